@@ -1,0 +1,3 @@
+//! The dittograd program.
+
+fn main() {}

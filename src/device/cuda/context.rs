@@ -1,0 +1,407 @@
+//! A CUDA device in use: opening, closing, errors, and whose turn it is. Memory, kernels and graphs are
+//! further `impl` blocks in files of their own.
+//!
+//! Everything runs on one non-default stream, in the order it was submitted; that is what lets the pool
+//! hand freed memory out again at once. An error that the driver never recovers from (an illegal address,
+//! a hardware fault) poisons the device: the first one is kept and every later call reports it. What
+//! cannot be returned where it happens, in `free` or in a `Drop`, is returned by the next call.
+//! Lock order: `building`, `turn`, then one of `pool`, `ring`, `modules`, `kernels`, `trouble`.
+
+use super::cache::{self, Cache};
+use super::driver::{Driver, Handle, NO_DEVICE, attribute, is_sticky};
+use super::kernels::{KernelInfo, Module};
+use super::memory::Ring;
+use super::nvrtc::{Compiler, System};
+use super::pool::Pool;
+use crate::error::{Error, ErrorKind, Result};
+use std::cell::Cell;
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
+
+/// A device in use. Shared through an `Arc`; all methods may be called from any thread.
+pub struct Cuda {
+    pub(super) driver: Arc<Driver>,
+    ordinal: usize,
+    device: i32,
+    context: Handle,
+    pub(super) stream: Handle,
+    /// Unique in the process and never used again; 0 is nobody.
+    pub(super) id: u32,
+    name: String,
+    pub(super) arch: String,
+    sm_count: u32,
+    driver_version: (i32, i32),
+    total_memory: usize,
+    max_shared: usize,
+
+    /// One of the `STATUS_` values: the one word that the hot path looks at.
+    status: AtomicU8,
+    trouble: Mutex<Trouble>,
+    /// Held shared around every call on the stream, and alone during a capture: what another thread
+    /// submits then must not end up in the graph.
+    pub(super) turn: RwLock<()>,
+    /// The thread that captures, as [`this_thread`] names it, or 0.
+    pub(super) capturing: AtomicUsize,
+    pub(super) pool: Mutex<Pool>,
+    pub(super) ring: Mutex<Ring>,
+
+    pub(super) compiler: Arc<dyn Compiler>,
+    pub(super) cache: Option<Cache>,
+    /// Held while modules are compiled and loaded, so that none is built twice.
+    pub(super) building: Mutex<()>,
+    /// By name; several with different sources may share one.
+    pub(super) modules: RwLock<HashMap<String, Vec<Module>>>,
+    pub(super) kernels: RwLock<Vec<KernelInfo>>,
+    pub(super) launches: AtomicU64,
+    pub(super) compiled: AtomicU64,
+    pub(super) from_disk: AtomicU64,
+}
+
+const STATUS_GOOD: u8 = 0;
+const STATUS_PENDING: u8 = 1;
+const STATUS_POISONED: u8 = 2;
+
+/// Errors that wait to be returned.
+#[derive(Default)]
+struct Trouble {
+    /// The first error that made the device unusable.
+    first: Option<String>,
+    /// Errors of calls that could not return them.
+    pending: VecDeque<Error>,
+}
+
+/// The right to call on the stream.
+pub(super) enum Turn<'a> {
+    /// Shared with other threads; no capture runs meanwhile.
+    Shared(#[allow(dead_code, reason = "held, not read")] RwLockReadGuard<'a, ()>),
+    /// The calling thread is inside its own capture.
+    Capturing,
+}
+
+thread_local! {
+    /// Id of the [`Cuda`] whose context is current on this thread.
+    static CURRENT: Cell<u32> = const { Cell::new(0) };
+}
+
+/// A number for the calling thread that no other living thread has; never 0.
+pub(super) fn this_thread() -> usize {
+    CURRENT.with(|cell| std::ptr::from_ref(cell).addr())
+}
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+pub(super) fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
+    lock.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+pub(super) fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
+    lock.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The driver's code in an error, if it is the driver's.
+pub(super) fn code(error: &Error) -> Option<i32> {
+    match error.kind() {
+        ErrorKind::Cuda { code, .. } => Some(*code),
+        _ => None,
+    }
+}
+
+/// Opening, and what is known of the device.
+impl Cuda {
+    /// Number of devices. Errors with [`ErrorKind::Library`] where there is no driver.
+    pub fn count() -> Result<usize> {
+        let driver = Driver::system()?;
+        match driver.init() {
+            Err(error) if code(&error) == Some(NO_DEVICE) => Ok(0),
+            Err(error) => Err(error),
+            Ok(()) => driver.device_count(),
+        }
+    }
+
+    /// The device `ordinal`: the same one for everybody in the process, opened by the first and closed
+    /// by the last.
+    pub fn open(ordinal: usize) -> Result<Arc<Cuda>> {
+        static OPEN: Mutex<Vec<(usize, Weak<Cuda>)>> = Mutex::new(Vec::new());
+        let driver = Driver::system()?;
+        let mut open = lock(&OPEN);
+        open.retain(|(_, cuda)| cuda.strong_count() > 0);
+        if let Some(cuda) = open.iter().filter(|(at, _)| *at == ordinal).find_map(|(_, cuda)| cuda.upgrade())
+        {
+            return Ok(cuda);
+        }
+        driver.init()?;
+        let compiler = Arc::new(System::new(driver.version()?.0));
+        let cuda = Cuda::with_driver(driver, ordinal, compiler, cache::folder())?;
+        open.push((ordinal, Arc::downgrade(&cuda)));
+        Ok(cuda)
+    }
+
+    /// As [`Cuda::open`], on any driver and compiler, with the disk cache in `cache` or none, and not
+    /// shared with other callers.
+    #[doc(hidden)]
+    pub fn with_driver(
+        driver: Arc<Driver>,
+        ordinal: usize,
+        compiler: Arc<dyn Compiler>,
+        cache: Option<PathBuf>,
+    ) -> Result<Arc<Cuda>> {
+        static IDS: AtomicU32 = AtomicU32::new(1);
+        let id = IDS.fetch_add(1, Ordering::Relaxed);
+        let earlier = driver.left(ordinal)?;
+        match Cuda::make(&driver, ordinal, id, compiler, cache) {
+            Ok(cuda) => {
+                earlier.into_iter().for_each(|error| cuda.keep(error));
+                Ok(Arc::new(cuda))
+            }
+            Err(error) => {
+                if code(&error).is_some_and(is_sticky) {
+                    driver.leave(ordinal, poisoned(&error.to_string()));
+                }
+                earlier.into_iter().for_each(|error| driver.leave(ordinal, error));
+                Err(error)
+            }
+        }
+    }
+
+    fn make(
+        driver: &Arc<Driver>,
+        ordinal: usize,
+        id: u32,
+        compiler: Arc<dyn Compiler>,
+        cache: Option<PathBuf>,
+    ) -> Result<Cuda> {
+        driver.init()?;
+        let count = driver.device_count()?;
+        let number = i32::try_from(ordinal).ok().filter(|_| ordinal < count).ok_or_else(|| {
+            Error::argument(
+                "cuda open",
+                "ordinal",
+                format!("{ordinal} was asked for, there are {count} devices"),
+            )
+        })?;
+        let device = driver.device(number)?;
+        let get = |attribute| Ok(driver.device_attribute(attribute, device)?.max(0) as u32);
+        let (major, minor) = (get(attribute::MAJOR)?, get(attribute::MINOR)?);
+        let (sm_count, max_shared) = (get(attribute::MULTIPROCESSORS)?, get(attribute::SHARED_OPTIN)?);
+        let name = driver.device_name(device)?;
+        let driver_version = driver.version()?;
+        let total_memory = driver.device_total_mem(device)?;
+
+        let context = driver.primary_ctx_retain(device)?;
+        let stream = driver.ctx_set_current(context).and_then(|()| driver.stream_create());
+        let stream = match stream {
+            Ok(stream) => stream,
+            Err(error) => {
+                CURRENT.set(0);
+                if let Err(second) = driver.primary_ctx_release(device) {
+                    driver.leave(ordinal, second);
+                }
+                return Err(error);
+            }
+        };
+        CURRENT.set(id);
+        Ok(Cuda {
+            driver: driver.clone(),
+            ordinal,
+            device,
+            context,
+            stream,
+            id,
+            name,
+            arch: format!("sm_{major}{minor}"),
+            sm_count,
+            driver_version,
+            total_memory,
+            max_shared: max_shared as usize,
+            status: AtomicU8::new(STATUS_GOOD),
+            trouble: Mutex::default(),
+            turn: RwLock::default(),
+            capturing: AtomicUsize::new(0),
+            pool: Mutex::default(),
+            ring: Mutex::default(),
+            compiler,
+            cache: cache.map(Cache::new),
+            building: Mutex::default(),
+            modules: RwLock::default(),
+            kernels: RwLock::default(),
+            launches: AtomicU64::new(0),
+            compiled: AtomicU64::new(0),
+            from_disk: AtomicU64::new(0),
+        })
+    }
+
+    /// The device's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its number among the devices.
+    pub fn ordinal(&self) -> usize {
+        self.ordinal
+    }
+
+    /// Its architecture, like `sm_90`.
+    pub fn arch(&self) -> &str {
+        &self.arch
+    }
+
+    /// Its multiprocessors.
+    pub fn sm_count(&self) -> u32 {
+        self.sm_count
+    }
+
+    /// The CUDA version the driver is made for, major and minor.
+    pub fn driver_version(&self) -> (i32, i32) {
+        self.driver_version
+    }
+
+    /// Its memory in bytes.
+    pub fn total_memory(&self) -> usize {
+        self.total_memory
+    }
+
+    /// The most shared memory a block can have, in bytes.
+    pub fn max_shared_per_block(&self) -> usize {
+        self.max_shared
+    }
+}
+
+#[cold]
+fn poisoned(first: &str) -> Error {
+    Error::new("cuda", ErrorKind::Poisoned { first: first.to_string() })
+}
+
+/// Errors, turns and the current context.
+impl Cuda {
+    /// What stands in the way of a call, if anything.
+    pub(super) fn good(&self) -> Result<()> {
+        if self.status.load(Ordering::Acquire) == STATUS_GOOD { Ok(()) } else { self.report() }
+    }
+
+    #[cold]
+    fn report(&self) -> Result<()> {
+        let mut trouble = lock(&self.trouble);
+        if let Some(first) = &trouble.first {
+            return Err(poisoned(first));
+        }
+        let error = trouble.pending.pop_front();
+        if trouble.pending.is_empty() {
+            self.status.store(STATUS_GOOD, Ordering::Release);
+        }
+        error.map_or(Ok(()), Err)
+    }
+
+    /// Passes a driver's answer on, noting an error that poisons the device.
+    pub(super) fn noted<T>(&self, result: Result<T>) -> Result<T> {
+        if let Err(error) = &result
+            && code(error).is_some_and(is_sticky)
+        {
+            let mut trouble = lock(&self.trouble);
+            trouble.first.get_or_insert_with(|| error.to_string());
+            self.status.store(STATUS_POISONED, Ordering::Release);
+        }
+        result
+    }
+
+    /// Keeps an error for the next call to return.
+    #[cold]
+    pub(super) fn keep(&self, error: Error) {
+        let mut trouble = lock(&self.trouble);
+        trouble.pending.push_back(error);
+        if trouble.first.is_none() {
+            self.status.store(STATUS_PENDING, Ordering::Release);
+        }
+    }
+
+    /// For clean-up that cannot return: a poisoning error is noted, any other kept.
+    pub(super) fn settle(&self, result: Result<()>) {
+        match self.noted(result) {
+            Err(error) if !code(&error).is_some_and(is_sticky) => self.keep(error),
+            _ => {}
+        }
+    }
+
+    pub(super) fn poisoned(&self) -> bool {
+        self.status.load(Ordering::Acquire) == STATUS_POISONED
+    }
+
+    pub(super) fn make_current(&self) -> Result<()> {
+        if CURRENT.get() != self.id {
+            self.noted(self.driver.ctx_set_current(self.context))?;
+            CURRENT.set(self.id);
+        }
+        Ok(())
+    }
+
+    fn capturing_here(&self) -> bool {
+        self.capturing.load(Ordering::Acquire) == this_thread()
+    }
+
+    /// Begins a call on the stream that a capture may contain.
+    pub(super) fn enter(&self) -> Result<Turn<'_>> {
+        self.good()?;
+        let turn = if self.capturing_here() { Turn::Capturing } else { Turn::Shared(read(&self.turn)) };
+        self.make_current()?;
+        Ok(turn)
+    }
+
+    /// Begins a call that a capture must not contain.
+    pub(super) fn enter_outside(&self, op: &str) -> Result<Turn<'_>> {
+        self.outside(op)?;
+        self.enter()
+    }
+
+    /// Refuses `op` inside a capture.
+    pub(super) fn outside(&self, op: &str) -> Result<()> {
+        if !self.capturing_here() {
+            return Ok(());
+        }
+        let what = "not possible while a graph is captured; do it before the capture begins or after it ends";
+        Err(Error::unsupported(op, what))
+    }
+}
+
+impl fmt::Debug for Cuda {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Cuda({}: {}, {})", self.ordinal, self.name, self.arch)
+    }
+}
+
+impl Drop for Cuda {
+    fn drop(&mut self) {
+        // Everything is tried whatever fails before it. Graphs are gone already: they own an `Arc`.
+        let driver = self.driver.clone();
+        self.settle(driver.ctx_set_current(self.context));
+        self.settle(driver.stream_synchronize(self.stream));
+        let modules = std::mem::take(&mut *write(&self.modules));
+        for module in modules.into_values().flatten() {
+            self.settle(driver.module_unload(module.handle()));
+        }
+        let (base, events) = lock(&self.ring).objects();
+        for event in events {
+            self.settle(driver.event_destroy(event));
+        }
+        if !base.is_null() {
+            self.settle(driver.mem_free_host(base));
+        }
+        let segments = lock(&self.pool).drain_all();
+        for segment in segments {
+            self.settle(driver.mem_free(segment));
+        }
+        self.settle(driver.stream_destroy(self.stream));
+        self.settle(driver.ctx_set_current(Handle::NULL));
+        self.settle(driver.primary_ctx_release(self.device));
+        CURRENT.set(0);
+        // What nobody has been told is left for whoever opens the device next.
+        let mut trouble = lock(&self.trouble);
+        if let Some(first) = trouble.first.take() {
+            driver.leave(self.ordinal, poisoned(&first));
+        }
+        trouble.pending.drain(..).for_each(|error| driver.leave(self.ordinal, error));
+    }
+}

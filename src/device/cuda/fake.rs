@@ -1,0 +1,758 @@
+//! A driver in host memory, for tests where there is no GPU.
+//!
+//! It implements the same table of entry points as the library. Device memory is a map of byte vectors,
+//! copies and fills are real, launches are recorded with their argument bytes, captures are recorded and
+//! replayed. It refuses what a driver refuses: unknown handles, ranges outside an allocation, calls
+//! without a current context, waiting in a capture. A chosen call can be made to fail; a failing call
+//! creates nothing, while one that destroys has still destroyed, as when a driver reports an earlier
+//! error through it. What is alive is counted, so a test can see that nothing leaks.
+
+#![allow(unsafe_code)]
+
+use super::context::Cuda;
+use super::driver::{Driver, Entry, Handle, INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY, SUCCESS, attribute};
+use super::nvrtc::Compiler;
+use crate::error::{Error, ErrorKind, Result};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ffi::{CStr, c_char, c_void};
+use std::path::PathBuf;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::ThreadId;
+
+const INVALID_DEVICE: i32 = 101;
+const INVALID_CONTEXT: i32 = 201;
+const INVALID_HANDLE: i32 = 400;
+const ILLEGAL_ADDRESS: i32 = 700;
+const CAPTURE_UNSUPPORTED: i32 = 900;
+
+/// A launch as the driver saw it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Launch {
+    /// Name of the kernel.
+    pub name: String,
+    /// Blocks.
+    pub grid: [u32; 3],
+    /// Threads of a block.
+    pub block: [u32; 3],
+    /// Bytes of dynamic shared memory.
+    pub shared: u32,
+    /// The packed arguments.
+    pub args: Vec<u8>,
+}
+
+/// How many objects of each kind are alive.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Live {
+    /// Retained primary contexts.
+    pub contexts: usize,
+    /// Device allocations.
+    pub allocations: usize,
+    /// Pinned host allocations.
+    pub pinned: usize,
+    /// Streams.
+    pub streams: usize,
+    /// Events.
+    pub events: usize,
+    /// Modules.
+    pub modules: usize,
+    /// Graphs, and executable graphs.
+    pub graphs: usize,
+    /// Captures that were begun and not ended.
+    pub captures: usize,
+}
+
+/// One recorded operation.
+#[derive(Clone)]
+enum Node {
+    Launch(Launch),
+    Copy { dst: u64, src: u64, bytes: usize },
+    Fill { dst: u64, word: u32, count: usize },
+}
+
+#[derive(Default)]
+struct State {
+    devices: i32,
+    memory: usize,
+    calls: u64,
+    /// From which call to fail, with which code, and whether all calls after it fail too.
+    fail: Option<(u64, i32, bool)>,
+    next: usize,
+    address: u64,
+    retained: HashMap<i32, usize>,
+    current: HashMap<ThreadId, Handle>,
+    allocations: BTreeMap<u64, Vec<u8>>,
+    pinned: HashMap<usize, Box<[u128]>>,
+    streams: HashMap<Handle, Option<Vec<Node>>>,
+    events: HashSet<Handle>,
+    modules: HashSet<Handle>,
+    functions: HashMap<Handle, String>,
+    dynamic: HashMap<Handle, i32>,
+    graphs: HashMap<Handle, Vec<Node>>,
+    execs: HashMap<Handle, Vec<Node>>,
+    launches: Vec<Launch>,
+    params: HashMap<String, Vec<(usize, usize)>>,
+}
+
+type Outcome<T = ()> = std::result::Result<T, i32>;
+
+impl State {
+    /// Counts a call; the code it is to fail with, if it is.
+    fn step(&mut self) -> Outcome {
+        self.calls += 1;
+        match self.fail {
+            Some((at, code, on)) if self.calls == at || (on && self.calls > at) => Err(code),
+            _ => Ok(()),
+        }
+    }
+
+    fn handle(&mut self) -> Handle {
+        self.next += 1;
+        Handle(ptr::without_provenance_mut(self.next << 4))
+    }
+
+    fn current(&self) -> Outcome {
+        match self.current.get(&std::thread::current().id()) {
+            Some(context) if !context.is_null() => Ok(()),
+            _ => Err(INVALID_CONTEXT),
+        }
+    }
+
+    fn range(&mut self, address: u64, bytes: usize) -> Outcome<&mut [u8]> {
+        let (&start, memory) = self.allocations.range_mut(..=address).next_back().ok_or(INVALID_VALUE)?;
+        let offset = (address - start) as usize;
+        memory.get_mut(offset..).and_then(|rest| rest.get_mut(..bytes)).ok_or(INVALID_VALUE)
+    }
+
+    /// Runs a node, or records it if the stream captures.
+    fn submit(&mut self, stream: Handle, node: Node) -> Outcome {
+        self.current()?;
+        match self.streams.get_mut(&stream).ok_or(INVALID_HANDLE)? {
+            Some(recorded) => recorded.push(node),
+            None => self.execute(node)?,
+        }
+        Ok(())
+    }
+
+    fn execute(&mut self, node: Node) -> Outcome {
+        match node {
+            Node::Launch(launch) => self.launches.push(launch),
+            Node::Copy { dst, src, bytes } => {
+                let data = self.range(src, bytes)?.to_vec();
+                self.range(dst, bytes)?.copy_from_slice(&data);
+            }
+            Node::Fill { dst, word, count } => {
+                let words = self.range(dst, count.checked_mul(4).ok_or(INVALID_VALUE)?)?;
+                words.chunks_exact_mut(4).for_each(|slot| slot.copy_from_slice(&word.to_ne_bytes()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses what must not happen on a capturing stream.
+    fn not_capturing(&self, stream: Handle) -> Outcome {
+        match self.streams.get(&stream).ok_or(INVALID_HANDLE)? {
+            Some(_) => Err(CAPTURE_UNSUPPORTED),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The table of entry points over the shared state.
+struct Table(Arc<Mutex<State>>);
+
+impl Table {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A call that does `f` unless it is to fail.
+    fn act(&self, f: impl FnOnce(&mut State) -> Outcome) -> i32 {
+        let mut state = self.state();
+        state.step().and_then(|()| f(&mut state)).err().unwrap_or(SUCCESS)
+    }
+
+    /// A call that does `f` even if it is to fail.
+    fn end(&self, f: impl FnOnce(&mut State) -> Outcome) -> i32 {
+        let mut state = self.state();
+        let step = state.step();
+        let done = f(&mut state);
+        step.and(done).err().unwrap_or(SUCCESS)
+    }
+
+    /// A call that writes the value of `f` to `out` unless it is to fail.
+    ///
+    /// # Safety
+    /// `out` must be writable.
+    unsafe fn give<T>(&self, out: *mut T, f: impl FnOnce(&mut State) -> Outcome<T>) -> i32 {
+        self.act(|state| {
+            let value = f(state)?;
+            // SAFETY: the caller's contract.
+            unsafe { out.write(value) };
+            Ok(())
+        })
+    }
+}
+
+/// The name the driver has for a code.
+fn code_name(code: i32) -> &'static CStr {
+    match code {
+        INVALID_VALUE => c"CUDA_ERROR_INVALID_VALUE",
+        OUT_OF_MEMORY => c"CUDA_ERROR_OUT_OF_MEMORY",
+        INVALID_DEVICE => c"CUDA_ERROR_INVALID_DEVICE",
+        INVALID_CONTEXT => c"CUDA_ERROR_INVALID_CONTEXT",
+        INVALID_HANDLE => c"CUDA_ERROR_INVALID_HANDLE",
+        ILLEGAL_ADDRESS => c"CUDA_ERROR_ILLEGAL_ADDRESS",
+        719 => c"CUDA_ERROR_LAUNCH_FAILED",
+        CAPTURE_UNSUPPORTED => c"CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",
+        _ => c"CUDA_ERROR",
+    }
+}
+
+// SAFETY (of the raw pointers in every method): out-pointers and host ranges are the caller's
+// responsibility by the contract of the trait; they are used within the call only.
+impl Entry for Table {
+    unsafe fn init(&self, _: u32) -> i32 {
+        self.act(|_| Ok(()))
+    }
+
+    unsafe fn driver_get_version(&self, version: *mut i32) -> i32 {
+        // SAFETY: the contract of the trait.
+        unsafe { self.give(version, |_| Ok(13000)) }
+    }
+
+    unsafe fn get_error_name(&self, code: i32, text: *mut *const c_char) -> i32 {
+        // SAFETY: the contract of the trait.
+        unsafe { text.write(code_name(code).as_ptr()) };
+        SUCCESS
+    }
+
+    unsafe fn get_error_string(&self, _: i32, text: *mut *const c_char) -> i32 {
+        // SAFETY: the contract of the trait.
+        unsafe { text.write(c"from the fake driver".as_ptr()) };
+        SUCCESS
+    }
+
+    unsafe fn device_get_count(&self, count: *mut i32) -> i32 {
+        // SAFETY: the contract of the trait.
+        unsafe { self.give(count, |state| Ok(state.devices)) }
+    }
+
+    unsafe fn device_get(&self, device: *mut i32, ordinal: i32) -> i32 {
+        let get = |state: &mut State| {
+            if (0..state.devices).contains(&ordinal) { Ok(ordinal) } else { Err(INVALID_DEVICE) }
+        };
+        // SAFETY: the contract of the trait.
+        unsafe { self.give(device, get) }
+    }
+
+    unsafe fn device_get_name(&self, name: *mut c_char, len: i32, _: i32) -> i32 {
+        let text = c"Fake GPU".to_bytes_with_nul();
+        self.act(|_| {
+            if (len as usize) < text.len() {
+                return Err(INVALID_VALUE);
+            }
+            // SAFETY: `name` has `len` bytes by the contract of the trait.
+            unsafe { name.cast::<u8>().copy_from_nonoverlapping(text.as_ptr(), text.len()) };
+            Ok(())
+        })
+    }
+
+    unsafe fn device_total_mem(&self, bytes: *mut usize, _: i32) -> i32 {
+        // SAFETY: the contract of the trait.
+        unsafe { self.give(bytes, |state| Ok(state.memory)) }
+    }
+
+    unsafe fn device_get_attribute(&self, value: *mut i32, which: i32, _: i32) -> i32 {
+        let get = |_: &mut State| match which {
+            attribute::MULTIPROCESSORS => Ok(4),
+            attribute::MAJOR => Ok(9),
+            attribute::MINOR => Ok(0),
+            attribute::SHARED_OPTIN => Ok(227 << 10),
+            _ => Err(INVALID_VALUE),
+        };
+        // SAFETY: the contract of the trait.
+        unsafe { self.give(value, get) }
+    }
+
+    unsafe fn primary_ctx_retain(&self, context: *mut Handle, device: i32) -> i32 {
+        let retain = |state: &mut State| {
+            *state.retained.entry(device).or_default() += 1;
+            Ok(Handle(ptr::without_provenance_mut(device as usize + 1)))
+        };
+        // SAFETY: the contract of the trait.
+        unsafe { self.give(context, retain) }
+    }
+
+    unsafe fn primary_ctx_release(&self, device: i32) -> i32 {
+        self.end(|state| match state.retained.get_mut(&device) {
+            Some(count) if *count > 0 => {
+                *count -= 1;
+                Ok(())
+            }
+            _ => Err(INVALID_CONTEXT),
+        })
+    }
+
+    unsafe fn ctx_set_current(&self, context: Handle) -> i32 {
+        self.act(|state| {
+            state.current.insert(std::thread::current().id(), context);
+            Ok(())
+        })
+    }
+
+    unsafe fn mem_get_info(&self, free: *mut usize, total: *mut usize) -> i32 {
+        self.act(|state| {
+            state.current()?;
+            let used: usize = state.allocations.values().map(Vec::len).sum();
+            // SAFETY: the contract of the trait.
+            unsafe {
+                free.write(state.memory - used);
+                total.write(state.memory);
+            }
+            Ok(())
+        })
+    }
+
+    unsafe fn mem_alloc(&self, address: *mut u64, bytes: usize) -> i32 {
+        let alloc = |state: &mut State| {
+            state.current()?;
+            let used: usize = state.allocations.values().map(Vec::len).sum();
+            if bytes == 0 {
+                return Err(INVALID_VALUE);
+            }
+            if bytes > state.memory - used {
+                return Err(OUT_OF_MEMORY);
+            }
+            // Allocations lie end to end: whoever takes two for one is found out.
+            let at = state.address;
+            state.address += (bytes as u64).next_multiple_of(512);
+            state.allocations.insert(at, vec![0xCD; bytes]);
+            Ok(at)
+        };
+        // SAFETY: the contract of the trait.
+        unsafe { self.give(address, alloc) }
+    }
+
+    unsafe fn mem_free(&self, address: u64) -> i32 {
+        self.end(|state| state.allocations.remove(&address).map(drop).ok_or(INVALID_VALUE))
+    }
+
+    unsafe fn mem_host_alloc(&self, pointer: *mut *mut c_void, bytes: usize, _: u32) -> i32 {
+        let alloc = |state: &mut State| {
+            state.current()?;
+            let mut memory = vec![0u128; bytes.div_ceil(16)].into_boxed_slice();
+            let pointer = memory.as_mut_ptr().cast::<c_void>();
+            state.pinned.insert(pointer.addr(), memory);
+            Ok(pointer)
+        };
+        // SAFETY: the contract of the trait.
+        unsafe { self.give(pointer, alloc) }
+    }
+
+    unsafe fn mem_free_host(&self, pointer: *mut c_void) -> i32 {
+        self.end(|state| state.pinned.remove(&pointer.addr()).map(drop).ok_or(INVALID_VALUE))
+    }
+
+    unsafe fn memcpy_htod(&self, dst: u64, src: *const c_void, bytes: usize, stream: Handle) -> i32 {
+        self.act(|state| {
+            state.current()?;
+            state.not_capturing(stream)?;
+            // SAFETY: the contract of the trait.
+            let data = unsafe { std::slice::from_raw_parts(src.cast::<u8>(), bytes) };
+            state.range(dst, bytes)?.copy_from_slice(data);
+            Ok(())
+        })
+    }
+
+    unsafe fn memcpy_dtoh(&self, dst: *mut c_void, src: u64, bytes: usize, stream: Handle) -> i32 {
+        self.act(|state| {
+            state.current()?;
+            state.not_capturing(stream)?;
+            let data = state.range(src, bytes)?;
+            // SAFETY: the contract of the trait.
+            unsafe { dst.cast::<u8>().copy_from_nonoverlapping(data.as_ptr(), bytes) };
+            Ok(())
+        })
+    }
+
+    unsafe fn memcpy_dtod(&self, dst: u64, src: u64, bytes: usize, stream: Handle) -> i32 {
+        self.act(|state| state.submit(stream, Node::Copy { dst, src, bytes }))
+    }
+
+    unsafe fn memset_d32(&self, dst: u64, word: u32, count: usize, stream: Handle) -> i32 {
+        self.act(|state| state.submit(stream, Node::Fill { dst, word, count }))
+    }
+
+    unsafe fn stream_create(&self, stream: *mut Handle, _: u32) -> i32 {
+        let create = |state: &mut State| {
+            state.current()?;
+            let stream = state.handle();
+            state.streams.insert(stream, None);
+            Ok(stream)
+        };
+        // SAFETY: the contract of the trait.
+        unsafe { self.give(stream, create) }
+    }
+
+    unsafe fn stream_destroy(&self, stream: Handle) -> i32 {
+        self.end(|state| state.streams.remove(&stream).map(drop).ok_or(INVALID_HANDLE))
+    }
+
+    unsafe fn stream_synchronize(&self, stream: Handle) -> i32 {
+        self.act(|state| state.not_capturing(stream))
+    }
+
+    unsafe fn stream_begin_capture(&self, stream: Handle, _: i32) -> i32 {
+        self.act(|state| {
+            state.not_capturing(stream)?;
+            state.streams.insert(stream, Some(Vec::new()));
+            Ok(())
+        })
+    }
+
+    unsafe fn stream_end_capture(&self, stream: Handle, graph: *mut Handle) -> i32 {
+        // A failing end still ends the capture, and gives no graph.
+        let mut state = self.state();
+        let step = state.step();
+        let Some(nodes) = state.streams.get_mut(&stream).and_then(Option::take) else {
+            return INVALID_VALUE;
+        };
+        if let Err(code) = step {
+            return code;
+        }
+        let handle = state.handle();
+        state.graphs.insert(handle, nodes);
+        // SAFETY: the contract of the trait.
+        unsafe { graph.write(handle) };
+        SUCCESS
+    }
+
+    unsafe fn graph_instantiate(&self, exec: *mut Handle, graph: Handle, _: u64) -> i32 {
+        let instantiate = |state: &mut State| {
+            let nodes = state.graphs.get(&graph).cloned().ok_or(INVALID_HANDLE)?;
+            let exec = state.handle();
+            state.execs.insert(exec, nodes);
+            Ok(exec)
+        };
+        // SAFETY: the contract of the trait.
+        unsafe { self.give(exec, instantiate) }
+    }
+
+    unsafe fn graph_launch(&self, exec: Handle, stream: Handle) -> i32 {
+        self.act(|state| {
+            state.current()?;
+            state.not_capturing(stream)?;
+            let nodes = state.execs.get(&exec).cloned().ok_or(INVALID_HANDLE)?;
+            nodes.into_iter().try_for_each(|node| state.execute(node))
+        })
+    }
+
+    unsafe fn graph_exec_destroy(&self, exec: Handle) -> i32 {
+        self.end(|state| state.execs.remove(&exec).map(drop).ok_or(INVALID_HANDLE))
+    }
+
+    unsafe fn graph_destroy(&self, graph: Handle) -> i32 {
+        self.end(|state| state.graphs.remove(&graph).map(drop).ok_or(INVALID_HANDLE))
+    }
+
+    unsafe fn graph_get_nodes(&self, graph: Handle, _: *mut Handle, count: *mut usize) -> i32 {
+        let get = |state: &mut State| state.graphs.get(&graph).map(Vec::len).ok_or(INVALID_HANDLE);
+        // SAFETY: the contract of the trait.
+        unsafe { self.give(count, get) }
+    }
+
+    unsafe fn module_load_data(&self, module: *mut Handle, _: *const c_void) -> i32 {
+        let load = |state: &mut State| {
+            state.current()?;
+            let module = state.handle();
+            state.modules.insert(module);
+            Ok(module)
+        };
+        // SAFETY: the contract of the trait.
+        unsafe { self.give(module, load) }
+    }
+
+    unsafe fn module_unload(&self, module: Handle) -> i32 {
+        self.end(|state| if state.modules.remove(&module) { Ok(()) } else { Err(INVALID_HANDLE) })
+    }
+
+    unsafe fn module_get_function(&self, function: *mut Handle, module: Handle, name: *const c_char) -> i32 {
+        // SAFETY: the contract of the trait.
+        let name = unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned();
+        let get = |state: &mut State| {
+            if !state.modules.contains(&module) {
+                return Err(INVALID_HANDLE);
+            }
+            let function = state.handle();
+            state.functions.insert(function, name);
+            Ok(function)
+        };
+        // SAFETY: the contract of the trait.
+        unsafe { self.give(function, get) }
+    }
+
+    unsafe fn func_set_attribute(&self, function: Handle, which: i32, value: i32) -> i32 {
+        self.act(|state| {
+            if which != attribute::FUNCTION_DYNAMIC_SHARED || value > 227 << 10 {
+                return Err(INVALID_VALUE);
+            }
+            state.dynamic.insert(function, value);
+            Ok(())
+        })
+    }
+
+    unsafe fn func_get_attribute(&self, value: *mut i32, _: i32, _: Handle) -> i32 {
+        // SAFETY: the contract of the trait.
+        unsafe { self.give(value, |_| Ok(0)) }
+    }
+
+    unsafe fn func_get_param_info(
+        &self,
+        function: Handle,
+        index: usize,
+        offset: *mut usize,
+        size: *mut usize,
+    ) -> i32 {
+        self.act(|state| {
+            let name = state.functions.get(&function).ok_or(INVALID_HANDLE)?;
+            let params = state.params.get(name).ok_or(NOT_SUPPORTED)?;
+            let &(at, bytes) = params.get(index).ok_or(INVALID_VALUE)?;
+            // SAFETY: the contract of the trait.
+            unsafe {
+                offset.write(at);
+                size.write(bytes);
+            }
+            Ok(())
+        })
+    }
+
+    unsafe fn func_load(&self, function: Handle) -> i32 {
+        self.act(|state| state.functions.get(&function).map(drop).ok_or(INVALID_HANDLE))
+    }
+
+    unsafe fn launch_kernel(
+        &self,
+        function: Handle,
+        grid_x: u32,
+        grid_y: u32,
+        grid_z: u32,
+        block_x: u32,
+        block_y: u32,
+        block_z: u32,
+        shared: u32,
+        stream: Handle,
+        _: *mut *mut c_void,
+        extra: *mut *mut c_void,
+    ) -> i32 {
+        // SAFETY: `extra`, if there, is pairs of key and value up to a null key: the buffer under 1, its
+        // size under 2.
+        let args = unsafe {
+            let (mut buffer, mut size, mut at) = (ptr::null::<u8>(), 0, extra);
+            while !at.is_null() && !(*at).is_null() {
+                match (*at).addr() {
+                    1 => buffer = (*at.add(1)).cast(),
+                    _ => size = *(*at.add(1)).cast::<usize>(),
+                }
+                at = at.add(2);
+            }
+            if buffer.is_null() { Vec::new() } else { std::slice::from_raw_parts(buffer, size).to_vec() }
+        };
+        self.act(|state| {
+            let name = state.functions.get(&function).cloned().ok_or(INVALID_HANDLE)?;
+            let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
+            let threads: u64 = block.iter().map(|&size| u64::from(size)).product();
+            let allowed = state.dynamic.get(&function).copied().unwrap_or(48 << 10);
+            if grid.contains(&0) || !(1..=1024).contains(&threads) || i64::from(shared) > i64::from(allowed) {
+                return Err(INVALID_VALUE);
+            }
+            state.submit(stream, Node::Launch(Launch { name, grid, block, shared, args }))
+        })
+    }
+
+    unsafe fn event_create(&self, event: *mut Handle, _: u32) -> i32 {
+        let create = |state: &mut State| {
+            state.current()?;
+            let event = state.handle();
+            state.events.insert(event);
+            Ok(event)
+        };
+        // SAFETY: the contract of the trait.
+        unsafe { self.give(event, create) }
+    }
+
+    unsafe fn event_record(&self, event: Handle, stream: Handle) -> i32 {
+        self.act(|state| {
+            state.not_capturing(stream)?;
+            if state.events.contains(&event) { Ok(()) } else { Err(INVALID_HANDLE) }
+        })
+    }
+
+    unsafe fn event_synchronize(&self, event: Handle) -> i32 {
+        self.act(|state| if state.events.contains(&event) { Ok(()) } else { Err(INVALID_HANDLE) })
+    }
+
+    unsafe fn event_elapsed_time(&self, milliseconds: *mut f32, _: Handle, _: Handle) -> i32 {
+        // SAFETY: the contract of the trait.
+        unsafe { self.give(milliseconds, |_| Ok(0.5)) }
+    }
+
+    unsafe fn event_destroy(&self, event: Handle) -> i32 {
+        self.end(|state| if state.events.remove(&event) { Ok(()) } else { Err(INVALID_HANDLE) })
+    }
+}
+
+/// The fake driver and the handle to steer it.
+#[derive(Clone)]
+pub struct Fake {
+    state: Arc<Mutex<State>>,
+    driver: Arc<Driver>,
+    stub: Arc<Stub>,
+}
+
+impl Fake {
+    /// One device with 1 GiB.
+    pub fn new() -> Fake {
+        Fake::with(1, 1 << 30)
+    }
+
+    /// `devices` devices that share `memory` bytes.
+    pub fn with(devices: i32, memory: usize) -> Fake {
+        let state = State { devices, memory, address: 0x7000_0000_0000, ..State::default() };
+        let state = Arc::new(Mutex::new(state));
+        let driver = Arc::new(Driver::new(Box::new(Table(state.clone()))));
+        Fake { state, driver, stub: Arc::default() }
+    }
+
+    /// The driver, to open contexts on.
+    pub fn driver(&self) -> Arc<Driver> {
+        self.driver.clone()
+    }
+
+    /// The stand-in for NVRTC.
+    pub fn stub(&self) -> Arc<Stub> {
+        self.stub.clone()
+    }
+
+    /// A context on device 0 with the stub compiler and no disk cache.
+    pub fn open(&self) -> Result<Arc<Cuda>> {
+        Cuda::with_driver(self.driver(), 0, self.stub(), None)
+    }
+
+    /// As [`Fake::open`], with a disk cache in `folder`.
+    pub fn open_cached(&self, folder: PathBuf) -> Result<Arc<Cuda>> {
+        Cuda::with_driver(self.driver(), 0, self.stub(), Some(folder))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes the `k`-th driver call from now (1 is the next) fail with `code`.
+    pub fn fail_call(&self, k: u64, code: i32) {
+        let mut state = self.state();
+        state.fail = Some((state.calls + k, code, false));
+    }
+
+    /// Makes the `k`-th driver call from now and all after it fail with `code`.
+    pub fn fail_from(&self, k: u64, code: i32) {
+        let mut state = self.state();
+        state.fail = Some((state.calls + k, code, true));
+    }
+
+    /// Makes no call fail any more.
+    pub fn recover(&self) {
+        self.state().fail = None;
+    }
+
+    /// Whether the call that was to fail has been made.
+    pub fn has_failed(&self) -> bool {
+        let state = self.state();
+        state.fail.is_some_and(|(at, ..)| state.calls >= at)
+    }
+
+    /// Driver calls so far; asking for the text of an error does not count.
+    pub fn calls(&self) -> u64 {
+        self.state().calls
+    }
+
+    /// What is alive.
+    pub fn live(&self) -> Live {
+        let state = self.state();
+        Live {
+            contexts: state.retained.values().sum(),
+            allocations: state.allocations.len(),
+            pinned: state.pinned.len(),
+            streams: state.streams.len(),
+            events: state.events.len(),
+            modules: state.modules.len(),
+            graphs: state.graphs.len() + state.execs.len(),
+            captures: state.streams.values().flatten().count(),
+        }
+    }
+
+    /// The launches so far, replayed ones included.
+    pub fn launches(&self) -> Vec<Launch> {
+        self.state().launches.clone()
+    }
+
+    /// `bytes` bytes of device memory at `address`, if they are inside one allocation.
+    pub fn read(&self, address: u64, bytes: usize) -> Option<Vec<u8>> {
+        self.state().range(address, bytes).ok().map(|found| found.to_vec())
+    }
+
+    /// Gives kernels called `name` parameters with these offsets and sizes.
+    pub fn declare(&self, name: &str, params: &[(usize, usize)]) {
+        self.state().params.insert(name.to_string(), params.to_vec());
+    }
+}
+
+impl Default for Fake {
+    fn default() -> Fake {
+        Fake::new()
+    }
+}
+
+/// A compiler that makes something up. A source with `#error` in it is rejected.
+#[derive(Default)]
+pub struct Stub {
+    compiled: AtomicU64,
+    missing: AtomicBool,
+}
+
+impl Stub {
+    /// Modules compiled so far.
+    pub fn compiled(&self) -> u64 {
+        self.compiled.load(Ordering::Relaxed)
+    }
+
+    /// Makes it as if no NVRTC were installed, or one again.
+    pub fn set_missing(&self, missing: bool) {
+        self.missing.store(missing, Ordering::Relaxed);
+    }
+
+    fn there(&self) -> Result<()> {
+        if self.missing.load(Ordering::Relaxed) {
+            let looked = vec!["nowhere".to_string()];
+            return Err(Error::new("nvrtc", ErrorKind::Library { name: "NVRTC (libnvrtc)", looked }));
+        }
+        Ok(())
+    }
+}
+
+impl Compiler for Stub {
+    fn version(&self) -> Result<(i32, i32)> {
+        self.there().map(|()| (13, 0))
+    }
+
+    fn compile(&self, name: &str, source: &str, arch: &str) -> Result<Vec<u8>> {
+        self.there()?;
+        if source.contains("#error") {
+            let log = format!("{name}.cu(1): error: #error directive");
+            return Err(Error::new("nvrtc", ErrorKind::Compile { module: name.to_string(), log }));
+        }
+        self.compiled.fetch_add(1, Ordering::Relaxed);
+        Ok(format!("stub cubin for {arch} of {source}").into_bytes())
+    }
+}

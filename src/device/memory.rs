@@ -1,0 +1,685 @@
+//! Buffers, and the one door they come through.
+//!
+//! A [`Buffer`] is a handle of a block of 4-byte words; clones and reshaped views share the block.
+//! Dropping the last handle frees it; [`Buffer::release`] frees it early, for every handle at once.
+//! The CPU keeps freed blocks by size class, because fresh pages cost more than most kernels.
+
+use super::{Backend, Device};
+use crate::error::{Error, ErrorKind, Result};
+use crate::scalar::Scalar;
+use crate::shape::Shape;
+use crate::tensor::Tensor;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+/// Guard words before and after each block in check mode.
+const GUARD: usize = 256;
+/// What guard words hold.
+const CANARY: u32 = 0xdead_70ad;
+/// What new memory holds in check mode: a NaN that no operation makes by itself.
+const POISON: u32 = 0x7fa5_a5a5;
+
+/// Element type of a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DType {
+    /// IEEE binary32 values.
+    F32,
+    /// Unsigned indices: labels, tokens. Never differentiable.
+    U32,
+}
+
+impl DType {
+    /// Name used in messages.
+    pub fn name(self) -> &'static str {
+        match self {
+            DType::F32 => "f32",
+            DType::U32 => "u32",
+        }
+    }
+}
+
+/// What is known of a value without looking at its elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Meta {
+    /// The shape.
+    pub shape: Shape,
+    /// The element type.
+    pub dtype: DType,
+}
+
+impl Meta {
+    /// A float32 value of `shape`.
+    pub fn f32(shape: Shape) -> Meta {
+        Meta { shape, dtype: DType::F32 }
+    }
+
+    /// An index value of `shape`.
+    pub fn u32(shape: Shape) -> Meta {
+        Meta { shape, dtype: DType::U32 }
+    }
+}
+
+/// State of a device's memory. Bytes are those of the elements asked for; blocks kept for reuse are
+/// `cached`, not `live`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryStats {
+    /// Bytes in buffers that are alive now.
+    pub live: usize,
+    /// The most bytes that were ever live.
+    pub peak: usize,
+    /// Bytes kept for reuse.
+    pub cached: usize,
+    /// Buffers allocated so far; empty ones do not count.
+    pub allocs: u64,
+    /// Buffers freed so far, by drop or release.
+    pub frees: u64,
+    /// Free bytes as the driver sees it; 0 on the CPU.
+    pub device_free: usize,
+    /// All bytes as the driver sees it; 0 on the CPU.
+    pub device_total: usize,
+}
+
+impl fmt::Display for MemoryStats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mib = |bytes: usize| bytes as f64 / (1 << 20) as f64;
+        write!(
+            f,
+            "live {:.2} MiB, peak {:.2} MiB, cached {:.2} MiB, {} allocations, {} frees",
+            mib(self.live),
+            mib(self.peak),
+            mib(self.cached),
+            self.allocs,
+            self.frees
+        )?;
+        if self.device_total > 0 {
+            write!(f, ", device {:.0} of {:.0} MiB free", mib(self.device_free), mib(self.device_total))?;
+        }
+        Ok(())
+    }
+}
+
+#[derive(Default)]
+pub(super) struct Memory {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    stats: MemoryStats,
+    /// Freed host blocks by capacity.
+    shelf: BTreeMap<usize, Vec<Vec<f32>>>,
+    checks: bool,
+    /// Allocations until one fails, and whether all later ones fail too.
+    fail: Option<(u64, bool)>,
+    /// Guard words found overwritten so far.
+    broken_guards: u64,
+}
+
+impl Memory {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Words a host block of `words` really takes: rounded up so that few classes serve many sizes.
+fn size_class(words: usize) -> usize {
+    let step = (words.next_power_of_two() / 8).max(64);
+    words.div_ceil(step) * step
+}
+
+/// The memory of one block.
+pub(crate) enum Mem {
+    /// Host words.
+    Host(Vec<f32>),
+    /// A device address.
+    Cuda(u64),
+}
+
+struct Block {
+    device: Device,
+    words: usize,
+    guard: usize,
+    mem: RwLock<Option<Mem>>,
+}
+
+/// A handle of device memory holding float32 values or u32 indices. Clones share the memory.
+#[derive(Clone)]
+pub struct Buffer {
+    block: Arc<Block>,
+}
+
+/// Shared access to a block, held while a kernel reads it.
+pub(crate) struct ReadGuard<'a> {
+    guard: RwLockReadGuard<'a, Option<Mem>>,
+    from: usize,
+    to: usize,
+}
+
+impl ReadGuard<'_> {
+    /// The host words; empty on CUDA.
+    pub(crate) fn host(&self) -> &[f32] {
+        match &*self.guard {
+            Some(Mem::Host(words)) => &words[self.from..self.to],
+            _ => &[],
+        }
+    }
+}
+
+/// Sole access to a block, held while a kernel writes it.
+pub(crate) struct WriteGuard<'a> {
+    guard: RwLockWriteGuard<'a, Option<Mem>>,
+    from: usize,
+    to: usize,
+}
+
+impl WriteGuard<'_> {
+    /// The host words; empty on CUDA.
+    pub(crate) fn host(&mut self) -> &mut [f32] {
+        match &mut *self.guard {
+            Some(Mem::Host(words)) => &mut words[self.from..self.to],
+            _ => &mut [],
+        }
+    }
+}
+
+fn released(op: &str) -> Error {
+    Error::new(op, ErrorKind::Released)
+}
+
+impl Device {
+    /// Memory for `words` elements. Its contents are undefined: zeros, old values, or in check mode a
+    /// NaN pattern. This is the only door to tensor memory.
+    pub fn alloc(&self, words: usize) -> Result<Buffer> {
+        let memory = &self.0.memory;
+        let bytes = words * 4;
+        let guard;
+        let mut shelved = None;
+        {
+            let mut state = memory.lock();
+            guard = if state.checks && words > 0 { GUARD } else { 0 };
+            if words > 0 {
+                if let Some((left, persistent)) = &mut state.fail {
+                    *left = left.saturating_sub(1);
+                    if *left == 0 {
+                        if !*persistent {
+                            state.fail = None;
+                        }
+                        drop(state);
+                        return Err(self.out_of_memory(bytes));
+                    }
+                }
+                if !self.is_cuda() {
+                    let class = size_class(words + 2 * guard);
+                    shelved = state.shelf.get_mut(&class).and_then(Vec::pop);
+                    if shelved.is_some() {
+                        state.stats.cached -= class * 4;
+                    }
+                }
+            }
+        }
+        let total = words + 2 * guard;
+        let mem = match self.backend() {
+            _ if words == 0 => Mem::Host(Vec::new()),
+            Backend::Cpu(_) => match shelved {
+                Some(block) => Mem::Host(block),
+                None => {
+                    let mut block: Vec<f32> = Vec::new();
+                    if block.try_reserve_exact(size_class(total)).is_err() {
+                        return Err(self.out_of_memory(bytes));
+                    }
+                    block.resize(size_class(total), 0.0);
+                    Mem::Host(block)
+                }
+            },
+            Backend::Cuda(cuda) => match cuda.alloc(total * 4) {
+                Ok(ptr) => Mem::Cuda(ptr),
+                Err(e) if matches!(e.kind(), ErrorKind::Cuda { code: 2, .. }) => {
+                    return Err(self.out_of_memory(bytes));
+                }
+                Err(e) => return Err(e),
+            },
+        };
+        if words > 0 {
+            let stats = &mut memory.lock().stats;
+            stats.live += bytes;
+            stats.peak = stats.peak.max(stats.live);
+            stats.allocs += 1;
+        }
+        let block = Block { device: self.clone(), words, guard, mem: RwLock::new(Some(mem)) };
+        if guard > 0 {
+            block.poison()?;
+        }
+        Ok(Buffer { block: Arc::new(block) })
+    }
+
+    #[cold]
+    fn out_of_memory(&self, bytes: usize) -> Error {
+        Error::new("alloc", ErrorKind::OutOfMemory { bytes, report: format!("{self}: {}", self.memory()) })
+    }
+
+    /// The state of this device's memory.
+    pub fn memory(&self) -> MemoryStats {
+        let mut stats = self.0.memory.lock().stats;
+        if let Backend::Cuda(cuda) = self.backend() {
+            stats.cached = cuda.cached_bytes();
+            (stats.device_free, stats.device_total) = cuda.mem_info().unwrap_or((0, 0));
+        }
+        stats
+    }
+
+    /// Returns cached memory to the system or the driver and says how many bytes that were.
+    pub fn collect(&self) -> Result<usize> {
+        match self.backend() {
+            Backend::Cuda(cuda) => cuda.collect(),
+            Backend::Cpu(_) => {
+                let mut state = self.0.memory.lock();
+                state.shelf.clear();
+                Ok(std::mem::take(&mut state.stats.cached))
+            }
+        }
+    }
+
+    /// Makes the `n`-th allocation from now fail (1 is the next), once or from then on; `None` ends
+    /// that. For testing how code behaves when memory runs out.
+    pub fn fail_allocation(&self, n: Option<u64>, persistent: bool) {
+        self.0.memory.lock().fail = n.map(|n| (n, persistent));
+    }
+
+    /// Turns check mode on or off for later allocations: new memory is poisoned with a NaN pattern and
+    /// has guard words on both sides, which are looked at when it is freed.
+    pub fn set_checks(&self, on: bool) {
+        self.0.memory.lock().checks = on;
+    }
+
+    /// How many buffers were freed with overwritten guard words, since check mode was turned on.
+    pub fn broken_guards(&self) -> u64 {
+        self.0.memory.lock().broken_guards
+    }
+}
+
+impl Block {
+    /// Fills the memory with the poison pattern and the guards with canaries.
+    fn poison(&self) -> Result<()> {
+        let mut mem = self.mem.write().unwrap_or_else(PoisonError::into_inner);
+        match (&mut *mem, self.device.backend()) {
+            (Some(Mem::Host(words)), _) => {
+                let (head, rest) = words.split_at_mut(self.guard);
+                let (body, tail) = rest.split_at_mut(self.words);
+                head.fill(f32::from_bits(CANARY));
+                body.fill(f32::from_bits(POISON));
+                tail[..self.guard].fill(f32::from_bits(CANARY));
+                Ok(())
+            }
+            (Some(Mem::Cuda(ptr)), Backend::Cuda(cuda)) => {
+                cuda.fill(*ptr, CANARY, self.guard)?;
+                cuda.fill(*ptr + self.guard as u64 * 4, POISON, self.words)?;
+                cuda.fill(*ptr + (self.guard + self.words) as u64 * 4, CANARY, self.guard)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn guards_intact(&self, mem: &Mem) -> bool {
+        let whole = |words: &[f32]| words.iter().all(|w| w.to_bits() == CANARY);
+        match (mem, self.device.backend()) {
+            (Mem::Host(words), _) => {
+                let end = self.guard + self.words;
+                whole(&words[..self.guard]) && whole(&words[end..end + self.guard])
+            }
+            (Mem::Cuda(ptr), Backend::Cuda(cuda)) => {
+                let mut words = vec![0.0f32; 2 * self.guard];
+                let (head, tail) = words.split_at_mut(self.guard);
+                let end = *ptr + (self.guard + self.words) as u64 * 4;
+                cuda.download(*ptr, bytemuck::cast_slice_mut(head)).is_ok()
+                    && cuda.download(end, bytemuck::cast_slice_mut(tail)).is_ok()
+                    && whole(&words)
+            }
+            _ => true,
+        }
+    }
+
+    /// Gives the memory back; says whether there was any.
+    fn free(&self) -> bool {
+        let mem = self.mem.write().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(mem) = mem else { return false };
+        if self.words == 0 {
+            return false;
+        }
+        let intact = self.guard == 0 || self.guards_intact(&mem);
+        let mut state = self.device.0.memory.lock();
+        state.stats.live -= self.words * 4;
+        state.stats.frees += 1;
+        state.broken_guards += u64::from(!intact);
+        match (mem, self.device.backend()) {
+            (Mem::Host(words), _) => {
+                state.stats.cached += words.len() * 4;
+                state.shelf.entry(words.len()).or_default().push(words);
+            }
+            (Mem::Cuda(ptr), Backend::Cuda(cuda)) => {
+                drop(state);
+                cuda.free(ptr);
+            }
+            _ => {}
+        }
+        true
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        self.free();
+    }
+}
+
+impl Buffer {
+    /// Number of elements, also after release.
+    pub fn len(&self) -> usize {
+        self.block.words
+    }
+
+    /// Whether there are no elements.
+    pub fn is_empty(&self) -> bool {
+        self.block.words == 0
+    }
+
+    /// The device the memory is on.
+    pub fn device(&self) -> &Device {
+        &self.block.device
+    }
+
+    /// Frees the memory now, for this handle and every other handle and view of it. Says whether
+    /// there was memory to free, so a second call, or one on an empty buffer, answers `false`.
+    pub fn release(&self) -> bool {
+        self.block.free()
+    }
+
+    /// Whether the memory was released.
+    pub fn is_released(&self) -> bool {
+        self.block.mem.read().unwrap_or_else(PoisonError::into_inner).is_none()
+    }
+
+    /// Whether both handles name the same memory.
+    pub fn shares(&self, other: &Buffer) -> bool {
+        Arc::ptr_eq(&self.block, &other.block)
+    }
+
+    pub(crate) fn read(&self, op: &str) -> Result<ReadGuard<'_>> {
+        let guard = self.block.mem.read().unwrap_or_else(PoisonError::into_inner);
+        if guard.is_none() {
+            return Err(released(op));
+        }
+        Ok(ReadGuard { guard, from: self.block.guard, to: self.block.guard + self.block.words })
+    }
+
+    pub(crate) fn write(&self, op: &str) -> Result<WriteGuard<'_>> {
+        let guard = self.block.mem.write().unwrap_or_else(PoisonError::into_inner);
+        if guard.is_none() {
+            return Err(released(op));
+        }
+        Ok(WriteGuard { guard, from: self.block.guard, to: self.block.guard + self.block.words })
+    }
+
+    /// The device address, for kernels on the same stream; 0 for an empty or host buffer.
+    pub(crate) fn address(&self, op: &str) -> Result<u64> {
+        match &*self.block.mem.read().unwrap_or_else(PoisonError::into_inner) {
+            Some(Mem::Cuda(ptr)) => Ok(*ptr + self.block.guard as u64 * 4),
+            Some(Mem::Host(_)) => Ok(0),
+            None => Err(released(op)),
+        }
+    }
+
+    /// Copies host words into the buffer.
+    pub(crate) fn write_words(&self, op: &str, words: &[f32]) -> Result<()> {
+        if words.len() != self.len() {
+            return Err(Error::new(op, ErrorKind::Length { want: self.len(), got: words.len() }));
+        }
+        match self.device().backend() {
+            Backend::Cpu(_) => self.write(op)?.host().copy_from_slice(words),
+            Backend::Cuda(_) if words.is_empty() => {}
+            Backend::Cuda(cuda) => cuda.upload(self.address(op)?, bytemuck::cast_slice(words))?,
+        }
+        Ok(())
+    }
+
+    /// Copies the buffer into host words. Waits for the device.
+    pub(crate) fn read_words(&self, op: &str, words: &mut [f32]) -> Result<()> {
+        if words.len() != self.len() {
+            return Err(Error::new(op, ErrorKind::Length { want: self.len(), got: words.len() }));
+        }
+        match self.device().backend() {
+            Backend::Cpu(_) => words.copy_from_slice(self.read(op)?.host()),
+            Backend::Cuda(cuda) => {
+                let address = self.address(op)?;
+                if !words.is_empty() {
+                    cuda.download(address, bytemuck::cast_slice_mut(words))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A new buffer on `device` holding `values`.
+    pub fn upload(device: &Device, values: &[f32]) -> Result<Buffer> {
+        let buffer = device.alloc(values.len())?;
+        buffer.write_words("upload", values)?;
+        Ok(buffer)
+    }
+
+    /// The float32 values. Waits for the device.
+    pub fn download(&self) -> Result<Vec<f32>> {
+        let mut values = vec![0.0; self.len()];
+        self.read_words("download", &mut values)?;
+        Ok(values)
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = if self.is_released() { ", released" } else { "" };
+        write!(f, "Buffer({} elements on {}{state})", self.len(), self.device())
+    }
+}
+
+/// A value of the runtime: a buffer under a shape, row-major. The constructor checks that the counts
+/// agree, so they always do.
+#[derive(Clone, Debug)]
+pub struct AnyBuffer {
+    buffer: Buffer,
+    meta: Meta,
+    /// For indices: all entries are below this.
+    bound: u32,
+}
+
+impl AnyBuffer {
+    /// `buffer` under `meta`. Errors if the element counts differ. For indices of unknown range.
+    pub fn new(buffer: Buffer, meta: Meta) -> Result<AnyBuffer> {
+        if buffer.len() != meta.shape.numel() {
+            let kind = ErrorKind::Length { want: meta.shape.numel(), got: buffer.len() };
+            return Err(Error::new("buffer", kind));
+        }
+        Ok(AnyBuffer { buffer, meta, bound: u32::MAX })
+    }
+
+    /// A new value on `device` with the elements of `tensor`, rounded to float32. Scalars without a
+    /// float32 wire form are refused.
+    pub fn upload<T: Scalar>(device: &Device, tensor: &Tensor<T>) -> Result<AnyBuffer> {
+        let values: Option<Vec<f32>> = tensor.data().iter().map(|x| x.to_f32()).collect();
+        let Some(values) = values else {
+            let what = format!("{} has no float32 form, so it can live on the host only", T::NAME);
+            return Err(Error::unsupported("upload", what));
+        };
+        AnyBuffer::new(Buffer::upload(device, &values)?, Meta::f32(tensor.shape()))
+    }
+
+    /// A new index value on `device`.
+    pub fn upload_indices(device: &Device, tensor: &Tensor<u32>) -> Result<AnyBuffer> {
+        let buffer = Buffer::upload(device, bytemuck::cast_slice(tensor.data()))?;
+        let mut value = AnyBuffer::new(buffer, Meta::u32(tensor.shape()))?;
+        value.bound = index_bound(tensor.data());
+        Ok(value)
+    }
+
+    /// Zeros of `shape` on `device`.
+    pub fn zeros(device: &Device, shape: Shape) -> Result<AnyBuffer> {
+        AnyBuffer::full(device, shape, 0.0)
+    }
+
+    /// A float32 value of `shape` on `device` with every element `value`.
+    pub fn full(device: &Device, shape: Shape, value: f32) -> Result<AnyBuffer> {
+        let buffer = device.alloc(shape.numel())?;
+        match device.backend() {
+            Backend::Cpu(_) => buffer.write("full")?.host().fill(value),
+            Backend::Cuda(cuda) => {
+                if !buffer.is_empty() {
+                    cuda.fill(buffer.address("full")?, value.to_bits(), buffer.len())?;
+                }
+            }
+        }
+        AnyBuffer::new(buffer, Meta::f32(shape))
+    }
+
+    /// The elements as a host tensor, widened exactly from float32. Waits for the device.
+    pub fn to_tensor<T: Scalar>(&self) -> Result<Tensor<T>> {
+        if self.meta.dtype != DType::F32 {
+            let kind = ErrorKind::DType { want: "f32", got: self.meta.dtype.name(), input: 0 };
+            return Err(Error::new("download", kind));
+        }
+        let values = self.buffer.download()?;
+        Tensor::with_shape(self.meta.shape, values.into_iter().map(T::from_f32).collect())
+    }
+
+    /// The indices as a host tensor. Waits for the device.
+    pub fn to_indices(&self) -> Result<Tensor<u32>> {
+        if self.meta.dtype != DType::U32 {
+            let kind = ErrorKind::DType { want: "u32", got: self.meta.dtype.name(), input: 0 };
+            return Err(Error::new("download", kind));
+        }
+        let values = self.buffer.download()?;
+        Tensor::with_shape(self.meta.shape, values.into_iter().map(f32::to_bits).collect())
+    }
+
+    /// The memory.
+    pub fn buffer(&self) -> &Buffer {
+        &self.buffer
+    }
+
+    /// Shape and element type.
+    pub fn meta(&self) -> Meta {
+        self.meta
+    }
+
+    /// The shape.
+    pub fn shape(&self) -> Shape {
+        self.meta.shape
+    }
+
+    /// For indices: a number all entries are known to be below.
+    pub fn bound(&self) -> u32 {
+        self.bound
+    }
+
+    /// The same memory under another shape of equal count.
+    pub fn view(&self, shape: Shape) -> Result<AnyBuffer> {
+        let mut view = AnyBuffer::new(self.buffer.clone(), Meta { shape, ..self.meta })?;
+        view.bound = self.bound;
+        Ok(view)
+    }
+
+    /// A copy of the value on another device (or the same one), through the host.
+    pub fn to_device(&self, device: &Device) -> Result<AnyBuffer> {
+        let mut copy = AnyBuffer::new(Buffer::upload(device, &self.buffer.download()?)?, self.meta)?;
+        copy.bound = self.bound;
+        Ok(copy)
+    }
+}
+
+/// The smallest number above all `indices`.
+pub(crate) fn index_bound(indices: &[u32]) -> u32 {
+    indices.iter().max().map_or(0, |m| m.saturating_add(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cpu() -> Device {
+        Device::cpu_with(1, crate::device::cpu::simd::Simd::Scalar).unwrap()
+    }
+
+    #[test]
+    fn counters_follow_every_buffer() {
+        let d = cpu();
+        let a = Buffer::upload(&d, &[1.0; 100]).unwrap();
+        let b = a.clone();
+        let m = d.memory();
+        assert_eq!((m.live, m.peak, m.allocs, m.frees), (400, 400, 1, 0));
+        drop(a);
+        assert_eq!(d.memory().live, 400);
+        drop(b);
+        let m = d.memory();
+        assert_eq!((m.live, m.peak, m.allocs, m.frees), (0, 400, 1, 1));
+        assert!(m.cached >= 400);
+        assert!(d.collect().unwrap() >= 400);
+        assert_eq!(d.memory().cached, 0);
+    }
+
+    #[test]
+    fn empty_buffers_are_not_counted() {
+        let d = cpu();
+        let e = Buffer::upload(&d, &[]).unwrap();
+        assert!(!e.release());
+        assert_eq!(d.memory(), MemoryStats::default());
+    }
+
+    #[test]
+    fn release_is_idempotent_and_reaches_views() {
+        let d = cpu();
+        let a = AnyBuffer::full(&d, Shape::new(&[2, 3]).unwrap(), 1.5).unwrap();
+        let view = a.view(Shape::new(&[6]).unwrap()).unwrap();
+        assert!(a.buffer().release());
+        assert!(!a.buffer().release());
+        assert!(!view.buffer().release());
+        let e = view.to_tensor::<f32>().unwrap_err();
+        assert_eq!(*e.kind(), ErrorKind::Released);
+        assert_eq!((d.memory().live, d.memory().frees), (0, 1));
+    }
+
+    #[test]
+    fn the_nth_allocation_fails_on_request() {
+        let d = cpu();
+        d.fail_allocation(Some(2), false);
+        let _a = d.alloc(1).unwrap();
+        assert!(matches!(d.alloc(8).unwrap_err().kind(), ErrorKind::OutOfMemory { bytes: 32, .. }));
+        let _b = d.alloc(8).unwrap();
+        d.fail_allocation(Some(1), true);
+        assert!(d.alloc(1).is_err() && d.alloc(1).is_err());
+        d.fail_allocation(None, false);
+        assert!(d.alloc(1).is_ok());
+        assert_eq!(d.memory().live, 36);
+    }
+
+    #[test]
+    fn check_mode_poisons_and_finds_overruns() {
+        let d = cpu();
+        d.set_checks(true);
+        let a = d.alloc(10).unwrap();
+        assert!(a.download().unwrap().iter().all(|x| x.to_bits() == POISON));
+        drop(a);
+        assert_eq!(d.broken_guards(), 0);
+        let b = d.alloc(10).unwrap();
+        if let Some(Mem::Host(words)) = &mut *b.block.mem.write().unwrap() {
+            words[GUARD + 10] = 0.0;
+        }
+        drop(b);
+        assert_eq!(d.broken_guards(), 1);
+    }
+
+    #[test]
+    fn impossible_sizes_are_an_error() {
+        let d = cpu();
+        let e = d.alloc(1 << 58).unwrap_err();
+        assert!(matches!(e.kind(), ErrorKind::OutOfMemory { .. }), "{e}");
+        assert_eq!(d.memory().live, 0);
+    }
+}

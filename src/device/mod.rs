@@ -1,0 +1,189 @@
+//! Devices and their memory. All tensor memory, on the host and on a GPU, comes through one door,
+//! [`Device::alloc`], so that counting, fault injection, poisoning and guard words are in one place.
+
+pub mod cpu;
+pub mod cuda;
+mod memory;
+
+pub use memory::{AnyBuffer, Buffer, DType, MemoryStats, Meta};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::numerics::Numerics;
+use cpu::pool::Pool;
+use cpu::simd::Simd;
+use cuda::Cuda;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+/// A place where tensors live and operations run. Cloning gives another handle of the same device;
+/// `Device::cpu()` called twice gives two devices with separate memory counters whose buffers may be
+/// mixed freely, since both are host memory.
+#[derive(Clone)]
+pub struct Device(Arc<Inner>);
+
+struct Inner {
+    backend: Backend,
+    numerics: Numerics,
+    memory: memory::Memory,
+}
+
+/// What a device computes with.
+pub(crate) enum Backend {
+    Cpu(Cpu),
+    Cuda(Arc<Cuda>),
+}
+
+/// The CPU's thread pool and SIMD level.
+pub(crate) struct Cpu {
+    pub pool: Pool,
+    pub simd: Simd,
+}
+
+/// The value of an environment variable, if it is set and not empty.
+fn env<T: FromStr>(name: &'static str, want: &'static str) -> Result<Option<T>> {
+    match std::env::var(name) {
+        Ok(value) if !value.is_empty() => value
+            .parse()
+            .map(Some)
+            .map_err(|_| Error::new("environment", ErrorKind::Env { name, value: value.clone(), want })),
+        Ok(_) | Err(std::env::VarError::NotPresent) => Ok(None),
+        Err(std::env::VarError::NotUnicode(value)) => {
+            let value = value.to_string_lossy().into_owned();
+            Err(Error::new("environment", ErrorKind::Env { name, value, want }))
+        }
+    }
+}
+
+impl Device {
+    /// The CPU with the threads of `DITTOGRAD_THREADS` (default: all cores) and the SIMD level of
+    /// `DITTOGRAD_SIMD` (default: the best there is). Neither changes any result.
+    pub fn cpu() -> Result<Device> {
+        let threads = match env::<usize>("DITTOGRAD_THREADS", "a number from 1 to 1024")? {
+            Some(n) => n,
+            None => std::thread::available_parallelism().map_or(1, |n| n.get()),
+        };
+        let simd = env::<Simd>("DITTOGRAD_SIMD", "scalar, avx2 or avx512")?.unwrap_or_else(Simd::best);
+        Device::cpu_with(threads, simd)
+    }
+
+    /// The CPU with a given number of threads and SIMD level.
+    pub fn cpu_with(threads: usize, simd: Simd) -> Result<Device> {
+        if !(1..=1024).contains(&threads) {
+            return Err(Error::argument("device", "threads", format!("got {threads}, use 1 to 1024")));
+        }
+        if !simd.available() {
+            return Err(Error::argument("device", "simd", format!("this processor has no {simd}")));
+        }
+        let numerics = Device::default_numerics()?;
+        Ok(Device::new(Backend::Cpu(Cpu { pool: Pool::new(threads), simd }), numerics))
+    }
+
+    /// The CUDA device of the given ordinal.
+    pub fn cuda(ordinal: usize) -> Result<Device> {
+        let numerics = Device::default_numerics()?;
+        Ok(Device::new(Backend::Cuda(Cuda::open(ordinal)?), numerics))
+    }
+
+    /// A device over an opened CUDA context, which may be a fake one in tests.
+    #[doc(hidden)]
+    pub fn from_cuda(cuda: Arc<Cuda>) -> Device {
+        Device::new(Backend::Cuda(cuda), Numerics::Strict)
+    }
+
+    /// The device of `DITTOGRAD_DEVICE`, or else a GPU if there is a usable one, or else the CPU.
+    /// Which one it is does not change any result.
+    pub fn best() -> Result<Device> {
+        if let Some(name) = env::<String>("DITTOGRAD_DEVICE", "cpu, cuda or cuda:N")? {
+            return Device::parse(&name);
+        }
+        match Device::cuda(0) {
+            Ok(gpu) => Ok(gpu),
+            Err(_) => Device::cpu(),
+        }
+    }
+
+    /// The device called `cpu`, `cuda` or `cuda:N`.
+    pub fn parse(name: &str) -> Result<Device> {
+        match name.split_once(':') {
+            None if name == "cpu" => Device::cpu(),
+            None if name == "cuda" => Device::cuda(0),
+            Some(("cuda", n)) if n.parse::<usize>().is_ok() => Device::cuda(n.parse().unwrap_or(0)),
+            _ => Err(Error::argument(
+                "device",
+                "name",
+                format!("`{name}` is not a device, use cpu, cuda or cuda:N"),
+            )),
+        }
+    }
+
+    fn default_numerics() -> Result<Numerics> {
+        Ok(env::<Numerics>("DITTOGRAD_NUMERICS", "strict")?.unwrap_or_default())
+    }
+
+    fn new(backend: Backend, numerics: Numerics) -> Device {
+        Device(Arc::new(Inner { backend, numerics, memory: memory::Memory::default() }))
+    }
+
+    pub(crate) fn backend(&self) -> &Backend {
+        &self.0.backend
+    }
+
+    /// The numerics mode of this device.
+    pub fn numerics(&self) -> Numerics {
+        self.0.numerics
+    }
+
+    /// Whether this is a CUDA device.
+    pub fn is_cuda(&self) -> bool {
+        matches!(self.0.backend, Backend::Cuda(_))
+    }
+
+    /// The CUDA context, if this is a CUDA device.
+    pub fn as_cuda(&self) -> Option<&Arc<Cuda>> {
+        match &self.0.backend {
+            Backend::Cuda(cuda) => Some(cuda),
+            Backend::Cpu(_) => None,
+        }
+    }
+
+    /// Threads the device computes with; 1 for CUDA.
+    pub fn threads(&self) -> usize {
+        match &self.0.backend {
+            Backend::Cpu(cpu) => cpu.pool.threads(),
+            Backend::Cuda(_) => 1,
+        }
+    }
+
+    /// Whether buffers of `other` can be used in operations on this device.
+    pub fn accepts(&self, other: &Device) -> bool {
+        match (&self.0.backend, &other.0.backend) {
+            (Backend::Cpu(_), Backend::Cpu(_)) => true,
+            (Backend::Cuda(a), Backend::Cuda(b)) => Arc::ptr_eq(a, b),
+            _ => false,
+        }
+    }
+
+    /// Waits until everything queued on the device has run. The CPU has no queue.
+    pub fn synchronize(&self) -> Result<()> {
+        match &self.0.backend {
+            Backend::Cpu(_) => Ok(()),
+            Backend::Cuda(cuda) => cuda.synchronize(),
+        }
+    }
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0.backend {
+            Backend::Cpu(_) => f.write_str("cpu"),
+            Backend::Cuda(cuda) => write!(f, "cuda:{}", cuda.ordinal()),
+        }
+    }
+}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Device({self})")
+    }
+}

@@ -1,0 +1,284 @@
+//! The one error type. An error is a value that names the operation, says what was wrong with the
+//! actual shapes or numbers, and what to do about it; no public call panics on bad input.
+//!
+//! The payload is boxed, so a `Result<()>` stays one word wide on the hot path.
+
+use crate::shape::Shape;
+use std::fmt;
+
+/// Shorthand for a result with this crate's error.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What went wrong, where, and with which shapes.
+#[derive(Clone, PartialEq)]
+pub struct Error(Box<Inner>);
+
+#[derive(Clone, PartialEq)]
+struct Inner {
+    op: String,
+    kind: ErrorKind,
+}
+
+/// The classes of error. New ones may be added, so a `match` needs a wildcard arm.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The operation takes another number of inputs.
+    Arity {
+        /// Inputs the operation takes.
+        want: usize,
+        /// Inputs it was given.
+        got: usize,
+    },
+    /// An input has too few or too many axes.
+    Rank {
+        /// What the operation needs, in words: `at least 1`, `exactly 2`.
+        want: &'static str,
+        /// The shape it was given.
+        got: Shape,
+    },
+    /// Two shapes do not fit together.
+    Shapes {
+        /// What does not fit.
+        why: &'static str,
+        /// The first shape.
+        left: Shape,
+        /// The second shape.
+        right: Shape,
+    },
+    /// A tensor of another element type was expected (float32 values, u32 indices).
+    DType {
+        /// The type the operation needs at this input.
+        want: &'static str,
+        /// The type it was given.
+        got: &'static str,
+        /// Position of the input.
+        input: usize,
+    },
+    /// An axis is out of range or named twice.
+    Axis {
+        /// The offending axis.
+        axis: usize,
+        /// The shape whose axes were meant.
+        shape: Shape,
+    },
+    /// An attribute or argument has a value that makes no sense here.
+    Argument {
+        /// Its name.
+        name: &'static str,
+        /// What is wrong with it and what would be right.
+        why: String,
+    },
+    /// The element count or byte size does not fit.
+    TooLarge {
+        /// The dimensions asked for.
+        dims: Vec<usize>,
+    },
+    /// A slice or buffer does not hold the number of elements its shape calls for.
+    Length {
+        /// Elements needed.
+        want: usize,
+        /// Elements there.
+        got: usize,
+    },
+    /// An index points outside its axis.
+    Index {
+        /// Position of the index among the indices.
+        at: usize,
+        /// The index itself.
+        index: usize,
+        /// Size of the axis it points into.
+        bound: usize,
+    },
+    /// The device has no room left.
+    OutOfMemory {
+        /// Bytes asked for.
+        bytes: usize,
+        /// State of the device's memory at that moment.
+        report: String,
+    },
+    /// The buffer, or the buffer this one is a view of, was released.
+    Released,
+    /// Inputs live on different devices.
+    Device {
+        /// Device the operation runs on.
+        want: String,
+        /// Device the input lives on.
+        got: String,
+    },
+    /// A handle from before the last `reset` of its session.
+    Stale {
+        /// Epoch of the handle.
+        handle: u32,
+        /// Current epoch of the session.
+        session: u32,
+    },
+    /// A handle of another session.
+    Foreign,
+    /// No node has this id.
+    Node {
+        /// The id asked for.
+        id: usize,
+        /// Number of nodes there are.
+        size: usize,
+    },
+    /// A gradient cannot be formed.
+    Gradient {
+        /// Why not, and what to do.
+        why: String,
+    },
+    /// Something is not offered here.
+    Unsupported {
+        /// What, and what to use instead.
+        what: String,
+    },
+    /// The CUDA driver answered with an error.
+    Cuda {
+        /// The driver call.
+        call: &'static str,
+        /// Its result code.
+        code: i32,
+        /// The driver's own words.
+        message: String,
+    },
+    /// An earlier CUDA error made the device unusable; only a new process can use it again.
+    Poisoned {
+        /// The first error.
+        first: String,
+    },
+    /// A run-time library was not found.
+    Library {
+        /// Which one.
+        name: &'static str,
+        /// Where it was looked for.
+        looked: Vec<String>,
+    },
+    /// NVRTC rejected a kernel.
+    Compile {
+        /// The kernel module.
+        module: String,
+        /// NVRTC's log.
+        log: String,
+    },
+    /// Reading or writing a file failed.
+    File {
+        /// The file.
+        path: String,
+        /// What happened.
+        why: String,
+    },
+    /// An environment variable holds something that is not understood.
+    Env {
+        /// The variable.
+        name: &'static str,
+        /// Its value.
+        value: String,
+        /// What would be understood.
+        want: &'static str,
+    },
+    /// A broken internal invariant: a bug in this crate.
+    Internal {
+        /// Which one.
+        what: &'static str,
+    },
+}
+
+impl Error {
+    /// An error of `kind` raised by the operation `op`.
+    #[cold]
+    pub fn new(op: impl Into<String>, kind: ErrorKind) -> Error {
+        Error(Box::new(Inner { op: op.into(), kind }))
+    }
+
+    /// The operation that failed.
+    pub fn op(&self) -> &str {
+        &self.0.op
+    }
+
+    /// What went wrong.
+    pub fn kind(&self) -> &ErrorKind {
+        &self.0.kind
+    }
+
+    /// A bad argument.
+    #[cold]
+    pub(crate) fn argument(op: impl Into<String>, name: &'static str, why: impl Into<String>) -> Error {
+        Error::new(op, ErrorKind::Argument { name, why: why.into() })
+    }
+
+    /// Something that is not offered.
+    #[cold]
+    pub(crate) fn unsupported(op: impl Into<String>, what: impl Into<String>) -> Error {
+        Error::new(op, ErrorKind::Unsupported { what: what.into() })
+    }
+
+    /// A file that could not be read or written.
+    #[cold]
+    pub(crate) fn file(op: impl Into<String>, path: impl AsRef<std::path::Path>, why: impl fmt::Display) -> Error {
+        let path = path.as_ref().display().to_string();
+        Error::new(op, ErrorKind::File { path, why: why.to_string() })
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Error({self})")
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: ", self.0.op)?;
+        match &self.0.kind {
+            ErrorKind::Arity { want, got } => write!(f, "takes {want} inputs, got {got}"),
+            ErrorKind::Rank { want, got } => {
+                write!(f, "got shape {got} of rank {}, needs rank {want}", got.rank())
+            }
+            ErrorKind::Shapes { why, left, right } => write!(f, "{why}: {left} and {right}"),
+            ErrorKind::DType { want, got, input } => {
+                write!(f, "input {input} holds {got} elements, needs {want}")
+            }
+            ErrorKind::Axis { axis, shape } => {
+                write!(f, "axis {axis} is out of range or repeated for shape {shape} of rank {}", shape.rank())
+            }
+            ErrorKind::Argument { name, why } => write!(f, "{name}: {why}"),
+            ErrorKind::TooLarge { dims } => {
+                write!(f, "a tensor of dimensions {dims:?} does not fit the address space")
+            }
+            ErrorKind::Length { want, got } => write!(f, "got {got} elements, the shape needs {want}"),
+            ErrorKind::Index { at, index, bound } => {
+                write!(f, "index {index} at position {at} is outside 0..{bound}")
+            }
+            ErrorKind::OutOfMemory { bytes, report } => {
+                write!(f, "out of memory asking for {bytes} bytes ({report}); release values or use a smaller batch")
+            }
+            ErrorKind::Released => {
+                f.write_str("the buffer was released; keep it, or copy it, before calling release()")
+            }
+            ErrorKind::Device { want, got } => {
+                write!(f, "an input lives on {got}, the operation runs on {want}; move it with to_device()")
+            }
+            ErrorKind::Stale { handle, session } => write!(
+                f,
+                "the handle is from epoch {handle}, the session is at epoch {session}: it was reset; record the value again"
+            ),
+            ErrorKind::Foreign => f.write_str("the handle belongs to another session; use handles of one session only"),
+            ErrorKind::Node { id, size } => write!(f, "there is no node {id}, the tape has {size}"),
+            ErrorKind::Gradient { why } => f.write_str(why),
+            ErrorKind::Unsupported { what } => f.write_str(what),
+            ErrorKind::Cuda { call, code, message } => write!(f, "{call} failed with code {code} ({message})"),
+            ErrorKind::Poisoned { first } => {
+                write!(f, "the CUDA device is unusable after an earlier error ({first}); restart the process")
+            }
+            ErrorKind::Library { name, looked } => {
+                write!(f, "{name} was not found; looked for {}", looked.join(", "))
+            }
+            ErrorKind::Compile { module, log } => write!(f, "NVRTC rejected module {module}: {log}"),
+            ErrorKind::File { path, why } => write!(f, "{path}: {why}"),
+            ErrorKind::Env { name, value, want } => write!(f, "{name}={value} is not understood, use {want}"),
+            ErrorKind::Internal { what } => write!(f, "internal invariant broken: {what}; please report this"),
+        }
+    }
+}

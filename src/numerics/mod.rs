@@ -1,0 +1,58 @@
+//! The numerics contract: elementary functions, the sum tree, random streams, modes. Everything here
+//! is defined down to the bit and is the same on every device; `NUMERICS.md` is its prose form.
+
+pub mod functions;
+pub mod lane;
+pub mod rng;
+pub mod sum;
+
+use crate::error::{Error, ErrorKind, Result};
+use std::fmt;
+use std::str::FromStr;
+
+/// Version of the contract. It changes whenever any result bit of any operation changes.
+pub const NUMERICS_VERSION: u32 = 1;
+
+/// Length of the chunks a dot product's K axis is cut into (C4).
+pub const K_CHUNK: usize = crate::device::cpu::gemm::K_CHUNK;
+
+/// How products of float32 values are computed. Belongs to a device handle.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Numerics {
+    /// IEEE float32 in the fixed order of the contract: same bits on every device.
+    #[default]
+    Strict,
+}
+
+impl fmt::Display for Numerics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("strict")
+    }
+}
+
+impl FromStr for Numerics {
+    type Err = Error;
+    fn from_str(s: &str) -> Result<Numerics> {
+        match s {
+            "strict" => Ok(Numerics::Strict),
+            "fast" | "tf32" => {
+                Err(Error::unsupported("numerics", format!("mode {s} is not implemented yet, use strict")))
+            }
+            _ => {
+                let kind =
+                    ErrorKind::Argument { name: "numerics", why: format!("`{s}` is not a mode, use strict") };
+                Err(Error::new("numerics", kind))
+            }
+        }
+    }
+}
+
+/// Whether two floats count as the same result: equal bits, or both NaN (all NaNs are one value).
+pub fn same_bits(a: f32, b: f32) -> bool {
+    a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan())
+}
+
+/// The bits of a float with all NaNs made one, for comparing and hashing.
+pub fn canonical_bits(x: f32) -> u32 {
+    if x.is_nan() { 0x7fc0_0000 } else { x.to_bits() }
+}

@@ -1,0 +1,210 @@
+//! The sum trees (C3). Both are fixed by the length alone, so any number of threads or warps that
+//! respects the tree gets the same bits.
+//!
+//! *Row rule*, for contiguous elements: chunks of [`CHUNK`]; inside a chunk [`LANES`] interleaved
+//! lanes, each a chain from +0, folded by halving; the chunk results are summed by the same rule.
+//! *Column rule*, for elements a row apart: chains from +0 over [`ROWS`] rows, whose results are summed
+//! by the same rule. A partial sum is never -0, so passing it through a further level changes nothing.
+
+/// Lanes of the row rule: a warp, two AVX-512 registers, or four AVX2 registers.
+pub const LANES: usize = 32;
+/// Elements in a chunk of the row rule.
+pub const CHUNK: usize = 1024;
+/// Rows in a chain of the column rule.
+pub const ROWS: usize = 32;
+
+/// Levels that suffice for any addressable length (1024^7 and 32^13 elements).
+const ROW_LEVELS: usize = 7;
+const COLUMN_LEVELS: usize = 13;
+
+/// Folds the lanes by halving.
+#[inline(always)]
+fn fold(mut lanes: [f32; LANES]) -> f32 {
+    let mut half = LANES / 2;
+    while half > 0 {
+        for i in 0..half {
+            lanes[i] += lanes[i + half];
+        }
+        half /= 2;
+    }
+    lanes[0]
+}
+
+/// Sum of at most [`CHUNK`] elements: one chunk of the row rule, element `i` being `f(i)`.
+#[inline(always)]
+pub fn chunk(len: usize, f: impl Fn(usize) -> f32) -> f32 {
+    let mut lanes = [0.0; LANES];
+    let whole = len / LANES * LANES;
+    let mut base = 0;
+    while base < whole {
+        for (lane, sum) in lanes.iter_mut().enumerate() {
+            *sum += f(base + lane);
+        }
+        base += LANES;
+    }
+    for i in whole..len {
+        lanes[i - whole] += f(i);
+    }
+    fold(lanes)
+}
+
+/// Sums chunk results as they come, by the same rule, without storing them.
+pub(crate) struct Tree {
+    lanes: [[f32; LANES]; ROW_LEVELS],
+    count: [usize; ROW_LEVELS],
+}
+
+impl Tree {
+    pub(crate) fn new() -> Tree {
+        Tree { lanes: [[0.0; LANES]; ROW_LEVELS], count: [0; ROW_LEVELS] }
+    }
+
+    pub(crate) fn push(&mut self, mut x: f32) {
+        for level in 0..ROW_LEVELS {
+            self.lanes[level][self.count[level] % LANES] += x;
+            self.count[level] += 1;
+            if self.count[level] < CHUNK {
+                return;
+            }
+            x = fold(self.lanes[level]);
+            self.lanes[level] = [0.0; LANES];
+            self.count[level] = 0;
+        }
+    }
+
+    pub(crate) fn finish(mut self) -> f32 {
+        for level in 0..ROW_LEVELS - 1 {
+            let higher = self.count[level + 1..].iter().any(|&c| c > 0);
+            if !higher {
+                return fold(self.lanes[level]);
+            }
+            if self.count[level] > 0 {
+                let x = fold(self.lanes[level]);
+                let next = self.count[level + 1];
+                self.lanes[level + 1][next % LANES] += x;
+                self.count[level + 1] += 1;
+            }
+        }
+        fold(self.lanes[ROW_LEVELS - 1])
+    }
+}
+
+/// Sum of `len` elements by the row rule, element `i` being `f(i)`. Zero elements give +0.
+#[inline(always)]
+pub fn row(len: usize, f: impl Fn(usize) -> f32) -> f32 {
+    if len <= CHUNK {
+        return chunk(len, f);
+    }
+    let mut tree = Tree::new();
+    let mut base = 0;
+    while base < len {
+        tree.push(chunk(CHUNK.min(len - base), |i| f(base + i)));
+        base += CHUNK;
+    }
+    tree.finish()
+}
+
+/// Columns that [`columns`] sums side by side.
+pub const WIDTH: usize = 64;
+
+/// Sum over `rows` rows for each of `out.len() <= WIDTH` neighbouring columns by the column rule; the
+/// element at `(r, j)` is `x[r * stride + j]`.
+#[inline(always)]
+pub fn columns(x: &[f32], rows: usize, stride: usize, out: &mut [f32]) {
+    let width = out.len().min(WIDTH);
+    let mut sums = [[0.0f32; WIDTH]; COLUMN_LEVELS];
+    let mut count = [0usize; COLUMN_LEVELS];
+    for r in 0..rows {
+        let row = &x[r * stride..r * stride + width];
+        if width == WIDTH {
+            for j in 0..WIDTH {
+                sums[0][j] += row[j];
+            }
+        } else {
+            for (s, v) in sums[0].iter_mut().zip(row) {
+                *s += v;
+            }
+        }
+        count[0] += 1;
+        let mut level = 0;
+        while count[level] == ROWS && level + 1 < COLUMN_LEVELS {
+            carry(&mut sums, &mut count, level);
+            level += 1;
+        }
+    }
+    for level in 0..COLUMN_LEVELS - 1 {
+        if count[level] > 0 && count[level + 1..].iter().any(|&c| c > 0) {
+            carry(&mut sums, &mut count, level);
+        }
+    }
+    let top = count.iter().rposition(|&c| c > 0).unwrap_or(0);
+    out[..width].copy_from_slice(&sums[top][..width]);
+}
+
+/// Adds the sums of `level` to the next level and empties it.
+#[inline(always)]
+fn carry(sums: &mut [[f32; WIDTH]; COLUMN_LEVELS], count: &mut [usize; COLUMN_LEVELS], level: usize) {
+    for j in 0..WIDTH {
+        let x = sums[level][j];
+        sums[level + 1][j] += x;
+        sums[level][j] = 0.0;
+    }
+    count[level] = 0;
+    count[level + 1] += 1;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The row rule, word for word.
+    fn row_literal(x: &[f32]) -> f32 {
+        if x.len() > CHUNK {
+            let partial: Vec<f32> = x.chunks(CHUNK).map(row_literal).collect();
+            return row_literal(&partial);
+        }
+        let mut lanes = [0.0; LANES];
+        for (i, v) in x.iter().enumerate() {
+            lanes[i % LANES] += v;
+        }
+        fold(lanes)
+    }
+
+    fn column_literal(x: &[f32]) -> f32 {
+        if x.len() > ROWS {
+            let partial: Vec<f32> = x.chunks(ROWS).map(column_literal).collect();
+            return column_literal(&partial);
+        }
+        x.iter().fold(0.0, |s, v| s + v)
+    }
+
+    fn data(n: usize) -> Vec<f32> {
+        let mut s = crate::numerics::rng::Stream::new(3, n as u64);
+        (0..n).map(|_| s.range(-1.0, 1.0) * 2f32.powi(s.below(20) as i32)).collect()
+    }
+
+    #[test]
+    fn row_follows_the_rule() {
+        for n in [0, 1, 2, 31, 32, 33, 63, 1000, 1023, 1024, 1025, 2047, 2048, 2049, 5000, 1 << 20, (1 << 20) + 1, (1 << 20) + 1025] {
+            let x = data(n);
+            assert_eq!(row(n, |i| x[i]).to_bits(), row_literal(&x).to_bits(), "n = {n}");
+        }
+        assert_eq!(row(3, |_| -0.0).to_bits(), 0);
+    }
+
+    #[test]
+    fn columns_follow_the_rule() {
+        for rows in [0, 1, 31, 32, 33, 1023, 1024, 1025, 2000, 33000] {
+            for width in [1, 5, WIDTH] {
+                let stride = width + 3;
+                let x = data(rows * stride);
+                let mut out = vec![f32::NAN; width];
+                columns(&x, rows, stride, &mut out);
+                for (j, got) in out.iter().enumerate() {
+                    let column: Vec<f32> = (0..rows).map(|r| x[r * stride + j]).collect();
+                    assert_eq!(got.to_bits(), column_literal(&column).to_bits(), "rows {rows} column {j}");
+                }
+            }
+        }
+    }
+}

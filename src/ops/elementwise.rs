@@ -1,0 +1,364 @@
+//! Elementwise ops. A row gives the formula, the gradient, a range to sample and exact pairs; the CPU
+//! and CUDA kernels, the f64 reference, the dual-number gradient check and the fused kernels of the
+//! compiled path are all read off those lines.
+
+use super::map::{self, Access};
+use super::program::Program;
+use super::{Attr, Attrs, Bound, CpuRun, CudaRun, Io, Op, Recorder, RefIn, Reject, Sample, SampleIn, Val, dims, sample_shapes};
+use crate::device::Meta;
+use crate::error::{Error, ErrorKind, Result};
+use crate::scalar::{Real, Scalar};
+use crate::shape::Shape;
+use crate::tensor::Tensor;
+
+/// What a row of the table provides.
+pub trait Elementwise: Op {
+    /// Number of inputs.
+    const ARITY: usize;
+    /// The formula.
+    fn formula<R: Real>(&self, x: &[R]) -> R;
+    /// The gradients of the inputs, from the inputs, the value `y` and its gradient `g`.
+    fn gradient<R: Real>(&self, x: &[R], y: R, g: R) -> Vec<R>;
+    /// Inputs and the exact value there.
+    fn exact(&self) -> Vec<(Vec<f32>, f32)>;
+    /// The formula as a program.
+    fn program(&self) -> Program {
+        Program::trace(Self::ARITY, |x| vec![self.formula(x)])
+    }
+}
+
+macro_rules! rows {
+    ($($(#[$doc:meta])* $name:literal $op:ident { $($attr:ident = $default:literal),* } ($($x:ident),+) = $f:expr,
+       d($y:ident, $g:ident) = [$($df:expr),+], on [$($range:expr),+],
+       at [$([$($in:expr),+] = $out:expr),*];)*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq)]
+        pub struct $op { $(#[doc = "Scalar attribute, rounded once to float32."] pub $attr: f32,)* }
+
+        impl Elementwise for $op {
+            const ARITY: usize = [$(stringify!($x)),+].len();
+
+            #[allow(unused_variables)]
+            fn formula<R: Real>(&self, x: &[R]) -> R {
+                $(let $attr = R::c(f64::from(self.$attr));)*
+                let mut rest = x.iter().copied();
+                $(let $x = rest.next().unwrap_or(R::c(f64::NAN));)+
+                $f
+            }
+
+            #[allow(unused_variables)]
+            fn gradient<R: Real>(&self, x: &[R], $y: R, $g: R) -> Vec<R> {
+                $(let $attr = R::c(f64::from(self.$attr));)*
+                let mut rest = x.iter().copied();
+                $(let $x = rest.next().unwrap_or(R::c(f64::NAN));)+
+                vec![$($df),+]
+            }
+
+            fn exact(&self) -> Vec<(Vec<f32>, f32)> {
+                vec![$((vec![$($in),+], $out)),*]
+            }
+        }
+
+        impl Op for $op {
+            const NAME: &'static str = $name;
+
+            fn shape(&self, ins: &[Meta]) -> Result<Meta> {
+                same_shapes(Self::NAME, Self::ARITY, ins)
+            }
+
+            fn cpu(&self, run: CpuRun<'_>) {
+                map::run_cpu(&self.program(), &plain(run.shape, Self::ARITY), run);
+            }
+
+            fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {
+                map::run_cuda(&self.program(), &plain(run.shape, Self::ARITY), run)
+            }
+
+            fn cuda_modules(&self, ins: &[Meta], _sm_count: u32) -> Vec<(String, String)> {
+                vec![map::module(&self.program(), &ins[0].shape, &plain(ins[0].shape, Self::ARITY))]
+            }
+
+            fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {
+                record_gradients(self, r, io, dy)
+            }
+
+            fn reference<T: Scalar>(&self, ins: &[RefIn<T>]) -> Result<Tensor<T>> {
+                let tensors: Vec<&Tensor<T>> = ins.iter().map(RefIn::num).collect::<Result<_>>()?;
+                Ok(Tensor::from_fn(tensors[0].shape(), |i| {
+                    let x: Vec<T> = tensors.iter().map(|t| t.data()[i]).collect();
+                    self.formula(&x)
+                }))
+            }
+
+            fn samples() -> Vec<Sample<$op>> {
+                let op = $op { $($attr: $default),* };
+                let ranges = [$($range),+];
+                let sample = |shape: Shape| Sample {
+                    op,
+                    ins: ranges.iter().map(|r| SampleIn::Num(shape, *r)).collect(),
+                };
+                sample_shapes().into_iter().map(sample).collect()
+            }
+
+            fn rejects() -> Vec<Reject<$op>> {
+                let op = $op { $($attr: $default),* };
+                bad_inputs(Self::ARITY).into_iter().map(|(ins, want)| Reject { op, ins, want }).collect()
+            }
+
+            fn bound(&self, _ins: &[Meta]) -> Bound {
+                // Formulas have at most a dozen roundings, each of a magnitude the reference bounds.
+                Bound { ulps: 4.0, terms: 12.0 }
+            }
+
+            fn attrs(&self) -> Vec<(&'static str, Attr)> {
+                vec![$((stringify!($attr), Attr::Num(f64::from(self.$attr)))),*]
+            }
+
+            fn from_attrs(attrs: &Attrs) -> Result<$op> {
+                attrs.only(&[$(stringify!($attr)),*])?;
+                Ok($op { $($attr: attrs.num(stringify!($attr))? as f32),* })
+            }
+        }
+    )*
+
+    /// Runs `f` with every elementwise op at its sample attributes.
+    pub fn for_each(mut f: impl FnMut(&dyn Row)) {
+        $(f(&$op { $($attr: $default),* });)*
+    }
+    };
+}
+
+/// An elementwise op seen without its type, for the checks.
+pub trait Row {
+    /// The op's name.
+    fn name(&self) -> &'static str;
+    /// The op itself.
+    fn op(&self) -> super::AnyOp;
+    /// Number of inputs.
+    fn arity(&self) -> usize;
+    /// Value in f64 arithmetic with derivative, by dual numbers.
+    fn dual(&self, x: &[crate::scalar::Dual]) -> crate::scalar::Dual;
+    /// The row's gradient rule in f64.
+    fn rule(&self, x: &[f64]) -> Vec<f64>;
+    /// The formula in float32.
+    fn value(&self, x: &[f32]) -> f32;
+    /// Inputs and exact values.
+    fn pairs(&self) -> Vec<(Vec<f32>, f32)>;
+}
+
+impl<O: Elementwise + Into<super::AnyOp>> Row for O {
+    fn name(&self) -> &'static str {
+        O::NAME
+    }
+    fn op(&self) -> super::AnyOp {
+        self.clone().into()
+    }
+    fn arity(&self) -> usize {
+        O::ARITY
+    }
+    fn dual(&self, x: &[crate::scalar::Dual]) -> crate::scalar::Dual {
+        self.formula(x)
+    }
+    fn rule(&self, x: &[f64]) -> Vec<f64> {
+        self.gradient(x, self.formula(x), 1.0)
+    }
+    fn value(&self, x: &[f32]) -> f32 {
+        self.formula(x)
+    }
+    fn pairs(&self) -> Vec<(Vec<f32>, f32)> {
+        self.exact()
+    }
+}
+
+const INF: f32 = f32::INFINITY;
+const NAN: f32 = f32::NAN;
+const WIDE: (f64, f64) = (-8.0, 8.0);
+const POSITIVE: (f64, f64) = (0.05, 8.0);
+/// `sqrt(2 / pi)` of the tanh form of gelu.
+const GELU_SLOPE: f64 = 0.797_884_560_802_865_4;
+const GELU_CUBE: f64 = 0.044_715;
+
+rows! {
+    /// `-x`.
+    "neg" Neg {} (x) = -x, d(y, g) = [-g], on [WIDE], at [[0.0] = -0.0, [INF] = -INF];
+
+    /// Magnitude. The slope at zero is zero, and a NaN has slope zero.
+    "abs" Abs {} (x) = x.abs(),
+        d(y, g) = [R::where_gt(x, R::c(0.0), g, R::where_gt(R::c(0.0), x, -g, R::c(0.0)))],
+        on [WIDE], at [[-0.0] = 0.0, [-INF] = INF, [NAN] = NAN];
+
+    /// Square root; NaN below zero. The slope is zero at and below zero.
+    "sqrt" Sqrt {} (x) = x.sqrt(), d(y, g) = [R::where_gt(x, R::c(0.0), g / (y + y), R::c(0.0))],
+        on [POSITIVE], at [[0.0] = 0.0, [-1.0] = NAN, [4.0] = 2.0, [INF] = INF];
+
+    /// `x * x`.
+    "square" Square {} (x) = x * x, d(y, g) = [g * (x + x)], on [WIDE], at [[-3.0] = 9.0, [-INF] = INF];
+
+    /// `e^x`.
+    "exp" Exp {} (x) = x.exp(), d(y, g) = [g * y], on [(-20.0, 20.0)],
+        at [[0.0] = 1.0, [-INF] = 0.0, [INF] = INF, [200.0] = INF, [-200.0] = 0.0, [NAN] = NAN];
+
+    /// Natural logarithm; `-inf` at zero, NaN below.
+    "log" Log {} (x) = x.log(), d(y, g) = [g / x], on [POSITIVE],
+        at [[1.0] = 0.0, [0.0] = -INF, [-1.0] = NAN, [INF] = INF];
+
+    /// `ln(1 + x)`, accurate near zero.
+    "log1p" Log1p {} (x) = x.log1p(), d(y, g) = [g / (R::c(1.0) + x)], on [(-0.9, 8.0)],
+        at [[0.0] = 0.0, [-1.0] = -INF, [1e-20] = 1e-20, [INF] = INF];
+
+    /// `1 / x`.
+    "inv" Inv {} (x) = R::c(1.0) / x, d(y, g) = [-(g * (y * y))], on [POSITIVE],
+        at [[0.0] = INF, [-0.0] = -INF, [4.0] = 0.25, [INF] = 0.0];
+
+    /// Sine of radians, accurate for every finite argument.
+    "sin" Sin {} (x) = x.sin(), d(y, g) = [g * x.cos()], on [(-30.0, 30.0)], at [[0.0] = 0.0, [-0.0] = -0.0, [INF] = NAN];
+
+    /// Cosine of radians, accurate for every finite argument.
+    "cos" Cos {} (x) = x.cos(), d(y, g) = [-(g * x.sin())], on [(-30.0, 30.0)], at [[0.0] = 1.0, [INF] = NAN];
+
+    /// Error function.
+    "erf" Erf {} (x) = x.erf(),
+        d(y, g) = [g * (R::c(std::f64::consts::FRAC_2_SQRT_PI) * (-(x * x)).exp())],
+        on [(-4.0, 4.0)], at [[0.0] = 0.0, [INF] = 1.0, [-INF] = -1.0, [10.0] = 1.0];
+
+    /// `x` where positive, else +0 (also for NaN). The slope at zero is zero.
+    "relu" Relu {} (x) = R::where_gt(x, R::c(0.0), x, R::c(0.0)),
+        d(y, g) = [R::where_gt(x, R::c(0.0), g, R::c(0.0))],
+        on [WIDE], at [[-0.0] = 0.0, [-3.0] = 0.0, [3.0] = 3.0, [NAN] = 0.0, [INF] = INF];
+
+    /// `1 / (1 + e^-x)`.
+    "sigmoid" Sigmoid {} (x) = x.sigmoid(), d(y, g) = [g * (y * (R::c(1.0) - y))],
+        on [(-20.0, 20.0)], at [[0.0] = 0.5, [INF] = 1.0, [-INF] = 0.0, [NAN] = NAN];
+
+    /// Hyperbolic tangent.
+    "tanh" Tanh {} (x) = x.tanh(), d(y, g) = [g * (R::c(1.0) - y * y)],
+        on [WIDE], at [[0.0] = 0.0, [-0.0] = -0.0, [50.0] = 1.0, [-INF] = -1.0, [1e-20] = 1e-20];
+
+    /// `ln(1 + e^x)`, without overflow or loss at either end.
+    "softplus" Softplus {} (x) = x.softplus(), d(y, g) = [g * x.sigmoid()],
+        on [(-20.0, 20.0)], at [[1e3] = 1e3, [-1e3] = 0.0, [INF] = INF, [-INF] = 0.0];
+
+    /// `x * sigmoid(x)`.
+    "silu" Silu {} (x) = x * x.sigmoid(),
+        d(y, g) = [{ let s = x.sigmoid(); g * (s + y * (R::c(1.0) - s)) }],
+        on [WIDE], at [[0.0] = 0.0, [200.0] = 200.0, [INF] = INF];
+
+    /// The tanh form of gelu: `x/2 * (1 + tanh(sqrt(2/pi) * (x + 0.044715 x^3)))`.
+    "gelu" Gelu {} (x) = {
+            let u = R::c(GELU_SLOPE) * (x + R::c(GELU_CUBE) * (x * (x * x)));
+            (R::c(0.5) * x) * (R::c(1.0) + u.tanh())
+        },
+        d(y, g) = [{
+            let t = (R::c(GELU_SLOPE) * (x + R::c(GELU_CUBE) * (x * (x * x)))).tanh();
+            let du = R::c(GELU_SLOPE) * (R::c(1.0) + R::c(3.0 * GELU_CUBE) * (x * x));
+            g * (R::c(0.5) * (R::c(1.0) + t) + (R::c(0.5) * x) * ((R::c(1.0) - t * t) * du))
+        }],
+        on [WIDE], at [[0.0] = 0.0, [100.0] = 100.0, [-100.0] = -0.0];
+
+    /// The exact form of gelu: `x/2 * (1 + erf(x / sqrt 2))`.
+    "gelu_erf" GeluErf {} (x) =
+            (R::c(0.5) * x) * (R::c(1.0) + (x * R::c(std::f64::consts::FRAC_1_SQRT_2)).erf()),
+        d(y, g) = [{
+            let phi = R::c(0.5) * (R::c(1.0) + (x * R::c(std::f64::consts::FRAC_1_SQRT_2)).erf());
+            let density = R::c(0.398_942_280_401_432_7) * (R::c(-0.5) * (x * x)).exp();
+            g * (phi + x * density)
+        }],
+        on [(-4.0, 8.0)], at [[0.0] = 0.0, [100.0] = 100.0, [-100.0] = -0.0];
+
+    /// The same value in memory of its own.
+    "copy" Copy {} (x) = x, d(y, g) = [g], on [WIDE], at [[-0.0] = -0.0, [INF] = INF];
+
+    /// `x * c`.
+    "scale" Scale { c = -1.5 } (x) = x * c, d(y, g) = [g * c], on [WIDE], at [[2.0] = -3.0];
+
+    /// `x` held between `lo` and `hi`; NaN stays NaN, and `lo` above `hi` gives `lo` below it and `hi`
+    /// otherwise. The slope is one strictly inside and zero at the bounds.
+    "clamp" Clamp { lo = -1.0, hi = 0.5 } (x) = R::where_gt(lo, x, lo, R::where_gt(x, hi, hi, x)),
+        d(y, g) = [R::where_gt(x, lo, R::where_gt(hi, x, g, R::c(0.0)), R::c(0.0))],
+        on [(-3.0, 3.0)], at [[-1.0] = -1.0, [9.0] = 0.5, [NAN] = NAN, [-INF] = -1.0];
+
+    /// `ln(softplus(x) + eps)`: a logarithm that is defined everywhere.
+    "safe_log" SafeLog { eps = 1e-6 } (x) = (x.softplus() + eps).log(),
+        d(y, g) = [g * (x.sigmoid() / (x.softplus() + eps))], on [(-10.0, 10.0)], at [[INF] = INF];
+
+    /// `a + b`.
+    "add" Add {} (a, b) = a + b, d(y, g) = [g, g], on [WIDE, WIDE], at [[INF, -INF] = NAN, [0.0, -0.0] = 0.0];
+
+    /// `a - b`.
+    "sub" Sub {} (a, b) = a - b, d(y, g) = [g, -g], on [WIDE, WIDE], at [[INF, INF] = NAN, [0.0, 0.0] = 0.0];
+
+    /// `a * b`.
+    "mul" Mul {} (a, b) = a * b, d(y, g) = [g * b, g * a], on [WIDE, WIDE], at [[INF, 0.0] = NAN, [-1.0, 0.0] = -0.0];
+
+    /// `a / b`. The gradient of `b` is formed without squaring it, so it does not overflow early.
+    "div" Div {} (a, b) = a / b, d(y, g) = [g / b, -((g / b) * y)], on [WIDE, POSITIVE],
+        at [[1.0, 0.0] = INF, [0.0, 0.0] = NAN, [-1.0, INF] = -0.0];
+
+    /// The larger of two; a NaN loses against a number. A tie shares the gradient in halves.
+    "max" Max {} (a, b) = a.max(b),
+        d(y, g) = [R::where_gt(a, b, g, R::where_gt(b, a, R::c(0.0), g * R::c(0.5))),
+                   R::where_gt(b, a, g, R::where_gt(a, b, R::c(0.0), g * R::c(0.5)))],
+        on [WIDE, WIDE], at [[NAN, 1.0] = 1.0, [1.0, NAN] = 1.0, [NAN, NAN] = NAN, [-INF, 2.0] = 2.0];
+
+    /// The smaller of two; a NaN loses against a number. A tie shares the gradient in halves.
+    "min" Min {} (a, b) = a.min(b),
+        d(y, g) = [R::where_gt(b, a, g, R::where_gt(a, b, R::c(0.0), g * R::c(0.5))),
+                   R::where_gt(a, b, g, R::where_gt(b, a, R::c(0.0), g * R::c(0.5)))],
+        on [WIDE, WIDE], at [[NAN, 1.0] = 1.0, [1.0, NAN] = 1.0, [INF, 2.0] = 2.0];
+
+    /// `a^b`. A zero exponent has no slope in `a`; a base that is not positive has none in `b`.
+    "pow" Pow {} (a, b) = a.pow(b),
+        d(y, g) = [R::where_gt(b.abs(), R::c(0.0), g * (b * a.pow(b - R::c(1.0))), R::c(0.0)),
+                   R::where_gt(a, R::c(0.0), g * (y * a.log()), R::c(0.0))],
+        on [POSITIVE, (-3.0, 3.0)],
+        at [[NAN, 0.0] = 1.0, [-2.0, 3.0] = -8.0, [-2.0, 0.5] = NAN, [0.0, -1.0] = INF, [2.0, 10.0] = 1024.0];
+
+    /// `a + c * b` with one rounding.
+    "axpy" Axpy { c = 0.75 } (a, b) = c.fma(b, a), d(y, g) = [g, g * c], on [WIDE, WIDE], at [[1.0, 4.0] = 4.0];
+}
+
+/// All inputs float32 and of one shape, which is the value's.
+fn same_shapes(op: &'static str, arity: usize, ins: &[Meta]) -> Result<Meta> {
+    if ins.len() != arity {
+        return Err(Error::new(op, ErrorKind::Arity { want: arity, got: ins.len() }));
+    }
+    for i in 0..arity {
+        super::typed(op, ins, i, crate::device::DType::F32)?;
+        if ins[i].shape != ins[0].shape {
+            return Err(super::mismatch(op, "shapes differ; broadcast one first", ins[0].shape, ins[i].shape));
+        }
+    }
+    Ok(ins[0])
+}
+
+/// Inputs that no elementwise op of that arity takes.
+fn bad_inputs(arity: usize) -> Vec<(Vec<Meta>, &'static str)> {
+    let f = |d: &[usize]| Meta::f32(dims(d));
+    let mut bad = vec![(vec![], "Arity"), (vec![f(&[2]); arity + 1], "Arity"), (vec![Meta::u32(dims(&[2])); arity], "DType")];
+    if arity == 2 {
+        bad.push((vec![f(&[6]), f(&[2, 3])], "Shapes"));
+        bad.push((vec![f(&[1]), f(&[])], "Shapes"));
+    }
+    bad
+}
+
+fn plain(shape: Shape, arity: usize) -> Vec<Access> {
+    vec![map::access(&shape, &shape); arity]
+}
+
+/// Records each gradient of a row as one program over the inputs, the value and the upstream gradient
+/// that it really reads.
+fn record_gradients<O: Elementwise>(op: &O, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {
+    let shape = r.meta(io.out).shape;
+    let mut args = io.ins.to_vec();
+    args.extend([io.out, dy]);
+    (0..O::ARITY)
+        .map(|i| {
+            let program = Program::trace(O::ARITY + 2, |e| {
+                let (x, y, g) = (&e[..O::ARITY], e[O::ARITY], e[O::ARITY + 1]);
+                vec![op.gradient(x, y, g)[i]]
+            });
+            map::record_program(r, &program, shape, &args).map(Some)
+        })
+        .collect()
+}

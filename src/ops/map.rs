@@ -1,0 +1,498 @@
+//! [`Map`]: an elementwise program over inputs that may be broadcast. The kernels of all elementwise
+//! ops, of broadcasting and of fused chains are the two functions here.
+
+use super::program::{BLOCK, Program, Registers};
+use super::{Attr, Attrs, Bound, CpuRun, CudaRun, Io, Op, Recorder, RefIn, Reject, Sample, SampleIn, Val, dims};
+use crate::device::cuda::{Args, Cuda};
+use crate::device::{DType, Meta};
+use crate::error::{Error, ErrorKind, Result};
+use crate::numerics::functions;
+use crate::ops::layout;
+use crate::scalar::{Real, Scalar};
+use crate::shape::{MAX_RANK, Shape};
+use crate::tensor::Tensor;
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+/// How an input is read, seen from the output: one stride per output axis, 0 along broadcast axes.
+pub type Access = [usize; MAX_RANK];
+
+/// An elementwise program applied to inputs that are broadcast to `shape` by NumPy's rule.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Map {
+    /// What is computed for each element.
+    pub program: Arc<Program>,
+    /// Shape of the value.
+    pub shape: Shape,
+}
+
+impl Map {
+    /// The program of a formula over inputs of `shape`.
+    pub fn new(program: Program, shape: Shape) -> Map {
+        Map { program: Arc::new(program), shape }
+    }
+}
+
+/// Strides that read a value of shape `from` as if it had shape `to`, aligned at the last axis.
+pub(crate) fn access(from: &Shape, to: &Shape) -> Access {
+    let strides = from.strides();
+    let mut out = [0; MAX_RANK];
+    let shift = to.rank() - from.rank();
+    for axis in 0..from.rank() {
+        if from.dims()[axis] == to.dims()[axis + shift] && from.dims()[axis] != 1 {
+            out[axis + shift] = strides[axis];
+        }
+    }
+    out
+}
+
+/// Output axes with equal neighbours merged: dimensions, and per input the strides along them.
+struct Walk {
+    dims: Vec<usize>,
+    strides: Vec<Vec<usize>>,
+}
+
+impl Walk {
+    fn new(shape: &Shape, accesses: &[Access]) -> Walk {
+        let mut dims: Vec<usize> = Vec::new();
+        let mut strides: Vec<Vec<usize>> = vec![Vec::new(); accesses.len()];
+        for axis in 0..shape.rank() {
+            let d = shape.dims()[axis];
+            if d == 1 {
+                continue;
+            }
+            let merges = dims.last().is_some()
+                && strides.iter().zip(accesses).all(|(s, a)| s.last().copied().unwrap_or(0) == a[axis] * d);
+            if let (true, Some(last)) = (merges, dims.last_mut()) {
+                *last *= d;
+                for (s, a) in strides.iter_mut().zip(accesses) {
+                    if let Some(last) = s.last_mut() {
+                        *last = a[axis];
+                    }
+                }
+            } else {
+                dims.push(d);
+                for (s, a) in strides.iter_mut().zip(accesses) {
+                    s.push(a[axis]);
+                }
+            }
+        }
+        if dims.is_empty() {
+            dims.push(1);
+            strides.iter_mut().for_each(|s| s.push(0));
+        }
+        Walk { dims, strides }
+    }
+
+    /// Whether input `i` is read element by element in order.
+    fn plain(&self, i: usize) -> bool {
+        self.dims.len() == 1 && (self.strides[i][0] == 1 || self.dims[0] == 1)
+    }
+}
+
+/// Copies elements `start..start + out.len()` of the broadcast view into `out`.
+fn gather(x: &[f32], dims: &[usize], strides: &[usize], start: usize, out: &mut [f32]) {
+    let inner = dims[dims.len() - 1];
+    let step = strides[dims.len() - 1];
+    let mut done = 0;
+    while done < out.len() {
+        let at = start + done;
+        let (mut row, j) = (at / inner, at % inner);
+        let mut base = j * step;
+        for axis in (0..dims.len() - 1).rev() {
+            base += row % dims[axis] * strides[axis];
+            row /= dims[axis];
+        }
+        let run = (inner - j).min(out.len() - done);
+        let piece = &mut out[done..done + run];
+        match step {
+            0 => piece.fill(x[base]),
+            1 => piece.copy_from_slice(&x[base..base + run]),
+            _ => piece.iter_mut().enumerate().for_each(|(i, y)| *y = x[base + i * step]),
+        }
+        done += run;
+    }
+}
+
+/// Elements one task of the thread pool takes.
+const TASK: usize = 16 * 1024;
+
+/// Runs `program` on the CPU. `accesses` says how each input is read.
+pub(crate) fn run_cpu(program: &Program, accesses: &[Access], run: CpuRun<'_>) {
+    let walk = Walk::new(&run.shape, accesses);
+    let reads = program.reads();
+    let (simd, ins) = (run.simd, run.ins);
+    run.pool.chunks_mut(run.out, TASK, |task, out| {
+        let mut registers = Registers::new(program);
+        let mut gathered = [[0.0f32; BLOCK]; 4];
+        let mut spill: Vec<[f32; BLOCK]> = Vec::new();
+        let strided = (0..ins.len()).filter(|&i| reads[i] && !walk.plain(i)).count();
+        if strided > gathered.len() {
+            spill.resize(strided - gathered.len(), [0.0; BLOCK]);
+        }
+        for (block, out) in out.chunks_mut(BLOCK).enumerate() {
+            let start = task * TASK + block * BLOCK;
+            let mut slices: [&[f32]; 16] = [&[]; 16];
+            let mut blocks = gathered.iter_mut().chain(spill.iter_mut());
+            for (i, slice) in slices.iter_mut().enumerate().take(ins.len()).filter(|(i, _)| reads[*i]) {
+                *slice = if walk.plain(i) {
+                    &ins[i][start..start + out.len()]
+                } else if let Some(block) = blocks.next() {
+                    let block = &mut block[..out.len()];
+                    gather(ins[i], &walk.dims, &walk.strides[i], start, block);
+                    block
+                } else {
+                    &[]
+                };
+            }
+            registers.run(simd, program, &slices[..ins.len()], out);
+        }
+    });
+}
+
+/// Elements each CUDA thread takes at a time: one 16-byte access where rows allow it.
+const VECTOR: usize = 4;
+
+/// A generated kernel: the module's name and source.
+#[derive(Clone)]
+struct Generated {
+    module: Arc<str>,
+    source: Arc<str>,
+}
+
+/// What of a launch is written into the kernel text: the program without its constants' values, and
+/// per input whether it is plain, a single element, or strided with how many axes.
+type KernelKey = (Vec<super::program::Step>, super::program::Reg, Vec<Kind>, usize, usize, bool);
+
+/// How an input is read: element by element in order, as one single element, with stride 0 along rows.
+type Kind = (bool, bool, bool);
+
+/// Text shared by all generated kernels.
+pub(crate) fn prelude() -> &'static str {
+    static TEXT: OnceLock<String> = OnceLock::new();
+    TEXT.get_or_init(functions::cuda_text)
+}
+
+fn generate(program: &Program, walk: &Walk) -> Generated {
+    static CACHE: OnceLock<Mutex<BTreeMap<KernelKey, Generated>>> = OnceLock::new();
+    let n = program.inputs();
+    let kinds: Vec<Kind> = (0..n)
+        .map(|i| {
+            let strides = &walk.strides[i];
+            (walk.plain(i), strides.iter().all(|&s| s == 0), strides.last() == Some(&0))
+        })
+        .collect();
+    let rank = if kinds.iter().all(|k| k.0 || k.1) { 1 } else { walk.dims.len() };
+    // Rows whose length is a multiple of the vector never split a vector between two rows.
+    let inner = walk.dims[walk.dims.len() - 1];
+    let whole = rank == 1
+        || (inner % VECTOR == 0 && (0..n).all(|i| kinds[i].0 || kinds[i].1 || walk.strides[i][rank - 1] <= 1
+            && walk.strides[i].iter().take(rank - 1).all(|s| s % VECTOR == 0)));
+    let key: KernelKey =
+        (program.steps().to_vec(), program.result(), kinds.clone(), rank, program.consts().len(), whole);
+    let cache = CACHE.get_or_init(Mutex::default);
+    if let Some(hit) = cache.lock().unwrap_or_else(PoisonError::into_inner).get(&key) {
+        return hit.clone();
+    }
+    let text = kernel_text(program, &kinds, rank, whole);
+    let module = format!("map_{}", &blake3::hash(text.as_bytes()).to_hex()[..16]);
+    let source = format!("{}{}", prelude(), text);
+    let made = Generated { module: module.into(), source: source.into() };
+    cache.lock().unwrap_or_else(PoisonError::into_inner).insert(key, made.clone());
+    made
+}
+
+/// The kernel of one program. Each thread computes `VECTOR` neighbouring elements per turn of a
+/// grid-stride loop: 4 bytes read per element and plain input, 4 written; no sums, so no order.
+fn kernel_text(program: &Program, kinds: &[Kind], rank: usize, whole: bool) -> String {
+    let reads = program.reads();
+    let mut t = String::new();
+    let strided = |i: usize| !kinds[i].0 && !kinds[i].1;
+    t.push_str("struct Walk { unsigned dims[8]; };\nstruct Strides { unsigned long long s[8]; };\n");
+    t.push_str("extern \"C\" __global__ void map(float* __restrict__ out, unsigned long long n");
+    if rank > 1 {
+        t.push_str(", Walk walk");
+    }
+    for i in 0..program.inputs() {
+        let _ = write!(t, ", const float* in{i}");
+        if strided(i) {
+            let _ = write!(t, ", Strides st{i}");
+        }
+    }
+    for c in 0..program.consts().len() {
+        let _ = write!(t, ", float k{c}");
+    }
+    t.push_str(") {\n");
+    for (i, kind) in kinds.iter().enumerate() {
+        if reads[i] && kind.1 && !kind.0 {
+            let _ = writeln!(t, "const float s{i} = in{i}[0];");
+        }
+    }
+    let _ = writeln!(
+        t,
+        "for (unsigned long long v = blockIdx.x * (unsigned long long)blockDim.x + threadIdx.x; v * {VECTOR} < n; v += (unsigned long long)gridDim.x * blockDim.x) {{"
+    );
+    let _ = writeln!(t, "const unsigned long long at = v * {VECTOR};");
+    let _ = writeln!(t, "float r[{VECTOR}];");
+    let decode = |t: &mut String, at: &str| {
+        let _ = writeln!(t, "unsigned long long rest = {at};");
+        for axis in (0..rank).rev() {
+            let _ = if axis == 0 {
+                writeln!(t, "const unsigned long long c0 = rest;")
+            } else {
+                // 32-bit division where it suffices: it is several times faster.
+                writeln!(
+                    t,
+                    "unsigned long long c{axis}; if (rest <= 0xffffffffull) {{ const unsigned q = (unsigned)rest / walk.dims[{axis}]; c{axis} = (unsigned)rest - q * walk.dims[{axis}]; rest = q; }} else {{ c{axis} = rest % walk.dims[{axis}]; rest /= walk.dims[{axis}]; }}"
+                )
+            };
+        }
+        for i in (0..program.inputs()).filter(|&i| reads[i] && strided(i)) {
+            let sum: Vec<String> = (0..rank).map(|a| format!("c{a} * st{i}.s[{a}]")).collect();
+            let _ = writeln!(t, "const unsigned long long o{i} = {};", sum.join(" + "));
+        }
+    };
+    let any_strided = (0..program.inputs()).any(|i| reads[i] && strided(i));
+    let body = program.cuda();
+    // Whole vectors.
+    if whole {
+        let _ = writeln!(t, "if (at + {VECTOR} <= n) {{");
+        if any_strided {
+            decode(&mut t, "at");
+        }
+        for (i, kind) in kinds.iter().enumerate().filter(|(i, _)| reads[*i]) {
+            if kind.0 {
+                let _ = writeln!(t, "const float4 f{i} = *reinterpret_cast<const float4*>(in{i} + at); const float w{i}[{VECTOR}] = {{f{i}.x, f{i}.y, f{i}.z, f{i}.w}};");
+            } else if !kind.1 {
+                let _ = if kind.2 {
+                    writeln!(t, "const float e{i} = in{i}[o{i}]; const float w{i}[{VECTOR}] = {{e{i}, e{i}, e{i}, e{i}}};")
+                } else {
+                    writeln!(t, "const float4 f{i} = *reinterpret_cast<const float4*>(in{i} + o{i}); const float w{i}[{VECTOR}] = {{f{i}.x, f{i}.y, f{i}.z, f{i}.w}};")
+                };
+            }
+        }
+        let _ = writeln!(t, "#pragma unroll\nfor (int j = 0; j < {VECTOR}; ++j) {{");
+        for (i, kind) in kinds.iter().enumerate().filter(|(i, _)| reads[*i]) {
+            let _ = if kind.1 && !kind.0 {
+                writeln!(t, "const float x{i} = s{i};")
+            } else {
+                writeln!(t, "const float x{i} = w{i}[j];")
+            };
+        }
+        t.push_str(&body);
+        t.push_str("r[j] = y0;\n}\n*reinterpret_cast<float4*>(out + at) = make_float4(r[0], r[1], r[2], r[3]);\ncontinue;\n}\n");
+    }
+    // One element at a time: the tail, and rows that do not divide into vectors.
+    let _ = writeln!(t, "for (int j = 0; j < {VECTOR} && at + j < n; ++j) {{");
+    if any_strided {
+        decode(&mut t, "at + j");
+    }
+    for (i, kind) in kinds.iter().enumerate().filter(|(i, _)| reads[*i]) {
+        let _ = if kind.0 {
+            writeln!(t, "const float x{i} = in{i}[at + j];")
+        } else if kind.1 {
+            writeln!(t, "const float x{i} = s{i};")
+        } else {
+            writeln!(t, "const float x{i} = in{i}[o{i}];")
+        };
+    }
+    t.push_str(&body);
+    t.push_str("out[at + j] = y0;\n}\n}\n}\n");
+    t
+}
+
+/// Blocks of 256 threads for a grid-stride loop over `items`: enough to fill the device, no more.
+pub(crate) fn grid(cuda: &Cuda, items: usize) -> [u32; 3] {
+    let most = cuda.sm_count() as usize * 8;
+    [items.div_ceil(256).min(most) as u32, 1, 1]
+}
+
+/// Queues `program` on CUDA.
+pub(crate) fn run_cuda(program: &Program, accesses: &[Access], run: &CudaRun<'_>) -> Result<()> {
+    let n = run.shape.numel();
+    if n == 0 {
+        return Ok(());
+    }
+    let walk = Walk::new(&run.shape, accesses);
+    let made = generate(program, &walk);
+    let kernel = run.cuda.kernel(&made.module, &made.source, "map")?;
+    let plain_or_single = |i: usize| walk.plain(i) || walk.strides[i].iter().all(|&s| s == 0);
+    let flat = (0..program.inputs()).all(plain_or_single);
+    let mut args = Args::new();
+    args.ptr(run.out).u64(n as u64);
+    if !flat {
+        let mut words = [1u32; MAX_RANK];
+        for (w, d) in words.iter_mut().zip(&walk.dims) {
+            // A single axis beyond 2^32 elements cannot be strided: it would be plain or a scalar.
+            *w = u32::try_from(*d).map_err(|_| too_large(&run.shape))?;
+        }
+        args.bytes(bytemuck::cast_slice(&words), 4);
+    }
+    for (i, &address) in run.ins.iter().enumerate() {
+        args.ptr(address);
+        if !plain_or_single(i) {
+            let mut words = [0u64; MAX_RANK];
+            for (w, s) in words.iter_mut().zip(&walk.strides[i]) {
+                *w = *s as u64;
+            }
+            args.bytes(bytemuck::cast_slice(&words), 8);
+        }
+    }
+    for &k in program.consts() {
+        args.f32(k);
+    }
+    run.cuda.launch(kernel, grid(run.cuda, n.div_ceil(VECTOR)), 256, 0, &args)
+}
+
+#[cold]
+fn too_large(shape: &Shape) -> Error {
+    Error::new("map", ErrorKind::TooLarge { dims: shape.dims().to_vec() })
+}
+
+/// The module [`run_cuda`] will want.
+pub(crate) fn module(program: &Program, shape: &Shape, accesses: &[Access]) -> (String, String) {
+    let made = generate(program, &Walk::new(shape, accesses));
+    (made.module.to_string(), made.source.to_string())
+}
+
+impl Map {
+    fn accesses(&self, ins: &[Meta]) -> Vec<Access> {
+        ins.iter().map(|m| access(&m.shape, &self.shape)).collect()
+    }
+}
+
+impl Op for Map {
+    const NAME: &'static str = "map";
+
+    fn shape(&self, ins: &[Meta]) -> Result<Meta> {
+        if ins.len() != self.program.inputs() {
+            return Err(Error::new(Self::NAME, ErrorKind::Arity { want: self.program.inputs(), got: ins.len() }));
+        }
+        for (i, m) in ins.iter().enumerate() {
+            super::typed(Self::NAME, ins, i, DType::F32)?;
+            if m.shape.rank() > self.shape.rank() || m.shape.broadcast(&self.shape)? != self.shape {
+                return Err(super::mismatch(Self::NAME, "input does not broadcast to", m.shape, self.shape));
+            }
+        }
+        if !self.program.fits() || self.program.outputs() != 1 {
+            return Err(Error::unsupported(Self::NAME, "the program needs more registers or results than there are"));
+        }
+        Ok(Meta::f32(self.shape))
+    }
+
+    fn cpu(&self, run: CpuRun<'_>) {
+        run_cpu(&self.program, &self.accesses(run.metas), run);
+    }
+
+    fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {
+        run_cuda(&self.program, &self.accesses(run.metas), run)
+    }
+
+    fn cuda_modules(&self, ins: &[Meta], _sm_count: u32) -> Vec<(String, String)> {
+        vec![module(&self.program, &self.shape, &self.accesses(ins))]
+    }
+
+    fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {
+        let mut args = io.ins.to_vec();
+        args.push(dy);
+        let reads = self.program.reads();
+        (0..io.ins.len())
+            .map(|i| {
+                if !reads[i] {
+                    return Ok(None);
+                }
+                let full = record_program(r, &self.program.gradient(i), self.shape, &args)?;
+                let to = r.meta(io.ins[i]).shape;
+                layout::sum_to(r, full, to).map(Some)
+            })
+            .collect()
+    }
+
+    fn reference<T: Scalar>(&self, ins: &[RefIn<T>]) -> Result<Tensor<T>> {
+        let tensors: Vec<&Tensor<T>> = ins.iter().map(RefIn::num).collect::<Result<_>>()?;
+        Ok(Tensor::from_fn(self.shape, |at| {
+            let args: Vec<T> = tensors.iter().map(|t| t.data()[broadcast_index(at, &t.shape(), &self.shape)]).collect();
+            self.program.eval(&args)[0]
+        }))
+    }
+
+    fn samples() -> Vec<Sample<Map>> {
+        let formula = || {
+            Program::trace(3, |x| {
+                let wave = (x[0] * x[1]).tanh();
+                vec![Real::where_gt(x[0], x[2], wave, x[2] * Real::c(0.5)) + x[1]]
+            })
+        };
+        let cases: [(&[usize], [&[usize]; 3]); 6] = [
+            (&[5, 7], [&[5, 7], &[7], &[]]),
+            (&[4, 64], [&[4, 64], &[4, 1], &[64]]),
+            (&[3, 5, 8], [&[5, 1], &[3, 1, 8], &[3, 5, 8]]),
+            (&[2, 0, 3], [&[2, 0, 3], &[1, 3], &[]]),
+            (&[], [&[], &[], &[]]),
+            (&[130, 516], [&[130, 1], &[516], &[130, 516]]),
+        ];
+        cases
+            .iter()
+            .map(|(out, ins)| Sample {
+                op: Map::new(formula(), dims(out)),
+                ins: ins.iter().map(|d| SampleIn::any(dims(d))).collect(),
+            })
+            .collect()
+    }
+
+    fn rejects() -> Vec<Reject<Map>> {
+        let op = Map::new(Program::trace(1, |x| vec![x[0].exp()]), dims(&[2, 3]));
+        let f = |d: &[usize]| Meta::f32(dims(d));
+        vec![
+            Reject { op: op.clone(), ins: vec![], want: "Arity" },
+            Reject { op: op.clone(), ins: vec![f(&[2])], want: "Shapes" },
+            Reject { op: op.clone(), ins: vec![f(&[4, 2, 3])], want: "Shapes" },
+            Reject { op, ins: vec![Meta::u32(dims(&[2, 3]))], want: "DType" },
+        ]
+    }
+
+    fn bound(&self, _ins: &[Meta]) -> Bound {
+        Bound { ulps: 4.0, terms: 16.0 }
+    }
+
+    fn attrs(&self) -> Vec<(&'static str, Attr)> {
+        vec![("steps", Attr::Num(self.program.steps().len() as f64)), ("shape", Attr::List(self.shape.dims().to_vec()))]
+    }
+
+    fn from_attrs(_: &Attrs) -> Result<Map> {
+        Err(Error::unsupported(Self::NAME, "a program cannot be given by attributes"))
+    }
+}
+
+/// Row-major position in a value of shape `from` of element `at` of its broadcast to `to`.
+pub(crate) fn broadcast_index(at: usize, from: &Shape, to: &Shape) -> usize {
+    let (strides, mut rest, mut index) = (access(from, to), at, 0);
+    for axis in (0..to.rank()).rev() {
+        index += rest % to.dims()[axis] * strides[axis];
+        rest /= to.dims()[axis];
+    }
+    index
+}
+
+/// Records a program with one result on those of `args` that it reads. A program that only passes an
+/// argument of the right shape through records nothing.
+pub(crate) fn record_program(r: &mut dyn Recorder, program: &Program, shape: Shape, args: &[Val]) -> Result<Val> {
+    if let super::program::Reg::In(i) = program.result() {
+        if r.meta(args[i as usize]).shape == shape {
+            return Ok(args[i as usize]);
+        }
+    }
+    let reads = program.reads();
+    let used: Vec<usize> = (0..args.len()).filter(|&i| reads[i]).collect();
+    let dense = Program::trace(used.len(), |x| {
+        let mut all = vec![super::program::Expr::c(0.0); args.len()];
+        for (new, &old) in used.iter().enumerate() {
+            all[old] = x[new];
+        }
+        program.eval(&all)
+    });
+    let ins: Vec<Val> = used.iter().map(|&i| args[i]).collect();
+    r.record(Map::new(dense, shape).into(), &ins)
+}
+

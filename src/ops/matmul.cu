@@ -1,0 +1,387 @@
+// Matrix product in float32: out[z] = A[z] * B[z] (+ bias), row-major, the same bits as the CPU.
+//
+// This text is compiled at run time behind a few `#define` lines that pick one variant, so that each
+// variant is a small module of its own:
+//   DITTO_BK          k steps per shared-memory stage (divides 1024, multiple of 8)
+//   DITTO_G           k steps per load of a thread's operands from shared memory: 1, 4 or 8
+//   DITTO_WM, _WN     warps of a block along m and along n
+//   DITTO_TM, _TN     outputs of a thread along m and along n (1, 2, or a multiple of 4)
+//   DITTO_STAGES      stages of the shared-memory ring
+//   DITTO_BLOCKS      blocks per multiprocessor the registers are budgeted for
+//   DITTO_TA, _TB     1: A is stored (k, m); 1: B is stored (n, k)
+//   DITTO_VA, _VB     1: 16-byte loads of A, of B: aligned, the contiguous axis a multiple of 4 long
+//   DITTO_VC          1: 16-byte stores (and bias loads): out aligned, n a multiple of 4
+//   DITTO_BIAS        1: bias[j] is added once, after everything else
+//   DITTO_LONG        1: m, n or k reach 2^31: offsets inside a tile are 64-bit too
+//   DITTO_REDUCE      1: compile only `ditto_matmul_reduce`
+//
+// Order of summation, for each output on its own and for every variant alike:
+//   chunk c = the fused multiply-add chain over k in [1024 c, 1024 c + 1024), increasing, from +0.0
+//   out     = ((chunk 0 + chunk 1) + chunk 2) + ..., then + bias
+// A tile never feeds a padding k to the chain (0 * 0 added to -0.0 would give +0.0): the last, short
+// stage is a loop of exactly as many steps as are left. Rows and columns beyond the matrix hold stale
+// shared memory; they only reach accumulators that are never stored.
+
+typedef long long i64;
+#define CHUNK 1024
+
+// The value of a finished output in column j. Whatever is to follow the bias belongs here.
+#if DITTO_BIAS
+#define FINISH(v, bias_j) __fadd_rn(v, bias_j)
+#else
+#define FINISH(v, bias_j) ((void)(bias_j), v)
+#endif
+
+template <int V> struct Vec;
+template <> struct Vec<1> { float v[1]; };
+template <> struct __align__(8) Vec<2> { float v[2]; };
+template <> struct __align__(16) Vec<4> { float v[4]; };
+
+#if DITTO_REDUCE
+
+// Adds the partial results of a product whose chunks ran in separate blocks.
+//
+// Thread mapping: one group of 4 neighbouring outputs (1 without DITTO_VC) per thread, grid-stride.
+// No shared memory. Per output: `parts` loads, one store, parts - 1 additions (+ 1 for the bias).
+// Order: part 0 + part 1 + ... in increasing order, then the bias.
+//
+// parts: [parts][total], total = batch * m * n; out: [total]; bias: [n] or unused.
+extern "C" __global__ void __launch_bounds__(256)
+ditto_matmul_reduce(const float* __restrict__ partial, float* __restrict__ out,
+                    const float* __restrict__ bias, i64 total, i64 n, i64 parts) {
+    constexpr int V = DITTO_VC ? 4 : 1;
+    typedef Vec<V> vec;
+    i64 groups = total / V;
+    for (i64 g = (i64)blockIdx.x * 256 + threadIdx.x; g < groups; g += (i64)gridDim.x * 256) {
+        const float* p = partial + g * V;
+        vec sum = *(const vec*)p;
+#pragma unroll 8
+        for (i64 c = 1; c < parts; ++c) {
+            vec next = *(const vec*)(p + c * total);
+#pragma unroll
+            for (int e = 0; e < V; ++e) sum.v[e] = __fadd_rn(sum.v[e], next.v[e]);
+        }
+#if DITTO_BIAS
+        i64 j = g * V;
+        j = j >> 32 ? j % n : n >> 32 ? j : (unsigned)j % (unsigned)n;
+        vec add = *(const vec*)(bias + j);
+#pragma unroll
+        for (int e = 0; e < V; ++e) sum.v[e] = FINISH(sum.v[e], add.v[e]);
+#endif
+        *(vec*)(out + g * V) = sum;
+    }
+}
+
+#else
+
+#if DITTO_LONG
+typedef i64 idx;
+#else
+typedef int idx;
+#endif
+
+constexpr int BK = DITTO_BK, G = DITTO_G, TM = DITTO_TM, TN = DITTO_TN, STAGES = DITTO_STAGES;
+constexpr int THREADS = 32 * DITTO_WM * DITTO_WN;
+constexpr int LM = 8, LN = 4;  // the lanes of a warp along m and along n
+constexpr int BM = DITTO_WM * LM * TM, BN = DITTO_WN * LN * TN;
+#ifndef DITTO_PIECES
+#define DITTO_PIECES (DITTO_G == 1 ? 1 : DITTO_BK / DITTO_G / 2)
+#endif
+constexpr int PIECES = DITTO_PIECES;
+constexpr int GROUP = 8;  // tile rows walked together, for the second-level cache
+static_assert(CHUNK % BK == 0 && BK % (2 * G) == 0, "a chunk is whole stages, a stage whole pairs of groups");
+
+// How a tile of an operand (rows: m of A, n of B) lies in shared memory.
+enum Layout {
+    ROWS_LAST,   // [BK][rows]: the operand's rows are contiguous and are copied as they are
+    TRANSPOSED,  // [BK][rows + 4]: its k is contiguous; the copy transposes, 4 bytes at a time
+    K_LAST,      // [rows][BK + 4]: its k is contiguous and is copied as it is
+};
+constexpr Layout K_CONTIGUOUS = G == 1 ? TRANSPOSED : K_LAST;
+constexpr Layout LA = DITTO_TA ? ROWS_LAST : K_CONTIGUOUS, LB = DITTO_TB ? K_CONTIGUOUS : ROWS_LAST;
+// Neighbouring outputs of a thread: what one load of [BK][rows] takes; none with K_LAST.
+constexpr int VM = LA == K_LAST ? 1 : TM < 4 ? TM : 4, VN = LB == K_LAST ? 1 : TN < 4 ? TN : 4;
+
+// Copies 4 W bytes to shared memory in the background, if bit i of mask is set.
+template <int W> __device__ __forceinline__ void copy(unsigned dst, const float* src, unsigned mask, int i) {
+    if (W == 4)
+        asm volatile("{.reg .pred p; setp.ne.b32 p, %2, 0; @p cp.async.cg.shared.global [%0], [%1], 16;}" ::"r"(dst),
+                     "l"(src), "r"(mask & 1u << i));
+    else
+        asm volatile("{.reg .pred p; setp.ne.b32 p, %2, 0; @p cp.async.ca.shared.global [%0], [%1], 4;}" ::"r"(dst),
+                     "l"(src), "r"(mask & 1u << i));
+}
+__device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;"); }
+// Waits until at most N of this thread's latest groups of copies are still on their way.
+template <int N> __device__ __forceinline__ void copy_wait() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+
+// One operand's way from global to shared memory to registers.
+//
+// Copies: a pass is one copy per thread. ROWS_LAST and K_LAST: neighbouring lanes copy neighbouring words or 16-byte
+// groups (VEC). TRANSPOSED: 8 lanes take 8 consecutive k of a row, a warp 4 rows; a pitch of 4 mod 16 puts
+// the 32 words into 32 banks.
+template <int ROWS, int T, Layout L, bool VEC> struct Tile {
+    static constexpr int PITCH = L == ROWS_LAST ? ROWS : L == TRANSPOSED ? ROWS + 4 : BK + 4;
+    static constexpr int SIZE = PITCH * (L == K_LAST ? ROWS : BK);
+    static constexpr int WIDTH = VEC && L != TRANSPOSED ? 4 : 1;
+    static constexpr int PASSES = ROWS * BK / WIDTH / THREADS;
+    static_assert(PASSES * WIDTH * THREADS == ROWS * BK && PASSES <= 32, "every thread copies alike");
+    // Copies in a line along the axis that lanes follow, and how much of it one pass covers.
+    static constexpr int LINE = (L == ROWS_LAST ? ROWS : L == TRANSPOSED ? ROWS : BK) / WIDTH;
+    static constexpr int ACROSS = L == TRANSPOSED ? THREADS / 8 : THREADS;
+    static_assert(ACROSS % LINE == 0 || LINE % ACROSS == 0, "passes are uniform");
+
+    const float* src;  // this thread's first element of the next stage
+    idx ld;
+    unsigned dst;             // its byte offset inside a stage
+    unsigned full, short_;    // which passes are in range in a whole stage, and in the last, short one
+
+    // Row and k of copy `unit`: the thread's own for its number, pass i's distance from that for i * ACROSS.
+    static __device__ __forceinline__ constexpr int row_of(int unit) {
+        return L == ROWS_LAST ? unit % LINE * WIDTH : L == TRANSPOSED ? unit % LINE : unit / LINE;
+    }
+    static __device__ __forceinline__ constexpr int k_of(int unit) {
+        return L == ROWS_LAST ? unit / LINE : L == TRANSPOSED ? unit / LINE * 8 : unit % LINE * WIDTH;
+    }
+    static __device__ __forceinline__ constexpr int at(int row, int k) {
+        return L == K_LAST ? row * PITCH + k : k * PITCH + row;
+    }
+
+    __device__ __forceinline__ void start(const float* base, idx ld_, idx row0, idx rows, idx k0, idx k_short, int tid) {
+        const int unit = L == TRANSPOSED ? tid >> 3 : tid;
+        const int row = row_of(unit), k = k_of(unit) + (L == TRANSPOSED ? tid & 7 : 0);
+        ld = ld_;
+        src = L == ROWS_LAST ? base + (i64)(k0 + k) * ld + row0 + row : base + (i64)(row0 + row) * ld + k0 + k;
+        dst = at(row, k) * 4;
+        full = short_ = 0;
+#pragma unroll
+        for (int i = 0; i < PASSES; ++i) {
+            const bool in = row + row_of(i * ACROSS) < rows - row0;
+            full |= (unsigned)in << i;
+            short_ |= (unsigned)(in && k + k_of(i * ACROSS) < k_short) << i;
+        }
+    }
+    // Starts passes FROM .. TO of the next stage, to shared address `stage`.
+    __device__ __forceinline__ void fetch(unsigned stage, unsigned mask, int from, int to) {
+#pragma unroll
+        for (int i = 0; i < PASSES; ++i) {
+            if (i < from || i >= to) continue;
+            const int dr = row_of(i * ACROSS), dk = k_of(i * ACROSS);
+            copy<WIDTH>(stage + dst + at(dr, dk) * 4, src + (L == ROWS_LAST ? (i64)ld * dk + dr : (i64)ld * dr + dk), mask, i);
+        }
+        if (to == PASSES) src += L == ROWS_LAST ? (i64)ld * BK : (i64)BK;
+    }
+
+    // The T values of a thread (first row `s` points at, lanes V apart) for COUNT steps from k on.
+    template <int COUNT, int V, int LANES>
+    static __device__ __forceinline__ void read(float (&f)[COUNT][T], const float* s, int k) {
+        if (L == K_LAST) {
+            constexpr int W = COUNT < 4 ? 1 : 4;
+#pragma unroll
+            for (int i = 0; i < T; ++i)
+#pragma unroll
+                for (int q = 0; q < COUNT; q += W) {
+                    Vec<W> v = *(const Vec<W>*)(s + i * LANES * PITCH + k + q);
+#pragma unroll
+                    for (int e = 0; e < W; ++e) f[q + e][i] = v.v[e];
+                }
+        } else {
+#pragma unroll
+            for (int q = 0; q < COUNT; ++q)
+#pragma unroll
+                for (int i = 0; i < T; i += V) {
+                    Vec<V> v = *(const Vec<V>*)(s + (k + q) * PITCH + i * LANES);
+#pragma unroll
+                    for (int e = 0; e < V; ++e) f[q][i + e] = v.v[e];
+                }
+        }
+    }
+};
+
+// One k step: every accumulator takes one fused multiply-add.
+__device__ __forceinline__ void step(float (&acc)[TM][TN], const float (&fa)[TM], const float (&fb)[TN]) {
+#pragma unroll
+    for (int i = 0; i < TM; ++i) {
+#pragma unroll
+        for (int jj = 0; jj < TN; ++jj) {
+            int j = i & 1 ? TN - 1 - jj : jj;  // back and forth, so that the last operand is reused
+            acc[i][j] = __fmaf_rn(fa[i], fb[j], acc[i][j]);
+        }
+    }
+}
+
+typedef Tile<BM, TM, LA, DITTO_VA != 0> TileA;
+typedef Tile<BN, TN, LB, DITTO_VB != 0> TileB;
+
+// Where a thread's accumulators lie in the matrix.
+struct Place {
+    float* out;  // its first output
+    const float* bias;
+    idx ldc;
+    idx rows, cols;  // how many rows and columns are left from there
+};
+
+// Adds the accumulators to what earlier chunks left in the output, then, after the last chunk, the bias,
+// and writes the sum. What is absent (an earlier chunk, a bias) is -0.0, which changes no bit of a sum.
+// BATCH rows at a time, so that several loads are on their way together.
+__device__ __forceinline__ void store(const float (&acc)[TM][TN], const Place& at, bool first, bool last) {
+    constexpr int W = DITTO_VC ? VN : 1, COLS = TN / W, BATCH = TM < 2 ? 1 : 2;
+    const idx old_rows = first ? 0 : at.rows, bias_cols = last ? at.cols : 0;
+    Vec<W> old[BATCH][COLS];
+#pragma unroll
+    for (int i = 0; i < TM + BATCH; ++i) {
+        // Row i is loaded in the same turn as row i - BATCH is written.
+        if (i >= BATCH) {
+            const int r = i - BATCH, di = r / VM * (LM * VM) + r % VM;
+            float* line = at.out + (i64)di * at.ldc;
+#pragma unroll
+            for (int c = 0; c < COLS; ++c) {
+                const int dj = c * W / VN * (LN * VN) + c * W % VN;
+                Vec<W> v = old[r % BATCH][c], add;
+#pragma unroll
+                for (int e = 0; e < W; ++e) add.v[e] = -0.0f;
+                if (DITTO_BIAS && dj < bias_cols) add = *(const Vec<W>*)(at.bias + dj);
+#pragma unroll
+                for (int e = 0; e < W; ++e) v.v[e] = FINISH(__fadd_rn(v.v[e], acc[r][c * W + e]), add.v[e]);
+                if (di < at.rows && dj < at.cols) *(Vec<W>*)(line + dj) = v;
+            }
+        }
+        if (i < TM) {
+            const int di = i / VM * (LM * VM) + i % VM;
+            const float* line = at.out + (i64)di * at.ldc;
+#pragma unroll
+            for (int c = 0; c < COLS; ++c) {
+                const int dj = c * W / VN * (LN * VN) + c * W % VN;
+                Vec<W>& v = old[i % BATCH][c];
+#pragma unroll
+                for (int e = 0; e < W; ++e) v.v[e] = -0.0f;
+                if (di < old_rows && dj < at.cols) v = *(const Vec<W>*)(line + dj);
+            }
+        }
+    }
+}
+
+// The product.
+//
+// Thread mapping: a block owns a BM x BN tile of the output; its WM x WN warps own 8 TM x 4 TN of it
+// each, a thread TM x TN: groups of 4 x 4 neighbours (VM x VN), 8 VM apart along m and 4 VN along n. The bits
+// of the lane number alternate between m and n, so that a 16-byte shared load of either operand has
+// equal addresses in lanes 1 (B) or 2 (A) apart and costs 2 cycles of shared memory instead of 4.
+// blockIdx.x: the tile, 8 tile rows at a time column by column; blockIdx.z: batch * part (grid-stride).
+// Shared memory: a ring of STAGES x ([BK][pitch of A] + [BK][pitch of B]) floats, filled by cp.async
+// STAGES - 1 stages ahead; no bank conflicts when filled (see Tile) or read.
+// Per stage and tile: 4 BK (BM + BN) bytes in, 2 BK BM BN floating-point operations; 4 BM BN bytes out.
+// Order of summation: see the head of this file; an accumulator is one chunk's chain. At the end of a
+// chunk it is added to what the output holds (every output belongs to one thread), or, when the chunks
+// run in blocks of their own (`slice` = 1024), stored as a part for `ditto_matmul_reduce`.
+//
+// a, b: operands; batch z starts at z * stride_a, z * stride_b (0: shared).
+// out: [parts][batch][m][n], parts = ceil(k / slice); bias: [n], read only with DITTO_BIAS and one part.
+// slice: how much of k one block does: k (one part), or 1024.
+extern "C" __global__ void __launch_bounds__(THREADS, DITTO_BLOCKS)
+ditto_matmul(const float* __restrict__ a, const float* __restrict__ b, float* out,
+             const float* __restrict__ bias, i64 m_, i64 n_, i64 k_, i64 batch, i64 stride_a, i64 stride_b,
+             i64 slice, i64 parts) {
+    __shared__ __align__(16) float shared[STAGES * (TileA::SIZE + TileB::SIZE)];
+    constexpr unsigned STAGE = (TileA::SIZE + TileB::SIZE) * 4;  // bytes
+    const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
+    const int lm = (lane & 1) | (lane >> 1 & 2) | (lane >> 2 & 4), ln = (lane >> 1 & 1) | (lane >> 2 & 2);
+    const int tm = warp % DITTO_WM * (LM * TM) + lm * VM;  // first row and column inside the tile
+    const int tn = warp / DITTO_WM * (LN * TN) + ln * VN;
+    const idx m = (idx)m_, n = (idx)n_;
+
+    const unsigned tiles_m = (unsigned)((m_ + BM - 1) / BM), tiles_n = (unsigned)((n_ + BN - 1) / BN);
+    const unsigned band = blockIdx.x / (GROUP * tiles_n), in_band = blockIdx.x % (GROUP * tiles_n);
+    const unsigned height = min(tiles_m - band * GROUP, (unsigned)GROUP);
+    const idx row0 = (idx)(band * GROUP + in_band % height) * BM, col0 = (idx)(in_band / height) * BN;
+
+    const unsigned ring = (unsigned)__cvta_generic_to_shared(shared);
+    const float* const read_a = shared + TileA::at(tm, 0);
+    const float* const read_b = shared + TileA::SIZE + TileB::at(tn, 0);
+
+    for (i64 z = blockIdx.z; z < batch * parts; z += gridDim.z) {
+        const i64 part = z / batch, item = z - part * batch;
+        const idx k0 = (idx)(part * slice);
+        const idx k = (idx)min(slice, k_ - part * slice);
+        const idx whole = k / BK;           // whole stages
+        const idx all = (k + BK - 1) / BK;  // and the short one
+
+        TileA ta;
+        TileB tb;
+        ta.start(a + item * stride_a, DITTO_TA ? m : (idx)k_, row0, m, k0, k - whole * BK, tid);
+        tb.start(b + item * stride_b, DITTO_TB ? (idx)k_ : n, col0, n, k0, k - whole * BK, tid);
+        // Starts share `piece` of `pieces` of the copies of stage t; the last one closes the stage's group.
+        auto fetch = [&](idx t, unsigned stage, int piece, int pieces) {
+            ta.fetch(stage, t < whole ? ta.full : t < all ? ta.short_ : 0, TileA::PASSES * piece / pieces,
+                     TileA::PASSES * (piece + 1) / pieces);
+            tb.fetch(stage + TileA::SIZE * 4, t < whole ? tb.full : t < all ? tb.short_ : 0,
+                     TileB::PASSES * piece / pieces, TileB::PASSES * (piece + 1) / pieces);
+            if (piece == pieces - 1) copy_commit();
+        };
+
+        Place at;
+        at.ldc = n;
+        at.out = out + z * ((i64)m_ * n_) + (i64)(row0 + tm) * n + col0 + tn;
+        at.rows = m - row0 - tm;
+        at.cols = n - col0 - tn;
+        at.bias = bias + col0 + tn;
+
+#pragma unroll 1
+        for (int s = 0; s < STAGES - 1; ++s) fetch(s, ring + s * STAGE, 0, 1);
+        copy_wait<STAGES - 2>();
+        __syncthreads();
+
+        unsigned read = 0, write = (STAGES - 1) * STAGE;  // byte offsets of stages in the ring
+        float acc[TM][TN], fa[2][G][TM], fb[2][G][TN];
+        TileA::template read<G, VM, LM>(fa[0], read_a, 0);
+        TileB::template read<G, VN, LN>(fb[0], read_b, 0);
+        idx t = 0;
+#pragma unroll 1
+        for (bool first = true, last = false; !last; first = false) {
+#pragma unroll
+            for (int i = 0; i < TM; ++i)
+#pragma unroll
+                for (int j = 0; j < TN; ++j) acc[i][j] = 0.0f;
+
+            idx stop = t + CHUNK / BK;  // the stage at which this chunk ends
+            last = stop >= all;
+            stop = last ? whole : stop;
+#pragma unroll 1
+            for (; t < stop; ++t) {
+#pragma unroll
+                for (int g = 0; g < BK / G; ++g) {
+                    const int now = g & 1, next = now ^ 1;
+                    if (g == BK / G - 1) {
+                        // All of stage t is in registers, and stage t + 1 has landed for every thread.
+                        copy_wait<STAGES - 2>();
+                        __syncthreads();
+                        read = read == (STAGES - 1) * STAGE ? 0 : read + STAGE;
+                    }
+                    TileA::template read<G, VM, LM>(fa[next], read_a + read / 4, (g + 1) * G % BK);
+                    TileB::template read<G, VN, LN>(fb[next], read_b + read / 4, (g + 1) * G % BK);
+                    // Overwrites stage t - 1, which every thread left before the last barrier.
+                    if (g < PIECES) fetch(t + STAGES - 1, ring + write, g, PIECES);
+                    if (g == PIECES) write = write == (STAGES - 1) * STAGE ? 0 : write + STAGE;
+#pragma unroll
+                    for (int q = 0; q < G; ++q) step(acc, fa[now][q], fb[now][q]);
+                }
+            }
+            if (last) {
+                // The short stage: exactly the k that are left, none of the padding.
+#pragma unroll 1
+                for (int kk = 0; kk < (int)(k - whole * BK); ++kk) {
+                    float sa[1][TM], sb[1][TN];
+                    TileA::template read<1, VM, LM>(sa, read_a + read / 4, kk);
+                    TileB::template read<1, VN, LN>(sb, read_b + read / 4, kk);
+                    step(acc, sa[0], sb[0]);
+                }
+            }
+            store(acc, at, first, last);
+        }
+        __syncthreads();
+    }
+}
+
+#endif

@@ -1,0 +1,385 @@
+//! Matrix products: every output is a dot product in the fixed order of the contract (C4). Transposes
+//! are flags, never copies.
+
+use super::matmul_plan::{self, MatmulPlan};
+use super::{Attr, Attrs, Bound, CpuRun, CudaRun, Io, Op, Recorder, RefIn, Reject, Sample, SampleIn, Val, dims, floats, layout, mismatch};
+use crate::device::cpu::gemm::Gemm;
+use crate::device::cuda::Args;
+use crate::device::{Device, Meta};
+use crate::error::{Error, ErrorKind, Result};
+use crate::numerics::K_CHUNK;
+use crate::ops::reduce::Sum;
+use crate::scalar::Scalar;
+use crate::shape::Shape;
+use crate::tensor::Tensor;
+
+const MATMUL_CU: &str = include_str!("matmul.cu");
+
+/// A batch of products `op(A) op(B) + bias`.
+#[derive(Clone, Copy, Debug)]
+struct Product {
+    batch: usize,
+    m: usize,
+    n: usize,
+    k: usize,
+    ta: bool,
+    tb: bool,
+    bias: bool,
+}
+
+impl Product {
+    fn gemm(&self) -> Gemm {
+        let Product { batch, m, n, k, ta, tb, .. } = *self;
+        Gemm { batch, m, n, k, ta, tb }
+    }
+
+    fn plan(&self, sm_count: u32) -> MatmulPlan {
+        let Product { batch, m, n, k, ta, tb, bias } = *self;
+        // Buffers start at 256-byte boundaries; batches of odd matrices do not.
+        let aligned = batch <= 1 || (m * k % 4 == 0 && k * n % 4 == 0 && m * n % 4 == 0);
+        matmul_plan::plan(batch, m, n, k, ta, tb, aligned, bias, sm_count)
+    }
+
+    fn workspace(&self, device: &Device) -> usize {
+        match device.as_cuda() {
+            Some(_) if self.batch * self.m * self.n == 0 => 0,
+            Some(cuda) => self.plan(cuda.sm_count()).workspace,
+            None => self.gemm().scratch_len(device.threads()),
+        }
+    }
+
+    fn cpu(&self, run: CpuRun<'_>) {
+        let bias = self.bias.then(|| run.ins[2]);
+        self.gemm().run(run.pool, run.simd, run.ins[0], run.ins[1], bias, run.out, run.workspace);
+    }
+
+    fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {
+        let total = self.batch * self.m * self.n;
+        if total == 0 {
+            return Ok(());
+        }
+        let plan = self.plan(run.cuda.sm_count());
+        let bias = if self.bias { run.ins[2] } else { 0 };
+        let (module, source) = source(&plan.defines);
+        let kernel = run.cuda.kernel(&module, &source, plan.kernel)?;
+        let mut args = Args::new();
+        args.ptr(run.ins[0]).ptr(run.ins[1]).ptr(if plan.reduce.is_some() { run.workspace } else { run.out }).ptr(bias);
+        for x in [self.m, self.n, self.k, self.batch, self.m * self.k, self.k * self.n, plan.slice, plan.parts] {
+            args.u64(x as u64);
+        }
+        run.cuda.launch(kernel, plan.grid, plan.block, plan.shared, &args)?;
+        if let Some(reduce) = &plan.reduce {
+            let (module, source) = self::source(&reduce.defines);
+            let kernel = run.cuda.kernel(&module, &source, reduce.kernel)?;
+            let mut args = Args::new();
+            args.ptr(run.workspace).ptr(run.out).ptr(bias);
+            args.u64(total as u64).u64(self.n as u64).u64(plan.parts as u64);
+            run.cuda.launch(kernel, reduce.grid, reduce.block, 0, &args)?;
+        }
+        Ok(())
+    }
+
+    fn modules(&self, sm_count: u32) -> Vec<(String, String)> {
+        if self.batch * self.m * self.n == 0 {
+            return Vec::new();
+        }
+        let plan = self.plan(sm_count);
+        let mut modules = vec![source(&plan.defines)];
+        modules.extend(plan.reduce.iter().map(|r| source(&r.defines)));
+        modules
+    }
+
+    fn reference<T: Scalar>(&self, a: &[T], b: &[T], bias: Option<&[T]>) -> Vec<T> {
+        let Product { batch, m, n, k, ta, tb, .. } = *self;
+        let mut out = Vec::with_capacity(batch * m * n);
+        for t in 0..batch {
+            let (a, b) = (&a[t * m * k..], &b[t * k * n..]);
+            for i in 0..m {
+                for j in 0..n {
+                    let mut sum = T::c(0.0);
+                    for l in 0..k {
+                        let x = a[if ta { l * m + i } else { i * k + l }];
+                        let y = b[if tb { j * k + l } else { l * n + j }];
+                        sum = sum + x * y;
+                    }
+                    out.push(bias.map_or(sum, |bias| sum + bias[j]));
+                }
+            }
+        }
+        out
+    }
+
+    fn bound(&self) -> Bound {
+        // A chain of K_CHUNK roundings, then one per chunk, then the bias.
+        Bound { ulps: 1.0, terms: (self.k.min(K_CHUNK) + self.k / K_CHUNK + 2) as f64 }
+    }
+}
+
+/// A variant of the kernels: a name of its own, and the text.
+fn source(defines: &str) -> (String, String) {
+    let name: Vec<&str> = defines.split_whitespace().filter(|w| !w.starts_with("#define")).collect();
+    let name = name.join("_").replace("DITTO_", "").to_lowercase();
+    (format!("matmul_{name}"), format!("{defines}{MATMUL_CU}"))
+}
+
+/// Rows and columns of a matrix after its transpose flag.
+fn oriented(rows: usize, columns: usize, transposed: bool) -> (usize, usize) {
+    if transposed { (columns, rows) } else { (rows, columns) }
+}
+
+/// Gradients of `C = op(A) op(B)`, as products of the same kind with other flags:
+/// `dA = g op(B)^T` or its transpose, `dB = op(A)^T g` or its transpose.
+fn product_vjp<O: Into<super::AnyOp>>(
+    r: &mut dyn Recorder,
+    make: fn(bool, bool) -> O,
+    (ta, tb): (bool, bool),
+    a: Val,
+    b: Val,
+    g: Val,
+) -> Result<Vec<Option<Val>>> {
+    let da = if ta { r.record(make(tb, true).into(), &[b, g])? } else { r.record(make(false, !tb).into(), &[g, b])? };
+    let db = if tb { r.record(make(true, ta).into(), &[g, a])? } else { r.record(make(!ta, false).into(), &[a, g])? };
+    Ok(vec![Some(da), Some(db)])
+}
+
+macro_rules! product_op {
+    ($(#[$doc:meta])* $op:ident $name:literal batched: $batched:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq)]
+        pub struct $op {
+            /// The first operand is stored transposed.
+            pub ta: bool,
+            /// The second operand is stored transposed.
+            pub tb: bool,
+        }
+
+        impl $op {
+            fn product(&self, a: Shape, b: Shape) -> Result<Product> {
+                let lead = usize::from($batched);
+                for s in [a, b] {
+                    if s.rank() != lead + 2 {
+                        let want = if $batched { "exactly 3" } else { "exactly 2" };
+                        return Err(Error::new($name, ErrorKind::Rank { want, got: s }));
+                    }
+                }
+                let batch = if $batched { a.dims()[0] } else { 1 };
+                if $batched && b.dims()[0] != batch {
+                    return Err(mismatch($name, "batch sizes differ", a, b));
+                }
+                let (m, k) = oriented(a.dims()[lead], a.dims()[lead + 1], self.ta);
+                let (kb, n) = oriented(b.dims()[lead], b.dims()[lead + 1], self.tb);
+                if k != kb {
+                    return Err(mismatch($name, "inner sizes differ", a, b));
+                }
+                Ok(Product { batch, m, n, k, ta: self.ta, tb: self.tb, bias: false })
+            }
+
+            fn of(&self, ins: &[Meta]) -> Result<Product> {
+                let [a, b] = floats($name, ins)?;
+                self.product(a, b)
+            }
+        }
+
+        impl Op for $op {
+            const NAME: &'static str = $name;
+
+            fn shape(&self, ins: &[Meta]) -> Result<Meta> {
+                let p = self.of(ins)?;
+                let all = [p.batch, p.m, p.n];
+                Ok(Meta::f32(Shape::new(if $batched { &all } else { &all[1..] })?))
+            }
+
+            fn workspace(&self, ins: &[Meta], device: &Device) -> usize {
+                self.of(ins).map_or(0, |p| p.workspace(device))
+            }
+
+            fn cpu(&self, run: CpuRun<'_>) {
+                if let Ok(p) = self.of(run.metas) {
+                    p.cpu(run);
+                }
+            }
+
+            fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {
+                self.of(run.metas)?.cuda(run)
+            }
+
+            fn cuda_modules(&self, ins: &[Meta], sm_count: u32) -> Vec<(String, String)> {
+                self.of(ins).map_or(Vec::new(), |p| p.modules(sm_count))
+            }
+
+            fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {
+                product_vjp(r, |ta, tb| $op { ta, tb }, (self.ta, self.tb), io.ins[0], io.ins[1], dy)
+            }
+
+            fn reference<T: Scalar>(&self, ins: &[RefIn<T>]) -> Result<Tensor<T>> {
+                let metas: Vec<Meta> = ins.iter().map(RefIn::meta).collect();
+                let shape = self.shape(&metas)?.shape;
+                Tensor::with_shape(shape, self.of(&metas)?.reference(ins[0].num()?.data(), ins[1].num()?.data(), None))
+            }
+
+            fn samples() -> Vec<Sample<$op>> {
+                let mut all = Vec::new();
+                // Sizes around the tiles of both devices, a product with several chunks, and empty ones.
+                let sizes = [(1, 1, 1), (2, 3, 4), (17, 31, 33), (65, 64, 63), (128, 10, 257), (3, 2, 2049), (4, 5, 0), (0, 3, 2), (1, 129, 100), (130, 132, 68)];
+                for (i, (m, n, k)) in sizes.into_iter().enumerate() {
+                    let batch = [2, 3, 1][i % 3];
+                    for (ta, tb) in [(false, false), (true, false), (false, true), (true, true)] {
+                        let (a, b) = (oriented(m, k, ta), oriented(k, n, tb));
+                        let (a, b) = ([batch, a.0, a.1], [batch, b.0, b.1]);
+                        let from = usize::from(!$batched);
+                        let ins = vec![SampleIn::any(dims(&a[from..])), SampleIn::any(dims(&b[from..]))];
+                        all.push(Sample { op: $op { ta, tb }, ins });
+                    }
+                }
+                all
+            }
+
+            fn rejects() -> Vec<Reject<$op>> {
+                let op = $op { ta: false, tb: false };
+                let f = |d: &[usize]| Meta::f32(dims(&[&[2][..usize::from($batched)], d].concat()));
+                let mut bad = vec![
+                    Reject { op, ins: vec![f(&[2, 3])], want: "Arity" },
+                    Reject { op, ins: vec![f(&[2, 3]), f(&[4, 5])], want: "Shapes" },
+                    Reject { op: $op { ta: true, tb: false }, ins: vec![f(&[2, 3]), f(&[3, 5])], want: "Shapes" },
+                    Reject { op, ins: vec![f(&[3]), f(&[3, 5])], want: "Rank" },
+                    Reject { op, ins: vec![f(&[2, 3]), Meta { dtype: crate::device::DType::U32, ..f(&[3, 5]) }], want: "DType" },
+                ];
+                if $batched {
+                    let ins = vec![Meta::f32(dims(&[2, 3, 4])), Meta::f32(dims(&[3, 4, 5]))];
+                    bad.push(Reject { op, ins, want: "Shapes" });
+                }
+                bad
+            }
+
+            fn bound(&self, ins: &[Meta]) -> Bound {
+                self.of(ins).map_or(Bound { ulps: 0.0, terms: 0.0 }, |p| p.bound())
+            }
+
+            fn attrs(&self) -> Vec<(&'static str, Attr)> {
+                vec![("ta", Attr::Bool(self.ta)), ("tb", Attr::Bool(self.tb))]
+            }
+
+            fn from_attrs(attrs: &Attrs) -> Result<$op> {
+                attrs.only(&["ta", "tb"])?;
+                Ok($op { ta: attrs.flag("ta")?, tb: attrs.flag("tb")? })
+            }
+        }
+    };
+}
+
+product_op! {
+    /// Product of two matrices, `(M, K)` by `(K, N)`; with a flag set the operand is stored transposed.
+    MatMul "matmul" batched: false
+}
+
+product_op! {
+    /// Product of two batches of matrices, `(B, M, K)` by `(B, K, N)`.
+    Bmm "bmm" batched: true
+}
+
+/// `y = x W^T + b` with `x (…, in)`, `W (out, in)`, `b (out)` and any leading axes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Linear;
+
+impl Linear {
+    fn of(ins: &[Meta]) -> Result<Product> {
+        let [x, w, b] = floats(Self::NAME, ins)?;
+        if x.rank() == 0 {
+            return Err(Error::new(Self::NAME, ErrorKind::Rank { want: "at least 1", got: x }));
+        }
+        if w.rank() != 2 {
+            return Err(Error::new(Self::NAME, ErrorKind::Rank { want: "exactly 2", got: w }));
+        }
+        if x.last() != w.dims()[1] {
+            return Err(mismatch(Self::NAME, "input and weight sizes differ", x, w));
+        }
+        if b.dims() != [w.dims()[0]] {
+            return Err(mismatch(Self::NAME, "weight and bias sizes differ", w, b));
+        }
+        Ok(Product { batch: 1, m: x.rows(), n: w.dims()[0], k: x.last(), ta: false, tb: true, bias: true })
+    }
+}
+
+impl Op for Linear {
+    const NAME: &'static str = "linear";
+
+    fn shape(&self, ins: &[Meta]) -> Result<Meta> {
+        let p = Linear::of(ins)?;
+        let mut out = ins[0].shape.dims().to_vec();
+        if let Some(last) = out.last_mut() {
+            *last = p.n;
+        }
+        Ok(Meta::f32(Shape::new(&out)?))
+    }
+
+    fn workspace(&self, ins: &[Meta], device: &Device) -> usize {
+        Linear::of(ins).map_or(0, |p| p.workspace(device))
+    }
+
+    fn cpu(&self, run: CpuRun<'_>) {
+        if let Ok(p) = Linear::of(run.metas) {
+            p.cpu(run);
+        }
+    }
+
+    fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {
+        Linear::of(run.metas)?.cuda(run)
+    }
+
+    fn cuda_modules(&self, ins: &[Meta], sm_count: u32) -> Vec<(String, String)> {
+        Linear::of(ins).map_or(Vec::new(), |p| p.modules(sm_count))
+    }
+
+    fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {
+        // With all leading axes as rows: dx = g W, dW = g^T x, db = Σ_rows g
+        let (x, w) = (io.ins[0], io.ins[1]);
+        let (xs, ys) = (r.meta(x).shape, r.meta(dy).shape);
+        let x2 = layout::reshape_to(r, x, Shape::new(&[xs.rows(), xs.last()])?)?;
+        let g2 = layout::reshape_to(r, dy, Shape::new(&[ys.rows(), ys.last()])?)?;
+        let dx = r.record(MatMul { ta: false, tb: false }.into(), &[g2, w])?;
+        let dx = layout::reshape_to(r, dx, xs)?;
+        let dw = r.record(MatMul { ta: true, tb: false }.into(), &[g2, x2])?;
+        let db = r.record(Sum::new(&[0])?.into(), &[g2])?;
+        Ok(vec![Some(dx), Some(dw), Some(db)])
+    }
+
+    fn reference<T: Scalar>(&self, ins: &[RefIn<T>]) -> Result<Tensor<T>> {
+        let metas: Vec<Meta> = ins.iter().map(RefIn::meta).collect();
+        let bias = ins[2].num()?.data();
+        let out = Linear::of(&metas)?.reference(ins[0].num()?.data(), ins[1].num()?.data(), Some(bias));
+        Tensor::with_shape(self.shape(&metas)?.shape, out)
+    }
+
+    fn samples() -> Vec<Sample<Linear>> {
+        let cases: [(&[usize], usize); 8] =
+            [(&[3], 4), (&[5, 3], 2), (&[2, 3, 7], 5), (&[128, 784], 10), (&[0, 3], 2), (&[4, 0], 3), (&[33, 65], 31), (&[2, 1500], 3)];
+        cases
+            .iter()
+            .map(|(x, out)| {
+                let x = dims(x);
+                let ins = [x, dims(&[*out, x.last()]), dims(&[*out])].map(SampleIn::any).to_vec();
+                Sample { op: Linear, ins }
+            })
+            .collect()
+    }
+
+    fn rejects() -> Vec<Reject<Linear>> {
+        let f = |d: &[usize]| Meta::f32(dims(d));
+        vec![
+            Reject { op: Linear, ins: vec![f(&[2, 3]), f(&[4, 3])], want: "Arity" },
+            Reject { op: Linear, ins: vec![f(&[]), f(&[4, 3]), f(&[4])], want: "Rank" },
+            Reject { op: Linear, ins: vec![f(&[3]), f(&[3]), f(&[3])], want: "Rank" },
+            Reject { op: Linear, ins: vec![f(&[2, 5]), f(&[4, 3]), f(&[4])], want: "Shapes" },
+            Reject { op: Linear, ins: vec![f(&[2, 3]), f(&[4, 3]), f(&[3])], want: "Shapes" },
+        ]
+    }
+
+    fn bound(&self, ins: &[Meta]) -> Bound {
+        Linear::of(ins).map_or(Bound { ulps: 0.0, terms: 0.0 }, |p| p.bound())
+    }
+
+    fn from_attrs(attrs: &Attrs) -> Result<Linear> {
+        attrs.only(&[])?;
+        Ok(Linear)
+    }
+}

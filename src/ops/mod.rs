@@ -1,0 +1,532 @@
+//! Operations. An op is a small value with rules attached: shape, CPU kernel, CUDA kernel, gradient,
+//! f64 reference, samples and rejects. The tape and the compiled graph hold the same [`AnyOp`].
+//!
+//! [`with_ops!`](crate::with_ops) is the one list of them: the enum, the dispatch, the documentation
+//! table and the tests of every op are made from it. To add an op, write it in its family's file and add
+//! its line here.
+
+pub mod elementwise;
+mod exec;
+pub mod layout;
+pub mod loss;
+pub mod map;
+pub mod matmul;
+mod matmul_plan;
+pub mod program;
+pub mod random;
+pub mod reduce;
+mod rows;
+pub mod softmax;
+
+pub use exec::apply;
+pub(crate) use exec::check_bound;
+
+use crate::device::cpu::pool::Pool;
+use crate::device::cpu::simd::Simd;
+use crate::device::cuda::Cuda;
+use crate::device::{DType, Device, Meta};
+use crate::error::{Error, ErrorKind, Result};
+use crate::numerics::rng::Stream;
+use crate::scalar::Scalar;
+use crate::shape::Shape;
+use crate::tensor::Tensor;
+use std::fmt::Debug;
+use std::sync::Arc;
+
+/// Calls `$then` with the list of all ops, each as `name: Type`.
+#[macro_export]
+macro_rules! with_ops {
+    ($then:ident) => {
+        $then! {
+            neg: elementwise::Neg,
+            abs: elementwise::Abs,
+            sqrt: elementwise::Sqrt,
+            square: elementwise::Square,
+            exp: elementwise::Exp,
+            log: elementwise::Log,
+            log1p: elementwise::Log1p,
+            inv: elementwise::Inv,
+            sin: elementwise::Sin,
+            cos: elementwise::Cos,
+            erf: elementwise::Erf,
+            relu: elementwise::Relu,
+            sigmoid: elementwise::Sigmoid,
+            tanh: elementwise::Tanh,
+            softplus: elementwise::Softplus,
+            silu: elementwise::Silu,
+            gelu: elementwise::Gelu,
+            gelu_erf: elementwise::GeluErf,
+            copy: elementwise::Copy,
+            scale: elementwise::Scale,
+            clamp: elementwise::Clamp,
+            safe_log: elementwise::SafeLog,
+            add: elementwise::Add,
+            sub: elementwise::Sub,
+            mul: elementwise::Mul,
+            div: elementwise::Div,
+            max: elementwise::Max,
+            min: elementwise::Min,
+            pow: elementwise::Pow,
+            axpy: elementwise::Axpy,
+            map: map::Map,
+            sum: reduce::Sum,
+            mean: reduce::Mean,
+            broadcast_to: layout::BroadcastTo,
+            reshape: layout::Reshape,
+            permute: layout::Permute,
+            matmul: matmul::MatMul,
+            bmm: matmul::Bmm,
+            linear: matmul::Linear,
+            softmax: softmax::Softmax,
+            log_softmax: softmax::LogSoftmax,
+            softmax_bwd: softmax::SoftmaxBwd,
+            log_softmax_bwd: softmax::LogSoftmaxBwd,
+            cross_entropy: loss::CrossEntropy,
+            cross_entropy_bwd: loss::CrossEntropyBwd,
+            mse: loss::Mse,
+            full: random::Full,
+            uniform: random::Uniform,
+            bernoulli: random::Bernoulli,
+        }
+    };
+}
+
+/// A value while rules are being recorded: on a tape, in a graph, or computed at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Val(pub u32);
+
+/// Whatever ops can be recorded on. Gradient rules are written against this, so one rule serves the
+/// eager walk, the compiled graph and higher derivatives.
+pub trait Recorder {
+    /// Records `op` on `ins` and returns its value.
+    fn record(&mut self, op: AnyOp, ins: &[Val]) -> Result<Val>;
+    /// Shape and element type of a value.
+    fn meta(&self, v: Val) -> Meta;
+}
+
+/// What a gradient rule can see: the inputs and the value of the op.
+#[derive(Clone, Copy, Debug)]
+pub struct Io<'a> {
+    /// The inputs.
+    pub ins: &'a [Val],
+    /// The value.
+    pub out: Val,
+}
+
+/// What a CPU kernel gets. Shapes were checked by [`Op::shape`]; memory comes from outside.
+pub struct CpuRun<'a> {
+    /// Threads.
+    pub pool: &'a Pool,
+    /// SIMD level.
+    pub simd: Simd,
+    /// Shapes and types of the inputs.
+    pub metas: &'a [Meta],
+    /// The inputs; indices are seen through [`CpuRun::indices`].
+    pub ins: &'a [&'a [f32]],
+    /// Shape of the output.
+    pub shape: Shape,
+    /// The output, with undefined contents.
+    pub out: &'a mut [f32],
+    /// As many words as [`Op::workspace`] asked for, with undefined contents.
+    pub workspace: &'a mut [f32],
+}
+
+impl CpuRun<'_> {
+    /// Input `i` as indices.
+    pub fn indices(&self, i: usize) -> &[u32] {
+        bytemuck::cast_slice(self.ins[i])
+    }
+}
+
+/// What a CUDA kernel launch gets.
+pub struct CudaRun<'a> {
+    /// The device.
+    pub cuda: &'a Arc<Cuda>,
+    /// Shapes and types of the inputs.
+    pub metas: &'a [Meta],
+    /// Addresses of the inputs.
+    pub ins: &'a [u64],
+    /// Shape of the output.
+    pub shape: Shape,
+    /// Address of the output.
+    pub out: u64,
+    /// Address of the workspace.
+    pub workspace: u64,
+}
+
+/// An input of a reference: numbers of any scalar type, or indices.
+#[derive(Clone, Debug)]
+pub enum RefIn<T: Scalar> {
+    /// Numbers.
+    Num(Tensor<T>),
+    /// Indices.
+    Idx(Tensor<u32>),
+}
+
+impl<T: Scalar> RefIn<T> {
+    /// The numbers. Errors for indices.
+    pub fn num(&self) -> Result<&Tensor<T>> {
+        match self {
+            RefIn::Num(t) => Ok(t),
+            RefIn::Idx(_) => Err(Error::new("reference", ErrorKind::DType { want: "f32", got: "u32", input: 0 })),
+        }
+    }
+
+    /// The indices. Errors for numbers.
+    pub fn idx(&self) -> Result<&Tensor<u32>> {
+        match self {
+            RefIn::Idx(t) => Ok(t),
+            RefIn::Num(_) => Err(Error::new("reference", ErrorKind::DType { want: "u32", got: "f32", input: 0 })),
+        }
+    }
+
+    /// Shape and element type.
+    pub fn meta(&self) -> Meta {
+        match self {
+            RefIn::Num(t) => Meta::f32(t.shape()),
+            RefIn::Idx(t) => Meta::u32(t.shape()),
+        }
+    }
+}
+
+/// An input the checks should draw.
+#[derive(Clone, Debug)]
+pub enum SampleIn {
+    /// Numbers of a shape, uniform in a range.
+    Num(Shape, (f64, f64)),
+    /// Indices of a shape, below a bound.
+    Idx(Shape, u32),
+}
+
+impl SampleIn {
+    /// Numbers in `[-2, 2)`.
+    pub fn any(shape: Shape) -> SampleIn {
+        SampleIn::Num(shape, (-2.0, 2.0))
+    }
+
+    /// Shape and element type.
+    pub fn meta(&self) -> Meta {
+        match self {
+            SampleIn::Num(s, _) => Meta::f32(*s),
+            SampleIn::Idx(s, _) => Meta::u32(*s),
+        }
+    }
+}
+
+/// An op with inputs that the checks run it on.
+#[derive(Clone, Debug)]
+pub struct Sample<O> {
+    /// The op.
+    pub op: O,
+    /// Its inputs.
+    pub ins: Vec<SampleIn>,
+}
+
+/// An op with inputs it must refuse.
+#[derive(Clone, Debug)]
+pub struct Reject<O> {
+    /// The op.
+    pub op: O,
+    /// The inputs.
+    pub ins: Vec<Meta>,
+    /// Name of the [`ErrorKind`] it must answer with.
+    pub want: &'static str,
+}
+
+/// How far a result may be from the f64 reference: `|got - want| <= ulps * ulp(want) + terms * 2^-24 * magnitude`,
+/// where the magnitude is the reference evaluated on absolute values (Higham's running bound).
+#[derive(Clone, Copy, Debug)]
+pub struct Bound {
+    /// Relative part in units in the last place.
+    pub ulps: f64,
+    /// Number of roundings of the largest intermediate magnitude.
+    pub terms: f64,
+}
+
+/// A named attribute value.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Attr {
+    /// A number.
+    Num(f64),
+    /// A truth value.
+    Bool(bool),
+    /// A list of sizes or axes.
+    List(Vec<usize>),
+}
+
+/// The attributes of an op by name, as the program reads and prints them.
+#[derive(Clone, Debug, Default)]
+pub struct Attrs(pub Vec<(String, Attr)>);
+
+impl Attrs {
+    fn get(&self, name: &str) -> Option<&Attr> {
+        self.0.iter().find(|(n, _)| n == name).map(|(_, a)| a)
+    }
+
+    /// The number called `name`.
+    pub fn num(&self, name: &'static str) -> Result<f64> {
+        match self.get(name) {
+            Some(Attr::Num(x)) => Ok(*x),
+            _ => Err(Error::argument("attributes", name, "a number is needed")),
+        }
+    }
+
+    /// The truth value called `name`, false if absent.
+    pub fn flag(&self, name: &'static str) -> Result<bool> {
+        match self.get(name) {
+            Some(Attr::Bool(x)) => Ok(*x),
+            None => Ok(false),
+            _ => Err(Error::argument("attributes", name, "true or false is needed")),
+        }
+    }
+
+    /// The list called `name`.
+    pub fn list(&self, name: &'static str) -> Result<Vec<usize>> {
+        match self.get(name) {
+            Some(Attr::List(x)) => Ok(x.clone()),
+            _ => Err(Error::argument("attributes", name, "a list of whole numbers is needed")),
+        }
+    }
+
+    /// Errors if an attribute is given that is not in `known`.
+    pub fn only(&self, known: &[&str]) -> Result<()> {
+        match self.0.iter().find(|(n, _)| !known.contains(&n.as_str())) {
+            None => Ok(()),
+            Some((n, _)) => {
+                Err(Error::argument("attributes", "name", format!("`{n}` is not one of {known:?}")))
+            }
+        }
+    }
+}
+
+/// The rules of an op.
+pub trait Op: Clone + PartialEq + Debug + Sized {
+    /// The op's name in messages, graphs, tests and the program.
+    const NAME: &'static str;
+
+    /// Shape and type of the value, or why these inputs cannot be. The only validator: after `Ok` the
+    /// kernels cannot fail on shapes.
+    fn shape(&self, ins: &[Meta]) -> Result<Meta>;
+
+    /// For index inputs: which one, and what its entries must be below.
+    fn index_limit(&self, _ins: &[Meta]) -> Option<(usize, usize)> {
+        None
+    }
+
+    /// Whether the value is its first input under another shape, sharing its memory.
+    fn is_view(&self) -> bool {
+        false
+    }
+
+    /// Words of scratch memory the kernel on `device` needs.
+    fn workspace(&self, _ins: &[Meta], _device: &Device) -> usize {
+        0
+    }
+
+    /// Fills the output on the CPU.
+    fn cpu(&self, run: CpuRun<'_>);
+
+    /// Queues the kernels that fill the output on CUDA.
+    fn cuda(&self, run: &CudaRun<'_>) -> Result<()>;
+
+    /// The CUDA modules the launch will want, as (name, source), for compiling ahead.
+    fn cuda_modules(&self, ins: &[Meta], sm_count: u32) -> Vec<(String, String)>;
+
+    /// Records the gradients of the inputs given the gradient `dy` of the value; `None` where there is
+    /// none to be had (indices, or no dependence).
+    fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>>;
+
+    /// The definition, naively, in any scalar type. Written from the formula, not from the kernels.
+    fn reference<T: Scalar>(&self, ins: &[RefIn<T>]) -> Result<Tensor<T>>;
+
+    /// Inputs the checks run the op on: ordinary sizes, zero and one, and sizes around tile edges.
+    fn samples() -> Vec<Sample<Self>>;
+
+    /// Inputs the op must refuse.
+    fn rejects() -> Vec<Reject<Self>>;
+
+    /// How far the value may be from the reference on these inputs.
+    fn bound(&self, ins: &[Meta]) -> Bound;
+
+    /// Whether the value depends on the inputs only through random bits, so that there is no reference
+    /// in other scalars to compare gradients with.
+    fn differentiable(&self) -> bool {
+        true
+    }
+
+    /// The attributes by name.
+    fn attrs(&self) -> Vec<(&'static str, Attr)> {
+        Vec::new()
+    }
+
+    /// The op with the given attributes.
+    fn from_attrs(attrs: &Attrs) -> Result<Self>;
+}
+
+macro_rules! any_op {
+    ($($name:ident: $module:ident::$op:ident,)*) => {
+        /// Any op, as tapes and graphs hold it.
+        #[derive(Clone, Debug, PartialEq)]
+        #[allow(missing_docs)]
+        pub enum AnyOp { $($op($module::$op),)* }
+
+        $(impl From<$module::$op> for AnyOp {
+            fn from(op: $module::$op) -> AnyOp {
+                AnyOp::$op(op)
+            }
+        })*
+
+        impl AnyOp {
+            /// Names of all ops, in the order of the list.
+            pub const NAMES: &'static [&'static str] = &[$(<$module::$op as Op>::NAME,)*];
+
+            /// The op's name.
+            pub fn name(&self) -> &'static str {
+                match self { $(AnyOp::$op(_) => <$module::$op as Op>::NAME,)* }
+            }
+
+            /// See [`Op::shape`].
+            pub fn shape(&self, ins: &[Meta]) -> Result<Meta> {
+                match self { $(AnyOp::$op(op) => op.shape(ins),)* }
+            }
+
+            /// See [`Op::index_limit`].
+            pub fn index_limit(&self, ins: &[Meta]) -> Option<(usize, usize)> {
+                match self { $(AnyOp::$op(op) => op.index_limit(ins),)* }
+            }
+
+            /// See [`Op::is_view`].
+            pub fn is_view(&self) -> bool {
+                match self { $(AnyOp::$op(op) => op.is_view(),)* }
+            }
+
+            /// See [`Op::workspace`].
+            pub fn workspace(&self, ins: &[Meta], device: &Device) -> usize {
+                match self { $(AnyOp::$op(op) => op.workspace(ins, device),)* }
+            }
+
+            /// See [`Op::cpu`].
+            pub fn cpu(&self, run: CpuRun<'_>) {
+                match self { $(AnyOp::$op(op) => op.cpu(run),)* }
+            }
+
+            /// See [`Op::cuda`].
+            pub fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {
+                match self { $(AnyOp::$op(op) => op.cuda(run),)* }
+            }
+
+            /// See [`Op::cuda_modules`].
+            pub fn cuda_modules(&self, ins: &[Meta], sm_count: u32) -> Vec<(String, String)> {
+                match self { $(AnyOp::$op(op) => op.cuda_modules(ins, sm_count),)* }
+            }
+
+            /// See [`Op::vjp`].
+            pub fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {
+                match self { $(AnyOp::$op(op) => op.vjp(r, io, dy),)* }
+            }
+
+            /// See [`Op::reference`].
+            pub fn reference<T: Scalar>(&self, ins: &[RefIn<T>]) -> Result<Tensor<T>> {
+                match self { $(AnyOp::$op(op) => op.reference(ins),)* }
+            }
+
+            /// See [`Op::bound`].
+            pub fn bound(&self, ins: &[Meta]) -> Bound {
+                match self { $(AnyOp::$op(op) => op.bound(ins),)* }
+            }
+
+            /// See [`Op::differentiable`].
+            pub fn differentiable(&self) -> bool {
+                match self { $(AnyOp::$op(op) => op.differentiable(),)* }
+            }
+
+            /// See [`Op::attrs`].
+            pub fn attrs(&self) -> Vec<(&'static str, Attr)> {
+                match self { $(AnyOp::$op(op) => op.attrs(),)* }
+            }
+
+            /// The op of that name with the given attributes.
+            pub fn from_name(name: &str, attrs: &Attrs) -> Result<AnyOp> {
+                $(if name == <$module::$op as Op>::NAME {
+                    return Ok(AnyOp::$op(<$module::$op as Op>::from_attrs(attrs)?));
+                })*
+                Err(Error::argument("op", "name", format!("`{name}` is not an op; `dittograd ops` lists them")))
+            }
+
+            /// The samples of the op of that name.
+            pub fn samples(name: &str) -> Vec<Sample<AnyOp>> {
+                $(if name == <$module::$op as Op>::NAME {
+                    let wrap = |s: Sample<$module::$op>| Sample { op: s.op.into(), ins: s.ins };
+                    return <$module::$op as Op>::samples().into_iter().map(wrap).collect();
+                })*
+                Vec::new()
+            }
+
+            /// The rejects of the op of that name.
+            pub fn rejects(name: &str) -> Vec<Reject<AnyOp>> {
+                $(if name == <$module::$op as Op>::NAME {
+                    let wrap = |r: Reject<$module::$op>| Reject { op: r.op.into(), ins: r.ins, want: r.want };
+                    return <$module::$op as Op>::rejects().into_iter().map(wrap).collect();
+                })*
+                Vec::new()
+            }
+        }
+    };
+}
+with_ops!(any_op);
+
+/// The inputs as an array, or an error if their number is another.
+pub(crate) fn arity<const N: usize>(op: &'static str, ins: &[Meta]) -> Result<[Meta; N]> {
+    ins.try_into().map_err(|_| Error::new(op, ErrorKind::Arity { want: N, got: ins.len() }))
+}
+
+/// Errors unless input `i` has the wanted element type.
+pub(crate) fn typed(op: &'static str, ins: &[Meta], i: usize, want: DType) -> Result<()> {
+    match ins[i].dtype {
+        got if got == want => Ok(()),
+        got => Err(Error::new(op, ErrorKind::DType { want: want.name(), got: got.name(), input: i })),
+    }
+}
+
+/// The inputs as an array of float32 shapes, or an error.
+pub(crate) fn floats<const N: usize>(op: &'static str, ins: &[Meta]) -> Result<[Shape; N]> {
+    let metas = arity::<N>(op, ins)?;
+    for i in 0..N {
+        typed(op, ins, i, DType::F32)?;
+    }
+    Ok(metas.map(|m| m.shape))
+}
+
+/// An error of two shapes that do not fit.
+#[cold]
+pub(crate) fn mismatch(op: &'static str, why: &'static str, left: Shape, right: Shape) -> Error {
+    Error::new(op, ErrorKind::Shapes { why, left, right })
+}
+
+/// A shape that is known to be fine, for samples.
+pub(crate) fn dims(dims: &[usize]) -> Shape {
+    Shape::new(dims).unwrap_or_default()
+}
+
+/// Shapes of one tensor that samples draw from: scalars, zero and one, vector lengths around block
+/// edges, and several ranks.
+pub(crate) fn sample_shapes() -> Vec<Shape> {
+    [&[][..], &[0], &[1], &[7], &[33], &[513], &[3, 0, 5], &[2, 3], &[4, 129], &[2, 3, 5], &[1, 2, 1, 3, 2], &[70000]]
+        .iter()
+        .map(|d| dims(d))
+        .collect()
+}
+
+/// Draws sample inputs as float32 tensors or indices.
+pub fn draw(ins: &[SampleIn], stream: &mut Stream) -> Vec<RefIn<f32>> {
+    ins.iter()
+        .map(|i| match i {
+            SampleIn::Num(shape, (lo, hi)) => {
+                RefIn::Num(Tensor::from_fn(*shape, |_| stream.range(*lo as f32, *hi as f32)))
+            }
+            SampleIn::Idx(shape, bound) => {
+                RefIn::Idx(Tensor::from_fn(*shape, |_| stream.below(*bound as usize) as u32))
+            }
+        })
+        .collect()
+}

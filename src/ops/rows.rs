@@ -1,0 +1,310 @@
+//! Row kernels: ops that take a maximum and a sum along the last axis and then compute each element
+//! from them (softmax and its relatives). One [`RowKernel`] of two little programs is both the CPU code
+//! and the CUDA text, so a formula stands in one place.
+
+use super::map::{self, grid};
+use super::program::{BLOCK, Program, Registers};
+use super::{CpuRun, CudaRun};
+use crate::device::cuda::Args;
+use crate::error::Result;
+use crate::numerics::sum::{self, CHUNK, LANES, Tree};
+use crate::device::cpu::simd::simd_fn;
+use std::fmt::Write;
+
+/// How a row becomes its results. With `x` the row's elements of each input:
+/// `m = max x0` (NaN ignored), `t = term(x…, m)`, `s = Σ t` by the row rule, `y = post(x…, m, s, t, hit, g)`
+/// where `hit` is 1 at the row's label and 0 elsewhere and `g` is a scalar input.
+#[derive(Clone, Debug)]
+pub(crate) struct RowKernel {
+    /// Kernel name in traces.
+    pub name: &'static str,
+    /// Number of inputs that have rows; they come first.
+    pub ins: usize,
+    /// Whether `m` is needed; it is +0 otherwise.
+    pub max: bool,
+    /// The summand.
+    pub term: Program,
+    /// The result.
+    pub post: Program,
+    /// Position of the label input, if there is one.
+    pub labels: Option<usize>,
+    /// Position of the scalar input, if there is one.
+    pub scalar: Option<usize>,
+    /// One result per row, from the element at the label, instead of one per element.
+    pub per_row: bool,
+}
+
+simd_fn! {
+    /// The largest element, NaN ignored, -inf for none; never -0.
+    pub(crate) fn row_max(simd, x: &[f32]) -> f32 {
+        let mut lanes = [f32::NEG_INFINITY; LANES];
+        let mut pieces = x.chunks_exact(LANES);
+        for piece in &mut pieces {
+            for (m, &x) in lanes.iter_mut().zip(piece) {
+                *m = if x > *m { x } else { *m };
+            }
+        }
+        for (m, &x) in lanes.iter_mut().zip(pieces.remainder()) {
+            *m = if x > *m { x } else { *m };
+        }
+        // Which of several equal maxima is met first cannot matter once -0 is made +0.
+        lanes.iter().fold(f32::NEG_INFINITY, |m, &x| if x > m { x } else { m }) + 0.0
+    }
+}
+
+simd_fn! {
+    /// Sum of at most one chunk of the row rule.
+    pub(crate) fn chunk_sum(simd, x: &[f32]) -> f32 {
+        sum::chunk(x.len(), |i| x[i])
+    }
+}
+
+impl RowKernel {
+    /// Runs on the CPU over rows of `columns` elements.
+    pub(crate) fn run_cpu(&self, columns: usize, run: CpuRun<'_>) {
+        let rows = if columns == 0 { 0 } else { run.ins[0].len() / columns };
+        if rows == 0 {
+            return;
+        }
+        let width = if self.per_row { 1 } else { columns };
+        let rows_per_task = (16 * 1024 / columns).max(1);
+        let (simd, ins) = (run.simd, run.ins);
+        let labels: &[u32] = self.labels.map_or(&[], |i| bytemuck::cast_slice(ins[i]));
+        let g = self.scalar.map_or(0.0, |i| ins[i][0]);
+        run.pool.chunks_mut(run.out, rows_per_task * width, |task, out| {
+            let (mut term, mut post) = (Registers::new(&self.term), Registers::new(&self.post));
+            let mut t = [0.0f32; CHUNK];
+            let fill = BLOCK.min(columns);
+            let (mut m_block, mut s_block, g_block) = ([0.0f32; BLOCK], [0.0f32; BLOCK], [g; BLOCK]);
+            for (i, out) in out.chunks_mut(width).enumerate() {
+                let row = task * rows_per_task + i;
+                let at = row * columns;
+                let m = if self.max { row_max(simd, &ins[0][at..at + columns]) } else { 0.0 };
+                m_block[..fill].fill(m);
+                let mut tree = Tree::new();
+                let mut args: [&[f32]; 16] = [&[]; 16];
+                for start in (0..columns).step_by(CHUNK) {
+                    let len = CHUNK.min(columns - start);
+                    for (b, t) in t[..len].chunks_mut(BLOCK).enumerate() {
+                        let from = at + start + b * BLOCK;
+                        for (a, x) in args.iter_mut().zip(&ins[..self.ins]) {
+                            *a = &x[from..from + t.len()];
+                        }
+                        args[self.ins] = &m_block[..t.len()];
+                        term.run(simd, &self.term, &args[..self.ins + 1], t);
+                    }
+                    tree.push(chunk_sum(simd, &t[..len]));
+                    if !self.per_row {
+                        out[start..start + len].copy_from_slice(&t[..len]);
+                    }
+                }
+                let s = tree.finish();
+                s_block[..fill].fill(s);
+                let label = labels.get(row).map_or(usize::MAX, |&l| l as usize);
+                let results = out.len();
+                for (b, out) in out.chunks_mut(BLOCK).enumerate() {
+                    let n = out.len();
+                    let start = if self.per_row { label.min(columns - 1) } else { b * BLOCK };
+                    let mut terms = [0.0f32; BLOCK];
+                    terms[..n].copy_from_slice(out);
+                    let mut hit = [0.0f32; BLOCK];
+                    if self.labels.is_some() && (start..start + n).contains(&label) {
+                        hit[label - start] = 1.0;
+                    }
+                    let mut args: [&[f32]; 16] = [&[]; 16];
+                    for (a, x) in args.iter_mut().zip(&ins[..self.ins]) {
+                        *a = &x[at + start..at + start + n];
+                    }
+                    let rest: [&[f32]; 5] =
+                        [&m_block[..n], &s_block[..n], &terms[..n], &hit[..n], &g_block[..n]];
+                    args[self.ins..self.ins + 5].copy_from_slice(&rest);
+                    post.run(simd, &self.post, &args[..self.ins + 5], out);
+                }
+                debug_assert_eq!(results, width);
+            }
+        });
+    }
+
+    /// Words of workspace on CUDA: the chunk sums of long rows and the levels above them.
+    pub(crate) fn workspace(rows: usize, columns: usize) -> usize {
+        if columns <= CHUNK { 0 } else { rows * partials(columns) }
+    }
+
+    /// Queues the kernel on CUDA.
+    pub(crate) fn run_cuda(&self, columns: usize, run: &CudaRun<'_>) -> Result<()> {
+        let elements = run.metas[0].shape.numel();
+        if elements == 0 {
+            return Ok(());
+        }
+        let rows = elements / columns;
+        let (module, source) = self.module(columns);
+        let kernel = run.cuda.kernel(&module, &source, "rows")?;
+        let mut args = Args::new();
+        args.ptr(run.out);
+        for &x in &run.ins[..self.ins] {
+            args.ptr(x);
+        }
+        args.ptr(self.labels.map_or(0, |i| run.ins[i])).ptr(self.scalar.map_or(0, |i| run.ins[i]));
+        args.ptr(run.workspace).u64(partials(columns) as u64).u64(rows as u64).u64(columns as u64);
+        for &k in self.term.consts().iter().chain(self.post.consts()) {
+            args.f32(k);
+        }
+        let blocks = if columns <= CHUNK {
+            grid(run.cuda, rows * 32)
+        } else {
+            [rows.min(run.cuda.sm_count() as usize * 4) as u32, 1, 1]
+        };
+        let block = if columns <= CHUNK { 256 } else { 512 };
+        run.cuda.launch(kernel, blocks, block, 0, &args)
+    }
+
+    /// Module name and source for rows of `columns` elements.
+    pub(crate) fn module(&self, columns: usize) -> (String, String) {
+        let (variant, body) = if columns <= CHUNK {
+            let per_lane = columns.div_ceil(LANES).next_power_of_two();
+            (format!("warp{per_lane}"), self.warp_text(per_lane))
+        } else {
+            ("block".to_string(), self.block_text())
+        };
+        let source = format!("{}{}", map::prelude(), body);
+        (format!("rows_{}_{variant}", self.name), source)
+    }
+
+    /// Kernel head, and the two programs as device functions over the row's values.
+    fn head(&self) -> String {
+        let mut t = String::new();
+        let function = |t: &mut String, name: &str, program: &Program, tail: &[&str]| {
+            let mut params: Vec<String> = (0..self.ins).map(|i| format!("float x{i}")).collect();
+            params.extend(tail.iter().enumerate().map(|(j, _)| format!("float x{}", self.ins + j)));
+            params.extend((0..program.consts().len()).map(|c| format!("float k{c}")));
+            let _ = writeln!(t, "__device__ __forceinline__ float {name}({}) {{", params.join(", "));
+            t.push_str(&program.cuda());
+            t.push_str("return y0;\n}\n");
+        };
+        function(&mut t, "term", &self.term, &["m"]);
+        function(&mut t, "post", &self.post, &["m", "s", "t", "hit", "g"]);
+        t.push_str("extern \"C\" __global__ void rows(float* __restrict__ out");
+        for i in 0..self.ins {
+            let _ = write!(t, ", const float* __restrict__ in{i}");
+        }
+        t.push_str(", const unsigned* __restrict__ labels, const float* __restrict__ scalar, float* partial, unsigned long long partials, unsigned long long rows, unsigned long long columns");
+        for c in 0..self.term.consts().len() {
+            let _ = write!(t, ", float kt{c}");
+        }
+        for c in 0..self.post.consts().len() {
+            let _ = write!(t, ", float kp{c}");
+        }
+        t.push_str(") {\n");
+        let g = if self.scalar.is_some() { "scalar[0]" } else { "0.0f" };
+        let _ = writeln!(t, "const float g = {g};");
+        t.push_str("const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;\n");
+        t
+    }
+
+    /// A call of `term` or `post` with the given expressions for the inputs and what follows them.
+    fn call(&self, name: &str, x: impl Fn(usize) -> String, tail: &str, consts: usize, prefix: &str) -> String {
+        let mut args: Vec<String> = (0..self.ins).map(x).collect();
+        args.push(tail.to_string());
+        args.extend((0..consts).map(|c| format!("{prefix}{c}")));
+        format!("{name}({})", args.join(", "))
+    }
+
+    fn term_call(&self, x: impl Fn(usize) -> String) -> String {
+        self.call("term", x, "m", self.term.consts().len(), "kt")
+    }
+
+    fn post_call(&self, x: impl Fn(usize) -> String, t: &str, hit: &str) -> String {
+        self.call("post", x, &format!("m, s, {t}, {hit}, g"), self.post.consts().len(), "kp")
+    }
+
+    /// One warp per row, the row in registers: element `lane + 32 q` is lane `lane`'s `q`-th, which is the
+    /// lane it has in the row rule. Each input is read once, 4 bytes per element; the result written once.
+    fn warp_text(&self, per_lane: usize) -> String {
+        let mut t = self.head();
+        t.push_str("for (unsigned long long row = blockIdx.x * 8ull + warp; row < rows; row += gridDim.x * 8ull) {\n");
+        t.push_str("const unsigned long long at = row * columns;\n");
+        for i in 0..self.ins {
+            let _ = writeln!(t, "float v{i}[{per_lane}];");
+        }
+        let each = format!("#pragma unroll\nfor (unsigned q = 0; q < {per_lane}; ++q) {{ const unsigned j = lane + 32 * q; const bool in = j < columns;");
+        let _ = writeln!(t, "{each}");
+        for i in 0..self.ins {
+            let _ = writeln!(t, "v{i}[q] = in ? in{i}[at + j] : 0.0f;");
+        }
+        t.push_str("}\nfloat m = 0.0f;\n");
+        if self.max {
+            let _ = writeln!(t, "m = -__int_as_float(0x7f800000);\n{each} if (in && v0[q] > m) m = v0[q]; }}");
+            t.push_str("#pragma unroll\nfor (int o = 16; o > 0; o /= 2) { const float other = __shfl_xor_sync(0xffffffffu, m, o); if (other > m) m = other; }\nm = __fadd_rn(m, 0.0f);\n");
+        }
+        let v = |i: usize| format!("v{i}[q]");
+        let _ = writeln!(t, "float t[{per_lane}]; float s = 0.0f;\n{each} t[q] = {}; if (in) s = __fadd_rn(s, t[q]); }}", self.term_call(v));
+        t.push_str("#pragma unroll\nfor (int o = 16; o > 0; o /= 2) s = __fadd_rn(s, __shfl_down_sync(0xffffffffu, s, o));\ns = __shfl_sync(0xffffffffu, s, 0);\n");
+        if self.labels.is_some() {
+            t.push_str("const unsigned label = labels[row];\n");
+        }
+        if self.per_row {
+            let _ = writeln!(t, "{each} if (in && j == label) out[row] = {}; }}", self.post_call(v, "t[q]", "1.0f"));
+        } else {
+            let hit = if self.labels.is_some() { "(j == label ? 1.0f : 0.0f)" } else { "0.0f" };
+            let _ = writeln!(t, "{each} if (in) out[at + j] = {}; }}", self.post_call(v, "t[q]", hit));
+        }
+        t.push_str("}\n}\n");
+        t
+    }
+
+    /// One block of 16 warps per row. The row is read three times (maximum, sum, result), the second and
+    /// third time mostly from the L2 cache. Each warp sums whole chunks of the row rule; the chunk sums go
+    /// through `partial` level by level.
+    fn block_text(&self) -> String {
+        let mut t = self.head();
+        t.push_str("__shared__ float best[16];\n");
+        t.push_str("for (unsigned long long row = blockIdx.x; row < rows; row += gridDim.x) {\n");
+        t.push_str("const unsigned long long at = row * columns;\nfloat m = 0.0f;\n");
+        if self.max {
+            t.push_str("m = -__int_as_float(0x7f800000);\nfor (unsigned long long j = threadIdx.x; j < columns; j += 512) { const float x = in0[at + j]; if (x > m) m = x; }\n");
+            t.push_str("for (int o = 16; o > 0; o /= 2) { const float other = __shfl_xor_sync(0xffffffffu, m, o); if (other > m) m = other; }\n");
+            t.push_str("if (lane == 0) best[warp] = m;\n__syncthreads();\nfor (int w = 0; w < 16; ++w) if (best[w] > m) m = best[w];\nm = __fadd_rn(m, 0.0f);\n");
+        }
+        let x = |i: usize| format!("in{i}[at + j]");
+        let _ = writeln!(t, "float* sums = partial + row * partials;\nunsigned long long count = (columns + {CHUNK} - 1) / {CHUNK};");
+        let _ = writeln!(
+            t,
+            "for (unsigned long long c = warp; c < count; c += 16) {{ float s = 0.0f; const unsigned long long end = columns < (c + 1) * {CHUNK} ? columns : (c + 1) * {CHUNK};\n#pragma unroll 8\nfor (unsigned long long j = c * {CHUNK} + lane; j < end; j += 32) s = __fadd_rn(s, {});",
+            self.term_call(x)
+        );
+        t.push_str("for (int o = 16; o > 0; o /= 2) s = __fadd_rn(s, __shfl_down_sync(0xffffffffu, s, o));\nif (lane == 0) sums[c] = s; }\n__syncthreads();\n");
+        let _ = writeln!(
+            t,
+            "while (count > 1) {{ float* next = sums + count; const unsigned long long groups = (count + {CHUNK} - 1) / {CHUNK};\nfor (unsigned long long c = warp; c < groups; c += 16) {{ float s = 0.0f; const unsigned long long end = count < (c + 1) * {CHUNK} ? count : (c + 1) * {CHUNK};\nfor (unsigned long long j = c * {CHUNK} + lane; j < end; j += 32) s = __fadd_rn(s, sums[j]);\nfor (int o = 16; o > 0; o /= 2) s = __fadd_rn(s, __shfl_down_sync(0xffffffffu, s, o));\nif (lane == 0) next[c] = s; }}\n__syncthreads(); sums = next; count = groups; }}\nconst float s = sums[0];"
+        );
+        if self.labels.is_some() {
+            t.push_str("const unsigned label = labels[row];\n");
+        }
+        if self.per_row {
+            let _ = writeln!(
+                t,
+                "if (threadIdx.x == 0) {{ const unsigned long long j = label; out[row] = {}; }}",
+                self.post_call(x, &self.term_call(x), "1.0f")
+            );
+        } else {
+            let hit = if self.labels.is_some() { "(j == label ? 1.0f : 0.0f)" } else { "0.0f" };
+            let _ = writeln!(
+                t,
+                "#pragma unroll 4\nfor (unsigned long long j = threadIdx.x; j < columns; j += 512) {{ out[at + j] = {}; }}",
+                self.post_call(x, &self.term_call(x), hit)
+            );
+        }
+        t.push_str("__syncthreads();\n}\n}\n");
+        t
+    }
+}
+
+/// Words of `partial` one long row takes: its chunk sums and the levels above.
+fn partials(columns: usize) -> usize {
+    let (mut count, mut words) = (columns.div_ceil(CHUNK), 0);
+    while count > 1 {
+        words += count;
+        count = count.div_ceil(CHUNK);
+    }
+    words + 1
+}
