@@ -2,8 +2,25 @@
 
 pub mod device;
 pub mod error;
+pub mod graph;
+pub mod nn;
 pub mod numerics;
 pub mod ops;
+pub mod optim;
 pub mod scalar;
+pub mod session;
 pub mod shape;
+pub mod tape;
 pub mod tensor;
+
+/// What most programs need.
+pub mod prelude {
+    pub use crate::device::Device;
+    pub use crate::error::{Error, Result};
+    pub use crate::graph::{Batch, TrainStep};
+    pub use crate::nn::{Linear, Mlp};
+    pub use crate::optim::Optimizer;
+    pub use crate::session::{Grads, Param, Params, Session, Var};
+    pub use crate::shape::Shape;
+    pub use crate::tensor::Tensor;
+}

@@ -78,6 +78,10 @@ macro_rules! rows {
                 vec![map::module(&self.program(), &ins[0].shape, &plain(ins[0].shape, Self::ARITY))]
             }
 
+            fn as_program(&self, _ins: &[Meta]) -> Option<Program> {
+                Some(self.program())
+            }
+
             fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {
                 record_gradients(self, r, io, dy)
             }

@@ -135,6 +135,10 @@ impl Op for BroadcastTo {
         vec![map::module(&identity(), &self.shape, &[self.map.access(&ins[0].shape)])]
     }
 
+    fn as_program(&self, ins: &[Meta]) -> Option<Program> {
+        (self.map == AxisMap::trailing(&ins[0].shape, &self.shape)).then(identity)
+    }
+
     fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {
         // dx[i] = sum of dy over all o that read i
         let x = r.meta(io.ins[0]).shape;
@@ -284,6 +288,64 @@ impl Op for Reshape {
     fn from_attrs(attrs: &Attrs) -> Result<Reshape> {
         attrs.only(&["shape"])?;
         Ok(Reshape { shape: Shape::new(&attrs.list("shape")?)? })
+    }
+}
+
+/// The same value, through which no gradient flows. Shares memory with its input.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Detach;
+
+impl Op for Detach {
+    const NAME: &'static str = "detach";
+
+    fn shape(&self, ins: &[Meta]) -> Result<Meta> {
+        let [x] = super::arity(Self::NAME, ins)?;
+        Ok(x)
+    }
+
+    fn is_view(&self) -> bool {
+        true
+    }
+
+    fn cpu(&self, run: CpuRun<'_>) {
+        run.out.copy_from_slice(run.ins[0]);
+    }
+
+    fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {
+        run.cuda.copy(run.out, run.ins[0], run.shape.numel() * 4)
+    }
+
+    fn cuda_modules(&self, _ins: &[Meta], _sm_count: u32) -> Vec<(String, String)> {
+        Vec::new()
+    }
+
+    fn vjp(&self, _r: &mut dyn Recorder, _io: Io<'_>, _dy: Val) -> Result<Vec<Option<Val>>> {
+        Ok(vec![None])
+    }
+
+    fn reference<T: Scalar>(&self, ins: &[RefIn<T>]) -> Result<Tensor<T>> {
+        ins[0].num().cloned()
+    }
+
+    fn samples() -> Vec<Sample<Detach>> {
+        sample_shapes().into_iter().map(|s| Sample { op: Detach, ins: vec![SampleIn::any(s)] }).collect()
+    }
+
+    fn rejects() -> Vec<Reject<Detach>> {
+        vec![Reject { op: Detach, ins: vec![], want: "Arity" }]
+    }
+
+    fn bound(&self, _ins: &[Meta]) -> Bound {
+        EXACT
+    }
+
+    fn differentiable(&self) -> bool {
+        false
+    }
+
+    fn from_attrs(attrs: &Attrs) -> Result<Detach> {
+        attrs.only(&[])?;
+        Ok(Detach)
     }
 }
 

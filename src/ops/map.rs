@@ -393,6 +393,10 @@ impl Op for Map {
         vec![module(&self.program, &self.shape, &self.accesses(ins))]
     }
 
+    fn as_program(&self, _ins: &[Meta]) -> Option<Program> {
+        Some((*self.program).clone())
+    }
+
     fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {
         let mut args = io.ins.to_vec();
         args.push(dy);

@@ -202,6 +202,17 @@ template <int ROWS, int T, Layout L, bool VEC> struct Tile {
 
 // One k step: every accumulator takes one fused multiply-add.
 __device__ __forceinline__ void step(float (&acc)[TM][TN], const float (&fa)[TM], const float (&fb)[TN]) {
+#ifdef DITTO_ORDER
+#pragma unroll
+    for (int j = 0; j < TN; ++j) {
+#pragma unroll
+        for (int ii = 0; ii < TM; ++ii) {
+            int i = j & 1 ? TM - 1 - ii : ii;
+            acc[i][j] = __fmaf_rn(fa[i], fb[j], acc[i][j]);
+        }
+    }
+    return;
+#endif
 #pragma unroll
     for (int i = 0; i < TM; ++i) {
 #pragma unroll
@@ -223,41 +234,70 @@ struct Place {
     idx rows, cols;  // how many rows and columns are left from there
 };
 
+// Loads and stores of W floats that happen only if `in` is not 0; written out so that each stays one instruction.
+template <int W> __device__ __forceinline__ void load_if(Vec<W>& v, const float* p, unsigned in) {
+    if constexpr (W == 4)
+        asm volatile("{.reg .pred p; setp.ne.b32 p, %5, 0; @p ld.global.v4.f32 {%0, %1, %2, %3}, [%4];}"
+                     : "+f"(v.v[0]), "+f"(v.v[1]), "+f"(v.v[2]), "+f"(v.v[3]) : "l"(p), "r"(in));
+    else if constexpr (W == 2)
+        asm volatile("{.reg .pred p; setp.ne.b32 p, %3, 0; @p ld.global.v2.f32 {%0, %1}, [%2];}"
+                     : "+f"(v.v[0]), "+f"(v.v[1]) : "l"(p), "r"(in));
+    else
+        asm volatile("{.reg .pred p; setp.ne.b32 p, %2, 0; @p ld.global.f32 %0, [%1];}"
+                     : "+f"(v.v[0]) : "l"(p), "r"(in));
+}
+template <int W> __device__ __forceinline__ void store_if(const Vec<W>& v, float* p, unsigned in) {
+    if constexpr (W == 4)
+        asm volatile("{.reg .pred p; setp.ne.b32 p, %5, 0; @p st.global.v4.f32 [%4], {%0, %1, %2, %3};}" ::"f"(v.v[0]),
+                     "f"(v.v[1]), "f"(v.v[2]), "f"(v.v[3]), "l"(p), "r"(in));
+    else if constexpr (W == 2)
+        asm volatile("{.reg .pred p; setp.ne.b32 p, %3, 0; @p st.global.v2.f32 [%2], {%0, %1};}" ::"f"(v.v[0]),
+                     "f"(v.v[1]), "l"(p), "r"(in));
+    else
+        asm volatile("{.reg .pred p; setp.ne.b32 p, %2, 0; @p st.global.f32 [%1], %0;}" ::"f"(v.v[0]), "l"(p), "r"(in));
+}
+
 // Adds the accumulators to what earlier chunks left in the output, then, after the last chunk, the bias,
 // and writes the sum. What is absent (an earlier chunk, a bias) is -0.0, which changes no bit of a sum.
-// BATCH rows at a time, so that several loads are on their way together.
+// Row i + BATCH is loaded before row i is written, so that several loads are on their way together.
 __device__ __forceinline__ void store(const float (&acc)[TM][TN], const Place& at, bool first, bool last) {
     constexpr int W = DITTO_VC ? VN : 1, COLS = TN / W, BATCH = TM < 2 ? 1 : 2;
-    const idx old_rows = first ? 0 : at.rows, bias_cols = last ? at.cols : 0;
-    Vec<W> old[BATCH][COLS];
+    unsigned cols = 0;  // bit c: group c of the columns is in the matrix
+#pragma unroll
+    for (int c = 0; c < COLS; ++c) cols |= (unsigned)(c * W / VN * (LN * VN) + c * W % VN < at.cols) << c;
+    Vec<W> old[BATCH][COLS], add[COLS];
+#pragma unroll
+    for (int c = 0; c < COLS; ++c) {
+#pragma unroll
+        for (int e = 0; e < W; ++e) add[c].v[e] = -0.0f;
+        if (DITTO_BIAS) load_if(add[c], at.bias + c * W / VN * (LN * VN) + c * W % VN, last ? cols & 1u << c : 0);
+    }
 #pragma unroll
     for (int i = 0; i < TM + BATCH; ++i) {
-        // Row i is loaded in the same turn as row i - BATCH is written.
         if (i >= BATCH) {
             const int r = i - BATCH, di = r / VM * (LM * VM) + r % VM;
             float* line = at.out + (i64)di * at.ldc;
+            const unsigned in = di < at.rows ? cols : 0;
 #pragma unroll
             for (int c = 0; c < COLS; ++c) {
                 const int dj = c * W / VN * (LN * VN) + c * W % VN;
-                Vec<W> v = old[r % BATCH][c], add;
+                Vec<W> v = old[r % BATCH][c];
 #pragma unroll
-                for (int e = 0; e < W; ++e) add.v[e] = -0.0f;
-                if (DITTO_BIAS && dj < bias_cols) add = *(const Vec<W>*)(at.bias + dj);
-#pragma unroll
-                for (int e = 0; e < W; ++e) v.v[e] = FINISH(__fadd_rn(v.v[e], acc[r][c * W + e]), add.v[e]);
-                if (di < at.rows && dj < at.cols) *(Vec<W>*)(line + dj) = v;
+                for (int e = 0; e < W; ++e) v.v[e] = FINISH(__fadd_rn(v.v[e], acc[r][c * W + e]), add[c].v[e]);
+                store_if(v, line + dj, in & 1u << c);
             }
         }
         if (i < TM) {
             const int di = i / VM * (LM * VM) + i % VM;
             const float* line = at.out + (i64)di * at.ldc;
+            const unsigned in = !first && di < at.rows ? cols : 0;
 #pragma unroll
             for (int c = 0; c < COLS; ++c) {
                 const int dj = c * W / VN * (LN * VN) + c * W % VN;
                 Vec<W>& v = old[i % BATCH][c];
 #pragma unroll
                 for (int e = 0; e < W; ++e) v.v[e] = -0.0f;
-                if (di < old_rows && dj < at.cols) v = *(const Vec<W>*)(line + dj);
+                load_if(v, line + dj, in & 1u << c);
             }
         }
     }

@@ -120,9 +120,9 @@ pub(crate) const TILES: [Tile; 9] = [
     Tile { warps: [2, 2], thread: [8, 8], bk: 8, group: 1, stages: 4, blocks: 3, alone: 90.0, full: 75.0 },
     Tile { warps: [2, 2], thread: [4, 8], bk: 16, group: 4, stages: 4, blocks: 3, alone: 50.0, full: 42.0 },
     Tile { warps: [2, 2], thread: [4, 4], bk: 16, group: 4, stages: 4, blocks: 4, alone: 30.0, full: 24.0 },
-    Tile { warps: [2, 2], thread: [2, 4], bk: 32, group: 8, stages: 4, blocks: 3, alone: 20.0, full: 16.0 },
+    Tile { warps: [2, 2], thread: [2, 4], bk: 32, group: 4, stages: 4, blocks: 4, alone: 20.0, full: 16.0 },
     Tile { warps: [2, 2], thread: [2, 2], bk: 32, group: 8, stages: 4, blocks: 4, alone: 14.0, full: 10.0 },
-    Tile { warps: [1, 2], thread: [2, 2], bk: 32, group: 8, stages: 4, blocks: 8, alone: 11.0, full: 6.0 },
+    Tile { warps: [1, 2], thread: [2, 2], bk: 32, group: 4, stages: 4, blocks: 8, alone: 11.0, full: 6.0 },
     Tile { warps: [1, 4], thread: [2, 4], bk: 32, group: 8, stages: 4, blocks: 3, alone: 11.0, full: 6.0 },
 ];
 

@@ -73,6 +73,7 @@ macro_rules! with_ops {
             mean: reduce::Mean,
             broadcast_to: layout::BroadcastTo,
             reshape: layout::Reshape,
+            detach: layout::Detach,
             permute: layout::Permute,
             matmul: matmul::MatMul,
             bmm: matmul::Bmm,
@@ -332,6 +333,12 @@ pub trait Op: Clone + PartialEq + Debug + Sized {
     /// The CUDA modules the launch will want, as (name, source), for compiling ahead.
     fn cuda_modules(&self, ins: &[Meta], sm_count: u32) -> Vec<(String, String)>;
 
+    /// For an elementwise op or broadcast: the program it applies to its inputs, broadcast by NumPy's rule.
+    /// This is what fusion joins.
+    fn as_program(&self, _ins: &[Meta]) -> Option<program::Program> {
+        None
+    }
+
     /// Records the gradients of the inputs given the gradient `dy` of the value; `None` where there is
     /// none to be had (indices, or no dependence).
     fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>>;
@@ -418,6 +425,11 @@ macro_rules! any_op {
             /// See [`Op::cuda_modules`].
             pub fn cuda_modules(&self, ins: &[Meta], sm_count: u32) -> Vec<(String, String)> {
                 match self { $(AnyOp::$op(op) => op.cuda_modules(ins, sm_count),)* }
+            }
+
+            /// See [`Op::as_program`].
+            pub fn as_program(&self, ins: &[Meta]) -> Option<program::Program> {
+                match self { $(AnyOp::$op(op) => op.as_program(ins),)* }
             }
 
             /// See [`Op::vjp`].

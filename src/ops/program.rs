@@ -57,6 +57,11 @@ macro_rules! instructions {
             /// All instructions.
             pub const ALL: &'static [Instr] = &[$(Instr::$name,)*];
 
+            /// Name in printed programs.
+            pub fn name(self) -> &'static str {
+                match self { $(Instr::$name => stringify!($name),)* }
+            }
+
             /// Number of arguments.
             pub fn arity(self) -> usize {
                 match self { $(Instr::$name => [$(stringify!($arg)),*].len(),)* }
@@ -463,7 +468,8 @@ fn derivative<R: Real>(instr: Instr, args: [R; 4], y: R, g: R) -> [Option<R>; 4]
             [Some(is_zero), Some(by_exponent), None, None]
         }
         Instr::Max => extremum(a, b, g),
-        Instr::Min => extremum(b, a, g).map_pair_swap(),
+        // The smaller of two is the larger one's mirror image.
+        Instr::Min => extremum(b, a, g),
         Instr::Fma => [Some(g * b), Some(g * a), Some(g), None],
         Instr::WhereGt => {
             let zero = c(0.0);
@@ -478,17 +484,6 @@ fn extremum<R: Real>(a: R, b: R, g: R) -> [Option<R>; 4] {
     let to_a = R::where_gt(a, b, g, R::where_gt(b, a, zero, half));
     let to_b = R::where_gt(b, a, g, R::where_gt(a, b, zero, half));
     [Some(to_a), Some(to_b), None, None]
-}
-
-trait PairSwap {
-    fn map_pair_swap(self) -> Self;
-}
-
-impl<R> PairSwap for [Option<R>; 4] {
-    fn map_pair_swap(self) -> Self {
-        let [a, b, c, d] = self;
-        [b, a, c, d]
-    }
 }
 
 /// Registers of the CPU evaluator, made once per task.

@@ -1,11 +1,11 @@
 //! Matrix products whose every element is summed in one fixed order.
 //!
 //! An element is the sum over chunks of `K_CHUNK` terms; in a chunk an FMA chain runs up k from +0.0, and chunk
-//! sums are added upwards. Caches want shorter runs of k than a chunk, so a tile parks its unfinished chains in a
-//! scratch tile and takes them up again in the next run; only a finished chunk meets C. Threads share out blocks
+//! sums are added upwards. Caches want shorter runs of k than a chunk, so a tile parks its unfinished chains in
+//! the workspace and takes them up again in the next run; only a finished chunk meets C. Threads share out blocks
 //! of C only, so neither their number nor the tile shape can change a bit. Vectors run along n and elements of A
-//! are broadcast; tiles at the lower edge have fewer rows, those at the right edge masked columns. A is packed
-//! per block, by copying; B is packed by the first tile that reads it, or transposed by shuffles.
+//! are broadcast; tiles at the lower edge have fewer rows, those at the right edge masked columns. Panels of A
+//! and B are packed by copying or transposing, as they are stored; what is used only once is read in place.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -18,22 +18,26 @@ pub const K_CHUNK: usize = 1024;
 
 /// The most floats of packed A in a block, which then stays in a second-level cache.
 const A_BLOCK: usize = 200 * K_CHUNK;
-/// The most floats of packed B in use at a time, which then stay in a first-level cache.
-const B_STRIP: usize = 8192;
+/// The most columns of B that are packed at a time, if chains are parked meanwhile.
+const STRIP: usize = 2 * PANEL;
+/// The most floats of packed B.
+const B_STRIP: usize = STRIP * K_RUN;
 /// The most terms of a run of k that is shared by several tiles.
-const K_RUN: usize = 256;
+const K_RUN: usize = 128;
 /// The same for tiles that are alone in reading B, in place: so few that the pages of their rows stay at hand.
 const K_THIN: usize = 32;
+/// The most terms of a run for which the writing of C outweighs the reading of B.
+const K_SHORT: usize = 32;
 /// Width in floats of the widest panel of packed B.
 const PANEL: usize = 32;
 /// The most rows of a tile, over all levels.
 const MAX_MR: usize = 14;
 /// Floats in a cache line.
 const LINE: usize = 16;
-/// Columns of a block up to which packing A does not pay.
+/// Columns of C up to which packing A does not pay.
 const DIRECT_N: usize = 64;
-/// How many rows of B ahead a tile asks for what it reads in place.
-const AHEAD: usize = 12;
+/// How many terms ahead a tile asks for what it reads.
+const AHEAD: usize = 16;
 
 /// A batch of products C = A B, with an optional bias along the columns of C.
 ///
@@ -94,9 +98,10 @@ impl Gemm {
         scratch: &mut [f32],
     ) {
         let Gemm { batch, m, n, k, .. } = *self;
-        assert_eq!(a.len(), batch * m * k, "length of a");
-        assert_eq!(b.len(), batch * k * n, "length of b");
-        assert_eq!(c.len(), batch * m * n, "length of c");
+        let len = |x: usize, y: usize| batch.checked_mul(x)?.checked_mul(y);
+        assert_eq!(Some(a.len()), len(m, k), "length of a");
+        assert_eq!(Some(b.len()), len(k, n), "length of b");
+        assert_eq!(Some(c.len()), len(m, n), "length of c");
         assert!(bias.is_none_or(|bias| bias.len() == n), "length of bias");
         if c.is_empty() {
             return;
@@ -172,11 +177,12 @@ impl Gemm {
         let (m, n, kc) = (self.m.max(1), self.n.max(1), self.k.clamp(1, K_CHUNK));
         let tall = (A_BLOCK / kc.max(64) / MAX_MR).max(1) * MAX_MR;
         let (mut row_blocks, mut col_blocks) = (m.div_ceil(tall), 1);
-        let work = self.batch * m * n * self.k.max(4);
+        let batch = self.batch.max(1);
+        let work = batch * m * n * self.k.max(4);
         let target = if threads == 1 { 1 } else { (work >> 15).clamp(1, 4 * threads) };
-        while self.batch * row_blocks * col_blocks < target {
+        while batch * row_blocks * col_blocks < target {
             let (rows, cols) = (m.div_ceil(row_blocks), n.div_ceil(col_blocks));
-            if cols > PANEL && (cols > 2 * rows || rows <= 8 * MAX_MR) {
+            if cols > PANEL && (cols > 2 * rows || rows <= 16 * MAX_MR) {
                 col_blocks += 1;
             } else if rows > MAX_MR {
                 row_blocks += 1;
@@ -195,8 +201,8 @@ impl Gemm {
             col_blocks: n.div_ceil(cols),
             a_len: a_len.next_multiple_of(LINE),
             b_len: B_STRIP,
-            // One panel of columns, or all of them if a tile has all the rows.
-            acc_len: if rows <= MAX_MR { rows * (cols + 7 * PANEL) } else { rows * PANEL },
+            // The columns of a strip, or all of them if a tile has all the rows; filled up to whole tiles.
+            acc_len: rows * if rows <= MAX_MR { cols.max(STRIP) + 7 * PANEL } else { STRIP },
         }
     }
 }
@@ -247,7 +253,7 @@ impl Work {
     unsafe fn block(&self, task: usize, scratch: *mut f32, packed: &mut Option<usize>) {
         let Gemm { m, n, k, ta, tb, .. } = self.gemm;
         let Plan { row_blocks, col_blocks, a_len, b_len, .. } = self.plan;
-        let Kernels { width, mr, ref wide, tile, pack_a, pack_b } = *self.kernels;
+        let Kernels { width, mr, ref wide, tile, pack_lines, pack_turned } = *self.kernels;
         let (row_task, col_task) = (task / col_blocks, task % col_blocks);
         let batch = row_task / row_blocks;
         let (i0, j0) = (row_task % row_blocks * self.plan.rows, col_task * self.plan.cols);
@@ -262,10 +268,11 @@ impl Work {
         let shared = panels.count > 1;
         // Blocks with few rows use B once and in place; others use A once and in place if they have few columns.
         let in_place_b = !shared && !tb;
-        let in_place_a = !shared || j1 - j0 <= DIRECT_N;
+        let in_place_a = !shared || n <= DIRECT_N;
         let most = if in_place_b { wide[panels.height - 1] } else { 2 };
 
-        for chunk in 0..k.div_ceil(K_CHUNK).max(1) {
+        let chunks = k.div_ceil(K_CHUNK).max(1);
+        for chunk in 0..chunks {
             let k0 = chunk * K_CHUNK;
             let kc = (k - k0).min(K_CHUNK);
             let runs = kc.div_ceil(if in_place_b { K_THIN } else { K_RUN }).max(1);
@@ -277,7 +284,7 @@ impl Work {
                 (true, true) => (m, true),
                 (true, false) => (k, false),
             };
-            let key = Some(row_task * k.div_ceil(K_CHUNK).max(1) + chunk);
+            let key = Some(row_task * chunks + chunk);
             if !in_place_a && *packed != key {
                 for r in 0..runs {
                     let (kr, len) = (k0 + r * run, run.min(kc - r * run));
@@ -287,9 +294,9 @@ impl Work {
                         // which is at most a third wider than a panel, per term and panel.
                         unsafe {
                             if ta {
-                                pack_a(a.add(kr * m + i), m, mr, len, to);
+                                pack_lines(a.wrapping_add(kr * m + i), m, mr, 1, len, to);
                             } else {
-                                pack_b(a.add(i * k + kr), k, mr, 1, len, to);
+                                pack_turned(a.wrapping_add(i * k + kr), k, mr, 1, len, to);
                             }
                         }
                     }
@@ -297,80 +304,89 @@ impl Work {
                 *packed = key;
             }
 
-            // A strip is as many panels as fit the packed B; chains are parked only if it is a single panel.
-            let strip = if in_place_b { j1 - j0 } else { (B_STRIP / run.max(1) / PANEL).max(1) * PANEL };
-            let mut s0 = j0;
-            while s0 < j1 {
+            let strip = match (in_place_b, runs) {
+                (true, _) => (j1 - j0).next_multiple_of(PANEL),
+                (false, 1) => (B_STRIP / run.max(1) / PANEL).max(1) * PANEL,
+                (false, _) => STRIP,
+            };
+            for s0 in (j0..j1).step_by(strip) {
                 let s1 = (s0 + strip).min(j1);
+                // The tiles of a strip: number of vectors (as its logarithm) and of columns at j.
+                let shape = |j: usize| {
+                    let log = (s1 - j).div_ceil(width).min(most).ilog2() as usize;
+                    (log, (width << log).min(s1 - j))
+                };
                 for r in 0..runs {
                     let (kr, len) = (k0 + r * run, run.min(kc - r * run));
-                    let (begin, end) = (r == 0, r + 1 == runs);
-                    // What the next run, or the first of the next strip, reads of B is fetched meanwhile.
-                    let share = run.div_ceil(panels.count);
-                    let next =
-                        if end { b.wrapping_add(k0 * n + s1) } else { b.wrapping_add((kr + run) * n + s0) };
-                    for (p, (i, mr)) in panels.iter().enumerate() {
-                        let from_a = match (in_place_a, ta) {
-                            (true, true) => a.wrapping_add(kr * m + i0 + i),
-                            (true, false) => a.wrapping_add((i0 + i) * k + kr),
-                            _ => a_pack.wrapping_add(packed_at(r, p)).cast_const(),
-                        };
-                        let lines_ahead = if shared && !tb { share } else { 0 };
-                        let ahead = next.wrapping_add(p * share * n);
-                        let (mut j, mut to_b) = (s0, b_pack);
-                        while j < s1 {
-                            let slot = (s1 - j).div_ceil(width).min(most).ilog2() as usize;
-                            let nv = 1 << slot;
-                            let valid = (nv * width).min(s1 - j);
-                            let first_use = p == 0;
-                            let mode = if in_place_b {
-                                2
-                            } else if tb || !first_use {
-                                0
+                    let mut j = s0;
+                    while !in_place_b && j < s1 {
+                        let (log, valid) = shape(j);
+                        let to = b_pack.wrapping_add((j - s0) * len);
+                        // SAFETY: columns j.. and terms kr.. are inside B. Packed B has room for a strip: each
+                        // tile before this one has filled its vectors.
+                        unsafe {
+                            if tb {
+                                pack_turned(b.wrapping_add(j * k + kr), k, valid, 1 << log, len, to);
                             } else {
-                                1
-                            };
-                            if tb && first_use {
-                                // SAFETY: columns j.. and terms kr.. are inside B; the strip has room for them.
-                                unsafe { pack_b(b.add(j * k + kr), k, valid, nv, len, to_b) };
+                                pack_lines(b.wrapping_add(kr * n + j), n, valid, 1 << log, len, to);
                             }
-                            let (from_b, stride_b) = if mode == 0 {
-                                (to_b.cast_const(), nv * width)
+                        }
+                        j += valid;
+                    }
+                    let run_tile = |p: usize, i: usize, mr: usize, j: usize| {
+                        let (log, valid) = shape(j);
+                        let (b, stride_b) = if in_place_b {
+                            (b.wrapping_add(kr * n + j), n)
+                        } else {
+                            (b_pack.wrapping_add((j - s0) * len).cast_const(), width << log)
+                        };
+                        let t = Tile {
+                            kc: len,
+                            a: match (in_place_a, ta) {
+                                (true, true) => a.wrapping_add(kr * m + i0 + i),
+                                (true, false) => a.wrapping_add((i0 + i) * k + kr),
+                                _ => a_pack.wrapping_add(packed_at(r, p)).cast_const(),
+                            },
+                            stride_a,
+                            b,
+                            stride_b,
+                            acc: acc.wrapping_add(i * strip + (j - s0) * mr),
+                            begin: r == 0,
+                            end: r + 1 == runs,
+                            c: c.wrapping_add((i0 + i) * n + j),
+                            stride_c: n,
+                            first: chunk == 0,
+                            bias: if self.bias.is_null() || chunk + 1 < chunks {
+                                std::ptr::null()
                             } else {
-                                (b.wrapping_add(kr * n + j), n)
-                            };
-                            let t = Tile {
-                                kc: len,
-                                a: from_a,
-                                stride_a,
-                                b: from_b,
-                                stride_b,
-                                pack: to_b,
-                                acc: acc.wrapping_add(i * PANEL + (j - s0) * mr),
-                                ahead,
-                                stride_ahead: n,
-                                lines_ahead,
-                                begin,
-                                end,
-                                c: c.wrapping_add((i0 + i) * n + j),
-                                stride_c: n,
-                                first: chunk == 0,
-                                bias: if self.bias.is_null() || k0 + kc < k {
-                                    std::ptr::null()
-                                } else {
-                                    self.bias.wrapping_add(j)
-                                },
-                                tail: valid - (nv - 1) * width,
-                            };
-                            // SAFETY: the kernels are of a level that the processor has. The tile's rows and
-                            // columns are inside C, and A and B, packed or not, hold `len` terms of each.
-                            unsafe { tile[usize::from(ta_tile)][mode][mr - 1][slot](&t) };
-                            to_b = to_b.wrapping_add(len * nv * width);
-                            j += valid;
+                                self.bias.wrapping_add(j)
+                            },
+                            tail: valid - ((width << log) - width),
+                        };
+                        // SAFETY: the kernels are of a level that the processor has. The tile's rows and columns
+                        // are inside C, and A and B, packed or not, hold `len` terms of each.
+                        unsafe { tile[usize::from(ta_tile)][usize::from(in_place_b)][mr - 1][log](&t) };
+                        j + valid
+                    };
+                    // Long tiles share a panel of B one after the other; short ones write C along its rows.
+                    if len > K_SHORT {
+                        let mut j = s0;
+                        while j < s1 {
+                            let mut next = j;
+                            for (p, (i, mr)) in panels.iter().enumerate() {
+                                next = run_tile(p, i, mr, j);
+                            }
+                            j = next;
+                        }
+                    } else {
+                        for (p, (i, mr)) in panels.iter().enumerate() {
+                            let mut j = s0;
+                            while j < s1 {
+                                j = run_tile(p, i, mr, j);
+                            }
                         }
                     }
                 }
-                s0 = s1;
             }
         }
     }
@@ -383,12 +399,6 @@ struct Tile {
     stride_a: usize,
     b: *const f32,
     stride_b: usize,
-    /// What the next run reads of B in place, by line: to be in a near cache by then.
-    ahead: *const f32,
-    stride_ahead: usize,
-    lines_ahead: usize,
-    /// Where to copy B to, vector after vector, if the kernel packs.
-    pack: *mut f32,
     /// Where unfinished chains are parked, vector after vector.
     acc: *mut f32,
     /// Whether chains begin here, or are taken up.
@@ -406,6 +416,8 @@ struct Tile {
 }
 
 type TileFn = unsafe fn(&Tile);
+/// Takes (from, stride, columns, vectors, kc, to).
+type PackFn = unsafe fn(*const f32, usize, usize, usize, usize, *mut f32);
 type Tiles = [[TileFn; 4]; MAX_MR];
 
 /// The kernels of one level.
@@ -416,13 +428,12 @@ struct Kernels {
     mr: usize,
     /// The most vectors of a tile that reads B in place, by rows less one.
     wide: [usize; MAX_MR],
-    /// By whether A is transposed; B packed, in place and packed on the way, or in place; rows less one; and log2
-    /// of the vectors.
-    tile: &'static [[Tiles; 3]; 2],
-    /// Packs (from, stride, rows, kc, to) `rows` adjacent floats of each of kc lines to vectors.
-    pack_a: unsafe fn(*const f32, usize, usize, usize, *mut f32),
-    /// Packs (from, stride, columns, vectors, kc, to) a transposed panel of B.
-    pack_b: unsafe fn(*const f32, usize, usize, usize, usize, *mut f32),
+    /// By whether A is transposed, whether B is in place, rows less one, and log2 of the vectors.
+    tile: &'static [[Tiles; 2]; 2],
+    /// Packs a panel whose lines run across the terms.
+    pack_lines: PackFn,
+    /// Packs a panel whose lines run along the terms.
+    pack_turned: PackFn,
 }
 
 impl Kernels {
@@ -456,19 +467,17 @@ trait Vector: Copy {
     /// Transposes each square of four groups.
     unsafe fn transpose(x: [Self; 4]) -> [Self; 4];
     unsafe fn prefetch(at: *const f32);
-    /// The same, to a cache further away.
-    unsafe fn prefetch_far(at: *const f32);
 }
 
-/// Computes a tile of MR rows and NV vectors; MODE is the second index of `Kernels::tile`.
+/// Computes a tile of MR rows and NV vectors; TA and IN_PLACE are the first indices of `Kernels::tile`.
 ///
 /// # Safety
 /// The tile's addresses are valid for that many rows and columns (only `tail` of the last vector) and `kc` terms,
 /// and the processor has the instructions of `V`.
 #[inline(always)]
 #[allow(clippy::needless_range_loop)]
-unsafe fn tile<V: Vector, const MR: usize, const NV: usize, const TA: bool, const MODE: usize>(t: &Tile) {
-    let &Tile { kc, mut a, stride_a, mut b, stride_b, mut pack, acc: park, tail, .. } = t;
+unsafe fn tile<V: Vector, const MR: usize, const NV: usize, const TA: bool, const IN_PLACE: bool>(t: &Tile) {
+    let &Tile { kc, mut a, stride_a, mut b, stride_b, acc: park, tail, .. } = t;
     let last = NV - 1;
     // SAFETY: of all of this, the caller's: addresses are inside the tile, and last vectors are cut to `tail`.
     // Packed B and parked chains have whole vectors.
@@ -481,31 +490,24 @@ unsafe fn tile<V: Vector, const MR: usize, const NV: usize, const TA: bool, cons
                 }
             }
         }
-        if MODE != 2 && t.end {
+        if !IN_PLACE && t.end {
             for r in 0..MR {
                 V::prefetch(t.c.wrapping_add(r * t.stride_c));
                 V::prefetch(t.c.wrapping_add(r * t.stride_c + last * V::WIDTH));
             }
         }
-        let mut ahead = t.ahead;
-        for k in 0..kc {
-            if MODE == 0 && k % 4 == 0 && k < 4 * t.lines_ahead {
-                V::prefetch_far(ahead);
-                V::prefetch_far(ahead.wrapping_add(LINE));
-                ahead = ahead.wrapping_add(t.stride_ahead);
+        for _ in 0..kc {
+            if TA && !IN_PLACE {
+                V::prefetch(a.wrapping_add(AHEAD * stride_a));
             }
             let mut bv = [V::splat(0.0); NV];
             for v in 0..NV {
                 let from = b.add(v * V::WIDTH);
-                bv[v] = if v < last || MODE == 0 { V::load(from) } else { V::load_part(from, tail) };
-                if MODE == 1 {
-                    bv[v].store(pack.add(v * V::WIDTH));
-                }
-                if MODE != 0 && v * V::WIDTH % LINE == 0 {
+                bv[v] = if v < last || !IN_PLACE { V::load(from) } else { V::load_part(from, tail) };
+                if v * V::WIDTH % LINE == 0 {
                     V::prefetch(from.wrapping_add(AHEAD * stride_b));
                 }
             }
-            pack = pack.wrapping_add(NV * V::WIDTH);
             for r in 0..MR {
                 let x = V::splat(*a.add(if TA { r } else { r * stride_a }));
                 for v in 0..NV {
@@ -536,16 +538,24 @@ unsafe fn tile<V: Vector, const MR: usize, const NV: usize, const TA: bool, cons
     }
 }
 
-/// Packs lines of `rows` floats; see [`Kernels`].
+/// Packs a panel by copying; see [`Kernels`]. The last vector is filled up with zeros.
 ///
 /// # Safety
-/// `from` leads to `kc` lines, `stride` apart, of `rows` (at most a vector) floats, and `to` to `kc` vectors. The
-/// processor has the instructions of `V`.
+/// `from` leads to `kc` lines, `stride` apart, of `cols` floats, which make `nv` vectors, and `to` to `kc * nv`
+/// vectors. The processor has the instructions of `V`.
 #[inline(always)]
-unsafe fn pack_lines<V: Vector>(from: *const f32, stride: usize, rows: usize, kc: usize, to: *mut f32) {
+unsafe fn pack<V: Vector>(from: *const f32, stride: usize, cols: usize, nv: usize, kc: usize, to: *mut f32) {
+    let tail = cols - (nv - 1) * V::WIDTH;
     for k in 0..kc {
-        // SAFETY: line k is inside both, as the caller has it.
-        unsafe { V::load_part(from.add(k * stride), rows).store(to.add(k * V::WIDTH)) };
+        // SAFETY: line k is inside both, as the caller has it, and the last vector is cut to what there is.
+        unsafe {
+            let (from, to) = (from.add(k * stride), to.add(k * nv * V::WIDTH));
+            V::prefetch(from.wrapping_add(AHEAD * stride));
+            for v in 0..nv - 1 {
+                V::load(from.add(v * V::WIDTH)).store(to.add(v * V::WIDTH));
+            }
+            V::load_part(from.add((nv - 1) * V::WIDTH), tail).store(to.add((nv - 1) * V::WIDTH));
+        }
     }
 }
 
@@ -597,41 +607,50 @@ unsafe fn transpose<V: Vector>(
 macro_rules! kernels {
     ($vector:ty, $(#[$features:meta])* $mr:literal; $($rows:literal: $v2:literal $v3:literal,)*) => {
         $(#[$features])*
-        unsafe fn run<const MR: usize, const NV: usize, const TA: bool, const MODE: usize>(t: &Tile) {
+        unsafe fn run<const MR: usize, const NV: usize, const TA: bool, const IN_PLACE: bool>(t: &Tile) {
             // SAFETY: the caller's; this function has the features of the vector.
-            unsafe { tile::<$vector, MR, NV, TA, MODE>(t) }
+            unsafe { tile::<$vector, MR, NV, TA, IN_PLACE>(t) }
         }
 
         $(#[$features])*
-        unsafe fn pack_a(from: *const f32, stride: usize, rows: usize, kc: usize, to: *mut f32) {
+        unsafe fn pack_lines(
+            from: *const f32, stride: usize, cols: usize, nv: usize, kc: usize, to: *mut f32,
+        ) {
             // SAFETY: the caller's; this function has the features of the vector.
-            unsafe { pack_lines::<$vector>(from, stride, rows, kc, to) }
+            unsafe { pack::<$vector>(from, stride, cols, nv, kc, to) }
         }
 
         $(#[$features])*
-        unsafe fn pack_b(from: *const f32, stride: usize, cols: usize, nv: usize, kc: usize, to: *mut f32) {
+        unsafe fn pack_turned(
+            from: *const f32, stride: usize, cols: usize, nv: usize, kc: usize, to: *mut f32,
+        ) {
             // SAFETY: the caller's; this function has the features of the vector.
             unsafe { transpose::<$vector>(from, stride, cols, nv, kc, to) }
         }
 
-        const fn narrow<const TA: bool, const MODE: usize>() -> Tiles {
-            [$([run::<$rows, 1, TA, MODE>, run::<$rows, 2, TA, MODE>, run::<$rows, 2, TA, MODE>, run::<$rows, 2, TA, MODE>],)*]
+        const fn shared<const TA: bool>() -> Tiles {
+            [$({
+                let two: TileFn = run::<$rows, 2, TA, false>;
+                [run::<$rows, 1, TA, false>, two, two, two]
+            },)*]
         }
 
-        const fn wide<const TA: bool>() -> Tiles {
-            [$([run::<$rows, 1, TA, 2>, run::<$rows, 2, TA, 2>, run::<$rows, $v2, TA, 2>, run::<$rows, $v3, TA, 2>],)*]
+        const fn alone<const TA: bool>() -> Tiles {
+            [$([
+                run::<$rows, 1, TA, true>,
+                run::<$rows, 2, TA, true>,
+                run::<$rows, $v2, TA, true>,
+                run::<$rows, $v3, TA, true>,
+            ],)*]
         }
 
         pub(super) static KERNELS: Kernels = Kernels {
             width: <$vector as Vector>::WIDTH,
             mr: $mr,
             wide: [$($v3),*],
-            tile: &[
-                [narrow::<false, 0>(), narrow::<false, 1>(), wide::<false>()],
-                [narrow::<true, 0>(), narrow::<true, 1>(), wide::<true>()],
-            ],
-            pack_a,
-            pack_b,
+            tile: &[[shared::<false>(), alone::<false>()], [shared::<true>(), alone::<true>()]],
+            pack_lines,
+            pack_turned,
         };
     };
 }
@@ -686,8 +705,6 @@ mod scalar {
         }
         #[inline(always)]
         unsafe fn prefetch(_: *const f32) {}
-        #[inline(always)]
-        unsafe fn prefetch_far(_: *const f32) {}
     }
 
     kernels! {
@@ -772,11 +789,6 @@ mod avx2 {
             // SAFETY: a prefetch does not fault.
             unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
         }
-        #[inline(always)]
-        unsafe fn prefetch_far(at: *const f32) {
-            // SAFETY: a prefetch does not fault.
-            unsafe { _mm_prefetch::<_MM_HINT_T1>(at.cast()) }
-        }
     }
 
     kernels! {
@@ -857,11 +869,6 @@ mod avx512 {
         unsafe fn prefetch(at: *const f32) {
             // SAFETY: a prefetch does not fault.
             unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
-        }
-        #[inline(always)]
-        unsafe fn prefetch_far(at: *const f32) {
-            // SAFETY: a prefetch does not fault.
-            unsafe { _mm_prefetch::<_MM_HINT_T1>(at.cast()) }
         }
     }
 
@@ -969,6 +976,10 @@ mod tests {
             let g = Gemm { batch: 1, m: 700, n: 130, k: 5, ta, tb };
             let (a, b) = (rng.floats(g.m * g.k), rng.floats(g.k * g.n));
             check(&pools, &g, &a, &b, None);
+            // Several blocks of rows and columns, and several chunks.
+            let g = Gemm { batch: 1, m: 211, n: if ta == tb { 131 } else { 66 }, k: 1030, ta, tb };
+            let (a, b) = (rng.floats(g.m * g.k), rng.floats(g.k * g.n));
+            check(&pools[1..], &g, &a, &b, None);
         }
     }
 

@@ -154,22 +154,18 @@ impl Pool {
         });
     }
 
-    /// As [`Pool::chunks_mut`], for two slices cut in step: pieces of `chunk_a` and of `chunk_b` elements. Both
-    /// must give the same number of pieces.
-    pub fn chunks2_mut<T: Send, U: Send>(
+    /// As [`Pool::chunks_mut`], for three slices cut in step. The first one says how many pieces there are;
+    /// where another is shorter, its pieces are shorter or empty.
+    pub fn chunks3_mut<T: Send>(
         &self,
-        a: &mut [T],
-        chunk_a: usize,
-        b: &mut [U],
-        chunk_b: usize,
-        f: impl Fn(usize, &mut [T], &mut [U]) + Sync,
+        slices: [&mut [T]; 3],
+        chunk: usize,
+        f: impl Fn(usize, [&mut [T]; 3]) + Sync,
     ) {
-        let (a, b) = (Cut::new(a, chunk_a), Cut::new(b, chunk_b));
-        assert_eq!(a.pieces(), b.pieces(), "the slices are cut into different numbers of pieces");
-        self.run(a.pieces(), |index| {
-            // SAFETY: `run` calls with each index below `pieces()` once, and both stay borrowed until it ends.
-            let (a, b) = unsafe { (a.piece(index), b.piece(index)) };
-            f(index, a, b);
+        let cuts = slices.map(|slice| Cut::new(slice, chunk));
+        self.run(cuts[0].pieces(), |index| {
+            // SAFETY: `run` calls with each index once, and all three stay borrowed until it ends.
+            f(index, cuts.each_ref().map(|cut| unsafe { cut.piece(index) }));
         });
     }
 }
@@ -311,14 +307,16 @@ impl<'a, T> Cut<'a, T> {
         self.len.div_ceil(self.chunk)
     }
 
+    /// The piece of that index; empty from `pieces()` on.
+    ///
     /// # Safety
-    /// `index` is below `pieces()`, and no two calls have the same index.
+    /// No two calls have the same index.
     #[allow(clippy::mut_from_ref)]
     unsafe fn piece(&self, index: usize) -> &mut [T] {
-        let at = index * self.chunk;
+        let at = index.saturating_mul(self.chunk).min(self.len);
         let len = self.chunk.min(self.len - at);
-        // SAFETY: the index is below `pieces()`, so the piece is inside the slice; pieces of different indices
-        // do not overlap, and the caller asks for each at most once.
+        // SAFETY: start and end are at most the slice's end, so the piece is inside it; pieces of different
+        // indices do not overlap, and the caller asks for each at most once.
         unsafe { std::slice::from_raw_parts_mut(self.start.add(at), len) }
     }
 }
@@ -363,14 +361,14 @@ mod tests {
                     let mut a = vec![usize::MAX; len];
                     pool.chunks_mut(&mut a, chunk, |i, piece| piece.fill(i));
                     assert!(a.iter().enumerate().all(|(at, &i)| i == at / chunk));
-                    let mut b = vec![(0, 0); len * 2];
-                    pool.chunks2_mut(&mut a, chunk, &mut b, chunk * 2, |i, a, b| {
-                        assert_eq!(a.len() * 2, b.len());
+                    let (mut b, mut empty) = (vec![0; len / 2], []);
+                    pool.chunks3_mut([&mut a, &mut b, &mut empty], chunk, |i, [a, b, empty]| {
+                        assert!(b.len() <= a.len() && empty.is_empty());
                         a.fill(i + 1);
-                        b.fill((i, b.len()));
+                        b.fill(i + 1);
                     });
-                    assert!(a.iter().enumerate().all(|(at, &i)| i == at / chunk + 1));
-                    assert!(b.iter().enumerate().all(|(at, &(i, _))| i == at / (2 * chunk)));
+                    let right = |x: &[usize]| x.iter().enumerate().all(|(at, &i)| i == at / chunk + 1);
+                    assert!(right(&a) && right(&b));
                 }
             }
         }

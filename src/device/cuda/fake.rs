@@ -1,11 +1,11 @@
 //! A driver in host memory, for tests where there is no GPU.
 //!
-//! It implements the same table of entry points as the library. Device memory is a map of byte vectors,
-//! copies and fills are real, launches are recorded with their argument bytes, captures are recorded and
-//! replayed. It refuses what a driver refuses: unknown handles, ranges outside an allocation, calls
-//! without a current context, waiting in a capture. A chosen call can be made to fail; a failing call
-//! creates nothing, while one that destroys has still destroyed, as when a driver reports an earlier
-//! error through it. What is alive is counted, so a test can see that nothing leaks.
+//! It implements the same table of entry points as the library. Device memory is a map of byte vectors.
+//! What is submitted to a stream waits in its queue, pinned sources included, until somebody waits for
+//! it: whoever reuses memory too early is found out. It refuses what a driver refuses (unknown handles,
+//! foreign ranges, no current context, waiting in a capture) and, stricter, freeing with work queued. A
+//! chosen call can be made to fail; it then creates nothing, but what it was to destroy is destroyed, as
+//! when a driver reports an earlier error through it. What is alive is counted, so leaks show.
 
 #![allow(unsafe_code)]
 
@@ -13,7 +13,7 @@ use super::context::Cuda;
 use super::driver::{Driver, Entry, Handle, INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY, SUCCESS, attribute};
 use super::nvrtc::Compiler;
 use crate::error::{Error, ErrorKind, Result};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::ffi::{CStr, c_char, c_void};
 use std::path::PathBuf;
 use std::ptr;
@@ -63,12 +63,22 @@ pub struct Live {
     pub captures: usize,
 }
 
-/// One recorded operation.
+/// One operation of a stream.
 #[derive(Clone)]
 enum Node {
+    Upload { dst: u64, src: Handle, bytes: usize },
     Launch(Launch),
     Copy { dst: u64, src: u64, bytes: usize },
     Fill { dst: u64, word: u32, count: usize },
+}
+
+#[derive(Default)]
+struct Stream {
+    /// What was recorded, while a capture runs.
+    capture: Option<Vec<Node>>,
+    queue: VecDeque<Node>,
+    /// Operations that have left the queue.
+    done: u64,
 }
 
 #[derive(Default)]
@@ -83,9 +93,11 @@ struct State {
     retained: HashMap<i32, usize>,
     current: HashMap<ThreadId, Handle>,
     allocations: BTreeMap<u64, Vec<u8>>,
-    pinned: HashMap<usize, Box<[u128]>>,
-    streams: HashMap<Handle, Option<Vec<Node>>>,
-    events: HashSet<Handle>,
+    /// Pinned memory in words of 16 bytes.
+    pinned: BTreeMap<usize, (Handle, usize)>,
+    streams: HashMap<Handle, Stream>,
+    /// Where in which stream an event was recorded.
+    events: HashMap<Handle, Option<(Handle, u64)>>,
     modules: HashSet<Handle>,
     functions: HashMap<Handle, String>,
     dynamic: HashMap<Handle, i32>,
@@ -125,19 +137,63 @@ impl State {
         memory.get_mut(offset..).and_then(|rest| rest.get_mut(..bytes)).ok_or(INVALID_VALUE)
     }
 
-    /// Runs a node, or records it if the stream captures.
+    /// Queues a node, or records it if the stream captures.
     fn submit(&mut self, stream: Handle, node: Node) -> Outcome {
         self.current()?;
-        match self.streams.get_mut(&stream).ok_or(INVALID_HANDLE)? {
+        let (dst, bytes) = match node {
+            Node::Upload { dst, bytes, .. } => (dst, bytes),
+            Node::Copy { dst, src, bytes } => {
+                self.range(src, bytes)?;
+                (dst, bytes)
+            }
+            Node::Fill { dst, count, .. } => (dst, count.checked_mul(4).ok_or(INVALID_VALUE)?),
+            Node::Launch(_) => (0, 0),
+        };
+        if bytes > 0 {
+            self.range(dst, bytes)?;
+        }
+        let stream = self.streams.get_mut(&stream).ok_or(INVALID_HANDLE)?;
+        match &mut stream.capture {
             Some(recorded) => recorded.push(node),
-            None => self.execute(node)?,
+            None => stream.queue.push_back(node),
         }
         Ok(())
+    }
+
+    /// Runs what is queued up to the operation numbered `until`.
+    fn drain(&mut self, stream: Handle, until: u64) -> Outcome {
+        loop {
+            let found = self.streams.get_mut(&stream).ok_or(INVALID_HANDLE)?;
+            if found.done >= until {
+                return Ok(());
+            }
+            let Some(node) = found.queue.pop_front() else { return Ok(()) };
+            found.done += 1;
+            self.execute(node).map_err(|_| ILLEGAL_ADDRESS)?;
+        }
+    }
+
+    /// Runs everything queued anywhere.
+    fn drain_all(&mut self) {
+        let streams: Vec<Handle> = self.streams.keys().copied().collect();
+        for stream in streams {
+            // An operation on memory that is gone is dropped.
+            while self.drain(stream, u64::MAX).is_err() {}
+        }
     }
 
     fn execute(&mut self, node: Node) -> Outcome {
         match node {
             Node::Launch(launch) => self.launches.push(launch),
+            Node::Upload { dst, src, bytes } => {
+                if !self.is_pinned(src, bytes) {
+                    return Err(INVALID_VALUE);
+                }
+                // SAFETY: the range lies in pinned memory that was not freed. That nobody writes it now
+                // is what the tests are to show.
+                let data = unsafe { std::slice::from_raw_parts(src.0.cast::<u8>(), bytes) };
+                self.range(dst, bytes)?.copy_from_slice(data);
+            }
             Node::Copy { dst, src, bytes } => {
                 let data = self.range(src, bytes)?.to_vec();
                 self.range(dst, bytes)?.copy_from_slice(&data);
@@ -150,9 +206,15 @@ impl State {
         Ok(())
     }
 
+    fn is_pinned(&self, pointer: Handle, bytes: usize) -> bool {
+        let at = pointer.0.addr();
+        let found = self.pinned.range(..=at).next_back();
+        found.is_some_and(|(&start, &(_, words))| at - start + bytes <= words * 16)
+    }
+
     /// Refuses what must not happen on a capturing stream.
     fn not_capturing(&self, stream: Handle) -> Outcome {
-        match self.streams.get(&stream).ok_or(INVALID_HANDLE)? {
+        match self.streams.get(&stream).ok_or(INVALID_HANDLE)?.capture {
             Some(_) => Err(CAPTURE_UNSUPPORTED),
             None => Ok(()),
         }
@@ -336,15 +398,19 @@ impl Entry for Table {
     }
 
     unsafe fn mem_free(&self, address: u64) -> i32 {
-        self.end(|state| state.allocations.remove(&address).map(drop).ok_or(INVALID_VALUE))
+        self.end(|state| {
+            let waiting = state.streams.values().any(|stream| !stream.queue.is_empty());
+            let freed = state.allocations.remove(&address).map(drop).ok_or(INVALID_VALUE);
+            if waiting { Err(INVALID_VALUE) } else { freed }
+        })
     }
 
     unsafe fn mem_host_alloc(&self, pointer: *mut *mut c_void, bytes: usize, _: u32) -> i32 {
         let alloc = |state: &mut State| {
             state.current()?;
-            let mut memory = vec![0u128; bytes.div_ceil(16)].into_boxed_slice();
-            let pointer = memory.as_mut_ptr().cast::<c_void>();
-            state.pinned.insert(pointer.addr(), memory);
+            let words = bytes.div_ceil(16);
+            let pointer = Box::into_raw(vec![0u128; words].into_boxed_slice()).cast::<c_void>();
+            state.pinned.insert(pointer.addr(), (Handle(pointer), words));
             Ok(pointer)
         };
         // SAFETY: the contract of the trait.
@@ -352,15 +418,25 @@ impl Entry for Table {
     }
 
     unsafe fn mem_free_host(&self, pointer: *mut c_void) -> i32 {
-        self.end(|state| state.pinned.remove(&pointer.addr()).map(drop).ok_or(INVALID_VALUE))
+        self.end(|state| {
+            let (memory, words) = state.pinned.remove(&pointer.addr()).ok_or(INVALID_VALUE)?;
+            // SAFETY: pointer and length are those of the box it was made from, and it is freed once.
+            drop(unsafe { Box::from_raw(ptr::slice_from_raw_parts_mut(memory.0.cast::<u128>(), words)) });
+            Ok(())
+        })
     }
 
     unsafe fn memcpy_htod(&self, dst: u64, src: *const c_void, bytes: usize, stream: Handle) -> i32 {
         self.act(|state| {
-            state.current()?;
             state.not_capturing(stream)?;
+            let src = Handle(src.cast_mut());
+            if state.is_pinned(src, bytes) {
+                return state.submit(stream, Node::Upload { dst, src, bytes });
+            }
+            // From other memory the copy is done when the call returns.
+            state.drain(stream, u64::MAX)?;
             // SAFETY: the contract of the trait.
-            let data = unsafe { std::slice::from_raw_parts(src.cast::<u8>(), bytes) };
+            let data = unsafe { std::slice::from_raw_parts(src.0.cast::<u8>(), bytes) };
             state.range(dst, bytes)?.copy_from_slice(data);
             Ok(())
         })
@@ -370,6 +446,7 @@ impl Entry for Table {
         self.act(|state| {
             state.current()?;
             state.not_capturing(stream)?;
+            state.drain(stream, u64::MAX)?;
             let data = state.range(src, bytes)?;
             // SAFETY: the contract of the trait.
             unsafe { dst.cast::<u8>().copy_from_nonoverlapping(data.as_ptr(), bytes) };
@@ -389,7 +466,7 @@ impl Entry for Table {
         let create = |state: &mut State| {
             state.current()?;
             let stream = state.handle();
-            state.streams.insert(stream, None);
+            state.streams.insert(stream, Stream::default());
             Ok(stream)
         };
         // SAFETY: the contract of the trait.
@@ -401,13 +478,16 @@ impl Entry for Table {
     }
 
     unsafe fn stream_synchronize(&self, stream: Handle) -> i32 {
-        self.act(|state| state.not_capturing(stream))
+        self.act(|state| {
+            state.not_capturing(stream)?;
+            state.drain(stream, u64::MAX)
+        })
     }
 
     unsafe fn stream_begin_capture(&self, stream: Handle, _: i32) -> i32 {
         self.act(|state| {
             state.not_capturing(stream)?;
-            state.streams.insert(stream, Some(Vec::new()));
+            state.streams.get_mut(&stream).ok_or(INVALID_HANDLE)?.capture = Some(Vec::new());
             Ok(())
         })
     }
@@ -416,7 +496,7 @@ impl Entry for Table {
         // A failing end still ends the capture, and gives no graph.
         let mut state = self.state();
         let step = state.step();
-        let Some(nodes) = state.streams.get_mut(&stream).and_then(Option::take) else {
+        let Some(nodes) = state.streams.get_mut(&stream).and_then(|stream| stream.capture.take()) else {
             return INVALID_VALUE;
         };
         if let Err(code) = step {
@@ -445,7 +525,7 @@ impl Entry for Table {
             state.current()?;
             state.not_capturing(stream)?;
             let nodes = state.execs.get(&exec).cloned().ok_or(INVALID_HANDLE)?;
-            nodes.into_iter().try_for_each(|node| state.execute(node))
+            nodes.into_iter().try_for_each(|node| state.submit(stream, node))
         })
     }
 
@@ -575,7 +655,7 @@ impl Entry for Table {
         let create = |state: &mut State| {
             state.current()?;
             let event = state.handle();
-            state.events.insert(event);
+            state.events.insert(event, None);
             Ok(event)
         };
         // SAFETY: the contract of the trait.
@@ -585,12 +665,18 @@ impl Entry for Table {
     unsafe fn event_record(&self, event: Handle, stream: Handle) -> i32 {
         self.act(|state| {
             state.not_capturing(stream)?;
-            if state.events.contains(&event) { Ok(()) } else { Err(INVALID_HANDLE) }
+            let found = state.streams.get(&stream).ok_or(INVALID_HANDLE)?;
+            let position = found.done + found.queue.len() as u64;
+            *state.events.get_mut(&event).ok_or(INVALID_HANDLE)? = Some((stream, position));
+            Ok(())
         })
     }
 
     unsafe fn event_synchronize(&self, event: Handle) -> i32 {
-        self.act(|state| if state.events.contains(&event) { Ok(()) } else { Err(INVALID_HANDLE) })
+        self.act(|state| match *state.events.get(&event).ok_or(INVALID_HANDLE)? {
+            Some((stream, position)) => state.drain(stream, position),
+            None => Ok(()),
+        })
     }
 
     unsafe fn event_elapsed_time(&self, milliseconds: *mut f32, _: Handle, _: Handle) -> i32 {
@@ -599,7 +685,7 @@ impl Entry for Table {
     }
 
     unsafe fn event_destroy(&self, event: Handle) -> i32 {
-        self.end(|state| if state.events.remove(&event) { Ok(()) } else { Err(INVALID_HANDLE) })
+        self.end(|state| state.events.remove(&event).map(drop).ok_or(INVALID_HANDLE))
     }
 }
 
@@ -688,18 +774,22 @@ impl Fake {
             events: state.events.len(),
             modules: state.modules.len(),
             graphs: state.graphs.len() + state.execs.len(),
-            captures: state.streams.values().flatten().count(),
+            captures: state.streams.values().filter(|stream| stream.capture.is_some()).count(),
         }
     }
 
-    /// The launches so far, replayed ones included.
+    /// The launches so far, replayed ones included. Runs what is queued.
     pub fn launches(&self) -> Vec<Launch> {
-        self.state().launches.clone()
+        let mut state = self.state();
+        state.drain_all();
+        state.launches.clone()
     }
 
-    /// `bytes` bytes of device memory at `address`, if they are inside one allocation.
+    /// `bytes` bytes of device memory at `address`, if they are inside one allocation. Runs what is queued.
     pub fn read(&self, address: u64, bytes: usize) -> Option<Vec<u8>> {
-        self.state().range(address, bytes).ok().map(|found| found.to_vec())
+        let mut state = self.state();
+        state.drain_all();
+        state.range(address, bytes).ok().map(|found| found.to_vec())
     }
 
     /// Gives kernels called `name` parameters with these offsets and sizes.

@@ -1,0 +1,181 @@
+//! The compiled path: a program as plain data, made smaller and faster by passes, planned into one block
+//! of memory, and run again and again. It holds the same ops as the tape and runs the same kernels, so it
+//! gives the same bits as running eagerly.
+
+mod passes;
+mod plan;
+mod run;
+mod train;
+
+pub use run::{Compiled, Plan};
+pub use train::{Batch, TrainStep};
+
+use crate::device::{AnyBuffer, DType, Meta};
+use crate::error::{Error, ErrorKind, Result};
+use crate::ops::{AnyOp, Io, Recorder, Val, elementwise, random};
+use crate::session::Param;
+use crate::shape::Shape;
+use std::fmt;
+
+/// Where a value that is not computed comes from.
+#[derive(Clone, Debug)]
+pub enum Source {
+    /// Given anew for every run.
+    Input(Meta),
+    /// A parameter's current value.
+    Param(Param),
+    /// Fixed when the program was made.
+    Constant(AnyBuffer),
+    /// The random counter of the run, as two words.
+    RandomBase,
+}
+
+impl Source {
+    fn meta(&self) -> Meta {
+        match self {
+            Source::Input(meta) => *meta,
+            Source::Param(p) => p.buffer().meta(),
+            Source::Constant(c) => c.meta(),
+            Source::RandomBase => Meta::u32(crate::ops::dims(&[2])),
+        }
+    }
+}
+
+/// What a node is.
+#[derive(Clone, Debug)]
+pub enum What {
+    /// A value from outside.
+    Leaf(Source),
+    /// An op on earlier nodes.
+    Op(AnyOp, Vec<Val>),
+}
+
+/// A value of the program.
+#[derive(Clone, Debug)]
+pub struct Node {
+    /// What it is.
+    pub what: What,
+    /// Shape and type.
+    pub meta: Meta,
+    /// Whether gradients flow through it.
+    pub requires_grad: bool,
+}
+
+/// A program: values in the order they are computed, each from earlier ones. Printing it shows one value
+/// a line.
+#[derive(Clone, Debug, Default)]
+pub struct Graph {
+    nodes: Vec<Node>,
+    random_base: Option<Val>,
+}
+
+impl Graph {
+    /// An empty program.
+    pub fn new() -> Graph {
+        Graph::default()
+    }
+
+    /// Number of values.
+    pub fn size(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// The values, in order.
+    pub fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+
+    pub(crate) fn leaf(&mut self, source: Source, requires_grad: bool) -> usize {
+        let meta = source.meta();
+        let requires_grad = requires_grad && meta.dtype == DType::F32;
+        self.nodes.push(Node { what: What::Leaf(source), meta, requires_grad });
+        self.nodes.len() - 1
+    }
+
+    /// The random counter of the run.
+    pub(crate) fn random_base(&mut self) -> Val {
+        if let Some(v) = self.random_base {
+            return v;
+        }
+        let v = Val(self.leaf(Source::RandomBase, false) as u32);
+        self.random_base = Some(v);
+        v
+    }
+
+    fn node(&self, v: Val) -> &Node {
+        &self.nodes[v.0 as usize]
+    }
+
+    /// Appends the gradients of the scalar `out` with respect to `wrt`, by the ops' own rules, in the same
+    /// order as the tape walks (C5). `None` where `out` does not depend on a value.
+    pub fn gradients(&mut self, out: Val, wrt: &[Val]) -> Result<Vec<Option<Val>>> {
+        if self.node(out).meta != Meta::f32(Shape::SCALAR) {
+            let kind = ErrorKind::Rank { want: "exactly 0", got: self.node(out).meta.shape };
+            return Err(Error::new("gradients", kind));
+        }
+        let mut grads: Vec<Option<Val>> = vec![None; self.size()];
+        grads[out.0 as usize] = Some(self.record(random::Full { shape: Shape::SCALAR, value: 1.0 }.into(), &[])?);
+        for id in (0..=out.0 as usize).rev() {
+            let Some(dy) = grads[id] else { continue };
+            let node = self.nodes[id].clone();
+            let (What::Op(op, ins), true) = (&node.what, node.requires_grad) else { continue };
+            let contributions = op.vjp(self, Io { ins, out: Val(id as u32) }, dy)?;
+            for (parent, g) in ins.iter().zip(contributions) {
+                let parent = parent.0 as usize;
+                let Some(g) = g.filter(|_| self.nodes[parent].requires_grad) else { continue };
+                grads[parent] = Some(match grads[parent] {
+                    None => g,
+                    Some(sum) => self.record(elementwise::Add {}.into(), &[sum, g])?,
+                });
+            }
+        }
+        Ok(wrt.iter().map(|v| grads[v.0 as usize]).collect())
+    }
+}
+
+impl Recorder for Graph {
+    fn record(&mut self, op: AnyOp, ins: &[Val]) -> Result<Val> {
+        let metas: Vec<Meta> = ins.iter().map(|v| self.node(*v).meta).collect();
+        let meta = op.shape(&metas)?;
+        let requires_grad = op.differentiable() && ins.iter().any(|v| self.node(*v).requires_grad);
+        self.nodes.push(Node { what: What::Op(op, ins.to_vec()), meta, requires_grad });
+        Ok(Val(self.nodes.len() as u32 - 1))
+    }
+
+    fn meta(&self, v: Val) -> Meta {
+        self.node(v).meta
+    }
+}
+
+impl fmt::Display for Graph {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, node) in self.nodes.iter().enumerate() {
+            write!(f, "%{i}: {}{} = ", node.meta.dtype.name(), node.meta.shape)?;
+            match &node.what {
+                What::Leaf(Source::Input(_)) => f.write_str("input")?,
+                What::Leaf(Source::Param(p)) => write!(f, "param {}", p.name())?,
+                What::Leaf(Source::Constant(_)) => f.write_str("constant")?,
+                What::Leaf(Source::RandomBase) => f.write_str("random base")?,
+                What::Op(op, ins) => {
+                    f.write_str(op.name())?;
+                    for v in ins {
+                        write!(f, " %{}", v.0)?;
+                    }
+                    for (name, value) in op.attrs() {
+                        match value {
+                            crate::ops::Attr::Num(x) => write!(f, " {name}={x}")?,
+                            crate::ops::Attr::Bool(x) => write!(f, " {name}={x}")?,
+                            crate::ops::Attr::List(x) => write!(f, " {name}={x:?}")?,
+                        }
+                    }
+                    if let AnyOp::Map(map) = op {
+                        let body: Vec<&str> = map.program.steps().iter().map(|s| s.instr.name()).collect();
+                        write!(f, " [{}]", body.join(" "))?;
+                    }
+                }
+            }
+            writeln!(f)?;
+        }
+        Ok(())
+    }
+}

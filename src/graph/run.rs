@@ -1,0 +1,419 @@
+//! A compiled program and its executors. On the CPU the instructions run one after the other in one
+//! planned block; on CUDA they are captured once, with the optimizer's update, and replayed as one launch.
+
+use super::passes;
+use super::plan::Arena;
+use super::{Graph, Source, What};
+use crate::device::cuda::CudaGraph;
+use crate::device::{AnyBuffer, Backend, Buffer, DType, Device, Meta};
+use crate::error::{Error, ErrorKind, Result};
+use crate::ops::{AnyOp, CpuRun, CudaRun, Val};
+use crate::optim::Optimizer;
+use crate::session::Param;
+use crate::shape::Shape;
+
+/// Most inputs an instruction can have.
+const MAX_INS: usize = 32;
+
+/// Where a value lives during a run.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Place {
+    /// Words into the program's block.
+    Arena(usize),
+    /// An outside buffer: input, parameter, constant or random base.
+    Outside(usize),
+}
+
+#[derive(Debug)]
+struct Instruction {
+    op: AnyOp,
+    ins: Vec<(Place, Meta)>,
+    out: usize,
+    meta: Meta,
+    workspace: (usize, usize),
+}
+
+/// What a program looks like after planning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// Values as traced, with gradients.
+    pub traced: usize,
+    /// Instructions after all passes.
+    pub instructions: usize,
+    /// Bytes of the block all values share.
+    pub arena_bytes: usize,
+    /// Bytes all values would take if none shared memory.
+    pub total_bytes: usize,
+    /// Kernels of the captured CUDA graph, 0 on the CPU.
+    pub launches: usize,
+}
+
+/// An index input's entries must be below a limit for some op.
+#[derive(Debug)]
+struct Limit {
+    input: usize,
+    limit: usize,
+    op: &'static str,
+}
+
+/// A program ready to run with new inputs, any number of times.
+pub struct Compiled {
+    device: Device,
+    instructions: Vec<Instruction>,
+    arena: Buffer,
+    /// Everything from outside, inputs first.
+    outside: Vec<AnyBuffer>,
+    inputs: usize,
+    random_base: Option<usize>,
+    limits: Vec<Limit>,
+    outputs: Vec<(Place, Meta)>,
+    /// Parameters to update and where their gradients are.
+    updates: Vec<(Param, Place)>,
+    graph: Option<CudaGraph>,
+    plan: Plan,
+    text: String,
+}
+
+impl Compiled {
+    /// Compiles `graph` for `device`: the values `outputs` can be read after each run, and the parameters
+    /// of `updates` follow their gradients.
+    pub(crate) fn new(
+        device: &Device,
+        graph: &Graph,
+        outputs: &[Val],
+        updates: &[(Param, Val)],
+        optimizer: Option<&Optimizer>,
+    ) -> Result<Compiled> {
+        let traced = graph.size();
+        let mut wanted: Vec<Val> = outputs.iter().copied().chain(updates.iter().map(|u| u.1)).collect();
+        let graph = passes::dead_code(graph, &mut wanted);
+        let graph = passes::common_subexpressions(&graph, &mut wanted);
+        let graph = passes::fuse(&graph, &mut wanted);
+        let text = graph.to_string();
+
+        let mut outside = Vec::new();
+        let mut places: Vec<Place> = vec![Place::Outside(usize::MAX); graph.size()];
+        let mut random_base = None;
+        let is_input = |i: &usize| matches!(graph.nodes()[*i].what, What::Leaf(Source::Input(_)));
+        let leaves = (0..graph.size()).filter(|i| matches!(graph.nodes()[*i].what, What::Leaf(_)));
+        let (ins, others): (Vec<usize>, Vec<usize>) = leaves.partition(is_input);
+        let inputs = ins.len();
+        for i in ins.into_iter().chain(others) {
+            let node = &graph.nodes()[i];
+            places[i] = Place::Outside(outside.len());
+            outside.push(match &node.what {
+                What::Leaf(Source::Param(p)) => p.buffer().clone(),
+                What::Leaf(Source::Constant(c)) => c.clone(),
+                What::Leaf(Source::RandomBase) => {
+                    random_base = Some(outside.len());
+                    AnyBuffer::new(device.alloc(2)?, node.meta)?
+                }
+                _ => AnyBuffer::new(device.alloc(node.meta.shape.numel())?, node.meta)?,
+            });
+        }
+
+        // A view lives where its input lives; lifetimes are those of the memory, not of the names.
+        let mut root: Vec<usize> = (0..graph.size()).collect();
+        let mut last_use = vec![0usize; graph.size()];
+        for (i, node) in graph.nodes().iter().enumerate() {
+            if let What::Op(op, ins) = &node.what {
+                if op.is_view() {
+                    root[i] = root[ins[0].0 as usize];
+                }
+                ins.iter().for_each(|v| last_use[root[v.0 as usize]] = i);
+            }
+        }
+        wanted.iter().for_each(|v| last_use[root[v.0 as usize]] = usize::MAX);
+
+        let mut arena = Arena::default();
+        let mut instructions = Vec::new();
+        let mut limits = Vec::new();
+        let mut total = 0;
+        let mut ends: Vec<(usize, usize, usize)> = Vec::new(); // last use, place, words
+        for (i, node) in graph.nodes().iter().enumerate() {
+            let What::Op(op, ins) = &node.what else { continue };
+            if op.is_view() {
+                places[i] = places[ins[0].0 as usize];
+                continue;
+            }
+            if ins.len() > MAX_INS {
+                return Err(Error::new(op.name(), ErrorKind::Arity { want: MAX_INS, got: ins.len() }));
+            }
+            let metas: Vec<Meta> = ins.iter().map(|v| graph.nodes()[v.0 as usize].meta).collect();
+            if let Some((at, limit)) = op.index_limit(&metas) {
+                match places[ins[at].0 as usize] {
+                    Place::Outside(input) if input < inputs => limits.push(Limit { input, limit, op: op.name() }),
+                    Place::Outside(fixed) => crate::ops::check_bound(op.name(), &outside[fixed], limit)?,
+                    Place::Arena(_) => {}
+                }
+            }
+            let words = node.meta.shape.numel();
+            let scratch = op.workspace(&metas, device);
+            let out = arena.take(words);
+            let workspace = (arena.take(scratch), scratch);
+            total += words;
+            places[i] = Place::Arena(out);
+            instructions.push(Instruction {
+                op: op.clone(),
+                ins: ins.iter().map(|v| places[v.0 as usize]).zip(metas).collect(),
+                out,
+                meta: node.meta,
+                workspace,
+            });
+            arena.give(workspace.0, scratch);
+            ends.push((last_use[i], out, words));
+            ends.retain(|&(end, at, words)| {
+                if end <= i {
+                    arena.give(at, words);
+                }
+                end > i
+            });
+        }
+
+        let places_of = |v: &Val| (places[v.0 as usize], graph.nodes()[v.0 as usize].meta);
+        let (out_vals, update_vals) = wanted.split_at(outputs.len());
+        let plan = Plan {
+            traced,
+            instructions: instructions.len(),
+            arena_bytes: arena.size() * 4,
+            total_bytes: total * 4,
+            launches: 0,
+        };
+        let mut compiled = Compiled {
+            device: device.clone(),
+            instructions,
+            arena: device.alloc(arena.size())?,
+            outside,
+            inputs,
+            random_base,
+            limits,
+            outputs: out_vals.iter().map(places_of).collect(),
+            updates: updates.iter().map(|u| u.0.clone()).zip(update_vals.iter().map(|v| places_of(v).0)).collect(),
+            graph: None,
+            plan,
+            text,
+        };
+        compiled.capture(optimizer)?;
+        Ok(compiled)
+    }
+
+    /// The program after all passes, one value a line.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Sizes of the program.
+    pub fn plan(&self) -> Plan {
+        self.plan
+    }
+
+    /// Captures the whole program on CUDA. Kernels are compiled first, side by side.
+    fn capture(&mut self, optimizer: Option<&Optimizer>) -> Result<()> {
+        let Backend::Cuda(cuda) = self.device.backend() else { return Ok(()) };
+        let mut modules: Vec<(String, String)> = Vec::new();
+        for i in &self.instructions {
+            let metas: Vec<Meta> = i.ins.iter().map(|x| x.1).collect();
+            modules.extend(i.op.cuda_modules(&metas, cuda.sm_count()));
+        }
+        modules.extend(optimizer.map(Optimizer::cuda_module));
+        modules.sort();
+        modules.dedup();
+        cuda.compile_all(&modules)?;
+        let graph = cuda.capture(|| {
+            for i in &self.instructions {
+                let mut ins = [0u64; MAX_INS];
+                let mut metas = [Meta::f32(Shape::SCALAR); MAX_INS];
+                for (j, (place, meta)) in i.ins.iter().enumerate() {
+                    ins[j] = self.address(*place)?;
+                    metas[j] = *meta;
+                }
+                i.op.cuda(&CudaRun {
+                    cuda,
+                    metas: &metas[..i.ins.len()],
+                    ins: &ins[..i.ins.len()],
+                    shape: i.meta.shape,
+                    out: self.address(Place::Arena(i.out))?,
+                    workspace: self.address(Place::Arena(i.workspace.0))?,
+                })?;
+            }
+            if let Some(optimizer) = optimizer {
+                let slots = self
+                    .updates
+                    .iter()
+                    .map(|(p, g)| optimizer.slot(p, self.address(*g)?))
+                    .collect::<Result<Vec<_>>>()?;
+                optimizer.update_cuda(cuda, &slots)?;
+            }
+            Ok(())
+        })?;
+        self.plan.launches = graph.nodes();
+        self.graph = Some(graph);
+        Ok(())
+    }
+
+    fn address(&self, place: Place) -> Result<u64> {
+        match place {
+            Place::Arena(at) => Ok(self.arena.address("program")? + at as u64 * 4),
+            Place::Outside(i) => self.outside[i].buffer().address("program"),
+        }
+    }
+
+    /// Gives an input of the next runs its value. `indices_bound` is above all entries of an index input.
+    pub(crate) fn set_input(&self, input: usize, meta: Meta, words: &[f32]) -> Result<()> {
+        let slot = self.outside.get(input).filter(|_| input < self.inputs).ok_or_else(|| {
+            Error::argument("program", "input", format!("there is no input {input}, the program has {}", self.inputs))
+        })?;
+        if slot.meta() != meta {
+            let why = "the program was compiled for another input shape";
+            return Err(Error::new("program", ErrorKind::Shapes { why, left: meta.shape, right: slot.shape() }));
+        }
+        if meta.dtype == DType::U32 {
+            let indices: &[u32] = bytemuck::cast_slice(words);
+            for l in self.limits.iter().filter(|l| l.input == input) {
+                if let Some((at, &index)) = indices.iter().enumerate().find(|(_, i)| **i as usize >= l.limit) {
+                    let kind = ErrorKind::Index { at, index: index as usize, bound: l.limit };
+                    return Err(Error::new(l.op, kind));
+                }
+            }
+        }
+        slot.buffer().write_words("program", words)
+    }
+
+    /// Runs the program once on the current inputs and parameters, then updates the parameters. Random
+    /// calls continue at `random_calls`.
+    pub(crate) fn run(&self, random_calls: u64, optimizer: Option<&Optimizer>) -> Result<()> {
+        if let Some(released) = self.outside.iter().find(|b| b.buffer().is_released()) {
+            let _ = released;
+            return Err(Error::new("program", ErrorKind::Released));
+        }
+        if let Some(base) = self.random_base {
+            let words = [random_calls as u32, (random_calls >> 32) as u32];
+            self.outside[base].buffer().write_words("program", bytemuck::cast_slice(&words))?;
+        }
+        match (self.device.backend(), &self.graph) {
+            (Backend::Cuda(_), Some(graph)) => graph.launch()?,
+            (Backend::Cpu(cpu), _) => self.run_cpu(cpu, optimizer)?,
+            (Backend::Cuda(_), None) => {
+                return Err(Error::new("program", ErrorKind::Internal { what: "no captured graph" }));
+            }
+        }
+        if optimizer.is_some() {
+            self.updates.iter().for_each(|(p, _)| p.changed());
+        }
+        Ok(())
+    }
+
+    fn run_cpu(&self, cpu: &crate::device::Cpu, optimizer: Option<&Optimizer>) -> Result<()> {
+        let mut arena = self.arena.write("program")?;
+        {
+            // A buffer may stand in two places (a constant used twice): one guard each.
+            let mut guards = Vec::with_capacity(self.outside.len());
+            let mut guard_of = Vec::with_capacity(self.outside.len());
+            for (i, b) in self.outside.iter().enumerate() {
+                let twin = self.outside[..i].iter().position(|o| o.buffer().shares(b.buffer()));
+                guard_of.push(twin.map_or(guards.len(), |t: usize| guard_of[t]));
+                if twin.is_none() {
+                    guards.push(b.buffer().read("program")?);
+                }
+            }
+            let arena = arena.host();
+            for i in &self.instructions {
+                let words = i.meta.shape.numel();
+                let [before, out, between, workspace, after] = split(arena, (i.out, words), i.workspace);
+                let (before, between, after) = (before as &[f32], between as &[f32], after as &[f32]);
+                let ends = [before.len(), before.len() + i.gap().0 + between.len()];
+                let mut ins: [&[f32]; MAX_INS] = [&[]; MAX_INS];
+                let mut metas = [Meta::f32(Shape::SCALAR); MAX_INS];
+                for (j, (place, meta)) in i.ins.iter().enumerate() {
+                    let n = meta.shape.numel();
+                    metas[j] = *meta;
+                    ins[j] = match *place {
+                        Place::Outside(o) => guards[guard_of[o]].host(),
+                        _ if n == 0 => &[],
+                        Place::Arena(at) if at < ends[0] => &before[at..at + n],
+                        Place::Arena(at) if at < ends[1] => {
+                            let from = at - before.len() - i.gap().0;
+                            &between[from..from + n]
+                        }
+                        Place::Arena(at) => {
+                            let from = at - ends[1] - i.gap().1;
+                            &after[from..from + n]
+                        }
+                    };
+                }
+                let (out, workspace) = if i.out_first() { (out, workspace) } else { (workspace, out) };
+                i.op.cpu(CpuRun {
+                    pool: &cpu.pool,
+                    simd: cpu.simd,
+                    metas: &metas[..i.ins.len()],
+                    ins: &ins[..i.ins.len()],
+                    shape: i.meta.shape,
+                    out,
+                    workspace,
+                });
+            }
+        }
+        if let Some(optimizer) = optimizer {
+            let arena = arena.host();
+            for (p, place) in &self.updates {
+                let n = p.shape().numel();
+                match *place {
+                    Place::Arena(at) => optimizer.update_cpu(cpu, p, &arena[at..at + n])?,
+                    Place::Outside(o) => optimizer.update_cpu(cpu, p, self.outside[o].buffer().read("program")?.host())?,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads an output of the last run. Waits for the device.
+    pub(crate) fn output(&self, i: usize) -> Result<Vec<f32>> {
+        let (place, meta) = *self.outputs.get(i).ok_or_else(|| {
+            Error::argument("program", "output", format!("there is no output {i}, the program has {}", self.outputs.len()))
+        })?;
+        let n = meta.shape.numel();
+        match (place, self.device.backend()) {
+            (Place::Outside(o), _) => self.outside[o].buffer().download(),
+            (Place::Arena(at), Backend::Cpu(_)) => Ok(self.arena.write("program")?.host()[at..at + n].to_vec()),
+            (Place::Arena(_), Backend::Cuda(cuda)) => {
+                let mut words = vec![0.0; n];
+                if n > 0 {
+                    cuda.download(self.address(place)?, bytemuck::cast_slice_mut(&mut words))?;
+                }
+                Ok(words)
+            }
+        }
+    }
+}
+
+impl Instruction {
+    fn out_first(&self) -> bool {
+        let words = self.meta.shape.numel();
+        self.workspace.1 == 0 || (words > 0 && self.out < self.workspace.0)
+    }
+
+    /// Lengths of the two places that are written, in the order they lie in the block.
+    fn gap(&self) -> (usize, usize) {
+        let (out, scratch) = (self.meta.shape.numel(), self.workspace.1);
+        if self.out_first() { (out, scratch) } else { (scratch, out) }
+    }
+}
+
+/// Cuts the block into what lies before, between and after two places, and the places themselves, in the
+/// order they lie in the block.
+fn split(arena: &mut [f32], a: (usize, usize), b: (usize, usize)) -> [&mut [f32]; 5] {
+    let (first, second) = if b.1 == 0 || (a.1 > 0 && a.0 < b.0) { (a, b) } else { (b, a) };
+    let (before, rest) = arena.split_at_mut(if first.1 == 0 { 0 } else { first.0 });
+    let start = before.len();
+    let (first, rest) = rest.split_at_mut(first.1);
+    let passed = start + first.len();
+    let (between, rest) = rest.split_at_mut(if second.1 == 0 { rest.len() } else { second.0 - passed });
+    let (second, after) = rest.split_at_mut(second.1);
+    [before, first, between, second, after]
+}
+
+impl std::fmt::Debug for Compiled {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Compiled({} on {}, {:?})", self.instructions.len(), self.device, self.plan)
+    }
+}

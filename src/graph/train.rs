@@ -1,0 +1,176 @@
+//! A whole training step as one compiled program.
+
+use super::run::{Compiled, Plan};
+use crate::device::{Device, Meta};
+use crate::error::{Error, ErrorKind, Result};
+use crate::ops::Val;
+use crate::optim::Optimizer;
+use crate::session::{Param, Params, Session, Var};
+use crate::tensor::Tensor;
+
+/// An input of a step: numbers or indices.
+#[derive(Clone, Copy, Debug)]
+pub enum Batch<'a> {
+    /// Numbers.
+    Num(&'a Tensor<f32>),
+    /// Labels or other indices.
+    Idx(&'a Tensor<u32>),
+}
+
+impl<'a> From<&'a Tensor<f32>> for Batch<'a> {
+    fn from(t: &'a Tensor<f32>) -> Batch<'a> {
+        Batch::Num(t)
+    }
+}
+
+impl<'a> From<&'a Tensor<u32>> for Batch<'a> {
+    fn from(t: &'a Tensor<u32>) -> Batch<'a> {
+        Batch::Idx(t)
+    }
+}
+
+impl Batch<'_> {
+    fn meta(&self) -> Meta {
+        match self {
+            Batch::Num(t) => Meta::f32(t.shape()),
+            Batch::Idx(t) => Meta::u32(t.shape()),
+        }
+    }
+
+    fn words(&self) -> &[f32] {
+        match self {
+            Batch::Num(t) => t.data(),
+            Batch::Idx(t) => bytemuck::cast_slice(t.data()),
+        }
+    }
+}
+
+/// Forward, backward and update of one model, compiled: the closure is traced once for each set of input
+/// shapes, and each run is one program. It gives the same bits as running the closure eagerly.
+pub struct TrainStep<F> {
+    device: Device,
+    params: Vec<Param>,
+    optimizer: Optimizer,
+    seed: u64,
+    random_calls: u64,
+    f: F,
+    programs: Vec<Entry>,
+    last: Option<usize>,
+}
+
+/// A program for one set of input shapes, and the random calls one run of it makes.
+struct Entry {
+    metas: Vec<Meta>,
+    program: Compiled,
+    random_calls: u64,
+}
+
+impl<F> TrainStep<F>
+where
+    F: for<'s> Fn(&[Var<'s>]) -> Result<Var<'s>>,
+{
+    /// A step that minimises the scalar `f` of its inputs over the trainable ones of `params`.
+    pub fn new(params: &Params, optimizer: Optimizer, f: F) -> TrainStep<F> {
+        TrainStep {
+            device: params.device().clone(),
+            params: params.iter().cloned().collect(),
+            optimizer,
+            seed: 0,
+            random_calls: 0,
+            f,
+            programs: Vec::new(),
+            last: None,
+        }
+    }
+
+    /// The same step with its random streams started from `seed`.
+    pub fn seeded(mut self, seed: u64) -> TrainStep<F> {
+        self.seed = seed;
+        self
+    }
+
+    /// The optimizer, to change the learning rate of later steps.
+    pub fn optimizer(&mut self) -> &mut Optimizer {
+        &mut self.optimizer
+    }
+
+    fn compile(&mut self, metas: &[Meta]) -> Result<Entry> {
+        let session = Session::trace(&self.device, self.seed);
+        let vars = metas.iter().map(|m| session.placeholder(*m)).collect::<Result<Vec<_>>>()?;
+        let loss = Val((self.f)(&vars)?.id() as u32);
+        let mut updates = Vec::new();
+        let mut leaves = Vec::new();
+        for p in self.params.iter().filter(|p| p.trainable()) {
+            leaves.push((p.clone(), Val(session.param(p)?.id() as u32)));
+        }
+        let random_calls = session.random_calls();
+        let mut graph = session
+            .into_graph()
+            .ok_or_else(|| Error::new("compile", ErrorKind::Internal { what: "a trace without a graph" }))?;
+        let wrt: Vec<Val> = leaves.iter().map(|l| l.1).collect();
+        let grads = graph.gradients(loss, &wrt)?;
+        for ((p, _), g) in leaves.into_iter().zip(grads) {
+            match g {
+                Some(g) => updates.push((p, g)),
+                None => {
+                    let why = format!("the loss does not depend on trainable parameter {}; freeze it, or use it", p.name());
+                    return Err(Error::new("compile", ErrorKind::Gradient { why }));
+                }
+            }
+        }
+        let list: Vec<&Param> = updates.iter().map(|u| &u.0).collect();
+        self.optimizer.prepare(&self.device, &list)?;
+        let program = Compiled::new(&self.device, &graph, &[loss], &updates, Some(&self.optimizer))?;
+        Ok(Entry { metas: metas.to_vec(), program, random_calls })
+    }
+
+    /// One step on these inputs. On an error nothing was updated.
+    pub fn run(&mut self, inputs: &[Batch<'_>]) -> Result<()> {
+        let metas: Vec<Meta> = inputs.iter().map(Batch::meta).collect();
+        let at = match self.programs.iter().position(|e| e.metas == metas) {
+            Some(at) => at,
+            None => {
+                let entry = self.compile(&metas)?;
+                self.programs.push(entry);
+                self.programs.len() - 1
+            }
+        };
+        for (i, b) in inputs.iter().enumerate() {
+            self.programs[at].program.set_input(i, b.meta(), b.words())?;
+        }
+        self.last = Some(at);
+        self.again()
+    }
+
+    /// One more step on the inputs of the last one, which are still on the device.
+    pub fn again(&mut self) -> Result<()> {
+        let entry = self.entry()?;
+        let calls = entry.random_calls;
+        self.optimizer.begin()?;
+        self.entry()?.program.run(self.random_calls, Some(&self.optimizer))?;
+        self.random_calls += calls;
+        Ok(())
+    }
+
+    fn entry(&self) -> Result<&Entry> {
+        self.last.and_then(|at| self.programs.get(at)).ok_or_else(|| {
+            Error::argument("step", "order", "no step has been run yet; call run with inputs first")
+        })
+    }
+
+    /// The loss of the last step. Waits for the device.
+    pub fn loss(&self) -> Result<f32> {
+        let words = self.entry()?.program.output(0)?;
+        words.first().copied().ok_or_else(|| Error::new("step", ErrorKind::Internal { what: "an empty loss" }))
+    }
+
+    /// The program of the last step, printed.
+    pub fn text(&self) -> Result<&str> {
+        Ok(self.entry()?.program.text())
+    }
+
+    /// Sizes of the program of the last step.
+    pub fn plan(&self) -> Result<Plan> {
+        Ok(self.entry()?.program.plan())
+    }
+}

@@ -1,0 +1,212 @@
+//! Parameters: named values that outlive sessions. There is one copy, on the device; reading it on the
+//! host downloads it, so a stale read is impossible. Optimizers change it in place.
+
+use crate::device::{AnyBuffer, Device};
+use crate::error::{Error, ErrorKind, Result};
+use crate::numerics::canonical_bits;
+use crate::ops::map::Map;
+use crate::ops::program::{Expr, Program};
+use crate::ops::random::Uniform;
+use crate::ops;
+use crate::scalar::{Real, Scalar};
+use crate::shape::Shape;
+use crate::tensor::Tensor;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// A named value that training changes. Clones are the same parameter.
+#[derive(Clone)]
+pub struct Param(Arc<Inner>);
+
+struct Inner {
+    id: u64,
+    name: String,
+    value: AnyBuffer,
+    trainable: AtomicBool,
+    /// Counts changes of the value, so that a tape recorded before one can be told.
+    version: AtomicU64,
+}
+
+static NEXT_ID: AtomicU64 = AtomicU64::new(0);
+
+impl Param {
+    fn new(name: &str, value: AnyBuffer) -> Param {
+        Param(Arc::new(Inner {
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+            name: name.to_string(),
+            value,
+            trainable: AtomicBool::new(true),
+            version: AtomicU64::new(0),
+        }))
+    }
+
+    pub(crate) fn id(&self) -> u64 {
+        self.0.id
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// Its shape.
+    pub fn shape(&self) -> Shape {
+        self.0.value.shape()
+    }
+
+    /// Its value on the device. The memory is the parameter's own: the next update changes it.
+    pub fn buffer(&self) -> &AnyBuffer {
+        &self.0.value
+    }
+
+    /// Whether optimizers change it. True unless it was frozen.
+    pub fn trainable(&self) -> bool {
+        self.0.trainable.load(Ordering::Relaxed)
+    }
+
+    /// Freezes or unfreezes it.
+    pub fn set_trainable(&self, on: bool) {
+        self.0.trainable.store(on, Ordering::Relaxed);
+    }
+
+    /// The current value. Waits for the device.
+    pub fn get<T: Scalar>(&self) -> Result<Tensor<T>> {
+        self.0.value.to_tensor()
+    }
+
+    /// Replaces the value, rounded to float32. Errors if the shape is another; nothing is changed then.
+    pub fn set<T: Scalar>(&self, value: &Tensor<T>) -> Result<()> {
+        if value.shape() != self.shape() {
+            let why = "the new value has another shape than the parameter";
+            let kind = ErrorKind::Shapes { why, left: value.shape(), right: self.shape() };
+            return Err(Error::new(format!("parameter {}", self.name()), kind));
+        }
+        let words: Option<Vec<f32>> = value.data().iter().map(|x| x.to_f32()).collect();
+        let Some(words) = words else {
+            return Err(Error::unsupported("set", format!("{} has no float32 form", T::NAME)));
+        };
+        self.0.value.buffer().write_words("set", &words)?;
+        self.changed();
+        Ok(())
+    }
+
+    pub(crate) fn version(&self) -> u64 {
+        self.0.version.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn changed(&self) {
+        self.0.version.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl fmt::Debug for Param {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Param({} {})", self.name(), self.shape())
+    }
+}
+
+/// The parameters of a model: created in order from one seed, found by name.
+#[derive(Debug)]
+pub struct Params {
+    device: Device,
+    seed: u64,
+    list: Vec<Param>,
+}
+
+impl Params {
+    /// No parameters yet. Initial values will be drawn from `seed`.
+    pub fn new(device: &Device, seed: u64) -> Params {
+        Params { device: device.clone(), seed, list: Vec::new() }
+    }
+
+    /// The device they live on.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// The seed of initial values.
+    pub fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    fn add(&mut self, name: &str, value: AnyBuffer) -> Result<Param> {
+        if name.is_empty() || self.list.iter().any(|p| p.name() == name) {
+            let why = format!("`{name}` is empty or taken; names must be unique");
+            return Err(Error::argument("parameter", "name", why));
+        }
+        let param = Param::new(name, value);
+        self.list.push(param.clone());
+        Ok(param)
+    }
+
+    /// A parameter with a given initial value.
+    pub fn value<T: Scalar>(&mut self, name: &str, value: &Tensor<T>) -> Result<Param> {
+        let value = AnyBuffer::upload(&self.device, value)?;
+        self.add(name, value)
+    }
+
+    /// A parameter of zeros.
+    pub fn zeros(&mut self, name: &str, dims: &[usize]) -> Result<Param> {
+        let value = AnyBuffer::zeros(&self.device, Shape::new(dims)?)?;
+        self.add(name, value)
+    }
+
+    /// A parameter drawn uniformly from `[lo, hi)`, on the device: `lo + u (hi - lo)`. The draws depend on
+    /// the seed and on how many parameters came before, not on the device.
+    pub fn uniform(&mut self, name: &str, dims: &[usize], lo: f64, hi: f64) -> Result<Param> {
+        if !(lo.is_finite() && hi.is_finite() && lo <= hi) {
+            return Err(Error::argument("parameter", "range", format!("{lo}..{hi} is not a range")));
+        }
+        let shape = Shape::new(dims)?;
+        let draw = Uniform { shape, seed: self.seed, counter: self.list.len() as u64 };
+        let u = ops::apply(&self.device, &draw.into(), &[])?;
+        let scale = Program::trace(1, |x| vec![Expr::c(lo) + x[0] * Expr::c(hi - lo)]);
+        let value = ops::apply(&self.device, &Map::new(scale, shape).into(), &[&u])?;
+        self.add(name, value)
+    }
+
+    /// All parameters in the order they were made.
+    pub fn iter(&self) -> impl Iterator<Item = &Param> {
+        self.list.iter()
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// The parameter of that name.
+    pub fn get(&self, name: &str) -> Option<&Param> {
+        self.list.iter().find(|p| p.name() == name)
+    }
+
+    /// Elements of all parameters together.
+    pub fn numel(&self) -> usize {
+        self.list.iter().map(|p| p.shape().numel()).sum()
+    }
+
+    /// A hash of all parameter bits in the order of their names: 16 hex digits that two machines can
+    /// compare. All NaNs count as one value.
+    pub fn fingerprint(&self) -> Result<String> {
+        let mut sorted: Vec<&Param> = self.list.iter().collect();
+        sorted.sort_by_key(|p| p.name());
+        let mut hash = blake3::Hasher::new();
+        for p in sorted {
+            hash.update(p.name().as_bytes()).update(&[0]);
+            for &d in p.shape().dims() {
+                hash.update(&(d as u64).to_le_bytes());
+            }
+            hash.update(&u64::MAX.to_le_bytes());
+            for x in p.get::<f32>()?.data() {
+                hash.update(&canonical_bits(*x).to_le_bytes());
+            }
+        }
+        Ok(hash.finalize().to_hex()[..16].to_string())
+    }
+}

@@ -1,0 +1,329 @@
+//! Handles of values, and what can be done with them.
+
+use super::{Param, Session};
+use crate::device::{AnyBuffer, Meta};
+use crate::error::{Error, ErrorKind, Result};
+use crate::ops::layout::{AxisMap, BroadcastTo, Detach, Permute, Reshape};
+use crate::ops::matmul::{Bmm, Linear, MatMul};
+use crate::ops::reduce::{Mean, Sum};
+use crate::ops::softmax::{LogSoftmax, Softmax};
+use crate::ops::{AnyOp, elementwise, loss};
+use crate::scalar::Scalar;
+use crate::shape::Shape;
+use crate::tensor::Tensor;
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// A handle of a value in a session. Copying it copies the handle, not the value.
+#[derive(Clone, Copy)]
+pub struct Var<'s> {
+    session: &'s Session,
+    id: u32,
+    epoch: u32,
+}
+
+impl fmt::Debug for Var<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Var({} of epoch {})", self.id, self.epoch)
+    }
+}
+
+macro_rules! unary_methods {
+    ($($(#[$doc:meta])* $name:ident $op:ident;)*) => {$(
+        $(#[$doc])*
+        pub fn $name(self) -> Result<Var<'s>> {
+            self.session.apply(elementwise::$op {}, &[self])
+        }
+    )*};
+}
+
+macro_rules! binary_methods {
+    ($($(#[$doc:meta])* $name:ident $op:ident;)*) => {$(
+        $(#[$doc])*
+        pub fn $name(self, other: Var<'s>) -> Result<Var<'s>> {
+            self.broadcast_pair(other, elementwise::$op {}.into())
+        }
+    )*};
+}
+
+impl<'s> Var<'s> {
+    pub(super) fn new(session: &'s Session, id: u32, epoch: u32) -> Var<'s> {
+        Var { session, id, epoch }
+    }
+
+    /// The session it belongs to.
+    pub fn session(self) -> &'s Session {
+        self.session
+    }
+
+    pub(crate) fn id(self) -> usize {
+        self.id as usize
+    }
+
+    pub(super) fn epoch(self) -> u32 {
+        self.epoch
+    }
+
+    /// Shape and element type.
+    pub fn meta(self) -> Result<Meta> {
+        self.session.meta(self)
+    }
+
+    /// The shape.
+    pub fn shape(self) -> Result<Shape> {
+        Ok(self.meta()?.shape)
+    }
+
+    /// The value on the device.
+    pub fn buffer(self) -> Result<AnyBuffer> {
+        self.session.read(self)
+    }
+
+    /// The value as a host tensor. Waits for the device.
+    pub fn value<T: Scalar>(self) -> Result<Tensor<T>> {
+        self.buffer()?.to_tensor()
+    }
+
+    /// The only element of a value with one element. Waits for the device.
+    pub fn item(self) -> Result<f32> {
+        self.value::<f32>()?.item()
+    }
+
+    fn broadcast_pair(self, other: Var<'s>, op: AnyOp) -> Result<Var<'s>> {
+        let (a, b) = (self.shape()?, other.shape()?);
+        if a == b {
+            return self.session.apply(op, &[self, other]);
+        }
+        let shape = a.broadcast(&b).map_err(|e| Error::new(op.name(), e.kind().clone()))?;
+        let (a, b) = (self.broadcast_to(shape)?, other.broadcast_to(shape)?);
+        self.session.apply(op, &[a, b])
+    }
+
+    unary_methods! {
+        /// `-x`.
+        neg Neg;
+        /// Magnitude; slope zero at zero.
+        abs Abs;
+        /// Square root; NaN below zero.
+        sqrt Sqrt;
+        /// `x * x`.
+        square Square;
+        /// `e^x`.
+        exp Exp;
+        /// Natural logarithm.
+        log Log;
+        /// `ln(1 + x)`.
+        log1p Log1p;
+        /// `1 / x`.
+        inv Inv;
+        /// Sine.
+        sin Sin;
+        /// Cosine.
+        cos Cos;
+        /// Error function.
+        erf Erf;
+        /// `x` where positive, else 0.
+        relu Relu;
+        /// `1 / (1 + e^-x)`.
+        sigmoid Sigmoid;
+        /// Hyperbolic tangent.
+        tanh Tanh;
+        /// `ln(1 + e^x)`.
+        softplus Softplus;
+        /// `x * sigmoid(x)`.
+        silu Silu;
+        /// Gelu in its tanh form.
+        gelu Gelu;
+        /// Gelu in its exact form.
+        gelu_erf GeluErf;
+        /// The value in memory of its own.
+        copy Copy;
+    }
+
+    binary_methods! {
+        /// `a + b`, broadcast by NumPy's rule.
+        add Add;
+        /// `a - b`, broadcast by NumPy's rule.
+        sub Sub;
+        /// `a * b`, broadcast by NumPy's rule.
+        mul Mul;
+        /// `a / b`, broadcast by NumPy's rule.
+        div Div;
+        /// The larger of two, broadcast by NumPy's rule.
+        max Max;
+        /// The smaller of two, broadcast by NumPy's rule.
+        min Min;
+        /// `a^b`, broadcast by NumPy's rule.
+        pow Pow;
+    }
+
+    /// `x * c`.
+    pub fn scale(self, c: f64) -> Result<Var<'s>> {
+        self.session.apply(elementwise::Scale { c: c as f32 }, &[self])
+    }
+
+    /// `x` held between `lo` and `hi`.
+    pub fn clamp(self, lo: f64, hi: f64) -> Result<Var<'s>> {
+        self.session.apply(elementwise::Clamp { lo: lo as f32, hi: hi as f32 }, &[self])
+    }
+
+    /// `ln(softplus(x) + eps)`.
+    pub fn safe_log(self, eps: f64) -> Result<Var<'s>> {
+        self.session.apply(elementwise::SafeLog { eps: eps as f32 }, &[self])
+    }
+
+    /// `self + c * b` with one rounding, broadcast by NumPy's rule.
+    pub fn axpy(self, c: f64, b: Var<'s>) -> Result<Var<'s>> {
+        self.broadcast_pair(b, elementwise::Axpy { c: c as f32 }.into())
+    }
+
+    /// The same elements under other dimensions of equal count. Shares memory.
+    pub fn reshape(self, dims: &[usize]) -> Result<Var<'s>> {
+        self.session.apply(Reshape { shape: Shape::new(dims)? }, &[self])
+    }
+
+    /// All elements as one axis. Shares memory.
+    pub fn flatten(self) -> Result<Var<'s>> {
+        let n = self.shape()?.numel();
+        self.reshape(&[n])
+    }
+
+    /// The last two axes exchanged.
+    pub fn transpose(self) -> Result<Var<'s>> {
+        let shape = self.shape()?;
+        if shape.rank() < 2 {
+            return Err(Error::new("transpose", ErrorKind::Rank { want: "at least 2", got: shape }));
+        }
+        self.session.apply(Permute::transpose(shape.rank()), &[self])
+    }
+
+    /// The axes in another order: axis `j` of the result is axis `order[j]` of the value.
+    pub fn permute(self, order: &[usize]) -> Result<Var<'s>> {
+        self.session.apply(Permute { order: order.to_vec() }, &[self])
+    }
+
+    /// The value repeated to `shape` by NumPy's rule.
+    pub fn broadcast_to(self, shape: Shape) -> Result<Var<'s>> {
+        let from = self.shape()?;
+        if from == shape {
+            return Ok(self);
+        }
+        self.session.apply(BroadcastTo::numpy(&from, shape), &[self])
+    }
+
+    /// The value repeated to `shape` with an explicit map from output axes to input axes.
+    pub fn broadcast_axes(self, shape: Shape, map: AxisMap) -> Result<Var<'s>> {
+        self.session.apply(BroadcastTo { shape, map }, &[self])
+    }
+
+    /// Sum of all elements.
+    pub fn sum(self) -> Result<Var<'s>> {
+        self.session.apply(Sum::all(self.shape()?.rank()), &[self])
+    }
+
+    /// Sum over some axes, which are dropped.
+    pub fn sum_axes(self, axes: &[usize]) -> Result<Var<'s>> {
+        self.session.apply(Sum::new(axes)?, &[self])
+    }
+
+    /// Mean of all elements.
+    pub fn mean(self) -> Result<Var<'s>> {
+        self.session.apply(Mean::all(self.shape()?.rank()), &[self])
+    }
+
+    /// Mean over some axes, which are dropped.
+    pub fn mean_axes(self, axes: &[usize]) -> Result<Var<'s>> {
+        self.session.apply(Mean::new(axes)?, &[self])
+    }
+
+    /// Product with another matrix.
+    pub fn matmul(self, other: Var<'s>) -> Result<Var<'s>> {
+        self.session.apply(MatMul { ta: false, tb: false }, &[self, other])
+    }
+
+    /// Product with another batch of matrices.
+    pub fn bmm(self, other: Var<'s>) -> Result<Var<'s>> {
+        self.session.apply(Bmm { ta: false, tb: false }, &[self, other])
+    }
+
+    /// `x W^T + b` along the last axis.
+    pub fn linear(self, w: Var<'s>, b: Var<'s>) -> Result<Var<'s>> {
+        self.session.apply(Linear, &[self, w, b])
+    }
+
+    /// Softmax along the last axis.
+    pub fn softmax(self) -> Result<Var<'s>> {
+        self.session.apply(Softmax, &[self])
+    }
+
+    /// Logarithm of the softmax along the last axis.
+    pub fn log_softmax(self) -> Result<Var<'s>> {
+        self.session.apply(LogSoftmax, &[self])
+    }
+
+    /// Mean cross-entropy of logits against labels.
+    pub fn cross_entropy(self, labels: Var<'s>) -> Result<Var<'s>> {
+        self.session.apply(loss::CrossEntropy, &[self, labels])
+    }
+
+    /// Mean squared error against a target.
+    pub fn mse(self, target: Var<'s>) -> Result<Var<'s>> {
+        self.session.apply(loss::Mse, &[self, target])
+    }
+
+    /// Keeps each element with probability `1 - p` and scales what is kept by `1 / (1 - p)`.
+    pub fn dropout(self, p: f64) -> Result<Var<'s>> {
+        let keep = 1.0 - p;
+        if !(keep > 0.0 && keep <= 1.0) {
+            return Err(Error::argument("dropout", "p", format!("got {p}, use at least 0 and below 1")));
+        }
+        let mask = self.session.bernoulli(self.shape()?.dims(), keep)?;
+        self.mul(mask)?.scale(1.0 / keep)
+    }
+
+    /// The same value, through which no gradient flows.
+    pub fn detach(self) -> Result<Var<'s>> {
+        self.session.apply(Detach, &[self])
+    }
+
+    /// Gradients of this scalar with respect to all parameters and variables it was computed from. The
+    /// values in between are freed as the walk passes them.
+    pub fn backward(self) -> Result<Grads> {
+        self.session.backward(self, None, true, true)
+    }
+
+    /// As [`Var::backward`], but values stay, so that a second walk is possible.
+    pub fn backward_retain(self) -> Result<Grads> {
+        self.session.backward(self, None, false, true)
+    }
+
+    /// Gradients of `<seed, value>`.
+    pub fn backward_from(self, seed: &Tensor<f32>) -> Result<Grads> {
+        self.session.backward(self, Some(seed), true, true)
+    }
+}
+
+/// Gradients of one backward pass.
+#[derive(Debug)]
+pub struct Grads {
+    by_node: BTreeMap<usize, AnyBuffer>,
+    by_param: BTreeMap<u64, AnyBuffer>,
+    epoch: u32,
+}
+
+impl Grads {
+    pub(super) fn new(by_node: BTreeMap<usize, AnyBuffer>, params: &BTreeMap<usize, &Param>, epoch: u32) -> Grads {
+        let by_param = by_node.iter().filter_map(|(i, g)| params.get(i).map(|p| (p.id(), g.clone()))).collect();
+        Grads { by_node, by_param, epoch }
+    }
+
+    /// The gradient of a parameter, if the value depends on it.
+    pub fn param(&self, param: &Param) -> Option<&AnyBuffer> {
+        self.by_param.get(&param.id())
+    }
+
+    /// The gradient of a variable or parameter leaf, if the value depends on it.
+    pub fn var(&self, v: Var<'_>) -> Option<&AnyBuffer> {
+        self.by_node.get(&v.id()).filter(|_| v.epoch() == self.epoch)
+    }
+}
