@@ -1,5 +1,6 @@
 //! A neural-network runtime with one answer, bit for bit, on every device.
 
+pub mod data;
 pub mod device;
 pub mod error;
 pub mod graph;
@@ -15,6 +16,7 @@ pub mod tensor;
 
 /// What most programs need.
 pub mod prelude {
+    pub use crate::data;
     pub use crate::device::Device;
     pub use crate::error::{Error, Result};
     pub use crate::graph::{Batch, TrainStep};

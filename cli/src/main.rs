@@ -1,3 +1,192 @@
-//! The dittograd program.
+//! The dittograd program: trains, checks, measures and compares, on any device, with the same bits.
+//!
+//! Exit codes: 0 done, 1 ran and the answer is no, 2 could not run. Errors are one line on stderr. This
+//! file has what the commands share: options, the device, and the way out; each command has its own file.
 
-fn main() {}
+mod bench;
+mod check;
+mod devices;
+mod op;
+mod ops;
+mod out;
+mod train;
+
+use clap::error::ErrorKind as Usage;
+use clap::{Args, Parser, Subcommand};
+use dittograd::device::Device;
+use dittograd::device::cpu::simd::Simd;
+use dittograd::error::{Error, ErrorKind};
+use dittograd::numerics::Numerics;
+use out::Out;
+use std::process::ExitCode;
+
+/// One neural-network program, one answer, bit for bit, on every device.
+#[derive(Parser)]
+#[command(name = "dittograd", version, disable_help_subcommand = true, infer_long_args = false)]
+struct Cli {
+    #[command(flatten)]
+    global: Global,
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// Options of every command.
+#[derive(Args)]
+struct Global {
+    /// Where to compute: cpu, cuda or cuda:N [default: a GPU if there is one; same bits]
+    #[arg(long, global = true, value_name = "NAME")]
+    device: Option<String>,
+    /// Numerics mode; only strict exists
+    #[arg(long, global = true, value_name = "MODE")]
+    numerics: Option<String>,
+    /// CPU threads [default: all cores; same bits]
+    #[arg(long, global = true, value_name = "N")]
+    threads: Option<usize>,
+    /// One JSON object a line on stdout, and nothing else there
+    #[arg(long, global = true)]
+    json: bool,
+    /// Results only, no progress
+    #[arg(long, global = true)]
+    quiet: bool,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Train a model; the last line is the fingerprint of its parameters
+    Train(train::Train),
+    /// Show the processor, the GPUs and the libraries found
+    Devices,
+    /// List all ops
+    Ops(ops::Ops),
+    /// Run one op, and its gradient, on tensors from a file
+    Op(op::Op),
+    /// Check ops against their references, on every device; exit 1 if anything is off
+    Check(check::Check),
+    /// Measure training steps and ops
+    Bench(bench::Bench),
+}
+
+/// Why a command ended early.
+pub(crate) enum Fail {
+    /// The library refused.
+    Library(Error),
+    /// The program itself did.
+    Message(String),
+    /// Nobody reads stdout any more, which is not an error.
+    Closed,
+}
+
+impl From<Error> for Fail {
+    fn from(e: Error) -> Fail {
+        Fail::Library(e)
+    }
+}
+
+impl From<std::io::Error> for Fail {
+    fn from(e: std::io::Error) -> Fail {
+        match e.kind() {
+            std::io::ErrorKind::BrokenPipe => Fail::Closed,
+            _ => Fail::Message(format!("stdout: {e}")),
+        }
+    }
+}
+
+/// An error of the program.
+pub(crate) fn fail<T>(why: impl Into<String>) -> Answer<T> {
+    Err(Fail::Message(why.into()))
+}
+
+/// What commands return; the truth value of a whole command says whether the answer is yes.
+pub(crate) type Answer<T = bool> = Result<T, Fail>;
+
+impl Global {
+    /// The device asked for.
+    fn device(&self) -> Answer<Device> {
+        if let Some(mode) = &self.numerics {
+            mode.parse::<Numerics>()?;
+        }
+        Ok(match (&self.device, self.threads) {
+            (None, None) => Device::best()?,
+            (Some(name), threads) => named(name, threads)?,
+            (None, Some(threads)) => match std::env::var("DITTOGRAD_DEVICE") {
+                Ok(name) if !name.is_empty() => named(&name, Some(threads))?,
+                _ => match Device::cuda(0) {
+                    Ok(gpu) => gpu,
+                    Err(_) => cpu(threads)?,
+                },
+            },
+        })
+    }
+
+    /// The CPU with the threads asked for, whatever the device.
+    fn cpu(&self) -> Answer<Device> {
+        Ok(match self.threads {
+            Some(threads) => cpu(threads)?,
+            None => Device::cpu()?,
+        })
+    }
+}
+
+fn named(name: &str, threads: Option<usize>) -> Result<Device, Error> {
+    match threads {
+        Some(threads) if name == "cpu" => cpu(threads),
+        _ => Device::parse(name),
+    }
+}
+
+fn cpu(threads: usize) -> Result<Device, Error> {
+    Device::cpu_with(threads, simd()?)
+}
+
+/// The SIMD level of the environment, or else the best one.
+pub(crate) fn simd() -> Result<Simd, Error> {
+    match std::env::var_os("DITTOGRAD_SIMD").filter(|v| !v.is_empty()) {
+        None => Ok(Simd::best()),
+        Some(value) => {
+            let value = value.to_string_lossy().into_owned();
+            value.parse().map_err(|_| {
+                let kind = ErrorKind::Env { name: "DITTOGRAD_SIMD", value, want: "scalar, avx2 or avx512" };
+                Error::new("environment", kind)
+            })
+        }
+    }
+}
+
+/// A usage error of clap's in one line.
+fn usage(e: &clap::Error) -> String {
+    let text = e.to_string();
+    let lines = text.lines().take_while(|l| !l.trim().is_empty()).map(str::trim);
+    let line = lines.collect::<Vec<_>>().join(" ");
+    format!("{} (see --help)", line.strip_prefix("error: ").unwrap_or(&line))
+}
+
+fn run() -> Answer {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(e) if matches!(e.kind(), Usage::DisplayHelp | Usage::DisplayVersion) => {
+            Out::new(false, false).line(e.to_string().trim_end())?;
+            return Ok(true);
+        }
+        Err(e) => return fail(usage(&e)),
+    };
+    let (global, out) = (&cli.global, Out::new(cli.global.json, cli.global.quiet));
+    match &cli.command {
+        Command::Train(c) => c.run(global, &out),
+        Command::Devices => devices::run(global, &out),
+        Command::Ops(c) => c.run(&out),
+        Command::Op(c) => c.run(global, &out),
+        Command::Check(c) => c.run(global, &out),
+        Command::Bench(c) => c.run(global, &out),
+    }
+}
+
+fn main() -> ExitCode {
+    let message = match run() {
+        Ok(yes) => return ExitCode::from(u8::from(!yes)),
+        Err(Fail::Closed) => return ExitCode::SUCCESS,
+        Err(Fail::Library(e)) => e.to_string(),
+        Err(Fail::Message(m)) => m,
+    };
+    out::warn(&message);
+    ExitCode::from(2)
+}

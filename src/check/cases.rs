@@ -27,6 +27,12 @@ impl From<&str> for Subject {
     }
 }
 
+impl From<&Subject> for Subject {
+    fn from(subject: &Subject) -> Subject {
+        subject.clone()
+    }
+}
+
 impl Subject {
     /// Samples whose inputs have at most `limit` elements each.
     pub(super) fn small(&self, limit: usize) -> impl Iterator<Item = (usize, &Sample<AnyOp>)> {

@@ -25,12 +25,12 @@
 typedef long long i64;
 #define CHUNK 1024
 
-// The value of a finished output in column j. Whatever is to follow the bias belongs here.
-#if DITTO_BIAS
-#define FINISH(v, bias_j) __fadd_rn(v, bias_j)
-#else
-#define FINISH(v, bias_j) ((void)(bias_j), v)
-#endif
+// What follows the sum: v is the sum so far, and comes back unchanged unless `last` says that it is whole
+// (bias_j is then column j's bias, and -0.0 before). Whatever is to follow the bias belongs here, under
+// `last`, and is to be defined only in the kernel that finishes: not in the first of two.
+__device__ __forceinline__ float finish(float v, float bias_j, bool last) {
+    return DITTO_BIAS ? __fadd_rn(v, bias_j) : v;
+}
 
 template <int V> struct Vec;
 template <> struct Vec<1> { float v[1]; };
@@ -45,7 +45,7 @@ template <> struct __align__(16) Vec<4> { float v[4]; };
 // No shared memory. Per output: `parts` loads, one store, parts - 1 additions (+ 1 for the bias).
 // Order: part 0 + part 1 + ... in increasing order, then the bias.
 //
-// parts: [parts][total], total = batch * m * n; out: [total]; bias: [n] or unused.
+// partial: [parts][total], total = batch * m * n; out: [total]; bias: [n] or unused.
 extern "C" __global__ void __launch_bounds__(256)
 ditto_matmul_reduce(const float* __restrict__ partial, float* __restrict__ out,
                     const float* __restrict__ bias, i64 total, i64 n, i64 parts) {
@@ -61,13 +61,14 @@ ditto_matmul_reduce(const float* __restrict__ partial, float* __restrict__ out,
 #pragma unroll
             for (int e = 0; e < V; ++e) sum.v[e] = __fadd_rn(sum.v[e], next.v[e]);
         }
-#if DITTO_BIAS
-        i64 j = g * V;
-        j = j >> 32 ? j % n : n >> 32 ? j : (unsigned)j % (unsigned)n;
-        vec add = *(const vec*)(bias + j);
+        vec add = {};
+        if (DITTO_BIAS) {
+            i64 j = g * V;
+            j = j >> 32 ? j % n : n >> 32 ? j : (unsigned)j % (unsigned)n;
+            add = *(const vec*)(bias + j);
+        }
 #pragma unroll
-        for (int e = 0; e < V; ++e) sum.v[e] = FINISH(sum.v[e], add.v[e]);
-#endif
+        for (int e = 0; e < V; ++e) sum.v[e] = finish(sum.v[e], add.v[e], true);
         *(vec*)(out + g * V) = sum;
     }
 }
@@ -84,12 +85,10 @@ constexpr int BK = DITTO_BK, G = DITTO_G, TM = DITTO_TM, TN = DITTO_TN, STAGES =
 constexpr int THREADS = 32 * DITTO_WM * DITTO_WN;
 constexpr int LM = 8, LN = 4;  // the lanes of a warp along m and along n
 constexpr int BM = DITTO_WM * LM * TM, BN = DITTO_WN * LN * TN;
-#ifndef DITTO_PIECES
-#define DITTO_PIECES (DITTO_G == 1 ? 1 : DITTO_BK / DITTO_G / 2)
-#endif
-constexpr int PIECES = DITTO_PIECES;
-constexpr int GROUP = 8;  // tile rows walked together, for the second-level cache
-static_assert(CHUNK % BK == 0 && BK % (2 * G) == 0, "a chunk is whole stages, a stage whole pairs of groups");
+// A stage's copies are started in so many portions, one per group of k steps (measured).
+constexpr int PIECES = G > 1 ? BK / G / 2 : TM * TN > 64 ? 1 : 2;
+constexpr int BAND = 8;  // tile rows walked together, for the second-level cache
+static_assert(CHUNK % BK == 0 && BK % (2 * G) == 0, "a chunk is whole stages, a stage pairs of groups");
 
 // How a tile of an operand (rows: m of A, n of B) lies in shared memory.
 enum Layout {
@@ -105,11 +104,11 @@ constexpr int VM = LA == K_LAST ? 1 : TM < 4 ? TM : 4, VN = LB == K_LAST ? 1 : T
 // Copies 4 W bytes to shared memory in the background, if bit i of mask is set.
 template <int W> __device__ __forceinline__ void copy(unsigned dst, const float* src, unsigned mask, int i) {
     if (W == 4)
-        asm volatile("{.reg .pred p; setp.ne.b32 p, %2, 0; @p cp.async.cg.shared.global [%0], [%1], 16;}" ::"r"(dst),
-                     "l"(src), "r"(mask & 1u << i));
+        asm volatile("{.reg .pred p; setp.ne.b32 p, %2, 0; @p cp.async.cg.shared.global [%0], [%1], 16;}"
+                     ::"r"(dst), "l"(src), "r"(mask & 1u << i));
     else
-        asm volatile("{.reg .pred p; setp.ne.b32 p, %2, 0; @p cp.async.ca.shared.global [%0], [%1], 4;}" ::"r"(dst),
-                     "l"(src), "r"(mask & 1u << i));
+        asm volatile("{.reg .pred p; setp.ne.b32 p, %2, 0; @p cp.async.ca.shared.global [%0], [%1], 4;}"
+                     ::"r"(dst), "l"(src), "r"(mask & 1u << i));
 }
 __device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;"); }
 // Waits until at most N of this thread's latest groups of copies are still on their way.
@@ -119,9 +118,12 @@ template <int N> __device__ __forceinline__ void copy_wait() {
 
 // One operand's way from global to shared memory to registers.
 //
-// Copies: a pass is one copy per thread. ROWS_LAST and K_LAST: neighbouring lanes copy neighbouring words or 16-byte
-// groups (VEC). TRANSPOSED: 8 lanes take 8 consecutive k of a row, a warp 4 rows; a pitch of 4 mod 16 puts
-// the 32 words into 32 banks.
+// Copies: a pass is one copy per thread. ROWS_LAST and K_LAST: neighbouring lanes copy neighbouring words or
+// 16-byte groups (VEC). TRANSPOSED: 8 lanes take 8 consecutive k of a row, a warp 4 rows; a pitch of
+// 4 mod 32 puts the 32 words into 32 banks. (Measured, such a copy still takes about 8 cycles of shared
+// memory; all copies together take less than half of what the reads take.)
+// Reads: ROWS_LAST and TRANSPOSED: up to 4 neighbouring rows of one k; K_LAST: 4 neighbouring k of one row,
+// the rows of a warp's lanes being neighbours and a pitch of 4 mod 16 apart. No bank conflicts.
 template <int ROWS, int T, Layout L, bool VEC> struct Tile {
     static constexpr int PITCH = L == ROWS_LAST ? ROWS : L == TRANSPOSED ? ROWS + 4 : BK + 4;
     static constexpr int SIZE = PITCH * (L == K_LAST ? ROWS : BK);
@@ -135,8 +137,8 @@ template <int ROWS, int T, Layout L, bool VEC> struct Tile {
 
     const float* src;  // this thread's first element of the next stage
     idx ld;
-    unsigned dst;             // its byte offset inside a stage
-    unsigned full, short_;    // which passes are in range in a whole stage, and in the last, short one
+    unsigned dst;         // its byte offset inside a stage
+    unsigned full, tail;  // bit i: pass i is in range, in a whole stage and in the short one
 
     // Row and k of copy `unit`: the thread's own for its number, pass i's distance from that for i * ACROSS.
     static __device__ __forceinline__ constexpr int row_of(int unit) {
@@ -149,27 +151,30 @@ template <int ROWS, int T, Layout L, bool VEC> struct Tile {
         return L == K_LAST ? row * PITCH + k : k * PITCH + row;
     }
 
-    __device__ __forceinline__ void start(const float* base, idx ld_, idx row0, idx rows, idx k0, idx k_short, int tid) {
+    // Points at the tile of rows row0 .. and k0 .. of `base`; the short stage has k_left steps.
+    __device__ __forceinline__ void start(const float* base, idx ld_, idx row0, idx rows, idx k0, idx k_left,
+                                          int tid) {
         const int unit = L == TRANSPOSED ? tid >> 3 : tid;
         const int row = row_of(unit), k = k_of(unit) + (L == TRANSPOSED ? tid & 7 : 0);
         ld = ld_;
-        src = L == ROWS_LAST ? base + (i64)(k0 + k) * ld + row0 + row : base + (i64)(row0 + row) * ld + k0 + k;
+        src = base + (L == ROWS_LAST ? (i64)(k0 + k) * ld + row0 + row : (i64)(row0 + row) * ld + k0 + k);
         dst = at(row, k) * 4;
-        full = short_ = 0;
+        full = tail = 0;
 #pragma unroll
         for (int i = 0; i < PASSES; ++i) {
             const bool in = row + row_of(i * ACROSS) < rows - row0;
             full |= (unsigned)in << i;
-            short_ |= (unsigned)(in && k + k_of(i * ACROSS) < k_short) << i;
+            tail |= (unsigned)(in && k + k_of(i * ACROSS) < k_left) << i;
         }
     }
-    // Starts passes FROM .. TO of the next stage, to shared address `stage`.
+    // Starts passes from .. to of the next stage, to shared address `stage`.
     __device__ __forceinline__ void fetch(unsigned stage, unsigned mask, int from, int to) {
 #pragma unroll
         for (int i = 0; i < PASSES; ++i) {
             if (i < from || i >= to) continue;
             const int dr = row_of(i * ACROSS), dk = k_of(i * ACROSS);
-            copy<WIDTH>(stage + dst + at(dr, dk) * 4, src + (L == ROWS_LAST ? (i64)ld * dk + dr : (i64)ld * dr + dk), mask, i);
+            const i64 step = L == ROWS_LAST ? (i64)ld * dk + dr : (i64)ld * dr + dk;
+            copy<WIDTH>(stage + dst + at(dr, dk) * 4, src + step, mask, i);
         }
         if (to == PASSES) src += L == ROWS_LAST ? (i64)ld * BK : (i64)BK;
     }
@@ -200,24 +205,16 @@ template <int ROWS, int T, Layout L, bool VEC> struct Tile {
     }
 };
 
-// One k step: every accumulator takes one fused multiply-add.
+// One k step: every accumulator takes one fused multiply-add. Which comes first matters to no result; back
+// and forth along the inner axis, the operand at the turn is read once (which axis is inner: measured).
 __device__ __forceinline__ void step(float (&acc)[TM][TN], const float (&fa)[TM], const float (&fb)[TN]) {
-#ifdef DITTO_ORDER
+    constexpr bool COLUMNS = TN > 8;
+    constexpr int OUTER = COLUMNS ? TN : TM, INNER = COLUMNS ? TM : TN;
 #pragma unroll
-    for (int j = 0; j < TN; ++j) {
+    for (int x = 0; x < OUTER; ++x) {
 #pragma unroll
-        for (int ii = 0; ii < TM; ++ii) {
-            int i = j & 1 ? TM - 1 - ii : ii;
-            acc[i][j] = __fmaf_rn(fa[i], fb[j], acc[i][j]);
-        }
-    }
-    return;
-#endif
-#pragma unroll
-    for (int i = 0; i < TM; ++i) {
-#pragma unroll
-        for (int jj = 0; jj < TN; ++jj) {
-            int j = i & 1 ? TN - 1 - jj : jj;  // back and forth, so that the last operand is reused
+        for (int y0 = 0; y0 < INNER; ++y0) {
+            const int y = x & 1 ? INNER - 1 - y0 : y0, i = COLUMNS ? y : x, j = COLUMNS ? x : y;
             acc[i][j] = __fmaf_rn(fa[i], fb[j], acc[i][j]);
         }
     }
@@ -225,6 +222,10 @@ __device__ __forceinline__ void step(float (&acc)[TM][TN], const float (&fa)[TM]
 
 typedef Tile<BM, TM, LA, DITTO_VA != 0> TileA;
 typedef Tile<BN, TN, LB, DITTO_VB != 0> TileB;
+
+// How far a thread's i-th row and j-th column are from its first.
+__device__ __forceinline__ constexpr int row_at(int i) { return i / VM * (LM * VM) + i % VM; }
+__device__ __forceinline__ constexpr int col_at(int j) { return j / VN * (LN * VN) + j % VN; }
 
 // Where a thread's accumulators lie in the matrix.
 struct Place {
@@ -234,7 +235,8 @@ struct Place {
     idx rows, cols;  // how many rows and columns are left from there
 };
 
-// Loads and stores of W floats that happen only if `in` is not 0; written out so that each stays one instruction.
+// Loads and stores of W floats that happen only if `in` is not 0; spelled out, so that each stays one
+// instruction (the compiler would make branches of them, and spill).
 template <int W> __device__ __forceinline__ void load_if(Vec<W>& v, const float* p, unsigned in) {
     if constexpr (W == 4)
         asm volatile("{.reg .pred p; setp.ne.b32 p, %5, 0; @p ld.global.v4.f32 {%0, %1, %2, %3}, [%4];}"
@@ -248,13 +250,14 @@ template <int W> __device__ __forceinline__ void load_if(Vec<W>& v, const float*
 }
 template <int W> __device__ __forceinline__ void store_if(const Vec<W>& v, float* p, unsigned in) {
     if constexpr (W == 4)
-        asm volatile("{.reg .pred p; setp.ne.b32 p, %5, 0; @p st.global.v4.f32 [%4], {%0, %1, %2, %3};}" ::"f"(v.v[0]),
-                     "f"(v.v[1]), "f"(v.v[2]), "f"(v.v[3]), "l"(p), "r"(in));
+        asm volatile("{.reg .pred p; setp.ne.b32 p, %5, 0; @p st.global.v4.f32 [%4], {%0, %1, %2, %3};}"
+                     ::"f"(v.v[0]), "f"(v.v[1]), "f"(v.v[2]), "f"(v.v[3]), "l"(p), "r"(in));
     else if constexpr (W == 2)
-        asm volatile("{.reg .pred p; setp.ne.b32 p, %3, 0; @p st.global.v2.f32 [%2], {%0, %1};}" ::"f"(v.v[0]),
-                     "f"(v.v[1]), "l"(p), "r"(in));
+        asm volatile("{.reg .pred p; setp.ne.b32 p, %3, 0; @p st.global.v2.f32 [%2], {%0, %1};}"
+                     ::"f"(v.v[0]), "f"(v.v[1]), "l"(p), "r"(in));
     else
-        asm volatile("{.reg .pred p; setp.ne.b32 p, %2, 0; @p st.global.f32 [%1], %0;}" ::"f"(v.v[0]), "l"(p), "r"(in));
+        asm volatile("{.reg .pred p; setp.ne.b32 p, %2, 0; @p st.global.f32 [%1], %0;}"
+                     ::"f"(v.v[0]), "l"(p), "r"(in));
 }
 
 // Adds the accumulators to what earlier chunks left in the output, then, after the last chunk, the bias,
@@ -264,40 +267,39 @@ __device__ __forceinline__ void store(const float (&acc)[TM][TN], const Place& a
     constexpr int W = DITTO_VC ? VN : 1, COLS = TN / W, BATCH = TM < 2 ? 1 : 2;
     unsigned cols = 0;  // bit c: group c of the columns is in the matrix
 #pragma unroll
-    for (int c = 0; c < COLS; ++c) cols |= (unsigned)(c * W / VN * (LN * VN) + c * W % VN < at.cols) << c;
+    for (int c = 0; c < COLS; ++c) cols |= (unsigned)(col_at(c * W) < at.cols) << c;
     Vec<W> old[BATCH][COLS], add[COLS];
 #pragma unroll
     for (int c = 0; c < COLS; ++c) {
 #pragma unroll
         for (int e = 0; e < W; ++e) add[c].v[e] = -0.0f;
-        if (DITTO_BIAS) load_if(add[c], at.bias + c * W / VN * (LN * VN) + c * W % VN, last ? cols & 1u << c : 0);
+        if (DITTO_BIAS) load_if(add[c], at.bias + col_at(c * W), last ? cols & 1u << c : 0);
     }
 #pragma unroll
     for (int i = 0; i < TM + BATCH; ++i) {
         if (i >= BATCH) {
-            const int r = i - BATCH, di = r / VM * (LM * VM) + r % VM;
-            float* line = at.out + (i64)di * at.ldc;
-            const unsigned in = di < at.rows ? cols : 0;
+            const int r = i - BATCH;
+            float* line = at.out + (i64)row_at(r) * at.ldc;
+            const unsigned in = row_at(r) < at.rows ? cols : 0;
 #pragma unroll
             for (int c = 0; c < COLS; ++c) {
-                const int dj = c * W / VN * (LN * VN) + c * W % VN;
                 Vec<W> v = old[r % BATCH][c];
 #pragma unroll
-                for (int e = 0; e < W; ++e) v.v[e] = FINISH(__fadd_rn(v.v[e], acc[r][c * W + e]), add[c].v[e]);
-                store_if(v, line + dj, in & 1u << c);
+                for (int e = 0; e < W; ++e) {
+                    v.v[e] = finish(__fadd_rn(v.v[e], acc[r][c * W + e]), add[c].v[e], last);
+                }
+                store_if(v, line + col_at(c * W), in & 1u << c);
             }
         }
         if (i < TM) {
-            const int di = i / VM * (LM * VM) + i % VM;
-            const float* line = at.out + (i64)di * at.ldc;
-            const unsigned in = !first && di < at.rows ? cols : 0;
+            const float* line = at.out + (i64)row_at(i) * at.ldc;
+            const unsigned in = !first && row_at(i) < at.rows ? cols : 0;
 #pragma unroll
             for (int c = 0; c < COLS; ++c) {
-                const int dj = c * W / VN * (LN * VN) + c * W % VN;
                 Vec<W>& v = old[i % BATCH][c];
 #pragma unroll
                 for (int e = 0; e < W; ++e) v.v[e] = -0.0f;
-                load_if(v, line + dj, in & 1u << c);
+                load_if(v, line + col_at(c * W), in & 1u << c);
             }
         }
     }
@@ -306,20 +308,20 @@ __device__ __forceinline__ void store(const float (&acc)[TM][TN], const Place& a
 // The product.
 //
 // Thread mapping: a block owns a BM x BN tile of the output; its WM x WN warps own 8 TM x 4 TN of it
-// each, a thread TM x TN: groups of 4 x 4 neighbours (VM x VN), 8 VM apart along m and 4 VN along n. The bits
-// of the lane number alternate between m and n, so that a 16-byte shared load of either operand has
-// equal addresses in lanes 1 (B) or 2 (A) apart and costs 2 cycles of shared memory instead of 4.
+// each, a thread TM x TN: groups of VM x VN neighbours, 8 VM apart along m and 4 VN along n. The bits of the
+// lane number alternate between m and n, so that a 16-byte shared load of either operand has equal addresses
+// in lanes 1 (B) or 2 (A) apart and costs 2 cycles of shared memory instead of 4 (measured).
 // blockIdx.x: the tile, 8 tile rows at a time column by column; blockIdx.z: batch * part (grid-stride).
-// Shared memory: a ring of STAGES x ([BK][pitch of A] + [BK][pitch of B]) floats, filled by cp.async
-// STAGES - 1 stages ahead; no bank conflicts when filled (see Tile) or read.
+// Shared memory: a ring of STAGES x (tile of A, tile of B), each as its Layout says, filled by cp.async
+// STAGES - 1 stages ahead; a thread's operands are read one group of G steps ahead.
 // Per stage and tile: 4 BK (BM + BN) bytes in, 2 BK BM BN floating-point operations; 4 BM BN bytes out.
 // Order of summation: see the head of this file; an accumulator is one chunk's chain. At the end of a
 // chunk it is added to what the output holds (every output belongs to one thread), or, when the chunks
 // run in blocks of their own (`slice` = 1024), stored as a part for `ditto_matmul_reduce`.
 //
-// a, b: operands; batch z starts at z * stride_a, z * stride_b (0: shared).
+// a, b: operands, dense within a product; batch z starts at z * stride_a, z * stride_b (0: shared).
 // out: [parts][batch][m][n], parts = ceil(k / slice); bias: [n], read only with DITTO_BIAS and one part.
-// slice: how much of k one block does: k (one part), or 1024.
+// slice: how much of k one block does: k (one part), or 1024. m, n, k: below 2^31 - 4096 unless DITTO_LONG.
 extern "C" __global__ void __launch_bounds__(THREADS, DITTO_BLOCKS)
 ditto_matmul(const float* __restrict__ a, const float* __restrict__ b, float* out,
              const float* __restrict__ bias, i64 m_, i64 n_, i64 k_, i64 batch, i64 stride_a, i64 stride_b,
@@ -333,9 +335,9 @@ ditto_matmul(const float* __restrict__ a, const float* __restrict__ b, float* ou
     const idx m = (idx)m_, n = (idx)n_;
 
     const unsigned tiles_m = (unsigned)((m_ + BM - 1) / BM), tiles_n = (unsigned)((n_ + BN - 1) / BN);
-    const unsigned band = blockIdx.x / (GROUP * tiles_n), in_band = blockIdx.x % (GROUP * tiles_n);
-    const unsigned height = min(tiles_m - band * GROUP, (unsigned)GROUP);
-    const idx row0 = (idx)(band * GROUP + in_band % height) * BM, col0 = (idx)(in_band / height) * BN;
+    const unsigned band = blockIdx.x / (BAND * tiles_n), in_band = blockIdx.x % (BAND * tiles_n);
+    const unsigned height = min(tiles_m - band * BAND, (unsigned)BAND);
+    const idx row0 = (idx)(band * BAND + in_band % height) * BM, col0 = (idx)(in_band / height) * BN;
 
     const unsigned ring = (unsigned)__cvta_generic_to_shared(shared);
     const float* const read_a = shared + TileA::at(tm, 0);
@@ -354,9 +356,9 @@ ditto_matmul(const float* __restrict__ a, const float* __restrict__ b, float* ou
         tb.start(b + item * stride_b, DITTO_TB ? (idx)k_ : n, col0, n, k0, k - whole * BK, tid);
         // Starts share `piece` of `pieces` of the copies of stage t; the last one closes the stage's group.
         auto fetch = [&](idx t, unsigned stage, int piece, int pieces) {
-            ta.fetch(stage, t < whole ? ta.full : t < all ? ta.short_ : 0, TileA::PASSES * piece / pieces,
+            ta.fetch(stage, t < whole ? ta.full : t < all ? ta.tail : 0, TileA::PASSES * piece / pieces,
                      TileA::PASSES * (piece + 1) / pieces);
-            tb.fetch(stage + TileA::SIZE * 4, t < whole ? tb.full : t < all ? tb.short_ : 0,
+            tb.fetch(stage + TileA::SIZE * 4, t < whole ? tb.full : t < all ? tb.tail : 0,
                      TileB::PASSES * piece / pieces, TileB::PASSES * (piece + 1) / pieces);
             if (piece == pieces - 1) copy_commit();
         };

@@ -3,8 +3,12 @@
 
 /// The length of a chunk of k, at which sums may be cut.
 const CHUNK: usize = 1024;
+/// The most blocks along x.
+const MAX_X: usize = i32::MAX as usize;
 /// The most blocks along z; more are walked in a loop.
 const MAX_Z: usize = 65535;
+/// The most blocks of `ditto_matmul_reduce`, which walks the rest in a loop too.
+const MAX_REDUCE_X: usize = 1 << 20;
 /// Threads of a block of `ditto_matmul_reduce`.
 const REDUCE_BLOCK: u32 = 256;
 
@@ -66,17 +70,25 @@ pub struct ReduceLaunch {
 /// A product to plan.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Problem {
+    /// Products.
     pub batch: usize,
+    /// Rows of the result.
     pub m: usize,
+    /// Columns of the result.
     pub n: usize,
+    /// Length of the sums.
     pub k: usize,
+    /// A is stored (k, m).
     pub ta: bool,
+    /// B is stored (n, k).
     pub tb: bool,
+    /// Pointers are 16-byte aligned, batch strides multiples of 4.
     pub aligned: bool,
+    /// A bias is added.
     pub has_bias: bool,
 }
 
-/// The shape of a variant: what a block, a warp and a thread compute.
+/// The shape of a variant: what a block, a warp and a thread compute, and how fast.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tile {
     /// Warps along m and n.
@@ -89,47 +101,96 @@ pub(crate) struct Tile {
     pub group: usize,
     /// Stages of the shared-memory ring.
     pub stages: usize,
-    /// Blocks a multiprocessor holds.
+    /// Blocks a multiprocessor holds, at least 2.
     pub blocks: usize,
-    /// Cycles a k step takes when one block has a multiprocessor to itself.
+    /// Cycles of a k step when one block has a multiprocessor to itself.
     pub alone: f64,
-    /// Cycles a k step takes per block when a multiprocessor is full.
+    /// Cycles of a k step per block when a multiprocessor is full.
     pub full: f64,
 }
 
 impl Tile {
+    /// Rows of the result that a block computes: 8 lanes of a warp lie along m.
     fn rows(&self) -> usize {
         self.warps[0] * 8 * self.thread[0]
     }
+
+    /// Columns of the result that a block computes: 4 lanes of a warp lie along n.
     fn cols(&self) -> usize {
         self.warps[1] * 4 * self.thread[1]
     }
+
+    /// Threads of a block.
     fn threads(&self) -> usize {
         self.warps[0] * self.warps[1] * 32
     }
+
     /// Tiles of one product.
     fn count(&self, p: &Problem) -> usize {
-        p.m.div_ceil(self.rows()).max(1) * p.n.div_ceil(self.cols()).max(1)
+        p.m.div_ceil(self.rows()).max(1).saturating_mul(p.n.div_ceil(self.cols()).max(1))
+    }
+
+    /// Cycles of a k step with `resident` blocks on a multiprocessor.
+    fn step(&self, resident: f64) -> f64 {
+        let blocks = self.blocks as f64;
+        self.alone + (resident - 1.0) * (blocks * self.full - self.alone) / (blocks - 1.0)
+    }
+
+    /// The time `problem` is expected to take, in microseconds; right to a tenth or so, which is enough to choose by.
+    fn time(&self, p: &Problem, parts: usize, sm_count: f64) -> f64 {
+        let blocks = self.count(p) as f64 * p.batch as f64 * parts as f64;
+        let k = if parts > 1 { CHUNK } else { p.k } as f64;
+        let places = sm_count * self.blocks as f64;
+        let waves = (blocks / places).floor();
+        let rest = ((blocks - waves * places) / sm_count).ceil();
+        let full = self.step(self.blocks as f64);
+        let mut cycles = waves * (k * full + BLOCK_CYCLES);
+        if rest > 0.0 {
+            // After whole waves the last blocks land anywhere between one and all places of a multiprocessor.
+            let spread = self.step(rest);
+            cycles += k * if waves > 0.0 { 0.5 * (spread + full) } else { spread } + BLOCK_CYCLES;
+        }
+        let mut time = LAUNCH + cycles / CLOCK;
+        if parts > 1 {
+            time += REDUCE + 4.0 * (parts + 1) as f64 * p.batch as f64 * p.m as f64 * p.n as f64 / BANDWIDTH;
+        }
+        time
     }
 }
 
-/// The variants, with their measured speeds on an H200.
-pub(crate) const TILES: [Tile; 9] = [
-    Tile { warps: [2, 2], thread: [8, 16], bk: 8, group: 1, stages: 4, blocks: 2, alone: 150.0, full: 140.0 },
-    Tile { warps: [4, 2], thread: [8, 16], bk: 8, group: 1, stages: 3, blocks: 1, alone: 290.0, full: 280.0 },
-    Tile { warps: [2, 2], thread: [8, 8], bk: 8, group: 1, stages: 4, blocks: 3, alone: 90.0, full: 75.0 },
-    Tile { warps: [2, 2], thread: [4, 8], bk: 16, group: 4, stages: 4, blocks: 3, alone: 50.0, full: 42.0 },
-    Tile { warps: [2, 2], thread: [4, 4], bk: 16, group: 4, stages: 4, blocks: 4, alone: 30.0, full: 24.0 },
-    Tile { warps: [2, 2], thread: [2, 4], bk: 32, group: 4, stages: 4, blocks: 4, alone: 20.0, full: 16.0 },
-    Tile { warps: [2, 2], thread: [2, 2], bk: 32, group: 8, stages: 4, blocks: 4, alone: 14.0, full: 10.0 },
-    Tile { warps: [1, 2], thread: [2, 2], bk: 32, group: 4, stages: 4, blocks: 8, alone: 11.0, full: 6.0 },
-    Tile { warps: [1, 4], thread: [2, 4], bk: 32, group: 8, stages: 4, blocks: 3, alone: 11.0, full: 6.0 },
+/// Cycles per microsecond of the GPU the tiles were measured on, an H200.
+const CLOCK: f64 = 1980.0;
+/// Bytes per microsecond that its memory moves.
+const BANDWIDTH: f64 = 4e6;
+/// Microseconds of a launch, start to end, without its work.
+const LAUNCH: f64 = 2.0;
+/// Microseconds of a second launch that follows at once.
+const REDUCE: f64 = 1.5;
+/// Cycles a block takes to start and to end.
+const BLOCK_CYCLES: f64 = 1500.0;
+
+/// The most floats that parts may take: 1 GiB.
+const MAX_WORKSPACE: usize = 1 << 28;
+/// The most tiles of a product; the largest tile stays below for any matrix that fits into a GPU's memory.
+const MAX_TILES: usize = 1 << 28;
+
+/// The variants, largest tile first, with the speeds fitted to measurements.
+pub(crate) const TILES: [Tile; 8] = [
+    Tile { warps: [2, 2], thread: [8, 16], bk: 8, group: 1, stages: 4, blocks: 2, alone: 200.0, full: 172.0 },
+    Tile { warps: [2, 2], thread: [8, 8], bk: 8, group: 1, stages: 4, blocks: 3, alone: 96.0, full: 92.0 },
+    Tile { warps: [2, 2], thread: [4, 8], bk: 16, group: 4, stages: 4, blocks: 3, alone: 52.0, full: 50.5 },
+    Tile { warps: [2, 2], thread: [4, 4], bk: 16, group: 4, stages: 4, blocks: 4, alone: 30.5, full: 28.0 },
+    Tile { warps: [1, 4], thread: [2, 4], bk: 32, group: 8, stages: 4, blocks: 3, alone: 19.0, full: 18.0 },
+    Tile { warps: [2, 2], thread: [2, 4], bk: 32, group: 4, stages: 4, blocks: 4, alone: 17.6, full: 16.3 },
+    Tile { warps: [2, 2], thread: [2, 2], bk: 32, group: 8, stages: 4, blocks: 4, alone: 11.1, full: 10.6 },
+    Tile { warps: [1, 2], thread: [2, 2], bk: 32, group: 4, stages: 4, blocks: 8, alone: 10.3, full: 5.6 },
 ];
 
 /// Chooses how the product of A (m, k) and B (k, n) runs on a GPU of `sm_count` multiprocessors.
 ///
-/// `ta`: A is stored (k, m); `tb`: B is stored (n, k). `aligned`: all pointers are 16-byte aligned and the batch
-/// strides are multiples of 4. Sizes of 0 are the caller's to handle.
+/// `ta`: A is stored (k, m); `tb`: B is stored (n, k). `aligned`: the operands, the result and the bias start at
+/// multiples of 16 bytes and the batch strides are multiples of 4 floats. The operands are dense within a product.
+/// Sizes of 0 are the caller's to handle.
 #[allow(clippy::too_many_arguments)]
 pub fn plan(
     batch: usize,
@@ -143,65 +204,209 @@ pub fn plan(
     sm_count: u32,
 ) -> MatmulPlan {
     let problem = Problem { batch, m, n, k, ta, tb, aligned, has_bias };
-    plan_tile(&problem, &TILES[0], false)
+    let sms = f64::from(sm_count.max(1));
+    let chunks = k.div_ceil(CHUNK).max(1);
+    let mut best = (f64::INFINITY, &TILES[0], false);
+    for tile in TILES.iter().filter(|tile| tile.count(&problem) <= MAX_TILES) {
+        for split in [false, true] {
+            if split && (chunks == 1 || parts_size(&problem, chunks) > MAX_WORKSPACE) {
+                continue;
+            }
+            let time = tile.time(&problem, if split { chunks } else { 1 }, sms);
+            if time < best.0 {
+                best = (time, tile, split);
+            }
+        }
+    }
+    plan_tile(&problem, best.1, best.2)
+}
+
+/// Floats of all parts of a product.
+fn parts_size(p: &Problem, parts: usize) -> usize {
+    parts.saturating_mul(p.batch).saturating_mul(p.m).saturating_mul(p.n)
 }
 
 /// The launch of `problem` with one tile, its chunks in one block or (`split`) in a block each.
 pub(crate) fn plan_tile(p: &Problem, tile: &Tile, split: bool) -> MatmulPlan {
     let parts = if split { p.k.div_ceil(CHUNK).max(1) } else { 1 };
     let split = parts > 1;
+    // Four floats at a time, along an axis of this length.
+    let vector = |length: usize| u8::from(p.aligned && length.is_multiple_of(4));
+    let along_k = if tile.group > 1 { vector(p.k) } else { 0 };
     let long = p.m.max(p.n).max(p.k) > i32::MAX as usize - 4096;
-    let whole = |x: usize| p.aligned && x.is_multiple_of(4);
-    let defines = format!(
-        "#define DITTO_BK {}\n#define DITTO_G {}\n#define DITTO_WM {}\n#define DITTO_WN {}\n#define DITTO_TM {}\n#define DITTO_TN {}\n\
-         #define DITTO_STAGES {}\n#define DITTO_BLOCKS {}\n#define DITTO_TA {}\n#define DITTO_TB {}\n\
-         #define DITTO_VA {}\n#define DITTO_VB {}\n#define DITTO_VC {}\n#define DITTO_BIAS {}\n#define DITTO_LONG {}\n\
-         #define DITTO_REDUCE 0\n",
-        tile.bk,
-        tile.group,
-        tile.warps[0],
-        tile.warps[1],
-        tile.thread[0],
-        tile.thread[1],
-        tile.stages,
-        tile.blocks,
-        u8::from(p.ta),
-        u8::from(p.tb),
-        u8::from(if p.ta { whole(p.m) } else { tile.group > 1 && whole(p.k) }),
-        u8::from(if p.tb { tile.group > 1 && whole(p.k) } else { whole(p.n) }),
-        u8::from(whole(p.n)),
-        u8::from(p.has_bias && !split),
-        u8::from(long),
-    );
-    let total = p.batch * p.m * p.n;
-    let reduce = split.then(|| {
-        let vector = whole(p.n);
-        let groups = if vector { total / 4 } else { total };
-        ReduceLaunch {
-            defines: format!(
-                "#define DITTO_REDUCE 1\n#define DITTO_VC {}\n#define DITTO_BIAS {}\n",
-                u8::from(vector),
-                u8::from(p.has_bias)
-            ),
-            kernel: "ditto_matmul_reduce",
-            grid: [clamp(groups.div_ceil(REDUCE_BLOCK as usize), 1 << 20), 1, 1],
-            block: REDUCE_BLOCK,
-        }
-    });
+    let defines = defines(&[
+        ("BK", tile.bk),
+        ("G", tile.group),
+        ("WM", tile.warps[0]),
+        ("WN", tile.warps[1]),
+        ("TM", tile.thread[0]),
+        ("TN", tile.thread[1]),
+        ("STAGES", tile.stages),
+        ("BLOCKS", tile.blocks),
+        ("TA", usize::from(p.ta)),
+        ("TB", usize::from(p.tb)),
+        ("VA", usize::from(if p.ta { vector(p.m) } else { along_k })),
+        ("VB", usize::from(if p.tb { along_k } else { vector(p.n) })),
+        ("VC", usize::from(vector(p.n))),
+        ("BIAS", usize::from(p.has_bias && !split)),
+        ("LONG", usize::from(long)),
+        ("REDUCE", 0),
+    ]);
     MatmulPlan {
         defines,
         kernel: "ditto_matmul",
-        grid: [clamp(tile.count(p), i32::MAX as usize), 1, clamp(p.batch * parts, MAX_Z)],
+        grid: [clamp(tile.count(p), MAX_X), 1, clamp(p.batch.saturating_mul(parts), MAX_Z)],
         block: tile.threads() as u32,
         shared: 0,
         slice: if split { CHUNK } else { p.k },
         parts,
-        workspace: if split { parts * total } else { 0 },
-        reduce,
+        workspace: if split { parts_size(p, parts) } else { 0 },
+        reduce: split.then(|| reduce(p, vector(p.n))),
     }
+}
+
+/// The launch that adds the parts of `problem`, `vector` != 0: four outputs to a thread.
+fn reduce(p: &Problem, vector: u8) -> ReduceLaunch {
+    let groups = parts_size(p, 1) / if vector != 0 { 4 } else { 1 };
+    ReduceLaunch {
+        defines: defines(&[("VC", usize::from(vector)), ("BIAS", usize::from(p.has_bias)), ("REDUCE", 1)]),
+        kernel: "ditto_matmul_reduce",
+        grid: [clamp(groups.div_ceil(REDUCE_BLOCK as usize), MAX_REDUCE_X), 1, 1],
+        block: REDUCE_BLOCK,
+    }
+}
+
+/// The lines that define `DITTO_` names.
+fn defines(values: &[(&str, usize)]) -> String {
+    values.iter().map(|(name, value)| format!("#define DITTO_{name} {value}\n")).collect()
 }
 
 /// A launch dimension: at least 1, at most `limit`.
 fn clamp(x: usize, limit: usize) -> u32 {
     x.clamp(1, limit) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn define(plan: &MatmulPlan, name: &str) -> usize {
+        let key = format!("#define DITTO_{name} ");
+        plan.defines.lines().find_map(|line| line.strip_prefix(&key)).unwrap().parse().unwrap()
+    }
+
+    /// Rows and columns of the plan's tile, from the text the kernel is compiled with.
+    fn tile(plan: &MatmulPlan) -> (usize, usize) {
+        (define(plan, "WM") * 8 * define(plan, "TM"), define(plan, "WN") * 4 * define(plan, "TN"))
+    }
+
+    /// What must hold for any plan.
+    fn check(batch: usize, m: usize, n: usize, k: usize, plan: &MatmulPlan) {
+        let (rows, cols) = tile(plan);
+        assert_eq!(
+            plan.grid[0] as usize,
+            m.div_ceil(rows) * n.div_ceil(cols),
+            "{m} {n} {k}: the tiles cover it"
+        );
+        assert!(plan.grid[0] <= i32::MAX as u32 && plan.grid[1] == 1 && plan.grid[2] <= 65535);
+        assert_eq!(plan.grid[2] as usize, (batch * plan.parts).min(65535));
+        assert_eq!(plan.block as usize, define(plan, "WM") * define(plan, "WN") * 32);
+        assert!(plan.block <= 1024);
+        if plan.parts == 1 {
+            assert_eq!((plan.slice, plan.workspace, &plan.reduce), (k, 0, &None));
+        } else {
+            assert_eq!(plan.slice, CHUNK);
+            assert_eq!(plan.parts, k.div_ceil(CHUNK));
+            assert_eq!(plan.workspace, plan.parts * batch * m * n);
+            let reduce = plan.reduce.as_ref().unwrap();
+            assert!(reduce.grid[0] >= 1 && reduce.grid[0] <= i32::MAX as u32);
+            assert_eq!(define(plan, "BIAS"), 0, "the bias is added once, after the parts");
+        }
+    }
+
+    #[test]
+    fn plans_cover_the_problem() {
+        let sizes = [1, 2, 3, 4, 5, 15, 16, 17, 31, 33, 64, 127, 128, 129, 500, 1000, 4096, 8192];
+        for m in sizes {
+            for n in sizes {
+                for k in [1, 7, 128, 1023, 1024, 1025, 2049, 8192] {
+                    for batch in [1, 3, 70000] {
+                        for sm_count in [0, 1, 108, 132] {
+                            let plan = plan(batch, m, n, k, false, true, true, true, sm_count);
+                            check(batch, m, n, k, &plan);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn huge_problems_stay_inside_the_limits() {
+        for (batch, m, n, k) in [
+            (1, 1 << 34, 1, 1),
+            (1, 1, 1 << 34, 2),
+            (1, 1, 1, 1 << 34),
+            (1 << 31, 1, 1, 3000),
+            (1 << 20, 64, 64, 64),
+            (1, 1 << 17, 1 << 17, 1 << 17),
+            (1, (1 << 31) + 5, 3, 7),
+        ] {
+            let plan = plan(batch, m, n, k, false, false, true, false, 132);
+            check(batch, m, n, k, &plan);
+            assert!(plan.workspace <= MAX_WORKSPACE);
+            assert_eq!(define(&plan, "LONG"), usize::from(m.max(n).max(k) > i32::MAX as usize - 4096));
+        }
+        // Nothing overflows where nothing could ever run.
+        plan(usize::MAX, usize::MAX, usize::MAX, usize::MAX, true, true, true, true, u32::MAX);
+    }
+
+    #[test]
+    fn wide_copies_only_where_the_axis_allows() {
+        for t in &TILES {
+            for (ta, tb) in [(false, false), (false, true), (true, false), (true, true)] {
+                for aligned in [false, true] {
+                    for (m, n, k) in [(64, 64, 64), (63, 64, 64), (64, 63, 64), (64, 64, 63)] {
+                        let p = Problem { batch: 1, m, n, k, ta, tb, aligned, has_bias: false };
+                        let plan = plan_tile(&p, t, false);
+                        let a = if ta { m } else { k };
+                        let b = if tb { k } else { n };
+                        for (name, length) in [("VA", a), ("VB", b), ("VC", n)] {
+                            assert!(define(&plan, name) == 0 || aligned && length % 4 == 0, "{name} {p:?}");
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn tiles_fit_the_kernel() {
+        for t in &TILES {
+            assert!(t.blocks > 1 && t.full <= t.alone);
+            assert!(CHUNK.is_multiple_of(t.bk) && t.bk.is_multiple_of(2 * t.group));
+            // The widest layout of either operand, in bytes of static shared memory.
+            let a = (t.bk * (t.rows() + 4)).max(t.rows() * (t.bk + 4));
+            let b = (t.bk * (t.cols() + 4)).max(t.cols() * (t.bk + 4));
+            let (a, b) = if t.group == 1 { (t.bk * (t.rows() + 4), t.bk * (t.cols() + 4)) } else { (a, b) };
+            assert!(t.stages * (a + b) * 4 <= 48 * 1024, "{t:?}");
+            // Every thread copies as much as any other, with 16-byte copies too.
+            assert!((t.rows() * t.bk).is_multiple_of(4 * t.threads()), "{t:?}");
+            assert!((t.cols() * t.bk).is_multiple_of(4 * t.threads()), "{t:?}");
+        }
+    }
+
+    #[test]
+    fn long_sums_of_small_results_are_split() {
+        let plan = plan(1, 64, 64, 8192, true, false, true, true, 132);
+        assert_eq!((plan.parts, plan.slice, plan.workspace), (8, 1024, 8 * 64 * 64));
+        let reduce = plan.reduce.unwrap();
+        assert!(reduce.defines.contains("DITTO_BIAS 1") && reduce.defines.contains("DITTO_REDUCE 1"));
+    }
+
+    #[test]
+    fn large_products_use_the_large_tile() {
+        let plan = plan(1, 4096, 4096, 4096, false, false, true, false, 132);
+        assert_eq!((tile(&plan), plan.parts), ((128, 128), 1));
+    }
 }

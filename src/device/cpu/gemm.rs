@@ -1,11 +1,12 @@
 //! Matrix products whose every element is summed in one fixed order.
 //!
-//! An element is the sum over chunks of `K_CHUNK` terms; in a chunk an FMA chain runs up k from +0.0, and chunk
-//! sums are added upwards. Caches want shorter runs of k than a chunk, so a tile parks its unfinished chains in
-//! the workspace and takes them up again in the next run; only a finished chunk meets C. Threads share out blocks
-//! of C only, so neither their number nor the tile shape can change a bit. Vectors run along n and elements of A
-//! are broadcast; tiles at the lower edge have fewer rows, those at the right edge masked columns. Panels of A
-//! and B are packed by copying or transposing, as they are stored; what is used only once is read in place.
+//! An element is the sum over chunks of `K_CHUNK` terms; in a chunk an FMA chain runs up k from +0.0, and
+//! chunk sums are added upwards. Caches want shorter runs of k than a chunk, so a tile parks its unfinished
+//! chains in the workspace and takes them up again in the next run; only a finished chunk meets C. Threads
+//! share out blocks of C only, so neither their number nor the tile shape can change a bit. Vectors run along
+//! n and elements of A are broadcast; tiles at the lower edge have fewer rows, those at the right edge masked
+//! columns. Panels of A and B are packed by copying or transposing, as they are stored; what is used only
+//! once is read in place.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -24,7 +25,8 @@ const STRIP: usize = 2 * PANEL;
 const B_STRIP: usize = STRIP * K_RUN;
 /// The most terms of a run of k that is shared by several tiles.
 const K_RUN: usize = 128;
-/// The same for tiles that are alone in reading B, in place: so few that the pages of their rows stay at hand.
+/// The same for tiles that are alone in reading B, in place: so few that the pages of their rows stay at
+/// hand.
 const K_THIN: usize = 32;
 /// The most terms of a run for which the writing of C outweighs the reading of B.
 const K_SHORT: usize = 32;
@@ -41,8 +43,8 @@ const AHEAD: usize = 16;
 
 /// A batch of products C = A B, with an optional bias along the columns of C.
 ///
-/// A is row-major (m, k), or (k, m) if `ta`; B is (k, n), or (n, k) if `tb`; C is (m, n). The matrices of a batch
-/// follow each other. Any size may be zero; with `k` zero the products are +0.0.
+/// A is row-major (m, k), or (k, m) if `ta`; B is (k, n), or (n, k) if `tb`; C is (m, n). The matrices of a
+/// batch follow each other. Any size may be zero; with `k` zero the products are +0.0.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Gemm {
     /// Number of products.
@@ -157,7 +159,8 @@ impl Gemm {
         let next = AtomicUsize::new(0);
         // One pool task per thread, so that its index names a workspace; blocks are taken from a counter.
         pool.run(threads.min(tasks), |slot| {
-            // SAFETY: `run` calls with each slot below `threads` once, and the assertion above makes room for it.
+            // SAFETY: `run` calls with each slot below `threads` once, and the assertion above makes room for
+            // it.
             let scratch = unsafe { work.scratch.add(slot * slot_len) };
             let mut packed = None;
             loop {
@@ -165,14 +168,16 @@ impl Gemm {
                 if task >= tasks {
                     break;
                 }
-                // SAFETY: the counter gives each task once, and the slot's workspace belongs to this call. The
-                // slices were checked against the sizes by `run` and stay borrowed until the pool is done.
+                // SAFETY: the counter gives each task once, and the slot's workspace belongs to this call.
+                // The slices were checked against the sizes by `run` and stay borrowed until the pool is
+                // done.
                 unsafe { work.block(task, scratch, &mut packed) };
             }
         });
     }
 
-    /// Cuts C so that a block of A fits its cache and every thread has a few blocks, if there is work for that.
+    /// Cuts C so that a block of A fits its cache and every thread has a few blocks, if there is work for
+    /// that.
     fn plan(&self, threads: usize) -> Plan {
         let (m, n, kc) = (self.m.max(1), self.n.max(1), self.k.clamp(1, K_CHUNK));
         let tall = (A_BLOCK / kc.max(64) / MAX_MR).max(1) * MAX_MR;
@@ -219,8 +224,8 @@ struct Work {
     scratch: *mut f32,
 }
 
-// SAFETY: the pointers lead into slices that `Gemm::run` borrows for as long as a `Work` lives; A, B and bias are
-// only read, and `block` keeps what it writes of C and of the workspace apart between threads.
+// SAFETY: the pointers lead into slices that `Gemm::run` borrows for as long as a `Work` lives; A, B and bias
+// are only read, and `block` keeps what it writes of C and of the workspace apart between threads.
 unsafe impl Sync for Work {}
 
 /// A block's rows, cut into panels of nearly equal height: the first `tall` have one row more.
@@ -266,7 +271,8 @@ impl Work {
 
         let panels = Panels::new(rows, mr);
         let shared = panels.count > 1;
-        // Blocks with few rows use B once and in place; others use A once and in place if they have few columns.
+        // Blocks with few rows use B once and in place; others use A once and in place if they have few
+        // columns.
         let in_place_b = !shared && !tb;
         let in_place_a = !shared || n <= DIRECT_N;
         let most = if in_place_b { wide[panels.height - 1] } else { 2 };
@@ -290,8 +296,8 @@ impl Work {
                     let (kr, len) = (k0 + r * run, run.min(kc - r * run));
                     for (p, (i, mr)) in panels.iter().enumerate() {
                         let (i, to) = (i0 + i, a_pack.wrapping_add(packed_at(r, p)));
-                        // SAFETY: rows i.. and terms kr.. are inside A, and the workspace has room for a vector,
-                        // which is at most a third wider than a panel, per term and panel.
+                        // SAFETY: rows i.. and terms kr.. are inside A, and the workspace has room for a
+                        // vector, which is at most a third wider than a panel, per term and panel.
                         unsafe {
                             if ta {
                                 pack_lines(a.wrapping_add(kr * m + i), m, mr, 1, len, to);
@@ -322,8 +328,8 @@ impl Work {
                     while !in_place_b && j < s1 {
                         let (log, valid) = shape(j);
                         let to = b_pack.wrapping_add((j - s0) * len);
-                        // SAFETY: columns j.. and terms kr.. are inside B. Packed B has room for a strip: each
-                        // tile before this one has filled its vectors.
+                        // SAFETY: columns j.. and terms kr.. are inside B. Packed B has room for a strip:
+                        // each tile before this one has filled its vectors.
                         unsafe {
                             if tb {
                                 pack_turned(b.wrapping_add(j * k + kr), k, valid, 1 << log, len, to);
@@ -363,8 +369,8 @@ impl Work {
                             },
                             tail: valid - ((width << log) - width),
                         };
-                        // SAFETY: the kernels are of a level that the processor has. The tile's rows and columns
-                        // are inside C, and A and B, packed or not, hold `len` terms of each.
+                        // SAFETY: the kernels are of a level that the processor has. The tile's rows and
+                        // columns are inside C, and A and B, packed or not, hold `len` terms of each.
                         unsafe { tile[usize::from(ta_tile)][usize::from(in_place_b)][mr - 1][log](&t) };
                         j + valid
                     };
@@ -450,7 +456,8 @@ impl Kernels {
 
 /// A register of floats: groups of four. The `n` of the partial accesses is from 1 to the width.
 ///
-/// All methods may only be called where the processor has the instructions, on addresses valid for the access.
+/// All methods may only be called where the processor has the instructions, on addresses valid for the
+/// access.
 trait Vector: Copy {
     const WIDTH: usize;
     unsafe fn splat(x: f32) -> Self;
@@ -472,15 +479,15 @@ trait Vector: Copy {
 /// Computes a tile of MR rows and NV vectors; TA and IN_PLACE are the first indices of `Kernels::tile`.
 ///
 /// # Safety
-/// The tile's addresses are valid for that many rows and columns (only `tail` of the last vector) and `kc` terms,
-/// and the processor has the instructions of `V`.
+/// The tile's addresses are valid for that many rows and columns (only `tail` of the last vector) and `kc`
+/// terms, and the processor has the instructions of `V`.
 #[inline(always)]
 #[allow(clippy::needless_range_loop)]
 unsafe fn tile<V: Vector, const MR: usize, const NV: usize, const TA: bool, const IN_PLACE: bool>(t: &Tile) {
     let &Tile { kc, mut a, stride_a, mut b, stride_b, acc: park, tail, .. } = t;
     let last = NV - 1;
-    // SAFETY: of all of this, the caller's: addresses are inside the tile, and last vectors are cut to `tail`.
-    // Packed B and parked chains have whole vectors.
+    // SAFETY: of all of this, the caller's: addresses are inside the tile, and last vectors are cut to
+    // `tail`. Packed B and parked chains have whole vectors.
     unsafe {
         let mut acc = [[V::splat(0.0); NV]; MR];
         if !t.begin {
@@ -541,8 +548,8 @@ unsafe fn tile<V: Vector, const MR: usize, const NV: usize, const TA: bool, cons
 /// Packs a panel by copying; see [`Kernels`]. The last vector is filled up with zeros.
 ///
 /// # Safety
-/// `from` leads to `kc` lines, `stride` apart, of `cols` floats, which make `nv` vectors, and `to` to `kc * nv`
-/// vectors. The processor has the instructions of `V`.
+/// `from` leads to `kc` lines, `stride` apart, of `cols` floats, which make `nv` vectors, and `to` to `kc *
+/// nv` vectors. The processor has the instructions of `V`.
 #[inline(always)]
 unsafe fn pack<V: Vector>(from: *const f32, stride: usize, cols: usize, nv: usize, kc: usize, to: *mut f32) {
     let tail = cols - (nv - 1) * V::WIDTH;
@@ -562,8 +569,8 @@ unsafe fn pack<V: Vector>(from: *const f32, stride: usize, cols: usize, nv: usiz
 /// Transposes a panel; see [`Kernels`]. What fills up the last vector does not matter: it repeats a column.
 ///
 /// # Safety
-/// `from` leads to `cols` lines, `stride` apart, of `kc` floats, which make `nv` vectors (at most `PANEL` floats),
-/// and `to` to `kc * nv` vectors. The processor has the instructions of `V`.
+/// `from` leads to `cols` lines, `stride` apart, of `kc` floats, which make `nv` vectors (at most `PANEL`
+/// floats), and `to` to `kc * nv` vectors. The processor has the instructions of `V`.
 #[inline(always)]
 unsafe fn transpose<V: Vector>(
     from: *const f32,
@@ -602,8 +609,9 @@ unsafe fn transpose<V: Vector>(
     }
 }
 
-/// The kernels of a level: its vector, features, most rows, and for each number of rows the numbers of vectors,
-/// as many as fit the registers. Rows and vectors that do not fit repeat the last that do, and are never called.
+/// The kernels of a level: its vector, features, most rows, and for each number of rows the numbers of
+/// vectors, as many as fit the registers. Rows and vectors that do not fit repeat the last that do, and are
+/// never called.
 macro_rules! kernels {
     ($vector:ty, $(#[$features:meta])* $mr:literal; $($rows:literal: $v2:literal $v3:literal,)*) => {
         $(#[$features])*

@@ -1,9 +1,9 @@
 //! A fork-join pool for kernels that last microseconds.
 //!
-//! A run is published as one packed word, `state` = (epoch, workers inside, open), which workers poll for some
-//! tens of microseconds before they sleep, so that back-to-back kernels fork in about a microsecond and an idle
-//! process costs nothing. A worker enters a run by adding itself to that word while it is open; the caller
-//! closes the word once the tasks are gone and waits only for those inside, so a worker that was never
+//! A run is published as one packed word, `state` = (epoch, workers inside, open), which workers poll for
+//! some tens of microseconds before they sleep, so that back-to-back kernels fork in about a microsecond and
+//! an idle process costs nothing. A worker enters a run by adding itself to that word while it is open; the
+//! caller closes the word once the tasks are gone and waits only for those inside, so a worker that was never
 //! scheduled delays nobody. Which thread runs which task is left to chance: kernels must not depend on it.
 #![allow(unsafe_code)]
 
@@ -63,7 +63,8 @@ impl Job<'_> {
 
 /// What the workers and the pool's handle share.
 struct Shared {
-    /// Epoch of the newest run in the high half, then the number of workers inside it, then whether it is open.
+    /// Epoch of the newest run in the high half, then the number of workers inside it, then whether it is
+    /// open.
     state: AtomicU64,
     /// The newest run; valid for those counted inside `state`.
     job: AtomicPtr<Job<'static>>,
@@ -90,8 +91,8 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// Makes a pool of `threads` threads (at least one): the caller of [`Pool::run`] and `threads - 1` workers.
-    /// If the system refuses to start a thread the pool is smaller, which changes no result.
+    /// Makes a pool of `threads` threads (at least one): the caller of [`Pool::run`] and `threads - 1`
+    /// workers. If the system refuses to start a thread the pool is smaller, which changes no result.
     pub fn new(threads: usize) -> Pool {
         let cores = thread::available_parallelism().map_or(1, usize::from);
         let shared = Arc::new(Shared {
@@ -125,9 +126,9 @@ impl Pool {
 
     /// Calls `f` with each of `0..tasks` exactly once, on any thread, and returns when all calls have.
     ///
-    /// The calls are made inline, in order, if there is nothing to share out or the pool is busy: a nested run,
-    /// or a run of another thread. If calls panic, the panic of the lowest index goes on in the caller once the
-    /// run has ended, and the pool stays usable.
+    /// The calls are made inline, in order, if there is nothing to share out or the pool is busy: a nested
+    /// run, or a run of another thread. If calls panic, the panic of the lowest index goes on in the caller
+    /// once the run has ended, and the pool stays usable.
     pub fn run(&self, tasks: usize, f: impl Fn(usize) + Sync) {
         if tasks <= 1 || self.workers.is_empty() || self.shared.busy.swap(true, Acquire) {
             (0..tasks).for_each(f);
@@ -144,12 +145,13 @@ impl Pool {
         }
     }
 
-    /// Cuts `out` into pieces of `chunk` elements (the last may be shorter) and calls `f(index, piece)` for each
-    /// in parallel. `chunk` must not be zero.
+    /// Cuts `out` into pieces of `chunk` elements (the last may be shorter) and calls `f(index, piece)` for
+    /// each in parallel. `chunk` must not be zero.
     pub fn chunks_mut<T: Send>(&self, out: &mut [T], chunk: usize, f: impl Fn(usize, &mut [T]) + Sync) {
         let cut = Cut::new(out, chunk);
         self.run(cut.pieces(), |index| {
-            // SAFETY: `run` calls with each index below `pieces()` once, and `out` stays borrowed until it ends.
+            // SAFETY: `run` calls with each index below `pieces()` once, and `out` stays borrowed until it
+            // ends.
             f(index, unsafe { cut.piece(index) });
         });
     }
@@ -242,8 +244,8 @@ impl Shared {
             }
             seen = state >> 32;
             // SAFETY: this thread is counted inside a run that was open, and `close` does not return, so that
-            // `Pool::run` keeps the job and all it borrows alive, until the count is given back below. A `Job`
-            // is shared between threads only by reference, and its parts are all `Sync`.
+            // `Pool::run` keeps the job and all it borrows alive, until the count is given back below. A
+            // `Job` is shared between threads only by reference, and its parts are all `Sync`.
             unsafe { &*self.job.load(Relaxed) }.work();
             let state = self.state.fetch_sub(INSIDE, SeqCst) - INSIDE;
             if state & (INSIDE_MASK | OPEN) == 0 && self.waiting.load(SeqCst) {
@@ -294,7 +296,8 @@ struct Cut<'a, T> {
     borrow: PhantomData<&'a mut [T]>,
 }
 
-// SAFETY: sharing a `Cut` only lets a thread take a piece of `T`s to itself (see `piece`), so `T: Send` is enough.
+// SAFETY: sharing a `Cut` only lets a thread take a piece of `T`s to itself (see `piece`), so `T: Send` is
+// enough.
 unsafe impl<T: Send> Sync for Cut<'_, T> {}
 
 impl<'a, T> Cut<'a, T> {

@@ -1,8 +1,8 @@
 //! The instruction sets a kernel can be compiled for, and the macro that compiles it for each of them.
 //!
 //! A kernel is written once, as plain loops, and compiled three times with more and more vector instructions
-//! allowed. The compiler neither contracts nor reassociates float arithmetic (a `mul_add` is an FMA, a `*` and a
-//! `+` never become one), so the versions differ in speed and not in a single bit.
+//! allowed. The compiler neither contracts nor reassociates float arithmetic (a `mul_add` is an FMA, a `*`
+//! and a `+` never become one), so the versions differ in speed and not in a single bit.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -92,9 +92,9 @@ impl FromStr for Simd {
     }
 }
 
-/// Compiles one function, written as plain safe loops, for every [`Simd`] level, behind a dispatcher of the same
-/// name that takes the level first. The level is clamped to what the processor has, so any value is sound. The
-/// arguments are plain names with types, without generics; the body does not see the level.
+/// Compiles one function, written as plain safe loops, for every [`Simd`] level, behind a dispatcher of the
+/// same name that takes the level first. The level is clamped to what the processor has, so any value is
+/// sound. The arguments are plain names with types, without generics; the body does not see the level.
 ///
 /// ```ignore
 /// simd_fn! {

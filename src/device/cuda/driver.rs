@@ -52,6 +52,8 @@ pub const OUT_OF_MEMORY: i32 = 2;
 pub const NO_DEVICE: i32 = 100;
 /// The entry point is not offered by this driver.
 pub const NOT_SUPPORTED: i32 = 801;
+/// CUDA_ERROR_NOT_FOUND.
+pub const NOT_FOUND: i32 = 500;
 
 /// Whether `code` leaves the context unusable: faults of kernels and hardware, after which the driver
 /// answers every call with the same error.

@@ -9,7 +9,7 @@
 use super::args::Args;
 use super::cache::Key;
 use super::context::{Cuda, code, lock, read, write};
-use super::driver::{Handle, OUT_OF_MEMORY, attribute};
+use super::driver::{Handle, NOT_FOUND, OUT_OF_MEMORY, attribute};
 use crate::error::{Error, ErrorKind, Result};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -77,15 +77,27 @@ impl Cuda {
         Ok(kernel)
     }
 
-    /// Builds and loads every module that is not loaded yet, compiling several at a time. The modules are
-    /// pairs of name and source.
+    /// Builds and loads every module that is not loaded yet, compiling several at a time, and looks up their
+    /// kernels, so that launching them is allowed in a capture. The modules are pairs of name and source.
     pub fn compile_all(&self, sources: &[(String, String)]) -> Result<()> {
         self.good()?;
         self.outside("cuda compile")?;
-        let _building = lock(&self.building);
-        let wanted: Vec<(&str, &str)> =
-            sources.iter().map(|(name, source)| (name.as_str(), source.as_str())).collect();
-        self.build(&wanted)
+        {
+            let _building = lock(&self.building);
+            let wanted: Vec<(&str, &str)> =
+                sources.iter().map(|(name, source)| (name.as_str(), source.as_str())).collect();
+            self.build(&wanted)?;
+        }
+        for (module, source) in sources {
+            for name in kernel_names(source) {
+                match self.kernel(module, source, name) {
+                    // A kernel that the preprocessor left out.
+                    Err(error) if code(&error) == Some(NOT_FOUND) => {}
+                    other => drop(other?),
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Looks at a loaded module. Sources are compared whole: as cheap as hashing them, and certain.
@@ -264,5 +276,31 @@ impl Cuda {
     /// Modules loaded from the disk cache so far.
     pub fn loaded_from_disk(&self) -> u64 {
         self.from_disk.load(Ordering::Relaxed)
+    }
+}
+
+/// Names of the kernels a source defines, those that the preprocessor may leave out among them: the first
+/// name after `__global__` that is no keyword and no launch bound.
+fn kernel_names(source: &str) -> Vec<&str> {
+    let mut names = Vec::new();
+    for rest in source.split("__global__").skip(1) {
+        let mut rest = rest.trim_start().strip_prefix("void").unwrap_or(rest).trim_start();
+        if let Some(bounds) = rest.strip_prefix("__launch_bounds__") {
+            rest = bounds.split_once(')').map_or("", |(_, after)| after).trim_start();
+        }
+        let end = rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len());
+        if rest[end..].trim_start().starts_with('(') && !rest[..end].is_empty() {
+            names.push(&rest[..end]);
+        }
+    }
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn kernel_names_are_found() {
+        let source = "extern \"C\" __global__ void one(int a) {}\nextern \"C\" __global__ void\n__launch_bounds__(N, 2)\ntwo (float* x) {} // __global__ is a word";
+        assert_eq!(super::kernel_names(source), ["one", "two"]);
     }
 }

@@ -1,0 +1,80 @@
+//! `check`: the library's own checks of ops, on the devices of this machine.
+
+use crate::out::Out;
+use crate::{Answer, Fail, Global, fail};
+use clap::Args;
+use dittograd::check::run_all;
+use dittograd::device::Device;
+use dittograd::ops::AnyOp;
+use serde_json::json;
+
+/// Check ops against their references, on every device; exit 1 if anything is off.
+#[derive(Args)]
+pub(crate) struct Check {
+    /// Ops to check [default: all]
+    #[arg(value_name = "OP")]
+    ops: Vec<String>,
+}
+
+/// What was seen so far.
+#[derive(Default)]
+struct Tally {
+    rows: usize,
+    cases: usize,
+    failed: usize,
+}
+
+impl Check {
+    /// The CPU, and the GPU asked for or the first one if there is one. Asking for the CPU leaves it out.
+    fn devices(&self, global: &Global) -> Answer<Vec<Device>> {
+        let mut devices = vec![global.cpu()?];
+        devices.extend(Some(global.device()?).filter(Device::is_cuda));
+        Ok(devices)
+    }
+
+    /// Runs the command.
+    pub(crate) fn run(&self, global: &Global, out: &Out) -> Answer {
+        if let Some(odd) = self.ops.iter().find(|op| !AnyOp::NAMES.contains(&op.as_str())) {
+            return fail(format!("`{odd}` is not an op; `dittograd ops` lists them"));
+        }
+        let devices = self.devices(global)?;
+        let mut tally = Tally::default();
+        for op in AnyOp::NAMES.iter().filter(|n| self.ops.is_empty() || self.ops.iter().any(|o| o == **n)) {
+            check(op, &devices, out, &mut tally)?;
+        }
+        let names: Vec<String> = devices.iter().map(Device::to_string).collect();
+        let Tally { rows, cases, failed } = tally;
+        out.result(
+            || json!({"checks": rows, "cases": cases, "failed": failed, "devices": names}),
+            || format!("{rows} checks of {cases} cases on {}, {failed} failed", names.join(" and ")),
+        )?;
+        Ok(failed == 0)
+    }
+}
+
+/// All properties of one op.
+fn check(op: &str, devices: &[Device], out: &Out, tally: &mut Tally) -> Answer<()> {
+    let mut closed: Option<Fail> = None;
+    run_all(devices, &format!("{op}::"), |row| {
+        // The filter also finds names that end alike.
+        if row.op != op || closed.is_some() {
+            return;
+        }
+        tally.rows += 1;
+        let (report, failure) = (row.outcome.as_ref().ok(), row.outcome.as_ref().err());
+        tally.cases += report.map_or(0, |r| r.cases);
+        tally.failed += usize::from(failure.is_some());
+        if failure.is_none() && !out.chatty() {
+            return;
+        }
+        let object = || {
+            json!({
+                "op": row.op, "property": row.property.name(), "device": row.device, "ok": failure.is_none(),
+                "cases": report.map(|r| r.cases), "worst": report.map(|r| r.worst),
+                "ulps": report.and_then(|r| r.ulps), "failure": failure.map(|f| f.to_string()),
+            })
+        };
+        closed = out.result(object, || row.to_string()).err();
+    })?;
+    closed.map_or(Ok(()), Err)
+}

@@ -1,0 +1,106 @@
+//! `devices`: what this machine computes with, what was looked for, and why something is not there.
+
+use crate::out::{Out, bytes, table};
+use crate::{Answer, Global, simd};
+use dittograd::device::cpu::simd::Simd;
+use dittograd::device::cuda::{Cuda, Nvrtc};
+use dittograd::device::{Device, cuda::Driver};
+use serde_json::{Value, json};
+use std::path::PathBuf;
+
+/// The processor's name, where the system says it.
+pub(crate) fn model() -> String {
+    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let name = info.lines().find_map(|l| l.strip_prefix("model name")?.split_once(':'));
+    name.map_or_else(|| std::env::consts::ARCH.to_string(), |(_, name)| name.trim().to_string())
+}
+
+/// Where compiled kernels are kept; the library decides the same way.
+fn cache_folder() -> String {
+    let var = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+    if let Some(given) = var("DITTOGRAD_CACHE") {
+        return if given.as_os_str() == "off" { "off".into() } else { given.display().to_string() };
+    }
+    let base = var("XDG_CACHE_HOME").filter(|p| p.is_absolute());
+    let home = || var("HOME").filter(|p| p.is_absolute()).map(|p| p.join(".cache"));
+    match base.or_else(home) {
+        Some(base) => base.join("dittograd").display().to_string(),
+        None => "a private folder among the temporary files".into(),
+    }
+}
+
+/// The GPUs, or why there are none.
+fn gpus() -> Result<Vec<Device>, String> {
+    match Cuda::count() {
+        Ok(0) => Err("the driver has no device".into()),
+        Ok(n) => (0..n).map(|i| Device::cuda(i).map_err(|e| e.to_string())).collect(),
+        Err(e) => Err(e.to_string()),
+    }
+}
+
+fn version((major, minor): (i32, i32)) -> String {
+    format!("{major}.{minor}")
+}
+
+/// Runs the command.
+pub(crate) fn run(global: &Global, out: &Out) -> Answer {
+    let cpu = global.cpu()?;
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let levels: Vec<String> = Simd::all_available().iter().map(Simd::to_string).collect();
+    let chosen = simd()?.to_string();
+    let gpus = gpus();
+    let driver = Driver::system().map(|_| "found".to_string()).map_err(|e| e.to_string());
+    let nvrtc = Nvrtc::open().map(|n| (version(n.version()), n.path().display().to_string()));
+    let nvrtc = nvrtc.map_err(|e| e.to_string());
+    let best = global.device().map(|d| d.to_string());
+    let best = match best {
+        Ok(name) => name,
+        Err(crate::Fail::Library(e)) => e.to_string(),
+        Err(e) => return Err(e),
+    };
+    let cache = cache_folder();
+    if out.json() {
+        let describe = |d: &Device| {
+            d.as_cuda().map_or(Value::Null, |c| {
+                json!({"name": c.name(), "ordinal": c.ordinal(), "arch": c.arch(), "sms": c.sm_count(),
+                       "memory_bytes": c.total_memory(), "driver": version(c.driver_version())})
+            })
+        };
+        let list = gpus.as_ref().map(|g| g.iter().map(describe).collect::<Vec<_>>()).unwrap_or_default();
+        let object = json!({
+            "cpu": {"model": model(), "cores": cores, "threads": cpu.threads(), "simd": levels, "simd_chosen": chosen},
+            "gpus": list, "gpus_missing": gpus.as_ref().err(),
+            "driver_missing": driver.as_ref().err(),
+            "nvrtc": nvrtc.as_ref().ok().map(|(v, p)| json!({"version": v, "path": p})),
+            "nvrtc_missing": nvrtc.as_ref().err(),
+            "cache": cache, "default": best,
+        });
+        out.line(&object.to_string())?;
+        return Ok(true);
+    }
+    let mut rows: Vec<Vec<String>> = Vec::new();
+    let mut row = |name: &str, value: String| rows.push(vec![name.to_string(), value]);
+    row("cpu", model());
+    row("cores", cores.to_string());
+    row("threads", cpu.threads().to_string());
+    row("simd", format!("{chosen} (available: {})", levels.join(", ")));
+    match &gpus {
+        Ok(list) => {
+            for cuda in list.iter().filter_map(Device::as_cuda) {
+                let (memory, sms) = (bytes(cuda.total_memory()), cuda.sm_count());
+                let driver = version(cuda.driver_version());
+                let about = format!("{}, {memory}, {}, {sms} SMs, driver for CUDA {driver}", cuda.name(), cuda.arch());
+                row(&format!("cuda:{}", cuda.ordinal()), about);
+            }
+        }
+        Err(why) => row("gpus", format!("none: {why}")),
+    }
+    if driver.is_ok() || nvrtc.is_ok() {
+        row("driver", driver.unwrap_or_else(|e| e));
+    }
+    row("nvrtc", nvrtc.map_or_else(|e| e, |(version, path)| format!("{version}, {path}")));
+    row("cache", cache);
+    row("default", best);
+    out.line(&table(&rows))?;
+    Ok(true)
+}

@@ -1,0 +1,80 @@
+//! What goes to stdout and stderr: lines or JSON objects, without panicking when nobody reads them.
+
+use crate::Answer;
+use serde_json::Value;
+use std::io::{IsTerminal, Write};
+
+/// The way to stdout.
+pub(crate) struct Out {
+    json: bool,
+    quiet: bool,
+}
+
+impl Out {
+    /// JSON objects instead of lines; no progress if `quiet`.
+    pub(crate) fn new(json: bool, quiet: bool) -> Out {
+        Out { json, quiet }
+    }
+
+    /// Whether only JSON may be written.
+    pub(crate) fn json(&self) -> bool {
+        self.json
+    }
+
+    /// Whether progress is wanted.
+    pub(crate) fn chatty(&self) -> bool {
+        !self.quiet
+    }
+
+    /// Whether a progress bar has somebody to look at it.
+    pub(crate) fn bar(&self) -> bool {
+        !self.json && !self.quiet && std::io::stdout().is_terminal() && std::io::stderr().is_terminal()
+    }
+
+    /// A line of text.
+    pub(crate) fn line(&self, text: &str) -> Answer<()> {
+        let mut stdout = std::io::stdout().lock();
+        stdout.write_all(text.as_bytes())?;
+        stdout.write_all(b"\n")?;
+        Ok(stdout.flush()?)
+    }
+
+    /// A result: the object with `--json`, else the text.
+    pub(crate) fn result(&self, object: impl FnOnce() -> Value, text: impl FnOnce() -> String) -> Answer<()> {
+        if self.json { self.line(&object().to_string()) } else { self.line(&text()) }
+    }
+
+    /// Progress: as a result, but nothing if it is not wanted.
+    pub(crate) fn progress(&self, object: impl FnOnce() -> Value, text: impl FnOnce() -> String) -> Answer<()> {
+        if self.quiet { Ok(()) } else { self.result(object, text) }
+    }
+}
+
+/// One line on stderr, in the program's name. Line breaks inside become spaces.
+pub(crate) fn warn(text: &str) {
+    let line = text.split(['\n', '\r']).map(str::trim).filter(|l| !l.is_empty()).collect::<Vec<_>>().join(" ");
+    // Nothing can be said where stderr is closed too.
+    let _ = writeln!(std::io::stderr(), "dittograd: {line}");
+}
+
+/// Bytes for people.
+pub(crate) fn bytes(n: usize) -> String {
+    match n {
+        0..1024 => format!("{n} B"),
+        1024..1_048_576 => format!("{:.1} KiB", n as f64 / 1024.0),
+        1_048_576..1_073_741_824 => format!("{:.1} MiB", n as f64 / 1_048_576.0),
+        _ => format!("{:.1} GiB", n as f64 / 1_073_741_824.0),
+    }
+}
+
+/// Rows as a table with columns as wide as they need to be, two spaces apart.
+pub(crate) fn table(rows: &[Vec<String>]) -> String {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let wide = |c: usize| rows.iter().filter_map(|r| r.get(c)).map(|s| s.chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..columns).map(wide).collect();
+    let line = |row: &Vec<String>| {
+        let cells = row.iter().zip(&widths).map(|(cell, w)| format!("{cell:w$}"));
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_string()
+    };
+    rows.iter().map(line).collect::<Vec<_>>().join("\n")
+}

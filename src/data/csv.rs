@@ -1,0 +1,294 @@
+//! Comma-separated files: numeric features, then a class in the last column.
+//!
+//! - A first line of which no cell is a number is a header and is skipped.
+//! - The class is a whole number from 0; there are as many classes as the largest one plus one.
+//! - Cells may be quoted, with `""` for a quote inside; a quoted cell cannot go over several lines.
+//! - CRLF, a byte order mark, spaces around cells and blank lines at the end are all right.
+//!
+//! Errors name file, line and column, counted from 1. Memory follows the size of the file only.
+
+use super::{Dataset, MAX_CLASSES};
+use crate::error::{Error, Result};
+use crate::tensor::Tensor;
+use std::borrow::Cow;
+use std::fmt::Write;
+use std::io::Read;
+use std::path::Path;
+
+/// Largest file that is read. A cap, because a path may name an endless device.
+const MAX_BYTES: u64 = 1 << 30;
+
+/// Reads a data set from a file. Its name is that of the file.
+pub fn csv(path: impl AsRef<Path>) -> Result<Dataset> {
+    let path = path.as_ref();
+    let fail = |why: &dyn std::fmt::Display| Error::file("csv", path, why);
+    if path.is_dir() {
+        return Err(fail(&"is a folder, not a file"));
+    }
+    let mut bytes = Vec::new();
+    let file = std::fs::File::open(path).map_err(|e| fail(&e))?;
+    file.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(|e| fail(&e))?;
+    if bytes.len() as u64 > MAX_BYTES {
+        return Err(fail(&format!("is larger than {} MiB", MAX_BYTES >> 20)));
+    }
+    let text = std::str::from_utf8(&bytes).map_err(|e| {
+        let line = 1 + bytes[..e.valid_up_to()].iter().filter(|b| **b == b'\n').count();
+        fail(&format!("line {line}: is not UTF-8 text"))
+    })?;
+    parse(path, text)
+}
+
+/// Reads a data set from text, by the rules of [`csv`]; `name` stands for the file in errors.
+pub fn parse_csv(name: &str, text: &str) -> Result<Dataset> {
+    parse(Path::new(name), text)
+}
+
+/// The data set as text that [`parse_csv`] reads back to the same bits.
+pub fn print_csv(data: &Dataset) -> String {
+    let mut text = String::new();
+    for i in 0..data.features() {
+        let _ = write!(text, "x{i},");
+    }
+    text.push_str("class\n");
+    for (row, class) in data.x().data().chunks_exact(data.features()).zip(data.y().data()) {
+        for v in row {
+            let _ = write!(text, "{v:?},");
+        }
+        let _ = writeln!(text, "{class}");
+    }
+    text
+}
+
+fn parse(path: &Path, text: &str) -> Result<Dataset> {
+    let fail = |why: String| Error::file("csv", path, why);
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text).trim_end();
+    if text.is_empty() {
+        return Err(fail("is empty; expected rows of numbers with a class in the last column".into()));
+    }
+    let (mut x, mut y): (Vec<f32>, Vec<u32>) = (Vec::new(), Vec::new());
+    let mut width = 0;
+    for (i, line) in text.lines().enumerate() {
+        let at = |column: usize, why: String| fail(format!("line {}, column {column}: {why}", i + 1));
+        let cells = cells(line).map_err(|(column, why)| at(column, why.into()))?;
+        if i == 0 {
+            width = cells.len();
+            if width < 2 {
+                let why = "expected two columns or more, separated by commas: features, then a class";
+                return Err(at(1, why.into()));
+            }
+            if cells.iter().all(|c| c.parse::<f32>().is_err()) && cells.iter().any(|c| !c.is_empty()) {
+                continue;
+            }
+        }
+        if line.trim().is_empty() {
+            return Err(at(1, "is blank; blank lines are only allowed at the end".into()));
+        }
+        if cells.len() != width {
+            let why = format!("the row has {} columns, the first line has {width}", cells.len());
+            return Err(at(cells.len().min(width), why));
+        }
+        for (column, cell) in cells.iter().enumerate() {
+            let last = column + 1 == width;
+            let wrong = |why: &str| at(column + 1, format!("{} {why}", shown(cell)));
+            if last {
+                y.push(class(cell).map_err(|why| wrong(&why))?);
+            } else {
+                x.push(number(cell).map_err(wrong)?);
+            }
+        }
+    }
+    if y.is_empty() {
+        return Err(fail("has a header but no rows".into()));
+    }
+    let (rows, classes) = (y.len(), y.iter().max().map_or(1, |&c| c as usize + 1));
+    let name = path.file_name().map_or_else(|| path.display().to_string(), |n| n.to_string_lossy().into_owned());
+    Dataset::new(name, Tensor::new(&[rows, width - 1], x)?, Tensor::new(&[rows], y)?, classes)
+}
+
+fn number(cell: &str) -> std::result::Result<f32, &'static str> {
+    match cell.parse::<f32>() {
+        Ok(v) if v.is_finite() => Ok(v),
+        Ok(_) => Err("is not a finite float32 number"),
+        Err(_) => Err("is not a number"),
+    }
+}
+
+fn class(cell: &str) -> std::result::Result<u32, String> {
+    let want = format!("a class is a whole number from 0 to {}", MAX_CLASSES - 1);
+    match cell.parse::<u32>() {
+        Ok(c) if (c as usize) < MAX_CLASSES => Ok(c),
+        Ok(_) => Err(format!("is too large: {want}")),
+        Err(_) => Err(format!("is not a class: {want}")),
+    }
+}
+
+/// A cell for a message: escaped, and short.
+fn shown(cell: &str) -> String {
+    const MOST: usize = 40;
+    let short: String = cell.chars().take(MOST).flat_map(char::escape_debug).collect();
+    if cell.chars().nth(MOST).is_some() { format!("`{short}…`") } else { format!("`{short}`") }
+}
+
+/// Cuts a line into trimmed cells. An error has the column and what is wrong there.
+fn cells(line: &str) -> std::result::Result<Vec<Cow<'_, str>>, (usize, &'static str)> {
+    let mut cells = Vec::new();
+    let mut rest = line;
+    loop {
+        let column = cells.len() + 1;
+        let start = rest.trim_start();
+        let Some(quoted) = start.strip_prefix('"') else {
+            let (cell, more) = rest.split_once(',').map_or((rest, None), |(cell, more)| (cell, Some(more)));
+            if cell.contains('"') {
+                return Err((column, "has a quote inside a cell that does not start with one"));
+            }
+            cells.push(Cow::Borrowed(cell.trim()));
+            match more {
+                Some(more) => rest = more,
+                None => return Ok(cells),
+            }
+            continue;
+        };
+        let mut text = String::new();
+        let mut tail = quoted;
+        loop {
+            let Some((before, after)) = tail.split_once('"') else {
+                return Err((column, "has a quote that is not closed on the same line"));
+            };
+            text.push_str(before);
+            match after.strip_prefix('"') {
+                Some(after) => {
+                    text.push('"');
+                    tail = after;
+                }
+                None => {
+                    tail = after.trim_start();
+                    break;
+                }
+            }
+        }
+        cells.push(Cow::Owned(text.trim().to_string()));
+        match tail.strip_prefix(',') {
+            Some(more) => rest = more,
+            None if tail.is_empty() => return Ok(cells),
+            None => return Err((column, "has text after a closing quote")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn read(text: &str) -> std::result::Result<Dataset, String> {
+        parse_csv("f.csv", text).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn ordinary_files_are_read() {
+        let want = read("1.5,-2,0\n3e1,0.25,2\n").unwrap();
+        assert_eq!((want.x().data(), want.y().data()), (&[1.5, -2.0, 30.0, 0.25][..], &[0, 2][..]));
+        assert_eq!((want.classes(), want.features(), want.rows(), want.name()), (3, 2, 2, "f.csv"));
+        for same in [
+            "a,b,c\n1.5,-2,0\n3e1,0.25,2",
+            "\u{feff}1.5,-2,0\r\n3e1,0.25,2\r\n\r\n",
+            " 1.5 ,\t-2,0\n+30.0,.25,2\n\n  \n",
+            "\"one, \"\"two\"\"\",b,\"c\"\n\"1.5\",-2, \"0\" \n30,\"0.25\",2",
+        ] {
+            assert_eq!(read(same).as_ref(), Ok(&want), "{same:?}");
+        }
+        assert_eq!(parse_csv("/some/where/f.csv", "1,0").unwrap().name(), "f.csv");
+    }
+
+    #[test]
+    fn wrong_files_are_errors_that_say_where() {
+        for (text, parts) in [
+            ("", "f.csv: is empty"),
+            ("\u{feff} \r\n\n", "f.csv: is empty"),
+            ("a,b\n", "has a header but no rows"),
+            ("1,2,0\n1,2\n", "line 2, column 2: the row has 2 columns, the first line has 3"),
+            ("1,0\n1,2,0\n", "line 2, column 2: the row has 3 columns, the first line has 2"),
+            ("x,y\n1,0\n\n1,1", "line 3, column 1: is blank"),
+            ("\n1,0", "line 1, column 1: expected two columns"),
+            ("1\n2", "line 1, column 1: expected two columns"),
+            ("1;2;0", "separated by commas"),
+            ("1,a\n", "line 1, column 2: `a` is not a class"),
+            ("a,1\n", "line 1, column 1: `a` is not a number"),
+            ("x,y\n1,0\nq,1", "line 3, column 1: `q` is not a number"),
+            ("x,y\n,1", "line 2, column 1: `` is not a number"),
+            ("1,0\nnan,1", "line 2, column 1: `nan` is not a finite float32 number"),
+            ("inf,0", "line 1, column 1: `inf` is not a finite"),
+            ("1e39,0", "`1e39` is not a finite"),
+            ("1,-1", "column 2: `-1` is not a class: a class is a whole number from 0 to 65535"),
+            ("1,0.5", "`0.5` is not a class"),
+            ("1,65536", "`65536` is too large"),
+            ("1,99999999999999", "is not a class"),
+            ("1,\"0", "line 1, column 2: has a quote that is not closed"),
+            ("\"1\"2,0", "column 1: has text after a closing quote"),
+            ("1\"2,0", "column 1: has a quote inside a cell"),
+            ("1,\u{1}x", "`\\u{1}x` is not a class"),
+        ] {
+            let got = read(text).expect_err(text);
+            assert!(got.contains(parts), "{text:?}: {got}");
+            assert!(!got.contains('\n'), "{got}");
+        }
+        let long = read(&format!("1,0\n{},0", "z".repeat(1 << 16))).unwrap_err();
+        assert!(long.len() < 200, "{long}");
+    }
+
+    #[test]
+    fn paths_that_cannot_be_read_are_errors() {
+        let folder = std::env::temp_dir().join(format!("dittograd-csv-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let file = folder.join("data.csv");
+        let message = |p: &Path| csv(p).unwrap_err().to_string();
+        assert!(message(&folder).contains("is a folder"));
+        assert!(message(&file).contains("data.csv: "));
+        std::fs::write(&file, b"1,0\n1,\xff\n").unwrap();
+        assert!(message(&file).contains("line 2: is not UTF-8 text"));
+        std::fs::write(&file, b"1,0\n2,1\n").unwrap();
+        assert_eq!(csv(&file).unwrap().rows(), 2);
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    fn dataset() -> impl Strategy<Value = Dataset> {
+        (1usize..20, 1usize..6, 1usize..5).prop_flat_map(|(rows, width, classes)| {
+            let finite = any::<f32>().prop_filter("finite", |v| v.is_finite());
+            (
+                proptest::collection::vec(finite, rows * width),
+                proptest::collection::vec(0..classes as u32, rows),
+            )
+                .prop_map(move |(x, mut y)| {
+                    y[0] = classes as u32 - 1;
+                    let x = Tensor::new(&[rows, width], x).unwrap();
+                    Dataset::new("d", x, Tensor::new(&[rows], y).unwrap(), classes).unwrap()
+                })
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn printed_data_is_read_back_bit_for_bit(data in dataset()) {
+            let text = print_csv(&data);
+            for text in [text.clone(), text.replace('\n', "\r\n"), text.split_once('\n').unwrap().1.to_string()] {
+                let got = parse_csv("d", &text).unwrap();
+                let bits = |d: &Dataset| d.x().data().iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+                prop_assert_eq!(bits(&got), bits(&data));
+                prop_assert_eq!(got, data.clone());
+            }
+        }
+
+        #[test]
+        fn no_text_makes_the_parser_panic(text in "\\PC{0,80}") {
+            let _ = parse_csv("d", &text);
+        }
+
+        #[test]
+        fn no_text_of_likely_characters_makes_the_parser_panic(text in "[-0-9a.,\"\r\n \u{feff}é]{0,80}") {
+            if let Ok(data) = parse_csv("d", &text) {
+                prop_assert!(data.rows() > 0 && data.features() > 0);
+                prop_assert!(data.y().data().iter().all(|&c| (c as usize) < data.classes()));
+            }
+        }
+    }
+}

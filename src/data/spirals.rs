@@ -1,0 +1,72 @@
+//! Interleaved spiral arms: the small problem that a linear model cannot solve.
+
+use super::{DRAW, Dataset};
+use crate::error::{Error, Result};
+use crate::numerics::functions::{cos, sin};
+use crate::numerics::rng::Stream;
+use crate::shape::Shape;
+use crate::tensor::Tensor;
+
+/// Angle an arm winds through from the centre to its end, in radians.
+const TURN: f32 = 4.5;
+/// Scale of the angle's noise, whose standard deviation is 0.58 of this.
+const NOISE: f32 = 0.2;
+
+/// `samples` points on `classes` noisy spiral arms around the centre, the class being the arm; row `i` is
+/// on arm `i % classes`. Both features are within `[-1, 1]`. The bits depend on the arguments alone: sine
+/// and cosine are the crate's own, and the noise is a sum of four uniforms.
+pub fn spirals(seed: u64, samples: usize, classes: usize) -> Result<Dataset> {
+    if classes == 0 || samples < classes {
+        let why = format!("{samples} points on {classes} arms: use at least one arm and one point on each");
+        return Err(Error::argument("spirals", "samples", why));
+    }
+    let shape = Shape::new(&[samples, 2])?;
+    let (mut x, mut y) = (Vec::new(), Vec::new());
+    if x.try_reserve_exact(shape.numel()).is_err() || y.try_reserve_exact(samples).is_err() {
+        return Err(Error::argument("spirals", "samples", format!("no memory for {samples} points")));
+    }
+    let mut stream = Stream::new(seed, DRAW);
+    for i in 0..samples {
+        let class = i % classes;
+        let along = stream.uniform();
+        let noise = (stream.uniform() + stream.uniform()) + (stream.uniform() + stream.uniform()) - 2.0;
+        let start = std::f32::consts::TAU * (class as f32 / classes as f32);
+        let angle = start + TURN * along + NOISE * noise;
+        let radius = 0.05 + 0.95 * along;
+        x.extend([radius * sin(angle), radius * cos(angle)]);
+        y.push(class as u32);
+    }
+    Dataset::new("spirals", Tensor::with_shape(shape, x)?, Tensor::new(&[samples], y)?, classes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn points_are_in_range_and_balanced() {
+        let data = spirals(7, 3000, 3).unwrap();
+        assert!(data.x().data().iter().all(|v| (-1.0..=1.0).contains(v)));
+        let on = |c| data.y().data().iter().filter(|&&y| y == c).count();
+        assert_eq!([on(0), on(1), on(2)], [1000; 3]);
+        assert_ne!(data, spirals(8, 3000, 3).unwrap());
+    }
+
+    #[test]
+    fn bits_are_the_committed_ones() {
+        let data = spirals(7, 300, 3).unwrap();
+        let mut hash = blake3::Hasher::new();
+        data.x().data().iter().for_each(|v| {
+            hash.update(&v.to_bits().to_le_bytes());
+        });
+        assert_eq!(hash.finalize().to_hex()[..16], *"0000000000000000");
+    }
+
+    #[test]
+    fn too_few_points_and_impossible_sizes_are_errors() {
+        assert!(spirals(1, 2, 3).is_err());
+        assert!(spirals(1, 5, 0).is_err());
+        assert!(spirals(1, usize::MAX, 2).is_err());
+        assert!(spirals(1, 100_000, 70_000).is_err(), "more classes than a data set may have");
+    }
+}

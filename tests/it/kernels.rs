@@ -1,0 +1,92 @@
+//! Every CUDA module that the samples of any op, and their gradient rules, will ask for: compiled for two
+//! architectures, and looked through for what must not be in it.
+
+use dittograd::check::{Case, RefRecorder, Values};
+use dittograd::device::cuda::Nvrtc;
+use dittograd::ops::{AnyOp, Io, Recorder, RefIn};
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+/// Multiprocessors of the GPU that launches are planned for.
+const SM_COUNT: u32 = 132;
+/// Elements of a value above which a rule is not run for its modules: they would be the same.
+const LIMIT: usize = 5000;
+
+/// Module names with their sources; equal names must have equal sources, since kernels are kept by name.
+fn modules() -> BTreeMap<String, String> {
+    let mut all: BTreeMap<String, (String, String)> = BTreeMap::new();
+    let mut add = |op: &AnyOp, metas: &[dittograd::device::Meta]| {
+        for (name, source) in op.cuda_modules(metas, SM_COUNT) {
+            let (known, by) = all.entry(name.clone()).or_insert_with(|| (source.clone(), format!("{op:?} {metas:?}")));
+            assert!(*known == source, "module {name} has one source for {by} and another for {op:?} {metas:?}");
+        }
+    };
+    for name in AnyOp::NAMES {
+        for (index, sample) in AnyOp::samples(name).iter().enumerate() {
+            let metas: Vec<_> = sample.ins.iter().map(|i| i.meta()).collect();
+            add(&sample.op, &metas);
+            let out = sample.op.shape(&metas).unwrap().shape;
+            if out.numel() > LIMIT || metas.iter().any(|m| m.shape.numel() > LIMIT) {
+                continue;
+            }
+            let case = Case::draw(sample, Values::Uniform, index as u64);
+            let mut r = RefRecorder::<f32>::new();
+            let ins: Vec<_> = case.ins.iter().map(|i| r.input(i.clone())).collect();
+            let value = r.record(case.op.clone(), &ins).unwrap();
+            let upstream = r.input(RefIn::Num(case.upstream(out)));
+            case.op.vjp(&mut r, Io { ins: &ins, out: value }, upstream).unwrap();
+            for (op, ins) in r.ops() {
+                let metas: Vec<_> = ins.iter().map(|&v| r.meta(v)).collect();
+                add(op, &metas);
+            }
+        }
+    }
+    all.into_iter().map(|(name, (source, _))| (name, source)).collect()
+}
+
+#[test]
+fn every_module_compiles() {
+    let nvrtc = match Nvrtc::open() {
+        Ok(nvrtc) => nvrtc,
+        Err(why) => return println!("skipped: {why}"),
+    };
+    let modules: Vec<(String, String)> = modules().into_iter().collect();
+    let next = AtomicUsize::new(0);
+    let done = Mutex::new((Vec::new(), Vec::new()));
+    let start = Instant::now();
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while let Some((name, source)) = modules.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    for arch in ["sm_80", "sm_90"] {
+                        let began = Instant::now();
+                        let outcome = nvrtc.compile(name, source, arch);
+                        let mut done = done.lock().unwrap();
+                        match outcome {
+                            Ok(cubin) => done.0.push((began.elapsed(), format!("{name} {arch} {} bytes", cubin.len()))),
+                            Err(why) => done.1.push(format!("{arch}: {why}")),
+                        }
+                    }
+                }
+            });
+        }
+    });
+    let (mut compiled, errors) = done.into_inner().unwrap();
+    compiled.sort();
+    println!("{} modules, {} compiled in {:.1?} by NVRTC {:?}", modules.len(), compiled.len(), start.elapsed(), nvrtc.version());
+    for (time, what) in compiled.iter().rev().take(5) {
+        println!("slowest: {time:.1?} {what}");
+    }
+    assert!(errors.is_empty(), "{} of {} modules: {}", errors.len(), modules.len(), errors.join("\n"));
+}
+
+#[test]
+fn no_module_adds_floats_atomically() {
+    let modules = modules();
+    assert!(modules.len() > 30);
+    for (name, source) in modules {
+        assert!(!source.contains("atomicAdd("), "{name} has an atomicAdd");
+    }
+}

@@ -1,0 +1,173 @@
+//! One test per op and property, made from the list of ops: `softmax::gradient` and so on. Tests that need
+//! a GPU say so and pass where there is none.
+
+use dittograd::check::{self, Outcome};
+use dittograd::device::Device;
+use dittograd::device::cpu::simd::Simd;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// Prints what was run, so that `--nocapture` gives a table.
+fn expect(outcome: Outcome) {
+    match outcome {
+        Ok(report) => println!("{report}"),
+        Err(failure) => panic!("{failure}"),
+    }
+}
+
+/// A CPU of the test's own: some properties look at the memory counters or make allocations fail.
+fn cpu() -> Device {
+    Device::cpu_with(3, Simd::best()).unwrap()
+}
+
+/// The CPU at all levels and thread counts, shared by all tests: they only run kernels on it.
+fn all_cpus() -> &'static [Device] {
+    static ALL: OnceLock<Vec<Device>> = OnceLock::new();
+    ALL.get_or_init(|| check::cpu_devices().unwrap())
+}
+
+/// A handle of the GPU with memory counters of its own, if there is a GPU; else says why not. Tests on it
+/// take turns.
+fn gpu() -> Option<(MutexGuard<'static, ()>, Device)> {
+    static TURN: Mutex<()> = Mutex::new(());
+    static GPU: OnceLock<dittograd::error::Result<Device>> = OnceLock::new();
+    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    match GPU.get_or_init(|| Device::cuda(0)) {
+        Ok(device) => {
+            let cuda = device.as_cuda().unwrap().clone();
+            Some((turn, Device::from_cuda(cuda)))
+        }
+        Err(why) => {
+            println!("skipped: no CUDA device ({why})");
+            None
+        }
+    }
+}
+
+macro_rules! table {
+    ($($name:ident: $module:ident::$op:ident,)*) => {
+        /// The names as the list spells them.
+        const LISTED: &[&str] = &[$(stringify!($name)),*];
+
+        $(mod $name {
+            use super::*;
+            const NAME: &str = stringify!($name);
+
+            #[test]
+            fn forward() {
+                expect(check::forward(NAME, &cpu()));
+            }
+
+            #[test]
+            fn gradient() {
+                expect(check::gradient(NAME));
+            }
+
+            #[test]
+            fn second() {
+                expect(check::second(NAME));
+            }
+
+            #[test]
+            fn device_gradient() {
+                expect(check::device_gradient(NAME, &cpu()));
+            }
+
+            #[test]
+            fn special() {
+                for device in all_cpus() {
+                    expect(check::special(NAME, device));
+                }
+            }
+
+            #[test]
+            fn rejects() {
+                expect(check::rejects(NAME));
+            }
+
+            #[test]
+            fn bits() {
+                expect(check::bits(NAME, all_cpus()));
+            }
+
+            #[test]
+            fn faults() {
+                expect(check::faults(NAME, &cpu()));
+            }
+
+            #[test]
+            fn guards() {
+                expect(check::guards(NAME, &cpu()));
+            }
+
+            #[test]
+            fn repeat() {
+                expect(check::repeat(NAME, &cpu()));
+            }
+
+            #[test]
+            fn cuda_forward() {
+                if let Some((_turn, gpu)) = gpu() {
+                    expect(check::forward(NAME, &gpu));
+                }
+            }
+
+            #[test]
+            fn cuda_device_gradient() {
+                if let Some((_turn, gpu)) = gpu() {
+                    expect(check::device_gradient(NAME, &gpu));
+                }
+            }
+
+            #[test]
+            fn cuda_special() {
+                if let Some((_turn, gpu)) = gpu() {
+                    expect(check::special(NAME, &gpu));
+                }
+            }
+
+            #[test]
+            fn cuda_bits() {
+                if let Some((_turn, gpu)) = gpu() {
+                    expect(check::bits(NAME, &[cpu(), gpu]));
+                }
+            }
+
+            #[test]
+            fn cuda_faults() {
+                if let Some((_turn, gpu)) = gpu() {
+                    expect(check::faults(NAME, &gpu));
+                }
+            }
+
+            #[test]
+            fn cuda_guards() {
+                if let Some((_turn, gpu)) = gpu() {
+                    expect(check::guards(NAME, &gpu));
+                }
+            }
+
+            #[test]
+            fn cuda_repeat() {
+                if let Some((_turn, gpu)) = gpu() {
+                    expect(check::repeat(NAME, &gpu));
+                }
+            }
+        })*
+    };
+}
+dittograd::with_ops!(table);
+
+#[test]
+fn names_are_distinct_and_those_of_the_list() {
+    assert_eq!(LISTED, dittograd::ops::AnyOp::NAMES);
+    let distinct: std::collections::BTreeSet<&&str> = LISTED.iter().collect();
+    assert_eq!(distinct.len(), LISTED.len());
+}
+
+#[test]
+fn the_table_has_a_row_per_op_property_and_device() {
+    let mut rows = Vec::new();
+    let failed = check::run_all(&[cpu()], "relu::", |row| rows.push(row.to_string())).unwrap();
+    assert_eq!((failed, rows.len()), (0, check::Property::ALL.len()), "{rows:#?}");
+    assert!(check::forward("no such op", &cpu()).is_err());
+}

@@ -1,0 +1,286 @@
+//! The tape: ids, shapes, user rules, the backward walks, freeing, and what happens on bad input.
+
+use dittograd::device::cpu::simd::Simd;
+use dittograd::device::{AnyBuffer, Device, Meta};
+use dittograd::error::ErrorKind;
+use dittograd::ops::{self, AnyOp, elementwise, reduce};
+use dittograd::shape::Shape;
+use dittograd::tape::{Backward, Node, Tape};
+use dittograd::tensor::Tensor;
+use proptest::prelude::*;
+
+fn device() -> Device {
+    Device::cpu_with(1, Simd::Scalar).unwrap()
+}
+
+fn shape(dims: &[usize]) -> Shape {
+    Shape::new(dims).unwrap()
+}
+
+fn up(d: &Device, values: &[f32]) -> AnyBuffer {
+    AnyBuffer::upload(d, &Tensor::new(&[values.len()], values.to_vec()).unwrap()).unwrap()
+}
+
+fn down(b: &AnyBuffer) -> Vec<f32> {
+    b.buffer().download().unwrap()
+}
+
+fn seed(d: &Device) -> AnyBuffer {
+    AnyBuffer::full(d, Shape::SCALAR, 1.0).unwrap()
+}
+
+fn sum(rank: usize) -> AnyOp {
+    reduce::Sum::all(rank).into()
+}
+
+#[test]
+fn look_ups_answer_or_say_what_is_wrong() {
+    let d = device();
+    let mut t = Tape::new(&d);
+    assert_eq!((t.size(), t.node(0).is_none(), t.value(0).is_none()), (0, true, true));
+    let x = t.leaf(up(&d, &[1.0, 2.0]), Some("x"), true).unwrap();
+    assert_eq!((x, t.size()), (0, 1));
+    assert_eq!(t.node(x).unwrap().name.as_deref(), Some("x"));
+    assert!(t.require_value(x, shape(&[2])).is_ok());
+    let e = t.require_value(x, shape(&[2, 1])).unwrap_err();
+    assert!(matches!(e.kind(), ErrorKind::Shapes { .. }), "{e}");
+    let e = t.require_value(7, shape(&[2])).unwrap_err();
+    assert_eq!(*e.kind(), ErrorKind::Node { id: 7, size: 1 });
+    let e = Tape::require_grad(&up(&d, &[1.0]), shape(&[2])).unwrap_err();
+    assert!(e.to_string().contains("upstream"), "{e}");
+}
+
+#[test]
+fn a_failing_op_leaves_the_tape_and_the_memory_as_they_were() {
+    let d = device();
+    let mut t = Tape::new(&d);
+    let a = t.leaf(up(&d, &[1.0, 2.0]), None, true).unwrap();
+    let b = t.leaf(up(&d, &[1.0, 2.0, 3.0]), None, true).unwrap();
+    let live = d.memory().live;
+    assert!(t.record(elementwise::Add {}.into(), &[a, b]).is_err());
+    assert!(t.record(elementwise::Add {}.into(), &[a, 9]).is_err());
+    assert!(t.record(elementwise::Exp {}.into(), &[]).is_err());
+    d.fail_allocation(Some(1), false);
+    assert!(matches!(t.record(elementwise::Exp {}.into(), &[a]).unwrap_err().kind(), ErrorKind::OutOfMemory { .. }));
+    assert_eq!((t.size(), d.memory().live), (2, live));
+    let parent_ahead = Node {
+        name: None,
+        value: None,
+        meta: Meta::f32(shape(&[1])),
+        requires_grad: true,
+        parents: vec![5],
+        cleanup: vec![],
+        backward: Backward::None,
+    };
+    assert!(matches!(t.add_node(parent_ahead).unwrap_err().kind(), ErrorKind::Node { id: 5, .. }));
+}
+
+#[test]
+fn a_value_used_twice_gets_both_contributions() {
+    let d = device();
+    let mut t = Tape::new(&d);
+    let x = t.leaf(up(&d, &[1.0, -2.0]), None, true).unwrap();
+    let xx = t.record(elementwise::Mul {}.into(), &[x, x]).unwrap();
+    let y = t.record(elementwise::Add {}.into(), &[xx, x]).unwrap();
+    let s = t.record(sum(1), &[y]).unwrap();
+    let grads = t.backward_dense(s, seed(&d)).unwrap();
+    assert_eq!(grads.len(), t.size());
+    assert_eq!(down(&grads[x]), [3.0, -3.0]);
+    assert_eq!(down(&grads[xx]), [1.0, 1.0]);
+}
+
+#[test]
+fn requires_grad_propagates_and_constant_branches_record_no_rule() {
+    let d = device();
+    let mut t = Tape::new(&d);
+    let c = t.leaf(up(&d, &[1.0]), None, false).unwrap();
+    let e = t.record(elementwise::Exp {}.into(), &[c]).unwrap();
+    assert!(!t.node(e).unwrap().requires_grad);
+    assert!(matches!(t.node(e).unwrap().backward, Backward::None));
+    let x = t.leaf(up(&d, &[2.0]), None, true).unwrap();
+    let y = t.record(elementwise::Mul {}.into(), &[e, x]).unwrap();
+    assert!(t.node(y).unwrap().requires_grad);
+}
+
+#[test]
+fn a_node_the_output_does_not_use_cannot_poison_gradients() {
+    let d = device();
+    let mut t = Tape::new(&d);
+    let x = t.leaf(up(&d, &[0.0]), None, true).unwrap();
+    let _infinite = t.record(elementwise::Inv {}.into(), &[x]).unwrap();
+    let y = t.record(elementwise::Scale { c: 3.0 }.into(), &[x]).unwrap();
+    let s = t.record(sum(1), &[y]).unwrap();
+    let grads = t.backward_dense(s, seed(&d)).unwrap();
+    assert_eq!(down(&grads[x]), [3.0]);
+}
+
+#[test]
+fn dense_from_an_array_takes_several_seeds() {
+    let d = device();
+    let mut t = Tape::new(&d);
+    let x = t.leaf(up(&d, &[1.0, 2.0]), None, true).unwrap();
+    let a = t.record(elementwise::Scale { c: 2.0 }.into(), &[x]).unwrap();
+    let b = t.record(elementwise::Scale { c: 5.0 }.into(), &[x]).unwrap();
+    let array = vec![up(&d, &[0.0, 0.0]), up(&d, &[1.0, 1.0]), up(&d, &[1.0, 10.0])];
+    let grads = t.backward_dense_from(array).unwrap();
+    assert_eq!(down(&grads[x]), [7.0, 52.0]);
+    assert_eq!((down(&grads[a]), down(&grads[b])), (vec![1.0, 1.0], vec![1.0, 10.0]));
+    let e = t.backward_dense_from(vec![up(&d, &[0.0, 0.0])]).unwrap_err();
+    assert_eq!(*e.kind(), ErrorKind::Length { want: 3, got: 1 });
+}
+
+#[test]
+fn the_stepwise_walk_is_the_dense_walk() {
+    let d = device();
+    let mut t = Tape::new(&d);
+    let x = t.leaf(up(&d, &[0.5, -1.5, 2.0]), None, true).unwrap();
+    let y = t.record(elementwise::Tanh {}.into(), &[x]).unwrap();
+    let z = t.record(elementwise::Mul {}.into(), &[y, x]).unwrap();
+    let s = t.record(sum(1), &[z]).unwrap();
+    let dense = t.backward_dense(s, seed(&d)).unwrap();
+    let mut slots = vec![None; t.size()];
+    slots[s] = Some(seed(&d));
+    for id in (0..t.size()).rev() {
+        t.backward_step(&mut slots, id).unwrap();
+    }
+    let mut first = vec![None; t.size()];
+    first[s] = Some(seed(&d));
+    t.backward_first(&mut first, t.size()).unwrap();
+    for id in 0..t.size() {
+        assert_eq!(down(&dense[id]), down(slots[id].as_ref().unwrap()));
+        assert_eq!(down(&dense[id]), down(first[id].as_ref().unwrap()));
+    }
+    assert!(t.backward_step(&mut [None], 0).is_err());
+}
+
+#[test]
+fn sparse_keeps_what_is_asked_for_and_frees_values_on_the_way() {
+    let d = device();
+    let mut t = Tape::new(&d);
+    let x = t.leaf(up(&d, &[1.0; 100]), None, true).unwrap();
+    let frozen = t.leaf(up(&d, &[2.0; 100]), None, false).unwrap();
+    let y = t.record(elementwise::Mul {}.into(), &[x, frozen]).unwrap();
+    let z = t.record(elementwise::Exp {}.into(), &[y]).unwrap();
+    let s = t.record(sum(1), &[z]).unwrap();
+    let before = d.memory().live;
+    let grads = t.backward_sparse(s, seed(&d), |id| id == x, true).unwrap();
+    assert_eq!(grads.keys().copied().collect::<Vec<_>>(), [x]);
+    assert_eq!(down(&grads[&x]), vec![2.0 * dittograd::numerics::functions::exp(2.0f32); 100]);
+    assert!(t.value(y).is_none() && t.value(z).is_none() && t.value(s).is_some());
+    // Two intermediate values of 400 bytes went, one gradient of 400 bytes came.
+    assert_eq!(d.memory().live, before - 400);
+    let again = t.backward_sparse(s, seed(&d), |_| true, true).unwrap_err();
+    assert!(again.to_string().contains("freed"), "{again}");
+    drop((grads, t));
+    assert_eq!(d.memory().live, 0);
+    assert_eq!(d.memory().allocs, d.memory().frees);
+}
+
+#[test]
+fn wrong_seeds_are_refused() {
+    let d = device();
+    let mut t = Tape::new(&d);
+    let x = t.leaf(up(&d, &[1.0, 2.0]), None, true).unwrap();
+    assert!(matches!(t.backward_dense(x, seed(&d)).unwrap_err().kind(), ErrorKind::Shapes { .. }));
+    assert!(matches!(t.backward_dense(4, seed(&d)).unwrap_err().kind(), ErrorKind::Node { .. }));
+}
+
+#[test]
+fn user_rules_take_part_and_are_checked() {
+    let d = device();
+    let two = shape(&[2]);
+    let mut t = Tape::new(&d);
+    let x = t.leaf(up(&d, &[3.0, 4.0]), None, true).unwrap();
+    let dd = d.clone();
+    let square = move |x: &AnyBuffer| ops::apply(&dd, &elementwise::Square {}.into(), &[x]);
+    let dd = d.clone();
+    let y = t
+        .unary("my_square", x, (two, two), square, move |x, up| {
+            let dx = ops::apply(&dd, &elementwise::Mul {}.into(), &[x, up])?;
+            ops::apply(&dd, &elementwise::Scale { c: 2.0 }.into(), &[&dx])
+        })
+        .unwrap();
+    let dd = d.clone();
+    let product = move |a: &AnyBuffer, b: &AnyBuffer| ops::apply(&dd, &elementwise::Mul {}.into(), &[a, b]);
+    let dd = d.clone();
+    let z = t
+        .binary("my_mul", (y, x), (two, two, two), product, move |a, b, up| {
+            let mul = |x: &AnyBuffer| ops::apply(&dd, &elementwise::Mul {}.into(), &[x, up]);
+            Ok((mul(b)?, mul(a)?))
+        })
+        .unwrap();
+    let s = t.record(sum(1), &[z]).unwrap();
+    let grads = t.backward_dense(s, seed(&d)).unwrap();
+    // z = x^3
+    assert_eq!(down(&grads[x]), [27.0, 48.0]);
+    // A closure that does not keep its word is an error, and nothing is recorded.
+    let size = t.size();
+    let e = t.unary("liar", x, (two, shape(&[3])), |x| Ok(x.clone()), |x, _| Ok(x.clone())).unwrap_err();
+    assert!(e.to_string().starts_with("liar"), "{e}");
+    assert_eq!(t.size(), size);
+}
+
+proptest! {
+    /// Appending returns the size before and adds one; values stay where they were.
+    #[test]
+    fn ids_count_up(values in prop::collection::vec(prop::collection::vec(-8i8..8, 1..5), 1..12)) {
+        let d = device();
+        let mut t = Tape::new(&d);
+        for (i, v) in values.iter().enumerate() {
+            let v: Vec<f32> = v.iter().map(|&x| f32::from(x)).collect();
+            prop_assert_eq!(t.leaf(up(&d, &v), None, true).unwrap(), i);
+            prop_assert_eq!(t.size(), i + 1);
+        }
+        for (i, v) in values.iter().enumerate() {
+            let v: Vec<f32> = v.iter().map(|&x| f32::from(x)).collect();
+            prop_assert_eq!(down(t.value(i).unwrap()), v);
+        }
+    }
+
+    /// On small integers float32 is exact, so the sparse and dense walks agree bit for bit on random
+    /// chains of products and sums, and both agree with whole-number arithmetic.
+    #[test]
+    fn walks_agree_on_exact_numbers(steps in prop::collection::vec((0usize..3, 0usize..100, 0usize..100), 1..8)) {
+        let d = device();
+        let mut t = Tape::new(&d);
+        t.leaf(up(&d, &[1.0, 2.0]), None, true).unwrap();
+        t.leaf(up(&d, &[-1.0, 1.0]), None, true).unwrap();
+        // Values and derivatives with respect to both leaves, at both elements, as whole numbers.
+        let mut exact: Vec<[[i64; 3]; 2]> = vec![[[1, 1, 0], [2, 1, 0]], [[-1, 0, 1], [1, 0, 1]]];
+        for (kind, a, b) in steps {
+            let (a, b) = (a % t.size(), b % t.size());
+            let op: AnyOp = match kind {
+                0 => elementwise::Add {}.into(),
+                1 => elementwise::Sub {}.into(),
+                _ => elementwise::Mul {}.into(),
+            };
+            let pair = |j: usize| -> [i64; 3] {
+                let ([x, xa, xb], [y, ya, yb]) = (exact[a][j], exact[b][j]);
+                match kind {
+                    0 => [x + y, xa + ya, xb + yb],
+                    1 => [x - y, xa - ya, xb - yb],
+                    _ => [x * y, xa * y + x * ya, xb * y + x * yb],
+                }
+            };
+            let next = [pair(0), pair(1)];
+            prop_assume!(next.iter().flatten().all(|v| v.abs() < 1 << 20));
+            exact.push(next);
+            t.record(op, &[a, b]).unwrap();
+        }
+        let out = t.size() - 1;
+        let s = t.record(sum(1), &[out]).unwrap();
+        let dense = t.backward_dense(s, seed(&d)).unwrap();
+        let sparse = t.backward_sparse(s, seed(&d), |i| i < 2, false).unwrap();
+        for leaf in 0..2 {
+            let want: Vec<f32> = (0..2).map(|j| exact[out][j][1 + leaf] as f32).collect();
+            // A gradient that cancels may be a zero of either sign, and one that never came is zeros.
+            let same = |x: &[f32]| x.iter().zip(&want).all(|(a, b)| a == b);
+            prop_assert!(same(&down(&dense[leaf])), "{:?} {:?}", down(&dense[leaf]), want);
+            if let Some(g) = sparse.get(&leaf) {
+                prop_assert!(same(&down(g)));
+            } else {
+                prop_assert!(want.iter().all(|&w| w == 0.0));
+            }
+        }
+    }
+}
