@@ -1,9 +1,275 @@
-//! Stub.
+//! `bench`: how long training steps and single ops take. Medians of many runs, after a warm-up, with what
+//! is measured said next to the number.
+
+use crate::out::{Out, bytes};
+use crate::train::positive;
 use crate::{Answer, Global, fail};
-use crate::out::Out;
-/// Stub.
-#[derive(clap::Args)]
-pub(crate) struct Bench {}
+use clap::Args;
+use dittograd::device::AnyBuffer;
+use dittograd::numerics::rng::Stream;
+use dittograd::ops::{self, AnyOp, Attr, Attrs};
+use dittograd::prelude::*;
+use serde_json::{Value, json};
+use std::time::{Duration, Instant};
+
+/// Layers of the model that is timed.
+const SIZES: [usize; 4] = [784, 512, 512, 10];
+/// Rows of its batch.
+const BATCH: usize = 128;
+/// Steps that are queued without waiting between them.
+const BACK_TO_BACK: usize = 50;
+/// Workloads when none is named.
+const DEFAULT: [&str; 6] = [
+    "mlp_b128",
+    "mlp_b128_eager",
+    "matmul:1024,1024,1024",
+    "copy:16777216",
+    "exp:16777216",
+    "softmax:4096,1024",
+];
+
+/// Measure training steps and ops.
+#[derive(Args)]
+pub(crate) struct Bench {
+    /// mlp_b128, mlp_b128_eager, matmul:M,N,K[,ta][,tb], or OP:DIMS for elementwise ops, softmax,
+    /// log_softmax, and sum and mean of the last axis [default: one of each kind]
+    #[arg(value_name = "WORKLOAD")]
+    workloads: Vec<String>,
+    /// Training steps to take the median of
+    #[arg(long, default_value = "200", value_parser = positive)]
+    steps: usize,
+}
+
+/// The middle of some times.
+fn median(mut times: Vec<f64>) -> f64 {
+    times.sort_by(f64::total_cmp);
+    times.get(times.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+fn milliseconds(start: Instant) -> f64 {
+    start.elapsed().as_secs_f64() * 1e3
+}
+
+/// Median milliseconds of a call, queue and launch included. On CUDA by the device's clock around many
+/// calls in a row, on the CPU by the host's around each.
+fn time(device: &Device, mut call: impl FnMut() -> Result<(), Error>) -> Result<f64, Error> {
+    let warm = Instant::now();
+    let mut calls = 0;
+    while calls < 3 || (calls < 100 && warm.elapsed() < Duration::from_millis(100)) {
+        call()?;
+        calls += 1;
+    }
+    device.synchronize()?;
+    let one = milliseconds(warm) / f64::from(calls);
+    let mut times = Vec::new();
+    match device.as_cuda() {
+        Some(cuda) => {
+            let batch = (5.0 / one).clamp(1.0, 200.0) as usize;
+            for _ in 0..21 {
+                let ms = cuda.time(|| (0..batch).try_for_each(|_| call()))?;
+                times.push(f64::from(ms) / batch as f64);
+            }
+        }
+        None => {
+            let runs = (500.0 / one).clamp(11.0, 2001.0) as usize;
+            for _ in 0..runs {
+                let start = Instant::now();
+                call()?;
+                times.push(milliseconds(start));
+            }
+        }
+    }
+    Ok(median(times))
+}
+
+/// A workload of one op.
+struct Work {
+    op: AnyOp,
+    /// Shapes of its inputs.
+    shapes: Vec<Shape>,
+    /// Multiplications and additions, where that is what counts.
+    flops: Option<f64>,
+}
+
+/// The op a workload names.
+fn parse(workload: &str) -> Answer<Work> {
+    let Some((name, rest)) = workload.split_once(':') else {
+        return fail(format!("`{workload}` is not a workload, use mlp_b128, mlp_b128_eager or OP:DIMS"));
+    };
+    let (mut dims, mut flags) = (Vec::new(), Vec::new());
+    for part in rest.split(',') {
+        match part.parse::<usize>() {
+            Ok(n) => dims.push(n),
+            Err(_) if name == "matmul" && (part == "ta" || part == "tb") => flags.push(part),
+            Err(_) => return fail(format!("`{workload}`: `{part}` is not a size")),
+        }
+    }
+    let shape = Shape::new(&dims)?;
+    let plain = |op: AnyOp, shapes: Vec<Shape>| Ok(Work { op, shapes, flops: None });
+    match name {
+        "matmul" => {
+            let [m, n, k] = dims[..] else {
+                return fail(format!("`{workload}`: use matmul:M,N,K[,ta][,tb]"));
+            };
+            let (ta, tb) = (flags.contains(&"ta"), flags.contains(&"tb"));
+            let on = |name: &str, on| (name.to_string(), Attr::Bool(on));
+            let op = AnyOp::from_name(name, &Attrs(vec![on("ta", ta), on("tb", tb)]))?;
+            let (a, b) = (if ta { [k, m] } else { [m, k] }, if tb { [n, k] } else { [k, n] });
+            let flops = Some(2.0 * m as f64 * n as f64 * k as f64);
+            Ok(Work { op, shapes: vec![Shape::new(&a)?, Shape::new(&b)?], flops })
+        }
+        "softmax" | "log_softmax" => plain(AnyOp::from_name(name, &Attrs::default())?, vec![shape]),
+        "sum" | "mean" => {
+            let last = Attrs(vec![("axes".to_string(), Attr::List(vec![dims.len().saturating_sub(1)]))]);
+            plain(AnyOp::from_name(name, &last)?, vec![shape])
+        }
+        _ => {
+            let Some(sample) = AnyOp::samples(name).into_iter().next() else {
+                return fail(format!("`{name}` is not an op; `dittograd ops` lists them"));
+            };
+            let metas: Vec<_> = sample.ins.iter().map(|_| dittograd::device::Meta::f32(shape)).collect();
+            match sample.op.as_program(&metas) {
+                Some(_) if sample.op.shape(&metas).is_ok() => plain(sample.op, vec![shape; metas.len()]),
+                _ => fail(format!(
+                    "`{name}`: only elementwise ops, softmax, sum, mean and matmul are timed alone"
+                )),
+            }
+        }
+    }
+}
+
+/// Numbers in `[-1, 1)`.
+fn random(shape: Shape, counter: u64) -> Tensor<f32> {
+    let mut stream = Stream::new(1, counter);
+    Tensor::from_fn(shape, |_| stream.range(-1.0, 1.0))
+}
+
+/// One op: milliseconds, and GFLOP/s for a product or GB/s read and written for anything else.
+fn op(device: &Device, workload: &str) -> Answer<(Value, String)> {
+    let Work { op, shapes, flops } = parse(workload)?;
+    let words: usize = shapes.iter().map(Shape::numel).fold(0, usize::saturating_add);
+    if words > 1 << 31 {
+        return fail(format!("`{workload}`: inputs of more than 8 GiB are not timed"));
+    }
+    let ms_and_size = {
+        let upload = |(i, s): (usize, &Shape)| AnyBuffer::upload(device, &random(*s, i as u64));
+        let ins: Vec<AnyBuffer> = shapes.iter().enumerate().map(upload).collect::<Result<_, _>>()?;
+        let refs: Vec<&AnyBuffer> = ins.iter().collect();
+        let size = ops::apply(device, &op, &refs)?.shape().numel();
+        (time(device, || ops::apply(device, &op, &refs).map(drop))?, size)
+    };
+    let ((ms, size), memory) = (ms_and_size, device.memory());
+    let live = memory.live;
+    let (work, unit, shown) = match flops {
+        Some(flops) => (flops, "gflops", "GFLOP/s"),
+        None => (4.0 * (words + size) as f64, "gb_per_s", "GB/s"),
+    };
+    let rate = work / ms / 1e6;
+    let object = json!({
+        "workload": workload, "device": device.to_string(), "ms": ms, unit: rate,
+        "peak_bytes": memory.peak, "live_bytes": live,
+    });
+    Ok((object, format!("{workload}: {ms:.4} ms, {rate:.1} {shown}, live at the end {live} bytes")))
+}
+
+/// What a run of training steps took.
+struct Steps {
+    first: f64,
+    median: f64,
+    back_to_back: f64,
+}
+
+/// Times steps: the first, then each with a wait after it, then many with one wait.
+fn steps(device: &Device, n: usize, mut step: impl FnMut() -> Result<(), Error>) -> Result<Steps, Error> {
+    let mut one = |wait: bool| {
+        let start = Instant::now();
+        step()?;
+        if wait {
+            device.synchronize()?;
+        }
+        Ok::<f64, Error>(milliseconds(start))
+    };
+    let first = one(true)?;
+    for _ in 0..5 {
+        one(true)?;
+    }
+    let median = median((0..n).map(|_| one(true)).collect::<Result<_, _>>()?);
+    let start = Instant::now();
+    for _ in 0..BACK_TO_BACK {
+        one(false)?;
+    }
+    device.synchronize()?;
+    Ok(Steps { first, median, back_to_back: milliseconds(start) / BACK_TO_BACK as f64 })
+}
+
+fn loss<'s>(net: &Mlp, batch: &[Var<'s>]) -> Result<Var<'s>, Error> {
+    net.forward(batch[0])?.cross_entropy(batch[1])
+}
+
+/// The training step, whole: forward, backward and update, data already on the device.
+fn mlp(device: &Device, workload: &str, n: usize) -> Answer<(Value, String)> {
+    let eager = workload == "mlp_b128_eager";
+    let mut labels = Stream::new(1, 1);
+    let x = random(Shape::new(&[BATCH, SIZES[0]])?, 0);
+    let y = Tensor::from_fn(Shape::new(&[BATCH])?, |_| labels.below(SIZES[3]) as u32);
+    let (took, plan, fingerprint) = {
+        let mut params = Params::new(device, 1);
+        let net = Mlp::new(&mut params, &SIZES)?;
+        let optimizer = Optimizer::adamw(1e-4);
+        let (took, plan) = if eager {
+            let (x, y) = (AnyBuffer::upload(device, &x)?, AnyBuffer::upload_indices(device, &y)?);
+            let (session, mut optimizer) = (Session::eager(device), optimizer);
+            let took = steps(device, n, || {
+                let grads = loss(&net, &[session.buffer(&x)?, session.buffer(&y)?])?.backward()?;
+                optimizer.step(&params, grads)?;
+                session.reset();
+                Ok(())
+            })?;
+            (took, None)
+        } else {
+            let mut train = TrainStep::new(&params, optimizer, |batch| loss(&net, batch));
+            let mut started = false;
+            let took = steps(device, n, || match std::mem::replace(&mut started, true) {
+                false => train.run(&[(&x).into(), (&y).into()]),
+                true => train.again(),
+            })?;
+            (took, Some(train.plan()?))
+        };
+        (took, plan, params.fingerprint()?)
+    };
+    let memory = device.memory();
+    let object = json!({
+        "workload": workload, "device": device.to_string(), "steps": n, "ms": took.median,
+        "back_to_back_ms": took.back_to_back, "first_step_ms": took.first,
+        "launches": plan.map(|p| p.launches), "instructions": plan.map(|p| p.instructions),
+        "arena_bytes": plan.map(|p| p.arena_bytes), "peak_bytes": memory.peak, "live_bytes": memory.live,
+        "fingerprint": fingerprint,
+    });
+    let program = plan.map_or(String::new(), |p| {
+        format!(", {} instructions, {} launches, arena {}", p.instructions, p.launches, bytes(p.arena_bytes))
+    });
+    let Steps { first, median, back_to_back } = took;
+    let text = format!(
+        "{workload}: {median:.4} ms a step (median of {n}), {back_to_back:.4} ms back to back, first step {first:.1} ms{program}, peak {}, live at the end {} bytes",
+        bytes(memory.peak),
+        memory.live
+    );
+    Ok((object, text))
+}
+
 impl Bench {
-    pub(crate) fn run(&self, _g: &Global, _out: &Out) -> Answer { let _: Option<&Global> = None; fail("stub") }
+    /// Runs the command.
+    pub(crate) fn run(&self, global: &Global, out: &Out) -> Answer {
+        let named: Vec<&str> = self.workloads.iter().map(String::as_str).collect();
+        for workload in if named.is_empty() { &DEFAULT[..] } else { &named[..] } {
+            // A device of its own, so that its peak is the workload's.
+            let device = global.device()?;
+            let (object, text) = match *workload {
+                "mlp_b128" | "mlp_b128_eager" => mlp(&device, workload, self.steps)?,
+                _ => op(&device, workload)?,
+            };
+            out.result(|| object, || format!("{device} {text}"))?;
+        }
+        Ok(true)
+    }
 }

@@ -89,7 +89,11 @@ pub(crate) fn run(global: &Global, out: &Out) -> Answer {
             for cuda in list.iter().filter_map(Device::as_cuda) {
                 let (memory, sms) = (bytes(cuda.total_memory()), cuda.sm_count());
                 let driver = version(cuda.driver_version());
-                let about = format!("{}, {memory}, {}, {sms} SMs, driver for CUDA {driver}", cuda.name(), cuda.arch());
+                let about = format!(
+                    "{}, {memory}, {}, {sms} SMs, driver for CUDA {driver}",
+                    cuda.name(),
+                    cuda.arch()
+                );
                 row(&format!("cuda:{}", cuda.ordinal()), about);
             }
         }

@@ -22,7 +22,7 @@ use std::process::ExitCode;
 
 /// One neural-network program, one answer, bit for bit, on every device.
 #[derive(Parser)]
-#[command(name = "dittograd", version, disable_help_subcommand = true, infer_long_args = false)]
+#[command(name = "dittograd", version, disable_help_subcommand = true)]
 struct Cli {
     #[command(flatten)]
     global: Global,
@@ -166,6 +166,9 @@ fn run() -> Answer {
         Err(e) if matches!(e.kind(), Usage::DisplayHelp | Usage::DisplayVersion) => {
             Out::new(false, false).line(e.to_string().trim_end())?;
             return Ok(true);
+        }
+        Err(e) if e.kind() == Usage::DisplayHelpOnMissingArgumentOrSubcommand => {
+            return fail("a command is needed: train, devices, ops, op, check or bench (see --help)");
         }
         Err(e) => return fail(usage(&e)),
     };

@@ -97,13 +97,23 @@ fn tensor(path: &Path, name: &str, view: &TensorView<'_>) -> Answer<Input> {
         Dtype::I64 => elements(bytes, i64::from_le_bytes),
         Dtype::I32 => elements(bytes, |b| i64::from(i32::from_le_bytes(b))),
         Dtype::U32 => elements(bytes, |b| i64::from(u32::from_le_bytes(b))),
-        other => return file_error(path, format!("{name}: has type {other:?}, use F32, or I64, I32 or U32 for indices")),
+        other => {
+            return file_error(
+                path,
+                format!("{name}: has type {other:?}, use F32, or I64, I32 or U32 for indices"),
+            );
+        }
     };
     let mut indices = Vec::with_capacity(wide.len());
     for (i, v) in wide.into_iter().enumerate() {
         match u32::try_from(v) {
             Ok(v) => indices.push(v),
-            Err(_) => return file_error(path, format!("{name}: element {i} is {v}, an index is from 0 to {}", u32::MAX)),
+            Err(_) => {
+                return file_error(
+                    path,
+                    format!("{name}: element {i} is {v}, an index is from 0 to {}", u32::MAX),
+                );
+            }
         }
     }
     Ok(Input::Idx(Tensor::with_shape(shape, indices)?))
@@ -193,14 +203,17 @@ impl Op {
         }
         let wire: Vec<(&str, Shape, Vec<u8>)> = results
             .iter()
-            .map(|(name, t)| (name.as_str(), t.shape(), t.data().iter().flat_map(|v| v.to_le_bytes()).collect()))
+            .map(|(name, t)| {
+                (name.as_str(), t.shape(), t.data().iter().flat_map(|v| v.to_le_bytes()).collect())
+            })
             .collect();
         let mut views = Vec::new();
         for (name, shape, bytes) in &wire {
             let view = TensorView::new(Dtype::F32, shape.dims().to_vec(), bytes);
             views.push((*name, view.map_err(|e| Fail::Message(format!("{name}: {e}")))?));
         }
-        let file = serialize(views, None).map_err(|e| Fail::Message(format!("{}: {e}", self.output.display())))?;
+        let file =
+            serialize(views, None).map_err(|e| Fail::Message(format!("{}: {e}", self.output.display())))?;
         write(&self.output, &file)?;
         for (name, t) in &results {
             out.progress(

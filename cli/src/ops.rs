@@ -111,7 +111,8 @@ impl Row {
     fn cells(&self, ulp: bool) -> Vec<String> {
         let yes = |b: bool| if b { "yes" } else { "no" }.to_string();
         let inputs = self.inputs.iter().map(usize::to_string).collect::<Vec<_>>().join(" or ");
-        let attrs = if self.attrs.is_empty() { "-".into() } else { Value::from(self.attrs.clone()).to_string() };
+        let attrs =
+            if self.attrs.is_empty() { "-".into() } else { Value::from(self.attrs.clone()).to_string() };
         let mut cells = vec![self.name.to_string(), inputs, yes(self.has_gradient()), yes(true), yes(true)];
         if ulp {
             cells.push(self.ulp.map_or("-".into(), |r| format!("{:.3}", r.max_ulp)));

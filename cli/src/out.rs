@@ -45,14 +45,19 @@ impl Out {
     }
 
     /// Progress: as a result, but nothing if it is not wanted.
-    pub(crate) fn progress(&self, object: impl FnOnce() -> Value, text: impl FnOnce() -> String) -> Answer<()> {
+    pub(crate) fn progress(
+        &self,
+        object: impl FnOnce() -> Value,
+        text: impl FnOnce() -> String,
+    ) -> Answer<()> {
         if self.quiet { Ok(()) } else { self.result(object, text) }
     }
 }
 
 /// One line on stderr, in the program's name. Line breaks inside become spaces.
 pub(crate) fn warn(text: &str) {
-    let line = text.split(['\n', '\r']).map(str::trim).filter(|l| !l.is_empty()).collect::<Vec<_>>().join(" ");
+    let line =
+        text.split(['\n', '\r']).map(str::trim).filter(|l| !l.is_empty()).collect::<Vec<_>>().join(" ");
     // Nothing can be said where stderr is closed too.
     let _ = writeln!(std::io::stderr(), "dittograd: {line}");
 }

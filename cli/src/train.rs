@@ -171,7 +171,9 @@ impl Train {
         let sum = |n: usize, w: &[usize]| n.checked_add(layer(w)?);
         match sizes.windows(2).try_fold(0usize, sum) {
             Some(n) if n <= MAX_PARAMETERS => Ok(sizes),
-            _ => fail(format!("layers {sizes:?} have more than {MAX_PARAMETERS} parameters, use a smaller --hidden")),
+            _ => fail(format!(
+                "layers {sizes:?} have more than {MAX_PARAMETERS} parameters, use a smaller --hidden"
+            )),
         }
     }
 
@@ -191,6 +193,7 @@ impl Train {
         if size > train.rows() {
             return fail(format!("--batch {size}: there are {} training rows", train.rows()));
         }
+        let sizes = self.sizes(&train)?;
         let device = global.device()?;
         out.progress(
             || json!({"device": device.to_string(), "mode": name(&self.mode), "data": train.name(), "rows": train.rows()}),
@@ -201,7 +204,7 @@ impl Train {
                 format!("{data}: {rows} training rows, {features} features, {classes} classes; {device}, {mode}")
             },
         )?;
-        let end = self.fit(&device, Batches::new(train, size, self.seed)?, &test, out)?;
+        let end = self.fit(&device, &sizes, Batches::new(train, size, self.seed)?, &test, out)?;
         if !end.loss.is_finite() {
             warn(&format!("the training loss is {}; a smaller --lr may help", end.loss));
         }
@@ -234,10 +237,17 @@ impl Train {
     }
 
     /// Trains and evaluates. Everything on the device is freed on return.
-    fn fit(&self, device: &Device, mut batches: Batches, test: &Dataset, out: &Out) -> Answer<Ending> {
+    fn fit(
+        &self,
+        device: &Device,
+        sizes: &[usize],
+        mut batches: Batches,
+        test: &Dataset,
+        out: &Out,
+    ) -> Answer<Ending> {
         let Model::Mlp = self.model;
         let mut params = Params::new(device, self.seed);
-        let net = Mlp::new(&mut params, &self.sizes(test)?)?;
+        let net = Mlp::new(&mut params, sizes)?;
         let mut stepper: Box<dyn Stepper + '_> = match self.mode {
             Mode::Eager => Box::new(Eager {
                 session: Session::eager(device),
@@ -267,7 +277,10 @@ impl Train {
                 bar.set_position(done);
                 bar.set_message(format!("loss {value:.4}, memory {}", bytes(device.memory().live)));
             } else {
-                out.progress(|| json!({"step": done, "loss": value}), || format!("step {done} loss {value:.6}"))?;
+                out.progress(
+                    || json!({"step": done, "loss": value}),
+                    || format!("step {done} loss {value:.6}"),
+                )?;
             }
         }
         device.synchronize()?;
@@ -291,9 +304,11 @@ fn evaluate(device: &Device, net: &Mlp, data: &Dataset) -> Answer<(f64, f64)> {
             let logits = net.forward(session.input(&x)?)?;
             sum += f64::from(logits.cross_entropy(session.labels(&y)?)?.item()?) * rows.len() as f64;
             let logits = logits.value::<f32>()?;
-            let best = |row: &[f32]| row.iter().enumerate().fold(0, |b, (i, v)| if *v > row[b] { i } else { b });
+            let best =
+                |row: &[f32]| row.iter().enumerate().fold(0, |b, (i, v)| if *v > row[b] { i } else { b });
             let hits = logits.data().chunks_exact(data.classes()).zip(y.data());
-            right += hits.filter(|(row, c)| row.iter().all(|v| !v.is_nan()) && best(row) == **c as usize).count();
+            right +=
+                hits.filter(|(row, c)| row.iter().all(|v| !v.is_nan()) && best(row) == **c as usize).count();
         }
         session.reset();
     }

@@ -145,6 +145,8 @@ impl Case {
 /// Dimensions around the edges of vectors, warps, tiles and chunks.
 const EDGES: [usize; 21] =
     [1, 2, 3, 5, 7, 8, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 257, 1023, 1025];
+/// Lengths at which one row is split between threads.
+const LONG: [usize; 4] = [131_071, 131_072, 131_073, 150_001];
 /// Inner sizes of products, around the chunk of k.
 const INNER: [usize; 7] = [1, 7, 128, 1023, 1024, 1025, 2049];
 /// Most elements of a drawn value.
@@ -156,9 +158,15 @@ fn pick(from: &[usize], stream: &mut Stream) -> usize {
     from[stream.below(from.len())]
 }
 
-/// A shape of at most `rank` axes and [`VOLUME`] elements.
+/// A shape of `least` to `most` axes and at most [`VOLUME`] elements; one in three is a single long axis,
+/// with or without axes of one element after it.
 fn edge_dims(least: usize, most: usize, stream: &mut Stream) -> Vec<usize> {
     let rank = least + stream.below(most - least + 1);
+    if stream.below(3) == 0 {
+        let mut dims = vec![1; rank.max(1)];
+        dims[0] = pick(&LONG, stream);
+        return dims;
+    }
     let mut dims: Vec<usize> = Vec::new();
     let mut volume = 1;
     for _ in 0..rank {

@@ -3,7 +3,8 @@
 
 use super::cases::{Case, Subject, Values, random_case};
 use super::{
-    DeviceRecorder, Failure, Outcome, Property, Report, describe, describe_op, has_samples, label, plain_failure,
+    DeviceRecorder, Failure, Outcome, Property, Report, describe, describe_op, has_samples, label,
+    plain_failure,
 };
 use crate::device::cpu::simd::Simd;
 use crate::device::{AnyBuffer, DType, Device, Meta};
@@ -81,7 +82,15 @@ pub(super) fn run_on(device: &Device, case: &Case) -> Result<Ran> {
 
 /// The special values of float32: zeros, the ends of the subnormals and of the normals, one, infinity, NaN.
 fn special_values() -> Vec<f32> {
-    let positive = [0.0, f32::from_bits(1), f32::from_bits(0x007f_ffff), f32::MIN_POSITIVE, 1.0, f32::MAX, f32::INFINITY];
+    let positive = [
+        0.0,
+        f32::from_bits(1),
+        f32::from_bits(0x007f_ffff),
+        f32::MIN_POSITIVE,
+        1.0,
+        f32::MAX,
+        f32::INFINITY,
+    ];
     let mut all: Vec<f32> = positive.iter().flat_map(|&x| [x, -x]).collect();
     all.push(f32::NAN);
     all
@@ -196,7 +205,11 @@ pub fn rejects(subject: impl Into<Subject>) -> Outcome {
 }
 
 /// Where an op takes indices below a limit, an index at the limit must be refused by name and position.
-fn index_rejects(subject: &Subject, device: &Device, report: &mut Report) -> std::result::Result<(), Box<Failure>> {
+fn index_rejects(
+    subject: &Subject,
+    device: &Device,
+    report: &mut Report,
+) -> std::result::Result<(), Box<Failure>> {
     for (index, sample) in subject.small(2000) {
         let mut case = Case::draw(sample, Values::Uniform, subject.seed(index));
         let metas: Vec<Meta> = case.ins.iter().map(RefIn::meta).collect();
@@ -238,7 +251,7 @@ pub fn cpu_devices() -> Result<Vec<Device>> {
 }
 
 /// Random shapes per op in [`bits`].
-const RANDOM_SHAPES: usize = 4;
+const RANDOM_SHAPES: usize = 6;
 
 /// Value and gradients of every sample, and of some shapes around tile edges, have the same bits on all
 /// the devices given.
@@ -294,7 +307,8 @@ pub fn faults(subject: impl Into<Subject>, device: &Device) -> Outcome {
                 device.fail_allocation(Some(n), persistent);
                 let outcome = run_buffers(device, &case.op, &ins, &upstream);
                 device.fail_allocation(None, false);
-                let fail = |what: &str| case.fail(&subject, property, format!("{what}, allocation {n} failing"));
+                let fail =
+                    |what: &str| case.fail(&subject, property, format!("{what}, allocation {n} failing"));
                 if device.memory().live != live {
                     return Err(fail("live bytes").against(device.memory().live, live));
                 }

@@ -145,7 +145,7 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}::{}: {} cases", self.op, self.property, self.cases)?;
         if self.worst > 0.0 {
-            write!(f, ", worst error {:.3} of what is allowed", self.worst)?;
+            write!(f, ", worst error {:.4} of what is allowed", self.worst)?;
         }
         match self.ulps {
             Some(ulps) => write!(f, ", {ulps:.1} ulp"),
@@ -250,7 +250,12 @@ impl Case {
 }
 
 impl Failure {
-    fn at(mut self: Box<Failure>, element: usize, got: impl fmt::Debug, want: impl fmt::Debug) -> Box<Failure> {
+    fn at(
+        mut self: Box<Failure>,
+        element: usize,
+        got: impl fmt::Debug,
+        want: impl fmt::Debug,
+    ) -> Box<Failure> {
         self.element = Some(element);
         self.against(got, want)
     }
@@ -306,9 +311,20 @@ impl fmt::Display for Row {
     }
 }
 
-/// Checks every property of every op whose `op::property` contains `filter`, on each device where the
-/// property is about one, and hands each line to `each` as soon as it is known. [`bits`] compares all the
-/// devices with all SIMD levels and several thread counts of the CPU. Says how many failed.
+/// Whether a filter asks for a property of an op: `softmax::grad` for that op and properties with that in
+/// their name, anything without `::` for names of either that contain it.
+fn matches(filter: &str, op: &str, property: Property) -> bool {
+    match filter.split_once("::") {
+        Some((name, part)) => op == name && property.name().contains(part),
+        None => op.contains(filter) || property.name().contains(filter),
+    }
+}
+
+/// Checks properties of ops, on each device where the property is about one, and hands each line to `each`
+/// as soon as it is known. [`bits`] compares all the devices with all SIMD levels and several thread counts
+/// of the CPU. `filter` is `softmax::` for one op,
+/// `softmax::gradient` for one property of it, a part of the name of an op or a property, or empty for all.
+/// Says how many failed.
 pub fn run_all(devices: &[Device], filter: &str, mut each: impl FnMut(&Row)) -> Result<usize> {
     let mut everywhere = cpu_devices()?;
     everywhere.extend(devices.iter().cloned());
@@ -320,7 +336,7 @@ pub fn run_all(devices: &[Device], filter: &str, mut each: impl FnMut(&Row)) -> 
     for &op in AnyOp::NAMES {
         let subject = Subject::from(op);
         for property in Property::ALL {
-            if !format!("{op}::{property}").contains(filter) {
+            if !matches(filter, op, property) {
                 continue;
             }
             if property == Property::Bits {

@@ -31,7 +31,8 @@ fn distance(got: f32, want: f64) -> Option<f64> {
     if got.is_nan() {
         return None;
     }
-    let got = if got.is_infinite() { f64::from(got.signum()) * libm::ldexp(1.0, 128) } else { f64::from(got) };
+    let got =
+        if got.is_infinite() { f64::from(got.signum()) * libm::ldexp(1.0, 128) } else { f64::from(got) };
     Some((got - want).abs())
 }
 
@@ -221,12 +222,17 @@ pub fn gradient(subject: impl Into<Subject>) -> Outcome {
 }
 
 /// A row's gradient formula against dual numbers.
-fn row_gradient(subject: &Subject, row: &dyn Row, report: &mut Report) -> std::result::Result<(), Box<Failure>> {
+fn row_gradient(
+    subject: &Subject,
+    row: &dyn Row,
+    report: &mut Report,
+) -> std::result::Result<(), Box<Failure>> {
     for (index, sample) in subject.small(2000) {
         let case = Case::draw(sample, Values::Lattice, subject.seed(index));
         let error = |e| case.error(subject, Property::Gradient, &e);
         let ins = case.widened::<f64>();
-        let columns: Vec<&[f64]> = ins.iter().map(|i| i.num().map(|t| t.data())).collect::<Result<_>>().map_err(error)?;
+        let columns: Vec<&[f64]> =
+            ins.iter().map(|i| i.num().map(|t| t.data())).collect::<Result<_>>().map_err(error)?;
         for at in 0..columns.first().map_or(0, |c| c.len()) {
             let x: Vec<f64> = columns.iter().map(|c| c[at]).collect();
             for (i, got) in row.rule(&x).into_iter().enumerate() {
@@ -324,7 +330,8 @@ pub fn device_gradient(subject: impl Into<Subject>, device: &Device) -> Outcome 
         let error = |e| case.error(&subject, property, &e);
         let got = run_on(device, &case).map_err(error)?;
         let upstream = case.upstream(got.value.shape());
-        let ruled = rule(&case.op, &case.widened::<Magnitude>(), &upstream.map(Magnitude::from_f32)).map_err(error)?;
+        let ruled = rule(&case.op, &case.widened::<Magnitude>(), &upstream.map(Magnitude::from_f32))
+            .map_err(error)?;
         let roundings: f64 = ruled
             .recorder
             .ops()
@@ -339,7 +346,13 @@ pub fn device_gradient(subject: impl Into<Subject>, device: &Device) -> Outcome 
             let (got, want) = match (got, want) {
                 (Some(got), Some(want)) => (got, ruled.recorder.tensor(*want).map_err(error)?),
                 (None, None) => continue,
-                _ => return Err(case.fail(&subject, property, format!("gradient of input {i} on one side only"))),
+                _ => {
+                    return Err(case.fail(
+                        &subject,
+                        property,
+                        format!("gradient of input {i} on one side only"),
+                    ));
+                }
             };
             for (at, (&got, want)) in got.data().iter().zip(want.data()).enumerate() {
                 let what = || case.fail(&subject, property, format!("gradient of input {i} on {device}"));

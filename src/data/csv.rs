@@ -101,7 +101,8 @@ fn parse(path: &Path, text: &str) -> Result<Dataset> {
         return Err(fail("has a header but no rows".into()));
     }
     let (rows, classes) = (y.len(), y.iter().max().map_or(1, |&c| c as usize + 1));
-    let name = path.file_name().map_or_else(|| path.display().to_string(), |n| n.to_string_lossy().into_owned());
+    let name =
+        path.file_name().map_or_else(|| path.display().to_string(), |n| n.to_string_lossy().into_owned());
     Dataset::new(name, Tensor::new(&[rows, width - 1], x)?, Tensor::new(&[rows], y)?, classes)
 }
 

@@ -225,7 +225,10 @@ mod tests {
         let column: Vec<f64> = scaled.x().data().iter().step_by(2).map(|&v| f64::from(v)).collect();
         assert!(column.iter().sum::<f64>().abs() < 1e-6);
         assert!((column.iter().map(|v| v * v).sum::<f64>() / 4.0 - 1.0).abs() < 1e-6);
-        assert!(scaled.x().data().iter().skip(1).step_by(2).all(|&v| v == 0.0), "a constant feature becomes 0");
+        assert!(
+            scaled.x().data().iter().skip(1).step_by(2).all(|&v| v == 0.0),
+            "a constant feature becomes 0"
+        );
         assert!(scaling.apply(&spirals(1, 8, 2).unwrap()).is_ok());
         let narrow = Dataset::new("n", tensor(&[1, 1], &[1.0]), tensor(&[1], &[0]), 1).unwrap();
         assert!(scaling.apply(&narrow).is_err());

@@ -8,9 +8,9 @@ use crate::shape::Shape;
 use crate::tensor::Tensor;
 
 /// Angle an arm winds through from the centre to its end, in radians.
-const TURN: f32 = 4.5;
+const TURN: f32 = 5.0;
 /// Scale of the angle's noise, whose standard deviation is 0.58 of this.
-const NOISE: f32 = 0.2;
+const NOISE: f32 = 0.4;
 
 /// `samples` points on `classes` noisy spiral arms around the centre, the class being the arm; row `i` is
 /// on arm `i % classes`. Both features are within `[-1, 1]`. The bits depend on the arguments alone: sine

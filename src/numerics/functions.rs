@@ -518,7 +518,7 @@ pub struct UlpReport {
     pub tested: u64,
 }
 
-/// Measures the error of a function of [`UNARY`] over every `stride`-th bit pattern, on two threads.
+/// Measures the error of a function of [`UNARY`] over every `stride`-th bit pattern, on all cores.
 ///
 /// `None` if there is no function of that name. A stride of 0 counts as 1, which tests all 2^32 inputs.
 pub fn measure_ulp(name: &str, stride: u32) -> Option<UlpReport> {
@@ -539,18 +539,19 @@ pub fn measure_ulp(name: &str, stride: u32) -> Option<UlpReport> {
         }
         report
     };
-    let mut second = None;
-    let mut report = std::thread::scope(|scope| {
-        scope.spawn(|| second = Some(sweep(stride, 2 * stride)));
-        sweep(0, 2 * stride)
-    });
-    if let Some(other) = second {
-        report.tested += other.tested;
-        if other.max_ulp > report.max_ulp {
-            report.max_ulp = other.max_ulp;
-            report.worst = other.worst;
+    let threads = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
+    let mut report = UlpReport { name, max_ulp: 0.0, worst: 0, tested: 0 };
+    std::thread::scope(|scope| {
+        let sweep = &sweep;
+        let parts: Vec<_> =
+            (0..threads).map(|t| scope.spawn(move || sweep(t * stride, threads * stride))).collect();
+        for part in parts.into_iter().filter_map(|part| part.join().ok()) {
+            report.tested += part.tested;
+            if part.max_ulp > report.max_ulp {
+                (report.max_ulp, report.worst) = (part.max_ulp, part.worst);
+            }
         }
-    }
+    });
     Some(report)
 }
 

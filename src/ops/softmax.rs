@@ -160,6 +160,7 @@ macro_rules! row_op {
 row_op! {
     /// `y_i = e^(x_i - m) / Σ_j e^(x_j - m)` with `m = max x`, along the last axis. A row that is all
     /// `-inf`, or holds `+inf` or NaN, becomes NaN.
+    // The one term is the rounding of x - m, which the exponential amplifies.
     Softmax "softmax" 1 softmax_rows |n: usize| Bound { ulps: 8.0 + depth(n), terms: 1.0 }
 }
 

@@ -19,8 +19,12 @@ fn modules() -> BTreeMap<String, String> {
     let mut all: BTreeMap<String, (String, String)> = BTreeMap::new();
     let mut add = |op: &AnyOp, metas: &[dittograd::device::Meta]| {
         for (name, source) in op.cuda_modules(metas, SM_COUNT) {
-            let (known, by) = all.entry(name.clone()).or_insert_with(|| (source.clone(), format!("{op:?} {metas:?}")));
-            assert!(*known == source, "module {name} has one source for {by} and another for {op:?} {metas:?}");
+            let (known, by) =
+                all.entry(name.clone()).or_insert_with(|| (source.clone(), format!("{op:?} {metas:?}")));
+            assert!(
+                *known == source,
+                "module {name} has one source for {by} and another for {op:?} {metas:?}"
+            );
         }
     };
     for name in AnyOp::NAMES {
@@ -65,7 +69,9 @@ fn every_module_compiles() {
                         let outcome = nvrtc.compile(name, source, arch);
                         let mut done = done.lock().unwrap();
                         match outcome {
-                            Ok(cubin) => done.0.push((began.elapsed(), format!("{name} {arch} {} bytes", cubin.len()))),
+                            Ok(cubin) => {
+                                done.0.push((began.elapsed(), format!("{name} {arch} {} bytes", cubin.len())))
+                            }
                             Err(why) => done.1.push(format!("{arch}: {why}")),
                         }
                     }
@@ -75,7 +81,13 @@ fn every_module_compiles() {
     });
     let (mut compiled, errors) = done.into_inner().unwrap();
     compiled.sort();
-    println!("{} modules, {} compiled in {:.1?} by NVRTC {:?}", modules.len(), compiled.len(), start.elapsed(), nvrtc.version());
+    println!(
+        "{} modules, {} compiled in {:.1?} by NVRTC {:?}",
+        modules.len(),
+        compiled.len(),
+        start.elapsed(),
+        nvrtc.version()
+    );
     for (time, what) in compiled.iter().rev().take(5) {
         println!("slowest: {time:.1?} {what}");
     }

@@ -1,6 +1,8 @@
-//! Integration tests, in one binary so that they link once: every op against every property, and every
-//! CUDA kernel through the compiler.
+//! Integration tests, in one binary so that they link once: every op against every property, every CUDA
+//! kernel through the compiler, and the tape and the session as a program uses them.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod kernels;
+mod session;
 mod table;
+mod tape;

@@ -27,7 +27,7 @@ fn all_cpus() -> &'static [Device] {
 
 /// A handle of the GPU with memory counters of its own, if there is a GPU; else says why not. Tests on it
 /// take turns.
-fn gpu() -> Option<(MutexGuard<'static, ()>, Device)> {
+pub(crate) fn gpu() -> Option<(MutexGuard<'static, ()>, Device)> {
     static TURN: Mutex<()> = Mutex::new(());
     static GPU: OnceLock<dittograd::error::Result<Device>> = OnceLock::new();
     let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,0 +1,22 @@
+//! Tensors, devices and sessions: upload, compute, read back, and look at the memory.
+
+use dittograd::prelude::*;
+
+fn main() -> Result<()> {
+    let device = Device::best()?; // a GPU if there is one: same bits either way
+    let session = Session::eager(&device);
+
+    let x = session.input(&Tensor::new(&[2, 3], vec![1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0])?)?;
+    let row = session.input(&Tensor::new(&[3], vec![10.0f32, 20.0, 30.0])?)?;
+    let y = x.add(row)?.softmax()?; // broadcast like NumPy
+    println!("softmax {:?}", y.value::<f32>()?.data());
+
+    let total = y.sum()?.item()?;
+    assert_eq!(total, 2.0);
+    println!("{}", device.memory());
+
+    session.reset(); // values are gone, and handles from before say so
+    let stale = y.value::<f32>().unwrap_err();
+    println!("{stale}");
+    Ok(())
+}
