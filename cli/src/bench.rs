@@ -5,7 +5,7 @@ use crate::out::{Out, bytes};
 use crate::train::positive;
 use crate::{Answer, Global, fail};
 use clap::Args;
-use dittograd::device::AnyBuffer;
+use dittograd::device::{AnyBuffer, Meta};
 use dittograd::numerics::rng::Stream;
 use dittograd::ops::{self, AnyOp, Attr, Attrs};
 use dittograd::prelude::*;
@@ -18,6 +18,8 @@ const SIZES: [usize; 4] = [784, 512, 512, 10];
 const BATCH: usize = 128;
 /// Steps that are queued without waiting between them.
 const BACK_TO_BACK: usize = 50;
+/// Most elements of an op that is timed alone, inputs and output together.
+const MAX_WORDS: usize = 1 << 31;
 /// Workloads when none is named.
 const DEFAULT: [&str; 6] = [
     "mlp_b128",
@@ -127,7 +129,7 @@ fn parse(workload: &str) -> Answer<Work> {
             let Some(sample) = AnyOp::samples(name).into_iter().next() else {
                 return fail(format!("`{name}` is not an op; `dittograd ops` lists them"));
             };
-            let metas: Vec<_> = sample.ins.iter().map(|_| dittograd::device::Meta::f32(shape)).collect();
+            let metas: Vec<_> = sample.ins.iter().map(|_| Meta::f32(shape)).collect();
             match sample.op.as_program(&metas) {
                 Some(_) if sample.op.shape(&metas).is_ok() => plain(sample.op, vec![shape; metas.len()]),
                 _ => fail(format!(
@@ -147,22 +149,23 @@ fn random(shape: Shape, counter: u64) -> Tensor<f32> {
 /// One op: milliseconds, and GFLOP/s for a product or GB/s read and written for anything else.
 fn op(device: &Device, workload: &str) -> Answer<(Value, String)> {
     let Work { op, shapes, flops } = parse(workload)?;
-    let words: usize = shapes.iter().map(Shape::numel).fold(0, usize::saturating_add);
-    if words > 1 << 31 {
-        return fail(format!("`{workload}`: inputs of more than 8 GiB are not timed"));
+    let metas: Vec<Meta> = shapes.iter().map(|s| Meta::f32(*s)).collect();
+    let size = op.shape(&metas)?.shape.numel();
+    let words = shapes.iter().map(Shape::numel).fold(size, usize::saturating_add);
+    if words > MAX_WORDS {
+        return fail(format!("`{workload}`: tensors of more than {} are not timed", bytes(4 * MAX_WORDS)));
     }
-    let ms_and_size = {
+    let ms = {
         let upload = |(i, s): (usize, &Shape)| AnyBuffer::upload(device, &random(*s, i as u64));
         let ins: Vec<AnyBuffer> = shapes.iter().enumerate().map(upload).collect::<Result<_, _>>()?;
         let refs: Vec<&AnyBuffer> = ins.iter().collect();
-        let size = ops::apply(device, &op, &refs)?.shape().numel();
-        (time(device, || ops::apply(device, &op, &refs).map(drop))?, size)
+        time(device, || ops::apply(device, &op, &refs).map(drop))?
     };
-    let ((ms, size), memory) = (ms_and_size, device.memory());
+    let memory = device.memory();
     let live = memory.live;
     let (work, unit, shown) = match flops {
         Some(flops) => (flops, "gflops", "GFLOP/s"),
-        None => (4.0 * (words + size) as f64, "gb_per_s", "GB/s"),
+        None => (4.0 * words as f64, "gb_per_s", "GB/s"),
     };
     let rate = work / ms / 1e6;
     let object = json!({

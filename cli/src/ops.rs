@@ -52,7 +52,8 @@ fn gradients(sample: &Sample<AnyOp>) -> Result<Vec<bool>, Error> {
 fn value(attr: &Attr) -> Value {
     match attr {
         Attr::Num(x) if x.fract() == 0.0 && x.abs() < 1e15 => json!(*x as i64),
-        Attr::Num(x) => json!(x),
+        // Most are float32; their shortest form reads back to the same one.
+        Attr::Num(x) => json!((*x as f32).to_string().parse::<f64>().unwrap_or(*x)),
         Attr::Bool(x) => json!(x),
         Attr::List(x) => json!(x),
     }

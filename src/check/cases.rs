@@ -246,7 +246,11 @@ pub fn random_case(name: &str, stream: &mut Stream) -> Option<Sample<AnyOp>> {
         }
         "matmul" | "bmm" | "linear" => product(name, stream),
         "cross_entropy" | "cross_entropy_bwd" => {
-            let dims = edge_dims(1, 3, stream);
+            let mut dims = edge_dims(2, 3, stream);
+            // The loss of a row with one class is zero, whose sum shows nothing.
+            if let Some(classes) = dims.last_mut().filter(|d| **d == 1) {
+                *classes = 2;
+            }
             let (x, lead) = (shape(&dims)?, shape(&dims[..dims.len() - 1])?);
             let mut ins = vec![SampleIn::Num(x, (-4.0, 4.0)), SampleIn::Idx(lead, x.last() as u32)];
             ins.extend(first.ins.into_iter().skip(2));
@@ -261,6 +265,17 @@ pub fn random_case(name: &str, stream: &mut Stream) -> Option<Sample<AnyOp>> {
         }
         _ => None,
     }
+}
+
+/// `count` random cases of an op, and one more with a long axis where the op's shapes can have one.
+pub(super) fn random_cases(name: &str, count: usize, stream: &mut Stream) -> Vec<Sample<AnyOp>> {
+    let is_long = |s: &Sample<AnyOp>| {
+        s.ins.iter().any(|i| i.meta().shape.dims().first().is_some_and(|d| LONG.contains(d)))
+    };
+    let mut cases: Vec<_> = (0..count).filter_map(|_| random_case(name, stream)).collect();
+    // One shape in three is long, so so many tries miss it only where there is none.
+    cases.extend((0..40).filter_map(|_| random_case(name, stream)).find(is_long));
+    cases
 }
 
 /// The sample with all inputs of one shape.

@@ -1,7 +1,7 @@
 //! Properties of the kernels themselves: the same bits everywhere and every time, special values, what
 //! happens on bad input, without memory, and around the edges of buffers.
 
-use super::cases::{Case, Subject, Values, random_case};
+use super::cases::{Case, Subject, Values, random_cases};
 use super::{
     DeviceRecorder, Failure, Outcome, Property, Report, describe, describe_op, has_samples, label,
     plain_failure,
@@ -12,7 +12,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::numerics::rng::Stream;
 use crate::numerics::{canonical_bits, same_bits};
 use crate::ops::elementwise::{self, Row};
-use crate::ops::{AnyOp, Io, Recorder, RefIn, Sample, Val, apply};
+use crate::ops::{AnyOp, Io, Recorder, RefIn, Val, apply};
 use crate::tensor::Tensor;
 
 /// What an op and its gradient rule give on a device.
@@ -251,7 +251,7 @@ pub fn cpu_devices() -> Result<Vec<Device>> {
 }
 
 /// Random shapes per op in [`bits`].
-const RANDOM_SHAPES: usize = 6;
+const RANDOM_SHAPES: usize = 4;
 
 /// Value and gradients of every sample, and of some shapes around tile edges, have the same bits on all
 /// the devices given.
@@ -263,8 +263,7 @@ pub fn bits(subject: impl Into<Subject>, devices: &[Device]) -> Outcome {
     };
     let mut report = Report::new(&subject, property);
     let mut shapes = Stream::new(subject.seed(usize::MAX), 0);
-    let drawn: Vec<Sample<AnyOp>> =
-        (0..RANDOM_SHAPES).filter_map(|_| random_case(&subject.name, &mut shapes)).collect();
+    let drawn = random_cases(&subject.name, RANDOM_SHAPES, &mut shapes);
     for (index, sample) in subject.samples.iter().chain(&drawn).enumerate() {
         let case = Case::draw(sample, Values::Uniform, subject.seed(index));
         let error = |e: Error| case.error(&subject, property, &e);
