@@ -16,7 +16,9 @@ fn main() -> Result<()> {
     println!("{}", device.memory());
 
     session.reset(); // values are gone, and handles from before say so
-    let stale = y.value::<f32>().unwrap_err();
-    println!("{stale}");
+    match y.value::<f32>() {
+        Ok(_) => unreachable!("the handle is from before the reset"),
+        Err(stale) => println!("{stale}"),
+    }
     Ok(())
 }

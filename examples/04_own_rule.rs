@@ -10,7 +10,11 @@ fn main() -> Result<()> {
     let shape = Shape::new(&[3])?;
 
     let grads = session.with_tape(|tape| {
-        let x = tape.leaf(AnyBuffer::upload(&device, &Tensor::new(&[3], vec![1.0f32, 2.0, 3.0])?)?, Some("x"), true)?;
+        let x = tape.leaf(
+            AnyBuffer::upload(&device, &Tensor::new(&[3], vec![1.0f32, 2.0, 3.0])?)?,
+            Some("x"),
+            true,
+        )?;
         // The cube of x, with a rule of our own: 3 x^2 times the upstream gradient.
         let (forward, backward) = (device.clone(), device.clone());
         let cube = tape.unary(

@@ -214,7 +214,11 @@ impl Error {
 
     /// A file that could not be read or written.
     #[cold]
-    pub(crate) fn file(op: impl Into<String>, path: impl AsRef<std::path::Path>, why: impl fmt::Display) -> Error {
+    pub(crate) fn file(
+        op: impl Into<String>,
+        path: impl AsRef<std::path::Path>,
+        why: impl fmt::Display,
+    ) -> Error {
         let path = path.as_ref().display().to_string();
         Error::new(op, ErrorKind::File { path, why: why.to_string() })
     }
@@ -241,7 +245,11 @@ impl fmt::Display for Error {
                 write!(f, "input {input} holds {got} elements, needs {want}")
             }
             ErrorKind::Axis { axis, shape } => {
-                write!(f, "axis {axis} is out of range or repeated for shape {shape} of rank {}", shape.rank())
+                write!(
+                    f,
+                    "axis {axis} is out of range or repeated for shape {shape} of rank {}",
+                    shape.rank()
+                )
             }
             ErrorKind::Argument { name, why } => write!(f, "{name}: {why}"),
             ErrorKind::TooLarge { dims } => {
@@ -252,7 +260,10 @@ impl fmt::Display for Error {
                 write!(f, "index {index} at position {at} is outside 0..{bound}")
             }
             ErrorKind::OutOfMemory { bytes, report } => {
-                write!(f, "out of memory asking for {bytes} bytes ({report}); release values or use a smaller batch")
+                write!(
+                    f,
+                    "out of memory asking for {bytes} bytes ({report}); release values or use a smaller batch"
+                )
             }
             ErrorKind::Released => {
                 f.write_str("the buffer was released; keep it, or copy it, before calling release()")
@@ -264,11 +275,15 @@ impl fmt::Display for Error {
                 f,
                 "the handle is from epoch {handle}, the session is at epoch {session}: it was reset; record the value again"
             ),
-            ErrorKind::Foreign => f.write_str("the handle belongs to another session; use handles of one session only"),
+            ErrorKind::Foreign => {
+                f.write_str("the handle belongs to another session; use handles of one session only")
+            }
             ErrorKind::Node { id, size } => write!(f, "there is no node {id}, the tape has {size}"),
             ErrorKind::Gradient { why } => f.write_str(why),
             ErrorKind::Unsupported { what } => f.write_str(what),
-            ErrorKind::Cuda { call, code, message } => write!(f, "{call} failed with code {code} ({message})"),
+            ErrorKind::Cuda { call, code, message } => {
+                write!(f, "{call} failed with code {code} ({message})")
+            }
             ErrorKind::Poisoned { first } => {
                 write!(f, "the CUDA device is unusable after an earlier error ({first}); restart the process")
             }
@@ -278,7 +293,9 @@ impl fmt::Display for Error {
             ErrorKind::Compile { module, log } => write!(f, "NVRTC rejected module {module}: {log}"),
             ErrorKind::File { path, why } => write!(f, "{path}: {why}"),
             ErrorKind::Env { name, value, want } => write!(f, "{name}={value} is not understood, use {want}"),
-            ErrorKind::Internal { what } => write!(f, "internal invariant broken: {what}; please report this"),
+            ErrorKind::Internal { what } => {
+                write!(f, "internal invariant broken: {what}; please report this")
+            }
         }
     }
 }

@@ -1,7 +1,7 @@
 //! A neural-network runtime with one answer, bit for bit, on every device.
 
-pub mod data;
 pub mod check;
+pub mod data;
 pub mod device;
 pub mod error;
 pub mod graph;

@@ -9,12 +9,7 @@ use std::ops::{Add, Div, Mul, Neg, Sub};
 /// A number a formula can be written in. For `f32` every method is the operation of the numerics
 /// contract (C1, C2), so the same formula has the same bits wherever it is evaluated.
 pub trait Real:
-    Copy
-    + Add<Output = Self>
-    + Sub<Output = Self>
-    + Mul<Output = Self>
-    + Div<Output = Self>
-    + Neg<Output = Self>
+    Copy + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> + Div<Output = Self> + Neg<Output = Self>
 {
     /// The constant `x`, rounded once to this type.
     fn c(x: f64) -> Self;

@@ -102,7 +102,10 @@ impl Shape {
                 (a, 1) => a,
                 _ => {
                     let why = "shapes do not broadcast";
-                    return Err(Error::new("broadcast", ErrorKind::Shapes { why, left: *self, right: *other }));
+                    return Err(Error::new(
+                        "broadcast",
+                        ErrorKind::Shapes { why, left: *self, right: *other },
+                    ));
                 }
             };
         }

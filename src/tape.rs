@@ -124,7 +124,8 @@ impl Tape {
     pub fn require_value(&self, id: usize, shape: Shape) -> Result<&AnyBuffer> {
         let value = self.live_value("require_value", id)?;
         if value.shape() != shape {
-            let kind = ErrorKind::Shapes { why: "the node has another shape", left: value.shape(), right: shape };
+            let kind =
+                ErrorKind::Shapes { why: "the node has another shape", left: value.shape(), right: shape };
             return Err(Error::new("require_value", kind));
         }
         Ok(value)
@@ -141,8 +142,11 @@ impl Tape {
     /// An upstream gradient that must have this shape.
     pub fn require_grad(grad: &AnyBuffer, shape: Shape) -> Result<&AnyBuffer> {
         if grad.shape() != shape {
-            let kind =
-                ErrorKind::Shapes { why: "the upstream gradient has another shape than the value", left: grad.shape(), right: shape };
+            let kind = ErrorKind::Shapes {
+                why: "the upstream gradient has another shape than the value",
+                left: grad.shape(),
+                right: shape,
+            };
             return Err(Error::new("backward", kind));
         }
         Ok(grad)
@@ -192,7 +196,10 @@ impl Tape {
         (a, b): (usize, usize),
         (a_shape, b_shape, out_shape): (Shape, Shape, Shape),
         forward: impl FnOnce(&AnyBuffer, &AnyBuffer) -> Result<AnyBuffer>,
-        backward: impl Fn(&AnyBuffer, &AnyBuffer, &AnyBuffer) -> Result<(AnyBuffer, AnyBuffer)> + Send + Sync + 'static,
+        backward: impl Fn(&AnyBuffer, &AnyBuffer, &AnyBuffer) -> Result<(AnyBuffer, AnyBuffer)>
+        + Send
+        + Sync
+        + 'static,
     ) -> Result<usize> {
         let left = self.require_value(a, a_shape)?.clone();
         let right = self.require_value(b, b_shape)?.clone();
@@ -206,7 +213,13 @@ impl Tape {
         self.custom(name, value, vec![a, b], rule)
     }
 
-    fn custom(&mut self, name: &str, value: AnyBuffer, parents: Vec<usize>, rule: BackwardFn) -> Result<usize> {
+    fn custom(
+        &mut self,
+        name: &str,
+        value: AnyBuffer,
+        parents: Vec<usize>,
+        rule: BackwardFn,
+    ) -> Result<usize> {
         let requires_grad = parents.iter().any(|&p| self.nodes[p].requires_grad);
         self.add_node(Node {
             name: Some(name.to_string()),
@@ -309,7 +322,11 @@ impl Tape {
     fn seeded(&self, out: usize, seed: AnyBuffer) -> Result<Vec<Option<AnyBuffer>>> {
         let node = self.node(out).ok_or_else(|| no_node("backward", out, self.size()))?;
         if seed.meta() != node.meta {
-            let kind = ErrorKind::Shapes { why: "the seed has another shape than the output", left: seed.shape(), right: node.meta.shape };
+            let kind = ErrorKind::Shapes {
+                why: "the seed has another shape than the output",
+                left: seed.shape(),
+                right: node.meta.shape,
+            };
             return Err(Error::new("backward", kind));
         }
         let mut slots = vec![None; self.size()];
@@ -359,7 +376,11 @@ impl Tape {
 
 fn checked(op: &str, value: AnyBuffer, shape: Shape) -> Result<AnyBuffer> {
     if value.meta() != Meta::f32(shape) {
-        let kind = ErrorKind::Shapes { why: "the closure returned another shape than declared", left: value.shape(), right: shape };
+        let kind = ErrorKind::Shapes {
+            why: "the closure returned another shape than declared",
+            left: value.shape(),
+            right: shape,
+        };
         return Err(Error::new(op, kind));
     }
     Ok(value)
@@ -402,7 +423,8 @@ impl Deferred {
             match &self.steps[i] {
                 None => values[i] = Some(given(i.min(given_count))?),
                 Some((op, ins)) => {
-                    let args: Vec<&AnyBuffer> = ins.iter().filter_map(|v| values[v.0 as usize].as_ref()).collect();
+                    let args: Vec<&AnyBuffer> =
+                        ins.iter().filter_map(|v| values[v.0 as usize].as_ref()).collect();
                     let value = ops::apply(device, op, &args)?;
                     values[i] = Some(value);
                     for v in ins {

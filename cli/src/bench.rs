@@ -252,12 +252,9 @@ fn mlp(device: &Device, workload: &str, n: usize) -> Answer<(Value, String)> {
         format!(", {} instructions, {} launches, arena {}", p.instructions, p.launches, bytes(p.arena_bytes))
     });
     let Steps { first, median, back_to_back } = took;
-    let text = format!(
-        "{workload}: {median:.4} ms a step (median of {n}), {back_to_back:.4} ms back to back, first step {first:.1} ms{program}, peak {}, live at the end {} bytes",
-        bytes(memory.peak),
-        memory.live
-    );
-    Ok((object, text))
+    let times = format!("{median:.4} ms a step (median of {n}), {back_to_back:.4} ms back to back");
+    let memory = format!("peak {}, live at the end {} bytes", bytes(memory.peak), memory.live);
+    Ok((object, format!("{workload}: {times}, first step {first:.1} ms{program}, {memory}")))
 }
 
 impl Bench {

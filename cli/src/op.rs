@@ -216,9 +216,10 @@ impl Op {
             serialize(views, None).map_err(|e| Fail::Message(format!("{}: {e}", self.output.display())))?;
         write(&self.output, &file)?;
         for (name, t) in &results {
+            let dims = t.shape();
             out.progress(
-                || json!({"tensor": name, "shape": t.shape().dims(), "file": self.output.display().to_string()}),
-                || format!("{name} {}", t.shape()),
+                || json!({"tensor": name, "shape": dims.dims(), "file": self.output.display().to_string()}),
+                || format!("{name} {dims}"),
             )?;
         }
         Ok(true)

@@ -26,7 +26,7 @@ const MAX_PARAMETERS: usize = 1 << 28;
 /// Train a model; the last line is the fingerprint of its parameters.
 #[derive(Args)]
 pub(crate) struct Train {
-    /// The model
+    /// The model: mlp has linear layers with relu between them
     #[arg(value_enum)]
     model: Model,
     /// Run each op as it comes, or the whole step as one program; same bits
@@ -57,7 +57,6 @@ pub(crate) struct Train {
 
 #[derive(Clone, Copy, ValueEnum)]
 enum Model {
-    /// Linear layers with relu between them.
     Mlp,
 }
 
@@ -195,13 +194,14 @@ impl Train {
         }
         let sizes = self.sizes(&train)?;
         let device = global.device()?;
+        let (data, rows, mode) = (train.name(), train.rows(), name(&self.mode));
         out.progress(
-            || json!({"device": device.to_string(), "mode": name(&self.mode), "data": train.name(), "rows": train.rows()}),
+            || json!({"device": device.to_string(), "mode": mode, "data": data, "rows": rows}),
             || {
-                let (data, rows, classes, features) =
-                    (train.name(), train.rows(), train.classes(), train.features());
-                let mode = name(&self.mode);
-                format!("{data}: {rows} training rows, {features} features, {classes} classes; {device}, {mode}")
+                let (features, classes) = (train.features(), train.classes());
+                format!(
+                    "{data}: {rows} training rows, {features} features, {classes} classes; {device}, {mode}"
+                )
             },
         )?;
         let end = self.fit(&device, &sizes, Batches::new(train, size, self.seed)?, &test, out)?;
@@ -260,7 +260,7 @@ impl Train {
             }
         };
         let bar = if out.bar() { ProgressBar::new(self.steps) } else { ProgressBar::hidden() };
-        if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} {per_sec} {msg}") {
+        if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}") {
             bar.set_style(style);
         }
         let (start, mut shown) = (Instant::now(), Instant::now());
@@ -275,7 +275,8 @@ impl Train {
             shown = Instant::now();
             if out.bar() {
                 bar.set_position(done);
-                bar.set_message(format!("loss {value:.4}, memory {}", bytes(device.memory().live)));
+                let (rate, live) = (done as f64 / start.elapsed().as_secs_f64(), bytes(device.memory().live));
+                bar.set_message(format!("loss {value:.4}, {rate:.0} a second, memory {live}"));
             } else {
                 out.progress(
                     || json!({"step": done, "loss": value}),

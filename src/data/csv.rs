@@ -271,7 +271,8 @@ mod tests {
         #[test]
         fn printed_data_is_read_back_bit_for_bit(data in dataset()) {
             let text = print_csv(&data);
-            for text in [text.clone(), text.replace('\n', "\r\n"), text.split_once('\n').unwrap().1.to_string()] {
+            let (dos, bare) = (text.replace('\n', "\r\n"), text.split_once('\n').unwrap().1.to_string());
+            for text in [text, dos, bare] {
                 let got = parse_csv("d", &text).unwrap();
                 let bits = |d: &Dataset| d.x().data().iter().map(|v| v.to_bits()).collect::<Vec<_>>();
                 prop_assert_eq!(bits(&got), bits(&data));

@@ -106,15 +106,24 @@ impl Graph {
         &self.nodes[v.0 as usize]
     }
 
+    fn check(&self, op: &str, v: Val) -> Result<()> {
+        if (v.0 as usize) < self.size() {
+            return Ok(());
+        }
+        Err(Error::new(op, ErrorKind::Node { id: v.0 as usize, size: self.size() }))
+    }
+
     /// Appends the gradients of the scalar `out` with respect to `wrt`, by the ops' own rules, in the same
     /// order as the tape walks (C5). `None` where `out` does not depend on a value.
     pub fn gradients(&mut self, out: Val, wrt: &[Val]) -> Result<Vec<Option<Val>>> {
+        wrt.iter().chain([&out]).try_for_each(|v| self.check("gradients", *v))?;
         if self.node(out).meta != Meta::f32(Shape::SCALAR) {
             let kind = ErrorKind::Rank { want: "exactly 0", got: self.node(out).meta.shape };
             return Err(Error::new("gradients", kind));
         }
         let mut grads: Vec<Option<Val>> = vec![None; self.size()];
-        grads[out.0 as usize] = Some(self.record(random::Full { shape: Shape::SCALAR, value: 1.0 }.into(), &[])?);
+        grads[out.0 as usize] =
+            Some(self.record(random::Full { shape: Shape::SCALAR, value: 1.0 }.into(), &[])?);
         for id in (0..=out.0 as usize).rev() {
             let Some(dy) = grads[id] else { continue };
             let node = self.nodes[id].clone();
@@ -135,6 +144,7 @@ impl Graph {
 
 impl Recorder for Graph {
     fn record(&mut self, op: AnyOp, ins: &[Val]) -> Result<Val> {
+        ins.iter().try_for_each(|v| self.check(op.name(), *v))?;
         let metas: Vec<Meta> = ins.iter().map(|v| self.node(*v).meta).collect();
         let meta = op.shape(&metas)?;
         let requires_grad = op.differentiable() && ins.iter().any(|v| self.node(*v).requires_grad);
@@ -143,7 +153,7 @@ impl Recorder for Graph {
     }
 
     fn meta(&self, v: Val) -> Meta {
-        self.node(v).meta
+        self.nodes.get(v.0 as usize).map_or(Meta::f32(Shape::SCALAR), |n| n.meta)
     }
 }
 

@@ -48,9 +48,9 @@ pub(crate) fn common_subexpressions(graph: &Graph, wanted: &mut [Val]) -> Graph 
         ins.iter_mut().for_each(|v| *v = canonical[v.0 as usize]);
         let (op, ins) = (op.clone(), ins.clone());
         let bucket = ins.first().map_or(graph.size(), |v| v.0 as usize);
-        let twin = by_input[bucket].iter().copied().find(|&j| {
-            matches!(&out.nodes[j].what, What::Op(other, others) if *others == ins && *other == op)
-        });
+        let twin = by_input[bucket].iter().copied().find(
+            |&j| matches!(&out.nodes[j].what, What::Op(other, others) if *others == ins && *other == op),
+        );
         match twin {
             Some(j) => canonical[i] = Val(j as u32),
             None => by_input[bucket].push(i),

@@ -23,7 +23,8 @@ impl Arena {
         if need == 0 {
             return 0;
         }
-        let best = self.free.iter().enumerate().filter(|(_, r)| r.1 - r.0 >= need).min_by_key(|(_, r)| r.1 - r.0);
+        let best =
+            self.free.iter().enumerate().filter(|(_, r)| r.1 - r.0 >= need).min_by_key(|(_, r)| r.1 - r.0);
         if let Some((i, &(start, end))) = best {
             if end - start == need {
                 self.free.remove(i);

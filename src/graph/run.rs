@@ -142,7 +142,9 @@ impl Compiled {
             let metas: Vec<Meta> = ins.iter().map(|v| graph.nodes()[v.0 as usize].meta).collect();
             if let Some((at, limit)) = op.index_limit(&metas) {
                 match places[ins[at].0 as usize] {
-                    Place::Outside(input) if input < inputs => limits.push(Limit { input, limit, op: op.name() }),
+                    Place::Outside(input) if input < inputs => {
+                        limits.push(Limit { input, limit, op: op.name() })
+                    }
                     Place::Outside(fixed) => crate::ops::check_bound(op.name(), &outside[fixed], limit)?,
                     Place::Arena(_) => {}
                 }
@@ -188,7 +190,11 @@ impl Compiled {
             random_base,
             limits,
             outputs: out_vals.iter().map(places_of).collect(),
-            updates: updates.iter().map(|u| u.0.clone()).zip(update_vals.iter().map(|v| places_of(v).0)).collect(),
+            updates: updates
+                .iter()
+                .map(|u| u.0.clone())
+                .zip(update_vals.iter().map(|v| places_of(v).0))
+                .collect(),
             graph: None,
             plan,
             text,
@@ -261,16 +267,24 @@ impl Compiled {
     /// Gives an input of the next runs its value. `indices_bound` is above all entries of an index input.
     pub(crate) fn set_input(&self, input: usize, meta: Meta, words: &[f32]) -> Result<()> {
         let slot = self.outside.get(input).filter(|_| input < self.inputs).ok_or_else(|| {
-            Error::argument("program", "input", format!("there is no input {input}, the program has {}", self.inputs))
+            Error::argument(
+                "program",
+                "input",
+                format!("there is no input {input}, the program has {}", self.inputs),
+            )
         })?;
         if slot.meta() != meta {
             let why = "the program was compiled for another input shape";
-            return Err(Error::new("program", ErrorKind::Shapes { why, left: meta.shape, right: slot.shape() }));
+            return Err(Error::new(
+                "program",
+                ErrorKind::Shapes { why, left: meta.shape, right: slot.shape() },
+            ));
         }
         if meta.dtype == DType::U32 {
             let indices: &[u32] = bytemuck::cast_slice(words);
             for l in self.limits.iter().filter(|l| l.input == input) {
-                if let Some((at, &index)) = indices.iter().enumerate().find(|(_, i)| **i as usize >= l.limit) {
+                if let Some((at, &index)) = indices.iter().enumerate().find(|(_, i)| **i as usize >= l.limit)
+                {
                     let kind = ErrorKind::Index { at, index: index as usize, bound: l.limit };
                     return Err(Error::new(l.op, kind));
                 }
@@ -359,7 +373,9 @@ impl Compiled {
                 let n = p.shape().numel();
                 match *place {
                     Place::Arena(at) => optimizer.update_cpu(cpu, p, &arena[at..at + n])?,
-                    Place::Outside(o) => optimizer.update_cpu(cpu, p, self.outside[o].buffer().read("program")?.host())?,
+                    Place::Outside(o) => {
+                        optimizer.update_cpu(cpu, p, self.outside[o].buffer().read("program")?.host())?
+                    }
                 }
             }
         }
@@ -369,12 +385,18 @@ impl Compiled {
     /// Reads an output of the last run. Waits for the device.
     pub(crate) fn output(&self, i: usize) -> Result<Vec<f32>> {
         let (place, meta) = *self.outputs.get(i).ok_or_else(|| {
-            Error::argument("program", "output", format!("there is no output {i}, the program has {}", self.outputs.len()))
+            Error::argument(
+                "program",
+                "output",
+                format!("there is no output {i}, the program has {}", self.outputs.len()),
+            )
         })?;
         let n = meta.shape.numel();
         match (place, self.device.backend()) {
             (Place::Outside(o), _) => self.outside[o].buffer().download(),
-            (Place::Arena(at), Backend::Cpu(_)) => Ok(self.arena.write("program")?.host()[at..at + n].to_vec()),
+            (Place::Arena(at), Backend::Cpu(_)) => {
+                Ok(self.arena.write("program")?.host()[at..at + n].to_vec())
+            }
             (Place::Arena(_), Backend::Cuda(cuda)) => {
                 let mut words = vec![0.0; n];
                 if n > 0 {

@@ -113,7 +113,10 @@ where
             match g {
                 Some(g) => updates.push((p, g)),
                 None => {
-                    let why = format!("the loss does not depend on trainable parameter {}; freeze it, or use it", p.name());
+                    let why = format!(
+                        "the loss does not depend on trainable parameter {}; freeze it, or use it",
+                        p.name()
+                    );
                     return Err(Error::new("compile", ErrorKind::Gradient { why }));
                 }
             }
@@ -161,7 +164,10 @@ where
     /// The loss of the last step. Waits for the device.
     pub fn loss(&self) -> Result<f32> {
         let words = self.entry()?.program.output(0)?;
-        words.first().copied().ok_or_else(|| Error::new("step", ErrorKind::Internal { what: "an empty loss" }))
+        words
+            .first()
+            .copied()
+            .ok_or_else(|| Error::new("step", ErrorKind::Internal { what: "an empty loss" }))
     }
 
     /// The program of the last step, printed.

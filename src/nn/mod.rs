@@ -41,7 +41,11 @@ impl Mlp {
     /// activations between.
     pub fn new(params: &mut Params, sizes: &[usize]) -> Result<Mlp> {
         if sizes.len() < 2 {
-            return Err(Error::argument("mlp", "sizes", format!("{sizes:?}: give at least an input and an output size")));
+            return Err(Error::argument(
+                "mlp",
+                "sizes",
+                format!("{sizes:?}: give at least an input and an output size"),
+            ));
         }
         let layer = |(i, w): (usize, &[usize])| Linear::new(params, &format!("net.{}", 2 * i), w[0], w[1]);
         Ok(Mlp { layers: sizes.windows(2).enumerate().map(layer).collect::<Result<_>>()? })

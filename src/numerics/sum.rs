@@ -144,10 +144,9 @@ pub fn columns(x: &[f32], rows: usize, stride: usize, out: &mut [f32]) {
 /// Adds the sums of `level` to the next level and empties it.
 #[inline(always)]
 fn carry(sums: &mut [[f32; WIDTH]; COLUMN_LEVELS], count: &mut [usize; COLUMN_LEVELS], level: usize) {
-    for j in 0..WIDTH {
-        let x = sums[level][j];
-        sums[level + 1][j] += x;
-        sums[level][j] = 0.0;
+    let (lower, upper) = sums.split_at_mut(level + 1);
+    for (from, to) in lower[level].iter_mut().zip(&mut upper[0]) {
+        *to += std::mem::take(from);
     }
     count[level] = 0;
     count[level + 1] += 1;
@@ -185,7 +184,26 @@ mod tests {
 
     #[test]
     fn row_follows_the_rule() {
-        for n in [0, 1, 2, 31, 32, 33, 63, 1000, 1023, 1024, 1025, 2047, 2048, 2049, 5000, 1 << 20, (1 << 20) + 1, (1 << 20) + 1025] {
+        for n in [
+            0,
+            1,
+            2,
+            31,
+            32,
+            33,
+            63,
+            1000,
+            1023,
+            1024,
+            1025,
+            2047,
+            2048,
+            2049,
+            5000,
+            1 << 20,
+            (1 << 20) + 1,
+            (1 << 20) + 1025,
+        ] {
             let x = data(n);
             assert_eq!(row(n, |i| x[i]).to_bits(), row_literal(&x).to_bits(), "n = {n}");
         }

@@ -4,7 +4,10 @@
 
 use super::map::{self, Access};
 use super::program::Program;
-use super::{Attr, Attrs, Bound, CpuRun, CudaRun, Io, Op, Recorder, RefIn, Reject, Sample, SampleIn, Val, dims, sample_shapes};
+use super::{
+    Attr, Attrs, Bound, CpuRun, CudaRun, Io, Op, Recorder, RefIn, Reject, Sample, SampleIn, Val, dims,
+    sample_shapes,
+};
 use crate::device::Meta;
 use crate::error::{Error, ErrorKind, Result};
 use crate::scalar::{Real, Scalar};
@@ -329,7 +332,12 @@ fn same_shapes(op: &'static str, arity: usize, ins: &[Meta]) -> Result<Meta> {
     for i in 0..arity {
         super::typed(op, ins, i, crate::device::DType::F32)?;
         if ins[i].shape != ins[0].shape {
-            return Err(super::mismatch(op, "shapes differ; broadcast one first", ins[0].shape, ins[i].shape));
+            return Err(super::mismatch(
+                op,
+                "shapes differ; broadcast one first",
+                ins[0].shape,
+                ins[i].shape,
+            ));
         }
     }
     Ok(ins[0])
@@ -338,7 +346,11 @@ fn same_shapes(op: &'static str, arity: usize, ins: &[Meta]) -> Result<Meta> {
 /// Inputs that no elementwise op of that arity takes.
 fn bad_inputs(arity: usize) -> Vec<(Vec<Meta>, &'static str)> {
     let f = |d: &[usize]| Meta::f32(dims(d));
-    let mut bad = vec![(vec![], "Arity"), (vec![f(&[2]); arity + 1], "Arity"), (vec![Meta::u32(dims(&[2])); arity], "DType")];
+    let mut bad = vec![
+        (vec![], "Arity"),
+        (vec![f(&[2]); arity + 1], "Arity"),
+        (vec![Meta::u32(dims(&[2])); arity], "DType"),
+    ];
     if arity == 2 {
         bad.push((vec![f(&[6]), f(&[2, 3])], "Shapes"));
         bad.push((vec![f(&[1]), f(&[])], "Shapes"));
@@ -352,7 +364,12 @@ fn plain(shape: Shape, arity: usize) -> Vec<Access> {
 
 /// Records each gradient of a row as one program over the inputs, the value and the upstream gradient
 /// that it really reads.
-fn record_gradients<O: Elementwise>(op: &O, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {
+fn record_gradients<O: Elementwise>(
+    op: &O,
+    r: &mut dyn Recorder,
+    io: Io<'_>,
+    dy: Val,
+) -> Result<Vec<Option<Val>>> {
     let shape = r.meta(io.out).shape;
     let mut args = io.ins.to_vec();
     args.extend([io.out, dy]);

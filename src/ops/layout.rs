@@ -3,8 +3,8 @@
 use super::map::{self, Access};
 use super::program::Program;
 use super::{
-    Attr, Attrs, Bound, CpuRun, CudaRun, Io, Op, Recorder, RefIn, Reject, Sample, SampleIn, Val, dims, floats, mismatch,
-    sample_shapes,
+    Attr, Attrs, Bound, CpuRun, CudaRun, Io, Op, Recorder, RefIn, Reject, Sample, SampleIn, Val, dims,
+    floats, mismatch, sample_shapes,
 };
 use crate::device::cuda::Args;
 use crate::device::{DType, Meta};
@@ -27,7 +27,11 @@ impl AxisMap {
     /// The map with the given entries, one per output axis.
     pub fn new(axes: &[Option<usize>]) -> Result<AxisMap> {
         if axes.len() > MAX_RANK || axes.iter().flatten().any(|&a| a >= MAX_RANK) {
-            return Err(Error::argument("broadcast_to", "map", format!("{axes:?} has axes beyond {MAX_RANK}")));
+            return Err(Error::argument(
+                "broadcast_to",
+                "map",
+                format!("{axes:?} has axes beyond {MAX_RANK}"),
+            ));
         }
         let mut out = [None; MAX_RANK];
         for (o, a) in out.iter_mut().zip(axes) {
@@ -265,7 +269,8 @@ impl Op for Reshape {
     }
 
     fn samples() -> Vec<Sample<Reshape>> {
-        let flat = |s: Shape| Sample { op: Reshape { shape: dims(&[s.numel()]) }, ins: vec![SampleIn::any(s)] };
+        let flat =
+            |s: Shape| Sample { op: Reshape { shape: dims(&[s.numel()]) }, ins: vec![SampleIn::any(s)] };
         sample_shapes().into_iter().map(flat).collect()
     }
 

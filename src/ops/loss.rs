@@ -5,8 +5,8 @@ use super::program::Program;
 use super::rows::RowKernel;
 use super::softmax::{SoftmaxBwd, depth, exp_shifted, softmax_rows};
 use super::{
-    Attrs, Bound, CpuRun, CudaRun, Io, Op, Recorder, RefIn, Reject, Sample, SampleIn, Val, dims, floats, layout,
-    mismatch, reduce, typed,
+    Attrs, Bound, CpuRun, CudaRun, Io, Op, Recorder, RefIn, Reject, Sample, SampleIn, Val, dims, floats,
+    layout, mismatch, reduce, typed,
 };
 use crate::device::{DType, Device, Meta};
 use crate::error::{Error, ErrorKind, Result};
@@ -29,7 +29,11 @@ fn check(op: &'static str, ins: &[Meta], want: usize) -> Result<Shape> {
         return Err(Error::new(op, ErrorKind::Rank { want: "at least 1", got: x }));
     }
     if x.last() == 0 {
-        return Err(Error::argument(op, "last axis", format!("is empty in shape {x}, so there are no classes")));
+        return Err(Error::argument(
+            op,
+            "last axis",
+            format!("is empty in shape {x}, so there are no classes"),
+        ));
     }
     if x.dims()[..x.rank() - 1] != *labels.dims() {
         return Err(mismatch(op, "labels must have the logits' shape without its last axis", x, labels));
@@ -98,7 +102,8 @@ impl Op for CrossEntropy {
         let (losses, scratch) = run.workspace.split_at_mut(rows);
         let shape = Shape::SCALAR;
         let (pool, simd, metas, ins) = (run.pool, run.simd, run.metas, run.ins);
-        row_loss().run_cpu(columns, CpuRun { pool, simd, metas, ins, shape, out: losses, workspace: &mut [] });
+        row_loss()
+            .run_cpu(columns, CpuRun { pool, simd, metas, ins, shape, out: losses, workspace: &mut [] });
         let sum = reduce::long_row(pool, simd, rows, scratch, |r| reduce::row_sum(simd, &losses[r]));
         run.out[0] = sum * inverse(rows);
     }
@@ -109,7 +114,15 @@ impl Op for CrossEntropy {
         let per_row = CudaRun { out: run.workspace, workspace, ..*run };
         row_loss().run_cuda(columns, &per_row)?;
         let module = reduce::plain_module();
-        reduce::sum_all_cuda(run.cuda, &module, rows, [run.workspace, 0], run.out, workspace, Some(inverse(rows)))
+        reduce::sum_all_cuda(
+            run.cuda,
+            &module,
+            rows,
+            [run.workspace, 0],
+            run.out,
+            workspace,
+            Some(inverse(rows)),
+        )
     }
 
     fn cuda_modules(&self, ins: &[Meta], _sm_count: u32) -> Vec<(String, String)> {
@@ -152,7 +165,18 @@ impl Op for CrossEntropy {
 }
 
 fn label_samples() -> Vec<Vec<SampleIn>> {
-    let shapes: [&[usize]; 8] = [&[1, 1], &[5, 10], &[128, 10], &[3, 33], &[2, 1025], &[2, 3, 7], &[9], &[0, 4]];
+    let shapes: [&[usize]; 10] = [
+        &[1, 1],
+        &[5, 10],
+        &[128, 10],
+        &[3, 33],
+        &[2, 1025],
+        &[2, 3, 7],
+        &[9],
+        &[0, 4],
+        &[2, 300],
+        &[2, 24577],
+    ];
     shapes
         .iter()
         .map(|d| {
@@ -256,8 +280,10 @@ impl Op for CrossEntropyBwd {
 
     fn rejects() -> Vec<Reject<CrossEntropyBwd>> {
         let scalar = Meta::f32(Shape::SCALAR);
-        let mut bad: Vec<_> =
-            bad_labels(&[scalar]).into_iter().map(|(ins, want)| Reject { op: CrossEntropyBwd, ins, want }).collect();
+        let mut bad: Vec<_> = bad_labels(&[scalar])
+            .into_iter()
+            .map(|(ins, want)| Reject { op: CrossEntropyBwd, ins, want })
+            .collect();
         let ins = vec![Meta::f32(dims(&[2, 3])), Meta::u32(dims(&[2])), Meta::f32(dims(&[1]))];
         bad.push(Reject { op: CrossEntropyBwd, ins, want: "Rank" });
         bad
@@ -302,7 +328,15 @@ impl Op for Mse {
     fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {
         let n = run.metas[0].shape.numel();
         let ins = [run.ins[0], run.ins[1]];
-        reduce::sum_all_cuda(run.cuda, &reduce::square_error_module(), n, ins, run.out, run.workspace, Some(inverse(n)))
+        reduce::sum_all_cuda(
+            run.cuda,
+            &reduce::square_error_module(),
+            n,
+            ins,
+            run.out,
+            run.workspace,
+            Some(inverse(n)),
+        )
     }
 
     fn cuda_modules(&self, _ins: &[Meta], _sm_count: u32) -> Vec<(String, String)> {
@@ -327,7 +361,10 @@ impl Op for Mse {
     }
 
     fn samples() -> Vec<Sample<Mse>> {
-        super::sample_shapes().into_iter().map(|s| Sample { op: Mse, ins: vec![SampleIn::any(s); 2] }).collect()
+        super::sample_shapes()
+            .into_iter()
+            .map(|s| Sample { op: Mse, ins: vec![SampleIn::any(s); 2] })
+            .collect()
     }
 
     fn rejects() -> Vec<Reject<Mse>> {
@@ -348,4 +385,3 @@ impl Op for Mse {
         Ok(Mse)
     }
 }
-

@@ -2,7 +2,9 @@
 //! ops, of broadcasting and of fused chains are the two functions here.
 
 use super::program::{BLOCK, Program, Registers};
-use super::{Attr, Attrs, Bound, CpuRun, CudaRun, Io, Op, Recorder, RefIn, Reject, Sample, SampleIn, Val, dims};
+use super::{
+    Attr, Attrs, Bound, CpuRun, CudaRun, Io, Op, Recorder, RefIn, Reject, Sample, SampleIn, Val, dims,
+};
 use crate::device::cuda::{Args, Cuda};
 use crate::device::{DType, Meta};
 use crate::error::{Error, ErrorKind, Result};
@@ -187,8 +189,11 @@ fn generate(program: &Program, walk: &Walk) -> Generated {
     // Rows whose length is a multiple of the vector never split a vector between two rows.
     let inner = walk.dims[walk.dims.len() - 1];
     let whole = rank == 1
-        || (inner % VECTOR == 0 && (0..n).all(|i| kinds[i].0 || kinds[i].1 || walk.strides[i][rank - 1] <= 1
-            && walk.strides[i].iter().take(rank - 1).all(|s| s % VECTOR == 0)));
+        || (inner.is_multiple_of(VECTOR)
+            && (0..n).all(|i| {
+                let (outer, last) = walk.strides[i].split_at(rank - 1);
+                kinds[i].0 || kinds[i].1 || (last[0] <= 1 && outer.iter().all(|s| s.is_multiple_of(VECTOR)))
+            }));
     let key: KernelKey =
         (program.steps().to_vec(), program.result(), kinds.clone(), rank, program.consts().len(), whole);
     let cache = CACHE.get_or_init(Mutex::default);
@@ -263,12 +268,21 @@ fn kernel_text(program: &Program, kinds: &[Kind], rank: usize, whole: bool) -> S
         }
         for (i, kind) in kinds.iter().enumerate().filter(|(i, _)| reads[*i]) {
             if kind.0 {
-                let _ = writeln!(t, "const float4 f{i} = *reinterpret_cast<const float4*>(in{i} + at); const float w{i}[{VECTOR}] = {{f{i}.x, f{i}.y, f{i}.z, f{i}.w}};");
+                let _ = writeln!(
+                    t,
+                    "const float4 f{i} = *reinterpret_cast<const float4*>(in{i} + at); const float w{i}[{VECTOR}] = {{f{i}.x, f{i}.y, f{i}.z, f{i}.w}};"
+                );
             } else if !kind.1 {
                 let _ = if kind.2 {
-                    writeln!(t, "const float e{i} = in{i}[o{i}]; const float w{i}[{VECTOR}] = {{e{i}, e{i}, e{i}, e{i}}};")
+                    writeln!(
+                        t,
+                        "const float e{i} = in{i}[o{i}]; const float w{i}[{VECTOR}] = {{e{i}, e{i}, e{i}, e{i}}};"
+                    )
                 } else {
-                    writeln!(t, "const float4 f{i} = *reinterpret_cast<const float4*>(in{i} + o{i}); const float w{i}[{VECTOR}] = {{f{i}.x, f{i}.y, f{i}.z, f{i}.w}};")
+                    writeln!(
+                        t,
+                        "const float4 f{i} = *reinterpret_cast<const float4*>(in{i} + o{i}); const float w{i}[{VECTOR}] = {{f{i}.x, f{i}.y, f{i}.z, f{i}.w}};"
+                    )
                 };
             }
         }
@@ -367,7 +381,10 @@ impl Op for Map {
 
     fn shape(&self, ins: &[Meta]) -> Result<Meta> {
         if ins.len() != self.program.inputs() {
-            return Err(Error::new(Self::NAME, ErrorKind::Arity { want: self.program.inputs(), got: ins.len() }));
+            return Err(Error::new(
+                Self::NAME,
+                ErrorKind::Arity { want: self.program.inputs(), got: ins.len() },
+            ));
         }
         for (i, m) in ins.iter().enumerate() {
             super::typed(Self::NAME, ins, i, DType::F32)?;
@@ -377,7 +394,10 @@ impl Op for Map {
             }
         }
         if !self.program.fits() || self.program.outputs() != 1 {
-            return Err(Error::unsupported(Self::NAME, "the program needs more registers or results than there are"));
+            return Err(Error::unsupported(
+                Self::NAME,
+                "the program needs more registers or results than there are",
+            ));
         }
         Ok(Meta::f32(self.shape))
     }
@@ -417,7 +437,8 @@ impl Op for Map {
     fn reference<T: Scalar>(&self, ins: &[RefIn<T>]) -> Result<Tensor<T>> {
         let tensors: Vec<&Tensor<T>> = ins.iter().map(RefIn::num).collect::<Result<_>>()?;
         Ok(Tensor::from_fn(self.shape, |at| {
-            let args: Vec<T> = tensors.iter().map(|t| t.data()[broadcast_index(at, &t.shape(), &self.shape)]).collect();
+            let args: Vec<T> =
+                tensors.iter().map(|t| t.data()[broadcast_index(at, &t.shape(), &self.shape)]).collect();
             self.program.eval(&args)[0]
         }))
     }
@@ -462,7 +483,10 @@ impl Op for Map {
     }
 
     fn attrs(&self) -> Vec<(&'static str, Attr)> {
-        vec![("steps", Attr::Num(self.program.steps().len() as f64)), ("shape", Attr::List(self.shape.dims().to_vec()))]
+        vec![
+            ("steps", Attr::Num(self.program.steps().len() as f64)),
+            ("shape", Attr::List(self.shape.dims().to_vec())),
+        ]
     }
 
     fn from_attrs(_: &Attrs) -> Result<Map> {
@@ -482,11 +506,16 @@ pub(crate) fn broadcast_index(at: usize, from: &Shape, to: &Shape) -> usize {
 
 /// Records a program with one result on those of `args` that it reads. A program that only passes an
 /// argument of the right shape through records nothing.
-pub(crate) fn record_program(r: &mut dyn Recorder, program: &Program, shape: Shape, args: &[Val]) -> Result<Val> {
-    if let super::program::Reg::In(i) = program.result() {
-        if r.meta(args[i as usize]).shape == shape {
-            return Ok(args[i as usize]);
-        }
+pub(crate) fn record_program(
+    r: &mut dyn Recorder,
+    program: &Program,
+    shape: Shape,
+    args: &[Val],
+) -> Result<Val> {
+    if let super::program::Reg::In(i) = program.result()
+        && r.meta(args[i as usize]).shape == shape
+    {
+        return Ok(args[i as usize]);
     }
     let reads = program.reads();
     let used: Vec<usize> = (0..args.len()).filter(|&i| reads[i]).collect();
@@ -500,4 +529,3 @@ pub(crate) fn record_program(r: &mut dyn Recorder, program: &Program, shape: Sha
     let ins: Vec<Val> = used.iter().map(|&i| args[i]).collect();
     r.record(Map::new(dense, shape).into(), &ins)
 }
-

@@ -2,7 +2,10 @@
 //! are flags, never copies.
 
 use super::matmul_plan::{self, MatmulPlan};
-use super::{Attr, Attrs, Bound, CpuRun, CudaRun, Io, Op, Recorder, RefIn, Reject, Sample, SampleIn, Val, dims, floats, layout, mismatch};
+use super::{
+    Attr, Attrs, Bound, CpuRun, CudaRun, Io, Op, Recorder, RefIn, Reject, Sample, SampleIn, Val, dims,
+    floats, layout, mismatch,
+};
 use crate::device::cpu::gemm::Gemm;
 use crate::device::cuda::Args;
 use crate::device::{Device, Meta};
@@ -63,8 +66,13 @@ impl Product {
         let (module, source) = source(&plan.defines);
         let kernel = run.cuda.kernel(&module, &source, plan.kernel)?;
         let mut args = Args::new();
-        args.ptr(run.ins[0]).ptr(run.ins[1]).ptr(if plan.reduce.is_some() { run.workspace } else { run.out }).ptr(bias);
-        for x in [self.m, self.n, self.k, self.batch, self.m * self.k, self.k * self.n, plan.slice, plan.parts] {
+        args.ptr(run.ins[0])
+            .ptr(run.ins[1])
+            .ptr(if plan.reduce.is_some() { run.workspace } else { run.out })
+            .ptr(bias);
+        for x in
+            [self.m, self.n, self.k, self.batch, self.m * self.k, self.k * self.n, plan.slice, plan.parts]
+        {
             args.u64(x as u64);
         }
         run.cuda.launch(kernel, plan.grid, plan.block, plan.shared, &args)?;
@@ -137,8 +145,16 @@ fn product_vjp<O: Into<super::AnyOp>>(
     b: Val,
     g: Val,
 ) -> Result<Vec<Option<Val>>> {
-    let da = if ta { r.record(make(tb, true).into(), &[b, g])? } else { r.record(make(false, !tb).into(), &[g, b])? };
-    let db = if tb { r.record(make(true, ta).into(), &[g, a])? } else { r.record(make(!ta, false).into(), &[a, g])? };
+    let da = if ta {
+        r.record(make(tb, true).into(), &[b, g])?
+    } else {
+        r.record(make(false, !tb).into(), &[g, b])?
+    };
+    let db = if tb {
+        r.record(make(true, ta).into(), &[g, a])?
+    } else {
+        r.record(make(!ta, false).into(), &[a, g])?
+    };
     Ok(vec![Some(da), Some(db)])
 }
 
@@ -351,8 +367,16 @@ impl Op for Linear {
     }
 
     fn samples() -> Vec<Sample<Linear>> {
-        let cases: [(&[usize], usize); 8] =
-            [(&[3], 4), (&[5, 3], 2), (&[2, 3, 7], 5), (&[128, 784], 10), (&[0, 3], 2), (&[4, 0], 3), (&[33, 65], 31), (&[2, 1500], 3)];
+        let cases: [(&[usize], usize); 8] = [
+            (&[3], 4),
+            (&[5, 3], 2),
+            (&[2, 3, 7], 5),
+            (&[128, 784], 10),
+            (&[0, 3], 2),
+            (&[4, 0], 3),
+            (&[33, 65], 31),
+            (&[2, 1500], 3),
+        ];
         cases
             .iter()
             .map(|(x, out)| {

@@ -169,7 +169,9 @@ impl<T: Scalar> RefIn<T> {
     pub fn num(&self) -> Result<&Tensor<T>> {
         match self {
             RefIn::Num(t) => Ok(t),
-            RefIn::Idx(_) => Err(Error::new("reference", ErrorKind::DType { want: "f32", got: "u32", input: 0 })),
+            RefIn::Idx(_) => {
+                Err(Error::new("reference", ErrorKind::DType { want: "f32", got: "u32", input: 0 }))
+            }
         }
     }
 
@@ -177,7 +179,9 @@ impl<T: Scalar> RefIn<T> {
     pub fn idx(&self) -> Result<&Tensor<u32>> {
         match self {
             RefIn::Idx(t) => Ok(t),
-            RefIn::Num(_) => Err(Error::new("reference", ErrorKind::DType { want: "u32", got: "f32", input: 0 })),
+            RefIn::Num(_) => {
+                Err(Error::new("reference", ErrorKind::DType { want: "u32", got: "f32", input: 0 }))
+            }
         }
     }
 
@@ -413,12 +417,12 @@ macro_rules! any_op {
             }
 
             /// See [`Op::cpu`].
-            pub fn cpu(&self, run: CpuRun<'_>) {
+            pub(crate) fn cpu(&self, run: CpuRun<'_>) {
                 match self { $(AnyOp::$op(op) => op.cpu(run),)* }
             }
 
             /// See [`Op::cuda`].
-            pub fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {
+            pub(crate) fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {
                 match self { $(AnyOp::$op(op) => op.cuda(run),)* }
             }
 
@@ -437,8 +441,17 @@ macro_rules! any_op {
                 match self { $(AnyOp::$op(op) => op.vjp(r, io, dy),)* }
             }
 
-            /// See [`Op::reference`].
+            /// See [`Op::reference`]. Errors if the inputs do not fit.
             pub fn reference<T: Scalar>(&self, ins: &[RefIn<T>]) -> Result<Tensor<T>> {
+                let metas: Vec<Meta> = ins.iter().map(RefIn::meta).collect();
+                self.shape(&metas)?;
+                if let Some((i, limit)) = self.index_limit(&metas) {
+                    let bad = ins[i].idx()?.data().iter().enumerate().find(|(_, x)| **x as usize >= limit);
+                    if let Some((at, &index)) = bad {
+                        let kind = ErrorKind::Index { at, index: index as usize, bound: limit };
+                        return Err(Error::new(self.name(), kind));
+                    }
+                }
                 match self { $(AnyOp::$op(op) => op.reference(ins),)* }
             }
 
@@ -523,10 +536,23 @@ pub(crate) fn dims(dims: &[usize]) -> Shape {
 /// Shapes of one tensor that samples draw from: scalars, zero and one, vector lengths around block
 /// edges, and several ranks.
 pub(crate) fn sample_shapes() -> Vec<Shape> {
-    [&[][..], &[0], &[1], &[7], &[33], &[513], &[3, 0, 5], &[2, 3], &[4, 129], &[2, 3, 5], &[1, 2, 1, 3, 2], &[70000]]
-        .iter()
-        .map(|d| dims(d))
-        .collect()
+    [
+        &[][..],
+        &[0],
+        &[1],
+        &[7],
+        &[33],
+        &[513],
+        &[3, 0, 5],
+        &[2, 3],
+        &[4, 129],
+        &[2, 3, 5],
+        &[1, 2, 1, 3, 2],
+        &[70000],
+    ]
+    .iter()
+    .map(|d| dims(d))
+    .collect()
 }
 
 /// Draws sample inputs as float32 tensors or indices.

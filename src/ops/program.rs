@@ -4,8 +4,8 @@
 //! Since every instruction is one operation of the numerics contract, none of this changes a bit.
 
 use crate::device::cpu::simd::Simd;
-use crate::scalar::Real;
 use crate::device::cpu::simd::simd_fn;
+use crate::scalar::Real;
 use std::cell::RefCell;
 use std::fmt::Write;
 use std::ops::{Add, Div, Mul, Neg, Sub};
@@ -302,13 +302,13 @@ impl Program {
             }
         }
         let mut busy_until: Vec<usize> = Vec::new();
-        for i in 0..n {
+        for (i, &end) in last.iter().enumerate() {
             let free = busy_until.iter().position(|&end| end < i);
             let slot = free.unwrap_or_else(|| {
                 busy_until.push(0);
                 busy_until.len() - 1
             });
-            busy_until[slot] = last[i];
+            busy_until[slot] = end;
             self.slots.push(slot as u8);
         }
         self.slot_count = busy_until.len();
@@ -340,7 +340,7 @@ impl Program {
     }
 
     /// Where the only result is read from.
-    pub fn result(&self) -> Reg {
+    pub(crate) fn result(&self) -> Reg {
         self.outputs[0]
     }
 
@@ -356,12 +356,12 @@ impl Program {
         reads
     }
 
-    /// The results over any number type.
+    /// The results over any number type. A missing input counts as NaN.
     pub fn eval<R: Real>(&self, ins: &[R]) -> Vec<R> {
         let consts: Vec<R> = self.consts.iter().map(|&k| R::c(f64::from(k))).collect();
         let mut values: Vec<R> = Vec::with_capacity(self.steps.len());
         let read = |reg: &Reg, values: &[R]| match reg {
-            Reg::In(i) => ins[*i as usize],
+            Reg::In(i) => ins.get(*i as usize).copied().unwrap_or(R::c(f64::NAN)),
             Reg::Const(c) => consts[*c as usize],
             Reg::Step(s) => values[*s as usize],
         };
@@ -374,7 +374,7 @@ impl Program {
 
     /// The gradient of the only result with respect to input `wrt`, as a program over the same inputs
     /// followed by the upstream gradient.
-    pub fn gradient(&self, wrt: usize) -> Program {
+    pub(crate) fn gradient(&self, wrt: usize) -> Program {
         Program::trace(self.inputs + 1, |ins| {
             let (ins, g) = (&ins[..self.inputs], ins[self.inputs]);
             let consts: Vec<Expr> = self.consts.iter().map(|&k| Expr::c(f64::from(k))).collect();
@@ -516,7 +516,7 @@ impl Registers {
         for (i, step) in program.steps.iter().enumerate() {
             let slot = program.slots[i] as usize;
             // The register is taken out while it is written, so that the others can be read.
-            let mut target = std::mem::take(&mut regs[slot]);
+            let target = std::mem::take(&mut regs[slot]);
             let args = step.args.map(|reg| match reg {
                 Reg::In(i) => ins[i as usize],
                 Reg::Const(c) => constant(c),
@@ -525,7 +525,7 @@ impl Registers {
             if direct && i == last {
                 step.instr.run(simd, args, out);
             } else {
-                step.instr.run(simd, args, &mut target);
+                step.instr.run(simd, args, target);
             }
             regs[slot] = target;
         }
@@ -583,13 +583,19 @@ mod tests {
             for _ in 0..50 {
                 let x: Vec<f64> = (0..n).map(|_| f64::from(s.range(0.1, 2.0))).collect();
                 for wrt in 0..n {
-                    let at: Vec<Dual> =
-                        x.iter().enumerate().map(|(i, &v)| Dual { v, d: f64::from(u8::from(i == wrt)) }).collect();
+                    let at: Vec<Dual> = x
+                        .iter()
+                        .enumerate()
+                        .map(|(i, &v)| Dual { v, d: f64::from(u8::from(i == wrt)) })
+                        .collect();
                     let want = p.eval(&at)[0].d;
                     let mut with_g = x.clone();
                     with_g.push(1.0);
                     let got = p.gradient(wrt).eval(&with_g)[0];
-                    assert!((got - want).abs() <= 1e-6 * want.abs().max(1.0), "{instr:?} {wrt}: {got} {want}");
+                    assert!(
+                        (got - want).abs() <= 1e-6 * want.abs().max(1.0),
+                        "{instr:?} {wrt}: {got} {want}"
+                    );
                 }
             }
         }

@@ -5,7 +5,9 @@
 //! so each run draws anew and eager and compiled runs draw the same numbers.
 
 use super::map::grid;
-use super::{Attr, Attrs, Bound, CpuRun, CudaRun, Io, Op, Recorder, RefIn, Reject, Sample, Val, dims, sample_shapes};
+use super::{
+    Attr, Attrs, Bound, CpuRun, CudaRun, Io, Op, Recorder, RefIn, Reject, Sample, Val, dims, sample_shapes,
+};
 use crate::device::cuda::Args;
 use crate::device::{DType, Meta};
 use crate::error::{Error, ErrorKind, Result};
@@ -57,7 +59,10 @@ impl Op for Full {
     }
 
     fn samples() -> Vec<Sample<Full>> {
-        sample_shapes().into_iter().map(|shape| Sample { op: Full { shape, value: -1.25 }, ins: vec![] }).collect()
+        sample_shapes()
+            .into_iter()
+            .map(|shape| Sample { op: Full { shape, value: -1.25 }, ins: vec![] })
+            .collect()
     }
 
     fn rejects() -> Vec<Reject<Full>> {

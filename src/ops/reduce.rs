@@ -4,9 +4,13 @@
 //! other, the last group first; a group at the end uses the row rule, any other the column rule.
 
 use super::map::grid;
-use super::{Attr, Attrs, Bound, CpuRun, CudaRun, Io, Op, Recorder, RefIn, Reject, Sample, SampleIn, Val, dims, floats, layout};
+use super::{
+    Attr, Attrs, Bound, CpuRun, CudaRun, Io, Op, Recorder, RefIn, Reject, Sample, SampleIn, Val, dims,
+    floats, layout,
+};
 use crate::device::cpu::pool::Pool;
 use crate::device::cpu::simd::Simd;
+use crate::device::cpu::simd::simd_fn;
 use crate::device::cuda::{Args, Cuda};
 use crate::device::{Device, Meta};
 use crate::error::{Error, ErrorKind, Result};
@@ -14,7 +18,6 @@ use crate::numerics::sum::{self, CHUNK, ROWS, WIDTH};
 use crate::ops::elementwise::Scale;
 use crate::scalar::Scalar;
 use crate::shape::{MAX_RANK, Shape};
-use crate::device::cpu::simd::simd_fn;
 use crate::tensor::Tensor;
 use std::sync::Arc;
 
@@ -142,7 +145,9 @@ fn pass_cpu(pool: &Pool, simd: Simd, pass: Pass, x: &[f32], out: &mut [f32], scr
             }
         });
     } else if outer == 1 {
-        pool.chunks_mut(out, WIDTH, |tile, out| column_sums(simd, &x[(tile * WIDTH).min(x.len())..], rows, inner, out));
+        pool.chunks_mut(out, WIDTH, |tile, out| {
+            column_sums(simd, &x[(tile * WIDTH).min(x.len())..], rows, inner, out)
+        });
     } else {
         let matrix = rows * inner;
         pool.chunks_mut(out, inner, |o, out| {
@@ -170,7 +175,8 @@ pub(crate) fn square_error_module() -> (String, String) {
 /// Words of workspace a pass needs on CUDA for its levels.
 fn pass_workspace(pass: Pass) -> usize {
     let mut words = 0;
-    let (unit, results) = if pass.inner == 1 { (CHUNK, pass.outer) } else { (ROWS * ROWS, pass.outer * pass.inner) };
+    let (unit, results) =
+        if pass.inner == 1 { (CHUNK, pass.outer) } else { (ROWS * ROWS, pass.outer * pass.inner) };
     let mut rows = pass.rows;
     while rows > unit {
         rows = rows.div_ceil(unit);
@@ -260,7 +266,8 @@ pub(crate) fn sum_all_workspace(len: usize) -> usize {
 /// Sizes of the two regions of workspace a reduction needs: values between passes, and one pass's own.
 fn regions(passes: &[Pass], device: &Device) -> (usize, usize) {
     let between = passes.iter().rev().skip(1).map(|p| p.outer * p.inner).max().unwrap_or(0);
-    let own = passes.iter().map(|p| if device.is_cuda() { pass_workspace(*p) } else { long_row_scratch(p.rows) });
+    let own =
+        passes.iter().map(|p| if device.is_cuda() { pass_workspace(*p) } else { long_row_scratch(p.rows) });
     (between, own.max().unwrap_or(0))
 }
 

@@ -5,10 +5,10 @@
 use super::map::{self, grid};
 use super::program::{BLOCK, Program, Registers};
 use super::{CpuRun, CudaRun};
+use crate::device::cpu::simd::simd_fn;
 use crate::device::cuda::Args;
 use crate::error::Result;
 use crate::numerics::sum::{self, CHUNK, LANES, Tree};
-use crate::device::cpu::simd::simd_fn;
 use std::fmt::Write;
 
 /// How a row becomes its results. With `x` the row's elements of each input:
@@ -62,7 +62,7 @@ simd_fn! {
 impl RowKernel {
     /// Runs on the CPU over rows of `columns` elements.
     pub(crate) fn run_cpu(&self, columns: usize, run: CpuRun<'_>) {
-        let rows = if columns == 0 { 0 } else { run.ins[0].len() / columns };
+        let rows = run.ins[0].len().checked_div(columns).unwrap_or(0);
         if rows == 0 {
             return;
         }
@@ -127,7 +127,7 @@ impl RowKernel {
 
     /// Words of workspace on CUDA: the chunk sums of long rows and the levels above them.
     pub(crate) fn workspace(rows: usize, columns: usize) -> usize {
-        if columns <= CHUNK { 0 } else { rows * partials(columns) }
+        if Variant::of(columns) == Variant::Long { rows * partials(columns) } else { 0 }
     }
 
     /// Queues the kernel on CUDA.
@@ -149,25 +149,31 @@ impl RowKernel {
         for &k in self.term.consts().iter().chain(self.post.consts()) {
             args.f32(k);
         }
-        let blocks = if columns <= CHUNK {
-            grid(run.cuda, rows * 32)
-        } else {
-            [rows.min(run.cuda.sm_count() as usize * 4) as u32, 1, 1]
+        let (grid, threads, shared) = match Variant::of(columns) {
+            Variant::Warp { .. } => (grid(run.cuda, rows * 32), 256, 0),
+            Variant::Shared { threads, .. } => {
+                let resident = 2048 / threads as usize;
+                (
+                    [rows.min(run.cuda.sm_count() as usize * resident) as u32, 1, 1],
+                    threads,
+                    columns as u32 * 4,
+                )
+            }
+            Variant::Long => ([rows.min(run.cuda.sm_count() as usize * 4) as u32, 1, 1], 512, 0),
         };
-        let block = if columns <= CHUNK { 256 } else { 512 };
-        run.cuda.launch(kernel, blocks, block, 0, &args)
+        run.cuda.launch(kernel, grid, threads, shared, &args)
     }
 
     /// Module name and source for rows of `columns` elements.
     pub(crate) fn module(&self, columns: usize) -> (String, String) {
-        let (variant, body) = if columns <= CHUNK {
-            let per_lane = columns.div_ceil(LANES).next_power_of_two();
-            (format!("warp{per_lane}"), self.warp_text(per_lane))
-        } else {
-            ("block".to_string(), self.block_text())
+        let variant = Variant::of(columns);
+        let body = match variant {
+            Variant::Warp { per_lane } => self.warp_text(per_lane),
+            Variant::Shared { threads, vector } => self.shared_text(threads, vector),
+            Variant::Long => self.long_text(),
         };
         let source = format!("{}{}", map::prelude(), body);
-        (format!("rows_{}_{variant}", self.name), source)
+        (format!("rows_{}_{}", self.name, variant.name()), source)
     }
 
     /// Kernel head, and the two programs as device functions over the row's values.
@@ -202,7 +208,14 @@ impl RowKernel {
     }
 
     /// A call of `term` or `post` with the given expressions for the inputs and what follows them.
-    fn call(&self, name: &str, x: impl Fn(usize) -> String, tail: &str, consts: usize, prefix: &str) -> String {
+    fn call(
+        &self,
+        name: &str,
+        x: impl Fn(usize) -> String,
+        tail: &str,
+        consts: usize,
+        prefix: &str,
+    ) -> String {
         let mut args: Vec<String> = (0..self.ins).map(x).collect();
         args.push(tail.to_string());
         args.extend((0..consts).map(|c| format!("{prefix}{c}")));
@@ -217,7 +230,7 @@ impl RowKernel {
         self.call("post", x, &format!("m, s, {t}, {hit}, g"), self.post.consts().len(), "kp")
     }
 
-    /// One warp per row, the row in registers: element `lane + 32 q` is lane `lane`'s `q`-th, which is the
+    /// For short rows: one warp per row, the row in registers: element `lane + 32 q` is lane `lane`'s `q`-th, which is the
     /// lane it has in the row rule. Each input is read once, 4 bytes per element; the result written once.
     fn warp_text(&self, per_lane: usize) -> String {
         let mut t = self.head();
@@ -226,24 +239,35 @@ impl RowKernel {
         for i in 0..self.ins {
             let _ = writeln!(t, "float v{i}[{per_lane}];");
         }
-        let each = format!("#pragma unroll\nfor (unsigned q = 0; q < {per_lane}; ++q) {{ const unsigned j = lane + 32 * q; const bool in = j < columns;");
+        let each = format!(
+            "#pragma unroll\nfor (unsigned q = 0; q < {per_lane}; ++q) {{ const unsigned j = lane + 32 * q; const bool in = j < columns;"
+        );
         let _ = writeln!(t, "{each}");
         for i in 0..self.ins {
             let _ = writeln!(t, "v{i}[q] = in ? in{i}[at + j] : 0.0f;");
         }
         t.push_str("}\nfloat m = 0.0f;\n");
         if self.max {
-            let _ = writeln!(t, "m = -__int_as_float(0x7f800000);\n{each} if (in && v0[q] > m) m = v0[q]; }}");
+            let _ =
+                writeln!(t, "m = -__int_as_float(0x7f800000);\n{each} if (in && v0[q] > m) m = v0[q]; }}");
             t.push_str("#pragma unroll\nfor (int o = 16; o > 0; o /= 2) { const float other = __shfl_xor_sync(0xffffffffu, m, o); if (other > m) m = other; }\nm = __fadd_rn(m, 0.0f);\n");
         }
         let v = |i: usize| format!("v{i}[q]");
-        let _ = writeln!(t, "float t[{per_lane}]; float s = 0.0f;\n{each} t[q] = {}; if (in) s = __fadd_rn(s, t[q]); }}", self.term_call(v));
+        let _ = writeln!(
+            t,
+            "float t[{per_lane}]; float s = 0.0f;\n{each} t[q] = {}; if (in) s = __fadd_rn(s, t[q]); }}",
+            self.term_call(v)
+        );
         t.push_str("#pragma unroll\nfor (int o = 16; o > 0; o /= 2) s = __fadd_rn(s, __shfl_down_sync(0xffffffffu, s, o));\ns = __shfl_sync(0xffffffffu, s, 0);\n");
         if self.labels.is_some() {
             t.push_str("const unsigned label = labels[row];\n");
         }
         if self.per_row {
-            let _ = writeln!(t, "{each} if (in && j == label) out[row] = {}; }}", self.post_call(v, "t[q]", "1.0f"));
+            let _ = writeln!(
+                t,
+                "{each} if (in && j == label) out[row] = {}; }}",
+                self.post_call(v, "t[q]", "1.0f")
+            );
         } else {
             let hit = if self.labels.is_some() { "(j == label ? 1.0f : 0.0f)" } else { "0.0f" };
             let _ = writeln!(t, "{each} if (in) out[at + j] = {}; }}", self.post_call(v, "t[q]", hit));
@@ -252,10 +276,128 @@ impl RowKernel {
         t
     }
 
+    /// One block per row, the row's terms in shared memory. The first input is read once, the others once or
+    /// twice; whole chunks of the row rule are summed by one warp each, out of shared memory and without bank
+    /// conflicts; at most 32 chunk sums fold in every warp.
+    fn shared_text(&self, threads: u32, vector: bool) -> String {
+        let mut t = self.head();
+        let warps = threads / 32;
+        let _ = writeln!(
+            t,
+            "extern __shared__ float4 row_memory[];\nfloat* terms = reinterpret_cast<float*>(row_memory);"
+        );
+        let _ = writeln!(t, "__shared__ float best[{warps}], parts[32];");
+        t.push_str("for (unsigned long long row = blockIdx.x; row < rows; row += gridDim.x) {\n");
+        t.push_str("const unsigned long long at = row * columns;\nconst unsigned width = (unsigned)columns;\nfloat m = 0.0f;\n");
+        // A thread always works on the same elements, so only the sums need barriers.
+        let each = |body: &str| -> String {
+            if vector {
+                format!(
+                    "#pragma unroll 2\nfor (unsigned j0 = threadIdx.x * 4; j0 < width; j0 += {threads} * 4) {{\n{body}\n}}\n"
+                )
+            } else {
+                format!(
+                    "#pragma unroll 4\nfor (unsigned j = threadIdx.x; j < width; j += {threads}) {{\n{body}\n}}\n"
+                )
+            }
+        };
+        // Loads of input `i` into `x{i}`, as a vector of four or as one element.
+        let load = |i: usize, from: &str| -> String {
+            if vector {
+                format!(
+                    "const float4 q{i} = *reinterpret_cast<const float4*>({from} + j0); const float x{i}[4] = {{q{i}.x, q{i}.y, q{i}.z, q{i}.w}};\n"
+                )
+            } else {
+                format!("const float x{i} = {from}[j];\n")
+            }
+        };
+        let lanes = |body: &str| -> String {
+            if vector {
+                format!(
+                    "#pragma unroll\nfor (unsigned e = 0; e < 4; ++e) {{ const unsigned j = j0 + e; {body} }}\n"
+                )
+            } else {
+                format!("{body}\n")
+            }
+        };
+        let x = |i: usize| if vector { format!("x{i}[e]") } else { format!("x{i}") };
+        let store = |to: &str, from: &str| -> String {
+            if vector {
+                format!(
+                    "*reinterpret_cast<float4*>({to} + j0) = make_float4({from}[0], {from}[1], {from}[2], {from}[3]);\n"
+                )
+            } else {
+                format!("{to}[j] = {from};\n")
+            }
+        };
+        let result = if vector { "float r[4];\n" } else { "float r;\n" };
+        let r = if vector { "r[e]" } else { "r" };
+        if self.max {
+            t.push_str("m = -__int_as_float(0x7f800000);\n");
+            let stash =
+                if vector { "*reinterpret_cast<float4*>(terms + j0) = q0;\n" } else { "terms[j] = x0;\n" };
+            let body = format!(
+                "{}{stash}{}",
+                load(0, "(in0 + at)"),
+                lanes(&format!("if ({} > m) m = {};", x(0), x(0)))
+            );
+            t.push_str(&each(&body));
+            t.push_str("#pragma unroll\nfor (int o = 16; o > 0; o /= 2) { const float other = __shfl_xor_sync(0xffffffffu, m, o); if (other > m) m = other; }\n");
+            let _ = writeln!(
+                t,
+                "if (lane == 0) best[warp] = m;\n__syncthreads();\n#pragma unroll\nfor (int w = 0; w < {warps}; ++w) if (best[w] > m) m = best[w];\nm = __fadd_rn(m, 0.0f);"
+            );
+        }
+        let mut body = String::new();
+        for i in 0..self.ins {
+            body.push_str(&load(
+                i,
+                &if i == 0 && self.max { "terms".to_string() } else { format!("(in{i} + at)") },
+            ));
+        }
+        body.push_str(result);
+        body.push_str(&lanes(&format!("{r} = {};", self.term_call(x))));
+        body.push_str(&store("terms", "r"));
+        t.push_str(&each(&body));
+        let _ = writeln!(
+            t,
+            "__syncthreads();\nconst unsigned chunks = (width + {CHUNK} - 1) / {CHUNK};\nfor (unsigned c = warp; c < chunks; c += {warps}) {{"
+        );
+        let _ = writeln!(
+            t,
+            "float s = 0.0f; const unsigned end = width < (c + 1) * {CHUNK} ? width : (c + 1) * {CHUNK};\n#pragma unroll 8\nfor (unsigned j = c * {CHUNK} + lane; j < end; j += 32) s = __fadd_rn(s, terms[j]);"
+        );
+        t.push_str("#pragma unroll\nfor (int o = 16; o > 0; o /= 2) s = __fadd_rn(s, __shfl_down_sync(0xffffffffu, s, o));\nif (lane == 0) parts[c] = s; }\n__syncthreads();\n");
+        t.push_str("float s = lane < chunks ? __fadd_rn(0.0f, parts[lane]) : 0.0f;\n#pragma unroll\nfor (int o = 16; o > 0; o /= 2) s = __fadd_rn(s, __shfl_down_sync(0xffffffffu, s, o));\ns = __shfl_sync(0xffffffffu, s, 0);\n");
+        if self.labels.is_some() {
+            t.push_str("const unsigned label = labels[row];\n");
+        }
+        if self.per_row {
+            let _ = writeln!(
+                t,
+                "if (threadIdx.x == 0) out[row] = {};",
+                self.post_call(|i| format!("in{i}[at + label]"), "terms[label]", "1.0f")
+            );
+        } else {
+            let reads = self.post.reads();
+            let mut body: String =
+                (0..self.ins).filter(|&i| reads[i]).map(|i| load(i, &format!("(in{i} + at)"))).collect();
+            body.push_str(&load(99, "terms"));
+            body.push_str(result);
+            let hit = if self.labels.is_some() { "(j == label ? 1.0f : 0.0f)" } else { "0.0f" };
+            let call = self.post_call(|i| if reads[i] { x(i) } else { "0.0f".into() }, &x(99), hit);
+            body.push_str(&lanes(&format!("{r} = {call};")));
+            body.push_str(&store("(out + at)", "r"));
+            t.push_str(&each(&body));
+        }
+        t.push_str("__syncthreads();\n}\n}\n");
+        t
+    }
+
     /// One block of 16 warps per row. The row is read three times (maximum, sum, result), the second and
     /// third time mostly from the L2 cache. Each warp sums whole chunks of the row rule; the chunk sums go
     /// through `partial` level by level.
-    fn block_text(&self) -> String {
+    fn long_text(&self) -> String {
         let mut t = self.head();
         t.push_str("__shared__ float best[16];\n");
         t.push_str("for (unsigned long long row = blockIdx.x; row < rows; row += gridDim.x) {\n");
@@ -266,7 +408,10 @@ impl RowKernel {
             t.push_str("if (lane == 0) best[warp] = m;\n__syncthreads();\nfor (int w = 0; w < 16; ++w) if (best[w] > m) m = best[w];\nm = __fadd_rn(m, 0.0f);\n");
         }
         let x = |i: usize| format!("in{i}[at + j]");
-        let _ = writeln!(t, "float* sums = partial + row * partials;\nunsigned long long count = (columns + {CHUNK} - 1) / {CHUNK};");
+        let _ = writeln!(
+            t,
+            "float* sums = partial + row * partials;\nunsigned long long count = (columns + {CHUNK} - 1) / {CHUNK};"
+        );
         let _ = writeln!(
             t,
             "for (unsigned long long c = warp; c < count; c += 16) {{ float s = 0.0f; const unsigned long long end = columns < (c + 1) * {CHUNK} ? columns : (c + 1) * {CHUNK};\n#pragma unroll 8\nfor (unsigned long long j = c * {CHUNK} + lane; j < end; j += 32) s = __fadd_rn(s, {});",
@@ -296,6 +441,47 @@ impl RowKernel {
         }
         t.push_str("__syncthreads();\n}\n}\n");
         t
+    }
+}
+
+/// How rows of a given length are shared out on CUDA. It changes the speed, not the sums.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Variant {
+    /// A warp per row, so many elements per lane in registers.
+    Warp { per_lane: usize },
+    /// A block per row, the row in shared memory; four elements per access where rows divide by four.
+    Shared { threads: u32, vector: bool },
+    /// A block per row that does not fit into shared memory.
+    Long,
+}
+
+impl Variant {
+    fn name(self) -> String {
+        match self {
+            Variant::Warp { per_lane } => format!("warp{per_lane}"),
+            Variant::Shared { threads, vector } => {
+                format!("shared{threads}{}", if vector { "v" } else { "" })
+            }
+            Variant::Long => "long".into(),
+        }
+    }
+
+    fn of(columns: usize) -> Variant {
+        match columns {
+            0..=256 => Variant::Warp { per_lane: columns.div_ceil(LANES).next_power_of_two() },
+            // 96 KiB of shared memory is what every supported GPU has, and at most 32 chunks.
+            257..=24576 => {
+                let threads = if columns <= 1024 {
+                    128
+                } else if columns <= 4096 {
+                    256
+                } else {
+                    512
+                };
+                Variant::Shared { threads, vector: columns.is_multiple_of(4) }
+            }
+            _ => Variant::Long,
+        }
     }
 }
 

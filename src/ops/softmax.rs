@@ -2,7 +2,10 @@
 
 use super::program::{Expr, Program};
 use super::rows::RowKernel;
-use super::{Attrs, Bound, CpuRun, CudaRun, Io, Op, Recorder, RefIn, Reject, Sample, SampleIn, Val, dims, floats, layout, mismatch, reduce};
+use super::{
+    Attrs, Bound, CpuRun, CudaRun, Io, Op, Recorder, RefIn, Reject, Sample, SampleIn, Val, dims, floats,
+    layout, mismatch, reduce,
+};
 use crate::device::{Device, Meta};
 use crate::error::{Error, Result};
 use crate::ops::elementwise;
@@ -59,14 +62,34 @@ fn log_softmax_bwd_rows() -> RowKernel {
 /// A shape whose last axis is not empty. A scalar is a row of one element.
 fn has_rows(op: &'static str, x: Shape) -> Result<()> {
     if x.last() == 0 {
-        return Err(Error::argument(op, "last axis", format!("is empty in shape {x}, so a row has no distribution")));
+        return Err(Error::argument(
+            op,
+            "last axis",
+            format!("is empty in shape {x}, so a row has no distribution"),
+        ));
     }
     Ok(())
 }
 
 fn row_shapes() -> Vec<Shape> {
-    let d: [&[usize]; 14] = [
-        &[], &[1], &[10], &[31], &[32], &[33], &[3, 64], &[0, 5], &[2, 3, 129], &[5, 1000], &[2, 1024], &[2, 1025], &[1, 5000], &[130, 7],
+    let d: [&[usize]; 17] = [
+        &[],
+        &[1],
+        &[10],
+        &[31],
+        &[32],
+        &[33],
+        &[3, 64],
+        &[0, 5],
+        &[2, 3, 129],
+        &[5, 1000],
+        &[2, 1024],
+        &[2, 1025],
+        &[1, 5000],
+        &[130, 7],
+        &[3, 300],
+        &[2, 257],
+        &[1, 24577],
     ];
     d.iter().map(|d| dims(d)).collect()
 }

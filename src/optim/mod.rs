@@ -156,7 +156,15 @@ pub struct Optimizer {
 
 impl Optimizer {
     fn new(rule: Rule, lr: f64, weight_decay: f64) -> Optimizer {
-        Optimizer { rule, lr, weight_decay, step: 0, states: BTreeMap::new(), hypers: [0.0; HYPERS], buffer: None }
+        Optimizer {
+            rule,
+            lr,
+            weight_decay,
+            step: 0,
+            states: BTreeMap::new(),
+            hypers: [0.0; HYPERS],
+            buffer: None,
+        }
     }
 
     /// Gradient descent.
@@ -210,7 +218,11 @@ impl Optimizer {
             if x.is_finite() && x >= 0.0 {
                 Ok(())
             } else {
-                Err(Error::argument("optimizer", name, format!("got {x}, use a finite number that is not negative")))
+                Err(Error::argument(
+                    "optimizer",
+                    name,
+                    format!("got {x}, use a finite number that is not negative"),
+                ))
             }
         };
         let decay = |name: &'static str, x: f64| {
@@ -324,7 +336,11 @@ impl Optimizer {
             let (p, [a, b]) = rule.formula(x[0], x[1], [x[2], x[3]], h);
             vec![p, a, b]
         });
-        let mut t = format!("{}struct Table {{ unsigned long long p[{n}], g[{n}], a[{n}], b[{n}], len[{n}]; }};\n", prelude(), n = PER_LAUNCH);
+        let mut t = format!(
+            "{}struct Table {{ unsigned long long p[{n}], g[{n}], a[{n}], b[{n}], len[{n}]; }};\n",
+            prelude(),
+            n = PER_LAUNCH
+        );
         t.push_str("extern \"C\" __global__ void update(const __grid_constant__ Table table, const float* __restrict__ h) {\n");
         t.push_str("const unsigned i = blockIdx.y;\nfloat* p = (float*)table.p[i]; const float* g = (const float*)table.g[i];\nfloat* a = (float*)table.a[i]; float* b = (float*)table.b[i];\n");
         for (c, k) in program.consts().iter().enumerate() {
@@ -336,7 +352,12 @@ impl Optimizer {
         t.push_str("for (unsigned long long j = blockIdx.x * (unsigned long long)blockDim.x + threadIdx.x; j < table.len[i]; j += (unsigned long long)gridDim.x * blockDim.x) {\n");
         t.push_str("const float x0 = p[j], x1 = g[j];\n");
         let states = rule.states();
-        let _ = writeln!(t, "const float x2 = {}, x3 = {};", if states > 0 { "a[j]" } else { "0.0f" }, if states > 1 { "b[j]" } else { "0.0f" });
+        let _ = writeln!(
+            t,
+            "const float x2 = {}, x3 = {};",
+            if states > 0 { "a[j]" } else { "0.0f" },
+            if states > 1 { "b[j]" } else { "0.0f" }
+        );
         t.push_str(&program.cuda());
         t.push_str("p[j] = y0;\n");
         t.push_str(if states > 0 { "a[j] = y1;\n" } else { "" });
@@ -354,7 +375,10 @@ impl Optimizer {
             match grads.param(p) {
                 Some(g) => items.push((p, g)),
                 None => {
-                    let why = format!("the loss does not depend on trainable parameter {}; freeze it, or use it", p.name());
+                    let why = format!(
+                        "the loss does not depend on trainable parameter {}; freeze it, or use it",
+                        p.name()
+                    );
                     return Err(Error::new("optimizer", ErrorKind::Gradient { why }));
                 }
             }

@@ -116,7 +116,13 @@ impl Session {
         }
     }
 
-    fn leaf(&self, what: &str, source: Source, upload: impl FnOnce() -> Result<AnyBuffer>, grad: bool) -> Result<Var<'_>> {
+    fn leaf(
+        &self,
+        what: &str,
+        source: Source,
+        upload: impl FnOnce() -> Result<AnyBuffer>,
+        grad: bool,
+    ) -> Result<Var<'_>> {
         let id = {
             let mut state = self.state.borrow_mut();
             match &mut state.record {
@@ -252,7 +258,9 @@ impl Session {
     pub fn with_tape<T>(&self, f: impl FnOnce(&mut Tape) -> Result<T>) -> Result<T> {
         match &mut self.state.borrow_mut().record {
             Record::Eager(tape) => f(tape),
-            Record::Trace(_) => Err(Error::unsupported("tape", "a traced program has no tape, use an eager session")),
+            Record::Trace(_) => {
+                Err(Error::unsupported("tape", "a traced program has no tape, use an eager session"))
+            }
         }
     }
 
@@ -282,12 +290,21 @@ impl Session {
         tape.node(id).map_or(Shape::SCALAR, |n| n.meta.shape)
     }
 
-    fn backward(&self, v: Var<'_>, seed: Option<&Tensor<f32>>, free_values: bool, all: bool) -> Result<Grads> {
+    fn backward(
+        &self,
+        v: Var<'_>,
+        seed: Option<&Tensor<f32>>,
+        free_values: bool,
+        all: bool,
+    ) -> Result<Grads> {
         let id = self.check("backward", v)?;
         let mut state = self.state.borrow_mut();
         let State { record, leaves, epoch, .. } = &mut *state;
         let Record::Eager(tape) = record else {
-            return Err(Error::unsupported("backward", "a traced program is differentiated when it is compiled"));
+            return Err(Error::unsupported(
+                "backward",
+                "a traced program is differentiated when it is compiled",
+            ));
         };
         let meta = tape.node(id).map(|n| (n.meta, n.requires_grad));
         let Some((meta, requires_grad)) = meta else {
@@ -304,11 +321,15 @@ impl Session {
             Some(seed) => AnyBuffer::upload(&self.device, seed)?,
             None if meta.shape == Shape::SCALAR => AnyBuffer::full(&self.device, Shape::SCALAR, 1.0)?,
             None => {
-                let why = format!("a value of shape {} needs a seed of that shape; only a scalar has the seed 1", meta.shape);
+                let why = format!(
+                    "a value of shape {} needs a seed of that shape; only a scalar has the seed 1",
+                    meta.shape
+                );
                 return Err(Error::new("backward", ErrorKind::Gradient { why }));
             }
         };
-        let keep: Vec<bool> = (0..tape.size()).map(|i| all && tape.node(i).is_some_and(|n| n.parents.is_empty())).collect();
+        let keep: Vec<bool> =
+            (0..tape.size()).map(|i| all && tape.node(i).is_some_and(|n| n.parents.is_empty())).collect();
         let param_of: BTreeMap<usize, &Param> = leaves.values().map(|l| (l.id, &l.param)).collect();
         let grads = tape.backward_sparse(id, seed, |i| keep[i] || param_of.contains_key(&i), free_values)?;
         Ok(Grads::new(grads, &param_of, *epoch))
@@ -316,6 +337,9 @@ impl Session {
 }
 
 fn changed(param: &Param) -> Error {
-    let why = format!("parameter {} changed after it was recorded; reset the session before the next step", param.name());
+    let why = format!(
+        "parameter {} changed after it was recorded; reset the session before the next step",
+        param.name()
+    );
     Error::new("session", ErrorKind::Gradient { why })
 }

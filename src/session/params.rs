@@ -4,10 +4,10 @@
 use crate::device::{AnyBuffer, Device};
 use crate::error::{Error, ErrorKind, Result};
 use crate::numerics::canonical_bits;
+use crate::ops;
 use crate::ops::map::Map;
 use crate::ops::program::{Expr, Program};
 use crate::ops::random::Uniform;
-use crate::ops;
 use crate::scalar::{Real, Scalar};
 use crate::shape::Shape;
 use crate::tensor::Tensor;

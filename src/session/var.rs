@@ -46,6 +46,8 @@ macro_rules! binary_methods {
     )*};
 }
 
+// The methods are fallible, so they cannot be the operators of the standard library.
+#[allow(clippy::should_implement_trait)]
 impl<'s> Var<'s> {
     pub(super) fn new(session: &'s Session, id: u32, epoch: u32) -> Var<'s> {
         Var { session, id, epoch }
@@ -312,8 +314,13 @@ pub struct Grads {
 }
 
 impl Grads {
-    pub(super) fn new(by_node: BTreeMap<usize, AnyBuffer>, params: &BTreeMap<usize, &Param>, epoch: u32) -> Grads {
-        let by_param = by_node.iter().filter_map(|(i, g)| params.get(i).map(|p| (p.id(), g.clone()))).collect();
+    pub(super) fn new(
+        by_node: BTreeMap<usize, AnyBuffer>,
+        params: &BTreeMap<usize, &Param>,
+        epoch: u32,
+    ) -> Grads {
+        let by_param =
+            by_node.iter().filter_map(|(i, g)| params.get(i).map(|p| (p.id(), g.clone()))).collect();
         Grads { by_node, by_param, epoch }
     }
 

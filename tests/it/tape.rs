@@ -61,7 +61,10 @@ fn a_failing_op_leaves_the_tape_and_the_memory_as_they_were() {
     assert!(t.record(elementwise::Add {}.into(), &[a, 9]).is_err());
     assert!(t.record(elementwise::Exp {}.into(), &[]).is_err());
     d.fail_allocation(Some(1), false);
-    assert!(matches!(t.record(elementwise::Exp {}.into(), &[a]).unwrap_err().kind(), ErrorKind::OutOfMemory { .. }));
+    assert!(matches!(
+        t.record(elementwise::Exp {}.into(), &[a]).unwrap_err().kind(),
+        ErrorKind::OutOfMemory { .. }
+    ));
     assert_eq!((t.size(), d.memory().live), (2, live));
     let parent_ahead = Node {
         name: None,
