@@ -3,7 +3,7 @@
 use crate::out::Out;
 use crate::{Answer, Fail, Global, fail};
 use clap::Args;
-use dittograd::check::run_all;
+use dittograd::check::{Property, run_all};
 use dittograd::device::Device;
 use dittograd::ops::AnyOp;
 use serde_json::json;
@@ -11,7 +11,7 @@ use serde_json::json;
 /// Check ops against their references, on every device; exit 1 if anything is off.
 #[derive(Args)]
 pub(crate) struct Check {
-    /// Ops to check [default: all]
+    /// Ops to check [default: all], each as OP, OP::PROPERTY or ::PROPERTY
     #[arg(value_name = "OP")]
     ops: Vec<String>,
 }
@@ -34,13 +34,29 @@ impl Check {
 
     /// Runs the command.
     pub(crate) fn run(&self, global: &Global, out: &Out) -> Answer {
-        if let Some(odd) = self.ops.iter().find(|op| !AnyOp::NAMES.contains(&op.as_str())) {
-            return fail(format!("`{odd}` is not an op; `dittograd ops` lists them"));
+        let wanted: Vec<(&str, &str)> =
+            self.ops.iter().map(|o| o.split_once("::").unwrap_or((o, ""))).collect();
+        let known = |(op, property): &(&str, &str)| {
+            (op.is_empty() || AnyOp::NAMES.contains(op))
+                && (property.is_empty() || Property::ALL.iter().any(|p| p.name() == *property))
+        };
+        if let Some((op, property)) = wanted.iter().find(|w| !known(w)) {
+            let properties: Vec<&str> = Property::ALL.iter().map(|p| p.name()).collect();
+            return fail(format!(
+                "`{op}::{property}` is not an op and property; `dittograd ops` lists the ops, the properties are {}",
+                properties.join(", ")
+            ));
         }
         let devices = self.devices(global)?;
         let mut tally = Tally::default();
-        for op in AnyOp::NAMES.iter().filter(|n| self.ops.is_empty() || self.ops.iter().any(|o| o == **n)) {
-            check(op, &devices, out, &mut tally)?;
+        let chosen = |op: &str, property: &str| {
+            let fits = |(o, p): &(&str, &str)| (o.is_empty() || *o == op) && (p.is_empty() || *p == property);
+            wanted.is_empty() || wanted.iter().any(fits)
+        };
+        for op in AnyOp::NAMES {
+            for property in Property::ALL.iter().filter(|p| chosen(op, p.name())) {
+                check(op, *property, &devices, out, &mut tally)?;
+            }
         }
         let names: Vec<String> = devices.iter().map(Device::to_string).collect();
         let Tally { rows, cases, failed } = tally;
@@ -52,12 +68,12 @@ impl Check {
     }
 }
 
-/// All properties of one op.
-fn check(op: &str, devices: &[Device], out: &Out, tally: &mut Tally) -> Answer<()> {
+/// One property of one op.
+fn check(op: &str, property: Property, devices: &[Device], out: &Out, tally: &mut Tally) -> Answer<()> {
     let mut closed: Option<Fail> = None;
-    run_all(devices, &format!("{op}::"), |row| {
-        // The filter also finds names that end alike.
-        if row.op != op || closed.is_some() {
+    run_all(devices, &format!("{op}::{property}"), |row| {
+        // The filter also finds properties whose names contain this one's.
+        if row.property != property || closed.is_some() {
             return;
         }
         tally.rows += 1;

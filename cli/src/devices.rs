@@ -69,7 +69,8 @@ pub(crate) fn run(global: &Global, out: &Out) -> Answer {
         let list = gpus.as_ref().map(|g| g.iter().map(describe).collect::<Vec<_>>()).unwrap_or_default();
         let threads = cpu.threads();
         let object = json!({
-            "cpu": {"model": model(), "cores": cores, "threads": threads, "simd": levels, "simd_chosen": chosen},
+            "cpu": {"model": model(), "cores": cores, "threads": threads,
+                    "simd": levels, "simd_chosen": chosen},
             "gpus": list, "gpus_missing": gpus.as_ref().err(),
             "driver_missing": driver.as_ref().err(),
             "nvrtc": nvrtc.as_ref().ok().map(|(v, p)| json!({"version": v, "path": p})),

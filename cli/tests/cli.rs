@@ -207,7 +207,7 @@ fn what_cannot_run_is_one_line_and_exit_2() {
         ("op full --attrs {\"shape\":[2],\"value\":1} --out DIR", "DIR"),
         ("op full --attrs {\"shape\":[2],\"value\":1} --out DIR/no/y", "No such file"),
         ("op full --attrs {\"shape\":[9999999999,9999999999],\"value\":1} --out DIR/y", "does not fit"),
-        ("check nothing", "`nothing` is not an op"),
+        ("check nothing", "is not an op and property"),
         ("bench nothing", "is not a workload"),
         ("bench exp:x", "`x` is not a size"),
         ("bench matmul:1,2", "use matmul:M,N,K"),
@@ -474,6 +474,8 @@ fn checks_end_with_a_summary() {
     assert_eq!((last["failed"].as_u64(), last["checks"].as_u64()), (Some(0), Some(rows.len() as u64)));
     assert!(rows.len() >= 5 && rows.iter().all(|r| r["op"] == "neg" && r["ok"] == true));
     assert!(run("check neg --device cpu --quiet").last_line().ends_with("0 failed"));
+    let one = run("check neg::rejects --device cpu --json").objects();
+    assert_eq!((one.len(), &one[0]["property"]), (2, &Value::from("rejects")));
 }
 
 #[test]

@@ -151,15 +151,16 @@ impl RowKernel {
         }
         let (grid, threads, shared) = match Variant::of(columns) {
             Variant::Warp { .. } => (grid(run.cuda, rows * 32), 256, 0),
-            Variant::Shared { threads, .. } => {
+            Variant::Shared { threads, buffers, .. } => {
                 let resident = 2048 / threads as usize;
                 (
                     [rows.min(run.cuda.sm_count() as usize * resident) as u32, 1, 1],
                     threads,
-                    columns as u32 * 4,
+                    buffers * columns as u32 * 4,
                 )
             }
-            Variant::Long => ([rows.min(run.cuda.sm_count() as usize * 4) as u32, 1, 1], 512, 0),
+            // One row per multiprocessor at a time: more would push each other out of the L2 cache.
+            Variant::Long => ([rows.min(run.cuda.sm_count() as usize) as u32, 1, 1], LONG_THREADS, 0),
         };
         run.cuda.launch(kernel, grid, threads, shared, &args)
     }
@@ -168,8 +169,8 @@ impl RowKernel {
     pub(crate) fn module(&self, columns: usize) -> (String, String) {
         let variant = Variant::of(columns);
         let body = match variant {
-            Variant::Warp { per_lane } => self.warp_text(per_lane),
-            Variant::Shared { threads, vector } => self.shared_text(threads, vector),
+            Variant::Warp { per_lane, exact } => self.warp_text(per_lane, exact),
+            Variant::Shared { threads, vector, buffers } => self.shared_text(threads, vector, buffers),
             Variant::Long => self.long_text(),
         };
         let source = format!("{}{}", map::prelude(), body);
@@ -232,20 +233,36 @@ impl RowKernel {
 
     /// For short rows: one warp per row, the row in registers: element `lane + 32 q` is lane `lane`'s `q`-th, which is the
     /// lane it has in the row rule. Each input is read once, 4 bytes per element; the result written once.
-    fn warp_text(&self, per_lane: usize) -> String {
+    /// The next row is on its way while a row is computed.
+    fn warp_text(&self, per_lane: usize, exact: bool) -> String {
         let mut t = self.head();
-        t.push_str("for (unsigned long long row = blockIdx.x * 8ull + warp; row < rows; row += gridDim.x * 8ull) {\n");
-        t.push_str("const unsigned long long at = row * columns;\n");
-        for i in 0..self.ins {
-            let _ = writeln!(t, "float v{i}[{per_lane}];");
-        }
+        // Rows that fill all lanes need no test of the end.
+        let inside = if exact { "true" } else { "j < width" };
         let each = format!(
-            "#pragma unroll\nfor (unsigned q = 0; q < {per_lane}; ++q) {{ const unsigned j = lane + 32 * q; const bool in = j < columns;"
+            "#pragma unroll\nfor (unsigned q = 0; q < {per_lane}; ++q) {{ const unsigned j = lane + 32 * q; const bool in = {inside};"
         );
+        t.push_str(
+            "const unsigned width = (unsigned)columns;\nconst unsigned long long step = gridDim.x * 8ull;\n",
+        );
+        let fetch = |t: &mut String, to: &str, row: &str| {
+            let _ = writeln!(t, "{each}");
+            for i in 0..self.ins {
+                let _ = writeln!(t, "{to}{i}[q] = in ? in{i}[{row} * columns + j] : 0.0f;");
+            }
+            t.push_str("}\n");
+        };
+        for i in 0..self.ins {
+            let _ = writeln!(t, "float v{i}[{per_lane}], n{i}[{per_lane}];");
+        }
+        t.push_str("unsigned long long row = blockIdx.x * 8ull + warp;\nif (row < rows) {\n");
+        fetch(&mut t, "n", "row");
+        t.push_str("}\nfor (; row < rows; row += step) {\nconst unsigned long long at = row * columns;\n");
         let _ = writeln!(t, "{each}");
         for i in 0..self.ins {
-            let _ = writeln!(t, "v{i}[q] = in ? in{i}[at + j] : 0.0f;");
+            let _ = writeln!(t, "v{i}[q] = n{i}[q];");
         }
+        t.push_str("}\nif (row + step < rows) {\n");
+        fetch(&mut t, "n", "(row + step)");
         t.push_str("}\nfloat m = 0.0f;\n");
         if self.max {
             let _ =
@@ -279,16 +296,17 @@ impl RowKernel {
     /// One block per row, the row's terms in shared memory. The first input is read once, the others once or
     /// twice; whole chunks of the row rule are summed by one warp each, out of shared memory and without bank
     /// conflicts; at most 32 chunk sums fold in every warp.
-    fn shared_text(&self, threads: u32, vector: bool) -> String {
+    fn shared_text(&self, threads: u32, vector: bool, buffers: u32) -> String {
         let mut t = self.head();
         let warps = threads / 32;
         let _ = writeln!(
             t,
-            "extern __shared__ float4 row_memory[];\nfloat* terms = reinterpret_cast<float*>(row_memory);"
+            "extern __shared__ float4 row_memory[];\nfloat* const memory = reinterpret_cast<float*>(row_memory);"
         );
-        let _ = writeln!(t, "__shared__ float best[{warps}], parts[32];");
-        t.push_str("for (unsigned long long row = blockIdx.x; row < rows; row += gridDim.x) {\n");
-        t.push_str("const unsigned long long at = row * columns;\nconst unsigned width = (unsigned)columns;\nfloat m = 0.0f;\n");
+        let _ = writeln!(
+            t,
+            "__shared__ float best[{warps}], parts[32];\nconst unsigned width = (unsigned)columns;"
+        );
         // A thread always works on the same elements, so only the sums need barriers.
         let each = |body: &str| -> String {
             if vector {
@@ -332,15 +350,37 @@ impl RowKernel {
         };
         let result = if vector { "float r[4];\n" } else { "float r;\n" };
         let r = if vector { "r[e]" } else { "r" };
+        // The first input's row comes by asynchronous copies, which a thread waits for by itself, since it
+        // reads what it copied.
+        let (at, bytes, cache) = if vector { ("j0", 16, "cg") } else { ("j", 4, "ca") };
+        let fetch = |row: &str, to: &str| -> String {
+            let copy = format!(
+                "{{ const unsigned to = (unsigned)__cvta_generic_to_shared({to} + {at}); asm volatile(\"cp.async.{cache}.shared.global [%0], [%1], {bytes};\" :: \"r\"(to), \"l\"(in0 + {row} * columns + {at}) : \"memory\"); }}"
+            );
+            format!("{}asm volatile(\"cp.async.commit_group;\" ::: \"memory\");\n", each(&copy))
+        };
+        t.push_str("unsigned turn = 0;\n");
+        if buffers == 2 {
+            let _ = writeln!(
+                t,
+                "if (blockIdx.x < rows) {{\n{}}}",
+                fetch("(unsigned long long)blockIdx.x", "memory")
+            );
+        }
+        t.push_str("for (unsigned long long row = blockIdx.x; row < rows; row += gridDim.x, turn ^= 1) {\n");
+        t.push_str("const unsigned long long at = row * columns;\nfloat m = 0.0f;\n");
+        if buffers == 2 {
+            t.push_str("float* const terms = memory + turn * width;\nif (row + gridDim.x < rows) {\n");
+            t.push_str(&fetch("(row + gridDim.x)", "(memory + (turn ^ 1) * width)"));
+            t.push_str("asm volatile(\"cp.async.wait_group 1;\" ::: \"memory\");\n} else {\nasm volatile(\"cp.async.wait_group 0;\" ::: \"memory\");\n}\n");
+        } else {
+            t.push_str("float* const terms = memory;\n");
+            t.push_str(&fetch("row", "terms"));
+            t.push_str("asm volatile(\"cp.async.wait_group 0;\" ::: \"memory\");\n");
+        }
         if self.max {
             t.push_str("m = -__int_as_float(0x7f800000);\n");
-            let stash =
-                if vector { "*reinterpret_cast<float4*>(terms + j0) = q0;\n" } else { "terms[j] = x0;\n" };
-            let body = format!(
-                "{}{stash}{}",
-                load(0, "(in0 + at)"),
-                lanes(&format!("if ({} > m) m = {};", x(0), x(0)))
-            );
+            let body = format!("{}{}", load(0, "terms"), lanes(&format!("if ({} > m) m = {};", x(0), x(0))));
             t.push_str(&each(&body));
             t.push_str("#pragma unroll\nfor (int o = 16; o > 0; o /= 2) { const float other = __shfl_xor_sync(0xffffffffu, m, o); if (other > m) m = other; }\n");
             let _ = writeln!(
@@ -350,10 +390,7 @@ impl RowKernel {
         }
         let mut body = String::new();
         for i in 0..self.ins {
-            body.push_str(&load(
-                i,
-                &if i == 0 && self.max { "terms".to_string() } else { format!("(in{i} + at)") },
-            ));
+            body.push_str(&load(i, &if i == 0 { "terms".to_string() } else { format!("(in{i} + at)") }));
         }
         body.push_str(result);
         body.push_str(&lanes(&format!("{r} = {};", self.term_call(x))));
@@ -394,18 +431,18 @@ impl RowKernel {
         t
     }
 
-    /// One block of 16 warps per row. The row is read three times (maximum, sum, result), the second and
+    /// One block of 32 warps per row. The row is read three times (maximum, sum, result), the second and
     /// third time mostly from the L2 cache. Each warp sums whole chunks of the row rule; the chunk sums go
     /// through `partial` level by level.
     fn long_text(&self) -> String {
         let mut t = self.head();
-        t.push_str("__shared__ float best[16];\n");
+        t.push_str("__shared__ float best[32];\n");
         t.push_str("for (unsigned long long row = blockIdx.x; row < rows; row += gridDim.x) {\n");
         t.push_str("const unsigned long long at = row * columns;\nfloat m = 0.0f;\n");
         if self.max {
-            t.push_str("m = -__int_as_float(0x7f800000);\nfor (unsigned long long j = threadIdx.x; j < columns; j += 512) { const float x = in0[at + j]; if (x > m) m = x; }\n");
+            t.push_str("m = -__int_as_float(0x7f800000);\nfor (unsigned long long j = threadIdx.x; j < columns; j += 1024) { const float x = in0[at + j]; if (x > m) m = x; }\n");
             t.push_str("for (int o = 16; o > 0; o /= 2) { const float other = __shfl_xor_sync(0xffffffffu, m, o); if (other > m) m = other; }\n");
-            t.push_str("if (lane == 0) best[warp] = m;\n__syncthreads();\nfor (int w = 0; w < 16; ++w) if (best[w] > m) m = best[w];\nm = __fadd_rn(m, 0.0f);\n");
+            t.push_str("if (lane == 0) best[warp] = m;\n__syncthreads();\nfor (int w = 0; w < 32; ++w) if (best[w] > m) m = best[w];\nm = __fadd_rn(m, 0.0f);\n");
         }
         let x = |i: usize| format!("in{i}[at + j]");
         let _ = writeln!(
@@ -414,13 +451,13 @@ impl RowKernel {
         );
         let _ = writeln!(
             t,
-            "for (unsigned long long c = warp; c < count; c += 16) {{ float s = 0.0f; const unsigned long long end = columns < (c + 1) * {CHUNK} ? columns : (c + 1) * {CHUNK};\n#pragma unroll 8\nfor (unsigned long long j = c * {CHUNK} + lane; j < end; j += 32) s = __fadd_rn(s, {});",
+            "for (unsigned long long c = warp; c < count; c += 32) {{ float s = 0.0f; const unsigned long long end = columns < (c + 1) * {CHUNK} ? columns : (c + 1) * {CHUNK};\n#pragma unroll 8\nfor (unsigned long long j = c * {CHUNK} + lane; j < end; j += 32) s = __fadd_rn(s, {});",
             self.term_call(x)
         );
         t.push_str("for (int o = 16; o > 0; o /= 2) s = __fadd_rn(s, __shfl_down_sync(0xffffffffu, s, o));\nif (lane == 0) sums[c] = s; }\n__syncthreads();\n");
         let _ = writeln!(
             t,
-            "while (count > 1) {{ float* next = sums + count; const unsigned long long groups = (count + {CHUNK} - 1) / {CHUNK};\nfor (unsigned long long c = warp; c < groups; c += 16) {{ float s = 0.0f; const unsigned long long end = count < (c + 1) * {CHUNK} ? count : (c + 1) * {CHUNK};\nfor (unsigned long long j = c * {CHUNK} + lane; j < end; j += 32) s = __fadd_rn(s, sums[j]);\nfor (int o = 16; o > 0; o /= 2) s = __fadd_rn(s, __shfl_down_sync(0xffffffffu, s, o));\nif (lane == 0) next[c] = s; }}\n__syncthreads(); sums = next; count = groups; }}\nconst float s = sums[0];"
+            "while (count > 1) {{ float* next = sums + count; const unsigned long long groups = (count + {CHUNK} - 1) / {CHUNK};\nfor (unsigned long long c = warp; c < groups; c += 32) {{ float s = 0.0f; const unsigned long long end = count < (c + 1) * {CHUNK} ? count : (c + 1) * {CHUNK};\nfor (unsigned long long j = c * {CHUNK} + lane; j < end; j += 32) s = __fadd_rn(s, sums[j]);\nfor (int o = 16; o > 0; o /= 2) s = __fadd_rn(s, __shfl_down_sync(0xffffffffu, s, o));\nif (lane == 0) next[c] = s; }}\n__syncthreads(); sums = next; count = groups; }}\nconst float s = sums[0];"
         );
         if self.labels.is_some() {
             t.push_str("const unsigned label = labels[row];\n");
@@ -435,7 +472,7 @@ impl RowKernel {
             let hit = if self.labels.is_some() { "(j == label ? 1.0f : 0.0f)" } else { "0.0f" };
             let _ = writeln!(
                 t,
-                "#pragma unroll 4\nfor (unsigned long long j = threadIdx.x; j < columns; j += 512) {{ out[at + j] = {}; }}",
+                "#pragma unroll 4\nfor (unsigned long long j = threadIdx.x; j < columns; j += 1024) {{ out[at + j] = {}; }}",
                 self.post_call(x, &self.term_call(x), hit)
             );
         }
@@ -444,13 +481,17 @@ impl RowKernel {
     }
 }
 
+/// Threads of a block that takes a long row.
+const LONG_THREADS: u32 = 1024;
+
 /// How rows of a given length are shared out on CUDA. It changes the speed, not the sums.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Variant {
-    /// A warp per row, so many elements per lane in registers.
-    Warp { per_lane: usize },
-    /// A block per row, the row in shared memory; four elements per access where rows divide by four.
-    Shared { threads: u32, vector: bool },
+    /// A warp per row, so many elements per lane in registers, all of them used or not.
+    Warp { per_lane: usize, exact: bool },
+    /// A block per row, the row in shared memory, the next one on its way into a second buffer if there is
+    /// room; four elements per access where rows divide by four.
+    Shared { threads: u32, vector: bool, buffers: u32 },
     /// A block per row that does not fit into shared memory.
     Long,
 }
@@ -458,9 +499,9 @@ enum Variant {
 impl Variant {
     fn name(self) -> String {
         match self {
-            Variant::Warp { per_lane } => format!("warp{per_lane}"),
-            Variant::Shared { threads, vector } => {
-                format!("shared{threads}{}", if vector { "v" } else { "" })
+            Variant::Warp { per_lane, exact } => format!("warp{per_lane}{}", if exact { "e" } else { "" }),
+            Variant::Shared { threads, vector, buffers } => {
+                format!("shared{threads}x{buffers}{}", if vector { "v" } else { "" })
             }
             Variant::Long => "long".into(),
         }
@@ -468,7 +509,10 @@ impl Variant {
 
     fn of(columns: usize) -> Variant {
         match columns {
-            0..=256 => Variant::Warp { per_lane: columns.div_ceil(LANES).next_power_of_two() },
+            0..=256 => {
+                let per_lane = columns.div_ceil(LANES).next_power_of_two();
+                Variant::Warp { per_lane, exact: columns == per_lane * LANES }
+            }
             // 96 KiB of shared memory is what every supported GPU has, and at most 32 chunks.
             257..=24576 => {
                 let threads = if columns <= 1024 {
@@ -478,7 +522,8 @@ impl Variant {
                 } else {
                     512
                 };
-                Variant::Shared { threads, vector: columns.is_multiple_of(4) }
+                let buffers = if columns <= 12288 { 2 } else { 1 };
+                Variant::Shared { threads, vector: columns.is_multiple_of(4), buffers }
             }
             _ => Variant::Long,
         }
