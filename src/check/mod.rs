@@ -311,11 +311,11 @@ impl fmt::Display for Row {
     }
 }
 
-/// Whether a filter asks for a property of an op: `softmax::grad` for that op and properties with that in
-/// their name, anything without `::` for names of either that contain it.
+/// Whether a filter asks for a property of an op: `softmax::gradient` for just that, `softmax::` for all of
+/// that op, anything without `::` for names of either that contain it.
 fn matches(filter: &str, op: &str, property: Property) -> bool {
     match filter.split_once("::") {
-        Some((name, part)) => op == name && property.name().contains(part),
+        Some((name, part)) => op == name && (part.is_empty() || property.name() == part),
         None => op.contains(filter) || property.name().contains(filter),
     }
 }

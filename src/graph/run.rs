@@ -7,7 +7,7 @@ use super::{Graph, Source, What};
 use crate::device::cuda::CudaGraph;
 use crate::device::{AnyBuffer, Backend, Buffer, DType, Device, Meta};
 use crate::error::{Error, ErrorKind, Result};
-use crate::ops::{AnyOp, CpuRun, CudaRun, Val};
+use crate::ops::{AnyOp, CpuRun, CudaRun, Gpu, Val};
 use crate::optim::Optimizer;
 use crate::session::Param;
 use crate::shape::Shape;
@@ -219,7 +219,7 @@ impl Compiled {
         let mut modules: Vec<(String, String)> = Vec::new();
         for i in &self.instructions {
             let metas: Vec<Meta> = i.ins.iter().map(|x| x.1).collect();
-            modules.extend(i.op.cuda_modules(&metas, cuda.sm_count()));
+            modules.extend(i.op.cuda_modules(&metas, &Gpu::of(cuda)));
         }
         modules.extend(optimizer.map(Optimizer::cuda_module));
         modules.sort();

@@ -5,7 +5,7 @@
 use super::map::{self, Access};
 use super::program::Program;
 use super::{
-    Attr, Attrs, Bound, CpuRun, CudaRun, Io, Op, Recorder, RefIn, Reject, Sample, SampleIn, Val, dims,
+    Attr, Attrs, Bound, CpuRun, CudaRun, Gpu, Io, Op, Recorder, RefIn, Reject, Sample, SampleIn, Val, dims,
     sample_shapes,
 };
 use crate::device::Meta;
@@ -77,7 +77,7 @@ macro_rules! rows {
                 map::run_cuda(&self.program(), &plain(run.shape, Self::ARITY), run)
             }
 
-            fn cuda_modules(&self, ins: &[Meta], _sm_count: u32) -> Vec<(String, String)> {
+            fn cuda_modules(&self, ins: &[Meta], _gpu: &Gpu) -> Vec<(String, String)> {
                 vec![map::module(&self.program(), &ins[0].shape, &plain(ins[0].shape, Self::ARITY))]
             }
 

@@ -3,7 +3,7 @@
 use super::map::{self, Access};
 use super::program::Program;
 use super::{
-    Attr, Attrs, Bound, CpuRun, CudaRun, Io, Op, Recorder, RefIn, Reject, Sample, SampleIn, Val, dims,
+    Attr, Attrs, Bound, CpuRun, CudaRun, Gpu, Io, Op, Recorder, RefIn, Reject, Sample, SampleIn, Val, dims,
     floats, mismatch, sample_shapes,
 };
 use crate::device::cuda::Args;
@@ -135,7 +135,7 @@ impl Op for BroadcastTo {
         map::run_cuda(&identity(), &[self.map.access(&run.metas[0].shape)], run)
     }
 
-    fn cuda_modules(&self, ins: &[Meta], _sm_count: u32) -> Vec<(String, String)> {
+    fn cuda_modules(&self, ins: &[Meta], _gpu: &Gpu) -> Vec<(String, String)> {
         vec![map::module(&identity(), &self.shape, &[self.map.access(&ins[0].shape)])]
     }
 
@@ -255,7 +255,7 @@ impl Op for Reshape {
         run.cuda.copy(run.out, run.ins[0], run.shape.numel() * 4)
     }
 
-    fn cuda_modules(&self, _ins: &[Meta], _sm_count: u32) -> Vec<(String, String)> {
+    fn cuda_modules(&self, _ins: &[Meta], _gpu: &Gpu) -> Vec<(String, String)> {
         Vec::new()
     }
 
@@ -320,7 +320,7 @@ impl Op for Detach {
         run.cuda.copy(run.out, run.ins[0], run.shape.numel() * 4)
     }
 
-    fn cuda_modules(&self, _ins: &[Meta], _sm_count: u32) -> Vec<(String, String)> {
+    fn cuda_modules(&self, _ins: &[Meta], _gpu: &Gpu) -> Vec<(String, String)> {
         Vec::new()
     }
 
@@ -480,7 +480,7 @@ impl Op for Permute {
         run.cuda.launch(kernel, [tiles.min(1 << 20) as u32, 1, 1], 256, 0, &args)
     }
 
-    fn cuda_modules(&self, ins: &[Meta], _sm_count: u32) -> Vec<(String, String)> {
+    fn cuda_modules(&self, ins: &[Meta], _gpu: &Gpu) -> Vec<(String, String)> {
         let from = &ins[0].shape;
         match (as_transpose(&self.order, from), self.shape(ins)) {
             (None, Ok(out)) => vec![map::module(&identity(), &out.shape, &[self.access(from)])],

@@ -5,7 +5,7 @@ use super::program::Program;
 use super::rows::RowKernel;
 use super::softmax::{SoftmaxBwd, depth, exp_shifted, softmax_rows};
 use super::{
-    Attrs, Bound, CpuRun, CudaRun, Io, Op, Recorder, RefIn, Reject, Sample, SampleIn, Val, dims, floats,
+    Attrs, Bound, CpuRun, CudaRun, Gpu, Io, Op, Recorder, RefIn, Reject, Sample, SampleIn, Val, dims, floats,
     layout, mismatch, reduce, typed,
 };
 use crate::device::{DType, Device, Meta};
@@ -51,19 +51,19 @@ fn row_loss() -> RowKernel {
     RowKernel {
         name: "cross_entropy",
         term: exp_shifted(),
-        post: Program::trace(6, |v| vec![v[2].log() - (v[0] - v[1])]),
+        post: Program::trace(7, |v| vec![v[2].log() - (v[0] - v[1])]),
         labels: Some(1),
         per_row: true,
         ..softmax_rows()
     }
 }
 
-/// Gradient of one row: `(t / s - hit) * (g / rows)`.
+/// Gradient of one row: `(t (1 / s) - hit) * (g (1 / rows))`.
 fn row_gradient(rows: usize) -> RowKernel {
     let inv = f64::from(inverse(rows));
     RowKernel {
         name: "cross_entropy_bwd",
-        post: Program::trace(6, |v| vec![(v[3] / v[2] - v[4]) * (v[5] * Real::c(inv))]),
+        post: Program::trace(7, |v| vec![(v[3] * v[6] - v[4]) * (v[5] * Real::c(inv))]),
         labels: Some(1),
         scalar: Some(2),
         per_row: false,
@@ -90,10 +90,11 @@ impl Op for CrossEntropy {
 
     fn workspace(&self, ins: &[Meta], device: &Device) -> usize {
         let (rows, columns) = (ins[0].shape.rows(), ins[0].shape.last());
-        if device.is_cuda() {
-            rows + RowKernel::workspace(rows, columns).max(reduce::sum_all_workspace(rows))
-        } else {
-            rows + reduce::long_row_scratch(rows)
+        rows + match device.as_cuda() {
+            Some(cuda) => {
+                RowKernel::workspace(rows, columns, &Gpu::of(cuda)).max(reduce::sum_all_workspace(rows))
+            }
+            None => reduce::long_row_scratch(rows),
         }
     }
 
@@ -125,8 +126,8 @@ impl Op for CrossEntropy {
         )
     }
 
-    fn cuda_modules(&self, ins: &[Meta], _sm_count: u32) -> Vec<(String, String)> {
-        vec![row_loss().module(ins[0].shape.last()), reduce::plain_module()]
+    fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<(String, String)> {
+        vec![row_loss().module(ins[0].shape.last(), gpu), reduce::plain_module()]
     }
 
     fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {
@@ -223,7 +224,9 @@ impl Op for CrossEntropyBwd {
     }
 
     fn workspace(&self, ins: &[Meta], device: &Device) -> usize {
-        if device.is_cuda() { RowKernel::workspace(ins[0].shape.rows(), ins[0].shape.last()) } else { 0 }
+        device
+            .as_cuda()
+            .map_or(0, |cuda| RowKernel::workspace(ins[0].shape.rows(), ins[0].shape.last(), &Gpu::of(cuda)))
     }
 
     fn cpu(&self, run: CpuRun<'_>) {
@@ -234,8 +237,8 @@ impl Op for CrossEntropyBwd {
         row_gradient(run.shape.rows()).run_cuda(run.shape.last(), run)
     }
 
-    fn cuda_modules(&self, ins: &[Meta], _sm_count: u32) -> Vec<(String, String)> {
-        vec![row_gradient(ins[0].shape.rows()).module(ins[0].shape.last())]
+    fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<(String, String)> {
+        vec![row_gradient(ins[0].shape.rows()).module(ins[0].shape.last(), gpu)]
     }
 
     fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, v: Val) -> Result<Vec<Option<Val>>> {
@@ -339,7 +342,7 @@ impl Op for Mse {
         )
     }
 
-    fn cuda_modules(&self, _ins: &[Meta], _sm_count: u32) -> Vec<(String, String)> {
+    fn cuda_modules(&self, _ins: &[Meta], _gpu: &Gpu) -> Vec<(String, String)> {
         vec![reduce::square_error_module(), reduce::plain_module()]
     }
 

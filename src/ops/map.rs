@@ -3,7 +3,7 @@
 
 use super::program::{BLOCK, Program, Registers};
 use super::{
-    Attr, Attrs, Bound, CpuRun, CudaRun, Io, Op, Recorder, RefIn, Reject, Sample, SampleIn, Val, dims,
+    Attr, Attrs, Bound, CpuRun, CudaRun, Gpu, Io, Op, Recorder, RefIn, Reject, Sample, SampleIn, Val, dims,
 };
 use crate::device::cuda::{Args, Cuda};
 use crate::device::{DType, Meta};
@@ -410,7 +410,7 @@ impl Op for Map {
         run_cuda(&self.program, &self.accesses(run.metas), run)
     }
 
-    fn cuda_modules(&self, ins: &[Meta], _sm_count: u32) -> Vec<(String, String)> {
+    fn cuda_modules(&self, ins: &[Meta], _gpu: &Gpu) -> Vec<(String, String)> {
         vec![module(&self.program, &self.shape, &self.accesses(ins))]
     }
 

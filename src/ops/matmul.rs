@@ -3,7 +3,7 @@
 
 use super::matmul_plan::{self, MatmulPlan};
 use super::{
-    Attr, Attrs, Bound, CpuRun, CudaRun, Io, Op, Recorder, RefIn, Reject, Sample, SampleIn, Val, dims,
+    Attr, Attrs, Bound, CpuRun, CudaRun, Gpu, Io, Op, Recorder, RefIn, Reject, Sample, SampleIn, Val, dims,
     floats, layout, mismatch,
 };
 use crate::device::cpu::gemm::Gemm;
@@ -219,8 +219,8 @@ macro_rules! product_op {
                 self.of(run.metas)?.cuda(run)
             }
 
-            fn cuda_modules(&self, ins: &[Meta], sm_count: u32) -> Vec<(String, String)> {
-                self.of(ins).map_or(Vec::new(), |p| p.modules(sm_count))
+            fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<(String, String)> {
+                self.of(ins).map_or(Vec::new(), |p| p.modules(gpu.sm_count))
             }
 
             fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {
@@ -342,8 +342,8 @@ impl Op for Linear {
         Linear::of(run.metas)?.cuda(run)
     }
 
-    fn cuda_modules(&self, ins: &[Meta], sm_count: u32) -> Vec<(String, String)> {
-        Linear::of(ins).map_or(Vec::new(), |p| p.modules(sm_count))
+    fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<(String, String)> {
+        Linear::of(ins).map_or(Vec::new(), |p| p.modules(gpu.sm_count))
     }
 
     fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {

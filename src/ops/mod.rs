@@ -139,6 +139,22 @@ impl CpuRun<'_> {
     }
 }
 
+/// What kernels are chosen by on a GPU. The choice changes the speed, never a bit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gpu {
+    /// Multiprocessors.
+    pub sm_count: u32,
+    /// Bytes of shared memory a block can have.
+    pub shared: usize,
+}
+
+impl Gpu {
+    /// That of an open device.
+    pub fn of(cuda: &Cuda) -> Gpu {
+        Gpu { sm_count: cuda.sm_count(), shared: cuda.max_shared_per_block() }
+    }
+}
+
 /// What a CUDA kernel launch gets.
 pub struct CudaRun<'a> {
     /// The device.
@@ -335,7 +351,7 @@ pub trait Op: Clone + PartialEq + Debug + Sized {
     fn cuda(&self, run: &CudaRun<'_>) -> Result<()>;
 
     /// The CUDA modules the launch will want, as (name, source), for compiling ahead.
-    fn cuda_modules(&self, ins: &[Meta], sm_count: u32) -> Vec<(String, String)>;
+    fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<(String, String)>;
 
     /// For an elementwise op or broadcast: the program it applies to its inputs, broadcast by NumPy's rule.
     /// This is what fusion joins.
@@ -427,8 +443,8 @@ macro_rules! any_op {
             }
 
             /// See [`Op::cuda_modules`].
-            pub fn cuda_modules(&self, ins: &[Meta], sm_count: u32) -> Vec<(String, String)> {
-                match self { $(AnyOp::$op(op) => op.cuda_modules(ins, sm_count),)* }
+            pub fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<(String, String)> {
+                match self { $(AnyOp::$op(op) => op.cuda_modules(ins, gpu),)* }
             }
 
             /// See [`Op::as_program`].

@@ -6,7 +6,8 @@
 
 use super::map::grid;
 use super::{
-    Attr, Attrs, Bound, CpuRun, CudaRun, Io, Op, Recorder, RefIn, Reject, Sample, Val, dims, sample_shapes,
+    Attr, Attrs, Bound, CpuRun, CudaRun, Gpu, Io, Op, Recorder, RefIn, Reject, Sample, Val, dims,
+    sample_shapes,
 };
 use crate::device::cuda::Args;
 use crate::device::{DType, Meta};
@@ -46,7 +47,7 @@ impl Op for Full {
         }
     }
 
-    fn cuda_modules(&self, _ins: &[Meta], _sm_count: u32) -> Vec<(String, String)> {
+    fn cuda_modules(&self, _ins: &[Meta], _gpu: &Gpu) -> Vec<(String, String)> {
         Vec::new()
     }
 
@@ -184,7 +185,7 @@ macro_rules! random_op {
                 draw_cuda(self.seed, self.counter, keep(self), run)
             }
 
-            fn cuda_modules(&self, _ins: &[Meta], _sm_count: u32) -> Vec<(String, String)> {
+            fn cuda_modules(&self, _ins: &[Meta], _gpu: &Gpu) -> Vec<(String, String)> {
                 vec![module()]
             }
 

@@ -5,7 +5,7 @@
 
 use super::map::grid;
 use super::{
-    Attr, Attrs, Bound, CpuRun, CudaRun, Io, Op, Recorder, RefIn, Reject, Sample, SampleIn, Val, dims,
+    Attr, Attrs, Bound, CpuRun, CudaRun, Gpu, Io, Op, Recorder, RefIn, Reject, Sample, SampleIn, Val, dims,
     floats, layout,
 };
 use crate::device::cpu::pool::Pool;
@@ -360,7 +360,7 @@ macro_rules! reduction {
                 Ok(())
             }
 
-            fn cuda_modules(&self, _ins: &[Meta], _sm_count: u32) -> Vec<(String, String)> {
+            fn cuda_modules(&self, _ins: &[Meta], _gpu: &Gpu) -> Vec<(String, String)> {
                 vec![plain_module()]
             }
 

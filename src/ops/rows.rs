@@ -4,7 +4,7 @@
 
 use super::map::{self, grid};
 use super::program::{BLOCK, Program, Registers};
-use super::{CpuRun, CudaRun};
+use super::{CpuRun, CudaRun, Gpu};
 use crate::device::cpu::simd::simd_fn;
 use crate::device::cuda::Args;
 use crate::error::Result;
@@ -12,8 +12,8 @@ use crate::numerics::sum::{self, CHUNK, LANES, Tree};
 use std::fmt::Write;
 
 /// How a row becomes its results. With `x` the row's elements of each input:
-/// `m = max x0` (NaN ignored), `t = term(x…, m)`, `s = Σ t` by the row rule, `y = post(x…, m, s, t, hit, g)`
-/// where `hit` is 1 at the row's label and 0 elsewhere and `g` is a scalar input.
+/// `m = max x0` (NaN ignored), `t = term(x…, m)`, `s = Σ t` by the row rule, `r = 1 / s`,
+/// `y = post(x…, m, s, t, hit, g, r)` where `hit` is 1 at the row's label and 0 elsewhere and `g` is a scalar input.
 #[derive(Clone, Debug)]
 pub(crate) struct RowKernel {
     /// Kernel name in traces.
@@ -75,7 +75,8 @@ impl RowKernel {
             let (mut term, mut post) = (Registers::new(&self.term), Registers::new(&self.post));
             let mut t = [0.0f32; CHUNK];
             let fill = BLOCK.min(columns);
-            let (mut m_block, mut s_block, g_block) = ([0.0f32; BLOCK], [0.0f32; BLOCK], [g; BLOCK]);
+            let (mut m_block, mut s_block, mut r_block) = ([0.0f32; BLOCK], [0.0f32; BLOCK], [0.0f32; BLOCK]);
+            let g_block = [g; BLOCK];
             for (i, out) in out.chunks_mut(width).enumerate() {
                 let row = task * rows_per_task + i;
                 let at = row * columns;
@@ -100,6 +101,7 @@ impl RowKernel {
                 }
                 let s = tree.finish();
                 s_block[..fill].fill(s);
+                r_block[..fill].fill(1.0 / s);
                 let label = labels.get(row).map_or(usize::MAX, |&l| l as usize);
                 let results = out.len();
                 for (b, out) in out.chunks_mut(BLOCK).enumerate() {
@@ -115,10 +117,10 @@ impl RowKernel {
                     for (a, x) in args.iter_mut().zip(&ins[..self.ins]) {
                         *a = &x[at + start..at + start + n];
                     }
-                    let rest: [&[f32]; 5] =
-                        [&m_block[..n], &s_block[..n], &terms[..n], &hit[..n], &g_block[..n]];
-                    args[self.ins..self.ins + 5].copy_from_slice(&rest);
-                    post.run(simd, &self.post, &args[..self.ins + 5], out);
+                    let rest: [&[f32]; 6] =
+                        [&m_block, &s_block, &terms, &hit, &g_block, &r_block].map(|b| &b[..n]);
+                    args[self.ins..self.ins + 6].copy_from_slice(&rest);
+                    post.run(simd, &self.post, &args[..self.ins + 6], out);
                 }
                 debug_assert_eq!(results, width);
             }
@@ -126,8 +128,8 @@ impl RowKernel {
     }
 
     /// Words of workspace on CUDA: the chunk sums of long rows and the levels above them.
-    pub(crate) fn workspace(rows: usize, columns: usize) -> usize {
-        if Variant::of(columns) == Variant::Long { rows * partials(columns) } else { 0 }
+    pub(crate) fn workspace(rows: usize, columns: usize, gpu: &Gpu) -> usize {
+        if Variant::of(columns, gpu) == Variant::Long { rows * partials(columns) } else { 0 }
     }
 
     /// Queues the kernel on CUDA.
@@ -137,7 +139,8 @@ impl RowKernel {
             return Ok(());
         }
         let rows = elements / columns;
-        let (module, source) = self.module(columns);
+        let gpu = Gpu::of(run.cuda);
+        let (module, source) = self.module(columns, &gpu);
         let kernel = run.cuda.kernel(&module, &source, "rows")?;
         let mut args = Args::new();
         args.ptr(run.out);
@@ -149,7 +152,7 @@ impl RowKernel {
         for &k in self.term.consts().iter().chain(self.post.consts()) {
             args.f32(k);
         }
-        let (grid, threads, shared) = match Variant::of(columns) {
+        let (grid, threads, shared) = match Variant::of(columns, &gpu) {
             Variant::Warp { .. } => (grid(run.cuda, rows * 32), 256, 0),
             Variant::Shared { threads, buffers, .. } => {
                 let resident = 2048 / threads as usize;
@@ -166,8 +169,8 @@ impl RowKernel {
     }
 
     /// Module name and source for rows of `columns` elements.
-    pub(crate) fn module(&self, columns: usize) -> (String, String) {
-        let variant = Variant::of(columns);
+    pub(crate) fn module(&self, columns: usize, gpu: &Gpu) -> (String, String) {
+        let variant = Variant::of(columns, gpu);
         let body = match variant {
             Variant::Warp { per_lane, exact } => self.warp_text(per_lane, exact),
             Variant::Shared { threads, vector, buffers } => self.shared_text(threads, vector, buffers),
@@ -189,7 +192,7 @@ impl RowKernel {
             t.push_str("return y0;\n}\n");
         };
         function(&mut t, "term", &self.term, &["m"]);
-        function(&mut t, "post", &self.post, &["m", "s", "t", "hit", "g"]);
+        function(&mut t, "post", &self.post, &["m", "s", "t", "hit", "g", "r"]);
         t.push_str("extern \"C\" __global__ void rows(float* __restrict__ out");
         for i in 0..self.ins {
             let _ = write!(t, ", const float* __restrict__ in{i}");
@@ -228,7 +231,7 @@ impl RowKernel {
     }
 
     fn post_call(&self, x: impl Fn(usize) -> String, t: &str, hit: &str) -> String {
-        self.call("post", x, &format!("m, s, {t}, {hit}, g"), self.post.consts().len(), "kp")
+        self.call("post", x, &format!("m, s, {t}, {hit}, g, inverse"), self.post.consts().len(), "kp")
     }
 
     /// For short rows: one warp per row, the row in registers: element `lane + 32 q` is lane `lane`'s `q`-th, which is the
@@ -275,7 +278,7 @@ impl RowKernel {
             "float t[{per_lane}]; float s = 0.0f;\n{each} t[q] = {}; if (in) s = __fadd_rn(s, t[q]); }}",
             self.term_call(v)
         );
-        t.push_str("#pragma unroll\nfor (int o = 16; o > 0; o /= 2) s = __fadd_rn(s, __shfl_down_sync(0xffffffffu, s, o));\ns = __shfl_sync(0xffffffffu, s, 0);\n");
+        t.push_str("#pragma unroll\nfor (int o = 16; o > 0; o /= 2) s = __fadd_rn(s, __shfl_down_sync(0xffffffffu, s, o));\ns = __shfl_sync(0xffffffffu, s, 0);\nconst float inverse = __fdiv_rn(1.0f, s);\n");
         if self.labels.is_some() {
             t.push_str("const unsigned label = labels[row];\n");
         }
@@ -295,7 +298,7 @@ impl RowKernel {
 
     /// One block per row, the row's terms in shared memory. The first input is read once, the others once or
     /// twice; whole chunks of the row rule are summed by one warp each, out of shared memory and without bank
-    /// conflicts; at most 32 chunk sums fold in every warp.
+    /// conflicts; the chunk sums fold in every warp.
     fn shared_text(&self, threads: u32, vector: bool, buffers: u32) -> String {
         let mut t = self.head();
         let warps = threads / 32;
@@ -305,7 +308,7 @@ impl RowKernel {
         );
         let _ = writeln!(
             t,
-            "__shared__ float best[{warps}], parts[32];\nconst unsigned width = (unsigned)columns;"
+            "__shared__ float best[{warps}], parts[{PARTS}];\nconst unsigned width = (unsigned)columns;"
         );
         // A thread always works on the same elements, so only the sums need barriers.
         let each = |body: &str| -> String {
@@ -405,7 +408,7 @@ impl RowKernel {
             "float s = 0.0f; const unsigned end = width < (c + 1) * {CHUNK} ? width : (c + 1) * {CHUNK};\n#pragma unroll 8\nfor (unsigned j = c * {CHUNK} + lane; j < end; j += 32) s = __fadd_rn(s, terms[j]);"
         );
         t.push_str("#pragma unroll\nfor (int o = 16; o > 0; o /= 2) s = __fadd_rn(s, __shfl_down_sync(0xffffffffu, s, o));\nif (lane == 0) parts[c] = s; }\n__syncthreads();\n");
-        t.push_str("float s = lane < chunks ? __fadd_rn(0.0f, parts[lane]) : 0.0f;\n#pragma unroll\nfor (int o = 16; o > 0; o /= 2) s = __fadd_rn(s, __shfl_down_sync(0xffffffffu, s, o));\ns = __shfl_sync(0xffffffffu, s, 0);\n");
+        t.push_str("float s = 0.0f;\nfor (unsigned c = lane; c < chunks; c += 32) s = __fadd_rn(s, parts[c]);\n#pragma unroll\nfor (int o = 16; o > 0; o /= 2) s = __fadd_rn(s, __shfl_down_sync(0xffffffffu, s, o));\ns = __shfl_sync(0xffffffffu, s, 0);\nconst float inverse = __fdiv_rn(1.0f, s);\n");
         if self.labels.is_some() {
             t.push_str("const unsigned label = labels[row];\n");
         }
@@ -457,7 +460,7 @@ impl RowKernel {
         t.push_str("for (int o = 16; o > 0; o /= 2) s = __fadd_rn(s, __shfl_down_sync(0xffffffffu, s, o));\nif (lane == 0) sums[c] = s; }\n__syncthreads();\n");
         let _ = writeln!(
             t,
-            "while (count > 1) {{ float* next = sums + count; const unsigned long long groups = (count + {CHUNK} - 1) / {CHUNK};\nfor (unsigned long long c = warp; c < groups; c += 32) {{ float s = 0.0f; const unsigned long long end = count < (c + 1) * {CHUNK} ? count : (c + 1) * {CHUNK};\nfor (unsigned long long j = c * {CHUNK} + lane; j < end; j += 32) s = __fadd_rn(s, sums[j]);\nfor (int o = 16; o > 0; o /= 2) s = __fadd_rn(s, __shfl_down_sync(0xffffffffu, s, o));\nif (lane == 0) next[c] = s; }}\n__syncthreads(); sums = next; count = groups; }}\nconst float s = sums[0];"
+            "while (count > 1) {{ float* next = sums + count; const unsigned long long groups = (count + {CHUNK} - 1) / {CHUNK};\nfor (unsigned long long c = warp; c < groups; c += 32) {{ float s = 0.0f; const unsigned long long end = count < (c + 1) * {CHUNK} ? count : (c + 1) * {CHUNK};\nfor (unsigned long long j = c * {CHUNK} + lane; j < end; j += 32) s = __fadd_rn(s, sums[j]);\nfor (int o = 16; o > 0; o /= 2) s = __fadd_rn(s, __shfl_down_sync(0xffffffffu, s, o));\nif (lane == 0) next[c] = s; }}\n__syncthreads(); sums = next; count = groups; }}\nconst float s = sums[0], inverse = __fdiv_rn(1.0f, s);"
         );
         if self.labels.is_some() {
             t.push_str("const unsigned label = labels[row];\n");
@@ -480,6 +483,9 @@ impl RowKernel {
         t
     }
 }
+
+/// Chunk sums that a block which keeps its row in shared memory has room for.
+const PARTS: usize = 64;
 
 /// Threads of a block that takes a long row.
 const LONG_THREADS: u32 = 1024;
@@ -507,22 +513,22 @@ impl Variant {
         }
     }
 
-    fn of(columns: usize) -> Variant {
+    fn of(columns: usize, gpu: &Gpu) -> Variant {
+        // A little is left for the sums.
+        let room = gpu.shared.saturating_sub(1024) / 4;
         match columns {
             0..=256 => {
                 let per_lane = columns.div_ceil(LANES).next_power_of_two();
                 Variant::Warp { per_lane, exact: columns == per_lane * LANES }
             }
-            // 96 KiB of shared memory is what every supported GPU has, and at most 32 chunks.
-            257..=24576 => {
-                let threads = if columns <= 1024 {
-                    128
-                } else if columns <= 4096 {
-                    256
-                } else {
-                    512
+            _ if columns <= room.min(PARTS * CHUNK) => {
+                let threads = match columns {
+                    0..=1024 => 128,
+                    1025..=4096 => 256,
+                    4097..=24576 => 512,
+                    _ => 1024,
                 };
-                let buffers = if columns <= 12288 { 2 } else { 1 };
+                let buffers = if columns <= 12288.min(room / 2) { 2 } else { 1 };
                 Variant::Shared { threads, vector: columns.is_multiple_of(4), buffers }
             }
             _ => Variant::Long,

@@ -3,7 +3,7 @@
 use super::program::{Expr, Program};
 use super::rows::RowKernel;
 use super::{
-    Attrs, Bound, CpuRun, CudaRun, Io, Op, Recorder, RefIn, Reject, Sample, SampleIn, Val, dims, floats,
+    Attrs, Bound, CpuRun, CudaRun, Gpu, Io, Op, Recorder, RefIn, Reject, Sample, SampleIn, Val, dims, floats,
     layout, mismatch, reduce,
 };
 use crate::device::{Device, Meta};
@@ -13,14 +13,15 @@ use crate::scalar::{Real, Scalar};
 use crate::shape::Shape;
 use crate::tensor::Tensor;
 
-/// The row kernel of `softmax`: `t = e^(x - m)`, `y = t / s`.
+/// The row kernel of `softmax`: `t = e^(x - m)`, `y = t (1 / s)`. One reciprocal per row instead of a division
+/// per element: the divisions would cost more than the exponentials.
 pub(crate) fn softmax_rows() -> RowKernel {
     RowKernel {
         name: "softmax",
         ins: 1,
         max: true,
         term: exp_shifted(),
-        post: Program::trace(6, |v| vec![v[3] / v[2]]),
+        post: Program::trace(7, |v| vec![v[3] * v[6]]),
         labels: None,
         scalar: None,
         per_row: false,
@@ -34,7 +35,7 @@ pub(crate) fn exp_shifted() -> Program {
 
 fn log_softmax_rows() -> RowKernel {
     let post = |v: &[Expr]| vec![(v[0] - v[1]) - v[2].log()];
-    RowKernel { name: "log_softmax", post: Program::trace(6, post), ..softmax_rows() }
+    RowKernel { name: "log_softmax", post: Program::trace(7, post), ..softmax_rows() }
 }
 
 /// `y * (dy - Σ dy y)` from rows `y, dy`.
@@ -44,7 +45,7 @@ fn softmax_bwd_rows() -> RowKernel {
         ins: 2,
         max: false,
         term: Program::trace(3, |v| vec![v[1] * v[0]]),
-        post: Program::trace(7, |v| vec![v[0] * (v[1] - v[3])]),
+        post: Program::trace(8, |v| vec![v[0] * (v[1] - v[3])]),
         ..softmax_rows()
     }
 }
@@ -54,7 +55,7 @@ fn log_softmax_bwd_rows() -> RowKernel {
     RowKernel {
         name: "log_softmax_bwd",
         term: Program::trace(3, |v| vec![v[1]]),
-        post: Program::trace(7, |v| vec![v[1] - v[0].exp() * v[3]]),
+        post: Program::trace(8, |v| vec![v[1] - v[0].exp() * v[3]]),
         ..softmax_bwd_rows()
     }
 }
@@ -119,7 +120,7 @@ macro_rules! row_op {
             }
 
             fn workspace(&self, ins: &[Meta], device: &Device) -> usize {
-                if device.is_cuda() { RowKernel::workspace(ins[0].shape.rows(), ins[0].shape.last()) } else { 0 }
+                device.as_cuda().map_or(0, |cuda| RowKernel::workspace(ins[0].shape.rows(), ins[0].shape.last(), &Gpu::of(cuda)))
             }
 
             fn cpu(&self, run: CpuRun<'_>) {
@@ -130,8 +131,8 @@ macro_rules! row_op {
                 $kernel().run_cuda(run.shape.last(), run)
             }
 
-            fn cuda_modules(&self, ins: &[Meta], _sm_count: u32) -> Vec<(String, String)> {
-                vec![$kernel().module(ins[0].shape.last())]
+            fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<(String, String)> {
+                vec![$kernel().module(ins[0].shape.last(), gpu)]
             }
 
             fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {

@@ -3,14 +3,14 @@
 
 use dittograd::check::{Case, RefRecorder, Values};
 use dittograd::device::cuda::Nvrtc;
-use dittograd::ops::{AnyOp, Io, Recorder, RefIn};
+use dittograd::ops::{AnyOp, Gpu, Io, Recorder, RefIn};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-/// Multiprocessors of the GPU that launches are planned for.
-const SM_COUNT: u32 = 132;
+/// The GPU that launches are planned for.
+const GPU: Gpu = Gpu { sm_count: 132, shared: 227 * 1024 };
 /// Elements of a value above which a rule is not run for its modules: they would be the same.
 const LIMIT: usize = 5000;
 
@@ -18,7 +18,7 @@ const LIMIT: usize = 5000;
 fn modules() -> BTreeMap<String, String> {
     let mut all: BTreeMap<String, (String, String)> = BTreeMap::new();
     let mut add = |op: &AnyOp, metas: &[dittograd::device::Meta]| {
-        for (name, source) in op.cuda_modules(metas, SM_COUNT) {
+        for (name, source) in op.cuda_modules(metas, &GPU) {
             let (known, by) =
                 all.entry(name.clone()).or_insert_with(|| (source.clone(), format!("{op:?} {metas:?}")));
             assert!(
