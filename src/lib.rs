@@ -1,4 +1,11 @@
 //! A neural-network runtime with one answer, bit for bit, on every device.
+//!
+//! A tour: [`device`] is where tensors live and kernels run; [`ops`] are the operations, each with its shape
+//! rule, kernels, gradient and reference; [`tape`] records them and walks back; [`session`] is what programs are
+//! written in; [`graph`] compiles what a session records; [`nn`], [`optim`] and [`data`] make training of it;
+//! [`check`] holds every op to [`numerics`], the contract that says what the one answer is.
+//!
+#![doc = include_str!("../README.md")]
 
 pub mod check;
 pub mod data;

@@ -3,10 +3,9 @@
 use crate::out::{Out, bytes, table};
 use crate::{Answer, Global, simd};
 use dittograd::device::cpu::simd::Simd;
-use dittograd::device::cuda::{Cuda, Nvrtc};
+use dittograd::device::cuda::{Cuda, Nvrtc, cache_folder};
 use dittograd::device::{Device, cuda::Driver};
 use serde_json::{Value, json};
-use std::path::PathBuf;
 
 /// The processor's name, where the system says it.
 pub(crate) fn model() -> String {
@@ -15,18 +14,9 @@ pub(crate) fn model() -> String {
     name.map_or_else(|| std::env::consts::ARCH.to_string(), |(_, name)| name.trim().to_string())
 }
 
-/// Where compiled kernels are kept; the library decides the same way.
-fn cache_folder() -> String {
-    let var = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
-    if let Some(given) = var("DITTOGRAD_CACHE") {
-        return if given.as_os_str() == "off" { "off".into() } else { given.display().to_string() };
-    }
-    let base = var("XDG_CACHE_HOME").filter(|p| p.is_absolute());
-    let home = || var("HOME").filter(|p| p.is_absolute()).map(|p| p.join(".cache"));
-    match base.or_else(home) {
-        Some(base) => base.join("dittograd").display().to_string(),
-        None => "a private folder among the temporary files".into(),
-    }
+/// Where compiled kernels are kept.
+fn kernel_cache() -> String {
+    cache_folder().map_or("off".into(), |folder| folder.display().to_string())
 }
 
 /// The GPUs, or why there are none.
@@ -58,7 +48,7 @@ pub(crate) fn run(global: &Global, out: &Out) -> Answer {
         Err(crate::Fail::Library(e)) => e.to_string(),
         Err(e) => return Err(e),
     };
-    let cache = cache_folder();
+    let cache = kernel_cache();
     if out.json() {
         let describe = |d: &Device| {
             d.as_cuda().map_or(Value::Null, |c| {

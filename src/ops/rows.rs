@@ -155,7 +155,7 @@ impl RowKernel {
         let (grid, threads, shared) = match Variant::of(columns, &gpu) {
             Variant::Warp { .. } => (grid(run.cuda, rows * 32), 256, 0),
             Variant::Shared { threads, buffers, .. } => {
-                let resident = 2048 / threads as usize;
+                let resident = (2048 / threads as usize).min(32);
                 (
                     [rows.min(run.cuda.sm_count() as usize * resident) as u32, 1, 1],
                     threads,
@@ -522,11 +522,13 @@ impl Variant {
                 Variant::Warp { per_lane, exact: columns == per_lane * LANES }
             }
             _ if columns <= room.min(PARTS * CHUNK) => {
+                // Each thread takes about 32 elements: more threads wait for each other longer than they help.
                 let threads = match columns {
-                    0..=1024 => 128,
-                    1025..=4096 => 256,
-                    4097..=24576 => 512,
-                    _ => 1024,
+                    0..=1024 => 32,
+                    1025..=2048 => 64,
+                    2049..=4096 => 128,
+                    4097..=8192 => 256,
+                    _ => 512,
                 };
                 let buffers = if columns <= 12288.min(room / 2) { 2 } else { 1 };
                 Variant::Shared { threads, vector: columns.is_multiple_of(4), buffers }

@@ -105,7 +105,7 @@ fn digest(key: Key, version: &[u8], payload: &[u8]) -> blake3::Hash {
 
 /// The folder of this user: `DITTOGRAD_CACHE` (`off` for none), `XDG_CACHE_HOME/dittograd`,
 /// `~/.cache/dittograd`, or a private folder among the temporary files.
-pub(super) fn folder() -> Option<PathBuf> {
+pub fn folder() -> Option<PathBuf> {
     folder_from(&|name| std::env::var_os(name).filter(|value| !value.is_empty()))
 }
 

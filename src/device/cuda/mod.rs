@@ -21,6 +21,7 @@ mod pool;
 mod tests;
 
 pub use args::{Args, MAX_ARGS};
+pub use cache::folder as cache_folder;
 pub use context::Cuda;
 pub use driver::Driver;
 pub use graph::CudaGraph;
