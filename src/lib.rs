@@ -16,6 +16,7 @@ pub mod nn;
 pub mod numerics;
 pub mod ops;
 pub mod optim;
+pub mod params;
 pub mod scalar;
 pub mod session;
 pub mod shape;
@@ -30,7 +31,8 @@ pub mod prelude {
     pub use crate::graph::{Batch, TrainStep};
     pub use crate::nn::{Linear, Mlp};
     pub use crate::optim::Optimizer;
-    pub use crate::session::{Grads, Param, Params, Session, Var};
+    pub use crate::params::{Param, Params};
+    pub use crate::session::{Grads, Session, Var};
     pub use crate::shape::Shape;
     pub use crate::tensor::Tensor;
 }

@@ -13,7 +13,7 @@ pub use train::{Batch, TrainStep};
 use crate::device::{AnyBuffer, DType, Meta};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ops::{AnyOp, Io, Recorder, Val, elementwise, random};
-use crate::session::Param;
+use crate::params::Param;
 use crate::shape::Shape;
 use std::fmt;
 

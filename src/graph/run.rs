@@ -9,7 +9,7 @@ use crate::device::{AnyBuffer, Backend, Buffer, DType, Device, Meta};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ops::{AnyOp, CpuRun, CudaRun, Gpu, Val};
 use crate::optim::Optimizer;
-use crate::session::Param;
+use crate::params::Param;
 use crate::shape::Shape;
 
 /// Most inputs an instruction can have.

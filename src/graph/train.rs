@@ -5,7 +5,8 @@ use crate::device::{Device, Meta};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ops::Val;
 use crate::optim::Optimizer;
-use crate::session::{Param, Params, Session, Var};
+use crate::params::{Param, Params};
+use crate::session::{Session, Var};
 use crate::tensor::Tensor;
 
 /// An input of a step: numbers or indices.
@@ -110,16 +111,8 @@ where
         let wrt: Vec<Val> = leaves.iter().map(|l| l.1).collect();
         let grads = graph.gradients(loss, &wrt)?;
         for ((p, _), g) in leaves.into_iter().zip(grads) {
-            match g {
-                Some(g) => updates.push((p, g)),
-                None => {
-                    let why = format!(
-                        "the loss does not depend on trainable parameter {}; freeze it, or use it",
-                        p.name()
-                    );
-                    return Err(Error::new("compile", ErrorKind::Gradient { why }));
-                }
-            }
+            let g = g.ok_or_else(|| p.unreached())?;
+            updates.push((p, g));
         }
         let list: Vec<&Param> = updates.iter().map(|u| &u.0).collect();
         self.optimizer.prepare(&self.device, &list)?;

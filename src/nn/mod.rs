@@ -1,7 +1,8 @@
 //! Layers and models, written once for eager and compiled runs.
 
 use crate::error::{Error, Result};
-use crate::session::{Param, Params, Var};
+use crate::params::{Param, Params};
+use crate::session::Var;
 
 /// An affine map of the last axis, with PyTorch's names, layout and initial range.
 #[derive(Clone, Debug)]

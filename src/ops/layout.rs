@@ -225,6 +225,27 @@ impl Op for BroadcastTo {
     }
 }
 
+/// What ops that only relabel their input have in common. Nothing runs where memory can be shared.
+macro_rules! view_methods {
+    () => {
+        fn is_view(&self) -> bool {
+            true
+        }
+
+        fn cpu(&self, run: CpuRun<'_>) {
+            run.out.copy_from_slice(run.ins[0]);
+        }
+
+        fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {
+            run.cuda.copy(run.out, run.ins[0], run.shape.numel() * 4)
+        }
+
+        fn cuda_modules(&self, _ins: &[Meta], _gpu: &Gpu) -> Vec<(String, String)> {
+            Vec::new()
+        }
+    };
+}
+
 /// The same elements under another shape of equal count. Shares memory with its input.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reshape {
@@ -243,21 +264,7 @@ impl Op for Reshape {
         Ok(Meta { shape: self.shape, ..x })
     }
 
-    fn is_view(&self) -> bool {
-        true
-    }
-
-    fn cpu(&self, run: CpuRun<'_>) {
-        run.out.copy_from_slice(run.ins[0]);
-    }
-
-    fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {
-        run.cuda.copy(run.out, run.ins[0], run.shape.numel() * 4)
-    }
-
-    fn cuda_modules(&self, _ins: &[Meta], _gpu: &Gpu) -> Vec<(String, String)> {
-        Vec::new()
-    }
+    view_methods!();
 
     fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {
         let x = r.meta(io.ins[0]).shape;
@@ -308,21 +315,7 @@ impl Op for Detach {
         Ok(x)
     }
 
-    fn is_view(&self) -> bool {
-        true
-    }
-
-    fn cpu(&self, run: CpuRun<'_>) {
-        run.out.copy_from_slice(run.ins[0]);
-    }
-
-    fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {
-        run.cuda.copy(run.out, run.ins[0], run.shape.numel() * 4)
-    }
-
-    fn cuda_modules(&self, _ins: &[Meta], _gpu: &Gpu) -> Vec<(String, String)> {
-        Vec::new()
-    }
+    view_methods!();
 
     fn vjp(&self, _r: &mut dyn Recorder, _io: Io<'_>, _dy: Val) -> Result<Vec<Option<Val>>> {
         Ok(vec![None])

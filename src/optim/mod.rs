@@ -9,8 +9,9 @@ use crate::device::{AnyBuffer, Backend, Buffer, Cpu, Device};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ops::map::prelude;
 use crate::ops::program::Program;
+use crate::params::{Param, Params};
 use crate::scalar::Real;
-use crate::session::{Grads, Param, Params};
+use crate::session::Grads;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::Arc;
@@ -372,16 +373,7 @@ impl Optimizer {
         let device = params.device();
         let mut items: Vec<(&Param, &AnyBuffer)> = Vec::new();
         for p in params.iter().filter(|p| p.trainable()) {
-            match grads.param(p) {
-                Some(g) => items.push((p, g)),
-                None => {
-                    let why = format!(
-                        "the loss does not depend on trainable parameter {}; freeze it, or use it",
-                        p.name()
-                    );
-                    return Err(Error::new("optimizer", ErrorKind::Gradient { why }));
-                }
-            }
+            items.push((p, grads.param(p).ok_or_else(|| p.unreached())?));
         }
         let list: Vec<&Param> = items.iter().map(|(p, _)| *p).collect();
         self.prepare(device, &list)?;

@@ -2,10 +2,8 @@
 //! (eager) or only *records* it (trace, the front half of the compiled path). Model code is written once
 //! against [`Var`] and does not know which.
 
-mod params;
 mod var;
 
-pub use params::{Param, Params};
 pub use var::{Grads, Var};
 
 use crate::device::{AnyBuffer, Device, Meta};
@@ -13,6 +11,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::graph::{Graph, Source};
 use crate::ops::random::{Bernoulli, Uniform};
 use crate::ops::{AnyOp, Recorder, Val};
+use crate::params::Param;
 use crate::scalar::Scalar;
 use crate::shape::Shape;
 use crate::tape::Tape;

@@ -1,6 +1,6 @@
 //! Handles of values, and what can be done with them.
 
-use super::{Param, Session};
+use super::Session;
 use crate::device::{AnyBuffer, Meta};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ops::layout::{AxisMap, BroadcastTo, Detach, Permute, Reshape};
@@ -8,6 +8,7 @@ use crate::ops::matmul::{Bmm, Linear, MatMul};
 use crate::ops::reduce::{Mean, Sum};
 use crate::ops::softmax::{LogSoftmax, Softmax};
 use crate::ops::{AnyOp, elementwise, loss};
+use crate::params::Param;
 use crate::scalar::Scalar;
 use crate::shape::Shape;
 use crate::tensor::Tensor;

@@ -91,6 +91,14 @@ impl Param {
         Ok(())
     }
 
+    /// The error of a trainable parameter that the loss was not computed from.
+    #[cold]
+    pub(crate) fn unreached(&self) -> Error {
+        let name = self.name();
+        let why = format!("the loss does not depend on trainable parameter {name}; freeze it, or use it");
+        Error::new("optimizer", ErrorKind::Gradient { why })
+    }
+
     pub(crate) fn version(&self) -> u64 {
         self.0.version.load(Ordering::Relaxed)
     }

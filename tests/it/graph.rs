@@ -1,0 +1,208 @@
+//! The compiled path on programs of all kinds: the passes do what they say, and eager and compiled runs of
+//! random programs, with their gradients and updates, have the same bits.
+
+use dittograd::device::cpu::simd::Simd;
+use dittograd::graph::{Graph, TrainStep};
+use dittograd::numerics::rng::Stream;
+use dittograd::ops::{Recorder, Val, elementwise};
+use dittograd::prelude::*;
+
+fn device(threads: usize) -> Device {
+    Device::cpu_with(threads, Simd::best()).unwrap()
+}
+
+/// The printed program of one step.
+fn text(params: &Params, x: &Tensor<f32>, f: impl for<'s> Fn(&[Var<'s>]) -> Result<Var<'s>>) -> String {
+    let mut step = TrainStep::new(params, Optimizer::sgd(0.0), f);
+    step.run(&[x.into()]).unwrap();
+    step.text().unwrap().to_string()
+}
+
+fn count(text: &str, word: &str) -> usize {
+    text.lines().filter(|l| l.split_whitespace().any(|w| w == word)).count()
+}
+
+#[test]
+fn chains_and_broadcasts_become_one_kernel() {
+    let d = device(1);
+    let mut params = Params::new(&d, 1);
+    let w = params.uniform("w", &[8], -1.0, 1.0).unwrap();
+    let x = Tensor::full(Shape::new(&[5, 8]).unwrap(), 0.5f32);
+    let text = text(&params, &x, |v| {
+        let w = v[0].session().param(&w)?;
+        v[0].add(w)?.tanh()?.mul(v[0])?.scale(2.0)?.sum()
+    });
+    // Forward: everything before the sum is one map; the broadcast of w is part of it.
+    assert_eq!(count(&text, "broadcast_to"), 0, "{text}");
+    assert_eq!(count(&text, "tanh") + count(&text, "mul") + count(&text, "scale"), 0, "{text}");
+    assert!(text.contains("Tanh"), "{text}");
+}
+
+#[test]
+fn equal_expressions_are_computed_once_and_dead_ones_never() {
+    let d = device(1);
+    let mut params = Params::new(&d, 1);
+    let w = params.uniform("w", &[4, 4], -1.0, 1.0).unwrap();
+    let x = Tensor::full(Shape::new(&[3, 4]).unwrap(), 0.5f32);
+    let text = text(&params, &x, |v| {
+        let w = v[0].session().param(&w)?;
+        let _dead = v[0].matmul(w)?.exp()?.softmax()?;
+        let (a, b) = (v[0].matmul(w)?, v[0].matmul(w)?);
+        a.softmax()?.mul(b.softmax()?)?.sum()
+    });
+    assert_eq!(count(&text, "softmax"), 1, "{text}");
+    // One product forward, one for the gradient of w.
+    assert_eq!(count(&text, "matmul"), 2, "{text}");
+}
+
+#[test]
+fn a_program_that_needs_too_many_registers_is_split_and_still_right() {
+    let d = device(2);
+    let run = |compiled: bool| {
+        let mut params = Params::new(&d, 5);
+        let list: Vec<Param> =
+            (0..30).map(|i| params.uniform(&format!("p{i}"), &[67], 0.5, 1.5).unwrap()).collect();
+        fn loss<'s>(list: &[Param], x: Var<'s>) -> Result<Var<'s>> {
+            let mut terms = Vec::new();
+            for (i, p) in list.iter().enumerate() {
+                terms.push(x.session().param(p)?.mul(x)?.scale(1.0 + i as f64)?.tanh()?);
+            }
+            let mut sum = terms[0];
+            for t in &terms[1..] {
+                sum = sum.mul(*t)?.add(x)?;
+            }
+            sum.mean()
+        }
+        let x = Tensor::full(Shape::new(&[67]).unwrap(), 0.75f32);
+        if compiled {
+            let mut step = TrainStep::new(&params, Optimizer::sgd(0.1), |v| loss(&list, v[0]));
+            step.run(&[(&x).into()]).unwrap();
+            step.run(&[(&x).into()]).unwrap();
+        } else {
+            let s = Session::eager(&d);
+            let mut opt = Optimizer::sgd(0.1);
+            for _ in 0..2 {
+                let l = loss(&list, s.input(&x).unwrap()).unwrap();
+                opt.step(&params, l.backward().unwrap()).unwrap();
+                s.reset();
+            }
+        }
+        params.fingerprint().unwrap()
+    };
+    assert_eq!(run(false), run(true));
+}
+
+/// One random step of a program: which operation, on which earlier values.
+#[derive(Clone, Debug)]
+struct Step {
+    kind: usize,
+    a: usize,
+    b: usize,
+}
+
+fn random_steps(stream: &mut Stream) -> Vec<Step> {
+    let n = 2 + stream.below(14);
+    (0..n).map(|i| Step { kind: stream.below(22), a: stream.below(4 + i), b: stream.below(4 + i) }).collect()
+}
+
+/// Runs the steps. All values are square matrices, or rows, columns or scalars that broadcast to them.
+fn program<'s>(params: &[Param], x: Var<'s>, size: usize, steps: &[Step]) -> Result<Var<'s>> {
+    let s = x.session();
+    let mut values = vec![x];
+    for p in params {
+        values.push(s.param(p)?);
+    }
+    for step in steps {
+        let (a, b) = (values[step.a], values[step.b]);
+        let shape = a.shape()?;
+        let value = match step.kind {
+            0 => a.add(b)?,
+            1 => a.sub(b)?,
+            2 => a.mul(b)?,
+            3 => a.div(b.square()?.scale(0.5)?.add(s.scalar(1.0)?)?)?,
+            4 => a.max(b)?,
+            5 => a.min(b)?,
+            6 => a.tanh()?,
+            7 => a.sigmoid()?,
+            8 => a.gelu()?,
+            9 => a.relu()?,
+            10 => a.clamp(-0.75, 0.5)?,
+            11 => a.square()?.scale(-0.25)?.exp()?,
+            12 => a.axpy(0.3, b)?,
+            13 => a.softmax()?,
+            14 => a.log_softmax()?,
+            15 if shape.rank() == 2 => a.mean_axes(&[0])?,
+            16 if shape.rank() == 2 => a.sum_axes(&[1])?.scale(0.1)?.reshape(&[shape.dims()[0], 1])?,
+            17 if shape.dims() == [size, size] => a.matmul(values[2])?.scale(0.2)?,
+            18 if shape.rank() == 2 => a.transpose()?.copy()?.transpose()?,
+            19 => a.detach()?.mul(b)?,
+            20 => a.dropout(0.3)?,
+            _ => a.softplus()?,
+        };
+        values.push(value);
+    }
+    // Everything counts, so that every parameter is reached.
+    let mut loss = s.scalar(0.0)?;
+    for v in values {
+        loss = loss.add(v.square()?.mean()?)?;
+    }
+    Ok(loss)
+}
+
+fn train(d: &Device, steps: &[Step], compiled: bool) -> (String, u32) {
+    let size = 9;
+    let mut params = Params::new(d, 11);
+    let list = [
+        params.uniform("row", &[size], -1.0, 1.0).unwrap(),
+        params.uniform("square", &[size, size], -1.0, 1.0).unwrap(),
+        params.uniform("scalar", &[], -1.0, 1.0).unwrap(),
+    ];
+    let mut stream = Stream::new(3, 3);
+    let x = Tensor::from_fn(Shape::new(&[size, size]).unwrap(), |_| stream.range(-1.0, 1.0));
+    let mut loss = 0.0;
+    if compiled {
+        let mut step =
+            TrainStep::new(&params, Optimizer::adamw(0.01), |v| program(&list, v[0], size, steps)).seeded(4);
+        for _ in 0..3 {
+            step.run(&[(&x).into()]).unwrap();
+            loss = step.loss().unwrap();
+        }
+    } else {
+        let s = Session::eager_seeded(d, 4);
+        let mut opt = Optimizer::adamw(0.01);
+        for _ in 0..3 {
+            let l = program(&list, s.input(&x).unwrap(), size, steps).unwrap();
+            let grads = l.backward().unwrap();
+            loss = l.item().unwrap();
+            opt.step(&params, grads).unwrap();
+            s.reset();
+        }
+    }
+    (params.fingerprint().unwrap(), loss.to_bits())
+}
+
+#[test]
+fn random_programs_have_one_answer() {
+    let mut stream = Stream::new(2024, 0);
+    let gpu = crate::table::gpu();
+    let (one, three) = (device(1), device(3));
+    for i in 0..400 {
+        let steps = random_steps(&mut stream);
+        let want = train(&one, &steps, false);
+        assert!(f32::from_bits(want.1).is_finite(), "{i} {steps:?}");
+        assert_eq!(want, train(&three, &steps, true), "program {i}: {steps:?}");
+        // Each kernel of a new program is compiled on the GPU, so fewer of them.
+        if let Some((_, gpu)) = gpu.as_ref().filter(|_| i < 12) {
+            assert_eq!(want, train(gpu, &steps, false), "cuda eager, program {i}: {steps:?}");
+            assert_eq!(want, train(gpu, &steps, true), "cuda compiled, program {i}: {steps:?}");
+        }
+    }
+}
+
+#[test]
+fn a_graph_refuses_values_it_does_not_have() {
+    let mut g = Graph::new();
+    assert!(g.record(elementwise::Exp {}.into(), &[Val(3)]).is_err());
+    assert!(g.gradients(Val(0), &[]).is_err());
+    assert_eq!((g.size(), g.to_string()), (0, String::new()));
+}
