@@ -1,18 +1,24 @@
 //! Random streams (C7): counter-based, so element `i` of a tensor is a pure function of the seed, the
 //! invocation counter and `i`, on every device and in any order of evaluation.
 
+const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+const FIRST: u64 = 0xbf58_476d_1ce4_e5b9;
+const SECOND: u64 = 0x94d0_49bb_1331_11eb;
+/// Keeps seeds and counters apart.
+const COUNTER: u64 = 0x5851_f42d_4c95_7f2d;
+
 /// The SplitMix64 step: adds the golden-ratio increment, then mixes all bits.
 pub const fn mix(x: u64) -> u64 {
-    let mut z = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    let mut z = x.wrapping_add(GOLDEN);
+    z = (z ^ (z >> 30)).wrapping_mul(FIRST);
+    z = (z ^ (z >> 27)).wrapping_mul(SECOND);
     z ^ (z >> 31)
 }
 
 /// Key of one random tensor. Seed and counter are mixed one after the other, so swapping or shifting
 /// them between each other gives another key.
 pub const fn key(seed: u64, counter: u64) -> u64 {
-    mix(mix(seed) ^ mix(counter.wrapping_add(0x5851_f42d_4c95_7f2d)))
+    mix(mix(seed) ^ mix(counter.wrapping_add(COUNTER)))
 }
 
 /// Element `i` of the uniform tensor of `key`: the top 24 bits over 2^24, so in `[0, 1)` exactly.
@@ -21,21 +27,25 @@ pub const fn uniform(key: u64, i: u64) -> f32 {
     (mix(key.wrapping_add(i)) >> 40) as f32 * (1.0 / 16_777_216.0)
 }
 
-/// The same functions as CUDA text.
-pub const CUDA: &str = r#"
-__device__ __forceinline__ unsigned long long ditto_mix(unsigned long long x) {
-    unsigned long long z = x + 0x9e3779b97f4a7c15ull;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+/// The same functions as CUDA text, with the same constants.
+pub fn cuda_text() -> String {
+    format!(
+        "
+__device__ __forceinline__ unsigned long long ditto_mix(unsigned long long x) {{
+    unsigned long long z = x + {GOLDEN:#x}ull;
+    z = (z ^ (z >> 30)) * {FIRST:#x}ull;
+    z = (z ^ (z >> 27)) * {SECOND:#x}ull;
     return z ^ (z >> 31);
-}
-__device__ __forceinline__ unsigned long long ditto_key(unsigned long long seed, unsigned long long counter) {
-    return ditto_mix(ditto_mix(seed) ^ ditto_mix(counter + 0x5851f42d4c957f2dull));
-}
-__device__ __forceinline__ float ditto_uniform(unsigned long long key, unsigned long long i) {
+}}
+__device__ __forceinline__ unsigned long long ditto_key(unsigned long long seed, unsigned long long counter) {{
+    return ditto_mix(ditto_mix(seed) ^ ditto_mix(counter + {COUNTER:#x}ull));
+}}
+__device__ __forceinline__ float ditto_uniform(unsigned long long key, unsigned long long i) {{
     return __fmul_rn((float)(unsigned)(ditto_mix(key + i) >> 40), 1.0f / 16777216.0f);
+}}
+"
+    )
 }
-"#;
 
 /// A sequence of draws on the host, for data sets and shuffles.
 #[derive(Clone, Debug)]

@@ -2,7 +2,8 @@
 //
 // This text is compiled at run time behind a few `#define` lines that pick one variant, so that each
 // variant is a small module of its own:
-//   DITTO_BK          k steps per shared-memory stage (divides 1024, multiple of 8)
+//   CHUNK             terms of a chunk of k, the contract's
+//   DITTO_BK          k steps per shared-memory stage (divides CHUNK, multiple of 8)
 //   DITTO_G           k steps per load of a thread's operands from shared memory: 1, 4 or 8
 //   DITTO_WM, _WN     warps of a block along m and along n
 //   DITTO_TM, _TN     outputs of a thread along m and along n (1, 2, or a multiple of 4)
@@ -16,14 +17,13 @@
 //   DITTO_REDUCE      1: compile only `ditto_matmul_reduce`
 //
 // Order of summation, for each output on its own and for every variant alike:
-//   chunk c = the fused multiply-add chain over k in [1024 c, 1024 c + 1024), increasing, from +0.0
+//   chunk c = the fused multiply-add chain over k in [CHUNK c, CHUNK c + CHUNK), increasing, from +0.0
 //   out     = ((chunk 0 + chunk 1) + chunk 2) + ..., then + bias
 // A tile never feeds a padding k to the chain (0 * 0 added to -0.0 would give +0.0): the last, short
 // stage is a loop of exactly as many steps as are left. Rows and columns beyond the matrix hold stale
 // shared memory; they only reach accumulators that are never stored.
 
 typedef long long i64;
-#define CHUNK 1024
 
 // What follows the sum: v is the sum so far, and comes back unchanged unless `last` says that it is whole
 // (bias_j is then column j's bias, and -0.0 before). Whatever is to follow the bias belongs here, under
@@ -317,11 +317,11 @@ __device__ __forceinline__ void store(const float (&acc)[TM][TN], const Place& a
 // Per stage and tile: 4 BK (BM + BN) bytes in, 2 BK BM BN floating-point operations; 4 BM BN bytes out.
 // Order of summation: see the head of this file; an accumulator is one chunk's chain. At the end of a
 // chunk it is added to what the output holds (every output belongs to one thread), or, when the chunks
-// run in blocks of their own (`slice` = 1024), stored as a part for `ditto_matmul_reduce`.
+// run in blocks of their own (`slice` = CHUNK), stored as a part for `ditto_matmul_reduce`.
 //
 // a, b: operands, dense within a product; batch z starts at z * stride_a, z * stride_b (0: shared).
 // out: [parts][batch][m][n], parts = ceil(k / slice); bias: [n], read only with DITTO_BIAS and one part.
-// slice: how much of k one block does: k (one part), or 1024. m, n, k: below 2^31 - 4096 unless DITTO_LONG.
+// slice: how much of k one block does: k (one part), or CHUNK. m, n, k: below 2^31 - 4096 unless DITTO_LONG.
 extern "C" __global__ void __launch_bounds__(THREADS, DITTO_BLOCKS)
 ditto_matmul(const float* __restrict__ a, const float* __restrict__ b, float* out,
              const float* __restrict__ bias, i64 m_, i64 n_, i64 k_, i64 batch, i64 stride_a, i64 stride_b,

@@ -127,7 +127,7 @@ impl Product {
 fn source(defines: &str) -> (String, String) {
     let name: Vec<&str> = defines.split_whitespace().filter(|w| !w.starts_with("#define")).collect();
     let name = name.join("_").replace("DITTO_", "").to_lowercase();
-    (format!("matmul_{name}"), format!("{defines}{MATMUL_CU}"))
+    (format!("matmul_{name}"), format!("#define CHUNK {K_CHUNK}\n{defines}{MATMUL_CU}"))
 }
 
 /// Rows and columns of a matrix after its transpose flag.

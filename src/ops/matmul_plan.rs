@@ -1,8 +1,8 @@
 //! How a matrix product runs on CUDA: which variant of `matmul.cu`, over which grid, with its chunks of k in one
 //! block or in many. The choice affects only speed, never bits: every variant adds in the same order.
 
-/// The length of a chunk of k, at which sums may be cut.
-const CHUNK: usize = 1024;
+use crate::numerics::K_CHUNK as CHUNK;
+
 /// The most blocks along x.
 const MAX_X: usize = i32::MAX as usize;
 /// The most blocks along z; more are walked in a loop.

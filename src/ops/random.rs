@@ -134,7 +134,7 @@ extern "C" __global__ void draw(float* __restrict__ out, unsigned long long n, u
 "#;
 
 fn module() -> (String, String) {
-    ("random".into(), format!("{}{RANDOM_CU}", rng::CUDA))
+    ("random".into(), format!("{}{RANDOM_CU}", rng::cuda_text()))
 }
 
 fn draw_cuda(seed: u64, counter: u64, keep: Option<f32>, run: &CudaRun<'_>) -> Result<()> {

@@ -161,15 +161,21 @@ fn pass_cpu(pool: &Pool, simd: Simd, pass: Pass, x: &[f32], out: &mut [f32], scr
 
 const REDUCE_CU: &str = include_str!("reduce.cu");
 
+/// A module that sums the elements `load`, in terms of `in0`, `in1` and `i`.
+fn module(name: &str, load: &str) -> (String, String) {
+    let head = format!("#define CHUNK {CHUNK}\n#define ROWS {ROWS}\n{load}\n");
+    (name.into(), head + REDUCE_CU)
+}
+
 /// The module that sums plain elements.
 pub(crate) fn plain_module() -> (String, String) {
-    ("sum".into(), format!("#define LOAD(i) in0[i]\n{REDUCE_CU}"))
+    module("sum", "#define LOAD(i) in0[i]")
 }
 
 /// The module that sums squared differences of two inputs.
 pub(crate) fn square_error_module() -> (String, String) {
-    let load = "__device__ __forceinline__ float square_error(float a, float b) { const float d = __fsub_rn(a, b); return __fmul_rn(d, d); }\n#define LOAD(i) square_error(in0[i], in1[i])\n";
-    ("sum_square_error".into(), format!("{load}{REDUCE_CU}"))
+    let load = "__device__ __forceinline__ float square_error(float a, float b) { const float d = __fsub_rn(a, b); return __fmul_rn(d, d); }\n#define LOAD(i) square_error(in0[i], in1[i])";
+    module("sum_square_error", load)
 }
 
 /// Words of workspace a pass needs on CUDA for its levels.
