@@ -30,20 +30,24 @@ fn fold(mut lanes: [f32; LANES]) -> f32 {
     lanes[0]
 }
 
-/// Sum of at most [`CHUNK`] elements: one chunk of the row rule, element `i` being `f(i)`.
+/// Sum of at most [`CHUNK`] elements: one chunk of the row rule. Element `i` is `f` of the `i`-th elements of
+/// the slices, which are of one length.
 #[inline(always)]
-pub fn chunk(len: usize, f: impl Fn(usize) -> f32) -> f32 {
+pub fn chunk<const N: usize>(x: [&[f32]; N], f: impl Fn([f32; N]) -> f32) -> f32 {
     let mut lanes = [0.0; LANES];
+    let len = x[0].len();
     let whole = len / LANES * LANES;
     let mut base = 0;
     while base < whole {
+        // Slices of known length, so that the loop over the lanes is a few vector additions.
+        let rows: [&[f32]; N] = std::array::from_fn(|n| &x[n][base..base + LANES]);
         for (lane, sum) in lanes.iter_mut().enumerate() {
-            *sum += f(base + lane);
+            *sum += f(std::array::from_fn(|n| rows[n][lane]));
         }
         base += LANES;
     }
     for i in whole..len {
-        lanes[i - whole] += f(i);
+        lanes[i - whole] += f(std::array::from_fn(|n| x[n][i]));
     }
     fold(lanes)
 }
@@ -89,17 +93,16 @@ impl Tree {
     }
 }
 
-/// Sum of `len` elements by the row rule, element `i` being `f(i)`. Zero elements give +0.
+/// Sum by the row rule; elements as in [`chunk`]. Zero elements give +0.
 #[inline(always)]
-pub fn row(len: usize, f: impl Fn(usize) -> f32) -> f32 {
+pub fn row<const N: usize>(x: [&[f32]; N], f: impl Fn([f32; N]) -> f32) -> f32 {
+    let len = x[0].len();
     if len <= CHUNK {
-        return chunk(len, f);
+        return chunk(x, f);
     }
     let mut tree = Tree::new();
-    let mut base = 0;
-    while base < len {
-        tree.push(chunk(CHUNK.min(len - base), |i| f(base + i)));
-        base += CHUNK;
+    for base in (0..len).step_by(CHUNK) {
+        tree.push(chunk(x.map(|x| &x[base..len.min(base + CHUNK)]), &f));
     }
     tree.finish()
 }
@@ -205,9 +208,9 @@ mod tests {
             (1 << 20) + 1025,
         ] {
             let x = data(n);
-            assert_eq!(row(n, |i| x[i]).to_bits(), row_literal(&x).to_bits(), "n = {n}");
+            assert_eq!(row([&x], |[x]| x).to_bits(), row_literal(&x).to_bits(), "n = {n}");
         }
-        assert_eq!(row(3, |_| -0.0).to_bits(), 0);
+        assert_eq!(row([&[-0.0; 3]], |[x]| x).to_bits(), 0);
     }
 
     #[test]

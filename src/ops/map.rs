@@ -1,7 +1,7 @@
 //! [`Map`]: an elementwise program over inputs that may be broadcast. The kernels of all elementwise
 //! ops, of broadcasting and of fused chains are the two functions here.
 
-use super::program::{BLOCK, Program, Registers};
+use super::program::{Program, Registers, Scratch};
 use super::{
     Attr, Attrs, Bound, CpuRun, CudaRun, Gpu, Io, Op, Recorder, RefIn, Reject, Sample, SampleIn, Val, dims,
 };
@@ -117,7 +117,7 @@ fn gather(x: &[f32], dims: &[usize], strides: &[usize], start: usize, out: &mut 
     }
 }
 
-/// Elements one task of the thread pool takes.
+/// The fewest elements a task of the thread pool takes.
 const TASK: usize = 16 * 1024;
 
 /// Runs `program` on the CPU. `accesses` says how each input is read.
@@ -125,30 +125,28 @@ pub(crate) fn run_cpu(program: &Program, accesses: &[Access], run: CpuRun<'_>) {
     let walk = Walk::new(&run.shape, accesses);
     let reads = program.reads();
     let (simd, ins) = (run.simd, run.ins);
-    run.pool.chunks_mut(run.out, TASK, |task, out| {
-        let mut registers = Registers::new(program);
-        let mut gathered = [[0.0f32; BLOCK]; 4];
-        let mut spill: Vec<[f32; BLOCK]> = Vec::new();
-        let strided = (0..ins.len()).filter(|&i| reads[i] && !walk.plain(i)).count();
-        if strided > gathered.len() {
-            spill.resize(strided - gathered.len(), [0.0; BLOCK]);
-        }
-        for (block, out) in out.chunks_mut(BLOCK).enumerate() {
-            let start = task * TASK + block * BLOCK;
+    let block = program.block();
+    let per_task = run.pool.share(run.out.len(), TASK, block);
+    let strided = (0..ins.len()).filter(|&i| reads[i] && !walk.plain(i)).count();
+    run.pool.chunks_mut(run.out, per_task, |task, out| {
+        let mut registers = Registers::new(program, block);
+        let mut gathered = Scratch::take(strided * block);
+        for (b, out) in out.chunks_mut(block).enumerate() {
+            let start = task * per_task + b * block;
             let mut slices: [&[f32]; 16] = [&[]; 16];
-            let mut blocks = gathered.iter_mut().chain(spill.iter_mut());
+            let mut blocks = gathered.words().chunks_exact_mut(block);
             for (i, slice) in slices.iter_mut().enumerate().take(ins.len()).filter(|(i, _)| reads[*i]) {
                 *slice = if walk.plain(i) {
                     &ins[i][start..start + out.len()]
-                } else if let Some(block) = blocks.next() {
-                    let block = &mut block[..out.len()];
-                    gather(ins[i], &walk.dims, &walk.strides[i], start, block);
-                    block
+                } else if let Some(words) = blocks.next() {
+                    let words = &mut words[..out.len()];
+                    gather(ins[i], &walk.dims, &walk.strides[i], start, words);
+                    words
                 } else {
                     &[]
                 };
             }
-            registers.run(simd, program, &slices[..ins.len()], out);
+            registers.run(simd, &slices[..ins.len()], out);
         }
     });
 }

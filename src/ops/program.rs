@@ -10,10 +10,12 @@ use std::cell::RefCell;
 use std::fmt::Write;
 use std::ops::{Add, Div, Mul, Neg, Sub};
 
-/// Elements a block holds: small enough that all registers of a program stay in the L1 and L2 caches.
-pub(crate) const BLOCK: usize = 512;
+/// The most elements of a block of the CPU evaluator.
+pub(crate) const MAX_BLOCK: usize = 2048;
+/// Words that a block's registers, inputs and result should fit into: those of a first-level cache.
+const CACHE: usize = 8192;
 /// Registers (inputs not counted, constants counted) a program may need at once.
-pub(crate) const SLOTS: usize = 24;
+const SLOTS: usize = 24;
 
 /// Calls `$then` with the list of instructions: name, arguments, Rust expression, CUDA expression.
 /// Everything that must know all instructions is made from this list. The Rust side names the trait's
@@ -486,30 +488,71 @@ fn extremum<R: Real>(a: R, b: R, g: R) -> [Option<R>; 4] {
     [Some(to_a), Some(to_b), None, None]
 }
 
-/// Registers of the CPU evaluator, made once per task.
-pub(crate) struct Registers {
-    words: [f32; SLOTS * BLOCK],
+/// Scratch words of one task, which its thread keeps for the next one. Their contents are undefined.
+pub(crate) struct Scratch(Vec<f32>);
+
+thread_local! {
+    static SHELF: RefCell<Vec<Vec<f32>>> = const { RefCell::new(Vec::new()) };
 }
 
-impl Registers {
-    pub(crate) fn new(program: &Program) -> Registers {
-        let mut words = [0.0; SLOTS * BLOCK];
-        for (k, block) in program.consts.iter().zip(words.rchunks_exact_mut(BLOCK)) {
-            block.fill(*k);
+impl Scratch {
+    pub(crate) fn take(words: usize) -> Scratch {
+        let mut kept = SHELF.with_borrow_mut(Vec::pop).unwrap_or_default();
+        if kept.len() < words {
+            kept.resize(words, 0.0);
         }
-        Registers { words }
+        Scratch(kept)
     }
 
-    /// Runs a program with one result over one block. Inputs are as long as `out`, at most `BLOCK`.
-    pub(crate) fn run(&mut self, simd: Simd, program: &Program, ins: &[&[f32]], out: &mut [f32]) {
-        let n = out.len();
-        let consts_at = SLOTS * BLOCK - program.consts.len() * BLOCK;
-        let (slots, consts) = self.words.split_at_mut(consts_at);
+    pub(crate) fn words(&mut self) -> &mut [f32] {
+        &mut self.0
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let words = std::mem::take(&mut self.0);
+        // The shelf is gone when the thread ends; then the words just go too.
+        let _ = SHELF.try_with(|shelf| shelf.borrow_mut().push(words));
+    }
+}
+
+/// Registers of the CPU evaluator for one program, made once per task.
+pub(crate) struct Registers<'p> {
+    program: &'p Program,
+    block: usize,
+    /// The registers, then the constants, a block each.
+    scratch: Scratch,
+}
+
+impl Program {
+    /// Elements of a block that this program is best evaluated in.
+    pub(crate) fn block(&self) -> usize {
+        let blocks = self.slot_count + self.consts.len() + self.inputs + 1;
+        (CACHE / blocks / 64 * 64).clamp(256, MAX_BLOCK)
+    }
+}
+
+impl<'p> Registers<'p> {
+    /// Registers for blocks of at most `block` elements.
+    pub(crate) fn new(program: &'p Program, block: usize) -> Registers<'p> {
+        let mut scratch = Scratch::take((program.slot_count + program.consts.len()) * block);
+        let consts = &mut scratch.words()[program.slot_count * block..];
+        for (k, words) in program.consts.iter().zip(consts.chunks_exact_mut(block)) {
+            words.fill(*k);
+        }
+        Registers { program, block, scratch }
+    }
+
+    /// Runs the program, which has one result, over one block. Inputs are as long as `out`.
+    pub(crate) fn run(&mut self, simd: Simd, ins: &[&[f32]], out: &mut [f32]) {
+        let (program, block, n) = (self.program, self.block, out.len());
+        let (slots, consts) = self.scratch.words().split_at_mut(program.slot_count * block);
         let consts = &*consts;
-        let constant = |c: u16| &consts[consts.len() - (c as usize + 1) * BLOCK..][..n];
+        let constant = |c: u16| &consts[c as usize * block..][..n];
         let mut regs: [&mut [f32]; SLOTS] = std::array::from_fn(|_| &mut [][..]);
-        for (reg, block) in regs.iter_mut().zip(slots.chunks_exact_mut(BLOCK)) {
-            *reg = &mut block[..n];
+        for (reg, words) in regs.iter_mut().zip(slots.chunks_exact_mut(block)) {
+            *reg = &mut words[..n];
         }
         let last = program.steps.len().wrapping_sub(1);
         let direct = matches!(program.outputs[0], Reg::Step(s) if s as usize == last);
@@ -567,7 +610,7 @@ mod tests {
         let b: Vec<f32> = (0..300).map(|_| s.range(-2.0, 2.0)).collect();
         for simd in Simd::all_available() {
             let mut out = vec![0.0; 300];
-            Registers::new(&p).run(simd, &p, &[&a, &b], &mut out);
+            Registers::new(&p, 300).run(simd, &[&a, &b], &mut out);
             for i in 0..300 {
                 assert_eq!(out[i].to_bits(), p.eval(&[a[i], b[i]])[0].to_bits(), "{simd} {i}");
             }

@@ -78,15 +78,14 @@ fn check_axes(op: &'static str, axes: &[usize], shape: &Shape) -> Result<Shape> 
 simd_fn! {
     /// Sum of one row by the row rule.
     pub(crate) fn row_sum(simd, x: &[f32]) -> f32 {
-        sum::row(x.len(), |i| x[i])
+        sum::row([x], |[x]| x)
     }
 }
 
 simd_fn! {
     /// Sum of squared differences of one row by the row rule.
     pub(crate) fn row_square_error(simd, a: &[f32], b: &[f32]) -> f32 {
-        let b = &b[..a.len()];
-        sum::row(a.len(), |i| { let d = a[i] - b[i]; d * d })
+        sum::row([a, &b[..a.len()]], |[a, b]| (a - b) * (a - b))
     }
 }
 

@@ -3,7 +3,7 @@
 //! and the CUDA text, so a formula stands in one place.
 
 use super::map::{self, grid};
-use super::program::{BLOCK, Program, Registers};
+use super::program::{Program, Registers, Scratch};
 use super::{CpuRun, CudaRun, Gpu};
 use crate::device::cpu::simd::simd_fn;
 use crate::device::cuda::Args;
@@ -30,7 +30,7 @@ pub(crate) struct RowKernel {
     pub labels: Option<usize>,
     /// Position of the scalar input, if there is one.
     pub scalar: Option<usize>,
-    /// One result per row, from the element at the label, instead of one per element.
+    /// One result per row, from the element at the label, instead of one per element; it may not read `t`.
     pub per_row: bool,
 }
 
@@ -55,7 +55,7 @@ simd_fn! {
 simd_fn! {
     /// Sum of at most one chunk of the row rule.
     pub(crate) fn chunk_sum(simd, x: &[f32]) -> f32 {
-        sum::chunk(x.len(), |i| x[i])
+        sum::chunk([x], |[x]| x)
     }
 }
 
@@ -67,16 +67,27 @@ impl RowKernel {
             return;
         }
         let width = if self.per_row { 1 } else { columns };
-        let rows_per_task = (16 * 1024 / columns).max(1);
+        let rows_per_task = run.pool.share(rows, (16 * 1024 / columns).max(1), 1);
+        let block = self.term.block().min(self.post.block()).min(CHUNK);
         let (simd, ins) = (run.simd, run.ins);
         let labels: &[u32] = self.labels.map_or(&[], |i| bytemuck::cast_slice(ins[i]));
         let g = self.scalar.map_or(0.0, |i| ins[i][0]);
         run.pool.chunks_mut(run.out, rows_per_task * width, |task, out| {
-            let (mut term, mut post) = (Registers::new(&self.term), Registers::new(&self.post));
+            let (mut term, mut post) = (Registers::new(&self.term, block), Registers::new(&self.post, block));
             let mut t = [0.0f32; CHUNK];
-            let fill = BLOCK.min(columns);
-            let (mut m_block, mut s_block, mut r_block) = ([0.0f32; BLOCK], [0.0f32; BLOCK], [0.0f32; BLOCK]);
-            let g_block = [g; BLOCK];
+            let fill = block.min(columns);
+            let mut scratch = Scratch::take(6 * block);
+            let (m_block, rest) = scratch.words().split_at_mut(block);
+            let (s_block, rest) = rest.split_at_mut(block);
+            let (r_block, rest) = rest.split_at_mut(block);
+            let (g_block, rest) = rest.split_at_mut(block);
+            let (terms, rest) = rest.split_at_mut(block);
+            let hit = &mut rest[..block];
+            g_block.fill(g);
+            hit.fill(0.0);
+            // Only what the programs read is filled in.
+            let reads = self.post.reads();
+            let [reads_s, reads_t, reads_r] = [1, 2, 5].map(|i| reads[self.ins + i]);
             for (i, out) in out.chunks_mut(width).enumerate() {
                 let row = task * rows_per_task + i;
                 let at = row * columns;
@@ -86,43 +97,48 @@ impl RowKernel {
                 let mut args: [&[f32]; 16] = [&[]; 16];
                 for start in (0..columns).step_by(CHUNK) {
                     let len = CHUNK.min(columns - start);
-                    for (b, t) in t[..len].chunks_mut(BLOCK).enumerate() {
-                        let from = at + start + b * BLOCK;
+                    // The terms are kept where the results will be, unless there is one result only.
+                    let t = if self.per_row { &mut t[..len] } else { &mut out[start..start + len] };
+                    for (b, t) in t.chunks_mut(block).enumerate() {
+                        let from = at + start + b * block;
                         for (a, x) in args.iter_mut().zip(&ins[..self.ins]) {
                             *a = &x[from..from + t.len()];
                         }
                         args[self.ins] = &m_block[..t.len()];
-                        term.run(simd, &self.term, &args[..self.ins + 1], t);
+                        term.run(simd, &args[..self.ins + 1], t);
                     }
-                    tree.push(chunk_sum(simd, &t[..len]));
-                    if !self.per_row {
-                        out[start..start + len].copy_from_slice(&t[..len]);
-                    }
+                    tree.push(chunk_sum(simd, t));
                 }
                 let s = tree.finish();
-                s_block[..fill].fill(s);
-                r_block[..fill].fill(1.0 / s);
+                if reads_s {
+                    s_block[..fill].fill(s);
+                }
+                if reads_r {
+                    r_block[..fill].fill(1.0 / s);
+                }
                 let label = labels.get(row).map_or(usize::MAX, |&l| l as usize);
-                let results = out.len();
-                for (b, out) in out.chunks_mut(BLOCK).enumerate() {
+                for (b, out) in out.chunks_mut(block).enumerate() {
                     let n = out.len();
-                    let start = if self.per_row { label.min(columns - 1) } else { b * BLOCK };
-                    let mut terms = [0.0f32; BLOCK];
-                    terms[..n].copy_from_slice(out);
-                    let mut hit = [0.0f32; BLOCK];
-                    if self.labels.is_some() && (start..start + n).contains(&label) {
-                        hit[label - start] = 1.0;
+                    let start = if self.per_row { label.min(columns - 1) } else { b * block };
+                    if reads_t {
+                        terms[..n].copy_from_slice(out);
+                    }
+                    let hit_at = label.checked_sub(start).filter(|at| *at < n);
+                    if let Some(at) = hit_at {
+                        hit[at] = 1.0;
                     }
                     let mut args: [&[f32]; 16] = [&[]; 16];
                     for (a, x) in args.iter_mut().zip(&ins[..self.ins]) {
                         *a = &x[at + start..at + start + n];
                     }
                     let rest: [&[f32]; 6] =
-                        [&m_block, &s_block, &terms, &hit, &g_block, &r_block].map(|b| &b[..n]);
+                        [&*m_block, s_block, terms, hit, g_block, r_block].map(|b| &b[..n]);
                     args[self.ins..self.ins + 6].copy_from_slice(&rest);
-                    post.run(simd, &self.post, &args[..self.ins + 6], out);
+                    post.run(simd, &args[..self.ins + 6], out);
+                    if let Some(at) = hit_at {
+                        hit[at] = 0.0;
+                    }
                 }
-                debug_assert_eq!(results, width);
             }
         });
     }

@@ -124,6 +124,12 @@ impl Pool {
         self.workers.len() + 1
     }
 
+    /// How many of `items` one task should take: a few tasks per thread, so that an uneven machine evens out,
+    /// but at least `least` items, which must be worth handing over; a multiple of `unit`.
+    pub fn share(&self, items: usize, least: usize, unit: usize) -> usize {
+        (items / (4 * self.threads())).max(least).next_multiple_of(unit.max(1))
+    }
+
     /// Calls `f` with each of `0..tasks` exactly once, on any thread, and returns when all calls have.
     ///
     /// The calls are made inline, in order, if there is nothing to share out or the pool is busy: a nested
