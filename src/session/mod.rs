@@ -45,6 +45,8 @@ struct Leaf {
 enum Record {
     Eager(Tape),
     Trace(Graph),
+    /// The tape is in the hands of [`Session::with_tape`]'s closure.
+    Lent,
 }
 
 impl Session {
@@ -78,6 +80,7 @@ impl Session {
         match &self.state.borrow().record {
             Record::Eager(tape) => tape.size(),
             Record::Trace(graph) => graph.size(),
+            Record::Lent => 0,
         }
     }
 
@@ -90,6 +93,8 @@ impl Session {
         match &mut state.record {
             Record::Eager(tape) => tape.clear(),
             Record::Trace(graph) => *graph = Graph::new(),
+            // The new epoch tells `with_tape` to clear it.
+            Record::Lent => {}
         }
     }
 
@@ -111,7 +116,7 @@ impl Session {
     pub(crate) fn into_graph(self) -> Option<Graph> {
         match self.state.into_inner().record {
             Record::Trace(graph) => Some(graph),
-            Record::Eager(_) => None,
+            Record::Eager(_) | Record::Lent => None,
         }
     }
 
@@ -127,6 +132,7 @@ impl Session {
             match &mut state.record {
                 Record::Eager(tape) => tape.leaf(upload()?, Some(what), grad)?,
                 Record::Trace(graph) => graph.leaf(source, grad),
+                Record::Lent => return Err(lent(what)),
             }
         };
         Ok(self.var(id))
@@ -218,6 +224,7 @@ impl Session {
                     let base = graph.random_base();
                     graph.record(op, &[base])?.0 as usize
                 }
+                Record::Lent => return Err(lent(op.name())),
             };
             state.random_calls += 1;
             id
@@ -248,19 +255,37 @@ impl Session {
                     let vals: Vec<Val> = ids.iter().map(|&i| Val(i as u32)).collect();
                     graph.record(op, &vals)?.0 as usize
                 }
+                Record::Lent => return Err(lent(op.name())),
             }
         };
         Ok(self.var(id))
     }
 
-    /// Works on the tape of an eager session, for users' own rules.
+    /// Works on the tape of an eager session, for users' own rules. Inside the closure the session itself
+    /// answers with an error: its values are on the tape.
     pub fn with_tape<T>(&self, f: impl FnOnce(&mut Tape) -> Result<T>) -> Result<T> {
-        match &mut self.state.borrow_mut().record {
-            Record::Eager(tape) => f(tape),
-            Record::Trace(_) => {
-                Err(Error::unsupported("tape", "a traced program has no tape, use an eager session"))
+        let (mut tape, epoch) = {
+            let mut state = self.state.borrow_mut();
+            let epoch = state.epoch;
+            match std::mem::replace(&mut state.record, Record::Lent) {
+                Record::Eager(tape) => (tape, epoch),
+                Record::Lent => return Err(lent("tape")),
+                trace => {
+                    state.record = trace;
+                    return Err(Error::unsupported(
+                        "tape",
+                        "a traced program has no tape, use an eager session",
+                    ));
+                }
             }
+        };
+        let result = f(&mut tape);
+        let mut state = self.state.borrow_mut();
+        if state.epoch != epoch {
+            tape.clear();
         }
+        state.record = Record::Eager(tape);
+        result
     }
 
     fn meta(&self, v: Var<'_>) -> Result<Meta> {
@@ -271,6 +296,7 @@ impl Session {
                 .map(|n| n.meta)
                 .ok_or_else(|| Error::new("meta", ErrorKind::Node { id, size: tape.size() })),
             Record::Trace(graph) => Ok(graph.meta(Val(id as u32))),
+            Record::Lent => Err(lent("meta")),
         }
     }
 
@@ -282,6 +308,7 @@ impl Session {
                 "value",
                 "a traced program has no values yet; return the value from the program instead",
             )),
+            Record::Lent => Err(lent("value")),
         }
     }
 
@@ -299,11 +326,13 @@ impl Session {
         let id = self.check("backward", v)?;
         let mut state = self.state.borrow_mut();
         let State { record, leaves, epoch, .. } = &mut *state;
-        let Record::Eager(tape) = record else {
-            return Err(Error::unsupported(
-                "backward",
-                "a traced program is differentiated when it is compiled",
-            ));
+        let tape = match record {
+            Record::Eager(tape) => tape,
+            Record::Lent => return Err(lent("backward")),
+            Record::Trace(_) => {
+                let what = "a traced program is differentiated when it is compiled";
+                return Err(Error::unsupported("backward", what));
+            }
         };
         let meta = tape.node(id).map(|n| (n.meta, n.requires_grad));
         let Some((meta, requires_grad)) = meta else {
@@ -333,6 +362,14 @@ impl Session {
         let grads = tape.backward_sparse(id, seed, |i| keep[i] || param_of.contains_key(&i), free_values)?;
         Ok(Grads::new(grads, &param_of, *epoch))
     }
+}
+
+#[cold]
+fn lent(op: &str) -> Error {
+    Error::unsupported(
+        op,
+        "the session's tape is lent to with_tape; use the tape there, or the session afterwards",
+    )
 }
 
 fn changed(param: &Param) -> Error {

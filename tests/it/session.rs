@@ -411,3 +411,28 @@ fn running_out_of_memory_anywhere_in_a_step_loses_nothing() {
     Optimizer::adam(0.1).step(&params2, loss.backward().unwrap()).unwrap();
     assert_eq!(params2.fingerprint().unwrap(), after);
 }
+
+#[test]
+fn a_session_whose_tape_is_lent_says_so() {
+    let d = device();
+    let s = Session::eager(&d);
+    let x = s.variable(&t(&[2], &[1.0, 2.0])).unwrap();
+    s.with_tape(|tape| {
+        assert_eq!(tape.size(), 1);
+        for e in [s.input(&t(&[1], &[0.0])).err(), x.exp().err(), x.value::<f32>().err(), x.backward().err()]
+        {
+            assert!(e.unwrap().to_string().contains("lent"));
+        }
+        assert!(s.with_tape(|_| Ok(())).is_err());
+        Ok(())
+    })
+    .unwrap();
+    assert_eq!(x.value::<f32>().unwrap().data(), [1.0, 2.0]);
+    s.with_tape(|_| {
+        s.reset();
+        Ok(())
+    })
+    .unwrap();
+    assert_eq!(s.size(), 0);
+    assert!(matches!(x.exp().unwrap_err().kind(), ErrorKind::Stale { .. }));
+}
