@@ -5,8 +5,7 @@
 //! NaN argument gives the one NaN `0x7fc00000`, subnormals are neither flushed on the way in nor on the way
 //! out. The polynomials are minimax fits made for this file (weighted exchange, then coefficients rounded one
 //! at a time and the rest fitted again). Errors are in units in the last place of binary32 at the exact
-//! value, as [`measure_ulp`] finds them: the largest over every input, or over every 29th in the ranges where
-//! softplus, sin, cos and erf are their leading term or have reached their limit.
+//! value, the largest over all 2^32 inputs, as [`measure_ulp`] finds them.
 
 use super::lane::{Lane, LaneDouble, LaneInt, Trace, cuda_function, cuda_function2};
 

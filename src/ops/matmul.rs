@@ -1,7 +1,7 @@
 //! Matrix products: every output is a dot product in the fixed order of the contract (C4). Transposes
 //! are flags, never copies.
 
-use super::matmul_plan::{self, MatmulPlan};
+use super::matmul_plan::{Problem, plan};
 use super::{
     Attr, Attrs, Bound, CpuRun, CudaRun, Gpu, Io, Op, Recorder, RefIn, Reject, Sample, SampleIn, Val, dims,
     floats, layout, mismatch,
@@ -18,41 +18,28 @@ use crate::tensor::Tensor;
 
 const MATMUL_CU: &str = include_str!("matmul.cu");
 
-/// A batch of products `op(A) op(B) + bias`.
-#[derive(Clone, Copy, Debug)]
-struct Product {
-    batch: usize,
-    m: usize,
-    n: usize,
-    k: usize,
-    ta: bool,
-    tb: bool,
-    bias: bool,
-}
-
-impl Product {
-    fn gemm(&self) -> Gemm {
-        let Product { batch, m, n, k, ta, tb, .. } = *self;
-        Gemm { batch, m, n, k, ta, tb }
+impl Problem {
+    fn new([batch, m, n, k]: [usize; 4], [ta, tb]: [bool; 2], has_bias: bool) -> Problem {
+        // Buffers start at 256-byte boundaries; batches of odd matrices do not.
+        let aligned = batch <= 1 || [m * k, k * n, m * n].iter().all(|x| x.is_multiple_of(4));
+        Problem { batch, m, n, k, ta, tb, aligned, has_bias }
     }
 
-    fn plan(&self, sm_count: u32) -> MatmulPlan {
-        let Product { batch, m, n, k, ta, tb, bias } = *self;
-        // Buffers start at 256-byte boundaries; batches of odd matrices do not.
-        let aligned = batch <= 1 || (m * k % 4 == 0 && k * n % 4 == 0 && m * n % 4 == 0);
-        matmul_plan::plan(batch, m, n, k, ta, tb, aligned, bias, sm_count)
+    fn gemm(&self) -> Gemm {
+        let Problem { batch, m, n, k, ta, tb, .. } = *self;
+        Gemm { batch, m, n, k, ta, tb }
     }
 
     fn workspace(&self, device: &Device) -> usize {
         match device.as_cuda() {
             Some(_) if self.batch * self.m * self.n == 0 => 0,
-            Some(cuda) => self.plan(cuda.sm_count()).workspace,
+            Some(cuda) => plan(self, cuda.sm_count()).workspace,
             None => self.gemm().scratch_len(device.threads()),
         }
     }
 
     fn cpu(&self, run: CpuRun<'_>) {
-        let bias = self.bias.then(|| run.ins[2]);
+        let bias = self.has_bias.then(|| run.ins[2]);
         self.gemm().run(run.pool, run.simd, run.ins[0], run.ins[1], bias, run.out, run.workspace);
     }
 
@@ -61,8 +48,8 @@ impl Product {
         if total == 0 {
             return Ok(());
         }
-        let plan = self.plan(run.cuda.sm_count());
-        let bias = if self.bias { run.ins[2] } else { 0 };
+        let plan = plan(self, run.cuda.sm_count());
+        let bias = if self.has_bias { run.ins[2] } else { 0 };
         let (module, source) = source(&plan.defines);
         let kernel = run.cuda.kernel(&module, &source, plan.kernel)?;
         let mut args = Args::new();
@@ -91,14 +78,14 @@ impl Product {
         if self.batch * self.m * self.n == 0 {
             return Vec::new();
         }
-        let plan = self.plan(sm_count);
+        let plan = plan(self, sm_count);
         let mut modules = vec![source(&plan.defines)];
         modules.extend(plan.reduce.iter().map(|r| source(&r.defines)));
         modules
     }
 
     fn reference<T: Scalar>(&self, a: &[T], b: &[T], bias: Option<&[T]>) -> Vec<T> {
-        let Product { batch, m, n, k, ta, tb, .. } = *self;
+        let Problem { batch, m, n, k, ta, tb, .. } = *self;
         let mut out = Vec::with_capacity(batch * m * n);
         for t in 0..batch {
             let (a, b) = (&a[t * m * k..], &b[t * k * n..]);
@@ -170,7 +157,7 @@ macro_rules! product_op {
         }
 
         impl $op {
-            fn product(&self, a: Shape, b: Shape) -> Result<Product> {
+            fn product(&self, a: Shape, b: Shape) -> Result<Problem> {
                 let lead = usize::from($batched);
                 for s in [a, b] {
                     if s.rank() != lead + 2 {
@@ -187,10 +174,10 @@ macro_rules! product_op {
                 if k != kb {
                     return Err(mismatch($name, "inner sizes differ", a, b));
                 }
-                Ok(Product { batch, m, n, k, ta: self.ta, tb: self.tb, bias: false })
+                Ok(Problem::new([batch, m, n, k], [self.ta, self.tb], false))
             }
 
-            fn of(&self, ins: &[Meta]) -> Result<Product> {
+            fn of(&self, ins: &[Meta]) -> Result<Problem> {
                 let [a, b] = floats($name, ins)?;
                 self.product(a, b)
             }
@@ -298,7 +285,7 @@ product_op! {
 pub struct Linear;
 
 impl Linear {
-    fn of(ins: &[Meta]) -> Result<Product> {
+    fn of(ins: &[Meta]) -> Result<Problem> {
         let [x, w, b] = floats(Self::NAME, ins)?;
         if x.rank() == 0 {
             return Err(Error::new(Self::NAME, ErrorKind::Rank { want: "at least 1", got: x }));
@@ -312,7 +299,7 @@ impl Linear {
         if b.dims() != [w.dims()[0]] {
             return Err(mismatch(Self::NAME, "weight and bias sizes differ", w, b));
         }
-        Ok(Product { batch: 1, m: x.rows(), n: w.dims()[0], k: x.last(), ta: false, tb: true, bias: true })
+        Ok(Problem::new([1, x.rows(), w.dims()[0], x.last()], [false, true], true))
     }
 }
 

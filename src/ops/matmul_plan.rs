@@ -67,7 +67,7 @@ pub struct ReduceLaunch {
     pub block: u32,
 }
 
-/// A product to plan.
+/// A batch of products `op(A) op(B) + bias`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Problem {
     /// Products.
@@ -82,7 +82,8 @@ pub(crate) struct Problem {
     pub ta: bool,
     /// B is stored (n, k).
     pub tb: bool,
-    /// Pointers are 16-byte aligned, batch strides multiples of 4.
+    /// The operands, the result and the bias start at multiples of 16 bytes, and batch strides are multiples
+    /// of 4 floats.
     pub aligned: bool,
     /// A bias is added.
     pub has_bias: bool,
@@ -188,37 +189,23 @@ pub(crate) const TILES: [Tile; 8] = [
 
 /// Chooses how the product of A (m, k) and B (k, n) runs on a GPU of `sm_count` multiprocessors.
 ///
-/// `ta`: A is stored (k, m); `tb`: B is stored (n, k). `aligned`: the operands, the result and the bias start at
-/// multiples of 16 bytes and the batch strides are multiples of 4 floats. The operands are dense within a product.
-/// Sizes of 0 are the caller's to handle.
-#[allow(clippy::too_many_arguments)]
-pub fn plan(
-    batch: usize,
-    m: usize,
-    n: usize,
-    k: usize,
-    ta: bool,
-    tb: bool,
-    aligned: bool,
-    has_bias: bool,
-    sm_count: u32,
-) -> MatmulPlan {
-    let problem = Problem { batch, m, n, k, ta, tb, aligned, has_bias };
+/// The operands are dense within a product. Sizes of 0 are the caller's to handle.
+pub(crate) fn plan(problem: &Problem, sm_count: u32) -> MatmulPlan {
     let sms = f64::from(sm_count.max(1));
-    let chunks = k.div_ceil(CHUNK).max(1);
+    let chunks = problem.k.div_ceil(CHUNK).max(1);
     let mut best = (f64::INFINITY, &TILES[0], false);
-    for tile in TILES.iter().filter(|tile| tile.count(&problem) <= MAX_TILES) {
+    for tile in TILES.iter().filter(|tile| tile.count(problem) <= MAX_TILES) {
         for split in [false, true] {
-            if split && (chunks == 1 || parts_size(&problem, chunks) > MAX_WORKSPACE) {
+            if split && (chunks == 1 || parts_size(problem, chunks) > MAX_WORKSPACE) {
                 continue;
             }
-            let time = tile.time(&problem, if split { chunks } else { 1 }, sms);
+            let time = tile.time(problem, if split { chunks } else { 1 }, sms);
             if time < best.0 {
                 best = (time, tile, split);
             }
         }
     }
-    plan_tile(&problem, best.1, best.2)
+    plan_tile(problem, best.1, best.2)
 }
 
 /// Floats of all parts of a product.
@@ -290,6 +277,10 @@ fn clamp(x: usize, limit: usize) -> u32 {
 mod tests {
     use super::*;
 
+    fn of([batch, m, n, k]: [usize; 4], [ta, tb, aligned, has_bias]: [bool; 4], sm_count: u32) -> MatmulPlan {
+        plan(&Problem { batch, m, n, k, ta, tb, aligned, has_bias }, sm_count)
+    }
+
     fn define(plan: &MatmulPlan, name: &str) -> usize {
         let key = format!("#define DITTO_{name} ");
         plan.defines.lines().find_map(|line| line.strip_prefix(&key)).unwrap().parse().unwrap()
@@ -332,7 +323,7 @@ mod tests {
                 for k in [1, 7, 128, 1023, 1024, 1025, 2049, 8192] {
                     for batch in [1, 3, 70000] {
                         for sm_count in [0, 1, 108, 132] {
-                            let plan = plan(batch, m, n, k, false, true, true, true, sm_count);
+                            let plan = of([batch, m, n, k], [false, true, true, true], sm_count);
                             check(batch, m, n, k, &plan);
                         }
                     }
@@ -352,13 +343,13 @@ mod tests {
             (1, 1 << 17, 1 << 17, 1 << 17),
             (1, (1 << 31) + 5, 3, 7),
         ] {
-            let plan = plan(batch, m, n, k, false, false, true, false, 132);
+            let plan = of([batch, m, n, k], [false, false, true, false], 132);
             check(batch, m, n, k, &plan);
             assert!(plan.workspace <= MAX_WORKSPACE);
             assert_eq!(define(&plan, "LONG"), usize::from(m.max(n).max(k) > i32::MAX as usize - 4096));
         }
         // Nothing overflows where nothing could ever run.
-        plan(usize::MAX, usize::MAX, usize::MAX, usize::MAX, true, true, true, true, u32::MAX);
+        of([usize::MAX, usize::MAX, usize::MAX, usize::MAX], [true, true, true, true], u32::MAX);
     }
 
     #[test]
@@ -398,7 +389,7 @@ mod tests {
 
     #[test]
     fn long_sums_of_small_results_are_split() {
-        let plan = plan(1, 64, 64, 8192, true, false, true, true, 132);
+        let plan = of([1, 64, 64, 8192], [true, false, true, true], 132);
         assert_eq!((plan.parts, plan.slice, plan.workspace), (8, 1024, 8 * 64 * 64));
         let reduce = plan.reduce.unwrap();
         assert!(reduce.defines.contains("DITTO_BIAS 1") && reduce.defines.contains("DITTO_REDUCE 1"));
@@ -406,7 +397,7 @@ mod tests {
 
     #[test]
     fn large_products_use_the_large_tile() {
-        let plan = plan(1, 4096, 4096, 4096, false, false, true, false, 132);
+        let plan = of([1, 4096, 4096, 4096], [false, false, true, false], 132);
         assert_eq!((tile(&plan), plan.parts), ((128, 128), 1));
     }
 }
