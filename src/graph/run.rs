@@ -264,7 +264,7 @@ impl Compiled {
         }
     }
 
-    /// Gives an input of the next runs its value. `indices_bound` is above all entries of an index input.
+    /// Gives an input of the next runs its value. Indices are checked against what the ops that read them take.
     pub(crate) fn set_input(&self, input: usize, meta: Meta, words: &[f32]) -> Result<()> {
         let slot = self.outside.get(input).filter(|_| input < self.inputs).ok_or_else(|| {
             Error::argument(
@@ -296,8 +296,7 @@ impl Compiled {
     /// Runs the program once on the current inputs and parameters, then updates the parameters. Random
     /// calls continue at `random_calls`.
     pub(crate) fn run(&self, random_calls: u64, optimizer: Option<&Optimizer>) -> Result<()> {
-        if let Some(released) = self.outside.iter().find(|b| b.buffer().is_released()) {
-            let _ = released;
+        if self.outside.iter().any(|b| b.buffer().is_released()) {
             return Err(Error::new("program", ErrorKind::Released));
         }
         if let Some(base) = self.random_base {

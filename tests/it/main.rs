@@ -5,5 +5,6 @@
 mod graph;
 mod kernels;
 mod session;
+mod shapes;
 mod table;
 mod tape;

@@ -436,3 +436,36 @@ fn a_session_whose_tape_is_lent_says_so() {
     assert_eq!(s.size(), 0);
     assert!(matches!(x.exp().unwrap_err().kind(), ErrorKind::Stale { .. }));
 }
+
+#[test]
+fn running_out_of_memory_while_compiling_loses_nothing() {
+    let run = |fail: bool| {
+        let d = device();
+        let fingerprint = {
+            let mut params = Params::new(&d, 7);
+            let net = Mlp::new(&mut params, &[5, 8, 4]).unwrap();
+            let (x, y) = batch(1, 6, 5, 4);
+            let mut step =
+                TrainStep::new(&params, Optimizer::adam(0.1), |v| net.forward(v[0])?.cross_entropy(v[1]));
+            let start = params.fingerprint().unwrap();
+            let mut failures = 0;
+            for n in 1.. {
+                d.fail_allocation(Some(n).filter(|_| fail), false);
+                match step.run(&[(&x).into(), (&y).into()]) {
+                    Ok(()) => break,
+                    Err(e) => assert!(matches!(e.kind(), ErrorKind::OutOfMemory { .. }), "{e}"),
+                }
+                failures += 1;
+                assert_eq!(params.fingerprint().unwrap(), start);
+            }
+            d.fail_allocation(None, false);
+            // The moments of four parameters, the scalars, two inputs and the block of values.
+            assert_eq!(failures > 0, fail);
+            params.fingerprint().unwrap()
+        };
+        let m = d.memory();
+        assert_eq!((m.live, m.allocs), (0, m.frees));
+        fingerprint
+    };
+    assert_eq!(run(false), run(true));
+}
