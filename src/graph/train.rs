@@ -90,9 +90,14 @@ where
         self
     }
 
-    /// The optimizer, to change the learning rate of later steps.
-    pub fn optimizer(&mut self) -> &mut Optimizer {
-        &mut self.optimizer
+    /// The optimizer. It cannot be replaced: compiled programs write into its state.
+    pub fn optimizer(&self) -> &Optimizer {
+        &self.optimizer
+    }
+
+    /// Sets the learning rate of later steps.
+    pub fn set_lr(&mut self, lr: f64) {
+        self.optimizer.set_lr(lr);
     }
 
     fn compile(&mut self, metas: &[Meta]) -> Result<Entry> {

@@ -222,7 +222,7 @@ fn train(device: &Device, compiled: bool, dropout: bool, make: fn() -> Optimizer
             losses.push(step.loss().unwrap().to_bits());
             if i == 10 {
                 let lr = step.optimizer().lr() * 0.5;
-                step.optimizer().set_lr(lr);
+                step.set_lr(lr);
             }
         }
     } else {
