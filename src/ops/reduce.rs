@@ -76,17 +76,27 @@ fn check_axes(op: &'static str, axes: &[usize], shape: &Shape) -> Result<Shape> 
 }
 
 simd_fn! {
-    /// Sum of one row by the row rule.
-    pub(crate) fn row_sum(simd, x: &[f32]) -> f32 {
-        sum::row([x], |[x]| x)
+    /// Sum of at most one chunk of the row rule.
+    pub(crate) fn chunk_sum(simd, x: &[f32]) -> f32 {
+        sum::chunk([x], |[x]| x)
     }
 }
 
 simd_fn! {
-    /// Sum of squared differences of one row by the row rule.
-    pub(crate) fn row_square_error(simd, a: &[f32], b: &[f32]) -> f32 {
-        sum::row([a, &b[..a.len()]], |[a, b]| (a - b) * (a - b))
+    /// Sum of squared differences of at most one chunk of the row rule.
+    fn chunk_square_error(simd, a: &[f32], b: &[f32]) -> f32 {
+        sum::chunk([a, &b[..a.len()]], |[a, b]| (a - b) * (a - b))
     }
+}
+
+/// Sum of one row by the row rule.
+pub(crate) fn row_sum(simd: Simd, x: &[f32]) -> f32 {
+    sum::row(x.len(), |r| chunk_sum(simd, &x[r]))
+}
+
+/// Sum of squared differences of one row by the row rule.
+pub(crate) fn row_square_error(simd: Simd, a: &[f32], b: &[f32]) -> f32 {
+    sum::row(a.len(), |r| chunk_square_error(simd, &a[r.clone()], &b[r]))
 }
 
 simd_fn! {

@@ -4,11 +4,11 @@
 
 use super::map::{self, grid};
 use super::program::{Program, Registers, Scratch};
-use super::{CpuRun, CudaRun, Gpu};
+use super::{CpuRun, CudaRun, Gpu, reduce};
 use crate::device::cpu::simd::simd_fn;
 use crate::device::cuda::Args;
 use crate::error::Result;
-use crate::numerics::sum::{self, CHUNK, LANES, Tree};
+use crate::numerics::sum::{CHUNK, LANES, Tree};
 use std::fmt::Write;
 
 /// How a row becomes its results. With `x` the row's elements of each input:
@@ -49,13 +49,6 @@ simd_fn! {
         }
         // Which of several equal maxima is met first cannot matter once -0 is made +0.
         lanes.iter().fold(f32::NEG_INFINITY, |m, &x| if x > m { x } else { m }) + 0.0
-    }
-}
-
-simd_fn! {
-    /// Sum of at most one chunk of the row rule.
-    pub(crate) fn chunk_sum(simd, x: &[f32]) -> f32 {
-        sum::chunk([x], |[x]| x)
     }
 }
 
@@ -107,7 +100,7 @@ impl RowKernel {
                         args[self.ins] = &m_block[..t.len()];
                         term.run(simd, &args[..self.ins + 1], t);
                     }
-                    tree.push(chunk_sum(simd, t));
+                    tree.push(reduce::chunk_sum(simd, t));
                 }
                 let s = tree.finish();
                 if reads_s {
