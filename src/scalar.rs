@@ -70,10 +70,6 @@ macro_rules! selections {
         fn min(self, b: Self) -> Self {
             if b > self || b.is_nan() { self } else { b }
         }
-        #[inline(always)]
-        fn where_gt(a: Self, b: Self, x: Self, y: Self) -> Self {
-            if a > b { x } else { y }
-        }
     };
 }
 
@@ -134,6 +130,12 @@ impl Real for f32 {
     fn pow(self, b: f32) -> f32 {
         functions::pow(self, b)
     }
+    #[inline(always)]
+    fn where_gt(a: f32, b: f32, x: f32, y: f32) -> f32 {
+        // By bits: a choice between two loads would make the compiler load under masks, at half the speed.
+        let mask = u32::from(a > b).wrapping_neg();
+        f32::from_bits((x.to_bits() & mask) | (y.to_bits() & !mask))
+    }
     selections!();
 }
 
@@ -192,6 +194,9 @@ impl Real for f64 {
     }
     fn pow(self, b: f64) -> f64 {
         libm::pow(self, b)
+    }
+    fn where_gt(a: f64, b: f64, x: f64, y: f64) -> f64 {
+        if a > b { x } else { y }
     }
     selections!();
 }
