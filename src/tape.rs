@@ -104,10 +104,7 @@ impl Tape {
 
     /// Appends a value that was not computed here.
     pub fn leaf(&mut self, value: AnyBuffer, name: Option<&str>, requires_grad: bool) -> Result<usize> {
-        if !self.device.accepts(value.buffer().device()) {
-            let (want, got) = (self.device.to_string(), value.buffer().device().to_string());
-            return Err(Error::new("leaf", ErrorKind::Device { want, got }));
-        }
+        self.device.check_accepts("leaf", value.buffer())?;
         let meta = value.meta();
         self.add_node(Node {
             name: name.map(str::to_string),
@@ -131,7 +128,8 @@ impl Tape {
         Ok(value)
     }
 
-    fn live_value(&self, op: &str, id: usize) -> Result<&AnyBuffer> {
+    /// The value of a node, or why there is none.
+    pub(crate) fn live_value(&self, op: &str, id: usize) -> Result<&AnyBuffer> {
         let node = self.node(id).ok_or_else(|| no_node(op, id, self.size()))?;
         node.value.as_ref().ok_or_else(|| {
             let why = format!("the value of node {id} was freed by a backward pass; record it again, or keep values with retain");

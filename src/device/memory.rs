@@ -166,6 +166,33 @@ impl ReadGuard<'_> {
     }
 }
 
+/// Shared access to several buffers at once. Each block is locked once, however many of them share it: a
+/// thread must not lock a block for reading twice.
+pub(crate) struct ReadSet<'a> {
+    guards: Vec<ReadGuard<'a>>,
+    /// The guard of each buffer.
+    of: Vec<usize>,
+}
+
+impl<'a> ReadSet<'a> {
+    pub(crate) fn lock(op: &str, buffers: &[&'a Buffer]) -> Result<ReadSet<'a>> {
+        let (mut guards, mut of) = (Vec::with_capacity(buffers.len()), Vec::with_capacity(buffers.len()));
+        for (i, b) in buffers.iter().enumerate() {
+            let twin = buffers[..i].iter().position(|o| o.shares(b));
+            of.push(twin.map_or(guards.len(), |t| of[t]));
+            if twin.is_none() {
+                guards.push(b.read(op)?);
+            }
+        }
+        Ok(ReadSet { guards, of })
+    }
+
+    /// The host words of buffer `i`; empty on CUDA.
+    pub(crate) fn host(&self, i: usize) -> &[f32] {
+        self.guards[self.of[i]].host()
+    }
+}
+
 /// Sole access to a block, held while a kernel writes it.
 pub(crate) struct WriteGuard<'a> {
     guard: RwLockWriteGuard<'a, Option<Mem>>,

@@ -5,6 +5,7 @@ pub mod cpu;
 pub mod cuda;
 mod memory;
 
+pub(crate) use memory::ReadSet;
 pub use memory::{AnyBuffer, Buffer, DType, MemoryStats, Meta};
 
 use crate::error::{Error, ErrorKind, Result};
@@ -162,6 +163,15 @@ impl Device {
             (Backend::Cuda(a), Backend::Cuda(b)) => Arc::ptr_eq(a, b),
             _ => false,
         }
+    }
+
+    /// Errors, in the name of `op`, unless `buffer` can be used on this device.
+    pub(crate) fn check_accepts(&self, op: &str, buffer: &Buffer) -> Result<()> {
+        if self.accepts(buffer.device()) {
+            return Ok(());
+        }
+        let (want, got) = (self.to_string(), buffer.device().to_string());
+        Err(Error::new(op, ErrorKind::Device { want, got }))
     }
 
     /// Waits until everything queued on the device has run. The CPU has no queue.

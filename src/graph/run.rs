@@ -5,15 +5,12 @@ use super::passes;
 use super::plan::Arena;
 use super::{Graph, Source, What};
 use crate::device::cuda::CudaGraph;
-use crate::device::{AnyBuffer, Backend, Buffer, DType, Device, Meta};
+use crate::device::{AnyBuffer, Backend, Buffer, DType, Device, Meta, ReadSet};
 use crate::error::{Error, ErrorKind, Result};
-use crate::ops::{AnyOp, CpuRun, CudaRun, Gpu, Val};
+use crate::ops::{AnyOp, CpuRun, CudaRun, Gpu, MAX_INS, Val, check_bound, check_indices};
 use crate::optim::Optimizer;
 use crate::params::Param;
 use crate::shape::Shape;
-
-/// Most inputs an instruction can have.
-const MAX_INS: usize = 32;
 
 /// Where a value lives during a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -145,7 +142,7 @@ impl Compiled {
                     Place::Outside(input) if input < inputs => {
                         limits.push(Limit { input, limit, op: op.name() })
                     }
-                    Place::Outside(fixed) => crate::ops::check_bound(op.name(), &outside[fixed], limit)?,
+                    Place::Outside(fixed) => check_bound(op.name(), &outside[fixed], limit)?,
                     Place::Arena(_) => {}
                 }
             }
@@ -283,11 +280,7 @@ impl Compiled {
         if meta.dtype == DType::U32 {
             let indices: &[u32] = bytemuck::cast_slice(words);
             for l in self.limits.iter().filter(|l| l.input == input) {
-                if let Some((at, &index)) = indices.iter().enumerate().find(|(_, i)| **i as usize >= l.limit)
-                {
-                    let kind = ErrorKind::Index { at, index: index as usize, bound: l.limit };
-                    return Err(Error::new(l.op, kind));
-                }
+                check_indices(l.op, indices, l.limit)?;
             }
         }
         slot.buffer().write_words("program", words)
@@ -319,16 +312,8 @@ impl Compiled {
     fn run_cpu(&self, cpu: &crate::device::Cpu, optimizer: Option<&Optimizer>) -> Result<()> {
         let mut arena = self.arena.write("program")?;
         {
-            // A buffer may stand in two places (a constant used twice): one guard each.
-            let mut guards = Vec::with_capacity(self.outside.len());
-            let mut guard_of = Vec::with_capacity(self.outside.len());
-            for (i, b) in self.outside.iter().enumerate() {
-                let twin = self.outside[..i].iter().position(|o| o.buffer().shares(b.buffer()));
-                guard_of.push(twin.map_or(guards.len(), |t: usize| guard_of[t]));
-                if twin.is_none() {
-                    guards.push(b.buffer().read("program")?);
-                }
-            }
+            let outside: Vec<&Buffer> = self.outside.iter().map(AnyBuffer::buffer).collect();
+            let locked = ReadSet::lock("program", &outside)?;
             let arena = arena.host();
             for i in &self.instructions {
                 let words = i.meta.shape.numel();
@@ -341,7 +326,7 @@ impl Compiled {
                     let n = meta.shape.numel();
                     metas[j] = *meta;
                     ins[j] = match *place {
-                        Place::Outside(o) => guards[guard_of[o]].host(),
+                        Place::Outside(o) => locked.host(o),
                         _ if n == 0 => &[],
                         Place::Arena(at) if at < ends[0] => &before[at..at + n],
                         Place::Arena(at) if at < ends[1] => {

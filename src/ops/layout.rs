@@ -14,8 +14,6 @@ use crate::scalar::Scalar;
 use crate::shape::{MAX_RANK, Shape};
 use crate::tensor::Tensor;
 
-const EXACT: Bound = Bound { ulps: 0.0, terms: 0.0 };
-
 /// For each axis of a broadcast value: the input axis it reads, or `None` where it is inserted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AxisMap {
@@ -210,7 +208,7 @@ impl Op for BroadcastTo {
     }
 
     fn bound(&self, _ins: &[Meta]) -> Bound {
-        EXACT
+        Bound::EXACT
     }
 
     fn attrs(&self) -> Vec<(&'static str, Attr)> {
@@ -290,7 +288,7 @@ impl Op for Reshape {
     }
 
     fn bound(&self, _ins: &[Meta]) -> Bound {
-        EXACT
+        Bound::EXACT
     }
 
     fn attrs(&self) -> Vec<(&'static str, Attr)> {
@@ -334,7 +332,7 @@ impl Op for Detach {
     }
 
     fn bound(&self, _ins: &[Meta]) -> Bound {
-        EXACT
+        Bound::EXACT
     }
 
     fn differentiable(&self) -> bool {
@@ -536,7 +534,7 @@ impl Op for Permute {
     }
 
     fn bound(&self, _ins: &[Meta]) -> Bound {
-        EXACT
+        Bound::EXACT
     }
 
     fn attrs(&self) -> Vec<(&'static str, Attr)> {

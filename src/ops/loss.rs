@@ -2,8 +2,9 @@
 
 use super::map::record_program;
 use super::program::Program;
+use super::reduce::depth;
 use super::rows::RowKernel;
-use super::softmax::{SoftmaxBwd, depth, exp_shifted, softmax_rows};
+use super::softmax::{SoftmaxBwd, exp_shifted, softmax_rows};
 use super::{
     Attrs, Bound, CpuRun, CudaRun, Gpu, Io, Op, Recorder, RefIn, Reject, Sample, SampleIn, Val, dims, floats,
     layout, mismatch, reduce, typed,

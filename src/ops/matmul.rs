@@ -255,7 +255,7 @@ macro_rules! product_op {
             }
 
             fn bound(&self, ins: &[Meta]) -> Bound {
-                self.of(ins).map_or(Bound { ulps: 0.0, terms: 0.0 }, |p| p.bound())
+                self.of(ins).map_or(Bound::EXACT, |p| p.bound())
             }
 
             fn attrs(&self) -> Vec<(&'static str, Attr)> {
@@ -386,7 +386,7 @@ impl Op for Linear {
     }
 
     fn bound(&self, ins: &[Meta]) -> Bound {
-        Linear::of(ins).map_or(Bound { ulps: 0.0, terms: 0.0 }, |p| p.bound())
+        Linear::of(ins).map_or(Bound::EXACT, |p| p.bound())
     }
 
     fn from_attrs(attrs: &Attrs) -> Result<Linear> {

@@ -17,8 +17,6 @@ use crate::scalar::Scalar;
 use crate::shape::Shape;
 use crate::tensor::Tensor;
 
-const EXACT: Bound = Bound { ulps: 0.0, terms: 0.0 };
-
 /// Every element `value`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Full {
@@ -72,7 +70,7 @@ impl Op for Full {
     }
 
     fn bound(&self, _ins: &[Meta]) -> Bound {
-        EXACT
+        Bound::EXACT
     }
 
     fn attrs(&self) -> Vec<(&'static str, Attr)> {
@@ -227,7 +225,7 @@ macro_rules! random_op {
             }
 
             fn bound(&self, _ins: &[Meta]) -> Bound {
-                EXACT
+                Bound::EXACT
             }
 
             fn differentiable(&self) -> bool {

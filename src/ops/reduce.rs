@@ -278,12 +278,16 @@ pub(crate) fn sum_all_workspace(len: usize) -> usize {
     pass_workspace(Pass { outer: 1, rows: len, inner: 1 })
 }
 
+/// Words the largest value between two passes takes.
+fn between(passes: &[Pass]) -> usize {
+    passes.iter().rev().skip(1).map(|p| p.outer * p.inner).max().unwrap_or(0)
+}
+
 /// Sizes of the two regions of workspace a reduction needs: values between passes, and one pass's own.
 fn regions(passes: &[Pass], device: &Device) -> (usize, usize) {
-    let between = passes.iter().rev().skip(1).map(|p| p.outer * p.inner).max().unwrap_or(0);
     let own =
         passes.iter().map(|p| if device.is_cuda() { pass_workspace(*p) } else { long_row_scratch(p.rows) });
-    (between, own.max().unwrap_or(0))
+    (between(passes), own.max().unwrap_or(0))
 }
 
 macro_rules! reduction {
@@ -332,7 +336,7 @@ macro_rules! reduction {
 
             fn cpu(&self, run: CpuRun<'_>) {
                 let passes = passes(&run.metas[0].shape, &self.axes);
-                let between = passes.iter().rev().skip(1).map(|p| p.outer * p.inner).max().unwrap_or(0);
+                let between = between(&passes);
                 let (mut a, rest) = run.workspace.split_at_mut(between);
                 let (mut b, scratch) = rest.split_at_mut(between);
                 let mut x = run.ins[0];
@@ -358,7 +362,7 @@ macro_rules! reduction {
             fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {
                 let shape = &run.metas[0].shape;
                 let passes = passes(shape, &self.axes);
-                let between = passes.iter().rev().skip(1).map(|p| p.outer * p.inner).max().unwrap_or(0) as u64 * 4;
+                let between = between(&passes) as u64 * 4;
                 let factor = self.factor(shape);
                 let module = plain_module();
                 let mut x = run.ins[0];

@@ -11,6 +11,12 @@ use crate::error::Result;
 use crate::numerics::sum::{CHUNK, LANES, Tree};
 use std::fmt::Write;
 
+/// Adds lane `i + half` to lane `i`, for halves of a warp and down, as the row rule says.
+const FOLD_SUM: &str =
+    "for (int o = 16; o > 0; o /= 2) s = __fadd_rn(s, __shfl_down_sync(0xffffffffu, s, o));\n";
+/// Leaves the largest `m` of a warp in all its lanes.
+const FOLD_MAX: &str = "for (int o = 16; o > 0; o /= 2) { const float other = __shfl_xor_sync(0xffffffffu, m, o); if (other > m) m = other; }\n";
+
 /// How a row becomes its results. With `x` the row's elements of each input:
 /// `m = max x0` (NaN ignored), `t = term(x…, m)`, `s = Σ t` by the row rule, `r = 1 / s`,
 /// `y = post(x…, m, s, t, hit, g, r)` where `hit` is 1 at the row's label and 0 elsewhere and `g` is a scalar input.
@@ -279,7 +285,9 @@ impl RowKernel {
         if self.max {
             let _ =
                 writeln!(t, "m = -__int_as_float(0x7f800000);\n{each} if (in && v0[q] > m) m = v0[q]; }}");
-            t.push_str("#pragma unroll\nfor (int o = 16; o > 0; o /= 2) { const float other = __shfl_xor_sync(0xffffffffu, m, o); if (other > m) m = other; }\nm = __fadd_rn(m, 0.0f);\n");
+            t.push_str("#pragma unroll\n");
+            t.push_str(FOLD_MAX);
+            t.push_str("m = __fadd_rn(m, 0.0f);\n");
         }
         let v = |i: usize| format!("v{i}[q]");
         let _ = writeln!(
@@ -287,7 +295,9 @@ impl RowKernel {
             "float t[{per_lane}]; float s = 0.0f;\n{each} t[q] = {}; if (in) s = __fadd_rn(s, t[q]); }}",
             self.term_call(v)
         );
-        t.push_str("#pragma unroll\nfor (int o = 16; o > 0; o /= 2) s = __fadd_rn(s, __shfl_down_sync(0xffffffffu, s, o));\ns = __shfl_sync(0xffffffffu, s, 0);\nconst float inverse = __fdiv_rn(1.0f, s);\n");
+        t.push_str("#pragma unroll\n");
+        t.push_str(FOLD_SUM);
+        t.push_str("s = __shfl_sync(0xffffffffu, s, 0);\nconst float inverse = __fdiv_rn(1.0f, s);\n");
         if self.labels.is_some() {
             t.push_str("const unsigned label = labels[row];\n");
         }
@@ -394,7 +404,8 @@ impl RowKernel {
             t.push_str("m = -__int_as_float(0x7f800000);\n");
             let body = format!("{}{}", load(0, "terms"), lanes(&format!("if ({} > m) m = {};", x(0), x(0))));
             t.push_str(&each(&body));
-            t.push_str("#pragma unroll\nfor (int o = 16; o > 0; o /= 2) { const float other = __shfl_xor_sync(0xffffffffu, m, o); if (other > m) m = other; }\n");
+            t.push_str("#pragma unroll\n");
+            t.push_str(FOLD_MAX);
             let _ = writeln!(
                 t,
                 "if (lane == 0) best[warp] = m;\n__syncthreads();\n#pragma unroll\nfor (int w = 0; w < {warps}; ++w) if (best[w] > m) m = best[w];\nm = __fadd_rn(m, 0.0f);"
@@ -416,8 +427,12 @@ impl RowKernel {
             t,
             "float s = 0.0f; const unsigned end = width < (c + 1) * {CHUNK} ? width : (c + 1) * {CHUNK};\n#pragma unroll 8\nfor (unsigned j = c * {CHUNK} + lane; j < end; j += 32) s = __fadd_rn(s, terms[j]);"
         );
-        t.push_str("#pragma unroll\nfor (int o = 16; o > 0; o /= 2) s = __fadd_rn(s, __shfl_down_sync(0xffffffffu, s, o));\nif (lane == 0) parts[c] = s; }\n__syncthreads();\n");
-        t.push_str("float s = 0.0f;\nfor (unsigned c = lane; c < chunks; c += 32) s = __fadd_rn(s, parts[c]);\n#pragma unroll\nfor (int o = 16; o > 0; o /= 2) s = __fadd_rn(s, __shfl_down_sync(0xffffffffu, s, o));\ns = __shfl_sync(0xffffffffu, s, 0);\nconst float inverse = __fdiv_rn(1.0f, s);\n");
+        t.push_str("#pragma unroll\n");
+        t.push_str(FOLD_SUM);
+        t.push_str("if (lane == 0) parts[c] = s; }\n__syncthreads();\n");
+        t.push_str("float s = 0.0f;\nfor (unsigned c = lane; c < chunks; c += 32) s = __fadd_rn(s, parts[c]);\n#pragma unroll\n");
+        t.push_str(FOLD_SUM);
+        t.push_str("s = __shfl_sync(0xffffffffu, s, 0);\nconst float inverse = __fdiv_rn(1.0f, s);\n");
         if self.labels.is_some() {
             t.push_str("const unsigned label = labels[row];\n");
         }
@@ -452,8 +467,11 @@ impl RowKernel {
         t.push_str("for (unsigned long long row = blockIdx.x; row < rows; row += gridDim.x) {\n");
         t.push_str("const unsigned long long at = row * columns;\nfloat m = 0.0f;\n");
         if self.max {
-            t.push_str("m = -__int_as_float(0x7f800000);\nfor (unsigned long long j = threadIdx.x; j < columns; j += 1024) { const float x = in0[at + j]; if (x > m) m = x; }\n");
-            t.push_str("for (int o = 16; o > 0; o /= 2) { const float other = __shfl_xor_sync(0xffffffffu, m, o); if (other > m) m = other; }\n");
+            let _ = writeln!(
+                t,
+                "m = -__int_as_float(0x7f800000);\nfor (unsigned long long j = threadIdx.x; j < columns; j += {LONG_THREADS}) {{ const float x = in0[at + j]; if (x > m) m = x; }}"
+            );
+            t.push_str(FOLD_MAX);
             t.push_str("if (lane == 0) best[warp] = m;\n__syncthreads();\nfor (int w = 0; w < 32; ++w) if (best[w] > m) m = best[w];\nm = __fadd_rn(m, 0.0f);\n");
         }
         let x = |i: usize| format!("in{i}[at + j]");
@@ -466,10 +484,11 @@ impl RowKernel {
             "for (unsigned long long c = warp; c < count; c += 32) {{ float s = 0.0f; const unsigned long long end = columns < (c + 1) * {CHUNK} ? columns : (c + 1) * {CHUNK};\n#pragma unroll 8\nfor (unsigned long long j = c * {CHUNK} + lane; j < end; j += 32) s = __fadd_rn(s, {});",
             self.term_call(x)
         );
-        t.push_str("for (int o = 16; o > 0; o /= 2) s = __fadd_rn(s, __shfl_down_sync(0xffffffffu, s, o));\nif (lane == 0) sums[c] = s; }\n__syncthreads();\n");
+        t.push_str(FOLD_SUM);
+        t.push_str("if (lane == 0) sums[c] = s; }\n__syncthreads();\n");
         let _ = writeln!(
             t,
-            "while (count > 1) {{ float* next = sums + count; const unsigned long long groups = (count + {CHUNK} - 1) / {CHUNK};\nfor (unsigned long long c = warp; c < groups; c += 32) {{ float s = 0.0f; const unsigned long long end = count < (c + 1) * {CHUNK} ? count : (c + 1) * {CHUNK};\nfor (unsigned long long j = c * {CHUNK} + lane; j < end; j += 32) s = __fadd_rn(s, sums[j]);\nfor (int o = 16; o > 0; o /= 2) s = __fadd_rn(s, __shfl_down_sync(0xffffffffu, s, o));\nif (lane == 0) next[c] = s; }}\n__syncthreads(); sums = next; count = groups; }}\nconst float s = sums[0], inverse = __fdiv_rn(1.0f, s);"
+            "while (count > 1) {{ float* next = sums + count; const unsigned long long groups = (count + {CHUNK} - 1) / {CHUNK};\nfor (unsigned long long c = warp; c < groups; c += 32) {{ float s = 0.0f; const unsigned long long end = count < (c + 1) * {CHUNK} ? count : (c + 1) * {CHUNK};\nfor (unsigned long long j = c * {CHUNK} + lane; j < end; j += 32) s = __fadd_rn(s, sums[j]);\n{FOLD_SUM}if (lane == 0) next[c] = s; }}\n__syncthreads(); sums = next; count = groups; }}\nconst float s = sums[0], inverse = __fdiv_rn(1.0f, s);"
         );
         if self.labels.is_some() {
             t.push_str("const unsigned label = labels[row];\n");
@@ -484,7 +503,7 @@ impl RowKernel {
             let hit = if self.labels.is_some() { "(j == label ? 1.0f : 0.0f)" } else { "0.0f" };
             let _ = writeln!(
                 t,
-                "#pragma unroll 4\nfor (unsigned long long j = threadIdx.x; j < columns; j += 1024) {{ out[at + j] = {}; }}",
+                "#pragma unroll 4\nfor (unsigned long long j = threadIdx.x; j < columns; j += {LONG_THREADS}) {{ out[at + j] = {}; }}",
                 self.post_call(x, &self.term_call(x), hit)
             );
         }

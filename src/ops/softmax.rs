@@ -185,27 +185,22 @@ row_op! {
     /// `y_i = e^(x_i - m) / Σ_j e^(x_j - m)` with `m = max x`, along the last axis. A row that is all
     /// `-inf`, or holds `+inf` or NaN, becomes NaN.
     // The one term is the rounding of x - m, which the exponential amplifies.
-    Softmax "softmax" 1 softmax_rows |n: usize| Bound { ulps: 8.0 + depth(n), terms: 1.0 }
+    Softmax "softmax" 1 softmax_rows |n: usize| Bound { ulps: 8.0 + reduce::depth(n), terms: 1.0 }
 }
 
 row_op! {
     /// `y_i = (x_i - m) - ln Σ_j e^(x_j - m)` with `m = max x`, along the last axis.
-    LogSoftmax "log_softmax" 1 log_softmax_rows |n: usize| Bound { ulps: 4.0, terms: 8.0 + depth(n) }
+    LogSoftmax "log_softmax" 1 log_softmax_rows |n: usize| Bound { ulps: 4.0, terms: 8.0 + reduce::depth(n) }
 }
 
 row_op! {
     /// Gradient of [`Softmax`] from its value `y` and the upstream gradient: `y * (dy - Σ dy y)`.
-    SoftmaxBwd "softmax_bwd" 2 softmax_bwd_rows |n: usize| Bound { ulps: 4.0, terms: 8.0 + depth(n) }
+    SoftmaxBwd "softmax_bwd" 2 softmax_bwd_rows |n: usize| Bound { ulps: 4.0, terms: 8.0 + reduce::depth(n) }
 }
 
 row_op! {
     /// Gradient of [`LogSoftmax`] from its value `y` and the upstream gradient: `dy - e^y Σ dy`.
-    LogSoftmaxBwd "log_softmax_bwd" 2 log_softmax_bwd_rows |n: usize| Bound { ulps: 4.0, terms: 8.0 + depth(n) }
-}
-
-/// Roundings on the longest path through the sum tree.
-pub(crate) fn depth(n: usize) -> f64 {
-    reduce::depth(n)
+    LogSoftmaxBwd "log_softmax_bwd" 2 log_softmax_bwd_rows |n: usize| Bound { ulps: 4.0, terms: 8.0 + reduce::depth(n) }
 }
 
 impl Softmax {

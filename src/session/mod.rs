@@ -180,10 +180,7 @@ impl Session {
 
     /// The value of a parameter. Using it again gives the same leaf, so its gradients add up.
     pub fn param(&self, param: &Param) -> Result<Var<'_>> {
-        if !self.device.accepts(param.buffer().buffer().device()) {
-            let (want, got) = (self.device.to_string(), param.buffer().buffer().device().to_string());
-            return Err(Error::new(format!("parameter {}", param.name()), ErrorKind::Device { want, got }));
-        }
+        self.device.check_accepts(&format!("parameter {}", param.name()), param.buffer().buffer())?;
         let known = self.state.borrow().leaves.get(&param.id()).map(|l| (l.id, l.version));
         if let Some((id, version)) = known {
             if version != param.version() {
@@ -303,7 +300,7 @@ impl Session {
     fn read(&self, v: Var<'_>) -> Result<AnyBuffer> {
         let id = self.check("value", v)?;
         match &self.state.borrow().record {
-            Record::Eager(tape) => tape.require_value(id, self.meta_shape(tape, id)).cloned(),
+            Record::Eager(tape) => tape.live_value("value", id).cloned(),
             Record::Trace(_) => Err(Error::unsupported(
                 "value",
                 "a traced program has no values yet; return the value from the program instead",
@@ -312,17 +309,7 @@ impl Session {
         }
     }
 
-    fn meta_shape(&self, tape: &Tape, id: usize) -> Shape {
-        tape.node(id).map_or(Shape::SCALAR, |n| n.meta.shape)
-    }
-
-    fn backward(
-        &self,
-        v: Var<'_>,
-        seed: Option<&Tensor<f32>>,
-        free_values: bool,
-        all: bool,
-    ) -> Result<Grads> {
+    fn backward(&self, v: Var<'_>, seed: Option<&Tensor<f32>>, free_values: bool) -> Result<Grads> {
         let id = self.check("backward", v)?;
         let mut state = self.state.borrow_mut();
         let State { record, leaves, epoch, .. } = &mut *state;
@@ -356,10 +343,11 @@ impl Session {
                 return Err(Error::new("backward", ErrorKind::Gradient { why }));
             }
         };
-        let keep: Vec<bool> =
-            (0..tape.size()).map(|i| all && tape.node(i).is_some_and(|n| n.parents.is_empty())).collect();
+        // Gradients of leaves are kept: those of parameters and of variables.
+        let leaf: Vec<bool> =
+            (0..tape.size()).map(|i| tape.node(i).is_some_and(|n| n.parents.is_empty())).collect();
         let param_of: BTreeMap<usize, &Param> = leaves.values().map(|l| (l.id, &l.param)).collect();
-        let grads = tape.backward_sparse(id, seed, |i| keep[i] || param_of.contains_key(&i), free_values)?;
+        let grads = tape.backward_sparse(id, seed, |i| leaf[i], free_values)?;
         Ok(Grads::new(grads, &param_of, *epoch))
     }
 }
