@@ -1,7 +1,7 @@
 //! Properties of the kernels themselves: the same bits everywhere and every time, special values, what
 //! happens on bad input, without memory, and around the edges of buffers.
 
-use super::cases::{Case, Subject, Values, random_cases};
+use super::cases::{Case, Subject, Values};
 use super::{
     DeviceRecorder, Failure, Outcome, Property, Report, describe, describe_op, has_samples, label,
     plain_failure,
@@ -12,6 +12,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::numerics::rng::Stream;
 use crate::numerics::{canonical_bits, same_bits};
 use crate::ops::elementwise::{self, Row};
+use crate::ops::sampling::random_cases;
 use crate::ops::{AnyOp, Io, Recorder, RefIn, Val, apply};
 use crate::tensor::Tensor;
 

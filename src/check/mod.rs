@@ -11,7 +11,7 @@ mod magnitude;
 mod record;
 mod rules;
 
-pub use cases::{Case, Subject, Values, random_case};
+pub use cases::{Case, Subject, Values};
 pub use kernels::{bits, cpu_devices, faults, guards, rejects, repeat, special};
 pub use magnitude::Magnitude;
 pub use record::{DeviceRecorder, RefRecorder};

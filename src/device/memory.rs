@@ -11,6 +11,7 @@ use crate::shape::Shape;
 use crate::tensor::Tensor;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// Guard words before and after each block in check mode.
@@ -143,45 +144,53 @@ struct Block {
     mem: RwLock<Option<Mem>>,
 }
 
-/// A handle of device memory holding float32 values or u32 indices. Clones share the memory.
+/// A handle of device memory holding float32 values or u32 indices, all of an allocation or a part of it.
+/// Clones and parts share the memory.
 #[derive(Clone)]
 pub struct Buffer {
     block: Arc<Block>,
+    start: usize,
+    words: usize,
 }
 
 /// Shared access to a block, held while a kernel reads it.
 pub(crate) struct ReadGuard<'a> {
     guard: RwLockReadGuard<'a, Option<Mem>>,
-    from: usize,
-    to: usize,
+    range: Range<usize>,
+}
+
+fn host_words<'a>(mem: &'a Option<Mem>, range: &Range<usize>) -> &'a [f32] {
+    match mem {
+        Some(Mem::Host(words)) => &words[range.clone()],
+        _ => &[],
+    }
 }
 
 impl ReadGuard<'_> {
     /// The host words; empty on CUDA.
     pub(crate) fn host(&self) -> &[f32] {
-        match &*self.guard {
-            Some(Mem::Host(words)) => &words[self.from..self.to],
-            _ => &[],
-        }
+        host_words(&self.guard, &self.range)
     }
 }
 
 /// Shared access to several buffers at once. Each block is locked once, however many of them share it: a
 /// thread must not lock a block for reading twice.
 pub(crate) struct ReadSet<'a> {
-    guards: Vec<ReadGuard<'a>>,
-    /// The guard of each buffer.
-    of: Vec<usize>,
+    guards: Vec<RwLockReadGuard<'a, Option<Mem>>>,
+    /// For each buffer its guard and its words in that block.
+    of: Vec<(usize, Range<usize>)>,
 }
 
 impl<'a> ReadSet<'a> {
     pub(crate) fn lock(op: &str, buffers: &[&'a Buffer]) -> Result<ReadSet<'a>> {
-        let (mut guards, mut of) = (Vec::with_capacity(buffers.len()), Vec::with_capacity(buffers.len()));
+        let mut guards = Vec::with_capacity(buffers.len());
+        let mut of: Vec<(usize, Range<usize>)> = Vec::with_capacity(buffers.len());
         for (i, b) in buffers.iter().enumerate() {
             let twin = buffers[..i].iter().position(|o| o.shares(b));
-            of.push(twin.map_or(guards.len(), |t| of[t]));
+            let at = twin.map_or(guards.len(), |t| of[t].0);
+            of.push((at, b.range()));
             if twin.is_none() {
-                guards.push(b.read(op)?);
+                guards.push(b.read(op)?.guard);
             }
         }
         Ok(ReadSet { guards, of })
@@ -189,22 +198,22 @@ impl<'a> ReadSet<'a> {
 
     /// The host words of buffer `i`; empty on CUDA.
     pub(crate) fn host(&self, i: usize) -> &[f32] {
-        self.guards[self.of[i]].host()
+        let (guard, range) = &self.of[i];
+        host_words(&self.guards[*guard], range)
     }
 }
 
 /// Sole access to a block, held while a kernel writes it.
 pub(crate) struct WriteGuard<'a> {
     guard: RwLockWriteGuard<'a, Option<Mem>>,
-    from: usize,
-    to: usize,
+    range: Range<usize>,
 }
 
 impl WriteGuard<'_> {
     /// The host words; empty on CUDA.
     pub(crate) fn host(&mut self) -> &mut [f32] {
         match &mut *self.guard {
-            Some(Mem::Host(words)) => &mut words[self.from..self.to],
+            Some(Mem::Host(words)) => &mut words[self.range.clone()],
             _ => &mut [],
         }
     }
@@ -277,7 +286,7 @@ impl Device {
         if guard > 0 {
             block.poison()?;
         }
-        Ok(Buffer { block: Arc::new(block) })
+        Ok(Buffer { block: Arc::new(block), start: 0, words })
     }
 
     #[cold]
@@ -402,12 +411,31 @@ impl Drop for Block {
 impl Buffer {
     /// Number of elements, also after release.
     pub fn len(&self) -> usize {
-        self.block.words
+        self.words
     }
 
     /// Whether there are no elements.
     pub fn is_empty(&self) -> bool {
-        self.block.words == 0
+        self.words == 0
+    }
+
+    /// Elements `start..start + words` as a handle of their own. Errors if there are not as many.
+    pub fn part(&self, start: usize, words: usize) -> Result<Buffer> {
+        match start.checked_add(words) {
+            Some(end) if end <= self.words => {
+                Ok(Buffer { block: self.block.clone(), start: self.start + start, words })
+            }
+            _ => Err(Error::new(
+                "part",
+                ErrorKind::Length { want: start.saturating_add(words), got: self.words },
+            )),
+        }
+    }
+
+    /// Where the elements are in the block.
+    fn range(&self) -> Range<usize> {
+        let from = self.block.guard + self.start;
+        from..from + self.words
     }
 
     /// The device the memory is on.
@@ -436,7 +464,7 @@ impl Buffer {
         if guard.is_none() {
             return Err(released(op));
         }
-        Ok(ReadGuard { guard, from: self.block.guard, to: self.block.guard + self.block.words })
+        Ok(ReadGuard { guard, range: self.range() })
     }
 
     pub(crate) fn write(&self, op: &str) -> Result<WriteGuard<'_>> {
@@ -444,13 +472,13 @@ impl Buffer {
         if guard.is_none() {
             return Err(released(op));
         }
-        Ok(WriteGuard { guard, from: self.block.guard, to: self.block.guard + self.block.words })
+        Ok(WriteGuard { guard, range: self.range() })
     }
 
     /// The device address, for kernels on the same stream; 0 for an empty or host buffer.
     pub(crate) fn address(&self, op: &str) -> Result<u64> {
         match &*self.block.mem.read().unwrap_or_else(PoisonError::into_inner) {
-            Some(Mem::Cuda(ptr)) => Ok(*ptr + self.block.guard as u64 * 4),
+            Some(Mem::Cuda(ptr)) => Ok(*ptr + self.range().start as u64 * 4),
             Some(Mem::Host(_)) => Ok(0),
             None => Err(released(op)),
         }
@@ -608,7 +636,17 @@ impl AnyBuffer {
 
     /// The same memory under another shape of equal count.
     pub fn view(&self, shape: Shape) -> Result<AnyBuffer> {
-        let mut view = AnyBuffer::new(self.buffer.clone(), Meta { shape, ..self.meta })?;
+        if shape.numel() != self.meta.shape.numel() {
+            let kind = ErrorKind::Length { want: shape.numel(), got: self.meta.shape.numel() };
+            return Err(Error::new("view", kind));
+        }
+        self.part(0, shape)
+    }
+
+    /// The elements from `start` on that `shape` has room for, under that shape, sharing the memory.
+    pub fn part(&self, start: usize, shape: Shape) -> Result<AnyBuffer> {
+        let buffer = self.buffer.part(start, shape.numel())?;
+        let mut view = AnyBuffer::new(buffer, Meta { shape, ..self.meta })?;
         view.bound = self.bound;
         Ok(view)
     }
@@ -670,6 +708,25 @@ mod tests {
         let e = view.to_tensor::<f32>().unwrap_err();
         assert_eq!(*e.kind(), ErrorKind::Released);
         assert_eq!((d.memory().live, d.memory().frees), (0, 1));
+    }
+
+    #[test]
+    fn parts_share_memory_and_stay_within_it() {
+        let d = cpu();
+        d.set_checks(true);
+        let a = Buffer::upload(&d, &[0.0, 1.0, 2.0, 3.0, 4.0]).unwrap();
+        let b = a.part(1, 3).unwrap();
+        let c = b.part(1, 2).unwrap();
+        assert_eq!(c.download().unwrap(), [2.0, 3.0]);
+        c.write_words("test", &[7.0, 8.0]).unwrap();
+        assert_eq!(a.download().unwrap(), [0.0, 1.0, 7.0, 8.0, 4.0]);
+        assert!(b.part(2, 2).is_err() && b.part(usize::MAX, 2).is_err());
+        let both = ReadSet::lock("test", &[&a, &c]).unwrap();
+        assert_eq!((both.host(0).len(), both.host(1)), (5, &[7.0, 8.0][..]));
+        drop(both);
+        assert_eq!(d.memory().allocs, 1);
+        assert!(c.release() && a.is_released());
+        assert_eq!((d.memory().live, d.broken_guards()), (0, 0));
     }
 
     #[test]

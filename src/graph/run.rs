@@ -17,8 +17,8 @@ use crate::shape::Shape;
 enum Place {
     /// Words into the program's block.
     Arena(usize),
-    /// An outside buffer: input, parameter, constant or random base.
-    Outside(usize),
+    /// An outside buffer (input, parameter, constant or random base) and words into it.
+    Outside(usize, usize),
 }
 
 #[derive(Debug)]
@@ -89,7 +89,7 @@ impl Compiled {
         let text = graph.to_string();
 
         let mut outside = Vec::new();
-        let mut places: Vec<Place> = vec![Place::Outside(usize::MAX); graph.size()];
+        let mut places: Vec<Place> = vec![Place::Outside(usize::MAX, 0); graph.size()];
         let mut random_base = None;
         let is_input = |i: &usize| matches!(graph.nodes()[*i].what, What::Leaf(Source::Input(_)));
         let leaves = (0..graph.size()).filter(|i| matches!(graph.nodes()[*i].what, What::Leaf(_)));
@@ -97,7 +97,7 @@ impl Compiled {
         let inputs = ins.len();
         for i in ins.into_iter().chain(others) {
             let node = &graph.nodes()[i];
-            places[i] = Place::Outside(outside.len());
+            places[i] = Place::Outside(outside.len(), 0);
             outside.push(match &node.what {
                 What::Leaf(Source::Param(p)) => p.buffer().clone(),
                 What::Leaf(Source::Constant(c)) => c.clone(),
@@ -112,9 +112,11 @@ impl Compiled {
         // A view lives where its input lives; lifetimes are those of the memory, not of the names.
         let mut root: Vec<usize> = (0..graph.size()).collect();
         let mut last_use = vec![0usize; graph.size()];
+        let metas_of =
+            |ins: &[Val]| ins.iter().map(|v| graph.nodes()[v.0 as usize].meta).collect::<Vec<Meta>>();
         for (i, node) in graph.nodes().iter().enumerate() {
             if let What::Op(op, ins) = &node.what {
-                if op.is_view() {
+                if op.view(&metas_of(ins)).is_some() {
                     root[i] = root[ins[0].0 as usize];
                 }
                 ins.iter().for_each(|v| last_use[root[v.0 as usize]] = i);
@@ -129,20 +131,23 @@ impl Compiled {
         let mut ends: Vec<(usize, usize, usize)> = Vec::new(); // last use, place, words
         for (i, node) in graph.nodes().iter().enumerate() {
             let What::Op(op, ins) = &node.what else { continue };
-            if op.is_view() {
-                places[i] = places[ins[0].0 as usize];
+            let metas = metas_of(ins);
+            if let Some(start) = op.view(&metas) {
+                places[i] = match places[ins[0].0 as usize] {
+                    Place::Arena(at) => Place::Arena(at + start),
+                    Place::Outside(o, at) => Place::Outside(o, at + start),
+                };
                 continue;
             }
             if ins.len() > MAX_INS {
                 return Err(Error::new(op.name(), ErrorKind::Arity { want: MAX_INS, got: ins.len() }));
             }
-            let metas: Vec<Meta> = ins.iter().map(|v| graph.nodes()[v.0 as usize].meta).collect();
             if let Some((at, limit)) = op.index_limit(&metas) {
                 match places[ins[at].0 as usize] {
-                    Place::Outside(input) if input < inputs => {
+                    Place::Outside(input, _) if input < inputs => {
                         limits.push(Limit { input, limit, op: op.name() })
                     }
-                    Place::Outside(fixed) => check_bound(op.name(), &outside[fixed], limit)?,
+                    Place::Outside(fixed, _) => check_bound(op.name(), &outside[fixed], limit)?,
                     Place::Arena(_) => {}
                 }
             }
@@ -257,7 +262,7 @@ impl Compiled {
     fn address(&self, place: Place) -> Result<u64> {
         match place {
             Place::Arena(at) => Ok(self.arena.address("program")? + at as u64 * 4),
-            Place::Outside(i) => self.outside[i].buffer().address("program"),
+            Place::Outside(i, at) => Ok(self.outside[i].buffer().address("program")? + at as u64 * 4),
         }
     }
 
@@ -326,7 +331,7 @@ impl Compiled {
                     let n = meta.shape.numel();
                     metas[j] = *meta;
                     ins[j] = match *place {
-                        Place::Outside(o) => locked.host(o),
+                        Place::Outside(o, at) => &locked.host(o)[at..at + n],
                         _ if n == 0 => &[],
                         Place::Arena(at) if at < ends[0] => &before[at..at + n],
                         Place::Arena(at) if at < ends[1] => {
@@ -357,8 +362,9 @@ impl Compiled {
                 let n = p.shape().numel();
                 match *place {
                     Place::Arena(at) => optimizer.update_cpu(cpu, p, &arena[at..at + n])?,
-                    Place::Outside(o) => {
-                        optimizer.update_cpu(cpu, p, self.outside[o].buffer().read("program")?.host())?
+                    Place::Outside(o, at) => {
+                        let gradient = self.outside[o].buffer().read("program")?;
+                        optimizer.update_cpu(cpu, p, &gradient.host()[at..at + n])?
                     }
                 }
             }
@@ -377,7 +383,7 @@ impl Compiled {
         })?;
         let n = meta.shape.numel();
         match (place, self.device.backend()) {
-            (Place::Outside(o), _) => self.outside[o].buffer().download(),
+            (Place::Outside(o, at), _) => self.outside[o].buffer().part(at, n)?.download(),
             (Place::Arena(at), Backend::Cpu(_)) => {
                 Ok(self.arena.write("program")?.host()[at..at + n].to_vec())
             }

@@ -4,12 +4,14 @@
 
 use super::map::{self, Access};
 use super::program::Program;
+use super::sampling::edge_shape;
 use super::{
     Attr, Attrs, Bound, CpuRun, CudaRun, Gpu, Io, Op, Recorder, RefIn, Reject, Sample, SampleIn, Val, dims,
     sample_shapes,
 };
 use crate::device::Meta;
 use crate::error::{Error, ErrorKind, Result};
+use crate::numerics::rng::Stream;
 use crate::scalar::{Real, Scalar};
 use crate::shape::Shape;
 use crate::tensor::Tensor;
@@ -105,6 +107,12 @@ macro_rules! rows {
                     ins: ranges.iter().map(|r| SampleIn::Num(shape, *r)).collect(),
                 };
                 sample_shapes().into_iter().map(sample).collect()
+            }
+
+            fn random(stream: &mut Stream) -> Option<Sample<$op>> {
+                let shape = edge_shape(1, 3, stream);
+                let ins = [$($range),+].iter().map(|r| SampleIn::Num(shape, *r)).collect();
+                Some(Sample { op: $op { $($attr: $default),* }, ins })
             }
 
             fn rejects() -> Vec<Reject<$op>> {

@@ -27,8 +27,8 @@ pub fn apply(device: &Device, op: &AnyOp, ins: &[&AnyBuffer]) -> Result<AnyBuffe
     if let Some((i, limit)) = op.index_limit(metas) {
         check_bound(name, ins[i], limit)?;
     }
-    if op.is_view() {
-        return ins[0].view(meta.shape);
+    if let Some(start) = op.view(metas) {
+        return ins[0].part(start, meta.shape);
     }
     let out = device.alloc(meta.shape.numel())?;
     let workspace = device.alloc(op.workspace(metas, device))?;

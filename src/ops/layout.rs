@@ -2,6 +2,7 @@
 
 use super::map::{self, Access};
 use super::program::Program;
+use super::sampling::{edge_dims, sample};
 use super::{
     Attr, Attrs, Bound, CpuRun, CudaRun, Gpu, Io, Op, Recorder, RefIn, Reject, Sample, SampleIn, Val, dims,
     floats, mismatch, sample_shapes,
@@ -9,6 +10,7 @@ use super::{
 use crate::device::cuda::Args;
 use crate::device::{DType, Meta};
 use crate::error::{Error, ErrorKind, Result};
+use crate::numerics::rng::Stream;
 use crate::ops::reduce::Sum;
 use crate::scalar::Scalar;
 use crate::shape::{MAX_RANK, Shape};
@@ -195,6 +197,21 @@ impl Op for BroadcastTo {
         samples
     }
 
+    fn random(stream: &mut Stream) -> Option<Sample<BroadcastTo>> {
+        let to = edge_dims(1, 4, stream);
+        let (mut from, mut map) = (Vec::new(), Vec::new());
+        for &d in &to {
+            match stream.below(3) {
+                0 => map.push(None),
+                narrow => {
+                    map.push(Some(from.len()));
+                    from.push(if narrow == 1 { 1 } else { d });
+                }
+            }
+        }
+        Some(sample(BroadcastTo { shape: dims(&to), map: AxisMap::new(&map).ok()? }, &[&from]))
+    }
+
     fn rejects() -> Vec<Reject<BroadcastTo>> {
         let f = |d: &[usize]| Meta::f32(dims(d));
         let op = BroadcastTo::numpy(&dims(&[3]), dims(&[2, 3]));
@@ -226,8 +243,8 @@ impl Op for BroadcastTo {
 /// What ops that only relabel their input have in common. Nothing runs where memory can be shared.
 macro_rules! view_methods {
     () => {
-        fn is_view(&self) -> bool {
-            true
+        fn view(&self, _ins: &[Meta]) -> Option<usize> {
+            Some(0)
         }
 
         fn cpu(&self, run: CpuRun<'_>) {
@@ -277,6 +294,13 @@ impl Op for Reshape {
         let flat =
             |s: Shape| Sample { op: Reshape { shape: dims(&[s.numel()]) }, ins: vec![SampleIn::any(s)] };
         sample_shapes().into_iter().map(flat).collect()
+    }
+
+    fn random(stream: &mut Stream) -> Option<Sample<Reshape>> {
+        let from = edge_dims(1, 3, stream);
+        let mut turned = from.clone();
+        turned.rotate_left(1);
+        Some(sample(Reshape { shape: dims(&turned) }, &[&from]))
     }
 
     fn rejects() -> Vec<Reject<Reshape>> {
@@ -522,6 +546,11 @@ impl Op for Permute {
         cases.iter().map(sample).collect()
     }
 
+    fn random(stream: &mut Stream) -> Option<Sample<Permute>> {
+        let from = edge_dims(2, 4, stream);
+        Some(sample(Permute { order: stream.permutation(from.len()) }, &[&from]))
+    }
+
     fn rejects() -> Vec<Reject<Permute>> {
         let f = |d: &[usize]| Meta::f32(dims(d));
         let op = |order: &[usize]| Permute { order: order.to_vec() };
@@ -545,6 +574,413 @@ impl Op for Permute {
         attrs.only(&["order"])?;
         Ok(Permute { order: attrs.list("order")? })
     }
+}
+
+/// A run along one axis of a value seen as (outer, axis, inner): `size` elements of the axis on the long
+/// side, and the `len` of them at `start`, `start + step`, … on the short side.
+#[derive(Clone, Copy)]
+struct Run {
+    outer: usize,
+    size: usize,
+    inner: usize,
+    start: usize,
+    len: usize,
+    step: usize,
+}
+
+impl Run {
+    fn new(long: &Shape, axis: usize, start: usize, len: usize, step: usize) -> Run {
+        let d = long.dims();
+        let (outer, inner) = (d[..axis].iter().product(), d[axis + 1..].iter().product());
+        Run { outer, size: d[axis], inner, start, len, step }
+    }
+
+    /// Words of the long side, and of the short side, that belong to one position of the outer axes.
+    fn words(&self) -> (usize, usize) {
+        (self.size * self.inner, self.len * self.inner)
+    }
+
+    /// Copies the short side of one outer position out of the long side, or into it.
+    fn copy(&self, mut pair: impl FnMut(usize, usize, usize)) {
+        if self.step == 1 {
+            return pair(self.start * self.inner, 0, self.len * self.inner);
+        }
+        for j in 0..self.len {
+            pair((self.start + j * self.step) * self.inner, j * self.inner, self.inner);
+        }
+    }
+
+    /// The kernel of `name` with its arguments; elements are vectors of four where everything divides.
+    fn launch(&self, run: &CudaRun<'_>, name: &str) -> Result<()> {
+        let total = run.shape.numel();
+        if total == 0 {
+            return Ok(());
+        }
+        let mut r = *self;
+        if r.step == 1 {
+            // One run: its words are elements of the axis.
+            r = Run { size: r.size * r.inner, start: r.start * r.inner, len: r.len * r.inner, inner: 1, ..r };
+        }
+        let divides = |n: usize| n.is_multiple_of(4);
+        let vector = if r.step == 1 {
+            divides(r.size) && divides(r.start) && divides(r.len)
+        } else {
+            divides(r.inner)
+        };
+        let width = if vector { 4 } else { 1 };
+        if r.step == 1 {
+            r = Run { size: r.size / width, start: r.start / width, len: r.len / width, ..r };
+        } else {
+            r.inner /= width;
+        }
+        let kernel = run.cuda.kernel("layout", PERMUTE_CU, &format!("{name}{width}"))?;
+        let mut args = Args::new();
+        args.ptr(run.ins[0]).ptr(run.out).u64((total / width) as u64);
+        for n in [r.size, r.inner, r.start, r.len, r.step] {
+            args.u64(n as u64);
+        }
+        run.cuda.launch(kernel, map::grid(run.cuda, total / width), 256, 0, &args)
+    }
+}
+
+/// The fewest words a task of the copies takes.
+const COPY_TASK: usize = 32 * 1024;
+
+/// Elements `start`, `start + step`, … of an axis, `len` of them. A run at the front axes that starts at a
+/// multiple of four words shares memory with its input.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Slice {
+    /// The axis.
+    pub axis: usize,
+    /// First element taken.
+    pub start: usize,
+    /// Number of elements taken.
+    pub len: usize,
+    /// Distance between elements taken.
+    pub step: usize,
+}
+
+impl Slice {
+    fn run(&self, from: &Shape) -> Run {
+        Run::new(from, self.axis, self.start, self.len, self.step)
+    }
+}
+
+impl Op for Slice {
+    const NAME: &'static str = "slice";
+
+    fn shape(&self, ins: &[Meta]) -> Result<Meta> {
+        let [x] = super::arity(Self::NAME, ins)?;
+        if self.axis >= x.shape.rank() {
+            return Err(Error::new(Self::NAME, ErrorKind::Axis { axis: self.axis, shape: x.shape }));
+        }
+        let size = x.shape.dims()[self.axis];
+        check_run(Self::NAME, size, self.start, self.len, self.step)?;
+        let mut out = x.shape.dims().to_vec();
+        out[self.axis] = self.len;
+        Ok(Meta { shape: Shape::new(&out)?, ..x })
+    }
+
+    fn view(&self, ins: &[Meta]) -> Option<usize> {
+        let run = self.run(&ins[0].shape);
+        let start = run.start * run.inner;
+        let whole = run.outer == 1 && (run.step == 1 || run.len == 1) && run.len > 0;
+        (whole && start.is_multiple_of(4)).then_some(start)
+    }
+
+    fn cpu(&self, run: CpuRun<'_>) {
+        let r = self.run(&run.metas[0].shape);
+        let (long, short) = r.words();
+        if short == 0 {
+            return;
+        }
+        let x = run.ins[0];
+        let rows = run.pool.share(r.outer, (COPY_TASK / short).max(1), 1);
+        run.pool.chunks_mut(run.out, rows * short, |task, out| {
+            for (o, out) in out.chunks_mut(short).enumerate() {
+                let x = &x[(task * rows + o) * long..][..long];
+                r.copy(|from, to, n| out[to..to + n].copy_from_slice(&x[from..from + n]));
+            }
+        });
+    }
+
+    fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {
+        self.run(&run.metas[0].shape).launch(run, "slice_axis")
+    }
+
+    fn cuda_modules(&self, _ins: &[Meta], _gpu: &Gpu) -> Vec<(String, String)> {
+        vec![("layout".into(), PERMUTE_CU.into())]
+    }
+
+    fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {
+        let size = r.meta(io.ins[0]).shape.dims()[self.axis];
+        let pad = Pad { axis: self.axis, start: self.start, step: self.step, size };
+        Ok(vec![Some(r.record(pad.into(), &[dy])?)])
+    }
+
+    fn reference<T: Scalar>(&self, ins: &[RefIn<T>]) -> Result<Tensor<T>> {
+        let x = ins[0].num()?;
+        let shape = self.shape(&[ins[0].meta()])?.shape;
+        let inner: usize = shape.dims()[self.axis + 1..].iter().product();
+        Ok(Tensor::from_fn(shape, |at| {
+            let (o, j, i) = (at / inner / self.len, at / inner % self.len, at % inner);
+            let size = x.shape().dims()[self.axis];
+            x.data()[(o * size + self.start + j * self.step) * inner + i]
+        }))
+    }
+
+    fn samples() -> Vec<Sample<Slice>> {
+        run_cases()
+            .into_iter()
+            .map(|(d, axis, start, len, step)| sample(Slice { axis, start, len, step }, &[&d]))
+            .collect()
+    }
+
+    fn random(stream: &mut Stream) -> Option<Sample<Slice>> {
+        let (d, axis, start, len, step) = random_run(stream);
+        Some(sample(Slice { axis, start, len, step }, &[&d]))
+    }
+
+    fn rejects() -> Vec<Reject<Slice>> {
+        let f = |d: &[usize]| Meta::f32(dims(d));
+        let op = |axis, start, len, step| Slice { axis, start, len, step };
+        vec![
+            Reject { op: op(0, 0, 1, 1), ins: vec![], want: "Arity" },
+            Reject { op: op(0, 0, 1, 1), ins: vec![f(&[])], want: "Axis" },
+            Reject { op: op(2, 0, 1, 1), ins: vec![f(&[2, 3])], want: "Axis" },
+            Reject { op: op(1, 1, 3, 1), ins: vec![f(&[2, 3])], want: "Argument" },
+            Reject { op: op(1, 4, 0, 1), ins: vec![f(&[2, 3])], want: "Argument" },
+            Reject { op: op(1, 0, 3, 2), ins: vec![f(&[2, 3])], want: "Argument" },
+            Reject { op: op(1, 0, 1, 0), ins: vec![f(&[2, 3])], want: "Argument" },
+            Reject { op: op(1, usize::MAX, 2, 1), ins: vec![f(&[2, 3])], want: "Argument" },
+            Reject { op: op(1, 1, 2, usize::MAX), ins: vec![f(&[2, 3])], want: "Argument" },
+        ]
+    }
+
+    fn bound(&self, _ins: &[Meta]) -> Bound {
+        Bound::EXACT
+    }
+
+    fn attrs(&self) -> Vec<(&'static str, Attr)> {
+        let num = |n: usize| Attr::Num(n as f64);
+        vec![
+            ("axis", num(self.axis)),
+            ("start", num(self.start)),
+            ("len", num(self.len)),
+            ("step", num(self.step)),
+        ]
+    }
+
+    fn from_attrs(attrs: &Attrs) -> Result<Slice> {
+        attrs.only(&["axis", "start", "len", "step"])?;
+        Ok(Slice {
+            axis: attrs.whole("axis")?,
+            start: attrs.whole("start")?,
+            len: attrs.whole("len")?,
+            step: attrs.whole("step")?,
+        })
+    }
+}
+
+/// Errors unless `len` elements from `start` in steps of `step` lie in an axis of `size` elements.
+fn check_run(op: &'static str, size: usize, start: usize, len: usize, step: usize) -> Result<()> {
+    if step == 0 {
+        return Err(Error::argument(op, "step", "is 0, use 1 or more"));
+    }
+    let end = len.saturating_sub(1).checked_mul(step).and_then(|n| n.checked_add(start));
+    let fits = if len == 0 { start <= size } else { end.is_some_and(|last| last < size) };
+    if fits {
+        return Ok(());
+    }
+    let why = format!("{len} elements from {start} in steps of {step} do not lie in an axis of {size}");
+    Err(Error::argument(op, "range", why))
+}
+
+/// Shapes with an axis, a start, a length and a step.
+fn run_cases() -> Vec<(Vec<usize>, usize, usize, usize, usize)> {
+    vec![
+        (vec![7], 0, 2, 3, 1),
+        (vec![64], 0, 4, 12, 1),
+        (vec![64], 0, 3, 20, 3),
+        (vec![5, 3], 0, 1, 2, 1),
+        (vec![5, 4], 0, 1, 3, 1),
+        (vec![5, 4], 0, 1, 2, 2),
+        (vec![5, 33], 1, 1, 31, 1),
+        (vec![3, 64], 1, 4, 32, 1),
+        (vec![3, 64], 1, 5, 20, 2),
+        (vec![2, 6, 8], 1, 1, 3, 2),
+        (vec![2, 6, 5], 1, 0, 6, 1),
+        (vec![2, 6, 5], 2, 4, 1, 1),
+        (vec![4, 3], 0, 2, 0, 1),
+        (vec![0, 3], 1, 1, 2, 1),
+        (vec![130, 516], 0, 1, 128, 1),
+    ]
+}
+
+fn random_run(stream: &mut Stream) -> (Vec<usize>, usize, usize, usize, usize) {
+    let d = edge_dims(1, 3, stream);
+    let axis = stream.below(d.len());
+    let step = 1 + stream.below(3);
+    let start = stream.below(d[axis]);
+    let len = 1 + stream.below((d[axis] - 1 - start) / step + 1);
+    (d, axis, start, len, step)
+}
+
+/// Zeros along an axis with the input's elements at `start`, `start + step`, …: the adjoint of [`Slice`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Pad {
+    /// The axis.
+    pub axis: usize,
+    /// Where the first element goes.
+    pub start: usize,
+    /// Distance between elements.
+    pub step: usize,
+    /// Size of the axis of the value.
+    pub size: usize,
+}
+
+impl Pad {
+    fn run(&self, from: &Shape, to: &Shape) -> Run {
+        Run::new(to, self.axis, self.start, from.dims()[self.axis], self.step)
+    }
+}
+
+impl Op for Pad {
+    const NAME: &'static str = "pad";
+
+    fn shape(&self, ins: &[Meta]) -> Result<Meta> {
+        let [x] = super::arity(Self::NAME, ins)?;
+        super::typed(Self::NAME, ins, 0, DType::F32)?;
+        if self.axis >= x.shape.rank() {
+            return Err(Error::new(Self::NAME, ErrorKind::Axis { axis: self.axis, shape: x.shape }));
+        }
+        let mut out = x.shape.dims().to_vec();
+        check_run(Self::NAME, self.size, self.start, out[self.axis], self.step)?;
+        out[self.axis] = self.size;
+        Ok(Meta::f32(Shape::new(&out)?))
+    }
+
+    fn cpu(&self, run: CpuRun<'_>) {
+        let r = self.run(&run.metas[0].shape, &run.shape);
+        let (long, short) = r.words();
+        if long == 0 {
+            return;
+        }
+        let x = run.ins[0];
+        let rows = run.pool.share(r.outer, (COPY_TASK / long).max(1), 1);
+        run.pool.chunks_mut(run.out, rows * long, |task, out| {
+            for (o, out) in out.chunks_mut(long).enumerate() {
+                let x = &x[(task * rows + o) * short..][..short];
+                out.fill(0.0);
+                r.copy(|to, from, n| out[to..to + n].copy_from_slice(&x[from..from + n]));
+            }
+        });
+    }
+
+    fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {
+        self.run(&run.metas[0].shape, &run.shape).launch(run, "pad_axis")
+    }
+
+    fn cuda_modules(&self, _ins: &[Meta], _gpu: &Gpu) -> Vec<(String, String)> {
+        vec![("layout".into(), PERMUTE_CU.into())]
+    }
+
+    fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {
+        let len = r.meta(io.ins[0]).shape.dims()[self.axis];
+        let slice = Slice { axis: self.axis, start: self.start, len, step: self.step };
+        Ok(vec![Some(r.record(slice.into(), &[dy])?)])
+    }
+
+    fn reference<T: Scalar>(&self, ins: &[RefIn<T>]) -> Result<Tensor<T>> {
+        let x = ins[0].num()?;
+        let shape = self.shape(&[ins[0].meta()])?.shape;
+        let inner: usize = shape.dims()[self.axis + 1..].iter().product();
+        let len = x.shape().dims()[self.axis];
+        Ok(Tensor::from_fn(shape, |at| {
+            let (o, j, i) = (at / inner / self.size, at / inner % self.size, at % inner);
+            match j.checked_sub(self.start) {
+                Some(j) if j % self.step == 0 && j / self.step < len => {
+                    x.data()[(o * len + j / self.step) * inner + i]
+                }
+                _ => T::c(0.0),
+            }
+        }))
+    }
+
+    fn samples() -> Vec<Sample<Pad>> {
+        run_cases().into_iter().map(pad_sample).collect()
+    }
+
+    fn random(stream: &mut Stream) -> Option<Sample<Pad>> {
+        Some(pad_sample(random_run(stream)))
+    }
+
+    fn rejects() -> Vec<Reject<Pad>> {
+        let f = |d: &[usize]| Meta::f32(dims(d));
+        let op = |axis, start, step, size| Pad { axis, start, step, size };
+        vec![
+            Reject { op: op(0, 0, 1, 4), ins: vec![], want: "Arity" },
+            Reject { op: op(2, 0, 1, 4), ins: vec![f(&[2, 3])], want: "Axis" },
+            Reject { op: op(1, 0, 1, 2), ins: vec![f(&[2, 3])], want: "Argument" },
+            Reject { op: op(1, 2, 1, 4), ins: vec![f(&[2, 3])], want: "Argument" },
+            Reject { op: op(1, 0, 0, 4), ins: vec![f(&[2, 3])], want: "Argument" },
+            Reject { op: op(1, 0, 1, 4), ins: vec![Meta::u32(dims(&[2, 3]))], want: "DType" },
+        ]
+    }
+
+    fn bound(&self, _ins: &[Meta]) -> Bound {
+        Bound::EXACT
+    }
+
+    fn attrs(&self) -> Vec<(&'static str, Attr)> {
+        let num = |n: usize| Attr::Num(n as f64);
+        vec![
+            ("axis", num(self.axis)),
+            ("start", num(self.start)),
+            ("step", num(self.step)),
+            ("size", num(self.size)),
+        ]
+    }
+
+    fn from_attrs(attrs: &Attrs) -> Result<Pad> {
+        attrs.only(&["axis", "start", "step", "size"])?;
+        Ok(Pad {
+            axis: attrs.whole("axis")?,
+            start: attrs.whole("start")?,
+            step: attrs.whole("step")?,
+            size: attrs.whole("size")?,
+        })
+    }
+}
+
+fn pad_sample((mut d, axis, start, len, step): (Vec<usize>, usize, usize, usize, usize)) -> Sample<Pad> {
+    let size = std::mem::replace(&mut d[axis], len);
+    sample(Pad { axis, start, step, size }, &[&d])
+}
+
+/// Where each part of a packed value starts, and the words of the whole. An op with several results gives
+/// them one behind the other in a flat value; each part starts at a multiple of four words, so that kernels
+/// can read vectors from it, and the words between parts are zero.
+#[allow(dead_code)] // Ops with several results are about to use it.
+pub(crate) fn packed(parts: &[Shape]) -> (Vec<usize>, usize) {
+    let mut end = 0;
+    let starts = parts
+        .iter()
+        .map(|s| {
+            let start = end;
+            end += s.numel().next_multiple_of(4);
+            start
+        })
+        .collect();
+    (starts, end)
+}
+
+/// Part `i` of a packed value, sharing its memory.
+#[allow(dead_code)]
+pub(crate) fn part(r: &mut dyn Recorder, value: Val, parts: &[Shape], i: usize) -> Result<Val> {
+    let slice = Slice { axis: 0, start: packed(parts).0[i], len: parts[i].numel(), step: 1 };
+    let flat = r.record(slice.into(), &[value])?;
+    reshape_to(r, flat, parts[i])
 }
 
 /// `v` under `shape`, without a node if it has that shape already.

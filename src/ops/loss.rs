@@ -4,6 +4,7 @@ use super::map::record_program;
 use super::program::Program;
 use super::reduce::depth;
 use super::rows::RowKernel;
+use super::sampling::{edge_dims, edge_shape};
 use super::softmax::{SoftmaxBwd, exp_shifted, softmax_rows};
 use super::{
     Attrs, Bound, CpuRun, CudaRun, Gpu, Io, Op, Recorder, RefIn, Reject, Sample, SampleIn, Val, dims, floats,
@@ -11,6 +12,7 @@ use super::{
 };
 use crate::device::{DType, Device, Meta};
 use crate::error::{Error, ErrorKind, Result};
+use crate::numerics::rng::Stream;
 use crate::ops::elementwise;
 use crate::ops::random::Full;
 use crate::ops::softmax::Softmax;
@@ -152,6 +154,10 @@ impl Op for CrossEntropy {
         label_samples().into_iter().map(|ins| Sample { op: CrossEntropy, ins }).collect()
     }
 
+    fn random(stream: &mut Stream) -> Option<Sample<CrossEntropy>> {
+        Some(Sample { op: CrossEntropy, ins: random_labels(stream) })
+    }
+
     fn rejects() -> Vec<Reject<CrossEntropy>> {
         bad_labels(&[]).into_iter().map(|(ins, want)| Reject { op: CrossEntropy, ins, want }).collect()
     }
@@ -187,6 +193,23 @@ fn label_samples() -> Vec<Vec<SampleIn>> {
             vec![SampleIn::Num(x, (-4.0, 4.0)), SampleIn::Idx(lead, x.last() as u32)]
         })
         .collect()
+}
+
+/// With a random upstream gradient.
+fn with_dy(mut ins: Vec<SampleIn>) -> Sample<CrossEntropyBwd> {
+    ins.push(SampleIn::any(Shape::SCALAR));
+    Sample { op: CrossEntropyBwd, ins }
+}
+
+/// Random logits and labels.
+fn random_labels(stream: &mut Stream) -> Vec<SampleIn> {
+    let mut d = edge_dims(2, 3, stream);
+    // The loss of a row with one class is zero, whose sum shows nothing.
+    if let Some(classes) = d.last_mut().filter(|d| **d == 1) {
+        *classes = 2;
+    }
+    let (x, lead) = (dims(&d), dims(&d[..d.len() - 1]));
+    vec![SampleIn::Num(x, (-4.0, 4.0)), SampleIn::Idx(lead, x.last() as u32)]
 }
 
 fn bad_labels(tail: &[Meta]) -> Vec<(Vec<Meta>, &'static str)> {
@@ -275,11 +298,11 @@ impl Op for CrossEntropyBwd {
     }
 
     fn samples() -> Vec<Sample<CrossEntropyBwd>> {
-        let with_dy = |mut ins: Vec<SampleIn>| {
-            ins.push(SampleIn::any(Shape::SCALAR));
-            Sample { op: CrossEntropyBwd, ins }
-        };
         label_samples().into_iter().map(with_dy).collect()
+    }
+
+    fn random(stream: &mut Stream) -> Option<Sample<CrossEntropyBwd>> {
+        Some(with_dy(random_labels(stream)))
     }
 
     fn rejects() -> Vec<Reject<CrossEntropyBwd>> {
@@ -369,6 +392,10 @@ impl Op for Mse {
             .into_iter()
             .map(|s| Sample { op: Mse, ins: vec![SampleIn::any(s); 2] })
             .collect()
+    }
+
+    fn random(stream: &mut Stream) -> Option<Sample<Mse>> {
+        Some(Sample { op: Mse, ins: vec![SampleIn::any(edge_shape(1, 3, stream)); 2] })
     }
 
     fn rejects() -> Vec<Reject<Mse>> {

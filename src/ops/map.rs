@@ -2,6 +2,7 @@
 //! ops, of broadcasting and of fused chains are the two functions here.
 
 use super::program::{Program, Registers, Scratch};
+use super::sampling::edge_dims;
 use super::{
     Attr, Attrs, Bound, CpuRun, CudaRun, Gpu, Io, Op, Recorder, RefIn, Reject, Sample, SampleIn, Val, dims,
 };
@@ -9,6 +10,7 @@ use crate::device::cuda::{Args, Cuda};
 use crate::device::{DType, Meta};
 use crate::error::{Error, ErrorKind, Result};
 use crate::numerics::functions;
+use crate::numerics::rng::Stream;
 use crate::ops::layout;
 use crate::scalar::{Real, Scalar};
 use crate::shape::{MAX_RANK, Shape};
@@ -374,6 +376,14 @@ impl Map {
     }
 }
 
+/// A program of three inputs for the checks.
+fn sample_formula() -> Program {
+    Program::trace(3, |x| {
+        let wave = (x[0] * x[1]).tanh();
+        vec![Real::where_gt(x[0], x[2], wave, x[2] * Real::c(0.5)) + x[1]]
+    })
+}
+
 impl Op for Map {
     const NAME: &'static str = "map";
 
@@ -442,12 +452,6 @@ impl Op for Map {
     }
 
     fn samples() -> Vec<Sample<Map>> {
-        let formula = || {
-            Program::trace(3, |x| {
-                let wave = (x[0] * x[1]).tanh();
-                vec![Real::where_gt(x[0], x[2], wave, x[2] * Real::c(0.5)) + x[1]]
-            })
-        };
         let cases: [(&[usize], [&[usize]; 3]); 6] = [
             (&[5, 7], [&[5, 7], &[7], &[]]),
             (&[4, 64], [&[4, 64], &[4, 1], &[64]]),
@@ -459,10 +463,20 @@ impl Op for Map {
         cases
             .iter()
             .map(|(out, ins)| Sample {
-                op: Map::new(formula(), dims(out)),
+                op: Map::new(sample_formula(), dims(out)),
                 ins: ins.iter().map(|d| SampleIn::any(dims(d))).collect(),
             })
             .collect()
+    }
+
+    fn random(stream: &mut Stream) -> Option<Sample<Map>> {
+        let to = edge_dims(1, 3, stream);
+        let mut from = || {
+            let mut from: Vec<usize> = to[stream.below(to.len() + 1)..].to_vec();
+            from.iter_mut().for_each(|d| *d = if stream.below(3) == 0 { 1 } else { *d });
+            SampleIn::any(dims(&from))
+        };
+        Some(Sample { ins: (0..3).map(|_| from()).collect(), op: Map::new(sample_formula(), dims(&to)) })
     }
 
     fn rejects() -> Vec<Reject<Map>> {

@@ -2,6 +2,7 @@
 //! are flags, never copies.
 
 use super::matmul_plan::{Problem, plan};
+use super::sampling::{EDGES, INNER, VOLUME, WORK, pick, sample};
 use super::{
     Attr, Attrs, Bound, CpuRun, CudaRun, Gpu, Io, Op, Recorder, RefIn, Reject, Sample, SampleIn, Val, dims,
     floats, layout, mismatch,
@@ -11,6 +12,7 @@ use crate::device::cuda::Args;
 use crate::device::{Device, Meta};
 use crate::error::{Error, ErrorKind, Result};
 use crate::numerics::K_CHUNK;
+use crate::numerics::rng::Stream;
 use crate::ops::reduce::Sum;
 use crate::scalar::Scalar;
 use crate::shape::Shape;
@@ -237,6 +239,15 @@ macro_rules! product_op {
                 all
             }
 
+            fn random(stream: &mut Stream) -> Option<Sample<$op>> {
+                let batch = if $batched { pick(&[1, 2, 3, 8], stream) } else { 1 };
+                let (m, n, k) = random_sizes(batch, stream);
+                let (ta, tb) = (stream.below(2) == 1, stream.below(2) == 1);
+                let (a, b) = (oriented(m, k, ta), oriented(k, n, tb));
+                let from = usize::from(!$batched);
+                Some(sample($op { ta, tb }, &[&[batch, a.0, a.1][from..], &[batch, b.0, b.1][from..]]))
+            }
+
             fn rejects() -> Vec<Reject<$op>> {
                 let op = $op { ta: false, tb: false };
                 let f = |d: &[usize]| Meta::f32(dims(&[&[2][..usize::from($batched)], d].concat()));
@@ -278,6 +289,18 @@ product_op! {
 product_op! {
     /// Product of two batches of matrices, `(B, M, K)` by `(B, K, N)`.
     Bmm "bmm" batched: true
+}
+
+/// Sizes of a product that is not too much work, around the edges of tiles and of chunks of k.
+fn random_sizes(batch: usize, stream: &mut Stream) -> (usize, usize, usize) {
+    loop {
+        let (m, n) = (pick(&EDGES, stream), pick(&EDGES, stream));
+        let k = if stream.below(2) == 0 { pick(&INNER, stream) } else { pick(&EDGES, stream) };
+        let largest = (m * n).max(m * k).max(k * n);
+        if batch * largest <= VOLUME && batch * m * n * k <= WORK {
+            return (m, n, k);
+        }
+    }
 }
 
 /// `y = x W^T + b` with `x (…, in)`, `W (out, in)`, `b (out)` and any leading axes.
@@ -372,6 +395,11 @@ impl Op for Linear {
                 Sample { op: Linear, ins }
             })
             .collect()
+    }
+
+    fn random(stream: &mut Stream) -> Option<Sample<Linear>> {
+        let (m, n, k) = random_sizes(1, stream);
+        Some(sample(Linear, &[&[m, k], &[n, k], &[n]]))
     }
 
     fn rejects() -> Vec<Reject<Linear>> {

@@ -16,6 +16,7 @@ pub mod program;
 pub mod random;
 pub mod reduce;
 mod rows;
+pub(crate) mod sampling;
 pub mod softmax;
 
 pub use exec::apply;
@@ -75,6 +76,8 @@ macro_rules! with_ops {
             reshape: layout::Reshape,
             detach: layout::Detach,
             permute: layout::Permute,
+            slice: layout::Slice,
+            pad: layout::Pad,
             matmul: matmul::MatMul,
             bmm: matmul::Bmm,
             linear: matmul::Linear,
@@ -297,6 +300,16 @@ impl Attrs {
         }
     }
 
+    /// The whole number called `name`.
+    pub fn whole(&self, name: &'static str) -> Result<usize> {
+        match self.get(name) {
+            Some(Attr::Num(x)) if *x >= 0.0 && x.fract() == 0.0 && *x < 9_007_199_254_740_992.0 => {
+                Ok(*x as usize)
+            }
+            _ => Err(Error::argument("attributes", name, "a whole number from 0 is needed")),
+        }
+    }
+
     /// The truth value called `name`, false if absent.
     pub fn flag(&self, name: &'static str) -> Result<bool> {
         match self.get(name) {
@@ -339,9 +352,10 @@ pub trait Op: Clone + PartialEq + Debug + Sized {
         None
     }
 
-    /// Whether the value is its first input under another shape, sharing its memory.
-    fn is_view(&self) -> bool {
-        false
+    /// For a value that is a run of its first input's elements, under any shape, and shares its memory:
+    /// where the run starts. A start must be a multiple of 4 words, since kernels read vectors.
+    fn view(&self, _ins: &[Meta]) -> Option<usize> {
+        None
     }
 
     /// Words of scratch memory the kernel on `device` needs.
@@ -373,6 +387,12 @@ pub trait Op: Clone + PartialEq + Debug + Sized {
 
     /// Inputs the checks run the op on: ordinary sizes, zero and one, and sizes around tile edges.
     fn samples() -> Vec<Sample<Self>>;
+
+    /// The op with a random shape around tile edges, for comparing bits between devices; `None` where
+    /// shapes cannot be drawn. See [`sampling`].
+    fn random(_stream: &mut Stream) -> Option<Sample<Self>> {
+        None
+    }
 
     /// Inputs the op must refuse.
     fn rejects() -> Vec<Reject<Self>>;
@@ -427,9 +447,9 @@ macro_rules! any_op {
                 match self { $(AnyOp::$op(op) => op.index_limit(ins),)* }
             }
 
-            /// See [`Op::is_view`].
-            pub fn is_view(&self) -> bool {
-                match self { $(AnyOp::$op(op) => op.is_view(),)* }
+            /// See [`Op::view`].
+            pub fn view(&self, ins: &[Meta]) -> Option<usize> {
+                match self { $(AnyOp::$op(op) => op.view(ins),)* }
             }
 
             /// See [`Op::workspace`].
@@ -502,6 +522,14 @@ macro_rules! any_op {
                     return <$module::$op as Op>::samples().into_iter().map(wrap).collect();
                 })*
                 Vec::new()
+            }
+
+            /// See [`Op::random`].
+            pub fn random(name: &str, stream: &mut Stream) -> Option<Sample<AnyOp>> {
+                $(if name == <$module::$op as Op>::NAME {
+                    return <$module::$op as Op>::random(stream).map(|s| Sample { op: s.op.into(), ins: s.ins });
+                })*
+                None
             }
 
             /// The rejects of the op of that name.

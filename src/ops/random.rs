@@ -5,6 +5,7 @@
 //! so each run draws anew and eager and compiled runs draw the same numbers.
 
 use super::map::grid;
+use super::sampling::edge_shape;
 use super::{
     Attr, Attrs, Bound, CpuRun, CudaRun, Gpu, Io, Op, Recorder, RefIn, Reject, Sample, Val, dims,
     sample_shapes,
@@ -12,7 +13,7 @@ use super::{
 use crate::device::cuda::Args;
 use crate::device::{DType, Meta};
 use crate::error::{Error, ErrorKind, Result};
-use crate::numerics::rng;
+use crate::numerics::rng::{self, Stream};
 use crate::scalar::Scalar;
 use crate::shape::Shape;
 use crate::tensor::Tensor;
@@ -62,6 +63,10 @@ impl Op for Full {
             .into_iter()
             .map(|shape| Sample { op: Full { shape, value: -1.25 }, ins: vec![] })
             .collect()
+    }
+
+    fn random(stream: &mut Stream) -> Option<Sample<Full>> {
+        Some(Sample { op: Full { shape: edge_shape(1, 3, stream), value: -1.25 }, ins: vec![] })
     }
 
     fn rejects() -> Vec<Reject<Full>> {
@@ -207,6 +212,11 @@ macro_rules! random_op {
                 let op = $op { shape: dims(&[5, 7]), seed: 1, counter: 2, $($attr: $default),* };
                 all.push(Sample { op, ins: vec![super::SampleIn::Idx(dims(&[2]), 1000)] });
                 all
+            }
+
+            fn random(stream: &mut Stream) -> Option<Sample<$op>> {
+                let shape = edge_shape(1, 3, stream);
+                Some(Sample { op: $op { shape, seed: 7, counter: 0, $($attr: $default),* }, ins: vec![] })
             }
 
             fn rejects() -> Vec<Reject<$op>> {

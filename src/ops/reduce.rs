@@ -4,6 +4,7 @@
 //! other, the last group first; a group at the end uses the row rule, any other the column rule.
 
 use super::map::grid;
+use super::sampling::{edge_dims, sample};
 use super::{
     Attr, Attrs, Bound, CpuRun, CudaRun, Gpu, Io, Op, Recorder, RefIn, Reject, Sample, SampleIn, Val, dims,
     floats, layout,
@@ -14,6 +15,7 @@ use crate::device::cpu::simd::simd_fn;
 use crate::device::cuda::{Args, Cuda};
 use crate::device::{Device, Meta};
 use crate::error::{Error, ErrorKind, Result};
+use crate::numerics::rng::Stream;
 use crate::numerics::sum::{self, CHUNK, ROWS, WIDTH};
 use crate::ops::elementwise::Scale;
 use crate::scalar::Scalar;
@@ -446,6 +448,12 @@ macro_rules! reduction {
                     ins: vec![SampleIn::any(dims(d))],
                 };
                 cases.iter().map(sample).collect()
+            }
+
+            fn random(stream: &mut Stream) -> Option<Sample<$op>> {
+                let dims = edge_dims(1, 4, stream);
+                let axes = (0..dims.len()).filter(|_| stream.below(2) == 0).collect();
+                Some(sample($op { axes }, &[&dims]))
             }
 
             fn rejects() -> Vec<Reject<$op>> {

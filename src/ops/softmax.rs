@@ -2,12 +2,14 @@
 
 use super::program::{Expr, Program};
 use super::rows::RowKernel;
+use super::sampling::edge_shape;
 use super::{
     Attrs, Bound, CpuRun, CudaRun, Gpu, Io, Op, Recorder, RefIn, Reject, Sample, SampleIn, Val, dims, floats,
     layout, mismatch, reduce,
 };
 use crate::device::{Device, Meta};
 use crate::error::{Error, Result};
+use crate::numerics::rng::Stream;
 use crate::ops::elementwise;
 use crate::scalar::{Real, Scalar};
 use crate::shape::Shape;
@@ -154,6 +156,10 @@ macro_rules! row_op {
             fn samples() -> Vec<Sample<$op>> {
                 let ins = |s: Shape| vec![SampleIn::any(s); $arity];
                 row_shapes().into_iter().map(|s| Sample { op: $op, ins: ins(s) }).collect()
+            }
+
+            fn random(stream: &mut Stream) -> Option<Sample<$op>> {
+                Some(Sample { op: $op, ins: vec![SampleIn::any(edge_shape(1, 3, stream)); $arity] })
             }
 
             fn rejects() -> Vec<Reject<$op>> {
