@@ -259,13 +259,13 @@ pub fn softplus<L: Lane>(x: L) -> L {
 const TWO_OVER_PI: [u32; 7] =
     [0x0000_0051, 0x7cc1_b727, 0x220a_94fe, 0x13ab_e8fa, 0x9a6e_e06d, 0xb14a_cc9e, 0x21c8_20ff];
 
-/// Quarter turns modulo 4 and what is left of `|x|` in radians, for `1 <= |x| < inf`.
+/// Quarter turns modulo 4 and what is left of `x` in radians, for `1 <= x < inf`.
 ///
 /// x = m 2^(E - 23) with a 24-bit integer m. The product of m and the window is kept to 62 bits behind the
 /// point of a quarter turn; no float32 comes nearer than 2^-30 to a multiple of pi/2, so 32 bits remain in
 /// the worst case.
 #[inline(always)]
-fn quarter_turns<L: Lane>(x: L) -> (L::Int, L::Double) {
+fn quarter_turns_of_any<L: Lane>(x: L) -> (L::Int, L::Double) {
     let bits = x.to_bits();
     let m = (bits & L::Int::c(0x007f_ffff)) | L::Int::c(0x0080_0000);
     let start = bits.shr(23) - L::Int::c(127);
@@ -290,14 +290,25 @@ fn quarter_turns<L: Lane>(x: L) -> (L::Int, L::Double) {
     (quarters, fraction * L::Double::c(std::f64::consts::FRAC_PI_2 / 4_294_967_296.0))
 }
 
-/// sin(|x| + shift * pi/2), without care for NaN and infinities.
+/// Below this magnitude [`sin`] and [`cos`] find the quarter turn in binary64.
+pub const MODERATE: f32 = 4_194_304.0;
+
+/// As [`quarter_turns_of_any`], for `0 <= x <` [`MODERATE`].
+///
+/// n = x * 2/pi rounded to an integer below 2^22; x - n pi/2 with pi/2 in two pieces of 53 bits. The first
+/// FMA cancels without error worth mention, the second takes off what the first piece misses of pi/2.
 #[inline(always)]
-fn sine_of_magnitude<L: Lane>(x: L, shift: u32) -> L {
-    let a = x.abs();
-    let near = a.lt(L::c(1.0));
-    let (quarters, angle) = quarter_turns(a);
-    let quarters = L::Int::select(near, L::Int::c(0), quarters) + L::Int::c(shift);
-    let r = L::Double::select(near, a.to_double(), angle);
+fn quarter_turns<L: Lane>(x: L) -> (L::Int, L::Double) {
+    let x = x.to_double();
+    let shifted = x.fma(L::Double::c(std::f64::consts::FRAC_2_PI), L::Double::c(MAGIC_DOUBLE));
+    let n = shifted - L::Double::c(MAGIC_DOUBLE);
+    let r = n.fma(L::Double::c(-std::f64::consts::FRAC_PI_2), x);
+    (shifted.low_word(), n.fma(L::Double::c(-6.123_233_995_736_766e-17), r))
+}
+
+/// sin(angle) after so many quarter turns.
+#[inline(always)]
+fn sine_after<L: Lane>((quarters, r): (L::Int, L::Double)) -> L {
     let z = r * r;
     let s = poly_double(
         z,
@@ -307,23 +318,56 @@ fn sine_of_magnitude<L: Lane>(x: L, shift: u32) -> L {
         z,
         [-0.49999998116408856, 0.041666483354266114, -0.0013883339693156187, 2.41382425618086e-05],
     );
-    let sine = L::from_double((r * z).fma(s, r));
-    let cosine = L::from_double(z.fma(c, L::Double::c(1.0)));
+    let sine = (r * z).fma(s, r);
+    let cosine = z.fma(c, L::Double::c(1.0));
     let odd = !(quarters & L::Int::c(1)).eq(L::Int::c(0));
     let sign = (quarters & L::Int::c(2)).shl(30);
-    L::from_bits(L::select(odd, cosine, sine).to_bits() ^ sign)
+    L::from_bits(L::from_double(L::Double::select(odd, cosine, sine)).to_bits() ^ sign)
+}
+
+/// `f` of the sign of x times what `turns` makes of its magnitude, a NaN where x is not finite.
+#[inline(always)]
+fn sine_of<L: Lane>(x: L, (quarters, r): (L::Int, L::Double)) -> L {
+    let result = L::from_bits(sine_after::<L>((quarters, r)).to_bits() ^ (x.to_bits() & L::Int::c(SIGN)));
+    L::select(x.abs().lt(L::c(f64::INFINITY)), result, L::nan())
+}
+
+#[inline(always)]
+fn cosine_of<L: Lane>(x: L, (quarters, r): (L::Int, L::Double)) -> L {
+    let result = sine_after::<L>((quarters + L::Int::c(1), r));
+    L::select(x.abs().lt(L::c(f64::INFINITY)), result, L::nan())
+}
+
+/// [`sin`] for arguments below [`MODERATE`] in magnitude, or not finite.
+#[inline(always)]
+pub fn sin_moderate<L: Lane>(x: L) -> L {
+    sine_of(x, quarter_turns(x.abs()))
+}
+
+/// [`cos`] for arguments below [`MODERATE`] in magnitude, or not finite.
+#[inline(always)]
+pub fn cos_moderate<L: Lane>(x: L) -> L {
+    cosine_of(x, quarter_turns(x.abs()))
+}
+
+#[inline(always)]
+fn sin_large<L: Lane>(x: L) -> L {
+    sine_of(x, quarter_turns_of_any(x.abs()))
+}
+
+#[inline(always)]
+fn cos_large<L: Lane>(x: L) -> L {
+    cosine_of(x, quarter_turns_of_any(x.abs()))
 }
 
 /// The sine of `x` radians.
 ///
-/// Below 1 a binary64 polynomial straight away; otherwise the quarter turn comes from integer words of 2/pi,
-/// so the argument may be of any size. Largest error 0.511 ulp. Odd bit for bit, keeps the sign of zero,
-/// NaN at the infinities.
+/// The quarter turn is found in binary64 below [`MODERATE`] and from integer words of 2/pi above, so the
+/// argument may be of any size; then a binary64 polynomial. Largest error 0.511 ulp. Odd bit for bit, keeps
+/// the sign of zero, NaN at the infinities.
 #[inline(always)]
 pub fn sin<L: Lane>(x: L) -> L {
-    let magnitude = sine_of_magnitude(x, 0);
-    let result = L::from_bits(magnitude.to_bits() ^ (x.to_bits() & L::Int::c(SIGN)));
-    L::select(x.abs().lt(L::c(f64::INFINITY)), result, L::nan())
+    L::select(x.abs().lt(L::c(f64::from(MODERATE))), sin_moderate(x), sin_large(x))
 }
 
 /// The cosine of `x` radians.
@@ -331,7 +375,7 @@ pub fn sin<L: Lane>(x: L) -> L {
 /// As [`sin`], a quarter turn on. Largest error 0.511 ulp. Even bit for bit, NaN at the infinities.
 #[inline(always)]
 pub fn cos<L: Lane>(x: L) -> L {
-    L::select(x.abs().lt(L::c(f64::INFINITY)), sine_of_magnitude(x, 1), L::nan())
+    L::select(x.abs().lt(L::c(f64::from(MODERATE))), cos_moderate(x), cos_large(x))
 }
 
 /// The error function.
@@ -382,8 +426,12 @@ pub fn pow<L: Lane>(x: L, y: L) -> L {
     let (m, k) = split_log(L::select(tiny, base * L::c(8_388_608.0), base));
     let k = k - L::Int::select(tiny, L::Int::c(23), L::Int::c(0));
     let one = L::Double::c(1.0);
+    // (m - 1) / (m + 1) by a binary32 reciprocal and one step to cubic error: binary64 division is slow.
+    let guess = (L::c(1.0) / (m + L::c(1.0))).to_double();
     let m = m.to_double();
-    let s = (m - one) / (m + one);
+    let miss = guess.fma(-(m + one), one);
+    let near = (m - one) * guess;
+    let s = near.fma(miss.fma(miss, miss), near);
     let series = poly_double(
         s * s,
         [
@@ -450,11 +498,20 @@ pub fn cuda_text() -> String {
         ("ditto_tanh", tanh),
         ("ditto_sigmoid", sigmoid),
         ("ditto_softplus", softplus),
-        ("ditto_sin", sin),
-        ("ditto_cos", cos),
+        ("ditto_sin_moderate", sin_moderate),
+        ("ditto_cos_moderate", cos_moderate),
         ("ditto_erf", erf),
     ];
     let mut text: String = unary.iter().map(|&(name, formula)| cuda_function(name, formula)).collect();
+    // Large arguments are rare and dear: a call, where everything else is inlined.
+    let large: [(&str, TracedUnary); 2] = [("sin", sin_large), ("cos", cos_large)];
+    for (name, formula) in large {
+        let out_of_line = cuda_function(&format!("ditto_{name}_large"), formula);
+        text.push_str(&out_of_line.replace("__forceinline__", "__noinline__"));
+        text.push_str(&format!(
+            "__device__ __forceinline__ float ditto_{name}(float x) {{\n    return fabsf(x) < {MODERATE:.1}f ? ditto_{name}_moderate(x) : ditto_{name}_large(x);\n}}\n"
+        ));
+    }
     text.push_str(&cuda_function2("ditto_pow", pow));
     text
 }
@@ -789,10 +846,12 @@ mod tests {
     fn cuda_text_calls_intrinsics_only() {
         const KNOWN: &str = "__fadd_rn __fsub_rn __fmul_rn __fdiv_rn __fmaf_rn __fsqrt_rn __dadd_rn \
             __dsub_rn __dmul_rn __ddiv_rn __fma_rn __uint_as_float __float_as_uint __longlong_as_double \
-            __int2float_rn __int2double_rn __double2float_rn __double2loint __hiloint2double __umulhi";
+            __int2float_rn __int2double_rn __double2float_rn __double2loint __hiloint2double __umulhi \
+            fabsf ditto_sin_moderate ditto_sin_large ditto_cos_moderate ditto_cos_large";
         let text = cuda_text();
         assert_eq!(text, cuda_text());
-        assert_eq!(text.matches("__device__ __forceinline__ float ditto_").count(), UNARY.len() + 1);
+        // Sine and cosine are three functions each.
+        assert_eq!(text.matches(" float ditto_").count(), UNARY.len() + 1 + 4);
         for line in text.lines().filter(|line| line.starts_with("    ")) {
             for (at, _) in line.match_indices('(') {
                 let word = |c: char| c.is_ascii_alphanumeric() || c == '_';

@@ -5,6 +5,7 @@
 
 use crate::device::cpu::simd::Simd;
 use crate::device::cpu::simd::simd_fn;
+use crate::numerics::functions;
 use crate::scalar::Real;
 use std::cell::RefCell;
 use std::fmt::Write;
@@ -80,7 +81,12 @@ macro_rules! instructions {
 
             /// The instruction over whole blocks. All slices are as long as `out`.
             fn run(self, simd: Simd, args: [&[f32]; 4], out: &mut [f32]) {
-                match self { $(Instr::$name => kernels::$name(simd, args, out),)* }
+                let x = args[0];
+                match self {
+                    Instr::Sin if all_moderate(simd, x) => sin_moderate(simd, x, out),
+                    Instr::Cos if all_moderate(simd, x) => cos_moderate(simd, x, out),
+                    $(Instr::$name => kernels::$name(simd, args, out),)*
+                }
             }
         }
 
@@ -100,6 +106,25 @@ macro_rules! instructions {
             })*
         }
     };
+}
+
+simd_fn! {
+    /// Whether the short form of sine and cosine serves a whole block.
+    fn all_moderate(simd, x: &[f32]) -> bool {
+        x.iter().fold(true, |all, x| all & (x.abs() < functions::MODERATE))
+    }
+}
+
+simd_fn! {
+    fn sin_moderate(simd, x: &[f32], out: &mut [f32]) {
+        out.iter_mut().zip(x).for_each(|(y, x)| *y = functions::sin_moderate(*x));
+    }
+}
+
+simd_fn! {
+    fn cos_moderate(simd, x: &[f32], out: &mut [f32]) {
+        out.iter_mut().zip(x).for_each(|(y, x)| *y = functions::cos_moderate(*x));
+    }
 }
 
 /// The next argument; instructions are only built with all of theirs.
