@@ -1,0 +1,192 @@
+#!/usr/bin/env python3
+"""Golden values of every op and its gradients, computed by PyTorch in float64.
+
+    python3 tests/golden/make.py            writes tests/golden/ops.jsonl
+    python3 tests/golden/make.py --check    recomputes and compares with the committed file
+
+One JSON object a line: op, attributes, inputs, value `y`, upstream gradient `dy`, gradients `dx` (null where
+there is none). Inputs are float32 numbers, so they are the same in both programs. Needs torch and numpy.
+"""
+import json
+import math
+import pathlib
+import sys
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+FILE = pathlib.Path(__file__).with_name("ops.jsonl")
+torch.set_default_dtype(torch.float64)
+CASES = []
+
+
+class Idx:
+    """Indices of a shape below a bound, or given."""
+
+    def __init__(self, shape, bound, data=None):
+        self.shape, self.bound, self.data = shape, bound, data
+
+
+class Num:
+    """Numbers of a shape in a range, or given."""
+
+    def __init__(self, shape, lo=-2.0, hi=2.0, data=None):
+        self.shape, self.lo, self.hi, self.data = shape, lo, hi, data
+
+
+def case(op, attrs, fn, *ins, grad=True):
+    """Records `fn(*ins)`; inputs are shapes, `Num` or `Idx`."""
+    rng = np.random.default_rng(abs(hash_name(f"{op}{attrs}{len(CASES)}")))
+    tensors, described = [], []
+    for i in ins:
+        i = Num(i) if isinstance(i, (list, tuple)) else i
+        if isinstance(i, Idx):
+            data = np.array(i.data) if i.data is not None else rng.integers(0, i.bound, size=i.shape)
+            tensors.append(torch.tensor(data, dtype=torch.int64).reshape(tuple(i.shape)))
+            described.append({"shape": list(i.shape), "idx": data.reshape(-1).tolist()})
+        else:
+            data = np.array(i.data) if i.data is not None else rng.uniform(i.lo, i.hi, size=i.shape)
+            data = data.astype(np.float32).astype(np.float64)
+            tensors.append(torch.tensor(data).reshape(tuple(i.shape)).requires_grad_(grad))
+            described.append({"shape": list(i.shape), "data": numbers(data)})
+    y = fn(*tensors)
+    if y.dtype in (torch.int64, torch.bool):
+        grad = grad and False
+    entry = {"op": op, "attrs": attrs, "ins": described, "y": {"shape": list(y.shape), "data": numbers(y)}}
+    if grad and y.requires_grad:
+        dy = rng.uniform(-1.0, 1.0, size=tuple(y.shape)).astype(np.float32).astype(np.float64)
+        wanted = [t for t in tensors if t.requires_grad]
+        grads = iter(torch.autograd.grad(y, wanted, torch.tensor(dy).reshape(y.shape), allow_unused=True))
+        dx = [next(grads) if t.requires_grad else None for t in tensors]
+        entry["dy"] = numbers(dy)
+        entry["dx"] = [None if g is None else numbers(g) for g in dx]
+    CASES.append(entry)
+
+
+def hash_name(text):
+    """A hash that is the same in every process."""
+    h = 0
+    for b in text.encode():
+        h = (h * 1000003 ^ b) & 0xFFFFFFFFFFFFFFF
+    return h
+
+
+def numbers(values):
+    if isinstance(values, torch.Tensor):
+        values = values.detach().numpy()
+    out = []
+    for v in np.asarray(values, dtype=np.float64).reshape(-1).tolist():
+        out.append(v if math.isfinite(v) else str(v))
+    return out
+
+
+# ---------------------------------------------------------------------------------------------- elementwise
+def elementwise():
+    pos = Num([2, 7], 0.05, 4.0)
+    unary = {
+        "neg": torch.neg,
+        "abs": torch.abs,
+        "square": torch.square,
+        "exp": torch.exp,
+        "sin": torch.sin,
+        "cos": torch.cos,
+        "erf": torch.erf,
+        "relu": F.relu,
+        "sigmoid": torch.sigmoid,
+        "tanh": torch.tanh,
+        "softplus": lambda x: F.softplus(x, threshold=1e9),
+        "silu": F.silu,
+        "gelu": lambda x: F.gelu(x, approximate="tanh"),
+        "gelu_erf": F.gelu,
+        "copy": lambda x: x * 1.0,
+    }
+    for op, fn in unary.items():
+        case(op, {}, fn, [2, 7])
+    for op, fn in {"sqrt": torch.sqrt, "log": torch.log, "log1p": torch.log1p, "inv": torch.reciprocal}.items():
+        case(op, {}, fn, pos)
+    case("scale", {"c": 0.75}, lambda x: x * 0.75, [2, 7])
+    case("clamp", {"lo": -0.5, "hi": 1.25}, lambda x: torch.clamp(x, -0.5, 1.25), [3, 5])
+    case("safe_log", {"eps": 0.0078125}, lambda x: torch.log(F.softplus(x) + 0.0078125), [3, 5])
+    binary = {"add": torch.add, "sub": torch.sub, "mul": torch.mul, "max": torch.maximum, "min": torch.minimum}
+    for op, fn in binary.items():
+        case(op, {}, fn, [2, 7], [2, 7])
+    case("div", {}, torch.div, [2, 7], pos)
+    case("pow", {}, torch.pow, pos, [2, 7])
+    case("axpy", {"c": -0.375}, lambda a, b: a - 0.375 * b, [2, 7], [2, 7])
+
+
+# ---------------------------------------------------------------------------------------------- reductions
+def reductions():
+    for axes in [[0], [1], [2], [0, 2], [0, 1, 2]]:
+        case("sum", {"axes": axes}, lambda x, a=axes: x.sum(a), [3, 4, 5])
+        case("mean", {"axes": axes}, lambda x, a=axes: x.mean(a), [3, 4, 5])
+
+
+# ---------------------------------------------------------------------------------------------- layout
+def layout():
+    case("broadcast_to", {"shape": [2, 3, 4], "map": [0, 1, 2]}, lambda x: x.expand(2, 3, 4), [3, 4])
+    case("broadcast_to", {"shape": [3, 5], "map": [1, 0]}, lambda x: x[:, None].expand(3, 5), [3])
+    case("reshape", {"shape": [4, 3]}, lambda x: x.reshape(4, 3), [2, 6])
+    case("permute", {"order": [2, 0, 1]}, lambda x: x.permute(2, 0, 1).contiguous(), [2, 3, 4])
+    case("slice", {"axis": 1, "start": 1, "len": 3, "step": 2}, lambda x: x[:, 1:7:2], [2, 7, 3])
+    case("pad", {"axis": 1, "start": 2, "step": 1, "size": 6}, lambda x: F.pad(x, (2, 1)), [2, 3])
+
+
+# ---------------------------------------------------------------------------------------------- products
+def products():
+    for ta in (False, True):
+        for tb in (False, True):
+            a, b = ([5, 3] if ta else [3, 5]), ([4, 5] if tb else [5, 4])
+            fn = lambda a, b, ta=ta, tb=tb: (a.mT if ta else a) @ (b.mT if tb else b)
+            case("matmul", {"ta": ta, "tb": tb}, fn, a, b)
+            case("bmm", {"ta": ta, "tb": tb}, fn, [2] + a, [2] + b)
+    case("linear", {}, F.linear, [2, 3, 5], [4, 5], [4])
+
+
+# ---------------------------------------------------------------------------------------------- rows
+def rows():
+    case("softmax", {}, lambda x: torch.softmax(x, -1), [3, 7])
+    case("log_softmax", {}, lambda x: torch.log_softmax(x, -1), [3, 7])
+
+
+def losses():
+    case("cross_entropy", {}, F.cross_entropy, [5, 7], Idx([5], 7))
+    case("mse", {}, F.mse_loss, [4, 3], [4, 3])
+
+
+def main():
+    for family in (elementwise, reductions, layout, products, rows, losses):
+        family()
+    if "--check" not in sys.argv[1:]:
+        FILE.write_text("".join(json.dumps(c) + "\n" for c in CASES))
+        print(f"{len(CASES)} cases of {len({c['op'] for c in CASES})} ops, {FILE.stat().st_size} bytes")
+        return 0
+    committed = [json.loads(line) for line in FILE.read_text().splitlines()]
+    return compare(committed)
+
+
+def compare(committed):
+    """Whether the committed file says the same, up to the last digits that differ between versions."""
+    if len(committed) != len(CASES):
+        print(f"{len(committed)} cases are committed, {len(CASES)} are made")
+        return 1
+    for old, new in zip(committed, CASES):
+        for key in ("op", "attrs", "ins"):
+            if old[key] != new[key]:
+                print(f"{new['op']} {new['attrs']}: {key} differ")
+                return 1
+        lists = [(old["y"]["data"], new["y"]["data"])]
+        lists += [(a, b) for a, b in zip(old.get("dx", []), new.get("dx", [])) if (a is None) == (b is None) and a is not None]
+        for a, b in lists:
+            for x, y in zip(a, b, strict=True):
+                x, y = float(x), float(y)
+                if not (x == y or (math.isnan(x) and math.isnan(y)) or abs(x - y) <= 1e-11 * max(1.0, abs(y))):
+                    print(f"{new['op']} {new['attrs']}: {x} is committed, {y} is made")
+                    return 1
+    print(f"{len(CASES)} cases agree")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
