@@ -75,6 +75,11 @@ fn prepare(device: &Device, case: &Case) -> Result<(Vec<AnyBuffer>, AnyBuffer)> 
     Ok((upload(device, &case.ins)?, AnyBuffer::upload(device, &upstream)?))
 }
 
+/// Runs op and rule on a device with the given upstream gradient.
+pub(super) fn run_with(device: &Device, case: &Case, upstream: &Tensor<f32>) -> Result<Ran> {
+    run_buffers(device, &case.op, &upload(device, &case.ins)?, &AnyBuffer::upload(device, upstream)?)
+}
+
 /// Runs op and rule on a device.
 pub(super) fn run_on(device: &Device, case: &Case) -> Result<Ran> {
     let (ins, upstream) = prepare(device, case)?;

@@ -15,7 +15,7 @@ pub use cases::{Case, Subject, Values};
 pub use kernels::{bits, cpu_devices, faults, guards, rejects, repeat, special};
 pub use magnitude::Magnitude;
 pub use record::{DeviceRecorder, RefRecorder};
-pub use rules::{device_gradient, forward, gradient, second};
+pub use rules::{adjoint, device_gradient, forward, gradient, second};
 
 use crate::device::{Backend, DType, Device, Meta};
 use crate::error::{Error, Result};
@@ -33,6 +33,8 @@ pub enum Property {
     Second,
     /// See [`device_gradient`].
     DeviceGradient,
+    /// See [`adjoint`].
+    Adjoint,
     /// See [`special`].
     Special,
     /// See [`rejects`].
@@ -49,11 +51,12 @@ pub enum Property {
 
 impl Property {
     /// All properties.
-    pub const ALL: [Property; 10] = [
+    pub const ALL: [Property; 11] = [
         Property::Forward,
         Property::Gradient,
         Property::Second,
         Property::DeviceGradient,
+        Property::Adjoint,
         Property::Special,
         Property::Rejects,
         Property::Bits,
@@ -69,6 +72,7 @@ impl Property {
             Property::Gradient => "gradient",
             Property::Second => "second",
             Property::DeviceGradient => "device_gradient",
+            Property::Adjoint => "adjoint",
             Property::Special => "special",
             Property::Rejects => "rejects",
             Property::Bits => "bits",
@@ -89,6 +93,7 @@ impl Property {
             Property::Gradient => gradient(subject),
             Property::Second => second(subject),
             Property::DeviceGradient => device_gradient(subject, device),
+            Property::Adjoint => adjoint(subject, device),
             Property::Special => special(subject, device),
             Property::Rejects => rejects(subject),
             Property::Bits => bits(subject, devices),

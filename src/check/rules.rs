@@ -2,7 +2,7 @@
 //! rules, once and twice, against derivatives of the reference.
 
 use super::cases::{self, Case, Subject, Values};
-use super::kernels::run_on;
+use super::kernels::{run_on, run_with};
 use super::{Failure, Magnitude, Outcome, Property, RefRecorder, Report, has_samples, is_number};
 use crate::device::{Device, Meta};
 use crate::error::Result;
@@ -365,6 +365,53 @@ pub fn device_gradient(subject: impl Into<Subject>, device: &Device) -> Outcome 
         report.cases += 1;
     }
     Ok(report)
+}
+
+/// Ops that are linear in some of their inputs, on whole numbers, where float32 makes no error: the value on
+/// the device must be that of the reference exactly, and for every such set of inputs `<A x, g> = <x, A^T g>`
+/// must hold exactly, with `A^T g` what the gradient rule gives on the device. Other ops have nothing to check.
+pub fn adjoint(subject: impl Into<Subject>, device: &Device) -> Outcome {
+    let (subject, property) = (subject.into(), Property::Adjoint);
+    has_samples(&subject, property)?;
+    let mut report = Report::new(&subject, property);
+    for (index, sample) in subject.small(200_000) {
+        let case = Case::draw(sample, Values::Integers, subject.seed(index));
+        let metas: Vec<Meta> = case.ins.iter().map(RefIn::meta).collect();
+        let sets = case.op.linear(&metas);
+        if sets.is_empty() {
+            continue;
+        }
+        let error = |e| case.error(&subject, property, &e);
+        let want = case.op.reference(&case.widened::<f64>()).map_err(error)?;
+        let mut stream = Stream::new(case.seed, 3);
+        let upstream = Tensor::from_fn(want.shape(), |_| stream.below(17) as f32 - 8.0);
+        let got = run_with(device, &case, &upstream).map_err(error)?;
+        let differs = |(_, (got, want)): &(usize, (&f32, &f64))| f64::from(**got) != **want;
+        if let Some((at, (got, want))) = got.value.data().iter().zip(want.data()).enumerate().find(differs) {
+            return Err(case.fail(&subject, property, "value of whole numbers").at(at, *got, *want));
+        }
+        let left = dot(&widened(&got.value), &widened(&upstream));
+        for set in sets {
+            let mut right = 0.0;
+            for i in &set {
+                let x = case.ins[*i].num().map_err(error)?;
+                let Some(g) = got.gradients.get(*i).and_then(Option::as_ref) else {
+                    return Err(case.fail(&subject, property, format!("input {i} has no gradient")));
+                };
+                right += dot(&widened(x), &widened(g));
+            }
+            if left != right {
+                let what = format!("<A x, g> and <x, A^T g> for inputs {set:?} on {device}");
+                return Err(case.fail(&subject, property, what).against(left, right));
+            }
+            report.cases += 1;
+        }
+    }
+    Ok(report)
+}
+
+fn widened(t: &Tensor<f32>) -> Vec<f64> {
+    t.data().iter().map(|&x| f64::from(x)).collect()
 }
 
 #[cfg(test)]

@@ -224,6 +224,10 @@ impl Op for BroadcastTo {
         ]
     }
 
+    fn linear(&self, _ins: &[Meta]) -> Vec<Vec<usize>> {
+        vec![vec![0]]
+    }
+
     fn bound(&self, _ins: &[Meta]) -> Bound {
         Bound::EXACT
     }
@@ -309,6 +313,10 @@ impl Op for Reshape {
             Reject { op: op.clone(), ins: vec![], want: "Arity" },
             Reject { op, ins: vec![Meta::f32(dims(&[5]))], want: "Shapes" },
         ]
+    }
+
+    fn linear(&self, _ins: &[Meta]) -> Vec<Vec<usize>> {
+        vec![vec![0]]
     }
 
     fn bound(&self, _ins: &[Meta]) -> Bound {
@@ -562,6 +570,10 @@ impl Op for Permute {
         ]
     }
 
+    fn linear(&self, _ins: &[Meta]) -> Vec<Vec<usize>> {
+        vec![vec![0]]
+    }
+
     fn bound(&self, _ins: &[Meta]) -> Bound {
         Bound::EXACT
     }
@@ -757,6 +769,10 @@ impl Op for Slice {
         ]
     }
 
+    fn linear(&self, _ins: &[Meta]) -> Vec<Vec<usize>> {
+        vec![vec![0]]
+    }
+
     fn bound(&self, _ins: &[Meta]) -> Bound {
         Bound::EXACT
     }
@@ -926,6 +942,10 @@ impl Op for Pad {
             Reject { op: op(1, 0, 0, 4), ins: vec![f(&[2, 3])], want: "Argument" },
             Reject { op: op(1, 0, 1, 4), ins: vec![Meta::u32(dims(&[2, 3]))], want: "DType" },
         ]
+    }
+
+    fn linear(&self, _ins: &[Meta]) -> Vec<Vec<usize>> {
+        vec![vec![0]]
     }
 
     fn bound(&self, _ins: &[Meta]) -> Bound {

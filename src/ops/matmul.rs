@@ -265,6 +265,10 @@ macro_rules! product_op {
                 bad
             }
 
+            fn linear(&self, _ins: &[Meta]) -> Vec<Vec<usize>> {
+                vec![vec![0], vec![1]]
+            }
+
             fn bound(&self, ins: &[Meta]) -> Bound {
                 self.of(ins).map_or(Bound::EXACT, |p| p.bound())
             }
@@ -411,6 +415,10 @@ impl Op for Linear {
             Reject { op: Linear, ins: vec![f(&[2, 5]), f(&[4, 3]), f(&[4])], want: "Shapes" },
             Reject { op: Linear, ins: vec![f(&[2, 3]), f(&[4, 3]), f(&[3])], want: "Shapes" },
         ]
+    }
+
+    fn linear(&self, _ins: &[Meta]) -> Vec<Vec<usize>> {
+        vec![vec![0, 2], vec![1, 2]]
     }
 
     fn bound(&self, ins: &[Meta]) -> Bound {

@@ -406,6 +406,12 @@ pub trait Op: Clone + PartialEq + Debug + Sized {
         true
     }
 
+    /// Sets of inputs in which, taken together and with the others held, the value is linear, and exactly so
+    /// on whole numbers: the checks then demand `<A x, g> = <x, A^T g>` to the last bit.
+    fn linear(&self, _ins: &[Meta]) -> Vec<Vec<usize>> {
+        Vec::new()
+    }
+
     /// The attributes by name.
     fn attrs(&self) -> Vec<(&'static str, Attr)> {
         Vec::new()
@@ -445,6 +451,11 @@ macro_rules! any_op {
             /// See [`Op::index_limit`].
             pub fn index_limit(&self, ins: &[Meta]) -> Option<(usize, usize)> {
                 match self { $(AnyOp::$op(op) => op.index_limit(ins),)* }
+            }
+
+            /// See [`Op::linear`].
+            pub fn linear(&self, ins: &[Meta]) -> Vec<Vec<usize>> {
+                match self { $(AnyOp::$op(op) => op.linear(ins),)* }
             }
 
             /// See [`Op::view`].

@@ -469,6 +469,11 @@ macro_rules! reduction {
                 ]
             }
 
+            fn linear(&self, _ins: &[Meta]) -> Vec<Vec<usize>> {
+                // A mean divides, which whole numbers do not survive.
+                if $mean { Vec::new() } else { vec![vec![0]] }
+            }
+
             fn bound(&self, ins: &[Meta]) -> Bound {
                 let passes = passes(&ins[0].shape, &self.axes);
                 Bound { ulps: 2.0, terms: 2.0 + passes.iter().map(|p| depth(p.rows)).sum::<f64>() }

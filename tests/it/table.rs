@@ -80,6 +80,11 @@ macro_rules! table {
             }
 
             #[test]
+            fn adjoint() {
+                expect(check::adjoint(NAME, &cpu()));
+            }
+
+            #[test]
             fn special() {
                 for device in all_cpus() {
                     expect(check::special(NAME, device));
@@ -122,6 +127,13 @@ macro_rules! table {
             fn cuda_device_gradient() {
                 if let Some((_turn, gpu)) = gpu() {
                     expect(check::device_gradient(NAME, &gpu));
+                }
+            }
+
+            #[test]
+            fn cuda_adjoint() {
+                if let Some((_turn, gpu)) = gpu() {
+                    expect(check::adjoint(NAME, &gpu));
                 }
             }
 
