@@ -1,13 +1,15 @@
 //! `bench`: how long training steps and single ops take. Medians of many runs, after a warm-up, with what
 //! is measured said next to the number.
 
+use crate::op::attributes;
 use crate::out::{Out, bytes};
 use crate::train::positive;
 use crate::{Answer, Global, fail};
 use clap::Args;
+use dittograd::check::DeviceRecorder;
 use dittograd::device::{AnyBuffer, Meta};
 use dittograd::numerics::rng::Stream;
-use dittograd::ops::{self, AnyOp, Attr, Attrs};
+use dittograd::ops::{self, AnyOp, Attr, Attrs, Io, Recorder, RefIn, SampleIn, Val};
 use dittograd::prelude::*;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
@@ -33,8 +35,10 @@ const DEFAULT: [&str; 6] = [
 /// Measure training steps and ops.
 #[derive(Args)]
 pub(crate) struct Bench {
-    /// mlp_b128, mlp_b128_eager, matmul:M,N,K[,ta][,tb], or OP:DIMS for elementwise ops, softmax,
-    /// log_softmax, and sum and mean of the last axis [default: one of each kind]
+    /// mlp_b128, mlp_b128_eager, matmul:M,N,K[,ta][,tb], or OP:INPUTS[@ATTRS][+grad] for any op: inputs
+    /// are sizes like 64,128 separated by /, indices below 10 are 64%10, attributes a JSON object, and
+    /// +grad adds the gradient rule; equal inputs of elementwise ops and the axis of sum and mean need
+    /// not be written [default: one of each kind]
     #[arg(value_name = "WORKLOAD")]
     workloads: Vec<String>,
     /// Training steps to take the median of
@@ -87,10 +91,32 @@ fn time(device: &Device, mut call: impl FnMut() -> Result<(), Error>) -> Result<
 /// A workload of one op.
 struct Work {
     op: AnyOp,
-    /// Shapes of its inputs.
-    shapes: Vec<Shape>,
+    ins: Vec<SampleIn>,
     /// Multiplications and additions, where that is what counts.
     flops: Option<f64>,
+    /// Whether the gradient rule runs too.
+    grad: bool,
+}
+
+fn sizes(workload: &str, text: &str) -> Answer<Vec<usize>> {
+    let one = |part: &str| match part.parse() {
+        Ok(n) => Ok(n),
+        Err(_) => fail(format!("`{workload}`: `{part}` is not a size")),
+    };
+    text.split(',').filter(|p| !p.is_empty()).map(one).collect()
+}
+
+/// An input: sizes, and for indices what they are below.
+fn input(workload: &str, text: &str) -> Answer<SampleIn> {
+    let (dims, bound) = match text.split_once('%') {
+        Some((dims, bound)) => (dims, sizes(workload, bound)?.first().copied()),
+        None => (text, None),
+    };
+    let shape = Shape::new(&sizes(workload, dims)?)?;
+    Ok(match bound {
+        None => SampleIn::Num(shape, (-1.0, 1.0)),
+        Some(n) => SampleIn::Idx(shape, u32::try_from(n).unwrap_or(u32::MAX)),
+    })
 }
 
 /// The op a workload names.
@@ -98,68 +124,69 @@ fn parse(workload: &str) -> Answer<Work> {
     let Some((name, rest)) = workload.split_once(':') else {
         return fail(format!("`{workload}` is not a workload, use mlp_b128, mlp_b128_eager or OP:DIMS"));
     };
-    let (mut dims, mut flags) = (Vec::new(), Vec::new());
-    for part in rest.split(',') {
-        match part.parse::<usize>() {
-            Ok(n) => dims.push(n),
-            Err(_) if name == "matmul" && (part == "ta" || part == "tb") => flags.push(part),
-            Err(_) => return fail(format!("`{workload}`: `{part}` is not a size")),
-        }
+    let (rest, grad) = rest.strip_suffix("+grad").map_or((rest, false), |rest| (rest, true));
+    let (rest, attrs) = match rest.split_once('@') {
+        Some((rest, attrs)) => (rest, Some(attributes(attrs)?)),
+        None => (rest, None),
+    };
+    if name == "matmul" && attrs.is_none() && !rest.contains('/') {
+        let flags: Vec<&str> = rest.split(',').filter(|p| *p == "ta" || *p == "tb").collect();
+        let dims: Vec<&str> = rest.split(',').filter(|p| !flags.contains(p)).collect();
+        let [m, n, k] = sizes(workload, &dims.join(","))?[..] else {
+            return fail(format!("`{workload}`: use matmul:M,N,K[,ta][,tb]"));
+        };
+        let (ta, tb) = (flags.contains(&"ta"), flags.contains(&"tb"));
+        let on = |name: &str, on| (name.to_string(), Attr::Bool(on));
+        let op = AnyOp::from_name(name, &Attrs(vec![on("ta", ta), on("tb", tb)]))?;
+        let (a, b) = (if ta { [k, m] } else { [m, k] }, if tb { [n, k] } else { [k, n] });
+        let flops = Some(2.0 * m as f64 * n as f64 * k as f64 * if grad { 3.0 } else { 1.0 });
+        let ins = vec![SampleIn::any(Shape::new(&a)?), SampleIn::any(Shape::new(&b)?)];
+        return Ok(Work { op, ins, flops, grad });
     }
-    let shape = Shape::new(&dims)?;
-    let plain = |op: AnyOp, shapes: Vec<Shape>| Ok(Work { op, shapes, flops: None });
-    match name {
-        "matmul" => {
-            let [m, n, k] = dims[..] else {
-                return fail(format!("`{workload}`: use matmul:M,N,K[,ta][,tb]"));
-            };
-            let (ta, tb) = (flags.contains(&"ta"), flags.contains(&"tb"));
-            let on = |name: &str, on| (name.to_string(), Attr::Bool(on));
-            let op = AnyOp::from_name(name, &Attrs(vec![on("ta", ta), on("tb", tb)]))?;
-            let (a, b) = (if ta { [k, m] } else { [m, k] }, if tb { [n, k] } else { [k, n] });
-            let flops = Some(2.0 * m as f64 * n as f64 * k as f64);
-            Ok(Work { op, shapes: vec![Shape::new(&a)?, Shape::new(&b)?], flops })
+    let mut ins = rest.split('/').map(|i| input(workload, i)).collect::<Answer<Vec<SampleIn>>>()?;
+    let Some(sample) = AnyOp::samples(name).into_iter().next() else {
+        return fail(format!("`{name}` is not an op; `dittograd ops` lists them"));
+    };
+    let op = match attrs {
+        Some(attrs) => AnyOp::from_name(name, &attrs)?,
+        None if name == "sum" || name == "mean" => {
+            let last = ins[0].meta().shape.rank().saturating_sub(1);
+            AnyOp::from_name(name, &Attrs(vec![("axes".to_string(), Attr::List(vec![last]))]))?
         }
-        "softmax" | "log_softmax" => plain(AnyOp::from_name(name, &Attrs::default())?, vec![shape]),
-        "sum" | "mean" => {
-            let last = Attrs(vec![("axes".to_string(), Attr::List(vec![dims.len().saturating_sub(1)]))]);
-            plain(AnyOp::from_name(name, &last)?, vec![shape])
-        }
-        _ => {
-            let Some(sample) = AnyOp::samples(name).into_iter().next() else {
-                return fail(format!("`{name}` is not an op; `dittograd ops` lists them"));
-            };
-            let metas: Vec<_> = sample.ins.iter().map(|_| Meta::f32(shape)).collect();
-            match sample.op.as_program(&metas) {
-                Some(_) if sample.op.shape(&metas).is_ok() => plain(sample.op, vec![shape; metas.len()]),
-                _ => fail(format!(
-                    "`{name}`: only elementwise ops, softmax, sum, mean and matmul are timed alone"
-                )),
-            }
-        }
+        None => AnyOp::from_name(name, &Attrs::default()).unwrap_or(sample.op),
+    };
+    if ins.len() == 1 {
+        ins = vec![ins.remove(0); sample.ins.len()];
     }
-}
-
-/// Numbers in `[-1, 1)`.
-fn random(shape: Shape, counter: u64) -> Tensor<f32> {
-    let mut stream = Stream::new(1, counter);
-    Tensor::from_fn(shape, |_| stream.range(-1.0, 1.0))
+    Ok(Work { op, ins, flops: None, grad })
 }
 
 /// One op: milliseconds, and GFLOP/s for a product or GB/s read and written for anything else.
 fn op(device: &Device, workload: &str) -> Answer<(Value, String)> {
-    let Work { op, shapes, flops } = parse(workload)?;
-    let metas: Vec<Meta> = shapes.iter().map(|s| Meta::f32(*s)).collect();
+    let Work { op, ins, flops, grad } = parse(workload)?;
+    let metas: Vec<Meta> = ins.iter().map(SampleIn::meta).collect();
     let size = op.shape(&metas)?.shape.numel();
-    let words = shapes.iter().map(Shape::numel).fold(size, usize::saturating_add);
+    let words = metas.iter().map(|m| m.shape.numel()).fold(size, usize::saturating_add);
     if words > MAX_WORDS {
         return fail(format!("`{workload}`: tensors of more than {} are not timed", bytes(4 * MAX_WORDS)));
     }
     let ms = {
-        let upload = |(i, s): (usize, &Shape)| AnyBuffer::upload(device, &random(*s, i as u64));
-        let ins: Vec<AnyBuffer> = shapes.iter().enumerate().map(upload).collect::<Result<_, _>>()?;
+        let upload = |i: &RefIn<f32>| match i {
+            RefIn::Num(t) => AnyBuffer::upload(device, t),
+            RefIn::Idx(t) => AnyBuffer::upload_indices(device, t),
+        };
+        let drawn = ops::draw(&ins, &mut Stream::new(1, 0));
+        let ins: Vec<AnyBuffer> = drawn.iter().map(upload).collect::<Result<_, _>>()?;
         let refs: Vec<&AnyBuffer> = ins.iter().collect();
-        time(device, || ops::apply(device, &op, &refs).map(drop))?
+        let upstream = AnyBuffer::full(device, op.shape(&metas)?.shape, 1.0)?;
+        let with_rule = || {
+            let mut r = DeviceRecorder::new(device);
+            let given: Vec<Val> = ins.iter().map(|b| r.input(b.clone())).collect();
+            let out = r.record(op.clone(), &given)?;
+            let dy = r.input(upstream.clone());
+            op.vjp(&mut r, Io { ins: &given, out }, dy).map(drop)
+        };
+        time(device, || if grad { with_rule() } else { ops::apply(device, &op, &refs).map(drop) })?
     };
     let memory = device.memory();
     let live = memory.live;
@@ -213,7 +240,8 @@ fn loss<'s>(net: &Mlp, batch: &[Var<'s>]) -> Result<Var<'s>, Error> {
 fn mlp(device: &Device, workload: &str, n: usize) -> Answer<(Value, String)> {
     let eager = workload == "mlp_b128_eager";
     let mut labels = Stream::new(1, 1);
-    let x = random(Shape::new(&[BATCH, SIZES[0]])?, 0);
+    let mut stream = Stream::new(1, 0);
+    let x: Tensor<f32> = Tensor::from_fn(Shape::new(&[BATCH, SIZES[0]])?, |_| stream.range(-1.0, 1.0));
     let y = Tensor::from_fn(Shape::new(&[BATCH])?, |_| labels.below(SIZES[3]) as u32);
     let (took, plan, fingerprint) = {
         let mut params = Params::new(device, 1);

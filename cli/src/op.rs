@@ -39,7 +39,7 @@ enum Input {
     Idx(Tensor<u32>),
 }
 
-fn attributes(text: &str) -> Answer<Attrs> {
+pub(crate) fn attributes(text: &str) -> Answer<Attrs> {
     let value: Value = match serde_json::from_str(text) {
         Ok(value) => value,
         Err(e) => return fail(format!("--attrs: is not JSON: {e}")),

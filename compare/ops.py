@@ -1,0 +1,155 @@
+#!/usr/bin/env python3
+"""Single ops beside PyTorch in float32 (no TF32), as ratios of times: below 1 we are faster.
+
+usage: python3 compare/ops.py [--device cpu|cuda] [--threads N] [--program PATH] [PART_OF_A_NAME ...]
+
+Both run in turns; medians of each. `+grad` is the op and its gradient rule, for all number inputs.
+"""
+import argparse, json, statistics, subprocess, time
+import torch
+import torch.nn.functional as F
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--device", default="cpu")
+parser.add_argument("--threads", type=int, default=2)
+parser.add_argument("--program", default="target/release/dittograd")
+parser.add_argument("--turns", type=int, default=3)
+parser.add_argument("names", nargs="*")
+args = parser.parse_args()
+torch.set_num_threads(args.threads)
+torch.backends.cuda.matmul.allow_tf32 = False
+torch.backends.cudnn.allow_tf32 = False
+torch.backends.cudnn.benchmark = True
+GPU = args.device.startswith("cuda")
+
+
+def ours(workload):
+    command = [args.program, "--device", args.device, "--threads", str(args.threads), "--json", "bench", workload]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        return None, done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "failed"
+    return json.loads(done.stdout.splitlines()[0])["ms"], ""
+
+
+def torchs(call):
+    for _ in range(3):
+        call()
+    if GPU:
+        torch.cuda.synchronize()
+        a, b = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        times = []
+        for _ in range(11):
+            a.record()
+            for _ in range(5):
+                call()
+            b.record()
+            torch.cuda.synchronize()
+            times.append(a.elapsed_time(b) / 5)
+        return statistics.median(times)
+    times = []
+    start = time.perf_counter()
+    while len(times) < 5 or (len(times) < 100 and time.perf_counter() - start < 0.5):
+        t = time.perf_counter()
+        call()
+        times.append((time.perf_counter() - t) * 1e3)
+    return statistics.median(times)
+
+
+def rand(*shape):
+    return (torch.rand(*shape, device=args.device) * 2 - 1).requires_grad_()
+
+
+def both(name, workload, fn, *ins):
+    """The op alone and with its gradients."""
+    out = fn(*ins)
+    dy = torch.ones_like(out)
+    wanted = [i for i in ins if i.requires_grad]
+
+    def forward():
+        with torch.no_grad():
+            fn(*ins)
+
+    def full():
+        torch.autograd.grad(fn(*ins), wanted, dy)
+
+    return [(name, workload, forward), (name + " +grad", workload + "+grad", full)]
+
+
+def dims(*shape):
+    return ",".join(map(str, shape))
+
+
+def conv(name, n, cin, size, cout, k, stride=1, groups=1):
+    attrs = json.dumps({"stride": [stride] * 2, "padding": [k // 2] * 2, "dilation": [1, 1], "groups": groups})
+    work = f"conv:{dims(n, cin, size, size)}/{dims(cout, cin // groups, k, k)}/{dims(cout)}@{attrs}"
+    fn = lambda x, w, b: F.conv2d(x, w, b, stride=stride, padding=k // 2, groups=groups)
+    return both(name, work, fn, rand(n, cin, size, size), rand(cout, cin // groups, k, k), rand(cout))
+
+
+def attention(name, b, h, n, d):
+    work = f"attention:{dims(b, h, n, d)}/{dims(b, h, n, d)}/{dims(b, h, n, d)}" + '@{"causal": true}'
+    fn = lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    return both(name, work, fn, *(rand(b, h, n, d) for _ in range(3)))
+
+
+def spectral(x, wr, wi):
+    modes, n = wr.shape[0], x.shape[1]
+    X = torch.fft.rfft(x, dim=1)
+    Y = torch.zeros_like(X)
+    Y[:, :modes] = torch.einsum("bmi,mio->bmo", X[:, :modes], torch.complex(wr, wi))
+    return torch.fft.irfft(Y, n=n, dim=1)
+
+
+def cases():
+    big = GPU
+    n = 128 if big else 32
+    yield from conv(f"conv 3-32 3x3 32x32 b{n}", n, 3, 32, 32, 3)
+    yield from conv(f"conv 32-64 3x3 32x32 b{n}", n, 32, 32, 64, 3)
+    yield from conv(f"conv 64-128 3x3 16x16 b{n}", n, 64, 16, 128, 3)
+    m = 32 if big else 4
+    yield from conv(f"resnet 64-64 3x3 56 b{m}", m, 64, 56, 64, 3)
+    yield from conv(f"resnet 64-256 1x1 56 b{m}", m, 64, 56, 256, 1)
+    yield from conv(f"resnet 256-256 3x3 14 b{m}", m, 256, 14, 256, 3)
+    yield from conv(f"depthwise 96 3x3 56 b{m}", m, 96, 56, 96, 3, groups=96)
+    rows = 32768 if big else 4096
+    ln = lambda x, g, b: F.layer_norm(x, (768,), g, b)
+    work = f"layer_norm:{rows},768/768/768" + '@{"axes": 1, "eps": 1e-5}'
+    yield from both(f"layer_norm {rows}x768", work, ln, rand(rows, 768), rand(768), rand(768))
+    yield from both(f"softmax {rows}x1024", f"softmax:{rows},1024", lambda x: torch.softmax(x, -1), rand(rows, 1024))
+    yield from both(f"log_softmax {rows}x1024", f"log_softmax:{rows},1024", lambda x: torch.log_softmax(x, -1), rand(rows, 1024))
+    yield from both("softmax 8192x1001", "softmax:8192,1001", lambda x: torch.softmax(x, -1), rand(8192, 1001))
+    tokens, vocab = (8192, 50304) if big else (512, 50304)
+    labels = torch.randint(vocab, (tokens,), device=args.device)
+    yield from both(f"cross_entropy {tokens}x{vocab}", f"cross_entropy:{tokens},{vocab}/{tokens}%{vocab}", lambda x: F.cross_entropy(x, labels), rand(tokens, vocab))
+    table = rand(vocab, 768)
+    work = f"index_select:{vocab},768/{tokens}%{vocab}" + '@{"axis": 0}'
+    yield from both(f"embedding {vocab}x768 {tokens}", work, lambda t: F.embedding(labels, t), table)
+    b, h, t = (8, 12, 1024) if big else (2, 6, 512)
+    yield from attention(f"attention {b}x{h}x{t}x64 causal", b, h, t, 64)
+    b = 32 if big else 8
+    work = f"spectral_conv1d:{b},1024,64/16,64,64/16,64,64"
+    yield from both(f"spectral b{b} g1024 w64 m16", work, spectral, rand(b, 1024, 64), rand(16, 64, 64), rand(16, 64, 64))
+    pool = "max_pool:%s" % dims(n, 64, 32, 32) + '@{"kernel": [2, 2], "stride": [2, 2], "padding": [0, 0]}'
+    yield from both("max_pool 2x2", pool, lambda x: F.max_pool2d(x, 2), rand(n, 64, 32, 32))
+    bn = lambda x, g, c: F.batch_norm(x, None, None, g, c, training=True)
+    yield from both("batch_norm", f"batch_norm:{dims(n, 64, 32, 32)}/64/64" + '@{"eps": 1e-5}', bn, rand(n, 64, 32, 32), rand(64), rand(64))
+
+
+print(f"torch {torch.__version__} on {args.device}" + ("" if GPU else f", {args.threads} threads"))
+for name, workload, call in cases():
+    if args.names and not any(n in name for n in args.names):
+        continue
+    pairs = []
+    for _ in range(args.turns):
+        mine, why = ours(workload)
+        if mine is None:
+            break
+        theirs = torchs(call)
+        if not GPU:
+            time.sleep(0.05)
+        pairs.append((mine, theirs))
+    if not pairs:
+        print(f"{name:36} not run: {why}")
+        continue
+    mine, theirs = (statistics.median(p[i] for p in pairs) for i in (0, 1))
+    print(f"{name:36} ours {mine:9.4f} ms   torch {theirs:9.4f} ms   ratio {mine / theirs:6.3f}", flush=True)
