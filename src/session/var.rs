@@ -4,7 +4,6 @@ use super::Session;
 use crate::device::{AnyBuffer, Meta};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ops::layout::{AxisMap, BroadcastTo, Detach, Permute, Reshape};
-use crate::ops::matmul::{Bmm, Linear, MatMul};
 use crate::ops::reduce::{Mean, Sum};
 use crate::ops::softmax::{LogSoftmax, Softmax};
 use crate::ops::{AnyOp, elementwise, loss};
@@ -18,7 +17,7 @@ use std::fmt;
 /// A handle of a value in a session. Copying it copies the handle, not the value.
 #[derive(Clone, Copy)]
 pub struct Var<'s> {
-    session: &'s Session,
+    pub(super) session: &'s Session,
     id: u32,
     epoch: u32,
 }
@@ -237,21 +236,6 @@ impl<'s> Var<'s> {
     /// Mean over some axes, which are dropped.
     pub fn mean_axes(self, axes: &[usize]) -> Result<Var<'s>> {
         self.session.apply(Mean::new(axes)?, &[self])
-    }
-
-    /// Product with another matrix.
-    pub fn matmul(self, other: Var<'s>) -> Result<Var<'s>> {
-        self.session.apply(MatMul { ta: false, tb: false }, &[self, other])
-    }
-
-    /// Product with another batch of matrices.
-    pub fn bmm(self, other: Var<'s>) -> Result<Var<'s>> {
-        self.session.apply(Bmm { ta: false, tb: false }, &[self, other])
-    }
-
-    /// `x W^T + b` along the last axis.
-    pub fn linear(self, w: Var<'s>, b: Var<'s>) -> Result<Var<'s>> {
-        self.session.apply(Linear, &[self, w, b])
     }
 
     /// Softmax along the last axis.

@@ -5,6 +5,7 @@
 mod golden;
 mod graph;
 mod kernels;
+mod products;
 mod session;
 mod shapes;
 mod table;
