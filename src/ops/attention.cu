@@ -31,7 +31,7 @@ typedef unsigned long long u64;
 
 constexpr int D = DITTO_D, DV = DITTO_DV, TR = DITTO_TR, WARPS = DITTO_WARPS, THREADS = 32 * WARPS;
 constexpr int OWN = WARPS * 8 * TR;
-constexpr int wide(int d) { return d < 1 ? 1 : (d + 15) / 16; }  // columns of a thread, in fours
+__device__ constexpr int wide(int d) { return d < 1 ? 1 : (d + 15) / 16; }  // columns of a thread, in fours
 constexpr int NCD = wide(D), NCV = wide(DV), PD = 16 * NCD + 4, PV = 16 * NCV + 4;
 
 // How a mask is read; see the host's twin.
@@ -390,7 +390,7 @@ attention_backward(const float* __restrict__ q, const float* __restrict__ k, con
         }
         const int end = !KEYS && DITTO_CAUSAL && high + 1 < (int)m ? high + 1 : (int)streamed;
 
-        float ax[TR][4 * NCD], ag[TR][KEYS ? 4 * NCV : 1], row_lse[TR], row_delta[TR];
+        float ax[TR][4 * NCD], ag[TR][4 * NCV], row_lse[TR], row_delta[TR];
         int query[TR];
         u64 at[TR];
 #pragma unroll
@@ -404,7 +404,7 @@ attention_backward(const float* __restrict__ q, const float* __restrict__ k, con
 #pragma unroll
             for (int c = 0; c < 4 * NCD; ++c) ax[i][c] = 0.0f;
 #pragma unroll
-            for (int c = 0; c < (KEYS ? 4 * NCV : 1); ++c) ag[i][c] = 0.0f;
+            for (int c = 0; c < 4 * NCV; ++c) ag[i][c] = 0.0f;
         }
         float* const out_own_x = out_x + row0 * D;
         float* const out_own_g = KEYS ? out_g + row0 * DV : 0;
@@ -446,7 +446,7 @@ attention_backward(const float* __restrict__ q, const float* __restrict__ k, con
             const int here = end - s0 < SB ? end - s0 : SB;
             if (s0 / CHUNK != chunk) {
                 close_chunk<D, NCD>(ax, out_own_x, own, count, ln, first, false, scale);
-                if constexpr (KEYS) close_chunk<DV, NCV>(ag, out_own_g, own, count, ln, first, false, 1.0f);
+                if (KEYS) close_chunk<DV, NCV>(ag, out_own_g, own, count, ln, first, false, 1.0f);
                 first = false;
                 chunk = s0 / CHUNK;
             }
@@ -487,7 +487,7 @@ attention_backward(const float* __restrict__ q, const float* __restrict__ k, con
                     }
                 }
                 __syncwarp();
-                if constexpr (KEYS) {
+                if (KEYS) {
                     if (some)
                         accumulate<true, PV, NCV, SB, PP>(ag, p, tg + 4 * ln);
                     else
@@ -516,7 +516,7 @@ attention_backward(const float* __restrict__ q, const float* __restrict__ k, con
             stage ^= 1;
         }
         close_chunk<D, NCD>(ax, out_own_x, own, count, ln, first, true, scale);
-        if constexpr (KEYS) close_chunk<DV, NCV>(ag, out_own_g, own, count, ln, first, true, 1.0f);
+        if (KEYS) close_chunk<DV, NCV>(ag, out_own_g, own, count, ln, first, true, 1.0f);
         copy_wait<0>();
         __syncthreads();
     }

@@ -16,6 +16,7 @@ mod matmul_plan;
 pub mod program;
 pub mod random;
 pub mod reduce;
+pub mod rope;
 mod rows;
 pub(crate) mod sampling;
 pub mod softmax;
@@ -89,6 +90,7 @@ macro_rules! with_ops {
             attention: attention::Attention,
             attention_bwd: attention::AttentionBwd,
             attention_mask: attention::AttentionMask,
+            rope: rope::Rope,
             cross_entropy: loss::CrossEntropy,
             cross_entropy_bwd: loss::CrossEntropyBwd,
             mse: loss::Mse,

@@ -2,8 +2,10 @@
 //! (eager) or only *records* it (trace, the front half of the compiled path). Model code is written once
 //! against [`Var`] and does not know which.
 
+mod attention;
 mod var;
 
+pub use attention::AttentionOptions;
 pub use var::{Grads, Var};
 
 use crate::device::{AnyBuffer, Device, Meta};

@@ -2,6 +2,7 @@
 //! kernel through the compiler, and the tape and the session as a program uses them.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod attention;
 mod graph;
 mod kernels;
 mod session;
