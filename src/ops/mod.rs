@@ -5,6 +5,7 @@
 //! table and the tests of every op are made from it. To add an op, write it in its family's file and add
 //! its line here.
 
+pub mod attention;
 pub mod elementwise;
 mod exec;
 pub mod layout;
@@ -15,6 +16,7 @@ mod matmul_plan;
 pub mod program;
 pub mod random;
 pub mod reduce;
+pub mod rope;
 mod rows;
 pub(crate) mod sampling;
 pub mod softmax;
@@ -85,6 +87,10 @@ macro_rules! with_ops {
             log_softmax: softmax::LogSoftmax,
             softmax_bwd: softmax::SoftmaxBwd,
             log_softmax_bwd: softmax::LogSoftmaxBwd,
+            attention: attention::Attention,
+            attention_bwd: attention::AttentionBwd,
+            attention_mask: attention::AttentionMask,
+            rope: rope::Rope,
             cross_entropy: loss::CrossEntropy,
             cross_entropy_bwd: loss::CrossEntropyBwd,
             mse: loss::Mse,

@@ -3,8 +3,10 @@
 //! against [`Var`] and does not know which.
 
 mod products;
+mod attention;
 mod var;
 
+pub use attention::AttentionOptions;
 pub use var::{Grads, Var};
 
 use crate::device::{AnyBuffer, Device, Meta};

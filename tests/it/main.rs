@@ -3,6 +3,7 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod golden;
+mod attention;
 mod graph;
 mod kernels;
 mod products;

@@ -1,0 +1,556 @@
+// Scaled dot-product attention, forward and backward, with the bits of the CPU.
+//
+// This text is compiled behind `#define` lines that pick one variant:
+//   DITTO_KIND        0: forward; 1: dq; 2: dk and dv; 3: the row products of the backward pass; 4: masks
+//   DITTO_D, _DV      size of queries and keys, and of values
+//   DITTO_TR          rows of a thread: 4, 2 or 1
+//   DITTO_WARPS       warps of a block, each with 8 TR rows of its own
+//   DITTO_SB          streamed rows of a stage of the backward pass: 32, 16 or 8
+//   DITTO_SHARE       1: keys and values take turns in one buffer (forward, little shared memory)
+//   DITTO_BLOCKS      blocks per multiprocessor the registers are budgeted for
+//   DITTO_CAUSAL      1: query i attends to keys up to i
+//   DITTO_MASK        1: there is a mask
+//   CHUNK             rows or keys of one chain of the gradients
+//   BLOCK             keys of a block of the online softmax
+//
+// A block owns DITTO_WARPS * 8 * TR rows ("own") and walks over the other side in stages ("streamed"). Lane
+// (lm, ln) of a warp, 8 by 4, has own rows lm + 8 i and streamed rows ln + 4 j, so whatever is needed of a pair
+// is in one warp: weights go from the layout of scores to that of products through shared memory that only
+// their warp touches. Lanes alternate between lm and ln, so that 16-byte shared loads of either side cost half.
+//
+// Shared tiles are [row][pitch], pitch = 4 mod 16 words, which keeps 16-byte loads along a row and 4-byte
+// stores of 8 by 4 pairs free of bank conflicts. Rows beyond the end hold stale words; pairs with them are
+// blocked, or their results are not stored. A blocked pair takes no part in any sum, whatever its operands hold.
+
+typedef unsigned long long u64;
+
+#define BLOCKED 0xff800001u
+#define LOG2E __uint_as_float(0x3fb8aa3bu)
+
+#if DITTO_KIND <= 2
+
+constexpr int D = DITTO_D, DV = DITTO_DV, TR = DITTO_TR, WARPS = DITTO_WARPS, THREADS = 32 * WARPS;
+constexpr int OWN = WARPS * 8 * TR;
+__device__ constexpr int wide(int d) { return d < 1 ? 1 : (d + 15) / 16; }  // columns of a thread, in fours
+constexpr int NCD = wide(D), NCV = wide(DV), PD = 16 * NCD + 4, PV = 16 * NCV + 4;
+
+// How a mask is read; see the host's twin.
+struct MaskView {
+    u64 dims[6], strides[6], row, column;
+};
+
+// Where the mask of row r of list z starts.
+__device__ __forceinline__ u64 mask_at(const MaskView& view, u64 z, unsigned group, unsigned n, unsigned r) {
+    u64 head = z * group + r / n, at = (r % n) * view.row;
+#pragma unroll
+    for (int a = 5; a >= 0; --a) {
+        at += head % view.dims[a] * view.strides[a];
+        head /= view.dims[a];
+    }
+    return at;
+}
+
+// Smallest and largest query index of rows from .. from + count - 1.
+__device__ __forceinline__ void query_range(unsigned n, unsigned from, unsigned count, int& low, int& high) {
+    const unsigned last = from + count - 1;
+    const bool one = from / n == last / n;
+    low = one ? (int)(from % n) : 0;
+    high = one ? (int)(last % n) : (int)n - 1;
+}
+
+__device__ __forceinline__ bool is_blocked(float x) { return __float_as_uint(x) == BLOCKED; }
+
+// Starts copying `rows` rows of W floats into a tile of the given pitch.
+template <int W, int PITCH> __device__ __forceinline__ void copy_rows(float* tile, const float* from, int rows) {
+    constexpr bool VECTOR = W % 4 == 0;
+    constexpr int PER = VECTOR ? W / 4 : W;
+    if (PER == 0) return;
+    const unsigned to = (unsigned)__cvta_generic_to_shared(tile);
+    for (int u = threadIdx.x; u < rows * PER; u += THREADS) {
+        const int r = u / (PER > 0 ? PER : 1), c = u - r * PER;
+        if (VECTOR)
+            asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + (r * PITCH + 4 * c) * 4), "l"(from + 4 * (u64)u) : "memory");
+        else
+            asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to + (r * PITCH + c) * 4), "l"(from + u) : "memory");
+    }
+}
+__device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int N> __device__ __forceinline__ void copy_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
+
+__device__ __forceinline__ void four(float (&to)[4], const float* from) {
+    const float4 v = *reinterpret_cast<const float4*>(from);
+    to[0] = v.x; to[1] = v.y; to[2] = v.z; to[3] = v.w;
+}
+
+// s[i][j] = own row i times streamed row j: a chain over the W columns, increasing, from +0. `a` and `b` point at
+// the thread's first rows.
+template <int W, int PITCH, int NB> __device__ __forceinline__ void products(float (&s)[TR][NB], const float* a, const float* b) {
+#pragma unroll
+    for (int i = 0; i < TR; ++i)
+#pragma unroll
+        for (int j = 0; j < NB; ++j) s[i][j] = 0.0f;
+    constexpr int WHOLE = W / 4 * 4;
+#pragma unroll 2
+    for (int c = 0; c < WHOLE; c += 4) {
+        float x[TR][4];
+#pragma unroll
+        for (int i = 0; i < TR; ++i) four(x[i], a + i * 8 * PITCH + c);
+#pragma unroll
+        for (int j = 0; j < NB; ++j) {
+            float y[4];
+            four(y, b + j * 4 * PITCH + c);
+#pragma unroll
+            for (int e = 0; e < 4; ++e)
+#pragma unroll
+                for (int i = 0; i < TR; ++i) s[i][j] = __fmaf_rn(x[i][e], y[e], s[i][j]);
+        }
+    }
+#pragma unroll
+    for (int c = WHOLE; c < W; ++c)
+#pragma unroll
+        for (int i = 0; i < TR; ++i)
+#pragma unroll
+            for (int j = 0; j < NB; ++j) s[i][j] = __fmaf_rn(a[i * 8 * PITCH + c], b[j * 4 * PITCH + c], s[i][j]);
+}
+
+// acc[i][c] += weight of (own row i, streamed row t) times column c of streamed row t, for t increasing: fused
+// chains. Columns of a thread: 16 q + 4 ln + e. With SOME, blocked pairs are left out.
+template <bool SOME, int PITCH, int NC, int STAGE, int PP>
+__device__ __forceinline__ void accumulate(float (&acc)[TR][4 * NC], const float* p, const float* b) {
+#pragma unroll 2
+    for (int t = 0; t < STAGE; t += 4) {
+        float w[TR][4];
+#pragma unroll
+        for (int i = 0; i < TR; ++i) four(w[i], p + i * 8 * PP + t);
+#pragma unroll
+        for (int e = 0; e < 4; ++e)
+#pragma unroll
+            for (int c = 0; c < NC; ++c) {
+                float y[4];
+                four(y, b + (t + e) * PITCH + 16 * c);
+#pragma unroll
+                for (int i = 0; i < TR; ++i)
+#pragma unroll
+                    for (int f = 0; f < 4; ++f)
+                        if (!SOME || !is_blocked(w[i][e])) acc[i][4 * c + f] = __fmaf_rn(w[i][e], y[f], acc[i][4 * c + f]);
+            }
+    }
+}
+
+// The lane's place among the 8 by 4 lanes of a warp.
+__device__ __forceinline__ int lane_m() {
+    const int lane = threadIdx.x & 31;
+    return (lane & 1) | (lane >> 1 & 2) | (lane >> 2 & 4);
+}
+__device__ __forceinline__ int lane_n() {
+    const int lane = threadIdx.x & 31;
+    return (lane >> 1 & 1) | (lane >> 2 & 2);
+}
+// Lane numbers that differ in one bit of ln.
+#define FAR 8
+#define NEAR 2
+#define ALL 0xffffffffu
+
+// Stores a thread's columns of own row i at `out`.
+template <int W, int NC> __device__ __forceinline__ void store_row(float* out, const float (&x)[4 * NC], int ln) {
+#pragma unroll
+    for (int c = 0; c < NC; ++c) {
+        const int at = 16 * c + 4 * ln;
+        if (W % 4 == 0) {
+            if (at < W) *reinterpret_cast<float4*>(out + at) = make_float4(x[4 * c], x[4 * c + 1], x[4 * c + 2], x[4 * c + 3]);
+        } else {
+#pragma unroll
+            for (int f = 0; f < 4; ++f)
+                if (at + f < W) out[at + f] = x[4 * c + f];
+        }
+    }
+}
+
+#endif
+
+#if DITTO_KIND == 0
+
+// Forward. Per block and 64 keys: 2 * OWN * 64 * 64 fused multiply-adds (D = DV = 64), OWN * 64 exponentials;
+// 32 KB of keys and values from the second-level cache. Values are on their way while scores are made, the next
+// keys while weights meet values.
+extern "C" __global__ void __launch_bounds__(THREADS, DITTO_BLOCKS)
+attention_forward(const float* __restrict__ q, const float* __restrict__ k, const float* __restrict__ v, const float* __restrict__ mask,
+                  float* __restrict__ o, float* __restrict__ lse, unsigned batch, unsigned group, unsigned n, unsigned m, float factor,
+                  MaskView view) {
+    constexpr int NB = BLOCK / 4, PP = BLOCK + 4;
+    extern __shared__ float4 memory[];
+    float* const sq = reinterpret_cast<float*>(memory);
+    float* const sk = sq + OWN * PD;
+    float* const sv = DITTO_SHARE ? sk : sk + BLOCK * PD;
+    float* const sp = DITTO_SHARE ? sk + BLOCK * (PD > PV ? PD : PV) : sv + BLOCK * PV;
+    const int warp = threadIdx.x >> 5, lm = lane_m(), ln = lane_n();
+    const int own0 = warp * 8 * TR;
+    const unsigned rows = group * n, tiles = (rows + OWN - 1) / OWN;
+    for (u64 work = blockIdx.x; work < (u64)tiles * batch; work += gridDim.x) {
+        // The last tiles are the longest under a causal mask; they go first.
+        const unsigned tile = tiles - 1 - (unsigned)(work / batch);
+        const u64 z = work % batch;
+        const unsigned r0 = tile * OWN;
+        const int count = rows - r0 < OWN ? (int)(rows - r0) : OWN;
+        const u64 row0 = z * rows + r0;
+        int low, high, warp_low = 0, warp_high = -1;
+        query_range(n, r0, count, low, high);
+        const int mine = count - own0 < 8 * TR ? count - own0 : 8 * TR;  // this warp's rows
+        if (mine > 0) query_range(n, r0 + own0, mine, warp_low, warp_high);
+        const int keys = DITTO_CAUSAL && high + 1 < (int)m ? high + 1 : (int)m;
+
+        float acc[TR][4 * NCV], top[TR], total[TR];
+        int query[TR];
+        u64 at[TR];
+#pragma unroll
+        for (int i = 0; i < TR; ++i) {
+            const unsigned r = r0 + own0 + lm + 8 * i;
+            query[i] = (int)(r % n);
+            at[i] = DITTO_MASK && r < rows ? mask_at(view, z, group, n, r) : 0;
+            top[i] = -__int_as_float(0x7f800000);
+            total[i] = 0.0f;
+#pragma unroll
+            for (int c = 0; c < 4 * NCV; ++c) acc[i][c] = 0.0f;
+        }
+        copy_rows<D, PD>(sq, q + row0 * D, count);
+        if (keys > 0) copy_rows<D, PD>(sk, k + z * m * D, (int)m < BLOCK ? (int)m : BLOCK);
+        copy_commit();
+        for (int j0 = 0; j0 < keys; j0 += BLOCK) {
+            const int here = (int)m - j0 < BLOCK ? (int)m - j0 : BLOCK;
+            copy_wait<0>();
+            __syncthreads();
+            if (!DITTO_SHARE) {
+                copy_rows<DV, PV>(sv, v + (z * m + j0) * DV, here);
+                copy_commit();
+            }
+            const bool active = mine > 0 && (!DITTO_CAUSAL || j0 <= warp_high);
+            const bool some = DITTO_MASK || here < BLOCK || (DITTO_CAUSAL && j0 + BLOCK > warp_low + 1);
+            if (active) {
+                float s[TR][NB];
+                products<D, PD, NB>(s, sq + (own0 + lm) * PD, sk + ln * PD);
+#pragma unroll
+                for (int i = 0; i < TR; ++i)
+#pragma unroll
+                    for (int j = 0; j < NB; ++j) s[i][j] = __fmul_rn(s[i][j], factor);
+                unsigned open[TR];
+#pragma unroll
+                for (int i = 0; i < TR; ++i) open[i] = some ? 0u : 1u;
+                if (some) {
+#pragma unroll
+                    for (int i = 0; i < TR; ++i) {
+                        const bool row = own0 + lm + 8 * i < count;
+#pragma unroll
+                        for (int j = 0; j < NB; ++j) {
+                            const int key = j0 + ln + 4 * j;
+                            bool ok = key < (int)m && (!DITTO_CAUSAL || key <= query[i]);
+                            if (DITTO_MASK && ok && row) ok = fabsf(mask[at[i] + key * view.column]) > 0.0f;
+                            if (!ok) s[i][j] = __uint_as_float(BLOCKED);
+                            open[i] |= ok ? 1u : 0u;
+                        }
+                        open[i] |= __shfl_xor_sync(ALL, open[i], FAR);
+                        open[i] |= __shfl_xor_sync(ALL, open[i], NEAR);
+                    }
+                }
+#pragma unroll
+                for (int i = 0; i < TR; ++i) {
+                    float best = -__int_as_float(0x7f800000), other;
+#pragma unroll
+                    for (int j = 0; j < NB; ++j)
+                        if (s[i][j] > best) best = s[i][j];
+                    other = __shfl_xor_sync(ALL, best, FAR);
+                    if (other > best) best = other;
+                    other = __shfl_xor_sync(ALL, best, NEAR);
+                    if (other > best) best = other;
+                    best = __fadd_rn(best, 0.0f);
+                    const float next = best > top[i] ? best : top[i];
+                    const float keep = open[i] ? ditto_weight(__fsub_rn(top[i], next)) : 1.0f;
+                    top[i] = next;
+                    float sum = 0.0f;
+#pragma unroll
+                    for (int j = 0; j < NB; ++j) {
+                        const float w = ditto_weight(__fsub_rn(s[i][j], next));
+                        if (!some || !is_blocked(s[i][j])) {
+                            s[i][j] = w;
+                            sum = __fadd_rn(sum, w);
+                        }
+                        sp[(own0 + lm + 8 * i) * PP + ln + 4 * j] = s[i][j];
+                    }
+                    sum = __fadd_rn(sum, __shfl_xor_sync(ALL, sum, FAR));
+                    sum = __fadd_rn(sum, __shfl_xor_sync(ALL, sum, NEAR));
+                    total[i] = __fmaf_rn(total[i], keep, sum);
+#pragma unroll
+                    for (int c = 0; c < 4 * NCV; ++c) acc[i][c] = __fmul_rn(acc[i][c], keep);
+                }
+            }
+            if (DITTO_SHARE) {
+                __syncthreads();
+                copy_rows<DV, PV>(sv, v + (z * m + j0) * DV, here);
+                copy_commit();
+            }
+            copy_wait<0>();
+            __syncthreads();
+            const int next0 = j0 + BLOCK;
+            if (!DITTO_SHARE && next0 < keys) copy_rows<D, PD>(sk, k + (z * m + next0) * D, (int)m - next0 < BLOCK ? (int)m - next0 : BLOCK);
+            copy_commit();
+            if (active) {
+                const float* const p = sp + (own0 + lm) * PP;
+                if (some)
+                    accumulate<true, PV, NCV, BLOCK, PP>(acc, p, sv + 4 * ln);
+                else
+                    accumulate<false, PV, NCV, BLOCK, PP>(acc, p, sv + 4 * ln);
+            }
+            if (DITTO_SHARE && next0 < keys) {
+                __syncthreads();
+                copy_rows<D, PD>(sk, k + (z * m + next0) * D, (int)m - next0 < BLOCK ? (int)m - next0 : BLOCK);
+                copy_commit();
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < TR; ++i) {
+            const int r = own0 + lm + 8 * i;
+            if (r < count) {
+                const bool empty = total[i] == 0.0f;
+                const float inverse = __fdiv_rn(1.0f, total[i]);
+#pragma unroll
+                for (int c = 0; c < 4 * NCV; ++c) acc[i][c] = empty ? 0.0f : __fmul_rn(acc[i][c], inverse);
+                store_row<DV, NCV>(o + (row0 + r) * DV, acc[i], ln);
+                if (ln == 0) lse[row0 + r] = empty ? 0.0f : __fmaf_rn(ditto_log(total[i]), LOG2E, top[i]);
+            }
+        }
+        copy_wait<0>();
+        __syncthreads();
+    }
+}
+
+#elif DITTO_KIND <= 2
+
+constexpr bool KEYS = DITTO_KIND == 2;
+constexpr int SB = DITTO_SB, NB = SB / 4, PP = SB + 4;
+
+// Adds a chain that is complete to the result so far, times `scale` after the last.
+template <int W, int NC>
+__device__ __forceinline__ void close_chunk(float (&acc)[TR][4 * NC], float* out, int own, int count, int ln, bool first, bool last, float scale) {
+#pragma unroll
+    for (int i = 0; i < TR; ++i) {
+        if (own + 8 * i < count) {
+            float* const row = out + (u64)(own + 8 * i) * W;
+#pragma unroll
+            for (int c = 0; c < 4 * NC; ++c) {
+                const int at = 16 * (c / 4) + 4 * ln + c % 4;
+                float old = 0.0f;
+                if (!first && at < W) old = row[at];
+                acc[i][c] = __fadd_rn(old, acc[i][c]);
+                if (last) acc[i][c] = __fmul_rn(acc[i][c], scale);
+            }
+            store_row<W, NC>(row, acc[i], ln);
+        }
+#pragma unroll
+        for (int c = 0; c < 4 * NC; ++c) acc[i][c] = 0.0f;
+    }
+}
+
+// Backward. Queries or keys are owned, the others streamed; a pair's score and slope are made again on either
+// side. Own and streamed rows are (x, g): (q, do) and (k, v), or the other way round. Streamed x is double
+// buffered, being first and last to be used; streamed g is fetched anew while x is still in use.
+extern "C" __global__ void __launch_bounds__(THREADS, DITTO_BLOCKS)
+attention_backward(const float* __restrict__ q, const float* __restrict__ k, const float* __restrict__ v, const float* __restrict__ mask,
+                   const float* __restrict__ dy, const float* __restrict__ lse, const float* __restrict__ delta,
+                   float* __restrict__ out_x, float* __restrict__ out_g, unsigned batch, unsigned group, unsigned n, unsigned m,
+                   float factor, float scale, MaskView view) {
+    extern __shared__ float4 memory[];
+    float* const ox = reinterpret_cast<float*>(memory);
+    float* const og = ox + OWN * PD;
+    float* const tx = og + OWN * PV;
+    float* const tg = tx + 2 * SB * PD;
+    float* const sp = tg + SB * PV;
+    u64* const smask = reinterpret_cast<u64*>(sp + OWN * PP);  // of streamed queries, two stages
+    float* const slse = reinterpret_cast<float*>(smask + 2 * SB);
+    float* const sdelta = slse + 2 * SB;
+    const int warp = threadIdx.x >> 5, lm = lane_m(), ln = lane_n();
+    const int own = warp * 8 * TR + lm;
+    const unsigned rows = group * n;
+    const unsigned owned = KEYS ? m : rows, streamed = KEYS ? rows : m;
+    const unsigned tiles = (owned + OWN - 1) / OWN;
+    const float* const own_x = KEYS ? k : q;
+    const float* const own_g = KEYS ? v : dy;
+    const float* const str_x = KEYS ? q : k;
+    const float* const str_g = KEYS ? dy : v;
+    for (u64 work = blockIdx.x; work < (u64)tiles * batch; work += gridDim.x) {
+        // Longest first: the last queries, the first keys.
+        const unsigned tile = KEYS ? (unsigned)(work / batch) : tiles - 1 - (unsigned)(work / batch);
+        const u64 z = work % batch;
+        const unsigned o0 = tile * OWN;
+        const int count = owned - o0 < OWN ? (int)(owned - o0) : OWN;
+        const u64 row0 = z * owned + o0, str0 = z * streamed;
+        const int mine = count - warp * 8 * TR < 8 * TR ? count - warp * 8 * TR : 8 * TR;
+        int low = 0, high = 0, warp_low = 0, warp_high = -1;
+        if (!KEYS) {
+            query_range(n, o0, count, low, high);
+            if (mine > 0) query_range(n, o0 + warp * 8 * TR, mine, warp_low, warp_high);
+        }
+        const int end = !KEYS && DITTO_CAUSAL && high + 1 < (int)m ? high + 1 : (int)streamed;
+
+        float ax[TR][4 * NCD], ag[TR][4 * NCV], row_lse[TR], row_delta[TR];
+        int query[TR];
+        u64 at[TR];
+#pragma unroll
+        for (int i = 0; i < TR; ++i) {
+            const bool in = own + 8 * i < count;
+            const unsigned r = o0 + own + 8 * i;
+            query[i] = KEYS ? 0 : (int)(r % n);
+            at[i] = !KEYS && DITTO_MASK && in ? mask_at(view, z, group, n, r) : 0;
+            row_lse[i] = !KEYS && in ? lse[row0 + own + 8 * i] : 0.0f;
+            row_delta[i] = !KEYS && in ? delta[row0 + own + 8 * i] : 0.0f;
+#pragma unroll
+            for (int c = 0; c < 4 * NCD; ++c) ax[i][c] = 0.0f;
+#pragma unroll
+            for (int c = 0; c < 4 * NCV; ++c) ag[i][c] = 0.0f;
+        }
+        float* const out_own_x = out_x + row0 * D;
+        float* const out_own_g = KEYS ? out_g + row0 * DV : 0;
+
+        // The next stage from s0 on that is not blocked as a whole; stages lie at multiples of SB.
+        auto skip = [&](int s0) {
+            while (KEYS && DITTO_CAUSAL && s0 < end) {
+                int a, b;
+                query_range(n, s0, end - s0 < SB ? end - s0 : SB, a, b);
+                if (b >= (int)o0) break;
+                s0 += SB;
+            }
+            return s0;
+        };
+        auto fetch_x = [&](int s0, int stage) {
+            copy_rows<D, PD>(tx + stage * SB * PD, str_x + (str0 + s0) * D, end - s0 < SB ? end - s0 : SB);
+            if (KEYS) {
+                for (int t = threadIdx.x; t < SB && s0 + t < end; t += THREADS) {
+                    slse[stage * SB + t] = lse[str0 + s0 + t];
+                    sdelta[stage * SB + t] = delta[str0 + s0 + t];
+                    if (DITTO_MASK) smask[stage * SB + t] = mask_at(view, z, group, n, s0 + t);
+                }
+            }
+        };
+        auto fetch_g = [&](int s0) { copy_rows<DV, PV>(tg, str_g + (str0 + s0) * DV, end - s0 < SB ? end - s0 : SB); };
+
+        copy_rows<D, PD>(ox, own_x + row0 * D, count);
+        copy_rows<DV, PV>(og, own_g + row0 * DV, count);
+        int s0 = skip(0), stage = 0, chunk = 0;
+        bool first = true;
+        if (s0 < end) {
+            fetch_x(s0, 0);
+            fetch_g(s0);
+            chunk = s0 / CHUNK;
+        }
+        copy_commit();
+        while (s0 < end) {
+            const int next = skip(s0 + SB);
+            const int here = end - s0 < SB ? end - s0 : SB;
+            if (s0 / CHUNK != chunk) {
+                close_chunk<D, NCD>(ax, out_own_x, own, count, ln, first, false, scale);
+                if (KEYS) close_chunk<DV, NCV>(ag, out_own_g, own, count, ln, first, false, 1.0f);
+                first = false;
+                chunk = s0 / CHUNK;
+            }
+            copy_wait<0>();
+            __syncthreads();
+            // The other buffer of x was last read before the barrier.
+            if (next < end) fetch_x(next, stage ^ 1);
+            copy_commit();
+            int a = 0, b = 0;
+            if (KEYS) query_range(n, s0, here, a, b);
+            const int key_low = KEYS ? (int)o0 + warp * 8 * TR : s0, key_high = KEYS ? key_low + mine - 1 : s0 + here - 1;
+            const int query_low = KEYS ? a : warp_low, query_high = KEYS ? b : warp_high;
+            const bool active = mine > 0 && (!DITTO_CAUSAL || key_low <= query_high);
+            const bool some = DITTO_MASK || here < SB || (DITTO_CAUSAL && key_high > query_low);
+            float s[TR][NB], e[TR][NB];
+            float* const p = sp + own * PP;
+            if (active) {
+                products<D, PD, NB>(s, ox + own * PD, tx + (stage * SB + ln) * PD);
+                products<DV, PV, NB>(e, og + own * PV, tg + ln * PV);
+#pragma unroll
+                for (int j = 0; j < NB; ++j) {
+                    const int t = ln + 4 * j;
+                    const float stream_lse = KEYS ? slse[stage * SB + t] : 0.0f, stream_delta = KEYS ? sdelta[stage * SB + t] : 0.0f;
+                    const int stream_query = KEYS && DITTO_CAUSAL ? (int)((unsigned)(s0 + t) % n) : 0;
+                    const u64 stream_mask = KEYS && DITTO_MASK && t < here ? smask[stage * SB + t] : 0;
+#pragma unroll
+                    for (int i = 0; i < TR; ++i) {
+                        s[i][j] = ditto_weight(__fmaf_rn(s[i][j], factor, -(KEYS ? stream_lse : row_lse[i])));
+                        e[i][j] = __fmul_rn(s[i][j], __fsub_rn(e[i][j], KEYS ? stream_delta : row_delta[i]));
+                        if (some) {
+                            const int key = KEYS ? (int)o0 + own + 8 * i : s0 + t;
+                            const int row_query = KEYS ? stream_query : query[i];
+                            bool ok = t < here && (!DITTO_CAUSAL || key <= row_query);
+                            if (DITTO_MASK && ok && own + 8 * i < count) ok = fabsf(mask[(KEYS ? stream_mask : at[i]) + key * view.column]) > 0.0f;
+                            if (!ok) s[i][j] = e[i][j] = __uint_as_float(BLOCKED);
+                        }
+                        p[i * 8 * PP + t] = KEYS ? s[i][j] : e[i][j];
+                    }
+                }
+                __syncwarp();
+                if (KEYS) {
+                    if (some)
+                        accumulate<true, PV, NCV, SB, PP>(ag, p, tg + 4 * ln);
+                    else
+                        accumulate<false, PV, NCV, SB, PP>(ag, p, tg + 4 * ln);
+                    __syncwarp();
+#pragma unroll
+                    for (int i = 0; i < TR; ++i)
+#pragma unroll
+                        for (int j = 0; j < NB; ++j) p[i * 8 * PP + ln + 4 * j] = e[i][j];
+                    __syncwarp();
+                }
+            }
+            __syncthreads();
+            // All warps are done with g.
+            if (next < end) fetch_g(next);
+            copy_commit();
+            if (active) {
+                const float* const x = tx + stage * SB * PD + 4 * ln;
+                if (some)
+                    accumulate<true, PD, NCD, SB, PP>(ax, p, x);
+                else
+                    accumulate<false, PD, NCD, SB, PP>(ax, p, x);
+                __syncwarp();
+            }
+            s0 = next;
+            stage ^= 1;
+        }
+        close_chunk<D, NCD>(ax, out_own_x, own, count, ln, first, true, scale);
+        if (KEYS) close_chunk<DV, NCV>(ag, out_own_g, own, count, ln, first, true, 1.0f);
+        copy_wait<0>();
+        __syncthreads();
+    }
+}
+
+#elif DITTO_KIND == 3
+
+// delta[row] = sum of dy * o along the row, by the row rule, less dl * log2 e. A warp per row; 8 bytes read per
+// element.
+extern "C" __global__ void __launch_bounds__(256)
+attention_delta(const float* __restrict__ dy, const float* __restrict__ o, const float* __restrict__ dl, float* __restrict__ delta, u64 rows) {
+    const unsigned lane = threadIdx.x & 31;
+    for (u64 row = blockIdx.x * 8ull + (threadIdx.x >> 5); row < rows; row += gridDim.x * 8ull) {
+        float s = 0.0f;
+#pragma unroll
+        for (unsigned c = 0; c < DITTO_DV; c += 32)
+            if (c + lane < DITTO_DV) s = __fadd_rn(s, __fmul_rn(dy[row * DITTO_DV + c + lane], o[row * DITTO_DV + c + lane]));
+#pragma unroll
+        for (int half = 16; half > 0; half /= 2) s = __fadd_rn(s, __shfl_down_sync(0xffffffffu, s, half));
+        if (lane == 0) delta[row] = __fmaf_rn(dl[row], -LOG2E, s);
+    }
+}
+
+#else
+
+// out[..., i, j] = 1 where the mask's magnitude is above 0 (or there is none) and, if causal, j <= i; else 0.
+extern "C" __global__ void __launch_bounds__(256)
+attention_mask(const float* __restrict__ mask, float* __restrict__ out, u64 total, u64 n, u64 m, u64 matrix, u64 row, u64 column, unsigned causal) {
+    for (u64 at = blockIdx.x * 256ull + threadIdx.x; at < total; at += gridDim.x * 256ull) {
+        const u64 j = at % m, i = at / m % n, z = at / m / n;
+        bool open = !causal || j <= i;
+        if (mask) open = open && fabsf(mask[z * matrix + i * row + j * column]) > 0.0f;
+        out[at] = open ? 1.0f : 0.0f;
+    }
+}
+
+#endif

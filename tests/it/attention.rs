@@ -1,0 +1,219 @@
+//! Attention as a program uses it: known values, masks, heads, and agreement of its two forms.
+
+use dittograd::device::Device;
+use dittograd::device::cpu::simd::Simd;
+use dittograd::ops::rope::rope_table;
+use dittograd::session::{AttentionOptions, Session, Var};
+use dittograd::tensor::Tensor;
+
+fn device() -> Device {
+    Device::cpu_with(2, Simd::best()).unwrap()
+}
+
+fn tensor(dims: &[usize], data: &[f32]) -> Tensor<f32> {
+    Tensor::new(dims, data.to_vec()).unwrap()
+}
+
+/// Numbers that are spread out, another list for each seed.
+fn drawn(dims: &[usize], seed: u64) -> Tensor<f32> {
+    let mut stream = dittograd::numerics::rng::Stream::new(seed, 7);
+    let n = dims.iter().product();
+    Tensor::new(dims, (0..n).map(|_| stream.range(-1.0, 1.0)).collect()).unwrap()
+}
+
+#[track_caller]
+fn near(got: &[f32], want: &[f32], allowed: f32) {
+    assert_eq!(got.len(), want.len());
+    for (i, (g, w)) in got.iter().zip(want).enumerate() {
+        assert!((g - w).abs() <= allowed, "element {i}: {g} and {w} of {got:?} and {want:?}");
+    }
+}
+
+/// Output and gradients of the two-by-two case, flash and composed.
+fn two_by_two(mask: Option<&[f32]>, want: [&[f32]; 4]) {
+    for composed in [false, true] {
+        let session = Session::eager(&device());
+        let s = &session;
+        let q = s.variable(&tensor(&[1, 2, 2], &[1.0, 0.0, 0.0, 1.0])).unwrap();
+        let k = s.variable(&tensor(&[1, 2, 2], &[1.0, 0.5, -0.5, 1.0])).unwrap();
+        let v = s.variable(&tensor(&[1, 2, 2], &[1.0, 2.0, 3.0, 4.0])).unwrap();
+        let mask = mask.map(|m| s.input(&tensor(&[2, 2], m)).unwrap());
+        let options = AttentionOptions { mask, scale: Some(0.5), composed, ..Default::default() };
+        let o = q.attention(k, v, options).unwrap();
+        near(o.value::<f32>().unwrap().data(), want[0], 1e-6);
+        let grads = o.backward_from(&tensor(&[1, 2, 2], &[1.0, 0.5, -1.0, 2.0])).unwrap();
+        for (x, want) in [q, k, v].into_iter().zip(&want[1..]) {
+            near(grads.var(x).unwrap().to_tensor::<f32>().unwrap().data(), want, 1e-6);
+        }
+    }
+}
+
+#[test]
+fn known_values_with_a_mask() {
+    two_by_two(
+        Some(&[1.0, 1.0, 0.0, 1.0]),
+        [
+            &[1.641643, 2.641643, 3.0, 4.0],
+            &[-0.4902637, 0.1634212, 0.0, 0.0],
+            &[-0.3268425, 0.0, 0.3268425, 0.0],
+            &[0.6791787, 0.3395894, -0.6791787, 2.160411],
+        ],
+    );
+}
+
+#[test]
+fn known_values_without_a_mask() {
+    two_by_two(
+        None,
+        [
+            &[1.641643, 2.641643, 2.124353, 3.124353],
+            &[-0.4902637, 0.1634212, -0.3692011, 0.1230671],
+            &[-0.3268425, -0.2461341, 0.3268425, 0.2461341],
+            &[0.2413552, 1.215236, -0.2413552, 1.284764],
+        ],
+    );
+}
+
+#[test]
+fn a_query_without_keys_gives_zeros_and_no_gradients() {
+    for composed in [false, true] {
+        let session = Session::eager(&device());
+        let s = &session;
+        let [q, k, v] = [1, 2, 3].map(|i| s.variable(&drawn(&[2, 3, 4], i)).unwrap());
+        let mask = s.input(&tensor(&[3, 3], &[1.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0])).unwrap();
+        let options = AttentionOptions { mask: Some(mask), composed, ..Default::default() };
+        let o = q.attention(k, v, options).unwrap();
+        let value = o.value::<f32>().unwrap();
+        let grads = o.backward_from(&drawn(&[2, 3, 4], 4)).unwrap();
+        let dq = grads.var(q).unwrap().to_tensor::<f32>().unwrap();
+        for head in 0..2 {
+            let row = head * 12 + 4..head * 12 + 8;
+            assert!(value.data()[row.clone()].iter().all(|x| *x == 0.0));
+            assert!(dq.data()[row].iter().all(|x| *x == 0.0));
+        }
+    }
+}
+
+#[test]
+fn a_blocked_key_takes_no_part_whatever_it_holds() {
+    let session = Session::eager(&device());
+    let s = &session;
+    let poison = |t: Tensor<f32>| {
+        let mut t = t;
+        t.data_mut()[4..8].fill(f32::NAN);
+        t
+    };
+    let run = |k: Tensor<f32>, v: Tensor<f32>| {
+        let (q, k, v) =
+            (s.input(&drawn(&[1, 3, 4], 1)).unwrap(), s.input(&k).unwrap(), s.input(&v).unwrap());
+        let mask = s.input(&tensor(&[1, 3], &[1.0, 0.0, -0.5])).unwrap();
+        let options = AttentionOptions { mask: Some(mask), ..Default::default() };
+        q.attention(k, v, options).unwrap().value::<f32>().unwrap()
+    };
+    let (k, v) = (drawn(&[1, 3, 4], 2), drawn(&[1, 3, 4], 3));
+    assert_eq!(run(k.clone(), v.clone()).data(), run(poison(k), poison(v)).data());
+}
+
+#[test]
+fn masks_of_every_rank_mean_the_same() {
+    let session = Session::eager(&device());
+    let s = &session;
+    let (b, h, n, m) = (2, 3, 4, 5);
+    let (q, k, v) = (
+        s.input(&drawn(&[b, h, n, 4], 1)).unwrap(),
+        s.input(&drawn(&[b, h, m, 4], 2)).unwrap(),
+        s.input(&drawn(&[b, h, m, 4], 3)).unwrap(),
+    );
+    let mask: Vec<f32> = (0..n * m).map(|i| if i % 3 == 1 { 0.0 } else { 1.0 }).collect();
+    let run = |dims: &[usize]| {
+        let copies = dims.iter().product::<usize>() / (n * m);
+        let mask = s.input(&tensor(dims, &mask.repeat(copies))).unwrap();
+        let options = AttentionOptions { mask: Some(mask), ..Default::default() };
+        q.attention(k, v, options).unwrap().value::<f32>().unwrap()
+    };
+    let want = run(&[n, m]);
+    for dims in [&[1, n, m][..], &[b, n, m], &[b, 1, n, m], &[h, n, m], &[b, h, n, m]] {
+        assert_eq!(run(dims).data(), want.data(), "{dims:?}");
+    }
+    // The causal flag and the mask of that name are one thing.
+    let causal = AttentionOptions { causal: true, ..Default::default() };
+    let flag = q.attention(k, v, causal).unwrap().value::<f32>().unwrap();
+    let lower: Vec<f32> = (0..n * m).map(|i| f32::from(u8::from(i % m <= i / m))).collect();
+    let options =
+        AttentionOptions { mask: Some(s.input(&tensor(&[n, m], &lower)).unwrap()), ..Default::default() };
+    assert_eq!(flag.data(), q.attention(k, v, options).unwrap().value::<f32>().unwrap().data());
+}
+
+#[test]
+fn shared_heads_are_repeated_heads() {
+    let session = Session::eager(&device());
+    let s = &session;
+    let q = s.input(&drawn(&[2, 4, 70, 8], 1)).unwrap();
+    let (k, v) = (drawn(&[2, 2, 70, 8], 2), drawn(&[2, 2, 70, 8], 3));
+    let repeat = |t: &Tensor<f32>| {
+        let heads: Vec<f32> = t.data().chunks(70 * 8).flat_map(|head| head.repeat(2)).collect();
+        s.input(&tensor(&[2, 4, 70, 8], &heads)).unwrap()
+    };
+    let options = AttentionOptions { causal: true, ..Default::default() };
+    let whole = q.attention(repeat(&k), repeat(&v), options).unwrap();
+    let shared = q.attention(s.input(&k).unwrap(), s.input(&v).unwrap(), options).unwrap();
+    assert_eq!(shared.value::<f32>().unwrap().data(), whole.value::<f32>().unwrap().data());
+}
+
+#[test]
+fn heads_are_cut_by_columns() {
+    let session = Session::eager(&device());
+    let x = session.input(&tensor(&[2, 4], &[0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0])).unwrap();
+    let heads = x.reshape(&[2, 2, 2]).unwrap().permute(&[1, 0, 2]).unwrap();
+    assert_eq!(heads.value::<f32>().unwrap().data(), [0.0, 1.0, 4.0, 5.0, 2.0, 3.0, 6.0, 7.0]);
+}
+
+#[test]
+fn multi_head_attention_has_one_value_and_one_gradient_in_both_forms() {
+    let run = |composed: bool| {
+        let session = Session::eager(&device());
+        let s = &session;
+        let x = s.variable(&drawn(&[2, 9, 6], 1)).unwrap();
+        let w = [2, 3, 4].map(|i| s.variable(&drawn(&[6, 8], i)).unwrap());
+        let wo = s.variable(&drawn(&[8, 6], 5)).unwrap();
+        let options = AttentionOptions { causal: true, composed, ..Default::default() };
+        let all: [Var<'_>; 4] = [w[0], w[1], w[2], wo];
+        let y = x.multi_head_attention(all, 2, options).unwrap();
+        let value = y.value::<f32>().unwrap().data().to_vec();
+        let grads = y.backward_from(&drawn(&[2, 9, 6], 6)).unwrap();
+        let read = |v: Var<'_>| grads.var(v).unwrap().to_tensor::<f32>().unwrap().data().to_vec();
+        [vec![value, read(x)], all.iter().map(|w| read(*w)).collect()].concat()
+    };
+    for (flash, composed) in run(false).iter().zip(&run(true)) {
+        near(flash, composed, 2e-5);
+    }
+    let session = Session::eager(&device());
+    let x = session.input(&drawn(&[9, 6], 1)).unwrap();
+    let w = session.input(&drawn(&[6, 8], 1)).unwrap();
+    let wo = session.input(&drawn(&[8, 6], 1)).unwrap();
+    assert!(x.multi_head_attention([w, w, w, wo], 3, AttentionOptions::default()).is_err());
+    assert!(x.multi_head_attention([w, w, w, wo], 0, AttentionOptions::default()).is_err());
+}
+
+#[test]
+fn rotations_depend_on_distance_only() {
+    let session = Session::eager(&device());
+    for interleaved in [false, true] {
+        let score = |offset: usize| {
+            let x = session.input(&drawn(&[1, 3, 8], 1)).unwrap();
+            let r = x.rope(10_000.0, offset, interleaved).unwrap().value::<f32>().unwrap();
+            let dot = |a: usize, b: usize| {
+                (0..8).map(|c| r.data()[a * 8 + c] * r.data()[b * 8 + c]).sum::<f32>()
+            };
+            vec![dot(0, 0), dot(0, 1), dot(1, 2), dot(0, 2)]
+        };
+        near(&score(0), &score(1000), 1e-4);
+    }
+    let table = rope_table(2, 4, 100.0, 1).unwrap();
+    let want = [1.0f64, 0.1, 1.0, 0.1, 2.0, 0.2, 2.0, 0.2];
+    for (i, (got, angle)) in table.data().iter().zip(want).enumerate() {
+        let want = if i % 4 < 2 { angle.cos() } else { angle.sin() };
+        assert!((f64::from(*got) - want).abs() < 1e-7, "element {i}");
+    }
+    assert!(rope_table(2, 3, 100.0, 0).is_err() && rope_table(2, 2, -1.0, 0).is_err());
+}
