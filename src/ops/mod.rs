@@ -18,6 +18,7 @@ pub mod reduce;
 mod rows;
 pub(crate) mod sampling;
 pub mod softmax;
+pub mod spectral;
 
 pub use exec::apply;
 pub(crate) use exec::{MAX_INS, check_bound, check_indices};
@@ -81,6 +82,11 @@ macro_rules! with_ops {
             matmul: matmul::MatMul,
             bmm: matmul::Bmm,
             linear: matmul::Linear,
+            dft_table: spectral::DftTable,
+            axis_matmul: spectral::AxisMatMul,
+            mode_mix: spectral::ModeMix,
+            mode_mix_dw: spectral::ModeMixDw,
+            spectral_conv1d: spectral::SpectralConv1d,
             softmax: softmax::Softmax,
             log_softmax: softmax::LogSoftmax,
             softmax_bwd: softmax::SoftmaxBwd,
