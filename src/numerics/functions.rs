@@ -701,7 +701,10 @@ mod tests {
                 let (x, y) = (j as f32, n as f32);
                 let angle = std::f64::consts::TAU * f64::from(j) / f64::from(n);
                 let (c, s): (f64, f64) = turn(x, y);
-                assert!((c - libm::cos(angle)).abs() < 1e-15 && (s - libm::sin(angle)).abs() < 1e-15, "{j}/{n}");
+                assert!(
+                    (c - libm::cos(angle)).abs() < 1e-15 && (s - libm::sin(angle)).abs() < 1e-15,
+                    "{j}/{n}"
+                );
                 if 4 * j % n == 0 {
                     let want = [(1.0, 0.0), (0.0, 1.0), (-1.0, 0.0), (0.0, -1.0)][(4 * j / n) as usize];
                     assert_eq!((c, s), want);

@@ -17,6 +17,7 @@ pub mod random;
 pub mod reduce;
 mod rows;
 pub(crate) mod sampling;
+pub mod scan;
 pub mod softmax;
 pub mod spectral;
 
@@ -87,6 +88,9 @@ macro_rules! with_ops {
             mode_mix: spectral::ModeMix,
             mode_mix_dw: spectral::ModeMixDw,
             spectral_conv1d: spectral::SpectralConv1d,
+            cumsum: scan::CumSum,
+            selective_scan: scan::SelectiveScan,
+            selective_scan_bwd: scan::SelectiveScanBwd,
             softmax: softmax::Softmax,
             log_softmax: softmax::LogSoftmax,
             softmax_bwd: softmax::SoftmaxBwd,

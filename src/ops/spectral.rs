@@ -148,15 +148,25 @@ impl Table {
     fn value(&self, weighted: bool, row: usize, column: usize) -> f64 {
         let (k, imaginary) = self.mode(row);
         let (t, second) = if self.complex { (column / 2, column % 2 == 1) } else { (column, false) };
-        let angle = std::f64::consts::TAU * ((k as u128 * t as u128 % self.n as u128) as f64 / self.n as f64);
+        let (cos, sin) = angle(k, t, self.n);
         let v = match (imaginary, second) {
-            (false, true) => libm::sin(angle),
-            (true, false) => -libm::sin(angle),
-            _ => libm::cos(angle),
+            (false, true) => sin,
+            (true, false) => -sin,
+            _ => cos,
         };
-        // Where the sine of a whole number of half turns is zero, the angle in f64 is a little off.
-        let exact = if imaginary != second && (2 * k * t).is_multiple_of(self.n) { 0.0 } else { v };
-        if weighted { exact * self.weight(k) / self.n as f64 } else { exact }
+        if weighted { v * self.weight(k) / self.n as f64 } else { v }
+    }
+}
+
+/// Cosine and sine of `2π k t / n` in f64, for references; exact at quarter turns, where the angle is not.
+pub(crate) fn angle(k: usize, t: usize, n: usize) -> (f64, f64) {
+    let j = (k as u128 * t as u128 % n as u128) as usize;
+    match (4 * j).is_multiple_of(n) {
+        true => [(1.0, 0.0), (0.0, 1.0), (-1.0, 0.0), (0.0, -1.0)][4 * j / n],
+        false => {
+            let theta = std::f64::consts::TAU * (j as f64 / n as f64);
+            (libm::cos(theta), libm::sin(theta))
+        }
     }
 }
 
@@ -335,7 +345,16 @@ impl Along {
     fn problem(&self) -> Problem {
         let Along { batch, m, k, w, ta } = *self;
         if w == 1 {
-            return Problem { batch: 1, m: batch, n: m, k, ta: false, tb: !ta, aligned: true, has_bias: false };
+            return Problem {
+                batch: 1,
+                m: batch,
+                n: m,
+                k,
+                ta: false,
+                tb: !ta,
+                aligned: true,
+                has_bias: false,
+            };
         }
         let aligned = batch <= 1 || [k * w, m * w].iter().all(|x| x.is_multiple_of(4));
         Problem { batch, m, n: w, k, ta, tb: false, aligned, has_bias: false }
@@ -656,7 +675,8 @@ impl Mix {
         }
         let rows = self.rows(cuda.sm_count());
         let (name, source) = mix_module(rows);
-        let kernel = cuda.kernel(&name, &source, if self.adjoint { "mode_mix_adjoint" } else { "mode_mix" })?;
+        let kernel =
+            cuda.kernel(&name, &source, if self.adjoint { "mode_mix_adjoint" } else { "mode_mix" })?;
         let (down, across) = (self.batch.div_ceil(4 * rows), outer.div_ceil(32));
         let tiles = self.modes * down * across;
         let mut args = Args::new();
@@ -835,8 +855,7 @@ impl Op for ModeMix {
     }
 
     fn bound(&self, ins: &[Meta]) -> Bound {
-        self.of(ins)
-            .map_or(Bound::EXACT, |mix| Bound { ulps: 1.0, terms: chain(2 * mix.sides().0) + 1.0 })
+        self.of(ins).map_or(Bound::EXACT, |mix| Bound { ulps: 1.0, terms: chain(2 * mix.sides().0) + 1.0 })
     }
 
     fn attrs(&self) -> Vec<(&'static str, Attr)> {
@@ -1201,11 +1220,6 @@ impl Op for SpectralConv1d {
         let Conv { table, mix: Mix { batch, modes, c, o, .. }, .. } = SpectralConv1d::of(&metas)?;
         let (x, re, im) = (ins[0].num()?.data(), ins[1].num()?.data(), ins[2].num()?.data());
         let n = table.n;
-        let angle = |k: usize, t: usize| {
-            let theta = std::f64::consts::TAU * ((k * t % n) as f64 / n as f64);
-            let sine = if (2 * k * t).is_multiple_of(n) { 0.0 } else { libm::sin(theta) };
-            (libm::cos(theta), sine)
-        };
         let mut y = vec![T::c(0.0); batch * n * o];
         for b in 0..batch {
             for k in 0..modes {
@@ -1213,7 +1227,7 @@ impl Op for SpectralConv1d {
                 for i in 0..c {
                     let (mut real, mut imaginary) = (T::c(0.0), T::c(0.0));
                     for t in 0..n {
-                        let (cos, sin) = angle(k, t);
+                        let (cos, sin) = angle(k, t, n);
                         let v = x[(b * n + t) * c + i];
                         real = real + v * T::c(cos);
                         imaginary = imaginary - v * T::c(sin);
@@ -1225,7 +1239,7 @@ impl Op for SpectralConv1d {
                     }
                 }
                 for t in 0..n {
-                    let (cos, sin) = angle(k, t);
+                    let (cos, sin) = angle(k, t, n);
                     let s = table.weight(k) / n as f64;
                     for (j, z) in z.iter().enumerate() {
                         let at = (b * n + t) * o + j;
