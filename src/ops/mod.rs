@@ -7,6 +7,7 @@
 
 pub mod elementwise;
 mod exec;
+pub mod fft;
 pub mod layout;
 pub mod loss;
 pub mod map;
@@ -88,6 +89,8 @@ macro_rules! with_ops {
             mode_mix: spectral::ModeMix,
             mode_mix_dw: spectral::ModeMixDw,
             spectral_conv1d: spectral::SpectralConv1d,
+            rfft: fft::Rfft,
+            irfft: fft::Irfft,
             cumsum: scan::CumSum,
             selective_scan: scan::SelectiveScan,
             selective_scan_bwd: scan::SelectiveScanBwd,

@@ -4,7 +4,9 @@
 
 mod graph;
 mod kernels;
+mod scan;
 mod session;
 mod shapes;
+mod spectral;
 mod table;
 mod tape;
