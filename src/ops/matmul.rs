@@ -113,7 +113,7 @@ impl Problem {
 }
 
 /// A variant of the kernels: a name of its own, and the text.
-fn source(defines: &str) -> (String, String) {
+pub(super) fn source(defines: &str) -> (String, String) {
     let name: Vec<&str> = defines.split_whitespace().filter(|w| !w.starts_with("#define")).collect();
     let name = name.join("_").replace("DITTO_", "").to_lowercase();
     (format!("matmul_{name}"), format!("#define CHUNK {K_CHUNK}\n{defines}{MATMUL_CU}"))

@@ -8,6 +8,7 @@
 pub mod attention;
 pub mod elementwise;
 mod exec;
+pub mod fft;
 pub mod layout;
 pub mod loss;
 pub mod map;
@@ -19,7 +20,9 @@ pub mod reduce;
 pub mod rope;
 mod rows;
 pub(crate) mod sampling;
+pub mod scan;
 pub mod softmax;
+pub mod spectral;
 
 pub use exec::apply;
 pub(crate) use exec::{MAX_INS, check_bound, check_indices};
@@ -83,6 +86,16 @@ macro_rules! with_ops {
             matmul: matmul::MatMul,
             bmm: matmul::Bmm,
             linear: matmul::Linear,
+            dft_table: spectral::DftTable,
+            axis_matmul: spectral::AxisMatMul,
+            mode_mix: spectral::ModeMix,
+            mode_mix_dw: spectral::ModeMixDw,
+            spectral_conv1d: spectral::SpectralConv1d,
+            rfft: fft::Rfft,
+            irfft: fft::Irfft,
+            cumsum: scan::CumSum,
+            selective_scan: scan::SelectiveScan,
+            selective_scan_bwd: scan::SelectiveScanBwd,
             softmax: softmax::Softmax,
             log_softmax: softmax::LogSoftmax,
             softmax_bwd: softmax::SoftmaxBwd,

@@ -4,6 +4,8 @@
 
 mod products;
 mod attention;
+mod scan;
+mod spectral;
 mod var;
 
 pub use attention::AttentionOptions;

@@ -176,6 +176,24 @@ impl Pool {
             f(index, cuts.each_ref().map(|cut| unsafe { cut.piece(index) }));
         });
     }
+
+    /// Calls `f(index, pieces)` for each of `0..tasks` in parallel, with the piece of that index of each slice; slice
+    /// `i` is cut into pieces of `sizes[i]` elements, which end where it does. A size of zero gives empty pieces of
+    /// an empty slice.
+    pub fn pieces_mut<T: Send, const N: usize>(
+        &self,
+        slices: [&mut [T]; N],
+        sizes: [usize; N],
+        tasks: usize,
+        f: impl Fn(usize, [&mut [T]; N]) + Sync,
+    ) {
+        let mut sizes = sizes.into_iter();
+        let cuts = slices.map(|slice| Cut::new(slice, sizes.next().unwrap_or(1).max(1)));
+        self.run(tasks, |index| {
+            // SAFETY: `run` calls with each index once, and all slices stay borrowed until it ends.
+            f(index, cuts.each_ref().map(|cut| unsafe { cut.piece(index) }));
+        });
+    }
 }
 
 impl Drop for Pool {

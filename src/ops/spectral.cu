@@ -1,0 +1,207 @@
+// Tables of the discrete Fourier transform, and products over modes.
+//
+// The head defines DITTO_TABLE; with it 1, there is the kernel of the tables only, behind the functions of a turn.
+// Otherwise CHUNK, the terms of a chunk of C4, and ROWS, the batch rows of a thread of mode_mix.
+
+typedef unsigned long long u64;
+
+#if DITTO_TABLE
+
+// Table elements. Thread mapping: one element per thread and turn of a grid-stride loop. Table 0 is plain, table
+// 1 has the weights s / n; rows are (part, mode) or (mode, part), columns points or (point, part).
+extern "C" __global__ void dft_table(float* __restrict__ out, u64 total, u64 pitch, u64 n, u64 low, u64 count,
+                                     u64 high_from, int complex, int interleaved, int first) {
+    const u64 columns = complex ? 2 * n : n, rows = 2 * count, each = rows * columns;
+    for (u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x; i < total; i += (u64)gridDim.x * blockDim.x) {
+        const u64 which = i / each, at = i % each, row = at / columns, column = at % columns;
+        const u64 index = interleaved ? row / 2 : row % count;
+        const bool imaginary = (interleaved ? row % 2 : row / count) != 0;
+        const u64 k = index < low ? index : high_from + (index - low);
+        const u64 t = complex ? column / 2 : column;
+        const bool second = complex && column % 2 != 0;
+        const float j = (float)(k * t % n), grid = (float)n;
+        const bool weighted = which + first != 0;
+        float v;
+        if (imaginary != second) {
+            v = weighted ? ditto_sin_turn_over(j, grid) : ditto_sin_turn(j, grid);
+            if (imaginary) v = __fsub_rn(0.0f, v);
+        } else {
+            v = weighted ? ditto_cos_turn_over(j, grid) : ditto_cos_turn(j, grid);
+        }
+        if (weighted && !complex && k != 0 && 2 * k != n) v = __fmul_rn(2.0f, v);
+        out[which * pitch + at] = v;
+    }
+}
+
+#else
+
+// One tile of channels that come in: so many terms are staged at a time. It divides CHUNK / 2.
+constexpr int DEPTH = 32;
+constexpr int TILE = 32;
+static_assert(CHUNK / 2 % DEPTH == 0, "chunks end where tiles do");
+
+// A complex accumulator by C4: the chain of the running chunk, and the sum of those before.
+struct Acc {
+    float re, im, sum_re, sum_im;
+    bool more;
+    __device__ __forceinline__ void clear() { re = im = sum_re = sum_im = 0.0f; more = false; }
+    // Ends a chunk.
+    __device__ __forceinline__ void carry() {
+        sum_re = more ? __fadd_rn(sum_re, re) : re;
+        sum_im = more ? __fadd_rn(sum_im, im) : im;
+        more = true;
+        re = im = 0.0f;
+    }
+    __device__ __forceinline__ void finish() {
+        if (more) {
+            re = __fadd_rn(sum_re, re);
+            im = __fadd_rn(sum_im, im);
+        }
+    }
+};
+
+// Z[b, k, j] = Σ_i X[b, k, i] W[k, i, j], or with the conjugate transpose of W (stored (outer, inner) then).
+//
+// Thread mapping: a block of 4 warps takes one mode, 4 ROWS batch rows and 32 channels j; a warp ROWS of the rows, a
+// lane one j. Weights and rows are staged 32 channels i at a time; the weights of a stage are read by lanes that
+// are neighbours (no bank conflicts: the pitch is odd for the transposed store), the rows by broadcast.
+// Order: i increasing, for each the real part before the imaginary part; chunks of CHUNK terms are CHUNK / 2 channels.
+template <bool ADJOINT>
+__device__ __forceinline__ void mix(const float* __restrict__ x, const float* __restrict__ re,
+                                    const float* __restrict__ im, float* __restrict__ out, u64 batch, u64 modes,
+                                    u64 inner, u64 outer, u64 down, u64 across, u64 tiles) {
+    __shared__ float wr[DEPTH][TILE + 1], wi[DEPTH][TILE + 1];
+    __shared__ float xs[4 * ROWS][2][DEPTH];
+    const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    for (u64 tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+        const u64 k = tile / (down * across), rest = tile % (down * across);
+        const u64 b0 = rest / across * (4 * ROWS), j0 = rest % across * TILE;
+        const float* wre = re + k * inner * outer;
+        const float* wim = im + k * inner * outer;
+        Acc acc[ROWS];
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r) acc[r].clear();
+        for (u64 i0 = 0; i0 < inner; i0 += DEPTH) {
+            if (i0 != 0 && i0 % (CHUNK / 2) == 0) {
+#pragma unroll
+                for (int r = 0; r < ROWS; ++r) acc[r].carry();
+            }
+            const unsigned depth = inner - i0 < DEPTH ? (unsigned)(inner - i0) : DEPTH;
+            for (unsigned y = warp; y < 32; y += 4) {
+                // Lanes follow the axis that is contiguous in memory.
+                const u64 i = ADJOINT ? i0 + lane : i0 + y, j = ADJOINT ? j0 + y : j0 + lane;
+                if (i < inner && j < outer) {
+                    const u64 at = ADJOINT ? j * inner + i : i * outer + j;
+                    wr[ADJOINT ? lane : y][ADJOINT ? y : lane] = wre[at];
+                    wi[ADJOINT ? lane : y][ADJOINT ? y : lane] = wim[at];
+                }
+            }
+            for (unsigned line = warp; line < 8 * ROWS; line += 4) {
+                const unsigned row = line / 2, part = line % 2;
+                const u64 b = b0 + row, i = i0 + lane;
+                xs[row][part][lane] = b < batch && i < inner ? x[((b * 2 + part) * modes + k) * inner + i] : 0.0f;
+            }
+            __syncthreads();
+#pragma unroll 4
+            for (unsigned i = 0; i < depth; ++i) {
+                const float a = wr[i][lane], c = ADJOINT ? -wi[i][lane] : wi[i][lane];
+#pragma unroll
+                for (int r = 0; r < ROWS; ++r) {
+                    const float p = xs[warp * ROWS + r][0][i], q = xs[warp * ROWS + r][1][i];
+                    acc[r].re = __fmaf_rn(q, -c, __fmaf_rn(p, a, acc[r].re));
+                    acc[r].im = __fmaf_rn(q, a, __fmaf_rn(p, c, acc[r].im));
+                }
+            }
+            __syncthreads();
+        }
+        const u64 j = j0 + lane;
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r) {
+            const u64 b = b0 + warp * ROWS + r;
+            acc[r].finish();
+            if (b < batch && j < outer) {
+                out[(b * 2 * modes + k) * outer + j] = acc[r].re;
+                out[((b * 2 + 1) * modes + k) * outer + j] = acc[r].im;
+            }
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(128)
+mode_mix(const float* __restrict__ x, const float* __restrict__ re, const float* __restrict__ im,
+         float* __restrict__ out, u64 batch, u64 modes, u64 inner, u64 outer, u64 down, u64 across, u64 tiles) {
+    mix<false>(x, re, im, out, batch, modes, inner, outer, down, across, tiles);
+}
+
+extern "C" __global__ void __launch_bounds__(128)
+mode_mix_adjoint(const float* __restrict__ x, const float* __restrict__ re, const float* __restrict__ im,
+                 float* __restrict__ out, u64 batch, u64 modes, u64 inner, u64 outer, u64 down, u64 across,
+                 u64 tiles) {
+    mix<true>(x, re, im, out, batch, modes, inner, outer, down, across, tiles);
+}
+
+// W[k, i, j] = Σ_b conj(X[b, k, i]) D[b, k, j]; real parts, then imaginary parts `half` words on.
+//
+// Thread mapping: a block of 4 warps takes one mode, 16 channels i and 32 channels j; a warp 4 of the i, a lane one j.
+// Both spectra are staged 32 batch rows at a time. Order: b increasing, for each the real part of X before the
+// imaginary part; chunks of CHUNK terms are CHUNK / 2 batch rows. The words between the parts are set to zero.
+extern "C" __global__ void __launch_bounds__(128)
+mode_mix_dw(const float* __restrict__ x, const float* __restrict__ d, float* __restrict__ out, u64 batch, u64 modes,
+            u64 c, u64 o, u64 down, u64 across, u64 tiles, u64 half) {
+    __shared__ __align__(16) float xs[DEPTH][2][16];
+    __shared__ float ds[DEPTH][2][TILE];
+    const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const u64 words = modes * c * o;
+    if (blockIdx.x == 0 && threadIdx.x < half - words) {
+        out[words + threadIdx.x] = 0.0f;
+        out[half + words + threadIdx.x] = 0.0f;
+    }
+    for (u64 tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+        const u64 k = tile / (down * across), rest = tile % (down * across);
+        const u64 i0 = rest / across * 16, j0 = rest % across * TILE;
+        Acc acc[4];
+#pragma unroll
+        for (int r = 0; r < 4; ++r) acc[r].clear();
+        for (u64 b0 = 0; b0 < batch; b0 += DEPTH) {
+            if (b0 != 0 && b0 % (CHUNK / 2) == 0) {
+#pragma unroll
+                for (int r = 0; r < 4; ++r) acc[r].carry();
+            }
+            const unsigned depth = batch - b0 < DEPTH ? (unsigned)(batch - b0) : DEPTH;
+            for (unsigned line = warp; line < 2 * DEPTH; line += 4) {
+                const unsigned row = line / 2, part = line % 2;
+                const u64 b = b0 + row, base = (b * 2 + part) * modes + k;
+                if (b < batch) {
+                    if (lane < 16 && i0 + lane < c) xs[row][part][lane] = x[base * c + i0 + lane];
+                    if (j0 + lane < o) ds[row][part][lane] = d[base * o + j0 + lane];
+                }
+            }
+            __syncthreads();
+#pragma unroll 4
+            for (unsigned b = 0; b < depth; ++b) {
+                const float g = ds[b][0][lane], h = ds[b][1][lane];
+                const float4 p4 = *reinterpret_cast<const float4*>(&xs[b][0][warp * 4]);
+                const float4 q4 = *reinterpret_cast<const float4*>(&xs[b][1][warp * 4]);
+                const float p[4] = {p4.x, p4.y, p4.z, p4.w}, q[4] = {q4.x, q4.y, q4.z, q4.w};
+#pragma unroll
+                for (int r = 0; r < 4; ++r) {
+                    acc[r].re = __fmaf_rn(q[r], h, __fmaf_rn(p[r], g, acc[r].re));
+                    acc[r].im = __fmaf_rn(q[r], -g, __fmaf_rn(p[r], h, acc[r].im));
+                }
+            }
+            __syncthreads();
+        }
+        const u64 j = j0 + lane;
+#pragma unroll
+        for (int r = 0; r < 4; ++r) {
+            const u64 i = i0 + warp * 4 + r;
+            acc[r].finish();
+            if (i < c && j < o) {
+                out[(k * c + i) * o + j] = acc[r].re;
+                out[half + (k * c + i) * o + j] = acc[r].im;
+            }
+        }
+    }
+}
+
+#endif
