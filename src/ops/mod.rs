@@ -5,6 +5,7 @@
 //! table and the tests of every op are made from it. To add an op, write it in its family's file and add
 //! its line here.
 
+pub mod channel_norm;
 pub mod elementwise;
 mod exec;
 pub mod layout;
@@ -12,6 +13,7 @@ pub mod loss;
 pub mod map;
 pub mod matmul;
 mod matmul_plan;
+pub mod norm;
 pub mod program;
 pub mod random;
 pub mod reduce;
@@ -85,6 +87,15 @@ macro_rules! with_ops {
             log_softmax: softmax::LogSoftmax,
             softmax_bwd: softmax::SoftmaxBwd,
             log_softmax_bwd: softmax::LogSoftmaxBwd,
+            layer_norm: norm::LayerNorm,
+            layer_norm_bwd: norm::LayerNormBwd,
+            rms_norm: norm::RmsNorm,
+            rms_norm_bwd: norm::RmsNormBwd,
+            batch_norm: channel_norm::BatchNorm,
+            batch_norm_bwd: channel_norm::BatchNormBwd,
+            group_norm: channel_norm::GroupNorm,
+            group_norm_bwd: channel_norm::GroupNormBwd,
+            moments: channel_norm::Moments,
             cross_entropy: loss::CrossEntropy,
             cross_entropy_bwd: loss::CrossEntropyBwd,
             mse: loss::Mse,
