@@ -14,6 +14,7 @@ pub mod map;
 pub mod matmul;
 mod matmul_plan;
 pub mod norm;
+pub mod pool;
 pub mod program;
 pub mod random;
 pub mod reduce;
@@ -96,6 +97,16 @@ macro_rules! with_ops {
             group_norm: channel_norm::GroupNorm,
             group_norm_bwd: channel_norm::GroupNormBwd,
             moments: channel_norm::Moments,
+            max_pool: pool::MaxPool,
+            max_pool_bwd: pool::MaxPoolBwd,
+            max_pool_pick: pool::MaxPoolPick,
+            avg_pool: pool::AvgPool,
+            avg_pool_bwd: pool::AvgPoolBwd,
+            adaptive_avg_pool: pool::AdaptiveAvgPool,
+            adaptive_avg_pool_bwd: pool::AdaptiveAvgPoolBwd,
+            smooth_max_pool: pool::SmoothMaxPool,
+            smooth_max_pool_bwd: pool::SmoothMaxPoolBwd,
+            smooth_max_pool_sum: pool::SmoothMaxPoolSum,
             cross_entropy: loss::CrossEntropy,
             cross_entropy_bwd: loss::CrossEntropyBwd,
             mse: loss::Mse,
