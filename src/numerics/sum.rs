@@ -153,6 +153,40 @@ fn carry(sums: &mut [[f32; WIDTH]; COLUMN_LEVELS], count: &mut [usize; COLUMN_LE
     count[level + 1] += 1;
 }
 
+/// Sums numbers as they come by the column rule.
+#[derive(Default)]
+pub(crate) struct Chains {
+    sums: [f32; COLUMN_LEVELS],
+    count: [usize; COLUMN_LEVELS],
+}
+
+impl Chains {
+    pub(crate) fn push(&mut self, x: f32) {
+        self.sums[0] += x;
+        self.count[0] += 1;
+        let mut level = 0;
+        while self.count[level] == ROWS && level + 1 < COLUMN_LEVELS {
+            self.carry(level);
+            level += 1;
+        }
+    }
+
+    fn carry(&mut self, level: usize) {
+        self.sums[level + 1] += std::mem::take(&mut self.sums[level]);
+        self.count[level] = 0;
+        self.count[level + 1] += 1;
+    }
+
+    pub(crate) fn finish(mut self) -> f32 {
+        for level in 0..COLUMN_LEVELS - 1 {
+            if self.count[level] > 0 && self.count[level + 1..].iter().any(|&c| c > 0) {
+                self.carry(level);
+            }
+        }
+        self.sums[self.count.iter().rposition(|&c| c > 0).unwrap_or(0)]
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -222,6 +256,9 @@ mod tests {
                 columns(&x, rows, stride, &mut out);
                 for (j, got) in out.iter().enumerate() {
                     let column: Vec<f32> = (0..rows).map(|r| x[r * stride + j]).collect();
+                    let mut chains = Chains::default();
+                    column.iter().for_each(|&v| chains.push(v));
+                    assert_eq!(chains.finish().to_bits(), got.to_bits(), "rows {rows} column {j}");
                     assert_eq!(got.to_bits(), column_literal(&column).to_bits(), "rows {rows} column {j}");
                 }
             }

@@ -6,6 +6,7 @@
 //! its line here.
 
 pub mod attention;
+pub mod channel_norm;
 pub mod elementwise;
 mod exec;
 pub mod fft;
@@ -14,6 +15,8 @@ pub mod loss;
 pub mod map;
 pub mod matmul;
 mod matmul_plan;
+pub mod norm;
+pub mod pool;
 pub mod program;
 pub mod random;
 pub mod reduce;
@@ -104,6 +107,25 @@ macro_rules! with_ops {
             attention_bwd: attention::AttentionBwd,
             attention_mask: attention::AttentionMask,
             rope: rope::Rope,
+            layer_norm: norm::LayerNorm,
+            layer_norm_bwd: norm::LayerNormBwd,
+            rms_norm: norm::RmsNorm,
+            rms_norm_bwd: norm::RmsNormBwd,
+            batch_norm: channel_norm::BatchNorm,
+            batch_norm_bwd: channel_norm::BatchNormBwd,
+            group_norm: channel_norm::GroupNorm,
+            group_norm_bwd: channel_norm::GroupNormBwd,
+            moments: channel_norm::Moments,
+            max_pool: pool::MaxPool,
+            max_pool_bwd: pool::MaxPoolBwd,
+            max_pool_pick: pool::MaxPoolPick,
+            avg_pool: pool::AvgPool,
+            avg_pool_bwd: pool::AvgPoolBwd,
+            adaptive_avg_pool: pool::AdaptiveAvgPool,
+            adaptive_avg_pool_bwd: pool::AdaptiveAvgPoolBwd,
+            smooth_max_pool: pool::SmoothMaxPool,
+            smooth_max_pool_bwd: pool::SmoothMaxPoolBwd,
+            smooth_max_pool_sum: pool::SmoothMaxPoolSum,
             cross_entropy: loss::CrossEntropy,
             cross_entropy_bwd: loss::CrossEntropyBwd,
             mse: loss::Mse,

@@ -17,6 +17,27 @@ const FOLD_SUM: &str =
 /// Leaves the largest `m` of a warp in all its lanes.
 const FOLD_MAX: &str = "for (int o = 16; o > 0; o /= 2) { const float other = __shfl_xor_sync(0xffffffffu, m, o); if (other > m) m = other; }\n";
 
+/// Elements per lane when a warp keeps a row of `columns` elements in registers, rounded so that few kernels
+/// serve all lengths.
+pub(crate) fn per_lane(columns: usize) -> usize {
+    match columns.div_ceil(LANES) {
+        n @ 0..=8 => n.max(1).next_power_of_two(),
+        n => n.next_multiple_of(4),
+    }
+}
+
+/// A program with one result as a CUDA function of its inputs.
+pub(crate) fn device_function(name: &str, program: &Program) -> String {
+    let params: Vec<String> = (0..program.inputs()).map(|i| format!("float x{i}")).collect();
+    let mut t = format!("__device__ __forceinline__ float {name}({}) {{\n", params.join(", "));
+    for (c, k) in program.consts().iter().enumerate() {
+        let _ = writeln!(t, "const float k{c} = __uint_as_float({:#x}u);", k.to_bits());
+    }
+    t.push_str(&program.cuda());
+    t.push_str("return y0;\n}\n");
+    t
+}
+
 /// How a row becomes its results. With `x` the row's elements of each input:
 /// `m = max x0` (NaN ignored), `t = term(x…, m)`, `s = Σ t` by the row rule, `r = 1 / s`,
 /// `y = post(x…, m, s, t, hit, g, r)` where `hit` is 1 at the row's label and 0 elsewhere and `g` is a scalar input.
@@ -567,7 +588,7 @@ impl Variant {
 }
 
 /// Words of `partial` one long row takes: its chunk sums and the levels above.
-fn partials(columns: usize) -> usize {
+pub(crate) fn partials(columns: usize) -> usize {
     let (mut count, mut words) = (columns.div_ceil(CHUNK), 0);
     while count > 1 {
         words += count;

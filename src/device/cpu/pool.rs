@@ -162,6 +162,21 @@ impl Pool {
         });
     }
 
+    /// As [`Pool::chunks_mut`], for two slices with pieces of their own lengths. The first one says how many
+    /// pieces there are; where the other is shorter, its pieces are shorter or empty.
+    pub fn pairs_mut<T: Send>(
+        &self,
+        a: (&mut [T], usize),
+        b: (&mut [T], usize),
+        f: impl Fn(usize, &mut [T], &mut [T]) + Sync,
+    ) {
+        let cuts = (Cut::new(a.0, a.1), Cut::new(b.0, b.1));
+        self.run(cuts.0.pieces(), |index| {
+            // SAFETY: `run` calls with each index once, and both stay borrowed until it ends.
+            f(index, unsafe { cuts.0.piece(index) }, unsafe { cuts.1.piece(index) });
+        });
+    }
+
     /// As [`Pool::chunks_mut`], for three slices cut in step. The first one says how many pieces there are;
     /// where another is shorter, its pieces are shorter or empty.
     pub fn chunks3_mut<T: Send>(

@@ -1,0 +1,318 @@
+// Normalisation of channels of (N, C, S). The module's head defines the constants of the sum trees (CHUNK, ROWS),
+// how chunks are shared out (LANES lanes each, PER_LANE elements per lane), VECTOR elements per access, BATCH
+// (a group is a channel of all samples) or not (a group is neighbouring channels of one sample), SINGLE (S is 1),
+// AFFINE (0, 1 gain, 2 gain and shift), BACKWARD, and the formulas.
+
+typedef unsigned long long u64;
+
+// n samples of c channels of s elements; chunks per run; all chunks; groups; runs per group; groups per sample.
+struct Shape { u64 n, c, s, chunks, leaves, groups, runs, per_sample; };
+// 1 / length of a whole chunk and of a run's last one, 1 / elements of a group, eps.
+struct Factors { float whole, tail, group, eps; };
+
+#ifdef BACKWARD
+#define WORDS 4
+#else
+#define WORDS 2
+#endif
+
+// A chunk's sum, squares about its mean, sum of dy and products with dy about its mean; its mean and length.
+struct Leaf { float a, q, b, p, m, len; };
+
+__device__ __forceinline__ Leaf leaf_at(const float* __restrict__ sums, const float* __restrict__ x, const float* __restrict__ dy, u64 piece, u64 k, const Shape& shape, const Factors& by) {
+    Leaf l;
+#if SINGLE
+    l.a = l.m = x[piece];
+    l.q = l.p = 0.0f;
+    l.len = 1.0f;
+#ifdef BACKWARD
+    l.b = dy[piece];
+#else
+    l.b = 0.0f;
+#endif
+#else
+    const float* const at = sums + (piece * shape.chunks + k) * WORDS;
+    const u64 left = shape.s - k * CHUNK;
+    l.a = at[0];
+    l.q = at[1];
+#ifdef BACKWARD
+    l.b = at[2];
+    l.p = at[3];
+#else
+    l.b = l.p = 0.0f;
+#endif
+    l.len = left < CHUNK ? (float)left : (float)CHUNK;
+    l.m = __fmul_rn(l.a, k + 1 == shape.chunks ? by.tail : by.whole);
+#endif
+    return l;
+}
+
+// The i-th run of a group, and the group of a run.
+__device__ __forceinline__ u64 run_of(u64 group, u64 i, const Shape& shape) {
+    return BATCH ? i * shape.c + group : group * shape.runs + i;
+}
+
+__device__ __forceinline__ u64 group_of(u64 piece, const Shape& shape) {
+    if (piece <= 0xffffffffull) {
+        return BATCH ? (unsigned)piece % (unsigned)shape.c : (unsigned)piece / (unsigned)shape.runs;
+    }
+    return BATCH ? piece % shape.c : piece / shape.runs;
+}
+
+// The column rule for 32 columns side by side, a lane each; column l-th element is f(l). Warp y chains ROWS
+// elements from ROWS y on, then every warp chains the warps' results, so that all warps know the sums.
+template <class F>
+__device__ __forceinline__ float column_sum(u64 count, float (*part)[33], F f) {
+    const unsigned x = threadIdx.x % 32, y = threadIdx.x / 32, warps = blockDim.x / 32;
+    float level[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+    unsigned in[4] = {0, 0, 0, 0};
+    for (u64 first = 0; first < count; first += ROWS * ROWS) {
+        const unsigned n = count - first < ROWS * ROWS ? (unsigned)(count - first) : ROWS * ROWS;
+        for (unsigned c = y; c * ROWS < n; c += warps) {
+            const unsigned len = n - c * ROWS < ROWS ? n - c * ROWS : ROWS;
+            float s = 0.0f;
+            #pragma unroll 8
+            for (unsigned r = 0; r < len; ++r) s = __fadd_rn(s, f(first + c * ROWS + r));
+            part[c][x] = s;
+        }
+        __syncthreads();
+        float s = 0.0f;
+        for (unsigned c = 0; c * ROWS < n; ++c) s = __fadd_rn(s, part[c][x]);
+        __syncthreads();
+        level[0] = __fadd_rn(level[0], s);
+        ++in[0];
+        #pragma unroll
+        for (unsigned l = 0; l < 3; ++l) if (in[l] == ROWS) {
+            level[l + 1] = __fadd_rn(level[l + 1], level[l]);
+            ++in[l + 1];
+            level[l] = 0.0f;
+            in[l] = 0;
+        }
+    }
+    #pragma unroll
+    for (unsigned l = 0; l < 3; ++l) {
+        bool higher = false;
+        #pragma unroll
+        for (unsigned k = l + 1; k < 4; ++k) higher = higher || in[k] > 0;
+        if (in[l] > 0 && higher) {
+            level[l + 1] = __fadd_rn(level[l + 1], level[l]);
+            ++in[l + 1];
+            in[l] = 0;
+        }
+    }
+    float total = level[0];
+    #pragma unroll
+    for (unsigned l = 1; l < 4; ++l) if (in[l] > 0) total = level[l];
+    return total;
+}
+
+// Calls f(run, chunk) for the l-th chunk of a sequence of runs.
+template <class Run, class F>
+__device__ __forceinline__ float over_chunks(u64 runs, const Shape& shape, float (*part)[33], Run run, F f) {
+#if SINGLE
+    return column_sum(runs, part, [&](u64 l) { return f(run(l), 0); });
+#else
+    return column_sum(runs * shape.chunks, part, [&](u64 l) {
+        const u64 i = shape.chunks == 1 ? l : l / shape.chunks;
+        return f(run(i), l - i * shape.chunks);
+    });
+#endif
+}
+
+#if !SINGLE
+
+// The sum over LANES lanes, folded by halving, in all of them: the rest of a warp's lanes would add +0.
+__device__ __forceinline__ float lanes_sum(float s) {
+    #pragma unroll
+    for (int o = LANES / 2; o > 0; o /= 2) s = __fadd_rn(s, __shfl_down_sync(0xffffffffu, s, o, LANES));
+    return __shfl_sync(0xffffffffu, s, 0, LANES);
+}
+
+// The sums of one chunk by LANES lanes, which keep it in registers: 4 bytes read per element, 8 with dy.
+extern "C" __global__ void __launch_bounds__(256) leaves(float* __restrict__ sums, const float* __restrict__ x, const float* __restrict__ dy, Shape shape, Factors by) {
+    const unsigned lane = threadIdx.x % LANES;
+    const u64 step = (u64)gridDim.x * (256 / LANES);
+    // All lanes of a warp stay in the loop together.
+    for (u64 base = blockIdx.x * (u64)(256 / LANES); base < shape.leaves; base += step) {
+        const u64 leaf = base + threadIdx.x / LANES;
+        const bool live = leaf < shape.leaves;
+        const u64 piece = shape.chunks == 1 ? leaf : leaf / shape.chunks;
+        const u64 k = leaf - piece * shape.chunks;
+        const u64 left = shape.s - k * CHUNK;
+        const unsigned len = !live ? 0 : left < CHUNK ? (unsigned)left : CHUNK;
+        const u64 at = piece * shape.s + k * CHUNK + lane;
+        float v[PER_LANE];
+        #pragma unroll
+        for (unsigned q = 0; q < PER_LANE; ++q) v[q] = lane + LANES * q < len ? x[at + LANES * q] : 0.0f;
+#ifdef BACKWARD
+        float g[PER_LANE];
+        #pragma unroll
+        for (unsigned q = 0; q < PER_LANE; ++q) g[q] = lane + LANES * q < len ? dy[at + LANES * q] : 0.0f;
+#endif
+        float a = 0.0f;
+        #pragma unroll
+        for (unsigned q = 0; q < PER_LANE; ++q) if (lane + LANES * q < len) a = __fadd_rn(a, v[q]);
+        a = lanes_sum(a);
+        const float m = __fmul_rn(a, k + 1 == shape.chunks ? by.tail : by.whole);
+        float squares = 0.0f;
+        #pragma unroll
+        for (unsigned q = 0; q < PER_LANE; ++q) if (lane + LANES * q < len) {
+            v[q] = __fsub_rn(v[q], m);
+            squares = __fadd_rn(squares, __fmul_rn(v[q], v[q]));
+        }
+        squares = lanes_sum(squares);
+#ifdef BACKWARD
+        float b = 0.0f, p = 0.0f;
+        #pragma unroll
+        for (unsigned q = 0; q < PER_LANE; ++q) if (lane + LANES * q < len) {
+            b = __fadd_rn(b, g[q]);
+            p = __fadd_rn(p, __fmul_rn(g[q], v[q]));
+        }
+        b = lanes_sum(b);
+        p = lanes_sum(p);
+        if (live && lane == 0) *reinterpret_cast<float4*>(sums + leaf * 4) = make_float4(a, squares, b, p);
+#else
+        if (live && lane == 0) *reinterpret_cast<float2*>(sums + leaf * 2) = make_float2(a, squares);
+#endif
+    }
+}
+
+#endif
+
+// Mean and variance of the group this lane has.
+#define GROUP_MOMENTS \
+    const auto run = [&](u64 i) { return run_of(group, i, shape); }; \
+    const float mean = __fmul_rn(over_chunks(shape.runs, shape, part, run, [&](u64 piece, u64 k) { \
+        return leaf_at(sums, x, dy, piece, k, shape, by).a; }), by.group); \
+    const float var = __fmul_rn(over_chunks(shape.runs, shape, part, run, [&](u64 piece, u64 k) { \
+        const Leaf l = leaf_at(sums, x, dy, piece, k, shape, by); \
+        return about_mean(l.q, l.len, l.m, mean); }), by.group);
+
+// A block takes 32 groups, a lane each.
+#define EACH_TILE(count) for (u64 tile = blockIdx.x; tile * 32 < (count); tile += gridDim.x)
+
+#ifndef BACKWARD
+
+extern "C" __global__ void groups(float* __restrict__ first, float* __restrict__ second, const float* __restrict__ sums, const float* __restrict__ x, int raw, Shape shape, Factors by) {
+    __shared__ float part[ROWS][33];
+    const float* const dy = nullptr;
+    EACH_TILE(shape.groups) {
+        const u64 wanted = tile * 32 + threadIdx.x % 32;
+        const u64 group = wanted < shape.groups ? wanted : shape.groups - 1;
+        GROUP_MOMENTS
+        if (threadIdx.x < 32 && wanted < shape.groups) {
+            first[group] = mean;
+            second[group] = raw ? var : inverse_std(var, by.eps);
+        }
+    }
+}
+
+// 4 bytes read and 4 written per element.
+extern "C" __global__ void __launch_bounds__(256) normalize(float* __restrict__ out, const float* __restrict__ x, const float* __restrict__ gamma, const float* __restrict__ beta, const float* __restrict__ stats, Shape shape, Factors by) {
+    const u64 run = shape.s / VECTOR, items = shape.n * shape.c * run;
+    for (u64 item = blockIdx.x * 256ull + threadIdx.x; item < items; item += gridDim.x * 256ull) {
+        const u64 piece = SINGLE ? item : items <= 0xffffffffull ? (unsigned)item / (unsigned)run : item / run;
+        const u64 group = group_of(piece, shape), c = BATCH ? group : piece % shape.c;
+        const float mean = stats[group], r = stats[shape.groups + group];
+        float v[VECTOR];
+#if VECTOR == 4
+        const float4 f = reinterpret_cast<const float4*>(x)[item];
+        v[0] = f.x; v[1] = f.y; v[2] = f.z; v[3] = f.w;
+#else
+        v[0] = x[item];
+#endif
+        #pragma unroll
+        for (int e = 0; e < VECTOR; ++e) {
+            const float hat = normalized(v[e], mean, r);
+            v[e] = AFFINE == 2 ? __fmaf_rn(hat, gamma[c], beta[c]) : AFFINE == 1 ? __fmul_rn(hat, gamma[c]) : hat;
+        }
+#if VECTOR == 4
+        reinterpret_cast<float4*>(out)[item] = make_float4(v[0], v[1], v[2], v[3]);
+#else
+        out[item] = v[0];
+#endif
+    }
+}
+
+#else
+
+__device__ __forceinline__ float gained(float h, const float* __restrict__ gamma, u64 c) {
+#if AFFINE
+    return __fmul_rn(h, gamma[c]);
+#else
+    return h;
+#endif
+}
+
+// Per group: mean, 1 / std, mean of h and mean of h x^.
+extern "C" __global__ void group_gradients(float* __restrict__ stats, const float* __restrict__ sums, const float* __restrict__ x, const float* __restrict__ gamma, const float* __restrict__ dy, Shape shape, Factors by) {
+    __shared__ float part[ROWS][33];
+    EACH_TILE(shape.groups) {
+        const u64 wanted = tile * 32 + threadIdx.x % 32;
+        const u64 group = wanted < shape.groups ? wanted : shape.groups - 1;
+        GROUP_MOMENTS
+        const float r = inverse_std(var, by.eps);
+        const float sum = over_chunks(shape.runs, shape, part, run, [&](u64 piece, u64 k) {
+            return gained(leaf_at(sums, x, dy, piece, k, shape, by).b, gamma, piece % shape.c);
+        });
+        const float moment = over_chunks(shape.runs, shape, part, run, [&](u64 piece, u64 k) {
+            const Leaf l = leaf_at(sums, x, dy, piece, k, shape, by);
+            return gained(moment_about_mean(l.p, l.m, mean, l.b), gamma, piece % shape.c);
+        });
+        if (threadIdx.x < 32 && wanted < shape.groups) {
+            *reinterpret_cast<float4*>(stats + 4 * group) =
+                make_float4(mean, r, __fmul_rn(sum, by.group), __fmul_rn(__fmul_rn(moment, r), by.group));
+        }
+    }
+}
+
+// Gradients of gain and shift: a block takes 32 channels, a lane each.
+extern "C" __global__ void channel_gradients(float* __restrict__ dgamma, float* __restrict__ dbeta, const float* __restrict__ stats, const float* __restrict__ sums, const float* __restrict__ x, const float* __restrict__ dy, Shape shape, Factors by) {
+    __shared__ float part[ROWS][33];
+    EACH_TILE(shape.c) {
+        const u64 wanted = tile * 32 + threadIdx.x % 32;
+        const u64 c = wanted < shape.c ? wanted : shape.c - 1;
+        const auto run = [&](u64 n) { return n * shape.c + c; };
+        const float gain = over_chunks(shape.n, shape, part, run, [&](u64 piece, u64 k) {
+            const Leaf l = leaf_at(sums, x, dy, piece, k, shape, by);
+            const float* const of = stats + 4 * group_of(piece, shape);
+            return __fmul_rn(moment_about_mean(l.p, l.m, of[0], l.b), of[1]);
+        });
+        const float shift = over_chunks(shape.n, shape, part, run, [&](u64 piece, u64 k) {
+            return leaf_at(sums, x, dy, piece, k, shape, by).b;
+        });
+        if (threadIdx.x < 32 && wanted < shape.c) {
+            dgamma[c] = gain;
+            if (dbeta) dbeta[c] = shift;
+        }
+    }
+}
+
+// 8 bytes read and 4 written per element.
+extern "C" __global__ void __launch_bounds__(256) gradients(float* __restrict__ dx, const float* __restrict__ x, const float* __restrict__ gamma, const float* __restrict__ dy, const float* __restrict__ stats, Shape shape, Factors by) {
+    const u64 run = shape.s / VECTOR, items = shape.n * shape.c * run;
+    for (u64 item = blockIdx.x * 256ull + threadIdx.x; item < items; item += gridDim.x * 256ull) {
+        const u64 piece = SINGLE ? item : items <= 0xffffffffull ? (unsigned)item / (unsigned)run : item / run;
+        const u64 group = group_of(piece, shape), c = BATCH ? group : piece % shape.c;
+        const float4 of = *reinterpret_cast<const float4*>(stats + 4 * group);
+        float v[VECTOR], g[VECTOR];
+#if VECTOR == 4
+        const float4 f = reinterpret_cast<const float4*>(x)[item];
+        v[0] = f.x; v[1] = f.y; v[2] = f.z; v[3] = f.w;
+        const float4 h = reinterpret_cast<const float4*>(dy)[item];
+        g[0] = h.x; g[1] = h.y; g[2] = h.z; g[3] = h.w;
+#else
+        v[0] = x[item];
+        g[0] = dy[item];
+#endif
+        #pragma unroll
+        for (int e = 0; e < VECTOR; ++e) v[e] = input_gradient(gained(g[e], gamma, c), of.z, normalized(v[e], of.x, of.y), of.w, of.y);
+#if VECTOR == 4
+        reinterpret_cast<float4*>(dx)[item] = make_float4(v[0], v[1], v[2], v[3]);
+#else
+        dx[item] = v[0];
+#endif
+    }
+}
+
+#endif

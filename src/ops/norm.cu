@@ -1,0 +1,397 @@
+// Normalisation of rows. The module's head defines the constants of the sum trees (CHUNK, ROWS), CENTERED,
+// AFFINE (0, 1 gain, 2 gain and shift), SUMS (gradients of gain and shift wanted), FUSED, how rows are shared
+// out (PER_LANE, or THREADS and KEEP) and the formulas inverse_std, normalized and input_gradient.
+
+typedef unsigned long long u64;
+
+// The sum of a warp's lanes, folded by halving, in all lanes.
+__device__ __forceinline__ float warp_sum(float s) {
+    #pragma unroll
+    for (int o = 16; o > 0; o /= 2) s = __fadd_rn(s, __shfl_down_sync(0xffffffffu, s, o));
+    return __shfl_sync(0xffffffffu, s, 0);
+}
+
+__device__ __forceinline__ float scaled_shifted(float hat, const float* __restrict__ gamma, const float* __restrict__ beta, u64 j) {
+#if AFFINE == 2
+    return __fmaf_rn(hat, gamma[j], beta[j]);
+#elif AFFINE == 1
+    return __fmul_rn(hat, gamma[j]);
+#else
+    return hat;
+#endif
+}
+
+__device__ __forceinline__ float gained(float dy, const float* __restrict__ gamma, u64 j) {
+#if AFFINE
+    return __fmul_rn(dy, gamma[j]);
+#else
+    return dy;
+#endif
+}
+
+#ifdef PER_LANE
+
+// A warp per row: element lane + 32 q of the row is the lane's q-th, which is the lane it has in the row rule.
+#define EACH _Pragma("unroll") for (unsigned q = 0; q < PER_LANE; ++q)
+#define AT (lane + 32 * q)
+
+__device__ __forceinline__ void load_row(float (&v)[PER_LANE], const float* __restrict__ from, unsigned width, unsigned lane) {
+    EACH v[q] = AT < width ? from[AT] : 0.0f;
+}
+
+// Mean and 1 / std of a row that a warp holds.
+__device__ __forceinline__ void row_stats(const float (&v)[PER_LANE], unsigned width, unsigned lane, float inv, float eps, float& mean, float& r) {
+    mean = 0.0f;
+#if CENTERED
+    float sum = 0.0f;
+    EACH if (AT < width) sum = __fadd_rn(sum, v[q]);
+    mean = __fmul_rn(warp_sum(sum), inv);
+#endif
+    float squares = 0.0f;
+    EACH if (AT < width) {
+        const float d = __fsub_rn(v[q], mean);
+        squares = __fadd_rn(squares, __fmul_rn(d, d));
+    }
+    r = inverse_std(__fmul_rn(warp_sum(squares), inv), eps);
+}
+
+// 4 bytes read and 4 written per element.
+extern "C" __global__ void __launch_bounds__(256) normalize(
+    float* __restrict__ out, const float* __restrict__ x, const float* __restrict__ gamma, const float* __restrict__ beta,
+    float* sums, u64 partials, u64 rows, u64 columns, float inv, float eps) {
+    const unsigned lane = threadIdx.x % 32, width = (unsigned)columns;
+    for (u64 row = blockIdx.x * 8ull + threadIdx.x / 32; row < rows; row += gridDim.x * 8ull) {
+        float v[PER_LANE], mean, r;
+        load_row(v, x + row * columns, width, lane);
+        row_stats(v, width, lane, inv, eps, mean, r);
+        float* const to = out + row * columns;
+        EACH if (AT < width) to[AT] = scaled_shifted(normalized(v[q], mean, r), gamma, beta, AT);
+    }
+}
+
+#ifdef BACKWARD
+
+// The gradient of one row by its input: 8 bytes read and 4 written per element.
+__device__ __forceinline__ void row_gradient(
+    float* __restrict__ to, const float* __restrict__ x, const float* __restrict__ gamma, const float* __restrict__ dy,
+    unsigned width, unsigned lane, float inv, float eps, float& mean, float& r) {
+    float v[PER_LANE], h[PER_LANE];
+    load_row(v, x, width, lane);
+    load_row(h, dy, width, lane);
+    row_stats(v, width, lane, inv, eps, mean, r);
+    float sum = 0.0f, moment = 0.0f;
+    EACH if (AT < width) {
+        h[q] = gained(h[q], gamma, AT);
+        v[q] = normalized(v[q], mean, r);
+        sum = __fadd_rn(sum, h[q]);
+        moment = __fadd_rn(moment, __fmul_rn(h[q], v[q]));
+    }
+    const float mean_h = CENTERED ? __fmul_rn(warp_sum(sum), inv) : 0.0f;
+    const float mean_hx = __fmul_rn(warp_sum(moment), inv);
+    EACH if (AT < width) to[AT] = input_gradient(h[q], mean_h, v[q], mean_hx, r);
+}
+
+#if FUSED
+
+// A block takes the ROWS rows of one chain: first its warps a row each in turn, then its threads a column each,
+// which chain over the rows just read, out of the caches.
+extern "C" __global__ void __launch_bounds__(256) gradients(
+    float* __restrict__ dx, const float* __restrict__ x, const float* __restrict__ gamma, const float* __restrict__ dy,
+    float* __restrict__ chain, float* stats, float* sums, u64 partials, u64 rows, u64 groups, u64 columns, float inv, float eps) {
+    __shared__ float means[ROWS], inverses[ROWS];
+    const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32, width = (unsigned)columns;
+    for (u64 group = blockIdx.x; group < groups; group += gridDim.x) {
+        const u64 first = group * ROWS;
+        const unsigned count = rows - first < ROWS ? (unsigned)(rows - first) : ROWS;
+        for (unsigned i = warp; i < count; i += 8) {
+            const u64 at = (first + i) * columns;
+            float mean, r;
+            row_gradient(dx + at, x + at, gamma, dy + at, width, lane, inv, eps, mean, r);
+            if (lane == 0) {
+                means[i] = mean;
+                inverses[i] = r;
+            }
+        }
+        __syncthreads();
+        for (unsigned j = threadIdx.x; j < width; j += 256) {
+            const float* const xs = x + first * columns + j;
+            const float* const gs = dy + first * columns + j;
+            float gain = 0.0f, shift = 0.0f;
+            #pragma unroll 16
+            for (unsigned i = 0; i < count; ++i) {
+                const float g = gs[i * columns];
+                gain = __fadd_rn(gain, __fmul_rn(g, normalized(xs[i * columns], means[i], inverses[i])));
+                shift = __fadd_rn(shift, g);
+            }
+            chain[group * columns + j] = gain;
+            if (SUMS == 2) chain[(groups + group) * columns + j] = shift;
+        }
+        __syncthreads();
+    }
+}
+
+#else
+
+extern "C" __global__ void __launch_bounds__(256) gradients(
+    float* __restrict__ dx, const float* __restrict__ x, const float* __restrict__ gamma, const float* __restrict__ dy,
+    float* __restrict__ chain, float* __restrict__ stats, float* sums, u64 partials, u64 rows, u64 groups, u64 columns, float inv, float eps) {
+    const unsigned lane = threadIdx.x % 32, width = (unsigned)columns;
+    for (u64 row = blockIdx.x * 8ull + threadIdx.x / 32; row < rows; row += gridDim.x * 8ull) {
+        const u64 at = row * columns;
+        float mean, r;
+        row_gradient(dx + at, x + at, gamma, dy + at, width, lane, inv, eps, mean, r);
+        if (SUMS && lane == 0) {
+            stats[2 * row] = mean;
+            stats[2 * row + 1] = r;
+        }
+    }
+}
+
+#endif
+#endif
+
+#else
+
+// A block per row. Chunk c of the row belongs to one warp, and element lane + 32 q of it to one lane, in every
+// pass: so only the sums need barriers. What is read stays in shared memory (KEEP), or is read again, mostly from
+// the L2 cache.
+#define WARPS (THREADS / 32)
+#if KEEP
+extern __shared__ float kept[];
+typedef unsigned at_t;
+#else
+typedef u64 at_t;
+#endif
+
+// The sum by the row rule of use(j, load(j)) over a row. `parts` has room for the chunk sums and the levels above
+// them; two calls in a row must not share it.
+template <class Load, class Use>
+__device__ __forceinline__ float block_sum(at_t width, float* parts, Load load, Use use) {
+    const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    at_t count = (width + CHUNK - 1) / CHUNK;
+    for (at_t c = warp; c < count; c += WARPS) {
+        const at_t base = c * CHUNK;
+        float s = 0.0f;
+        if (width - base >= CHUNK) {
+            #pragma unroll 1
+            for (unsigned q = 0; q < CHUNK / 32; q += 16) {
+                float v[16];
+                #pragma unroll
+                for (unsigned i = 0; i < 16; ++i) v[i] = load(base + lane + 32 * (q + i));
+                #pragma unroll
+                for (unsigned i = 0; i < 16; ++i) s = __fadd_rn(s, use(base + lane + 32 * (q + i), v[i]));
+            }
+        } else {
+            #pragma unroll 4
+            for (at_t j = base + lane; j < width; j += 32) s = __fadd_rn(s, use(j, load(j)));
+        }
+        s = warp_sum(s);
+        if (lane == 0) parts[c] = s;
+    }
+    __syncthreads();
+    while (count > CHUNK) {
+        float* const next = parts + count;
+        const at_t groups = (count + CHUNK - 1) / CHUNK;
+        for (at_t c = warp; c < groups; c += WARPS) {
+            float s = 0.0f;
+            const at_t end = count < (c + 1) * CHUNK ? count : (c + 1) * CHUNK;
+            for (at_t j = c * CHUNK + lane; j < end; j += 32) s = __fadd_rn(s, parts[j]);
+            s = warp_sum(s);
+            if (lane == 0) next[c] = s;
+        }
+        __syncthreads();
+        parts = next;
+        count = groups;
+    }
+    float s = 0.0f;
+    for (at_t j = lane; j < count; j += 32) s = __fadd_rn(s, parts[j]);
+    return warp_sum(s);
+}
+
+// Calls body(j) for all elements of the row, by the thread that has them in block_sum.
+template <class Body>
+__device__ __forceinline__ void for_each(at_t width, Body body) {
+    const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    for (at_t base = (at_t)warp * CHUNK; base < width; base += (at_t)WARPS * CHUNK) {
+        const at_t end = width - base < CHUNK ? width : base + CHUNK;
+        #pragma unroll 8
+        for (at_t j = base + lane; j < end; j += 32) body(j);
+    }
+}
+
+#if KEEP
+#define PARTS(turn) (parts_memory + 64 * (turn))
+#define PARTS_MEMORY __shared__ float parts_memory[128];
+#define READ(k, from, j) kept[(k) * width + (j)]
+#define STORE(k, j, value) kept[(k) * width + (j)] = (value)
+#else
+#define PARTS(turn) (sums + (blockIdx.x * 2ull + (turn)) * partials)
+#define PARTS_MEMORY
+#define READ(k, from, j) (from)[j]
+#define STORE(k, j, value)
+#endif
+
+// Mean and 1 / std of the row at `from`, which is kept as row 0.
+__device__ __forceinline__ void row_stats(const float* __restrict__ from, at_t width, float* parts0, float* parts1, unsigned& turn, float inv, float eps, float& mean, float& r) {
+    mean = 0.0f;
+    const auto fetch = [&](at_t j) { return from[j]; };
+#if CENTERED
+    mean = __fmul_rn(block_sum(width, turn ? parts1 : parts0, fetch, [&](at_t j, float v) { STORE(0, j, v); return v; }), inv);
+    turn ^= 1;
+    const auto again = [&](at_t j) { return READ(0, from, j); };
+#else
+    const auto again = fetch;
+#endif
+    const float squares = block_sum(width, turn ? parts1 : parts0, again, [&](at_t j, float v) {
+#if !CENTERED
+        STORE(0, j, v);
+#endif
+        const float d = __fsub_rn(v, mean);
+        return __fmul_rn(d, d);
+    });
+    turn ^= 1;
+    r = inverse_std(__fmul_rn(squares, inv), eps);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) normalize(
+    float* __restrict__ out, const float* __restrict__ x, const float* __restrict__ gamma, const float* __restrict__ beta,
+    float* sums, u64 partials, u64 rows, u64 columns, float inv, float eps) {
+    PARTS_MEMORY
+    const at_t width = (at_t)columns;
+    unsigned turn = 0;
+    for (u64 row = blockIdx.x; row < rows; row += gridDim.x) {
+        const float* const from = x + row * columns;
+        float mean, r;
+        row_stats(from, width, PARTS(0), PARTS(1), turn, inv, eps, mean, r);
+        float* const to = out + row * columns;
+        for_each(width, [&](at_t j) { to[j] = scaled_shifted(normalized(READ(0, from, j), mean, r), gamma, beta, j); });
+    }
+}
+
+#ifdef BACKWARD
+
+extern "C" __global__ void __launch_bounds__(THREADS) gradients(
+    float* __restrict__ dx, const float* __restrict__ x, const float* __restrict__ gamma, const float* __restrict__ dy,
+    float* __restrict__ chain, float* __restrict__ stats, float* sums, u64 partials, u64 rows, u64 groups, u64 columns, float inv, float eps) {
+    PARTS_MEMORY
+    const at_t width = (at_t)columns;
+    unsigned turn = 0;
+    for (u64 row = blockIdx.x; row < rows; row += gridDim.x) {
+        const float* const from = x + row * columns;
+        const float* const up = dy + row * columns;
+        float mean, r;
+        row_stats(from, width, PARTS(0), PARTS(1), turn, inv, eps, mean, r);
+        // Row 1 keeps h; without shared memory it is formed again.
+        const auto h_of = [&](at_t j) { return gained(up[j], gamma, j); };
+#if KEEP
+        const auto h_again = [&](at_t j) { return kept[width + j]; };
+#else
+        const auto h_again = h_of;
+#endif
+        const float moment = block_sum(width, PARTS(turn), h_of, [&](at_t j, float h) {
+            STORE(1, j, h);
+            return __fmul_rn(h, normalized(READ(0, from, j), mean, r));
+        });
+        turn ^= 1;
+        float mean_h = 0.0f;
+#if CENTERED
+        mean_h = __fmul_rn(block_sum(width, PARTS(turn), h_again, [&](at_t j, float h) { return h; }), inv);
+        turn ^= 1;
+#endif
+        const float mean_hx = __fmul_rn(moment, inv);
+        float* const to = dx + row * columns;
+        for_each(width, [&](at_t j) { to[j] = input_gradient(h_again(j), mean_h, normalized(READ(0, from, j), mean, r), mean_hx, r); });
+        if (SUMS && threadIdx.x == 0) {
+            stats[2 * row] = mean;
+            stats[2 * row + 1] = r;
+        }
+    }
+}
+
+#endif
+#endif
+
+#if defined(BACKWARD) && SUMS > 0
+
+#if !FUSED
+
+// First level of the column rule: a thread chains over ROWS rows of its column. 8 bytes read per element.
+extern "C" __global__ void __launch_bounds__(256) chains(
+    float* __restrict__ chain, const float* __restrict__ stats, const float* __restrict__ x, const float* __restrict__ dy,
+    u64 rows, u64 groups, u64 columns) {
+    const u64 items = groups * columns;
+    for (u64 item = blockIdx.x * 256ull + threadIdx.x; item < items; item += gridDim.x * 256ull) {
+        const u64 group = item / columns, j = item - group * columns, first = group * ROWS;
+        const unsigned count = rows - first < ROWS ? (unsigned)(rows - first) : ROWS;
+        const float* const xs = x + first * columns + j;
+        const float* const gs = dy + first * columns + j;
+        const float* const of = stats + 2 * first;
+        float gain = 0.0f, shift = 0.0f;
+        #pragma unroll 16
+        for (unsigned i = 0; i < count; ++i) {
+            const float g = gs[i * columns];
+            gain = __fadd_rn(gain, __fmul_rn(g, normalized(xs[i * columns], of[2 * i], of[2 * i + 1])));
+            shift = __fadd_rn(shift, g);
+        }
+        chain[item] = gain;
+        if (SUMS == 2) chain[items + item] = shift;
+    }
+}
+
+#endif
+
+// The further levels of the column rule over the chains' sums. A block takes 32 columns; warp y chains ROWS rows
+// from ROWS y on, then every warp chains the warps' results.
+extern "C" __global__ void fold(const float* __restrict__ chain, float* __restrict__ out, u64 groups, u64 columns, u64 stride, u64 count) {
+    __shared__ float part[ROWS][33];
+    const unsigned x = threadIdx.x % 32, y = threadIdx.x / 32, warps = blockDim.x / 32;
+    for (u64 which = 0; which < count; ++which) {
+        const float* const from = chain + which * groups * columns;
+        for (u64 tile = blockIdx.x; tile * 32 < columns; tile += gridDim.x) {
+            const u64 column = tile * 32 + x, at = column < columns ? column : columns - 1;
+            float level[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+            unsigned in[4] = {0, 0, 0, 0};
+            for (u64 first = 0; first < groups; first += ROWS * ROWS) {
+                const unsigned n = groups - first < ROWS * ROWS ? (unsigned)(groups - first) : ROWS * ROWS;
+                for (unsigned c = y; c * ROWS < n; c += warps) {
+                    const unsigned len = n - c * ROWS < ROWS ? n - c * ROWS : ROWS;
+                    const float* const rows = from + (first + c * ROWS) * columns + at;
+                    float s = 0.0f;
+                    #pragma unroll 8
+                    for (unsigned r = 0; r < len; ++r) s = __fadd_rn(s, rows[r * columns]);
+                    part[c][x] = s;
+                }
+                __syncthreads();
+                float s = 0.0f;
+                for (unsigned c = 0; c * ROWS < n; ++c) s = __fadd_rn(s, part[c][x]);
+                __syncthreads();
+                level[0] = __fadd_rn(level[0], s);
+                ++in[0];
+                #pragma unroll
+                for (unsigned l = 0; l < 3; ++l) if (in[l] == ROWS) {
+                    level[l + 1] = __fadd_rn(level[l + 1], level[l]);
+                    ++in[l + 1];
+                    level[l] = 0.0f;
+                    in[l] = 0;
+                }
+            }
+            #pragma unroll
+            for (unsigned l = 0; l < 3; ++l) {
+                bool higher = false;
+                #pragma unroll
+                for (unsigned k = l + 1; k < 4; ++k) higher = higher || in[k] > 0;
+                if (in[l] > 0 && higher) {
+                    level[l + 1] = __fadd_rn(level[l + 1], level[l]);
+                    ++in[l + 1];
+                    in[l] = 0;
+                }
+            }
+            float total = level[0];
+            #pragma unroll
+            for (unsigned l = 1; l < 4; ++l) if (in[l] > 0) total = level[l];
+            if (y == 0 && column < columns) out[which * stride + column] = total;
+        }
+    }
+}
+
+#endif
