@@ -2,8 +2,8 @@
 //! (eager) or only *records* it (trace, the front half of the compiled path). Model code is written once
 //! against [`Var`] and does not know which.
 
-mod products;
 mod attention;
+mod products;
 mod scan;
 mod spectral;
 mod var;
