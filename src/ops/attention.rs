@@ -40,6 +40,11 @@ const LEAD: usize = MAX_RANK - 2;
 /// Stands for a pair that may not attend: a signalling NaN, which no arithmetic gives.
 const BLOCKED: u32 = 0xff80_0001;
 
+/// Rows that a tile has side by side, on the CPU.
+const LANES: usize = 64;
+/// One number of each.
+type Lanes = [f32; LANES];
+
 /// How a mask is read: one stride per leading axis of the queries, aligned at the last of [`LEAD`], then per
 /// query and per key; 0 where the mask is repeated.
 #[derive(Clone, Copy, Debug, Default)]
@@ -281,7 +286,7 @@ impl<'a> Job<'a> {
 
 /// Rows of a slice as columns of lanes; lanes without a row are zero.
 #[inline(always)]
-fn turn<const L: usize>(rows: &[f32], width: usize, out: &mut [[f32; L]]) {
+fn turn(rows: &[f32], width: usize, out: &mut [Lanes]) {
     let count = rows.len().checked_div(width).unwrap_or(0);
     for (c, lanes) in out.iter_mut().enumerate().take(width) {
         for (l, x) in lanes.iter_mut().enumerate() {
@@ -290,58 +295,71 @@ fn turn<const L: usize>(rows: &[f32], width: usize, out: &mut [[f32; L]]) {
     }
 }
 
-/// `out[j][l] = Σ_c a[c][l] b[j][c]` for `N` rows of `b`: chains in increasing `c` from +0.
+/// `acc[c][l] = fma(a[u][l], x[c][u], acc[c][l])` in increasing `u`, for `C` columns at once. Pairs that are blocked,
+/// as `a` says (`BY_A`) or `x` (`BY_X`), take no part. The loop over lanes is the one that becomes vectors: it loads
+/// each of the `a` once for all columns, and the sums once for all steps.
 #[inline(always)]
-fn product_tile<const L: usize, const N: usize>(a: &[[f32; L]], b: &[f32], out: &mut [[f32; L]]) {
-    let width = a.len();
-    let rows: [&[f32]; N] = std::array::from_fn(|u| &b[u * width..][..width]);
-    let mut acc = [[0.0f32; L]; N];
-    for (c, a) in a.iter().enumerate() {
-        for u in 0..N {
-            let x = rows[u][c];
-            for l in 0..L {
-                acc[u][l] = a[l].mul_add(x, acc[u][l]);
-            }
-        }
-    }
-    out[..N].copy_from_slice(&acc);
-}
-
-/// `out[j][l] = Σ_c a[c][l] b[j][c]` for all rows of `out`.
-#[inline(always)]
-fn product<const L: usize, const N: usize>(a: &[[f32; L]], b: &[f32], out: &mut [[f32; L]]) {
-    let (width, count) = (a.len(), out.len());
-    let whole = count / N * N;
-    for j in (0..whole).step_by(N) {
-        product_tile::<L, N>(a, &b[j * width..], &mut out[j..]);
-    }
-    for j in whole..count {
-        product_tile::<L, 1>(a, &b[j * width..], &mut out[j..]);
-    }
-}
-
-/// `acc[c][l] = fma(p[j][l], b[j][c], acc[c][l])` in increasing `j` for the columns from `c` on; pairs that are
-/// blocked take no part.
-#[inline(always)]
-fn accumulate_tile<const L: usize, const N: usize, const SOME: bool>(
-    p: &[[f32; L]],
-    b: &[f32],
-    width: usize,
-    c: usize,
-    acc: &mut [[f32; L]],
+fn steps<const C: usize, const U: usize, const BY_A: bool, const BY_X: bool>(
+    a: &[Lanes; U],
+    x: [[f32; U]; C],
+    acc: &mut [Lanes; C],
 ) {
-    let mut sums = [[0.0f32; L]; N];
-    sums.copy_from_slice(&acc[c..c + N]);
-    for (p, row) in p.iter().zip(b.chunks_exact(width)) {
-        let row = &row[c..c + N];
-        for u in 0..N {
-            for l in 0..L {
-                let next = p[l].mul_add(row[u], sums[u][l]);
-                sums[u][l] = if SOME { choose(p[l], sums[u][l], next) } else { next };
+    for l in 0..LANES {
+        for c in 0..C {
+            let mut sum = acc[c][l];
+            for u in 0..U {
+                let mut next = a[u][l].mul_add(x[c][u], sum);
+                if BY_A {
+                    next = choose(a[u][l], sum, next);
+                }
+                if BY_X {
+                    next = choose(x[c][u], sum, next);
+                }
+                sum = next;
             }
+            acc[c][l] = sum;
         }
     }
-    acc[c..c + N].copy_from_slice(&sums);
+}
+
+/// `acc[c][l] = fma(a[k][l], b(k, c), acc[c][l])` in increasing `k`, for all columns of `acc`.
+#[inline(always)]
+fn multiply<const BY_A: bool, const BY_X: bool>(
+    a: &[Lanes],
+    b: impl Fn(usize, usize) -> f32,
+    acc: &mut [Lanes],
+) {
+    // As many as 32 registers hold with their operands.
+    const C: usize = 4;
+    const U: usize = 4;
+    let (whole, rest) = a.as_chunks::<U>();
+    let done = whole.len() * U;
+    let (groups, singles) = acc.as_chunks_mut::<C>();
+    let first = groups.len() * C;
+    for (g, acc) in groups.iter_mut().enumerate() {
+        for (k, a) in whole.iter().enumerate() {
+            let x = std::array::from_fn(|c| std::array::from_fn(|u| b(k * U + u, g * C + c)));
+            steps::<C, U, BY_A, BY_X>(a, x, acc);
+        }
+        for (k, a) in rest.iter().enumerate() {
+            let x = std::array::from_fn(|c| [b(done + k, g * C + c)]);
+            steps::<C, 1, BY_A, BY_X>(std::array::from_ref(a), x, acc);
+        }
+    }
+    for (c, acc) in singles.iter_mut().enumerate() {
+        for (k, a) in a.iter().enumerate() {
+            let x = [[b(k, first + c)]];
+            steps::<1, 1, BY_A, BY_X>(std::array::from_ref(a), x, std::array::from_mut(acc));
+        }
+    }
+}
+
+/// `out[j][l] = Σ_c a[c][l] b[j][c]`: chains in increasing `c` from +0.
+#[inline(always)]
+fn product(a: &[Lanes], b: &[f32], out: &mut [Lanes]) {
+    let width = a.len();
+    out.fill([0.0; LANES]);
+    multiply::<false, false>(a, |k, j| b[j * width + k], out);
 }
 
 /// `blocked` where `p` says so, else `open`; by bits, so that loops over it vectorise.
@@ -351,37 +369,27 @@ fn choose(p: f32, blocked: f32, open: f32) -> f32 {
     f32::from_bits((blocked.to_bits() & mask) | (open.to_bits() & !mask))
 }
 
+/// `acc[c][l] = fma(p[j][l], b[j][c], acc[c][l])` in increasing `j`; with `some`, pairs that are blocked take no part.
 #[inline(always)]
-fn accumulate<const L: usize, const N: usize>(
-    some: bool,
-    p: &[[f32; L]],
-    b: &[f32],
-    width: usize,
-    acc: &mut [[f32; L]],
-) {
-    let whole = width / N * N;
-    for c in (0..whole).step_by(N) {
-        match some {
-            true => accumulate_tile::<L, N, true>(p, b, width, c, acc),
-            false => accumulate_tile::<L, N, false>(p, b, width, c, acc),
-        }
-    }
-    for c in whole..width {
-        accumulate_tile::<L, 1, true>(p, b, width, c, acc);
+fn accumulate(some: bool, p: &[Lanes], b: &[f32], acc: &mut [Lanes]) {
+    let width = acc.len();
+    match some {
+        true => multiply::<true, false>(p, |j, c| b[j * width + c], acc),
+        false => multiply::<false, false>(p, |j, c| b[j * width + c], acc),
     }
 }
 
 /// Lanes of rows against a run of streamed ones: which pairs are blocked. `lanes` are queries and `stream`
 /// keys, or the other way round.
 #[inline(always)]
-fn block_pairs<const L: usize>(
+fn block_pairs(
     job: &Job<'_>,
     z: usize,
     lanes_are_keys: bool,
     lane0: usize,
     valid: usize,
     stream0: usize,
-    scores: &mut [[f32; L]],
+    scores: &mut [Lanes],
 ) {
     let blocked = f32::from_bits(BLOCKED);
     let column = job.g.mask.map_or(0, |v| v.column);
@@ -406,11 +414,11 @@ fn block_pairs<const L: usize>(
         return;
     }
     if job.causal {
-        let queries: [u32; L] =
+        let queries: [u32; LANES] =
             std::array::from_fn(|l| if l < valid { job.query(lane0 + l) as u32 } else { u32::MAX });
         for (j, s) in scores.iter_mut().enumerate() {
             let key = (stream0 + j) as u32;
-            for l in 0..L {
+            for l in 0..LANES {
                 let mask = u32::from(key > queries[l]).wrapping_neg();
                 s[l] = f32::from_bits((BLOCKED & mask) | (s[l].to_bits() & !mask));
             }
@@ -432,83 +440,76 @@ fn forward_scratch(g: &Geometry) -> usize {
     g.d + g.dv + BLOCK
 }
 
-/// One tile of rows, forward: `L` rows of list `z` from `r0` on, as many as `lse` is long.
+/// One tile of rows, forward: rows of list `z` from `r0` on, as many as `lse` is long.
 #[inline(always)]
-fn forward_tile<const L: usize, const N: usize>(
-    job: &Job<'_>,
-    z: usize,
-    r0: usize,
-    o: &mut [f32],
-    lse: &mut [f32],
-    scratch: &mut [f32],
-) {
+fn forward_tile(job: &Job<'_>, z: usize, r0: usize, o: &mut [f32], lse: &mut [f32], scratch: &mut [f32]) {
     let Geometry { m, d, dv, .. } = job.g;
     let valid = lse.len();
-    let (lanes, _) = scratch.as_chunks_mut::<L>();
+    let (lanes, _) = scratch.as_chunks_mut::<LANES>();
     let (qt, lanes) = lanes.split_at_mut(d);
     let (acc, lanes) = lanes.split_at_mut(dv);
     let at = z * job.g.rows() + r0;
     turn(&job.q[at * d..][..valid * d], d, qt);
-    acc.fill([0.0; L]);
+    acc.fill([0.0; LANES]);
     let (low, high) = job.query_range(r0, valid);
-    let mut top = [f32::NEG_INFINITY; L];
-    let mut total = [0.0f32; L];
+    let mut top = [f32::NEG_INFINITY; LANES];
+    let mut total = [0.0f32; LANES];
     let keys = if job.causal { m.min(high + 1) } else { m };
     for j0 in (0..keys).step_by(BLOCK) {
         let count = BLOCK.min(m - j0);
         let scores = &mut lanes[..count];
         let some = job.g.mask.is_some() || job.causal && j0 + count > low + 1;
-        product::<L, N>(qt, &job.k[(z * m + j0) * d..][..count * d], scores);
+        product(qt, &job.k[(z * m + j0) * d..][..count * d], scores);
         for s in scores.iter_mut() {
             for x in s.iter_mut() {
                 *x *= job.factor;
             }
         }
-        let mut open = [u32::from(!some); L];
+        let mut open = [u32::from(!some); LANES];
         if some {
             block_pairs(job, z, false, r0, valid, j0, scores);
             for s in scores.iter() {
-                for l in 0..L {
+                for l in 0..LANES {
                     open[l] |= u32::from(s[l].to_bits() != BLOCKED);
                 }
             }
         }
-        let mut best = [f32::NEG_INFINITY; L];
+        let mut best = [f32::NEG_INFINITY; LANES];
         for s in scores.iter() {
-            for l in 0..L {
+            for l in 0..LANES {
                 best[l] = f32::where_gt(s[l], best[l], s[l], best[l]);
             }
         }
-        let mut alpha = [0.0f32; L];
-        for l in 0..L {
+        let mut alpha = [0.0f32; LANES];
+        for l in 0..LANES {
             let b = best[l] + 0.0;
             let next = f32::where_gt(b, top[l], b, top[l]);
             let keep = functions::weight(top[l] - next);
             alpha[l] = if open[l] != 0 { keep } else { 1.0 };
             top[l] = next;
         }
-        let mut sums = [[0.0f32; L]; 4];
+        let mut sums = [[0.0f32; LANES]; 4];
         for (j, s) in scores.iter_mut().enumerate() {
             let sum = &mut sums[j % 4];
-            for l in 0..L {
+            for l in 0..LANES {
                 let w = functions::weight(s[l] - top[l]);
                 sum[l] += choose(s[l], 0.0, w);
                 s[l] = choose(s[l], s[l], w);
             }
         }
-        for l in 0..L {
+        for l in 0..LANES {
             let sum = (sums[0][l] + sums[2][l]) + (sums[1][l] + sums[3][l]);
             total[l] = total[l].mul_add(alpha[l], sum);
         }
         for a in acc.iter_mut() {
-            for l in 0..L {
+            for l in 0..LANES {
                 a[l] *= alpha[l];
             }
         }
-        accumulate::<L, N>(some, scores, &job.v[(z * m + j0) * dv..][..count * dv], dv, acc);
+        accumulate(some, scores, &job.v[(z * m + j0) * dv..][..count * dv], acc);
     }
-    let mut inverse = [0.0f32; L];
-    for l in 0..L {
+    let mut inverse = [0.0f32; LANES];
+    for l in 0..LANES {
         inverse[l] = 1.0 / total[l];
     }
     for l in 0..valid {
@@ -521,25 +522,10 @@ fn forward_tile<const L: usize, const N: usize>(
 }
 
 simd_fn! {
-    /// [`forward_tile`] for 16 registers of 8 lanes, or fewer.
-    fn forward_narrow(simd, job: &Job<'_>, z: usize, r0: usize, o: &mut [f32], lse: &mut [f32], scratch: &mut [f32]) {
-        forward_tile::<NARROW, 4>(job, z, r0, o, lse, scratch);
+    /// [`forward_tile`] at every level.
+    fn forward(simd, job: &Job<'_>, z: usize, r0: usize, o: &mut [f32], lse: &mut [f32], scratch: &mut [f32]) {
+        forward_tile(job, z, r0, o, lse, scratch);
     }
-}
-
-simd_fn! {
-    /// [`forward_tile`] for 32 registers of 16 lanes.
-    fn forward_wide(simd, job: &Job<'_>, z: usize, r0: usize, o: &mut [f32], lse: &mut [f32], scratch: &mut [f32]) {
-        forward_tile::<WIDE, 8>(job, z, r0, o, lse, scratch);
-    }
-}
-
-/// Rows a tile takes side by side.
-const NARROW: usize = 16;
-const WIDE: usize = 32;
-
-fn lanes(simd: Simd) -> usize {
-    if simd.usable() == Simd::Avx512 { WIDE } else { NARROW }
 }
 
 /// Streamed rows and their statistics, backward.
@@ -553,14 +539,14 @@ struct Back<'a> {
 
 /// Scratch rows of lanes the backward pass of a tile needs.
 fn backward_scratch(g: &Geometry) -> usize {
-    3 * (g.d + g.dv) + 2 * BLOCK
+    3 * (g.d + g.dv) + 2 * BLOCK + LANES * g.d.div_ceil(LANES)
 }
 
 /// Adds the sums of a chunk to the totals and starts anew.
 #[inline(always)]
-fn close_chunk<const L: usize>(total: &mut [[f32; L]], chunk: &mut [[f32; L]]) {
+fn close_chunk(total: &mut [Lanes], chunk: &mut [Lanes]) {
     for (t, c) in total.iter_mut().zip(chunk) {
-        for l in 0..L {
+        for l in 0..LANES {
             t[l] += c[l];
             c[l] = 0.0;
         }
@@ -569,7 +555,7 @@ fn close_chunk<const L: usize>(total: &mut [[f32; L]], chunk: &mut [[f32; L]]) {
 
 /// Lanes as rows, times `scale`.
 #[inline(always)]
-fn turn_back<const L: usize>(lanes: &[[f32; L]], scale: f32, out: &mut [f32]) {
+fn turn_back(lanes: &[Lanes], scale: f32, out: &mut [f32]) {
     for (l, row) in out.chunks_exact_mut(lanes.len().max(1)).enumerate() {
         for (x, lanes) in row.iter_mut().zip(lanes) {
             *x = lanes[l] * scale;
@@ -580,15 +566,10 @@ fn turn_back<const L: usize>(lanes: &[[f32; L]], scale: f32, out: &mut [f32]) {
 /// Weights and score gradients of a block of streamed rows: `scores` become weights, `slopes` become `ds`.
 /// The statistics are those of the lanes or of the streamed rows.
 #[inline(always)]
-fn weigh<const L: usize>(
-    factor: f32,
-    stats: impl Fn(usize) -> ([f32; L], [f32; L]),
-    scores: &mut [[f32; L]],
-    slopes: &mut [[f32; L]],
-) {
+fn weigh(factor: f32, stats: impl Fn(usize) -> (Lanes, Lanes), scores: &mut [Lanes], slopes: &mut [Lanes]) {
     for (r, (s, e)) in scores.iter_mut().zip(slopes).enumerate() {
         let (lse, delta) = stats(r);
-        for l in 0..L {
+        for l in 0..LANES {
             let p = functions::weight(s[l].mul_add(factor, -lse[l]));
             s[l] = p;
             e[l] = p * (e[l] - delta[l]);
@@ -598,9 +579,9 @@ fn weigh<const L: usize>(
 
 /// Marks the slopes whose scores are blocked.
 #[inline(always)]
-fn mark<const L: usize>(marks: &[[f32; L]], to: &mut [[f32; L]]) {
+fn mark(marks: &[Lanes], to: &mut [Lanes]) {
     for (m, t) in marks.iter().zip(to) {
-        for l in 0..L {
+        for l in 0..LANES {
             t[l] = choose(m[l], m[l], t[l]);
         }
     }
@@ -608,17 +589,10 @@ fn mark<const L: usize>(marks: &[[f32; L]], to: &mut [[f32; L]]) {
 
 /// `dq` of as many rows of list `z` from `r0` on as `dq` holds.
 #[inline(always)]
-fn queries_tile<const L: usize, const N: usize>(
-    back: &Back<'_>,
-    z: usize,
-    r0: usize,
-    dq: &mut [f32],
-    valid: usize,
-    scratch: &mut [f32],
-) {
+fn queries_tile(back: &Back<'_>, z: usize, r0: usize, dq: &mut [f32], valid: usize, scratch: &mut [f32]) {
     let job = &back.job;
     let Geometry { m, d, dv, .. } = job.g;
-    let (lanes, _) = scratch.as_chunks_mut::<L>();
+    let (lanes, _) = scratch.as_chunks_mut::<LANES>();
     let (qt, lanes) = lanes.split_at_mut(d);
     let (gt, lanes) = lanes.split_at_mut(dv);
     let (chunk, lanes) = lanes.split_at_mut(d);
@@ -626,10 +600,10 @@ fn queries_tile<const L: usize, const N: usize>(
     let at = z * job.g.rows() + r0;
     turn(&job.q[at * d..][..valid * d], d, qt);
     turn(&back.dy[at * dv..][..valid * dv], dv, gt);
-    chunk.fill([0.0; L]);
-    total.fill([0.0; L]);
+    chunk.fill([0.0; LANES]);
+    total.fill([0.0; LANES]);
     let lane = |x: &[f32]| std::array::from_fn(|l| if l < valid { x[at + l] } else { 0.0 });
-    let (lse, delta): ([f32; L], [f32; L]) = (lane(back.lse), lane(back.delta));
+    let (lse, delta): (Lanes, Lanes) = (lane(back.lse), lane(back.delta));
     let (low, high) = job.query_range(r0, valid);
     let keys = if job.causal { m.min(high + 1) } else { m };
     for j0 in (0..keys).step_by(BLOCK) {
@@ -641,46 +615,65 @@ fn queries_tile<const L: usize, const N: usize>(
         let (scores, slopes) = (&mut scores[..count], &mut slopes[..count]);
         let some = job.g.mask.is_some() || job.causal && j0 + count > low + 1;
         let k = &job.k[(z * m + j0) * d..][..count * d];
-        product::<L, N>(qt, k, scores);
-        product::<L, N>(gt, &job.v[(z * m + j0) * dv..][..count * dv], slopes);
+        product(qt, k, scores);
+        product(gt, &job.v[(z * m + j0) * dv..][..count * dv], slopes);
         weigh(job.factor, |_| (lse, delta), scores, slopes);
         if some {
             block_pairs(job, z, false, r0, valid, j0, slopes);
         }
-        accumulate::<L, N>(some, slopes, k, d, chunk);
+        accumulate(some, slopes, k, chunk);
     }
     close_chunk(total, chunk);
     turn_back(total, job.scale, dq);
 }
 
-/// `dk` and `dv` of `valid` keys of list `z` from `k0` on.
+/// `dq` of a whole list under way: the chains of the current chunk, `(rows, width)`.
+struct Rows<'a> {
+    chunk: &'a mut [Lanes],
+    /// Lanes of a row.
+    width: usize,
+}
+
+/// `dk` and `dv` of `valid` keys of list `z` from `k0` on. With `dq`, its chains go on over these keys: every score
+/// is then made once and not twice, but the keys of a list must come in order.
 #[inline(always)]
-#[allow(clippy::too_many_arguments)]
-fn keys_tile<const L: usize, const N: usize>(
+fn keys_tile(
     back: &Back<'_>,
     z: usize,
     k0: usize,
-    dk: &mut [f32],
-    dv_out: &mut [f32],
+    [dk, dv_out]: [&mut [f32]; 2],
     valid: usize,
+    mut dq: Option<Rows<'_>>,
     scratch: &mut [f32],
 ) {
     let job = &back.job;
     let Geometry { m, d, dv, .. } = job.g;
     let rows = job.g.rows();
-    let (lanes, _) = scratch.as_chunks_mut::<L>();
+    let (lanes, _) = scratch.as_chunks_mut::<LANES>();
     let (kt, lanes) = lanes.split_at_mut(d);
     let (vt, lanes) = lanes.split_at_mut(dv);
     let (dk_chunk, lanes) = lanes.split_at_mut(d);
     let (dk_total, lanes) = lanes.split_at_mut(d);
     let (dv_chunk, lanes) = lanes.split_at_mut(dv);
     let (dv_total, lanes) = lanes.split_at_mut(dv);
-    turn(&job.k[(z * m + k0) * d..][..valid * d], d, kt);
+    let (scores, lanes) = lanes.split_at_mut(BLOCK);
+    let (slopes, key_rows) = lanes.split_at_mut(BLOCK);
+    let k = &job.k[(z * m + k0) * d..][..valid * d];
+    turn(k, d, kt);
     turn(&job.v[(z * m + k0) * dv..][..valid * dv], dv, vt);
-    dk_chunk.fill([0.0; L]);
-    dk_total.fill([0.0; L]);
-    dv_chunk.fill([0.0; L]);
-    dv_total.fill([0.0; L]);
+    for sums in [&mut *dk_chunk, &mut *dk_total, &mut *dv_chunk, &mut *dv_total] {
+        sums.fill([0.0; LANES]);
+    }
+    if let Some(Rows { width, .. }) = dq {
+        // The keys as they are, filled up to whole lanes: first all keys' first lanes, then the second.
+        for (at, lanes) in key_rows[..width * valid].iter_mut().enumerate() {
+            let (w, j) = (at / valid, at % valid);
+            for (l, x) in lanes.iter_mut().enumerate() {
+                let c = w * LANES + l;
+                *x = if c < d { k[j * d + c] } else { 0.0 };
+            }
+        }
+    }
     for r0 in (0..rows).step_by(BLOCK) {
         if r0 % K_CHUNK == 0 {
             close_chunk(dk_total, dk_chunk);
@@ -691,21 +684,31 @@ fn keys_tile<const L: usize, const N: usize>(
         if job.causal && high < k0 {
             continue;
         }
-        let (scores, slopes) = lanes.split_at_mut(BLOCK);
         let (scores, slopes) = (&mut scores[..count], &mut slopes[..count]);
         let some = job.g.mask.is_some() || job.causal && k0 + valid > low + 1;
         let at = z * rows + r0;
         let (q, dy) = (&job.q[at * d..][..count * d], &back.dy[at * dv..][..count * dv]);
-        product::<L, N>(kt, q, scores);
-        product::<L, N>(vt, dy, slopes);
-        let stats = |r: usize| ([back.lse[at + r]; L], [back.delta[at + r]; L]);
+        product(kt, q, scores);
+        product(vt, dy, slopes);
+        let stats = |r: usize| ([back.lse[at + r]; LANES], [back.delta[at + r]; LANES]);
         weigh(job.factor, stats, scores, slopes);
         if some {
             block_pairs(job, z, true, k0, valid, r0, scores);
             mark(scores, slopes);
         }
-        accumulate::<L, N>(some, scores, dy, dv, dv_chunk);
-        accumulate::<L, N>(some, slopes, q, d, dk_chunk);
+        accumulate(some, scores, dy, dv_chunk);
+        accumulate(some, slopes, q, dk_chunk);
+        if let Some(Rows { chunk, width }) = &mut dq {
+            // Rows of a list lie lanes first, so that the rows of a block are neighbours.
+            for w in 0..*width {
+                let acc = &mut chunk[w * rows + r0..][..count];
+                let keys = &key_rows[w * valid..][..valid];
+                match some {
+                    true => multiply::<false, true>(keys, |j, r| slopes[r][j], acc),
+                    false => multiply::<false, false>(keys, |j, r| slopes[r][j], acc),
+                }
+            }
+        }
     }
     close_chunk(dk_total, dk_chunk);
     close_chunk(dv_total, dv_chunk);
@@ -713,53 +716,68 @@ fn keys_tile<const L: usize, const N: usize>(
     turn_back(dv_total, 1.0, dv_out);
 }
 
+/// All gradients of list `z`, its keys in order: `dq`, `dk` and `dv` of that list.
+fn list(simd: Simd, back: &Back<'_>, z: usize, [dq, dk, dv]: [&mut [f32]; 3], scratch: &mut [f32]) {
+    let g = &back.job.g;
+    let (rows, width) = (g.rows(), g.d.div_ceil(LANES));
+    let (sums, scratch) = scratch.split_at_mut(list_scratch(g) * LANES);
+    let (sums, _) = sums.as_chunks_mut::<LANES>();
+    sums.fill([0.0; LANES]);
+    let (chunk, total) = sums.split_at_mut(rows * width);
+    for k0 in (0..g.m).step_by(LANES) {
+        if k0 % K_CHUNK == 0 {
+            close_chunk(total, chunk);
+        }
+        let valid = LANES.min(g.m - k0);
+        let results = [&mut dk[k0 * g.d..][..valid * g.d], &mut dv[k0 * g.dv..][..valid * g.dv]];
+        keys(simd, back, z, k0, results, valid, Some(Rows { chunk, width }), scratch);
+    }
+    close_chunk(total, chunk);
+    for (r, row) in dq.chunks_exact_mut(g.d.max(1)).enumerate() {
+        for (c, x) in row.iter_mut().enumerate() {
+            *x = total[c / LANES * rows + r][c % LANES] * back.job.scale;
+        }
+    }
+}
+
+/// Rows of lanes that [`list`] needs for its sums.
+fn list_scratch(g: &Geometry) -> usize {
+    2 * g.rows() * g.d.div_ceil(LANES)
+}
+
 simd_fn! {
-    /// [`queries_tile`] for 16 registers of 8 lanes, or fewer.
-    fn queries_narrow(simd, back: &Back<'_>, z: usize, r0: usize, dq: &mut [f32], valid: usize, scratch: &mut [f32]) {
-        queries_tile::<NARROW, 4>(back, z, r0, dq, valid, scratch);
+    /// [`queries_tile`] at every level.
+    fn queries(simd, back: &Back<'_>, z: usize, r0: usize, dq: &mut [f32], valid: usize, scratch: &mut [f32]) {
+        queries_tile(back, z, r0, dq, valid, scratch);
     }
 }
 
 simd_fn! {
-    /// [`queries_tile`] for 32 registers of 16 lanes.
-    fn queries_wide(simd, back: &Back<'_>, z: usize, r0: usize, dq: &mut [f32], valid: usize, scratch: &mut [f32]) {
-        queries_tile::<WIDE, 8>(back, z, r0, dq, valid, scratch);
-    }
-}
-
-simd_fn! {
-    /// [`keys_tile`] for 16 registers of 8 lanes, or fewer.
-    fn keys_narrow(simd, back: &Back<'_>, z: usize, k0: usize, dk: &mut [f32], dv: &mut [f32], valid: usize, scratch: &mut [f32]) {
-        keys_tile::<NARROW, 4>(back, z, k0, dk, dv, valid, scratch);
-    }
-}
-
-simd_fn! {
-    /// [`keys_tile`] for 32 registers of 16 lanes.
-    fn keys_wide(simd, back: &Back<'_>, z: usize, k0: usize, dk: &mut [f32], dv: &mut [f32], valid: usize, scratch: &mut [f32]) {
-        keys_tile::<WIDE, 8>(back, z, k0, dk, dv, valid, scratch);
+    /// [`keys_tile`] at every level.
+    fn keys(simd, back: &Back<'_>, z: usize, k0: usize, results: [&mut [f32]; 2], valid: usize, dq: Option<Rows<'_>>, scratch: &mut [f32]) {
+        keys_tile(back, z, k0, results, valid, dq, scratch);
     }
 }
 
 /// A tile of one list: the list, its first row, its number of rows, and what it writes.
-type Piece<'a> = Mutex<(usize, usize, usize, [&'a mut [f32]; 2])>;
+type Piece<'a, const N: usize> = Mutex<(usize, usize, usize, [&'a mut [f32]; N])>;
 
-/// Cuts results, whose rows have these widths, into tiles of `lanes` rows that do not cross lists.
-fn pieces<'a>(
+/// Cuts results, whose rows have these widths, into tiles of `tile` rows that do not cross lists.
+fn pieces<'a, const N: usize>(
     batch: usize,
     rows: usize,
-    lanes: usize,
-    mut results: [&'a mut [f32]; 2],
-    widths: [usize; 2],
-) -> Vec<Piece<'a>> {
-    let mut all = Vec::with_capacity(batch * rows.div_ceil(lanes));
+    tile: usize,
+    mut results: [&'a mut [f32]; N],
+    widths: [usize; N],
+) -> Vec<Piece<'a, N>> {
+    let mut all = Vec::with_capacity(batch * rows.div_ceil(tile));
     for z in 0..batch {
-        for r0 in (0..rows).step_by(lanes) {
-            let count = lanes.min(rows - r0);
-            let mut i = 0;
+        for r0 in (0..rows).step_by(tile) {
+            let count = tile.min(rows - r0);
+            let mut widths = widths.iter();
             let cut = results.each_mut().map(|rest| {
-                let (head, tail) = std::mem::take(rest).split_at_mut(count * widths[i]);
-                i += 1;
+                let words = count * widths.next().copied().unwrap_or(0);
+                let (head, tail) = std::mem::take(rest).split_at_mut(words);
                 *rest = tail;
                 head
             });
@@ -769,12 +787,12 @@ fn pieces<'a>(
     all
 }
 
-/// Runs `f` on every piece, the later ones, which are longer under a causal mask, first.
-fn run_pieces(
+/// Runs `f` on every piece, with as many words of scratch.
+fn run_pieces<const N: usize>(
     pool: &Pool,
-    pieces: &[Piece<'_>],
+    pieces: &[Piece<'_, N>],
     scratch: usize,
-    f: impl Fn(usize, usize, usize, &mut [&mut [f32]; 2], &mut [f32]) + Sync,
+    f: impl Fn(usize, usize, usize, &mut [&mut [f32]; N], &mut [f32]) + Sync,
 ) {
     pool.run(pieces.len(), |i| {
         let mut piece = pieces[i].lock().unwrap_or_else(PoisonError::into_inner);
@@ -1098,17 +1116,10 @@ impl Op for Attention {
         let Ok(g) = self.of(run.metas) else { return };
         let job = Job::new(self.rule(), g, run.ins);
         let results = unpack(run.out, &parts(run.metas[0].shape, run.metas[2].shape));
-        let lanes = lanes(run.simd);
-        let pieces = pieces(g.batch, g.rows(), lanes, results, [g.dv, 1]);
-        run_pieces(
-            run.pool,
-            &pieces,
-            lanes * forward_scratch(&g),
-            |z, r0, _, [o, lse], scratch| match lanes {
-                WIDE => forward_wide(run.simd, &job, z, r0, o, lse, scratch),
-                _ => forward_narrow(run.simd, &job, z, r0, o, lse, scratch),
-            },
-        );
+        let tiles = pieces(g.batch, g.rows(), LANES, results, [g.dv, 1]);
+        run_pieces(run.pool, &tiles, LANES * forward_scratch(&g), |z, r0, _, [o, lse], scratch| {
+            forward(run.simd, &job, z, r0, o, lse, scratch);
+        });
     }
 
     fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {
@@ -1302,17 +1313,26 @@ impl Op for AttentionBwd {
         row_products(dy, y, &dy[start..][..rows], g.dv, delta);
         let back = Back { job, dy, lse: &y[start..], delta };
         let [dq, dk, dv] = unpack(run.out, &[run.metas[0].shape, run.metas[1].shape, run.metas[2].shape]);
-        let lanes = lanes(run.simd);
-        let scratch = lanes * backward_scratch(&g);
-        let tiles = pieces(g.batch, g.rows(), lanes, [dq, &mut []], [g.d, 0]);
-        run_pieces(run.pool, &tiles, scratch, |z, r0, count, [dq, _], scratch| match lanes {
-            WIDE => queries_wide(run.simd, &back, z, r0, dq, count, scratch),
-            _ => queries_narrow(run.simd, &back, z, r0, dq, count, scratch),
+        let scratch = LANES * backward_scratch(&g);
+        // Whole lists, where there are enough for all threads, make every score once.
+        if g.batch >= run.pool.threads() && g.rows() > 0 && g.m > 0 {
+            let lists = g.batch;
+            let cut = |x: &'_ mut [f32]| x.len() / lists;
+            let widths = [cut(dq), cut(dk), cut(dv)];
+            let whole = pieces(lists, 1, 1, [dq, dk, dv], widths);
+            let scratch = scratch + LANES * list_scratch(&g);
+            run_pieces(run.pool, &whole, scratch, |z, _, _, [dq, dk, dv], scratch| {
+                list(run.simd, &back, z, [dq, dk, dv], scratch);
+            });
+            return;
+        }
+        let tiles = pieces(g.batch, g.rows(), LANES, [dq], [g.d]);
+        run_pieces(run.pool, &tiles, scratch, |z, r0, count, [dq], scratch| {
+            queries(run.simd, &back, z, r0, dq, count, scratch);
         });
-        let tiles = pieces(g.batch, g.m, lanes, [dk, dv], [g.d, g.dv]);
-        run_pieces(run.pool, &tiles, scratch, |z, k0, count, [dk, dv], scratch| match lanes {
-            WIDE => keys_wide(run.simd, &back, z, k0, dk, dv, count, scratch),
-            _ => keys_narrow(run.simd, &back, z, k0, dk, dv, count, scratch),
+        let tiles = pieces(g.batch, g.m, LANES, [dk, dv], [g.d, g.dv]);
+        run_pieces(run.pool, &tiles, scratch, |z, k0, count, [dk, dv], scratch| {
+            keys(run.simd, &back, z, k0, [dk, dv], count, None, scratch);
         });
     }
 

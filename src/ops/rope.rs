@@ -191,7 +191,7 @@ impl Op for Rope {
         let dx = r.record(Rope { inverse: !self.inverse, ..*self }.into(), &[dy, table])?;
         let shape = r.meta(x).shape;
         let (axis, half) = (shape.rank() - 1, shape.last() / 2);
-        let (second, step) = if self.interleaved { (1, 2) } else { (half, 1) };
+        let (second, step) = if self.interleaved { (half.min(1), 2) } else { (half, 1) };
         let member = |r: &mut dyn Recorder, v: Val, start: usize| {
             r.record(layout::Slice { axis, start, len: half, step }.into(), &[v])
         };
