@@ -8,7 +8,6 @@
 //   DITTO_SB          streamed rows of a stage of the backward pass: 32, 16 or 8
 //   DITTO_SHARE       1: keys and values take turns in one buffer (forward, little shared memory)
 //   DITTO_BLOCKS      blocks per multiprocessor the registers are budgeted for
-//   DITTO_CAUSAL      1: query i attends to keys up to i
 //   DITTO_MASK        1: there is a mask
 //   CHUNK             rows or keys of one chain of the gradients
 //   BLOCK             keys of a block of the online softmax
@@ -170,20 +169,57 @@ template <int W, int NC> __device__ __forceinline__ void store_row(float* out, c
 
 #if DITTO_KIND == 0
 
+constexpr int NB = BLOCK / 4, PP = BLOCK + 4;
+
+// One block of keys of the online softmax: scores become weights, which are stored at p, and what there is so far
+// is rescaled. With SOME, blocked pairs stay as they are and count as nothing.
+template <bool SOME>
+__device__ __forceinline__ void soften(float (&s)[TR][NB], const unsigned (&open)[TR], float (&top)[TR], float (&total)[TR],
+                                       float (&acc)[TR][4 * NCV], float* p) {
+#pragma unroll
+    for (int i = 0; i < TR; ++i) {
+        float best = -__int_as_float(0x7f800000), other;
+#pragma unroll
+        for (int j = 0; j < NB; ++j) best = s[i][j] > best ? s[i][j] : best;
+        other = __shfl_xor_sync(ALL, best, FAR);
+        best = other > best ? other : best;
+        other = __shfl_xor_sync(ALL, best, NEAR);
+        best = other > best ? other : best;
+        best = __fadd_rn(best, 0.0f);
+        const float next = best > top[i] ? best : top[i];
+        float keep = ditto_weight(__fsub_rn(top[i], next));
+        if (SOME) keep = open[i] ? keep : 1.0f;
+        top[i] = next;
+        float sum = 0.0f;
+#pragma unroll
+        for (int j = 0; j < NB; ++j) {
+            const float w = ditto_weight(__fsub_rn(s[i][j], next));
+            const bool out = SOME && is_blocked(s[i][j]);
+            sum = __fadd_rn(sum, out ? 0.0f : w);
+            p[i * 8 * PP + 4 * j] = out ? s[i][j] : w;
+        }
+        sum = __fadd_rn(sum, __shfl_xor_sync(ALL, sum, FAR));
+        sum = __fadd_rn(sum, __shfl_xor_sync(ALL, sum, NEAR));
+        total[i] = __fmaf_rn(total[i], keep, sum);
+#pragma unroll
+        for (int c = 0; c < 4 * NCV; ++c) acc[i][c] = __fmul_rn(acc[i][c], keep);
+    }
+}
+
 // Forward. Per block and 64 keys: 2 * OWN * 64 * 64 fused multiply-adds (D = DV = 64), OWN * 64 exponentials;
 // 32 KB of keys and values from the second-level cache. Values are on their way while scores are made, the next
 // keys while weights meet values.
 extern "C" __global__ void __launch_bounds__(THREADS, DITTO_BLOCKS)
 attention_forward(const float* __restrict__ q, const float* __restrict__ k, const float* __restrict__ v, const float* __restrict__ mask,
-                  float* __restrict__ o, float* __restrict__ lse, unsigned batch, unsigned group, unsigned n, unsigned m, float factor,
-                  MaskView view) {
-    constexpr int NB = BLOCK / 4, PP = BLOCK + 4;
+                  float* __restrict__ o, float* __restrict__ lse, unsigned batch, unsigned group, unsigned n, unsigned m, unsigned causal,
+                  float factor, MaskView view) {
     extern __shared__ float4 memory[];
     float* const sq = reinterpret_cast<float*>(memory);
     float* const sk = sq + OWN * PD;
     float* const sv = DITTO_SHARE ? sk : sk + BLOCK * PD;
     float* const sp = DITTO_SHARE ? sk + BLOCK * (PD > PV ? PD : PV) : sv + BLOCK * PV;
-    const int warp = threadIdx.x >> 5, lm = lane_m(), ln = lane_n();
+    // From a shuffle, so that the compiler knows it to be one for all lanes.
+    const int warp = __shfl_sync(ALL, threadIdx.x >> 5, 0), lm = lane_m(), ln = lane_n();
     const int own0 = warp * 8 * TR;
     const unsigned rows = group * n, tiles = (rows + OWN - 1) / OWN;
     for (u64 work = blockIdx.x; work < (u64)tiles * batch; work += gridDim.x) {
@@ -197,7 +233,7 @@ attention_forward(const float* __restrict__ q, const float* __restrict__ k, cons
         query_range(n, r0, count, low, high);
         const int mine = count - own0 < 8 * TR ? count - own0 : 8 * TR;  // this warp's rows
         if (mine > 0) query_range(n, r0 + own0, mine, warp_low, warp_high);
-        const int keys = DITTO_CAUSAL && high + 1 < (int)m ? high + 1 : (int)m;
+        const int keys = causal && high + 1 < (int)m ? high + 1 : (int)m;
 
         float acc[TR][4 * NCV], top[TR], total[TR];
         int query[TR];
@@ -223,8 +259,8 @@ attention_forward(const float* __restrict__ q, const float* __restrict__ k, cons
                 copy_rows<DV, PV>(sv, v + (z * m + j0) * DV, here);
                 copy_commit();
             }
-            const bool active = mine > 0 && (!DITTO_CAUSAL || j0 <= warp_high);
-            const bool some = DITTO_MASK || here < BLOCK || (DITTO_CAUSAL && j0 + BLOCK > warp_low + 1);
+            const bool active = mine > 0 && (!causal || j0 <= warp_high);
+            const bool some = DITTO_MASK || here < BLOCK || (causal && j0 + BLOCK > warp_low + 1);
             if (active) {
                 float s[TR][NB];
                 products<D, PD, NB>(s, sq + (own0 + lm) * PD, sk + ln * PD);
@@ -242,7 +278,7 @@ attention_forward(const float* __restrict__ q, const float* __restrict__ k, cons
 #pragma unroll
                         for (int j = 0; j < NB; ++j) {
                             const int key = j0 + ln + 4 * j;
-                            bool ok = key < (int)m && (!DITTO_CAUSAL || key <= query[i]);
+                            bool ok = key < (int)m && (!causal || key <= query[i]);
                             if (DITTO_MASK && ok && row) ok = fabsf(mask[at[i] + key * view.column]) > 0.0f;
                             if (!ok) s[i][j] = __uint_as_float(BLOCKED);
                             open[i] |= ok ? 1u : 0u;
@@ -251,36 +287,11 @@ attention_forward(const float* __restrict__ q, const float* __restrict__ k, cons
                         open[i] |= __shfl_xor_sync(ALL, open[i], NEAR);
                     }
                 }
-#pragma unroll
-                for (int i = 0; i < TR; ++i) {
-                    float best = -__int_as_float(0x7f800000), other;
-#pragma unroll
-                    for (int j = 0; j < NB; ++j)
-                        if (s[i][j] > best) best = s[i][j];
-                    other = __shfl_xor_sync(ALL, best, FAR);
-                    if (other > best) best = other;
-                    other = __shfl_xor_sync(ALL, best, NEAR);
-                    if (other > best) best = other;
-                    best = __fadd_rn(best, 0.0f);
-                    const float next = best > top[i] ? best : top[i];
-                    const float keep = open[i] ? ditto_weight(__fsub_rn(top[i], next)) : 1.0f;
-                    top[i] = next;
-                    float sum = 0.0f;
-#pragma unroll
-                    for (int j = 0; j < NB; ++j) {
-                        const float w = ditto_weight(__fsub_rn(s[i][j], next));
-                        if (!some || !is_blocked(s[i][j])) {
-                            s[i][j] = w;
-                            sum = __fadd_rn(sum, w);
-                        }
-                        sp[(own0 + lm + 8 * i) * PP + ln + 4 * j] = s[i][j];
-                    }
-                    sum = __fadd_rn(sum, __shfl_xor_sync(ALL, sum, FAR));
-                    sum = __fadd_rn(sum, __shfl_xor_sync(ALL, sum, NEAR));
-                    total[i] = __fmaf_rn(total[i], keep, sum);
-#pragma unroll
-                    for (int c = 0; c < 4 * NCV; ++c) acc[i][c] = __fmul_rn(acc[i][c], keep);
-                }
+                float* const p = sp + (own0 + lm) * PP + ln;
+                if (some)
+                    soften<true>(s, open, top, total, acc, p);
+                else
+                    soften<false>(s, open, top, total, acc, p);
             }
             if (DITTO_SHARE) {
                 __syncthreads();
@@ -356,7 +367,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, DITTO_BLOCKS)
 attention_backward(const float* __restrict__ q, const float* __restrict__ k, const float* __restrict__ v, const float* __restrict__ mask,
                    const float* __restrict__ dy, const float* __restrict__ lse, const float* __restrict__ delta,
                    float* __restrict__ out_x, float* __restrict__ out_g, unsigned batch, unsigned group, unsigned n, unsigned m,
-                   float factor, float scale, MaskView view) {
+                   unsigned causal, float factor, float scale, MaskView view) {
     extern __shared__ float4 memory[];
     float* const ox = reinterpret_cast<float*>(memory);
     float* const og = ox + OWN * PD;
@@ -366,7 +377,8 @@ attention_backward(const float* __restrict__ q, const float* __restrict__ k, con
     u64* const smask = reinterpret_cast<u64*>(sp + OWN * PP);  // of streamed queries, two stages
     float* const slse = reinterpret_cast<float*>(smask + 2 * SB);
     float* const sdelta = slse + 2 * SB;
-    const int warp = threadIdx.x >> 5, lm = lane_m(), ln = lane_n();
+    // From a shuffle, so that the compiler knows it to be one for all lanes.
+    const int warp = __shfl_sync(ALL, threadIdx.x >> 5, 0), lm = lane_m(), ln = lane_n();
     const int own = warp * 8 * TR + lm;
     const unsigned rows = group * n;
     const unsigned owned = KEYS ? m : rows, streamed = KEYS ? rows : m;
@@ -388,7 +400,7 @@ attention_backward(const float* __restrict__ q, const float* __restrict__ k, con
             query_range(n, o0, count, low, high);
             if (mine > 0) query_range(n, o0 + warp * 8 * TR, mine, warp_low, warp_high);
         }
-        const int end = !KEYS && DITTO_CAUSAL && high + 1 < (int)m ? high + 1 : (int)streamed;
+        const int end = !KEYS && causal && high + 1 < (int)m ? high + 1 : (int)streamed;
 
         float ax[TR][4 * NCD], ag[TR][4 * NCV], row_lse[TR], row_delta[TR];
         int query[TR];
@@ -411,7 +423,7 @@ attention_backward(const float* __restrict__ q, const float* __restrict__ k, con
 
         // The next stage from s0 on that is not blocked as a whole; stages lie at multiples of SB.
         auto skip = [&](int s0) {
-            while (KEYS && DITTO_CAUSAL && s0 < end) {
+            while (KEYS && causal && s0 < end) {
                 int a, b;
                 query_range(n, s0, end - s0 < SB ? end - s0 : SB, a, b);
                 if (b >= (int)o0) break;
@@ -459,8 +471,8 @@ attention_backward(const float* __restrict__ q, const float* __restrict__ k, con
             if (KEYS) query_range(n, s0, here, a, b);
             const int key_low = KEYS ? (int)o0 + warp * 8 * TR : s0, key_high = KEYS ? key_low + mine - 1 : s0 + here - 1;
             const int query_low = KEYS ? a : warp_low, query_high = KEYS ? b : warp_high;
-            const bool active = mine > 0 && (!DITTO_CAUSAL || key_low <= query_high);
-            const bool some = DITTO_MASK || here < SB || (DITTO_CAUSAL && key_high > query_low);
+            const bool active = mine > 0 && (!causal || key_low <= query_high);
+            const bool some = DITTO_MASK || here < SB || (causal && key_high > query_low);
             float s[TR][NB], e[TR][NB];
             float* const p = sp + own * PP;
             if (active) {
@@ -470,22 +482,32 @@ attention_backward(const float* __restrict__ q, const float* __restrict__ k, con
                 for (int j = 0; j < NB; ++j) {
                     const int t = ln + 4 * j;
                     const float stream_lse = KEYS ? slse[stage * SB + t] : 0.0f, stream_delta = KEYS ? sdelta[stage * SB + t] : 0.0f;
-                    const int stream_query = KEYS && DITTO_CAUSAL ? (int)((unsigned)(s0 + t) % n) : 0;
-                    const u64 stream_mask = KEYS && DITTO_MASK && t < here ? smask[stage * SB + t] : 0;
 #pragma unroll
                     for (int i = 0; i < TR; ++i) {
                         s[i][j] = ditto_weight(__fmaf_rn(s[i][j], factor, -(KEYS ? stream_lse : row_lse[i])));
                         e[i][j] = __fmul_rn(s[i][j], __fsub_rn(e[i][j], KEYS ? stream_delta : row_delta[i]));
-                        if (some) {
-                            const int key = KEYS ? (int)o0 + own + 8 * i : s0 + t;
-                            const int row_query = KEYS ? stream_query : query[i];
-                            bool ok = t < here && (!DITTO_CAUSAL || key <= row_query);
-                            if (DITTO_MASK && ok && own + 8 * i < count) ok = fabsf(mask[(KEYS ? stream_mask : at[i]) + key * view.column]) > 0.0f;
-                            if (!ok) s[i][j] = e[i][j] = __uint_as_float(BLOCKED);
-                        }
-                        p[i * 8 * PP + t] = KEYS ? s[i][j] : e[i][j];
                     }
                 }
+                if (some) {
+#pragma unroll
+                    for (int j = 0; j < NB; ++j) {
+                        const int t = ln + 4 * j;
+                        const int stream_query = KEYS && causal ? (int)((unsigned)(s0 + t) % n) : 0;
+                        const u64 stream_mask = KEYS && DITTO_MASK && t < here ? smask[stage * SB + t] : 0;
+#pragma unroll
+                        for (int i = 0; i < TR; ++i) {
+                            const int key = KEYS ? (int)o0 + own + 8 * i : s0 + t;
+                            bool ok = t < here && (!causal || key <= (KEYS ? stream_query : query[i]));
+                            if (DITTO_MASK && ok && own + 8 * i < count) ok = fabsf(mask[(KEYS ? stream_mask : at[i]) + key * view.column]) > 0.0f;
+                            s[i][j] = ok ? s[i][j] : __uint_as_float(BLOCKED);
+                            e[i][j] = ok ? e[i][j] : __uint_as_float(BLOCKED);
+                        }
+                    }
+                }
+#pragma unroll
+                for (int i = 0; i < TR; ++i)
+#pragma unroll
+                    for (int j = 0; j < NB; ++j) p[i * 8 * PP + ln + 4 * j] = KEYS ? s[i][j] : e[i][j];
                 __syncwarp();
                 if (KEYS) {
                     if (some)
