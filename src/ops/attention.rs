@@ -814,12 +814,14 @@ fn unpack<'a, const N: usize>(out: &'a mut [f32], parts: &[Shape; N]) -> [&'a mu
     })
 }
 
-/// `delta_i = Σ_c dy_ic o_ic` by the row rule, less `dl_i log2 e`.
-fn row_products(dy: &[f32], o: &[f32], dl: &[f32], dv: usize, delta: &mut [f32]) {
-    for (i, (x, dl)) in delta.iter_mut().zip(dl).enumerate() {
-        let row = i * dv..(i + 1) * dv;
-        let sum = sum::chunk([&dy[row.clone()], &o[row]], |[a, b]| a * b);
-        *x = dl.mul_add(-(LOG2_E as f32), sum);
+simd_fn! {
+    /// `delta_i = Σ_c dy_ic o_ic` by the row rule, less `dl_i log2 e`.
+    fn row_products(simd, dy: &[f32], o: &[f32], dl: &[f32], dv: usize, delta: &mut [f32]) {
+        for (i, (x, dl)) in delta.iter_mut().zip(dl).enumerate() {
+            let row = i * dv..(i + 1) * dv;
+            let sum = sum::chunk([&dy[row.clone()], &o[row]], |[a, b]| a * b);
+            *x = dl.mul_add(-(LOG2_E as f32), sum);
+        }
     }
 }
 
@@ -1302,7 +1304,11 @@ impl Op for AttentionBwd {
         let [y, dy] = [run.ins[run.ins.len() - 2], run.ins[run.ins.len() - 1]];
         let rows = g.batch * g.rows();
         let delta = &mut run.workspace[..rows];
-        row_products(dy, y, &dy[start..][..rows], g.dv, delta);
+        let task = run.pool.share(rows, 1 << 9, 1);
+        run.pool.chunks_mut(delta, task, |i, delta| {
+            let at = i * task;
+            row_products(run.simd, &dy[at * g.dv..], &y[at * g.dv..], &dy[start + at..], g.dv, delta);
+        });
         let back = Back { job, dy, lse: &y[start..], delta };
         let [dq, dk, dv] = unpack(run.out, &[run.metas[0].shape, run.metas[1].shape, run.metas[2].shape]);
         let scratch = LANES * backward_scratch(&g);

@@ -1,10 +1,8 @@
 //! Attention as a program uses it: known values, masks, heads, and agreement of its two forms.
 
-use dittograd::device::Device;
 use dittograd::device::cpu::simd::Simd;
 use dittograd::ops::rope::rope_table;
-use dittograd::session::{AttentionOptions, Session, Var};
-use dittograd::tensor::Tensor;
+use dittograd::prelude::*;
 
 fn device() -> Device {
     Device::cpu_with(2, Simd::best()).unwrap()
@@ -214,4 +212,41 @@ fn rotations_depend_on_distance_only() {
         assert!((f64::from(*got) - want).abs() < 1e-7, "element {i}");
     }
     assert!(rope_table(2, 3, 100.0, 0).is_err() && rope_table(2, 2, -1.0, 0).is_err());
+}
+
+#[test]
+fn eager_and_compiled_steps_have_the_same_bits() {
+    let d = device();
+    let fingerprint = |compiled: bool| {
+        let mut params = Params::new(&d, 3);
+        let list: Vec<Param> = ["q", "k", "v", "o"]
+            .iter()
+            .map(|name| params.uniform(name, &[8, 8], -1.0, 1.0).unwrap())
+            .collect();
+        fn loss<'s>(list: &[Param], x: Var<'s>) -> Result<Var<'s>> {
+            let s = x.session();
+            let w = [s.param(&list[0])?, s.param(&list[1])?, s.param(&list[2])?, s.param(&list[3])?];
+            let options = AttentionOptions { causal: true, ..Default::default() };
+            let y = x.rope(100.0, 2, false)?.multi_head_attention(w, 2, options)?;
+            y.add(x)?.square()?.mean()
+        }
+        let x = drawn(&[2, 70, 8], 1);
+        if compiled {
+            let mut step = TrainStep::new(&params, Optimizer::sgd(0.5), |v| loss(&list, v[0]));
+            for _ in 0..3 {
+                step.run(&[(&x).into()]).unwrap();
+            }
+        } else {
+            let session = Session::eager(&d);
+            let mut optimizer = Optimizer::sgd(0.5);
+            for _ in 0..3 {
+                session.reset();
+                let x = session.input(&x).unwrap();
+                let grads = loss(&list, x).unwrap().backward().unwrap();
+                optimizer.step(&params, grads).unwrap();
+            }
+        }
+        params.fingerprint().unwrap()
+    };
+    assert_eq!(fingerprint(false), fingerprint(true));
 }
