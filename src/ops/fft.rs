@@ -7,7 +7,7 @@
 //! images of these, since the input is real.
 
 use super::sampling::{pick, sample};
-use super::spectral::{Along, MAX_GRID, Table, angle, chain, table_module};
+use super::spectral::{Along, MAX_GRID, Table, angles, chain, table_module};
 use super::{
     Attr, Attrs, Bound, CpuRun, CudaRun, Gpu, Io, Op, Recorder, RefIn, Reject, Sample, Val, dims, floats,
     mismatch,
@@ -387,11 +387,12 @@ impl Op for Rfft {
         let x = ins[0].num()?;
         let lines = self.of(&[ins[0].meta()])?;
         let (n, modes) = (lines.n, lines.modes());
+        let turns = angles(n);
         Ok(Tensor::from_fn(self.shape(&[ins[0].meta()])?.shape, |at| {
             let (b, k, part) = (at / 2 / modes, at / 2 % modes, at % 2);
             let weight = if self.scaled { Table::real(n, 0).weight(k) / n as f64 } else { 1.0 };
             (0..n).fold(T::c(0.0), |sum, t| {
-                let (cos, sin) = angle(k, t, n);
+                let (cos, sin) = turns[k * t % n];
                 sum + x.data()[b * n + t] * T::c(weight * if part == 0 { cos } else { -sin })
             })
         }))
@@ -502,11 +503,12 @@ impl Op for Irfft {
         let x = ins[0].num()?;
         let lines = self.of(&[ins[0].meta()])?;
         let (n, modes) = (lines.n, lines.modes());
+        let turns = angles(n);
         Ok(Tensor::from_fn(self.shape(&[ins[0].meta()])?.shape, |at| {
             let (b, t) = (at / n, at % n);
             (0..modes).fold(T::c(0.0), |sum, k| {
                 let weight = if self.scaled { Table::real(n, 0).weight(k) / n as f64 } else { 1.0 };
-                let (cos, sin) = angle(k, t, n);
+                let (cos, sin) = turns[k * t % n];
                 let [re, im] = [0, 1].map(|part| x.data()[(b * modes + k) * 2 + part]);
                 sum + (re * T::c(weight * cos) - im * T::c(weight * sin))
             })

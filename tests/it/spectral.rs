@@ -273,3 +273,29 @@ fn timing() {
         println!("rfft 512x4096 {there:.2} ms, irfft {:.2} ms", start.elapsed().as_secs_f64() * 1e3 - there);
     }
 }
+
+#[test]
+#[ignore]
+fn module_count() {
+    use dittograd::ops::{AnyOp, Gpu};
+    let gpu = Gpu { sm_count: 132, shared: 227 * 1024 };
+    let mut all = std::collections::BTreeSet::new();
+    for name in AnyOp::NAMES {
+        let before = all.len();
+        for sample in AnyOp::samples(name) {
+            let metas: Vec<_> = sample.ins.iter().map(|i| i.meta()).collect();
+            let names: Vec<String> = sample.op.cuda_modules(&metas, &gpu).into_iter().map(|m| m.0).collect();
+            for n in names {
+                if all.insert(n.clone())
+                    && n.starts_with("matmul")
+                    && !name.contains("mm")
+                    && !name.contains("matmul")
+                {
+                    println!("{name} {metas:?} {n}");
+                }
+            }
+        }
+        println!("{name}: {} new", all.len() - before);
+    }
+    println!("{}", all.len());
+}
