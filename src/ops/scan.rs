@@ -231,7 +231,7 @@ simd_fn! {
         }
         let mut sum = NOTHING;
         for block in v[..len].chunks_mut(BLOCK) {
-            block.iter_mut().for_each(|v| *v = sum + *v);
+            block.iter_mut().for_each(|v| *v += sum);
             sum = block[block.len() - 1];
         }
         if out.is_empty() {
