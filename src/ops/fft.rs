@@ -270,6 +270,11 @@ impl Lines {
         all
     }
 
+    /// Whole numbers stay exact where the table holds whole numbers and quarters.
+    fn linear(&self) -> Vec<Vec<usize>> {
+        if [1, 2, 4].contains(&self.n) { vec![vec![0]] } else { Vec::new() }
+    }
+
     fn bound(&self) -> Bound {
         let terms = match self.steps() {
             None => chain(2 * self.n),
@@ -427,6 +432,10 @@ impl Op for Rfft {
         ]
     }
 
+    fn linear(&self, ins: &[Meta]) -> Vec<Vec<usize>> {
+        self.of(ins).map_or(Vec::new(), |lines| lines.linear())
+    }
+
     fn bound(&self, ins: &[Meta]) -> Bound {
         self.of(ins).map_or(Bound::EXACT, |lines| lines.bound())
     }
@@ -546,6 +555,10 @@ impl Op for Irfft {
             Reject { op: op(4), ins: vec![f(&[5, 3, 3])], want: "Shapes" },
             Reject { op: op(4), ins: vec![Meta::u32(dims(&[3, 2]))], want: "DType" },
         ]
+    }
+
+    fn linear(&self, ins: &[Meta]) -> Vec<Vec<usize>> {
+        self.of(ins).map_or(Vec::new(), |lines| lines.linear())
     }
 
     fn bound(&self, ins: &[Meta]) -> Bound {

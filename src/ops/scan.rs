@@ -415,6 +415,10 @@ impl Op for CumSum {
         ]
     }
 
+    fn linear(&self, _ins: &[Meta]) -> Vec<Vec<usize>> {
+        vec![vec![0]]
+    }
+
     fn bound(&self, ins: &[Meta]) -> Bound {
         let n = self.lines(&ins[0].shape).n;
         Bound { ulps: 1.0, terms: (n.min(2 * BLOCK) + n.div_ceil(CHUNK) + 3) as f64 }
@@ -637,6 +641,14 @@ impl Op for SelectiveScan {
             Reject { op, ins: vec![f(&[3]), f(&[3]), f(&[2, 4, 3]), f(&[3])], want: "Shapes" },
             Reject { op, ins: vec![Meta::u32(dims(&[3])), f(&[3]), f(&[4, 3]), f(&[3])], want: "DType" },
         ]
+    }
+
+    fn linear(&self, ins: &[Meta]) -> Vec<Vec<usize>> {
+        // Whole numbers stay exact for a few steps.
+        match SelectiveScan::of(ins) {
+            Ok(s) if s.steps <= 5 => vec![vec![2, 3], vec![1, 3]],
+            _ => Vec::new(),
+        }
     }
 
     fn bound(&self, ins: &[Meta]) -> Bound {

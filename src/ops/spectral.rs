@@ -569,6 +569,10 @@ impl Op for AxisMatMul {
         ]
     }
 
+    fn linear(&self, _ins: &[Meta]) -> Vec<Vec<usize>> {
+        vec![vec![0], vec![1]]
+    }
+
     fn bound(&self, ins: &[Meta]) -> Bound {
         self.of(ins).map_or(Bound::EXACT, |a| Bound { ulps: 1.0, terms: chain(a.k) + 1.0 })
     }
@@ -857,6 +861,10 @@ impl Op for ModeMix {
         ]
     }
 
+    fn linear(&self, _ins: &[Meta]) -> Vec<Vec<usize>> {
+        vec![vec![0], vec![1, 2]]
+    }
+
     fn bound(&self, ins: &[Meta]) -> Bound {
         self.of(ins).map_or(Bound::EXACT, |mix| Bound { ulps: 1.0, terms: chain(2 * mix.sides().0) + 1.0 })
     }
@@ -1043,6 +1051,10 @@ impl Op for ModeMixDw {
             Reject { op, ins: vec![f(&[5, 2, 3, 4]), f(&[4, 2, 3, 4])], want: "Shapes" },
             Reject { op, ins: vec![f(&[2, 3, 4]), Meta::u32(dims(&[2, 3, 4]))], want: "DType" },
         ]
+    }
+
+    fn linear(&self, _ins: &[Meta]) -> Vec<Vec<usize>> {
+        vec![vec![0], vec![1]]
     }
 
     fn bound(&self, ins: &[Meta]) -> Bound {
@@ -1301,6 +1313,14 @@ impl Op for SpectralConv1d {
             Reject { op, ins: vec![f(&[8, 5]), w(), w()], want: "Shapes" },
             Reject { op, ins: vec![f(&[8, 4]), w(), Meta::u32(dims(&[3, 4, 5]))], want: "DType" },
         ]
+    }
+
+    fn linear(&self, ins: &[Meta]) -> Vec<Vec<usize>> {
+        // The tables of these grids hold whole numbers and quarters.
+        match SpectralConv1d::of(ins) {
+            Ok(conv) if [1, 2, 4].contains(&conv.table.n) => vec![vec![0], vec![1, 2]],
+            _ => Vec::new(),
+        }
     }
 
     fn bound(&self, ins: &[Meta]) -> Bound {
