@@ -7,7 +7,7 @@
 //! images of these, since the input is real.
 
 use super::sampling::{pick, sample};
-use super::spectral::{Along, MAX_GRID, Table, angle, chain, table_module};
+use super::spectral::{Along, MAX_GRID, Table, angles, chain, table_module};
 use super::{
     Attr, Attrs, Bound, CpuRun, CudaRun, Gpu, Io, Op, Recorder, RefIn, Reject, Sample, Val, dims, floats,
     mismatch,
@@ -270,6 +270,11 @@ impl Lines {
         all
     }
 
+    /// Whole numbers stay exact where the table holds whole numbers and quarters.
+    fn linear(&self) -> Vec<Vec<usize>> {
+        if [1, 2, 4].contains(&self.n) { vec![vec![0]] } else { Vec::new() }
+    }
+
     fn bound(&self) -> Bound {
         let terms = match self.steps() {
             None => chain(2 * self.n),
@@ -387,11 +392,12 @@ impl Op for Rfft {
         let x = ins[0].num()?;
         let lines = self.of(&[ins[0].meta()])?;
         let (n, modes) = (lines.n, lines.modes());
+        let turns = angles(n);
         Ok(Tensor::from_fn(self.shape(&[ins[0].meta()])?.shape, |at| {
             let (b, k, part) = (at / 2 / modes, at / 2 % modes, at % 2);
             let weight = if self.scaled { Table::real(n, 0).weight(k) / n as f64 } else { 1.0 };
             (0..n).fold(T::c(0.0), |sum, t| {
-                let (cos, sin) = angle(k, t, n);
+                let (cos, sin) = turns[k * t % n];
                 sum + x.data()[b * n + t] * T::c(weight * if part == 0 { cos } else { -sin })
             })
         }))
@@ -424,6 +430,10 @@ impl Op for Rfft {
             Reject { op, ins: vec![f(&[MAX_GRID + 1])], want: "Argument" },
             Reject { op, ins: vec![Meta::u32(dims(&[4]))], want: "DType" },
         ]
+    }
+
+    fn linear(&self, ins: &[Meta]) -> Vec<Vec<usize>> {
+        self.of(ins).map_or(Vec::new(), |lines| lines.linear())
     }
 
     fn bound(&self, ins: &[Meta]) -> Bound {
@@ -502,11 +512,12 @@ impl Op for Irfft {
         let x = ins[0].num()?;
         let lines = self.of(&[ins[0].meta()])?;
         let (n, modes) = (lines.n, lines.modes());
+        let turns = angles(n);
         Ok(Tensor::from_fn(self.shape(&[ins[0].meta()])?.shape, |at| {
             let (b, t) = (at / n, at % n);
             (0..modes).fold(T::c(0.0), |sum, k| {
                 let weight = if self.scaled { Table::real(n, 0).weight(k) / n as f64 } else { 1.0 };
-                let (cos, sin) = angle(k, t, n);
+                let (cos, sin) = turns[k * t % n];
                 let [re, im] = [0, 1].map(|part| x.data()[(b * modes + k) * 2 + part]);
                 sum + (re * T::c(weight * cos) - im * T::c(weight * sin))
             })
@@ -544,6 +555,10 @@ impl Op for Irfft {
             Reject { op: op(4), ins: vec![f(&[5, 3, 3])], want: "Shapes" },
             Reject { op: op(4), ins: vec![Meta::u32(dims(&[3, 2]))], want: "DType" },
         ]
+    }
+
+    fn linear(&self, ins: &[Meta]) -> Vec<Vec<usize>> {
+        self.of(ins).map_or(Vec::new(), |lines| lines.linear())
     }
 
     fn bound(&self, ins: &[Meta]) -> Bound {

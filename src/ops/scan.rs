@@ -231,7 +231,7 @@ simd_fn! {
         }
         let mut sum = NOTHING;
         for block in v[..len].chunks_mut(BLOCK) {
-            block.iter_mut().for_each(|v| *v = sum + *v);
+            block.iter_mut().for_each(|v| *v += sum);
             sum = block[block.len() - 1];
         }
         if out.is_empty() {
@@ -291,17 +291,15 @@ simd_fn! {
                     if exclusive {
                         out.copy_from_slice(&last[..width]);
                     }
-                    for k in 0..SIDE {
-                        last[k] = base[k] + (blocks[k] + chain[k]);
-                    }
+                    let sums = base.iter().zip(blocks.iter().zip(&chain));
+                    last.iter_mut().zip(sums).for_each(|(y, (base, (b, c)))| *y = base + (b + c));
                     if !exclusive {
                         out.copy_from_slice(&last[..width]);
                     }
                 }
             }
-            for k in 0..width {
-                totals[j + k] = blocks[k] + chain[k];
-            }
+            let sums = blocks.iter().zip(&chain).map(|(b, c)| b + c);
+            totals[j..j + width].iter_mut().zip(sums).for_each(|(total, sum)| *total = sum);
         }
     }
 }
@@ -415,6 +413,10 @@ impl Op for CumSum {
             Reject { op: op(2), ins: vec![f(&[2, 3])], want: "Axis" },
             Reject { op: op(0), ins: vec![Meta::u32(dims(&[3]))], want: "DType" },
         ]
+    }
+
+    fn linear(&self, _ins: &[Meta]) -> Vec<Vec<usize>> {
+        vec![vec![0]]
     }
 
     fn bound(&self, ins: &[Meta]) -> Bound {
@@ -641,6 +643,14 @@ impl Op for SelectiveScan {
         ]
     }
 
+    fn linear(&self, ins: &[Meta]) -> Vec<Vec<usize>> {
+        // Whole numbers stay exact for a few steps.
+        match SelectiveScan::of(ins) {
+            Ok(s) if s.steps <= 5 => vec![vec![2, 3], vec![1, 3]],
+            _ => Vec::new(),
+        }
+    }
+
     fn bound(&self, ins: &[Meta]) -> Bound {
         SelectiveScan::of(ins).map_or(Bound::EXACT, |s| Bound { ulps: 1.0, terms: (2 * s.steps + 1) as f64 })
     }
@@ -651,14 +661,15 @@ impl Op for SelectiveScan {
     }
 }
 
-/// Inputs of a recurrence with fixed and varying coefficients; those of the state stay below 1, so that long
-/// ones do not grow.
+/// Inputs of a recurrence with fixed and varying coefficients; those of the state stay below 1 (and the range is not
+/// symmetric, so that nothing wider is drawn), since the state of a long one would overflow. With whole numbers up
+/// to 8 it does so after 40 steps.
 fn scan_inputs(x: &[usize], a_varies: bool, b_varies: bool) -> Vec<SampleIn> {
     let states = x[x.len() - 1];
     let h0 = [&x[..x.len() - 2], &[states]].concat();
     let coefficient = |varies: bool| if varies { dims(x) } else { dims(&[states]) };
     vec![
-        SampleIn::Num(coefficient(a_varies), (-1.0, 1.0)),
+        SampleIn::Num(coefficient(a_varies), (-0.95, 0.9)),
         SampleIn::any(coefficient(b_varies)),
         SampleIn::any(dims(x)),
         SampleIn::any(dims(&h0)),
@@ -672,7 +683,7 @@ fn scan_cases() -> Vec<Vec<SampleIn>> {
         &[5, 33],
         &[2, 9, 5],
         &[2, 2, 7, 3],
-        &[3, 100, 20],
+        &[3, 34, 20],
         &[0, 4, 3],
         &[2, 0, 3],
         &[2, 4, 0],

@@ -161,13 +161,16 @@ impl Table {
 /// Cosine and sine of `2π k t / n` in f64, for references; exact at quarter turns, where the angle is not.
 pub(crate) fn angle(k: usize, t: usize, n: usize) -> (f64, f64) {
     let j = (k as u128 * t as u128 % n as u128) as usize;
-    match (4 * j).is_multiple_of(n) {
-        true => [(1.0, 0.0), (0.0, 1.0), (-1.0, 0.0), (0.0, -1.0)][4 * j / n],
-        false => {
-            let theta = std::f64::consts::TAU * (j as f64 / n as f64);
-            (libm::cos(theta), libm::sin(theta))
-        }
+    if (4 * j).is_multiple_of(n) {
+        return [(1.0, 0.0), (0.0, 1.0), (-1.0, 0.0), (0.0, -1.0)][4 * j / n];
     }
+    let theta = std::f64::consts::TAU * (j as f64 / n as f64);
+    (libm::cos(theta), libm::sin(theta))
+}
+
+/// [`angle`] of all parts of a turn: the entry of `k t` is at `k t mod n`.
+pub(crate) fn angles(n: usize) -> Vec<(f64, f64)> {
+    (0..n).map(|j| angle(1, j, n)).collect()
 }
 
 simd_fn! {
@@ -566,6 +569,10 @@ impl Op for AxisMatMul {
         ]
     }
 
+    fn linear(&self, _ins: &[Meta]) -> Vec<Vec<usize>> {
+        vec![vec![0], vec![1]]
+    }
+
     fn bound(&self, ins: &[Meta]) -> Bound {
         self.of(ins).map_or(Bound::EXACT, |a| Bound { ulps: 1.0, terms: chain(a.k) + 1.0 })
     }
@@ -854,6 +861,10 @@ impl Op for ModeMix {
         ]
     }
 
+    fn linear(&self, _ins: &[Meta]) -> Vec<Vec<usize>> {
+        vec![vec![0], vec![1, 2]]
+    }
+
     fn bound(&self, ins: &[Meta]) -> Bound {
         self.of(ins).map_or(Bound::EXACT, |mix| Bound { ulps: 1.0, terms: chain(2 * mix.sides().0) + 1.0 })
     }
@@ -1042,6 +1053,10 @@ impl Op for ModeMixDw {
         ]
     }
 
+    fn linear(&self, _ins: &[Meta]) -> Vec<Vec<usize>> {
+        vec![vec![0], vec![1]]
+    }
+
     fn bound(&self, ins: &[Meta]) -> Bound {
         ModeMixDw::of(ins).map_or(Bound::EXACT, |m| Bound { ulps: 1.0, terms: chain(2 * m.batch) + 1.0 })
     }
@@ -1220,6 +1235,7 @@ impl Op for SpectralConv1d {
         let Conv { table, mix: Mix { batch, modes, c, o, .. }, .. } = SpectralConv1d::of(&metas)?;
         let (x, re, im) = (ins[0].num()?.data(), ins[1].num()?.data(), ins[2].num()?.data());
         let n = table.n;
+        let turns = angles(n);
         let mut y = vec![T::c(0.0); batch * n * o];
         for b in 0..batch {
             for k in 0..modes {
@@ -1227,7 +1243,7 @@ impl Op for SpectralConv1d {
                 for i in 0..c {
                     let (mut real, mut imaginary) = (T::c(0.0), T::c(0.0));
                     for t in 0..n {
-                        let (cos, sin) = angle(k, t, n);
+                        let (cos, sin) = turns[k * t % n];
                         let v = x[(b * n + t) * c + i];
                         real = real + v * T::c(cos);
                         imaginary = imaginary - v * T::c(sin);
@@ -1239,7 +1255,7 @@ impl Op for SpectralConv1d {
                     }
                 }
                 for t in 0..n {
-                    let (cos, sin) = angle(k, t, n);
+                    let (cos, sin) = turns[k * t % n];
                     let s = table.weight(k) / n as f64;
                     for (j, z) in z.iter().enumerate() {
                         let at = (b * n + t) * o + j;
@@ -1297,6 +1313,14 @@ impl Op for SpectralConv1d {
             Reject { op, ins: vec![f(&[8, 5]), w(), w()], want: "Shapes" },
             Reject { op, ins: vec![f(&[8, 4]), w(), Meta::u32(dims(&[3, 4, 5]))], want: "DType" },
         ]
+    }
+
+    fn linear(&self, ins: &[Meta]) -> Vec<Vec<usize>> {
+        // The tables of these grids hold whole numbers and quarters.
+        match SpectralConv1d::of(ins) {
+            Ok(conv) if [1, 2, 4].contains(&conv.table.n) => vec![vec![0], vec![1, 2]],
+            _ => Vec::new(),
+        }
     }
 
     fn bound(&self, ins: &[Meta]) -> Bound {

@@ -40,4 +40,35 @@ impl<'s> Var<'s> {
     pub fn selective_scan(self, a: Var<'s>, b: Var<'s>, h0: Var<'s>) -> Result<Var<'s>> {
         self.session().apply(SelectiveScan, &[a, b, self, h0])
     }
+
+    /// The selective state space of Mamba for an input `u` (B, L, D): with `delta` (B, L, D), `a` (D, N), `b` and `c`
+    /// (B, L, N), the states `h[t] = exp(delta a) ∘ h[t-1] + (delta u) b` (B, D, N) from zero, and the value
+    /// `y[t] = Σ_n c h[t]` (B, L, D). The states of all steps are stored.
+    pub fn selective_ssm(self, delta: Var<'s>, a: Var<'s>, b: Var<'s>, c: Var<'s>) -> Result<Var<'s>> {
+        const NAME: &str = "selective_ssm";
+        let u = self.shape()?;
+        let [batch, len, width] = u.dims()[..] else {
+            return Err(Error::new(NAME, ErrorKind::Rank { want: "exactly 3", got: u }));
+        };
+        let states = a.shape()?.last();
+        let wanted = [(delta, u), (a, Shape::new(&[width, states])?)];
+        let per_step = Shape::new(&[batch, len, states])?;
+        for (v, want) in wanted.into_iter().chain([(b, per_step), (c, per_step)]) {
+            let got = v.shape()?;
+            if got != want {
+                let why = "delta is (B, L, D), a (D, N), b and c are (B, L, N) for an input (B, L, D); not";
+                return Err(Error::new(NAME, ErrorKind::Shapes { why, left: got, right: want }));
+            }
+        }
+        let each = |v: Var<'s>| v.reshape(&[batch, len, width, 1]);
+        let lines = |v: Var<'s>| v.reshape(&[batch, len, 1, states]);
+        let full =
+            |dims: &[usize], value| self.session().apply(Full { shape: Shape::new(dims)?, value }, &[]);
+        let flat = [batch, len, width * states];
+        let decay = each(delta)?.mul(a)?.exp()?.reshape(&flat)?;
+        let inflow = each(delta.mul(self)?)?.mul(lines(b)?)?.reshape(&flat)?;
+        let one = full(&[width * states], 1.0)?;
+        let h = inflow.selective_scan(decay, one, full(&[batch, width * states], 0.0)?)?;
+        h.reshape(&[batch, len, width, states])?.mul(lines(c)?)?.sum_axes(&[3])
+    }
 }

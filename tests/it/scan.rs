@@ -138,3 +138,39 @@ fn products_run_on_through_zeros() {
         [0, 3]
     );
 }
+
+#[test]
+fn a_state_space_follows_its_definition() {
+    let device = cpu();
+    let session = Session::eager(&device);
+    let (batch, len, width, states) = (2, 5, 3, 4);
+    let mut s = Stream::new(3, 0);
+    let mut draw =
+        |dims: &[usize], lo: f32, hi: f32| Tensor::from_fn(Shape::new(dims).unwrap(), |_| s.range(lo, hi));
+    let u = draw(&[batch, len, width], -1.0, 1.0);
+    let delta = draw(&[batch, len, width], 0.0, 1.0);
+    let a = draw(&[width, states], -2.0, 0.0);
+    let b = draw(&[batch, len, states], -1.0, 1.0);
+    let c = draw(&[batch, len, states], -1.0, 1.0);
+    let [v, d, p, q, r] = [&u, &delta, &a, &b, &c].map(|t| session.input(t).unwrap());
+    let y = data(v.selective_ssm(d, p, q, r).unwrap());
+    for i in 0..batch {
+        for j in 0..width {
+            let mut h = vec![0.0f64; states];
+            for t in 0..len {
+                let at = (i * len + t) * width + j;
+                let mut want = 0.0;
+                for (n, h) in h.iter_mut().enumerate() {
+                    let (dt, x) = (f64::from(delta.data()[at]), f64::from(u.data()[at]));
+                    let k = (i * len + t) * states + n;
+                    *h = (dt * f64::from(a.data()[j * states + n])).exp() * *h
+                        + dt * x * f64::from(b.data()[k]);
+                    want += f64::from(c.data()[k]) * *h;
+                }
+                assert!((f64::from(y[at]) - want).abs() < 1e-6, "{} {want}", y[at]);
+            }
+        }
+    }
+    assert!(v.selective_ssm(d, p, q, v).is_err());
+    assert!(p.selective_ssm(d, p, q, r).is_err());
+}
