@@ -7,6 +7,8 @@
 
 pub mod attention;
 pub mod channel_norm;
+pub mod conv;
+mod conv_plan;
 pub mod elementwise;
 mod exec;
 pub mod fft;
@@ -99,6 +101,9 @@ macro_rules! with_ops {
             cumsum: scan::CumSum,
             selective_scan: scan::SelectiveScan,
             selective_scan_bwd: scan::SelectiveScanBwd,
+            conv: conv::Conv,
+            conv_transpose: conv::ConvTranspose,
+            conv_kernel_grad: conv::ConvKernelGrad,
             softmax: softmax::Softmax,
             log_softmax: softmax::LogSoftmax,
             softmax_bwd: softmax::SoftmaxBwd,

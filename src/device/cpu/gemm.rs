@@ -18,24 +18,24 @@ use super::simd::Simd;
 pub const K_CHUNK: usize = 1024;
 
 /// The most floats of packed A in a block, which then stays in a second-level cache.
-const A_BLOCK: usize = 200 * K_CHUNK;
+pub(super) const A_BLOCK: usize = 200 * K_CHUNK;
 /// The most columns of B that are packed at a time, if chains are parked meanwhile.
-const STRIP: usize = 2 * PANEL;
+pub(super) const STRIP: usize = 2 * PANEL;
 /// The most floats of packed B.
-const B_STRIP: usize = STRIP * K_RUN;
+pub(super) const B_STRIP: usize = STRIP * K_RUN;
 /// The most terms of a run of k that is shared by several tiles.
-const K_RUN: usize = 128;
+pub(super) const K_RUN: usize = 128;
 /// The same for tiles that are alone in reading B, in place: so few that the pages of their rows stay at
 /// hand.
 const K_THIN: usize = 32;
 /// The most terms of a run for which the writing of C outweighs the reading of B.
 const K_SHORT: usize = 32;
 /// Width in floats of the widest panel of packed B.
-const PANEL: usize = 32;
+pub(super) const PANEL: usize = 32;
 /// The most rows of a tile, over all levels.
-const MAX_MR: usize = 14;
+pub(super) const MAX_MR: usize = 14;
 /// Floats in a cache line.
-const LINE: usize = 16;
+pub(super) const LINE: usize = 16;
 /// Columns of C up to which packing A does not pay.
 const DIRECT_N: usize = 64;
 /// How many terms ahead a tile asks for what it reads.
@@ -230,20 +230,20 @@ unsafe impl Sync for Work {}
 
 /// A block's rows, cut into panels of nearly equal height: the first `tall` have one row more.
 #[derive(Clone, Copy)]
-struct Panels {
-    count: usize,
+pub(super) struct Panels {
+    pub count: usize,
     height: usize,
     tall: usize,
 }
 
 impl Panels {
-    fn new(rows: usize, mr: usize) -> Panels {
+    pub fn new(rows: usize, mr: usize) -> Panels {
         let count = rows.div_ceil(mr);
         Panels { count, height: rows / count, tall: rows % count }
     }
 
     /// First row and number of rows of each panel.
-    fn iter(self) -> impl Iterator<Item = (usize, usize)> {
+    pub fn iter(self) -> impl Iterator<Item = (usize, usize)> {
         (0..self.count)
             .map(move |p| (p * self.height + p.min(self.tall), self.height + usize::from(p < self.tall)))
     }
@@ -258,7 +258,7 @@ impl Work {
     unsafe fn block(&self, task: usize, scratch: *mut f32, packed: &mut Option<usize>) {
         let Gemm { m, n, k, ta, tb, .. } = self.gemm;
         let Plan { row_blocks, col_blocks, a_len, b_len, .. } = self.plan;
-        let Kernels { width, mr, ref wide, tile, pack_lines, pack_turned } = *self.kernels;
+        let Kernels { width, mr, ref wide, tile, pack_lines, pack_turned, .. } = *self.kernels;
         let (row_task, col_task) = (task / col_blocks, task % col_blocks);
         let batch = row_task / row_blocks;
         let (i0, j0) = (row_task % row_blocks * self.plan.rows, col_task * self.plan.cols);
@@ -367,6 +367,7 @@ impl Work {
                             } else {
                                 self.bias.wrapping_add(j)
                             },
+                            row_bias: std::ptr::null(),
                             tail: valid - ((width << log) - width),
                         };
                         // SAFETY: the kernels are of a level that the processor has. The tile's rows and
@@ -399,51 +400,97 @@ impl Work {
 }
 
 /// What a tile kernel works on: `kc` terms of some rows of A and some vectors of columns of B.
-struct Tile {
-    kc: usize,
-    a: *const f32,
-    stride_a: usize,
-    b: *const f32,
-    stride_b: usize,
+pub(super) struct Tile {
+    pub kc: usize,
+    pub a: *const f32,
+    pub stride_a: usize,
+    pub b: *const f32,
+    pub stride_b: usize,
     /// Where unfinished chains are parked, vector after vector.
-    acc: *mut f32,
+    pub acc: *mut f32,
     /// Whether chains begin here, or are taken up.
-    begin: bool,
+    pub begin: bool,
     /// Whether the chunk ends here, or its chains are parked.
-    end: bool,
-    c: *mut f32,
-    stride_c: usize,
+    pub end: bool,
+    pub c: *mut f32,
+    pub stride_c: usize,
     /// Whether this is the first chunk, so that C holds nothing yet.
-    first: bool,
+    pub first: bool,
     /// Bias of the tile's columns if this is the last chunk, or null.
-    bias: *const f32,
+    pub bias: *const f32,
+    /// The same for its rows.
+    pub row_bias: *const f32,
     /// Number of columns of the last vector that exist.
-    tail: usize,
+    pub tail: usize,
 }
 
-type TileFn = unsafe fn(&Tile);
+/// A run of neighbouring positions along the innermost axis of a view: columns of a panel, or terms.
+#[derive(Clone, Copy)]
+pub(super) struct Run {
+    /// Where the first channel of its image and group starts in the source.
+    pub base: usize,
+    /// Where its first position lies in the result, from the start of a channel.
+    pub out: usize,
+    /// Its first column, and how many there are.
+    pub col: u32,
+    pub len: u32,
+}
+
+/// What one tap sees of a run: where its first position would lie in the source, from the start of a channel,
+/// and which positions do lie in the source; the others are zeros.
+#[derive(Clone, Copy)]
+pub(super) struct Seen {
+    pub at: i32,
+    pub from: u16,
+    pub to: u16,
+}
+
+/// Lines of a view: for each (channel, tap) from a first one on, the elements of all runs.
+pub(super) struct Lines {
+    pub source: *const f32,
+    /// Floats of a channel.
+    pub plane: usize,
+    pub runs: *const Run,
+    pub count: usize,
+    /// Per run, what each tap sees of it.
+    pub seen: *const Seen,
+    pub taps: usize,
+    pub channel: usize,
+    pub tap: usize,
+    pub lines: usize,
+    /// Floats from one line to the next.
+    pub pitch: usize,
+    /// How far apart neighbouring positions lie in the source.
+    pub step: usize,
+}
+
+pub(super) type TileFn = unsafe fn(&Tile);
+/// Takes the lines and where they go.
+type GatherFn = unsafe fn(&Lines, *mut f32);
 /// Takes (from, stride, columns, vectors, kc, to).
-type PackFn = unsafe fn(*const f32, usize, usize, usize, usize, *mut f32);
-type Tiles = [[TileFn; 4]; MAX_MR];
+pub(super) type PackFn = unsafe fn(*const f32, usize, usize, usize, usize, *mut f32);
+pub(super) type Tiles = [[TileFn; 4]; MAX_MR];
 
 /// The kernels of one level.
-struct Kernels {
+pub(super) struct Kernels {
     /// Floats of a vector.
-    width: usize,
+    pub width: usize,
     /// The most rows of a tile; no more than `width`, and more than two thirds of it.
-    mr: usize,
+    pub mr: usize,
     /// The most vectors of a tile that reads B in place, by rows less one.
-    wide: [usize; MAX_MR],
+    pub wide: [usize; MAX_MR],
     /// By whether A is transposed, whether B is in place, rows less one, and log2 of the vectors.
-    tile: &'static [[Tiles; 2]; 2],
+    pub tile: &'static [[Tiles; 2]; 2],
     /// Packs a panel whose lines run across the terms.
-    pack_lines: PackFn,
+    pub pack_lines: PackFn,
     /// Packs a panel whose lines run along the terms.
-    pack_turned: PackFn,
+    pub pack_turned: PackFn,
+    /// Copies the lines of a view.
+    pub gather: GatherFn,
 }
 
 impl Kernels {
-    fn of(simd: Simd) -> &'static Kernels {
+    pub fn of(simd: Simd) -> &'static Kernels {
         match simd.usable() {
             #[cfg(target_arch = "x86_64")]
             Simd::Avx512 => &avx512::KERNELS,
@@ -539,6 +586,9 @@ unsafe fn tile<V: Vector, const MR: usize, const NV: usize, const TA: bool, cons
                 if !t.bias.is_null() {
                     sum = sum.add(V::load_part(t.bias.add(v * V::WIDTH), n));
                 }
+                if !t.row_bias.is_null() {
+                    sum = sum.add(V::splat(*t.row_bias.add(r)));
+                }
                 sum.store_part(to, n);
             }
         }
@@ -609,6 +659,57 @@ unsafe fn transpose<V: Vector>(
     }
 }
 
+/// Copies the lines of a view; see [`Lines`]. Whole vectors are written: what spills over the end of a run is
+/// overwritten by what follows, and after the last line of all there is room for a vector.
+///
+/// # Safety
+/// The runs with what the taps see of them describe floats of `source`, and `to` leads to as many floats as
+/// the lines have, and a vector more. The processor has the instructions of `V`.
+#[inline(always)]
+unsafe fn gather<V: Vector>(l: &Lines, to: *mut f32) {
+    // SAFETY: of all of this, the caller's: only positions that lie in the source are read.
+    unsafe {
+        let zero = V::splat(0.0);
+        let (mut tap, mut channel) = (l.tap, l.source.wrapping_add(l.channel * l.plane));
+        for line in 0..l.lines {
+            let to = to.add(line * l.pitch);
+            for r in 0..l.count {
+                let run = *l.runs.add(r);
+                let seen = *l.seen.add(r * l.taps + tap);
+                let (from, end, len) = (usize::from(seen.from), usize::from(seen.to), run.len as usize);
+                let source = channel.wrapping_add(run.base).wrapping_offset(seen.at as isize);
+                let to = to.add(run.col as usize);
+                let mut i = 0;
+                while i < from {
+                    zero.store(to.add(i));
+                    i += V::WIDTH;
+                }
+                i = from;
+                if l.step == 1 {
+                    while i < end {
+                        V::load_part(source.wrapping_add(i), (end - i).min(V::WIDTH)).store(to.add(i));
+                        i += V::WIDTH;
+                    }
+                } else {
+                    while i < end {
+                        *to.add(i) = *source.wrapping_add(i * l.step);
+                        i += 1;
+                    }
+                }
+                while i < len {
+                    zero.store(to.add(i));
+                    i += V::WIDTH;
+                }
+            }
+            tap += 1;
+            if tap == l.taps {
+                tap = 0;
+                channel = channel.wrapping_add(l.plane);
+            }
+        }
+    }
+}
+
 /// The kernels of a level: its vector, features, most rows, and for each number of rows the numbers of
 /// vectors, as many as fit the registers. Rows and vectors that do not fit repeat the last that do, and are
 /// never called.
@@ -636,6 +737,12 @@ macro_rules! kernels {
             unsafe { transpose::<$vector>(from, stride, cols, nv, kc, to) }
         }
 
+        $(#[$features])*
+        unsafe fn gather_lines(lines: &Lines, to: *mut f32) {
+            // SAFETY: the caller's; this function has the features of the vector.
+            unsafe { gather::<$vector>(lines, to) }
+        }
+
         const fn shared<const TA: bool>() -> Tiles {
             [$({
                 let two: TileFn = run::<$rows, 2, TA, false>;
@@ -659,6 +766,7 @@ macro_rules! kernels {
             tile: &[[shared::<false>(), alone::<false>()], [shared::<true>(), alone::<true>()]],
             pack_lines,
             pack_turned,
+            gather: gather_lines,
         };
     };
 }

@@ -1,5 +1,6 @@
-//! The CPU: a thread pool, the SIMD levels, and the blocked matrix product.
+//! The CPU: a thread pool, the SIMD levels, and the blocked matrix product, and convolutions made of it.
 
+pub mod conv;
 pub mod gemm;
 pub mod pool;
 pub mod simd;
