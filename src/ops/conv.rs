@@ -47,6 +47,13 @@ impl Sizes {
         Ok(Sizes { at, len: sizes.len() })
     }
 
+    /// The same number for all of these axes.
+    pub fn filled(self, size: usize) -> Sizes {
+        let mut at = [0; MAX_AXES];
+        at[..self.len].fill(size);
+        Sizes { at, ..self }
+    }
+
     /// The numbers, outermost axis first.
     pub fn get(&self) -> &[usize] {
         &self.at[..self.len]
@@ -76,7 +83,7 @@ impl Window {
     /// Stride 1, no padding, dilation 1 along `rank` axes, one group.
     pub fn plain(rank: usize) -> Result<Window> {
         let one = Sizes::new(&[1; MAX_AXES + 1][..rank.min(MAX_AXES + 1)])?;
-        Ok(Window { stride: one, padding: Sizes { at: [0; MAX_AXES], ..one }, dilation: one, groups: 1 })
+        Ok(Window { stride: one, padding: one.filled(0), dilation: one, groups: 1 })
     }
 
     fn attrs(&self) -> Vec<(&'static str, Attr)> {

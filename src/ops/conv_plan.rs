@@ -1,23 +1,536 @@
-//! stub
+//! How convolutions run on CUDA: which variants of `conv.cu`, over which grids, in which order. The choice
+//! affects only speed, never bits: every variant adds in the same order.
+
 use super::conv::Geometry;
+use super::matmul::{self, variant};
+use super::matmul_plan::{self, MAX_X, MAX_Z, Problem, Tile, choose, clamp, defines};
 use super::{CudaRun, Gpu};
+use crate::device::cpu::conv::{Gather, KernelGrad, MAX_AXES, View};
+use crate::device::cuda::Args;
 use crate::error::Result;
-pub(crate) struct Plan;
-pub(crate) fn forward(_: &Geometry) -> Plan {
-    Plan
+use crate::numerics::K_CHUNK as CHUNK;
+
+const CONV_CU: &str = include_str!("conv.cu");
+
+/// The most taps whose sight a column keeps as bits; as `conv.cu` has it.
+const MOST_TAPS: usize = 30;
+/// The taps of all axes together, if there are at most [`MOST_TAPS`] in all.
+const MOST_PATTERNS: usize = 36;
+/// Rows of a group up to which tiles would be mostly empty.
+const DIRECT_ROWS: usize = 2;
+/// Threads of a block of the small kernels, and the most blocks of them; they walk the rest in a loop.
+const SMALL: usize = 256;
+const MAX_SMALL: usize = 1 << 16;
+
+/// Tiles of convolutions, largest first: columns are many, rows few.
+const TILES: [Tile; 7] = [
+    Tile { warps: [2, 2], thread: [8, 16], bk: 8, group: 1, stages: 4, blocks: 2, alone: 206.0, full: 180.0 },
+    Tile { warps: [1, 4], thread: [8, 8], bk: 8, group: 1, stages: 4, blocks: 3, alone: 106.0, full: 100.0 },
+    Tile { warps: [1, 4], thread: [4, 8], bk: 8, group: 1, stages: 4, blocks: 4, alone: 66.0, full: 60.0 },
+    Tile { warps: [2, 2], thread: [4, 8], bk: 16, group: 4, stages: 4, blocks: 3, alone: 62.0, full: 60.0 },
+    Tile { warps: [1, 4], thread: [4, 4], bk: 16, group: 4, stages: 4, blocks: 4, alone: 40.0, full: 36.0 },
+    Tile { warps: [1, 4], thread: [2, 4], bk: 32, group: 8, stages: 4, blocks: 3, alone: 26.0, full: 24.0 },
+    Tile { warps: [1, 2], thread: [2, 4], bk: 32, group: 4, stages: 4, blocks: 6, alone: 16.0, full: 11.0 },
+];
+
+/// Tiles of kernels' gradients: columns are channels times taps, often nines.
+const GRAD_TILES: [Tile; 6] = [
+    Tile { warps: [2, 2], thread: [8, 16], bk: 8, group: 1, stages: 4, blocks: 2, alone: 220.0, full: 190.0 },
+    Tile { warps: [2, 2], thread: [8, 12], bk: 8, group: 1, stages: 4, blocks: 2, alone: 170.0, full: 146.0 },
+    Tile { warps: [1, 2], thread: [8, 12], bk: 8, group: 1, stages: 4, blocks: 4, alone: 110.0, full: 76.0 },
+    Tile { warps: [2, 2], thread: [4, 8], bk: 16, group: 4, stages: 4, blocks: 3, alone: 66.0, full: 62.0 },
+    Tile { warps: [2, 2], thread: [2, 4], bk: 32, group: 4, stages: 4, blocks: 4, alone: 22.0, full: 20.0 },
+    Tile { warps: [1, 2], thread: [2, 2], bk: 32, group: 4, stages: 4, blocks: 8, alone: 13.0, full: 7.5 },
+];
+
+/// What is to be computed.
+pub(crate) enum Work {
+    /// Convolutions, each of its own positions of the result. With `turned` the kernel does not lie as tiles
+    /// can copy it.
+    Columns {
+        /// The convolutions.
+        classes: Vec<Gather>,
+        /// Whether the kernel is written anew first.
+        turned: bool,
+    },
+    /// The gradient of a kernel.
+    Grad(KernelGrad),
 }
-pub(crate) fn transposed(_: &Geometry) -> Plan {
-    Plan
+
+/// A convolution.
+pub(crate) fn forward(g: &Geometry) -> Work {
+    Work::Columns { classes: vec![g.forward()], turned: false }
 }
-pub(crate) fn kernel_grad(_: &Geometry) -> Plan {
-    Plan
+
+/// A transposed convolution.
+pub(crate) fn transposed(g: &Geometry) -> Work {
+    Work::Columns { classes: g.transposed().collect(), turned: true }
 }
-pub(crate) fn workspace(_: &Plan, _: &Gpu) -> usize {
-    0
+
+/// The gradient of a kernel.
+pub(crate) fn kernel_grad(g: &Geometry) -> Work {
+    Work::Grad(g.kernel_grad())
 }
-pub(crate) fn launch(_: &Plan, _: &CudaRun<'_>) -> Result<()> {
-    Ok(())
+
+/// Addresses; 0 for no bias.
+#[derive(Clone, Copy, Default)]
+struct Pointers {
+    ins: [u64; 2],
+    bias: u64,
+    out: u64,
+    workspace: u64,
 }
-pub(crate) fn modules(_: &Plan, _: bool, _: &Gpu) -> Vec<(String, String)> {
-    Vec::new()
+
+/// One launch.
+struct Step {
+    module: (String, String),
+    kernel: &'static str,
+    grid: [u32; 3],
+    block: u32,
+    args: Args,
+}
+
+/// Words of scratch memory that the launches need.
+pub(crate) fn workspace(work: &Work, gpu: &Gpu) -> usize {
+    match work {
+        Work::Columns { classes, turned } => {
+            classes.iter().map(|g| Layout::of(g, *turned, classes.len() == 1, gpu).total()).max().unwrap_or(0)
+        }
+        Work::Grad(grad) => grad_plan(grad, gpu).map_or(0, |(_, _, parts)| parts),
+    }
+}
+
+/// Queues the launches.
+pub(crate) fn launch(work: &Work, run: &CudaRun<'_>) -> Result<()> {
+    let pointers = Pointers {
+        ins: [run.ins[0], run.ins[1]],
+        bias: run.ins.get(2).copied().unwrap_or(0),
+        out: run.out,
+        workspace: run.workspace,
+    };
+    steps(work, run.ins.len() > 2, &pointers, &Gpu::of(run.cuda), &mut |step| {
+        let kernel = run.cuda.kernel(&step.module.0, &step.module.1, step.kernel)?;
+        run.cuda.launch(kernel, step.grid, step.block, 0, &step.args)
+    })
+}
+
+/// The modules that the launches want.
+pub(crate) fn modules(work: &Work, has_bias: bool, gpu: &Gpu) -> Vec<(String, String)> {
+    let mut all: Vec<(String, String)> = Vec::new();
+    // Nothing in here fails: the steps are only looked at.
+    let _ = steps(work, has_bias, &Pointers::default(), gpu, &mut |step| {
+        if !all.contains(&step.module) {
+            all.push(step.module);
+        }
+        Ok(())
+    });
+    all
+}
+
+fn steps(
+    work: &Work,
+    has_bias: bool,
+    at: &Pointers,
+    gpu: &Gpu,
+    f: &mut dyn FnMut(Step) -> Result<()>,
+) -> Result<()> {
+    match work {
+        Work::Columns { classes, turned } => {
+            for g in classes {
+                columns_steps(g, &Layout::of(g, *turned, classes.len() == 1, gpu), has_bias, at, f)?;
+            }
+            Ok(())
+        }
+        Work::Grad(grad) => grad_steps(grad, at, gpu, f),
+    }
+}
+
+/// How a convolution runs, and what lies in its workspace, in words: a table of taps, the kernel written anew,
+/// and the parts of chunks that run in blocks of their own.
+struct Layout {
+    way: Way,
+    few: bool,
+    turned: bool,
+    table: usize,
+    kernel: usize,
+    parts: usize,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Way {
+    /// There is nothing to write.
+    Nothing,
+    /// Sums of nothing.
+    Fill,
+    /// An output per thread.
+    Direct,
+    /// Tiles, by index, their chunks in blocks of their own or not.
+    Tiles(usize, bool),
+}
+
+impl Layout {
+    fn of(g: &Gather, turned: bool, alone: bool, gpu: &Gpu) -> Layout {
+        let (taps, rank) = (g.view.taps(), g.view.axes().len());
+        let few = taps <= MOST_TAPS;
+        let mut layout = Layout { way: Way::Nothing, few, turned, table: 0, kernel: 0, parts: 0 };
+        let table = (taps * (rank + 2)).next_multiple_of(4);
+        let problem = columns_problem(g, turned);
+        if problem.batch * problem.m * problem.n == 0 {
+            return layout;
+        }
+        if problem.k == 0 {
+            layout.way = Way::Fill;
+        } else if g.rows <= DIRECT_ROWS && g.groups > 1 {
+            (layout.way, layout.table) = (Way::Direct, table);
+        } else {
+            let (tile, split) = choose(&problem, &TILES, gpu.sm_count, alone);
+            let index = TILES.iter().position(|t| std::ptr::eq(t, tile)).unwrap_or(0);
+            layout.way = Way::Tiles(index, split);
+            layout.table = if few { 0 } else { table };
+            layout.kernel = if turned { (g.groups * problem.m * problem.k).next_multiple_of(4) } else { 0 };
+            layout.parts =
+                if split { problem.k.div_ceil(CHUNK) * g.groups * problem.m * problem.n } else { 0 };
+        }
+        layout
+    }
+
+    fn total(&self) -> usize {
+        self.table + self.kernel + self.parts
+    }
+}
+
+fn columns_problem(g: &Gather, turned: bool) -> Problem {
+    Problem {
+        batch: g.groups,
+        m: g.rows,
+        n: g.batch * g.view.positions(),
+        k: g.channels * g.view.taps(),
+        ta: turned,
+        tb: false,
+        aligned: true,
+        has_bias: false,
+    }
+}
+
+/// `Axes` of `conv.cu`, with the digits of `step` positions and what is left of it for images.
+fn axes(view: &View, step: usize) -> ([[i32; 10]; MAX_AXES], usize) {
+    let mut out = [[1; 10]; MAX_AXES];
+    let mut rest = step;
+    for (to, a) in out.iter_mut().zip(view.axes()).rev() {
+        let positions = a.positions.max(1);
+        let sizes = [a.positions, a.step, a.taps, 0, 0, a.source, a.out_first, a.out_step, a.out];
+        for (to, x) in to.iter_mut().zip(sizes) {
+            *to = x as i32;
+        }
+        (to[3], to[4], to[9]) = (a.first as i32, a.tap_step as i32, (rest % positions) as i32);
+        rest /= positions;
+    }
+    (out, rest)
+}
+
+/// `Few` of `conv.cu`: offsets of the taps, and per axis and its taps the bits of the taps that lie there.
+fn few(view: &View) -> [u32; MOST_TAPS + MOST_PATTERNS] {
+    let mut out = [0; MOST_TAPS + MOST_PATTERNS];
+    let axes = view.axes();
+    for tap in 0..view.taps() {
+        let (mut rest, mut offset, mut stride) = (tap, 0i64, 1i64);
+        let mut pattern = MOST_TAPS + axes.iter().map(|a| a.taps).sum::<usize>();
+        for a in axes.iter().rev() {
+            pattern -= a.taps;
+            out[pattern + rest % a.taps] |= 1 << tap;
+            offset += (rest % a.taps) as i64 * a.tap_step as i64 * stride;
+            stride *= a.source as i64;
+            rest /= a.taps;
+        }
+        out[tap] = offset as i32 as u32;
+    }
+    out
+}
+
+/// `KernelAxes` of `conv.cu`.
+fn kernel_axes(view: &View) -> [[i32; MAX_AXES]; 4] {
+    let mut out = [[1; MAX_AXES]; 4];
+    for (d, a) in view.axes().iter().enumerate() {
+        for (to, x) in out.iter_mut().zip([a.taps, a.w_first, a.w_step, a.w]) {
+            to[d] = x as i32;
+        }
+    }
+    out
+}
+
+/// A module of the small kernels for so many axes.
+fn small_module(rank: usize) -> (String, String) {
+    let list = [("VC", 0), ("BIAS", 0), ("LONG", 0), ("REDUCE", 1), ("CONV", 3), ("D", rank)];
+    variant("conv", &defines(&[&list[..], &[("MOST_AXES", MAX_AXES)]].concat()), CONV_CU)
+}
+
+fn small_step(rank: usize, kernel: &'static str, threads: usize, args: Args) -> Step {
+    let grid = [clamp(threads.div_ceil(SMALL), MAX_SMALL), 1, 1];
+    Step { module: small_module(rank), kernel, grid, block: SMALL as u32, args }
+}
+
+/// A module of tiles.
+fn tile_module(tile: &Tile, rank: usize, flags: &[(&str, usize)]) -> (String, String) {
+    let list = [
+        ("BK", tile.bk),
+        ("G", tile.group),
+        ("WM", tile.warps[0]),
+        ("WN", tile.warps[1]),
+        ("TM", tile.thread[0]),
+        ("TN", tile.thread[1]),
+        ("STAGES", tile.stages),
+        ("BLOCKS", tile.blocks),
+        ("VB", 0),
+        ("REDUCE", 0),
+        ("D", rank),
+        ("MOST_AXES", MAX_AXES),
+    ];
+    variant("conv", &defines(&[&list[..], flags].concat()), CONV_CU)
+}
+
+/// Whether offsets or sizes need more than 32 bits.
+fn is_long(p: &Problem, source: usize) -> bool {
+    p.m.max(p.n).max(p.k).max(source) > i32::MAX as usize - 4096
+}
+
+/// `Sizes` of `conv.cu`.
+struct Sizes<'a> {
+    p: &'a Problem,
+    view: &'a View,
+    slice: usize,
+    parts: usize,
+    /// Channels of the source and of the result in an image.
+    channels: [usize; 2],
+    a_group: usize,
+    a_ld: usize,
+    digit: usize,
+    warps: usize,
+}
+
+impl Sizes<'_> {
+    fn words(&self) -> [u64; 17] {
+        let Sizes { p, view, .. } = *self;
+        let (taps, plane) = (view.taps(), view.plane());
+        [
+            p.m,
+            p.n,
+            p.k,
+            p.batch,
+            self.slice,
+            self.parts,
+            view.positions(),
+            taps,
+            plane,
+            view.out_plane(),
+            self.channels[0] * plane,
+            self.channels[1] * view.out_plane(),
+            self.a_group,
+            self.a_ld,
+            self.digit,
+            self.warps % taps.max(1),
+            self.warps / taps.max(1) * plane,
+        ]
+        .map(|x| x as u64)
+    }
+}
+
+fn columns_steps(
+    g: &Gather,
+    layout: &Layout,
+    has_bias: bool,
+    at: &Pointers,
+    f: &mut dyn FnMut(Step) -> Result<()>,
+) -> Result<()> {
+    let p = columns_problem(g, layout.turned);
+    let view = &g.view;
+    let (rank, taps) = (view.axes().len(), view.taps());
+    let channels = [g.groups * g.channels, g.groups * g.rows];
+    let [by_group, by_row, by_channel] = g.w_strides.map(|x| x as u64);
+    let table = at.workspace;
+    let kernel_at = table + 4 * layout.table as u64;
+    let parts_at = kernel_at + 4 * layout.kernel as u64;
+    let axes_of = |step: usize| axes(view, step);
+
+    if layout.table > 0 {
+        let mut args = Args::new();
+        args.ptr(table).u64(taps as u64);
+        args.bytes(bytemuck::bytes_of(&axes_of(1).0), 4).bytes(bytemuck::bytes_of(&kernel_axes(view)), 4);
+        f(small_step(rank, "ditto_conv_taps", taps, args))?;
+    }
+    if layout.kernel > 0 {
+        let mut args = Args::new();
+        args.ptr(at.ins[1]).ptr(kernel_at);
+        for x in [g.groups, p.m, p.k, taps] {
+            args.u64(x as u64);
+        }
+        args.u64(by_group).u64(by_row).u64(by_channel).bytes(bytemuck::bytes_of(&kernel_axes(view)), 4);
+        f(small_step(rank, "ditto_conv_kernel", g.groups * p.m * p.k, args))?;
+    }
+    match layout.way {
+        Way::Nothing => Ok(()),
+        Way::Fill => {
+            let mut args = Args::new();
+            args.ptr(at.out).ptr(at.bias);
+            for x in [g.batch, channels[1], view.positions(), view.out_plane()] {
+                args.u64(x as u64);
+            }
+            args.bytes(bytemuck::bytes_of(&axes_of(1).0), 4);
+            f(small_step(rank, "ditto_conv_fill", channels[1] * p.n, args))
+        }
+        Way::Direct => {
+            let sizes = Sizes {
+                p: &p,
+                view,
+                slice: p.k,
+                parts: 1,
+                channels,
+                a_group: 0,
+                a_ld: 0,
+                digit: 0,
+                warps: 1,
+            };
+            let mut args = Args::new();
+            args.ptr(at.ins[1]).ptr(at.ins[0]).ptr(at.out).ptr(at.bias).ptr(table);
+            args.u64(by_group).u64(by_row).u64(by_channel);
+            args.bytes(bytemuck::bytes_of(&sizes.words()), 8).bytes(bytemuck::bytes_of(&axes_of(1).0), 4);
+            let mut step = small_step(rank, "ditto_conv_direct", p.n, args);
+            step.grid[1] = clamp(channels[1], MAX_Z);
+            f(step)
+        }
+        Way::Tiles(index, split) => {
+            let tile = &TILES[index];
+            let parts = if split { p.k.div_ceil(CHUNK) } else { 1 };
+            let (axes, digit) = axes_of(tile.bk);
+            let (a, a_ld) = if layout.turned { (kernel_at, p.m) } else { (at.ins[1], p.k) };
+            let sizes = Sizes {
+                p: &p,
+                view,
+                slice: if split { CHUNK } else { p.k },
+                parts,
+                channels,
+                a_group: p.m * p.k,
+                a_ld,
+                digit,
+                warps: tile.threads() / 32,
+            };
+            // Four floats at a time, where the axis and all starts of lines are multiples of that.
+            let wide_a = a_ld.is_multiple_of(4)
+                && (layout.turned || tile.group > 1)
+                && (tile.rows() * tile.bk).is_multiple_of(4 * tile.threads());
+            let wide_c = view.is_dense() && view.positions().is_multiple_of(4);
+            let flags = [
+                ("TA", usize::from(layout.turned)),
+                ("TB", 0),
+                ("VA", usize::from(wide_a)),
+                ("VC", usize::from(wide_c)),
+                ("BIAS", usize::from(has_bias && !split)),
+                ("LONG", usize::from(is_long(&p, g.batch * channels[0] * view.plane()))),
+                ("CONV", 1),
+                ("FEW", usize::from(layout.few)),
+            ];
+            let mut args = Args::new();
+            args.ptr(a).ptr(at.ins[0]).ptr(if split { parts_at } else { at.out }).ptr(at.bias).ptr(table);
+            args.bytes(bytemuck::bytes_of(&sizes.words()), 8).bytes(bytemuck::bytes_of(&axes), 4);
+            let few = if layout.few { few(view) } else { [0; MOST_TAPS + MOST_PATTERNS] };
+            args.bytes(bytemuck::cast_slice(&few), 4);
+            f(Step {
+                module: tile_module(tile, rank, &flags),
+                kernel: "ditto_conv",
+                grid: [clamp(tile.count(&p), MAX_X), 1, clamp(g.groups.saturating_mul(parts), MAX_Z)],
+                block: tile.threads() as u32,
+                args,
+            })?;
+            if !split {
+                return Ok(());
+            }
+            let total = g.batch * channels[1] * view.out_plane();
+            let mut args = Args::new();
+            args.ptr(parts_at).ptr(at.out).ptr(at.bias);
+            for x in [total, parts, channels[1], view.out_plane()] {
+                args.u64(x as u64);
+            }
+            f(small_step(rank, "ditto_conv_reduce", total, args))
+        }
+    }
+}
+
+fn grad_problem(g: &KernelGrad) -> Problem {
+    Problem {
+        batch: g.groups,
+        m: g.rows,
+        n: g.channels * g.view.taps(),
+        k: g.batch * g.view.positions(),
+        ta: false,
+        tb: true,
+        aligned: true,
+        has_bias: false,
+    }
+}
+
+/// The tile of a kernel's gradient, its number of parts, and their words; `None` if there is nothing to write.
+fn grad_plan(g: &KernelGrad, gpu: &Gpu) -> Option<(&'static Tile, usize, usize)> {
+    let p = grad_problem(g);
+    if p.batch * p.m * p.n == 0 {
+        return None;
+    }
+    let (tile, split) = choose(&p, &GRAD_TILES, gpu.sm_count, true);
+    let parts = if split { p.k.div_ceil(CHUNK) } else { 1 };
+    Some((tile, parts, if split { parts * p.batch * p.m * p.n } else { 0 }))
+}
+
+fn grad_steps(g: &KernelGrad, at: &Pointers, gpu: &Gpu, f: &mut dyn FnMut(Step) -> Result<()>) -> Result<()> {
+    let Some((tile, parts, words)) = grad_plan(g, gpu) else { return Ok(()) };
+    let p = grad_problem(g);
+    let view = &g.view;
+    let rank = view.axes().len();
+    if p.k == 0 {
+        let mut args = Args::new();
+        args.ptr(at.out).u64((p.batch * p.m * p.n) as u64);
+        return f(small_step(1, "ditto_conv_zero", p.batch * p.m * p.n, args));
+    }
+    let split = words > 0;
+    let (axes, digit) = axes(view, tile.bk);
+    let channels = [g.groups * g.channels, g.groups * g.rows];
+    let sizes = Sizes {
+        p: &p,
+        view,
+        slice: if split { CHUNK } else { p.k },
+        parts,
+        channels,
+        a_group: 0,
+        a_ld: 0,
+        digit,
+        warps: 1,
+    };
+    let wide = p.n.is_multiple_of(4);
+    let source = g.batch * channels[0] * view.plane();
+    let flags = [
+        ("TA", 0),
+        ("TB", 1),
+        ("VA", 0),
+        ("VC", usize::from(wide)),
+        ("BIAS", 0),
+        ("LONG", usize::from(is_long(&p, source))),
+        ("CONV", 2),
+        ("FEW", 0),
+    ];
+    let mut args = Args::new();
+    args.ptr(at.ins[0]).ptr(at.ins[1]).ptr(if split { at.workspace } else { at.out });
+    args.bytes(bytemuck::bytes_of(&sizes.words()), 8).bytes(bytemuck::bytes_of(&axes), 4);
+    f(Step {
+        module: tile_module(tile, rank, &flags),
+        kernel: "ditto_conv_grad",
+        grid: [clamp(tile.count(&p), MAX_X), 1, clamp(g.groups.saturating_mul(parts), MAX_Z)],
+        block: tile.threads() as u32,
+        args,
+    })?;
+    if !split {
+        return Ok(());
+    }
+    let reduce = matmul_plan::reduce(&p, u8::from(wide));
+    let mut args = Args::new();
+    args.ptr(at.workspace).ptr(at.out).ptr(0);
+    args.u64((p.batch * p.m * p.n) as u64).u64(p.n as u64).u64(parts as u64);
+    let (grid, block) = (reduce.grid, reduce.block);
+    f(Step { module: matmul::source(&reduce.defines), kernel: reduce.kernel, grid, block, args })
 }

@@ -305,16 +305,114 @@ __device__ __forceinline__ void store(const float (&acc)[TM][TN], const Place& a
     }
 }
 
-// The product.
+// Where a thread's outputs lie: its first row and column inside its block's tile, and the tile's in the result.
 //
-// Thread mapping: a block owns a BM x BN tile of the output; its WM x WN warps own 8 TM x 4 TN of it
-// each, a thread TM x TN: groups of VM x VN neighbours, 8 VM apart along m and 4 VN along n. The bits of the
-// lane number alternate between m and n, so that a 16-byte shared load of either operand has equal addresses
-// in lanes 1 (B) or 2 (A) apart and costs 2 cycles of shared memory instead of 4 (measured).
-// blockIdx.x: the tile, 8 tile rows at a time column by column; blockIdx.z: batch * part (grid-stride).
+// A block owns a BM x BN tile of the output; its WM x WN warps own 8 TM x 4 TN of it each, a thread TM x TN:
+// groups of VM x VN neighbours, 8 VM apart along m and 4 VN along n. The bits of the lane number alternate
+// between m and n, so that a 16-byte shared load of either operand has equal addresses in lanes 1 (B) or 2 (A)
+// apart and costs 2 cycles of shared memory instead of 4 (measured). blockIdx.x: the tile, 8 tile rows at a
+// time column by column.
+struct Origin {
+    int tm, tn;
+    idx row0, col0;
+
+    __device__ __forceinline__ Origin(i64 m, i64 n) {
+        const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+        const int lm = (lane & 1) | (lane >> 1 & 2) | (lane >> 2 & 4), ln = (lane >> 1 & 1) | (lane >> 2 & 2);
+        tm = warp % DITTO_WM * (LM * TM) + lm * VM;
+        tn = warp / DITTO_WM * (LN * TN) + ln * VN;
+        const unsigned tiles_m = (unsigned)((m + BM - 1) / BM), tiles_n = (unsigned)((n + BN - 1) / BN);
+        const unsigned band = blockIdx.x / (BAND * tiles_n), in_band = blockIdx.x % (BAND * tiles_n);
+        const unsigned height = min(tiles_m - band * BAND, (unsigned)BAND);
+        row0 = (idx)(band * BAND + in_band % height) * BM;
+        col0 = (idx)(in_band / height) * BN;
+    }
+};
+
+// Sums k steps of a tile: `ta` and `tb` bring the operands, `store(acc, first, last)` takes the chain of each
+// chunk. Every thread of the block calls it; what `shared` held is not needed any more by any of them.
+//
 // Shared memory: a ring of STAGES x (tile of A, tile of B), each as its Layout says, filled by cp.async
 // STAGES - 1 stages ahead; a thread's operands are read one group of G steps ahead.
-// Per stage and tile: 4 BK (BM + BN) bytes in, 2 BK BM BN floating-point operations; 4 BM BN bytes out.
+// Per stage and tile: 4 BK (BM + BN) bytes in, 2 BK BM BN floating-point operations.
+template <class A, class B, class Store>
+__device__ __forceinline__ void product(float* shared, A& ta, B& tb, const Origin& o, idx k, Store&& store) {
+    constexpr unsigned STAGE = (A::SIZE + B::SIZE) * 4;  // bytes
+    const unsigned ring = (unsigned)__cvta_generic_to_shared(shared);
+    const float* const read_a = shared + A::at(o.tm, 0);
+    const float* const read_b = shared + A::SIZE + B::at(o.tn, 0);
+    const idx whole = k / BK;           // whole stages
+    const idx all = (k + BK - 1) / BK;  // and the short one
+
+    // Starts share `piece` of `pieces` of the copies of stage t; the last one closes the stage's group.
+    auto fetch = [&](idx t, unsigned stage, int piece, int pieces) {
+        ta.fetch(stage, t < whole ? ta.full : t < all ? ta.tail : 0, A::PASSES * piece / pieces,
+                 A::PASSES * (piece + 1) / pieces);
+        tb.fetch(stage + A::SIZE * 4, t < whole ? tb.full : t < all ? tb.tail : 0, B::PASSES * piece / pieces,
+                 B::PASSES * (piece + 1) / pieces);
+        if (piece == pieces - 1) copy_commit();
+    };
+
+#pragma unroll 1
+    for (int s = 0; s < STAGES - 1; ++s) fetch(s, ring + s * STAGE, 0, 1);
+    copy_wait<STAGES - 2>();
+    __syncthreads();
+
+    unsigned read = 0, write = (STAGES - 1) * STAGE;  // byte offsets of stages in the ring
+    float acc[TM][TN], fa[2][G][TM], fb[2][G][TN];
+    A::template read<G, VM, LM>(fa[0], read_a, 0);
+    B::template read<G, VN, LN>(fb[0], read_b, 0);
+    idx t = 0;
+#pragma unroll 1
+    for (bool first = true, last = false; !last; first = false) {
+#pragma unroll
+        for (int i = 0; i < TM; ++i)
+#pragma unroll
+            for (int j = 0; j < TN; ++j) acc[i][j] = 0.0f;
+
+        idx stop = t + CHUNK / BK;  // the stage at which this chunk ends
+        last = stop >= all;
+        stop = last ? whole : stop;
+#pragma unroll 1
+        for (; t < stop; ++t) {
+#pragma unroll
+            for (int g = 0; g < BK / G; ++g) {
+                const int now = g & 1, next = now ^ 1;
+                if (g == BK / G - 1) {
+                    // All of stage t is in registers, and stage t + 1 has landed for every thread.
+                    copy_wait<STAGES - 2>();
+                    __syncthreads();
+                    read = read == (STAGES - 1) * STAGE ? 0 : read + STAGE;
+                }
+                A::template read<G, VM, LM>(fa[next], read_a + read / 4, (g + 1) * G % BK);
+                B::template read<G, VN, LN>(fb[next], read_b + read / 4, (g + 1) * G % BK);
+                // Overwrites stage t - 1, which every thread left before the last barrier.
+                if (g < PIECES) fetch(t + STAGES - 1, ring + write, g, PIECES);
+                if (g == PIECES) write = write == (STAGES - 1) * STAGE ? 0 : write + STAGE;
+#pragma unroll
+                for (int q = 0; q < G; ++q) step(acc, fa[now][q], fb[now][q]);
+            }
+        }
+        if (last) {
+            // The short stage: exactly the k that are left, none of the padding.
+#pragma unroll 1
+            for (int kk = 0; kk < (int)(k - whole * BK); ++kk) {
+                float sa[1][TM], sb[1][TN];
+                A::template read<1, VM, LM>(sa, read_a + read / 4, kk);
+                B::template read<1, VN, LN>(sb, read_b + read / 4, kk);
+                step(acc, sa[0], sb[0]);
+            }
+        }
+        store(acc, first, last);
+    }
+    __syncthreads();
+}
+
+#if !DITTO_CONV
+
+// The product.
+//
+// Thread mapping: see Origin; blockIdx.z: batch * part (grid-stride). Shared memory: see product.
 // Order of summation: see the head of this file; an accumulator is one chunk's chain. At the end of a
 // chunk it is added to what the output holds (every output belongs to one thread), or, when the chunks
 // run in blocks of their own (`slice` = CHUNK), stored as a part for `ditto_matmul_reduce`.
@@ -327,103 +425,32 @@ ditto_matmul(const float* __restrict__ a, const float* __restrict__ b, float* ou
              const float* __restrict__ bias, i64 m_, i64 n_, i64 k_, i64 batch, i64 stride_a, i64 stride_b,
              i64 slice, i64 parts) {
     __shared__ __align__(16) float shared[STAGES * (TileA::SIZE + TileB::SIZE)];
-    constexpr unsigned STAGE = (TileA::SIZE + TileB::SIZE) * 4;  // bytes
-    const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
-    const int lm = (lane & 1) | (lane >> 1 & 2) | (lane >> 2 & 4), ln = (lane >> 1 & 1) | (lane >> 2 & 2);
-    const int tm = warp % DITTO_WM * (LM * TM) + lm * VM;  // first row and column inside the tile
-    const int tn = warp / DITTO_WM * (LN * TN) + ln * VN;
     const idx m = (idx)m_, n = (idx)n_;
-
-    const unsigned tiles_m = (unsigned)((m_ + BM - 1) / BM), tiles_n = (unsigned)((n_ + BN - 1) / BN);
-    const unsigned band = blockIdx.x / (BAND * tiles_n), in_band = blockIdx.x % (BAND * tiles_n);
-    const unsigned height = min(tiles_m - band * BAND, (unsigned)BAND);
-    const idx row0 = (idx)(band * BAND + in_band % height) * BM, col0 = (idx)(in_band / height) * BN;
-
-    const unsigned ring = (unsigned)__cvta_generic_to_shared(shared);
-    const float* const read_a = shared + TileA::at(tm, 0);
-    const float* const read_b = shared + TileA::SIZE + TileB::at(tn, 0);
+    const Origin o(m_, n_);
 
     for (i64 z = blockIdx.z; z < batch * parts; z += gridDim.z) {
         const i64 part = z / batch, item = z - part * batch;
         const idx k0 = (idx)(part * slice);
         const idx k = (idx)min(slice, k_ - part * slice);
-        const idx whole = k / BK;           // whole stages
-        const idx all = (k + BK - 1) / BK;  // and the short one
 
         TileA ta;
         TileB tb;
-        ta.start(a + item * stride_a, DITTO_TA ? m : (idx)k_, row0, m, k0, k - whole * BK, tid);
-        tb.start(b + item * stride_b, DITTO_TB ? (idx)k_ : n, col0, n, k0, k - whole * BK, tid);
-        // Starts share `piece` of `pieces` of the copies of stage t; the last one closes the stage's group.
-        auto fetch = [&](idx t, unsigned stage, int piece, int pieces) {
-            ta.fetch(stage, t < whole ? ta.full : t < all ? ta.tail : 0, TileA::PASSES * piece / pieces,
-                     TileA::PASSES * (piece + 1) / pieces);
-            tb.fetch(stage + TileA::SIZE * 4, t < whole ? tb.full : t < all ? tb.tail : 0,
-                     TileB::PASSES * piece / pieces, TileB::PASSES * (piece + 1) / pieces);
-            if (piece == pieces - 1) copy_commit();
-        };
+        ta.start(a + item * stride_a, DITTO_TA ? m : (idx)k_, o.row0, m, k0, k % BK, threadIdx.x);
+        tb.start(b + item * stride_b, DITTO_TB ? (idx)k_ : n, o.col0, n, k0, k % BK, threadIdx.x);
 
         Place at;
         at.ldc = n;
-        at.out = out + z * ((i64)m_ * n_) + (i64)(row0 + tm) * n + col0 + tn;
-        at.rows = m - row0 - tm;
-        at.cols = n - col0 - tn;
-        at.bias = bias + col0 + tn;
+        at.out = out + z * ((i64)m_ * n_) + (i64)(o.row0 + o.tm) * n + o.col0 + o.tn;
+        at.rows = m - o.row0 - o.tm;
+        at.cols = n - o.col0 - o.tn;
+        at.bias = bias + o.col0 + o.tn;
 
-#pragma unroll 1
-        for (int s = 0; s < STAGES - 1; ++s) fetch(s, ring + s * STAGE, 0, 1);
-        copy_wait<STAGES - 2>();
-        __syncthreads();
-
-        unsigned read = 0, write = (STAGES - 1) * STAGE;  // byte offsets of stages in the ring
-        float acc[TM][TN], fa[2][G][TM], fb[2][G][TN];
-        TileA::template read<G, VM, LM>(fa[0], read_a, 0);
-        TileB::template read<G, VN, LN>(fb[0], read_b, 0);
-        idx t = 0;
-#pragma unroll 1
-        for (bool first = true, last = false; !last; first = false) {
-#pragma unroll
-            for (int i = 0; i < TM; ++i)
-#pragma unroll
-                for (int j = 0; j < TN; ++j) acc[i][j] = 0.0f;
-
-            idx stop = t + CHUNK / BK;  // the stage at which this chunk ends
-            last = stop >= all;
-            stop = last ? whole : stop;
-#pragma unroll 1
-            for (; t < stop; ++t) {
-#pragma unroll
-                for (int g = 0; g < BK / G; ++g) {
-                    const int now = g & 1, next = now ^ 1;
-                    if (g == BK / G - 1) {
-                        // All of stage t is in registers, and stage t + 1 has landed for every thread.
-                        copy_wait<STAGES - 2>();
-                        __syncthreads();
-                        read = read == (STAGES - 1) * STAGE ? 0 : read + STAGE;
-                    }
-                    TileA::template read<G, VM, LM>(fa[next], read_a + read / 4, (g + 1) * G % BK);
-                    TileB::template read<G, VN, LN>(fb[next], read_b + read / 4, (g + 1) * G % BK);
-                    // Overwrites stage t - 1, which every thread left before the last barrier.
-                    if (g < PIECES) fetch(t + STAGES - 1, ring + write, g, PIECES);
-                    if (g == PIECES) write = write == (STAGES - 1) * STAGE ? 0 : write + STAGE;
-#pragma unroll
-                    for (int q = 0; q < G; ++q) step(acc, fa[now][q], fb[now][q]);
-                }
-            }
-            if (last) {
-                // The short stage: exactly the k that are left, none of the padding.
-#pragma unroll 1
-                for (int kk = 0; kk < (int)(k - whole * BK); ++kk) {
-                    float sa[1][TM], sb[1][TN];
-                    TileA::template read<1, VM, LM>(sa, read_a + read / 4, kk);
-                    TileB::template read<1, VN, LN>(sb, read_b + read / 4, kk);
-                    step(acc, sa[0], sb[0]);
-                }
-            }
+        product(shared, ta, tb, o, k, [&](const float (&acc)[TM][TN], bool first, bool last) {
             store(acc, at, first, last);
-        }
-        __syncthreads();
+        });
     }
 }
+
+#endif  // !DITTO_CONV
 
 #endif

@@ -113,10 +113,15 @@ impl Problem {
 }
 
 /// A variant of the kernels: a name of its own, and the text.
-pub(super) fn source(defines: &str) -> (String, String) {
+pub(crate) fn source(defines: &str) -> (String, String) {
+    variant("matmul", defines, "")
+}
+
+/// A variant of the kernels and of what is made of them: a name of its own, and the text.
+pub(crate) fn variant(family: &str, defines: &str, more: &str) -> (String, String) {
     let name: Vec<&str> = defines.split_whitespace().filter(|w| !w.starts_with("#define")).collect();
     let name = name.join("_").replace("DITTO_", "").to_lowercase();
-    (format!("matmul_{name}"), format!("#define CHUNK {K_CHUNK}\n{defines}{MATMUL_CU}"))
+    (format!("{family}_{name}"), format!("#define CHUNK {K_CHUNK}\n{defines}{MATMUL_CU}{more}"))
 }
 
 /// Rows and columns of a matrix after its transpose flag.

@@ -4,9 +4,9 @@
 use crate::numerics::K_CHUNK as CHUNK;
 
 /// The most blocks along x.
-const MAX_X: usize = i32::MAX as usize;
+pub(crate) const MAX_X: usize = i32::MAX as usize;
 /// The most blocks along z; more are walked in a loop.
-const MAX_Z: usize = 65535;
+pub(crate) const MAX_Z: usize = 65535;
 /// The most blocks of `ditto_matmul_reduce`, which walks the rest in a loop too.
 const MAX_REDUCE_X: usize = 1 << 20;
 /// Threads of a block of `ditto_matmul_reduce`.
@@ -112,22 +112,22 @@ pub(crate) struct Tile {
 
 impl Tile {
     /// Rows of the result that a block computes: 8 lanes of a warp lie along m.
-    fn rows(&self) -> usize {
+    pub fn rows(&self) -> usize {
         self.warps[0] * 8 * self.thread[0]
     }
 
     /// Columns of the result that a block computes: 4 lanes of a warp lie along n.
-    fn cols(&self) -> usize {
+    pub fn cols(&self) -> usize {
         self.warps[1] * 4 * self.thread[1]
     }
 
     /// Threads of a block.
-    fn threads(&self) -> usize {
+    pub fn threads(&self) -> usize {
         self.warps[0] * self.warps[1] * 32
     }
 
     /// Tiles of one product.
-    fn count(&self, p: &Problem) -> usize {
+    pub fn count(&self, p: &Problem) -> usize {
         p.m.div_ceil(self.rows()).max(1).saturating_mul(p.n.div_ceil(self.cols()).max(1))
     }
 
@@ -191,12 +191,23 @@ pub(crate) const TILES: [Tile; 8] = [
 ///
 /// The operands are dense within a product. Sizes of 0 are the caller's to handle.
 pub(crate) fn plan(problem: &Problem, sm_count: u32) -> MatmulPlan {
+    let (tile, split) = choose(problem, &TILES, sm_count, true);
+    plan_tile(problem, tile, split)
+}
+
+/// The tile that is expected to be fastest, and whether chunks run in blocks of their own, if they may.
+pub(crate) fn choose<'t>(
+    problem: &Problem,
+    tiles: &'t [Tile],
+    sm_count: u32,
+    may_split: bool,
+) -> (&'t Tile, bool) {
     let sms = f64::from(sm_count.max(1));
     let chunks = problem.k.div_ceil(CHUNK).max(1);
-    let mut best = (f64::INFINITY, &TILES[0], false);
-    for tile in TILES.iter().filter(|tile| tile.count(problem) <= MAX_TILES) {
+    let mut best = (f64::INFINITY, &tiles[0], false);
+    for tile in tiles.iter().filter(|tile| tile.count(problem) <= MAX_TILES) {
         for split in [false, true] {
-            if split && (chunks == 1 || parts_size(problem, chunks) > MAX_WORKSPACE) {
+            if split && (!may_split || chunks == 1 || parts_size(problem, chunks) > MAX_WORKSPACE) {
                 continue;
             }
             let time = tile.time(problem, if split { chunks } else { 1 }, sms);
@@ -205,7 +216,7 @@ pub(crate) fn plan(problem: &Problem, sm_count: u32) -> MatmulPlan {
             }
         }
     }
-    plan_tile(problem, best.1, best.2)
+    (best.1, best.2)
 }
 
 /// Floats of all parts of a product.
@@ -253,7 +264,7 @@ pub(crate) fn plan_tile(p: &Problem, tile: &Tile, split: bool) -> MatmulPlan {
 }
 
 /// The launch that adds the parts of `problem`, `vector` != 0: four outputs to a thread.
-fn reduce(p: &Problem, vector: u8) -> ReduceLaunch {
+pub(crate) fn reduce(p: &Problem, vector: u8) -> ReduceLaunch {
     let groups = parts_size(p, 1) / if vector != 0 { 4 } else { 1 };
     ReduceLaunch {
         defines: defines(&[("VC", usize::from(vector)), ("BIAS", usize::from(p.has_bias)), ("REDUCE", 1)]),
@@ -264,12 +275,12 @@ fn reduce(p: &Problem, vector: u8) -> ReduceLaunch {
 }
 
 /// The lines that define `DITTO_` names.
-fn defines(values: &[(&str, usize)]) -> String {
+pub(crate) fn defines(values: &[(&str, usize)]) -> String {
     values.iter().map(|(name, value)| format!("#define DITTO_{name} {value}\n")).collect()
 }
 
 /// A launch dimension: at least 1, at most `limit`.
-fn clamp(x: usize, limit: usize) -> u32 {
+pub(crate) fn clamp(x: usize, limit: usize) -> u32 {
     x.clamp(1, limit) as u32
 }
 

@@ -3,6 +3,7 @@
 //! against [`Var`] and does not know which.
 
 mod attention;
+mod conv;
 mod products;
 mod scan;
 mod spectral;

@@ -129,7 +129,7 @@ impl View {
     }
 
     /// Whether the positions are all of the result, in order.
-    fn is_dense(&self) -> bool {
+    pub fn is_dense(&self) -> bool {
         self.axes()
             .iter()
             .all(|a| a.out_first == 0 && (a.out_step == 1 || a.out == 1) && a.out == a.positions)
