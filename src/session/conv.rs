@@ -85,7 +85,8 @@ impl<'s> Var<'s> {
             return self.with_bias(ConvTranspose { window, size: window.stride }, kernel, bias);
         }
         if output_padding.len() != rank {
-            let why = format!("{output_padding:?} is given for {rank} spatial axes: one number per axis is needed");
+            let why =
+                format!("{output_padding:?} is given for {rank} spatial axes: one number per axis is needed");
             return Err(Error::argument(NAME, "output_padding", why));
         }
         let mut size = Vec::new();
@@ -97,7 +98,9 @@ impl<'s> Var<'s> {
                 let why = format!("{} along axis {a} must be below the stride {stride}", output_padding[a]);
                 return Err(Error::argument(NAME, "output_padding", why));
             }
-            let out = (wide(n) - 1) * wide(stride) - 2 * wide(padding) + wide(dilation) * (wide(k) - 1) + 1
+            let out = (wide(n) - 1) * wide(stride) - 2 * wide(padding)
+                + wide(dilation) * (wide(k) - 1)
+                + 1
                 + wide(output_padding[a]);
             match usize::try_from(out) {
                 Ok(out) if out > 0 && n > 0 => size.push(out),

@@ -361,16 +361,22 @@ fn contract() {
             let (a, b) = (ins[0].shape(), ins[1].shape());
             let bias = ins.get(2).map(Tensor::data);
             let want = match &case.op {
-                AnyOp::Conv(op) => Contract::new(&op.window, &a, &b, &got.shape()).conv(ins[0].data(), ins[1].data(), bias),
-                AnyOp::ConvTranspose(op) => {
-                    Contract::new(&op.window, &got.shape(), &b, &a).transpose(ins[0].data(), ins[1].data(), bias)
+                AnyOp::Conv(op) => {
+                    Contract::new(&op.window, &a, &b, &got.shape()).conv(ins[0].data(), ins[1].data(), bias)
                 }
+                AnyOp::ConvTranspose(op) => Contract::new(&op.window, &got.shape(), &b, &a).transpose(
+                    ins[0].data(),
+                    ins[1].data(),
+                    bias,
+                ),
                 AnyOp::ConvKernelGrad(op) => {
                     Contract::new(&op.window, &b, &got.shape(), &a).kernel_grad(ins[0].data(), ins[1].data())
                 }
                 _ => panic!(),
             };
-            let bits = |x: &[f32]| x.iter().map(|x| if x.is_nan() { 0x7fc0_0000 } else { x.to_bits() }).collect::<Vec<_>>();
+            let bits = |x: &[f32]| {
+                x.iter().map(|x| if x.is_nan() { 0x7fc0_0000 } else { x.to_bits() }).collect::<Vec<_>>()
+            };
             assert_eq!(bits(got.data()), bits(&want), "{name} {index} {:?}", case.op);
         }
     }

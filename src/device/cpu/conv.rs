@@ -531,7 +531,7 @@ impl GatherWork {
     /// `slot_len` floats that no other thread uses.
     unsafe fn block(&self, task: usize, slot: *mut f32) {
         let Gather { view, batch, groups, rows, channels, .. } = self.gather;
-        let Kernels { width, tile, gather, .. } = *self.kernels;
+        let Kernels { width, tile, gather, add_bias, .. } = *self.kernels;
         let (b, col_task) = (task / self.plan.col_blocks, task % self.plan.col_blocks);
         let (group, i0, panels) = self.rows_of(b);
         let positions = view.positions();
@@ -644,13 +644,16 @@ impl GatherWork {
                                 stride_c: if direct { out_plane } else { PANEL },
                                 first: !direct || chunk == 0,
                                 bias: std::ptr::null(),
-                                row_bias: if direct { bias } else { std::ptr::null() },
                                 tail: valid - ((width << log) - width),
                             };
                             // SAFETY: the kernels are of a level that the processor has; rows and columns of
                             // the tile are inside the result, or it goes to the spare tile; the operands are
                             // packed.
                             unsafe { tile[1][0][mr - 1][log](&t) };
+                            if direct && end && !bias.is_null() {
+                                // SAFETY: as above.
+                                unsafe { add_bias(t.c, out_plane, mr, valid, bias) };
+                            }
                             if direct || !end {
                                 continue;
                             }
@@ -996,7 +999,6 @@ impl GradWork {
                                 stride_c: columns,
                                 first: first && chunk == first_chunk,
                                 bias: std::ptr::null(),
-                                row_bias: std::ptr::null(),
                                 tail: valid - ((width << log) - width),
                             };
                             // SAFETY: the kernels are of a level that the processor has; rows and columns of

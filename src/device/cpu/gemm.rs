@@ -367,7 +367,6 @@ impl Work {
                             } else {
                                 self.bias.wrapping_add(j)
                             },
-                            row_bias: std::ptr::null(),
                             tail: valid - ((width << log) - width),
                         };
                         // SAFETY: the kernels are of a level that the processor has. The tile's rows and
@@ -418,8 +417,6 @@ pub(super) struct Tile {
     pub first: bool,
     /// Bias of the tile's columns if this is the last chunk, or null.
     pub bias: *const f32,
-    /// The same for its rows.
-    pub row_bias: *const f32,
     /// Number of columns of the last vector that exist.
     pub tail: usize,
 }
@@ -465,6 +462,8 @@ pub(super) struct Lines {
 }
 
 pub(super) type TileFn = unsafe fn(&Tile);
+/// Takes (to, stride, rows, columns, bias).
+type BiasFn = unsafe fn(*mut f32, usize, usize, usize, *const f32);
 /// Takes the lines and where they go.
 type GatherFn = unsafe fn(&Lines, *mut f32);
 /// Takes (from, stride, columns, vectors, kc, to).
@@ -487,6 +486,8 @@ pub(super) struct Kernels {
     pub pack_turned: PackFn,
     /// Copies the lines of a view.
     pub gather: GatherFn,
+    /// Adds to each row of a tile its bias.
+    pub add_bias: BiasFn,
 }
 
 impl Kernels {
@@ -585,9 +586,6 @@ unsafe fn tile<V: Vector, const MR: usize, const NV: usize, const TA: bool, cons
                 }
                 if !t.bias.is_null() {
                     sum = sum.add(V::load_part(t.bias.add(v * V::WIDTH), n));
-                }
-                if !t.row_bias.is_null() {
-                    sum = sum.add(V::splat(*t.row_bias.add(r)));
                 }
                 sum.store_part(to, n);
             }
@@ -710,6 +708,27 @@ unsafe fn gather<V: Vector>(l: &Lines, to: *mut f32) {
     }
 }
 
+/// Adds to each of `rows` rows, `stride` apart, of `cols` floats its bias. Not the tile's own work: its last loops
+/// would not be unrolled any more, and its sums not stay in registers.
+///
+/// # Safety
+/// `to` leads to such rows and `bias` to a float for each. The processor has the instructions of `V`.
+#[inline(always)]
+unsafe fn add_bias<V: Vector>(to: *mut f32, stride: usize, rows: usize, cols: usize, bias: *const f32) {
+    // SAFETY: the caller's; last vectors are cut to what there is.
+    unsafe {
+        for r in 0..rows {
+            let (to, bias) = (to.add(r * stride), V::splat(*bias.add(r)));
+            let mut j = 0;
+            while j < cols {
+                let n = (cols - j).min(V::WIDTH);
+                V::load_part(to.add(j), n).add(bias).store_part(to.add(j), n);
+                j += V::WIDTH;
+            }
+        }
+    }
+}
+
 /// The kernels of a level: its vector, features, most rows, and for each number of rows the numbers of
 /// vectors, as many as fit the registers. Rows and vectors that do not fit repeat the last that do, and are
 /// never called.
@@ -735,6 +754,12 @@ macro_rules! kernels {
         ) {
             // SAFETY: the caller's; this function has the features of the vector.
             unsafe { transpose::<$vector>(from, stride, cols, nv, kc, to) }
+        }
+
+        $(#[$features])*
+        unsafe fn add_row_bias(to: *mut f32, stride: usize, rows: usize, cols: usize, bias: *const f32) {
+            // SAFETY: the caller's; this function has the features of the vector.
+            unsafe { add_bias::<$vector>(to, stride, rows, cols, bias) }
         }
 
         $(#[$features])*
@@ -767,6 +792,7 @@ macro_rules! kernels {
             pack_lines,
             pack_turned,
             gather: gather_lines,
+            add_bias: add_row_bias,
         };
     };
 }
