@@ -8,7 +8,8 @@
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use super::gemm::{
-    A_BLOCK, B_STRIP, K_CHUNK, K_RUN, Kernels, LINE, Lines, MAX_MR, PANEL, Panels, Run, STRIP, Seen, Tile,
+    A_BLOCK, B_STRIP, K_CHUNK, K_RUN, Kernels, LINE, Lines, MAX_MR, PANEL, Panels, RUN, Run, STRIP, Seen,
+    Tile,
 };
 use super::pool::Pool;
 use super::simd::Simd;
@@ -154,7 +155,7 @@ impl View {
     /// The most runs that `cols` neighbouring positions can lie in.
     fn most_runs(&self, cols: usize) -> usize {
         let inner = self.axes[self.rank - 1].positions.max(1);
-        ((cols - 1) / inner + 2).min(cols)
+        ((cols - 1) / inner + 2 + cols / RUN).min(cols)
     }
 
     /// Writes the runs of positions `from..to` (of all images, `image` apart in the source and `out_image` in
@@ -187,7 +188,7 @@ impl View {
         let mut n = rest;
         while at < to {
             let p0 = place[axes.len() - 1];
-            let len = (inner.positions - p0).min(to - at);
+            let len = (inner.positions - p0).min(to - at).min(RUN);
             let mut out = 0;
             for (p, a) in place.iter().zip(axes) {
                 out = out * a.out + a.out_first + p * a.out_step;
@@ -211,13 +212,12 @@ impl View {
                 }
                 let mut x = (p0 * inner.step) as isize + inner.first;
                 for _ in 0..inner.taps {
+                    let mut see = Seen { at: 0, inside: 0 };
                     let (from, end) = inner_range(x, inner.step, inner.source, len);
-                    let see = if inside && from < end {
-                        let at = (line * inner.source as isize + x) as i32;
-                        Seen { at, from: from as u16, to: end as u16 }
-                    } else {
-                        Seen { at: 0, from: 0, to: 0 }
-                    };
+                    if inside && from < end {
+                        see.at = (line * inner.source as isize + x) as i32;
+                        see.inside = (u32::MAX >> (32 - (end - from))) << from;
+                    }
                     // SAFETY: the caller's room; there are `taps` entries a run.
                     unsafe { *seen_at = see };
                     seen_at = seen_at.wrapping_add(1);
@@ -298,9 +298,9 @@ struct Plan {
 /// Floats that a `Run` and a `Seen` take.
 const RUN_WORDS: usize = size_of::<Run>().div_ceil(4);
 const SEEN_WORDS: usize = size_of::<Seen>().div_ceil(4);
-/// Room for packed columns, and a vector that spills over.
-const B_LEN: usize = B_STRIP + LINE;
-/// Room for a tile.
+/// Room for packed columns.
+const B_LEN: usize = B_STRIP;
+/// Room for a tile: of fewer rows it has more columns, but never more elements.
 const TILE_LEN: usize = MAX_MR * PANEL;
 /// Floats of the shortest vector of any level.
 const LEAST_WIDTH: usize = 4;
@@ -351,8 +351,8 @@ impl Gather {
         let per = target.div_ceil(self.groups.max(1) * row_blocks);
         let cols = columns.div_ceil(per).max(1).next_multiple_of(STRIP);
         let strip = most.min(cols);
-        // Tiles cut the runs of a strip anew; they have two vectors of columns, but for the last.
-        let runs = self.view.most_runs(strip) + strip / (2 * LEAST_WIDTH) + 2;
+        // Tiles cut the runs of a strip anew; they have two vectors of columns or more, but for the last.
+        let runs = self.view.most_runs(strip) + strip / (2 * LEAST_WIDTH) + 4;
         Plan {
             rows,
             row_blocks,
@@ -531,7 +531,7 @@ impl GatherWork {
     /// `slot_len` floats that no other thread uses.
     unsafe fn block(&self, task: usize, slot: *mut f32) {
         let Gather { view, batch, groups, rows, channels, .. } = self.gather;
-        let Kernels { width, tile, gather, add_bias, .. } = *self.kernels;
+        let Kernels { width, ref wide, tile, gather, add_bias, .. } = *self.kernels;
         let (b, col_task) = (task / self.plan.col_blocks, task % self.plan.col_blocks);
         let (group, i0, panels) = self.rows_of(b);
         let positions = view.positions();
@@ -543,6 +543,9 @@ impl GatherWork {
         let step = view.axes()[view.axes().len() - 1].step;
         let out_step = view.axes()[view.axes().len() - 1].out_step;
         let dense = view.is_dense();
+        // Few rows have wider tiles, so that there are enough sums to fill the pipeline.
+        let alone = panels.count == 1;
+        let most = if alone { wide[panels.iter().map(|(_, mr)| mr).max().unwrap_or(1) - 1] } else { 2 };
         let packed = self.packed.wrapping_add(b * self.plan.a_len);
         let acc = slot.wrapping_add(B_LEN);
         let spare = acc.wrapping_add(self.plan.acc_len);
@@ -560,7 +563,7 @@ impl GatherWork {
             for s0 in (j0..j1).step_by(strip) {
                 let s1 = (s0 + strip).min(j1);
                 let shape = |j: usize| {
-                    let log = (s1 - j).div_ceil(width).min(2).ilog2() as usize;
+                    let log = (s1 - j).div_ceil(width).min(most).ilog2() as usize;
                     (log, (width << log).min(s1 - j))
                 };
                 // The runs of each tile, tile after tile.
@@ -611,7 +614,7 @@ impl GatherWork {
                             pitch: width << log,
                             step,
                         };
-                        // SAFETY: the runs are of this view; packed columns have room for a strip and a vector.
+                        // SAFETY: the runs are of this view; packed columns have room for a strip.
                         unsafe { gather(&lines, slot.wrapping_add((j - s0) * len)) };
                         j += valid;
                         at += count;
@@ -641,7 +644,7 @@ impl GatherWork {
                                 begin: r == 0,
                                 end,
                                 c: if direct { out.wrapping_add(here.out) } else { spare },
-                                stride_c: if direct { out_plane } else { PANEL },
+                                stride_c: if direct { out_plane } else { width << log },
                                 first: !direct || chunk == 0,
                                 bias: std::ptr::null(),
                                 tail: valid - ((width << log) - width),
@@ -649,7 +652,7 @@ impl GatherWork {
                             // SAFETY: the kernels are of a level that the processor has; rows and columns of
                             // the tile are inside the result, or it goes to the spare tile; the operands are
                             // packed.
-                            unsafe { tile[1][0][mr - 1][log](&t) };
+                            unsafe { tile[1][usize::from(alone)][mr - 1][log](&t) };
                             if direct && end && !bias.is_null() {
                                 // SAFETY: as above.
                                 unsafe { add_bias(t.c, out_plane, mr, valid, bias) };
@@ -662,7 +665,7 @@ impl GatherWork {
                                 unsafe {
                                     let run = *runs_at.add(run);
                                     for row in 0..mr {
-                                        let from = spare.add(row * PANEL + run.col as usize);
+                                        let from = spare.add(row * (width << log) + run.col as usize);
                                         let to = out.add(row * out_plane + run.out);
                                         for x in 0..run.len as usize {
                                             let mut sum = *from.add(x);
@@ -708,8 +711,8 @@ pub struct KernelGrad {
 const LARGE_GRAD: usize = 1 << 18;
 /// Floats from one gathered line of terms to the next.
 const TERM_PITCH: usize = K_RUN + LINE;
-/// Room for the gathered lines of a tile, and a vector that spills over.
-const TERMS_LEN: usize = PANEL * TERM_PITCH + LINE;
+/// Room for the gathered lines of a tile.
+const TERMS_LEN: usize = PANEL * TERM_PITCH;
 
 /// How the work of a kernel's gradient is cut up. Chunks are done in waves: those of a wave at once, each
 /// into a part of its own, then added in order.
@@ -978,7 +981,7 @@ impl GradWork {
                             pitch: TERM_PITCH,
                             step,
                         };
-                        // SAFETY: the runs are of this view; there is room for a tile's lines and a vector,
+                        // SAFETY: the runs are of this view; there is room for a tile's lines,
                         // and for a strip of packed columns.
                         unsafe {
                             gather(&lines, terms);

@@ -428,18 +428,20 @@ pub(super) struct Run {
     pub base: usize,
     /// Where its first position lies in the result, from the start of a channel.
     pub out: usize,
-    /// Its first column, and how many there are.
+    /// Its first column, and how many there are, at most `RUN`.
     pub col: u32,
     pub len: u32,
 }
 
+/// The most positions of a run: as many as there are bits for.
+pub(super) const RUN: usize = 32;
+
 /// What one tap sees of a run: where its first position would lie in the source, from the start of a channel,
-/// and which positions do lie in the source; the others are zeros.
+/// and as bits which of its positions do lie in the source; the others are zeros.
 #[derive(Clone, Copy)]
 pub(super) struct Seen {
     pub at: i32,
-    pub from: u16,
-    pub to: u16,
+    pub inside: u32,
 }
 
 /// Lines of a view: for each (channel, tap) from a first one on, the elements of all runs.
@@ -512,6 +514,10 @@ trait Vector: Copy {
     unsafe fn load(from: *const f32) -> Self;
     /// The first `n` floats, and zeros.
     unsafe fn load_part(from: *const f32, n: usize) -> Self;
+    /// The floats whose bits are set, and zeros.
+    unsafe fn load_mask(from: *const f32, bits: u32) -> Self;
+    /// Stores the floats whose bits are set.
+    unsafe fn store_mask(self, to: *mut f32, bits: u32);
     /// Group g is loaded from `from[4 * g]`.
     unsafe fn load_groups(from: &[*const f32]) -> Self;
     unsafe fn store(self, to: *mut f32);
@@ -657,52 +663,46 @@ unsafe fn transpose<V: Vector>(
     }
 }
 
-/// Copies the lines of a view; see [`Lines`]. Whole vectors are written: what spills over the end of a run is
-/// overwritten by what follows, and after the last line of all there is room for a vector.
+/// Copies the lines of a view; see [`Lines`].
 ///
 /// # Safety
 /// The runs with what the taps see of them describe floats of `source`, and `to` leads to as many floats as
-/// the lines have, and a vector more. The processor has the instructions of `V`.
+/// the lines have. The processor has the instructions of `V`.
 #[inline(always)]
 unsafe fn gather<V: Vector>(l: &Lines, to: *mut f32) {
-    // SAFETY: of all of this, the caller's: only positions that lie in the source are read.
+    let lanes = u32::MAX >> (32 - V::WIDTH);
+    // SAFETY: of all of this, the caller's: only positions that lie in the source are read, and only columns of
+    // the run written.
     unsafe {
-        let zero = V::splat(0.0);
-        let (mut tap, mut channel) = (l.tap, l.source.wrapping_add(l.channel * l.plane));
-        for line in 0..l.lines {
-            let to = to.add(line * l.pitch);
-            for r in 0..l.count {
-                let run = *l.runs.add(r);
-                let seen = *l.seen.add(r * l.taps + tap);
-                let (from, end, len) = (usize::from(seen.from), usize::from(seen.to), run.len as usize);
-                let source = channel.wrapping_add(run.base).wrapping_offset(seen.at as isize);
-                let to = to.add(run.col as usize);
-                let mut i = 0;
-                while i < from {
-                    zero.store(to.add(i));
-                    i += V::WIDTH;
-                }
-                i = from;
+        for r in 0..l.count {
+            let run = *l.runs.add(r);
+            let seen = l.seen.add(r * l.taps);
+            let mut tap = l.tap;
+            let mut channel = l.source.wrapping_add(l.channel * l.plane + run.base);
+            let mut to = to.add(run.col as usize);
+            let all = u32::MAX >> (32 - run.len);
+            for _ in 0..l.lines {
+                let see = *seen.add(tap);
+                let source = channel.wrapping_offset(see.at as isize);
                 if l.step == 1 {
-                    while i < end {
-                        V::load_part(source.wrapping_add(i), (end - i).min(V::WIDTH)).store(to.add(i));
+                    let mut i = 0;
+                    while i < run.len as usize {
+                        let x = V::load_mask(source.wrapping_add(i), see.inside >> i & lanes);
+                        x.store_mask(to.add(i), all >> i & lanes);
                         i += V::WIDTH;
                     }
                 } else {
-                    while i < end {
-                        *to.add(i) = *source.wrapping_add(i * l.step);
-                        i += 1;
+                    for i in 0..run.len as usize {
+                        let inside = see.inside >> i & 1 != 0;
+                        *to.add(i) = if inside { *source.wrapping_add(i * l.step) } else { 0.0 };
                     }
                 }
-                while i < len {
-                    zero.store(to.add(i));
-                    i += V::WIDTH;
+                to = to.wrapping_add(l.pitch);
+                tap += 1;
+                if tap == l.taps {
+                    tap = 0;
+                    channel = channel.wrapping_add(l.plane);
                 }
-            }
-            tap += 1;
-            if tap == l.taps {
-                tap = 0;
-                channel = channel.wrapping_add(l.plane);
             }
         }
     }
@@ -819,6 +819,20 @@ mod scalar {
             std::array::from_fn(|i| if i < n { unsafe { *from.add(i) } } else { 0.0 })
         }
         #[inline(always)]
+        unsafe fn load_mask(from: *const f32, bits: u32) -> Self {
+            // SAFETY: the caller has floats where bits are set.
+            std::array::from_fn(|i| if bits >> i & 1 != 0 { unsafe { *from.wrapping_add(i) } } else { 0.0 })
+        }
+        #[inline(always)]
+        unsafe fn store_mask(self, to: *mut f32, bits: u32) {
+            for (i, x) in self.into_iter().enumerate() {
+                if bits >> i & 1 != 0 {
+                    // SAFETY: the caller has floats where bits are set.
+                    unsafe { *to.add(i) = x };
+                }
+            }
+        }
+        #[inline(always)]
         unsafe fn load_groups(from: &[*const f32]) -> Self {
             // SAFETY: the caller has 4 floats at each.
             unsafe { Self::load(from[0]) }
@@ -870,6 +884,16 @@ mod avx2 {
         unsafe { _mm256_loadu_si256(LANES.as_ptr().add(8 - n).cast()) }
     }
 
+    /// A mask of the lanes whose bits are set.
+    #[inline(always)]
+    unsafe fn spread(bits: u32) -> __m256i {
+        // SAFETY: the caller has AVX2.
+        unsafe {
+            let each = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+            _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32(bits as i32), each), each)
+        }
+    }
+
     impl Vector for __m256 {
         const WIDTH: usize = 8;
         #[inline(always)]
@@ -886,6 +910,16 @@ mod avx2 {
         unsafe fn load_part(from: *const f32, n: usize) -> Self {
             // SAFETY: the caller has AVX2 and n floats there; the others are not accessed.
             unsafe { _mm256_maskload_ps(from, mask(n)) }
+        }
+        #[inline(always)]
+        unsafe fn load_mask(from: *const f32, bits: u32) -> Self {
+            // SAFETY: the caller has AVX2 and floats where bits are set; the others are not accessed.
+            unsafe { _mm256_maskload_ps(from, spread(bits)) }
+        }
+        #[inline(always)]
+        unsafe fn store_mask(self, to: *mut f32, bits: u32) {
+            // SAFETY: the caller has AVX2 and floats where bits are set; the others are not accessed.
+            unsafe { _mm256_maskstore_ps(to, spread(bits), self) }
         }
         #[inline(always)]
         unsafe fn load_groups(from: &[*const f32]) -> Self {
@@ -962,6 +996,16 @@ mod avx512 {
         unsafe fn load_part(from: *const f32, n: usize) -> Self {
             // SAFETY: the caller has AVX-512 and n floats there; the others are not accessed.
             unsafe { _mm512_maskz_loadu_ps(((1u32 << n) - 1) as __mmask16, from) }
+        }
+        #[inline(always)]
+        unsafe fn load_mask(from: *const f32, bits: u32) -> Self {
+            // SAFETY: the caller has AVX-512 and floats where bits are set; the others are not accessed.
+            unsafe { _mm512_maskz_loadu_ps(bits as __mmask16, from) }
+        }
+        #[inline(always)]
+        unsafe fn store_mask(self, to: *mut f32, bits: u32) {
+            // SAFETY: the caller has AVX-512 and floats where bits are set; the others are not accessed.
+            unsafe { _mm512_mask_storeu_ps(to, bits as __mmask16, self) }
         }
         #[inline(always)]
         unsafe fn load_groups(from: &[*const f32]) -> Self {
