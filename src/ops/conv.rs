@@ -31,32 +31,40 @@ use std::fmt;
 /// A number for each spatial axis.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Sizes {
-    at: [usize; MAX_AXES],
-    len: usize,
+    at: [u32; MAX_AXES],
+    len: u8,
 }
 
 impl Sizes {
-    /// These numbers. Errors if there are none, or more than a shape has room for.
+    /// These numbers. Errors if there are none, more than a shape has room for, or one is beyond 32 bits.
     pub fn new(sizes: &[usize]) -> Result<Sizes> {
         if sizes.is_empty() || sizes.len() > MAX_AXES {
             let why = format!("{} axes given, 1 to {MAX_AXES} are supported", sizes.len());
             return Err(Error::argument("conv", "sizes", why));
         }
         let mut at = [0; MAX_AXES];
-        at[..sizes.len()].copy_from_slice(sizes);
-        Ok(Sizes { at, len: sizes.len() })
+        for (to, &size) in at.iter_mut().zip(sizes) {
+            *to = u32::try_from(size)
+                .map_err(|_| Error::argument("conv", "sizes", format!("{sizes:?} has one beyond 32 bits")))?;
+        }
+        Ok(Sizes { at, len: sizes.len() as u8 })
     }
 
-    /// The same number for all of these axes.
+    /// The same number for all of these axes; at most 32 bits of it.
     pub fn filled(self, size: usize) -> Sizes {
         let mut at = [0; MAX_AXES];
-        at[..self.len].fill(size);
+        at[..usize::from(self.len)].fill(u32::try_from(size).unwrap_or(u32::MAX));
         Sizes { at, ..self }
     }
 
     /// The numbers, outermost axis first.
-    pub fn get(&self) -> &[usize] {
-        &self.at[..self.len]
+    pub fn get(&self) -> &[u32] {
+        &self.at[..usize::from(self.len)]
+    }
+
+    /// The numbers, as sizes.
+    fn list(&self) -> Vec<usize> {
+        self.get().iter().map(|&x| x as usize).collect()
     }
 }
 
@@ -87,7 +95,7 @@ impl Window {
     }
 
     fn attrs(&self) -> Vec<(&'static str, Attr)> {
-        let list = |s: &Sizes| Attr::List(s.get().to_vec());
+        let list = |s: &Sizes| Attr::List(s.list());
         vec![
             ("stride", list(&self.stride)),
             ("padding", list(&self.padding)),
@@ -170,7 +178,7 @@ impl Geometry {
         let mut lines = [Line::default(); MAX_AXES];
         for (a, line) in lines.iter_mut().enumerate().take(rank) {
             let [stride, padding, dilation] =
-                [window.stride, window.padding, window.dilation].map(|s| s.get()[a]);
+                [window.stride, window.padding, window.dilation].map(|s| s.get()[a] as usize);
             let (input, kernel) = (x[a], k[a]);
             if kernel == 0 {
                 return Err(Error::argument(op, "kernel", format!("{k:?} has a size of 0")));
@@ -432,9 +440,9 @@ fn sum_bound(k: usize) -> Bound {
 }
 
 /// Convolution (cross-correlation) of `x (N, Cin, sizes…)` with `w (Cout, Cin / groups, kernel…)` and an
-/// optional bias `(Cout)`; the batch axis may be absent. Along each axis `⌊(in + 2·padding − dilation·(kernel −
-/// 1) − 1) / stride⌋ + 1` outputs; fewer than one is an error. Elements beyond the input are zeros and take
-/// part in the sums, so that an infinite weight next to the edge gives NaN.
+/// optional bias `(Cout)`; the batch axis may be absent. Along each axis there are
+/// `⌊(in + 2·padding − dilation·(kernel − 1) − 1) / stride⌋ + 1` outputs; fewer than one is an error. Elements
+/// beyond the input are zeros and take part in the sums, so that an infinite weight next to the edge gives NaN.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Conv {
     /// How the kernel moves.
@@ -527,7 +535,7 @@ impl Op for Conv {
         };
         let op = w(1, 0, 1, 1);
         let two = Conv { window: window(&[1, 1], &[0, 0], &[1, 1], 1) };
-        let far = usize::MAX / 2;
+        let far = u32::MAX as usize;
         vec![
             Reject { op, ins: vec![f(&[2, 3, 4])], want: "Arity" },
             Reject { op, ins: vec![f(&[2, 3, 4]), f(&[2, 3, 2]), f(&[2]), f(&[2])], want: "Arity" },
@@ -557,6 +565,14 @@ impl Op for Conv {
                 want: "TooLarge",
             },
         ]
+    }
+
+    fn linear(&self, ins: &[Meta]) -> Vec<Vec<usize>> {
+        // In the images and in the kernel, a bias going with either.
+        match ins.len() {
+            3 => vec![vec![0, 2], vec![1, 2]],
+            _ => vec![vec![0], vec![1]],
+        }
     }
 
     fn bound(&self, ins: &[Meta]) -> Bound {
@@ -610,7 +626,7 @@ impl ConvTranspose {
         if channels != w.dims()[0] {
             return Err(mismatch(Self::NAME, "input channels and kernel differ", y, w));
         }
-        let g = Geometry::new(Self::NAME, &self.window, batch, [out, channels], self.size.get(), k)?;
+        let g = Geometry::new(Self::NAME, &self.window, batch, [out, channels], &self.size.list(), k)?;
         for (a, (l, &n)) in g.lines().iter().zip(&sizes).enumerate() {
             if l.output != n {
                 let why = format!(
@@ -722,12 +738,20 @@ impl Op for ConvTranspose {
         ]
     }
 
+    fn linear(&self, ins: &[Meta]) -> Vec<Vec<usize>> {
+        // In the images and in the kernel, a bias going with either.
+        match ins.len() {
+            3 => vec![vec![0, 2], vec![1, 2]],
+            _ => vec![vec![0], vec![1]],
+        }
+    }
+
     fn bound(&self, ins: &[Meta]) -> Bound {
         self.of(ins).map_or(Bound::EXACT, |g| sum_bound(g.channels_out * g.taps()))
     }
 
     fn attrs(&self) -> Vec<(&'static str, Attr)> {
-        [self.window.attrs(), vec![("size", Attr::List(self.size.get().to_vec()))]].concat()
+        [self.window.attrs(), vec![("size", Attr::List(self.size.list()))]].concat()
     }
 
     fn from_attrs(attrs: &Attrs) -> Result<ConvTranspose> {
@@ -751,7 +775,7 @@ impl ConvKernelGrad {
     fn of(&self, ins: &[Meta]) -> Result<Geometry> {
         inputs(Self::NAME, ins, false)?;
         let (y, x) = (ins[0].shape, ins[1].shape);
-        let k = self.size.get();
+        let k = &self.size.list();
         let (batch, channels, sizes) = image(Self::NAME, &x, k.len())?;
         let (y_batch, y_channels, y_sizes) = image(Self::NAME, &y, k.len())?;
         if batch != y_batch {
@@ -849,13 +873,17 @@ impl Op for ConvKernelGrad {
         ]
     }
 
+    fn linear(&self, _ins: &[Meta]) -> Vec<Vec<usize>> {
+        vec![vec![0], vec![1]]
+    }
+
     fn bound(&self, ins: &[Meta]) -> Bound {
         let terms = |g: Geometry| g.images() * g.lines().iter().map(|l| l.output).product::<usize>();
         self.of(ins).map_or(Bound::EXACT, |g| sum_bound(terms(g)))
     }
 
     fn attrs(&self) -> Vec<(&'static str, Attr)> {
-        [self.window.attrs(), vec![("size", Attr::List(self.size.get().to_vec()))]].concat()
+        [self.window.attrs(), vec![("size", Attr::List(self.size.list()))]].concat()
     }
 
     fn from_attrs(attrs: &Attrs) -> Result<ConvKernelGrad> {

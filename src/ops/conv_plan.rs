@@ -54,7 +54,7 @@ pub(crate) enum Work {
         turned: bool,
     },
     /// The gradient of a kernel.
-    Grad(KernelGrad),
+    Grad(Box<KernelGrad>),
 }
 
 /// A convolution.
@@ -69,7 +69,7 @@ pub(crate) fn transposed(g: &Geometry) -> Work {
 
 /// The gradient of a kernel.
 pub(crate) fn kernel_grad(g: &Geometry) -> Work {
-    Work::Grad(g.kernel_grad())
+    Work::Grad(Box::new(g.kernel_grad()))
 }
 
 /// Addresses; 0 for no bias.

@@ -90,18 +90,18 @@ impl<'s> Var<'s> {
             return Err(Error::argument(NAME, "output_padding", why));
         }
         let mut size = Vec::new();
-        for a in 0..rank {
+        for (a, &extra) in output_padding.iter().enumerate() {
             let (n, k) = (x.dims()[x.rank() - rank + a], w.dims()[2 + a]);
-            let [stride, padding, dilation] = lists.map(|l| l.get()[a]);
+            let [stride, padding, dilation] = lists.map(|l| l.get()[a] as usize);
             let wide = |x: usize| i128::try_from(x).unwrap_or(i128::MAX);
-            if output_padding[a] >= stride.max(1) {
-                let why = format!("{} along axis {a} must be below the stride {stride}", output_padding[a]);
+            if extra >= stride.max(1) {
+                let why = format!("{extra} along axis {a} must be below the stride {stride}");
                 return Err(Error::argument(NAME, "output_padding", why));
             }
             let out = (wide(n) - 1) * wide(stride) - 2 * wide(padding)
                 + wide(dilation) * (wide(k) - 1)
                 + 1
-                + wide(output_padding[a]);
+                + wide(extra);
             match usize::try_from(out) {
                 Ok(out) if out > 0 && n > 0 => size.push(out),
                 _ => {

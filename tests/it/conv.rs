@@ -219,9 +219,9 @@ impl Contract {
             x: x[a],
             k: k[a],
             y: y[a],
-            s: window.stride.get()[a],
-            p: window.padding.get()[a],
-            d: window.dilation.get()[a],
+            s: window.stride.get()[a] as usize,
+            p: window.padding.get()[a] as usize,
+            d: window.dilation.get()[a] as usize,
         };
         Contract {
             images,
