@@ -14,7 +14,7 @@ use super::norm::{
 };
 use super::program::Program;
 use super::reduce::{self, depth};
-use super::rows::{device_function, per_lane};
+use super::rows::{COLUMN_SUM, device_function, per_lane};
 use super::sampling::{EDGES, VOLUME, pick};
 use super::{
     Attr, Attrs, Bound, CpuRun, CudaRun, Gpu, Io, Op, Recorder, RefIn, Reject, Sample, SampleIn, Val, dims,
@@ -376,7 +376,7 @@ impl Channels {
             if batch == 1 { "b" } else { "g" },
             if single == 1 { "1" } else { "" }
         );
-        (name, head + &formulas() + &traced.concat() + CHANNEL_CU)
+        (name, head + COLUMN_SUM + &formulas() + &traced.concat() + CHANNEL_CU)
     }
 
     /// What all kernels know of the shape: a struct of eight 64-bit and four 32-bit words.

@@ -1,8 +1,6 @@
 // Normalisation of rows. The module's head defines the constants of the sum trees (CHUNK, ROWS), CENTERED,
 // AFFINE (0, 1 gain, 2 gain and shift), SUMS (gradients of gain and shift wanted), FUSED, how rows are shared
-// out (PER_LANE, or THREADS and KEEP) and the formulas inverse_std, normalized and input_gradient.
-
-typedef unsigned long long u64;
+// out (PER_LANE, or THREADS and KEEP), the column rule and the formulas inverse_std, normalized and input_gradient.
 
 // The sum of a warp's lanes, folded by halving, in all lanes.
 __device__ __forceinline__ float warp_sum(float s) {
@@ -340,55 +338,15 @@ extern "C" __global__ void __launch_bounds__(256) chains(
 
 #endif
 
-// The further levels of the column rule over the chains' sums. A block takes 32 columns; warp y chains ROWS rows
-// from ROWS y on, then every warp chains the warps' results.
+// The further levels of the column rule over the chains' sums. A block takes 32 columns.
 extern "C" __global__ void fold(const float* __restrict__ chain, float* __restrict__ out, u64 groups, u64 columns, u64 stride, u64 count) {
     __shared__ float part[ROWS][33];
-    const unsigned x = threadIdx.x % 32, y = threadIdx.x / 32, warps = blockDim.x / 32;
+    const unsigned x = threadIdx.x % 32, y = threadIdx.x / 32;
     for (u64 which = 0; which < count; ++which) {
         const float* const from = chain + which * groups * columns;
         for (u64 tile = blockIdx.x; tile * 32 < columns; tile += gridDim.x) {
             const u64 column = tile * 32 + x, at = column < columns ? column : columns - 1;
-            float level[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-            unsigned in[4] = {0, 0, 0, 0};
-            for (u64 first = 0; first < groups; first += ROWS * ROWS) {
-                const unsigned n = groups - first < ROWS * ROWS ? (unsigned)(groups - first) : ROWS * ROWS;
-                for (unsigned c = y; c * ROWS < n; c += warps) {
-                    const unsigned len = n - c * ROWS < ROWS ? n - c * ROWS : ROWS;
-                    const float* const rows = from + (first + c * ROWS) * columns + at;
-                    float s = 0.0f;
-                    #pragma unroll 8
-                    for (unsigned r = 0; r < len; ++r) s = __fadd_rn(s, rows[r * columns]);
-                    part[c][x] = s;
-                }
-                __syncthreads();
-                float s = 0.0f;
-                for (unsigned c = 0; c * ROWS < n; ++c) s = __fadd_rn(s, part[c][x]);
-                __syncthreads();
-                level[0] = __fadd_rn(level[0], s);
-                ++in[0];
-                #pragma unroll
-                for (unsigned l = 0; l < 3; ++l) if (in[l] == ROWS) {
-                    level[l + 1] = __fadd_rn(level[l + 1], level[l]);
-                    ++in[l + 1];
-                    level[l] = 0.0f;
-                    in[l] = 0;
-                }
-            }
-            #pragma unroll
-            for (unsigned l = 0; l < 3; ++l) {
-                bool higher = false;
-                #pragma unroll
-                for (unsigned k = l + 1; k < 4; ++k) higher = higher || in[k] > 0;
-                if (in[l] > 0 && higher) {
-                    level[l + 1] = __fadd_rn(level[l + 1], level[l]);
-                    ++in[l + 1];
-                    in[l] = 0;
-                }
-            }
-            float total = level[0];
-            #pragma unroll
-            for (unsigned l = 1; l < 4; ++l) if (in[l] > 0) total = level[l];
+            const float total = column_sum(groups, part, [&](u64 r) { return from[r * columns + at]; });
             if (y == 0 && column < columns) out[which * stride + column] = total;
         }
     }

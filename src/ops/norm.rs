@@ -6,7 +6,7 @@
 use super::map::{grid, record_program};
 use super::program::{Expr, Program};
 use super::reduce::{self, Mean, depth};
-use super::rows::{device_function, partials, per_lane};
+use super::rows::{COLUMN_SUM, device_function, partials, per_lane};
 use super::sampling::{EDGES, VOLUME, pick};
 use super::{
     Attr, Attrs, Bound, CpuRun, CudaRun, Gpu, Io, Op, Recorder, RefIn, Reject, Sample, SampleIn, Val, dims,
@@ -325,7 +325,7 @@ impl Rows {
             if copies == 2 { "bwd" } else { "fwd" },
             if fused { "f" } else { "" }
         );
-        (name, head + &formulas() + NORM_CU)
+        (name, head + COLUMN_SUM + &formulas() + NORM_CU)
     }
 
     fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {
