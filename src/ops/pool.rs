@@ -12,7 +12,7 @@ use super::{
     floats, map, mismatch,
 };
 use crate::device::Meta;
-use crate::device::cpu::simd::simd_fn;
+use crate::device::cpu::simd::{Simd, simd_fn};
 use crate::device::cuda::Args;
 use crate::error::{Error, ErrorKind, Result};
 use crate::numerics::rng::Stream;
@@ -62,6 +62,10 @@ impl Window {
             return Err(Error::argument(op, "kernel", why));
         }
         let bad = |name: &'static str, why: String| Err(Error::argument(op, name, why));
+        let plane = input.iter().try_fold(1usize, |all, &n| all.checked_mul(n));
+        if plane.is_none_or(|n| n >= u32::MAX as usize) {
+            return Err(Error::new(op, ErrorKind::TooLarge { dims: input.to_vec() }));
+        }
         (0..d)
             .map(|a| {
                 let (k, s, p, g, n) =
@@ -250,19 +254,6 @@ impl Planes {
             })
             .collect()
     }
-
-    /// The first cell of a window that is the same number as `y`, among all of `x`'s plane.
-    fn first_cell(&self, x: &[f32], o: &[usize; MAX_RANK], y: f32) -> Option<usize> {
-        let last = self.rank() - 1;
-        let (mut found, kernel) = (None, self.kernel(last, o[last]));
-        self.rows(o, |row| {
-            if let (Some(row), None) = (row, found) {
-                let cells = (0..kernel).filter_map(|k| self.position(last, o[last], k));
-                found = cells.map(|at| row + at).find(|&at| same(x[at], y));
-            }
-        });
-        found
-    }
 }
 
 /// Whether `v` is larger than the best so far. A NaN is larger than every number, and the first of equals stays.
@@ -324,6 +315,21 @@ simd_fn! {
     fn max_step(simd, x: &[f32], stride: usize, best: &mut [f32]) {
         strided!(x, stride, best, |v, i| {
             best[i] = if larger(v, best[i]) { v } else { best[i] };
+        });
+    }
+}
+
+/// No cell.
+const NONE: u32 = u32::MAX;
+
+simd_fn! {
+    /// Notes the cell of each window whose first one is not found yet, if it is the same number as `y`. The cells are
+    /// `stride` apart, from `cell` on.
+    fn first_step(simd, x: &[f32], stride: usize, y: &[f32], cell: u32, found: &mut [u32]) {
+        let (y, step) = (&y[..found.len()], stride as u32);
+        strided!(x, stride, found, |v, i| {
+            let take = (found[i] == NONE) & same(v, y[i]);
+            found[i] = if take { cell + i as u32 * step } else { found[i] };
         });
     }
 }
@@ -453,6 +459,23 @@ impl Planes {
     fn each_row_of_plane(&self, mut f: impl FnMut(&[usize; MAX_RANK], usize)) {
         let row = self.output[self.rank() - 1];
         (0..self.output_len()).step_by(row).for_each(|at| f(&coordinates(at, &self.output), at));
+    }
+
+    /// For each window of an output row the first cell that is the same number as `y`, in row-major order.
+    fn first_cells(&self, simd: Simd, x: &[f32], o: &[usize; MAX_RANK], y: &[f32], found: &mut [u32]) {
+        let (stride, kernel) = self.last();
+        found.fill(NONE);
+        self.rows(o, |row| {
+            let Some(row) = row else { return };
+            for k in 0..kernel {
+                let (range, first) = self.span(k);
+                if !range.is_empty() {
+                    // The shape rule holds planes below 2^32 cells.
+                    let cell = (row + first) as u32;
+                    first_step(simd, &x[row + first..], stride, &y[range.clone()], cell, &mut found[range]);
+                }
+            }
+        });
     }
 
     /// Along the last axis: the windows' stride and kernel.
@@ -1043,16 +1066,20 @@ impl MaxPoolBwd {
     }
 
     fn run(&self, planes: &Planes, run: CpuRun<'_>) {
-        let (x, y, dy) = (run.ins[0], run.ins[1], run.ins[2]);
+        let (x, y, dy, simd) = (run.ins[0], run.ins[1], run.ins[2], run.simd);
         let (len, outputs) = (planes.input_len(), planes.output_len());
+        let width = planes.output[planes.rank() - 1];
         planes.each_input_plane(run, |plane, out| {
             let x = &x[plane * len..(plane + 1) * len];
-            for i in 0..outputs {
-                let at = plane * outputs + i;
-                if let Some(cell) = planes.first_cell(x, &coordinates(i, &planes.output), y[at]) {
-                    out[cell] += dy[at];
+            let mut scratch = Scratch::take(width);
+            let found: &mut [u32] = bytemuck::cast_slice_mut(&mut scratch.words()[..width]);
+            planes.each_row_of_plane(|o, at| {
+                let at = plane * outputs + at;
+                planes.first_cells(simd, x, o, &y[at..at + width], found);
+                for (&cell, dy) in found.iter().zip(&dy[at..]).filter(|(c, _)| **c != NONE) {
+                    out[cell as usize] += dy;
                 }
-            }
+            });
         });
     }
 
@@ -1109,15 +1136,15 @@ impl MaxPoolPick {
     }
 
     fn run(&self, planes: &Planes, run: CpuRun<'_>) {
-        let (x, y, v, len) = (run.ins[0], run.ins[1], run.ins[2], planes.input_len());
-        let last = planes.rank() - 1;
+        let (x, y, v, simd, len) = (run.ins[0], run.ins[1], run.ins[2], run.simd, planes.input_len());
         planes.each_output_row(run, |plane, o, at, out| {
-            let mut o = *o;
             let cells = plane * len..(plane + 1) * len;
-            for (i, out) in out.iter_mut().enumerate() {
-                o[last] = i;
-                let cell = planes.first_cell(&x[cells.clone()], &o, y[at + i]);
-                *out = cell.map_or(0.0, |c| v[plane * len + c]);
+            let (x, v) = (&x[cells.clone()], &v[cells]);
+            let mut scratch = Scratch::take(out.len());
+            let found: &mut [u32] = bytemuck::cast_slice_mut(&mut scratch.words()[..out.len()]);
+            planes.first_cells(simd, x, o, &y[at..at + out.len()], found);
+            for (out, &cell) in out.iter_mut().zip(&*found) {
+                *out = if cell == NONE { 0.0 } else { v[cell as usize] };
             }
         });
     }

@@ -459,7 +459,9 @@ impl RowKernel {
         };
         // Shared memory has whole vectors everywhere.
         let load_kept = |i: usize| -> String {
-            format!("const float4 q{i} = *reinterpret_cast<const float4*>(terms + p0); const float x{i}[4] = {{q{i}.x, q{i}.y, q{i}.z, q{i}.w}};\n")
+            format!(
+                "const float4 q{i} = *reinterpret_cast<const float4*>(terms + p0); const float x{i}[4] = {{q{i}.x, q{i}.y, q{i}.z, q{i}.w}};\n"
+            )
         };
         // Rows of a mask may start at another distance from an aligned address.
         let load_global = |i: usize| -> String {
@@ -490,7 +492,9 @@ impl RowKernel {
             let start = if aligned {
                 format!("const unsigned long long next_from = {row} * columns;\n")
             } else {
-                format!("const unsigned next_shift = (unsigned)({row} * columns % 4); const unsigned long long next_from = {row} * columns - next_shift;\n")
+                format!(
+                    "const unsigned next_shift = (unsigned)({row} * columns % 4); const unsigned long long next_from = {row} * columns - next_shift;\n"
+                )
             };
             if aligned {
                 return format!("{start}{}", one(16, "cg", "p0"));
@@ -606,7 +610,11 @@ impl RowKernel {
             }
             if early {
                 // The terms went into what was just stored, so they have been read before the copy is asked for.
-                let _ = writeln!(body, "if (row + gridDim.x < rows) {{ {} }}", copy("(row + gridDim.x)", "terms"));
+                let _ = writeln!(
+                    body,
+                    "if (row + gridDim.x < rows) {{ {} }}",
+                    copy("(row + gridDim.x)", "terms")
+                );
             }
             t.push_str(&each(&body));
             if early {

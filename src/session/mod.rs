@@ -6,6 +6,9 @@ mod attention;
 mod products;
 mod scan;
 mod spectral;
+mod norm;
+mod pool;
+mod softmax;
 mod var;
 
 pub use attention::AttentionOptions;

@@ -8,6 +8,8 @@ mod graph;
 mod kernels;
 mod products;
 mod scan;
+mod norm;
+mod pool;
 mod session;
 mod shapes;
 mod spectral;
