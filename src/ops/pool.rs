@@ -565,7 +565,7 @@ impl Planes {
         let mut starts = String::new();
         let mut open = String::new();
         let mut real = String::from("true");
-        let mut at = String::from("0");
+        let mut at = String::from("0ull");
         for a in 0..d {
             let (start, count, step) = match &self.cells {
                 Cells::Fixed(w) => (
@@ -633,7 +633,7 @@ impl Planes {
         let kernel = if job.gathers() {
             // The windows that hold cell (c0, c1, …), in row-major order of the windows.
             let mut windows = String::new();
-            let mut window = String::from("0");
+            let mut window = String::from("0ull");
             for a in 0..d {
                 match &self.cells {
                     Cells::Fixed(w) if w.dilation[a] == 1 => {
@@ -806,7 +806,7 @@ fn bad_windows() -> Vec<(Window, Shape, &'static str)> {
 }
 
 /// What ops on windows have in common. The op says the rest in `check`, `planes`, `job`, `run`, `record_vjp`, `value`,
-/// `cases`, `refused` and `limit`.
+/// `cases`, `refused`, `linear_in` and `limit`.
 macro_rules! pool_op {
     (
         $(#[$doc:meta])* $op:ident $name:literal $arity:literal
@@ -897,6 +897,10 @@ macro_rules! pool_op {
                 self.limit()
             }
 
+            fn linear(&self, _ins: &[Meta]) -> Vec<Vec<usize>> {
+                self.linear_in()
+            }
+
             fn attrs(&self) -> Vec<(&'static str, Attr)> {
                 let mut all: Vec<(&'static str, Attr)> = Vec::new();
                 $(all.extend($to(&self.$field));)*
@@ -967,6 +971,10 @@ pool_op! {
 }
 
 impl MaxPool {
+    fn linear_in(&self) -> Vec<Vec<usize>> {
+        Vec::new()
+    }
+
     fn check(&self, [x]: &[Shape; 1]) -> Result<Shape> {
         windowed(Self::NAME, &self.window, x, false)
     }
@@ -1051,6 +1059,10 @@ fn bad_triples() -> Vec<(Window, [Shape; 3], &'static str)> {
 }
 
 impl MaxPoolBwd {
+    fn linear_in(&self) -> Vec<Vec<usize>> {
+        vec![vec![2]]
+    }
+
     fn check(&self, shapes: &[Shape; 3]) -> Result<Shape> {
         triple(Self::NAME, &self.window, shapes, false)
     }
@@ -1123,6 +1135,10 @@ impl MaxPoolBwd {
 }
 
 impl MaxPoolPick {
+    fn linear_in(&self) -> Vec<Vec<usize>> {
+        vec![vec![2]]
+    }
+
     fn check(&self, shapes: &[Shape; 3]) -> Result<Shape> {
         triple(Self::NAME, &self.window, shapes, true)
     }
@@ -1210,12 +1226,21 @@ pool_op! {
     } attrs
 }
 
+/// The input, where dividing by the number of cells is exact.
+fn whole_factors(window: &Window, counted: bool) -> Vec<Vec<usize>> {
+    if counted && window.cells().is_power_of_two() { vec![vec![0]] } else { Vec::new() }
+}
+
 /// `1 / cells`, formed in f64 and rounded once.
 fn inverse(cells: usize) -> f32 {
     (1.0 / cells as f64) as f32
 }
 
 impl AvgPool {
+    fn linear_in(&self) -> Vec<Vec<usize>> {
+        whole_factors(&self.window, self.count_include_pad)
+    }
+
     fn check(&self, [x]: &[Shape; 1]) -> Result<Shape> {
         windowed(Self::NAME, &self.window, x, self.count_include_pad)
     }
@@ -1340,6 +1365,10 @@ fn input_of(op: &'static str, w: &Window, dy: &Shape, sizes: &[usize], full: boo
 }
 
 impl AvgPoolBwd {
+    fn linear_in(&self) -> Vec<Vec<usize>> {
+        whole_factors(&self.window, self.count_include_pad)
+    }
+
     fn check(&self, [dy]: &[Shape; 1]) -> Result<Shape> {
         input_of(Self::NAME, &self.window, dy, &self.sizes, self.count_include_pad)
     }
@@ -1486,6 +1515,10 @@ fn bad_sizes() -> Vec<(Vec<usize>, Shape, &'static str)> {
 }
 
 impl AdaptiveAvgPool {
+    fn linear_in(&self) -> Vec<Vec<usize>> {
+        Vec::new()
+    }
+
     fn check(&self, [x]: &[Shape; 1]) -> Result<Shape> {
         adapted(Self::NAME, x, &self.sizes)
     }
@@ -1551,6 +1584,10 @@ impl AdaptiveAvgPool {
 }
 
 impl AdaptiveAvgPoolBwd {
+    fn linear_in(&self) -> Vec<Vec<usize>> {
+        Vec::new()
+    }
+
     fn check(&self, [dy]: &[Shape; 1]) -> Result<Shape> {
         adapted(Self::NAME, dy, &self.sizes)
     }
@@ -1664,6 +1701,10 @@ fn betas() -> impl Iterator<Item = f32> {
 }
 
 impl SmoothMaxPool {
+    fn linear_in(&self) -> Vec<Vec<usize>> {
+        Vec::new()
+    }
+
     fn check(&self, [x]: &[Shape; 1]) -> Result<Shape> {
         check_beta(Self::NAME, self.beta)?;
         windowed(Self::NAME, &self.window, x, false)
@@ -1766,6 +1807,10 @@ fn product(r: &mut dyn Recorder, a: Val, b: Val, factor: f32) -> Result<Val> {
 }
 
 impl SmoothMaxPoolBwd {
+    fn linear_in(&self) -> Vec<Vec<usize>> {
+        Vec::new()
+    }
+
     fn check(&self, shapes: &[Shape; 3]) -> Result<Shape> {
         check_beta(Self::NAME, self.beta)?;
         triple(Self::NAME, &self.window, shapes, false)
@@ -1853,6 +1898,10 @@ impl SmoothMaxPoolBwd {
 }
 
 impl SmoothMaxPoolSum {
+    fn linear_in(&self) -> Vec<Vec<usize>> {
+        Vec::new()
+    }
+
     fn check(&self, shapes: &[Shape; 3]) -> Result<Shape> {
         check_beta(Self::NAME, self.beta)?;
         triple(Self::NAME, &self.window, shapes, true)

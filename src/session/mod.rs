@@ -3,12 +3,12 @@
 //! against [`Var`] and does not know which.
 
 mod attention;
-mod products;
-mod scan;
-mod spectral;
 mod norm;
 mod pool;
+mod products;
+mod scan;
 mod softmax;
+mod spectral;
 mod var;
 
 pub use attention::AttentionOptions;
