@@ -27,6 +27,35 @@ __device__ __forceinline__ float gained(float dy, const float* __restrict__ gamm
 #endif
 }
 
+// Chains over `count` rows of a column of dy x^ and of dy. Whole chains have many loads on their way at a time.
+__device__ __forceinline__ void chain_column(
+    const float* __restrict__ x, const float* __restrict__ dy, const float* means, const float* inverses, unsigned step,
+    unsigned count, u64 columns, float& gain, float& shift) {
+    gain = shift = 0.0f;
+    if (count == ROWS) {
+        #pragma unroll
+        for (unsigned i = 0; i < ROWS; i += 8) {
+            float v[8], g[8];
+            #pragma unroll
+            for (unsigned k = 0; k < 8; ++k) {
+                v[k] = x[(i + k) * columns];
+                g[k] = dy[(i + k) * columns];
+            }
+            #pragma unroll
+            for (unsigned k = 0; k < 8; ++k) {
+                gain = __fadd_rn(gain, __fmul_rn(g[k], normalized(v[k], means[(i + k) * step], inverses[(i + k) * step])));
+                shift = __fadd_rn(shift, g[k]);
+            }
+        }
+        return;
+    }
+    for (unsigned i = 0; i < count; ++i) {
+        const float g = dy[i * columns];
+        gain = __fadd_rn(gain, __fmul_rn(g, normalized(x[i * columns], means[i * step], inverses[i * step])));
+        shift = __fadd_rn(shift, g);
+    }
+}
+
 #ifdef PER_LANE
 
 // A warp per row: element lane + 32 q of the row is the lane's q-th, which is the lane it has in the row rule.
@@ -93,7 +122,7 @@ __device__ __forceinline__ void row_gradient(
 
 // A block takes the ROWS rows of one chain: first its warps a row each in turn, then its threads a column each,
 // which chain over the rows just read, out of the caches.
-extern "C" __global__ void __launch_bounds__(256) gradients(
+extern "C" __global__ void __launch_bounds__(256, 2) gradients(
     float* __restrict__ dx, const float* __restrict__ x, const float* __restrict__ gamma, const float* __restrict__ dy,
     float* __restrict__ chain, float* stats, float* sums, u64 partials, u64 rows, u64 groups, u64 columns, float inv, float eps) {
     __shared__ float means[ROWS], inverses[ROWS];
@@ -112,15 +141,8 @@ extern "C" __global__ void __launch_bounds__(256) gradients(
         }
         __syncthreads();
         for (unsigned j = threadIdx.x; j < width; j += 256) {
-            const float* const xs = x + first * columns + j;
-            const float* const gs = dy + first * columns + j;
-            float gain = 0.0f, shift = 0.0f;
-            #pragma unroll 16
-            for (unsigned i = 0; i < count; ++i) {
-                const float g = gs[i * columns];
-                gain = __fadd_rn(gain, __fmul_rn(g, normalized(xs[i * columns], means[i], inverses[i])));
-                shift = __fadd_rn(shift, g);
-            }
+            float gain, shift;
+            chain_column(x + first * columns + j, dy + first * columns + j, means, inverses, 1, count, columns, gain, shift);
             chain[group * columns + j] = gain;
             if (SUMS == 2) chain[(groups + group) * columns + j] = shift;
         }
@@ -130,7 +152,7 @@ extern "C" __global__ void __launch_bounds__(256) gradients(
 
 #else
 
-extern "C" __global__ void __launch_bounds__(256) gradients(
+extern "C" __global__ void __launch_bounds__(256, 2) gradients(
     float* __restrict__ dx, const float* __restrict__ x, const float* __restrict__ gamma, const float* __restrict__ dy,
     float* __restrict__ chain, float* __restrict__ stats, float* sums, u64 partials, u64 rows, u64 groups, u64 columns, float inv, float eps) {
     const unsigned lane = threadIdx.x % 32, width = (unsigned)columns;
@@ -321,16 +343,9 @@ extern "C" __global__ void __launch_bounds__(256) chains(
     for (u64 item = blockIdx.x * 256ull + threadIdx.x; item < items; item += gridDim.x * 256ull) {
         const u64 group = item / columns, j = item - group * columns, first = group * ROWS;
         const unsigned count = rows - first < ROWS ? (unsigned)(rows - first) : ROWS;
-        const float* const xs = x + first * columns + j;
-        const float* const gs = dy + first * columns + j;
         const float* const of = stats + 2 * first;
-        float gain = 0.0f, shift = 0.0f;
-        #pragma unroll 16
-        for (unsigned i = 0; i < count; ++i) {
-            const float g = gs[i * columns];
-            gain = __fadd_rn(gain, __fmul_rn(g, normalized(xs[i * columns], of[2 * i], of[2 * i + 1])));
-            shift = __fadd_rn(shift, g);
-        }
+        float gain, shift;
+        chain_column(x + first * columns + j, dy + first * columns + j, of, of + 1, 2, count, columns, gain, shift);
         chain[item] = gain;
         if (SUMS == 2) chain[items + item] = shift;
     }

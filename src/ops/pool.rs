@@ -918,8 +918,8 @@ fn beta_attr(beta: &f32) -> Vec<(&'static str, Attr)> {
     vec![("beta", Attr::Num(f64::from(*beta)))]
 }
 
-fn sizes_attr(sizes: &Vec<usize>) -> Vec<(&'static str, Attr)> {
-    vec![("sizes", Attr::List(sizes.clone()))]
+fn sizes_attr(sizes: &[usize]) -> Vec<(&'static str, Attr)> {
+    vec![("sizes", Attr::List(sizes.to_vec()))]
 }
 
 fn count_attr(count: &bool) -> Vec<(&'static str, Attr)> {
@@ -1691,6 +1691,9 @@ fn check_beta(op: &'static str, beta: f32) -> Result<()> {
     Err(Error::argument(op, "beta", format!("is {beta}, use a finite number other than 0")))
 }
 
+/// What is done with cells a stride apart and the outputs they belong to.
+type Visit<'f> = &'f mut dyn FnMut(&[f32], usize, std::ops::Range<usize>);
+
 /// Numbers whose exponentials stay finite.
 fn tame(shape: Shape) -> SampleIn {
     SampleIn::Num(shape, (-2.0, 2.5))
@@ -1728,7 +1731,7 @@ impl SmoothMaxPool {
             m.fill(f32::NEG_INFINITY);
             zeros.fill(0.0);
             // Each cell of the kernel: real ones for a range of outputs, padding around it.
-            let each = |f: &mut dyn FnMut(&[f32], usize, std::ops::Range<usize>)| {
+            let each = |f: Visit<'_>| {
                 planes.rows(o, |row| {
                     for k in 0..kernel {
                         let (range, first) = match row {
