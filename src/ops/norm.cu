@@ -1,8 +1,6 @@
 // Normalisation of rows. The module's head defines the constants of the sum trees (CHUNK, ROWS), CENTERED,
 // AFFINE (0, 1 gain, 2 gain and shift), SUMS (gradients of gain and shift wanted), FUSED, how rows are shared
-// out (PER_LANE, or THREADS and KEEP) and the formulas inverse_std, normalized and input_gradient.
-
-typedef unsigned long long u64;
+// out (PER_LANE, or THREADS and KEEP), the column rule and the formulas inverse_std, normalized and input_gradient.
 
 // The sum of a warp's lanes, folded by halving, in all lanes.
 __device__ __forceinline__ float warp_sum(float s) {
@@ -27,6 +25,35 @@ __device__ __forceinline__ float gained(float dy, const float* __restrict__ gamm
 #else
     return dy;
 #endif
+}
+
+// Chains over `count` rows of a column of dy x^ and of dy. Whole chains have many loads on their way at a time.
+__device__ __forceinline__ void chain_column(
+    const float* __restrict__ x, const float* __restrict__ dy, const float* means, const float* inverses, unsigned step,
+    unsigned count, u64 columns, float& gain, float& shift) {
+    gain = shift = 0.0f;
+    if (count == ROWS) {
+        #pragma unroll
+        for (unsigned i = 0; i < ROWS; i += 8) {
+            float v[8], g[8];
+            #pragma unroll
+            for (unsigned k = 0; k < 8; ++k) {
+                v[k] = x[(i + k) * columns];
+                g[k] = dy[(i + k) * columns];
+            }
+            #pragma unroll
+            for (unsigned k = 0; k < 8; ++k) {
+                gain = __fadd_rn(gain, __fmul_rn(g[k], normalized(v[k], means[(i + k) * step], inverses[(i + k) * step])));
+                shift = __fadd_rn(shift, g[k]);
+            }
+        }
+        return;
+    }
+    for (unsigned i = 0; i < count; ++i) {
+        const float g = dy[i * columns];
+        gain = __fadd_rn(gain, __fmul_rn(g, normalized(x[i * columns], means[i * step], inverses[i * step])));
+        shift = __fadd_rn(shift, g);
+    }
 }
 
 #ifdef PER_LANE
@@ -95,7 +122,7 @@ __device__ __forceinline__ void row_gradient(
 
 // A block takes the ROWS rows of one chain: first its warps a row each in turn, then its threads a column each,
 // which chain over the rows just read, out of the caches.
-extern "C" __global__ void __launch_bounds__(256) gradients(
+extern "C" __global__ void __launch_bounds__(256, 2) gradients(
     float* __restrict__ dx, const float* __restrict__ x, const float* __restrict__ gamma, const float* __restrict__ dy,
     float* __restrict__ chain, float* stats, float* sums, u64 partials, u64 rows, u64 groups, u64 columns, float inv, float eps) {
     __shared__ float means[ROWS], inverses[ROWS];
@@ -114,15 +141,8 @@ extern "C" __global__ void __launch_bounds__(256) gradients(
         }
         __syncthreads();
         for (unsigned j = threadIdx.x; j < width; j += 256) {
-            const float* const xs = x + first * columns + j;
-            const float* const gs = dy + first * columns + j;
-            float gain = 0.0f, shift = 0.0f;
-            #pragma unroll 16
-            for (unsigned i = 0; i < count; ++i) {
-                const float g = gs[i * columns];
-                gain = __fadd_rn(gain, __fmul_rn(g, normalized(xs[i * columns], means[i], inverses[i])));
-                shift = __fadd_rn(shift, g);
-            }
+            float gain, shift;
+            chain_column(x + first * columns + j, dy + first * columns + j, means, inverses, 1, count, columns, gain, shift);
             chain[group * columns + j] = gain;
             if (SUMS == 2) chain[(groups + group) * columns + j] = shift;
         }
@@ -132,7 +152,7 @@ extern "C" __global__ void __launch_bounds__(256) gradients(
 
 #else
 
-extern "C" __global__ void __launch_bounds__(256) gradients(
+extern "C" __global__ void __launch_bounds__(256, 2) gradients(
     float* __restrict__ dx, const float* __restrict__ x, const float* __restrict__ gamma, const float* __restrict__ dy,
     float* __restrict__ chain, float* __restrict__ stats, float* sums, u64 partials, u64 rows, u64 groups, u64 columns, float inv, float eps) {
     const unsigned lane = threadIdx.x % 32, width = (unsigned)columns;
@@ -323,16 +343,9 @@ extern "C" __global__ void __launch_bounds__(256) chains(
     for (u64 item = blockIdx.x * 256ull + threadIdx.x; item < items; item += gridDim.x * 256ull) {
         const u64 group = item / columns, j = item - group * columns, first = group * ROWS;
         const unsigned count = rows - first < ROWS ? (unsigned)(rows - first) : ROWS;
-        const float* const xs = x + first * columns + j;
-        const float* const gs = dy + first * columns + j;
         const float* const of = stats + 2 * first;
-        float gain = 0.0f, shift = 0.0f;
-        #pragma unroll 16
-        for (unsigned i = 0; i < count; ++i) {
-            const float g = gs[i * columns];
-            gain = __fadd_rn(gain, __fmul_rn(g, normalized(xs[i * columns], of[2 * i], of[2 * i + 1])));
-            shift = __fadd_rn(shift, g);
-        }
+        float gain, shift;
+        chain_column(x + first * columns + j, dy + first * columns + j, of, of + 1, 2, count, columns, gain, shift);
         chain[item] = gain;
         if (SUMS == 2) chain[items + item] = shift;
     }
@@ -340,55 +353,15 @@ extern "C" __global__ void __launch_bounds__(256) chains(
 
 #endif
 
-// The further levels of the column rule over the chains' sums. A block takes 32 columns; warp y chains ROWS rows
-// from ROWS y on, then every warp chains the warps' results.
+// The further levels of the column rule over the chains' sums. A block takes 32 columns.
 extern "C" __global__ void fold(const float* __restrict__ chain, float* __restrict__ out, u64 groups, u64 columns, u64 stride, u64 count) {
     __shared__ float part[ROWS][33];
-    const unsigned x = threadIdx.x % 32, y = threadIdx.x / 32, warps = blockDim.x / 32;
+    const unsigned x = threadIdx.x % 32, y = threadIdx.x / 32;
     for (u64 which = 0; which < count; ++which) {
         const float* const from = chain + which * groups * columns;
         for (u64 tile = blockIdx.x; tile * 32 < columns; tile += gridDim.x) {
             const u64 column = tile * 32 + x, at = column < columns ? column : columns - 1;
-            float level[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-            unsigned in[4] = {0, 0, 0, 0};
-            for (u64 first = 0; first < groups; first += ROWS * ROWS) {
-                const unsigned n = groups - first < ROWS * ROWS ? (unsigned)(groups - first) : ROWS * ROWS;
-                for (unsigned c = y; c * ROWS < n; c += warps) {
-                    const unsigned len = n - c * ROWS < ROWS ? n - c * ROWS : ROWS;
-                    const float* const rows = from + (first + c * ROWS) * columns + at;
-                    float s = 0.0f;
-                    #pragma unroll 8
-                    for (unsigned r = 0; r < len; ++r) s = __fadd_rn(s, rows[r * columns]);
-                    part[c][x] = s;
-                }
-                __syncthreads();
-                float s = 0.0f;
-                for (unsigned c = 0; c * ROWS < n; ++c) s = __fadd_rn(s, part[c][x]);
-                __syncthreads();
-                level[0] = __fadd_rn(level[0], s);
-                ++in[0];
-                #pragma unroll
-                for (unsigned l = 0; l < 3; ++l) if (in[l] == ROWS) {
-                    level[l + 1] = __fadd_rn(level[l + 1], level[l]);
-                    ++in[l + 1];
-                    level[l] = 0.0f;
-                    in[l] = 0;
-                }
-            }
-            #pragma unroll
-            for (unsigned l = 0; l < 3; ++l) {
-                bool higher = false;
-                #pragma unroll
-                for (unsigned k = l + 1; k < 4; ++k) higher = higher || in[k] > 0;
-                if (in[l] > 0 && higher) {
-                    level[l + 1] = __fadd_rn(level[l + 1], level[l]);
-                    ++in[l + 1];
-                    in[l] = 0;
-                }
-            }
-            float total = level[0];
-            #pragma unroll
-            for (unsigned l = 1; l < 4; ++l) if (in[l] > 0) total = level[l];
+            const float total = column_sum(groups, part, [&](u64 r) { return from[r * columns + at]; });
             if (y == 0 && column < columns) out[which * stride + column] = total;
         }
     }

@@ -6,7 +6,7 @@
 use super::map::{grid, record_program};
 use super::program::{Expr, Program};
 use super::reduce::{self, Mean, depth};
-use super::rows::{device_function, partials, per_lane};
+use super::rows::{COLUMN_SUM, device_function, partials, per_lane};
 use super::sampling::{EDGES, VOLUME, pick};
 use super::{
     Attr, Attrs, Bound, CpuRun, CudaRun, Gpu, Io, Op, Recorder, RefIn, Reject, Sample, SampleIn, Val, dims,
@@ -247,6 +247,9 @@ impl Rows {
 
 const NORM_CU: &str = include_str!("norm.cu");
 
+/// Blocks beyond which a kernel goes around again.
+pub(crate) const MOST_BLOCKS: usize = 1 << 20;
+
 /// How rows of a given length are shared out on CUDA. It changes the speed, not the sums.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Variant {
@@ -272,15 +275,18 @@ impl Rows {
         Variant::Block { threads, keep }
     }
 
-    /// Blocks that take rows in turns.
-    fn blocks(&self, threads: u32, gpu: &Gpu) -> usize {
-        self.rows.min(gpu.sm_count as usize * (2048 / threads as usize))
+    /// Blocks of one row each. Those that need workspace take rows in turns; the others are as many as there are
+    /// rows, since the device fills up better with short blocks than with turns.
+    fn blocks(&self, threads: u32, keep: bool, gpu: &Gpu) -> usize {
+        self.rows.min(if keep { MOST_BLOCKS } else { gpu.sm_count as usize * (2048 / threads as usize) })
     }
 
     /// Words per block for the chunk sums of rows that do not fit into shared memory.
     fn sums_words(&self, copies: usize, gpu: &Gpu) -> usize {
         match self.variant(copies, gpu) {
-            Variant::Block { keep: false, threads } => self.blocks(threads, gpu) * 2 * partials(self.width),
+            Variant::Block { keep: false, threads } => {
+                self.blocks(threads, false, gpu) * 2 * partials(self.width)
+            }
             _ => 0,
         }
     }
@@ -325,7 +331,7 @@ impl Rows {
             if copies == 2 { "bwd" } else { "fwd" },
             if fused { "f" } else { "" }
         );
-        (name, head + &formulas() + NORM_CU)
+        (name, head + COLUMN_SUM + &formulas() + NORM_CU)
     }
 
     fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {
@@ -352,10 +358,14 @@ impl Rows {
         args: &Args,
     ) -> Result<()> {
         match self.variant(copies, gpu) {
-            Variant::Warp { .. } => cuda.launch(kernel, grid(cuda, self.rows * 32), 256, 0, args),
+            Variant::Warp { .. } => {
+                let blocks = self.rows.div_ceil(8).min(MOST_BLOCKS) as u32;
+                cuda.launch(kernel, [blocks, 1, 1], 256, 0, args)
+            }
             Variant::Block { threads, keep } => {
                 let shared = if keep { (copies * self.width * 4) as u32 } else { 0 };
-                cuda.launch(kernel, [self.blocks(threads, gpu) as u32, 1, 1], threads, shared, args)
+                let blocks = self.blocks(threads, keep, gpu) as u32;
+                cuda.launch(kernel, [blocks, 1, 1], threads, shared, args)
             }
         }
     }
@@ -377,7 +387,7 @@ impl Rows {
             args.u64(partials(self.width) as u64).u64(self.rows as u64).u64(groups as u64);
             args.u64(self.width as u64).f32(inverse(self.width)).f32(self.eps);
             if self.fused(sums, &gpu) {
-                let blocks = groups.min(gpu.sm_count as usize * 8);
+                let blocks = groups.min(MOST_BLOCKS);
                 run.cuda.launch(kernel, [blocks as u32, 1, 1], 256, 0, &args)?;
             } else {
                 self.launch(run.cuda, kernel, 2, &gpu, &args)?;

@@ -12,7 +12,7 @@ use super::{
     floats, map, mismatch,
 };
 use crate::device::Meta;
-use crate::device::cpu::simd::simd_fn;
+use crate::device::cpu::simd::{Simd, simd_fn};
 use crate::device::cuda::Args;
 use crate::error::{Error, ErrorKind, Result};
 use crate::numerics::rng::Stream;
@@ -62,6 +62,10 @@ impl Window {
             return Err(Error::argument(op, "kernel", why));
         }
         let bad = |name: &'static str, why: String| Err(Error::argument(op, name, why));
+        let plane = input.iter().try_fold(1usize, |all, &n| all.checked_mul(n));
+        if plane.is_none_or(|n| n >= u32::MAX as usize) {
+            return Err(Error::new(op, ErrorKind::TooLarge { dims: input.to_vec() }));
+        }
         (0..d)
             .map(|a| {
                 let (k, s, p, g, n) =
@@ -250,19 +254,6 @@ impl Planes {
             })
             .collect()
     }
-
-    /// The first cell of a window that is the same number as `y`, among all of `x`'s plane.
-    fn first_cell(&self, x: &[f32], o: &[usize; MAX_RANK], y: f32) -> Option<usize> {
-        let last = self.rank() - 1;
-        let (mut found, kernel) = (None, self.kernel(last, o[last]));
-        self.rows(o, |row| {
-            if let (Some(row), None) = (row, found) {
-                let cells = (0..kernel).filter_map(|k| self.position(last, o[last], k));
-                found = cells.map(|at| row + at).find(|&at| same(x[at], y));
-            }
-        });
-        found
-    }
 }
 
 /// Whether `v` is larger than the best so far. A NaN is larger than every number, and the first of equals stays.
@@ -324,6 +315,21 @@ simd_fn! {
     fn max_step(simd, x: &[f32], stride: usize, best: &mut [f32]) {
         strided!(x, stride, best, |v, i| {
             best[i] = if larger(v, best[i]) { v } else { best[i] };
+        });
+    }
+}
+
+/// No cell.
+const NONE: u32 = u32::MAX;
+
+simd_fn! {
+    /// Notes the cell of each window whose first one is not found yet, if it is the same number as `y`. The cells are
+    /// `stride` apart, from `cell` on.
+    fn first_step(simd, x: &[f32], stride: usize, y: &[f32], cell: u32, found: &mut [u32]) {
+        let (y, step) = (&y[..found.len()], stride as u32);
+        strided!(x, stride, found, |v, i| {
+            let take = (found[i] == NONE) & same(v, y[i]);
+            found[i] = if take { cell + i as u32 * step } else { found[i] };
         });
     }
 }
@@ -455,6 +461,23 @@ impl Planes {
         (0..self.output_len()).step_by(row).for_each(|at| f(&coordinates(at, &self.output), at));
     }
 
+    /// For each window of an output row the first cell that is the same number as `y`, in row-major order.
+    fn first_cells(&self, simd: Simd, x: &[f32], o: &[usize; MAX_RANK], y: &[f32], found: &mut [u32]) {
+        let (stride, kernel) = self.last();
+        found.fill(NONE);
+        self.rows(o, |row| {
+            let Some(row) = row else { return };
+            for k in 0..kernel {
+                let (range, first) = self.span(k);
+                if !range.is_empty() {
+                    // The shape rule holds planes below 2^32 cells.
+                    let cell = (row + first) as u32;
+                    first_step(simd, &x[row + first..], stride, &y[range.clone()], cell, &mut found[range]);
+                }
+            }
+        });
+    }
+
     /// Along the last axis: the windows' stride and kernel.
     fn last(&self) -> (usize, usize) {
         match &self.cells {
@@ -542,7 +565,7 @@ impl Planes {
         let mut starts = String::new();
         let mut open = String::new();
         let mut real = String::from("true");
-        let mut at = String::from("0");
+        let mut at = String::from("0ull");
         for a in 0..d {
             let (start, count, step) = match &self.cells {
                 Cells::Fixed(w) => (
@@ -610,7 +633,7 @@ impl Planes {
         let kernel = if job.gathers() {
             // The windows that hold cell (c0, c1, …), in row-major order of the windows.
             let mut windows = String::new();
-            let mut window = String::from("0");
+            let mut window = String::from("0ull");
             for a in 0..d {
                 match &self.cells {
                     Cells::Fixed(w) if w.dilation[a] == 1 => {
@@ -783,7 +806,7 @@ fn bad_windows() -> Vec<(Window, Shape, &'static str)> {
 }
 
 /// What ops on windows have in common. The op says the rest in `check`, `planes`, `job`, `run`, `record_vjp`, `value`,
-/// `cases`, `refused` and `limit`.
+/// `cases`, `refused`, `linear_in` and `limit`.
 macro_rules! pool_op {
     (
         $(#[$doc:meta])* $op:ident $name:literal $arity:literal
@@ -874,6 +897,10 @@ macro_rules! pool_op {
                 self.limit()
             }
 
+            fn linear(&self, _ins: &[Meta]) -> Vec<Vec<usize>> {
+                self.linear_in()
+            }
+
             fn attrs(&self) -> Vec<(&'static str, Attr)> {
                 let mut all: Vec<(&'static str, Attr)> = Vec::new();
                 $(all.extend($to(&self.$field));)*
@@ -891,8 +918,8 @@ fn beta_attr(beta: &f32) -> Vec<(&'static str, Attr)> {
     vec![("beta", Attr::Num(f64::from(*beta)))]
 }
 
-fn sizes_attr(sizes: &Vec<usize>) -> Vec<(&'static str, Attr)> {
-    vec![("sizes", Attr::List(sizes.clone()))]
+fn sizes_attr(sizes: &[usize]) -> Vec<(&'static str, Attr)> {
+    vec![("sizes", Attr::List(sizes.to_vec()))]
 }
 
 fn count_attr(count: &bool) -> Vec<(&'static str, Attr)> {
@@ -944,6 +971,10 @@ pool_op! {
 }
 
 impl MaxPool {
+    fn linear_in(&self) -> Vec<Vec<usize>> {
+        Vec::new()
+    }
+
     fn check(&self, [x]: &[Shape; 1]) -> Result<Shape> {
         windowed(Self::NAME, &self.window, x, false)
     }
@@ -1028,6 +1059,10 @@ fn bad_triples() -> Vec<(Window, [Shape; 3], &'static str)> {
 }
 
 impl MaxPoolBwd {
+    fn linear_in(&self) -> Vec<Vec<usize>> {
+        vec![vec![2]]
+    }
+
     fn check(&self, shapes: &[Shape; 3]) -> Result<Shape> {
         triple(Self::NAME, &self.window, shapes, false)
     }
@@ -1043,16 +1078,20 @@ impl MaxPoolBwd {
     }
 
     fn run(&self, planes: &Planes, run: CpuRun<'_>) {
-        let (x, y, dy) = (run.ins[0], run.ins[1], run.ins[2]);
+        let (x, y, dy, simd) = (run.ins[0], run.ins[1], run.ins[2], run.simd);
         let (len, outputs) = (planes.input_len(), planes.output_len());
+        let width = planes.output[planes.rank() - 1];
         planes.each_input_plane(run, |plane, out| {
             let x = &x[plane * len..(plane + 1) * len];
-            for i in 0..outputs {
-                let at = plane * outputs + i;
-                if let Some(cell) = planes.first_cell(x, &coordinates(i, &planes.output), y[at]) {
-                    out[cell] += dy[at];
+            let mut scratch = Scratch::take(width);
+            let found: &mut [u32] = bytemuck::cast_slice_mut(&mut scratch.words()[..width]);
+            planes.each_row_of_plane(|o, at| {
+                let at = plane * outputs + at;
+                planes.first_cells(simd, x, o, &y[at..at + width], found);
+                for (&cell, dy) in found.iter().zip(&dy[at..]).filter(|(c, _)| **c != NONE) {
+                    out[cell as usize] += dy;
                 }
-            }
+            });
         });
     }
 
@@ -1096,6 +1135,10 @@ impl MaxPoolBwd {
 }
 
 impl MaxPoolPick {
+    fn linear_in(&self) -> Vec<Vec<usize>> {
+        vec![vec![2]]
+    }
+
     fn check(&self, shapes: &[Shape; 3]) -> Result<Shape> {
         triple(Self::NAME, &self.window, shapes, true)
     }
@@ -1109,15 +1152,15 @@ impl MaxPoolPick {
     }
 
     fn run(&self, planes: &Planes, run: CpuRun<'_>) {
-        let (x, y, v, len) = (run.ins[0], run.ins[1], run.ins[2], planes.input_len());
-        let last = planes.rank() - 1;
+        let (x, y, v, simd, len) = (run.ins[0], run.ins[1], run.ins[2], run.simd, planes.input_len());
         planes.each_output_row(run, |plane, o, at, out| {
-            let mut o = *o;
             let cells = plane * len..(plane + 1) * len;
-            for (i, out) in out.iter_mut().enumerate() {
-                o[last] = i;
-                let cell = planes.first_cell(&x[cells.clone()], &o, y[at + i]);
-                *out = cell.map_or(0.0, |c| v[plane * len + c]);
+            let (x, v) = (&x[cells.clone()], &v[cells]);
+            let mut scratch = Scratch::take(out.len());
+            let found: &mut [u32] = bytemuck::cast_slice_mut(&mut scratch.words()[..out.len()]);
+            planes.first_cells(simd, x, o, &y[at..at + out.len()], found);
+            for (out, &cell) in out.iter_mut().zip(&*found) {
+                *out = if cell == NONE { 0.0 } else { v[cell as usize] };
             }
         });
     }
@@ -1183,12 +1226,21 @@ pool_op! {
     } attrs
 }
 
+/// The input, where dividing by the number of cells is exact.
+fn whole_factors(window: &Window, counted: bool) -> Vec<Vec<usize>> {
+    if counted && window.cells().is_power_of_two() { vec![vec![0]] } else { Vec::new() }
+}
+
 /// `1 / cells`, formed in f64 and rounded once.
 fn inverse(cells: usize) -> f32 {
     (1.0 / cells as f64) as f32
 }
 
 impl AvgPool {
+    fn linear_in(&self) -> Vec<Vec<usize>> {
+        whole_factors(&self.window, self.count_include_pad)
+    }
+
     fn check(&self, [x]: &[Shape; 1]) -> Result<Shape> {
         windowed(Self::NAME, &self.window, x, self.count_include_pad)
     }
@@ -1313,6 +1365,10 @@ fn input_of(op: &'static str, w: &Window, dy: &Shape, sizes: &[usize], full: boo
 }
 
 impl AvgPoolBwd {
+    fn linear_in(&self) -> Vec<Vec<usize>> {
+        whole_factors(&self.window, self.count_include_pad)
+    }
+
     fn check(&self, [dy]: &[Shape; 1]) -> Result<Shape> {
         input_of(Self::NAME, &self.window, dy, &self.sizes, self.count_include_pad)
     }
@@ -1459,6 +1515,10 @@ fn bad_sizes() -> Vec<(Vec<usize>, Shape, &'static str)> {
 }
 
 impl AdaptiveAvgPool {
+    fn linear_in(&self) -> Vec<Vec<usize>> {
+        Vec::new()
+    }
+
     fn check(&self, [x]: &[Shape; 1]) -> Result<Shape> {
         adapted(Self::NAME, x, &self.sizes)
     }
@@ -1524,6 +1584,10 @@ impl AdaptiveAvgPool {
 }
 
 impl AdaptiveAvgPoolBwd {
+    fn linear_in(&self) -> Vec<Vec<usize>> {
+        Vec::new()
+    }
+
     fn check(&self, [dy]: &[Shape; 1]) -> Result<Shape> {
         adapted(Self::NAME, dy, &self.sizes)
     }
@@ -1627,6 +1691,9 @@ fn check_beta(op: &'static str, beta: f32) -> Result<()> {
     Err(Error::argument(op, "beta", format!("is {beta}, use a finite number other than 0")))
 }
 
+/// What is done with cells a stride apart and the outputs they belong to.
+type Visit<'f> = &'f mut dyn FnMut(&[f32], usize, std::ops::Range<usize>);
+
 /// Numbers whose exponentials stay finite.
 fn tame(shape: Shape) -> SampleIn {
     SampleIn::Num(shape, (-2.0, 2.5))
@@ -1637,6 +1704,10 @@ fn betas() -> impl Iterator<Item = f32> {
 }
 
 impl SmoothMaxPool {
+    fn linear_in(&self) -> Vec<Vec<usize>> {
+        Vec::new()
+    }
+
     fn check(&self, [x]: &[Shape; 1]) -> Result<Shape> {
         check_beta(Self::NAME, self.beta)?;
         windowed(Self::NAME, &self.window, x, false)
@@ -1660,7 +1731,7 @@ impl SmoothMaxPool {
             m.fill(f32::NEG_INFINITY);
             zeros.fill(0.0);
             // Each cell of the kernel: real ones for a range of outputs, padding around it.
-            let each = |f: &mut dyn FnMut(&[f32], usize, std::ops::Range<usize>)| {
+            let each = |f: Visit<'_>| {
                 planes.rows(o, |row| {
                     for k in 0..kernel {
                         let (range, first) = match row {
@@ -1739,6 +1810,10 @@ fn product(r: &mut dyn Recorder, a: Val, b: Val, factor: f32) -> Result<Val> {
 }
 
 impl SmoothMaxPoolBwd {
+    fn linear_in(&self) -> Vec<Vec<usize>> {
+        Vec::new()
+    }
+
     fn check(&self, shapes: &[Shape; 3]) -> Result<Shape> {
         check_beta(Self::NAME, self.beta)?;
         triple(Self::NAME, &self.window, shapes, false)
@@ -1826,6 +1901,10 @@ impl SmoothMaxPoolBwd {
 }
 
 impl SmoothMaxPoolSum {
+    fn linear_in(&self) -> Vec<Vec<usize>> {
+        Vec::new()
+    }
+
     fn check(&self, shapes: &[Shape; 3]) -> Result<Shape> {
         check_beta(Self::NAME, self.beta)?;
         triple(Self::NAME, &self.window, shapes, true)

@@ -1,14 +1,15 @@
-//! Softmax and log-softmax along the last axis, and their gradients as kernels of their own.
+//! Softmax and log-softmax along the last or any other axis, softmax under a mask, and their gradients as kernels
+//! of their own.
 
 use super::program::{Expr, Program};
 use super::rows::RowKernel;
 use super::sampling::edge_shape;
 use super::{
-    Attrs, Bound, CpuRun, CudaRun, Gpu, Io, Op, Recorder, RefIn, Reject, Sample, SampleIn, Val, dims, floats,
-    layout, mismatch, reduce,
+    Attr, Attrs, Bound, CpuRun, CudaRun, Gpu, Io, Op, Recorder, RefIn, Reject, Sample, SampleIn, Val, dims,
+    floats, layout, mismatch, reduce,
 };
-use crate::device::{Device, Meta};
-use crate::error::{Error, Result};
+use crate::device::{DType, Device, Meta};
+use crate::error::{Error, ErrorKind, Result};
 use crate::numerics::rng::Stream;
 use crate::ops::elementwise;
 use crate::scalar::{Real, Scalar};
@@ -22,6 +23,7 @@ pub(crate) fn softmax_rows() -> RowKernel {
         name: "softmax",
         ins: 1,
         max: true,
+        best: None,
         term: exp_shifted(),
         post: Program::trace(7, |v| vec![v[3] * v[6]]),
         labels: None,
@@ -233,31 +235,59 @@ impl LogSoftmax {
     }
 }
 
-/// `Σ a b` along the last axis, repeated back over it.
-fn row_dot(r: &mut dyn Recorder, a: Val, b: Val) -> Result<Val> {
+/// `Σ a b` along an axis, kept with size one.
+fn dot(r: &mut dyn Recorder, axis: usize, a: Val, b: Val) -> Result<Val> {
     let ab = r.record(elementwise::Mul {}.into(), &[a, b])?;
-    row_sum(r, ab)
+    sum(r, axis, ab)
 }
 
-/// `Σ a` along the last axis, repeated back over it.
-fn row_sum(r: &mut dyn Recorder, a: Val) -> Result<Val> {
+/// `Σ a` along an axis, kept with size one.
+fn sum(r: &mut dyn Recorder, axis: usize, a: Val) -> Result<Val> {
     let shape = r.meta(a).shape;
-    let Some(axis) = shape.rank().checked_sub(1) else { return Ok(a) };
+    if shape.rank() == 0 {
+        return Ok(a);
+    }
     let sum = r.record(reduce::Sum::new(&[axis])?.into(), &[a])?;
     let mut kept = shape.dims().to_vec();
     kept[axis] = 1;
-    let kept = layout::reshape_to(r, sum, Shape::new(&kept)?)?;
-    layout::broadcast_to(r, kept, shape)
+    layout::reshape_to(r, sum, Shape::new(&kept)?)
+}
+
+/// The last axis; 0 for a scalar.
+fn last_axis(r: &dyn Recorder, v: Val) -> usize {
+    r.meta(v).shape.rank().saturating_sub(1)
+}
+
+/// Gradients of [`SoftmaxBwd`] along an axis by `y`, and what `v` is paired with for that by `dy`.
+///
+/// `f = y (g - s)`, `s = Σ g y`; with `w = Σ v y`: `df/dy = v (g - s) - w g`, `df/dg = y (v - w)`.
+fn softmax_bwd_by_y(r: &mut dyn Recorder, axis: usize, [y, g, v]: [Val; 3]) -> Result<Val> {
+    let (s, w) = (dot(r, axis, g, y)?, dot(r, axis, v, y)?);
+    let shape = r.meta(y).shape;
+    let by_y = Program::trace(4, |e| vec![e[0] * (e[1] - e[2]) - e[3] * e[1]]);
+    super::map::record_program(r, &by_y, shape, &[v, g, s, w])
+}
+
+/// Gradients of [`LogSoftmaxBwd`] along an axis by `y` and `dy`.
+///
+/// `f = g - e^y s`, `s = Σ g`: `df/dy = -v e^y s`, `df/dg = v - Σ v e^y`.
+fn log_softmax_bwd_vjp(r: &mut dyn Recorder, axis: usize, [y, g, v]: [Val; 3]) -> Result<Vec<Option<Val>>> {
+    let s = sum(r, axis, g)?;
+    let shape = r.meta(y).shape;
+    let by_y = Program::trace(3, |e| vec![-(e[0] * (e[1].exp() * e[2]))]);
+    let dy = super::map::record_program(r, &by_y, shape, &[v, y, s])?;
+    let e = r.record(elementwise::Exp {}.into(), &[y])?;
+    let w = dot(r, axis, v, e)?;
+    let by_g = Program::trace(2, |e| vec![e[0] - e[1]]);
+    let dg = super::map::record_program(r, &by_g, shape, &[v, w])?;
+    Ok(vec![Some(dy), Some(dg)])
 }
 
 impl SoftmaxBwd {
     fn record_vjp(&self, r: &mut dyn Recorder, io: Io<'_>, v: Val) -> Result<Vec<Option<Val>>> {
-        // f = y (g - s), s = Σ g y; with w = Σ v y:  df/dy = v (g - s) - w g,  df/dg = y (v - w)
         let (y, g) = (io.ins[0], io.ins[1]);
-        let (s, w) = (row_dot(r, g, y)?, row_dot(r, v, y)?);
-        let shape = r.meta(y).shape;
-        let by_y = Program::trace(4, |e| vec![e[0] * (e[1] - e[2]) - e[3] * e[1]]);
-        let dy = super::map::record_program(r, &by_y, shape, &[v, g, s, w])?;
+        let axis = last_axis(r, y);
+        let dy = softmax_bwd_by_y(r, axis, [y, g, v])?;
         let dg = r.record(SoftmaxBwd.into(), &[y, v])?;
         Ok(vec![Some(dy), Some(dg)])
     }
@@ -270,20 +300,341 @@ impl SoftmaxBwd {
 
 impl LogSoftmaxBwd {
     fn record_vjp(&self, r: &mut dyn Recorder, io: Io<'_>, v: Val) -> Result<Vec<Option<Val>>> {
-        // f = g - e^y s, s = Σ g:  df/dy = -v e^y s,  df/dg = v - Σ v e^y
-        let (y, g) = (io.ins[0], io.ins[1]);
-        let s = row_sum(r, g)?;
-        let shape = r.meta(y).shape;
-        let by_y = Program::trace(3, |e| vec![-(e[0] * (e[1].exp() * e[2]))]);
-        let dy = super::map::record_program(r, &by_y, shape, &[v, y, s])?;
-        let e = r.record(elementwise::Exp {}.into(), &[y])?;
-        let w = row_dot(r, v, e)?;
-        let dg = r.record(elementwise::Sub {}.into(), &[v, w])?;
-        Ok(vec![Some(dy), Some(dg)])
+        let axis = last_axis(r, io.ins[0]);
+        log_softmax_bwd_vjp(r, axis, [io.ins[0], io.ins[1], v])
     }
 
     fn reference_row<T: Scalar>(&self, x: &[&[T]], out: &mut Vec<T>) {
         let s = x[1].iter().fold(T::c(0.0), |s, &g| s + g);
         out.extend(x[0].iter().zip(x[1]).map(|(&y, &g)| g - y.exp() * s));
+    }
+}
+
+/// A shape around an axis: how many slabs, the axis, how far its elements are apart.
+fn around(shape: &Shape, axis: usize) -> (usize, usize, usize) {
+    let d = shape.dims();
+    (d[..axis].iter().product(), d[axis], d[axis + 1..].iter().product())
+}
+
+const AXIS_CASES: [(&[usize], usize); 14] = [
+    (&[4], 0),
+    (&[3, 5], 0),
+    (&[3, 5], 1),
+    (&[1, 7], 0),
+    (&[7, 1], 0),
+    (&[2, 10, 9], 1),
+    (&[32, 33], 0),
+    (&[33, 3], 0),
+    (&[3, 40, 5], 1),
+    (&[0, 4, 3], 1),
+    (&[2, 3, 4, 5], 2),
+    (&[3, 65, 70], 1),
+    (&[1100, 3], 0),
+    (&[40, 1100], 0),
+];
+
+macro_rules! axis_op {
+    ($(#[$doc:meta])* $op:ident $name:literal $arity:literal like $row:ident $kernel:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq)]
+        pub struct $op {
+            /// The axis.
+            pub axis: usize,
+        }
+
+        impl Op for $op {
+            const NAME: &'static str = $name;
+
+            fn shape(&self, ins: &[Meta]) -> Result<Meta> {
+                let shapes: [Shape; $arity] = floats($name, ins)?;
+                if self.axis >= shapes[0].rank() {
+                    return Err(Error::new($name, ErrorKind::Axis { axis: self.axis, shape: shapes[0] }));
+                }
+                if shapes[0].dims()[self.axis] == 0 {
+                    let why = format!("is empty in shape {}, so there is no distribution along it", shapes[0]);
+                    return Err(Error::argument($name, "axis", why));
+                }
+                match shapes.iter().find(|s| **s != shapes[0]) {
+                    None => Ok(ins[0]),
+                    Some(other) => Err(mismatch($name, "shapes differ", shapes[0], *other)),
+                }
+            }
+
+            fn workspace(&self, ins: &[Meta], device: &Device) -> usize {
+                let shape = ins[0].shape;
+                let (outer, n, inner) = around(&shape, self.axis);
+                match device.as_cuda() {
+                    Some(cuda) if inner == 1 => RowKernel::workspace(outer, n, &Gpu::of(cuda)),
+                    None if inner != 1 => RowKernel::columns_workspace(inner),
+                    _ => 0,
+                }
+            }
+
+            fn cpu(&self, run: CpuRun<'_>) {
+                let (_, n, inner) = around(&run.shape, self.axis);
+                if inner == 1 { $kernel().run_cpu(n, run) } else { $kernel().columns_cpu(n, inner, run) }
+            }
+
+            fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {
+                let (_, n, inner) = around(&run.shape, self.axis);
+                if inner == 1 { $kernel().run_cuda(n, run) } else { $kernel().columns_cuda(n, inner, run) }
+            }
+
+            fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<(String, String)> {
+                let (_, n, inner) = around(&ins[0].shape, self.axis);
+                vec![if inner == 1 { $kernel().module(n, gpu) } else { $kernel().columns_module(n) }]
+            }
+
+            fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {
+                self.record_vjp(r, io, dy)
+            }
+
+            fn reference<T: Scalar>(&self, ins: &[RefIn<T>]) -> Result<Tensor<T>> {
+                let tensors: Vec<&Tensor<T>> = ins.iter().map(RefIn::num).collect::<Result<_>>()?;
+                let shape = tensors[0].shape();
+                let (outer, n, inner) = around(&shape, self.axis);
+                let mut out = tensors[0].data().to_vec();
+                for column in 0..outer * inner {
+                    let at = |i: usize| column / inner * n * inner + i * inner + column % inner;
+                    let columns: Vec<Vec<T>> =
+                        tensors.iter().map(|t| (0..n).map(|i| t.data()[at(i)]).collect()).collect();
+                    let columns: Vec<&[T]> = columns.iter().map(|c| &c[..]).collect();
+                    let mut value = Vec::new();
+                    $row.reference_row(&columns, &mut value);
+                    value.into_iter().enumerate().for_each(|(i, v)| out[at(i)] = v);
+                }
+                Tensor::with_shape(shape, out)
+            }
+
+            fn samples() -> Vec<Sample<$op>> {
+                let one = |(d, axis): &(&[usize], usize)| Sample {
+                    op: $op { axis: *axis },
+                    ins: vec![SampleIn::any(dims(d)); $arity],
+                };
+                AXIS_CASES.iter().map(one).collect()
+            }
+
+            fn random(stream: &mut Stream) -> Option<Sample<$op>> {
+                let shape = edge_shape(2, 3, stream);
+                let axis = stream.below(shape.rank());
+                Some(Sample { op: $op { axis }, ins: vec![SampleIn::any(shape); $arity] })
+            }
+
+            fn rejects() -> Vec<Reject<$op>> {
+                let f = |d: &[usize]| Meta::f32(dims(d));
+                let mut bad = vec![
+                    Reject { op: $op { axis: 0 }, ins: vec![], want: "Arity" },
+                    Reject { op: $op { axis: 0 }, ins: vec![f(&[]); $arity], want: "Axis" },
+                    Reject { op: $op { axis: 2 }, ins: vec![f(&[3, 2]); $arity], want: "Axis" },
+                    Reject { op: $op { axis: 0 }, ins: vec![f(&[0, 2]); $arity], want: "Argument" },
+                    Reject { op: $op { axis: 0 }, ins: vec![Meta::u32(dims(&[3])); $arity], want: "DType" },
+                ];
+                if $arity == 2 {
+                    bad.push(Reject { op: $op { axis: 0 }, ins: vec![f(&[3]), f(&[4])], want: "Shapes" });
+                }
+                bad
+            }
+
+            fn bound(&self, ins: &[Meta]) -> Bound {
+                $row.bound(&[Meta::f32(dims(&[ins[0].shape.dims()[self.axis]]))])
+            }
+
+            fn attrs(&self) -> Vec<(&'static str, Attr)> {
+                vec![("axis", Attr::Num(self.axis as f64))]
+            }
+
+            fn from_attrs(attrs: &Attrs) -> Result<$op> {
+                attrs.only(&["axis"])?;
+                Ok($op { axis: attrs.whole("axis")? })
+            }
+        }
+    };
+}
+
+axis_op! {
+    /// [`Softmax`] along any axis. Along another than the last the sum is by the column rule.
+    SoftmaxAxis "softmax_axis" 1 like Softmax softmax_rows
+}
+
+axis_op! {
+    /// [`LogSoftmax`] along any axis. Along another than the last the sum is by the column rule.
+    LogSoftmaxAxis "log_softmax_axis" 1 like LogSoftmax log_softmax_rows
+}
+
+axis_op! {
+    /// Gradient of [`SoftmaxAxis`] from its value `y` and the upstream gradient: `y * (dy - Σ dy y)`.
+    SoftmaxAxisBwd "softmax_axis_bwd" 2 like SoftmaxBwd softmax_bwd_rows
+}
+
+axis_op! {
+    /// Gradient of [`LogSoftmaxAxis`] from its value `y` and the upstream gradient: `dy - e^y Σ dy`.
+    LogSoftmaxAxisBwd "log_softmax_axis_bwd" 2 like LogSoftmaxBwd log_softmax_bwd_rows
+}
+
+impl SoftmaxAxis {
+    fn record_vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {
+        Ok(vec![Some(r.record(SoftmaxAxisBwd { axis: self.axis }.into(), &[io.out, dy])?)])
+    }
+}
+
+impl LogSoftmaxAxis {
+    fn record_vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {
+        Ok(vec![Some(r.record(LogSoftmaxAxisBwd { axis: self.axis }.into(), &[io.out, dy])?)])
+    }
+}
+
+impl SoftmaxAxisBwd {
+    fn record_vjp(&self, r: &mut dyn Recorder, io: Io<'_>, v: Val) -> Result<Vec<Option<Val>>> {
+        let (y, g) = (io.ins[0], io.ins[1]);
+        let dy = softmax_bwd_by_y(r, self.axis, [y, g, v])?;
+        let dg = r.record((*self).into(), &[y, v])?;
+        Ok(vec![Some(dy), Some(dg)])
+    }
+}
+
+impl LogSoftmaxAxisBwd {
+    fn record_vjp(&self, r: &mut dyn Recorder, io: Io<'_>, v: Val) -> Result<Vec<Option<Val>>> {
+        log_softmax_bwd_vjp(r, self.axis, [io.ins[0], io.ins[1], v])
+    }
+}
+
+/// `a` where the mask forbids, else `b`. Zero forbids and everything else allows, NaN too: only zeros are nearer to
+/// zero than the smallest number.
+fn where_blocked<R: Real>(mask: R, a: R, b: R) -> R {
+    R::where_gt(-mask.abs(), R::c(-f64::from(f32::from_bits(1))), a, b)
+}
+
+/// Softmax of what a mask allows; the rest is 0, and so is a row of nothing.
+fn masked_rows() -> RowKernel {
+    RowKernel {
+        name: "masked_softmax",
+        ins: 2,
+        best: Some(Program::trace(2, |v| vec![where_blocked(v[1], Real::c(f64::NEG_INFINITY), v[0])])),
+        term: Program::trace(3, |v| vec![where_blocked(v[1], Real::c(0.0), (v[0] - v[2]).exp())]),
+        // A blocked term is 0 whatever the sum is.
+        post: Program::trace(8, |v| vec![Real::where_gt(v[4], Real::c(0.0), v[4] * v[7], v[4])]),
+        ..softmax_rows()
+    }
+}
+
+/// Softmax along the last axis of what a mask allows, from `x, mask`: where the mask is 0, an element takes part in
+/// neither the maximum nor the sum and its result is exactly 0. A row with nothing allowed is all zeros, and no gradient
+/// flows to it. The allowed elements of a row that holds NaN or `+inf` among them, or only `-inf`, become NaN. The mask has
+/// the last axes of `x` and repeats over the others; it is float32, or u32 of zeros and ones. It has no gradient.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MaskedSoftmax;
+
+impl Op for MaskedSoftmax {
+    const NAME: &'static str = "masked_softmax";
+
+    fn shape(&self, ins: &[Meta]) -> Result<Meta> {
+        let [x, mask] = super::arity(Self::NAME, ins)?;
+        super::typed(Self::NAME, ins, 0, DType::F32)?;
+        has_rows(Self::NAME, x.shape)?;
+        let (rank, lead) = (x.shape.rank(), x.shape.rank().checked_sub(mask.shape.rank()));
+        let fits = lead.is_some_and(|lead| x.shape.dims()[lead..] == *mask.shape.dims());
+        if !fits || (mask.shape.rank() == 0 && rank > 0) {
+            let why = "the mask must have the last axes of the scores, as they are";
+            return Err(mismatch(Self::NAME, why, x.shape, mask.shape));
+        }
+        Ok(x)
+    }
+
+    fn index_limit(&self, ins: &[Meta]) -> Option<(usize, usize)> {
+        ins.get(1).filter(|m| m.dtype == DType::U32).map(|_| (1, 2))
+    }
+
+    fn workspace(&self, ins: &[Meta], device: &Device) -> usize {
+        let shape = ins[0].shape;
+        device.as_cuda().map_or(0, |cuda| RowKernel::workspace(shape.rows(), shape.last(), &Gpu::of(cuda)))
+    }
+
+    fn cpu(&self, run: CpuRun<'_>) {
+        masked_rows().run_cpu(run.shape.last(), run);
+    }
+
+    fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {
+        masked_rows().run_cuda(run.shape.last(), run)
+    }
+
+    fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<(String, String)> {
+        vec![masked_rows().module(ins[0].shape.last(), gpu)]
+    }
+
+    fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {
+        Ok(vec![Some(r.record(SoftmaxBwd.into(), &[io.out, dy])?), None])
+    }
+
+    fn reference<T: Scalar>(&self, ins: &[RefIn<T>]) -> Result<Tensor<T>> {
+        let x = ins[0].num()?;
+        let allowed: Vec<bool> = match &ins[1] {
+            RefIn::Num(mask) => mask.data().iter().map(|m| m.to_f64() != 0.0).collect(),
+            RefIn::Idx(mask) => mask.data().iter().map(|&m| m != 0).collect(),
+        };
+        let width = x.shape().last();
+        let mut out = Vec::with_capacity(x.data().len());
+        for (row, x) in x.data().chunks(width).enumerate() {
+            let at = row * width % allowed.len();
+            let allowed = &allowed[at..at + width];
+            let taken = || x.iter().zip(allowed).filter(|(_, a)| **a).map(|(&x, _)| x);
+            let m = taken().fold(T::c(f64::NEG_INFINITY), |m, x| if x > m { x } else { m });
+            let s = taken().fold(T::c(0.0), |s, x| s + (x - m).exp());
+            let one = |(&x, &a): (&T, &bool)| if a { (x - m).exp() / s } else { T::c(0.0) };
+            out.extend(x.iter().zip(allowed).map(one));
+        }
+        Tensor::with_shape(x.shape(), out)
+    }
+
+    fn samples() -> Vec<Sample<MaskedSoftmax>> {
+        let bits = |d: &[usize]| SampleIn::Idx(dims(d), 2);
+        let with = |d: &[usize], mask: SampleIn| Sample {
+            op: MaskedSoftmax,
+            ins: vec![SampleIn::any(dims(d)), mask],
+        };
+        vec![
+            with(&[], SampleIn::any(dims(&[]))),
+            with(&[1], bits(&[1])),
+            with(&[7, 2], bits(&[7, 2])),
+            with(&[10], SampleIn::Num(dims(&[10]), (0.0, 0.0))),
+            with(&[0, 5], bits(&[5])),
+            with(&[2, 3, 33], bits(&[3, 33])),
+            with(&[4, 5], SampleIn::any(dims(&[5]))),
+            with(&[3, 2, 4], SampleIn::Idx(dims(&[3, 2, 4]), 1)),
+            with(&[5, 300], bits(&[300])),
+            with(&[2, 3, 301], bits(&[3, 301])),
+            with(&[3, 1025], bits(&[3, 1025])),
+            with(&[2, 2, 1100], bits(&[2, 1100])),
+            with(&[2, 24577], bits(&[24577])),
+        ]
+    }
+
+    fn random(stream: &mut Stream) -> Option<Sample<MaskedSoftmax>> {
+        let shape = edge_shape(1, 3, stream);
+        let from = stream.below(shape.rank());
+        let mask = SampleIn::Idx(dims(&shape.dims()[from..]), 2);
+        Some(Sample { op: MaskedSoftmax, ins: vec![SampleIn::any(shape), mask] })
+    }
+
+    fn rejects() -> Vec<Reject<MaskedSoftmax>> {
+        let f = |d: &[usize]| Meta::f32(dims(d));
+        let op = MaskedSoftmax;
+        vec![
+            Reject { op, ins: vec![f(&[3])], want: "Arity" },
+            Reject { op, ins: vec![f(&[3]), f(&[4])], want: "Shapes" },
+            Reject { op, ins: vec![f(&[3]), f(&[])], want: "Shapes" },
+            Reject { op, ins: vec![f(&[3]), f(&[2, 3])], want: "Shapes" },
+            Reject { op, ins: vec![f(&[2, 2, 3]), f(&[2, 1, 3])], want: "Shapes" },
+            Reject { op, ins: vec![f(&[3, 0]), f(&[3, 0])], want: "Argument" },
+            Reject { op, ins: vec![Meta::u32(dims(&[3])), f(&[3])], want: "DType" },
+        ]
+    }
+
+    fn bound(&self, ins: &[Meta]) -> Bound {
+        Softmax.bound(&ins[..1])
+    }
+
+    fn from_attrs(attrs: &Attrs) -> Result<MaskedSoftmax> {
+        attrs.only(&[])?;
+        Ok(MaskedSoftmax)
     }
 }

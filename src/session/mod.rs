@@ -4,8 +4,11 @@
 
 mod attention;
 mod conv;
+mod norm;
+mod pool;
 mod products;
 mod scan;
+mod softmax;
 mod spectral;
 mod var;
 

@@ -148,6 +148,82 @@ def products():
 def rows():
     case("softmax", {}, lambda x: torch.softmax(x, -1), [3, 7])
     case("log_softmax", {}, lambda x: torch.log_softmax(x, -1), [3, 7])
+    for axis in (0, 1, 2):
+        case("softmax_axis", {"axis": axis}, lambda x, a=axis: torch.softmax(x, a), [3, 5, 2])
+        case("log_softmax_axis", {"axis": axis}, lambda x, a=axis: torch.log_softmax(x, a), [3, 5, 2])
+    mask = Idx([3, 5], 2, [[1, 0, 1, 1, 0], [0, 0, 0, 0, 0], [1, 1, 1, 1, 1]])
+    case("masked_softmax", {}, masked_softmax, [2, 3, 5], mask)
+
+
+def masked_softmax(x, mask):
+    # A row of nothing would be NaN in PyTorch, and so would its gradient.
+    blocked, some = mask == 0, (mask != 0).any(-1, keepdim=True)
+    y = torch.softmax(x.masked_fill(blocked & some, -math.inf), -1)
+    return torch.where(blocked.expand(y.shape), 0.0, y)
+
+
+# ---------------------------------------------------------------------------------------------- norms
+def norms():
+    eps = 2.0**-10
+    case("layer_norm", {"axes": 1, "eps": eps}, lambda x: F.layer_norm(x, [5], eps=eps), [3, 5])
+    case("layer_norm", {"axes": 1, "eps": eps}, lambda x, w: F.layer_norm(x, [5], w, eps=eps), [3, 5], [5])
+    case("layer_norm", {"axes": 2, "eps": eps}, lambda x, w, b: F.layer_norm(x, [4, 3], w, b, eps), [2, 4, 3], [4, 3], [4, 3])
+    case("rms_norm", {"axes": 1, "eps": eps}, lambda x: F.rms_norm(x, [5], eps=eps), [3, 5])
+    case("rms_norm", {"axes": 2, "eps": eps}, lambda x, w: F.rms_norm(x, [4, 3], w, eps), [2, 4, 3], [4, 3])
+    batch = lambda x, w=None, b=None: F.batch_norm(x, None, None, w, b, True, 0.0, eps)
+    case("batch_norm", {"eps": eps}, batch, [5, 3])
+    case("batch_norm", {"eps": eps}, batch, [4, 3, 2, 3], [3], [3])
+    for groups in (1, 2, 4):
+        group = lambda x, w, b, g=groups: F.group_norm(x, g, w, b, eps)
+        case("group_norm", {"groups": groups, "eps": eps}, group, [2, 4, 3, 2], [4], [4])
+    moments = lambda x: torch.cat([x.mean([0, 2]), x.var([0, 2], correction=0)])
+    case("moments", {}, moments, [3, 4, 5], grad=False)
+
+
+# ---------------------------------------------------------------------------------------------- pooling
+def window(kernel, stride, padding, dilation=None, **more):
+    return {"kernel": kernel, "stride": stride, "padding": padding, "dilation": dilation or [1] * len(kernel), **more}
+
+
+def pools():
+    pool = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
+    mean = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}
+    geometries = [
+        ([2, 7], [3], [2], [1]),
+        ([1, 2, 4, 6], [2, 2], [2, 2], [0, 0]),
+        ([1, 4, 5], [3, 3], [2, 1], [1, 1]),
+        ([1, 3, 4, 3], [2, 2, 3], [1, 2, 1], [1, 0, 1]),
+    ]
+    for shape, k, s, p in geometries:
+        d = len(k)
+        case("max_pool", window(k, s, p), lambda x: pool[d](x, k, s, p), shape)
+        for counted in (True, False):
+            fn = lambda x: mean[d](x, k, s, p, count_include_pad=counted)
+            case("avg_pool", window(k, s, p, count_include_pad=counted), fn, shape)
+        for beta in (2.0, -0.5):
+            case("smooth_max_pool", window(k, s, p, beta=beta), lambda x: smooth(x, k, s, p, beta), shape)
+    case("max_pool", window([3, 2], [1, 2], [1, 0], [2, 3]), lambda x: F.max_pool2d(x, (3, 2), (1, 2), (1, 0), (2, 3)), [1, 5, 6])
+    case("adaptive_avg_pool", {"sizes": [3]}, lambda x: F.adaptive_avg_pool1d(x, 3), [2, 7])
+    case("adaptive_avg_pool", {"sizes": [3, 5]}, lambda x: F.adaptive_avg_pool2d(x, (3, 5)), [1, 2, 4, 3])
+    x = np.random.default_rng(5).permutation(2 * 4 * 4).reshape(2, 4, 4) / 8.0 - 2.0
+    y, at = F.max_pool2d(torch.tensor(x), 3, 2, 1, return_indices=True)
+    pick = lambda x, y, v: v.reshape(2, 16).gather(1, at.reshape(2, -1)).reshape(y.shape)
+    case("max_pool_pick", window([3, 3], [2, 2], [1, 1]), pick, Num([2, 4, 4], data=x), Num([2, 2, 2], data=y.numpy()), [2, 4, 4])
+    weigh = lambda x, y, v: (cells(v, [2], [1], [1]) * (0.5 * (cells(x, [2], [1], [1]) - y[..., None])).exp()).sum(-1)
+    case("smooth_max_pool_sum", window([2], [1], [1], beta=0.5), weigh, [3, 4], [3, 5], [3, 4])
+
+
+def cells(x, k, s, p):
+    """The cells of each window, padding being 0, along a last axis of their own."""
+    lead = x.dim() - len(k)
+    x = F.pad(x, [n for a in reversed(p) for n in (a, a)])
+    for a, (size, step) in enumerate(zip(k, s)):
+        x = x.unfold(lead + a, size, step)
+    return x.flatten(-len(k))
+
+
+def smooth(x, k, s, p, beta):
+    return torch.logsumexp(beta * cells(x, k, s, p), -1) / beta
 
 
 def losses():
@@ -156,7 +232,7 @@ def losses():
 
 
 def main():
-    for family in (elementwise, reductions, layout, products, rows, losses):
+    for family in (elementwise, reductions, layout, products, rows, norms, pools, losses):
         family()
     if "--check" not in sys.argv[1:]:
         FILE.write_text("".join(json.dumps(c) + "\n" for c in CASES))

@@ -7,6 +7,8 @@ mod conv;
 mod golden;
 mod graph;
 mod kernels;
+mod norm;
+mod pool;
 mod products;
 mod scan;
 mod session;

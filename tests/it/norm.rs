@@ -1,0 +1,156 @@
+//! Normalisation and softmax as a program uses them: known values, forms that must agree, and edges.
+
+use dittograd::device::Device;
+use dittograd::device::cpu::simd::Simd;
+use dittograd::session::{Session, Var};
+use dittograd::tensor::Tensor;
+
+fn session() -> Session {
+    Session::eager(&Device::cpu_with(2, Simd::best()).unwrap())
+}
+
+fn tensor(dims: &[usize], data: &[f32]) -> Tensor<f32> {
+    Tensor::new(dims, data.to_vec()).unwrap()
+}
+
+fn ramp(dims: &[usize]) -> Tensor<f32> {
+    let n: usize = dims.iter().product();
+    tensor(dims, &(0..n).map(|i| ((i * 37 % 23) as f32 - 11.0) * 0.25).collect::<Vec<_>>())
+}
+
+fn values(v: Var<'_>) -> Vec<f32> {
+    v.value::<f32>().unwrap().data().to_vec()
+}
+
+#[track_caller]
+fn near(got: &[f32], want: &[f32], tolerance: f32) {
+    assert_eq!(got.len(), want.len());
+    for (g, w) in got.iter().zip(want) {
+        assert!((g - w).abs() <= tolerance, "{got:?} {want:?}");
+    }
+}
+
+#[test]
+fn a_row_has_mean_zero_and_variance_one_and_a_constant_row_is_the_shift() {
+    let s = session();
+    let x = s.input(&tensor(&[2, 4], &[1.0, 2.0, 3.0, 4.0, 5.0, 5.0, 5.0, 5.0])).unwrap();
+    let (w, b) = (s.input(&tensor(&[4], &[1.0, 2.0, 1.0, 1.0])).unwrap(), s.input(&ramp(&[4])).unwrap());
+    let plain = values(x.layer_norm(1, None, None, 0.0).unwrap());
+    near(&plain[..4], &[-1.341_640_8, -0.447_213_6, 0.447_213_6, 1.341_640_8], 1e-6);
+    let y = values(x.layer_norm(1, Some(w), Some(b), 1e-6).unwrap());
+    assert_eq!(y[4..], values(b)[..]);
+    near(&y[..1], &[-1.341_640_8 + values(b)[0]], 1e-5);
+    assert!(x.layer_norm(1, None, Some(b), 1e-6).is_err());
+    let r = values(x.rms_norm(1, None, 0.0).unwrap());
+    near(&r[4..], &[1.0; 4], 1e-6);
+    near(&r[..2], &[0.365_148_37, 0.730_296_7], 1e-6);
+}
+
+#[test]
+fn gradients_of_gain_and_shift_are_sums_over_rows() {
+    let s = session();
+    let x = s.variable(&ramp(&[70, 5])).unwrap();
+    let (w, b) = (s.variable(&ramp(&[5])).unwrap(), s.variable(&ramp(&[5])).unwrap());
+    let y = x.layer_norm(1, Some(w), Some(b), 1e-5).unwrap();
+    let hat = values(x.layer_norm(1, None, None, 1e-5).unwrap());
+    let grads = y.backward_from(&Tensor::full(y.shape().unwrap(), 1.0)).unwrap();
+    let db = grads.var(b).unwrap().to_tensor::<f32>().unwrap();
+    let dw = grads.var(w).unwrap().to_tensor::<f32>().unwrap();
+    near(db.data(), &[70.0; 5], 0.0);
+    let want: Vec<f32> = (0..5).map(|j| hat.iter().skip(j).step_by(5).sum()).collect();
+    near(dw.data(), &want, 1e-4);
+    let dx = grads.var(x).unwrap().to_tensor::<f32>().unwrap();
+    // A shift of a whole row changes nothing.
+    for row in dx.data().chunks(5) {
+        near(&[row.iter().sum()], &[0.0], 1e-4);
+    }
+}
+
+#[test]
+fn channel_norms_agree_where_their_groups_do() {
+    let s = session();
+    let (w, b) = (s.input(&ramp(&[4])).unwrap(), s.input(&ramp(&[4])).unwrap());
+    let x = s.input(&ramp(&[3, 4, 5, 7])).unwrap();
+    let instance = values(x.instance_norm(Some(w), Some(b), 1e-6).unwrap());
+    assert_eq!(instance, values(x.group_norm(4, Some(w), Some(b), 1e-6).unwrap()));
+    // Image by image it is the norm of one image's channels.
+    let image = s.input(&tensor(&[4, 5, 7], &values(x)[140..280])).unwrap();
+    assert_eq!(instance[140..280], values(image.batchnorm_channel_first(w, b).unwrap())[..]);
+    // One sample's batch is its instance.
+    let one = image.reshape(&[1, 4, 5, 7]).unwrap();
+    assert_eq!(
+        values(one.batch_norm(Some(w), Some(b), 1e-6).unwrap()),
+        values(one.instance_norm(Some(w), Some(b), 1e-6).unwrap())
+    );
+    assert!(image.batchnorm_channel_first(w, image).is_err());
+}
+
+#[test]
+fn batch_norm_after_training_uses_the_statistics_given() {
+    let s = session();
+    let x = s.variable(&ramp(&[6, 3, 4])).unwrap();
+    let (w, b) = (s.input(&ramp(&[3])).unwrap(), s.input(&ramp(&[3])).unwrap());
+    let (mean, var) = x.moments().unwrap();
+    assert_eq!(mean.shape().unwrap().dims(), [3]);
+    let trained = x.batch_norm(Some(w), Some(b), 1e-5).unwrap();
+    let eval = x.batch_norm_eval(mean, var, Some(w), Some(b), 1e-5).unwrap();
+    assert_eq!(values(trained), values(eval));
+    assert_eq!(
+        values(x.batch_norm(None, None, 1e-5).unwrap()),
+        values(x.batch_norm_eval(mean, var, None, None, 1e-5).unwrap())
+    );
+    // Statistics that are given are constants: the slope is weight / sqrt(var + eps).
+    let want = values(w)[0] / (values(var)[0] + 1e-5).sqrt();
+    let grads = eval.backward_from(&Tensor::full(eval.shape().unwrap(), 1.0)).unwrap();
+    let dx = grads.var(x).unwrap().to_tensor::<f32>().unwrap();
+    near(&dx.data()[..1], &[want], 1e-5);
+}
+
+#[test]
+fn softmax_along_an_axis_is_that_of_the_turned_value() {
+    let s = session();
+    let x = s.input(&ramp(&[3, 6, 5])).unwrap();
+    let turned = x.permute(&[0, 2, 1]).unwrap();
+    for log in [false, true] {
+        let pick = |v: Var<'_>, axis: usize| {
+            let v = if log { v.log_softmax_axis(axis) } else { v.softmax_axis(axis) };
+            v.unwrap().value::<f32>().unwrap()
+        };
+        let direct = pick(x, 1);
+        let back = s.input(&pick(turned, 2)).unwrap().permute(&[0, 2, 1]).unwrap();
+        near(direct.data(), &values(back), 1e-6);
+    }
+    assert!(x.softmax_axis(3).is_err());
+}
+
+#[test]
+fn a_mask_leaves_out_what_it_forbids() {
+    let s = session();
+    let inf = f32::INFINITY;
+    let x = tensor(&[4, 3], &[1.0, 2.0, 3.0, 1.0, inf, 2.0, -inf, 0.0, -inf, f32::NAN, 5.0, 6.0]);
+    let x = s.variable(&x).unwrap();
+    let mask = s
+        .input(&tensor(&[4, 3], &[1.0, 0.0, f32::NAN, 1.0, 0.0, 1.0, 1.0, 0.0, 1.0, 0.0, 0.0, -0.0]))
+        .unwrap();
+    let y = x.masked_softmax(mask).unwrap();
+    let got = values(y);
+    let (e1, e2) = (1.0 / (1.0 + 1f32.exp()), 1.0 / (1.0 + (2f32).exp()));
+    near(&got[..6], &[e2, 0.0, 1.0 - e2, e1, 0.0, 1.0 - e1], 1e-6);
+    // Nothing but -inf allowed is NaN, as without a mask; nothing allowed is zero.
+    assert!(got[6].is_nan() && got[8].is_nan() && got[7] == 0.0);
+    assert_eq!(got[9..], [0.0; 3]);
+    let grads = y.backward_from(&ramp(&[4, 3])).unwrap();
+    let dx = grads.var(x).unwrap().to_tensor::<f32>().unwrap();
+    assert_eq!(dx.data()[9..], [0.0; 3]);
+    assert_eq!(dx.data()[1], 0.0);
+    // u32 masks, masks that repeat over rows, and masks that broadcast.
+    let x = s.input(&ramp(&[2, 4, 3])).unwrap();
+    let bits = s.labels(&Tensor::new(&[4, 3], vec![1, 0, 1, 1, 1, 1, 0, 0, 0, 0, 1, 0]).unwrap()).unwrap();
+    let floats = s.input(&tensor(&[4, 3], &[1., 0., 1., 1., 1., 1., 0., 0., 0., 0., 1., 0.])).unwrap();
+    let full = floats.broadcast_to(x.shape().unwrap()).unwrap();
+    let want = values(x.masked_softmax(full).unwrap());
+    assert_eq!(values(x.masked_softmax(bits).unwrap()), want);
+    assert_eq!(values(x.masked_softmax(floats).unwrap()), want);
+    let column = s.input(&tensor(&[4, 1], &[1.0, 0.0, 1.0, 1.0])).unwrap();
+    assert_eq!(values(x.masked_softmax(column).unwrap())[3..6], [0.0; 3]);
+}
