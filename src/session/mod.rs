@@ -3,7 +3,10 @@
 //! against [`Var`] and does not know which.
 
 mod attention;
+mod losses;
+mod pointwise;
 mod products;
+mod reductions;
 mod scan;
 mod spectral;
 mod var;
