@@ -1,5 +1,5 @@
 //! Losses. Those of two values of one shape are rows of a table: a formula, its gradient and ranges to sample;
-//! the sum or mean over all elements is one pass (a [`Fold`]). Those of logits or log-probabilities against
+//! the sum or mean over all elements is one pass (a fold). Those of logits or log-probabilities against
 //! integer labels are below.
 
 use super::fold::{Fold, Kind, Stage};

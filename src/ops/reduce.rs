@@ -1,4 +1,4 @@
-//! Reductions over any set of axes. Each is a [`Fold`], its gradient rule, and its definition on a list of
+//! Reductions over any set of axes. Each is a fold, its gradient rule, and its definition on a list of
 //! elements; the rest is made from these.
 
 use super::extremum::{self, Which};
