@@ -21,6 +21,8 @@ pub trait Real:
     fn sqrt(self) -> Self;
     /// `e^x`.
     fn exp(self) -> Self;
+    /// `e^x - 1`, accurate near zero.
+    fn expm1(self) -> Self;
     /// Natural logarithm.
     fn log(self) -> Self;
     /// `ln(1 + x)`, accurate near zero.
@@ -39,12 +41,18 @@ pub trait Real:
     fn erf(self) -> Self;
     /// `self^b`.
     fn pow(self, b: Self) -> Self;
+    /// The largest whole number that is not above; exact, the sign of zero is kept.
+    fn floor(self) -> Self;
+    /// The nearest whole number, halves to the even one; exact, the sign of zero is kept.
+    fn round(self) -> Self;
     /// The larger of two; a NaN loses against a number, ties give `b`.
     fn max(self, b: Self) -> Self;
     /// The smaller of two; a NaN loses against a number, ties give `b`.
     fn min(self, b: Self) -> Self;
-    /// `x` if `a > b`, else `y` (also when either is NaN). Every selection is made of this one.
+    /// `x` if `a > b`, else `y` (also when either is NaN). Every selection is made of this and `where_eq`.
     fn where_gt(a: Self, b: Self, x: Self, y: Self) -> Self;
+    /// `x` if `a == b`, else `y` (also when either is NaN).
+    fn where_eq(a: Self, b: Self, x: Self, y: Self) -> Self;
 }
 
 /// A number type host tensors can hold and references can run in.
@@ -73,6 +81,14 @@ macro_rules! selections {
     };
 }
 
+/// `x` if `first`, else `y`. By bits: a choice between two loads would make the compiler load under masks, at
+/// half the speed.
+#[inline(always)]
+fn choose(first: bool, x: f32, y: f32) -> f32 {
+    let mask = u32::from(first).wrapping_neg();
+    f32::from_bits((x.to_bits() & mask) | (y.to_bits() & !mask))
+}
+
 impl Real for f32 {
     #[inline(always)]
     fn c(x: f64) -> f32 {
@@ -93,6 +109,10 @@ impl Real for f32 {
     #[inline(always)]
     fn exp(self) -> f32 {
         functions::exp(self)
+    }
+    #[inline(always)]
+    fn expm1(self) -> f32 {
+        functions::expm1(self)
     }
     #[inline(always)]
     fn log(self) -> f32 {
@@ -131,10 +151,20 @@ impl Real for f32 {
         functions::pow(self, b)
     }
     #[inline(always)]
+    fn floor(self) -> f32 {
+        f32::floor(self)
+    }
+    #[inline(always)]
+    fn round(self) -> f32 {
+        f32::round_ties_even(self)
+    }
+    #[inline(always)]
     fn where_gt(a: f32, b: f32, x: f32, y: f32) -> f32 {
-        // By bits: a choice between two loads would make the compiler load under masks, at half the speed.
-        let mask = u32::from(a > b).wrapping_neg();
-        f32::from_bits((x.to_bits() & mask) | (y.to_bits() & !mask))
+        choose(a > b, x, y)
+    }
+    #[inline(always)]
+    fn where_eq(a: f32, b: f32, x: f32, y: f32) -> f32 {
+        choose(a == b, x, y)
     }
     selections!();
 }
@@ -168,6 +198,9 @@ impl Real for f64 {
     fn exp(self) -> f64 {
         libm::exp(self)
     }
+    fn expm1(self) -> f64 {
+        libm::expm1(self)
+    }
     fn log(self) -> f64 {
         libm::log(self)
     }
@@ -195,8 +228,17 @@ impl Real for f64 {
     fn pow(self, b: f64) -> f64 {
         libm::pow(self, b)
     }
+    fn floor(self) -> f64 {
+        f64::floor(self)
+    }
+    fn round(self) -> f64 {
+        f64::round_ties_even(self)
+    }
     fn where_gt(a: f64, b: f64, x: f64, y: f64) -> f64 {
         if a > b { x } else { y }
+    }
+    fn where_eq(a: f64, b: f64, x: f64, y: f64) -> f64 {
+        if a == b { x } else { y }
     }
     selections!();
 }
@@ -304,6 +346,9 @@ impl Real for Dual {
         let v = Real::exp(self.v);
         Dual::chain(v, v, self.d)
     }
+    fn expm1(self) -> Dual {
+        Dual::chain(Real::expm1(self.v), Real::exp(self.v), self.d)
+    }
     fn log(self) -> Dual {
         Dual::chain(Real::log(self.v), 1.0 / self.v, self.d)
     }
@@ -343,8 +388,17 @@ impl Real for Dual {
     fn min(self, b: Dual) -> Dual {
         if b.v > self.v || b.v.is_nan() { self } else { b }
     }
+    fn floor(self) -> Dual {
+        Dual::c(Real::floor(self.v))
+    }
+    fn round(self) -> Dual {
+        Dual::c(Real::round(self.v))
+    }
     fn where_gt(a: Dual, b: Dual, x: Dual, y: Dual) -> Dual {
         if a.v > b.v { x } else { y }
+    }
+    fn where_eq(a: Dual, b: Dual, x: Dual, y: Dual) -> Dual {
+        if a.v == b.v { x } else { y }
     }
 }
 

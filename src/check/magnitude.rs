@@ -132,6 +132,9 @@ impl Real for Magnitude {
         let v = Real::exp(self.v);
         self.through(v, v)
     }
+    fn expm1(self) -> Magnitude {
+        self.through(Real::expm1(self.v), Real::exp(self.v))
+    }
     fn log(self) -> Magnitude {
         self.through(Real::log(self.v), 1.0 / self.v)
     }
@@ -169,8 +172,17 @@ impl Real for Magnitude {
     fn min(self, b: Magnitude) -> Magnitude {
         Magnitude { v: Real::min(self.v, b.v), m: self.m.max(b.m) }
     }
+    fn floor(self) -> Magnitude {
+        Magnitude { v: Real::floor(self.v), m: self.m }
+    }
+    fn round(self) -> Magnitude {
+        Magnitude { v: Real::round(self.v), m: self.m }
+    }
     fn where_gt(a: Magnitude, b: Magnitude, x: Magnitude, y: Magnitude) -> Magnitude {
         if a.v > b.v { x } else { y }
+    }
+    fn where_eq(a: Magnitude, b: Magnitude, x: Magnitude, y: Magnitude) -> Magnitude {
+        if a.v == b.v { x } else { y }
     }
 }
 

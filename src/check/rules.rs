@@ -8,6 +8,7 @@ use crate::device::{Device, Meta};
 use crate::error::Result;
 use crate::numerics::rng::Stream;
 use crate::ops::elementwise::{self, Row};
+use crate::ops::map::broadcast_index;
 use crate::ops::{AnyOp, Io, Recorder, RefIn, Val, apply};
 use crate::scalar::{Dual, Scalar};
 use crate::tensor::Tensor;
@@ -85,7 +86,7 @@ pub fn forward(subject: impl Into<Subject>, device: &Device) -> Outcome {
 /// The op's value on the device.
 fn value_on(device: &Device, case: &Case) -> Result<Tensor<f32>> {
     let buffers = super::kernels::upload(device, &case.ins)?;
-    apply(device, &case.op, &buffers.iter().collect::<Vec<_>>())?.to_tensor()
+    super::kernels::numbers(&apply(device, &case.op, &buffers.iter().collect::<Vec<_>>())?)
 }
 
 /// A rule evaluated by references: the inputs, the value and the gradients the rule gives.
@@ -231,10 +232,12 @@ fn row_gradient(
         let case = Case::draw(sample, Values::Lattice, subject.seed(index));
         let error = |e| case.error(subject, Property::Gradient, &e);
         let ins = case.widened::<f64>();
-        let columns: Vec<&[f64]> =
-            ins.iter().map(|i| i.num().map(|t| t.data())).collect::<Result<_>>().map_err(error)?;
-        for at in 0..columns.first().map_or(0, |c| c.len()) {
-            let x: Vec<f64> = columns.iter().map(|c| c[at]).collect();
+        let tensors: Vec<&Tensor<f64>> = ins.iter().map(RefIn::num).collect::<Result<_>>().map_err(error)?;
+        let metas: Vec<Meta> = ins.iter().map(RefIn::meta).collect();
+        let shape = case.op.shape(&metas).map_err(error)?.shape;
+        for at in 0..shape.numel() {
+            let read = |t: &&Tensor<f64>| t.data()[broadcast_index(at, &t.shape(), &shape)];
+            let x: Vec<f64> = tensors.iter().map(read).collect();
             for (i, got) in row.rule(&x).into_iter().enumerate() {
                 let dual: Vec<Dual> =
                     x.iter().enumerate().map(|(j, &v)| Dual { v, d: f64::from(u8::from(i == j)) }).collect();

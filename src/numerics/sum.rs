@@ -108,49 +108,73 @@ pub fn row(len: usize, chunk: impl Fn(std::ops::Range<usize>) -> f32) -> f32 {
 /// Columns that [`columns`] sums side by side.
 pub const WIDTH: usize = 64;
 
+/// Sums of up to [`WIDTH`] neighbouring columns by the column rule, row after row.
+pub(crate) struct Columns {
+    sums: [[f32; WIDTH]; COLUMN_LEVELS],
+    count: [usize; COLUMN_LEVELS],
+}
+
+impl Columns {
+    #[inline(always)]
+    pub(crate) fn new() -> Columns {
+        Columns { sums: [[0.0; WIDTH]; COLUMN_LEVELS], count: [0; COLUMN_LEVELS] }
+    }
+
+    /// Adds a row of at most [`WIDTH`] elements; all rows have the same number.
+    #[inline(always)]
+    pub(crate) fn push(&mut self, row: &[f32]) {
+        if row.len() == WIDTH {
+            for (s, v) in self.sums[0].iter_mut().zip(&row[..WIDTH]) {
+                *s += v;
+            }
+        } else {
+            for (s, v) in self.sums[0].iter_mut().zip(row) {
+                *s += v;
+            }
+        }
+        self.count[0] += 1;
+        let mut level = 0;
+        while self.count[level] == ROWS && level + 1 < COLUMN_LEVELS {
+            self.carry(level);
+            level += 1;
+        }
+    }
+
+    /// Adds the sums of `level` to the next level and empties it.
+    #[inline(always)]
+    fn carry(&mut self, level: usize) {
+        let (lower, upper) = self.sums.split_at_mut(level + 1);
+        for (from, to) in lower[level].iter_mut().zip(&mut upper[0]) {
+            *to += std::mem::take(from);
+        }
+        self.count[level] = 0;
+        self.count[level + 1] += 1;
+    }
+
+    /// The sums; zero rows give +0.
+    #[inline(always)]
+    pub(crate) fn finish(&mut self, out: &mut [f32]) {
+        for level in 0..COLUMN_LEVELS - 1 {
+            if self.count[level] > 0 && self.count[level + 1..].iter().any(|&c| c > 0) {
+                self.carry(level);
+            }
+        }
+        let top = self.count.iter().rposition(|&c| c > 0).unwrap_or(0);
+        let width = out.len().min(WIDTH);
+        out[..width].copy_from_slice(&self.sums[top][..width]);
+    }
+}
+
 /// Sum over `rows` rows for each of `out.len() <= WIDTH` neighbouring columns by the column rule; the
 /// element at `(r, j)` is `x[r * stride + j]`.
 #[inline(always)]
 pub fn columns(x: &[f32], rows: usize, stride: usize, out: &mut [f32]) {
     let width = out.len().min(WIDTH);
-    let mut sums = [[0.0f32; WIDTH]; COLUMN_LEVELS];
-    let mut count = [0usize; COLUMN_LEVELS];
+    let mut sums = Columns::new();
     for r in 0..rows {
-        let row = &x[r * stride..r * stride + width];
-        if width == WIDTH {
-            for j in 0..WIDTH {
-                sums[0][j] += row[j];
-            }
-        } else {
-            for (s, v) in sums[0].iter_mut().zip(row) {
-                *s += v;
-            }
-        }
-        count[0] += 1;
-        let mut level = 0;
-        while count[level] == ROWS && level + 1 < COLUMN_LEVELS {
-            carry(&mut sums, &mut count, level);
-            level += 1;
-        }
+        sums.push(&x[r * stride..r * stride + width]);
     }
-    for level in 0..COLUMN_LEVELS - 1 {
-        if count[level] > 0 && count[level + 1..].iter().any(|&c| c > 0) {
-            carry(&mut sums, &mut count, level);
-        }
-    }
-    let top = count.iter().rposition(|&c| c > 0).unwrap_or(0);
-    out[..width].copy_from_slice(&sums[top][..width]);
-}
-
-/// Adds the sums of `level` to the next level and empties it.
-#[inline(always)]
-fn carry(sums: &mut [[f32; WIDTH]; COLUMN_LEVELS], count: &mut [usize; COLUMN_LEVELS], level: usize) {
-    let (lower, upper) = sums.split_at_mut(level + 1);
-    for (from, to) in lower[level].iter_mut().zip(&mut upper[0]) {
-        *to += std::mem::take(from);
-    }
-    count[level] = 0;
-    count[level + 1] += 1;
+    sums.finish(out);
 }
 
 /// Sums numbers as they come by the column rule.

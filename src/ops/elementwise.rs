@@ -1,15 +1,16 @@
 //! Elementwise ops. A row gives the formula, the gradient, a range to sample and exact pairs; the CPU
-//! and CUDA kernels, the f64 reference, the dual-number gradient check and the fused kernels of the
-//! compiled path are all read off those lines.
+//! and CUDA kernels, the f64 reference, the dual-number gradient check, the fused kernels of the
+//! compiled path and the method of `Var` are all read off those lines. Inputs are broadcast to one shape by
+//! NumPy's rule: aligned at the last axis, equal dimensions or one of them 1.
 
 use super::map::{self, Access};
-use super::program::Program;
-use super::sampling::edge_shape;
+use super::program::{Program, Reg};
+use super::sampling::edge_dims;
 use super::{
     Attr, Attrs, Bound, CpuRun, CudaRun, Gpu, Io, Op, Recorder, RefIn, Reject, Sample, SampleIn, Val, dims,
-    sample_shapes,
+    layout, sample_shapes,
 };
-use crate::device::Meta;
+use crate::device::{DType, Meta};
 use crate::error::{Error, ErrorKind, Result};
 use crate::numerics::rng::Stream;
 use crate::scalar::{Real, Scalar};
@@ -32,30 +33,33 @@ pub trait Elementwise: Op {
     }
 }
 
+// The first token is a dollar sign, for the macro that this one defines.
 macro_rules! rows {
-    ($($(#[$doc:meta])* $name:literal $op:ident { $($attr:ident = $default:literal),* } ($($x:ident),+) = $f:expr,
-       d($y:ident, $g:ident) = [$($df:expr),+], on [$($range:expr),+],
+    ($d:tt $($(#[$doc:meta])* $name:ident $op:ident { $($attr:ident = $default:literal),* }
+       ($x:ident $(, $rest:ident)*) = $f:expr, d($y:ident, $g:ident) = [$($df:expr),+], on [$($range:expr),+],
        at [$([$($in:expr),+] = $out:expr),*];)*) => {$(
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq)]
         pub struct $op { $(#[doc = "Scalar attribute, rounded once to float32."] pub $attr: f32,)* }
 
         impl Elementwise for $op {
-            const ARITY: usize = [$(stringify!($x)),+].len();
+            const ARITY: usize = [stringify!($x) $(, stringify!($rest))*].len();
 
             #[allow(unused_variables)]
             fn formula<R: Real>(&self, x: &[R]) -> R {
                 $(let $attr = R::c(f64::from(self.$attr));)*
-                let mut rest = x.iter().copied();
-                $(let $x = rest.next().unwrap_or(R::c(f64::NAN));)+
+                let mut inputs = x.iter().copied();
+                let $x = inputs.next().unwrap_or(R::c(f64::NAN));
+                $(let $rest = inputs.next().unwrap_or(R::c(f64::NAN));)*
                 $f
             }
 
             #[allow(unused_variables)]
             fn gradient<R: Real>(&self, x: &[R], $y: R, $g: R) -> Vec<R> {
                 $(let $attr = R::c(f64::from(self.$attr));)*
-                let mut rest = x.iter().copied();
-                $(let $x = rest.next().unwrap_or(R::c(f64::NAN));)+
+                let mut inputs = x.iter().copied();
+                let $x = inputs.next().unwrap_or(R::c(f64::NAN));
+                $(let $rest = inputs.next().unwrap_or(R::c(f64::NAN));)*
                 vec![$($df),+]
             }
 
@@ -65,22 +69,23 @@ macro_rules! rows {
         }
 
         impl Op for $op {
-            const NAME: &'static str = $name;
+            const NAME: &'static str = stringify!($name);
 
             fn shape(&self, ins: &[Meta]) -> Result<Meta> {
-                same_shapes(Self::NAME, Self::ARITY, ins)
+                broadcast_shape(Self::NAME, Self::ARITY, ins)
             }
 
             fn cpu(&self, run: CpuRun<'_>) {
-                map::run_cpu(&self.program(), &plain(run.shape, Self::ARITY), run);
+                map::run_cpu(&self.program(), &accesses(run.metas, run.shape), run);
             }
 
             fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {
-                map::run_cuda(&self.program(), &plain(run.shape, Self::ARITY), run)
+                map::run_cuda(&self.program(), &accesses(run.metas, run.shape), run)
             }
 
             fn cuda_modules(&self, ins: &[Meta], _gpu: &Gpu) -> Vec<(String, String)> {
-                vec![map::module(&self.program(), &ins[0].shape, &plain(ins[0].shape, Self::ARITY))]
+                let Ok(out) = self.shape(ins) else { return Vec::new() };
+                vec![map::module(&self.program(), &out.shape, &accesses(ins, out.shape))]
             }
 
             fn as_program(&self, _ins: &[Meta]) -> Option<Program> {
@@ -93,25 +98,26 @@ macro_rules! rows {
 
             fn reference<T: Scalar>(&self, ins: &[RefIn<T>]) -> Result<Tensor<T>> {
                 let tensors: Vec<&Tensor<T>> = ins.iter().map(RefIn::num).collect::<Result<_>>()?;
-                Ok(Tensor::from_fn(tensors[0].shape(), |i| {
-                    let x: Vec<T> = tensors.iter().map(|t| t.data()[i]).collect();
-                    self.formula(&x)
+                let metas: Vec<Meta> = ins.iter().map(RefIn::meta).collect();
+                let shape = self.shape(&metas)?.shape;
+                Ok(Tensor::from_fn(shape, |at| {
+                    let read = |t: &&Tensor<T>| t.data()[map::broadcast_index(at, &t.shape(), &shape)];
+                    self.formula(&tensors.iter().map(read).collect::<Vec<T>>())
                 }))
             }
 
             fn samples() -> Vec<Sample<$op>> {
                 let op = $op { $($attr: $default),* };
                 let ranges = [$($range),+];
-                let sample = |shape: Shape| Sample {
-                    op,
-                    ins: ranges.iter().map(|r| SampleIn::Num(shape, *r)).collect(),
+                let ins = |shapes: Vec<Shape>| -> Vec<SampleIn> {
+                    shapes.into_iter().zip(&ranges).map(|(s, r)| SampleIn::Num(s, *r)).collect()
                 };
-                sample_shapes().into_iter().map(sample).collect()
+                input_shapes(Self::ARITY).into_iter().map(|s| Sample { op, ins: ins(s) }).collect()
             }
 
             fn random(stream: &mut Stream) -> Option<Sample<$op>> {
-                let shape = edge_shape(1, 3, stream);
-                let ins = [$($range),+].iter().map(|r| SampleIn::Num(shape, *r)).collect();
+                let shapes = random_shapes(Self::ARITY, stream);
+                let ins = [$($range),+].iter().zip(shapes).map(|(r, s)| SampleIn::Num(s, *r)).collect();
                 Some(Sample { op: $op { $($attr: $default),* }, ins })
             }
 
@@ -140,6 +146,14 @@ macro_rules! rows {
     pub fn for_each(mut f: impl FnMut(&dyn Row)) {
         $(f(&$op { $($attr: $default),* });)*
     }
+
+    /// Calls `$then` with all rows: documentation, name, type, attributes, and the inputs after the first.
+    macro_rules! with_rows {
+        ($d then:ident) => {
+            $d then! { $($(#[$doc])* $name $op { $($attr),* } ($($rest),*);)* }
+        };
+    }
+    pub(crate) use with_rows;
     };
 }
 
@@ -193,73 +207,130 @@ const POSITIVE: (f64, f64) = (0.05, 8.0);
 const GELU_SLOPE: f64 = 0.797_884_560_802_865_4;
 const GELU_CUBE: f64 = 0.044_715;
 
-rows! {
+rows! { $
     /// `-x`.
-    "neg" Neg {} (x) = -x, d(y, g) = [-g], on [WIDE], at [[0.0] = -0.0, [INF] = -INF];
+    neg Neg {} (x) = -x, d(y, g) = [-g], on [WIDE], at [[0.0] = -0.0, [INF] = -INF];
 
     /// Magnitude. The slope at zero is zero, and a NaN has slope zero.
-    "abs" Abs {} (x) = x.abs(),
+    abs Abs {} (x) = x.abs(),
         d(y, g) = [R::where_gt(x, R::c(0.0), g, R::where_gt(R::c(0.0), x, -g, R::c(0.0)))],
         on [WIDE], at [[-0.0] = 0.0, [-INF] = INF, [NAN] = NAN];
 
     /// Square root; NaN below zero. The slope is zero at and below zero.
-    "sqrt" Sqrt {} (x) = x.sqrt(), d(y, g) = [R::where_gt(x, R::c(0.0), g / (y + y), R::c(0.0))],
+    sqrt Sqrt {} (x) = x.sqrt(), d(y, g) = [R::where_gt(x, R::c(0.0), g / (y + y), R::c(0.0))],
         on [POSITIVE], at [[0.0] = 0.0, [-1.0] = NAN, [4.0] = 2.0, [INF] = INF];
 
     /// `x * x`.
-    "square" Square {} (x) = x * x, d(y, g) = [g * (x + x)], on [WIDE], at [[-3.0] = 9.0, [-INF] = INF];
+    square Square {} (x) = x * x, d(y, g) = [g * (x + x)], on [WIDE], at [[-3.0] = 9.0, [-INF] = INF];
 
     /// `e^x`.
-    "exp" Exp {} (x) = x.exp(), d(y, g) = [g * y], on [(-20.0, 20.0)],
+    exp Exp {} (x) = x.exp(), d(y, g) = [g * y], on [(-20.0, 20.0)],
         at [[0.0] = 1.0, [-INF] = 0.0, [INF] = INF, [200.0] = INF, [-200.0] = 0.0, [NAN] = NAN];
 
     /// Natural logarithm; `-inf` at zero, NaN below.
-    "log" Log {} (x) = x.log(), d(y, g) = [g / x], on [POSITIVE],
+    log Log {} (x) = x.log(), d(y, g) = [g / x], on [POSITIVE],
         at [[1.0] = 0.0, [0.0] = -INF, [-1.0] = NAN, [INF] = INF];
 
     /// `ln(1 + x)`, accurate near zero.
-    "log1p" Log1p {} (x) = x.log1p(), d(y, g) = [g / (R::c(1.0) + x)], on [(-0.9, 8.0)],
+    log1p Log1p {} (x) = x.log1p(), d(y, g) = [g / (R::c(1.0) + x)], on [(-0.9, 8.0)],
         at [[0.0] = 0.0, [-1.0] = -INF, [1e-20] = 1e-20, [INF] = INF];
 
+    /// `e^x - 1`, accurate near zero.
+    expm1 Expm1 {} (x) = x.expm1(), d(y, g) = [g * x.exp()], on [(-10.0, 10.0)],
+        at [[0.0] = 0.0, [-0.0] = -0.0, [-INF] = -1.0, [INF] = INF, [1e-20] = 1e-20];
+
+    /// `1 / sqrt(x)`: infinite at zero, NaN below.
+    rsqrt Rsqrt {} (x) = R::c(1.0) / x.sqrt(), d(y, g) = [-(g * (y / (x + x)))], on [POSITIVE],
+        at [[4.0] = 0.5, [0.0] = INF, [-1.0] = NAN, [INF] = 0.0];
+
+    /// -1, 0 or 1 by the sign; 0 for NaN. No gradient.
+    sign Sign {} (x) = R::where_gt(x, R::c(0.0), R::c(1.0), R::where_gt(R::c(0.0), x, R::c(-1.0), R::c(0.0))),
+        d(y, g) = [R::c(0.0)], on [WIDE], at [[-0.0] = 0.0, [-INF] = -1.0, [1e-40] = 1.0, [NAN] = 0.0];
+
+    /// The largest whole number that is not above `x`. No gradient.
+    floor Floor {} (x) = x.floor(), d(y, g) = [R::c(0.0)], on [WIDE],
+        at [[-0.5] = -1.0, [-0.0] = -0.0, [2.9999998] = 2.0, [8388607.5] = 8388607.0, [16777217.0] = 16777217.0,
+            [-INF] = -INF, [NAN] = NAN];
+
+    /// The smallest whole number that is not below `x`. No gradient.
+    ceil Ceil {} (x) = -((-x).floor()), d(y, g) = [R::c(0.0)], on [WIDE],
+        at [[-0.5] = -0.0, [1e-40] = 1.0, [0.0] = 0.0, [8388607.5] = 8388608.0, [INF] = INF, [NAN] = NAN];
+
+    /// The nearest whole number, halves to the even one. No gradient.
+    round Round {} (x) = x.round(), d(y, g) = [R::c(0.0)], on [WIDE],
+        at [[0.5] = 0.0, [1.5] = 2.0, [2.5] = 2.0, [-0.5] = -0.0, [-1.5] = -2.0, [8388607.5] = 8388608.0,
+            [0.49999997] = 0.0, [INF] = INF, [NAN] = NAN];
+
+    /// `ln sigmoid(x)`, without overflow or loss at either end.
+    log_sigmoid LogSigmoid {} (x) = -((-x).softplus()), d(y, g) = [g * (-x).sigmoid()],
+        on [(-20.0, 20.0)], at [[-1e3] = -1e3, [INF] = -0.0, [-INF] = -INF];
+
+    /// `x * tanh(softplus(x))`.
+    mish Mish {} (x) = x * x.softplus().tanh(),
+        d(y, g) = [{ let t = x.softplus().tanh(); g * (t + x * ((R::c(1.0) - t * t) * x.sigmoid())) }],
+        on [WIDE], at [[0.0] = 0.0, [100.0] = 100.0, [INF] = INF];
+
+    /// `min(max(x + 3, 0), 6) / 6`. The slope at both kinks is zero.
+    hardsigmoid Hardsigmoid {} (x) = R::where_gt(R::c(-3.0), x, R::c(0.0),
+            R::where_gt(x, R::c(3.0), R::c(1.0), (x + R::c(3.0)) * R::c(1.0 / 6.0))),
+        d(y, g) = [R::where_gt(x, R::c(-3.0), R::where_gt(R::c(3.0), x, g * R::c(1.0 / 6.0), R::c(0.0)), R::c(0.0))],
+        on [WIDE], at [[-3.0] = 0.0, [3.0] = 1.0, [0.0] = 0.5, [-INF] = 0.0, [INF] = 1.0, [NAN] = NAN];
+
+    /// `x * hardsigmoid(x)`. The slope is zero up to -3 and one from 3 on.
+    hardswish Hardswish {} (x) = R::where_gt(R::c(-3.0), x, R::c(0.0),
+            R::where_gt(x, R::c(3.0), x, x * ((x + R::c(3.0)) * R::c(1.0 / 6.0)))),
+        d(y, g) = [R::where_gt(x, R::c(-3.0),
+            R::where_gt(R::c(3.0), x, g * (x * R::c(1.0 / 3.0) + R::c(0.5)), g), R::c(0.0))],
+        on [WIDE], at [[-3.0] = -0.0, [3.0] = 3.0, [-INF] = 0.0, [INF] = INF, [NAN] = NAN];
+
+    /// `x` where positive, else `slope * x`, also in its gradient at zero.
+    leaky_relu LeakyRelu { slope = 0.01 } (x) = R::where_gt(x, R::c(0.0), x, x * slope),
+        d(y, g) = [R::where_gt(x, R::c(0.0), g, g * slope)], on [WIDE], at [[3.0] = 3.0, [0.0] = 0.0, [NAN] = NAN];
+
+    /// `x` where positive, else `alpha * (e^x - 1)`.
+    elu Elu { alpha = 1.5 } (x) = R::where_gt(x, R::c(0.0), x, alpha * x.expm1()),
+        d(y, g) = [R::where_gt(x, R::c(0.0), g, g * (alpha * x.exp()))],
+        on [WIDE], at [[0.0] = 0.0, [200.0] = 200.0, [-INF] = -1.5, [NAN] = NAN];
+
     /// `1 / x`.
-    "inv" Inv {} (x) = R::c(1.0) / x, d(y, g) = [-(g * (y * y))], on [POSITIVE],
+    inv Inv {} (x) = R::c(1.0) / x, d(y, g) = [-(g * (y * y))], on [POSITIVE],
         at [[0.0] = INF, [-0.0] = -INF, [4.0] = 0.25, [INF] = 0.0];
 
     /// Sine of radians, accurate for every finite argument.
-    "sin" Sin {} (x) = x.sin(), d(y, g) = [g * x.cos()], on [(-30.0, 30.0)], at [[0.0] = 0.0, [-0.0] = -0.0, [INF] = NAN];
+    sin Sin {} (x) = x.sin(), d(y, g) = [g * x.cos()], on [(-30.0, 30.0)], at [[0.0] = 0.0, [-0.0] = -0.0, [INF] = NAN];
 
     /// Cosine of radians, accurate for every finite argument.
-    "cos" Cos {} (x) = x.cos(), d(y, g) = [-(g * x.sin())], on [(-30.0, 30.0)], at [[0.0] = 1.0, [INF] = NAN];
+    cos Cos {} (x) = x.cos(), d(y, g) = [-(g * x.sin())], on [(-30.0, 30.0)], at [[0.0] = 1.0, [INF] = NAN];
 
     /// Error function.
-    "erf" Erf {} (x) = x.erf(),
+    erf Erf {} (x) = x.erf(),
         d(y, g) = [g * (R::c(std::f64::consts::FRAC_2_SQRT_PI) * (-(x * x)).exp())],
         on [(-4.0, 4.0)], at [[0.0] = 0.0, [INF] = 1.0, [-INF] = -1.0, [10.0] = 1.0];
 
     /// `x` where positive, else +0 (also for NaN). The slope at zero is zero.
-    "relu" Relu {} (x) = R::where_gt(x, R::c(0.0), x, R::c(0.0)),
+    relu Relu {} (x) = R::where_gt(x, R::c(0.0), x, R::c(0.0)),
         d(y, g) = [R::where_gt(x, R::c(0.0), g, R::c(0.0))],
         on [WIDE], at [[-0.0] = 0.0, [-3.0] = 0.0, [3.0] = 3.0, [NAN] = 0.0, [INF] = INF];
 
     /// `1 / (1 + e^-x)`.
-    "sigmoid" Sigmoid {} (x) = x.sigmoid(), d(y, g) = [g * (y * (R::c(1.0) - y))],
+    sigmoid Sigmoid {} (x) = x.sigmoid(), d(y, g) = [g * (y * (R::c(1.0) - y))],
         on [(-20.0, 20.0)], at [[0.0] = 0.5, [INF] = 1.0, [-INF] = 0.0, [NAN] = NAN];
 
     /// Hyperbolic tangent.
-    "tanh" Tanh {} (x) = x.tanh(), d(y, g) = [g * (R::c(1.0) - y * y)],
+    tanh Tanh {} (x) = x.tanh(), d(y, g) = [g * (R::c(1.0) - y * y)],
         on [WIDE], at [[0.0] = 0.0, [-0.0] = -0.0, [50.0] = 1.0, [-INF] = -1.0, [1e-20] = 1e-20];
 
     /// `ln(1 + e^x)`, without overflow or loss at either end.
-    "softplus" Softplus {} (x) = x.softplus(), d(y, g) = [g * x.sigmoid()],
+    softplus Softplus {} (x) = x.softplus(), d(y, g) = [g * x.sigmoid()],
         on [(-20.0, 20.0)], at [[1e3] = 1e3, [-1e3] = 0.0, [INF] = INF, [-INF] = 0.0];
 
     /// `x * sigmoid(x)`.
-    "silu" Silu {} (x) = x * x.sigmoid(),
+    silu Silu {} (x) = x * x.sigmoid(),
         d(y, g) = [{ let s = x.sigmoid(); g * (s + y * (R::c(1.0) - s)) }],
         on [WIDE], at [[0.0] = 0.0, [200.0] = 200.0, [INF] = INF];
 
     /// The tanh form of gelu: `x/2 * (1 + tanh(sqrt(2/pi) * (x + 0.044715 x^3)))`.
-    "gelu" Gelu {} (x) = {
+    gelu Gelu {} (x) = {
             let u = R::c(GELU_SLOPE) * (x + R::c(GELU_CUBE) * (x * (x * x)));
             (R::c(0.5) * x) * (R::c(1.0) + u.tanh())
         },
@@ -271,7 +342,7 @@ rows! {
         on [WIDE], at [[0.0] = 0.0, [100.0] = 100.0, [-100.0] = -0.0];
 
     /// The exact form of gelu: `x/2 * (1 + erf(x / sqrt 2))`.
-    "gelu_erf" GeluErf {} (x) =
+    gelu_erf GeluErf {} (x) =
             (R::c(0.5) * x) * (R::c(1.0) + (x * R::c(std::f64::consts::FRAC_1_SQRT_2)).erf()),
         d(y, g) = [{
             let phi = R::c(0.5) * (R::c(1.0) + (x * R::c(std::f64::consts::FRAC_1_SQRT_2)).erf());
@@ -281,97 +352,172 @@ rows! {
         on [(-4.0, 8.0)], at [[0.0] = 0.0, [100.0] = 100.0, [-100.0] = -0.0];
 
     /// The same value in memory of its own.
-    "copy" Copy {} (x) = x, d(y, g) = [g], on [WIDE], at [[-0.0] = -0.0, [INF] = INF];
+    copy Copy {} (x) = x, d(y, g) = [g], on [WIDE], at [[-0.0] = -0.0, [INF] = INF];
 
     /// `x * c`.
-    "scale" Scale { c = -1.5 } (x) = x * c, d(y, g) = [g * c], on [WIDE], at [[2.0] = -3.0];
+    scale Scale { c = -1.5 } (x) = x * c, d(y, g) = [g * c], on [WIDE], at [[2.0] = -3.0];
+
+    /// `x + c`.
+    add_scalar AddScalar { c = 0.3 } (x) = x + c, d(y, g) = [g], on [WIDE], at [[INF] = INF];
+
+    /// `x^c`. A zero exponent has no slope.
+    pow_scalar PowScalar { c = 2.5 } (x) = x.pow(c),
+        d(y, g) = [R::where_eq(c, R::c(0.0), R::c(0.0), g * (c * x.pow(c - R::c(1.0))))],
+        on [POSITIVE], at [[4.0] = 32.0, [0.0] = 0.0, [-1.0] = NAN, [INF] = INF];
 
     /// `x` held between `lo` and `hi`; NaN stays NaN, and `lo` above `hi` gives `lo` below it and `hi`
     /// otherwise. The slope is one strictly inside and zero at the bounds.
-    "clamp" Clamp { lo = -1.0, hi = 0.5 } (x) = R::where_gt(lo, x, lo, R::where_gt(x, hi, hi, x)),
+    clamp Clamp { lo = -1.0, hi = 0.5 } (x) = R::where_gt(lo, x, lo, R::where_gt(x, hi, hi, x)),
         d(y, g) = [R::where_gt(x, lo, R::where_gt(hi, x, g, R::c(0.0)), R::c(0.0))],
         on [(-3.0, 3.0)], at [[-1.0] = -1.0, [9.0] = 0.5, [NAN] = NAN, [-INF] = -1.0];
 
     /// `ln(softplus(x) + eps)`: a logarithm that is defined everywhere.
-    "safe_log" SafeLog { eps = 1e-6 } (x) = (x.softplus() + eps).log(),
+    safe_log SafeLog { eps = 1e-6 } (x) = (x.softplus() + eps).log(),
         d(y, g) = [g * (x.sigmoid() / (x.softplus() + eps))], on [(-10.0, 10.0)], at [[INF] = INF];
 
     /// `a + b`.
-    "add" Add {} (a, b) = a + b, d(y, g) = [g, g], on [WIDE, WIDE], at [[INF, -INF] = NAN, [0.0, -0.0] = 0.0];
+    add Add {} (a, b) = a + b, d(y, g) = [g, g], on [WIDE, WIDE], at [[INF, -INF] = NAN, [0.0, -0.0] = 0.0];
 
     /// `a - b`.
-    "sub" Sub {} (a, b) = a - b, d(y, g) = [g, -g], on [WIDE, WIDE], at [[INF, INF] = NAN, [0.0, 0.0] = 0.0];
+    sub Sub {} (a, b) = a - b, d(y, g) = [g, -g], on [WIDE, WIDE], at [[INF, INF] = NAN, [0.0, 0.0] = 0.0];
 
     /// `a * b`.
-    "mul" Mul {} (a, b) = a * b, d(y, g) = [g * b, g * a], on [WIDE, WIDE], at [[INF, 0.0] = NAN, [-1.0, 0.0] = -0.0];
+    mul Mul {} (a, b) = a * b, d(y, g) = [g * b, g * a], on [WIDE, WIDE], at [[INF, 0.0] = NAN, [-1.0, 0.0] = -0.0];
 
     /// `a / b`. The gradient of `b` is formed without squaring it, so it does not overflow early.
-    "div" Div {} (a, b) = a / b, d(y, g) = [g / b, -((g / b) * y)], on [WIDE, POSITIVE],
+    div Div {} (a, b) = a / b, d(y, g) = [g / b, -((g / b) * y)], on [WIDE, POSITIVE],
         at [[1.0, 0.0] = INF, [0.0, 0.0] = NAN, [-1.0, INF] = -0.0];
 
     /// The larger of two; a NaN loses against a number. A tie shares the gradient in halves.
-    "max" Max {} (a, b) = a.max(b),
+    max Max {} (a, b) = a.max(b),
         d(y, g) = [R::where_gt(a, b, g, R::where_gt(b, a, R::c(0.0), g * R::c(0.5))),
                    R::where_gt(b, a, g, R::where_gt(a, b, R::c(0.0), g * R::c(0.5)))],
         on [WIDE, WIDE], at [[NAN, 1.0] = 1.0, [1.0, NAN] = 1.0, [NAN, NAN] = NAN, [-INF, 2.0] = 2.0];
 
     /// The smaller of two; a NaN loses against a number. A tie shares the gradient in halves.
-    "min" Min {} (a, b) = a.min(b),
+    min Min {} (a, b) = a.min(b),
         d(y, g) = [R::where_gt(b, a, g, R::where_gt(a, b, R::c(0.0), g * R::c(0.5))),
                    R::where_gt(a, b, g, R::where_gt(b, a, R::c(0.0), g * R::c(0.5)))],
         on [WIDE, WIDE], at [[NAN, 1.0] = 1.0, [1.0, NAN] = 1.0, [INF, 2.0] = 2.0];
 
     /// `a^b`. A zero exponent has no slope in `a`; a base that is not positive has none in `b`.
-    "pow" Pow {} (a, b) = a.pow(b),
+    pow Pow {} (a, b) = a.pow(b),
         d(y, g) = [R::where_gt(b.abs(), R::c(0.0), g * (b * a.pow(b - R::c(1.0))), R::c(0.0)),
                    R::where_gt(a, R::c(0.0), g * (y * a.log()), R::c(0.0))],
         on [POSITIVE, (-3.0, 3.0)],
         at [[NAN, 0.0] = 1.0, [-2.0, 3.0] = -8.0, [-2.0, 0.5] = NAN, [0.0, -1.0] = INF, [2.0, 10.0] = 1024.0];
 
+    /// 1 where `a == b`, else 0 (also for NaN). No gradient.
+    eq Eq {} (a, b) = R::where_eq(a, b, R::c(1.0), R::c(0.0)), d(y, g) = [R::c(0.0), R::c(0.0)], on [WIDE, WIDE],
+        at [[0.0, -0.0] = 1.0, [NAN, NAN] = 0.0, [INF, INF] = 1.0, [INF, -INF] = 0.0];
+
+    /// 1 where `a != b` (also for NaN), else 0. No gradient.
+    ne Ne {} (a, b) = R::where_eq(a, b, R::c(0.0), R::c(1.0)), d(y, g) = [R::c(0.0), R::c(0.0)], on [WIDE, WIDE],
+        at [[0.0, -0.0] = 0.0, [NAN, NAN] = 1.0, [1.0, NAN] = 1.0];
+
+    /// 1 where `a < b`, else 0 (also for NaN). No gradient.
+    lt Lt {} (a, b) = R::where_gt(b, a, R::c(1.0), R::c(0.0)), d(y, g) = [R::c(0.0), R::c(0.0)], on [WIDE, WIDE],
+        at [[-0.0, 0.0] = 0.0, [NAN, 1.0] = 0.0, [1.0, NAN] = 0.0, [-INF, INF] = 1.0];
+
+    /// 1 where `a <= b`, else 0 (also for NaN). No gradient.
+    le Le {} (a, b) = R::where_gt(b, a, R::c(1.0), R::where_eq(a, b, R::c(1.0), R::c(0.0))),
+        d(y, g) = [R::c(0.0), R::c(0.0)], on [WIDE, WIDE],
+        at [[0.0, -0.0] = 1.0, [NAN, 1.0] = 0.0, [1.0, NAN] = 0.0, [INF, INF] = 1.0, [2.0, 1.0] = 0.0];
+
+    /// 1 where `a > b`, else 0 (also for NaN). No gradient.
+    gt Gt {} (a, b) = R::where_gt(a, b, R::c(1.0), R::c(0.0)), d(y, g) = [R::c(0.0), R::c(0.0)], on [WIDE, WIDE],
+        at [[0.0, -0.0] = 0.0, [NAN, 1.0] = 0.0, [1.0, NAN] = 0.0, [INF, -INF] = 1.0];
+
+    /// 1 where `a >= b`, else 0 (also for NaN). No gradient.
+    ge Ge {} (a, b) = R::where_gt(a, b, R::c(1.0), R::where_eq(a, b, R::c(1.0), R::c(0.0))),
+        d(y, g) = [R::c(0.0), R::c(0.0)], on [WIDE, WIDE],
+        at [[-0.0, 0.0] = 1.0, [NAN, NAN] = 0.0, [1.0, NAN] = 0.0, [1.0, 2.0] = 0.0];
+
     /// `a + c * b` with one rounding.
-    "axpy" Axpy { c = 0.75 } (a, b) = c.fma(b, a), d(y, g) = [g, g * c], on [WIDE, WIDE], at [[1.0, 4.0] = 4.0];
+    axpy Axpy { c = 0.75 } (a, b) = c.fma(b, a), d(y, g) = [g, g * c], on [WIDE, WIDE], at [[1.0, 4.0] = 4.0];
+
+    /// `a` where `cond` is not 0 (a NaN is not 0), else `b`. The condition has no gradient.
+    where_ Where {} (cond, a, b) = R::where_eq(cond, R::c(0.0), b, a),
+        d(y, g) = [R::c(0.0), R::where_eq(cond, R::c(0.0), R::c(0.0), g), R::where_eq(cond, R::c(0.0), g, R::c(0.0))],
+        on [WIDE, WIDE, WIDE],
+        at [[0.0, 1.0, 2.0] = 2.0, [-0.0, 1.0, 2.0] = 2.0, [NAN, 1.0, 2.0] = 1.0, [0.5, -0.0, NAN] = -0.0];
+
+    /// `x` held between the elements of `lo` and `hi`, as in `clamp`. The gradient goes to whichever of the
+    /// three is taken; on a tie that is `x`.
+    clamp_to ClampTo {} (x, lo, hi) = R::where_gt(lo, x, lo, R::where_gt(x, hi, hi, x)),
+        d(y, g) = [R::where_gt(lo, x, R::c(0.0), R::where_gt(x, hi, R::c(0.0), g)),
+                   R::where_gt(lo, x, g, R::c(0.0)),
+                   R::where_gt(lo, x, R::c(0.0), R::where_gt(x, hi, g, R::c(0.0)))],
+        on [WIDE, (-6.0, 1.0), (-1.0, 6.0)],
+        at [[3.0, -1.0, 1.0] = 1.0, [-3.0, -1.0, 1.0] = -1.0, [0.5, 2.0, 1.0] = 2.0, [3.0, 2.0, 1.0] = 1.0,
+            [NAN, 0.0, 1.0] = NAN, [0.5, NAN, NAN] = 0.5];
 }
 
-/// All inputs float32 and of one shape, which is the value's.
-fn same_shapes(op: &'static str, arity: usize, ins: &[Meta]) -> Result<Meta> {
+/// The shape that the inputs, all float32, broadcast to.
+fn broadcast_shape(op: &'static str, arity: usize, ins: &[Meta]) -> Result<Meta> {
     if ins.len() != arity {
         return Err(Error::new(op, ErrorKind::Arity { want: arity, got: ins.len() }));
     }
-    for i in 0..arity {
-        super::typed(op, ins, i, crate::device::DType::F32)?;
-        if ins[i].shape != ins[0].shape {
-            return Err(super::mismatch(
-                op,
-                "shapes differ; broadcast one first",
-                ins[0].shape,
-                ins[i].shape,
-            ));
-        }
+    let mut all = Shape::SCALAR;
+    for (i, meta) in ins.iter().enumerate() {
+        super::typed(op, ins, i, DType::F32)?;
+        all = all.broadcast(&meta.shape).map_err(|e| Error::new(op, e.kind().clone()))?;
     }
-    Ok(ins[0])
+    Ok(Meta::f32(all))
+}
+
+/// Shapes of the inputs of an op of that arity: equal ones, and ones that broadcast.
+fn input_shapes(arity: usize) -> Vec<Vec<Shape>> {
+    let mut all: Vec<Vec<Shape>> = sample_shapes().into_iter().map(|s| vec![s; arity]).collect();
+    // Few of them: each reads its inputs in another way, which is another CUDA module.
+    let broadcast: [[&[usize]; 3]; 4] = [
+        [&[4, 1], &[3], &[]],
+        [&[], &[5, 7], &[7]],
+        [&[2, 0, 3], &[1, 3], &[1]],
+        [&[5, 1], &[3, 5, 8], &[3, 1, 8]],
+    ];
+    if arity > 1 {
+        all.extend(broadcast.map(|shapes| shapes[..arity].iter().map(|d| dims(d)).collect()));
+    }
+    all
+}
+
+/// Random shapes that broadcast to one; equal ones half of the time.
+fn random_shapes(arity: usize, stream: &mut Stream) -> Vec<Shape> {
+    let to = edge_dims(1, 3, stream);
+    if arity == 1 || stream.below(2) == 0 {
+        return vec![dims(&to); arity];
+    }
+    let mut narrow = || {
+        let mut from: Vec<usize> = to[stream.below(to.len() + 1)..].to_vec();
+        from.iter_mut().for_each(|d| *d = if stream.below(3) == 0 { 1 } else { *d });
+        dims(&from)
+    };
+    (0..arity).map(|_| narrow()).collect()
 }
 
 /// Inputs that no elementwise op of that arity takes.
 fn bad_inputs(arity: usize) -> Vec<(Vec<Meta>, &'static str)> {
     let f = |d: &[usize]| Meta::f32(dims(d));
-    let mut bad = vec![
-        (vec![], "Arity"),
-        (vec![f(&[2]); arity + 1], "Arity"),
-        (vec![Meta::u32(dims(&[2])); arity], "DType"),
-    ];
-    if arity == 2 {
-        bad.push((vec![f(&[6]), f(&[2, 3])], "Shapes"));
-        bad.push((vec![f(&[1]), f(&[])], "Shapes"));
+    let mut last_wrong = vec![f(&[2]); arity];
+    last_wrong[arity - 1] = Meta::u32(dims(&[2]));
+    let mut bad = vec![(vec![], "Arity"), (vec![f(&[2]); arity + 1], "Arity"), (last_wrong, "DType")];
+    if arity > 1 {
+        let with = |a: &[usize], b: &[usize]| [vec![f(a)], vec![f(b); arity - 1]].concat();
+        bad.push((with(&[6], &[2, 3]), "Shapes"));
+        bad.push((with(&[2, 3], &[3, 2]), "Shapes"));
+        bad.push((with(&[0], &[2]), "Shapes"));
     }
     bad
 }
 
-fn plain(shape: Shape, arity: usize) -> Vec<Access> {
-    vec![map::access(&shape, &shape); arity]
+fn accesses(ins: &[Meta], to: Shape) -> Vec<Access> {
+    ins.iter().map(|m| map::access(&m.shape, &to)).collect()
 }
 
 /// Records each gradient of a row as one program over the inputs, the value and the upstream gradient
-/// that it really reads.
+/// that it really reads, summed over the axes the input was repeated along. A gradient that is zero
+/// everywhere is none at all.
 fn record_gradients<O: Elementwise>(
     op: &O,
     r: &mut dyn Recorder,
@@ -387,7 +533,12 @@ fn record_gradients<O: Elementwise>(
                 let (x, y, g) = (&e[..O::ARITY], e[O::ARITY], e[O::ARITY + 1]);
                 vec![op.gradient(x, y, g)[i]]
             });
-            map::record_program(r, &program, shape, &args).map(Some)
+            if matches!(program.result(), Reg::Const(c) if program.consts()[usize::from(c)] == 0.0) {
+                return Ok(None);
+            }
+            let full = map::record_program(r, &program, shape, &args)?;
+            let to = r.meta(io.ins[i]).shape;
+            layout::sum_to(r, full, to).map(Some)
         })
         .collect()
 }

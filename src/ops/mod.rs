@@ -11,7 +11,9 @@ pub mod conv;
 mod conv_plan;
 pub mod elementwise;
 mod exec;
+pub mod extremum;
 pub mod fft;
+pub(crate) mod fold;
 pub mod layout;
 pub mod loss;
 pub mod map;
@@ -56,6 +58,18 @@ macro_rules! with_ops {
             exp: elementwise::Exp,
             log: elementwise::Log,
             log1p: elementwise::Log1p,
+            expm1: elementwise::Expm1,
+            rsqrt: elementwise::Rsqrt,
+            sign: elementwise::Sign,
+            floor: elementwise::Floor,
+            ceil: elementwise::Ceil,
+            round: elementwise::Round,
+            log_sigmoid: elementwise::LogSigmoid,
+            mish: elementwise::Mish,
+            hardsigmoid: elementwise::Hardsigmoid,
+            hardswish: elementwise::Hardswish,
+            leaky_relu: elementwise::LeakyRelu,
+            elu: elementwise::Elu,
             inv: elementwise::Inv,
             sin: elementwise::Sin,
             cos: elementwise::Cos,
@@ -69,6 +83,8 @@ macro_rules! with_ops {
             gelu_erf: elementwise::GeluErf,
             copy: elementwise::Copy,
             scale: elementwise::Scale,
+            add_scalar: elementwise::AddScalar,
+            pow_scalar: elementwise::PowScalar,
             clamp: elementwise::Clamp,
             safe_log: elementwise::SafeLog,
             add: elementwise::Add,
@@ -78,10 +94,30 @@ macro_rules! with_ops {
             max: elementwise::Max,
             min: elementwise::Min,
             pow: elementwise::Pow,
+            eq: elementwise::Eq,
+            ne: elementwise::Ne,
+            lt: elementwise::Lt,
+            le: elementwise::Le,
+            gt: elementwise::Gt,
+            ge: elementwise::Ge,
             axpy: elementwise::Axpy,
+            where_: elementwise::Where,
+            clamp_to: elementwise::ClampTo,
             map: map::Map,
             sum: reduce::Sum,
             mean: reduce::Mean,
+            amax: reduce::Amax,
+            amin: reduce::Amin,
+            logsumexp: reduce::Logsumexp,
+            variance: reduce::Variance,
+            std_dev: reduce::StdDev,
+            norm_l1: reduce::NormL1,
+            norm_l2: reduce::NormL2,
+            norm_inf: reduce::NormInf,
+            argmax: extremum::Argmax,
+            argmin: extremum::Argmin,
+            place: extremum::Place,
+            pick: extremum::Pick,
             broadcast_to: layout::BroadcastTo,
             reshape: layout::Reshape,
             detach: layout::Detach,
@@ -139,6 +175,15 @@ macro_rules! with_ops {
             cross_entropy: loss::CrossEntropy,
             cross_entropy_bwd: loss::CrossEntropyBwd,
             mse: loss::Mse,
+            l1: loss::L1,
+            huber: loss::Huber,
+            smooth_l1: loss::SmoothL1,
+            bce: loss::Bce,
+            bce_with_logits: loss::BceWithLogits,
+            kl_div: loss::KlDiv,
+            nll: loss::Nll,
+            nll_bwd: loss::NllBwd,
+            label_weights: loss::LabelWeights,
             full: random::Full,
             uniform: random::Uniform,
             bernoulli: random::Bernoulli,
@@ -349,6 +394,11 @@ impl Attrs {
             Some(Attr::Num(x)) => Ok(*x),
             _ => Err(Error::argument("attributes", name, "a number is needed")),
         }
+    }
+
+    /// Whether there is an attribute called `name`.
+    pub fn has(&self, name: &str) -> bool {
+        self.get(name).is_some()
     }
 
     /// The whole number called `name`.

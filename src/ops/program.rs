@@ -28,6 +28,7 @@ macro_rules! with_instrs {
             Abs(a) = Real::abs(a), "fabsf({0})";
             Sqrt(a) = Real::sqrt(a), "__fsqrt_rn({0})";
             Exp(a) = Real::exp(a), "ditto_exp({0})";
+            Expm1(a) = Real::expm1(a), "ditto_expm1({0})";
             Log(a) = Real::log(a), "ditto_log({0})";
             Log1p(a) = Real::log1p(a), "ditto_log1p({0})";
             Tanh(a) = Real::tanh(a), "ditto_tanh({0})";
@@ -36,6 +37,8 @@ macro_rules! with_instrs {
             Sin(a) = Real::sin(a), "ditto_sin({0})";
             Cos(a) = Real::cos(a), "ditto_cos({0})";
             Erf(a) = Real::erf(a), "ditto_erf({0})";
+            Floor(a) = Real::floor(a), "floorf({0})";
+            Round(a) = Real::round(a), "rintf({0})";
             Add(a, b) = a + b, "__fadd_rn({0}, {1})";
             Sub(a, b) = a - b, "__fsub_rn({0}, {1})";
             Mul(a, b) = a * b, "__fmul_rn({0}, {1})";
@@ -45,6 +48,7 @@ macro_rules! with_instrs {
             Min(a, b) = Real::min(a, b), "(({1} > {0} || {1} != {1}) ? {0} : {1})";
             Fma(a, b, c) = Real::fma(a, b, c), "__fmaf_rn({0}, {1}, {2})";
             WhereGt(a, b, c, d) = Real::where_gt(a, b, c, d), "({0} > {1} ? {2} : {3})";
+            WhereEq(a, b, c, d) = Real::where_eq(a, b, c, d), "({0} == {1} ? {2} : {3})";
         }
     };
 }
@@ -239,6 +243,7 @@ impl Real for Expr {
         abs Abs();
         sqrt Sqrt();
         exp Exp();
+        expm1 Expm1();
         log Log();
         log1p Log1p();
         tanh Tanh();
@@ -247,12 +252,17 @@ impl Real for Expr {
         sin Sin();
         cos Cos();
         erf Erf();
+        floor Floor();
+        round Round();
         pow Pow(b);
         max Max(b);
         min Min(b);
     }
     fn where_gt(a: Expr, b: Expr, x: Expr, y: Expr) -> Expr {
         push(Instr::WhereGt, &[a, b, x, y])
+    }
+    fn where_eq(a: Expr, b: Expr, x: Expr, y: Expr) -> Expr {
+        push(Instr::WhereEq, &[a, b, x, y])
     }
 }
 
@@ -475,6 +485,7 @@ fn derivative<R: Real>(instr: Instr, args: [R; 4], y: R, g: R) -> [Option<R>; 4]
         Instr::Abs => one(R::where_gt(a, c(0.0), g, R::where_gt(c(0.0), a, -g, c(0.0)))),
         Instr::Sqrt => one(R::where_gt(a, c(0.0), g / (y + y), c(0.0))),
         Instr::Exp => one(g * y),
+        Instr::Expm1 => one(g * a.exp()),
         Instr::Log => one(g / a),
         Instr::Log1p => one(g / (c(1.0) + a)),
         Instr::Tanh => one(g * (c(1.0) - y * y)),
@@ -483,6 +494,7 @@ fn derivative<R: Real>(instr: Instr, args: [R; 4], y: R, g: R) -> [Option<R>; 4]
         Instr::Sin => one(g * a.cos()),
         Instr::Cos => one(-(g * a.sin())),
         Instr::Erf => one(g * (c(std::f64::consts::FRAC_2_SQRT_PI) * (-(a * a)).exp())),
+        Instr::Floor | Instr::Round => [None; 4],
         Instr::Add => [Some(g), Some(g), None, None],
         Instr::Sub => [Some(g), Some(-g), None, None],
         Instr::Mul => [Some(g * b), Some(g * a), None, None],
@@ -501,6 +513,10 @@ fn derivative<R: Real>(instr: Instr, args: [R; 4], y: R, g: R) -> [Option<R>; 4]
         Instr::WhereGt => {
             let zero = c(0.0);
             [None, None, Some(R::where_gt(a, b, g, zero)), Some(R::where_gt(a, b, zero, g))]
+        }
+        Instr::WhereEq => {
+            let zero = c(0.0);
+            [None, None, Some(R::where_eq(a, b, g, zero)), Some(R::where_eq(a, b, zero, g))]
         }
     }
 }

@@ -4,9 +4,7 @@ use super::Session;
 use crate::device::{AnyBuffer, Meta};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ops::layout::{AxisMap, BroadcastTo, Detach, Permute, Reshape};
-use crate::ops::reduce::{Mean, Sum};
 use crate::ops::softmax::{LogSoftmax, Softmax};
-use crate::ops::{AnyOp, elementwise, loss};
 use crate::params::Param;
 use crate::scalar::Scalar;
 use crate::shape::Shape;
@@ -28,26 +26,6 @@ impl fmt::Debug for Var<'_> {
     }
 }
 
-macro_rules! unary_methods {
-    ($($(#[$doc:meta])* $name:ident $op:ident;)*) => {$(
-        $(#[$doc])*
-        pub fn $name(self) -> Result<Var<'s>> {
-            self.session.apply(elementwise::$op {}, &[self])
-        }
-    )*};
-}
-
-macro_rules! binary_methods {
-    ($($(#[$doc:meta])* $name:ident $op:ident;)*) => {$(
-        $(#[$doc])*
-        pub fn $name(self, other: Var<'s>) -> Result<Var<'s>> {
-            self.broadcast_pair(other, elementwise::$op {}.into())
-        }
-    )*};
-}
-
-// The methods are fallible, so they cannot be the operators of the standard library.
-#[allow(clippy::should_implement_trait)]
 impl<'s> Var<'s> {
     pub(super) fn new(session: &'s Session, id: u32, epoch: u32) -> Var<'s> {
         Var { session, id, epoch }
@@ -86,97 +64,14 @@ impl<'s> Var<'s> {
         self.buffer()?.to_tensor()
     }
 
+    /// The value, which holds indices, as a host tensor. Waits for the device.
+    pub fn indices(self) -> Result<Tensor<u32>> {
+        self.buffer()?.to_indices()
+    }
+
     /// The only element of a value with one element. Waits for the device.
     pub fn item(self) -> Result<f32> {
         self.value::<f32>()?.item()
-    }
-
-    fn broadcast_pair(self, other: Var<'s>, op: AnyOp) -> Result<Var<'s>> {
-        let (a, b) = (self.shape()?, other.shape()?);
-        if a == b {
-            return self.session.apply(op, &[self, other]);
-        }
-        let shape = a.broadcast(&b).map_err(|e| Error::new(op.name(), e.kind().clone()))?;
-        let (a, b) = (self.broadcast_to(shape)?, other.broadcast_to(shape)?);
-        self.session.apply(op, &[a, b])
-    }
-
-    unary_methods! {
-        /// `-x`.
-        neg Neg;
-        /// Magnitude; slope zero at zero.
-        abs Abs;
-        /// Square root; NaN below zero.
-        sqrt Sqrt;
-        /// `x * x`.
-        square Square;
-        /// `e^x`.
-        exp Exp;
-        /// Natural logarithm.
-        log Log;
-        /// `ln(1 + x)`.
-        log1p Log1p;
-        /// `1 / x`.
-        inv Inv;
-        /// Sine.
-        sin Sin;
-        /// Cosine.
-        cos Cos;
-        /// Error function.
-        erf Erf;
-        /// `x` where positive, else 0.
-        relu Relu;
-        /// `1 / (1 + e^-x)`.
-        sigmoid Sigmoid;
-        /// Hyperbolic tangent.
-        tanh Tanh;
-        /// `ln(1 + e^x)`.
-        softplus Softplus;
-        /// `x * sigmoid(x)`.
-        silu Silu;
-        /// Gelu in its tanh form.
-        gelu Gelu;
-        /// Gelu in its exact form.
-        gelu_erf GeluErf;
-        /// The value in memory of its own.
-        copy Copy;
-    }
-
-    binary_methods! {
-        /// `a + b`, broadcast by NumPy's rule.
-        add Add;
-        /// `a - b`, broadcast by NumPy's rule.
-        sub Sub;
-        /// `a * b`, broadcast by NumPy's rule.
-        mul Mul;
-        /// `a / b`, broadcast by NumPy's rule.
-        div Div;
-        /// The larger of two, broadcast by NumPy's rule.
-        max Max;
-        /// The smaller of two, broadcast by NumPy's rule.
-        min Min;
-        /// `a^b`, broadcast by NumPy's rule.
-        pow Pow;
-    }
-
-    /// `x * c`.
-    pub fn scale(self, c: f64) -> Result<Var<'s>> {
-        self.session.apply(elementwise::Scale { c: c as f32 }, &[self])
-    }
-
-    /// `x` held between `lo` and `hi`.
-    pub fn clamp(self, lo: f64, hi: f64) -> Result<Var<'s>> {
-        self.session.apply(elementwise::Clamp { lo: lo as f32, hi: hi as f32 }, &[self])
-    }
-
-    /// `ln(softplus(x) + eps)`.
-    pub fn safe_log(self, eps: f64) -> Result<Var<'s>> {
-        self.session.apply(elementwise::SafeLog { eps: eps as f32 }, &[self])
-    }
-
-    /// `self + c * b` with one rounding, broadcast by NumPy's rule.
-    pub fn axpy(self, c: f64, b: Var<'s>) -> Result<Var<'s>> {
-        self.broadcast_pair(b, elementwise::Axpy { c: c as f32 }.into())
     }
 
     /// The same elements under other dimensions of equal count. Shares memory.
@@ -218,26 +113,6 @@ impl<'s> Var<'s> {
         self.session.apply(BroadcastTo { shape, map }, &[self])
     }
 
-    /// Sum of all elements.
-    pub fn sum(self) -> Result<Var<'s>> {
-        self.session.apply(Sum::all(self.shape()?.rank()), &[self])
-    }
-
-    /// Sum over some axes, which are dropped.
-    pub fn sum_axes(self, axes: &[usize]) -> Result<Var<'s>> {
-        self.session.apply(Sum::new(axes)?, &[self])
-    }
-
-    /// Mean of all elements.
-    pub fn mean(self) -> Result<Var<'s>> {
-        self.session.apply(Mean::all(self.shape()?.rank()), &[self])
-    }
-
-    /// Mean over some axes, which are dropped.
-    pub fn mean_axes(self, axes: &[usize]) -> Result<Var<'s>> {
-        self.session.apply(Mean::new(axes)?, &[self])
-    }
-
     /// Softmax along the last axis.
     pub fn softmax(self) -> Result<Var<'s>> {
         self.session.apply(Softmax, &[self])
@@ -246,16 +121,6 @@ impl<'s> Var<'s> {
     /// Logarithm of the softmax along the last axis.
     pub fn log_softmax(self) -> Result<Var<'s>> {
         self.session.apply(LogSoftmax, &[self])
-    }
-
-    /// Mean cross-entropy of logits against labels.
-    pub fn cross_entropy(self, labels: Var<'s>) -> Result<Var<'s>> {
-        self.session.apply(loss::CrossEntropy, &[self, labels])
-    }
-
-    /// Mean squared error against a target.
-    pub fn mse(self, target: Var<'s>) -> Result<Var<'s>> {
-        self.session.apply(loss::Mse, &[self, target])
     }
 
     /// Keeps each element with probability `1 - p` and scales what is kept by `1 / (1 - p)`.

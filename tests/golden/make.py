@@ -231,8 +231,78 @@ def losses():
     case("mse", {}, F.mse_loss, [4, 3], [4, 3])
 
 
+# ---------------------------------------------------------------------------------------------- pointwise
+def pointwise():
+    wide = Num([3, 7], -5.0, 5.0)
+    unary = {
+        "expm1": torch.expm1,
+        "sign": torch.sign,
+        "floor": torch.floor,
+        "ceil": torch.ceil,
+        "round": torch.round,
+        "log_sigmoid": F.logsigmoid,
+        "mish": F.mish,
+        "hardsigmoid": F.hardsigmoid,
+        "hardswish": F.hardswish,
+    }
+    for op, fn in unary.items():
+        case(op, {}, fn, wide)
+    case("rsqrt", {}, torch.rsqrt, Num([2, 7], 0.05, 4.0))
+    case("leaky_relu", {"slope": 0.125}, lambda x: F.leaky_relu(x, 0.125), wide)
+    case("elu", {"alpha": 1.5}, lambda x: F.elu(x, 1.5), wide)
+    case("add_scalar", {"c": 0.375}, lambda x: x + 0.375, wide)
+    case("pow_scalar", {"c": 2.5}, lambda x: x**2.5, Num([2, 7], 0.05, 4.0))
+    whole = lambda shape, data: Num(shape, data=data)
+    a, b = whole([2, 1, 3], [0, 1, 2, 2, 1, 0]), whole([4, 1], [0, 1, 2, 3])
+    for op in ("eq", "ne", "lt", "le", "gt", "ge"):
+        case(op, {}, getattr(torch, op), a, b)
+    case("where_", {}, lambda c, a, b: torch.where(c != 0, a, b), a, [4, 3], [4, 1])
+    case("clamp_to", {}, torch.clamp, Num([2, 7], -4.0, 4.0), Num([2, 1], -3.0, 0.0), Num([7], 0.0, 3.0))
+    for op, fn in {"add": torch.add, "mul": torch.mul, "max": torch.maximum}.items():
+        case(op, {}, fn, [2, 1, 3], [4, 1])
+
+
+def folds():
+    norm = torch.linalg.vector_norm
+    for axes in ([1], [0], [0, 2], [0, 1, 2]):
+        case("amax", {"axes": axes}, lambda x, a=axes: torch.amax(x, a), [2, 3, 4])
+        case("amin", {"axes": axes}, lambda x, a=axes: torch.amin(x, a), [2, 3, 4])
+        case("logsumexp", {"axes": axes}, lambda x, a=axes: torch.logsumexp(x, a), [2, 3, 4])
+        for c in (0, 1):
+            case("variance", {"axes": axes, "correction": c}, lambda x, a=axes, c=c: torch.var(x, a, correction=c), [2, 3, 4])
+            case("std_dev", {"axes": axes, "correction": c}, lambda x, a=axes, c=c: torch.std(x, a, correction=c), [2, 3, 4])
+        for op, p in {"norm_l1": 1, "norm_l2": 2, "norm_inf": math.inf}.items():
+            case(op, {"axes": axes}, lambda x, a=axes, p=p: norm(x, p, a), [2, 3, 4])
+    case("argmax", {"axes": [1]}, lambda x: x.argmax(1), [2, 3, 4])
+    case("argmin", {"axes": [1, 2]}, lambda x: x.flatten(1).argmin(1), [2, 3, 4])
+    case("place", {"shape": [3, 5], "axes": [1]}, lambda x, i: torch.zeros(3, 5).scatter(1, i[:, None], x[:, None]), [3], Idx([3], 5))
+    case("pick", {"axes": [0]}, lambda x, i: x.gather(0, i[None])[0], [4, 3], Idx([3], 4))
+
+
+def more_losses():
+    signed, unit = [4, 3], Num([4, 3], 0.05, 0.95)
+    for number, reduction in enumerate(("mean", "sum", "none")):
+        r, attrs = reduction, {"reduction": number}
+        case("mse", attrs, lambda x, t: F.mse_loss(x, t, reduction=r), signed, signed)
+        case("l1", attrs, lambda x, t: F.l1_loss(x, t, reduction=r), signed, signed)
+        case("huber", attrs | {"delta": 0.75}, lambda x, t: F.huber_loss(x, t, reduction=r, delta=0.75), signed, signed)
+        case("smooth_l1", attrs | {"beta": 0.75}, lambda x, t: F.smooth_l1_loss(x, t, reduction=r, beta=0.75), signed, signed)
+        case("bce", attrs, lambda x, t: F.binary_cross_entropy(x, t, reduction=r), unit, unit)
+        case("bce_with_logits", attrs, lambda x, t: F.binary_cross_entropy_with_logits(x, t, reduction=r), signed, unit)
+        case("kl_div", attrs, lambda x, t: F.kl_div(x, t, reduction=r), signed, unit)
+    labels = Idx([6], 4, [0, 3, 1, 1, 2, 0])
+    for e in (0.0, 0.125):
+        attrs = {"ignore_index": 1, "label_smoothing": e}
+        case("cross_entropy", attrs, lambda x, y, e=e: F.cross_entropy(x, y, ignore_index=1, label_smoothing=e), [6, 4], labels)
+    case("cross_entropy", {"label_smoothing": 0.25}, lambda x, y: F.cross_entropy(x, y, label_smoothing=0.25), [6, 4], labels)
+    case("nll", {}, F.nll_loss, [6, 4], labels)
+    case("nll", {"ignore_index": 1}, lambda x, y: F.nll_loss(x, y, ignore_index=1), [6, 4], labels)
+    case("label_weights", {"classes": 4, "ignore_index": 1}, lambda y: (y != 1) / (y != 1).sum(), labels)
+
+
 def main():
-    for family in (elementwise, reductions, layout, products, rows, norms, pools, losses):
+    families = (elementwise, pointwise, reductions, folds, layout, products, rows, norms, pools, losses, more_losses)
+    for family in families:
         family()
     if "--check" not in sys.argv[1:]:
         FILE.write_text("".join(json.dumps(c) + "\n" for c in CASES))

@@ -4,6 +4,7 @@
 use dittograd::device::cpu::simd::Simd;
 use dittograd::graph::{Graph, TrainStep};
 use dittograd::numerics::rng::Stream;
+use dittograd::ops::loss::Reduction;
 use dittograd::ops::{Recorder, Val, elementwise};
 use dittograd::prelude::*;
 
@@ -102,7 +103,7 @@ struct Step {
 
 fn random_steps(stream: &mut Stream) -> Vec<Step> {
     let n = 2 + stream.below(14);
-    (0..n).map(|i| Step { kind: stream.below(22), a: stream.below(4 + i), b: stream.below(4 + i) }).collect()
+    (0..n).map(|i| Step { kind: stream.below(28), a: stream.below(4 + i), b: stream.below(4 + i) }).collect()
 }
 
 /// Runs the steps. All values are square matrices, or rows, columns or scalars that broadcast to them.
@@ -137,6 +138,12 @@ fn program<'s>(params: &[Param], x: Var<'s>, size: usize, steps: &[Step]) -> Res
             18 if shape.rank() == 2 => a.transpose()?.copy()?.transpose()?,
             19 => a.detach()?.mul(b)?,
             20 => a.dropout(0.3)?,
+            22 => a.gt(b)?.where_(a, b)?,
+            23 if shape.rank() == 2 => a.amax(&[1], true)?,
+            24 if shape.rank() == 2 => a.logsumexp(&[0], true)?,
+            25 if shape.rank() == 2 => a.std(&[1], 0, true)?,
+            26 => a.floor()?.add(a)?.clamp_to(b.add_scalar(-0.5)?, b)?,
+            27 => a.huber_loss(a.detach()?.scale(0.5)?, 0.2, Reduction::None)?,
             _ => a.softplus()?,
         };
         values.push(value);

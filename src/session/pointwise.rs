@@ -1,0 +1,43 @@
+//! Elementwise methods. Those of the table are made from its rows: `x.tanh()`, `a.add(b)`,
+//! `x.clamp(lo, hi)`, `cond.where_(a, b)`; scalars come before further values.
+
+use super::Var;
+use crate::error::Result;
+use crate::ops::elementwise;
+
+macro_rules! methods {
+    ($($(#[$doc:meta])* $name:ident $op:ident { $($attr:ident),* } ($($rest:ident),*);)*) => {
+        // The methods are fallible, so they cannot be the operators of the standard library.
+        #[allow(clippy::should_implement_trait)]
+        impl<'s> Var<'s> {$(
+            $(#[$doc])*
+            $(#[doc = concat!("\n\nBroadcasts with `", stringify!($rest), "` by NumPy's rule.")])*
+            pub fn $name(self $(, $attr: f64)* $(, $rest: Var<'s>)*) -> Result<Var<'s>> {
+                self.session().apply(elementwise::$op { $($attr: $attr as f32),* }, &[self $(, $rest)*])
+            }
+        )*}
+    };
+}
+elementwise::with_rows!(methods);
+
+impl<'s> Var<'s> {
+    /// The larger of two: [`Var::max`] under its other name.
+    pub fn maximum(self, other: Var<'s>) -> Result<Var<'s>> {
+        self.max(other)
+    }
+
+    /// The smaller of two: [`Var::min`] under its other name.
+    pub fn minimum(self, other: Var<'s>) -> Result<Var<'s>> {
+        self.min(other)
+    }
+
+    /// `x` held between -1 and 1: [`Var::clamp`].
+    pub fn hardtanh(self) -> Result<Var<'s>> {
+        self.clamp(-1.0, 1.0)
+    }
+
+    /// `x` held between 0 and 6: [`Var::clamp`].
+    pub fn relu6(self) -> Result<Var<'s>> {
+        self.clamp(0.0, 6.0)
+    }
+}

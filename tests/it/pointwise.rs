@@ -1,0 +1,130 @@
+//! Elementwise ops as a program uses them: broadcasting, selections, and that a row of the table is all an op
+//! needs.
+
+use dittograd::device::cpu::simd::Simd;
+use dittograd::ops::elementwise;
+use dittograd::prelude::*;
+
+fn device() -> Device {
+    Device::cpu_with(2, Simd::best()).unwrap()
+}
+
+fn t(dims: &[usize], data: &[f32]) -> Tensor<f32> {
+    Tensor::new(dims, data.to_vec()).unwrap()
+}
+
+fn data(v: Var<'_>) -> Vec<f32> {
+    v.value::<f32>().unwrap().into_data()
+}
+
+/// All text of the sources below a folder, by path.
+fn sources(folder: &str) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(sources(path.to_str().unwrap()));
+        } else if path.extension().is_some_and(|e| e == "rs" || e == "cu") {
+            found.push((path.to_str().unwrap().to_string(), std::fs::read_to_string(&path).unwrap()));
+        }
+    }
+    found
+}
+
+/// Whole-word occurrences.
+fn count(text: &str, word: &str) -> usize {
+    text.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|w| *w == word).count()
+}
+
+#[test]
+fn an_elementwise_op_is_one_row_and_one_line_of_the_list() {
+    let root = env!("CARGO_MANIFEST_DIR");
+    let list = std::fs::read_to_string(format!("{root}/src/ops/mod.rs")).unwrap();
+    let table = std::fs::read_to_string(format!("{root}/src/ops/elementwise.rs")).unwrap();
+    let mut types = Vec::new();
+    elementwise::for_each(|row| {
+        let debug = format!("{:?}", row.op());
+        let name = debug.split(|c: char| !c.is_alphanumeric()).next().unwrap().to_string();
+        let line = format!("            {}: elementwise::{name},\n", row.name());
+        assert_eq!(list.matches(&line).count(), 1, "{line}");
+        let row_start = format!("\n    {} {name} {{", row.name());
+        assert_eq!(table.matches(&row_start).count(), 1, "{row_start}");
+        types.push(name);
+    });
+    assert!(types.len() > 45);
+    // Ops that no other rule needs are named in these two places only, so nothing else had to be written: not
+    // for kernels, fusion, gradients or tests, nor for the method of `Var`.
+    let all = sources(&format!("{root}/src"));
+    for name in ["Mish", "Hardswish", "LogSigmoid", "Expm1", "Rsqrt", "LeakyRelu", "ClampTo", "GeluErf"] {
+        assert!(types.iter().any(|t| t == name));
+        for (path, text) in &all {
+            let uses = text.lines().filter(|l| l.contains(&format!("elementwise::{name}"))).count();
+            let wanted = usize::from(path.ends_with("ops/mod.rs"));
+            assert_eq!(uses, wanted, "{name} in {path}");
+            let is_home = path.ends_with("ops/elementwise.rs") || path.ends_with("ops/mod.rs");
+            // The instruction of the same name is another thing.
+            let is_instruction = name == "Expm1" && path.ends_with("ops/program.rs");
+            assert!(is_home || is_instruction || count(text, name) == 0, "{name} in {path}");
+        }
+    }
+}
+
+#[test]
+fn binary_ops_broadcast_without_a_node_and_gradients_sum_down() {
+    let d = device();
+    let s = Session::eager(&d);
+    let a = s.variable(&t(&[2, 1], &[1.0, 2.0])).unwrap();
+    let b = s.variable(&t(&[3], &[10.0, 20.0, 30.0])).unwrap();
+    let before = s.size();
+    let y = a.mul(b).unwrap();
+    assert_eq!(s.size(), before + 1);
+    assert_eq!(y.shape().unwrap().dims(), [2, 3]);
+    assert_eq!(data(y), [10.0, 20.0, 30.0, 20.0, 40.0, 60.0]);
+    let grads = y.sum().unwrap().backward().unwrap();
+    assert_eq!(grads.var(a).unwrap().to_tensor::<f32>().unwrap().data(), [60.0, 60.0]);
+    assert_eq!(grads.var(b).unwrap().to_tensor::<f32>().unwrap().data(), [3.0, 3.0, 3.0]);
+}
+
+#[test]
+fn what_does_not_broadcast_is_an_error_that_names_the_op() {
+    let d = device();
+    let s = Session::eager(&d);
+    let a = s.input(&t(&[2, 3], &[0.0; 6])).unwrap();
+    let b = s.input(&t(&[2], &[0.0; 2])).unwrap();
+    let e = a.where_(a, b).unwrap_err().to_string();
+    assert!(e.contains("where_") && e.contains("[2, 3]") && e.contains("[2]"), "{e}");
+    // The explicit map is the way to align elsewhere.
+    let map = dittograd::ops::layout::AxisMap::leading(&b.shape().unwrap(), &a.shape().unwrap());
+    assert!(a.add(b.broadcast_axes(a.shape().unwrap(), map).unwrap()).is_ok());
+}
+
+#[test]
+fn selections_choose_values_and_gradients() {
+    let d = device();
+    let s = Session::eager(&d);
+    let x = s.variable(&t(&[4], &[-1.0, 0.0, 2.0, f32::NAN])).unwrap();
+    let zero = s.scalar(0.0).unwrap();
+    let (a, b) = (s.variable(&t(&[4], &[1.0; 4])).unwrap(), s.variable(&t(&[1], &[5.0])).unwrap());
+    let y = x.gt(zero).unwrap().where_(a, b).unwrap();
+    assert_eq!(data(y), [5.0, 5.0, 1.0, 5.0]);
+    let grads = y.sum().unwrap().backward().unwrap();
+    assert!(grads.var(x).is_none());
+    assert_eq!(grads.var(a).unwrap().to_tensor::<f32>().unwrap().data(), [0.0, 0.0, 1.0, 0.0]);
+    assert_eq!(grads.var(b).unwrap().to_tensor::<f32>().unwrap().data(), [3.0]);
+    // A condition that is NaN is not 0.
+    assert_eq!(data(x.where_(a, b).unwrap()), [1.0, 5.0, 1.0, 1.0]);
+}
+
+#[test]
+fn other_names_and_fixed_bounds() {
+    let d = device();
+    let s = Session::eager(&d);
+    let x = s.input(&t(&[4], &[-9.0, -0.5, 3.0, 9.0])).unwrap();
+    let y = s.input(&t(&[1], &[1.0])).unwrap();
+    assert_eq!(data(x.maximum(y).unwrap()), [1.0, 1.0, 3.0, 9.0]);
+    assert_eq!(data(x.minimum(y).unwrap()), [-9.0, -0.5, 1.0, 1.0]);
+    assert_eq!(data(x.hardtanh().unwrap()), [-1.0, -0.5, 1.0, 1.0]);
+    assert_eq!(data(x.relu6().unwrap()), [0.0, 0.0, 3.0, 6.0]);
+    assert_eq!(data(x.round().unwrap()), [-9.0, -0.0, 3.0, 9.0]);
+    assert_eq!(data(x.add_scalar(1.0).unwrap().pow_scalar(2.0).unwrap()), [64.0, 0.25, 16.0, 100.0]);
+}
