@@ -10,6 +10,7 @@ pub mod channel_norm;
 pub mod elementwise;
 mod exec;
 pub mod fft;
+pub mod index;
 pub mod layout;
 pub mod loss;
 pub mod map;
@@ -26,6 +27,7 @@ pub(crate) mod sampling;
 pub mod scan;
 pub mod softmax;
 pub mod spectral;
+mod sort;
 
 pub use exec::apply;
 pub(crate) use exec::{MAX_INS, check_bound, check_indices};
@@ -86,6 +88,10 @@ macro_rules! with_ops {
             permute: layout::Permute,
             slice: layout::Slice,
             pad: layout::Pad,
+            index_select: index::IndexSelect,
+            index_add: index::IndexAdd,
+            take_along_axis: index::TakeAlongAxis,
+            scatter_add: index::ScatterAdd,
             matmul: matmul::MatMul,
             bmm: matmul::Bmm,
             linear: matmul::Linear,
