@@ -56,6 +56,17 @@ pub(super) fn upload(device: &Device, ins: &[RefIn<f32>]) -> Result<Vec<AnyBuffe
     ins.iter().map(one).collect()
 }
 
+/// A value on the host; indices as numbers.
+pub(super) fn numbers(value: &AnyBuffer) -> Result<Tensor<f32>> {
+    match value.meta().dtype {
+        DType::F32 => value.to_tensor(),
+        DType::U32 => {
+            let indices = value.to_indices()?;
+            Ok(Tensor::from_fn(indices.shape(), |i| indices.data()[i] as f32))
+        }
+    }
+}
+
 /// Runs op and rule on buffers that are on the device already.
 fn run_buffers(device: &Device, op: &AnyOp, ins: &[AnyBuffer], upstream: &AnyBuffer) -> Result<Ran> {
     let mut recorder = DeviceRecorder::new(device);
@@ -63,7 +74,7 @@ fn run_buffers(device: &Device, op: &AnyOp, ins: &[AnyBuffer], upstream: &AnyBuf
     let out = recorder.record(op.clone(), &ins)?;
     let upstream = recorder.input(upstream.clone());
     let gradients = op.vjp(&mut recorder, Io { ins: &ins, out }, upstream)?;
-    let download = |v: Val| recorder.value(v)?.to_tensor::<f32>();
+    let download = |v: Val| numbers(recorder.value(v)?);
     let gradients = gradients.into_iter().map(|g| g.map(download).transpose()).collect::<Result<_>>()?;
     Ok(Ran { value: download(out)?, gradients })
 }

@@ -2,7 +2,7 @@
 //! gradient rule can be evaluated exactly in f64; it remembers what it ran and can walk back over it, which
 //! gives higher derivatives. [`DeviceRecorder`] runs the kernels of a device.
 
-use crate::device::{AnyBuffer, Device, Meta};
+use crate::device::{AnyBuffer, DType, Device, Meta};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ops::{AnyOp, Io, Recorder, RefIn, Val, apply, elementwise};
 use crate::scalar::Scalar;
@@ -101,7 +101,11 @@ impl<T: Scalar> Recorder for RefRecorder<T> {
             };
             return Err(Error::new(op.name(), kind));
         }
-        Ok(self.push(RefIn::Num(value), Some((op, ins.to_vec()))))
+        let value = match want.dtype {
+            DType::F32 => RefIn::Num(value),
+            DType::U32 => RefIn::Idx(value.map(|x| x.to_f64() as u32)),
+        };
+        Ok(self.push(value, Some((op, ins.to_vec()))))
     }
 
     fn meta(&self, v: Val) -> Meta {

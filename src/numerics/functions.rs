@@ -102,7 +102,14 @@ pub fn weight<L: Lane>(x: L) -> L {
     let r = x - (shifted - L::c(MAGIC));
     let q = poly(
         r,
-        [0.6931471824645996, 0.24022647738456726, 0.055503323674201965, 0.00961843691766262, 0.00133988750167191, 0.00015353361959569156],
+        [
+            0.6931471824645996,
+            0.24022647738456726,
+            0.055503323674201965,
+            0.00961843691766262,
+            0.00133988750167191,
+            0.00015353361959569156,
+        ],
     );
     // The low bits of `shifted` are the integer part; a product, not a sum of bits, so that a NaN stays one.
     let power = L::from_bits(shifted.to_bits().shl(23) + L::Int::c(0x3f80_0000));

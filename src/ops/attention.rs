@@ -837,7 +837,11 @@ impl Variant {
 
     fn finish(self, gpu: &Gpu, words: usize) -> Option<Variant> {
         let shared = words * 4;
-        (shared <= gpu.shared).then_some(Variant { shared, blocks: if shared <= HALF { 2 } else { 1 }, ..self })
+        (shared <= gpu.shared).then_some(Variant {
+            shared,
+            blocks: if shared <= HALF { 2 } else { 1 },
+            ..self
+        })
     }
 
     fn forward(g: &Geometry, gpu: &Gpu) -> Result<Variant> {
@@ -888,7 +892,15 @@ impl Variant {
     }
 
     /// Launches the kernel of `module` on tiles of `rows` rows of every list.
-    fn launch(&self, cuda: &Cuda, rule: Rule, g: &Geometry, name: &str, rows: usize, args: &Args) -> Result<()> {
+    fn launch(
+        &self,
+        cuda: &Cuda,
+        rule: Rule,
+        g: &Geometry,
+        name: &str,
+        rows: usize,
+        args: &Args,
+    ) -> Result<()> {
         let (module, text) = self.module(rule, g);
         let kernel = cuda.kernel(&module, &text, name)?;
         let blocks = rows.div_ceil(self.own()).saturating_mul(g.batch).min(i32::MAX as usize);
@@ -938,7 +950,14 @@ fn fill_gaps(cuda: &Cuda, out: u64, parts: &[Shape]) -> Result<()> {
 }
 
 /// Whether a mask lets query `i` of a head attend to key `j`, for the references.
-fn is_open<T: Scalar>(g: &Geometry, causal: bool, mask: Option<&RefIn<T>>, z: usize, row: usize, j: usize) -> bool {
+fn is_open<T: Scalar>(
+    g: &Geometry,
+    causal: bool,
+    mask: Option<&RefIn<T>>,
+    z: usize,
+    row: usize,
+    j: usize,
+) -> bool {
     if causal && j > row % g.n {
         return false;
     }
@@ -1081,12 +1100,15 @@ impl Op for Attention {
         let results = unpack(run.out, &parts(run.metas[0].shape, run.metas[2].shape));
         let lanes = lanes(run.simd);
         let pieces = pieces(g.batch, g.rows(), lanes, results, [g.dv, 1]);
-        run_pieces(run.pool, &pieces, lanes * forward_scratch(&g), |z, r0, _, [o, lse], scratch| {
-            match lanes {
+        run_pieces(
+            run.pool,
+            &pieces,
+            lanes * forward_scratch(&g),
+            |z, r0, _, [o, lse], scratch| match lanes {
                 WIDE => forward_wide(run.simd, &job, z, r0, o, lse, scratch),
                 _ => forward_narrow(run.simd, &job, z, r0, o, lse, scratch),
-            }
-        });
+            },
+        );
     }
 
     fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {
@@ -1279,8 +1301,7 @@ impl Op for AttentionBwd {
         let delta = &mut run.workspace[..rows];
         row_products(dy, y, &dy[start..][..rows], g.dv, delta);
         let back = Back { job, dy, lse: &y[start..], delta };
-        let [dq, dk, dv] =
-            unpack(run.out, &[run.metas[0].shape, run.metas[1].shape, run.metas[2].shape]);
+        let [dq, dk, dv] = unpack(run.out, &[run.metas[0].shape, run.metas[1].shape, run.metas[2].shape]);
         let lanes = lanes(run.simd);
         let scratch = lanes * backward_scratch(&g);
         let tiles = pieces(g.batch, g.rows(), lanes, [dq, &mut []], [g.d, 0]);
@@ -1382,7 +1403,8 @@ impl Op for AttentionBwd {
         };
         let a = if self.causal || g.mask.is_some() {
             let op = AttentionMask { causal: self.causal, n: g.n, m: g.m };
-            let open = if g.mask.is_some() { r.record(op.into(), &[io.ins[3]])? } else { r.record(op.into(), &[])? };
+            let open =
+                if g.mask.is_some() { r.record(op.into(), &[io.ins[3]])? } else { r.record(op.into(), &[])? };
             let program = Program::trace(3, |x| {
                 let zero = Real::c(0.0);
                 vec![Real::where_gt(x[2], zero, weight(x[0], x[1]), zero)]
@@ -1400,8 +1422,11 @@ impl Op for AttentionBwd {
         let e = map::record_program(r, &slope, full, &[dp, d_o, g_l])?;
         let (w1, w2) = (bmm(r, false, true, gq, k3)?, bmm(r, false, true, q3, gk)?);
         let t = bmm(r, false, true, do3, gv)?;
-        let (w1, w2, t) =
-            (layout::reshape_to(r, w1, full)?, layout::reshape_to(r, w2, full)?, layout::reshape_to(r, t, full)?);
+        let (w1, w2, t) = (
+            layout::reshape_to(r, w1, full)?,
+            layout::reshape_to(r, w2, full)?,
+            layout::reshape_to(r, t, full)?,
+        );
         let scaled = Program::trace(2, |x| vec![(x[0] + x[1]) * Real::c(scale)]);
         let w = map::record_program(r, &scaled, full, &[w1, w2])?;
         let e_bar = map::record_program(r, &product, full, &[w, a])?;

@@ -171,7 +171,13 @@ impl Channels {
     }
 
     /// Fills in the sums of all chunks, two or four words each.
-    fn fill_sums(&self, run: (&crate::device::cpu::pool::Pool, Simd), x: &[f32], dy: Option<&[f32]>, sums: &mut [f32]) {
+    fn fill_sums(
+        &self,
+        run: (&crate::device::cpu::pool::Pool, Simd),
+        x: &[f32],
+        dy: Option<&[f32]>,
+        sums: &mut [f32],
+    ) {
         if self.leaves() == 0 {
             return;
         }
@@ -199,7 +205,12 @@ impl Channels {
     }
 
     /// The sum by the column rule of a term of each chunk of `runs` runs.
-    fn over_chunks(&self, runs: usize, run: impl Fn(usize) -> usize, term: impl Fn(usize, usize) -> f32) -> f32 {
+    fn over_chunks(
+        &self,
+        runs: usize,
+        run: impl Fn(usize) -> usize,
+        term: impl Fn(usize, usize) -> f32,
+    ) -> f32 {
         let mut chains = Chains::default();
         for i in 0..runs {
             let piece = run(i);
@@ -313,14 +324,18 @@ impl Channels {
             run.pool.chunks_mut(out, 8, |task, out| {
                 for (i, out) in out.iter_mut().enumerate() {
                     let c = task * 8 + i;
-                    *out = self.over_chunks(self.n, |n| n * self.c + c, |p, k| {
-                        let l = leaf(p, k);
-                        if which == 1 {
-                            return l.b;
-                        }
-                        let g = 4 * self.group_of(p);
-                        moment_about_mean(l.p, l.m, stats[g], l.b) * stats[g + 1]
-                    });
+                    *out = self.over_chunks(
+                        self.n,
+                        |n| n * self.c + c,
+                        |p, k| {
+                            let l = leaf(p, k);
+                            if which == 1 {
+                                return l.b;
+                            }
+                            let g = 4 * self.group_of(p);
+                            moment_about_mean(l.p, l.m, stats[g], l.b) * stats[g + 1]
+                        },
+                    );
                 }
             });
         }
@@ -384,7 +399,13 @@ impl Channels {
     }
 
     /// Queues the sums of all chunks, and then the mean and `1 / std`, or variance, of each group.
-    fn cuda_stats(&self, run: &CudaRun<'_>, module: &(String, String), to: [u64; 2], raw: bool) -> Result<()> {
+    fn cuda_stats(
+        &self,
+        run: &CudaRun<'_>,
+        module: &(String, String),
+        to: [u64; 2],
+        raw: bool,
+    ) -> Result<()> {
         let (x, sums) = (run.ins[0], run.workspace);
         if self.leaves() > 0 {
             let kernel = run.cuda.kernel(&module.0, &module.1, "leaves")?;
@@ -512,7 +533,11 @@ fn check(op: &'static str, x: &Shape, affine: &[Meta], groups: Option<usize>, ep
     }
     let c = x.dims()[1];
     if let Some(groups) = groups.filter(|&g| g == 0 || !c.is_multiple_of(g)) {
-        return Err(Error::argument(op, "groups", format!("{groups} groups cannot share {c} channels evenly")));
+        return Err(Error::argument(
+            op,
+            "groups",
+            format!("{groups} groups cannot share {c} channels evenly"),
+        ));
     }
     match affine.iter().find(|m| m.shape.dims() != [c]) {
         None => Ok(()),

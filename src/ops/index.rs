@@ -195,6 +195,10 @@ impl Op for IndexSelect {
         ]
     }
 
+    fn linear(&self, _ins: &[Meta]) -> Vec<Vec<usize>> {
+        vec![vec![0]]
+    }
+
     fn bound(&self, _ins: &[Meta]) -> Bound {
         Bound::EXACT
     }
@@ -541,6 +545,10 @@ impl Op for IndexAdd {
         ]
     }
 
+    fn linear(&self, ins: &[Meta]) -> Vec<Vec<usize>> {
+        vec![(0..ins.len()).step_by(2).collect()]
+    }
+
     fn bound(&self, ins: &[Meta]) -> Bound {
         Bound { ulps: 0.0, terms: ins[1].shape.numel() as f64 + 1.0 }
     }
@@ -673,6 +681,10 @@ impl Op for TakeAlongAxis {
             Reject { op: op(0), ins: vec![f(&[3, 4]), u(&[2, 3])], want: "Shapes" },
             Reject { op: op(0), ins: vec![f(&[u32::MAX as usize, 0]), u(&[2, 0])], want: "Argument" },
         ]
+    }
+
+    fn linear(&self, _ins: &[Meta]) -> Vec<Vec<usize>> {
+        vec![vec![0]]
     }
 
     fn bound(&self, _ins: &[Meta]) -> Bound {
@@ -896,6 +908,10 @@ impl Op for ScatterAdd {
             Reject { op: op(0, 4), ins: vec![f(&[3, 2]), u(&[3, 2]), u(&[4, 2])], want: "DType" },
             Reject { op: op(0, u32::MAX as usize), ins: vec![f(&[3]), u(&[3])], want: "Argument" },
         ]
+    }
+
+    fn linear(&self, ins: &[Meta]) -> Vec<Vec<usize>> {
+        vec![(0..ins.len()).step_by(2).collect()]
     }
 
     fn bound(&self, ins: &[Meta]) -> Bound {

@@ -1220,6 +1220,10 @@ impl Op for Concat {
         ]
     }
 
+    fn linear(&self, ins: &[Meta]) -> Vec<Vec<usize>> {
+        vec![(0..ins.len()).collect()]
+    }
+
     fn bound(&self, _ins: &[Meta]) -> Bound {
         Bound::EXACT
     }
@@ -1378,6 +1382,10 @@ impl Op for Flip {
         ]
     }
 
+    fn linear(&self, _ins: &[Meta]) -> Vec<Vec<usize>> {
+        vec![vec![0]]
+    }
+
     fn bound(&self, _ins: &[Meta]) -> Bound {
         Bound::EXACT
     }
@@ -1498,6 +1506,10 @@ impl Op for Triangle {
             Reject { op, ins: vec![Meta::f32(dims(&[3]))], want: "Rank" },
             Reject { op, ins: vec![Meta::u32(dims(&[3, 3]))], want: "DType" },
         ]
+    }
+
+    fn linear(&self, _ins: &[Meta]) -> Vec<Vec<usize>> {
+        vec![vec![0]]
     }
 
     fn bound(&self, _ins: &[Meta]) -> Bound {

@@ -26,8 +26,8 @@ mod rows;
 pub(crate) mod sampling;
 pub mod scan;
 pub mod softmax;
-pub mod spectral;
 mod sort;
+pub mod spectral;
 
 pub use exec::apply;
 pub(crate) use exec::{MAX_INS, check_bound, check_indices};
@@ -141,6 +141,11 @@ macro_rules! with_ops {
             full: random::Full,
             uniform: random::Uniform,
             bernoulli: random::Bernoulli,
+            uniform_range: random::UniformRange,
+            bernoulli_mask: random::BernoulliMask,
+            normal: random::Normal,
+            randint: random::RandInt,
+            permutation: random::Permutation,
         }
     };
 }

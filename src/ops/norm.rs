@@ -194,13 +194,10 @@ impl Rows {
         let mean_h = match (self.centered, gamma.is_empty()) {
             (false, _) => 0.0,
             (true, true) => reduce::row_sum(simd, dy) * inv,
-            (true, false) => {
-                sum::row(dy.len(), |c| chunk_products(simd, &dy[c.clone()], &gamma[c])) * inv
-            }
+            (true, false) => sum::row(dy.len(), |c| chunk_products(simd, &dy[c.clone()], &gamma[c])) * inv,
         };
-        let moments = sum::row(x.len(), |c| {
-            chunk_moments(simd, &x[c.clone()], &dy[c.clone()], of(&c), mean, r)
-        });
+        let moments =
+            sum::row(x.len(), |c| chunk_moments(simd, &x[c.clone()], &dy[c.clone()], of(&c), mean, r));
         gradient_row(simd, x, dy, gamma, [mean, r, mean_h, moments * inv], out);
         (mean, r)
     }
@@ -560,8 +557,7 @@ impl Grouped {
         });
         let [of_hx, of_ux] = moments;
         let (of_hx, of_ux) = (of_hx?, of_ux?);
-        let mut q = self
-            .map(r, &[rstd, of_hx, u, of_ux, h], |v| -(v[0] * (v[1] * v[2] + v[3] * v[4])))?;
+        let mut q = self.map(r, &[rstd, of_hx, u, of_ux, h], |v| -(v[0] * (v[1] * v[2] + v[3] * v[4])))?;
         if let Some(w) = w {
             q = self.map(r, &[q, w, dy], |v| v[0] + v[1] * v[2])?;
         }

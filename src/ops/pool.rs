@@ -123,7 +123,10 @@ fn pooled<'s>(op: &'static str, shape: &'s Shape, count: usize) -> Result<&'s [u
     }
     match shape.rank().checked_sub(count) {
         Some(at) => Ok(&shape.dims()[at..]),
-        None => Err(Error::new(op, ErrorKind::Rank { want: "as many axes as the kernel has entries", got: *shape })),
+        None => Err(Error::new(
+            op,
+            ErrorKind::Rank { want: "as many axes as the kernel has entries", got: *shape },
+        )),
     }
 }
 
@@ -242,9 +245,8 @@ impl Planes {
         (0..sizes.iter().product())
             .map(|at| {
                 let k = coordinates(at, &sizes);
-                (0..self.rank()).try_fold(0, |index, a| {
-                    Some(index * self.input[a] + self.position(a, o[a], k[a])?)
-                })
+                (0..self.rank())
+                    .try_fold(0, |index, a| Some(index * self.input[a] + self.position(a, o[a], k[a])?))
             })
             .collect()
     }
@@ -403,7 +405,11 @@ const TASK: usize = 16 * 1024;
 
 impl Planes {
     /// Calls `f` with each output row: its plane, the coordinates of its first cell, where it starts, and its words.
-    fn each_output_row(&self, run: CpuRun<'_>, f: impl Fn(usize, &[usize; MAX_RANK], usize, &mut [f32]) + Sync) {
+    fn each_output_row(
+        &self,
+        run: CpuRun<'_>,
+        f: impl Fn(usize, &[usize; MAX_RANK], usize, &mut [f32]) + Sync,
+    ) {
         let row = self.output[self.rank() - 1];
         if run.out.is_empty() {
             return;
@@ -546,7 +552,9 @@ impl Planes {
                 ),
                 Cells::Adaptive => (
                     format!("(int)((u64)o{a} * sizes.in[{a}] / sizes.out[{a}])"),
-                    format!("(int)((((u64)o{a} + 1) * sizes.in[{a}] + sizes.out[{a}] - 1) / sizes.out[{a}]) - s{a}"),
+                    format!(
+                        "(int)((((u64)o{a} + 1) * sizes.in[{a}] + sizes.out[{a}] - 1) / sizes.out[{a}]) - s{a}"
+                    ),
                     1,
                 ),
             };
@@ -555,7 +563,10 @@ impl Planes {
                 let _ = writeln!(starts, "const int n{a} = {count};");
             }
             let count = if self.cells == Cells::Adaptive { format!("n{a}") } else { count };
-            let _ = writeln!(open, "{unroll}for (int k{a} = 0; k{a} < {count}; ++k{a}) {{ const int i{a} = s{a} + k{a} * {step};");
+            let _ = writeln!(
+                open,
+                "{unroll}for (int k{a} = 0; k{a} < {count}; ++k{a}) {{ const int i{a} = s{a} + k{a} * {step};"
+            );
             if !inside {
                 let _ = write!(real, " && (unsigned)i{a} < sizes.in[{a}]");
             }
@@ -572,7 +583,8 @@ impl Planes {
                 Cells::Fixed(w) => {
                     let mut t = String::from("unsigned reals = 1;\n");
                     for a in 0..d {
-                        let _ = writeln!(t, "reals *= real_cells(s{a}, {}, (int)sizes.in[{a}]);", w.kernel[a]);
+                        let _ =
+                            writeln!(t, "reals *= real_cells(s{a}, {}, (int)sizes.in[{a}]);", w.kernel[a]);
                     }
                     t + "const float factor = __fdiv_rn(1.0f, (float)reals);\n"
                 }
@@ -637,7 +649,9 @@ impl Planes {
             };
             let mine = match job {
                 Job::AvgBwd { .. } => "",
-                _ => "const float mine = x[item];\nconst float* const plane = x + rest * in_len; (void)plane;\n",
+                _ => {
+                    "const float mine = x[item];\nconst float* const plane = x + rest * in_len; (void)plane;\n"
+                }
             };
             format!(
                 "{}{mine}const u64 here = item - rest * in_len; (void)here;\nfloat sum = 0.0f;\n{windows}const u64 of = rest * out_len + {window};\n{body}\n{close}\nout[item] = sum;\n",
@@ -665,7 +679,9 @@ impl Planes {
                 ),
                 _ => format!(
                     "float sum = 0.0f;\nconst float value = y[item];\nconst float* const weights = dy + rest * in_len;\n{}out[item] = sum;",
-                    over("if (real) sum = __fadd_rn(sum, weighed(scalar, plane[cell], value, weights[cell]));")
+                    over(
+                        "if (real) sum = __fadd_rn(sum, weighed(scalar, plane[cell], value, weights[cell]));"
+                    )
                 ),
             };
             format!(
@@ -735,7 +751,8 @@ fn windows(dilated: bool) -> impl Iterator<Item = (Window, Shape, Shape)> {
 /// A random geometry around tile edges, along two axes.
 fn random_window(stream: &mut Stream) -> Option<(Window, Shape, Shape)> {
     // Few windows, since each is a kernel of its own; any sizes.
-    let (k, s, p) = [([2, 2], [2, 2], [0, 0]), ([3, 3], [2, 2], [1, 1]), ([3, 3], [1, 1], [1, 1])][stream.below(3)];
+    let (k, s, p) =
+        [([2, 2], [2, 2], [0, 0]), ([3, 3], [2, 2], [1, 1]), ([3, 3], [1, 1], [1, 1])][stream.below(3)];
     let window = Window::new(&k, &s, &p);
     let side = |stream: &mut Stream| [3, 4, 7, 31, 32, 33, 65][stream.below(7)];
     let x = dims(&[1 + stream.below(40), side(stream), side(stream)]);
@@ -971,7 +988,9 @@ impl MaxPool {
     }
 
     fn cases() -> Vec<Sample<MaxPool>> {
-        windows(true).map(|(window, x, _)| Sample { op: MaxPool { window }, ins: vec![distinct(x)] }).collect()
+        windows(true)
+            .map(|(window, x, _)| Sample { op: MaxPool { window }, ins: vec![distinct(x)] })
+            .collect()
     }
 
     fn drawn(stream: &mut Stream) -> Option<Sample<MaxPool>> {
@@ -1212,8 +1231,7 @@ impl AvgPool {
     fn record_vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {
         let x = r.meta(io.ins[0]).shape;
         let sizes = pooled(Self::NAME, &x, self.window.kernel.len())?.to_vec();
-        let op =
-            AvgPoolBwd { window: self.window.clone(), count_include_pad: self.count_include_pad, sizes };
+        let op = AvgPoolBwd { window: self.window.clone(), count_include_pad: self.count_include_pad, sizes };
         Ok(vec![Some(r.record(op.into(), &[dy])?)])
     }
 
@@ -1411,7 +1429,11 @@ fn adapted(op: &'static str, x: &Shape, sizes: &[usize]) -> Result<Shape> {
     let from = pooled(op, x, sizes.len())?;
     let fits = |&n: &usize| n > 0 && n < 1 << 31;
     if !from.iter().chain(sizes).all(fits) {
-        return Err(Error::argument(op, "sizes", format!("from {from:?} to {sizes:?} has an empty or endless axis")));
+        return Err(Error::argument(
+            op,
+            "sizes",
+            format!("from {from:?} to {sizes:?} has an empty or endless axis"),
+        ));
     }
     resized(x, sizes)
 }
@@ -1851,9 +1873,11 @@ impl SmoothMaxPoolSum {
     fn value<T: Scalar>(&self, planes: &Planes, ins: &[&[T]]) -> Vec<T> {
         let beta = T::from_f32(self.beta);
         let one = |o: usize| {
-            planes.window(o).into_iter().flatten().fold(T::c(0.0), |s, i| {
-                s + ins[2][i] * (beta * (ins[0][i] - ins[1][o])).exp()
-            })
+            planes
+                .window(o)
+                .into_iter()
+                .flatten()
+                .fold(T::c(0.0), |s, i| s + ins[2][i] * (beta * (ins[0][i] - ins[1][o])).exp())
         };
         (0..planes.output_len()).map(one).collect()
     }

@@ -55,17 +55,18 @@ impl<'s> Var<'s> {
     fn composed(self, k: Var<'s>, v: Var<'s>, op: Attention, mask: Option<Var<'s>>) -> Result<Var<'s>> {
         let session = self.session();
         let (qs, ks, vs) = (self.meta()?, k.meta()?, v.meta()?);
-        let metas: Vec<_> = [Ok(qs), Ok(ks), Ok(vs)]
-            .into_iter()
-            .chain(mask.map(|m| m.meta()))
-            .collect::<Result<_>>()?;
+        let metas: Vec<_> =
+            [Ok(qs), Ok(ks), Ok(vs)].into_iter().chain(mask.map(|m| m.meta())).collect::<Result<_>>()?;
         crate::ops::Op::shape(&op, &metas)?;
         let (qs, ks, vs) = (qs.shape, ks.shape, vs.shape);
         let (n, m, d) = (qs.dims()[qs.rank() - 2], ks.dims()[ks.rank() - 2], qs.last());
         let batch: usize = ks.dims()[..ks.rank() - 2].iter().product();
         let rows = qs.rows().checked_div(batch).unwrap_or(0);
-        let (q3, k3, v3) =
-            (self.reshape(&[batch, rows, d])?, k.reshape(&[batch, m, d])?, v.reshape(&[batch, m, vs.last()])?);
+        let (q3, k3, v3) = (
+            self.reshape(&[batch, rows, d])?,
+            k.reshape(&[batch, m, d])?,
+            v.reshape(&[batch, m, vs.last()])?,
+        );
         let scores = session.apply(Bmm { ta: false, tb: true }, &[q3, k3])?;
         let mut full = qs.dims().to_vec();
         full[qs.rank() - 1] = m;
@@ -75,9 +76,8 @@ impl<'s> Var<'s> {
         if m > 0 {
             if op.causal || mask.is_some() {
                 let open = session.apply(AttentionMask { causal: op.causal, n, m }, mask.as_slice())?;
-                let hide = Program::trace(2, |x| {
-                    vec![Real::where_gt(x[1], Real::c(0.0), x[0], Real::c(FAR_BELOW))]
-                });
+                let hide =
+                    Program::trace(2, |x| vec![Real::where_gt(x[1], Real::c(0.0), x[0], Real::c(FAR_BELOW))]);
                 weights = session.apply(Map::new(hide, full), &[weights, open])?;
                 // The product empties rows without keys, which the softmax makes even.
                 weights = weights.softmax()?.mul(open)?;

@@ -104,8 +104,7 @@ fn a_blocked_key_takes_no_part_whatever_it_holds() {
         t
     };
     let run = |k: Tensor<f32>, v: Tensor<f32>| {
-        let (q, k, v) =
-            (s.input(&drawn(&[1, 3, 4], 1)).unwrap(), s.input(&k).unwrap(), s.input(&v).unwrap());
+        let (q, k, v) = (s.input(&drawn(&[1, 3, 4], 1)).unwrap(), s.input(&k).unwrap(), s.input(&v).unwrap());
         let mask = s.input(&tensor(&[1, 3], &[1.0, 0.0, -0.5])).unwrap();
         let options = AttentionOptions { mask: Some(mask), ..Default::default() };
         q.attention(k, v, options).unwrap().value::<f32>().unwrap()
@@ -202,9 +201,8 @@ fn rotations_depend_on_distance_only() {
         let score = |offset: usize| {
             let x = session.input(&drawn(&[1, 3, 8], 1)).unwrap();
             let r = x.rope(10_000.0, offset, interleaved).unwrap().value::<f32>().unwrap();
-            let dot = |a: usize, b: usize| {
-                (0..8).map(|c| r.data()[a * 8 + c] * r.data()[b * 8 + c]).sum::<f32>()
-            };
+            let dot =
+                |a: usize, b: usize| (0..8).map(|c| r.data()[a * 8 + c] * r.data()[b * 8 + c]).sum::<f32>();
             vec![dot(0, 0), dot(0, 1), dot(1, 2), dot(0, 2)]
         };
         near(&score(0), &score(1000), 1e-4);

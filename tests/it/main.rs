@@ -2,10 +2,11 @@
 //! kernel through the compiler, and the tape and the session as a program uses them.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-mod golden;
 mod attention;
+mod golden;
 mod graph;
 mod kernels;
+mod layout;
 mod products;
 mod scan;
 mod session;
