@@ -1,34 +1,4 @@
-// Matrix transpose by tiles through shared memory.
-//
-// Thread mapping: a block of 256 threads moves one 32 x 32 tile per turn, 8 rows at a time; both the
-// reads and the writes of a warp are 32 neighbouring words. 4 bytes read and 4 written per element.
-// The padding column keeps the transposed reads of the tile on different banks.
-
-extern "C" __global__ void transpose_tiles(
-    const float* __restrict__ in, float* __restrict__ out,
-    unsigned long long rows, unsigned long long columns,
-    unsigned long long down, unsigned long long across, unsigned long long tiles) {
-    __shared__ float tile[32][33];
-    const unsigned x = threadIdx.x % 32, y = threadIdx.x / 32;
-    for (unsigned long long t = blockIdx.x; t < tiles; t += gridDim.x) {
-        const unsigned long long batch = t / (down * across), rest = t % (down * across);
-        const unsigned long long r0 = rest / across * 32, c0 = rest % across * 32;
-        const float* src = in + batch * rows * columns;
-        float* dst = out + batch * rows * columns;
-        for (unsigned i = y; i < 32; i += 8) {
-            if (r0 + i < rows && c0 + x < columns) tile[i][x] = src[(r0 + i) * columns + c0 + x];
-        }
-        __syncthreads();
-        for (unsigned i = y; i < 32; i += 8) {
-            if (c0 + i < columns && r0 + x < rows) dst[(c0 + i) * rows + r0 + x] = tile[x][i];
-        }
-        __syncthreads();
-    }
-}
-
-// A run along one axis of a value seen as (outer, size, inner): `len` of the axis' elements, from `start` in
-// steps of `step`. One thread per word (or vector of four) of the result, grid-stride, neighbouring threads on
-// neighbouring words; divisions in 32 bits where they suffice.
+// Copies that move elements. Positions are found by divisions, in 32 bits where they suffice.
 
 __device__ __forceinline__ void divide(unsigned long long a, unsigned long long b, unsigned long long& q, unsigned long long& r) {
     if ((a | b) <= 0xffffffffull) {
@@ -39,6 +9,58 @@ __device__ __forceinline__ void divide(unsigned long long a, unsigned long long 
         r = a - q * b;
     }
 }
+
+// Dimensions of axes, and how far apart their elements are in the input and in the value.
+struct Others {
+    unsigned long long dims[8], from[8], to[8];
+};
+
+// A permutation that moves the last axis: the input's last axis, of `a` elements, lies `to_a` words apart in the value, and
+// the value's last axis, of `b` elements, `from_b` words apart in the input. A block of 256 threads takes a strip of four
+// tiles of 1024 elements, `ta` along a and 1024 / ta along b: reads have neighbouring threads along a, writes along b, and
+// between them the tile is in shared memory, padded so that neither meets a bank twice. 4 bytes read and 4 written per
+// element.
+extern "C" __global__ void __launch_bounds__(256) permute_tiles(const float* __restrict__ in, float* __restrict__ out, unsigned long long a, unsigned long long b,
+                                                                unsigned long long from_b, unsigned long long to_a, Others others, unsigned rank, unsigned ta,
+                                                                unsigned long long tiles) {
+    __shared__ float tile[1024 + 32];
+    const unsigned tb = 1024 / ta, la = __ffs(ta) - 1, lb = 10 - la;
+    const unsigned pitch_a = ta <= 32 ? tb + 32 / ta : 1, pitch_b = ta <= 32 ? 1 : ta + 32 / tb;
+    const unsigned long long tiles_a = (a + ta - 1) / ta, strips = (b + 4ull * tb - 1) / (4ull * tb);
+    for (unsigned long long t = blockIdx.x; t < tiles; t += gridDim.x) {
+        unsigned long long rest, ia, ib, c;
+        divide(t, tiles_a, rest, ia);
+        divide(rest, strips, rest, ib);
+        const float* src = in;
+        float* dst = out;
+        for (unsigned axis = rank; axis-- > 0;) {
+            divide(rest, others.dims[axis], rest, c);
+            src += c * others.from[axis];
+            dst += c * others.to[axis];
+        }
+        const unsigned long long a0 = ia * ta;
+        for (unsigned turn = 0; turn < 4; ++turn) {
+            const unsigned long long b0 = (ib * 4 + turn) * tb;
+            if (b0 >= b) break;
+#pragma unroll
+            for (unsigned i = 0; i < 4; ++i) {
+                const unsigned at = threadIdx.x + i * 256, x = at & (ta - 1), y = at >> la;
+                if (a0 + x < a && b0 + y < b) tile[x * pitch_a + y * pitch_b] = src[(b0 + y) * from_b + a0 + x];
+            }
+            __syncthreads();
+#pragma unroll
+            for (unsigned i = 0; i < 4; ++i) {
+                const unsigned at = threadIdx.x + i * 256, y = at & (tb - 1), x = at >> lb;
+                if (a0 + x < a && b0 + y < b) dst[(a0 + x) * to_a + b0 + y] = tile[x * pitch_a + y * pitch_b];
+            }
+            __syncthreads();
+        }
+    }
+}
+
+// A run along one axis of a value seen as (outer, size, inner): `len` of the axis' elements, from `start` in
+// steps of `step`. One thread per word (or vector of four) of the result, grid-stride, neighbouring threads on
+// neighbouring words.
 
 template <typename T>
 __device__ __forceinline__ void slice_axis(const T* in, T* out, unsigned long long total, unsigned long long size, unsigned long long inner,
@@ -75,3 +97,64 @@ __device__ __forceinline__ void pad_axis(const T* in, T* out, T zero, unsigned l
 
 RUN_KERNELS(float, 1, 0.0f)
 RUN_KERNELS(float4, 4, make_float4(0.0f, 0.0f, 0.0f, 0.0f))
+
+// Inputs side by side along one axis: each is `outer` rows of its own `words`, which go to `start` in rows of `pitch`.
+// blockIdx.y is the input; one thread per word or vector, grid-stride.
+struct Parts {
+    unsigned long long in[32], words[32], start[32];
+};
+
+template <typename T>
+__device__ __forceinline__ void concat(const Parts& parts, T* out, unsigned long long outer, unsigned long long pitch) {
+    const T* in = reinterpret_cast<const T*>(parts.in[blockIdx.y]);
+    const unsigned long long words = parts.words[blockIdx.y], start = parts.start[blockIdx.y];
+    for (unsigned long long at = blockIdx.x * (unsigned long long)blockDim.x + threadIdx.x; at < outer * words; at += (unsigned long long)gridDim.x * blockDim.x) {
+        unsigned long long o, i;
+        divide(at, words, o, i);
+        out[o * pitch + start + i] = in[at];
+    }
+}
+
+// Axes read backwards where `mask` has their bit; `rank` axes of `dims`.
+struct Dims {
+    unsigned long long dims[8];
+};
+
+template <typename T>
+__device__ __forceinline__ void flip(const T* in, T* out, unsigned long long total, Dims dims, unsigned rank, unsigned mask) {
+    for (unsigned long long at = blockIdx.x * (unsigned long long)blockDim.x + threadIdx.x; at < total; at += (unsigned long long)gridDim.x * blockDim.x) {
+        unsigned long long rest = at, from = 0, stride = 1, c;
+        for (unsigned axis = rank; axis-- > 0;) {
+            const unsigned long long d = dims.dims[axis];
+            divide(rest, d, rest, c);
+            from += (mask >> axis & 1 ? d - 1 - c : c) * stride;
+            stride *= d;
+        }
+        out[at] = in[from];
+    }
+}
+
+// Matrices of `rows` x `columns` with zeros above (or below) a diagonal: what lies `shift` or less columns right of the main
+// diagonal stays, or what lies `shift` or more does.
+extern "C" __global__ void triangle(const float* __restrict__ in, float* __restrict__ out, unsigned long long total, unsigned long long rows,
+                                    unsigned long long columns, long long shift, int upper) {
+    for (unsigned long long at = blockIdx.x * (unsigned long long)blockDim.x + threadIdx.x; at < total; at += (unsigned long long)gridDim.x * blockDim.x) {
+        unsigned long long row, column, matrix, i;
+        divide(at, columns, row, column);
+        divide(row, rows, matrix, i);
+        const long long right = (long long)column - (long long)i;
+        out[at] = (upper ? right >= shift : right <= shift) ? in[at] : 0.0f;
+    }
+}
+
+#define MOVE_KERNELS(T, width)                                                                                                                    \
+    extern "C" __global__ void concat##width(Parts parts, T* __restrict__ out, unsigned long long outer, unsigned long long pitch) {                  \
+        concat<T>(parts, out, outer, pitch);                                                                                                        \
+    }                                                                                                                                               \
+    extern "C" __global__ void flip##width(const T* __restrict__ in, T* __restrict__ out, unsigned long long total, Dims dims, unsigned rank,          \
+                                           unsigned mask) {                                                                                         \
+        flip<T>(in, out, total, dims, rank, mask);                                                                                                  \
+    }
+
+MOVE_KERNELS(float, 1)
+MOVE_KERNELS(float4, 4)

@@ -5,7 +5,7 @@ use super::program::Program;
 use super::sampling::{edge_dims, sample};
 use super::{
     Attr, Attrs, Bound, CpuRun, CudaRun, Gpu, Io, Op, Recorder, RefIn, Reject, Sample, SampleIn, Val, dims,
-    floats, mismatch, sample_shapes,
+    mismatch, sample_shapes,
 };
 use crate::device::cuda::Args;
 use crate::device::{DType, Meta};
@@ -102,7 +102,8 @@ impl Op for BroadcastTo {
     const NAME: &'static str = "broadcast_to";
 
     fn shape(&self, ins: &[Meta]) -> Result<Meta> {
-        let [x] = floats(Self::NAME, ins)?;
+        let [meta] = super::arity(Self::NAME, ins)?;
+        let x = meta.shape;
         if self.map.rank as usize != self.shape.rank() {
             return Err(Error::argument(
                 Self::NAME,
@@ -124,11 +125,11 @@ impl Op for BroadcastTo {
         if next != x.rank() {
             return Err(mismatch(Self::NAME, "the map leaves out an axis of", x, self.shape));
         }
-        Ok(Meta::f32(self.shape))
+        Ok(Meta { shape: self.shape, ..meta })
     }
 
     fn cpu(&self, run: CpuRun<'_>) {
-        map::run_cpu(&identity(), &[self.map.access(&run.metas[0].shape)], run);
+        map::copy_cpu(&self.map.access(&run.metas[0].shape), run);
     }
 
     fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {
@@ -404,31 +405,94 @@ impl Permute {
     }
 }
 
-/// A permutation that only exchanges the last two of at most three merged axes is a plain matrix
-/// transpose: (batch, rows, columns) of the input.
-fn as_transpose(order: &[usize], from: &Shape) -> Option<(usize, usize, usize)> {
-    // Axes of size one do not matter; neighbours that stay together are one axis.
-    let mut groups: Vec<(usize, usize, usize)> = Vec::new(); // first input axis, last input axis, size
-    let kept: Vec<usize> = (0..from.rank()).filter(|&a| from.dims()[a] != 1).collect();
-    for &axis in order.iter().filter(|&&a| from.dims()[a] != 1) {
-        let position = kept.iter().position(|&k| k == axis)?;
-        match groups.last_mut() {
-            Some((_, last, size)) if position == *last + 1 => {
-                *last = position;
-                *size *= from.dims()[axis];
-            }
-            _ => groups.push((position, position, from.dims()[axis])),
-        }
-    }
-    match groups[..] {
-        [(a, _, n), (b, _, m)] if b < a => Some((1, m, n)),
-        [(0, _, batch), (a, _, n), (b, _, m)] if b < a => Some((batch, m, n)),
-        _ => None,
-    }
+/// A permutation as its kernels see it: the value's axes, merged where they stay together and without those of one
+/// element, and how far apart the input's elements are along them.
+struct Turn {
+    dims: Vec<usize>,
+    strides: Vec<usize>,
+    /// Where the input's last axis went.
+    last: usize,
 }
 
-/// Tile edge of the transpose kernels.
+/// Edge of the squares in which elements change places.
 const TILE: usize = 32;
+/// Tiles a block of the GPU takes one after the other along the value's last axis.
+const STRIP: usize = 4;
+
+impl Turn {
+    fn new(access: &Access, to: &Shape) -> Turn {
+        let mut walk = map::Walk::new(to, std::slice::from_ref(access));
+        let strides = walk.strides.swap_remove(0);
+        let last = strides.iter().position(|&s| s == 1).unwrap_or(strides.len() - 1);
+        Turn { dims: walk.dims, strides, last }
+    }
+
+    /// Whether nothing moves.
+    fn is_plain(&self) -> bool {
+        self.dims.len() == 1
+    }
+
+    /// Whether runs of neighbours stay together, so that copying runs is all there is to do.
+    fn keeps_rows(&self) -> bool {
+        self.last + 1 == self.dims.len()
+    }
+
+    /// Elements along the input's last axis, and along the value's.
+    fn edges(&self) -> (usize, usize) {
+        (self.dims[self.last], self.dims[self.dims.len() - 1])
+    }
+
+    /// Powers of two whose product is 1024: the shape of a tile along the input's last axis and along the value's; `None`
+    /// if both are so short that a tile would be mostly empty.
+    fn tile(&self) -> Option<(usize, usize)> {
+        let (a, b) = self.edges();
+        let along = match (a < TILE, b < TILE) {
+            (true, true) if a * b < 256 => return None,
+            (true, _) => a.next_power_of_two(),
+            (false, true) => 1024 / b.next_power_of_two(),
+            (false, false) => TILE,
+        };
+        Some((along, 1024 / along))
+    }
+
+    /// Copies the value's rows `first..` (a row for each position of the axes up to the input's last one) into `out`.
+    /// Squares of the input are read while their cache lines are there.
+    fn copy(&self, x: &[f32], first: usize, out: &mut [f32]) {
+        let (a, b) = self.edges();
+        let block: usize = self.dims[self.last + 1..].iter().product();
+        let middle = self.last + 1..self.dims.len() - 1;
+        let apart = self.strides[self.dims.len() - 1];
+        let place = |axes: std::ops::Range<usize>, mut rest: usize| {
+            let mut at = 0;
+            for axis in axes.rev() {
+                at += rest % self.dims[axis] * self.strides[axis];
+                rest /= self.dims[axis];
+            }
+            at
+        };
+        let rows = out.len() / block;
+        let mut done = 0;
+        while done < rows {
+            let (lead, a0) = ((first + done) / a, (first + done) % a);
+            let some = (rows - done).min(a - a0).min(TILE);
+            let base = place(0..self.last, lead) + a0;
+            let out = &mut out[done * block..(done + some) * block];
+            for (m, start) in (0..block).step_by(b).enumerate() {
+                let base = base + place(middle.clone(), m);
+                for b0 in (0..b).step_by(TILE) {
+                    let end = b.min(b0 + TILE);
+                    for (j, row) in out.chunks_mut(block).enumerate() {
+                        let row = &mut row[start + b0..start + end];
+                        for (y, x) in row.iter_mut().zip(x[base + j + b0 * apart..].iter().step_by(apart)) {
+                            *y = *x;
+                        }
+                    }
+                }
+            }
+            done += some;
+        }
+    }
+}
 
 const PERMUTE_CU: &str = include_str!("layout.cu");
 
@@ -437,7 +501,6 @@ impl Op for Permute {
 
     fn shape(&self, ins: &[Meta]) -> Result<Meta> {
         let [x] = super::arity(Self::NAME, ins)?;
-        super::typed(Self::NAME, ins, 0, DType::F32)?;
         let rank = x.shape.rank();
         if self.order.len() != rank {
             let why = format!("{:?} names {} axes of a value of rank {rank}", self.order, self.order.len());
@@ -451,63 +514,62 @@ impl Op for Permute {
             }
             *o = x.shape.dims()[axis];
         }
-        Ok(Meta::f32(Shape::new(&out[..rank])?))
+        Ok(Meta { shape: Shape::new(&out[..rank])?, ..x })
+    }
+
+    fn view(&self, ins: &[Meta]) -> Option<usize> {
+        let to = self.shape(ins).ok()?.shape;
+        Turn::new(&self.access(&ins[0].shape), &to).is_plain().then_some(0)
     }
 
     fn cpu(&self, run: CpuRun<'_>) {
-        let Some((_, rows, columns)) = as_transpose(&self.order, &run.metas[0].shape) else {
-            return map::run_cpu(&identity(), &[self.access(&run.metas[0].shape)], run);
-        };
-        // Each task writes TILE rows of the value, reading the input in TILE x TILE squares.
+        let access = self.access(&run.metas[0].shape);
+        let turn = Turn::new(&access, &run.shape);
+        if turn.keeps_rows() || run.out.is_empty() {
+            return map::copy_cpu(&access, run);
+        }
+        let block: usize = turn.dims[turn.last + 1..].iter().product();
+        let rows = run.pool.share(run.out.len() / block, (COPY_TASK / block).max(1), TILE);
         let x = run.ins[0];
-        let tiles = columns.div_ceil(TILE);
-        let matrix = rows * columns;
-        if matrix == 0 {
-            return;
-        }
-        for (b, out) in run.out.chunks_mut(matrix).enumerate() {
-            let x = &x[b * matrix..(b + 1) * matrix];
-            debug_assert_eq!(out.len().div_ceil(TILE * rows), tiles);
-            run.pool.chunks_mut(out, TILE * rows, |t, out| {
-                for r0 in (0..rows).step_by(TILE) {
-                    for (j, row) in out.chunks_mut(rows).enumerate() {
-                        let column = t * TILE + j;
-                        for r in r0..rows.min(r0 + TILE) {
-                            row[r] = x[r * columns + column];
-                        }
-                    }
-                }
-            });
-        }
+        run.pool.chunks_mut(run.out, rows * block, |task, out| turn.copy(x, task * rows, out));
     }
 
     fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {
-        let from = &run.metas[0].shape;
         if run.shape.numel() == 0 {
             return Ok(());
         }
-        let Some((batch, rows, columns)) = as_transpose(&self.order, from) else {
-            return map::run_cuda(&identity(), &[self.access(from)], run);
+        let access = self.access(&run.metas[0].shape);
+        let turn = Turn::new(&access, &run.shape);
+        let (Some((along, across)), false) = (turn.tile(), turn.keeps_rows()) else {
+            return map::run_cuda(&identity(), &[access], run);
         };
-        let kernel = run.cuda.kernel("layout", PERMUTE_CU, "transpose_tiles")?;
-        let (down, across) = (rows.div_ceil(TILE), columns.div_ceil(TILE));
-        let tiles = batch * down * across;
+        let ((a, b), rank) = (turn.edges(), turn.dims.len());
+        let value = dims(&turn.dims).strides();
+        // All axes but the two that change places: dimensions, strides of the input, strides of the value.
+        let mut others = [[0u64; MAX_RANK]; 3];
+        let mut count = 0;
+        let mut tiles = a.div_ceil(along) * b.div_ceil(across * STRIP);
+        for axis in (0..rank - 1).filter(|&axis| axis != turn.last) {
+            tiles *= turn.dims[axis];
+            let of = [turn.dims[axis], turn.strides[axis], value[axis]];
+            others.iter_mut().zip(of).for_each(|(o, n)| o[count] = n as u64);
+            count += 1;
+        }
+        let kernel = run.cuda.kernel("layout", PERMUTE_CU, "permute_tiles")?;
         let mut args = Args::new();
-        args.ptr(run.ins[0])
-            .ptr(run.out)
-            .u64(rows as u64)
-            .u64(columns as u64)
-            .u64(down as u64)
-            .u64(across as u64)
-            .u64(tiles as u64);
+        args.ptr(run.ins[0]).ptr(run.out).u64(a as u64).u64(b as u64);
+        args.u64(turn.strides[rank - 1] as u64).u64(value[turn.last] as u64);
+        args.bytes(bytemuck::cast_slice(&others), 8).u32(count as u32).u32(along as u32).u64(tiles as u64);
         run.cuda.launch(kernel, [tiles.min(1 << 20) as u32, 1, 1], 256, 0, &args)
     }
 
     fn cuda_modules(&self, ins: &[Meta], _gpu: &Gpu) -> Vec<(String, String)> {
-        let from = &ins[0].shape;
-        match (as_transpose(&self.order, from), self.shape(ins)) {
-            (None, Ok(out)) => vec![map::module(&identity(), &out.shape, &[self.access(from)])],
-            _ => vec![("layout".into(), PERMUTE_CU.into())],
+        let Ok(to) = self.shape(ins).map(|m| m.shape) else { return Vec::new() };
+        let access = self.access(&ins[0].shape);
+        let turn = Turn::new(&access, &to);
+        match turn.tile() {
+            Some(_) if !turn.keeps_rows() => vec![("layout".into(), PERMUTE_CU.into())],
+            _ => vec![map::module(&identity(), &to, &[access])],
         }
     }
 
@@ -534,7 +596,7 @@ impl Op for Permute {
     }
 
     fn samples() -> Vec<Sample<Permute>> {
-        let cases: [(&[usize], &[usize]); 11] = [
+        let cases: [(&[usize], &[usize]); 22] = [
             (&[], &[]),
             (&[0], &[5]),
             (&[1, 0], &[1, 7]),
@@ -546,6 +608,19 @@ impl Op for Permute {
             (&[2, 0, 1], &[4, 5, 6]),
             (&[2, 1, 0], &[4, 5, 6]),
             (&[0, 2, 1, 3], &[2, 3, 4, 5]),
+            // What only moves axes of one element, which shares memory.
+            (&[1, 0, 2], &[5, 1, 7]),
+            // Tiles: square, long along either axis, with axes before and between, and too small for any.
+            (&[2, 0, 1], &[33, 2, 65]),
+            (&[2, 1, 0], &[40, 3, 35]),
+            (&[1, 2, 0], &[3, 40, 11]),
+            (&[0, 2, 1], &[2, 300, 3]),
+            (&[0, 2, 1], &[2, 3, 300]),
+            (&[3, 1, 0, 2], &[34, 2, 3, 33]),
+            (&[2, 3, 0, 1], &[5, 7, 6, 9]),
+            (&[4, 2, 0, 3, 1], &[3, 5, 2, 4, 17]),
+            (&[1, 0], &[2, 1030]),
+            (&[1, 0], &[17, 260]),
         ];
         let sample = |(order, d): &(&[usize], &[usize])| Sample {
             op: Permute { order: order.to_vec() },
@@ -976,6 +1051,479 @@ impl Op for Pad {
 fn pad_sample((mut d, axis, start, len, step): (Vec<usize>, usize, usize, usize, usize)) -> Sample<Pad> {
     let size = std::mem::replace(&mut d[axis], len);
     sample(Pad { axis, start, step, size }, &[&d])
+}
+
+/// The inputs one after the other along an axis. They agree in all other dimensions.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Concat {
+    /// The axis.
+    pub axis: usize,
+}
+
+impl Op for Concat {
+    const NAME: &'static str = "concat";
+
+    fn shape(&self, ins: &[Meta]) -> Result<Meta> {
+        let Some(first) = ins.first().filter(|_| ins.len() <= super::MAX_INS) else {
+            return Err(Error::new(Self::NAME, ErrorKind::Arity { want: 1, got: ins.len() }));
+        };
+        let mut out = first.shape.dims().to_vec();
+        if self.axis >= out.len() {
+            return Err(Error::new(Self::NAME, ErrorKind::Axis { axis: self.axis, shape: first.shape }));
+        }
+        for (i, x) in ins.iter().enumerate().skip(1) {
+            super::typed(Self::NAME, ins, i, first.dtype)?;
+            let same = |(a, (x, y)): (usize, (&usize, &usize))| a == self.axis || x == y;
+            let fits = x.shape.rank() == out.len() && x.shape.dims().iter().zip(&out).enumerate().all(same);
+            if !fits {
+                let why = "inputs must agree in all axes but the one they are joined along";
+                return Err(mismatch(Self::NAME, why, first.shape, x.shape));
+            }
+            out[self.axis] = out[self.axis].saturating_add(x.shape.dims()[self.axis]);
+        }
+        let shape = Shape::new(&out).map_err(|e| Error::new(Self::NAME, e.kind().clone()))?;
+        Ok(Meta { shape, ..*first })
+    }
+
+    fn view(&self, ins: &[Meta]) -> Option<usize> {
+        (ins.len() == 1).then_some(0)
+    }
+
+    fn cpu(&self, run: CpuRun<'_>) {
+        let words = |s: &Shape| s.dims()[self.axis..].iter().product::<usize>();
+        let pitch = words(&run.shape);
+        if run.out.is_empty() {
+            return;
+        }
+        let parts: Vec<(&[f32], usize)> =
+            run.ins.iter().zip(run.metas).map(|(x, m)| (*x, words(&m.shape))).collect();
+        if run.out.len() == pitch {
+            let mut rest = run.out;
+            for (x, words) in parts.into_iter().filter(|p| p.1 > 0) {
+                let (out, behind) = rest.split_at_mut(words);
+                let per = run.pool.share(words, COPY_TASK, 1);
+                run.pool.chunks_mut(out, per, |task, out| out.copy_from_slice(&x[task * per..][..out.len()]));
+                rest = behind;
+            }
+            return;
+        }
+        let rows = run.pool.share(run.out.len() / pitch, (COPY_TASK / pitch).max(1), 1);
+        run.pool.chunks_mut(run.out, rows * pitch, |task, out| {
+            for (o, mut out) in out.chunks_mut(pitch).enumerate() {
+                for (x, words) in &parts {
+                    let (to, behind) = out.split_at_mut(*words);
+                    to.copy_from_slice(&x[(task * rows + o) * words..][..*words]);
+                    out = behind;
+                }
+            }
+        });
+    }
+
+    fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {
+        if run.shape.numel() == 0 {
+            return Ok(());
+        }
+        let words = |s: &Shape| s.dims()[self.axis..].iter().product::<usize>();
+        let pitch = words(&run.shape);
+        let outer = run.shape.numel() / pitch;
+        let all = run.metas.iter().map(|m| words(&m.shape));
+        let width = if all.clone().all(|w| w.is_multiple_of(4)) { 4 } else { 1 };
+        let mut parts = [[0u64; super::MAX_INS]; 3];
+        let (mut start, mut most) = (0, 0);
+        for (i, (words, &address)) in all.zip(run.ins).enumerate() {
+            let words = words / width;
+            (parts[0][i], parts[1][i], parts[2][i]) = (address, words as u64, start as u64);
+            start += words;
+            most = most.max(words);
+        }
+        let kernel = run.cuda.kernel("layout", PERMUTE_CU, &format!("concat{width}"))?;
+        let mut args = Args::new();
+        args.bytes(bytemuck::cast_slice(&parts), 8)
+            .ptr(run.out)
+            .u64(outer as u64)
+            .u64((pitch / width) as u64);
+        let [x, ..] = map::grid(run.cuda, outer * most);
+        run.cuda.launch(kernel, [x, run.ins.len() as u32, 1], 256, 0, &args)
+    }
+
+    fn cuda_modules(&self, _ins: &[Meta], _gpu: &Gpu) -> Vec<(String, String)> {
+        vec![("layout".into(), PERMUTE_CU.into())]
+    }
+
+    fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {
+        let mut start = 0;
+        let one = |&x: &Val| {
+            let len = r.meta(x).shape.dims()[self.axis];
+            let slice = Slice { axis: self.axis, start, len, step: 1 };
+            start += len;
+            r.record(slice.into(), &[dy]).map(Some)
+        };
+        io.ins.iter().map(one).collect()
+    }
+
+    fn reference<T: Scalar>(&self, ins: &[RefIn<T>]) -> Result<Tensor<T>> {
+        let metas: Vec<Meta> = ins.iter().map(RefIn::meta).collect();
+        let shape = self.shape(&metas)?.shape;
+        let xs: Vec<&Tensor<T>> = ins.iter().map(RefIn::num).collect::<Result<_>>()?;
+        let (inner, total) =
+            (shape.dims()[self.axis + 1..].iter().product::<usize>(), shape.dims()[self.axis]);
+        Ok(Tensor::from_fn(shape, |at| {
+            let (o, mut j, i) = (at / inner / total, at / inner % total, at % inner);
+            let mut part = 0;
+            while j >= xs[part].shape().dims()[self.axis] {
+                j -= xs[part].shape().dims()[self.axis];
+                part += 1;
+            }
+            xs[part].data()[(o * xs[part].shape().dims()[self.axis] + j) * inner + i]
+        }))
+    }
+
+    fn samples() -> Vec<Sample<Concat>> {
+        let cases: [(usize, &[&[usize]]); 9] = [
+            (0, &[&[3], &[5]]),
+            (0, &[&[4]]),
+            (0, &[&[2, 3], &[0, 3], &[1, 3]]),
+            (1, &[&[2, 3], &[2, 5]]),
+            (1, &[&[3, 4], &[3, 8], &[3, 64]]),
+            (1, &[&[2, 3, 5], &[2, 1, 5]]),
+            (2, &[&[2, 3, 4], &[2, 3, 4], &[2, 3, 0]]),
+            (1, &[&[0, 3], &[0, 2]]),
+            (0, &[&[1, 33][..]; 32]),
+        ];
+        cases.iter().map(|(axis, ins)| sample(Concat { axis: *axis }, ins)).collect()
+    }
+
+    fn random(stream: &mut Stream) -> Option<Sample<Concat>> {
+        let d = edge_dims(1, 3, stream);
+        let axis = stream.below(d.len());
+        let other = |s: &mut Stream| {
+            let mut d = d.clone();
+            d[axis] = s.below(d[axis] + 1);
+            d
+        };
+        let ins = [d.clone(), other(stream), other(stream)];
+        Some(sample(Concat { axis }, &ins.each_ref().map(|d| &d[..])))
+    }
+
+    fn rejects() -> Vec<Reject<Concat>> {
+        let f = |d: &[usize]| Meta::f32(dims(d));
+        let op = |axis| Concat { axis };
+        vec![
+            Reject { op: op(0), ins: vec![], want: "Arity" },
+            Reject { op: op(0), ins: vec![f(&[1]); 33], want: "Arity" },
+            Reject { op: op(0), ins: vec![f(&[]), f(&[])], want: "Axis" },
+            Reject { op: op(1), ins: vec![f(&[2]), f(&[2])], want: "Axis" },
+            Reject { op: op(0), ins: vec![f(&[2, 3]), f(&[2, 4])], want: "Shapes" },
+            Reject { op: op(0), ins: vec![f(&[2, 3]), f(&[2])], want: "Shapes" },
+            Reject { op: op(0), ins: vec![f(&[2]), Meta::u32(dims(&[2]))], want: "DType" },
+            Reject { op: op(0), ins: vec![f(&[usize::MAX >> 4, 0]); 20], want: "TooLarge" },
+        ]
+    }
+
+    fn linear(&self, ins: &[Meta]) -> Vec<Vec<usize>> {
+        vec![(0..ins.len()).collect()]
+    }
+
+    fn bound(&self, _ins: &[Meta]) -> Bound {
+        Bound::EXACT
+    }
+
+    fn attrs(&self) -> Vec<(&'static str, Attr)> {
+        vec![("axis", Attr::Num(self.axis as f64))]
+    }
+
+    fn from_attrs(attrs: &Attrs) -> Result<Concat> {
+        attrs.only(&["axis"])?;
+        Ok(Concat { axis: attrs.whole("axis")? })
+    }
+}
+
+/// Some axes in reverse order.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Flip {
+    /// The axes.
+    pub axes: Vec<usize>,
+}
+
+impl Flip {
+    /// The shape with neighbouring axes merged that are all reversed or all not: reversing two of them is reversing
+    /// the one they make. Each with whether it is reversed.
+    fn merged(&self, shape: &Shape) -> Vec<(usize, bool)> {
+        let mut all: Vec<(usize, bool)> = Vec::new();
+        for (axis, &d) in shape.dims().iter().enumerate().filter(|(_, d)| **d != 1) {
+            let reversed = self.axes.contains(&axis);
+            match all.last_mut() {
+                Some((dim, r)) if *r == reversed => *dim *= d,
+                _ => all.push((d, reversed)),
+            }
+        }
+        all
+    }
+}
+
+impl Op for Flip {
+    const NAME: &'static str = "flip";
+
+    fn shape(&self, ins: &[Meta]) -> Result<Meta> {
+        let [x] = super::arity(Self::NAME, ins)?;
+        for (i, &axis) in self.axes.iter().enumerate() {
+            if axis >= x.shape.rank() || self.axes[..i].contains(&axis) {
+                return Err(Error::new(Self::NAME, ErrorKind::Axis { axis, shape: x.shape }));
+            }
+        }
+        Ok(x)
+    }
+
+    fn view(&self, ins: &[Meta]) -> Option<usize> {
+        self.merged(&ins[0].shape).iter().all(|(_, reversed)| !reversed).then_some(0)
+    }
+
+    fn cpu(&self, run: CpuRun<'_>) {
+        let axes = self.merged(&run.shape);
+        let Some((&(inner, reversed), lead)) = axes.split_last().filter(|_| !run.out.is_empty()) else {
+            return run.out.copy_from_slice(run.ins[0]);
+        };
+        let x = run.ins[0];
+        let rows = run.pool.share(run.out.len() / inner, (COPY_TASK / inner).max(1), 1);
+        run.pool.chunks_mut(run.out, rows * inner, |task, out| {
+            for (r, out) in out.chunks_mut(inner).enumerate() {
+                let (mut rest, mut from, mut stride) = (task * rows + r, 0, 1);
+                for &(d, reversed) in lead.iter().rev() {
+                    from += if reversed { d - 1 - rest % d } else { rest % d } * stride;
+                    rest /= d;
+                    stride *= d;
+                }
+                let x = &x[from * inner..][..inner];
+                match reversed {
+                    true => out.iter_mut().zip(x.iter().rev()).for_each(|(y, x)| *y = *x),
+                    false => out.copy_from_slice(x),
+                }
+            }
+        });
+    }
+
+    fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {
+        let total = run.shape.numel();
+        if total == 0 {
+            return Ok(());
+        }
+        let mut axes = self.merged(&run.shape);
+        let width = match axes.last_mut() {
+            Some((d, false)) if d.is_multiple_of(4) => {
+                *d /= 4;
+                4
+            }
+            _ => 1,
+        };
+        let mut words = [0u64; MAX_RANK];
+        let mut mask = 0;
+        for (i, &(d, reversed)) in axes.iter().enumerate() {
+            words[i] = d as u64;
+            mask |= u32::from(reversed) << i;
+        }
+        let kernel = run.cuda.kernel("layout", PERMUTE_CU, &format!("flip{width}"))?;
+        let mut args = Args::new();
+        args.ptr(run.ins[0]).ptr(run.out).u64((total / width) as u64);
+        args.bytes(bytemuck::cast_slice(&words), 8).u32(axes.len() as u32).u32(mask);
+        run.cuda.launch(kernel, map::grid(run.cuda, total / width), 256, 0, &args)
+    }
+
+    fn cuda_modules(&self, _ins: &[Meta], _gpu: &Gpu) -> Vec<(String, String)> {
+        vec![("layout".into(), PERMUTE_CU.into())]
+    }
+
+    fn vjp(&self, r: &mut dyn Recorder, _io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {
+        Ok(vec![Some(r.record(self.clone().into(), &[dy])?)])
+    }
+
+    fn reference<T: Scalar>(&self, ins: &[RefIn<T>]) -> Result<Tensor<T>> {
+        let x = ins[0].num()?;
+        let (shape, strides) = (x.shape(), x.shape().strides());
+        Ok(Tensor::from_fn(shape, |at| {
+            let (mut rest, mut index) = (at, 0);
+            for axis in (0..shape.rank()).rev() {
+                let (d, c) = (shape.dims()[axis], rest % shape.dims()[axis]);
+                index += strides[axis] * if self.axes.contains(&axis) { d - 1 - c } else { c };
+                rest /= d;
+            }
+            x.data()[index]
+        }))
+    }
+
+    fn samples() -> Vec<Sample<Flip>> {
+        let cases: [(&[usize], &[usize]); 10] = [
+            (&[0], &[7]),
+            (&[0], &[1]),
+            (&[0], &[0]),
+            (&[], &[2, 3]),
+            (&[0], &[5, 8]),
+            (&[1], &[5, 8]),
+            (&[0, 1], &[5, 6]),
+            (&[0, 2], &[3, 4, 5]),
+            (&[1], &[3, 4, 12]),
+            (&[2, 0], &[33, 3, 130]),
+        ];
+        cases.iter().map(|(axes, d)| sample(Flip { axes: axes.to_vec() }, &[d])).collect()
+    }
+
+    fn random(stream: &mut Stream) -> Option<Sample<Flip>> {
+        let d = edge_dims(1, 4, stream);
+        let axes = (0..d.len()).filter(|_| stream.below(2) == 0).collect();
+        Some(sample(Flip { axes }, &[&d]))
+    }
+
+    fn rejects() -> Vec<Reject<Flip>> {
+        let f = |d: &[usize]| Meta::f32(dims(d));
+        vec![
+            Reject { op: Flip { axes: vec![0] }, ins: vec![], want: "Arity" },
+            Reject { op: Flip { axes: vec![0] }, ins: vec![f(&[])], want: "Axis" },
+            Reject { op: Flip { axes: vec![2] }, ins: vec![f(&[2, 3])], want: "Axis" },
+            Reject { op: Flip { axes: vec![1, 1] }, ins: vec![f(&[2, 3])], want: "Axis" },
+        ]
+    }
+
+    fn linear(&self, _ins: &[Meta]) -> Vec<Vec<usize>> {
+        vec![vec![0]]
+    }
+
+    fn bound(&self, _ins: &[Meta]) -> Bound {
+        Bound::EXACT
+    }
+
+    fn attrs(&self) -> Vec<(&'static str, Attr)> {
+        vec![("axes", Attr::List(self.axes.clone()))]
+    }
+
+    fn from_attrs(attrs: &Attrs) -> Result<Flip> {
+        attrs.only(&["axes"])?;
+        Ok(Flip { axes: attrs.list("axes")? })
+    }
+}
+
+/// Matrices in the last two axes with zeros on one side of a diagonal: element (i, j) stays where `j - i <= shift`, or
+/// with `upper` where `j - i >= shift`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Triangle {
+    /// Whether the upper part stays.
+    pub upper: bool,
+    /// Columns right of the main diagonal.
+    pub shift: i64,
+}
+
+impl Op for Triangle {
+    const NAME: &'static str = "triangle";
+
+    fn shape(&self, ins: &[Meta]) -> Result<Meta> {
+        let [x] = super::floats(Self::NAME, ins)?;
+        if x.rank() < 2 {
+            return Err(Error::new(Self::NAME, ErrorKind::Rank { want: "at least 2", got: x }));
+        }
+        Ok(ins[0])
+    }
+
+    fn cpu(&self, run: CpuRun<'_>) {
+        let (columns, x) = (run.shape.last(), run.ins[0]);
+        let height = run.shape.dims()[run.shape.rank() - 2];
+        if run.out.is_empty() {
+            return;
+        }
+        let rows = run.pool.share(run.out.len() / columns, (COPY_TASK / columns).max(1), 1);
+        run.pool.chunks_mut(run.out, rows * columns, |task, out| {
+            for (r, out) in out.chunks_mut(columns).enumerate() {
+                let row = task * rows + r;
+                let x = &x[row * columns..][..columns];
+                // The first column of the right part; the diagonal itself always stays.
+                let i = (row % height) as i64;
+                let edge = i.saturating_add(self.shift).saturating_add(i64::from(!self.upper));
+                let edge = usize::try_from(edge).unwrap_or(0).min(columns);
+                let (left, right) = out.split_at_mut(edge);
+                if self.upper {
+                    left.fill(0.0);
+                    right.copy_from_slice(&x[edge..]);
+                } else {
+                    left.copy_from_slice(&x[..edge]);
+                    right.fill(0.0);
+                }
+            }
+        });
+    }
+
+    fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {
+        let total = run.shape.numel();
+        if total == 0 {
+            return Ok(());
+        }
+        let (rows, columns) = (run.shape.dims()[run.shape.rank() - 2], run.shape.last());
+        let kernel = run.cuda.kernel("layout", PERMUTE_CU, "triangle")?;
+        let mut args = Args::new();
+        args.ptr(run.ins[0]).ptr(run.out).u64(total as u64).u64(rows as u64).u64(columns as u64);
+        args.u64(self.shift as u64).i32(i32::from(self.upper));
+        run.cuda.launch(kernel, map::grid(run.cuda, total), 256, 0, &args)
+    }
+
+    fn cuda_modules(&self, _ins: &[Meta], _gpu: &Gpu) -> Vec<(String, String)> {
+        vec![("layout".into(), PERMUTE_CU.into())]
+    }
+
+    fn vjp(&self, r: &mut dyn Recorder, _io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {
+        Ok(vec![Some(r.record((*self).into(), &[dy])?)])
+    }
+
+    fn reference<T: Scalar>(&self, ins: &[RefIn<T>]) -> Result<Tensor<T>> {
+        let x = ins[0].num()?;
+        let (rows, columns) = (x.shape().dims()[x.shape().rank() - 2], x.shape().last());
+        Ok(Tensor::from_fn(x.shape(), |at| {
+            let right = (at % columns) as i64 - (at / columns % rows) as i64;
+            let stays = if self.upper { right >= self.shift } else { right <= self.shift };
+            if stays { x.data()[at] } else { T::c(0.0) }
+        }))
+    }
+
+    fn samples() -> Vec<Sample<Triangle>> {
+        let shapes: [&[usize]; 5] = [&[4, 4], &[3, 7], &[2, 7, 3], &[0, 3], &[2, 3, 0]];
+        let mut all = Vec::new();
+        for (i, d) in shapes.iter().enumerate() {
+            for shift in [0, 1, -1, 9, -9] {
+                all.push(sample(Triangle { upper: (i as i64 + shift) % 2 == 0, shift }, &[d]));
+            }
+        }
+        all.push(sample(Triangle { upper: true, shift: 0 }, &[&[65, 130]]));
+        all.push(sample(Triangle { upper: false, shift: i64::MAX }, &[&[3, 3]]));
+        all
+    }
+
+    fn random(stream: &mut Stream) -> Option<Sample<Triangle>> {
+        let d = edge_dims(2, 4, stream);
+        let d = if d.len() < 2 { vec![d[0], 1] } else { d };
+        let shift = stream.below(40) as i64 - 20;
+        Some(sample(Triangle { upper: stream.below(2) == 0, shift }, &[&d]))
+    }
+
+    fn rejects() -> Vec<Reject<Triangle>> {
+        let op = Triangle { upper: true, shift: 0 };
+        vec![
+            Reject { op, ins: vec![], want: "Arity" },
+            Reject { op, ins: vec![Meta::f32(dims(&[3]))], want: "Rank" },
+            Reject { op, ins: vec![Meta::u32(dims(&[3, 3]))], want: "DType" },
+        ]
+    }
+
+    fn linear(&self, _ins: &[Meta]) -> Vec<Vec<usize>> {
+        vec![vec![0]]
+    }
+
+    fn bound(&self, _ins: &[Meta]) -> Bound {
+        Bound::EXACT
+    }
+
+    fn attrs(&self) -> Vec<(&'static str, Attr)> {
+        vec![("upper", Attr::Bool(self.upper)), ("shift", Attr::Num(self.shift as f64))]
+    }
+
+    fn from_attrs(attrs: &Attrs) -> Result<Triangle> {
+        attrs.only(&["upper", "shift"])?;
+        Ok(Triangle { upper: attrs.flag("upper")?, shift: attrs.num("shift")? as i64 })
+    }
 }
 
 /// Where each part of a packed value starts, and the words of the whole. An op with several results gives

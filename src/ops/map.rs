@@ -52,13 +52,13 @@ pub(crate) fn access(from: &Shape, to: &Shape) -> Access {
 }
 
 /// Output axes with equal neighbours merged: dimensions, and per input the strides along them.
-struct Walk {
-    dims: Vec<usize>,
-    strides: Vec<Vec<usize>>,
+pub(crate) struct Walk {
+    pub(crate) dims: Vec<usize>,
+    pub(crate) strides: Vec<Vec<usize>>,
 }
 
 impl Walk {
-    fn new(shape: &Shape, accesses: &[Access]) -> Walk {
+    pub(crate) fn new(shape: &Shape, accesses: &[Access]) -> Walk {
         let mut dims: Vec<usize> = Vec::new();
         let mut strides: Vec<Vec<usize>> = vec![Vec::new(); accesses.len()];
         for axis in 0..shape.rank() {
@@ -90,7 +90,7 @@ impl Walk {
     }
 
     /// Whether input `i` is read element by element in order.
-    fn plain(&self, i: usize) -> bool {
+    pub(crate) fn plain(&self, i: usize) -> bool {
         self.dims.len() == 1 && (self.strides[i][0] == 1 || self.dims[0] == 1)
     }
 }
@@ -121,6 +121,18 @@ fn gather(x: &[f32], dims: &[usize], strides: &[usize], start: usize, out: &mut 
 
 /// The fewest elements a task of the thread pool takes.
 const TASK: usize = 16 * 1024;
+
+/// Fills the output with the input's elements, read as `access` says: [`run_cpu`] of a program that passes its input
+/// through, without the way through its registers.
+pub(crate) fn copy_cpu(access: &Access, run: CpuRun<'_>) {
+    let walk = Walk::new(&run.shape, std::slice::from_ref(access));
+    let x = run.ins[0];
+    let per_task = run.pool.share(run.out.len(), TASK, 1);
+    run.pool.chunks_mut(run.out, per_task, |task, out| match walk.plain(0) {
+        true => out.copy_from_slice(&x[task * per_task..][..out.len()]),
+        false => gather(x, &walk.dims, &walk.strides[0], task * per_task, out),
+    });
+}
 
 /// Runs `program` on the CPU. `accesses` says how each input is read.
 pub(crate) fn run_cpu(program: &Program, accesses: &[Access], run: CpuRun<'_>) {

@@ -14,6 +14,7 @@ mod exec;
 pub mod extremum;
 pub mod fft;
 pub(crate) mod fold;
+pub mod index;
 pub mod layout;
 pub mod loss;
 pub mod map;
@@ -29,6 +30,7 @@ mod rows;
 pub(crate) mod sampling;
 pub mod scan;
 pub mod softmax;
+mod sort;
 pub mod spectral;
 
 pub use exec::apply;
@@ -124,6 +126,13 @@ macro_rules! with_ops {
             permute: layout::Permute,
             slice: layout::Slice,
             pad: layout::Pad,
+            concat: layout::Concat,
+            flip: layout::Flip,
+            triangle: layout::Triangle,
+            index_select: index::IndexSelect,
+            index_add: index::IndexAdd,
+            take_along_axis: index::TakeAlongAxis,
+            scatter_add: index::ScatterAdd,
             matmul: matmul::MatMul,
             bmm: matmul::Bmm,
             linear: matmul::Linear,
@@ -187,6 +196,11 @@ macro_rules! with_ops {
             full: random::Full,
             uniform: random::Uniform,
             bernoulli: random::Bernoulli,
+            uniform_range: random::UniformRange,
+            bernoulli_mask: random::BernoulliMask,
+            normal: random::Normal,
+            randint: random::RandInt,
+            permutation: random::Permutation,
         }
     };
 }

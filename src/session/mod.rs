@@ -10,6 +10,11 @@ mod losses;
 mod pointwise;
 mod products;
 mod reductions;
+mod einsum;
+mod index;
+mod layout;
+mod products;
+mod random;
 mod scan;
 mod softmax;
 mod spectral;
@@ -21,7 +26,6 @@ pub use var::{Grads, Var};
 use crate::device::{AnyBuffer, Device, Meta};
 use crate::error::{Error, ErrorKind, Result};
 use crate::graph::{Graph, Source};
-use crate::ops::random::{Bernoulli, Uniform};
 use crate::ops::{AnyOp, Recorder, Val};
 use crate::params::Param;
 use crate::scalar::Scalar;
@@ -209,36 +213,6 @@ impl Session {
         let leaf = Leaf { param: param.clone(), id: var.id(), version: param.version() };
         self.state.borrow_mut().leaves.insert(param.id(), leaf);
         Ok(var)
-    }
-
-    /// Uniform draws in `[0, 1)`. Each random call of a session draws other numbers.
-    pub fn uniform(&self, dims: &[usize]) -> Result<Var<'_>> {
-        let shape = Shape::new(dims)?;
-        self.random(|seed, counter| Uniform { shape, seed, counter }.into())
-    }
-
-    /// A mask of ones with probability `keep` and zeros otherwise.
-    pub fn bernoulli(&self, dims: &[usize], keep: f64) -> Result<Var<'_>> {
-        let (shape, keep) = (Shape::new(dims)?, keep as f32);
-        self.random(|seed, counter| Bernoulli { shape, seed, counter, keep }.into())
-    }
-
-    fn random(&self, op: impl FnOnce(u64, u64) -> AnyOp) -> Result<Var<'_>> {
-        let id = {
-            let mut state = self.state.borrow_mut();
-            let op = op(state.seed, state.random_calls);
-            let id = match &mut state.record {
-                Record::Eager(tape) => tape.record(op, &[])?,
-                Record::Trace(graph) => {
-                    let base = graph.random_base();
-                    graph.record(op, &[base])?.0 as usize
-                }
-                Record::Lent => return Err(lent(op.name())),
-            };
-            state.random_calls += 1;
-            id
-        };
-        Ok(self.var(id))
     }
 
     fn check(&self, op: &str, v: Var<'_>) -> Result<usize> {

@@ -1,0 +1,157 @@
+// Taking and adding elements at places given by indices. A value is seen as (outer, size, inner); `inner` counts
+// vectors of four words where rows allow it.
+
+__device__ __forceinline__ void divide(unsigned long long a, unsigned long long b, unsigned long long& q, unsigned long long& r) {
+    if ((a | b) <= 0xffffffffull) {
+        q = (unsigned)a / (unsigned)b;
+        r = (unsigned)a - (unsigned)q * (unsigned)b;
+    } else {
+        q = a / b;
+        r = a - q * b;
+    }
+}
+
+__device__ __forceinline__ float zero(float) { return 0.0f; }
+__device__ __forceinline__ float4 zero(float4) { return make_float4(0.0f, 0.0f, 0.0f, 0.0f); }
+__device__ __forceinline__ float plus(float a, float b) { return __fadd_rn(a, b); }
+__device__ __forceinline__ float4 plus(float4 a, float4 b) {
+    return make_float4(__fadd_rn(a.x, b.x), __fadd_rn(a.y, b.y), __fadd_rn(a.z, b.z), __fadd_rn(a.w, b.w));
+}
+
+// out[o, j, i] = in[o, index[j], i], zero where the index is not below `size`. One thread per word or vector of the
+// result, grid-stride, neighbours on neighbours.
+template <typename T>
+__device__ __forceinline__ void take(const T* in, const unsigned* index, T* out, unsigned long long total, unsigned long long size, unsigned long long count,
+                                     unsigned long long inner) {
+    for (unsigned long long at = blockIdx.x * (unsigned long long)blockDim.x + threadIdx.x; at < total; at += (unsigned long long)gridDim.x * blockDim.x) {
+        unsigned long long row, i, o, j;
+        divide(at, inner, row, i);
+        divide(row, count, o, j);
+        const unsigned from = index[j];
+        out[at] = from < size ? in[(o * size + from) * inner + i] : zero(T());
+    }
+}
+
+// out[o, j, i] = in[o, index[o, j, i], i], zero where the index is not below `size`.
+extern "C" __global__ void take_along(const float* __restrict__ in, const unsigned* __restrict__ index, float* __restrict__ out, unsigned long long total,
+                                      unsigned long long size, unsigned long long count, unsigned long long inner) {
+    for (unsigned long long at = blockIdx.x * (unsigned long long)blockDim.x + threadIdx.x; at < total; at += (unsigned long long)gridDim.x * blockDim.x) {
+        unsigned long long row, i, o, j;
+        divide(at, inner, row, i);
+        divide(row, count, o, j);
+        const unsigned from = index[at];
+        out[at] = from < size ? in[(o * size + from) * inner + i] : 0.0f;
+    }
+}
+
+// The row of the result that each source is added to: (o * size + index) * inner + i for a source at (o, j, i) of
+// (outer, count, inner); `none` where the index is not below `size`.
+extern "C" __global__ void add_keys(const unsigned* __restrict__ index, unsigned* __restrict__ keys, unsigned long long total, unsigned long long size,
+                                    unsigned long long count, unsigned long long inner, unsigned none) {
+    for (unsigned long long at = blockIdx.x * (unsigned long long)blockDim.x + threadIdx.x; at < total; at += (unsigned long long)gridDim.x * blockDim.x) {
+        unsigned long long row, i, o, j;
+        divide(at, inner, row, i);
+        divide(row, count, o, j);
+        const unsigned to = index[at];
+        keys[at] = to < size ? (unsigned)((o * size + to) * inner + i) : none;
+    }
+}
+
+// First place in `keys[0..n)`, which increase, whose key is not below `want`. All lanes of a warp look at once, so
+// 32 times fewer places are left after each look.
+__device__ __forceinline__ unsigned first_not_below(const unsigned* keys, unsigned n, unsigned want) {
+    const unsigned lane = threadIdx.x % 32;
+    unsigned low = 0, high = n;
+    while (low < high) {
+        const unsigned long long span = high - low;
+        const unsigned at = low + (unsigned)(span * lane / 32);
+        const unsigned below = __popc(__ballot_sync(0xffffffffu, keys[at] < want));
+        if (below == 0) return low;
+        const unsigned start = low;
+        low = start + (unsigned)(span * (below - 1) / 32) + 1;
+        if (below < 32) high = start + (unsigned)(span * below / 32);
+    }
+    return low;
+}
+
+// Each row of the result is the row of `base` (zero without one) with its sources added in increasing order, one after
+// the other. The sources are listed in `order`, sorted by the row they belong to, which is in `keys`.
+//
+// A block of 256 threads makes `per` neighbouring rows: it finds their sources once and then writes the rows front to
+// back, neighbouring threads on neighbouring words, rows without sources too. So the result is written once, and
+// beside it only the sources are read. The additions of one element are a chain; eight loads are under way at once.
+// blockIdx.y counts outer, blockIdx.z pieces of `wide` columns.
+template <typename T>
+__device__ __forceinline__ void add_rows(const T* src, const unsigned* keys, const unsigned* order, const T* base, T* out, unsigned count, unsigned rows,
+                                         unsigned long long inner, unsigned long long outer, unsigned per, unsigned wide) {
+    __shared__ unsigned bounds[2];
+    __shared__ unsigned starts[257];
+    const unsigned r0 = blockIdx.x * per, made = min(per, rows - r0), warp = threadIdx.x / 32;
+    if (warp < 2) {
+        const unsigned at = first_not_below(keys, count, warp ? r0 + made : r0);
+        if (threadIdx.x % 32 == 0) bounds[warp] = at;
+    }
+    __syncthreads();
+    for (unsigned t = threadIdx.x; t <= made; t += 256) {
+        unsigned low = bounds[0], high = bounds[1];
+        while (low < high) {
+            const unsigned middle = low + (high - low) / 2;
+            if (keys[middle] < r0 + t) low = middle + 1; else high = middle;
+        }
+        starts[t] = low;
+    }
+    __syncthreads();
+    const unsigned long long c0 = blockIdx.z * (unsigned long long)wide;
+    const unsigned columns = (unsigned)min((unsigned long long)wide, inner - c0);
+    for (unsigned long long o = blockIdx.y; o < outer; o += gridDim.y) {
+        const unsigned long long to = (o * rows + r0) * inner + c0;
+        const T* from = src + o * count * inner + c0;
+        for (unsigned at = threadIdx.x; at < made * columns; at += 256) {
+            const unsigned r = at / columns, c = at - r * columns;
+            T sum = base ? base[to + r * inner + c] : zero(T());
+            unsigned s = starts[r];
+            const unsigned end = starts[r + 1];
+            for (; s + 8 <= end; s += 8) {
+                T x[8];
+#pragma unroll
+                for (unsigned u = 0; u < 8; ++u) x[u] = from[order[s + u] * inner + c];
+#pragma unroll
+                for (unsigned u = 0; u < 8; ++u) sum = plus(sum, x[u]);
+            }
+            for (; s < end; ++s) sum = plus(sum, from[order[s] * inner + c]);
+            out[to + r * inner + c] = sum;
+        }
+    }
+}
+
+// out[o, index[o, j, i], i] += src[o, j, i] for all j in order; `out` holds the base already. A thread owns a column
+// (o, i), so no two threads touch one element.
+extern "C" __global__ void add_columns(const float* __restrict__ src, const unsigned* __restrict__ index, float* out, unsigned long long total,
+                                       unsigned long long size, unsigned long long count, unsigned long long inner) {
+    for (unsigned long long at = blockIdx.x * (unsigned long long)blockDim.x + threadIdx.x; at < total; at += (unsigned long long)gridDim.x * blockDim.x) {
+        unsigned long long o, i;
+        divide(at, inner, o, i);
+        for (unsigned long long j = 0; j < count; ++j) {
+            const unsigned long long from = (o * count + j) * inner + i;
+            const unsigned to = index[from];
+            if (to < size) {
+                float* y = out + (o * size + to) * inner + i;
+                *y = __fadd_rn(*y, src[from]);
+            }
+        }
+    }
+}
+
+#define ROW_KERNELS(T, width)                                                                                                                      \
+    extern "C" __global__ void take##width(const T* __restrict__ in, const unsigned* __restrict__ index, T* __restrict__ out, unsigned long long total,  \
+                                           unsigned long long size, unsigned long long count, unsigned long long inner) {                              \
+        take<T>(in, index, out, total, size, count, inner);                                                                                          \
+    }                                                                                                                                                \
+    extern "C" __global__ void __launch_bounds__(256) add_rows##width(                                                                               \
+        const T* __restrict__ src, const unsigned* __restrict__ keys, const unsigned* __restrict__ order, const T* __restrict__ base,                   \
+        T* __restrict__ out, unsigned count, unsigned rows, unsigned long long inner, unsigned long long outer, unsigned per, unsigned wide) {           \
+        add_rows<T>(src, keys, order, base, out, count, rows, inner, outer, per, wide);                                                               \
+    }
+
+ROW_KERNELS(float, 1)
+ROW_KERNELS(float4, 4)

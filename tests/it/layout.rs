@@ -1,0 +1,399 @@
+//! Layout, index, random and named products through sessions: known values, gradients, errors.
+
+use dittograd::device::{Device, cpu::simd::Simd};
+use dittograd::error::{ErrorKind, Result};
+use dittograd::session::{Session, Var};
+use dittograd::tensor::Tensor;
+
+fn session() -> Session {
+    Session::eager(&Device::cpu_with(2, Simd::best()).unwrap())
+}
+
+fn ramp(dims: &[usize]) -> Tensor<f32> {
+    Tensor::new(dims, (0..dims.iter().product()).map(|i| i as f32).collect()).unwrap()
+}
+
+fn values(v: Var<'_>) -> Vec<f32> {
+    v.value::<f32>().unwrap().into_data()
+}
+
+fn dims(v: Var<'_>) -> Vec<usize> {
+    v.shape().unwrap().dims().to_vec()
+}
+
+fn index<'s>(s: &'s Session, at: &[u32]) -> Var<'s> {
+    s.indices(&Tensor::new(&[at.len()], at.to_vec()).unwrap()).unwrap()
+}
+
+#[test]
+fn transposes_of_three_axes_are_one_node() {
+    let s = session();
+    let x = s.input(&ramp(&[2, 3, 4])).unwrap();
+    let before = s.size();
+    let y = x.transpose3d_first_to_last().unwrap();
+    assert_eq!((dims(y), s.size()), (vec![3, 4, 2], before + 1));
+    assert_eq!(values(y)[..4], [0.0, 12.0, 1.0, 13.0]);
+    let back = y.transpose3d_last_to_first().unwrap();
+    assert_eq!((dims(back), values(back)), (vec![2, 3, 4], values(x)));
+    assert_eq!(dims(x.transpose3d_last_two().unwrap()), [2, 4, 3]);
+    assert!(x.transpose2d().is_err());
+    assert_eq!(dims(x.swap_adjacent_at_depth(0).unwrap()), [3, 2, 4]);
+    for depth in [2, 3, usize::MAX] {
+        assert_eq!(values(x.swap_adjacent_at_depth(depth).unwrap()), values(x));
+    }
+}
+
+#[test]
+fn heads_split_as_known() {
+    let s = session();
+    let x = s.input(&ramp(&[2, 4])).unwrap();
+    let y = x.reshape(&[2, 2, 2]).unwrap().swap_axes(0, 1).unwrap();
+    assert_eq!(values(y), [0.0, 1.0, 4.0, 5.0, 2.0, 3.0, 6.0, 7.0]);
+}
+
+#[test]
+fn relabelling_shares_memory() {
+    let s = session();
+    let x = s.input(&ramp(&[4, 1, 8])).unwrap();
+    let memory = x.buffer().unwrap();
+    let shares = |v: Var<'_>| v.buffer().unwrap().buffer().shares(memory.buffer());
+    assert!(
+        shares(x.squeeze(1).unwrap())
+            && shares(x.unsqueeze(0).unwrap())
+            && shares(x.flatten_from(1).unwrap())
+    );
+    assert!(shares(x.permute(&[1, 0, 2]).unwrap()) && shares(x.permute(&[0, 1, 2]).unwrap()));
+    assert!(
+        shares(x.narrow(0, 1, 2).unwrap())
+            && shares(x.flip(&[1]).unwrap())
+            && shares(x.select(0, 3).unwrap())
+    );
+    assert!(!shares(x.permute(&[2, 1, 0]).unwrap()) && !shares(x.flip(&[0]).unwrap()));
+    assert!(x.squeeze(0).is_err() && x.unsqueeze(4).is_err() && x.squeeze(9).is_err());
+}
+
+#[test]
+fn cutting_and_joining_are_inverse() {
+    let s = session();
+    let x = s.variable(&ramp(&[3, 7])).unwrap();
+    let parts = x.split(1, &[2, 0, 5]).unwrap();
+    assert_eq!(values(s.concat(&parts, 1).unwrap()), values(x));
+    assert!(x.split(1, &[2, 4]).is_err() && x.split(2, &[1]).is_err());
+    let pieces = x.chunks(1, 3).unwrap();
+    assert_eq!(pieces.iter().map(|p| dims(*p)[1]).collect::<Vec<_>>(), [3, 3, 1]);
+    // More values than an op takes.
+    let columns = x.chunks(1, 1).unwrap();
+    let many: Vec<_> = (0..100).map(|i| columns[i % 7]).collect();
+    let wide = s.concat(&many, 1).unwrap();
+    assert_eq!(dims(wide), [3, 100]);
+    assert_eq!(values(wide)[..9], [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 0.0, 1.0]);
+    let g = wide.sum().unwrap().backward().unwrap();
+    let g: Tensor<f32> = g.var(x).unwrap().to_tensor().unwrap();
+    assert_eq!(g.data()[..7], [15.0, 15.0, 14.0, 14.0, 14.0, 14.0, 14.0]);
+    assert!(s.concat(&[], 0).is_err());
+}
+
+#[test]
+fn stacking_slicing_rolling_repeating() {
+    let s = session();
+    let x = s.input(&ramp(&[2, 3])).unwrap();
+    let y = s.stack(&[x, x], 1).unwrap();
+    assert_eq!((dims(y), values(y)[..6].to_vec()), (vec![2, 2, 3], vec![0.0, 1.0, 2.0, 0.0, 1.0, 2.0]));
+    assert_eq!(values(x.slice(1, 0, 3, 2).unwrap()), [0.0, 2.0, 3.0, 5.0]);
+    assert!(x.slice(1, 2, 4, 1).is_err() && x.slice(1, 2, 1, 1).is_err() && x.slice(1, 0, 3, 0).is_err());
+    assert_eq!(values(x.slice_ranges(&[1..2, 1..3]).unwrap()), [4.0, 5.0]);
+    assert_eq!(values(x.roll(1, 1).unwrap()), [2.0, 0.0, 1.0, 5.0, 3.0, 4.0]);
+    assert_eq!(values(x.roll(1, -4).unwrap()), [1.0, 2.0, 0.0, 4.0, 5.0, 3.0]);
+    assert_eq!(
+        values(x.repeat(&[1, 2]).unwrap()),
+        [0.0, 1.0, 2.0, 0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 3.0, 4.0, 5.0]
+    );
+    assert_eq!(dims(x.repeat(&[2, 2, 0]).unwrap()), [2, 4, 0]);
+    assert!(x.repeat(&[2]).is_err());
+    assert_eq!(values(x.repeat_interleave(0, 2).unwrap())[..6], [0.0, 1.0, 2.0, 0.0, 1.0, 2.0]);
+    assert_eq!(values(x.flip(&[1]).unwrap()), [2.0, 1.0, 0.0, 5.0, 4.0, 3.0]);
+    assert_eq!(values(x.tril(0).unwrap()), [0.0, 0.0, 0.0, 3.0, 4.0, 0.0]);
+    assert_eq!(values(x.triu(1).unwrap()), [0.0, 1.0, 2.0, 0.0, 0.0, 5.0]);
+    assert_eq!(values(x.pad(1, 1, 0).unwrap()), [0.0, 0.0, 1.0, 2.0, 0.0, 3.0, 4.0, 5.0]);
+    assert_eq!(
+        values(x.pad_axes(&[(0, 1), (1, 0)], -1.0).unwrap())[..8],
+        [-1.0, 0.0, 1.0, 2.0, -1.0, 3.0, 4.0, 5.0]
+    );
+    let v = s.input(&ramp(&[2])).unwrap();
+    assert_eq!(values(v.broadcast_vec_to_rows(2).unwrap()), [0.0, 1.0, 0.0, 1.0]);
+    assert_eq!(values(v.broadcast_vec_to_cols(2).unwrap()), [0.0, 0.0, 1.0, 1.0]);
+}
+
+#[test]
+fn indices_pass_through_layout_ops() {
+    let s = session();
+    let i = s.labels(&Tensor::new(&[2, 3], vec![0, 1, 2, 3, 4, 5]).unwrap()).unwrap();
+    let read = |v: Var<'_>| v.buffer().unwrap().to_indices().unwrap().into_data();
+    assert_eq!(read(i.transpose2d().unwrap()), [0, 3, 1, 4, 2, 5]);
+    assert_eq!(read(i.concat(i, 0).unwrap()).len(), 12);
+    assert_eq!(read(i.flip(&[1]).unwrap()), [2, 1, 0, 5, 4, 3]);
+    assert_eq!(read(i.narrow(1, 1, 1).unwrap()), [1, 4]);
+    assert_eq!(read(i.repeat(&[2, 1]).unwrap())[6..], [0, 1, 2, 3, 4, 5]);
+    let table = s.input(&ramp(&[6, 2])).unwrap();
+    assert_eq!(values(table.embedding(i.transpose2d().unwrap()).unwrap())[..4], [0.0, 1.0, 6.0, 7.0]);
+    assert!(matches!(i.concat(table, 0).unwrap_err().kind(), ErrorKind::DType { .. }));
+    assert!(i.triu(0).is_err() && i.exp().is_err());
+}
+
+#[test]
+fn gathers_are_total_or_checked() {
+    let s = session();
+    let v = s.variable(&Tensor::new(&[3], vec![5.0, 6.0, 7.0]).unwrap()).unwrap();
+    assert_eq!(v.gather_scalar(2).unwrap().item().unwrap(), 7.0);
+    assert_eq!(v.gather_scalar_nat(3).unwrap().item().unwrap(), 0.0);
+    assert!(matches!(v.gather_scalar(3).unwrap_err().kind(), ErrorKind::Index { index: 3, bound: 3, .. }));
+    let at = index(&s, &[1, 9, 1, u32::MAX, 0]);
+    let y = v.gather_vec_nat(at).unwrap();
+    assert_eq!(values(y), [6.0, 0.0, 6.0, 0.0, 5.0]);
+    assert!(matches!(
+        v.index_select(0, at).unwrap_err().kind(),
+        ErrorKind::Index { at: 1, index: 9, bound: 3 }
+    ));
+    let seed = Tensor::new(&[5], vec![1.0, 2.0, 3.0, 4.0, 5.0]).unwrap();
+    let g = y.backward_from(&seed).unwrap();
+    assert_eq!(g.var(v).unwrap().to_tensor::<f32>().unwrap().data(), [5.0, 4.0, 0.0]);
+    let m = s.input(&ramp(&[3, 2])).unwrap();
+    assert_eq!(values(m.gather_row(1).unwrap()), [2.0, 3.0]);
+    assert_eq!(values(m.gather_rows_nat(index(&s, &[2, 3])).unwrap()), [4.0, 5.0, 0.0, 0.0]);
+    assert!(m.gather_row(3).is_err() && v.embedding(at).is_err() && m.gather_vec_nat(at).is_err());
+}
+
+#[test]
+fn additions_keep_source_order() {
+    let s = session();
+    // 1e8 + 1 is 1e8 in float32: starting from the base, ones are lost one by one; before it they add up.
+    let base = s.input(&Tensor::new(&[2], vec![1e8, -0.0]).unwrap()).unwrap();
+    let ones = s.input(&Tensor::full(dittograd::shape::Shape::new(&[4095]).unwrap(), 1.0f32)).unwrap();
+    let y = base.index_add(0, index(&s, &vec![0; 4095]), ones).unwrap();
+    assert_eq!(values(y), [1e8, 0.0]);
+    assert!(values(y)[1].is_sign_negative());
+    let first = Tensor::new(&[3], vec![1e8f32, -1e8, 1.0]).unwrap();
+    let src = s.input(&first).unwrap();
+    let zero = s.full(&[1], 0.0).unwrap();
+    assert_eq!(values(zero.scatter_add(0, index(&s, &[0, 0, 0]), src).unwrap()), [1.0]);
+    let m = s.input(&ramp(&[2, 2])).unwrap();
+    let v = s.input(&Tensor::new(&[2], vec![10.0, 20.0]).unwrap()).unwrap();
+    assert_eq!(values(m.scatter_add_row(1, v).unwrap()), [0.0, 1.0, 12.0, 23.0]);
+    assert!(m.scatter_add_row(2, v).is_err());
+    let c = s.scalar(3.0).unwrap();
+    assert_eq!(values(v.scatter_add_vec(0, c).unwrap()), [13.0, 20.0]);
+    assert_eq!(values(m.scatter_add_rows_nat(index(&s, &[7, 0]), m).unwrap()), [2.0, 4.0, 2.0, 3.0]);
+    assert_eq!(values(v.scatter_add_nat(index(&s, &[1, 5]), v).unwrap()), [10.0, 30.0]);
+}
+
+#[test]
+fn an_embedding_trains_the_same_on_any_number_of_threads() {
+    let run = |threads: usize| -> Result<Vec<f32>> {
+        let s = Session::eager_seeded(&Device::cpu_with(threads, Simd::best())?, 3);
+        let table = s.variable(&s.normal(&[5000, 24], 0.0, 1.0)?.value::<f32>()?)?;
+        let at = s.randint(&[40, 200], 5000)?;
+        let y = table.embedding(at)?.square()?.sum()?;
+        Ok(y.backward()?
+            .var(table)
+            .map(|g| g.to_tensor::<f32>())
+            .transpose()?
+            .map_or(vec![], Tensor::into_data))
+    };
+    let one = run(1).unwrap();
+    assert_eq!(one.len(), 5000 * 24);
+    for threads in [2, 3, 8] {
+        assert!(run(threads).unwrap() == one);
+    }
+}
+
+/// Mean, variance, skewness and kurtosis.
+fn moments(x: &[f32]) -> [f64; 4] {
+    let n = x.len() as f64;
+    let mean = x.iter().map(|&x| f64::from(x)).sum::<f64>() / n;
+    let of = |p: i32| x.iter().map(|&x| (f64::from(x) - mean).powi(p)).sum::<f64>() / n;
+    let var = of(2);
+    [mean, var, of(3) / var.powf(1.5), of(4) / (var * var)]
+}
+
+#[test]
+fn normal_draws_have_the_moments_of_the_normal() {
+    let s = session();
+    let x = values(s.normal(&[1 << 20], -0.25, 0.75).unwrap());
+    let [mean, var, skew, kurtosis] = moments(&x);
+    // Five standard errors of a million draws.
+    assert!((mean + 0.25).abs() < 5.0 * 0.75 / 1024.0, "{mean}");
+    assert!((var - 0.5625).abs() < 5.0 * 0.5625 * 1.42 / 1024.0, "{var}");
+    assert!(
+        skew.abs() < 5.0 * 2.45 / 1024.0 && (kurtosis - 3.0).abs() < 5.0 * 4.9 / 1024.0,
+        "{skew} {kurtosis}"
+    );
+    // Neighbours are not correlated, unlike draws that share a radius.
+    let z: Vec<f64> = x.iter().map(|&x| (f64::from(x) + 0.25) / 0.75).collect();
+    let lag = z.windows(2).map(|w| w[0] * w[1]).sum::<f64>() / z.len() as f64;
+    let squares =
+        z.windows(2).map(|w| (w[0] * w[0] - 1.0) * (w[1] * w[1] - 1.0)).sum::<f64>() / z.len() as f64;
+    assert!(lag.abs() < 5.0 / 1024.0 && squares.abs() < 10.0 / 1024.0, "{lag} {squares}");
+    assert!(z.iter().all(|z| z.abs() < 5.78) && z.iter().any(|z| z.abs() > 4.0));
+    let u = values(s.uniform_range(&[1 << 16], 2.0, 6.0).unwrap());
+    let [mean, var, ..] = moments(&u);
+    assert!((mean - 4.0).abs() < 0.03 && (var - 16.0 / 12.0).abs() < 0.03);
+    assert!(u.iter().all(|u| (2.0..=6.0).contains(u)));
+    assert!(s.normal(&[2], f64::NAN, 1.0).is_err());
+}
+
+#[test]
+fn masks_from_a_tensor_are_those_of_the_number() {
+    let keep = 0.35;
+    let of = |tensor: bool| {
+        let s = session();
+        values(match tensor {
+            true => s.bernoulli_mask(&[500], s.scalar(keep).unwrap()).unwrap(),
+            false => s.bernoulli(&[500], keep).unwrap(),
+        })
+    };
+    assert_eq!(of(true), of(false));
+    let s = session();
+    for (keep, want) in [(0.0, 0.0), (1.0, 1.0), (f64::NAN, 0.0), (7.0, 1.0)] {
+        let mask = s.bernoulli_mask(&[64], s.scalar(keep).unwrap()).unwrap();
+        assert!(values(mask).iter().all(|m| *m == want));
+    }
+    assert!(s.bernoulli_mask(&[2], s.full(&[2], 0.5).unwrap()).is_err());
+}
+
+#[test]
+fn permutations_hold_every_index_once() {
+    let s = session();
+    for n in [0usize, 1, 5, 1000] {
+        let p = s.permutation(n).unwrap().buffer().unwrap().to_indices().unwrap().into_data();
+        let mut sorted = p.clone();
+        sorted.sort_unstable();
+        assert!(sorted.iter().enumerate().all(|(i, &x)| i == x as usize));
+        assert!(n < 1000 || p != sorted);
+    }
+    let x = s.input(&ramp(&[50, 3])).unwrap();
+    let shuffled = x.index_select(0, s.permutation(50).unwrap()).unwrap();
+    assert_eq!(values(shuffled).iter().sum::<f32>(), values(x).iter().sum::<f32>());
+    let small = s.randint(&[1000], 3).unwrap().buffer().unwrap().to_indices().unwrap().into_data();
+    assert!((0..3).all(|k| small.iter().filter(|x| **x == k).count() > 270) && small.iter().all(|x| *x < 3));
+}
+
+/// Every product written out.
+fn naive(equation: &str, values: &[&Tensor<f32>]) -> Vec<f64> {
+    let (left, right) = equation.split_once("->").unwrap();
+    let terms: Vec<&str> = left.split(',').collect();
+    let mut letters: Vec<char> = left.chars().filter(|c| *c != ',').collect();
+    letters.sort_unstable();
+    letters.dedup();
+    let size = |c: char| {
+        let (t, at) = terms.iter().enumerate().find_map(|(t, term)| term.find(c).map(|at| (t, at))).unwrap();
+        values[t].shape().dims()[at]
+    };
+    let place = |term: &str, at: &[usize]| {
+        term.chars().fold(0, |i, c| i * size(c) + at[letters.iter().position(|l| *l == c).unwrap()])
+    };
+    let mut out = vec![0.0; right.chars().map(size).product()];
+    let all: usize = letters.iter().map(|c| size(*c)).product();
+    for i in 0..all {
+        let (mut rest, mut at) = (i, vec![0; letters.len()]);
+        for (a, c) in at.iter_mut().zip(&letters) {
+            *a = rest % size(*c);
+            rest /= size(*c);
+        }
+        let product: f64 =
+            terms.iter().zip(values).map(|(t, v)| f64::from(v.data()[place(t, &at)])).product();
+        out[place(right, &at)] += product;
+    }
+    out
+}
+
+#[test]
+fn named_products_are_those_written_out() {
+    let s = session();
+    let size = |c: char| 2 + (c as usize - 'a' as usize) % 4;
+    for equation in [
+        "ij,jk->ik",
+        "ij,jk->ki",
+        "ji,kj->ik",
+        "bij,bjk->bik",
+        "bij,bkj->bki",
+        "ibj,jbk->bik",
+        "bhid,bhjd->bhij",
+        "bhij,bhjd->bihd",
+        "i,i->",
+        "i,j->ij",
+        "i,j->ji",
+        "ij->ji",
+        "ij->",
+        "ij->i",
+        "ijk->ki",
+        "ij,ij->",
+        "ij,ij->ij",
+        "ij,kj->",
+        "abc,bd->acd",
+        "abc,cb->a",
+        "ij,jk,kl->il",
+        "i,ij,j->",
+        "ij,ik,il->jkl",
+        "ab,cd->dacb",
+        "ij,k->ik",
+    ] {
+        let (left, _) = equation.split_once("->").unwrap();
+        let mut seed = 1u32;
+        let mut next = || {
+            seed = seed.wrapping_mul(747_796_405).wrapping_add(2_891_336_453);
+            ((seed >> 20) % 17) as f32 - 8.0
+        };
+        let tensors: Vec<Tensor<f32>> = left
+            .split(',')
+            .map(|t| {
+                let dims: Vec<usize> = t.chars().map(size).collect();
+                let n = dims.iter().product();
+                Tensor::new(&dims, (0..n).map(|_| next()).collect()).unwrap()
+            })
+            .collect();
+        let vars: Vec<Var<'_>> = tensors.iter().map(|t| s.variable(t).unwrap()).collect();
+        let y = s.einsum(equation, &vars).unwrap();
+        let want = naive(equation, &tensors.iter().collect::<Vec<_>>());
+        let got: Vec<f64> = values(y).iter().map(|x| f64::from(*x)).collect();
+        assert_eq!(got, want, "{equation}");
+        let dims_want: Vec<usize> = equation.split_once("->").unwrap().1.chars().map(size).collect();
+        assert_eq!(dims(y), dims_want, "{equation}");
+        // Whole numbers, so the identity <dA, A> = <g, y> of products that are linear in each operand is exact.
+        let g = y.sum().unwrap().backward().unwrap();
+        let sum: f64 = want.iter().sum();
+        for (v, t) in vars.iter().zip(&tensors) {
+            let g: Tensor<f32> = g.var(*v).unwrap().to_tensor().unwrap();
+            let dot: f64 = g.data().iter().zip(t.data()).map(|(g, x)| f64::from(*g) * f64::from(*x)).sum();
+            assert_eq!(dot, sum, "{equation}");
+        }
+    }
+}
+
+#[test]
+fn named_products_without_a_result_or_with_dots() {
+    let s = session();
+    let (a, b) = (s.input(&ramp(&[2, 3, 4])).unwrap(), s.input(&ramp(&[2, 4, 5])).unwrap());
+    let want = values(a.bmm(b).unwrap());
+    assert_eq!(values(s.einsum("bij,bjk->bik", &[a, b]).unwrap()), want);
+    assert_eq!(values(s.einsum("...ij,...jk->...ik", &[a, b]).unwrap()), want);
+    assert_eq!(values(s.einsum("...ij, ...jk", &[a, b]).unwrap()), want);
+    assert_eq!(dims(s.einsum("ba", &[s.input(&ramp(&[2, 3])).unwrap()]).unwrap()), [3, 2]);
+    assert_eq!(dims(s.einsum("...ij->j...", &[a]).unwrap()), [4, 2]);
+    assert_eq!(values(a.tensordot(s.input(&ramp(&[3, 4, 2])).unwrap(), 2).unwrap()).len(), 4);
+    let v = s.input(&ramp(&[3])).unwrap();
+    assert_eq!(v.dot(v).unwrap().item().unwrap(), 5.0);
+    assert_eq!(values(v.outer(v).unwrap()), [0.0, 0.0, 0.0, 0.0, 1.0, 2.0, 0.0, 2.0, 4.0]);
+    for (equation, ins) in [
+        ("ii->i", &[a][..]),
+        ("bii->b", &[a]),
+        ("ij,jk->ik", &[a]),
+        ("bij,bjk->bil", &[a, b]),
+        ("bij,bij->b", &[a, b]),
+        ("ij->i", &[a]),
+        ("i1j->i", &[a]),
+        ("bij->bb", &[a]),
+    ] {
+        assert!(s.einsum(equation, ins).is_err(), "{equation}");
+    }
+    assert!(v.dot(s.input(&ramp(&[4])).unwrap()).is_err() && a.dot(v).is_err());
+}
