@@ -4,17 +4,16 @@
 
 mod attention;
 mod conv;
-mod norm;
-mod pool;
-mod losses;
-mod pointwise;
-mod products;
-mod reductions;
 mod einsum;
 mod index;
 mod layout;
+mod losses;
+mod norm;
+mod pointwise;
+mod pool;
 mod products;
 mod random;
+mod reductions;
 mod scan;
 mod softmax;
 mod spectral;
