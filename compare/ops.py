@@ -122,14 +122,14 @@ def cases():
     labels = torch.randint(vocab, (tokens,), device=args.device)
     yield from both(f"cross_entropy {tokens}x{vocab}", f"cross_entropy:{tokens},{vocab}/{tokens}%{vocab}", lambda x: F.cross_entropy(x, labels), rand(tokens, vocab))
     table = rand(vocab, 768)
-    work = f"index_select:{vocab},768/{tokens}%{vocab}" + '@{"axis": 0}'
+    work = f"index_select:{vocab},768/{tokens}%{vocab}" + '@{"axis": 0, "checked": false}'
     yield from both(f"embedding {vocab}x768 {tokens}", work, lambda t: F.embedding(labels, t), table)
     b, h, t = (8, 12, 1024) if big else (2, 6, 512)
     yield from attention(f"attention {b}x{h}x{t}x64 causal", b, h, t, 64)
     b = 32 if big else 8
     work = f"spectral_conv1d:{b},1024,64/16,64,64/16,64,64"
     yield from both(f"spectral b{b} g1024 w64 m16", work, spectral, rand(b, 1024, 64), rand(16, 64, 64), rand(16, 64, 64))
-    pool = "max_pool:%s" % dims(n, 64, 32, 32) + '@{"kernel": [2, 2], "stride": [2, 2], "padding": [0, 0]}'
+    pool = "max_pool:%s" % dims(n, 64, 32, 32) + '@{"kernel": [2, 2], "stride": [2, 2], "padding": [0, 0], "dilation": [1, 1]}'
     yield from both("max_pool 2x2", pool, lambda x: F.max_pool2d(x, 2), rand(n, 64, 32, 32))
     bn = lambda x, g, c: F.batch_norm(x, None, None, g, c, training=True)
     yield from both("batch_norm", f"batch_norm:{dims(n, 64, 32, 32)}/64/64" + '@{"eps": 1e-5}', bn, rand(n, 64, 32, 32), rand(64), rand(64))
