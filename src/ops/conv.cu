@@ -5,7 +5,8 @@
 //   DITTO_D           spatial axes
 //   DITTO_FEW         1: at most 30 taps: what a column sees of them is a word of bits; 0: compared tap by tap
 // With DITTO_CONV 1, DITTO_TB is 0, DITTO_TA says how the kernel lies, and DITTO_VC that the positions of an
-// image are all of the result, in order, a multiple of 4 of them; with DITTO_CONV 2, DITTO_TA is 0, DITTO_TB 1.
+// image are all of the result, in order, a multiple of 4 of them, and DITTO_BIAS is 1: what is absent is -0.0. With
+// DITTO_CONV 2, DITTO_TA is 0, DITTO_TB 1.
 //
 // Along an axis, position p and tap t meet element p * step + first + t * tap_step of the source, a zero
 // outside it. Zeros take part in the sums as any other value does.
@@ -329,8 +330,8 @@ struct Columns : Tile<BN, TN, ROWS_LAST, false> {
 // Adds a chunk to what earlier ones left in the result, then, after the last one, the rows' bias, and writes
 // it. Columns are positions of all images, which lie where the view says.
 __device__ __forceinline__ void store_columns(const float (&acc)[TM][TN], const Sizes& s, const Axes& axes,
-                                              const Origin& o, float* out, const float* bias, bool first,
-                                              bool last) {
+                                              const Origin& o, float* out, const float* bias, bool has_bias,
+                                              bool first, bool last) {
     constexpr int W = DITTO_VC ? VN : 1, COLS = TN / W;
     const idx rows = (idx)s.m - o.row0 - o.tm;
     i64 to[COLS];
@@ -357,7 +358,7 @@ __device__ __forceinline__ void store_columns(const float (&acc)[TM][TN], const 
         }
         Vec<1> add;
         add.v[0] = -0.0f;
-        if (DITTO_BIAS) load_if(add, bias + (o.row0 + o.tm + row_at(i)), last ? in : 0);
+        load_if(add, bias + (o.row0 + o.tm + row_at(i)), last && has_bias ? in : 0);
 #pragma unroll
         for (int c = 0; c < COLS; ++c) {
 #pragma unroll
@@ -372,7 +373,7 @@ __device__ __forceinline__ void store_columns(const float (&acc)[TM][TN], const 
 //
 // Thread mapping: as the matrix product; blockIdx.z: group * part (grid-stride).
 // a: the kernel, (m, k) or with DITTO_TA (k, m), groups a_group apart; source: [images][groups * channels][plane].
-// out: [images][groups * m][out_plane], or as many as there are parts; bias: [groups * m], with DITTO_BIAS.
+// out: [images][groups * m][out_plane], or as many as there are parts; bias: [groups * m], or null.
 // table: of `ditto_conv_taps`, unless DITTO_FEW.
 extern "C" __global__ void __launch_bounds__(THREADS, DITTO_BLOCKS)
 ditto_conv(const float* __restrict__ a, const float* __restrict__ source, float* out,
@@ -395,7 +396,7 @@ ditto_conv(const float* __restrict__ a, const float* __restrict__ source, float*
         float* to = out + part * part_len + group * s.m * s.out_plane;
         const float* add = bias + group * s.m;
         product(shared, ta, tb, o, k, [&](const float (&acc)[TM][TN], bool first, bool last) {
-            store_columns(acc, s, axes, o, to, add, first, last);
+            store_columns(acc, s, axes, o, to, add, bias != nullptr, first, last);
         });
     }
 }

@@ -492,7 +492,7 @@ impl Op for Conv {
     }
 
     fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<(String, String)> {
-        self.of(ins).map_or(Vec::new(), |g| conv_plan::modules(&conv_plan::forward(&g), ins.len() > 2, gpu))
+        self.of(ins).map_or(Vec::new(), |g| conv_plan::modules(&conv_plan::forward(&g), gpu))
     }
 
     fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {
@@ -670,8 +670,7 @@ impl Op for ConvTranspose {
     }
 
     fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<(String, String)> {
-        self.of(ins)
-            .map_or(Vec::new(), |g| conv_plan::modules(&conv_plan::transposed(&g), ins.len() > 2, gpu))
+        self.of(ins).map_or(Vec::new(), |g| conv_plan::modules(&conv_plan::transposed(&g), gpu))
     }
 
     fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {
@@ -819,7 +818,7 @@ impl Op for ConvKernelGrad {
     }
 
     fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<(String, String)> {
-        self.of(ins).map_or(Vec::new(), |g| conv_plan::modules(&conv_plan::kernel_grad(&g), false, gpu))
+        self.of(ins).map_or(Vec::new(), |g| conv_plan::modules(&conv_plan::kernel_grad(&g), gpu))
     }
 
     fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dw: Val) -> Result<Vec<Option<Val>>> {

@@ -108,17 +108,17 @@ pub(crate) fn launch(work: &Work, run: &CudaRun<'_>) -> Result<()> {
         out: run.out,
         workspace: run.workspace,
     };
-    steps(work, run.ins.len() > 2, &pointers, &Gpu::of(run.cuda), &mut |step| {
+    steps(work, &pointers, &Gpu::of(run.cuda), &mut |step| {
         let kernel = run.cuda.kernel(&step.module.0, &step.module.1, step.kernel)?;
         run.cuda.launch(kernel, step.grid, step.block, 0, &step.args)
     })
 }
 
 /// The modules that the launches want.
-pub(crate) fn modules(work: &Work, has_bias: bool, gpu: &Gpu) -> Vec<(String, String)> {
+pub(crate) fn modules(work: &Work, gpu: &Gpu) -> Vec<(String, String)> {
     let mut all: Vec<(String, String)> = Vec::new();
     // Nothing in here fails: the steps are only looked at.
-    let _ = steps(work, has_bias, &Pointers::default(), gpu, &mut |step| {
+    let _ = steps(work, &Pointers::default(), gpu, &mut |step| {
         if !all.contains(&step.module) {
             all.push(step.module);
         }
@@ -127,17 +127,11 @@ pub(crate) fn modules(work: &Work, has_bias: bool, gpu: &Gpu) -> Vec<(String, St
     all
 }
 
-fn steps(
-    work: &Work,
-    has_bias: bool,
-    at: &Pointers,
-    gpu: &Gpu,
-    f: &mut dyn FnMut(Step) -> Result<()>,
-) -> Result<()> {
+fn steps(work: &Work, at: &Pointers, gpu: &Gpu, f: &mut dyn FnMut(Step) -> Result<()>) -> Result<()> {
     match work {
         Work::Columns { classes, turned } => {
             for g in classes {
-                columns_steps(g, &Layout::of(g, *turned, classes.len() == 1, gpu), has_bias, at, f)?;
+                columns_steps(g, &Layout::of(g, *turned, classes.len() == 1, gpu), at, f)?;
             }
             Ok(())
         }
@@ -337,7 +331,6 @@ impl Sizes<'_> {
 fn columns_steps(
     g: &Gather,
     layout: &Layout,
-    has_bias: bool,
     at: &Pointers,
     f: &mut dyn FnMut(Step) -> Result<()>,
 ) -> Result<()> {
@@ -423,13 +416,14 @@ fn columns_steps(
                 ("TB", 0),
                 ("VA", usize::from(wide_a)),
                 ("VC", usize::from(wide_c)),
-                ("BIAS", usize::from(has_bias && !split)),
+                ("BIAS", 1),
                 ("LONG", usize::from(is_long(&p, g.batch * channels[0] * view.plane()))),
                 ("CONV", 1),
                 ("FEW", usize::from(layout.few)),
             ];
             let mut args = Args::new();
-            args.ptr(a).ptr(at.ins[0]).ptr(if split { parts_at } else { at.out }).ptr(at.bias).ptr(table);
+            let (to, bias) = if split { (parts_at, 0) } else { (at.out, at.bias) };
+            args.ptr(a).ptr(at.ins[0]).ptr(to).ptr(bias).ptr(table);
             args.bytes(bytemuck::bytes_of(&sizes.words()), 8).bytes(bytemuck::bytes_of(&axes), 4);
             let few = if layout.few { few(view) } else { [0; MOST_TAPS + MOST_PATTERNS] };
             args.bytes(bytemuck::cast_slice(&few), 4);
