@@ -276,6 +276,10 @@ impl Op for Rope {
         ]
     }
 
+    fn linear(&self, _ins: &[Meta]) -> Vec<Vec<usize>> {
+        vec![vec![0], vec![1]]
+    }
+
     fn bound(&self, _ins: &[Meta]) -> Bound {
         Bound { ulps: 1.0, terms: 2.0 }
     }

@@ -4,11 +4,8 @@ use super::Var;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ops::attention::{Attention, AttentionMask, parts};
 use crate::ops::layout::Slice;
-use crate::ops::map::Map;
 use crate::ops::matmul::Bmm;
-use crate::ops::program::Program;
 use crate::ops::rope::{Rope, rope_table};
-use crate::scalar::Real;
 use crate::shape::Shape;
 
 /// What an attention may attend to, and how it is computed.
@@ -24,9 +21,6 @@ pub struct AttentionOptions<'s> {
     /// As products and a softmax that store all scores, instead of by blocks. The same values up to rounding.
     pub composed: bool,
 }
-
-/// What stands for the score of a blocked pair before the softmax: far below any other.
-const FAR_BELOW: f64 = -1e30;
 
 impl<'s> Var<'s> {
     /// Scaled dot-product attention of queries `(…, heads, n, d)` on keys `(…, heads, m, d)` and values `(…, heads,
@@ -76,11 +70,7 @@ impl<'s> Var<'s> {
         if m > 0 {
             if op.causal || mask.is_some() {
                 let open = session.apply(AttentionMask { causal: op.causal, n, m }, mask.as_slice())?;
-                let hide =
-                    Program::trace(2, |x| vec![Real::where_gt(x[1], Real::c(0.0), x[0], Real::c(FAR_BELOW))]);
-                weights = session.apply(Map::new(hide, full), &[weights, open])?;
-                // The product empties rows without keys, which the softmax makes even.
-                weights = weights.softmax()?.mul(open)?;
+                weights = weights.masked_softmax(open)?;
             } else {
                 weights = weights.softmax()?;
             }
