@@ -147,7 +147,8 @@ impl Draw {
         run.pool.chunks_mut(run.out, TASK, |task, out| {
             let mut registers = Registers::new(&self.program, block);
             let mut scratch = Scratch::take((self.draws + scalars) * block);
-            let words = scratch.words();
+            // The thread's scratch may be longer than asked for.
+            let words = &mut scratch.words()[..(self.draws + scalars) * block];
             for (s, words) in words.chunks_exact_mut(block).skip(self.draws).enumerate() {
                 words.fill(ins[s][0]);
             }

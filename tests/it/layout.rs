@@ -1,9 +1,10 @@
 //! Layout, index, random and named products through sessions: known values, gradients, errors.
 
-use dittograd::device::{Device, cpu::simd::Simd};
-use dittograd::error::{ErrorKind, Result};
-use dittograd::session::{Session, Var};
-use dittograd::tensor::Tensor;
+use dittograd::device::cpu::simd::Simd;
+use dittograd::error::ErrorKind;
+use dittograd::graph::TrainStep;
+use dittograd::ops::layout::AxisMap;
+use dittograd::prelude::*;
 
 fn session() -> Session {
     Session::eager(&Device::cpu_with(2, Simd::best()).unwrap())
@@ -168,7 +169,7 @@ fn additions_keep_source_order() {
     let s = session();
     // 1e8 + 1 is 1e8 in float32: starting from the base, ones are lost one by one; before it they add up.
     let base = s.input(&Tensor::new(&[2], vec![1e8, -0.0]).unwrap()).unwrap();
-    let ones = s.input(&Tensor::full(dittograd::shape::Shape::new(&[4095]).unwrap(), 1.0f32)).unwrap();
+    let ones = s.input(&Tensor::full(Shape::new(&[4095]).unwrap(), 1.0f32)).unwrap();
     let y = base.index_add(0, index(&s, &vec![0; 4095]), ones).unwrap();
     assert_eq!(values(y), [1e8, 0.0]);
     assert!(values(y)[1].is_sign_negative());
@@ -396,4 +397,58 @@ fn named_products_without_a_result_or_with_dots() {
         assert!(s.einsum(equation, ins).is_err(), "{equation}");
     }
     assert!(v.dot(s.input(&ramp(&[4])).unwrap()).is_err() && a.dot(v).is_err());
+}
+
+#[test]
+fn a_broadcast_with_a_map_and_its_sum() {
+    let s = session();
+    let x = s.variable(&Tensor::new(&[2, 1], vec![1.0f32, 2.0]).unwrap()).unwrap();
+    let map = AxisMap::new(&[None, Some(0), Some(1)]).unwrap();
+    let y = x.broadcast_axes(Shape::new(&[3, 2, 2]).unwrap(), map).unwrap();
+    assert_eq!(values(y), [1.0, 1.0, 2.0, 2.0, 1.0, 1.0, 2.0, 2.0, 1.0, 1.0, 2.0, 2.0]);
+    let seed = Tensor::new(&[3, 2, 2], (1..=12).map(|i| i as f32).collect()).unwrap();
+    let g = y.backward_from(&seed).unwrap();
+    assert_eq!(g.var(x).unwrap().to_tensor::<f32>().unwrap().data(), [33.0, 45.0]);
+}
+
+/// A step with lookups, draws and moves of all kinds.
+fn loss<'s>(table: &Param, at: Var<'s>) -> Result<Var<'s>> {
+    let s = at.session();
+    let table = s.param(table)?;
+    let shuffled = table.index_select(0, s.permutation(20)?)?;
+    let x = shuffled.embedding(at)?.dropout(0.25)?.add(s.normal(&[6, 5, 8], 0.0, 0.1)?)?;
+    let mask = s.bernoulli_mask(&[6, 5, 8], s.scalar(0.5)?)?;
+    let x = x.mul(mask)?.permute(&[2, 0, 1])?.flip(&[1])?;
+    let picked = table.index_select(0, s.randint(&[7], 20)?)?;
+    let y = s.einsum("dij,kd->kij", &[x, picked])?.concat(s.uniform_range(&[2, 6, 5], -1.0, 1.0)?, 0)?;
+    y.roll(0, 2)?.tril(0)?.square()?.mean()
+}
+
+#[test]
+fn compiled_steps_draw_and_look_up_what_eager_ones_do() {
+    let at = Tensor::new(&[6, 5], (0..30u32).map(|i| i * 7 % 20).collect()).unwrap();
+    let run = |compiled: bool, threads: usize| -> Result<String> {
+        let d = Device::cpu_with(threads, Simd::best())?;
+        let mut params = Params::new(&d, 5);
+        let table = params.uniform("table", &[20, 8], -1.0, 1.0)?;
+        if compiled {
+            let mut step = TrainStep::new(&params, Optimizer::sgd(0.1), |v| loss(&table, v[0])).seeded(11);
+            for _ in 0..3 {
+                step.run(&[(&at).into()])?;
+            }
+        } else {
+            let s = Session::eager_seeded(&d, 11);
+            let mut opt = Optimizer::sgd(0.1);
+            for _ in 0..3 {
+                opt.step(&params, loss(&table, s.labels(&at)?)?.backward()?)?;
+                s.reset();
+            }
+        }
+        params.fingerprint()
+    };
+    let want = run(false, 1).unwrap();
+    assert_eq!(
+        [run(false, 3).unwrap(), run(true, 1).unwrap(), run(true, 3).unwrap()],
+        [want.clone(), want.clone(), want]
+    );
 }
