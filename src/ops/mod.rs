@@ -504,7 +504,7 @@ pub trait Op: Clone + PartialEq + Debug + Sized {
     fn samples() -> Vec<Sample<Self>>;
 
     /// The op with a random shape around tile edges, for comparing bits between devices; `None` where
-    /// shapes cannot be drawn. See [`sampling`].
+    /// shapes cannot be drawn.
     fn random(_stream: &mut Stream) -> Option<Sample<Self>> {
         None
     }

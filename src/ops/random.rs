@@ -299,7 +299,7 @@ macro_rules! random_op {
             }
 
             fn samples() -> Vec<Sample<$op>> {
-                let numbers = || vec![SampleIn::Num(Shape::SCALAR, (0.0, 1.0)); $scalars];
+                let numbers = || std::iter::repeat_n(SampleIn::Num(Shape::SCALAR, (0.0, 1.0)), $scalars).collect::<Vec<_>>();
                 let sample = |(i, shape): (usize, Shape)| Sample {
                     op: $op { shape, seed: 7, counter: i as u64, $($attr: $default),* },
                     ins: numbers(),
@@ -314,12 +314,12 @@ macro_rules! random_op {
 
             fn random(stream: &mut Stream) -> Option<Sample<$op>> {
                 let op = $op { shape: edge_shape(1, 3, stream), seed: 7, counter: 0, $($attr: $default),* };
-                Some(Sample { op, ins: vec![SampleIn::Num(Shape::SCALAR, (0.0, 1.0)); $scalars] })
+                Some(Sample { op, ins: std::iter::repeat_n(SampleIn::Num(Shape::SCALAR, (0.0, 1.0)), $scalars).collect() })
             }
 
             fn rejects() -> Vec<Reject<$op>> {
                 let op = $op { shape: dims(&[2]), seed: 0, counter: 0, $($attr: $default),* };
-                let with = |more: &[Meta]| [&vec![Meta::f32(Shape::SCALAR); $scalars][..], more].concat();
+                let with = |more: &[Meta]| std::iter::repeat_n(Meta::f32(Shape::SCALAR), $scalars).chain(more.iter().copied()).collect::<Vec<_>>();
                 let u = |d: &[usize]| Meta::u32(dims(d));
                 let mut bad = vec![
                     Reject { op: op.clone(), ins: with(&[u(&[2]), u(&[2])]), want: "Arity" },
@@ -328,8 +328,8 @@ macro_rules! random_op {
                 ];
                 if $scalars > 0 {
                     bad.push(Reject { op: op.clone(), ins: vec![], want: "Arity" });
-                    bad.push(Reject { op: op.clone(), ins: vec![u(&[]); $scalars], want: "DType" });
-                    bad.push(Reject { op: op.clone(), ins: vec![Meta::f32(dims(&[2])); $scalars], want: "Shapes" });
+                    bad.push(Reject { op: op.clone(), ins: std::iter::repeat_n(u(&[]), $scalars).collect(), want: "DType" });
+                    bad.push(Reject { op: op.clone(), ins: std::iter::repeat_n(Meta::f32(dims(&[2])), $scalars).collect(), want: "Shapes" });
                 }
                 $(for wrong in $wrong {
                     bad.push(Reject { op: $op { $attr: wrong, ..op.clone() }, ins: with(&[]), want: "Argument" });
@@ -429,7 +429,7 @@ extern "C" __global__ void whole(unsigned* __restrict__ out, unsigned long long 
 
 /// The top 32 random bits of element `i`, scaled to be below `below`, which is at most 2^32.
 fn whole(key: u64, i: usize, below: u64) -> u32 {
-    ((rng::mix(key.wrapping_add(i as u64)) >> 32) * below >> 32) as u32
+    (((rng::mix(key.wrapping_add(i as u64)) >> 32) * below) >> 32) as u32
 }
 
 fn whole_module() -> (String, String) {

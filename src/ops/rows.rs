@@ -42,7 +42,7 @@ pub(crate) fn device_function(name: &str, program: &Program) -> String {
 }
 
 /// How a row becomes its results. With `x` the row's elements of each input:
-/// `m = max x0` (NaN ignored), `t = term(x…, m)`, `s = Σ t` by the row rule, `r = 1 / s`,
+/// `m = max x0` (NaN ignored), `t = term(x…, m)`, `s = Σ t` by the row rule, `r = of_row(s)`,
 /// `y = post(x…, m, s, t, hit, g, r)` where `hit` is 1 at the row's label and 0 elsewhere and `g` is a scalar input.
 #[derive(Clone, Debug)]
 pub(crate) struct RowKernel {
@@ -57,6 +57,8 @@ pub(crate) struct RowKernel {
     pub best: Option<Program>,
     /// The summand.
     pub term: Program,
+    /// What is computed once a row from its sum.
+    pub of_row: Program,
     /// The result.
     pub post: Program,
     /// Position of the label input, if there is one.
@@ -163,7 +165,7 @@ impl RowKernel {
                     s_block[..fill].fill(s);
                 }
                 if reads_r {
-                    r_block[..fill].fill(1.0 / s);
+                    r_block[..fill].fill(self.of_row.eval(&[s])[0]);
                 }
                 let label = labels.get(row).map_or(usize::MAX, |&l| l as usize);
                 for (b, out) in out.chunks_mut(block).enumerate() {
@@ -221,12 +223,12 @@ impl RowKernel {
         let (grid, threads, shared) = match Variant::of(columns, &gpu) {
             Variant::Warp { .. } => (grid(run.cuda, rows * 32), 256, 0),
             Variant::Shared { threads, buffers, .. } => {
-                let resident = (2048 / threads as usize).min(32);
-                (
-                    [rows.min(run.cuda.sm_count() as usize * resident) as u32, 1, 1],
-                    threads,
-                    buffers * buffer_words(columns) as u32 * 4,
-                )
+                let shared = buffers as usize * buffer_words(columns) * 4;
+                // As many blocks as a multiprocessor holds at a time: those beyond would come after all others
+                // and have it to themselves. Each block takes a little more shared memory than its rows.
+                let room = (gpu.shared + 1024) / (shared + 1024 + 512);
+                let resident = (2048 / threads as usize).min(32).min(room).max(1);
+                ([rows.min(run.cuda.sm_count() as usize * resident) as u32, 1, 1], threads, shared as u32)
             }
             // One row per multiprocessor at a time: more would push each other out of the L2 cache.
             Variant::Long => ([rows.min(run.cuda.sm_count() as usize) as u32, 1, 1], LONG_THREADS, 0),
@@ -260,6 +262,7 @@ impl RowKernel {
         if let Some(best) = &self.best {
             t.push_str(&device_function("best_of", best));
         }
+        t.push_str(&device_function("row_of", &self.of_row));
         function(&mut t, "term", &self.term, &["m"]);
         function(&mut t, "post", &self.post, &["m", "s", "t", "hit", "g", "r"]);
         t
@@ -327,7 +330,7 @@ impl RowKernel {
     }
 
     fn post_call(&self, x: impl Fn(usize) -> String, t: &str, hit: &str) -> String {
-        self.call("post", x, &format!("m, s, {t}, {hit}, g, inverse"), self.post.consts().len(), "kp")
+        self.call("post", x, &format!("m, s, {t}, {hit}, g, r_of"), self.post.consts().len(), "kp")
     }
 
     /// For short rows: one warp per row, the row in registers: element `lane + 32 q` is lane `lane`'s `q`-th, which is the
@@ -395,7 +398,7 @@ impl RowKernel {
         );
         t.push_str("#pragma unroll\n");
         t.push_str(FOLD_SUM);
-        t.push_str("s = __shfl_sync(0xffffffffu, s, 0);\nconst float inverse = __fdiv_rn(1.0f, s);\n");
+        t.push_str("s = __shfl_sync(0xffffffffu, s, 0);\nconst float r_of = row_of(s);\n");
         if self.labels.is_some() {
             t.push_str("const unsigned label = labels[row];\n");
         }
@@ -510,10 +513,8 @@ impl RowKernel {
         let commit = "asm volatile(\"cp.async.commit_group;\" ::: \"memory\");\n";
         let wait = |left: u32| format!("asm volatile(\"cp.async.wait_group {left};\" ::: \"memory\");\n");
         let fetch = |row: &str, to: &str| format!("{}{commit}", each(&copy(row, to)));
-        // With one buffer, a thread asks for its part of the next row as soon as it has used this row's.
-        let early = buffers == 1 && !self.per_row;
         t.push_str("unsigned turn = 0;\n");
-        if buffers == 2 || early {
+        if buffers == 2 {
             let _ = writeln!(
                 t,
                 "if (blockIdx.x < rows) {{\n{}}}",
@@ -536,9 +537,7 @@ impl RowKernel {
             let _ = writeln!(t, "{}}} else {{\n{}}}", wait(1), wait(0));
         } else {
             t.push_str("float* const terms = memory;\n");
-            if !early {
-                t.push_str(&fetch("row", "terms"));
-            }
+            t.push_str(&fetch("row", "terms"));
             t.push_str(&wait(0));
         }
         if self.max {
@@ -579,7 +578,7 @@ impl RowKernel {
         t.push_str("if (lane == 0) parts[c] = s; }\n__syncthreads();\n");
         t.push_str("float s = 0.0f;\nfor (unsigned c = lane; c < chunks; c += 32) s = __fadd_rn(s, parts[c]);\n#pragma unroll\n");
         t.push_str(FOLD_SUM);
-        t.push_str("s = __shfl_sync(0xffffffffu, s, 0);\nconst float inverse = __fdiv_rn(1.0f, s);\n");
+        t.push_str("s = __shfl_sync(0xffffffffu, s, 0);\nconst float r_of = row_of(s);\n");
         if self.labels.is_some() {
             t.push_str("const unsigned label = labels[row];\n");
         }
@@ -608,18 +607,7 @@ impl RowKernel {
                     inside("shift")
                 );
             }
-            if early {
-                // The terms went into what was just stored, so they have been read before the copy is asked for.
-                let _ = writeln!(
-                    body,
-                    "if (row + gridDim.x < rows) {{ {} }}",
-                    copy("(row + gridDim.x)", "terms")
-                );
-            }
             t.push_str(&each(&body));
-            if early {
-                t.push_str(commit);
-            }
         }
         t.push_str("__syncthreads();\n}\n}\n");
         t
@@ -659,7 +647,7 @@ impl RowKernel {
         t.push_str("if (lane == 0) sums[c] = s; }\n__syncthreads();\n");
         let _ = writeln!(
             t,
-            "while (count > 1) {{ float* next = sums + count; const unsigned long long groups = (count + {CHUNK} - 1) / {CHUNK};\nfor (unsigned long long c = warp; c < groups; c += 32) {{ float s = 0.0f; const unsigned long long end = count < (c + 1) * {CHUNK} ? count : (c + 1) * {CHUNK};\nfor (unsigned long long j = c * {CHUNK} + lane; j < end; j += 32) s = __fadd_rn(s, sums[j]);\n{FOLD_SUM}if (lane == 0) next[c] = s; }}\n__syncthreads(); sums = next; count = groups; }}\nconst float s = sums[0], inverse = __fdiv_rn(1.0f, s);"
+            "while (count > 1) {{ float* next = sums + count; const unsigned long long groups = (count + {CHUNK} - 1) / {CHUNK};\nfor (unsigned long long c = warp; c < groups; c += 32) {{ float s = 0.0f; const unsigned long long end = count < (c + 1) * {CHUNK} ? count : (c + 1) * {CHUNK};\nfor (unsigned long long j = c * {CHUNK} + lane; j < end; j += 32) s = __fadd_rn(s, sums[j]);\n{FOLD_SUM}if (lane == 0) next[c] = s; }}\n__syncthreads(); sums = next; count = groups; }}\nconst float s = sums[0], r_of = row_of(s);"
         );
         if self.labels.is_some() {
             t.push_str("const unsigned label = labels[row];\n");
@@ -704,6 +692,7 @@ const REPEATED: usize = 1024;
 struct ColumnWorker<'k> {
     kernel: &'k RowKernel,
     term: Registers<'k>,
+    of_row: Registers<'k>,
     post: Registers<'k>,
     scratch: Scratch,
     block: usize,
@@ -712,8 +701,9 @@ struct ColumnWorker<'k> {
 impl<'k> ColumnWorker<'k> {
     fn new(kernel: &'k RowKernel) -> ColumnWorker<'k> {
         let block = kernel.term.block().min(kernel.post.block()).min(REPEATED);
-        let (term, post) = (Registers::new(&kernel.term, block), Registers::new(&kernel.post, block));
-        ColumnWorker { kernel, term, post, scratch: Scratch::take(6 * block), block }
+        let [term, of_row, post] =
+            [&kernel.term, &kernel.of_row, &kernel.post].map(|program| Registers::new(program, block));
+        ColumnWorker { kernel, term, of_row, post, scratch: Scratch::take(6 * block), block }
     }
 
     /// Terms, or results from terms, of whole rows of `m.len()` columns; `out` holds the terms.
@@ -736,8 +726,11 @@ impl<'k> ColumnWorker<'k> {
                 if let Some(s) = s {
                     let s = &s[piece..piece + width];
                     s_block[to.clone()].copy_from_slice(s);
-                    r_block[to].iter_mut().zip(s).for_each(|(r, s)| *r = 1.0 / s);
                 }
+            }
+            if s.is_some() {
+                let all = rows * width;
+                self.of_row.run(simd, &[&s_block[..all]], &mut r_block[..all]);
             }
             let step = if width == inner { rows * inner } else { inner };
             for start in (0..out.len()).step_by(step) {
@@ -852,7 +845,7 @@ impl RowKernel {
             }
             let _ = writeln!(
                 t,
-                "float s = 0.0f;\n#pragma unroll 4\nfor (unsigned r = 0; r < n; ++r) s = __fadd_rn(s, {term});\nconst float inverse = __fdiv_rn(1.0f, s);\n#pragma unroll 4\nfor (unsigned r = 0; r < n; ++r) out[at + r * inner] = {post};\n}}\n}}"
+                "float s = 0.0f;\n#pragma unroll 4\nfor (unsigned r = 0; r < n; ++r) s = __fadd_rn(s, {term});\nconst float r_of = row_of(s);\n#pragma unroll 4\nfor (unsigned r = 0; r < n; ++r) out[at + r * inner] = {post};\n}}\n}}"
             );
             return (name, t);
         }
@@ -868,7 +861,7 @@ impl RowKernel {
         let _ = writeln!(t, "const float s = column_sum(n, part, [&](u64 r) {{ return {term}; }});");
         let _ = writeln!(
             t,
-            "const float inverse = __fdiv_rn(1.0f, s);\nif (wanted < count) {{\n#pragma unroll 4\nfor (unsigned long long r = warp; r < n; r += warps) out[at + r * inner] = {post};\n}}\n}}\n}}"
+            "const float r_of = row_of(s);\nif (wanted < count) {{\n#pragma unroll 4\nfor (unsigned long long r = warp; r < n; r += warps) out[at + r * inner] = {post};\n}}\n}}\n}}"
         );
         (name, t)
     }
@@ -948,9 +941,7 @@ impl Variant {
                     1025..=2048 => 64,
                     2049..=4096 => 128,
                     4097..=8192 => 256,
-                    8193..=16384 => 512,
-                    // The only block of its multiprocessor.
-                    _ => 1024,
+                    _ => 512,
                 };
                 let buffers = if columns <= 12288.min(room / 2 - 4) { 2 } else { 1 };
                 Variant::Shared { threads, aligned: columns.is_multiple_of(4), buffers }

@@ -1,7 +1,7 @@
 //! Softmax and log-softmax along the last or any other axis, softmax under a mask, and their gradients as kernels
 //! of their own.
 
-use super::program::{Expr, Program};
+use super::program::Program;
 use super::rows::RowKernel;
 use super::sampling::edge_shape;
 use super::{
@@ -25,6 +25,7 @@ pub(crate) fn softmax_rows() -> RowKernel {
         max: true,
         best: None,
         term: exp_shifted(),
+        of_row: Program::trace(1, |v| vec![super::program::Expr::c(1.0) / v[0]]),
         post: Program::trace(7, |v| vec![v[3] * v[6]]),
         labels: None,
         scalar: None,
@@ -38,8 +39,9 @@ pub(crate) fn exp_shifted() -> Program {
 }
 
 fn log_softmax_rows() -> RowKernel {
-    let post = |v: &[Expr]| vec![(v[0] - v[1]) - v[2].log()];
-    RowKernel { name: "log_softmax", post: Program::trace(7, post), ..softmax_rows() }
+    let of_row = Program::trace(1, |v| vec![v[0].log()]);
+    let post = Program::trace(7, |v| vec![(v[0] - v[1]) - v[6]]);
+    RowKernel { name: "log_softmax", of_row, post, ..softmax_rows() }
 }
 
 /// `y * (dy - Σ dy y)` from rows `y, dy`.

@@ -58,7 +58,7 @@ struct Named<'s> {
 impl<'s> Named<'s> {
     fn size(&self, label: Label) -> Result<Option<usize>> {
         let at = self.labels.iter().position(|l| *l == label);
-        Ok(at.map(|at| self.v.shape().map(|s| s.dims()[at])).transpose()?)
+        at.map(|at| self.v.shape().map(|s| s.dims()[at])).transpose()
     }
 
     fn sizes(&self, labels: &[Label]) -> Result<Vec<usize>> {

@@ -74,7 +74,7 @@ def hash_name(text):
 
 def numbers(values):
     if isinstance(values, torch.Tensor):
-        values = values.detach().numpy()
+        values = values.detach().resolve_conj().resolve_neg().numpy()
     out = []
     for v in np.asarray(values, dtype=np.float64).reshape(-1).tolist():
         out.append(v if math.isfinite(v) else str(v))
@@ -300,8 +300,136 @@ def more_losses():
     case("label_weights", {"classes": 4, "ignore_index": 1}, lambda y: (y != 1) / (y != 1).sum(), labels)
 
 
+# ---------------------------------------------------------------------------------------------- moving by index
+def moving():
+    case("concat", {"axis": 1}, lambda a, b, c: torch.cat([a, b, c], 1), [2, 3], [2, 1], [2, 4])
+    case("flip", {"axes": [0, 2]}, lambda x: x.flip(0, 2), [2, 3, 4])
+    case("triangle", {"upper": False, "shift": 1}, lambda x: x.tril(1), [2, 4, 5])
+    case("triangle", {"upper": True, "shift": -1}, lambda x: x.triu(-1), [4, 5])
+    rows = Idx([2, 3], 5)
+    case("index_select", {"axis": 0, "checked": True}, lambda x, i: x[i], [5, 4], rows)
+    case("index_select", {"axis": 1, "checked": False}, lambda x, i: x.index_select(1, i), [3, 5], Idx([4], 5))
+    add = lambda s, i: torch.zeros(5, 4).index_add(0, i, s)
+    case("index_add", {"axis": 0, "size": 5, "checked": True}, add, [7, 4], Idx([7], 5))
+    based = lambda s, i, b: b.index_add(1, i, s)
+    case("index_add", {"axis": 1, "size": 4, "checked": True}, based, [2, 6], Idx([6], 4), [2, 4])
+    along = lambda x, i: torch.take_along_dim(x, i, 1)
+    case("take_along_axis", {"axis": 1, "checked": True}, along, [3, 5], Idx([3, 4], 5))
+    scatter = lambda s, i: torch.zeros(3, 5).scatter_add(1, i, s)
+    case("scatter_add", {"axis": 1, "size": 5, "checked": True}, scatter, [3, 8], Idx([3, 8], 5))
+
+
+# ---------------------------------------------------------------------------------------------- transforms, scans
+def pairs(z):
+    return torch.view_as_real(z)
+
+
+def spectral_conv1d(x, re, im):
+    modes, n = re.shape[0], x.shape[-2]
+    X = torch.fft.rfft(x, dim=-2)[..., :modes, :]
+    Z = torch.einsum("...mi,mio->...mo", X, torch.complex(re, im))
+    rest = torch.zeros(*Z.shape[:-2], n // 2 + 1 - modes, Z.shape[-1], dtype=Z.dtype)
+    return torch.fft.irfft(torch.cat([Z, rest], -2), n=n, dim=-2)
+
+
+def mix(x, re, im, adjoint=False):
+    w = torch.complex(re, im)
+    X = torch.complex(x[..., 0, :, :], x[..., 1, :, :])
+    Z = torch.einsum("...ko,kco->...kc", X, w.conj()) if adjoint else torch.einsum("...kc,kco->...ko", X, w)
+    return torch.stack([Z.real, Z.imag], -3)
+
+
+def mix_dw(x, d):
+    X, D = (torch.complex(v[..., 0, :, :], v[..., 1, :, :]) for v in (x, d))
+    w = torch.einsum("bkc,bko->kco", X.conj(), D)
+    return packed(w.real, w.imag)
+
+
+def packed(*parts):
+    """Several results one behind the other, each padded to a multiple of four words."""
+    flat = [F.pad(p.reshape(-1), (0, -p.numel() % 4)) for p in parts]
+    return torch.cat(flat)
+
+
+def dft_table(n, modes):
+    k, t = torch.arange(modes)[:, None], torch.arange(n)[None, :]
+    angle = 2 * math.pi * (k * t % n) / n
+    s = torch.tensor([1.0 if k == 0 or 2 * k == n else 2.0 for k in range(modes)])[:, None]
+    plain = torch.cat([angle.cos(), -angle.sin()])
+    return torch.stack([plain, plain * torch.cat([s, s]) / n])
+
+
+def scan(a, b, x, h):
+    a, b = a.expand(x.shape), b.expand(x.shape)
+    out = []
+    for t in range(x.shape[-2]):
+        h = a[..., t, :] * h + b[..., t, :] * x[..., t, :]
+        out.append(h)
+    return torch.stack(out, -2)
+
+
+def transforms():
+    for n in (8, 7):
+        case("rfft", {"scaled": False}, lambda x: pairs(torch.fft.rfft(x)), [3, n])
+        inverse = lambda x, n=n: torch.fft.irfft(torch.view_as_complex(x.contiguous()), n=n)
+        case("irfft", {"n": n, "scaled": True}, inverse, [2, n // 2 + 1, 2])
+        case("spectral_conv1d", {}, spectral_conv1d, [2, n, 3], [4, 3, 2], [4, 3, 2])
+    case("dft_table", {"n": 4, "low": 3, "high": 0, "complex": False}, lambda: dft_table(4, 3))
+    case("axis_matmul", {"ta": False}, lambda a, x: a @ x, [4, 5], [2, 5, 3])
+    case("axis_matmul", {"ta": True}, lambda a, x: a.mT @ x, [5, 4], [2, 5, 3])
+    case("mode_mix", {"adjoint": False}, mix, [2, 2, 3, 4], [3, 4, 5], [3, 4, 5])
+    case("mode_mix", {"adjoint": True}, lambda x, a, b: mix(x, a, b, True), [2, 2, 3, 5], [3, 4, 5], [3, 4, 5])
+    case("mode_mix_dw", {}, mix_dw, [2, 2, 3, 4], [2, 2, 3, 5])
+    case("cumsum", {"axis": 1, "exclusive": False, "reverse": False}, lambda x: x.cumsum(1), [2, 7, 3])
+    back = lambda x: x.flip(0).cumsum(0).flip(0) - x
+    case("cumsum", {"axis": 0, "exclusive": True, "reverse": True}, back, [6, 3])
+    case("selective_scan", {}, scan, [4], [4], [2, 5, 4], [2, 4])
+    case("selective_scan", {}, scan, [2, 5, 4], [4], [2, 5, 4], [2, 4])
+
+
+# ---------------------------------------------------------------------------------------------- convolution
+def convolutions():
+    def window(stride, padding, dilation, groups=1, **more):
+        return {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups, **more}
+
+    conv = lambda x, w, b: F.conv2d(x, w, b, (2, 1), (1, 0), (1, 2), 2)
+    case("conv", window([2, 1], [1, 0], [1, 2], 2), conv, [2, 4, 6, 7], [6, 2, 3, 2], [6])
+    case("conv", window([1], [2], [1]), lambda x, w: F.conv1d(x, w, None, 1, 2), [3, 2, 5], [4, 2, 3])
+    case("conv", window([1] * 3, [1] * 3, [1] * 3), lambda x, w: F.conv3d(x, w, padding=1), [1, 2, 3, 3, 3], [2, 2, 2, 3, 2])
+    up = lambda x, w, b: F.conv_transpose2d(x, w, b, (2, 1), (1, 0), (1, 0), 2, (1, 2))
+    case("conv_transpose", window([2, 1], [1, 0], [1, 2], 2, size=[8, 7]), up, [2, 4, 4, 5], [4, 3, 3, 2], [6])
+    weight = lambda y, x: torch.nn.grad.conv2d_weight(x, (6, 2, 3, 2), y, (2, 1), (1, 0), (1, 2), 2)
+    case("conv_kernel_grad", window([2, 1], [1, 0], [1, 2], 2, size=[3, 2]), weight, [2, 6, 3, 5], [2, 4, 6, 7])
+
+
+# ---------------------------------------------------------------------------------------------- attention
+def attend(q, k, v, mask=None, scale=None):
+    scale = scale or 1 / math.sqrt(q.shape[-1])
+    s = scale * q @ k.mT
+    if mask is not None:
+        s = s.masked_fill(mask == 0, -math.inf)
+    return packed(torch.softmax(s, -1) @ v, torch.logsumexp(s, -1) / math.log(2))
+
+
+def attention():
+    case("attention", {"causal": False}, attend, [2, 3, 4, 5], [2, 3, 6, 5], [2, 3, 6, 2])
+    lower = torch.tril(torch.ones(5, 5))
+    causal = lambda q, k, v: attend(q, k, v, lower, 0.25)
+    case("attention", {"causal": True, "scale": 0.25}, causal, [2, 5, 8], [2, 5, 8], [2, 5, 8])
+    mask = Idx([4, 6], 2, data=[1, 0, 1, 1, 0, 1, 0, 1, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 1])
+    case("attention", {"causal": False}, attend, [1, 2, 4, 8], [1, 2, 6, 8], [1, 2, 6, 3], mask)
+    case("attention_mask", {"causal": True, "n": 3, "m": 4}, lambda: torch.tril(torch.ones(3, 4)))
+
+    def halves(x, table):
+        cos, sin = table.chunk(2, -1)
+        a, b = x.chunk(2, -1)
+        return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
+
+    case("rope", {"interleaved": False, "inverse": False}, halves, [2, 3, 8], [3, 8])
+
+
 def main():
-    families = (elementwise, pointwise, reductions, folds, layout, products, rows, norms, pools, losses, more_losses)
+    families = (elementwise, pointwise, reductions, folds, layout, products, rows, norms, pools, losses, more_losses, moving, transforms, convolutions, attention)
     for family in families:
         family()
     if "--check" not in sys.argv[1:]:

@@ -19,6 +19,11 @@ const WITHOUT: &[(&str, &str)] = &[
     ("full", "a constant"),
     ("uniform", "random"),
     ("bernoulli", "random"),
+    ("uniform_range", "random"),
+    ("bernoulli_mask", "random"),
+    ("normal", "random"),
+    ("randint", "random"),
+    ("permutation", "random"),
 ];
 
 struct Case {
