@@ -7,6 +7,7 @@ use clap::Args;
 use dittograd::device::{DType, Meta};
 use dittograd::error::Error;
 use dittograd::numerics::functions::{UlpReport, measure_ulp};
+use dittograd::ops::names::KNOWN;
 use dittograd::ops::{AnyOp, Attr, Io, Recorder, Sample, SampleIn, Val};
 use serde_json::{Map, Value, json};
 
@@ -142,6 +143,12 @@ impl Ops {
             head.push("attributes (of a sample)");
             let mut cells: Vec<Vec<String>> = vec![head.into_iter().map(String::from).collect()];
             cells.extend(rows.iter().map(|r| r.cells(self.ulp.is_some())));
+            out.line(&table(&cells))?;
+            let mut cells = vec![["known as", "method", "op"].map(String::from).to_vec()];
+            cells.extend(
+                KNOWN.iter().map(|(name, method, op)| [*name, *method, *op].map(String::from).to_vec()),
+            );
+            out.line("")?;
             out.line(&table(&cells))?;
         }
         Ok(true)

@@ -9,6 +9,7 @@ mod graph;
 mod kernels;
 mod layout;
 mod losses;
+mod names;
 mod norm;
 mod pointwise;
 mod pool;
