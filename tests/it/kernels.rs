@@ -70,8 +70,12 @@ fn every_module_compiles() {
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
-                while let Some((name, source)) = modules.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    for arch in ["sm_80", "sm_90"] {
+                loop {
+                    let at = next.fetch_add(1, Ordering::Relaxed);
+                    let Some((name, source)) = modules.get(at) else { break };
+                    // The older architecture sees a part of them: the texts do not ask which one they are for.
+                    let archs: &[&str] = if at.is_multiple_of(8) { &["sm_80", "sm_90"] } else { &["sm_90"] };
+                    for arch in archs {
                         let began = Instant::now();
                         let outcome = nvrtc.compile(name, source, arch);
                         let mut done = done.lock().unwrap();
