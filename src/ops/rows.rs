@@ -557,21 +557,34 @@ impl RowKernel {
                 "if (lane == 0) best[warp] = m;\n__syncthreads();\n#pragma unroll\nfor (int w = 0; w < {warps}; ++w) if (best[w] > m) m = best[w];\nm = __fadd_rn(m, 0.0f);"
             );
         }
-        let mut body = guard.clone();
-        body.push_str(&load_kept(0));
-        (1..self.ins).for_each(|i| body.push_str(&load_global(i)));
-        body.push_str("float r[4];\n");
-        body.push_str(&lanes(&format!("r[e] = {};", self.term_call(x))));
-        // What stands beside the row is not read.
-        body.push_str("*reinterpret_cast<float4*>(terms + p0) = make_float4(r[0], r[1], r[2], r[3]);\n");
-        t.push_str(&each(&body));
+        // A term of the first input alone is made while it is summed; it takes the element's place if the result
+        // wants it, else the element stays for the result.
+        let alone = self.ins == 1;
+        let keeps_terms = !alone || self.post.reads()[self.ins + 2];
+        if !alone {
+            let mut body = guard.clone();
+            body.push_str(&load_kept(0));
+            (1..self.ins).for_each(|i| body.push_str(&load_global(i)));
+            body.push_str("float r[4];\n");
+            body.push_str(&lanes(&format!("r[e] = {};", self.term_call(x))));
+            // What stands beside the row is not read.
+            body.push_str("*reinterpret_cast<float4*>(terms + p0) = make_float4(r[0], r[1], r[2], r[3]);\n");
+            t.push_str(&each(&body));
+        }
+        let term = match (alone, keeps_terms) {
+            (false, _) => "const float v = terms[shift + j];".to_string(),
+            (true, keeps) => {
+                let call = self.term_call(|_| "terms[shift + j]".into());
+                format!("const float v = {call};{}", if keeps { " terms[shift + j] = v;" } else { "" })
+            }
+        };
         let _ = writeln!(
             t,
             "__syncthreads();\nconst unsigned chunks = (width + {CHUNK} - 1) / {CHUNK};\nfor (unsigned c = warp; c < chunks; c += {warps}) {{"
         );
         let _ = writeln!(
             t,
-            "float s = 0.0f; const unsigned end = width < (c + 1) * {CHUNK} ? width : (c + 1) * {CHUNK};\n#pragma unroll 8\nfor (unsigned j = c * {CHUNK} + lane; j < end; j += 32) s = __fadd_rn(s, terms[shift + j]);"
+            "float s = 0.0f; const unsigned end = width < (c + 1) * {CHUNK} ? width : (c + 1) * {CHUNK};\n#pragma unroll 8\nfor (unsigned j = c * {CHUNK} + lane; j < end; j += 32) {{ {term} s = __fadd_rn(s, v); }}"
         );
         t.push_str("#pragma unroll\n");
         t.push_str(FOLD_SUM);
@@ -591,11 +604,16 @@ impl RowKernel {
         } else {
             let reads = self.post.reads();
             let mut body = guard.clone();
-            (0..self.ins).filter(|&i| reads[i]).for_each(|i| body.push_str(&load_global(i)));
-            body.push_str(&load_kept(99));
+            for i in (0..self.ins).filter(|&i| reads[i]) {
+                body.push_str(&if i == 0 && !keeps_terms { load_kept(0) } else { load_global(i) });
+            }
+            let kept = if keeps_terms { x(99) } else { "0.0f".into() };
+            if keeps_terms {
+                body.push_str(&load_kept(99));
+            }
             body.push_str("float r[4];\n");
             let hit = if self.labels.is_some() { "(j == label ? 1.0f : 0.0f)" } else { "0.0f" };
-            let call = self.post_call(|i| if reads[i] { x(i) } else { "0.0f".into() }, &x(99), hit);
+            let call = self.post_call(|i| if reads[i] { x(i) } else { "0.0f".into() }, &kept, hit);
             body.push_str(&lanes(&format!("r[e] = {call};")));
             let store = "*reinterpret_cast<float4*>(out + from + p0) = make_float4(r[0], r[1], r[2], r[3]);";
             if aligned {
