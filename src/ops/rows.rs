@@ -948,8 +948,8 @@ impl Variant {
                 let per_lane = columns.div_ceil(LANES).next_power_of_two();
                 Variant::Warp { per_lane, exact: columns == per_lane * LANES }
             }
-            // Rows that are not aligned are read word by word, which a warp does best.
-            257..=1024 if !columns.is_multiple_of(4) => {
+            // Short rows that are not aligned are best read word by word by a warp.
+            257..=512 if !columns.is_multiple_of(4) => {
                 Variant::Warp { per_lane: per_lane(columns), exact: false }
             }
             _ if buffer_words(columns) <= room.min(PARTS * CHUNK) => {
