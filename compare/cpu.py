@@ -8,6 +8,7 @@ other's cores; medians of each, and the ratio of rates (above 1: we are faster).
 """
 import json, statistics, subprocess, sys, time
 import torch
+from timing import median_ms
 
 threads = int(sys.argv[1]) if len(sys.argv) > 1 else 2
 torch.set_num_threads(threads)
@@ -19,18 +20,6 @@ def ours(workload):
     line = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[0]
     found = json.loads(line)
     return found.get("median_ms", found.get("ms"))
-
-
-def torchs(call):
-    for _ in range(3):
-        call()
-    times = []
-    start = time.perf_counter()
-    while len(times) < 5 or (len(times) < 100 and time.perf_counter() - start < 0.5):
-        t = time.perf_counter()
-        call()
-        times.append((time.perf_counter() - t) * 1e3)
-    return statistics.median(times)
 
 
 def mlp():
@@ -61,7 +50,7 @@ for name, call in cases:
     for _ in range(5):
         time.sleep(0.4)
         mine = ours(name)
-        pairs.append((mine, torchs(call)))
+        pairs.append((mine, median_ms(call)))
     mine, theirs = (statistics.median(p[i] for p in pairs) for i in (0, 1))
     ratio = statistics.median(b / a for a, b in pairs)
     print(f"{name:24s} ours {mine:8.3f} ms   torch {theirs:8.3f} ms   rate ratio {ratio:.2f}", flush=True)

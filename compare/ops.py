@@ -8,6 +8,7 @@ Both run in turns; medians of each. `+grad` is the op and its gradient rule, for
 import argparse, json, statistics, subprocess, time
 import torch
 import torch.nn.functional as F
+from timing import median_ms
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--device", default="cpu")
@@ -32,26 +33,20 @@ def ours(workload):
 
 
 def torchs(call):
+    if not GPU:
+        return median_ms(call)
     for _ in range(3):
         call()
-    if GPU:
-        torch.cuda.synchronize()
-        a, b = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        times = []
-        for _ in range(11):
-            a.record()
-            for _ in range(5):
-                call()
-            b.record()
-            torch.cuda.synchronize()
-            times.append(a.elapsed_time(b) / 5)
-        return statistics.median(times)
+    torch.cuda.synchronize()
+    a, b = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     times = []
-    start = time.perf_counter()
-    while len(times) < 5 or (len(times) < 100 and time.perf_counter() - start < 0.5):
-        t = time.perf_counter()
-        call()
-        times.append((time.perf_counter() - t) * 1e3)
+    for _ in range(11):
+        a.record()
+        for _ in range(5):
+            call()
+        b.record()
+        torch.cuda.synchronize()
+        times.append(a.elapsed_time(b) / 5)
     return statistics.median(times)
 
 

@@ -331,7 +331,7 @@ fn quarter_turns<L: Lane>(x: L) -> (L::Int, L::Double) {
     (shifted.low_word(), n.fma(L::Double::c(-6.123_233_995_736_766e-17), r))
 }
 
-/// sin(angle) after so many quarter turns.
+/// The sine of so many quarter turns and what is left, from -pi/4 to pi/4.
 #[inline(always)]
 fn sine_after<L: Lane>((quarters, r): (L::Int, L::Double)) -> L {
     let z = r * r;
@@ -350,13 +350,14 @@ fn sine_after<L: Lane>((quarters, r): (L::Int, L::Double)) -> L {
     L::from_bits(L::from_double(L::Double::select(odd, cosine, sine)).to_bits() ^ sign)
 }
 
-/// `f` of the sign of x times what `turns` makes of its magnitude, a NaN where x is not finite.
+/// The sine of x from the turns of its magnitude, a NaN where x is not finite.
 #[inline(always)]
-fn sine_of<L: Lane>(x: L, (quarters, r): (L::Int, L::Double)) -> L {
-    let result = L::from_bits(sine_after::<L>((quarters, r)).to_bits() ^ (x.to_bits() & L::Int::c(SIGN)));
+fn sine_of<L: Lane>(x: L, turns: (L::Int, L::Double)) -> L {
+    let result = L::from_bits(sine_after::<L>(turns).to_bits() ^ (x.to_bits() & L::Int::c(SIGN)));
     L::select(x.abs().lt(L::c(f64::INFINITY)), result, L::nan())
 }
 
+/// The cosine of x from the turns of its magnitude, a NaN where x is not finite.
 #[inline(always)]
 fn cosine_of<L: Lane>(x: L, (quarters, r): (L::Int, L::Double)) -> L {
     let result = sine_after::<L>((quarters + L::Int::c(1), r));

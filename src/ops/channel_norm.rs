@@ -9,8 +9,8 @@
 
 use super::map::grid;
 use super::norm::{
-    Grouped, MOST_BLOCKS, check_eps, check_inputs, chunk_squares, clear_gaps, formulas, input_gradient,
-    inverse, inverse_std, normalized, reference_stats,
+    Grouped, MOST_BLOCKS, check_eps, check_inputs, chunk_squares, clear_gaps, formulas, gradient_parts,
+    input_gradient, inverse, inverse_std, normalized, reference_stats,
 };
 use super::program::{Program, Scratch};
 use super::reduce::{self, depth};
@@ -837,11 +837,7 @@ macro_rules! channel_norm {
 
             /// Shapes of the packed results.
             fn parts(&self, ins: &[Meta]) -> Vec<Shape> {
-                let mut parts = vec![ins[0].shape];
-                if ins.len() == 3 {
-                    parts.extend(vec![ins[1].shape; 1 + usize::from(self.bias)]);
-                }
-                parts
+                gradient_parts(ins, self.bias)
             }
         }
 

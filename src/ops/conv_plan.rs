@@ -265,26 +265,8 @@ fn small_step(rank: usize, kernel: &'static str, threads: usize, args: Args) -> 
 
 /// A module of tiles.
 fn tile_module(tile: &Tile, rank: usize, flags: &[(&str, usize)]) -> (String, String) {
-    let list = [
-        ("BK", tile.bk),
-        ("G", tile.group),
-        ("WM", tile.warps[0]),
-        ("WN", tile.warps[1]),
-        ("TM", tile.thread[0]),
-        ("TN", tile.thread[1]),
-        ("STAGES", tile.stages),
-        ("BLOCKS", tile.blocks),
-        ("VB", 0),
-        ("REDUCE", 0),
-        ("D", rank),
-        ("MOST_AXES", MAX_AXES),
-    ];
-    variant("conv", &defines(&[&list[..], flags].concat()), CONV_CU)
-}
-
-/// Whether offsets or sizes need more than 32 bits.
-fn is_long(p: &Problem, source: usize) -> bool {
-    p.m.max(p.n).max(p.k).max(source) > i32::MAX as usize - 4096
+    let list = [("VB", 0), ("REDUCE", 0), ("D", rank), ("MOST_AXES", MAX_AXES)];
+    variant("conv", &defines(&[&tile.defines()[..], &list, flags].concat()), CONV_CU)
 }
 
 /// `Sizes` of `conv.cu`.
@@ -417,7 +399,7 @@ fn columns_steps(
                 ("VA", usize::from(wide_a)),
                 ("VC", usize::from(wide_c)),
                 ("BIAS", 1),
-                ("LONG", usize::from(is_long(&p, g.batch * channels[0] * view.plane()))),
+                ("LONG", usize::from(p.is_long(g.batch * channels[0] * view.plane()))),
                 ("CONV", 1),
                 ("FEW", usize::from(layout.few)),
             ];
@@ -504,7 +486,7 @@ fn grad_steps(g: &KernelGrad, at: &Pointers, gpu: &Gpu, f: &mut dyn FnMut(Step) 
         ("VA", 0),
         ("VC", usize::from(wide)),
         ("BIAS", 0),
-        ("LONG", usize::from(is_long(&p, source))),
+        ("LONG", usize::from(p.is_long(source))),
         ("CONV", 2),
         ("FEW", 0),
     ];

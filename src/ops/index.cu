@@ -1,16 +1,6 @@
 // Taking and adding elements at places given by indices. A value is seen as (outer, size, inner); `inner` counts
 // vectors of four words where rows allow it.
 
-__device__ __forceinline__ void divide(unsigned long long a, unsigned long long b, unsigned long long& q, unsigned long long& r) {
-    if ((a | b) <= 0xffffffffull) {
-        q = (unsigned)a / (unsigned)b;
-        r = (unsigned)a - (unsigned)q * (unsigned)b;
-    } else {
-        q = a / b;
-        r = a - q * b;
-    }
-}
-
 __device__ __forceinline__ float zero(float) { return 0.0f; }
 __device__ __forceinline__ float4 zero(float4) { return make_float4(0.0f, 0.0f, 0.0f, 0.0f); }
 __device__ __forceinline__ float plus(float a, float b) { return __fadd_rn(a, b); }

@@ -20,7 +20,7 @@ use crate::scalar::Scalar;
 use crate::shape::Shape;
 use crate::tensor::Tensor;
 
-const SOURCE: &str = include_str!("index.cu");
+const SOURCE: &str = concat!(include_str!("divide.cu"), include_str!("index.cu"));
 
 fn module() -> (String, String) {
     ("index".into(), SOURCE.into())

@@ -1,14 +1,4 @@
-// Copies that move elements. Positions are found by divisions, in 32 bits where they suffice.
-
-__device__ __forceinline__ void divide(unsigned long long a, unsigned long long b, unsigned long long& q, unsigned long long& r) {
-    if ((a | b) <= 0xffffffffull) {
-        q = (unsigned)a / (unsigned)b;
-        r = (unsigned)a - (unsigned)q * (unsigned)b;
-    } else {
-        q = a / b;
-        r = a - q * b;
-    }
-}
+// Copies that move elements. Positions are found by `divide`.
 
 // Dimensions of axes, and how far apart their elements are in the input and in the value.
 struct Others {

@@ -494,7 +494,7 @@ impl Turn {
     }
 }
 
-const PERMUTE_CU: &str = include_str!("layout.cu");
+const PERMUTE_CU: &str = concat!(include_str!("divide.cu"), include_str!("layout.cu"));
 
 impl Op for Permute {
     const NAME: &'static str = "permute";
@@ -1529,7 +1529,6 @@ impl Op for Triangle {
 /// Where each part of a packed value starts, and the words of the whole. An op with several results gives
 /// them one behind the other in a flat value; each part starts at a multiple of four words, so that kernels
 /// can read vectors from it, and the words between parts are zero.
-#[allow(dead_code)] // Ops with several results are about to use it.
 pub(crate) fn packed(parts: &[Shape]) -> (Vec<usize>, usize) {
     let mut end = 0;
     let starts = parts
@@ -1544,7 +1543,6 @@ pub(crate) fn packed(parts: &[Shape]) -> (Vec<usize>, usize) {
 }
 
 /// Part `i` of a packed value, sharing its memory.
-#[allow(dead_code)]
 pub(crate) fn part(r: &mut dyn Recorder, value: Val, parts: &[Shape], i: usize) -> Result<Val> {
     let slice = Slice { axis: 0, start: packed(parts).0[i], len: parts[i].numel(), step: 1 };
     let flat = r.record(slice.into(), &[value])?;

@@ -22,7 +22,7 @@ const MATMUL_CU: &str = include_str!("matmul.cu");
 
 impl Problem {
     fn new([batch, m, n, k]: [usize; 4], [ta, tb]: [bool; 2], has_bias: bool) -> Problem {
-        // Buffers start at 256-byte boundaries; batches of odd matrices do not.
+        // Values start at multiples of four words; batches of odd matrices do not.
         let aligned = batch <= 1 || [m * k, k * n, m * n].iter().all(|x| x.is_multiple_of(4));
         Problem { batch, m, n, k, ta, tb, aligned, has_bias }
     }

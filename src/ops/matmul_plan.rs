@@ -110,6 +110,13 @@ pub(crate) struct Tile {
     pub full: f64,
 }
 
+impl Problem {
+    /// Whether sizes, or the words of what the operands are gathered from, need more than 32 bits.
+    pub fn is_long(&self, source: usize) -> bool {
+        self.m.max(self.n).max(self.k).max(source) > i32::MAX as usize - 4096
+    }
+}
+
 impl Tile {
     /// Rows of the result that a block computes: 8 lanes of a warp lie along m.
     pub fn rows(&self) -> usize {
@@ -119,6 +126,20 @@ impl Tile {
     /// Columns of the result that a block computes: 4 lanes of a warp lie along n.
     pub fn cols(&self) -> usize {
         self.warps[1] * 4 * self.thread[1]
+    }
+
+    /// What the kernels' text is told of the tile.
+    pub fn defines(&self) -> [(&'static str, usize); 8] {
+        [
+            ("BK", self.bk),
+            ("G", self.group),
+            ("WM", self.warps[0]),
+            ("WN", self.warps[1]),
+            ("TM", self.thread[0]),
+            ("TN", self.thread[1]),
+            ("STAGES", self.stages),
+            ("BLOCKS", self.blocks),
+        ]
     }
 
     /// Threads of a block.
@@ -231,27 +252,18 @@ pub(crate) fn plan_tile(p: &Problem, tile: &Tile, split: bool) -> MatmulPlan {
     // Four floats at a time, along an axis of this length.
     let vector = |length: usize| u8::from(p.aligned && length.is_multiple_of(4));
     let along_k = if tile.group > 1 { vector(p.k) } else { 0 };
-    let long = p.m.max(p.n).max(p.k) > i32::MAX as usize - 4096;
-    let defines = defines(&[
-        ("BK", tile.bk),
-        ("G", tile.group),
-        ("WM", tile.warps[0]),
-        ("WN", tile.warps[1]),
-        ("TM", tile.thread[0]),
-        ("TN", tile.thread[1]),
-        ("STAGES", tile.stages),
-        ("BLOCKS", tile.blocks),
+    let flags = [
         ("TA", usize::from(p.ta)),
         ("TB", usize::from(p.tb)),
         ("VA", usize::from(if p.ta { vector(p.m) } else { along_k })),
         ("VB", usize::from(if p.tb { along_k } else { vector(p.n) })),
         ("VC", usize::from(vector(p.n))),
         ("BIAS", usize::from(p.has_bias && !split)),
-        ("LONG", usize::from(long)),
+        ("LONG", usize::from(p.is_long(0))),
         ("REDUCE", 0),
-    ]);
+    ];
     MatmulPlan {
-        defines,
+        defines: defines(&[&tile.defines()[..], &flags].concat()),
         kernel: "ditto_matmul",
         grid: [clamp(tile.count(p), MAX_X), 1, clamp(p.batch.saturating_mul(parts), MAX_Z)],
         block: tile.threads() as u32,

@@ -428,6 +428,15 @@ pub(crate) fn clear_gaps(parts: &[Shape], run: &CudaRun<'_>) -> Result<()> {
     Ok(())
 }
 
+/// Shapes of the packed gradients of a norm's input, its gain where there is one, and its shift if `bias`.
+pub(crate) fn gradient_parts(ins: &[Meta], bias: bool) -> Vec<Shape> {
+    let mut parts = vec![ins[0].shape];
+    if ins.len() == 3 {
+        parts.extend(vec![ins[1].shape; 1 + usize::from(bias)]);
+    }
+    parts
+}
+
 /// Errors unless `eps` is a number that can be added to a variance.
 pub(crate) fn check_eps(op: &'static str, eps: f32) -> Result<()> {
     if eps >= 0.0 && eps.is_finite() {
@@ -667,11 +676,7 @@ macro_rules! row_norm {
 
             /// Shapes of the packed results.
             fn parts(&self, ins: &[Meta]) -> Vec<Shape> {
-                let mut parts = vec![ins[0].shape];
-                if ins.len() == 3 {
-                    parts.extend(vec![ins[1].shape; 1 + usize::from(self.bias)]);
-                }
-                parts
+                gradient_parts(ins, self.bias)
             }
         }
 

@@ -30,9 +30,7 @@ impl<'s> Var<'s> {
         let (la, lb) = (&a.dims()[..a.rank() - 2], &b.dims()[..b.rank() - 2]);
         if lb.iter().all(|&d| d == 1) && lb.len() <= la.len() && (la.is_empty() || !ta) {
             // One matrix on the right: all rows of the left are rows of one product.
-            let [rows, columns] = [a.numel() / a.last().max(1), a.last()];
-            let rows = if a.last() == 0 { a.dims()[..a.rank() - 1].iter().product() } else { rows };
-            let left = if la.is_empty() { self } else { self.reshape(&[rows, columns])? };
+            let left = if la.is_empty() { self } else { self.reshape(&[a.rows(), a.last()])? };
             let right = if lb.is_empty() { other } else { other.reshape(&b.dims()[lb.len()..])? };
             let product = self.session.apply(MatMul { ta, tb }, &[left, right])?;
             let last = product.shape()?.last();

@@ -1,16 +1,8 @@
 //! Attention as a program uses it: known values, masks, heads, and agreement of its two forms.
 
-use dittograd::device::cpu::simd::Simd;
+use crate::support::{device, t as tensor};
 use dittograd::ops::rope::rope_table;
 use dittograd::prelude::*;
-
-fn device() -> Device {
-    Device::cpu_with(2, Simd::best()).unwrap()
-}
-
-fn tensor(dims: &[usize], data: &[f32]) -> Tensor<f32> {
-    Tensor::new(dims, data.to_vec()).unwrap()
-}
 
 /// Numbers that are spread out, another list for each seed.
 fn drawn(dims: &[usize], seed: u64) -> Tensor<f32> {

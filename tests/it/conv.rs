@@ -1,14 +1,11 @@
 //! Convolutions: golden numbers, the adjoint identity, the order of summation word for word, and the methods.
 
+use crate::support::t;
 use dittograd::check::{Case, Values};
 use dittograd::device::cpu::simd::Simd;
 use dittograd::ops::conv::{Conv, ConvKernelGrad, ConvTranspose, Sizes, Window};
 use dittograd::ops::{AnyOp, RefIn, SampleIn};
 use dittograd::prelude::*;
-
-fn t(dims: &[usize], data: &[f32]) -> Tensor<f32> {
-    Tensor::new(dims, data.to_vec()).unwrap()
-}
 
 fn count(dims: &[usize]) -> Tensor<f32> {
     let mut n = 0.0;

@@ -1,20 +1,8 @@
 //! Losses at their edges, and with rows that do not count.
 
-use dittograd::device::cpu::simd::Simd;
+use crate::support::{data, device, t};
 use dittograd::ops::loss::Reduction;
 use dittograd::prelude::*;
-
-fn device() -> Device {
-    Device::cpu_with(2, Simd::best()).unwrap()
-}
-
-fn t(dims: &[usize], data: &[f32]) -> Tensor<f32> {
-    Tensor::new(dims, data.to_vec()).unwrap()
-}
-
-fn data(v: Var<'_>) -> Vec<f32> {
-    v.value::<f32>().unwrap().into_data()
-}
 
 fn labels(data: &[u32]) -> Tensor<u32> {
     Tensor::new(&[data.len()], data.to_vec()).unwrap()

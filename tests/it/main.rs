@@ -19,5 +19,6 @@ mod scan;
 mod session;
 mod shapes;
 mod spectral;
+mod support;
 mod table;
 mod tape;

@@ -1,21 +1,9 @@
 //! Elementwise ops as a program uses them: broadcasting, selections, and that a row of the table is all an op
 //! needs.
 
-use dittograd::device::cpu::simd::Simd;
+use crate::support::{data, device, t};
 use dittograd::ops::elementwise;
 use dittograd::prelude::*;
-
-fn device() -> Device {
-    Device::cpu_with(2, Simd::best()).unwrap()
-}
-
-fn t(dims: &[usize], data: &[f32]) -> Tensor<f32> {
-    Tensor::new(dims, data.to_vec()).unwrap()
-}
-
-fn data(v: Var<'_>) -> Vec<f32> {
-    v.value::<f32>().unwrap().into_data()
-}
 
 /// All text of the sources below a folder, by path.
 fn sources(folder: &str) -> Vec<(String, String)> {

@@ -1,22 +1,10 @@
 //! Reductions as a program uses them: kept axes, ties, NaN, nothing at all.
 
-use dittograd::device::cpu::simd::Simd;
+use crate::support::{data, device, t};
 use dittograd::prelude::*;
 
 const INF: f32 = f32::INFINITY;
 const NAN: f32 = f32::NAN;
-
-fn device() -> Device {
-    Device::cpu_with(2, Simd::best()).unwrap()
-}
-
-fn t(dims: &[usize], data: &[f32]) -> Tensor<f32> {
-    Tensor::new(dims, data.to_vec()).unwrap()
-}
-
-fn data(v: Var<'_>) -> Vec<f32> {
-    v.value::<f32>().unwrap().into_data()
-}
 
 /// The gradient of the sum of a reduction.
 fn gradient(d: &Device, x: &Tensor<f32>, f: impl for<'s> Fn(Var<'s>) -> Result<Var<'s>>) -> Vec<f32> {

@@ -1,23 +1,12 @@
 //! Scans: golden values, the prefix rule word for word, empty cases.
 
+use crate::support::{data, device as cpu, t as tensor};
 use dittograd::device::Device;
 use dittograd::device::cpu::simd::Simd;
 use dittograd::numerics::rng::Stream;
-use dittograd::session::{Session, Var};
+use dittograd::session::Session;
 use dittograd::shape::Shape;
 use dittograd::tensor::Tensor;
-
-fn cpu() -> Device {
-    Device::cpu_with(2, Simd::best()).unwrap()
-}
-
-fn tensor(dims: &[usize], data: &[f32]) -> Tensor<f32> {
-    Tensor::new(dims, data.to_vec()).unwrap()
-}
-
-fn data(v: Var<'_>) -> Vec<f32> {
-    v.value::<f32>().unwrap().into_data()
-}
 
 /// The rule of the cumulative sum, word for word.
 fn prefix(x: &[f32]) -> Vec<f32> {

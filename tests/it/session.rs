@@ -1,13 +1,10 @@
 //! Sessions, parameters, optimizers and the compiled path: handles, errors, memory, and eager = compiled.
 
+use crate::support::{device, t};
 use dittograd::device::cpu::simd::Simd;
 use dittograd::error::ErrorKind;
 use dittograd::numerics::rng::Stream;
 use dittograd::prelude::*;
-
-fn device() -> Device {
-    Device::cpu_with(2, Simd::best()).unwrap()
-}
 
 /// The CPU, and a GPU if there is one, each with memory counters of its own.
 fn on_each_device(check: impl Fn(&Device)) {
@@ -15,10 +12,6 @@ fn on_each_device(check: impl Fn(&Device)) {
     if let Some((_turn, gpu)) = crate::table::gpu() {
         check(&gpu);
     }
-}
-
-fn t(dims: &[usize], data: &[f32]) -> Tensor<f32> {
-    Tensor::new(dims, data.to_vec()).unwrap()
 }
 
 fn batch(seed: u64, rows: usize, features: usize, classes: usize) -> (Tensor<f32>, Tensor<u32>) {

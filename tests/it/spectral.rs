@@ -1,19 +1,10 @@
 //! Fourier transforms and spectral convolutions: golden values, identities, and the same bits on either way.
 
-use dittograd::device::Device;
-use dittograd::device::cpu::simd::Simd;
+use crate::support::{data, device as cpu, t as tensor};
 use dittograd::numerics::rng::Stream;
 use dittograd::ops::spectral::SpectralConv1d;
-use dittograd::session::{Session, Var};
+use dittograd::session::Session;
 use dittograd::tensor::Tensor;
-
-fn cpu() -> Device {
-    Device::cpu_with(2, Simd::best()).unwrap()
-}
-
-fn tensor(dims: &[usize], data: &[f32]) -> Tensor<f32> {
-    Tensor::new(dims, data.to_vec()).unwrap()
-}
 
 fn random(dims: &[usize], seed: u64) -> Tensor<f32> {
     let mut s = Stream::new(seed, 0);
@@ -24,10 +15,6 @@ fn close(got: &[f32], want: &[f32], tolerance: f32) {
     assert_eq!(got.len(), want.len());
     let near = got.iter().zip(want).all(|(g, w)| (g - w).abs() <= tolerance);
     assert!(near, "got {got:?}, want {want:?}");
-}
-
-fn data(v: Var<'_>) -> Vec<f32> {
-    v.value::<f32>().unwrap().into_data()
 }
 
 /// Value and gradients of a convolution of one channel.

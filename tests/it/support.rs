@@ -1,0 +1,19 @@
+//! What several tests begin with.
+
+use dittograd::device::cpu::simd::Simd;
+use dittograd::prelude::*;
+
+/// A CPU with two threads, whatever the machine has.
+pub(crate) fn device() -> Device {
+    Device::cpu_with(2, Simd::best()).unwrap()
+}
+
+/// A tensor from its dimensions and elements.
+pub(crate) fn t(dims: &[usize], data: &[f32]) -> Tensor<f32> {
+    Tensor::new(dims, data.to_vec()).unwrap()
+}
+
+/// The elements of a value.
+pub(crate) fn data(v: Var<'_>) -> Vec<f32> {
+    v.value::<f32>().unwrap().into_data()
+}
