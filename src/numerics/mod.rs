@@ -11,7 +11,7 @@ use std::fmt;
 use std::str::FromStr;
 
 /// Version of the contract. It changes whenever any result bit of any operation changes.
-pub const NUMERICS_VERSION: u32 = 2;
+pub const NUMERICS_VERSION: u32 = 3;
 
 /// Length of the chunks a dot product's K axis is cut into (C4).
 pub const K_CHUNK: usize = crate::device::cpu::gemm::K_CHUNK;

@@ -1,16 +1,16 @@
 // Scaled dot-product attention, forward and backward, with the bits of the CPU.
 //
 // This text is compiled behind `#define` lines that pick one variant:
-//   DITTO_KIND        0: forward; 1: dq; 2: dk and dv; 3: the row products of the backward pass; 4: masks
+//   DITTO_KIND        0: forward; 1: backward; 2: the row products of the backward pass; 3: masks
 //   DITTO_D, _DV      size of queries and keys, and of values
 //   DITTO_TR          rows of a thread: 4, 2 or 1
 //   DITTO_WARPS       warps of a block, each with 8 TR rows of its own
-//   DITTO_SB          streamed rows of a stage of the backward pass: 32, 16 or 8
+//   DITTO_SB          queries of a stage of the backward pass: 32, 16 or 8
 //   DITTO_SHARE       1: keys and values take turns in one buffer (forward, little shared memory)
 //   DITTO_BLOCKS      blocks per multiprocessor the registers are budgeted for
 //   DITTO_MASK        1: there is a mask
 //   CHUNK             rows or keys of one chain of the gradients
-//   BLOCK             keys of a block of the online softmax
+//   BLOCK             keys of a block of the online softmax, queries of a block of the gradients
 //
 // A block owns DITTO_WARPS * 8 * TR rows ("own") and walks over the other side in stages ("streamed"). Lane
 // (lm, ln) of a warp, 8 by 4, has own rows lm + 8 i and streamed rows ln + 4 j, so whatever is needed of a pair
@@ -26,7 +26,7 @@ typedef unsigned long long u64;
 #define BLOCKED 0xff800001u
 #define LOG2E __uint_as_float(0x3fb8aa3bu)
 
-#if DITTO_KIND <= 2
+#if DITTO_KIND <= 1
 
 constexpr int D = DITTO_D, DV = DITTO_DV, TR = DITTO_TR, WARPS = DITTO_WARPS, THREADS = 32 * WARPS;
 constexpr int OWN = WARPS * 8 * TR;
@@ -81,28 +81,51 @@ __device__ __forceinline__ void four(float (&to)[4], const float* from) {
     to[0] = v.x; to[1] = v.y; to[2] = v.z; to[3] = v.w;
 }
 
+// Streamed rows that are multiplied at a time, so that a sum is not needed again before it is there.
+constexpr int JP = 2;
+
 // s[i][j] = own row i times streamed row j: a chain over the W columns, increasing, from +0. `a` and `b` point at
-// the thread's first rows.
+// the thread's first rows. Operands are loaded one step ahead.
 template <int W, int PITCH, int NB> __device__ __forceinline__ void products(float (&s)[TR][NB], const float* a, const float* b) {
 #pragma unroll
     for (int i = 0; i < TR; ++i)
 #pragma unroll
         for (int j = 0; j < NB; ++j) s[i][j] = 0.0f;
-    constexpr int WHOLE = W / 4 * 4;
+    constexpr int WHOLE = W / 4 * 4, PAIRS = NB / JP;
+    float x[TR][4], y[JP][4];
+    if (WHOLE > 0) {
+#pragma unroll
+        for (int i = 0; i < TR; ++i) four(x[i], a + i * 8 * PITCH);
+#pragma unroll
+        for (int h = 0; h < JP; ++h) four(y[h], b + h * 4 * PITCH);
+    }
 #pragma unroll 2
     for (int c = 0; c < WHOLE; c += 4) {
-        float x[TR][4];
+        float nx[TR][4];
 #pragma unroll
-        for (int i = 0; i < TR; ++i) four(x[i], a + i * 8 * PITCH + c);
+        for (int j = 0; j < PAIRS; ++j) {
+            float ny[JP][4];
+            // What is loaded after the last columns is inside the tile's pitch and not used.
 #pragma unroll
-        for (int j = 0; j < NB; ++j) {
-            float y[4];
-            four(y, b + j * 4 * PITCH + c);
+            for (int h = 0; h < JP; ++h) four(ny[h], j + 1 < PAIRS ? b + ((j + 1) * JP + h) * 4 * PITCH + c : b + h * 4 * PITCH + c + 4);
+            if (j == PAIRS - 1)
+#pragma unroll
+                for (int i = 0; i < TR; ++i) four(nx[i], a + i * 8 * PITCH + c + 4);
 #pragma unroll
             for (int e = 0; e < 4; ++e)
 #pragma unroll
-                for (int i = 0; i < TR; ++i) s[i][j] = __fmaf_rn(x[i][e], y[e], s[i][j]);
+                for (int h = 0; h < JP; ++h)
+#pragma unroll
+                    for (int i = 0; i < TR; ++i) s[i][j * JP + h] = __fmaf_rn(x[i][e], y[h][e], s[i][j * JP + h]);
+#pragma unroll
+            for (int h = 0; h < JP; ++h)
+#pragma unroll
+                for (int e = 0; e < 4; ++e) y[h][e] = ny[h][e];
         }
+#pragma unroll
+        for (int i = 0; i < TR; ++i)
+#pragma unroll
+            for (int e = 0; e < 4; ++e) x[i][e] = nx[i][e];
     }
 #pragma unroll
     for (int c = WHOLE; c < W; ++c)
@@ -116,23 +139,36 @@ template <int W, int PITCH, int NB> __device__ __forceinline__ void products(flo
 // chains. Columns of a thread: 16 q + 4 ln + e. With SOME, blocked pairs are left out.
 template <bool SOME, int PITCH, int NC, int STAGE, int PP>
 __device__ __forceinline__ void accumulate(float (&acc)[TR][4 * NC], const float* p, const float* b) {
+    float w[TR][4], y[4];
+#pragma unroll
+    for (int i = 0; i < TR; ++i) four(w[i], p + i * 8 * PP);
+    four(y, b);
 #pragma unroll 2
     for (int t = 0; t < STAGE; t += 4) {
-        float w[TR][4];
-#pragma unroll
-        for (int i = 0; i < TR; ++i) four(w[i], p + i * 8 * PP + t);
+        float nw[TR][4];
 #pragma unroll
         for (int e = 0; e < 4; ++e)
 #pragma unroll
             for (int c = 0; c < NC; ++c) {
-                float y[4];
-                four(y, b + (t + e) * PITCH + 16 * c);
+                float ny[4];
+                // Operands of the next step. After the last these are any of the tile, and words between its rows.
+                const int u = e * NC + c + 1, row = u < 4 * NC ? t + u / NC : t + 4 < STAGE ? t + 4 : 0;
+                four(ny, b + row * PITCH + 16 * (u % NC));
+                if (e == 3 && c == 0)
+#pragma unroll
+                    for (int i = 0; i < TR; ++i) four(nw[i], p + i * 8 * PP + t + 4);
 #pragma unroll
                 for (int i = 0; i < TR; ++i)
 #pragma unroll
                     for (int f = 0; f < 4; ++f)
                         if (!SOME || !is_blocked(w[i][e])) acc[i][4 * c + f] = __fmaf_rn(w[i][e], y[f], acc[i][4 * c + f]);
+#pragma unroll
+                for (int f = 0; f < 4; ++f) y[f] = ny[f];
             }
+#pragma unroll
+        for (int i = 0; i < TR; ++i)
+#pragma unroll
+            for (int e = 0; e < 4; ++e) w[i][e] = nw[i][e];
     }
 }
 
@@ -149,6 +185,29 @@ __device__ __forceinline__ int lane_n() {
 #define FAR 8
 #define NEAR 2
 #define ALL 0xffffffffu
+
+// Four columns from `at` on of a row of W floats, past the first-level cache: other blocks write and read them too.
+template <int W> __device__ __forceinline__ void load_four(float (&x)[4], const float* row, int at) {
+    if (W % 4 == 0) {
+        if (at < W) {
+            const float4 v = __ldcg(reinterpret_cast<const float4*>(row + at));
+            x[0] = v.x; x[1] = v.y; x[2] = v.z; x[3] = v.w;
+        }
+    } else {
+#pragma unroll
+        for (int f = 0; f < 4; ++f)
+            if (at + f < W) x[f] = __ldcg(row + at + f);
+    }
+}
+template <int W> __device__ __forceinline__ void store_four(float* row, const float (&x)[4], int at) {
+    if (W % 4 == 0) {
+        if (at < W) __stcg(reinterpret_cast<float4*>(row + at), make_float4(x[0], x[1], x[2], x[3]));
+    } else {
+#pragma unroll
+        for (int f = 0; f < 4; ++f)
+            if (at + f < W) __stcg(row + at + f, x[f]);
+    }
+}
 
 // Stores a thread's columns of own row i at `out`.
 template <int W, int NC> __device__ __forceinline__ void store_row(float* out, const float (&x)[4 * NC], int ln) {
@@ -333,10 +392,11 @@ attention_forward(const float* __restrict__ q, const float* __restrict__ k, cons
     }
 }
 
-#elif DITTO_KIND <= 2
+#elif DITTO_KIND == 1
 
-constexpr bool KEYS = DITTO_KIND == 2;
 constexpr int SB = DITTO_SB, NB = SB / 4, PP = SB + 4;
+// What a thread has of a stage's dq: TT queries of every 8, and GQ times four columns.
+constexpr int TT = SB / 8, GQ = (NCD + WARPS - 1) / WARPS, PER = BLOCK / SB;
 
 // Adds a chain that is complete to the result so far, times `scale` after the last.
 template <int W, int NC>
@@ -360,191 +420,270 @@ __device__ __forceinline__ void close_chunk(float (&acc)[TR][4 * NC], float* out
     }
 }
 
-// Backward. Queries or keys are owned, the others streamed; a pair's score and slope are made again on either
-// side. Own and streamed rows are (x, g): (q, do) and (k, v), or the other way round. Streamed x is double
-// buffered, being first and last to be used; streamed g is fetched anew while x is still in use.
+// acc[g][t][f] += weight of (key, query t) times column f of the key, for keys increasing: fused chains.
+template <bool SOME> __device__ __forceinline__ void accumulate_queries(float (&acc)[GQ][TT][4], const float* p, const float* x, int keys, int warp) {
+    float w[TT], y[GQ][4];
+    auto load = [&](int key) {
+        if (TT == 4)
+            four(reinterpret_cast<float(&)[4]>(w), p + key * PP);
+        else
+#pragma unroll
+            for (int t = 0; t < TT; ++t) w[t] = p[key * PP + t];
+#pragma unroll
+        for (int g = 0; g < GQ; ++g)
+            if (NCD % WARPS == 0 || warp + WARPS * g < NCD) four(y[g], x + key * PD + 16 * WARPS * g);
+    };
+    load(0);
+#pragma unroll 2
+    for (int key = 0; key < keys; ++key) {
+        float cw[TT], cy[GQ][4];
+#pragma unroll
+        for (int t = 0; t < TT; ++t) cw[t] = w[t];
+#pragma unroll
+        for (int g = 0; g < GQ; ++g)
+#pragma unroll
+            for (int f = 0; f < 4; ++f) cy[g][f] = y[g][f];
+        load(key + 1 < keys ? key + 1 : key);
+#pragma unroll
+        for (int g = 0; g < GQ; ++g)
+#pragma unroll
+            for (int t = 0; t < TT; ++t)
+#pragma unroll
+                for (int f = 0; f < 4; ++f)
+                    if (!SOME || !is_blocked(cw[t])) acc[g][t][f] = __fmaf_rn(cw[t], cy[g][f], acc[g][t][f]);
+    }
+}
+
+__device__ __forceinline__ unsigned turn_of(const unsigned* turn) {
+    unsigned x;
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(x) : "l"(turn) : "memory");
+    return x;
+}
+__device__ __forceinline__ void pass_on(unsigned* turn, unsigned x) {
+    __threadfence();
+    asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(turn), "r"(x) : "memory");
+}
+
+// Backward. A block owns keys and streams the queries. A pair's score and slope are made once; dk and dv are the
+// block's own, dq goes from block to block in the order of the keys: `turns` counts, for every stage of queries, the
+// blocks that are through, and each continues the chains its predecessor left. Work is handed out in order, so that
+// whoever is waited for has begun. Streamed q is double buffered, being first and last to be used; streamed dy is
+// fetched anew while q is still in use.
 extern "C" __global__ void __launch_bounds__(THREADS, DITTO_BLOCKS)
 attention_backward(const float* __restrict__ q, const float* __restrict__ k, const float* __restrict__ v, const float* __restrict__ mask,
                    const float* __restrict__ dy, const float* __restrict__ lse, const float* __restrict__ delta,
-                   float* __restrict__ out_x, float* __restrict__ out_g, unsigned batch, unsigned group, unsigned n, unsigned m,
-                   unsigned causal, float factor, float scale, MaskView view) {
+                   float* dq, float* __restrict__ dk, float* __restrict__ dv, float* chains, unsigned* turns,
+                   unsigned batch, unsigned group, unsigned n, unsigned m, unsigned causal, float factor, float scale, MaskView view) {
     extern __shared__ float4 memory[];
-    float* const ox = reinterpret_cast<float*>(memory);
-    float* const og = ox + OWN * PD;
-    float* const tx = og + OWN * PV;
-    float* const tg = tx + 2 * SB * PD;
+    float* const ok = reinterpret_cast<float*>(memory);
+    float* const ov = ok + OWN * PD;
+    float* const tq = ov + OWN * PV;
+    float* const tg = tq + 2 * SB * PD;
     float* const sp = tg + SB * PV;
-    u64* const smask = reinterpret_cast<u64*>(sp + OWN * PP);  // of streamed queries, two stages
+    u64* const smask = reinterpret_cast<u64*>(sp + OWN * PP);  // of queries, two stages
     float* const slse = reinterpret_cast<float*>(smask + 2 * SB);
     float* const sdelta = slse + 2 * SB;
+    __shared__ u64 ticket;
     // From a shuffle, so that the compiler knows it to be one for all lanes.
     const int warp = __shfl_sync(ALL, threadIdx.x >> 5, 0), lm = lane_m(), ln = lane_n();
     const int own = warp * 8 * TR + lm;
-    const unsigned rows = group * n;
-    const unsigned owned = KEYS ? m : rows, streamed = KEYS ? rows : m;
-    const unsigned tiles = (owned + OWN - 1) / OWN;
-    const float* const own_x = KEYS ? k : q;
-    const float* const own_g = KEYS ? v : dy;
-    const float* const str_x = KEYS ? q : k;
-    const float* const str_g = KEYS ? dy : v;
-    for (u64 work = blockIdx.x; work < (u64)tiles * batch; work += gridDim.x) {
-        // Longest first: the last queries, the first keys.
-        const unsigned tile = KEYS ? (unsigned)(work / batch) : tiles - 1 - (unsigned)(work / batch);
+    const int rows = (int)(group * n);
+    const unsigned tiles = (m + OWN - 1) / OWN, stages = (rows + SB - 1) / SB;
+    const int blocks = (rows + BLOCK - 1) / BLOCK;
+    const int column = 4 * (ln + 4 * warp);  // of dq
+    for (;;) {
+        if (threadIdx.x == 0) ticket = atomicAdd(reinterpret_cast<u64*>(turns), 1ull);
+        __syncthreads();
+        const u64 work = ticket;
+        if (work >= (u64)tiles * batch) return;
+        // The first keys have the most queries under a causal mask.
+        const unsigned tile = (unsigned)(work / batch);
         const u64 z = work % batch;
-        const unsigned o0 = tile * OWN;
-        const int count = owned - o0 < OWN ? (int)(owned - o0) : OWN;
-        const u64 row0 = z * owned + o0, str0 = z * streamed;
+        const int o0 = (int)(tile * OWN);
+        const int count = (int)m - o0 < OWN ? (int)m - o0 : OWN;
+        const u64 key0 = z * m + o0, row0 = z * rows;
         const int mine = count - warp * 8 * TR < 8 * TR ? count - warp * 8 * TR : 8 * TR;
-        int low = 0, high = 0, warp_low = 0, warp_high = -1;
-        if (!KEYS) {
-            query_range(n, o0, count, low, high);
-            if (mine > 0) query_range(n, o0 + warp * 8 * TR, mine, warp_low, warp_high);
-        }
-        const int end = !KEYS && causal && high + 1 < (int)m ? high + 1 : (int)streamed;
+        unsigned* const turn = turns + 2 + z * stages;
 
-        float ax[TR][4 * NCD], ag[TR][4 * NCV], row_lse[TR], row_delta[TR];
-        int query[TR];
-        u64 at[TR];
+        float ak[TR][4 * NCD], av[TR][4 * NCV];
 #pragma unroll
         for (int i = 0; i < TR; ++i) {
-            const bool in = own + 8 * i < count;
-            const unsigned r = o0 + own + 8 * i;
-            query[i] = KEYS ? 0 : (int)(r % n);
-            at[i] = !KEYS && DITTO_MASK && in ? mask_at(view, z, group, n, r) : 0;
-            row_lse[i] = !KEYS && in ? lse[row0 + own + 8 * i] : 0.0f;
-            row_delta[i] = !KEYS && in ? delta[row0 + own + 8 * i] : 0.0f;
 #pragma unroll
-            for (int c = 0; c < 4 * NCD; ++c) ax[i][c] = 0.0f;
+            for (int c = 0; c < 4 * NCD; ++c) ak[i][c] = 0.0f;
 #pragma unroll
-            for (int c = 0; c < 4 * NCV; ++c) ag[i][c] = 0.0f;
+            for (int c = 0; c < 4 * NCV; ++c) av[i][c] = 0.0f;
         }
-        float* const out_own_x = out_x + row0 * D;
-        float* const out_own_g = KEYS ? out_g + row0 * DV : 0;
 
-        // The next stage from s0 on that is not blocked as a whole; stages lie at multiples of SB.
-        auto skip = [&](int s0) {
-            while (KEYS && causal && s0 < end) {
+        // Stages come in blocks of BLOCK queries, the last block first. The next place in this order, from `place` on,
+        // whose stage is not blocked as a whole.
+        auto stage_at = [&](int place) { return (blocks - 1 - place / PER) * BLOCK + place % PER * SB; };
+        auto skip = [&](int place) {
+            for (; place < blocks * PER; ++place) {
+                const int s0 = stage_at(place);
+                if (s0 >= rows) continue;
                 int a, b;
-                query_range(n, s0, end - s0 < SB ? end - s0 : SB, a, b);
-                if (b >= (int)o0) break;
-                s0 += SB;
+                query_range(n, s0, rows - s0 < SB ? rows - s0 : SB, a, b);
+                if (!causal || b >= o0) break;
             }
-            return s0;
+            return place;
         };
-        auto fetch_x = [&](int s0, int stage) {
-            copy_rows<D, PD>(tx + stage * SB * PD, str_x + (str0 + s0) * D, end - s0 < SB ? end - s0 : SB);
-            if (KEYS) {
-                for (int t = threadIdx.x; t < SB && s0 + t < end; t += THREADS) {
-                    slse[stage * SB + t] = lse[str0 + s0 + t];
-                    sdelta[stage * SB + t] = delta[str0 + s0 + t];
-                    if (DITTO_MASK) smask[stage * SB + t] = mask_at(view, z, group, n, s0 + t);
-                }
+        auto fetch_q = [&](int s0, int stage) {
+            copy_rows<D, PD>(tq + stage * SB * PD, q + (row0 + s0) * D, rows - s0 < SB ? rows - s0 : SB);
+            for (int t = threadIdx.x; t < SB && s0 + t < rows; t += THREADS) {
+                slse[stage * SB + t] = lse[row0 + s0 + t];
+                sdelta[stage * SB + t] = delta[row0 + s0 + t];
+                if (DITTO_MASK) smask[stage * SB + t] = mask_at(view, z, group, n, s0 + t);
             }
         };
-        auto fetch_g = [&](int s0) { copy_rows<DV, PV>(tg, str_g + (str0 + s0) * DV, end - s0 < SB ? end - s0 : SB); };
+        auto fetch_g = [&](int s0) { copy_rows<DV, PV>(tg, dy + (row0 + s0) * DV, rows - s0 < SB ? rows - s0 : SB); };
 
-        copy_rows<D, PD>(ox, own_x + row0 * D, count);
-        copy_rows<DV, PV>(og, own_g + row0 * DV, count);
-        int s0 = skip(0), stage = 0, chunk = 0;
+        copy_rows<D, PD>(ok, k + key0 * D, count);
+        copy_rows<DV, PV>(ov, v + key0 * DV, count);
+        int place = skip(0), before = -1, stage = 0, chunk = 0;
         bool first = true;
-        if (s0 < end) {
-            fetch_x(s0, 0);
-            fetch_g(s0);
-            chunk = s0 / CHUNK;
+        if (place < blocks * PER) {
+            fetch_q(stage_at(place), 0);
+            fetch_g(stage_at(place));
+            chunk = stage_at(place) / CHUNK;
         }
         copy_commit();
-        while (s0 < end) {
-            const int next = skip(s0 + SB);
-            const int here = end - s0 < SB ? end - s0 : SB;
+        while (place < blocks * PER) {
+            const int s0 = stage_at(place), next = skip(place + 1);
+            const bool more = next < blocks * PER;
+            const int here = rows - s0 < SB ? rows - s0 : SB;
             if (s0 / CHUNK != chunk) {
-                close_chunk<D, NCD>(ax, out_own_x, own, count, ln, first, false, scale);
-                if (KEYS) close_chunk<DV, NCV>(ag, out_own_g, own, count, ln, first, false, 1.0f);
+                close_chunk<D, NCD>(ak, dk + key0 * D, own, count, ln, first, false, scale);
+                close_chunk<DV, NCV>(av, dv + key0 * DV, own, count, ln, first, false, 1.0f);
                 first = false;
                 chunk = s0 / CHUNK;
             }
             copy_wait<0>();
             __syncthreads();
-            // The other buffer of x was last read before the barrier.
-            if (next < end) fetch_x(next, stage ^ 1);
+            if (before >= 0 && threadIdx.x == 0) pass_on(turn + before / SB, tile + 1);
+            // The other buffer of q was last read before the barrier.
+            if (more) fetch_q(stage_at(next), stage ^ 1);
             copy_commit();
-            int a = 0, b = 0;
-            if (KEYS) query_range(n, s0, here, a, b);
-            const int key_low = KEYS ? (int)o0 + warp * 8 * TR : s0, key_high = KEYS ? key_low + mine - 1 : s0 + here - 1;
-            const int query_low = KEYS ? a : warp_low, query_high = KEYS ? b : warp_high;
-            const bool active = mine > 0 && (!causal || key_low <= query_high);
-            const bool some = DITTO_MASK || here < SB || (causal && key_high > query_low);
-            float s[TR][NB], e[TR][NB];
+            int low, high;
+            query_range(n, s0, here, low, high);
+            const int key_low = o0 + warp * 8 * TR;
+            const bool active = mine > 0 && (!causal || key_low <= high);
+            const bool some = DITTO_MASK || here < SB || (causal && key_low + mine - 1 > low);
             float* const p = sp + own * PP;
             if (active) {
-                products<D, PD, NB>(s, ox + own * PD, tx + (stage * SB + ln) * PD);
-                products<DV, PV, NB>(e, og + own * PV, tg + ln * PV);
+                float s[TR][NB];
+                products<D, PD, NB>(s, ok + own * PD, tq + (stage * SB + ln) * PD);
 #pragma unroll
                 for (int j = 0; j < NB; ++j) {
-                    const int t = ln + 4 * j;
-                    const float stream_lse = KEYS ? slse[stage * SB + t] : 0.0f, stream_delta = KEYS ? sdelta[stage * SB + t] : 0.0f;
+                    const float less = -slse[stage * SB + ln + 4 * j];
 #pragma unroll
-                    for (int i = 0; i < TR; ++i) {
-                        s[i][j] = ditto_weight(__fmaf_rn(s[i][j], factor, -(KEYS ? stream_lse : row_lse[i])));
-                        e[i][j] = __fmul_rn(s[i][j], __fsub_rn(e[i][j], KEYS ? stream_delta : row_delta[i]));
-                    }
+                    for (int i = 0; i < TR; ++i) s[i][j] = ditto_weight(__fmaf_rn(s[i][j], factor, less));
                 }
                 if (some) {
 #pragma unroll
                     for (int j = 0; j < NB; ++j) {
                         const int t = ln + 4 * j;
-                        const int stream_query = KEYS && causal ? (int)((unsigned)(s0 + t) % n) : 0;
-                        const u64 stream_mask = KEYS && DITTO_MASK && t < here ? smask[stage * SB + t] : 0;
+                        const int query = (int)((unsigned)(s0 + t) % n);
+                        const u64 at = DITTO_MASK && t < here ? smask[stage * SB + t] : 0;
 #pragma unroll
                         for (int i = 0; i < TR; ++i) {
-                            const int key = KEYS ? (int)o0 + own + 8 * i : s0 + t;
-                            bool ok = t < here && (!causal || key <= (KEYS ? stream_query : query[i]));
-                            if (DITTO_MASK && ok && own + 8 * i < count) ok = fabsf(mask[(KEYS ? stream_mask : at[i]) + key * view.column]) > 0.0f;
-                            s[i][j] = ok ? s[i][j] : __uint_as_float(BLOCKED);
-                            e[i][j] = ok ? e[i][j] : __uint_as_float(BLOCKED);
+                            const int key = o0 + own + 8 * i;
+                            bool open = t < here && (!causal || key <= query);
+                            if (DITTO_MASK && open && own + 8 * i < count) open = fabsf(mask[at + key * view.column]) > 0.0f;
+                            s[i][j] = open ? s[i][j] : __uint_as_float(BLOCKED);
                         }
                     }
                 }
 #pragma unroll
                 for (int i = 0; i < TR; ++i)
 #pragma unroll
-                    for (int j = 0; j < NB; ++j) p[i * 8 * PP + ln + 4 * j] = KEYS ? s[i][j] : e[i][j];
+                    for (int j = 0; j < NB; ++j) p[i * 8 * PP + ln + 4 * j] = s[i][j];
                 __syncwarp();
-                if (KEYS) {
-                    if (some)
-                        accumulate<true, PV, NCV, SB, PP>(ag, p, tg + 4 * ln);
-                    else
-                        accumulate<false, PV, NCV, SB, PP>(ag, p, tg + 4 * ln);
-                    __syncwarp();
+                if (some)
+                    accumulate<true, PV, NCV, SB, PP>(av, p, tg + 4 * ln);
+                else
+                    accumulate<false, PV, NCV, SB, PP>(av, p, tg + 4 * ln);
+                __syncwarp();
+                // Weights wait in shared memory for their slopes, so that registers need not hold both.
+                products<DV, PV, NB>(s, ov + own * PV, tg + ln * PV);
 #pragma unroll
-                    for (int i = 0; i < TR; ++i)
+                for (int j = 0; j < NB; ++j) {
+                    const float less = sdelta[stage * SB + ln + 4 * j];
 #pragma unroll
-                        for (int j = 0; j < NB; ++j) p[i * 8 * PP + ln + 4 * j] = e[i][j];
-                    __syncwarp();
+                    for (int i = 0; i < TR; ++i) {
+                        float& w = p[i * 8 * PP + ln + 4 * j];
+                        if (!some || !is_blocked(w)) w = __fmul_rn(w, __fsub_rn(s[i][j], less));
+                    }
                 }
             }
             __syncthreads();
-            // All warps are done with g.
-            if (next < end) fetch_g(next);
+            // All warps are done with dy.
+            if (more) fetch_g(stage_at(next));
             copy_commit();
+            // The chains of dq so far, on their way while dk is made.
+            const int last = causal && high / OWN < (int)tiles - 1 ? high / OWN : (int)tiles - 1;
             if (active) {
-                const float* const x = tx + stage * SB * PD + 4 * ln;
+                const float* const x = tq + stage * SB * PD + 4 * ln;
                 if (some)
-                    accumulate<true, PD, NCD, SB, PP>(ax, p, x);
+                    accumulate<true, PD, NCD, SB, PP>(ak, p, x);
                 else
-                    accumulate<false, PD, NCD, SB, PP>(ax, p, x);
+                    accumulate<false, PD, NCD, SB, PP>(ak, p, x);
+            }
+            float aq[GQ][TT][4];
+            if (tile > 0) {
+                if ((threadIdx.x & 31) == 0)
+                    while (turn_of(turn + s0 / SB) < tile) __nanosleep(20);
                 __syncwarp();
             }
-            s0 = next;
+#pragma unroll
+            for (int g = 0; g < GQ; ++g)
+#pragma unroll
+                for (int t = 0; t < TT; ++t)
+#pragma unroll
+                    for (int f = 0; f < 4; ++f) aq[g][t][f] = 0.0f;
+            if (o0 % CHUNK != 0) {
+#pragma unroll
+                for (int g = 0; g < GQ; ++g)
+#pragma unroll
+                    for (int t = 0; t < TT; ++t)
+                        if (lm * TT + t < here) load_four<D>(aq[g][t], chains + (row0 + s0 + lm * TT + t) * D, column + 16 * WARPS * g);
+            }
+            const int keys = causal && high - o0 + 1 < count ? high - o0 + 1 : count;
+            if (DITTO_MASK || (causal && o0 + count - 1 > low))
+                accumulate_queries<true>(aq, sp + lm * TT, ok + column, keys, warp);
+            else
+                accumulate_queries<false>(aq, sp + lm * TT, ok + column, keys, warp);
+            const bool closes = (int)tile == last || (o0 + OWN) % CHUNK == 0;
+#pragma unroll
+            for (int g = 0; g < GQ; ++g)
+#pragma unroll
+                for (int t = 0; t < TT; ++t) {
+                    if (lm * TT + t >= here) continue;
+                    const u64 at = (row0 + s0 + lm * TT + t) * D;
+                    const int c = column + 16 * WARPS * g;
+                    if (closes) {
+                        float old[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+                        if (o0 >= CHUNK) load_four<D>(old, dq + at, c);
+#pragma unroll
+                        for (int f = 0; f < 4; ++f) {
+                            aq[g][t][f] = __fadd_rn(old[f], aq[g][t][f]);
+                            if ((int)tile == last) aq[g][t][f] = __fmul_rn(aq[g][t][f], scale);
+                        }
+                    }
+                    store_four<D>((closes ? dq : chains) + at, aq[g][t], c);
+                }
+            before = s0;
+            place = next;
             stage ^= 1;
         }
-        close_chunk<D, NCD>(ax, out_own_x, own, count, ln, first, true, scale);
-        if (KEYS) close_chunk<DV, NCV>(ag, out_own_g, own, count, ln, first, true, 1.0f);
+        close_chunk<D, NCD>(ak, dk + key0 * D, own, count, ln, first, true, scale);
+        close_chunk<DV, NCV>(av, dv + key0 * DV, own, count, ln, first, true, 1.0f);
         copy_wait<0>();
         __syncthreads();
+        if (before >= 0 && threadIdx.x == 0) pass_on(turn + before / SB, tile + 1);
     }
 }
 
-#elif DITTO_KIND == 3
+#elif DITTO_KIND == 2
 
 // delta[row] = sum of dy * o along the row, by the row rule, less dl * log2 e. A warp per row; 8 bytes read per
 // element.

@@ -674,8 +674,8 @@ fn keys_tile(
             }
         }
     }
-    for r0 in (0..rows).step_by(BLOCK) {
-        if r0 % K_CHUNK == 0 {
+    for r0 in (0..rows).step_by(BLOCK).rev() {
+        if (r0 + BLOCK).is_multiple_of(K_CHUNK) {
             close_chunk(dk_total, dk_chunk);
             close_chunk(dv_total, dv_chunk);
         }
@@ -877,11 +877,11 @@ impl Variant {
         Err(Error::unsupported("attention", "this GPU's blocks have too little shared memory"))
     }
 
-    fn backward(g: &Geometry, gpu: &Gpu, kind: usize) -> Result<Variant> {
+    fn backward(g: &Geometry, gpu: &Gpu) -> Result<Variant> {
         let (pd, pv) = (pitch(g.d), pitch(g.dv));
         for (warps, stage) in [(4, 32), (4, 16), (2, 16), (2, 8), (1, 8)] {
-            let v =
-                Variant { kind, rows: Variant::rows(g), warps, stage, share: false, shared: 0, blocks: 1 };
+            let rows = Variant::rows(g);
+            let v = Variant { kind: 1, rows, warps, stage, share: false, shared: 0, blocks: 1 };
             let own = v.own();
             let words = own * (pd + pv) + stage * (2 * pd + pv) + own * (stage + 4) + 8 * stage;
             if let Some(v) = v.finish(gpu, words) {
@@ -910,11 +910,19 @@ impl Variant {
         ])
     }
 
-    /// Launches the kernel of `module` on tiles of `rows` rows of every list.
-    fn launch(&self, cuda: &Cuda, g: &Geometry, name: &str, rows: usize, args: &Args) -> Result<()> {
+    /// Launches the kernel of `module` on tiles of `rows` rows of every list, with `most` blocks at most.
+    fn launch(
+        &self,
+        cuda: &Cuda,
+        g: &Geometry,
+        name: &str,
+        rows: usize,
+        most: usize,
+        args: &Args,
+    ) -> Result<()> {
         let (module, text) = self.module(g);
         let kernel = cuda.kernel(&module, &text, name)?;
-        let blocks = rows.div_ceil(self.own()).saturating_mul(g.batch).min(i32::MAX as usize);
+        let blocks = rows.div_ceil(self.own()).saturating_mul(g.batch).min(most);
         cuda.launch(kernel, [blocks as u32, 1, 1], 32 * self.warps as u32, self.shared as u32, args)
     }
 }
@@ -934,7 +942,7 @@ fn source(defines: &[(&str, usize)]) -> (String, String) {
 }
 
 fn delta_module(g: &Geometry) -> (String, String) {
-    source(&[("KIND", 3), ("DV", g.dv)])
+    source(&[("KIND", 2), ("DV", g.dv)])
 }
 
 /// The mask's strides as the kernels take them.
@@ -1133,7 +1141,7 @@ impl Op for Attention {
         }
         args.u32(u32::from(self.causal)).f32((self.rule().scale(g.d) * LOG2_E) as f32);
         args.bytes(bytemuck::cast_slice(&mask_words(&g)), 8);
-        variant.launch(run.cuda, &g, "attention_forward", g.rows(), &args)
+        variant.launch(run.cuda, &g, "attention_forward", g.rows(), i32::MAX as usize, &args)
     }
 
     fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<(String, String)> {
@@ -1260,6 +1268,25 @@ impl AttentionBwd {
     }
 }
 
+/// What the backward kernel works with, in words of its workspace: first the row products, then from `turns` on
+/// the order of work and how far each stage of queries is, from `chains` on the chains of `dq` under way.
+struct Space {
+    turns: usize,
+    chains: usize,
+    end: usize,
+}
+
+impl Space {
+    fn of(g: &Geometry) -> Space {
+        let rows = g.batch * g.rows();
+        let turns = rows.next_multiple_of(4);
+        // Stages have 8 queries or more.
+        let chains = (turns + 2 + g.batch * g.rows().div_ceil(8)).next_multiple_of(4);
+        let end = chains + if g.m > K_CHUNK { rows * g.d } else { 0 };
+        Space { turns, chains, end }
+    }
+}
+
 /// The packed value of `parts`, given as values.
 fn pack(r: &mut dyn Recorder, parts: &[Shape], values: &[Val]) -> Result<Val> {
     let (starts, size) = layout::packed(parts);
@@ -1292,9 +1319,12 @@ impl Op for AttentionBwd {
         Ok(Meta::f32(Shape::new(&[words])?))
     }
 
-    fn workspace(&self, ins: &[Meta], _device: &Device) -> usize {
-        // The row products.
-        self.of(ins).map_or(0, |g| g.batch * g.rows())
+    fn workspace(&self, ins: &[Meta], device: &Device) -> usize {
+        let Ok(g) = self.of(ins) else { return 0 };
+        match device.is_cuda() {
+            true => Space::of(&g).end,
+            false => g.batch * g.rows(),
+        }
     }
 
     fn cpu(&self, run: CpuRun<'_>) {
@@ -1350,34 +1380,38 @@ impl Op for AttentionBwd {
             run.cuda.launch(kernel, map::grid(run.cuda, rows * 32), 256, 0, &args)?;
         }
         let (starts, _) = layout::packed(&shapes);
-        let result = |i: usize| run.out + starts[i] as u64 * 4;
-        let scale = self.rule().scale(g.d);
-        for (kind, owned, out) in [(2, g.m, [result(1), result(2)]), (1, g.rows(), [result(0), 0])] {
-            if g.batch * owned == 0 {
-                continue;
-            }
-            let variant = Variant::backward(&g, &gpu, kind)?;
-            let mut args = Args::new();
-            args.ptr(run.ins[0]).ptr(run.ins[1]).ptr(run.ins[2]);
-            args.ptr(if g.mask.is_some() { run.ins[3] } else { 0 });
-            args.ptr(dy).ptr(y + start).ptr(run.workspace).ptr(out[0]).ptr(out[1]);
-            for x in [g.batch, g.group, g.n, g.m] {
-                args.u32(x as u32);
-            }
-            args.u32(u32::from(self.causal)).f32((scale * LOG2_E) as f32).f32(scale as f32);
-            args.bytes(bytemuck::cast_slice(&mask_words(&g)), 8);
-            variant.launch(run.cuda, &g, "attention_backward", owned, &args)?;
+        let [dq, dk, dv] = [starts[0], starts[1], starts[2]].map(|at| run.out + at as u64 * 4);
+        if g.m == 0 {
+            return run.cuda.fill(dq, 0, shapes[0].numel());
         }
-        Ok(())
+        if g.batch == 0 {
+            return Ok(());
+        }
+        let variant = Variant::backward(&g, &gpu)?;
+        let space = Space::of(&g);
+        let turns = run.workspace + space.turns as u64 * 4;
+        run.cuda.fill(turns, 0, space.chains - space.turns)?;
+        // Chains of the only chunk can grow where the result will be.
+        let chains = if space.end > space.chains { run.workspace + space.chains as u64 * 4 } else { dq };
+        let scale = self.rule().scale(g.d);
+        let mut args = Args::new();
+        args.ptr(run.ins[0]).ptr(run.ins[1]).ptr(run.ins[2]);
+        args.ptr(if g.mask.is_some() { run.ins[3] } else { 0 });
+        args.ptr(dy).ptr(y + start).ptr(run.workspace);
+        args.ptr(dq).ptr(dk).ptr(dv).ptr(chains).ptr(turns);
+        for x in [g.batch, g.group, g.n, g.m] {
+            args.u32(x as u32);
+        }
+        args.u32(u32::from(self.causal)).f32((scale * LOG2_E) as f32).f32(scale as f32);
+        args.bytes(bytemuck::cast_slice(&mask_words(&g)), 8);
+        let most = gpu.sm_count as usize * variant.blocks;
+        variant.launch(run.cuda, &g, "attention_backward", g.m, most, &args)
     }
 
     fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<(String, String)> {
         let Ok(g) = self.of(ins) else { return Vec::new() };
-        let mut all = vec![delta_module(&g)];
-        for kind in [1, 2] {
-            all.extend(Variant::backward(&g, gpu, kind).ok().map(|v| v.module(&g)));
-        }
-        all
+        let backward = Variant::backward(&g, gpu).ok().map(|v| v.module(&g));
+        std::iter::once(delta_module(&g)).chain(backward).collect()
     }
 
     fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, up: Val) -> Result<Vec<Option<Val>>> {
@@ -1644,7 +1678,7 @@ impl Op for AttentionMask {
         if total == 0 {
             return Ok(());
         }
-        let (module, text) = source(&[("KIND", 4)]);
+        let (module, text) = source(&[("KIND", 3)]);
         let kernel = run.cuda.kernel(&module, &text, "attention_mask")?;
         let strides = run.metas.first().map_or([0; 3], |mask| AttentionMask::strides(mask.shape));
         let mut args = Args::new();
@@ -1657,7 +1691,7 @@ impl Op for AttentionMask {
     }
 
     fn cuda_modules(&self, _ins: &[Meta], _gpu: &Gpu) -> Vec<(String, String)> {
-        vec![source(&[("KIND", 4)])]
+        vec![source(&[("KIND", 3)])]
     }
 
     fn vjp(&self, _r: &mut dyn Recorder, io: Io<'_>, _dy: Val) -> Result<Vec<Option<Val>>> {

@@ -196,7 +196,7 @@ impl RowKernel {
 
     /// Words of workspace on CUDA: the chunk sums of long rows and the levels above them.
     pub(crate) fn workspace(rows: usize, columns: usize, gpu: &Gpu) -> usize {
-        if Variant::of(columns, gpu) == Variant::Long { rows * partials(columns) } else { 0 }
+        if Variant::of(columns, 1, gpu) == Variant::Long { rows * partials(columns) } else { 0 }
     }
 
     /// Queues the kernel on CUDA.
@@ -220,10 +220,10 @@ impl RowKernel {
         for &k in self.term.consts().iter().chain(self.post.consts()) {
             args.f32(k);
         }
-        let (grid, threads, shared) = match Variant::of(columns, &gpu) {
+        let (grid, threads, shared) = match Variant::of(columns, self.kept(), &gpu) {
             Variant::Warp { .. } => (grid(run.cuda, rows * 32), 256, 0),
-            Variant::Shared { threads, buffers, .. } => {
-                let shared = buffers as usize * buffer_words(columns) * 4;
+            Variant::Shared { threads, kept, buffers, .. } => {
+                let shared = buffers as usize * kept * buffer_words(columns) * 4;
                 // As many blocks as a multiprocessor holds at a time: those beyond would come after all others
                 // and have it to themselves. Each block takes a little more shared memory than its rows.
                 let room = (gpu.shared + 1024) / (shared + 1024 + 512);
@@ -238,10 +238,12 @@ impl RowKernel {
 
     /// Module name and source for rows of `columns` elements.
     pub(crate) fn module(&self, columns: usize, gpu: &Gpu) -> (String, String) {
-        let variant = Variant::of(columns, gpu);
+        let variant = Variant::of(columns, self.kept(), gpu);
         let body = match variant {
             Variant::Warp { per_lane, exact } => self.warp_text(per_lane, exact),
-            Variant::Shared { threads, aligned, buffers } => self.shared_text(threads, aligned, buffers),
+            Variant::Shared { threads, aligned, kept, buffers } => {
+                self.shared_text(threads, aligned, kept, buffers)
+            }
             Variant::Long => self.long_text(),
         };
         let source = format!("{}{}", map::prelude(), body);
@@ -416,13 +418,19 @@ impl RowKernel {
         t
     }
 
-    /// One block per row, the row's terms in shared memory, four elements per access. The first input is read once,
-    /// the others once or twice; whole chunks of the row rule are summed by one warp each, out of shared memory and
-    /// without bank conflicts; the chunk sums fold in every warp.
+    /// Inputs whose rows a block keeps in shared memory if there is room: all, but for a mask, whose rows may start
+    /// elsewhere, and what comes with it.
+    fn kept(&self) -> usize {
+        if self.best.is_some() { 1 } else { self.ins }
+    }
+
+    /// One block per row, four elements per access. Rows of the first `kept` inputs are in shared memory and read
+    /// once, those of others once or twice; whole chunks of the row rule are summed by one warp each, out of shared
+    /// memory and without bank conflicts; the chunk sums fold in every warp.
     ///
     /// A row that is not aligned is seen from the aligned address before it: `shift` elements come before its first
     /// one, and the vectors at its ends are taken element by element.
-    fn shared_text(&self, threads: u32, aligned: bool, buffers: u32) -> String {
+    fn shared_text(&self, threads: u32, aligned: bool, kept: usize, buffers: u32) -> String {
         let mut t = self.head(threads);
         let warps = threads / 32;
         let _ = writeln!(
@@ -432,7 +440,7 @@ impl RowKernel {
         let words = if aligned { "width" } else { "((width + 6) / 4 * 4)" };
         let _ = writeln!(
             t,
-            "__shared__ float best[{warps}], parts[{PARTS}];\nconst unsigned width = (unsigned)columns, words = {words};"
+            "__shared__ float best[{warps}], parts[{PARTS}];\nconst unsigned width = (unsigned)columns, words = {words}, row_words = {kept} * words;"
         );
         // The vector at p0 of a row with so many elements before the first: all of it in the row, and element e.
         let whole = |shift: &str| {
@@ -461,11 +469,12 @@ impl RowKernel {
             )
         };
         // Shared memory has whole vectors everywhere.
-        let load_kept = |i: usize| -> String {
+        let load_kept = |i: usize, name: &str| -> String {
             format!(
-                "const float4 q{i} = *reinterpret_cast<const float4*>(terms + p0); const float x{i}[4] = {{q{i}.x, q{i}.y, q{i}.z, q{i}.w}};\n"
+                "const float4 q{name} = *reinterpret_cast<const float4*>(terms + {i} * words + p0); const float {name}[4] = {{q{name}.x, q{name}.y, q{name}.z, q{name}.w}};\n"
             )
         };
+        let all_kept = kept == self.ins;
         // Rows of a mask may start at another distance from an aligned address.
         let load_global = |i: usize| -> String {
             if self.is_mask(i) && !aligned {
@@ -484,13 +493,15 @@ impl RowKernel {
         };
         let guard = if aligned { String::new() } else { format!("const bool whole = {};\n", whole("shift")) };
         let x = |i: usize| format!("x{i}[e]");
-        // The first input's row comes by asynchronous copies, which a thread waits for by itself, since it reads
-        // what it copied.
+        // Rows to keep come by asynchronous copies, which a thread waits for by itself, since it reads what it copied.
         let copy = |row: &str, to: &str| -> String {
             let one = |bytes: u32, cache: &str, at: &str| {
-                format!(
-                    "{{ const unsigned to = (unsigned)__cvta_generic_to_shared({to} + {at}); asm volatile(\"cp.async.{cache}.shared.global [%0], [%1], {bytes};\" :: \"r\"(to), \"l\"(in0 + next_from + {at}) : \"memory\"); }}"
-                )
+                let one = |i: usize| {
+                    format!(
+                        "{{ const unsigned to = (unsigned)__cvta_generic_to_shared({to} + {i} * words + {at}); asm volatile(\"cp.async.{cache}.shared.global [%0], [%1], {bytes};\" :: \"r\"(to), \"l\"(in{i} + next_from + {at}) : \"memory\"); }}"
+                    )
+                };
+                format!("{{ {} }}", (0..kept).map(one).collect::<String>())
             };
             let start = if aligned {
                 format!("const unsigned long long next_from = {row} * columns;\n")
@@ -532,8 +543,8 @@ impl RowKernel {
             t.push_str("const unsigned long long mask_at = row % period * columns;\n");
         }
         if buffers == 2 {
-            t.push_str("float* const terms = memory + turn * words;\nif (row + gridDim.x < rows) {\n");
-            t.push_str(&fetch("(row + gridDim.x)", "(memory + (turn ^ 1) * words)"));
+            t.push_str("float* const terms = memory + turn * row_words;\nif (row + gridDim.x < rows) {\n");
+            t.push_str(&fetch("(row + gridDim.x)", "(memory + (turn ^ 1) * row_words)"));
             let _ = writeln!(t, "{}}} else {{\n{}}}", wait(1), wait(0));
         } else {
             t.push_str("float* const terms = memory;\n");
@@ -543,7 +554,7 @@ impl RowKernel {
         if self.max {
             t.push_str("m = -__int_as_float(0x7f800000);\n");
             let mut body = guard.clone();
-            body.push_str(&load_kept(0));
+            body.push_str(&load_kept(0, "x0"));
             if self.best.is_some() {
                 (1..self.ins).for_each(|i| body.push_str(&load_global(i)));
             }
@@ -557,13 +568,14 @@ impl RowKernel {
                 "if (lane == 0) best[warp] = m;\n__syncthreads();\n#pragma unroll\nfor (int w = 0; w < {warps}; ++w) if (best[w] > m) m = best[w];\nm = __fadd_rn(m, 0.0f);"
             );
         }
-        // A term of the first input alone is made while it is summed; it takes the element's place if the result
-        // wants it, else the element stays for the result.
-        let alone = self.ins == 1;
-        let keeps_terms = !alone || self.post.reads()[self.ins + 2];
-        if !alone {
+        // A term of kept inputs is made while it is summed; it takes the first element's place if the result wants
+        // the term and not the element.
+        let reads = self.post.reads();
+        let reads_term = reads[self.ins + 2];
+        let keeps_terms = !all_kept || reads_term && !reads[0];
+        if !all_kept {
             let mut body = guard.clone();
-            body.push_str(&load_kept(0));
+            body.push_str(&load_kept(0, "x0"));
             (1..self.ins).for_each(|i| body.push_str(&load_global(i)));
             body.push_str("float r[4];\n");
             body.push_str(&lanes(&format!("r[e] = {};", self.term_call(x))));
@@ -571,10 +583,10 @@ impl RowKernel {
             body.push_str("*reinterpret_cast<float4*>(terms + p0) = make_float4(r[0], r[1], r[2], r[3]);\n");
             t.push_str(&each(&body));
         }
-        let term = match (alone, keeps_terms) {
+        let term = match (all_kept, keeps_terms) {
             (false, _) => "const float v = terms[shift + j];".to_string(),
             (true, keeps) => {
-                let call = self.term_call(|_| "terms[shift + j]".into());
+                let call = self.term_call(|i| format!("terms[{i} * words + shift + j]"));
                 format!("const float v = {call};{}", if keeps { " terms[shift + j] = v;" } else { "" })
             }
         };
@@ -602,15 +614,23 @@ impl RowKernel {
                 self.post_call(|i| format!("in{i}[at + label]"), "terms[shift + label]", "1.0f")
             );
         } else {
-            let reads = self.post.reads();
             let mut body = guard.clone();
-            for i in (0..self.ins).filter(|&i| reads[i]) {
-                body.push_str(&if i == 0 && !keeps_terms { load_kept(0) } else { load_global(i) });
+            let again = reads_term && !keeps_terms;
+            for i in (0..self.ins).filter(|&i| reads[i] || again) {
+                body.push_str(&if i < kept && !(i == 0 && keeps_terms) {
+                    load_kept(i, &format!("x{i}"))
+                } else {
+                    load_global(i)
+                });
             }
-            let kept = if keeps_terms { x(99) } else { "0.0f".into() };
             if keeps_terms {
-                body.push_str(&load_kept(99));
+                body.push_str(&load_kept(0, "kept"));
             }
+            let kept = match (keeps_terms, again) {
+                (true, _) => "kept[e]".into(),
+                (false, true) => self.term_call(x),
+                (false, false) => "0.0f".into(),
+            };
             body.push_str("float r[4];\n");
             let hit = if self.labels.is_some() { "(j == label ? 1.0f : 0.0f)" } else { "0.0f" };
             let call = self.post_call(|i| if reads[i] { x(i) } else { "0.0f".into() }, &kept, hit);
@@ -922,9 +942,9 @@ const LONG_THREADS: u32 = 1024;
 enum Variant {
     /// A warp per row, so many elements per lane in registers, all of them used or not.
     Warp { per_lane: usize, exact: bool },
-    /// A block per row, the row in shared memory, the next one on its way into a second buffer if there is
-    /// room. Rows that divide by four start at aligned addresses; others have a few elements before the first one.
-    Shared { threads: u32, aligned: bool, buffers: u32 },
+    /// A block per row, the rows of so many inputs in shared memory, the next ones on their way into a second buffer
+    /// if there is room. Rows that divide by four start at aligned addresses; others have a few elements before the first one.
+    Shared { threads: u32, aligned: bool, kept: usize, buffers: u32 },
     /// A block per row that does not fit into shared memory.
     Long,
 }
@@ -933,14 +953,15 @@ impl Variant {
     fn name(self) -> String {
         match self {
             Variant::Warp { per_lane, exact } => format!("warp{per_lane}{}", if exact { "e" } else { "" }),
-            Variant::Shared { threads, aligned, buffers } => {
-                format!("shared{threads}x{buffers}{}", if aligned { "a" } else { "" })
+            Variant::Shared { threads, aligned, kept, buffers } => {
+                format!("shared{threads}x{kept}x{buffers}{}", if aligned { "a" } else { "" })
             }
             Variant::Long => "long".into(),
         }
     }
 
-    fn of(columns: usize, gpu: &Gpu) -> Variant {
+    /// For a kernel that would keep rows of so many inputs.
+    fn of(columns: usize, inputs: usize, gpu: &Gpu) -> Variant {
         // A little is left for the sums.
         let room = gpu.shared.saturating_sub(1024) / 4;
         match columns {
@@ -961,8 +982,9 @@ impl Variant {
                     4097..=8192 => 256,
                     _ => 512,
                 };
-                let buffers = if columns <= 12288.min(room / 2 - 4) { 2 } else { 1 };
-                Variant::Shared { threads, aligned: columns.is_multiple_of(4), buffers }
+                let kept = if inputs * buffer_words(columns) <= room { inputs } else { 1 };
+                let buffers = if kept * columns <= 12288.min(room / 2 - 4 * kept) { 2 } else { 1 };
+                Variant::Shared { threads, aligned: columns.is_multiple_of(4), kept, buffers }
             }
             _ => Variant::Long,
         }
