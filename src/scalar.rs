@@ -21,6 +21,10 @@ pub trait Real:
     fn sqrt(self) -> Self;
     /// `e^x`.
     fn exp(self) -> Self;
+    /// `e^x` for `x <= 0`, the same as [`Real::exp`] there and quicker.
+    fn decay(self) -> Self {
+        self.exp()
+    }
     /// `e^x - 1`, accurate near zero.
     fn expm1(self) -> Self;
     /// Natural logarithm.
@@ -109,6 +113,10 @@ impl Real for f32 {
     #[inline(always)]
     fn exp(self) -> f32 {
         functions::exp(self)
+    }
+    #[inline(always)]
+    fn decay(self) -> f32 {
+        functions::decay(self)
     }
     #[inline(always)]
     fn expm1(self) -> f32 {

@@ -91,6 +91,17 @@ pub fn exp<L: Lane>(x: L) -> L {
     L::select(x.is_nan(), L::nan(), exp_in_range(clamped))
 }
 
+/// e^x for `x <= 0`: the bits of [`exp`] in two thirds of the steps; above 64 the result has no meaning.
+///
+/// Without large powers, 2^(n + 32) is a normal number for every n, and 2^-32 rounds once.
+#[inline(always)]
+pub fn decay<L: Lane>(x: L) -> L {
+    let (q, n) = split_exp(x);
+    let power = L::from_bits((n + L::Int::c(127 + 32)).shl(23));
+    let scaled = (L::c(1.0) + q) * power * L::c(1.0 / 4_294_967_296.0);
+    L::select(x.lt(L::c(-104.0)), L::c(0.0), scaled)
+}
+
 /// 2^x as softmax weights need it: for `x <= 127`, and 0 below -126.
 ///
 /// The integer part goes into the exponent, the rest r through 1 + r Q(r), Q of degree 5. Largest error 0.94
@@ -600,8 +611,9 @@ type TracedUnary = fn(Trace) -> Trace;
 
 /// The CUDA text of every function here, as `ditto_exp`, `ditto_log` and so on; the same text on every call.
 pub fn cuda_text() -> String {
-    let unary: [(&str, TracedUnary); 10] = [
+    let unary: [(&str, TracedUnary); 11] = [
         ("ditto_exp", exp),
+        ("ditto_decay", decay),
         ("ditto_expm1", expm1),
         ("ditto_log", log),
         ("ditto_log1p", log1p),
@@ -861,6 +873,21 @@ mod tests {
                 assert_eq!(f32::to_bits(function(f32::from_bits(bits))), 0x7fc0_0000, "{name} of a NaN");
             }
         }
+    }
+
+    #[test]
+    fn decay_has_the_bits_of_exp() {
+        let same = |x: f32| assert_eq!(f32::to_bits(decay(x)), f32::to_bits(exp(x)), "at {x:e}");
+        (0..0x7f80_0001u32).step_by(61).for_each(|bits| same(f32::from_bits(bits | SIGN)));
+        for point in POINTS {
+            (-300..=300).map(|by| point.to_bits().saturating_add_signed(by).min(0x7f80_0000)).for_each(
+                |bits| {
+                    same(f32::from_bits(bits | SIGN));
+                },
+            );
+        }
+        (0..=64 * 128).for_each(|step| same(step as f32 / 128.0));
+        assert!(decay(f32::NAN).is_nan());
     }
 
     #[test]

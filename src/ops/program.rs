@@ -28,6 +28,7 @@ macro_rules! with_instrs {
             Abs(a) = Real::abs(a), "fabsf({0})";
             Sqrt(a) = Real::sqrt(a), "__fsqrt_rn({0})";
             Exp(a) = Real::exp(a), "ditto_exp({0})";
+            Decay(a) = Real::decay(a), "ditto_decay({0})";
             Expm1(a) = Real::expm1(a), "ditto_expm1({0})";
             Log(a) = Real::log(a), "ditto_log({0})";
             Log1p(a) = Real::log1p(a), "ditto_log1p({0})";
@@ -243,6 +244,7 @@ impl Real for Expr {
         abs Abs();
         sqrt Sqrt();
         exp Exp();
+        decay Decay();
         expm1 Expm1();
         log Log();
         log1p Log1p();
@@ -484,7 +486,7 @@ fn derivative<R: Real>(instr: Instr, args: [R; 4], y: R, g: R) -> [Option<R>; 4]
         // The slope at zero is zero, and a NaN has none.
         Instr::Abs => one(R::where_gt(a, c(0.0), g, R::where_gt(c(0.0), a, -g, c(0.0)))),
         Instr::Sqrt => one(R::where_gt(a, c(0.0), g / (y + y), c(0.0))),
-        Instr::Exp => one(g * y),
+        Instr::Exp | Instr::Decay => one(g * y),
         Instr::Expm1 => one(g * a.exp()),
         Instr::Log => one(g / a),
         Instr::Log1p => one(g / (c(1.0) + a)),
