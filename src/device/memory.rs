@@ -556,6 +556,11 @@ impl AnyBuffer {
         Ok(AnyBuffer { buffer, meta, bound: u32::MAX })
     }
 
+    /// The same value, whose entries, if they are indices, are known to be below `bound`.
+    pub(crate) fn with_bound(self, bound: u32) -> AnyBuffer {
+        AnyBuffer { bound, ..self }
+    }
+
     /// A new value on `device` with the elements of `tensor`, rounded to float32. Scalars without a
     /// float32 wire form are refused.
     pub fn upload<T: Scalar>(device: &Device, tensor: &Tensor<T>) -> Result<AnyBuffer> {

@@ -12,7 +12,7 @@ pub use train::{Batch, TrainStep};
 
 use crate::device::{AnyBuffer, DType, Meta};
 use crate::error::{Error, ErrorKind, Result};
-use crate::ops::{AnyOp, Io, Recorder, Val, elementwise, random};
+use crate::ops::{AnyOp, IndexBound, Io, Recorder, Val, elementwise, random};
 use crate::params::Param;
 use crate::shape::Shape;
 use std::fmt;
@@ -113,6 +113,56 @@ impl Graph {
         Err(Error::new(op, ErrorKind::Node { id: v.0 as usize, size: self.size() }))
     }
 
+    /// Shapes and types of values.
+    pub(crate) fn metas(&self, ins: &[Val]) -> Vec<Meta> {
+        ins.iter().map(|v| self.node(*v).meta).collect()
+    }
+
+    /// Where the entries of the indices `v` come from: leaves, whose entries can be looked at, and computed values,
+    /// for which only a bound is known, if that.
+    pub(crate) fn index_sources(&self, v: Val) -> (Vec<usize>, Vec<(usize, IndexBound)>) {
+        let (mut leaves, mut computed, mut todo) = (Vec::new(), Vec::new(), vec![v]);
+        while let Some(v) = todo.pop() {
+            let What::Op(op, ins) = &self.node(v).what else {
+                leaves.push(v.0 as usize);
+                continue;
+            };
+            let metas = self.metas(ins);
+            match op.index_bound(&metas) {
+                IndexBound::OfInputs(n) => todo.extend(ins.iter().take(n)),
+                bound => computed.push((v.0 as usize, bound)),
+            }
+        }
+        (leaves, computed)
+    }
+
+    /// Errors if indices that the program computes may be too large for the op that reads at them. Those of leaves are
+    /// checked when they are known.
+    fn check_index_bounds(&self, op: &AnyOp, ins: &[Val]) -> Result<()> {
+        let Some((i, limit)) = op.index_limit(&self.metas(ins)) else { return Ok(()) };
+        if self.node(ins[i]).meta.dtype != DType::U32 || self.node(ins[i]).meta.shape.numel() == 0 {
+            return Ok(());
+        }
+        for (at, bound) in self.index_sources(ins[i]).1 {
+            if matches!(bound, IndexBound::Below(n) if n <= limit) {
+                continue;
+            }
+            let maker = match &self.nodes[at].what {
+                What::Op(op, _) => op.name(),
+                What::Leaf(_) => "a leaf",
+            };
+            let known = match bound {
+                IndexBound::Below(n) => format!("are below {n}"),
+                _ => "have no known bound".to_string(),
+            };
+            let why = format!(
+                "computed by {maker} {known}, but must be below {limit}; a compiled program cannot look at them"
+            );
+            return Err(Error::argument(op.name(), "indices", why));
+        }
+        Ok(())
+    }
+
     /// Appends the gradients of the scalar `out` with respect to `wrt`, by the ops' own rules, in the same
     /// order as the tape walks (C5). `None` where `out` does not depend on a value.
     pub fn gradients(&mut self, out: Val, wrt: &[Val]) -> Result<Vec<Option<Val>>> {
@@ -145,8 +195,8 @@ impl Graph {
 impl Recorder for Graph {
     fn record(&mut self, op: AnyOp, ins: &[Val]) -> Result<Val> {
         ins.iter().try_for_each(|v| self.check(op.name(), *v))?;
-        let metas: Vec<Meta> = ins.iter().map(|v| self.node(*v).meta).collect();
-        let meta = op.shape(&metas)?;
+        let meta = op.shape(&self.metas(ins))?;
+        self.check_index_bounds(&op, ins)?;
         let requires_grad = op.differentiable() && ins.iter().any(|v| self.node(*v).requires_grad);
         self.nodes.push(Node { what: What::Op(op, ins.to_vec()), meta, requires_grad });
         Ok(Val(self.nodes.len() as u32 - 1))

@@ -112,11 +112,9 @@ impl Compiled {
         // A view lives where its input lives; lifetimes are those of the memory, not of the names.
         let mut root: Vec<usize> = (0..graph.size()).collect();
         let mut last_use = vec![0usize; graph.size()];
-        let metas_of =
-            |ins: &[Val]| ins.iter().map(|v| graph.nodes()[v.0 as usize].meta).collect::<Vec<Meta>>();
         for (i, node) in graph.nodes().iter().enumerate() {
             if let What::Op(op, ins) = &node.what {
-                if op.view(&metas_of(ins)).is_some() {
+                if op.view(&graph.metas(ins)).is_some() {
                     root[i] = root[ins[0].0 as usize];
                 }
                 ins.iter().for_each(|v| last_use[root[v.0 as usize]] = i);
@@ -131,7 +129,7 @@ impl Compiled {
         let mut ends: Vec<(usize, usize, usize)> = Vec::new(); // last use, place, words
         for (i, node) in graph.nodes().iter().enumerate() {
             let What::Op(op, ins) = &node.what else { continue };
-            let metas = metas_of(ins);
+            let metas = graph.metas(ins);
             if let Some(start) = op.view(&metas) {
                 places[i] = match places[ins[0].0 as usize] {
                     Place::Arena(at) => Place::Arena(at + start),
@@ -143,12 +141,15 @@ impl Compiled {
                 return Err(Error::new(op.name(), ErrorKind::Arity { want: MAX_INS, got: ins.len() }));
             }
             if let Some((at, limit)) = op.index_limit(&metas) {
-                match places[ins[at].0 as usize] {
-                    Place::Outside(input, _) if input < inputs => {
-                        limits.push(Limit { input, limit, op: op.name() })
+                // What the program computes was checked when it was recorded.
+                for leaf in graph.index_sources(ins[at]).0 {
+                    match places[leaf] {
+                        Place::Outside(input, _) if input < inputs => {
+                            limits.push(Limit { input, limit, op: op.name() })
+                        }
+                        Place::Outside(fixed, _) => check_bound(op.name(), &outside[fixed], limit)?,
+                        Place::Arena(_) => {}
                     }
-                    Place::Outside(fixed, _) => check_bound(op.name(), &outside[fixed], limit)?,
-                    Place::Arena(_) => {}
                 }
             }
             let words = node.meta.shape.numel();

@@ -1,6 +1,6 @@
 //! Running one op: shapes, memory, kernel. Eager execution and the compiled executors meet here.
 
-use super::{AnyOp, CpuRun, CudaRun};
+use super::{AnyOp, CpuRun, CudaRun, IndexBound};
 use crate::device::{AnyBuffer, Backend, Buffer, DType, Device, Meta, ReadSet};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -63,7 +63,12 @@ pub fn apply(device: &Device, op: &AnyOp, ins: &[&AnyBuffer]) -> Result<AnyBuffe
             })?;
         }
     }
-    AnyBuffer::new(out, meta)
+    let bound = match op.index_bound(metas) {
+        IndexBound::Unknown => u32::MAX,
+        IndexBound::Below(n) => n.try_into().unwrap_or(u32::MAX),
+        IndexBound::OfInputs(n) => ins.iter().take(n).map(|i| i.bound()).fold(1, u32::max),
+    };
+    Ok(AnyBuffer::new(out, meta)?.with_bound(bound))
 }
 
 /// Errors if an index input may hold an entry at or above `limit`.

@@ -8,8 +8,8 @@ use super::map::grid;
 use super::reduce::{check_axes, count, reduced_index, sorted_axes};
 use super::sampling::edge_dims;
 use super::{
-    Attr, Attrs, Bound, CpuRun, CudaRun, Gpu, Io, Op, Recorder, RefIn, Reject, Sample, SampleIn, Val, arity,
-    dims, floats, layout, mismatch, typed,
+    Attr, Attrs, Bound, CpuRun, CudaRun, Gpu, IndexBound, Io, Op, Recorder, RefIn, Reject, Sample, SampleIn,
+    Val, arity, dims, floats, layout, mismatch, typed,
 };
 use crate::device::cpu::simd::simd_fn;
 use crate::device::cuda::Args;
@@ -216,6 +216,10 @@ macro_rules! arg_op {
                     return Err(Error::argument(Self::NAME, "axes", why));
                 }
                 Ok(Meta::u32(out))
+            }
+
+            fn index_bound(&self, ins: &[Meta]) -> IndexBound {
+                IndexBound::Below(count(&ins[0].shape, &self.axes))
             }
 
             fn workspace(&self, ins: &[Meta], device: &Device) -> usize {

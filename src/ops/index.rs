@@ -6,8 +6,8 @@
 
 use super::sampling::{EDGES, VOLUME, edge_dims, pick};
 use super::{
-    Attr, Attrs, Bound, CpuRun, CudaRun, Gpu, Io, Op, Recorder, RefIn, Reject, Sample, SampleIn, Val, arity,
-    dims, mismatch, sort, typed,
+    Attr, Attrs, Bound, CpuRun, CudaRun, Gpu, IndexBound, Io, Op, Recorder, RefIn, Reject, Sample, SampleIn,
+    Val, arity, dims, mismatch, sort, typed,
 };
 use crate::device::cpu::pool::Pool;
 use crate::device::cpu::simd::{Simd, simd_fn};
@@ -106,6 +106,10 @@ impl Op for IndexSelect {
         let d = x.shape.dims();
         let shape = shape_of(Self::NAME, [&d[..self.axis], index.shape.dims(), &d[self.axis + 1..]])?;
         Ok(Meta { shape, ..x })
+    }
+
+    fn index_bound(&self, _ins: &[Meta]) -> IndexBound {
+        IndexBound::OfInputs(1)
     }
 
     fn index_limit(&self, ins: &[Meta]) -> Option<(usize, usize)> {
@@ -595,6 +599,10 @@ impl Op for TakeAlongAxis {
         axis_of(Self::NAME, &x.shape, self.axis)?;
         along(Self::NAME, &x.shape, &index.shape, self.axis)?;
         Ok(Meta { shape: index.shape, ..x })
+    }
+
+    fn index_bound(&self, _ins: &[Meta]) -> IndexBound {
+        IndexBound::OfInputs(1)
     }
 
     fn index_limit(&self, ins: &[Meta]) -> Option<(usize, usize)> {

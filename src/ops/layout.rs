@@ -4,8 +4,8 @@ use super::map::{self, Access};
 use super::program::Program;
 use super::sampling::{edge_dims, sample};
 use super::{
-    Attr, Attrs, Bound, CpuRun, CudaRun, Gpu, Io, Op, Recorder, RefIn, Reject, Sample, SampleIn, Val, dims,
-    mismatch, sample_shapes,
+    Attr, Attrs, Bound, CpuRun, CudaRun, Gpu, IndexBound, Io, Op, Recorder, RefIn, Reject, Sample, SampleIn,
+    Val, dims, mismatch, sample_shapes,
 };
 use crate::device::cuda::Args;
 use crate::device::{DType, Meta};
@@ -128,6 +128,10 @@ impl Op for BroadcastTo {
         Ok(Meta { shape: self.shape, ..meta })
     }
 
+    fn index_bound(&self, _ins: &[Meta]) -> IndexBound {
+        IndexBound::OfInputs(1)
+    }
+
     fn cpu(&self, run: CpuRun<'_>) {
         map::copy_cpu(&self.map.access(&run.metas[0].shape), run);
     }
@@ -248,6 +252,10 @@ impl Op for BroadcastTo {
 /// What ops that only relabel their input have in common. Nothing runs where memory can be shared.
 macro_rules! view_methods {
     () => {
+        fn index_bound(&self, _ins: &[Meta]) -> IndexBound {
+            IndexBound::OfInputs(1)
+        }
+
         fn view(&self, _ins: &[Meta]) -> Option<usize> {
             Some(0)
         }
@@ -517,6 +525,10 @@ impl Op for Permute {
         Ok(Meta { shape: Shape::new(&out[..rank])?, ..x })
     }
 
+    fn index_bound(&self, _ins: &[Meta]) -> IndexBound {
+        IndexBound::OfInputs(1)
+    }
+
     fn view(&self, ins: &[Meta]) -> Option<usize> {
         let to = self.shape(ins).ok()?.shape;
         Turn::new(&self.access(&ins[0].shape), &to).is_plain().then_some(0)
@@ -766,6 +778,10 @@ impl Op for Slice {
         let mut out = x.shape.dims().to_vec();
         out[self.axis] = self.len;
         Ok(Meta { shape: Shape::new(&out)?, ..x })
+    }
+
+    fn index_bound(&self, _ins: &[Meta]) -> IndexBound {
+        IndexBound::OfInputs(1)
     }
 
     fn view(&self, ins: &[Meta]) -> Option<usize> {
@@ -1085,6 +1101,10 @@ impl Op for Concat {
         Ok(Meta { shape, ..*first })
     }
 
+    fn index_bound(&self, ins: &[Meta]) -> IndexBound {
+        IndexBound::OfInputs(ins.len())
+    }
+
     fn view(&self, ins: &[Meta]) -> Option<usize> {
         (ins.len() == 1).then_some(0)
     }
@@ -1272,6 +1292,10 @@ impl Op for Flip {
             }
         }
         Ok(x)
+    }
+
+    fn index_bound(&self, _ins: &[Meta]) -> IndexBound {
+        IndexBound::OfInputs(1)
     }
 
     fn view(&self, ins: &[Meta]) -> Option<usize> {

@@ -454,6 +454,18 @@ impl Attrs {
     }
 }
 
+/// What is known of the entries of a value of indices before it is computed, so that ops that read at them need not
+/// look at them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IndexBound {
+    /// Nothing.
+    Unknown,
+    /// They are below this number.
+    Below(usize),
+    /// They are entries of so many of the first inputs, or 0.
+    OfInputs(usize),
+}
+
 /// The rules of an op.
 pub trait Op: Clone + PartialEq + Debug + Sized {
     /// The op's name in messages, graphs, tests and the program.
@@ -466,6 +478,11 @@ pub trait Op: Clone + PartialEq + Debug + Sized {
     /// For index inputs: which one, and what its entries must be below.
     fn index_limit(&self, _ins: &[Meta]) -> Option<(usize, usize)> {
         None
+    }
+
+    /// For a value of indices: what is known of its entries before it is computed.
+    fn index_bound(&self, _ins: &[Meta]) -> IndexBound {
+        IndexBound::Unknown
     }
 
     /// For a value that is a run of its first input's elements, under any shape, and shares its memory:
@@ -567,6 +584,11 @@ macro_rules! any_op {
             /// See [`Op::index_limit`].
             pub fn index_limit(&self, ins: &[Meta]) -> Option<(usize, usize)> {
                 match self { $(AnyOp::$op(op) => op.index_limit(ins),)* }
+            }
+
+            /// See [`Op::index_bound`].
+            pub fn index_bound(&self, ins: &[Meta]) -> IndexBound {
+                match self { $(AnyOp::$op(op) => op.index_bound(ins),)* }
             }
 
             /// See [`Op::linear`].

@@ -8,8 +8,8 @@ use super::map::{self, grid};
 use super::program::{Program, Registers, Scratch};
 use super::sampling::edge_shape;
 use super::{
-    Attr, Attrs, Bound, CpuRun, CudaRun, Gpu, Io, Op, Recorder, RefIn, Reject, Sample, SampleIn, Val, dims,
-    sample_shapes, sort,
+    Attr, Attrs, Bound, CpuRun, CudaRun, Gpu, IndexBound, Io, Op, Recorder, RefIn, Reject, Sample, SampleIn,
+    Val, dims, sample_shapes, sort,
 };
 use crate::device::cuda::Args;
 use crate::device::{Backend, DType, Device, Meta};
@@ -486,6 +486,10 @@ impl Op for RandInt {
         check(Self::NAME, Meta::u32(self.shape), ins, 0)
     }
 
+    fn index_bound(&self, _ins: &[Meta]) -> IndexBound {
+        IndexBound::Below(self.below as usize)
+    }
+
     fn cpu(&self, run: CpuRun<'_>) {
         let key = rng::key(self.seed, self.counter.wrapping_add(base(run.ins.first().copied())));
         run.pool.chunks_mut(bytemuck::cast_slice_mut(run.out), TASK, |task, out: &mut [u32]| {
@@ -576,6 +580,10 @@ impl Op for Permutation {
             return Err(Error::argument(Self::NAME, "n", format!("{} does not fit into 32 bits", self.n)));
         }
         check(Self::NAME, Meta::u32(Shape::new(&[self.n])?), ins, 0)
+    }
+
+    fn index_bound(&self, _ins: &[Meta]) -> IndexBound {
+        IndexBound::Below(self.n)
     }
 
     fn workspace(&self, _ins: &[Meta], device: &Device) -> usize {

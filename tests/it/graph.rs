@@ -2,10 +2,11 @@
 //! random programs, with their gradients and updates, have the same bits.
 
 use dittograd::device::cpu::simd::Simd;
+use dittograd::device::{AnyBuffer, DType, Meta};
 use dittograd::graph::{Graph, TrainStep};
 use dittograd::numerics::rng::Stream;
 use dittograd::ops::loss::Reduction;
-use dittograd::ops::{Recorder, Val, elementwise};
+use dittograd::ops::{Recorder, RefIn, Val, elementwise};
 use dittograd::prelude::*;
 
 fn device(threads: usize) -> Device {
@@ -212,4 +213,76 @@ fn a_graph_refuses_values_it_does_not_have() {
     assert!(g.record(elementwise::Exp {}.into(), &[Val(3)]).is_err());
     assert!(g.gradients(Val(0), &[]).is_err());
     assert_eq!((g.size(), g.to_string()), (0, String::new()));
+}
+
+/// The error of compiling a program of a parameter `w` of (3, 10) and indices, if there is one.
+fn compiles(indices: &[u32], f: impl for<'s> Fn(Var<'s>, Var<'s>) -> Result<Var<'s>>) -> Result<()> {
+    let d = device(1);
+    let mut params = Params::new(&d, 1);
+    let w = params.uniform("w", &[3, 10], -1.0, 1.0).unwrap();
+    let indices = Tensor::new(&[indices.len()], indices.to_vec()).unwrap();
+    let mut step =
+        TrainStep::new(&params, Optimizer::sgd(0.1), |v| f(v[0].session().param(&w)?, v[0])?.mean());
+    step.run(&[(&indices).into()])?;
+    step.loss().map(|loss| assert!(loss.is_finite()))
+}
+
+#[test]
+fn indices_that_a_program_computes_are_checked_by_their_bounds() {
+    fn classes<'s>(w: Var<'s>, n: usize) -> Result<Var<'s>> {
+        w.slice(1, 0, n, 1)?.cross_entropy(w.argmax(&[1], false)?)
+    }
+    compiles(&[0], |w, _| classes(w, 10)).unwrap();
+    let error = compiles(&[0], |w, _| classes(w, 5)).unwrap_err().to_string();
+    assert!(error.contains("argmax") && error.contains("below 10") && error.contains("below 5"), "{error}");
+    // Through ops that move indices, and through those that draw them.
+    compiles(&[0], |w, _| w.index_select(1, w.argmax(&[1], false)?.flip(&[0])?.reshape(&[3])?)).unwrap();
+    assert!(compiles(&[0], |w, _| w.index_select(0, w.argmax(&[1], false)?.flip(&[0])?)).is_err());
+    compiles(&[0], |w, _| w.index_select(0, w.session().randint(&[4], 3)?)).unwrap();
+    assert!(compiles(&[0], |w, _| w.index_select(0, w.session().randint(&[4], 4)?)).is_err());
+    compiles(&[0], |w, _| w.index_select(0, w.session().permutation(3)?)).unwrap();
+    assert!(compiles(&[0], |w, _| w.index_select(0, w.session().permutation(4)?)).is_err());
+    // Those of an input are looked at, wherever they have been moved.
+    compiles(&[0, 2], |w, i| w.index_select(0, i.flip(&[0])?)).unwrap();
+    assert!(compiles(&[0, 3], |w, i| w.index_select(0, i.flip(&[0])?)).is_err());
+}
+
+#[test]
+fn eager_indices_know_their_bounds() {
+    let s = Session::eager(&device(1));
+    let x = s.input(&Tensor::full(Shape::new(&[3, 10]).unwrap(), 0.5f32)).unwrap();
+    let bound = |v: Result<Var<'_>>| v.unwrap().buffer().unwrap().bound();
+    let at = x.argmax(&[1], false).unwrap();
+    assert_eq!(at.buffer().unwrap().bound(), 10);
+    assert_eq!(bound(at.flip(&[0])), 10);
+    assert_eq!(bound(at.reshape(&[1, 3])), 10);
+    assert_eq!(bound(s.randint(&[4], 7)), 7);
+    assert_eq!(bound(s.permutation(5)), 5);
+}
+
+#[test]
+fn every_op_that_makes_indices_says_what_they_are_below() {
+    use dittograd::ops::{AnyOp, IndexBound};
+    let d = device(1);
+    let mut stream = Stream::new(3, 0);
+    for name in AnyOp::NAMES {
+        for sample in AnyOp::samples(name) {
+            let metas: Vec<Meta> = sample.ins.iter().map(|i| i.meta()).collect();
+            let Ok(meta) = sample.op.shape(&metas) else { continue };
+            if meta.dtype != DType::U32 || meta.shape.numel() > 3000 {
+                continue;
+            }
+            assert_ne!(sample.op.index_bound(&metas), IndexBound::Unknown, "{name}");
+            let ins: Vec<AnyBuffer> = dittograd::ops::draw(&sample.ins, &mut stream)
+                .iter()
+                .map(|i| match i {
+                    RefIn::Num(t) => AnyBuffer::upload(&d, t).unwrap(),
+                    RefIn::Idx(t) => AnyBuffer::upload_indices(&d, t).unwrap(),
+                })
+                .collect();
+            let value = dittograd::ops::apply(&d, &sample.op, &ins.iter().collect::<Vec<_>>()).unwrap();
+            let largest = value.to_indices().unwrap().data().iter().copied().max();
+            assert!(largest.is_none_or(|l| l < value.bound()), "{name}: {largest:?} and {}", value.bound());
+        }
+    }
 }
