@@ -32,7 +32,7 @@ pub mod prelude {
     pub use crate::nn::{Linear, Mlp};
     pub use crate::optim::Optimizer;
     pub use crate::params::{Param, Params};
-    pub use crate::session::{AttentionOptions, Grads, Session, Var};
+    pub use crate::session::{AttentionOptions, Grads, LabelLoss, Session, Var};
     pub use crate::shape::Shape;
     pub use crate::tensor::Tensor;
 }

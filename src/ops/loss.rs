@@ -2,7 +2,7 @@
 //! the sum or mean over all elements is one pass (a fold). Those of logits or log-probabilities against
 //! integer labels are below.
 
-use super::fold::{Fold, Kind, Stage};
+use super::fold::{self, Fold, Kind, Stage};
 use super::map::{self, grid, record_program};
 use super::program::Program;
 use super::reduce::depth;
@@ -501,26 +501,31 @@ fn read_ignore(attrs: &Attrs) -> Result<Option<u32>> {
         .map_err(|_| Error::argument("attributes", "ignore_index", "must be below 2^32"))
 }
 
-/// Mean over all rows of the cross-entropy of `softmax(x)` against the row's label, with logits `(…, C)` and labels
-/// `(…)` below C: `-ln p[label]`, or with label smoothing `e` the cross-entropy against `1 - e` at the label plus
-/// `e / C` everywhere. Rows whose label is `ignore` do not count, whatever is in them; then a label that is
-/// neither below C nor ignored gives NaN instead of an error. No rows have loss 0.
+/// Cross-entropy of `softmax(x)` against the row's label, with logits `(…, C)` and labels `(…)` below C: `-ln p[label]`,
+/// or with label smoothing `e` the cross-entropy against `1 - e` at the label plus `e / C` everywhere; the mean or sum
+/// over all rows, or one loss a row, of the labels' shape. Rows whose label is `ignore` do not count, whatever is in
+/// them, and have loss 0; then a label that is neither below C nor ignored gives NaN instead of an error. No rows have
+/// loss 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct CrossEntropy {
     /// Label of rows that do not count.
     pub ignore: Option<u32>,
     /// Part of the target that is spread over all classes, from 0 to 1.
     pub smoothing: f32,
+    /// What becomes of the losses of all rows.
+    pub reduction: Reduction,
 }
 
-/// Gradient of [`CrossEntropy`] with respect to the logits: `(softmax(x) - target) * dy / rows`, 0 in rows that
-/// do not count.
+/// Gradient of [`CrossEntropy`] with respect to the logits: `(softmax(x) - target) * dy`, divided by the rows that
+/// count for a mean; 0 in rows that do not count. For one loss a row `dy` has the labels' shape.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct CrossEntropyBwd {
     /// Label of rows that do not count.
     pub ignore: Option<u32>,
     /// Part of the target that is spread over all classes, from 0 to 1.
     pub smoothing: f32,
+    /// What becomes of the losses of all rows.
+    pub reduction: Reduction,
 }
 
 /// Loss of one row: `ln s - (x_label - m)`.
@@ -535,26 +540,31 @@ fn row_loss() -> RowKernel {
     }
 }
 
-/// Gradient of one row: `(t (1 / s) - hit) * (g (1 / rows))`.
-fn row_gradient(rows: usize) -> RowKernel {
-    let inv = f64::from(inverse(rows));
+/// Gradient of one row: `(t (1 / s) - hit) * (g weight)`, the weight being `1 / rows` for a mean.
+fn row_gradient(reduction: Reduction, rows: usize) -> RowKernel {
+    let weight = reduction.weight(rows);
     RowKernel {
-        name: "cross_entropy_bwd",
-        post: Program::trace(7, |v| vec![(v[3] * v[6] - v[4]) * (v[5] * Real::c(inv))]),
+        name: if reduction == Reduction::None { "cross_entropy_rows_bwd" } else { "cross_entropy_bwd" },
+        post: Program::trace(7, |v| vec![(v[3] * v[6] - v[4]) * (v[5] * Real::c(weight))]),
         labels: Some(1),
         scalar: Some(2),
+        row_scalar: reduction == Reduction::None,
         per_row: false,
         ..row_loss()
     }
 }
 
 /// Gradient of one row against a smoothed target; the scalar is weighted already.
-fn smooth_gradient(keep: f64, share: f64) -> RowKernel {
+fn smooth_gradient(reduction: Reduction, keep: f64, share: f64) -> RowKernel {
     let post = Program::trace(7, |v| {
         let target = v[4] * Real::c(keep) + Real::c(share);
         vec![(v[3] * v[6] - target) * v[5]]
     });
-    RowKernel { name: "cross_entropy_smooth_bwd", post, ..row_gradient(1) }
+    let name = match reduction {
+        Reduction::None => "cross_entropy_smooth_rows_bwd",
+        _ => "cross_entropy_smooth_bwd",
+    };
+    RowKernel { name, post, ..row_gradient(reduction, 1) }
 }
 
 /// What is left at the label and what every class gets.
@@ -591,6 +601,13 @@ impl CrossEntropy {
         self.ignore.is_none() && self.smoothing == 0.0
     }
 
+    /// The sum of the rows' losses, or their mean where every row counts.
+    fn total(self, rows: usize) -> Fold {
+        let weight = self.reduction.weight(rows);
+        let post = Program::trace(1, |s| vec![s[0] * Real::c(weight)]);
+        Fold::new(1, Kind::Sum, Program::trace(1, |x| vec![x[0]]), post)
+    }
+
     fn rows_space(self, x: &Shape, device: &Device) -> usize {
         let (rows, columns) = (x.rows(), x.last());
         if self.smoothing > 0.0 {
@@ -622,7 +639,7 @@ impl Op for CrossEntropy {
     fn shape(&self, ins: &[Meta]) -> Result<Meta> {
         check(Self::NAME, ins, 2)?;
         check_smoothing(Self::NAME, self.smoothing)?;
-        Ok(Meta::f32(Shape::SCALAR))
+        Ok(Meta::f32(if self.reduction == Reduction::None { ins[1].shape } else { Shape::SCALAR }))
     }
 
     fn index_limit(&self, ins: &[Meta]) -> Option<(usize, usize)> {
@@ -645,7 +662,11 @@ impl Op for CrossEntropy {
         let (safe, rest) = run.workspace.split_at_mut(space.losses);
         let (losses, rest) = rest.split_at_mut(space.picked - space.losses);
         let (picked, rest) = rest.split_at_mut(space.rest - space.picked);
-        let (losses, picked) = (&mut losses[..row_count], &mut picked[..row_count]);
+        let (losses, total) = match self.reduction {
+            Reduction::None => (run.out, None),
+            _ => (&mut losses[..row_count], Some(run.out)),
+        };
+        let picked = &mut picked[..row_count];
         let shape = Shape::SCALAR;
         labels.safe(given, bytemuck::cast_slice_mut(&mut safe[..row_count]));
         if self.smoothing > 0.0 {
@@ -654,15 +675,18 @@ impl Op for CrossEntropy {
             }
             let (keep, share) = smooth_target(self.smoothing, columns);
             let ins: &[&[f32]] = &[run.ins[0], picked];
-            let run = CpuRun { pool, simd, metas, ins, shape, out: losses, workspace: rest };
+            let run = CpuRun { pool, simd, metas, ins, shape, out: &mut *losses, workspace: &mut *rest };
             smooth_loss(keep, share).run_cpu(&dims(&[row_count, columns]), &[1], run);
         } else {
             let ins: &[&[f32]] = &[run.ins[0], &safe[..row_count]];
-            let run = CpuRun { pool, simd, metas, ins, shape, out: losses, workspace: &mut [] };
+            let run = CpuRun { pool, simd, metas, ins, shape, out: &mut *losses, workspace: &mut [] };
             row_loss().run_cpu(columns, run);
         }
         labels.settle(given, 1, losses);
-        labels.mean_cpu(pool, simd, losses, labels.inverse(given), run.out, rest);
+        if let Some(out) = total {
+            let weight = if self.reduction == Reduction::Mean { labels.inverse(given) } else { 1.0 };
+            labels.mean_cpu(pool, simd, losses, weight, out, rest);
+        }
     }
 
     fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {
@@ -670,18 +694,17 @@ impl Op for CrossEntropy {
         let labels = Labels::of(&x, self.ignore);
         let (rows, columns, space) = (labels.rows, labels.classes, labels.space());
         let at = |words: usize| run.workspace + words as u64 * 4;
+        let per_row = self.reduction == Reduction::None;
+        let (out, workspace) = (if per_row { run.out } else { at(space.losses) }, at(space.rest));
+        let summed = || {
+            let run = CudaRun { ins: &[at(space.losses)], workspace, ..*run };
+            self.total(rows).run_cuda(&dims(&[rows]), &[0], &run)
+        };
         if self.is_plain() {
-            let per_row = CudaRun { out: at(space.losses), workspace: at(space.rest), ..*run };
-            row_loss().run_cuda(columns, &per_row)?;
-            let weight = f64::from(inverse(rows));
-            let post = Program::trace(1, |s| vec![s[0] * Real::c(weight)]);
-            let sum = Fold::new(1, Kind::Sum, Program::trace(1, |x| vec![x[0]]), post);
-            let ins = [at(space.losses)];
-            let run = CudaRun { ins: &ins, workspace: at(space.rest), ..*run };
-            return sum.run_cuda(&dims(&[rows]), &[0], &run);
+            row_loss().run_cuda(columns, &CudaRun { out, workspace, ..*run })?;
+            return if per_row { Ok(()) } else { summed() };
         }
         labels.prepare_cuda(run, run.ins[1], 0)?;
-        let (out, workspace) = (at(space.losses), at(space.rest));
         if self.smoothing > 0.0 {
             labels.pick_cuda(run, at(space.picked), false)?;
             let (keep, share) = smooth_target(self.smoothing, columns);
@@ -693,53 +716,71 @@ impl Op for CrossEntropy {
             row_loss().run_cuda(columns, &CudaRun { ins: &ins, out, workspace, ..*run })?;
         }
         labels.settle_cuda(run, run.ins[1], 1, out)?;
-        labels.mean_cuda(run)
+        match self.reduction {
+            Reduction::Mean => labels.mean_cuda(run),
+            Reduction::Sum => summed(),
+            Reduction::None => Ok(()),
+        }
     }
 
     fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<(String, String)> {
         let x = ins[0].shape;
         let (rows, columns) = (x.rows(), x.last());
         let own = row_loss().module(columns, gpu);
+        let total = match self.reduction {
+            Reduction::None => Vec::new(),
+            Reduction::Mean if !self.is_plain() => mean().modules(&dims(&[rows]), &[0], gpu),
+            _ => self.total(rows).modules(&dims(&[rows]), &[0], gpu),
+        };
         if self.is_plain() {
-            let post = Program::trace(1, |s| vec![s[0] * Real::c(0.5)]);
-            let sum = Fold::new(1, Kind::Sum, Program::trace(1, |x| vec![x[0]]), post);
-            return [vec![own], sum.modules(&dims(&[rows]), &[0], gpu)].concat();
+            return [vec![own], total].concat();
         }
         let (keep, share) = smooth_target(self.smoothing, columns);
         let per_row = match self.smoothing > 0.0 {
             true => smooth_loss(keep, share).modules(&dims(&[rows, columns]), &[1], gpu),
             false => vec![own],
         };
-        [vec![label_module()], per_row, mean().modules(&dims(&[rows]), &[0], gpu)].concat()
+        [vec![label_module()], per_row, total].concat()
     }
 
     fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {
-        let op = CrossEntropyBwd { ignore: self.ignore, smoothing: self.smoothing };
+        let CrossEntropy { ignore, smoothing, reduction } = *self;
+        let op = CrossEntropyBwd { ignore, smoothing, reduction };
         Ok(vec![Some(r.record(op.into(), &[io.ins[0], io.ins[1], dy])?), None])
     }
 
     fn reference<T: Scalar>(&self, ins: &[RefIn<T>]) -> Result<Tensor<T>> {
         let (x, labels) = (ins[0].num()?, ins[1].idx()?);
-        let (mut sum, mut count) = (T::c(0.0), 0);
-        for (row, &label) in x.data().chunks(x.shape().last()).zip(labels.data()) {
-            if self.ignore != Some(label) {
-                sum = sum + reference_row(row, label as usize, self.smoothing).0;
-                count += 1;
-            }
+        let counts = |label: u32| self.ignore != Some(label);
+        let rows = x.data().chunks(x.shape().last()).zip(labels.data());
+        let losses: Vec<T> = rows
+            .map(|(row, &label)| match counts(label) {
+                true => reference_row(row, label as usize, self.smoothing).0,
+                false => T::c(0.0),
+            })
+            .collect();
+        let sum = losses.iter().fold(T::c(0.0), |s, &x| s + x);
+        let count = labels.data().iter().filter(|l| counts(**l)).count();
+        match self.reduction {
+            Reduction::Mean => Ok(Tensor::scalar(sum / T::c(count.max(1) as f64))),
+            Reduction::Sum => Ok(Tensor::scalar(sum)),
+            Reduction::None => Tensor::with_shape(labels.shape(), losses),
         }
-        Ok(Tensor::scalar(sum / T::c(count.max(1) as f64)))
     }
 
     fn samples() -> Vec<Sample<CrossEntropy>> {
         label_samples()
             .into_iter()
-            .map(|(ignore, smoothing, ins)| Sample { op: CrossEntropy { ignore, smoothing }, ins })
+            .map(|(ignore, smoothing, reduction, ins)| {
+                let op = CrossEntropy { ignore, smoothing, reduction };
+                Sample { op, ins }
+            })
             .collect()
     }
 
     fn random(stream: &mut Stream) -> Option<Sample<CrossEntropy>> {
-        let (ignore, smoothing, ins) = random_labels(stream);
-        Some(Sample { op: CrossEntropy { ignore, smoothing }, ins })
+        let (ignore, smoothing, reduction, ins) = random_labels(stream);
+        Some(Sample { op: CrossEntropy { ignore, smoothing, reduction }, ins })
     }
 
     fn rejects() -> Vec<Reject<CrossEntropy>> {
@@ -756,29 +797,31 @@ impl Op for CrossEntropy {
     }
 
     fn attrs(&self) -> Vec<(&'static str, Attr)> {
-        label_attrs(self.ignore, self.smoothing)
+        label_attrs(self.ignore, self.smoothing, self.reduction)
     }
 
     fn from_attrs(attrs: &Attrs) -> Result<CrossEntropy> {
-        let (ignore, smoothing) = read_label_attrs(attrs)?;
-        Ok(CrossEntropy { ignore, smoothing })
+        let (ignore, smoothing, reduction) = read_label_attrs(attrs)?;
+        Ok(CrossEntropy { ignore, smoothing, reduction })
     }
 }
 
-fn label_attrs(ignore: Option<u32>, smoothing: f32) -> Vec<(&'static str, Attr)> {
-    let mut attrs = vec![("label_smoothing", Attr::Num(f64::from(smoothing)))];
+fn label_attrs(ignore: Option<u32>, smoothing: f32, reduction: Reduction) -> Vec<(&'static str, Attr)> {
+    let mut attrs = vec![("label_smoothing", Attr::Num(f64::from(smoothing))), reduction.attr()];
     attrs.extend(ignore_attr(ignore));
     attrs
 }
 
-fn read_label_attrs(attrs: &Attrs) -> Result<(Option<u32>, f32)> {
-    attrs.only(&["label_smoothing", "ignore_index"])?;
+fn read_label_attrs(attrs: &Attrs) -> Result<(Option<u32>, f32, Reduction)> {
+    attrs.only(&["label_smoothing", "ignore_index", "reduction"])?;
     let smoothing = if attrs.has("label_smoothing") { attrs.num("label_smoothing")? as f32 } else { 0.0 };
-    Ok((read_ignore(attrs)?, smoothing))
+    Ok((read_ignore(attrs)?, smoothing, Reduction::from_attrs(attrs)?))
 }
 
-/// Ignored label, smoothing and inputs that the losses of labels are checked on.
-fn label_samples() -> Vec<(Option<u32>, f32, Vec<SampleIn>)> {
+/// Ignored label, smoothing, reduction and inputs that the losses of labels are checked on.
+type LabelSample = (Option<u32>, f32, Reduction, Vec<SampleIn>);
+
+fn label_samples() -> Vec<LabelSample> {
     let shapes: [&[usize]; 10] = [
         &[1, 1],
         &[5, 10],
@@ -795,24 +838,36 @@ fn label_samples() -> Vec<(Option<u32>, f32, Vec<SampleIn>)> {
         let (x, lead) = (dims(d), dims(&d[..d.len() - 1]));
         vec![SampleIn::Num(x, (-4.0, 4.0)), SampleIn::Idx(lead, x.last() as u32 + more)]
     };
-    let mut samples: Vec<_> = shapes.iter().map(|d| (None, 0.0, ins(d, 0))).collect();
+    let mut samples: Vec<_> = shapes.iter().map(|d| (None, 0.0, Reduction::Mean, ins(d, 0))).collect();
     // Ignored: a class, a label beyond the classes, the only class there is.
     samples.extend([
-        (Some(1), 0.0, ins(&[40, 3], 0)),
-        (Some(7), 0.0, ins(&[2, 5, 7], 1)),
-        (Some(0), 0.0, ins(&[3, 1], 0)),
-        (Some(3), 0.1, ins(&[30, 3], 1)),
-        (None, 0.2, ins(&[6, 10], 0)),
-        (None, 1.0, ins(&[3, 300], 0)),
-        (None, 0.1, ins(&[2, 2500], 0)),
-        (Some(2), 0.1, ins(&[0, 3], 0)),
-        (Some(2), 0.0, ins(&[4, 2500], 0)),
+        (Some(1), 0.0, Reduction::Mean, ins(&[40, 3], 0)),
+        (Some(7), 0.0, Reduction::Mean, ins(&[2, 5, 7], 1)),
+        (Some(0), 0.0, Reduction::Mean, ins(&[3, 1], 0)),
+        (Some(3), 0.1, Reduction::Mean, ins(&[30, 3], 1)),
+        (None, 0.2, Reduction::Mean, ins(&[6, 10], 0)),
+        (None, 1.0, Reduction::Mean, ins(&[3, 300], 0)),
+        (None, 0.1, Reduction::Mean, ins(&[2, 2500], 0)),
+        (Some(2), 0.1, Reduction::Mean, ins(&[0, 3], 0)),
+        (Some(2), 0.0, Reduction::Mean, ins(&[4, 2500], 0)),
     ]);
+    for reduction in [Reduction::Sum, Reduction::None] {
+        samples.extend([
+            (None, 0.0, reduction, ins(&[9], 0)),
+            (None, 0.0, reduction, ins(&[0, 4], 0)),
+            (None, 0.0, reduction, ins(&[3, 5, 33], 0)),
+            (None, 0.0, reduction, ins(&[3, 1300], 0)),
+            (None, 0.0, reduction, ins(&[2, 24577], 0)),
+            (None, 0.1, reduction, ins(&[40, 10], 0)),
+            (Some(7), 0.0, reduction, ins(&[2, 5, 7], 1)),
+            (Some(3), 0.1, reduction, ins(&[30, 3], 1)),
+        ]);
+    }
     samples
 }
 
 /// Random logits and labels.
-fn random_labels(stream: &mut Stream) -> (Option<u32>, f32, Vec<SampleIn>) {
+fn random_labels(stream: &mut Stream) -> LabelSample {
     let mut d = edge_dims(2, 3, stream);
     // The loss of a row with one class is zero, whose sum shows nothing.
     if let Some(classes) = d.last_mut().filter(|d| **d == 1) {
@@ -821,7 +876,9 @@ fn random_labels(stream: &mut Stream) -> (Option<u32>, f32, Vec<SampleIn>) {
     let (x, lead) = (dims(&d), dims(&d[..d.len() - 1]));
     let ignore = [None, Some(0)][stream.below(2)];
     let smoothing = [0.0, 0.1][stream.below(2)];
-    (ignore, smoothing, vec![SampleIn::Num(x, (-4.0, 4.0)), SampleIn::Idx(lead, x.last() as u32)])
+    let reduction = [Reduction::Mean, Reduction::Sum, Reduction::None][stream.below(3)];
+    let ins = vec![SampleIn::Num(x, (-4.0, 4.0)), SampleIn::Idx(lead, x.last() as u32)];
+    (ignore, smoothing, reduction, ins)
 }
 
 fn bad_labels(tail: &[Meta]) -> Vec<(Vec<Meta>, &'static str)> {
@@ -846,7 +903,7 @@ impl CrossEntropyBwd {
 
     fn kernel(self, classes: usize) -> RowKernel {
         let (keep, share) = smooth_target(self.smoothing, classes);
-        smooth_gradient(keep, share)
+        smooth_gradient(self.reduction, keep, share)
     }
 }
 
@@ -855,7 +912,15 @@ impl Op for CrossEntropyBwd {
 
     fn shape(&self, ins: &[Meta]) -> Result<Meta> {
         let x = check(Self::NAME, ins, 3)?;
-        check_scalar(Self::NAME, ins, 2)?;
+        if self.reduction == Reduction::None {
+            typed(Self::NAME, ins, 2, DType::F32)?;
+            if ins[2].shape != ins[1].shape {
+                let why = "there must be one gradient for each label";
+                return Err(mismatch(Self::NAME, why, ins[2].shape, ins[1].shape));
+            }
+        } else {
+            check_scalar(Self::NAME, ins, 2)?;
+        }
         check_smoothing(Self::NAME, self.smoothing)?;
         Ok(Meta::f32(x))
     }
@@ -873,14 +938,17 @@ impl Op for CrossEntropyBwd {
     fn cpu(&self, run: CpuRun<'_>) {
         let (rows, classes) = (run.shape.rows(), run.shape.last());
         if self.is_plain() {
-            return row_gradient(rows).run_cpu(classes, run);
+            return row_gradient(self.reduction, rows).run_cpu(classes, run);
         }
         let labels = Labels::of(&run.shape, self.ignore);
         let given: &[u32] = bytemuck::cast_slice(run.ins[1]);
         let safe = &mut run.workspace[..rows];
         labels.safe(given, bytemuck::cast_slice_mut(safe));
-        let weighted = [run.ins[2][0] * labels.inverse(given)];
-        let ins: &[&[f32]] = &[run.ins[0], safe, &weighted];
+        let weighted = match self.reduction {
+            Reduction::Mean => &[run.ins[2][0] * labels.inverse(given)],
+            _ => run.ins[2],
+        };
+        let ins: &[&[f32]] = &[run.ins[0], safe, weighted];
         let out = &mut *run.out;
         let inner = CpuRun { ins, out, workspace: &mut [], ..run };
         self.kernel(classes).run_cpu(classes, inner);
@@ -890,13 +958,14 @@ impl Op for CrossEntropyBwd {
     fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {
         let classes = run.shape.last();
         if self.is_plain() {
-            return row_gradient(run.shape.rows()).run_cuda(classes, run);
+            return row_gradient(self.reduction, run.shape.rows()).run_cuda(classes, run);
         }
         let labels = Labels::of(&run.shape, self.ignore);
         let space = labels.space();
         let at = |words: usize| run.workspace + words as u64 * 4;
         labels.prepare_cuda(run, run.ins[1], run.ins[2])?;
-        let ins = [run.ins[0], run.workspace, at(space.scalars + 1)];
+        let mean = self.reduction == Reduction::Mean;
+        let ins = [run.ins[0], run.workspace, if mean { at(space.scalars + 1) } else { run.ins[2] }];
         self.kernel(classes).run_cuda(classes, &CudaRun { ins: &ins, workspace: at(space.rest), ..*run })?;
         labels.settle_cuda(run, run.ins[1], classes, run.out)
     }
@@ -904,43 +973,50 @@ impl Op for CrossEntropyBwd {
     fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<(String, String)> {
         let x = ins[0].shape;
         match self.is_plain() {
-            true => vec![row_gradient(x.rows()).module(x.last(), gpu)],
+            true => vec![row_gradient(self.reduction, x.rows()).module(x.last(), gpu)],
             false => vec![label_module(), self.kernel(x.last()).module(x.last(), gpu)],
         }
     }
 
     fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, v: Val) -> Result<Vec<Option<Val>>> {
-        // f = (p - target) c with c = dy / rows:  df/dx = softmax_bwd(p, v c),  df/ddy = Σ v (p - target) / rows
+        // f = (p - target) c with c = dy / rows for a mean, else dy:  df/dx = softmax_bwd(p, v c), and df/ddy is the sum
+        // of v (p - target), over the rows for a mean, over all that one dy counts for.
         let (x, labels, dy) = (io.ins[0], io.ins[1], io.ins[2]);
         let shape = r.meta(x).shape;
+        let kept = fold::kept(&shape, &[shape.rank() - 1]);
+        let per_row = self.reduction == Reduction::None;
+        let own = if per_row { layout::reshape_to(r, dy, kept)? } else { dy };
+        let mean = self.reduction == Reduction::Mean;
         let c = match self.ignore {
-            None => r.record(elementwise::Scale { c: inverse(shape.rows()) }.into(), &[dy])?,
+            None if mean => r.record(elementwise::Scale { c: inverse(shape.rows()) }.into(), &[own])?,
+            None => own,
             Some(_) => {
-                let op = LabelWeights { ignore: self.ignore, classes: shape.last() };
+                let op = LabelWeights { ignore: self.ignore, classes: shape.last(), mean };
                 let weights = r.record(op.into(), &[labels])?;
-                let mut kept = shape.dims().to_vec();
-                kept[shape.rank() - 1] = 1;
-                let weights = layout::reshape_to(r, weights, Shape::new(&kept)?)?;
-                r.record(elementwise::Mul {}.into(), &[weights, dy])?
+                let weights = layout::reshape_to(r, weights, kept)?;
+                r.record(elementwise::Mul {}.into(), &[weights, own])?
             }
         };
         let vc = r.record(elementwise::Mul {}.into(), &[v, c])?;
         let p = r.record(Softmax.into(), &[x])?;
         let dx = r.record(SoftmaxBwd.into(), &[p, vc])?;
-        let one = r.record(Full { shape: Shape::SCALAR, value: 1.0 }.into(), &[])?;
+        let one = r.record(Full { shape: r.meta(dy).shape, value: 1.0 }.into(), &[])?;
         let slope = r.record((*self).into(), &[x, labels, one])?;
         let product = r.record(elementwise::Mul {}.into(), &[v, slope])?;
-        let ddy = r.record(reduce::Sum::all(shape.rank()).into(), &[product])?;
+        let sum =
+            if per_row { reduce::Sum::new(&[shape.rank() - 1])? } else { reduce::Sum::all(shape.rank()) };
+        let ddy = r.record(sum.into(), &[product])?;
         Ok(vec![Some(dx), None, Some(ddy)])
     }
 
     fn reference<T: Scalar>(&self, ins: &[RefIn<T>]) -> Result<Tensor<T>> {
-        let (x, labels, dy) = (ins[0].num()?, ins[1].idx()?, ins[2].num()?.item()?);
+        let (x, labels, dy) = (ins[0].num()?, ins[1].idx()?, ins[2].num()?.data());
         let classes = x.shape().last();
         let counted = labels.data().iter().filter(|l| self.ignore != Some(**l)).count();
-        let rows = T::c(counted.max(1) as f64);
+        let rows = T::c(if self.reduction == Reduction::Mean { counted.max(1) as f64 } else { 1.0 });
         let mut out = Vec::new();
-        for (row, &label) in x.data().chunks(classes).zip(labels.data()) {
+        for (i, (row, &label)) in x.data().chunks(classes).zip(labels.data()).enumerate() {
+            let dy = dy[if self.reduction == Reduction::None { i } else { 0 }];
             if self.ignore == Some(label) {
                 out.extend(vec![T::c(0.0); classes]);
             } else {
@@ -965,6 +1041,9 @@ impl Op for CrossEntropyBwd {
             bad_labels(&[scalar]).into_iter().map(|(ins, want)| Reject { op, ins, want }).collect();
         let ins = |dy: Meta| vec![Meta::f32(dims(&[2, 3])), Meta::u32(dims(&[2])), dy];
         bad.push(Reject { op, ins: ins(Meta::f32(dims(&[1]))), want: "Rank" });
+        let rows = CrossEntropyBwd { reduction: Reduction::None, ..op };
+        bad.push(Reject { op: rows, ins: ins(scalar), want: "Shapes" });
+        bad.push(Reject { op: rows, ins: ins(Meta::u32(dims(&[2]))), want: "DType" });
         let op = CrossEntropyBwd { smoothing: -0.5, ..op };
         bad.push(Reject { op, ins: ins(scalar), want: "Argument" });
         bad
@@ -975,29 +1054,32 @@ impl Op for CrossEntropyBwd {
     }
 
     fn attrs(&self) -> Vec<(&'static str, Attr)> {
-        label_attrs(self.ignore, self.smoothing)
+        label_attrs(self.ignore, self.smoothing, self.reduction)
     }
 
     fn from_attrs(attrs: &Attrs) -> Result<CrossEntropyBwd> {
-        let (ignore, smoothing) = read_label_attrs(attrs)?;
-        Ok(CrossEntropyBwd { ignore, smoothing })
+        let (ignore, smoothing, reduction) = read_label_attrs(attrs)?;
+        Ok(CrossEntropyBwd { ignore, smoothing, reduction })
     }
 }
 
 /// With a random upstream gradient.
-fn with_dy((ignore, smoothing, mut ins): (Option<u32>, f32, Vec<SampleIn>)) -> Sample<CrossEntropyBwd> {
-    ins.push(SampleIn::any(Shape::SCALAR));
-    Sample { op: CrossEntropyBwd { ignore, smoothing }, ins }
+fn with_dy((ignore, smoothing, reduction, mut ins): LabelSample) -> Sample<CrossEntropyBwd> {
+    let shape = if reduction == Reduction::None { ins[1].meta().shape } else { Shape::SCALAR };
+    ins.push(SampleIn::any(shape));
+    Sample { op: CrossEntropyBwd { ignore, smoothing, reduction }, ins }
 }
 
-/// What each row counts in a mean over rows: `1 / n` for `n` rows that are not ignored, 0 for those that are, NaN
-/// for a label at or above the number of classes.
+/// What each row counts in a mean over rows: `1 / n` for `n` rows that are not ignored, or 1 in a sum; 0 for those that
+/// are, NaN for a label at or above the number of classes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LabelWeights {
     /// Label of rows that do not count.
     pub ignore: Option<u32>,
     /// Number of classes.
     pub classes: usize,
+    /// Whether it is for a mean.
+    pub mean: bool,
 }
 
 impl Op for LabelWeights {
@@ -1016,7 +1098,7 @@ impl Op for LabelWeights {
     fn cpu(&self, run: CpuRun<'_>) {
         let given = run.indices(0);
         let labels = self.labels(given.len());
-        let inverse = labels.inverse(given);
+        let inverse = if self.mean { labels.inverse(given) } else { 1.0 };
         for (w, &label) in run.out.iter_mut().zip(bytemuck::cast_slice::<f32, u32>(run.ins[0])) {
             *w = labels.instead(label).unwrap_or(inverse);
         }
@@ -1024,10 +1106,14 @@ impl Op for LabelWeights {
 
     fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {
         let labels = self.labels(run.shape.numel());
-        labels.prepare_cuda(run, run.ins[0], 0)?;
-        let mut args = Args::new();
-        args.ptr(run.workspace + labels.space().scalars as u64 * 4).ptr(run.out).u64(labels.rows as u64);
-        labels.launch(run, "labels_weights", labels.rows, &args)?;
+        if self.mean {
+            labels.prepare_cuda(run, run.ins[0], 0)?;
+            let mut args = Args::new();
+            args.ptr(run.workspace + labels.space().scalars as u64 * 4).ptr(run.out).u64(labels.rows as u64);
+            labels.launch(run, "labels_weights", labels.rows, &args)?;
+        } else if labels.rows > 0 {
+            run.cuda.fill(run.out, 1f32.to_bits(), labels.rows)?;
+        }
         labels.settle_cuda(run, run.ins[0], 1, run.out)
     }
 
@@ -1045,28 +1131,32 @@ impl Op for LabelWeights {
         Ok(Tensor::from_fn(labels.shape(), |i| match labels.data()[i] {
             label if self.ignore == Some(label) => T::c(0.0),
             label if label as usize >= self.classes => T::c(f64::NAN),
-            _ => T::c(1.0) / T::c(count as f64),
+            _ if self.mean => T::c(1.0) / T::c(count as f64),
+            _ => T::c(1.0),
         }))
     }
 
     fn samples() -> Vec<Sample<LabelWeights>> {
-        let cases: [(&[usize], Option<u32>, u32); 6] = [
+        let cases: [(&[usize], Option<u32>, u32); 7] = [
             (&[], None, 3),
             (&[0], Some(1), 3),
             (&[33], Some(1), 3),
             (&[5, 7], Some(3), 5),
             (&[3000], Some(2), 3),
             (&[4], Some(0), 1),
+            (&[1300], None, 3),
         ];
-        let sample = |(d, ignore, bound): (&[usize], Option<u32>, u32)| Sample {
-            op: LabelWeights { ignore, classes: 3 },
-            ins: vec![SampleIn::Idx(dims(d), bound)],
+        let sample = |mean: bool| {
+            move |(d, ignore, bound): (&[usize], Option<u32>, u32)| Sample {
+                op: LabelWeights { ignore, classes: 3, mean },
+                ins: vec![SampleIn::Idx(dims(d), bound)],
+            }
         };
-        cases.map(sample).into()
+        [cases.map(sample(true)), cases.map(sample(false))].concat()
     }
 
     fn rejects() -> Vec<Reject<LabelWeights>> {
-        let op = LabelWeights { ignore: None, classes: 3 };
+        let op = LabelWeights { ignore: None, classes: 3, mean: true };
         vec![
             Reject { op, ins: vec![], want: "Arity" },
             Reject { op, ins: vec![Meta::f32(dims(&[3]))], want: "DType" },
@@ -1082,14 +1172,15 @@ impl Op for LabelWeights {
     }
 
     fn attrs(&self) -> Vec<(&'static str, Attr)> {
-        let mut attrs = vec![("classes", Attr::Num(self.classes as f64))];
+        let mut attrs = vec![("classes", Attr::Num(self.classes as f64)), ("mean", Attr::Bool(self.mean))];
         attrs.extend(ignore_attr(self.ignore));
         attrs
     }
 
     fn from_attrs(attrs: &Attrs) -> Result<LabelWeights> {
-        attrs.only(&["classes", "ignore_index"])?;
-        Ok(LabelWeights { ignore: read_ignore(attrs)?, classes: attrs.whole("classes")? })
+        attrs.only(&["classes", "ignore_index", "mean"])?;
+        let mean = !attrs.has("mean") || attrs.flag("mean")?;
+        Ok(LabelWeights { ignore: read_ignore(attrs)?, classes: attrs.whole("classes")?, mean })
     }
 }
 
@@ -1183,7 +1274,7 @@ impl Op for Nll {
     }
 
     fn random(stream: &mut Stream) -> Option<Sample<Nll>> {
-        let (ignore, _, ins) = random_labels(stream);
+        let (ignore, _, _, ins) = random_labels(stream);
         Some(Sample { op: Nll { ignore }, ins })
     }
 
@@ -1208,7 +1299,8 @@ impl Op for Nll {
 
 /// Those of the cross-entropy without smoothing.
 fn nll_samples() -> Vec<(Option<u32>, Vec<SampleIn>)> {
-    label_samples().into_iter().filter(|s| s.1 == 0.0).map(|(ignore, _, ins)| (ignore, ins)).collect()
+    let suits = |s: &LabelSample| s.1 == 0.0 && s.2 == Reduction::Mean;
+    label_samples().into_iter().filter(suits).map(|(ignore, _, _, ins)| (ignore, ins)).collect()
 }
 
 impl NllBwd {

@@ -65,6 +65,8 @@ pub(crate) struct RowKernel {
     pub labels: Option<usize>,
     /// Position of the scalar input, if there is one.
     pub scalar: Option<usize>,
+    /// Whether the scalar input has one element per row.
+    pub row_scalar: bool,
     /// One result per row, from the element at the label, instead of one per element; it may not read `t`.
     pub per_row: bool,
 }
@@ -105,7 +107,7 @@ impl RowKernel {
         let block = self.best.as_ref().map_or(block, |best| block.min(best.block()));
         let (simd, ins) = (run.simd, run.ins);
         let labels: &[u32] = self.labels.map_or(&[], |i| bytemuck::cast_slice(ins[i]));
-        let g = self.scalar.map_or(0.0, |i| ins[i][0]);
+        let g = self.scalar.filter(|_| !self.row_scalar).map_or(0.0, |i| ins[i][0]);
         run.pool.chunks_mut(run.out, rows_per_task * width, |task, out| {
             let (mut term, mut post) = (Registers::new(&self.term, block), Registers::new(&self.post, block));
             let mut best = self.best.as_ref().map(|best| Registers::new(best, block));
@@ -127,6 +129,9 @@ impl RowKernel {
                 let row = task * rows_per_task + i;
                 let at = row * columns;
                 let mut args: [&[f32]; 16] = [&[]; 16];
+                if let Some(i) = self.scalar.filter(|_| self.row_scalar) {
+                    g_block[..fill].fill(ins[i][row]);
+                }
                 let m = match &mut best {
                     Some(best) => {
                         let mut m = f32::NEG_INFINITY;
@@ -288,10 +293,18 @@ impl RowKernel {
             let _ = write!(t, ", float kp{c}");
         }
         t.push_str(") {\n");
-        let g = if self.scalar.is_some() { "scalar[0]" } else { "0.0f" };
+        let g = if self.scalar.is_some() && !self.row_scalar { "scalar[0]" } else { "0.0f" };
         let _ = writeln!(t, "const float g = {g};");
         t.push_str("const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;\n");
         t
+    }
+
+    /// The row's label. One result per row is read at it, so it is held inside the row, as on the CPU.
+    fn label_text(&self) -> &'static str {
+        match self.per_row {
+            true => "const unsigned label = labels[row] < columns ? labels[row] : (unsigned)columns - 1;\n",
+            false => "const unsigned label = labels[row];\n",
+        }
     }
 
     /// Whether input `i` is a mask, whose rows may repeat.
@@ -332,7 +345,8 @@ impl RowKernel {
     }
 
     fn post_call(&self, x: impl Fn(usize) -> String, t: &str, hit: &str) -> String {
-        self.call("post", x, &format!("m, s, {t}, {hit}, g, r_of"), self.post.consts().len(), "kp")
+        let g = if self.row_scalar { "scalar[row]" } else { "g" };
+        self.call("post", x, &format!("m, s, {t}, {hit}, {g}, r_of"), self.post.consts().len(), "kp")
     }
 
     /// For short rows: one warp per row, the row in registers: element `lane + 32 q` is lane `lane`'s `q`-th, which is the
@@ -402,7 +416,7 @@ impl RowKernel {
         t.push_str(FOLD_SUM);
         t.push_str("s = __shfl_sync(0xffffffffu, s, 0);\nconst float r_of = row_of(s);\n");
         if self.labels.is_some() {
-            t.push_str("const unsigned label = labels[row];\n");
+            t.push_str(self.label_text());
         }
         if self.per_row {
             let _ = writeln!(
@@ -605,7 +619,7 @@ impl RowKernel {
         t.push_str(FOLD_SUM);
         t.push_str("s = __shfl_sync(0xffffffffu, s, 0);\nconst float r_of = row_of(s);\n");
         if self.labels.is_some() {
-            t.push_str("const unsigned label = labels[row];\n");
+            t.push_str(self.label_text());
         }
         if self.per_row {
             let _ = writeln!(
@@ -688,7 +702,7 @@ impl RowKernel {
             "while (count > 1) {{ float* next = sums + count; const unsigned long long groups = (count + {CHUNK} - 1) / {CHUNK};\nfor (unsigned long long c = warp; c < groups; c += 32) {{ float s = 0.0f; const unsigned long long end = count < (c + 1) * {CHUNK} ? count : (c + 1) * {CHUNK};\nfor (unsigned long long j = c * {CHUNK} + lane; j < end; j += 32) s = __fadd_rn(s, sums[j]);\n{FOLD_SUM}if (lane == 0) next[c] = s; }}\n__syncthreads(); sums = next; count = groups; }}\nconst float s = sums[0], r_of = row_of(s);"
         );
         if self.labels.is_some() {
-            t.push_str("const unsigned label = labels[row];\n");
+            t.push_str(self.label_text());
         }
         if self.per_row {
             let _ = writeln!(

@@ -29,6 +29,7 @@ pub(crate) fn softmax_rows() -> RowKernel {
         post: Program::trace(7, |v| vec![v[3] * v[6]]),
         labels: None,
         scalar: None,
+        row_scalar: false,
         per_row: false,
     }
 }

@@ -20,6 +20,7 @@ mod spectral;
 mod var;
 
 pub use attention::AttentionOptions;
+pub use losses::LabelLoss;
 pub use var::{Grads, Var};
 
 use crate::device::{AnyBuffer, Device, Meta};

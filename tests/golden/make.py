@@ -428,8 +428,34 @@ def attention():
     case("rope", {"interleaved": False, "inverse": False}, halves, [2, 3, 8], [3, 8])
 
 
+# ---------------------------------------------------------------------------------------------- later ones
+def later():
+    """Behind all others, whose numbers depend on how many cases come before."""
+    labels = Idx([6], 4, [0, 3, 1, 1, 2, 0])
+    case("label_weights", {"classes": 4, "ignore_index": 1, "mean": False}, lambda y: (y != 1) * 1.0, labels)
+    for number, reduction in ((1, "sum"), (2, "none")):
+        r, attrs = reduction, {"reduction": number}
+        case("cross_entropy", attrs, lambda x, y: F.cross_entropy(x, y, reduction=r), [6, 4], labels)
+        for e in (0.0, 0.125):
+            fn = lambda x, y: F.cross_entropy(x, y, ignore_index=1, label_smoothing=e, reduction=r)
+            case("cross_entropy", attrs | {"ignore_index": 1, "label_smoothing": e}, fn, [6, 4], labels)
+    for axes in ([1], [0], [0, 2], [0, 1, 2]):
+        case("prod", {"axes": axes}, lambda x, a=axes: prod(x, a), [2, 3, 4])
+    # One zero in the first row, two in the second.
+    zeros = Num([3, 4], data=[[0.0, 1.5, -2.0, 0.5], [0.0, 3.0, 0.0, 2.0], [1.0, -1.25, 0.75, 2.0]])
+    case("prod", {"axes": [1]}, lambda x: prod(x, [1]), zeros)
+    case("prod", {"axes": [0, 1]}, lambda x: prod(x, [0, 1]), zeros)
+    case("pad", {"axis": 1, "start": 2, "step": 1, "size": 6, "value": -1.5}, lambda x: F.pad(x, (2, 1), value=-1.5), [2, 3])
+
+
+def prod(x, axes):
+    for a in sorted(axes, reverse=True):
+        x = x.prod(a)
+    return x
+
+
 def main():
-    families = (elementwise, pointwise, reductions, folds, layout, products, rows, norms, pools, losses, more_losses, moving, transforms, convolutions, attention)
+    families = (elementwise, pointwise, reductions, folds, layout, products, rows, norms, pools, losses, more_losses, moving, transforms, convolutions, attention, later)
     for family in families:
         family()
     if "--check" not in sys.argv[1:]:

@@ -96,3 +96,174 @@ fn reductions_of_losses() {
     let empty = s.input(&t(&[0], &[])).unwrap();
     assert_eq!(empty.mse(empty).unwrap().item().unwrap(), 0.0);
 }
+
+const LOGITS: [f32; 12] = [1.0, 2.0, -0.5, 0.25, -1.5, 0.75, 3.0, 0.5, 1.0, -2.0, 0.125, 0.5];
+
+fn near(got: &[f32], want: &[f64], what: &str) {
+    assert_eq!(got.len(), want.len(), "{what}");
+    for (g, w) in got.iter().zip(want) {
+        assert!((f64::from(*g) - w).abs() <= 2e-6 * w.abs().max(0.1), "{what}: {got:?}, not {want:?}");
+    }
+}
+
+/// A loss of the logits and the gradient of its sum.
+fn loss_and_gradient(f: impl for<'s> Fn(Var<'s>) -> Result<Var<'s>>) -> (Vec<f32>, Vec<f32>) {
+    let d = device();
+    let s = Session::eager(&d);
+    let x = s.variable(&t(&[4, 3], &LOGITS)).unwrap();
+    let loss = f(x).unwrap();
+    let grads = loss.sum().unwrap().backward_retain().unwrap();
+    (data(loss), grads.var(x).unwrap().to_tensor::<f32>().unwrap().into_data())
+}
+
+/// Numbers of PyTorch 2 in f64: losses of rows, then the sum's gradient, then what the mean divides by.
+#[test]
+fn class_weights_and_reductions_are_those_of_pytorch() {
+    let slopes = [
+        0.317145227,
+        0.862090108,
+        -1.179235335,
+        -0.322851781,
+        0.030783745,
+        0.292068037,
+        1.642818039,
+        -1.865149284,
+        0.222331245,
+        0.092784212,
+        -1.223127308,
+        1.130343097,
+    ];
+    let smooth = [
+        0.27547856,
+        0.695423441,
+        -0.970902001,
+        -0.173087866,
+        -0.124339018,
+        0.297426884,
+        1.447137181,
+        -1.544458205,
+        0.097321024,
+        0.042419025,
+        -0.96262579,
+        0.920206765,
+    ];
+    let nll = [0.0, 0.0, -1.25, -0.5, 0.0, 0.0, 0.0, -2.0, 0.0, 0.0, -2.0, 0.0];
+    let cases: [(f64, bool, [f64; 4], [f64; 12]); 3] = [
+        (0.0, false, [3.58942379, 0.518810661, 5.393468194, 1.891251937], slopes),
+        (0.25, false, [3.110257123, 0.952947992, 4.731580551, 1.763426235], smooth),
+        (0.0, true, [0.625, -0.125, -1.0, -0.25], nll),
+    ];
+    for (label_smoothing, of_logs, rows, slopes) in cases {
+        for ignore in [None, Some(0)] {
+            // The second row has label 0.
+            let left_out = |i: usize, row: usize| ignore.is_some() && i == row;
+            let rows: Vec<f64> = (0..4).map(|i| if left_out(i, 1) { 0.0 } else { rows[i] }).collect();
+            let slopes: Vec<f64> =
+                (0..12).map(|i| if left_out(i / 3, 1) { 0.0 } else { slopes[i] }).collect();
+            let counted = if ignore.is_some() { 5.25 } else { 5.75 };
+            for reduction in [Reduction::None, Reduction::Sum, Reduction::Mean] {
+                let (loss, gradient) = loss_and_gradient(|x| {
+                    let weight = Some(x.session().input(&t(&[3], &[0.5, 2.0, 1.25]))?);
+                    let y = x.session().labels(&labels(&[2, 0, 1, 1]))?;
+                    let options = LabelLoss { weight, ignore, label_smoothing, reduction };
+                    if of_logs { x.nll_loss(y, options) } else { x.cross_entropy_loss(y, options) }
+                });
+                let what = format!("{reduction:?} {ignore:?} {label_smoothing} {of_logs}");
+                let by = if reduction == Reduction::Mean { counted } else { 1.0 };
+                let sum = [rows.iter().sum::<f64>() / by];
+                near(&loss, if reduction == Reduction::None { &rows } else { &sum }, &what);
+                near(&gradient, &slopes.iter().map(|g| g / by).collect::<Vec<_>>(), &what);
+            }
+        }
+    }
+}
+
+#[test]
+fn reductions_of_labels_without_weights() {
+    let options = |reduction, ignore| LabelLoss { reduction, ignore, ..LabelLoss::default() };
+    let run = |reduction, ignore| {
+        loss_and_gradient(|x| {
+            x.nll_loss(x.session().labels(&labels(&[2, 0, 1, 1]))?, options(reduction, ignore))
+        })
+    };
+    assert_eq!(run(Reduction::Sum, None).0, [-0.375]);
+    let (rows, gradient) = run(Reduction::None, Some(1));
+    assert_eq!(rows, [0.5, -0.25, 0.0, 0.0]);
+    assert_eq!(gradient, [0.0, 0.0, -1.0, -1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]);
+}
+
+#[test]
+fn ignored_rows_may_hold_anything_and_nothing_counted_is_zero() {
+    let d = device();
+    let s = Session::eager(&d);
+    let x = s.variable(&t(&[2, 3], &[1.0, 2.0, 3.0, f32::NAN, f32::INFINITY, 0.0])).unwrap();
+    let weight = Some(s.input(&t(&[3], &[0.5, 2.0, 1.25])).unwrap());
+    for (y, rows) in [([2, 1], 1), ([1, 1], 0)] {
+        let y = s.labels(&labels(&y)).unwrap();
+        for label_smoothing in [0.0, 0.25] {
+            let options = LabelLoss { weight, ignore: Some(1), label_smoothing, reduction: Reduction::Mean };
+            let loss = x.cross_entropy_loss(y, options).unwrap();
+            let grads = loss.backward_retain().unwrap();
+            let gradient = grads.var(x).unwrap().to_tensor::<f32>().unwrap().into_data();
+            assert!(loss.item().unwrap().is_finite() && (rows > 0 || loss.item().unwrap() == 0.0));
+            assert!(gradient[..3].iter().all(|g| g.is_finite()) && gradient[3..] == [0.0; 3], "{gradient:?}");
+        }
+        let options = LabelLoss { weight, ignore: Some(1), ..LabelLoss::default() };
+        let loss = x.nll_loss(y, options).unwrap();
+        let grads = loss.backward_retain().unwrap();
+        assert!(loss.item().unwrap().is_finite());
+        assert!(grads.var(x).unwrap().to_tensor::<f32>().unwrap().data()[3..] == [0.0; 3]);
+    }
+    // Weights of another count, labels beyond the classes, smoothing where there is none.
+    let bad = LabelLoss { weight: Some(s.input(&t(&[2], &[1.0; 2])).unwrap()), ..LabelLoss::default() };
+    let y = s.labels(&labels(&[0, 1])).unwrap();
+    assert!(x.cross_entropy_loss(y, bad).is_err() && x.nll_loss(y, bad).is_err());
+    let options = LabelLoss { weight, ..LabelLoss::default() };
+    let beyond = s.labels(&labels(&[0, 3])).unwrap();
+    assert!(x.cross_entropy_loss(beyond, options).is_err() && x.nll_loss(beyond, options).is_err());
+    assert!(x.nll_loss(y, LabelLoss { label_smoothing: 0.1, ..options }).is_err());
+    assert!(x.cross_entropy_loss(y, LabelLoss { label_smoothing: 1.5, ..options }).is_err());
+}
+
+#[test]
+fn positive_targets_can_be_weighted() {
+    let slopes = [
+        0.731058579,
+        -0.059601461,
+        -0.183688997,
+        -0.875646998,
+        0.182425524,
+        -0.141642602,
+        0.167004722,
+        -0.188770334,
+        0.731058579,
+        0.119202922,
+        0.14840703,
+        -1.132622006,
+    ];
+    let losses = [
+        1.313261688,
+        0.063464006,
+        1.086115476,
+        1.15187884,
+        0.201413278,
+        1.148742012,
+        0.835027865,
+        0.237038492,
+        1.313261688,
+        0.126928011,
+        0.536949276,
+        1.422230953,
+    ];
+    let targets = t(&[4, 3], &[0.0, 1.0, 0.25, 1.0, 0.0, 0.5, 0.75, 1.0, 0.0, 0.0, 0.5, 1.0]);
+    for reduction in [Reduction::None, Reduction::Sum, Reduction::Mean] {
+        let (loss, gradient) = loss_and_gradient(|x| {
+            let s = x.session();
+            x.bce_with_logits_weighted(s.input(&targets)?, s.input(&t(&[3], &[2.0, 0.5, 3.0]))?, reduction)
+        });
+        let by = if reduction == Reduction::Mean { 12.0 } else { 1.0 };
+        let sum = [losses.iter().sum::<f64>() / by];
+        near(&loss, if reduction == Reduction::None { &losses } else { &sum }, "losses");
+        near(&gradient, &slopes.map(|g| g / by), "gradient");
+    }
+}
