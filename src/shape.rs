@@ -6,8 +6,8 @@
 use crate::error::{Error, ErrorKind, Result};
 use std::fmt;
 
-/// Most axes a shape can have. Kernel metadata travels as arguments of this fixed size.
-pub const MAX_RANK: usize = 8;
+/// Most axes a shape can have: a batch, channels and eight axes of space. Kernel metadata travels as arguments of this fixed size.
+pub const MAX_RANK: usize = 10;
 
 /// The dimensions of a tensor. The empty list is a scalar with one element; a zero dimension is
 /// legal and means no elements. The element count is checked for overflow when the shape is made,

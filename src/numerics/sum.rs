@@ -5,6 +5,9 @@
 //! lanes, each a chain from +0, folded by halving; the chunk results are summed by the same rule.
 //! *Column rule*, for elements a row apart: chains from +0 over [`ROWS`] rows, whose results are summed
 //! by the same rule. A partial sum is never -0, so passing it through a further level changes nothing.
+//! Products follow the same trees, with chains from 1.
+
+use std::marker::PhantomData;
 
 /// Lanes of the row rule: a warp, two AVX-512 registers, or four AVX2 registers.
 pub const LANES: usize = 32;
@@ -17,13 +20,40 @@ pub const ROWS: usize = 32;
 const ROW_LEVELS: usize = 7;
 const COLUMN_LEVELS: usize = 13;
 
+/// What a tree does with two numbers, and what its chains start from.
+pub(crate) trait Combine {
+    const START: f32;
+    fn combine(a: f32, b: f32) -> f32;
+}
+
+/// Sums.
+pub(crate) struct Add;
+/// Products.
+pub(crate) struct Multiply;
+
+impl Combine for Add {
+    const START: f32 = 0.0;
+    #[inline(always)]
+    fn combine(a: f32, b: f32) -> f32 {
+        a + b
+    }
+}
+
+impl Combine for Multiply {
+    const START: f32 = 1.0;
+    #[inline(always)]
+    fn combine(a: f32, b: f32) -> f32 {
+        a * b
+    }
+}
+
 /// Folds the lanes by halving.
 #[inline(always)]
-fn fold(mut lanes: [f32; LANES]) -> f32 {
+fn fold<C: Combine>(mut lanes: [f32; LANES]) -> f32 {
     let mut half = LANES / 2;
     while half > 0 {
         for i in 0..half {
-            lanes[i] += lanes[i + half];
+            lanes[i] = C::combine(lanes[i], lanes[i + half]);
         }
         half /= 2;
     }
@@ -34,7 +64,13 @@ fn fold(mut lanes: [f32; LANES]) -> f32 {
 /// the slices, which are of one length.
 #[inline(always)]
 pub fn chunk<const N: usize>(x: [&[f32]; N], f: impl Fn([f32; N]) -> f32) -> f32 {
-    let mut lanes = [0.0; LANES];
+    chunk_of::<Add, N>(x, f)
+}
+
+/// As [`chunk`], of sums or products.
+#[inline(always)]
+pub(crate) fn chunk_of<C: Combine, const N: usize>(x: [&[f32]; N], f: impl Fn([f32; N]) -> f32) -> f32 {
+    let mut lanes = [C::START; LANES];
     let len = x[0].len();
     let whole = len / LANES * LANES;
     let mut base = 0;
@@ -42,36 +78,41 @@ pub fn chunk<const N: usize>(x: [&[f32]; N], f: impl Fn([f32; N]) -> f32) -> f32
         // Slices of known length, so that the loop over the lanes is a few vector additions.
         let rows: [&[f32]; N] = std::array::from_fn(|n| &x[n][base..base + LANES]);
         for (lane, sum) in lanes.iter_mut().enumerate() {
-            *sum += f(std::array::from_fn(|n| rows[n][lane]));
+            *sum = C::combine(*sum, f(std::array::from_fn(|n| rows[n][lane])));
         }
         base += LANES;
     }
     for i in whole..len {
-        lanes[i - whole] += f(std::array::from_fn(|n| x[n][i]));
+        lanes[i - whole] = C::combine(lanes[i - whole], f(std::array::from_fn(|n| x[n][i])));
     }
-    fold(lanes)
+    fold::<C>(lanes)
 }
 
 /// Sums chunk results as they come, by the same rule, without storing them.
-pub(crate) struct Tree {
+pub(crate) type Tree = TreeOf<Add>;
+
+/// The same of sums or products.
+pub(crate) struct TreeOf<C: Combine> {
     lanes: [[f32; LANES]; ROW_LEVELS],
     count: [usize; ROW_LEVELS],
+    how: PhantomData<C>,
 }
 
-impl Tree {
-    pub(crate) fn new() -> Tree {
-        Tree { lanes: [[0.0; LANES]; ROW_LEVELS], count: [0; ROW_LEVELS] }
+impl<C: Combine> TreeOf<C> {
+    pub(crate) fn new() -> TreeOf<C> {
+        TreeOf { lanes: [[C::START; LANES]; ROW_LEVELS], count: [0; ROW_LEVELS], how: PhantomData }
     }
 
     pub(crate) fn push(&mut self, mut x: f32) {
         for level in 0..ROW_LEVELS {
-            self.lanes[level][self.count[level] % LANES] += x;
+            let lane = &mut self.lanes[level][self.count[level] % LANES];
+            *lane = C::combine(*lane, x);
             self.count[level] += 1;
             if self.count[level] < CHUNK {
                 return;
             }
-            x = fold(self.lanes[level]);
-            self.lanes[level] = [0.0; LANES];
+            x = fold::<C>(self.lanes[level]);
+            self.lanes[level] = [C::START; LANES];
             self.count[level] = 0;
         }
     }
@@ -80,16 +121,16 @@ impl Tree {
         for level in 0..ROW_LEVELS - 1 {
             let higher = self.count[level + 1..].iter().any(|&c| c > 0);
             if !higher {
-                return fold(self.lanes[level]);
+                return fold::<C>(self.lanes[level]);
             }
             if self.count[level] > 0 {
-                let x = fold(self.lanes[level]);
-                let next = self.count[level + 1];
-                self.lanes[level + 1][next % LANES] += x;
+                let x = fold::<C>(self.lanes[level]);
+                let lane = &mut self.lanes[level + 1][self.count[level + 1] % LANES];
+                *lane = C::combine(*lane, x);
                 self.count[level + 1] += 1;
             }
         }
-        fold(self.lanes[ROW_LEVELS - 1])
+        fold::<C>(self.lanes[ROW_LEVELS - 1])
     }
 }
 
@@ -109,15 +150,19 @@ pub fn row(len: usize, chunk: impl Fn(std::ops::Range<usize>) -> f32) -> f32 {
 pub const WIDTH: usize = 64;
 
 /// Sums of up to [`WIDTH`] neighbouring columns by the column rule, row after row.
-pub(crate) struct Columns {
+pub(crate) type Columns = ColumnsOf<Add>;
+
+/// The same of sums or products.
+pub(crate) struct ColumnsOf<C: Combine> {
     sums: [[f32; WIDTH]; COLUMN_LEVELS],
     count: [usize; COLUMN_LEVELS],
+    how: PhantomData<C>,
 }
 
-impl Columns {
+impl<C: Combine> ColumnsOf<C> {
     #[inline(always)]
-    pub(crate) fn new() -> Columns {
-        Columns { sums: [[0.0; WIDTH]; COLUMN_LEVELS], count: [0; COLUMN_LEVELS] }
+    pub(crate) fn new() -> ColumnsOf<C> {
+        ColumnsOf { sums: [[C::START; WIDTH]; COLUMN_LEVELS], count: [0; COLUMN_LEVELS], how: PhantomData }
     }
 
     /// Adds a row of at most [`WIDTH`] elements; all rows have the same number.
@@ -125,11 +170,11 @@ impl Columns {
     pub(crate) fn push(&mut self, row: &[f32]) {
         if row.len() == WIDTH {
             for (s, v) in self.sums[0].iter_mut().zip(&row[..WIDTH]) {
-                *s += v;
+                *s = C::combine(*s, *v);
             }
         } else {
             for (s, v) in self.sums[0].iter_mut().zip(row) {
-                *s += v;
+                *s = C::combine(*s, *v);
             }
         }
         self.count[0] += 1;
@@ -145,7 +190,7 @@ impl Columns {
     fn carry(&mut self, level: usize) {
         let (lower, upper) = self.sums.split_at_mut(level + 1);
         for (from, to) in lower[level].iter_mut().zip(&mut upper[0]) {
-            *to += std::mem::take(from);
+            *to = C::combine(*to, std::mem::replace(from, C::START));
         }
         self.count[level] = 0;
         self.count[level + 1] += 1;
@@ -216,24 +261,24 @@ mod tests {
     use super::*;
 
     /// The row rule, word for word.
-    fn row_literal(x: &[f32]) -> f32 {
+    fn row_literal<C: Combine>(x: &[f32]) -> f32 {
         if x.len() > CHUNK {
-            let partial: Vec<f32> = x.chunks(CHUNK).map(row_literal).collect();
-            return row_literal(&partial);
+            let partial: Vec<f32> = x.chunks(CHUNK).map(row_literal::<C>).collect();
+            return row_literal::<C>(&partial);
         }
-        let mut lanes = [0.0; LANES];
+        let mut lanes = [C::START; LANES];
         for (i, v) in x.iter().enumerate() {
-            lanes[i % LANES] += v;
+            lanes[i % LANES] = C::combine(lanes[i % LANES], *v);
         }
-        fold(lanes)
+        fold::<C>(lanes)
     }
 
-    fn column_literal(x: &[f32]) -> f32 {
+    fn column_literal<C: Combine>(x: &[f32]) -> f32 {
         if x.len() > ROWS {
-            let partial: Vec<f32> = x.chunks(ROWS).map(column_literal).collect();
-            return column_literal(&partial);
+            let partial: Vec<f32> = x.chunks(ROWS).map(column_literal::<C>).collect();
+            return column_literal::<C>(&partial);
         }
-        x.iter().fold(0.0, |s, v| s + v)
+        x.iter().fold(C::START, |s, v| C::combine(s, *v))
     }
 
     fn data(n: usize) -> Vec<f32> {
@@ -265,7 +310,11 @@ mod tests {
         ] {
             let x = data(n);
             let got = row(n, |r| chunk([&x[r]], |[x]| x));
-            assert_eq!(got.to_bits(), row_literal(&x).to_bits(), "n = {n}");
+            assert_eq!(got.to_bits(), row_literal::<Add>(&x).to_bits(), "n = {n}");
+            let near_one: Vec<f32> = x.iter().map(|x| 1.0 + x * 2f32.powi(-30)).collect();
+            let mut tree = TreeOf::<Multiply>::new();
+            near_one.chunks(CHUNK).for_each(|x| tree.push(chunk_of::<Multiply, 1>([x], |[x]| x)));
+            assert_eq!(tree.finish().to_bits(), row_literal::<Multiply>(&near_one).to_bits(), "n = {n}");
         }
         assert_eq!(chunk([&[-0.0; 3]], |[x]| x).to_bits(), 0);
     }
@@ -283,7 +332,11 @@ mod tests {
                     let mut chains = Chains::default();
                     column.iter().for_each(|&v| chains.push(v));
                     assert_eq!(chains.finish().to_bits(), got.to_bits(), "rows {rows} column {j}");
-                    assert_eq!(got.to_bits(), column_literal(&column).to_bits(), "rows {rows} column {j}");
+                    assert_eq!(
+                        got.to_bits(),
+                        column_literal::<Add>(&column).to_bits(),
+                        "rows {rows} column {j}"
+                    );
                 }
             }
         }

@@ -35,14 +35,14 @@ constexpr int NCD = wide(D), NCV = wide(DV), PD = 16 * NCD + 4, PV = 16 * NCV + 
 
 // How a mask is read; see the host's twin.
 struct MaskView {
-    u64 dims[6], strides[6], row, column;
+    u64 dims[8], strides[8], row, column;
 };
 
 // Where the mask of row r of list z starts.
 __device__ __forceinline__ u64 mask_at(const MaskView& view, u64 z, unsigned group, unsigned n, unsigned r) {
     u64 head = z * group + r / n, at = (r % n) * view.row;
 #pragma unroll
-    for (int a = 5; a >= 0; --a) {
+    for (int a = 7; a >= 0 && head > 0; --a) {
         at += head % view.dims[a] * view.strides[a];
         head /= view.dims[a];
     }

@@ -1294,7 +1294,7 @@ fn pack(r: &mut dyn Recorder, parts: &[Shape], values: &[Val]) -> Result<Val> {
     for (&start, &v) in starts.iter().zip(values) {
         let words = r.meta(v).shape.numel();
         let flat = layout::reshape_to(r, v, dims(&[words]))?;
-        let padded = r.record(layout::Pad { axis: 0, start, step: 1, size }.into(), &[flat])?;
+        let padded = r.record(layout::Pad { axis: 0, start, step: 1, size, value: 0.0 }.into(), &[flat])?;
         sum = Some(match sum {
             None => padded,
             Some(s) => r.record(super::elementwise::Add {}.into(), &[s, padded])?,

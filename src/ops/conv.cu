@@ -12,7 +12,7 @@
 // outside it. Zeros take part in the sums as any other value does.
 
 constexpr int D = DITTO_D;
-constexpr int MOST_AXES = DITTO_MOST_AXES, MOST_TAPS = 30, MOST_PATTERNS = 36;
+constexpr int MOST_AXES = DITTO_MOST_AXES, MOST_TAPS = 30, MOST_PATTERNS = 38;
 
 struct Axis {
     int positions, step, taps, first, tap_step, source, out_first, out_step, out;

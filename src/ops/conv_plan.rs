@@ -15,7 +15,7 @@ const CONV_CU: &str = include_str!("conv.cu");
 /// The most taps whose sight a column keeps as bits; as `conv.cu` has it.
 const MOST_TAPS: usize = 30;
 /// The taps of all axes together, if there are at most [`MOST_TAPS`] in all.
-const MOST_PATTERNS: usize = 36;
+const MOST_PATTERNS: usize = 38;
 /// Rows of a group up to which tiles would be mostly empty.
 const DIRECT_ROWS: usize = 2;
 /// Threads of a block of the small kernels, and the most blocks of them; they walk the rest in a loop.

@@ -16,7 +16,9 @@ use crate::device::cpu::simd::{Simd, simd_fn};
 use crate::device::cuda::{Args, Cuda};
 use crate::device::{Device, Meta};
 use crate::error::Result;
-use crate::numerics::sum::{self, CHUNK, Columns, LANES, ROWS, Tree, WIDTH};
+use crate::numerics::sum::{
+    self, Add, CHUNK, Columns, ColumnsOf, Combine, LANES, Multiply, ROWS, TreeOf, WIDTH,
+};
 use crate::shape::Shape;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -27,6 +29,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 pub(crate) enum Kind {
     /// By the sum trees.
     Sum,
+    /// By the same trees, multiplied.
+    Product,
     /// The largest, NaN ignored; -inf for none, never -0.
     Max,
     /// The smallest, NaN ignored; +inf for none, never -0.
@@ -38,6 +42,7 @@ impl Kind {
     fn cuda(self) -> (&'static str, &'static str) {
         match self {
             Kind::Sum => ("0.0f", "__fadd_rn(a, b)"),
+            Kind::Product => ("1.0f", "__fmul_rn(a, b)"),
             Kind::Max => ("-__int_as_float(0x7f800000)", "b > a ? b : a"),
             Kind::Min => ("__int_as_float(0x7f800000)", "a > b ? b : a"),
         }
@@ -124,6 +129,13 @@ simd_fn! {
 }
 
 simd_fn! {
+    /// Product of at most one chunk of the row rule.
+    fn chunk_product(simd, x: &[f32]) -> f32 {
+        sum::chunk_of::<Multiply, 1>([x], |[x]| x)
+    }
+}
+
+simd_fn! {
     /// The smallest element, NaN ignored, +inf for none; never -0.
     fn row_min(simd, x: &[f32]) -> f32 {
         let mut lanes = [f32::INFINITY; LANES];
@@ -145,6 +157,15 @@ simd_fn! {
     fn add_rows(simd, sums: &mut Columns, x: &[f32], rows: usize, stride: usize, width: usize) {
         for r in 0..rows {
             sums.push(&x[r * stride..r * stride + width]);
+        }
+    }
+}
+
+simd_fn! {
+    /// Multiplies products of columns by rows of `width` elements, `stride` apart.
+    fn multiply_rows(simd, products: &mut ColumnsOf<Multiply>, x: &[f32], rows: usize, stride: usize, width: usize) {
+        for r in 0..rows {
+            products.push(&x[r * stride..r * stride + width]);
         }
     }
 }
@@ -175,6 +196,7 @@ simd_fn! {
 fn fold_chunk(simd: Simd, kind: Kind, x: &[f32]) -> f32 {
     match kind {
         Kind::Sum => chunk_sum(simd, x),
+        Kind::Product => chunk_product(simd, x),
         Kind::Max => row_max(simd, x),
         Kind::Min => row_min(simd, x),
     }
@@ -185,18 +207,22 @@ fn fold_row(kind: Kind, len: usize, mut chunk: impl FnMut(std::ops::Range<usize>
     if len <= CHUNK {
         return chunk(0..len);
     }
-    let mut tree = Tree::new();
-    let mut best = 0.0;
-    for start in (0..len).step_by(CHUNK) {
-        let x = chunk(start..len.min(start + CHUNK));
-        match kind {
-            Kind::Sum => tree.push(x),
-            // The first one is stored as it is.
-            Kind::Max => best = if start == 0 || x > best { x } else { best },
-            Kind::Min => best = if start == 0 || best > x { x } else { best },
+    let mut chunks = (0..len).step_by(CHUNK).map(|start| chunk(start..len.min(start + CHUNK)));
+    fn tree<C: Combine>(chunks: impl Iterator<Item = f32>) -> f32 {
+        let mut tree = TreeOf::<C>::new();
+        chunks.for_each(|x| tree.push(x));
+        tree.finish()
+    }
+    match kind {
+        Kind::Sum => tree::<Add>(chunks),
+        Kind::Product => tree::<Multiply>(chunks),
+        // The first one is stored as it is.
+        Kind::Max | Kind::Min => {
+            let first = chunks.next().unwrap_or(0.0);
+            let takes = |x: f32, best: f32| if kind == Kind::Max { x > best } else { best > x };
+            chunks.fold(first, |best, x| if takes(x, best) { x } else { best })
         }
     }
-    if kind == Kind::Sum { tree.finish() } else { best }
 }
 
 /// A stage as a pass sees it: the plain element and the plain result have no program.
@@ -388,14 +414,16 @@ impl Host<'_> {
         out: &mut [f32],
     ) {
         let (simd, width) = (self.simd, out.len());
-        let mut sums = Columns::new();
+        let (mut sums, mut products) = (Columns::new(), None);
         match sweep.kind {
             Kind::Sum => {}
+            Kind::Product => products = Some(ColumnsOf::<Multiply>::new()),
             Kind::Max => out.fill(f32::NEG_INFINITY),
             Kind::Min => out.fill(f32::INFINITY),
         }
         let mut take = |x: &[f32], rows: usize, stride: usize, out: &mut [f32]| match sweep.kind {
             Kind::Sum => add_rows(simd, &mut sums, x, rows, stride, width),
+            Kind::Product => products.iter_mut().for_each(|p| multiply_rows(simd, p, x, rows, stride, width)),
             Kind::Max => max_rows(simd, out, x, rows, stride),
             Kind::Min => min_rows(simd, out, x, rows, stride),
         };
@@ -428,6 +456,7 @@ impl Host<'_> {
         }
         match sweep.kind {
             Kind::Sum => sums.finish(out),
+            Kind::Product => products.iter_mut().for_each(|p| p.finish(out)),
             // Which of two zeros was met first cannot matter.
             Kind::Max | Kind::Min => out.iter_mut().for_each(|y| *y += 0.0),
         }
@@ -756,7 +785,7 @@ impl Fold {
     /// Result `k` from what was folded; a maximum or minimum has +0 added, whatever zero was met first.
     fn post_call(&self, k: usize, folded: &str, given: impl Fn(usize) -> String) -> String {
         let folded = match self.stages[k].kind {
-            Kind::Sum => folded.to_string(),
+            Kind::Sum | Kind::Product => folded.to_string(),
             Kind::Max | Kind::Min => format!("__fadd_rn({folded}, 0.0f)"),
         };
         let args = std::iter::once(folded).chain((0..self.aux + k).map(given));

@@ -1,8 +1,11 @@
 // Copies that move elements. Positions are found by `divide`.
 
 // Dimensions of axes, and how far apart their elements are in the input and in the value.
+// The host's MAX_RANK.
+enum { MOST_AXES = 10 };
+
 struct Others {
-    unsigned long long dims[8], from[8], to[8];
+    unsigned long long dims[MOST_AXES], from[MOST_AXES], to[MOST_AXES];
 };
 
 // A permutation that moves the last axis: the input's last axis, of `a` elements, lies `to_a` words apart in the value, and
@@ -64,29 +67,30 @@ __device__ __forceinline__ void slice_axis(const T* in, T* out, unsigned long lo
 }
 
 template <typename T>
-__device__ __forceinline__ void pad_axis(const T* in, T* out, T zero, unsigned long long total, unsigned long long size, unsigned long long inner,
+__device__ __forceinline__ void pad_axis(const T* in, T* out, T value, unsigned long long total, unsigned long long size, unsigned long long inner,
                                          unsigned long long start, unsigned long long len, unsigned long long step) {
     for (unsigned long long at = blockIdx.x * (unsigned long long)blockDim.x + threadIdx.x; at < total; at += (unsigned long long)gridDim.x * blockDim.x) {
         unsigned long long row, i, o, j, k, rest = 1;
         divide(at, inner, row, i);
         divide(row, size, o, j);
         if (j >= start) divide(j - start, step, k, rest);
-        out[at] = rest == 0 && k < len ? in[(o * len + k) * inner + i] : zero;
+        out[at] = rest == 0 && k < len ? in[(o * len + k) * inner + i] : value;
     }
 }
 
-#define RUN_KERNELS(T, width, zero)                                                                                                          \
+#define RUN_KERNELS(T, width, spread)                                                                                                         \
     extern "C" __global__ void slice_axis##width(const T* __restrict__ in, T* __restrict__ out, unsigned long long total, unsigned long long size, \
                                                  unsigned long long inner, unsigned long long start, unsigned long long len, unsigned long long step) { \
         slice_axis<T>(in, out, total, size, inner, start, len, step);                                                                        \
     }                                                                                                                                        \
     extern "C" __global__ void pad_axis##width(const T* __restrict__ in, T* __restrict__ out, unsigned long long total, unsigned long long size, \
-                                               unsigned long long inner, unsigned long long start, unsigned long long len, unsigned long long step) { \
-        pad_axis<T>(in, out, zero, total, size, inner, start, len, step);                                                                    \
+                                               unsigned long long inner, unsigned long long start, unsigned long long len, unsigned long long step, \
+                                               float value) { \
+        pad_axis<T>(in, out, spread, total, size, inner, start, len, step);                                                                    \
     }
 
-RUN_KERNELS(float, 1, 0.0f)
-RUN_KERNELS(float4, 4, make_float4(0.0f, 0.0f, 0.0f, 0.0f))
+RUN_KERNELS(float, 1, value)
+RUN_KERNELS(float4, 4, make_float4(value, value, value, value))
 
 // Inputs side by side along one axis: each is `outer` rows of its own `words`, which go to `start` in rows of `pitch`.
 // blockIdx.y is the input; one thread per word or vector, grid-stride.
@@ -107,7 +111,7 @@ __device__ __forceinline__ void concat(const Parts& parts, T* out, unsigned long
 
 // Axes read backwards where `mask` has their bit; `rank` axes of `dims`.
 struct Dims {
-    unsigned long long dims[8];
+    unsigned long long dims[MOST_AXES];
 };
 
 template <typename T>

@@ -502,6 +502,8 @@ impl Turn {
     }
 }
 
+// `MOST_AXES` of the kernels.
+const _: () = assert!(MAX_RANK == 10);
 const PERMUTE_CU: &str = concat!(include_str!("divide.cu"), include_str!("layout.cu"));
 
 impl Op for Permute {
@@ -710,7 +712,7 @@ impl Run {
     }
 
     /// The kernel of `name` with its arguments; elements are vectors of four where everything divides.
-    fn launch(&self, run: &CudaRun<'_>, name: &str) -> Result<()> {
+    fn launch(&self, run: &CudaRun<'_>, name: &str, value: Option<f32>) -> Result<()> {
         let total = run.shape.numel();
         if total == 0 {
             return Ok(());
@@ -737,6 +739,9 @@ impl Run {
         args.ptr(run.ins[0]).ptr(run.out).u64((total / width) as u64);
         for n in [r.size, r.inner, r.start, r.len, r.step] {
             args.u64(n as u64);
+        }
+        if let Some(value) = value {
+            args.f32(value);
         }
         run.cuda.launch(kernel, map::grid(run.cuda, total / width), 256, 0, &args)
     }
@@ -808,7 +813,7 @@ impl Op for Slice {
     }
 
     fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {
-        self.run(&run.metas[0].shape).launch(run, "slice_axis")
+        self.run(&run.metas[0].shape).launch(run, "slice_axis", None)
     }
 
     fn cuda_modules(&self, _ins: &[Meta], _gpu: &Gpu) -> Vec<(String, String)> {
@@ -817,7 +822,7 @@ impl Op for Slice {
 
     fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {
         let size = r.meta(io.ins[0]).shape.dims()[self.axis];
-        let pad = Pad { axis: self.axis, start: self.start, step: self.step, size };
+        let pad = Pad { axis: self.axis, start: self.start, step: self.step, size, value: 0.0 };
         Ok(vec![Some(r.record(pad.into(), &[dy])?)])
     }
 
@@ -933,7 +938,7 @@ fn random_run(stream: &mut Stream) -> (Vec<usize>, usize, usize, usize, usize) {
     (d, axis, start, len, step)
 }
 
-/// Zeros along an axis with the input's elements at `start`, `start + step`, …: the adjoint of [`Slice`].
+/// One number along an axis with the input's elements at `start`, `start + step`, …: for zeros the adjoint of [`Slice`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pad {
     /// The axis.
@@ -944,6 +949,8 @@ pub struct Pad {
     pub step: usize,
     /// Size of the axis of the value.
     pub size: usize,
+    /// What the other elements are.
+    pub value: f32,
 }
 
 impl Pad {
@@ -978,14 +985,14 @@ impl Op for Pad {
         run.pool.chunks_mut(run.out, rows * long, |task, out| {
             for (o, out) in out.chunks_mut(long).enumerate() {
                 let x = &x[(task * rows + o) * short..][..short];
-                out.fill(0.0);
+                out.fill(self.value);
                 r.copy(|to, from, n| out[to..to + n].copy_from_slice(&x[from..from + n]));
             }
         });
     }
 
     fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {
-        self.run(&run.metas[0].shape, &run.shape).launch(run, "pad_axis")
+        self.run(&run.metas[0].shape, &run.shape).launch(run, "pad_axis", Some(self.value))
     }
 
     fn cuda_modules(&self, _ins: &[Meta], _gpu: &Gpu) -> Vec<(String, String)> {
@@ -1009,22 +1016,24 @@ impl Op for Pad {
                 Some(j) if j % self.step == 0 && j / self.step < len => {
                     x.data()[(o * len + j / self.step) * inner + i]
                 }
-                _ => T::c(0.0),
+                _ => T::c(f64::from(self.value)),
             }
         }))
     }
 
     fn samples() -> Vec<Sample<Pad>> {
-        run_cases().into_iter().map(pad_sample).collect()
+        let of = |value: f32| run_cases().into_iter().map(move |case| pad_sample(case, value));
+        of(0.0).chain(of(-1.5)).collect()
     }
 
     fn random(stream: &mut Stream) -> Option<Sample<Pad>> {
-        Some(pad_sample(random_run(stream)))
+        let value = [0.0, 2.5][stream.below(2)];
+        Some(pad_sample(random_run(stream), value))
     }
 
     fn rejects() -> Vec<Reject<Pad>> {
         let f = |d: &[usize]| Meta::f32(dims(d));
-        let op = |axis, start, step, size| Pad { axis, start, step, size };
+        let op = |axis, start, step, size| Pad { axis, start, step, size, value: 0.0 };
         vec![
             Reject { op: op(0, 0, 1, 4), ins: vec![], want: "Arity" },
             Reject { op: op(2, 0, 1, 4), ins: vec![f(&[2, 3])], want: "Axis" },
@@ -1036,7 +1045,7 @@ impl Op for Pad {
     }
 
     fn linear(&self, _ins: &[Meta]) -> Vec<Vec<usize>> {
-        vec![vec![0]]
+        if self.value == 0.0 { vec![vec![0]] } else { Vec::new() }
     }
 
     fn bound(&self, _ins: &[Meta]) -> Bound {
@@ -1050,23 +1059,28 @@ impl Op for Pad {
             ("start", num(self.start)),
             ("step", num(self.step)),
             ("size", num(self.size)),
+            ("value", Attr::Num(f64::from(self.value))),
         ]
     }
 
     fn from_attrs(attrs: &Attrs) -> Result<Pad> {
-        attrs.only(&["axis", "start", "step", "size"])?;
+        attrs.only(&["axis", "start", "step", "size", "value"])?;
         Ok(Pad {
             axis: attrs.whole("axis")?,
             start: attrs.whole("start")?,
             step: attrs.whole("step")?,
             size: attrs.whole("size")?,
+            value: if attrs.has("value") { attrs.num("value")? as f32 } else { 0.0 },
         })
     }
 }
 
-fn pad_sample((mut d, axis, start, len, step): (Vec<usize>, usize, usize, usize, usize)) -> Sample<Pad> {
+fn pad_sample(
+    (mut d, axis, start, len, step): (Vec<usize>, usize, usize, usize, usize),
+    value: f32,
+) -> Sample<Pad> {
     let size = std::mem::replace(&mut d[axis], len);
-    sample(Pad { axis, start, step, size }, &[&d])
+    sample(Pad { axis, start, step, size, value }, &[&d])
 }
 
 /// The inputs one after the other along an axis. They agree in all other dimensions.

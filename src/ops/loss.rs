@@ -857,7 +857,7 @@ fn label_samples() -> Vec<LabelSample> {
             (None, 0.0, reduction, ins(&[0, 4], 0)),
             (None, 0.0, reduction, ins(&[3, 5, 33], 0)),
             (None, 0.0, reduction, ins(&[3, 1300], 0)),
-            (None, 0.0, reduction, ins(&[2, 24577], 0)),
+            (None, 0.0, reduction, ins(&[1, 24577], 0)),
             (None, 0.1, reduction, ins(&[40, 10], 0)),
             (Some(7), 0.0, reduction, ins(&[2, 5, 7], 1)),
             (Some(3), 0.1, reduction, ins(&[30, 3], 1)),

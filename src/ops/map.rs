@@ -226,7 +226,10 @@ fn kernel_text(program: &Program, kinds: &[Kind], rank: usize, whole: bool) -> S
     let reads = program.reads();
     let mut t = String::new();
     let strided = |i: usize| !kinds[i].0 && !kinds[i].1;
-    t.push_str("struct Walk { unsigned dims[8]; };\nstruct Strides { unsigned long long s[8]; };\n");
+    let _ = writeln!(
+        t,
+        "struct Walk {{ unsigned dims[{MAX_RANK}]; }};\nstruct Strides {{ unsigned long long s[{MAX_RANK}]; }};"
+    );
     t.push_str("extern \"C\" __global__ void map(float* __restrict__ out, unsigned long long n");
     if rank > 1 {
         t.push_str(", Walk walk");

@@ -117,6 +117,7 @@ macro_rules! with_ops {
             norm_l1: reduce::NormL1,
             norm_l2: reduce::NormL2,
             norm_inf: reduce::NormInf,
+            prod: reduce::Prod,
             argmax: extremum::Argmax,
             argmin: extremum::Argmin,
             place: extremum::Place,

@@ -1,7 +1,7 @@
 // What all pooling kernels use; their loops are generated.
 
 typedef unsigned long long u64;
-struct Sizes { unsigned in[8], out[8]; };
+struct Sizes { unsigned in[10], out[10]; };  // the host's MAX_RANK
 
 // A NaN is larger than every number, and the first of equals stays.
 __device__ __forceinline__ bool larger(float v, float best) { return v > best || (v != v && best == best); }

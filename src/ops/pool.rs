@@ -744,7 +744,7 @@ impl Planes {
 /// A sample's input dimensions, kernel, stride, padding and dilation.
 type Geometry = (&'static [usize], &'static [usize], &'static [usize], &'static [usize], &'static [usize]);
 
-const GEOMETRIES: [Geometry; 9] = [
+const GEOMETRIES: [Geometry; 11] = [
     (&[5], &[2], &[1], &[0], &[1]),
     (&[3, 70], &[7], &[2], &[3], &[1]),
     (&[2, 3, 6, 8], &[2, 2], &[2, 2], &[0, 0], &[1, 1]),
@@ -754,6 +754,20 @@ const GEOMETRIES: [Geometry; 9] = [
     (&[2, 3, 4, 5], &[2, 2, 3], &[1, 2, 1], &[1, 0, 1], &[1, 1, 1]),
     (&[1, 1], &[1], &[3], &[0], &[1]),
     (&[2, 9, 9], &[6, 6], &[2, 3], &[1, 3], &[1, 1]),
+    (
+        &[2, 2, 1, 2, 3, 1, 2, 4],
+        &[2, 1, 1, 2, 1, 2, 3],
+        &[1, 1, 1, 2, 1, 2, 1],
+        &[1, 0, 0, 0, 0, 0, 1],
+        &[1; 7],
+    ),
+    (
+        &[1, 2, 2, 1, 2, 3, 1, 2, 1, 4],
+        &[2, 1, 1, 2, 1, 2, 1, 2],
+        &[1, 1, 2, 1, 1, 2, 1, 1],
+        &[1, 0, 0, 0, 0, 0, 0, 1],
+        &[1; 8],
+    ),
 ];
 
 /// Windows whose cells are apart.
@@ -1494,7 +1508,7 @@ fn adapted(op: &'static str, x: &Shape, sizes: &[usize]) -> Result<Shape> {
     resized(x, sizes)
 }
 
-const ADAPTED: [(&[usize], &[usize]); 7] = [
+const ADAPTED: [(&[usize], &[usize]); 8] = [
     (&[5], &[3]),
     (&[2, 7], &[7]),
     (&[3, 4], &[9]),
@@ -1502,6 +1516,7 @@ const ADAPTED: [(&[usize], &[usize]); 7] = [
     (&[2, 3, 7, 10], &[3, 3]),
     (&[0, 5], &[2]),
     (&[2, 5, 4, 3], &[2, 1, 2]),
+    (&[1, 2, 2, 1, 3, 2, 1, 2, 1, 5], &[2, 1, 2, 1, 1, 1, 1, 3]),
 ];
 
 fn bad_sizes() -> Vec<(Vec<usize>, Shape, &'static str)> {

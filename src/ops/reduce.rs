@@ -95,6 +95,8 @@ trait Reduction: Op {
     const NUMBER_OF_NOTHING: bool = true;
     /// What elements are drawn from: many numbers where only one of them has a slope, so that none is equal.
     const RANGE: (f64, f64) = (-2.0, 2.0);
+    /// Most elements a result has in samples.
+    const LONGEST: usize = usize::MAX;
     /// The op with attributes that suit `n` elements a result.
     fn suited(self, _n: usize) -> Self {
         self
@@ -191,6 +193,7 @@ macro_rules! reductions {
                 let op = |axes: &[usize]| $op { axes: axes.to_vec() $(, $attr: $default)* };
                 sample_axes(Self::OF_NOTHING && Self::NUMBER_OF_NOTHING)
                     .into_iter()
+                    .filter(|(axes, d)| count(&dims(d), axes) <= Self::LONGEST)
                     .map(|(axes, d)| {
                         let op = op(axes).suited(count(&dims(d), axes));
                         Sample { op, ins: vec![SampleIn::Num(dims(d), Self::RANGE)] }
@@ -229,8 +232,10 @@ macro_rules! reductions {
             fn bound(&self, ins: &[Meta]) -> Bound {
                 let own = self.roundings();
                 let depth: f64 = passes(&ins[0].shape, &self.axes).iter().map(|p| depth(p.rows)).sum();
-                let stages = self.fold(1).stages.iter().filter(|s| s.kind == Kind::Sum).count() as f64;
-                Bound { ulps: own.ulps, terms: own.terms + stages * depth }
+                let stages = |kind| self.fold(1).stages.iter().filter(|s| s.kind == kind).count() as f64;
+                // Every factor's rounding stays in a product.
+                let factors = stages(Kind::Product) * count(&ins[0].shape, &self.axes) as f64;
+                Bound { ulps: own.ulps, terms: own.terms + stages(Kind::Sum) * depth + factors }
             }
 
             fn attrs(&self) -> Vec<(&'static str, Attr)> {
@@ -285,6 +290,10 @@ reductions! {
 
     /// Mean over a set of axes: the sum times the rounded `1 / count`. A mean of no elements is NaN.
     Mean "mean" {};
+
+    /// Product over a set of axes. A product of no elements is 1. The gradient of an element is the product of the
+    /// others, whatever zeros there are.
+    Prod "prod" {};
 
     /// The largest element over a set of axes. NaN is ignored; nothing but NaN gives -inf. The gradient goes to
     /// the first of the largest elements in row-major order. No elements have no maximum: an error.
@@ -362,6 +371,59 @@ impl Reduction for Mean {
         let shape = r.meta(x).shape;
         let dy = r.record(Scale { c: inverse(n) as f32 }.into(), &[dy])?;
         layout::broadcast_to(r, dy, shape)
+    }
+}
+
+impl Reduction for Prod {
+    // Near 1, so that long products stay in range. Whole numbers do not: in the longest, some chains overflow while others
+    // hold a zero, and then the order shows.
+    const RANGE: (f64, f64) = (0.98, 1.02);
+    const LONGEST: usize = 3000;
+    fn fold(&self, _n: usize) -> Fold {
+        Fold::new(1, Kind::Product, plain(), plain())
+    }
+    fn of<T: Scalar>(&self, x: &[T]) -> T {
+        x.iter().fold(T::c(1.0), |p, &x| p * x)
+    }
+    fn rule(&self, r: &mut dyn Recorder, x: Val, _y: Val, dy: Val, n: usize) -> Result<Val> {
+        let shape = r.meta(x).shape;
+        if shape.numel() == 0 || n == 1 {
+            return layout::broadcast_to(r, dy, shape);
+        }
+        // The factors as rows, and ones up to a power of two. They are multiplied half by half; on the way back each
+        // half gets the other one, so that there is no division, and all derivatives are right at zeros.
+        let rank = shape.rank();
+        let rest = (0..rank).filter(|a| !self.axes.contains(a));
+        let order: Vec<usize> = self.axes.iter().copied().chain(rest).collect();
+        let back = (0..rank).map(|a| order.iter().position(|&o| o == a).unwrap_or(a)).collect();
+        let turned = r.record(layout::Permute { order }.into(), &[x])?;
+        let (turned_shape, width) = (r.meta(turned).shape, shape.numel() / n);
+        let mut rows = n.next_power_of_two();
+        let mut value = layout::reshape_to(r, turned, Shape::new(&[n, width])?)?;
+        if rows > n {
+            let pad = layout::Pad { axis: 0, start: 0, step: 1, size: rows, value: 1.0 };
+            value = r.record(pad.into(), &[value])?;
+        }
+        let half = |r: &mut dyn Recorder, v: Val, start: usize, len: usize| {
+            r.record(layout::Slice { axis: 0, start, len, step: 1 }.into(), &[v])
+        };
+        let mut halves = Vec::new();
+        while rows > 1 {
+            rows /= 2;
+            let (a, b) = (half(r, value, 0, rows)?, half(r, value, rows, rows)?);
+            if rows > 1 {
+                value = r.record(Mul {}.into(), &[a, b])?;
+            }
+            halves.push((a, b));
+        }
+        let mut g = layout::reshape_to(r, dy, Shape::new(&[1, width])?)?;
+        for (a, b) in halves.into_iter().rev() {
+            let (da, db) = (r.record(Mul {}.into(), &[g, b])?, r.record(Mul {}.into(), &[g, a])?);
+            g = r.record(layout::Concat { axis: 0 }.into(), &[da, db])?;
+        }
+        let g = half(r, g, 0, n)?;
+        let g = layout::reshape_to(r, g, turned_shape)?;
+        r.record(layout::Permute { order: back }.into(), &[g])
     }
 }
 

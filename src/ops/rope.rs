@@ -208,7 +208,7 @@ impl Op for Rope {
             if !lead.is_empty() {
                 part = r.record(Sum::new(&lead)?.into(), &[part])?;
             }
-            let pad = layout::Pad { axis: 1, start, step: 1, size: 2 * half };
+            let pad = layout::Pad { axis: 1, start, step: 1, size: 2 * half, value: 0.0 };
             let padded = r.record(pad.into(), &[part])?;
             whole = Some(match whole {
                 None => padded,

@@ -738,9 +738,9 @@ fn shifted(r: &mut dyn Recorder, x: Val, first: Val) -> Result<Val> {
     let mut line = shape.dims().to_vec();
     line[axis] = 1;
     let first = layout::reshape_to(r, first, Shape::new(&line)?)?;
-    let first = r.record(layout::Pad { axis, start: 0, step: 1, size }.into(), &[first])?;
+    let first = r.record(layout::Pad { axis, start: 0, step: 1, size, value: 0.0 }.into(), &[first])?;
     let rest = r.record(layout::Slice { axis, start: 0, len: size - 1, step: 1 }.into(), &[x])?;
-    let rest = r.record(layout::Pad { axis, start: 1, step: 1, size }.into(), &[rest])?;
+    let rest = r.record(layout::Pad { axis, start: 1, step: 1, size, value: 0.0 }.into(), &[rest])?;
     r.record(Add {}.into(), &[first, rest])
 }
 
@@ -878,7 +878,8 @@ impl Op for SelectiveScanBwd {
         let dh0 = layout::reshape_to(r, first, metas[3].shape)?;
         let rest = layout::Slice { axis, start: 1, len: s.steps - 1, step: 1 };
         let rest = r.record(rest.into(), &[back])?;
-        let dh = r.record(layout::Pad { axis, start: 0, step: 1, size: s.steps }.into(), &[rest])?;
+        let dh =
+            r.record(layout::Pad { axis, start: 0, step: 1, size: s.steps, value: 0.0 }.into(), &[rest])?;
         Ok(vec![Some(da), Some(db), Some(dx), Some(dh0), Some(dh), Some(sigma)])
     }
 

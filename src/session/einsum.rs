@@ -39,13 +39,12 @@ fn labels(term: &str, rank: Option<usize>, dots: usize) -> Result<Vec<Label>> {
         }
         rest = &rest[c.len_utf8()..];
     }
-    for (i, l) in out.iter().enumerate() {
-        if out[..i].contains(l) {
-            let why = format!("`{term}` names an axis twice; diagonals and traces are not offered");
-            return Err(Error::unsupported("einsum", why));
-        }
-    }
     Ok(out)
+}
+
+/// The places of the first two axes of one name.
+fn twice(labels: &[Label]) -> Option<(usize, usize)> {
+    (0..labels.len()).find_map(|j| labels[..j].iter().position(|l| *l == labels[j]).map(|i| (i, j)))
 }
 
 /// A value with a name for each axis.
@@ -63,6 +62,19 @@ impl<'s> Named<'s> {
 
     fn sizes(&self, labels: &[Label]) -> Result<Vec<usize>> {
         Ok(labels.iter().map(|l| self.size(*l)).collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
+    }
+
+    /// With one axis of each name: of two of one name, the elements whose indices along both are the same.
+    fn diagonal(mut self) -> Result<Named<'s>> {
+        while let Some((i, j)) = twice(&self.labels) {
+            let shape = self.v.shape()?;
+            if shape.dims()[i] != shape.dims()[j] {
+                return Err(wrong(format!("axes {i} and {j} of shape {shape} have one name but two sizes")));
+            }
+            self.v = self.v.diagonal_in_place(0, i, j)?;
+            self.labels.remove(j);
+        }
+        Ok(self)
     }
 
     /// Summed over all axes that `keep` does not want.
@@ -151,7 +163,7 @@ impl Session {
     /// The sum of products that an equation names, as in `"bij,bjk->bik"`: axes of one letter run together, those that are
     /// not in the result are summed over. Without `->`, the result has the letters that occur once, in alphabetical
     /// order, behind the axes of `...`, which stands for any further axes, aligned at the last. Operands are multiplied
-    /// from left to right. A letter may not occur twice in one operand.
+    /// from left to right. Axes of one operand with one letter become their diagonal: `"ii->"` is the trace.
     pub fn einsum<'s>(&'s self, equation: &str, values: &[Var<'s>]) -> Result<Var<'s>> {
         let (left, right) = match equation.split_once("->") {
             Some((left, right)) => (left, Some(right)),
@@ -166,11 +178,16 @@ impl Session {
             operands.push(Named { v, labels: labels(term, Some(v.shape()?.rank()), 0)? });
         }
         let all: Vec<Label> = operands.iter().flat_map(|o| o.labels.iter().copied()).collect();
+        let operands = operands.into_iter().map(Named::diagonal).collect::<Result<Vec<_>>>()?;
         let is_dots = |l: Label| (DOTS - 0x100..DOTS).contains(&l);
         let out = match right {
             Some(right) => {
                 let dots = all.iter().filter(|l| is_dots(**l)).map(|l| DOTS - l).max().unwrap_or(0);
-                labels(right, None, dots as usize)?
+                let out = labels(right, None, dots as usize)?;
+                if twice(&out).is_some() {
+                    return Err(wrong(format!("`{right}` names an axis of the result twice")));
+                }
+                out
             }
             None => {
                 let mut once: Vec<Label> = all

@@ -187,28 +187,15 @@ impl<'s> Var<'s> {
 
     /// `before` zeros in front of an axis and `after` behind it.
     pub fn pad(self, axis: usize, before: usize, after: usize) -> Result<Var<'s>> {
+        self.pad_with(axis, before, after, 0.0)
+    }
+
+    /// As [`Var::pad`], with any number instead of zero.
+    pub fn pad_with(self, axis: usize, before: usize, after: usize, value: f64) -> Result<Var<'s>> {
         let shape = self.shape()?;
         let Some(&d) = shape.dims().get(axis) else { return Err(bad_axis("pad", axis, shape)) };
         let size = before.checked_add(d).and_then(|n| n.checked_add(after)).unwrap_or(usize::MAX);
-        self.session.apply(Pad { axis, start: before, step: 1, size }, &[self])
-    }
-
-    /// As [`Var::pad`], with another number than zero.
-    pub fn pad_with(self, axis: usize, before: usize, after: usize, value: f64) -> Result<Var<'s>> {
-        if value == 0.0 {
-            return self.pad(axis, before, after);
-        }
-        let shape = self.shape()?;
-        if axis >= shape.rank() {
-            return Err(bad_axis("pad", axis, shape));
-        }
-        let side = |n: usize| -> Result<Option<Var<'s>>> {
-            let mut dims = shape.dims().to_vec();
-            dims[axis] = n;
-            if n == 0 { Ok(None) } else { self.session.full(&dims, value).map(Some) }
-        };
-        let parts: Vec<Var<'s>> = [side(before)?, Some(self), side(after)?].into_iter().flatten().collect();
-        self.session.concat(&parts, axis)
+        self.session.apply(Pad { axis, start: before, step: 1, size, value: value as f32 }, &[self])
     }
 
     /// Pads the first axes by a value, each by (before, after).
@@ -273,6 +260,41 @@ impl<'s> Var<'s> {
             return Ok(self);
         }
         self.narrow(axis, d - by, by)?.concat(self.narrow(axis, 0, d - by)?, axis)
+    }
+
+    /// The diagonal of axes `a` and `b`, as the last axis of the value: the elements whose index along `b` is the one along
+    /// `a` plus `offset`.
+    pub fn diagonal(self, offset: i64, a: usize, b: usize) -> Result<Var<'s>> {
+        let rank = self.shape()?.rank();
+        let v = self.diagonal_in_place(offset, a, b)?;
+        let at = if a < b { a } else { a - 1 };
+        let order: Vec<usize> = (0..rank - 1).filter(|i| *i != at).chain([at]).collect();
+        v.permute(&order)
+    }
+
+    /// The diagonal of axes `a` and `b` in the place of `a`: every so many elements of the two as one axis.
+    pub(super) fn diagonal_in_place(self, offset: i64, a: usize, b: usize) -> Result<Var<'s>> {
+        let shape = self.shape()?;
+        if let Some(axis) = [a, b].into_iter().find(|&x| x >= shape.rank()) {
+            return Err(bad_axis("diagonal", axis, shape));
+        }
+        if a == b {
+            return Err(Error::argument("diagonal", "axes", format!("both are axis {a}; name two")));
+        }
+        // b right behind a.
+        let mut order: Vec<usize> = (0..shape.rank()).filter(|i| *i != b).collect();
+        let at = if a < b { a } else { a - 1 };
+        order.insert(at + 1, b);
+        let v = self.permute(&order)?;
+        let shape = v.shape()?;
+        let (lead, rest) = shape.dims().split_at(at);
+        let (rows, columns, tail) = (rest[0], rest[1], &rest[2..]);
+        let by = usize::try_from(offset.unsigned_abs()).unwrap_or(usize::MAX);
+        let (row, column) = if offset < 0 { (by, 0) } else { (0, by) };
+        let len = rows.saturating_sub(row).min(columns.saturating_sub(column));
+        let start = if len == 0 { 0 } else { row * columns + column };
+        let flat = v.reshape(&[lead, &[rows * columns], tail].concat())?;
+        self.session.apply(Slice { axis: at, start, len, step: columns + 1 }, &[flat])
     }
 
     /// Matrices in the last two axes with zeros above the diagonal that lies `diagonal` columns right of the main one.

@@ -6,7 +6,7 @@ use crate::ops::AnyOp;
 use crate::ops::extremum::{Argmax, Argmin, are_neighbours, axes_last};
 use crate::ops::fold::kept;
 use crate::ops::reduce::{
-    Amax, Amin, Logsumexp, Mean, NormInf, NormL1, NormL2, StdDev, Sum, Variance, sorted_axes,
+    Amax, Amin, Logsumexp, Mean, NormInf, NormL1, NormL2, Prod, StdDev, Sum, Variance, sorted_axes,
 };
 
 impl<'s> Var<'s> {
@@ -45,6 +45,16 @@ impl<'s> Var<'s> {
     /// Mean over some axes. A mean of no elements is NaN.
     pub fn mean_dim(self, axes: &[usize], keepdim: bool) -> Result<Var<'s>> {
         self.reduce(Mean::new(axes)?, axes, keepdim)
+    }
+
+    /// Product of all elements.
+    pub fn prod(self) -> Result<Var<'s>> {
+        self.session().apply(Prod::all(self.shape()?.rank()), &[self])
+    }
+
+    /// Product over some axes. A product of no elements is 1. The gradient is right at zeros too.
+    pub fn prod_dim(self, axes: &[usize], keepdim: bool) -> Result<Var<'s>> {
+        self.reduce(Prod::new(axes)?, axes, keepdim)
     }
 
     /// The largest element over some axes. NaN is ignored; the gradient goes to the first of several largest

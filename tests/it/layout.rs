@@ -337,6 +337,15 @@ fn named_products_are_those_written_out() {
         "ij,ik,il->jkl",
         "ab,cd->dacb",
         "ij,k->ik",
+        "ii->i",
+        "ii->",
+        "bii->bi",
+        "iib->bi",
+        "ibi->ib",
+        "iii->i",
+        "ijij->ji",
+        "bii,bij->bj",
+        "ii,ii->",
     ] {
         let (left, _) = equation.split_once("->").unwrap();
         let mut seed = 1u32;
@@ -387,6 +396,7 @@ fn named_products_without_a_result_or_with_dots() {
     for (equation, ins) in [
         ("ii->i", &[a][..]),
         ("bii->b", &[a]),
+        ("bij->iij", &[a]),
         ("ij,jk->ik", &[a]),
         ("bij,bjk->bil", &[a, b]),
         ("bij,bij->b", &[a, b]),
@@ -451,4 +461,26 @@ fn compiled_steps_draw_and_look_up_what_eager_ones_do() {
         [run(false, 3).unwrap(), run(true, 1).unwrap(), run(true, 3).unwrap()],
         [want.clone(), want.clone(), want]
     );
+}
+
+#[test]
+fn diagonals() {
+    let s = session();
+    let x = s.variable(&ramp(&[3, 4])).unwrap();
+    assert_eq!(values(x.diagonal(0, 0, 1).unwrap()), [0.0, 5.0, 10.0]);
+    assert_eq!(values(x.diagonal(2, 0, 1).unwrap()), [2.0, 7.0]);
+    assert_eq!(values(x.diagonal(-1, 0, 1).unwrap()), [4.0, 9.0]);
+    assert_eq!(values(x.diagonal(1, 1, 0).unwrap()), [4.0, 9.0]);
+    for far in [4, -3, i64::MAX, i64::MIN] {
+        assert_eq!(dims(x.diagonal(far, 0, 1).unwrap()), [0]);
+    }
+    let cube = s.input(&ramp(&[2, 3, 2])).unwrap();
+    assert_eq!(dims(cube.diagonal(0, 0, 2).unwrap()), [3, 2]);
+    assert_eq!(values(cube.diagonal(0, 0, 2).unwrap()), [0.0, 7.0, 2.0, 9.0, 4.0, 11.0]);
+    assert_eq!(values(cube.diagonal(0, 1, 0).unwrap()), [0.0, 8.0, 1.0, 9.0]);
+    let g = x.diagonal(1, 0, 1).unwrap().sum().unwrap().backward().unwrap();
+    let g: Tensor<f32> = g.var(x).unwrap().to_tensor().unwrap();
+    assert_eq!(g.data(), [0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 1.0]);
+    assert!(x.diagonal(0, 0, 0).is_err() && x.diagonal(0, 0, 2).is_err());
+    assert_eq!(s.einsum("ii", &[s.input(&ramp(&[3, 3])).unwrap()]).unwrap().item().unwrap(), 12.0);
 }

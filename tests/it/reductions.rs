@@ -111,3 +111,55 @@ fn nothing_has_a_sum_but_no_maximum() {
     // Without results there is nothing to refuse.
     assert_eq!(x.amax(&[0], false).unwrap().shape().unwrap().dims(), [0]);
 }
+
+#[test]
+fn products_have_right_gradients_at_zeros() {
+    let d = device();
+    let s = Session::eager(&d);
+    let rows = t(&[4, 3], &[2.0, -3.0, 4.0, 0.0, 2.0, 3.0, 0.0, 5.0, 0.0, INF, 2.0, 1.0]);
+    let x = s.input(&rows).unwrap();
+    let shape = |v: Result<Var<'_>>| v.unwrap().shape().unwrap().dims().to_vec();
+    assert_eq!(shape(x.prod_dim(&[1], true)), [4, 1]);
+    assert_eq!(data(x.prod_dim(&[1], false).unwrap()), [-24.0, 0.0, 0.0, INF]);
+    assert!(x.prod().unwrap().item().unwrap().is_nan());
+    let want = [-12.0, 8.0, -6.0, 6.0, 0.0, 0.0, 0.0, 0.0, 0.0, 2.0, INF, INF];
+    assert_eq!(gradient(&d, &rows, |x| x.prod_dim(&[1], false)), want);
+    // Along other axes, and several.
+    let turned = |x: &Tensor<f32>| s.input(x).unwrap().transpose().unwrap().value::<f32>().unwrap();
+    let down = gradient(&d, &turned(&rows), |x| x.prod_dim(&[0], true));
+    assert_eq!(turned(&t(&[3, 4], &down)).data(), want);
+    let cube =
+        Tensor::from_fn(Shape::new(&[2, 3, 2]).unwrap(), |i| if i == 5 { 0.0 } else { 1.0 + i as f32 });
+    let got = gradient(&d, &cube, |x| x.prod_dim(&[0, 1], false));
+    assert_eq!(got[5], 2.0 * 4.0 * 8.0 * 10.0 * 12.0);
+    assert_eq!(got[0], 3.0 * 5.0 * 7.0 * 9.0 * 11.0);
+    assert!([1, 3, 7, 9, 11].iter().all(|i| got[*i] == 0.0));
+    // Nothing, and one factor.
+    assert_eq!(data(s.input(&t(&[2, 0], &[])).unwrap().prod_dim(&[1], false).unwrap()), [1.0, 1.0]);
+    assert_eq!(gradient(&d, &t(&[1, 2], &[0.0, 3.0]), |x| x.prod_dim(&[0], false)), [1.0, 1.0]);
+}
+
+#[test]
+fn long_products_have_one_answer() {
+    let mut stream = dittograd::numerics::rng::Stream::new(5, 0);
+    for (dims, axes) in
+        [(&[300_000][..], &[0][..]), (&[2100, 70], &[0]), (&[40_000, 3], &[0]), (&[3, 140_000], &[1])]
+    {
+        let x = Tensor::from_fn(Shape::new(dims).unwrap(), |_| stream.range(0.98, 1.02));
+        let mut answers = Vec::new();
+        for d in dittograd::check::cpu_devices().unwrap() {
+            let s = Session::eager(&d);
+            let y = data(s.input(&x).unwrap().prod_dim(axes, false).unwrap());
+            answers.push(y.iter().map(|y| y.to_bits()).collect::<Vec<_>>());
+            assert!(y.iter().all(|y| *y > 1e-30 && *y < 1e30), "{y:?}");
+        }
+        assert!(answers.iter().all(|a| *a == answers[0]), "{dims:?}");
+        let inner: usize = dims[axes[0] + 1..].iter().product();
+        let want: f64 = match inner {
+            1 => x.data()[..dims[axes[0]]].iter().map(|x| f64::from(*x)).product(),
+            n => x.data().iter().step_by(n).map(|x| f64::from(*x)).product(),
+        };
+        let got = f64::from(f32::from_bits(answers[0][0]));
+        assert!((got - want).abs() <= 1e-3 * want, "{dims:?}: {got}, not {want}");
+    }
+}
