@@ -99,6 +99,12 @@ pub(super) fn is_symmetric(sample: &Sample<AnyOp>) -> bool {
     sample.ins.iter().all(symmetric) && sample.ins.iter().any(|i| matches!(i, SampleIn::Num(..)))
 }
 
+/// Whether the sample's numbers must be so near to each other that whole numbers are none of them: long products of
+/// those overflow in some chains while others hold a zero, and then the order shows.
+pub(super) fn is_narrow(sample: &Sample<AnyOp>) -> bool {
+    sample.ins.iter().any(|i| matches!(i, SampleIn::Num(_, (lo, hi)) if hi - lo < 0.1))
+}
+
 impl Case {
     /// Draws the inputs of a sample.
     pub fn draw(sample: &Sample<AnyOp>, values: Values, seed: u64) -> Case {

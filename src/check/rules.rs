@@ -49,6 +49,7 @@ pub fn forward(subject: impl Into<Subject>, device: &Device) -> Outcome {
     for (index, sample) in subject.samples.iter().enumerate() {
         for values in [Values::Uniform, Values::Wide, Values::Integers] {
             if values == Values::Wide && !cases::is_symmetric(sample)
+                || values == Values::Integers && cases::is_narrow(sample)
                 || values != Values::Uniform && !sample.ins.iter().any(|i| is_number(i.meta()))
             {
                 continue;
