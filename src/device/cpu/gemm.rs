@@ -663,6 +663,19 @@ unsafe fn transpose<V: Vector>(
     }
 }
 
+/// Writes `cols` lines, `stride` apart, of `len` floats side by side: vectors of [`LINE`] floats, of which those beyond
+/// `cols` repeat the last line.
+///
+/// # Panics
+/// If there are no lines or more than a vector has room for, or a slice is too short.
+pub(super) fn turn(simd: Simd, from: &[f32], stride: usize, cols: usize, len: usize, to: &mut [f32]) {
+    assert!((1..=LINE).contains(&cols), "number of lines");
+    assert!(from.len() >= (cols - 1) * stride + len && to.len() >= len * LINE, "length of lines");
+    let kernels = Kernels::of(simd);
+    // SAFETY: the kernels are of a level that the processor has, the lines were found to be there, and the room.
+    unsafe { (kernels.pack_turned)(from.as_ptr(), stride, cols, LINE / kernels.width, len, to.as_mut_ptr()) }
+}
+
 /// Copies the lines of a view; see [`Lines`].
 ///
 /// # Safety
