@@ -3,9 +3,10 @@
 //! convolution, and groups of a kernel's gradient, never terms of one sum.
 
 use super::conv::{Axis, Gather, KernelGrad, View, inner_range};
-use super::gemm::{K_CHUNK, LINE, turn};
+use super::gemm::lines::{chains, dots, turn};
+use super::gemm::{K_CHUNK, LINE};
 use super::pool::Pool;
-use super::simd::{Simd, simd_fn};
+use super::simd::Simd;
 use crate::shape::MAX_RANK;
 
 /// The most pairs of channels in a group that are better off here.
@@ -18,9 +19,6 @@ const BOX: usize = 8192;
 const MOST: usize = 1 << 18;
 /// The most positions of a line in a box.
 const PIECE: usize = 512;
-/// Outputs whose sums are in registers at once, and the step of the rest.
-const WIDE: usize = 96;
-const NARROW: usize = LINE;
 /// Groups side by side in a kernel's gradient.
 const LANES: usize = LINE;
 /// Tasks a thread.
@@ -127,12 +125,12 @@ impl Bands {
 
     /// Floats of the box; the last vectors may read beyond it.
     fn box_len(&self) -> usize {
-        self.gather.channels * self.channel + 2 * NARROW
+        self.gather.channels * self.channel + 2 * LINE
     }
 
     /// Floats of the outputs of a band, in whole vectors.
     fn made_len(&self) -> usize {
-        (self.lines * self.pitch).next_multiple_of(NARROW)
+        (self.lines * self.pitch).next_multiple_of(LINE)
     }
 
     fn slot_len(&self) -> usize {
@@ -218,7 +216,7 @@ impl Bands {
                     self.fill(source, &at, l0, p0, copied);
                     let lines = self.lines.min(down.positions - l0);
                     let positions = self.positions.min(along.positions - p0);
-                    let len = ((lines - 1) * self.pitch + positions).next_multiple_of(NARROW);
+                    let len = ((lines - 1) * self.pitch + positions).next_multiple_of(LINE);
                     for (row, out) in out.chunks_exact_mut(view.out_plane()).enumerate() {
                         for (i, to) in kernel.iter_mut().enumerate() {
                             let at = i / taps * by_channel + view.w_at(i % taps);
@@ -243,41 +241,6 @@ impl Bands {
                     }
                 }
             }
-        }
-    }
-}
-
-/// The sums of `N` neighbouring outputs, the first of which has its operands at `at` and the offsets.
-#[inline(always)]
-fn sums<const N: usize>(x: &[f32], at: usize, offsets: &[usize], w: &[f32], add: f32, to: &mut [f32]) {
-    let mut acc = [[0.0f32; NARROW]; N];
-    for (&offset, &w) in offsets.iter().zip(w) {
-        let x = &x[at + offset..][..N * NARROW];
-        for (acc, x) in acc.iter_mut().zip(x.chunks_exact(NARROW)) {
-            for (acc, x) in acc.iter_mut().zip(x) {
-                *acc = w.mul_add(*x, *acc);
-            }
-        }
-    }
-    for (to, acc) in to.chunks_exact_mut(NARROW).zip(&acc) {
-        for (to, acc) in to.iter_mut().zip(acc) {
-            *to = acc + add;
-        }
-    }
-}
-
-simd_fn! {
-    /// `to[i] = Σ w[t] · x[i + offsets[t]] + add`, in the order of the offsets; whole vectors.
-    fn chains(simd, x: &[f32], offsets: &[usize], w: &[f32], add: f32, to: &mut [f32]) {
-        let mut at = 0;
-        let mut wide = to.chunks_exact_mut(WIDE);
-        for to in &mut wide {
-            sums::<{ WIDE / NARROW }>(x, at, offsets, w, add, to);
-            at += WIDE;
-        }
-        for to in wide.into_remainder().chunks_exact_mut(NARROW) {
-            sums::<1>(x, at, offsets, w, add, to);
-            at += NARROW;
         }
     }
 }
@@ -544,62 +507,13 @@ impl ThinGrad {
                 for c in 0..channels {
                     let acc = &mut acc[(r * channels + c) * taps * LANES..][..taps * LANES];
                     let kept = &kept[c * self.line * LANES..];
-                    let most = if simd.usable() == Simd::Avx512 { MOST_SUMS } else { MOST_SUMS / 2 };
-                    dots(simd, most, turned, kept, &starts, along.step * LANES, acc);
+                    dots(simd, turned, kept, &starts, along.step * LANES, acc);
                 }
             }
             k += len;
         }
         for (to, acc) in part.iter_mut().zip(acc) {
             *to = if first { *acc } else { *to + *acc };
-        }
-    }
-}
-
-/// The most sums of each lane in registers at once.
-const MOST_SUMS: usize = 12;
-
-/// Goes on with `T` sums of each lane: `acc[t] += Σ g[p] · x[starts[t] + p · step]`, in the order of p.
-#[inline(always)]
-fn some_dots<const T: usize>(g: &[f32], x: &[f32], starts: &[usize], step: usize, acc: &mut [f32]) {
-    let positions = g.len() / LANES;
-    let len = (positions - 1) * step + LANES;
-    let x: [&[f32]; T] = std::array::from_fn(|t| &x[starts[t]..][..len]);
-    let mut sums = [[0.0f32; LANES]; T];
-    for (sums, acc) in sums.iter_mut().zip(acc.chunks_exact(LANES)) {
-        sums.copy_from_slice(acc);
-    }
-    for (p, g) in g.chunks_exact(LANES).enumerate() {
-        for (sums, x) in sums.iter_mut().zip(x) {
-            for ((sum, g), x) in sums.iter_mut().zip(g).zip(&x[p * step..p * step + LANES]) {
-                *sum = g.mul_add(*x, *sum);
-            }
-        }
-    }
-    for (sums, acc) in sums.iter().zip(acc.chunks_exact_mut(LANES)) {
-        acc.copy_from_slice(sums);
-    }
-}
-
-simd_fn! {
-    /// Goes on with all sums of each lane, at most `most` at a time.
-    fn dots(simd, most: usize, g: &[f32], x: &[f32], starts: &[usize], step: usize, acc: &mut [f32]) {
-        let per = starts.len().div_ceil(starts.len().div_ceil(most));
-        for (starts, acc) in starts.chunks(per).zip(acc.chunks_mut(per * LANES)) {
-            match starts.len() {
-                1 => some_dots::<1>(g, x, starts, step, acc),
-                2 => some_dots::<2>(g, x, starts, step, acc),
-                3 => some_dots::<3>(g, x, starts, step, acc),
-                4 => some_dots::<4>(g, x, starts, step, acc),
-                5 => some_dots::<5>(g, x, starts, step, acc),
-                6 => some_dots::<6>(g, x, starts, step, acc),
-                7 => some_dots::<7>(g, x, starts, step, acc),
-                8 => some_dots::<8>(g, x, starts, step, acc),
-                9 => some_dots::<9>(g, x, starts, step, acc),
-                10 => some_dots::<10>(g, x, starts, step, acc),
-                11 => some_dots::<11>(g, x, starts, step, acc),
-                _ => some_dots::<MOST_SUMS>(g, x, starts, step, acc),
-            }
         }
     }
 }
