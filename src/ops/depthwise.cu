@@ -221,9 +221,9 @@ ditto_depthwise_grad(const float* __restrict__ g, const float* __restrict__ sour
         const int y = at / across, p = at - y * across;
         const int room = in_pieces ? min((int)s.piece, across - p) : (int)s.lines * across - p;
         const int len = (int)min(min(end - k, s.positions - at), (i64)room);
-        const int lines = (p + len + across - 1) / across - (in_pieces ? p / across : 0);
+        const int lines = in_pieces ? 1 : (p + len + across - 1) / across;
         const int base = in_pieces ? p : 0;
-        const int rows = ((in_pieces ? 1 : lines) - 1) * SY + SPAN_Y;
+        const int rows = (lines - 1) * SY + SPAN_Y;
         const int columns = ((in_pieces ? len : across) - 1) * SX + SPAN_X;
         const int y0 = y * SY + low_y(ay), x0 = base * SX + low_x(ax);
 

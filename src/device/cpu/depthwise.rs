@@ -208,9 +208,11 @@ impl Bands {
         let (down, along, taps) = (&self.down.axis, &self.along.axis, view.taps());
         for n in 0..self.around.iter().map(|a| a.axis.positions).product() {
             let at = digits(n, &self.around, |a| a.positions);
-            let sheet = self.around.iter().zip(at).fold(0, |to, (a, p)| {
-                to * a.axis.out + a.axis.out_first + p * a.axis.out_step
-            });
+            let sheet = self
+                .around
+                .iter()
+                .zip(at)
+                .fold(0, |to, (a, p)| to * a.axis.out + a.axis.out_first + p * a.axis.out_step);
             for l0 in (0..down.positions).step_by(self.lines) {
                 for p0 in (0..along.positions).step_by(self.positions) {
                     self.fill(source, &at, l0, p0, copied);
@@ -408,14 +410,19 @@ impl ThinGrad {
             let share = units.div_ceil((TASKS * pool.threads()).min(units));
             let tasks = units.div_ceil(share);
             let parts = &mut parts[..units * part];
-            pool.pieces_mut([&mut *parts, &mut *slots], [share * part, self.slot_len()], tasks, |task, [parts, slot]| {
-                for (i, part) in parts.chunks_exact_mut(part).enumerate() {
-                    let (c, block) = ((task * share + i) / blocks, (task * share + i) % blocks);
-                    for chunk in 0..tall {
-                        self.chunk(simd, g, source, block, c0 + c + chunk, chunk == 0, part, slot);
+            pool.pieces_mut(
+                [&mut *parts, &mut *slots],
+                [share * part, self.slot_len()],
+                tasks,
+                |task, [parts, slot]| {
+                    for (i, part) in parts.chunks_exact_mut(part).enumerate() {
+                        let (c, block) = ((task * share + i) / blocks, (task * share + i) % blocks);
+                        for chunk in 0..tall {
+                            self.chunk(simd, g, source, block, c0 + c + chunk, chunk == 0, part, slot);
+                        }
                     }
-                }
-            });
+                },
+            );
             // Lanes to groups, the chunks in order.
             let parts = &*parts;
             pool.chunks_mut(out, self.sums() * LANES, |block, out| {

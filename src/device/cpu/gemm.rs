@@ -939,7 +939,9 @@ pub(super) mod lines {
         assert!(from.len() >= (cols - 1) * stride + len && to.len() >= len * LINE, "length of lines");
         let kernels = Kernels::of(simd);
         // SAFETY: the kernels are of a level that the processor has, the lines were found to be there, and the room.
-        unsafe { (kernels.pack_turned)(from.as_ptr(), stride, cols, LINE / kernels.width, len, to.as_mut_ptr()) }
+        unsafe {
+            (kernels.pack_turned)(from.as_ptr(), stride, cols, LINE / kernels.width, len, to.as_mut_ptr())
+        }
     }
 
     /// `to[i] = Σ w[t] · x[i + offsets[t]] + add`, in the order of t; as many as a multiple of [`LINE`].
