@@ -7,6 +7,7 @@
 //   DITTO_SY, _SX     elements of the source from one position to the next,
 //   DITTO_DY, _DX     and from one tap to the next,
 //   DITTO_FY, _FX     1: the taps run backwards
+//   DITTO_WX          elements of the kernel from one tap along the last axis to the next
 //   DITTO_R           lines of outputs of a thread; 0: compile the gradient of the kernel (two axes)
 //
 // Along an axis, position p and tap t meet element p * step + first + t * tap_step of the source, a zero
@@ -37,6 +38,8 @@ __device__ __forceinline__ int low_x(const Axis& a) { return a.first - (DITTO_FX
 constexpr int R = DITTO_R;
 // Lines of the source that the taps of a thread's outputs span.
 constexpr int ROWS = (R - 1) * SY + SPAN_Y;
+// Whether the taps are so many that unrolling them all would not stay in registers.
+constexpr bool LARGE = KY * KX > 25;
 
 struct Sizes {
     i64 units;                          // of R lines of outputs, or pieces of them
@@ -69,7 +72,8 @@ __device__ __forceinline__ bool is_met(int i) {
 
 // Thread mapping: a thread has R outputs below each other, neighbouring lanes neighbouring positions of a line;
 // `across` threads a unit, `tall` units a block, grid-stride. Per thread and channel: the source lines that its
-// taps see are loaded once, R + KY - 1 lines of KX elements at unit steps, all loads before the sums.
+// taps see are loaded once, R + KY - 1 lines of KX elements at unit steps, and feed all outputs that meet them;
+// with many taps they are loaded by each output, mostly from the first-level cache.
 // w: at the strides given; bias: [groups * rows] or null.
 extern "C" __global__ void __launch_bounds__(256)
 ditto_depthwise(const float* __restrict__ w, const float* __restrict__ source, float* __restrict__ out,
@@ -132,24 +136,50 @@ ditto_depthwise(const float* __restrict__ w, const float* __restrict__ source, f
                 const float* k = w + group * s.by_group + row * s.by_row + c * s.by_channel +
                                  (kernel * ay.w + ay.w_first) * ax.w + ax.w_first;
 
-                float v[ROWS][KX];
+                if (LARGE) {
+#pragma unroll 1
+                    for (int ty = 0; ty < KY; ++ty) {
+                        float weight[KX];
 #pragma unroll
-                for (int i = 0; i < ROWS; ++i) {
-                    if (!is_met(i)) continue;
-                    const bool in = inside && (unsigned)(y0 + i) < (unsigned)ay.source;
-                    // Wraps around where it is not used.
-                    const int at = (int)((unsigned)(y0 + i) * (unsigned)width + (unsigned)x0);
+                        for (int tx = 0; tx < KX; ++tx) weight[tx] = __ldg(k + tx * DITTO_WX);
+                        k += ay.w_step * ax.w;
 #pragma unroll
-                    for (int t = 0; t < KX; ++t) v[i][t] = in && there[t] ? __ldg(lines + (at + above_x(t))) : 0.0f;
-                }
+                        for (int r = 0; r < R; ++r) {
+                            const int y = y0 + r * SY + above_y(ty);
+                            const bool in = inside && (unsigned)y < (unsigned)ay.source;
+                            const float* from = lines + (i64)y * width + x0;
 #pragma unroll
-                for (int ty = 0; ty < KY; ++ty) {
+                            for (int tx = 0; tx < KX; ++tx)
+                                acc[r] = __fmaf_rn(weight[tx], in && there[tx] ? __ldg(from + above_x(tx)) : 0.0f, acc[r]);
+                        }
+                    }
+                } else {
+                    float weight[KY][KX];
 #pragma unroll
-                    for (int tx = 0; tx < KX; ++tx) {
-                        const float weight = __ldg(k + (i64)ty * ay.w_step * ax.w + tx * ax.w_step);
+                    for (int ty = 0; ty < KY; ++ty) {
 #pragma unroll
-                        for (int r = 0; r < R; ++r)
-                            acc[r] = __fmaf_rn(weight, v[r * SY + above_y(ty)][tx], acc[r]);
+                        for (int tx = 0; tx < KX; ++tx) weight[ty][tx] = __ldg(k + tx * DITTO_WX);
+                        k += ay.w_step * ax.w;
+                    }
+                    // Line by line in the order of the taps, so that every output meets its taps in theirs.
+#pragma unroll
+                    for (int n = 0; n < ROWS; ++n) {
+                        const int i = DITTO_FY ? ROWS - 1 - n : n;
+                        if (!is_met(i)) continue;
+                        const bool in = inside && (unsigned)(y0 + i) < (unsigned)ay.source;
+                        const float* from = lines + (i64)(y0 + i) * width + x0;
+                        float v[KX];
+#pragma unroll
+                        for (int t = 0; t < KX; ++t) v[t] = in && there[t] ? __ldg(from + above_x(t)) : 0.0f;
+#pragma unroll
+                        for (int r = 0; r < R; ++r) {
+#pragma unroll
+                            for (int ty = 0; ty < KY; ++ty) {
+                                if (r * SY + above_y(ty) != i) continue;
+#pragma unroll
+                                for (int tx = 0; tx < KX; ++tx) acc[r] = __fmaf_rn(weight[ty][tx], v[tx], acc[r]);
+                            }
+                        }
                     }
                 }
             }

@@ -15,8 +15,11 @@ const DEPTHWISE_CU: &str = include_str!("depthwise.cu");
 const THREADS: usize = 256;
 /// The most pairs of channels in a group that are better off here.
 const MOST_PAIRS: usize = 8;
-/// The most taps along the last two axes together whose operands stay in registers, and the most operands.
-const MOST_TAPS: usize = 64;
+/// The most taps along the last two axes together, and those whose operands stay in registers, as `depthwise.cu` has
+/// them, and the most operands.
+const MOST_TAPS: usize = 128;
+const FEW_TAPS: usize = 25;
+const MOST_OPERANDS: usize = 40;
 /// The farthest that positions and taps lie apart in what is unrolled, and the most lines of the source there.
 const MOST_STEP: usize = 8;
 const MOST_TAP_STEP: usize = 64;
@@ -90,6 +93,7 @@ fn module(axes: &[Axis], lines: usize) -> (String, String) {
         ("DX", apart(x)),
         ("FY", back(y)),
         ("FX", back(x)),
+        ("WX", if x.taps > 1 { x.w_step } else { 1 }),
         ("R", lines),
     ];
     let name: Vec<String> = list.iter().map(|(name, x)| format!("{}{x}", name.to_lowercase())).collect();
@@ -106,6 +110,7 @@ pub(super) fn lines(g: &Gather, gpu: &Gpu) -> Option<usize> {
     }
     let [y, x] = [axes[d - 2], axes[d - 1]];
     let rows = |r: usize| (r - 1) * y.step + span(&y);
+    let large = y.taps * x.taps > FEW_TAPS;
     if rows(1) > MOST_ROWS {
         return None;
     }
