@@ -118,11 +118,9 @@ pub(super) fn lines(g: &Gather, gpu: &Gpu) -> Option<usize> {
     let fits = |&r: &usize| {
         // Lines that are met at all, lines beyond the last, and threads enough for the GPU.
         let met = rows(r).min(r * y.taps);
-        let waste = y.positions.next_multiple_of(r) * 3 <= y.positions * 4;
-        rows(r) <= MOST_ROWS
-            && met * x.taps <= MOST_TAPS
-            && waste
-            && outputs / r >= gpu.sm_count as usize * 1024
+        let little_waste = y.positions.next_multiple_of(r) * 3 <= y.positions * 4;
+        let small = rows(r) <= MOST_ROWS && met * x.taps <= MOST_OPERANDS;
+        (if large { r <= 2 } else { small }) && little_waste && outputs / r >= gpu.sm_count as usize * 1024
     };
     Some([8, 4, 2].into_iter().find(fits).unwrap_or(1))
 }
