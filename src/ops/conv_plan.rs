@@ -2,6 +2,7 @@
 //! affects only speed, never bits: every variant adds in the same order.
 
 use super::conv::Geometry;
+use super::depthwise_plan::{self, GradPlan};
 use super::matmul::{self, variant};
 use super::matmul_plan::{self, MAX_X, MAX_Z, Problem, Tile, choose, clamp, defines};
 use super::{CudaRun, Gpu};
@@ -74,20 +75,22 @@ pub(crate) fn kernel_grad(g: &Geometry) -> Work {
 
 /// Addresses; 0 for no bias.
 #[derive(Clone, Copy, Default)]
-struct Pointers {
-    ins: [u64; 2],
-    bias: u64,
-    out: u64,
-    workspace: u64,
+pub(super) struct Pointers {
+    pub ins: [u64; 2],
+    pub bias: u64,
+    pub out: u64,
+    pub workspace: u64,
 }
 
 /// One launch.
-struct Step {
-    module: (String, String),
-    kernel: &'static str,
-    grid: [u32; 3],
-    block: u32,
-    args: Args,
+pub(super) struct Step {
+    pub module: (String, String),
+    pub kernel: &'static str,
+    pub grid: [u32; 3],
+    pub block: u32,
+    /// Bytes of shared memory that the kernel does not declare.
+    pub shared: u32,
+    pub args: Args,
 }
 
 /// Words of scratch memory that the launches need.
@@ -96,7 +99,10 @@ pub(crate) fn workspace(work: &Work, gpu: &Gpu) -> usize {
         Work::Columns { classes, turned } => {
             classes.iter().map(|g| Layout::of(g, *turned, classes.len() == 1, gpu).total()).max().unwrap_or(0)
         }
-        Work::Grad(grad) => grad_plan(grad, gpu).map_or(0, |(_, _, parts)| parts),
+        Work::Grad(grad) => match GradPlan::of(grad, gpu) {
+            Some(thin) => thin.words(grad),
+            None => grad_plan(grad, gpu).map_or(0, |(_, _, parts)| parts),
+        },
     }
 }
 
@@ -110,7 +116,7 @@ pub(crate) fn launch(work: &Work, run: &CudaRun<'_>) -> Result<()> {
     };
     steps(work, &pointers, &Gpu::of(run.cuda), &mut |step| {
         let kernel = run.cuda.kernel(&step.module.0, &step.module.1, step.kernel)?;
-        run.cuda.launch(kernel, step.grid, step.block, 0, &step.args)
+        run.cuda.launch(kernel, step.grid, step.block, step.shared, &step.args)
     })
 }
 
@@ -135,7 +141,10 @@ fn steps(work: &Work, at: &Pointers, gpu: &Gpu, f: &mut dyn FnMut(Step) -> Resul
             }
             Ok(())
         }
-        Work::Grad(grad) => grad_steps(grad, at, gpu, f),
+        Work::Grad(grad) => match GradPlan::of(grad, gpu) {
+            Some(thin) => thin.steps(grad, at, f),
+            None => grad_steps(grad, at, gpu, f),
+        },
     }
 }
 
@@ -156,6 +165,8 @@ enum Way {
     Nothing,
     /// Sums of nothing.
     Fill,
+    /// Some outputs below each other per thread, and how many.
+    Thin(usize),
     /// An output per thread.
     Direct,
     /// Tiles, by index, their chunks in blocks of their own or not.
@@ -174,6 +185,8 @@ impl Layout {
         }
         if problem.k == 0 {
             layout.way = Way::Fill;
+        } else if let Some(lines) = depthwise_plan::lines(g, gpu) {
+            layout.way = Way::Thin(lines);
         } else if g.rows <= DIRECT_ROWS && g.groups > 1 {
             (layout.way, layout.table) = (Way::Direct, table);
         } else {
@@ -260,7 +273,7 @@ fn small_module(rank: usize) -> (String, String) {
 
 fn small_step(rank: usize, kernel: &'static str, threads: usize, args: Args) -> Step {
     let grid = [clamp(threads.div_ceil(SMALL), MAX_SMALL), 1, 1];
-    Step { module: small_module(rank), kernel, grid, block: SMALL as u32, args }
+    Step { module: small_module(rank), kernel, grid, block: SMALL as u32, shared: 0, args }
 }
 
 /// A module of tiles.
@@ -352,6 +365,7 @@ fn columns_steps(
             args.bytes(bytemuck::bytes_of(&axes_of(1).0), 4);
             f(small_step(rank, "ditto_conv_fill", channels[1] * p.n, args))
         }
+        Way::Thin(lines) => depthwise_plan::columns_step(g, lines, at, f),
         Way::Direct => {
             let sizes = Sizes {
                 p: &p,
@@ -414,6 +428,7 @@ fn columns_steps(
                 kernel: "ditto_conv",
                 grid: [clamp(tile.count(&p), MAX_X), 1, clamp(g.groups.saturating_mul(parts), MAX_Z)],
                 block: tile.threads() as u32,
+                shared: 0,
                 args,
             })?;
             if !split {
@@ -498,6 +513,7 @@ fn grad_steps(g: &KernelGrad, at: &Pointers, gpu: &Gpu, f: &mut dyn FnMut(Step) 
         kernel: "ditto_conv_grad",
         grid: [clamp(tile.count(&p), MAX_X), 1, clamp(g.groups.saturating_mul(parts), MAX_Z)],
         block: tile.threads() as u32,
+        shared: 0,
         args,
     })?;
     if !split {
@@ -508,5 +524,5 @@ fn grad_steps(g: &KernelGrad, at: &Pointers, gpu: &Gpu, f: &mut dyn FnMut(Step) 
     args.ptr(at.workspace).ptr(at.out).ptr(0);
     args.u64((p.batch * p.m * p.n) as u64).u64(p.n as u64).u64(parts as u64);
     let (grid, block) = (reduce.grid, reduce.block);
-    f(Step { module: matmul::source(&reduce.defines), kernel: reduce.kernel, grid, block, args })
+    f(Step { module: matmul::source(&reduce.defines), kernel: reduce.kernel, grid, block, shared: 0, args })
 }

@@ -9,6 +9,7 @@ pub mod attention;
 pub mod channel_norm;
 pub mod conv;
 mod conv_plan;
+mod depthwise_plan;
 pub mod elementwise;
 mod exec;
 pub mod extremum;

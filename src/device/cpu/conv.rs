@@ -142,7 +142,7 @@ impl View {
     }
 
     /// Where a tap lies in the kernel.
-    fn w_at(&self, mut tap: usize) -> usize {
+    pub(super) fn w_at(&self, mut tap: usize) -> usize {
         let (mut at, mut stride) = (0, 1);
         for a in self.axes().iter().rev() {
             at += (a.w_first + tap % a.taps * a.w_step) * stride;
@@ -250,7 +250,7 @@ impl View {
 }
 
 /// Which of `len` positions, `step` apart from `x` on, lie in `0..size`.
-fn inner_range(x: isize, step: usize, size: usize, len: usize) -> (usize, usize) {
+pub(super) fn inner_range(x: isize, step: usize, size: usize, len: usize) -> (usize, usize) {
     if x >= size as isize {
         return (0, 0);
     }

@@ -463,7 +463,32 @@ pub(super) struct Lines {
     pub step: usize,
 }
 
+/// Sums of neighbouring outputs: `to[i] = Σ w[t] · x[i + offsets[t]] + add`, in the order of t.
+pub(super) struct Chains {
+    pub x: *const f32,
+    pub offsets: *const usize,
+    pub w: *const f32,
+    pub taps: usize,
+    pub add: f32,
+    pub to: *mut f32,
+    /// A multiple of [`LINE`].
+    pub len: usize,
+}
+
+/// Sums side by side, in vectors of [`LINE`] lanes: `acc[t] += Σ g[p] · x[starts[t] + p · step]`, in the order of p.
+pub(super) struct Dots {
+    pub g: *const f32,
+    pub x: *const f32,
+    pub starts: *const usize,
+    /// Floats from one operand to the next.
+    pub step: usize,
+    pub positions: usize,
+    pub acc: *mut f32,
+}
+
 pub(super) type TileFn = unsafe fn(&Tile);
+type ChainsFn = unsafe fn(&Chains);
+type DotsFn = unsafe fn(&Dots);
 /// Takes (to, stride, rows, columns, bias).
 type BiasFn = unsafe fn(*mut f32, usize, usize, usize, *const f32);
 /// Takes the lines and where they go.
@@ -490,6 +515,10 @@ pub(super) struct Kernels {
     pub gather: GatherFn,
     /// Adds to each row of a tile its bias.
     pub add_bias: BiasFn,
+    /// Sums of neighbouring outputs.
+    pub chains: ChainsFn,
+    /// Sums side by side, by their number less one; at most `mr`.
+    pub dots: [DotsFn; MAX_MR],
 }
 
 impl Kernels {
@@ -729,6 +758,91 @@ unsafe fn add_bias<V: Vector>(to: *mut f32, stride: usize, rows: usize, cols: us
     }
 }
 
+/// Computes NV vectors of neighbouring outputs from `at` on; see [`Chains`].
+///
+/// # Safety
+/// `Chains` leads to what it says, `at` and the vectors are inside `len`. The processor has the instructions of `V`.
+#[inline(always)]
+#[allow(clippy::needless_range_loop)]
+unsafe fn chains<V: Vector, const NV: usize>(c: &Chains, at: usize) {
+    // SAFETY: the caller's.
+    unsafe {
+        let mut acc = [V::splat(0.0); NV];
+        for t in 0..c.taps {
+            let (x, w) = (c.x.add(at + *c.offsets.add(t)), V::splat(*c.w.add(t)));
+            for v in 0..NV {
+                acc[v] = acc[v].fma(w, V::load(x.add(v * V::WIDTH)));
+            }
+        }
+        let add = V::splat(c.add);
+        for v in 0..NV {
+            acc[v].add(add).store(c.to.add(at + v * V::WIDTH));
+        }
+    }
+}
+
+/// Vectors of neighbouring outputs in registers at once.
+const WIDE: usize = 8;
+
+/// Computes all neighbouring outputs; see [`Chains`].
+///
+/// # Safety
+/// `Chains` leads to what it says. The processor has the instructions of `V`.
+#[inline(always)]
+unsafe fn all_chains<V: Vector>(c: &Chains) {
+    let mut at = 0;
+    // SAFETY: the caller's; the vectors end with `len`, which is a multiple of their width.
+    unsafe {
+        while at + WIDE * V::WIDTH <= c.len {
+            chains::<V, WIDE>(c, at);
+            at += WIDE * V::WIDTH;
+        }
+        while at < c.len {
+            chains::<V, 1>(c, at);
+            at += V::WIDTH;
+        }
+    }
+}
+
+/// Goes on with T sums of NV vectors, which are [`LINE`] lanes; see [`Dots`].
+///
+/// # Safety
+/// `Dots` leads to what it says, and T starts and sums. The processor has the instructions of `V`.
+#[inline(always)]
+#[allow(clippy::needless_range_loop)]
+unsafe fn dots<V: Vector, const T: usize, const NV: usize>(d: &Dots) {
+    // SAFETY: the caller's.
+    unsafe {
+        let mut acc = [[V::splat(0.0); NV]; T];
+        let mut x = [d.x; T];
+        for t in 0..T {
+            x[t] = d.x.add(*d.starts.add(t));
+            for v in 0..NV {
+                acc[t][v] = V::load(d.acc.add(t * LINE + v * V::WIDTH));
+            }
+        }
+        let (mut g, mut at) = (d.g, 0);
+        for _ in 0..d.positions {
+            let mut gv = [V::splat(0.0); NV];
+            for v in 0..NV {
+                gv[v] = V::load(g.add(v * V::WIDTH));
+            }
+            for t in 0..T {
+                for v in 0..NV {
+                    acc[t][v] = acc[t][v].fma(gv[v], V::load(x[t].add(at + v * V::WIDTH)));
+                }
+            }
+            g = g.wrapping_add(LINE);
+            at += d.step;
+        }
+        for t in 0..T {
+            for v in 0..NV {
+                acc[t][v].store(d.acc.add(t * LINE + v * V::WIDTH));
+            }
+        }
+    }
+}
+
 /// The kernels of a level: its vector, features, most rows, and for each number of rows the numbers of
 /// vectors, as many as fit the registers. Rows and vectors that do not fit repeat the last that do, and are
 /// never called.
@@ -768,6 +882,18 @@ macro_rules! kernels {
             unsafe { gather::<$vector>(lines, to) }
         }
 
+        $(#[$features])*
+        unsafe fn line_chains(chains: &Chains) {
+            // SAFETY: the caller's; this function has the features of the vector.
+            unsafe { all_chains::<$vector>(chains) }
+        }
+
+        $(#[$features])*
+        unsafe fn some_dots<const T: usize>(sums: &Dots) {
+            // SAFETY: the caller's; this function has the features of the vector.
+            unsafe { dots::<$vector, T, { LINE / <$vector as Vector>::WIDTH }>(sums) }
+        }
+
         const fn shared<const TA: bool>() -> Tiles {
             [$({
                 let two: TileFn = run::<$rows, 2, TA, false>;
@@ -793,8 +919,66 @@ macro_rules! kernels {
             pack_turned,
             gather: gather_lines,
             add_bias: add_row_bias,
+            chains: line_chains,
+            dots: [$(some_dots::<$rows>),*],
         };
     };
+}
+
+/// Kernels of thin groups, as functions that check what they are given.
+pub(super) mod lines {
+    use super::*;
+
+    /// Writes `cols` lines, `stride` apart, of `len` floats side by side: vectors of [`LINE`] floats, of which those beyond
+    /// `cols` repeat the last line.
+    ///
+    /// # Panics
+    /// If there are no lines or more than a vector has room for, or a slice is too short.
+    pub fn turn(simd: Simd, from: &[f32], stride: usize, cols: usize, len: usize, to: &mut [f32]) {
+        assert!((1..=LINE).contains(&cols), "number of lines");
+        assert!(from.len() >= (cols - 1) * stride + len && to.len() >= len * LINE, "length of lines");
+        let kernels = Kernels::of(simd);
+        // SAFETY: the kernels are of a level that the processor has, the lines were found to be there, and the room.
+        unsafe {
+            (kernels.pack_turned)(from.as_ptr(), stride, cols, LINE / kernels.width, len, to.as_mut_ptr())
+        }
+    }
+
+    /// `to[i] = Σ w[t] · x[i + offsets[t]] + add`, in the order of t; as many as a multiple of [`LINE`].
+    ///
+    /// # Panics
+    /// If a slice is too short for that.
+    pub fn chains(simd: Simd, x: &[f32], offsets: &[usize], w: &[f32], add: f32, to: &mut [f32]) {
+        let (len, taps) = (to.len(), w.len());
+        assert!(len.is_multiple_of(LINE) && offsets.len() == taps, "length of lines");
+        assert!(offsets.iter().all(|&o| o <= x.len() && x.len() - o >= len), "length of operands");
+        let (x, offsets, w, to) = (x.as_ptr(), offsets.as_ptr(), w.as_ptr(), to.as_mut_ptr());
+        // SAFETY: the kernels are of a level that the processor has, and all that they read was found to be there.
+        unsafe { (Kernels::of(simd).chains)(&Chains { x, offsets, w, taps, add, to, len }) }
+    }
+
+    /// `acc[t] += Σ g[p] · x[starts[t] + p · step]` in vectors of [`LINE`] lanes, in the order of p.
+    ///
+    /// # Panics
+    /// If a slice is too short for that.
+    pub fn dots(simd: Simd, g: &[f32], x: &[f32], starts: &[usize], step: usize, acc: &mut [f32]) {
+        let positions = g.len() / LINE;
+        if positions == 0 || starts.is_empty() {
+            return;
+        }
+        let last = (positions - 1) * step + LINE;
+        assert!(starts.iter().all(|&s| s <= x.len() && x.len() - s >= last), "length of operands");
+        assert!(acc.len() >= starts.len() * LINE, "length of sums");
+        let kernels = Kernels::of(simd);
+        let per = starts.len().div_ceil(starts.len().div_ceil(kernels.mr));
+        for (starts, acc) in starts.chunks(per).zip(acc.chunks_mut(per * LINE)) {
+            let t = starts.len();
+            let (starts, acc) = (starts.as_ptr(), acc.as_mut_ptr());
+            let sums = Dots { g: g.as_ptr(), x: x.as_ptr(), starts, step, positions, acc };
+            // SAFETY: as above; there are so many starts and sums.
+            unsafe { (kernels.dots[t - 1])(&sums) }
+        }
+    }
 }
 
 /// Plain Rust, in vectors that a compiler can map to whatever the target has.
