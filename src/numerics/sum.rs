@@ -19,7 +19,7 @@ const COLUMN_LEVELS: usize = 13;
 
 /// Folds the lanes by halving.
 #[inline(always)]
-fn fold(mut lanes: [f32; LANES]) -> f32 {
+pub(crate) fn fold(mut lanes: [f32; LANES]) -> f32 {
     let mut half = LANES / 2;
     while half > 0 {
         for i in 0..half {

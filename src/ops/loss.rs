@@ -6,9 +6,9 @@ use super::fold::{Fold, Kind, Stage};
 use super::map::{self, grid, record_program};
 use super::program::Program;
 use super::reduce::depth;
-use super::rows::RowKernel;
+use super::rows::{Formula, Row, RowKernel};
 use super::sampling::{edge_dims, edge_shape};
-use super::softmax::{SoftmaxBwd, exp_shifted, softmax_rows};
+use super::softmax::SoftmaxBwd;
 use super::{
     Attr, Attrs, Bound, CpuRun, CudaRun, Gpu, Io, Op, Recorder, RefIn, Reject, Sample, SampleIn, Val, dims,
     floats, layout, mismatch, reduce, typed,
@@ -524,37 +524,61 @@ pub struct CrossEntropyBwd {
 }
 
 /// Loss of one row: `ln s - (x_label - m)`.
-fn row_loss() -> RowKernel {
-    RowKernel {
-        name: "cross_entropy",
-        term: exp_shifted(),
-        post: Program::trace(7, |v| vec![v[2].log() - (v[0] - v[1])]),
-        labels: Some(1),
-        per_row: true,
-        ..softmax_rows()
+#[derive(Clone, Copy)]
+struct RowLoss;
+
+impl Formula<1> for RowLoss {
+    const NAME: &'static str = "cross_entropy";
+    const LABELS: Option<usize> = Some(1);
+    const PER_ROW: bool = true;
+
+    #[inline(always)]
+    fn post<R: Real>(self, [x]: [R; 1], row: Row<R>) -> R {
+        row.s.log() - (x - row.m)
     }
 }
 
 /// Gradient of one row: `(t (1 / s) - hit) * (g (1 / rows))`.
-fn row_gradient(rows: usize) -> RowKernel {
-    let inv = f64::from(inverse(rows));
-    RowKernel {
-        name: "cross_entropy_bwd",
-        post: Program::trace(7, |v| vec![(v[3] * v[6] - v[4]) * (v[5] * Real::c(inv))]),
-        labels: Some(1),
-        scalar: Some(2),
-        per_row: false,
-        ..row_loss()
+#[derive(Clone, Copy)]
+struct RowGradient {
+    /// `1 / rows`.
+    inverse: f64,
+}
+
+impl RowGradient {
+    fn of(rows: usize) -> RowGradient {
+        RowGradient { inverse: f64::from(inverse(rows)) }
+    }
+}
+
+impl Formula<1> for RowGradient {
+    const NAME: &'static str = "cross_entropy_bwd";
+    const LABELS: Option<usize> = Some(1);
+    const SCALAR: Option<usize> = Some(2);
+
+    #[inline(always)]
+    fn post<R: Real>(self, _: [R; 1], row: Row<R>) -> R {
+        (row.t * row.r - row.hit) * (row.g * R::c(self.inverse))
     }
 }
 
 /// Gradient of one row against a smoothed target; the scalar is weighted already.
-fn smooth_gradient(keep: f64, share: f64) -> RowKernel {
-    let post = Program::trace(7, |v| {
-        let target = v[4] * Real::c(keep) + Real::c(share);
-        vec![(v[3] * v[6] - target) * v[5]]
-    });
-    RowKernel { name: "cross_entropy_smooth_bwd", post, ..row_gradient(1) }
+#[derive(Clone, Copy)]
+struct SmoothGradient {
+    keep: f64,
+    share: f64,
+}
+
+impl Formula<1> for SmoothGradient {
+    const NAME: &'static str = "cross_entropy_smooth_bwd";
+    const LABELS: Option<usize> = Some(1);
+    const SCALAR: Option<usize> = Some(2);
+
+    #[inline(always)]
+    fn post<R: Real>(self, _: [R; 1], row: Row<R>) -> R {
+        let target = row.hit * R::c(self.keep) + R::c(self.share);
+        (row.t * row.r - target) * row.g
+    }
 }
 
 /// What is left at the label and what every class gets.
@@ -659,7 +683,7 @@ impl Op for CrossEntropy {
         } else {
             let ins: &[&[f32]] = &[run.ins[0], &safe[..row_count]];
             let run = CpuRun { pool, simd, metas, ins, shape, out: losses, workspace: &mut [] };
-            row_loss().run_cpu(columns, run);
+            RowLoss.run_cpu(columns, run);
         }
         labels.settle(given, 1, losses);
         labels.mean_cpu(pool, simd, losses, labels.inverse(given), run.out, rest);
@@ -672,7 +696,7 @@ impl Op for CrossEntropy {
         let at = |words: usize| run.workspace + words as u64 * 4;
         if self.is_plain() {
             let per_row = CudaRun { out: at(space.losses), workspace: at(space.rest), ..*run };
-            row_loss().run_cuda(columns, &per_row)?;
+            RowLoss.kernel().run_cuda(columns, &per_row)?;
             let weight = f64::from(inverse(rows));
             let post = Program::trace(1, |s| vec![s[0] * Real::c(weight)]);
             let sum = Fold::new(1, Kind::Sum, Program::trace(1, |x| vec![x[0]]), post);
@@ -690,7 +714,7 @@ impl Op for CrossEntropy {
             smooth_loss(keep, share).run_cuda(&dims(&[rows, columns]), &[1], &run)?;
         } else {
             let ins = [run.ins[0], run.workspace];
-            row_loss().run_cuda(columns, &CudaRun { ins: &ins, out, workspace, ..*run })?;
+            RowLoss.kernel().run_cuda(columns, &CudaRun { ins: &ins, out, workspace, ..*run })?;
         }
         labels.settle_cuda(run, run.ins[1], 1, out)?;
         labels.mean_cuda(run)
@@ -699,7 +723,7 @@ impl Op for CrossEntropy {
     fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<(String, String)> {
         let x = ins[0].shape;
         let (rows, columns) = (x.rows(), x.last());
-        let own = row_loss().module(columns, gpu);
+        let own = RowLoss.kernel().module(columns, gpu);
         if self.is_plain() {
             let post = Program::trace(1, |s| vec![s[0] * Real::c(0.5)]);
             let sum = Fold::new(1, Kind::Sum, Program::trace(1, |x| vec![x[0]]), post);
@@ -844,9 +868,9 @@ impl CrossEntropyBwd {
         self.ignore.is_none() && self.smoothing == 0.0
     }
 
-    fn kernel(self, classes: usize) -> RowKernel {
+    fn formula(self, classes: usize) -> SmoothGradient {
         let (keep, share) = smooth_target(self.smoothing, classes);
-        smooth_gradient(keep, share)
+        SmoothGradient { keep, share }
     }
 }
 
@@ -873,7 +897,7 @@ impl Op for CrossEntropyBwd {
     fn cpu(&self, run: CpuRun<'_>) {
         let (rows, classes) = (run.shape.rows(), run.shape.last());
         if self.is_plain() {
-            return row_gradient(rows).run_cpu(classes, run);
+            return RowGradient::of(rows).run_cpu(classes, run);
         }
         let labels = Labels::of(&run.shape, self.ignore);
         let given: &[u32] = bytemuck::cast_slice(run.ins[1]);
@@ -883,29 +907,29 @@ impl Op for CrossEntropyBwd {
         let ins: &[&[f32]] = &[run.ins[0], safe, &weighted];
         let out = &mut *run.out;
         let inner = CpuRun { ins, out, workspace: &mut [], ..run };
-        self.kernel(classes).run_cpu(classes, inner);
+        self.formula(classes).run_cpu(classes, inner);
         labels.settle(given, classes, run.out);
     }
 
     fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {
         let classes = run.shape.last();
         if self.is_plain() {
-            return row_gradient(run.shape.rows()).run_cuda(classes, run);
+            return RowGradient::of(run.shape.rows()).kernel().run_cuda(classes, run);
         }
         let labels = Labels::of(&run.shape, self.ignore);
         let space = labels.space();
         let at = |words: usize| run.workspace + words as u64 * 4;
         labels.prepare_cuda(run, run.ins[1], run.ins[2])?;
         let ins = [run.ins[0], run.workspace, at(space.scalars + 1)];
-        self.kernel(classes).run_cuda(classes, &CudaRun { ins: &ins, workspace: at(space.rest), ..*run })?;
+        self.formula(classes).kernel().run_cuda(classes, &CudaRun { ins: &ins, workspace: at(space.rest), ..*run })?;
         labels.settle_cuda(run, run.ins[1], classes, run.out)
     }
 
     fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<(String, String)> {
         let x = ins[0].shape;
         match self.is_plain() {
-            true => vec![row_gradient(x.rows()).module(x.last(), gpu)],
-            false => vec![label_module(), self.kernel(x.last()).module(x.last(), gpu)],
+            true => vec![RowGradient::of(x.rows()).kernel().module(x.last(), gpu)],
+            false => vec![label_module(), self.formula(x.last()).kernel().module(x.last(), gpu)],
         }
     }
 
