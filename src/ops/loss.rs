@@ -921,7 +921,9 @@ impl Op for CrossEntropyBwd {
         let at = |words: usize| run.workspace + words as u64 * 4;
         labels.prepare_cuda(run, run.ins[1], run.ins[2])?;
         let ins = [run.ins[0], run.workspace, at(space.scalars + 1)];
-        self.formula(classes).kernel().run_cuda(classes, &CudaRun { ins: &ins, workspace: at(space.rest), ..*run })?;
+        self.formula(classes)
+            .kernel()
+            .run_cuda(classes, &CudaRun { ins: &ins, workspace: at(space.rest), ..*run })?;
         labels.settle_cuda(run, run.ins[1], classes, run.out)
     }
 

@@ -76,6 +76,9 @@ pub(crate) trait Formula<const N: usize>: Copy + Sync {
     const SCALAR: Option<usize> = None;
     /// One result per row, from the element at the label, instead of one per element; it may not read `t`.
     const PER_ROW: bool = false;
+    /// Whether the terms are left where the results will be. Results that do not read them may have it for speed:
+    /// then the memory of the results comes in while the terms are computed.
+    const KEEPS: bool = !Self::PER_ROW;
 
     /// What `m` is the maximum of; another than the first input only with a mask.
     #[inline(always)]
@@ -273,10 +276,11 @@ struct Given<'a, const N: usize> {
 }
 
 impl<'a, const N: usize> Given<'a, N> {
+    /// The inputs from the start of a row on.
     #[inline(always)]
-    fn row(&self, row: usize) -> [&'a [f32]; N] {
+    fn from(&self, row: usize) -> [&'a [f32]; N] {
         let start = |i: usize| if i + 1 == N && row >= self.period { row % self.period } else { row };
-        from_fn(|i| &self.ins[i][start(i) * self.columns..][..self.columns])
+        from_fn(|i| &self.ins[i][start(i) * self.columns..])
     }
 }
 
@@ -286,49 +290,70 @@ fn part<'a, const N: usize>(x: &[&'a [f32]; N], at: usize, len: usize) -> [&'a [
     from_fn(|i| &x[i][at..at + len])
 }
 
-/// The rest of slices, filled up with zeros to one element per lane: the last elements of a row cost as much as a
-/// vector of them, not a scalar evaluation each.
+/// `n` elements of slices, filled up with zeros to one per lane.
 #[inline(always)]
-fn padded<const N: usize>(x: &[&[f32]; N], at: usize) -> [[f32; LANES]; N] {
+fn padded<const N: usize>(x: &[&[f32]; N], at: usize, n: usize) -> [[f32; LANES]; N] {
     from_fn(|i| {
-        let (mut lanes, rest) = ([0.0; LANES], &x[i][at..]);
-        lanes[..rest.len()].copy_from_slice(rest);
+        let mut lanes = [0.0; LANES];
+        lanes[..n].copy_from_slice(&x[i][at..at + n]);
         lanes
     })
 }
 
-/// Sums and maxima of a row so far, lane by lane.
-#[derive(Clone, Copy)]
+/// Whether the slices go on for a whole vector of lanes.
+#[inline(always)]
+fn reach<const N: usize>(x: &[&[f32]; N], at: usize) -> bool {
+    x.iter().all(|x| x.len() >= at + LANES)
+}
+
+/// The first `n` lanes of `ONLY[LANES - n..]` are all ones, those behind them zeros.
+const ONLY: [u32; 2 * LANES] = {
+    let mut only = [0; 2 * LANES];
+    let mut i = 0;
+    while i < LANES {
+        only[i] = u32::MAX;
+        i += 1;
+    }
+    only
+};
+
+/// Sums of a row and maxima of the next so far, lane by lane.
 struct Lanes {
     sums: [f32; LANES],
     best: [f32; LANES],
 }
 
 impl Lanes {
-    const NEW: Lanes = Lanes { sums: [0.0; LANES], best: [f32::NEG_INFINITY; LANES] };
-
-    /// Adds an element per lane: its term, which is kept unless there is one result per row only, and what the
-    /// next row has in its place to the maxima of that.
+    /// Adds an element per lane, or only the first `n` in a tail: its term, which is left in `t`, and what the next row has
+    /// in its place.
     #[inline(always)]
-    fn add<const N: usize, F: Formula<N>>(
+    fn add<const N: usize, const TAIL: bool, F: Formula<N>>(
         &mut self,
         f: F,
         m: f32,
-        x: [&[f32]; N],
-        next: [&[f32]; N],
+        [x, next]: [[&[f32]; N]; 2],
         t: &mut [f32],
+        n: usize,
     ) {
         // Slices of known length, so that this is a few vectors.
         let (x, next) = (part(&x, 0, LANES), part(&next, 0, LANES));
-        let t = if F::PER_ROW { t } else { &mut t[..LANES] };
+        let only = &ONLY[LANES - n..][..LANES];
+        let t = if F::KEEPS { &mut t[..LANES] } else { t };
         for lane in 0..LANES {
-            let term = f.term(from_fn(|i| x[i][lane]), m);
-            if !F::PER_ROW {
+            let mut term = f.term(from_fn(|i| x[i][lane]), m);
+            let mut best = f.best(from_fn(|i| next[i][lane]));
+            if F::KEEPS {
                 t[lane] = term;
+            }
+            if TAIL {
+                // A sum is never -0, so another +0 changes nothing.
+                term = f32::from_bits(term.to_bits() & only[lane]);
+                let none = f32::NEG_INFINITY.to_bits() & !only[lane];
+                best = f32::from_bits(best.to_bits() & only[lane] | none);
             }
             self.sums[lane] += term;
             if F::MAX {
-                self.best[lane] = larger(f.best(from_fn(|i| next[i][lane])), self.best[lane]);
+                self.best[lane] = larger(best, self.best[lane]);
             }
         }
     }
@@ -336,10 +361,10 @@ impl Lanes {
 
 /// Takes the elements of a row into the maxima of its lanes.
 #[inline(always)]
-fn best_of<const N: usize, F: Formula<N>>(f: F, x: [&[f32]; N], best: &mut [f32; LANES]) {
+fn best_of<const N: usize, F: Formula<N>>(f: F, x: [&[f32]; N], columns: usize, best: &mut [f32; LANES]) {
     let mut at = 0;
-    while at < x[0].len() {
-        let n = LANES.min(x[0].len() - at);
+    while at < columns {
+        let n = LANES.min(columns - at);
         let x = part(&x, at, n);
         for lane in 0..n {
             best[lane] = larger(f.best(from_fn(|i| x[i][lane])), best[lane]);
@@ -348,35 +373,43 @@ fn best_of<const N: usize, F: Formula<N>>(f: F, x: [&[f32]; N], best: &mut [f32;
     }
 }
 
-/// The sum of the terms of at most a chunk; `best` takes in what the next row has in the same places.
+/// The sum of the terms of at most a chunk, `len` elements from `at` on; `best` takes in what the next row has in the
+/// same places. Where slices go on behind the row, so may what is read and left in `t`: the last elements then cost
+/// as much as a vector of them, not a scalar evaluation each.
 #[inline(always)]
 fn chunk_terms<const N: usize, F: Formula<N>>(
     f: F,
     m: f32,
-    x: [&[f32]; N],
-    next: [&[f32]; N],
+    rows: [[&[f32]; N]; 2],
     t: &mut [f32],
+    (at, len): (usize, usize),
     best: &mut [f32; LANES],
 ) -> f32 {
-    let len = x[0].len();
-    let whole = len / LANES * LANES;
-    let mut lanes = Lanes { best: *best, ..Lanes::NEW };
-    let mut at = 0;
-    while at < whole {
-        let t = if F::PER_ROW { &mut *t } else { &mut t[at..at + LANES] };
-        lanes.add(f, m, part(&x, at, LANES), part(&next, at, LANES), t);
-        at += LANES;
+    let [x, next] = &rows;
+    let whole = at + len / LANES * LANES;
+    let mut lanes = Lanes { sums: [0.0; LANES], best: *best };
+    let mut i = at;
+    while i < whole {
+        let t = if F::KEEPS { &mut t[i..i + LANES] } else { &mut *t };
+        lanes.add::<N, false, F>(f, m, [part(x, i, LANES), part(next, i, LANES)], t, LANES);
+        i += LANES;
     }
-    if at < len {
-        let (mut last, mut terms) = (Lanes::NEW, [0.0; LANES]);
-        let (x, next) = (padded(&x, at), padded(&next, at));
-        last.add(f, m, from_fn(|i| &x[i][..]), from_fn(|i| &next[i][..]), &mut terms);
-        if !F::PER_ROW {
-            t[at..].copy_from_slice(&terms[..len - at]);
+    let n = at + len - whole;
+    if n > 0 {
+        let direct = reach(x, i) && reach(next, i) && (!F::KEEPS || t.len() >= i + LANES);
+        let (buffer, rows);
+        if direct {
+            rows = [part(x, i, LANES), part(next, i, LANES)];
+        } else {
+            buffer = [padded(x, i, n), padded(next, i, n)];
+            rows = [0, 1].map(|row: usize| from_fn(|k| &buffer[row][k][..]));
         }
-        for lane in 0..len - at {
-            lanes.sums[lane] += last.sums[lane];
-            lanes.best[lane] = larger(last.best[lane], lanes.best[lane]);
+        let mut terms = [0.0; LANES];
+        let t = if F::KEEPS { &mut t[i..] } else { t };
+        let to = if direct { &mut *t } else { &mut terms[..] };
+        lanes.add::<N, true, F>(f, m, rows, to, n);
+        if F::KEEPS && !direct {
+            t[..n].copy_from_slice(&terms[..n]);
         }
     }
     *best = lanes.best;
@@ -398,45 +431,49 @@ simd_fn! {
     fn some_rows<const N: usize, F: Formula<N>>(simd, f: F, given: &Given<'_, N>, first: usize, out: &mut [f32]) {
         let columns = given.columns;
         let width = if F::PER_ROW { 1 } else { columns };
-        let last = first + out.len() / width - 1;
-        let mut best = Lanes::NEW.best;
+        let rows = out.len() / width;
+        let mut best = [f32::NEG_INFINITY; LANES];
         if F::MAX {
-            best_of(f, given.row(first), &mut best);
+            best_of(f, given.from(first), columns, &mut best);
         }
-        for (row, out) in (first..).zip(out.chunks_mut(width)) {
+        for i in 0..rows {
             let m = if F::MAX { fold_max(best) } else { 0.0 };
-            best = Lanes::NEW.best;
-            let (x, next) = (given.row(row), given.row((row + 1).min(last)));
+            best = [f32::NEG_INFINITY; LANES];
+            // The last row has none behind it; it looks at itself.
+            let x = given.from(first + i);
+            let both = [x, given.from(first + (i + 1).min(rows - 1))];
+            let out = &mut out[i * width..];
             let (mut s, mut at, mut tree) = (0.0, 0, (columns > CHUNK).then(Tree::new));
             while at < columns {
                 let n = CHUNK.min(columns - at);
-                // One result only has no room for terms and keeps none.
-                let t = if F::PER_ROW { &mut *out } else { &mut out[at..at + n] };
-                s = chunk_terms(f, m, part(&x, at, n), part(&next, at, n), t, &mut best);
+                s = chunk_terms(f, m, both, out, (at, n), &mut best);
                 if let Some(tree) = &mut tree {
                     tree.push(s);
                 }
                 at += n;
             }
             let s = tree.map_or(s, Tree::finish);
-            let label = given.labels.get(row).map_or(usize::MAX, |&l| l as usize);
+            let label = given.labels.get(first + i).map_or(usize::MAX, |&l| l as usize);
             let row = Row { m, s, t: 0.0, hit: 0.0, g: given.g, r: f.of_row(s) };
-            let at = |i: usize| from_fn(|n| x[n][i]);
             if F::PER_ROW {
-                let place = label.min(columns - 1);
-                let hit = if place == label { 1.0 } else { 0.0 };
-                out[0] = f.post(at(place), Row { hit, ..row });
+                let at = label.min(columns - 1);
+                let hit = if at == label { 1.0 } else { 0.0 };
+                out[0] = f.post(from_fn(|n| x[n][at]), Row { hit, ..row });
                 continue;
             }
-            let hit = out.get(label).map(|&t| f.post(at(label), Row { hit: 1.0, t, ..row }));
-            let whole = columns / LANES * LANES;
-            let (body, tail) = out.split_at_mut(whole);
+            let hit = (label < columns)
+                .then(|| f.post(from_fn(|n| x[n][label]), Row { hit: 1.0, t: out[label], ..row }));
+            let (body, rest) = out.split_at_mut(columns / LANES * LANES);
+            let at = body.len();
             results(f, x, row, body);
-            if !tail.is_empty() {
-                let (x, mut t) = (padded(&x, whole), [0.0; LANES]);
-                t[..tail.len()].copy_from_slice(tail);
-                results(f, from_fn(|n| &x[n][..]), row, &mut t);
-                tail.copy_from_slice(&t[..tail.len()]);
+            let n = columns - at;
+            if n > 0 && rest.len() >= LANES && reach(&x, at) {
+                results(f, part(&x, at, LANES), row, &mut rest[..LANES]);
+            } else if n > 0 {
+                let (x, mut t) = (padded(&x, at, n), [0.0; LANES]);
+                t[..n].copy_from_slice(&rest[..n]);
+                results(f, from_fn(|k| &x[k][..]), row, &mut t);
+                rest[..n].copy_from_slice(&t[..n]);
             }
             if let Some(y) = hit {
                 out[label] = y;

@@ -55,6 +55,7 @@ struct SoftmaxBwdRow;
 impl Formula<2> for SoftmaxBwdRow {
     const NAME: &'static str = "softmax_bwd";
     const MAX: bool = false;
+    const KEEPS: bool = false;
 
     #[inline(always)]
     fn term<R: Real>(self, [y, dy]: [R; 2], _: R) -> R {
@@ -74,6 +75,7 @@ struct LogSoftmaxBwdRow;
 impl Formula<2> for LogSoftmaxBwdRow {
     const NAME: &'static str = "log_softmax_bwd";
     const MAX: bool = false;
+    const KEEPS: bool = false;
 
     #[inline(always)]
     fn term<R: Real>(self, [_, dy]: [R; 2], _: R) -> R {
