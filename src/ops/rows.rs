@@ -89,7 +89,7 @@ pub(crate) trait Formula<const N: usize>: Copy + Sync {
     /// The summand, `e^(x - m)` unless said otherwise.
     #[inline(always)]
     fn term<R: Real>(self, x: [R; N], m: R) -> R {
-        (x[0] - m).exp()
+        (x[0] - m).decay()
     }
 
     /// What is computed once a row from its sum.

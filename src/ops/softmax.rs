@@ -544,7 +544,7 @@ impl Formula<2> for MaskedRow {
 
     #[inline(always)]
     fn term<R: Real>(self, [x, mask]: [R; 2], m: R) -> R {
-        where_blocked(mask, R::c(0.0), (x - m).exp())
+        where_blocked(mask, R::c(0.0), (x - m).decay())
     }
 
     #[inline(always)]

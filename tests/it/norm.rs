@@ -226,7 +226,7 @@ fn rows_of_any_length_follow_the_definition_to_the_bit() {
                 let (xs, dy) = (tensor(&dims, &x), tensor(&dims, &dy));
                 let shaped = s.input(&tensor(&[rows / 2, 2, columns], &x)).unwrap();
                 let mask = s.input(&tensor(&[2, columns], &mask)).unwrap();
-                let labels = s.input(&Tensor::new(&[rows], labels.clone()).unwrap()).unwrap();
+                let labels = s.labels(&Tensor::new(&[rows], labels.clone()).unwrap()).unwrap();
                 let x = s.variable(&xs).unwrap();
                 let slope = |y: Var<'_>, dy: &Tensor<f32>| {
                     let grads = y.backward_from(dy).unwrap();
