@@ -49,7 +49,7 @@ impl Combine for Multiply {
 
 /// Folds the lanes by halving.
 #[inline(always)]
-fn fold<C: Combine>(mut lanes: [f32; LANES]) -> f32 {
+pub(crate) fn fold<C: Combine>(mut lanes: [f32; LANES]) -> f32 {
     let mut half = LANES / 2;
     while half > 0 {
         for i in 0..half {

@@ -6,9 +6,9 @@ use super::fold::{self, Fold, Kind, Stage};
 use super::map::{self, grid, record_program};
 use super::program::Program;
 use super::reduce::depth;
-use super::rows::RowKernel;
+use super::rows::{Formula, Row, RowKernel};
 use super::sampling::{edge_dims, edge_shape};
-use super::softmax::{SoftmaxBwd, exp_shifted, softmax_rows};
+use super::softmax::SoftmaxBwd;
 use super::{
     Attr, Attrs, Bound, CpuRun, CudaRun, Gpu, Io, Op, Recorder, RefIn, Reject, Sample, SampleIn, Val, dims,
     floats, layout, mismatch, reduce, typed,
@@ -529,42 +529,72 @@ pub struct CrossEntropyBwd {
 }
 
 /// Loss of one row: `ln s - (x_label - m)`.
-fn row_loss() -> RowKernel {
-    RowKernel {
-        name: "cross_entropy",
-        term: exp_shifted(),
-        post: Program::trace(7, |v| vec![v[2].log() - (v[0] - v[1])]),
-        labels: Some(1),
-        per_row: true,
-        ..softmax_rows()
+#[derive(Clone, Copy)]
+struct RowLoss;
+
+impl Formula<1> for RowLoss {
+    const NAME: &'static str = "cross_entropy";
+    const LABELS: Option<usize> = Some(1);
+    const PER_ROW: bool = true;
+
+    #[inline(always)]
+    fn post<R: Real>(self, [x]: [R; 1], row: Row<R>) -> R {
+        row.s.log() - (x - row.m)
     }
 }
 
 /// Gradient of one row: `(t (1 / s) - hit) * (g weight)`, the weight being `1 / rows` for a mean.
-fn row_gradient(reduction: Reduction, rows: usize) -> RowKernel {
-    let weight = reduction.weight(rows);
-    RowKernel {
-        name: if reduction == Reduction::None { "cross_entropy_rows_bwd" } else { "cross_entropy_bwd" },
-        post: Program::trace(7, |v| vec![(v[3] * v[6] - v[4]) * (v[5] * Real::c(weight))]),
-        labels: Some(1),
-        scalar: Some(2),
-        row_scalar: reduction == Reduction::None,
-        per_row: false,
-        ..row_loss()
+#[derive(Clone, Copy)]
+struct RowGradient {
+    weight: f64,
+    /// Whether every row has a `g` of its own.
+    each: bool,
+}
+
+impl RowGradient {
+    fn of(reduction: Reduction, rows: usize) -> RowGradient {
+        RowGradient { weight: reduction.weight(rows), each: reduction == Reduction::None }
+    }
+}
+
+impl Formula<1> for RowGradient {
+    const NAME: &'static str = "cross_entropy_bwd";
+    const LABELS: Option<usize> = Some(1);
+    const SCALAR: Option<usize> = Some(2);
+
+    #[inline(always)]
+    fn post<R: Real>(self, _: [R; 1], row: Row<R>) -> R {
+        (row.t * row.r - row.hit) * (row.g * R::c(self.weight))
+    }
+
+    fn scalar_each(self) -> bool {
+        self.each
     }
 }
 
 /// Gradient of one row against a smoothed target; the scalar is weighted already.
-fn smooth_gradient(reduction: Reduction, keep: f64, share: f64) -> RowKernel {
-    let post = Program::trace(7, |v| {
-        let target = v[4] * Real::c(keep) + Real::c(share);
-        vec![(v[3] * v[6] - target) * v[5]]
-    });
-    let name = match reduction {
-        Reduction::None => "cross_entropy_smooth_rows_bwd",
-        _ => "cross_entropy_smooth_bwd",
-    };
-    RowKernel { name, post, ..row_gradient(reduction, 1) }
+#[derive(Clone, Copy)]
+struct SmoothGradient {
+    keep: f64,
+    share: f64,
+    /// Whether every row has a `g` of its own.
+    each: bool,
+}
+
+impl Formula<1> for SmoothGradient {
+    const NAME: &'static str = "cross_entropy_smooth_bwd";
+    const LABELS: Option<usize> = Some(1);
+    const SCALAR: Option<usize> = Some(2);
+
+    #[inline(always)]
+    fn post<R: Real>(self, _: [R; 1], row: Row<R>) -> R {
+        let target = row.hit * R::c(self.keep) + R::c(self.share);
+        (row.t * row.r - target) * row.g
+    }
+
+    fn scalar_each(self) -> bool {
+        self.each
+    }
 }
 
 /// What is left at the label and what every class gets.
@@ -680,7 +710,7 @@ impl Op for CrossEntropy {
         } else {
             let ins: &[&[f32]] = &[run.ins[0], &safe[..row_count]];
             let run = CpuRun { pool, simd, metas, ins, shape, out: &mut *losses, workspace: &mut [] };
-            row_loss().run_cpu(columns, run);
+            RowLoss.run_cpu(columns, run);
         }
         labels.settle(given, 1, losses);
         if let Some(out) = total {
@@ -701,7 +731,7 @@ impl Op for CrossEntropy {
             self.total(rows).run_cuda(&dims(&[rows]), &[0], &run)
         };
         if self.is_plain() {
-            row_loss().run_cuda(columns, &CudaRun { out, workspace, ..*run })?;
+            RowLoss.kernel().run_cuda(columns, &CudaRun { out, workspace, ..*run })?;
             return if per_row { Ok(()) } else { summed() };
         }
         labels.prepare_cuda(run, run.ins[1], 0)?;
@@ -713,7 +743,7 @@ impl Op for CrossEntropy {
             smooth_loss(keep, share).run_cuda(&dims(&[rows, columns]), &[1], &run)?;
         } else {
             let ins = [run.ins[0], run.workspace];
-            row_loss().run_cuda(columns, &CudaRun { ins: &ins, out, workspace, ..*run })?;
+            RowLoss.kernel().run_cuda(columns, &CudaRun { ins: &ins, out, workspace, ..*run })?;
         }
         labels.settle_cuda(run, run.ins[1], 1, out)?;
         match self.reduction {
@@ -726,7 +756,7 @@ impl Op for CrossEntropy {
     fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<(String, String)> {
         let x = ins[0].shape;
         let (rows, columns) = (x.rows(), x.last());
-        let own = row_loss().module(columns, gpu);
+        let own = RowLoss.kernel().module(columns, gpu);
         let total = match self.reduction {
             Reduction::None => Vec::new(),
             Reduction::Mean if !self.is_plain() => mean().modules(&dims(&[rows]), &[0], gpu),
@@ -901,9 +931,9 @@ impl CrossEntropyBwd {
         self.ignore.is_none() && self.smoothing == 0.0
     }
 
-    fn kernel(self, classes: usize) -> RowKernel {
+    fn formula(self, classes: usize) -> SmoothGradient {
         let (keep, share) = smooth_target(self.smoothing, classes);
-        smooth_gradient(self.reduction, keep, share)
+        SmoothGradient { keep, share, each: self.reduction == Reduction::None }
     }
 }
 
@@ -938,7 +968,7 @@ impl Op for CrossEntropyBwd {
     fn cpu(&self, run: CpuRun<'_>) {
         let (rows, classes) = (run.shape.rows(), run.shape.last());
         if self.is_plain() {
-            return row_gradient(self.reduction, rows).run_cpu(classes, run);
+            return RowGradient::of(self.reduction, rows).run_cpu(classes, run);
         }
         let labels = Labels::of(&run.shape, self.ignore);
         let given: &[u32] = bytemuck::cast_slice(run.ins[1]);
@@ -951,14 +981,14 @@ impl Op for CrossEntropyBwd {
         let ins: &[&[f32]] = &[run.ins[0], safe, weighted];
         let out = &mut *run.out;
         let inner = CpuRun { ins, out, workspace: &mut [], ..run };
-        self.kernel(classes).run_cpu(classes, inner);
+        self.formula(classes).run_cpu(classes, inner);
         labels.settle(given, classes, run.out);
     }
 
     fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {
         let classes = run.shape.last();
         if self.is_plain() {
-            return row_gradient(self.reduction, run.shape.rows()).run_cuda(classes, run);
+            return RowGradient::of(self.reduction, run.shape.rows()).kernel().run_cuda(classes, run);
         }
         let labels = Labels::of(&run.shape, self.ignore);
         let space = labels.space();
@@ -966,15 +996,16 @@ impl Op for CrossEntropyBwd {
         labels.prepare_cuda(run, run.ins[1], run.ins[2])?;
         let mean = self.reduction == Reduction::Mean;
         let ins = [run.ins[0], run.workspace, if mean { at(space.scalars + 1) } else { run.ins[2] }];
-        self.kernel(classes).run_cuda(classes, &CudaRun { ins: &ins, workspace: at(space.rest), ..*run })?;
+        let kernel = self.formula(classes).kernel();
+        kernel.run_cuda(classes, &CudaRun { ins: &ins, workspace: at(space.rest), ..*run })?;
         labels.settle_cuda(run, run.ins[1], classes, run.out)
     }
 
     fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<(String, String)> {
         let x = ins[0].shape;
         match self.is_plain() {
-            true => vec![row_gradient(self.reduction, x.rows()).module(x.last(), gpu)],
-            false => vec![label_module(), self.kernel(x.last()).module(x.last(), gpu)],
+            true => vec![RowGradient::of(self.reduction, x.rows()).kernel().module(x.last(), gpu)],
+            false => vec![label_module(), self.formula(x.last()).kernel().module(x.last(), gpu)],
         }
     }
 

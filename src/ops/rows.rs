@@ -1,21 +1,23 @@
 //! Row kernels: ops that take a maximum and a sum along the last axis and then compute each element
-//! from them (softmax and its relatives). One [`RowKernel`] of two little programs is both the CPU code
-//! and the CUDA text, so a formula stands in one place.
+//! from them (softmax and its relatives). A [`Formula`] is their little formulas for any number type: over
+//! `f32` it is the CPU code, and as the programs of a [`RowKernel`] it is the CUDA text.
 
 use super::map::{self, grid};
-use super::program::{Program, Registers, Scratch};
-use super::{CpuRun, CudaRun, Gpu, norm, reduce};
-use crate::device::cpu::simd::{Simd, simd_fn};
+use super::program::{Program, Scratch};
+use super::{CpuRun, CudaRun, Gpu, norm};
+use crate::device::cpu::simd::simd_fn;
 use crate::device::cuda::Args;
 use crate::error::Result;
-use crate::numerics::sum::{CHUNK, LANES, ROWS, Tree, WIDTH};
+use crate::numerics::sum::{self, CHUNK, LANES, ROWS, Tree, WIDTH};
+use crate::scalar::Real;
+use std::array::from_fn;
 use std::fmt::Write;
 
 /// Adds lane `i + half` to lane `i`, for halves of a warp and down, as the row rule says.
 const FOLD_SUM: &str =
     "for (int o = 16; o > 0; o /= 2) s = __fadd_rn(s, __shfl_down_sync(0xffffffffu, s, o));\n";
 /// Leaves the largest `m` of a warp in all its lanes.
-const FOLD_MAX: &str = "for (int o = 16; o > 0; o /= 2) { const float other = __shfl_xor_sync(0xffffffffu, m, o); if (other > m) m = other; }\n";
+const FOLD_MAX: &str = "for (int o = 16; o > 0; o /= 2) { const float other = __shfl_xor_sync(0xffffffffu, m, o); m = fmaxf(m, other); }\n";
 
 /// The column rule as CUDA text, for modules that define `ROWS`.
 pub(crate) const COLUMN_SUM: &str = include_str!("column_sum.cu");
@@ -41,9 +43,174 @@ pub(crate) fn device_function(name: &str, program: &Program) -> String {
     t
 }
 
-/// How a row becomes its results. With `x` the row's elements of each input:
-/// `m = max x0` (NaN ignored), `t = term(x…, m)`, `s = Σ t` by the row rule, `r = of_row(s)`,
-/// `y = post(x…, m, s, t, hit, g, r)` where `hit` is 1 at the row's label and 0 elsewhere and `g` is a scalar input.
+/// What a result is made from besides the elements of its place.
+#[derive(Clone, Copy)]
+pub(crate) struct Row<R> {
+    /// The maximum.
+    pub m: R,
+    /// The sum of the terms.
+    pub s: R,
+    /// The term of the place.
+    pub t: R,
+    /// 1 at the row's label and 0 elsewhere.
+    pub hit: R,
+    /// The scalar input.
+    pub g: R,
+    /// What was computed once for the row.
+    pub r: R,
+}
+
+/// How a row becomes its results. With `x` the row's elements of each of the `N` inputs that have rows, which come first:
+/// `m = max best(x)` (NaN ignored), `t = term(x, m)`, `s = Σ t` by the row rule, `r = of_row(s)`, `y = post(x, …)`.
+pub(crate) trait Formula<const N: usize>: Copy + Sync {
+    /// Kernel name in traces.
+    const NAME: &'static str;
+    /// Whether `m` is needed; it is +0 otherwise.
+    const MAX: bool = true;
+    /// Whether the last of the inputs with rows is a mask, which leaves elements out of the maximum. It may have
+    /// fewer rows than the others; then it repeats.
+    const MASKED: bool = false;
+    /// Position of the label input, if there is one.
+    const LABELS: Option<usize> = None;
+    /// Position of the scalar input, if there is one.
+    const SCALAR: Option<usize> = None;
+    /// One result per row, from the element at the label, instead of one per element; it may not read `t`.
+    const PER_ROW: bool = false;
+    /// Whether the terms are left where the results will be. Results that do not read them may have it for speed:
+    /// then the memory of the results comes in while the terms are computed.
+    const KEEPS: bool = !Self::PER_ROW;
+
+    /// What `m` is the maximum of; another than the first input only with a mask.
+    #[inline(always)]
+    fn best<R: Real>(self, x: [R; N]) -> R {
+        x[0]
+    }
+
+    /// The summand, `e^(x - m)` unless said otherwise.
+    #[inline(always)]
+    fn term<R: Real>(self, x: [R; N], m: R) -> R {
+        (x[0] - m).decay()
+    }
+
+    /// What is computed once a row from its sum.
+    #[inline(always)]
+    fn of_row<R: Real>(self, s: R) -> R {
+        R::c(1.0) / s
+    }
+
+    /// The result.
+    fn post<R: Real>(self, x: [R; N], row: Row<R>) -> R;
+
+    /// Whether the scalar input has a scalar for each row.
+    #[inline(always)]
+    fn scalar_each(self) -> bool {
+        false
+    }
+
+    /// The formulas as programs.
+    fn kernel(self) -> RowKernel {
+        let term = Program::trace(N + 1, |v| vec![self.term(from_fn(|i| v[i]), v[N])]);
+        let post = Program::trace(N + 6, |v| {
+            let row = Row { m: v[N], s: v[N + 1], t: v[N + 2], hit: v[N + 3], g: v[N + 4], r: v[N + 5] };
+            vec![self.post(from_fn(|i| v[i]), row)]
+        });
+        RowKernel {
+            name: Self::NAME,
+            ins: N,
+            max: Self::MAX,
+            best: Self::MASKED.then(|| Program::trace(N, |v| vec![self.best(from_fn(|i| v[i]))])),
+            term,
+            of_row: Program::trace(1, |v| vec![self.of_row(v[0])]),
+            post,
+            labels: Self::LABELS,
+            scalar: Self::SCALAR,
+            row_scalar: self.scalar_each(),
+            per_row: Self::PER_ROW,
+        }
+    }
+
+    /// Runs on the CPU over rows of `columns` elements.
+    fn run_cpu(self, columns: usize, run: CpuRun<'_>) {
+        let rows = run.ins[0].len().checked_div(columns).unwrap_or(0);
+        if rows == 0 {
+            return;
+        }
+        let given = Given {
+            ins: from_fn(|i| run.ins[i]),
+            columns,
+            period: if Self::MASKED { run.ins[N - 1].len() / columns } else { rows },
+            labels: Self::LABELS.map_or(&[], |i| bytemuck::cast_slice(run.ins[i])),
+            scalars: Self::SCALAR.map_or(&[], |i| run.ins[i]),
+        };
+        let width = if Self::PER_ROW { 1 } else { columns };
+        let per_task = run.pool.share(rows, (16 * 1024 / columns).max(1), 1);
+        run.pool.chunks_mut(run.out, per_task * width, |task, out| {
+            some_rows(run.simd, self, &given, task * per_task, out);
+        });
+    }
+
+    /// Runs on the CPU over columns of `n` elements that are `inner` apart.
+    fn columns_cpu(self, n: usize, inner: usize, run: CpuRun<'_>) {
+        if run.out.is_empty() {
+            return;
+        }
+        let (simd, slab) = (run.simd, n * inner);
+        let of = |range: std::ops::Range<usize>| from_fn(|i| &run.ins[i][range.clone()]);
+        let maxima = |from: usize, m: &mut [f32]| {
+            if Self::MAX { column_max(simd, &run.ins[0][from..], n, inner, m) } else { m.fill(0.0) }
+        };
+        let sums = |t: &[f32], s: &mut [f32], r: &mut [f32]| {
+            for (tile, s) in s.chunks_mut(WIDTH).enumerate() {
+                norm::column_sums(simd, &t[tile * WIDTH..], n, inner, s);
+            }
+            of_rows(simd, self, s, r);
+        };
+        let terms = |x: [&[f32]; N], m: &[f32], out: &mut [f32]| {
+            repeated([m], out.len(), |[m]| terms_by(simd, self, x, m, out));
+        };
+        let results = |x: [&[f32]; N], rows: [&[f32]; 3], out: &mut [f32]| {
+            repeated(rows, out.len(), |rows| results_by(simd, self, x, rows, out));
+        };
+        if run.out.len() > slab {
+            let slabs = run.pool.share(run.out.len() / slab, (16 * 1024 / slab).max(1), 1);
+            run.pool.chunks_mut(run.out, slabs * slab, |task, out| {
+                let mut scratch = Scratch::take(3 * inner);
+                let (m, rest) = scratch.words().split_at_mut(inner);
+                let (s, rest) = rest.split_at_mut(inner);
+                let r = &mut rest[..inner];
+                for (i, out) in out.chunks_mut(slab).enumerate() {
+                    let at = (task * slabs + i) * slab;
+                    let x = of(at..at + slab);
+                    maxima(at, m);
+                    terms(x, m, out);
+                    sums(out, s, r);
+                    results(x, [m, s, r], out);
+                }
+            });
+            return;
+        }
+        let (m, rest) = run.workspace.split_at_mut(inner);
+        let (s, rest) = rest.split_at_mut(inner);
+        let r = &mut rest[..inner];
+        let columns = run.pool.share(inner, WIDTH, WIDTH);
+        let rows = run.pool.share(n, (16 * 1024 / inner).max(1), 1);
+        run.pool.chunks_mut(m, columns, |task, m| maxima(task * columns, m));
+        let m = &*m;
+        run.pool.chunks_mut(run.out, rows * inner, |task, out| {
+            let at = task * rows * inner;
+            terms(of(at..at + out.len()), m, out);
+        });
+        let t = &*run.out;
+        run.pool.pairs_mut((s, columns), (r, columns), |task, s, r| sums(&t[task * columns..], s, r));
+        let rows_of = [m, &*s, &*r];
+        run.pool.chunks_mut(run.out, rows * inner, |task, out| {
+            let at = task * rows * inner;
+            results(of(at..at + out.len()), rows_of, out);
+        });
+    }
+}
+
+/// A [`Formula`] as programs, for CUDA text.
 #[derive(Clone, Debug)]
 pub(crate) struct RowKernel {
     /// Kernel name in traces.
@@ -71,6 +238,25 @@ pub(crate) struct RowKernel {
     pub per_row: bool,
 }
 
+/// The larger of two; a NaN loses.
+#[inline(always)]
+fn larger(x: f32, m: f32) -> f32 {
+    if x > m { x } else { m }
+}
+
+/// The largest of the lanes, never -0. Which of several equal maxima is met first cannot matter once -0 is made +0.
+#[inline(always)]
+fn fold_max(mut lanes: [f32; LANES]) -> f32 {
+    let mut half = LANES / 2;
+    while half > 0 {
+        for i in 0..half {
+            lanes[i] = larger(lanes[i + half], lanes[i]);
+        }
+        half /= 2;
+    }
+    lanes[0] + 0.0
+}
+
 simd_fn! {
     /// The largest element, NaN ignored, -inf for none; never -0.
     pub(crate) fn row_max(simd, x: &[f32]) -> f32 {
@@ -78,127 +264,237 @@ simd_fn! {
         let mut pieces = x.chunks_exact(LANES);
         for piece in &mut pieces {
             for (m, &x) in lanes.iter_mut().zip(piece) {
-                *m = if x > *m { x } else { *m };
+                *m = larger(x, *m);
             }
         }
         for (m, &x) in lanes.iter_mut().zip(pieces.remainder()) {
-            *m = if x > *m { x } else { *m };
+            *m = larger(x, *m);
         }
-        // Which of several equal maxima is met first cannot matter once -0 is made +0.
-        lanes.iter().fold(f32::NEG_INFINITY, |m, &x| if x > m { x } else { m }) + 0.0
+        fold_max(lanes)
+    }
+}
+
+/// What the rows of a run have in common.
+struct Given<'a, const N: usize> {
+    ins: [&'a [f32]; N],
+    columns: usize,
+    /// Rows of the last input, after which it repeats.
+    period: usize,
+    labels: &'a [u32],
+    /// One for all rows, or one for each.
+    scalars: &'a [f32],
+}
+
+impl<'a, const N: usize> Given<'a, N> {
+    /// The inputs from the start of a row on.
+    #[inline(always)]
+    fn from(&self, row: usize) -> [&'a [f32]; N] {
+        let start = |i: usize| if i + 1 == N && row >= self.period { row % self.period } else { row };
+        from_fn(|i| &self.ins[i][start(i) * self.columns..])
+    }
+}
+
+/// The same part of all slices.
+#[inline(always)]
+fn part<'a, const N: usize>(x: &[&'a [f32]; N], at: usize, len: usize) -> [&'a [f32]; N] {
+    from_fn(|i| &x[i][at..at + len])
+}
+
+/// `n` elements of slices, filled up with zeros to one per lane.
+#[inline(always)]
+fn padded<const N: usize>(x: &[&[f32]; N], at: usize, n: usize) -> [[f32; LANES]; N] {
+    from_fn(|i| {
+        let mut lanes = [0.0; LANES];
+        lanes[..n].copy_from_slice(&x[i][at..at + n]);
+        lanes
+    })
+}
+
+/// Whether the slices go on for a whole vector of lanes.
+#[inline(always)]
+fn reach<const N: usize>(x: &[&[f32]; N], at: usize) -> bool {
+    x.iter().all(|x| x.len() >= at + LANES)
+}
+
+/// The first `n` lanes of `ONLY[LANES - n..]` are all ones, those behind them zeros.
+const ONLY: [u32; 2 * LANES] = {
+    let mut only = [0; 2 * LANES];
+    let mut i = 0;
+    while i < LANES {
+        only[i] = u32::MAX;
+        i += 1;
+    }
+    only
+};
+
+/// Sums of a row and maxima of the next so far, lane by lane.
+struct Lanes {
+    sums: [f32; LANES],
+    best: [f32; LANES],
+}
+
+impl Lanes {
+    /// Adds an element per lane, or only the first `n` in a tail: its term, which is left in `t`, and what the next row has
+    /// in its place.
+    #[inline(always)]
+    fn add<const N: usize, const TAIL: bool, F: Formula<N>>(
+        &mut self,
+        f: F,
+        m: f32,
+        [x, next]: [[&[f32]; N]; 2],
+        t: &mut [f32],
+        n: usize,
+    ) {
+        // Slices of known length, so that this is a few vectors.
+        let (x, next) = (part(&x, 0, LANES), part(&next, 0, LANES));
+        let only = &ONLY[LANES - n..][..LANES];
+        let t = if F::KEEPS { &mut t[..LANES] } else { t };
+        for lane in 0..LANES {
+            let mut term = f.term(from_fn(|i| x[i][lane]), m);
+            let mut best = f.best(from_fn(|i| next[i][lane]));
+            if F::KEEPS {
+                t[lane] = term;
+            }
+            if TAIL {
+                // A sum is never -0, so another +0 changes nothing.
+                term = f32::from_bits(term.to_bits() & only[lane]);
+                let none = f32::NEG_INFINITY.to_bits() & !only[lane];
+                best = f32::from_bits(best.to_bits() & only[lane] | none);
+            }
+            self.sums[lane] += term;
+            if F::MAX {
+                self.best[lane] = larger(best, self.best[lane]);
+            }
+        }
+    }
+}
+
+/// Takes the elements of a row into the maxima of its lanes.
+#[inline(always)]
+fn best_of<const N: usize, F: Formula<N>>(f: F, x: [&[f32]; N], columns: usize, best: &mut [f32; LANES]) {
+    let mut at = 0;
+    while at < columns {
+        let n = LANES.min(columns - at);
+        let x = part(&x, at, n);
+        for lane in 0..n {
+            best[lane] = larger(f.best(from_fn(|i| x[i][lane])), best[lane]);
+        }
+        at += n;
+    }
+}
+
+/// The sum of the terms of at most a chunk, `len` elements from `at` on; `best` takes in what the next row has in the
+/// same places. Where slices go on behind the row, so may what is read and left in `t`: the last elements then cost
+/// as much as a vector of them, not a scalar evaluation each.
+#[inline(always)]
+fn chunk_terms<const N: usize, F: Formula<N>>(
+    f: F,
+    m: f32,
+    rows: [[&[f32]; N]; 2],
+    t: &mut [f32],
+    (at, len): (usize, usize),
+    best: &mut [f32; LANES],
+) -> f32 {
+    let [x, next] = &rows;
+    let whole = at + len / LANES * LANES;
+    let mut lanes = Lanes { sums: [0.0; LANES], best: *best };
+    let mut i = at;
+    while i < whole {
+        let t = if F::KEEPS { &mut t[i..i + LANES] } else { &mut *t };
+        lanes.add::<N, false, F>(f, m, [part(x, i, LANES), part(next, i, LANES)], t, LANES);
+        i += LANES;
+    }
+    let n = at + len - whole;
+    if n > 0 {
+        let direct = reach(x, i) && reach(next, i) && (!F::KEEPS || t.len() >= i + LANES);
+        let (buffer, rows);
+        if direct {
+            rows = [part(x, i, LANES), part(next, i, LANES)];
+        } else {
+            buffer = [padded(x, i, n), padded(next, i, n)];
+            rows = [0, 1].map(|row: usize| from_fn(|k| &buffer[row][k][..]));
+        }
+        let mut terms = [0.0; LANES];
+        let t = if F::KEEPS { &mut t[i..] } else { t };
+        let to = if direct { &mut *t } else { &mut terms[..] };
+        lanes.add::<N, true, F>(f, m, rows, to, n);
+        if F::KEEPS && !direct {
+            t[..n].copy_from_slice(&terms[..n]);
+        }
+    }
+    *best = lanes.best;
+    sum::fold::<sum::Add>(lanes.sums)
+}
+
+/// Results from terms, in their place.
+#[inline(always)]
+fn results<const N: usize, F: Formula<N>>(f: F, x: [&[f32]; N], row: Row<f32>, out: &mut [f32]) {
+    let x = part(&x, 0, out.len());
+    for i in 0..out.len() {
+        out[i] = f.post(from_fn(|n| x[n][i]), Row { t: out[i], ..row });
+    }
+}
+
+simd_fn! {
+    /// The rows from `first` on. Every element is read from memory once, by the search for the maximum; that goes on
+    /// one row ahead, in the loop that computes the terms, so that waiting and computing overlap.
+    fn some_rows<const N: usize, F: Formula<N>>(simd, f: F, given: &Given<'_, N>, first: usize, out: &mut [f32]) {
+        let columns = given.columns;
+        let width = if F::PER_ROW { 1 } else { columns };
+        let rows = out.len() / width;
+        let mut best = [f32::NEG_INFINITY; LANES];
+        if F::MAX {
+            best_of(f, given.from(first), columns, &mut best);
+        }
+        for i in 0..rows {
+            let m = if F::MAX { fold_max(best) } else { 0.0 };
+            best = [f32::NEG_INFINITY; LANES];
+            // The last row has none behind it; it looks at itself.
+            let x = given.from(first + i);
+            let both = [x, given.from(first + (i + 1).min(rows - 1))];
+            let out = &mut out[i * width..];
+            let (mut s, mut at, mut tree) = (0.0, 0, (columns > CHUNK).then(Tree::new));
+            while at < columns {
+                let n = CHUNK.min(columns - at);
+                s = chunk_terms(f, m, both, out, (at, n), &mut best);
+                if let Some(tree) = &mut tree {
+                    tree.push(s);
+                }
+                at += n;
+            }
+            let s = tree.map_or(s, Tree::finish);
+            let label = given.labels.get(first + i).map_or(usize::MAX, |&l| l as usize);
+            let scalar = if f.scalar_each() { first + i } else { 0 };
+            let g = given.scalars.get(scalar).copied().unwrap_or(0.0);
+            let row = Row { m, s, t: 0.0, hit: 0.0, g, r: f.of_row(s) };
+            if F::PER_ROW {
+                let at = label.min(columns - 1);
+                let hit = if at == label { 1.0 } else { 0.0 };
+                out[0] = f.post(from_fn(|n| x[n][at]), Row { hit, ..row });
+                continue;
+            }
+            let hit = (label < columns)
+                .then(|| f.post(from_fn(|n| x[n][label]), Row { hit: 1.0, t: out[label], ..row }));
+            let (body, rest) = out.split_at_mut(columns / LANES * LANES);
+            let at = body.len();
+            results(f, x, row, body);
+            let n = columns - at;
+            if n > 0 && rest.len() >= LANES && reach(&x, at) {
+                results(f, part(&x, at, LANES), row, &mut rest[..LANES]);
+            } else if n > 0 {
+                let (x, mut t) = (padded(&x, at, n), [0.0; LANES]);
+                t[..n].copy_from_slice(&rest[..n]);
+                results(f, from_fn(|k| &x[k][..]), row, &mut t);
+                rest[..n].copy_from_slice(&t[..n]);
+            }
+            if let Some(y) = hit {
+                out[label] = y;
+            }
+        }
     }
 }
 
 impl RowKernel {
-    /// Runs on the CPU over rows of `columns` elements.
-    pub(crate) fn run_cpu(&self, columns: usize, run: CpuRun<'_>) {
-        let rows = run.ins[0].len().checked_div(columns).unwrap_or(0);
-        if rows == 0 {
-            return;
-        }
-        let period = run.ins[self.ins - 1].len() / columns;
-        // Where a row of an input starts.
-        let start_of = |i: usize, row: usize| {
-            if self.best.is_some() && i + 1 == self.ins { row % period * columns } else { row * columns }
-        };
-        let width = if self.per_row { 1 } else { columns };
-        let rows_per_task = run.pool.share(rows, (16 * 1024 / columns).max(1), 1);
-        let block = self.term.block().min(self.post.block()).min(CHUNK);
-        let block = self.best.as_ref().map_or(block, |best| block.min(best.block()));
-        let (simd, ins) = (run.simd, run.ins);
-        let labels: &[u32] = self.labels.map_or(&[], |i| bytemuck::cast_slice(ins[i]));
-        let g = self.scalar.filter(|_| !self.row_scalar).map_or(0.0, |i| ins[i][0]);
-        run.pool.chunks_mut(run.out, rows_per_task * width, |task, out| {
-            let (mut term, mut post) = (Registers::new(&self.term, block), Registers::new(&self.post, block));
-            let mut best = self.best.as_ref().map(|best| Registers::new(best, block));
-            let mut t = [0.0f32; CHUNK];
-            let fill = block.min(columns);
-            let mut scratch = Scratch::take(6 * block);
-            let (m_block, rest) = scratch.words().split_at_mut(block);
-            let (s_block, rest) = rest.split_at_mut(block);
-            let (r_block, rest) = rest.split_at_mut(block);
-            let (g_block, rest) = rest.split_at_mut(block);
-            let (terms, rest) = rest.split_at_mut(block);
-            let hit = &mut rest[..block];
-            g_block.fill(g);
-            hit.fill(0.0);
-            // Only what the programs read is filled in.
-            let reads = self.post.reads();
-            let [reads_s, reads_t, reads_r] = [1, 2, 5].map(|i| reads[self.ins + i]);
-            for (i, out) in out.chunks_mut(width).enumerate() {
-                let row = task * rows_per_task + i;
-                let at = row * columns;
-                let mut args: [&[f32]; 16] = [&[]; 16];
-                if let Some(i) = self.scalar.filter(|_| self.row_scalar) {
-                    g_block[..fill].fill(ins[i][row]);
-                }
-                let m = match &mut best {
-                    Some(best) => {
-                        let mut m = f32::NEG_INFINITY;
-                        for start in (0..columns).step_by(block) {
-                            let len = block.min(columns - start);
-                            for (i, (a, x)) in args.iter_mut().zip(&ins[..self.ins]).enumerate() {
-                                *a = &x[start_of(i, row) + start..][..len];
-                            }
-                            best.run(simd, &args[..self.ins], &mut terms[..len]);
-                            let of = row_max(simd, &terms[..len]);
-                            m = if of > m { of } else { m };
-                        }
-                        m
-                    }
-                    None if self.max => row_max(simd, &ins[0][at..at + columns]),
-                    None => 0.0,
-                };
-                m_block[..fill].fill(m);
-                let mut tree = Tree::new();
-                for start in (0..columns).step_by(CHUNK) {
-                    let len = CHUNK.min(columns - start);
-                    // The terms are kept where the results will be, unless there is one result only.
-                    let t = if self.per_row { &mut t[..len] } else { &mut out[start..start + len] };
-                    for (b, t) in t.chunks_mut(block).enumerate() {
-                        let from = start + b * block;
-                        for (i, (a, x)) in args.iter_mut().zip(&ins[..self.ins]).enumerate() {
-                            *a = &x[start_of(i, row) + from..][..t.len()];
-                        }
-                        args[self.ins] = &m_block[..t.len()];
-                        term.run(simd, &args[..self.ins + 1], t);
-                    }
-                    tree.push(reduce::chunk_sum(simd, t));
-                }
-                let s = tree.finish();
-                if reads_s {
-                    s_block[..fill].fill(s);
-                }
-                if reads_r {
-                    r_block[..fill].fill(self.of_row.eval(&[s])[0]);
-                }
-                let label = labels.get(row).map_or(usize::MAX, |&l| l as usize);
-                for (b, out) in out.chunks_mut(block).enumerate() {
-                    let n = out.len();
-                    let start = if self.per_row { label.min(columns - 1) } else { b * block };
-                    if reads_t {
-                        terms[..n].copy_from_slice(out);
-                    }
-                    let hit_at = label.checked_sub(start).filter(|at| *at < n);
-                    if let Some(at) = hit_at {
-                        hit[at] = 1.0;
-                    }
-                    let mut args: [&[f32]; 16] = [&[]; 16];
-                    for (i, (a, x)) in args.iter_mut().zip(&ins[..self.ins]).enumerate() {
-                        *a = &x[start_of(i, row) + start..][..n];
-                    }
-                    let rest: [&[f32]; 6] =
-                        [&*m_block, s_block, terms, hit, g_block, r_block].map(|b| &b[..n]);
-                    args[self.ins..self.ins + 6].copy_from_slice(&rest);
-                    post.run(simd, &args[..self.ins + 6], out);
-                    if let Some(at) = hit_at {
-                        hit[at] = 0.0;
-                    }
-                }
-            }
-        });
-    }
-
     /// Words of workspace on CUDA: the chunk sums of long rows and the levels above them.
     pub(crate) fn workspace(rows: usize, columns: usize, gpu: &Gpu) -> usize {
         if Variant::of(columns, 1, gpu) == Variant::Long { rows * partials(columns) } else { 0 }
@@ -252,7 +548,8 @@ impl RowKernel {
             Variant::Long => self.long_text(),
         };
         let source = format!("{}{}", map::prelude(), body);
-        (format!("rows_{}_{}", self.name, variant.name()), source)
+        let each = if self.row_scalar { "_each" } else { "" };
+        (format!("rows_{}{each}_{}", self.name, variant.name()), source)
     }
 
     /// The programs as device functions over the row's values.
@@ -400,7 +697,7 @@ impl RowKernel {
             let of = self.best_call(|i| format!("v{i}[q]"));
             let _ = writeln!(
                 t,
-                "m = -__int_as_float(0x7f800000);\n{each} const float of = {of}; if (in && of > m) m = of; }}"
+                "m = -__int_as_float(0x7f800000);\n{each} const float of = {of}; if (in) m = fmaxf(m, of); }}"
             );
             t.push_str("#pragma unroll\n");
             t.push_str(FOLD_MAX);
@@ -573,13 +870,13 @@ impl RowKernel {
                 (1..self.ins).for_each(|i| body.push_str(&load_global(i)));
             }
             let of = self.best_call(x);
-            body.push_str(&lanes(&format!("const float of = {of}; if (in && of > m) m = of;")));
+            body.push_str(&lanes(&format!("const float of = {of}; if (in) m = fmaxf(m, of);")));
             t.push_str(&each(&body));
             t.push_str("#pragma unroll\n");
             t.push_str(FOLD_MAX);
             let _ = writeln!(
                 t,
-                "if (lane == 0) best[warp] = m;\n__syncthreads();\n#pragma unroll\nfor (int w = 0; w < {warps}; ++w) if (best[w] > m) m = best[w];\nm = __fadd_rn(m, 0.0f);"
+                "if (lane == 0) best[warp] = m;\n__syncthreads();\n#pragma unroll\nfor (int w = 0; w < {warps}; ++w) m = fmaxf(m, best[w]);\nm = __fadd_rn(m, 0.0f);"
             );
         }
         // A term of kept inputs is made while it is summed; it takes the first element's place if the result wants
@@ -680,11 +977,11 @@ impl RowKernel {
         if self.max {
             let _ = writeln!(
                 t,
-                "m = -__int_as_float(0x7f800000);\n#pragma unroll 8\nfor (unsigned long long j = threadIdx.x; j < columns; j += {LONG_THREADS}) {{ const float x = {}; if (x > m) m = x; }}",
+                "m = -__int_as_float(0x7f800000);\n#pragma unroll 8\nfor (unsigned long long j = threadIdx.x; j < columns; j += {LONG_THREADS}) {{ const float x = {}; m = fmaxf(m, x); }}",
                 self.best_call(x)
             );
             t.push_str(FOLD_MAX);
-            t.push_str("if (lane == 0) best[warp] = m;\n__syncthreads();\nfor (int w = 0; w < 32; ++w) if (best[w] > m) m = best[w];\nm = __fadd_rn(m, 0.0f);\n");
+            t.push_str("if (lane == 0) best[warp] = m;\n__syncthreads();\nfor (int w = 0; w < 32; ++w) m = fmaxf(m, best[w]);\nm = __fadd_rn(m, 0.0f);\n");
         }
         let _ = writeln!(
             t,
@@ -737,73 +1034,55 @@ simd_fn! {
     }
 }
 
-/// Words that a block of columns' repeated maxima and sums may take.
-const REPEATED: usize = 1024;
+/// Words that rows of columns are repeated to, where they are short.
+const REPEATED: usize = 512;
 
-/// The programs of a column kernel with their registers, and room for what is repeated along rows.
-struct ColumnWorker<'k> {
-    kernel: &'k RowKernel,
-    term: Registers<'k>,
-    of_row: Registers<'k>,
-    post: Registers<'k>,
-    scratch: Scratch,
-    block: usize,
+/// Calls `f` with rows of columns, as often repeated as makes long loops of them.
+fn repeated<const K: usize>(rows: [&[f32]; K], len: usize, f: impl FnOnce([&[f32]; K])) {
+    let inner = rows[0].len();
+    let times = (REPEATED / inner).min(len / inner).max(1);
+    if times == 1 {
+        return f(rows);
+    }
+    let width = times * inner;
+    let mut scratch = Scratch::take(K * width);
+    for (words, row) in scratch.words().chunks_exact_mut(width).zip(rows) {
+        words.chunks_exact_mut(inner).for_each(|w| w.copy_from_slice(row));
+    }
+    let words = &*scratch.words();
+    f(from_fn(|k| &words[k * width..(k + 1) * width]));
 }
 
-impl<'k> ColumnWorker<'k> {
-    fn new(kernel: &'k RowKernel) -> ColumnWorker<'k> {
-        let block = kernel.term.block().min(kernel.post.block()).min(REPEATED);
-        let [term, of_row, post] =
-            [&kernel.term, &kernel.of_row, &kernel.post].map(|program| Registers::new(program, block));
-        ColumnWorker { kernel, term, of_row, post, scratch: Scratch::take(6 * block), block }
-    }
-
-    /// Terms, or results from terms, of whole rows of `m.len()` columns; `out` holds the terms.
-    fn run(&mut self, simd: Simd, ins: &[&[f32]], m: &[f32], s: Option<&[f32]>, out: &mut [f32]) {
-        let (inner, block, n) = (m.len(), self.block, self.kernel.ins);
-        let (m_block, rest) = self.scratch.words().split_at_mut(block);
-        let (s_block, rest) = rest.split_at_mut(block);
-        let (r_block, rest) = rest.split_at_mut(block);
-        let (terms, rest) = rest.split_at_mut(block);
-        let (zeros, _) = rest.split_at_mut(block);
-        zeros.fill(0.0);
-        // Whole rows at a time where several fit, else pieces of one.
-        let width = inner.min(block);
-        let rows = if width == inner { block / inner } else { 1 };
-        for piece in (0..inner).step_by(width) {
-            let width = width.min(inner - piece);
-            for row in 0..rows {
-                let to = row * width..(row + 1) * width;
-                m_block[to.clone()].copy_from_slice(&m[piece..piece + width]);
-                if let Some(s) = s {
-                    let s = &s[piece..piece + width];
-                    s_block[to.clone()].copy_from_slice(s);
-                }
-            }
-            if s.is_some() {
-                let all = rows * width;
-                self.of_row.run(simd, &[&s_block[..all]], &mut r_block[..all]);
-            }
-            let step = if width == inner { rows * inner } else { inner };
-            for start in (0..out.len()).step_by(step) {
-                let at = start + piece;
-                let len = if width == inner { step.min(out.len() - start) } else { width };
-                let mut args: [&[f32]; 16] = [&[]; 16];
-                for (a, x) in args.iter_mut().zip(ins) {
-                    *a = &x[at..at + len];
-                }
-                args[n] = &m_block[..len];
-                let out = &mut out[at..at + len];
-                if s.is_none() {
-                    self.term.run(simd, &args[..n + 1], out);
-                    continue;
-                }
-                terms[..len].copy_from_slice(out);
-                let rest: [&[f32]; 6] = [&*m_block, s_block, terms, zeros, zeros, r_block].map(|b| &b[..len]);
-                args[n..n + 6].copy_from_slice(&rest);
-                self.post.run(simd, &args[..n + 6], out);
+simd_fn! {
+    /// Terms of whole rows of columns with maxima `m`.
+    fn terms_by<const N: usize, F: Formula<N>>(simd, f: F, x: [&[f32]; N], m: &[f32], out: &mut [f32]) {
+        for (i, out) in out.chunks_mut(m.len()).enumerate() {
+            let (x, m) = (part(&x, i * m.len(), out.len()), &m[..out.len()]);
+            for j in 0..out.len() {
+                out[j] = f.term(from_fn(|n| x[n][j]), m[j]);
             }
         }
+    }
+}
+
+simd_fn! {
+    /// Results of whole rows of columns from their terms, in place.
+    fn results_by<const N: usize, F: Formula<N>>(simd, f: F, x: [&[f32]; N], given: [&[f32]; 3], out: &mut [f32]) {
+        let width = given[0].len();
+        for (i, out) in out.chunks_mut(width).enumerate() {
+            let (x, [m, s, r]) = (part(&x, i * width, out.len()), part(&given, 0, out.len()));
+            for j in 0..out.len() {
+                let row = Row { m: m[j], s: s[j], t: out[j], hit: 0.0, g: 0.0, r: r[j] };
+                out[j] = f.post(from_fn(|n| x[n][j]), row);
+            }
+        }
+    }
+}
+
+simd_fn! {
+    /// What is computed once for each of some sums.
+    fn of_rows<const N: usize, F: Formula<N>>(simd, f: F, s: &[f32], r: &mut [f32]) {
+        r.iter_mut().zip(s).for_each(|(r, s)| *r = f.of_row(*s));
     }
 }
 
@@ -813,57 +1092,9 @@ const SHORT: usize = ROWS;
 // Columns: the same kernels along an axis that is not the last one, for values of (outer, n, inner). The sum is by
 // the column rule, since a column's elements are a row apart.
 impl RowKernel {
-    /// Words of workspace on the CPU: maxima and sums of all columns.
+    /// Words of workspace on the CPU: maxima, sums and what is computed from them, of all columns.
     pub(crate) fn columns_workspace(inner: usize) -> usize {
-        2 * inner
-    }
-
-    /// Runs on the CPU over columns of `n` elements that are `inner` apart.
-    pub(crate) fn columns_cpu(&self, n: usize, inner: usize, run: CpuRun<'_>) {
-        if run.out.is_empty() {
-            return;
-        }
-        let (simd, slab) = (run.simd, n * inner);
-        let ins = &run.ins[..self.ins];
-        let of = |range: std::ops::Range<usize>| -> [&[f32]; 4] {
-            std::array::from_fn(|i| ins.get(i).map_or(&[][..], |x| &x[range.clone()]))
-        };
-        let maxima = |x: &[f32], from: usize, m: &mut [f32]| {
-            if self.max { column_max(simd, &x[from..], n, inner, m) } else { m.fill(0.0) }
-        };
-        let sums = |t: &[f32], from: usize, s: &mut [f32]| {
-            for (tile, s) in s.chunks_mut(WIDTH).enumerate() {
-                norm::column_sums(simd, &t[from + tile * WIDTH..], n, inner, s);
-            }
-        };
-        if run.out.len() > slab {
-            run.pool.chunks_mut(run.out, slab, |o, out| {
-                let mut scratch = Scratch::take(2 * inner);
-                let (m, s) = scratch.words()[..2 * inner].split_at_mut(inner);
-                let ins = of(o * slab..(o + 1) * slab);
-                let mut worker = ColumnWorker::new(self);
-                maxima(ins[0], 0, m);
-                worker.run(simd, &ins[..self.ins], m, None, out);
-                sums(out, 0, s);
-                worker.run(simd, &ins[..self.ins], m, Some(s), out);
-            });
-            return;
-        }
-        let (m, s) = run.workspace[..2 * inner].split_at_mut(inner);
-        let columns = run.pool.share(inner, WIDTH, WIDTH);
-        let rows = run.pool.share(n, (16 * 1024 / inner).max(1), 1);
-        run.pool.chunks_mut(m, columns, |task, m| maxima(ins[0], task * columns, m));
-        let m = &*m;
-        let by_rows = |out: &mut [f32], s: Option<&[f32]>| {
-            run.pool.chunks_mut(out, rows * inner, |task, out| {
-                let ins = of(task * rows * inner..task * rows * inner + out.len());
-                ColumnWorker::new(self).run(simd, &ins[..self.ins], m, s, out);
-            });
-        };
-        by_rows(run.out, None);
-        let t = &*run.out;
-        run.pool.chunks_mut(s, columns, |task, s| sums(t, task * columns, s));
-        by_rows(run.out, Some(s));
+        3 * inner
     }
 
     /// Module name and source for columns of `n` elements.
@@ -893,7 +1124,7 @@ impl RowKernel {
                 "for (unsigned long long c = blockIdx.x * 256ull + threadIdx.x; c < count; c += gridDim.x * 256ull) {{\n{place}"
             );
             if self.max {
-                t.push_str("m = -__int_as_float(0x7f800000);\n#pragma unroll 4\nfor (unsigned r = 0; r < n; ++r) { const float v = in0[at + r * inner]; if (v > m) m = v; }\nm = __fadd_rn(m, 0.0f);\n");
+                t.push_str("m = -__int_as_float(0x7f800000);\n#pragma unroll 4\nfor (unsigned r = 0; r < n; ++r) { const float v = in0[at + r * inner]; m = fmaxf(m, v); }\nm = __fadd_rn(m, 0.0f);\n");
             }
             let _ = writeln!(
                 t,
@@ -908,7 +1139,7 @@ impl RowKernel {
             "__shared__ float part[32][33];\nconst unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;\nfor (unsigned long long tile = blockIdx.x; tile * 32 < count; tile += gridDim.x) {{\nconst unsigned long long wanted = tile * 32 + lane, c = wanted < count ? wanted : count - 1;\n{place}"
         );
         if self.max {
-            t.push_str("m = -__int_as_float(0x7f800000);\n#pragma unroll 8\nfor (unsigned long long r = warp; r < n; r += warps) { const float v = in0[at + r * inner]; if (v > m) m = v; }\npart[warp][lane] = m;\n__syncthreads();\nfor (unsigned w = 0; w < warps; ++w) if (part[w][lane] > m) m = part[w][lane];\nm = __fadd_rn(m, 0.0f);\n__syncthreads();\n");
+            t.push_str("m = -__int_as_float(0x7f800000);\n#pragma unroll 8\nfor (unsigned long long r = warp; r < n; r += warps) { const float v = in0[at + r * inner]; m = fmaxf(m, v); }\npart[warp][lane] = m;\n__syncthreads();\nfor (unsigned w = 0; w < warps; ++w) m = fmaxf(m, part[w][lane]);\nm = __fadd_rn(m, 0.0f);\n__syncthreads();\n");
         }
         let _ = writeln!(t, "const float s = column_sum(n, part, [&](u64 r) {{ return {term}; }});");
         let _ = writeln!(

@@ -2,7 +2,7 @@
 //! of their own.
 
 use super::program::Program;
-use super::rows::RowKernel;
+use super::rows::{Formula, Row, RowKernel};
 use super::sampling::edge_shape;
 use super::{
     Attr, Attrs, Bound, CpuRun, CudaRun, Gpu, Io, Op, Recorder, RefIn, Reject, Sample, SampleIn, Val, dims,
@@ -16,54 +16,75 @@ use crate::scalar::{Real, Scalar};
 use crate::shape::Shape;
 use crate::tensor::Tensor;
 
-/// The row kernel of `softmax`: `t = e^(x - m)`, `y = t (1 / s)`. One reciprocal per row instead of a division
-/// per element: the divisions would cost more than the exponentials.
-pub(crate) fn softmax_rows() -> RowKernel {
-    RowKernel {
-        name: "softmax",
-        ins: 1,
-        max: true,
-        best: None,
-        term: exp_shifted(),
-        of_row: Program::trace(1, |v| vec![super::program::Expr::c(1.0) / v[0]]),
-        post: Program::trace(7, |v| vec![v[3] * v[6]]),
-        labels: None,
-        scalar: None,
-        row_scalar: false,
-        per_row: false,
+/// `y = t (1 / s)` with `t = e^(x - m)`. One reciprocal per row instead of a division per element: the divisions
+/// would cost more than the exponentials.
+#[derive(Clone, Copy)]
+struct SoftmaxRow;
+
+impl Formula<1> for SoftmaxRow {
+    const NAME: &'static str = "softmax";
+
+    #[inline(always)]
+    fn post<R: Real>(self, _: [R; 1], row: Row<R>) -> R {
+        row.t * row.r
     }
 }
 
-/// `e^(x - m)`.
-pub(crate) fn exp_shifted() -> Program {
-    Program::trace(2, |v| vec![(v[0] - v[1]).exp()])
-}
+/// `y = (x - m) - ln s`.
+#[derive(Clone, Copy)]
+struct LogSoftmaxRow;
 
-fn log_softmax_rows() -> RowKernel {
-    let of_row = Program::trace(1, |v| vec![v[0].log()]);
-    let post = Program::trace(7, |v| vec![(v[0] - v[1]) - v[6]]);
-    RowKernel { name: "log_softmax", of_row, post, ..softmax_rows() }
+impl Formula<1> for LogSoftmaxRow {
+    const NAME: &'static str = "log_softmax";
+
+    #[inline(always)]
+    fn of_row<R: Real>(self, s: R) -> R {
+        s.log()
+    }
+
+    #[inline(always)]
+    fn post<R: Real>(self, [x]: [R; 1], row: Row<R>) -> R {
+        (x - row.m) - row.r
+    }
 }
 
 /// `y * (dy - Σ dy y)` from rows `y, dy`.
-fn softmax_bwd_rows() -> RowKernel {
-    RowKernel {
-        name: "softmax_bwd",
-        ins: 2,
-        max: false,
-        term: Program::trace(3, |v| vec![v[1] * v[0]]),
-        post: Program::trace(8, |v| vec![v[0] * (v[1] - v[3])]),
-        ..softmax_rows()
+#[derive(Clone, Copy)]
+struct SoftmaxBwdRow;
+
+impl Formula<2> for SoftmaxBwdRow {
+    const NAME: &'static str = "softmax_bwd";
+    const MAX: bool = false;
+    const KEEPS: bool = false;
+
+    #[inline(always)]
+    fn term<R: Real>(self, [y, dy]: [R; 2], _: R) -> R {
+        dy * y
+    }
+
+    #[inline(always)]
+    fn post<R: Real>(self, [y, dy]: [R; 2], row: Row<R>) -> R {
+        y * (dy - row.s)
     }
 }
 
 /// `dy - e^y Σ dy` from rows `y, dy`.
-fn log_softmax_bwd_rows() -> RowKernel {
-    RowKernel {
-        name: "log_softmax_bwd",
-        term: Program::trace(3, |v| vec![v[1]]),
-        post: Program::trace(8, |v| vec![v[1] - v[0].exp() * v[3]]),
-        ..softmax_bwd_rows()
+#[derive(Clone, Copy)]
+struct LogSoftmaxBwdRow;
+
+impl Formula<2> for LogSoftmaxBwdRow {
+    const NAME: &'static str = "log_softmax_bwd";
+    const MAX: bool = false;
+    const KEEPS: bool = false;
+
+    #[inline(always)]
+    fn term<R: Real>(self, [_, dy]: [R; 2], _: R) -> R {
+        dy
+    }
+
+    #[inline(always)]
+    fn post<R: Real>(self, [y, dy]: [R; 2], row: Row<R>) -> R {
+        dy - y.exp() * row.s
     }
 }
 
@@ -131,15 +152,15 @@ macro_rules! row_op {
             }
 
             fn cpu(&self, run: CpuRun<'_>) {
-                $kernel().run_cpu(run.shape.last(), run);
+                $kernel.run_cpu(run.shape.last(), run);
             }
 
             fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {
-                $kernel().run_cuda(run.shape.last(), run)
+                $kernel.kernel().run_cuda(run.shape.last(), run)
             }
 
             fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<(String, String)> {
-                vec![$kernel().module(ins[0].shape.last(), gpu)]
+                vec![$kernel.kernel().module(ins[0].shape.last(), gpu)]
             }
 
             fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {
@@ -196,22 +217,22 @@ row_op! {
     /// `y_i = e^(x_i - m) / Σ_j e^(x_j - m)` with `m = max x`, along the last axis. A row that is all
     /// `-inf`, or holds `+inf` or NaN, becomes NaN.
     // The one term is the rounding of x - m, which the exponential amplifies.
-    Softmax "softmax" 1 softmax_rows |n: usize| Bound { ulps: 8.0 + reduce::depth(n), terms: 1.0 }
+    Softmax "softmax" 1 SoftmaxRow |n: usize| Bound { ulps: 8.0 + reduce::depth(n), terms: 1.0 }
 }
 
 row_op! {
     /// `y_i = (x_i - m) - ln Σ_j e^(x_j - m)` with `m = max x`, along the last axis.
-    LogSoftmax "log_softmax" 1 log_softmax_rows |n: usize| Bound { ulps: 4.0, terms: 8.0 + reduce::depth(n) }
+    LogSoftmax "log_softmax" 1 LogSoftmaxRow |n: usize| Bound { ulps: 4.0, terms: 8.0 + reduce::depth(n) }
 }
 
 row_op! {
     /// Gradient of [`Softmax`] from its value `y` and the upstream gradient: `y * (dy - Σ dy y)`.
-    SoftmaxBwd "softmax_bwd" 2 softmax_bwd_rows |n: usize| Bound { ulps: 4.0, terms: 8.0 + reduce::depth(n) }
+    SoftmaxBwd "softmax_bwd" 2 SoftmaxBwdRow |n: usize| Bound { ulps: 4.0, terms: 8.0 + reduce::depth(n) }
 }
 
 row_op! {
     /// Gradient of [`LogSoftmax`] from its value `y` and the upstream gradient: `dy - e^y Σ dy`.
-    LogSoftmaxBwd "log_softmax_bwd" 2 log_softmax_bwd_rows |n: usize| Bound { ulps: 4.0, terms: 8.0 + reduce::depth(n) }
+    LogSoftmaxBwd "log_softmax_bwd" 2 LogSoftmaxBwdRow |n: usize| Bound { ulps: 4.0, terms: 8.0 + reduce::depth(n) }
 }
 
 impl Softmax {
@@ -375,17 +396,17 @@ macro_rules! axis_op {
 
             fn cpu(&self, run: CpuRun<'_>) {
                 let (_, n, inner) = around(&run.shape, self.axis);
-                if inner == 1 { $kernel().run_cpu(n, run) } else { $kernel().columns_cpu(n, inner, run) }
+                if inner == 1 { $kernel.run_cpu(n, run) } else { $kernel.columns_cpu(n, inner, run) }
             }
 
             fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {
                 let (_, n, inner) = around(&run.shape, self.axis);
-                if inner == 1 { $kernel().run_cuda(n, run) } else { $kernel().columns_cuda(n, inner, run) }
+                if inner == 1 { $kernel.kernel().run_cuda(n, run) } else { $kernel.kernel().columns_cuda(n, inner, run) }
             }
 
             fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<(String, String)> {
                 let (_, n, inner) = around(&ins[0].shape, self.axis);
-                vec![if inner == 1 { $kernel().module(n, gpu) } else { $kernel().columns_module(n) }]
+                vec![if inner == 1 { $kernel.kernel().module(n, gpu) } else { $kernel.kernel().columns_module(n) }]
             }
 
             fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {
@@ -456,22 +477,22 @@ macro_rules! axis_op {
 
 axis_op! {
     /// [`Softmax`] along any axis. Along another than the last the sum is by the column rule.
-    SoftmaxAxis "softmax_axis" 1 like Softmax softmax_rows
+    SoftmaxAxis "softmax_axis" 1 like Softmax SoftmaxRow
 }
 
 axis_op! {
     /// [`LogSoftmax`] along any axis. Along another than the last the sum is by the column rule.
-    LogSoftmaxAxis "log_softmax_axis" 1 like LogSoftmax log_softmax_rows
+    LogSoftmaxAxis "log_softmax_axis" 1 like LogSoftmax LogSoftmaxRow
 }
 
 axis_op! {
     /// Gradient of [`SoftmaxAxis`] from its value `y` and the upstream gradient: `y * (dy - Σ dy y)`.
-    SoftmaxAxisBwd "softmax_axis_bwd" 2 like SoftmaxBwd softmax_bwd_rows
+    SoftmaxAxisBwd "softmax_axis_bwd" 2 like SoftmaxBwd SoftmaxBwdRow
 }
 
 axis_op! {
     /// Gradient of [`LogSoftmaxAxis`] from its value `y` and the upstream gradient: `dy - e^y Σ dy`.
-    LogSoftmaxAxisBwd "log_softmax_axis_bwd" 2 like LogSoftmaxBwd log_softmax_bwd_rows
+    LogSoftmaxAxisBwd "log_softmax_axis_bwd" 2 like LogSoftmaxBwd LogSoftmaxBwdRow
 }
 
 impl SoftmaxAxis {
@@ -503,20 +524,33 @@ impl LogSoftmaxAxisBwd {
 
 /// `a` where the mask forbids, else `b`. Zero forbids and everything else allows, NaN too: only zeros are nearer to
 /// zero than the smallest number.
+#[inline(always)]
 fn where_blocked<R: Real>(mask: R, a: R, b: R) -> R {
     R::where_gt(-mask.abs(), R::c(-f64::from(f32::from_bits(1))), a, b)
 }
 
 /// Softmax of what a mask allows; the rest is 0, and so is a row of nothing.
-fn masked_rows() -> RowKernel {
-    RowKernel {
-        name: "masked_softmax",
-        ins: 2,
-        best: Some(Program::trace(2, |v| vec![where_blocked(v[1], Real::c(f64::NEG_INFINITY), v[0])])),
-        term: Program::trace(3, |v| vec![where_blocked(v[1], Real::c(0.0), (v[0] - v[2]).exp())]),
+#[derive(Clone, Copy)]
+struct MaskedRow;
+
+impl Formula<2> for MaskedRow {
+    const NAME: &'static str = "masked_softmax";
+    const MASKED: bool = true;
+
+    #[inline(always)]
+    fn best<R: Real>(self, [x, mask]: [R; 2]) -> R {
+        where_blocked(mask, R::c(f64::NEG_INFINITY), x)
+    }
+
+    #[inline(always)]
+    fn term<R: Real>(self, [x, mask]: [R; 2], m: R) -> R {
+        where_blocked(mask, R::c(0.0), (x - m).decay())
+    }
+
+    #[inline(always)]
+    fn post<R: Real>(self, _: [R; 2], row: Row<R>) -> R {
         // A blocked term is 0 whatever the sum is.
-        post: Program::trace(8, |v| vec![Real::where_gt(v[4], Real::c(0.0), v[4] * v[7], v[4])]),
-        ..softmax_rows()
+        R::where_gt(row.t, R::c(0.0), row.t * row.r, row.t)
     }
 }
 
@@ -553,15 +587,15 @@ impl Op for MaskedSoftmax {
     }
 
     fn cpu(&self, run: CpuRun<'_>) {
-        masked_rows().run_cpu(run.shape.last(), run);
+        MaskedRow.run_cpu(run.shape.last(), run);
     }
 
     fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {
-        masked_rows().run_cuda(run.shape.last(), run)
+        MaskedRow.kernel().run_cuda(run.shape.last(), run)
     }
 
     fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<(String, String)> {
-        vec![masked_rows().module(ins[0].shape.last(), gpu)]
+        vec![MaskedRow.kernel().module(ins[0].shape.last(), gpu)]
     }
 
     fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {

@@ -2,6 +2,7 @@
 
 use dittograd::device::Device;
 use dittograd::device::cpu::simd::Simd;
+use dittograd::numerics::{functions, sum};
 use dittograd::session::{Session, Var};
 use dittograd::tensor::Tensor;
 
@@ -153,4 +154,94 @@ fn a_mask_leaves_out_what_it_forbids() {
     assert_eq!(values(x.masked_softmax(floats).unwrap()), want);
     let column = s.input(&tensor(&[4, 1], &[1.0, 0.0, 1.0, 1.0])).unwrap();
     assert_eq!(values(x.masked_softmax(column).unwrap())[3..6], [0.0; 3]);
+}
+
+/// Bits, all NaNs being one.
+fn bits(x: &[f32]) -> Vec<u32> {
+    x.iter().map(|x| if x.is_nan() { f32::NAN.to_bits() } else { x.to_bits() }).collect()
+}
+
+/// A row's maximum without NaN and the sum of its terms by the row rule, word for word.
+fn max_and_sum(x: &[f32], term: impl Fn(f32, f32) -> f32) -> (f32, f32) {
+    let m = x.iter().fold(f32::NEG_INFINITY, |m, &x| if x > m { x } else { m }) + 0.0;
+    let t: Vec<f32> = x.iter().map(|&x| term(x, m)).collect();
+    (m, sum::row(t.len(), |r| sum::chunk([&t[r]], |[t]| t)))
+}
+
+#[test]
+fn rows_of_any_length_follow_the_definition_to_the_bit() {
+    let exp = |x: f32, m: f32| functions::exp(x - m);
+    for columns in [1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 95, 97, 1023, 1024, 1025, 1055, 2049] {
+        let rows = 34;
+        let mut x = ramp(&[rows, columns]).data().to_vec();
+        for (i, x) in x.iter_mut().enumerate() {
+            *x += (i % 101) as f32 * 0.01;
+        }
+        // Rows of nothing and of everything but numbers, at both ends of a piece of work and next to plain ones.
+        for (row, at, value) in [
+            (0, 0, f32::NAN),
+            (3, columns - 1, f32::NAN),
+            (5, columns / 2, f32::INFINITY),
+            (8, 0, f32::NEG_INFINITY),
+            (33, columns - 1, f32::INFINITY),
+        ] {
+            x[row * columns + at] = value;
+        }
+        for row in [6, 32] {
+            x[row * columns..][..columns].fill(f32::NEG_INFINITY);
+        }
+        x[9 * columns..][..columns].fill(-0.0);
+        let mask: Vec<f32> = (0..columns * 2).map(|i| (i % 3) as f32).collect();
+        let dy = ramp(&[rows, columns]).data().to_vec();
+        let labels: Vec<u32> = (0..rows).map(|r| (r * 7 % columns) as u32).collect();
+        let mut want: [Vec<f32>; 6] = Default::default();
+        let weight = (1.0 / rows as f64) as f32;
+        for (row, (x, dy)) in x.chunks(columns).zip(dy.chunks(columns)).enumerate() {
+            let (m, s) = max_and_sum(x, exp);
+            let r = 1.0 / s;
+            let y: Vec<f32> = x.iter().map(|&x| exp(x, m) * r).collect();
+            let log: Vec<f32> = x.iter().map(|&x| (x - m) - functions::log(s)).collect();
+            let products: Vec<f32> = y.iter().zip(dy).map(|(y, dy)| dy * y).collect();
+            let by_softmax = max_and_sum(&products, |t, _| t).1;
+            let by_log = max_and_sum(dy, |dy, _| dy).1;
+            want[1].extend(y.iter().zip(dy).map(|(y, dy)| y * (dy - by_softmax)));
+            want[3].extend(log.iter().zip(dy).map(|(&y, dy)| dy - functions::exp(y) * by_log));
+            let hit = |i: usize| f32::from(u8::from(i == labels[row] as usize));
+            want[5].extend(y.iter().enumerate().map(|(i, y)| (y - hit(i)) * weight));
+            let mask = &mask[row % 2 * columns..][..columns];
+            let left: Vec<f32> =
+                x.iter().zip(mask).map(|(&x, &k)| if k == 0.0 { f32::NEG_INFINITY } else { x }).collect();
+            let (m, _) = max_and_sum(&left, exp);
+            let t: Vec<f32> =
+                x.iter().zip(mask).map(|(&x, &k)| if k == 0.0 { 0.0 } else { exp(x, m) }).collect();
+            let r = 1.0 / max_and_sum(&t, |t, _| t).1;
+            want[4].extend(t.iter().map(|&t| if t > 0.0 { t * r } else { t }));
+            want[0].extend(y);
+            want[2].extend(log);
+        }
+        for simd in Simd::all_available() {
+            for threads in [1, 3] {
+                let s = Session::eager(&Device::cpu_with(threads, simd).unwrap());
+                let dims = [rows, columns];
+                let (xs, dy) = (tensor(&dims, &x), tensor(&dims, &dy));
+                let shaped = s.input(&tensor(&[rows / 2, 2, columns], &x)).unwrap();
+                let mask = s.input(&tensor(&[2, columns], &mask)).unwrap();
+                let labels = s.labels(&Tensor::new(&[rows], labels.clone()).unwrap()).unwrap();
+                let x = s.variable(&xs).unwrap();
+                let slope = |y: Var<'_>, dy: &Tensor<f32>| {
+                    let grads = y.backward_from(dy).unwrap();
+                    grads.var(x).unwrap().to_tensor::<f32>().unwrap().data().to_vec()
+                };
+                let (soft, log) = (x.softmax().unwrap(), x.log_softmax().unwrap());
+                let masked = values(shaped.masked_softmax(mask).unwrap());
+                let (y, log_y) = (values(soft), values(log));
+                let loss = x.cross_entropy(labels).unwrap();
+                let one = Tensor::full(loss.shape().unwrap(), 1.0);
+                let got = [y, slope(soft, &dy), log_y, slope(log, &dy), masked, slope(loss, &one)];
+                for (i, (got, want)) in got.iter().zip(&want).enumerate() {
+                    assert_eq!(bits(got), bits(want), "{columns} columns, result {i}, {simd} x{threads}");
+                }
+            }
+        }
+    }
 }

@@ -94,7 +94,8 @@ impl FromStr for Simd {
 
 /// Compiles one function, written as plain safe loops, for every [`Simd`] level, behind a dispatcher of the
 /// same name that takes the level first. The level is clamped to what the processor has, so any value is
-/// sound. The arguments are plain names with types, without generics; the body does not see the level.
+/// sound. The arguments are plain names with types; the body does not see the level. One const and one type
+/// parameter may come along, if what the body calls of them is `#[inline(always)]`.
 ///
 /// ```ignore
 /// simd_fn! {
@@ -109,24 +110,24 @@ impl FromStr for Simd {
 macro_rules! simd_fn {
     (
         $(#[$attr:meta])*
-        $vis:vis fn $name:ident($simd:ident $(, $arg:ident: $ty:ty)* $(,)?) $(-> $ret:ty)? $body:block
+        $vis:vis fn $name:ident $(<const $n:ident: usize, $f:ident: $bound:path>)? ($simd:ident $(, $arg:ident: $ty:ty)* $(,)?) $(-> $ret:ty)? $body:block
     ) => {
         $(#[$attr])*
         #[allow(unsafe_code, clippy::too_many_arguments)]
-        $vis fn $name($simd: $crate::device::cpu::simd::Simd $(, $arg: $ty)*) $(-> $ret)? {
+        $vis fn $name $(<const $n: usize, $f: $bound>)? ($simd: $crate::device::cpu::simd::Simd $(, $arg: $ty)*) $(-> $ret)? {
             #[deny(unsafe_code)]
             #[inline(always)]
-            fn body($($arg: $ty),*) $(-> $ret)? $body
+            fn body $(<const $n: usize, $f: $bound>)? ($($arg: $ty),*) $(-> $ret)? $body
 
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma")]
-            fn avx2($($arg: $ty),*) $(-> $ret)? {
+            fn avx2 $(<const $n: usize, $f: $bound>)? ($($arg: $ty),*) $(-> $ret)? {
                 body($($arg),*)
             }
 
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
-            fn avx512($($arg: $ty),*) $(-> $ret)? {
+            fn avx512 $(<const $n: usize, $f: $bound>)? ($($arg: $ty),*) $(-> $ret)? {
                 body($($arg),*)
             }
 
