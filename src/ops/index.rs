@@ -17,7 +17,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::numerics::rng::Stream;
 use crate::ops::map::grid;
 use crate::scalar::Scalar;
-use crate::shape::Shape;
+use crate::shape::{MAX_RANK, Shape};
 use crate::tensor::Tensor;
 
 const SOURCE: &str = concat!(include_str!("divide.cu"), include_str!("index.cu"));
@@ -194,7 +194,7 @@ impl Op for IndexSelect {
             Reject { op: op(0), ins: vec![f(&[3]), f(&[2])], want: "DType" },
             Reject { op: op(0), ins: vec![f(&[]), u(&[2])], want: "Axis" },
             Reject { op: op(2), ins: vec![f(&[3, 4]), u(&[2])], want: "Axis" },
-            Reject { op: op(0), ins: vec![f(&[1; 6]), u(&[1; 4])], want: "Argument" },
+            Reject { op: op(0), ins: vec![f(&[1; MAX_RANK - 2]), u(&[1; 4])], want: "Argument" },
             Reject { op: op(0), ins: vec![f(&[u32::MAX as usize, 0]), u(&[2])], want: "Argument" },
         ]
     }

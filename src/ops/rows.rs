@@ -497,7 +497,7 @@ simd_fn! {
 impl RowKernel {
     /// Words of workspace on CUDA: the chunk sums of long rows and the levels above them.
     pub(crate) fn workspace(rows: usize, columns: usize, gpu: &Gpu) -> usize {
-        if Variant::of(columns, 1, gpu) == Variant::Long { rows * partials(columns) } else { 0 }
+        if Variant::of(columns, 1, false, gpu) == Variant::Long { rows * partials(columns) } else { 0 }
     }
 
     /// Queues the kernel on CUDA.
@@ -521,7 +521,11 @@ impl RowKernel {
         for &k in self.term.consts().iter().chain(self.post.consts()) {
             args.f32(k);
         }
-        let (grid, threads, shared) = match Variant::of(columns, self.kept(), &gpu) {
+        let (grid, threads, shared) = match self.variant(columns, &gpu) {
+            Variant::Warp { queued: true, .. } => {
+                let blocks = rows.div_ceil(8).min(run.cuda.sm_count() as usize * QUEUED_BLOCKS);
+                ([blocks as u32, 1, 1], 256, 8 * columns as u32 * 4)
+            }
             Variant::Warp { .. } => (grid(run.cuda, rows * 32), 256, 0),
             Variant::Shared { threads, kept, buffers, .. } => {
                 let shared = buffers as usize * kept * buffer_words(columns) * 4;
@@ -539,9 +543,9 @@ impl RowKernel {
 
     /// Module name and source for rows of `columns` elements.
     pub(crate) fn module(&self, columns: usize, gpu: &Gpu) -> (String, String) {
-        let variant = Variant::of(columns, self.kept(), gpu);
+        let variant = self.variant(columns, gpu);
         let body = match variant {
-            Variant::Warp { per_lane, exact } => self.warp_text(per_lane, exact),
+            Variant::Warp { per_lane, exact, queued } => self.warp_text(per_lane, exact, queued),
             Variant::Shared { threads, aligned, kept, buffers } => {
                 self.shared_text(threads, aligned, kept, buffers)
             }
@@ -572,12 +576,12 @@ impl RowKernel {
         t
     }
 
-    /// The functions and the kernel's head, for blocks of so many threads.
-    fn head(&self, threads: u32) -> String {
+    /// The functions and the kernel's head, with these launch bounds.
+    fn head(&self, bounds: &str) -> String {
         let mut t = self.functions();
         let _ = write!(
             t,
-            "extern \"C\" __global__ void __launch_bounds__({threads}) rows(float* __restrict__ out"
+            "extern \"C\" __global__ void __launch_bounds__({bounds}) rows(float* __restrict__ out"
         );
         for i in 0..self.ins {
             let _ = write!(t, ", const float* __restrict__ in{i}");
@@ -649,8 +653,10 @@ impl RowKernel {
     /// For short rows: one warp per row, the row in registers: element `lane + 32 q` is lane `lane`'s `q`-th, which is the
     /// lane it has in the row rule. Each input is read once, 4 bytes per element; the result written once.
     /// The next row is on its way while a short row is computed; between long ones other warps have their turn.
-    fn warp_text(&self, per_lane: usize, exact: bool) -> String {
-        let mut t = self.head(256);
+    /// A queued row comes by asynchronous copies into shared memory of its warp, from where it goes to the registers,
+    /// and the next one follows.
+    fn warp_text(&self, per_lane: usize, exact: bool, queued: bool) -> String {
+        let mut t = self.head(if queued { "256, 4" } else { "256" });
         // Rows that fill all lanes need no test of the end.
         let inside = if exact { "true" } else { "j < width" };
         let each = format!(
@@ -675,6 +681,20 @@ impl RowKernel {
             }
         }
         t.push_str("unsigned long long row = blockIdx.x * 8ull + warp;\n");
+        let queue = |row: &str| {
+            format!(
+                "#pragma unroll\nfor (unsigned q = 0; q < {}; ++q) {{ const unsigned j = 4 * (lane + 32 * q); if ({}) {{ const unsigned to = (unsigned)__cvta_generic_to_shared(mine + j); asm volatile(\"cp.async.cg.shared.global [%0], [%1], 16;\" :: \"r\"(to), \"l\"(in0 + {row} * columns + j) : \"memory\"); }} }}\nasm volatile(\"cp.async.commit_group;\" ::: \"memory\");\n",
+                per_lane.div_ceil(4),
+                if exact && per_lane.is_multiple_of(4) { "true" } else { "j < width" }
+            )
+        };
+        if queued {
+            let _ = writeln!(
+                t,
+                "extern __shared__ float4 row_memory[];\nfloat* const mine = reinterpret_cast<float*>(row_memory) + warp * width;\nif (row < rows) {{\n{}}}",
+                queue("row")
+            );
+        }
         if ahead {
             t.push_str("if (row < rows) {\n");
             fetch(&mut t, "n", "row");
@@ -689,6 +709,12 @@ impl RowKernel {
             t.push_str("}\nif (row + step < rows) {\n");
             fetch(&mut t, "n", "(row + step)");
             t.push_str("}\n");
+        } else if queued {
+            let _ = writeln!(
+                t,
+                "asm volatile(\"cp.async.wait_group 0;\" ::: \"memory\");\n__syncwarp();\n{each} v0[q] = in ? mine[j] : 0.0f; }}\n__syncwarp();\nif (row + step < rows) {{\n{}}}",
+                queue("(row + step)")
+            );
         } else {
             fetch(&mut t, "v", "row");
         }
@@ -729,6 +755,10 @@ impl RowKernel {
         t
     }
 
+    fn variant(&self, columns: usize, gpu: &Gpu) -> Variant {
+        Variant::of(columns, self.kept(), self.ins == 1, gpu)
+    }
+
     /// Inputs whose rows a block keeps in shared memory if there is room: all, but for a mask, whose rows may start
     /// elsewhere, and what comes with it.
     fn kept(&self) -> usize {
@@ -742,7 +772,7 @@ impl RowKernel {
     /// A row that is not aligned is seen from the aligned address before it: `shift` elements come before its first
     /// one, and the vectors at its ends are taken element by element.
     fn shared_text(&self, threads: u32, aligned: bool, kept: usize, buffers: u32) -> String {
-        let mut t = self.head(threads);
+        let mut t = self.head(&threads.to_string());
         let warps = threads / 32;
         let _ = writeln!(
             t,
@@ -966,7 +996,7 @@ impl RowKernel {
     /// third time mostly from the L2 cache. Each warp sums whole chunks of the row rule; the chunk sums go
     /// through `partial` level by level.
     fn long_text(&self) -> String {
-        let mut t = self.head(LONG_THREADS);
+        let mut t = self.head(&LONG_THREADS.to_string());
         t.push_str("__shared__ float best[32];\n");
         t.push_str("for (unsigned long long row = blockIdx.x; row < rows; row += gridDim.x) {\n");
         t.push_str("const unsigned long long at = row * columns;\nfloat m = 0.0f;\n");
@@ -1179,14 +1209,18 @@ impl RowKernel {
 /// Chunk sums that a block which keeps its row in shared memory has room for.
 const PARTS: usize = 64;
 
+/// Blocks of warps with queued rows that a multiprocessor has room for.
+const QUEUED_BLOCKS: usize = 4;
+
 /// Threads of a block that takes a long row.
 const LONG_THREADS: u32 = 1024;
 
 /// How rows of a given length are shared out on CUDA. It changes the speed, not the sums.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Variant {
-    /// A warp per row, so many elements per lane in registers, all of them used or not.
-    Warp { per_lane: usize, exact: bool },
+    /// A warp per row, so many elements per lane in registers, all of them used or not; the next row queued in
+    /// shared memory or not.
+    Warp { per_lane: usize, exact: bool, queued: bool },
     /// A block per row, the rows of so many inputs in shared memory, the next ones on their way into a second buffer
     /// if there is room. Rows that divide by four start at aligned addresses; others have a few elements before the first one.
     Shared { threads: u32, aligned: bool, kept: usize, buffers: u32 },
@@ -1197,7 +1231,9 @@ enum Variant {
 impl Variant {
     fn name(self) -> String {
         match self {
-            Variant::Warp { per_lane, exact } => format!("warp{per_lane}{}", if exact { "e" } else { "" }),
+            Variant::Warp { per_lane, exact, queued } => {
+                format!("warp{per_lane}{}{}", if exact { "e" } else { "" }, if queued { "q" } else { "" })
+            }
             Variant::Shared { threads, aligned, kept, buffers } => {
                 format!("shared{threads}x{kept}x{buffers}{}", if aligned { "a" } else { "" })
             }
@@ -1205,18 +1241,22 @@ impl Variant {
         }
     }
 
-    /// For a kernel that would keep rows of so many inputs.
-    fn of(columns: usize, inputs: usize, gpu: &Gpu) -> Variant {
+    /// For a kernel that would keep rows of so many inputs, of one in all or of several.
+    fn of(columns: usize, inputs: usize, one: bool, gpu: &Gpu) -> Variant {
         // A little is left for the sums.
         let room = gpu.shared.saturating_sub(1024) / 4;
         match columns {
             0..=256 => {
                 let per_lane = columns.div_ceil(LANES).next_power_of_two();
-                Variant::Warp { per_lane, exact: columns == per_lane * LANES }
+                Variant::Warp { per_lane, exact: columns == per_lane * LANES, queued: false }
             }
             // Short rows that are not aligned are best read word by word by a warp.
             257..=512 if !columns.is_multiple_of(4) => {
-                Variant::Warp { per_lane: per_lane(columns), exact: false }
+                Variant::Warp { per_lane: per_lane(columns), exact: false, queued: false }
+            }
+            257..=CHUNK if one && columns.is_multiple_of(4) => {
+                let per_lane = per_lane(columns);
+                Variant::Warp { per_lane, exact: columns == per_lane * LANES, queued: true }
             }
             _ if buffer_words(columns) <= room.min(PARTS * CHUNK) => {
                 // Each thread takes about 32 elements: more threads wait for each other longer than they help.
