@@ -22,6 +22,7 @@ pub mod session;
 pub mod shape;
 pub mod tape;
 pub mod tensor;
+pub mod typed;
 
 /// What most programs need.
 pub mod prelude {

@@ -1,0 +1,321 @@
+//! Layers and parameters with their sizes in their types; layers in a row fit, or do not compile.
+
+use super::{Const, Dim, Dims, EndsIn, HasAxis, Kernel, Padding, Stride, Tensor, assert};
+use crate::error::Result;
+use crate::nn;
+use crate::params::{self, Params};
+use crate::session::Session;
+use std::fmt;
+use std::marker::PhantomData;
+
+/// A parameter with its shape in its type.
+pub struct Param<S> {
+    param: params::Param,
+    is: PhantomData<S>,
+}
+
+impl<S> Clone for Param<S> {
+    fn clone(&self) -> Self {
+        Param { param: self.param.clone(), is: PhantomData }
+    }
+}
+
+impl<S> fmt::Debug for Param<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.param.fmt(f)
+    }
+}
+
+impl<S: Dims> Param<S> {
+    fn dims() -> Vec<usize> {
+        const { assert::all_known("parameter", S::DIMS) };
+        S::DIMS.iter().copied().flatten().collect()
+    }
+
+    /// A parameter drawn uniformly from `[lo, hi)`: [`Params::uniform`].
+    pub fn uniform(params: &mut Params, name: &str, lo: f64, hi: f64) -> Result<Param<S>> {
+        Ok(Param { param: params.uniform(name, &Self::dims(), lo, hi)?, is: PhantomData })
+    }
+
+    /// A parameter of zeros.
+    pub fn zeros(params: &mut Params, name: &str) -> Result<Param<S>> {
+        Ok(Param { param: params.zeros(name, &Self::dims())?, is: PhantomData })
+    }
+
+    /// A parameter of ones.
+    pub fn ones(params: &mut Params, name: &str) -> Result<Param<S>> {
+        let shape = crate::shape::Shape::new(&Self::dims())?;
+        let ones = crate::tensor::Tensor::full(shape, 1.0f32);
+        Ok(Param { param: params.value(name, &ones)?, is: PhantomData })
+    }
+
+    /// Its value in a session.
+    pub fn on<'s>(&self, session: &'s Session) -> Result<Tensor<'s, S>> {
+        Ok(Tensor::trust(session.param(&self.param)?))
+    }
+
+    /// The parameter without the type.
+    pub fn untyped(&self) -> &params::Param {
+        &self.param
+    }
+}
+
+/// A layer, or layers in a row, that takes an `Input`.
+///
+/// A tuple of layers is a layer where each takes what the one before it gives:
+///
+/// ```
+/// use dittograd::prelude::*;
+/// use dittograd::typed::{Build, Linear, Matrix, Module, Relu, Rows};
+///
+/// type Net = (Linear<2, 64>, Relu, Linear<64, 3>);
+///
+/// # fn main() -> Result<()> {
+/// let device = Device::cpu()?;
+/// let mut params = Params::new(&device, 7);
+/// let net = Net::build(&mut params, "net")?;
+/// let session = Session::eager(&device);
+/// let x: Matrix<8, 2> = session.full(&[8, 2], 0.5)?.typed()?;
+/// let y: Matrix<8, 3> = net.forward(x)?;
+/// let any: Rows<3> = net.forward(x.retype::<(dittograd::typed::Dyn, _)>()?)?;
+/// # Ok(())
+/// # }
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not take `{Input}`",
+    label = "the layers do not fit this input, or each other"
+)]
+pub trait Module<Input> {
+    /// What it gives.
+    type Output;
+    /// Its value for an input.
+    fn forward(&self, x: Input) -> Result<Self::Output>;
+}
+
+/// A layer that can be made from its type.
+pub trait Build: Sized {
+    /// The layer, with parameters called `name.…` in `params`. The layers of a tuple are called `name.0`, `name.1`,
+    /// … as in a PyTorch `Sequential`.
+    fn build(params: &mut Params, name: &str) -> Result<Self>;
+}
+
+macro_rules! tuples {
+    ($(($i0:tt $m0:ident $(, $i:tt $m:ident after $before:ident)*) $last:ident;)*) => {$(
+        impl<X, $m0: Module<X> $(, $m: Module<$before::Output>)*> Module<X> for ($m0, $($m),*) {
+            type Output = $last::Output;
+            fn forward(&self, x: X) -> Result<Self::Output> {
+                let x = self.$i0.forward(x)?;
+                $(let x = self.$i.forward(x)?;)*
+                Ok(x)
+            }
+        }
+
+        impl<$m0: Build $(, $m: Build)*> Build for ($m0, $($m),*) {
+            fn build(params: &mut Params, name: &str) -> Result<Self> {
+                Ok((
+                    $m0::build(params, &format!("{name}.{}", $i0))?,
+                    $($m::build(params, &format!("{name}.{}", $i))?),*
+                ))
+            }
+        }
+    )*};
+}
+
+tuples! {
+    (0 A, 1 B after A) B;
+    (0 A, 1 B after A, 2 C after B) C;
+    (0 A, 1 B after A, 2 C after B, 3 D after C) D;
+    (0 A, 1 B after A, 2 C after B, 3 D after C, 4 E after D) E;
+    (0 A, 1 B after A, 2 C after B, 3 D after C, 4 E after D, 5 F after E) F;
+    (0 A, 1 B after A, 2 C after B, 3 D after C, 4 E after D, 5 F after E, 6 G after F) G;
+    (0 A, 1 B after A, 2 C after B, 3 D after C, 4 E after D, 5 F after E, 6 G after F, 7 H after G) H;
+}
+
+macro_rules! activations {
+    ($($layer:ident $method:ident;)*) => {$(
+        #[doc = concat!("[`Tensor::", stringify!($method), "`] as a layer.")]
+        #[derive(Clone, Copy, Debug, Default)]
+        pub struct $layer;
+
+        impl<'s, S: Dims> Module<Tensor<'s, S>> for $layer {
+            type Output = Tensor<'s, S>;
+            fn forward(&self, x: Tensor<'s, S>) -> Result<Tensor<'s, S>> {
+                x.$method()
+            }
+        }
+
+        impl Build for $layer {
+            fn build(_: &mut Params, _: &str) -> Result<$layer> {
+                Ok($layer)
+            }
+        }
+    )*};
+}
+
+activations! {
+    Relu relu;
+    Gelu gelu;
+    Silu silu;
+    Tanh tanh;
+    Sigmoid sigmoid;
+    Softmax softmax;
+}
+
+/// An affine map of the last axis, from `IN` to `OUT` elements: [`nn::Linear`].
+#[derive(Clone, Debug)]
+pub struct Linear<const IN: usize, const OUT: usize>(nn::Linear);
+
+impl<const IN: usize, const OUT: usize> Build for Linear<IN, OUT> {
+    fn build(params: &mut Params, name: &str) -> Result<Self> {
+        Ok(Linear(nn::Linear::new(params, name, IN, OUT)?))
+    }
+}
+
+impl<'s, S: EndsIn<Const<IN>>, const IN: usize, const OUT: usize> Module<Tensor<'s, S>> for Linear<IN, OUT> {
+    type Output = Tensor<'s, S::With<Const<OUT>>>;
+    fn forward(&self, x: Tensor<'s, S>) -> Result<Self::Output> {
+        Ok(Tensor::trust(self.0.forward(x.into_untyped())?))
+    }
+}
+
+/// Layer norm over a last axis of `N`, with a gain of ones and a shift of zeros at first, and eps 1e-5.
+#[derive(Clone, Debug)]
+pub struct LayerNorm<const N: usize> {
+    weight: Param<(Const<N>,)>,
+    bias: Param<(Const<N>,)>,
+}
+
+impl<const N: usize> Build for LayerNorm<N> {
+    fn build(params: &mut Params, name: &str) -> Result<Self> {
+        let weight = Param::ones(params, &format!("{name}.weight"))?;
+        Ok(LayerNorm { weight, bias: Param::zeros(params, &format!("{name}.bias"))? })
+    }
+}
+
+impl<'s, S: EndsIn<Const<N>>, const N: usize> Module<Tensor<'s, S>> for LayerNorm<N> {
+    type Output = Tensor<'s, S>;
+    fn forward(&self, x: Tensor<'s, S>) -> Result<Self::Output> {
+        let session = x.session();
+        x.layer_norm(self.weight.on(session)?, self.bias.on(session)?, 1e-5)
+    }
+}
+
+/// A convolution of `IN` to `OUT` channels with a square kernel of side `K`, which makes images of `H` by `W`.
+///
+/// ```
+/// use dittograd::prelude::*;
+/// use dittograd::typed::{Build, Conv2d, Flatten, Linear, Matrix, MaxPool2d, Module, Rank4, Relu, Tensor};
+///
+/// // 28 by 28 pixels: 24 by 24 after a kernel of 5, and half of that after a pool.
+/// type Net = (Conv2d<1, 8, 5, 24, 24>, Relu, MaxPool2d<2, 12, 12>, Flatten<1152>, Linear<1152, 10>);
+///
+/// # fn main() -> Result<()> {
+/// let device = Device::cpu()?;
+/// let mut params = Params::new(&device, 7);
+/// let net = Net::build(&mut params, "net")?;
+/// let session = Session::eager(&device);
+/// let x: Tensor<Rank4<2, 1, 28, 28>> = session.full(&[2, 1, 28, 28], 0.5)?.typed()?;
+/// let y: Matrix<2, 10> = net.forward(x)?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Conv2d<
+    const IN: usize,
+    const OUT: usize,
+    const K: usize,
+    const H: usize,
+    const W: usize,
+    const STRIDE: usize = 1,
+    const PADDING: usize = 0,
+> {
+    weight: Param<(Const<OUT>, Const<IN>, Const<K>, Const<K>)>,
+    bias: Param<(Const<OUT>,)>,
+}
+
+impl<
+    const IN: usize,
+    const OUT: usize,
+    const K: usize,
+    const H: usize,
+    const W: usize,
+    const S: usize,
+    const P: usize,
+> Build for Conv2d<IN, OUT, K, H, W, S, P>
+{
+    /// Uniform within `1 / sqrt(IN K²)`, as in PyTorch.
+    fn build(params: &mut Params, name: &str) -> Result<Self> {
+        let limit = 1.0 / ((IN * K * K) as f64).sqrt();
+        Ok(Conv2d {
+            weight: Param::uniform(params, &format!("{name}.weight"), -limit, limit)?,
+            bias: Param::uniform(params, &format!("{name}.bias"), -limit, limit)?,
+        })
+    }
+}
+
+impl<
+    's,
+    B: Dim,
+    HI: Dim,
+    WI: Dim,
+    const IN: usize,
+    const OUT: usize,
+    const K: usize,
+    const H: usize,
+    const W: usize,
+    const S: usize,
+    const P: usize,
+> Module<Tensor<'s, (B, Const<IN>, HI, WI)>> for Conv2d<IN, OUT, K, H, W, S, P>
+{
+    type Output = Tensor<'s, (B, Const<OUT>, Const<H>, Const<W>)>;
+    fn forward(&self, x: Tensor<'s, (B, Const<IN>, HI, WI)>) -> Result<Self::Output> {
+        let session = x.session();
+        x.conv2d(self.weight.on(session)?, Some(self.bias.on(session)?), Stride::<S>, Padding::<P>)
+    }
+}
+
+macro_rules! pools {
+    ($($layer:ident $method:ident $what:literal;)*) => {$(
+        #[doc = concat!("The ", $what, " of square windows of side `K`, which makes images of `H` by `W`.")]
+        #[derive(Clone, Copy, Debug, Default)]
+        pub struct $layer<const K: usize, const H: usize, const W: usize, const STRIDE: usize = K>;
+
+        impl<const K: usize, const H: usize, const W: usize, const S: usize> Build for $layer<K, H, W, S> {
+            fn build(_: &mut Params, _: &str) -> Result<Self> {
+                Ok($layer)
+            }
+        }
+
+        impl<'s, B: Dim, C: Dim, HI: Dim, WI: Dim, const K: usize, const H: usize, const W: usize, const S: usize>
+            Module<Tensor<'s, (B, C, HI, WI)>> for $layer<K, H, W, S>
+        {
+            type Output = Tensor<'s, (B, C, Const<H>, Const<W>)>;
+            fn forward(&self, x: Tensor<'s, (B, C, HI, WI)>) -> Result<Self::Output> {
+                x.$method(Kernel::<K>, Stride::<S>)
+            }
+        }
+    )*};
+}
+
+pools! {
+    MaxPool2d max_pool2d "largest";
+    AvgPool2d avg_pool2d "mean";
+}
+
+/// All axes behind the first as one, of `N` elements.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Flatten<const N: usize>;
+
+impl<const N: usize> Build for Flatten<N> {
+    fn build(_: &mut Params, _: &str) -> Result<Self> {
+        Ok(Flatten)
+    }
+}
+
+impl<'s, S: HasAxis<0>, const N: usize> Module<Tensor<'s, S>> for Flatten<N> {
+    type Output = Tensor<'s, (S::Dim, Const<N>)>;
+    fn forward(&self, x: Tensor<'s, S>) -> Result<Self::Output> {
+        const { assert::flat_size("flatten", S::DIMS, N) };
+        Tensor::try_from(x.into_untyped().flatten_from(1)?)
+    }
+}
