@@ -1,7 +1,7 @@
 //! Checks that the compiler runs, in `const` blocks of generic functions: it can compute with sizes there, though not
 //! in types. A failed one is a compile error whose text is made here, with the numbers in it.
 
-type Size = Option<usize>;
+type Extent = Option<usize>;
 
 /// Text put together by the compiler, which has no `format!`. What does not fit is cut off.
 struct Text {
@@ -33,7 +33,7 @@ impl Text {
     }
 
     /// `[3, ?]`: unknown dimensions are question marks.
-    const fn dims(self, dims: &[Size]) -> Text {
+    const fn dims(self, dims: &[Extent]) -> Text {
         let (mut text, mut i) = (self.str("["), 0);
         while i < dims.len() {
             text = if i > 0 { text.str(", ") } else { text };
@@ -57,7 +57,7 @@ impl Text {
 }
 
 /// The number of elements, if all dimensions are known.
-pub(super) const fn count(dims: &[Size]) -> Size {
+pub(super) const fn count(dims: &[Extent]) -> Extent {
     let (mut n, mut i) = (1, 0);
     while i < dims.len() {
         match dims[i] {
@@ -70,7 +70,7 @@ pub(super) const fn count(dims: &[Size]) -> Size {
 }
 
 /// How many dimensions are unknown.
-pub(super) const fn unknown(dims: &[Size]) -> usize {
+pub(super) const fn unknown(dims: &[Extent]) -> usize {
     let (mut n, mut i) = (0, 0);
     while i < dims.len() {
         n += dims[i].is_none() as usize;
@@ -81,13 +81,13 @@ pub(super) const fn unknown(dims: &[Size]) -> usize {
 
 /// The compiler knows all dimensions.
 #[track_caller]
-pub(super) const fn all_known(op: &str, dims: &[Size]) {
+pub(super) const fn all_known(op: &str, dims: &[Extent]) {
     Text::new(op).str("the sizes of ").dims(dims).str(" must all be known here").demand(unknown(dims) == 0);
 }
 
 /// A reshape keeps the number of elements, and has at most one dimension to find out.
 #[track_caller]
-pub(super) const fn same_count(op: &str, from: &[Size], to: &[Size]) {
+pub(super) const fn same_count(op: &str, from: &[Extent], to: &[Extent]) {
     let text = Text::new(op).dims(from).str(" cannot become ").dims(to);
     if let (Some(n), Some(m)) = (count(from), count(to)) {
         text.str(": they have ").num(n).str(" and ").num(m).str(" elements").demand(n == m);
@@ -99,7 +99,7 @@ pub(super) const fn same_count(op: &str, from: &[Size], to: &[Size]) {
 
 /// A layer that flattens says how many elements all axes but the first have.
 #[track_caller]
-pub(super) const fn flat_size(op: &str, from: &[Size], size: usize) {
+pub(super) const fn flat_size(op: &str, from: &[Extent], size: usize) {
     if let Some((_, rest)) = from.split_first() {
         if let Some(n) = count(rest) {
             let text = Text::new(op).str("the axes of ").dims(from).str(" behind the first have ").num(n);
@@ -110,7 +110,7 @@ pub(super) const fn flat_size(op: &str, from: &[Size], size: usize) {
 
 /// Shapes of one rank that agree where both are known.
 #[track_caller]
-pub(super) const fn compatible(op: &str, from: &[Size], to: &[Size]) {
+pub(super) const fn compatible(op: &str, from: &[Extent], to: &[Extent]) {
     let mut agree = from.len() == to.len();
     let mut i = 0;
     while agree && i < from.len() {
@@ -124,7 +124,7 @@ pub(super) const fn compatible(op: &str, from: &[Size], to: &[Size]) {
 
 /// NumPy's rule: aligned at the last axis, equal or 1, where both are known.
 #[track_caller]
-pub(super) const fn broadcasts(op: &str, from: &[Size], to: &[Size]) {
+pub(super) const fn broadcasts(op: &str, from: &[Extent], to: &[Extent]) {
     let mut fits = from.len() <= to.len();
     let mut i = 0;
     while fits && i < from.len() {
@@ -138,7 +138,7 @@ pub(super) const fn broadcasts(op: &str, from: &[Size], to: &[Size]) {
 
 /// Elements `start..start + len` lie in an axis.
 #[track_caller]
-pub(super) const fn range_in(op: &str, axis: usize, size: Size, start: usize, len: usize) {
+pub(super) const fn range_in(op: &str, axis: usize, size: Extent, start: usize, len: usize) {
     if let Some(size) = size {
         let text = Text::new(op).str("elements ").num(start).str("..").num(start + len);
         text.str(" do not lie in axis ").num(axis).str(" of ").num(size).demand(start + len <= size);
@@ -147,7 +147,7 @@ pub(super) const fn range_in(op: &str, axis: usize, size: Size, start: usize, le
 
 /// An index lies in an axis.
 #[track_caller]
-pub(super) const fn index_in(op: &str, axis: usize, size: Size, index: usize) {
+pub(super) const fn index_in(op: &str, axis: usize, size: Extent, index: usize) {
     if let Some(size) = size {
         let text = Text::new(op).str("index ").num(index).str(" is outside axis ").num(axis);
         text.str(" of ").num(size).demand(index < size);
@@ -170,7 +170,7 @@ pub(super) const fn permutation(op: &str, order: &[usize]) {
 
 /// Joined along an axis, sizes add up.
 #[track_caller]
-pub(super) const fn sum_of(op: &str, axis: usize, a: Size, b: Size, out: Size) {
+pub(super) const fn sum_of(op: &str, axis: usize, a: Extent, b: Extent, out: Extent) {
     if let (Some(a), Some(b), Some(out)) = (a, b, out) {
         let text = Text::new(op).num(a).str(" and ").num(b).str(" elements of axis ").num(axis).str(" make ");
         text.num(a + b).str(", but the type says ").num(out).demand(a + b == out);
@@ -179,8 +179,8 @@ pub(super) const fn sum_of(op: &str, axis: usize, a: Size, b: Size, out: Size) {
 
 /// An axis that windows slide along.
 pub(super) struct Sliding {
-    pub size: Size,
-    pub kernel: Size,
+    pub size: Extent,
+    pub kernel: Extent,
     pub stride: usize,
     pub padding: usize,
 }
@@ -188,7 +188,7 @@ pub(super) struct Sliding {
 impl Sliding {
     /// The number of places a window can take is the one a type says.
     #[track_caller]
-    pub(super) const fn gives(&self, op: &str, axis: &str, out: Size) {
+    pub(super) const fn gives(&self, op: &str, axis: &str, out: Extent) {
         let Sliding { stride, padding, .. } = *self;
         Text::new(op).str("a stride must be at least 1").demand(stride > 0);
         if let (Some(size), Some(kernel)) = (self.size, self.kernel) {

@@ -1,21 +1,21 @@
 //! Dimensions and shapes as types, and what the compiler can be asked about them.
 
-/// A dimension: [`Const`], [`Dyn`], or a type of your own for a size that is known only at run time but must
+/// A dimension: [`Size`], [`Dyn`], or a type of your own for a size that is known only at run time but must
 /// not be taken for another.
 ///
 /// ```compile_fail
-/// use dittograd::typed::{Const, Dim, Tensor};
+/// use dittograd::typed::{Size, Dim, Typed};
 /// struct Batch;
 /// struct Time;
 /// impl Dim for Batch { const SIZE: Option<usize> = None; }
 /// impl Dim for Time { const SIZE: Option<usize> = None; }
-/// fn add<'s>(x: Tensor<'s, (Batch, Const<8>)>, y: Tensor<'s, (Time, Const<8>)>) {
-///     x.add(y); // the trait bound `(Time, Const<8>): BroadcastTo<(Batch, Const<8>)>` is not satisfied
+/// fn add<'s>(x: Typed<'s, (Batch, Size<8>)>, y: Typed<'s, (Time, Size<8>)>) {
+///     x.add(y); // the trait bound `(Time, Size<8>): Broadcast<(Batch, Size<8>)>` is not satisfied
 /// }
 /// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a dimension",
-    note = "dimensions are `Const<N>`, `Dyn`, and types of your own that implement `Dim`"
+    note = "dimensions are `Size<N>`, `Dyn`, and types of your own that implement `Dim`"
 )]
 pub trait Dim {
     /// The size, where the compiler knows it.
@@ -24,13 +24,13 @@ pub trait Dim {
 
 /// A dimension of `N` elements.
 #[derive(Clone, Copy, Debug)]
-pub struct Const<const N: usize>;
+pub struct Size<const N: usize>;
 
 /// A dimension whose size is known at run time only.
 #[derive(Clone, Copy, Debug)]
 pub struct Dyn;
 
-impl<const N: usize> Dim for Const<N> {
+impl<const N: usize> Dim for Size<N> {
     const SIZE: Option<usize> = Some(N);
 }
 
@@ -41,7 +41,7 @@ impl Dim for Dyn {
 /// A shape: a tuple of up to six dimensions, outermost first. `()` is the shape of a scalar.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a shape",
-    note = "a shape is a tuple of up to six dimensions, such as `(Dyn, Const<4>)`, or an alias such as `Rank2<3, 4>`"
+    note = "a shape is a tuple of up to six dimensions, such as `(Dyn, Size<4>)`, or an alias such as `Rank2<3, 4>`"
 )]
 pub trait Dims {
     /// The sizes, where the compiler knows them.
@@ -93,7 +93,7 @@ pub trait Transpose: Dims {
     label = "must have the shape `{S}`, or its last axes",
     note = "`expand` repeats along axes of one element, `retype` checks dynamic dimensions at run time"
 )]
-pub trait BroadcastTo<S: Dims>: Dims {}
+pub trait Broadcast<S: Dims>: Dims {}
 
 macro_rules! shapes {
     ($(($($i:literal $d:ident),*))*) => {$(
@@ -107,15 +107,18 @@ macro_rules! shapes {
 /// The impls that speak of one axis, axis after axis: those before it are in brackets.
 macro_rules! axes {
     ([$($lead:ident)*]) => {
-        impl<$($lead: Dim),*> BroadcastTo<($($lead,)*)> for () {}
+        #[diagnostic::do_not_recommend]
+        impl<$($lead: Dim),*> Broadcast<($($lead,)*)> for () {}
     };
     ([$($lead:ident)*] $i:literal $d:ident $(, $j:literal $rest:ident)*) => {
+        #[diagnostic::do_not_recommend]
         impl<$($lead: Dim,)* $d: Dim, $($rest: Dim),*> HasAxis<$i> for ($($lead,)* $d, $($rest,)*) {
             type Dim = $d;
             type Without = ($($lead,)* $($rest,)*);
             type With<X: Dim> = ($($lead,)* X, $($rest,)*);
         }
-        impl<$($lead: Dim,)* $d: Dim, $($rest: Dim),*> BroadcastTo<($($lead,)* $d, $($rest,)*)> for ($d, $($rest,)*) {}
+        #[diagnostic::do_not_recommend]
+        impl<$($lead: Dim,)* $d: Dim, $($rest: Dim),*> Broadcast<($($lead,)* $d, $($rest,)*)> for ($d, $($rest,)*) {}
         axes! { [$($lead)* $d] $($j $rest),* }
     };
 }
@@ -123,6 +126,7 @@ macro_rules! axes {
 /// The impls that speak of the last axes; the brackets have those before them.
 macro_rules! ends {
     ($([$($lead:ident)*])*) => {$(
+        #[diagnostic::do_not_recommend]
         impl<$($lead: Dim,)* Z: Dim> EndsIn<Z> for ($($lead,)* Z,) {
             type Lead = ($($lead,)*);
             type With<X: Dim> = ($($lead,)* X,);
@@ -135,6 +139,7 @@ macro_rules! ends {
 
 macro_rules! transposes {
     ($([$($lead:ident)*])*) => {$(
+        #[diagnostic::do_not_recommend]
         impl<$($lead: Dim,)* Y: Dim, Z: Dim> Transpose for ($($lead,)* Y, Z) {
             type Output = ($($lead,)* Z, Y);
         }

@@ -1,6 +1,6 @@
 //! Layers and parameters with their sizes in their types; layers in a row fit, or do not compile.
 
-use super::{Const, Dim, Dims, EndsIn, HasAxis, Kernel, Padding, Stride, Tensor, assert};
+use super::{Dim, Dims, EndsIn, HasAxis, Kernel, Padding, Size, Stride, Typed, assert};
 use crate::error::Result;
 use crate::nn;
 use crate::params::{self, Params};
@@ -50,8 +50,8 @@ impl<S: Dims> Param<S> {
     }
 
     /// Its value in a session.
-    pub fn on<'s>(&self, session: &'s Session) -> Result<Tensor<'s, S>> {
-        Ok(Tensor::trust(session.param(&self.param)?))
+    pub fn on<'s>(&self, session: &'s Session) -> Result<Typed<'s, S>> {
+        Ok(Typed::trust(session.param(&self.param)?))
     }
 
     /// The parameter without the type.
@@ -133,13 +133,13 @@ tuples! {
 
 macro_rules! activations {
     ($($layer:ident $method:ident;)*) => {$(
-        #[doc = concat!("[`Tensor::", stringify!($method), "`] as a layer.")]
+        #[doc = concat!("[`Typed::", stringify!($method), "`] as a layer.")]
         #[derive(Clone, Copy, Debug, Default)]
         pub struct $layer;
 
-        impl<'s, S: Dims> Module<Tensor<'s, S>> for $layer {
-            type Output = Tensor<'s, S>;
-            fn forward(&self, x: Tensor<'s, S>) -> Result<Tensor<'s, S>> {
+        impl<'s, S: Dims> Module<Typed<'s, S>> for $layer {
+            type Output = Typed<'s, S>;
+            fn forward(&self, x: Typed<'s, S>) -> Result<Typed<'s, S>> {
                 x.$method()
             }
         }
@@ -171,18 +171,18 @@ impl<const IN: usize, const OUT: usize> Build for Linear<IN, OUT> {
     }
 }
 
-impl<'s, S: EndsIn<Const<IN>>, const IN: usize, const OUT: usize> Module<Tensor<'s, S>> for Linear<IN, OUT> {
-    type Output = Tensor<'s, S::With<Const<OUT>>>;
-    fn forward(&self, x: Tensor<'s, S>) -> Result<Self::Output> {
-        Ok(Tensor::trust(self.0.forward(x.into_untyped())?))
+impl<'s, S: EndsIn<Size<IN>>, const IN: usize, const OUT: usize> Module<Typed<'s, S>> for Linear<IN, OUT> {
+    type Output = Typed<'s, S::With<Size<OUT>>>;
+    fn forward(&self, x: Typed<'s, S>) -> Result<Self::Output> {
+        Ok(Typed::trust(self.0.forward(x.into_untyped())?))
     }
 }
 
 /// Layer norm over a last axis of `N`, with a gain of ones and a shift of zeros at first, and eps 1e-5.
 #[derive(Clone, Debug)]
 pub struct LayerNorm<const N: usize> {
-    weight: Param<(Const<N>,)>,
-    bias: Param<(Const<N>,)>,
+    weight: Param<(Size<N>,)>,
+    bias: Param<(Size<N>,)>,
 }
 
 impl<const N: usize> Build for LayerNorm<N> {
@@ -192,9 +192,9 @@ impl<const N: usize> Build for LayerNorm<N> {
     }
 }
 
-impl<'s, S: EndsIn<Const<N>>, const N: usize> Module<Tensor<'s, S>> for LayerNorm<N> {
-    type Output = Tensor<'s, S>;
-    fn forward(&self, x: Tensor<'s, S>) -> Result<Self::Output> {
+impl<'s, S: EndsIn<Size<N>>, const N: usize> Module<Typed<'s, S>> for LayerNorm<N> {
+    type Output = Typed<'s, S>;
+    fn forward(&self, x: Typed<'s, S>) -> Result<Self::Output> {
         let session = x.session();
         x.layer_norm(self.weight.on(session)?, self.bias.on(session)?, 1e-5)
     }
@@ -204,7 +204,7 @@ impl<'s, S: EndsIn<Const<N>>, const N: usize> Module<Tensor<'s, S>> for LayerNor
 ///
 /// ```
 /// use dittograd::prelude::*;
-/// use dittograd::typed::{Build, Conv2d, Flatten, Linear, Matrix, MaxPool2d, Module, Rank4, Relu, Tensor};
+/// use dittograd::typed::{Build, Conv2d, Flatten, Linear, Matrix, MaxPool2d, Module, Rank4, Relu, Typed};
 ///
 /// // 28 by 28 pixels: 24 by 24 after a kernel of 5, and half of that after a pool.
 /// type Net = (Conv2d<1, 8, 5, 24, 24>, Relu, MaxPool2d<2, 12, 12>, Flatten<1152>, Linear<1152, 10>);
@@ -214,7 +214,7 @@ impl<'s, S: EndsIn<Const<N>>, const N: usize> Module<Tensor<'s, S>> for LayerNor
 /// let mut params = Params::new(&device, 7);
 /// let net = Net::build(&mut params, "net")?;
 /// let session = Session::eager(&device);
-/// let x: Tensor<Rank4<2, 1, 28, 28>> = session.full(&[2, 1, 28, 28], 0.5)?.typed()?;
+/// let x: Typed<Rank4<2, 1, 28, 28>> = session.full(&[2, 1, 28, 28], 0.5)?.typed()?;
 /// let y: Matrix<2, 10> = net.forward(x)?;
 /// # Ok(())
 /// # }
@@ -229,8 +229,8 @@ pub struct Conv2d<
     const STRIDE: usize = 1,
     const PADDING: usize = 0,
 > {
-    weight: Param<(Const<OUT>, Const<IN>, Const<K>, Const<K>)>,
-    bias: Param<(Const<OUT>,)>,
+    weight: Param<(Size<OUT>, Size<IN>, Size<K>, Size<K>)>,
+    bias: Param<(Size<OUT>,)>,
 }
 
 impl<
@@ -265,10 +265,10 @@ impl<
     const W: usize,
     const S: usize,
     const P: usize,
-> Module<Tensor<'s, (B, Const<IN>, HI, WI)>> for Conv2d<IN, OUT, K, H, W, S, P>
+> Module<Typed<'s, (B, Size<IN>, HI, WI)>> for Conv2d<IN, OUT, K, H, W, S, P>
 {
-    type Output = Tensor<'s, (B, Const<OUT>, Const<H>, Const<W>)>;
-    fn forward(&self, x: Tensor<'s, (B, Const<IN>, HI, WI)>) -> Result<Self::Output> {
+    type Output = Typed<'s, (B, Size<OUT>, Size<H>, Size<W>)>;
+    fn forward(&self, x: Typed<'s, (B, Size<IN>, HI, WI)>) -> Result<Self::Output> {
         let session = x.session();
         x.conv2d(self.weight.on(session)?, Some(self.bias.on(session)?), Stride::<S>, Padding::<P>)
     }
@@ -287,10 +287,10 @@ macro_rules! pools {
         }
 
         impl<'s, B: Dim, C: Dim, HI: Dim, WI: Dim, const K: usize, const H: usize, const W: usize, const S: usize>
-            Module<Tensor<'s, (B, C, HI, WI)>> for $layer<K, H, W, S>
+            Module<Typed<'s, (B, C, HI, WI)>> for $layer<K, H, W, S>
         {
-            type Output = Tensor<'s, (B, C, Const<H>, Const<W>)>;
-            fn forward(&self, x: Tensor<'s, (B, C, HI, WI)>) -> Result<Self::Output> {
+            type Output = Typed<'s, (B, C, Size<H>, Size<W>)>;
+            fn forward(&self, x: Typed<'s, (B, C, HI, WI)>) -> Result<Self::Output> {
                 x.$method(Kernel::<K>, Stride::<S>)
             }
         }
@@ -312,10 +312,10 @@ impl<const N: usize> Build for Flatten<N> {
     }
 }
 
-impl<'s, S: HasAxis<0>, const N: usize> Module<Tensor<'s, S>> for Flatten<N> {
-    type Output = Tensor<'s, (S::Dim, Const<N>)>;
-    fn forward(&self, x: Tensor<'s, S>) -> Result<Self::Output> {
+impl<'s, S: HasAxis<0>, const N: usize> Module<Typed<'s, S>> for Flatten<N> {
+    type Output = Typed<'s, (S::Dim, Size<N>)>;
+    fn forward(&self, x: Typed<'s, S>) -> Result<Self::Output> {
         const { assert::flat_size("flatten", S::DIMS, N) };
-        Tensor::try_from(x.into_untyped().flatten_from(1)?)
+        Typed::try_from(x.into_untyped().flatten_from(1)?)
     }
 }

@@ -1,6 +1,6 @@
 //! Lists of tensors of different shapes, each with a type of its own.
 
-use super::{Dims, Param, Tensor};
+use super::{Dims, Param, Typed};
 use crate::error::Result;
 use crate::session::Session;
 
@@ -41,7 +41,7 @@ pub use crate::__tlist_of as TListOf;
 
 /// The first place in a list, as a type.
 #[derive(Clone, Copy, Debug)]
-pub struct Zero;
+pub struct First;
 
 /// The place after `I`.
 #[derive(Clone, Copy, Debug)]
@@ -60,7 +60,7 @@ pub trait Position {
 macro_rules! positions {
     ($first:literal $($n:literal)*) => {
         impl Position for Index<$first> {
-            type Place = Zero;
+            type Place = First;
         }
         positions! { @ $first $($n)* }
     };
@@ -86,13 +86,15 @@ pub trait Get<I> {
     fn at(&self) -> &Self::Item;
 }
 
-impl<H, T> Get<Zero> for Cons<H, T> {
+#[diagnostic::do_not_recommend]
+impl<H, T> Get<First> for Cons<H, T> {
     type Item = H;
     fn at(&self) -> &H {
         &self.head
     }
 }
 
+#[diagnostic::do_not_recommend]
 impl<I, H, T: Get<I>> Get<Next<I>> for Cons<H, T> {
     type Item = T::Item;
     fn at(&self) -> &T::Item {
@@ -111,7 +113,8 @@ pub trait SplitAt<I> {
     fn cut(self) -> (Self::Front, Self::Back);
 }
 
-impl<L> SplitAt<Zero> for L {
+#[diagnostic::do_not_recommend]
+impl<L> SplitAt<First> for L {
     type Front = Nil;
     type Back = L;
     fn cut(self) -> (Nil, L) {
@@ -119,6 +122,7 @@ impl<L> SplitAt<Zero> for L {
     }
 }
 
+#[diagnostic::do_not_recommend]
 impl<I, H, T: SplitAt<I>> SplitAt<Next<I>> for Cons<H, T> {
     type Front = Cons<H, T::Front>;
     type Back = T::Back;
@@ -245,7 +249,7 @@ impl<'s> OnSession<'s> for Nil {
 }
 
 impl<'s, S: Dims, T: OnSession<'s>> OnSession<'s> for Cons<Param<S>, T> {
-    type Tensors = Cons<Tensor<'s, S>, T::Tensors>;
+    type Tensors = Cons<Typed<'s, S>, T::Tensors>;
     fn on(&self, session: &'s Session) -> Result<Self::Tensors> {
         Ok(Cons { head: self.head.on(session)?, tail: self.tail.on(session)? })
     }

@@ -1,6 +1,6 @@
 //! Shapes in types, over the same session: what the compiler can know about shapes, it checks.
 //!
-//! A [`Tensor`] is a [`Var`] whose shape is part of its type, at no cost: every method calls the one of `Var`, and
+//! A [`Typed`] is a [`Var`] whose shape is part of its type, at no cost: every method calls the one of `Var`, and
 //! gives back a type that says what came out.
 //!
 //! ```
@@ -23,15 +23,15 @@
 //! # }
 //! ```
 //!
-//! With `w: Matrix<'s, 3, 2>` the function above does not compile: expected `Tensor<'_, (Const<2>, _)>`, found
-//! `Tensor<'_, (Const<3>, Const<2>)>`.
+//! With `w: Matrix<'s, 3, 2>` the function above does not compile: expected `Typed<'_, (Size<2>, _)>`, found
+//! `Typed<'_, (Size<3>, Size<2>)>`.
 //!
 //! # Shapes
 //!
-//! A shape is a tuple of dimensions, outermost first: `(Const<8>, Const<2>)`, in short [`Rank2<8, 2>`](Rank2);
+//! A shape is a tuple of dimensions, outermost first: `(Size<8>, Size<2>)`, in short [`Rank2<8, 2>`](Rank2);
 //! [`Matrix<8, 2>`](Matrix) is a tensor of that shape. A dimension the compiler does not know is [`Dyn`], or a type of
-//! yours ([`Dim`]): `(Dyn, Const<2>)` is any number of pairs. Where dynamic dimensions meet, they are compared at run
-//! time, and the error is that of the session; [`Tensor::retype`] turns one kind into the other.
+//! yours ([`Dim`]): `(Dyn, Size<2>)` is any number of pairs. Where dynamic dimensions meet, they are compared at run
+//! time, and the error is that of the session; [`Typed::retype`] turns one kind into the other.
 //!
 //! # When it is checked
 //!
@@ -53,13 +53,13 @@ mod layers;
 mod list;
 mod ops;
 
-pub use dims::{BroadcastTo, Const, Dim, Dims, Dyn, EndsIn, HasAxis, Push, Transpose};
+pub use dims::{Broadcast, Dim, Dims, Dyn, EndsIn, HasAxis, Push, Size, Transpose};
 pub use layers::{
     AvgPool2d, Build, Conv2d, Flatten, Gelu, LayerNorm, Linear, MaxPool2d, Module, Param, Relu, Sigmoid,
     Silu, Softmax, Tanh,
 };
 pub use list::{
-    Append, Cons, Get, Index, Next, Nil, OnSession, Position, SplitAt, TList, TListOf, Zero, tlist,
+    Append, Cons, First, Get, Index, Next, Nil, OnSession, Position, SplitAt, TList, TListOf, tlist,
 };
 pub use ops::{Axis, Kernel, Padding, Stride};
 
@@ -73,25 +73,25 @@ use std::fmt;
 use std::marker::PhantomData;
 
 /// The shape of a vector.
-pub type Rank1<const N: usize> = (Const<N>,);
+pub type Rank1<const N: usize> = (Size<N>,);
 /// The shape of a matrix of `M` rows and `N` columns.
-pub type Rank2<const M: usize, const N: usize> = (Const<M>, Const<N>);
+pub type Rank2<const M: usize, const N: usize> = (Size<M>, Size<N>);
 /// A shape of three axes.
-pub type Rank3<const A: usize, const B: usize, const C: usize> = (Const<A>, Const<B>, Const<C>);
+pub type Rank3<const A: usize, const B: usize, const C: usize> = (Size<A>, Size<B>, Size<C>);
 /// A shape of four axes.
 pub type Rank4<const A: usize, const B: usize, const C: usize, const D: usize> =
-    (Const<A>, Const<B>, Const<C>, Const<D>);
+    (Size<A>, Size<B>, Size<C>, Size<D>);
 
 /// One number.
-pub type Scalar<'s> = Tensor<'s, ()>;
+pub type Scalar<'s> = Typed<'s, ()>;
 /// A vector of `N` elements.
-pub type Vector<'s, const N: usize> = Tensor<'s, Rank1<N>>;
+pub type Vector<'s, const N: usize> = Typed<'s, Rank1<N>>;
 /// A matrix of `M` rows and `N` columns.
-pub type Matrix<'s, const M: usize, const N: usize> = Tensor<'s, Rank2<M, N>>;
+pub type Matrix<'s, const M: usize, const N: usize> = Typed<'s, Rank2<M, N>>;
 /// Any number of rows of `N` elements.
-pub type Rows<'s, const N: usize> = Tensor<'s, (Dyn, Const<N>)>;
+pub type Rows<'s, const N: usize> = Typed<'s, (Dyn, Size<N>)>;
 /// A class for each of `B` rows.
-pub type Labels<'s, const B: usize> = Tensor<'s, Rank1<B>, u32>;
+pub type Labels<'s, const B: usize> = Typed<'s, Rank1<B>, u32>;
 
 /// What a tensor holds: `f32` numbers, or `u32` indices.
 pub trait Element {
@@ -109,20 +109,20 @@ impl Element for u32 {
 
 /// A [`Var`] with its shape `S` in its type. Copying it copies the handle, not the value.
 #[repr(transparent)]
-pub struct Tensor<'s, S, E = f32> {
+pub struct Typed<'s, S, E = f32> {
     var: Var<'s>,
     is: PhantomData<(S, E)>,
 }
 
-impl<S, E> Clone for Tensor<'_, S, E> {
+impl<S, E> Clone for Typed<'_, S, E> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<S, E> Copy for Tensor<'_, S, E> {}
+impl<S, E> Copy for Typed<'_, S, E> {}
 
-impl<S: Dims, E> fmt::Debug for Tensor<'_, S, E> {
+impl<S: Dims, E> fmt::Debug for Typed<'_, S, E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?} of shape {}", self.var, sizes(S::DIMS))
     }
@@ -150,17 +150,17 @@ fn check<S: Dims, E: Element>(meta: Meta) -> Result<()> {
 }
 
 /// Checks shape and kind of elements, once.
-impl<'s, S: Dims, E: Element> TryFrom<Var<'s>> for Tensor<'s, S, E> {
+impl<'s, S: Dims, E: Element> TryFrom<Var<'s>> for Typed<'s, S, E> {
     type Error = Error;
 
     fn try_from(var: Var<'s>) -> Result<Self> {
         check::<S, E>(var.meta()?)?;
-        Ok(Tensor { var, is: PhantomData })
+        Ok(Typed { var, is: PhantomData })
     }
 }
 
-impl<'s, S, E> From<Tensor<'s, S, E>> for Var<'s> {
-    fn from(tensor: Tensor<'s, S, E>) -> Var<'s> {
+impl<'s, S, E> From<Typed<'s, S, E>> for Var<'s> {
+    fn from(tensor: Typed<'s, S, E>) -> Var<'s> {
         tensor.var
     }
 }
@@ -185,16 +185,16 @@ impl<'s> Var<'s> {
     }
 }
 
-impl<'s, S: Dims, E: Element> Tensor<'s, S, E> {
+impl<'s, S: Dims, E: Element> Typed<'s, S, E> {
     /// A value that is known to be what the type says.
     fn trust(var: Var<'s>) -> Self {
         debug_assert_eq!(var.meta().and_then(check::<S, E>), Ok(()));
-        Tensor { var, is: PhantomData }
+        Typed { var, is: PhantomData }
     }
 
     /// A value whose type the compiler has checked, if it knew all the sizes it is made of.
     fn trust_if(known: bool, var: Var<'s>) -> Result<Self> {
-        if known { Ok(Tensor::trust(var)) } else { Tensor::try_from(var) }
+        if known { Ok(Typed::trust(var)) } else { Typed::try_from(var) }
     }
 
     /// The handle without the type.
@@ -227,13 +227,13 @@ impl<'s, S: Dims, E: Element> Tensor<'s, S, E> {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn retype<T: Dims>(self) -> Result<Tensor<'s, T, E>> {
+    pub fn retype<T: Dims>(self) -> Result<Typed<'s, T, E>> {
         const { assert::compatible("retype", S::DIMS, T::DIMS) };
-        Tensor::trust_if(const { assert::unknown(S::DIMS) == 0 }, self.var)
+        Typed::trust_if(const { assert::unknown(S::DIMS) == 0 }, self.var)
     }
 }
 
-impl<'s, S: Dims> Tensor<'s, S> {
+impl<'s, S: Dims> Typed<'s, S> {
     /// The value as a host tensor. Waits for the device.
     pub fn value<T: Number>(self) -> Result<crate::tensor::Tensor<T>> {
         self.var.value()
@@ -241,7 +241,7 @@ impl<'s, S: Dims> Tensor<'s, S> {
 
     /// The handle of an operand that broadcasts to this one. Sizes the compiler does not know are compared now:
     /// the session would broadcast a dynamic dimension of 1.
-    fn operand<R: BroadcastTo<S>>(self, other: Tensor<'s, R>) -> Result<Var<'s>> {
+    fn operand<R: Broadcast<S>>(self, other: Typed<'s, R>) -> Result<Var<'s>> {
         if const { assert::unknown(R::DIMS) > 0 } {
             let (left, right) = (self.shape()?, other.shape()?);
             if !left.dims().ends_with(right.dims()) {
@@ -270,7 +270,7 @@ impl<'s> Scalar<'s> {
     }
 }
 
-impl<S: Dims> Tensor<'_, S, u32> {
+impl<S: Dims> Typed<'_, S, u32> {
     /// The indices as a host tensor. Waits for the device.
     pub fn indices(self) -> Result<crate::tensor::Tensor<u32>> {
         self.var.indices()
@@ -282,13 +282,13 @@ macro_rules! methods {
     ($($(#[$doc:meta])* $name:ident $op:ident { $($attr:ident),* } ($($rest:ident),*);)*) => {
         // The methods are fallible, so they cannot be the operators of the standard library.
         #[allow(clippy::should_implement_trait)]
-        impl<'s, S: Dims> Tensor<'s, S> {$(
+        impl<'s, S: Dims> Typed<'s, S> {$(
             $(#[$doc])*
             $(#[doc = concat!("\n\n`", stringify!($rest), "` has the same shape, or its last axes.")])*
             pub fn $name(
-                self $(, $attr: f64)* $(, $rest: Tensor<'s, impl BroadcastTo<S>>)*
-            ) -> Result<Tensor<'s, S>> {
-                Ok(Tensor::trust(self.var.$name($($attr,)* $(self.operand($rest)?),*)?))
+                self $(, $attr: f64)* $(, $rest: Typed<'s, impl Broadcast<S>>)*
+            ) -> Result<Typed<'s, S>> {
+                Ok(Typed::trust(self.var.$name($($attr,)* $(self.operand($rest)?),*)?))
             }
         )*}
     };
