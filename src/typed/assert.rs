@@ -100,11 +100,11 @@ pub(super) const fn same_count(op: &str, from: &[Extent], to: &[Extent]) {
 /// A layer that flattens says how many elements all axes but the first have.
 #[track_caller]
 pub(super) const fn flat_size(op: &str, from: &[Extent], size: usize) {
-    if let Some((_, rest)) = from.split_first() {
-        if let Some(n) = count(rest) {
-            let text = Text::new(op).str("the axes of ").dims(from).str(" behind the first have ").num(n);
-            text.str(" elements, but the type says ").num(size).demand(n == size);
-        }
+    if let Some((_, rest)) = from.split_first()
+        && let Some(n) = count(rest)
+    {
+        let text = Text::new(op).str("the axes of ").dims(from).str(" behind the first have ").num(n);
+        text.str(" elements, but the type says ").num(size).demand(n == size);
     }
 }
 

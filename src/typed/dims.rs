@@ -10,7 +10,7 @@
 /// impl Dim for Batch { const SIZE: Option<usize> = None; }
 /// impl Dim for Time { const SIZE: Option<usize> = None; }
 /// fn add<'s>(x: Typed<'s, (Batch, Size<8>)>, y: Typed<'s, (Time, Size<8>)>) {
-///     x.add(y); // the trait bound `(Time, Size<8>): Broadcast<(Batch, Size<8>)>` is not satisfied
+///     x.add(y); // shapes do not fit: `(Time, Size<8>)` does not broadcast to `(Batch, Size<8>)`
 /// }
 /// ```
 #[diagnostic::on_unimplemented(
@@ -75,6 +75,7 @@ pub trait EndsIn<D: Dim>: Dims {
 }
 
 /// A shape that another dimension can be put behind.
+#[diagnostic::on_unimplemented(message = "the shape `{Self}` has no room for another axis")]
 pub trait Push: Dims {
     /// The shape followed by `D`.
     type With<D: Dim>: Dims;

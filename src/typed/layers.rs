@@ -1,6 +1,7 @@
 //! Layers and parameters with their sizes in their types; layers in a row fit, or do not compile.
 
-use super::{Dim, Dims, EndsIn, HasAxis, Kernel, Padding, Size, Stride, Typed, assert};
+use super::ops::windows_fit;
+use super::{Dim, Dims, EndsIn, HasAxis, Kernel, Padding, Rank2, Size, Stride, Typed, assert};
 use crate::error::Result;
 use crate::nn;
 use crate::params::{self, Params};
@@ -27,23 +28,28 @@ impl<S> fmt::Debug for Param<S> {
 }
 
 impl<S: Dims> Param<S> {
+    /// The compiler knows all of the shape, or says at the caller that it does not.
+    const KNOWN: () = assert::all_known("parameter", S::DIMS);
+
     fn dims() -> Vec<usize> {
-        const { assert::all_known("parameter", S::DIMS) };
         S::DIMS.iter().copied().flatten().collect()
     }
 
     /// A parameter drawn uniformly from `[lo, hi)`: [`Params::uniform`].
     pub fn uniform(params: &mut Params, name: &str, lo: f64, hi: f64) -> Result<Param<S>> {
+        const { Self::KNOWN };
         Ok(Param { param: params.uniform(name, &Self::dims(), lo, hi)?, is: PhantomData })
     }
 
     /// A parameter of zeros.
     pub fn zeros(params: &mut Params, name: &str) -> Result<Param<S>> {
+        const { Self::KNOWN };
         Ok(Param { param: params.zeros(name, &Self::dims())?, is: PhantomData })
     }
 
     /// A parameter of ones.
     pub fn ones(params: &mut Params, name: &str) -> Result<Param<S>> {
+        const { Self::KNOWN };
         let shape = crate::shape::Shape::new(&Self::dims())?;
         let ones = crate::tensor::Tensor::full(shape, 1.0f32);
         Ok(Param { param: params.value(name, &ones)?, is: PhantomData })
@@ -88,6 +94,9 @@ impl<S: Dims> Param<S> {
 pub trait Module<Input> {
     /// What it gives.
     type Output;
+    /// Checks of sizes that a type cannot express, evaluated by the compiler where [`Module::forward`] is called; a
+    /// layer without such checks need not mention it.
+    const FITS: () = ();
     /// Its value for an input.
     fn forward(&self, x: Input) -> Result<Self::Output>;
 }
@@ -103,7 +112,9 @@ macro_rules! tuples {
     ($(($i0:tt $m0:ident $(, $i:tt $m:ident after $before:ident)*) $last:ident;)*) => {$(
         impl<X, $m0: Module<X> $(, $m: Module<$before::Output>)*> Module<X> for ($m0, $($m),*) {
             type Output = $last::Output;
+            const FITS: () = ($m0::FITS, $($m::FITS),*).0;
             fn forward(&self, x: X) -> Result<Self::Output> {
+                const { <Self as Module<X>>::FITS };
                 let x = self.$i0.forward(x)?;
                 $(let x = self.$i.forward(x)?;)*
                 Ok(x)
@@ -268,7 +279,9 @@ impl<
 > Module<Typed<'s, (B, Size<IN>, HI, WI)>> for Conv2d<IN, OUT, K, H, W, S, P>
 {
     type Output = Typed<'s, (B, Size<OUT>, Size<H>, Size<W>)>;
+    const FITS: () = windows_fit::<(HI, WI), Rank2<K, K>, Rank2<H, W>>("conv2d", S, P);
     fn forward(&self, x: Typed<'s, (B, Size<IN>, HI, WI)>) -> Result<Self::Output> {
+        const { <Self as Module<Typed<'s, (B, Size<IN>, HI, WI)>>>::FITS };
         let session = x.session();
         x.conv2d(self.weight.on(session)?, Some(self.bias.on(session)?), Stride::<S>, Padding::<P>)
     }
@@ -290,7 +303,9 @@ macro_rules! pools {
             Module<Typed<'s, (B, C, HI, WI)>> for $layer<K, H, W, S>
         {
             type Output = Typed<'s, (B, C, Size<H>, Size<W>)>;
+            const FITS: () = windows_fit::<(HI, WI), Rank2<K, K>, Rank2<H, W>>(stringify!($method), S, 0);
             fn forward(&self, x: Typed<'s, (B, C, HI, WI)>) -> Result<Self::Output> {
+                const { <Self as Module<Typed<'s, (B, C, HI, WI)>>>::FITS };
                 x.$method(Kernel::<K>, Stride::<S>)
             }
         }
@@ -314,8 +329,9 @@ impl<const N: usize> Build for Flatten<N> {
 
 impl<'s, S: HasAxis<0>, const N: usize> Module<Typed<'s, S>> for Flatten<N> {
     type Output = Typed<'s, (S::Dim, Size<N>)>;
+    const FITS: () = assert::flat_size("flatten", S::DIMS, N);
     fn forward(&self, x: Typed<'s, S>) -> Result<Self::Output> {
-        const { assert::flat_size("flatten", S::DIMS, N) };
+        const { <Self as Module<Typed<'s, S>>>::FITS };
         Typed::try_from(x.into_untyped().flatten_from(1)?)
     }
 }

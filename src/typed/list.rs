@@ -1,4 +1,5 @@
-//! Lists of tensors of different shapes, each with a type of its own.
+//! Lists of tensors of different shapes, each with a type of its own. [`TList`] has what they do; the other
+//! traits say of which lists.
 
 use super::{Dims, Param, Typed};
 use crate::error::Result;
@@ -137,20 +138,20 @@ pub trait Append<R> {
     /// The type of both together.
     type Output;
     /// Both together.
-    fn append(self, other: R) -> Self::Output;
+    fn before(self, other: R) -> Self::Output;
 }
 
 impl<R> Append<R> for Nil {
     type Output = R;
-    fn append(self, other: R) -> R {
+    fn before(self, other: R) -> R {
         other
     }
 }
 
 impl<R, H, T: Append<R>> Append<R> for Cons<H, T> {
     type Output = Cons<H, T::Output>;
-    fn append(self, other: R) -> Self::Output {
-        Cons { head: self.head, tail: self.tail.append(other) }
+    fn before(self, other: R) -> Self::Output {
+        Cons { head: self.head, tail: self.tail.before(other) }
     }
 }
 
@@ -207,7 +208,15 @@ pub trait TList: Sized {
     where
         Self: Append<Cons<X, Nil>>,
     {
-        self.append(Cons { head: last, tail: Nil })
+        self.before(Cons { head: last, tail: Nil })
+    }
+
+    /// The list followed by another.
+    fn append<R>(self, other: R) -> Self::Output
+    where
+        Self: Append<R>,
+    {
+        self.before(other)
     }
 
     /// The first `I` elements, and the others.
@@ -222,6 +231,14 @@ pub trait TList: Sized {
         Self: SplitAt<<Index<I> as Position>::Place>,
     {
         self.cut()
+    }
+
+    /// The values of parameters in a session.
+    fn on<'s>(&self, session: &'s Session) -> Result<Self::Tensors>
+    where
+        Self: OnSession<'s>,
+    {
+        self.tensors(session)
     }
 }
 
@@ -238,19 +255,19 @@ pub trait OnSession<'s> {
     /// The list of tensors.
     type Tensors;
     /// The value of each parameter.
-    fn on(&self, session: &'s Session) -> Result<Self::Tensors>;
+    fn tensors(&self, session: &'s Session) -> Result<Self::Tensors>;
 }
 
 impl<'s> OnSession<'s> for Nil {
     type Tensors = Nil;
-    fn on(&self, _: &'s Session) -> Result<Nil> {
+    fn tensors(&self, _: &'s Session) -> Result<Nil> {
         Ok(Nil)
     }
 }
 
 impl<'s, S: Dims, T: OnSession<'s>> OnSession<'s> for Cons<Param<S>, T> {
     type Tensors = Cons<Typed<'s, S>, T::Tensors>;
-    fn on(&self, session: &'s Session) -> Result<Self::Tensors> {
-        Ok(Cons { head: self.head.on(session)?, tail: self.tail.on(session)? })
+    fn tensors(&self, session: &'s Session) -> Result<Self::Tensors> {
+        Ok(Cons { head: self.head.on(session)?, tail: self.tail.tensors(session)? })
     }
 }

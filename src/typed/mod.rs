@@ -50,7 +50,7 @@
 mod assert;
 mod dims;
 mod layers;
-mod list;
+pub mod list;
 mod ops;
 
 pub use dims::{Broadcast, Dim, Dims, Dyn, EndsIn, HasAxis, Push, Size, Transpose};
@@ -58,9 +58,7 @@ pub use layers::{
     AvgPool2d, Build, Conv2d, Flatten, Gelu, LayerNorm, Linear, MaxPool2d, Module, Param, Relu, Sigmoid,
     Silu, Softmax, Tanh,
 };
-pub use list::{
-    Append, Cons, First, Get, Index, Next, Nil, OnSession, Position, SplitAt, TList, TListOf, tlist,
-};
+pub use list::{Cons, Nil, TList, TListOf, tlist};
 pub use ops::{Axis, Kernel, Padding, Stride};
 
 use crate::device::{DType, Meta};
@@ -107,6 +105,8 @@ impl Element for u32 {
     const DTYPE: DType = DType::U32;
 }
 
+// Names in this module that messages show, above all this one and `Size`, are no other type's, in this crate or the
+// standard library: the compiler then prints them without a path.
 /// A [`Var`] with its shape `S` in its type. Copying it copies the handle, not the value.
 #[repr(transparent)]
 pub struct Typed<'s, S, E = f32> {

@@ -1,7 +1,7 @@
 //! Ops whose result has another shape than their input, or that need more than an equal one.
 
 use super::assert::{self, Sliding, unknown};
-use super::{Dim, Dims, EndsIn, HasAxis, Push, Scalar, Size, Transpose, Typed};
+use super::{Dim, Dims, EndsIn, HasAxis, Push, Rank2, Scalar, Size, Transpose, Typed};
 use crate::error::Result;
 use crate::ops::loss::Reduction;
 use crate::session::{AttentionOptions, Var};
@@ -385,8 +385,7 @@ impl<'s, B: Dim, C: Dim, H: Dim, W: Dim> Typed<'s, (B, C, H, W)> {
         _: Stride<S>,
         _: Padding<P>,
     ) -> Result<Typed<'s, (B, O, HO, WO)>> {
-        const { sliding::<H, KH, S, P>().gives("conv2d", "height", HO::SIZE) };
-        const { sliding::<W, KW, S, P>().gives("conv2d", "width", WO::SIZE) };
+        const { windows_fit::<(H, W), (KH, KW), (HO, WO)>("conv2d", S, P) };
         let known = const { all([H::SIZE, KH::SIZE, W::SIZE, KW::SIZE]) };
         Typed::trust_if(known, self.var.conv2d(kernel.var, bias.map(Var::from), S, P)?)
     }
@@ -397,8 +396,7 @@ impl<'s, B: Dim, C: Dim, H: Dim, W: Dim> Typed<'s, (B, C, H, W)> {
         _: Kernel<K>,
         _: Stride<S>,
     ) -> Result<Typed<'s, (B, C, HO, WO)>> {
-        const { sliding::<H, Size<K>, S, 0>().gives("max_pool2d", "height", HO::SIZE) };
-        const { sliding::<W, Size<K>, S, 0>().gives("max_pool2d", "width", WO::SIZE) };
+        const { windows_fit::<(H, W), Rank2<K, K>, (HO, WO)>("max_pool2d", S, 0) };
         Typed::trust_if(const { all([H::SIZE, W::SIZE]) }, self.var.max_pool2d([K; 2], S)?)
     }
 
@@ -408,12 +406,23 @@ impl<'s, B: Dim, C: Dim, H: Dim, W: Dim> Typed<'s, (B, C, H, W)> {
         _: Kernel<K>,
         _: Stride<S>,
     ) -> Result<Typed<'s, (B, C, HO, WO)>> {
-        const { sliding::<H, Size<K>, S, 0>().gives("avg_pool2d", "height", HO::SIZE) };
-        const { sliding::<W, Size<K>, S, 0>().gives("avg_pool2d", "width", WO::SIZE) };
+        const { windows_fit::<(H, W), Rank2<K, K>, (HO, WO)>("avg_pool2d", S, 0) };
         Typed::trust_if(const { all([H::SIZE, W::SIZE]) }, self.var.avg_pool2d([K; 2], S)?)
     }
 }
 
-const fn sliding<D: Dim, K: Dim, const S: usize, const P: usize>() -> Sliding {
-    Sliding { size: D::SIZE, kernel: K::SIZE, stride: S, padding: P }
+/// Windows that slide over an image make one of the size that is named.
+#[track_caller]
+pub(super) const fn windows_fit<Image: Dims, Window: Dims, Out: Dims>(
+    op: &str,
+    stride: usize,
+    padding: usize,
+) {
+    let names = ["height", "width"];
+    let mut i = 0;
+    while i < 2 {
+        let along = Sliding { size: Image::DIMS[i], kernel: Window::DIMS[i], stride, padding };
+        along.gives(op, names[i], Out::DIMS[i]);
+        i += 1;
+    }
 }

@@ -5,9 +5,9 @@ use dittograd::data;
 use dittograd::numerics::rng::Stream;
 use dittograd::prelude::*;
 use dittograd::typed::{
-    Append, AvgPool2d, Axis, Build, Cons, Conv2d, Dim, Dyn, Flatten, Kernel, Labels, LayerNorm, Linear,
-    Matrix, MaxPool2d, Module, Nil, OnSession, Padding, Param, Rank2, Rank3, Rank4, Relu, Rows, Scalar, Size,
-    Stride, TList, TListOf, Typed, Vector, tlist,
+    AvgPool2d, Axis, Build, Cons, Conv2d, Dim, Dyn, Flatten, Kernel, Labels, LayerNorm, Linear, Matrix,
+    MaxPool2d, Module, Nil, Padding, Param, Rank2, Rank3, Rank4, Relu, Rows, Scalar, Size, Stride, TList,
+    TListOf, Typed, Vector, tlist,
 };
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -308,6 +308,7 @@ fn mistakes_do_not_compile_and_the_compiler_says_what_is_wrong() {
             }
             _ => panic!("{name}: {when}?"),
         }
+        assert!(when == "fits" || said.contains(&format!("--> {name}")), "{name} is not pointed at\n{said}");
         for sentence in text.lines().filter_map(|l| l.strip_prefix("//~ ")) {
             assert!(said.contains(sentence), "{name} does not say: {sentence}\n{said}");
         }

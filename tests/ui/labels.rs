@@ -1,5 +1,6 @@
 //@ check
-//~ expected `Typed<'_, (Size<8>,), u32>`, found `Typed<'_, (Size<9>,), u32>`
+//~ expected `8`, found `9`
+//~ expected struct `Typed<'_, (Size<8>,), _>`
 use dittograd::typed::{Labels, Matrix};
 
 fn loss<'s>(logits: Matrix<'s, 8, 3>, labels: Labels<'s, 9>) {

@@ -1,5 +1,5 @@
 //@ check
-//~ expected `Cons<Typed<'_, (Size<3>, Size<4>)>, ...>`, found `Cons<Typed<'_, (Size<4>,)>, ...>`
+//~ expected struct `Typed<'_, (Size<3>, Size<4>)>`
 use dittograd::typed::{Matrix, TListOf, Vector, tlist};
 
 fn model<'s>(_: TListOf![Matrix<'s, 3, 4>, Vector<'s, 4>]) {}
