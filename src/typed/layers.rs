@@ -1,7 +1,7 @@
 //! Layers and parameters with their sizes in their types; layers in a row fit, or do not compile.
 
 use super::ops::windows_fit;
-use super::{Dim, Dims, EndsIn, HasAxis, Kernel, Padding, Rank2, Size, Stride, Typed, assert};
+use super::{Dim, Dims, EndsIn, HasAxis, Rank2, Size, Typed, assert};
 use crate::error::Result;
 use crate::nn;
 use crate::params::{self, Params};
@@ -37,19 +37,19 @@ impl<S: Dims> Param<S> {
 
     /// A parameter drawn uniformly from `[lo, hi)`: [`Params::uniform`].
     pub fn uniform(params: &mut Params, name: &str, lo: f64, hi: f64) -> Result<Param<S>> {
-        const { Self::KNOWN };
+        let () = Self::KNOWN;
         Ok(Param { param: params.uniform(name, &Self::dims(), lo, hi)?, is: PhantomData })
     }
 
     /// A parameter of zeros.
     pub fn zeros(params: &mut Params, name: &str) -> Result<Param<S>> {
-        const { Self::KNOWN };
+        let () = Self::KNOWN;
         Ok(Param { param: params.zeros(name, &Self::dims())?, is: PhantomData })
     }
 
     /// A parameter of ones.
     pub fn ones(params: &mut Params, name: &str) -> Result<Param<S>> {
-        const { Self::KNOWN };
+        let () = Self::KNOWN;
         let shape = crate::shape::Shape::new(&Self::dims())?;
         let ones = crate::tensor::Tensor::full(shape, 1.0f32);
         Ok(Param { param: params.value(name, &ones)?, is: PhantomData })
@@ -94,11 +94,16 @@ impl<S: Dims> Param<S> {
 pub trait Module<Input> {
     /// What it gives.
     type Output;
-    /// Checks of sizes that a type cannot express, evaluated by the compiler where [`Module::forward`] is called; a
-    /// layer without such checks need not mention it.
+    /// What a type cannot say about sizes, evaluated by the compiler wherever [`Module::forward`] is called. A layer
+    /// without such conditions need not mention it.
     const FITS: () = ();
+    /// What a layer does.
+    fn apply(&self, x: Input) -> Result<Self::Output>;
     /// Its value for an input.
-    fn forward(&self, x: Input) -> Result<Self::Output>;
+    fn forward(&self, x: Input) -> Result<Self::Output> {
+        let () = Self::FITS;
+        self.apply(x)
+    }
 }
 
 /// A layer that can be made from its type.
@@ -113,10 +118,9 @@ macro_rules! tuples {
         impl<X, $m0: Module<X> $(, $m: Module<$before::Output>)*> Module<X> for ($m0, $($m),*) {
             type Output = $last::Output;
             const FITS: () = ($m0::FITS, $($m::FITS),*).0;
-            fn forward(&self, x: X) -> Result<Self::Output> {
-                const { <Self as Module<X>>::FITS };
-                let x = self.$i0.forward(x)?;
-                $(let x = self.$i.forward(x)?;)*
+            fn apply(&self, x: X) -> Result<Self::Output> {
+                let x = self.$i0.apply(x)?;
+                $(let x = self.$i.apply(x)?;)*
                 Ok(x)
             }
         }
@@ -150,7 +154,7 @@ macro_rules! activations {
 
         impl<'s, S: Dims> Module<Typed<'s, S>> for $layer {
             type Output = Typed<'s, S>;
-            fn forward(&self, x: Typed<'s, S>) -> Result<Typed<'s, S>> {
+            fn apply(&self, x: Typed<'s, S>) -> Result<Typed<'s, S>> {
                 x.$method()
             }
         }
@@ -184,8 +188,8 @@ impl<const IN: usize, const OUT: usize> Build for Linear<IN, OUT> {
 
 impl<'s, S: EndsIn<Size<IN>>, const IN: usize, const OUT: usize> Module<Typed<'s, S>> for Linear<IN, OUT> {
     type Output = Typed<'s, S::With<Size<OUT>>>;
-    fn forward(&self, x: Typed<'s, S>) -> Result<Self::Output> {
-        Ok(Typed::trust(self.0.forward(x.into_untyped())?))
+    fn apply(&self, x: Typed<'s, S>) -> Result<Self::Output> {
+        Ok(Typed::trust(self.0.forward(x.var)?))
     }
 }
 
@@ -205,7 +209,7 @@ impl<const N: usize> Build for LayerNorm<N> {
 
 impl<'s, S: EndsIn<Size<N>>, const N: usize> Module<Typed<'s, S>> for LayerNorm<N> {
     type Output = Typed<'s, S>;
-    fn forward(&self, x: Typed<'s, S>) -> Result<Self::Output> {
+    fn apply(&self, x: Typed<'s, S>) -> Result<Self::Output> {
         let session = x.session();
         x.layer_norm(self.weight.on(session)?, self.bias.on(session)?, 1e-5)
     }
@@ -226,7 +230,7 @@ impl<'s, S: EndsIn<Size<N>>, const N: usize> Module<Typed<'s, S>> for LayerNorm<
 /// let net = Net::build(&mut params, "net")?;
 /// let session = Session::eager(&device);
 /// let x: Typed<Rank4<2, 1, 28, 28>> = session.full(&[2, 1, 28, 28], 0.5)?.typed()?;
-/// let y: Matrix<2, 10> = net.forward(x)?;
+/// let y: Matrix<2, 10> = net.apply(x)?;
 /// # Ok(())
 /// # }
 /// ```
@@ -280,10 +284,10 @@ impl<
 {
     type Output = Typed<'s, (B, Size<OUT>, Size<H>, Size<W>)>;
     const FITS: () = windows_fit::<(HI, WI), Rank2<K, K>, Rank2<H, W>>("conv2d", S, P);
-    fn forward(&self, x: Typed<'s, (B, Size<IN>, HI, WI)>) -> Result<Self::Output> {
-        const { <Self as Module<Typed<'s, (B, Size<IN>, HI, WI)>>>::FITS };
+    fn apply(&self, x: Typed<'s, (B, Size<IN>, HI, WI)>) -> Result<Self::Output> {
         let session = x.session();
-        x.conv2d(self.weight.on(session)?, Some(self.bias.on(session)?), Stride::<S>, Padding::<P>)
+        let (weight, bias) = (self.weight.on(session)?, self.bias.on(session)?);
+        Typed::try_from(x.var.conv2d(weight.var, Some(bias.var), S, P)?)
     }
 }
 
@@ -304,9 +308,8 @@ macro_rules! pools {
         {
             type Output = Typed<'s, (B, C, Size<H>, Size<W>)>;
             const FITS: () = windows_fit::<(HI, WI), Rank2<K, K>, Rank2<H, W>>(stringify!($method), S, 0);
-            fn forward(&self, x: Typed<'s, (B, C, HI, WI)>) -> Result<Self::Output> {
-                const { <Self as Module<Typed<'s, (B, C, HI, WI)>>>::FITS };
-                x.$method(Kernel::<K>, Stride::<S>)
+            fn apply(&self, x: Typed<'s, (B, C, HI, WI)>) -> Result<Self::Output> {
+                Typed::try_from(x.var.$method([K; 2], S)?)
             }
         }
     )*};
@@ -330,8 +333,7 @@ impl<const N: usize> Build for Flatten<N> {
 impl<'s, S: HasAxis<0>, const N: usize> Module<Typed<'s, S>> for Flatten<N> {
     type Output = Typed<'s, (S::Dim, Size<N>)>;
     const FITS: () = assert::flat_size("flatten", S::DIMS, N);
-    fn forward(&self, x: Typed<'s, S>) -> Result<Self::Output> {
-        const { <Self as Module<Typed<'s, S>>>::FITS };
-        Typed::try_from(x.into_untyped().flatten_from(1)?)
+    fn apply(&self, x: Typed<'s, S>) -> Result<Self::Output> {
+        Typed::try_from(x.var.flatten_from(1)?)
     }
 }
