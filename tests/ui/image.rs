@@ -1,7 +1,8 @@
 //@ check
-//~ `MaxPool2d<2, 6, 6>` does not take `Typed<'_, (Size<12>, Size<12>)>`
-use dittograd::typed::{Matrix, MaxPool2d, Module};
+//~ expected a tuple with 4 elements, found one with 2 elements
+//~ expected struct `Typed<'_, (_, _, _, _)>`
+use dittograd::typed::{Matrix, MaxPool2d, Module, Relu};
 
 fn half(x: Matrix<'_, 12, 12>) {
-    let _ = MaxPool2d::<2, 6, 6>.forward(x);
+    let _ = (Relu, MaxPool2d::<2, 6, 6>).forward(x);
 }
