@@ -43,7 +43,7 @@ impl Dim for Dyn {
     message = "`{Self}` is not a shape",
     note = "a shape is a tuple of up to six dimensions, such as `(Dyn, Size<4>)`, or an alias such as `Rank2<3, 4>`"
 )]
-pub trait Dims {
+pub trait Dims: Sized + Broadcast<Self> {
     /// The sizes, where the compiler knows them.
     const DIMS: &'static [Option<usize>];
 }
@@ -94,7 +94,7 @@ pub trait Transpose: Dims {
     label = "must have the shape `{S}`, or its last axes",
     note = "`expand` repeats along axes of one element, `retype` checks dynamic dimensions at run time"
 )]
-pub trait Broadcast<S: Dims>: Dims {}
+pub trait Broadcast<S> {}
 
 macro_rules! shapes {
     ($(($($i:literal $d:ident),*))*) => {$(

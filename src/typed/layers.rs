@@ -83,9 +83,29 @@ impl<S: Dims> Param<S> {
 /// let session = Session::eager(&device);
 /// let x: Matrix<8, 2> = session.full(&[8, 2], 0.5)?.typed()?;
 /// let y: Matrix<8, 3> = net.forward(x)?;
-/// let any: Rows<3> = net.forward(x.retype::<(dittograd::typed::Dyn, _)>()?)?;
+/// let any: Rows<3> = net.forward(x.retype::<(typed::Dyn, _)>()?)?;
 /// # Ok(())
 /// # }
+/// ```
+///
+/// A layer of your own, around any other that keeps the shape:
+///
+/// ```
+/// use dittograd::prelude::*;
+/// use dittograd::typed::{Dims, Module, Typed};
+///
+/// struct Residual<M>(M);
+///
+/// impl<'s, S: Dims, M> Module<Typed<'s, S>> for Residual<M>
+/// where
+///     M: Module<Typed<'s, S>, Output = Typed<'s, S>>,
+/// {
+///     type Output = Typed<'s, S>;
+///     const FITS: () = M::FITS;
+///     fn apply(&self, x: Typed<'s, S>) -> Result<Typed<'s, S>> {
+///         self.0.apply(x)?.add(x)
+///     }
+/// }
 /// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not take `{Input}`",

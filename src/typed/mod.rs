@@ -241,7 +241,7 @@ impl<'s, S: Dims> Typed<'s, S> {
 
     /// The handle of an operand that broadcasts to this one. Sizes the compiler does not know are compared now:
     /// the session would broadcast a dynamic dimension of 1.
-    fn operand<R: Broadcast<S>>(self, other: Typed<'s, R>) -> Result<Var<'s>> {
+    fn operand<R: Dims + Broadcast<S>>(self, other: Typed<'s, R>) -> Result<Var<'s>> {
         if const { assert::unknown(R::DIMS) > 0 } {
             let (left, right) = (self.shape()?, other.shape()?);
             if !left.dims().ends_with(right.dims()) {
@@ -286,7 +286,7 @@ macro_rules! methods {
             $(#[$doc])*
             $(#[doc = concat!("\n\n`", stringify!($rest), "` has the same shape, or its last axes.")])*
             pub fn $name(
-                self $(, $attr: f64)* $(, $rest: Typed<'s, impl Broadcast<S>>)*
+                self $(, $attr: f64)* $(, $rest: Typed<'s, impl Dims + Broadcast<S>>)*
             ) -> Result<Typed<'s, S>> {
                 Ok(Typed::trust(self.var.$name($($attr,)* $(self.operand($rest)?),*)?))
             }
