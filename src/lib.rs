@@ -3,7 +3,8 @@
 //! A tour: [`device`] is where tensors live and kernels run; [`ops`] are the operations, each with its shape
 //! rule, kernels, gradient and reference; [`tape`] records them and walks back; [`session`] is what programs are
 //! written in; [`graph`] compiles what a session records; [`nn`], [`optim`] and [`data`] make training of it;
-//! [`check`] holds every op to [`numerics`], the contract that says what the one answer is.
+//! in [`typed`] the compiler checks shapes; [`check`] holds every op to [`numerics`], the contract that says what the
+//! one answer is.
 //!
 #![doc = include_str!("../README.md")]
 
@@ -22,6 +23,7 @@ pub mod session;
 pub mod shape;
 pub mod tape;
 pub mod tensor;
+pub mod typed;
 
 /// What most programs need.
 pub mod prelude {
@@ -35,4 +37,5 @@ pub mod prelude {
     pub use crate::session::{AttentionOptions, Grads, LabelLoss, Session, Var};
     pub use crate::shape::Shape;
     pub use crate::tensor::Tensor;
+    pub use crate::typed;
 }

@@ -22,3 +22,4 @@ mod spectral;
 mod support;
 mod table;
 mod tape;
+mod typed;

@@ -1,0 +1,155 @@
+//! Dimensions and shapes as types, and what the compiler can be asked about them.
+
+/// A dimension: [`Size`], [`Dyn`], or a type of your own for a size that is known only at run time but must
+/// not be taken for another.
+///
+/// ```compile_fail
+/// use dittograd::typed::{Size, Dim, Typed};
+/// struct Batch;
+/// struct Time;
+/// impl Dim for Batch { const SIZE: Option<usize> = None; }
+/// impl Dim for Time { const SIZE: Option<usize> = None; }
+/// fn add<'s>(x: Typed<'s, (Batch, Size<8>)>, y: Typed<'s, (Time, Size<8>)>) {
+///     x.add(y); // shapes do not fit: `(Time, Size<8>)` does not broadcast to `(Batch, Size<8>)`
+/// }
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a dimension",
+    note = "dimensions are `Size<N>`, `Dyn`, and types of your own that implement `Dim`"
+)]
+pub trait Dim {
+    /// The size, where the compiler knows it.
+    const SIZE: Option<usize>;
+}
+
+/// A dimension of `N` elements.
+#[derive(Clone, Copy, Debug)]
+pub struct Size<const N: usize>;
+
+/// A dimension whose size is known at run time only.
+#[derive(Clone, Copy, Debug)]
+pub struct Dyn;
+
+impl<const N: usize> Dim for Size<N> {
+    const SIZE: Option<usize> = Some(N);
+}
+
+impl Dim for Dyn {
+    const SIZE: Option<usize> = None;
+}
+
+/// A shape: a tuple of up to six dimensions, outermost first. `()` is the shape of a scalar.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a shape",
+    note = "a shape is a tuple of up to six dimensions, such as `(Dyn, Size<4>)`, or an alias such as `Rank2<3, 4>`"
+)]
+pub trait Dims: Sized + Broadcast<Self> {
+    /// The sizes, where the compiler knows them.
+    const DIMS: &'static [Option<usize>];
+}
+
+/// A shape that has an axis `A`, counted from the outermost, 0.
+#[diagnostic::on_unimplemented(
+    message = "the shape `{Self}` has no axis {A}",
+    note = "axes are counted from 0, outermost first"
+)]
+pub trait HasAxis<const A: usize>: Dims {
+    /// The dimension at that axis.
+    type Dim: Dim;
+    /// The shape without that axis.
+    type Without: Dims;
+    /// The shape with another dimension at that axis.
+    type With<D: Dim>: Dims;
+}
+
+/// A shape whose last dimension is `D`.
+#[diagnostic::on_unimplemented(
+    message = "the last dimension of `{Self}` is not `{D}`",
+    label = "needs a last dimension `{D}`"
+)]
+pub trait EndsIn<D: Dim>: Dims {
+    /// All dimensions but the last.
+    type Lead: Dims;
+    /// The shape with another last dimension.
+    type With<E: Dim>: Dims;
+}
+
+/// A shape that another dimension can be put behind.
+#[diagnostic::on_unimplemented(message = "the shape `{Self}` has no room for another axis")]
+pub trait Push: Dims {
+    /// The shape followed by `D`.
+    type With<D: Dim>: Dims;
+}
+
+/// A shape of at least two axes.
+#[diagnostic::on_unimplemented(message = "the shape `{Self}` has no two axes to exchange")]
+pub trait Transpose: Dims {
+    /// The shape with its last two axes exchanged.
+    type Output: Dims;
+}
+
+/// A shape that is `S`, or the last axes of `S`: one element for each row of it, or for all of it.
+#[diagnostic::on_unimplemented(
+    message = "shapes do not fit: `{Self}` does not broadcast to `{S}`",
+    label = "must have the shape `{S}`, or its last axes",
+    note = "`expand` repeats along axes of one element, `retype` checks dynamic dimensions at run time"
+)]
+pub trait Broadcast<S> {}
+
+macro_rules! shapes {
+    ($(($($i:literal $d:ident),*))*) => {$(
+        impl<$($d: Dim),*> Dims for ($($d,)*) {
+            const DIMS: &'static [Option<usize>] = &[$($d::SIZE),*];
+        }
+        axes! { [] $($i $d),* }
+    )*};
+}
+
+/// The impls that speak of one axis, axis after axis: those before it are in brackets.
+macro_rules! axes {
+    ([$($lead:ident)*]) => {
+        #[diagnostic::do_not_recommend]
+        impl<$($lead: Dim),*> Broadcast<($($lead,)*)> for () {}
+    };
+    ([$($lead:ident)*] $i:literal $d:ident $(, $j:literal $rest:ident)*) => {
+        #[diagnostic::do_not_recommend]
+        impl<$($lead: Dim,)* $d: Dim, $($rest: Dim),*> HasAxis<$i> for ($($lead,)* $d, $($rest,)*) {
+            type Dim = $d;
+            type Without = ($($lead,)* $($rest,)*);
+            type With<X: Dim> = ($($lead,)* X, $($rest,)*);
+        }
+        #[diagnostic::do_not_recommend]
+        impl<$($lead: Dim,)* $d: Dim, $($rest: Dim),*> Broadcast<($($lead,)* $d, $($rest,)*)> for ($d, $($rest,)*) {}
+        axes! { [$($lead)* $d] $($j $rest),* }
+    };
+}
+
+/// The impls that speak of the last axes; the brackets have those before them.
+macro_rules! ends {
+    ($([$($lead:ident)*])*) => {$(
+        #[diagnostic::do_not_recommend]
+        impl<$($lead: Dim,)* Z: Dim> EndsIn<Z> for ($($lead,)* Z,) {
+            type Lead = ($($lead,)*);
+            type With<X: Dim> = ($($lead,)* X,);
+        }
+        impl<$($lead: Dim,)*> Push for ($($lead,)*) {
+            type With<X: Dim> = ($($lead,)* X,);
+        }
+    )*};
+}
+
+macro_rules! transposes {
+    ($([$($lead:ident)*])*) => {$(
+        #[diagnostic::do_not_recommend]
+        impl<$($lead: Dim,)* Y: Dim, Z: Dim> Transpose for ($($lead,)* Y, Z) {
+            type Output = ($($lead,)* Z, Y);
+        }
+    )*};
+}
+
+shapes! {
+    () (0 A) (0 A, 1 B) (0 A, 1 B, 2 C) (0 A, 1 B, 2 C, 3 D) (0 A, 1 B, 2 C, 3 D, 4 E)
+    (0 A, 1 B, 2 C, 3 D, 4 E, 5 F)
+}
+ends! { [] [A] [A B] [A B C] [A B C D] [A B C D E] }
+transposes! { [] [A] [A B] [A B C] [A B C D] }

@@ -1,0 +1,296 @@
+//! Shapes in types, over the same session: what the compiler can know about shapes, it checks.
+//!
+//! A [`Typed`] is a [`Var`] whose shape is part of its type, at no cost: every method calls the one of `Var`, and
+//! gives back a type that says what came out.
+//!
+//! ```
+//! use dittograd::prelude::*;
+//! use dittograd::typed::{Matrix, Vector};
+//!
+//! fn layer<'s>(x: Matrix<'s, 8, 2>, w: Matrix<'s, 2, 3>, b: Vector<'s, 3>) -> Result<Matrix<'s, 8, 3>> {
+//!     x.matmul(w)?.add(b)?.relu()
+//! }
+//!
+//! # fn main() -> Result<()> {
+//! let device = Device::cpu()?;
+//! let session = Session::eager(&device);
+//! let ones = |dims: &[usize]| session.full(dims, 1.0);
+//! // The one check at run time: a value from outside has the shape its type says.
+//! let (x, w, b) = (ones(&[8, 2])?.typed()?, ones(&[2, 3])?.typed()?, ones(&[3])?.typed()?);
+//! assert_eq!(layer(x, w, b)?.sum()?.item()?, 72.0);
+//! assert!(ones(&[3, 2])?.typed::<Matrix<2, 3>>().is_err());
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! With `w: Matrix<'s, 3, 2>` the function above does not compile: expected `Typed<'_, (Size<2>, _)>`, found
+//! `Typed<'_, (Size<3>, Size<2>)>`.
+//!
+//! # Shapes
+//!
+//! A shape is a tuple of dimensions, outermost first: `(Size<8>, Size<2>)`, in short [`Rank2<8, 2>`](Rank2);
+//! [`Matrix<8, 2>`](Matrix) is a tensor of that shape. A dimension the compiler does not know is [`Dyn`], or a type of
+//! yours ([`Dim`]): `(Dyn, Size<2>)` is any number of pairs. Where dynamic dimensions meet, they are compared at run
+//! time, and the error is that of the session; [`Typed::retype`] turns one kind into the other.
+//!
+//! # When it is checked
+//!
+//! What a type can say (equal shapes, inner sizes of products, axes, layers in a row) is checked wherever types
+//! are: in the editor and by `cargo check`. Sums and products of sizes (reshapes, slices, concatenation,
+//! convolutions, pools) stable Rust computes only when it generates code: these are errors of `cargo build` and
+//! `cargo test`, of the form
+//!
+//! ```text
+//! error[E0080]: evaluation panicked: reshape: [3, 4] cannot become [2, 5]: they have 12 and 10 elements
+//! ```
+//!
+//! with a last note that points at the caller. Since types cannot hold such sums, the caller names the result (most
+//! often by what it is used for), and the compiler checks it.
+
+mod assert;
+mod dims;
+mod layers;
+pub mod list;
+mod ops;
+
+pub use dims::{Broadcast, Dim, Dims, Dyn, EndsIn, HasAxis, Push, Size, Transpose};
+pub use layers::{
+    AvgPool2d, Build, Conv2d, Flatten, Gelu, LayerNorm, Linear, MaxPool2d, Module, Param, Relu, Sigmoid,
+    Silu, Softmax, Tanh,
+};
+pub use list::{Cons, Nil, TList, TListOf, tlist};
+pub use ops::{Axis, Kernel, Padding, Stride};
+
+use crate::device::{DType, Meta};
+use crate::error::{Error, ErrorKind, Result};
+use crate::ops::elementwise;
+use crate::scalar::Scalar as Number;
+use crate::session::{Grads, Session, Var};
+use crate::shape::Shape;
+use std::fmt;
+use std::marker::PhantomData;
+
+/// The shape of a vector.
+pub type Rank1<const N: usize> = (Size<N>,);
+/// The shape of a matrix of `M` rows and `N` columns.
+pub type Rank2<const M: usize, const N: usize> = (Size<M>, Size<N>);
+/// A shape of three axes.
+pub type Rank3<const A: usize, const B: usize, const C: usize> = (Size<A>, Size<B>, Size<C>);
+/// A shape of four axes.
+pub type Rank4<const A: usize, const B: usize, const C: usize, const D: usize> =
+    (Size<A>, Size<B>, Size<C>, Size<D>);
+
+/// One number.
+pub type Scalar<'s> = Typed<'s, ()>;
+/// A vector of `N` elements.
+pub type Vector<'s, const N: usize> = Typed<'s, Rank1<N>>;
+/// A matrix of `M` rows and `N` columns.
+pub type Matrix<'s, const M: usize, const N: usize> = Typed<'s, Rank2<M, N>>;
+/// Any number of rows of `N` elements.
+pub type Rows<'s, const N: usize> = Typed<'s, (Dyn, Size<N>)>;
+/// A class for each of `B` rows.
+pub type Labels<'s, const B: usize> = Typed<'s, Rank1<B>, u32>;
+
+/// What a tensor holds: `f32` numbers, or `u32` indices.
+pub trait Element {
+    /// Its name on devices.
+    const DTYPE: DType;
+}
+
+impl Element for f32 {
+    const DTYPE: DType = DType::F32;
+}
+
+impl Element for u32 {
+    const DTYPE: DType = DType::U32;
+}
+
+// Names in this module that messages show, above all this one and `Size`, are no other type's, in this crate or the
+// standard library: the compiler then prints them without a path.
+/// A [`Var`] with its shape `S` in its type. Copying it copies the handle, not the value.
+#[repr(transparent)]
+pub struct Typed<'s, S, E = f32> {
+    var: Var<'s>,
+    is: PhantomData<(S, E)>,
+}
+
+impl<S, E> Clone for Typed<'_, S, E> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<S, E> Copy for Typed<'_, S, E> {}
+
+impl<S: Dims, E> fmt::Debug for Typed<'_, S, E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} of shape {}", self.var, sizes(S::DIMS))
+    }
+}
+
+/// A shape in words: unknown dimensions are question marks.
+fn sizes(dims: &[Option<usize>]) -> String {
+    let words: Vec<String> = dims.iter().map(|d| d.map_or("?".to_string(), |n| n.to_string())).collect();
+    format!("[{}]", words.join(", "))
+}
+
+/// Whether a value is what its type says.
+fn check<S: Dims, E: Element>(meta: Meta) -> Result<()> {
+    if meta.dtype != E::DTYPE {
+        let kind = ErrorKind::DType { want: E::DTYPE.name(), got: meta.dtype.name(), input: 0 };
+        return Err(Error::new("typed", kind));
+    }
+    let dims = meta.shape.dims();
+    let agree = |(known, d): (&Option<usize>, &usize)| known.is_none_or(|n| n == *d);
+    if dims.len() == S::DIMS.len() && S::DIMS.iter().zip(dims).all(agree) {
+        return Ok(());
+    }
+    let why = format!("the value has shape {}, its type says {}", meta.shape, sizes(S::DIMS));
+    Err(Error::argument("typed", "shape", why))
+}
+
+/// Checks shape and kind of elements, once.
+impl<'s, S: Dims, E: Element> TryFrom<Var<'s>> for Typed<'s, S, E> {
+    type Error = Error;
+
+    fn try_from(var: Var<'s>) -> Result<Self> {
+        check::<S, E>(var.meta()?)?;
+        Ok(Typed { var, is: PhantomData })
+    }
+}
+
+impl<'s, S, E> From<Typed<'s, S, E>> for Var<'s> {
+    fn from(tensor: Typed<'s, S, E>) -> Var<'s> {
+        tensor.var
+    }
+}
+
+impl<'s> Var<'s> {
+    /// The same value with its shape in its type; an error if it has another. See [`crate::typed`].
+    ///
+    /// ```
+    /// use dittograd::prelude::*;
+    /// use dittograd::typed::Vector;
+    /// # fn main() -> Result<()> {
+    /// let session = Session::eager(&Device::cpu()?);
+    /// let v: Vector<3> = session.full(&[3], 2.0)?.typed()?;
+    /// assert_eq!(v.sum()?.item()?, 6.0);
+    /// let e = session.full(&[4], 2.0)?.typed::<Vector<3>>().unwrap_err();
+    /// assert_eq!(e.to_string(), "typed: shape: the value has shape [4], its type says [3]");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn typed<T: TryFrom<Var<'s>, Error = Error>>(self) -> Result<T> {
+        T::try_from(self)
+    }
+}
+
+impl<'s, S: Dims, E: Element> Typed<'s, S, E> {
+    /// A value that is known to be what the type says.
+    fn trust(var: Var<'s>) -> Self {
+        debug_assert_eq!(var.meta().and_then(check::<S, E>), Ok(()));
+        Typed { var, is: PhantomData }
+    }
+
+    /// A value whose type the compiler has checked, if it knew all the sizes it is made of.
+    fn trust_if(known: bool, var: Var<'s>) -> Result<Self> {
+        if known { Ok(Typed::trust(var)) } else { Typed::try_from(var) }
+    }
+
+    /// The handle without the type.
+    pub fn into_untyped(self) -> Var<'s> {
+        self.var
+    }
+
+    /// The session it belongs to.
+    pub fn session(self) -> &'s Session {
+        self.var.session()
+    }
+
+    /// The shape, with all sizes.
+    pub fn shape(self) -> Result<Shape> {
+        self.var.shape()
+    }
+
+    /// The same tensor under a type that knows more or less of its shape. What both know is compared by the
+    /// compiler, what only the new one knows is checked now.
+    ///
+    /// ```
+    /// use dittograd::prelude::*;
+    /// use dittograd::typed::{Matrix, Rank2, Rows};
+    /// # fn main() -> Result<()> {
+    /// let session = Session::eager(&Device::cpu()?);
+    /// let rows: Rows<4> = session.full(&[3, 4], 1.0)?.typed()?;
+    /// let matrix: Matrix<3, 4> = rows.retype()?;
+    /// assert!(rows.retype::<Rank2<5, 4>>().is_err());
+    /// // matrix.retype::<Rank2<3, 5>>() does not compile: retype: [3, 4] cannot be [3, 5]
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn retype<T: Dims>(self) -> Result<Typed<'s, T, E>> {
+        const { assert::compatible("retype", S::DIMS, T::DIMS) };
+        Typed::trust_if(const { assert::unknown(S::DIMS) == 0 }, self.var)
+    }
+}
+
+impl<'s, S: Dims> Typed<'s, S> {
+    /// The value as a host tensor. Waits for the device.
+    pub fn value<T: Number>(self) -> Result<crate::tensor::Tensor<T>> {
+        self.var.value()
+    }
+
+    /// The handle of an operand that broadcasts to this one. Sizes the compiler does not know are compared now:
+    /// the session would broadcast a dynamic dimension of 1.
+    fn operand<R: Dims + Broadcast<S>>(self, other: Typed<'s, R>) -> Result<Var<'s>> {
+        if const { assert::unknown(R::DIMS) > 0 } {
+            let (left, right) = (self.shape()?, other.shape()?);
+            if !left.dims().ends_with(right.dims()) {
+                let why = "dynamic dimensions differ";
+                return Err(Error::new("typed", ErrorKind::Shapes { why, left, right }));
+            }
+        }
+        Ok(other.var)
+    }
+}
+
+impl<'s> Scalar<'s> {
+    /// The number. Waits for the device.
+    pub fn item(self) -> Result<f32> {
+        self.var.item()
+    }
+
+    /// [`Var::backward`]. Only a scalar has it.
+    pub fn backward(self) -> Result<Grads> {
+        self.var.backward()
+    }
+
+    /// [`Var::backward_retain`].
+    pub fn backward_retain(self) -> Result<Grads> {
+        self.var.backward_retain()
+    }
+}
+
+impl<S: Dims> Typed<'_, S, u32> {
+    /// The indices as a host tensor. Waits for the device.
+    pub fn indices(self) -> Result<crate::tensor::Tensor<u32>> {
+        self.var.indices()
+    }
+}
+
+// The elementwise methods, from the same rows as those of `Var`.
+macro_rules! methods {
+    ($($(#[$doc:meta])* $name:ident $op:ident { $($attr:ident),* } ($($rest:ident),*);)*) => {
+        // The methods are fallible, so they cannot be the operators of the standard library.
+        #[allow(clippy::should_implement_trait)]
+        impl<'s, S: Dims> Typed<'s, S> {$(
+            $(#[$doc])*
+            $(#[doc = concat!("\n\n`", stringify!($rest), "` has the same shape, or its last axes.")])*
+            pub fn $name(
+                self $(, $attr: f64)* $(, $rest: Typed<'s, impl Dims + Broadcast<S>>)*
+            ) -> Result<Typed<'s, S>> {
+                Ok(Typed::trust(self.var.$name($($attr,)* $(self.operand($rest)?),*)?))
+            }
+        )*}
+    };
+}
+elementwise::with_rows!(methods);

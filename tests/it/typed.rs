@@ -1,0 +1,317 @@
+//! Shapes in types: what compiles gives the bits of the untyped form, what must not compile says why.
+
+use crate::support::{device, t};
+use dittograd::data;
+use dittograd::numerics::rng::Stream;
+use dittograd::prelude::*;
+use dittograd::typed::{
+    AvgPool2d, Axis, Build, Cons, Conv2d, Dim, Dyn, Flatten, Kernel, Labels, LayerNorm, Linear, Matrix,
+    MaxPool2d, Module, Nil, Padding, Param, Rank2, Rank3, Rank4, Relu, Rows, Scalar, Size, Stride, TList,
+    TListOf, Typed, Vector, tlist,
+};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Numbers between -1 and 1, others for every shape.
+fn numbers<'s>(s: &'s Session, dims: &[usize]) -> Var<'s> {
+    let mut stream = Stream::new(dims.iter().fold(7, |h, &d| h * 31 + d as u64), 0);
+    s.input(&Tensor::from_fn(Shape::new(dims).unwrap(), |_| stream.range(-1.0, 1.0))).unwrap()
+}
+
+/// A typed value and an untyped one have the same shape and bits.
+fn same<S: dittograd::typed::Dims>(typed: Typed<'_, S>, untyped: Var<'_>) {
+    assert_eq!(typed.value::<f32>().unwrap(), untyped.value::<f32>().unwrap());
+}
+
+#[test]
+fn methods_give_what_the_untyped_ones_give() {
+    let d = device();
+    let s = Session::eager(&d);
+    let (a, b, row, one) = (numbers(&s, &[3, 4]), numbers(&s, &[4, 2]), numbers(&s, &[4]), numbers(&s, &[]));
+    let x: Matrix<3, 4> = a.typed().unwrap();
+    let y: Matrix<4, 2> = b.typed().unwrap();
+    let r: Vector<4> = row.typed().unwrap();
+    let c: Scalar = one.typed().unwrap();
+    same(x.tanh().unwrap(), a.tanh().unwrap());
+    same(x.clamp(-0.5, 0.5).unwrap(), a.clamp(-0.5, 0.5).unwrap());
+    same(x.mul(x).unwrap(), a.mul(a).unwrap());
+    same(x.sub(r).unwrap(), a.sub(row).unwrap());
+    same(x.add(c).unwrap(), a.add(one).unwrap());
+    same(x.where_(r, c).unwrap(), a.where_(row, one).unwrap());
+    same(x.matmul(y).unwrap(), a.matmul(b).unwrap());
+    same(x.transpose().unwrap(), a.transpose().unwrap());
+    same(x.permute::<1, 0>().unwrap(), a.permute(&[1, 0]).unwrap());
+    same(x.sum().unwrap(), a.sum().unwrap());
+    same(x.mean().unwrap(), a.mean().unwrap());
+    same(x.sum_axis::<0>().unwrap(), a.sum_axes(&[0]).unwrap());
+    same(x.mean_axis::<1>().unwrap(), a.mean_axes(&[1]).unwrap());
+    same(x.amax::<1>().unwrap(), a.amax(&[1], false).unwrap());
+    same(x.amin::<0>().unwrap(), a.amin(&[0], false).unwrap());
+    same(x.logsumexp::<1>().unwrap(), a.logsumexp(&[1], false).unwrap());
+    same(x.softmax().unwrap(), a.softmax().unwrap());
+    same(x.log_softmax().unwrap(), a.log_softmax().unwrap());
+    same(x.softmax_axis::<0>().unwrap(), a.softmax_axis(0).unwrap());
+    same(x.log_softmax_axis::<0>().unwrap(), a.log_softmax_axis(0).unwrap());
+    same(x.reshape::<Rank3<2, 3, 2>>().unwrap(), a.reshape(&[2, 3, 2]).unwrap());
+    same(x.narrow::<1, 1, 2>().unwrap(), a.narrow(1, 1, 2).unwrap());
+    same(x.select::<0, 2>().unwrap(), a.select(0, 2).unwrap());
+    same(x.mse(x.relu().unwrap()).unwrap(), a.mse(a.relu().unwrap()).unwrap());
+    same(x.rms_norm(r, 1e-6).unwrap(), a.rms_norm(1, Some(row), 1e-6).unwrap());
+    same(x.layer_norm(r, r, 1e-5).unwrap(), a.layer_norm(1, Some(row), Some(row), 1e-5).unwrap());
+    same(r.expand::<Rank2<5, 4>>().unwrap(), row.broadcast_vec_to_rows(5).unwrap());
+    let joined: Matrix<6, 4> = x.concat(x, Axis::<0>).unwrap();
+    same(joined, a.concat(a, 0).unwrap());
+    assert_eq!(
+        x.argmax::<1>().unwrap().indices().unwrap(),
+        a.argmax(&[1], false).unwrap().indices().unwrap()
+    );
+    let dropped = x.dropout(0.0).unwrap().detach().unwrap();
+    same(dropped, a);
+    let (p, q) = (numbers(&s, &[2, 3, 4]), numbers(&s, &[2, 4, 5]));
+    let (bp, bq): (Typed<Rank3<2, 3, 4>>, Typed<Rank3<2, 4, 5>>) = (p.typed().unwrap(), q.typed().unwrap());
+    same(bp.bmm(bq).unwrap(), p.bmm(q).unwrap());
+    same(bp.permute::<2, 0, 1>().unwrap(), p.permute(&[2, 0, 1]).unwrap());
+    let (w, bias) = (numbers(&s, &[6, 4]), numbers(&s, &[6]));
+    let (tw, tb): (Matrix<6, 4>, Vector<6>) = (w.typed().unwrap(), bias.typed().unwrap());
+    same(bp.linear(tw, tb).unwrap(), p.linear(w, bias).unwrap());
+    let tokens = s.labels(&Tensor::new(&[2, 2], vec![1u32, 0, 5, 1]).unwrap()).unwrap();
+    let index: Typed<Rank2<2, 2>, u32> = tokens.typed().unwrap();
+    let rows: Typed<Rank3<2, 2, 4>> = tw.embedding(index).unwrap();
+    same(rows, w.embedding(tokens).unwrap());
+    let heads = numbers(&s, &[2, 2, 3, 4]);
+    let h: Typed<Rank4<2, 2, 3, 4>> = heads.typed().unwrap();
+    let options = AttentionOptions { causal: true, ..Default::default() };
+    same(h.attention(h, h, options).unwrap(), heads.attention(heads, heads, options).unwrap());
+}
+
+#[test]
+fn images_have_the_sizes_their_types_say() {
+    let d = device();
+    let s = Session::eager(&d);
+    let (x, k, b) = (numbers(&s, &[2, 3, 9, 8]), numbers(&s, &[5, 3, 3, 2]), numbers(&s, &[5]));
+    let (tx, tk): (Typed<Rank4<2, 3, 9, 8>>, Typed<Rank4<5, 3, 3, 2>>) =
+        (x.typed().unwrap(), k.typed().unwrap());
+    let tb: Vector<5> = b.typed().unwrap();
+    let y: Typed<Rank4<2, 5, 5, 5>> = tx.conv2d(tk, Some(tb), Stride::<2>, Padding::<1>).unwrap();
+    same(y, x.conv2d(k, Some(b), 2, 1).unwrap());
+    let y: Typed<Rank4<2, 3, 4, 4>> = tx.max_pool2d(Kernel::<2>, Stride::<2>).unwrap();
+    same(y, x.max_pool2d([2, 2], 2).unwrap());
+    // Sizes the compiler does not know are checked when they are there.
+    let any: Typed<(Size<2>, Size<3>, Dyn, Size<8>)> = tx.retype().unwrap();
+    let y: Typed<(Size<2>, Size<3>, Dyn, Size<4>)> = any.avg_pool2d(Kernel::<2>, Stride::<2>).unwrap();
+    same(y, x.avg_pool2d([2, 2], 2).unwrap());
+    let wrong: Result<Typed<Rank4<2, 3, 5, 4>>> = any.avg_pool2d(Kernel::<2>, Stride::<2>);
+    assert!(wrong.unwrap_err().to_string().contains("shape [2, 3, 4, 4], its type says [2, 3, 5, 4]"));
+}
+
+#[test]
+fn layers_of_a_small_convolutional_net_fit() {
+    type Net = (
+        (Conv2d<1, 4, 3, 10, 10, 1, 1>, Relu, MaxPool2d<2, 5, 5>),
+        (Conv2d<4, 6, 3, 2, 2, 2>, AvgPool2d<2, 1, 1>, Flatten<6>),
+        LayerNorm<6>,
+        Linear<6, 3>,
+    );
+    let d = device();
+    let mut params = Params::new(&d, 3);
+    let net = Net::build(&mut params, "net").unwrap();
+    let names: Vec<&str> = params.iter().map(|p| p.name()).collect();
+    assert_eq!(names[..2], ["net.0.0.weight", "net.0.0.bias"]);
+    assert_eq!(names[4..], ["net.2.weight", "net.2.bias", "net.3.weight", "net.3.bias"]);
+    let s = Session::eager(&d);
+    let x: Typed<(Dyn, Size<1>, Size<10>, Size<10>)> = numbers(&s, &[7, 1, 10, 10]).typed().unwrap();
+    let y: Rows<3> = net.forward(x).unwrap();
+    assert_eq!(y.shape().unwrap().dims(), [7, 3]);
+    let grads = y.square().unwrap().sum().unwrap().backward().unwrap();
+    assert!(params.iter().all(|p| grads.param(p).is_some()));
+}
+
+#[test]
+fn what_comes_from_outside_is_checked_once() {
+    let d = device();
+    let s = Session::eager(&d);
+    let x = numbers(&s, &[2, 3]);
+    let message = |e: dittograd::error::Error| e.to_string();
+    let e = message(x.typed::<Matrix<3, 2>>().unwrap_err());
+    assert_eq!(e, "typed: shape: the value has shape [2, 3], its type says [3, 2]");
+    assert!(message(x.typed::<Vector<6>>().unwrap_err()).contains("its type says [6]"));
+    assert!(message(x.typed::<Rows<4>>().unwrap_err()).contains("its type says [?, 4]"));
+    assert!(
+        message(x.typed::<Typed<Rank2<2, 3>, u32>>().unwrap_err()).contains("holds f32 elements, needs u32")
+    );
+    let y = Matrix::<2, 3>::try_from(x).unwrap();
+    assert_eq!(format!("{y:?}"), "Var(0 of epoch 0) of shape [2, 3]");
+    assert_eq!(std::mem::size_of_val(&y), std::mem::size_of::<Var<'_>>());
+    let back: Var<'_> = y.into();
+    assert_eq!(back.shape().unwrap(), y.into_untyped().shape().unwrap());
+    s.reset();
+    assert!(message(y.relu().unwrap_err()).contains("epoch"));
+}
+
+#[test]
+fn dynamic_dimensions_are_compared_at_run_time() {
+    struct Batch;
+    impl Dim for Batch {
+        const SIZE: Option<usize> = None;
+    }
+    let d = device();
+    let s = Session::eager(&d);
+    let rows = |n: usize| -> Typed<'_, (Batch, Size<4>)> { numbers(&s, &[n, 4]).typed().unwrap() };
+    let (three, one) = (rows(3), rows(1));
+    assert_eq!(three.add(rows(3)).unwrap().shape().unwrap().dims(), [3, 4]);
+    // The session would broadcast the single row.
+    let e = three.add(one).unwrap_err().to_string();
+    assert!(e.contains("dynamic dimensions differ") && e.contains("[3, 4]") && e.contains("[1, 4]"), "{e}");
+    assert!(three.mse(one).is_err());
+    let w: Matrix<4, 2> = numbers(&s, &[4, 2]).typed().unwrap();
+    let out: Typed<(Batch, Size<2>)> = three.matmul(w).unwrap();
+    let known: Matrix<3, 2> = out.retype().unwrap();
+    assert!(out.retype::<Rank2<4, 2>>().is_err());
+    let any: Rows<2> = known.retype().unwrap();
+    let pairs: Rows<3> = any.reshape().unwrap();
+    assert_eq!(pairs.shape().unwrap().dims(), [2, 3]);
+    assert!(any.reshape::<Rank2<2, 2>>().is_err() && any.reshape::<(Dyn, Size<4>)>().is_err());
+    assert!(three.narrow::<0, 2, 2>().is_err() && three.select::<0, 3>().is_err());
+    let joined: Typed<(Dyn, Size<2>)> = any.concat(any, Axis::<0>).unwrap();
+    assert_eq!(joined.shape().unwrap().dims(), [6, 2]);
+    let wrong: Result<Matrix<5, 2>> = any.concat(any, Axis::<0>);
+    assert!(wrong.is_err());
+    let labels: Typed<(Batch,), u32> =
+        s.labels(&Tensor::new(&[2], vec![0u32, 1]).unwrap()).unwrap().typed().unwrap();
+    assert!(three.cross_entropy(labels).is_err());
+}
+
+#[test]
+fn a_typed_net_trains_to_the_bits_of_the_untyped_one() {
+    type Net = (Linear<2, 16>, Relu, Linear<16, 16>, Relu, Linear<16, 3>);
+    let d = device();
+    let data = data::spirals(7, 96, 3).unwrap();
+    let mut plain = Params::new(&d, 7);
+    let mlp = Mlp::new(&mut plain, &[2, 16, 16, 3]).unwrap();
+    let mut step = TrainStep::new(&plain, Optimizer::adamw(1e-2), |v| mlp.forward(v[0])?.cross_entropy(v[1]));
+    for _ in 0..5 {
+        step.run(&[data.x().into(), data.y().into()]).unwrap();
+    }
+    // Eagerly.
+    let mut params = Params::new(&d, 7);
+    let net = Net::build(&mut params, "net").unwrap();
+    let mut optimizer = Optimizer::adamw(1e-2);
+    let s = Session::eager(&d);
+    for _ in 0..5 {
+        let x: Matrix<96, 2> = s.input(data.x()).unwrap().typed().unwrap();
+        let y: Labels<96> = s.labels(data.y()).unwrap().typed().unwrap();
+        let loss = net.forward(x).unwrap().cross_entropy(y).unwrap();
+        optimizer.step(&params, loss.backward().unwrap()).unwrap();
+        s.reset();
+    }
+    assert_eq!(params.fingerprint().unwrap(), plain.fingerprint().unwrap());
+    // Compiled.
+    let mut params = Params::new(&d, 7);
+    let net = Net::build(&mut params, "net").unwrap();
+    let mut step = TrainStep::new(&params, Optimizer::adamw(1e-2), |v| {
+        let (x, y): (Matrix<96, 2>, Labels<96>) = (v[0].typed()?, v[1].typed()?);
+        Ok(net.forward(x)?.cross_entropy(y)?.into_untyped())
+    });
+    for _ in 0..5 {
+        step.run(&[data.x().into(), data.y().into()]).unwrap();
+    }
+    assert_eq!(params.fingerprint().unwrap(), plain.fingerprint().unwrap());
+}
+
+#[test]
+fn lists_keep_every_element_and_its_type() {
+    let list: TListOf![u8, char, &str] = tlist![1, 'b', "c"];
+    assert_eq!((list.len(), Nil.len(), Nil.is_empty()), (3, 0, true));
+    assert_eq!((*list.get::<0>(), *list.get::<1>(), *list.get::<2>()), (1, 'b', "c"));
+    assert_eq!(list.snoc(4.5), tlist![1, 'b', "c", 4.5]);
+    assert_eq!(list.append(Nil), list);
+    assert_eq!(Nil.append(list), list);
+    // Splitting takes apart what appending puts together, at every place.
+    assert_eq!(list.split::<0>(), (Nil, list));
+    assert_eq!(list.split::<3>(), (list, Nil));
+    let (front, back) = list.split::<1>();
+    assert_eq!((front, back), (tlist![1], tlist!['b', "c"]));
+    assert_eq!(front.append(back), list);
+    let nine = list.append(list).append(list);
+    assert_eq!((nine.len(), *nine.get::<7>()), (9, 'b'));
+}
+
+#[test]
+fn a_list_of_parameters_is_a_list_of_tensors_in_a_session() {
+    type Weights<'s> = TListOf![Matrix<'s, 2, 5>, Vector<'s, 5>];
+    fn model<'s>(x: Rows<'s, 2>, p: Weights<'s>) -> Result<Rows<'s, 5>> {
+        x.matmul(*p.get::<0>())?.add(*p.get::<1>())
+    }
+    let d = device();
+    let mut params = Params::new(&d, 1);
+    let w = Param::<Rank2<2, 5>>::uniform(&mut params, "w", -1.0, 1.0).unwrap();
+    let list: TListOf![Param<Rank2<2, 5>>, _] =
+        tlist![w.clone(), Param::<(Size<5>,)>::ones(&mut params, "b").unwrap()];
+    let s = Session::eager(&d);
+    let x = s.input(&t(&[1, 2], &[1.0, 0.0])).unwrap();
+    let y = model(x.typed().unwrap(), list.on(&s).unwrap()).unwrap();
+    let first: Vec<f32> = w.untyped().get::<f32>().unwrap().data()[..5].iter().map(|v| v + 1.0).collect();
+    assert_eq!(y.value::<f32>().unwrap().data(), first);
+    let Cons { head, .. } = list.on(&s).unwrap();
+    assert_eq!(head.shape().unwrap().dims(), [2, 5]);
+}
+
+/// The library as the files of `tests/ui` are compiled against. Cargo has built it for this test.
+fn library() -> PathBuf {
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["build", "--lib", "--quiet", "--message-format=json", "--manifest-path"]);
+    cargo.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"));
+    if std::env::current_exe().unwrap().components().any(|c| c.as_os_str() == "release") {
+        cargo.arg("--release");
+    }
+    let out = cargo.output().unwrap();
+    let lines = String::from_utf8(out.stdout).unwrap();
+    let artifacts = lines.lines().filter_map(|l| serde_json::from_str::<serde_json::Value>(l).ok());
+    let ours = artifacts.filter(|a| a["target"]["name"] == "dittograd" && a["target"]["kind"][0] == "lib");
+    let files = ours.flat_map(|a| a["filenames"].as_array().cloned().unwrap_or_default());
+    let path = files
+        .filter_map(|f| f.as_str().map(PathBuf::from))
+        .find(|f| f.extension().is_some_and(|e| e == "rlib"));
+    path.unwrap_or_else(|| panic!("no library: {}", String::from_utf8_lossy(&out.stderr)))
+}
+
+/// What the compiler says to a file: `check` stops before code is generated.
+fn compile(file: &Path, library: &Path, check: bool) -> String {
+    let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join(file.file_stem().unwrap());
+    let mut rustc = Command::new(std::env::var("RUSTC").unwrap_or("rustc".into()));
+    rustc.args(["--edition=2024", "--crate-type=lib", "--color=never"]);
+    rustc.arg(if check { "--emit=metadata" } else { "--emit=obj" }).arg("-o").arg(out);
+    rustc.arg("--extern").arg(format!("dittograd={}", library.display()));
+    rustc.arg("-L").arg(format!("dependency={}", library.parent().unwrap().join("deps").display()));
+    String::from_utf8(rustc.arg(file).output().unwrap().stderr).unwrap()
+}
+
+/// The first line of each file of `tests/ui` says when it fails (`check`, `build`, or `fits`: never), and its lines
+/// with `//~` what the compiler says then.
+#[test]
+fn mistakes_do_not_compile_and_the_compiler_says_what_is_wrong() {
+    let library = library();
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/ui");
+    let mut files: Vec<PathBuf> = std::fs::read_dir(folder).unwrap().map(|f| f.unwrap().path()).collect();
+    files.sort();
+    assert!(files.len() > 20);
+    for file in files {
+        let text = std::fs::read_to_string(&file).unwrap();
+        let when = text.lines().next().unwrap().strip_prefix("//@ ").unwrap();
+        let said = compile(&file, &library, when == "check");
+        let name = file.display();
+        match when {
+            "fits" => assert!(said.is_empty(), "{name}\n{said}"),
+            "check" => {}
+            "build" => {
+                assert!(compile(&file, &library, true).is_empty(), "{name} fails earlier than it says")
+            }
+            _ => panic!("{name}: {when}?"),
+        }
+        assert!(when == "fits" || said.contains(&format!("--> {name}")), "{name} is not pointed at\n{said}");
+        for sentence in text.lines().filter_map(|l| l.strip_prefix("//~ ")) {
+            assert!(said.contains(sentence), "{name} does not say: {sentence}\n{said}");
+        }
+        assert!(said.lines().count() < 60, "{name} says too much:\n{said}");
+    }
+}
