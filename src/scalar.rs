@@ -2,6 +2,10 @@
 //! program builder that turns the same formula into CUDA text. [`Scalar`] adds what host tensors and
 //! the reference implementations need: a value that can be looked at.
 
+mod ratio;
+
+pub use ratio::Ratio;
+
 use crate::numerics::functions;
 use std::fmt::Debug;
 use std::ops::{Add, Div, Mul, Neg, Sub};

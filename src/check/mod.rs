@@ -283,7 +283,7 @@ fn has_samples(subject: &Subject, property: Property) -> std::result::Result<(),
 fn label(device: &Device) -> String {
     match device.backend() {
         Backend::Cpu(cpu) => format!("cpu {} x{}", cpu.simd, device.threads()),
-        Backend::Cuda(_) => device.to_string(),
+        Backend::Cuda(_) | Backend::Host(_) => device.to_string(),
     }
 }
 

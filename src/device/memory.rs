@@ -4,6 +4,7 @@
 //! Dropping the last handle frees it; [`Buffer::release`] frees it early, for every handle at once.
 //! The CPU keeps freed blocks by size class, because fresh pages cost more than most kernels.
 
+use super::host::{self, Values};
 use super::{Backend, Device};
 use crate::error::{Error, ErrorKind, Result};
 use crate::scalar::Scalar;
@@ -135,11 +136,15 @@ pub(crate) enum Mem {
     Host(Vec<f32>),
     /// A device address.
     Cuda(u64),
+    /// Numbers of another type.
+    Values(Values),
 }
 
 struct Block {
     device: Device,
+    /// Elements, of 4 bytes but for numbers of another type.
     words: usize,
+    bytes: usize,
     guard: usize,
     mem: RwLock<Option<Mem>>,
 }
@@ -229,35 +234,24 @@ impl Device {
     pub fn alloc(&self, words: usize) -> Result<Buffer> {
         let memory = &self.0.memory;
         let bytes = words * 4;
+        self.may_alloc(bytes)?;
         let guard;
         let mut shelved = None;
         {
             let mut state = memory.lock();
             guard = if state.checks && words > 0 { GUARD } else { 0 };
-            if words > 0 {
-                if let Some((left, persistent)) = &mut state.fail {
-                    *left = left.saturating_sub(1);
-                    if *left == 0 {
-                        if !*persistent {
-                            state.fail = None;
-                        }
-                        drop(state);
-                        return Err(self.out_of_memory(bytes));
-                    }
-                }
-                if !self.is_cuda() {
-                    let class = size_class(words + 2 * guard);
-                    shelved = state.shelf.get_mut(&class).and_then(Vec::pop);
-                    if shelved.is_some() {
-                        state.stats.cached -= class * 4;
-                    }
+            if words > 0 && !self.is_cuda() {
+                let class = size_class(words + 2 * guard);
+                shelved = state.shelf.get_mut(&class).and_then(Vec::pop);
+                if shelved.is_some() {
+                    state.stats.cached -= class * 4;
                 }
             }
         }
         let total = words + 2 * guard;
         let mem = match self.backend() {
             _ if words == 0 => Mem::Host(Vec::new()),
-            Backend::Cpu(_) => match shelved {
+            Backend::Cpu(_) | Backend::Host(_) => match shelved {
                 Some(block) => Mem::Host(block),
                 None => {
                     let mut block: Vec<f32> = Vec::new();
@@ -276,17 +270,45 @@ impl Device {
                 Err(e) => return Err(e),
             },
         };
-        if words > 0 {
-            let stats = &mut memory.lock().stats;
-            stats.live += bytes;
-            stats.peak = stats.peak.max(stats.live);
-            stats.allocs += 1;
-        }
-        let block = Block { device: self.clone(), words, guard, mem: RwLock::new(Some(mem)) };
+        let block = self.block(words, bytes, guard, mem);
         if guard > 0 {
             block.poison()?;
         }
         Ok(Buffer { block: Arc::new(block), start: 0, words })
+    }
+
+    /// Memory that holds `count` numbers of this device's own type.
+    fn hold(&self, numbers: &dyn host::Numbers, count: usize, values: Values) -> Result<Buffer> {
+        let bytes = count * numbers.size();
+        self.may_alloc(bytes)?;
+        let block = self.block(count, bytes, 0, Mem::Values(values));
+        Ok(Buffer { block: Arc::new(block), start: 0, words: count })
+    }
+
+    /// Whether the next allocation is not the one that was told to fail.
+    fn may_alloc(&self, bytes: usize) -> Result<()> {
+        let mut state = self.0.memory.lock();
+        let Some((left, persistent)) = state.fail.as_mut().filter(|_| bytes > 0) else { return Ok(()) };
+        *left = left.saturating_sub(1);
+        if *left > 0 {
+            return Ok(());
+        }
+        if !*persistent {
+            state.fail = None;
+        }
+        drop(state);
+        Err(self.out_of_memory(bytes))
+    }
+
+    /// A block that is counted from now on until it is freed.
+    fn block(&self, words: usize, bytes: usize, guard: usize, mem: Mem) -> Block {
+        if bytes > 0 {
+            let stats = &mut self.0.memory.lock().stats;
+            stats.live += bytes;
+            stats.peak = stats.peak.max(stats.live);
+            stats.allocs += 1;
+        }
+        Block { device: self.clone(), words, bytes, guard, mem: RwLock::new(Some(mem)) }
     }
 
     #[cold]
@@ -308,7 +330,7 @@ impl Device {
     pub fn collect(&self) -> Result<usize> {
         match self.backend() {
             Backend::Cuda(cuda) => cuda.collect(),
-            Backend::Cpu(_) => {
+            Backend::Cpu(_) | Backend::Host(_) => {
                 let mut state = self.0.memory.lock();
                 state.shelf.clear();
                 Ok(std::mem::take(&mut state.stats.cached))
@@ -384,7 +406,7 @@ impl Block {
         }
         let intact = self.guard == 0 || self.guards_intact(&mem);
         let mut state = self.device.0.memory.lock();
-        state.stats.live -= self.words * 4;
+        state.stats.live -= self.bytes;
         state.stats.frees += 1;
         state.broken_guards += u64::from(!intact);
         match (mem, self.device.backend()) {
@@ -479,7 +501,7 @@ impl Buffer {
     pub(crate) fn address(&self, op: &str) -> Result<u64> {
         match &*self.block.mem.read().unwrap_or_else(PoisonError::into_inner) {
             Some(Mem::Cuda(ptr)) => Ok(*ptr + self.range().start as u64 * 4),
-            Some(Mem::Host(_)) => Ok(0),
+            Some(Mem::Host(_) | Mem::Values(_)) => Ok(0),
             None => Err(released(op)),
         }
     }
@@ -491,6 +513,13 @@ impl Buffer {
         }
         match self.device().backend() {
             Backend::Cpu(_) => self.write(op)?.host().copy_from_slice(words),
+            Backend::Host(numbers) => {
+                let mut guard = self.write(op)?;
+                match &mut *guard.guard {
+                    Some(Mem::Values(values)) => numbers.set_f32(values, self.range(), words),
+                    _ => guard.host().copy_from_slice(words),
+                }
+            }
             Backend::Cuda(_) if words.is_empty() => {}
             Backend::Cuda(cuda) => cuda.upload(self.address(op)?, bytemuck::cast_slice(words))?,
         }
@@ -504,6 +533,15 @@ impl Buffer {
         }
         match self.device().backend() {
             Backend::Cpu(_) => words.copy_from_slice(self.read(op)?.host()),
+            Backend::Host(numbers) => {
+                let guard = self.read(op)?;
+                match &*guard.guard {
+                    Some(Mem::Values(values)) => {
+                        words.copy_from_slice(&numbers.to_f32(values, self.range())?)
+                    }
+                    _ => words.copy_from_slice(guard.host()),
+                }
+            }
             Backend::Cuda(cuda) => {
                 let address = self.address(op)?;
                 if !words.is_empty() {
@@ -562,13 +600,16 @@ impl AnyBuffer {
     }
 
     /// A new value on `device` with the elements of `tensor`, rounded to float32. Scalars without a
-    /// float32 wire form are refused.
+    /// float32 wire form are refused. A device of another number type takes numbers of that type as they are, and
+    /// others through f64.
     pub fn upload<T: Scalar>(device: &Device, tensor: &Tensor<T>) -> Result<AnyBuffer> {
+        if let Backend::Host(numbers) = device.backend() {
+            let values = numbers.import(tensor, &|| tensor.data().iter().map(|x| x.to_f64()).collect());
+            let buffer = device.hold(&**numbers, tensor.data().len(), values)?;
+            return AnyBuffer::new(buffer, Meta::f32(tensor.shape()));
+        }
         let values: Option<Vec<f32>> = tensor.data().iter().map(|x| x.to_f32()).collect();
-        let Some(values) = values else {
-            let what = format!("{} has no float32 form, so it can live on the host only", T::NAME);
-            return Err(Error::unsupported("upload", what));
-        };
+        let values = values.ok_or_else(|| host::no_float32(T::NAME))?;
         AnyBuffer::new(Buffer::upload(device, &values)?, Meta::f32(tensor.shape()))
     }
 
@@ -587,9 +628,12 @@ impl AnyBuffer {
 
     /// A float32 value of `shape` on `device` with every element `value`.
     pub fn full(device: &Device, shape: Shape, value: f32) -> Result<AnyBuffer> {
+        if matches!(device.backend(), Backend::Host(_)) {
+            return AnyBuffer::upload(device, &Tensor::full(shape, value));
+        }
         let buffer = device.alloc(shape.numel())?;
         match device.backend() {
-            Backend::Cpu(_) => buffer.write("full")?.host().fill(value),
+            Backend::Cpu(_) | Backend::Host(_) => buffer.write("full")?.host().fill(value),
             Backend::Cuda(cuda) => {
                 if !buffer.is_empty() {
                     cuda.fill(buffer.address("full")?, value.to_bits(), buffer.len())?;
@@ -599,11 +643,23 @@ impl AnyBuffer {
         AnyBuffer::new(buffer, Meta::f32(shape))
     }
 
-    /// The elements as a host tensor, widened exactly from float32. Waits for the device.
+    /// The elements as a host tensor, widened exactly from float32. Waits for the device. From a device of another
+    /// number type: as they are, or through f64 if `T` is not that type.
     pub fn to_tensor<T: Scalar>(&self) -> Result<Tensor<T>> {
         if self.meta.dtype != DType::F32 {
             let kind = ErrorKind::DType { want: "f32", got: self.meta.dtype.name(), input: 0 };
             return Err(Error::new("download", kind));
+        }
+        if let Backend::Host(numbers) = self.buffer.device().backend() {
+            let guard = self.buffer.read("download")?;
+            if let Some(Mem::Values(values)) = &*guard.guard {
+                let range = self.buffer.range();
+                let data = match host::elements::<T>(values, range.clone()) {
+                    Some(data) => data.to_vec(),
+                    None => numbers.to_f64(values, range).into_iter().map(T::c).collect(),
+                };
+                return Tensor::with_shape(self.meta.shape, data);
+            }
         }
         let values = self.buffer.download()?;
         Tensor::with_shape(self.meta.shape, values.into_iter().map(T::from_f32).collect())
@@ -656,8 +712,13 @@ impl AnyBuffer {
         Ok(view)
     }
 
-    /// A copy of the value on another device (or the same one), through the host.
+    /// A copy of the value on another device (or the same one), through the host. From a device of other numbers to
+    /// one of float32 it rounds to nearest; the other way it is exact. Between devices of other numbers it goes
+    /// through f64.
     pub fn to_device(&self, device: &Device) -> Result<AnyBuffer> {
+        if self.meta.dtype == DType::F32 && matches!(device.backend(), Backend::Host(_)) {
+            return AnyBuffer::upload(device, &self.to_tensor::<f64>()?);
+        }
         let mut copy = AnyBuffer::new(Buffer::upload(device, &self.buffer.download()?)?, self.meta)?;
         copy.bound = self.bound;
         Ok(copy)

@@ -3,6 +3,7 @@
 
 pub mod cpu;
 pub mod cuda;
+mod host;
 mod memory;
 
 pub(crate) use memory::ReadSet;
@@ -10,6 +11,7 @@ pub use memory::{AnyBuffer, Buffer, DType, MemoryStats, Meta};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::numerics::Numerics;
+use crate::scalar::Scalar;
 use cpu::pool::Pool;
 use cpu::simd::Simd;
 use cuda::Cuda;
@@ -33,6 +35,8 @@ struct Inner {
 pub(crate) enum Backend {
     Cpu(Cpu),
     Cuda(Arc<Cuda>),
+    /// The definitions, in another number type than float32.
+    Host(Box<dyn host::Numbers>),
 }
 
 /// The CPU's thread pool and SIMD level.
@@ -84,6 +88,14 @@ impl Device {
     pub fn cuda(ordinal: usize) -> Result<Device> {
         let numerics = Device::default_numerics()?;
         Ok(Device::new(Backend::Cuda(Cuda::open(ordinal)?), numerics))
+    }
+
+    /// Host memory with numbers of type `T`, where ops run by their definitions: slow, and as exact as `T` is. With
+    /// `f64` it is the reference of every result, with [`Dual`](crate::scalar::Dual) it gives derivatives along a
+    /// direction, with [`Ratio`](crate::scalar::Ratio) programs of sums and products are exact. Programs are not
+    /// compiled for it.
+    pub fn host<T: Scalar>() -> Device {
+        Device::new(Backend::Host(host::numbers::<T>()), Numerics::Strict)
     }
 
     /// A device over an opened CUDA context, which may be a fake one in tests.
@@ -144,15 +156,15 @@ impl Device {
     pub fn as_cuda(&self) -> Option<&Arc<Cuda>> {
         match &self.0.backend {
             Backend::Cuda(cuda) => Some(cuda),
-            Backend::Cpu(_) => None,
+            Backend::Cpu(_) | Backend::Host(_) => None,
         }
     }
 
-    /// Threads the device computes with; 1 for CUDA.
+    /// Threads the device computes with; 1 for CUDA and for other number types.
     pub fn threads(&self) -> usize {
         match &self.0.backend {
             Backend::Cpu(cpu) => cpu.pool.threads(),
-            Backend::Cuda(_) => 1,
+            Backend::Cuda(_) | Backend::Host(_) => 1,
         }
     }
 
@@ -161,6 +173,7 @@ impl Device {
         match (&self.0.backend, &other.0.backend) {
             (Backend::Cpu(_), Backend::Cpu(_)) => true,
             (Backend::Cuda(a), Backend::Cuda(b)) => Arc::ptr_eq(a, b),
+            (Backend::Host(a), Backend::Host(b)) => a.id() == b.id(),
             _ => false,
         }
     }
@@ -177,7 +190,7 @@ impl Device {
     /// Waits until everything queued on the device has run. The CPU has no queue.
     pub fn synchronize(&self) -> Result<()> {
         match &self.0.backend {
-            Backend::Cpu(_) => Ok(()),
+            Backend::Cpu(_) | Backend::Host(_) => Ok(()),
             Backend::Cuda(cuda) => cuda.synchronize(),
         }
     }
@@ -188,6 +201,7 @@ impl fmt::Display for Device {
         match &self.0.backend {
             Backend::Cpu(_) => f.write_str("cpu"),
             Backend::Cuda(cuda) => write!(f, "cuda:{}", cuda.ordinal()),
+            Backend::Host(numbers) => write!(f, "host {}", numbers.name()),
         }
     }
 }

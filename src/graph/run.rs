@@ -81,6 +81,11 @@ impl Compiled {
         updates: &[(Param, Val)],
         optimizer: Option<&Optimizer>,
     ) -> Result<Compiled> {
+        if matches!(device.backend(), Backend::Host(_)) {
+            let what =
+                format!("programs are compiled for cpu and cuda; on {device} run them in an eager session");
+            return Err(Error::unsupported("compile", what));
+        }
         let traced = graph.size();
         let mut wanted: Vec<Val> = outputs.iter().copied().chain(updates.iter().map(|u| u.1)).collect();
         let graph = passes::dead_code(graph, &mut wanted);
@@ -305,7 +310,7 @@ impl Compiled {
         match (self.device.backend(), &self.graph) {
             (Backend::Cuda(_), Some(graph)) => graph.launch()?,
             (Backend::Cpu(cpu), _) => self.run_cpu(cpu, optimizer)?,
-            (Backend::Cuda(_), None) => {
+            (Backend::Cuda(_) | Backend::Host(_), _) => {
                 return Err(Error::new("program", ErrorKind::Internal { what: "no captured graph" }));
             }
         }
@@ -385,7 +390,7 @@ impl Compiled {
         let n = meta.shape.numel();
         match (place, self.device.backend()) {
             (Place::Outside(o, at), _) => self.outside[o].buffer().part(at, n)?.download(),
-            (Place::Arena(at), Backend::Cpu(_)) => {
+            (Place::Arena(at), Backend::Cpu(_) | Backend::Host(_)) => {
                 Ok(self.arena.write("program")?.host()[at..at + n].to_vec())
             }
             (Place::Arena(_), Backend::Cuda(cuda)) => {

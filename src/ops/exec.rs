@@ -30,6 +30,9 @@ pub fn apply(device: &Device, op: &AnyOp, ins: &[&AnyBuffer]) -> Result<AnyBuffe
     if let Some(start) = op.view(metas) {
         return ins[0].part(start, meta.shape);
     }
+    if let Backend::Host(numbers) = device.backend() {
+        return numbers.run(device, op, meta, ins);
+    }
     let out = device.alloc(meta.shape.numel())?;
     let workspace = device.alloc(op.workspace(metas, device))?;
     let buffers: Vec<&Buffer> = ins.iter().map(|i| i.buffer()).collect();
@@ -62,6 +65,7 @@ pub fn apply(device: &Device, op: &AnyOp, ins: &[&AnyBuffer]) -> Result<AnyBuffe
                 workspace: workspace.address(name)?,
             })?;
         }
+        Backend::Host(_) => {}
     }
     let bound = match op.index_bound(metas) {
         IndexBound::Unknown => u32::MAX,

@@ -350,7 +350,7 @@ impl<F: Fn(usize) -> usize + Sync> Add<'_, F> {
 /// Words of workspace for adding `count` sources, on either device.
 fn add_workspace(count: usize, device: &Device) -> usize {
     match device.backend() {
-        Backend::Cpu(_) => count,
+        Backend::Cpu(_) | Backend::Host(_) => count,
         Backend::Cuda(_) => 2 * sort::aligned(count) + sort::workspace(count),
     }
 }

@@ -589,7 +589,7 @@ impl Op for Permutation {
     fn workspace(&self, _ins: &[Meta], device: &Device) -> usize {
         match device.backend() {
             // Pairs of key and number; one more, so that they can be aligned.
-            Backend::Cpu(_) => 2 * (self.n + 1),
+            Backend::Cpu(_) | Backend::Host(_) => 2 * (self.n + 1),
             Backend::Cuda(_) => sort::aligned(self.n) + sort::workspace(self.n),
         }
     }

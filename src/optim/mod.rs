@@ -391,6 +391,10 @@ impl Optimizer {
                     .collect::<Result<Vec<_>>>()?;
                 self.update_cuda(cuda, &slots)?;
             }
+            Backend::Host(_) => {
+                let what = format!("there are no optimizers on {device} yet; set the parameters yourself");
+                return Err(Error::unsupported("optimizer", what));
+            }
         }
         list.iter().for_each(|p| p.changed());
         Ok(())

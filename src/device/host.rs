@@ -1,0 +1,99 @@
+//! A device whose numbers are of any [`Scalar`] type, in host memory: f64, dual numbers, exact fractions. Ops run by
+//! their definitions, so the tape and the session above it are the same as on a real device.
+
+use super::{AnyBuffer, DType, Device, Meta};
+use crate::error::{Error, Result};
+use crate::ops::{AnyOp, RefIn};
+use crate::scalar::Scalar;
+use crate::tensor::Tensor;
+use std::any::{Any, TypeId};
+use std::marker::PhantomData;
+use std::ops::Range;
+
+/// The elements of a block: a `Vec` of the device's number type.
+pub(crate) type Values = Box<dyn Any + Send + Sync>;
+
+/// The number type of a device.
+pub(crate) trait Numbers: Send + Sync {
+    fn id(&self) -> TypeId;
+    fn name(&self) -> &'static str;
+    /// Bytes of one number.
+    fn size(&self) -> usize;
+    /// A tensor's elements in this type: as they are if it is of this type, else each by way of `f64`.
+    fn import(&self, tensor: &dyn Any, elements: &dyn Fn() -> Vec<f64>) -> Values;
+    fn to_f64(&self, values: &Values, range: Range<usize>) -> Vec<f64>;
+    /// The nearest float32 numbers, if the type has any.
+    fn to_f32(&self, values: &Values, range: Range<usize>) -> Result<Vec<f32>>;
+    fn set_f32(&self, values: &mut Values, range: Range<usize>, words: &[f32]);
+    /// Runs an op whose inputs were checked by its definition.
+    fn run(&self, device: &Device, op: &AnyOp, meta: Meta, ins: &[&AnyBuffer]) -> Result<AnyBuffer>;
+}
+
+struct Of<T>(PhantomData<fn() -> T>);
+
+/// The number type `T`.
+pub(super) fn numbers<T: Scalar>() -> Box<dyn Numbers> {
+    Box::new(Of::<T>(PhantomData))
+}
+
+/// The elements as numbers of type `T`, if they are.
+pub(super) fn elements<T: Scalar>(values: &Values, range: Range<usize>) -> Option<&[T]> {
+    values.downcast_ref::<Vec<T>>().and_then(|all| all.get(range))
+}
+
+impl<T: Scalar> Numbers for Of<T> {
+    fn id(&self) -> TypeId {
+        TypeId::of::<T>()
+    }
+
+    fn name(&self) -> &'static str {
+        T::NAME
+    }
+
+    fn size(&self) -> usize {
+        size_of::<T>()
+    }
+
+    fn import(&self, tensor: &dyn Any, elements: &dyn Fn() -> Vec<f64>) -> Values {
+        match tensor.downcast_ref::<Tensor<T>>() {
+            Some(tensor) => Box::new(tensor.data().to_vec()),
+            None => Box::new(elements().into_iter().map(T::c).collect::<Vec<T>>()),
+        }
+    }
+
+    fn to_f64(&self, values: &Values, range: Range<usize>) -> Vec<f64> {
+        elements::<T>(values, range).unwrap_or(&[]).iter().map(|x| x.to_f64()).collect()
+    }
+
+    fn to_f32(&self, values: &Values, range: Range<usize>) -> Result<Vec<f32>> {
+        let all: Option<Vec<f32>> =
+            elements::<T>(values, range).unwrap_or(&[]).iter().map(|x| x.to_f32()).collect();
+        all.ok_or_else(|| no_float32(T::NAME))
+    }
+
+    fn set_f32(&self, values: &mut Values, range: Range<usize>, words: &[f32]) {
+        let all = values.downcast_mut::<Vec<T>>().and_then(|all| all.get_mut(range));
+        for (x, &word) in all.into_iter().flatten().zip(words) {
+            *x = T::from_f32(word);
+        }
+    }
+
+    fn run(&self, device: &Device, op: &AnyOp, meta: Meta, ins: &[&AnyBuffer]) -> Result<AnyBuffer> {
+        let read = |x: &&AnyBuffer| match x.meta().dtype {
+            DType::F32 => Ok(RefIn::Num(x.to_tensor::<T>()?)),
+            DType::U32 => Ok(RefIn::Idx(x.to_indices()?)),
+        };
+        let ins = ins.iter().map(read).collect::<Result<Vec<RefIn<T>>>>()?;
+        let value = op.reference(&ins)?;
+        match meta.dtype {
+            DType::F32 => AnyBuffer::upload(device, &value),
+            DType::U32 => AnyBuffer::upload_indices(device, &value.map(|x| x.to_f64() as u32)),
+        }
+    }
+}
+
+/// The error of a number type that a device of float32 numbers was asked to hold.
+#[cold]
+pub(super) fn no_float32(name: &str) -> Error {
+    Error::unsupported("upload", format!("{name} has no float32 form, so it can live on the host only"))
+}
