@@ -12,6 +12,7 @@ pub mod check;
 pub mod data;
 pub mod device;
 pub mod error;
+mod gradients;
 pub mod graph;
 pub mod nn;
 pub mod numerics;

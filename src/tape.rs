@@ -6,7 +6,8 @@
 
 use crate::device::{AnyBuffer, Buffer, DType, Device, Meta};
 use crate::error::{Error, ErrorKind, Result};
-use crate::ops::{self, AnyOp, Io, Recorder, Val, elementwise};
+use crate::gradients::{Program, Rule};
+use crate::ops::{self, AnyOp, Recorder, Val, elementwise};
 use crate::shape::Shape;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,6 +15,9 @@ use std::sync::Arc;
 
 /// A user's rule: from the upstream gradient to contributions `(node, gradient)`.
 pub type BackwardFn = Arc<dyn Fn(&AnyBuffer) -> Result<Vec<(usize, AnyBuffer)>> + Send + Sync>;
+
+/// What is done to a node's gradient, once all contributions are there, before it is passed on or returned.
+pub type Hook = Arc<dyn Fn(&AnyBuffer) -> Result<AnyBuffer> + Send + Sync>;
 
 /// How a node passes its gradient on.
 #[derive(Clone)]
@@ -56,10 +60,11 @@ pub struct Node {
 }
 
 /// A growing list of nodes; a node's id is its position.
-#[derive(Debug)]
 pub struct Tape {
     device: Device,
     nodes: Vec<Node>,
+    /// In the order they were given.
+    hooks: Vec<(usize, Hook)>,
 }
 
 fn no_node(op: &str, id: usize, size: usize) -> Error {
@@ -69,7 +74,7 @@ fn no_node(op: &str, id: usize, size: usize) -> Error {
 impl Tape {
     /// An empty tape on a device.
     pub fn new(device: &Device) -> Tape {
-        Tape { device: device.clone(), nodes: Vec::new() }
+        Tape { device: device.clone(), nodes: Vec::new(), hooks: Vec::new() }
     }
 
     /// The device values live on.
@@ -238,25 +243,17 @@ impl Tape {
             Backward::None => Ok(Vec::new()),
             Backward::Custom(rule) => rule(grad),
             Backward::Op(op) => {
-                let mut emit = Deferred { steps: Vec::new(), metas: Vec::new() };
-                let ins: Vec<Val> = node.parents.iter().map(|&p| emit.given(self.nodes[p].meta)).collect();
-                let out = emit.given(node.meta);
-                let dy = emit.given(grad.meta());
-                let grads = op.vjp(&mut emit, Io { ins: &ins, out }, dy)?;
-                let wanted: Vec<(usize, Val)> = node
-                    .parents
-                    .iter()
-                    .zip(grads)
-                    .filter_map(|(&p, g)| g.filter(|_| self.nodes[p].requires_grad).map(|g| (p, g)))
-                    .collect();
-                let given = |i: usize| -> Result<AnyBuffer> {
-                    match i {
-                        i if i < ins.len() => self.live_value("backward", node.parents[i]).cloned(),
-                        i if i == ins.len() => self.live_value("backward", id).cloned(),
-                        _ => Ok(grad.clone()),
-                    }
+                let metas = node.parents.iter().map(|&p| self.nodes[p].meta).chain([node.meta, grad.meta()]);
+                let wanted: Vec<bool> = node.parents.iter().map(|&p| self.nodes[p].requires_grad).collect();
+                let rule = Rule::of(op, metas.collect(), &wanted)?;
+                let given = |i: usize| match node.parents.get(i) {
+                    Some(&p) => self.live_value("backward", p).cloned(),
+                    None if i == node.parents.len() => self.live_value("backward", id).cloned(),
+                    None => Ok(grad.clone()),
                 };
-                emit.run(&self.device, ins.len() + 2, given, &wanted)
+                let contributions = rule.run(&self.device, given)?;
+                let named = node.parents.iter().zip(contributions);
+                Ok(named.filter_map(|(&p, g)| g.map(|g| (p, g))).collect())
             }
         }
     }
@@ -273,10 +270,33 @@ impl Tape {
         }
         let Some(grad) = grads[id].clone() else { return Ok(()) };
         Tape::require_grad(&grad, node.meta.shape)?;
+        let grad = self.hooked(id, grad)?;
+        grads[id] = Some(grad.clone());
         for (parent, contribution) in self.contributions(id, &grad)? {
             self.accumulate(grads, parent, contribution)?;
         }
         Ok(())
+    }
+
+    /// Has `hook` look at the gradient of a node in every walk, once it is complete, and replace it. Several hooks of a
+    /// node follow each other.
+    pub fn hook(&mut self, id: usize, hook: Hook) -> Result<()> {
+        let node = self.node(id).ok_or_else(|| no_node("hook", id, self.size()))?;
+        if !node.requires_grad {
+            let why = "this value requires no gradient, so there is none to hook".to_string();
+            return Err(Error::new("hook", ErrorKind::Gradient { why }));
+        }
+        self.hooks.push((id, hook));
+        Ok(())
+    }
+
+    fn hooked(&self, id: usize, grad: AnyBuffer) -> Result<AnyBuffer> {
+        let meta = grad.meta();
+        self.hooks.iter().filter(|h| h.0 == id).try_fold(grad, |grad, (_, hook)| {
+            let grad = hook(&grad)?;
+            self.device.check_accepts("hook", grad.buffer())?;
+            checked("hook", grad, meta.shape)
+        })
     }
 
     fn accumulate(&self, grads: &mut [Option<AnyBuffer>], id: usize, contribution: AnyBuffer) -> Result<()> {
@@ -285,10 +305,7 @@ impl Tape {
             return Ok(());
         }
         Tape::require_grad(&contribution, node.meta.shape)?;
-        grads[id] = Some(match grads[id].take() {
-            None => contribution,
-            Some(sum) => ops::apply(&self.device, &elementwise::Add {}.into(), &[&sum, &contribution])?,
-        });
+        grads[id] = Some(self.sum(grads[id].take(), contribution)?);
         Ok(())
     }
 
@@ -312,24 +329,35 @@ impl Tape {
     /// Backward from one output. Returns a gradient for every node; those the output does not depend on
     /// get zeros, and their rules are not run.
     pub fn backward_dense(&self, out: usize, seed: AnyBuffer) -> Result<Vec<AnyBuffer>> {
-        let mut slots = self.seeded(out, seed)?;
+        let mut slots = self.seeded(vec![(out, seed)])?;
         self.backward_first(&mut slots, out + 1)?;
         self.filled(slots)
     }
 
-    fn seeded(&self, out: usize, seed: AnyBuffer) -> Result<Vec<Option<AnyBuffer>>> {
-        let node = self.node(out).ok_or_else(|| no_node("backward", out, self.size()))?;
-        if seed.meta() != node.meta {
-            let kind = ErrorKind::Shapes {
-                why: "the seed has another shape than the output",
-                left: seed.shape(),
-                right: node.meta.shape,
-            };
-            return Err(Error::new("backward", kind));
-        }
+    /// A slot for every node, with the seeds of some in place. Seeds of one node add up.
+    fn seeded(&self, seeds: Vec<(usize, AnyBuffer)>) -> Result<Vec<Option<AnyBuffer>>> {
         let mut slots = vec![None; self.size()];
-        slots[out] = Some(seed);
+        for (out, seed) in seeds {
+            let node = self.node(out).ok_or_else(|| no_node("backward", out, self.size()))?;
+            if seed.meta() != node.meta {
+                let kind = ErrorKind::Shapes {
+                    why: "the seed has another shape than the output",
+                    left: seed.shape(),
+                    right: node.meta.shape,
+                };
+                return Err(Error::new("backward", kind));
+            }
+            slots[out] = Some(self.sum(slots[out].take(), seed)?);
+        }
         Ok(slots)
+    }
+
+    /// A gradient with one more contribution.
+    fn sum(&self, so_far: Option<AnyBuffer>, more: AnyBuffer) -> Result<AnyBuffer> {
+        match so_far {
+            None => Ok(more),
+            Some(sum) => ops::apply(&self.device, &elementwise::Add {}.into(), &[&sum, &more]),
+        }
     }
 
     fn filled(&self, slots: Vec<Option<AnyBuffer>>) -> Result<Vec<AnyBuffer>> {
@@ -350,15 +378,26 @@ impl Tape {
         retain: impl Fn(usize) -> bool,
         free_values: bool,
     ) -> Result<BTreeMap<usize, AnyBuffer>> {
-        let mut slots = self.seeded(out, seed)?;
+        self.backward_seeds(vec![(out, seed)], retain, free_values)
+    }
+
+    /// As [`Tape::backward_sparse`], from several outputs, each with its seed.
+    pub fn backward_seeds(
+        &mut self,
+        seeds: Vec<(usize, AnyBuffer)>,
+        retain: impl Fn(usize) -> bool,
+        free_values: bool,
+    ) -> Result<BTreeMap<usize, AnyBuffer>> {
+        let outs: Vec<usize> = seeds.iter().map(|s| s.0).collect();
+        let mut slots = self.seeded(seeds)?;
         let mut kept = BTreeMap::new();
-        for id in (0..=out).rev() {
+        for id in (0..outs.iter().max().map_or(0, |last| last + 1)).rev() {
             self.backward_step(&mut slots, id)?;
             let grad = slots[id].take();
             if let Some(grad) = grad.filter(|_| retain(id)) {
                 kept.insert(id, grad);
             }
-            if free_values && id != out && !self.nodes[id].parents.is_empty() {
+            if free_values && !outs.contains(&id) && !self.nodes[id].parents.is_empty() {
                 self.nodes[id].value = None;
                 self.nodes[id].cleanup.clear();
             }
@@ -366,9 +405,57 @@ impl Tape {
         Ok(kept)
     }
 
+    /// Frees the values of computed nodes from `first` on, except `kept`. Nodes stay, as shapes.
+    pub(crate) fn free_values(&mut self, first: usize, kept: &[usize]) {
+        for (id, node) in self.nodes.iter_mut().enumerate().skip(first) {
+            if !kept.contains(&id) && !node.parents.is_empty() {
+                node.value = None;
+                node.cleanup.clear();
+            }
+        }
+    }
+
     /// Forgets all nodes.
     pub fn clear(&mut self) {
         self.nodes.clear();
+        self.hooks.clear();
+    }
+}
+
+impl fmt::Debug for Tape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tape").field("device", &self.device).field("nodes", &self.nodes).finish()
+    }
+}
+
+/// Ops recorded on a tape run at once.
+impl Recorder for Tape {
+    fn record(&mut self, op: AnyOp, ins: &[Val]) -> Result<Val> {
+        let ids: Vec<usize> = ins.iter().map(|v| v.0 as usize).collect();
+        Ok(Val(Tape::record(self, op, &ids)? as u32))
+    }
+
+    fn meta(&self, v: Val) -> Meta {
+        self.nodes.get(v.0 as usize).map_or(Meta::f32(Shape::SCALAR), |n| n.meta)
+    }
+}
+
+impl Program for Tape {
+    fn origin(&self, v: Val) -> Result<Option<(AnyOp, Vec<Val>)>> {
+        let node = &self.nodes[v.0 as usize];
+        match &node.backward {
+            Backward::Op(op) => Ok(Some((op.clone(), node.parents.iter().map(|&p| Val(p as u32)).collect()))),
+            Backward::None => Ok(None),
+            Backward::Custom(_) => {
+                let name = node.name.as_deref().unwrap_or("a user's rule");
+                let why = format!("{name} has a rule of its own, which has no gradient; use backward");
+                Err(Error::new("grad", ErrorKind::Gradient { why }))
+            }
+        }
+    }
+
+    fn requires_grad(&self, v: Val) -> bool {
+        self.nodes[v.0 as usize].requires_grad
     }
 }
 
@@ -382,72 +469,4 @@ fn checked(op: &str, value: AnyBuffer, shape: Shape) -> Result<AnyBuffer> {
         return Err(Error::new(op, kind));
     }
     Ok(value)
-}
-
-/// Collects what a rule emits without running it, so that only what is wanted gets run.
-struct Deferred {
-    steps: Vec<Option<(AnyOp, Vec<Val>)>>,
-    metas: Vec<Meta>,
-}
-
-impl Deferred {
-    fn given(&mut self, meta: Meta) -> Val {
-        self.steps.push(None);
-        self.metas.push(meta);
-        Val(self.metas.len() as u32 - 1)
-    }
-
-    fn run(
-        &self,
-        device: &Device,
-        given_count: usize,
-        given: impl Fn(usize) -> Result<AnyBuffer>,
-        wanted: &[(usize, Val)],
-    ) -> Result<Vec<(usize, AnyBuffer)>> {
-        let mut uses = vec![0usize; self.steps.len()];
-        for (_, v) in wanted {
-            uses[v.0 as usize] += 1;
-        }
-        for i in (0..self.steps.len()).rev() {
-            if let (Some((_, ins)), true) = (&self.steps[i], uses[i] > 0) {
-                ins.iter().for_each(|v| uses[v.0 as usize] += 1);
-            }
-        }
-        let mut values: Vec<Option<AnyBuffer>> = vec![None; self.steps.len()];
-        for i in 0..self.steps.len() {
-            if uses[i] == 0 {
-                continue;
-            }
-            match &self.steps[i] {
-                None => values[i] = Some(given(i.min(given_count))?),
-                Some((op, ins)) => {
-                    let args: Vec<&AnyBuffer> =
-                        ins.iter().filter_map(|v| values[v.0 as usize].as_ref()).collect();
-                    let value = ops::apply(device, op, &args)?;
-                    values[i] = Some(value);
-                    for v in ins {
-                        let v = v.0 as usize;
-                        uses[v] -= 1;
-                        if uses[v] == 0 {
-                            values[v] = None;
-                        }
-                    }
-                }
-            }
-        }
-        Ok(wanted.iter().filter_map(|&(p, v)| values[v.0 as usize].clone().map(|g| (p, g))).collect())
-    }
-}
-
-impl Recorder for Deferred {
-    fn record(&mut self, op: AnyOp, ins: &[Val]) -> Result<Val> {
-        let metas: Vec<Meta> = ins.iter().map(|v| self.metas[v.0 as usize]).collect();
-        self.metas.push(op.shape(&metas)?);
-        self.steps.push(Some((op, ins.to_vec())));
-        Ok(Val(self.metas.len() as u32 - 1))
-    }
-
-    fn meta(&self, v: Val) -> Meta {
-        self.metas[v.0 as usize]
-    }
 }

@@ -12,8 +12,10 @@ pub use train::{Batch, TrainStep};
 
 use crate::device::{AnyBuffer, DType, Meta};
 use crate::error::{Error, ErrorKind, Result};
-use crate::ops::{AnyOp, IndexBound, Io, Recorder, Val, elementwise, random};
+use crate::gradients::{Program, gradients};
+use crate::ops::{AnyOp, IndexBound, Recorder, Val, layout, random};
 use crate::params::Param;
+use crate::session::Nats;
 use crate::shape::Shape;
 use std::fmt;
 
@@ -26,6 +28,8 @@ pub enum Source {
     Param(Param),
     /// Fixed when the program was made.
     Constant(AnyBuffer),
+    /// Whole numbers, read at every run.
+    Nats(Nats),
     /// The random counter of the run, as two words.
     RandomBase,
 }
@@ -36,6 +40,7 @@ impl Source {
             Source::Input(meta) => *meta,
             Source::Param(p) => p.buffer().meta(),
             Source::Constant(c) => c.meta(),
+            Source::Nats(nats) => Meta::u32(crate::ops::dims(&[nats.len()])),
             Source::RandomBase => Meta::u32(crate::ops::dims(&[2])),
         }
     }
@@ -90,6 +95,13 @@ impl Graph {
         let requires_grad = requires_grad && meta.dtype == DType::F32;
         self.nodes.push(Node { what: What::Leaf(source), meta, requires_grad });
         self.nodes.len() - 1
+    }
+
+    /// The same value, as one that gradients are wanted of.
+    pub(crate) fn tracked(&mut self, v: Val) -> Result<Val> {
+        let same = self.record(layout::Reshape { shape: self.meta(v).shape }.into(), &[v])?;
+        self.nodes[same.0 as usize].requires_grad = self.meta(v).dtype == DType::F32;
+        Ok(same)
     }
 
     /// The random counter of the run.
@@ -171,24 +183,21 @@ impl Graph {
             let kind = ErrorKind::Rank { want: "exactly 0", got: self.node(out).meta.shape };
             return Err(Error::new("gradients", kind));
         }
-        let mut grads: Vec<Option<Val>> = vec![None; self.size()];
-        grads[out.0 as usize] =
-            Some(self.record(random::Full { shape: Shape::SCALAR, value: 1.0 }.into(), &[])?);
-        for id in (0..=out.0 as usize).rev() {
-            let Some(dy) = grads[id] else { continue };
-            let node = self.nodes[id].clone();
-            let (What::Op(op, ins), true) = (&node.what, node.requires_grad) else { continue };
-            let contributions = op.vjp(self, Io { ins, out: Val(id as u32) }, dy)?;
-            for (parent, g) in ins.iter().zip(contributions) {
-                let parent = parent.0 as usize;
-                let Some(g) = g.filter(|_| self.nodes[parent].requires_grad) else { continue };
-                grads[parent] = Some(match grads[parent] {
-                    None => g,
-                    Some(sum) => self.record(elementwise::Add {}.into(), &[sum, g])?,
-                });
-            }
-        }
-        Ok(wrt.iter().map(|v| grads[v.0 as usize]).collect())
+        let one = self.record(random::Full { shape: Shape::SCALAR, value: 1.0 }.into(), &[])?;
+        gradients(self, &[(out, one)], wrt)
+    }
+}
+
+impl Program for Graph {
+    fn origin(&self, v: Val) -> Result<Option<(AnyOp, Vec<Val>)>> {
+        Ok(match &self.node(v).what {
+            What::Op(op, ins) => Some((op.clone(), ins.clone())),
+            What::Leaf(_) => None,
+        })
+    }
+
+    fn requires_grad(&self, v: Val) -> bool {
+        self.node(v).requires_grad
     }
 }
 
@@ -215,6 +224,7 @@ impl fmt::Display for Graph {
                 What::Leaf(Source::Input(_)) => f.write_str("input")?,
                 What::Leaf(Source::Param(p)) => write!(f, "param {}", p.name())?,
                 What::Leaf(Source::Constant(_)) => f.write_str("constant")?,
+                What::Leaf(Source::Nats(_)) => f.write_str("nats")?,
                 What::Leaf(Source::RandomBase) => f.write_str("random base")?,
                 What::Op(op, ins) => {
                     f.write_str(op.name())?;

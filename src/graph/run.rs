@@ -10,7 +10,9 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ops::{AnyOp, CpuRun, CudaRun, Gpu, MAX_INS, Val, check_bound, check_indices};
 use crate::optim::Optimizer;
 use crate::params::Param;
+use crate::session::Nats;
 use crate::shape::Shape;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Where a value lives during a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -62,6 +64,8 @@ pub struct Compiled {
     outside: Vec<AnyBuffer>,
     inputs: usize,
     random_base: Option<usize>,
+    /// Lists of whole numbers, where they are, and what version of each is there.
+    nats: Vec<(usize, Nats, AtomicU64)>,
     limits: Vec<Limit>,
     outputs: Vec<(Place, Meta)>,
     /// Parameters to update and where their gradients are.
@@ -96,6 +100,7 @@ impl Compiled {
         let mut outside = Vec::new();
         let mut places: Vec<Place> = vec![Place::Outside(usize::MAX, 0); graph.size()];
         let mut random_base = None;
+        let mut nats: Vec<(usize, Nats, AtomicU64)> = Vec::new();
         let is_input = |i: &usize| matches!(graph.nodes()[*i].what, What::Leaf(Source::Input(_)));
         let leaves = (0..graph.size()).filter(|i| matches!(graph.nodes()[*i].what, What::Leaf(_)));
         let (ins, others): (Vec<usize>, Vec<usize>) = leaves.partition(is_input);
@@ -109,6 +114,10 @@ impl Compiled {
                 What::Leaf(Source::RandomBase) => {
                     random_base = Some(outside.len());
                     AnyBuffer::new(device.alloc(2)?, node.meta)?
+                }
+                What::Leaf(Source::Nats(list)) => {
+                    nats.push((outside.len(), list.clone(), AtomicU64::new(u64::MAX)));
+                    AnyBuffer::new(device.alloc(node.meta.shape.numel())?, node.meta)?
                 }
                 _ => AnyBuffer::new(device.alloc(node.meta.shape.numel())?, node.meta)?,
             });
@@ -149,7 +158,7 @@ impl Compiled {
                 // What the program computes was checked when it was recorded.
                 for leaf in graph.index_sources(ins[at]).0 {
                     match places[leaf] {
-                        Place::Outside(input, _) if input < inputs => {
+                        Place::Outside(input, _) if input < inputs || nats.iter().any(|n| n.0 == input) => {
                             limits.push(Limit { input, limit, op: op.name() })
                         }
                         Place::Outside(fixed, _) => check_bound(op.name(), &outside[fixed], limit)?,
@@ -196,6 +205,7 @@ impl Compiled {
             outside,
             inputs,
             random_base,
+            nats,
             limits,
             outputs: out_vals.iter().map(places_of).collect(),
             updates: updates
@@ -272,6 +282,12 @@ impl Compiled {
         }
     }
 
+    /// Errors if one of the indices from outside is more than the ops that read them take.
+    fn check_limits(&self, outside: usize, indices: &[u32]) -> Result<()> {
+        let limits = self.limits.iter().filter(|l| l.input == outside);
+        limits.into_iter().try_for_each(|l| check_indices(l.op, indices, l.limit))
+    }
+
     /// Gives an input of the next runs its value. Indices are checked against what the ops that read them take.
     pub(crate) fn set_input(&self, input: usize, meta: Meta, words: &[f32]) -> Result<()> {
         let slot = self.outside.get(input).filter(|_| input < self.inputs).ok_or_else(|| {
@@ -289,10 +305,7 @@ impl Compiled {
             ));
         }
         if meta.dtype == DType::U32 {
-            let indices: &[u32] = bytemuck::cast_slice(words);
-            for l in self.limits.iter().filter(|l| l.input == input) {
-                check_indices(l.op, indices, l.limit)?;
-            }
+            self.check_limits(input, bytemuck::cast_slice(words))?;
         }
         slot.buffer().write_words("program", words)
     }
@@ -306,6 +319,15 @@ impl Compiled {
         if let Some(base) = self.random_base {
             let words = [random_calls as u32, (random_calls >> 32) as u32];
             self.outside[base].buffer().write_words("program", bytemuck::cast_slice(&words))?;
+        }
+        for (at, list, seen) in &self.nats {
+            let version = list.version();
+            if seen.load(Ordering::Relaxed) != version {
+                let values = list.values();
+                self.check_limits(*at, &values)?;
+                self.outside[*at].buffer().write_words("program", bytemuck::cast_slice(&values))?;
+                seen.store(version, Ordering::Relaxed);
+            }
         }
         match (self.device.backend(), &self.graph) {
             (Backend::Cuda(_), Some(graph)) => graph.launch()?,

@@ -4,10 +4,12 @@
 
 mod attention;
 mod conv;
+mod derivatives;
 mod einsum;
 mod index;
 mod layout;
 mod losses;
+mod nats;
 mod norm;
 mod pointwise;
 mod pool;
@@ -21,6 +23,7 @@ mod var;
 
 pub use attention::AttentionOptions;
 pub use losses::LabelLoss;
+pub use nats::Nats;
 pub use var::{Grads, Var};
 
 use crate::device::{AnyBuffer, Device, Meta};
@@ -35,6 +38,21 @@ use crate::tensor::Tensor;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
+/// How a session works.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Where the random streams start.
+    pub seed: u64,
+    /// Whether gradients can be asked for. Without, nothing is recorded for them, and [`Session::scope`] frees values.
+    pub track_gradients: bool,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { seed: 0, track_gradients: true }
+    }
+}
+
 /// A place to compute in. Values are named by [`Var`] handles, which know their session and its epoch:
 /// after [`Session::reset`] old handles are errors, not other values.
 pub struct Session {
@@ -45,6 +63,9 @@ pub struct Session {
 struct State {
     record: Record,
     epoch: u32,
+    /// Epochs so far; each has a number of its own.
+    epochs: u32,
+    track_gradients: bool,
     /// The one leaf of each parameter in this epoch, with the parameter's version when it was recorded.
     leaves: BTreeMap<u64, Leaf>,
     seed: u64,
@@ -68,21 +89,33 @@ enum Record {
 impl Session {
     /// A session that runs each operation at once.
     pub fn eager(device: &Device) -> Session {
-        Session::with(device, Record::Eager(Tape::new(device)), 0)
+        Session::new(device, Options::default())
     }
 
     /// An eager session whose random streams start from `seed`.
     pub fn eager_seeded(device: &Device, seed: u64) -> Session {
-        Session::with(device, Record::Eager(Tape::new(device)), seed)
+        Session::new(device, Options { seed, ..Options::default() })
+    }
+
+    /// An eager session for computing values only: nothing is recorded for gradients.
+    pub fn inference(device: &Device) -> Session {
+        Session::new(device, Options { track_gradients: false, ..Options::default() })
+    }
+
+    /// An eager session with these options.
+    pub fn new(device: &Device, options: Options) -> Session {
+        Session::with(device, Record::Eager(Tape::new(device)), options)
     }
 
     /// A session that only records.
     pub(crate) fn trace(device: &Device, seed: u64) -> Session {
-        Session::with(device, Record::Trace(Graph::new()), seed)
+        Session::with(device, Record::Trace(Graph::new()), Options { seed, ..Options::default() })
     }
 
-    fn with(device: &Device, record: Record, seed: u64) -> Session {
-        let state = State { record, epoch: 0, leaves: BTreeMap::new(), seed, random_calls: 0 };
+    fn with(device: &Device, record: Record, options: Options) -> Session {
+        let Options { seed, track_gradients } = options;
+        let leaves = BTreeMap::new();
+        let state = State { record, epoch: 0, epochs: 1, track_gradients, leaves, seed, random_calls: 0 };
         Session { device: device.clone(), state: RefCell::new(state) }
     }
 
@@ -104,7 +137,8 @@ impl Session {
     /// become errors.
     pub fn reset(&self) {
         let mut state = self.state.borrow_mut();
-        state.epoch += 1;
+        state.epoch = state.epochs;
+        state.epochs += 1;
         state.leaves.clear();
         match &mut state.record {
             Record::Eager(tape) => tape.clear(),
@@ -145,6 +179,7 @@ impl Session {
     ) -> Result<Var<'_>> {
         let id = {
             let mut state = self.state.borrow_mut();
+            let grad = grad && state.track_gradients;
             match &mut state.record {
                 Record::Eager(tape) => tape.leaf(upload()?, Some(what), grad)?,
                 Record::Trace(graph) => graph.leaf(source, grad),
@@ -247,11 +282,11 @@ impl Session {
     /// Works on the tape of an eager session, for users' own rules. Inside the closure the session itself
     /// answers with an error: its values are on the tape.
     pub fn with_tape<T>(&self, f: impl FnOnce(&mut Tape) -> Result<T>) -> Result<T> {
-        let (mut tape, epoch) = {
+        let lent_out = {
             let mut state = self.state.borrow_mut();
             let epoch = state.epoch;
             match std::mem::replace(&mut state.record, Record::Lent) {
-                Record::Eager(tape) => (tape, epoch),
+                Record::Eager(tape) => LentTape { session: self, tape: Some(tape), epoch },
                 Record::Lent => return Err(lent("tape")),
                 trace => {
                     state.record = trace;
@@ -262,12 +297,50 @@ impl Session {
                 }
             }
         };
-        let result = f(&mut tape);
-        let mut state = self.state.borrow_mut();
-        if state.epoch != epoch {
-            tape.clear();
+        lent_out.use_in(f)
+    }
+
+    /// Runs `f` on an empty tape of its own and takes up the one there was afterwards. Handles from before are
+    /// stale inside, those from inside are stale afterwards; parameters and the random counter go on.
+    pub fn fresh<T>(&self, f: impl FnOnce(&Session) -> Result<T>) -> Result<T> {
+        let (record, leaves, epoch) = {
+            let mut state = self.state.borrow_mut();
+            let empty = match &state.record {
+                Record::Eager(_) => Record::Eager(Tape::new(&self.device)),
+                Record::Trace(_) => {
+                    let what = "a traced program is one tape; use an eager session";
+                    return Err(Error::unsupported("fresh", what));
+                }
+                Record::Lent => return Err(lent("fresh")),
+            };
+            let before =
+                (std::mem::replace(&mut state.record, empty), std::mem::take(&mut state.leaves), state.epoch);
+            state.epoch = state.epochs;
+            state.epochs += 1;
+            before
+        };
+        let restore = Restore { session: self, before: Some((record, leaves, epoch)) };
+        let result = f(self);
+        drop(restore);
+        result
+    }
+
+    /// Runs `f` and frees the values it computed, except the one it returns: what is needed to predict one batch after
+    /// the other. For sessions that do not track gradients, since those need the values.
+    pub fn scope<'s>(&'s self, f: impl FnOnce() -> Result<Var<'s>>) -> Result<Var<'s>> {
+        if self.state.borrow().track_gradients {
+            let what = "gradients need the values in between; use Session::inference";
+            return Err(Error::unsupported("scope", what));
         }
-        state.record = Record::Eager(tape);
+        let first = self.size();
+        let result = f();
+        let kept = match &result {
+            Ok(v) => vec![self.check("scope", *v)?],
+            Err(_) => Vec::new(),
+        };
+        if let Record::Eager(tape) = &mut self.state.borrow_mut().record {
+            tape.free_values(first, &kept);
+        }
         result
     }
 
@@ -295,8 +368,18 @@ impl Session {
         }
     }
 
-    fn backward(&self, v: Var<'_>, seed: Option<&Tensor<f32>>, free_values: bool) -> Result<Grads> {
-        let id = self.check("backward", v)?;
+    /// Gradients of `Σ <seed, value>` over several values with their seeds, with respect to all parameters and
+    /// variables they were computed from. The values in between are freed as the walk passes them.
+    pub fn backward_from(&self, seeds: &[(Var<'_>, &Tensor<f32>)]) -> Result<Grads> {
+        let seeds: Vec<_> = seeds.iter().map(|(v, seed)| (*v, Some(*seed))).collect();
+        self.backward(&seeds, true)
+    }
+
+    fn backward(&self, from: &[(Var<'_>, Option<&Tensor<f32>>)], free_values: bool) -> Result<Grads> {
+        let from = from
+            .iter()
+            .map(|(v, seed)| Ok((self.check("backward", *v)?, *seed)))
+            .collect::<Result<Vec<_>>>()?;
         let mut state = self.state.borrow_mut();
         let State { record, leaves, epoch, .. } = &mut *state;
         let tape = match record {
@@ -307,34 +390,80 @@ impl Session {
                 return Err(Error::unsupported("backward", what));
             }
         };
-        let meta = tape.node(id).map(|n| (n.meta, n.requires_grad));
-        let Some((meta, requires_grad)) = meta else {
-            return Err(Error::new("backward", ErrorKind::Node { id, size: tape.size() }));
-        };
         if let Some(leaf) = leaves.values().find(|l| l.version != l.param.version()) {
             return Err(changed(&leaf.param));
         }
-        if !requires_grad {
-            let why = "nothing this value was computed from requires a gradient".to_string();
-            return Err(Error::new("backward", ErrorKind::Gradient { why }));
-        }
-        let seed = match seed {
-            Some(seed) => AnyBuffer::upload(&self.device, seed)?,
-            None if meta.shape == Shape::SCALAR => AnyBuffer::full(&self.device, Shape::SCALAR, 1.0)?,
-            None => {
-                let why = format!(
-                    "a value of shape {} needs a seed of that shape; only a scalar has the seed 1",
-                    meta.shape
-                );
+        let mut seeds = Vec::with_capacity(from.len());
+        for (id, seed) in from {
+            let meta = tape.node(id).map(|n| (n.meta, n.requires_grad));
+            let Some((meta, requires_grad)) = meta else {
+                return Err(Error::new("backward", ErrorKind::Node { id, size: tape.size() }));
+            };
+            if !requires_grad {
+                let why = "nothing this value was computed from requires a gradient".to_string();
                 return Err(Error::new("backward", ErrorKind::Gradient { why }));
             }
-        };
+            let seed = match seed {
+                Some(seed) => AnyBuffer::upload(&self.device, seed)?,
+                None if meta.shape == Shape::SCALAR => AnyBuffer::full(&self.device, Shape::SCALAR, 1.0)?,
+                None => {
+                    let why = format!(
+                        "a value of shape {} needs a seed of that shape; only a scalar has the seed 1",
+                        meta.shape
+                    );
+                    return Err(Error::new("backward", ErrorKind::Gradient { why }));
+                }
+            };
+            seeds.push((id, seed));
+        }
         // Gradients of leaves are kept: those of parameters and of variables.
         let leaf: Vec<bool> =
             (0..tape.size()).map(|i| tape.node(i).is_some_and(|n| n.parents.is_empty())).collect();
         let param_of: BTreeMap<usize, &Param> = leaves.values().map(|l| (l.id, &l.param)).collect();
-        let grads = tape.backward_sparse(id, seed, |i| leaf[i], free_values)?;
+        let grads = tape.backward_seeds(seeds, |i| leaf[i], free_values)?;
         Ok(Grads::new(grads, &param_of, *epoch))
+    }
+}
+
+/// Gives a lent tape back, also when the borrower panics.
+struct LentTape<'s> {
+    session: &'s Session,
+    tape: Option<Tape>,
+    epoch: u32,
+}
+
+impl LentTape<'_> {
+    fn use_in<T>(mut self, f: impl FnOnce(&mut Tape) -> Result<T>) -> Result<T> {
+        match &mut self.tape {
+            Some(tape) => f(tape),
+            None => Err(lent("tape")),
+        }
+    }
+}
+
+impl Drop for LentTape<'_> {
+    fn drop(&mut self) {
+        let Some(mut tape) = self.tape.take() else { return };
+        let mut state = self.session.state.borrow_mut();
+        if state.epoch != self.epoch {
+            tape.clear();
+        }
+        state.record = Record::Eager(tape);
+    }
+}
+
+/// Takes up a session's tape again, also after a panic.
+struct Restore<'s> {
+    session: &'s Session,
+    before: Option<(Record, BTreeMap<u64, Leaf>, u32)>,
+}
+
+impl Drop for Restore<'_> {
+    fn drop(&mut self) {
+        if let Some((record, leaves, epoch)) = self.before.take() {
+            let mut state = self.session.state.borrow_mut();
+            (state.record, state.leaves, state.epoch) = (record, leaves, epoch);
+        }
     }
 }
 

@@ -141,17 +141,17 @@ impl<'s> Var<'s> {
     /// Gradients of this scalar with respect to all parameters and variables it was computed from. The
     /// values in between are freed as the walk passes them.
     pub fn backward(self) -> Result<Grads> {
-        self.session.backward(self, None, true)
+        self.session.backward(&[(self, None)], true)
     }
 
     /// As [`Var::backward`], but values stay, so that a second walk is possible.
     pub fn backward_retain(self) -> Result<Grads> {
-        self.session.backward(self, None, false)
+        self.session.backward(&[(self, None)], false)
     }
 
     /// Gradients of `<seed, value>`.
     pub fn backward_from(self, seed: &Tensor<f32>) -> Result<Grads> {
-        self.session.backward(self, Some(seed), true)
+        self.session.backward(&[(self, Some(seed))], true)
     }
 }
 

@@ -4,9 +4,11 @@
 
 mod attention;
 mod conv;
+mod derivatives;
 mod golden;
 mod graph;
 mod kernels;
+mod laws;
 mod layout;
 mod losses;
 mod names;

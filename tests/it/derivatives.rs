@@ -1,0 +1,292 @@
+//! Derivatives as values, hooks, seeds, and the ways a session can be used: inference, scopes, fresh tapes, whole numbers.
+
+use crate::support::{data, device, t};
+use dittograd::device::AnyBuffer;
+use dittograd::error::ErrorKind;
+use dittograd::graph::TrainStep;
+use dittograd::optim::Optimizer;
+use dittograd::prelude::*;
+use dittograd::scalar::Dual;
+use dittograd::session::{Nats, Options};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+#[test]
+fn gradients_have_gradients() {
+    let d = device();
+    let s = Session::eager(&d);
+    let x = s.variable(&t(&[2], &[0.5, -1.5])).unwrap();
+    // y = sum(x^4): 4x^3, 12x^2, 24x, 24.
+    let y = x.mul(x).unwrap().mul(x).unwrap().mul(x).unwrap().sum().unwrap();
+    let g1 = s.grad(y, &[x]).unwrap()[0];
+    assert_eq!(data(g1), [0.5, -13.5]);
+    let g2 = s.grad(g1.sum().unwrap(), &[x]).unwrap()[0];
+    assert_eq!(data(g2), [3.0, 27.0]);
+    let g3 = s.grad(g2.sum().unwrap(), &[x]).unwrap()[0];
+    assert_eq!(data(g3), [12.0, -36.0]);
+    let g4 = s.grad(g3.sum().unwrap(), &[x]).unwrap()[0];
+    assert_eq!(data(g4), [24.0, 24.0]);
+    let e = s.grad(g4.sum().unwrap(), &[x]).unwrap_err();
+    assert!(matches!(e.kind(), ErrorKind::Gradient { .. }), "{e}");
+    // backward goes through recorded gradients as well.
+    let grads = g1.mul(g1).unwrap().sum().unwrap().backward().unwrap();
+    assert_eq!(grads.var(x).unwrap().to_tensor::<f32>().unwrap().data(), [3.0, -729.0]);
+}
+
+#[test]
+fn grad_gives_the_bits_of_backward() {
+    let d = device();
+    let s = Session::eager(&d);
+    let x = s.variable(&t(&[3, 4], &(0..12).map(|i| i as f32 * 0.37 - 2.0).collect::<Vec<_>>())).unwrap();
+    let w = s.variable(&t(&[4, 2], &(0..8).map(|i| 1.1 - i as f32 * 0.3).collect::<Vec<_>>())).unwrap();
+    let y = x.matmul(w).unwrap().gelu().unwrap().softmax().unwrap().mul(x.matmul(w).unwrap()).unwrap();
+    let loss = y.mean().unwrap();
+    let recorded = s.grad(loss, &[x, w]).unwrap();
+    let walked = loss.backward_retain().unwrap();
+    for (v, g) in [x, w].into_iter().zip(recorded) {
+        assert_eq!(data(g), walked.var(v).unwrap().to_tensor::<f32>().unwrap().into_data());
+    }
+    let size = s.size();
+    assert_eq!(s.grad(loss, &[x]).unwrap().len(), 1);
+    assert!(s.size() > size);
+}
+
+#[test]
+fn directions_agree_with_dual_numbers() {
+    let d = device();
+    fn f(x: Var<'_>) -> Var<'_> {
+        x.sin().unwrap().mul(x.exp().unwrap()).unwrap().softmax().unwrap()
+    }
+    let (at, along) = ([0.3f32, -0.7, 1.1], [1.0f32, -2.0, 0.5]);
+    let s = Session::eager(&d);
+    let x = s.variable(&t(&[3], &at)).unwrap();
+    let v = s.input(&t(&[3], &along)).unwrap();
+    let got = data(s.jvp(f(x), &[(x, v)]).unwrap());
+    let exact = Session::eager(&Device::host::<Dual>());
+    let pairs = at.iter().zip(along).map(|(&v, d)| Dual { v: f64::from(v), d: f64::from(d) }).collect();
+    let want = f(exact.input(&Tensor::new(&[3], pairs).unwrap()).unwrap()).value::<Dual>().unwrap();
+    for (g, w) in got.iter().zip(want.data()) {
+        assert!((f64::from(*g) - w.d).abs() < 1e-6, "{g} {}", w.d);
+    }
+    // Nothing depends on the direction: zeros.
+    let other = s.variable(&t(&[3], &at)).unwrap();
+    assert_eq!(data(s.jvp(f(x), &[(other, v)]).unwrap()), [0.0; 3]);
+}
+
+#[test]
+fn hessian_products_are_rows_of_the_hessian() {
+    let d = device();
+    let s = Session::eager(&d);
+    let x = s.variable(&t(&[2], &[2.0, 3.0])).unwrap();
+    let (a, b) = (x.narrow(0, 0, 1).unwrap(), x.narrow(0, 1, 1).unwrap());
+    // a^2 b: Hessian [[2b, 2a], [2a, 0]].
+    let y = a.mul(a).unwrap().mul(b).unwrap().sum().unwrap();
+    let row = |v: [f32; 2]| data(s.hvp(y, &[(x, s.input(&t(&[2], &v)).unwrap())]).unwrap()[0].unwrap());
+    assert_eq!(row([1.0, 0.0]), [6.0, 4.0]);
+    assert_eq!(row([0.0, 1.0]), [4.0, 0.0]);
+}
+
+#[test]
+fn what_cannot_be_differentiated_is_said() {
+    let d = device();
+    let s = Session::eager(&d);
+    let (x, fixed) = (s.variable(&t(&[2], &[1.0, 2.0])).unwrap(), s.input(&t(&[2], &[1.0, 2.0])).unwrap());
+    let y = x.mul(x).unwrap();
+    let e = s.grad(y, &[x]).unwrap_err().to_string();
+    assert!(e.contains("needs a seed"), "{e}");
+    let loss = y.sum().unwrap();
+    let e = s.grad(loss, &[x, fixed]).unwrap_err().to_string();
+    assert!(e.contains("number 1") && e.contains("requires no gradient"), "{e}");
+    let apart = s.variable(&t(&[1], &[1.0])).unwrap();
+    let e = s.grad(loss, &[apart]).unwrap_err().to_string();
+    assert!(e.contains("does not depend on number 0"), "{e}");
+    let e = s.vjp(&[(y, fixed.sum().unwrap())], &[x]).unwrap_err().to_string();
+    assert!(e.contains("seed"), "{e}");
+    let own = s
+        .with_tape(|tape| {
+            let shape = tape.node(0).unwrap().meta.shape;
+            tape.unary("own", 0, (shape, shape), |x| Ok(x.clone()), |_, g| Ok(g.clone()))
+        })
+        .unwrap();
+    assert_eq!(s.size(), own + 1);
+}
+
+#[test]
+fn several_seeds_add_up() {
+    let d = device();
+    let s = Session::eager(&d);
+    let x = s.variable(&t(&[2], &[1.0, 2.0])).unwrap();
+    let (a, b) = (x.mul(x).unwrap(), x.scale(3.0).unwrap());
+    let seeds = [t(&[2], &[1.0, 10.0]), t(&[2], &[100.0, 1000.0])];
+    let grads = s.backward_from(&[(a, &seeds[0]), (b, &seeds[1])]).unwrap();
+    assert_eq!(grads.var(x).unwrap().to_tensor::<f32>().unwrap().data(), [302.0, 3040.0]);
+}
+
+#[test]
+fn hooks_see_whole_gradients_and_replace_them() {
+    let d = device();
+    let s = Session::eager(&d);
+    let x = s.variable(&t(&[2], &[1.0, 2.0])).unwrap();
+    let h = x.scale(2.0).unwrap();
+    let calls = Arc::new(AtomicUsize::new(0));
+    let (seen, on) = (calls.clone(), d.clone());
+    h.hook(move |g| {
+        seen.fetch_add(1, Ordering::Relaxed);
+        // Both uses of h have come together.
+        assert_eq!(g.to_tensor::<f32>()?.data(), [5.0, 5.0]);
+        AnyBuffer::full(&on, g.shape(), -1.0)
+    })
+    .unwrap();
+    let y = h.scale(2.0).unwrap().add(h.scale(3.0).unwrap()).unwrap().sum().unwrap();
+    let grads = y.backward_retain().unwrap();
+    assert_eq!(grads.var(x).unwrap().to_tensor::<f32>().unwrap().data(), [-2.0, -2.0]);
+    assert_eq!(calls.load(Ordering::Relaxed), 1);
+    x.hook(|g| AnyBuffer::full(g.buffer().device(), dittograd::shape::Shape::SCALAR, 0.0)).unwrap();
+    let e = y.backward_retain().unwrap_err().to_string();
+    assert!(e.contains("shape"), "{e}");
+    let fixed = s.input(&t(&[1], &[0.0])).unwrap();
+    assert!(fixed.hook(|g| Ok(g.clone())).is_err());
+}
+
+/// u'' = -u with u(0) = 0: the residual needs two derivatives, the step a third. Eager and compiled agree.
+#[test]
+fn losses_made_of_derivatives_train_compiled_as_eagerly() {
+    fn residual<'s>(x: Var<'s>, w: &[Param; 2]) -> Result<Var<'s>> {
+        let (s, x) = (x.session(), x.tracked()?);
+        let u = x.matmul(s.param(&w[0])?)?.tanh()?.matmul(s.param(&w[1])?)?;
+        let du = s.grad(u.sum()?, &[x])?[0];
+        let d2u = s.grad(du.sum()?, &[x])?[0];
+        let r = d2u.add(u)?;
+        r.mul(r)?.mean()
+    }
+    let d = device();
+    let x = t(&[5, 1], &[-1.0, -0.5, 0.1, 0.5, 1.0]);
+    let make = || {
+        let mut params = Params::new(&d, 3);
+        let w = [
+            params.uniform("a", &[1, 8], -1.0, 1.0).unwrap(),
+            params.uniform("b", &[8, 1], -1.0, 1.0).unwrap(),
+        ];
+        (params, w)
+    };
+    let (params, w) = make();
+    let mut optimizer = Optimizer::sgd(0.05);
+    let s = Session::eager(&d);
+    let mut losses = Vec::new();
+    for _ in 0..20 {
+        s.reset();
+        let loss = residual(s.input(&x).unwrap(), &w).unwrap();
+        losses.push(loss.item().unwrap());
+        optimizer.step(&params, loss.backward().unwrap()).unwrap();
+    }
+    assert!(losses[19] < 0.8 * losses[0], "{losses:?}");
+    let (again, w) = make();
+    let mut step = TrainStep::new(&again, Optimizer::sgd(0.05), move |v| residual(v[0], &w));
+    for want in losses {
+        step.run(&[(&x).into()]).unwrap();
+        assert_eq!(step.loss().unwrap(), want);
+    }
+    assert_eq!(params.fingerprint().unwrap(), again.fingerprint().unwrap());
+}
+
+#[test]
+fn inference_records_no_rules_and_scopes_free_values() {
+    let d = device();
+    let s = Session::inference(&d);
+    let x = s.variable(&t(&[64, 64], &vec![0.5; 4096])).unwrap();
+    assert!(!x.requires_grad().unwrap());
+    let live = d.memory().live;
+    let y = s.scope(|| x.matmul(x)?.relu()?.softmax()?.sum()).unwrap();
+    assert_eq!(d.memory().live, live + 4);
+    assert_eq!(y.item().unwrap(), 64.0);
+    assert!(y.backward().is_err());
+    let e = Session::eager(&d);
+    let x = e.variable(&t(&[1], &[1.0])).unwrap();
+    assert!(e.scope(|| x.relu()).unwrap_err().to_string().contains("inference"));
+    let options = Options { seed: 5, track_gradients: false };
+    assert_eq!(Session::new(&d, options).uniform(&[4]).map(data).unwrap(), {
+        Session::eager_seeded(&d, 5).uniform(&[4]).map(data).unwrap()
+    });
+}
+
+#[test]
+fn a_fresh_tape_comes_between() {
+    let d = device();
+    let s = Session::eager(&d);
+    let x = s.variable(&t(&[1], &[3.0])).unwrap();
+    let y = x.mul(x).unwrap();
+    let inner = s
+        .fresh(|s| {
+            assert_eq!(s.size(), 0);
+            let e = y.value::<f32>().unwrap_err();
+            assert!(matches!(e.kind(), ErrorKind::Stale { .. }), "{e}");
+            s.scalar(2.0)?.scale(4.0)?.item()
+        })
+        .unwrap();
+    assert_eq!((inner, s.size(), y.value::<f32>().unwrap().data()[0]), (8.0, 2, 9.0));
+    assert!(y.sum().unwrap().backward().is_ok());
+    assert!(s.fresh(|s| s.scalar(1.0)?.reshape(&[2])?.item()).is_err());
+    s.reset();
+    assert!(matches!(y.value::<f32>().unwrap_err().kind(), ErrorKind::Stale { .. }));
+}
+
+#[test]
+fn a_panic_in_a_lent_tape_gives_it_back() {
+    let d = device();
+    let s = Session::eager(&d);
+    let x = s.variable(&t(&[1], &[3.0])).unwrap();
+    let hit = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        s.with_tape(|_| -> Result<()> { panic!("on purpose") })
+    }));
+    assert!(hit.is_err());
+    assert_eq!(data(x), [3.0]);
+}
+
+#[test]
+fn whole_numbers_are_read_when_a_program_runs() {
+    let d = device();
+    let nats = Nats::new(&[2, 0]);
+    assert_eq!((nats.len(), nats.get(0).unwrap(), nats.values()), (2, 2, vec![2, 0]));
+    assert!(nats.get(2).is_err() && nats.set(2, 1).is_err() && nats.set_values(&[1]).is_err());
+    let mut params = Params::new(&d, 0);
+    let table = params.value("table", &t(&[3, 1], &[1.0, 10.0, 100.0])).unwrap();
+    let (list, p) = (nats.clone(), table.clone());
+    let mut step = TrainStep::new(&params, Optimizer::sgd(0.0), move |v| {
+        let s = v[0].session();
+        s.param(&p)?.index_select(0, s.nats(&list)?)?.sum()?.mul(v[0])
+    });
+    let one = Tensor::scalar(1.0f32);
+    step.run(&[(&one).into()]).unwrap();
+    assert_eq!(step.loss().unwrap(), 101.0);
+    nats.set(1, 1).unwrap();
+    step.run(&[(&one).into()]).unwrap();
+    assert_eq!(step.loss().unwrap(), 110.0);
+    nats.set_values(&[1, 1]).unwrap();
+    step.again().unwrap();
+    assert_eq!(step.loss().unwrap(), 20.0);
+    nats.set(0, 3).unwrap();
+    let e = step.again().unwrap_err();
+    assert!(matches!(e.kind(), ErrorKind::Index { index: 3, bound: 3, .. }), "{e}");
+    nats.set(0, 0).unwrap();
+    step.again().unwrap();
+    assert_eq!(step.loss().unwrap(), 11.0);
+    // An eager session reads them when they are used.
+    let s = Session::eager(&d);
+    let picked = s.param(&table).unwrap().index_select(0, s.nats(&nats).unwrap()).unwrap();
+    nats.set(0, 2).unwrap();
+    assert_eq!(data(picked), [1.0, 10.0]);
+}
+
+#[test]
+fn floats_become_indices_if_they_are_whole() {
+    let d = device();
+    let s = Session::eager(&d);
+    let ids = s.input(&t(&[3], &[0.0, 7.0, 16_777_216.0])).unwrap().to_index().unwrap();
+    assert_eq!(ids.indices().unwrap().data(), [0, 7, 16_777_216]);
+    for (bad, at) in [(-1.0f32, 1), (0.5, 1), (f32::NAN, 1), (f32::INFINITY, 1), (33_554_432.0, 1)] {
+        let e = s.input(&t(&[2], &[1.0, bad])).unwrap().to_index().unwrap_err().to_string();
+        assert!(e.contains(&format!("element {at}")), "{e}");
+    }
+    assert_eq!(Nats::try_from(&t(&[2], &[3.0, 4.0])).unwrap().values(), [3, 4]);
+    assert!(Nats::try_from(&t(&[1], &[3.5])).is_err());
+}
