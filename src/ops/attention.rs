@@ -935,10 +935,12 @@ fn source(defines: &[(&str, usize)]) -> (String, String) {
         name.push_str(&format!("_{}{value}", key.to_lowercase()));
         text.push_str(&format!("#define DITTO_{key} {value}\n"));
     }
-    text.push_str(&cuda_function("ditto_weight", functions::weight));
-    text.push_str(&cuda_function("ditto_log", functions::log));
-    text.push_str(ATTENTION_CU);
-    (name, text)
+    super::module(name, || {
+        text.push_str(&cuda_function("ditto_weight", functions::weight));
+        text.push_str(&cuda_function("ditto_log", functions::log));
+        text.push_str(ATTENTION_CU);
+        text
+    })
 }
 
 fn delta_module(g: &Geometry) -> (String, String) {

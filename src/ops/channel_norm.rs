@@ -560,20 +560,18 @@ impl Channels {
         if backward {
             head.push_str("#define BACKWARD\n");
         }
-        let traced = [
-            device_function("about_mean", &Program::trace(4, |v| vec![about_mean(v[0], v[1], v[2], v[3])])),
-            device_function(
-                "moment_about_mean",
-                &Program::trace(4, |v| vec![moment_about_mean(v[0], v[1], v[2], v[3])]),
-            ),
-        ];
+        let traced = || {
+            let about = Program::trace(4, |v| vec![about_mean(v[0], v[1], v[2], v[3])]);
+            let moment = Program::trace(4, |v| vec![moment_about_mean(v[0], v[1], v[2], v[3])]);
+            device_function("about_mean", &about) + &device_function("moment_about_mean", &moment)
+        };
         let name = format!(
             "channel_norm_{}_l{lanes}p{per_lane}v{vector}a{affine}{}{}",
             if backward { "bwd" } else { "fwd" },
             if batch == 1 { "b" } else { "g" },
             if single == 1 { "1" } else { "" }
         );
-        (name, head + COLUMN_SUM + &formulas() + &traced.concat() + CHANNEL_CU)
+        super::module(name, || head + COLUMN_SUM + &formulas() + &traced() + CHANNEL_CU)
     }
 
     /// What all kernels know of the shape: a struct of eight 64-bit and four 32-bit words.

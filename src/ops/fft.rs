@@ -31,7 +31,7 @@ const FACTOR: usize = 8;
 const FFT_CU: &str = include_str!("fft.cu");
 
 fn module() -> (String, String) {
-    ("fft".into(), format!("{}{FFT_CU}", functions::cuda_turn_text()))
+    super::module("fft".into(), || format!("{}{FFT_CU}", functions::cuda_turn_text()))
 }
 
 /// The factors of a length that is transformed in two steps.

@@ -47,8 +47,9 @@ use crate::numerics::rng::Stream;
 use crate::scalar::Scalar;
 use crate::shape::Shape;
 use crate::tensor::Tensor;
+use std::collections::BTreeMap;
 use std::fmt::Debug;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Calls `$then` with the list of all ops, each as `name: Type`.
 #[macro_export]
@@ -695,6 +696,19 @@ macro_rules! any_op {
     };
 }
 with_ops!(any_op);
+
+/// A module by a name that stands for its text. The text is made once: making it costs more than a launch.
+pub(crate) fn module(name: String, make: impl FnOnce() -> String) -> (String, String) {
+    static TEXTS: Mutex<BTreeMap<String, Arc<str>>> = Mutex::new(BTreeMap::new());
+    let texts = || TEXTS.lock().unwrap_or_else(PoisonError::into_inner);
+    let known = texts().get(&name).cloned();
+    let text = known.unwrap_or_else(|| {
+        let text: Arc<str> = make().into();
+        texts().insert(name.clone(), text.clone());
+        text
+    });
+    (name, text.to_string())
+}
 
 /// The inputs as an array, or an error if their number is another.
 pub(crate) fn arity<const N: usize>(op: &'static str, ins: &[Meta]) -> Result<[Meta; N]> {

@@ -331,7 +331,7 @@ impl Rows {
             if copies == 2 { "bwd" } else { "fwd" },
             if fused { "f" } else { "" }
         );
-        (name, head + COLUMN_SUM + &formulas() + NORM_CU)
+        super::module(name, || head + COLUMN_SUM + &formulas() + NORM_CU)
     }
 
     fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {

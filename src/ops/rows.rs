@@ -544,16 +544,17 @@ impl RowKernel {
     /// Module name and source for rows of `columns` elements.
     pub(crate) fn module(&self, columns: usize, gpu: &Gpu) -> (String, String) {
         let variant = self.variant(columns, gpu);
-        let body = match variant {
-            Variant::Warp { per_lane, exact, queued } => self.warp_text(per_lane, exact, queued),
-            Variant::Shared { threads, aligned, kept, buffers } => {
-                self.shared_text(threads, aligned, kept, buffers)
-            }
-            Variant::Long => self.long_text(),
-        };
-        let source = format!("{}{}", map::prelude(), body);
         let each = if self.row_scalar { "_each" } else { "" };
-        (format!("rows_{}{each}_{}", self.name, variant.name()), source)
+        super::module(format!("rows_{}{each}_{}", self.name, variant.name()), || {
+            let body = match variant {
+                Variant::Warp { per_lane, exact, queued } => self.warp_text(per_lane, exact, queued),
+                Variant::Shared { threads, aligned, kept, buffers } => {
+                    self.shared_text(threads, aligned, kept, buffers)
+                }
+                Variant::Long => self.long_text(),
+            };
+            map::prelude().to_string() + &body
+        })
     }
 
     /// The programs as device functions over the row's values.
@@ -1131,6 +1132,10 @@ impl RowKernel {
     pub(crate) fn columns_module(&self, n: usize) -> (String, String) {
         let short = n <= SHORT;
         let name = format!("columns_{}_{}", self.name, if short { "short" } else { "tall" });
+        super::module(name, || self.columns_text(short))
+    }
+
+    fn columns_text(&self, short: bool) -> String {
         let mut t = format!("{}#define ROWS {ROWS}\n{COLUMN_SUM}{}", map::prelude(), self.functions());
         t.push_str("extern \"C\" __global__ void columns(float* __restrict__ out");
         for i in 0..self.ins {
@@ -1160,7 +1165,7 @@ impl RowKernel {
                 t,
                 "float s = 0.0f;\n#pragma unroll 4\nfor (unsigned r = 0; r < n; ++r) s = __fadd_rn(s, {term});\nconst float r_of = row_of(s);\n#pragma unroll 4\nfor (unsigned r = 0; r < n; ++r) out[at + r * inner] = {post};\n}}\n}}"
             );
-            return (name, t);
+            return t;
         }
         // A block has 32 columns, a lane each, and its warps share out the rows: chains of the column rule, then
         // every warp chains the warps' results.
@@ -1176,7 +1181,7 @@ impl RowKernel {
             t,
             "const float r_of = row_of(s);\nif (wanted < count) {{\n#pragma unroll 4\nfor (unsigned long long r = warp; r < n; r += warps) out[at + r * inner] = {post};\n}}\n}}\n}}"
         );
-        (name, t)
+        t
     }
 
     /// Queues the kernel on CUDA over columns of `n` elements that are `inner` apart.

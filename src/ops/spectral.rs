@@ -190,7 +190,9 @@ const SPECTRAL_CU: &str = include_str!("spectral.cu");
 
 /// The module with the kernel of the tables; apart from the others, since its text is long.
 pub(crate) fn table_module() -> (String, String) {
-    ("dft_table".into(), format!("{}#define DITTO_TABLE 1\n{SPECTRAL_CU}", functions::cuda_turn_text()))
+    super::module("dft_table".into(), || {
+        format!("{}#define DITTO_TABLE 1\n{SPECTRAL_CU}", functions::cuda_turn_text())
+    })
 }
 
 /// The module of the products over modes, with so many batch rows to a thread.
