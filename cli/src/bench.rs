@@ -62,7 +62,8 @@ fn time(device: &Device, mut call: impl FnMut() -> Result<(), Error>) -> Result<
     let warm = Instant::now();
     let mut calls = 0;
     // Long enough for a GPU's clock to rise.
-    while calls < 3 || warm.elapsed() < Duration::from_millis(100) {
+    let long = Duration::from_millis(if device.is_cuda() { 400 } else { 100 });
+    while calls < 3 || warm.elapsed() < long {
         call()?;
         calls += 1;
         if calls % 64 == 0 {

@@ -5,6 +5,7 @@
 mod attention;
 mod conv;
 mod derivatives;
+mod endurance;
 mod golden;
 mod graph;
 mod kernels;
