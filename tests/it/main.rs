@@ -8,6 +8,7 @@ mod derivatives;
 mod endurance;
 mod golden;
 mod graph;
+mod hazards;
 mod kernels;
 mod laws;
 mod layout;
