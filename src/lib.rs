@@ -14,6 +14,7 @@ pub mod device;
 pub mod error;
 mod gradients;
 pub mod graph;
+mod init;
 pub mod nn;
 pub mod numerics;
 pub mod ops;
@@ -33,8 +34,8 @@ pub mod prelude {
     pub use crate::error::{Error, Result};
     pub use crate::graph::{Batch, TrainStep};
     pub use crate::nn::{Linear, Mlp};
-    pub use crate::optim::Optimizer;
-    pub use crate::params::{Param, Params};
+    pub use crate::optim::{Group, Optimizer, Rule, Schedule};
+    pub use crate::params::{Fan, Param, Params};
     pub use crate::session::{AttentionOptions, Grads, LabelLoss, Session, Var};
     pub use crate::shape::Shape;
     pub use crate::tensor::Tensor;

@@ -1,18 +1,15 @@
 //! Parameters: named values that outlive sessions. There is one copy, on the device; reading it on the
 //! host downloads it, so a stale read is impossible. Optimizers change it in place.
 
-use crate::device::{AnyBuffer, Device};
+use crate::device::{AnyBuffer, DType, Device};
 use crate::error::{Error, ErrorKind, Result};
+pub use crate::init::Fan;
 use crate::numerics::canonical_bits;
-use crate::ops;
-use crate::ops::map::Map;
-use crate::ops::program::{Expr, Program};
-use crate::ops::random::Uniform;
-use crate::scalar::{Real, Scalar};
+use crate::scalar::Scalar;
 use crate::shape::Shape;
 use crate::tensor::Tensor;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// A named value that training changes. Clones are the same parameter.
@@ -22,10 +19,13 @@ pub struct Param(Arc<Inner>);
 struct Inner {
     id: u64,
     name: String,
-    value: AnyBuffer,
+    /// Replaced as a whole when the parameter moves to another device; updates change the memory in place.
+    value: RwLock<AnyBuffer>,
     trainable: AtomicBool,
     /// Counts changes of the value, so that a tape recorded before one can be told.
     version: AtomicU64,
+    /// Counts moves between devices.
+    moves: AtomicU64,
 }
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(0);
@@ -35,9 +35,10 @@ impl Param {
         Param(Arc::new(Inner {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             name: name.to_string(),
-            value,
+            value: RwLock::new(value),
             trainable: AtomicBool::new(true),
             version: AtomicU64::new(0),
+            moves: AtomicU64::new(0),
         }))
     }
 
@@ -52,12 +53,12 @@ impl Param {
 
     /// Its shape.
     pub fn shape(&self) -> Shape {
-        self.0.value.shape()
+        self.buffer().shape()
     }
 
     /// Its value on the device. The memory is the parameter's own: the next update changes it.
-    pub fn buffer(&self) -> &AnyBuffer {
-        &self.0.value
+    pub fn buffer(&self) -> AnyBuffer {
+        self.0.value.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Whether optimizers change it. True unless it was frozen.
@@ -72,23 +73,49 @@ impl Param {
 
     /// The current value. Waits for the device.
     pub fn get<T: Scalar>(&self) -> Result<Tensor<T>> {
-        self.0.value.to_tensor()
+        self.buffer().to_tensor()
     }
 
-    /// Replaces the value, rounded to float32. Errors if the shape is another; nothing is changed then.
-    pub fn set<T: Scalar>(&self, value: &Tensor<T>) -> Result<()> {
-        if value.shape() != self.shape() {
-            let why = "the new value has another shape than the parameter";
-            let kind = ErrorKind::Shapes { why, left: value.shape(), right: self.shape() };
-            return Err(Error::new(format!("parameter {}", self.name()), kind));
+    fn check_shape(&self, shape: Shape) -> Result<()> {
+        if shape == self.shape() {
+            return Ok(());
         }
-        let words: Option<Vec<f32>> = value.data().iter().map(|x| x.to_f32()).collect();
-        let Some(words) = words else {
-            return Err(Error::unsupported("set", format!("{} has no float32 form", T::NAME)));
-        };
-        self.0.value.buffer().write_words("set", &words)?;
+        let why = "the new value has another shape than the parameter";
+        let kind = ErrorKind::Shapes { why, left: shape, right: self.shape() };
+        Err(Error::new(format!("parameter {}", self.name()), kind))
+    }
+
+    /// Replaces the value, rounded to float32 (on a device of another number type: in that type). Errors if the shape is
+    /// another; nothing is changed then.
+    pub fn set<T: Scalar>(&self, value: &Tensor<T>) -> Result<()> {
+        self.check_shape(value.shape())?;
+        self.buffer().assign("set", value)?;
         self.changed();
         Ok(())
+    }
+
+    /// Replaces the value by a copy of one that is on a device already, such as that of a [`Var`](crate::session::Var); from
+    /// another device it comes through the host. Errors if the shape is another; nothing is changed then.
+    pub fn set_from(&self, value: &AnyBuffer) -> Result<()> {
+        self.check_shape(value.shape())?;
+        if value.meta().dtype != DType::F32 {
+            let kind = ErrorKind::DType { want: "f32", got: value.meta().dtype.name(), input: 0 };
+            return Err(Error::new("set", kind));
+        }
+        self.buffer().copy_from("set", value)?;
+        self.changed();
+        Ok(())
+    }
+
+    /// Puts the parameter, for all its clones, where `value` is.
+    fn move_to(&self, value: AnyBuffer) {
+        *self.0.value.write().unwrap_or_else(PoisonError::into_inner) = value;
+        self.0.moves.fetch_add(1, Ordering::Relaxed);
+        self.changed();
+    }
+
+    pub(crate) fn moves(&self) -> u64 {
+        self.0.moves.load(Ordering::Relaxed)
     }
 
     /// The error of a trainable parameter that the loss was not computed from.
@@ -138,7 +165,17 @@ impl Params {
         self.seed
     }
 
-    fn add(&mut self, name: &str, value: AnyBuffer) -> Result<Param> {
+    /// Moves all parameters, and so every model that holds them, to another device; nothing is moved on an error.
+    /// Optimizers bring their state along at the next step, and compiled steps are compiled again. Between devices of
+    /// float32 no bit changes.
+    pub fn to(&mut self, device: &Device) -> Result<()> {
+        let moved = self.list.iter().map(|p| p.buffer().to_device(device)).collect::<Result<Vec<_>>>()?;
+        self.list.iter().zip(moved).for_each(|(p, value)| p.move_to(value));
+        self.device = device.clone();
+        Ok(())
+    }
+
+    pub(crate) fn add(&mut self, name: &str, value: AnyBuffer) -> Result<Param> {
         if name.is_empty() || self.list.iter().any(|p| p.name() == name) {
             let why = format!("`{name}` is empty or taken; names must be unique");
             return Err(Error::argument("parameter", "name", why));
@@ -151,26 +188,6 @@ impl Params {
     /// A parameter with a given initial value.
     pub fn value<T: Scalar>(&mut self, name: &str, value: &Tensor<T>) -> Result<Param> {
         let value = AnyBuffer::upload(&self.device, value)?;
-        self.add(name, value)
-    }
-
-    /// A parameter of zeros.
-    pub fn zeros(&mut self, name: &str, dims: &[usize]) -> Result<Param> {
-        let value = AnyBuffer::zeros(&self.device, Shape::new(dims)?)?;
-        self.add(name, value)
-    }
-
-    /// A parameter drawn uniformly from `[lo, hi)`, on the device: `lo + u (hi - lo)`. The draws depend on
-    /// the seed and on how many parameters came before, not on the device.
-    pub fn uniform(&mut self, name: &str, dims: &[usize], lo: f64, hi: f64) -> Result<Param> {
-        if !(lo.is_finite() && hi.is_finite() && lo <= hi) {
-            return Err(Error::argument("parameter", "range", format!("{lo}..{hi} is not a range")));
-        }
-        let shape = Shape::new(dims)?;
-        let draw = Uniform { shape, seed: self.seed, counter: self.list.len() as u64 };
-        let u = ops::apply(&self.device, &draw.into(), &[])?;
-        let scale = Program::trace(1, |x| vec![Expr::c(lo) + x[0] * Expr::c(hi - lo)]);
-        let value = ops::apply(&self.device, &Map::new(scale, shape).into(), &[&u])?;
         self.add(name, value)
     }
 

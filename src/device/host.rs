@@ -4,6 +4,7 @@
 use super::{AnyBuffer, DType, Device, Meta};
 use crate::error::{Error, Result};
 use crate::ops::{AnyOp, RefIn};
+use crate::optim::{Element, HYPERS, Kind};
 use crate::scalar::Scalar;
 use crate::tensor::Tensor;
 use std::any::{Any, TypeId};
@@ -25,6 +26,17 @@ pub(crate) trait Numbers: Send + Sync {
     /// The nearest float32 numbers, if the type has any.
     fn to_f32(&self, values: &Values, range: Range<usize>) -> Result<Vec<f32>>;
     fn set_f32(&self, values: &mut Values, range: Range<usize>, words: &[f32]);
+    /// Copies elements between blocks of this type; both ranges are of one length.
+    fn copy(&self, to: &mut Values, range: Range<usize>, from: &Values, source: Range<usize>);
+    /// Updates a parameter by an optimizer's formula: `ins` are the parameter, its gradient and its states.
+    fn update(
+        &self,
+        kind: Kind,
+        hypers: &[f64; HYPERS],
+        ins: &[&AnyBuffer],
+        direction: Option<&AnyBuffer>,
+        factor: Option<&AnyBuffer>,
+    ) -> Result<()>;
     /// Runs an op whose inputs were checked by its definition.
     fn run(&self, device: &Device, op: &AnyOp, meta: Meta, ins: &[&AnyBuffer]) -> Result<AnyBuffer>;
 }
@@ -76,6 +88,45 @@ impl<T: Scalar> Numbers for Of<T> {
         for (x, &word) in all.into_iter().flatten().zip(words) {
             *x = T::from_f32(word);
         }
+    }
+
+    fn copy(&self, to: &mut Values, range: Range<usize>, from: &Values, source: Range<usize>) {
+        let to = to.downcast_mut::<Vec<T>>().and_then(|all| all.get_mut(range));
+        for (x, &new) in to.into_iter().flatten().zip(elements::<T>(from, source).unwrap_or(&[])) {
+            *x = new;
+        }
+    }
+
+    fn update(
+        &self,
+        kind: Kind,
+        hypers: &[f64; HYPERS],
+        ins: &[&AnyBuffer],
+        direction: Option<&AnyBuffer>,
+        factor: Option<&AnyBuffer>,
+    ) -> Result<()> {
+        let mut all = ins.iter().map(|x| x.to_tensor::<T>()).collect::<Result<Vec<_>>>()?;
+        let direction = direction.map(|d| d.to_tensor::<T>()).transpose()?;
+        let factor = factor.map_or(Ok(T::c(1.0)), |f| f.to_tensor::<T>()?.item())?;
+        let h = hypers.map(T::c);
+        let at = |x: Option<&Tensor<T>>, i: usize| x.map_or(T::c(0.0), |x| x.data()[i]);
+        for i in 0..all[0].data().len() {
+            let element = Element {
+                p: at(all.first(), i),
+                g: at(all.get(1), i),
+                states: std::array::from_fn(|s| at(all.get(2 + s), i)),
+                direction: at(direction.as_ref(), i),
+            };
+            let (p, states) = kind.formula(element, factor, h);
+            let states = std::iter::zip(2.., states);
+            for (place, new) in std::iter::once((0, p)).chain(states) {
+                if let Some(x) = all.get_mut(place) {
+                    x.data_mut()[i] = new;
+                }
+            }
+        }
+        let written = |at: &usize| *at != 1;
+        (0..ins.len()).filter(written).try_for_each(|at| ins[at].assign("optimizer", &all[at]))
     }
 
     fn run(&self, device: &Device, op: &AnyOp, meta: Meta, ins: &[&AnyBuffer]) -> Result<AnyBuffer> {

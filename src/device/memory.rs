@@ -643,6 +643,53 @@ impl AnyBuffer {
         AnyBuffer::new(buffer, Meta::f32(shape))
     }
 
+    /// Replaces the elements by those of `tensor`, in place, as [`AnyBuffer::upload`] would. Errors if the counts differ.
+    pub(crate) fn assign<T: Scalar>(&self, op: &str, tensor: &Tensor<T>) -> Result<()> {
+        let len = tensor.data().len();
+        if len != self.buffer.len() {
+            return Err(Error::new(op, ErrorKind::Length { want: self.buffer.len(), got: len }));
+        }
+        if let Backend::Host(numbers) = self.buffer.device().backend() {
+            let new = numbers.import(tensor, &|| tensor.data().iter().map(|x| x.to_f64()).collect());
+            if let Some(Mem::Values(values)) = &mut *self.buffer.write(op)?.guard {
+                numbers.copy(values, self.buffer.range(), &new, 0..len);
+                return Ok(());
+            }
+        }
+        let words: Option<Vec<f32>> = tensor.data().iter().map(|x| x.to_f32()).collect();
+        self.buffer.write_words(op, &words.ok_or_else(|| host::no_float32(T::NAME))?)
+    }
+
+    /// Replaces the elements by those of `from`, in place: on the device if both are on one, else through the host.
+    pub(crate) fn copy_from(&self, op: &str, from: &AnyBuffer) -> Result<()> {
+        let (to, source) = (&self.buffer, &from.buffer);
+        if to.len() != source.len() {
+            return Err(Error::new(op, ErrorKind::Length { want: to.len(), got: source.len() }));
+        }
+        if to.is_empty() || (to.shares(source) && to.start == source.start) {
+            return Ok(());
+        }
+        if !to.device().accepts(source.device()) || to.shares(source) {
+            return match to.device().backend() {
+                Backend::Host(_) => self.assign(op, &from.to_tensor::<f64>()?),
+                _ => to.write_words(op, &source.download()?),
+            };
+        }
+        match to.device().backend() {
+            Backend::Cpu(_) => to.write(op)?.host().copy_from_slice(source.read(op)?.host()),
+            Backend::Cuda(cuda) => cuda.copy(to.address(op)?, source.address(op)?, to.len() * 4)?,
+            Backend::Host(numbers) => {
+                let (mut to_guard, from_guard) = (to.write(op)?, source.read(op)?);
+                if let (Some(Mem::Values(values)), Some(Mem::Values(new))) =
+                    (&mut *to_guard.guard, &*from_guard.guard)
+                {
+                    numbers.copy(values, to.range(), new, source.range());
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// The elements as a host tensor, widened exactly from float32. Waits for the device. From a device of another
     /// number type: as they are, or through f64 if `T` is not that type.
     pub fn to_tensor<T: Scalar>(&self) -> Result<Tensor<T>> {

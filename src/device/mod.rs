@@ -168,6 +168,11 @@ impl Device {
         }
     }
 
+    /// Whether both are handles of one device.
+    pub(crate) fn same(&self, other: &Device) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
     /// Whether buffers of `other` can be used in operations on this device.
     pub fn accepts(&self, other: &Device) -> bool {
         match (&self.0.backend, &other.0.backend) {

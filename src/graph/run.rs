@@ -55,6 +55,21 @@ struct Limit {
     op: &'static str,
 }
 
+/// A parameter to update, and what with: its gradient, and its direction if its rule has one.
+#[derive(Clone, Debug)]
+pub(crate) struct Update<V> {
+    pub param: Param,
+    pub gradient: V,
+    pub direction: Option<V>,
+}
+
+/// The optimizer of a program, the parameters it updates, and the factor of norm clipping.
+pub(crate) struct Training<'a> {
+    pub optimizer: &'a Optimizer,
+    pub updates: Vec<Update<Val>>,
+    pub factor: Option<Val>,
+}
+
 /// A program ready to run with new inputs, any number of times.
 pub struct Compiled {
     device: Device,
@@ -68,22 +83,22 @@ pub struct Compiled {
     nats: Vec<(usize, Nats, AtomicU64)>,
     limits: Vec<Limit>,
     outputs: Vec<(Place, Meta)>,
-    /// Parameters to update and where their gradients are.
-    updates: Vec<(Param, Place)>,
+    updates: Vec<Update<Place>>,
+    /// Where the factor of norm clipping is.
+    factor: Option<Place>,
     graph: Option<CudaGraph>,
     plan: Plan,
     text: String,
 }
 
 impl Compiled {
-    /// Compiles `graph` for `device`: the values `outputs` can be read after each run, and the parameters
-    /// of `updates` follow their gradients.
+    /// Compiles `graph` for `device`: the values `outputs` can be read after each run, and then the parameters of
+    /// `training` are updated.
     pub(crate) fn new(
         device: &Device,
         graph: &Graph,
         outputs: &[Val],
-        updates: &[(Param, Val)],
-        optimizer: Option<&Optimizer>,
+        training: Option<Training<'_>>,
     ) -> Result<Compiled> {
         if matches!(device.backend(), Backend::Host(_)) {
             let what =
@@ -91,7 +106,12 @@ impl Compiled {
             return Err(Error::unsupported("compile", what));
         }
         let traced = graph.size();
-        let mut wanted: Vec<Val> = outputs.iter().copied().chain(updates.iter().map(|u| u.1)).collect();
+        let optimizer = training.as_ref().map(|t| t.optimizer);
+        let (updates, factor) = training.map_or((Vec::new(), None), |t| (t.updates, t.factor));
+        let mut wanted: Vec<Val> = outputs.to_vec();
+        wanted.extend(updates.iter().map(|u| u.gradient));
+        wanted.extend(updates.iter().filter_map(|u| u.direction));
+        wanted.extend(factor);
         let graph = passes::dead_code(graph, &mut wanted);
         let graph = passes::common_subexpressions(&graph, &mut wanted);
         let graph = passes::fuse(&graph, &mut wanted);
@@ -109,7 +129,7 @@ impl Compiled {
             let node = &graph.nodes()[i];
             places[i] = Place::Outside(outside.len(), 0);
             outside.push(match &node.what {
-                What::Leaf(Source::Param(p)) => p.buffer().clone(),
+                What::Leaf(Source::Param(p)) => p.buffer(),
                 What::Leaf(Source::Constant(c)) => c.clone(),
                 What::Leaf(Source::RandomBase) => {
                     random_base = Some(outside.len());
@@ -190,7 +210,16 @@ impl Compiled {
         }
 
         let places_of = |v: &Val| (places[v.0 as usize], graph.nodes()[v.0 as usize].meta);
-        let (out_vals, update_vals) = wanted.split_at(outputs.len());
+        let (out_vals, rest) = wanted.split_at(outputs.len());
+        let (gradients, rest) = rest.split_at(updates.len());
+        let mut rest = rest.iter().map(|v| places_of(v).0);
+        let update = |(u, g): (Update<Val>, &Val)| Update {
+            param: u.param,
+            gradient: places_of(g).0,
+            direction: u.direction.and_then(|_| rest.next()),
+        };
+        let updates: Vec<Update<Place>> = updates.into_iter().zip(gradients).map(update).collect();
+        let factor = factor.and_then(|_| rest.next());
         let plan = Plan {
             traced,
             instructions: instructions.len(),
@@ -208,11 +237,8 @@ impl Compiled {
             nats,
             limits,
             outputs: out_vals.iter().map(places_of).collect(),
-            updates: updates
-                .iter()
-                .map(|u| u.0.clone())
-                .zip(update_vals.iter().map(|v| places_of(v).0))
-                .collect(),
+            updates,
+            factor,
             graph: None,
             plan,
             text,
@@ -239,7 +265,7 @@ impl Compiled {
             let metas: Vec<Meta> = i.ins.iter().map(|x| x.1).collect();
             modules.extend(i.op.cuda_modules(&metas, &Gpu::of(cuda)));
         }
-        modules.extend(optimizer.map(Optimizer::cuda_module));
+        modules.extend(optimizer.map(Optimizer::cuda_modules).unwrap_or_default());
         modules.sort();
         modules.dedup();
         cuda.compile_all(&modules)?;
@@ -264,9 +290,12 @@ impl Compiled {
                 let slots = self
                     .updates
                     .iter()
-                    .map(|(p, g)| optimizer.slot(p, self.address(*g)?))
+                    .map(|u| {
+                        let direction = u.direction.map_or(Ok(0), |d| self.address(d))?;
+                        optimizer.slot(&u.param, self.address(u.gradient)?, direction)
+                    })
                     .collect::<Result<Vec<_>>>()?;
-                optimizer.update_cuda(cuda, &slots)?;
+                optimizer.update_cuda(cuda, &slots, self.factor.map_or(Ok(0), |f| self.address(f))?)?;
             }
             Ok(())
         })?;
@@ -337,7 +366,7 @@ impl Compiled {
             }
         }
         if optimizer.is_some() {
-            self.updates.iter().for_each(|(p, _)| p.changed());
+            self.updates.iter().for_each(|u| u.param.changed());
         }
         Ok(())
     }
@@ -386,18 +415,37 @@ impl Compiled {
         }
         if let Some(optimizer) = optimizer {
             let arena = arena.host();
-            for (p, place) in &self.updates {
-                let n = p.shape().numel();
-                match *place {
-                    Place::Arena(at) => optimizer.update_cpu(cpu, p, &arena[at..at + n])?,
-                    Place::Outside(o, at) => {
-                        let gradient = self.outside[o].buffer().read("program")?;
-                        optimizer.update_cpu(cpu, p, &gradient.host()[at..at + n])?
-                    }
-                }
+            let arena: &[f32] = arena;
+            let factor = match self.factor {
+                Some(place) => self.with_words(arena, place, 1, |f| Ok(f[0]))?,
+                None => 1.0,
+            };
+            for u in &self.updates {
+                let n = u.param.shape().numel();
+                self.with_words(arena, u.gradient, n, |g| match u.direction {
+                    Some(place) => self.with_words(arena, place, n, |d| {
+                        optimizer.update_cpu(cpu, &u.param, g, d, factor)
+                    }),
+                    None => optimizer.update_cpu(cpu, &u.param, g, &[], factor),
+                })?;
             }
         }
         Ok(())
+    }
+
+    /// Calls `f` with `n` words of a place, on the CPU.
+    fn with_words<T>(
+        &self,
+        arena: &[f32],
+        place: Place,
+        n: usize,
+        f: impl FnOnce(&[f32]) -> Result<T>,
+    ) -> Result<T> {
+        match place {
+            Place::Arena(_) if n == 0 => f(&[]),
+            Place::Arena(at) => f(&arena[at..at + n]),
+            Place::Outside(o, at) => f(&self.outside[o].buffer().read("program")?.host()[at..at + n]),
+        }
     }
 
     /// Reads an output of the last run. Waits for the device.

@@ -1,11 +1,13 @@
 //! A whole training step as one compiled program.
 
-use super::run::{Compiled, Plan};
+use super::run::{Compiled, Plan, Training, Update};
+use super::Source;
 use crate::device::{Device, Meta};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ops::Val;
-use crate::optim::Optimizer;
+use crate::optim::{Optimizer, OptimizerState};
 use crate::params::{Param, Params};
+use crate::scalar::Scalar;
 use crate::session::{Session, Var};
 use crate::tensor::Tensor;
 
@@ -47,7 +49,8 @@ impl Batch<'_> {
 }
 
 /// Forward, backward and update of one model, compiled: the closure is traced once for each set of input
-/// shapes, and each run is one program. It gives the same bits as running the closure eagerly.
+/// shapes, and each run is one program. It gives the same bits as running the closure eagerly. Parameters that were
+/// frozen, unfrozen or moved to another device since are found so: the closure is traced again.
 pub struct TrainStep<F> {
     device: Device,
     params: Vec<Param>,
@@ -57,11 +60,15 @@ pub struct TrainStep<F> {
     f: F,
     programs: Vec<Entry>,
     last: Option<usize>,
+    /// Moves of parameters between devices when the programs were compiled.
+    moves: u64,
 }
 
 /// A program for one set of input shapes, and the random calls one run of it makes.
 struct Entry {
     metas: Vec<Meta>,
+    /// The parameters that were trainable.
+    trained: Vec<Param>,
     program: Compiled,
     random_calls: u64,
 }
@@ -81,6 +88,7 @@ where
             f,
             programs: Vec::new(),
             last: None,
+            moves: params.iter().map(Param::moves).sum(),
         }
     }
 
@@ -100,11 +108,42 @@ where
         self.optimizer.set_lr(lr);
     }
 
+    /// The optimizer's state, to be saved. Waits for the device.
+    pub fn state<T: Scalar>(&self) -> Result<OptimizerState<T>> {
+        self.optimizer.state()
+    }
+
+    /// Continues from a saved state, as [`Optimizer::load_state`].
+    pub fn load_state<T: Scalar>(&mut self, state: &OptimizerState<T>) -> Result<()> {
+        self.follow();
+        self.optimizer.load(&self.device, &self.params.iter().collect::<Vec<_>>(), state)
+    }
+
+    /// Random calls so far.
+    pub fn random_calls(&self) -> u64 {
+        self.random_calls
+    }
+
+    /// Continues the random stream at a given call, as after a resume.
+    pub fn set_random_calls(&mut self, calls: u64) {
+        self.random_calls = calls;
+    }
+
+    /// Forgets the programs if parameters were moved since: they would work on the old memory.
+    fn follow(&mut self) {
+        let moves = self.params.iter().map(Param::moves).sum();
+        if std::mem::replace(&mut self.moves, moves) != moves {
+            (self.programs, self.last) = (Vec::new(), None);
+            if let Some(p) = self.params.first() {
+                self.device = p.buffer().buffer().device().clone();
+            }
+        }
+    }
+
     fn compile(&mut self, metas: &[Meta]) -> Result<Entry> {
         let session = Session::trace(&self.device, self.seed);
         let vars = metas.iter().map(|m| session.placeholder(*m)).collect::<Result<Vec<_>>>()?;
         let loss = Val((self.f)(&vars)?.id() as u32);
-        let mut updates = Vec::new();
         let mut leaves = Vec::new();
         for p in self.params.iter().filter(|p| p.trainable()) {
             leaves.push((p.clone(), Val(session.param(p)?.id() as u32)));
@@ -115,20 +154,40 @@ where
             .ok_or_else(|| Error::new("compile", ErrorKind::Internal { what: "a trace without a graph" }))?;
         let wrt: Vec<Val> = leaves.iter().map(|l| l.1).collect();
         let grads = graph.gradients(loss, &wrt)?;
-        for ((p, _), g) in leaves.into_iter().zip(grads) {
-            let g = g.ok_or_else(|| p.unreached())?;
-            updates.push((p, g));
+        let trained: Vec<Param> = leaves.into_iter().map(|l| l.0).collect();
+        let mut items = Vec::new();
+        for (p, g) in trained.iter().zip(grads) {
+            items.push((p, g.ok_or_else(|| p.unreached())?));
         }
-        let list: Vec<&Param> = updates.iter().map(|u| &u.0).collect();
-        self.optimizer.prepare(&self.device, &list)?;
-        let program = Compiled::new(&self.device, &graph, &[loss], &updates, Some(&self.optimizer))?;
-        Ok(Entry { metas: metas.to_vec(), program, random_calls })
+        self.optimizer.prepare(&self.device, &self.params.iter().collect::<Vec<_>>())?;
+        let optimizer = &self.optimizer;
+        // A program reads a constant's memory when it runs, so it sees what the last update wrote there.
+        let mut leaf = |b| Val(graph.leaf(Source::Constant(b), false) as u32);
+        let buffers: Vec<Option<Val>> =
+            trained.iter().map(|p| optimizer.direction_buffer(p).map(&mut leaf)).collect();
+        let extras = optimizer.extras(&mut graph, &items, &buffers)?;
+        let update = |((p, gradient), direction): ((&Param, Val), Option<Val>)| Update {
+            param: p.clone(),
+            gradient,
+            direction,
+        };
+        let updates = items.into_iter().zip(extras.directions).map(update).collect();
+        let training = Training { optimizer, updates, factor: extras.factor };
+        let program = Compiled::new(&self.device, &graph, &[loss], Some(training))?;
+        Ok(Entry { metas: metas.to_vec(), trained, program, random_calls })
+    }
+
+    /// Whether a program was made for the parameters that are trainable now.
+    fn up_to_date(&self, entry: &Entry) -> bool {
+        let now = self.params.iter().filter(|p| p.trainable()).map(Param::id);
+        now.eq(entry.trained.iter().map(Param::id))
     }
 
     /// One step on these inputs. On an error nothing was updated.
     pub fn run(&mut self, inputs: &[Batch<'_>]) -> Result<()> {
+        self.follow();
         let metas: Vec<Meta> = inputs.iter().map(Batch::meta).collect();
-        let at = match self.programs.iter().position(|e| e.metas == metas) {
+        let at = match self.programs.iter().position(|e| e.metas == metas && self.up_to_date(e)) {
             Some(at) => at,
             None => {
                 let entry = self.compile(&metas)?;
@@ -145,10 +204,16 @@ where
 
     /// One more step on the inputs of the last one, which are still on the device.
     pub fn again(&mut self) -> Result<()> {
+        self.follow();
         let entry = self.entry()?;
+        if !self.up_to_date(entry) {
+            let why = "parameters were frozen or unfrozen since the last step; call run with inputs";
+            return Err(Error::argument("step", "order", why));
+        }
         let calls = entry.random_calls;
-        self.optimizer.begin()?;
-        self.entry()?.program.run(self.random_calls, Some(&self.optimizer))?;
+        let at = self.last.unwrap_or(0);
+        self.optimizer.begin(self.programs[at].trained.iter())?;
+        self.programs[at].program.run(self.random_calls, Some(&self.optimizer))?;
         self.random_calls += calls;
         Ok(())
     }

@@ -1,212 +1,216 @@
-//! Optimizers. A rule is one formula over [`Real`]: the CPU loop and the CUDA kernel are both read off it.
-//! All parameters are updated in place, on the device, in one launch per 32 of them; learning rate and
-//! bias corrections are formed in f64, rounded once (C8), and reach the kernel through a small buffer, so
-//! that a captured program sees new ones every step.
+//! Optimizers. A rule is one formula over [`Real`](crate::scalar::Real): the CPU loop, the CUDA kernel and the update in any
+//! other number type are read off it. All parameters are updated in place, on the device, in one launch per 32 of
+//! them; learning rates and bias corrections are formed in f64, rounded once (C8), and reach the kernel through a small
+//! buffer, so that a captured program sees new ones every step.
 
-use crate::device::cpu::simd::simd_fn;
-use crate::device::cuda::{Args, Cuda};
+mod direction;
+mod group;
+mod rule;
+mod schedule;
+mod state;
+mod update;
+
+pub use group::Group;
+pub use rule::Rule;
+pub use schedule::Schedule;
+pub use state::{OptimizerState, ParamState};
+
+pub(crate) use rule::{Element, HYPERS, Kind, STATES};
+pub(crate) use update::Slot;
+
+use crate::check::DeviceRecorder;
+use crate::device::cuda::Cuda;
 use crate::device::{AnyBuffer, Backend, Buffer, Cpu, Device};
 use crate::error::{Error, ErrorKind, Result};
-use crate::ops::map::prelude;
-use crate::ops::program::Program;
+use crate::ops::{Recorder, Val};
 use crate::params::{Param, Params};
-use crate::scalar::Real;
 use crate::session::Grads;
+use group::Options;
 use std::collections::BTreeMap;
-use std::fmt::Write;
 use std::sync::Arc;
 
-/// Scalars a rule reads: learning rate, then what its formula says.
-const HYPERS: usize = 9;
-
-/// How a parameter follows its gradient.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Rule {
-    /// `p - lr g`.
-    Sgd,
-    /// `b' = mu b + g`, `p - lr b'`.
-    Momentum {
-        /// The factor `mu` of the buffer.
-        mu: f64,
-    },
-    /// Adam with bias correction; `decoupled` decays the weights apart from the gradient (AdamW).
-    Adam {
-        /// Decay of the first moment.
-        beta1: f64,
-        /// Decay of the second moment.
-        beta2: f64,
-        /// Added to the root of the second moment.
-        eps: f64,
-        /// Whether weight decay is applied to the weights (AdamW) or added to the gradient (Adam).
-        decoupled: bool,
-    },
-}
-
-impl Rule {
-    /// Buffers of state a parameter has.
-    fn states(self) -> usize {
-        match self {
-            Rule::Sgd => 0,
-            Rule::Momentum { .. } => 1,
-            Rule::Adam { .. } => 2,
-        }
-    }
-
-    fn name(self) -> &'static str {
-        match self {
-            Rule::Sgd => "sgd",
-            Rule::Momentum { .. } => "momentum",
-            Rule::Adam { decoupled: false, .. } => "adam",
-            Rule::Adam { decoupled: true, .. } => "adamw",
-        }
-    }
-
-    /// The scalars of step `t` (from 1): `[lr, wd, …]`, formed in f64 and rounded once.
-    fn hypers(self, lr: f64, wd: f64, t: u64) -> [f32; HYPERS] {
-        let all = match self {
-            Rule::Sgd => [lr, wd, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0],
-            Rule::Momentum { mu } => [lr, wd, mu, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0],
-            Rule::Adam { beta1, beta2, eps, decoupled } => {
-                let t = t as f64;
-                let (c1, c2) = (1.0 / (1.0 - libm::pow(beta1, t)), 1.0 / (1.0 - libm::pow(beta2, t)));
-                let wd = if decoupled { lr * wd } else { wd };
-                [lr, wd, beta1, 1.0 - beta1, beta2, 1.0 - beta2, c1, c2, eps]
-            }
-        };
-        all.map(|x| x as f32)
-    }
-
-    /// The formula: new parameter and new states from the old ones, the gradient and the scalars.
-    #[inline(always)]
-    fn formula<R: Real>(self, p: R, g: R, [a, b]: [R; 2], h: [R; HYPERS]) -> (R, [R; 2]) {
-        let [lr, wd, ..] = h;
-        match self {
-            Rule::Sgd => {
-                let g = wd.fma(p, g);
-                ((-lr).fma(g, p), [a, b])
-            }
-            Rule::Momentum { .. } => {
-                let g = wd.fma(p, g);
-                let buf = h[2].fma(a, g);
-                ((-lr).fma(buf, p), [buf, b])
-            }
-            Rule::Adam { decoupled, .. } => {
-                let [_, _, b1, one_b1, b2, one_b2, c1, c2, eps] = h;
-                let (p, g) = if decoupled { ((-wd).fma(p, p), g) } else { (p, wd.fma(p, g)) };
-                let m = b1 * a + one_b1 * g;
-                let v = b2 * b + one_b2 * (g * g);
-                let step = (m * c1) / ((v * c2).sqrt() + eps);
-                ((-lr).fma(step, p), [m, v])
-            }
-        }
-    }
-}
-
-simd_fn! {
-    /// One update of neighbouring elements.
-    fn update_block(simd, rule: Rule, h: [f32; HYPERS], p: &mut [f32], g: &[f32], a: &mut [f32], b: &mut [f32]) {
-        let n = p.len();
-        let g = &g[..n];
-        match rule {
-            Rule::Sgd => {
-                for i in 0..n {
-                    p[i] = Rule::Sgd.formula(p[i], g[i], [0.0, 0.0], h).0;
-                }
-            }
-            Rule::Momentum { .. } => {
-                let a = &mut a[..n];
-                for i in 0..n {
-                    let (new, [buf, _]) = rule.formula(p[i], g[i], [a[i], 0.0], h);
-                    (p[i], a[i]) = (new, buf);
-                }
-            }
-            Rule::Adam { .. } => {
-                let (a, b) = (&mut a[..n], &mut b[..n]);
-                for i in 0..n {
-                    let (new, [m, v]) = rule.formula(p[i], g[i], [a[i], b[i]], h);
-                    (p[i], a[i], b[i]) = (new, m, v);
-                }
-            }
-        }
-    }
-}
-
-/// Addresses of one parameter's update on CUDA.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Slot {
-    pub p: u64,
-    pub g: u64,
-    pub states: [u64; 2],
-    pub len: usize,
-}
-
-/// Parameters one launch takes: their addresses travel as kernel arguments.
-const PER_LAUNCH: usize = 32;
-
-/// An optimizer with its state, which is kept by parameter.
+/// An optimizer with its state, which is kept by parameter: it follows a parameter to another device, and does not
+/// depend on the order of parameters or on which of them are frozen.
+///
+/// ```
+/// use dittograd::optim::{Group, Optimizer, Schedule};
+/// let optimizer = Optimizer::adamw(1e-3)
+///     .group(Group::matching(|p| p.shape().rank() < 2).weight_decay(0.0))
+///     .schedule(Schedule::cosine(10_000, 1e-5).warmup(100, 0.01))
+///     .clip_norm(1.0);
+/// assert_eq!(optimizer.lr(), 1e-5);
+/// ```
 pub struct Optimizer {
-    rule: Rule,
-    lr: f64,
-    weight_decay: f64,
+    options: Options,
+    groups: Vec<Group>,
+    schedule: Schedule,
+    clip_norm: Option<f64>,
+    clip_value: Option<f64>,
     step: u64,
-    states: BTreeMap<u64, Vec<AnyBuffer>>,
-    hypers: [f32; HYPERS],
-    /// The scalars on the device.
+    entries: BTreeMap<u64, Entry>,
+    /// The scalars of each parameter's last step, in the order of their rows.
+    hypers: Vec<[f64; HYPERS]>,
+    /// The scalars on the device, rounded.
     buffer: Option<Buffer>,
 }
 
+/// What is known of a parameter.
+struct Entry {
+    name: String,
+    group: Option<usize>,
+    rule: Rule,
+    kind: Kind,
+    /// Updates so far.
+    step: u64,
+    row: usize,
+    states: Vec<AnyBuffer>,
+}
+
+/// What updates need besides gradients: the factor of norm clipping, and a direction for each parameter that has one.
+pub(crate) struct Extras {
+    pub factor: Option<Val>,
+    pub directions: Vec<Option<Val>>,
+}
+
 impl Optimizer {
-    fn new(rule: Rule, lr: f64, weight_decay: f64) -> Optimizer {
+    /// Any rule.
+    pub fn new(rule: Rule, lr: f64) -> Optimizer {
+        let options = Options { rule, lr, weight_decay: 0.0, decoupled: rule.decouples() };
         Optimizer {
-            rule,
-            lr,
-            weight_decay,
+            options,
+            groups: Vec::new(),
+            schedule: Schedule::constant(),
+            clip_norm: None,
+            clip_value: None,
             step: 0,
-            states: BTreeMap::new(),
-            hypers: [0.0; HYPERS],
+            entries: BTreeMap::new(),
+            hypers: Vec::new(),
             buffer: None,
         }
     }
 
     /// Gradient descent.
     pub fn sgd(lr: f64) -> Optimizer {
-        Optimizer::new(Rule::Sgd, lr, 0.0)
+        Optimizer::new(Rule::Sgd, lr)
     }
 
     /// Gradient descent with momentum.
     pub fn momentum(lr: f64, mu: f64) -> Optimizer {
-        Optimizer::new(Rule::Momentum { mu }, lr, 0.0)
+        Optimizer::new(Rule::Momentum { mu, dampening: 0.0, nesterov: false }, lr)
+    }
+
+    /// Gradient descent with Nesterov's momentum.
+    pub fn nesterov(lr: f64, mu: f64) -> Optimizer {
+        Optimizer::new(Rule::Momentum { mu, dampening: 0.0, nesterov: true }, lr)
     }
 
     /// Adam with the usual constants (0.9, 0.999, 1e-8).
     pub fn adam(lr: f64) -> Optimizer {
-        Optimizer::new(Rule::Adam { beta1: 0.9, beta2: 0.999, eps: 1e-8, decoupled: false }, lr, 0.0)
+        Optimizer::new(Rule::Adam { beta1: 0.9, beta2: 0.999, eps: 1e-8 }, lr)
     }
 
     /// AdamW with the usual constants (0.9, 0.999, 1e-8, weight decay 0.01).
     pub fn adamw(lr: f64) -> Optimizer {
-        Optimizer::new(Rule::Adam { beta1: 0.9, beta2: 0.999, eps: 1e-8, decoupled: true }, lr, 0.01)
+        Optimizer::adam(lr).decoupled(true).weight_decay(0.01)
+    }
+
+    /// AdaGrad with PyTorch's constants (eps 1e-10, learning rate not decayed).
+    pub fn adagrad(lr: f64) -> Optimizer {
+        Optimizer::new(Rule::AdaGrad { lr_decay: 0.0, initial: 0.0, eps: 1e-10 }, lr)
+    }
+
+    /// RMSProp with PyTorch's constants (alpha 0.99, eps 1e-8, no momentum, not centered).
+    pub fn rmsprop(lr: f64) -> Optimizer {
+        Optimizer::new(Rule::RmsProp { alpha: 0.99, eps: 1e-8, momentum: 0.0, centered: false }, lr)
+    }
+
+    /// Adadelta with PyTorch's constants (rho 0.9, eps 1e-6); the usual learning rate is 1.
+    pub fn adadelta(lr: f64) -> Optimizer {
+        Optimizer::new(Rule::Adadelta { rho: 0.9, eps: 1e-6 }, lr)
+    }
+
+    /// Lion with the published constants (0.9, 0.99, no weight decay).
+    pub fn lion(lr: f64) -> Optimizer {
+        Optimizer::new(Rule::Lion { beta1: 0.9, beta2: 0.99 }, lr)
+    }
+
+    /// Muon with PyTorch's constants (momentum 0.95, Nesterov, weight decay 0.1) for matrices, AdamW with the same learning
+    /// rate and weight decay for everything else. Matrices that should follow AdamW too, such as embeddings, go into a
+    /// [`Group`] with that rule.
+    pub fn muon(lr: f64) -> Optimizer {
+        Optimizer::new(Rule::Muon { momentum: 0.95, nesterov: true, eps: 1e-7 }, lr).weight_decay(0.1)
     }
 
     /// The same optimizer with another weight decay.
     pub fn weight_decay(mut self, weight_decay: f64) -> Optimizer {
-        self.weight_decay = weight_decay;
+        self.options.weight_decay = weight_decay;
         self
     }
 
-    /// The rule.
+    /// The same optimizer with weight decay apart from the gradient (`p <- p - lr wd p`, as AdamW), or added to it
+    /// (`g + wd p`).
+    pub fn decoupled(mut self, decoupled: bool) -> Optimizer {
+        self.options.decoupled = decoupled;
+        self
+    }
+
+    /// The same optimizer with other options for some parameters.
+    pub fn group(mut self, group: Group) -> Optimizer {
+        self.groups.push(group);
+        self
+    }
+
+    /// The same optimizer with learning rates, also those of groups, that follow a schedule.
+    pub fn schedule(mut self, schedule: Schedule) -> Optimizer {
+        self.schedule = schedule;
+        self
+    }
+
+    /// The same optimizer, which multiplies all gradients by `min(1, max_norm / (n + 1e-6))`, `n` being the L2 norm of all
+    /// of them together. It is formed on the device.
+    pub fn clip_norm(mut self, max_norm: f64) -> Optimizer {
+        self.clip_norm = Some(max_norm);
+        self
+    }
+
+    /// The same optimizer, which brings every element of a gradient within `limit` of zero, after
+    /// [`Optimizer::clip_norm`] if both are asked for.
+    pub fn clip_value(mut self, limit: f64) -> Optimizer {
+        self.clip_value = Some(limit);
+        self
+    }
+
+    /// The rule of parameters without a group.
     pub fn rule(&self) -> Rule {
-        self.rule
+        self.options.rule
     }
 
-    /// The learning rate of the next step.
+    /// The learning rate of the next step, of parameters without a group.
     pub fn lr(&self) -> f64 {
-        self.lr
+        self.schedule.lr(self.options.lr, self.step)
     }
 
-    /// Sets the learning rate of later steps, also of compiled ones.
+    /// The learning rate of the next step, of a group.
+    pub fn group_lr(&self, group: usize) -> Option<f64> {
+        let options = self.groups.get(group)?.options(self.options);
+        Some(self.schedule.lr(options.lr, self.step))
+    }
+
+    /// Sets the learning rate, which the schedule starts from, of later steps, also of compiled ones. Groups with a
+    /// rate of their own keep it.
     pub fn set_lr(&mut self, lr: f64) {
-        self.lr = lr;
+        self.options.lr = lr;
+    }
+
+    /// Sets the learning rate of a group for later steps.
+    pub fn set_group_lr(&mut self, group: usize, lr: f64) -> Result<()> {
+        match self.groups.get_mut(group) {
+            Some(g) => {
+                g.set_own_lr(Some(lr));
+                Ok(())
+            }
+            None => Err(Error::argument("optimizer", "group", format!("there is no group {group}"))),
+        }
     }
 
     /// Steps taken.
@@ -214,157 +218,207 @@ impl Optimizer {
         self.step
     }
 
-    fn check(&self) -> Result<()> {
-        let finite = |name: &'static str, x: f64| {
-            if x.is_finite() && x >= 0.0 {
-                Ok(())
-            } else {
-                Err(Error::argument(
-                    "optimizer",
-                    name,
-                    format!("got {x}, use a finite number that is not negative"),
-                ))
-            }
-        };
-        let decay = |name: &'static str, x: f64| {
-            if (0.0..1.0).contains(&x) {
-                Ok(())
-            } else {
-                Err(Error::argument("optimizer", name, format!("got {x}, use at least 0 and below 1")))
-            }
-        };
-        finite("lr", self.lr)?;
-        finite("weight_decay", self.weight_decay)?;
-        match self.rule {
-            Rule::Sgd => Ok(()),
-            Rule::Momentum { mu } => decay("mu", mu),
-            Rule::Adam { beta1, beta2, eps, .. } => {
-                decay("beta1", beta1)?;
-                decay("beta2", beta2)?;
-                finite("eps", eps)
-            }
-        }
+    fn options(&self, group: Option<usize>) -> Options {
+        group.and_then(|g| self.groups.get(g)).map_or(self.options, |g| g.options(self.options))
     }
 
-    /// Makes the state of parameters that have none yet, zeros, and the buffer of scalars.
-    pub(crate) fn prepare(&mut self, device: &Device, params: &[&Param]) -> Result<()> {
-        self.check()?;
-        for p in params {
-            if !self.states.contains_key(&p.id()) {
-                let zeros = |_| AnyBuffer::zeros(device, p.shape());
-                let states = (0..self.rule.states()).map(zeros).collect::<Result<Vec<_>>>()?;
-                self.states.insert(p.id(), states);
+    fn check(&self) -> Result<()> {
+        self.options.check()?;
+        self.groups.iter().try_for_each(|g| g.options(self.options).check())?;
+        self.schedule.check()?;
+        for (name, x) in [("clip_norm", self.clip_norm), ("clip_value", self.clip_value)] {
+            if let Some(x) = x.filter(|x| !(*x > 0.0 && (*x as f32).is_finite())) {
+                return Err(Error::argument("optimizer", name, format!("got {x}, use a number above 0")));
             }
-        }
-        if self.buffer.is_none() {
-            self.buffer = Some(device.alloc(HYPERS)?);
         }
         Ok(())
     }
 
-    /// Counts a step and forms its scalars.
-    pub(crate) fn begin(&mut self) -> Result<()> {
+    /// Gives parameters that it has not seen yet their options.
+    fn register(&mut self, params: &[&Param]) -> Result<()> {
         self.check()?;
-        self.step += 1;
-        self.hypers = self.rule.hypers(self.lr, self.weight_decay, self.step);
-        match &self.buffer {
-            Some(buffer) => buffer.write_words("optimizer", &self.hypers),
-            None => Err(Error::new("optimizer", ErrorKind::Internal { what: "no buffer of scalars" })),
+        if params.iter().all(|p| self.entries.contains_key(&p.id())) {
+            return Ok(());
         }
+        let groups = group::resolve(&self.groups, params)?;
+        for (p, group) in params.iter().zip(groups) {
+            let options = self.options(group);
+            let (row, rule) = (self.entries.len(), options.rule.of(p));
+            let kind = rule.kind(options.decoupled);
+            let name = p.name().to_string();
+            self.entries.entry(p.id()).or_insert(Entry {
+                name,
+                group,
+                rule,
+                kind,
+                step: 0,
+                row,
+                states: Vec::new(),
+            });
+        }
+        Ok(())
     }
 
-    fn states(&self, p: &Param) -> &[AnyBuffer] {
-        self.states.get(&p.id()).map_or(&[], Vec::as_slice)
+    /// Makes the state of the trainable ones of `params` that have none yet, brings states to where the parameters are, and
+    /// makes the buffer of scalars.
+    pub(crate) fn prepare(&mut self, device: &Device, params: &[&Param]) -> Result<()> {
+        self.register(params)?;
+        for p in params.iter().filter(|p| p.trainable()) {
+            self.states_on(device, p)?;
+        }
+        let words = self.entries.len() * HYPERS;
+        let fits = |b: &Buffer| b.len() == words && b.device().same(device);
+        if !self.buffer.as_ref().is_some_and(fits) {
+            self.buffer = Some(device.alloc(words)?);
+        }
+        self.hypers.resize(self.entries.len(), [0.0; HYPERS]);
+        Ok(())
+    }
+
+    fn states_on(&mut self, device: &Device, p: &Param) -> Result<()> {
+        let Some(entry) = self.entries.get_mut(&p.id()) else { return Ok(()) };
+        if entry.states.is_empty() {
+            let value = entry.rule.initial() as f32;
+            let make = |_: &&str| AnyBuffer::full(device, p.shape(), value);
+            entry.states = entry.kind.states().iter().map(make).collect::<Result<_>>()?;
+        } else if !entry.states.iter().all(|s| s.buffer().device().same(device)) {
+            entry.states = entry.states.iter().map(|s| s.to_device(device)).collect::<Result<_>>()?;
+        }
+        Ok(())
+    }
+
+    fn entry(&self, p: &Param) -> Result<&Entry> {
+        self.entries
+            .get(&p.id())
+            .ok_or_else(|| Error::new("optimizer", ErrorKind::Internal { what: "an unknown parameter" }))
+    }
+
+    fn scalars(&self) -> Result<&Buffer> {
+        self.buffer
+            .as_ref()
+            .ok_or_else(|| Error::new("optimizer", ErrorKind::Internal { what: "no buffer of scalars" }))
+    }
+
+    /// Counts a step of these parameters and forms its scalars.
+    pub(crate) fn begin<'a>(&mut self, params: impl Iterator<Item = &'a Param>) -> Result<()> {
+        self.check()?;
+        let limit = self.clip_value.unwrap_or(f64::INFINITY);
+        let ids: Vec<u64> = params
+            .map(|p| {
+                let e = self.entry(p)?;
+                let options = self.options(e.group);
+                let lr = self.schedule.lr(options.lr, self.step);
+                let decoupled = options.decoupled;
+                let mut h =
+                    e.rule.hypers(lr, options.weight_decay, decoupled, e.step + 1, p.shape().dims());
+                h[HYPERS - 1] = limit;
+                let row = e.row;
+                self.hypers[row] = h;
+                Ok(p.id())
+            })
+            .collect::<Result<_>>()?;
+        let words: Vec<f32> = self.hypers.iter().flatten().map(|&x| x as f32).collect();
+        self.scalars()?.write_words("optimizer", &words)?;
+        self.step += 1;
+        for id in ids {
+            if let Some(entry) = self.entries.get_mut(&id) {
+                entry.step += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// The buffer that a parameter's direction is made from, if it has a direction.
+    pub(crate) fn direction_buffer(&self, p: &Param) -> Option<AnyBuffer> {
+        let entry = self.entries.get(&p.id()).filter(|e| e.kind.directed())?;
+        entry.states.first().cloned()
+    }
+
+    /// Records what the updates of parameters with these gradients need besides them. `buffers` are the values of
+    /// [`Optimizer::direction_buffer`].
+    pub(crate) fn extras(
+        &self,
+        r: &mut dyn Recorder,
+        items: &[(&Param, Val)],
+        buffers: &[Option<Val>],
+    ) -> Result<Extras> {
+        let grads: Vec<Val> = items.iter().map(|i| i.1).collect();
+        let factor = match self.clip_norm.filter(|_| !grads.is_empty()) {
+            Some(max_norm) => Some(direction::clip_factor(r, &grads, max_norm)?),
+            None => None,
+        };
+        let limit = self.clip_value.unwrap_or(f64::INFINITY);
+        let mut directions = Vec::with_capacity(items.len());
+        for ((p, g), buffer) in items.iter().zip(buffers) {
+            directions.push(match buffer {
+                Some(buffer) => {
+                    let rule = self.entry(p)?.rule;
+                    Some(direction::muon(r, rule, *g, *buffer, factor, limit)?)
+                }
+                None => None,
+            });
+        }
+        Ok(Extras { factor, directions })
     }
 
     /// Updates one parameter on the CPU.
-    pub(crate) fn update_cpu(&self, cpu: &Cpu, p: &Param, g: &[f32]) -> Result<()> {
-        const TASK: usize = 16 * 1024;
-        let states = self.states(p);
-        let mut value = p.buffer().buffer().write("optimizer")?;
-        let mut guards = states.iter().map(|s| s.buffer().write("optimizer")).collect::<Result<Vec<_>>>()?;
-        let mut rest = guards.iter_mut();
-        let a: &mut [f32] = rest.next().map_or(&mut [], |g| g.host());
-        let b: &mut [f32] = rest.next().map_or(&mut [], |g| g.host());
-        let (rule, h, simd) = (self.rule, self.hypers, cpu.simd);
-        cpu.pool.chunks3_mut([value.host(), a, b], TASK, |task, [p, a, b]| {
-            update_block(simd, rule, h, p, &g[task * TASK..], a, b);
-        });
+    pub(crate) fn update_cpu(
+        &self,
+        cpu: &Cpu,
+        p: &Param,
+        g: &[f32],
+        direction: &[f32],
+        factor: f32,
+    ) -> Result<()> {
+        let entry = self.entry(p)?;
+        let value = p.buffer();
+        let mut value = value.buffer().write("optimizer")?;
+        let mut guards =
+            entry.states.iter().map(|s| s.buffer().write("optimizer")).collect::<Result<Vec<_>>>()?;
+        let mut states: [&mut [f32]; STATES] = Default::default();
+        for (s, g) in states.iter_mut().zip(&mut guards) {
+            *s = g.host();
+        }
+        let h = self.hypers[entry.row].map(|x| x as f32);
+        update::cpu(cpu, entry.kind, (value.host(), states), (g, direction), factor, h);
         Ok(())
     }
 
     /// Where one parameter's update reads and writes on CUDA.
-    pub(crate) fn slot(&self, p: &Param, g: u64) -> Result<Slot> {
-        let mut states = [0; 2];
-        for (s, b) in states.iter_mut().zip(self.states(p)) {
+    pub(crate) fn slot(&self, p: &Param, g: u64, direction: u64) -> Result<Slot> {
+        let entry = self.entry(p)?;
+        let mut states = [0; STATES];
+        for (s, b) in states.iter_mut().zip(&entry.states) {
             *s = b.buffer().address("optimizer")?;
         }
-        Ok(Slot { p: p.buffer().buffer().address("optimizer")?, g, states, len: p.shape().numel() })
+        Ok(Slot {
+            kind: entry.kind,
+            p: p.buffer().buffer().address("optimizer")?,
+            g,
+            states,
+            direction,
+            row: entry.row,
+            len: p.shape().numel(),
+        })
     }
 
-    /// Queues the updates of all parameters on CUDA.
-    pub(crate) fn update_cuda(&self, cuda: &Arc<Cuda>, slots: &[Slot]) -> Result<()> {
-        let (module, source) = self.cuda_module();
-        let kernel = cuda.kernel(&module, &source, "update")?;
-        let Some(buffer) = &self.buffer else {
-            return Err(Error::new("optimizer", ErrorKind::Internal { what: "no buffer of scalars" }));
-        };
-        for slots in slots.chunks(PER_LAUNCH) {
-            let mut table = [0u64; 5 * PER_LAUNCH];
-            for (i, s) in slots.iter().enumerate() {
-                for (j, word) in [s.p, s.g, s.states[0], s.states[1], s.len as u64].into_iter().enumerate() {
-                    table[j * PER_LAUNCH + i] = word;
-                }
-            }
-            let longest = slots.iter().map(|s| s.len).max().unwrap_or(0);
-            if longest == 0 {
-                continue;
-            }
-            let mut args = Args::new();
-            args.bytes(bytemuck::cast_slice(&table), 8).ptr(buffer.address("optimizer")?);
-            let blocks = longest.div_ceil(256 * 4).min(cuda.sm_count() as usize * 4) as u32;
-            cuda.launch(kernel, [blocks, slots.len() as u32, 1], 256, 0, &args)?;
-        }
-        Ok(())
+    /// Queues the updates of all parameters on CUDA; `factor` is the address of norm clipping's factor, or 0.
+    pub(crate) fn update_cuda(&self, cuda: &Arc<Cuda>, slots: &[Slot], factor: u64) -> Result<()> {
+        update::cuda(cuda, slots, self.scalars()?.address("optimizer")?, factor)
     }
 
-    /// The kernel: blocks along y take a parameter each, along x its elements in a grid-stride loop.
-    /// Reads parameter, gradient and states once and writes parameter and states once.
-    pub(crate) fn cuda_module(&self) -> (String, String) {
-        let rule = self.rule;
-        let program = Program::trace(4 + HYPERS, |x| {
-            let h = std::array::from_fn(|i| x[4 + i]);
-            let (p, [a, b]) = rule.formula(x[0], x[1], [x[2], x[3]], h);
-            vec![p, a, b]
-        });
-        let mut t = format!(
-            "{}struct Table {{ unsigned long long p[{n}], g[{n}], a[{n}], b[{n}], len[{n}]; }};\n",
-            prelude(),
-            n = PER_LAUNCH
-        );
-        t.push_str("extern \"C\" __global__ void update(const __grid_constant__ Table table, const float* __restrict__ h) {\n");
-        t.push_str("const unsigned i = blockIdx.y;\nfloat* p = (float*)table.p[i]; const float* g = (const float*)table.g[i];\nfloat* a = (float*)table.a[i]; float* b = (float*)table.b[i];\n");
-        for (c, k) in program.consts().iter().enumerate() {
-            let _ = writeln!(t, "const float k{c} = __uint_as_float({:#x}u);", k.to_bits());
-        }
-        for i in 0..HYPERS {
-            let _ = writeln!(t, "const float x{} = h[{i}];", 4 + i);
-        }
-        t.push_str("for (unsigned long long j = blockIdx.x * (unsigned long long)blockDim.x + threadIdx.x; j < table.len[i]; j += (unsigned long long)gridDim.x * blockDim.x) {\n");
-        t.push_str("const float x0 = p[j], x1 = g[j];\n");
-        let states = rule.states();
-        let _ = writeln!(
-            t,
-            "const float x2 = {}, x3 = {};",
-            if states > 0 { "a[j]" } else { "0.0f" },
-            if states > 1 { "b[j]" } else { "0.0f" }
-        );
-        t.push_str(&program.cuda());
-        t.push_str("p[j] = y0;\n");
-        t.push_str(if states > 0 { "a[j] = y1;\n" } else { "" });
-        t.push_str(if states > 1 { "b[j] = y2;\n" } else { "" });
-        t.push_str("}\n}\n");
-        (format!("optimizer_{}", rule.name()), t)
+    /// The CUDA modules of parameters it has seen, by name and text.
+    pub(crate) fn cuda_modules(&self) -> Vec<(String, String)> {
+        let mut kinds: Vec<Kind> = self.entries.values().map(|e| e.kind).collect();
+        kinds.sort();
+        kinds.dedup();
+        kinds.into_iter().map(update::module).collect()
+    }
+
+    /// The CUDA modules of every rule there is, by name and text.
+    #[doc(hidden)]
+    pub fn all_cuda_modules() -> Vec<(String, String)> {
+        Kind::all().map(update::module).collect()
     }
 
     /// One step: changes every trainable parameter in place. Errors, before anything is changed, if a
@@ -375,28 +429,48 @@ impl Optimizer {
         for p in params.iter().filter(|p| p.trainable()) {
             items.push((p, grads.param(p).ok_or_else(|| p.unreached())?));
         }
-        let list: Vec<&Param> = items.iter().map(|(p, _)| *p).collect();
-        self.prepare(device, &list)?;
-        self.begin()?;
+        let all: Vec<&Param> = params.iter().collect();
+        self.prepare(device, &all)?;
+        let mut recorder = DeviceRecorder::new(device);
+        let vals: Vec<(&Param, Val)> = items.iter().map(|(p, g)| (*p, recorder.input((*g).clone()))).collect();
+        let buffers: Vec<Option<Val>> =
+            items.iter().map(|(p, _)| self.direction_buffer(p).map(|b| recorder.input(b))).collect();
+        let extras = self.extras(&mut recorder, &vals, &buffers)?;
+        let value = |v: Option<Val>| v.map(|v| recorder.value(v).cloned()).transpose();
+        let factor = value(extras.factor)?;
+        let directions = extras.directions.into_iter().map(value).collect::<Result<Vec<_>>>()?;
+        self.begin(items.iter().map(|i| i.0))?;
+        let items = items.iter().zip(&directions);
         match device.backend() {
             Backend::Cpu(cpu) => {
-                for (p, g) in &items {
-                    self.update_cpu(cpu, p, g.buffer().read("optimizer")?.host())?;
+                let factor = match &factor {
+                    Some(f) => f.to_tensor::<f32>()?.item()?,
+                    None => 1.0,
+                };
+                for ((p, g), d) in items {
+                    let g = g.buffer().read("optimizer")?;
+                    let d = d.as_ref().map(|d| d.buffer().read("optimizer")).transpose()?;
+                    self.update_cpu(cpu, p, g.host(), d.as_ref().map_or(&[], |d| d.host()), factor)?;
                 }
             }
             Backend::Cuda(cuda) => {
+                let address = |b: Option<&AnyBuffer>| b.map_or(Ok(0), |b| b.buffer().address("optimizer"));
                 let slots = items
-                    .iter()
-                    .map(|(p, g)| self.slot(p, g.buffer().address("optimizer")?))
+                    .map(|((p, g), d)| self.slot(p, address(Some(g))?, address(d.as_ref())?))
                     .collect::<Result<Vec<_>>>()?;
-                self.update_cuda(cuda, &slots)?;
+                self.update_cuda(cuda, &slots, address(factor.as_ref())?)?;
             }
-            Backend::Host(_) => {
-                let what = format!("there are no optimizers on {device} yet; set the parameters yourself");
-                return Err(Error::unsupported("optimizer", what));
+            Backend::Host(numbers) => {
+                for ((p, g), d) in items {
+                    let entry = self.entry(p)?;
+                    let (value, h) = (p.buffer(), &self.hypers[entry.row]);
+                    let mut ins = vec![&value, *g];
+                    ins.extend(&entry.states);
+                    numbers.update(entry.kind, h, &ins, d.as_ref(), factor.as_ref())?;
+                }
             }
         }
-        list.iter().for_each(|p| p.changed());
+        params.iter().filter(|p| p.trainable()).for_each(Param::changed);
         Ok(())
     }
 }

@@ -242,7 +242,7 @@ impl Session {
         let var = self.leaf(
             param.name(),
             Source::Param(param.clone()),
-            || Ok(param.buffer().clone()),
+            || Ok(param.buffer()),
             param.trainable(),
         )?;
         let leaf = Leaf { param: param.clone(), id: var.id(), version: param.version() };

@@ -1,0 +1,185 @@
+//! Initial values of parameters. Draws are made on the device from the parameters' seed, one random call for each
+//! parameter, and have the same bits everywhere (C7).
+
+use crate::device::AnyBuffer;
+use crate::device::cpu::simd::{Simd, simd_fn};
+use crate::error::{Error, ErrorKind, Result};
+use crate::numerics::sum;
+use crate::ops;
+use crate::ops::map::Map;
+use crate::ops::program::{Expr, Program};
+use crate::ops::random::{Normal, Uniform};
+use crate::params::{Param, Params};
+use crate::scalar::Real;
+use crate::shape::Shape;
+use crate::tensor::Tensor;
+
+/// Which side of a weight the variance is kept on, by Kaiming's initialisers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fan {
+    /// Inputs of an output: values keep their size going forward.
+    In,
+    /// Outputs of an input: gradients keep theirs going back.
+    Out,
+}
+
+/// Inputs of an output and outputs of an input of a weight `[out, in, spatial…]`.
+fn fans(op: &str, dims: &[usize]) -> Result<(f64, f64)> {
+    let shape = Shape::new(dims)?;
+    let [out, inner, spatial @ ..] = dims else {
+        return Err(Error::new(op, ErrorKind::Rank { want: "at least 2", got: shape }));
+    };
+    if shape.numel() == 0 {
+        return Err(Error::argument(op, "dims", format!("{shape} has no elements, so there is no fan")));
+    }
+    let field: usize = spatial.iter().product();
+    Ok(((inner * field) as f64, (out * field) as f64))
+}
+
+fn check_gain(op: &'static str, gain: f64) -> Result<()> {
+    if gain >= 0.0 && gain.is_finite() {
+        return Ok(());
+    }
+    Err(Error::argument(op, "gain", format!("got {gain}, use a finite number that is not negative")))
+}
+
+impl Params {
+    /// A parameter of zeros.
+    pub fn zeros(&mut self, name: &str, dims: &[usize]) -> Result<Param> {
+        self.full(name, dims, 0.0)
+    }
+
+    /// A parameter of ones.
+    pub fn ones(&mut self, name: &str, dims: &[usize]) -> Result<Param> {
+        self.full(name, dims, 1.0)
+    }
+
+    /// A parameter with every element `value`.
+    pub fn full(&mut self, name: &str, dims: &[usize], value: f64) -> Result<Param> {
+        let value = AnyBuffer::full(self.device(), Shape::new(dims)?, value as f32)?;
+        self.add(name, value)
+    }
+
+    /// A parameter drawn uniformly from `[lo, hi)`, on the device: `lo + u (hi - lo)`. The draws depend on
+    /// the seed and on how many parameters came before, not on the device.
+    pub fn uniform(&mut self, name: &str, dims: &[usize], lo: f64, hi: f64) -> Result<Param> {
+        if !(lo.is_finite() && hi.is_finite() && lo <= hi) {
+            return Err(Error::argument("parameter", "range", format!("{lo}..{hi} is not a range")));
+        }
+        let shape = Shape::new(dims)?;
+        let draw = Uniform { shape, seed: self.seed(), counter: self.len() as u64 };
+        let u = ops::apply(self.device(), &draw.into(), &[])?;
+        let scale = Program::trace(1, |x| vec![Expr::c(lo) + x[0] * Expr::c(hi - lo)]);
+        let value = ops::apply(self.device(), &Map::new(scale, shape).into(), &[&u])?;
+        self.add(name, value)
+    }
+
+    fn normals(&self, shape: Shape, mean: f64, std: f64) -> Result<AnyBuffer> {
+        let (mean, std) = (mean as f32, std as f32);
+        let draw = Normal { shape, seed: self.seed(), counter: self.len() as u64, mean, std };
+        ops::apply(self.device(), &draw.into(), &[])
+    }
+
+    /// A parameter of normal draws, on the device; as those of [`Params::uniform`] they depend on the seed and on
+    /// how many parameters came before.
+    pub fn normal(&mut self, name: &str, dims: &[usize], mean: f64, std: f64) -> Result<Param> {
+        if std < 0.0 {
+            return Err(Error::argument("parameter", "std", format!("got {std}, which is below 0")));
+        }
+        let value = self.normals(Shape::new(dims)?, mean, std)?;
+        self.add(name, value)
+    }
+
+    /// Xavier's (Glorot's) uniform draws within `gain sqrt(6 / (fan_in + fan_out))` for a weight `[out, in, spatial…]`.
+    pub fn xavier_uniform(&mut self, name: &str, dims: &[usize], gain: f64) -> Result<Param> {
+        check_gain("xavier_uniform", gain)?;
+        let (fan_in, fan_out) = fans("xavier_uniform", dims)?;
+        let limit = gain * (6.0 / (fan_in + fan_out)).sqrt();
+        self.uniform(name, dims, -limit, limit)
+    }
+
+    /// Xavier's normal draws of standard deviation `gain sqrt(2 / (fan_in + fan_out))`.
+    pub fn xavier_normal(&mut self, name: &str, dims: &[usize], gain: f64) -> Result<Param> {
+        check_gain("xavier_normal", gain)?;
+        let (fan_in, fan_out) = fans("xavier_normal", dims)?;
+        self.normal(name, dims, 0.0, gain * (2.0 / (fan_in + fan_out)).sqrt())
+    }
+
+    /// Kaiming's (He's) uniform draws within `gain sqrt(3 / fan)` for a weight `[out, in, spatial…]`. The gain of relu is
+    /// `sqrt(2)`, that of leaky relu `sqrt(2 / (1 + slope^2))`, that of tanh 5/3, that of nothing 1.
+    pub fn kaiming_uniform(&mut self, name: &str, dims: &[usize], fan: Fan, gain: f64) -> Result<Param> {
+        check_gain("kaiming_uniform", gain)?;
+        let (fan_in, fan_out) = fans("kaiming_uniform", dims)?;
+        let fan = if fan == Fan::In { fan_in } else { fan_out };
+        let limit = gain * (3.0 / fan).sqrt();
+        self.uniform(name, dims, -limit, limit)
+    }
+
+    /// Kaiming's normal draws of standard deviation `gain / sqrt(fan)`.
+    pub fn kaiming_normal(&mut self, name: &str, dims: &[usize], fan: Fan, gain: f64) -> Result<Param> {
+        check_gain("kaiming_normal", gain)?;
+        let (fan_in, fan_out) = fans("kaiming_normal", dims)?;
+        let fan = if fan == Fan::In { fan_in } else { fan_out };
+        self.normal(name, dims, 0.0, gain / fan.sqrt())
+    }
+
+    /// `gain` times a random matrix `[out, in spatial…]` whose shorter side is orthonormal. The normal draws are made on the
+    /// device and orthogonalised on the host, vector by vector.
+    pub fn orthogonal(&mut self, name: &str, dims: &[usize], gain: f64) -> Result<Param> {
+        check_gain("orthogonal", gain)?;
+        let shape = Shape::new(dims)?;
+        let [rows, ..] = dims else {
+            return Err(Error::new("orthogonal", ErrorKind::Rank { want: "at least 2", got: shape }));
+        };
+        if dims.len() < 2 {
+            return Err(Error::new("orthogonal", ErrorKind::Rank { want: "at least 2", got: shape }));
+        }
+        let draws = self.normals(shape, 0.0, 1.0)?.to_tensor::<f32>()?.into_data();
+        let columns = shape.numel().checked_div(*rows).unwrap_or(0);
+        let value = orthogonal(draws, *rows, columns, gain as f32);
+        let value = AnyBuffer::upload(self.device(), &Tensor::with_shape(shape, value)?)?;
+        self.add(name, value)
+    }
+}
+
+simd_fn! {
+    /// A chunk of a dot product by the row rule.
+    fn dot_chunk(simd, x: &[f32], y: &[f32]) -> f32 {
+        sum::chunk([x, y], |[x, y]| x * y)
+    }
+}
+
+simd_fn! {
+    /// `y - c x`, each element by one fma.
+    fn take_off(simd, c: f32, x: &[f32], y: &mut [f32]) {
+        y.iter_mut().zip(x).for_each(|(y, x)| *y = (-c).mul_add(*x, *y));
+    }
+}
+
+fn dot(simd: Simd, x: &[f32], y: &[f32]) -> f32 {
+    sum::row(x.len(), |r| dot_chunk(simd, &x[r.clone()], &y[r]))
+}
+
+/// Gram and Schmidt's way, twice over, on the rows or columns of a matrix, whichever are fewer.
+fn orthogonal(a: Vec<f32>, rows: usize, columns: usize, gain: f32) -> Vec<f32> {
+    let simd = Simd::best();
+    let wide = rows <= columns;
+    let (count, len) = (rows.min(columns), rows.max(columns));
+    let transposed = |a: &[f32], rows: usize, columns: usize| -> Vec<f32> {
+        (0..a.len()).map(|i| a[i % rows * columns + i / rows]).collect()
+    };
+    let mut q = if wide { a } else { transposed(&a, rows, columns) };
+    for i in 0..count {
+        let (before, rest) = q.split_at_mut(i * len);
+        let v = &mut rest[..len];
+        for _ in 0..2 {
+            for u in before.chunks_exact(len) {
+                take_off(simd, dot(simd, u, v), u, v);
+            }
+        }
+        let scale = 1.0 / dot(simd, v, v).sqrt();
+        v.iter_mut().for_each(|x| *x *= scale);
+    }
+    q.iter_mut().for_each(|x| *x *= gain);
+    if wide { q } else { transposed(&q, columns, rows) }
+}
