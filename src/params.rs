@@ -9,8 +9,8 @@ use crate::scalar::Scalar;
 use crate::shape::Shape;
 use crate::tensor::Tensor;
 use std::fmt;
-use std::sync::{Arc, PoisonError, RwLock};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 
 /// A named value that training changes. Clones are the same parameter.
 #[derive(Clone)]

@@ -70,8 +70,14 @@ enum Mode {
 enum Rule {
     Sgd,
     Momentum,
+    Nesterov,
     Adam,
     Adamw,
+    Adagrad,
+    Rmsprop,
+    Adadelta,
+    Lion,
+    Muon,
 }
 
 /// A whole number from 1.
@@ -182,6 +188,12 @@ impl Train {
             Rule::Momentum => Optimizer::momentum(self.lr, 0.9),
             Rule::Adam => Optimizer::adam(self.lr),
             Rule::Adamw => Optimizer::adamw(self.lr),
+            Rule::Nesterov => Optimizer::nesterov(self.lr, 0.9),
+            Rule::Adagrad => Optimizer::adagrad(self.lr),
+            Rule::Rmsprop => Optimizer::rmsprop(self.lr),
+            Rule::Adadelta => Optimizer::adadelta(self.lr),
+            Rule::Lion => Optimizer::lion(self.lr),
+            Rule::Muon => Optimizer::muon(self.lr),
         }
     }
 

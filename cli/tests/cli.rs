@@ -107,7 +107,9 @@ fn one_fingerprint_for_every_way_to_run() {
 
 #[test]
 fn every_optimizer_is_the_same_eager_and_compiled() {
-    for rule in ["sgd", "momentum", "adam", "adamw"] {
+    let rules =
+        ["sgd", "momentum", "nesterov", "adam", "adamw", "adagrad", "rmsprop", "adadelta", "lion", "muon"];
+    for rule in rules {
         let train =
             format!("train mlp --steps 25 --device cpu --hidden 16 --batch 32 --quiet --optimizer {rule}");
         let (a, b) = (run(&format!("{train} --mode eager")), run(&format!("{train} --mode compiled")));
@@ -174,7 +176,7 @@ fn what_cannot_run_is_one_line_and_exit_2() {
         ("train mlp --hidden 999999,999999", "use a smaller --hidden"),
         ("train mlp --hidden 18446744073709551615,2", "use a smaller --hidden"),
         ("train mlp --mode fast", "possible values: eager, compiled"),
-        ("train mlp --optimizer lion", "possible values: sgd"),
+        ("train mlp --optimizer tiger", "possible values: sgd"),
         ("train mlp --numerics fast", "mode fast is not implemented yet, use strict"),
         ("train mlp --numerics tf32", "mode tf32 is not implemented yet, use strict"),
         ("train mlp --numerics half", "`half` is not a mode"),

@@ -423,9 +423,8 @@ impl Compiled {
             for u in &self.updates {
                 let n = u.param.shape().numel();
                 self.with_words(arena, u.gradient, n, |g| match u.direction {
-                    Some(place) => self.with_words(arena, place, n, |d| {
-                        optimizer.update_cpu(cpu, &u.param, g, d, factor)
-                    }),
+                    Some(place) => self
+                        .with_words(arena, place, n, |d| optimizer.update_cpu(cpu, &u.param, g, d, factor)),
                     None => optimizer.update_cpu(cpu, &u.param, g, &[], factor),
                 })?;
             }

@@ -1,7 +1,7 @@
 //! A whole training step as one compiled program.
 
-use super::run::{Compiled, Plan, Training, Update};
 use super::Source;
+use super::run::{Compiled, Plan, Training, Update};
 use crate::device::{Device, Meta};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ops::Val;

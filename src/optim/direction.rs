@@ -77,8 +77,7 @@ fn orthogonalised(r: &mut dyn Recorder, x: Val, eps: f64) -> Result<Val> {
     let (rows, columns) = (shape.dims()[0], shape.dims()[1]);
     let (tall, side) = (rows > columns, dims(&[rows.min(columns); 2]));
     let [a, b, c] = QUINTIC;
-    let over_norm =
-        trace(2, |x| x[0] / Expr::where_gt(Expr::c(eps), x[1], Expr::c(eps), x[1]));
+    let over_norm = trace(2, |x| x[0] / Expr::where_gt(Expr::c(eps), x[1], Expr::c(eps), x[1]));
     let mix = trace(2, |s| Expr::c(c).fma(s[1], Expr::c(b) * s[0]));
     let next = trace(2, |x| Expr::c(a).fma(x[0], x[1]));
     let n = norm(r, x)?;

@@ -309,8 +309,7 @@ impl Optimizer {
                 let options = self.options(e.group);
                 let lr = self.schedule.lr(options.lr, self.step);
                 let decoupled = options.decoupled;
-                let mut h =
-                    e.rule.hypers(lr, options.weight_decay, decoupled, e.step + 1, p.shape().dims());
+                let mut h = e.rule.hypers(lr, options.weight_decay, decoupled, e.step + 1, p.shape().dims());
                 h[HYPERS - 1] = limit;
                 let row = e.row;
                 self.hypers[row] = h;
@@ -432,7 +431,8 @@ impl Optimizer {
         let all: Vec<&Param> = params.iter().collect();
         self.prepare(device, &all)?;
         let mut recorder = DeviceRecorder::new(device);
-        let vals: Vec<(&Param, Val)> = items.iter().map(|(p, g)| (*p, recorder.input((*g).clone()))).collect();
+        let vals: Vec<(&Param, Val)> =
+            items.iter().map(|(p, g)| (*p, recorder.input((*g).clone()))).collect();
         let buffers: Vec<Option<Val>> =
             items.iter().map(|(p, _)| self.direction_buffer(p).map(|b| recorder.input(b))).collect();
         let extras = self.extras(&mut recorder, &vals, &buffers)?;

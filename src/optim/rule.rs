@@ -186,9 +186,7 @@ impl Rule {
                 [lr, wd, alpha, 1.0 - alpha, eps, momentum, 0.0, 0.0, 0.0]
             }
             Rule::Adadelta { rho, eps } => [lr, wd, rho, 1.0 - rho, eps, 0.0, 0.0, 0.0, 0.0],
-            Rule::Lion { beta1, beta2 } => {
-                [lr, wd, beta1, 1.0 - beta1, beta2, 1.0 - beta2, 0.0, 0.0, 0.0]
-            }
+            Rule::Lion { beta1, beta2 } => [lr, wd, beta1, 1.0 - beta1, beta2, 1.0 - beta2, 0.0, 0.0, 0.0],
             Rule::Muon { momentum, .. } => {
                 let ratio = match *shape {
                     [rows, columns] if columns > 0 => rows as f64 / columns as f64,
@@ -291,7 +289,10 @@ impl Kind {
 
     /// Its number; [`Kind::of`] is the way back.
     pub(crate) const fn code(self) -> usize {
-        self.family as usize * 8 + self.first as usize + self.second as usize * 2 + self.decoupled as usize * 4
+        self.family as usize * 8
+            + self.first as usize
+            + self.second as usize * 2
+            + self.decoupled as usize * 4
     }
 
     pub(crate) const fn of(code: usize) -> Kind {

@@ -104,9 +104,7 @@ impl Schedule {
                 above("final_div_factor", final_div)?;
                 match (0.0..=1.0).contains(&rise) {
                     true => Ok(()),
-                    false => {
-                        Err(Error::argument("schedule", "pct_start", format!("got {rise}, use 0 to 1")))
-                    }
+                    false => Err(Error::argument("schedule", "pct_start", format!("got {rise}, use 0 to 1"))),
                 }
             }
         }

@@ -37,7 +37,8 @@ impl Optimizer {
     pub fn state<T: Scalar>(&self) -> Result<OptimizerState<T>> {
         let mut params = BTreeMap::new();
         for e in self.entries.values().filter(|e| e.step > 0) {
-            let tensor = |(name, s): (&&str, &crate::device::AnyBuffer)| Ok((name.to_string(), s.to_tensor()?));
+            let tensor =
+                |(name, s): (&&str, &crate::device::AnyBuffer)| Ok((name.to_string(), s.to_tensor()?));
             let tensors = e.kind.states().iter().zip(&e.states).map(tensor).collect::<Result<_>>()?;
             params.insert(e.name.clone(), ParamState { step: e.step, tensors });
         }

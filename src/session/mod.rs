@@ -239,12 +239,8 @@ impl Session {
             }
             return Ok(self.var(id));
         }
-        let var = self.leaf(
-            param.name(),
-            Source::Param(param.clone()),
-            || Ok(param.buffer()),
-            param.trainable(),
-        )?;
+        let var =
+            self.leaf(param.name(), Source::Param(param.clone()), || Ok(param.buffer()), param.trainable())?;
         let leaf = Leaf { param: param.clone(), id: var.id(), version: param.version() };
         self.state.borrow_mut().leaves.insert(param.id(), leaf);
         Ok(var)

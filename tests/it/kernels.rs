@@ -50,7 +50,12 @@ fn modules() -> BTreeMap<String, String> {
             }
         }
     }
-    all.into_iter().map(|(name, (source, _))| (name, source)).collect()
+    let mut all: BTreeMap<String, String> =
+        all.into_iter().map(|(name, (source, _))| (name, source)).collect();
+    if wanted.is_empty() || wanted.split(',').any(|w| w == "optimizer") {
+        all.extend(dittograd::optim::Optimizer::all_cuda_modules());
+    }
+    all
 }
 
 #[test]

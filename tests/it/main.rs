@@ -15,6 +15,7 @@ mod layout;
 mod losses;
 mod names;
 mod norm;
+mod optim;
 mod pointwise;
 mod pool;
 mod products;
