@@ -11,25 +11,28 @@ use crate::ops::program::Program;
 use std::fmt::Write;
 use std::sync::Arc;
 
-/// Neighbouring elements of a parameter, and what goes with them. Slices of what the rule has not are empty.
-struct Block<'a> {
-    p: &'a mut [f32],
-    g: &'a [f32],
-    states: [&'a mut [f32]; STATES],
-    direction: &'a [f32],
-}
-
-/// One update of a block. With a constant `kind` only its arithmetic is left in the loop.
+/// One update of neighbouring elements; slices of what the rule has not are empty. With a constant `kind` only its
+/// arithmetic is left in the loop.
 #[inline(always)]
-fn lanes(kind: Kind, x: Block<'_>, factor: f32, h: [f32; HYPERS]) {
-    let n = x.p.len();
+#[allow(clippy::too_many_arguments)]
+fn lanes(
+    kind: Kind,
+    factor: f32,
+    h: [f32; HYPERS],
+    p: &mut [f32],
+    g: &[f32],
+    a: &mut [f32],
+    b: &mut [f32],
+    c: &mut [f32],
+    d: &[f32],
+) {
+    let n = p.len();
     let count = kind.states().len();
-    let [a, b, c] = x.states;
-    let (p, g) = (x.p, &x.g[..n]);
-    let a = if count > 0 { &mut a[..n] } else { a };
-    let b = if count > 1 { &mut b[..n] } else { b };
-    let c = if count > 2 { &mut c[..n] } else { c };
-    let d = if kind.directed() { &x.direction[..n] } else { x.direction };
+    let g = &g[..n];
+    let a = if count > 0 { &mut a[..n] } else { &mut [] };
+    let b = if count > 1 { &mut b[..n] } else { &mut [] };
+    let c = if count > 2 { &mut c[..n] } else { &mut [] };
+    let d = if kind.directed() { &d[..n] } else { &[] };
     for i in 0..n {
         let element = Element {
             p: p[i],
@@ -56,13 +59,25 @@ fn lanes(kind: Kind, x: Block<'_>, factor: f32, h: [f32; HYPERS]) {
 }
 
 simd_fn! {
-    fn update_block(simd, kind: Kind, x: Block<'_>, factor: f32, h: [f32; HYPERS]) {
+    // Each slice is an argument of its own: only so does the compiler know that they do not overlap.
+    fn update_block(
+        simd,
+        kind: Kind,
+        factor: f32,
+        h: [f32; HYPERS],
+        p: &mut [f32],
+        g: &[f32],
+        a: &mut [f32],
+        b: &mut [f32],
+        c: &mut [f32],
+        d: &[f32],
+    ) {
         /// Loops for the kinds of these numbers; another kind would be as right, and slower.
         macro_rules! of_kind {
             ($($code:literal)*) => {
                 match kind.code() {
-                    $($code => lanes(const { Kind::of($code) }, x, factor, h),)*
-                    _ => lanes(kind, x, factor, h),
+                    $($code => lanes(const { Kind::of($code) }, factor, h, p, g, a, b, c, d),)*
+                    _ => lanes(kind, factor, h, p, g, a, b, c, d),
                 }
             };
         }
@@ -87,13 +102,8 @@ pub(super) fn cpu(
     let tasks = p.len().div_ceil(TASK);
     cpu.pool.pieces_mut([p, a, b, c], [TASK; 4], tasks, |task, [p, a, b, c]| {
         let from = task * TASK;
-        let block = Block {
-            p,
-            g: &g[from..],
-            states: [a, b, c],
-            direction: if kind.directed() { &direction[from..] } else { &[] },
-        };
-        update_block(simd, kind, block, factor, h);
+        let d = if kind.directed() { &direction[from..] } else { &[] };
+        update_block(simd, kind, factor, h, p, &g[from..], a, b, c, d);
     });
 }
 
