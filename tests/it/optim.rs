@@ -64,8 +64,10 @@ fn values(params: &Params) -> Vec<Vec<f64>> {
     params.iter().map(|p| p.get::<f64>().unwrap().into_data()).collect()
 }
 
+type Make = fn() -> Optimizer;
+
 /// The optimizers of the golden file, by name.
-fn makes() -> Vec<(&'static str, fn() -> Optimizer)> {
+fn makes() -> Vec<(&'static str, Make)> {
     vec![
         ("sgd", || Optimizer::sgd(0.1)),
         ("sgd decay", || Optimizer::sgd(0.1).weight_decay(0.1)),
@@ -109,7 +111,7 @@ fn makes() -> Vec<(&'static str, fn() -> Optimizer)> {
 }
 
 /// Those, and what PyTorch has not in one piece.
-fn more_makes() -> Vec<(&'static str, fn() -> Optimizer)> {
+fn more_makes() -> Vec<(&'static str, Make)> {
     let mut all = makes();
     all.push(("everything", || {
         Optimizer::muon(0.02)
@@ -182,7 +184,7 @@ fn exact_numbers_are_trained_exactly() {
     }
 }
 
-fn run(device: &Device, make: fn() -> Optimizer, compile: bool) -> (String, u64) {
+fn run(device: &Device, make: Make, compile: bool) -> (String, u64) {
     let params = start(device);
     let mut optimizer = make();
     if compile {
