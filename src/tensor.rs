@@ -1,6 +1,8 @@
 //! Host tensors: a shape and its elements, row-major. They carry data to and from devices, and the
 //! references run on them in any [`Scalar`].
 
+mod print;
+
 use crate::error::{Error, ErrorKind, Result};
 use crate::scalar::Scalar;
 use crate::shape::Shape;

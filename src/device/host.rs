@@ -7,6 +7,7 @@ use crate::ops::{AnyOp, RefIn};
 use crate::scalar::Scalar;
 use crate::tensor::Tensor;
 use std::any::{Any, TypeId};
+use std::fmt::{self, Display};
 use std::marker::PhantomData;
 use std::ops::Range;
 
@@ -27,6 +28,8 @@ pub(crate) trait Numbers: Send + Sync {
     fn set_f32(&self, values: &mut Values, range: Range<usize>, words: &[f32]);
     /// Runs an op whose inputs were checked by its definition.
     fn run(&self, device: &Device, op: &AnyOp, meta: Meta, ins: &[&AnyBuffer]) -> Result<AnyBuffer>;
+    /// Writes a value's elements as a tensor of this type.
+    fn print(&self, value: &AnyBuffer, f: &mut fmt::Formatter<'_>) -> Result<fmt::Result>;
 }
 
 struct Of<T>(PhantomData<fn() -> T>);
@@ -89,6 +92,10 @@ impl<T: Scalar> Numbers for Of<T> {
             DType::F32 => AnyBuffer::upload(device, &value),
             DType::U32 => AnyBuffer::upload_indices(device, &value.map(|x| x.to_f64() as u32)),
         }
+    }
+
+    fn print(&self, value: &AnyBuffer, f: &mut fmt::Formatter<'_>) -> Result<fmt::Result> {
+        Ok(value.to_tensor::<T>()?.fmt(f))
     }
 }
 

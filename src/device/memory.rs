@@ -725,6 +725,20 @@ impl AnyBuffer {
     }
 }
 
+/// The elements as [`Tensor`] prints them. Waits for the device and downloads them all; where that fails, the text says why.
+impl fmt::Display for AnyBuffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let written = match self.meta.dtype {
+            DType::F32 => match self.buffer.device().backend() {
+                Backend::Host(numbers) => numbers.print(self, f),
+                Backend::Cpu(_) | Backend::Cuda(_) => self.to_tensor::<f32>().map(|t| t.fmt(f)),
+            },
+            DType::U32 => self.to_indices().map(|t| t.fmt(f)),
+        };
+        written.unwrap_or_else(|e| write!(f, "<{e}>"))
+    }
+}
+
 /// The smallest number above all `indices`.
 pub(crate) fn index_bound(indices: &[u32]) -> u32 {
     indices.iter().max().map_or(0, |m| m.saturating_add(1))

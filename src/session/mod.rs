@@ -11,6 +11,7 @@ mod layout;
 mod losses;
 mod nats;
 mod norm;
+mod operators;
 mod pointwise;
 mod pool;
 mod products;

@@ -7,7 +7,7 @@ use crate::ops::elementwise;
 
 macro_rules! methods {
     ($($(#[$doc:meta])* $name:ident $op:ident { $($attr:ident),* } ($($rest:ident),*);)*) => {
-        // The methods are fallible, so they cannot be the operators of the standard library.
+        // The operators of the standard library are there too; methods chain without parentheses.
         #[allow(clippy::should_implement_trait)]
         impl<'s> Var<'s> {$(
             $(#[$doc])*

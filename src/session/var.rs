@@ -26,6 +26,17 @@ impl fmt::Debug for Var<'_> {
     }
 }
 
+/// The elements as [`Tensor`] prints them. Waits for the device and downloads them all, so it is for looking, not for
+/// every step; where there is no value (a trace, a freed or stale one) the text says why.
+impl fmt::Display for Var<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.buffer() {
+            Ok(value) => value.fmt(f),
+            Err(e) => write!(f, "<{e}>"),
+        }
+    }
+}
+
 impl<'s> Var<'s> {
     pub(super) fn new(session: &'s Session, id: u32, epoch: u32) -> Var<'s> {
         Var { session, id, epoch }

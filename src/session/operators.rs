@@ -1,0 +1,93 @@
+//! Arithmetic with operators. Any step may fail (shapes, memory, a stale handle), so an operator gives a `Result`, and
+//! takes one too on either side of a handle: `a * b + c` is one expression with one `?` at its end.
+//!
+//! ```
+//! use dittograd::prelude::*;
+//! # fn main() -> Result<()> {
+//! let session = Session::eager(&Device::cpu()?);
+//! let x = session.input(&Tensor::new(&[2, 2], vec![1.0f32, 2.0, 3.0, 4.0])?)?;
+//! let w = session.full(&[2, 2], 0.5)?;
+//! let b = session.full(&[2], -2.0)?;
+//!
+//! let y = (x.matmul(w) + b)?.relu()?; // a result plus a handle: one `?` for both
+//! let z = ((2.0 * y)? - 1.0)?; // a result and a number: Rust has no room for this operator, so a `?` between
+//! let mse = ((y - z)? * (y - z))?.mean()?; // of two results, one takes its `?` first
+//! assert_eq!(mse.item()?, 0.625);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Numbers are `f64`, rounded once to float32. What no operator can be written for (`Result + Result`, `Result + f64`,
+//! `-Result`: all of the standard library's own types) does not compile; a `?` after the left one is the answer.
+
+use super::Var;
+use crate::error::Result;
+use std::ops::{Add, Div, Mul, Neg, Sub};
+
+macro_rules! operators {
+    ($($trait:ident $name:ident |$x:ident, $c:ident| $right:expr, $left:expr;)*) => {$(
+        #[doc = concat!("[`Var::", stringify!($name), "`].")]
+        impl<'s> $trait for Var<'s> {
+            type Output = Result<Var<'s>>;
+
+            fn $name(self, other: Var<'s>) -> Result<Var<'s>> {
+                Var::$name(self, other)
+            }
+        }
+
+        #[doc = concat!("[`Var::", stringify!($name), "`] with a value that may have failed.")]
+        impl<'s> $trait<Result<Var<'s>>> for Var<'s> {
+            type Output = Result<Var<'s>>;
+
+            fn $name(self, other: Result<Var<'s>>) -> Result<Var<'s>> {
+                Var::$name(self, other?)
+            }
+        }
+
+        #[doc = concat!("[`Var::", stringify!($name), "`] of a value that may have failed.")]
+        impl<'s> $trait<Var<'s>> for Result<Var<'s>> {
+            type Output = Result<Var<'s>>;
+
+            fn $name(self, other: Var<'s>) -> Result<Var<'s>> {
+                Var::$name(self?, other)
+            }
+        }
+
+        /// With the same number for every element.
+        impl<'s> $trait<f64> for Var<'s> {
+            type Output = Result<Var<'s>>;
+
+            fn $name(self, number: f64) -> Result<Var<'s>> {
+                let ($x, $c) = (self, number);
+                $right
+            }
+        }
+
+        /// Of the same number for every element.
+        impl<'s> $trait<Var<'s>> for f64 {
+            type Output = Result<Var<'s>>;
+
+            fn $name(self, value: Var<'s>) -> Result<Var<'s>> {
+                let ($x, $c) = (value, self);
+                $left
+            }
+        }
+    )*};
+}
+
+// A quotient by a number is a division, not a product with the inverse, which would round twice.
+operators! {
+    Add add |x, c| x.add_scalar(c), x.add_scalar(c);
+    Sub sub |x, c| x.add_scalar(-c), x.session.full(&[], c)?.sub(x);
+    Mul mul |x, c| x.scale(c), x.scale(c);
+    Div div |x, c| x.div(x.session.full(&[], c)?), x.session.full(&[], c)?.div(x);
+}
+
+/// [`Var::neg`].
+impl<'s> Neg for Var<'s> {
+    type Output = Result<Var<'s>>;
+
+    fn neg(self) -> Result<Var<'s>> {
+        Var::neg(self)
+    }
+}
