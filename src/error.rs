@@ -94,7 +94,7 @@ pub enum ErrorKind {
     OutOfMemory {
         /// Bytes asked for.
         bytes: usize,
-        /// State of the device's memory at that moment.
+        /// What they were for, and the state of the device's memory at that moment.
         report: String,
     },
     /// The buffer, or the buffer this one is a view of, was released.
@@ -260,10 +260,8 @@ impl fmt::Display for Error {
                 write!(f, "index {index} at position {at} is outside 0..{bound}")
             }
             ErrorKind::OutOfMemory { bytes, report } => {
-                write!(
-                    f,
-                    "out of memory asking for {bytes} bytes ({report}); release values or use a smaller batch"
-                )
+                let asked = crate::device::readable_bytes(*bytes);
+                write!(f, "out of memory asking for {asked} {report}; release values or use a smaller batch")
             }
             ErrorKind::Released => {
                 f.write_str("the buffer was released; keep it, or copy it, before calling release()")

@@ -89,7 +89,7 @@ impl<T: Scalar> Numbers for Of<T> {
         let ins = ins.iter().map(read).collect::<Result<Vec<RefIn<T>>>>()?;
         let value = op.reference(&ins)?;
         match meta.dtype {
-            DType::F32 => AnyBuffer::upload(device, &value),
+            DType::F32 => AnyBuffer::upload_for(op.name(), device, &value),
             DType::U32 => AnyBuffer::upload_indices(device, &value.map(|x| x.to_f64() as u32)),
         }
     }

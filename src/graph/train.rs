@@ -150,6 +150,7 @@ where
         self.optimizer.begin()?;
         self.entry()?.program.run(self.random_calls, Some(&self.optimizer))?;
         self.random_calls += calls;
+        self.device.end_step();
         Ok(())
     }
 

@@ -38,6 +38,7 @@ use crate::tape::Tape;
 use crate::tensor::Tensor;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::fmt;
 
 /// How a session works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,6 +86,35 @@ enum Record {
     Trace(Graph),
     /// The tape is in the hands of [`Session::with_tape`]'s closure.
     Lent,
+}
+
+/// What was recorded since the last reset, one value a line: the [`Tape`] of an eager session, the [`Graph`] of a trace.
+///
+/// ```
+/// use dittograd::prelude::*;
+/// # fn main() -> Result<()> {
+/// let session = Session::eager(&Device::cpu()?);
+/// let x = session.input(&Tensor::new(&[2, 2], vec![1.0f32, 2.0, 3.0, 4.0])?)?;
+/// let w = session.variable(&Tensor::new(&[2], vec![0.5f32, 0.25])?)?;
+/// (x * w)?.reshape(&[4])?;
+/// let text = "\
+/// %0  input     f32[2, 2]  -     16 B
+/// %1  variable  f32[2]     grad  8 B
+/// %2  mul       f32[2, 2]  grad  16 B   %0 %1
+/// %3  reshape   f32[4]     grad  in %2  %2
+/// 4 nodes, 3 with gradient, 40 B live";
+/// assert_eq!(session.to_string(), text);
+/// # Ok(())
+/// # }
+/// ```
+impl fmt::Display for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.state.borrow().record {
+            Record::Eager(tape) => tape.fmt(f),
+            Record::Trace(graph) => graph.fmt(f),
+            Record::Lent => f.write_str("<the tape is lent to with_tape>"),
+        }
+    }
 }
 
 impl Session {
@@ -135,7 +165,7 @@ impl Session {
     }
 
     /// Forgets all values of this epoch; parameters and the random counter stay. Handles from before
-    /// become errors.
+    /// become errors. For a device that is [watched](Device::watch) it is the end of a step.
     pub fn reset(&self) {
         let mut state = self.state.borrow_mut();
         state.epoch = state.epochs;
@@ -147,6 +177,8 @@ impl Session {
             // The new epoch tells `with_tape` to clear it.
             Record::Lent => {}
         }
+        drop(state);
+        self.device.end_step();
     }
 
     /// Random calls so far.
