@@ -137,7 +137,9 @@ impl Tape {
     pub(crate) fn live_value(&self, op: &str, id: usize) -> Result<&AnyBuffer> {
         let node = self.node(id).ok_or_else(|| no_node(op, id, self.size()))?;
         node.value.as_ref().ok_or_else(|| {
-            let why = format!("the value of node {id} was freed by a backward pass; record it again, or keep values with retain");
+            let why = format!(
+                "the value of node {id} was freed by a backward pass or a scope; compute it again, or use backward_retain"
+            );
             Error::new(op, ErrorKind::Gradient { why })
         })
     }

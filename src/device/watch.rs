@@ -155,7 +155,13 @@ impl Watch {
     }
 
     /// Counts a buffer, if anything is counted; the answer goes to [`Watch::freed`].
-    pub(super) fn allocated(&mut self, what: &'static str, shape: &Shape, bytes: usize, live: usize) -> Option<u32> {
+    pub(super) fn allocated(
+        &mut self,
+        what: &'static str,
+        shape: &Shape,
+        bytes: usize,
+        live: usize,
+    ) -> Option<u32> {
         self.sink.as_ref()?;
         self.peak = self.peak.max(live);
         let next = self.holders.len() as u32;
@@ -216,7 +222,8 @@ impl Watch {
     fn warning(&self, live: usize) -> String {
         let Growth { steps, live: start, bytes, .. } = &self.growth;
         let each = live.saturating_sub(*start) / *steps as usize;
-        let more = |(i, h): (usize, &Holder)| (h.bytes.saturating_sub(bytes.get(i).copied().unwrap_or(0)), *h);
+        let more =
+            |(i, h): (usize, &Holder)| (h.bytes.saturating_sub(bytes.get(i).copied().unwrap_or(0)), *h);
         let most = self.holders.iter().enumerate().map(more).max_by_key(|m| m.0);
         let from = match most {
             Some((more, h)) if more > 0 => {

@@ -4,6 +4,7 @@
 
 mod attention;
 mod conv;
+mod create;
 mod derivatives;
 mod einsum;
 mod index;
@@ -129,6 +130,7 @@ impl Session {
     }
 
     /// An eager session for computing values only: nothing is recorded for gradients.
+    #[doc(alias("no_grad", "inference_mode"))]
     pub fn inference(device: &Device) -> Session {
         Session::new(device, Options { track_gradients: false, ..Options::default() })
     }
@@ -223,12 +225,14 @@ impl Session {
     }
 
     /// A value from the host, without a gradient. In a trace it is an input of the program.
+    #[doc(alias("tensor", "from_numpy"))]
     pub fn input<T: Scalar>(&self, value: &Tensor<T>) -> Result<Var<'_>> {
         let source = Source::Input(Meta::f32(value.shape()));
         self.leaf("input", source, || AnyBuffer::upload(&self.device, value), false)
     }
 
     /// A value from the host whose gradient can be asked for.
+    #[doc(alias = "requires_grad")]
     pub fn variable<T: Scalar>(&self, value: &Tensor<T>) -> Result<Var<'_>> {
         let source = Source::Input(Meta::f32(value.shape()));
         self.leaf("variable", source, || AnyBuffer::upload(&self.device, value), true)
@@ -433,7 +437,9 @@ impl Session {
                 return Err(Error::new("backward", ErrorKind::Node { id, size: tape.size() }));
             };
             if !requires_grad {
-                let why = "nothing this value was computed from requires a gradient".to_string();
+                let why = "nothing this value was computed from requires a gradient; use trainable parameters, or \
+                           Session::variable";
+                let why = why.to_string();
                 return Err(Error::new("backward", ErrorKind::Gradient { why }));
             }
             let seed = match seed {
@@ -441,7 +447,8 @@ impl Session {
                 None if meta.shape == Shape::SCALAR => AnyBuffer::full(&self.device, Shape::SCALAR, 1.0)?,
                 None => {
                     let why = format!(
-                        "a value of shape {} needs a seed of that shape; only a scalar has the seed 1",
+                        "a value of shape {} needs a seed of that shape: backward_from; only a scalar, as sum() and \
+                         mean() give, has the seed 1",
                         meta.shape
                     );
                     return Err(Error::new("backward", ErrorKind::Gradient { why }));

@@ -31,6 +31,22 @@ impl<'s> Var<'s> {
         self.min(other)
     }
 
+    /// The value, with `value` where `mask` is not 0. The mask broadcasts by NumPy's rule.
+    pub fn masked_fill(self, mask: Var<'s>, value: f64) -> Result<Var<'s>> {
+        mask.where_(self.session().full(&[], value)?, self)
+    }
+
+    /// From the value at `weight` 0 to `end` at 1, in a straight line: `x + weight (end - x)`, the product and the last
+    /// sum with one rounding.
+    pub fn lerp(self, weight: f64, end: Var<'s>) -> Result<Var<'s>> {
+        self.axpy(weight, end.sub(self)?)
+    }
+
+    /// 1 where an element is NaN, else 0.
+    pub fn isnan(self) -> Result<Var<'s>> {
+        self.ne(self)
+    }
+
     /// `x` held between -1 and 1: [`Var::clamp`].
     pub fn hardtanh(self) -> Result<Var<'s>> {
         self.clamp(-1.0, 1.0)

@@ -71,6 +71,7 @@ impl<'s> Var<'s> {
     }
 
     /// The value as a host tensor. Waits for the device.
+    #[doc(alias("numpy", "tolist", "cpu", "to_tensor"))]
     pub fn value<T: Scalar>(self) -> Result<Tensor<T>> {
         self.buffer()?.to_tensor()
     }
@@ -86,6 +87,7 @@ impl<'s> Var<'s> {
     }
 
     /// The same elements under other dimensions of equal count. Shares memory.
+    #[doc(alias = "view")]
     pub fn reshape(self, dims: &[usize]) -> Result<Var<'s>> {
         self.session.apply(Reshape { shape: Shape::new(dims)? }, &[self])
     }
@@ -97,6 +99,7 @@ impl<'s> Var<'s> {
     }
 
     /// The last two axes exchanged.
+    #[doc(alias("t", "mT"))]
     pub fn transpose(self) -> Result<Var<'s>> {
         let shape = self.shape()?;
         if shape.rank() < 2 {
@@ -117,6 +120,11 @@ impl<'s> Var<'s> {
             return Ok(self);
         }
         self.session.apply(BroadcastTo::numpy(&from, shape), &[self])
+    }
+
+    /// The value repeated to `dims` by NumPy's rule: [`Var::broadcast_to`].
+    pub fn expand(self, dims: &[usize]) -> Result<Var<'s>> {
+        self.broadcast_to(Shape::new(dims)?)
     }
 
     /// The value repeated to `shape` with an explicit map from output axes to input axes.

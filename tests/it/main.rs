@@ -5,6 +5,7 @@
 mod attention;
 mod conv;
 mod derivatives;
+mod ergonomics;
 mod golden;
 mod graph;
 mod kernels;
