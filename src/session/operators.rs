@@ -1,24 +1,4 @@
-//! Arithmetic with operators. Any step may fail (shapes, memory, a stale handle), so an operator gives a `Result`, and
-//! takes one too on either side of a handle: `a * b + c` is one expression with one `?` at its end.
-//!
-//! ```
-//! use dittograd::prelude::*;
-//! # fn main() -> Result<()> {
-//! let session = Session::eager(&Device::cpu()?);
-//! let x = session.input(&Tensor::new(&[2, 2], vec![1.0f32, 2.0, 3.0, 4.0])?)?;
-//! let w = session.full(&[2, 2], 0.5)?;
-//! let b = session.full(&[2], -2.0)?;
-//!
-//! let y = (x.matmul(w) + b)?.relu()?; // a result plus a handle: one `?` for both
-//! let z = ((2.0 * y)? - 1.0)?; // a result and a number: Rust has no room for this operator, so a `?` between
-//! let mse = ((y - z)? * (y - z))?.mean()?; // of two results, one takes its `?` first
-//! assert_eq!(mse.item()?, 0.625);
-//! # Ok(())
-//! # }
-//! ```
-//!
-//! Numbers are `f64`, rounded once to float32. What no operator can be written for (`Result + Result`, `Result + f64`,
-//! `-Result`: all of the standard library's own types) does not compile; a `?` after the left one is the answer.
+//! Arithmetic with operators, as the documentation of [`Var`] has it.
 
 use super::Var;
 use crate::error::Result;

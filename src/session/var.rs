@@ -13,6 +13,30 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 /// A handle of a value in a session. Copying it copies the handle, not the value.
+///
+/// # Operators
+///
+/// Any step may fail (shapes, memory, a stale handle), so `+`, `-`, `*` and `/` give a `Result`, and take one too on one
+/// side: `a * b + c` is one expression with one `?` at its end. Numbers are `f64`, rounded once to float32.
+///
+/// ```
+/// use dittograd::prelude::*;
+/// # fn main() -> Result<()> {
+/// let session = Session::eager(&Device::cpu()?);
+/// let x = session.input(&Tensor::new(&[2, 2], vec![1.0f32, 2.0, 3.0, 4.0])?)?;
+/// let w = session.full(&[2, 2], 0.5)?;
+/// let b = session.full(&[2], -2.0)?;
+///
+/// let y = (x.matmul(w) + b)?.relu()?; // a result and a handle: one `?` for both
+/// let z = ((2.0 * y)? - 1.0)?; // a result and a number: a `?` in between
+/// let mse = ((y - z)? * (y - z))?.mean()?; // two results: a `?` after the left one
+/// assert_eq!((mse.item()?, y.to_string()), (0.625, "[[0.  0. ]\n [1.5 1.5]]".to_string()));
+/// # Ok(())
+/// # }
+/// ```
+///
+/// `Result + Result`, `Result + f64` and `-Result` are of the standard library's own types, so no crate can define them:
+/// they do not compile, and the `?` above is the answer.
 #[derive(Clone, Copy)]
 pub struct Var<'s> {
     pub(super) session: &'s Session,
