@@ -1,20 +1,5 @@
 //! Who holds memory. While a device is watched, every buffer is counted under what it was made for: the op and the shape.
 //! That names the values that pile up from step to step, and the largest ones when memory runs out.
-//!
-//! ```
-//! use dittograd::prelude::*;
-//! # fn main() -> Result<()> {
-//! let device = Device::cpu()?;
-//! device.watch();
-//! let session = Session::eager(&device);
-//! let x = session.full(&[4, 8], 1.0)?;
-//! let y = x.matmul_with(x, false, true)?;
-//! let report = device.memory_report();
-//! assert_eq!((report.holders[0].what, report.holders[0].bytes), ("full", 128));
-//! println!("{report}"); // live 192 B, peak 192 B, …; largest: full [4, 8] 128 B, matmul [4, 4] 64 B
-//! # Ok(())
-//! # }
-//! ```
 
 use super::{Device, MemoryStats};
 use crate::shape::Shape;
@@ -243,6 +228,21 @@ impl Device {
     /// Watches this device's memory from now on: buffers are counted by what they were made for, steps are measured, and
     /// growth over many steps is warned of on stderr. `DITTOGRAD_WATCH=1` does it from the start. Without it none of
     /// this costs anything.
+    ///
+    /// ```
+    /// use dittograd::prelude::*;
+    /// # fn main() -> Result<()> {
+    /// let device = Device::cpu()?;
+    /// device.watch();
+    /// let session = Session::eager(&device);
+    /// let x = session.full(&[4, 8], 1.0)?;
+    /// let y = x.matmul_with(x, false, true)?;
+    /// let report = device.memory_report();
+    /// assert_eq!((report.holders[0].what, report.holders[0].bytes), ("full", 128));
+    /// println!("{report}"); // live 192 B, peak 192 B, …; largest: full [4, 8] 128 B, matmul [4, 4] 64 B
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn watch(&self) {
         self.watch_with(|warning| eprintln!("dittograd: {warning}"));
     }
