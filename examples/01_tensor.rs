@@ -8,8 +8,8 @@ fn main() -> Result<()> {
 
     let x = session.input(&Tensor::new(&[2, 3], vec![1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0])?)?;
     let row = session.input(&Tensor::new(&[3], vec![10.0f32, 20.0, 30.0])?)?;
-    let y = x.add(row)?.softmax()?; // broadcast like NumPy
-    println!("softmax {:?}", y.value::<f32>()?.data());
+    let y = (x + row)?.softmax()?; // broadcast like NumPy
+    println!("softmax of\n{x} + {row}:\n{y}"); // printed like NumPy too
 
     let total = y.sum()?.item()?;
     assert_eq!(total, 2.0);

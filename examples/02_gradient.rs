@@ -3,7 +3,7 @@
 use dittograd::prelude::*;
 
 fn f(x: Var<'_>) -> Result<Var<'_>> {
-    x.tanh()?.mul(x.sin()?)?.sum()
+    (x.tanh()? * x.sin())?.sum()
 }
 
 fn main() -> Result<()> {

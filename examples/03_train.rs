@@ -1,6 +1,5 @@
 //! Training, eagerly and compiled: the model is written once, and both give the same bits.
 
-use dittograd::numerics::rng::Stream;
 use dittograd::prelude::*;
 
 /// Points in a square, labelled by quadrant.

@@ -1,6 +1,5 @@
 //! A user's own operation: forward and backward as closures on the tape of a session.
 
-use dittograd::device::AnyBuffer;
 use dittograd::ops::{apply, elementwise};
 use dittograd::prelude::*;
 
@@ -35,7 +34,7 @@ fn main() -> Result<()> {
         let grads = tape.backward_dense(cube, seed)?;
         grads[x].to_tensor::<f32>()
     })?;
-    println!("d(x^3)/dx at 1, 2, 3: {:?}", grads.data());
+    println!("d(x^3)/dx at 1, 2, 3: {grads}");
     assert_eq!(grads.data(), [3.0, 12.0, 27.0]);
     Ok(())
 }

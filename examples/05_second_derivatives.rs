@@ -1,8 +1,6 @@
 //! A differential equation as a loss: a small network `u` learns `u'' = -u`, `u(0) = 0`, `u'(0) = 1`, whose solution is the
 //! sine. The loss holds second derivatives, so a training step needs third ones; the step is compiled.
 
-use dittograd::graph::TrainStep;
-use dittograd::optim::Optimizer;
 use dittograd::prelude::*;
 
 /// The network at every point of `x (n, 1)`.

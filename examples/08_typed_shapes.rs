@@ -1,6 +1,5 @@
 //! Shapes in types: a network whose layers the compiler has checked, trained to separate four quadrants.
 
-use dittograd::numerics::rng::Stream;
 use dittograd::prelude::*;
 use dittograd::typed::{Build, Labels, Linear, Matrix, Module, Relu, Rows};
 

@@ -94,7 +94,7 @@ pub enum ErrorKind {
     OutOfMemory {
         /// Bytes asked for.
         bytes: usize,
-        /// State of the device's memory at that moment.
+        /// What they were for, and the state of the device's memory at that moment.
         report: String,
     },
     /// The buffer, or the buffer this one is a view of, was released.
@@ -238,32 +238,39 @@ impl fmt::Display for Error {
         match &self.0.kind {
             ErrorKind::Arity { want, got } => write!(f, "takes {want} inputs, got {got}"),
             ErrorKind::Rank { want, got } => {
-                write!(f, "got shape {got} of rank {}, needs rank {want}", got.rank())
+                let rank = got.rank();
+                write!(
+                    f,
+                    "got shape {got} of rank {rank}, needs rank {want} (reshape, unsqueeze and squeeze change it)"
+                )
             }
             ErrorKind::Shapes { why, left, right } => write!(f, "{why}: {left} and {right}"),
             ErrorKind::DType { want, got, input } => {
-                write!(f, "input {input} holds {got} elements, needs {want}")
+                let hint = match *want {
+                    "u32" => "indices come from Session::labels or Session::indices",
+                    _ => "numbers come from Session::input, variable or param",
+                };
+                write!(f, "input {input} holds {got} elements, needs {want}; {hint}")
             }
             ErrorKind::Axis { axis, shape } => {
-                write!(
-                    f,
-                    "axis {axis} is out of range or repeated for shape {shape} of rank {}",
-                    shape.rank()
-                )
+                let rank = shape.rank();
+                write!(f, "axis {axis} is out of range or repeated for shape {shape} of rank {rank}")?;
+                match rank {
+                    0 => f.write_str("; a scalar has no axes"),
+                    _ => write!(f, "; axes are counted from the outermost, 0, to {}", rank - 1),
+                }
             }
             ErrorKind::Argument { name, why } => write!(f, "{name}: {why}"),
             ErrorKind::TooLarge { dims } => {
                 write!(f, "a tensor of dimensions {dims:?} does not fit the address space")
             }
-            ErrorKind::Length { want, got } => write!(f, "got {got} elements, the shape needs {want}"),
+            ErrorKind::Length { want, got } => write!(f, "got {got} elements, needs {want}"),
             ErrorKind::Index { at, index, bound } => {
                 write!(f, "index {index} at position {at} is outside 0..{bound}")
             }
             ErrorKind::OutOfMemory { bytes, report } => {
-                write!(
-                    f,
-                    "out of memory asking for {bytes} bytes ({report}); release values or use a smaller batch"
-                )
+                let asked = crate::device::readable_bytes(*bytes);
+                write!(f, "out of memory asking for {asked} {report}; release values or use a smaller batch")
             }
             ErrorKind::Released => {
                 f.write_str("the buffer was released; keep it, or copy it, before calling release()")

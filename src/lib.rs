@@ -30,10 +30,13 @@ pub mod typed;
 /// What most programs need.
 pub mod prelude {
     pub use crate::data;
-    pub use crate::device::Device;
+    pub use crate::device::{AnyBuffer, Device};
     pub use crate::error::{Error, Result};
     pub use crate::graph::{Batch, TrainStep};
     pub use crate::nn::{Linear, Mlp};
+    pub use crate::numerics::rng::Stream;
+    pub use crate::ops::conv::Window;
+    pub use crate::ops::loss::Reduction;
     pub use crate::optim::{Group, Optimizer, Rule, Schedule};
     pub use crate::params::{Fan, Param, Params};
     pub use crate::session::{AttentionOptions, Grads, LabelLoss, Session, Var};

@@ -101,7 +101,7 @@ impl Shape {
                 (1, b) => b,
                 (a, 1) => a,
                 _ => {
-                    let why = "shapes do not broadcast";
+                    let why = "shapes do not broadcast (from the last axis on, sizes must be equal or 1)";
                     return Err(Error::new(
                         "broadcast",
                         ErrorKind::Shapes { why, left: *self, right: *other },

@@ -4,7 +4,7 @@
 //! their rule lists them, the first stored as it is and later ones added. A node none of whose parents
 //! require a gradient records no rule, and branches the output does not depend on are never walked.
 
-use crate::device::{AnyBuffer, Buffer, DType, Device, Meta};
+use crate::device::{AnyBuffer, Buffer, DType, Device, Meta, readable_bytes};
 use crate::error::{Error, ErrorKind, Result};
 use crate::gradients::{Program, Rule};
 use crate::ops::{self, AnyOp, Recorder, Val, elementwise};
@@ -137,7 +137,9 @@ impl Tape {
     pub(crate) fn live_value(&self, op: &str, id: usize) -> Result<&AnyBuffer> {
         let node = self.node(id).ok_or_else(|| no_node(op, id, self.size()))?;
         node.value.as_ref().ok_or_else(|| {
-            let why = format!("the value of node {id} was freed by a backward pass; record it again, or keep values with retain");
+            let why = format!(
+                "the value of node {id} was freed by a backward pass or a scope; compute it again, or use backward_retain"
+            );
             Error::new(op, ErrorKind::Gradient { why })
         })
     }
@@ -456,6 +458,48 @@ impl Program for Tape {
 
     fn requires_grad(&self, v: Val) -> bool {
         self.nodes[v.0 as usize].requires_grad
+    }
+}
+
+/// One node a line: id, name, type and shape, whether it gets a gradient, its bytes (or what became of its value), and its
+/// parents; then what they hold together, memory that several share counted once.
+impl fmt::Display for Tape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut first: BTreeMap<usize, usize> = BTreeMap::new();
+        let (mut live, mut freed) = (0, 0);
+        let mut rows = Vec::with_capacity(self.size());
+        for (id, node) in self.nodes.iter().enumerate() {
+            let held = match node.value.as_ref().map(AnyBuffer::buffer) {
+                Some(buffer) if !buffer.is_released() => {
+                    let (bytes, allocation) = buffer.allocation();
+                    let owner = *first.entry(allocation).or_insert(id);
+                    live += if owner == id { bytes } else { 0 };
+                    if owner == id { readable_bytes(bytes) } else { format!("in %{owner}") }
+                }
+                value => {
+                    freed += 1;
+                    if value.is_some() { "released" } else { "freed" }.to_string()
+                }
+            };
+            let name = match (&node.name, &node.backward) {
+                (Some(name), Backward::Custom(_)) => format!("{name} (own rule)"),
+                (Some(name), _) => name.clone(),
+                (None, _) => "-".to_string(),
+            };
+            let value = format!("{}{}", node.meta.dtype.name(), node.meta.shape);
+            let grad = if node.requires_grad { "grad" } else { "-" }.to_string();
+            let parents: Vec<String> = node.parents.iter().map(|p| format!("%{p}")).collect();
+            rows.push([format!("%{id}"), name, value, grad, held, parents.join(" ")]);
+        }
+        let wide = |c: usize| rows.iter().map(|r| r[c].chars().count()).max().unwrap_or(0);
+        let widths: Vec<usize> = (0..6).map(wide).collect();
+        for row in &rows {
+            let cells: Vec<String> = row.iter().zip(&widths).map(|(cell, w)| format!("{cell:w$}")).collect();
+            writeln!(f, "{}", cells.join("  ").trim_end())?;
+        }
+        let grads = self.nodes.iter().filter(|n| n.requires_grad).count();
+        write!(f, "{} nodes, {grads} with gradient, {} live", self.size(), readable_bytes(live))?;
+        if freed > 0 { write!(f, ", {freed} without a value") } else { Ok(()) }
     }
 }
 

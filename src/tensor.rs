@@ -1,6 +1,8 @@
 //! Host tensors: a shape and its elements, row-major. They carry data to and from devices, and the
 //! references run on them in any [`Scalar`].
 
+mod print;
+
 use crate::error::{Error, ErrorKind, Result};
 use crate::scalar::Scalar;
 use crate::shape::Shape;
@@ -21,7 +23,8 @@ impl<T: Clone> Tensor<T> {
     /// A tensor of `shape` holding `data`. Errors if the counts differ.
     pub fn with_shape(shape: Shape, data: Vec<T>) -> Result<Tensor<T>> {
         if data.len() != shape.numel() {
-            return Err(Error::new("tensor", ErrorKind::Length { want: shape.numel(), got: data.len() }));
+            let kind = ErrorKind::Length { want: shape.numel(), got: data.len() };
+            return Err(Error::new(format!("tensor of shape {shape}"), kind));
         }
         Ok(Tensor { shape, data })
     }
@@ -77,7 +80,14 @@ impl<T: Scalar> Tensor<T> {
     pub fn item(&self) -> Result<T> {
         match self.data[..] {
             [x] => Ok(x),
-            _ => Err(Error::new("item", ErrorKind::Length { want: 1, got: self.data.len() })),
+            _ => {
+                let why = format!(
+                    "of shape {} has {} elements, item() reads one; use value(), or sum() or mean() first",
+                    self.shape,
+                    self.data.len()
+                );
+                Err(Error::argument("item", "value", why))
+            }
         }
     }
 }

@@ -1,6 +1,7 @@
 //! What goes to stdout and stderr: lines or JSON objects, without panicking when nobody reads them.
 
 use crate::Answer;
+pub(crate) use dittograd::device::readable_bytes as bytes;
 use serde_json::Value;
 use std::io::{IsTerminal, Write};
 
@@ -60,16 +61,6 @@ pub(crate) fn warn(text: &str) {
         text.split(['\n', '\r']).map(str::trim).filter(|l| !l.is_empty()).collect::<Vec<_>>().join(" ");
     // Nothing can be said where stderr is closed too.
     let _ = writeln!(std::io::stderr(), "dittograd: {line}");
-}
-
-/// Bytes for people.
-pub(crate) fn bytes(n: usize) -> String {
-    match n {
-        0..1024 => format!("{n} B"),
-        1024..1_048_576 => format!("{:.1} KiB", n as f64 / 1024.0),
-        1_048_576..1_073_741_824 => format!("{:.1} MiB", n as f64 / 1_048_576.0),
-        _ => format!("{:.1} GiB", n as f64 / 1_073_741_824.0),
-    }
 }
 
 /// Rows as a table with columns as wide as they need to be, two spaces apart.

@@ -4,9 +4,10 @@ use crate::out::{Out, bytes, warn};
 use crate::{Answer, Global, fail};
 use clap::{Args, ValueEnum};
 use dittograd::data::{self, Batches, Dataset, Scaling};
+use dittograd::device::MemoryReport;
 use dittograd::prelude::*;
 use indicatif::{ProgressBar, ProgressStyle};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -53,6 +54,9 @@ pub(crate) struct Train {
     /// Update rule
     #[arg(long, value_enum, default_value = "adamw")]
     optimizer: Rule,
+    /// Watch the memory: print it every N steps, and warn where it grows from step to step
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    memory: Option<u64>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -206,6 +210,9 @@ impl Train {
         }
         let sizes = self.sizes(&train)?;
         let device = global.device()?;
+        if self.memory.is_some() {
+            device.watch_with(warn);
+        }
         let (data, rows, mode) = (train.name(), train.rows(), name(&self.mode));
         out.progress(
             || json!({"device": device.to_string(), "mode": mode, "data": data, "rows": rows}),
@@ -282,7 +289,12 @@ impl Train {
             let done = step + 1;
             let tenth = done * 10 / self.steps != step * 10 / self.steps;
             let due = tenth || step == 0 || (out.bar() && shown.elapsed() > Duration::from_millis(100));
-            let Some(value) = stepper.step(&x, &y, due)? else { continue };
+            let value = stepper.step(&x, &y, due)?;
+            if self.memory.is_some_and(|n| done % n == 0) {
+                let report = device.memory_report();
+                bar.suspend(|| out.progress(|| memory_json(done, &report), || memory_line(done, &report)))?;
+            }
+            let Some(value) = value else { continue };
             last = value;
             shown = Instant::now();
             if out.bar() {
@@ -304,6 +316,24 @@ impl Train {
         let fingerprint = params.fingerprint()?;
         Ok(Ending { loss: last, test_loss, accuracy, fingerprint, seconds, parameters: params.numel() })
     }
+}
+
+/// The memory in one step: what was live at its end and at most, what is kept for reuse, and what went through the door.
+fn memory_line(step: u64, report: &MemoryReport) -> String {
+    let (in_step, cached) = (report.step.unwrap_or_default(), bytes(report.now.cached));
+    let (live, peak) = (bytes(in_step.live), bytes(in_step.peak));
+    let largest = report.holders.first().map_or_else(String::new, |h| format!(", largest {h}"));
+    let counts = format!("{} allocations, {} frees", in_step.allocs, in_step.frees);
+    format!("step {step} memory live {live}, peak {peak}, cached {cached}, {counts}{largest}")
+}
+
+/// The same as an object.
+fn memory_json(step: u64, report: &MemoryReport) -> Value {
+    let in_step = report.step.unwrap_or_default();
+    json!({
+        "step": step, "live_bytes": in_step.live, "peak_bytes": in_step.peak, "cached_bytes": report.now.cached,
+        "allocations": in_step.allocs, "frees": in_step.frees,
+    })
 }
 
 /// Mean loss over a data set, and the share of rows whose largest logit is that of their class.

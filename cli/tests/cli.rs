@@ -41,7 +41,7 @@ impl Run {
 
 fn command<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_dittograd"));
-    for name in ["DEVICE", "NUMERICS", "THREADS", "SIMD", "CACHE"] {
+    for name in ["DEVICE", "NUMERICS", "THREADS", "SIMD", "CACHE", "WATCH"] {
         command.env_remove(format!("DITTOGRAD_{name}"));
     }
     command.args(args).stdin(Stdio::null());
@@ -126,6 +126,37 @@ fn the_golden_fingerprint() {
     assert!(got.out.contains("numerics strict"));
     let accuracy = got.out.split("accuracy ").nth(1).unwrap().split(' ').next().unwrap();
     assert!(accuracy.parse::<f64>().unwrap() > 95.0, "{accuracy}");
+}
+
+#[test]
+fn training_shows_its_memory_on_request() {
+    for mode in ["eager", "compiled"] {
+        let train = format!("train mlp --steps 30 --device cpu --hidden 16 --mode {mode}");
+        let plain = run(&train).fingerprint();
+        let got = run(&format!("{train} --memory 10"));
+        assert_eq!(got.fingerprint(), plain);
+        assert_eq!(got.err, "");
+        let lines: Vec<&str> = got.out.lines().filter(|l| l.contains(" memory live ")).collect();
+        assert_eq!(lines.len(), 3, "{}", got.out);
+        // Steps after the first one are alike.
+        let (second, third) = (lines[1].split_once(' '), lines[2].split_once(' '));
+        let rest = |line: Option<(&str, &str)>| line.unwrap().1.split_once(' ').unwrap().1.to_string();
+        assert_eq!(rest(second), rest(third));
+        assert!(
+            lines[1].starts_with("step 20 memory live ") && lines[1].contains(" allocations, "),
+            "{}",
+            lines[1]
+        );
+        let objects = run(&format!("{train} --memory 15 --json")).objects();
+        let with = objects.iter().filter(|o| o.get("peak_bytes").is_some() && o.get("allocations").is_some());
+        assert_eq!(with.count(), 2);
+    }
+    assert_eq!(run("train mlp --memory 0").code, Some(2));
+    let mut odd = command(["train", "mlp", "--steps", "1", "--device", "cpu"]);
+    odd.env("DITTOGRAD_WATCH", "2");
+    let odd = finish(odd);
+    assert_eq!(odd.code, Some(2));
+    assert!(odd.err.contains("DITTOGRAD_WATCH=2 is not understood, use 0 or 1"), "{}", odd.err);
 }
 
 #[test]

@@ -8,6 +8,7 @@ use crate::optim::{Element, HYPERS, Kind};
 use crate::scalar::Scalar;
 use crate::tensor::Tensor;
 use std::any::{Any, TypeId};
+use std::fmt::{self, Display};
 use std::marker::PhantomData;
 use std::ops::Range;
 
@@ -39,6 +40,8 @@ pub(crate) trait Numbers: Send + Sync {
     ) -> Result<()>;
     /// Runs an op whose inputs were checked by its definition.
     fn run(&self, device: &Device, op: &AnyOp, meta: Meta, ins: &[&AnyBuffer]) -> Result<AnyBuffer>;
+    /// Writes a value's elements as a tensor of this type.
+    fn print(&self, value: &AnyBuffer, f: &mut fmt::Formatter<'_>) -> Result<fmt::Result>;
 }
 
 struct Of<T>(PhantomData<fn() -> T>);
@@ -137,9 +140,13 @@ impl<T: Scalar> Numbers for Of<T> {
         let ins = ins.iter().map(read).collect::<Result<Vec<RefIn<T>>>>()?;
         let value = op.reference(&ins)?;
         match meta.dtype {
-            DType::F32 => AnyBuffer::upload(device, &value),
+            DType::F32 => AnyBuffer::upload_for(op.name(), device, &value),
             DType::U32 => AnyBuffer::upload_indices(device, &value.map(|x| x.to_f64() as u32)),
         }
+    }
+
+    fn print(&self, value: &AnyBuffer, f: &mut fmt::Formatter<'_>) -> Result<fmt::Result> {
+        Ok(value.to_tensor::<T>()?.fmt(f))
     }
 }
 

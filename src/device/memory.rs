@@ -5,6 +5,7 @@
 //! The CPU keeps freed blocks by size class, because fresh pages cost more than most kernels.
 
 use super::host::{self, Values};
+use super::watch::{Watch, readable_bytes};
 use super::{Backend, Device};
 use crate::error::{Error, ErrorKind, Result};
 use crate::scalar::Scalar;
@@ -13,6 +14,7 @@ use crate::tensor::Tensor;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// Guard words before and after each block in check mode.
@@ -84,18 +86,15 @@ pub struct MemoryStats {
 
 impl fmt::Display for MemoryStats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mib = |bytes: usize| bytes as f64 / (1 << 20) as f64;
+        let [live, peak, cached] = [self.live, self.peak, self.cached].map(readable_bytes);
         write!(
             f,
-            "live {:.2} MiB, peak {:.2} MiB, cached {:.2} MiB, {} allocations, {} frees",
-            mib(self.live),
-            mib(self.peak),
-            mib(self.cached),
-            self.allocs,
-            self.frees
+            "live {live}, peak {peak}, cached {cached}, {} allocations, {} frees",
+            self.allocs, self.frees
         )?;
         if self.device_total > 0 {
-            write!(f, ", device {:.0} of {:.0} MiB free", mib(self.device_free), mib(self.device_total))?;
+            let [free, total] = [self.device_free, self.device_total].map(readable_bytes);
+            write!(f, ", device {free} of {total} free")?;
         }
         Ok(())
     }
@@ -104,11 +103,14 @@ impl fmt::Display for MemoryStats {
 #[derive(Default)]
 pub(super) struct Memory {
     state: Mutex<State>,
+    /// Whether `State::watch` wants to hear of steps.
+    pub(super) watched: AtomicBool,
 }
 
 #[derive(Default)]
-struct State {
-    stats: MemoryStats,
+pub(super) struct State {
+    pub(super) stats: MemoryStats,
+    pub(super) watch: Watch,
     /// Freed host blocks by capacity.
     shelf: BTreeMap<usize, Vec<Vec<f32>>>,
     checks: bool,
@@ -119,7 +121,7 @@ struct State {
 }
 
 impl Memory {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -146,6 +148,8 @@ struct Block {
     words: usize,
     bytes: usize,
     guard: usize,
+    /// Where it is counted, if it was made while the device was watched.
+    place: Option<u32>,
     mem: RwLock<Option<Mem>>,
 }
 
@@ -232,9 +236,15 @@ impl Device {
     /// Memory for `words` elements. Its contents are undefined: zeros, old values, or in check mode a
     /// NaN pattern. This is the only door to tensor memory.
     pub fn alloc(&self, words: usize) -> Result<Buffer> {
+        self.alloc_for("alloc", &Shape::new(&[words])?)
+    }
+
+    /// Memory for a value of `shape`, made for what messages call `what`.
+    pub(crate) fn alloc_for(&self, what: &'static str, shape: &Shape) -> Result<Buffer> {
         let memory = &self.0.memory;
+        let words = shape.numel();
         let bytes = words * 4;
-        self.may_alloc(bytes)?;
+        self.may_alloc(what, shape, bytes)?;
         let guard;
         let mut shelved = None;
         {
@@ -256,7 +266,7 @@ impl Device {
                 None => {
                     let mut block: Vec<f32> = Vec::new();
                     if block.try_reserve_exact(size_class(total)).is_err() {
-                        return Err(self.out_of_memory(bytes));
+                        return Err(self.out_of_memory(what, shape, bytes));
                     }
                     block.resize(size_class(total), 0.0);
                     Mem::Host(block)
@@ -265,28 +275,34 @@ impl Device {
             Backend::Cuda(cuda) => match cuda.alloc(total * 4) {
                 Ok(ptr) => Mem::Cuda(ptr),
                 Err(e) if matches!(e.kind(), ErrorKind::Cuda { code: 2, .. }) => {
-                    return Err(self.out_of_memory(bytes));
+                    return Err(self.out_of_memory(what, shape, bytes));
                 }
                 Err(e) => return Err(e),
             },
         };
-        let block = self.block(words, bytes, guard, mem);
+        let block = self.block(what, shape, bytes, guard, mem);
         if guard > 0 {
             block.poison()?;
         }
         Ok(Buffer { block: Arc::new(block), start: 0, words })
     }
 
-    /// Memory that holds `count` numbers of this device's own type.
-    fn hold(&self, numbers: &dyn host::Numbers, count: usize, values: Values) -> Result<Buffer> {
-        let bytes = count * numbers.size();
-        self.may_alloc(bytes)?;
-        let block = self.block(count, bytes, 0, Mem::Values(values));
-        Ok(Buffer { block: Arc::new(block), start: 0, words: count })
+    /// Memory that holds numbers of this device's own type, as many as `shape` has.
+    fn hold(
+        &self,
+        what: &'static str,
+        shape: &Shape,
+        numbers: &dyn host::Numbers,
+        values: Values,
+    ) -> Result<Buffer> {
+        let bytes = shape.numel() * numbers.size();
+        self.may_alloc(what, shape, bytes)?;
+        let block = self.block(what, shape, bytes, 0, Mem::Values(values));
+        Ok(Buffer { block: Arc::new(block), start: 0, words: shape.numel() })
     }
 
     /// Whether the next allocation is not the one that was told to fail.
-    fn may_alloc(&self, bytes: usize) -> Result<()> {
+    fn may_alloc(&self, what: &'static str, shape: &Shape, bytes: usize) -> Result<()> {
         let mut state = self.0.memory.lock();
         let Some((left, persistent)) = state.fail.as_mut().filter(|_| bytes > 0) else { return Ok(()) };
         *left = left.saturating_sub(1);
@@ -297,23 +313,27 @@ impl Device {
             state.fail = None;
         }
         drop(state);
-        Err(self.out_of_memory(bytes))
+        Err(self.out_of_memory(what, shape, bytes))
     }
 
     /// A block that is counted from now on until it is freed.
-    fn block(&self, words: usize, bytes: usize, guard: usize, mem: Mem) -> Block {
+    fn block(&self, what: &'static str, shape: &Shape, bytes: usize, guard: usize, mem: Mem) -> Block {
+        let mut place = None;
         if bytes > 0 {
-            let stats = &mut self.0.memory.lock().stats;
+            let State { stats, watch, .. } = &mut *self.0.memory.lock();
             stats.live += bytes;
             stats.peak = stats.peak.max(stats.live);
             stats.allocs += 1;
+            place = watch.allocated(what, shape, bytes, stats.live);
         }
-        Block { device: self.clone(), words, bytes, guard, mem: RwLock::new(Some(mem)) }
+        let words = shape.numel();
+        Block { device: self.clone(), words, bytes, guard, place, mem: RwLock::new(Some(mem)) }
     }
 
     #[cold]
-    fn out_of_memory(&self, bytes: usize) -> Error {
-        Error::new("alloc", ErrorKind::OutOfMemory { bytes, report: format!("{self}: {}", self.memory()) })
+    fn out_of_memory(&self, what: &'static str, shape: &Shape, bytes: usize) -> Error {
+        let report = format!("for shape {shape} on {self}: {}", self.holders_in_words());
+        Error::new(what, ErrorKind::OutOfMemory { bytes, report })
     }
 
     /// The state of this device's memory.
@@ -408,6 +428,7 @@ impl Block {
         let mut state = self.device.0.memory.lock();
         state.stats.live -= self.bytes;
         state.stats.frees += 1;
+        state.watch.freed(self.place, self.bytes);
         state.broken_guards += u64::from(!intact);
         match (mem, self.device.backend()) {
             (Mem::Host(words), _) => {
@@ -474,6 +495,11 @@ impl Buffer {
     /// Whether the memory was released.
     pub fn is_released(&self) -> bool {
         self.block.mem.read().unwrap_or_else(PoisonError::into_inner).is_none()
+    }
+
+    /// Bytes of the whole allocation this is a part of, and a number that tells it from others that are alive.
+    pub(crate) fn allocation(&self) -> (usize, usize) {
+        (self.block.bytes, Arc::as_ptr(&self.block) as usize)
     }
 
     /// Whether both handles name the same memory.
@@ -554,8 +580,13 @@ impl Buffer {
 
     /// A new buffer on `device` holding `values`.
     pub fn upload(device: &Device, values: &[f32]) -> Result<Buffer> {
-        let buffer = device.alloc(values.len())?;
-        buffer.write_words("upload", values)?;
+        Buffer::upload_for("upload", device, &Shape::new(&[values.len()])?, values)
+    }
+
+    /// As [`Buffer::upload`], for a value of `shape` that messages call `what`.
+    fn upload_for(what: &'static str, device: &Device, shape: &Shape, values: &[f32]) -> Result<Buffer> {
+        let buffer = device.alloc_for(what, shape)?;
+        buffer.write_words(what, values)?;
         Ok(buffer)
     }
 
@@ -603,20 +634,30 @@ impl AnyBuffer {
     /// float32 wire form are refused. A device of another number type takes numbers of that type as they are, and
     /// others through f64.
     pub fn upload<T: Scalar>(device: &Device, tensor: &Tensor<T>) -> Result<AnyBuffer> {
+        AnyBuffer::upload_for("upload", device, tensor)
+    }
+
+    /// As [`AnyBuffer::upload`], for what messages call `what`.
+    pub(crate) fn upload_for<T: Scalar>(
+        what: &'static str,
+        device: &Device,
+        tensor: &Tensor<T>,
+    ) -> Result<AnyBuffer> {
+        let shape = tensor.shape();
         if let Backend::Host(numbers) = device.backend() {
             let values = numbers.import(tensor, &|| tensor.data().iter().map(|x| x.to_f64()).collect());
-            let buffer = device.hold(&**numbers, tensor.data().len(), values)?;
-            return AnyBuffer::new(buffer, Meta::f32(tensor.shape()));
+            return AnyBuffer::new(device.hold(what, &shape, &**numbers, values)?, Meta::f32(shape));
         }
         let values: Option<Vec<f32>> = tensor.data().iter().map(|x| x.to_f32()).collect();
         let values = values.ok_or_else(|| host::no_float32(T::NAME))?;
-        AnyBuffer::new(Buffer::upload(device, &values)?, Meta::f32(tensor.shape()))
+        AnyBuffer::new(Buffer::upload_for(what, device, &shape, &values)?, Meta::f32(shape))
     }
 
     /// A new index value on `device`.
     pub fn upload_indices(device: &Device, tensor: &Tensor<u32>) -> Result<AnyBuffer> {
-        let buffer = Buffer::upload(device, bytemuck::cast_slice(tensor.data()))?;
-        let mut value = AnyBuffer::new(buffer, Meta::u32(tensor.shape()))?;
+        let shape = tensor.shape();
+        let buffer = Buffer::upload_for("upload", device, &shape, bytemuck::cast_slice(tensor.data()))?;
+        let mut value = AnyBuffer::new(buffer, Meta::u32(shape))?;
         value.bound = index_bound(tensor.data());
         Ok(value)
     }
@@ -629,9 +670,9 @@ impl AnyBuffer {
     /// A float32 value of `shape` on `device` with every element `value`.
     pub fn full(device: &Device, shape: Shape, value: f32) -> Result<AnyBuffer> {
         if matches!(device.backend(), Backend::Host(_)) {
-            return AnyBuffer::upload(device, &Tensor::full(shape, value));
+            return AnyBuffer::upload_for("full", device, &Tensor::full(shape, value));
         }
-        let buffer = device.alloc(shape.numel())?;
+        let buffer = device.alloc_for("full", &shape)?;
         match device.backend() {
             Backend::Cpu(_) | Backend::Host(_) => buffer.write("full")?.host().fill(value),
             Backend::Cuda(cuda) => {
@@ -766,9 +807,24 @@ impl AnyBuffer {
         if self.meta.dtype == DType::F32 && matches!(device.backend(), Backend::Host(_)) {
             return AnyBuffer::upload(device, &self.to_tensor::<f64>()?);
         }
-        let mut copy = AnyBuffer::new(Buffer::upload(device, &self.buffer.download()?)?, self.meta)?;
+        let buffer = Buffer::upload_for("upload", device, &self.meta.shape, &self.buffer.download()?)?;
+        let mut copy = AnyBuffer::new(buffer, self.meta)?;
         copy.bound = self.bound;
         Ok(copy)
+    }
+}
+
+/// The elements as [`Tensor`] prints them. Waits for the device and downloads them all; where that fails, the text says why.
+impl fmt::Display for AnyBuffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let written = match self.meta.dtype {
+            DType::F32 => match self.buffer.device().backend() {
+                Backend::Host(numbers) => numbers.print(self, f),
+                Backend::Cpu(_) | Backend::Cuda(_) => self.to_tensor::<f32>().map(|t| t.fmt(f)),
+            },
+            DType::U32 => self.to_indices().map(|t| t.fmt(f)),
+        };
+        written.unwrap_or_else(|e| write!(f, "<{e}>"))
     }
 }
 

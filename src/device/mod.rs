@@ -5,9 +5,11 @@ pub mod cpu;
 pub mod cuda;
 mod host;
 mod memory;
+mod watch;
 
 pub(crate) use memory::ReadSet;
 pub use memory::{AnyBuffer, Buffer, DType, MemoryStats, Meta};
+pub use watch::{Holder, MemoryReport, StepMemory, readable_bytes};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::numerics::Numerics;
@@ -45,6 +47,9 @@ pub(crate) struct Cpu {
     pub simd: Simd,
 }
 
+/// What `DITTOGRAD_WATCH` can be.
+const WATCH: &str = "0 or 1";
+
 /// The value of an environment variable, if it is set and not empty.
 fn env<T: FromStr>(name: &'static str, want: &'static str) -> Result<Option<T>> {
     match std::env::var(name) {
@@ -80,14 +85,12 @@ impl Device {
         if !simd.available() {
             return Err(Error::argument("device", "simd", format!("this processor has no {simd}")));
         }
-        let numerics = Device::default_numerics()?;
-        Ok(Device::new(Backend::Cpu(Cpu { pool: Pool::new(threads), simd }), numerics))
+        Device::open(Backend::Cpu(Cpu { pool: Pool::new(threads), simd }))
     }
 
     /// The CUDA device of the given ordinal.
     pub fn cuda(ordinal: usize) -> Result<Device> {
-        let numerics = Device::default_numerics()?;
-        Ok(Device::new(Backend::Cuda(Cuda::open(ordinal)?), numerics))
+        Device::open(Backend::Cuda(Cuda::open(ordinal)?))
     }
 
     /// Host memory with numbers of type `T`, where ops run by their definitions: slow, and as exact as `T` is. With
@@ -130,8 +133,22 @@ impl Device {
         }
     }
 
-    fn default_numerics() -> Result<Numerics> {
-        Ok(env::<Numerics>("DITTOGRAD_NUMERICS", "strict")?.unwrap_or_default())
+    /// A device as the environment wants it.
+    fn open(backend: Backend) -> Result<Device> {
+        let numerics = env::<Numerics>("DITTOGRAD_NUMERICS", "strict")?.unwrap_or_default();
+        let watch = match env::<u8>("DITTOGRAD_WATCH", WATCH)? {
+            None | Some(0) => false,
+            Some(1) => true,
+            Some(n) => {
+                let kind = ErrorKind::Env { name: "DITTOGRAD_WATCH", value: n.to_string(), want: WATCH };
+                return Err(Error::new("environment", kind));
+            }
+        };
+        let device = Device::new(backend, numerics);
+        if watch {
+            device.watch();
+        }
+        Ok(device)
     }
 
     fn new(backend: Backend, numerics: Numerics) -> Device {

@@ -137,9 +137,9 @@ impl Compiled {
                 }
                 What::Leaf(Source::Nats(list)) => {
                     nats.push((outside.len(), list.clone(), AtomicU64::new(u64::MAX)));
-                    AnyBuffer::new(device.alloc(node.meta.shape.numel())?, node.meta)?
+                    AnyBuffer::new(device.alloc_for("program input", &node.meta.shape)?, node.meta)?
                 }
-                _ => AnyBuffer::new(device.alloc(node.meta.shape.numel())?, node.meta)?,
+                _ => AnyBuffer::new(device.alloc_for("program input", &node.meta.shape)?, node.meta)?,
             });
         }
 
@@ -230,7 +230,7 @@ impl Compiled {
         let mut compiled = Compiled {
             device: device.clone(),
             instructions,
-            arena: device.alloc(arena.size())?,
+            arena: device.alloc_for("program", &Shape::new(&[arena.size()])?)?,
             outside,
             inputs,
             random_base,

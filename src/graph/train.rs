@@ -215,6 +215,7 @@ where
         self.optimizer.begin(self.programs[at].trained.iter())?;
         self.programs[at].program.run(self.random_calls, Some(&self.optimizer))?;
         self.random_calls += calls;
+        self.device.end_step();
         Ok(())
     }
 

@@ -293,6 +293,7 @@ rows! { $
         on [WIDE], at [[0.0] = 0.0, [200.0] = 200.0, [-INF] = -1.5, [NAN] = NAN];
 
     /// `1 / x`.
+    #[doc(alias = "reciprocal")]
     inv Inv {} (x) = R::c(1.0) / x, d(y, g) = [-(g * (y * y))], on [POSITIVE],
         at [[0.0] = INF, [-0.0] = -INF, [4.0] = 0.25, [INF] = 0.0];
 
@@ -325,6 +326,7 @@ rows! { $
         on [(-20.0, 20.0)], at [[1e3] = 1e3, [-1e3] = 0.0, [INF] = INF, [-INF] = 0.0];
 
     /// `x * sigmoid(x)`.
+    #[doc(alias = "swish")]
     silu Silu {} (x) = x * x.sigmoid(),
         d(y, g) = [{ let s = x.sigmoid(); g * (s + y * (R::c(1.0) - s)) }],
         on [WIDE], at [[0.0] = 0.0, [200.0] = 200.0, [INF] = INF];
@@ -352,21 +354,25 @@ rows! { $
         on [(-4.0, 8.0)], at [[0.0] = 0.0, [100.0] = 100.0, [-100.0] = -0.0];
 
     /// The same value in memory of its own.
+    #[doc(alias = "clone")]
     copy Copy {} (x) = x, d(y, g) = [g], on [WIDE], at [[-0.0] = -0.0, [INF] = INF];
 
     /// `x * c`.
+    #[doc(alias = "mul_scalar")]
     scale Scale { c = -1.5 } (x) = x * c, d(y, g) = [g * c], on [WIDE], at [[2.0] = -3.0];
 
     /// `x + c`.
     add_scalar AddScalar { c = 0.3 } (x) = x + c, d(y, g) = [g], on [WIDE], at [[INF] = INF];
 
     /// `x^c`. A zero exponent has no slope.
+    #[doc(alias = "powf")]
     pow_scalar PowScalar { c = 2.5 } (x) = x.pow(c),
         d(y, g) = [R::where_eq(c, R::c(0.0), R::c(0.0), g * (c * x.pow(c - R::c(1.0))))],
         on [POSITIVE], at [[4.0] = 32.0, [0.0] = 0.0, [-1.0] = NAN, [INF] = INF];
 
     /// `x` held between `lo` and `hi`; NaN stays NaN, and `lo` above `hi` gives `lo` below it and `hi`
     /// otherwise. The slope is one strictly inside and zero at the bounds.
+    #[doc(alias = "clip")]
     clamp Clamp { lo = -1.0, hi = 0.5 } (x) = R::where_gt(lo, x, lo, R::where_gt(x, hi, hi, x)),
         d(y, g) = [R::where_gt(x, lo, R::where_gt(hi, x, g, R::c(0.0)), R::c(0.0))],
         on [(-3.0, 3.0)], at [[-1.0] = -1.0, [9.0] = 0.5, [NAN] = NAN, [-INF] = -1.0];
@@ -437,6 +443,7 @@ rows! { $
     axpy Axpy { c = 0.75 } (a, b) = c.fma(b, a), d(y, g) = [g, g * c], on [WIDE, WIDE], at [[1.0, 4.0] = 4.0];
 
     /// `a` where `cond` is not 0 (a NaN is not 0), else `b`. The condition has no gradient.
+    #[doc(alias = "where")]
     where_ Where {} (cond, a, b) = R::where_eq(cond, R::c(0.0), b, a),
         d(y, g) = [R::c(0.0), R::where_eq(cond, R::c(0.0), R::c(0.0), g), R::where_eq(cond, R::c(0.0), g, R::c(0.0))],
         on [WIDE, WIDE, WIDE],

@@ -3,6 +3,7 @@
 use super::{AnyOp, CpuRun, CudaRun, IndexBound};
 use crate::device::{AnyBuffer, Backend, Buffer, DType, Device, Meta, ReadSet};
 use crate::error::{Error, ErrorKind, Result};
+use crate::shape::Shape;
 
 /// Most inputs an op can have.
 pub(crate) const MAX_INS: usize = 32;
@@ -33,8 +34,8 @@ pub fn apply(device: &Device, op: &AnyOp, ins: &[&AnyBuffer]) -> Result<AnyBuffe
     if let Backend::Host(numbers) = device.backend() {
         return numbers.run(device, op, meta, ins);
     }
-    let out = device.alloc(meta.shape.numel())?;
-    let workspace = device.alloc(op.workspace(metas, device))?;
+    let out = device.alloc_for(name, &meta.shape)?;
+    let workspace = device.alloc_for(name, &Shape::new(&[op.workspace(metas, device)])?)?;
     let buffers: Vec<&Buffer> = ins.iter().map(|i| i.buffer()).collect();
     match device.backend() {
         Backend::Cpu(cpu) => {

@@ -118,7 +118,7 @@ impl Op for BroadcastTo {
                 return Err(Error::new(Self::NAME, ErrorKind::Axis { axis, shape: x }));
             }
             if x.dims()[axis] != 1 && x.dims()[axis] != *out {
-                return Err(mismatch(Self::NAME, "input does not broadcast to", x, self.shape));
+                return Err(mismatch(Self::NAME, "sizes must be equal or 1 to broadcast", x, self.shape));
             }
             next += 1;
         }

@@ -179,7 +179,13 @@ macro_rules! product_op {
                 let (m, k) = oriented(a.dims()[lead], a.dims()[lead + 1], self.ta);
                 let (kb, n) = oriented(b.dims()[lead], b.dims()[lead + 1], self.tb);
                 if k != kb {
-                    return Err(mismatch($name, "inner sizes differ", a, b));
+                    let why = match (self.ta, self.tb) {
+                        (false, false) => "columns of the left and rows of the right differ",
+                        (true, false) => "with the left transposed, rows of both must be equal",
+                        (false, true) => "with the right transposed, columns of both must be equal",
+                        (true, true) => "with both transposed, rows of the left and columns of the right differ",
+                    };
+                    return Err(mismatch($name, why, a, b));
                 }
                 Ok(Problem::new([batch, m, n, k], [self.ta, self.tb], false))
             }
@@ -326,10 +332,15 @@ impl Linear {
             return Err(Error::new(Self::NAME, ErrorKind::Rank { want: "exactly 2", got: w }));
         }
         if x.last() != w.dims()[1] {
-            return Err(mismatch(Self::NAME, "input and weight sizes differ", x, w));
+            return Err(mismatch(
+                Self::NAME,
+                "the last axis of the input and of the weight (outputs, inputs) differ",
+                x,
+                w,
+            ));
         }
         if b.dims() != [w.dims()[0]] {
-            return Err(mismatch(Self::NAME, "weight and bias sizes differ", w, b));
+            return Err(mismatch(Self::NAME, "the bias needs one number for each row of the weight", w, b));
         }
         Ok(Problem::new([1, x.rows(), w.dims()[0], x.last()], [false, true], true))
     }

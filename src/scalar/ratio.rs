@@ -105,6 +105,8 @@ impl Mul for Ratio {
 
 impl Div for Ratio {
     type Output = Ratio;
+    // A quotient is a product with the inverse.
+    #[allow(clippy::suspicious_arithmetic_impl)]
     fn div(self, b: Ratio) -> Ratio {
         if b.is_defined() { self * Ratio::new(b.below, b.above) } else { b }
     }

@@ -90,6 +90,7 @@ impl<'s> Var<'s> {
 
     /// Elements along an axis, each by an index of its own: `y[…, j, …] = x[…, index[…, j, …], …]`. An index out of range is
     /// an error.
+    #[doc(alias("gather", "take_along_dim"))]
     pub fn take_along_axis(self, axis: usize, index: Var<'s>) -> Result<Var<'s>> {
         self.session.apply(TakeAlongAxis { axis, checked: true }, &[self, index])
     }

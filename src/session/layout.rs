@@ -4,7 +4,6 @@ use super::{Session, Var};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ops::MAX_INS;
 use crate::ops::layout::{AxisMap, Concat, Flip, Pad, Permute, Slice, Triangle};
-use crate::ops::random::Full;
 use crate::shape::Shape;
 
 fn bad_axis(op: &str, axis: usize, shape: Shape) -> Error {
@@ -13,6 +12,7 @@ fn bad_axis(op: &str, axis: usize, shape: Shape) -> Error {
 
 impl Session {
     /// The values one after the other along `axis`; they agree in all other dimensions. Any number from one on.
+    #[doc(alias = "cat")]
     pub fn concat<'s>(&'s self, values: &[Var<'s>], axis: usize) -> Result<Var<'s>> {
         if values.len() <= MAX_INS {
             return self.apply(Concat { axis }, values);
@@ -27,15 +27,11 @@ impl Session {
         let values = values.iter().map(|v| v.unsqueeze(axis)).collect::<Result<Vec<_>>>()?;
         self.concat(&values, axis)
     }
-
-    /// Every element `value`.
-    pub fn full(&self, dims: &[usize], value: f64) -> Result<Var<'_>> {
-        self.apply(Full { shape: Shape::new(dims)?, value: value as f32 }, &[])
-    }
 }
 
 impl<'s> Var<'s> {
     /// The value followed by another along `axis`.
+    #[doc(alias = "cat")]
     pub fn concat(self, other: Var<'s>, axis: usize) -> Result<Var<'s>> {
         self.session.concat(&[self, other], axis)
     }
@@ -104,6 +100,16 @@ impl<'s> Var<'s> {
         self.split(axis, &sizes)
     }
 
+    /// At most `count` pieces of equal size along an axis, the last one shorter if it must be.
+    pub fn chunk(self, axis: usize, count: usize) -> Result<Vec<Var<'s>>> {
+        let shape = self.shape()?;
+        let all = *shape.dims().get(axis).ok_or_else(|| bad_axis("chunk", axis, shape))?;
+        if count == 0 {
+            return Err(Error::argument("chunk", "count", "is 0, use 1 or more"));
+        }
+        self.chunks(axis, all.div_ceil(count).max(1))
+    }
+
     /// The value without an axis of one element. Shares memory.
     pub fn squeeze(self, axis: usize) -> Result<Var<'s>> {
         let shape = self.shape()?;
@@ -139,6 +145,7 @@ impl<'s> Var<'s> {
     }
 
     /// Two axes exchanged.
+    #[doc(alias("swapaxes", "swapdims"))]
     pub fn swap_axes(self, a: usize, b: usize) -> Result<Var<'s>> {
         let shape = self.shape()?;
         if let Some(axis) = [a, b].into_iter().find(|&x| x >= shape.rank()) {
@@ -146,6 +153,18 @@ impl<'s> Var<'s> {
         }
         let mut order: Vec<usize> = (0..shape.rank()).collect();
         order.swap(a, b);
+        self.permute(&order)
+    }
+
+    /// Axis `from` moved to the place `to`; the others keep their order.
+    #[doc(alias = "moveaxis")]
+    pub fn movedim(self, from: usize, to: usize) -> Result<Var<'s>> {
+        let shape = self.shape()?;
+        if let Some(axis) = [from, to].into_iter().find(|&x| x >= shape.rank()) {
+            return Err(bad_axis("movedim", axis, shape));
+        }
+        let mut order: Vec<usize> = (0..shape.rank()).filter(|a| *a != from).collect();
+        order.insert(to, from);
         self.permute(&order)
     }
 
@@ -207,6 +226,7 @@ impl<'s> Var<'s> {
     }
 
     /// The whole value `times[a]` times in a row along each axis `a`. More entries than axes are axes in front.
+    #[doc(alias = "tile")]
     pub fn repeat(self, times: &[usize]) -> Result<Var<'s>> {
         let rank = self.shape()?.rank();
         if times.len() < rank {
@@ -264,6 +284,7 @@ impl<'s> Var<'s> {
 
     /// The diagonal of axes `a` and `b`, as the last axis of the value: the elements whose index along `b` is the one along
     /// `a` plus `offset`.
+    #[doc(alias = "diag")]
     pub fn diagonal(self, offset: i64, a: usize, b: usize) -> Result<Var<'s>> {
         let rank = self.shape()?.rank();
         let v = self.diagonal_in_place(offset, a, b)?;
@@ -295,6 +316,16 @@ impl<'s> Var<'s> {
         let start = if len == 0 { 0 } else { row * columns + column };
         let flat = v.reshape(&[lead, &[rows * columns], tail].concat())?;
         self.session.apply(Slice { axis: at, start, len, step: columns + 1 }, &[flat])
+    }
+
+    /// The sum of the diagonal of each matrix in the last two axes.
+    pub fn trace(self) -> Result<Var<'s>> {
+        let shape = self.shape()?;
+        let rank = shape.rank();
+        if rank < 2 {
+            return Err(Error::new("trace", ErrorKind::Rank { want: "at least 2", got: shape }));
+        }
+        self.diagonal(0, rank - 2, rank - 1)?.sum_axes(&[rank - 2])
     }
 
     /// Matrices in the last two axes with zeros above the diagonal that lies `diagonal` columns right of the main one.

@@ -4,6 +4,7 @@
 
 mod attention;
 mod conv;
+mod create;
 mod derivatives;
 mod einsum;
 mod index;
@@ -11,6 +12,7 @@ mod layout;
 mod losses;
 mod nats;
 mod norm;
+mod operators;
 mod pointwise;
 mod pool;
 mod products;
@@ -37,6 +39,7 @@ use crate::tape::Tape;
 use crate::tensor::Tensor;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::fmt;
 
 /// How a session works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,6 +89,35 @@ enum Record {
     Lent,
 }
 
+/// What was recorded since the last reset, one value a line: the [`Tape`] of an eager session, the [`Graph`] of a trace.
+///
+/// ```
+/// use dittograd::prelude::*;
+/// # fn main() -> Result<()> {
+/// let session = Session::eager(&Device::cpu()?);
+/// let x = session.input(&Tensor::new(&[2, 2], vec![1.0f32, 2.0, 3.0, 4.0])?)?;
+/// let w = session.variable(&Tensor::new(&[2], vec![0.5f32, 0.25])?)?;
+/// (x * w)?.reshape(&[4])?;
+/// let text = "\
+/// %0  input     f32[2, 2]  -     16 B
+/// %1  variable  f32[2]     grad  8 B
+/// %2  mul       f32[2, 2]  grad  16 B   %0 %1
+/// %3  reshape   f32[4]     grad  in %2  %2
+/// 4 nodes, 3 with gradient, 40 B live";
+/// assert_eq!(session.to_string(), text);
+/// # Ok(())
+/// # }
+/// ```
+impl fmt::Display for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.state.borrow().record {
+            Record::Eager(tape) => tape.fmt(f),
+            Record::Trace(graph) => graph.fmt(f),
+            Record::Lent => f.write_str("<the tape is lent to with_tape>"),
+        }
+    }
+}
+
 impl Session {
     /// A session that runs each operation at once.
     pub fn eager(device: &Device) -> Session {
@@ -98,6 +130,7 @@ impl Session {
     }
 
     /// An eager session for computing values only: nothing is recorded for gradients.
+    #[doc(alias("no_grad", "inference_mode"))]
     pub fn inference(device: &Device) -> Session {
         Session::new(device, Options { track_gradients: false, ..Options::default() })
     }
@@ -134,7 +167,7 @@ impl Session {
     }
 
     /// Forgets all values of this epoch; parameters and the random counter stay. Handles from before
-    /// become errors.
+    /// become errors. For a device that is [watched](Device::watch) it is the end of a step.
     pub fn reset(&self) {
         let mut state = self.state.borrow_mut();
         state.epoch = state.epochs;
@@ -146,6 +179,8 @@ impl Session {
             // The new epoch tells `with_tape` to clear it.
             Record::Lent => {}
         }
+        drop(state);
+        self.device.end_step();
     }
 
     /// Random calls so far.
@@ -190,12 +225,14 @@ impl Session {
     }
 
     /// A value from the host, without a gradient. In a trace it is an input of the program.
+    #[doc(alias("tensor", "from_numpy"))]
     pub fn input<T: Scalar>(&self, value: &Tensor<T>) -> Result<Var<'_>> {
         let source = Source::Input(Meta::f32(value.shape()));
         self.leaf("input", source, || AnyBuffer::upload(&self.device, value), false)
     }
 
     /// A value from the host whose gradient can be asked for.
+    #[doc(alias = "requires_grad")]
     pub fn variable<T: Scalar>(&self, value: &Tensor<T>) -> Result<Var<'_>> {
         let source = Source::Input(Meta::f32(value.shape()));
         self.leaf("variable", source, || AnyBuffer::upload(&self.device, value), true)
@@ -396,7 +433,9 @@ impl Session {
                 return Err(Error::new("backward", ErrorKind::Node { id, size: tape.size() }));
             };
             if !requires_grad {
-                let why = "nothing this value was computed from requires a gradient".to_string();
+                let why = "nothing this value was computed from requires a gradient; use trainable parameters, or \
+                           Session::variable";
+                let why = why.to_string();
                 return Err(Error::new("backward", ErrorKind::Gradient { why }));
             }
             let seed = match seed {
@@ -404,7 +443,8 @@ impl Session {
                 None if meta.shape == Shape::SCALAR => AnyBuffer::full(&self.device, Shape::SCALAR, 1.0)?,
                 None => {
                     let why = format!(
-                        "a value of shape {} needs a seed of that shape; only a scalar has the seed 1",
+                        "a value of shape {} needs a seed of that shape: backward_from; only a scalar, as sum() and \
+                         mean() give, has the seed 1",
                         meta.shape
                     );
                     return Err(Error::new("backward", ErrorKind::Gradient { why }));

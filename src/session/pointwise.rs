@@ -7,7 +7,7 @@ use crate::ops::elementwise;
 
 macro_rules! methods {
     ($($(#[$doc:meta])* $name:ident $op:ident { $($attr:ident),* } ($($rest:ident),*);)*) => {
-        // The methods are fallible, so they cannot be the operators of the standard library.
+        // The operators of the standard library are there too; methods chain without parentheses.
         #[allow(clippy::should_implement_trait)]
         impl<'s> Var<'s> {$(
             $(#[$doc])*
@@ -29,6 +29,22 @@ impl<'s> Var<'s> {
     /// The smaller of two: [`Var::min`] under its other name.
     pub fn minimum(self, other: Var<'s>) -> Result<Var<'s>> {
         self.min(other)
+    }
+
+    /// The value, with `value` where `mask` is not 0. The mask broadcasts by NumPy's rule.
+    pub fn masked_fill(self, mask: Var<'s>, value: f64) -> Result<Var<'s>> {
+        mask.where_(self.session().full(&[], value)?, self)
+    }
+
+    /// From the value at `weight` 0 to `end` at 1, in a straight line: `x + weight (end - x)`, the product and the last
+    /// sum with one rounding.
+    pub fn lerp(self, weight: f64, end: Var<'s>) -> Result<Var<'s>> {
+        self.axpy(weight, end.sub(self)?)
+    }
+
+    /// 1 where an element is NaN, else 0.
+    pub fn isnan(self) -> Result<Var<'s>> {
+        self.ne(self)
     }
 
     /// `x` held between -1 and 1: [`Var::clamp`].

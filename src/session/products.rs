@@ -8,6 +8,7 @@ use crate::shape::Shape;
 impl<'s> Var<'s> {
     /// Matrix product over the last two axes, as NumPy defines it: leading axes are batches and broadcast
     /// against each other; a vector is a row on the left, a column on the right, and that axis is dropped.
+    #[doc(alias("mm", "mv"))]
     pub fn matmul(self, other: Var<'s>) -> Result<Var<'s>> {
         self.matmul_with(other, false, false)
     }
@@ -15,6 +16,15 @@ impl<'s> Var<'s> {
     /// [`Var::matmul`] with the last two axes of the left (`ta`) or right (`tb`) operand exchanged, which costs
     /// nothing: kernels read operands in either order.
     pub fn matmul_with(self, other: Var<'s>, ta: bool, tb: bool) -> Result<Var<'s>> {
+        let (left, right) = (self.shape()?, other.shape()?);
+        // Whatever shapes the product was brought into, errors are about those that were given.
+        self.product(other, ta, tb).map_err(|e| match *e.kind() {
+            ErrorKind::Shapes { why, .. } => Error::new("matmul", ErrorKind::Shapes { why, left, right }),
+            _ => e,
+        })
+    }
+
+    fn product(self, other: Var<'s>, ta: bool, tb: bool) -> Result<Var<'s>> {
         let (a, b) = (self.shape()?, other.shape()?);
         if let Some(scalar) = [a, b].into_iter().find(|s| s.rank() == 0) {
             return Err(Error::new("matmul", ErrorKind::Rank { want: "at least 1", got: scalar }));

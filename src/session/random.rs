@@ -8,6 +8,7 @@ use crate::shape::Shape;
 
 impl Session {
     /// Uniform draws in `[0, 1)`.
+    #[doc(alias = "rand")]
     pub fn uniform(&self, dims: &[usize]) -> Result<Var<'_>> {
         let shape = Shape::new(dims)?;
         self.random(&[], |seed, counter| Uniform { shape, seed, counter }.into())
@@ -20,6 +21,7 @@ impl Session {
     }
 
     /// Normal draws.
+    #[doc(alias = "randn")]
     pub fn normal(&self, dims: &[usize], mean: f64, std: f64) -> Result<Var<'_>> {
         let (shape, mean, std) = (Shape::new(dims)?, mean as f32, std as f32);
         self.random(&[], |seed, counter| Normal { shape, seed, counter, mean, std }.into())
@@ -45,6 +47,7 @@ impl Session {
     }
 
     /// The indices below `n` in random order.
+    #[doc(alias = "randperm")]
     pub fn permutation(&self, n: usize) -> Result<Var<'_>> {
         self.random(&[], |seed, counter| Permutation { n, seed, counter }.into())
     }

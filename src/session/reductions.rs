@@ -115,6 +115,12 @@ impl<'s> Var<'s> {
         self.reduce(StdDev::new(axes, correction)?, axes, keepdim)
     }
 
+    /// The value divided by its Euclidean norm along an axis, or by `eps` where that is larger.
+    pub fn normalize(self, axis: usize, eps: f64) -> Result<Var<'s>> {
+        let norm = self.norm(2.0, &[axis], true)?;
+        self.div(norm.max(norm.full_like(eps)?)?)
+    }
+
     /// Norm over some axes: `p` is 1 (sum of magnitudes), 2 (square root of the sum of squares) or infinite
     /// (largest magnitude).
     pub fn norm(self, p: f64, axes: &[usize], keepdim: bool) -> Result<Var<'s>> {

@@ -13,6 +13,30 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 /// A handle of a value in a session. Copying it copies the handle, not the value.
+///
+/// # Operators
+///
+/// Any step may fail (shapes, memory, a stale handle), so `+`, `-`, `*` and `/` give a `Result`, and take one too on one
+/// side: `a * b + c` is one expression with one `?` at its end. Numbers are `f64`, rounded once to float32.
+///
+/// ```
+/// use dittograd::prelude::*;
+/// # fn main() -> Result<()> {
+/// let session = Session::eager(&Device::cpu()?);
+/// let x = session.input(&Tensor::new(&[2, 2], vec![1.0f32, 2.0, 3.0, 4.0])?)?;
+/// let w = session.full(&[2, 2], 0.5)?;
+/// let b = session.full(&[2], -2.0)?;
+///
+/// let y = (x.matmul(w) + b)?.relu()?; // a result and a handle: one `?` for both
+/// let z = ((2.0 * y)? - 1.0)?; // a result and a number: a `?` in between
+/// let mse = ((y - z)? * (y - z))?.mean()?; // two results: a `?` after the left one
+/// assert_eq!((mse.item()?, y.to_string()), (0.625, "[[0.  0. ]\n [1.5 1.5]]".to_string()));
+/// # Ok(())
+/// # }
+/// ```
+///
+/// `Result + Result`, `Result + f64` and `-Result` are of the standard library's own types, so no crate can define them:
+/// they do not compile, and the `?` above is the answer.
 #[derive(Clone, Copy)]
 pub struct Var<'s> {
     pub(super) session: &'s Session,
@@ -23,6 +47,17 @@ pub struct Var<'s> {
 impl fmt::Debug for Var<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Var({} of epoch {})", self.id, self.epoch)
+    }
+}
+
+/// The elements as [`Tensor`] prints them. Waits for the device and downloads them all, so it is for looking, not for
+/// every step; where there is no value (a trace, a freed or stale one) the text says why.
+impl fmt::Display for Var<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.buffer() {
+            Ok(value) => value.fmt(f),
+            Err(e) => write!(f, "<{e}>"),
+        }
     }
 }
 
@@ -60,6 +95,7 @@ impl<'s> Var<'s> {
     }
 
     /// The value as a host tensor. Waits for the device.
+    #[doc(alias("numpy", "tolist", "cpu", "to_tensor"))]
     pub fn value<T: Scalar>(self) -> Result<Tensor<T>> {
         self.buffer()?.to_tensor()
     }
@@ -75,6 +111,7 @@ impl<'s> Var<'s> {
     }
 
     /// The same elements under other dimensions of equal count. Shares memory.
+    #[doc(alias = "view")]
     pub fn reshape(self, dims: &[usize]) -> Result<Var<'s>> {
         self.session.apply(Reshape { shape: Shape::new(dims)? }, &[self])
     }
@@ -86,6 +123,7 @@ impl<'s> Var<'s> {
     }
 
     /// The last two axes exchanged.
+    #[doc(alias("t", "mT"))]
     pub fn transpose(self) -> Result<Var<'s>> {
         let shape = self.shape()?;
         if shape.rank() < 2 {
@@ -106,6 +144,11 @@ impl<'s> Var<'s> {
             return Ok(self);
         }
         self.session.apply(BroadcastTo::numpy(&from, shape), &[self])
+    }
+
+    /// The value repeated to `dims` by NumPy's rule: [`Var::broadcast_to`].
+    pub fn expand(self, dims: &[usize]) -> Result<Var<'s>> {
+        self.broadcast_to(Shape::new(dims)?)
     }
 
     /// The value repeated to `shape` with an explicit map from output axes to input axes.

@@ -51,6 +51,7 @@ mod assert;
 mod dims;
 mod layers;
 pub mod list;
+mod operators;
 mod ops;
 
 pub use dims::{Broadcast, Dim, Dims, Dyn, EndsIn, HasAxis, Push, Size, Transpose};
@@ -125,6 +126,13 @@ impl<S, E> Copy for Typed<'_, S, E> {}
 impl<S: Dims, E> fmt::Debug for Typed<'_, S, E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?} of shape {}", self.var, sizes(S::DIMS))
+    }
+}
+
+/// As the handle without the type prints it: downloads.
+impl<S, E> fmt::Display for Typed<'_, S, E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.var.fmt(f)
     }
 }
 
@@ -280,7 +288,7 @@ impl<S: Dims> Typed<'_, S, u32> {
 // The elementwise methods, from the same rows as those of `Var`.
 macro_rules! methods {
     ($($(#[$doc:meta])* $name:ident $op:ident { $($attr:ident),* } ($($rest:ident),*);)*) => {
-        // The methods are fallible, so they cannot be the operators of the standard library.
+        // The operators of the standard library are there too; methods chain without parentheses.
         #[allow(clippy::should_implement_trait)]
         impl<'s, S: Dims> Typed<'s, S> {$(
             $(#[$doc])*

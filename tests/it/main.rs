@@ -6,6 +6,7 @@ mod attention;
 mod conv;
 mod derivatives;
 mod endurance;
+mod ergonomics;
 mod golden;
 mod graph;
 mod hazards;
