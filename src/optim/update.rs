@@ -159,6 +159,10 @@ pub(super) fn cuda(cuda: &Arc<Cuda>, slots: &[Slot], hypers: u64, factor: u64) -
 /// The kernel of a kind: blocks along y take a parameter each, along x its elements in a grid-stride loop, four at a time
 /// where all addresses allow it. Reads parameter, gradient and states once and writes parameter and states once.
 pub(super) fn module(kind: Kind) -> (String, String) {
+    crate::ops::module(format!("optimizer_{}", kind.code()), || text(kind))
+}
+
+fn text(kind: Kind) -> String {
     // Inputs of the program: parameter, gradient, states, direction, factor, scalars.
     const FACTOR: usize = STATES + 3;
     let program = Program::trace(FACTOR + 1 + HYPERS, |x| {
@@ -222,5 +226,5 @@ pub(super) fn module(kind: Kind) -> (String, String) {
     t.push_str("one(p, g, a, b, c, d);\n");
     store(&mut t, "float");
     t.push_str("}\n}\n");
-    (format!("optimizer_{}", kind.code()), t)
+    t
 }
