@@ -90,7 +90,7 @@ impl Cuda {
         }
         for (module, source) in sources {
             for name in kernel_names(source) {
-                match self.kernel(module, source, name) {
+                match self.kernel(module, source, &name) {
                     // A kernel that the preprocessor left out.
                     Err(error) if code(&error) == Some(NOT_FOUND) => {}
                     other => drop(other?),
@@ -281,7 +281,7 @@ impl Cuda {
 
 /// Names of the kernels a source defines, those that the preprocessor may leave out among them: the first
 /// name after `__global__` that is no keyword and no launch bound.
-fn kernel_names(source: &str) -> Vec<&str> {
+fn kernel_names(source: &str) -> Vec<String> {
     let mut names = Vec::new();
     for rest in source.split("__global__").skip(1) {
         let mut rest = rest.trim_start().strip_prefix("void").unwrap_or(rest).trim_start();
@@ -289,18 +289,28 @@ fn kernel_names(source: &str) -> Vec<&str> {
             rest = bounds.split_once(')').map_or("", |(_, after)| after).trim_start();
         }
         let end = rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len());
-        if rest[end..].trim_start().starts_with('(') && !rest[..end].is_empty() {
-            names.push(&rest[..end]);
+        let (name, after) = rest.split_at(end);
+        if name.is_empty() {
+            continue;
+        }
+        if after.trim_start().starts_with('(') {
+            names.push(name.to_string());
+        } else if after.starts_with("##") {
+            // A macro makes one kernel for each width of a vector.
+            names.extend(WIDTHS.map(|width| format!("{name}{width}")));
         }
     }
     names
 }
 
+/// Vectors that kernels may be made for, in elements.
+const WIDTHS: [usize; 3] = [1, 2, 4];
+
 #[cfg(test)]
 mod tests {
     #[test]
     fn kernel_names_are_found() {
-        let source = "extern \"C\" __global__ void one(int a) {}\nextern \"C\" __global__ void\n__launch_bounds__(N, 2)\ntwo (float* x) {} // __global__ is a word";
-        assert_eq!(super::kernel_names(source), ["one", "two"]);
+        let source = "extern \"C\" __global__ void one(int a) {}\nextern \"C\" __global__ void\n__launch_bounds__(N, 2)\ntwo (float* x) {} // __global__ is a word\n#define MORE(T, width) extern \"C\" __global__ void move##width(T* x) {}";
+        assert_eq!(super::kernel_names(source), ["one", "two", "move1", "move2", "move4"]);
     }
 }
