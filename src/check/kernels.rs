@@ -9,6 +9,7 @@ use super::{
 use crate::device::cpu::simd::Simd;
 use crate::device::{AnyBuffer, DType, Device, Meta};
 use crate::error::{Error, ErrorKind, Result};
+use crate::graph::{Compiled, Graph, Source};
 use crate::numerics::rng::Stream;
 use crate::numerics::{canonical_bits, same_bits};
 use crate::ops::elementwise::{self, Row};
@@ -295,6 +296,59 @@ pub fn bits(subject: impl Into<Subject>, devices: &[Device]) -> Outcome {
         }
     }
     Ok(report)
+}
+
+/// Op and rule as one compiled program, against the same run step by step: the same bits.
+pub fn compiled(subject: impl Into<Subject>, device: &Device) -> Outcome {
+    let (subject, property) = (subject.into(), Property::Compiled);
+    has_samples(&subject, property)?;
+    let mut report = Report::new(&subject, property);
+    for (index, sample) in subject.small(20_000) {
+        let case = Case::draw(sample, Values::Uniform, subject.seed(index));
+        let error = |e: Error| case.error(&subject, property, &e);
+        let want = run_on(device, &case).map_err(error)?;
+        let got = run_compiled(device, &case).map_err(error)?;
+        if let Some((what, at, got, want)) = got.difference(&want) {
+            let what = format!("{what} compiled and step by step on {}", label(device));
+            return Err(case.fail(&subject, property, what).at(at, bits_of(got), bits_of(want)));
+        }
+        report.cases += 1;
+    }
+    Ok(report)
+}
+
+/// Runs op and rule on a device as one program.
+fn run_compiled(device: &Device, case: &Case) -> Result<Ran> {
+    let mut graph = Graph::new();
+    let input = |graph: &mut Graph, meta: Meta| Val(graph.leaf(Source::Input(meta), true) as u32);
+    let ins: Vec<Val> = case.ins.iter().map(|x| input(&mut graph, x.meta())).collect();
+    let out = graph.record(case.op.clone(), &ins)?;
+    let meta = graph.meta(out);
+    let upstream = case.upstream(meta.shape);
+    let dy = input(&mut graph, Meta::f32(meta.shape));
+    let gradients = case.op.vjp(&mut graph, Io { ins: &ins, out }, dy)?;
+    let wanted: Vec<Val> = std::iter::once(out).chain(gradients.iter().flatten().copied()).collect();
+    let metas: Vec<Meta> = wanted.iter().map(|v| graph.meta(*v)).collect();
+    let program = Compiled::new(device, &graph, &wanted, None)?;
+    for (i, x) in case.ins.iter().enumerate() {
+        match x {
+            RefIn::Num(t) => program.set_input(i, x.meta(), t.data())?,
+            RefIn::Idx(t) => program.set_input(i, x.meta(), bytemuck::cast_slice(t.data()))?,
+        }
+    }
+    program.set_input(ins.len(), Meta::f32(meta.shape), upstream.data())?;
+    program.run(0, None)?;
+    let read = |i: usize| {
+        let words = program.output(i)?;
+        let words = match metas[i].dtype {
+            DType::F32 => words,
+            DType::U32 => words.into_iter().map(|w| w.to_bits() as f32).collect(),
+        };
+        Tensor::with_shape(metas[i].shape, words)
+    };
+    let mut next = 1..;
+    let gradient = |g: Option<Val>| g.and_then(|_| next.next()).map(read).transpose();
+    Ok(Ran { value: read(0)?, gradients: gradients.into_iter().map(gradient).collect::<Result<_>>()? })
 }
 
 /// A number with its bits, since two different floats can print alike.

@@ -12,7 +12,7 @@ mod record;
 mod rules;
 
 pub use cases::{Case, Subject, Values};
-pub use kernels::{bits, cpu_devices, faults, guards, rejects, repeat, special};
+pub use kernels::{bits, compiled, cpu_devices, faults, guards, rejects, repeat, special};
 pub use magnitude::Magnitude;
 pub use record::{DeviceRecorder, RefRecorder};
 pub use rules::{adjoint, device_gradient, forward, gradient, second};
@@ -41,6 +41,8 @@ pub enum Property {
     Rejects,
     /// See [`bits`].
     Bits,
+    /// See [`compiled`].
+    Compiled,
     /// See [`faults`].
     Faults,
     /// See [`guards`].
@@ -51,7 +53,7 @@ pub enum Property {
 
 impl Property {
     /// All properties.
-    pub const ALL: [Property; 11] = [
+    pub const ALL: [Property; 12] = [
         Property::Forward,
         Property::Gradient,
         Property::Second,
@@ -60,6 +62,7 @@ impl Property {
         Property::Special,
         Property::Rejects,
         Property::Bits,
+        Property::Compiled,
         Property::Faults,
         Property::Guards,
         Property::Repeat,
@@ -76,6 +79,7 @@ impl Property {
             Property::Special => "special",
             Property::Rejects => "rejects",
             Property::Bits => "bits",
+            Property::Compiled => "compiled",
             Property::Faults => "faults",
             Property::Guards => "guards",
             Property::Repeat => "repeat",
@@ -97,6 +101,7 @@ impl Property {
             Property::Special => special(subject, device),
             Property::Rejects => rejects(subject),
             Property::Bits => bits(subject, devices),
+            Property::Compiled => compiled(subject, device),
             Property::Faults => faults(subject, device),
             Property::Guards => guards(subject, device),
             Property::Repeat => repeat(subject, device),

@@ -102,6 +102,11 @@ macro_rules! table {
             }
 
             #[test]
+            fn compiled() {
+                expect(check::compiled(NAME, &cpu()));
+            }
+
+            #[test]
             fn faults() {
                 expect(check::faults(NAME, &cpu()));
             }
@@ -148,6 +153,13 @@ macro_rules! table {
             fn cuda_bits() {
                 if let Some((_turn, gpu)) = gpu() {
                     expect(check::bits(NAME, &[cpu(), gpu]));
+                }
+            }
+
+            #[test]
+            fn cuda_compiled() {
+                if let Some((_turn, gpu)) = gpu() {
+                    expect(check::compiled(NAME, &gpu));
                 }
             }
 
