@@ -81,9 +81,7 @@ impl<T: Scalar> Numbers for Of<T> {
     }
 
     fn to_f32(&self, values: &Values, range: Range<usize>) -> Result<Vec<f32>> {
-        let all: Option<Vec<f32>> =
-            elements::<T>(values, range).unwrap_or(&[]).iter().map(|x| x.to_f32()).collect();
-        all.ok_or_else(|| no_float32(T::NAME))
+        to_words(elements::<T>(values, range).unwrap_or(&[]))
     }
 
     fn set_f32(&self, values: &mut Values, range: Range<usize>, words: &[f32]) {
@@ -150,8 +148,19 @@ impl<T: Scalar> Numbers for Of<T> {
     }
 }
 
+/// A tensor's elements in a device's number type.
+pub(super) fn import<T: Scalar>(numbers: &dyn Numbers, tensor: &Tensor<T>) -> Values {
+    numbers.import(tensor, &|| tensor.data().iter().map(|x| x.to_f64()).collect())
+}
+
+/// Numbers as float32, rounded to nearest; an error if their type has no such form.
+pub(super) fn to_words<T: Scalar>(numbers: &[T]) -> Result<Vec<f32>> {
+    let words: Option<Vec<f32>> = numbers.iter().map(|x| x.to_f32()).collect();
+    words.ok_or_else(|| no_float32(T::NAME))
+}
+
 /// The error of a number type that a device of float32 numbers was asked to hold.
 #[cold]
-pub(super) fn no_float32(name: &str) -> Error {
+fn no_float32(name: &str) -> Error {
     Error::unsupported("upload", format!("{name} has no float32 form, so it can live on the host only"))
 }

@@ -120,6 +120,19 @@ pub(super) struct State {
     broken_guards: u64,
 }
 
+impl State {
+    /// Counts an allocation of so many bytes, and says whether it is one that was told to fail.
+    fn fails(&mut self, bytes: usize) -> bool {
+        let Some((left, persistent)) = self.fail.as_mut().filter(|_| bytes > 0) else { return false };
+        *left = left.saturating_sub(1);
+        let now = *left == 0;
+        if now && !*persistent {
+            self.fail = None;
+        }
+        now
+    }
+}
+
 impl Memory {
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -244,11 +257,14 @@ impl Device {
         let memory = &self.0.memory;
         let words = shape.numel();
         let bytes = words * 4;
-        self.may_alloc(what, shape, bytes)?;
         let guard;
         let mut shelved = None;
         {
             let mut state = memory.lock();
+            if state.fails(bytes) {
+                drop(state);
+                return Err(self.out_of_memory(what, shape, bytes));
+            }
             guard = if state.checks && words > 0 { GUARD } else { 0 };
             if words > 0 && !self.is_cuda() {
                 let class = size_class(words + 2 * guard);
@@ -296,24 +312,11 @@ impl Device {
         values: Values,
     ) -> Result<Buffer> {
         let bytes = shape.numel() * numbers.size();
-        self.may_alloc(what, shape, bytes)?;
+        if self.0.memory.lock().fails(bytes) {
+            return Err(self.out_of_memory(what, shape, bytes));
+        }
         let block = self.block(what, shape, bytes, 0, Mem::Values(values));
         Ok(Buffer { block: Arc::new(block), start: 0, words: shape.numel() })
-    }
-
-    /// Whether the next allocation is not the one that was told to fail.
-    fn may_alloc(&self, what: &'static str, shape: &Shape, bytes: usize) -> Result<()> {
-        let mut state = self.0.memory.lock();
-        let Some((left, persistent)) = state.fail.as_mut().filter(|_| bytes > 0) else { return Ok(()) };
-        *left = left.saturating_sub(1);
-        if *left > 0 {
-            return Ok(());
-        }
-        if !*persistent {
-            state.fail = None;
-        }
-        drop(state);
-        Err(self.out_of_memory(what, shape, bytes))
     }
 
     /// A block that is counted from now on until it is freed.
@@ -645,12 +648,11 @@ impl AnyBuffer {
     ) -> Result<AnyBuffer> {
         let shape = tensor.shape();
         if let Backend::Host(numbers) = device.backend() {
-            let values = numbers.import(tensor, &|| tensor.data().iter().map(|x| x.to_f64()).collect());
+            let values = host::import(&**numbers, tensor);
             return AnyBuffer::new(device.hold(what, &shape, &**numbers, values)?, Meta::f32(shape));
         }
-        let values: Option<Vec<f32>> = tensor.data().iter().map(|x| x.to_f32()).collect();
-        let values = values.ok_or_else(|| host::no_float32(T::NAME))?;
-        AnyBuffer::new(Buffer::upload_for(what, device, &shape, &values)?, Meta::f32(shape))
+        let words = host::to_words(tensor.data())?;
+        AnyBuffer::new(Buffer::upload_for(what, device, &shape, &words)?, Meta::f32(shape))
     }
 
     /// A new index value on `device`.
@@ -691,14 +693,13 @@ impl AnyBuffer {
             return Err(Error::new(op, ErrorKind::Length { want: self.buffer.len(), got: len }));
         }
         if let Backend::Host(numbers) = self.buffer.device().backend() {
-            let new = numbers.import(tensor, &|| tensor.data().iter().map(|x| x.to_f64()).collect());
+            let new = host::import(&**numbers, tensor);
             if let Some(Mem::Values(values)) = &mut *self.buffer.write(op)?.guard {
                 numbers.copy(values, self.buffer.range(), &new, 0..len);
                 return Ok(());
             }
         }
-        let words: Option<Vec<f32>> = tensor.data().iter().map(|x| x.to_f32()).collect();
-        self.buffer.write_words(op, &words.ok_or_else(|| host::no_float32(T::NAME))?)
+        self.buffer.write_words(op, &host::to_words(tensor.data())?)
     }
 
     /// Replaces the elements by those of `from`, in place: on the device if both are on one, else through the host.

@@ -128,16 +128,15 @@ impl Compiled {
         for i in ins.into_iter().chain(others) {
             let node = &graph.nodes()[i];
             places[i] = Place::Outside(outside.len(), 0);
+            if let What::Leaf(Source::Nats(list)) = &node.what {
+                nats.push((outside.len(), list.clone(), AtomicU64::new(u64::MAX)));
+            }
             outside.push(match &node.what {
                 What::Leaf(Source::Param(p)) => p.buffer(),
                 What::Leaf(Source::Constant(c)) => c.clone(),
                 What::Leaf(Source::RandomBase) => {
                     random_base = Some(outside.len());
                     AnyBuffer::new(device.alloc(2)?, node.meta)?
-                }
-                What::Leaf(Source::Nats(list)) => {
-                    nats.push((outside.len(), list.clone(), AtomicU64::new(u64::MAX)));
-                    AnyBuffer::new(device.alloc_for("program input", &node.meta.shape)?, node.meta)?
                 }
                 _ => AnyBuffer::new(device.alloc_for("program input", &node.meta.shape)?, node.meta)?,
             });
@@ -313,8 +312,8 @@ impl Compiled {
 
     /// Errors if one of the indices from outside is more than the ops that read them take.
     fn check_limits(&self, outside: usize, indices: &[u32]) -> Result<()> {
-        let limits = self.limits.iter().filter(|l| l.input == outside);
-        limits.into_iter().try_for_each(|l| check_indices(l.op, indices, l.limit))
+        let mut limits = self.limits.iter().filter(|l| l.input == outside);
+        limits.try_for_each(|l| check_indices(l.op, indices, l.limit))
     }
 
     /// Gives an input of the next runs its value. Indices are checked against what the ops that read them take.
