@@ -9,7 +9,7 @@ use super::{
 use crate::device::cpu::simd::Simd;
 use crate::device::{AnyBuffer, DType, Device, Meta};
 use crate::error::{Error, ErrorKind, Result};
-use crate::graph::{Compiled, Graph, Source};
+use crate::graph::{Compiled, Graph, Passes, Source};
 use crate::numerics::rng::Stream;
 use crate::numerics::{canonical_bits, same_bits};
 use crate::ops::elementwise::{self, Row};
@@ -329,7 +329,7 @@ fn run_compiled(device: &Device, case: &Case) -> Result<Ran> {
     let gradients = case.op.vjp(&mut graph, Io { ins: &ins, out }, dy)?;
     let wanted: Vec<Val> = std::iter::once(out).chain(gradients.iter().flatten().copied()).collect();
     let metas: Vec<Meta> = wanted.iter().map(|v| graph.meta(*v)).collect();
-    let program = Compiled::new(device, &graph, &wanted, None)?;
+    let program = Compiled::new(device, &graph, &wanted, None, Passes::all())?;
     for (i, x) in case.ins.iter().enumerate() {
         match x {
             RefIn::Num(t) => program.set_input(i, x.meta(), t.data())?,

@@ -7,6 +7,7 @@ mod plan;
 mod run;
 mod train;
 
+pub use passes::{Pass, Passes};
 pub use run::{Compiled, Plan};
 pub use train::{Batch, TrainStep};
 
@@ -28,6 +29,8 @@ pub enum Source {
     Param(Param),
     /// Fixed when the program was made.
     Constant(AnyBuffer),
+    /// Memory on the device that others may write between runs: each run reads what is there.
+    State(AnyBuffer),
     /// Whole numbers, read at every run.
     Nats(Nats),
     /// The random counter of the run, as two words.
@@ -39,7 +42,7 @@ impl Source {
         match self {
             Source::Input(meta) => *meta,
             Source::Param(p) => p.buffer().meta(),
-            Source::Constant(c) => c.meta(),
+            Source::Constant(c) | Source::State(c) => c.meta(),
             Source::Nats(nats) => Meta::u32(crate::ops::dims(&[nats.len()])),
             Source::RandomBase => Meta::u32(crate::ops::dims(&[2])),
         }
@@ -224,6 +227,7 @@ impl fmt::Display for Graph {
                 What::Leaf(Source::Input(_)) => f.write_str("input")?,
                 What::Leaf(Source::Param(p)) => write!(f, "param {}", p.name())?,
                 What::Leaf(Source::Constant(_)) => f.write_str("constant")?,
+                What::Leaf(Source::State(_)) => f.write_str("state")?,
                 What::Leaf(Source::Nats(_)) => f.write_str("nats")?,
                 What::Leaf(Source::RandomBase) => f.write_str("random base")?,
                 What::Op(op, ins) => {
@@ -238,9 +242,16 @@ impl fmt::Display for Graph {
                             crate::ops::Attr::List(x) => write!(f, " {name}={x:?}")?,
                         }
                     }
-                    if let AnyOp::Map(map) = op {
-                        let body: Vec<&str> = map.program.steps().iter().map(|s| s.instr.name()).collect();
-                        write!(f, " [{}]", body.join(" "))?;
+                    let body = |p: &crate::ops::program::Program| {
+                        p.steps().iter().map(|s| s.instr.name()).collect::<Vec<_>>().join(" ")
+                    };
+                    match op {
+                        AnyOp::Map(map) => write!(f, " [{}]", body(&map.program))?,
+                        AnyOp::Fused(op) => write!(f, " {} [{}]", op.base.name(), body(&op.program))?,
+                        AnyOp::Folded(op) => {
+                            write!(f, " [{}] {} [{}]", body(&op.before), op.base.name(), body(&op.after))?;
+                        }
+                        _ => {}
                     }
                 }
             }

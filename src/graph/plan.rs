@@ -3,65 +3,89 @@
 /// Words between places: 256 bytes, so that vector loads and the GPU see aligned addresses.
 const ALIGN: usize = 64;
 
-/// Hands out places in a block that grows as needed; places are taken back when their value is dead.
-#[derive(Debug, Default)]
-pub(crate) struct Arena {
-    /// Free ranges, in order, none touching another.
-    free: Vec<(usize, usize)>,
-    size: usize,
+/// Words that are needed from one instruction to another, both included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Request {
+    pub words: usize,
+    pub from: usize,
+    pub to: usize,
 }
 
-impl Arena {
-    /// Words the block needs.
-    pub(crate) fn size(&self) -> usize {
-        self.size
+impl Request {
+    fn size(&self) -> usize {
+        self.words.div_ceil(ALIGN) * ALIGN
     }
+}
 
-    /// A place of `words` words: the smallest free range it fits into, or new room at the end.
-    pub(crate) fn take(&mut self, words: usize) -> usize {
-        let need = words.div_ceil(ALIGN) * ALIGN;
-        if need == 0 {
-            return 0;
-        }
-        let best =
-            self.free.iter().enumerate().filter(|(_, r)| r.1 - r.0 >= need).min_by_key(|(_, r)| r.1 - r.0);
-        if let Some((i, &(start, end))) = best {
-            if end - start == need {
-                self.free.remove(i);
-            } else {
-                self.free[i].0 += need;
-            }
-            return start;
-        }
-        // A free range that ends at the end of the block is only lengthened.
-        let start = match self.free.last().copied() {
-            Some((start, end)) if end == self.size => {
-                self.free.pop();
-                start
-            }
-            _ => self.size,
-        };
-        self.size = start + need;
-        start
-    }
+/// Where everything lies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Places {
+    /// Where each request starts.
+    pub starts: Vec<usize>,
+    /// Words of the block.
+    pub size: usize,
+    /// Words that are needed at the same time, at the worst instruction: no plan can do with less.
+    pub bound: usize,
+}
 
-    /// Takes a place back.
-    pub(crate) fn give(&mut self, start: usize, words: usize) {
-        let need = words.div_ceil(ALIGN) * ALIGN;
-        if need == 0 {
-            return;
-        }
-        let at = self.free.partition_point(|r| r.0 < start);
-        self.free.insert(at, (start, start + need));
-        if at + 1 < self.free.len() && self.free[at].1 == self.free[at + 1].0 {
-            self.free[at].1 = self.free[at + 1].1;
-            self.free.remove(at + 1);
-        }
-        if at > 0 && self.free[at - 1].1 == self.free[at].0 {
-            self.free[at - 1].1 = self.free[at].1;
-            self.free.remove(at);
-        }
+/// Finds places, so that requests that are needed at the same time do not overlap. Two ways are tried, as the best one
+/// depends on the program: the largest first, and in the order of time.
+pub(crate) fn place(requests: &[Request]) -> Places {
+    let bound = most_at_once(requests);
+    let mut by_size: Vec<usize> = (0..requests.len()).collect();
+    by_size.sort_by_key(|&i| (std::cmp::Reverse(requests[i].size()), requests[i].from, i));
+    let mut by_time: Vec<usize> = (0..requests.len()).collect();
+    by_time.sort_by_key(|&i| (requests[i].from, std::cmp::Reverse(requests[i].size()), i));
+    let tries = [by_size, by_time].map(|order| in_order(requests, &order));
+    let [first, second] = tries;
+    let (starts, size) = if second.1 < first.1 { second } else { first };
+    Places { starts, size, bound }
+}
+
+/// The most words that are needed at the same time.
+fn most_at_once(requests: &[Request]) -> usize {
+    let mut changes: Vec<(usize, isize)> = Vec::new();
+    for r in requests {
+        changes.push((r.from, r.size() as isize));
+        changes.push((r.to.saturating_add(1), -(r.size() as isize)));
     }
+    changes.sort_unstable();
+    let (mut now, mut most) = (0, 0);
+    for (_, change) in changes {
+        now += change;
+        most = most.max(now);
+    }
+    most as usize
+}
+
+/// Gives each request, in this order, the lowest place that is free all its time.
+fn in_order(requests: &[Request], order: &[usize]) -> (Vec<usize>, usize) {
+    let mut starts = vec![0; requests.len()];
+    // What has a place, by where it starts.
+    let mut placed: Vec<usize> = Vec::new();
+    let mut size = 0;
+    for &i in order {
+        let r = requests[i];
+        if r.words == 0 {
+            continue;
+        }
+        let mut at = 0;
+        for &j in &placed {
+            let other = requests[j];
+            if other.from > r.to || other.to < r.from {
+                continue;
+            }
+            if starts[j] >= at + r.size() {
+                break;
+            }
+            at = at.max(starts[j] + other.size());
+        }
+        starts[i] = at;
+        size = size.max(at + r.size());
+        let position = placed.partition_point(|&j| starts[j] < at);
+        placed.insert(position, i);
+    }
+    (starts, size)
 }
 
 #[cfg(test)]
@@ -70,28 +94,34 @@ mod tests {
     use crate::numerics::rng::Stream;
 
     #[test]
-    fn places_never_overlap_and_everything_comes_back() {
+    fn places_that_are_needed_together_never_overlap() {
         let mut s = Stream::new(1, 1);
-        let mut arena = Arena::default();
-        let mut live: Vec<(usize, usize)> = Vec::new();
-        for _ in 0..5000 {
-            if live.len() < 20 && s.below(3) > 0 {
-                let words = s.below(1000);
-                let at = arena.take(words);
-                assert_eq!(at % ALIGN, 0);
-                assert!(at + words <= arena.size());
-                for &(a, n) in &live {
-                    assert!(words == 0 || n == 0 || at + words <= a || a + n <= at);
+        for round in 0..200 {
+            let requests: Vec<Request> = (0..s.below(80))
+                .map(|_| {
+                    let from = s.below(50);
+                    let to = if s.below(9) == 0 { usize::MAX } else { from + s.below(20) };
+                    Request { words: s.below(1000), from, to }
+                })
+                .collect();
+            let p = place(&requests);
+            assert!(p.bound <= p.size && p.size <= requests.iter().map(Request::size).sum());
+            for (i, a) in requests.iter().enumerate().filter(|(_, a)| a.words > 0) {
+                assert_eq!(p.starts[i] % ALIGN, 0);
+                assert!(p.starts[i] + a.words <= p.size);
+                for (j, b) in requests.iter().enumerate().filter(|(j, b)| *j != i && b.words > 0) {
+                    let apart = p.starts[i] + a.words <= p.starts[j] || p.starts[j] + b.words <= p.starts[i];
+                    assert!(apart || a.to < b.from || b.to < a.from, "round {round}: {a:?} {b:?}");
                 }
-                live.push((at, words));
-            } else if !live.is_empty() {
-                let (at, words) = live.swap_remove(s.below(live.len()));
-                arena.give(at, words);
             }
         }
-        for (at, words) in live {
-            arena.give(at, words);
-        }
-        assert_eq!(arena.free, [(0, arena.size)]);
+    }
+
+    #[test]
+    fn a_chain_takes_two_places() {
+        let chain: Vec<Request> = (0..10).map(|i| Request { words: 64, from: i, to: i + 1 }).collect();
+        assert_eq!(place(&chain).size, 128);
+        assert_eq!(place(&chain).bound, 128);
+        assert_eq!(place(&[]), Places { starts: vec![], size: 0, bound: 0 });
     }
 }

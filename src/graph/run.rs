@@ -1,12 +1,14 @@
 //! A compiled program and its executors. On the CPU the instructions run one after the other in one
 //! planned block; on CUDA they are captured once, with the optimizer's update, and replayed as one launch.
 
-use super::passes;
-use super::plan::Arena;
+use super::passes::Passes;
+use super::plan::{Request, place};
 use super::{Graph, Source, What};
 use crate::device::cuda::CudaGraph;
 use crate::device::{AnyBuffer, Backend, Buffer, DType, Device, Meta, ReadSet};
 use crate::error::{Error, ErrorKind, Result};
+use crate::ops::map::Map;
+use crate::ops::program::Program;
 use crate::ops::{AnyOp, CpuRun, CudaRun, Gpu, MAX_INS, Val, check_bound, check_indices};
 use crate::optim::Optimizer;
 use crate::params::Param;
@@ -30,6 +32,63 @@ struct Instruction {
     out: usize,
     meta: Meta,
     workspace: (usize, usize),
+    /// The value is written over the first input, which nobody needs any more.
+    in_place: bool,
+}
+
+/// Where a value will live, before the block is laid out.
+#[derive(Clone, Copy, Debug)]
+enum Spot {
+    /// A request for memory, and words into it.
+    Request(usize, usize),
+    /// As [`Place::Outside`].
+    Outside(usize, usize),
+}
+
+impl Spot {
+    fn moved(self, words: usize) -> Spot {
+        match self {
+            Spot::Request(r, at) => Spot::Request(r, at + words),
+            Spot::Outside(o, at) => Spot::Outside(o, at + words),
+        }
+    }
+
+    fn place(self, starts: &[usize]) -> Place {
+        match self {
+            Spot::Request(r, at) => Place::Arena(starts[r] + at),
+            Spot::Outside(o, at) => Place::Outside(o, at),
+        }
+    }
+}
+
+/// An instruction before the block is laid out: `out` and `workspace` are requests.
+struct Draft {
+    op: AnyOp,
+    ins: Vec<(Spot, Meta)>,
+    out: usize,
+    meta: Meta,
+    workspace: usize,
+    in_place: bool,
+}
+
+/// The elementwise op as one that is computed in place, and the order of its inputs: an input of as many elements that
+/// `is_free` comes first and becomes the value.
+fn overwriting(
+    op: &AnyOp,
+    metas: &[Meta],
+    meta: Meta,
+    is_free: impl Fn(usize) -> bool,
+) -> Option<(AnyOp, Vec<usize>)> {
+    let program = op.as_program(metas).filter(|p| p.outputs() == 1)?;
+    let words = meta.shape.numel();
+    let first = (0..metas.len()).find(|&k| metas[k].shape.numel() == words && words > 0 && is_free(k))?;
+    let order: Vec<usize> = [first].into_iter().chain((0..metas.len()).filter(|&k| k != first)).collect();
+    let turned = Program::trace(metas.len(), |x| {
+        let mut args = x.to_vec();
+        order.iter().enumerate().for_each(|(new, &old)| args[old] = x[new]);
+        program.eval(&args)
+    });
+    Some((Map::new(turned, meta.shape).into(), order))
 }
 
 /// What a program looks like after planning.
@@ -41,6 +100,9 @@ pub struct Plan {
     pub instructions: usize,
     /// Bytes of the block all values share.
     pub arena_bytes: usize,
+    /// Bytes of values and workspaces that are needed at the same time, at the worst instruction: the block cannot be
+    /// smaller.
+    pub least_bytes: usize,
     /// Bytes all values would take if none shared memory.
     pub total_bytes: usize,
     /// Kernels of the captured CUDA graph, 0 on the CPU.
@@ -99,6 +161,7 @@ impl Compiled {
         graph: &Graph,
         outputs: &[Val],
         training: Option<Training<'_>>,
+        passes: Passes,
     ) -> Result<Compiled> {
         if matches!(device.backend(), Backend::Host(_)) {
             let what =
@@ -112,13 +175,11 @@ impl Compiled {
         wanted.extend(updates.iter().map(|u| u.gradient));
         wanted.extend(updates.iter().filter_map(|u| u.direction));
         wanted.extend(factor);
-        let graph = passes::dead_code(graph, &mut wanted);
-        let graph = passes::common_subexpressions(&graph, &mut wanted);
-        let graph = passes::fuse(&graph, &mut wanted);
+        let graph = passes.run(graph, &mut wanted, device)?;
         let text = graph.to_string();
 
         let mut outside = Vec::new();
-        let mut places: Vec<Place> = vec![Place::Outside(usize::MAX, 0); graph.size()];
+        let mut spots: Vec<Spot> = vec![Spot::Outside(usize::MAX, 0); graph.size()];
         let mut random_base = None;
         let mut nats: Vec<(usize, Nats, AtomicU64)> = Vec::new();
         let is_input = |i: &usize| matches!(graph.nodes()[*i].what, What::Leaf(Source::Input(_)));
@@ -127,13 +188,13 @@ impl Compiled {
         let inputs = ins.len();
         for i in ins.into_iter().chain(others) {
             let node = &graph.nodes()[i];
-            places[i] = Place::Outside(outside.len(), 0);
+            spots[i] = Spot::Outside(outside.len(), 0);
             if let What::Leaf(Source::Nats(list)) = &node.what {
                 nats.push((outside.len(), list.clone(), AtomicU64::new(u64::MAX)));
             }
             outside.push(match &node.what {
                 What::Leaf(Source::Param(p)) => p.buffer(),
-                What::Leaf(Source::Constant(c)) => c.clone(),
+                What::Leaf(Source::Constant(c) | Source::State(c)) => c.clone(),
                 What::Leaf(Source::RandomBase) => {
                     random_base = Some(outside.len());
                     AnyBuffer::new(device.alloc(2)?, node.meta)?
@@ -155,19 +216,15 @@ impl Compiled {
         }
         wanted.iter().for_each(|v| last_use[root[v.0 as usize]] = usize::MAX);
 
-        let mut arena = Arena::default();
-        let mut instructions = Vec::new();
+        let mut drafts: Vec<Draft> = Vec::new();
         let mut limits = Vec::new();
+        let mut requests: Vec<Request> = Vec::new();
         let mut total = 0;
-        let mut ends: Vec<(usize, usize, usize)> = Vec::new(); // last use, place, words
         for (i, node) in graph.nodes().iter().enumerate() {
             let What::Op(op, ins) = &node.what else { continue };
             let metas = graph.metas(ins);
             if let Some(start) = op.view(&metas) {
-                places[i] = match places[ins[0].0 as usize] {
-                    Place::Arena(at) => Place::Arena(at + start),
-                    Place::Outside(o, at) => Place::Outside(o, at + start),
-                };
+                spots[i] = spots[ins[0].0 as usize].moved(start);
                 continue;
             }
             if ins.len() > MAX_INS {
@@ -176,39 +233,65 @@ impl Compiled {
             if let Some((at, limit)) = op.index_limit(&metas) {
                 // What the program computes was checked when it was recorded.
                 for leaf in graph.index_sources(ins[at]).0 {
-                    match places[leaf] {
-                        Place::Outside(input, _) if input < inputs || nats.iter().any(|n| n.0 == input) => {
+                    match spots[leaf] {
+                        Spot::Outside(input, _) if input < inputs || nats.iter().any(|n| n.0 == input) => {
                             limits.push(Limit { input, limit, op: op.name() })
                         }
-                        Place::Outside(fixed, _) => check_bound(op.name(), &outside[fixed], limit)?,
-                        Place::Arena(_) => {}
+                        Spot::Outside(fixed, _) => check_bound(op.name(), &outside[fixed], limit)?,
+                        Spot::Request(..) => {}
                     }
                 }
             }
-            let words = node.meta.shape.numel();
-            let scratch = op.workspace(&metas, device);
-            let out = arena.take(words);
-            let workspace = (arena.take(scratch), scratch);
-            total += words;
-            places[i] = Place::Arena(out);
-            instructions.push(Instruction {
-                op: op.clone(),
-                ins: ins.iter().map(|v| places[v.0 as usize]).zip(metas).collect(),
-                out,
-                meta: node.meta,
-                workspace,
-            });
-            arena.give(workspace.0, scratch);
-            ends.push((last_use[i], out, words));
-            ends.retain(|&(end, at, words)| {
-                if end <= i {
-                    arena.give(at, words);
+            let (now, words) = (drafts.len(), node.meta.shape.numel());
+            let roots: Vec<usize> = ins.iter().map(|v| root[v.0 as usize]).collect();
+            let is_free = |k: usize| {
+                matches!(spots[roots[k]], Spot::Request(..))
+                    && last_use[roots[k]] == i
+                    && graph.nodes()[roots[k]].meta.shape.numel() == words
+                    && roots.iter().filter(|r| **r == roots[k]).count() == 1
+            };
+            let over = overwriting(op, &metas, node.meta, is_free);
+            let in_place = over.is_some();
+            let (op, order) = over.unwrap_or_else(|| (op.clone(), (0..ins.len()).collect()));
+            let ins: Vec<(Spot, Meta)> =
+                order.iter().map(|&k| (spots[ins[k].0 as usize], metas[k])).collect();
+            let out = match (in_place, ins.first()) {
+                (true, Some((Spot::Request(r, _), _))) => *r,
+                _ => {
+                    requests.push(Request { words, from: now, to: now });
+                    requests.len() - 1
                 }
-                end > i
-            });
+            };
+            for (spot, _) in &ins {
+                if let Spot::Request(r, _) = spot {
+                    requests[*r].to = now;
+                }
+            }
+            let metas: Vec<Meta> = ins.iter().map(|i| i.1).collect();
+            requests.push(Request { words: op.workspace(&metas, device), from: now, to: now });
+            total += words;
+            spots[i] = Spot::Request(out, 0);
+            let workspace = requests.len() - 1;
+            drafts.push(Draft { op, ins, out, meta: node.meta, workspace, in_place });
         }
+        for v in &wanted {
+            if let Spot::Request(r, _) = spots[v.0 as usize] {
+                requests[r].to = usize::MAX;
+            }
+        }
+        let block = place(&requests);
+        let instruction = |d: Draft| Instruction {
+            op: d.op,
+            ins: d.ins.into_iter().map(|(spot, meta)| (spot.place(&block.starts), meta)).collect(),
+            out: block.starts[d.out],
+            meta: d.meta,
+            workspace: (block.starts[d.workspace], requests[d.workspace].words),
+            in_place: d.in_place,
+        };
+        let instructions: Vec<Instruction> = drafts.into_iter().map(instruction).collect();
 
-        let places_of = |v: &Val| (places[v.0 as usize], graph.nodes()[v.0 as usize].meta);
+        let places_of =
+            |v: &Val| (spots[v.0 as usize].place(&block.starts), graph.nodes()[v.0 as usize].meta);
         let (out_vals, rest) = wanted.split_at(outputs.len());
         let (gradients, rest) = rest.split_at(updates.len());
         let mut rest = rest.iter().map(|v| places_of(v).0);
@@ -222,14 +305,15 @@ impl Compiled {
         let plan = Plan {
             traced,
             instructions: instructions.len(),
-            arena_bytes: arena.size() * 4,
+            arena_bytes: block.size * 4,
+            least_bytes: block.bound * 4,
             total_bytes: total * 4,
             launches: 0,
         };
         let mut compiled = Compiled {
             device: device.clone(),
             instructions,
-            arena: device.alloc_for("program", &Shape::new(&[arena.size()])?)?,
+            arena: device.alloc_for("program", &Shape::new(&[block.size])?)?,
             outside,
             inputs,
             random_base,
@@ -283,6 +367,7 @@ impl Compiled {
                     shape: i.meta.shape,
                     out: self.address(Place::Arena(i.out))?,
                     workspace: self.address(Place::Arena(i.workspace.0))?,
+                    follow: None,
                 })?;
             }
             if let Some(optimizer) = optimizer {
@@ -383,7 +468,8 @@ impl Compiled {
                 let ends = [before.len(), before.len() + i.gap().0 + between.len()];
                 let mut ins: [&[f32]; MAX_INS] = [&[]; MAX_INS];
                 let mut metas = [Meta::f32(Shape::SCALAR); MAX_INS];
-                for (j, (place, meta)) in i.ins.iter().enumerate() {
+                let skip = usize::from(i.in_place);
+                for (j, (place, meta)) in i.ins.iter().skip(skip).enumerate() {
                     let n = meta.shape.numel();
                     metas[j] = *meta;
                     ins[j] = match *place {
@@ -401,15 +487,20 @@ impl Compiled {
                     };
                 }
                 let (out, workspace) = if i.out_first() { (out, workspace) } else { (workspace, out) };
-                i.op.cpu(CpuRun {
+                let count = i.ins.len() - skip;
+                let run = CpuRun {
                     pool: &cpu.pool,
                     simd: cpu.simd,
-                    metas: &metas[..i.ins.len()],
-                    ins: &ins[..i.ins.len()],
+                    metas: &metas[..count],
+                    ins: &ins[..count],
                     shape: i.meta.shape,
                     out,
                     workspace,
-                });
+                };
+                match &i.op {
+                    AnyOp::Map(map) if i.in_place => map.cpu_in_place(run),
+                    op => op.cpu(run),
+                }
             }
         }
         if let Some(optimizer) = optimizer {

@@ -1,7 +1,7 @@
 //! A whole training step as one compiled program.
 
-use super::Source;
 use super::run::{Compiled, Plan, Training, Update};
+use super::{Passes, Source};
 use crate::device::{Device, Meta};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ops::Val;
@@ -56,6 +56,7 @@ pub struct TrainStep<F> {
     params: Vec<Param>,
     optimizer: Optimizer,
     seed: u64,
+    passes: Passes,
     random_calls: u64,
     f: F,
     programs: Vec<Entry>,
@@ -84,6 +85,7 @@ where
             params: params.iter().cloned().collect(),
             optimizer,
             seed: 0,
+            passes: Passes::all(),
             random_calls: 0,
             f,
             programs: Vec::new(),
@@ -95,6 +97,12 @@ where
     /// The same step with its random streams started from `seed`.
     pub fn seeded(mut self, seed: u64) -> TrainStep<F> {
         self.seed = seed;
+        self
+    }
+
+    /// The same step, compiled with these passes; all of them unless said otherwise. The bits are the same with any.
+    pub fn passes(mut self, passes: Passes) -> TrainStep<F> {
+        self.passes = passes;
         self
     }
 
@@ -161,8 +169,7 @@ where
         }
         self.optimizer.prepare(&self.device, &self.params.iter().collect::<Vec<_>>())?;
         let optimizer = &self.optimizer;
-        // A program reads a constant's memory when it runs, so it sees what the last update wrote there.
-        let mut leaf = |b| Val(graph.leaf(Source::Constant(b), false) as u32);
+        let mut leaf = |b| Val(graph.leaf(Source::State(b), false) as u32);
         let buffers: Vec<Option<Val>> =
             trained.iter().map(|p| optimizer.direction_buffer(p).map(&mut leaf)).collect();
         let extras = optimizer.extras(&mut graph, &items, &buffers)?;
@@ -173,7 +180,7 @@ where
         };
         let updates = items.into_iter().zip(extras.directions).map(update).collect();
         let training = Training { optimizer, updates, factor: extras.factor };
-        let program = Compiled::new(&self.device, &graph, &[loss], Some(training))?;
+        let program = Compiled::new(&self.device, &graph, &[loss], Some(training), self.passes)?;
         Ok(Entry { metas: metas.to_vec(), trained, program, random_calls })
     }
 

@@ -128,15 +128,31 @@ ditto_conv_taps(int* __restrict__ table, i64 taps, const __grid_constant__ Axes 
     }
 }
 
+// Writes a result of the kernels below.
+#if DITTO_FOLLOW
+#define FOLLOWED , follow_with
+__device__ __forceinline__ void write(float* out, i64 at, float sum, const Follow& f) {
+    Extras<1> extras;
+    Vec<1> v;
+    v.v[0] = sum;
+    extras.load(f, at, 0, 1);
+    extras.finish(f, v, at, 1);
+    out[at] = v.v[0];
+}
+#else
+#define FOLLOWED
+__device__ __forceinline__ void write(float* out, i64 at, float sum) { out[at] = sum; }
+#endif
+
 // The positions that no tap reaches: +0 and, with `bias`, the channel's.
 extern "C" __global__ void __launch_bounds__(256)
 ditto_conv_fill(float* __restrict__ out, const float* __restrict__ bias, i64 images, i64 channels, i64 positions,
-                i64 out_plane, const __grid_constant__ Axes axes) {
+                i64 out_plane, const __grid_constant__ Axes axes FOLLOW_PARAM) {
     const i64 total = images * channels * positions;
     for (i64 e = (i64)blockIdx.x * 256 + threadIdx.x; e < total; e += (i64)gridDim.x * 256) {
         const i64 line = e / positions;
         const float value = bias ? __fadd_rn(0.0f, bias[line % channels]) : 0.0f;
-        out[line * out_plane + place(axes, (unsigned)(e - line * positions))] = value;
+        write(out, line * out_plane + place(axes, (unsigned)(e - line * positions)), value FOLLOWED);
     }
 }
 
@@ -147,7 +163,7 @@ ditto_conv_fill(float* __restrict__ out, const float* __restrict__ bias, i64 ima
 extern "C" __global__ void __launch_bounds__(256)
 ditto_conv_direct(const float* __restrict__ w, const float* __restrict__ source, float* __restrict__ out,
                   const float* __restrict__ bias, const int* __restrict__ table, i64 by_group, i64 by_row,
-                  i64 by_channel, const __grid_constant__ Sizes s, const __grid_constant__ Axes axes) {
+                  i64 by_channel, const __grid_constant__ Sizes s, const __grid_constant__ Axes axes FOLLOW_PARAM) {
     const int taps = (int)s.taps, channels = (int)(s.k / s.taps);
     const int* places = table + taps * (D + 1);
     for (i64 line = blockIdx.y; line < s.groups * s.m; line += gridDim.y) {
@@ -189,7 +205,8 @@ ditto_conv_direct(const float* __restrict__ w, const float* __restrict__ source,
                 from += s.plane;
             }
             if (left < CHUNK) sum = first ? chain : __fadd_rn(sum, chain);
-            out[image * s.out_image + line * s.out_plane + place(axes, p)] = bias ? __fadd_rn(sum, add) : sum;
+            write(out, image * s.out_image + line * s.out_plane + place(axes, p),
+                  bias ? __fadd_rn(sum, add) : sum FOLLOWED);
         }
     }
 }
@@ -203,12 +220,12 @@ extern "C" __global__ void __launch_bounds__(256) ditto_conv_zero(float* __restr
 // partial: [parts][total]; out: [total] = [images][channels][plane]; bias: [channels] or null.
 extern "C" __global__ void __launch_bounds__(256)
 ditto_conv_reduce(const float* __restrict__ partial, float* __restrict__ out, const float* __restrict__ bias,
-                  i64 total, i64 parts, i64 channels, i64 plane) {
+                  i64 total, i64 parts, i64 channels, i64 plane FOLLOW_PARAM) {
     for (i64 e = (i64)blockIdx.x * 256 + threadIdx.x; e < total; e += (i64)gridDim.x * 256) {
         float sum = partial[e];
 #pragma unroll 8
         for (i64 p = 1; p < parts; ++p) sum = __fadd_rn(sum, partial[p * total + e]);
-        out[e] = bias ? __fadd_rn(sum, bias[e / plane % channels]) : sum;
+        write(out, e, bias ? __fadd_rn(sum, bias[e / plane % channels]) : sum FOLLOWED);
     }
 }
 
@@ -327,11 +344,19 @@ struct Columns : Tile<BN, TN, ROWS_LAST, false> {
     }
 };
 
+#if DITTO_FOLLOW
+#define FOLLOW_ARGUMENTS , const float* whole, const Follow& follow_with
+#define FOLLOWED_BY(whole) , whole, follow_with
+#else
+#define FOLLOW_ARGUMENTS
+#define FOLLOWED_BY(whole)
+#endif
+
 // Adds a chunk to what earlier ones left in the result, then, after the last one, the rows' bias, and writes
 // it. Columns are positions of all images, which lie where the view says.
 __device__ __forceinline__ void store_columns(const float (&acc)[TM][TN], const Sizes& s, const Axes& axes,
                                               const Origin& o, float* out, const float* bias, bool has_bias,
-                                              bool first, bool last) {
+                                              bool first, bool last FOLLOW_ARGUMENTS) {
     constexpr int W = DITTO_VC ? VN : 1, COLS = TN / W;
     const idx rows = (idx)s.m - o.row0 - o.tm;
     i64 to[COLS];
@@ -356,6 +381,12 @@ __device__ __forceinline__ void store_columns(const float (&acc)[TM][TN], const 
             for (int e = 0; e < W; ++e) old[c].v[e] = -0.0f;
             load_if(old[c], line + to[c], first ? 0 : in & 1u << c);
         }
+#if DITTO_FOLLOW
+        Extras<W> extras[COLS];
+#pragma unroll
+        for (int c = 0; c < COLS; ++c)
+            extras[c].load(follow_with, (line + to[c]) - whole, 0, last ? in & 1u << c : 0);
+#endif
         Vec<1> add;
         add.v[0] = -0.0f;
         load_if(add, bias + (o.row0 + o.tm + row_at(i)), last && has_bias ? in : 0);
@@ -363,7 +394,11 @@ __device__ __forceinline__ void store_columns(const float (&acc)[TM][TN], const 
         for (int c = 0; c < COLS; ++c) {
 #pragma unroll
             for (int e = 0; e < W; ++e)
-                old[c].v[e] = finish(__fadd_rn(old[c].v[e], acc[i][c * W + e]), add.v[0], last);
+                old[c].v[e] = finish(__fadd_rn(old[c].v[e], acc[i][c * W + e]), add.v[0]);
+#if DITTO_FOLLOW
+            const i64 place = (line + to[c]) - whole;
+            if (last) extras[c].finish(follow_with, old[c], place, in & 1u << c);
+#endif
             store_if(old[c], line + to[c], in & 1u << c);
         }
     }
@@ -378,7 +413,7 @@ __device__ __forceinline__ void store_columns(const float (&acc)[TM][TN], const 
 extern "C" __global__ void __launch_bounds__(THREADS, DITTO_BLOCKS)
 ditto_conv(const float* __restrict__ a, const float* __restrict__ source, float* out,
            const float* __restrict__ bias, const int* __restrict__ table, const __grid_constant__ Sizes s,
-           const __grid_constant__ Axes axes, const __grid_constant__ Few few) {
+           const __grid_constant__ Axes axes, const __grid_constant__ Few few FOLLOW_PARAM) {
     __shared__ __align__(16) float shared[STAGES * (TileA::SIZE + Columns::SIZE)];
     const Origin o(s.m, s.n);
     const i64 channels = s.k / s.taps, part_len = s.n / s.positions * s.out_image;
@@ -396,7 +431,7 @@ ditto_conv(const float* __restrict__ a, const float* __restrict__ source, float*
         float* to = out + part * part_len + group * s.m * s.out_plane;
         const float* add = bias + group * s.m;
         product(shared, ta, tb, o, k, [&](const float (&acc)[TM][TN], bool first, bool last) {
-            store_columns(acc, s, axes, o, to, add, bias != nullptr, first, last);
+            store_columns(acc, s, axes, o, to, add, bias != nullptr, first, last FOLLOWED_BY(out));
         });
     }
 }

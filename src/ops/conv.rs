@@ -12,6 +12,7 @@
 //! | `conv_kernel_grad` | `w[c, a, κ] = Σ_{n, o} y[n, c, o] · x[n, a, i]` |
 
 use super::conv_plan;
+use super::fused::Follow;
 use super::reduce::Sum;
 use super::sampling::pick;
 use super::{
@@ -510,7 +511,12 @@ impl Op for Conv {
     }
 
     fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<(String, String)> {
-        self.of(ins).map_or(Vec::new(), |g| conv_plan::modules(&conv_plan::forward(&g), gpu))
+        self.of(ins).map_or(Vec::new(), |g| conv_plan::modules(&conv_plan::forward(&g), gpu, None))
+    }
+
+    fn followed(&self, ins: &[Meta], gpu: &Gpu, follow: &Follow) -> Option<Vec<(String, String)>> {
+        let work = conv_plan::forward(&self.of(ins).ok()?);
+        conv_plan::takes(&work, gpu, follow).then(|| conv_plan::modules(&work, gpu, Some(follow)))
     }
 
     fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {
@@ -685,7 +691,12 @@ impl Op for ConvTranspose {
     }
 
     fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<(String, String)> {
-        self.of(ins).map_or(Vec::new(), |g| conv_plan::modules(&conv_plan::transposed(&g), gpu))
+        self.of(ins).map_or(Vec::new(), |g| conv_plan::modules(&conv_plan::transposed(&g), gpu, None))
+    }
+
+    fn followed(&self, ins: &[Meta], gpu: &Gpu, follow: &Follow) -> Option<Vec<(String, String)>> {
+        let work = conv_plan::transposed(&self.of(ins).ok()?);
+        conv_plan::takes(&work, gpu, follow).then(|| conv_plan::modules(&work, gpu, Some(follow)))
     }
 
     fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {
@@ -840,7 +851,7 @@ impl Op for ConvKernelGrad {
     }
 
     fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<(String, String)> {
-        self.of(ins).map_or(Vec::new(), |g| conv_plan::modules(&conv_plan::kernel_grad(&g), gpu))
+        self.of(ins).map_or(Vec::new(), |g| conv_plan::modules(&conv_plan::kernel_grad(&g), gpu, None))
     }
 
     fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dw: Val) -> Result<Vec<Option<Val>>> {

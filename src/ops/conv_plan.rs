@@ -3,6 +3,7 @@
 
 use super::conv::Geometry;
 use super::depthwise_plan::{self, GradPlan};
+use super::fused::Follow;
 use super::matmul::{self, variant};
 use super::matmul_plan::{self, MAX_X, MAX_Z, Problem, Tile, choose, clamp, defines};
 use super::{CudaRun, Gpu};
@@ -106,6 +107,18 @@ pub(crate) fn workspace(work: &Work, gpu: &Gpu) -> usize {
     }
 }
 
+/// Whether a program can follow the sums, in the kernels that write the result; those of depthwise convolutions cannot
+/// take one, and none reads another input by column.
+pub(crate) fn takes(work: &Work, gpu: &Gpu, follow: &Follow) -> bool {
+    match work {
+        Work::Columns { classes, turned } => classes.iter().all(|g| {
+            let way = Layout::of(g, *turned, classes.len() == 1, gpu).way;
+            !follow.by_column() && !matches!(way, Way::Thin(_))
+        }),
+        Work::Grad(_) => false,
+    }
+}
+
 /// Queues the launches.
 pub(crate) fn launch(work: &Work, run: &CudaRun<'_>) -> Result<()> {
     let pointers = Pointers {
@@ -114,17 +127,17 @@ pub(crate) fn launch(work: &Work, run: &CudaRun<'_>) -> Result<()> {
         out: run.out,
         workspace: run.workspace,
     };
-    steps(work, &pointers, &Gpu::of(run.cuda), &mut |step| {
+    steps(work, &pointers, &Gpu::of(run.cuda), run.follow, &mut |step| {
         let kernel = run.cuda.kernel(&step.module.0, &step.module.1, step.kernel)?;
         run.cuda.launch(kernel, step.grid, step.block, step.shared, &step.args)
     })
 }
 
 /// The modules that the launches want.
-pub(crate) fn modules(work: &Work, gpu: &Gpu) -> Vec<(String, String)> {
+pub(crate) fn modules(work: &Work, gpu: &Gpu, follow: Option<&Follow>) -> Vec<(String, String)> {
     let mut all: Vec<(String, String)> = Vec::new();
     // Nothing in here fails: the steps are only looked at.
-    let _ = steps(work, &Pointers::default(), gpu, &mut |step| {
+    let _ = steps(work, &Pointers::default(), gpu, follow, &mut |step| {
         if !all.contains(&step.module) {
             all.push(step.module);
         }
@@ -133,11 +146,17 @@ pub(crate) fn modules(work: &Work, gpu: &Gpu) -> Vec<(String, String)> {
     all
 }
 
-fn steps(work: &Work, at: &Pointers, gpu: &Gpu, f: &mut dyn FnMut(Step) -> Result<()>) -> Result<()> {
+fn steps(
+    work: &Work,
+    at: &Pointers,
+    gpu: &Gpu,
+    follow: Option<&Follow>,
+    f: &mut dyn FnMut(Step) -> Result<()>,
+) -> Result<()> {
     match work {
         Work::Columns { classes, turned } => {
             for g in classes {
-                columns_steps(g, &Layout::of(g, *turned, classes.len() == 1, gpu), at, f)?;
+                columns_steps(g, &Layout::of(g, *turned, classes.len() == 1, gpu), at, follow, f)?;
             }
             Ok(())
         }
@@ -266,20 +285,39 @@ fn kernel_axes(view: &View) -> [[i32; MAX_AXES]; 4] {
 }
 
 /// A module of the small kernels for so many axes.
-fn small_module(rank: usize) -> (String, String) {
+fn small_module(rank: usize, follow: Option<&Follow>) -> (String, String) {
     let list = [("VC", 0), ("BIAS", 0), ("LONG", 0), ("REDUCE", 1), ("CONV", 3), ("D", rank)];
-    variant("conv", &defines(&[&list[..], &[("MOST_AXES", MAX_AXES)]].concat()), CONV_CU)
+    variant("conv", &defines(&[&list[..], &[("MOST_AXES", MAX_AXES)]].concat()), CONV_CU, follow)
 }
 
 fn small_step(rank: usize, kernel: &'static str, threads: usize, args: Args) -> Step {
     let grid = [clamp(threads.div_ceil(SMALL), MAX_SMALL), 1, 1];
-    Step { module: small_module(rank), kernel, grid, block: SMALL as u32, shared: 0, args }
+    Step { module: small_module(rank, None), kernel, grid, block: SMALL as u32, shared: 0, args }
+}
+
+/// A step of the small kernels that writes results, with the program that follows.
+fn last_step(
+    rank: usize,
+    kernel: &'static str,
+    threads: usize,
+    mut args: Args,
+    follow: Option<&Follow>,
+) -> Step {
+    if let Some(follow) = follow {
+        follow.push(&mut args);
+    }
+    Step { module: small_module(rank, follow), ..small_step(rank, kernel, threads, args) }
 }
 
 /// A module of tiles.
-fn tile_module(tile: &Tile, rank: usize, flags: &[(&str, usize)]) -> (String, String) {
+fn tile_module(
+    tile: &Tile,
+    rank: usize,
+    flags: &[(&str, usize)],
+    follow: Option<&Follow>,
+) -> (String, String) {
     let list = [("VB", 0), ("REDUCE", 0), ("D", rank), ("MOST_AXES", MAX_AXES)];
-    variant("conv", &defines(&[&tile.defines()[..], &list, flags].concat()), CONV_CU)
+    variant("conv", &defines(&[&tile.defines()[..], &list, flags].concat()), CONV_CU, follow)
 }
 
 /// `Sizes` of `conv.cu`.
@@ -327,6 +365,7 @@ fn columns_steps(
     g: &Gather,
     layout: &Layout,
     at: &Pointers,
+    follow: Option<&Follow>,
     f: &mut dyn FnMut(Step) -> Result<()>,
 ) -> Result<()> {
     let p = columns_problem(g, layout.turned);
@@ -363,7 +402,7 @@ fn columns_steps(
                 args.u64(x as u64);
             }
             args.bytes(bytemuck::bytes_of(&axes_of(1).0), 4);
-            f(small_step(rank, "ditto_conv_fill", channels[1] * p.n, args))
+            f(last_step(rank, "ditto_conv_fill", channels[1] * p.n, args, follow))
         }
         Way::Thin(lines) => depthwise_plan::columns_step(g, lines, at, f),
         Way::Direct => {
@@ -382,7 +421,7 @@ fn columns_steps(
             args.ptr(at.ins[1]).ptr(at.ins[0]).ptr(at.out).ptr(at.bias).ptr(table);
             args.u64(by_group).u64(by_row).u64(by_channel);
             args.bytes(bytemuck::bytes_of(&sizes.words()), 8).bytes(bytemuck::bytes_of(&axes_of(1).0), 4);
-            let mut step = small_step(rank, "ditto_conv_direct", p.n, args);
+            let mut step = last_step(rank, "ditto_conv_direct", p.n, args, follow);
             step.grid[1] = clamp(channels[1], MAX_Z);
             f(step)
         }
@@ -423,8 +462,12 @@ fn columns_steps(
             args.bytes(bytemuck::bytes_of(&sizes.words()), 8).bytes(bytemuck::bytes_of(&axes), 4);
             let few = if layout.few { few(view) } else { [0; MOST_TAPS + MOST_PATTERNS] };
             args.bytes(bytemuck::cast_slice(&few), 4);
+            let now = if split { None } else { follow };
+            if let Some(follow) = now {
+                follow.push(&mut args);
+            }
             f(Step {
-                module: tile_module(tile, rank, &flags),
+                module: tile_module(tile, rank, &flags, now),
                 kernel: "ditto_conv",
                 grid: [clamp(tile.count(&p), MAX_X), 1, clamp(g.groups.saturating_mul(parts), MAX_Z)],
                 block: tile.threads() as u32,
@@ -440,7 +483,7 @@ fn columns_steps(
             for x in [total, parts, channels[1], view.out_plane()] {
                 args.u64(x as u64);
             }
-            f(small_step(rank, "ditto_conv_reduce", total, args))
+            f(last_step(rank, "ditto_conv_reduce", total, args, follow))
         }
     }
 }
@@ -509,7 +552,7 @@ fn grad_steps(g: &KernelGrad, at: &Pointers, gpu: &Gpu, f: &mut dyn FnMut(Step) 
     args.ptr(at.ins[0]).ptr(at.ins[1]).ptr(if split { at.workspace } else { at.out });
     args.bytes(bytemuck::bytes_of(&sizes.words()), 8).bytes(bytemuck::bytes_of(&axes), 4);
     f(Step {
-        module: tile_module(tile, rank, &flags),
+        module: tile_module(tile, rank, &flags, None),
         kernel: "ditto_conv_grad",
         grid: [clamp(tile.count(&p), MAX_X), 1, clamp(g.groups.saturating_mul(parts), MAX_Z)],
         block: tile.threads() as u32,
@@ -524,5 +567,12 @@ fn grad_steps(g: &KernelGrad, at: &Pointers, gpu: &Gpu, f: &mut dyn FnMut(Step) 
     args.ptr(at.workspace).ptr(at.out).ptr(0);
     args.u64((p.batch * p.m * p.n) as u64).u64(p.n as u64).u64(parts as u64);
     let (grid, block) = (reduce.grid, reduce.block);
-    f(Step { module: matmul::source(&reduce.defines), kernel: reduce.kernel, grid, block, shared: 0, args })
+    f(Step {
+        module: matmul::source(&reduce.defines, None),
+        kernel: reduce.kernel,
+        grid,
+        block,
+        shared: 0,
+        args,
+    })
 }

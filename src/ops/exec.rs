@@ -64,6 +64,7 @@ pub fn apply(device: &Device, op: &AnyOp, ins: &[&AnyBuffer]) -> Result<AnyBuffe
                 shape: meta.shape,
                 out: out.address(name)?,
                 workspace: workspace.address(name)?,
+                follow: None,
             })?;
         }
         Backend::Host(_) => {}

@@ -7,26 +7,34 @@
 //! first; sums use the row rule for a group that ends the shape and the column rule for any other. Stages
 //! over the last axes read a row once and fold it again out of cache, registers or shared memory.
 
-use super::map::{self, grid};
+use super::elementwise::{Add as Plus, Neg as Negative};
+use super::loss::{Mse, Reduction};
+use super::map::{self, Map, grid};
 use super::program::{Expr, Program, Reg, Registers, Scratch, Step};
+use super::reduce::{Mean, Sum, Variance};
 use super::rows::row_max;
-use super::{CpuRun, CudaRun, Gpu};
+use super::{
+    AnyOp, Attr, Attrs, Bound, CpuRun, CudaRun, Gpu, Io, Op, Recorder, RefIn, Reject, Sample, SampleIn, Val,
+    dims,
+};
 use crate::device::cpu::pool::Pool;
 use crate::device::cpu::simd::{Simd, simd_fn};
 use crate::device::cuda::{Args, Cuda};
-use crate::device::{Device, Meta};
-use crate::error::Result;
+use crate::device::{DType, Device, Meta};
+use crate::error::{Error, ErrorKind, Result};
 use crate::numerics::sum::{
     self, Add, CHUNK, Columns, ColumnsOf, Combine, LANES, Multiply, ROWS, TreeOf, WIDTH,
 };
+use crate::scalar::{Real, Scalar};
 use crate::shape::Shape;
+use crate::tensor::Tensor;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// How elements are put together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Kind {
+pub enum Kind {
     /// By the sum trees.
     Sum,
     /// By the same trees, multiplied.
@@ -51,7 +59,7 @@ impl Kind {
 
 /// One fold over all elements.
 #[derive(Clone, Debug)]
-pub(crate) struct Stage {
+pub struct Stage {
     /// How.
     pub kind: Kind,
     /// The element, from the inputs there, then what is given per result: further inputs, and the results
@@ -63,7 +71,7 @@ pub(crate) struct Stage {
 
 /// Stages that are run one after the other; the value is the result of the last one.
 #[derive(Clone, Debug)]
-pub(crate) struct Fold {
+pub struct Fold {
     /// Number of inputs that have all elements.
     pub ins: usize,
     /// Number of inputs that have one element per result.
@@ -286,7 +294,7 @@ impl<'a> Elements<'a> {
             for (i, a) in args[self.ins..self.ins + given].iter_mut().enumerate() {
                 *a = &spread[i * CHUNK..][range.clone()];
             }
-            registers.run(simd, &args[..self.ins + given], &mut out[range]);
+            registers.run(simd, &args[..self.ins + given], &mut [&mut out[range]]);
         }
         &out[..n]
     }
@@ -370,7 +378,7 @@ impl Host<'_> {
                             for (i, a) in args[1..1 + known].iter_mut().enumerate() {
                                 *a = given(i);
                             }
-                            post.run(simd, &args[..1 + known], result);
+                            post.run(simd, &args[..1 + known], &mut [result]);
                         }
                     }
                 }
@@ -523,7 +531,7 @@ impl Host<'_> {
                 let mut args = slices(self.given, from..from + n);
                 args.rotate_right(1);
                 args[0] = folded;
-                registers.run(self.simd, &args[..1 + self.given.len()], out);
+                registers.run(self.simd, &args[..1 + self.given.len()], &mut [out]);
             }
         });
     }
@@ -1089,6 +1097,225 @@ struct Launch<'a> {
     given: &'a [u64],
     partial: u64,
     workspace: u64,
+}
+
+/// `after(base(before(ins…)))`: a reduction or loss whose elements are computed as they are read, and whose result goes
+/// through one more program. The inputs have `shape`, which is that of the elements.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Folded {
+    /// The reduction.
+    pub base: Box<AnyOp>,
+    /// What its inputs are computed by.
+    pub before: Arc<Program>,
+    /// What its result goes through.
+    pub after: Arc<Program>,
+    /// Shape of the inputs.
+    pub shape: Shape,
+}
+
+impl Folded {
+    /// The same with another program after it.
+    pub(crate) fn then(&self, after: &Program) -> Option<Folded> {
+        let both = Program::trace(1, |x| after.eval(&self.after.eval(x)));
+        (after.inputs() == 1).then(|| Folded { after: Arc::new(both), ..self.clone() })
+    }
+
+    /// Whether the programs fit the registers there are.
+    pub(crate) fn is_possible(&self) -> bool {
+        self.fold().is_some_and(|(fold, _)| fold.stages.iter().all(|s| s.load.fits() && s.post.fits()))
+    }
+
+    fn base_metas(&self) -> Vec<Meta> {
+        vec![Meta::f32(self.shape); self.before.outputs()]
+    }
+
+    /// The fold and its axes.
+    fn fold(&self) -> Option<(Fold, Vec<usize>)> {
+        let (fold, axes) = self.base.as_fold(&self.base_metas())?;
+        if fold.aux > 0 || fold.ins != self.before.outputs() || self.after.inputs() != 1 {
+            return None;
+        }
+        let (ins, count) = (self.before.inputs(), fold.stages.len());
+        let stages = fold.stages.iter().enumerate().map(|(k, stage)| Stage {
+            kind: stage.kind,
+            load: Program::trace(ins + k, |x| {
+                let elements = self.before.eval(&x[..ins]);
+                stage.load.eval(&[&elements, &x[ins..]].concat())
+            }),
+            post: Program::trace(stage.post.inputs(), |x| {
+                let result = stage.post.eval(x);
+                if k + 1 == count { self.after.eval(&result) } else { result }
+            }),
+        });
+        Some((Fold { ins, aux: 0, stages: stages.collect() }, axes))
+    }
+
+    fn known(&self) -> Result<(Fold, Vec<usize>)> {
+        self.fold().ok_or_else(|| {
+            Error::unsupported(Self::NAME, format!("{} with these programs is no fold", self.base.name()))
+        })
+    }
+
+    /// The op between the programs.
+    fn value(&self) -> Result<Shape> {
+        Ok(self.base.shape(&self.base_metas())?.shape)
+    }
+}
+
+impl Op for Folded {
+    const NAME: &'static str = "folded";
+
+    fn shape(&self, ins: &[Meta]) -> Result<Meta> {
+        if ins.len() != self.before.inputs() {
+            return Err(Error::new(
+                Self::NAME,
+                ErrorKind::Arity { want: self.before.inputs(), got: ins.len() },
+            ));
+        }
+        for (i, m) in ins.iter().enumerate() {
+            super::typed(Self::NAME, ins, i, DType::F32)?;
+            if m.shape != self.shape {
+                return Err(super::mismatch(
+                    Self::NAME,
+                    "an input differs from the elements",
+                    m.shape,
+                    self.shape,
+                ));
+            }
+        }
+        let value = self.value()?;
+        self.known()?;
+        if !self.is_possible() {
+            return Err(Error::unsupported(Self::NAME, "the programs need more registers than there are"));
+        }
+        Ok(Meta::f32(value))
+    }
+
+    fn workspace(&self, _ins: &[Meta], device: &Device) -> usize {
+        self.fold().map_or(0, |(fold, axes)| fold.workspace(&self.shape, &axes, device))
+    }
+
+    fn cpu(&self, run: CpuRun<'_>) {
+        if let Some((fold, axes)) = self.fold() {
+            fold.run_cpu(&self.shape, &axes, run);
+        }
+    }
+
+    fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {
+        let (fold, axes) = self.known()?;
+        fold.run_cuda(&self.shape, &axes, run)
+    }
+
+    fn cuda_modules(&self, _ins: &[Meta], gpu: &Gpu) -> Vec<(String, String)> {
+        self.fold().map_or(Vec::new(), |(fold, axes)| fold.modules(&self.shape, &axes, gpu))
+    }
+
+    fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {
+        // As the ops it is made of; the values between them were not kept.
+        let mut parts = Vec::new();
+        for k in 0..self.before.outputs() {
+            let one = Program::trace(self.before.inputs(), |x| vec![self.before.eval(x)[k]]);
+            let map = Map::new(one, self.shape);
+            parts.push((r.record(map.clone().into(), io.ins)?, map));
+        }
+        let elements: Vec<Val> = parts.iter().map(|p| p.0).collect();
+        let value = r.record((*self.base).clone(), &elements)?;
+        let after = Map { program: self.after.clone(), shape: r.meta(value).shape };
+        let mut all: Vec<Option<Val>> = vec![None; io.ins.len()];
+        let Some(dy) = after.vjp(r, Io { ins: &[value], out: io.out }, dy)?[0] else { return Ok(all) };
+        let grads = self.base.vjp(r, Io { ins: &elements, out: value }, dy)?;
+        for ((element, map), g) in parts.into_iter().zip(grads) {
+            let Some(g) = g else { continue };
+            for (sum, g) in all.iter_mut().zip(map.vjp(r, Io { ins: io.ins, out: element }, g)?) {
+                *sum = match (*sum, g) {
+                    (Some(a), Some(b)) => Some(r.record(Plus {}.into(), &[a, b])?),
+                    (a, b) => a.or(b),
+                };
+            }
+        }
+        Ok(all)
+    }
+
+    fn reference<T: Scalar>(&self, ins: &[RefIn<T>]) -> Result<Tensor<T>> {
+        let tensors: Vec<&Tensor<T>> = ins.iter().map(RefIn::num).collect::<Result<_>>()?;
+        let elements = |k: usize| {
+            RefIn::Num(Tensor::from_fn(self.shape, |at| {
+                let args: Vec<T> = tensors.iter().map(|t| t.data()[at]).collect();
+                self.before.eval(&args)[k]
+            }))
+        };
+        let value = self.base.reference(&(0..self.before.outputs()).map(elements).collect::<Vec<_>>())?;
+        Ok(Tensor::from_fn(value.shape(), |at| self.after.eval(&[value.data()[at]])[0]))
+    }
+
+    fn samples() -> Vec<Sample<Folded>> {
+        let shapes: [&[usize]; 7] =
+            [&[5, 7], &[33, 70], &[4, 1025], &[1, 3], &[3, 0], &[2, 3, 4], &[150_000]];
+        let mut all = Vec::new();
+        for d in shapes {
+            let last = d.len() - 1;
+            let bases = [
+                (Sum::new(&[last]).map(AnyOp::from), 1),
+                (Sum::new(&[0]).map(AnyOp::from), 1),
+                (Mean::new(&[0, last][..1 + usize::from(last > 0)]).map(AnyOp::from), 1),
+                (Ok(Mse { reduction: Reduction::Mean }.into()), 2),
+            ];
+            for (base, inputs) in bases {
+                let Ok(base) = base else { continue };
+                // The mean of nothing is not a number.
+                if d.contains(&0) && matches!(base, AnyOp::Mean(_)) {
+                    continue;
+                }
+                all.push(Folded::sample(base, inputs, d));
+            }
+        }
+        // Stages that use the result of earlier ones.
+        all.extend(Variance::new(&[1], 1).map(|op| Folded::sample(op.into(), 1, &[6, 40])));
+        all
+    }
+
+    fn rejects() -> Vec<Reject<Folded>> {
+        let f = |d: &[usize]| Meta::f32(dims(d));
+        let op = Folded::sample(Sum::all(2).into(), 1, &[2, 3]).op;
+        let of = |base: AnyOp| Folded { base: Box::new(base), ..op.clone() };
+        vec![
+            Reject { op: op.clone(), ins: vec![f(&[2, 3])], want: "Arity" },
+            Reject { op: op.clone(), ins: vec![f(&[2, 3]), f(&[3])], want: "Shapes" },
+            Reject { op: op.clone(), ins: vec![f(&[2, 3]), Meta::u32(dims(&[2, 3]))], want: "DType" },
+            Reject { op: of(Negative {}.into()), ins: vec![f(&[2, 3]), f(&[2, 3])], want: "Unsupported" },
+        ]
+    }
+
+    fn bound(&self, _ins: &[Meta]) -> Bound {
+        let base = self.base.bound(&self.base_metas());
+        Bound { ulps: 4.0 + base.ulps, terms: 16.0 + 4.0 * base.terms }
+    }
+
+    fn attrs(&self) -> Vec<(&'static str, Attr)> {
+        let steps = |p: &Program| Attr::Num(p.steps().len() as f64);
+        vec![
+            ("before", steps(&self.before)),
+            ("after", steps(&self.after)),
+            ("shape", Attr::List(self.shape.dims().to_vec())),
+        ]
+    }
+
+    fn from_attrs(_: &Attrs) -> Result<Folded> {
+        Err(Error::unsupported(Self::NAME, "a program cannot be given by attributes"))
+    }
+}
+
+impl Folded {
+    fn sample(base: AnyOp, inputs: usize, d: &[usize]) -> Sample<Folded> {
+        let before = Program::trace(2, |x| {
+            let wave = (x[0] * x[1]).tanh();
+            [wave + x[1], x[0] - wave][..inputs].to_vec()
+        });
+        let after = Program::trace(1, |x| vec![x[0] * x[0] - Real::c(0.25)]);
+        let op =
+            Folded { base: Box::new(base), before: Arc::new(before), after: Arc::new(after), shape: dims(d) };
+        Sample { op, ins: vec![SampleIn::any(dims(d)); 2] }
+    }
 }
 
 #[cfg(test)]

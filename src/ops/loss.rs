@@ -166,6 +166,12 @@ macro_rules! losses {
                 (self.reduction == Reduction::None).then(|| self.program())
             }
 
+            fn as_fold(&self, ins: &[Meta]) -> Option<(Fold, Vec<usize>)> {
+                let shape = ins.first()?.shape;
+                let fold = || (self.fold(self.reduction, shape.numel()), all(&shape));
+                (self.reduction != Reduction::None).then(fold)
+            }
+
             fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {
                 let shape = r.meta(io.ins[0]).shape;
                 let k = self.reduction.weight(shape.numel());

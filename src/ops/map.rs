@@ -1,7 +1,7 @@
 //! [`Map`]: an elementwise program over inputs that may be broadcast. The kernels of all elementwise
 //! ops, of broadcasting and of fused chains are the two functions here.
 
-use super::program::{Program, Registers, Scratch};
+use super::program::{MAX_RESULTS, Program, Reg, Registers, Scratch, Step};
 use super::sampling::edge_dims;
 use super::{
     Attr, Attrs, Bound, CpuRun, CudaRun, Gpu, Io, Op, Recorder, RefIn, Reject, Sample, SampleIn, Val, dims,
@@ -22,12 +22,13 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 /// How an input is read, seen from the output: one stride per output axis, 0 along broadcast axes.
 pub type Access = [usize; MAX_RANK];
 
-/// An elementwise program applied to inputs that are broadcast to `shape` by NumPy's rule.
+/// An elementwise program applied to inputs that are broadcast to `shape` by NumPy's rule. Several results lie one
+/// behind the other in a flat value; then `shape` has a multiple of four elements.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Map {
     /// What is computed for each element.
     pub program: Arc<Program>,
-    /// Shape of the value.
+    /// Shape of each result.
     pub shape: Shape,
 }
 
@@ -136,33 +137,55 @@ pub(crate) fn copy_cpu(access: &Access, run: CpuRun<'_>) {
 
 /// Runs `program` on the CPU. `accesses` says how each input is read.
 pub(crate) fn run_cpu(program: &Program, accesses: &[Access], run: CpuRun<'_>) {
+    evaluate(program, accesses, run, false);
+}
+
+/// Runs `program` on the CPU, its first input being what the output holds already, element by element.
+/// `run.ins` are the other inputs.
+pub(crate) fn follow_cpu(program: &Program, accesses: &[Access], run: CpuRun<'_>) {
+    evaluate(program, accesses, run, true);
+}
+
+fn evaluate(program: &Program, accesses: &[Access], run: CpuRun<'_>, in_place: bool) {
     let walk = Walk::new(&run.shape, accesses);
     let reads = program.reads();
-    let (simd, ins) = (run.simd, run.ins);
+    let (simd, ins, n) = (run.simd, run.ins, run.shape.numel());
     let block = program.block();
-    let per_task = run.pool.share(run.out.len(), TASK, block);
-    let strided = (0..ins.len()).filter(|&i| reads[i] && !walk.plain(i)).count();
-    run.pool.chunks_mut(run.out, per_task, |task, out| {
+    let per_task = run.pool.share(n, TASK, block);
+    let before = usize::from(in_place);
+    let strided = (before..program.inputs()).filter(|&i| reads[i] && !walk.plain(i - before)).count();
+    let mut results = run.out.chunks_exact_mut(n.max(1));
+    let results: [&mut [f32]; MAX_RESULTS] = std::array::from_fn(|_| results.next().unwrap_or(&mut []));
+    let work = |task: usize, mut results: [&mut [f32]; MAX_RESULTS]| {
         let mut registers = Registers::new(program, block);
-        let mut gathered = Scratch::take(strided * block);
-        for (b, out) in out.chunks_mut(block).enumerate() {
-            let start = task * per_task + b * block;
+        let mut gathered = Scratch::take((before + strided) * block);
+        let len = results[0].len();
+        for at in (0..len).step_by(block) {
+            let (start, len) = (task * per_task + at, block.min(len - at));
             let mut slices: [&[f32]; 16] = [&[]; 16];
             let mut blocks = gathered.words().chunks_exact_mut(block);
-            for (i, slice) in slices.iter_mut().enumerate().take(ins.len()).filter(|(i, _)| reads[*i]) {
-                *slice = if walk.plain(i) {
-                    &ins[i][start..start + out.len()]
+            if in_place && let Some(words) = blocks.next() {
+                words[..len].copy_from_slice(&results[0][at..at + len]);
+                slices[0] = &words[..len];
+            }
+            for i in (before..program.inputs()).filter(|&i| reads[i]) {
+                let x = ins[i - before];
+                slices[i] = if walk.plain(i - before) {
+                    &x[start..start + len]
                 } else if let Some(words) = blocks.next() {
-                    let words = &mut words[..out.len()];
-                    gather(ins[i], &walk.dims, &walk.strides[i], start, words);
+                    let words = &mut words[..len];
+                    gather(x, &walk.dims, &walk.strides[i - before], start, words);
                     words
                 } else {
                     &[]
                 };
             }
-            registers.run(simd, &slices[..ins.len()], out);
+            let mut outs =
+                results.each_mut().map(|r| if r.is_empty() { &mut [][..] } else { &mut r[at..at + len] });
+            registers.run(simd, &slices[..program.inputs()], &mut outs[..program.outputs()]);
         }
-    });
+    };
+    run.pool.pieces_mut(results, [per_task; MAX_RESULTS], n.div_ceil(per_task.max(1)), work);
 }
 
 /// Elements each CUDA thread takes at a time: one 16-byte access where rows allow it.
@@ -177,7 +200,7 @@ struct Generated {
 
 /// What of a launch is written into the kernel text: the program without its constants' values, and
 /// per input whether it is plain, a single element, or strided with how many axes.
-type KernelKey = (Vec<super::program::Step>, super::program::Reg, Vec<Kind>, usize, usize, bool);
+type KernelKey = (Vec<Step>, Vec<Reg>, Vec<Kind>, usize, usize, bool);
 
 /// How an input is read: element by element in order, as one single element, with stride 0 along rows.
 type Kind = (bool, bool, bool);
@@ -206,8 +229,14 @@ fn generate(program: &Program, walk: &Walk) -> Generated {
                 let (outer, last) = walk.strides[i].split_at(rank - 1);
                 kinds[i].0 || kinds[i].1 || (last[0] <= 1 && outer.iter().all(|s| s.is_multiple_of(VECTOR)))
             }));
-    let key: KernelKey =
-        (program.steps().to_vec(), program.result(), kinds.clone(), rank, program.consts().len(), whole);
+    let key: KernelKey = (
+        program.steps().to_vec(),
+        program.results().to_vec(),
+        kinds.clone(),
+        rank,
+        program.consts().len(),
+        whole,
+    );
     let cache = CACHE.get_or_init(Mutex::default);
     if let Some(hit) = cache.lock().unwrap_or_else(PoisonError::into_inner).get(&key) {
         return hit.clone();
@@ -230,7 +259,9 @@ fn kernel_text(program: &Program, kinds: &[Kind], rank: usize, whole: bool) -> S
         t,
         "struct Walk {{ unsigned dims[{MAX_RANK}]; }};\nstruct Strides {{ unsigned long long s[{MAX_RANK}]; }};"
     );
-    t.push_str("extern \"C\" __global__ void map(float* __restrict__ out, unsigned long long n");
+    // Result k is k n words behind the first. The output may be an input too: a thread reads its elements before it
+    // writes them.
+    t.push_str("extern \"C\" __global__ void map(float* out, unsigned long long n");
     if rank > 1 {
         t.push_str(", Walk walk");
     }
@@ -254,7 +285,9 @@ fn kernel_text(program: &Program, kinds: &[Kind], rank: usize, whole: bool) -> S
         "for (unsigned long long v = blockIdx.x * (unsigned long long)blockDim.x + threadIdx.x; v * {VECTOR} < n; v += (unsigned long long)gridDim.x * blockDim.x) {{"
     );
     let _ = writeln!(t, "const unsigned long long at = v * {VECTOR};");
-    let _ = writeln!(t, "float r[{VECTOR}];");
+    let results = program.outputs();
+    let _ = writeln!(t, "float r[{results}][{VECTOR}];");
+    let each = |line: &dyn Fn(usize) -> String| (0..results).map(line).collect::<String>();
     let decode = |t: &mut String, at: &str| {
         let _ = writeln!(t, "unsigned long long rest = {at};");
         for axis in (0..rank).rev() {
@@ -310,7 +343,12 @@ fn kernel_text(program: &Program, kinds: &[Kind], rank: usize, whole: bool) -> S
             };
         }
         t.push_str(&body);
-        t.push_str("r[j] = y0;\n}\n*reinterpret_cast<float4*>(out + at) = make_float4(r[0], r[1], r[2], r[3]);\ncontinue;\n}\n");
+        t.push_str(&each(&|k| format!("r[{k}][j] = y{k};\n")));
+        t.push_str("}\n");
+        t.push_str(&each(&|k| {
+            format!("*reinterpret_cast<float4*>(out + {k} * n + at) = make_float4(r[{k}][0], r[{k}][1], r[{k}][2], r[{k}][3]);\n")
+        }));
+        t.push_str("continue;\n}\n");
     }
     // One element at a time: the tail, and rows that do not divide into vectors.
     let _ = writeln!(t, "for (int j = 0; j < {VECTOR} && at + j < n; ++j) {{");
@@ -327,7 +365,8 @@ fn kernel_text(program: &Program, kinds: &[Kind], rank: usize, whole: bool) -> S
         };
     }
     t.push_str(&body);
-    t.push_str("out[at + j] = y0;\n}\n}\n}\n");
+    t.push_str(&each(&|k| format!("out[{k} * n + at + j] = y{k};\n")));
+    t.push_str("}\n}\n}\n");
     t
 }
 
@@ -386,17 +425,46 @@ pub(crate) fn module(program: &Program, shape: &Shape, accesses: &[Access]) -> (
 }
 
 impl Map {
+    /// Fills the output on the CPU; its first input is what the output holds. The run has the others.
+    pub(crate) fn cpu_in_place(&self, run: CpuRun<'_>) {
+        follow_cpu(&self.program, &self.accesses(run.metas), run);
+    }
+
     fn accesses(&self, ins: &[Meta]) -> Vec<Access> {
         ins.iter().map(|m| access(&m.shape, &self.shape)).collect()
     }
 }
 
-/// A program of three inputs for the checks.
-fn sample_formula() -> Program {
+/// A program of three inputs and up to three results for the checks: a step that others read, one that none does, and
+/// an input.
+pub(crate) fn sample_formula(results: usize) -> Program {
     Program::trace(3, |x| {
         let wave = (x[0] * x[1]).tanh();
-        vec![Real::where_gt(x[0], x[2], wave, x[2] * Real::c(0.5)) + x[1]]
+        let last = Real::where_gt(x[0], x[2], wave, x[2] * Real::c(0.5)) + x[1];
+        vec![last, wave, x[2]][..results].to_vec()
     })
+}
+
+/// The value of `program` for elements of `shape`, or why there is none: results one behind the other.
+pub(crate) fn results_meta(op: &'static str, program: &Program, shape: Shape) -> Result<Meta> {
+    if !program.fits() {
+        return Err(Error::unsupported(op, "the program needs more registers or results than there are"));
+    }
+    match program.outputs() {
+        1 => Ok(Meta::f32(shape)),
+        _ if !shape.numel().is_multiple_of(4) => {
+            Err(Error::unsupported(op, "several results of a number of elements that is no multiple of 4"))
+        }
+        n => Ok(Meta::f32(Shape::new(&[n * shape.numel()])?)),
+    }
+}
+
+/// The results of a program in its value, one by one.
+pub(crate) fn results(r: &mut dyn Recorder, value: Val, count: usize, shape: Shape) -> Result<Vec<Val>> {
+    match count {
+        1 => Ok(vec![value]),
+        n => (0..n).map(|i| layout::part(r, value, &vec![shape; n], i)).collect(),
+    }
 }
 
 impl Op for Map {
@@ -416,13 +484,7 @@ impl Op for Map {
                 return Err(super::mismatch(Self::NAME, "input does not broadcast to", m.shape, self.shape));
             }
         }
-        if !self.program.fits() || self.program.outputs() != 1 {
-            return Err(Error::unsupported(
-                Self::NAME,
-                "the program needs more registers or results than there are",
-            ));
-        }
-        Ok(Meta::f32(self.shape))
+        results_meta(Self::NAME, &self.program, self.shape)
     }
 
     fn cpu(&self, run: CpuRun<'_>) {
@@ -443,7 +505,7 @@ impl Op for Map {
 
     fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {
         let mut args = io.ins.to_vec();
-        args.push(dy);
+        args.extend(results(r, dy, self.program.outputs(), self.shape)?);
         let reads = self.program.reads();
         (0..io.ins.len())
             .map(|i| {
@@ -459,10 +521,13 @@ impl Op for Map {
 
     fn reference<T: Scalar>(&self, ins: &[RefIn<T>]) -> Result<Tensor<T>> {
         let tensors: Vec<&Tensor<T>> = ins.iter().map(RefIn::num).collect::<Result<_>>()?;
-        Ok(Tensor::from_fn(self.shape, |at| {
+        let metas: Vec<Meta> = ins.iter().map(RefIn::meta).collect();
+        let n = self.shape.numel();
+        Ok(Tensor::from_fn(self.shape(&metas)?.shape, |i| {
+            let (result, at) = (i / n, i % n);
             let args: Vec<T> =
                 tensors.iter().map(|t| t.data()[broadcast_index(at, &t.shape(), &self.shape)]).collect();
-            self.program.eval(&args)[0]
+            self.program.eval(&args)[result]
         }))
     }
 
@@ -478,9 +543,13 @@ impl Op for Map {
         cases
             .iter()
             .map(|(out, ins)| Sample {
-                op: Map::new(sample_formula(), dims(out)),
+                op: Map::new(sample_formula(1), dims(out)),
                 ins: ins.iter().map(|d| SampleIn::any(dims(d))).collect(),
             })
+            .chain([&[4, 7][..], &[4, 64], &[3, 5, 8], &[2, 0, 3]].iter().map(|out| Sample {
+                op: Map::new(sample_formula(3), dims(out)),
+                ins: [&out[..], &[1], &out[1..]].iter().map(|d| SampleIn::any(dims(d))).collect(),
+            }))
             .collect()
     }
 
@@ -491,7 +560,9 @@ impl Op for Map {
             from.iter_mut().for_each(|d| *d = if stream.below(3) == 0 { 1 } else { *d });
             SampleIn::any(dims(&from))
         };
-        Some(Sample { ins: (0..3).map(|_| from()).collect(), op: Map::new(sample_formula(), dims(&to)) })
+        let ins = (0..3).map(|_| from()).collect();
+        let several = dims(&to).numel().is_multiple_of(4) && stream.below(2) == 0;
+        Some(Sample { ins, op: Map::new(sample_formula(if several { 3 } else { 1 }), dims(&to)) })
     }
 
     fn rejects() -> Vec<Reject<Map>> {
@@ -539,7 +610,7 @@ pub(crate) fn record_program(
     shape: Shape,
     args: &[Val],
 ) -> Result<Val> {
-    if let super::program::Reg::In(i) = program.result()
+    if let Reg::In(i) = program.result()
         && r.meta(args[i as usize]).shape == shape
     {
         return Ok(args[i as usize]);

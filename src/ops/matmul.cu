@@ -25,10 +25,8 @@
 
 typedef long long i64;
 
-// What follows the sum: v is the sum so far, and comes back unchanged unless `last` says that it is whole
-// (bias_j is then column j's bias, and -0.0 before). Whatever is to follow the bias belongs here, under
-// `last`, and is to be defined only in the kernel that finishes: not in the first of two.
-__device__ __forceinline__ float finish(float v, float bias_j, bool last) {
+// The sum so far and, once it is whole, column j's bias (-0.0 before).
+__device__ __forceinline__ float finish(float v, float bias_j) {
     return DITTO_BIAS ? __fadd_rn(v, bias_j) : v;
 }
 
@@ -36,6 +34,83 @@ template <int V> struct Vec;
 template <> struct Vec<1> { float v[1]; };
 template <> struct __align__(8) Vec<2> { float v[2]; };
 template <> struct __align__(16) Vec<4> { float v[4]; };
+
+// Loads and stores of W floats that happen only if `in` is not 0; spelled out, so that each stays one
+// instruction (the compiler would make branches of them, and spill).
+template <int W> __device__ __forceinline__ void load_if(Vec<W>& v, const float* p, unsigned in) {
+    if constexpr (W == 4)
+        asm volatile("{.reg .pred p; setp.ne.b32 p, %5, 0; @p ld.global.v4.f32 {%0, %1, %2, %3}, [%4];}"
+                     : "+f"(v.v[0]), "+f"(v.v[1]), "+f"(v.v[2]), "+f"(v.v[3]) : "l"(p), "r"(in));
+    else if constexpr (W == 2)
+        asm volatile("{.reg .pred p; setp.ne.b32 p, %3, 0; @p ld.global.v2.f32 {%0, %1}, [%2];}"
+                     : "+f"(v.v[0]), "+f"(v.v[1]) : "l"(p), "r"(in));
+    else
+        asm volatile("{.reg .pred p; setp.ne.b32 p, %2, 0; @p ld.global.f32 %0, [%1];}"
+                     : "+f"(v.v[0]) : "l"(p), "r"(in));
+}
+template <int W> __device__ __forceinline__ void store_if(const Vec<W>& v, float* p, unsigned in) {
+    if constexpr (W == 4)
+        asm volatile("{.reg .pred p; setp.ne.b32 p, %5, 0; @p st.global.v4.f32 [%4], {%0, %1, %2, %3};}"
+                     ::"f"(v.v[0]), "f"(v.v[1]), "f"(v.v[2]), "f"(v.v[3]), "l"(p), "r"(in));
+    else if constexpr (W == 2)
+        asm volatile("{.reg .pred p; setp.ne.b32 p, %3, 0; @p st.global.v2.f32 [%2], {%0, %1};}"
+                     ::"f"(v.v[0]), "f"(v.v[1]), "l"(p), "r"(in));
+    else
+        asm volatile("{.reg .pred p; setp.ne.b32 p, %2, 0; @p st.global.f32 [%1], %0;}"
+                     ::"f"(v.v[0]), "l"(p), "r"(in));
+}
+
+#ifndef DITTO_FOLLOW
+#define DITTO_FOLLOW 0
+#define FOLLOW_PARAM
+#endif
+#if DITTO_FOLLOW
+// A program follows the sums. The text before this one has it, as
+//   follow(from, to)  FOLLOW_Y results from a sum and FOLLOW_X other inputs
+//   follow_reads(i)   how input i is read: 0 at the place of the result, 1 at its column, 2 always the same element
+//   Follow            where the inputs lie, and the results but for the first
+#define FOLLOW_PARAM , const __grid_constant__ Follow follow_with
+
+// The other inputs for W neighbouring results.
+template <int W> struct Extras {
+    Vec<W> x[FOLLOW_X > 0 ? FOLLOW_X : 1];
+
+    // For the results from place `at` in column `column` on; nothing is read unless `in`.
+    __device__ __forceinline__ void load(const Follow& f, i64 at, i64 column, unsigned in) {
+#pragma unroll
+        for (int i = 0; i < FOLLOW_X; ++i) {
+#pragma unroll
+            for (int e = 0; e < W; ++e) x[i].v[e] = 0.0f;
+            if (follow_reads(i) == 2) {
+                Vec<1> one;
+                one.v[0] = 0.0f;
+                load_if(one, f.x[i], in);
+#pragma unroll
+                for (int e = 0; e < W; ++e) x[i].v[e] = one.v[0];
+            } else {
+                load_if(x[i], f.x[i] + (follow_reads(i) == 1 ? column : at), in);
+            }
+        }
+    }
+    // Makes results of the sums in v, which keeps the first ones; the others are written, if `in`.
+    __device__ __forceinline__ void finish(const Follow& f, Vec<W>& v, i64 at, unsigned in) const {
+        Vec<W> more[FOLLOW_Y > 1 ? FOLLOW_Y - 1 : 1];
+#pragma unroll
+        for (int e = 0; e < W; ++e) {
+            float from[FOLLOW_X + 1], to[FOLLOW_Y];
+            from[0] = v.v[e];
+#pragma unroll
+            for (int i = 0; i < FOLLOW_X; ++i) from[i + 1] = x[i].v[e];
+            follow(from, to);
+            v.v[e] = to[0];
+#pragma unroll
+            for (int k = 1; k < FOLLOW_Y; ++k) more[k - 1].v[e] = to[k];
+        }
+#pragma unroll
+        for (int k = 1; k < FOLLOW_Y; ++k) store_if(more[k - 1], f.y[k - 1] + at, in);
+    }
+};
+#endif
 
 #if DITTO_REDUCE
 
@@ -48,7 +123,7 @@ template <> struct __align__(16) Vec<4> { float v[4]; };
 // partial: [parts][total], total = batch * m * n; out: [total]; bias: [n] or unused.
 extern "C" __global__ void __launch_bounds__(256)
 ditto_matmul_reduce(const float* __restrict__ partial, float* __restrict__ out,
-                    const float* __restrict__ bias, i64 total, i64 n, i64 parts) {
+                    const float* __restrict__ bias, i64 total, i64 n, i64 parts FOLLOW_PARAM) {
     constexpr int V = DITTO_VC ? 4 : 1;
     typedef Vec<V> vec;
     i64 groups = total / V;
@@ -62,13 +137,19 @@ ditto_matmul_reduce(const float* __restrict__ partial, float* __restrict__ out,
             for (int e = 0; e < V; ++e) sum.v[e] = __fadd_rn(sum.v[e], next.v[e]);
         }
         vec add = {};
-        if (DITTO_BIAS) {
-            i64 j = g * V;
+        i64 j = 0;
+        if (DITTO_BIAS || DITTO_FOLLOW) {
+            j = g * V;
             j = j >> 32 ? j % n : n >> 32 ? j : (unsigned)j % (unsigned)n;
-            add = *(const vec*)(bias + j);
         }
+        if (DITTO_BIAS) add = *(const vec*)(bias + j);
 #pragma unroll
-        for (int e = 0; e < V; ++e) sum.v[e] = finish(sum.v[e], add.v[e], true);
+        for (int e = 0; e < V; ++e) sum.v[e] = finish(sum.v[e], add.v[e]);
+#if DITTO_FOLLOW
+        Extras<V> extras;
+        extras.load(follow_with, g * V, j, 1);
+        extras.finish(follow_with, sum, g * V, 1);
+#endif
         *(vec*)(out + g * V) = sum;
     }
 }
@@ -233,38 +314,22 @@ struct Place {
     const float* bias;
     idx ldc;
     idx rows, cols;  // how many rows and columns are left from there
+#if DITTO_FOLLOW
+    const Follow* follow;
+    i64 at, column;  // its first output in the whole result, and its column
+#endif
 };
-
-// Loads and stores of W floats that happen only if `in` is not 0; spelled out, so that each stays one
-// instruction (the compiler would make branches of them, and spill).
-template <int W> __device__ __forceinline__ void load_if(Vec<W>& v, const float* p, unsigned in) {
-    if constexpr (W == 4)
-        asm volatile("{.reg .pred p; setp.ne.b32 p, %5, 0; @p ld.global.v4.f32 {%0, %1, %2, %3}, [%4];}"
-                     : "+f"(v.v[0]), "+f"(v.v[1]), "+f"(v.v[2]), "+f"(v.v[3]) : "l"(p), "r"(in));
-    else if constexpr (W == 2)
-        asm volatile("{.reg .pred p; setp.ne.b32 p, %3, 0; @p ld.global.v2.f32 {%0, %1}, [%2];}"
-                     : "+f"(v.v[0]), "+f"(v.v[1]) : "l"(p), "r"(in));
-    else
-        asm volatile("{.reg .pred p; setp.ne.b32 p, %2, 0; @p ld.global.f32 %0, [%1];}"
-                     : "+f"(v.v[0]) : "l"(p), "r"(in));
-}
-template <int W> __device__ __forceinline__ void store_if(const Vec<W>& v, float* p, unsigned in) {
-    if constexpr (W == 4)
-        asm volatile("{.reg .pred p; setp.ne.b32 p, %5, 0; @p st.global.v4.f32 [%4], {%0, %1, %2, %3};}"
-                     ::"f"(v.v[0]), "f"(v.v[1]), "f"(v.v[2]), "f"(v.v[3]), "l"(p), "r"(in));
-    else if constexpr (W == 2)
-        asm volatile("{.reg .pred p; setp.ne.b32 p, %3, 0; @p st.global.v2.f32 [%2], {%0, %1};}"
-                     ::"f"(v.v[0]), "f"(v.v[1]), "l"(p), "r"(in));
-    else
-        asm volatile("{.reg .pred p; setp.ne.b32 p, %2, 0; @p st.global.f32 [%1], %0;}"
-                     ::"f"(v.v[0]), "l"(p), "r"(in));
-}
 
 // Adds the accumulators to what earlier chunks left in the output, then, after the last chunk, the bias,
 // and writes the sum. What is absent (an earlier chunk, a bias) is -0.0, which changes no bit of a sum.
 // Row i + BATCH is loaded before row i is written, so that several loads are on their way together.
 __device__ __forceinline__ void store(const float (&acc)[TM][TN], const Place& at, bool first, bool last) {
+#if DITTO_FOLLOW
+    constexpr int W = DITTO_VC ? VN : 1, COLS = TN / W, BATCH = TM < 2 || FOLLOW_X > 1 ? 1 : 2;
+    Extras<W> extras[BATCH][COLS];
+#else
     constexpr int W = DITTO_VC ? VN : 1, COLS = TN / W, BATCH = TM < 2 ? 1 : 2;
+#endif
     unsigned cols = 0;  // bit c: group c of the columns is in the matrix
 #pragma unroll
     for (int c = 0; c < COLS; ++c) cols |= (unsigned)(col_at(c * W) < at.cols) << c;
@@ -286,8 +351,12 @@ __device__ __forceinline__ void store(const float (&acc)[TM][TN], const Place& a
                 Vec<W> v = old[r % BATCH][c];
 #pragma unroll
                 for (int e = 0; e < W; ++e) {
-                    v.v[e] = finish(__fadd_rn(v.v[e], acc[r][c * W + e]), add[c].v[e], last);
+                    v.v[e] = finish(__fadd_rn(v.v[e], acc[r][c * W + e]), add[c].v[e]);
                 }
+#if DITTO_FOLLOW
+                const i64 place = at.at + (i64)row_at(r) * at.ldc + col_at(c * W);
+                if (last) extras[r % BATCH][c].finish(*at.follow, v, place, in & 1u << c);
+#endif
                 store_if(v, line + col_at(c * W), in & 1u << c);
             }
         }
@@ -300,6 +369,11 @@ __device__ __forceinline__ void store(const float (&acc)[TM][TN], const Place& a
 #pragma unroll
                 for (int e = 0; e < W; ++e) v.v[e] = -0.0f;
                 load_if(v, line + col_at(c * W), in & 1u << c);
+#if DITTO_FOLLOW
+                extras[i % BATCH][c].load(*at.follow, at.at + (i64)row_at(i) * at.ldc + col_at(c * W),
+                                          at.column + col_at(c * W),
+                                          last && row_at(i) < at.rows ? cols & 1u << c : 0);
+#endif
             }
         }
     }
@@ -423,7 +497,7 @@ __device__ __forceinline__ void product(float* shared, A& ta, B& tb, const Origi
 extern "C" __global__ void __launch_bounds__(THREADS, DITTO_BLOCKS)
 ditto_matmul(const float* __restrict__ a, const float* __restrict__ b, float* out,
              const float* __restrict__ bias, i64 m_, i64 n_, i64 k_, i64 batch, i64 stride_a, i64 stride_b,
-             i64 slice, i64 parts) {
+             i64 slice, i64 parts FOLLOW_PARAM) {
     __shared__ __align__(16) float shared[STAGES * (TileA::SIZE + TileB::SIZE)];
     const idx m = (idx)m_, n = (idx)n_;
     const Origin o(m_, n_);
@@ -444,6 +518,11 @@ ditto_matmul(const float* __restrict__ a, const float* __restrict__ b, float* ou
         at.rows = m - o.row0 - o.tm;
         at.cols = n - o.col0 - o.tn;
         at.bias = bias + o.col0 + o.tn;
+#if DITTO_FOLLOW
+        at.follow = &follow_with;
+        at.at = at.out - out;
+        at.column = o.col0 + o.tn;
+#endif
 
         product(shared, ta, tb, o, k, [&](const float (&acc)[TM][TN], bool first, bool last) {
             store(acc, at, first, last);

@@ -1,6 +1,7 @@
 //! Matrix products: every output is a dot product in the fixed order of the contract (C4). Transposes
 //! are flags, never copies.
 
+use super::fused::Follow;
 use super::matmul_plan::{Problem, plan};
 use super::sampling::{EDGES, INNER, VOLUME, WORK, pick, sample};
 use super::{
@@ -52,7 +53,8 @@ impl Problem {
         }
         let plan = plan(self, run.cuda.sm_count());
         let bias = if self.has_bias { run.ins[2] } else { 0 };
-        let (module, source) = source(&plan.defines);
+        let (first, last) = if plan.reduce.is_some() { (None, run.follow) } else { (run.follow, None) };
+        let (module, source) = source(&plan.defines, first);
         let kernel = run.cuda.kernel(&module, &source, plan.kernel)?;
         let mut args = Args::new();
         args.ptr(run.ins[0])
@@ -64,25 +66,32 @@ impl Problem {
         {
             args.u64(x as u64);
         }
+        if let Some(follow) = first {
+            follow.push(&mut args);
+        }
         run.cuda.launch(kernel, plan.grid, plan.block, plan.shared, &args)?;
         if let Some(reduce) = &plan.reduce {
-            let (module, source) = self::source(&reduce.defines);
+            let (module, source) = self::source(&reduce.defines, last);
             let kernel = run.cuda.kernel(&module, &source, reduce.kernel)?;
             let mut args = Args::new();
             args.ptr(run.workspace).ptr(run.out).ptr(bias);
             args.u64(total as u64).u64(self.n as u64).u64(plan.parts as u64);
+            if let Some(follow) = last {
+                follow.push(&mut args);
+            }
             run.cuda.launch(kernel, reduce.grid, reduce.block, 0, &args)?;
         }
         Ok(())
     }
 
-    fn modules(&self, sm_count: u32) -> Vec<(String, String)> {
+    fn modules(&self, sm_count: u32, follow: Option<&Follow>) -> Vec<(String, String)> {
         if self.batch * self.m * self.n == 0 {
             return Vec::new();
         }
         let plan = plan(self, sm_count);
-        let mut modules = vec![source(&plan.defines)];
-        modules.extend(plan.reduce.iter().map(|r| source(&r.defines)));
+        let first = if plan.reduce.is_some() { None } else { follow };
+        let mut modules = vec![source(&plan.defines, first)];
+        modules.extend(plan.reduce.iter().map(|r| source(&r.defines, follow)));
         modules
     }
 
@@ -113,15 +122,17 @@ impl Problem {
 }
 
 /// A variant of the kernels: a name of its own, and the text.
-pub(crate) fn source(defines: &str) -> (String, String) {
-    variant("matmul", defines, "")
+pub(crate) fn source(defines: &str, follow: Option<&Follow>) -> (String, String) {
+    variant("matmul", defines, "", follow)
 }
 
 /// A variant of the kernels and of what is made of them: a name of its own, and the text.
-pub(crate) fn variant(family: &str, defines: &str, more: &str) -> (String, String) {
+pub(crate) fn variant(family: &str, defines: &str, more: &str, follow: Option<&Follow>) -> (String, String) {
     let name: Vec<&str> = defines.split_whitespace().filter(|w| !w.starts_with("#define")).collect();
     let name = name.join("_").replace("DITTO_", "").to_lowercase();
-    (format!("{family}_{name}"), format!("#define CHUNK {K_CHUNK}\n{defines}{MATMUL_CU}{more}"))
+    let (tag, before) = follow.map_or(("", ""), Follow::text);
+    let name = format!("{family}_{name}{}{tag}", if tag.is_empty() { "" } else { "_" });
+    (name, format!("#define CHUNK {K_CHUNK}\n{defines}{before}{MATMUL_CU}{more}"))
 }
 
 /// Rows and columns of a matrix after its transpose flag.
@@ -220,7 +231,11 @@ macro_rules! product_op {
             }
 
             fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<(String, String)> {
-                self.of(ins).map_or(Vec::new(), |p| p.modules(gpu.sm_count))
+                self.of(ins).map_or(Vec::new(), |p| p.modules(gpu.sm_count, None))
+            }
+
+            fn followed(&self, ins: &[Meta], gpu: &Gpu, follow: &Follow) -> Option<Vec<(String, String)>> {
+                Some(self.of(ins).ok()?.modules(gpu.sm_count, Some(follow)))
             }
 
             fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {
@@ -373,7 +388,11 @@ impl Op for Linear {
     }
 
     fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<(String, String)> {
-        Linear::of(ins).map_or(Vec::new(), |p| p.modules(gpu.sm_count))
+        Linear::of(ins).map_or(Vec::new(), |p| p.modules(gpu.sm_count, None))
+    }
+
+    fn followed(&self, ins: &[Meta], gpu: &Gpu, follow: &Follow) -> Option<Vec<(String, String)>> {
+        Some(Linear::of(ins).ok()?.modules(gpu.sm_count, Some(follow)))
     }
 
     fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {

@@ -14,7 +14,8 @@ pub mod elementwise;
 mod exec;
 pub mod extremum;
 pub mod fft;
-pub(crate) mod fold;
+pub mod fold;
+pub mod fused;
 pub mod index;
 pub mod layout;
 pub mod loss;
@@ -109,6 +110,8 @@ macro_rules! with_ops {
             where_: elementwise::Where,
             clamp_to: elementwise::ClampTo,
             map: map::Map,
+            fused: fused::Fused,
+            folded: fold::Folded,
             sum: reduce::Sum,
             mean: reduce::Mean,
             amax: reduce::Amax,
@@ -286,6 +289,8 @@ pub struct CudaRun<'a> {
     pub out: u64,
     /// Address of the workspace.
     pub workspace: u64,
+    /// A program that the kernels are to end with, for ops that [can](Op::followed).
+    pub follow: Option<&'a fused::Follow>,
 }
 
 /// An input of a reference: numbers of any scalar type, or indices.
@@ -508,9 +513,20 @@ pub trait Op: Clone + PartialEq + Debug + Sized {
     /// The CUDA modules the launch will want, as (name, source), for compiling ahead.
     fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<(String, String)>;
 
+    /// The CUDA modules with a program that follows the sums, if the kernels can take it.
+    fn followed(&self, _ins: &[Meta], _gpu: &Gpu, _follow: &fused::Follow) -> Option<Vec<(String, String)>> {
+        None
+    }
+
     /// For an elementwise op or broadcast: the program it applies to its inputs, broadcast by NumPy's rule.
     /// This is what fusion joins.
     fn as_program(&self, _ins: &[Meta]) -> Option<program::Program> {
+        None
+    }
+
+    /// For a reduction or loss: the fold it is, and the axes of its first input that it folds.
+    #[doc(hidden)]
+    fn as_fold(&self, _ins: &[Meta]) -> Option<(fold::Fold, Vec<usize>)> {
         None
     }
 
@@ -624,9 +640,24 @@ macro_rules! any_op {
                 match self { $(AnyOp::$op(op) => op.cuda_modules(ins, gpu),)* }
             }
 
+            /// See [`Op::followed`].
+            pub(crate) fn followed(
+                &self,
+                ins: &[Meta],
+                gpu: &Gpu,
+                follow: &fused::Follow,
+            ) -> Option<Vec<(String, String)>> {
+                match self { $(AnyOp::$op(op) => op.followed(ins, gpu, follow),)* }
+            }
+
             /// See [`Op::as_program`].
             pub fn as_program(&self, ins: &[Meta]) -> Option<program::Program> {
                 match self { $(AnyOp::$op(op) => op.as_program(ins),)* }
+            }
+
+            /// See [`Op::as_fold`].
+            pub(crate) fn as_fold(&self, ins: &[Meta]) -> Option<(fold::Fold, Vec<usize>)> {
+                match self { $(AnyOp::$op(op) => op.as_fold(ins),)* }
             }
 
             /// See [`Op::vjp`].

@@ -17,6 +17,8 @@ pub(crate) const MAX_BLOCK: usize = 2048;
 const CACHE: usize = 8192;
 /// Registers (inputs not counted, constants counted) a program may need at once.
 const SLOTS: usize = 24;
+/// Results a program may have.
+pub(crate) const MAX_RESULTS: usize = 4;
 
 /// Calls `$then` with the list of instructions: name, arguments, Rust expression, CUDA expression.
 /// Everything that must know all instructions is made from this list. The Rust side names the trait's
@@ -355,7 +357,9 @@ impl Program {
 
     /// Whether the CPU evaluator has enough registers for it; fusion stops where this ends.
     pub fn fits(&self) -> bool {
-        self.slot_count + self.consts.len() <= SLOTS && self.inputs <= 16
+        self.slot_count + self.consts.len() <= SLOTS
+            && self.inputs <= 16
+            && (1..=MAX_RESULTS).contains(&self.outputs.len())
     }
 
     /// Number of inputs.
@@ -378,9 +382,14 @@ impl Program {
         &self.consts
     }
 
-    /// Where the only result is read from.
+    /// Where the first result is read from.
     pub(crate) fn result(&self) -> Reg {
         self.outputs[0]
+    }
+
+    /// Where the results are read from.
+    pub(crate) fn results(&self) -> &[Reg] {
+        &self.outputs
     }
 
     /// Which inputs are read.
@@ -411,11 +420,11 @@ impl Program {
         self.outputs.iter().map(|r| read(r, &values)).collect()
     }
 
-    /// The gradient of the only result with respect to input `wrt`, as a program over the same inputs
-    /// followed by the upstream gradient.
+    /// The gradient of the results with respect to input `wrt`, as a program over the same inputs
+    /// followed by the upstream gradient of each result.
     pub(crate) fn gradient(&self, wrt: usize) -> Program {
-        Program::trace(self.inputs + 1, |ins| {
-            let (ins, g) = (&ins[..self.inputs], ins[self.inputs]);
+        Program::trace(self.inputs + self.outputs.len(), |ins| {
+            let (ins, upstream) = ins.split_at(self.inputs);
             let consts: Vec<Expr> = self.consts.iter().map(|&k| Expr::c(f64::from(k))).collect();
             let mut values: Vec<Expr> = Vec::new();
             let read = |reg: &Reg, values: &[Expr]| match reg {
@@ -430,10 +439,12 @@ impl Program {
             let mut grads: Vec<Option<Expr>> = vec![None; self.steps.len()];
             let mut result: Option<Expr> = None;
             let sum = |slot: &mut Option<Expr>, x: Expr| *slot = Some(slot.map_or(x, |s| s + x));
-            match self.outputs[0] {
-                Reg::Step(s) => grads[s as usize] = Some(g),
-                Reg::In(i) if i as usize == wrt => result = Some(g),
-                _ => {}
+            for (reg, g) in self.outputs.iter().zip(upstream) {
+                match reg {
+                    Reg::Step(s) => sum(&mut grads[*s as usize], *g),
+                    Reg::In(i) if *i as usize == wrt => sum(&mut result, *g),
+                    _ => {}
+                }
             }
             for (i, step) in self.steps.iter().enumerate().rev() {
                 let Some(up) = grads[i] else { continue };
@@ -587,9 +598,9 @@ impl<'p> Registers<'p> {
         Registers { program, block, scratch }
     }
 
-    /// Runs the program, which has one result, over one block. Inputs are as long as `out`.
-    pub(crate) fn run(&mut self, simd: Simd, ins: &[&[f32]], out: &mut [f32]) {
-        let (program, block, n) = (self.program, self.block, out.len());
+    /// Runs the program over one block. Inputs and results are all of the same length.
+    pub(crate) fn run(&mut self, simd: Simd, ins: &[&[f32]], outs: &mut [&mut [f32]]) {
+        let (program, block, n) = (self.program, self.block, outs[0].len());
         let (slots, consts) = self.scratch.words().split_at_mut(program.slot_count * block);
         let consts = &*consts;
         let constant = |c: u16| &consts[c as usize * block..][..n];
@@ -597,8 +608,6 @@ impl<'p> Registers<'p> {
         for (reg, words) in regs.iter_mut().zip(slots.chunks_exact_mut(block)) {
             *reg = &mut words[..n];
         }
-        let last = program.steps.len().wrapping_sub(1);
-        let direct = matches!(program.outputs[0], Reg::Step(s) if s as usize == last);
         for (i, step) in program.steps.iter().enumerate() {
             let slot = program.slots[i] as usize;
             // The register is taken out while it is written, so that the others can be read.
@@ -608,18 +617,31 @@ impl<'p> Registers<'p> {
                 Reg::Const(c) => constant(c),
                 Reg::Step(s) => &*regs[program.slots[s as usize] as usize],
             });
-            if direct && i == last {
-                step.instr.run(simd, args, out);
-            } else {
-                step.instr.run(simd, args, target);
+            match program.direct(i) {
+                Some(o) => step.instr.run(simd, args, outs[o]),
+                None => step.instr.run(simd, args, target),
             }
             regs[slot] = target;
         }
-        match program.outputs[0] {
-            _ if direct => {}
-            Reg::In(i) => out.copy_from_slice(ins[i as usize]),
-            Reg::Const(c) => out.copy_from_slice(constant(c)),
-            Reg::Step(s) => out.copy_from_slice(regs[program.slots[s as usize] as usize]),
+        for (o, (reg, out)) in program.outputs.iter().zip(outs).enumerate() {
+            match *reg {
+                Reg::In(i) => out.copy_from_slice(ins[i as usize]),
+                Reg::Const(c) => out.copy_from_slice(constant(c)),
+                Reg::Step(s) if program.direct(s as usize) == Some(o) => {}
+                Reg::Step(s) => out.copy_from_slice(regs[program.slots[s as usize] as usize]),
+            }
+        }
+    }
+}
+
+impl Program {
+    /// The result that the last step writes by itself, past its register: no other step or result reads it.
+    fn direct(&self, step: usize) -> Option<usize> {
+        let is = |reg: &Reg| *reg == Reg::Step(step as u16);
+        let mut results = (0..self.outputs.len()).filter(|&o| is(&self.outputs[o]));
+        match (results.next(), results.next()) {
+            (Some(o), None) if step + 1 == self.steps.len() => Some(o),
+            _ => None,
         }
     }
 }
@@ -653,7 +675,7 @@ mod tests {
         let b: Vec<f32> = (0..300).map(|_| s.range(-2.0, 2.0)).collect();
         for simd in Simd::all_available() {
             let mut out = vec![0.0; 300];
-            Registers::new(&p, 300).run(simd, &[&a, &b], &mut out);
+            Registers::new(&p, 300).run(simd, &[&a, &b], &mut [&mut out]);
             for i in 0..300 {
                 assert_eq!(out[i].to_bits(), p.eval(&[a[i], b[i]])[0].to_bits(), "{simd} {i}");
             }

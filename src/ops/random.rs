@@ -163,7 +163,7 @@ impl Draw {
                 for (slice, words) in slices.iter_mut().zip(words.chunks_exact(block)) {
                     *slice = &words[..out.len()];
                 }
-                registers.run(simd, &slices[..self.draws + scalars], out);
+                registers.run(simd, &slices[..self.draws + scalars], &mut [out]);
             }
         });
     }

@@ -169,6 +169,11 @@ macro_rules! reductions {
                 self.fold(count(&shape, &self.axes)).modules(&shape, &self.axes, gpu)
             }
 
+            fn as_fold(&self, ins: &[Meta]) -> Option<(Fold, Vec<usize>)> {
+                let shape = ins.first()?.shape;
+                Some((self.fold(count(&shape, &self.axes)), self.axes.clone()))
+            }
+
             fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {
                 let shape = r.meta(io.ins[0]).shape;
                 let kept = fold::kept(&shape, &self.axes);

@@ -407,7 +407,7 @@ impl Along {
         let p = self.problem();
         let plan = plan(&p, cuda.sm_count());
         let (first, second) = if self.w == 1 { (x, a) } else { (a, x) };
-        let (module, source) = matmul_source(&plan.defines);
+        let (module, source) = matmul_source(&plan.defines, None);
         let kernel = cuda.kernel(&module, &source, plan.kernel)?;
         let mut args = Args::new();
         args.ptr(first).ptr(second).ptr(if plan.reduce.is_some() { workspace } else { out }).ptr(0);
@@ -417,7 +417,7 @@ impl Along {
         }
         cuda.launch(kernel, plan.grid, plan.block, plan.shared, &args)?;
         if let Some(reduce) = &plan.reduce {
-            let (module, source) = matmul_source(&reduce.defines);
+            let (module, source) = matmul_source(&reduce.defines, None);
             let kernel = cuda.kernel(&module, &source, reduce.kernel)?;
             let mut args = Args::new();
             args.ptr(workspace).ptr(out).ptr(0);
@@ -432,8 +432,8 @@ impl Along {
             return Vec::new();
         }
         let plan = plan(&self.problem(), sm_count);
-        let mut modules = vec![matmul_source(&plan.defines)];
-        modules.extend(plan.reduce.iter().map(|r| matmul_source(&r.defines)));
+        let mut modules = vec![matmul_source(&plan.defines, None)];
+        modules.extend(plan.reduce.iter().map(|r| matmul_source(&r.defines, None)));
         modules
     }
 }

@@ -246,7 +246,7 @@ impl Session {
 
     /// A value already on the device, without a gradient. It shares the memory.
     pub fn buffer(&self, value: &AnyBuffer) -> Result<Var<'_>> {
-        self.leaf("buffer", Source::Constant(value.clone()), || Ok(value.clone()), false)
+        self.leaf("buffer", Source::State(value.clone()), || Ok(value.clone()), false)
     }
 
     /// A constant, without a gradient. In a trace it becomes part of the program.

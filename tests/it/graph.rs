@@ -3,8 +3,9 @@
 
 use dittograd::device::cpu::simd::Simd;
 use dittograd::device::{AnyBuffer, DType, Meta};
-use dittograd::graph::{Graph, TrainStep};
+use dittograd::graph::{Graph, Pass, Passes, TrainStep};
 use dittograd::numerics::rng::Stream;
+use dittograd::ops::conv::Window;
 use dittograd::ops::loss::Reduction;
 use dittograd::ops::{Recorder, RefIn, Val, elementwise};
 use dittograd::prelude::*;
@@ -104,19 +105,22 @@ struct Step {
 
 fn random_steps(stream: &mut Stream) -> Vec<Step> {
     let n = 2 + stream.below(14);
-    (0..n).map(|i| Step { kind: stream.below(28), a: stream.below(4 + i), b: stream.below(4 + i) }).collect()
+    (0..n).map(|i| Step { kind: stream.below(40), a: stream.below(4 + i), b: stream.below(4 + i) }).collect()
 }
 
 /// Runs the steps. All values are square matrices, or rows, columns or scalars that broadcast to them.
 fn program<'s>(params: &[Param], x: Var<'s>, size: usize, steps: &[Step]) -> Result<Var<'s>> {
     let s = x.session();
     let mut values = vec![x];
-    for p in params {
+    let (kernel, others) = params.split_last().unwrap();
+    for p in others {
         values.push(s.param(p)?);
     }
+    let kernel = s.param(kernel)?;
     for step in steps {
         let (a, b) = (values[step.a], values[step.b]);
         let shape = a.shape()?;
+        let square = shape.dims() == [size, size];
         let value = match step.kind {
             0 => a.add(b)?,
             1 => a.sub(b)?,
@@ -145,32 +149,57 @@ fn program<'s>(params: &[Param], x: Var<'s>, size: usize, steps: &[Step]) -> Res
             25 if shape.rank() == 2 => a.std(&[1], 0, true)?,
             26 => a.floor()?.add(a)?.clamp_to(b.add_scalar(-0.5)?, b)?,
             27 => a.huber_loss(a.detach()?.scale(0.5)?, 0.2, Reduction::None)?,
+            28 if square => a.linear(values[2], values[1])?.scale(0.3)?.gelu()?,
+            29 if square => a.matmul(values[2].transpose()?)?.scale(0.1)?.add(b)?.relu()?,
+            30 if square => a.transpose()?.matmul(values[2])?.tanh()?.mul(a)?,
+            31 if square => {
+                let image = a.reshape(&[1, 1, size, size])?;
+                let window = Window::plain(2)?.padding(1);
+                image.conv(kernel, None, window)?.relu()?.reshape(&[size, size])?.add(b)?
+            }
+            32 if square => a.reshape(&[size * size])?.tanh()?.reshape(&[size, size])?.mul(a)?,
+            33 if square => a.layer_norm(1, Some(values[1]), None, 1e-5)?.add(b)?,
+            34 if square => {
+                let one = a.reshape(&[1, size, size])?;
+                one.bmm(one.transpose()?)?.scale(0.05)?.sigmoid()?.reshape(&[size, size])?
+            }
+            35 if square => a.linear(values[2], values[1])?.add(b)?.mul(a)?.scale(0.2)?,
+            36 => a.square()?.sum()?.add(s.scalar(1.0)?)?.log()?.mul(b)?,
+            37 if square => a.cumsum(1)?.scale(0.1)?.exp()?.log()?,
+            38 => s.scalar(2.0)?.add(s.scalar(0.25)?)?.mul(a)?.sub(b)?,
+            39 if square => {
+                let (top, rest) = (a.narrow(0, 0, 1)?, a.narrow(0, 1, size - 1)?);
+                rest.concat(top, 0)?.mul(b)?
+            }
             _ => a.softplus()?,
         };
         values.push(value);
     }
     // Everything counts, so that every parameter is reached.
     let mut loss = s.scalar(0.0)?;
+    values.push(kernel);
     for v in values {
         loss = loss.add(v.square()?.mean()?)?;
     }
     Ok(loss)
 }
 
-fn train(d: &Device, steps: &[Step], compiled: bool) -> (String, u32) {
-    let size = 9;
+/// Three steps of a random program: eager, or compiled with some passes.
+fn train(d: &Device, size: usize, steps: &[Step], compiled: Option<Passes>) -> (String, u32) {
     let mut params = Params::new(d, 11);
     let list = [
         params.uniform("row", &[size], -1.0, 1.0).unwrap(),
         params.uniform("square", &[size, size], -1.0, 1.0).unwrap(),
         params.uniform("scalar", &[], -1.0, 1.0).unwrap(),
+        params.uniform("kernel", &[1, 1, 3, 3], -1.0, 1.0).unwrap(),
     ];
     let mut stream = Stream::new(3, 3);
     let x = Tensor::from_fn(Shape::new(&[size, size]).unwrap(), |_| stream.range(-1.0, 1.0));
     let mut loss = 0.0;
-    if compiled {
-        let mut step =
-            TrainStep::new(&params, Optimizer::adamw(0.01), |v| program(&list, v[0], size, steps)).seeded(4);
+    if let Some(passes) = compiled {
+        let mut step = TrainStep::new(&params, Optimizer::adamw(0.01), |v| program(&list, v[0], size, steps))
+            .seeded(4)
+            .passes(passes);
         for _ in 0..3 {
             step.run(&[(&x).into()]).unwrap();
             loss = step.loss().unwrap();
@@ -194,15 +223,25 @@ fn random_programs_have_one_answer() {
     let mut stream = Stream::new(2024, 0);
     let gpu = crate::table::gpu();
     let (one, three) = (device(1), device(3));
-    for i in 0..400 {
+    let number = |name: &str, or: usize| std::env::var(name).map_or(or, |n| n.parse().unwrap());
+    let count = number("DITTOGRAD_TEST_PROGRAMS", 500);
+    // Each kernel of a new program is compiled on the GPU, so fewer of them.
+    let on_gpu = number("DITTOGRAD_TEST_GPU_PROGRAMS", 12);
+    for i in 0..count {
+        // Sizes with whole vectors and without.
+        let size = [8, 9, 12, 5][i % 4];
         let steps = random_steps(&mut stream);
-        let want = train(&one, &steps, false);
+        let some = Pass::ALL.into_iter().filter(|_| stream.below(2) == 0).fold(Passes::none(), Passes::with);
+        let want = train(&one, size, &steps, None);
         assert!(f32::from_bits(want.1).is_finite(), "{i} {steps:?}");
-        assert_eq!(want, train(&three, &steps, true), "program {i}: {steps:?}");
-        // Each kernel of a new program is compiled on the GPU, so fewer of them.
-        if let Some((_, gpu)) = gpu.as_ref().filter(|_| i < 12) {
-            assert_eq!(want, train(gpu, &steps, false), "cuda eager, program {i}: {steps:?}");
-            assert_eq!(want, train(gpu, &steps, true), "cuda compiled, program {i}: {steps:?}");
+        for (d, passes) in [(&three, Passes::all()), (&one, Passes::none()), (&one, some)] {
+            let got = train(d, size, &steps, Some(passes));
+            assert_eq!(want, got, "program {i} of size {size}, {passes:?}: {steps:?}");
+        }
+        if let Some((_, gpu)) = gpu.as_ref().filter(|_| i < on_gpu) {
+            assert_eq!(want, train(gpu, size, &steps, None), "cuda eager, program {i}: {steps:?}");
+            let got = train(gpu, size, &steps, Some(Passes::all()));
+            assert_eq!(want, got, "cuda compiled, program {i} of size {size}: {steps:?}");
         }
     }
 }

@@ -1,0 +1,377 @@
+//! Elementwise ops become one kernel: with each other, with the broadcasts and constants they read, and with the
+//! matrix product or convolution before them. A value between them that is needed elsewhere is one more result of the
+//! kernel.
+//!
+//! Nodes are taken in order. A group of joined ops waits for the first op that reads one of its results; if that one can
+//! join, the group grows, otherwise it is recorded just before. So nothing is ever recorded later than it is read.
+
+use super::{Rewrite, What};
+use crate::error::Result;
+use crate::graph::Graph;
+use crate::ops::fused::{self, Fused};
+use crate::ops::layout::{self, Reshape};
+use crate::ops::map::{Map, results};
+use crate::ops::program::{Expr, Program};
+use crate::ops::random::Full;
+use crate::ops::{AnyOp, Recorder, Val};
+use crate::scalar::Real;
+use crate::shape::Shape;
+use std::sync::Arc;
+
+/// What is joined.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Fusion {
+    pub elementwise: bool,
+    pub results: bool,
+    pub epilogues: bool,
+}
+
+/// The most steps of a program after a product: it is repeated for every sum a thread holds.
+const MOST_STEPS: usize = 64;
+/// The most other inputs of a program after a product: all are in registers beside the sums.
+const MOST_OTHERS: usize = 4;
+
+/// Ops that are joined so far.
+struct Group {
+    /// The product whose value is the program's first input, with its inputs.
+    base: Option<(AnyOp, Vec<Val>)>,
+    /// The program's other inputs.
+    ins: Vec<Val>,
+    program: Program,
+    shape: Shape,
+    /// The old nodes that are its results, in order.
+    members: Vec<usize>,
+    /// The old node it is, as long as it is only one.
+    alone: Option<usize>,
+    /// Old nodes that are members under another shape.
+    views: Vec<usize>,
+}
+
+/// What an elementwise op reads.
+enum Arg {
+    /// The same number everywhere.
+    Number(f32),
+    /// A result of a group: which group, which result.
+    Member(usize, usize),
+    /// A value of the new program.
+    Value(Val),
+}
+
+struct Fuser<'g> {
+    fusion: Fusion,
+    to: Rewrite<'g>,
+    /// For each node, the value it is under another shape.
+    root: Vec<usize>,
+    /// For each node that is not a view, who reads it, in order; `usize::MAX` is the world.
+    readers: Vec<Vec<usize>>,
+    groups: Vec<Option<Group>>,
+    /// The group that waits with a node.
+    waiting: Vec<Option<usize>>,
+}
+
+impl Fusion {
+    pub(super) fn run(self, graph: &Graph, wanted: &mut [Val]) -> Result<Graph> {
+        let n = graph.size();
+        let mut root: Vec<usize> = (0..n).collect();
+        let mut readers: Vec<Vec<usize>> = vec![Vec::new(); n];
+        for (i, node) in graph.nodes.iter().enumerate() {
+            match &node.what {
+                What::Op(AnyOp::Reshape(_), ins) => root[i] = root[ins[0].0 as usize],
+                What::Op(_, ins) => ins.iter().for_each(|v| readers[root[v.0 as usize]].push(i)),
+                What::Leaf(_) => {}
+            }
+        }
+        wanted.iter().for_each(|v| readers[root[v.0 as usize]].push(usize::MAX));
+        let to = Rewrite::new(graph);
+        let mut fuser = Fuser { fusion: self, to, root, readers, groups: Vec::new(), waiting: vec![None; n] };
+        for i in 0..n {
+            fuser.node(i)?;
+        }
+        for g in 0..fuser.groups.len() {
+            fuser.flush(g)?;
+        }
+        Ok(fuser.to.finish(wanted))
+    }
+}
+
+/// The program of an elementwise op with one result.
+fn program_of(graph: &Graph, i: usize) -> Option<(Program, &[Val])> {
+    let What::Op(op, ins) = &graph.nodes[i].what else { return None };
+    if matches!(op, AnyOp::BroadcastTo(_)) {
+        return None;
+    }
+    let program = op.as_program(&graph.metas(ins)).filter(|p| p.outputs() == 1)?;
+    Some((program, ins))
+}
+
+impl Fuser<'_> {
+    fn node(&mut self, i: usize) -> Result<()> {
+        let graph = self.to.old;
+        let What::Op(op, ins) = &graph.nodes[i].what else {
+            self.to.keep(i);
+            return Ok(());
+        };
+        if let (AnyOp::Reshape(_), Some(g)) = (op, self.waiting[self.root[i]]) {
+            if let Some(group) = &mut self.groups[g] {
+                group.views.push(i);
+            }
+            return Ok(());
+        }
+        if let Some((program, ins)) = program_of(graph, i) {
+            return self.elementwise(i, &program, ins);
+        }
+        for v in ins {
+            self.flush_value(*v)?;
+        }
+        let shape = graph.nodes[i].meta.shape;
+        if self.fusion.epilogues && fused::can_follow(op) && self.next_joins(&[i], i, &shape) {
+            let group = Group {
+                base: Some((op.clone(), self.to.all(ins))),
+                ins: Vec::new(),
+                program: Program::trace(1, |x| vec![x[0]]),
+                shape,
+                members: vec![i],
+                alone: Some(i),
+                views: Vec::new(),
+            };
+            self.wait(group);
+        } else {
+            self.to.keep(i);
+        }
+        Ok(())
+    }
+
+    /// Whether the first reader of one of `members` after node `i` is an elementwise op on as many elements.
+    fn next_joins(&self, members: &[usize], i: usize, shape: &Shape) -> bool {
+        let later = members.iter().flat_map(|&m| &self.readers[m]).filter(|&&r| r > i);
+        let Some(&next) = later.min().filter(|&&r| r < usize::MAX) else { return false };
+        let numel = self.to.old.nodes[next].meta.shape.numel();
+        numel == shape.numel() && program_of(self.to.old, next).is_some()
+    }
+
+    fn wait(&mut self, group: Group) {
+        for &m in &group.members {
+            self.waiting[m] = Some(self.groups.len());
+        }
+        self.groups.push(Some(group));
+    }
+
+    fn flush_value(&mut self, v: Val) -> Result<()> {
+        match self.waiting[self.root[v.0 as usize]] {
+            Some(g) => self.flush(g),
+            None => Ok(()),
+        }
+    }
+
+    /// What an elementwise op of `shape` reads as `v`.
+    fn arg(&self, v: Val, shape: &Shape) -> Arg {
+        let graph = self.to.old;
+        let mut at = v;
+        // A broadcast or constant is read where it comes from.
+        while let What::Op(op @ AnyOp::BroadcastTo(_), ins) = &graph.node(at).what
+            && graph.node(at).meta.shape == *shape
+            && op.as_program(&graph.metas(ins)).is_some()
+        {
+            at = ins[0];
+        }
+        if let What::Op(AnyOp::Full(full), _) = &graph.node(at).what {
+            return Arg::Number(full.value);
+        }
+        let root = self.root[at.0 as usize];
+        if let Some(g) = self.waiting[root]
+            && let Some(group) = &self.groups[g]
+            && let Some(k) = group.members.iter().position(|&m| m == root)
+        {
+            return Arg::Member(g, k);
+        }
+        Arg::Value(self.to.at(at))
+    }
+
+    fn elementwise(&mut self, i: usize, program: &Program, ins: &[Val]) -> Result<()> {
+        let shape = self.to.old.nodes[i].meta.shape;
+        // Groups that hold another number of elements cannot be joined.
+        for v in ins {
+            if self.to.old.node(*v).meta.shape.numel() != shape.numel() {
+                self.flush_value(*v)?;
+            }
+        }
+        let group = loop {
+            let args: Vec<Arg> = ins.iter().map(|v| self.arg(*v, &shape)).collect();
+            let mut parts: Vec<usize> =
+                args.iter().filter_map(|a| if let Arg::Member(g, _) = a { Some(*g) } else { None }).collect();
+            parts.sort_unstable();
+            parts.dedup();
+            if let Some(group) = self.joined(i, program, (ins, &args), &parts, shape)? {
+                for g in parts {
+                    self.groups[g] = None;
+                }
+                break group;
+            }
+            // Without one of them it may work; alone it does.
+            let Some(&g) = parts.first() else { return self.to_keep(i) };
+            self.flush(g)?;
+        };
+        let joins = group.base.is_some() || self.fusion.elementwise;
+        let waits = joins && self.next_joins(&group.members, i, &shape);
+        self.wait(group);
+        if waits { Ok(()) } else { self.flush(self.groups.len() - 1) }
+    }
+
+    fn to_keep(&mut self, i: usize) -> Result<()> {
+        self.to.keep(i);
+        Ok(())
+    }
+
+    /// Node `i` with the groups whose results it reads, if that can be one kernel.
+    fn joined(
+        &mut self,
+        i: usize,
+        program: &Program,
+        (old, args): (&[Val], &[Arg]),
+        parts: &[usize],
+        shape: Shape,
+    ) -> Result<Option<Group>> {
+        let mut base = None;
+        let mut ins: Vec<Val> = Vec::new();
+        // For each group, where its inputs are among the new one's.
+        let mut places: Vec<Vec<usize>> = Vec::new();
+        let groups: Vec<Group> = parts.iter().filter_map(|&g| self.groups[g].take()).collect();
+        let restore = |this: &mut Self, groups: Vec<Group>| {
+            for (&g, group) in parts.iter().zip(groups) {
+                this.groups[g] = Some(group);
+            }
+            Ok(None)
+        };
+        let bases = groups.iter().filter(|g| g.base.is_some()).count();
+        if bases > 1 || groups.iter().any(|g| g.shape.numel() != shape.numel()) {
+            return restore(self, groups);
+        }
+        let first = bases;
+        let mut place = |v: Val| {
+            let at = ins.iter().position(|x| *x == v).unwrap_or_else(|| {
+                ins.push(v);
+                ins.len() - 1
+            });
+            first + at
+        };
+        for group in &groups {
+            let mut own = Vec::new();
+            if let Some(b) = &group.base {
+                base = Some(b.clone());
+                own.push(0);
+            }
+            for &v in &group.ins {
+                let Some(v) = self.reshaped(v, &group.shape, &shape)? else { return restore(self, groups) };
+                own.push(place(v));
+            }
+            places.push(own);
+        }
+        let direct: Vec<usize> =
+            args.iter().map(|a| if let Arg::Value(v) = a { place(*v) } else { usize::MAX }).collect();
+        // A result that only this op reads is none any more.
+        let mut members = Vec::new();
+        let mut kept = Vec::new();
+        for (g, group) in groups.iter().enumerate() {
+            for (k, &m) in group.members.iter().enumerate() {
+                if self.readers[m].iter().any(|&r| r > i) {
+                    members.push(m);
+                    kept.push((g, k));
+                }
+            }
+        }
+        members.push(i);
+        let several = self.fusion.results && shape.numel().is_multiple_of(4);
+        if members.len() > 1 && !several {
+            return restore(self, groups);
+        }
+        let joined = Program::trace(first + ins.len(), |x| {
+            let values: Vec<Vec<Expr>> = groups
+                .iter()
+                .zip(&places)
+                .map(|(g, own)| g.program.eval(&own.iter().map(|&p| x[p]).collect::<Vec<_>>()))
+                .collect();
+            let args: Vec<Expr> = args
+                .iter()
+                .zip(&direct)
+                .map(|(arg, &at)| match arg {
+                    Arg::Number(k) => Expr::c(f64::from(*k)),
+                    Arg::Member(g, k) => values[parts.iter().position(|p| p == g).unwrap_or(0)][*k],
+                    Arg::Value(_) => x[at],
+                })
+                .collect();
+            let mut results: Vec<Expr> = kept.iter().map(|&(g, k)| values[g][k]).collect();
+            results.extend(program.eval(&args));
+            results
+        });
+        let fits = joined.fits()
+            && base.as_ref().is_none_or(|(op, own)| {
+                let op = Fused {
+                    base: Box::new(op.clone()),
+                    inputs: own.len(),
+                    program: Arc::new(joined.clone()),
+                    shape,
+                };
+                let metas = self.to.out.metas(&[&own[..], &ins].concat());
+                joined.steps().len() <= MOST_STEPS && ins.len() <= MOST_OTHERS && op.is_readable(&metas)
+            });
+        if !fits {
+            return restore(self, groups);
+        }
+        let is_same = |(arg, v): (&Arg, &Val)| matches!(arg, Arg::Value(new) if *new == self.to.at(*v));
+        let plain = args.iter().zip(old).all(is_same);
+        let views = groups.into_iter().flat_map(|g| g.views).collect();
+        let alone = plain.then_some(i);
+        Ok(Some(Group { base, ins, program: joined, shape, members, alone, views }))
+    }
+
+    /// An input of a group of shape `from`, for one of shape `to` with the same elements, if it can be read so.
+    fn reshaped(&mut self, v: Val, from: &Shape, to: &Shape) -> Result<Option<Val>> {
+        let shape = self.to.out.meta(v).shape;
+        if from == to {
+            return Ok(Some(v));
+        }
+        let shape = match shape.numel() {
+            n if n == to.numel() => *to,
+            1 => Shape::SCALAR,
+            // A row is a row as long as the last axis stays.
+            n if n == shape.last() && n == to.last() && n == from.last() => Shape::new(&[n])?,
+            _ => return Ok(None),
+        };
+        layout::reshape_to(&mut self.to.out, v, shape).map(Some)
+    }
+
+    /// Records a group.
+    fn flush(&mut self, g: usize) -> Result<()> {
+        let Some(group) = self.groups[g].take() else { return Ok(()) };
+        let Group { base, ins, program, shape, members, alone, views } = group;
+        if let Some(i) = alone {
+            let What::Op(op, old) = &self.to.old.nodes[i].what else { return Ok(()) };
+            let old = self.to.all(old);
+            self.to.record(i, op.clone(), &old)?;
+        } else {
+            let value = match base {
+                Some((op, own)) => {
+                    let inputs = own.len();
+                    let op = Fused { base: Box::new(op), inputs, program: Arc::new(program.clone()), shape };
+                    self.to.out.record(op.into(), &[own, ins].concat())?
+                }
+                None if ins.is_empty() && program.outputs() == 1 => {
+                    self.to.out.record(Full { shape, value: program.eval::<f32>(&[])[0] }.into(), &[])?
+                }
+                None => self.to.out.record(Map::new(program.clone(), shape).into(), &ins)?,
+            };
+            let values = results(&mut self.to.out, value, program.outputs(), shape)?;
+            for (&m, v) in members.iter().zip(values) {
+                let own = self.to.old.nodes[m].meta.shape;
+                self.to.new[m] = Some(layout::reshape_to(&mut self.to.out, v, own)?);
+            }
+        }
+        members.iter().for_each(|&m| self.waiting[m] = None);
+        for view in views.into_iter().filter(|v| members.contains(&self.root[*v])) {
+            let from = self.to.at(Val(self.root[view] as u32));
+            let shape = self.to.old.nodes[view].meta.shape;
+            self.to.record(view, Reshape { shape }, &[from])?;
+        }
+        Ok(())
+    }
+}

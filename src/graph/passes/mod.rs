@@ -1,0 +1,212 @@
+//! Passes: each takes a program and the values wanted from it, and returns one that computes the same bits with less
+//! work. They can be switched off one by one; the bits stay.
+
+mod common;
+mod constants;
+mod fuse;
+mod layout;
+mod reductions;
+
+use super::{Graph, Node, Source, What};
+use crate::device::Device;
+use crate::error::Result;
+use crate::ops::{AnyOp, Recorder, Val};
+
+/// What can be done to a program before it is planned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pass {
+    /// Drops what no wanted value is computed from.
+    DeadCode,
+    /// Drops copies and changes of shape that move nothing, joins permutations, and turns transposed operands of
+    /// products into flags.
+    Layout,
+    /// Computes what depends on constants only, once.
+    Constants,
+    /// Computes equal ops on equal inputs once.
+    Common,
+    /// Joins elementwise ops and broadcasts into one kernel, if the values between them are needed nowhere else.
+    Elementwise,
+    /// Joins elementwise ops even if values between them are needed elsewhere: one kernel writes several results.
+    Results,
+    /// Joins elementwise ops to the matrix product or convolution before them.
+    Epilogues,
+    /// Joins elementwise ops to the reductions and losses after and before them.
+    Reductions,
+}
+
+impl Pass {
+    /// All passes, in the order they run.
+    pub const ALL: [Pass; 8] = [
+        Pass::DeadCode,
+        Pass::Layout,
+        Pass::Constants,
+        Pass::Common,
+        Pass::Elementwise,
+        Pass::Results,
+        Pass::Epilogues,
+        Pass::Reductions,
+    ];
+
+    /// The pass's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Pass::DeadCode => "dead_code",
+            Pass::Layout => "layout",
+            Pass::Constants => "constants",
+            Pass::Common => "common",
+            Pass::Elementwise => "elementwise",
+            Pass::Results => "results",
+            Pass::Epilogues => "epilogues",
+            Pass::Reductions => "reductions",
+        }
+    }
+}
+
+/// Which passes run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Passes([bool; Pass::ALL.len()]);
+
+impl Default for Passes {
+    fn default() -> Passes {
+        Passes::all()
+    }
+}
+
+impl Passes {
+    /// All of them.
+    pub fn all() -> Passes {
+        Passes([true; Pass::ALL.len()])
+    }
+
+    /// None of them.
+    pub fn none() -> Passes {
+        Passes([false; Pass::ALL.len()])
+    }
+
+    /// These, with one more.
+    pub fn with(mut self, pass: Pass) -> Passes {
+        self.0[pass as usize] = true;
+        self
+    }
+
+    /// These, without one.
+    pub fn without(mut self, pass: Pass) -> Passes {
+        self.0[pass as usize] = false;
+        self
+    }
+
+    /// Whether a pass runs.
+    pub fn has(self, pass: Pass) -> bool {
+        self.0[pass as usize]
+    }
+
+    /// Runs them. `wanted` are the values that are read afterwards; they follow the renumbering. Constants are computed
+    /// on `device`.
+    pub(crate) fn run(self, graph: &Graph, wanted: &mut [Val], device: &Device) -> Result<Graph> {
+        let mut graph = self.swept(graph.clone(), wanted);
+        if self.has(Pass::Layout) {
+            graph = layout::simplify(&graph, wanted)?;
+        }
+        if self.has(Pass::Constants) {
+            graph = constants::fold(&self.swept(graph, wanted), wanted, device)?;
+        }
+        if self.has(Pass::Common) {
+            graph = common::subexpressions(&self.swept(graph, wanted), wanted);
+        }
+        let fusion = fuse::Fusion {
+            elementwise: self.has(Pass::Elementwise),
+            results: self.has(Pass::Results),
+            epilogues: self.has(Pass::Epilogues),
+        };
+        if fusion.elementwise || fusion.epilogues {
+            graph = fusion.run(&self.swept(graph, wanted), wanted)?;
+        }
+        if self.has(Pass::Reductions) {
+            graph = reductions::join(&self.swept(graph, wanted), wanted)?;
+        }
+        Ok(self.swept(graph, wanted))
+    }
+
+    /// Without dead code, unless that pass is off. Other passes leave behind what they have replaced.
+    fn swept(self, graph: Graph, wanted: &mut [Val]) -> Graph {
+        if self.has(Pass::DeadCode) { dead_code(&graph, wanted) } else { graph }
+    }
+}
+
+/// A new program made of an old one, node by node.
+struct Rewrite<'g> {
+    old: &'g Graph,
+    out: Graph,
+    /// The new value of each old one that has one yet.
+    new: Vec<Option<Val>>,
+}
+
+impl<'g> Rewrite<'g> {
+    fn new(old: &'g Graph) -> Rewrite<'g> {
+        Rewrite { old, out: Graph::new(), new: vec![None; old.size()] }
+    }
+
+    /// The new value of an old one, which comes earlier and so has one.
+    fn at(&self, v: Val) -> Val {
+        self.new[v.0 as usize].unwrap_or(Val(u32::MAX))
+    }
+
+    fn all(&self, ins: &[Val]) -> Vec<Val> {
+        ins.iter().map(|v| self.at(*v)).collect()
+    }
+
+    /// Copies a node as it is.
+    fn keep(&mut self, i: usize) {
+        let node = &self.old.nodes[i];
+        let what = match &node.what {
+            What::Op(op, ins) => What::Op(op.clone(), self.all(ins)),
+            leaf => leaf.clone(),
+        };
+        let v = Val(self.out.nodes.len() as u32);
+        self.out.nodes.push(Node { what, ..node.clone() });
+        if self.old.random_base == Some(Val(i as u32)) {
+            self.out.random_base = Some(v);
+        }
+        self.new[i] = Some(v);
+    }
+
+    /// Records another op for a node.
+    fn record(&mut self, i: usize, op: impl Into<AnyOp>, ins: &[Val]) -> Result<()> {
+        let v = self.out.record(op.into(), ins)?;
+        self.out.nodes[v.0 as usize].requires_grad = self.old.nodes[i].requires_grad;
+        self.new[i] = Some(v);
+        Ok(())
+    }
+
+    fn finish(self, wanted: &mut [Val]) -> Graph {
+        wanted.iter_mut().for_each(|v| *v = self.at(*v));
+        self.out
+    }
+}
+
+/// How often each value is read, being wanted counted as one more reader.
+fn uses(graph: &Graph, wanted: &[Val]) -> Vec<usize> {
+    let mut uses = vec![0; graph.size()];
+    let read = graph.nodes.iter().flat_map(|n| match &n.what {
+        What::Op(_, ins) => &ins[..],
+        What::Leaf(_) => &[],
+    });
+    read.chain(wanted).for_each(|v| uses[v.0 as usize] += 1);
+    uses
+}
+
+/// Keeps only what the wanted values are computed from.
+fn dead_code(graph: &Graph, wanted: &mut [Val]) -> Graph {
+    let mut live = vec![false; graph.size()];
+    wanted.iter().for_each(|v| live[v.0 as usize] = true);
+    for (i, node) in graph.nodes.iter().enumerate().rev() {
+        if let (What::Op(_, ins), true) = (&node.what, live[i]) {
+            ins.iter().for_each(|v| live[v.0 as usize] = true);
+        }
+        // Inputs stay: a program takes what it was traced with.
+        live[i] |= matches!(node.what, What::Leaf(Source::Input(_)));
+    }
+    let mut to = Rewrite::new(graph);
+    (0..graph.size()).filter(|i| live[*i]).for_each(|i| to.keep(i));
+    to.finish(wanted)
+}
