@@ -288,7 +288,7 @@ fn step_of(workload: &str) -> Option<(&'static Step, bool)> {
 /// A model with its parameters.
 enum Net {
     Mlp(Mlp),
-    Cnn(Cnn),
+    Cnn(Box<Cnn>),
     Fno1d(Fno1d),
     Gpt(Gpt),
 }
@@ -355,7 +355,7 @@ impl Step {
     fn net(&self, params: &mut Params) -> Result<Net, Error> {
         Ok(match self.model {
             Model::Mlp(sizes) => Net::Mlp(Mlp::new(params, sizes)?),
-            Model::Cnn => Net::Cnn(Cnn::new(params, CnnConfig::default())?),
+            Model::Cnn => Net::Cnn(Box::new(Cnn::new(params, CnnConfig::default())?)),
             Model::Fno1d(_) => Net::Fno1d(Fno1d::new(params, Fno1dConfig::default())?),
             Model::Gpt(config) => Net::Gpt(Gpt::new(params, config)?),
         })

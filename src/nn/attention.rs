@@ -51,13 +51,11 @@ impl CausalSelfAttention {
             return Err(Error::argument("attention", "x", why));
         }
         let batch = shape.rows().checked_div(length).unwrap_or(0);
-        // One turn of the axes for all three; its parts then share memory.
+        // One turn of the axes for all three.
         let (heads, size) = (self.heads, self.width / self.heads);
         let all =
             self.qkv.forward(x)?.reshape(&[batch, length, 3, heads, size])?.permute(&[2, 0, 3, 1, 4])?;
-        let part = |i| all.select(0, i);
-        let options = AttentionOptions { causal: true, ..AttentionOptions::default() };
-        let mixed = part(0)?.attention(part(1)?, part(2)?, options)?;
+        let mixed = all.self_attention(AttentionOptions { causal: true, ..AttentionOptions::default() })?;
         self.out.forward(mixed.permute(&[0, 2, 1, 3])?.reshape(shape.dims())?)
     }
 }

@@ -19,7 +19,7 @@ fn whole(dims: &[usize], k: usize, below: usize) -> Tensor<u32> {
 /// Any of the models, with tiny sizes.
 enum Net {
     Mlp(Mlp),
-    Cnn(Cnn),
+    Cnn(Box<Cnn>),
     Fno1d(Fno1d),
     Gpt(Gpt),
 }
@@ -32,7 +32,7 @@ impl Net {
             "mlp" => Net::Mlp(Mlp::new(params, &[5, 7, 3]).unwrap()),
             "cnn" => {
                 let config = CnnConfig { channels: 2, image: [6, 5], widths: [3, 4, 5], classes: 3 };
-                Net::Cnn(Cnn::new(params, config).unwrap())
+                Net::Cnn(Box::new(Cnn::new(params, config).unwrap()))
             }
             "fno1d" => {
                 let config = Fno1dConfig { inputs: 2, outputs: 1, width: 4, modes: 3, layers: 2, hidden: 5 };
