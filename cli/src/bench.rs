@@ -14,11 +14,7 @@ use dittograd::prelude::*;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
-/// Layers of the model that is timed.
-const SIZES: [usize; 4] = [784, 512, 512, 10];
-/// Rows of its batch.
-const BATCH: usize = 128;
-/// Steps that are queued without waiting between them.
+/// Most steps that are queued without waiting between them.
 const BACK_TO_BACK: usize = 50;
 /// Most elements of an op that is timed alone, inputs and output together.
 const MAX_WORDS: usize = 1 << 31;
@@ -35,15 +31,17 @@ const DEFAULT: [&str; 6] = [
 /// Measure training steps and ops.
 #[derive(Args)]
 pub(crate) struct Bench {
-    /// mlp_b128, mlp_b128_eager, matmul:M,N,K[,ta][,tb], or OP:INPUTS[@ATTRS][+grad] for any op: inputs
-    /// are sizes like 64,128 separated by /, indices below 10 are 64%10, attributes a JSON object, and
-    /// +grad adds the gradient rule; equal inputs of elementwise ops and the axis of sum and mean need
-    /// not be written [default: one of each kind]
+    /// A training step of a model: mlp_b128, cnn_b128, cnn_b32, fno1d_b32_g1024, fno1d_b8_g1024,
+    /// babygpt_b64_t256, gpt2s_b8_t1024 or gpt_b8_t128, with _eager behind it for one op at a time; or an op:
+    /// matmul:M,N,K[,ta][,tb], or OP:INPUTS[@ATTRS][+grad] for any op: inputs are sizes like 64,128
+    /// separated by /, indices below 10 are 64%10, attributes a JSON object, and +grad adds the gradient
+    /// rule; equal inputs of elementwise ops and the axis of sum and mean need not be written [default:
+    /// one of each kind]
     #[arg(value_name = "WORKLOAD")]
     workloads: Vec<String>,
-    /// Training steps to take the median of
-    #[arg(long, default_value = "200", value_parser = positive)]
-    steps: usize,
+    /// Training steps to take the median of [default: 200, fewer for large models]
+    #[arg(long, value_parser = positive)]
+    steps: Option<usize>,
 }
 
 /// The middle of some times.
@@ -127,7 +125,11 @@ fn input(workload: &str, text: &str) -> Answer<SampleIn> {
 /// The op a workload names.
 fn parse(workload: &str) -> Answer<Work> {
     let Some((name, rest)) = workload.split_once(':') else {
-        return fail(format!("`{workload}` is not a workload, use mlp_b128, mlp_b128_eager or OP:DIMS"));
+        let known: Vec<&str> = STEPS.iter().map(|s| s.name).collect();
+        let known = known.join(", ");
+        return fail(format!(
+            "`{workload}` is not a workload, use {known}, one of them with _eager, or OP:DIMS"
+        ));
     };
     let (rest, grad) = rest.strip_suffix("+grad").map_or((rest, false), |rest| (rest, true));
     let (rest, attrs) = match rest.split_once('@') {
@@ -208,14 +210,15 @@ fn op(device: &Device, workload: &str) -> Answer<(Value, String)> {
 }
 
 /// What a run of training steps took.
-struct Steps {
+struct Took {
     first: f64,
     median: f64,
     back_to_back: f64,
 }
 
-/// Times steps: the first, then each with a wait after it, then many with one wait.
-fn steps(device: &Device, n: usize, mut step: impl FnMut() -> Result<(), Error>) -> Result<Steps, Error> {
+/// Times steps: the first, then each with a wait after it, then many with one wait. How many there are does not depend on
+/// how fast they are, so that the fingerprint behind them can be compared.
+fn steps(device: &Device, n: usize, mut step: impl FnMut() -> Result<(), Error>) -> Result<Took, Error> {
     let mut one = |wait: bool| {
         let start = Instant::now();
         step()?;
@@ -225,69 +228,191 @@ fn steps(device: &Device, n: usize, mut step: impl FnMut() -> Result<(), Error>)
         Ok::<f64, Error>(milliseconds(start))
     };
     let first = one(true)?;
-    for _ in 0..5 {
+    for _ in 0..5.min(n) {
         one(true)?;
     }
     let median = median((0..n).map(|_| one(true)).collect::<Result<_, _>>()?);
+    let queued = BACK_TO_BACK.min(n);
     let start = Instant::now();
-    for _ in 0..BACK_TO_BACK {
+    for _ in 0..queued {
         one(false)?;
     }
     device.synchronize()?;
-    Ok(Steps { first, median, back_to_back: milliseconds(start) / BACK_TO_BACK as f64 })
+    Ok(Took { first, median, back_to_back: milliseconds(start) / queued as f64 })
 }
 
-fn loss<'s>(net: &Mlp, batch: &[Var<'s>]) -> Result<Var<'s>, Error> {
-    net.forward(batch[0])?.cross_entropy(batch[1])
+/// A training step that is timed.
+struct Step {
+    name: &'static str,
+    /// Steps to take the median of, unless another number is asked for.
+    steps: usize,
+    batch: usize,
+    model: Model,
 }
 
-/// The training step, whole: forward, backward and update, data already on the device.
-fn mlp(device: &Device, workload: &str, n: usize) -> Answer<(Value, String)> {
-    let eager = workload == "mlp_b128_eager";
-    let mut labels = Stream::new(1, 1);
-    let mut stream = Stream::new(1, 0);
-    let x: Tensor<f32> = Tensor::from_fn(Shape::new(&[BATCH, SIZES[0]])?, |_| stream.range(-1.0, 1.0));
-    let y = Tensor::from_fn(Shape::new(&[BATCH])?, |_| labels.below(SIZES[3]) as u32);
-    let (took, plan, fingerprint) = {
-        let mut params = Params::new(device, 1);
-        let net = Mlp::new(&mut params, &SIZES)?;
-        let optimizer = Optimizer::adamw(1e-4);
-        let (took, plan) = if eager {
-            let (x, y) = (AnyBuffer::upload(device, &x)?, AnyBuffer::upload_indices(device, &y)?);
-            let (session, mut optimizer) = (Session::eager(device), optimizer);
-            let took = steps(device, n, || {
-                let grads = loss(&net, &[session.buffer(&x)?, session.buffer(&y)?])?.backward()?;
-                optimizer.step(&params, grads)?;
-                session.reset();
-                Ok(())
-            })?;
-            (took, None)
-        } else {
-            let mut train = TrainStep::new(&params, optimizer, |batch| loss(&net, batch));
-            let mut started = false;
-            let took = steps(device, n, || match std::mem::replace(&mut started, true) {
-                false => train.run(&[(&x).into(), (&y).into()]),
-                true => train.again(),
-            })?;
-            (took, Some(train.plan()?))
+/// What is trained. All use AdamW.
+enum Model {
+    /// A perceptron of these sizes, on rows of numbers with a class each.
+    Mlp(&'static [usize]),
+    /// A convolutional network of the default sizes, on images with a class each.
+    Cnn,
+    /// A Fourier neural operator of the default sizes, on a grid of so many points.
+    Fno1d(usize),
+    /// A language model, on sequences as long as its context.
+    Gpt(GptConfig),
+}
+
+/// A language model without dropout.
+const fn gpt(vocab: usize, context: usize, width: usize, heads: usize, layers: usize) -> Model {
+    Model::Gpt(GptConfig { vocab, context, width, heads, layers, dropout: 0.0 })
+}
+
+/// The training steps that are timed, each also with `_eager` behind its name.
+const STEPS: [Step; 8] = [
+    Step { name: "mlp_b128", steps: 200, batch: 128, model: Model::Mlp(&[784, 512, 512, 10]) },
+    Step { name: "cnn_b128", steps: 100, batch: 128, model: Model::Cnn },
+    Step { name: "cnn_b32", steps: 50, batch: 32, model: Model::Cnn },
+    Step { name: "fno1d_b32_g1024", steps: 100, batch: 32, model: Model::Fno1d(1024) },
+    Step { name: "fno1d_b8_g1024", steps: 50, batch: 8, model: Model::Fno1d(1024) },
+    Step { name: "babygpt_b64_t256", steps: 30, batch: 64, model: gpt(65, 256, 384, 6, 6) },
+    Step { name: "gpt2s_b8_t1024", steps: 10, batch: 8, model: Model::Gpt(GptConfig::GPT2_SMALL) },
+    Step { name: "gpt_b8_t128", steps: 50, batch: 8, model: gpt(65, 128, 192, 6, 4) },
+];
+
+/// The step a workload names, and whether it is to run eagerly.
+fn step_of(workload: &str) -> Option<(&'static Step, bool)> {
+    let (name, eager) = workload.strip_suffix("_eager").map_or((workload, false), |name| (name, true));
+    STEPS.iter().find(|s| s.name == name).map(|s| (s, eager))
+}
+
+/// A model with its parameters.
+enum Net {
+    Mlp(Mlp),
+    Cnn(Box<Cnn>),
+    Fno1d(Fno1d),
+    Gpt(Gpt),
+}
+
+impl Net {
+    fn loss<'s>(&self, batch: &[Var<'s>]) -> Result<Var<'s>, Error> {
+        match self {
+            Net::Mlp(net) => net.forward(batch[0])?.cross_entropy(batch[1]),
+            Net::Cnn(net) => net.forward(batch[0])?.cross_entropy(batch[1]),
+            Net::Fno1d(net) => net.forward(batch[0])?.mse(batch[1]),
+            Net::Gpt(net) => net.forward(batch[0])?.cross_entropy(batch[1]),
+        }
+    }
+}
+
+/// What a model is given: numbers or indices.
+enum Data {
+    Num(Tensor<f32>),
+    Idx(Tensor<u32>),
+}
+
+impl Data {
+    fn batch(&self) -> Batch<'_> {
+        match self {
+            Data::Num(t) => t.into(),
+            Data::Idx(t) => t.into(),
+        }
+    }
+
+    fn upload(&self, device: &Device) -> Result<AnyBuffer, Error> {
+        match self {
+            Data::Num(t) => AnyBuffer::upload(device, t),
+            Data::Idx(t) => AnyBuffer::upload_indices(device, t),
+        }
+    }
+}
+
+impl Step {
+    /// Inputs and targets.
+    fn data(&self) -> Result<[Data; 2], Error> {
+        let (mut numbers, mut indices) = (Stream::new(1, 0), Stream::new(1, 1));
+        let mut num = |sizes: &[usize]| {
+            let shape = Shape::new(&[&[self.batch], sizes].concat())?;
+            Ok::<Data, Error>(Data::Num(Tensor::from_fn(shape, |_| numbers.range(-1.0, 1.0))))
         };
-        (took, plan, params.fingerprint()?)
-    };
-    let memory = device.memory();
-    let object = json!({
-        "workload": workload, "device": device.to_string(), "steps": n, "ms": took.median,
-        "back_to_back_ms": took.back_to_back, "first_step_ms": took.first,
-        "launches": plan.map(|p| p.launches), "instructions": plan.map(|p| p.instructions),
-        "arena_bytes": plan.map(|p| p.arena_bytes), "peak_bytes": memory.peak, "live_bytes": memory.live,
-        "fingerprint": fingerprint,
-    });
-    let program = plan.map_or(String::new(), |p| {
-        format!(", {} instructions, {} launches, arena {}", p.instructions, p.launches, bytes(p.arena_bytes))
-    });
-    let Steps { first, median, back_to_back } = took;
-    let times = format!("{median:.4} ms a step (median of {n}), {back_to_back:.4} ms back to back");
-    let memory = format!("peak {}, live at the end {} bytes", bytes(memory.peak), memory.live);
-    Ok((object, format!("{workload}: {times}, first step {first:.1} ms{program}, {memory}")))
+        let mut idx = |sizes: &[usize], below: usize| {
+            let shape = Shape::new(&[&[self.batch], sizes].concat())?;
+            Ok::<Data, Error>(Data::Idx(Tensor::from_fn(shape, |_| indices.below(below) as u32)))
+        };
+        Ok(match self.model {
+            Model::Mlp(sizes) => [num(&sizes[..1])?, idx(&[], sizes[sizes.len() - 1])?],
+            Model::Cnn => {
+                let CnnConfig { channels, image: [h, w], classes, .. } = CnnConfig::default();
+                [num(&[channels, h, w])?, idx(&[], classes)?]
+            }
+            Model::Fno1d(grid) => {
+                let Fno1dConfig { inputs, outputs, .. } = Fno1dConfig::default();
+                [num(&[grid, inputs])?, num(&[grid, outputs])?]
+            }
+            Model::Gpt(c) => [idx(&[c.context], c.vocab)?, idx(&[c.context], c.vocab)?],
+        })
+    }
+
+    fn net(&self, params: &mut Params) -> Result<Net, Error> {
+        Ok(match self.model {
+            Model::Mlp(sizes) => Net::Mlp(Mlp::new(params, sizes)?),
+            Model::Cnn => Net::Cnn(Box::new(Cnn::new(params, CnnConfig::default())?)),
+            Model::Fno1d(_) => Net::Fno1d(Fno1d::new(params, Fno1dConfig::default())?),
+            Model::Gpt(config) => Net::Gpt(Gpt::new(params, config)?),
+        })
+    }
+
+    /// The step, whole: forward, backward and update, data already on the device.
+    fn run(&self, device: &Device, eager: bool, steps_asked: Option<usize>) -> Answer<(Value, String)> {
+        let n = steps_asked.unwrap_or(self.steps);
+        let workload = format!("{}{}", self.name, if eager { "_eager" } else { "" });
+        let data = self.data()?;
+        let (took, plan, fingerprint, parameters) = {
+            let mut params = Params::new(device, 1);
+            let net = self.net(&mut params)?;
+            let mut optimizer = Optimizer::adamw(1e-4);
+            let (took, plan) = if eager {
+                let (x, y) = (data[0].upload(device)?, data[1].upload(device)?);
+                let session = Session::eager(device);
+                let took = steps(device, n, || {
+                    let grads = net.loss(&[session.buffer(&x)?, session.buffer(&y)?])?.backward()?;
+                    optimizer.step(&params, grads)?;
+                    session.reset();
+                    Ok(())
+                })?;
+                (took, None)
+            } else {
+                let mut train = TrainStep::new(&params, optimizer, |batch| net.loss(batch));
+                let mut started = false;
+                let took = steps(device, n, || match std::mem::replace(&mut started, true) {
+                    false => train.run(&[data[0].batch(), data[1].batch()]),
+                    true => train.again(),
+                })?;
+                (took, Some(train.plan()?))
+            };
+            (took, plan, params.fingerprint()?, params.numel())
+        };
+        let memory = device.memory();
+        let object = json!({
+            "workload": workload, "device": device.to_string(), "steps": n, "ms": took.median,
+            "back_to_back_ms": took.back_to_back, "first_step_ms": took.first, "parameters": parameters,
+            "launches": plan.map(|p| p.launches), "instructions": plan.map(|p| p.instructions),
+            "arena_bytes": plan.map(|p| p.arena_bytes), "peak_bytes": memory.peak, "live_bytes": memory.live,
+            "fingerprint": fingerprint,
+        });
+        let program = plan.map_or(String::new(), |p| {
+            format!(
+                ", {} instructions, {} launches, arena {}",
+                p.instructions,
+                p.launches,
+                bytes(p.arena_bytes)
+            )
+        });
+        let Took { first, median, back_to_back } = took;
+        let times = format!("{median:.4} ms a step (median of {n}), {back_to_back:.4} ms back to back");
+        let memory = format!("peak {}, live at the end {} bytes", bytes(memory.peak), memory.live);
+        let end = format!("fingerprint {fingerprint}");
+        Ok((object, format!("{workload}: {times}, first step {first:.1} ms{program}, {memory}, {end}")))
+    }
 }
 
 impl Bench {
@@ -297,9 +422,9 @@ impl Bench {
         for workload in if named.is_empty() { &DEFAULT[..] } else { &named[..] } {
             // A device of its own, so that its peak is the workload's.
             let device = global.device()?;
-            let (object, text) = match *workload {
-                "mlp_b128" | "mlp_b128_eager" => mlp(&device, workload, self.steps)?,
-                _ => op(&device, workload)?,
+            let (object, text) = match step_of(workload) {
+                Some((step, eager)) => step.run(&device, eager, self.steps)?,
+                None => op(&device, workload)?,
             };
             out.result(|| object, || format!("{device} {text}"))?;
         }

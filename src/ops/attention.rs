@@ -1247,6 +1247,153 @@ impl Op for Attention {
     }
 }
 
+/// [`Attention`] of queries, keys and values of one shape that lie one behind the other in one value, `(3, …, heads, n, d)`:
+/// the result of [`Attention`], packed as there. What flows back is one value too, where three parts cut out of one would each
+/// be padded to the whole and added.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SelfAttention {
+    /// As in [`Attention`].
+    pub causal: bool,
+    /// As in [`Attention`].
+    pub scale: Option<f64>,
+}
+
+impl SelfAttention {
+    fn plain(&self) -> Attention {
+        Attention { causal: self.causal, scale: self.scale }
+    }
+
+    /// Shape of each of the three.
+    fn part(ins: &[Meta]) -> Result<Shape> {
+        let [x] = super::arity(Self::NAME, ins)?;
+        match x.shape.dims() {
+            [3, part @ ..] if part.len() >= 2 => Ok(dims(part)),
+            [_, _, _, ..] => {
+                let why = format!("{} is not (3, …, heads, n, d)", x.shape);
+                Err(Error::argument(Self::NAME, "qkv", why))
+            }
+            _ => Err(Error::new(Self::NAME, ErrorKind::Rank { want: "at least 3", got: x.shape })),
+        }
+    }
+
+    /// The inputs of the plain op.
+    fn metas(ins: &[Meta]) -> Result<[Meta; 3]> {
+        let part = SelfAttention::part(ins)?;
+        Ok([Meta { shape: part, ..ins[0] }; 3])
+    }
+}
+
+impl Op for SelfAttention {
+    const NAME: &'static str = "self_attention";
+
+    fn shape(&self, ins: &[Meta]) -> Result<Meta> {
+        let metas = SelfAttention::metas(ins)?;
+        self.plain().rule().geometry(Self::NAME, &metas, 3)?;
+        self.plain().shape(&metas)
+    }
+
+    fn cpu(&self, run: CpuRun<'_>) {
+        let Ok(metas) = SelfAttention::metas(run.metas) else { return };
+        let size = metas[0].shape.numel();
+        let ins = [0, 1, 2].map(|i| &run.ins[0][i * size..][..size]);
+        self.plain().cpu(CpuRun { metas: &metas, ins: &ins, ..run });
+    }
+
+    fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {
+        let metas = SelfAttention::metas(run.metas)?;
+        // Where rows are read four words at a time they are a multiple of that, and so are the three.
+        let bytes = metas[0].shape.numel() as u64 * 4;
+        let ins = [0, 1, 2].map(|i| run.ins[0] + i * bytes);
+        self.plain().cuda(&CudaRun { metas: &metas, ins: &ins, ..*run })
+    }
+
+    fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<(String, String)> {
+        SelfAttention::metas(ins).map_or(Vec::new(), |metas| self.plain().cuda_modules(&metas, gpu))
+    }
+
+    fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {
+        let whole = r.meta(io.ins[0]).shape;
+        let part = SelfAttention::part(&[r.meta(io.ins[0])])?;
+        let size = part.numel();
+        let flat = layout::reshape_to(r, io.ins[0], Shape::new(&[whole.numel()])?)?;
+        let mut ins = Vec::new();
+        for i in 0..3 {
+            let cut = layout::Slice { axis: 0, start: i * size, len: size, step: 1 };
+            let cut = r.record(cut.into(), &[flat])?;
+            ins.push(layout::reshape_to(r, cut, part)?);
+        }
+        ins.extend([io.out, dy]);
+        let packed = r.record(AttentionBwd { causal: self.causal, scale: self.scale }.into(), &ins)?;
+        let dx = match size.is_multiple_of(4) {
+            true => packed,
+            // There is padding between the three.
+            false => {
+                let mut parts = Vec::new();
+                for i in 0..3 {
+                    parts.push(layout::part(r, packed, &[part; 3], i)?);
+                }
+                r.record(layout::Concat { axis: 0 }.into(), &parts)?
+            }
+        };
+        Ok(vec![Some(layout::reshape_to(r, dx, whole)?)])
+    }
+
+    fn reference<T: Scalar>(&self, ins: &[RefIn<T>]) -> Result<Tensor<T>> {
+        let part = SelfAttention::part(&[ins[0].meta()])?;
+        let all = ins[0].num()?.data();
+        let one = |i: usize| {
+            let some = all[i * part.numel()..][..part.numel()].to_vec();
+            Tensor::with_shape(part, some).map(RefIn::Num)
+        };
+        self.plain().reference(&[one(0)?, one(1)?, one(2)?])
+    }
+
+    fn samples() -> Vec<Sample<SelfAttention>> {
+        let cases: [(&[usize], bool); 8] = [
+            (&[3, 5, 4], true),
+            // Parts that are no multiple of four words.
+            (&[3, 5, 3], false),
+            (&[3, 2, 2, 7, 4], true),
+            (&[3, 1, 1, 1], true),
+            (&[3, 2, 0, 4], true),
+            (&[3, 0, 3, 4], false),
+            (&[3, 2, 3, 0], true),
+            (&[3, 1, 65, 64], true),
+        ];
+        let sample = |(d, causal): (&[usize], bool)| Sample {
+            op: SelfAttention { causal, scale: (d.contains(&65)).then_some(0.03) },
+            ins: vec![SampleIn::Num(dims(d), (-2.0, 2.25))],
+        };
+        cases.into_iter().map(sample).collect()
+    }
+
+    fn rejects() -> Vec<Reject<SelfAttention>> {
+        let op = SelfAttention { causal: true, scale: None };
+        let f = |d: &[usize]| Meta::f32(dims(d));
+        let reject = |ins: Vec<Meta>, want| Reject { op, ins, want };
+        vec![
+            reject(vec![], "Arity"),
+            reject(vec![f(&[3, 4])], "Rank"),
+            reject(vec![f(&[2, 4, 4])], "Argument"),
+            reject(vec![f(&[3, 4, 257])], "Argument"),
+            reject(vec![Meta::u32(dims(&[3, 4, 4]))], "DType"),
+        ]
+    }
+
+    fn bound(&self, ins: &[Meta]) -> Bound {
+        SelfAttention::metas(ins).map_or(Bound::EXACT, |metas| self.plain().bound(&metas))
+    }
+
+    fn attrs(&self) -> Vec<(&'static str, Attr)> {
+        self.plain().rule().attrs()
+    }
+
+    fn from_attrs(attrs: &Attrs) -> Result<SelfAttention> {
+        let Rule { causal, scale } = Rule::from_attrs(attrs)?;
+        Ok(SelfAttention { causal, scale })
+    }
+}
+
 impl AttentionBwd {
     fn rule(&self) -> Rule {
         Rule { causal: self.causal, scale: self.scale }

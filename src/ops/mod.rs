@@ -163,6 +163,7 @@ macro_rules! with_ops {
             attention: attention::Attention,
             attention_bwd: attention::AttentionBwd,
             attention_mask: attention::AttentionMask,
+            self_attention: attention::SelfAttention,
             rope: rope::Rope,
             softmax_axis: softmax::SoftmaxAxis,
             log_softmax_axis: softmax::LogSoftmaxAxis,

@@ -2,7 +2,7 @@
 
 use super::Var;
 use crate::error::{Error, ErrorKind, Result};
-use crate::ops::attention::{Attention, AttentionMask, parts};
+use crate::ops::attention::{Attention, AttentionMask, SelfAttention, parts};
 use crate::ops::layout::Slice;
 use crate::ops::matmul::Bmm;
 use crate::ops::rope::{Rope, rope_table};
@@ -40,9 +40,26 @@ impl<'s> Var<'s> {
             return self.composed(k, v, op, options.mask);
         }
         let packed = self.session().apply(op, &ins)?;
-        let out = parts(q, v.shape()?)[0];
-        let part = Slice { axis: 0, start: 0, len: out.numel(), step: 1 };
-        self.session().apply(part, &[packed])?.reshape(out.dims())
+        packed.outputs(parts(q, v.shape()?)[0])
+    }
+
+    /// The outputs, of that shape, of a packed attention.
+    fn outputs(self, shape: Shape) -> Result<Var<'s>> {
+        let part = Slice { axis: 0, start: 0, len: shape.numel(), step: 1 };
+        self.session().apply(part, &[self])?.reshape(shape.dims())
+    }
+
+    /// [`Var::attention`] of queries, keys and values of one shape that lie one behind the other, `(3, …, heads, n, d)`. The
+    /// same values; the gradient is one value too, which saves three passes over it.
+    pub fn self_attention(self, options: AttentionOptions<'s>) -> Result<Var<'s>> {
+        let op = SelfAttention { causal: options.causal, scale: options.scale };
+        crate::ops::Op::shape(&op, &[self.meta()?])?;
+        if options.mask.is_some() || options.composed {
+            let part = |i| self.select(0, i);
+            return part(0)?.attention(part(1)?, part(2)?, options);
+        }
+        let part = Shape::new(&self.shape()?.dims()[1..])?;
+        self.session().apply(op, &[self])?.outputs(part)
     }
 
     /// The composed form: scores, masked softmax, product.

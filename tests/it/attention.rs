@@ -1,6 +1,6 @@
 //! Attention as a program uses it: known values, masks, heads, and agreement of its two forms.
 
-use crate::support::{device, t as tensor};
+use crate::support::{data, device, t as tensor};
 use dittograd::ops::rope::rope_table;
 use dittograd::prelude::*;
 
@@ -241,4 +241,36 @@ fn eager_and_compiled_steps_have_the_same_bits() {
         params.fingerprint().unwrap()
     };
     assert_eq!(fingerprint(false), fingerprint(true));
+}
+
+#[test]
+fn attention_of_one_value_is_that_of_its_parts() {
+    let d = device();
+    // Parts of a multiple of four words, and others.
+    for dims in [[3, 2, 2, 70, 8], [3, 1, 1, 5, 3]] {
+        let x = drawn(&dims, 4);
+        for causal in [false, true] {
+            let options = AttentionOptions { causal, ..Default::default() };
+            let run = |whole: bool, options: AttentionOptions<'_>| {
+                let s = Session::eager(&d);
+                let x = s.variable(&x).unwrap();
+                let options = AttentionOptions { mask: None, ..options };
+                let y = match whole {
+                    true => x.self_attention(options).unwrap(),
+                    false => {
+                        let part = |i| x.select(0, i).unwrap();
+                        part(0).attention(part(1), part(2), options).unwrap()
+                    }
+                };
+                let value = data(y);
+                let grads = y.square().unwrap().sum().unwrap().backward().unwrap();
+                // Sums with the zeros of padding lose the sign of zeros.
+                let grad = grads.var(x).unwrap().to_tensor::<f32>().unwrap();
+                (value, grad.data().iter().map(|g| g + 0.0).collect::<Vec<f32>>())
+            };
+            assert_eq!(run(true, options), run(false, options));
+            let composed = run(true, AttentionOptions { composed: true, ..options });
+            near(&composed.0, &run(true, options).0, 1e-5);
+        }
+    }
 }

@@ -15,6 +15,7 @@ mod laws;
 mod layout;
 mod losses;
 mod names;
+mod nn;
 mod norm;
 mod optim;
 mod pointwise;

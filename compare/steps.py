@@ -1,0 +1,207 @@
+#!/usr/bin/env python3
+"""Whole training steps (forward, backward, AdamW) beside PyTorch, as ratios of times: below 1 we are faster.
+
+usage: python3 compare/steps.py [--device cpu|cuda] [--threads N] [--program PATH] [--steps N] [--tf32] [WORKLOAD ...]
+
+PyTorch runs eagerly and compiled, on CUDA also as one captured graph and compiled with reduce-overhead; the ratio is to
+the best of these. Both sides are timed by the host's clock: the median of steps with a wait after each, and the mean of
+steps that are queued back to back. `--tf32` lets PyTorch, not us, use TF32. Peak memory is that of the GPU's allocator; of
+PyTorch on the CPU there is none.
+"""
+import argparse, gc, json, platform, statistics, subprocess, time, warnings
+import torch
+from torch.nn import functional as F
+from models import Cnn, Fno1d, Gpt, Mlp, label_loss
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--device", default="cpu")
+parser.add_argument("--threads", type=int, default=2)
+parser.add_argument("--program", default="target/release/dittograd")
+parser.add_argument("--steps", type=int, help="steps of ours to take the median of; PyTorch takes as many as fit its time")
+parser.add_argument("--seconds", type=float, default=3.0, help="time for the median of one of PyTorch's ways")
+parser.add_argument("--tf32", action="store_true")
+parser.add_argument("--modes", help="some of PyTorch's ways, separated by commas")
+parser.add_argument("names", nargs="*")
+args = parser.parse_args()
+warnings.filterwarnings("ignore")
+torch.set_num_threads(args.threads)
+torch.backends.cuda.matmul.allow_tf32 = args.tf32
+torch.backends.cudnn.allow_tf32 = args.tf32
+torch.backends.cudnn.benchmark = True
+GPU = args.device.startswith("cuda")
+COMPILED = {"compile": "default", "reduce-overhead": "reduce-overhead"}
+
+
+def numbers(*dims):
+    return torch.rand(*dims, device=args.device) * 2 - 1
+
+
+def indices(below, *dims):
+    return torch.randint(below, dims, device=args.device)
+
+
+def mlp(batch):
+    return lambda: (Mlp([784, 512, 512, 10]), numbers(batch, 784), indices(10, batch), label_loss)
+
+
+def cnn(batch):
+    return lambda: (Cnn(), numbers(batch, 3, 32, 32), indices(10, batch), label_loss)
+
+
+def fno(batch, grid):
+    return lambda: (Fno1d(), numbers(batch, grid, 2), numbers(batch, grid, 1), F.mse_loss)
+
+
+def gpt(batch, vocab, context, *sizes):
+    tokens = lambda: indices(vocab, batch, context)
+    return lambda: (Gpt(vocab, context, *sizes), tokens(), tokens(), label_loss)
+
+
+ON_GPU = ["mlp_b128", "cnn_b128", "fno1d_b32_g1024", "babygpt_b64_t256", "gpt2s_b8_t1024"]
+ON_CPU = ["mlp_b128", "cnn_b32", "fno1d_b8_g1024", "gpt_b8_t128"]
+WORKLOADS = {
+    "mlp_b128": mlp(128),
+    "cnn_b128": cnn(128),
+    "cnn_b32": cnn(32),
+    "fno1d_b32_g1024": fno(32, 1024),
+    "fno1d_b8_g1024": fno(8, 1024),
+    "babygpt_b64_t256": gpt(64, 65, 256, 384, 6, 6),
+    "gpt2s_b8_t1024": gpt(8, 50304, 1024, 768, 12, 12),
+    "gpt_b8_t128": gpt(8, 65, 128, 192, 6, 4),
+}
+
+
+def wait():
+    if GPU:
+        torch.cuda.synchronize()
+
+
+def captured(step):
+    """The step as one CUDA graph."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    return graph.replay
+
+
+def torchs(workload, mode):
+    """Median, back-to-back and first-step milliseconds and peak bytes of one of PyTorch's ways."""
+    torch._dynamo.reset()
+    gc.collect()
+    if GPU:
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    torch.manual_seed(0)
+    net, x, y, loss = WORKLOADS[workload]()
+    net = net.to(args.device)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-4, fused=True, capturable=mode == "graph")
+    forward = torch.compile(net, mode=COMPILED[mode]) if mode in COMPILED else net
+
+    def step():
+        optimizer.zero_grad(set_to_none=True)
+        loss(forward(x), y).backward()
+        optimizer.step()
+
+    def timed(step):
+        start = time.perf_counter()
+        step()
+        wait()
+        return (time.perf_counter() - start) * 1e3
+
+    first = time.perf_counter()
+    run = captured(step) if mode == "graph" else step
+    timed(run)
+    first = (time.perf_counter() - first) * 1e3
+    for _ in range(5 if GPU else 2):
+        timed(run)
+    times, start = [], time.perf_counter()
+    while len(times) < 3 or (len(times) < 200 and time.perf_counter() - start < args.seconds):
+        times.append(timed(run))
+    median = statistics.median(times)
+    queued = max(3, min(50, int(args.seconds * 1e3 / median)))
+    start = time.perf_counter()
+    for _ in range(queued):
+        run()
+    wait()
+    back_to_back = (time.perf_counter() - start) * 1e3 / queued
+    peak = torch.cuda.max_memory_allocated() if GPU else None
+    return {"ms": median, "back_to_back_ms": back_to_back, "first_step_ms": first, "peak_bytes": peak}
+
+
+def ours(workload):
+    command = [args.program, "--device", args.device, "--threads", str(args.threads), "--json", "bench", workload]
+    command += ["--steps", str(args.steps)] if args.steps else []
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise RuntimeError(done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "failed")
+    return json.loads(done.stdout.splitlines()[0])
+
+
+def mib(found):
+    return "-" if found["peak_bytes"] is None else f"{found['peak_bytes'] / 2**20:.0f}"
+
+
+def line(who, found):
+    extra = f", {found['launches']} launches" if found.get("launches") else ""
+    extra += f", fingerprint {found['fingerprint']}" if "fingerprint" in found else ""
+    print(
+        f"  {who:22} {found['ms']:10.4f} ms   back to back {found['back_to_back_ms']:10.4f} ms   "
+        f"first step {found['first_step_ms'] / 1e3:7.2f} s   peak {mib(found):>7} MiB{extra}",
+        flush=True,
+    )
+
+
+def attempt(who, call):
+    """What a way of running took; one that fails is said and left out."""
+    try:
+        found = call()
+    except Exception as error:
+        print(f"  {who:22} failed: {type(error).__name__}: {(str(error).splitlines() or [''])[0][:120]}", flush=True)
+        return None
+    line(who, found)
+    return found
+
+
+def main():
+    where = torch.cuda.get_device_name() if GPU else f"{platform.machine()}, {args.threads} threads"
+    version = subprocess.run([args.program, "--version"], capture_output=True, text=True).stdout.strip()
+    tf32 = "TF32 on" if args.tf32 else "TF32 off"
+    print(f"{version} (float32, strict) and torch {torch.__version__} ({tf32}), {args.device}: {where}")
+    modes = ["eager", "graph", "compile", "reduce-overhead"] if GPU else ["eager", "compile"]
+    if args.modes:
+        modes = args.modes.split(",")
+    names = args.names or (ON_GPU if GPU else ON_CPU)
+    rows = []
+    for name in names:
+        print(name)
+        mine = {suffix: attempt(f"dittograd {way}", lambda: ours(name + suffix)) for suffix, way in (("", "compiled"), ("_eager", "eager"))}
+        theirs = {}
+        for mode in modes:
+            # Idle threads of one must not spin on the other's cores.
+            time.sleep(0 if GPU else 0.4)
+            theirs[mode] = attempt(f"torch {mode}", lambda: torchs(name, mode))
+        theirs = {mode: found for mode, found in theirs.items() if found}
+        if mine[""] and theirs:
+            rows.append((name, mine[""], theirs))
+        both = mine[""] and mine["_eager"]
+        if both and mine[""]["fingerprint"] != mine["_eager"]["fingerprint"]:
+            print("  eager and compiled have different fingerprints")
+    print(f"\n{'workload':18} {'ours ms':>10} {'torch ms':>10} {'best way':>16} {'ratio':>7} {'queued':>7} {'MiB':>7} {'torch eager':>11}")
+    for name, mine, theirs in rows:
+        best = min(theirs, key=lambda mode: theirs[mode]["ms"])
+        queued = mine["back_to_back_ms"] / min(t["back_to_back_ms"] for t in theirs.values())
+        ratio, eager = mine["ms"] / theirs[best]["ms"], theirs.get("eager")
+        print(
+            f"{name:18} {mine['ms']:10.4f} {theirs[best]['ms']:10.4f} {best:>16} {ratio:7.3f} {queued:7.3f} "
+            f"{mib(mine):>7} {mib(eager) if eager else '-':>11}"
+        )
+    print("ratio: medians, a wait after each step; queued: steps back to back, each side's best; below 1 we are faster")
+
+
+main()

@@ -1,0 +1,141 @@
+//! Language models.
+
+use super::{CausalSelfAttention, Dropout, Embedding, LayerNorm, Linear, positive};
+use crate::error::{Error, ErrorKind, Result};
+use crate::params::Params;
+use crate::session::Var;
+
+/// Sizes of a [`Gpt`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct GptConfig {
+    /// Different tokens.
+    pub vocab: usize,
+    /// The longest sequence.
+    pub context: usize,
+    /// Channels.
+    pub width: usize,
+    /// Heads of each attention; they divide the width.
+    pub heads: usize,
+    /// Blocks.
+    pub layers: usize,
+    /// Probability that training drops an element behind the embedding and behind either part of a block.
+    pub dropout: f64,
+}
+
+impl GptConfig {
+    /// GPT-2 small, the vocabulary rounded up to a multiple of 64.
+    pub const GPT2_SMALL: GptConfig =
+        GptConfig { vocab: 50304, context: 1024, width: 768, heads: 12, layers: 12, dropout: 0.0 };
+}
+
+/// Standard deviation of the initial weights.
+const STD: f64 = 0.02;
+
+/// A block of a transformer: `x + attention(ln1(x))`, and on that `x + down(gelu(up(ln2(x))))`.
+#[derive(Clone, Debug)]
+pub struct Block {
+    ln1: LayerNorm,
+    ln2: LayerNorm,
+    attention: CausalSelfAttention,
+    up: Linear,
+    down: Linear,
+    dropout: Dropout,
+}
+
+impl Block {
+    /// Layers `name.ln1`, `name.ln2`, `name.qkv`, `name.o`, `name.up` and `name.down`, four times as wide between the last
+    /// two; weights are normal draws with standard deviation 0.02.
+    pub fn new(
+        params: &mut Params,
+        name: &str,
+        width: usize,
+        heads: usize,
+        dropout: Dropout,
+    ) -> Result<Block> {
+        let part = |part: &str| format!("{name}.{part}");
+        Ok(Block {
+            ln1: LayerNorm::new(params, &part("ln1"), width)?,
+            ln2: LayerNorm::new(params, &part("ln2"), width)?,
+            attention: CausalSelfAttention::new(params, name, width, heads, STD)?,
+            up: Linear::normal(params, &part("up"), width, width.saturating_mul(4), STD)?,
+            down: Linear::normal(params, &part("down"), width.saturating_mul(4), width, STD)?,
+            dropout,
+        })
+    }
+
+    /// The block as it is after training.
+    pub fn eval(&self) -> Block {
+        Block { dropout: self.dropout.eval(), ..self.clone() }
+    }
+
+    /// The block of sequences `(…, length, width)`.
+    pub fn forward<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {
+        let mixed = self.attention.forward(self.ln1.forward(x)?)?;
+        let x = x.add(self.dropout.forward(mixed)?)?;
+        let wide = self.up.forward(self.ln2.forward(x)?)?.gelu()?;
+        x.add(self.dropout.forward(self.down.forward(wide)?)?)
+    }
+}
+
+/// A language model as GPT-2: embeddings of tokens and places, blocks, a norm, and for each place a number for each next
+/// token, by the table of the embedding.
+#[derive(Clone, Debug)]
+pub struct Gpt {
+    tokens: Embedding,
+    places: Embedding,
+    blocks: Vec<Block>,
+    norm: LayerNorm,
+    dropout: Dropout,
+    context: usize,
+}
+
+impl Gpt {
+    /// Layers `tok`, `pos`, `blocks.i` and `ln`. The head has no parameters of its own: PyTorch's `head.weight` is
+    /// `tok.weight`.
+    pub fn new(params: &mut Params, config: GptConfig) -> Result<Gpt> {
+        let GptConfig { vocab, context, width, heads, layers, dropout } = config;
+        positive("gpt", "sizes", &[vocab, context, width, heads, layers])?;
+        let dropout = Dropout::new(dropout)?;
+        Ok(Gpt {
+            tokens: Embedding::new(params, "tok", vocab, width, STD)?,
+            places: Embedding::new(params, "pos", context, width, STD)?,
+            blocks: (0..layers)
+                .map(|i| Block::new(params, &format!("blocks.{i}"), width, heads, dropout))
+                .collect::<Result<_>>()?,
+            norm: LayerNorm::new(params, "ln", width)?,
+            dropout,
+            context,
+        })
+    }
+
+    /// The model as it is after training: nothing is dropped.
+    pub fn eval(&self) -> Gpt {
+        Gpt {
+            blocks: self.blocks.iter().map(Block::eval).collect(),
+            dropout: self.dropout.eval(),
+            ..self.clone()
+        }
+    }
+
+    /// For each place of sequences of tokens `(…, length)`, a number for each token that may come next: `(…, length, vocab)`.
+    pub fn forward<'s>(&self, tokens: Var<'s>) -> Result<Var<'s>> {
+        let shape = tokens.shape()?;
+        let Some(&length) = shape.dims().last() else {
+            return Err(Error::new("gpt", ErrorKind::Rank { want: "at least 1: (…, length)", got: shape }));
+        };
+        if length > self.context {
+            let why = format!("{length} is longer than the context of {}", self.context);
+            return Err(Error::argument("gpt", "length", why));
+        }
+        let s = tokens.session();
+        let mut places = s.param(self.places.weight())?;
+        if length < self.context {
+            places = places.narrow(0, 0, length)?;
+        }
+        let mut x = self.dropout.forward(self.tokens.forward(tokens)?.add(places)?)?;
+        for block in &self.blocks {
+            x = block.forward(x)?;
+        }
+        self.norm.forward(x)?.matmul_with(s.param(self.tokens.weight())?, false, true)
+    }
+}
