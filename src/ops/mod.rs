@@ -15,6 +15,7 @@ mod exec;
 pub mod extremum;
 pub mod fft;
 pub(crate) mod fold;
+pub mod global_norm;
 pub mod index;
 pub mod layout;
 pub mod loss;
@@ -36,7 +37,7 @@ mod sort;
 pub mod spectral;
 
 pub use exec::apply;
-pub(crate) use exec::{MAX_INS, check_bound, check_indices};
+pub(crate) use exec::{MAX_INS, PerInput, check_bound, check_indices};
 
 use crate::device::cpu::pool::Pool;
 use crate::device::cpu::simd::Simd;
@@ -120,6 +121,7 @@ macro_rules! with_ops {
             norm_l2: reduce::NormL2,
             norm_inf: reduce::NormInf,
             prod: reduce::Prod,
+            global_norm: global_norm::GlobalNorm,
             argmax: extremum::Argmax,
             argmin: extremum::Argmin,
             place: extremum::Place,
