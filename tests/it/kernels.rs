@@ -2,7 +2,7 @@
 //! architectures, and looked through for what must not be in it.
 
 use dittograd::check::{Case, RefRecorder, Values};
-use dittograd::device::cuda::Nvrtc;
+use dittograd::device::cuda::{Nvrtc, kernels_of};
 use dittograd::ops::{AnyOp, Gpu, Io, Recorder, RefIn};
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -58,6 +58,21 @@ fn modules() -> BTreeMap<String, String> {
     all
 }
 
+/// Programs are captured with the kernels that an image says it has: each is one of the text's, under its name or one
+/// that a macro made of it.
+fn kernels_are_found(source: &str, cubin: &[u8]) -> Result<(), String> {
+    let found = kernels_of(cubin).ok_or("is no cubin")?;
+    let unknown = |name: &&String| {
+        let stem = name.trim_end_matches(|c: char| c.is_ascii_digit());
+        !source.contains(&format!("{name}(")) && !source.contains(&format!("{stem}##"))
+    };
+    match found.iter().find(unknown) {
+        _ if found.is_empty() => Err("has no kernels".into()),
+        Some(name) => Err(format!("has {name}, which is not in its text")),
+        None => Ok(()),
+    }
+}
+
 #[test]
 fn every_module_compiles() {
     let nvrtc = match Nvrtc::open() {
@@ -86,7 +101,11 @@ fn every_module_compiles() {
                         let mut done = done.lock().unwrap();
                         match outcome {
                             Ok(cubin) => {
-                                done.0.push((began.elapsed(), format!("{name} {arch} {} bytes", cubin.len())))
+                                done.0
+                                    .push((began.elapsed(), format!("{name} {arch} {} bytes", cubin.len())));
+                                if let Err(why) = kernels_are_found(source, &cubin) {
+                                    done.1.push(format!("{arch} {name}: {why}"));
+                                }
                             }
                             Err(why) => done.1.push(format!("{arch}: {why}")),
                         }
