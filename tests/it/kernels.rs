@@ -4,7 +4,7 @@
 use dittograd::check::{Case, RefRecorder, Values};
 use dittograd::device::cuda::{Nvrtc, kernels_of};
 use dittograd::ops::{AnyOp, Gpu, Io, Recorder, RefIn};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -58,13 +58,14 @@ fn modules() -> BTreeMap<String, String> {
     all
 }
 
-/// Programs are captured with the kernels that an image says it has: each is one of the text's, under its name or one
-/// that a macro made of it.
+/// Programs are captured with the kernels that an image says it has: each has a name that is in the text as it is, or one
+/// that a macro makes of a word there and a number.
 fn kernels_are_found(source: &str, cubin: &[u8]) -> Result<(), String> {
     let found = kernels_of(cubin).ok_or("is no cubin")?;
+    let words: BTreeSet<&str> = source.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').collect();
     let unknown = |name: &&String| {
         let stem = name.trim_end_matches(|c: char| c.is_ascii_digit());
-        !source.contains(&format!("{name}(")) && !source.contains(&format!("{stem}##"))
+        !words.contains(name.as_str()) && !source.contains(&format!("{stem}##"))
     };
     match found.iter().find(unknown) {
         _ if found.is_empty() => Err("has no kernels".into()),

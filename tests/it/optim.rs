@@ -392,6 +392,25 @@ fn clipping_by_norm_takes_few_launches() {
     }
 }
 
+/// Every kernel of a program is looked up before it is captured, also where none was used before: sums of several levels have
+/// kernels that a definition renames.
+#[test]
+fn a_program_can_be_the_first_thing_a_gpu_runs() {
+    let check = |d: &Device| {
+        let mut params = Params::new(d, 1);
+        let all = [params.ones("a", &[5000]).unwrap(), params.ones("b", &[70, 70]).unwrap()];
+        let mut step = TrainStep::new(&params, Optimizer::adam(0.1).clip_norm(1.0), move |v| {
+            let s = v[0].session();
+            sum_of(s, &all)?.add(s.param(&all[1])?.sum_axes(&[0])?.square()?.sum()?)
+        });
+        step.run(&[(&t(&[1], &[0.0])).into()]).unwrap();
+    };
+    check(&Device::from_cuda(Fake::new().open().unwrap()));
+    if let Some((_turn, _)) = gpu() {
+        check(&Device::cuda(0).unwrap());
+    }
+}
+
 fn sum_of<'s>(s: &'s Session, params: &[Param]) -> Result<Var<'s>> {
     let parts = params.iter().map(|p| s.param(p)?.sum()?.reshape(&[1])).collect::<Result<Vec<_>>>()?;
     s.concat(&parts, 0)?.sum()

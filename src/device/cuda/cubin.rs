@@ -67,6 +67,8 @@ extern "C" __global__ void left_out(float* x) { x[0] = 1.0f; }
 #endif
 __device__ __noinline__ float helper(float x) { return x * x + 1.0f; }
 extern "C" __global__ void __launch_bounds__(32, 2) one(float* x) { x[0] = helper(x[1]); }
+#define renamed other
+extern "C" __global__ void renamed(float* x) { x[0] = 2.0f; }
 // __global__ void comment(float* x)
 __device__ float variable[5];
 static __global__ void unseen(float* x) { x[0] = variable[2]; }
@@ -78,7 +80,11 @@ static __global__ void unseen(float* x) { x[0] = variable[2]; }
             Ok(nvrtc) => {
                 for arch in ["sm_80", "sm_90"] {
                     let image = nvrtc.compile("m", SOURCE, arch).expect("compiles");
-                    assert_eq!(kernels(&image).expect("a cubin"), ["move1", "move7", "one"], "{arch}");
+                    assert_eq!(
+                        kernels(&image).expect("a cubin"),
+                        ["move1", "move7", "one", "other"],
+                        "{arch}"
+                    );
                 }
             }
             Err(why) => println!("skipped: {why}"),

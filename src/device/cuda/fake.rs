@@ -878,7 +878,7 @@ fn image(names: &[String]) -> Vec<u8> {
 }
 
 /// Names of the kernels of a source as far as they can be told from its text: the first name after `__global__` that is no
-/// keyword and no launch bound, and for a name that a macro makes the usual widths of a vector.
+/// keyword and no launch bound, what that is defined as, and for a name that a macro makes the usual widths of a vector.
 fn kernel_names(source: &str) -> Vec<String> {
     let mut names = Vec::new();
     for rest in source.split("__global__").skip(1) {
@@ -892,6 +892,14 @@ fn kernel_names(source: &str) -> Vec<String> {
             names.extend([1, 2, 4].map(|width| format!("{name}{width}")));
         } else if !name.is_empty() && after.trim_start().starts_with('(') {
             names.push(name.to_string());
+        }
+    }
+    let words = |line: &str| line.split(' ').map(str::to_string).collect::<Vec<_>>();
+    for line in source.lines().filter_map(|line| line.strip_prefix("#define ")).map(words) {
+        if let [name, other] = &line[..]
+            && names.contains(name)
+        {
+            names.push(other.clone());
         }
     }
     names
