@@ -1,8 +1,9 @@
 //! Initial values of parameters. Draws are made on the device from the parameters' seed, one random call for each
 //! parameter, and have the same bits everywhere (C7).
 
-use crate::device::AnyBuffer;
+use crate::device::cpu::pool::Pool;
 use crate::device::cpu::simd::{Simd, simd_fn};
+use crate::device::{AnyBuffer, Backend};
 use crate::error::{Error, ErrorKind, Result};
 use crate::numerics::sum;
 use crate::ops;
@@ -136,7 +137,14 @@ impl Params {
         }
         let draws = self.normals(shape, 0.0, 1.0)?.to_tensor::<f32>()?.into_data();
         let columns = shape.numel().checked_div(*rows).unwrap_or(0);
-        let value = orthogonal(draws, *rows, columns, gain as f32);
+        let orthogonal = |pool: &Pool, simd| orthogonal(pool, simd, draws, *rows, columns, gain as f32);
+        let value = match self.device().backend() {
+            Backend::Cpu(cpu) => orthogonal(&cpu.pool, cpu.simd),
+            Backend::Cuda(_) | Backend::Host(_) => {
+                let threads = std::thread::available_parallelism().map_or(1, usize::from);
+                orthogonal(&Pool::new(threads), Simd::best())
+            }
+        };
         let value = AnyBuffer::upload(self.device(), &Tensor::with_shape(shape, value)?)?;
         self.add(name, value)
     }
@@ -160,26 +168,76 @@ fn dot(simd: Simd, x: &[f32], y: &[f32]) -> f32 {
     sum::row(x.len(), |r| dot_chunk(simd, &x[r.clone()], &y[r]))
 }
 
-/// Gram and Schmidt's way, twice over, on the rows or columns of a matrix, whichever are fewer.
-fn orthogonal(a: Vec<f32>, rows: usize, columns: usize, gain: f32) -> Vec<f32> {
-    let simd = Simd::best();
+/// Takes the part along each row of `q` off `v`, one row after the other.
+fn take_off_all(simd: Simd, q: &[f32], v: &mut [f32]) {
+    for u in q.chunks_exact(v.len()) {
+        take_off(simd, dot(simd, u, v), u, v);
+    }
+}
+
+/// Rows that are finished before all others have them taken off.
+const PANEL: usize = 32;
+
+/// Gram and Schmidt's way, twice over, on the rows or columns of a matrix, whichever are fewer. The second time has to wait
+/// for the row before; the first time is done on all threads, for all later rows once a few are finished.
+fn orthogonal(pool: &Pool, simd: Simd, a: Vec<f32>, rows: usize, columns: usize, gain: f32) -> Vec<f32> {
     let wide = rows <= columns;
     let (count, len) = (rows.min(columns), rows.max(columns));
     let transposed = |a: &[f32], rows: usize, columns: usize| -> Vec<f32> {
         (0..a.len()).map(|i| a[i % rows * columns + i / rows]).collect()
     };
     let mut q = if wide { a } else { transposed(&a, rows, columns) };
-    for i in 0..count {
-        let (before, rest) = q.split_at_mut(i * len);
-        let v = &mut rest[..len];
-        for _ in 0..2 {
-            for u in before.chunks_exact(len) {
-                take_off(simd, dot(simd, u, v), u, v);
-            }
+    for from in (0..count).step_by(PANEL) {
+        let to = count.min(from + PANEL);
+        for i in from..to {
+            let (before, rest) = q.split_at_mut(i * len);
+            let v = &mut rest[..len];
+            take_off_all(simd, &before[from * len..], v);
+            take_off_all(simd, before, v);
+            let scale = 1.0 / dot(simd, v, v).sqrt();
+            v.iter_mut().for_each(|x| *x *= scale);
         }
-        let scale = 1.0 / dot(simd, v, v).sqrt();
-        v.iter_mut().for_each(|x| *x *= scale);
+        let (done, rest) = q.split_at_mut(to * len);
+        pool.chunks_mut(rest, len, |_, v| take_off_all(simd, &done[from * len..], v));
     }
     q.iter_mut().for_each(|x| *x *= gain);
     if wide { q } else { transposed(&q, columns, rows) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The definition, row by row.
+    fn one_by_one(mut q: Vec<f32>, count: usize, len: usize) -> Vec<f32> {
+        let simd = Simd::Scalar;
+        for i in 0..count {
+            for _ in 0..2 {
+                for j in 0..i {
+                    let (before, rest) = q.split_at_mut(i * len);
+                    let (u, v) = (&before[j * len..(j + 1) * len], &mut rest[..len]);
+                    take_off(simd, dot(simd, u, v), u, v);
+                }
+            }
+            let v = &mut q[i * len..(i + 1) * len];
+            let scale = 1.0 / dot(simd, v, v).sqrt();
+            v.iter_mut().for_each(|x| *x *= scale);
+        }
+        q
+    }
+
+    #[test]
+    fn panels_and_threads_change_no_bit() {
+        let mut stream = crate::numerics::rng::Stream::new(3, 0);
+        for (count, len) in [(1, 1), (5, 7), (32, 32), (33, 40), (70, 1100), (100, 100)] {
+            let a: Vec<f32> = (0..count * len).map(|_| stream.range(-1.0, 1.0)).collect();
+            let want = one_by_one(a.clone(), count, len);
+            for (threads, simd) in [(1, Simd::Scalar), (1, Simd::best()), (3, Simd::best())] {
+                let got = orthogonal(&Pool::new(threads), simd, a.clone(), count, len, 1.0);
+                let bits = |x: &[f32]| x.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+                assert_eq!(bits(&got), bits(&want), "{count} x {len} on {threads} threads");
+            }
+        }
+        assert!(orthogonal(&Pool::new(2), Simd::best(), Vec::new(), 0, 5, 1.0).is_empty());
+    }
 }

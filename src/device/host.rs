@@ -154,7 +154,7 @@ pub(super) fn import<T: Scalar>(numbers: &dyn Numbers, tensor: &Tensor<T>) -> Va
 }
 
 /// Numbers as float32, rounded to nearest; an error if their type has no such form.
-pub(super) fn to_words<T: Scalar>(numbers: &[T]) -> Result<Vec<f32>> {
+pub(crate) fn to_words<T: Scalar>(numbers: &[T]) -> Result<Vec<f32>> {
     let words: Option<Vec<f32>> = numbers.iter().map(|x| x.to_f32()).collect();
     words.ok_or_else(|| no_float32(T::NAME))
 }

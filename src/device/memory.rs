@@ -651,8 +651,17 @@ impl AnyBuffer {
             let values = host::import(&**numbers, tensor);
             return AnyBuffer::new(device.hold(what, &shape, &**numbers, values)?, Meta::f32(shape));
         }
-        let words = host::to_words(tensor.data())?;
-        AnyBuffer::new(Buffer::upload_for(what, device, &shape, &words)?, Meta::f32(shape))
+        AnyBuffer::upload_words(what, device, shape, &host::to_words(tensor.data())?)
+    }
+
+    /// A new value of float32 numbers, on a device that has these.
+    pub(crate) fn upload_words(
+        what: &'static str,
+        device: &Device,
+        shape: Shape,
+        words: &[f32],
+    ) -> Result<AnyBuffer> {
+        AnyBuffer::new(Buffer::upload_for(what, device, &shape, words)?, Meta::f32(shape))
     }
 
     /// A new index value on `device`.

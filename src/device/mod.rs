@@ -7,6 +7,7 @@ mod host;
 mod memory;
 mod watch;
 
+pub(crate) use host::to_words;
 pub(crate) use memory::ReadSet;
 pub use memory::{AnyBuffer, Buffer, DType, MemoryStats, Meta};
 pub use watch::{Holder, MemoryReport, StepMemory, readable_bytes};

@@ -9,7 +9,7 @@ use crate::device::{AnyBuffer, Backend, Buffer, DType, Device, Meta, ReadSet};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ops::map::Map;
 use crate::ops::program::Program;
-use crate::ops::{AnyOp, CpuRun, CudaRun, Gpu, MAX_INS, Val, check_bound, check_indices};
+use crate::ops::{AnyOp, CpuRun, CudaRun, Gpu, PerInput, Val, check_bound, check_indices};
 use crate::optim::Optimizer;
 use crate::params::Param;
 use crate::session::Nats;
@@ -227,9 +227,6 @@ impl Compiled {
                 spots[i] = spots[ins[0].0 as usize].moved(start);
                 continue;
             }
-            if ins.len() > MAX_INS {
-                return Err(Error::new(op.name(), ErrorKind::Arity { want: MAX_INS, got: ins.len() }));
-            }
             if let Some((at, limit)) = op.index_limit(&metas) {
                 // What the program computes was checked when it was recorded.
                 for leaf in graph.index_sources(ins[at]).0 {
@@ -354,16 +351,16 @@ impl Compiled {
         cuda.compile_all(&modules)?;
         let graph = cuda.capture(|| {
             for i in &self.instructions {
-                let mut ins = [0u64; MAX_INS];
-                let mut metas = [Meta::f32(Shape::SCALAR); MAX_INS];
+                let mut ins = PerInput::new(i.ins.len(), 0);
+                let mut metas = PerInput::new(i.ins.len(), Meta::f32(Shape::SCALAR));
                 for (j, (place, meta)) in i.ins.iter().enumerate() {
-                    ins[j] = self.address(*place)?;
-                    metas[j] = *meta;
+                    ins.all_mut()[j] = self.address(*place)?;
+                    metas.all_mut()[j] = *meta;
                 }
                 i.op.cuda(&CudaRun {
                     cuda,
-                    metas: &metas[..i.ins.len()],
-                    ins: &ins[..i.ins.len()],
+                    metas: metas.all(),
+                    ins: ins.all(),
                     shape: i.meta.shape,
                     out: self.address(Place::Arena(i.out))?,
                     workspace: self.address(Place::Arena(i.workspace.0))?,
@@ -466,13 +463,13 @@ impl Compiled {
                 let [before, out, between, workspace, after] = split(arena, (i.out, words), i.workspace);
                 let (before, between, after) = (before as &[f32], between as &[f32], after as &[f32]);
                 let ends = [before.len(), before.len() + i.gap().0 + between.len()];
-                let mut ins: [&[f32]; MAX_INS] = [&[]; MAX_INS];
-                let mut metas = [Meta::f32(Shape::SCALAR); MAX_INS];
                 let skip = usize::from(i.in_place);
+                let mut ins: PerInput<&[f32]> = PerInput::new(i.ins.len() - skip, &[]);
+                let mut metas = PerInput::new(i.ins.len() - skip, Meta::f32(Shape::SCALAR));
                 for (j, (place, meta)) in i.ins.iter().skip(skip).enumerate() {
                     let n = meta.shape.numel();
-                    metas[j] = *meta;
-                    ins[j] = match *place {
+                    metas.all_mut()[j] = *meta;
+                    ins.all_mut()[j] = match *place {
                         Place::Outside(o, at) => &locked.host(o)[at..at + n],
                         _ if n == 0 => &[],
                         Place::Arena(at) if at < ends[0] => &before[at..at + n],
@@ -487,12 +484,11 @@ impl Compiled {
                     };
                 }
                 let (out, workspace) = if i.out_first() { (out, workspace) } else { (workspace, out) };
-                let count = i.ins.len() - skip;
                 let run = CpuRun {
                     pool: &cpu.pool,
                     simd: cpu.simd,
-                    metas: &metas[..count],
-                    ins: &ins[..count],
+                    metas: metas.all(),
+                    ins: ins.all(),
                     shape: i.meta.shape,
                     out,
                     workspace,

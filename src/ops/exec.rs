@@ -5,25 +5,45 @@ use crate::device::{AnyBuffer, Backend, Buffer, DType, Device, Meta, ReadSet};
 use crate::error::{Error, ErrorKind, Result};
 use crate::shape::Shape;
 
-/// Most inputs an op can have.
+/// Most inputs of ops whose kernels have room for so many; only ops that take lists of any length have more.
 pub(crate) const MAX_INS: usize = 32;
+
+/// Something of every input of an op: on the stack, unless there are very many.
+pub(crate) struct PerInput<T> {
+    few: [T; MAX_INS],
+    many: Vec<T>,
+    len: usize,
+}
+
+impl<T: Copy> PerInput<T> {
+    /// The same for all `len` inputs.
+    pub(crate) fn new(len: usize, value: T) -> PerInput<T> {
+        let many = if len > MAX_INS { vec![value; len] } else { Vec::new() };
+        PerInput { few: [value; MAX_INS], many, len }
+    }
+
+    pub(crate) fn all(&self) -> &[T] {
+        if self.many.is_empty() { &self.few[..self.len] } else { &self.many }
+    }
+
+    pub(crate) fn all_mut(&mut self) -> &mut [T] {
+        if self.many.is_empty() { &mut self.few[..self.len] } else { &mut self.many }
+    }
+}
 
 /// Runs `op` on `ins` and returns its value on `device`. Nothing is allocated or run if the inputs do
 /// not fit; if memory runs out, everything already taken is given back.
 pub fn apply(device: &Device, op: &AnyOp, ins: &[&AnyBuffer]) -> Result<AnyBuffer> {
     let name = op.name();
-    let mut metas = [Meta::f32(Default::default()); MAX_INS];
-    if ins.len() > metas.len() {
-        return Err(Error::new(name, ErrorKind::Arity { want: metas.len(), got: ins.len() }));
-    }
-    for (m, i) in metas.iter_mut().zip(ins) {
+    let mut metas = PerInput::new(ins.len(), Meta::f32(Default::default()));
+    for (m, i) in metas.all_mut().iter_mut().zip(ins) {
         device.check_accepts(name, i.buffer())?;
         if i.buffer().is_released() {
             return Err(Error::new(name, ErrorKind::Released));
         }
         *m = i.meta();
     }
-    let metas = &metas[..ins.len()];
+    let metas = metas.all();
     let meta = op.shape(metas)?;
     if let Some((i, limit)) = op.index_limit(metas) {
         check_bound(name, ins[i], limit)?;
@@ -53,14 +73,14 @@ pub fn apply(device: &Device, op: &AnyOp, ins: &[&AnyBuffer]) -> Result<AnyBuffe
             });
         }
         Backend::Cuda(cuda) => {
-            let mut addresses = [0; MAX_INS];
-            for (a, b) in addresses.iter_mut().zip(&buffers) {
+            let mut addresses = PerInput::new(ins.len(), 0);
+            for (a, b) in addresses.all_mut().iter_mut().zip(&buffers) {
                 *a = b.address(name)?;
             }
             op.cuda(&CudaRun {
                 cuda,
                 metas,
-                ins: &addresses[..ins.len()],
+                ins: addresses.all(),
                 shape: meta.shape,
                 out: out.address(name)?,
                 workspace: workspace.address(name)?,

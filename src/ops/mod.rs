@@ -16,6 +16,8 @@ pub mod extremum;
 pub mod fft;
 pub mod fold;
 pub mod fused;
+pub(crate) mod fold;
+pub mod global_norm;
 pub mod index;
 pub mod layout;
 pub mod loss;
@@ -37,7 +39,7 @@ mod sort;
 pub mod spectral;
 
 pub use exec::apply;
-pub(crate) use exec::{MAX_INS, check_bound, check_indices};
+pub(crate) use exec::{MAX_INS, PerInput, check_bound, check_indices};
 
 use crate::device::cpu::pool::Pool;
 use crate::device::cpu::simd::Simd;
@@ -123,6 +125,7 @@ macro_rules! with_ops {
             norm_l2: reduce::NormL2,
             norm_inf: reduce::NormInf,
             prod: reduce::Prod,
+            global_norm: global_norm::GlobalNorm,
             argmax: extremum::Argmax,
             argmin: extremum::Argmin,
             place: extremum::Place,

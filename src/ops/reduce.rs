@@ -536,7 +536,7 @@ impl Reduction for Variance {
 }
 
 /// `g / y`, 0 where `y` is zero. The division is safe there too, so that its own slope is zero and not NaN.
-fn slope_by_root<R: Real>(g: R, y: R) -> R {
+pub(crate) fn slope_by_root<R: Real>(g: R, y: R) -> R {
     let (zero, one) = (R::c(0.0), R::c(1.0));
     R::where_gt(y, zero, g / R::where_gt(y, zero, y, one), zero)
 }

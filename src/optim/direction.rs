@@ -3,12 +3,12 @@
 
 use super::rule::{Rule, blend, clipped};
 use crate::error::Result;
-use crate::ops::layout::{Concat, reshape_to};
+use crate::ops::global_norm::GlobalNorm;
 use crate::ops::map::record_program;
 use crate::ops::matmul::MatMul;
 use crate::ops::program::{Expr, Program};
 use crate::ops::reduce::NormL2;
-use crate::ops::{MAX_INS, Recorder, Val, dims};
+use crate::ops::{Recorder, Val, dims};
 use crate::scalar::Real;
 use crate::shape::Shape;
 
@@ -27,21 +27,9 @@ fn norm(r: &mut dyn Recorder, x: Val) -> Result<Val> {
     r.record(NormL2::all(rank).into(), &[x])
 }
 
-/// `min(1, max_norm / (n + 1e-6))` with `n` the norm of the gradients' norms.
+/// `min(1, max_norm / (n + 1e-6))` with `n` the norm of all gradients.
 pub(super) fn clip_factor(r: &mut dyn Recorder, grads: &[Val], max_norm: f64) -> Result<Val> {
-    let mut norms = Vec::with_capacity(grads.len());
-    for &g in grads {
-        let n = norm(r, g)?;
-        norms.push(reshape_to(r, n, dims(&[1]))?);
-    }
-    while norms.len() > 1 {
-        let join = |part: &[Val]| match *part {
-            [one] => Ok(one),
-            _ => r.record(Concat { axis: 0 }.into(), part),
-        };
-        norms = norms.chunks(MAX_INS).map(join).collect::<Result<_>>()?;
-    }
-    let n = norm(r, norms[0])?;
+    let n = r.record(GlobalNorm.into(), grads)?;
     let factor = trace(1, |x| {
         let c = Expr::c(max_norm) / (x[0] + Expr::c(NORM_EPS));
         Expr::where_gt(c, Expr::c(1.0), Expr::c(1.0), c)

@@ -99,28 +99,18 @@ pub(crate) struct Kind {
     decoupled: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Family {
-    Sgd,
-    Momentum,
-    Adam,
-    AdaGrad,
-    RmsProp,
-    Adadelta,
-    Lion,
-    Muon,
-}
+macro_rules! families {
+    ($($name:ident)*) => {
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        enum Family {
+            $($name,)*
+        }
 
-const FAMILIES: [Family; 8] = [
-    Family::Sgd,
-    Family::Momentum,
-    Family::Adam,
-    Family::AdaGrad,
-    Family::RmsProp,
-    Family::Adadelta,
-    Family::Lion,
-    Family::Muon,
-];
+        /// All of them, in the order of their numbers.
+        const FAMILIES: &[Family] = &[$(Family::$name,)*];
+    };
+}
+families!(Sgd Momentum Adam AdaGrad RmsProp Adadelta Lion Muon);
 
 /// What a formula reads of one element.
 #[derive(Clone, Copy)]
@@ -278,13 +268,21 @@ pub(crate) fn blend<R: Real>(old: R, new: R, keep: R, take: R) -> R {
 }
 
 impl Kind {
-    /// All kinds, as the numbers [`Kind::code`] gives them.
+    /// One above the largest number of a kind.
+    pub(crate) const CODES: usize = FAMILIES.len() * 8;
+
+    /// All kinds there are, in the order of their numbers.
     pub(crate) fn all() -> impl Iterator<Item = Kind> {
-        (0..64).map(Kind::of).filter(|k| match k.family {
+        (0..Kind::CODES).map(Kind::of).filter(|k| k.exists())
+    }
+
+    /// Whether a rule can have it: the flags of most families are never set.
+    pub(crate) const fn exists(self) -> bool {
+        match self.family {
             Family::RmsProp => true,
-            Family::Momentum => !k.second,
-            _ => !k.first && !k.second,
-        })
+            Family::Momentum => !self.second,
+            _ => !self.first && !self.second,
+        }
     }
 
     /// Its number; [`Kind::of`] is the way back.
@@ -297,7 +295,7 @@ impl Kind {
 
     pub(crate) const fn of(code: usize) -> Kind {
         Kind {
-            family: FAMILIES[code / 8 % 8],
+            family: FAMILIES[code / 8 % FAMILIES.len()],
             first: code % 2 == 1,
             second: code / 2 % 2 == 1,
             decoupled: code / 4 % 2 == 1,

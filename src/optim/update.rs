@@ -58,6 +58,30 @@ fn lanes(
     }
 }
 
+/// Calls `$then` with the numbers of all kinds.
+macro_rules! with_kinds {
+    ($then:ident) => {
+        $then!(0 4 8 9 12 13 16 20 24 28 32 33 34 35 36 37 38 39 40 44 48 52 56 60)
+    };
+}
+
+/// A kind that is not in the list, or a number of none, does not compile.
+const _: () = {
+    macro_rules! listed {
+        ($($code:literal)*) => { [$($code),*] };
+    }
+    let listed: &[usize] = &with_kinds!(listed);
+    let (mut code, mut at) = (0, 0);
+    while code < Kind::CODES {
+        if Kind::of(code).exists() {
+            assert!(at < listed.len() && listed[at] == code, "with_kinds must list the number of every kind");
+            at += 1;
+        }
+        code += 1;
+    }
+    assert!(at == listed.len(), "with_kinds lists numbers that are no kind's");
+};
+
 simd_fn! {
     // Each slice is an argument of its own: only so does the compiler know that they do not overlap.
     fn update_block(
@@ -72,7 +96,7 @@ simd_fn! {
         c: &mut [f32],
         d: &[f32],
     ) {
-        /// Loops for the kinds of these numbers; another kind would be as right, and slower.
+        /// A loop for each kind, in which only its arithmetic is left.
         macro_rules! of_kind {
             ($($code:literal)*) => {
                 match kind.code() {
@@ -81,7 +105,7 @@ simd_fn! {
                 }
             };
         }
-        of_kind!(0 4 8 9 12 13 16 20 24 28 32 33 34 35 36 37 38 39 40 44 48 52 60)
+        with_kinds!(of_kind)
     }
 }
 

@@ -3,6 +3,7 @@
 //! against [`Var`] and does not know which.
 
 mod attention;
+mod constants;
 mod conv;
 mod create;
 mod derivatives;
@@ -37,6 +38,7 @@ use crate::scalar::Scalar;
 use crate::shape::Shape;
 use crate::tape::Tape;
 use crate::tensor::Tensor;
+use constants::Constants;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -71,6 +73,8 @@ struct State {
     track_gradients: bool,
     /// The one leaf of each parameter in this epoch, with the parameter's version when it was recorded.
     leaves: BTreeMap<u64, Leaf>,
+    /// Constants on the device; they survive resets too.
+    constants: Constants,
     seed: u64,
     /// Random calls so far; survives resets, so every step draws anew.
     random_calls: u64,
@@ -147,8 +151,9 @@ impl Session {
 
     fn with(device: &Device, record: Record, options: Options) -> Session {
         let Options { seed, track_gradients } = options;
-        let leaves = BTreeMap::new();
-        let state = State { record, epoch: 0, epochs: 1, track_gradients, leaves, seed, random_calls: 0 };
+        let (leaves, constants) = Default::default();
+        let state =
+            State { record, epoch: 0, epochs: 1, track_gradients, leaves, constants, seed, random_calls: 0 };
         Session { device: device.clone(), state: RefCell::new(state) }
     }
 
@@ -166,13 +171,14 @@ impl Session {
         }
     }
 
-    /// Forgets all values of this epoch; parameters and the random counter stay. Handles from before
-    /// become errors. For a device that is [watched](Device::watch) it is the end of a step.
+    /// Forgets all values of this epoch; parameters, the random counter and constants that are in use stay. Handles
+    /// from before become errors. For a device that is [watched](Device::watch) it is the end of a step.
     pub fn reset(&self) {
         let mut state = self.state.borrow_mut();
         state.epoch = state.epochs;
         state.epochs += 1;
         state.leaves.clear();
+        state.constants.end_step();
         match &mut state.record {
             Record::Eager(tape) => tape.clear(),
             Record::Trace(graph) => *graph = Graph::new(),
@@ -249,9 +255,10 @@ impl Session {
         self.leaf("buffer", Source::State(value.clone()), || Ok(value.clone()), false)
     }
 
-    /// A constant, without a gradient. In a trace it becomes part of the program.
+    /// A constant, without a gradient. In a trace it becomes part of the program. The session keeps up to 64 MiB of
+    /// constants on the device: one that the last few steps used is not uploaded again, and used twice it is there once.
     pub fn constant<T: Scalar>(&self, value: &Tensor<T>) -> Result<Var<'_>> {
-        let value = AnyBuffer::upload(&self.device, value)?;
+        let value = self.state.borrow_mut().constants.get(&self.device, value)?;
         self.leaf("constant", Source::Constant(value.clone()), || Ok(value), false)
     }
 

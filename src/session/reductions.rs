@@ -1,13 +1,22 @@
 //! Reductions. Axes are dropped, or kept with one element where `keepdim` is true.
 
-use super::Var;
+use super::{Session, Var};
 use crate::error::{Error, Result};
 use crate::ops::AnyOp;
 use crate::ops::extremum::{Argmax, Argmin, are_neighbours, axes_last};
 use crate::ops::fold::kept;
+use crate::ops::global_norm::GlobalNorm;
 use crate::ops::reduce::{
     Amax, Amin, Logsumexp, Mean, NormInf, NormL1, NormL2, Prod, StdDev, Sum, Variance, sorted_axes,
 };
+
+impl Session {
+    /// The L2 norm of all elements of these values together. The slope is zero where it is zero.
+    #[doc(alias("get_total_norm", "clip_grad_norm"))]
+    pub fn global_norm(&self, values: &[Var<'_>]) -> Result<Var<'_>> {
+        self.apply(GlobalNorm, values)
+    }
+}
 
 impl<'s> Var<'s> {
     /// A reduction over `axes`, whose shape is changed back to that of the value if `keepdim`.

@@ -2,9 +2,9 @@
 //! architectures, and looked through for what must not be in it.
 
 use dittograd::check::{Case, RefRecorder, Values};
-use dittograd::device::cuda::Nvrtc;
+use dittograd::device::cuda::{Nvrtc, kernels_of};
 use dittograd::ops::{AnyOp, Gpu, Io, Recorder, RefIn};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -58,6 +58,22 @@ fn modules() -> BTreeMap<String, String> {
     all
 }
 
+/// Programs are captured with the kernels that an image says it has: each has a name that is in the text as it is, or one
+/// that a macro makes of a word there and a number.
+fn kernels_are_found(source: &str, cubin: &[u8]) -> Result<(), String> {
+    let found = kernels_of(cubin).ok_or("is no cubin")?;
+    let words: BTreeSet<&str> = source.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').collect();
+    let unknown = |name: &&String| {
+        let stem = name.trim_end_matches(|c: char| c.is_ascii_digit());
+        !words.contains(name.as_str()) && !source.contains(&format!("{stem}##"))
+    };
+    match found.iter().find(unknown) {
+        _ if found.is_empty() => Err("has no kernels".into()),
+        Some(name) => Err(format!("has {name}, which is not in its text")),
+        None => Ok(()),
+    }
+}
+
 #[test]
 fn every_module_compiles() {
     let nvrtc = match Nvrtc::open() {
@@ -86,7 +102,11 @@ fn every_module_compiles() {
                         let mut done = done.lock().unwrap();
                         match outcome {
                             Ok(cubin) => {
-                                done.0.push((began.elapsed(), format!("{name} {arch} {} bytes", cubin.len())))
+                                done.0
+                                    .push((began.elapsed(), format!("{name} {arch} {} bytes", cubin.len())));
+                                if let Err(why) = kernels_are_found(source, &cubin) {
+                                    done.1.push(format!("{arch} {name}: {why}"));
+                                }
                             }
                             Err(why) => done.1.push(format!("{arch}: {why}")),
                         }

@@ -3,6 +3,7 @@
 use crate::support::{device, t};
 use crate::table::gpu;
 use dittograd::device::cpu::simd::Simd;
+use dittograd::device::cuda::fake::Fake;
 use dittograd::optim::OptimizerState;
 use dittograd::prelude::*;
 use dittograd::scalar::Ratio;
@@ -216,14 +217,16 @@ fn every_rule_has_the_same_bits_eager_and_compiled_on_any_device() {
     }
 }
 
-/// More parameters than a launch takes, of lengths around the vector width and the tasks of the thread pool.
+/// More parameters than a launch takes, of lengths around the vector width and the tasks of the thread pool, and one whose
+/// norm has three levels of sums.
 #[test]
 fn many_parameters_of_odd_sizes_have_the_same_bits_everywhere() {
     let many = |d: &Device| {
         let mut params = Params::new(d, 3);
-        for i in 0..40 {
-            let n = if i == 39 { 16 * 1024 + 3 } else { i % 9 };
-            params.uniform(&format!("p{i:02}"), &[n], -1.0, 1.0).unwrap();
+        for i in 0..260 {
+            let n =
+                [i % 9, 16 * 1024 + 3, 1024 * 1024 + 1025][usize::from(i == 39) + 2 * usize::from(i == 255)];
+            params.uniform(&format!("p{i:03}"), &[n], -1.0, 1.0).unwrap();
         }
         params.uniform("q0", &[9, 5], -1.0, 1.0).unwrap();
         params.uniform("q1", &[5, 9], -1.0, 1.0).unwrap();
@@ -335,6 +338,82 @@ fn clipping_by_norm_scales_all_gradients_alike() {
     c.get("b").unwrap().set(&t(&[3], &[0.0, f32::NAN, 0.0])).unwrap();
     eager_step(&c, &mut Optimizer::sgd(0.1).clip_norm(1.0).clip_value(1.0), 0).unwrap();
     assert!(values(&c).iter().flatten().all(|x| x.is_nan()));
+}
+
+/// The norm of all gradients has the bits of the norm of their norms, for any sizes.
+#[test]
+fn the_norm_of_all_is_the_norm_of_the_norms() {
+    let check = |d: &Device| {
+        let s = Session::eager_seeded(d, 4);
+        for sizes in [&[7][..], &[0], &[3, 0, 1025, 1024], &[40_000, 1, 1_050_000], &[5; 33], &[3; 1100]] {
+            let draw = |&n: &usize| s.uniform_range(&[n], -1.0, 1.0);
+            let values = sizes.iter().map(draw).collect::<Result<Vec<_>>>().unwrap();
+            let norms = values.iter().map(|v| v.norm(2.0, &[0], true)).collect::<Result<Vec<_>>>().unwrap();
+            let want = s.concat(&norms, 0).unwrap().norm(2.0, &[0], false).unwrap();
+            let got = s.global_norm(&values).unwrap().item().unwrap();
+            assert_eq!(got.to_bits(), want.item().unwrap().to_bits(), "{sizes:?} on {d}");
+        }
+    };
+    Simd::all_available().into_iter().for_each(|simd| check(&Device::cpu_with(2, simd).unwrap()));
+    if let Some((_turn, gpu)) = gpu() {
+        check(&gpu);
+    }
+}
+
+/// However many parameters there are up to what fits into the arguments of a kernel, their norm takes two launches and
+/// the factor one.
+#[test]
+fn clipping_by_norm_takes_few_launches() {
+    let launches = |count: usize, clip: bool, compile: bool| {
+        let d = Device::from_cuda(Fake::new().open().unwrap());
+        let mut params = Params::new(&d, 1);
+        for i in 0..count {
+            params.ones(&format!("p{i:03}"), &[i + 1]).unwrap();
+        }
+        let sgd = Optimizer::sgd(0.1);
+        let mut optimizer = if clip { sgd.clip_norm(1.0) } else { sgd };
+        let all: Vec<Param> = params.iter().cloned().collect();
+        if compile {
+            let mut step = TrainStep::new(&params, optimizer, move |v| sum_of(v[0].session(), &all));
+            step.run(&[(&t(&[1], &[0.0])).into()]).unwrap();
+            return step.plan().unwrap().launches as u64;
+        }
+        let s = Session::eager(&d);
+        let grads = sum_of(&s, &all).unwrap().backward().unwrap();
+        let before = d.as_cuda().unwrap().launches();
+        optimizer.step(&params, grads).unwrap();
+        d.as_cuda().unwrap().launches() - before
+    };
+    for (count, want) in [(1, 3), (2, 3), (33, 3), (200, 3), (250, 3), (251, 4)] {
+        for compile in [false, true] {
+            let got = launches(count, true, compile) - launches(count, false, compile);
+            assert_eq!(got, want, "{count} parameters, compiled: {compile}");
+        }
+    }
+}
+
+/// Every kernel of a program is looked up before it is captured, also where none was used before: sums of several levels have
+/// kernels that a definition renames.
+#[test]
+fn a_program_can_be_the_first_thing_a_gpu_runs() {
+    let check = |d: &Device| {
+        let mut params = Params::new(d, 1);
+        let all = [params.ones("a", &[5000]).unwrap(), params.ones("b", &[70, 70]).unwrap()];
+        let mut step = TrainStep::new(&params, Optimizer::adam(0.1).clip_norm(1.0), move |v| {
+            let s = v[0].session();
+            sum_of(s, &all)?.add(s.param(&all[1])?.sum_axes(&[0])?.square()?.sum()?)
+        });
+        step.run(&[(&t(&[1], &[0.0])).into()]).unwrap();
+    };
+    check(&Device::from_cuda(Fake::new().open().unwrap()));
+    if let Some((_turn, _)) = gpu() {
+        check(&Device::cuda(0).unwrap());
+    }
+}
+
+fn sum_of<'s>(s: &'s Session, params: &[Param]) -> Result<Var<'s>> {
+    let parts = params.iter().map(|p| s.param(p)?.sum()?.reshape(&[1])).collect::<Result<Vec<_>>>()?;
+    s.concat(&parts, 0)?.sum()
 }
 
 #[test]

@@ -2,8 +2,8 @@
 //! alignment. The driver takes them as one buffer with its size, so a wrong count can be refused instead
 //! of making it read past the end. The buffer is inline: no launch allocates.
 
-/// Most bytes of arguments a launch takes.
-pub const MAX_ARGS: usize = 2048;
+/// Most bytes of arguments a launch takes: as many as every GPU allows.
+pub const MAX_ARGS: usize = 4096;
 
 /// Aligned for every parameter type there is.
 #[repr(align(16))]
@@ -74,7 +74,7 @@ impl Args {
                 self.len = start + value.len();
                 self.count += 1;
             }
-            None => self.wrong = Some("the arguments take more than 2048 bytes"),
+            None => self.wrong = Some("the arguments take more than 4096 bytes"),
         }
         self
     }

@@ -9,7 +9,8 @@
 use super::args::Args;
 use super::cache::Key;
 use super::context::{Cuda, code, lock, read, write};
-use super::driver::{Handle, NOT_FOUND, OUT_OF_MEMORY, attribute};
+use super::cubin;
+use super::driver::{Handle, OUT_OF_MEMORY, attribute};
 use crate::error::{Error, ErrorKind, Result};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,6 +21,9 @@ const SHARED_BY_DEFAULT: u32 = 48 << 10;
 pub(super) struct Module {
     source: String,
     handle: Handle,
+    /// Names of all kernels it has.
+    names: Vec<String>,
+    /// Those that were looked up.
     kernels: HashMap<String, Kernel>,
 }
 
@@ -89,12 +93,8 @@ impl Cuda {
             self.build(&wanted)?;
         }
         for (module, source) in sources {
-            for name in kernel_names(source) {
-                match self.kernel(module, source, &name) {
-                    // A kernel that the preprocessor left out.
-                    Err(error) if code(&error) == Some(NOT_FOUND) => {}
-                    other => drop(other?),
-                }
+            for name in self.find(module, source, |found| found.names.clone()).unwrap_or_default() {
+                self.kernel(module, source, &name)?;
             }
         }
         Ok(())
@@ -179,12 +179,16 @@ impl Cuda {
     }
 
     fn load(&self, module: &str, source: &str, cubin: &[u8]) -> Result<()> {
+        let names = cubin::kernels(cubin).ok_or_else(|| {
+            let what = "a compiled module that is no ELF file";
+            Error::new(format!("cuda module {module}"), ErrorKind::Internal { what })
+        })?;
         let _turn = self.enter()?;
         // SAFETY: the bytes are a compiler's output, direct or from a file whose hash was checked.
         let handle = self
             .noted(unsafe { self.driver.module_load(cubin) })
             .map_err(|error| Error::new(format!("cuda module {module}"), error.kind().clone()))?;
-        let loaded = Module { source: source.to_string(), handle, kernels: HashMap::new() };
+        let loaded = Module { source: source.to_string(), handle, names, kernels: HashMap::new() };
         write(&self.modules).entry(module.to_string()).or_default().push(loaded);
         Ok(())
     }
@@ -276,41 +280,5 @@ impl Cuda {
     /// Modules loaded from the disk cache so far.
     pub fn loaded_from_disk(&self) -> u64 {
         self.from_disk.load(Ordering::Relaxed)
-    }
-}
-
-/// Names of the kernels a source defines, those that the preprocessor may leave out among them: the first
-/// name after `__global__` that is no keyword and no launch bound.
-fn kernel_names(source: &str) -> Vec<String> {
-    let mut names = Vec::new();
-    for rest in source.split("__global__").skip(1) {
-        let mut rest = rest.trim_start().strip_prefix("void").unwrap_or(rest).trim_start();
-        if let Some(bounds) = rest.strip_prefix("__launch_bounds__") {
-            rest = bounds.split_once(')').map_or("", |(_, after)| after).trim_start();
-        }
-        let end = rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len());
-        let (name, after) = rest.split_at(end);
-        if name.is_empty() {
-            continue;
-        }
-        if after.trim_start().starts_with('(') {
-            names.push(name.to_string());
-        } else if after.starts_with("##") {
-            // A macro makes one kernel for each width of a vector.
-            names.extend(WIDTHS.map(|width| format!("{name}{width}")));
-        }
-    }
-    names
-}
-
-/// Vectors that kernels may be made for, in elements.
-const WIDTHS: [usize; 3] = [1, 2, 4];
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn kernel_names_are_found() {
-        let source = "extern \"C\" __global__ void one(int a) {}\nextern \"C\" __global__ void\n__launch_bounds__(N, 2)\ntwo (float* x) {} // __global__ is a word\n#define MORE(T, width) extern \"C\" __global__ void move##width(T* x) {}";
-        assert_eq!(super::kernel_names(source), ["one", "two", "move1", "move2", "move4"]);
     }
 }
