@@ -16,7 +16,6 @@ pub mod extremum;
 pub mod fft;
 pub mod fold;
 pub mod fused;
-pub(crate) mod fold;
 pub mod global_norm;
 pub mod index;
 pub mod layout;
