@@ -135,8 +135,8 @@ __device__ __forceinline__ void write(float* out, i64 at, float sum, const Follo
     Extras<1> extras;
     Vec<1> v;
     v.v[0] = sum;
-    extras.load(f, at, 0, 1);
-    extras.finish(f, v, at, 1);
+    extras.load(f, at, 0);
+    extras.finish(f, v, at);
     out[at] = v.v[0];
 }
 #else
@@ -344,19 +344,11 @@ struct Columns : Tile<BN, TN, ROWS_LAST, false> {
     }
 };
 
-#if DITTO_FOLLOW
-#define FOLLOW_ARGUMENTS , const float* whole, const Follow& follow_with
-#define FOLLOWED_BY(whole) , whole, follow_with
-#else
-#define FOLLOW_ARGUMENTS
-#define FOLLOWED_BY(whole)
-#endif
-
 // Adds a chunk to what earlier ones left in the result, then, after the last one, the rows' bias, and writes
 // it. Columns are positions of all images, which lie where the view says.
 __device__ __forceinline__ void store_columns(const float (&acc)[TM][TN], const Sizes& s, const Axes& axes,
                                               const Origin& o, float* out, const float* bias, bool has_bias,
-                                              bool first, bool last FOLLOW_ARGUMENTS) {
+                                              bool first, bool last) {
     constexpr int W = DITTO_VC ? VN : 1, COLS = TN / W;
     const idx rows = (idx)s.m - o.row0 - o.tm;
     i64 to[COLS];
@@ -381,12 +373,6 @@ __device__ __forceinline__ void store_columns(const float (&acc)[TM][TN], const 
             for (int e = 0; e < W; ++e) old[c].v[e] = -0.0f;
             load_if(old[c], line + to[c], first ? 0 : in & 1u << c);
         }
-#if DITTO_FOLLOW
-        Extras<W> extras[COLS];
-#pragma unroll
-        for (int c = 0; c < COLS; ++c)
-            extras[c].load(follow_with, (line + to[c]) - whole, 0, last ? in & 1u << c : 0);
-#endif
         Vec<1> add;
         add.v[0] = -0.0f;
         load_if(add, bias + (o.row0 + o.tm + row_at(i)), last && has_bias ? in : 0);
@@ -395,10 +381,6 @@ __device__ __forceinline__ void store_columns(const float (&acc)[TM][TN], const 
 #pragma unroll
             for (int e = 0; e < W; ++e)
                 old[c].v[e] = finish(__fadd_rn(old[c].v[e], acc[i][c * W + e]), add.v[0]);
-#if DITTO_FOLLOW
-            const i64 place = (line + to[c]) - whole;
-            if (last) extras[c].finish(follow_with, old[c], place, in & 1u << c);
-#endif
             store_if(old[c], line + to[c], in & 1u << c);
         }
     }
@@ -431,7 +413,20 @@ ditto_conv(const float* __restrict__ a, const float* __restrict__ source, float*
         float* to = out + part * part_len + group * s.m * s.out_plane;
         const float* add = bias + group * s.m;
         product(shared, ta, tb, o, k, [&](const float (&acc)[TM][TN], bool first, bool last) {
-            store_columns(acc, s, axes, o, to, add, bias != nullptr, first, last FOLLOWED_BY(out));
+#if DITTO_FOLLOW
+            if (last) {
+                follow_tile<sizeof(shared) / 4>(shared, acc, o, [&](int row, int col) {
+                    const i64 r = (i64)o.row0 + row, j = (i64)o.col0 + col;
+                    const bool in = r < s.m && j < s.n;
+                    const i64 image = in ? image_of(s, j) : 0;
+                    const unsigned p = in ? (unsigned)(j - image * s.positions) : 0;
+                    const i64 line = (group * s.m + r) * s.out_plane + image * s.out_image;
+                    return Spot{in, line + (DITTO_VC ? (i64)p : place(axes, p)), 0, bias && in ? add + r : nullptr};
+                }, out, first, follow_with);
+                return;
+            }
+#endif
+            store_columns(acc, s, axes, o, to, add, bias != nullptr, first, last);
         });
     }
 }

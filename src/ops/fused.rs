@@ -9,7 +9,7 @@ use super::{
     conv, dims,
 };
 use crate::device::cuda::Args;
-use crate::device::{DType, Device, Meta};
+use crate::device::{Device, Meta};
 use crate::error::{Error, ErrorKind, Result};
 use crate::numerics::rng::Stream;
 use crate::scalar::Scalar;
@@ -321,8 +321,6 @@ impl Op for Fused {
         let of = |base: AnyOp| Fused { base: Box::new(base), ..op.clone() };
         vec![
             Reject { op: op.clone(), ins: vec![f(&[2, 4]), f(&[4, 3])], want: "Arity" },
-            Reject { op: op.clone(), ins: ins(f(&[2])), want: "Shapes" },
-            Reject { op: op.clone(), ins: ins(Meta { dtype: DType::U32, ..f(&[2, 3]) }), want: "DType" },
             Reject { op: Fused { shape: dims(&[2, 4]), ..op.clone() }, ins: ins(f(&[])), want: "Shapes" },
             Reject { op: of(super::elementwise::Add {}.into()), ins: ins(f(&[])), want: "Unsupported" },
             Reject {

@@ -488,11 +488,12 @@ impl Op for Map {
     }
 
     fn cpu(&self, run: CpuRun<'_>) {
-        run_cpu(&self.program, &self.accesses(run.metas), run);
+        let accesses = self.accesses(run.metas);
+        run_cpu(&self.program, &accesses, CpuRun { shape: self.shape, ..run });
     }
 
     fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {
-        run_cuda(&self.program, &self.accesses(run.metas), run)
+        run_cuda(&self.program, &self.accesses(run.metas), &CudaRun { shape: self.shape, ..*run })
     }
 
     fn cuda_modules(&self, ins: &[Meta], _gpu: &Gpu) -> Vec<(String, String)> {

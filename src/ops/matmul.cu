@@ -70,30 +70,28 @@ template <int W> __device__ __forceinline__ void store_if(const Vec<W>& v, float
 //   follow_reads(i)   how input i is read: 0 at the place of the result, 1 at its column, 2 always the same element
 //   Follow            where the inputs lie, and the results but for the first
 #define FOLLOW_PARAM , const __grid_constant__ Follow follow_with
+#ifndef DITTO_CONV
+#define DITTO_CONV 0
+#endif
 
 // The other inputs for W neighbouring results.
 template <int W> struct Extras {
     Vec<W> x[FOLLOW_X > 0 ? FOLLOW_X : 1];
 
-    // For the results from place `at` in column `column` on; nothing is read unless `in`.
-    __device__ __forceinline__ void load(const Follow& f, i64 at, i64 column, unsigned in) {
+    // For the results from place `at` in column `column` on.
+    __device__ __forceinline__ void load(const Follow& f, i64 at, i64 column) {
 #pragma unroll
         for (int i = 0; i < FOLLOW_X; ++i) {
-#pragma unroll
-            for (int e = 0; e < W; ++e) x[i].v[e] = 0.0f;
             if (follow_reads(i) == 2) {
-                Vec<1> one;
-                one.v[0] = 0.0f;
-                load_if(one, f.x[i], in);
 #pragma unroll
-                for (int e = 0; e < W; ++e) x[i].v[e] = one.v[0];
+                for (int e = 0; e < W; ++e) x[i].v[e] = f.x[i][0];
             } else {
-                load_if(x[i], f.x[i] + (follow_reads(i) == 1 ? column : at), in);
+                x[i] = *(const Vec<W>*)(f.x[i] + (follow_reads(i) == 1 ? column : at));
             }
         }
     }
-    // Makes results of the sums in v, which keeps the first ones; the others are written, if `in`.
-    __device__ __forceinline__ void finish(const Follow& f, Vec<W>& v, i64 at, unsigned in) const {
+    // Makes results of the sums in v, which keeps the first ones; the others are written.
+    __device__ __forceinline__ void finish(const Follow& f, Vec<W>& v, i64 at) const {
         Vec<W> more[FOLLOW_Y > 1 ? FOLLOW_Y - 1 : 1];
 #pragma unroll
         for (int e = 0; e < W; ++e) {
@@ -107,7 +105,7 @@ template <int W> struct Extras {
             for (int k = 1; k < FOLLOW_Y; ++k) more[k - 1].v[e] = to[k];
         }
 #pragma unroll
-        for (int k = 1; k < FOLLOW_Y; ++k) store_if(more[k - 1], f.y[k - 1] + at, in);
+        for (int k = 1; k < FOLLOW_Y; ++k) *(Vec<W>*)(f.y[k - 1] + at) = more[k - 1];
     }
 };
 #endif
@@ -147,8 +145,8 @@ ditto_matmul_reduce(const float* __restrict__ partial, float* __restrict__ out,
         for (int e = 0; e < V; ++e) sum.v[e] = finish(sum.v[e], add.v[e]);
 #if DITTO_FOLLOW
         Extras<V> extras;
-        extras.load(follow_with, g * V, j, 1);
-        extras.finish(follow_with, sum, g * V, 1);
+        extras.load(follow_with, g * V, j);
+        extras.finish(follow_with, sum, g * V);
 #endif
         *(vec*)(out + g * V) = sum;
     }
@@ -314,22 +312,13 @@ struct Place {
     const float* bias;
     idx ldc;
     idx rows, cols;  // how many rows and columns are left from there
-#if DITTO_FOLLOW
-    const Follow* follow;
-    i64 at, column;  // its first output in the whole result, and its column
-#endif
 };
 
 // Adds the accumulators to what earlier chunks left in the output, then, after the last chunk, the bias,
 // and writes the sum. What is absent (an earlier chunk, a bias) is -0.0, which changes no bit of a sum.
 // Row i + BATCH is loaded before row i is written, so that several loads are on their way together.
 __device__ __forceinline__ void store(const float (&acc)[TM][TN], const Place& at, bool first, bool last) {
-#if DITTO_FOLLOW
-    constexpr int W = DITTO_VC ? VN : 1, COLS = TN / W, BATCH = TM < 2 || FOLLOW_X > 1 ? 1 : 2;
-    Extras<W> extras[BATCH][COLS];
-#else
     constexpr int W = DITTO_VC ? VN : 1, COLS = TN / W, BATCH = TM < 2 ? 1 : 2;
-#endif
     unsigned cols = 0;  // bit c: group c of the columns is in the matrix
 #pragma unroll
     for (int c = 0; c < COLS; ++c) cols |= (unsigned)(col_at(c * W) < at.cols) << c;
@@ -353,10 +342,6 @@ __device__ __forceinline__ void store(const float (&acc)[TM][TN], const Place& a
                 for (int e = 0; e < W; ++e) {
                     v.v[e] = finish(__fadd_rn(v.v[e], acc[r][c * W + e]), add[c].v[e]);
                 }
-#if DITTO_FOLLOW
-                const i64 place = at.at + (i64)row_at(r) * at.ldc + col_at(c * W);
-                if (last) extras[r % BATCH][c].finish(*at.follow, v, place, in & 1u << c);
-#endif
                 store_if(v, line + col_at(c * W), in & 1u << c);
             }
         }
@@ -369,11 +354,6 @@ __device__ __forceinline__ void store(const float (&acc)[TM][TN], const Place& a
 #pragma unroll
                 for (int e = 0; e < W; ++e) v.v[e] = -0.0f;
                 load_if(v, line + col_at(c * W), in & 1u << c);
-#if DITTO_FOLLOW
-                extras[i % BATCH][c].load(*at.follow, at.at + (i64)row_at(i) * at.ldc + col_at(c * W),
-                                          at.column + col_at(c * W),
-                                          last && row_at(i) < at.rows ? cols & 1u << c : 0);
-#endif
             }
         }
     }
@@ -402,6 +382,67 @@ struct Origin {
         col0 = (idx)(in_band / height) * BN;
     }
 };
+
+#if DITTO_FOLLOW
+
+// Where a result lies: whether there is one, its place in the whole result, its column, and its bias, if it has one.
+struct Spot {
+    bool in;
+    i64 place, column;
+    const float* bias;
+};
+
+// Ends a tile with the program that follows. The sums go through shared memory, a part of each thread's rows at a time,
+// so that neighbouring threads then have neighbouring results, a few at a time: what else the program reads and what
+// it writes are whole lines, and its code stands in the kernel once.
+//
+// ROOM: words of `shared`, which nobody needs any more. where(row, col): the spot of a result of the tile; with DITTO_VC
+// four neighbours from a multiple of 4 on are neighbours in the result. `first`: no earlier chunk is in the result.
+template <int ROOM, class Where>
+__device__ __forceinline__ void follow_tile(float* shared, const float (&acc)[TM][TN], const Origin& o, Where&& where,
+                                            float* out, bool first, const Follow& f) {
+    constexpr int W = DITTO_VC ? 4 : 1, PITCH = BN + 4;
+    constexpr int PART = BM * PITCH <= ROOM ? TM : BM * PITCH / 2 <= ROOM ? TM / 2 : BM * PITCH / 4 <= ROOM ? TM / 4 : TM / 8;
+    static_assert(PART > 0 && BM / TM * PART * PITCH <= ROOM, "a row of every thread fits");
+    constexpr int GROUPS = BM / TM * PART * (BN / W);
+    const int line = o.tm / (LM * TM) * LM + o.tm % (LM * TM) / VM;  // of the threads along m
+#pragma unroll
+    for (int part = 0; part < TM / PART; ++part) {
+        __syncthreads();
+#pragma unroll
+        for (int i = 0; i < PART; ++i) {
+            float* to = shared + (line * PART + i) * PITCH + o.tn;
+#pragma unroll
+            for (int j = 0; j < TN; ++j) to[col_at(j)] = acc[part * PART + i][j];
+        }
+        __syncthreads();
+#pragma unroll 1
+        for (int g = threadIdx.x; g < GROUPS; g += THREADS) {
+            const int q = g / (BN / W), col = g % (BN / W) * W;
+            const int l = q / PART, i = part * PART + q % PART;
+            const Spot spot = where(l / LM * (LM * TM) + l % LM * VM + row_at(i), col);
+            Vec<W> v;
+#pragma unroll
+            for (int e = 0; e < W; ++e) v.v[e] = shared[q * PITCH + col + e];
+            if (!spot.in) continue;
+            Extras<W> extras;
+            extras.load(f, spot.place, spot.column);
+            if (!first) {
+                const Vec<W> old = *(const Vec<W>*)(out + spot.place);
+#pragma unroll
+                for (int e = 0; e < W; ++e) v.v[e] = __fadd_rn(old.v[e], v.v[e]);
+            }
+            if (spot.bias) {
+#pragma unroll
+                for (int e = 0; e < W; ++e) v.v[e] = __fadd_rn(v.v[e], spot.bias[DITTO_CONV ? 0 : e]);
+            }
+            extras.finish(f, v, spot.place);
+            *(Vec<W>*)(out + spot.place) = v;
+        }
+    }
+}
+
+#endif
 
 // Sums k steps of a tile: `ta` and `tb` bring the operands, `store(acc, first, last)` takes the chain of each
 // chunk. Every thread of the block calls it; what `shared` held is not needed any more by any of them.
@@ -518,13 +559,18 @@ ditto_matmul(const float* __restrict__ a, const float* __restrict__ b, float* ou
         at.rows = m - o.row0 - o.tm;
         at.cols = n - o.col0 - o.tn;
         at.bias = bias + o.col0 + o.tn;
-#if DITTO_FOLLOW
-        at.follow = &follow_with;
-        at.at = at.out - out;
-        at.column = o.col0 + o.tn;
-#endif
-
         product(shared, ta, tb, o, k, [&](const float (&acc)[TM][TN], bool first, bool last) {
+#if DITTO_FOLLOW
+            if (last) {
+                const i64 before = item * ((i64)m_ * n_);
+                follow_tile<sizeof(shared) / 4>(shared, acc, o, [&](int row, int col) {
+                    const i64 r = (i64)o.row0 + row, c = (i64)o.col0 + col;
+                    const bool in = r < m && c < n;
+                    return Spot{in, before + r * n + c, c, DITTO_BIAS && in ? bias + c : nullptr};
+                }, out, first, follow_with);
+                return;
+            }
+#endif
             store(acc, at, first, last);
         });
     }

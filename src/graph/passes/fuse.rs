@@ -208,18 +208,16 @@ impl Fuser<'_> {
                 break group;
             }
             // Without one of them it may work; alone it does.
-            let Some(&g) = parts.first() else { return self.to_keep(i) };
+            let Some(&g) = parts.first() else {
+                self.to.keep(i);
+                return Ok(());
+            };
             self.flush(g)?;
         };
         let joins = group.base.is_some() || self.fusion.elementwise;
         let waits = joins && self.next_joins(&group.members, i, &shape);
         self.wait(group);
         if waits { Ok(()) } else { self.flush(self.groups.len() - 1) }
-    }
-
-    fn to_keep(&mut self, i: usize) -> Result<()> {
-        self.to.keep(i);
-        Ok(())
     }
 
     /// Node `i` with the groups whose results it reads, if that can be one kernel.
