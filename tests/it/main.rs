@@ -22,6 +22,7 @@ mod optim;
 mod pointwise;
 mod pool;
 mod products;
+mod program;
 mod reductions;
 mod scan;
 mod session;
