@@ -71,7 +71,8 @@ fn file_error<T>(path: &Path, why: impl std::fmt::Display) -> Answer<T> {
     fail(format!("{}: {why}", path.display()))
 }
 
-fn read(path: &Path) -> Answer<Vec<u8>> {
+/// The bytes of a file.
+pub(crate) fn read(path: &Path) -> Answer<Vec<u8>> {
     let mut bytes = Vec::new();
     let read = std::fs::File::open(path).and_then(|f| f.take(MAX_BYTES + 1).read_to_end(&mut bytes));
     match read {

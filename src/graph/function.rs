@@ -172,13 +172,8 @@ impl Graph {
                 _ => {}
             }
         }
-        let mut function = Function {
-            graph,
-            device: device.clone(),
-            compiled: None,
-            moves: 0,
-            random_calls: 0,
-        };
+        let mut function =
+            Function { graph, device: device.clone(), compiled: None, moves: 0, random_calls: 0 };
         function.prepare()?;
         Ok(function)
     }
@@ -291,7 +286,9 @@ impl Function {
     /// Compiles it, unless it is and no parameter was moved since.
     fn prepare(&mut self) -> Result<()> {
         let moves = self.parameters().map(Param::moves).sum();
-        if matches!(self.device.backend(), Backend::Host(_)) || (self.compiled.is_some() && self.moves == moves) {
+        if matches!(self.device.backend(), Backend::Host(_))
+            || (self.compiled.is_some() && self.moves == moves)
+        {
             return Ok(());
         }
         for p in self.parameters() {

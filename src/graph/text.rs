@@ -290,7 +290,8 @@ impl<'a> Parser<'a> {
     fn word(&mut self, what: &str) -> Result<&'a str> {
         self.blanks();
         let rest = self.rest();
-        let end = rest.find(|c: char| !(c.is_ascii_alphanumeric() || "_.+-".contains(c))).unwrap_or(rest.len());
+        let end =
+            rest.find(|c: char| !(c.is_ascii_alphanumeric() || "_.+-".contains(c))).unwrap_or(rest.len());
         if end == 0 {
             return Err(self.expected(what));
         }
@@ -334,7 +335,9 @@ impl<'a> Parser<'a> {
         let start = self.at;
         let dims = self.sizes()?;
         if dims.len() > MAX_RANK {
-            return Err(self.error_at(start, format!("a shape has at most {MAX_RANK} axes, not {}", dims.len())));
+            return Err(
+                self.error_at(start, format!("a shape has at most {MAX_RANK} axes, not {}", dims.len()))
+            );
         }
         Shape::new(&dims).map_err(|e| self.inside(start, &e))
     }
@@ -354,9 +357,9 @@ impl<'a> Parser<'a> {
         Ok(Meta { dtype, shape: self.shape()? })
     }
 
-    /// A value that was there before.
+    /// A value that was there before, after its `%`.
     fn val(&mut self, known: usize) -> Result<Val> {
-        let start = self.at;
+        let start = self.at - 1;
         let n: usize = self.read("the number of a value", |w| w.parse().ok())?;
         if n >= known {
             let why = format!("%{n} is not there yet; a value is computed from those of the lines before");
@@ -367,7 +370,11 @@ impl<'a> Parser<'a> {
 
     /// The end of a line.
     fn end(&mut self) -> Result<()> {
-        if self.eat("\n") || self.rest().is_empty() { Ok(()) } else { Err(self.expected("the end of the line")) }
+        if self.eat("\n") || self.rest().is_empty() {
+            Ok(())
+        } else {
+            Err(self.expected("the end of the line"))
+        }
     }
 
     fn graph(mut self) -> Result<Graph> {
@@ -430,9 +437,7 @@ impl<'a> Parser<'a> {
             "input" => Source::Input(meta),
             "param" => Source::Named(self.string()?, meta.shape),
             "constant" => Source::Constant(self.constant(meta)?),
-            "nats" => {
-                Source::Nats(Nats::new(&self.list(|p| p.read("a whole number", |w| w.parse().ok()))?))
-            }
+            "nats" => Source::Nats(Nats::new(&self.list(|p| p.read("a whole number", |w| w.parse().ok()))?)),
             "random" => {
                 self.demand("base")?;
                 Source::RandomBase
@@ -442,8 +447,7 @@ impl<'a> Parser<'a> {
                 let v = graph.record(op, &ins).map_err(|e| self.inside(op_at, &e))?;
                 let made = graph.meta(v);
                 if made != meta {
-                    let why =
-                        format!("{name} gives {} here, the text says {}", Kind(made), Kind(meta));
+                    let why = format!("{name} gives {} here, the text says {}", Kind(made), Kind(meta));
                     return Err(self.error_at(start, why));
                 }
                 return self.mark(graph, mark, mark_at);
@@ -500,7 +504,9 @@ impl<'a> Parser<'a> {
         let code = rest.strip_prefix("u{").and_then(|r| r.split_once('}')).map(|(code, _)| code);
         let c = code.and_then(|code| char::from_u32(u32::from_str_radix(code, 16).ok()?));
         self.at += code.map_or(0, |code| code.len() + 3);
-        c.ok_or_else(|| self.error_at(start, "escapes are `\\\"`, `\\\\` and `\\u{…}` with a hexadecimal number"))
+        c.ok_or_else(|| {
+            self.error_at(start, "escapes are `\\\"`, `\\\\` and `\\u{…}` with a hexadecimal number")
+        })
     }
 
     fn constant(&mut self, meta: Meta) -> Result<AnyBuffer> {
@@ -615,7 +621,8 @@ impl<'a> Parser<'a> {
                 }
                 steps.push(Step { instr, args });
             } else {
-                let why = format!("constants are k0, k1, …, and then steps t0, t1, …; `{name}` is out of order");
+                let why =
+                    format!("constants are k0, k1, …, and then steps t0, t1, …; `{name}` is out of order");
                 return Err(self.error_at(start, why));
             }
             self.demand(";")?;

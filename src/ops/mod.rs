@@ -592,7 +592,8 @@ pub trait Op: Clone + PartialEq + Debug + Sized {
         Vec::new()
     }
 
-    /// The attributes by name.
+    /// The attributes by name: all of them, exactly, since `from_attrs` must give the same op when a program is read
+    /// from its text.
     fn attrs(&self) -> Vec<(&'static str, Attr)> {
         Vec::new()
     }

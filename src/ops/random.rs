@@ -666,10 +666,6 @@ impl Op for Permutation {
 
     fn from_attrs(attrs: &Attrs) -> Result<Permutation> {
         attrs.only(&["n", "seed", "counter"])?;
-        Ok(Permutation {
-            n: attrs.whole("n")?,
-            seed: attrs.word("seed")?,
-            counter: attrs.word("counter")?,
-        })
+        Ok(Permutation { n: attrs.whole("n")?, seed: attrs.word("seed")?, counter: attrs.word("counter")? })
     }
 }

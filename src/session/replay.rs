@@ -50,9 +50,9 @@ impl Session {
         let mut all: Vec<Var<'s>> = Vec::with_capacity(graph.size());
         for node in graph.nodes() {
             let var = match &node.what {
-                What::Leaf(Source::Input(_)) => {
-                    inputs.next().ok_or_else(|| Error::new("graph", ErrorKind::Internal { what: "too few inputs" }))?
-                }
+                What::Leaf(Source::Input(_)) => inputs
+                    .next()
+                    .ok_or_else(|| Error::new("graph", ErrorKind::Internal { what: "too few inputs" }))?,
                 What::Leaf(Source::RandomBase) => self.random_base()?,
                 What::Leaf(source) => self.source(source, node.requires_grad)?,
                 What::Op(op, ins) => {
@@ -87,7 +87,12 @@ impl Session {
         }
         let calls = self.random_calls();
         let words = Tensor::new(&[2], vec![calls as u32, (calls >> 32) as u32])?;
-        self.leaf("random base", Source::RandomBase, || AnyBuffer::upload_indices(&self.device, &words), false)
+        self.leaf(
+            "random base",
+            Source::RandomBase,
+            || AnyBuffer::upload_indices(&self.device, &words),
+            false,
+        )
     }
 
     /// A leaf of a program in this session.
@@ -99,7 +104,9 @@ impl Session {
                 let value = on(value, &self.device)?;
                 self.leaf("constant", Source::Constant(value.clone()), || Ok(value), grad)
             }
-            Source::Named(name, shape) => self.leaf(name, source.clone(), || Err(unbound(name, *shape)), grad),
+            Source::Named(name, shape) => {
+                self.leaf(name, source.clone(), || Err(unbound(name, *shape)), grad)
+            }
             Source::Input(_) | Source::RandomBase => {
                 Err(Error::new("replay", ErrorKind::Internal { what: "a leaf that is not fixed" }))
             }
@@ -117,7 +124,8 @@ impl Session {
 
     /// A placeholder input of a trace whose gradient can be asked for.
     pub(crate) fn variable_placeholder(&self, meta: Meta) -> Result<Var<'_>> {
-        let missing = || Err(Error::unsupported("placeholder", "an eager session needs values, use variable"));
+        let missing =
+            || Err(Error::unsupported("placeholder", "an eager session needs values, use variable"));
         self.leaf("input", Source::Input(meta), missing, true)
     }
 
@@ -156,7 +164,8 @@ pub(crate) fn check_input(i: usize, want: Meta, got: Meta) -> Result<()> {
 /// The error of a parameter that has no value.
 #[cold]
 pub(crate) fn unbound(name: &str, shape: Shape) -> Error {
-    let why = format!("parameter {name} of shape {shape} has no value yet; call bind with parameters of that name");
+    let why =
+        format!("parameter {name} of shape {shape} has no value yet; call bind with parameters of that name");
     Error::argument("graph", "params", why)
 }
 

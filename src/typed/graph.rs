@@ -532,11 +532,7 @@ impl<G: Shapes, S: Dims> CompiledGraph<G, S> {
     }
 
     /// The derivative at `inputs` along `directions`.
-    pub fn jvp<T: Scalar>(
-        &mut self,
-        inputs: G::Values<T>,
-        directions: G::Values<T>,
-    ) -> Result<Value<S, T>> {
+    pub fn jvp<T: Scalar>(&mut self, inputs: G::Values<T>, directions: G::Values<T>) -> Result<Value<S, T>> {
         Self::only(self.call(1, Graph::jvp, inputs.erase().into_iter().chain(directions.erase()))?)
     }
 

@@ -113,11 +113,19 @@ fn jacobians_and_hessians_are_exact_in_fractions() {
     let r = m.sum_axes(&[1]).unwrap();
     let j = s.jacobian(r, m).unwrap().value::<Ratio>().unwrap();
     assert_eq!(j.shape().dims(), [2, 2, 3]);
-    assert_eq!(j.data().iter().map(|x| x.to_f64()).collect::<Vec<_>>(), [1., 1., 1., 0., 0., 0., 0., 0., 0., 1., 1., 1.]);
+    assert_eq!(
+        j.data().iter().map(|x| x.to_f64()).collect::<Vec<_>>(),
+        [1., 1., 1., 0., 0., 0., 0., 0., 0., 1., 1., 1.]
+    );
     assert_eq!(s.jacobian_forward(r, m).unwrap().value::<Ratio>().unwrap(), j);
-    assert_eq!(s.jacobian(r, x).unwrap().value::<Ratio>().unwrap(), Tensor::full(Shape::new(&[2, 3]).unwrap(), zero));
+    assert_eq!(
+        s.jacobian(r, x).unwrap().value::<Ratio>().unwrap(),
+        Tensor::full(Shape::new(&[2, 3]).unwrap(), zero)
+    );
     assert_eq!(s.jacobian_forward(r, x).unwrap().value::<Ratio>().unwrap().shape().dims(), [2, 3]);
-    assert!(s.hessian(r.sum().unwrap(), m).unwrap().value::<Ratio>().unwrap().data().iter().all(|x| *x == zero));
+    assert!(
+        s.hessian(r.sum().unwrap(), m).unwrap().value::<Ratio>().unwrap().data().iter().all(|x| *x == zero)
+    );
     let none = s.variable(&Tensor::<Ratio>::new(&[0], vec![]).unwrap()).unwrap();
     assert_eq!(s.jacobian(none.neg().unwrap(), x).unwrap().shape().unwrap().dims(), [0, 3]);
     assert_eq!(s.jacobian_forward(y, none).unwrap().shape().unwrap().dims(), [3, 0]);
@@ -140,7 +148,8 @@ fn jacobians_and_hessians_agree_with_differences() {
     let wide = Session::eager(&Device::host::<f64>());
     let h = 1e-5;
     let moved = |j: usize, by: f64| {
-        let x: Vec<f64> = at.iter().enumerate().map(|(i, &a)| f64::from(a) + if i == j { by } else { 0.0 }).collect();
+        let x: Vec<f64> =
+            at.iter().enumerate().map(|(i, &a)| f64::from(a) + if i == j { by } else { 0.0 }).collect();
         wide.variable(&Tensor::new(&[4], x).unwrap()).unwrap()
     };
     for j in 0..4 {
@@ -151,7 +160,8 @@ fn jacobians_and_hessians_agree_with_differences() {
             wide.grad(y.mul(y).unwrap().sum().unwrap(), &[x]).unwrap()[0].value::<f64>().unwrap()
         });
         for i in 0..4 {
-            let (dy, dg) = ((a.data()[i] - b.data()[i]) / (2.0 * h), (ga.data()[i] - gb.data()[i]) / (2.0 * h));
+            let (dy, dg) =
+                ((a.data()[i] - b.data()[i]) / (2.0 * h), (ga.data()[i] - gb.data()[i]) / (2.0 * h));
             assert!((f64::from(reverse[4 * i + j]) - dy).abs() < 1e-6, "{i} {j}");
             assert!((f64::from(forward[4 * i + j]) - dy).abs() < 1e-6, "{i} {j}");
             assert!((f64::from(hessian[4 * i + j]) - dg).abs() < 1e-5, "{i} {j}");

@@ -4,6 +4,7 @@
 
 mod attention;
 mod constants;
+mod contexts;
 mod conv;
 mod derivatives;
 mod endurance;
