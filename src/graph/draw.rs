@@ -65,10 +65,10 @@ impl Graph {
             layer[i] = self.ins(i).iter().map(|v| layer[v.0 as usize] + 1).max().unwrap_or(0);
         }
         let mut first_use = vec![usize::MAX; self.size()];
-        for i in 0..self.size() {
+        for (i, &user) in layer.iter().enumerate() {
             self.ins(i).iter().for_each(|v| {
                 let first = &mut first_use[v.0 as usize];
-                *first = layer[i].min(*first);
+                *first = user.min(*first);
             });
         }
         for i in (0..self.size()).filter(|&i| self.ins(i).is_empty() && first_use[i] != usize::MAX) {

@@ -28,7 +28,7 @@
 //! ```
 
 use super::list::Append;
-use super::{Cons, Dims, Element, Nil, TList, TListOf, Typed, assert, sizes};
+use super::{Cons, Dims, Element, Nil, TList, Typed, assert, sizes};
 use crate::device::{AnyBuffer, DType, Device, Meta};
 use crate::error::{Error, ErrorKind, Result};
 use crate::graph::{Function, Graph};
@@ -254,6 +254,15 @@ impl<T: Scalar, C: Erase<T> + Clone> Context<T> for C {}
 /// The shapes of inputs `G` and nodes `N` together.
 pub type All<G, N> = <G as Append<N>>::Output;
 
+/// Host tensors for all values of a program: its inputs `G`, then its nodes `N`.
+pub type Values<G, N, T> = <All<G, N> as Shapes>::Values<T>;
+
+/// A program with one more node.
+pub type Grown<G, N, D, S> = GraphData<G, All<N, Cons<S, Nil>>, D>;
+
+/// Names types without holding values of them.
+type Names<T> = PhantomData<fn() -> T>;
+
 /// A program over inputs of shapes `G` that computes values of shapes `N`, one op each. A node is built from all
 /// values before it, in any number; indices of shapes `D` go in beside them, without gradients.
 ///
@@ -261,7 +270,7 @@ pub type All<G, N> = <G as Append<N>>::Output;
 /// those of `D` come between the two). For one that is compiled once and run many times see [`CompiledGraph`].
 pub struct GraphData<G, N = Nil, D = Nil> {
     graph: Graph,
-    is: PhantomData<fn() -> (G, N, D)>,
+    is: Names<(G, N, D)>,
 }
 
 impl<G, N, D> Clone for GraphData<G, N, D> {
@@ -291,18 +300,18 @@ where
     All<G, N>: Shapes,
 {
     /// Appends the node that `f` makes of all values so far: one op, or a constant.
-    pub fn node<S: Dims, F>(self, f: F) -> Result<GraphData<G, All<N, TListOf![S]>, D>>
+    pub fn node<S: Dims, F>(self, f: F) -> Result<Grown<G, N, D, S>>
     where
-        N: Append<TListOf![S]>,
+        N: Append<Cons<S, Nil>>,
         F: for<'s> FnOnce(&'s Session, <All<G, N> as Shapes>::Vars<'s>) -> Result<Typed<'s, S>>,
     {
         self.grow(|s, values, _| Ok(f(s, <All<G, N>>::vars(values)?)?.into_untyped()))
     }
 
     /// As [`GraphData::node`], of all values so far and the indices.
-    pub fn node_aux<S: Dims, F>(self, f: F) -> Result<GraphData<G, All<N, TListOf![S]>, D>>
+    pub fn node_aux<S: Dims, F>(self, f: F) -> Result<Grown<G, N, D, S>>
     where
-        N: Append<TListOf![S]>,
+        N: Append<Cons<S, Nil>>,
         F: for<'s> FnOnce(
             &'s Session,
             <All<G, N> as Shapes>::Vars<'s>,
@@ -347,11 +356,7 @@ where
 
     /// Runs the program on a tape of its own, with the inputs as leaves whose gradients can be asked for: the tape, and
     /// all values, inputs first.
-    pub fn compile<T: Scalar>(
-        &self,
-        device: &Device,
-        inputs: G::Values<T>,
-    ) -> Result<(Tape, <All<G, N> as Shapes>::Values<T>)>
+    pub fn compile<T: Scalar>(&self, device: &Device, inputs: G::Values<T>) -> Result<(Tape, Values<G, N, T>)>
     where
         D: Shapes<Values<u32> = Nil>,
     {
@@ -364,7 +369,7 @@ where
         device: &Device,
         inputs: G::Values<T>,
         aux: D::Values<u32>,
-    ) -> Result<(Tape, <All<G, N> as Shapes>::Values<T>)> {
+    ) -> Result<(Tape, Values<G, N, T>)> {
         let session = Session::eager(device);
         let mut vars = Vec::new();
         for x in inputs.erase() {
@@ -375,7 +380,7 @@ where
         }
         let all = session.replay_all(&self.graph, &vars)?;
         let values = self.ids().map(|id| all[id].value()).collect::<Result<Vec<_>>>()?;
-        let values = <All<G, N> as Shapes>::Values::restore(values)?;
+        let values = <Values<G, N, T>>::restore(values)?;
         Ok((session.into_tape().ok_or_else(|| internal("an eager session without a tape"))?, values))
     }
 
@@ -394,7 +399,7 @@ where
     }
 
     /// Gradients of the last value, a scalar, with respect to every value: the seed is 1.
-    pub fn backward<T: Scalar>(&self, tape: &Tape) -> Result<<All<G, N> as Shapes>::Values<T>> {
+    pub fn backward<T: Scalar>(&self, tape: &Tape) -> Result<Values<G, N, T>> {
         let out = self.checked_out_id()?;
         if let Some(shape) = tape.node(out).map(|n| n.meta.shape).filter(|s| *s != Shape::SCALAR) {
             return Err(no_scalar(shape));
@@ -404,11 +409,7 @@ where
     }
 
     /// Gradients of `Σ <seed, value>` over all values, with respect to every value.
-    pub fn backward_from<T: Scalar>(
-        &self,
-        tape: &Tape,
-        seeds: <All<G, N> as Shapes>::Values<T>,
-    ) -> Result<<All<G, N> as Shapes>::Values<T>> {
+    pub fn backward_from<T: Scalar>(&self, tape: &Tape, seeds: Values<G, N, T>) -> Result<Values<G, N, T>> {
         let upload = |t: &Tensor<T>| AnyBuffer::upload(tape.device(), t);
         let mut given = seeds.erase().iter().map(upload).collect::<Result<Vec<_>>>()?;
         let aux = D::shapes()?.into_iter().map(|s| AnyBuffer::zeros(tape.device(), s));
@@ -416,10 +417,10 @@ where
         self.gradients(tape.backward_dense_from(given)?)
     }
 
-    fn gradients<T: Scalar>(&self, all: Vec<AnyBuffer>) -> Result<<All<G, N> as Shapes>::Values<T>> {
+    fn gradients<T: Scalar>(&self, all: Vec<AnyBuffer>) -> Result<Values<G, N, T>> {
         let missing = |id| Error::new("backward", ErrorKind::Node { id, size: all.len() });
         let one = |id: usize| all.get(id).ok_or_else(|| missing(id))?.to_tensor();
-        <All<G, N> as Shapes>::Values::restore(self.ids().map(one).collect::<Result<_>>()?)
+        <Values<G, N, T>>::restore(self.ids().map(one).collect::<Result<_>>()?)
     }
 }
 
@@ -430,7 +431,7 @@ pub struct CompiledGraph<G, S> {
     device: Device,
     graph: Graph,
     functions: [Option<Function>; 3],
-    is: PhantomData<fn() -> (G, S)>,
+    is: Names<(G, S)>,
 }
 
 /// A [`CompiledGraph`] whose result is a scalar.
