@@ -11,6 +11,7 @@ fn label(node: &Node) -> (String, bool) {
         What::Leaf(Source::Param(p)) => (p.name().to_string(), true),
         What::Leaf(Source::Named(name, _)) => (name.clone(), true),
         What::Leaf(Source::Constant(_)) => ("constant".to_string(), true),
+        What::Leaf(Source::State(_)) => ("state".to_string(), true),
         What::Leaf(Source::Nats(_)) => ("nats".to_string(), true),
         What::Leaf(Source::RandomBase) => ("random base".to_string(), true),
         What::Op(op, _) => (op.name().to_string(), false),

@@ -1,6 +1,6 @@
 //! A program as a function: made from a closure, given parameters, run once or many times, differentiated.
 
-use super::{Compiled, Graph, Plan, Source, What, passes};
+use super::{Compiled, Graph, Pass, Passes, Plan, Source, What};
 use crate::device::{Backend, DType, Device, Meta, to_words};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ops::{Attr, RefIn, Val};
@@ -162,6 +162,11 @@ impl Graph {
     /// a GPU. Parameters are read where they are, so that every run sees their current values. On a device of other
     /// numbers it runs step by step.
     pub fn compile(&self, device: &Device) -> Result<Function> {
+        self.compile_with(device, Passes::all())
+    }
+
+    /// As [`Graph::compile`], with some passes switched off; the bits are the same.
+    pub fn compile_with(&self, device: &Device, passes: Passes) -> Result<Function> {
         let mut graph = self.clone();
         for node in &mut graph.nodes {
             match &node.what {
@@ -169,11 +174,12 @@ impl Graph {
                 What::Leaf(Source::Constant(c)) => {
                     node.what = What::Leaf(Source::Constant(on(c, device)?));
                 }
+                What::Leaf(Source::State(c)) => node.what = What::Leaf(Source::State(on(c, device)?)),
                 _ => {}
             }
         }
         let mut function =
-            Function { graph, device: device.clone(), compiled: None, moves: 0, random_calls: 0 };
+            Function { graph, device: device.clone(), passes, compiled: None, moves: 0, random_calls: 0 };
         function.prepare()?;
         Ok(function)
     }
@@ -186,7 +192,7 @@ impl Graph {
         });
         let constant = || {
             self.nodes.iter().find_map(|n| match &n.what {
-                What::Leaf(Source::Constant(c)) => Some(c.buffer().device().clone()),
+                What::Leaf(Source::Constant(c) | Source::State(c)) => Some(c.buffer().device().clone()),
                 _ => None,
             })
         };
@@ -208,7 +214,7 @@ impl Graph {
             let grads = s.vjp(&pairs, &wrt)?;
             grads.into_iter().zip(wrt).map(|(g, x)| g.map_or_else(|| x.zeros_like(), Ok)).collect()
         })?;
-        Ok(graph.live())
+        graph.live()
     }
 
     /// The program of its derivative along directions: it takes the inputs, then a direction for each input of numbers,
@@ -222,15 +228,15 @@ impl Graph {
             let directions: Vec<_> = numbered(x)?.into_iter().zip(along.iter().copied()).collect();
             numbered(&values)?.into_iter().map(|y| s.jvp(y, &directions)).collect()
         })?;
-        Ok(graph.live())
+        graph.live()
     }
 
     /// Without what nothing returned is computed from.
-    fn live(&self) -> Graph {
+    fn live(&self) -> Result<Graph> {
         let mut outputs = self.outputs.clone();
-        let mut graph = passes::dead_code(self, &mut outputs);
+        let mut graph = Passes::none().with(Pass::DeadCode).run(self, &mut outputs, &self.home())?;
         graph.outputs = outputs;
-        graph
+        Ok(graph)
     }
 }
 
@@ -268,6 +274,7 @@ fn replay<T: Scalar>(session: &Session, graph: &Graph, inputs: &[RefIn<T>]) -> R
 pub struct Function {
     graph: Graph,
     device: Device,
+    passes: Passes,
     /// Not on devices of other numbers.
     compiled: Option<Compiled>,
     /// Moves of parameters between devices when it was compiled.
@@ -294,7 +301,8 @@ impl Function {
         for p in self.parameters() {
             self.device.check_accepts(&format!("parameter {}", p.name()), p.buffer().buffer())?;
         }
-        self.compiled = Some(Compiled::new(&self.device, &self.graph, &self.graph.outputs, None)?);
+        self.compiled =
+            Some(Compiled::new(&self.device, &self.graph, &self.graph.outputs, None, self.passes)?);
         self.moves = moves;
         Ok(())
     }

@@ -10,8 +10,9 @@
 //! %4: u32[2] = random base
 //! %5: f32[2, 3] = add %0 %1
 //! %6: f32[2, 3] = map %5 %5 shape=[2, 3] { k0 = 0.5; t0 = Mul x0 k0; t1 = Add t0 x1; return t1 }
-//! %7: f32[] = sum %6 axes=[0, 1]
-//! return %7
+//! %7: f32[2, 2] = fused %6 %6 %2 inputs=2 shape=[2, 2] of matmul ta=false tb=true { t0 = Add x0 x1; return t0 }
+//! %8: f32[] = folded %7 shape=[2, 2] { t0 = Exp x0; return t0 } then sum axes=[0, 1] { t0 = Log x0; return t0 }
+//! return %8
 //! ```
 //!
 //! A `#` starts a comment. `grad` and `nograd` say whether gradients flow through a value where that does not follow from
@@ -21,6 +22,8 @@
 use super::{Graph, Node, Source, What};
 use crate::device::{AnyBuffer, DType, Device, Meta};
 use crate::error::{Error, ErrorKind, Result};
+use crate::ops::fold::Folded;
+use crate::ops::fused::Fused;
 use crate::ops::map::Map;
 use crate::ops::program::{Instr, Program, Reg, Step};
 use crate::ops::{AnyOp, Attr, Attrs, Recorder, Val};
@@ -28,11 +31,14 @@ use crate::session::Nats;
 use crate::shape::{MAX_RANK, Shape};
 use crate::tensor::Tensor;
 use std::fmt::{self, Write};
+use std::sync::Arc;
 
 /// The first line.
 const HEADER: &str = "graph 1";
 /// Constants of up to so many elements are printed as numbers, larger ones as their words.
 const INLINE: usize = 16;
+/// Most steps of an elementwise program: far more than fusion makes.
+const STEPS: usize = 1 << 14;
 
 impl Graph {
     /// The program as text, with everything needed to run it again: what [`Graph::parse`] reads. Waits for the device if
@@ -85,8 +91,13 @@ impl Graph {
                 What::Leaf(Source::Param(p)) => quote(out, p.name()),
                 What::Leaf(Source::Named(name, _)) => quote(out, name),
                 What::Leaf(Source::Constant(_)) if !full => out.push_str("constant …"),
+                What::Leaf(Source::State(_)) if !full => out.push_str("state …"),
                 What::Leaf(Source::Constant(c)) => {
                     out.push_str("constant ");
+                    words(out, c)?;
+                }
+                What::Leaf(Source::State(c)) => {
+                    out.push_str("state ");
                     words(out, c)?;
                 }
                 What::Leaf(Source::Nats(nats)) => {
@@ -201,10 +212,28 @@ fn number(x: f64) -> String {
 fn print_op(out: &mut String, op: &AnyOp, ins: &[Val]) {
     out.push_str(op.name());
     ins.iter().for_each(|v| out.push_str(&format!(" %{}", v.0)));
-    if let AnyOp::Map(map) = op {
-        let _ = write!(out, " shape={}", map.shape);
-        return print_program(out, &map.program);
+    match op {
+        AnyOp::Map(map) => {
+            let _ = write!(out, " shape={}", map.shape);
+            print_program(out, &map.program);
+        }
+        AnyOp::Fused(op) => {
+            let _ = write!(out, " inputs={} shape={} of {}", op.inputs, op.shape, op.base.name());
+            print_attrs(out, &op.base);
+            print_program(out, &op.program);
+        }
+        AnyOp::Folded(op) => {
+            let _ = write!(out, " shape={}", op.shape);
+            print_program(out, &op.before);
+            let _ = write!(out, " then {}", op.base.name());
+            print_attrs(out, &op.base);
+            print_program(out, &op.after);
+        }
+        op => print_attrs(out, op),
     }
+}
+
+fn print_attrs(out: &mut String, op: &AnyOp) {
     for (name, value) in op.attrs() {
         let _ = match value {
             Attr::Num(x) => write!(out, " {name}={}", number(x)),
@@ -229,7 +258,8 @@ fn print_program(out: &mut String, program: &Program) {
         let args: Vec<String> = step.args[..step.instr.arity()].iter().map(reg).collect();
         let _ = write!(out, " t{i} = {} {};", step.instr.name(), args.join(" "));
     }
-    let _ = write!(out, " return {} }}", reg(&program.result()));
+    let results: Vec<String> = program.results().iter().map(reg).collect();
+    let _ = write!(out, " return {} }}", results.join(" "));
 }
 
 /// Reads a text from the front. What it allocates is never more than a multiple of the text.
@@ -432,11 +462,12 @@ impl<'a> Parser<'a> {
         self.demand("=")?;
         self.blanks();
         let op_at = self.at;
-        let name = self.word("`input`, `param`, `constant`, `nats`, `random base` or an op")?;
+        let name = self.word("`input`, `param`, `constant`, `state`, `nats`, `random base` or an op")?;
         let source = match name {
             "input" => Source::Input(meta),
             "param" => Source::Named(self.string()?, meta.shape),
             "constant" => Source::Constant(self.constant(meta)?),
+            "state" => Source::State(self.constant(meta)?),
             "nats" => Source::Nats(Nats::new(&self.list(|p| p.read("a whole number", |w| w.parse().ok()))?)),
             "random" => {
                 self.demand("base")?;
@@ -562,16 +593,54 @@ impl<'a> Parser<'a> {
         while self.eat("%") {
             ins.push(self.val(known)?);
         }
+        let op = match name {
+            "map" => {
+                let shape = self.given_shape()?;
+                Map::new(self.program(ins.len())?, shape).into()
+            }
+            "fused" => {
+                self.demand("inputs")?;
+                self.demand("=")?;
+                let inputs = self.read("how many inputs are the op's own", |w| {
+                    w.parse().ok().filter(|n: &usize| *n <= ins.len())
+                })?;
+                let shape = self.given_shape()?;
+                let base = self.base("of")?;
+                let program = Arc::new(self.program(1 + ins.len() - inputs)?);
+                Fused { base, inputs, program, shape }.into()
+            }
+            "folded" => {
+                let shape = self.given_shape()?;
+                let before = Arc::new(self.program(ins.len())?);
+                let base = self.base("then")?;
+                Folded { base, before, after: Arc::new(self.program(1)?), shape }.into()
+            }
+            _ => self.plain(name, op_at)?,
+        };
+        Ok((op, ins))
+    }
+
+    fn given_shape(&mut self) -> Result<Shape> {
+        self.demand("shape")?;
+        self.demand("=")?;
+        self.shape()
+    }
+
+    /// The op that a program comes before or after.
+    fn base(&mut self, before: &str) -> Result<Box<AnyOp>> {
+        self.demand(before)?;
+        self.blanks();
+        let at = self.at;
+        let name = self.word("an op")?;
+        Ok(Box::new(self.plain(name, at)?))
+    }
+
+    /// An op that its attributes say all of.
+    fn plain(&mut self, name: &str, at: usize) -> Result<AnyOp> {
         let mut attrs = Attrs::default();
-        if name == "map" {
-            self.demand("shape")?;
-            self.demand("=")?;
-            let shape = self.shape()?;
-            return Ok((Map::new(self.program(ins.len())?, shape).into(), ins));
-        }
         loop {
             self.blanks();
-            if self.rest().is_empty() || self.rest().starts_with('\n') {
+            if self.rest().is_empty() || self.rest().starts_with(['\n', '{']) {
                 break;
             }
             let start = self.at;
@@ -588,11 +657,10 @@ impl<'a> Parser<'a> {
             };
             attrs.0.push((attr.to_string(), value));
         }
-        let op = AnyOp::from_name(name, &attrs).map_err(|e| self.inside(op_at, &e))?;
-        Ok((op, ins))
+        AnyOp::from_name(name, &attrs).map_err(|e| self.inside(at, &e))
     }
 
-    /// The program of a map.
+    /// An elementwise program.
     fn program(&mut self, inputs: usize) -> Result<Program> {
         self.demand("{")?;
         let (mut consts, mut steps): (Vec<f32>, Vec<Step>) = (Vec::new(), Vec::new());
@@ -601,11 +669,13 @@ impl<'a> Parser<'a> {
             let start = self.at;
             let name = self.word("`k0 =`, `t0 =` or `return`")?;
             if name == "return" {
-                let result = self.reg(inputs, consts.len(), steps.len())?;
-                self.demand("}")?;
-                return Ok(Program::finish(inputs, consts, steps, vec![result]));
+                let mut results = vec![self.reg(inputs, consts.len(), steps.len())?];
+                while !self.eat("}") {
+                    results.push(self.reg(inputs, consts.len(), steps.len())?);
+                }
+                return Ok(Program::finish(inputs, consts, steps, results));
             }
-            if consts.len().max(steps.len()) >= u16::MAX as usize {
+            if consts.len().max(steps.len()) >= STEPS {
                 return Err(self.error_at(start, "the program is too long"));
             }
             self.demand("=")?;

@@ -104,6 +104,10 @@ impl Session {
                 let value = on(value, &self.device)?;
                 self.leaf("constant", Source::Constant(value.clone()), || Ok(value), grad)
             }
+            Source::State(value) => {
+                let value = on(value, &self.device)?;
+                self.leaf("buffer", Source::State(value.clone()), || Ok(value), grad)
+            }
             Source::Named(name, shape) => {
                 self.leaf(name, source.clone(), || Err(unbound(name, *shape)), grad)
             }

@@ -3,7 +3,7 @@
 use crate::support::{device, t};
 use dittograd::device::Meta;
 use dittograd::error::ErrorKind;
-use dittograd::graph::{Graph, What};
+use dittograd::graph::{Graph, Passes, What};
 use dittograd::numerics::rng::Stream;
 use dittograd::ops::{AnyOp, RefIn, SampleIn};
 use dittograd::prelude::*;
@@ -101,7 +101,9 @@ fn a_training_step_is_the_same_parsed_compiled_and_eager() {
     let p = params.iter().next().unwrap();
     p.set(&Tensor::full(p.shape(), 0.5f32)).unwrap();
     first.set_random_calls(0);
-    assert_eq!(first.call(&batch()).unwrap(), graph.run(&d, &batch()).unwrap());
+    let want = graph.run(&d, &batch()).unwrap();
+    assert_eq!(first.call(&batch()).unwrap(), want);
+    assert_eq!(graph.compile_with(&d, Passes::none()).unwrap().call(&batch()).unwrap(), want);
 }
 
 #[test]
@@ -132,7 +134,9 @@ fn fused_programs_survive_as_text() {
     });
     step.run(&[batch()[0].num().unwrap().into()]).unwrap();
     let text = format!("graph 1\n{}", step.text().unwrap());
-    assert!(text.contains("map") && text.contains("k0 = "), "{text}");
+    for part in ["map", "fused", "of linear", "folded", "then mean", "k0 = "] {
+        assert!(text.contains(part), "{part} in\n{text}");
+    }
     assert_eq!(Graph::parse(&text).unwrap().text().unwrap(), text);
 }
 
@@ -200,6 +204,9 @@ fn what_is_wrong_with_a_text_is_said_with_its_place() {
         ("add %0 %1", "map %0 %1 shape=[2, 3] { t1 = Add x0 x1; return t0 }", 4, 42, "out of order"),
         ("add %0 %1", "map %0 %1 shape=[2, 3] { t0 = Plus x0 x1; return t0 }", 4, 47, "instruction"),
         ("add %0 %1", "map %0 %1 shape=[2, 3] { t0 = Add x0 x1; return t1 }", 4, 65, "earlier step"),
+        ("add %0 %1", "fused %0 %1 inputs=3 shape=[2, 3] of matmul { return x0 }", 4, 36, "own"),
+        ("add %0 %1", "fused %0 %1 inputs=2 shape=[2, 3] of neg { return x0 }", 4, 17, "cannot follow"),
+        ("add %0 %1", "folded %0 shape=[2, 3] { return x0 } then neg { return x0 }", 4, 17, "no fold"),
         ("return %2", "return %3", 5, 8, "not there yet"),
         ("return %2\n", "return %2\n%3: f32[] = input", 6, 1, "follow"),
         ("return %2", "what", 5, 1, "found `what`"),
