@@ -130,11 +130,12 @@ fn fused_programs_survive_as_text() {
     let mut params = Params::new(&d, 3);
     let net = Mlp::new(&mut params, &[4, 8, 3]).unwrap();
     let mut step = TrainStep::new(&params, Optimizer::sgd(0.1), |v| {
-        net.forward(v[0].tracked()?.tanh()?.dropout(0.5)?)?.square()?.scale(0.3)?.exp()?.mean()
+        let y = net.forward(v[0].tracked()?.tanh()?.dropout(0.5)?)?;
+        y.square()?.scale(0.3)?.exp()?.mean()?.add(v[0].square()?.sum()?.log()?)
     });
     step.run(&[batch()[0].num().unwrap().into()]).unwrap();
     let text = format!("graph 1\n{}", step.text().unwrap());
-    for part in ["map", "fused", "of linear", "folded", "then mean", "k0 = "] {
+    for part in ["map", "fused", "of linear", "folded", "then sum", "k0 = "] {
         assert!(text.contains(part), "{part} in\n{text}");
     }
     assert_eq!(Graph::parse(&text).unwrap().text().unwrap(), text);
