@@ -160,6 +160,15 @@ pub enum ErrorKind {
         /// NVRTC's log.
         log: String,
     },
+    /// A text is not what it should be.
+    Parse {
+        /// Where, counted from 1.
+        line: usize,
+        /// The character in that line, counted from 1.
+        column: usize,
+        /// What is wrong there and what would be right.
+        why: String,
+    },
     /// Reading or writing a file failed.
     File {
         /// The file.
@@ -298,6 +307,7 @@ impl fmt::Display for Error {
                 write!(f, "{name} was not found; looked for {}", looked.join(", "))
             }
             ErrorKind::Compile { module, log } => write!(f, "NVRTC rejected module {module}: {log}"),
+            ErrorKind::Parse { line, column, why } => write!(f, "line {line}, column {column}: {why}"),
             ErrorKind::File { path, why } => write!(f, "{path}: {why}"),
             ErrorKind::Env { name, value, want } => write!(f, "{name}={value} is not understood, use {want}"),
             ErrorKind::Internal { what } => {

@@ -6,6 +6,7 @@
 mod bench;
 mod check;
 mod devices;
+mod graph;
 mod op;
 mod ops;
 mod out;
@@ -60,6 +61,8 @@ enum Command {
     Ops(ops::Ops),
     /// Run one op, and its gradient, on tensors from a file
     Op(op::Op),
+    /// Check and show a program from a text file
+    Graph(graph::Graph),
     /// Check ops against their references, on every device; exit 1 if anything is off
     Check(check::Check),
     /// Measure training steps and ops
@@ -168,7 +171,7 @@ fn run() -> Answer {
             return Ok(true);
         }
         Err(e) if e.kind() == Usage::DisplayHelpOnMissingArgumentOrSubcommand => {
-            return fail("a command is needed: train, devices, ops, op, check or bench (see --help)");
+            return fail("a command is needed: train, devices, ops, op, graph, check or bench (see --help)");
         }
         Err(e) => return fail(usage(&e)),
     };
@@ -178,6 +181,7 @@ fn run() -> Answer {
         Command::Devices => devices::run(global, &out),
         Command::Ops(c) => c.run(&out),
         Command::Op(c) => c.run(global, &out),
+        Command::Graph(c) => c.run(&out),
         Command::Check(c) => c.run(global, &out),
         Command::Bench(c) => c.run(global, &out),
     }

@@ -52,7 +52,7 @@ pub(crate) fn attributes(text: &str) -> Answer<Attrs> {
         let size = |v: &Value| v.as_u64().and_then(|n| usize::try_from(n).ok());
         let attr = match &value {
             Value::Bool(b) => Some(Attr::Bool(*b)),
-            Value::Number(n) => n.as_f64().map(Attr::Num),
+            Value::Number(n) => n.as_u64().map(Attr::Whole).or_else(|| n.as_f64().map(Attr::Num)),
             Value::Array(list) => list.iter().map(size).collect::<Option<Vec<_>>>().map(Attr::List),
             _ => None,
         };
@@ -71,7 +71,8 @@ fn file_error<T>(path: &Path, why: impl std::fmt::Display) -> Answer<T> {
     fail(format!("{}: {why}", path.display()))
 }
 
-fn read(path: &Path) -> Answer<Vec<u8>> {
+/// The bytes of a file.
+pub(crate) fn read(path: &Path) -> Answer<Vec<u8>> {
     let mut bytes = Vec::new();
     let read = std::fs::File::open(path).and_then(|f| f.take(MAX_BYTES + 1).read_to_end(&mut bytes));
     match read {

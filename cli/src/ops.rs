@@ -55,6 +55,7 @@ fn value(attr: &Attr) -> Value {
         Attr::Num(x) if x.fract() == 0.0 && x.abs() < 1e15 => json!(*x as i64),
         // Most are float32; their shortest form reads back to the same one.
         Attr::Num(x) => json!((*x as f32).to_string().parse::<f64>().unwrap_or(*x)),
+        Attr::Whole(x) => json!(x),
         Attr::Bool(x) => json!(x),
         Attr::List(x) => json!(x),
     }

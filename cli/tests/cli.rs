@@ -549,3 +549,27 @@ fn a_full_disk_is_an_error() {
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).starts_with("dittograd: stdout: "));
 }
+
+#[test]
+fn programs_in_files_are_checked_and_shown() {
+    let folder = folder();
+    let file = folder.path().join("program.txt");
+    let text = "graph 1\n%0: f32[2, 3] = input\n%1: f32[2] = sum %0 axes=[1]\nreturn %1\n";
+    std::fs::write(&file, format!("# rows\n{}", text.replace(" = ", "  =  "))).unwrap();
+    let show = |form: &str| {
+        let mut args = vec![OsString::from("graph"), file.clone().into()];
+        args.extend(form.split_whitespace().map(OsString::from));
+        finish(command(args))
+    };
+    let plain = show("");
+    assert_eq!((plain.code, plain.out.as_str(), plain.err.as_str()), (Some(0), text, ""));
+    let hash = show("--hash").out;
+    assert!(hash.trim().len() == 16 && show("--json").objects()[0]["hash"] == *hash.trim(), "{hash}");
+    assert!(show("--dot").out.starts_with("digraph") && show("--svg").out.starts_with("<svg"));
+    assert_eq!(show("--dot --svg").code, Some(2));
+    std::fs::write(&file, text.replace("axes=[1]", "axes=[2]")).unwrap();
+    let broken = show("");
+    assert_eq!(broken.code, Some(2));
+    assert!(broken.err.contains("line 3, column") && broken.err.contains("axis 2"), "{}", broken.err);
+    assert_eq!(broken.err.lines().count(), 1);
+}

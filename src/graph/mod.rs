@@ -2,11 +2,15 @@
 //! of memory, and run again and again. It holds the same ops as the tape and runs the same kernels, so it
 //! gives the same bits as running eagerly.
 
+mod draw;
+mod function;
 mod passes;
 mod plan;
 mod run;
+mod text;
 mod train;
 
+pub use function::Function;
 pub use passes::{Pass, Passes};
 pub use run::{Compiled, Plan};
 pub use train::{Batch, TrainStep};
@@ -18,7 +22,7 @@ use crate::ops::{AnyOp, IndexBound, Recorder, Val, layout, random};
 use crate::params::Param;
 use crate::session::Nats;
 use crate::shape::Shape;
-use std::fmt;
+use std::collections::BTreeSet;
 
 /// Where a value that is not computed comes from.
 #[derive(Clone, Debug)]
@@ -27,6 +31,8 @@ pub enum Source {
     Input(Meta),
     /// A parameter's current value.
     Param(Param),
+    /// A parameter of which only name and shape are known, until [`Graph::bind`].
+    Named(String, Shape),
     /// Fixed when the program was made.
     Constant(AnyBuffer),
     /// Memory on the device that others may write between runs: each run reads what is there.
@@ -42,6 +48,7 @@ impl Source {
         match self {
             Source::Input(meta) => *meta,
             Source::Param(p) => p.buffer().meta(),
+            Source::Named(_, shape) => Meta::f32(*shape),
             Source::Constant(c) | Source::State(c) => c.meta(),
             Source::Nats(nats) => Meta::u32(crate::ops::dims(&[nats.len()])),
             Source::RandomBase => Meta::u32(crate::ops::dims(&[2])),
@@ -69,12 +76,17 @@ pub struct Node {
     pub requires_grad: bool,
 }
 
-/// A program: values in the order they are computed, each from earlier ones. Printing it shows one value
-/// a line.
+/// A program as plain data: values in the order they are computed, each from earlier ones, and which of them it returns.
+///
+/// [`Graph::trace`] makes one from a function over [`Var`](crate::session::Var)s, [`Graph::parse`] from text;
+/// [`Graph::text`], [`Graph::hash`], `==`, [`Graph::to_dot`] and [`Graph::to_svg`] look at it; [`Graph::run`] runs it once,
+/// [`Graph::compile`] makes a [`Function`] that runs many times, [`Session::replay`](crate::session::Session::replay)
+/// records it among other values; [`Graph::vjp`] and [`Graph::jvp`] differentiate it.
 #[derive(Clone, Debug, Default)]
 pub struct Graph {
     nodes: Vec<Node>,
     random_base: Option<Val>,
+    outputs: Vec<Val>,
 }
 
 impl Graph {
@@ -137,7 +149,12 @@ impl Graph {
     /// for which only a bound is known, if that.
     pub(crate) fn index_sources(&self, v: Val) -> (Vec<usize>, Vec<(usize, IndexBound)>) {
         let (mut leaves, mut computed, mut todo) = (Vec::new(), Vec::new(), vec![v]);
+        // Values that are joined with themselves again and again would be seen exponentially often.
+        let mut seen = BTreeSet::new();
         while let Some(v) = todo.pop() {
+            if !seen.insert(v) {
+                continue;
+            }
             let What::Op(op, ins) = &self.node(v).what else {
                 leaves.push(v.0 as usize);
                 continue;
@@ -216,47 +233,5 @@ impl Recorder for Graph {
 
     fn meta(&self, v: Val) -> Meta {
         self.nodes.get(v.0 as usize).map_or(Meta::f32(Shape::SCALAR), |n| n.meta)
-    }
-}
-
-impl fmt::Display for Graph {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, node) in self.nodes.iter().enumerate() {
-            write!(f, "%{i}: {}{} = ", node.meta.dtype.name(), node.meta.shape)?;
-            match &node.what {
-                What::Leaf(Source::Input(_)) => f.write_str("input")?,
-                What::Leaf(Source::Param(p)) => write!(f, "param {}", p.name())?,
-                What::Leaf(Source::Constant(_)) => f.write_str("constant")?,
-                What::Leaf(Source::State(_)) => f.write_str("state")?,
-                What::Leaf(Source::Nats(_)) => f.write_str("nats")?,
-                What::Leaf(Source::RandomBase) => f.write_str("random base")?,
-                What::Op(op, ins) => {
-                    f.write_str(op.name())?;
-                    for v in ins {
-                        write!(f, " %{}", v.0)?;
-                    }
-                    for (name, value) in op.attrs() {
-                        match value {
-                            crate::ops::Attr::Num(x) => write!(f, " {name}={x}")?,
-                            crate::ops::Attr::Bool(x) => write!(f, " {name}={x}")?,
-                            crate::ops::Attr::List(x) => write!(f, " {name}={x:?}")?,
-                        }
-                    }
-                    let body = |p: &crate::ops::program::Program| {
-                        p.steps().iter().map(|s| s.instr.name()).collect::<Vec<_>>().join(" ")
-                    };
-                    match op {
-                        AnyOp::Map(map) => write!(f, " [{}]", body(&map.program))?,
-                        AnyOp::Fused(op) => write!(f, " {} [{}]", op.base.name(), body(&op.program))?,
-                        AnyOp::Folded(op) => {
-                            write!(f, " [{}] {} [{}]", body(&op.before), op.base.name(), body(&op.after))?;
-                        }
-                        _ => {}
-                    }
-                }
-            }
-            writeln!(f)?;
-        }
-        Ok(())
     }
 }

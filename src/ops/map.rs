@@ -427,7 +427,7 @@ pub(crate) fn module(program: &Program, shape: &Shape, accesses: &[Access]) -> (
 impl Map {
     /// Fills the output on the CPU; its first input is what the output holds. The run has the others.
     pub(crate) fn cpu_in_place(&self, run: CpuRun<'_>) {
-        follow_cpu(&self.program, &self.accesses(run.metas), run);
+        follow_cpu(&self.program, &self.accesses(run.metas), CpuRun { shape: self.shape, ..run });
     }
 
     fn accesses(&self, ins: &[Meta]) -> Vec<Access> {
@@ -487,9 +487,9 @@ impl Op for Map {
         results_meta(Self::NAME, &self.program, self.shape)
     }
 
+    // Kernels get the shape of each result, which is not that of several in one value.
     fn cpu(&self, run: CpuRun<'_>) {
-        let accesses = self.accesses(run.metas);
-        run_cpu(&self.program, &accesses, CpuRun { shape: self.shape, ..run });
+        run_cpu(&self.program, &self.accesses(run.metas), CpuRun { shape: self.shape, ..run });
     }
 
     fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {

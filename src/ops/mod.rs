@@ -296,8 +296,8 @@ pub struct CudaRun<'a> {
     pub follow: Option<&'a fused::Follow>,
 }
 
-/// An input of a reference: numbers of any scalar type, or indices.
-#[derive(Clone, Debug)]
+/// An input of a reference or a program, or what a program returns: numbers of any scalar type, or indices.
+#[derive(Clone, Debug, PartialEq)]
 pub enum RefIn<T: Scalar> {
     /// Numbers.
     Num(Tensor<T>),
@@ -332,6 +332,18 @@ impl<T: Scalar> RefIn<T> {
             RefIn::Num(t) => Meta::f32(t.shape()),
             RefIn::Idx(t) => Meta::u32(t.shape()),
         }
+    }
+}
+
+impl<T: Scalar> From<Tensor<T>> for RefIn<T> {
+    fn from(numbers: Tensor<T>) -> RefIn<T> {
+        RefIn::Num(numbers)
+    }
+}
+
+impl<T: Scalar> From<Tensor<u32>> for RefIn<T> {
+    fn from(indices: Tensor<u32>) -> RefIn<T> {
+        RefIn::Idx(indices)
     }
 }
 
@@ -399,6 +411,8 @@ impl Bound {
 pub enum Attr {
     /// A number.
     Num(f64),
+    /// A whole number that may be too large for a float: a seed.
+    Whole(u64),
     /// A truth value.
     Bool(bool),
     /// A list of sizes or axes.
@@ -418,6 +432,7 @@ impl Attrs {
     pub fn num(&self, name: &'static str) -> Result<f64> {
         match self.get(name) {
             Some(Attr::Num(x)) => Ok(*x),
+            Some(Attr::Whole(x)) => Ok(*x as f64),
             _ => Err(Error::argument("attributes", name, "a number is needed")),
         }
     }
@@ -427,13 +442,23 @@ impl Attrs {
         self.get(name).is_some()
     }
 
-    /// The whole number called `name`.
-    pub fn whole(&self, name: &'static str) -> Result<usize> {
+    /// The whole number called `name`, with all its bits.
+    pub fn word(&self, name: &'static str) -> Result<u64> {
         match self.get(name) {
             Some(Attr::Num(x)) if *x >= 0.0 && x.fract() == 0.0 && *x < 9_007_199_254_740_992.0 => {
-                Ok(*x as usize)
+                Ok(*x as u64)
             }
+            Some(Attr::Whole(x)) => Ok(*x),
             _ => Err(Error::argument("attributes", name, "a whole number from 0 is needed")),
+        }
+    }
+
+    /// The whole number called `name`, as a size.
+    pub fn whole(&self, name: &'static str) -> Result<usize> {
+        let small = self.word(name)?;
+        match usize::try_from(small) {
+            Ok(n) if small < 1 << f64::MANTISSA_DIGITS => Ok(n),
+            _ => Err(Error::argument("attributes", name, "a whole number below 2^53 is needed")),
         }
     }
 
@@ -567,7 +592,8 @@ pub trait Op: Clone + PartialEq + Debug + Sized {
         Vec::new()
     }
 
-    /// The attributes by name.
+    /// The attributes by name: all of them, exactly, since `from_attrs` must give the same op when a program is read
+    /// from its text.
     fn attrs(&self) -> Vec<(&'static str, Attr)> {
         Vec::new()
     }

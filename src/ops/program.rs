@@ -282,7 +282,12 @@ impl Program {
     }
 
     /// Drops what no output needs, then assigns registers.
-    fn finish(inputs: usize, consts: Vec<f32>, steps: Vec<Step>, mut outputs: Vec<Reg>) -> Program {
+    pub(crate) fn finish(
+        inputs: usize,
+        consts: Vec<f32>,
+        steps: Vec<Step>,
+        mut outputs: Vec<Reg>,
+    ) -> Program {
         let mut live = vec![false; steps.len()];
         let mut const_used = vec![false; consts.len()];
         let mut mark = |reg: &Reg, live: &mut Vec<bool>| match reg {

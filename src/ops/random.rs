@@ -348,8 +348,8 @@ macro_rules! random_op {
             fn attrs(&self) -> Vec<(&'static str, Attr)> {
                 vec![
                     ("shape", Attr::List(self.shape.dims().to_vec())),
-                    ("seed", Attr::Num(self.seed as f64)),
-                    ("counter", Attr::Num(self.counter as f64)),
+                    ("seed", Attr::Whole(self.seed)),
+                    ("counter", Attr::Whole(self.counter)),
                     $((stringify!($attr), Attr::Num(f64::from(self.$attr))),)*
                 ]
             }
@@ -358,8 +358,8 @@ macro_rules! random_op {
                 attrs.only(&["shape", "seed", "counter", $(stringify!($attr)),*])?;
                 Ok($op {
                     shape: Shape::new(&attrs.list("shape")?)?,
-                    seed: attrs.num("seed")? as u64,
-                    counter: attrs.num("counter")? as u64,
+                    seed: attrs.word("seed")?,
+                    counter: attrs.word("counter")?,
                     $($attr: attrs.num(stringify!($attr))? as f32,)*
                 })
             }
@@ -544,8 +544,8 @@ impl Op for RandInt {
     fn attrs(&self) -> Vec<(&'static str, Attr)> {
         vec![
             ("shape", Attr::List(self.shape.dims().to_vec())),
-            ("seed", Attr::Num(self.seed as f64)),
-            ("counter", Attr::Num(self.counter as f64)),
+            ("seed", Attr::Whole(self.seed)),
+            ("counter", Attr::Whole(self.counter)),
             ("below", Attr::Num(self.below.into())),
         ]
     }
@@ -554,9 +554,10 @@ impl Op for RandInt {
         attrs.only(&["shape", "seed", "counter", "below"])?;
         Ok(RandInt {
             shape: Shape::new(&attrs.list("shape")?)?,
-            seed: attrs.num("seed")? as u64,
-            counter: attrs.num("counter")? as u64,
-            below: attrs.whole("below")? as u32,
+            seed: attrs.word("seed")?,
+            counter: attrs.word("counter")?,
+            below: u32::try_from(attrs.word("below")?)
+                .map_err(|_| Error::argument(Self::NAME, "below", "a number below 2^32 is needed"))?,
         })
     }
 }
@@ -659,16 +660,12 @@ impl Op for Permutation {
     whole_methods!();
 
     fn attrs(&self) -> Vec<(&'static str, Attr)> {
-        let num = |n: u64| Attr::Num(n as f64);
-        vec![("n", num(self.n as u64)), ("seed", num(self.seed)), ("counter", num(self.counter))]
+        let n = Attr::Whole(self.n as u64);
+        vec![("n", n), ("seed", Attr::Whole(self.seed)), ("counter", Attr::Whole(self.counter))]
     }
 
     fn from_attrs(attrs: &Attrs) -> Result<Permutation> {
         attrs.only(&["n", "seed", "counter"])?;
-        Ok(Permutation {
-            n: attrs.whole("n")?,
-            seed: attrs.num("seed")? as u64,
-            counter: attrs.num("counter")? as u64,
-        })
+        Ok(Permutation { n: attrs.whole("n")?, seed: attrs.word("seed")?, counter: attrs.word("counter")? })
     }
 }

@@ -74,18 +74,89 @@ impl Session {
     /// The derivative of `y` along directions `(x, v)`: `Σ (∂y/∂x) v`, of the shape of `y`. Forward mode by way of
     /// reverse mode: `∂y/∂x` transposed is linear in its seed, and its own gradient by the seed is what is asked for.
     pub fn jvp<'s>(&'s self, y: Var<'s>, directions: &[(Var<'s>, Var<'s>)]) -> Result<Var<'s>> {
-        let shape = y.shape()?;
-        // Linear in the seed, so any will do.
-        let zeros = AnyBuffer::zeros(&self.device, shape)?;
-        let seed = self.leaf("seed", Source::Constant(zeros.clone()), || Ok(zeros), true)?;
         let wrt: Vec<Var<'s>> = directions.iter().map(|d| d.0).collect();
-        let grads = self.vjp(&[(y, seed)], &wrt)?;
+        let (seed, grads) = self.transposed(y, &wrt)?;
+        self.along(seed, &grads, &directions.iter().map(|d| d.1).collect::<Vec<_>>())
+    }
+
+    /// A seed of `y`, and the gradients by `wrt` as functions of it: `∂y/∂x` transposed.
+    fn transposed<'s>(&'s self, y: Var<'s>, wrt: &[Var<'s>]) -> Result<(Var<'s>, Vec<Option<Var<'s>>>)> {
+        // Linear in the seed, so any will do.
+        let zeros = AnyBuffer::zeros(&self.device, y.shape()?)?;
+        let seed = self.leaf("seed", Source::Constant(zeros.clone()), || Ok(zeros), true)?;
+        Ok((seed, self.vjp(&[(y, seed)], wrt)?))
+    }
+
+    /// The derivative along a direction for each of the gradients that [`Session::transposed`] gave.
+    fn along<'s>(
+        &'s self,
+        seed: Var<'s>,
+        grads: &[Option<Var<'s>>],
+        directions: &[Var<'s>],
+    ) -> Result<Var<'s>> {
         let pairs: Vec<(Var<'s>, Var<'s>)> =
-            grads.iter().zip(directions).filter_map(|(g, d)| g.map(|g| (g, d.1))).collect();
+            grads.iter().zip(directions).filter_map(|(g, d)| g.map(|g| (g, *d))).collect();
         match self.vjp(&pairs, &[seed])?.into_iter().next().flatten() {
             Some(along) => Ok(along),
-            None => self.buffer(&AnyBuffer::zeros(&self.device, shape)?),
+            None => seed.zeros_like(),
         }
+    }
+
+    /// All partial derivatives `∂y/∂x`: the axes of `y`, then those of `x`. By reverse mode, one walk back for each
+    /// element of `y`; if `x` has fewer elements, [`Session::jacobian_forward`] takes fewer. Zeros where nothing
+    /// depends on `x`.
+    ///
+    /// ```
+    /// # use dittograd::prelude::*;
+    /// # fn main() -> Result<()> {
+    /// let s = Session::eager(&Device::cpu()?);
+    /// let x = s.variable(&Tensor::new(&[2], vec![3.0f32, 5.0])?)?;
+    /// let y = (x * x.sum()?)?;
+    /// assert_eq!(s.jacobian(y, x)?.to_string(), "[[11.  3.]\n [ 5. 13.]]");
+    /// assert_eq!(s.hessian(y.sum()?, x)?.to_string(), "[[2. 2.]\n [2. 2.]]");
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[doc(alias = "jacrev")]
+    pub fn jacobian<'s>(&'s self, y: Var<'s>, x: Var<'s>) -> Result<Var<'s>> {
+        let units = self.units(y)?;
+        let row = |unit: Var<'s>| match self.vjp(&[(y, unit)], &[x])?.first().copied().flatten() {
+            Some(row) => row.flatten(),
+            None => x.zeros_like()?.flatten(),
+        };
+        let rows = units.into_iter().map(row).collect::<Result<Vec<_>>>()?;
+        self.matrix(rows, y, x)?.reshape(&joined(y, x)?)
+    }
+
+    /// As [`Session::jacobian`], by forward mode: one walk for each element of `x`.
+    #[doc(alias = "jacfwd")]
+    pub fn jacobian_forward<'s>(&'s self, y: Var<'s>, x: Var<'s>) -> Result<Var<'s>> {
+        let (seed, grads) = self.transposed(y, &[x])?;
+        let column = |unit: Var<'s>| self.along(seed, &grads, &[unit])?.flatten();
+        let columns = self.units(x)?.into_iter().map(column).collect::<Result<Vec<_>>>()?;
+        self.matrix(columns, x, y)?.transpose()?.reshape(&joined(y, x)?)
+    }
+
+    /// All second derivatives of the scalar `y` by `x`: the axes of `x` twice. One walk for each element of `x`, through
+    /// the gradient; [`Session::hvp`] has the product with a direction for one walk in all.
+    pub fn hessian<'s>(&'s self, y: Var<'s>, x: Var<'s>) -> Result<Var<'s>> {
+        let gradient = self.grad(y, &[x])?[0];
+        self.jacobian(gradient, x)
+    }
+
+    /// For each element of a value, a value of its shape with a 1 there and zeros elsewhere.
+    fn units<'s>(&'s self, like: Var<'s>) -> Result<Vec<Var<'s>>> {
+        let shape = like.shape()?;
+        let eye = self.eye(shape.numel())?;
+        (0..shape.numel()).map(|i| eye.narrow(0, i, 1)?.reshape(shape.dims())).collect()
+    }
+
+    /// Rows of as many elements as `x` has, one for each element of `y`.
+    fn matrix<'s>(&'s self, rows: Vec<Var<'s>>, y: Var<'s>, x: Var<'s>) -> Result<Var<'s>> {
+        if rows.is_empty() {
+            return self.zeros(&[y.shape()?.numel(), x.shape()?.numel()]);
+        }
+        self.stack(&rows, 0)
     }
 
     /// The Hessian of the scalar `y` times a direction: for directions `(x, v)`, the gradient of `Σ <∂y/∂x, v>` with
@@ -142,4 +213,9 @@ impl<'s> Var<'s> {
         let id = self.session.check("hook", self)?;
         self.session.with_tape(|tape| tape.hook(id, std::sync::Arc::new(hook)))
     }
+}
+
+/// The axes of one value, then those of another.
+fn joined(y: Var<'_>, x: Var<'_>) -> Result<Vec<usize>> {
+    Ok([y.shape()?.dims(), x.shape()?.dims()].concat())
 }

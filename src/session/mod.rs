@@ -19,6 +19,7 @@ mod pool;
 mod products;
 mod random;
 mod reductions;
+mod replay;
 mod scan;
 mod softmax;
 mod spectral;
@@ -27,6 +28,7 @@ mod var;
 pub use attention::AttentionOptions;
 pub use losses::LabelLoss;
 pub use nats::Nats;
+pub(crate) use replay::{check_input, on, unbound};
 pub use var::{Grads, Var};
 
 use crate::device::{AnyBuffer, Device, Meta};

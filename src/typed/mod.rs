@@ -49,12 +49,14 @@
 
 mod assert;
 mod dims;
+pub mod graph;
 mod layers;
 pub mod list;
 mod operators;
 mod ops;
 
 pub use dims::{Broadcast, Dim, Dims, Dyn, EndsIn, HasAxis, Push, Size, Transpose};
+pub use graph::{CompiledGraph, CompiledScalar, Context, Erase, GraphData, Shapes, Value};
 pub use layers::{
     AvgPool2d, Build, Conv2d, Flatten, Gelu, LayerNorm, Linear, MaxPool2d, Module, Param, Relu, Sigmoid,
     Silu, Softmax, Tanh,

@@ -6,7 +6,7 @@ use dittograd::error::ErrorKind;
 use dittograd::graph::TrainStep;
 use dittograd::optim::Optimizer;
 use dittograd::prelude::*;
-use dittograd::scalar::Dual;
+use dittograd::scalar::{Dual, Ratio, Scalar};
 use dittograd::session::{Nats, Options};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -84,6 +84,101 @@ fn hessian_products_are_rows_of_the_hessian() {
     let row = |v: [f32; 2]| data(s.hvp(y, &[(x, s.input(&t(&[2], &v)).unwrap())]).unwrap()[0].unwrap());
     assert_eq!(row([1.0, 0.0]), [6.0, 4.0]);
     assert_eq!(row([0.0, 1.0]), [4.0, 0.0]);
+}
+
+/// y = (a^2 b, a c, b + 2 c) of x = (a, b, c), whose derivatives are known.
+fn three(x: Var<'_>) -> Result<Var<'_>> {
+    let part = |i| x.narrow(0, i, 1);
+    let (a, b, c) = (part(0)?, part(1)?, part(2)?);
+    x.session().concat(&[a.mul(a)?.mul(b)?, a.mul(c)?, b.add(c.scale(2.0)?)?], 0)
+}
+
+#[test]
+fn jacobians_and_hessians_are_exact_in_fractions() {
+    let host = Device::host::<Ratio>();
+    let s = Session::eager(&host);
+    let (a, b, c) = (Ratio::new(1, 3), Ratio::new(-2, 5), Ratio::whole(7));
+    let x = s.variable(&Tensor::new(&[3], vec![a, b, c]).unwrap()).unwrap();
+    let (zero, one, two) = (Ratio::whole(0), Ratio::whole(1), Ratio::whole(2));
+    let want = [two * a * b, a * a, zero, c, zero, a, zero, one, two];
+    let y = three(x).unwrap();
+    for got in [s.jacobian(y, x).unwrap(), s.jacobian_forward(y, x).unwrap()] {
+        let got = got.value::<Ratio>().unwrap();
+        assert_eq!((got.shape().dims(), got.data()), (&[3, 3][..], &want[..]));
+    }
+    let got = s.hessian(y.sum().unwrap(), x).unwrap().value::<Ratio>().unwrap();
+    assert_eq!(got.data(), [two * b, two * a, one, two * a, zero, zero, one, zero, zero]);
+    // Shapes are joined; what does not depend has zeros; a linear value has no second derivatives.
+    let m = s.variable(&Tensor::from_fn(Shape::new(&[2, 3]).unwrap(), |i| Ratio::whole(i as i64))).unwrap();
+    let r = m.sum_axes(&[1]).unwrap();
+    let j = s.jacobian(r, m).unwrap().value::<Ratio>().unwrap();
+    assert_eq!(j.shape().dims(), [2, 2, 3]);
+    assert_eq!(
+        j.data().iter().map(|x| x.to_f64()).collect::<Vec<_>>(),
+        [1., 1., 1., 0., 0., 0., 0., 0., 0., 1., 1., 1.]
+    );
+    assert_eq!(s.jacobian_forward(r, m).unwrap().value::<Ratio>().unwrap(), j);
+    assert_eq!(
+        s.jacobian(r, x).unwrap().value::<Ratio>().unwrap(),
+        Tensor::full(Shape::new(&[2, 3]).unwrap(), zero)
+    );
+    assert_eq!(s.jacobian_forward(r, x).unwrap().value::<Ratio>().unwrap().shape().dims(), [2, 3]);
+    assert!(
+        s.hessian(r.sum().unwrap(), m).unwrap().value::<Ratio>().unwrap().data().iter().all(|x| *x == zero)
+    );
+    let none = s.variable(&Tensor::<Ratio>::new(&[0], vec![]).unwrap()).unwrap();
+    assert_eq!(s.jacobian(none.neg().unwrap(), x).unwrap().shape().unwrap().dims(), [0, 3]);
+    assert_eq!(s.jacobian_forward(y, none).unwrap().shape().unwrap().dims(), [3, 0]);
+}
+
+#[test]
+fn jacobians_and_hessians_agree_with_differences() {
+    let d = device();
+    let at = [0.3f32, -0.7, 1.1, 0.4];
+    fn f(x: Var<'_>) -> Result<Var<'_>> {
+        x.reshape(&[2, 2])?.matmul(x.reshape(&[2, 2])?.sin()?)?.softmax()
+    }
+    let s = Session::eager(&d);
+    let x = s.variable(&t(&[4], &at)).unwrap();
+    let y = f(x).unwrap();
+    let (reverse, forward) = (data(s.jacobian(y, x).unwrap()), data(s.jacobian_forward(y, x).unwrap()));
+    let loss = y.mul(y).unwrap().sum().unwrap();
+    let hessian = data(s.hessian(loss, x).unwrap());
+    // Central differences in f64: the error is far below that of float32.
+    let wide = Session::eager(&Device::host::<f64>());
+    let h = 1e-5;
+    let moved = |j: usize, by: f64| {
+        let x: Vec<f64> =
+            at.iter().enumerate().map(|(i, &a)| f64::from(a) + if i == j { by } else { 0.0 }).collect();
+        wide.variable(&Tensor::new(&[4], x).unwrap()).unwrap()
+    };
+    for j in 0..4 {
+        let [a, b] = [h, -h].map(|by| f(moved(j, by)).unwrap().value::<f64>().unwrap());
+        let [ga, gb] = [h, -h].map(|by| {
+            let x = moved(j, by);
+            let y = f(x).unwrap();
+            wide.grad(y.mul(y).unwrap().sum().unwrap(), &[x]).unwrap()[0].value::<f64>().unwrap()
+        });
+        for i in 0..4 {
+            let (dy, dg) =
+                ((a.data()[i] - b.data()[i]) / (2.0 * h), (ga.data()[i] - gb.data()[i]) / (2.0 * h));
+            assert!((f64::from(reverse[4 * i + j]) - dy).abs() < 1e-6, "{i} {j}");
+            assert!((f64::from(forward[4 * i + j]) - dy).abs() < 1e-6, "{i} {j}");
+            assert!((f64::from(hessian[4 * i + j]) - dg).abs() < 1e-5, "{i} {j}");
+        }
+    }
+    // Traced, compiled, they have the same bits.
+    let meta = dittograd::device::Meta::f32(Shape::new(&[4]).unwrap());
+    let graph = dittograd::graph::Graph::trace(&d, &[meta], |s, x| {
+        let x = x[0].tracked()?;
+        let y = f(x)?;
+        Ok(vec![s.jacobian(y, x)?, s.jacobian_forward(y, x)?, s.hessian(y.mul(y)?.sum()?, x)?])
+    })
+    .unwrap();
+    let compiled = graph.compile(&d).unwrap().call(&[t(&[4], &at).into()]).unwrap();
+    for (got, want) in compiled.iter().zip([reverse, forward, hessian]) {
+        assert_eq!(got.num().unwrap().data(), want);
+    }
 }
 
 #[test]

@@ -4,6 +4,7 @@
 
 mod attention;
 mod constants;
+mod contexts;
 mod conv;
 mod derivatives;
 mod endurance;
@@ -22,6 +23,7 @@ mod optim;
 mod pointwise;
 mod pool;
 mod products;
+mod program;
 mod reductions;
 mod scan;
 mod session;

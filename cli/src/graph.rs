@@ -1,0 +1,57 @@
+//! `graph`: a program in a text file, checked, and printed as its text, hash or drawing.
+
+use crate::op::read;
+use crate::out::Out;
+use crate::{Answer, fail};
+use clap::Args;
+use dittograd::graph::{Graph as Program, What};
+use serde_json::json;
+use std::path::PathBuf;
+
+/// Check and show a program from a text file.
+#[derive(Args)]
+#[command(group(clap::ArgGroup::new("form").args(["dot", "svg", "hash"])))]
+pub(crate) struct Graph {
+    /// File with the text of a program, as `Graph::text` prints it
+    file: PathBuf,
+    /// Print it for Graphviz
+    #[arg(long)]
+    dot: bool,
+    /// Print it as an SVG image
+    #[arg(long)]
+    svg: bool,
+    /// Print its hash only
+    #[arg(long)]
+    hash: bool,
+}
+
+impl Graph {
+    /// Runs the command.
+    pub(crate) fn run(&self, out: &Out) -> Answer {
+        let file = self.file.display();
+        let Ok(text) = String::from_utf8(read(&self.file)?) else {
+            return fail(format!("{file}: is not text"));
+        };
+        let graph = match Program::parse(&text) {
+            Ok(graph) => graph,
+            Err(e) => return fail(format!("{file}: {e}")),
+        };
+        if out.json() {
+            let ops = graph.nodes().iter().filter(|n| matches!(n.what, What::Op(..))).count();
+            let params: Vec<String> = graph.params().into_iter().map(|p| p.0).collect();
+            let (values, inputs, outputs) = (graph.size(), graph.inputs().len(), graph.outputs().len());
+            let hash = graph.hash()?;
+            let all = json!({"hash": hash, "values": values, "ops": ops, "inputs": inputs, "outputs": outputs, "params": params});
+            out.line(&all.to_string())?;
+            return Ok(true);
+        }
+        let shown = match (self.dot, self.svg, self.hash) {
+            (true, ..) => graph.to_dot(),
+            (_, true, _) => graph.to_svg(),
+            (_, _, true) => graph.hash()?,
+            _ => graph.text()?,
+        };
+        out.line(shown.trim_end())?;
+        Ok(true)
+    }
+}

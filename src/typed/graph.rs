@@ -1,0 +1,577 @@
+//! Programs with the shapes of their values in their types: [`GraphData`] is built node by node, each of which sees
+//! the inputs and all nodes before it, and compiles to a tape; [`CompiledGraph`] and [`CompiledScalar`] are made once
+//! and run many times, with derivatives.
+//!
+//! A list of shapes such as `TListOf![Rank2<2, 3>, Rank1<3>]` ([`Shapes`]) stands for three kinds of contexts: handles
+//! while a program is built, host tensors of any number type ([`Value`]) that go in and come out, and indices.
+//!
+//! ```
+//! use dittograd::prelude::*;
+//! use dittograd::scalar::Ratio;
+//! use dittograd::typed::{GraphData, Rank1, TList, TListOf, tlist};
+//!
+//! # fn main() -> Result<()> {
+//! // y = sum (x w) over the inputs x and w: the third and the fourth value.
+//! let graph = GraphData::<TListOf![Rank1<2>, Rank1<2>]>::new()?
+//!     .node(|_, c| c.get::<0>().mul(*c.get::<1>()))?
+//!     .node(|_, c| c.get::<2>().sum())?;
+//!
+//! // In exact fractions; with Device::cpu() and f32 it is the same.
+//! let device = Device::host::<Ratio>();
+//! let q = |a, b| Tensor::new(&[2], vec![Ratio::new(a, 3), Ratio::new(b, 3)])?.typed::<Rank1<2>>();
+//! let (tape, values) = graph.compile(&device, tlist![q(1, 2)?, q(6, 9)?])?;
+//! assert_eq!(values.get::<3>().tensor().item()?, Ratio::new(8, 3));
+//! let gradients = graph.backward(&tape)?;
+//! assert_eq!(*gradients.get::<0>(), q(6, 9)?);
+//! # Ok(())
+//! # }
+//! ```
+
+use super::list::Append;
+use super::{Cons, Dims, Element, Nil, TList, Typed, assert, sizes};
+use crate::device::{AnyBuffer, DType, Device, Meta};
+use crate::error::{Error, ErrorKind, Result};
+use crate::graph::{Function, Graph};
+use crate::ops::{RefIn, Val};
+use crate::scalar::Scalar;
+use crate::session::{Session, Var};
+use crate::shape::Shape;
+use crate::tape::Tape;
+use crate::tensor::Tensor;
+use std::fmt;
+use std::marker::PhantomData;
+
+/// A host tensor with its shape `S` in its type.
+pub struct Value<S, T = f32> {
+    tensor: Tensor<T>,
+    is: PhantomData<S>,
+}
+
+impl<S, T: Clone> Clone for Value<S, T> {
+    fn clone(&self) -> Self {
+        Value { tensor: self.tensor.clone(), is: PhantomData }
+    }
+}
+
+impl<S, T: PartialEq> PartialEq for Value<S, T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.tensor == other.tensor
+    }
+}
+
+impl<S, T: fmt::Debug> fmt::Debug for Value<S, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.tensor.fmt(f)
+    }
+}
+
+impl<S, T> Value<S, T> {
+    /// The tensor without the type.
+    pub fn tensor(&self) -> &Tensor<T> {
+        &self.tensor
+    }
+
+    /// The tensor without the type.
+    pub fn into_tensor(self) -> Tensor<T> {
+        self.tensor
+    }
+}
+
+/// Checks the shape, once.
+impl<S: Dims, T: Clone> TryFrom<Tensor<T>> for Value<S, T> {
+    type Error = Error;
+
+    fn try_from(tensor: Tensor<T>) -> Result<Self> {
+        let (dims, shape) = (tensor.shape().dims().to_vec(), tensor.shape());
+        let agree = |(known, d): (&Option<usize>, &usize)| known.is_none_or(|n| n == *d);
+        if dims.len() != S::DIMS.len() || !S::DIMS.iter().zip(&dims).all(agree) {
+            let why = format!("the tensor has shape {shape}, its type says {}", sizes(S::DIMS));
+            return Err(Error::argument("typed", "shape", why));
+        }
+        Ok(Value { tensor, is: PhantomData })
+    }
+}
+
+impl<T: Clone> Tensor<T> {
+    /// The same tensor with its shape in its type; an error if it has another. See [`crate::typed::graph`].
+    pub fn typed<S: Dims>(self) -> Result<Value<S, T>> {
+        Value::try_from(self)
+    }
+}
+
+/// A list of shapes, all sizes of which the compiler knows: what contexts are made of.
+pub trait Shapes: TList + 'static {
+    /// Handles of numbers of these shapes.
+    type Vars<'s>: TList;
+    /// Handles of indices of these shapes.
+    type Indices<'s>: TList;
+    /// Host tensors of these shapes.
+    type Values<T: Clone>: Erase<T>;
+
+    /// The shapes without their types.
+    fn shapes() -> Result<Vec<Shape>>;
+    /// Handles with their types. There must be as many, of these shapes.
+    fn vars<'s>(vars: &[Var<'s>]) -> Result<Self::Vars<'s>>;
+    /// Handles of indices with their types.
+    fn indices<'s>(vars: &[Var<'s>]) -> Result<Self::Indices<'s>>;
+
+    /// Zeros.
+    fn zeros<T: Scalar>() -> Result<Self::Values<T>> {
+        Self::Values::restore(Self::shapes()?.into_iter().map(|s| Tensor::full(s, T::c(0.0))).collect())
+    }
+
+    /// Zeros, but `value` at place `at`, counted from 0. Errors if there is none, or it has another shape.
+    fn single<T: Scalar>(at: usize, value: Tensor<T>) -> Result<Self::Values<T>> {
+        let mut all = Self::zeros::<T>()?.erase();
+        let size = all.len();
+        *all.get_mut(at).ok_or_else(|| Error::new("single", ErrorKind::Node { id: at, size }))? = value;
+        Self::Values::restore(all)
+    }
+}
+
+impl Shapes for Nil {
+    type Vars<'s> = Nil;
+    type Indices<'s> = Nil;
+    type Values<T: Clone> = Nil;
+
+    fn shapes() -> Result<Vec<Shape>> {
+        Ok(Vec::new())
+    }
+
+    fn vars<'s>(vars: &[Var<'s>]) -> Result<Nil> {
+        ended(vars.len())
+    }
+
+    fn indices<'s>(vars: &[Var<'s>]) -> Result<Nil> {
+        ended(vars.len())
+    }
+}
+
+impl<S: Dims + 'static, R: Shapes> Shapes for Cons<S, R> {
+    type Vars<'s> = Cons<Typed<'s, S>, R::Vars<'s>>;
+    type Indices<'s> = Cons<Typed<'s, S, u32>, R::Indices<'s>>;
+    type Values<T: Clone> = Cons<Value<S, T>, R::Values<T>>;
+
+    fn shapes() -> Result<Vec<Shape>> {
+        const { assert::all_known("context", S::DIMS) };
+        let mut all = vec![Shape::new(&S::DIMS.iter().copied().flatten().collect::<Vec<_>>())?];
+        all.extend(R::shapes()?);
+        Ok(all)
+    }
+
+    fn vars<'s>(vars: &[Var<'s>]) -> Result<Self::Vars<'s>> {
+        let (head, tail) = cut(vars)?;
+        Ok(Cons { head: typed(*head)?, tail: R::vars(tail)? })
+    }
+
+    fn indices<'s>(vars: &[Var<'s>]) -> Result<Self::Indices<'s>> {
+        let (head, tail) = cut(vars)?;
+        Ok(Cons { head: typed(*head)?, tail: R::indices(tail)? })
+    }
+}
+
+fn typed<'s, S: Dims, E: Element>(var: Var<'s>) -> Result<Typed<'s, S, E>> {
+    Typed::try_from(var)
+}
+
+fn cut<X>(list: &[X]) -> Result<(&X, &[X])> {
+    list.split_first().ok_or_else(|| Error::new("context", ErrorKind::Length { want: 1, got: 0 }))
+}
+
+fn ended(left: usize) -> Result<Nil> {
+    if left == 0 { Ok(Nil) } else { Err(Error::new("context", ErrorKind::Length { want: 0, got: left })) }
+}
+
+/// A context of host tensors that can be turned into a plain list, and back: the shapes come from its type.
+pub trait Erase<T: Clone>: TList {
+    /// The tensors without their types.
+    fn erase(self) -> Vec<Tensor<T>>;
+    /// Tensors with their types. There must be as many, of these shapes.
+    fn restore(tensors: Vec<Tensor<T>>) -> Result<Self>;
+}
+
+impl<T: Clone> Erase<T> for Nil {
+    fn erase(self) -> Vec<Tensor<T>> {
+        Vec::new()
+    }
+
+    fn restore(tensors: Vec<Tensor<T>>) -> Result<Nil> {
+        ended(tensors.len())
+    }
+}
+
+impl<T: Clone, S: Dims, R: Erase<T>> Erase<T> for Cons<Value<S, T>, R> {
+    fn erase(self) -> Vec<Tensor<T>> {
+        let mut all = vec![self.head.tensor];
+        all.extend(self.tail.erase());
+        all
+    }
+
+    fn restore(tensors: Vec<Tensor<T>>) -> Result<Self> {
+        let mut tensors = tensors.into_iter();
+        let missing = || Error::new("context", ErrorKind::Length { want: 1, got: 0 });
+        let head = Value::try_from(tensors.next().ok_or_else(missing)?)?;
+        Ok(Cons { head, tail: R::restore(tensors.collect())? })
+    }
+}
+
+/// Arithmetic of contexts, element by element.
+pub trait Context<T: Scalar>: Erase<T> + Clone {
+    /// `f` of the elements of two contexts.
+    fn zip(&self, other: &Self, f: impl Fn(T, T) -> T) -> Result<Self> {
+        let pairs = self.clone().erase().into_iter().zip(other.clone().erase());
+        let one = |(a, b): (Tensor<T>, Tensor<T>)| {
+            Tensor::with_shape(a.shape(), a.data().iter().zip(b.data()).map(|(x, y)| f(*x, *y)).collect())
+        };
+        Self::restore(pairs.map(one).collect::<Result<_>>()?)
+    }
+
+    /// The sum of two contexts.
+    fn add(&self, other: &Self) -> Result<Self> {
+        self.zip(other, |x, y| x + y)
+    }
+
+    /// The difference of two contexts.
+    fn sub(&self, other: &Self) -> Result<Self> {
+        self.zip(other, |x, y| x - y)
+    }
+
+    /// Every element times `k`.
+    fn scale(&self, k: T) -> Result<Self> {
+        self.zip(self, |x, _| k * x)
+    }
+
+    /// The sum of the products of all elements, in order.
+    fn dot(&self, other: &Self) -> T {
+        let (a, b) = (self.clone().erase(), other.clone().erase());
+        let pairs = a.iter().zip(&b).flat_map(|(a, b)| a.data().iter().zip(b.data()));
+        pairs.fold(T::c(0.0), |sum, (x, y)| sum + *x * *y)
+    }
+}
+
+impl<T: Scalar, C: Erase<T> + Clone> Context<T> for C {}
+
+/// The shapes of inputs `G` and nodes `N` together.
+pub type All<G, N> = <G as Append<N>>::Output;
+
+/// Host tensors for all values of a program: its inputs `G`, then its nodes `N`.
+pub type Values<G, N, T> = <All<G, N> as Shapes>::Values<T>;
+
+/// A program with one more node.
+pub type Grown<G, N, D, S> = GraphData<G, All<N, Cons<S, Nil>>, D>;
+
+/// Names types without holding values of them.
+type Names<T> = PhantomData<fn() -> T>;
+
+/// A program over inputs of shapes `G` that computes values of shapes `N`, one op each. A node is built from all
+/// values before it, in any number; indices of shapes `D` go in beside them, without gradients.
+///
+/// Value `i` of the context `G` followed by `N` is node `i` of the tape it [compiles](GraphData::compile) to (with indices:
+/// those of `D` come between the two). For one that is compiled once and run many times see [`CompiledGraph`].
+pub struct GraphData<G, N = Nil, D = Nil> {
+    graph: Graph,
+    is: Names<(G, N, D)>,
+}
+
+impl<G, N, D> Clone for GraphData<G, N, D> {
+    fn clone(&self) -> Self {
+        GraphData { graph: self.graph.clone(), is: PhantomData }
+    }
+}
+
+impl<G, N, D> fmt::Debug for GraphData<G, N, D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.graph, f)
+    }
+}
+
+impl<G: Shapes, D: Shapes> GraphData<G, Nil, D> {
+    /// A program that computes nothing yet.
+    pub fn new() -> Result<Self> {
+        let inputs = G::shapes()?.into_iter().map(Meta::f32);
+        let inputs: Vec<Meta> = inputs.chain(D::shapes()?.into_iter().map(Meta::u32)).collect();
+        let graph = Graph::trace(&Device::host::<f32>(), &inputs, |_, _| Ok(Vec::new()))?;
+        Ok(GraphData { graph, is: PhantomData })
+    }
+}
+
+impl<G: Shapes + Append<N>, N: Shapes, D: Shapes> GraphData<G, N, D>
+where
+    All<G, N>: Shapes,
+{
+    /// Appends the node that `f` makes of all values so far: one op, or a constant.
+    pub fn node<S: Dims, F>(self, f: F) -> Result<Grown<G, N, D, S>>
+    where
+        N: Append<Cons<S, Nil>>,
+        F: for<'s> FnOnce(&'s Session, <All<G, N> as Shapes>::Vars<'s>) -> Result<Typed<'s, S>>,
+    {
+        self.grow(|s, values, _| Ok(f(s, <All<G, N>>::vars(values)?)?.into_untyped()))
+    }
+
+    /// As [`GraphData::node`], of all values so far and the indices.
+    pub fn node_aux<S: Dims, F>(self, f: F) -> Result<Grown<G, N, D, S>>
+    where
+        N: Append<Cons<S, Nil>>,
+        F: for<'s> FnOnce(
+            &'s Session,
+            <All<G, N> as Shapes>::Vars<'s>,
+            D::Indices<'s>,
+        ) -> Result<Typed<'s, S>>,
+    {
+        self.grow(|s, values, aux| Ok(f(s, <All<G, N>>::vars(values)?, D::indices(aux)?)?.into_untyped()))
+    }
+
+    fn grow<M>(
+        self,
+        f: impl for<'s> FnOnce(&'s Session, &[Var<'s>], &[Var<'s>]) -> Result<Var<'s>>,
+    ) -> Result<GraphData<G, M, D>> {
+        let (before, values) = (self.graph.size(), self.ids());
+        let session = Session::resume(&Device::host::<f32>(), self.graph, 0);
+        let at = |id: usize| session.at(Val(id as u32));
+        let values: Vec<Var<'_>> = values.map(at).collect();
+        let aux: Vec<Var<'_>> = (G::LEN..G::LEN + D::LEN).map(at).collect();
+        let made = session.val("node", f(&session, &values, &aux)?)?;
+        let mut graph = session.into_graph().ok_or_else(|| internal("a trace without a graph"))?;
+        if graph.size() != before + 1 || made.0 as usize != before {
+            let why = format!(
+                "a node is one op, this recorded {} and returned %{}; make a node of each, constants too",
+                graph.size() - before,
+                made.0
+            );
+            return Err(Error::argument("node", "op", why));
+        }
+        graph.set_outputs(&[made])?;
+        Ok(GraphData { graph, is: PhantomData })
+    }
+
+    /// Nodes of the tape for each value of the context.
+    fn ids(&self) -> impl Iterator<Item = usize> + use<G, N, D> {
+        (0..G::LEN).chain((0..N::LEN).map(|i| G::LEN + D::LEN + i))
+    }
+
+    /// The program, which returns its last node, without the types.
+    pub fn graph(&self) -> &Graph {
+        &self.graph
+    }
+
+    /// Runs the program on a tape of its own, with the inputs as leaves whose gradients can be asked for: the tape, and
+    /// all values, inputs first.
+    pub fn compile<T: Scalar>(&self, device: &Device, inputs: G::Values<T>) -> Result<(Tape, Values<G, N, T>)>
+    where
+        D: Shapes<Values<u32> = Nil>,
+    {
+        self.compile_aux(device, inputs, Nil)
+    }
+
+    /// As [`GraphData::compile`], with indices, which have no gradient.
+    pub fn compile_aux<T: Scalar>(
+        &self,
+        device: &Device,
+        inputs: G::Values<T>,
+        aux: D::Values<u32>,
+    ) -> Result<(Tape, Values<G, N, T>)> {
+        let session = Session::eager(device);
+        let mut vars = Vec::new();
+        for x in inputs.erase() {
+            vars.push(session.variable(&x)?);
+        }
+        for x in aux.erase() {
+            vars.push(session.labels(&x)?);
+        }
+        let all = session.replay_all(&self.graph, &vars)?;
+        let values = self.ids().map(|id| all[id].value()).collect::<Result<Vec<_>>>()?;
+        let values = <Values<G, N, T>>::restore(values)?;
+        Ok((session.into_tape().ok_or_else(|| internal("an eager session without a tape"))?, values))
+    }
+
+    /// The tape's node of the last value: inputs + nodes - 1, with indices between them. Without nodes it is an input,
+    /// or 0: see [`GraphData::checked_out_id`].
+    pub fn out_id(&self) -> usize {
+        (G::LEN + D::LEN + N::LEN).saturating_sub(1)
+    }
+
+    /// The tape's node of the last value. Errors if the program has no nodes.
+    pub fn checked_out_id(&self) -> Result<usize> {
+        match N::LEN {
+            0 => Err(no_nodes()),
+            _ => Ok(self.out_id()),
+        }
+    }
+
+    /// Gradients of the last value, a scalar, with respect to every value: the seed is 1.
+    pub fn backward<T: Scalar>(&self, tape: &Tape) -> Result<Values<G, N, T>> {
+        let out = self.checked_out_id()?;
+        if let Some(shape) = tape.node(out).map(|n| n.meta.shape).filter(|s| *s != Shape::SCALAR) {
+            return Err(no_scalar(shape));
+        }
+        let one = AnyBuffer::full(tape.device(), Shape::SCALAR, 1.0)?;
+        self.gradients(tape.backward_dense(out, one)?)
+    }
+
+    /// Gradients of `Σ <seed, value>` over all values, with respect to every value.
+    pub fn backward_from<T: Scalar>(&self, tape: &Tape, seeds: Values<G, N, T>) -> Result<Values<G, N, T>> {
+        let upload = |t: &Tensor<T>| AnyBuffer::upload(tape.device(), t);
+        let mut given = seeds.erase().iter().map(upload).collect::<Result<Vec<_>>>()?;
+        let aux = D::shapes()?.into_iter().map(|s| AnyBuffer::zeros(tape.device(), s));
+        given.splice(G::LEN..G::LEN, aux.collect::<Result<Vec<_>>>()?);
+        self.gradients(tape.backward_dense_from(given)?)
+    }
+
+    fn gradients<T: Scalar>(&self, all: Vec<AnyBuffer>) -> Result<Values<G, N, T>> {
+        let missing = |id| Error::new("backward", ErrorKind::Node { id, size: all.len() });
+        let one = |id: usize| all.get(id).ok_or_else(|| missing(id))?.to_tensor();
+        <Values<G, N, T>>::restore(self.ids().map(one).collect::<Result<_>>()?)
+    }
+}
+
+/// A program of one result of shape `S`, compiled once for a device and run many times with new inputs: its value, its
+/// derivative along directions, and its gradients. Each of the three is compiled when it is first wanted.
+#[derive(Debug)]
+pub struct CompiledGraph<G, S> {
+    device: Device,
+    graph: Graph,
+    functions: [Option<Function>; 3],
+    is: Names<(G, S)>,
+}
+
+/// A [`CompiledGraph`] whose result is a scalar.
+///
+/// ```
+/// use dittograd::prelude::*;
+/// use dittograd::typed::{CompiledScalar, Rank1, TList, TListOf, tlist};
+///
+/// # fn main() -> Result<()> {
+/// let device = Device::cpu()?;
+/// let mut norm = CompiledScalar::<TListOf![Rank1<2>]>::trace(&device, |_, x| x.get::<0>().square()?.sum())?;
+/// for k in [1.0f32, 2.0] {
+///     let x = Tensor::new(&[2], vec![3.0 * k, 4.0 * k])?.typed()?;
+///     assert_eq!(norm.forward(tlist![x.clone()])?.tensor().item()?, 25.0 * k * k);
+///     assert_eq!(norm.backward(tlist![x])?.head.tensor().data(), [6.0 * k, 8.0 * k]);
+/// }
+/// # Ok(())
+/// # }
+/// ```
+pub type CompiledScalar<G> = CompiledGraph<G, ()>;
+
+impl<G: Shapes, S: Dims> CompiledGraph<G, S> {
+    /// The program of `f`, which must return what it computes last.
+    pub fn trace<F>(device: &Device, f: F) -> Result<Self>
+    where
+        F: for<'s> FnOnce(&'s Session, G::Vars<'s>) -> Result<Typed<'s, S>>,
+    {
+        let inputs: Vec<Meta> = G::shapes()?.into_iter().map(Meta::f32).collect();
+        let graph = Graph::trace(device, &inputs, |s, x| Ok(vec![f(s, G::vars(x)?)?.into_untyped()]))?;
+        CompiledGraph::new(device, graph)
+    }
+
+    /// A program that was built node by node.
+    pub fn of<N: Shapes>(device: &Device, data: &GraphData<G, N>) -> Result<Self>
+    where
+        G: Append<N>,
+        All<G, N>: Shapes,
+    {
+        CompiledGraph::new(device, data.graph.clone())
+    }
+
+    /// A program without types. Errors if it has other inputs, no nodes, returns not just its last node, or that has
+    /// another shape.
+    pub fn new(device: &Device, graph: Graph) -> Result<Self> {
+        let inputs: Vec<Meta> = G::shapes()?.into_iter().map(Meta::f32).collect();
+        if graph.inputs() != inputs {
+            let why = format!("the program takes {:?}, its type says {inputs:?}", graph.inputs());
+            return Err(Error::argument("compile", "inputs", why));
+        }
+        if graph.size() == inputs.len() {
+            return Err(no_nodes());
+        }
+        let last = Val(graph.size() as u32 - 1);
+        if graph.outputs() != [last] {
+            let names: Vec<String> = graph.outputs().iter().map(|v| format!("%{}", v.0)).collect();
+            let names = if names.is_empty() { "nothing".to_string() } else { names.join(" ") };
+            let why = format!(
+                "it returns {names}, the last node is %{}; return that, and compute nothing after it",
+                last.0
+            );
+            return Err(Error::argument("compile", "result", why));
+        }
+        let meta = graph.nodes()[last.0 as usize].meta;
+        if S::DIMS.is_empty() && meta.dtype == DType::F32 && meta.shape != Shape::SCALAR {
+            return Err(no_scalar(meta.shape));
+        }
+        super::check::<S, f32>(meta)?;
+        Ok(CompiledGraph { device: device.clone(), graph, functions: [const { None }; 3], is: PhantomData })
+    }
+
+    /// The program without the types.
+    pub fn graph(&self) -> &Graph {
+        &self.graph
+    }
+
+    /// Runs one of the three programs, compiled if it is the first time.
+    fn call<T: Scalar>(
+        &mut self,
+        which: usize,
+        make: impl FnOnce(&Graph) -> Result<Graph>,
+        args: impl Iterator<Item = Tensor<T>>,
+    ) -> Result<Vec<Tensor<T>>> {
+        let function = match &mut self.functions[which] {
+            Some(function) => function,
+            empty => empty.insert(make(&self.graph)?.compile(&self.device)?),
+        };
+        let args: Vec<RefIn<T>> = args.map(RefIn::Num).collect();
+        function.call(&args)?.iter().map(|x| x.num().cloned()).collect()
+    }
+
+    fn only<T: Scalar>(results: Vec<Tensor<T>>) -> Result<Value<S, T>> {
+        let first = results.into_iter().next();
+        Value::try_from(first.ok_or_else(|| internal("a program without a result"))?)
+    }
+
+    /// The value at `inputs`.
+    pub fn forward<T: Scalar>(&mut self, inputs: G::Values<T>) -> Result<Value<S, T>> {
+        Self::only(self.call(0, |g| Ok(g.clone()), inputs.erase().into_iter())?)
+    }
+
+    /// The derivative at `inputs` along `directions`.
+    pub fn jvp<T: Scalar>(&mut self, inputs: G::Values<T>, directions: G::Values<T>) -> Result<Value<S, T>> {
+        Self::only(self.call(1, Graph::jvp, inputs.erase().into_iter().chain(directions.erase()))?)
+    }
+
+    /// Gradients of `<seed, value>` at `inputs`, with respect to each of them.
+    pub fn vjp_with_seed<T: Scalar>(
+        &mut self,
+        inputs: G::Values<T>,
+        seed: Value<S, T>,
+    ) -> Result<G::Values<T>> {
+        let args = inputs.erase().into_iter().chain([seed.into_tensor()]);
+        G::Values::restore(self.call(2, Graph::vjp, args)?)
+    }
+}
+
+impl<G: Shapes> CompiledScalar<G> {
+    /// Gradients of the value at `inputs`, with respect to each of them.
+    pub fn backward<T: Scalar>(&mut self, inputs: G::Values<T>) -> Result<G::Values<T>> {
+        self.backward_with_seed(inputs, T::c(1.0))
+    }
+
+    /// Gradients of `seed` times the value at `inputs`, with respect to each of them.
+    pub fn backward_with_seed<T: Scalar>(&mut self, inputs: G::Values<T>, seed: T) -> Result<G::Values<T>> {
+        self.vjp_with_seed(inputs, Tensor::scalar(seed).typed()?)
+    }
+}
+
+#[cold]
+fn no_nodes() -> Error {
+    Error::argument("graph", "nodes", "the program has no nodes, so it has no result; append one with node")
+}
+
+#[cold]
+fn no_scalar(shape: Shape) -> Error {
+    let why = format!("the last node has shape {shape}; only a scalar has the seed 1, others need a seed");
+    Error::new("graph", ErrorKind::Gradient { why })
+}
+
+#[cold]
+fn internal(what: &'static str) -> Error {
+    Error::new("graph", ErrorKind::Internal { what })
+}
