@@ -261,11 +261,15 @@ fn replay<T: Scalar>(session: &Session, graph: &Graph, inputs: &[RefIn<T>]) -> R
         RefIn::Idx(x) => session.labels(x),
     };
     let vars = inputs.iter().map(input).collect::<Result<Vec<_>>>()?;
-    let output = |v: Var<'_>| match v.meta()?.dtype {
+    session.replay(graph, &vars)?.into_iter().map(read).collect()
+}
+
+/// A value, read.
+pub(super) fn read<T: Scalar>(v: Var<'_>) -> Result<RefIn<T>> {
+    match v.meta()?.dtype {
         DType::F32 => Ok(RefIn::Num(v.value()?)),
         DType::U32 => Ok(RefIn::Idx(v.indices()?)),
-    };
-    session.replay(graph, &vars)?.into_iter().map(output).collect()
+    }
 }
 
 /// A program that is ready to run on a device: [`Graph::compile`]. Runs have the bits of [`Graph::run`]; random draws

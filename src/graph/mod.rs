@@ -8,11 +8,13 @@ mod passes;
 mod plan;
 mod run;
 mod text;
+mod traced;
 mod train;
 
 pub use function::Function;
 pub use passes::{Pass, Passes};
 pub use run::{Compiled, Plan};
+pub use traced::Traced;
 pub use train::{Batch, TrainStep};
 
 use crate::device::{AnyBuffer, DType, Meta};

@@ -533,15 +533,29 @@ impl Compiled {
         }
     }
 
-    /// Reads an output of the last run. Waits for the device.
-    pub(crate) fn output(&self, i: usize) -> Result<Vec<f32>> {
-        let (place, meta) = *self.outputs.get(i).ok_or_else(|| {
+    /// Number of outputs.
+    pub(crate) fn outputs(&self) -> usize {
+        self.outputs.len()
+    }
+
+    /// Shape and type of an output.
+    pub(crate) fn output_meta(&self, i: usize) -> Result<Meta> {
+        Ok(self.output_at(i)?.1)
+    }
+
+    fn output_at(&self, i: usize) -> Result<(Place, Meta)> {
+        self.outputs.get(i).copied().ok_or_else(|| {
             Error::argument(
                 "program",
                 "output",
                 format!("there is no output {i}, the program has {}", self.outputs.len()),
             )
-        })?;
+        })
+    }
+
+    /// Reads an output of the last run. Waits for the device.
+    pub(crate) fn output(&self, i: usize) -> Result<Vec<f32>> {
+        let (place, meta) = self.output_at(i)?;
         let n = meta.shape.numel();
         match (place, self.device.backend()) {
             (Place::Outside(o, at), _) => self.outside[o].buffer().part(at, n)?.download(),

@@ -59,11 +59,16 @@ pub struct TrainStep<F> {
     passes: Passes,
     random_calls: u64,
     f: F,
+    metrics: Option<Metrics>,
     programs: Vec<Entry>,
+    traces: usize,
     last: Option<usize>,
     /// Moves of parameters between devices when the programs were compiled.
     moves: u64,
 }
+
+/// Values besides the loss, of a step's inputs.
+type Metrics = Box<dyn for<'s> Fn(&[Var<'s>]) -> Result<Vec<Var<'s>>>>;
 
 /// A program for one set of input shapes, and the random calls one run of it makes.
 struct Entry {
@@ -88,7 +93,9 @@ where
             passes: Passes::all(),
             random_calls: 0,
             f,
+            metrics: None,
             programs: Vec::new(),
+            traces: 0,
             last: None,
             moves: params.iter().map(Param::moves).sum(),
         }
@@ -97,6 +104,16 @@ where
     /// The same step with its random streams started from `seed`.
     pub fn seeded(mut self, seed: u64) -> TrainStep<F> {
         self.seed = seed;
+        self
+    }
+
+    /// The same step, with values that are computed in the same program and can be read with [`TrainStep::metric`]:
+    /// what the loss computes as well, random draws included, is computed once.
+    pub fn metrics(
+        mut self,
+        f: impl for<'s> Fn(&[Var<'s>]) -> Result<Vec<Var<'s>>> + 'static,
+    ) -> TrainStep<F> {
+        self.metrics = Some(Box::new(f));
         self
     }
 
@@ -157,6 +174,12 @@ where
             leaves.push((p.clone(), Val(session.param(p)?.id() as u32)));
         }
         let random_calls = session.random_calls();
+        let mut outputs = vec![loss];
+        if let Some(metrics) = &self.metrics {
+            // The draws of the loss, again: equal draws are one.
+            session.set_random_calls(0);
+            outputs.extend(metrics(&vars)?.iter().map(|v| Val(v.id() as u32)));
+        }
         let mut graph = session
             .into_graph()
             .ok_or_else(|| Error::new("compile", ErrorKind::Internal { what: "a trace without a graph" }))?;
@@ -180,7 +203,7 @@ where
         };
         let updates = items.into_iter().zip(extras.directions).map(update).collect();
         let training = Training { optimizer, updates, factor: extras.factor };
-        let program = Compiled::new(&self.device, &graph, &[loss], Some(training), self.passes)?;
+        let program = Compiled::new(&self.device, &graph, &outputs, Some(training), self.passes)?;
         Ok(Entry { metas: metas.to_vec(), trained, program, random_calls })
     }
 
@@ -198,6 +221,8 @@ where
             Some(at) => at,
             None => {
                 let entry = self.compile(&metas)?;
+                self.traces += 1;
+                super::traced::say_if_many(self.traces, &metas);
                 self.programs.push(entry);
                 self.programs.len() - 1
             }
@@ -239,6 +264,16 @@ where
             .first()
             .copied()
             .ok_or_else(|| Error::new("step", ErrorKind::Internal { what: "an empty loss" }))
+    }
+
+    /// Metric `i` of the last step. Waits for the device.
+    pub fn metric(&self, i: usize) -> Result<Tensor<f32>> {
+        let program = &self.entry()?.program;
+        if i + 1 >= program.outputs() {
+            let why = format!("there is no metric {i}, the step has {}", program.outputs() - 1);
+            return Err(Error::argument("step", "metric", why));
+        }
+        Tensor::with_shape(program.output_meta(i + 1)?.shape, program.output(i + 1)?)
     }
 
     /// The program of the last step, printed.

@@ -323,11 +323,6 @@ impl Op for Fused {
             Reject { op: op.clone(), ins: vec![f(&[2, 4]), f(&[4, 3])], want: "Arity" },
             Reject { op: Fused { shape: dims(&[2, 4]), ..op.clone() }, ins: ins(f(&[])), want: "Shapes" },
             Reject { op: of(super::elementwise::Add {}.into()), ins: ins(f(&[])), want: "Unsupported" },
-            Reject {
-                op: Fused { program: Arc::new(map::sample_formula(2)), ..op.clone() },
-                ins: ins(f(&[])),
-                want: "Unsupported",
-            },
         ]
     }
 

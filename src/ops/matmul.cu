@@ -128,7 +128,7 @@ ditto_matmul_reduce(const float* __restrict__ partial, float* __restrict__ out,
     for (i64 g = (i64)blockIdx.x * 256 + threadIdx.x; g < groups; g += (i64)gridDim.x * 256) {
         const float* p = partial + g * V;
         vec sum = *(const vec*)p;
-#pragma unroll 8
+#pragma unroll 16
         for (i64 c = 1; c < parts; ++c) {
             vec next = *(const vec*)(p + c * total);
 #pragma unroll
@@ -404,7 +404,7 @@ __device__ __forceinline__ void follow_tile(float* shared, const float (&acc)[TM
     constexpr int W = DITTO_VC ? 4 : 1, PITCH = BN + 4;
     constexpr int PART = BM * PITCH <= ROOM ? TM : BM * PITCH / 2 <= ROOM ? TM / 2 : BM * PITCH / 4 <= ROOM ? TM / 4 : TM / 8;
     static_assert(PART > 0 && BM / TM * PART * PITCH <= ROOM, "a row of every thread fits");
-    constexpr int GROUPS = BM / TM * PART * (BN / W);
+    constexpr int GROUPS = BM / TM * PART * (BN / W), AT_ONCE = 4;
     const int line = o.tm / (LM * TM) * LM + o.tm % (LM * TM) / VM;  // of the threads along m
 #pragma unroll
     for (int part = 0; part < TM / PART; ++part) {
@@ -417,27 +417,34 @@ __device__ __forceinline__ void follow_tile(float* shared, const float (&acc)[TM
         }
         __syncthreads();
 #pragma unroll 1
-        for (int g = threadIdx.x; g < GROUPS; g += THREADS) {
-            const int q = g / (BN / W), col = g % (BN / W) * W;
-            const int l = q / PART, i = part * PART + q % PART;
-            const Spot spot = where(l / LM * (LM * TM) + l % LM * VM + row_at(i), col);
-            Vec<W> v;
+        for (int first_of = threadIdx.x; first_of < GROUPS; first_of += AT_ONCE * THREADS) {
+            // Everything is asked for before anything is waited for.
+            Spot spot[AT_ONCE];
+            Vec<W> v[AT_ONCE], old[AT_ONCE];
+            Extras<W> extras[AT_ONCE];
 #pragma unroll
-            for (int e = 0; e < W; ++e) v.v[e] = shared[q * PITCH + col + e];
-            if (!spot.in) continue;
-            Extras<W> extras;
-            extras.load(f, spot.place, spot.column);
-            if (!first) {
-                const Vec<W> old = *(const Vec<W>*)(out + spot.place);
-#pragma unroll
-                for (int e = 0; e < W; ++e) v.v[e] = __fadd_rn(old.v[e], v.v[e]);
+            for (int u = 0; u < AT_ONCE; ++u) {
+                const int g = first_of + u * THREADS, q = g / (BN / W), col = g % (BN / W) * W;
+                const int l = q / PART, i = part * PART + q % PART;
+                spot[u] = where(l / LM * (LM * TM) + l % LM * VM + row_at(i), col);
+                spot[u].in = spot[u].in && g < GROUPS;
+                if (spot[u].in) {
+                    v[u] = *(const Vec<W>*)(shared + q * PITCH + col);
+                    extras[u].load(f, spot[u].place, spot[u].column);
+                    if (!first) old[u] = *(const Vec<W>*)(out + spot[u].place);
+                }
             }
-            if (spot.bias) {
 #pragma unroll
-                for (int e = 0; e < W; ++e) v.v[e] = __fadd_rn(v.v[e], spot.bias[DITTO_CONV ? 0 : e]);
+            for (int u = 0; u < AT_ONCE; ++u) {
+                if (!spot[u].in) continue;
+#pragma unroll
+                for (int e = 0; e < W; ++e) {
+                    if (!first) v[u].v[e] = __fadd_rn(old[u].v[e], v[u].v[e]);
+                    if (spot[u].bias) v[u].v[e] = __fadd_rn(v[u].v[e], spot[u].bias[DITTO_CONV ? 0 : e]);
+                }
+                extras[u].finish(f, v[u], spot[u].place);
+                *(Vec<W>*)(out + spot[u].place) = v[u];
             }
-            extras.finish(f, v, spot.place);
-            *(Vec<W>*)(out + spot.place) = v;
         }
     }
 }

@@ -11,6 +11,8 @@ pub(crate) const MAX_Z: usize = 65535;
 const MAX_REDUCE_X: usize = 1 << 20;
 /// Threads of a block of `ditto_matmul_reduce`.
 const REDUCE_BLOCK: u32 = 256;
+/// Outputs below which each has a thread that adds its parts.
+const FEW_OUTPUTS: usize = 1 << 17;
 
 /// How one product runs on CUDA.
 ///
@@ -277,6 +279,8 @@ pub(crate) fn plan_tile(p: &Problem, tile: &Tile, split: bool) -> MatmulPlan {
 
 /// The launch that adds the parts of `problem`, `vector` != 0: four outputs to a thread.
 pub(crate) fn reduce(p: &Problem, vector: u8) -> ReduceLaunch {
+    // Few outputs have more threads instead.
+    let vector = if parts_size(p, 1) < FEW_OUTPUTS { 0 } else { vector };
     let groups = parts_size(p, 1) / if vector != 0 { 4 } else { 1 };
     ReduceLaunch {
         defines: defines(&[("VC", usize::from(vector)), ("BIAS", usize::from(p.has_bias)), ("REDUCE", 1)]),

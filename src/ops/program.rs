@@ -367,6 +367,17 @@ impl Program {
             && (1..=MAX_RESULTS).contains(&self.outputs.len())
     }
 
+    /// About how many of the simplest instructions take as long as one element of it.
+    pub(crate) fn weight(&self) -> usize {
+        use Instr::{Cos, Decay, Div, Erf, Exp, Expm1, Log, Log1p, Pow, Sigmoid, Sin, Softplus, Sqrt, Tanh};
+        let of = |s: &Step| match s.instr {
+            Div | Sqrt => 8,
+            Exp | Decay | Expm1 | Log | Log1p | Tanh | Sigmoid | Softplus | Sin | Cos | Erf | Pow => 24,
+            _ => 1,
+        };
+        self.steps.iter().map(of).sum()
+    }
+
     /// Number of inputs.
     pub fn inputs(&self) -> usize {
         self.inputs

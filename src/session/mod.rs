@@ -159,6 +159,11 @@ impl Session {
         Session { device: device.clone(), state: RefCell::new(state) }
     }
 
+    /// Where its random streams start.
+    pub fn seed(&self) -> u64 {
+        self.state.borrow().seed
+    }
+
     /// The device it computes on.
     pub fn device(&self) -> &Device {
         &self.device

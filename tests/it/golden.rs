@@ -15,6 +15,9 @@ use std::collections::BTreeSet;
 /// Ops without a golden case, and why.
 const WITHOUT: &[(&str, &str)] = &[
     ("map", "any program; its instructions are those of the elementwise ops"),
+    ("fused", "an op and a program"),
+    ("folded", "a reduction and programs"),
+    ("global_norm", "the norm of norms"),
     ("detach", "no gradient by definition"),
     ("full", "a constant"),
     ("uniform", "random"),

@@ -95,6 +95,145 @@ fn a_program_that_needs_too_many_registers_is_split_and_still_right() {
     assert_eq!(run(false), run(true));
 }
 
+/// The instructions of a step with some passes.
+fn compiled_with(
+    passes: Passes,
+    params: &Params,
+    x: &Tensor<f32>,
+    f: impl for<'s> Fn(&[Var<'s>]) -> Result<Var<'s>>,
+) -> (String, dittograd::graph::Plan) {
+    let mut step = TrainStep::new(params, Optimizer::sgd(0.0), f).passes(passes);
+    step.run(&[x.into()]).unwrap();
+    (step.text().unwrap().to_string(), step.plan().unwrap())
+}
+
+/// What each pass does, seen alone and missed when it is off.
+#[test]
+fn every_pass_does_what_it_says() {
+    let d = device(1);
+    let mut params = Params::new(&d, 1);
+    let w = params.uniform("w", &[8, 8], -1.0, 1.0).unwrap();
+    let x = Tensor::from_fn(Shape::new(&[8, 8]).unwrap(), |i| i as f32 * 0.01 - 0.3);
+    fn loss<'s>(x: Var<'s>, w: Var<'s>) -> Result<Var<'s>> {
+        let s = x.session();
+        let _dead = x.exp()?;
+        let constant = s.constant(&Tensor::new(&[8], vec![0.5f32; 8])?)?.softmax()?;
+        let twice = (x.matmul(w)?.tanh()?, x.matmul(w)?.tanh()?);
+        let moved = w.transpose()?.copy()?;
+        let product = x.matmul(moved)?.relu()?;
+        let inner = twice.0.mul(twice.1)?.add(constant)?;
+        let outer = inner.sigmoid()?.mul(inner)?.sub(product)?;
+        outer.square()?.sum()
+    }
+    let run = |passes| compiled_with(passes, &params, &x, |v| loss(v[0], v[0].session().param(&w)?));
+    let base = Passes::none().with(Pass::DeadCode);
+    let (none, all) = (run(Passes::none()), run(Passes::all()));
+    assert!(all.1.instructions < none.1.instructions / 2, "{}\n{}", none.0, all.0);
+    assert_eq!((count(&none.0, "exp"), count(&run(base).0, "exp")), (1, 0));
+    let counts = |text: &str| {
+        let of = |word| count(text, word);
+        (of("permute"), of("softmax"), of("matmul"), of("tanh"), of("map"), of("fused"), of("folded"))
+    };
+    let plain = counts(&run(base).0);
+    assert_eq!((plain.0 > 0, plain.1, plain.4, plain.5, plain.6), (true, 1, plain.4, 0, 0));
+    let with = |pass| counts(&run(base.with(pass)).0);
+    assert_eq!(with(Pass::Layout).0, 0, "no transposition is left");
+    assert_eq!(with(Pass::Constants).1, 0, "the softmax of a constant is one");
+    assert!(with(Pass::Common).3 < plain.3, "equal values are one");
+    assert!(run(base.with(Pass::Elementwise)).1.instructions < run(base).1.instructions);
+    let joined = base.with(Pass::Elementwise);
+    assert!(run(joined.with(Pass::Results)).1.instructions < run(joined).1.instructions);
+    assert!(with(Pass::Epilogues).5 > 0, "the relu is part of its product");
+    assert_eq!(with(Pass::Reductions).6, 1, "the square is part of its sum");
+    for pass in Pass::ALL {
+        assert_eq!(Passes::none().with(pass), Passes::none().with(pass).with(pass), "{}", pass.name());
+        assert!(!Passes::all().without(pass).has(pass));
+    }
+}
+
+#[test]
+fn what_is_made_again_is_not_kept() {
+    let d = device(2);
+    let run = |passes| {
+        let mut params = Params::new(&d, 3);
+        let list: Vec<Param> =
+            (0..6).map(|i| params.normal(&format!("w{i}"), &[128, 128], 0.0, 0.1).unwrap()).collect();
+        let x = Tensor::from_fn(Shape::new(&[256, 128]).unwrap(), |i| (i % 13) as f32 * 0.1 - 0.6);
+        let mut step = TrainStep::new(&params, Optimizer::sgd(0.1), |v| {
+            let mut x = v[0];
+            for w in &list {
+                x = x.matmul(x.session().param(w)?)?.gelu()?;
+            }
+            x.square()?.mean()
+        })
+        .passes(passes);
+        (0..2).for_each(|_| step.run(&[(&x).into()]).unwrap());
+        (step.plan().unwrap(), params.fingerprint().unwrap())
+    };
+    let (kept, again) = (run(Passes::all()), run(Passes::all().with(Pass::Recompute)));
+    assert_eq!(kept.1, again.1);
+    assert!(again.0.arena_bytes < kept.0.arena_bytes * 4 / 5, "{:?} {:?}", again.0, kept.0);
+    assert!(again.0.instructions > kept.0.instructions);
+    for plan in [kept.0, again.0] {
+        assert!(plan.least_bytes <= plan.arena_bytes && plan.arena_bytes < plan.total_bytes, "{plan:?}");
+        // Within a tenth of what no plan can do without.
+        assert!(plan.arena_bytes * 10 <= plan.least_bytes * 11, "{plan:?}");
+    }
+}
+
+#[test]
+fn metrics_are_part_of_the_step() {
+    let d = device(1);
+    let run = |with: bool| {
+        let mut params = Params::new(&d, 2);
+        let w = params.uniform("w", &[6, 3], -1.0, 1.0).unwrap();
+        let x = Tensor::from_fn(Shape::new(&[4, 6]).unwrap(), |i| i as f32 * 0.1 - 1.0);
+        let y = Tensor::new(&[4], vec![0u32, 1, 2, 1]).unwrap();
+        let inner = w.clone();
+        let mut step = TrainStep::new(&params, Optimizer::sgd(0.1), |v| {
+            v[0].dropout(0.25)?.matmul(v[0].session().param(&w)?)?.cross_entropy(v[1])
+        })
+        .seeded(9);
+        if with {
+            step = step.metrics(move |v| {
+                let logits = v[0].dropout(0.25)?.matmul(v[0].session().param(&inner)?)?;
+                Ok(vec![logits, logits.amax(&[1], false)?])
+            });
+        }
+        for _ in 0..3 {
+            step.run(&[(&x).into(), (&y).into()]).unwrap();
+        }
+        let metric = with.then(|| (step.metric(0).unwrap(), step.metric(1).unwrap()));
+        assert!(step.metric(2).is_err());
+        let products = count(step.text().unwrap(), "matmul");
+        (params.fingerprint().unwrap(), step.loss().unwrap().to_bits(), metric, products)
+    };
+    let (plain, with) = (run(false), run(true));
+    assert_eq!((plain.0, plain.1), (with.0, with.1));
+    assert_eq!(plain.3, with.3, "the product of the metrics is that of the loss");
+    let (logits, largest) = with.2.unwrap();
+    assert_eq!((logits.shape().dims(), largest.shape().dims()), (&[4, 3][..], &[4][..]));
+    let row = |i: usize| logits.data()[3 * i..3 * i + 3].iter().copied().fold(f32::MIN, f32::max);
+    assert_eq!(largest.data(), [row(0), row(1), row(2), row(3)]);
+}
+
+#[test]
+fn a_function_is_traced_once_for_each_shape() {
+    let session = Session::eager_seeded(&device(2), 5);
+    let mut f = session.compile(|_, x| Ok(vec![x[0].dropout(0.5)?.gelu()?, x[0].argmax(&[0], false)?]));
+    let mut same = session.compile(|_, x| Ok(vec![x[0].dropout(0.5)?.gelu()?, x[0].argmax(&[0], false)?]));
+    for n in [3, 5, 3, 5, 3] {
+        let x = Tensor::from_fn(Shape::new(&[n, 2]).unwrap(), |i| i as f32 - 2.5);
+        let (got, want) = (f.call(&[x.clone().into()]).unwrap(), same.eager(&[x.into()]).unwrap());
+        assert_eq!(got[0].num().unwrap().data(), want[0].num().unwrap().data());
+        assert_eq!(got[1].idx().unwrap().data(), want[1].idx().unwrap().data());
+        assert_eq!(f.random_calls(), same.random_calls());
+    }
+    assert_eq!((f.traces(), same.traces()), (2, 0));
+    let none = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| f.call::<f32>(&[])));
+    assert!(none.is_err(), "the closure itself reads an input that is not there");
+}
+
 /// One random step of a program: which operation, on which earlier values.
 #[derive(Clone, Debug)]
 struct Step {

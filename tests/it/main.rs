@@ -28,6 +28,7 @@ mod reductions;
 mod scan;
 mod session;
 mod shapes;
+mod snapshots;
 mod spectral;
 mod support;
 mod table;

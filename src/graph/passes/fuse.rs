@@ -26,8 +26,9 @@ pub(super) struct Fusion {
     pub epilogues: bool,
 }
 
-/// The most steps of a program after a product: it is repeated for every sum a thread holds.
-const MOST_STEPS: usize = 64;
+/// The most weight of a program after a product. A kernel of few threads, as that of a product is, takes longer for more
+/// than a kernel of its own that reads the sums again (measured).
+const MOST_WEIGHT: usize = 16;
 /// The most other inputs of a program after a product: all are in registers beside the sums.
 const MOST_OTHERS: usize = 4;
 
@@ -310,7 +311,7 @@ impl Fuser<'_> {
                     shape,
                 };
                 let metas = self.to.out.metas(&[&own[..], &ins].concat());
-                joined.steps().len() <= MOST_STEPS && ins.len() <= MOST_OTHERS && op.is_readable(&metas)
+                joined.weight() <= MOST_WEIGHT && ins.len() <= MOST_OTHERS && op.is_readable(&metas)
             });
         if !fits {
             return restore(self, groups);

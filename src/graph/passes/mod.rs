@@ -1,6 +1,7 @@
 //! Passes: each takes a program and the values wanted from it, and returns one that computes the same bits with less
 //! work. They can be switched off one by one; the bits stay.
 
+mod again;
 mod common;
 mod constants;
 mod fuse;
@@ -32,11 +33,16 @@ pub enum Pass {
     Epilogues,
     /// Joins elementwise ops to the reductions and losses after and before them.
     Reductions,
+    /// Copies that only move elements are made again for who reads them much later, if what they are copies of is kept
+    /// anyway.
+    Copies,
+    /// So are elementwise ops: less memory for more time. Not among [`Passes::all`].
+    Recompute,
 }
 
 impl Pass {
     /// All passes, in the order they run.
-    pub const ALL: [Pass; 8] = [
+    pub const ALL: [Pass; 10] = [
         Pass::DeadCode,
         Pass::Layout,
         Pass::Constants,
@@ -45,6 +51,8 @@ impl Pass {
         Pass::Results,
         Pass::Epilogues,
         Pass::Reductions,
+        Pass::Copies,
+        Pass::Recompute,
     ];
 
     /// The pass's name.
@@ -58,6 +66,8 @@ impl Pass {
             Pass::Results => "results",
             Pass::Epilogues => "epilogues",
             Pass::Reductions => "reductions",
+            Pass::Copies => "copies",
+            Pass::Recompute => "recompute",
         }
     }
 }
@@ -73,9 +83,9 @@ impl Default for Passes {
 }
 
 impl Passes {
-    /// All of them.
+    /// All that make a program faster or smaller at no cost worth naming: all but [`Pass::Recompute`].
     pub fn all() -> Passes {
-        Passes([true; Pass::ALL.len()])
+        Passes([true; Pass::ALL.len()]).without(Pass::Recompute)
     }
 
     /// None of them.
@@ -123,6 +133,10 @@ impl Passes {
         }
         if self.has(Pass::Reductions) {
             graph = reductions::join(&self.swept(graph, wanted), wanted)?;
+        }
+        let (copies, elementwise) = (self.has(Pass::Copies), self.has(Pass::Recompute));
+        if copies || elementwise {
+            graph = again::make(&self.swept(graph, wanted), wanted, copies, elementwise);
         }
         Ok(self.swept(graph, wanted))
     }

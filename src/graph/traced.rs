@@ -1,0 +1,137 @@
+//! A function of sessions that is compiled for each set of input shapes it meets.
+
+use super::function::read;
+use super::{Function, Graph, Passes};
+use crate::device::{Device, Meta};
+use crate::error::Result;
+use crate::ops::RefIn;
+use crate::scalar::Scalar;
+use crate::session::{Session, Var};
+
+/// Programs that are kept; with more, the one that was not used for longest goes.
+const KEPT: usize = 16;
+/// Traces after which it is said that there are many.
+const MANY: usize = 32;
+
+/// A function over a session's values, compiled: it is traced when inputs of new shapes come, and each later call with
+/// such shapes runs the program. Calls have the bits of running the function eagerly. Made by [`Session::compile`].
+pub struct Traced<F> {
+    device: Device,
+    seed: u64,
+    random_calls: u64,
+    passes: Passes,
+    f: F,
+    /// Programs, the one used last at the end.
+    programs: Vec<(Vec<Meta>, Function)>,
+    traces: usize,
+}
+
+impl<F> Traced<F>
+where
+    F: for<'s> Fn(&'s Session, &[Var<'s>]) -> Result<Vec<Var<'s>>>,
+{
+    /// The function `f`, on a device.
+    pub fn new(device: &Device, f: F) -> Traced<F> {
+        let device = device.clone();
+        Traced { device, seed: 0, random_calls: 0, passes: Passes::all(), f, programs: Vec::new(), traces: 0 }
+    }
+
+    /// The same with its random streams started from `seed`.
+    pub fn seeded(mut self, seed: u64) -> Traced<F> {
+        self.seed = seed;
+        self
+    }
+
+    /// The same, compiled with these passes.
+    pub fn passes(mut self, passes: Passes) -> Traced<F> {
+        self.passes = passes;
+        self
+    }
+
+    /// How often it was traced.
+    pub fn traces(&self) -> usize {
+        self.traces
+    }
+
+    /// Random calls so far.
+    pub fn random_calls(&self) -> u64 {
+        self.random_calls
+    }
+
+    /// Runs it on these inputs.
+    pub fn call<T: Scalar>(&mut self, inputs: &[RefIn<T>]) -> Result<Vec<RefIn<T>>> {
+        let metas: Vec<Meta> = inputs.iter().map(RefIn::meta).collect();
+        let (metas, mut function) = match self.programs.iter().position(|p| p.0 == metas) {
+            Some(at) => self.programs.remove(at),
+            None => self.trace(metas)?,
+        };
+        function.set_random_calls(self.random_calls);
+        let values = function.call(inputs);
+        if values.is_ok() {
+            self.random_calls += function.graph().random_calls();
+        }
+        self.programs.push((metas, function));
+        values
+    }
+
+    /// Runs it eagerly, to see the same bits step by step; random draws go on as if it had been called.
+    pub fn eager<T: Scalar>(&mut self, inputs: &[RefIn<T>]) -> Result<Vec<RefIn<T>>> {
+        let session = Session::eager_seeded(&self.device, self.seed);
+        session.set_random_calls(self.random_calls);
+        let input = |x: &RefIn<T>| match x {
+            RefIn::Num(x) => session.input(x),
+            RefIn::Idx(x) => session.labels(x),
+        };
+        let vars = inputs.iter().map(input).collect::<Result<Vec<_>>>()?;
+        let values = (self.f)(&session, &vars)?.into_iter().map(read).collect::<Result<Vec<_>>>()?;
+        self.random_calls = session.random_calls();
+        Ok(values)
+    }
+
+    fn trace(&mut self, metas: Vec<Meta>) -> Result<(Vec<Meta>, Function)> {
+        let graph = Graph::trace_seeded(&self.device, self.seed, &metas, &self.f)?;
+        let function = graph.compile_with(&self.device, self.passes)?;
+        self.traces += 1;
+        say_if_many(self.traces, &metas);
+        if self.programs.len() == KEPT {
+            self.programs.remove(0);
+        }
+        Ok((metas, function))
+    }
+}
+
+/// Says so, once, if a function has been traced often.
+pub(super) fn say_if_many(traces: usize, metas: &[Meta]) {
+    if traces == MANY {
+        let shapes: Vec<String> = metas.iter().map(|m| m.shape.to_string()).collect();
+        eprintln!(
+            "dittograd: a compiled function has been traced {MANY} times, the last time for inputs of {}; each new set of \
+             shapes is traced and compiled anew, so pad inputs to a few shapes, or run it eagerly",
+            shapes.join(", ")
+        );
+    }
+}
+
+impl Session {
+    /// The function `f` as programs on this session's device, one for each set of input shapes it meets: see [`Traced`].
+    /// Random streams start from this session's seed and go on by themselves.
+    ///
+    /// ```
+    /// use dittograd::prelude::*;
+    /// # fn main() -> Result<()> {
+    /// let session = Session::eager(&Device::cpu()?);
+    /// let mut f = session.compile(|_, x| Ok(vec![x[0].matmul(x[1])?.gelu()?]));
+    /// let (a, b) = (Tensor::new(&[1, 2], vec![1.0f32, 2.0])?, Tensor::new(&[2, 1], vec![0.5f32, 0.25])?);
+    /// let compiled = f.call(&[a.clone().into(), b.clone().into()])?;
+    /// let eager = f.eager(&[a.into(), b.into()])?;
+    /// assert_eq!(compiled[0].num()?.data(), eager[0].num()?.data());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn compile<F>(&self, f: F) -> Traced<F>
+    where
+        F: for<'s> Fn(&'s Session, &[Var<'s>]) -> Result<Vec<Var<'s>>>,
+    {
+        Traced::new(self.device(), f).seeded(self.seed())
+    }
+}
