@@ -76,6 +76,8 @@ pub struct Node {
     pub meta: Meta,
     /// Whether gradients flow through it.
     pub requires_grad: bool,
+    /// Whether it may be computed again instead of being kept.
+    pub again: bool,
 }
 
 /// A program as plain data: values in the order they are computed, each from earlier ones, and which of them it returns.
@@ -88,6 +90,8 @@ pub struct Node {
 pub struct Graph {
     nodes: Vec<Node>,
     random_base: Option<Val>,
+    /// Whether what is recorded now may be computed again instead of being kept.
+    in_segment: bool,
     outputs: Vec<Val>,
 }
 
@@ -110,8 +114,18 @@ impl Graph {
     pub(crate) fn leaf(&mut self, source: Source, requires_grad: bool) -> usize {
         let meta = source.meta();
         let requires_grad = requires_grad && meta.dtype == DType::F32;
-        self.nodes.push(Node { what: What::Leaf(source), meta, requires_grad });
+        self.nodes.push(Node { what: What::Leaf(source), meta, requires_grad, again: false });
         self.nodes.len() - 1
+    }
+
+    /// Begins or ends a segment of values that may be computed again instead of being kept; whether one was open.
+    pub(crate) fn segment(&mut self, open: bool) -> bool {
+        std::mem::replace(&mut self.in_segment, open)
+    }
+
+    /// Keeps a value of a segment.
+    pub(crate) fn keep(&mut self, v: Val) {
+        self.nodes[v.0 as usize].again = false;
     }
 
     /// The same value, as one that gradients are wanted of.
@@ -229,7 +243,8 @@ impl Recorder for Graph {
         let meta = op.shape(&self.metas(ins))?;
         self.check_index_bounds(&op, ins)?;
         let requires_grad = op.differentiable() && ins.iter().any(|v| self.node(*v).requires_grad);
-        self.nodes.push(Node { what: What::Op(op, ins.to_vec()), meta, requires_grad });
+        let again = self.in_segment;
+        self.nodes.push(Node { what: What::Op(op, ins.to_vec()), meta, requires_grad, again });
         Ok(Val(self.nodes.len() as u32 - 1))
     }
 

@@ -344,11 +344,19 @@ struct Columns : Tile<BN, TN, ROWS_LAST, false> {
     }
 };
 
+#if DITTO_FOLLOW
+#define FOLLOW_HERE , const float* whole, const Follow* follow_with
+#define FOLLOWED_HERE , out, &follow_with
+#else
+#define FOLLOW_HERE
+#define FOLLOWED_HERE
+#endif
+
 // Adds a chunk to what earlier ones left in the result, then, after the last one, the rows' bias, and writes
 // it. Columns are positions of all images, which lie where the view says.
 __device__ __forceinline__ void store_columns(const float (&acc)[TM][TN], const Sizes& s, const Axes& axes,
                                               const Origin& o, float* out, const float* bias, bool has_bias,
-                                              bool first, bool last) {
+                                              bool first, bool last FOLLOW_HERE) {
     constexpr int W = DITTO_VC ? VN : 1, COLS = TN / W;
     const idx rows = (idx)s.m - o.row0 - o.tm;
     i64 to[COLS];
@@ -381,6 +389,9 @@ __device__ __forceinline__ void store_columns(const float (&acc)[TM][TN], const 
 #pragma unroll
             for (int e = 0; e < W; ++e)
                 old[c].v[e] = finish(__fadd_rn(old[c].v[e], acc[i][c * W + e]), add.v[0]);
+#if DITTO_FOLLOW
+            if (last) follow_here<W>(old[c], line + to[c] - whole, follow_with, in & 1u << c);
+#endif
             store_if(old[c], line + to[c], in & 1u << c);
         }
     }
@@ -413,7 +424,7 @@ ditto_conv(const float* __restrict__ a, const float* __restrict__ source, float*
         float* to = out + part * part_len + group * s.m * s.out_plane;
         const float* add = bias + group * s.m;
         product(shared, ta, tb, o, k, [&](const float (&acc)[TM][TN], bool first, bool last) {
-#if DITTO_FOLLOW
+#if DITTO_FOLLOW && FOLLOW_TILE
             if (last) {
                 follow_tile<sizeof(shared) / 4>(shared, acc, o, [&](int row, int col) {
                     const i64 r = (i64)o.row0 + row, j = (i64)o.col0 + col;
@@ -426,7 +437,7 @@ ditto_conv(const float* __restrict__ a, const float* __restrict__ source, float*
                 return;
             }
 #endif
-            store_columns(acc, s, axes, o, to, add, bias != nullptr, first, last);
+            store_columns(acc, s, axes, o, to, add, bias != nullptr, first, last FOLLOWED_HERE);
         });
     }
 }

@@ -310,7 +310,7 @@ rows! { $
 
     /// `x` where positive, else +0 (also for NaN). The slope at zero is zero.
     relu Relu {} (x) = R::where_gt(x, R::c(0.0), x, R::c(0.0)),
-        d(y, g) = [R::where_gt(x, R::c(0.0), g, R::c(0.0))],
+        d(y, g) = [R::where_gt(y, R::c(0.0), g, R::c(0.0))],
         on [WIDE], at [[-0.0] = 0.0, [-3.0] = 0.0, [3.0] = 3.0, [NAN] = 0.0, [INF] = INF];
 
     /// `1 / (1 + e^-x)`.

@@ -38,6 +38,30 @@ pub(crate) fn can_follow(op: &AnyOp) -> bool {
     matches!(op, MatMul(_) | Bmm(_) | Linear(_) | Conv(_) | ConvTranspose(_))
 }
 
+/// The most terms of a sum, and the most results, with which it pays to read other inputs in the kernel of a product. A
+/// program that reads nothing else costs nothing there; one that does takes as long as by itself, or longer where it
+/// makes the compiler arrange the main loop less well (measured), so that only the launch is saved.
+const FEW_TERMS: usize = 256;
+const FEW_RESULTS: usize = 1 << 18;
+
+/// Whether it pays to let a program that reads other inputs follow `op`.
+pub(crate) fn pays(op: &AnyOp, ins: &[Meta]) -> bool {
+    let Some(results) = op.shape(ins).ok().map(|m| m.shape.numel()) else { return false };
+    // Elements of the second operand for each result along its other axis.
+    let (b, last) = (ins[1].shape, ins[1].shape.last());
+    let terms = match op {
+        AnyOp::MatMul(p) if p.tb => last,
+        AnyOp::Bmm(p) if p.tb => last,
+        AnyOp::Linear(_) => last,
+        AnyOp::MatMul(_) | AnyOp::Bmm(_) => {
+            b.numel() / last.max(1) / if b.rank() == 3 { b.dims()[0].max(1) } else { 1 }
+        }
+        AnyOp::Conv(_) => b.numel() / b.dims()[0].max(1),
+        _ => b.numel() / b.dims()[1].max(1),
+    };
+    terms <= FEW_TERMS || results <= FEW_RESULTS
+}
+
 /// How a kernel reads another input of the program that follows it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reads {

@@ -70,6 +70,8 @@ template <int W> __device__ __forceinline__ void store_if(const Vec<W>& v, float
 //   follow_reads(i)   how input i is read: 0 at the place of the result, 1 at its column, 2 always the same element
 //   Follow            where the inputs lie, and the results but for the first
 #define FOLLOW_PARAM , const __grid_constant__ Follow follow_with
+// Without other inputs the program is computed where the sums are, in registers.
+#define FOLLOW_TILE (FOLLOW_X > 0)
 #ifndef DITTO_CONV
 #define DITTO_CONV 0
 #endif
@@ -122,17 +124,23 @@ template <int W> struct Extras {
 extern "C" __global__ void __launch_bounds__(256)
 ditto_matmul_reduce(const float* __restrict__ partial, float* __restrict__ out,
                     const float* __restrict__ bias, i64 total, i64 n, i64 parts FOLLOW_PARAM) {
-    constexpr int V = DITTO_VC ? 4 : 1;
+    constexpr int V = DITTO_VC ? 4 : 1, AT_ONCE = 8;
     typedef Vec<V> vec;
     i64 groups = total / V;
     for (i64 g = (i64)blockIdx.x * 256 + threadIdx.x; g < groups; g += (i64)gridDim.x * 256) {
         const float* p = partial + g * V;
         vec sum = *(const vec*)p;
-#pragma unroll 16
-        for (i64 c = 1; c < parts; ++c) {
-            vec next = *(const vec*)(p + c * total);
+        for (i64 c = 1; c < parts; c += AT_ONCE) {
+            // All loads are on their way before one is waited for.
+            vec next[AT_ONCE];
 #pragma unroll
-            for (int e = 0; e < V; ++e) sum.v[e] = __fadd_rn(sum.v[e], next.v[e]);
+            for (int u = 0; u < AT_ONCE; ++u)
+                if (c + u < parts) next[u] = *(const vec*)(p + (c + u) * total);
+#pragma unroll
+            for (int u = 0; u < AT_ONCE; ++u)
+                if (c + u < parts)
+#pragma unroll
+                    for (int e = 0; e < V; ++e) sum.v[e] = __fadd_rn(sum.v[e], next[u].v[e]);
         }
         vec add = {};
         i64 j = 0;
@@ -312,7 +320,29 @@ struct Place {
     const float* bias;
     idx ldc;
     idx rows, cols;  // how many rows and columns are left from there
+#if DITTO_FOLLOW
+    const float* whole;  // where the result starts
+    const Follow* follow;
+#endif
 };
+
+#if DITTO_FOLLOW
+// Makes results of sums that nothing else is needed for; those but the first are written, if `in`.
+template <int W>
+__device__ __forceinline__ void follow_here(Vec<W>& v, i64 at, const Follow* f, unsigned in) {
+    Vec<W> more[FOLLOW_Y > 1 ? FOLLOW_Y - 1 : 1];
+#pragma unroll
+    for (int e = 0; e < W; ++e) {
+        float from[FOLLOW_X + 1] = {v.v[e]}, to[FOLLOW_Y];
+        follow(from, to);
+        v.v[e] = to[0];
+#pragma unroll
+        for (int k = 1; k < FOLLOW_Y; ++k) more[k - 1].v[e] = to[k];
+    }
+#pragma unroll
+    for (int k = 1; k < FOLLOW_Y; ++k) store_if(more[k - 1], f->y[k - 1] + at, in);
+}
+#endif
 
 // Adds the accumulators to what earlier chunks left in the output, then, after the last chunk, the bias,
 // and writes the sum. What is absent (an earlier chunk, a bias) is -0.0, which changes no bit of a sum.
@@ -342,6 +372,9 @@ __device__ __forceinline__ void store(const float (&acc)[TM][TN], const Place& a
                 for (int e = 0; e < W; ++e) {
                     v.v[e] = finish(__fadd_rn(v.v[e], acc[r][c * W + e]), add[c].v[e]);
                 }
+#if DITTO_FOLLOW
+                if (last) follow_here<W>(v, line + col_at(c * W) - at.whole, at.follow, in & 1u << c);
+#endif
                 store_if(v, line + col_at(c * W), in & 1u << c);
             }
         }
@@ -383,7 +416,7 @@ struct Origin {
     }
 };
 
-#if DITTO_FOLLOW
+#if DITTO_FOLLOW && FOLLOW_TILE
 
 // Where a result lies: whether there is one, its place in the whole result, its column, and its bias, if it has one.
 struct Spot {
@@ -404,7 +437,7 @@ __device__ __forceinline__ void follow_tile(float* shared, const float (&acc)[TM
     constexpr int W = DITTO_VC ? 4 : 1, PITCH = BN + 4;
     constexpr int PART = BM * PITCH <= ROOM ? TM : BM * PITCH / 2 <= ROOM ? TM / 2 : BM * PITCH / 4 <= ROOM ? TM / 4 : TM / 8;
     static_assert(PART > 0 && BM / TM * PART * PITCH <= ROOM, "a row of every thread fits");
-    constexpr int GROUPS = BM / TM * PART * (BN / W), AT_ONCE = 4;
+    constexpr int GROUPS = BM / TM * PART * (BN / W);
     const int line = o.tm / (LM * TM) * LM + o.tm % (LM * TM) / VM;  // of the threads along m
 #pragma unroll
     for (int part = 0; part < TM / PART; ++part) {
@@ -417,34 +450,25 @@ __device__ __forceinline__ void follow_tile(float* shared, const float (&acc)[TM
         }
         __syncthreads();
 #pragma unroll 1
-        for (int first_of = threadIdx.x; first_of < GROUPS; first_of += AT_ONCE * THREADS) {
-            // Everything is asked for before anything is waited for.
-            Spot spot[AT_ONCE];
-            Vec<W> v[AT_ONCE], old[AT_ONCE];
-            Extras<W> extras[AT_ONCE];
+        for (int g = threadIdx.x; g < GROUPS; g += THREADS) {
+            const int q = g / (BN / W), col = g % (BN / W) * W;
+            const int l = q / PART, i = part * PART + q % PART;
+            const Spot spot = where(l / LM * (LM * TM) + l % LM * VM + row_at(i), col);
+            if (!spot.in) continue;
+            Extras<W> extras;
+            extras.load(f, spot.place, spot.column);
+            Vec<W> v = *(const Vec<W>*)(shared + q * PITCH + col);
+            if (!first) {
+                const Vec<W> old = *(const Vec<W>*)(out + spot.place);
 #pragma unroll
-            for (int u = 0; u < AT_ONCE; ++u) {
-                const int g = first_of + u * THREADS, q = g / (BN / W), col = g % (BN / W) * W;
-                const int l = q / PART, i = part * PART + q % PART;
-                spot[u] = where(l / LM * (LM * TM) + l % LM * VM + row_at(i), col);
-                spot[u].in = spot[u].in && g < GROUPS;
-                if (spot[u].in) {
-                    v[u] = *(const Vec<W>*)(shared + q * PITCH + col);
-                    extras[u].load(f, spot[u].place, spot[u].column);
-                    if (!first) old[u] = *(const Vec<W>*)(out + spot[u].place);
-                }
+                for (int e = 0; e < W; ++e) v.v[e] = __fadd_rn(old.v[e], v.v[e]);
             }
+            if (spot.bias) {
 #pragma unroll
-            for (int u = 0; u < AT_ONCE; ++u) {
-                if (!spot[u].in) continue;
-#pragma unroll
-                for (int e = 0; e < W; ++e) {
-                    if (!first) v[u].v[e] = __fadd_rn(old[u].v[e], v[u].v[e]);
-                    if (spot[u].bias) v[u].v[e] = __fadd_rn(v[u].v[e], spot[u].bias[DITTO_CONV ? 0 : e]);
-                }
-                extras[u].finish(f, v[u], spot[u].place);
-                *(Vec<W>*)(out + spot[u].place) = v[u];
+                for (int e = 0; e < W; ++e) v.v[e] = __fadd_rn(v.v[e], spot.bias[DITTO_CONV ? 0 : e]);
             }
+            extras.finish(f, v, spot.place);
+            *(Vec<W>*)(out + spot.place) = v;
         }
     }
 }
@@ -566,8 +590,12 @@ ditto_matmul(const float* __restrict__ a, const float* __restrict__ b, float* ou
         at.rows = m - o.row0 - o.tm;
         at.cols = n - o.col0 - o.tn;
         at.bias = bias + o.col0 + o.tn;
-        product(shared, ta, tb, o, k, [&](const float (&acc)[TM][TN], bool first, bool last) {
 #if DITTO_FOLLOW
+        at.whole = out;
+        at.follow = &follow_with;
+#endif
+        product(shared, ta, tb, o, k, [&](const float (&acc)[TM][TN], bool first, bool last) {
+#if DITTO_FOLLOW && FOLLOW_TILE
             if (last) {
                 const i64 before = item * ((i64)m_ * n_);
                 follow_tile<sizeof(shared) / 4>(shared, acc, o, [&](int row, int col) {

@@ -87,7 +87,10 @@ __device__ __forceinline__ void mix(const float* __restrict__ x, const float* __
                 for (int r = 0; r < ROWS; ++r) acc[r].carry();
             }
             const unsigned depth = inner - i0 < DEPTH ? (unsigned)(inner - i0) : DEPTH;
-            for (unsigned y = warp; y < 32; y += 4) {
+            // All loads of a stage are on their way before one is waited for.
+#pragma unroll
+            for (unsigned yy = 0; yy < 32; yy += 4) {
+                const unsigned y = yy + warp;
                 // Lanes follow the axis that is contiguous in memory.
                 const u64 i = ADJOINT ? i0 + lane : i0 + y, j = ADJOINT ? j0 + y : j0 + lane;
                 if (i < inner && j < outer) {
@@ -96,7 +99,9 @@ __device__ __forceinline__ void mix(const float* __restrict__ x, const float* __
                     wi[ADJOINT ? lane : y][ADJOINT ? y : lane] = wim[at];
                 }
             }
-            for (unsigned line = warp; line < 8 * ROWS; line += 4) {
+#pragma unroll
+            for (unsigned lines = 0; lines < 8 * ROWS; lines += 4) {
+                const unsigned line = lines + warp;
                 const unsigned row = line / 2, part = line % 2;
                 const u64 b = b0 + row, i = i0 + lane;
                 xs[row][part][lane] = b < batch && i < inner ? x[((b * 2 + part) * modes + k) * inner + i] : 0.0f;
@@ -168,7 +173,9 @@ mode_mix_dw(const float* __restrict__ x, const float* __restrict__ d, float* __r
                 for (int r = 0; r < 4; ++r) acc[r].carry();
             }
             const unsigned depth = batch - b0 < DEPTH ? (unsigned)(batch - b0) : DEPTH;
-            for (unsigned line = warp; line < 2 * DEPTH; line += 4) {
+#pragma unroll
+            for (unsigned lines = 0; lines < 2 * DEPTH; lines += 4) {
+                const unsigned line = lines + warp;
                 const unsigned row = line / 2, part = line % 2;
                 const u64 b = b0 + row, base = (b * 2 + part) * modes + k;
                 if (b < batch) {

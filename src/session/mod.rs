@@ -326,6 +326,26 @@ impl Session {
         Ok(self.var(id))
     }
 
+    /// Runs `f`, which computes one value from others. In a compiled program the values in between are not kept until the
+    /// backward pass, but computed again there from what came in: less memory for more time, and the same bits, random draws
+    /// included. An eager session keeps them.
+    #[doc(alias("checkpointing", "remat"))]
+    pub fn checkpoint<'s>(&'s self, f: impl FnOnce() -> Result<Var<'s>>) -> Result<Var<'s>> {
+        let set = |open: bool| match &mut self.state.borrow_mut().record {
+            Record::Trace(graph) => graph.segment(open),
+            Record::Eager(_) | Record::Lent => false,
+        };
+        let before = set(true);
+        let value = f();
+        set(before);
+        let value = value?;
+        let id = self.check("checkpoint", value)?;
+        if let (Record::Trace(graph), false) = (&mut self.state.borrow_mut().record, before) {
+            graph.keep(Val(id as u32));
+        }
+        Ok(value)
+    }
+
     /// Works on the tape of an eager session, for users' own rules. Inside the closure the session itself
     /// answers with an error: its values are on the tape.
     pub fn with_tape<T>(&self, f: impl FnOnce(&mut Tape) -> Result<T>) -> Result<T> {

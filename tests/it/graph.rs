@@ -182,6 +182,46 @@ fn what_is_made_again_is_not_kept() {
 }
 
 #[test]
+fn checkpoints_compute_again_what_lies_between() {
+    let d = device(2);
+    let run = |checkpoints: bool, compiled: bool| {
+        let mut params = Params::new(&d, 3);
+        let list: Vec<Param> =
+            (0..12).map(|i| params.normal(&format!("w{i}"), &[64, 64], 0.0, 0.2).unwrap()).collect();
+        let x = Tensor::from_fn(Shape::new(&[256, 64]).unwrap(), |i| (i % 13) as f32 * 0.1 - 0.6);
+        fn loss<'s>(list: &[Param], mut x: Var<'s>, checkpoints: bool) -> Result<Var<'s>> {
+            let s = x.session();
+            for pair in list.chunks(2) {
+                let block = || -> Result<Var<'s>> {
+                    let hidden = x.matmul(s.param(&pair[0])?)?.gelu()?.dropout(0.2)?.softmax()?;
+                    hidden.matmul(s.param(&pair[1])?)?.tanh()?.add(x)
+                };
+                x = if checkpoints { s.checkpoint(block)? } else { block()? };
+            }
+            x.square()?.mean()
+        }
+        if !compiled {
+            let (s, mut optimizer) = (Session::eager_seeded(&d, 8), Optimizer::sgd(0.1));
+            for _ in 0..2 {
+                let l = loss(&list, s.input(&x).unwrap(), checkpoints).unwrap();
+                optimizer.step(&params, l.backward().unwrap()).unwrap();
+                s.reset();
+            }
+            return (0, 0, params.fingerprint().unwrap());
+        }
+        let mut step =
+            TrainStep::new(&params, Optimizer::sgd(0.1), |v| loss(&list, v[0], checkpoints)).seeded(8);
+        (0..2).for_each(|_| step.run(&[(&x).into()]).unwrap());
+        let products = count(step.text().unwrap(), "softmax");
+        (step.plan().unwrap().arena_bytes, products, params.fingerprint().unwrap())
+    };
+    let (eager, kept, again) = (run(true, false), run(false, true), run(true, true));
+    assert_eq!((&eager.2, &eager.2), (&kept.2, &again.2));
+    assert_eq!((kept.1, again.1), (6, 11), "all segments but the last are computed twice");
+    assert!(again.0 < kept.0 * 7 / 10, "{} of {} bytes", again.0, kept.0);
+}
+
+#[test]
 fn metrics_are_part_of_the_step() {
     let d = device(1);
     let run = |with: bool| {

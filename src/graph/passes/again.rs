@@ -1,16 +1,17 @@
 //! What is cheap to make again need not be kept until it is read again, long after: copies that only move elements and,
-//! if asked for, elementwise ops. Only where what they are made from is there at that time anyway.
+//! if asked for, elementwise ops, where what they are made from is there at that time anyway; and whatever was traced
+//! between checkpoints, from what came in.
 
-use super::{Rewrite, What};
+use super::{Pass, Passes, Rewrite, What};
 use crate::graph::Graph;
 use crate::ops::{AnyOp, Val};
 
 /// Nodes between two readers from which on it pays not to keep a value.
 const GAP: usize = 12;
-/// Bytes from which on it pays.
+/// Bytes from which on it pays for cheap ops.
 const LEAST: usize = 1 << 16;
 
-pub(super) fn make(graph: &Graph, wanted: &mut [Val], copies: bool, elementwise: bool) -> Graph {
+pub(super) fn make(graph: &Graph, wanted: &mut [Val], passes: Passes) -> Graph {
     let n = graph.size();
     let mut root: Vec<usize> = (0..n).collect();
     let mut readers: Vec<Vec<usize>> = vec![Vec::new(); n];
@@ -23,34 +24,54 @@ pub(super) fn make(graph: &Graph, wanted: &mut [Val], copies: bool, elementwise:
         }
     }
     wanted.iter().for_each(|v| readers[root[v.0 as usize]].push(usize::MAX));
+    let in_segment = |i: usize| passes.has(Pass::Checkpoints) && graph.nodes[i].again;
     let stays = |v: &Val, until: usize| {
         let at = root[v.0 as usize];
-        matches!(graph.nodes[at].what, What::Leaf(_)) || readers[at].last().is_some_and(|&r| r >= until)
+        let kept = || readers[at].last().is_some_and(|&r| r >= until) && !in_segment(at);
+        matches!(graph.nodes[at].what, What::Leaf(_)) || kept()
     };
-    // Nodes to be made again, by the reader they are made for.
-    let mut again: Vec<Vec<usize>> = vec![Vec::new(); n];
-    for (i, node) in graph.nodes.iter().enumerate() {
+    // For each node, the first node that reads it made again.
+    let mut first: Vec<usize> = vec![usize::MAX; n];
+    for (i, node) in graph.nodes.iter().enumerate().rev() {
         let What::Op(op, ins) = &node.what else { continue };
-        let cheap = match op {
-            AnyOp::Permute(_) => copies,
-            _ => elementwise && op.as_program(&graph.metas(ins)).is_some(),
-        };
-        if !cheap || root[i] != i || 4 * node.meta.shape.numel() < LEAST {
+        if root[i] != i {
             continue;
         }
         let late = readers[i].windows(2).find(|r| r[1] - r[0] > GAP && r[1] < n).map(|r| r[1]);
+        if in_segment(i) {
+            first[i] = first[i].min(late.unwrap_or(usize::MAX));
+            // It is made from values of the segment that are made again, too.
+            for v in ins {
+                let from = root[v.0 as usize];
+                if in_segment(from) {
+                    first[from] = first[from].min(first[i]);
+                }
+            }
+            continue;
+        }
+        let cheap = match op {
+            AnyOp::Permute(_) => passes.has(Pass::Copies),
+            _ => passes.has(Pass::Recompute) && op.as_program(&graph.metas(ins)).is_some(),
+        };
         if let Some(late) = late
+            && cheap
+            && 4 * node.meta.shape.numel() >= LEAST
             && ins.iter().all(|v| stays(v, late))
         {
-            again[late].push(i);
+            first[i] = late;
+        }
+    }
+    let mut again: Vec<Vec<usize>> = vec![Vec::new(); n];
+    for i in 0..n {
+        if let Some(at) = again.get_mut(first[root[i]]) {
+            at.push(i);
         }
     }
     let mut to = Rewrite::new(graph);
     for i in 0..n {
-        for &made in &again[i] {
+        // A view that is made later than this is made of the new value by itself.
+        for &made in again[i].iter().filter(|&&made| made < i) {
             to.keep(made);
-            // Its views, as well.
-            (made + 1..i).filter(|&v| root[v] == made).for_each(|v| to.keep(v));
         }
         to.keep(i);
     }

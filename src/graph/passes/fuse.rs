@@ -311,7 +311,8 @@ impl Fuser<'_> {
                     shape,
                 };
                 let metas = self.to.out.metas(&[&own[..], &ins].concat());
-                joined.weight() <= MOST_WEIGHT && ins.len() <= MOST_OTHERS && op.is_readable(&metas)
+                let pays = ins.is_empty() || fused::pays(&op.base, &metas[..own.len()]);
+                pays && joined.weight() <= MOST_WEIGHT && ins.len() <= MOST_OTHERS && op.is_readable(&metas)
             });
         if !fits {
             return restore(self, groups);
@@ -359,6 +360,7 @@ impl Fuser<'_> {
                 }
                 None => self.to.out.record(Map::new(program.clone(), shape).into(), &ins)?,
             };
+            self.to.out.nodes[value.0 as usize].again = members.iter().all(|&m| self.to.old.nodes[m].again);
             let values = results(&mut self.to.out, value, program.outputs(), shape)?;
             for (&m, v) in members.iter().zip(values) {
                 let own = self.to.old.nodes[m].meta.shape;

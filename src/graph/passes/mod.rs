@@ -36,13 +36,15 @@ pub enum Pass {
     /// Copies that only move elements are made again for who reads them much later, if what they are copies of is kept
     /// anyway.
     Copies,
+    /// So is all that was traced in [`Session::checkpoint`](crate::session::Session::checkpoint).
+    Checkpoints,
     /// So are elementwise ops: less memory for more time. Not among [`Passes::all`].
     Recompute,
 }
 
 impl Pass {
     /// All passes, in the order they run.
-    pub const ALL: [Pass; 10] = [
+    pub const ALL: [Pass; 11] = [
         Pass::DeadCode,
         Pass::Layout,
         Pass::Constants,
@@ -52,6 +54,7 @@ impl Pass {
         Pass::Epilogues,
         Pass::Reductions,
         Pass::Copies,
+        Pass::Checkpoints,
         Pass::Recompute,
     ];
 
@@ -67,6 +70,7 @@ impl Pass {
             Pass::Epilogues => "epilogues",
             Pass::Reductions => "reductions",
             Pass::Copies => "copies",
+            Pass::Checkpoints => "checkpoints",
             Pass::Recompute => "recompute",
         }
     }
@@ -134,9 +138,8 @@ impl Passes {
         if self.has(Pass::Reductions) {
             graph = reductions::join(&self.swept(graph, wanted), wanted)?;
         }
-        let (copies, elementwise) = (self.has(Pass::Copies), self.has(Pass::Recompute));
-        if copies || elementwise {
-            graph = again::make(&self.swept(graph, wanted), wanted, copies, elementwise);
+        if [Pass::Copies, Pass::Checkpoints, Pass::Recompute].iter().any(|p| self.has(*p)) {
+            graph = again::make(&self.swept(graph, wanted), wanted, self);
         }
         Ok(self.swept(graph, wanted))
     }
@@ -187,7 +190,8 @@ impl<'g> Rewrite<'g> {
     /// Records another op for a node.
     fn record(&mut self, i: usize, op: impl Into<AnyOp>, ins: &[Val]) -> Result<()> {
         let v = self.out.record(op.into(), ins)?;
-        self.out.nodes[v.0 as usize].requires_grad = self.old.nodes[i].requires_grad;
+        let (new, old) = (&mut self.out.nodes[v.0 as usize], &self.old.nodes[i]);
+        (new.requires_grad, new.again) = (old.requires_grad, old.again);
         self.new[i] = Some(v);
         Ok(())
     }
