@@ -44,7 +44,7 @@ macro_rules! losses {
         /// Losses against a target of the same shape.
         impl<'s, S: Dims> Typed<'s, S> {$(
             $(#[$doc])*
-            #[doc = concat!(": [`Var::", stringify!($name), "`].")]
+            #[doc = concat!("\n\nSee [`Var::", stringify!($name), "`].")]
             pub fn $name<R: ReduceTo<S>>(
                 self,
                 target: Typed<'s, S>
@@ -58,9 +58,9 @@ macro_rules! losses {
 }
 
 losses! {
-    /// Squared error
+    /// Squared error.
     mse_loss();
-    /// Absolute error
+    /// Absolute error.
     ///
     /// ```
     /// use dittograd::prelude::*;
@@ -74,15 +74,15 @@ losses! {
     /// # }
     /// ```
     l1_loss();
-    /// Half the squared error up to `delta`, linear from there on
+    /// Half the squared error up to `delta`, linear from there on.
     huber_loss(delta);
-    /// Huber loss divided by its bound `beta`
+    /// Huber loss divided by its bound `beta`.
     smooth_l1_loss(beta);
-    /// Binary cross-entropy of probabilities against targets from 0 to 1
+    /// Binary cross-entropy of probabilities against targets from 0 to 1.
     bce();
-    /// Binary cross-entropy of logits against targets from 0 to 1
+    /// Binary cross-entropy of logits against targets from 0 to 1.
     bce_with_logits();
-    /// Divergence of log-probabilities from target probabilities
+    /// Divergence of log-probabilities from target probabilities.
     kl_div();
 }
 
