@@ -168,12 +168,82 @@ pub(super) const fn permutation(op: &str, order: &[usize]) {
     }
 }
 
-/// Joined along an axis, sizes add up.
+/// Side by side along an axis, sizes add up.
 #[track_caller]
-pub(super) const fn sum_of(op: &str, axis: usize, a: Extent, b: Extent, out: Extent) {
-    if let (Some(a), Some(b), Some(out)) = (a, b, out) {
-        let text = Text::new(op).num(a).str(" and ").num(b).str(" elements of axis ").num(axis).str(" make ");
-        text.num(a + b).str(", but the type says ").num(out).demand(a + b == out);
+pub(super) const fn sum_of(op: &str, axis: usize, parts: &[Extent], whole: Extent) {
+    let (mut text, mut sum, mut i) = (Text::new(op), 0, 0);
+    while i < parts.len() {
+        let Some(n) = parts[i] else { return };
+        text = text.str(if i == 0 {
+            ""
+        } else if i + 1 < parts.len() {
+            ", "
+        } else {
+            " and "
+        });
+        (text, sum, i) = (text.num(n), sum + n, i + 1);
+    }
+    if let Some(whole) = whole {
+        let text = text.str(" elements of axis ").num(axis).str(" make ").num(sum);
+        text.str(", but the type says ").num(whole).demand(sum == whole);
+    }
+}
+
+/// So many times the size of a part along an axis is that of the whole.
+#[track_caller]
+pub(super) const fn times(op: &str, axis: usize, times: usize, part: Extent, whole: Extent) {
+    if let (Some(part), Some(whole)) = (part, whole) {
+        let text = Text::new(op).num(times).str(" times ").num(part).str(" elements of axis ").num(axis);
+        let text = text.str(" make ").num(times * part).str(", but the type says ").num(whole);
+        text.demand(times * part == whole);
+    }
+}
+
+/// There is something to be put together.
+#[track_caller]
+pub(super) const fn some(op: &str, count: usize) {
+    Text::new(op).str("there must be at least one value").demand(count > 0);
+}
+
+/// At least one of two sizes is known.
+#[track_caller]
+pub(super) const fn one_known(op: &str, a: Extent, b: Extent) {
+    Text::new(op).str("the size of one piece must be known here").demand(a.is_some() || b.is_some());
+}
+
+/// What is shared evenly.
+#[track_caller]
+pub(super) const fn divides(op: &str, n: Extent, what: &str, by: Extent, among: &str) {
+    if let (Some(n), Some(by)) = (n, by) {
+        let text = Text::new(op).num(n).str(" ").str(what).str(" do not divide evenly among ").num(by);
+        text.str(" ").str(among).demand(if by == 0 { n == 0 } else { n % by == 0 });
+    }
+}
+
+/// A value that comes once, or for every step, of shapes of these ranks.
+#[track_caller]
+pub(super) const fn once_or_each(op: &str, name: &str, rank: usize, each: usize) {
+    let text = Text::new(op).str(name).str(" must have the last axis of the value, or all of them");
+    text.demand(rank == 1 || rank == each);
+}
+
+/// Modes of a line of real points: as many as there are, or at most as many.
+#[track_caller]
+pub(super) const fn modes(op: &str, points: Extent, modes: Extent, all: bool) {
+    if let (Some(points), Some(modes)) = (points, modes) {
+        let there = points / 2 + 1;
+        let text =
+            Text::new(op).num(points).str(" points have ").num(there).str(" modes, but the type says ");
+        text.num(modes).demand(modes == there || !all && modes < there);
+    }
+}
+
+/// So many modes from either end of a line's spectrum.
+#[track_caller]
+pub(super) const fn both_ends(op: &str, points: Extent, modes: Extent) {
+    if let (Some(points), Some(modes)) = (points, modes) {
+        let text = Text::new(op).num(points).str(" points have no ").num(modes).str(" modes at either end");
+        text.demand(2 * modes <= points);
     }
 }
 
@@ -186,18 +256,39 @@ pub(super) struct Sliding {
 }
 
 impl Sliding {
+    const fn text(&self, op: &str, axis: &str, size: usize, kernel: usize) -> Text {
+        let text = Text::new(op).str(axis).str(" ").num(size).str(" with kernel ").num(kernel);
+        text.str(", stride ").num(self.stride)
+    }
+
     /// The number of places a window can take is the one a type says.
     #[track_caller]
     pub(super) const fn gives(&self, op: &str, axis: &str, out: Extent) {
-        let Sliding { stride, padding, .. } = *self;
-        Text::new(op).str("a stride must be at least 1").demand(stride > 0);
+        Text::new(op).str("a stride must be at least 1").demand(self.stride > 0);
         if let (Some(size), Some(kernel)) = (self.size, self.kernel) {
-            let text = Text::new(op).str(axis).str(" ").num(size).str(" with kernel ").num(kernel);
-            let text = text.str(", stride ").num(stride).str(" and padding ").num(padding);
-            if size + 2 * padding < kernel || kernel == 0 {
+            let text = self.text(op, axis, size, kernel).str(" and padding ").num(self.padding);
+            if size + 2 * self.padding < kernel || kernel == 0 {
                 text.str(" has no place for a window").demand(false);
             } else if let Some(out) = out {
-                let n = (size + 2 * padding - kernel) / stride + 1;
+                let n = (size + 2 * self.padding - kernel) / self.stride + 1;
+                text.str(" becomes ").num(n).str(", but the type says ").num(out).demand(n == out);
+            }
+        }
+    }
+
+    /// The other way round: the windows at all places reach over as many elements as a type says.
+    #[track_caller]
+    pub(super) const fn spans(&self, op: &str, axis: &str, more: usize, out: Extent) {
+        let text = Text::new(op).str("an output padding of ").num(more).str(" must be below the stride ");
+        text.num(self.stride).demand(more < self.stride);
+        if let (Some(size), Some(kernel)) = (self.size, self.kernel) {
+            let text = self.text(op, axis, size, kernel).str(", padding ").num(self.padding);
+            let text = text.str(" and output padding ").num(more);
+            let reach = if size == 0 { 0 } else { (size - 1) * self.stride + kernel + more };
+            if reach <= 2 * self.padding {
+                text.str(" leaves nothing").demand(false);
+            } else if let Some(out) = out {
+                let n = reach - 2 * self.padding;
                 text.str(" becomes ").num(n).str(", but the type says ").num(out).demand(n == out);
             }
         }

@@ -81,6 +81,16 @@ pub trait Push: Dims {
     type With<D: Dim>: Dims;
 }
 
+/// A shape that another dimension can be put into, to be its axis `A`.
+#[diagnostic::on_unimplemented(
+    message = "the shape `{Self}` cannot have a new axis {A}",
+    note = "axes are counted from 0, outermost first; a shape has up to six"
+)]
+pub trait Insert<const A: usize>: Dims {
+    /// The shape with `D` at that axis.
+    type With<D: Dim>: Dims;
+}
+
 /// A shape of at least two axes.
 #[diagnostic::on_unimplemented(message = "the shape `{Self}` has no two axes to exchange")]
 pub trait Transpose: Dims {
@@ -138,6 +148,23 @@ macro_rules! ends {
     )*};
 }
 
+/// The impls of new axes, place after place: the dimensions before it are in brackets.
+macro_rules! inserts {
+    ([$($lead:ident)*] $i:literal) => {
+        #[diagnostic::do_not_recommend]
+        impl<$($lead: Dim),*> Insert<$i> for ($($lead,)*) {
+            type With<X: Dim> = ($($lead,)* X,);
+        }
+    };
+    ([$($lead:ident)*] $i:literal $d:ident $j:literal $($rest:ident $k:literal)*) => {
+        #[diagnostic::do_not_recommend]
+        impl<$($lead: Dim,)* $d: Dim, $($rest: Dim),*> Insert<$i> for ($($lead,)* $d, $($rest,)*) {
+            type With<X: Dim> = ($($lead,)* X, $d, $($rest,)*);
+        }
+        inserts! { [$($lead)* $d] $j $($rest $k)* }
+    };
+}
+
 macro_rules! transposes {
     ($([$($lead:ident)*])*) => {$(
         #[diagnostic::do_not_recommend]
@@ -152,4 +179,10 @@ shapes! {
     (0 A, 1 B, 2 C, 3 D, 4 E, 5 F)
 }
 ends! { [] [A] [A B] [A B C] [A B C D] [A B C D E] }
+inserts! { [] 0 }
+inserts! { [] 0 A 1 }
+inserts! { [] 0 A 1 B 2 }
+inserts! { [] 0 A 1 B 2 C 3 }
+inserts! { [] 0 A 1 B 2 C 3 D 4 }
+inserts! { [] 0 A 1 B 2 C 3 D 4 E 5 }
 transposes! { [] [A] [A B] [A B C] [A B C D] }

@@ -1,7 +1,7 @@
 //! Layers and parameters with their sizes in their types; layers in a row fit, or do not compile.
 
-use super::ops::windows_fit;
-use super::{Dim, Dims, EndsIn, HasAxis, Rank2, Size, Typed, assert};
+use super::images::windows_fit;
+use super::{Dim, Dims, EndsIn, HasAxis, Push, Rank2, Size, Typed, assert};
 use crate::error::Result;
 use crate::nn;
 use crate::params::{self, Params};
@@ -193,7 +193,10 @@ activations! {
     Silu silu;
     Tanh tanh;
     Sigmoid sigmoid;
+    Mish mish;
+    Softplus softplus;
     Softmax softmax;
+    LogSoftmax log_softmax;
 }
 
 /// An affine map of the last axis, from `IN` to `OUT` elements: [`nn::Linear`].
@@ -210,6 +213,42 @@ impl<'s, S: EndsIn<Size<IN>>, const IN: usize, const OUT: usize> Module<Typed<'s
     type Output = Typed<'s, S::With<Size<OUT>>>;
     fn apply(&self, x: Typed<'s, S>) -> Result<Self::Output> {
         Ok(Typed::trust(self.0.forward(x.var)?))
+    }
+}
+
+/// A vector of `N` elements, drawn from the normal distribution at first, for each of `COUNT` indices:
+/// [`nn::Embedding`].
+///
+/// ```
+/// use dittograd::prelude::*;
+/// use dittograd::typed::{Build, Embedding, Linear, Module, Rank2, Rank3, Relu, Typed};
+///
+/// type Net = (Embedding<50, 16>, Linear<16, 32>, Relu, Linear<32, 50>);
+///
+/// # fn main() -> Result<()> {
+/// let device = Device::cpu()?;
+/// let mut params = Params::new(&device, 7);
+/// let net = Net::build(&mut params, "net")?;
+/// let session = Session::eager(&device);
+/// let tokens: Typed<Rank2<2, 3>, u32> = session.labels(&Tensor::new(&[2, 3], vec![4u32; 6])?)?.typed()?;
+/// let logits: Typed<Rank3<2, 3, 50>> = net.forward(tokens)?;
+/// let loss = logits.cross_entropy(tokens)?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Embedding<const COUNT: usize, const N: usize>(nn::Embedding);
+
+impl<const COUNT: usize, const N: usize> Build for Embedding<COUNT, N> {
+    fn build(params: &mut Params, name: &str) -> Result<Self> {
+        Ok(Embedding(nn::Embedding::new(params, name, COUNT, N, 1.0)?))
+    }
+}
+
+impl<'s, I: Push, const COUNT: usize, const N: usize> Module<Typed<'s, I, u32>> for Embedding<COUNT, N> {
+    type Output = Typed<'s, I::With<Size<N>>>;
+    fn apply(&self, index: Typed<'s, I, u32>) -> Result<Self::Output> {
+        Ok(Typed::trust(self.0.forward(index.var)?))
     }
 }
 

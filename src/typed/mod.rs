@@ -46,23 +46,39 @@
 //!
 //! with a last note that points at the caller. Since types cannot hold such sums, the caller names the result (most
 //! often by what it is used for), and the compiler checks it.
+//!
+//! # What is left out
+//!
+//! Forms that would say no more than the untyped ones, since what they do to a shape depends on numbers or lists given
+//! at run time: reductions over several axes (over all of them: [`Typed::reshape`] to `(Dyn,)` first), axes that
+//! reductions keep ([`Typed::unsqueeze`] brings them back), strided slices, diagonals, windows with dilation or groups,
+//! indices of several axes for one axis, lists of pieces of different sizes, einsum. Masks in [`AttentionOptions`] and
+//! numbers given at run time (eps, shifts, labels) are checked at run time. The way there and back is free:
+//! [`Typed::into_untyped`] and [`Var::typed`].
+//!
+//! [`AttentionOptions`]: crate::session::AttentionOptions
 
 mod assert;
 mod dims;
 pub mod graph;
+mod images;
+mod index;
 mod layers;
+mod layout;
 pub mod list;
+mod losses;
 mod operators;
 mod ops;
 
-pub use dims::{Broadcast, Dim, Dims, Dyn, EndsIn, HasAxis, Push, Size, Transpose};
+pub use dims::{Broadcast, Dim, Dims, Dyn, EndsIn, HasAxis, Insert, Push, Size, Transpose};
 pub use graph::{CompiledGraph, CompiledScalar, Context, Erase, GraphData, Shapes, Value};
 pub use layers::{
-    AvgPool2d, Build, Conv2d, Flatten, Gelu, LayerNorm, Linear, MaxPool2d, Module, Param, Relu, Sigmoid,
-    Silu, Softmax, Tanh,
+    AvgPool2d, Build, Conv2d, Embedding, Flatten, Gelu, LayerNorm, Linear, LogSoftmax, MaxPool2d, Mish,
+    Module, Param, Relu, Sigmoid, Silu, Softmax, Softplus, Tanh,
 };
 pub use list::{Cons, Nil, TList, TListOf, tlist};
-pub use ops::{Axis, Kernel, Padding, Stride};
+pub use losses::{Each, ReduceTo, ToMean, ToSum};
+pub use ops::{Axis, Groups, Heads, Kernel, OutputPadding, Padding, Stride, Times};
 
 use crate::device::{DType, Meta};
 use crate::error::{Error, ErrorKind, Result};
@@ -244,6 +260,11 @@ impl<'s, S: Dims, E: Element> Typed<'s, S, E> {
 }
 
 impl<'s, S: Dims> Typed<'s, S> {
+    /// Whole numbers as indices: [`Var::to_index`]. Waits for the device.
+    pub fn to_index(self) -> Result<Typed<'s, S, u32>> {
+        Ok(Typed::trust(self.var.to_index()?))
+    }
+
     /// The value as a host tensor. Waits for the device.
     pub fn value<T: Number>(self) -> Result<crate::tensor::Tensor<T>> {
         self.var.value()
@@ -251,7 +272,7 @@ impl<'s, S: Dims> Typed<'s, S> {
 
     /// The handle of an operand that broadcasts to this one. Sizes the compiler does not know are compared now:
     /// the session would broadcast a dynamic dimension of 1.
-    fn operand<R: Dims + Broadcast<S>>(self, other: Typed<'s, R>) -> Result<Var<'s>> {
+    fn operand<R: Dims + Broadcast<S>, E: Element>(self, other: Typed<'s, R, E>) -> Result<Var<'s>> {
         if const { assert::unknown(R::DIMS) > 0 } {
             let (left, right) = (self.shape()?, other.shape()?);
             if !left.dims().ends_with(right.dims()) {
@@ -278,6 +299,11 @@ impl<'s> Scalar<'s> {
     pub fn backward_retain(self) -> Result<Grads> {
         self.var.backward_retain()
     }
+
+    /// The gradient with respect to a tensor, of its shape and to be differentiated again: [`Session::grad`].
+    pub fn grad<S: Dims>(self, by: Typed<'s, S>) -> Result<Typed<'s, S>> {
+        Ok(Typed::trust(self.session().grad(self.var, &[by.var])?[0]))
+    }
 }
 
 impl<S: Dims> Typed<'_, S, u32> {
@@ -287,7 +313,7 @@ impl<S: Dims> Typed<'_, S, u32> {
     }
 }
 
-// The elementwise methods, from the same rows as those of `Var`.
+// A row: name, op, numbers, further tensors.
 macro_rules! methods {
     ($($(#[$doc:meta])* $name:ident $op:ident { $($attr:ident),* } ($($rest:ident),*);)*) => {
         // The operators of the standard library are there too; methods chain without parentheses.
@@ -303,4 +329,67 @@ macro_rules! methods {
         )*}
     };
 }
+// The elementwise methods, from the same rows as those of `Var`.
 elementwise::with_rows!(methods);
+// Further methods of `Var` that keep the shape.
+methods! {
+    /// The larger of two: [`Typed::max`] under its other name.
+    maximum Var {} (other);
+    /// The smaller of two: [`Typed::min`] under its other name.
+    minimum Var {} (other);
+    /// From the tensor at `weight` 0 to `end` at 1, in a straight line: [`Var::lerp`].
+    lerp Var { weight } (end);
+    /// 1 where an element is NaN, else 0.
+    isnan Var {} ();
+    /// Held between -1 and 1.
+    hardtanh Var {} ();
+    /// Held between 0 and 6.
+    relu6 Var {} ();
+    /// A tensor of this shape with every element `value`.
+    full_like Var { value } ();
+    /// A tensor of this shape with every element 0.
+    zeros_like Var {} ();
+    /// A tensor of this shape with every element 1.
+    ones_like Var {} ();
+    /// Softmax along the last axis.
+    softmax Var {} ();
+    /// Logarithm of the softmax along the last axis.
+    log_softmax Var {} ();
+    /// [`Var::dropout`].
+    dropout Var { p } ();
+    /// The same value, through which no gradient flows.
+    detach Var {} ();
+    /// [`Var::tracked`]: the value as one that can be differentiated by.
+    tracked Var {} ();
+}
+
+macro_rules! creations {
+    ($($(#[$doc:meta])* $name:ident($($arg:ident),*);)*) => {
+        /// Tensors made in a session. The compiler knows all of their shape.
+        impl<'s, S: Dims> Typed<'s, S> {$(
+            $(#[$doc])*
+            pub fn $name(session: &'s Session $(, $arg: f64)*) -> Result<Self> {
+                const { assert::all_known(stringify!($name), S::DIMS) };
+                let dims: Vec<usize> = S::DIMS.iter().copied().flatten().collect();
+                Ok(Typed::trust(session.$name(&dims $(, $arg)*)?))
+            }
+        )*}
+    };
+}
+
+creations! {
+    /// Every element `value`.
+    full(value);
+    /// Every element 0.
+    zeros();
+    /// Every element 1.
+    ones();
+    /// Uniform draws in `[0, 1)`.
+    uniform();
+    /// Uniform draws from `lo` to `hi`.
+    uniform_range(lo, hi);
+    /// Normal draws.
+    normal(mean, std);
+    /// Ones with probability `keep`, and zeros.
+    bernoulli(keep);
+}

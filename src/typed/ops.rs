@@ -1,11 +1,9 @@
-//! Ops whose result has another shape than their input, or that need more than an equal one.
+//! Products, attention, norms, scans, and what works along an axis.
 
-use super::assert::{self, Sliding, unknown};
-use super::{Dim, Dims, EndsIn, HasAxis, Push, Rank2, Scalar, Size, Transpose, Typed};
+use super::assert;
+use super::{Broadcast, Dim, Dims, Element, EndsIn, HasAxis, Push, Scalar, Size, Transpose, Typed};
 use crate::error::Result;
-use crate::ops::loss::Reduction;
 use crate::session::{AttentionOptions, Var};
-use crate::shape::Shape;
 
 macro_rules! tokens {
     ($($(#[$doc:meta])* $name:ident;)*) => {$(
@@ -24,11 +22,19 @@ tokens! {
     Stride;
     /// A padding as an argument.
     Padding;
+    /// What a transposed convolution is to have more at its end, as an argument.
+    OutputPadding;
+    /// How often something is repeated, as an argument: `x.repeat(Axis::<0>, Times::<3>)`.
+    Times;
+    /// A number of heads as an argument.
+    Heads;
+    /// A number of groups as an argument.
+    Groups;
 }
 
-/// Matrix products.
-impl<'s, M: Dim, K: Dim> Typed<'s, (M, K)> {
-    /// The product with a matrix that has as many rows as this one has columns.
+/// Products along the last axis.
+impl<'s, S: Dims> Typed<'s, S> {
+    /// The product with a matrix that has as many rows as this tensor's last axis has elements.
     ///
     /// ```compile_fail
     /// # use dittograd::typed::Matrix;
@@ -36,138 +42,24 @@ impl<'s, M: Dim, K: Dim> Typed<'s, (M, K)> {
     ///     a.matmul(b); // expected `Typed<'_, (Size<4>, _)>`, found `Typed<'_, (Size<5>, Size<2>)>`
     /// }
     /// ```
-    pub fn matmul<N: Dim>(self, other: Typed<'s, (K, N)>) -> Result<Typed<'s, (M, N)>> {
+    pub fn matmul<K: Dim, N: Dim>(
+        self,
+        other: Typed<'s, (K, N)>,
+    ) -> Result<Typed<'s, <S as EndsIn<K>>::With<N>>>
+    where
+        S: EndsIn<K>,
+    {
         Ok(Typed::trust(self.var.matmul(other.var)?))
     }
-}
 
-/// Batches of matrices.
-impl<'s, B: Dim, M: Dim, K: Dim> Typed<'s, (B, M, K)> {
-    /// The products with as many matrices, each with as many rows as these have columns.
-    pub fn bmm<N: Dim>(self, other: Typed<'s, (B, K, N)>) -> Result<Typed<'s, (B, M, N)>> {
-        Ok(Typed::trust(self.var.bmm(other.var)?))
-    }
-}
-
-/// Queries `(batch, heads, n, d)`.
-impl<'s, B: Dim, H: Dim, N: Dim, D: Dim> Typed<'s, (B, H, N, D)> {
-    /// [`Var::attention`] on as many heads of keys and values.
-    pub fn attention<M: Dim, V: Dim>(
-        self,
-        keys: Typed<'s, (B, H, M, D)>,
-        values: Typed<'s, (B, H, M, V)>,
-        options: AttentionOptions<'s>,
-    ) -> Result<Typed<'s, (B, H, N, V)>> {
-        Ok(Typed::trust(self.var.attention(keys.var, values.var, options)?))
-    }
-}
-
-/// Reductions over everything, or along an axis that is dropped; and what works along an axis.
-impl<'s, S: Dims> Typed<'s, S> {
-    /// Sum of all elements.
-    pub fn sum(self) -> Result<Scalar<'s>> {
-        Ok(Typed::trust(self.var.sum()?))
-    }
-
-    /// Mean of all elements.
-    pub fn mean(self) -> Result<Scalar<'s>> {
-        Ok(Typed::trust(self.var.mean()?))
-    }
-
-    /// Sums along an axis.
-    ///
-    /// ```compile_fail
-    /// # use dittograd::typed::Matrix;
-    /// fn wrong(x: Matrix<3, 4>) {
-    ///     x.sum_axis::<2>(); // the shape `(Size<3>, Size<4>)` has no axis 2
-    /// }
-    /// ```
-    pub fn sum_axis<const AXIS: usize>(self) -> Result<Typed<'s, S::Without>>
+    /// The product with a vector as long as the last axis, which is dropped. Of two vectors it is a number.
+    pub fn mv<K: Dim>(self, vector: Typed<'s, (K,)>) -> Result<Typed<'s, S::Lead>>
     where
-        S: HasAxis<AXIS>,
+        S: EndsIn<K>,
     {
-        Ok(Typed::trust(self.var.sum_axes(&[AXIS])?))
+        Ok(Typed::trust(self.var.matmul(vector.var)?))
     }
 
-    /// Means along an axis.
-    pub fn mean_axis<const AXIS: usize>(self) -> Result<Typed<'s, S::Without>>
-    where
-        S: HasAxis<AXIS>,
-    {
-        Ok(Typed::trust(self.var.mean_axes(&[AXIS])?))
-    }
-
-    /// The largest elements along an axis: [`Var::amax`].
-    pub fn amax<const AXIS: usize>(self) -> Result<Typed<'s, S::Without>>
-    where
-        S: HasAxis<AXIS>,
-    {
-        Ok(Typed::trust(self.var.amax(&[AXIS], false)?))
-    }
-
-    /// The smallest elements along an axis: [`Var::amin`].
-    pub fn amin<const AXIS: usize>(self) -> Result<Typed<'s, S::Without>>
-    where
-        S: HasAxis<AXIS>,
-    {
-        Ok(Typed::trust(self.var.amin(&[AXIS], false)?))
-    }
-
-    /// The places of the largest elements along an axis: [`Var::argmax`].
-    pub fn argmax<const AXIS: usize>(self) -> Result<Typed<'s, S::Without, u32>>
-    where
-        S: HasAxis<AXIS>,
-    {
-        Ok(Typed::trust(self.var.argmax(&[AXIS], false)?))
-    }
-
-    /// `ln Σ e^x` along an axis, without overflow.
-    pub fn logsumexp<const AXIS: usize>(self) -> Result<Typed<'s, S::Without>>
-    where
-        S: HasAxis<AXIS>,
-    {
-        Ok(Typed::trust(self.var.logsumexp(&[AXIS], false)?))
-    }
-
-    /// Softmax along the last axis.
-    pub fn softmax(self) -> Result<Typed<'s, S>> {
-        Ok(Typed::trust(self.var.softmax()?))
-    }
-
-    /// Logarithm of the softmax along the last axis.
-    pub fn log_softmax(self) -> Result<Typed<'s, S>> {
-        Ok(Typed::trust(self.var.log_softmax()?))
-    }
-
-    /// Softmax along an axis.
-    pub fn softmax_axis<const AXIS: usize>(self) -> Result<Typed<'s, S>>
-    where
-        S: HasAxis<AXIS>,
-    {
-        Ok(Typed::trust(self.var.softmax_axis(AXIS)?))
-    }
-
-    /// Logarithm of the softmax along an axis.
-    pub fn log_softmax_axis<const AXIS: usize>(self) -> Result<Typed<'s, S>>
-    where
-        S: HasAxis<AXIS>,
-    {
-        Ok(Typed::trust(self.var.log_softmax_axis(AXIS)?))
-    }
-
-    /// [`Var::dropout`].
-    pub fn dropout(self, p: f64) -> Result<Typed<'s, S>> {
-        Ok(Typed::trust(self.var.dropout(p)?))
-    }
-
-    /// The same value, through which no gradient flows.
-    pub fn detach(self) -> Result<Typed<'s, S>> {
-        Ok(Typed::trust(self.var.detach()?))
-    }
-}
-
-/// Along the last axis.
-impl<'s, S: Dims> Typed<'s, S> {
     /// `x W^T + b` along the last axis.
     pub fn linear<K: Dim, N: Dim>(
         self,
@@ -180,6 +72,217 @@ impl<'s, S: Dims> Typed<'s, S> {
         Ok(Typed::trust(self.var.linear(weight.var, bias.var)?))
     }
 
+    /// A matrix applied along the last axis but one: [`Var::axis_matmul`].
+    #[allow(clippy::type_complexity)] // the last two dimensions, spelt out
+    pub fn axis_matmul<I: Dim, K: Dim, N: Dim>(
+        self,
+        matrix: Typed<'s, (I, K)>,
+    ) -> Result<Typed<'s, <<S::Lead as EndsIn<K>>::With<I> as Push>::With<N>>>
+    where
+        S: EndsIn<N>,
+        S::Lead: EndsIn<K>,
+        <S::Lead as EndsIn<K>>::With<I>: Push,
+    {
+        Ok(Typed::trust(self.var.axis_matmul(matrix.var)?))
+    }
+
+    /// The sum of the diagonal of each matrix in the last two axes, which are dropped.
+    pub fn trace<M: Dim, N: Dim>(self) -> Result<Typed<'s, <S::Lead as EndsIn<M>>::Lead>>
+    where
+        S: EndsIn<N>,
+        S::Lead: EndsIn<M>,
+    {
+        Ok(Typed::trust(self.var.trace()?))
+    }
+}
+
+/// Batches of matrices.
+impl<'s, B: Dim, M: Dim, K: Dim> Typed<'s, (B, M, K)> {
+    /// The products with as many matrices, each with as many rows as these have columns.
+    pub fn bmm<N: Dim>(self, other: Typed<'s, (B, K, N)>) -> Result<Typed<'s, (B, M, N)>> {
+        Ok(Typed::trust(self.var.bmm(other.var)?))
+    }
+
+    /// The selective state space of Mamba for inputs `(batch, steps, width)`: [`Var::selective_ssm`].
+    pub fn selective_ssm<N: Dim>(
+        self,
+        delta: Typed<'s, (B, M, K)>,
+        a: Typed<'s, (K, N)>,
+        b: Typed<'s, (B, M, N)>,
+        c: Typed<'s, (B, M, N)>,
+    ) -> Result<Self> {
+        Ok(Typed::trust(self.var.selective_ssm(delta.var, a.var, b.var, c.var)?))
+    }
+}
+
+/// Queries `(batch, heads, n, d)`.
+impl<'s, B: Dim, H: Dim, N: Dim, D: Dim> Typed<'s, (B, H, N, D)> {
+    /// [`Var::attention`] on keys and values of as many heads, or of fewer that are shared evenly.
+    pub fn attention<G: Dim, M: Dim, V: Dim>(
+        self,
+        keys: Typed<'s, (B, G, M, D)>,
+        values: Typed<'s, (B, G, M, V)>,
+        options: AttentionOptions<'s>,
+    ) -> Result<Typed<'s, (B, H, N, V)>> {
+        const { assert::divides("attention", H::SIZE, "heads of queries", G::SIZE, "heads of keys") };
+        Ok(Typed::trust(self.var.attention(keys.var, values.var, options)?))
+    }
+}
+
+/// Queries, keys and values one behind the other.
+impl<'s, B: Dim, H: Dim, N: Dim, D: Dim> Typed<'s, (Size<3>, B, H, N, D)> {
+    /// [`Var::self_attention`].
+    pub fn self_attention(self, options: AttentionOptions<'s>) -> Result<Typed<'s, (B, H, N, D)>> {
+        Ok(Typed::trust(self.var.self_attention(options)?))
+    }
+}
+
+/// Rows `(…, n, d)` that attend to each other.
+impl<'s, S: Transpose> Typed<'s, S> {
+    /// [`Var::multi_head_attention`]: weights of queries, keys and values, whose columns the heads share, and of the
+    /// outputs.
+    pub fn multi_head_attention<D: Dim, P: Dim, O: Dim, const H: usize>(
+        self,
+        [wq, wk, wv]: [Typed<'s, (D, P)>; 3],
+        wo: Typed<'s, (P, O)>,
+        _: Heads<H>,
+        options: AttentionOptions<'s>,
+    ) -> Result<Typed<'s, <S as EndsIn<D>>::With<O>>>
+    where
+        S: EndsIn<D>,
+    {
+        const { assert::divides("multi_head_attention", P::SIZE, "columns", Some(H), "heads") };
+        Ok(Typed::trust(self.var.multi_head_attention([wq.var, wk.var, wv.var, wo.var], H, options)?))
+    }
+
+    /// Rotary position embedding of an even number of columns: [`Var::rope`].
+    pub fn rope<D: Dim>(self, base: f64, offset: usize, interleaved: bool) -> Result<Self>
+    where
+        S: EndsIn<D>,
+    {
+        const { assert::divides("rope", D::SIZE, "columns", Some(2), "halves") };
+        Ok(Typed::trust(self.var.rope(base, offset, interleaved)?))
+    }
+}
+
+/// Over everything.
+impl<'s, S: Dims> Typed<'s, S> {
+    /// Sum of all elements.
+    pub fn sum(self) -> Result<Scalar<'s>> {
+        Ok(Typed::trust(self.var.sum()?))
+    }
+
+    /// Mean of all elements.
+    pub fn mean(self) -> Result<Scalar<'s>> {
+        Ok(Typed::trust(self.var.mean()?))
+    }
+
+    /// Product of all elements.
+    pub fn prod(self) -> Result<Scalar<'s>> {
+        Ok(Typed::trust(self.var.prod()?))
+    }
+}
+
+// A row: what it is in words and in the untyped form, and what is left of the shape.
+macro_rules! along_axis {
+    ($(
+        $(#[$doc:meta])*
+        $name:ident($($arg:ident: $type:ty),*) -> $out:ty, $e:ty, |$x:ident, $axis:ident| $value:expr;
+    )*) => {
+        /// Along an axis, which stays, or is dropped.
+        impl<'s, S: Dims> Typed<'s, S> {$(
+            $(#[$doc])*
+            pub fn $name<const AXIS: usize>(self $(, $arg: $type)*) -> Result<Typed<'s, $out, $e>>
+            where
+                S: HasAxis<AXIS>,
+            {
+                let ($x, $axis): (Var<'s>, usize) = (self.var, AXIS);
+                Ok(Typed::trust($value?))
+            }
+        )*}
+    };
+}
+
+along_axis! {
+    /// Sums along an axis.
+    ///
+    /// ```compile_fail
+    /// # use dittograd::typed::Matrix;
+    /// fn wrong(x: Matrix<3, 4>) {
+    ///     x.sum_axis::<2>(); // the shape `(Size<3>, Size<4>)` has no axis 2
+    /// }
+    /// ```
+    sum_axis() -> S::Without, f32, |x, axis| x.sum_axes(&[axis]);
+    /// Means along an axis.
+    mean_axis() -> S::Without, f32, |x, axis| x.mean_axes(&[axis]);
+    /// Products along an axis: [`Var::prod_dim`].
+    prod_axis() -> S::Without, f32, |x, axis| x.prod_dim(&[axis], false);
+    /// The largest elements along an axis: [`Var::amax`].
+    amax() -> S::Without, f32, |x, axis| x.amax(&[axis], false);
+    /// The smallest elements along an axis: [`Var::amin`].
+    amin() -> S::Without, f32, |x, axis| x.amin(&[axis], false);
+    /// The places of the largest elements along an axis: [`Var::argmax`].
+    argmax() -> S::Without, u32, |x, axis| x.argmax(&[axis], false);
+    /// The places of the smallest elements along an axis: [`Var::argmin`].
+    argmin() -> S::Without, u32, |x, axis| x.argmin(&[axis], false);
+    /// `ln Σ e^x` along an axis, without overflow.
+    logsumexp() -> S::Without, f32, |x, axis| x.logsumexp(&[axis], false);
+    /// Variances along an axis, the count less `correction`: [`Var::var`].
+    var(correction: usize) -> S::Without, f32, |x, axis| x.var(&[axis], correction, false);
+    /// Standard deviations along an axis, the count less `correction`: [`Var::std`].
+    std(correction: usize) -> S::Without, f32, |x, axis| x.std(&[axis], correction, false);
+    /// Norms along an axis, `p` being 1, 2 or infinite: [`Var::norm`].
+    norm(p: f64) -> S::Without, f32, |x, axis| x.norm(p, &[axis], false);
+    /// Divided by the Euclidean norm along an axis, or by `eps` where that is larger.
+    normalize(eps: f64) -> S, f32, |x, axis| x.normalize(axis, eps);
+    /// Softmax along an axis.
+    softmax_axis() -> S, f32, |x, axis| x.softmax_axis(axis);
+    /// Logarithm of the softmax along an axis.
+    log_softmax_axis() -> S, f32, |x, axis| x.log_softmax_axis(axis);
+    /// Running sums along an axis.
+    cumsum() -> S, f32, |x, axis| x.cumsum(axis);
+    /// Running sums without the element itself (`exclusive`), from the end (`reverse`), or both.
+    cumsum_with(exclusive: bool, reverse: bool) -> S, f32, |x, axis| x.cumsum_with(axis, exclusive, reverse);
+    /// Running products along an axis.
+    cumprod() -> S, f32, |x, axis| x.cumprod(axis);
+}
+
+/// Masks and scans.
+impl<'s, S: Dims> Typed<'s, S> {
+    /// The tensor, with `value` where the mask is not 0.
+    pub fn masked_fill(self, mask: Typed<'s, impl Dims + Broadcast<S>>, value: f64) -> Result<Self> {
+        Ok(Typed::trust(self.var.masked_fill(self.operand(mask)?, value)?))
+    }
+
+    /// Softmax along the last axis of what a mask of numbers or indices allows: [`Var::masked_softmax`].
+    pub fn masked_softmax<E: Element>(self, mask: Typed<'s, impl Dims + Broadcast<S>, E>) -> Result<Self> {
+        Ok(Typed::trust(self.var.masked_softmax(self.operand(mask)?)?))
+    }
+
+    /// The recurrence `h[t] = a ∘ h[t-1] + b ∘ x[t]` from `h0` along the last axis but one: [`Var::selective_scan`].
+    /// `a` and `b` have the last axis of `x`, or its shape if they vary with time.
+    pub fn selective_scan<A, B, T, N>(
+        self,
+        a: Typed<'s, A>,
+        b: Typed<'s, B>,
+        h0: Typed<'s, <S::Lead as EndsIn<T>>::With<N>>,
+    ) -> Result<Self>
+    where
+        A: Dims + Broadcast<S>,
+        B: Dims + Broadcast<S>,
+        T: Dim,
+        N: Dim,
+        S: EndsIn<N>,
+        S::Lead: EndsIn<T>,
+    {
+        const { assert::once_or_each("selective_scan", "a", A::DIMS.len(), S::DIMS.len()) };
+        const { assert::once_or_each("selective_scan", "b", B::DIMS.len(), S::DIMS.len()) };
+        Ok(Typed::trust(self.var.selective_scan(a.var, b.var, h0.var)?))
+    }
+}
+
+/// Norms.
+impl<'s, S: Dims> Typed<'s, S> {
     /// [`Var::layer_norm`] over the last axis.
     pub fn layer_norm<K: Dim>(
         self,
@@ -200,229 +303,127 @@ impl<'s, S: Dims> Typed<'s, S> {
     {
         Ok(Typed::trust(self.var.rms_norm(1, Some(weight.var), eps)?))
     }
+}
 
-    /// Mean cross-entropy of logits against a label for each row.
-    pub fn cross_entropy<C: Dim>(self, labels: Typed<'s, S::Lead, u32>) -> Result<Scalar<'s>>
+/// A number for each channel of `(batch, channels, …)`.
+type PerChannel<'s, S> = Typed<'s, (<S as HasAxis<1>>::Dim,)>;
+
+/// Norms of channels `(batch, channels, …)`.
+impl<'s, S: HasAxis<1>> Typed<'s, S> {
+    /// [`Var::batch_norm`], while training.
+    pub fn batch_norm(
+        self,
+        weight: PerChannel<'s, S>,
+        bias: PerChannel<'s, S>,
+        eps: f64,
+    ) -> Result<Typed<'s, S>> {
+        Ok(Typed::trust(self.var.batch_norm(Some(weight.var), Some(bias.var), eps)?))
+    }
+
+    /// [`Var::batch_norm_eval`], with mean and variance of each channel.
+    pub fn batch_norm_eval(
+        self,
+        mean: PerChannel<'s, S>,
+        var: PerChannel<'s, S>,
+        weight: PerChannel<'s, S>,
+        bias: PerChannel<'s, S>,
+        eps: f64,
+    ) -> Result<Typed<'s, S>> {
+        let (weight, bias) = (Some(weight.var), Some(bias.var));
+        Ok(Typed::trust(self.var.batch_norm_eval(mean.var, var.var, weight, bias, eps)?))
+    }
+
+    /// Mean and biased variance of each channel: [`Var::moments`].
+    pub fn moments(self) -> Result<(PerChannel<'s, S>, PerChannel<'s, S>)> {
+        let (mean, var) = self.var.moments()?;
+        Ok((Typed::trust(mean), Typed::trust(var)))
+    }
+
+    /// [`Var::instance_norm`].
+    pub fn instance_norm(
+        self,
+        weight: PerChannel<'s, S>,
+        bias: PerChannel<'s, S>,
+        eps: f64,
+    ) -> Result<Typed<'s, S>> {
+        Ok(Typed::trust(self.var.instance_norm(Some(weight.var), Some(bias.var), eps)?))
+    }
+
+    /// [`Var::group_norm`] of groups that divide the channels.
+    pub fn group_norm<const G: usize>(
+        self,
+        _: Groups<G>,
+        weight: PerChannel<'s, S>,
+        bias: PerChannel<'s, S>,
+        eps: f64,
+    ) -> Result<Typed<'s, S>> {
+        const { assert::divides("group_norm", S::Dim::SIZE, "channels", Some(G), "groups") };
+        Ok(Typed::trust(self.var.group_norm(G, Some(weight.var), Some(bias.var), eps)?))
+    }
+}
+
+/// Fourier transforms and convolutions.
+impl<'s, S: Dims> Typed<'s, S> {
+    /// The Fourier transform of lines of `N` points in the last axis: `(…, N)` to `(…, N/2 + 1, 2)`, see
+    /// [`Var::rfft`]. The caller names the number of modes.
+    ///
+    /// ```
+    /// use dittograd::prelude::*;
+    /// use dittograd::typed::{Matrix, Rank3, Typed};
+    /// # fn main() -> Result<()> {
+    /// let session = Session::eager(&Device::cpu()?);
+    /// let x: Matrix<3, 8> = session.full(&[3, 8], 1.0)?.typed()?;
+    /// let modes: Typed<Rank3<3, 5, 2>> = x.rfft()?;
+    /// let back: Matrix<3, 8> = modes.irfft()?; // with 9 points it would compile too: they have 5 modes as well
+    /// // As Rank3<3, 4, 2> it does not compile: rfft: 8 points have 5 modes, but the type says 4
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[allow(clippy::type_complexity)] // the last two dimensions, spelt out
+    pub fn rfft<N: Dim, M: Dim>(self) -> Result<Typed<'s, <<S as EndsIn<N>>::With<M> as Push>::With<Size<2>>>>
+    where
+        S: EndsIn<N>,
+        <S as EndsIn<N>>::With<M>: Push,
+    {
+        const { assert::modes("rfft", N::SIZE, M::SIZE, true) };
+        Typed::trust_if(const { N::SIZE.is_some() }, self.var.rfft()?)
+    }
+
+    /// The inverse of [`Typed::rfft`], for as many points as the caller names.
+    pub fn irfft<M: Dim, const N: usize>(self) -> Result<Typed<'s, <S::Lead as EndsIn<M>>::With<Size<N>>>>
+    where
+        S: EndsIn<Size<2>>,
+        S::Lead: EndsIn<M>,
+    {
+        const { assert::modes("irfft", Some(N), M::SIZE, true) };
+        Ok(Typed::trust(self.var.irfft(N)?))
+    }
+
+    /// [`Var::spectral_conv1d`] of `(…, grid, C)` with complex weights `(modes, C, O)`.
+    pub fn spectral_conv1d<G: Dim, M: Dim, C: Dim, O: Dim>(
+        self,
+        w_re: Typed<'s, (M, C, O)>,
+        w_im: Typed<'s, (M, C, O)>,
+    ) -> Result<Typed<'s, <S as EndsIn<C>>::With<O>>>
     where
         S: EndsIn<C>,
+        <S as EndsIn<C>>::Lead: EndsIn<G>,
     {
-        Ok(Typed::trust(self.var.cross_entropy(labels.var)?))
-    }
-
-    /// Mean squared error against a target.
-    pub fn mse(self, target: Typed<'s, S>) -> Result<Scalar<'s>> {
-        Ok(Typed::trust(self.var.mse(target.var)?))
-    }
-
-    /// Mean binary cross-entropy of logits against targets from 0 to 1.
-    pub fn bce_with_logits(self, target: Typed<'s, S>) -> Result<Scalar<'s>> {
-        Ok(Typed::trust(self.var.bce_with_logits(target.var, Reduction::Mean)?))
+        const { assert::modes("spectral_conv1d", G::SIZE, M::SIZE, false) };
+        Ok(Typed::trust(self.var.spectral_conv1d(w_re.var, w_im.var)?))
     }
 }
 
-/// A table with a row for each index.
-impl<'s, V: Dim, C: Dim> Typed<'s, (V, C)> {
-    /// Rows of this table for indices of any shape. An index out of range is an error.
-    pub fn embedding<I: Push>(self, index: Typed<'s, I, u32>) -> Result<Typed<'s, I::With<C>>> {
-        Ok(Typed::trust(self.var.embedding(index.var)?))
-    }
-}
-
-/// Layout.
-impl<'s, S: Dims> Typed<'s, S> {
-    /// The same elements under another shape of as many. One dimension of it may be dynamic: it is found out.
-    ///
-    /// ```
-    /// use dittograd::prelude::*;
-    /// use dittograd::typed::{Matrix, Rank3, Rows, Vector};
-    /// # fn main() -> Result<()> {
-    /// let session = Session::eager(&Device::cpu()?);
-    /// let x: Matrix<3, 4> = session.full(&[3, 4], 1.0)?.typed()?;
-    /// let flat: Vector<12> = x.reshape()?;
-    /// let cut = flat.reshape::<Rank3<2, 3, 2>>()?;
-    /// let pairs: Rows<2> = cut.reshape()?;
-    /// assert_eq!(pairs.shape()?.dims(), [6, 2]);
-    /// // x.reshape::<Rank2<2, 5>>() does not compile:
-    /// // reshape: [3, 4] cannot become [2, 5]: they have 12 and 10 elements
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn reshape<T: Dims>(self) -> Result<Typed<'s, T>> {
-        const { assert::same_count("reshape", S::DIMS, T::DIMS) };
-        let all = self.shape()?.numel();
-        let known: usize = T::DIMS.iter().flatten().product();
-        let found = all.checked_div(known).unwrap_or(0);
-        let dims: Vec<usize> = T::DIMS.iter().map(|d| d.unwrap_or(found)).collect();
-        Ok(Typed::trust(self.var.reshape(&dims)?))
-    }
-
-    /// The value repeated to another shape by NumPy's rule: along axes of one element, and along new axes in
-    /// front. All sizes of that shape are known to the compiler.
-    pub fn expand<T: Dims>(self) -> Result<Typed<'s, T>> {
-        const { assert::broadcasts("expand", S::DIMS, T::DIMS) };
-        const { assert::all_known("expand", T::DIMS) };
-        let dims: Vec<usize> = T::DIMS.iter().copied().flatten().collect();
-        Ok(Typed::trust(self.var.broadcast_to(Shape::new(&dims)?)?))
-    }
-
-    /// The last two axes exchanged.
-    pub fn transpose(self) -> Result<Typed<'s, S::Output>>
-    where
-        S: Transpose,
-    {
-        Ok(Typed::trust(self.var.transpose()?))
-    }
-
-    /// Elements `START..START + LEN` of an axis.
-    ///
-    /// ```
-    /// use dittograd::prelude::*;
-    /// use dittograd::typed::Matrix;
-    /// # fn main() -> Result<()> {
-    /// let session = Session::eager(&Device::cpu()?);
-    /// let x: Matrix<3, 4> = session.full(&[3, 4], 1.0)?.typed()?;
-    /// let columns: Matrix<3, 2> = x.narrow::<1, 1, 2>()?;
-    /// // x.narrow::<1, 3, 2>() does not compile: narrow: elements 3..5 do not lie in axis 1 of 4
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn narrow<const AXIS: usize, const START: usize, const LEN: usize>(
+/// Values `(…, C)` on a plane.
+impl<'s, B: Dim, X: Dim, Y: Dim, C: Dim> Typed<'s, (B, X, Y, C)> {
+    /// [`Var::spectral_conv2d`] with complex weights `(2, modes of x, modes of y, C, O)`.
+    pub fn spectral_conv2d<MX: Dim, MY: Dim, O: Dim>(
         self,
-    ) -> Result<Typed<'s, S::With<Size<LEN>>>>
-    where
-        S: HasAxis<AXIS>,
-    {
-        const { assert::range_in("narrow", AXIS, S::Dim::SIZE, START, LEN) };
-        Ok(Typed::trust(self.var.narrow(AXIS, START, LEN)?))
-    }
-
-    /// Element `INDEX` of an axis, which is dropped.
-    pub fn select<const AXIS: usize, const INDEX: usize>(self) -> Result<Typed<'s, S::Without>>
-    where
-        S: HasAxis<AXIS>,
-    {
-        const { assert::index_in("select", AXIS, S::Dim::SIZE, INDEX) };
-        Ok(Typed::trust(self.var.select(AXIS, INDEX)?))
-    }
-
-    /// The value followed by another along an axis. The caller names the sum of their sizes.
-    ///
-    /// ```
-    /// use dittograd::prelude::*;
-    /// use dittograd::typed::{Axis, Matrix};
-    /// # fn main() -> Result<()> {
-    /// let session = Session::eager(&Device::cpu()?);
-    /// let a: Matrix<3, 4> = session.full(&[3, 4], 1.0)?.typed()?;
-    /// let b: Matrix<2, 4> = session.full(&[2, 4], 2.0)?.typed()?;
-    /// let both: Matrix<5, 4> = a.concat(b, Axis::<0>)?;
-    /// // As Matrix<6, 4> it does not compile: concat: 3 and 2 elements of axis 0 make 5, but the type says 6
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn concat<const AXIS: usize, D: Dim, N: Dim>(
-        self,
-        other: Typed<'s, S::With<D>>,
-        _: Axis<AXIS>,
-    ) -> Result<Typed<'s, S::With<N>>>
-    where
-        S: HasAxis<AXIS>,
-    {
-        const { assert::sum_of("concat", AXIS, S::Dim::SIZE, D::SIZE, N::SIZE) };
-        Typed::trust_if(const { all([S::Dim::SIZE, D::SIZE]) }, self.var.concat(other.var, AXIS)?)
-    }
-}
-
-/// Whether all sizes are known.
-const fn all<const N: usize>(sizes: [Option<usize>; N]) -> bool {
-    unknown(&sizes) == 0
-}
-
-macro_rules! permutes {
-    ($([$($d:ident)*] $shape:ty, $($i:ident)*;)*) => {$(
-        impl<'s, $($d: Dim),*> Typed<'s, $shape> {
-            /// The axes in another order: those of the result, named by where they are now.
-            ///
-            /// `x.permute::<1, 2, 0>()` has the first axis last.
-            #[allow(clippy::type_complexity)] // the new order, spelt out
-            pub fn permute<$(const $i: usize),*>(self) -> Result<Typed<'s, ($(<$shape as HasAxis<$i>>::Dim,)*)>>
-            where
-                $($shape: HasAxis<$i>,)*
-            {
-                const { assert::permutation("permute", &[$($i),*]) };
-                Ok(Typed::trust(self.var.permute(&[$($i),*])?))
-            }
-        }
-    )*};
-}
-
-permutes! {
-    [A B] (A, B), I J;
-    [A B C] (A, B, C), I J K;
-    [A B C D] (A, B, C, D), I J K L;
-}
-
-/// Images `(batch, channels, height, width)`. The caller names the height and width of results.
-impl<'s, B: Dim, C: Dim, H: Dim, W: Dim> Typed<'s, (B, C, H, W)> {
-    /// Convolution with a kernel `(channels out, channels in, kernel height, kernel width)`: [`Var::conv2d`].
-    ///
-    /// ```
-    /// use dittograd::prelude::*;
-    /// use dittograd::typed::{Padding, Rank4, Stride, Typed};
-    /// # fn main() -> Result<()> {
-    /// let session = Session::eager(&Device::cpu()?);
-    /// let x: Typed<Rank4<2, 3, 9, 8>> = session.full(&[2, 3, 9, 8], 1.0)?.typed()?;
-    /// let k: Typed<Rank4<5, 3, 3, 3>> = session.full(&[5, 3, 3, 3], 1.0)?.typed()?;
-    /// let y: Typed<Rank4<2, 5, 5, 4>> = x.conv2d(k, None, Stride::<2>, Padding::<1>)?;
-    /// // As Rank4<2, 5, 4, 4> it does not compile:
-    /// // conv2d: height 9 with kernel 3, stride 2 and padding 1 becomes 5, but the type says 4
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn conv2d<O: Dim, KH: Dim, KW: Dim, HO: Dim, WO: Dim, const S: usize, const P: usize>(
-        self,
-        kernel: Typed<'s, (O, C, KH, KW)>,
-        bias: Option<Typed<'s, (O,)>>,
-        _: Stride<S>,
-        _: Padding<P>,
-    ) -> Result<Typed<'s, (B, O, HO, WO)>> {
-        const { windows_fit::<(H, W), (KH, KW), (HO, WO)>("conv2d", S, P) };
-        let known = const { all([H::SIZE, KH::SIZE, W::SIZE, KW::SIZE]) };
-        Typed::trust_if(known, self.var.conv2d(kernel.var, bias.map(Var::from), S, P)?)
-    }
-
-    /// The largest of each square window: [`Var::max_pool2d`].
-    pub fn max_pool2d<HO: Dim, WO: Dim, const K: usize, const S: usize>(
-        self,
-        _: Kernel<K>,
-        _: Stride<S>,
-    ) -> Result<Typed<'s, (B, C, HO, WO)>> {
-        const { windows_fit::<(H, W), Rank2<K, K>, (HO, WO)>("max_pool2d", S, 0) };
-        Typed::trust_if(const { all([H::SIZE, W::SIZE]) }, self.var.max_pool2d([K; 2], S)?)
-    }
-
-    /// The mean of each square window: [`Var::avg_pool2d`].
-    pub fn avg_pool2d<HO: Dim, WO: Dim, const K: usize, const S: usize>(
-        self,
-        _: Kernel<K>,
-        _: Stride<S>,
-    ) -> Result<Typed<'s, (B, C, HO, WO)>> {
-        const { windows_fit::<(H, W), Rank2<K, K>, (HO, WO)>("avg_pool2d", S, 0) };
-        Typed::trust_if(const { all([H::SIZE, W::SIZE]) }, self.var.avg_pool2d([K; 2], S)?)
-    }
-}
-
-/// Windows that slide over an image make one of the size that is named.
-#[track_caller]
-pub(super) const fn windows_fit<Image: Dims, Window: Dims, Out: Dims>(
-    op: &str,
-    stride: usize,
-    padding: usize,
-) {
-    let names = ["height", "width"];
-    let mut i = 0;
-    while i < 2 {
-        let along = Sliding { size: Image::DIMS[i], kernel: Window::DIMS[i], stride, padding };
-        along.gives(op, names[i], Out::DIMS[i]);
-        i += 1;
+        w_re: Typed<'s, (Size<2>, MX, MY, C, O)>,
+        w_im: Typed<'s, (Size<2>, MX, MY, C, O)>,
+    ) -> Result<Typed<'s, (B, X, Y, O)>> {
+        const { assert::modes("spectral_conv2d", Y::SIZE, MY::SIZE, false) };
+        const { assert::both_ends("spectral_conv2d", X::SIZE, MX::SIZE) };
+        Ok(Typed::trust(self.var.spectral_conv2d(w_re.var, w_im.var)?))
     }
 }

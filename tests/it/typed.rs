@@ -5,9 +5,9 @@ use dittograd::data;
 use dittograd::numerics::rng::Stream;
 use dittograd::prelude::*;
 use dittograd::typed::{
-    AvgPool2d, Axis, Build, Cons, Conv2d, Dim, Dyn, Flatten, Kernel, Labels, LayerNorm, Linear, Matrix,
-    MaxPool2d, Module, Nil, Padding, Param, Rank2, Rank3, Rank4, Relu, Rows, Scalar, Size, Stride, TList,
-    TListOf, Typed, Vector, tlist,
+    AvgPool2d, Axis, Build, Cons, Conv2d, Dim, Dyn, Each, Flatten, Groups, Heads, Kernel, Labels, LayerNorm,
+    Linear, Matrix, MaxPool2d, Module, Nil, OutputPadding, Padding, Param, Rank2, Rank3, Rank4, Relu, Rows,
+    Scalar, Size, Stride, TList, TListOf, Times, ToMean, ToSum, Typed, Vector, tlist,
 };
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -20,7 +20,10 @@ fn numbers<'s>(s: &'s Session, dims: &[usize]) -> Var<'s> {
 
 /// A typed value and an untyped one have the same shape and bits.
 fn same<S: dittograd::typed::Dims>(typed: Typed<'_, S>, untyped: Var<'_>) {
-    assert_eq!(typed.value::<f32>().unwrap(), untyped.value::<f32>().unwrap());
+    let (typed, untyped) = (typed.value::<f32>().unwrap(), untyped.value::<f32>().unwrap());
+    assert_eq!(typed.shape(), untyped.shape());
+    let bits = |t: &Tensor<f32>| t.data().iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+    assert_eq!(bits(&typed), bits(&untyped));
 }
 
 #[test]
@@ -85,6 +88,231 @@ fn methods_give_what_the_untyped_ones_give() {
 }
 
 #[test]
+fn reductions_scans_and_masks_give_what_the_untyped_ones_give() {
+    let d = device();
+    let s = Session::eager(&d);
+    let (a, row) = (numbers(&s, &[3, 4]), numbers(&s, &[4]));
+    let (x, r): (Matrix<3, 4>, Vector<4>) = (a.typed().unwrap(), row.typed().unwrap());
+    same(x.prod().unwrap(), a.prod().unwrap());
+    same(x.prod_axis::<0>().unwrap(), a.prod_dim(&[0], false).unwrap());
+    same(x.var::<1>(1).unwrap(), a.var(&[1], 1, false).unwrap());
+    same(x.std::<0>(0).unwrap(), a.std(&[0], 0, false).unwrap());
+    same(x.norm::<1>(2.0).unwrap(), a.norm(2.0, &[1], false).unwrap());
+    same(x.normalize::<1>(1e-12).unwrap(), a.normalize(1, 1e-12).unwrap());
+    same(x.cumsum::<0>().unwrap(), a.cumsum(0).unwrap());
+    same(x.cumsum_with::<1>(true, true).unwrap(), a.cumsum_with(1, true, true).unwrap());
+    same(x.cumprod::<1>().unwrap(), a.cumprod(1).unwrap());
+    let least = (x.argmin::<0>().unwrap(), a.argmin(&[0], false).unwrap());
+    assert_eq!(least.0.indices().unwrap(), least.1.indices().unwrap());
+    same(x.gt(r).unwrap(), a.gt(row).unwrap());
+    let (m, mask) = (x.gt(r).unwrap(), a.gt(row).unwrap());
+    same(x.masked_fill(m, -1.0).unwrap(), a.masked_fill(mask, -1.0).unwrap());
+    same(x.masked_softmax(m).unwrap(), a.masked_softmax(mask).unwrap());
+    same(x.masked_softmax(m.to_index().unwrap()).unwrap(), a.masked_softmax(mask).unwrap());
+    same(x.maximum(r).unwrap(), a.maximum(row).unwrap());
+    same(x.minimum(r).unwrap(), a.minimum(row).unwrap());
+    same(x.lerp(0.25, x.ones_like().unwrap()).unwrap(), a.lerp(0.25, a.ones_like().unwrap()).unwrap());
+    same(x.hardtanh().unwrap().relu6().unwrap().isnan().unwrap(), a.zeros_like().unwrap());
+    let (p, h) = (numbers(&s, &[2, 5, 4]), numbers(&s, &[2, 4]));
+    let (y, h0): (Typed<Rank3<2, 5, 4>>, Matrix<2, 4>) = (p.typed().unwrap(), h.typed().unwrap());
+    same(y.selective_scan(r, y, h0).unwrap(), p.selective_scan(row, p, h).unwrap());
+    let (q, w) = (numbers(&s, &[2, 5, 3]), numbers(&s, &[4, 3]));
+    let (bc, aw): (Typed<Rank3<2, 5, 3>>, Matrix<4, 3>) = (q.typed().unwrap(), w.typed().unwrap());
+    same(y.selective_ssm(y, aw, bc, bc).unwrap(), p.selective_ssm(p, w, q, q).unwrap());
+}
+
+#[test]
+fn layouts_give_what_the_untyped_ones_give() {
+    let d = device();
+    let s = Session::eager(&d);
+    let a = numbers(&s, &[3, 4]);
+    let x: Matrix<3, 4> = a.typed().unwrap();
+    same(x.unsqueeze::<1>().unwrap().squeeze::<1>().unwrap(), a);
+    let column: Typed<Rank2<3, 1>> = x.amax::<1>().unwrap().unsqueeze::<1>().unwrap();
+    same(column.expand_as(x).unwrap(), a.amax(&[1], true).unwrap().expand(&[3, 4]).unwrap());
+    let both: Typed<Rank3<3, 2, 4>> = Typed::stack([x, x], Axis::<1>).unwrap();
+    same(both, s.stack(&[a, a], 1).unwrap());
+    let (left, right): (Matrix<3, 1>, Matrix<3, 3>) = x.split(Axis::<1>).unwrap();
+    let parts = a.split(1, &[1, 3]).unwrap();
+    same(left, parts[0]);
+    same(right, parts[1]);
+    let [top, bottom]: [Matrix<3, 2>; 2] = x.chunk(Axis::<1>).unwrap();
+    same(top, a.narrow(1, 0, 2).unwrap());
+    same(bottom, a.narrow(1, 2, 2).unwrap());
+    let tiled: Matrix<6, 4> = x.repeat(Axis::<0>, Times::<2>).unwrap();
+    same(tiled, a.repeat(&[2, 1]).unwrap());
+    let each: Matrix<3, 12> = x.repeat_interleave(Axis::<1>, Times::<3>).unwrap();
+    same(each, a.repeat_interleave(1, 3).unwrap());
+    let wide: Matrix<3, 7> = x.pad(Axis::<1>, Padding::<1>, Padding::<2>, 0.5).unwrap();
+    same(wide, a.pad_with(1, 1, 2, 0.5).unwrap());
+    same(x.flip::<0>().unwrap().roll::<1>(-1).unwrap(), a.flip(&[0]).unwrap().roll(1, -1).unwrap());
+    same(x.tril(1).unwrap().triu(-1).unwrap(), a.tril(1).unwrap().triu(-1).unwrap());
+    let t5 = numbers(&s, &[2, 1, 3, 1, 2]);
+    let five: Typed<(Size<2>, Size<1>, Size<3>, Size<1>, Size<2>)> = t5.typed().unwrap();
+    same(five.permute::<4, 2, 0, 1, 3>().unwrap(), t5.permute(&[4, 2, 0, 1, 3]).unwrap());
+    // Indices have layouts too.
+    let labels: Typed<Rank2<2, 3>, u32> =
+        s.labels(&Tensor::new(&[2, 3], vec![0u32, 1, 2, 3, 4, 5]).unwrap()).unwrap().typed().unwrap();
+    let flat: Labels<6> = labels.transpose().unwrap().reshape().unwrap();
+    assert_eq!(flat.indices().unwrap().data(), [0, 3, 1, 4, 2, 5]);
+    // Dynamic sizes are found out, or compared.
+    let any: Typed<(Size<3>, Dyn)> = x.retype().unwrap();
+    let (left, right): (Matrix<3, 3>, Typed<(Size<3>, Dyn)>) = any.split(Axis::<1>).unwrap();
+    assert_eq!((left.shape().unwrap().dims()[1], right.shape().unwrap().dims()[1]), (3, 1));
+    let wrong: Result<(Matrix<3, 3>, Matrix<3, 2>)> = any.split(Axis::<1>);
+    assert!(wrong.is_err());
+    let long: Result<(Matrix<3, 5>, Typed<(Size<3>, Dyn)>)> = any.split(Axis::<1>);
+    assert!(long.is_err());
+    let halves: [Typed<(Size<3>, Dyn)>; 2] = any.chunk(Axis::<1>).unwrap();
+    assert_eq!(halves[1].shape().unwrap().dims(), [3, 2]);
+    let thirds: Result<[Typed<(Size<3>, Dyn)>; 3]> = any.chunk(Axis::<1>);
+    assert!(thirds.is_err());
+    let wrong: Result<Matrix<3, 9>> = any.repeat(Axis::<1>, Times::<2>);
+    assert!(wrong.is_err());
+    let wrong: Result<Matrix<3, 5>> = any.pad(Axis::<1>, Padding::<1>, Padding::<1>, 0.0);
+    assert!(wrong.is_err());
+}
+
+#[test]
+fn losses_have_the_shape_of_their_reduction() {
+    use dittograd::ops::loss::Reduction;
+    let d = device();
+    let s = Session::eager(&d);
+    let (a, b) = (numbers(&s, &[3, 4]), numbers(&s, &[3, 4]).sigmoid().unwrap());
+    let (x, t): (Matrix<3, 4>, Matrix<3, 4>) = (a.typed().unwrap(), b.typed().unwrap());
+    same(x.mse_loss(t, Each).unwrap(), a.mse_loss(b, Reduction::None).unwrap());
+    same(x.l1_loss(t, ToSum).unwrap(), a.l1_loss(b, Reduction::Sum).unwrap());
+    same(x.huber_loss(t, 0.5, ToMean).unwrap(), a.huber_loss(b, 0.5, Reduction::Mean).unwrap());
+    same(x.smooth_l1_loss(t, 0.5, Each).unwrap(), a.smooth_l1_loss(b, 0.5, Reduction::None).unwrap());
+    same(t.bce(t, ToMean).unwrap(), b.bce(b, Reduction::Mean).unwrap());
+    same(x.bce_with_logits(t, Each).unwrap(), a.bce_with_logits(b, Reduction::None).unwrap());
+    same(x.kl_div(t, ToSum).unwrap(), a.kl_div(b, Reduction::Sum).unwrap());
+    let (labels, weights) =
+        (s.labels(&Tensor::new(&[3], vec![3u32, 0, 2]).unwrap()).unwrap(), numbers(&s, &[4]).abs().unwrap());
+    let (l, w): (Labels<3>, Vector<4>) = (labels.typed().unwrap(), weights.typed().unwrap());
+    let options = LabelLoss {
+        weight: Some(weights),
+        ignore: Some(2),
+        label_smoothing: 0.1,
+        reduction: Reduction::None,
+    };
+    let each: Vector<3> = x.cross_entropy_loss(l, Some(w), Some(2), 0.1, Each).unwrap();
+    same(each, a.cross_entropy_loss(labels, options).unwrap());
+    let sum: Scalar = x.nll_loss(l, None, Some(0), ToSum).unwrap();
+    let options = LabelLoss { ignore: Some(0), reduction: Reduction::Sum, ..Default::default() };
+    same(sum, a.nll_loss(labels, options).unwrap());
+    same(x.nll(l, None).unwrap(), a.nll(labels, None).unwrap());
+}
+
+#[test]
+fn indices_products_norms_and_transforms_give_what_the_untyped_ones_give() {
+    let d = device();
+    let s = Session::eager(&d);
+    let indices = |dims: &[usize], values: Vec<u32>| s.indices(&Tensor::new(dims, values).unwrap()).unwrap();
+    let (a, row) = (numbers(&s, &[3, 4]), numbers(&s, &[4]));
+    let (x, r): (Matrix<3, 4>, Vector<4>) = (a.typed().unwrap(), row.typed().unwrap());
+    let i = indices(&[2], vec![2, 0]);
+    let index: Labels<2> = i.typed().unwrap();
+    let rows: Matrix<2, 4> = x.index_select(index, Axis::<0>).unwrap();
+    same(rows, a.index_select(0, i).unwrap());
+    let far = indices(&[2], vec![9, 1]);
+    let columns: Matrix<3, 2> = x.index_select_nat(far.typed::<Labels<2>>().unwrap(), Axis::<1>).unwrap();
+    same(columns, a.index_select_nat(1, far).unwrap());
+    same(
+        x.index_add(index, rows, Axis::<0>).unwrap(),
+        a.index_add(0, i, a.index_select(0, i).unwrap()).unwrap(),
+    );
+    let each = indices(&[3, 1], vec![3, 0, 1]);
+    let own: Typed<Rank2<3, 1>, u32> = each.typed().unwrap();
+    let taken = x.take_along_axis(own, Axis::<1>).unwrap();
+    same(taken, a.take_along_axis(1, each).unwrap());
+    same(
+        x.scatter_add(own, taken, Axis::<1>).unwrap(),
+        a.scatter_add(1, each, a.take_along_axis(1, each).unwrap()).unwrap(),
+    );
+    same(x.scatter_add_row::<2>(r).unwrap(), a.scatter_add_row(2, row).unwrap());
+    same(
+        r.scatter_add_vec::<1>(r.sum().unwrap()).unwrap(),
+        row.scatter_add_vec(1, row.sum().unwrap()).unwrap(),
+    );
+    same(index.one_hot::<5>().unwrap(), i.one_hot(5).unwrap());
+
+    let p = numbers(&s, &[2, 5, 4]);
+    let y: Typed<Rank3<2, 5, 4>> = p.typed().unwrap();
+    let w = numbers(&s, &[4, 6]);
+    let m: Matrix<4, 6> = w.typed().unwrap();
+    let product: Typed<Rank3<2, 5, 6>> = y.matmul(m).unwrap();
+    same(product, p.matmul(w).unwrap());
+    same(r.matmul(m).unwrap(), row.matmul(w).unwrap());
+    same(y.mv(r).unwrap(), p.matmul(row).unwrap());
+    same(r.mv(r).unwrap(), row.matmul(row).unwrap());
+    let (f, five) = (numbers(&s, &[3, 5]), numbers(&s, &[5]));
+    let (t, wc): (Matrix<3, 5>, Vector<5>) = (f.typed().unwrap(), five.typed().unwrap());
+    let along: Typed<Rank3<2, 3, 4>> = y.axis_matmul(t).unwrap();
+    same(along, p.axis_matmul(f).unwrap());
+    same(y.trace().unwrap(), p.trace().unwrap());
+
+    let (g, b) = (Some(five), Some(five));
+    same(y.batch_norm(wc, wc, 1e-5).unwrap(), p.batch_norm(g, b, 1e-5).unwrap());
+    same(y.instance_norm(wc, wc, 1e-5).unwrap(), p.instance_norm(g, b, 1e-5).unwrap());
+    same(y.group_norm(Groups::<5>, wc, wc, 1e-5).unwrap(), p.group_norm(5, g, b, 1e-5).unwrap());
+    let ((mean, var), (m0, v0)) = (y.moments().unwrap(), p.moments().unwrap());
+    same(mean, m0);
+    same(y.batch_norm_eval(mean, var, wc, wc, 1e-5).unwrap(), p.batch_norm_eval(m0, v0, g, b, 1e-5).unwrap());
+
+    let modes: Typed<(Size<2>, Size<5>, Size<3>, Size<2>)> = y.rfft().unwrap();
+    same(modes, p.rfft().unwrap());
+    let back: Typed<Rank3<2, 5, 4>> = modes.irfft().unwrap();
+    same(back, p.rfft().unwrap().irfft(4).unwrap());
+    let k = numbers(&s, &[3, 4, 2]);
+    let kernel: Typed<Rank3<3, 4, 2>> = k.typed().unwrap();
+    same(y.spectral_conv1d(kernel, kernel).unwrap(), p.spectral_conv1d(k, k).unwrap());
+    let (q, k) = (numbers(&s, &[1, 4, 6, 2]), numbers(&s, &[2, 2, 3, 2, 3]));
+    let plane: Typed<Rank4<1, 4, 6, 2>> = q.typed().unwrap();
+    let kernel: Typed<(Size<2>, Size<2>, Size<3>, Size<2>, Size<3>)> = k.typed().unwrap();
+    same(plane.spectral_conv2d(kernel, kernel).unwrap(), q.spectral_conv2d(k, k).unwrap());
+    let any: Typed<(Dyn, Dyn)> = x.retype().unwrap();
+    let wrong: Result<Typed<(Dyn, Size<4>, Size<2>)>> = any.rfft();
+    assert!(wrong.is_err());
+}
+
+#[test]
+fn heads_may_be_shared_and_rows_turned() {
+    let d = device();
+    let s = Session::eager(&d);
+    let options = AttentionOptions::default();
+    let (q, k, v) = (numbers(&s, &[2, 4, 3, 6]), numbers(&s, &[2, 2, 5, 6]), numbers(&s, &[2, 2, 5, 3]));
+    let queries: Typed<Rank4<2, 4, 3, 6>> = q.typed().unwrap();
+    let (keys, values): (Typed<Rank4<2, 2, 5, 6>>, Typed<Rank4<2, 2, 5, 3>>) =
+        (k.typed().unwrap(), v.typed().unwrap());
+    same(queries.attention(keys, values, options).unwrap(), q.attention(k, v, options).unwrap());
+    same(queries.rope(1e4, 1, false).unwrap(), q.rope(1e4, 1, false).unwrap());
+    let all = Typed::stack([queries, queries, queries], Axis::<0>).unwrap();
+    same(all.self_attention(options).unwrap(), q.attention(q, q, options).unwrap());
+    let (x, w, o) = (numbers(&s, &[2, 3, 4]), numbers(&s, &[4, 6]), numbers(&s, &[6, 4]));
+    let (tx, tw, to): (Typed<Rank3<2, 3, 4>>, Matrix<4, 6>, Matrix<6, 4>) =
+        (x.typed().unwrap(), w.typed().unwrap(), o.typed().unwrap());
+    same(
+        tx.multi_head_attention([tw, tw, tw], to, Heads::<2>, options).unwrap(),
+        x.multi_head_attention([w, w, w, o], 2, options).unwrap(),
+    );
+}
+
+#[test]
+fn tensors_are_made_and_differentiated_with_their_shapes() {
+    let d = device();
+    let s = Session::eager(&d);
+    let x = Matrix::<2, 3>::full(&s, 2.0).unwrap().tracked().unwrap();
+    let slope: Matrix<2, 3> = x.square().unwrap().sum().unwrap().grad(x).unwrap();
+    same(slope, s.full(&[2, 3], 4.0).unwrap());
+    let second = slope.mul(x).unwrap().sum().unwrap().grad(x).unwrap();
+    same(second, s.full(&[2, 3], 8.0).unwrap());
+    let other = Session::eager(&d);
+    same(Vector::<9>::normal(&s, 1.0, 2.0).unwrap(), other.normal(&[9], 1.0, 2.0).unwrap());
+    assert_eq!(Vector::<3>::ones(&s).unwrap().sum().unwrap().item().unwrap(), 3.0);
+}
+
+#[test]
 fn images_have_the_sizes_their_types_say() {
     let d = device();
     let s = Session::eager(&d);
@@ -96,6 +324,37 @@ fn images_have_the_sizes_their_types_say() {
     same(y, x.conv2d(k, Some(b), 2, 1).unwrap());
     let y: Typed<Rank4<2, 3, 4, 4>> = tx.max_pool2d(Kernel::<2>, Stride::<2>).unwrap();
     same(y, x.max_pool2d([2, 2], 2).unwrap());
+    let y: Typed<Rank4<2, 3, 5, 4>> = tx.max_pool2d_pad(Kernel::<3>, Stride::<2>, Padding::<1>).unwrap();
+    same(y, x.max_pool2d_pad([3, 3], 2, 1).unwrap());
+    let y: Typed<Rank4<2, 3, 8, 7>> = tx.smooth_max_pool2d(Kernel::<2>, Stride::<1>, 3.0).unwrap();
+    same(y, x.smooth_max_pool2d([2, 2], 1, 3.0).unwrap());
+    let y: Typed<Rank4<2, 3, 4, 3>> = tx.adaptive_avg_pool2d().unwrap();
+    same(y, x.adaptive_avg_pool(&[4, 3]).unwrap());
+    same(tx.global_avg_pool().unwrap(), x.global_avg_pool(2).unwrap());
+    same(tx.global_max_pool().unwrap(), x.global_max_pool(2).unwrap());
+    let (k, l) = (numbers(&s, &[3, 5, 3, 2]), numbers(&s, &[2, 3, 7]));
+    let (tk, tl): (Typed<Rank4<3, 5, 3, 2>>, Typed<Rank3<2, 3, 7>>) =
+        (k.typed().unwrap(), l.typed().unwrap());
+    let y: Typed<Rank4<2, 5, 18, 15>> =
+        tx.conv_transpose2d(tk, Some(tb), Stride::<2>, Padding::<1>, OutputPadding::<1>).unwrap();
+    same(y, x.conv_transpose2d(k, Some(b), 2, 1, 1).unwrap());
+    let k = numbers(&s, &[4, 3, 2]);
+    let tk: Typed<Rank3<4, 3, 2>> = k.typed().unwrap();
+    let y: Typed<Rank3<2, 4, 6>> = tl.conv1d(tk, None, Stride::<1>, Padding::<0>).unwrap();
+    same(y, l.conv1d(k, None, 1, 0).unwrap());
+    let any: Typed<(Size<2>, Size<4>, Dyn)> = y.retype().unwrap();
+    let back: Typed<Rank3<2, 3, 7>> =
+        any.conv_transpose1d(tk, None, Stride::<1>, Padding::<0>, OutputPadding::<0>).unwrap();
+    same(back, l.conv1d(k, None, 1, 0).unwrap().conv_transpose1d(k, None, 1, 0, 0).unwrap());
+    let wrong: Result<Typed<Rank3<2, 3, 8>>> =
+        any.conv_transpose1d(tk, None, Stride::<1>, Padding::<0>, OutputPadding::<0>);
+    assert!(wrong.is_err());
+    let (v, k) = (numbers(&s, &[1, 2, 3, 4, 5]), numbers(&s, &[2, 2, 2, 2, 2]));
+    let volume: Typed<(Size<1>, Size<2>, Size<3>, Size<4>, Size<5>)> = v.typed().unwrap();
+    let tk: Typed<(Size<2>, Size<2>, Size<2>, Size<2>, Size<2>)> = k.typed().unwrap();
+    let y: Typed<(Size<1>, Size<2>, Size<2>, Size<3>, Size<4>)> =
+        volume.conv3d(tk, None, Stride::<1>, Padding::<0>).unwrap();
+    same(y, v.conv3d(k, None, 1, 0).unwrap());
     // Sizes the compiler does not know are checked when they are there.
     let any: Typed<(Size<2>, Size<3>, Dyn, Size<8>)> = tx.retype().unwrap();
     let y: Typed<(Size<2>, Size<3>, Dyn, Size<4>)> = any.avg_pool2d(Kernel::<2>, Stride::<2>).unwrap();
@@ -294,7 +553,7 @@ fn mistakes_do_not_compile_and_the_compiler_says_what_is_wrong() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/ui");
     let mut files: Vec<PathBuf> = std::fs::read_dir(folder).unwrap().map(|f| f.unwrap().path()).collect();
     files.sort();
-    assert!(files.len() > 20);
+    assert!(files.len() > 40);
     for file in files {
         let text = std::fs::read_to_string(&file).unwrap();
         let when = text.lines().next().unwrap().strip_prefix("//@ ").unwrap();

@@ -1,0 +1,115 @@
+//! Tensors taken from, and added to, places given by indices. An index that the compiler knows is one of
+//! [`Typed::select`].
+
+use super::{Axis, Dim, Dims, HasAxis, Push, Scalar, Size, Typed, assert};
+use crate::error::Result;
+
+/// A table with a row for each index.
+impl<'s, V: Dim, C: Dim> Typed<'s, (V, C)> {
+    /// Rows of this table for indices of any shape. An index out of range is an error.
+    pub fn embedding<I: Push>(self, index: Typed<'s, I, u32>) -> Result<Typed<'s, I::With<C>>> {
+        Ok(Typed::trust(self.var.embedding(index.var)?))
+    }
+
+    /// A vector added to row `I`: [`Var::scatter_add_row`](crate::session::Var::scatter_add_row).
+    pub fn scatter_add_row<const I: usize>(self, row: Typed<'s, (C,)>) -> Result<Self> {
+        const { assert::index_in("scatter_add_row", 0, V::SIZE, I) };
+        Ok(Typed::trust(self.var.scatter_add_row(I, row.var)?))
+    }
+}
+
+/// Elements of a vector.
+impl<'s, N: Dim> Typed<'s, (N,)> {
+    /// A number added to element `I`: [`Var::scatter_add_vec`](crate::session::Var::scatter_add_vec).
+    pub fn scatter_add_vec<const I: usize>(self, number: Scalar<'s>) -> Result<Self> {
+        const { assert::index_in("scatter_add_vec", 0, N::SIZE, I) };
+        Ok(Typed::trust(self.var.scatter_add_vec(I, number.var)?))
+    }
+}
+
+/// Along an axis.
+impl<'s, S: Dims> Typed<'s, S> {
+    /// Elements of an axis by index. An index out of range is an error.
+    ///
+    /// ```
+    /// use dittograd::prelude::*;
+    /// use dittograd::typed::{Axis, Labels, Matrix};
+    /// # fn main() -> Result<()> {
+    /// let session = Session::eager(&Device::cpu()?);
+    /// let x: Matrix<3, 4> = session.full(&[3, 4], 1.0)?.typed()?;
+    /// let index: Labels<2> = session.indices(&Tensor::new(&[2], vec![3u32, 0])?)?.typed()?;
+    /// let columns: Matrix<3, 2> = x.index_select(index, Axis::<1>)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn index_select<const AXIS: usize, N: Dim>(
+        self,
+        index: Typed<'s, (N,), u32>,
+        _: Axis<AXIS>,
+    ) -> Result<Typed<'s, S::With<N>>>
+    where
+        S: HasAxis<AXIS>,
+    {
+        Ok(Typed::trust(self.var.index_select(AXIS, index.var)?))
+    }
+
+    /// As [`Typed::index_select`], with zeros for an index out of range.
+    pub fn index_select_nat<const AXIS: usize, N: Dim>(
+        self,
+        index: Typed<'s, (N,), u32>,
+        _: Axis<AXIS>,
+    ) -> Result<Typed<'s, S::With<N>>>
+    where
+        S: HasAxis<AXIS>,
+    {
+        Ok(Typed::trust(self.var.index_select_nat(AXIS, index.var)?))
+    }
+
+    /// Elements along an axis, each by an index of its own:
+    /// [`Var::take_along_axis`](crate::session::Var::take_along_axis).
+    pub fn take_along_axis<const AXIS: usize, N: Dim>(
+        self,
+        index: Typed<'s, S::With<N>, u32>,
+        _: Axis<AXIS>,
+    ) -> Result<Typed<'s, S::With<N>>>
+    where
+        S: HasAxis<AXIS>,
+    {
+        Ok(Typed::trust(self.var.take_along_axis(AXIS, index.var)?))
+    }
+
+    /// The tensor with `src` added along an axis by index: [`Var::index_add`](crate::session::Var::index_add).
+    pub fn index_add<const AXIS: usize, N: Dim>(
+        self,
+        index: Typed<'s, (N,), u32>,
+        src: Typed<'s, S::With<N>>,
+        _: Axis<AXIS>,
+    ) -> Result<Self>
+    where
+        S: HasAxis<AXIS>,
+    {
+        Ok(Typed::trust(self.var.index_add(AXIS, index.var, src.var)?))
+    }
+
+    /// The tensor with each element of `src` added along an axis at an index of its own:
+    /// [`Var::scatter_add`](crate::session::Var::scatter_add).
+    pub fn scatter_add<const AXIS: usize, N: Dim>(
+        self,
+        index: Typed<'s, S::With<N>, u32>,
+        src: Typed<'s, S::With<N>>,
+        _: Axis<AXIS>,
+    ) -> Result<Self>
+    where
+        S: HasAxis<AXIS>,
+    {
+        Ok(Typed::trust(self.var.scatter_add(AXIS, index.var, src.var)?))
+    }
+}
+
+/// Indices.
+impl<'s, I: Push> Typed<'s, I, u32> {
+    /// Rows of zeros with a 1 at the index, of as many classes as the caller names.
+    pub fn one_hot<const C: usize>(self) -> Result<Typed<'s, I::With<Size<C>>>> {
+        Ok(Typed::trust(self.var.one_hot(C)?))
+    }
+}
