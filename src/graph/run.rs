@@ -4,7 +4,7 @@
 use super::passes::Passes;
 use super::plan::{Request, place};
 use super::{Graph, Source, What};
-use crate::device::cuda::CudaGraph;
+use crate::device::cuda::{Cuda, CudaGraph};
 use crate::device::{AnyBuffer, Backend, Buffer, DType, Device, Meta, ReadSet};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ops::map::Map;
@@ -14,6 +14,7 @@ use crate::optim::Optimizer;
 use crate::params::Param;
 use crate::session::Nats;
 use crate::shape::Shape;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Where a value lives during a run.
@@ -349,39 +350,53 @@ impl Compiled {
         modules.sort();
         modules.dedup();
         cuda.compile_all(&modules)?;
-        let graph = cuda.capture(|| {
-            for i in &self.instructions {
-                let mut ins = PerInput::new(i.ins.len(), 0);
-                let mut metas = PerInput::new(i.ins.len(), Meta::f32(Shape::SCALAR));
-                for (j, (place, meta)) in i.ins.iter().enumerate() {
-                    ins.all_mut()[j] = self.address(*place)?;
-                    metas.all_mut()[j] = *meta;
-                }
-                i.op.cuda(&CudaRun {
-                    cuda,
-                    metas: metas.all(),
-                    ins: ins.all(),
-                    shape: i.meta.shape,
-                    out: self.address(Place::Arena(i.out))?,
-                    workspace: self.address(Place::Arena(i.workspace.0))?,
-                    follow: None,
-                })?;
+        match cuda.capture(|| self.queue(cuda, optimizer)) {
+            Ok(graph) => {
+                self.plan.launches = graph.nodes();
+                self.graph = Some(graph);
             }
-            if let Some(optimizer) = optimizer {
-                let slots = self
-                    .updates
-                    .iter()
-                    .map(|u| {
-                        let direction = u.direction.map_or(Ok(0), |d| self.address(d))?;
-                        optimizer.slot(&u.param, self.address(u.gradient)?, direction)
-                    })
-                    .collect::<Result<Vec<_>>>()?;
-                optimizer.update_cuda(cuda, &slots, self.factor.map_or(Ok(0), |f| self.address(f))?)?;
+            // What a driver says that cannot capture, or not this.
+            Err(error) if matches!(error.kind(), ErrorKind::Cuda { code: 801 | 900..=909, .. }) => {
+                eprintln!(
+                    "dittograd: a program could not be captured as a CUDA graph ({error}); its kernels are launched one by \
+                     one, which gives the same bits more slowly"
+                );
             }
-            Ok(())
-        })?;
-        self.plan.launches = graph.nodes();
-        self.graph = Some(graph);
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    /// Queues all instructions and the update.
+    fn queue(&self, cuda: &Arc<Cuda>, optimizer: Option<&Optimizer>) -> Result<()> {
+        for i in &self.instructions {
+            let mut ins = PerInput::new(i.ins.len(), 0);
+            let mut metas = PerInput::new(i.ins.len(), Meta::f32(Shape::SCALAR));
+            for (j, (place, meta)) in i.ins.iter().enumerate() {
+                ins.all_mut()[j] = self.address(*place)?;
+                metas.all_mut()[j] = *meta;
+            }
+            i.op.cuda(&CudaRun {
+                cuda,
+                metas: metas.all(),
+                ins: ins.all(),
+                shape: i.meta.shape,
+                out: self.address(Place::Arena(i.out))?,
+                workspace: self.address(Place::Arena(i.workspace.0))?,
+                follow: None,
+            })?;
+        }
+        if let Some(optimizer) = optimizer {
+            let slots = self
+                .updates
+                .iter()
+                .map(|u| {
+                    let direction = u.direction.map_or(Ok(0), |d| self.address(d))?;
+                    optimizer.slot(&u.param, self.address(u.gradient)?, direction)
+                })
+                .collect::<Result<Vec<_>>>()?;
+            optimizer.update_cuda(cuda, &slots, self.factor.map_or(Ok(0), |f| self.address(f))?)?;
+        }
         Ok(())
     }
 
@@ -441,9 +456,13 @@ impl Compiled {
         }
         match (self.device.backend(), &self.graph) {
             (Backend::Cuda(_), Some(graph)) => graph.launch()?,
+            (Backend::Cuda(cuda), None) => self.queue(cuda, optimizer)?,
             (Backend::Cpu(cpu), _) => self.run_cpu(cpu, optimizer)?,
-            (Backend::Cuda(_) | Backend::Host(_), _) => {
-                return Err(Error::new("program", ErrorKind::Internal { what: "no captured graph" }));
+            (Backend::Host(_), _) => {
+                return Err(Error::new(
+                    "program",
+                    ErrorKind::Internal { what: "a program on a host device" },
+                ));
             }
         }
         if optimizer.is_some() {

@@ -62,8 +62,8 @@ pub(super) fn make(graph: &Graph, wanted: &mut [Val], passes: Passes) -> Graph {
         }
     }
     let mut again: Vec<Vec<usize>> = vec![Vec::new(); n];
-    for i in 0..n {
-        if let Some(at) = again.get_mut(first[root[i]]) {
+    for (i, &made) in root.iter().enumerate() {
+        if let Some(at) = again.get_mut(first[made]) {
             at.push(i);
         }
     }
