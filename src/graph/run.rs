@@ -4,7 +4,7 @@
 use super::passes::Passes;
 use super::plan::{Request, place};
 use super::{Graph, Source, What};
-use crate::device::cuda::{Cuda, CudaGraph};
+use crate::device::cuda::{Captured, Cuda, CudaGraph};
 use crate::device::{AnyBuffer, Backend, Buffer, DType, Device, Meta, ReadSet};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ops::map::Map;
@@ -14,6 +14,7 @@ use crate::optim::Optimizer;
 use crate::params::Param;
 use crate::session::Nats;
 use crate::shape::Shape;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -35,6 +36,37 @@ struct Instruction {
     workspace: (usize, usize),
     /// The value is written over the first input, which nobody needs any more.
     in_place: bool,
+}
+
+/// The words of the block that an instruction reads and writes, as ranges.
+struct Uses {
+    reads: Vec<Range<usize>>,
+    writes: [Range<usize>; 2],
+}
+
+impl Uses {
+    /// Whether two instructions cannot run side by side.
+    fn conflicts(&self, other: &Uses) -> bool {
+        let meet = |a: &Range<usize>, b: &Range<usize>| a.start < b.end && b.start < a.end;
+        let hits = |writes: &[Range<usize>], ranges: &[Range<usize>]| {
+            writes.iter().any(|w| ranges.iter().any(|r| meet(w, r)))
+        };
+        hits(&self.writes, &other.reads)
+            || hits(&self.writes, &other.writes)
+            || hits(&other.writes, &self.reads)
+    }
+}
+
+impl Instruction {
+    fn uses(&self) -> Uses {
+        let read = |(place, meta): &(Place, Meta)| match *place {
+            Place::Arena(at) => Some(at..at + meta.shape.numel()),
+            Place::Outside(..) => None,
+        };
+        let out = self.out..self.out + self.meta.shape.numel();
+        let workspace = self.workspace.0..self.workspace.0 + self.workspace.1;
+        Uses { reads: self.ins.iter().filter_map(read).collect(), writes: [out, workspace] }
+    }
 }
 
 /// Where a value will live, before the block is laid out.
@@ -350,7 +382,7 @@ impl Compiled {
         modules.sort();
         modules.dedup();
         cuda.compile_all(&modules)?;
-        match cuda.capture(|| self.queue(cuda, optimizer)) {
+        match cuda.capture(|| self.queue(cuda, optimizer, true)) {
             Ok(graph) => {
                 self.plan.launches = graph.nodes();
                 self.graph = Some(graph);
@@ -367,9 +399,20 @@ impl Compiled {
         Ok(())
     }
 
-    /// Queues all instructions and the update.
-    fn queue(&self, cuda: &Arc<Cuda>, optimizer: Option<&Optimizer>) -> Result<()> {
-        for i in &self.instructions {
+    /// Queues all instructions and the update. While they are captured, each waits only for those whose memory it uses or
+    /// reuses, so that the others run beside it.
+    fn queue(&self, cuda: &Arc<Cuda>, optimizer: Option<&Optimizer>, is_captured: bool) -> Result<()> {
+        let waits = if is_captured { self.waits() } else { Vec::new() };
+        let mut ends: Vec<Vec<Captured>> = Vec::new();
+        let wait_for = |ends: &[Vec<Captured>], n: usize| match waits.get(n) {
+            Some(list) if ends.len() == n => {
+                let nodes: Vec<Captured> = list.iter().flat_map(|&m| ends[m].iter().copied()).collect();
+                cuda.capture_after(&nodes)
+            }
+            _ => Ok(()),
+        };
+        for (n, i) in self.instructions.iter().enumerate() {
+            wait_for(&ends, n)?;
             let mut ins = PerInput::new(i.ins.len(), 0);
             let mut metas = PerInput::new(i.ins.len(), Meta::f32(Shape::SCALAR));
             for (j, (place, meta)) in i.ins.iter().enumerate() {
@@ -385,8 +428,13 @@ impl Compiled {
                 workspace: self.address(Place::Arena(i.workspace.0))?,
                 follow: None,
             })?;
+            // Where the driver does not tell, all wait in order.
+            if is_captured && let Some(end) = cuda.captured()? {
+                ends.push(end);
+            }
         }
         if let Some(optimizer) = optimizer {
+            wait_for(&ends, self.instructions.len())?;
             let slots = self
                 .updates
                 .iter()
@@ -398,6 +446,32 @@ impl Compiled {
             optimizer.update_cuda(cuda, &slots, self.factor.map_or(Ok(0), |f| self.address(f))?)?;
         }
         Ok(())
+    }
+
+    /// For each instruction, and for the update after them, the ones it must wait for, without those that they wait for
+    /// themselves: who writes what it reads or writes, and who reads what it writes. Only the update writes outside the
+    /// block, and it waits for all.
+    fn waits(&self) -> Vec<Vec<usize>> {
+        let count = self.instructions.len();
+        let uses: Vec<Uses> = self.instructions.iter().map(Instruction::uses).collect();
+        // For each, all it waits for, directly or not, as bits.
+        let mut before: Vec<Vec<u64>> = Vec::new();
+        let mut waits = Vec::new();
+        for n in 0..=count {
+            let mut all = vec![0u64; count / 64 + 1];
+            let mut list = Vec::new();
+            for m in (0..n.min(count)).rev() {
+                let is_known = all[m / 64] >> (m % 64) & 1 == 1;
+                if !is_known && uses.get(n).is_none_or(|now| now.conflicts(&uses[m])) {
+                    list.push(m);
+                    all[m / 64] |= 1 << (m % 64);
+                    all.iter_mut().zip(&before[m]).for_each(|(a, b)| *a |= b);
+                }
+            }
+            before.push(all);
+            waits.push(list);
+        }
+        waits
     }
 
     fn address(&self, place: Place) -> Result<u64> {
@@ -456,7 +530,7 @@ impl Compiled {
         }
         match (self.device.backend(), &self.graph) {
             (Backend::Cuda(_), Some(graph)) => graph.launch()?,
-            (Backend::Cuda(cuda), None) => self.queue(cuda, optimizer)?,
+            (Backend::Cuda(cuda), None) => self.queue(cuda, optimizer, false)?,
             (Backend::Cpu(cpu), _) => self.run_cpu(cpu, optimizer)?,
             (Backend::Host(_), _) => {
                 return Err(Error::new(

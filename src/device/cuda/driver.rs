@@ -179,6 +179,16 @@ entries! {
     required stream_synchronize = "cuStreamSynchronize" (stream: Handle);
     required stream_begin_capture = "cuStreamBeginCapture_v2" (stream: Handle, mode: i32);
     required stream_end_capture = "cuStreamEndCapture" (stream: Handle, graph: *mut Handle);
+    optional stream_get_capture_info = "cuStreamGetCaptureInfo_v2" (
+        stream: Handle,
+        status: *mut i32,
+        id: *mut u64,
+        graph: *mut Handle,
+        nodes: *mut *const Handle,
+        count: *mut usize,
+    );
+    optional stream_update_capture_dependencies = "cuStreamUpdateCaptureDependencies"
+        (stream: Handle, nodes: *mut Handle, count: usize, flags: u32);
 
     required graph_instantiate = "cuGraphInstantiateWithFlags" (exec: *mut Handle, graph: Handle, flags: u64);
     required graph_launch = "cuGraphLaunch" (exec: Handle, stream: Handle);
@@ -441,6 +451,35 @@ impl Driver {
         let mut graph = Handle::NULL;
         checked!(self, "cuStreamEndCapture", stream_end_capture(stream, &mut graph))?;
         Ok(graph)
+    }
+
+    /// What the next operation that is captured will wait for; none where the driver does not tell.
+    pub(super) fn stream_captured(&self, stream: Handle) -> Result<Option<Vec<Handle>>> {
+        let (mut status, mut id, mut graph) = (0, 0, Handle::NULL);
+        let (mut nodes, mut count) = (ptr::null(), 0);
+        let told = checked!(
+            self,
+            "cuStreamGetCaptureInfo_v2",
+            stream_get_capture_info(stream, &mut status, &mut id, &mut graph, &mut nodes, &mut count)
+        );
+        match told {
+            Err(error) if matches!(error.kind(), ErrorKind::Cuda { code: NOT_SUPPORTED, .. }) => Ok(None),
+            Err(error) => Err(error),
+            Ok(()) if count == 0 || nodes.is_null() => Ok(Some(Vec::new())),
+            // SAFETY: on success the driver gives an array of so many nodes, which is there until the next call that
+            // uses the stream.
+            Ok(()) => Ok(Some(unsafe { std::slice::from_raw_parts(nodes, count) }.to_vec())),
+        }
+    }
+
+    /// Says what the next operation that is captured is to wait for, and nothing else.
+    pub(super) fn stream_capture_after(&self, stream: Handle, nodes: &mut [Handle]) -> Result<()> {
+        const SET: u32 = 1;
+        checked!(
+            self,
+            "cuStreamUpdateCaptureDependencies",
+            stream_update_capture_dependencies(stream, nodes.as_mut_ptr(), nodes.len(), SET)
+        )
     }
 
     pub(super) fn graph_instantiate(&self, graph: Handle) -> Result<Handle> {

@@ -76,6 +76,8 @@ enum Node {
 struct Stream {
     /// What was recorded, while a capture runs.
     capture: Option<Vec<Node>>,
+    /// What the next recorded node waits for: numbers of nodes, from 1.
+    after: Vec<Handle>,
     queue: VecDeque<Node>,
     /// Operations that have left the queue.
     done: u64,
@@ -154,7 +156,10 @@ impl State {
         }
         let stream = self.streams.get_mut(&stream).ok_or(INVALID_HANDLE)?;
         match &mut stream.capture {
-            Some(recorded) => recorded.push(node),
+            Some(recorded) => {
+                recorded.push(node);
+                stream.after = vec![Handle(std::ptr::without_provenance_mut(recorded.len()))];
+            }
             None => stream.queue.push_back(node),
         }
         Ok(())
@@ -487,7 +492,49 @@ impl Entry for Table {
     unsafe fn stream_begin_capture(&self, stream: Handle, _: i32) -> i32 {
         self.act(|state| {
             state.not_capturing(stream)?;
-            state.streams.get_mut(&stream).ok_or(INVALID_HANDLE)?.capture = Some(Vec::new());
+            let stream = state.streams.get_mut(&stream).ok_or(INVALID_HANDLE)?;
+            (stream.capture, stream.after) = (Some(Vec::new()), Vec::new());
+            Ok(())
+        })
+    }
+
+    unsafe fn stream_get_capture_info(
+        &self,
+        stream: Handle,
+        status: *mut i32,
+        _: *mut u64,
+        _: *mut Handle,
+        nodes: *mut *const Handle,
+        count: *mut usize,
+    ) -> i32 {
+        self.act(|state| {
+            let stream = state.streams.get(&stream).ok_or(INVALID_HANDLE)?;
+            // SAFETY: the contract of the trait; the nodes stay where they are until the stream is used again.
+            unsafe {
+                status.write(i32::from(stream.capture.is_some()));
+                nodes.write(stream.after.as_ptr());
+                count.write(stream.after.len());
+            }
+            Ok(())
+        })
+    }
+
+    unsafe fn stream_update_capture_dependencies(
+        &self,
+        stream: Handle,
+        nodes: *mut Handle,
+        count: usize,
+        _: u32,
+    ) -> i32 {
+        self.act(|state| {
+            let stream = state.streams.get_mut(&stream).ok_or(INVALID_HANDLE)?;
+            let recorded = stream.capture.as_ref().ok_or(INVALID_VALUE)?.len();
+            // SAFETY: the contract of the trait; an empty list may come as any address.
+            let nodes = if count == 0 { &[] } else { unsafe { std::slice::from_raw_parts(nodes, count) } };
+            if nodes.iter().any(|n| !(1..=recorded).contains(&n.0.addr())) {
+                return Err(INVALID_VALUE);
+            }
+            stream.after = nodes.to_vec();
             Ok(())
         })
     }

@@ -56,6 +56,19 @@ impl Cuda {
         }
     }
 
+    /// During a capture: what was captured last, as the next operation would wait for it; none where the driver cannot
+    /// tell, and then operations wait for each other in order.
+    pub(crate) fn captured(&self) -> Result<Option<Vec<Captured>>> {
+        let nodes = self.noted(self.driver.stream_captured(self.stream))?;
+        Ok(nodes.map(|nodes| nodes.into_iter().map(Captured).collect()))
+    }
+
+    /// During a capture: the next operation waits for these, and for nothing else.
+    pub(crate) fn capture_after(&self, nodes: &[Captured]) -> Result<()> {
+        let mut nodes: Vec<Handle> = nodes.iter().map(|n| n.0).collect();
+        self.noted(self.driver.stream_capture_after(self.stream, &mut nodes))
+    }
+
     /// Milliseconds that what `f` submits takes on the device. Waits for it.
     pub fn time(&self, f: impl FnOnce() -> Result<()>) -> Result<f32> {
         let mark = |event: &Event<'_>| {
@@ -74,6 +87,10 @@ impl Cuda {
         self.noted(self.driver.event_elapsed(start.handle, end.handle))
     }
 }
+
+/// An operation that was captured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Captured(Handle);
 
 /// A capture in progress, ended also when the closure panics.
 struct Capture<'a>(&'a Cuda);
