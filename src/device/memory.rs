@@ -195,33 +195,65 @@ impl ReadGuard<'_> {
     }
 }
 
-/// Shared access to several buffers at once. Each block is locked once, however many of them share it: a
+/// Buffers that are read together, any number of times. Each block is locked once, however many of them share it: a
 /// thread must not lock a block for reading twice.
-pub(crate) struct ReadSet<'a> {
-    guards: Vec<RwLockReadGuard<'a, Option<Mem>>>,
-    /// For each buffer its guard and its words in that block.
+pub(crate) struct ReadSet {
+    /// One buffer of each block.
+    blocks: Vec<Buffer>,
+    /// For each buffer its block and its words in it.
     of: Vec<(usize, Range<usize>)>,
+    /// Memory for the guards of the next time; a guard is two words.
+    spare: Mutex<Vec<[usize; 2]>>,
 }
 
-impl<'a> ReadSet<'a> {
-    pub(crate) fn lock(op: &str, buffers: &[&'a Buffer]) -> Result<ReadSet<'a>> {
-        let mut guards = Vec::with_capacity(buffers.len());
-        let mut of: Vec<(usize, Range<usize>)> = Vec::with_capacity(buffers.len());
-        for (i, b) in buffers.iter().enumerate() {
-            let twin = buffers[..i].iter().position(|o| o.shares(b));
-            let at = twin.map_or(guards.len(), |t| of[t].0);
-            of.push((at, b.range()));
-            if twin.is_none() {
-                guards.push(b.read(op)?.guard);
-            }
+impl ReadSet {
+    pub(crate) fn new<'b>(buffers: impl IntoIterator<Item = &'b Buffer>) -> ReadSet {
+        let mut set = ReadSet { blocks: Vec::new(), of: Vec::new(), spare: Mutex::default() };
+        for b in buffers {
+            let at = set.blocks.iter().position(|o| o.shares(b)).unwrap_or_else(|| {
+                set.blocks.push(b.clone());
+                set.blocks.len() - 1
+            });
+            set.of.push((at, b.range()));
         }
-        Ok(ReadSet { guards, of })
+        set
     }
 
+    pub(crate) fn lock(&self, op: &str) -> Result<ReadGuards<'_>> {
+        let spare = std::mem::take(&mut *self.spare.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut locked = ReadGuards { set: self, guards: emptied(spare) };
+        locked.guards.reserve_exact(self.blocks.len());
+        for b in &self.blocks {
+            locked.guards.push(b.read(op)?.guard);
+        }
+        Ok(locked)
+    }
+}
+
+/// No elements, in the memory of others of the same size.
+pub(crate) fn emptied<A, B>(mut list: Vec<A>) -> Vec<B> {
+    list.clear();
+    list.into_iter().filter_map(|_| None).collect()
+}
+
+/// Shared access to all buffers of a [`ReadSet`].
+pub(crate) struct ReadGuards<'a> {
+    set: &'a ReadSet,
+    guards: Vec<RwLockReadGuard<'a, Option<Mem>>>,
+}
+
+impl ReadGuards<'_> {
     /// The host words of buffer `i`; empty on CUDA.
     pub(crate) fn host(&self, i: usize) -> &[f32] {
-        let (guard, range) = &self.of[i];
-        host_words(&self.guards[*guard], range)
+        let (block, range) = &self.set.of[i];
+        host_words(&self.guards[*block], range)
+    }
+}
+
+impl Drop for ReadGuards<'_> {
+    fn drop(&mut self) {
+        let spare = emptied(std::mem::take(&mut self.guards));
+        *self.set.spare.lock().unwrap_or_else(PoisonError::into_inner) = spare;
     }
 }
 
@@ -900,7 +932,8 @@ mod tests {
         c.write_words("test", &[7.0, 8.0]).unwrap();
         assert_eq!(a.download().unwrap(), [0.0, 1.0, 7.0, 8.0, 4.0]);
         assert!(b.part(2, 2).is_err() && b.part(usize::MAX, 2).is_err());
-        let both = ReadSet::lock("test", &[&a, &c]).unwrap();
+        let set = ReadSet::new([&a, &c]);
+        let both = set.lock("test").unwrap();
         assert_eq!((both.host(0).len(), both.host(1)), (5, &[7.0, 8.0][..]));
         drop(both);
         assert_eq!(d.memory().allocs, 1);

@@ -8,8 +8,8 @@ mod memory;
 mod watch;
 
 pub(crate) use host::to_words;
-pub(crate) use memory::ReadSet;
 pub use memory::{AnyBuffer, Buffer, DType, MemoryStats, Meta};
+pub(crate) use memory::{ReadSet, WriteGuard, emptied};
 pub use watch::{Holder, MemoryReport, StepMemory, readable_bytes};
 
 use crate::error::{Error, ErrorKind, Result};

@@ -5,18 +5,18 @@ use super::passes::Passes;
 use super::plan::{Request, place};
 use super::{Graph, Source, What};
 use crate::device::cuda::{Captured, Cuda, CudaGraph};
-use crate::device::{AnyBuffer, Backend, Buffer, DType, Device, Meta, ReadSet};
+use crate::device::{AnyBuffer, Backend, Buffer, DType, Device, Meta, ReadSet, emptied};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ops::map::Map;
 use crate::ops::program::Program;
-use crate::ops::{AnyOp, CpuRun, CudaRun, Gpu, PerInput, Val, check_bound, check_indices};
+use crate::ops::{AnyOp, CpuRun, CudaRun, Gpu, Kernel, PerInput, Val, check_bound, check_indices};
 use crate::optim::Optimizer;
 use crate::params::Param;
 use crate::session::Nats;
 use crate::shape::Shape;
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Where a value lives during a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -27,10 +27,12 @@ enum Place {
     Outside(usize, usize),
 }
 
-#[derive(Debug)]
 struct Instruction {
     op: AnyOp,
-    ins: Vec<(Place, Meta)>,
+    /// The op's kernel, on the CPU, if it has one to be made once.
+    kernel: Option<Kernel>,
+    ins: Vec<Place>,
+    metas: Vec<Meta>,
     out: usize,
     meta: Meta,
     workspace: (usize, usize),
@@ -59,13 +61,13 @@ impl Uses {
 
 impl Instruction {
     fn uses(&self) -> Uses {
-        let read = |(place, meta): &(Place, Meta)| match *place {
+        let read = |(place, meta): (&Place, &Meta)| match *place {
             Place::Arena(at) => Some(at..at + meta.shape.numel()),
             Place::Outside(..) => None,
         };
         let out = self.out..self.out + self.meta.shape.numel();
         let workspace = self.workspace.0..self.workspace.0 + self.workspace.1;
-        Uses { reads: self.ins.iter().filter_map(read).collect(), writes: [out, workspace] }
+        Uses { reads: self.ins.iter().zip(&self.metas).filter_map(read).collect(), writes: [out, workspace] }
     }
 }
 
@@ -172,6 +174,9 @@ pub struct Compiled {
     arena: Buffer,
     /// Everything from outside, inputs first.
     outside: Vec<AnyBuffer>,
+    outside_set: ReadSet,
+    /// Memory for the list of an instruction's inputs.
+    spare: Mutex<Vec<&'static [f32]>>,
     inputs: usize,
     random_base: Option<usize>,
     /// Lists of whole numbers, where they are, and what version of each is there.
@@ -310,9 +315,15 @@ impl Compiled {
             }
         }
         let block = place(&requests);
+        let kernel_of = |d: &Draft| match device.backend() {
+            Backend::Cpu(_) => d.op.prepared(&d.ins.iter().map(|i| i.1).collect::<Vec<_>>()),
+            Backend::Cuda(_) | Backend::Host(_) => None,
+        };
         let instruction = |d: Draft| Instruction {
+            kernel: kernel_of(&d),
             op: d.op,
-            ins: d.ins.into_iter().map(|(spot, meta)| (spot.place(&block.starts), meta)).collect(),
+            ins: d.ins.iter().map(|i| i.0.place(&block.starts)).collect(),
+            metas: d.ins.iter().map(|i| i.1).collect(),
             out: block.starts[d.out],
             meta: d.meta,
             workspace: (block.starts[d.workspace], requests[d.workspace].words),
@@ -344,7 +355,9 @@ impl Compiled {
             device: device.clone(),
             instructions,
             arena: device.alloc_for("program", &Shape::new(&[block.size])?)?,
+            outside_set: ReadSet::new(outside.iter().map(AnyBuffer::buffer)),
             outside,
+            spare: Mutex::default(),
             inputs,
             random_base,
             nats,
@@ -375,8 +388,7 @@ impl Compiled {
         let Backend::Cuda(cuda) = self.device.backend() else { return Ok(()) };
         let mut modules: Vec<(String, String)> = Vec::new();
         for i in &self.instructions {
-            let metas: Vec<Meta> = i.ins.iter().map(|x| x.1).collect();
-            modules.extend(i.op.cuda_modules(&metas, &Gpu::of(cuda)));
+            modules.extend(i.op.cuda_modules(&i.metas, &Gpu::of(cuda)));
         }
         modules.extend(optimizer.map(Optimizer::cuda_modules).unwrap_or_default());
         modules.sort();
@@ -414,14 +426,12 @@ impl Compiled {
         for (n, i) in self.instructions.iter().enumerate() {
             wait_for(&ends, n)?;
             let mut ins = PerInput::new(i.ins.len(), 0);
-            let mut metas = PerInput::new(i.ins.len(), Meta::f32(Shape::SCALAR));
-            for (j, (place, meta)) in i.ins.iter().enumerate() {
-                ins.all_mut()[j] = self.address(*place)?;
-                metas.all_mut()[j] = *meta;
+            for (address, place) in ins.all_mut().iter_mut().zip(&i.ins) {
+                *address = self.address(*place)?;
             }
             i.op.cuda(&CudaRun {
                 cuda,
-                metas: metas.all(),
+                metas: &i.metas,
                 ins: ins.all(),
                 shape: i.meta.shape,
                 out: self.address(Place::Arena(i.out))?,
@@ -548,21 +558,19 @@ impl Compiled {
     fn run_cpu(&self, cpu: &crate::device::Cpu, optimizer: Option<&Optimizer>) -> Result<()> {
         let mut arena = self.arena.write("program")?;
         {
-            let outside: Vec<&Buffer> = self.outside.iter().map(AnyBuffer::buffer).collect();
-            let locked = ReadSet::lock("program", &outside)?;
+            let locked = self.outside_set.lock("program")?;
             let arena = arena.host();
+            let mut spare = std::mem::take(&mut *self.spare.lock().unwrap_or_else(PoisonError::into_inner));
             for i in &self.instructions {
                 let words = i.meta.shape.numel();
                 let [before, out, between, workspace, after] = split(arena, (i.out, words), i.workspace);
                 let (before, between, after) = (before as &[f32], between as &[f32], after as &[f32]);
                 let ends = [before.len(), before.len() + i.gap().0 + between.len()];
                 let skip = usize::from(i.in_place);
-                let mut ins: PerInput<&[f32]> = PerInput::new(i.ins.len() - skip, &[]);
-                let mut metas = PerInput::new(i.ins.len() - skip, Meta::f32(Shape::SCALAR));
-                for (j, (place, meta)) in i.ins.iter().skip(skip).enumerate() {
+                let mut ins: Vec<&[f32]> = emptied(spare);
+                ins.extend(i.ins.iter().zip(&i.metas).skip(skip).map(|(place, meta)| {
                     let n = meta.shape.numel();
-                    metas.all_mut()[j] = *meta;
-                    ins.all_mut()[j] = match *place {
+                    match *place {
                         Place::Outside(o, at) => &locked.host(o)[at..at + n],
                         _ if n == 0 => &[],
                         Place::Arena(at) if at < ends[0] => &before[at..at + n],
@@ -574,23 +582,26 @@ impl Compiled {
                             let from = at - ends[1] - i.gap().1;
                             &after[from..from + n]
                         }
-                    };
-                }
+                    }
+                }));
                 let (out, workspace) = if i.out_first() { (out, workspace) } else { (workspace, out) };
                 let run = CpuRun {
                     pool: &cpu.pool,
                     simd: cpu.simd,
-                    metas: metas.all(),
-                    ins: ins.all(),
+                    metas: &i.metas[skip..],
+                    ins: &ins,
                     shape: i.meta.shape,
                     out,
                     workspace,
                 };
-                match &i.op {
-                    AnyOp::Map(map) if i.in_place => map.cpu_in_place(run),
-                    op => op.cpu(run),
+                match (&i.op, &i.kernel) {
+                    (AnyOp::Map(map), _) if i.in_place => map.cpu_in_place(run),
+                    (_, Some(kernel)) => kernel(run),
+                    (op, None) => op.cpu(run),
                 }
+                spare = emptied(ins);
             }
+            *self.spare.lock().unwrap_or_else(PoisonError::into_inner) = spare;
         }
         if let Some(optimizer) = optimizer {
             let arena = arena.host();

@@ -216,10 +216,11 @@ where
     /// One step on these inputs. On an error nothing was updated.
     pub fn run(&mut self, inputs: &[Batch<'_>]) -> Result<()> {
         self.follow();
-        let metas: Vec<Meta> = inputs.iter().map(Batch::meta).collect();
-        let at = match self.programs.iter().position(|e| e.metas == metas && self.up_to_date(e)) {
+        let fits = |e: &Entry| e.metas.iter().copied().eq(inputs.iter().map(Batch::meta));
+        let at = match self.programs.iter().position(|e| fits(e) && self.up_to_date(e)) {
             Some(at) => at,
             None => {
+                let metas: Vec<Meta> = inputs.iter().map(Batch::meta).collect();
                 let entry = self.compile(&metas)?;
                 self.traces += 1;
                 super::traced::say_if_many(self.traces, &metas);

@@ -25,7 +25,6 @@ use crate::scalar::{Real, Scalar};
 use crate::shape::{MAX_RANK, Shape};
 use crate::tensor::Tensor;
 use std::f64::consts::{LN_2, LOG2_E};
-use std::sync::{Mutex, PoisonError};
 
 const ATTENTION_CU: &str = include_str!("attention.cu");
 
@@ -93,7 +92,9 @@ impl Geometry {
             }
         }
         let rank = q.rank();
-        let lead = |s: &Shape| s.dims()[..s.rank() - 2].to_vec();
+        fn lead(s: &Shape) -> &[usize] {
+            &s.dims()[..s.rank() - 2]
+        }
         if k.rank() != rank {
             return Err(mismatch(op, "ranks of queries and keys differ", q, k));
         }
@@ -201,9 +202,9 @@ impl Rule {
 
 /// The shape of `q` with another last size, or without it.
 fn like(q: Shape, last: Option<usize>) -> Shape {
-    let mut all = q.dims()[..q.rank() - 1].to_vec();
-    all.extend(last);
-    dims(&all)
+    let (mut all, lead) = ([last.unwrap_or(0); MAX_RANK], q.rank() - 1);
+    all[..lead].copy_from_slice(&q.dims()[..lead]);
+    dims(&all[..lead + usize::from(last.is_some())])
 }
 
 /// Parts of the value of [`Attention`] on queries and values of these shapes: outputs, and per query the
@@ -759,46 +760,19 @@ simd_fn! {
     }
 }
 
-/// A tile of one list: the list, its first row, its number of rows, and what it writes.
-type Piece<'a, const N: usize> = Mutex<(usize, usize, usize, [&'a mut [f32]; N])>;
-
-/// Cuts results, whose rows have these widths, into tiles of `tile` rows that do not cross lists.
-fn pieces<'a, const N: usize>(
-    batch: usize,
-    rows: usize,
-    tile: usize,
-    mut results: [&'a mut [f32]; N],
-    widths: [usize; N],
-) -> Vec<Piece<'a, N>> {
-    let mut all = Vec::with_capacity(batch * rows.div_ceil(tile));
-    for z in 0..batch {
-        for r0 in (0..rows).step_by(tile) {
-            let count = tile.min(rows - r0);
-            let mut widths = widths.iter();
-            let cut = results.each_mut().map(|rest| {
-                let words = count * widths.next().copied().unwrap_or(0);
-                let (head, tail) = std::mem::take(rest).split_at_mut(words);
-                *rest = tail;
-                head
-            });
-            all.push(Mutex::new((z, r0, count, cut)));
-        }
-    }
-    all
-}
-
-/// Runs `f` on every piece, with as many words of scratch.
-fn run_pieces<const N: usize>(
+/// Runs `f` on every tile of `tile` rows of every list of `rows` rows, with what it writes of the results, whose rows have
+/// these widths, and so many words of scratch.
+fn run_tiles<const N: usize>(
     pool: &Pool,
-    pieces: &[Piece<'_, N>],
+    [lists, rows, tile]: [usize; 3],
+    results: [&mut [f32]; N],
+    widths: [usize; N],
     scratch: usize,
-    f: impl Fn(usize, usize, usize, &mut [&mut [f32]; N], &mut [f32]) + Sync,
+    f: impl Fn(usize, usize, usize, [&mut [f32]; N], &mut [f32]) + Sync,
 ) {
-    pool.run(pieces.len(), |i| {
-        let mut piece = pieces[i].lock().unwrap_or_else(PoisonError::into_inner);
-        let (z, r0, count, results) = &mut *piece;
+    pool.tiles_mut(results, widths, [lists, rows, tile], |list, row, count, results| {
         let mut words = Scratch::take(scratch);
-        f(*z, *r0, *count, results, &mut words.words()[..scratch]);
+        f(list, row, count, results, &mut words.words()[..scratch]);
     });
 }
 
@@ -1120,8 +1094,8 @@ impl Op for Attention {
         let Ok(g) = self.of(run.metas) else { return };
         let job = Job::new(self.rule(), g, run.ins);
         let results = unpack(run.out, &parts(run.metas[0].shape, run.metas[2].shape));
-        let tiles = pieces(g.batch, g.rows(), LANES, results, [g.dv, 1]);
-        run_pieces(run.pool, &tiles, LANES * forward_scratch(&g), |z, r0, _, [o, lse], scratch| {
+        let (tiles, scratch) = ([g.batch, g.rows(), LANES], LANES * forward_scratch(&g));
+        run_tiles(run.pool, tiles, results, [g.dv, 1], scratch, |z, r0, _, [o, lse], scratch| {
             forward(run.simd, &job, z, r0, o, lse, scratch);
         });
     }
@@ -1496,19 +1470,18 @@ impl Op for AttentionBwd {
             let lists = g.batch;
             let cut = |x: &'_ mut [f32]| x.len() / lists;
             let widths = [cut(dq), cut(dk), cut(dv)];
-            let whole = pieces(lists, 1, 1, [dq, dk, dv], widths);
             let scratch = scratch + LANES * list_scratch(&g);
-            run_pieces(run.pool, &whole, scratch, |z, _, _, [dq, dk, dv], scratch| {
-                list(run.simd, &back, z, [dq, dk, dv], scratch);
+            run_tiles(run.pool, [lists, 1, 1], [dq, dk, dv], widths, scratch, |z, _, _, results, scratch| {
+                list(run.simd, &back, z, results, scratch);
             });
             return;
         }
-        let tiles = pieces(g.batch, g.rows(), LANES, [dq], [g.d]);
-        run_pieces(run.pool, &tiles, scratch, |z, r0, count, [dq], scratch| {
+        let tiles = [g.batch, g.rows(), LANES];
+        run_tiles(run.pool, tiles, [dq], [g.d], scratch, |z, r0, count, [dq], scratch| {
             queries(run.simd, &back, z, r0, dq, count, scratch);
         });
-        let tiles = pieces(g.batch, g.m, LANES, [dk, dv], [g.d, g.dv]);
-        run_pieces(run.pool, &tiles, scratch, |z, k0, count, [dk, dv], scratch| {
+        let tiles = [g.batch, g.m, LANES];
+        run_tiles(run.pool, tiles, [dk, dv], [g.d, g.dv], scratch, |z, k0, count, [dk, dv], scratch| {
             keys(run.simd, &back, z, k0, [dk, dv], count, None, scratch);
         });
     }

@@ -17,8 +17,8 @@ use super::reduce::{self, depth};
 use super::rows::{COLUMN_SUM, device_function, per_lane};
 use super::sampling::{EDGES, VOLUME, pick};
 use super::{
-    Attr, Attrs, Bound, CpuRun, CudaRun, Gpu, Io, Op, Recorder, RefIn, Reject, Sample, SampleIn, Val, dims,
-    layout, mismatch,
+    Attr, Attrs, Bound, CpuRun, CudaRun, Gpu, Io, Op, PerInput, Recorder, RefIn, Reject, Sample, SampleIn,
+    Val, dims, layout, mismatch,
 };
 use crate::device::cpu::simd::{Simd, simd_fn};
 use crate::device::cuda::Args;
@@ -834,7 +834,7 @@ macro_rules! channel_norm {
             }
 
             /// Shapes of the packed results.
-            fn parts(&self, ins: &[Meta]) -> Vec<Shape> {
+            fn parts(&self, ins: &[Meta]) -> PerInput<Shape> {
                 gradient_parts(ins, self.bias)
             }
         }

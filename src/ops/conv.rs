@@ -26,7 +26,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::numerics::K_CHUNK;
 use crate::numerics::rng::Stream;
 use crate::scalar::Scalar;
-use crate::shape::Shape;
+use crate::shape::{MAX_RANK, Shape};
 use crate::tensor::Tensor;
 use std::fmt;
 
@@ -62,6 +62,11 @@ impl Sizes {
     /// The numbers, outermost axis first.
     pub fn get(&self) -> &[u32] {
         &self.at[..usize::from(self.len)]
+    }
+
+    /// The numbers as sizes, then zeros.
+    fn all(&self) -> [usize; MAX_AXES] {
+        self.at.map(|x| x as usize)
     }
 
     /// The numbers, as sizes.
@@ -213,9 +218,9 @@ impl Geometry {
             rank,
         };
         for plane in [|l: &Line| l.input, |l: &Line| l.kernel, |l: &Line| l.output] {
-            let sizes: Vec<usize> = geometry.lines().iter().map(plane).collect();
-            if sizes.iter().try_fold(1usize, |n, &d| n.checked_mul(d)).is_none_or(|n| n > MOST) {
-                return Err(Error::new(op, ErrorKind::TooLarge { dims: sizes }));
+            let sizes = geometry.lines().iter().map(plane);
+            if sizes.clone().try_fold(1usize, |n, d| n.checked_mul(d)).is_none_or(|n| n > MOST) {
+                return Err(Error::new(op, ErrorKind::TooLarge { dims: sizes.collect() }));
             }
         }
         Ok(geometry)
@@ -231,10 +236,8 @@ impl Geometry {
 
     /// Shape of the images with `channels` in a group and the sizes that `of` takes from the axes.
     fn image_shape(&self, channels: usize, of: fn(&Line) -> usize) -> Result<Shape> {
-        let mut all: Vec<usize> = self.batch.into_iter().collect();
-        all.push(channels * self.groups);
-        all.extend(self.lines().iter().map(of));
-        Shape::new(&all)
+        let first = self.batch.into_iter().chain([channels * self.groups]);
+        shape_of(first.chain(self.lines().iter().map(of)))
     }
 
     fn input_shape(&self) -> Result<Shape> {
@@ -246,9 +249,8 @@ impl Geometry {
     }
 
     fn kernel_shape(&self) -> Result<Shape> {
-        let mut all = vec![self.channels_out * self.groups, self.channels_in];
-        all.extend(self.lines().iter().map(|l| l.kernel));
-        Shape::new(&all)
+        let first = [self.channels_out * self.groups, self.channels_in].into_iter();
+        shape_of(first.chain(self.lines().iter().map(|l| l.kernel)))
     }
 
     fn taps(&self) -> usize {
@@ -395,11 +397,21 @@ fn inputs(op: &'static str, ins: &[Meta], bias: bool) -> Result<()> {
     (0..ins.len()).try_for_each(|i| typed(op, ins, i, DType::F32))
 }
 
+/// The shape of these dimensions; there are at most as many as a shape has.
+fn shape_of(dims: impl Iterator<Item = usize>) -> Result<Shape> {
+    let (mut all, mut rank) = ([0; MAX_RANK], 0);
+    for (to, d) in all.iter_mut().zip(dims) {
+        *to = d;
+        rank += 1;
+    }
+    Shape::new(&all[..rank])
+}
+
 /// Batch, channels and sizes of images with `rank` spatial axes, with or without a batch.
-fn image(op: &'static str, shape: &Shape, rank: usize) -> Result<(Option<usize>, usize, Vec<usize>)> {
-    match *shape.dims() {
-        [channels, ref sizes @ ..] if sizes.len() == rank => Ok((None, channels, sizes.to_vec())),
-        [n, channels, ref sizes @ ..] if sizes.len() == rank => Ok((Some(n), channels, sizes.to_vec())),
+fn image<'s>(op: &'static str, shape: &'s Shape, rank: usize) -> Result<(Option<usize>, usize, &'s [usize])> {
+    match shape.dims() {
+        [channels, sizes @ ..] if sizes.len() == rank => Ok((None, *channels, sizes)),
+        [n, channels, sizes @ ..] if sizes.len() == rank => Ok((Some(*n), *channels, sizes)),
         _ => {
             let want =
                 "(channels, sizes…) or (batch, channels, sizes…), with as many sizes as the kernel has";
@@ -477,7 +489,7 @@ impl Conv {
         let k = &w.dims()[2..];
         let (batch, channels, sizes) = image(Self::NAME, &x, k.len())?;
         let channels = [channels, w.dims()[0]];
-        let g = Geometry::new(Self::NAME, &self.window, batch, channels, &sizes, k)?;
+        let g = Geometry::new(Self::NAME, &self.window, batch, channels, sizes, k)?;
         if g.channels_in != w.dims()[1] {
             return Err(mismatch(Self::NAME, "input channels per group and kernel differ", x, w));
         }
@@ -650,8 +662,9 @@ impl ConvTranspose {
         if channels != w.dims()[0] {
             return Err(mismatch(Self::NAME, "input channels and kernel differ", y, w));
         }
-        let g = Geometry::new(Self::NAME, &self.window, batch, [out, channels], &self.size.list(), k)?;
-        for (a, (l, &n)) in g.lines().iter().zip(&sizes).enumerate() {
+        let g =
+            Geometry::new(Self::NAME, &self.window, batch, [out, channels], &self.size.all()[..k.len()], k)?;
+        for (a, (l, &n)) in g.lines().iter().zip(sizes).enumerate() {
             if l.output != n {
                 let why = format!(
                     "{:?} has {} along axis {a}, which a convolution takes to {}, but the input has {n}: an \
@@ -800,14 +813,14 @@ impl ConvKernelGrad {
     fn of(&self, ins: &[Meta]) -> Result<Geometry> {
         inputs(Self::NAME, ins, false)?;
         let (y, x) = (ins[0].shape, ins[1].shape);
-        let k = &self.size.list();
+        let k = &self.size.all()[..self.size.get().len()];
         let (batch, channels, sizes) = image(Self::NAME, &x, k.len())?;
         let (y_batch, y_channels, y_sizes) = image(Self::NAME, &y, k.len())?;
         if batch != y_batch {
             return Err(mismatch(Self::NAME, "batch sizes differ", y, x));
         }
-        let g = Geometry::new(Self::NAME, &self.window, batch, [channels, y_channels], &sizes, k)?;
-        if g.lines().iter().zip(&y_sizes).any(|(l, &n)| l.output != n) {
+        let g = Geometry::new(Self::NAME, &self.window, batch, [channels, y_channels], sizes, k)?;
+        if g.lines().iter().zip(y_sizes).any(|(l, &n)| l.output != n) {
             return Err(mismatch(
                 Self::NAME,
                 "the convolution of the second has other sizes than the first",

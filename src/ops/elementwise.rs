@@ -3,12 +3,12 @@
 //! compiled path and the method of `Var` are all read off those lines. Inputs are broadcast to one shape by
 //! NumPy's rule: aligned at the last axis, equal dimensions or one of them 1.
 
-use super::map::{self, Access};
+use super::map;
 use super::program::{Program, Reg};
 use super::sampling::edge_dims;
 use super::{
-    Attr, Attrs, Bound, CpuRun, CudaRun, Gpu, Io, Op, Recorder, RefIn, Reject, Sample, SampleIn, Val, dims,
-    layout, sample_shapes,
+    Attr, Attrs, Bound, CpuRun, CudaRun, Gpu, Io, Kernel, Op, Recorder, RefIn, Reject, Sample, SampleIn, Val,
+    dims, layout, sample_shapes,
 };
 use crate::device::{DType, Meta};
 use crate::error::{Error, ErrorKind, Result};
@@ -76,16 +76,20 @@ macro_rules! rows {
             }
 
             fn cpu(&self, run: CpuRun<'_>) {
-                map::run_cpu(&self.program(), &accesses(run.metas, run.shape), run);
+                map::run_cpu(&self.program(), map::accesses(run.metas, &run.shape).all(), run);
+            }
+
+            fn prepared(&self, _ins: &[Meta]) -> Option<Kernel> {
+                Some(map::prepared(self.program()))
             }
 
             fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {
-                map::run_cuda(&self.program(), &accesses(run.metas, run.shape), run)
+                map::run_cuda(&self.program(), map::accesses(run.metas, &run.shape).all(), run)
             }
 
             fn cuda_modules(&self, ins: &[Meta], _gpu: &Gpu) -> Vec<(String, String)> {
                 let Ok(out) = self.shape(ins) else { return Vec::new() };
-                vec![map::module(&self.program(), &out.shape, &accesses(ins, out.shape))]
+                vec![map::module(&self.program(), &out.shape, map::accesses(ins, &out.shape).all())]
             }
 
             fn as_program(&self, _ins: &[Meta]) -> Option<Program> {
@@ -516,10 +520,6 @@ fn bad_inputs(arity: usize) -> Vec<(Vec<Meta>, &'static str)> {
         bad.push((with(&[0], &[2]), "Shapes"));
     }
     bad
-}
-
-fn accesses(ins: &[Meta], to: Shape) -> Vec<Access> {
-    ins.iter().map(|m| map::access(&m.shape, &to)).collect()
 }
 
 /// Records each gradient of a row as one program over the inputs, the value and the upstream gradient

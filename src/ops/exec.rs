@@ -1,14 +1,14 @@
 //! Running one op: shapes, memory, kernel. Eager execution and the compiled executors meet here.
 
 use super::{AnyOp, CpuRun, CudaRun, IndexBound};
-use crate::device::{AnyBuffer, Backend, Buffer, DType, Device, Meta, ReadSet};
+use crate::device::{AnyBuffer, Backend, DType, Device, Meta, ReadSet};
 use crate::error::{Error, ErrorKind, Result};
 use crate::shape::Shape;
 
 /// Most inputs of ops whose kernels have room for so many; only ops that take lists of any length have more.
 pub(crate) const MAX_INS: usize = 32;
 
-/// Something of every input of an op: on the stack, unless there are very many.
+/// Something of every input or result of an op: on the stack, unless there are very many.
 pub(crate) struct PerInput<T> {
     few: [T; MAX_INS],
     many: Vec<T>,
@@ -28,6 +28,14 @@ impl<T: Copy> PerInput<T> {
 
     pub(crate) fn all_mut(&mut self) -> &mut [T] {
         if self.many.is_empty() { &mut self.few[..self.len] } else { &mut self.many }
+    }
+}
+
+impl<T: Copy> std::ops::Deref for PerInput<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        self.all()
     }
 }
 
@@ -56,17 +64,18 @@ pub fn apply(device: &Device, op: &AnyOp, ins: &[&AnyBuffer]) -> Result<AnyBuffe
     }
     let out = device.alloc_for(name, &meta.shape)?;
     let workspace = device.alloc_for(name, &Shape::new(&[op.workspace(metas, device)])?)?;
-    let buffers: Vec<&Buffer> = ins.iter().map(|i| i.buffer()).collect();
     match device.backend() {
         Backend::Cpu(cpu) => {
-            let locked = ReadSet::lock(name, &buffers)?;
-            let slices: Vec<&[f32]> = (0..buffers.len()).map(|i| locked.host(i)).collect();
+            let set = ReadSet::new(ins.iter().map(|i| i.buffer()));
+            let locked = set.lock(name)?;
+            let mut slices: PerInput<&[f32]> = PerInput::new(ins.len(), &[]);
+            slices.all_mut().iter_mut().enumerate().for_each(|(i, s)| *s = locked.host(i));
             let (mut out, mut workspace) = (out.write(name)?, workspace.write(name)?);
             op.cpu(CpuRun {
                 pool: &cpu.pool,
                 simd: cpu.simd,
                 metas,
-                ins: &slices,
+                ins: slices.all(),
                 shape: meta.shape,
                 out: out.host(),
                 workspace: workspace.host(),
@@ -74,8 +83,8 @@ pub fn apply(device: &Device, op: &AnyOp, ins: &[&AnyBuffer]) -> Result<AnyBuffe
         }
         Backend::Cuda(cuda) => {
             let mut addresses = PerInput::new(ins.len(), 0);
-            for (a, b) in addresses.all_mut().iter_mut().zip(&buffers) {
-                *a = b.address(name)?;
+            for (a, i) in addresses.all_mut().iter_mut().zip(ins) {
+                *a = i.buffer().address(name)?;
             }
             op.cuda(&CudaRun {
                 cuda,

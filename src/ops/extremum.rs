@@ -177,7 +177,7 @@ fn run_cuda(which: Which, pass: Pass, run: &CudaRun<'_>) -> Result<()> {
 
 /// The pass over neighbouring axes; errors where they are not, or too long to count.
 fn one_pass(op: &'static str, shape: &Shape, axes: &[usize]) -> Result<Pass> {
-    match passes(shape, axes)[..] {
+    match *passes(shape, axes) {
         [pass] if pass.rows < u32::MAX as usize => Ok(pass),
         [_] => Err(Error::argument(op, "axes", "hold more elements than an index can count")),
         _ => Err(Error::argument(op, "axes", format!("{axes:?} are not neighbours; permute first"))),

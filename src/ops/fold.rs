@@ -14,8 +14,8 @@ use super::program::{Expr, Program, Reg, Registers, Scratch, Step};
 use super::reduce::{Mean, Sum, Variance};
 use super::rows::row_max;
 use super::{
-    AnyOp, Attr, Attrs, Bound, CpuRun, CudaRun, Gpu, Io, Op, Recorder, RefIn, Reject, Sample, SampleIn, Val,
-    dims,
+    AnyOp, Attr, Attrs, Bound, CpuRun, CudaRun, Gpu, Io, Kernel, Op, PerInput, Recorder, RefIn, Reject,
+    Sample, SampleIn, Val, dims,
 };
 use crate::device::cpu::pool::Pool;
 use crate::device::cpu::simd::{Simd, simd_fn};
@@ -26,8 +26,9 @@ use crate::numerics::sum::{
     self, Add, CHUNK, Columns, ColumnsOf, Combine, LANES, Multiply, ROWS, TreeOf, WIDTH,
 };
 use crate::scalar::{Real, Scalar};
-use crate::shape::Shape;
+use crate::shape::{MAX_RANK, Shape};
 use crate::tensor::Tensor;
+use std::array::from_fn;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -80,6 +81,8 @@ pub struct Fold {
     pub stages: Vec<Stage>,
 }
 
+/// Most stages of a fold.
+const STAGES: usize = 4;
 /// Elements below which a row is not worth splitting between threads.
 const LONG_ROW: usize = 128 * 1024;
 /// Most short rows the CPU takes at a time.
@@ -101,10 +104,25 @@ impl Pass {
     }
 }
 
-/// The passes that fold `shape` over `axes`, in order.
-pub(crate) fn passes(shape: &Shape, axes: &[usize]) -> Vec<Pass> {
+/// The passes of a fold, in order.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Passes {
+    all: [Pass; MAX_RANK],
+    len: usize,
+}
+
+impl std::ops::Deref for Passes {
+    type Target = [Pass];
+
+    fn deref(&self) -> &[Pass] {
+        &self.all[..self.len]
+    }
+}
+
+/// The passes that fold `shape` over `axes`.
+pub(crate) fn passes(shape: &Shape, axes: &[usize]) -> Passes {
     let reduced = |a: usize| axes.contains(&a);
-    let mut passes = Vec::new();
+    let mut passes = Passes { all: [Pass { outer: 0, rows: 0, inner: 0 }; MAX_RANK], len: 0 };
     let (mut inner, mut axis) = (1, shape.rank());
     while axis > 0 {
         let d = shape.dims()[axis - 1];
@@ -118,15 +136,19 @@ pub(crate) fn passes(shape: &Shape, axes: &[usize]) -> Vec<Pass> {
             rows *= shape.dims()[axis - 1];
             axis -= 1;
         }
-        passes.push(Pass { outer: shape.dims()[..axis].iter().product(), rows, inner });
+        passes.all[passes.len] = Pass { outer: shape.dims()[..axis].iter().product(), rows, inner };
+        passes.len += 1;
     }
     passes
 }
 
 /// The shape with every axis of `axes` made 1.
 pub(crate) fn kept(shape: &Shape, axes: &[usize]) -> Shape {
-    let one = |(a, d): (usize, &usize)| if axes.contains(&a) { 1 } else { *d };
-    super::dims(&shape.dims().iter().enumerate().map(one).collect::<Vec<_>>())
+    let mut dims = [1; MAX_RANK];
+    for (a, d) in shape.dims().iter().enumerate().filter(|(a, _)| !axes.contains(a)) {
+        dims[a] = *d;
+    }
+    super::dims(&dims[..shape.rank()])
 }
 
 simd_fn! {
@@ -330,11 +352,11 @@ impl Host<'_> {
         let (simd, ins) = (self.simd, self.ins);
         self.pool.chunks_mut(out, per_task, |task, out| {
             let aux = self.given.len();
-            let mut elements: Vec<Elements<'_>> =
-                sweeps.iter().enumerate().map(|(k, s)| Elements::new(s, ins.len(), aux + k)).collect();
-            let mut posts: Vec<Option<Registers<'_>>> =
-                sweeps.iter().map(|s| s.post.map(|p| Registers::new(p, BATCH))).collect();
-            let mut results = [[0.0f32; BATCH]; 4];
+            let mut elements: [Option<Elements<'_>>; STAGES] =
+                from_fn(|k| sweeps.get(k).map(|s| Elements::new(s, ins.len(), aux + k)));
+            let mut posts: [Option<Registers<'_>>; STAGES] =
+                from_fn(|k| sweeps.get(k).and_then(|s| s.post).map(|p| Registers::new(p, BATCH)));
+            let mut results = [[0.0f32; BATCH]; STAGES];
             for (b, out) in out.chunks_mut(batch).enumerate() {
                 let (row, n) = (task * per_task + b * batch, out.len());
                 for (k, sweep) in sweeps.iter().enumerate() {
@@ -344,7 +366,7 @@ impl Host<'_> {
                         None => &self.given[i][row..row + n],
                         Some(stage) => &before[stage][..n],
                     };
-                    let elements = &mut elements[k];
+                    let Some(elements) = &mut elements[k] else { continue };
                     if sweep.load.is_some() {
                         for i in 0..known {
                             let width = columns.clamp(1, CHUNK);
@@ -623,8 +645,17 @@ impl Fold {
     fn spread_shapes(shape: &Shape, axes: &[usize]) -> (Shape, Shape) {
         let last = (0..shape.rank()).rev().find(|a| axes.contains(a)).unwrap_or(0);
         let first = (0..=last).rev().take_while(|a| axes.contains(a)).last().unwrap_or(0);
-        let group: Vec<usize> = (first..=last).collect();
+        let group: [usize; MAX_RANK] = from_fn(|a| (first + a).min(last));
         (kept(shape, axes), kept(shape, &group))
+    }
+
+    /// [`Fold::run_cpu`], for many runs.
+    pub(crate) fn prepared(self, shape: Shape, axes: Vec<usize>) -> Kernel {
+        if axes.is_empty() {
+            let program = self.pointwise();
+            return Box::new(move |run| each_alone(&program, &shape, run));
+        }
+        Box::new(move |run| self.run_cpu(&shape, &axes, run))
     }
 
     /// Folds on the CPU. The run's inputs are those with all elements, then those with one per result.
@@ -633,14 +664,15 @@ impl Fold {
         let (pool, simd, metas) = (run.pool, run.simd, run.metas);
         let (ins, aux) = run.ins.split_at(self.ins);
         let Some(last_pass) = passes.last() else {
-            let accesses = vec![map::access(shape, shape); run.ins.len()];
-            return map::run_cpu(&self.pointwise(), &accesses, CpuRun { shape: *shape, ..run });
+            return each_alone(&self.pointwise(), shape, run);
         };
-        let sweeps: Vec<Sweep<'_>> = self.stages.iter().map(Stage::sweep).collect();
+        let mut sweeps = [Sweep { kind: Kind::Sum, load: None, post: None }; STAGES];
+        sweeps.iter_mut().zip(&self.stages).for_each(|(s, stage)| *s = stage.sweep());
+        let sweeps = &sweeps[..self.stages.len()];
         let host = Host { pool, simd, ins, given: aux };
         let is_long = last_pass.outer == 1 && last_pass.rows >= LONG_ROW && pool.threads() > 1;
         if passes.len() == 1 && last_pass.inner == 1 && !is_long {
-            return host.rows(&sweeps, *last_pass, run.out);
+            return host.rows(sweeps, *last_pass, run.out);
         }
         let regions = Regions::of(&passes, false);
         let results = last_pass.results();
@@ -651,25 +683,24 @@ impl Fold {
         let (spread, own) = rest.split_at_mut(given_count * regions.spread);
         for (k, sweep) in sweeps.iter().enumerate() {
             let (before, now) = values.split_at_mut(k * regions.results);
-            let mut given: Vec<&[f32]> = aux.to_vec();
-            given.extend((0..k).map(|i| &before[i * regions.results..][..results]));
+            let mut given: PerInput<&[f32]> = PerInput::new(self.aux + k, &[]);
+            let before = (0..k).map(|i| &before[i * regions.results..][..results]);
+            given.all_mut().iter_mut().zip(aux.iter().copied().chain(before)).for_each(|(g, x)| *g = x);
+            let given = given.all();
             let first_results = passes[0].results();
             if passes.len() > 1 && sweep.load.is_some() {
                 let (from, to) = Fold::spread_shapes(shape, axes);
                 for (x, out) in given.iter().zip(spread.chunks_exact_mut(regions.spread.max(1))) {
                     let out = &mut out[..first_results];
                     let run = CpuRun { pool, simd, metas, ins: &[x], shape: to, out, workspace: &mut [] };
-                    map::run_cpu(&identity(), &[map::access(&from, &to)], run);
+                    map::copy_cpu(&map::access(&from, &to), run);
                 }
             }
-            let spread: Vec<&[f32]> = match passes.len() {
-                1 => given.clone(),
-                _ => spread
-                    .chunks_exact(regions.spread.max(1))
-                    .take(given.len())
-                    .map(|s| &s[..first_results])
-                    .collect(),
-            };
+            let mut all_spread: PerInput<&[f32]> = PerInput::new(given.len(), &[]);
+            for (s, x) in all_spread.all_mut().iter_mut().zip(spread.chunks_exact(regions.spread.max(1))) {
+                *s = &x[..first_results];
+            }
+            let spread = if passes.len() == 1 { given } else { all_spread.all() };
             let is_last = k + 1 == sweeps.len();
             let target = if is_last { &mut *run.out } else { &mut now[..results] };
             let (mut from, mut to) = (&mut a[..], &mut b[..]);
@@ -677,7 +708,7 @@ impl Fold {
             for (i, pass) in passes.iter().enumerate() {
                 let only = [&from[..len]];
                 let (sweep, host) = match i {
-                    0 => (*sweep, Host { given: &spread, ..host }),
+                    0 => (*sweep, Host { given: spread, ..host }),
                     _ => (Sweep { load: None, ..*sweep }, Host { ins: &only, given: &[], ..host }),
                 };
                 if i + 1 == passes.len() {
@@ -689,10 +720,16 @@ impl Fold {
                 std::mem::swap(&mut from, &mut to);
             }
             if let Some(post) = sweep.post {
-                Host { given: &given, ..host }.post(post, target);
+                Host { given, ..host }.post(post, target);
             }
         }
     }
+}
+
+/// A fold over no axes, by its program.
+fn each_alone(program: &Program, shape: &Shape, run: CpuRun<'_>) {
+    let accesses = PerInput::new(run.ins.len(), map::access(shape, shape));
+    map::run_cpu(program, accesses.all(), CpuRun { shape: *shape, ..run });
 }
 
 fn identity() -> Program {
@@ -1201,6 +1238,10 @@ impl Op for Folded {
         }
     }
 
+    fn prepared(&self, _ins: &[Meta]) -> Option<Kernel> {
+        self.fold().map(|(fold, axes)| fold.prepared(self.shape, axes))
+    }
+
     fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {
         let (fold, axes) = self.known()?;
         fold.run_cuda(&self.shape, &axes, run)
@@ -1326,10 +1367,10 @@ mod tests {
     #[test]
     fn neighbouring_axes_are_one_pass_and_the_last_group_comes_first() {
         let shape = dims(&[2, 3, 4, 5]);
-        assert_eq!(passes(&shape, &[2, 3]), [Pass { outer: 6, rows: 20, inner: 1 }]);
-        assert_eq!(passes(&shape, &[0, 1]), [Pass { outer: 1, rows: 6, inner: 20 }]);
+        assert_eq!(*passes(&shape, &[2, 3]), [Pass { outer: 6, rows: 20, inner: 1 }]);
+        assert_eq!(*passes(&shape, &[0, 1]), [Pass { outer: 1, rows: 6, inner: 20 }]);
         let two = [Pass { outer: 24, rows: 5, inner: 1 }, Pass { outer: 2, rows: 3, inner: 4 }];
-        assert_eq!(passes(&shape, &[1, 3]), two);
+        assert_eq!(*passes(&shape, &[1, 3]), two);
         assert!(passes(&shape, &[]).is_empty());
     }
 

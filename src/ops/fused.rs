@@ -103,10 +103,6 @@ impl Follow {
 }
 
 impl Fused {
-    fn others(&self, ins: &[Meta]) -> Vec<Access> {
-        ins[self.inputs..].iter().map(|m| access(&m.shape, &self.shape)).collect()
-    }
-
     /// How the others are read, if a kernel can do that: `columns` is the length of the value's last axis.
     fn reads(&self, ins: &[Meta]) -> Option<Vec<Reads>> {
         let columns = self.base.shape(&ins[..self.inputs]).ok()?.shape.last();
@@ -177,7 +173,7 @@ impl Fused {
     /// The program alone, in place, for kernels that it cannot be part of.
     fn after(&self, ins: &[Meta]) -> (Program, Vec<Access>) {
         let mut accesses = vec![access(&self.shape, &self.shape)];
-        accesses.extend(self.others(ins));
+        accesses.extend(map::accesses(&ins[self.inputs..], &self.shape).all());
         ((*self.program).clone(), accesses)
     }
 }
@@ -225,10 +221,10 @@ impl Op for Fused {
             out: &mut out[..self.shape.numel()],
             workspace,
         });
-        let accesses = self.others(metas);
         let metas = &metas[self.inputs..];
+        let accesses = map::accesses(metas, &self.shape);
         let run = CpuRun { pool, simd, metas, ins: others, shape: self.shape, out, workspace: &mut [] };
-        map::follow_cpu(&self.program, &accesses, run);
+        map::follow_cpu(&self.program, accesses.all(), run);
     }
 
     fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {

@@ -63,26 +63,36 @@ impl Op for GlobalNorm {
         Ok(Meta::f32(Shape::SCALAR))
     }
 
-    /// Squares of norms, sums of chunks, and for CUDA two numbers for each value that say where its chunks are.
+    /// Squares of norms, sums of chunks, and up to two numbers for each value that say where its chunks are.
     fn workspace(&self, ins: &[Meta], _device: &Device) -> usize {
         ins.iter().map(|m| m.shape.numel().div_ceil(CHUNK) + 3).sum()
     }
 
     fn cpu(&self, run: CpuRun<'_>) {
-        let (simd, ins, firsts) = (run.simd, run.ins, firsts(run.metas));
-        let (squares, sums) = run.workspace.split_at_mut(ins.len());
-        let sums = &mut sums[..firsts[ins.len()]];
+        let (simd, ins) = (run.simd, run.ins);
+        let (squares, rest) = run.workspace.split_at_mut(ins.len());
+        let (begins, sums) = rest.split_at_mut(ins.len());
+        let begins: &mut [u32] = bytemuck::cast_slice_mut(begins);
+        let mut end = 0;
+        for (first, x) in begins.iter_mut().zip(ins) {
+            *first = end as u32;
+            end += x.len().div_ceil(CHUNK);
+        }
+        let (begins, sums) = (&*begins, &mut sums[..end]);
         run.pool.chunks_mut(sums, PER_TASK, |task, out| {
             for (i, s) in out.iter_mut().enumerate() {
                 let chunk = task * PER_TASK + i;
-                let at = firsts.partition_point(|&first| first <= chunk) - 1;
-                let (x, start) = (ins[at], (chunk - firsts[at]) * CHUNK);
+                let at = begins.partition_point(|&first| first as usize <= chunk) - 1;
+                let (x, start) = (ins[at], (chunk - begins[at] as usize) * CHUNK);
                 *s = chunk_squares(simd, &x[start..x.len().min(start + CHUNK)]);
             }
         });
         for (i, (square, x)) in squares.iter_mut().zip(ins).enumerate() {
-            let sum =
-                if x.is_empty() { 0.0 } else { sum::row(x.len(), |r| sums[firsts[i] + r.start / CHUNK]) };
+            let sum = if x.is_empty() {
+                0.0
+            } else {
+                sum::row(x.len(), |r| sums[begins[i] as usize + r.start / CHUNK])
+            };
             let norm = sum.sqrt();
             *square = norm * norm;
         }

@@ -4,6 +4,7 @@
 //! or no place at all: what is taken from there is zero, what is added there is dropped. Elements added to one place
 //! are added in increasing source order (C6).
 
+use super::program::Scratch;
 use super::sampling::{EDGES, VOLUME, edge_dims, pick};
 use super::{
     Attr, Attrs, Bound, CpuRun, CudaRun, Gpu, IndexBound, Io, Op, Recorder, RefIn, Reject, Sample, SampleIn,
@@ -318,7 +319,11 @@ impl<F: Fn(usize) -> usize + Sync> Add<'_, F> {
         // Each task owns a run of rows and gets the list of its sources, in order.
         let per = pool.share(self.rows, (TASK / self.inner).max(1), 1);
         let runs = self.rows.div_ceil(per);
-        let mut ends = vec![0; runs + 1];
+        let mut scratch = Scratch::take(2 * (runs + 1));
+        let (ends, rest) = scratch.words().split_at_mut(runs + 1);
+        let ends: &mut [u32] = bytemuck::cast_slice_mut(ends);
+        let starts: &mut [u32] = bytemuck::cast_slice_mut(&mut rest[..runs + 1]);
+        ends.fill(0);
         for s in 0..self.count {
             let to = (self.row)(s);
             if to < self.rows {
@@ -328,19 +333,19 @@ impl<F: Fn(usize) -> usize + Sync> Add<'_, F> {
         for r in 0..runs {
             ends[r + 1] += ends[r];
         }
-        let starts = ends.clone();
+        starts.copy_from_slice(ends);
         for s in 0..self.count {
             let to = (self.row)(s);
             if to < self.rows {
                 let next = &mut ends[to / per];
-                lists[*next] = s as u32;
+                lists[*next as usize] = s as u32;
                 *next += 1;
             }
         }
-        let lists = &*lists;
+        let (lists, starts) = (&*lists, &*starts);
         for (o, out) in out.chunks_mut(words).enumerate() {
             pool.chunks_mut(out, per * self.inner, |r, out| {
-                let sources = lists[starts[r]..starts[r + 1]].iter().map(|&s| s as usize);
+                let sources = lists[starts[r] as usize..starts[r + 1] as usize].iter().map(|&s| s as usize);
                 self.rows(simd, o, r * per, out, sources);
             });
         }

@@ -4,8 +4,8 @@ use super::map::{self, Access};
 use super::program::Program;
 use super::sampling::{edge_dims, sample};
 use super::{
-    Attr, Attrs, Bound, CpuRun, CudaRun, Gpu, IndexBound, Io, Op, Recorder, RefIn, Reject, Sample, SampleIn,
-    Val, dims, mismatch, sample_shapes,
+    Attr, Attrs, Bound, CpuRun, CudaRun, Gpu, IndexBound, Io, Op, PerInput, Recorder, RefIn, Reject, Sample,
+    SampleIn, Val, dims, mismatch, sample_shapes,
 };
 use crate::device::cuda::Args;
 use crate::device::{DType, Meta};
@@ -416,8 +416,7 @@ impl Permute {
 /// A permutation as its kernels see it: the value's axes, merged where they stay together and without those of one
 /// element, and how far apart the input's elements are along them.
 struct Turn {
-    dims: Vec<usize>,
-    strides: Vec<usize>,
+    walk: map::Walk,
     /// Where the input's last axis went.
     last: usize,
 }
@@ -429,25 +428,32 @@ const STRIP: usize = 4;
 
 impl Turn {
     fn new(access: &Access, to: &Shape) -> Turn {
-        let mut walk = map::Walk::new(to, std::slice::from_ref(access));
-        let strides = walk.strides.swap_remove(0);
-        let last = strides.iter().position(|&s| s == 1).unwrap_or(strides.len() - 1);
-        Turn { dims: walk.dims, strides, last }
+        let walk = map::Walk::new(to, std::slice::from_ref(access));
+        let last = walk.strides(0).iter().position(|&s| s == 1).unwrap_or(walk.dims().len() - 1);
+        Turn { walk, last }
+    }
+
+    fn dims(&self) -> &[usize] {
+        self.walk.dims()
+    }
+
+    fn strides(&self) -> &[usize] {
+        self.walk.strides(0)
     }
 
     /// Whether nothing moves.
     fn is_plain(&self) -> bool {
-        self.dims.len() == 1
+        self.dims().len() == 1
     }
 
     /// Whether runs of neighbours stay together, so that copying runs is all there is to do.
     fn keeps_rows(&self) -> bool {
-        self.last + 1 == self.dims.len()
+        self.last + 1 == self.dims().len()
     }
 
     /// Elements along the input's last axis, and along the value's.
     fn edges(&self) -> (usize, usize) {
-        (self.dims[self.last], self.dims[self.dims.len() - 1])
+        (self.dims()[self.last], self.dims()[self.dims().len() - 1])
     }
 
     /// Powers of two whose product is 1024: the shape of a tile along the input's last axis and along the value's; `None`
@@ -467,14 +473,14 @@ impl Turn {
     /// Squares of the input are read while their cache lines are there.
     fn copy(&self, x: &[f32], first: usize, out: &mut [f32]) {
         let (a, b) = self.edges();
-        let block: usize = self.dims[self.last + 1..].iter().product();
-        let middle = self.last + 1..self.dims.len() - 1;
-        let apart = self.strides[self.dims.len() - 1];
+        let block: usize = self.dims()[self.last + 1..].iter().product();
+        let middle = self.last + 1..self.dims().len() - 1;
+        let apart = self.strides()[self.dims().len() - 1];
         let place = |axes: std::ops::Range<usize>, mut rest: usize| {
             let mut at = 0;
             for axis in axes.rev() {
-                at += rest % self.dims[axis] * self.strides[axis];
-                rest /= self.dims[axis];
+                at += rest % self.dims()[axis] * self.strides()[axis];
+                rest /= self.dims()[axis];
             }
             at
         };
@@ -542,7 +548,7 @@ impl Op for Permute {
         if turn.keeps_rows() || run.out.is_empty() {
             return map::copy_cpu(&access, run);
         }
-        let block: usize = turn.dims[turn.last + 1..].iter().product();
+        let block: usize = turn.dims()[turn.last + 1..].iter().product();
         let rows = run.pool.share(run.out.len() / block, (COPY_TASK / block).max(1), TILE);
         let x = run.ins[0];
         run.pool.chunks_mut(run.out, rows * block, |task, out| turn.copy(x, task * rows, out));
@@ -557,22 +563,22 @@ impl Op for Permute {
         let (Some((along, across)), false) = (turn.tile(), turn.keeps_rows()) else {
             return map::run_cuda(&identity(), &[access], run);
         };
-        let ((a, b), rank) = (turn.edges(), turn.dims.len());
-        let value = dims(&turn.dims).strides();
+        let ((a, b), rank) = (turn.edges(), turn.dims().len());
+        let value = dims(turn.dims()).strides();
         // All axes but the two that change places: dimensions, strides of the input, strides of the value.
         let mut others = [[0u64; MAX_RANK]; 3];
         let mut count = 0;
         let mut tiles = a.div_ceil(along) * b.div_ceil(across * STRIP);
         for axis in (0..rank - 1).filter(|&axis| axis != turn.last) {
-            tiles *= turn.dims[axis];
-            let of = [turn.dims[axis], turn.strides[axis], value[axis]];
+            tiles *= turn.dims()[axis];
+            let of = [turn.dims()[axis], turn.strides()[axis], value[axis]];
             others.iter_mut().zip(of).for_each(|(o, n)| o[count] = n as u64);
             count += 1;
         }
         let kernel = run.cuda.kernel("layout", PERMUTE_CU, "permute_tiles")?;
         let mut args = Args::new();
         args.ptr(run.ins[0]).ptr(run.out).u64(a as u64).u64(b as u64);
-        args.u64(turn.strides[rank - 1] as u64).u64(value[turn.last] as u64);
+        args.u64(turn.strides()[rank - 1] as u64).u64(value[turn.last] as u64);
         args.bytes(bytemuck::cast_slice(&others), 8).u32(count as u32).u32(along as u32).u64(tiles as u64);
         run.cuda.launch(kernel, [tiles.min(1 << 20) as u32, 1, 1], 256, 0, &args)
     }
@@ -1567,16 +1573,13 @@ impl Op for Triangle {
 /// Where each part of a packed value starts, and the words of the whole. An op with several results gives
 /// them one behind the other in a flat value; each part starts at a multiple of four words, so that kernels
 /// can read vectors from it, and the words between parts are zero.
-pub(crate) fn packed(parts: &[Shape]) -> (Vec<usize>, usize) {
+pub(crate) fn packed(parts: &[Shape]) -> (PerInput<usize>, usize) {
+    let mut starts = PerInput::new(parts.len(), 0);
     let mut end = 0;
-    let starts = parts
-        .iter()
-        .map(|s| {
-            let start = end;
-            end += s.numel().next_multiple_of(4);
-            start
-        })
-        .collect();
+    for (start, s) in starts.all_mut().iter_mut().zip(parts) {
+        *start = end;
+        end += s.numel().next_multiple_of(4);
+    }
     (starts, end)
 }
 

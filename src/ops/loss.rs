@@ -10,8 +10,8 @@ use super::rows::{Formula, Row, RowKernel};
 use super::sampling::{edge_dims, edge_shape};
 use super::softmax::SoftmaxBwd;
 use super::{
-    Attr, Attrs, Bound, CpuRun, CudaRun, Gpu, Io, Op, Recorder, RefIn, Reject, Sample, SampleIn, Val, dims,
-    floats, layout, mismatch, reduce, typed,
+    Attr, Attrs, Bound, CpuRun, CudaRun, Gpu, Io, Kernel, Op, Recorder, RefIn, Reject, Sample, SampleIn, Val,
+    dims, floats, layout, mismatch, reduce, typed,
 };
 use crate::device::cpu::pool::Pool;
 use crate::device::cpu::simd::Simd;
@@ -25,6 +25,7 @@ use crate::ops::softmax::Softmax;
 use crate::scalar::{Real, Scalar};
 use crate::shape::Shape;
 use crate::tensor::Tensor;
+use std::sync::OnceLock;
 
 /// What becomes of the losses of all elements.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -142,6 +143,11 @@ macro_rules! losses {
                     Reduction::None => map::run_cpu(&self.program(), &[map::access(&shape, &shape); 2], run),
                     _ => self.fold(self.reduction, shape.numel()).run_cpu(&shape, &all(&shape), run),
                 }
+            }
+
+            fn prepared(&self, ins: &[Meta]) -> Option<Kernel> {
+                let fold = self.as_fold(ins).map(|(fold, axes)| fold.prepared(ins[0].shape, axes));
+                fold.or_else(|| self.as_program(ins).map(map::prepared))
             }
 
             fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {
@@ -486,10 +492,13 @@ impl Labels {
 }
 
 /// A sum times a scalar that is given.
-fn mean() -> Fold {
-    let load = Program::trace(2, |x| vec![x[0]]);
-    let post = Program::trace(2, |s| vec![s[0] * s[1]]);
-    Fold { ins: 1, aux: 1, stages: vec![Stage { kind: Kind::Sum, load, post }] }
+fn mean() -> &'static Fold {
+    static FOLD: OnceLock<Fold> = OnceLock::new();
+    FOLD.get_or_init(|| {
+        let load = Program::trace(2, |x| vec![x[0]]);
+        let post = Program::trace(2, |s| vec![s[0] * s[1]]);
+        Fold { ins: 1, aux: 1, stages: vec![Stage { kind: Kind::Sum, load, post }] }
+    })
 }
 
 /// The attribute of an ignored label.
@@ -644,6 +653,49 @@ impl CrossEntropy {
         Fold::new(1, Kind::Sum, Program::trace(1, |x| vec![x[0]]), post)
     }
 
+    /// The loss of a row if its target is smoothed.
+    fn smooth_loss(self, ins: &[Meta]) -> Option<Fold> {
+        let (keep, share) = smooth_target(self.smoothing, ins[0].shape.last());
+        (self.smoothing > 0.0).then(|| smooth_loss(keep, share))
+    }
+
+    /// Fills the output on the CPU, with the fold of a smoothed loss.
+    fn run(&self, smooth: Option<&Fold>, run: CpuRun<'_>) {
+        let x = run.metas[0].shape;
+        let labels = Labels::of(&x, self.ignore);
+        let (pool, simd, metas) = (run.pool, run.simd, run.metas);
+        let (row_count, columns) = (labels.rows, labels.classes);
+        let given: &[u32] = bytemuck::cast_slice(run.ins[1]);
+        let space = labels.space();
+        let (safe, rest) = run.workspace.split_at_mut(space.losses);
+        let (losses, rest) = rest.split_at_mut(space.picked - space.losses);
+        let (picked, rest) = rest.split_at_mut(space.rest - space.picked);
+        let (losses, total) = match self.reduction {
+            Reduction::None => (run.out, None),
+            _ => (&mut losses[..row_count], Some(run.out)),
+        };
+        let picked = &mut picked[..row_count];
+        let shape = Shape::SCALAR;
+        labels.safe(given, bytemuck::cast_slice_mut(&mut safe[..row_count]));
+        if let Some(smooth) = smooth {
+            for (row, (p, s)) in picked.iter_mut().zip(&*safe).enumerate() {
+                *p = run.ins[0][row * columns + s.to_bits() as usize];
+            }
+            let ins: &[&[f32]] = &[run.ins[0], picked];
+            let run = CpuRun { pool, simd, metas, ins, shape, out: &mut *losses, workspace: &mut *rest };
+            smooth.run_cpu(&dims(&[row_count, columns]), &[1], run);
+        } else {
+            let ins: &[&[f32]] = &[run.ins[0], &safe[..row_count]];
+            let run = CpuRun { pool, simd, metas, ins, shape, out: &mut *losses, workspace: &mut [] };
+            RowLoss.run_cpu(columns, run);
+        }
+        labels.settle(given, 1, losses);
+        if let Some(out) = total {
+            let weight = if self.reduction == Reduction::Mean { labels.inverse(given) } else { 1.0 };
+            labels.mean_cpu(pool, simd, losses, weight, out, rest);
+        }
+    }
+
     fn rows_space(self, x: &Shape, device: &Device) -> usize {
         let (rows, columns) = (x.rows(), x.last());
         if self.smoothing > 0.0 {
@@ -689,40 +741,13 @@ impl Op for CrossEntropy {
     }
 
     fn cpu(&self, run: CpuRun<'_>) {
-        let x = run.metas[0].shape;
-        let labels = Labels::of(&x, self.ignore);
-        let (pool, simd, metas) = (run.pool, run.simd, run.metas);
-        let (row_count, columns) = (labels.rows, labels.classes);
-        let given: &[u32] = bytemuck::cast_slice(run.ins[1]);
-        let space = labels.space();
-        let (safe, rest) = run.workspace.split_at_mut(space.losses);
-        let (losses, rest) = rest.split_at_mut(space.picked - space.losses);
-        let (picked, rest) = rest.split_at_mut(space.rest - space.picked);
-        let (losses, total) = match self.reduction {
-            Reduction::None => (run.out, None),
-            _ => (&mut losses[..row_count], Some(run.out)),
-        };
-        let picked = &mut picked[..row_count];
-        let shape = Shape::SCALAR;
-        labels.safe(given, bytemuck::cast_slice_mut(&mut safe[..row_count]));
-        if self.smoothing > 0.0 {
-            for (row, (p, s)) in picked.iter_mut().zip(&*safe).enumerate() {
-                *p = run.ins[0][row * columns + s.to_bits() as usize];
-            }
-            let (keep, share) = smooth_target(self.smoothing, columns);
-            let ins: &[&[f32]] = &[run.ins[0], picked];
-            let run = CpuRun { pool, simd, metas, ins, shape, out: &mut *losses, workspace: &mut *rest };
-            smooth_loss(keep, share).run_cpu(&dims(&[row_count, columns]), &[1], run);
-        } else {
-            let ins: &[&[f32]] = &[run.ins[0], &safe[..row_count]];
-            let run = CpuRun { pool, simd, metas, ins, shape, out: &mut *losses, workspace: &mut [] };
-            RowLoss.run_cpu(columns, run);
-        }
-        labels.settle(given, 1, losses);
-        if let Some(out) = total {
-            let weight = if self.reduction == Reduction::Mean { labels.inverse(given) } else { 1.0 };
-            labels.mean_cpu(pool, simd, losses, weight, out, rest);
-        }
+        let smooth = self.smooth_loss(run.metas);
+        self.run(smooth.as_ref(), run);
+    }
+
+    fn prepared(&self, ins: &[Meta]) -> Option<Kernel> {
+        let (op, smooth) = (*self, self.smooth_loss(ins));
+        Some(Box::new(move |run| op.run(smooth.as_ref(), run)))
     }
 
     fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {

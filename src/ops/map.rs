@@ -4,7 +4,8 @@
 use super::program::{MAX_RESULTS, Program, Reg, Registers, Scratch, Step};
 use super::sampling::edge_dims;
 use super::{
-    Attr, Attrs, Bound, CpuRun, CudaRun, Gpu, Io, Op, Recorder, RefIn, Reject, Sample, SampleIn, Val, dims,
+    Attr, Attrs, Bound, CpuRun, CudaRun, Gpu, Io, Kernel, Op, PerInput, Recorder, RefIn, Reject, Sample,
+    SampleIn, Val, dims,
 };
 use crate::device::cuda::{Args, Cuda};
 use crate::device::{DType, Meta};
@@ -52,47 +53,55 @@ pub(crate) fn access(from: &Shape, to: &Shape) -> Access {
     out
 }
 
+/// How each input is read as if it had shape `to`, aligned at the last axis.
+pub(crate) fn accesses(ins: &[Meta], to: &Shape) -> PerInput<Access> {
+    let mut all = PerInput::new(ins.len(), [0; MAX_RANK]);
+    all.all_mut().iter_mut().zip(ins).for_each(|(a, m)| *a = access(&m.shape, to));
+    all
+}
+
 /// Output axes with equal neighbours merged: dimensions, and per input the strides along them.
 pub(crate) struct Walk {
-    pub(crate) dims: Vec<usize>,
-    pub(crate) strides: Vec<Vec<usize>>,
+    rank: usize,
+    dims: [usize; MAX_RANK],
+    strides: PerInput<Access>,
 }
 
 impl Walk {
     pub(crate) fn new(shape: &Shape, accesses: &[Access]) -> Walk {
-        let mut dims: Vec<usize> = Vec::new();
-        let mut strides: Vec<Vec<usize>> = vec![Vec::new(); accesses.len()];
+        let strides = PerInput::new(accesses.len(), [0; MAX_RANK]);
+        let mut walk = Walk { rank: 0, dims: [1; MAX_RANK], strides };
         for axis in 0..shape.rank() {
             let d = shape.dims()[axis];
             if d == 1 {
                 continue;
             }
-            let merges = dims.last().is_some()
-                && strides.iter().zip(accesses).all(|(s, a)| s.last().copied().unwrap_or(0) == a[axis] * d);
-            if let (true, Some(last)) = (merges, dims.last_mut()) {
-                *last *= d;
-                for (s, a) in strides.iter_mut().zip(accesses) {
-                    if let Some(last) = s.last_mut() {
-                        *last = a[axis];
-                    }
-                }
-            } else {
-                dims.push(d);
-                for (s, a) in strides.iter_mut().zip(accesses) {
-                    s.push(a[axis]);
-                }
-            }
+            let last = walk.rank.wrapping_sub(1);
+            let strides = walk.strides.all_mut();
+            let merges = walk.rank > 0 && strides.iter().zip(accesses).all(|(s, a)| s[last] == a[axis] * d);
+            let at = if merges { last } else { walk.rank };
+            walk.dims[at] *= d;
+            strides.iter_mut().zip(accesses).for_each(|(s, a)| s[at] = a[axis]);
+            walk.rank = at + 1;
         }
-        if dims.is_empty() {
-            dims.push(1);
-            strides.iter_mut().for_each(|s| s.push(0));
-        }
-        Walk { dims, strides }
+        // A single element has an axis too.
+        walk.rank = walk.rank.max(1);
+        walk
+    }
+
+    /// The axes; there is at least one.
+    pub(crate) fn dims(&self) -> &[usize] {
+        &self.dims[..self.rank]
+    }
+
+    /// The strides of input `i`, one per axis.
+    pub(crate) fn strides(&self, i: usize) -> &[usize] {
+        &self.strides.all()[i][..self.rank]
     }
 
     /// Whether input `i` is read element by element in order.
     pub(crate) fn plain(&self, i: usize) -> bool {
-        self.dims.len() == 1 && (self.strides[i][0] == 1 || self.dims[0] == 1)
+        self.rank == 1 && (self.strides(i)[0] == 1 || self.dims[0] == 1)
     }
 }
 
@@ -131,13 +140,18 @@ pub(crate) fn copy_cpu(access: &Access, run: CpuRun<'_>) {
     let per_task = run.pool.share(run.out.len(), TASK, 1);
     run.pool.chunks_mut(run.out, per_task, |task, out| match walk.plain(0) {
         true => out.copy_from_slice(&x[task * per_task..][..out.len()]),
-        false => gather(x, &walk.dims, &walk.strides[0], task * per_task, out),
+        false => gather(x, walk.dims(), walk.strides(0), task * per_task, out),
     });
 }
 
 /// Runs `program` on the CPU. `accesses` says how each input is read.
 pub(crate) fn run_cpu(program: &Program, accesses: &[Access], run: CpuRun<'_>) {
     evaluate(program, accesses, run, false);
+}
+
+/// A program on inputs that are broadcast to the output, for many runs on the CPU.
+pub(crate) fn prepared(program: Program) -> Kernel {
+    Box::new(move |run| run_cpu(&program, accesses(run.metas, &run.shape).all(), run))
 }
 
 /// Runs `program` on the CPU, its first input being what the output holds already, element by element.
@@ -174,7 +188,7 @@ fn evaluate(program: &Program, accesses: &[Access], run: CpuRun<'_>, in_place: b
                     &x[start..start + len]
                 } else if let Some(words) = blocks.next() {
                     let words = &mut words[..len];
-                    gather(x, &walk.dims, &walk.strides[i - before], start, words);
+                    gather(x, walk.dims(), walk.strides(i - before), start, words);
                     words
                 } else {
                     &[]
@@ -216,17 +230,17 @@ fn generate(program: &Program, walk: &Walk) -> Generated {
     let n = program.inputs();
     let kinds: Vec<Kind> = (0..n)
         .map(|i| {
-            let strides = &walk.strides[i];
+            let strides = walk.strides(i);
             (walk.plain(i), strides.iter().all(|&s| s == 0), strides.last() == Some(&0))
         })
         .collect();
-    let rank = if kinds.iter().all(|k| k.0 || k.1) { 1 } else { walk.dims.len() };
+    let rank = if kinds.iter().all(|k| k.0 || k.1) { 1 } else { walk.dims().len() };
     // Rows whose length is a multiple of the vector never split a vector between two rows.
-    let inner = walk.dims[walk.dims.len() - 1];
+    let inner = walk.dims()[walk.dims().len() - 1];
     let whole = rank == 1
         || (inner.is_multiple_of(VECTOR)
             && (0..n).all(|i| {
-                let (outer, last) = walk.strides[i].split_at(rank - 1);
+                let (outer, last) = walk.strides(i).split_at(rank - 1);
                 kinds[i].0 || kinds[i].1 || (last[0] <= 1 && outer.iter().all(|s| s.is_multiple_of(VECTOR)))
             }));
     let key: KernelKey = (
@@ -385,13 +399,13 @@ pub(crate) fn run_cuda(program: &Program, accesses: &[Access], run: &CudaRun<'_>
     let walk = Walk::new(&run.shape, accesses);
     let made = generate(program, &walk);
     let kernel = run.cuda.kernel(&made.module, &made.source, "map")?;
-    let plain_or_single = |i: usize| walk.plain(i) || walk.strides[i].iter().all(|&s| s == 0);
+    let plain_or_single = |i: usize| walk.plain(i) || walk.strides(i).iter().all(|&s| s == 0);
     let flat = (0..program.inputs()).all(plain_or_single);
     let mut args = Args::new();
     args.ptr(run.out).u64(n as u64);
     if !flat {
         let mut words = [1u32; MAX_RANK];
-        for (w, d) in words.iter_mut().zip(&walk.dims) {
+        for (w, d) in words.iter_mut().zip(walk.dims()) {
             // A single axis beyond 2^32 elements cannot be strided: it would be plain or a scalar.
             *w = u32::try_from(*d).map_err(|_| too_large(&run.shape))?;
         }
@@ -401,7 +415,7 @@ pub(crate) fn run_cuda(program: &Program, accesses: &[Access], run: &CudaRun<'_>
         args.ptr(address);
         if !plain_or_single(i) {
             let mut words = [0u64; MAX_RANK];
-            for (w, s) in words.iter_mut().zip(&walk.strides[i]) {
+            for (w, s) in words.iter_mut().zip(walk.strides(i)) {
                 *w = *s as u64;
             }
             args.bytes(bytemuck::cast_slice(&words), 8);
@@ -427,11 +441,11 @@ pub(crate) fn module(program: &Program, shape: &Shape, accesses: &[Access]) -> (
 impl Map {
     /// Fills the output on the CPU; its first input is what the output holds. The run has the others.
     pub(crate) fn cpu_in_place(&self, run: CpuRun<'_>) {
-        follow_cpu(&self.program, &self.accesses(run.metas), CpuRun { shape: self.shape, ..run });
-    }
-
-    fn accesses(&self, ins: &[Meta]) -> Vec<Access> {
-        ins.iter().map(|m| access(&m.shape, &self.shape)).collect()
+        follow_cpu(
+            &self.program,
+            accesses(run.metas, &self.shape).all(),
+            CpuRun { shape: self.shape, ..run },
+        );
     }
 }
 
@@ -489,15 +503,19 @@ impl Op for Map {
 
     // Kernels get the shape of each result, which is not that of several in one value.
     fn cpu(&self, run: CpuRun<'_>) {
-        run_cpu(&self.program, &self.accesses(run.metas), CpuRun { shape: self.shape, ..run });
+        run_cpu(&self.program, accesses(run.metas, &self.shape).all(), CpuRun { shape: self.shape, ..run });
     }
 
     fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {
-        run_cuda(&self.program, &self.accesses(run.metas), &CudaRun { shape: self.shape, ..*run })
+        run_cuda(
+            &self.program,
+            accesses(run.metas, &self.shape).all(),
+            &CudaRun { shape: self.shape, ..*run },
+        )
     }
 
     fn cuda_modules(&self, ins: &[Meta], _gpu: &Gpu) -> Vec<(String, String)> {
-        vec![module(&self.program, &self.shape, &self.accesses(ins))]
+        vec![module(&self.program, &self.shape, accesses(ins, &self.shape).all())]
     }
 
     fn as_program(&self, _ins: &[Meta]) -> Option<Program> {

@@ -16,7 +16,7 @@ use crate::numerics::K_CHUNK;
 use crate::numerics::rng::Stream;
 use crate::ops::reduce::Sum;
 use crate::scalar::Scalar;
-use crate::shape::Shape;
+use crate::shape::{MAX_RANK, Shape};
 use crate::tensor::Tensor;
 
 const MATMUL_CU: &str = include_str!("matmul.cu");
@@ -366,11 +366,12 @@ impl Op for Linear {
 
     fn shape(&self, ins: &[Meta]) -> Result<Meta> {
         let p = Linear::of(ins)?;
-        let mut out = ins[0].shape.dims().to_vec();
-        if let Some(last) = out.last_mut() {
+        let (mut out, rank) = ([0; MAX_RANK], ins[0].shape.rank());
+        out[..rank].copy_from_slice(ins[0].shape.dims());
+        if let Some(last) = out[..rank].last_mut() {
             *last = p.n;
         }
-        Ok(Meta::f32(Shape::new(&out)?))
+        Ok(Meta::f32(Shape::new(&out[..rank])?))
     }
 
     fn workspace(&self, ins: &[Meta], device: &Device) -> usize {

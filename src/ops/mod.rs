@@ -502,6 +502,9 @@ pub enum IndexBound {
     OfInputs(usize),
 }
 
+/// A kernel of the CPU that can be run many times.
+pub type Kernel = Box<dyn Fn(CpuRun<'_>) + Send + Sync>;
+
 /// The rules of an op.
 pub trait Op: Clone + PartialEq + Debug + Sized {
     /// The op's name in messages, graphs, tests and the program.
@@ -534,6 +537,12 @@ pub trait Op: Clone + PartialEq + Debug + Sized {
 
     /// Fills the output on the CPU.
     fn cpu(&self, run: CpuRun<'_>);
+
+    /// [`Op::cpu`] on inputs of these shapes, for many runs: whatever takes memory to make, a program or a table, was made
+    /// before the first. `None` where there is nothing of the kind.
+    fn prepared(&self, _ins: &[Meta]) -> Option<Kernel> {
+        None
+    }
 
     /// Queues the kernels that fill the output on CUDA.
     fn cuda(&self, run: &CudaRun<'_>) -> Result<()>;
@@ -657,6 +666,11 @@ macro_rules! any_op {
             /// See [`Op::cpu`].
             pub(crate) fn cpu(&self, run: CpuRun<'_>) {
                 match self { $(AnyOp::$op(op) => op.cpu(run),)* }
+            }
+
+            /// See [`Op::prepared`].
+            pub(crate) fn prepared(&self, ins: &[Meta]) -> Option<Kernel> {
+                match self { $(AnyOp::$op(op) => op.prepared(ins),)* }
             }
 
             /// See [`Op::cuda`].

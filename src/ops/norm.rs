@@ -9,8 +9,8 @@ use super::reduce::{self, Mean, depth};
 use super::rows::{COLUMN_SUM, device_function, partials, per_lane};
 use super::sampling::{EDGES, VOLUME, pick};
 use super::{
-    Attr, Attrs, Bound, CpuRun, CudaRun, Gpu, Io, Op, Recorder, RefIn, Reject, Sample, SampleIn, Val, dims,
-    layout, mismatch, typed,
+    Attr, Attrs, Bound, CpuRun, CudaRun, Gpu, Io, Op, PerInput, Recorder, RefIn, Reject, Sample, SampleIn,
+    Val, dims, layout, mismatch, typed,
 };
 use crate::device::cpu::simd::{Simd, simd_fn};
 use crate::device::cuda::{Args, Cuda};
@@ -429,11 +429,10 @@ pub(crate) fn clear_gaps(parts: &[Shape], run: &CudaRun<'_>) -> Result<()> {
 }
 
 /// Shapes of the packed gradients of a norm's input, its gain where there is one, and its shift if `bias`.
-pub(crate) fn gradient_parts(ins: &[Meta], bias: bool) -> Vec<Shape> {
-    let mut parts = vec![ins[0].shape];
-    if ins.len() == 3 {
-        parts.extend(vec![ins[1].shape; 1 + usize::from(bias)]);
-    }
+pub(crate) fn gradient_parts(ins: &[Meta], bias: bool) -> PerInput<Shape> {
+    let more = if ins.len() == 3 { 1 + usize::from(bias) } else { 0 };
+    let mut parts = PerInput::new(1 + more, ins[0].shape);
+    parts.all_mut()[1..].fill(ins[ins.len().min(2) - 1].shape);
     parts
 }
 
@@ -675,7 +674,7 @@ macro_rules! row_norm {
             }
 
             /// Shapes of the packed results.
-            fn parts(&self, ins: &[Meta]) -> Vec<Shape> {
+            fn parts(&self, ins: &[Meta]) -> PerInput<Shape> {
                 gradient_parts(ins, self.bias)
             }
         }

@@ -8,8 +8,8 @@ use super::map::{grid, record_program};
 use super::program::{Expr, Program};
 use super::rows::device_function;
 use super::{
-    Attr, Attrs, Bound, CpuRun, CudaRun, Gpu, Io, Op, Recorder, RefIn, Reject, Sample, SampleIn, Val, dims,
-    floats, map, mismatch,
+    Attr, Attrs, Bound, CpuRun, CudaRun, Gpu, Io, Kernel, Op, Recorder, RefIn, Reject, Sample, SampleIn, Val,
+    dims, floats, map, mismatch,
 };
 use crate::device::Meta;
 use crate::device::cpu::simd::{Simd, simd_fn};
@@ -843,6 +843,12 @@ macro_rules! pool_op {
             fn cpu(&self, run: CpuRun<'_>) {
                 let planes = self.planes(&run.metas[0].shape, &run.shape);
                 self.run(&planes, run);
+            }
+
+            fn prepared(&self, ins: &[Meta]) -> Option<Kernel> {
+                let (op, out) = (self.clone(), self.shape(ins).ok()?.shape);
+                let planes = self.planes(&ins[0].shape, &out);
+                Some(Box::new(move |run| op.run(&planes, run)))
             }
 
             fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {

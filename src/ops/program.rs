@@ -168,6 +168,8 @@ pub struct Program {
     consts: Vec<f32>,
     steps: Vec<Step>,
     outputs: Vec<Reg>,
+    /// Which inputs are read.
+    reads: Vec<bool>,
     /// Register of each step's result, chosen so that registers are reused when their value is dead.
     slots: Vec<u8>,
     slot_count: usize,
@@ -326,7 +328,14 @@ impl Program {
             step.args[arity..].fill(first);
         }
         outputs.iter_mut().for_each(&moved);
-        let mut program = Program { inputs, consts, steps, outputs, slots: Vec::new(), slot_count: 0 };
+        let mut reads = vec![false; inputs];
+        let regs = steps.iter().flat_map(|s| &s.args[..s.instr.arity()]).chain(&outputs);
+        for reg in regs {
+            if let Reg::In(i) = reg {
+                reads[*i as usize] = true;
+            }
+        }
+        let mut program = Program { inputs, consts, steps, outputs, reads, slots: Vec::new(), slot_count: 0 };
         program.assign_slots();
         program
     }
@@ -409,15 +418,8 @@ impl Program {
     }
 
     /// Which inputs are read.
-    pub fn reads(&self) -> Vec<bool> {
-        let mut reads = vec![false; self.inputs];
-        let regs = self.steps.iter().flat_map(|s| &s.args[..s.instr.arity()]).chain(&self.outputs);
-        for reg in regs {
-            if let Reg::In(i) = reg {
-                reads[*i as usize] = true;
-            }
-        }
-        reads
+    pub fn reads(&self) -> &[bool] {
+        &self.reads
     }
 
     /// The results over any number type. A missing input counts as NaN.
@@ -567,7 +569,12 @@ thread_local! {
 
 impl Scratch {
     pub(crate) fn take(words: usize) -> Scratch {
-        let mut kept = SHELF.with_borrow_mut(Vec::pop).unwrap_or_default();
+        // The shortest that is long enough, so that the next one finds what it needs; else the longest.
+        let mut kept = SHELF.with_borrow_mut(|shelf| {
+            let key = |i: &usize| (shelf[*i].len() < words, shelf[*i].len().abs_diff(words));
+            let best = (0..shelf.len()).min_by_key(key);
+            best.map(|i| shelf.swap_remove(i)).unwrap_or_default()
+        });
         if kept.len() < words {
             kept.resize(words, 0.0);
         }

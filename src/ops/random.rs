@@ -8,8 +8,8 @@ use super::map::{self, grid};
 use super::program::{Program, Registers, Scratch};
 use super::sampling::edge_shape;
 use super::{
-    Attr, Attrs, Bound, CpuRun, CudaRun, Gpu, IndexBound, Io, Op, Recorder, RefIn, Reject, Sample, SampleIn,
-    Val, dims, sample_shapes, sort,
+    Attr, Attrs, Bound, CpuRun, CudaRun, Gpu, IndexBound, Io, Kernel, Op, Recorder, RefIn, Reject, Sample,
+    SampleIn, Val, dims, sample_shapes, sort,
 };
 use crate::device::cuda::Args;
 use crate::device::{Backend, DType, Device, Meta};
@@ -274,6 +274,11 @@ macro_rules! random_op {
 
             fn cpu(&self, run: CpuRun<'_>) {
                 self.draw().cpu(run);
+            }
+
+            fn prepared(&self, _ins: &[Meta]) -> Option<Kernel> {
+                let draw = self.draw();
+                Some(Box::new(move |run| draw.cpu(run)))
             }
 
             fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {

@@ -7,8 +7,8 @@ use super::map::record_program;
 use super::program::Program;
 use super::sampling::edge_dims;
 use super::{
-    Attr, Attrs, Bound, CpuRun, CudaRun, Gpu, Io, Op, Recorder, RefIn, Reject, Sample, SampleIn, Val, dims,
-    floats, layout,
+    Attr, Attrs, Bound, CpuRun, CudaRun, Gpu, Io, Kernel, Op, Recorder, RefIn, Reject, Sample, SampleIn, Val,
+    dims, floats, layout,
 };
 use crate::device::cpu::simd::Simd;
 use crate::device::{Device, Meta};
@@ -157,6 +157,10 @@ macro_rules! reductions {
             fn cpu(&self, run: CpuRun<'_>) {
                 let shape = run.metas[0].shape;
                 self.fold(count(&shape, &self.axes)).run_cpu(&shape, &self.axes, run);
+            }
+
+            fn prepared(&self, ins: &[Meta]) -> Option<Kernel> {
+                self.as_fold(ins).map(|(fold, axes)| fold.prepared(ins[0].shape, axes))
             }
 
             fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {

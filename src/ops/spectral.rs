@@ -393,10 +393,10 @@ impl Along {
             return;
         }
         // Enough products to give each thread whole ones.
-        let one = Pool::new(1);
+        let one = Pool::alone();
         pool.chunks_mut(out, m * w, |b, out| {
             let mut scratch = Scratch::take(g.scratch_len(1));
-            g.run(&one, simd, a, &x[b * k * w..(b + 1) * k * w], None, out, scratch.words());
+            g.run(one, simd, a, &x[b * k * w..(b + 1) * k * w], None, out, scratch.words());
         });
     }
 
@@ -628,7 +628,7 @@ impl Mix {
             return;
         }
         let g = Gemm { batch: 1, m: batch, n: 2 * outer, k: 2 * inner, ta: false, tb: adjoint };
-        let one = Pool::new(1);
+        let one = Pool::alone();
         let line = 2 * outer;
         pool.chunks_mut(&mut dense[..modes * batch * line], batch * line, |k, dense| {
             let (rows, square) = (batch * 2 * inner, 4 * c * o);
@@ -660,7 +660,7 @@ impl Mix {
                     b[3 * o..].copy_from_slice(re);
                 }
             }
-            g.run(&one, simd, a, b, None, dense, rest);
+            g.run(one, simd, a, b, None, dense, rest);
         });
         let dense = &*dense;
         pool.chunks_mut(out, 2 * modes * outer, |b, out| {
@@ -940,7 +940,7 @@ impl Op for ModeMixDw {
         let Ok(Mix { batch, modes, c, o, .. }) = ModeMixDw::of(run.metas) else { return };
         let (x, d) = (run.ins[0], run.ins[1]);
         let g = Gemm { batch: 1, m: c, n: 2 * o, k: 2 * batch, ta: true, tb: false };
-        let one = Pool::new(1);
+        let one = Pool::alone();
         let each = c * o;
         let half = run.out.len() / 2;
         let (re, im) = run.out.split_at_mut(half);
@@ -968,7 +968,7 @@ impl Op for ModeMixDw {
                 right[2 * o..3 * o].copy_from_slice(im);
                 right[3 * o..].iter_mut().zip(re).for_each(|(y, re)| *y = -re);
             }
-            g.run(&one, run.simd, left, right, None, both, rest);
+            g.run(one, run.simd, left, right, None, both, rest);
             for (both, (re, im)) in
                 both.chunks_exact(2 * o).zip(re.chunks_exact_mut(o).zip(im.chunks_exact_mut(o)))
             {

@@ -20,7 +20,7 @@ pub(crate) use update::Slot;
 
 use crate::check::DeviceRecorder;
 use crate::device::cuda::Cuda;
-use crate::device::{AnyBuffer, Backend, Buffer, Cpu, Device};
+use crate::device::{AnyBuffer, Backend, Buffer, Cpu, Device, WriteGuard};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ops::{Recorder, Val};
 use crate::params::{Param, Params};
@@ -50,6 +50,8 @@ pub struct Optimizer {
     entries: BTreeMap<u64, Entry>,
     /// The scalars of each parameter's last step, in the order of their rows.
     hypers: Vec<[f64; HYPERS]>,
+    /// The same, rounded.
+    words: Vec<f32>,
     /// The scalars on the device, rounded.
     buffer: Option<Buffer>,
 }
@@ -85,6 +87,7 @@ impl Optimizer {
             step: 0,
             entries: BTreeMap::new(),
             hypers: Vec::new(),
+            words: Vec::new(),
             buffer: None,
         }
     }
@@ -300,27 +303,25 @@ impl Optimizer {
     }
 
     /// Counts a step of these parameters and forms its scalars.
-    pub(crate) fn begin<'a>(&mut self, params: impl Iterator<Item = &'a Param>) -> Result<()> {
+    pub(crate) fn begin<'a>(&mut self, params: impl Iterator<Item = &'a Param> + Clone) -> Result<()> {
         self.check()?;
         let limit = self.clip_value.unwrap_or(f64::INFINITY);
-        let ids: Vec<u64> = params
-            .map(|p| {
-                let e = self.entry(p)?;
-                let options = self.options(e.group);
-                let lr = self.schedule.lr(options.lr, self.step);
-                let decoupled = options.decoupled;
-                let mut h = e.rule.hypers(lr, options.weight_decay, decoupled, e.step + 1, p.shape().dims());
-                h[HYPERS - 1] = limit;
-                let row = e.row;
-                self.hypers[row] = h;
-                Ok(p.id())
-            })
-            .collect::<Result<_>>()?;
-        let words: Vec<f32> = self.hypers.iter().flatten().map(|&x| x as f32).collect();
-        self.scalars()?.write_words("optimizer", &words)?;
+        for p in params.clone() {
+            let e = self.entry(p)?;
+            let options = self.options(e.group);
+            let lr = self.schedule.lr(options.lr, self.step);
+            let decoupled = options.decoupled;
+            let mut h = e.rule.hypers(lr, options.weight_decay, decoupled, e.step + 1, p.shape().dims());
+            h[HYPERS - 1] = limit;
+            let row = e.row;
+            self.hypers[row] = h;
+        }
+        self.words.clear();
+        self.words.extend(self.hypers.iter().flatten().map(|&x| x as f32));
+        self.scalars()?.write_words("optimizer", &self.words)?;
         self.step += 1;
-        for id in ids {
-            if let Some(entry) = self.entries.get_mut(&id) {
+        for p in params {
+            if let Some(entry) = self.entries.get_mut(&p.id()) {
                 entry.step += 1;
             }
         }
@@ -372,10 +373,12 @@ impl Optimizer {
         let entry = self.entry(p)?;
         let value = p.buffer();
         let mut value = value.buffer().write("optimizer")?;
-        let mut guards =
-            entry.states.iter().map(|s| s.buffer().write("optimizer")).collect::<Result<Vec<_>>>()?;
+        let mut guards: [Option<WriteGuard<'_>>; STATES] = Default::default();
+        for (g, s) in guards.iter_mut().zip(&entry.states) {
+            *g = Some(s.buffer().write("optimizer")?);
+        }
         let mut states: [&mut [f32]; STATES] = Default::default();
-        for (s, g) in states.iter_mut().zip(&mut guards) {
+        for (s, g) in states.iter_mut().zip(guards.iter_mut().flatten()) {
             *s = g.host();
         }
         let h = self.hypers[entry.row].map(|x| x as f32);

@@ -12,7 +12,7 @@ use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -211,6 +211,36 @@ impl Pool {
     }
 }
 
+impl Pool {
+    /// Lists of `rows` rows lie one behind the other in each of the slices, whose rows have these widths. Calls
+    /// `f(list, row, count, pieces)` in parallel for each run of up to `tile` rows of a list, with that run of each slice;
+    /// runs do not go on in the next list. `tile` must not be zero.
+    pub fn tiles_mut<T: Send, const N: usize>(
+        &self,
+        slices: [&mut [T]; N],
+        widths: [usize; N],
+        [lists, rows, tile]: [usize; 3],
+        f: impl Fn(usize, usize, usize, [&mut [T]; N]) + Sync,
+    ) {
+        let mut widths = widths.into_iter();
+        let cuts = slices.map(|slice| Cut::new(slice, widths.next().unwrap_or(1).max(1)));
+        let tiles = rows.div_ceil(tile);
+        self.run(lists * tiles, |index| {
+            let (list, row) = (index / tiles, index % tiles * tile);
+            let (first, count) = (list * rows + row, tile.min(rows - row));
+            // SAFETY: `run` calls with each index once, tiles have no rows in common, and all slices stay borrowed
+            // until it ends.
+            f(list, row, count, cuts.each_ref().map(|cut| unsafe { cut.pieces_from(first, count) }));
+        });
+    }
+
+    /// A pool of only the calling thread.
+    pub(crate) fn alone() -> &'static Pool {
+        static ALONE: OnceLock<Pool> = OnceLock::new();
+        ALONE.get_or_init(|| Pool::new(1))
+    }
+}
+
 impl Drop for Pool {
     fn drop(&mut self) {
         self.shared.quit.store(true, SeqCst);
@@ -355,9 +385,19 @@ impl<'a, T> Cut<'a, T> {
     /// No two calls have the same index.
     #[allow(clippy::mut_from_ref)]
     unsafe fn piece(&self, index: usize) -> &mut [T] {
-        let at = index.saturating_mul(self.chunk).min(self.len);
-        let len = self.chunk.min(self.len - at);
-        // SAFETY: start and end are at most the slice's end, so the piece is inside it; pieces of different
+        // SAFETY: as the caller promises.
+        unsafe { self.pieces_from(index, 1) }
+    }
+
+    /// `count` neighbouring pieces, as far as there are any.
+    ///
+    /// # Safety
+    /// No two calls have a piece in common.
+    #[allow(clippy::mut_from_ref)]
+    unsafe fn pieces_from(&self, first: usize, count: usize) -> &mut [T] {
+        let at = first.saturating_mul(self.chunk).min(self.len);
+        let len = count.saturating_mul(self.chunk).min(self.len - at);
+        // SAFETY: start and end are at most the slice's end, so the pieces are inside it; pieces of different
         // indices do not overlap, and the caller asks for each at most once.
         unsafe { std::slice::from_raw_parts_mut(self.start.add(at), len) }
     }
@@ -391,6 +431,28 @@ mod tests {
                     check(&pool, tasks);
                 }
             }
+        }
+    }
+
+    #[test]
+    fn tiles_cover_the_lists() {
+        for (lists, rows, tile) in [(3, 7, 4), (1, 8, 4), (2, 3, 16), (4, 1, 1), (0, 5, 2), (5, 0, 2)] {
+            let (mut a, mut b) = (vec![0; lists * rows * 3], vec![0; lists * rows]);
+            let sizes = [lists, rows, tile];
+            Pool::new(3).tiles_mut(
+                [&mut a, &mut b, &mut []],
+                [3, 1, 0],
+                sizes,
+                |list, row, count, [a, b, c]| {
+                    assert_eq!((a.len(), b.len(), c.len()), (3 * count, count, 0));
+                    assert!(row % tile == 0 && count <= tile && row + count <= rows);
+                    a.iter_mut().enumerate().for_each(|(i, x)| *x += 1 + (list * rows + row) * 3 + i);
+                    b.iter_mut().enumerate().for_each(|(i, x)| *x += 1 + list * rows + row + i);
+                },
+            );
+            assert!(a.iter().chain(&b).all(|x| *x > 0));
+            assert!(a.iter().enumerate().all(|(i, x)| *x == i + 1));
+            assert!(b.iter().enumerate().all(|(i, x)| *x == i + 1));
         }
     }
 
