@@ -68,11 +68,9 @@ pub(super) fn make(graph: &Graph, wanted: &mut [Val], passes: Passes) -> Graph {
         }
     }
     let mut to = Rewrite::new(graph);
-    for i in 0..n {
+    for (i, again) in again.iter().enumerate() {
         // A view that is made later than this is made of the new value by itself.
-        for &made in again[i].iter().filter(|&&made| made < i) {
-            to.keep(made);
-        }
+        again.iter().filter(|&&made| made < i).for_each(|&made| to.keep(made));
         to.keep(i);
     }
     to.finish(wanted)
