@@ -193,7 +193,6 @@ activations! {
     Silu silu;
     Tanh tanh;
     Sigmoid sigmoid;
-    Mish mish;
     Softplus softplus;
     Softmax softmax;
     LogSoftmax log_softmax;

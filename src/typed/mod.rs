@@ -73,8 +73,8 @@ mod ops;
 pub use dims::{Broadcast, Dim, Dims, Dyn, EndsIn, HasAxis, Insert, Push, Size, Transpose};
 pub use graph::{CompiledGraph, CompiledScalar, Context, Erase, GraphData, Shapes, Value};
 pub use layers::{
-    AvgPool2d, Build, Conv2d, Embedding, Flatten, Gelu, LayerNorm, Linear, LogSoftmax, MaxPool2d, Mish,
-    Module, Param, Relu, Sigmoid, Silu, Softmax, Softplus, Tanh,
+    AvgPool2d, Build, Conv2d, Embedding, Flatten, Gelu, LayerNorm, Linear, LogSoftmax, MaxPool2d, Module,
+    Param, Relu, Sigmoid, Silu, Softmax, Softplus, Tanh,
 };
 pub use list::{Cons, Nil, TList, TListOf, tlist};
 pub use losses::{Each, ReduceTo, ToMean, ToSum};
