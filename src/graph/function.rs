@@ -256,12 +256,16 @@ fn numbered<'s>(values: &[Var<'s>]) -> Result<Vec<Var<'s>>> {
 }
 
 fn replay<T: Scalar>(session: &Session, graph: &Graph, inputs: &[RefIn<T>]) -> Result<Vec<RefIn<T>>> {
+    session.replay(graph, &given(session, inputs)?)?.into_iter().map(read).collect()
+}
+
+/// Inputs as values of a session.
+pub(super) fn given<'s, T: Scalar>(session: &'s Session, inputs: &[RefIn<T>]) -> Result<Vec<Var<'s>>> {
     let input = |x: &RefIn<T>| match x {
         RefIn::Num(x) => session.input(x),
         RefIn::Idx(x) => session.labels(x),
     };
-    let vars = inputs.iter().map(input).collect::<Result<Vec<_>>>()?;
-    session.replay(graph, &vars)?.into_iter().map(read).collect()
+    inputs.iter().map(input).collect()
 }
 
 /// A value, read.

@@ -417,7 +417,8 @@ impl Compiled {
         let waits = if is_captured { self.waits() } else { Vec::new() };
         let mut ends: Vec<Vec<Captured>> = Vec::new();
         let wait_for = |ends: &[Vec<Captured>], n: usize| match waits.get(n) {
-            Some(list) if ends.len() == n => {
+            // The first waits for nothing as it is; the others only where the driver told what was captured before.
+            Some(list) if n > 0 && ends.len() == n => {
                 let nodes: Vec<Captured> = list.iter().flat_map(|&m| ends[m].iter().copied()).collect();
                 cuda.capture_after(&nodes)
             }

@@ -1,6 +1,6 @@
 //! A function of sessions that is compiled for each set of input shapes it meets.
 
-use super::function::read;
+use super::function::{given, read};
 use super::{Function, Graph, Passes};
 use crate::device::{Device, Meta};
 use crate::error::Result;
@@ -78,11 +78,7 @@ where
     pub fn eager<T: Scalar>(&mut self, inputs: &[RefIn<T>]) -> Result<Vec<RefIn<T>>> {
         let session = Session::eager_seeded(&self.device, self.seed);
         session.set_random_calls(self.random_calls);
-        let input = |x: &RefIn<T>| match x {
-            RefIn::Num(x) => session.input(x),
-            RefIn::Idx(x) => session.labels(x),
-        };
-        let vars = inputs.iter().map(input).collect::<Result<Vec<_>>>()?;
+        let vars = given(&session, inputs)?;
         let values = (self.f)(&session, &vars)?.into_iter().map(read).collect::<Result<Vec<_>>>()?;
         self.random_calls = session.random_calls();
         Ok(values)

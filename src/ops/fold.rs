@@ -616,7 +616,7 @@ impl Fold {
 
     /// The sum of plain elements.
     pub(crate) fn sum() -> Fold {
-        let first = || Program::trace(1, |x| vec![x[0]]);
+        let first = || Program::same(1);
         Fold::new(1, Kind::Sum, first(), first())
     }
 
@@ -730,10 +730,6 @@ impl Fold {
 fn each_alone(program: &Program, shape: &Shape, run: CpuRun<'_>) {
     let accesses = PerInput::new(run.ins.len(), map::access(shape, shape));
     map::run_cpu(program, accesses.all(), CpuRun { shape: *shape, ..run });
-}
-
-fn identity() -> Program {
-    Program::trace(1, |x| vec![x[0]])
 }
 
 const FOLD_CU: &str = include_str!("fold.cu");
@@ -984,7 +980,7 @@ impl Fold {
             own.iter().map(|m| (m.name.to_string(), m.source.to_string())).collect();
         if passes.len() > 1 && self.aux + self.stages.len() > 1 {
             let (from, to) = Fold::spread_shapes(shape, axes);
-            modules.push(map::module(&identity(), &to, &[map::access(&from, &to)]));
+            modules.push(map::module(&Program::same(1), &to, &[map::access(&from, &to)]));
         }
         modules
     }
@@ -1106,7 +1102,7 @@ impl Fold {
                 for (i, s) in spread.iter_mut().enumerate() {
                     let out = spread_at + words(i * regions.spread);
                     let run = CudaRun { ins: &[*s], metas: &[Meta::f32(from)], shape: to, out, ..*run };
-                    map::run_cuda(&identity(), &[map::access(&from, &to)], &run)?;
+                    map::run_cuda(&Program::same(1), &[map::access(&from, &to)], &run)?;
                     *s = out;
                 }
             }

@@ -154,9 +154,7 @@ impl Fused {
         for i in 0..=others {
             let _ = writeln!(t, "const float x{i} = from[{i}];");
         }
-        for (c, k) in self.program.consts().iter().enumerate() {
-            let _ = writeln!(t, "const float k{c} = __uint_as_float({:#x}u);", k.to_bits());
-        }
+        t.push_str(&self.program.cuda_constants());
         t.push_str(&self.program.cuda());
         for k in 0..results {
             let _ = writeln!(t, "to[{k}] = y{k};");
@@ -170,11 +168,11 @@ impl Fused {
         Some(Follow { text: t, tag, by_column: reads.contains(&Reads::Column), addresses: all })
     }
 
-    /// The program alone, in place, for kernels that it cannot be part of.
-    fn after(&self, ins: &[Meta]) -> (Program, Vec<Access>) {
+    /// How the program alone reads its inputs, in place, behind kernels that it cannot be part of.
+    fn alone(&self, ins: &[Meta]) -> Vec<Access> {
         let mut accesses = vec![access(&self.shape, &self.shape)];
         accesses.extend(map::accesses(&ins[self.inputs..], &self.shape).all());
-        ((*self.program).clone(), accesses)
+        accesses
     }
 }
 
@@ -238,18 +236,17 @@ impl Op for Fused {
             return self.base.cuda(&CudaRun { follow: Some(follow), ..base });
         }
         self.base.cuda(&base)?;
-        let (program, accesses) = self.after(run.metas);
+        let accesses = self.alone(run.metas);
         let ins = [&[run.out], &run.ins[self.inputs..]].concat();
-        map::run_cuda(&program, &accesses, &CudaRun { ins: &ins, shape: self.shape, ..*run })
+        map::run_cuda(&self.program, &accesses, &CudaRun { ins: &ins, shape: self.shape, ..*run })
     }
 
     fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<(String, String)> {
         let metas = &ins[..self.inputs];
         let follow = self.follow(ins, &[], 0);
         follow.and_then(|f| self.base.followed(metas, gpu, &f)).unwrap_or_else(|| {
-            let (program, accesses) = self.after(ins);
             let mut modules = self.base.cuda_modules(metas, gpu);
-            modules.push(map::module(&program, &self.shape, &accesses));
+            modules.push(map::module(&self.program, &self.shape, &self.alone(ins)));
             modules
         })
     }

@@ -94,10 +94,6 @@ impl BroadcastTo {
     }
 }
 
-fn identity() -> Program {
-    Program::trace(1, |x| vec![x[0]])
-}
-
 impl Op for BroadcastTo {
     const NAME: &'static str = "broadcast_to";
 
@@ -137,15 +133,15 @@ impl Op for BroadcastTo {
     }
 
     fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {
-        map::run_cuda(&identity(), &[self.map.access(&run.metas[0].shape)], run)
+        map::run_cuda(&Program::same(1), &[self.map.access(&run.metas[0].shape)], run)
     }
 
     fn cuda_modules(&self, ins: &[Meta], _gpu: &Gpu) -> Vec<(String, String)> {
-        vec![map::module(&identity(), &self.shape, &[self.map.access(&ins[0].shape)])]
+        vec![map::module(&Program::same(1), &self.shape, &[self.map.access(&ins[0].shape)])]
     }
 
     fn as_program(&self, ins: &[Meta]) -> Option<Program> {
-        (self.map == AxisMap::trailing(&ins[0].shape, &self.shape)).then(identity)
+        (self.map == AxisMap::trailing(&ins[0].shape, &self.shape)).then(|| Program::same(1))
     }
 
     fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {
@@ -561,7 +557,7 @@ impl Op for Permute {
         let access = self.access(&run.metas[0].shape);
         let turn = Turn::new(&access, &run.shape);
         let (Some((along, across)), false) = (turn.tile(), turn.keeps_rows()) else {
-            return map::run_cuda(&identity(), &[access], run);
+            return map::run_cuda(&Program::same(1), &[access], run);
         };
         let ((a, b), rank) = (turn.edges(), turn.dims().len());
         let value = dims(turn.dims()).strides();
@@ -589,7 +585,7 @@ impl Op for Permute {
         let turn = Turn::new(&access, &to);
         match turn.tile() {
             Some(_) if !turn.keeps_rows() => vec![("layout".into(), PERMUTE_CU.into())],
-            _ => vec![map::module(&identity(), &to, &[access])],
+            _ => vec![map::module(&Program::same(1), &to, &[access])],
         }
     }
 

@@ -83,7 +83,7 @@ trait Loss: Op {
         let k = reduction.weight(count);
         let post = match reduction {
             Reduction::Mean => Program::trace(1, |s| vec![s[0] * Real::c(k)]),
-            _ => Program::trace(1, |s| vec![s[0]]),
+            _ => Program::same(1),
         };
         Fold::new(2, Kind::Sum, self.program(), post)
     }
@@ -650,7 +650,7 @@ impl CrossEntropy {
     fn total(self, rows: usize) -> Fold {
         let weight = self.reduction.weight(rows);
         let post = Program::trace(1, |s| vec![s[0] * Real::c(weight)]);
-        Fold::new(1, Kind::Sum, Program::trace(1, |x| vec![x[0]]), post)
+        Fold::new(1, Kind::Sum, Program::same(1), post)
     }
 
     /// The loss of a row if its target is smoothed.

@@ -283,6 +283,11 @@ impl Program {
         Program::finish(inputs, built.consts, built.steps, outputs)
     }
 
+    /// The program that passes its inputs through.
+    pub(crate) fn same(inputs: usize) -> Program {
+        Program::trace(inputs, |x| x.to_vec())
+    }
+
     /// Drops what no output needs, then assigns registers.
     pub(crate) fn finish(
         inputs: usize,
@@ -479,6 +484,15 @@ impl Program {
             }
             vec![result.unwrap_or_else(|| Expr::c(0.0))]
         })
+    }
+
+    /// CUDA statements that define the constants `k0…`, to the bit.
+    pub(crate) fn cuda_constants(&self) -> String {
+        let mut text = String::new();
+        for (c, k) in self.consts.iter().enumerate() {
+            let _ = writeln!(text, "const float k{c} = __uint_as_float({:#x}u);", k.to_bits());
+        }
+        text
     }
 
     /// CUDA statements that compute the results from variables `x0…` (inputs) and `k0…` (constants)

@@ -35,9 +35,7 @@ pub(crate) fn per_lane(columns: usize) -> usize {
 pub(crate) fn device_function(name: &str, program: &Program) -> String {
     let params: Vec<String> = (0..program.inputs()).map(|i| format!("float x{i}")).collect();
     let mut t = format!("__device__ __forceinline__ float {name}({}) {{\n", params.join(", "));
-    for (c, k) in program.consts().iter().enumerate() {
-        let _ = writeln!(t, "const float k{c} = __uint_as_float({:#x}u);", k.to_bits());
-    }
+    t.push_str(&program.cuda_constants());
     t.push_str(&program.cuda());
     t.push_str("return y0;\n}\n");
     t

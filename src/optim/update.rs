@@ -204,9 +204,7 @@ fn text(kind: Kind) -> String {
     t.push_str("const unsigned i = blockIdx.y;\nconst unsigned long long len = table.len[i];\n");
     let _ = writeln!(t, "const float* h = hypers + table.row[i] * {HYPERS}u;");
     let _ = writeln!(t, "const float x{FACTOR} = factor ? *factor : 1.0f;");
-    for (c, k) in program.consts().iter().enumerate() {
-        let _ = writeln!(t, "const float k{c} = __uint_as_float({:#x}u);", k.to_bits());
-    }
+    t.push_str(&program.cuda_constants());
     for i in 0..HYPERS {
         let _ = writeln!(t, "const float x{} = h[{i}];", FACTOR + 1 + i);
     }

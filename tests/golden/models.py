@@ -7,7 +7,6 @@
 One JSON object a line: the model, its parameters' names and shapes, its output, its loss and the gradients of all parameters.
 Parameters and inputs are made by the formula in `fill`, the same in the Rust test. Needs torch.
 """
-import json
 import pathlib
 import sys
 
@@ -16,6 +15,7 @@ from torch.nn import functional as F
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent.parent / "compare"))
+from cases import finish
 from models import Cnn, Fno1d, Gpt, Mlp, label_loss
 
 FILE = HERE / "models.jsonl"
@@ -55,28 +55,5 @@ def cases():
     yield case("gpt", gpt, whole([3, 4], 0, 7), whole([3, 4], 3, 7), label_loss)
 
 
-def close(a, b):
-    if isinstance(a, dict):
-        return list(a) == list(b) and all(close(a[k], b[k]) for k in a)
-    if isinstance(a, list):
-        return len(a) == len(b) and all(close(x, y) for x, y in zip(a, b))
-    return a == b or (isinstance(a, float) and abs(a - b) <= 1e-10)
-
-
-def main():
-    made = list(cases())
-    if "--check" not in sys.argv[1:]:
-        FILE.write_text("".join(json.dumps(c) + "\n" for c in made))
-        print(f"{len(made)} cases, {FILE.stat().st_size} bytes")
-        return 0
-    committed = [json.loads(line) for line in FILE.read_text().splitlines()]
-    wrong = [new["name"] for old, new in zip(committed, made) if not close(old, new)]
-    if wrong or len(committed) != len(made):
-        print(f"{len(committed)} cases are committed, {len(made)} are made; other numbers in {wrong}")
-        return 1
-    print(f"{len(made)} cases agree")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(finish(FILE, list(cases()), 1e-10))

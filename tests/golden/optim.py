@@ -9,12 +9,12 @@ One JSON object a line: what was run, and the parameters `w` and `b` after 1, 2 
 has no Lion, and its Muon computes directions in bfloat16; it is compared with what is written here as closely as that
 allows. Needs torch.
 """
-import json
 import math
 import pathlib
 import sys
 
 import torch
+from cases import finish
 
 FILE = pathlib.Path(__file__).with_name("optim.jsonl")
 torch.set_default_dtype(torch.float64)
@@ -167,30 +167,8 @@ def schedules():
     rates("warm-up cosine", warm)
 
 
-def close(a, b):
-    if isinstance(a, dict):
-        return a.keys() == b.keys() and all(close(a[k], b[k]) for k in a)
-    if isinstance(a, list):
-        return len(a) == len(b) and all(close(x, y) for x, y in zip(a, b))
-    return a == b or (isinstance(a, float) and abs(a - b) <= 1e-11)
-
-
-def main():
+if __name__ == "__main__":
     muon_is_pytorchs()
     optimizers()
     schedules()
-    if "--check" not in sys.argv[1:]:
-        FILE.write_text("".join(json.dumps(c) + "\n" for c in CASES))
-        print(f"{len(CASES)} cases, {FILE.stat().st_size} bytes")
-        return 0
-    committed = [json.loads(line) for line in FILE.read_text().splitlines()]
-    wrong = [new["name"] for old, new in zip(committed, CASES) if not close(old, new)]
-    if wrong or len(committed) != len(CASES):
-        print(f"{len(committed)} cases are committed, {len(CASES)} are made; other numbers in {wrong}")
-        return 1
-    print(f"{len(CASES)} cases agree")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(finish(FILE, CASES, 1e-11))

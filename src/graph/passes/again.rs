@@ -2,7 +2,7 @@
 //! if asked for, elementwise ops, where what they are made from is there at that time anyway; and whatever was traced
 //! between checkpoints, from what came in.
 
-use super::{Pass, Passes, Rewrite, What};
+use super::{Pass, Passes, Rewrite, What, readers};
 use crate::graph::Graph;
 use crate::ops::{AnyOp, Val};
 
@@ -13,17 +13,7 @@ const LEAST: usize = 1 << 16;
 
 pub(super) fn make(graph: &Graph, wanted: &mut [Val], passes: Passes) -> Graph {
     let n = graph.size();
-    let mut root: Vec<usize> = (0..n).collect();
-    let mut readers: Vec<Vec<usize>> = vec![Vec::new(); n];
-    for (i, node) in graph.nodes.iter().enumerate() {
-        let What::Op(op, ins) = &node.what else { continue };
-        if op.view(&graph.metas(ins)).is_some() {
-            root[i] = root[ins[0].0 as usize];
-        } else {
-            ins.iter().for_each(|v| readers[root[v.0 as usize]].push(i));
-        }
-    }
-    wanted.iter().for_each(|v| readers[root[v.0 as usize]].push(usize::MAX));
+    let (root, readers) = readers(graph, wanted, |op, ins| op.view(&graph.metas(ins)).is_some());
     let in_segment = |i: usize| passes.has(Pass::Checkpoints) && graph.nodes[i].again;
     let stays = |v: &Val, until: usize| {
         let at = root[v.0 as usize];

@@ -5,7 +5,7 @@
 //! Nodes are taken in order. A group of joined ops waits for the first op that reads one of its results; if that one can
 //! join, the group grows, otherwise it is recorded just before. So nothing is ever recorded later than it is read.
 
-use super::{Rewrite, What};
+use super::{Rewrite, What, readers};
 use crate::error::Result;
 use crate::graph::Graph;
 use crate::ops::fused::{self, Fused};
@@ -73,16 +73,7 @@ struct Fuser<'g> {
 impl Fusion {
     pub(super) fn run(self, graph: &Graph, wanted: &mut [Val]) -> Result<Graph> {
         let n = graph.size();
-        let mut root: Vec<usize> = (0..n).collect();
-        let mut readers: Vec<Vec<usize>> = vec![Vec::new(); n];
-        for (i, node) in graph.nodes.iter().enumerate() {
-            match &node.what {
-                What::Op(AnyOp::Reshape(_), ins) => root[i] = root[ins[0].0 as usize],
-                What::Op(_, ins) => ins.iter().for_each(|v| readers[root[v.0 as usize]].push(i)),
-                What::Leaf(_) => {}
-            }
-        }
-        wanted.iter().for_each(|v| readers[root[v.0 as usize]].push(usize::MAX));
+        let (root, readers) = readers(graph, wanted, |op, _| matches!(op, AnyOp::Reshape(_)));
         let to = Rewrite::new(graph);
         let mut fuser = Fuser { fusion: self, to, root, readers, groups: Vec::new(), waiting: vec![None; n] };
         for i in 0..n {
@@ -129,7 +120,7 @@ impl Fuser<'_> {
             let group = Group {
                 base: Some((op.clone(), self.to.all(ins))),
                 ins: Vec::new(),
-                program: Program::trace(1, |x| vec![x[0]]),
+                program: Program::same(1),
                 shape,
                 members: vec![i],
                 alone: Some(i),

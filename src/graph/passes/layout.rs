@@ -4,6 +4,7 @@ use super::{Rewrite, What};
 use crate::error::Result;
 use crate::graph::Graph;
 use crate::ops::layout::{Permute, Reshape};
+use crate::ops::matmul::{Bmm, MatMul};
 use crate::ops::{AnyOp, Recorder, Val};
 
 pub(super) fn simplify(graph: &Graph, wanted: &mut [Val]) -> Result<Graph> {
@@ -42,18 +43,16 @@ pub(super) fn simplify(graph: &Graph, wanted: &mut [Val]) -> Result<Graph> {
                 }
                 _ => to.keep(i),
             },
-            AnyOp::MatMul(product) => {
-                let mut product = *product;
-                for (arg, flag) in args.iter_mut().zip([&mut product.ta, &mut product.tb]) {
+            &AnyOp::MatMul(MatMul { ta, tb }) | &AnyOp::Bmm(Bmm { ta, tb }) => {
+                let mut flags = [ta, tb];
+                for (arg, flag) in args.iter_mut().zip(&mut flags) {
                     untranspose(&to.out, arg, flag);
                 }
-                to.record(i, product, &args)?;
-            }
-            AnyOp::Bmm(product) => {
-                let mut product = *product;
-                for (arg, flag) in args.iter_mut().zip([&mut product.ta, &mut product.tb]) {
-                    untranspose(&to.out, arg, flag);
-                }
+                let [ta, tb] = flags;
+                let product: AnyOp = match op {
+                    AnyOp::Bmm(_) => Bmm { ta, tb }.into(),
+                    _ => MatMul { ta, tb }.into(),
+                };
                 to.record(i, product, &args)?;
             }
             _ => to.keep(i),

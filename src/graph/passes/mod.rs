@@ -202,6 +202,26 @@ impl<'g> Rewrite<'g> {
     }
 }
 
+/// For each value, the one whose memory it shares, where `shares` says of an op that it shares its first input's; and for
+/// each of those, who reads it, in order, `usize::MAX` being the world.
+fn readers(
+    graph: &Graph,
+    wanted: &[Val],
+    shares: impl Fn(&AnyOp, &[Val]) -> bool,
+) -> (Vec<usize>, Vec<Vec<usize>>) {
+    let mut root: Vec<usize> = (0..graph.size()).collect();
+    let mut readers: Vec<Vec<usize>> = vec![Vec::new(); graph.size()];
+    for (i, node) in graph.nodes.iter().enumerate() {
+        match &node.what {
+            What::Op(op, ins) if shares(op, ins) => root[i] = root[ins[0].0 as usize],
+            What::Op(_, ins) => ins.iter().for_each(|v| readers[root[v.0 as usize]].push(i)),
+            What::Leaf(_) => {}
+        }
+    }
+    wanted.iter().for_each(|v| readers[root[v.0 as usize]].push(usize::MAX));
+    (root, readers)
+}
+
 /// How often each value is read, being wanted counted as one more reader.
 fn uses(graph: &Graph, wanted: &[Val]) -> Vec<usize> {
     let mut uses = vec![0; graph.size()];

@@ -48,8 +48,8 @@ fn folded(to: &Rewrite<'_>, v: Val, after: Program) -> Option<(Folded, Vec<Val>)
         _ => {
             let (fold, _) = op.as_fold(&metas)?;
             let shape = metas.first()?.shape;
-            let same = Program::trace(fold.ins, |x| x.to_vec());
-            Folded { base: Box::new(op.clone()), before: Arc::new(same), after: Arc::new(after), shape }
+            let before = Arc::new(Program::same(fold.ins));
+            Folded { base: Box::new(op.clone()), before, after: Arc::new(after), shape }
         }
     };
     folded.is_possible().then(|| (folded, args.clone()))
@@ -95,7 +95,7 @@ fn with_elements(
         };
         made.iter().zip(&places).map(of).collect()
     });
-    let after = Arc::new(Program::trace(1, |x| vec![x[0]]));
+    let after = Arc::new(Program::same(1));
     let folded = Folded { base: Box::new(op.clone()), before: Arc::new(before), after, shape };
     Ok(folded.is_possible().then_some((folded, args)))
 }
