@@ -41,6 +41,6 @@ pub mod prelude {
     pub use crate::params::{Fan, Param, Params};
     pub use crate::session::{AttentionOptions, Grads, LabelLoss, Session, Var};
     pub use crate::shape::Shape;
-    pub use crate::tensor::Tensor;
+    pub use crate::tensor::{AnyTensor, Tensor};
     pub use crate::typed;
 }

@@ -91,3 +91,34 @@ impl<T: Scalar> Tensor<T> {
         }
     }
 }
+
+/// A tensor of numbers or of indices: what data sets and files hold.
+#[derive(Clone, Debug, PartialEq)]
+pub enum AnyTensor {
+    /// Numbers.
+    Num(Tensor<f32>),
+    /// Labels, tokens or other indices.
+    Idx(Tensor<u32>),
+}
+
+impl AnyTensor {
+    /// The shape.
+    pub fn shape(&self) -> Shape {
+        match self {
+            AnyTensor::Num(t) => t.shape(),
+            AnyTensor::Idx(t) => t.shape(),
+        }
+    }
+}
+
+impl From<Tensor<f32>> for AnyTensor {
+    fn from(t: Tensor<f32>) -> AnyTensor {
+        AnyTensor::Num(t)
+    }
+}
+
+impl From<Tensor<u32>> for AnyTensor {
+    fn from(t: Tensor<u32>) -> AnyTensor {
+        AnyTensor::Idx(t)
+    }
+}

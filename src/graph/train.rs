@@ -9,7 +9,7 @@ use crate::optim::{Optimizer, OptimizerState};
 use crate::params::{Param, Params};
 use crate::scalar::Scalar;
 use crate::session::{Session, Var};
-use crate::tensor::Tensor;
+use crate::tensor::{AnyTensor, Tensor};
 
 /// An input of a step: numbers or indices.
 #[derive(Clone, Copy, Debug)]
@@ -29,6 +29,15 @@ impl<'a> From<&'a Tensor<f32>> for Batch<'a> {
 impl<'a> From<&'a Tensor<u32>> for Batch<'a> {
     fn from(t: &'a Tensor<u32>) -> Batch<'a> {
         Batch::Idx(t)
+    }
+}
+
+impl<'a> From<&'a AnyTensor> for Batch<'a> {
+    fn from(t: &'a AnyTensor) -> Batch<'a> {
+        match t {
+            AnyTensor::Num(t) => Batch::Num(t),
+            AnyTensor::Idx(t) => Batch::Idx(t),
+        }
     }
 }
 
