@@ -386,9 +386,15 @@ impl Compiled {
     /// Captures the whole program on CUDA. Kernels are compiled first, side by side.
     fn capture(&mut self, optimizer: Option<&Optimizer>) -> Result<()> {
         let Backend::Cuda(cuda) = self.device.backend() else { return Ok(()) };
-        let mut modules: Vec<(String, String)> = Vec::new();
+        let gpu = Gpu::of(cuda);
+        let mut modules: Vec<crate::device::cuda::Source> = Vec::new();
+        let mut seen: Vec<&Instruction> = Vec::new();
         for i in &self.instructions {
-            modules.extend(i.op.cuda_modules(&i.metas, &Gpu::of(cuda)));
+            // The layers of a model are mostly alike.
+            if !seen.iter().any(|s| s.metas == i.metas && s.op == i.op) {
+                modules.extend(i.op.cuda_modules(&i.metas, &gpu));
+                seen.push(i);
+            }
         }
         modules.extend(optimizer.map(Optimizer::cuda_modules).unwrap_or_default());
         modules.sort();

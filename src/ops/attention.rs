@@ -13,7 +13,7 @@ use super::{
 };
 use crate::device::cpu::pool::Pool;
 use crate::device::cpu::simd::{Simd, simd_fn};
-use crate::device::cuda::{Args, Cuda};
+use crate::device::cuda::{Args, Cuda, Source};
 use crate::device::{DType, Device, Meta};
 use crate::error::{Error, ErrorKind, Result};
 use crate::numerics::lane::cuda_function;
@@ -870,7 +870,7 @@ impl Variant {
         self.warps * 8 * self.rows
     }
 
-    fn module(&self, g: &Geometry) -> (String, String) {
+    fn module(&self, g: &Geometry) -> Source {
         source(&[
             ("KIND", self.kind),
             ("D", g.d),
@@ -895,14 +895,14 @@ impl Variant {
         args: &Args,
     ) -> Result<()> {
         let (module, text) = self.module(g);
-        let kernel = cuda.kernel(&module, &text, name)?;
+        let kernel = cuda.kernel(&module, text, name)?;
         let blocks = rows.div_ceil(self.own()).saturating_mul(g.batch).min(most);
         cuda.launch(kernel, [blocks as u32, 1, 1], 32 * self.warps as u32, self.shared as u32, args)
     }
 }
 
 /// A variant of the kernels: a name of its own, and the text.
-fn source(defines: &[(&str, usize)]) -> (String, String) {
+fn source(defines: &[(&str, usize)]) -> Source {
     let mut name = "attention".to_string();
     let mut text = format!("#define CHUNK {K_CHUNK}\n#define BLOCK {BLOCK}\n");
     for (key, value) in defines {
@@ -917,7 +917,7 @@ fn source(defines: &[(&str, usize)]) -> (String, String) {
     })
 }
 
-fn delta_module(g: &Geometry) -> (String, String) {
+fn delta_module(g: &Geometry) -> Source {
     source(&[("KIND", 2), ("DV", g.dv)])
 }
 
@@ -1120,7 +1120,7 @@ impl Op for Attention {
         variant.launch(run.cuda, &g, "attention_forward", g.rows(), i32::MAX as usize, &args)
     }
 
-    fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<(String, String)> {
+    fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<Source> {
         let Ok(g) = self.of(ins) else { return Vec::new() };
         Variant::forward(&g, gpu).map_or(Vec::new(), |v| vec![v.module(&g)])
     }
@@ -1281,7 +1281,7 @@ impl Op for SelfAttention {
         self.plain().cuda(&CudaRun { metas: &metas, ins: &ins, ..*run })
     }
 
-    fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<(String, String)> {
+    fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<Source> {
         SelfAttention::metas(ins).map_or(Vec::new(), |metas| self.plain().cuda_modules(&metas, gpu))
     }
 
@@ -1496,7 +1496,7 @@ impl Op for AttentionBwd {
         let rows = g.batch * g.rows();
         if rows > 0 {
             let (module, text) = delta_module(&g);
-            let kernel = run.cuda.kernel(&module, &text, "attention_delta")?;
+            let kernel = run.cuda.kernel(&module, text, "attention_delta")?;
             let mut args = Args::new();
             args.ptr(dy).ptr(y).ptr(dy + start).ptr(run.workspace).u64(rows as u64);
             run.cuda.launch(kernel, map::grid(run.cuda, rows * 32), 256, 0, &args)?;
@@ -1530,7 +1530,7 @@ impl Op for AttentionBwd {
         variant.launch(run.cuda, &g, "attention_backward", g.m, most, &args)
     }
 
-    fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<(String, String)> {
+    fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<Source> {
         let Ok(g) = self.of(ins) else { return Vec::new() };
         let backward = Variant::backward(&g, gpu).ok().map(|v| v.module(&g));
         std::iter::once(delta_module(&g)).chain(backward).collect()
@@ -1801,7 +1801,7 @@ impl Op for AttentionMask {
             return Ok(());
         }
         let (module, text) = source(&[("KIND", 3)]);
-        let kernel = run.cuda.kernel(&module, &text, "attention_mask")?;
+        let kernel = run.cuda.kernel(&module, text, "attention_mask")?;
         let strides = run.metas.first().map_or([0; 3], |mask| AttentionMask::strides(mask.shape));
         let mut args = Args::new();
         args.ptr(run.ins.first().copied().unwrap_or(0)).ptr(run.out);
@@ -1812,7 +1812,7 @@ impl Op for AttentionMask {
         run.cuda.launch(kernel, map::grid(run.cuda, total), 256, 0, &args)
     }
 
-    fn cuda_modules(&self, _ins: &[Meta], _gpu: &Gpu) -> Vec<(String, String)> {
+    fn cuda_modules(&self, _ins: &[Meta], _gpu: &Gpu) -> Vec<Source> {
         vec![source(&[("KIND", 3)])]
     }
 

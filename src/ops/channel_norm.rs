@@ -21,7 +21,7 @@ use super::{
     Val, dims, layout, mismatch,
 };
 use crate::device::cpu::simd::{Simd, simd_fn};
-use crate::device::cuda::Args;
+use crate::device::cuda::{Args, Source};
 use crate::device::{Device, Meta};
 use crate::error::{Error, ErrorKind, Result};
 use crate::numerics::rng::Stream;
@@ -547,7 +547,7 @@ impl Channels {
         width * (self.leaves() + self.group_count())
     }
 
-    fn module(&self, backward: bool, affine: usize) -> (String, String) {
+    fn module(&self, backward: bool, affine: usize) -> Source {
         let run = self.s.min(CHUNK);
         // Short runs share a warp: so many lanes each.
         let lanes = run.clamp(1, 32).next_power_of_two();
@@ -594,16 +594,10 @@ impl Channels {
     }
 
     /// Queues the sums of all chunks, and then the mean and `1 / std`, or variance, of each group.
-    fn cuda_stats(
-        &self,
-        run: &CudaRun<'_>,
-        module: &(String, String),
-        to: [u64; 2],
-        raw: bool,
-    ) -> Result<()> {
+    fn cuda_stats(&self, run: &CudaRun<'_>, module: &Source, to: [u64; 2], raw: bool) -> Result<()> {
         let (x, sums) = (run.ins[0], run.workspace);
         if self.leaves() > 0 {
-            let kernel = run.cuda.kernel(&module.0, &module.1, "leaves")?;
+            let kernel = run.cuda.kernel(&module.0, module.1, "leaves")?;
             let mut args = Args::new();
             args.ptr(sums).ptr(x).ptr(0);
             self.layout_args(&mut args);
@@ -611,7 +605,7 @@ impl Channels {
             let blocks = (self.leaves() * lanes).div_ceil(256).min(MOST_BLOCKS);
             run.cuda.launch(kernel, [blocks as u32, 1, 1], 256, 0, &args)?;
         }
-        let kernel = run.cuda.kernel(&module.0, &module.1, "groups")?;
+        let kernel = run.cuda.kernel(&module.0, module.1, "groups")?;
         let mut args = Args::new();
         args.ptr(to[0]).ptr(to[1]).ptr(sums).ptr(x).i32(i32::from(raw));
         self.layout_args(&mut args);
@@ -644,7 +638,7 @@ impl Channels {
         let stats = run.workspace + 8 * self.leaves() as u64;
         let to = [stats, stats + 4 * self.group_count() as u64];
         self.cuda_stats(run, &module, to, false)?;
-        let kernel = run.cuda.kernel(&module.0, &module.1, "normalize")?;
+        let kernel = run.cuda.kernel(&module.0, module.1, "normalize")?;
         let at = |i: usize| run.ins.get(i).copied().unwrap_or(0);
         let mut args = Args::new();
         args.ptr(run.out).ptr(at(0)).ptr(at(1)).ptr(at(2)).ptr(stats);
@@ -664,7 +658,7 @@ impl Channels {
         let gamma = if run.ins.len() == 3 { run.ins[1] } else { 0 };
         let (sums, stats) = (run.workspace, run.workspace + 16 * self.leaves() as u64);
         if self.leaves() > 0 {
-            let kernel = run.cuda.kernel(&module.0, &module.1, "leaves")?;
+            let kernel = run.cuda.kernel(&module.0, module.1, "leaves")?;
             let mut args = Args::new();
             args.ptr(sums).ptr(x).ptr(dy);
             self.layout_args(&mut args);
@@ -673,7 +667,7 @@ impl Channels {
             run.cuda.launch(kernel, [blocks as u32, 1, 1], 256, 0, &args)?;
         }
         if self.group_count() > 0 {
-            let kernel = run.cuda.kernel(&module.0, &module.1, "group_gradients")?;
+            let kernel = run.cuda.kernel(&module.0, module.1, "group_gradients")?;
             let mut args = Args::new();
             args.ptr(stats).ptr(sums).ptr(x).ptr(gamma).ptr(dy);
             self.layout_args(&mut args);
@@ -681,7 +675,7 @@ impl Channels {
             run.cuda.launch(kernel, self.tiles(self.group_count()), threads, 0, &args)?;
         }
         if self.pieces() * self.s > 0 {
-            let kernel = run.cuda.kernel(&module.0, &module.1, "gradients")?;
+            let kernel = run.cuda.kernel(&module.0, module.1, "gradients")?;
             let mut args = Args::new();
             args.ptr(run.out).ptr(x).ptr(gamma).ptr(dy).ptr(stats);
             self.layout_args(&mut args);
@@ -689,7 +683,7 @@ impl Channels {
         }
         if parts.len() > 1 && self.c > 0 {
             let (starts, _) = layout::packed(parts);
-            let kernel = run.cuda.kernel(&module.0, &module.1, "channel_gradients")?;
+            let kernel = run.cuda.kernel(&module.0, module.1, "channel_gradients")?;
             let mut args = Args::new();
             let beta = starts.get(2).map_or(0, |s| run.out + *s as u64 * 4);
             args.ptr(run.out + starts[1] as u64 * 4).ptr(beta).ptr(stats).ptr(sums).ptr(x).ptr(dy);
@@ -860,7 +854,7 @@ macro_rules! channel_norm {
                 self.channels(&run.metas[0]).cuda(run)
             }
 
-            fn cuda_modules(&self, ins: &[Meta], _gpu: &Gpu) -> Vec<(String, String)> {
+            fn cuda_modules(&self, ins: &[Meta], _gpu: &Gpu) -> Vec<Source> {
                 vec![self.channels(&ins[0]).module(false, ins.len() - 1)]
             }
 
@@ -979,7 +973,7 @@ macro_rules! channel_norm {
                 self.channels(&run.metas[0]).cuda_bwd(&self.parts(run.metas), run)
             }
 
-            fn cuda_modules(&self, ins: &[Meta], _gpu: &Gpu) -> Vec<(String, String)> {
+            fn cuda_modules(&self, ins: &[Meta], _gpu: &Gpu) -> Vec<Source> {
                 vec![self.channels(&ins[0]).module(true, ins.len() - 2)]
             }
 
@@ -1129,7 +1123,7 @@ impl Op for Moments {
         Channels::of(&run.metas[0].shape, None, 0.0).cuda_moments(run)
     }
 
-    fn cuda_modules(&self, ins: &[Meta], _gpu: &Gpu) -> Vec<(String, String)> {
+    fn cuda_modules(&self, ins: &[Meta], _gpu: &Gpu) -> Vec<Source> {
         vec![Channels::of(&ins[0].shape, None, 0.0).module(false, 0)]
     }
 

@@ -21,6 +21,7 @@ use super::{
 };
 use crate::device::cpu::conv::{Axis, Gather, KernelGrad, MAX_AXES, View};
 use crate::device::cpu::depthwise::{Thin, ThinGrad};
+use crate::device::cuda::Source;
 use crate::device::{DType, Device, Meta};
 use crate::error::{Error, ErrorKind, Result};
 use crate::numerics::K_CHUNK;
@@ -522,11 +523,11 @@ impl Op for Conv {
         conv_plan::launch(&conv_plan::forward(&self.of(run.metas)?), run)
     }
 
-    fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<(String, String)> {
+    fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<Source> {
         self.of(ins).map_or(Vec::new(), |g| conv_plan::modules(&conv_plan::forward(&g), gpu, None))
     }
 
-    fn followed(&self, ins: &[Meta], gpu: &Gpu, follow: &Follow) -> Option<Vec<(String, String)>> {
+    fn followed(&self, ins: &[Meta], gpu: &Gpu, follow: &Follow) -> Option<Vec<Source>> {
         let work = conv_plan::forward(&self.of(ins).ok()?);
         conv_plan::takes(&work, gpu, follow).then(|| conv_plan::modules(&work, gpu, Some(follow)))
     }
@@ -703,11 +704,11 @@ impl Op for ConvTranspose {
         conv_plan::launch(&conv_plan::transposed(&self.of(run.metas)?), run)
     }
 
-    fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<(String, String)> {
+    fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<Source> {
         self.of(ins).map_or(Vec::new(), |g| conv_plan::modules(&conv_plan::transposed(&g), gpu, None))
     }
 
-    fn followed(&self, ins: &[Meta], gpu: &Gpu, follow: &Follow) -> Option<Vec<(String, String)>> {
+    fn followed(&self, ins: &[Meta], gpu: &Gpu, follow: &Follow) -> Option<Vec<Source>> {
         let work = conv_plan::transposed(&self.of(ins).ok()?);
         conv_plan::takes(&work, gpu, follow).then(|| conv_plan::modules(&work, gpu, Some(follow)))
     }
@@ -863,7 +864,7 @@ impl Op for ConvKernelGrad {
         conv_plan::launch(&conv_plan::kernel_grad(&self.of(run.metas)?), run)
     }
 
-    fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<(String, String)> {
+    fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<Source> {
         self.of(ins).map_or(Vec::new(), |g| conv_plan::modules(&conv_plan::kernel_grad(&g), gpu, None))
     }
 

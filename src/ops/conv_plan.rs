@@ -8,7 +8,7 @@ use super::matmul::{self, variant};
 use super::matmul_plan::{self, MAX_X, MAX_Z, Problem, Tile, choose, clamp, defines};
 use super::{CudaRun, Gpu};
 use crate::device::cpu::conv::{Gather, KernelGrad, MAX_AXES, View};
-use crate::device::cuda::Args;
+use crate::device::cuda::{Args, Source};
 use crate::error::Result;
 use crate::numerics::K_CHUNK as CHUNK;
 
@@ -85,7 +85,7 @@ pub(super) struct Pointers {
 
 /// One launch.
 pub(super) struct Step {
-    pub module: (String, String),
+    pub module: Source,
     pub kernel: &'static str,
     pub grid: [u32; 3],
     pub block: u32,
@@ -128,14 +128,14 @@ pub(crate) fn launch(work: &Work, run: &CudaRun<'_>) -> Result<()> {
         workspace: run.workspace,
     };
     steps(work, &pointers, &Gpu::of(run.cuda), run.follow, &mut |step| {
-        let kernel = run.cuda.kernel(&step.module.0, &step.module.1, step.kernel)?;
+        let kernel = run.cuda.kernel(&step.module.0, step.module.1, step.kernel)?;
         run.cuda.launch(kernel, step.grid, step.block, step.shared, &step.args)
     })
 }
 
 /// The modules that the launches want.
-pub(crate) fn modules(work: &Work, gpu: &Gpu, follow: Option<&Follow>) -> Vec<(String, String)> {
-    let mut all: Vec<(String, String)> = Vec::new();
+pub(crate) fn modules(work: &Work, gpu: &Gpu, follow: Option<&Follow>) -> Vec<Source> {
+    let mut all: Vec<Source> = Vec::new();
     // Nothing in here fails: the steps are only looked at.
     let _ = steps(work, &Pointers::default(), gpu, follow, &mut |step| {
         if !all.contains(&step.module) {
@@ -285,7 +285,7 @@ fn kernel_axes(view: &View) -> [[i32; MAX_AXES]; 4] {
 }
 
 /// A module of the small kernels for so many axes.
-fn small_module(rank: usize, follow: Option<&Follow>) -> (String, String) {
+fn small_module(rank: usize, follow: Option<&Follow>) -> Source {
     let list = [("VC", 0), ("BIAS", 0), ("LONG", 0), ("REDUCE", 1), ("CONV", 3), ("D", rank)];
     variant("conv", &defines(&[&list[..], &[("MOST_AXES", MAX_AXES)]].concat()), CONV_CU, follow)
 }
@@ -310,12 +310,7 @@ fn last_step(
 }
 
 /// A module of tiles.
-fn tile_module(
-    tile: &Tile,
-    rank: usize,
-    flags: &[(&str, usize)],
-    follow: Option<&Follow>,
-) -> (String, String) {
+fn tile_module(tile: &Tile, rank: usize, flags: &[(&str, usize)], follow: Option<&Follow>) -> Source {
     let list = [("VB", 0), ("REDUCE", 0), ("D", rank), ("MOST_AXES", MAX_AXES)];
     variant("conv", &defines(&[&tile.defines()[..], &list, flags].concat()), CONV_CU, follow)
 }

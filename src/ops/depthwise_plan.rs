@@ -5,7 +5,7 @@ use super::Gpu;
 use super::conv_plan::{Pointers, Step};
 use super::matmul_plan::{MAX_X, MAX_Z, clamp, defines};
 use crate::device::cpu::conv::{Axis, Gather, KernelGrad, MAX_AXES, View};
-use crate::device::cuda::Args;
+use crate::device::cuda::{Args, Source};
 use crate::error::Result;
 use crate::numerics::K_CHUNK as CHUNK;
 
@@ -78,7 +78,7 @@ fn span(a: &Axis) -> usize {
 }
 
 /// A module for the last two axes.
-fn module(axes: &[Axis], lines: usize) -> (String, String) {
+fn module(axes: &[Axis], lines: usize) -> Source {
     let [y, x] = [axes[axes.len() - 2], axes[axes.len() - 1]];
     // With one tap it does not matter how far it is to the next.
     let apart = |a: Axis| if a.taps > 1 { a.tap_step.unsigned_abs() } else { 1 };
@@ -97,8 +97,9 @@ fn module(axes: &[Axis], lines: usize) -> (String, String) {
         ("R", lines),
     ];
     let name: Vec<String> = list.iter().map(|(name, x)| format!("{}{x}", name.to_lowercase())).collect();
-    let text = format!("#define CHUNK {CHUNK}\n{}{DEPTHWISE_CU}", defines(&list));
-    (format!("depthwise_{}", name.join("_")), text)
+    super::module(format!("depthwise_{}", name.join("_")), || {
+        format!("#define CHUNK {CHUNK}\n{}{DEPTHWISE_CU}", defines(&list))
+    })
 }
 
 /// Lines of outputs of a thread, if the convolution is better off here.

@@ -10,6 +10,7 @@ use super::{
     Attr, Attrs, Bound, CpuRun, CudaRun, Gpu, Io, Kernel, Op, Recorder, RefIn, Reject, Sample, SampleIn, Val,
     dims, layout, sample_shapes,
 };
+use crate::device::cuda::Source;
 use crate::device::{DType, Meta};
 use crate::error::{Error, ErrorKind, Result};
 use crate::numerics::rng::Stream;
@@ -87,7 +88,7 @@ macro_rules! rows {
                 map::run_cuda(&self.program(), map::accesses(run.metas, &run.shape).all(), run)
             }
 
-            fn cuda_modules(&self, ins: &[Meta], _gpu: &Gpu) -> Vec<(String, String)> {
+            fn cuda_modules(&self, ins: &[Meta], _gpu: &Gpu) -> Vec<Source> {
                 let Ok(out) = self.shape(ins) else { return Vec::new() };
                 vec![map::module(&self.program(), &out.shape, map::accesses(ins, &out.shape).all())]
             }

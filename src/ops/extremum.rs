@@ -12,7 +12,7 @@ use super::{
     Val, arity, dims, floats, layout, mismatch, typed,
 };
 use crate::device::cpu::simd::simd_fn;
-use crate::device::cuda::Args;
+use crate::device::cuda::{Args, Source};
 use crate::device::{DType, Device, Meta};
 use crate::error::{Error, Result};
 use crate::numerics::rng::Stream;
@@ -134,8 +134,8 @@ fn run_cpu(which: Which, pass: Pass, run: CpuRun<'_>) {
 
 const EXTREMUM_CU: &str = include_str!("extremum.cu");
 
-fn module() -> (String, String) {
-    ("extremum".into(), EXTREMUM_CU.into())
+fn module() -> Source {
+    ("extremum".into(), EXTREMUM_CU)
 }
 
 /// How many segments each row or column is cut into, and their length: enough to fill the GPU.
@@ -242,7 +242,7 @@ macro_rules! arg_op {
                 run_cuda($which, known_pass(&run.metas[0].shape, &self.axes), run)
             }
 
-            fn cuda_modules(&self, _ins: &[Meta], _gpu: &Gpu) -> Vec<(String, String)> {
+            fn cuda_modules(&self, _ins: &[Meta], _gpu: &Gpu) -> Vec<Source> {
                 vec![module()]
             }
 
@@ -440,7 +440,7 @@ impl Op for Place {
         launch_places("place", known_pass(&self.shape, &self.axes), run)
     }
 
-    fn cuda_modules(&self, _ins: &[Meta], _gpu: &Gpu) -> Vec<(String, String)> {
+    fn cuda_modules(&self, _ins: &[Meta], _gpu: &Gpu) -> Vec<Source> {
         vec![module()]
     }
 
@@ -525,7 +525,7 @@ impl Op for Pick {
         launch_places("pick", known_pass(&run.metas[0].shape, &self.axes), run)
     }
 
-    fn cuda_modules(&self, _ins: &[Meta], _gpu: &Gpu) -> Vec<(String, String)> {
+    fn cuda_modules(&self, _ins: &[Meta], _gpu: &Gpu) -> Vec<Source> {
         vec![module()]
     }
 

@@ -13,7 +13,7 @@ use super::{
     mismatch,
 };
 use crate::device::cpu::simd::simd_fn;
-use crate::device::cuda::Args;
+use crate::device::cuda::{Args, Source};
 use crate::device::{Device, Meta};
 use crate::error::{Error, ErrorKind, Result};
 use crate::numerics::functions::{self, cos_turn, sin_turn};
@@ -30,7 +30,7 @@ const FACTOR: usize = 8;
 
 const FFT_CU: &str = include_str!("fft.cu");
 
-fn module() -> (String, String) {
+fn module() -> Source {
     super::module("fft".into(), || format!("{}{FFT_CU}", functions::cuda_turn_text()))
 }
 
@@ -227,14 +227,14 @@ impl Lines {
         tables[0].cuda(cuda, 0, 1, first, tables[0].len())?;
         tables[1].cuda(cuda, 0, 1, second, tables[1].len())?;
         let (name, source) = module();
-        let kernel = cuda.kernel(&name, &source, "fft_turns")?;
+        let kernel = cuda.kernel(&name, source, "fft_turns")?;
         let each = s.half * s.n2;
         let mut args = Args::new();
         args.ptr(turns).u64(each as u64).u64(s.n2 as u64).u64(self.n as u64);
         cuda.launch(kernel, grid(cuda, each), 256, 0, &args)?;
         let products = self.products(&s);
         let launch = |kernel: &str, from: u64, to: u64, items: usize| {
-            let kernel = cuda.kernel(&name, &source, kernel)?;
+            let kernel = cuda.kernel(&name, source, kernel)?;
             let mut args = Args::new();
             args.ptr(from).ptr(to).ptr(turns).u64(items as u64);
             for n in [self.n, s.n1, s.n2, s.half] {
@@ -258,7 +258,7 @@ impl Lines {
         }
     }
 
-    fn modules(&self, sm_count: u32) -> Vec<(String, String)> {
+    fn modules(&self, sm_count: u32) -> Vec<Source> {
         let mut all = vec![table_module()];
         match self.steps() {
             None => all.extend(self.direct().modules(sm_count)),
@@ -379,7 +379,7 @@ impl Op for Rfft {
         self.of(run.metas)?.cuda(run)
     }
 
-    fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<(String, String)> {
+    fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<Source> {
         self.of(ins).map_or(Vec::new(), |lines| lines.modules(gpu.sm_count))
     }
 
@@ -500,7 +500,7 @@ impl Op for Irfft {
         self.of(run.metas)?.cuda(run)
     }
 
-    fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<(String, String)> {
+    fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<Source> {
         self.of(ins).map_or(Vec::new(), |lines| lines.modules(gpu.sm_count))
     }
 

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::device::cpu::pool::Pool;
 use crate::device::cpu::simd::{Simd, simd_fn};
-use crate::device::cuda::{Args, Cuda};
+use crate::device::cuda::{Args, Cuda, Source};
 use crate::device::{DType, Device, Meta};
 use crate::error::{Error, ErrorKind, Result};
 use crate::numerics::sum::{
@@ -752,7 +752,7 @@ enum Fused {
 #[derive(Clone)]
 struct Module {
     name: Arc<str>,
-    source: Arc<str>,
+    source: &'static str,
 }
 
 /// What of a stage is written into its text: all but the values of constants.
@@ -959,13 +959,13 @@ impl Fold {
         };
         let prelude = if text.contains("ditto_") { map::prelude() } else { "" };
         let name = format!("fold_{}", &blake3::hash(text.as_bytes()).to_hex()[..16]);
-        let made = Module { name: name.into(), source: format!("{prelude}{text}").into() };
+        let made = Module { name: name.into(), source: super::lasting(format!("{prelude}{text}")) };
         cache.lock().unwrap_or_else(PoisonError::into_inner).insert(key, made.clone());
         made
     }
 
     /// The modules [`Fold::run_cuda`] will want.
-    pub(crate) fn modules(&self, shape: &Shape, axes: &[usize], gpu: &Gpu) -> Vec<(String, String)> {
+    pub(crate) fn modules(&self, shape: &Shape, axes: &[usize], gpu: &Gpu) -> Vec<Source> {
         let passes = passes(shape, axes);
         if passes.is_empty() {
             let accesses = vec![map::access(shape, shape); self.ins + self.aux];
@@ -976,8 +976,7 @@ impl Fold {
             Some(fused) => vec![self.module(&all, Some(fused))],
             None => all.iter().map(|&k| self.module(&[k], None)).collect(),
         };
-        let mut modules: Vec<(String, String)> =
-            own.iter().map(|m| (m.name.to_string(), m.source.to_string())).collect();
+        let mut modules: Vec<Source> = own.iter().map(|m| (m.name.to_string(), m.source)).collect();
         if passes.len() > 1 && self.aux + self.stages.len() > 1 {
             let (from, to) = Fold::spread_shapes(shape, axes);
             modules.push(map::module(&Program::same(1), &to, &[map::access(&from, &to)]));
@@ -1022,7 +1021,7 @@ impl Fold {
                 (true, false, false) => "fold_columns",
                 (true, false, true) => "more_columns",
             };
-            let kernel = cuda.kernel(&module.name, &module.source, name)?;
+            let kernel = cuda.kernel(&module.name, module.source, name)?;
             let mut args = Args::new();
             for &p in launch.ins.iter().chain(launch.given) {
                 args.ptr(p);
@@ -1070,7 +1069,7 @@ impl Fold {
         let count = self.stages.len();
         if let Some(fused) = self.fused(&passes, &Gpu::of(run.cuda)) {
             let module = self.module(&(0..count).collect::<Vec<_>>(), Some(fused));
-            let kernel = run.cuda.kernel(&module.name, &module.source, "fused_rows")?;
+            let kernel = run.cuda.kernel(&module.name, module.source, "fused_rows")?;
             let (rows, columns) = (last_pass.outer, last_pass.rows);
             let mut args = Args::new();
             for &p in run.ins {
@@ -1243,7 +1242,7 @@ impl Op for Folded {
         fold.run_cuda(&self.shape, &axes, run)
     }
 
-    fn cuda_modules(&self, _ins: &[Meta], gpu: &Gpu) -> Vec<(String, String)> {
+    fn cuda_modules(&self, _ins: &[Meta], gpu: &Gpu) -> Vec<Source> {
         self.fold().map_or(Vec::new(), |(fold, axes)| fold.modules(&self.shape, &axes, gpu))
     }
 

@@ -8,7 +8,7 @@ use super::{
     AnyOp, Attr, Attrs, Bound, CpuRun, CudaRun, Gpu, Io, Op, Recorder, RefIn, Reject, Sample, SampleIn, Val,
     conv, dims,
 };
-use crate::device::cuda::Args;
+use crate::device::cuda::{Args, Source};
 use crate::device::{Device, Meta};
 use crate::error::{Error, ErrorKind, Result};
 use crate::numerics::rng::Stream;
@@ -241,7 +241,7 @@ impl Op for Fused {
         map::run_cuda(&self.program, &accesses, &CudaRun { ins: &ins, shape: self.shape, ..*run })
     }
 
-    fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<(String, String)> {
+    fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<Source> {
         let metas = &ins[..self.inputs];
         let follow = self.follow(ins, &[], 0);
         follow.and_then(|f| self.base.followed(metas, gpu, &f)).unwrap_or_else(|| {

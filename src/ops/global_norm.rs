@@ -6,7 +6,7 @@ use super::{
     Attrs, Bound, CpuRun, CudaRun, Gpu, Io, Op, Recorder, RefIn, Reject, Sample, SampleIn, Val, dims, typed,
 };
 use crate::device::cpu::simd::simd_fn;
-use crate::device::cuda::Args;
+use crate::device::cuda::{Args, Source};
 use crate::device::{DType, Device, Meta};
 use crate::error::{Error, ErrorKind, Result};
 use crate::numerics::rng::Stream;
@@ -46,7 +46,7 @@ fn firsts(ins: &[Meta]) -> Vec<usize> {
     firsts
 }
 
-fn source() -> (String, String) {
+fn source() -> Source {
     super::module("global_norm".into(), || {
         format!("#define ENTRIES {ENTRIES}\n#define CHUNK {CHUNK}u\n{}", include_str!("global_norm.cu"))
     })
@@ -104,7 +104,7 @@ impl Op for GlobalNorm {
         let n = run.ins.len();
         let (squares, index, sums) =
             (run.workspace, run.workspace + 4 * n as u64, run.workspace + 12 * n as u64);
-        let chunks = run.cuda.kernel(&module, &source, "square_chunks")?;
+        let chunks = run.cuda.kernel(&module, source, "square_chunks")?;
         let firsts = firsts(run.metas);
         for (some, metas) in run.metas.chunks(ENTRIES).enumerate() {
             let from = some * ENTRIES;
@@ -133,13 +133,13 @@ impl Op for GlobalNorm {
             run.cuda.launch(chunks, [grid, 1, 1], 256, 0, &args)?;
         }
         let large = firsts.windows(2).any(|f| f[1] - f[0] > CHUNK);
-        let last = run.cuda.kernel(&module, &source, "norm_of_norms")?;
+        let last = run.cuda.kernel(&module, source, "norm_of_norms")?;
         let mut args = Args::new();
         args.ptr(sums).ptr(index).ptr(squares).ptr(run.out).u32(n as u32).u32(u32::from(large));
         run.cuda.launch(last, [1, 1, 1], 1024, 0, &args)
     }
 
-    fn cuda_modules(&self, _ins: &[Meta], _gpu: &Gpu) -> Vec<(String, String)> {
+    fn cuda_modules(&self, _ins: &[Meta], _gpu: &Gpu) -> Vec<Source> {
         vec![source()]
     }
 

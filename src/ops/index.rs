@@ -12,7 +12,7 @@ use super::{
 };
 use crate::device::cpu::pool::Pool;
 use crate::device::cpu::simd::{Simd, simd_fn};
-use crate::device::cuda::Args;
+use crate::device::cuda::{Args, Source};
 use crate::device::{Backend, DType, Device, Meta};
 use crate::error::{Error, ErrorKind, Result};
 use crate::numerics::rng::Stream;
@@ -23,8 +23,8 @@ use crate::tensor::Tensor;
 
 const SOURCE: &str = concat!(include_str!("divide.cu"), include_str!("index.cu"));
 
-fn module() -> (String, String) {
-    ("index".into(), SOURCE.into())
+fn module() -> Source {
+    ("index".into(), SOURCE)
 }
 
 /// How a value and its indices lie: the value is (outer, size, inner), what is taken or added (outer, count, inner).
@@ -144,14 +144,14 @@ impl Op for IndexSelect {
         let l = Layout::new(&run.metas[0].shape, self.axis, run.metas[1].shape.numel());
         let width = l.width();
         let (name, source) = module();
-        let kernel = run.cuda.kernel(&name, &source, &format!("take{width}"))?;
+        let kernel = run.cuda.kernel(&name, source, &format!("take{width}"))?;
         let mut args = Args::new();
         args.ptr(run.ins[0]).ptr(run.ins[1]).ptr(run.out).u64((total / width) as u64);
         args.u64(l.size as u64).u64(l.count as u64).u64((l.inner / width) as u64);
         run.cuda.launch(kernel, grid(run.cuda, total / width), 256, 0, &args)
     }
 
-    fn cuda_modules(&self, _ins: &[Meta], _gpu: &Gpu) -> Vec<(String, String)> {
+    fn cuda_modules(&self, _ins: &[Meta], _gpu: &Gpu) -> Vec<Source> {
         vec![module()]
     }
 
@@ -370,7 +370,7 @@ fn add_cuda(run: &CudaRun<'_>, l: &Layout, at: &Layout) -> Result<()> {
     let (name, source) = module();
     let (mut keys, order) = (run.workspace, run.workspace + sort::aligned(sources) as u64 * 4);
     if sources > 0 {
-        let kernel = run.cuda.kernel(&name, &source, "add_keys")?;
+        let kernel = run.cuda.kernel(&name, source, "add_keys")?;
         let mut args = Args::new();
         args.ptr(run.ins[1]).ptr(keys).u64(sources as u64);
         args.u64(at.size as u64).u64(at.count as u64).u64(at.inner as u64).u32(rows as u32);
@@ -384,7 +384,7 @@ fn add_cuda(run: &CudaRun<'_>, l: &Layout, at: &Layout) -> Result<()> {
     // Columns of a block: all of them up to 4096, more only where the grid cannot have as many pieces.
     let wide = inner.min(4096.max(inner.div_ceil(65_535)));
     let per = (3072 / wide).clamp(1, 256);
-    let kernel = run.cuda.kernel(&name, &source, &format!("add_rows{width}"))?;
+    let kernel = run.cuda.kernel(&name, source, &format!("add_rows{width}"))?;
     let mut args = Args::new();
     args.ptr(run.ins[0]).ptr(keys).ptr(order).ptr(run.ins.get(2).copied().unwrap_or(0)).ptr(run.out);
     args.u32(sources as u32)
@@ -488,7 +488,7 @@ impl Op for IndexAdd {
         add_cuda(run, &l, &Layout { outer: 1, inner: 1, ..l })
     }
 
-    fn cuda_modules(&self, _ins: &[Meta], _gpu: &Gpu) -> Vec<(String, String)> {
+    fn cuda_modules(&self, _ins: &[Meta], _gpu: &Gpu) -> Vec<Source> {
         vec![module(), sort::module()]
     }
 
@@ -641,14 +641,14 @@ impl Op for TakeAlongAxis {
         }
         let l = Layout::new(&run.metas[0].shape, self.axis, run.shape.dims()[self.axis]);
         let (name, source) = module();
-        let kernel = run.cuda.kernel(&name, &source, "take_along")?;
+        let kernel = run.cuda.kernel(&name, source, "take_along")?;
         let mut args = Args::new();
         args.ptr(run.ins[0]).ptr(run.ins[1]).ptr(run.out).u64(total as u64);
         args.u64(l.size as u64).u64(l.count as u64).u64(l.inner as u64);
         run.cuda.launch(kernel, grid(run.cuda, total), 256, 0, &args)
     }
 
-    fn cuda_modules(&self, _ins: &[Meta], _gpu: &Gpu) -> Vec<(String, String)> {
+    fn cuda_modules(&self, _ins: &[Meta], _gpu: &Gpu) -> Vec<Source> {
         vec![module()]
     }
 
@@ -849,14 +849,14 @@ impl Op for ScatterAdd {
         }
         let columns = l.outer * l.inner;
         let (name, source) = module();
-        let kernel = run.cuda.kernel(&name, &source, "add_columns")?;
+        let kernel = run.cuda.kernel(&name, source, "add_columns")?;
         let mut args = Args::new();
         args.ptr(run.ins[0]).ptr(run.ins[1]).ptr(run.out).u64(columns as u64);
         args.u64(l.size as u64).u64(l.count as u64).u64(l.inner as u64);
         run.cuda.launch(kernel, grid(run.cuda, columns), 256, 0, &args)
     }
 
-    fn cuda_modules(&self, ins: &[Meta], _gpu: &Gpu) -> Vec<(String, String)> {
+    fn cuda_modules(&self, ins: &[Meta], _gpu: &Gpu) -> Vec<Source> {
         match self.shape(ins) {
             Ok(out) if self.sorts(&self.layout(ins, &out.shape)) => vec![module(), sort::module()],
             _ => vec![module()],

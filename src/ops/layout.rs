@@ -7,7 +7,7 @@ use super::{
     Attr, Attrs, Bound, CpuRun, CudaRun, Gpu, IndexBound, Io, Op, PerInput, Recorder, RefIn, Reject, Sample,
     SampleIn, Val, dims, mismatch, sample_shapes,
 };
-use crate::device::cuda::Args;
+use crate::device::cuda::{Args, Source};
 use crate::device::{DType, Meta};
 use crate::error::{Error, ErrorKind, Result};
 use crate::numerics::rng::Stream;
@@ -136,7 +136,7 @@ impl Op for BroadcastTo {
         map::run_cuda(&Program::same(1), &[self.map.access(&run.metas[0].shape)], run)
     }
 
-    fn cuda_modules(&self, ins: &[Meta], _gpu: &Gpu) -> Vec<(String, String)> {
+    fn cuda_modules(&self, ins: &[Meta], _gpu: &Gpu) -> Vec<Source> {
         vec![map::module(&Program::same(1), &self.shape, &[self.map.access(&ins[0].shape)])]
     }
 
@@ -264,7 +264,7 @@ macro_rules! view_methods {
             run.cuda.copy(run.out, run.ins[0], run.shape.numel() * 4)
         }
 
-        fn cuda_modules(&self, _ins: &[Meta], _gpu: &Gpu) -> Vec<(String, String)> {
+        fn cuda_modules(&self, _ins: &[Meta], _gpu: &Gpu) -> Vec<Source> {
             Vec::new()
         }
     };
@@ -579,12 +579,12 @@ impl Op for Permute {
         run.cuda.launch(kernel, [tiles.min(1 << 20) as u32, 1, 1], 256, 0, &args)
     }
 
-    fn cuda_modules(&self, ins: &[Meta], _gpu: &Gpu) -> Vec<(String, String)> {
+    fn cuda_modules(&self, ins: &[Meta], _gpu: &Gpu) -> Vec<Source> {
         let Ok(to) = self.shape(ins).map(|m| m.shape) else { return Vec::new() };
         let access = self.access(&ins[0].shape);
         let turn = Turn::new(&access, &to);
         match turn.tile() {
-            Some(_) if !turn.keeps_rows() => vec![("layout".into(), PERMUTE_CU.into())],
+            Some(_) if !turn.keeps_rows() => vec![("layout".into(), PERMUTE_CU)],
             _ => vec![map::module(&Program::same(1), &to, &[access])],
         }
     }
@@ -818,8 +818,8 @@ impl Op for Slice {
         self.run(&run.metas[0].shape).launch(run, "slice_axis", None)
     }
 
-    fn cuda_modules(&self, _ins: &[Meta], _gpu: &Gpu) -> Vec<(String, String)> {
-        vec![("layout".into(), PERMUTE_CU.into())]
+    fn cuda_modules(&self, _ins: &[Meta], _gpu: &Gpu) -> Vec<Source> {
+        vec![("layout".into(), PERMUTE_CU)]
     }
 
     fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {
@@ -997,8 +997,8 @@ impl Op for Pad {
         self.run(&run.metas[0].shape, &run.shape).launch(run, "pad_axis", Some(self.value))
     }
 
-    fn cuda_modules(&self, _ins: &[Meta], _gpu: &Gpu) -> Vec<(String, String)> {
-        vec![("layout".into(), PERMUTE_CU.into())]
+    fn cuda_modules(&self, _ins: &[Meta], _gpu: &Gpu) -> Vec<Source> {
+        vec![("layout".into(), PERMUTE_CU)]
     }
 
     fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {
@@ -1182,8 +1182,8 @@ impl Op for Concat {
         run.cuda.launch(kernel, [x, run.ins.len() as u32, 1], 256, 0, &args)
     }
 
-    fn cuda_modules(&self, _ins: &[Meta], _gpu: &Gpu) -> Vec<(String, String)> {
-        vec![("layout".into(), PERMUTE_CU.into())]
+    fn cuda_modules(&self, _ins: &[Meta], _gpu: &Gpu) -> Vec<Source> {
+        vec![("layout".into(), PERMUTE_CU)]
     }
 
     fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {
@@ -1368,8 +1368,8 @@ impl Op for Flip {
         run.cuda.launch(kernel, map::grid(run.cuda, total / width), 256, 0, &args)
     }
 
-    fn cuda_modules(&self, _ins: &[Meta], _gpu: &Gpu) -> Vec<(String, String)> {
-        vec![("layout".into(), PERMUTE_CU.into())]
+    fn cuda_modules(&self, _ins: &[Meta], _gpu: &Gpu) -> Vec<Source> {
+        vec![("layout".into(), PERMUTE_CU)]
     }
 
     fn vjp(&self, r: &mut dyn Recorder, _io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {
@@ -1501,8 +1501,8 @@ impl Op for Triangle {
         run.cuda.launch(kernel, map::grid(run.cuda, total), 256, 0, &args)
     }
 
-    fn cuda_modules(&self, _ins: &[Meta], _gpu: &Gpu) -> Vec<(String, String)> {
-        vec![("layout".into(), PERMUTE_CU.into())]
+    fn cuda_modules(&self, _ins: &[Meta], _gpu: &Gpu) -> Vec<Source> {
+        vec![("layout".into(), PERMUTE_CU)]
     }
 
     fn vjp(&self, r: &mut dyn Recorder, _io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {

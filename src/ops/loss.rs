@@ -15,7 +15,7 @@ use super::{
 };
 use crate::device::cpu::pool::Pool;
 use crate::device::cpu::simd::Simd;
-use crate::device::cuda::Args;
+use crate::device::cuda::{Args, Source};
 use crate::device::{DType, Device, Meta};
 use crate::error::{Error, ErrorKind, Result};
 use crate::numerics::rng::Stream;
@@ -158,7 +158,7 @@ macro_rules! losses {
                 }
             }
 
-            fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<(String, String)> {
+            fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<Source> {
                 let shape = ins[0].shape;
                 match self.reduction {
                     Reduction::None => {
@@ -353,8 +353,8 @@ fn check_scalar(op: &'static str, ins: &[Meta], i: usize) -> Result<()> {
 
 const LOSS_CU: &str = include_str!("loss.cu");
 
-fn label_module() -> (String, String) {
-    ("loss".into(), LOSS_CU.into())
+fn label_module() -> Source {
+    ("loss".into(), LOSS_CU)
 }
 
 /// Labels of rows, some of which may be ignored. A label that is neither ignored nor below the number of classes
@@ -784,7 +784,7 @@ impl Op for CrossEntropy {
         }
     }
 
-    fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<(String, String)> {
+    fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<Source> {
         let x = ins[0].shape;
         let (rows, columns) = (x.rows(), x.last());
         let own = RowLoss.kernel().module(columns, gpu);
@@ -1032,7 +1032,7 @@ impl Op for CrossEntropyBwd {
         labels.settle_cuda(run, run.ins[1], classes, run.out)
     }
 
-    fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<(String, String)> {
+    fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<Source> {
         let x = ins[0].shape;
         match self.is_plain() {
             true => vec![RowGradient::of(self.reduction, x.rows()).kernel().module(x.last(), gpu)],
@@ -1179,7 +1179,7 @@ impl Op for LabelWeights {
         labels.settle_cuda(run, run.ins[0], 1, run.out)
     }
 
-    fn cuda_modules(&self, _ins: &[Meta], _gpu: &Gpu) -> Vec<(String, String)> {
+    fn cuda_modules(&self, _ins: &[Meta], _gpu: &Gpu) -> Vec<Source> {
         vec![label_module()]
     }
 
@@ -1310,7 +1310,7 @@ impl Op for Nll {
         labels.mean_cuda(run)
     }
 
-    fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<(String, String)> {
+    fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<Source> {
         [vec![label_module()], mean().modules(&dims(&[ins[0].shape.rows()]), &[0], gpu)].concat()
     }
 
@@ -1425,7 +1425,7 @@ impl Op for NllBwd {
         labels.settle_cuda(run, run.ins[1], labels.classes, run.out)
     }
 
-    fn cuda_modules(&self, _ins: &[Meta], _gpu: &Gpu) -> Vec<(String, String)> {
+    fn cuda_modules(&self, _ins: &[Meta], _gpu: &Gpu) -> Vec<Source> {
         vec![label_module()]
     }
 

@@ -7,7 +7,7 @@ use super::{
     Attr, Attrs, Bound, CpuRun, CudaRun, Gpu, Io, Kernel, Op, PerInput, Recorder, RefIn, Reject, Sample,
     SampleIn, Val, dims,
 };
-use crate::device::cuda::{Args, Cuda};
+use crate::device::cuda::{Args, Cuda, Source};
 use crate::device::{DType, Meta};
 use crate::error::{Error, ErrorKind, Result};
 use crate::numerics::functions;
@@ -209,7 +209,7 @@ const VECTOR: usize = 4;
 #[derive(Clone)]
 struct Generated {
     module: Arc<str>,
-    source: Arc<str>,
+    source: &'static str,
 }
 
 /// What of a launch is written into the kernel text: the program without its constants' values, and
@@ -258,7 +258,7 @@ fn generate(program: &Program, walk: &Walk) -> Generated {
     let text = kernel_text(program, &kinds, rank, whole);
     let module = format!("map_{}", &blake3::hash(text.as_bytes()).to_hex()[..16]);
     let source = format!("{}{}", prelude(), text);
-    let made = Generated { module: module.into(), source: source.into() };
+    let made = Generated { module: module.into(), source: super::lasting(source) };
     cache.lock().unwrap_or_else(PoisonError::into_inner).insert(key, made.clone());
     made
 }
@@ -398,7 +398,7 @@ pub(crate) fn run_cuda(program: &Program, accesses: &[Access], run: &CudaRun<'_>
     }
     let walk = Walk::new(&run.shape, accesses);
     let made = generate(program, &walk);
-    let kernel = run.cuda.kernel(&made.module, &made.source, "map")?;
+    let kernel = run.cuda.kernel(&made.module, made.source, "map")?;
     let plain_or_single = |i: usize| walk.plain(i) || walk.strides(i).iter().all(|&s| s == 0);
     let flat = (0..program.inputs()).all(plain_or_single);
     let mut args = Args::new();
@@ -433,9 +433,9 @@ fn too_large(shape: &Shape) -> Error {
 }
 
 /// The module [`run_cuda`] will want.
-pub(crate) fn module(program: &Program, shape: &Shape, accesses: &[Access]) -> (String, String) {
+pub(crate) fn module(program: &Program, shape: &Shape, accesses: &[Access]) -> Source {
     let made = generate(program, &Walk::new(shape, accesses));
-    (made.module.to_string(), made.source.to_string())
+    (made.module.to_string(), made.source)
 }
 
 impl Map {
@@ -514,7 +514,7 @@ impl Op for Map {
         )
     }
 
-    fn cuda_modules(&self, ins: &[Meta], _gpu: &Gpu) -> Vec<(String, String)> {
+    fn cuda_modules(&self, ins: &[Meta], _gpu: &Gpu) -> Vec<Source> {
         vec![module(&self.program, &self.shape, accesses(ins, &self.shape).all())]
     }
 

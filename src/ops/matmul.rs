@@ -9,7 +9,7 @@ use super::{
     floats, layout, mismatch,
 };
 use crate::device::cpu::gemm::Gemm;
-use crate::device::cuda::Args;
+use crate::device::cuda::{Args, Source};
 use crate::device::{Device, Meta};
 use crate::error::{Error, ErrorKind, Result};
 use crate::numerics::K_CHUNK;
@@ -55,7 +55,7 @@ impl Problem {
         let bias = if self.has_bias { run.ins[2] } else { 0 };
         let (first, last) = if plan.reduce.is_some() { (None, run.follow) } else { (run.follow, None) };
         let (module, source) = source(&plan.defines, first);
-        let kernel = run.cuda.kernel(&module, &source, plan.kernel)?;
+        let kernel = run.cuda.kernel(&module, source, plan.kernel)?;
         let mut args = Args::new();
         args.ptr(run.ins[0])
             .ptr(run.ins[1])
@@ -72,7 +72,7 @@ impl Problem {
         run.cuda.launch(kernel, plan.grid, plan.block, plan.shared, &args)?;
         if let Some(reduce) = &plan.reduce {
             let (module, source) = self::source(&reduce.defines, last);
-            let kernel = run.cuda.kernel(&module, &source, reduce.kernel)?;
+            let kernel = run.cuda.kernel(&module, source, reduce.kernel)?;
             let mut args = Args::new();
             args.ptr(run.workspace).ptr(run.out).ptr(bias);
             args.u64(total as u64).u64(self.n as u64).u64(plan.parts as u64);
@@ -84,7 +84,7 @@ impl Problem {
         Ok(())
     }
 
-    fn modules(&self, sm_count: u32, follow: Option<&Follow>) -> Vec<(String, String)> {
+    fn modules(&self, sm_count: u32, follow: Option<&Follow>) -> Vec<Source> {
         if self.batch * self.m * self.n == 0 {
             return Vec::new();
         }
@@ -122,17 +122,17 @@ impl Problem {
 }
 
 /// A variant of the kernels: a name of its own, and the text.
-pub(crate) fn source(defines: &str, follow: Option<&Follow>) -> (String, String) {
+pub(crate) fn source(defines: &str, follow: Option<&Follow>) -> Source {
     variant("matmul", defines, "", follow)
 }
 
 /// A variant of the kernels and of what is made of them: a name of its own, and the text.
-pub(crate) fn variant(family: &str, defines: &str, more: &str, follow: Option<&Follow>) -> (String, String) {
+pub(crate) fn variant(family: &str, defines: &str, more: &str, follow: Option<&Follow>) -> Source {
     let name: Vec<&str> = defines.split_whitespace().filter(|w| !w.starts_with("#define")).collect();
     let name = name.join("_").replace("DITTO_", "").to_lowercase();
     let (tag, before) = follow.map_or(("", ""), Follow::text);
     let name = format!("{family}_{name}{}{tag}", if tag.is_empty() { "" } else { "_" });
-    (name, format!("#define CHUNK {K_CHUNK}\n{defines}{before}{MATMUL_CU}{more}"))
+    super::module(name, || format!("#define CHUNK {K_CHUNK}\n{defines}{before}{MATMUL_CU}{more}"))
 }
 
 /// Rows and columns of a matrix after its transpose flag.
@@ -230,11 +230,11 @@ macro_rules! product_op {
                 self.of(run.metas)?.cuda(run)
             }
 
-            fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<(String, String)> {
+            fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<Source> {
                 self.of(ins).map_or(Vec::new(), |p| p.modules(gpu.sm_count, None))
             }
 
-            fn followed(&self, ins: &[Meta], gpu: &Gpu, follow: &Follow) -> Option<Vec<(String, String)>> {
+            fn followed(&self, ins: &[Meta], gpu: &Gpu, follow: &Follow) -> Option<Vec<Source>> {
                 Some(self.of(ins).ok()?.modules(gpu.sm_count, Some(follow)))
             }
 
@@ -388,11 +388,11 @@ impl Op for Linear {
         Linear::of(run.metas)?.cuda(run)
     }
 
-    fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<(String, String)> {
+    fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<Source> {
         Linear::of(ins).map_or(Vec::new(), |p| p.modules(gpu.sm_count, None))
     }
 
-    fn followed(&self, ins: &[Meta], gpu: &Gpu, follow: &Follow) -> Option<Vec<(String, String)>> {
+    fn followed(&self, ins: &[Meta], gpu: &Gpu, follow: &Follow) -> Option<Vec<Source>> {
         Some(Linear::of(ins).ok()?.modules(gpu.sm_count, Some(follow)))
     }
 

@@ -42,7 +42,7 @@ pub(crate) use exec::{MAX_INS, PerInput, check_bound, check_indices};
 
 use crate::device::cpu::pool::Pool;
 use crate::device::cpu::simd::Simd;
-use crate::device::cuda::Cuda;
+use crate::device::cuda::{Cuda, Source};
 use crate::device::{DType, Device, Meta};
 use crate::error::{Error, ErrorKind, Result};
 use crate::numerics::rng::Stream;
@@ -548,10 +548,10 @@ pub trait Op: Clone + PartialEq + Debug + Sized {
     fn cuda(&self, run: &CudaRun<'_>) -> Result<()>;
 
     /// The CUDA modules the launch will want, as (name, source), for compiling ahead.
-    fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<(String, String)>;
+    fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<Source>;
 
     /// The CUDA modules with a program that follows the sums, if the kernels can take it.
-    fn followed(&self, _ins: &[Meta], _gpu: &Gpu, _follow: &fused::Follow) -> Option<Vec<(String, String)>> {
+    fn followed(&self, _ins: &[Meta], _gpu: &Gpu, _follow: &fused::Follow) -> Option<Vec<Source>> {
         None
     }
 
@@ -679,7 +679,7 @@ macro_rules! any_op {
             }
 
             /// See [`Op::cuda_modules`].
-            pub fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<(String, String)> {
+            pub fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<Source> {
                 match self { $(AnyOp::$op(op) => op.cuda_modules(ins, gpu),)* }
             }
 
@@ -689,7 +689,7 @@ macro_rules! any_op {
                 ins: &[Meta],
                 gpu: &Gpu,
                 follow: &fused::Follow,
-            ) -> Option<Vec<(String, String)>> {
+            ) -> Option<Vec<Source>> {
                 match self { $(AnyOp::$op(op) => op.followed(ins, gpu, follow),)* }
             }
 
@@ -771,17 +771,22 @@ macro_rules! any_op {
 }
 with_ops!(any_op);
 
+/// A text that is kept for good, as compiled kernels are.
+pub(crate) fn lasting(text: String) -> &'static str {
+    text.leak()
+}
+
 /// A module by a name that stands for its text. The text is made once: making it costs more than a launch.
-pub(crate) fn module(name: String, make: impl FnOnce() -> String) -> (String, String) {
-    static TEXTS: Mutex<BTreeMap<String, Arc<str>>> = Mutex::new(BTreeMap::new());
+pub(crate) fn module(name: String, make: impl FnOnce() -> String) -> Source {
+    static TEXTS: Mutex<BTreeMap<String, &'static str>> = Mutex::new(BTreeMap::new());
     let texts = || TEXTS.lock().unwrap_or_else(PoisonError::into_inner);
-    let known = texts().get(&name).cloned();
-    let text = known.unwrap_or_else(|| {
-        let text: Arc<str> = make().into();
-        texts().insert(name.clone(), text.clone());
-        text
-    });
-    (name, text.to_string())
+    if let Some(text) = texts().get(&name).copied() {
+        debug_assert!(make() == text, "two texts for module {name}");
+        return (name, text);
+    }
+    let text = lasting(make());
+    texts().insert(name.clone(), text);
+    (name, text)
 }
 
 /// The inputs as an array, or an error if their number is another.

@@ -13,7 +13,7 @@ use super::{
     Val, dims, layout, mismatch, typed,
 };
 use crate::device::cpu::simd::{Simd, simd_fn};
-use crate::device::cuda::{Args, Cuda};
+use crate::device::cuda::{Args, Cuda, Source};
 use crate::device::{DType, Device, Meta};
 use crate::error::{Error, ErrorKind, Result};
 use crate::numerics::rng::Stream;
@@ -304,7 +304,7 @@ impl Rows {
     }
 
     /// The module for rows of this length with so many of gain and shift, and gradients of so many of them.
-    fn module(&self, copies: usize, affine: usize, sums: usize, gpu: &Gpu) -> (String, String) {
+    fn module(&self, copies: usize, affine: usize, sums: usize, gpu: &Gpu) -> Source {
         let variant = self.variant(copies, gpu);
         let fused = copies == 2 && self.fused(sums, gpu);
         let mut head = format!(
@@ -341,7 +341,7 @@ impl Rows {
         let gpu = Gpu::of(run.cuda);
         let at = |i: usize| run.ins.get(i).copied().unwrap_or(0);
         let (module, source) = self.module(1, run.ins.len() - 1, 0, &gpu);
-        let kernel = run.cuda.kernel(&module, &source, "normalize")?;
+        let kernel = run.cuda.kernel(&module, source, "normalize")?;
         let mut args = Args::new();
         args.ptr(run.out).ptr(at(0)).ptr(at(1)).ptr(at(2)).ptr(run.workspace);
         args.u64(partials(self.width) as u64).u64(self.rows as u64).u64(self.width as u64);
@@ -381,7 +381,7 @@ impl Rows {
         let (stats_at, sums_at) = (run.workspace + chains, run.workspace + chains + stats);
         let (module, source) = self.module(2, run.ins.len() - 2, sums, &gpu);
         if self.rows > 0 {
-            let kernel = run.cuda.kernel(&module, &source, "gradients")?;
+            let kernel = run.cuda.kernel(&module, source, "gradients")?;
             let mut args = Args::new();
             args.ptr(run.out).ptr(x).ptr(gamma).ptr(dy).ptr(run.workspace).ptr(stats_at).ptr(sums_at);
             args.u64(partials(self.width) as u64).u64(self.rows as u64).u64(groups as u64);
@@ -397,13 +397,13 @@ impl Rows {
             return Ok(());
         }
         if self.rows > 0 && !self.fused(sums, &gpu) {
-            let kernel = run.cuda.kernel(&module, &source, "chains")?;
+            let kernel = run.cuda.kernel(&module, source, "chains")?;
             let mut args = Args::new();
             args.ptr(run.workspace).ptr(stats_at).ptr(x).ptr(dy);
             args.u64(self.rows as u64).u64(groups as u64).u64(self.width as u64);
             run.cuda.launch(kernel, grid(run.cuda, groups * self.width), 256, 0, &args)?;
         }
-        let kernel = run.cuda.kernel(&module, &source, "fold")?;
+        let kernel = run.cuda.kernel(&module, source, "fold")?;
         let (starts, _) = layout::packed(parts);
         let mut args = Args::new();
         args.ptr(run.workspace).ptr(run.out + starts[1] as u64 * 4);
@@ -707,7 +707,7 @@ macro_rules! row_norm {
                 self.rows(&run.metas[0]).cuda(run)
             }
 
-            fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<(String, String)> {
+            fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<Source> {
                 vec![self.rows(&ins[0]).module(1, ins.len() - 1, 0, gpu)]
             }
 
@@ -824,7 +824,7 @@ macro_rules! row_norm {
                 self.rows(&run.metas[0]).cuda_bwd(&self.parts(run.metas), run)
             }
 
-            fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<(String, String)> {
+            fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<Source> {
                 vec![self.rows(&ins[0]).module(2, ins.len() - 2, self.parts(ins).len() - 1, gpu)]
             }
 

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::device::Meta;
 use crate::device::cpu::simd::{Simd, simd_fn};
-use crate::device::cuda::Args;
+use crate::device::cuda::{Args, Source};
 use crate::error::{Error, ErrorKind, Result};
 use crate::numerics::rng::Stream;
 use crate::ops::program::Scratch;
@@ -527,7 +527,7 @@ const POOL_CU: &str = include_str!("pool.cu");
 impl Planes {
     /// The module of a job. Kernel, stride, padding and dilation are part of the text, so that loops over windows
     /// are unrolled; sizes are arguments.
-    fn module(&self, job: Job) -> (String, String) {
+    fn module(&self, job: Job) -> Source {
         let d = self.rank();
         let small = |n: usize| n <= 32;
         let mut t = String::from(POOL_CU);
@@ -716,7 +716,7 @@ impl Planes {
             t,
             "extern \"C\" __global__ void __launch_bounds__(256) pool(float* __restrict__ out, const float* __restrict__ x, const float* __restrict__ y, const float* __restrict__ dy, u64 items, u64 in_len, u64 out_len, Sizes sizes, float scalar) {{\nfor (u64 item = blockIdx.x * 256ull + threadIdx.x; item < items; item += gridDim.x * 256ull) {{\n{kernel}}}\n}}\n"
         );
-        (name, t)
+        super::module(name, || t)
     }
 
     /// Queues a job on inputs `x, y, dy`, 0 where there is none.
@@ -726,7 +726,7 @@ impl Planes {
             return Ok(());
         }
         let (module, source) = self.module(job);
-        let kernel = run.cuda.kernel(&module, &source, "pool")?;
+        let kernel = run.cuda.kernel(&module, source, "pool")?;
         let mut sizes = [1u32; 2 * MAX_RANK];
         for a in 0..self.rank() {
             // The shape rule holds sizes below 2^31.
@@ -863,7 +863,7 @@ macro_rules! pool_op {
                 self.planes(&run.metas[0].shape, &run.shape).run_cuda(job, ins, scalar, run)
             }
 
-            fn cuda_modules(&self, ins: &[Meta], _gpu: &Gpu) -> Vec<(String, String)> {
+            fn cuda_modules(&self, ins: &[Meta], _gpu: &Gpu) -> Vec<Source> {
                 let out = self.shape(ins).map_or(ins[0].shape, |m| m.shape);
                 vec![self.planes(&ins[0].shape, &out).module(self.job().0)]
             }

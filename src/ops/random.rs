@@ -11,7 +11,7 @@ use super::{
     Attr, Attrs, Bound, CpuRun, CudaRun, Gpu, IndexBound, Io, Kernel, Op, Recorder, RefIn, Reject, Sample,
     SampleIn, Val, dims, sample_shapes, sort,
 };
-use crate::device::cuda::Args;
+use crate::device::cuda::{Args, Source};
 use crate::device::{Backend, DType, Device, Meta};
 use crate::error::{Error, ErrorKind, Result};
 use crate::numerics::rng::{self, Stream};
@@ -48,7 +48,7 @@ impl Op for Full {
         }
     }
 
-    fn cuda_modules(&self, _ins: &[Meta], _gpu: &Gpu) -> Vec<(String, String)> {
+    fn cuda_modules(&self, _ins: &[Meta], _gpu: &Gpu) -> Vec<Source> {
         Vec::new()
     }
 
@@ -169,7 +169,7 @@ impl Draw {
     }
 
     /// The generated kernel: one thread per element, grid-stride; 4 bytes written per element.
-    fn module(&self) -> (String, String) {
+    fn module(&self) -> Source {
         let scalars = self.program.inputs() - self.draws;
         let mut t = String::from(
             "extern \"C\" __global__ void draw(float* __restrict__ out, unsigned long long n, unsigned long long seed, unsigned long long counter, const unsigned* base",
@@ -195,7 +195,7 @@ for (unsigned long long i = blockIdx.x * (unsigned long long)blockDim.x + thread
         t.push_str(&self.program.cuda());
         t.push_str("out[i] = y0;\n}\n}\n");
         let name = format!("random_{}", &blake3::hash(t.as_bytes()).to_hex()[..16]);
-        (name, format!("{}{}{t}", map::prelude(), rng::cuda_text()))
+        super::module(name, || format!("{}{}{t}", map::prelude(), rng::cuda_text()))
     }
 
     fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {
@@ -205,7 +205,7 @@ for (unsigned long long i = blockIdx.x * (unsigned long long)blockDim.x + thread
         }
         let scalars = self.program.inputs() - self.draws;
         let (name, source) = self.module();
-        let kernel = run.cuda.kernel(&name, &source, "draw")?;
+        let kernel = run.cuda.kernel(&name, source, "draw")?;
         let mut args = Args::new();
         args.ptr(run.out).u64(n as u64).u64(self.seed).u64(self.counter);
         args.ptr(run.ins.get(scalars).copied().unwrap_or(0));
@@ -285,7 +285,7 @@ macro_rules! random_op {
                 self.draw().cuda(run)
             }
 
-            fn cuda_modules(&self, _ins: &[Meta], _gpu: &Gpu) -> Vec<(String, String)> {
+            fn cuda_modules(&self, _ins: &[Meta], _gpu: &Gpu) -> Vec<Source> {
                 vec![self.draw().module()]
             }
 
@@ -437,15 +437,15 @@ fn whole(key: u64, i: usize, below: u64) -> u32 {
     (((rng::mix(key.wrapping_add(i as u64)) >> 32) * below) >> 32) as u32
 }
 
-fn whole_module() -> (String, String) {
-    ("random_whole".into(), format!("{}{WHOLE_CU}", rng::cuda_text()))
+fn whole_module() -> Source {
+    super::module("random_whole".into(), || format!("{}{WHOLE_CU}", rng::cuda_text()))
 }
 
 /// Queues `n` whole numbers below `below`.
 fn whole_cuda(run: &CudaRun<'_>, seed: u64, counter: u64, below: u64, out: u64) -> Result<()> {
     let n = run.shape.numel();
     let (name, source) = whole_module();
-    let kernel = run.cuda.kernel(&name, &source, "whole")?;
+    let kernel = run.cuda.kernel(&name, source, "whole")?;
     let mut args = Args::new();
     args.ptr(out).u64(n as u64).u64(seed).u64(counter).ptr(run.ins.first().copied().unwrap_or(0)).u64(below);
     run.cuda.launch(kernel, grid(run.cuda, n), 256, 0, &args)
@@ -511,7 +511,7 @@ impl Op for RandInt {
         }
     }
 
-    fn cuda_modules(&self, _ins: &[Meta], _gpu: &Gpu) -> Vec<(String, String)> {
+    fn cuda_modules(&self, _ins: &[Meta], _gpu: &Gpu) -> Vec<Source> {
         vec![whole_module()]
     }
 
@@ -626,7 +626,7 @@ impl Op for Permutation {
         Ok(())
     }
 
-    fn cuda_modules(&self, _ins: &[Meta], _gpu: &Gpu) -> Vec<(String, String)> {
+    fn cuda_modules(&self, _ins: &[Meta], _gpu: &Gpu) -> Vec<Source> {
         vec![whole_module(), sort::module()]
     }
 

@@ -11,6 +11,7 @@ use super::{
     dims, floats, layout,
 };
 use crate::device::cpu::simd::Simd;
+use crate::device::cuda::Source;
 use crate::device::{Device, Meta};
 use crate::error::{Error, ErrorKind, Result};
 use crate::numerics::rng::Stream;
@@ -168,7 +169,7 @@ macro_rules! reductions {
                 self.fold(count(&shape, &self.axes)).run_cuda(&shape, &self.axes, run)
             }
 
-            fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<(String, String)> {
+            fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<Source> {
                 let shape = ins[0].shape;
                 self.fold(count(&shape, &self.axes)).modules(&shape, &self.axes, gpu)
             }

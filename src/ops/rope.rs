@@ -8,7 +8,7 @@ use super::{
 };
 use crate::device::Meta;
 use crate::device::cpu::simd::simd_fn;
-use crate::device::cuda::Args;
+use crate::device::cuda::{Args, Source};
 use crate::error::{Error, ErrorKind, Result};
 use crate::numerics::rng::Stream;
 use crate::ops::elementwise::Add;
@@ -181,8 +181,8 @@ impl Op for Rope {
         run.cuda.launch(kernel, grid(run.cuda, pairs), 256, 0, &args)
     }
 
-    fn cuda_modules(&self, _ins: &[Meta], _gpu: &Gpu) -> Vec<(String, String)> {
-        vec![("rope".into(), ROPE_CU.into())]
+    fn cuda_modules(&self, _ins: &[Meta], _gpu: &Gpu) -> Vec<Source> {
+        vec![("rope".into(), ROPE_CU)]
     }
 
     fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {

@@ -6,7 +6,7 @@ use super::map::{self, grid};
 use super::program::{Program, Scratch};
 use super::{CpuRun, CudaRun, Gpu, norm};
 use crate::device::cpu::simd::simd_fn;
-use crate::device::cuda::Args;
+use crate::device::cuda::{Args, Source};
 use crate::error::Result;
 use crate::numerics::sum::{self, CHUNK, LANES, ROWS, Tree, WIDTH};
 use crate::scalar::Real;
@@ -507,7 +507,7 @@ impl RowKernel {
         let rows = elements / columns;
         let gpu = Gpu::of(run.cuda);
         let (module, source) = self.module(columns, &gpu);
-        let kernel = run.cuda.kernel(&module, &source, "rows")?;
+        let kernel = run.cuda.kernel(&module, source, "rows")?;
         let mut args = Args::new();
         args.ptr(run.out);
         for &x in &run.ins[..self.ins] {
@@ -540,7 +540,7 @@ impl RowKernel {
     }
 
     /// Module name and source for rows of `columns` elements.
-    pub(crate) fn module(&self, columns: usize, gpu: &Gpu) -> (String, String) {
+    pub(crate) fn module(&self, columns: usize, gpu: &Gpu) -> Source {
         let variant = self.variant(columns, gpu);
         let each = if self.row_scalar { "_each" } else { "" };
         super::module(format!("rows_{}{each}_{}", self.name, variant.name()), || {
@@ -1127,7 +1127,7 @@ impl RowKernel {
     }
 
     /// Module name and source for columns of `n` elements.
-    pub(crate) fn columns_module(&self, n: usize) -> (String, String) {
+    pub(crate) fn columns_module(&self, n: usize) -> Source {
         let short = n <= SHORT;
         let name = format!("columns_{}_{}", self.name, if short { "short" } else { "tall" });
         super::module(name, || self.columns_text(short))
@@ -1190,7 +1190,7 @@ impl RowKernel {
         }
         let count = elements / n;
         let (module, source) = self.columns_module(n);
-        let kernel = run.cuda.kernel(&module, &source, "columns")?;
+        let kernel = run.cuda.kernel(&module, source, "columns")?;
         let mut args = Args::new();
         args.ptr(run.out);
         for &x in &run.ins[..self.ins] {

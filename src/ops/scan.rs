@@ -14,7 +14,7 @@ use super::{
 };
 use crate::device::cpu::pool::Pool;
 use crate::device::cpu::simd::{Simd, simd_fn};
-use crate::device::cuda::{Args, Cuda};
+use crate::device::cuda::{Args, Cuda, Source};
 use crate::device::{Device, Meta};
 use crate::error::{Error, ErrorKind, Result};
 use crate::numerics::rng::Stream;
@@ -34,8 +34,8 @@ const NOTHING: f32 = -0.0;
 
 const SCAN_CU: &str = include_str!("scan.cu");
 
-fn module() -> (String, String) {
-    ("scan".into(), format!("#define BLOCK {BLOCK}\n{SCAN_CU}"))
+fn module() -> Source {
+    super::module("scan".into(), || format!("#define BLOCK {BLOCK}\n{SCAN_CU}"))
 }
 
 /// Running sums along an axis: `y[i] = x[0] + … + x[i]` by the prefix rule. If `exclusive`, without `x[i]` and +0 at
@@ -178,7 +178,7 @@ impl Lines {
         }
         self.launch(cuda, x, workspace, 0, true)?;
         let (name, source) = module();
-        let kernel = cuda.kernel(&name, &source, "scan_sums")?;
+        let kernel = cuda.kernel(&name, source, "scan_sums")?;
         let mut args = Args::new();
         args.ptr(workspace).u64(self.outer as u64).u64(self.chunks() as u64).u64(self.inner as u64);
         let warps = self.outer * self.inner.div_ceil(32);
@@ -197,11 +197,11 @@ impl Lines {
         args.i32(i32::from(self.exclusive)).i32(i32::from(self.reverse)).i32(i32::from(sums));
         let most = cuda.sm_count() as usize * 16;
         if self.inner == 1 {
-            let kernel = cuda.kernel(&name, &source, "scan_lines")?;
+            let kernel = cuda.kernel(&name, source, "scan_lines")?;
             let blocks = (self.outer * self.chunks()).div_ceil(4).min(most);
             return cuda.launch(kernel, [blocks as u32, 1, 1], 128, 0, &args);
         }
-        let kernel = cuda.kernel(&name, &source, "scan_columns")?;
+        let kernel = cuda.kernel(&name, source, "scan_columns")?;
         let warps = self.n.div_ceil(BLOCK).min(BLOCK);
         let blocks = (self.outer * self.chunks() * self.inner.div_ceil(32)).min(most);
         cuda.launch(kernel, [blocks as u32, 1, 1], 32 * warps as u32, 0, &args)
@@ -340,7 +340,7 @@ impl Op for CumSum {
         self.lines(&run.shape).cuda(run.cuda, run.ins[0], run.out, run.workspace)
     }
 
-    fn cuda_modules(&self, _ins: &[Meta], _gpu: &Gpu) -> Vec<(String, String)> {
+    fn cuda_modules(&self, _ins: &[Meta], _gpu: &Gpu) -> Vec<Source> {
         vec![module()]
     }
 
@@ -578,7 +578,7 @@ impl Op for SelectiveScan {
             return Ok(());
         }
         let (name, source) = module();
-        let kernel = run.cuda.kernel(&name, &source, "selective_scan")?;
+        let kernel = run.cuda.kernel(&name, source, "selective_scan")?;
         let mut args = Args::new();
         for &input in run.ins {
             args.ptr(input);
@@ -588,7 +588,7 @@ impl Op for SelectiveScan {
         run.cuda.launch(kernel, blocks(s.batch * s.states), 128, 0, &args)
     }
 
-    fn cuda_modules(&self, _ins: &[Meta], _gpu: &Gpu) -> Vec<(String, String)> {
+    fn cuda_modules(&self, _ins: &[Meta], _gpu: &Gpu) -> Vec<Source> {
         vec![module()]
     }
 
@@ -814,7 +814,7 @@ impl Op for SelectiveScanBwd {
         }
         let (starts, words) = layout::packed(&parts);
         let (name, source) = module();
-        let kernel = run.cuda.kernel(&name, &source, "selective_scan_bwd")?;
+        let kernel = run.cuda.kernel(&name, source, "selective_scan_bwd")?;
         let mut args = Args::new();
         for &input in run.ins {
             args.ptr(input);
@@ -828,7 +828,7 @@ impl Op for SelectiveScanBwd {
         run.cuda.launch(kernel, blocks(s.batch * s.states), 128, 0, &args)
     }
 
-    fn cuda_modules(&self, _ins: &[Meta], _gpu: &Gpu) -> Vec<(String, String)> {
+    fn cuda_modules(&self, _ins: &[Meta], _gpu: &Gpu) -> Vec<Source> {
         vec![module()]
     }
 

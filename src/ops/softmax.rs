@@ -8,6 +8,7 @@ use super::{
     Attr, Attrs, Bound, CpuRun, CudaRun, Gpu, Io, Op, Recorder, RefIn, Reject, Sample, SampleIn, Val, dims,
     floats, layout, mismatch, reduce,
 };
+use crate::device::cuda::Source;
 use crate::device::{DType, Device, Meta};
 use crate::error::{Error, ErrorKind, Result};
 use crate::numerics::rng::Stream;
@@ -159,7 +160,7 @@ macro_rules! row_op {
                 $kernel.kernel().run_cuda(run.shape.last(), run)
             }
 
-            fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<(String, String)> {
+            fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<Source> {
                 vec![$kernel.kernel().module(ins[0].shape.last(), gpu)]
             }
 
@@ -404,7 +405,7 @@ macro_rules! axis_op {
                 if inner == 1 { $kernel.kernel().run_cuda(n, run) } else { $kernel.kernel().columns_cuda(n, inner, run) }
             }
 
-            fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<(String, String)> {
+            fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<Source> {
                 let (_, n, inner) = around(&ins[0].shape, self.axis);
                 vec![if inner == 1 { $kernel.kernel().module(n, gpu) } else { $kernel.kernel().columns_module(n) }]
             }
@@ -594,7 +595,7 @@ impl Op for MaskedSoftmax {
         MaskedRow.kernel().run_cuda(run.shape.last(), run)
     }
 
-    fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<(String, String)> {
+    fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<Source> {
         vec![MaskedRow.kernel().module(ins[0].shape.last(), gpu)]
     }
 

@@ -1,6 +1,6 @@
 //! Stable sorting of u32 keys on CUDA, for ops that must visit elements in the order of an index. See `sort.cu`.
 
-use crate::device::cuda::{Args, Cuda};
+use crate::device::cuda::{Args, Cuda, Source};
 use crate::error::Result;
 
 const SOURCE: &str = include_str!("sort.cu");
@@ -11,8 +11,8 @@ const RANKED: usize = 16 * 1024;
 const TILE: usize = 4096;
 
 /// The module [`launch`] will want.
-pub(crate) fn module() -> (String, String) {
-    ("sort".into(), SOURCE.into())
+pub(crate) fn module() -> Source {
+    ("sort".into(), SOURCE)
 }
 
 /// Words of a piece of workspace for `n` words: the next piece starts at a multiple of 16 bytes.
@@ -38,14 +38,14 @@ pub(crate) fn launch(cuda: &Cuda, keys: u64, n: usize, bits: u32, workspace: u64
         return Ok(keys);
     }
     if n <= RANKED {
-        let kernel = cuda.kernel(&name, &source, "rank_keys")?;
+        let kernel = cuda.kernel(&name, source, "rank_keys")?;
         let mut args = Args::new();
         args.ptr(keys).u32(count).ptr(workspace).ptr(order);
         cuda.launch(kernel, [n.div_ceil(64) as u32, 1, 1], 1024, 0, &args)?;
         return Ok(workspace);
     }
     let [digits, sums, moves] =
-        ["radix_count", "radix_sum", "radix_move"].map(|k| cuda.kernel(&name, &source, k));
+        ["radix_count", "radix_sum", "radix_move"].map(|k| cuda.kernel(&name, source, k));
     let (digits, sums, moves) = (digits?, sums?, moves?);
     let tiles = n.div_ceil(TILE);
     let words = |n: usize| n as u64 * 4;

@@ -16,7 +16,7 @@ use super::{
 use crate::device::cpu::gemm::Gemm;
 use crate::device::cpu::pool::Pool;
 use crate::device::cpu::simd::{Simd, simd_fn};
-use crate::device::cuda::{Args, Cuda};
+use crate::device::cuda::{Args, Cuda, Source};
 use crate::device::{Device, Meta};
 use crate::error::{Error, ErrorKind, Result};
 use crate::numerics::K_CHUNK;
@@ -134,7 +134,7 @@ impl Table {
             return Ok(());
         }
         let (name, source) = table_module();
-        let kernel = cuda.kernel(&name, &source, "dft_table")?;
+        let kernel = cuda.kernel(&name, source, "dft_table")?;
         let mut args = Args::new();
         args.ptr(out).u64(total as u64);
         for n in [pitch, self.n, self.low, self.low + self.high, self.n - self.high] {
@@ -189,16 +189,17 @@ simd_fn! {
 const SPECTRAL_CU: &str = include_str!("spectral.cu");
 
 /// The module with the kernel of the tables; apart from the others, since its text is long.
-pub(crate) fn table_module() -> (String, String) {
+pub(crate) fn table_module() -> Source {
     super::module("dft_table".into(), || {
         format!("{}#define DITTO_TABLE 1\n{SPECTRAL_CU}", functions::cuda_turn_text())
     })
 }
 
 /// The module of the products over modes, with so many batch rows to a thread.
-fn mix_module(rows: usize) -> (String, String) {
-    let head = format!("#define DITTO_TABLE 0\n#define CHUNK {K_CHUNK}\n#define ROWS {rows}\n");
-    (format!("mode_mix_{rows}"), head + SPECTRAL_CU)
+fn mix_module(rows: usize) -> Source {
+    super::module(format!("mode_mix_{rows}"), || {
+        format!("#define DITTO_TABLE 0\n#define CHUNK {K_CHUNK}\n#define ROWS {rows}\n{SPECTRAL_CU}")
+    })
 }
 
 /// Tables of the discrete Fourier transform of `n` points at the modes `0 … low - 1` and `n - high … n - 1`:
@@ -261,7 +262,7 @@ impl Op for DftTable {
         self.table().cuda(run.cuda, 0, 2, run.out, self.table().len())
     }
 
-    fn cuda_modules(&self, _ins: &[Meta], _gpu: &Gpu) -> Vec<(String, String)> {
+    fn cuda_modules(&self, _ins: &[Meta], _gpu: &Gpu) -> Vec<Source> {
         vec![table_module()]
     }
 
@@ -408,7 +409,7 @@ impl Along {
         let plan = plan(&p, cuda.sm_count());
         let (first, second) = if self.w == 1 { (x, a) } else { (a, x) };
         let (module, source) = matmul_source(&plan.defines, None);
-        let kernel = cuda.kernel(&module, &source, plan.kernel)?;
+        let kernel = cuda.kernel(&module, source, plan.kernel)?;
         let mut args = Args::new();
         args.ptr(first).ptr(second).ptr(if plan.reduce.is_some() { workspace } else { out }).ptr(0);
         // The matrix is the same in all products of the batch: a stride of 0.
@@ -418,7 +419,7 @@ impl Along {
         cuda.launch(kernel, plan.grid, plan.block, plan.shared, &args)?;
         if let Some(reduce) = &plan.reduce {
             let (module, source) = matmul_source(&reduce.defines, None);
-            let kernel = cuda.kernel(&module, &source, reduce.kernel)?;
+            let kernel = cuda.kernel(&module, source, reduce.kernel)?;
             let mut args = Args::new();
             args.ptr(workspace).ptr(out).ptr(0);
             args.u64((p.batch * p.m * p.n) as u64).u64(p.n as u64).u64(plan.parts as u64);
@@ -427,7 +428,7 @@ impl Along {
         Ok(())
     }
 
-    pub(crate) fn modules(&self, sm_count: u32) -> Vec<(String, String)> {
+    pub(crate) fn modules(&self, sm_count: u32) -> Vec<Source> {
         if self.is_empty() {
             return Vec::new();
         }
@@ -492,7 +493,7 @@ impl Op for AxisMatMul {
         self.of(run.metas)?.cuda(run.cuda, run.ins[0], run.ins[1], run.out, run.workspace)
     }
 
-    fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<(String, String)> {
+    fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<Source> {
         self.of(ins).map_or(Vec::new(), |along| along.modules(gpu.sm_count))
     }
 
@@ -685,7 +686,7 @@ impl Mix {
         let rows = self.rows(cuda.sm_count());
         let (name, source) = mix_module(rows);
         let kernel =
-            cuda.kernel(&name, &source, if self.adjoint { "mode_mix_adjoint" } else { "mode_mix" })?;
+            cuda.kernel(&name, source, if self.adjoint { "mode_mix_adjoint" } else { "mode_mix" })?;
         let (down, across) = (self.batch.div_ceil(4 * rows), outer.div_ceil(32));
         let tiles = self.modes * down * across;
         let mut args = Args::new();
@@ -803,7 +804,7 @@ impl Op for ModeMix {
         self.of(run.metas)?.cuda(run.cuda, run.ins[0], [run.ins[1], run.ins[2]], run.out)
     }
 
-    fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<(String, String)> {
+    fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<Source> {
         self.of(ins).map_or(Vec::new(), |mix| vec![mix_module(mix.rows(gpu.sm_count))])
     }
 
@@ -985,7 +986,7 @@ impl Op for ModeMixDw {
             return Ok(());
         }
         let (name, source) = mix_module(2);
-        let kernel = run.cuda.kernel(&name, &source, "mode_mix_dw")?;
+        let kernel = run.cuda.kernel(&name, source, "mode_mix_dw")?;
         let (down, across) = (c.div_ceil(16), o.div_ceil(32));
         let tiles = modes * down * across;
         let mut args = Args::new();
@@ -996,7 +997,7 @@ impl Op for ModeMixDw {
         run.cuda.launch(kernel, [tiles.min(1 << 20) as u32, 1, 1], 128, 0, &args)
     }
 
-    fn cuda_modules(&self, _ins: &[Meta], _gpu: &Gpu) -> Vec<(String, String)> {
+    fn cuda_modules(&self, _ins: &[Meta], _gpu: &Gpu) -> Vec<Source> {
         vec![mix_module(2)]
     }
 
@@ -1198,7 +1199,7 @@ impl Op for SpectralConv1d {
         conv.synthesis.cuda(run.cuda, tables + 4 * pitch as u64, z, run.out, own)
     }
 
-    fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<(String, String)> {
+    fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<Source> {
         let Ok(conv) = SpectralConv1d::of(ins) else { return Vec::new() };
         let mut all = vec![table_module(), mix_module(conv.mix.rows(gpu.sm_count))];
         all.extend(conv.analysis.modules(gpu.sm_count));

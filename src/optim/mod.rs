@@ -19,7 +19,7 @@ pub(crate) use rule::{Element, HYPERS, Kind, STATES};
 pub(crate) use update::Slot;
 
 use crate::check::DeviceRecorder;
-use crate::device::cuda::Cuda;
+use crate::device::cuda::{Cuda, Source};
 use crate::device::{AnyBuffer, Backend, Buffer, Cpu, Device, WriteGuard};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ops::{Recorder, Val};
@@ -410,7 +410,7 @@ impl Optimizer {
     }
 
     /// The CUDA modules of parameters it has seen, by name and text.
-    pub(crate) fn cuda_modules(&self) -> Vec<(String, String)> {
+    pub(crate) fn cuda_modules(&self) -> Vec<Source> {
         let mut kinds: Vec<Kind> = self.entries.values().map(|e| e.kind).collect();
         kinds.sort();
         kinds.dedup();
@@ -419,7 +419,7 @@ impl Optimizer {
 
     /// The CUDA modules of every rule there is, by name and text.
     #[doc(hidden)]
-    pub fn all_cuda_modules() -> Vec<(String, String)> {
+    pub fn all_cuda_modules() -> Vec<Source> {
         Kind::all().map(update::module).collect()
     }
 

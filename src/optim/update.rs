@@ -4,7 +4,7 @@
 use super::rule::{Element, HYPERS, Kind, STATES};
 use crate::device::Cpu;
 use crate::device::cpu::simd::simd_fn;
-use crate::device::cuda::{Args, Cuda};
+use crate::device::cuda::{Args, Cuda, Source};
 use crate::error::Result;
 use crate::ops::map::prelude;
 use crate::ops::program::Program;
@@ -156,7 +156,7 @@ pub(super) fn cuda(cuda: &Arc<Cuda>, slots: &[Slot], hypers: u64, factor: u64) -
     slots.sort_by_key(|s| s.kind);
     for same in slots.chunk_by(|a, b| a.kind == b.kind) {
         let (module, source) = module(same[0].kind);
-        let kernel = cuda.kernel(&module, &source, "update")?;
+        let kernel = cuda.kernel(&module, source, "update")?;
         for slots in same.chunks(PER_LAUNCH) {
             let mut table = [0u64; COLUMNS * PER_LAUNCH];
             let mut rows = [0u32; PER_LAUNCH];
@@ -182,7 +182,7 @@ pub(super) fn cuda(cuda: &Arc<Cuda>, slots: &[Slot], hypers: u64, factor: u64) -
 
 /// The kernel of a kind: blocks along y take a parameter each, along x its elements in a grid-stride loop, four at a time
 /// where all addresses allow it. Reads parameter, gradient and states once and writes parameter and states once.
-pub(super) fn module(kind: Kind) -> (String, String) {
+pub(super) fn module(kind: Kind) -> Source {
     crate::ops::module(format!("optimizer_{}", kind.code()), || text(kind))
 }
 

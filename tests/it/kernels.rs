@@ -16,12 +16,12 @@ const GPU: Gpu = Gpu { sm_count: 132, shared: 227 * 1024 };
 const LIMIT: usize = 5000;
 
 /// Module names with their sources; equal names must have equal sources, since kernels are kept by name.
-fn modules() -> BTreeMap<String, String> {
-    let mut all: BTreeMap<String, (String, String)> = BTreeMap::new();
+fn modules() -> BTreeMap<String, &'static str> {
+    let mut all: BTreeMap<String, (&'static str, String)> = BTreeMap::new();
     let mut add = |op: &AnyOp, metas: &[dittograd::device::Meta]| {
         for (name, source) in op.cuda_modules(metas, &GPU) {
             let (known, by) =
-                all.entry(name.clone()).or_insert_with(|| (source.clone(), format!("{op:?} {metas:?}")));
+                all.entry(name.clone()).or_insert_with(|| (source, format!("{op:?} {metas:?}")));
             assert!(
                 *known == source,
                 "module {name} has one source for {by} and another for {op:?} {metas:?}"
@@ -50,7 +50,7 @@ fn modules() -> BTreeMap<String, String> {
             }
         }
     }
-    let mut all: BTreeMap<String, String> =
+    let mut all: BTreeMap<String, &'static str> =
         all.into_iter().map(|(name, (source, _))| (name, source)).collect();
     if wanted.is_empty() || wanted.split(',').any(|w| w == "optimizer") {
         all.extend(dittograd::optim::Optimizer::all_cuda_modules());
@@ -84,7 +84,7 @@ fn every_module_compiles() {
             return;
         }
     };
-    let modules: Vec<(String, String)> = modules().into_iter().collect();
+    let modules: Vec<(String, &str)> = modules().into_iter().collect();
     let next = AtomicUsize::new(0);
     let done = Mutex::new((Vec::new(), Vec::new()));
     let start = Instant::now();

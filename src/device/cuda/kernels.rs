@@ -17,9 +17,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Dynamic plus static shared memory a kernel may use without asking.
 const SHARED_BY_DEFAULT: u32 = 48 << 10;
+/// A module to be compiled: its name and its text. Texts last, so that one that is loaded is found by its place.
+pub type Source = (String, &'static str);
+
 /// A loaded module.
 pub(super) struct Module {
-    source: String,
+    source: &'static str,
     handle: Handle,
     /// Names of all kernels it has.
     names: Vec<String>,
@@ -46,6 +49,11 @@ pub struct Kernel {
     params: Option<(u32, u32)>,
 }
 
+/// Whether two texts are equal.
+fn same(a: &'static str, b: &'static str) -> bool {
+    std::ptr::eq(a, b) || a == b
+}
+
 impl Module {
     /// The driver's object.
     pub(super) fn handle(&self) -> Handle {
@@ -57,7 +65,7 @@ impl Module {
 impl Cuda {
     /// The kernel `name` of the module `module` with source `source`: from memory, else from the disk
     /// cache, else compiled. Two sources under one module name are two modules.
-    pub fn kernel(&self, module: &str, source: &str, name: &str) -> Result<Kernel> {
+    pub fn kernel(&self, module: &str, source: &'static str, name: &str) -> Result<Kernel> {
         self.good()?;
         if let Some(kernel) = self.find(module, source, |found| found.kernels.get(name).copied()).flatten() {
             return Ok(kernel);
@@ -73,7 +81,8 @@ impl Cuda {
             Error::new(format!("cuda kernel {name} of module {module}"), error.kind().clone())
         })?;
         let mut modules = write(&self.modules);
-        let found = modules.get_mut(module).and_then(|all| all.iter_mut().find(|one| one.source == source));
+        let found =
+            modules.get_mut(module).and_then(|all| all.iter_mut().find(|one| same(one.source, source)));
         if let Some(found) = found {
             // Another thread may have been faster; both handles are good.
             found.kernels.insert(name.to_string(), kernel);
@@ -83,13 +92,13 @@ impl Cuda {
 
     /// Builds and loads every module that is not loaded yet, compiling several at a time, and looks up their
     /// kernels, so that launching them is allowed in a capture. The modules are pairs of name and source.
-    pub fn compile_all(&self, sources: &[(String, String)]) -> Result<()> {
+    pub fn compile_all(&self, sources: &[Source]) -> Result<()> {
         self.good()?;
         self.outside("cuda compile")?;
         {
             let _building = lock(&self.building);
-            let wanted: Vec<(&str, &str)> =
-                sources.iter().map(|(name, source)| (name.as_str(), source.as_str())).collect();
+            let wanted: Vec<(&str, &'static str)> =
+                sources.iter().map(|(name, source)| (name.as_str(), *source)).collect();
             self.build(&wanted)?;
         }
         for (module, source) in sources {
@@ -100,15 +109,15 @@ impl Cuda {
         Ok(())
     }
 
-    /// Looks at a loaded module. Sources are compared whole: as cheap as hashing them, and certain.
-    fn find<T>(&self, module: &str, source: &str, look: impl FnOnce(&Module) -> T) -> Option<T> {
+    /// Looks at a loaded module. Texts are mostly one and the same, and compared whole otherwise.
+    fn find<T>(&self, module: &str, source: &'static str, look: impl FnOnce(&Module) -> T) -> Option<T> {
         let modules = read(&self.modules);
-        modules.get(module)?.iter().find(|found| found.source == source).map(look)
+        modules.get(module)?.iter().find(|found| same(found.source, source)).map(look)
     }
 
     /// Loads those of `wanted` that are not loaded. All are tried; the first error is returned.
-    fn build(&self, wanted: &[(&str, &str)]) -> Result<()> {
-        let mut missing: Vec<(&str, &str)> = Vec::new();
+    fn build(&self, wanted: &[(&str, &'static str)]) -> Result<()> {
+        let mut missing: Vec<(&str, &'static str)> = Vec::new();
         for &(module, source) in wanted {
             if self.find(module, source, |_| ()).is_none() && !missing.contains(&(module, source)) {
                 missing.push((module, source));
@@ -178,7 +187,7 @@ impl Cuda {
         Ok(cubin)
     }
 
-    fn load(&self, module: &str, source: &str, cubin: &[u8]) -> Result<()> {
+    fn load(&self, module: &str, source: &'static str, cubin: &[u8]) -> Result<()> {
         let names = cubin::kernels(cubin).ok_or_else(|| {
             let what = "a compiled module that is no ELF file";
             Error::new(format!("cuda module {module}"), ErrorKind::Internal { what })
@@ -188,7 +197,7 @@ impl Cuda {
         let handle = self
             .noted(unsafe { self.driver.module_load(cubin) })
             .map_err(|error| Error::new(format!("cuda module {module}"), error.kind().clone()))?;
-        let loaded = Module { source: source.to_string(), handle, names, kernels: HashMap::new() };
+        let loaded = Module { source, handle, names, kernels: HashMap::new() };
         write(&self.modules).entry(module.to_string()).or_default().push(loaded);
         Ok(())
     }

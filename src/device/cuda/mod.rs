@@ -29,5 +29,5 @@ pub use cubin::kernels as kernels_of;
 pub use driver::Driver;
 pub(crate) use graph::Captured;
 pub use graph::CudaGraph;
-pub use kernels::Kernel;
+pub use kernels::{Kernel, Source};
 pub use nvrtc::{Compiler, Nvrtc};

@@ -1,5 +1,6 @@
 //! The whole context over the fake driver: behaviour, and what is left when any one call fails.
 
+use super::Source;
 use super::driver::{Driver, OUT_OF_MEMORY};
 use super::fake::{Fake, Launch, Live};
 use super::nvrtc::System;
@@ -183,8 +184,8 @@ fn kernels_are_found_launched_and_checked() {
     let cuda = fake.open().expect("opens");
     let kernel = cuda.kernel("m", "source", "k").expect("a kernel");
     let calls = fake.calls();
-    let copied = String::from("source");
-    cuda.kernel("m", &copied, "k").expect("the same");
+    let copied = String::from("source").leak();
+    cuda.kernel("m", copied, "k").expect("the same");
     assert_eq!(fake.calls(), calls, "from memory");
     cuda.kernel("m", "source", "other").expect("another of the module");
     assert_eq!((cuda.compiled(), fake.live().modules), (1, 1));
@@ -234,8 +235,8 @@ fn kernels_are_found_launched_and_checked() {
 fn many_modules_compile_at_once() {
     let fake = Fake::new();
     let cuda = fake.open().expect("opens");
-    let mut sources: Vec<(String, String)> =
-        (0..40).map(|i| (format!("m{i}"), format!("source {i}"))).collect();
+    let text = |i: usize| -> &'static str { format!("source {i}").leak() };
+    let mut sources: Vec<Source> = (0..40).map(|i| (format!("m{i}"), text(i))).collect();
     sources.push(sources[0].clone());
     cuda.compile_all(&sources).expect("compiles");
     assert_eq!((cuda.compiled(), fake.live().modules), (40, 40));
@@ -243,7 +244,7 @@ fn many_modules_compile_at_once() {
     cuda.kernel("m7", "source 7", "k").expect("loaded");
     assert_eq!(cuda.compiled(), 40);
     // One that fails does not keep the others from being built.
-    sources = vec![("x".into(), "#error".into()), ("y".into(), "good".into())];
+    sources = vec![("x".into(), "#error"), ("y".into(), "good")];
     assert!(cuda.compile_all(&sources).is_err());
     assert_eq!(cuda.compiled(), 41);
 }
@@ -252,7 +253,7 @@ fn many_modules_compile_at_once() {
 fn the_disk_cache_serves_without_a_compiler() {
     let folder = Folder::new("disk");
     let fake = Fake::new();
-    let sources = [("a".to_string(), "source a".to_string()), ("b".to_string(), "source b".to_string())];
+    let sources = [("a".to_string(), "source a"), ("b".to_string(), "source b")];
     let run = |compiled: u64, from_disk: u64| {
         let cuda = fake.open_cached(folder.0.clone()).expect("opens");
         cuda.compile_all(&sources).expect("there");
@@ -479,7 +480,7 @@ fn scenario(fake: &Fake, cache: Option<PathBuf>) -> Result<()> {
     }
     cuda.fill(b, 7, 25)?;
     cuda.copy(a, b, 100)?;
-    cuda.compile_all(&[("m".into(), "source".into()), ("n".into(), "another".into())])?;
+    cuda.compile_all(&[("m".into(), "source"), ("n".into(), "another")])?;
     let kernel = cuda.kernel("m", "source", "k")?;
     cuda.launch(kernel, [1; 3], 32, 100 << 10, Args::new().ptr(a))?;
     cuda.time(|| cuda.launch(kernel, [1; 3], 32, 0, Args::new().ptr(a)))?;
