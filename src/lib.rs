@@ -3,7 +3,7 @@
 //! A tour: [`device`] is where tensors live and kernels run; [`ops`] are the operations, each with its shape
 //! rule, kernels, gradient and reference; [`tape`] records them and walks back; [`session`] is what programs are
 //! written in; [`graph`] compiles what a session records; [`nn`], [`optim`] and [`data`] make training of it;
-//! in [`typed`] the compiler checks shapes; [`check`] holds every op to [`numerics`], the contract that says what the
+//! [`io`] has tensors in files; in [`typed`] the compiler checks shapes; [`check`] holds every op to [`numerics`], the contract that says what the
 //! one answer is.
 //!
 #![doc = include_str!("../README.md")]
@@ -15,6 +15,7 @@ pub mod error;
 mod gradients;
 pub mod graph;
 mod init;
+pub mod io;
 pub mod nn;
 pub mod numerics;
 pub mod ops;

@@ -109,6 +109,27 @@ impl AnyTensor {
             AnyTensor::Idx(t) => t.shape(),
         }
     }
+
+    /// The numbers. Errors if it holds indices.
+    pub fn num(&self) -> Result<&Tensor<f32>> {
+        match self {
+            AnyTensor::Num(t) => Ok(t),
+            AnyTensor::Idx(t) => Err(other_kind(t.shape(), "holds indices, numbers are needed")),
+        }
+    }
+
+    /// The indices. Errors if it holds numbers.
+    pub fn idx(&self) -> Result<&Tensor<u32>> {
+        match self {
+            AnyTensor::Idx(t) => Ok(t),
+            AnyTensor::Num(t) => Err(other_kind(t.shape(), "holds numbers, indices are needed")),
+        }
+    }
+}
+
+#[cold]
+fn other_kind(shape: Shape, why: &str) -> Error {
+    Error::argument("tensor", "elements", format!("a tensor of shape {shape} {why}"))
 }
 
 impl From<Tensor<f32>> for AnyTensor {

@@ -170,12 +170,12 @@ impl Train {
             return fail(format!("{}: one row cannot be split into training and test rows", path.display()));
         }
         let (train, test) = data::split(&data, TRAIN_PART, self.seed)?;
-        let scaling = Scaling::of(&train);
+        let scaling = Scaling::of(&train)?;
         Ok((scaling.apply(&train)?, scaling.apply(&test)?))
     }
 
     fn sizes(&self, data: &Dataset) -> Answer<Vec<usize>> {
-        let sizes = [&[data.features()], &self.hidden[..], &[data.classes()]].concat();
+        let sizes = [&[data.features()], &self.hidden[..], &[data.classes().unwrap_or(1)]].concat();
         let layer = |w: &[usize]| w[0].checked_add(1)?.checked_mul(w[1]);
         let sum = |n: usize, w: &[usize]| n.checked_add(layer(w)?);
         match sizes.windows(2).try_fold(0usize, sum) {
@@ -217,7 +217,7 @@ impl Train {
         out.progress(
             || json!({"device": device.to_string(), "mode": mode, "data": data, "rows": rows}),
             || {
-                let (features, classes) = (train.features(), train.classes());
+                let (features, classes) = (train.features(), train.classes().unwrap_or(1));
                 format!(
                     "{data}: {rows} training rows, {features} features, {classes} classes; {device}, {mode}"
                 )
@@ -289,7 +289,7 @@ impl Train {
             let done = step + 1;
             let tenth = done * 10 / self.steps != step * 10 / self.steps;
             let due = tenth || step == 0 || (out.bar() && shown.elapsed() > Duration::from_millis(100));
-            let value = stepper.step(&x, &y, due)?;
+            let value = stepper.step(x.num()?, y.idx()?, due)?;
             if self.memory.is_some_and(|n| done % n == 0) {
                 let report = device.memory_report();
                 bar.suspend(|| out.progress(|| memory_json(done, &report), || memory_line(done, &report)))?;
@@ -340,16 +340,16 @@ fn memory_json(step: u64, report: &MemoryReport) -> Value {
 fn evaluate(device: &Device, net: &Mlp, data: &Dataset) -> Answer<(f64, f64)> {
     let session = Session::eager(device);
     let (mut sum, mut right) = (0.0, 0usize);
-    let rows: Vec<usize> = (0..data.rows()).collect();
-    for rows in rows.chunks(TEST_BATCH) {
-        let (x, y) = data.take(rows)?;
+    for batch in data.in_order(TEST_BATCH)? {
+        let (x, y) = batch?;
+        let (x, y) = (x.num()?, y.idx()?);
         {
-            let logits = net.forward(session.input(&x)?)?;
-            sum += f64::from(logits.cross_entropy(session.labels(&y)?)?.item()?) * rows.len() as f64;
+            let logits = net.forward(session.input(x)?)?;
+            sum += f64::from(logits.cross_entropy(session.labels(y)?)?.item()?) * y.data().len() as f64;
             let logits = logits.value::<f32>()?;
             let best =
                 |row: &[f32]| row.iter().enumerate().fold(0, |b, (i, v)| if *v > row[b] { i } else { b });
-            let hits = logits.data().chunks_exact(data.classes()).zip(y.data());
+            let hits = logits.data().chunks_exact(logits.shape().last()).zip(y.data());
             right +=
                 hits.filter(|(row, c)| row.iter().all(|v| !v.is_nan()) && best(row) == **c as usize).count();
         }

@@ -283,7 +283,7 @@ fn arguments_that_are_not_text_are_errors_but_paths_need_not_be_text() {
     }
     let here = folder();
     let path = here.path().join(odd);
-    std::fs::write(&path, print_csv(&spirals(1, 60, 2).unwrap())).unwrap();
+    std::fs::write(&path, print_csv(&spirals(1, 60, 2).unwrap()).unwrap()).unwrap();
     let args = ["train", "mlp", "--steps", "2", "--device", "cpu", "--data"].map(OsString::from);
     finish(command(args.into_iter().chain([path.into_os_string()]))).fingerprint();
 }
@@ -301,7 +301,7 @@ fn help_and_version_are_answers() {
 fn a_csv_file_is_trained_on() {
     let here = folder();
     let path = here.path().join("spirals.csv");
-    std::fs::write(&path, print_csv(&spirals(11, 1500, 2).unwrap()).replace('\n', "\r\n")).unwrap();
+    std::fs::write(&path, print_csv(&spirals(11, 1500, 2).unwrap()).unwrap().replace('\n', "\r\n")).unwrap();
     let train = format!("train mlp --device cpu --data {} --json --quiet", path.display());
     let eager = run(&format!("{train} --mode eager --threads 1")).objects().remove(0);
     let compiled = run(&format!("{train} --threads 3")).objects().remove(0);

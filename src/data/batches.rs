@@ -1,9 +1,8 @@
 //! Batches in a shuffled order that any step can be asked for, so a resumed run sees the same ones.
 
-use super::Dataset;
+use super::{Dataset, Samples};
 use crate::error::{Error, Result};
 use crate::numerics::rng::Stream;
-use crate::tensor::Tensor;
 
 /// Deals out a data set in batches. Every epoch has its own order, from the seed and the epoch's number;
 /// rows that do not fill a last batch wait for another epoch.
@@ -33,7 +32,7 @@ impl Batches {
 
     /// The batch of a step, counted from 0: a function of data, size, seed and step, whatever was asked for
     /// before.
-    pub fn batch(&mut self, step: u64) -> Result<(Tensor<f32>, Tensor<u32>)> {
+    pub fn batch(&mut self, step: u64) -> Result<Samples> {
         let per_epoch = self.per_epoch() as u64;
         let (epoch, at) = (step / per_epoch, (step % per_epoch) as usize * self.size);
         let order = match self.order.take() {
@@ -50,6 +49,7 @@ impl Batches {
 mod tests {
     use super::super::spirals;
     use super::*;
+    use crate::tensor::Tensor;
 
     #[test]
     fn a_batch_depends_on_the_step_alone() {
@@ -69,10 +69,11 @@ mod tests {
     fn an_epoch_has_no_row_twice_and_epochs_differ() {
         let rows = 23usize;
         let x = Tensor::new(&[rows, 1], (0..rows).map(|i| i as f32).collect()).unwrap();
-        let data = Dataset::new("count", x, Tensor::new(&[rows], vec![0; rows]).unwrap(), 1).unwrap();
+        let data =
+            Dataset::new("count", x, Tensor::new(&[rows], vec![0u32; rows]).unwrap(), Some(1)).unwrap();
         let mut batches = Batches::new(data, 5, 1).unwrap();
         let mut epoch = |e: u64| -> Vec<f32> {
-            (0..4).flat_map(|s| batches.batch(4 * e + s).unwrap().0.into_data()).collect()
+            (0..4).flat_map(|s| batches.batch(4 * e + s).unwrap().0.num().unwrap().data().to_vec()).collect()
         };
         let (first, second) = (epoch(0), epoch(1));
         let mut sorted = first.clone();

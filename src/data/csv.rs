@@ -1,4 +1,4 @@
-//! Comma-separated files: numeric features, then a class in the last column.
+//! Comma-separated files: numeric features, then a class in the last column or numbers in the last few.
 //!
 //! - A first line of which no cell is a number is a header and is skipped.
 //! - The class is a whole number from 0; there are as many classes as the largest one plus one.
@@ -9,72 +9,131 @@
 
 use super::{Dataset, MAX_CLASSES};
 use crate::error::{Error, Result};
-use crate::tensor::Tensor;
+use crate::io::bytes::{file_name, read_text};
+use crate::tensor::{AnyTensor, Tensor};
 use std::borrow::Cow;
 use std::fmt::Write;
-use std::io::Read;
 use std::path::Path;
 
-/// Largest file that is read. A cap, because a path may name an endless device.
-const MAX_BYTES: u64 = 1 << 30;
-
-/// Reads a data set from a file. Its name is that of the file.
+/// Reads a data set for classification from a file. Its name is that of the file.
 pub fn csv(path: impl AsRef<Path>) -> Result<Dataset> {
     let path = path.as_ref();
-    let fail = |why: &dyn std::fmt::Display| Error::file("csv", path, why);
-    if path.is_dir() {
-        return Err(fail(&"is a folder, not a file"));
-    }
-    let mut bytes = Vec::new();
-    let file = std::fs::File::open(path).map_err(|e| fail(&e))?;
-    file.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(|e| fail(&e))?;
-    if bytes.len() as u64 > MAX_BYTES {
-        return Err(fail(&format!("is larger than {} MiB", MAX_BYTES >> 20)));
-    }
-    let text = std::str::from_utf8(&bytes).map_err(|e| {
-        let line = 1 + bytes[..e.valid_up_to()].iter().filter(|b| **b == b'\n').count();
-        fail(&format!("line {line}: is not UTF-8 text"))
-    })?;
-    parse(path, text)
+    parse(path, &read_text("csv", path)?, Targets::Class)
+}
+
+/// Reads a data set for regression from a file: numbers only, of which the last `targets` columns are the
+/// targets `(N, targets)`. Otherwise as [`csv`].
+pub fn csv_regression(path: impl AsRef<Path>, targets: usize) -> Result<Dataset> {
+    let path = path.as_ref();
+    parse(path, &read_text("csv", path)?, Targets::Numbers(targets))
 }
 
 /// Reads a data set from text, by the rules of [`csv`]; `name` stands for the file in errors.
 pub fn parse_csv(name: &str, text: &str) -> Result<Dataset> {
-    parse(Path::new(name), text)
+    parse(Path::new(name), text, Targets::Class)
 }
 
-/// The data set as text that [`parse_csv`] reads back to the same bits.
-pub fn print_csv(data: &Dataset) -> String {
+/// Reads a data set from text, by the rules of [`csv_regression`]; `name` stands for the file in errors.
+pub fn parse_csv_regression(name: &str, text: &str, targets: usize) -> Result<Dataset> {
+    parse(Path::new(name), text, Targets::Numbers(targets))
+}
+
+/// The data set as text that [`parse_csv`] or [`parse_csv_regression`] reads back to the same bits. Errors
+/// unless it has inputs `(N, F)` that are numbers, and classes `(N)` or numbers `(N, K)` as targets.
+pub fn print_csv(data: &Dataset) -> Result<String> {
+    let (x, rank) = (data.x().num()?, data.y().shape().rank());
+    let fits = x.shape().rank() == 2 && rank == if matches!(data.y(), AnyTensor::Idx(_)) { 1 } else { 2 };
+    if !fits {
+        let (x, y) = (x.shape(), data.y().shape());
+        let why = format!("inputs {x} and targets {y} are no table: use (N, F) and classes (N) or (N, K)");
+        return Err(Error::argument("print_csv", "data", why));
+    }
     let mut text = String::new();
     for i in 0..data.features() {
         let _ = write!(text, "x{i},");
     }
-    text.push_str("class\n");
-    for (row, class) in data.x().data().chunks_exact(data.features()).zip(data.y().data()) {
+    match data.y() {
+        AnyTensor::Idx(_) => text.push_str("class,"),
+        AnyTensor::Num(y) => {
+            for i in 0..y.shape().last() {
+                let _ = write!(text, "y{i},");
+            }
+        }
+    }
+    for (i, row) in x.data().chunks_exact(data.features()).enumerate() {
+        text.pop();
+        text.push('\n');
         for v in row {
             let _ = write!(text, "{v:?},");
         }
-        let _ = writeln!(text, "{class}");
+        match data.y() {
+            AnyTensor::Idx(y) => {
+                let _ = write!(text, "{},", y.data()[i]);
+            }
+            AnyTensor::Num(y) => {
+                let width = y.shape().last();
+                for v in &y.data()[i * width..][..width] {
+                    let _ = write!(text, "{v:?},");
+                }
+            }
+        }
     }
-    text
+    text.pop();
+    text.push('\n');
+    Ok(text)
 }
 
-fn parse(path: &Path, text: &str) -> Result<Dataset> {
+/// What the last columns are.
+#[derive(Clone, Copy)]
+enum Targets {
+    Class,
+    Numbers(usize),
+}
+
+impl Targets {
+    fn columns(self) -> usize {
+        match self {
+            Targets::Class => 1,
+            Targets::Numbers(n) => n,
+        }
+    }
+
+    fn meant(self) -> String {
+        match self {
+            Targets::Class => "a class in the last column".into(),
+            Targets::Numbers(1) => "a target in the last column".into(),
+            Targets::Numbers(n) => format!("targets in the last {n} columns"),
+        }
+    }
+}
+
+fn parse(path: &Path, text: &str, targets: Targets) -> Result<Dataset> {
     let fail = |why: String| Error::file("csv", path, why);
+    if targets.columns() == 0 {
+        return Err(Error::argument("csv", "targets", "got 0, use 1 or more columns"));
+    }
     let text = text.strip_prefix('\u{feff}').unwrap_or(text).trim_end();
     if text.is_empty() {
-        return Err(fail("is empty; expected rows of numbers with a class in the last column".into()));
+        return Err(fail(format!("is empty; expected rows of numbers with {}", targets.meant())));
     }
-    let (mut x, mut y): (Vec<f32>, Vec<u32>) = (Vec::new(), Vec::new());
-    let mut width = 0;
+    let (mut x, mut classes, mut values): (Vec<f32>, Vec<u32>, Vec<f32>) = Default::default();
+    let (mut width, mut features, mut rows) = (0, 0, 0);
     for (i, line) in text.lines().enumerate() {
         let at = |column: usize, why: String| fail(format!("line {}, column {column}: {why}", i + 1));
         let cells = cells(line).map_err(|(column, why)| at(column, why.into()))?;
         if i == 0 {
             width = cells.len();
-            if width < 2 {
-                let why = "expected two columns or more, separated by commas: features, then a class";
-                return Err(at(1, why.into()));
+            features = width.saturating_sub(targets.columns());
+            if features == 0 {
+                let least = match targets.columns().saturating_add(1) {
+                    2 => "two".into(),
+                    n => n.to_string(),
+                };
+                let meant = targets.meant();
+                let why = format!(
+                    "expected {least} columns or more, separated by commas: features, then {meant}; got {width}"
+                );
+                return Err(at(1, why));
             }
             if cells.iter().all(|c| c.parse::<f32>().is_err()) && cells.iter().any(|c| !c.is_empty()) {
                 continue;
@@ -88,22 +147,27 @@ fn parse(path: &Path, text: &str) -> Result<Dataset> {
             return Err(at(cells.len().min(width), why));
         }
         for (column, cell) in cells.iter().enumerate() {
-            let last = column + 1 == width;
             let wrong = |why: &str| at(column + 1, format!("{} {why}", shown(cell)));
-            if last {
-                y.push(class(cell).map_err(|why| wrong(&why))?);
-            } else {
-                x.push(number(cell).map_err(wrong)?);
+            match targets {
+                _ if column < features => x.push(number(cell).map_err(wrong)?),
+                Targets::Class => classes.push(class(cell).map_err(|why| wrong(&why))?),
+                Targets::Numbers(_) => values.push(number(cell).map_err(wrong)?),
             }
         }
+        rows += 1;
     }
-    if y.is_empty() {
+    if rows == 0 {
         return Err(fail("has a header but no rows".into()));
     }
-    let (rows, classes) = (y.len(), y.iter().max().map_or(1, |&c| c as usize + 1));
-    let name =
-        path.file_name().map_or_else(|| path.display().to_string(), |n| n.to_string_lossy().into_owned());
-    Dataset::new(name, Tensor::new(&[rows, width - 1], x)?, Tensor::new(&[rows], y)?, classes)
+    let x = Tensor::new(&[rows, features], x)?;
+    let name = file_name(path);
+    match targets {
+        Targets::Class => {
+            let count = classes.iter().max().map_or(1, |&c| c as usize + 1);
+            Dataset::new(name, x, Tensor::new(&[rows], classes)?, Some(count))
+        }
+        Targets::Numbers(n) => Dataset::new(name, x, Tensor::new(&[rows, n], values)?, None),
+    }
 }
 
 fn number(cell: &str) -> std::result::Result<f32, &'static str> {
@@ -185,11 +249,18 @@ mod tests {
         parse_csv("f.csv", text).map_err(|e| e.to_string())
     }
 
+    fn numbers(data: &Dataset) -> &[f32] {
+        data.x().num().unwrap().data()
+    }
+
     #[test]
     fn ordinary_files_are_read() {
         let want = read("1.5,-2,0\n3e1,0.25,2\n").unwrap();
-        assert_eq!((want.x().data(), want.y().data()), (&[1.5, -2.0, 30.0, 0.25][..], &[0, 2][..]));
-        assert_eq!((want.classes(), want.features(), want.rows(), want.name()), (3, 2, 2, "f.csv"));
+        assert_eq!(
+            (numbers(&want), want.y().idx().unwrap().data()),
+            (&[1.5, -2.0, 30.0, 0.25][..], &[0, 2][..])
+        );
+        assert_eq!((want.classes(), want.features(), want.rows(), want.name()), (Some(3), 2, 2, "f.csv"));
         for same in [
             "a,b,c\n1.5,-2,0\n3e1,0.25,2",
             "\u{feff}1.5,-2,0\r\n3e1,0.25,2\r\n\r\n",
@@ -238,6 +309,29 @@ mod tests {
     }
 
     #[test]
+    fn targets_may_be_numbers() {
+        let data = parse_csv_regression("f.csv", "a,b,c\n1,2,3\n4,5,-6.5", 2).unwrap();
+        assert_eq!((numbers(&data), data.classes(), data.features()), (&[1.0, 4.0][..], None, 1));
+        let y = data.y().num().unwrap();
+        assert_eq!((y.shape().dims(), y.data()), (&[2, 2][..], &[2.0, 3.0, 5.0, -6.5][..]));
+        assert_eq!(print_csv(&data).unwrap(), "x0,y0,y1\n1.0,2.0,3.0\n4.0,5.0,-6.5\n");
+        assert_eq!(parse_csv_regression("f.csv", &print_csv(&data).unwrap(), 2).unwrap(), data);
+        let message = |text: &str, n| parse_csv_regression("f.csv", text, n).unwrap_err().to_string();
+        assert!(message("1,2", 2).contains("line 1, column 1: expected 3 columns or more"));
+        assert!(message("1,2", usize::MAX).contains("got 2"));
+        assert!(message("1,2", 0).contains("use 1 or more"));
+        assert!(message("", 3).contains("targets in the last 3 columns"));
+        assert!(message("1,2\n3,x", 1).contains("line 2, column 2: `x` is not a number"));
+        let shapeless = Dataset::new(
+            "d",
+            Tensor::scalar(1.0).reshape(crate::shape::Shape::new(&[1, 1, 1]).unwrap()).unwrap(),
+            data.y().clone(),
+            None,
+        );
+        assert!(shapeless.is_err());
+    }
+
+    #[test]
     fn paths_that_cannot_be_read_are_errors() {
         let folder = std::env::temp_dir().join(format!("dittograd-csv-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
@@ -262,7 +356,7 @@ mod tests {
                 .prop_map(move |(x, mut y)| {
                     y[0] = classes as u32 - 1;
                     let x = Tensor::new(&[rows, width], x).unwrap();
-                    Dataset::new("d", x, Tensor::new(&[rows], y).unwrap(), classes).unwrap()
+                    Dataset::new("d", x, Tensor::new(&[rows], y).unwrap(), Some(classes)).unwrap()
                 })
         })
     }
@@ -270,11 +364,11 @@ mod tests {
     proptest! {
         #[test]
         fn printed_data_is_read_back_bit_for_bit(data in dataset()) {
-            let text = print_csv(&data);
+            let text = print_csv(&data).unwrap();
             let (dos, bare) = (text.replace('\n', "\r\n"), text.split_once('\n').unwrap().1.to_string());
             for text in [text, dos, bare] {
                 let got = parse_csv("d", &text).unwrap();
-                let bits = |d: &Dataset| d.x().data().iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+                let bits = |d: &Dataset| numbers(d).iter().map(|v| v.to_bits()).collect::<Vec<_>>();
                 prop_assert_eq!(bits(&got), bits(&data));
                 prop_assert_eq!(got, data.clone());
             }
@@ -289,7 +383,7 @@ mod tests {
         fn no_text_of_likely_characters_makes_the_parser_panic(text in "[-0-9a.,\"\r\n \u{feff}é]{0,80}") {
             if let Ok(data) = parse_csv("d", &text) {
                 prop_assert!(data.rows() > 0 && data.features() > 0);
-                prop_assert!(data.y().data().iter().all(|&c| (c as usize) < data.classes()));
+                prop_assert!(data.y().idx().unwrap().data().iter().all(|&c| (c as usize) < data.classes().unwrap()));
             }
         }
     }

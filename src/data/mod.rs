@@ -1,60 +1,125 @@
-//! Data sets for classification: made from a seed or read from CSV, split, standardised, and dealt out in
-//! batches. Everything is a pure function of the data and a seed, down to the bit: streams of
-//! [`crate::numerics::rng`], the crate's own float32 functions, and f64 sums in row order.
+//! Data sets: made from a seed or read from files, split, standardised, and dealt out in batches, in the
+//! background if wanted. Everything is a pure function of the data and a seed, down to the bit: streams of
+//! [`crate::numerics::rng`], the crate's own float32 functions or `libm` in f64, and sums in a fixed order.
+//!
+//! | made from a seed | inputs | targets |
+//! |---|---|---|
+//! | [`spirals`] | points `(N, 2)` | classes `(N)` |
+//! | [`burgers`] | initial field and place `(N, X, 2)` | field at the end `(N, X, 1)` |
+//! | [`darcy`] | coefficient and place `(N, Y, X, 3)` | pressure `(N, Y, X, 1)` |
+//! | [`digits`] | pictures `(N, 1, 28, 28)` | classes `(N)` |
+//! | [`additions`] | tokens `(N, T)` | next tokens `(N, T)` |
+//! | [`regression`] | features `(N, F)` | values `(N, 1)` |
+//!
+//! | read from files | inputs | targets |
+//! |---|---|---|
+//! | [`csv`], [`csv_regression`] | columns `(N, F)` | classes `(N)` or columns `(N, K)` |
+//! | [`npz`] | the array `x` | the array `y` |
+//! | [`idx`] (MNIST), [`cifar10`] | pictures `(N, C, H, W)` | classes `(N)` |
+//! | [`text`] | bytes `(N, T)` | next bytes `(N, T)` |
 
+pub mod arithmetic;
+mod arrays;
 mod batches;
+mod burgers;
 mod csv;
+mod darcy;
+//DIG mod digits;
+mod fft;
+mod images;
+mod loader;
+mod make;
+mod regression;
+mod scaling;
 mod spirals;
+mod text;
 
+pub use arithmetic::{Part, additions};
+pub use arrays::npz;
 pub use batches::Batches;
-pub use csv::{csv, parse_csv, print_csv};
+pub use burgers::{burgers, burgers_with};
+pub use csv::{csv, csv_regression, parse_csv, parse_csv_regression, print_csv};
+pub use darcy::darcy;
+//DIG pub use digits::digits;
+pub use images::{cifar10, idx};
+pub use loader::Loader;
+pub use regression::{Regression, regression};
+pub use scaling::Scaling;
 pub use spirals::spirals;
+pub use text::{text, text_windows};
 
 use crate::error::{Error, Result};
 use crate::numerics::rng::Stream;
-use crate::tensor::Tensor;
+use crate::shape::Shape;
+use crate::tensor::{AnyTensor, Tensor};
+use std::sync::Arc;
 
 /// Most classes a data set may have, so that a wild label cannot ask for a giant model.
 pub const MAX_CLASSES: usize = 1 << 16;
+
+/// The target of a place that does not count, such as the next token inside of a question. It is what
+/// `ignore` of [`crate::session::LabelLoss`] is to be set to for data that has such places.
+pub const IGNORE: u32 = u32::MAX;
 
 /// Counter of the random stream that draws points; epochs count up from 0, so they never meet.
 const DRAW: u64 = u64::MAX;
 /// Counter of the random stream that splits.
 const SPLIT: u64 = u64::MAX - 1;
 
-/// Rows of finite numbers with a class each. Made through [`Dataset::new`], so the parts always fit.
+/// Inputs and targets of some samples, in the same order.
+pub type Samples = (AnyTensor, AnyTensor);
+
+/// Samples along the first axis: inputs and targets, each numbers or indices of any shape. Numbers are
+/// finite, and there is one sample at least. Clones share the memory.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Dataset {
     name: String,
-    x: Tensor<f32>,
-    y: Tensor<u32>,
-    classes: usize,
+    x: Arc<AnyTensor>,
+    y: Arc<AnyTensor>,
+    classes: Option<usize>,
 }
 
 impl Dataset {
-    /// Features `x (N, F)` and classes `y (N)`, each below `classes`. Errors unless there are a row and a
-    /// feature at least, and all of it fits together and is finite.
-    pub fn new(name: impl Into<String>, x: Tensor<f32>, y: Tensor<u32>, classes: usize) -> Result<Dataset> {
+    /// Inputs `x (N, …)` and targets `y (N, …)`. With `classes` the targets are indices below it or
+    /// [`IGNORE`]. Errors unless there are a sample and a number of each at least, and all of it fits
+    /// together and is finite.
+    pub fn new(
+        name: impl Into<String>,
+        x: impl Into<AnyTensor>,
+        y: impl Into<AnyTensor>,
+        classes: Option<usize>,
+    ) -> Result<Dataset> {
+        let (x, y) = (x.into(), y.into());
         let wrong = |name: &'static str, why: String| Err(Error::argument("dataset", name, why));
-        let &[rows, features] = x.shape().dims() else {
-            return wrong("x", format!("has shape {}, needs (rows, features)", x.shape()));
-        };
-        if rows == 0 || features == 0 {
-            return wrong("x", format!("has shape {}, needs at least one row and one feature", x.shape()));
+        for (name, t) in [("x", &x), ("y", &y)] {
+            if t.shape().rank() == 0 || t.shape().numel() == 0 {
+                let why = "needs at least one sample, along the first axis, and one number in it";
+                return wrong(name, format!("has shape {}, {why}", t.shape()));
+            }
+            let AnyTensor::Num(t) = t else { continue };
+            let width = t.shape().numel() / t.shape().dims()[0];
+            if let Some((i, v)) = t.data().iter().enumerate().find(|(_, v)| !v.is_finite()) {
+                return wrong(name, format!("row {} has {v} at position {}", i / width, i % width));
+            }
         }
-        if y.shape().dims() != [rows] {
-            return wrong("y", format!("has shape {}, needs one class for each of {rows} rows", y.shape()));
+        let rows = x.shape().dims()[0];
+        if y.shape().dims()[0] != rows {
+            return wrong("y", format!("has shape {}, needs one target for each of {rows} rows", y.shape()));
         }
-        if !(1..=MAX_CLASSES).contains(&classes) {
-            return wrong("classes", format!("got {classes}, use 1 to {MAX_CLASSES}"));
+        if let Some(classes) = classes {
+            if !(1..=MAX_CLASSES).contains(&classes) {
+                return wrong("classes", format!("got {classes}, use 1 to {MAX_CLASSES}"));
+            }
+            let AnyTensor::Idx(t) = &y else {
+                return wrong("y", format!("holds numbers, but {classes} classes need indices"));
+            };
+            let width = t.shape().numel() / rows;
+            let bad = |(_, c): &(usize, &u32)| **c as usize >= classes && **c != IGNORE;
+            if let Some((i, c)) = t.data().iter().enumerate().find(bad) {
+                return wrong("y", format!("class {c} of row {} is outside 0..{classes}", i / width));
+            }
         }
-        if let Some((row, c)) = y.data().iter().enumerate().find(|(_, c)| **c as usize >= classes) {
-            return wrong("y", format!("class {c} of row {row} is outside 0..{classes}"));
-        }
-        if let Some((i, v)) = x.data().iter().enumerate().find(|(_, v)| !v.is_finite()) {
-            return wrong("x", format!("row {} has {v} as feature {}", i / features, i % features));
-        }
-        Ok(Dataset { name: name.into(), x, y, classes })
+        Ok(Dataset { name: name.into(), x: Arc::new(x), y: Arc::new(y), classes })
     }
 
     /// What it is called in reports.
@@ -62,51 +127,80 @@ impl Dataset {
         &self.name
     }
 
-    /// The features, `(N, F)`.
-    pub fn x(&self) -> &Tensor<f32> {
+    /// The inputs, `(N, …)`.
+    pub fn x(&self) -> &AnyTensor {
         &self.x
     }
 
-    /// The classes, `(N)`.
-    pub fn y(&self) -> &Tensor<u32> {
+    /// The targets, `(N, …)`.
+    pub fn y(&self) -> &AnyTensor {
         &self.y
     }
 
-    /// Number of classes; every entry of [`Dataset::y`] is below it.
-    pub fn classes(&self) -> usize {
+    /// Number of classes or tokens, if the targets are such: they are below it, or [`IGNORE`].
+    pub fn classes(&self) -> Option<usize> {
         self.classes
     }
 
-    /// Number of features, at least 1.
+    /// Numbers or indices in the input of one sample, at least 1.
     pub fn features(&self) -> usize {
-        self.x.shape().last()
+        self.x.shape().numel() / self.rows()
     }
 
-    /// Number of rows, at least 1.
+    /// Number of samples, at least 1.
     pub fn rows(&self) -> usize {
-        self.y.data().len()
+        self.x.shape().dims()[0]
     }
 
-    /// Features and classes of some rows, in the order given. Errors if there is no such row.
-    pub fn take(&self, rows: &[usize]) -> Result<(Tensor<f32>, Tensor<u32>)> {
-        let width = self.features();
-        let mut x = Vec::with_capacity(rows.len() * width);
-        let mut y = Vec::with_capacity(rows.len());
-        for &row in rows {
-            let Some(&class) = self.y.data().get(row) else {
-                let why = format!("{row} is not one of {}", self.rows());
-                return Err(Error::argument("dataset", "row", why));
-            };
-            x.extend_from_slice(&self.x.data()[row * width..(row + 1) * width]);
-            y.push(class);
+    /// Inputs and targets of some rows, in the order given. Errors if there is no such row.
+    pub fn take(&self, rows: &[usize]) -> Result<Samples> {
+        if let Some(row) = rows.iter().find(|row| **row >= self.rows()) {
+            return Err(Error::argument("dataset", "row", format!("{row} is not one of {}", self.rows())));
         }
-        Ok((Tensor::new(&[rows.len(), width], x)?, Tensor::new(&[rows.len()], y)?))
+        Ok((gather(&self.x, rows)?, gather(&self.y, rows)?))
     }
 
-    fn part(&self, rows: &[usize]) -> Result<Dataset> {
+    /// The data set of some rows, in the order given. Errors if there is no such row, or none at all.
+    pub fn select(&self, rows: &[usize]) -> Result<Dataset> {
         let (x, y) = self.take(rows)?;
         Dataset::new(self.name.clone(), x, y, self.classes)
     }
+
+    /// The same samples with other inputs or targets, of as many rows.
+    pub fn with(&self, x: impl Into<AnyTensor>, y: impl Into<AnyTensor>) -> Result<Dataset> {
+        Dataset::new(self.name.clone(), x, y, self.classes)
+    }
+
+    /// All samples in order, in batches of `size`; the last one has what is left. For evaluation.
+    pub fn in_order(&self, size: usize) -> Result<impl Iterator<Item = Result<Samples>> + '_> {
+        if size == 0 {
+            return Err(Error::argument("dataset", "size", "got 0, use 1 or more"));
+        }
+        let rows = self.rows();
+        Ok((0..rows.div_ceil(size)).map(move |i| {
+            let from = i * size;
+            let range: Vec<usize> = (from..rows.min(from.saturating_add(size))).collect();
+            self.take(&range)
+        }))
+    }
+}
+
+/// The entries of the first axis named by `rows`, which exist.
+fn gather(t: &AnyTensor, rows: &[usize]) -> Result<AnyTensor> {
+    fn of<T: Clone>(t: &Tensor<T>, rows: &[usize]) -> Result<Tensor<T>> {
+        let mut dims = t.shape().dims().to_vec();
+        let width = dims.drain(1..).product::<usize>();
+        dims[0] = rows.len();
+        dims.extend_from_slice(&t.shape().dims()[1..]);
+        let shape = Shape::new(&dims)?;
+        let mut data = Vec::with_capacity(shape.numel());
+        rows.iter().for_each(|row| data.extend_from_slice(&t.data()[row * width..][..width]));
+        Tensor::with_shape(shape, data)
+    }
+    Ok(match t {
+        AnyTensor::Num(t) => of(t, rows)?.into(),
+        AnyTensor::Idx(t) => of(t, rows)?.into(),
+    })
 }
 
 /// Splits at random into a first part with `fraction` of the rows (rounded down) and the rest. Both keep
@@ -119,56 +213,7 @@ pub fn split(data: &Dataset, fraction: f64, seed: u64) -> Result<(Dataset, Datas
         return Err(Error::argument("split", "fraction", why));
     }
     let order = Stream::new(seed, SPLIT).permutation(rows);
-    Ok((data.part(&order[..first])?, data.part(&order[first..])?))
-}
-
-/// Shift and scale of every feature, learnt on one part and applied to all.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Scaling {
-    mean: Vec<f64>,
-    deviation: Vec<f64>,
-}
-
-impl Scaling {
-    /// Mean and standard deviation (over N, not N - 1) of every feature, in f64, summed in row order. A
-    /// feature that never changes gets deviation 1.
-    pub fn of(data: &Dataset) -> Scaling {
-        let (rows, width) = (data.rows() as f64, data.features());
-        let mut mean = vec![0.0f64; width];
-        for row in data.x.data().chunks_exact(width) {
-            mean.iter_mut().zip(row).for_each(|(m, &v)| *m += f64::from(v));
-        }
-        mean.iter_mut().for_each(|m| *m /= rows);
-        let mut deviation = vec![0.0f64; width];
-        for row in data.x.data().chunks_exact(width) {
-            for ((d, m), &v) in deviation.iter_mut().zip(&mean).zip(row) {
-                let off = f64::from(v) - m;
-                *d += off * off;
-            }
-        }
-        for d in &mut deviation {
-            *d = (*d / rows).sqrt();
-            if *d == 0.0 {
-                *d = 1.0;
-            }
-        }
-        Scaling { mean, deviation }
-    }
-
-    /// `(x - mean) / deviation` for every feature, in f64 and rounded once. Errors if the number of
-    /// features is another, or if a value leaves the range of float32.
-    pub fn apply(&self, data: &Dataset) -> Result<Dataset> {
-        let width = data.features();
-        if width != self.mean.len() {
-            let why = format!("{width} columns, the scaling was made for {}", self.mean.len());
-            return Err(Error::argument("scaling", "features", why));
-        }
-        let scaled = |(i, &v): (usize, &f32)| {
-            ((f64::from(v) - self.mean[i % width]) / self.deviation[i % width]) as f32
-        };
-        let x = data.x.data().iter().enumerate().map(scaled).collect();
-        Dataset::new(data.name.clone(), Tensor::with_shape(data.x.shape(), x)?, data.y.clone(), data.classes)
-    }
+    Ok((data.select(&order[..first])?, data.select(&order[first..])?))
 }
 
 #[cfg(test)]
@@ -184,25 +229,33 @@ mod tests {
         let x = |dims: &[usize]| Tensor::full(crate::shape::Shape::new(dims).unwrap(), 0.5f32);
         let y = |n: usize| tensor(&[n], &vec![0u32; n]);
         let message = |r: Result<Dataset>| r.unwrap_err().to_string();
-        assert!(message(Dataset::new("d", x(&[4]), y(4), 2)).contains("needs (rows, features)"));
-        assert!(message(Dataset::new("d", x(&[0, 2]), y(0), 2)).contains("at least one row"));
-        assert!(message(Dataset::new("d", x(&[2, 0]), y(2), 2)).contains("one feature"));
-        assert!(message(Dataset::new("d", x(&[4, 2]), y(3), 2)).contains("one class for each of 4 rows"));
-        assert!(message(Dataset::new("d", x(&[4, 2]), y(4), 0)).contains("use 1 to 65536"));
-        assert!(message(Dataset::new("d", x(&[1, 2]), tensor(&[1], &[2]), 2)).contains("class 2 of row 0"));
+        let two = Some(2);
+        assert!(message(Dataset::new("d", x(&[]), y(1), two)).contains("x: has shape"));
+        assert!(message(Dataset::new("d", x(&[0, 2]), y(0), two)).contains("at least one sample"));
+        assert!(message(Dataset::new("d", x(&[2, 0]), y(2), two)).contains("one number in it"));
+        assert!(message(Dataset::new("d", x(&[4, 2]), y(3), two)).contains("one target for each of 4 rows"));
+        assert!(message(Dataset::new("d", x(&[4, 2]), y(4), Some(0))).contains("use 1 to 65536"));
+        assert!(message(Dataset::new("d", x(&[4, 2]), x(&[4, 1]), two)).contains("need indices"));
+        assert!(
+            message(Dataset::new("d", x(&[1, 2]), tensor(&[1], &[2u32]), two)).contains("class 2 of row 0")
+        );
         let bad = tensor(&[2, 2], &[0.0, 1.0, 2.0, f32::NAN]);
-        assert!(message(Dataset::new("d", bad, y(2), 2)).contains("row 1 has NaN as feature 1"));
-        assert!(Dataset::new("d", x(&[4, 2]), y(4), 2).unwrap().take(&[4]).is_err());
+        assert!(message(Dataset::new("d", bad, y(2), two)).contains("row 1 has NaN at position 1"));
+        let data = Dataset::new("d", x(&[4, 2]), y(4), two).unwrap();
+        assert!(data.take(&[4]).is_err() && data.select(&[]).is_err() && data.in_order(0).is_err());
+        let ignored = tensor(&[2, 2], &[0u32, IGNORE, 1, IGNORE]);
+        assert!(Dataset::new("d", x(&[2, 2]), ignored, two).is_ok());
     }
 
     #[test]
     fn a_split_holds_every_row_once_and_keeps_rows_together() {
         let data = spirals(3, 101, 3).unwrap();
         let (a, b) = split(&data, 0.8, 5).unwrap();
-        assert_eq!((a.rows(), b.rows(), a.classes(), b.classes()), (80, 21, 3, 3));
+        assert_eq!((a.rows(), b.rows(), a.classes(), b.classes()), (80, 21, Some(3), Some(3)));
         let key = |d: &Dataset| -> Vec<(u32, u32, u32)> {
             let bits = |r: &[f32]| (r[0].to_bits(), r[1].to_bits());
-            d.x().data().chunks(2).zip(d.y().data()).map(|(r, &c)| (bits(r).0, bits(r).1, c)).collect()
+            let (x, y) = (d.x().num().unwrap().data(), d.y().idx().unwrap().data());
+            x.chunks(2).zip(y).map(|(r, &c)| (bits(r).0, bits(r).1, c)).collect()
         };
         let mut got = [key(&a), key(&b)].concat();
         let mut want = key(&data);
@@ -217,27 +270,28 @@ mod tests {
     }
 
     #[test]
-    fn scaling_centres_and_scales_what_it_was_made_from() {
-        let x = tensor(&[4, 2], &[1.0, 7.0, 3.0, 7.0, 5.0, 7.0, 7.0, 7.0]);
-        let data = Dataset::new("d", x, tensor(&[4], &[0, 1, 0, 1]), 2).unwrap();
-        let scaling = Scaling::of(&data);
-        let scaled = scaling.apply(&data).unwrap();
-        let column: Vec<f64> = scaled.x().data().iter().step_by(2).map(|&v| f64::from(v)).collect();
-        assert!(column.iter().sum::<f64>().abs() < 1e-6);
-        assert!((column.iter().map(|v| v * v).sum::<f64>() / 4.0 - 1.0).abs() < 1e-6);
-        assert!(
-            scaled.x().data().iter().skip(1).step_by(2).all(|&v| v == 0.0),
-            "a constant feature becomes 0"
-        );
-        assert!(scaling.apply(&spirals(1, 8, 2).unwrap()).is_ok());
-        let narrow = Dataset::new("n", tensor(&[1, 1], &[1.0]), tensor(&[1], &[0]), 1).unwrap();
-        assert!(scaling.apply(&narrow).is_err());
+    fn rows_of_any_shape_and_kind_are_taken() {
+        let x = Tensor::from_fn(Shape::new(&[5, 2, 3]).unwrap(), |i| i as u32);
+        let y = Tensor::from_fn(Shape::new(&[5, 1]).unwrap(), |i| i as f32);
+        let data = Dataset::new("d", x, y, None).unwrap();
+        assert_eq!((data.rows(), data.features(), data.classes()), (5, 6, None));
+        let (x, y) = data.take(&[3, 0, 3]).unwrap();
+        assert_eq!((x.shape().dims(), y.shape().dims()), (&[3, 2, 3][..], &[3, 1][..]));
+        assert_eq!(x.idx().unwrap().data()[..7], [18, 19, 20, 21, 22, 23, 0]);
+        assert_eq!(y.num().unwrap().data(), [3.0, 0.0, 3.0]);
+        assert!(x.num().is_err() && y.idx().is_err());
     }
 
     #[test]
-    fn scaling_survives_the_largest_floats() {
-        let x = tensor(&[2, 1], &[f32::MAX, f32::MIN]);
-        let data = Dataset::new("d", x, tensor(&[2], &[0, 1]), 2).unwrap();
-        assert_eq!(Scaling::of(&data).apply(&data).unwrap().x().data(), [1.0, -1.0]);
+    fn in_order_has_every_row_and_a_short_end() {
+        let data = spirals(3, 10, 2).unwrap();
+        for size in [1, 3, 5, 10, 11, usize::MAX] {
+            let parts: Vec<Samples> = data.in_order(size).unwrap().map(|b| b.unwrap()).collect();
+            assert_eq!(parts.len(), 10usize.div_ceil(size));
+            let x: Vec<f32> = parts.iter().flat_map(|b| b.0.num().unwrap().data().to_vec()).collect();
+            assert_eq!(x, data.x().num().unwrap().data());
+            let y: Vec<u32> = parts.iter().flat_map(|b| b.1.idx().unwrap().data().to_vec()).collect();
+            assert_eq!(y, data.y().idx().unwrap().data());
+        }
     }
 }

@@ -36,18 +36,19 @@ pub fn spirals(seed: u64, samples: usize, classes: usize) -> Result<Dataset> {
         x.extend([radius * sin(angle), radius * cos(angle)]);
         y.push(class as u32);
     }
-    Dataset::new("spirals", Tensor::with_shape(shape, x)?, Tensor::new(&[samples], y)?, classes)
+    Dataset::new("spirals", Tensor::with_shape(shape, x)?, Tensor::new(&[samples], y)?, Some(classes))
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::make::hash;
     use super::*;
 
     #[test]
     fn points_are_in_range_and_balanced() {
         let data = spirals(7, 3000, 3).unwrap();
-        assert!(data.x().data().iter().all(|v| (-1.0..=1.0).contains(v)));
-        let on = |c| data.y().data().iter().filter(|&&y| y == c).count();
+        assert!(data.x().num().unwrap().data().iter().all(|v| (-1.0..=1.0).contains(v)));
+        let on = |c| data.y().idx().unwrap().data().iter().filter(|&&y| y == c).count();
         assert_eq!([on(0), on(1), on(2)], [1000; 3]);
         assert_ne!(data, spirals(8, 3000, 3).unwrap());
     }
@@ -55,11 +56,7 @@ mod tests {
     #[test]
     fn bits_are_the_committed_ones() {
         let data = spirals(7, 300, 3).unwrap();
-        let mut hash = blake3::Hasher::new();
-        data.x().data().iter().for_each(|v| {
-            hash.update(&v.to_bits().to_le_bytes());
-        });
-        assert_eq!(hash.finalize().to_hex()[..16], *"b1e712ec76c7d0af");
+        assert_eq!(hash(data.x()), "b1e712ec76c7d0af");
     }
 
     #[test]

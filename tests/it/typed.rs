@@ -457,8 +457,8 @@ fn a_typed_net_trains_to_the_bits_of_the_untyped_one() {
     let mut optimizer = Optimizer::adamw(1e-2);
     let s = Session::eager(&d);
     for _ in 0..5 {
-        let x: Matrix<96, 2> = s.input(data.x()).unwrap().typed().unwrap();
-        let y: Labels<96> = s.labels(data.y()).unwrap().typed().unwrap();
+        let x: Matrix<96, 2> = s.input(data.x().num().unwrap()).unwrap().typed().unwrap();
+        let y: Labels<96> = s.labels(data.y().idx().unwrap()).unwrap().typed().unwrap();
         let loss = net.forward(x).unwrap().cross_entropy(y).unwrap();
         optimizer.step(&params, loss.backward().unwrap()).unwrap();
         s.reset();

@@ -1,0 +1,193 @@
+//! A small Fourier transform in f64 for the solvers: powers of two, with its factors made once.
+
+use std::f64::consts::TAU;
+
+/// Complex numbers, the two parts apart.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Complex {
+    pub(super) re: Vec<f64>,
+    pub(super) im: Vec<f64>,
+}
+
+impl Complex {
+    /// `n` zeros.
+    pub(super) fn zeros(n: usize) -> Complex {
+        Complex { re: vec![0.0; n], im: vec![0.0; n] }
+    }
+}
+
+/// `e^(-2πi j/n)` as `(re, im)`.
+fn turn(j: usize, n: usize) -> (f64, f64) {
+    let angle = TAU * (j as f64 / n as f64);
+    (libm::cos(angle), -libm::sin(angle))
+}
+
+/// A step of four (or two) at a time: `rest` is the length of the transforms before it, and there are as many
+/// of them as `stride` side by side.
+struct Stage {
+    radix: usize,
+    rest: usize,
+    stride: usize,
+    /// For every place below `rest / radix`, its factors of powers 1 to 3.
+    factors: Vec<[(f64, f64); 3]>,
+}
+
+/// Transforms of `n` real numbers, as `n / 2` complex ones.
+pub(super) struct RealFft {
+    half: usize,
+    stages: Vec<Stage>,
+    /// `e^(-2πi k/n)` for `k` up to `n / 2`.
+    turns: Vec<(f64, f64)>,
+    a: Complex,
+    b: Complex,
+}
+
+impl RealFft {
+    /// For `n` numbers, a power of two from 4.
+    pub(super) fn new(n: usize) -> RealFft {
+        let half = n / 2;
+        let (mut stages, mut rest) = (Vec::new(), half);
+        while rest > 1 {
+            let radix = if rest % 4 == 0 { 4 } else { 2 };
+            let factors =
+                (0..rest / radix).map(|p| [turn(p, rest), turn(2 * p, rest), turn(3 * p, rest)]).collect();
+            stages.push(Stage { radix, rest, stride: half / rest, factors });
+            rest /= radix;
+        }
+        let turns = (0..=half).map(|k| turn(k, n)).collect();
+        RealFft { half, stages, turns, a: Complex::zeros(half), b: Complex::zeros(half) }
+    }
+
+    /// `Σ_j u[j] e^(-2πi jk/n)` for `k` below the length of `out`, at most `n / 2`.
+    pub(super) fn forward(&mut self, u: &[f64], out: &mut Complex) {
+        let h = self.half;
+        for (j, pair) in u.chunks_exact(2).enumerate() {
+            (self.a.re[j], self.a.im[j]) = (pair[0], pair[1]);
+        }
+        complex(&self.stages, &mut self.a, &mut self.b);
+        let z = &self.a;
+        for k in 0..out.re.len() {
+            let (i, j) = (k % h, (h - k) % h);
+            let (er, ei) = (0.5 * (z.re[i] + z.re[j]), 0.5 * (z.im[i] - z.im[j]));
+            let (dr, di) = (0.5 * (z.re[i] - z.re[j]), 0.5 * (z.im[i] + z.im[j]));
+            let (wr, wi) = self.turns[k];
+            // -i (d w)
+            out.re[k] = er + (dr * wi + di * wr);
+            out.im[k] = ei - (dr * wr - di * wi);
+        }
+    }
+
+    /// `Σ_k c[k] e^(2πi jk/n)` over all `k` above `-n/2` up to `n/2`, where those below 0 are the conjugates of
+    /// those above and those that `c` does not have are 0.
+    pub(super) fn inverse(&mut self, c: &Complex, u: &mut [f64]) {
+        let h = self.half;
+        let at = |k: usize| if k < c.re.len() { (c.re[k], c.im[k]) } else { (0.0, 0.0) };
+        for k in 0..h {
+            let ((ar, ai), (br, bi)) = (at(k), at(h - k));
+            let (er, ei) = (ar + br, ai - bi);
+            let (dr, di) = (ar - br, ai + bi);
+            let (wr, wi) = self.turns[k];
+            // o = d · conj(w); z = e + i o
+            let (or, oi) = (dr * wr + di * wi, di * wr - dr * wi);
+            self.a.re[k] = er - oi;
+            self.a.im[k] = ei + or;
+        }
+        // With the parts swapped the forward transform is the inverse one.
+        std::mem::swap(&mut self.a.re, &mut self.a.im);
+        complex(&self.stages, &mut self.a, &mut self.b);
+        std::mem::swap(&mut self.a.re, &mut self.a.im);
+        for (j, pair) in u.chunks_exact_mut(2).enumerate() {
+            (pair[0], pair[1]) = (self.a.re[j], self.a.im[j]);
+        }
+    }
+}
+
+/// The forward transform of `a`, in order, with `b` as scratch (Stockham's way, so nothing is shuffled).
+fn complex(stages: &[Stage], a: &mut Complex, b: &mut Complex) {
+    for stage in stages {
+        match stage.radix {
+            4 => fours(stage, a, b),
+            _ => twos(stage, a, b),
+        }
+        std::mem::swap(a, b);
+    }
+}
+
+fn fours(stage: &Stage, x: &Complex, y: &mut Complex) {
+    let (s, m) = (stage.stride, stage.rest / 4);
+    let outs = y.re.chunks_exact_mut(4 * s).zip(y.im.chunks_exact_mut(4 * s));
+    for ((p, [w1, w2, w3]), (re, im)) in stage.factors.iter().enumerate().zip(outs) {
+        let part = |v: &'_ [f64], i: usize| -> std::ops::Range<usize> {
+            let from = s * (p + i * m);
+            debug_assert!(from + s <= v.len());
+            from..from + s
+        };
+        let [ar, br, cr, dr] = [0, 1, 2, 3].map(|i| &x.re[part(&x.re, i)]);
+        let [ai, bi, ci, di] = [0, 1, 2, 3].map(|i| &x.im[part(&x.im, i)]);
+        let (re0, re) = re.split_at_mut(s);
+        let (re1, re) = re.split_at_mut(s);
+        let (re2, re3) = re.split_at_mut(s);
+        let (im0, im) = im.split_at_mut(s);
+        let (im1, im) = im.split_at_mut(s);
+        let (im2, im3) = im.split_at_mut(s);
+        for q in 0..s {
+            let (sr, si) = (ar[q] + cr[q], ai[q] + ci[q]);
+            let (mr, mi) = (ar[q] - cr[q], ai[q] - ci[q]);
+            let (tr, ti) = (br[q] + dr[q], bi[q] + di[q]);
+            // i (b - d)
+            let (jr, ji) = (di[q] - bi[q], br[q] - dr[q]);
+            (re0[q], im0[q]) = (sr + tr, si + ti);
+            let (ur, ui) = (mr - jr, mi - ji);
+            (re1[q], im1[q]) = (ur * w1.0 - ui * w1.1, ur * w1.1 + ui * w1.0);
+            let (ur, ui) = (sr - tr, si - ti);
+            (re2[q], im2[q]) = (ur * w2.0 - ui * w2.1, ur * w2.1 + ui * w2.0);
+            let (ur, ui) = (mr + jr, mi + ji);
+            (re3[q], im3[q]) = (ur * w3.0 - ui * w3.1, ur * w3.1 + ui * w3.0);
+        }
+    }
+}
+
+fn twos(stage: &Stage, x: &Complex, y: &mut Complex) {
+    let (s, m) = (stage.stride, stage.rest / 2);
+    let outs = y.re.chunks_exact_mut(2 * s).zip(y.im.chunks_exact_mut(2 * s));
+    for ((p, [w, ..]), (re, im)) in stage.factors.iter().enumerate().zip(outs) {
+        let (a, b) = (s * p..s * (p + 1), s * (p + m)..s * (p + m + 1));
+        let (ar, br, ai, bi) = (&x.re[a.clone()], &x.re[b.clone()], &x.im[a], &x.im[b]);
+        let (re0, re1) = re.split_at_mut(s);
+        let (im0, im1) = im.split_at_mut(s);
+        for q in 0..s {
+            (re0[q], im0[q]) = (ar[q] + br[q], ai[q] + bi[q]);
+            let (ur, ui) = (ar[q] - br[q], ai[q] - bi[q]);
+            (re1[q], im1[q]) = (ur * w.0 - ui * w.1, ur * w.1 + ui * w.0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::numerics::rng::Stream;
+
+    #[test]
+    fn transforms_are_the_definition() {
+        for n in [4usize, 8, 16, 32, 64, 128, 256] {
+            let mut stream = Stream::new(1, n as u64);
+            let u: Vec<f64> = (0..n).map(|_| f64::from(stream.uniform()) - 0.5).collect();
+            let mut fft = RealFft::new(n);
+            let mut c = Complex::zeros(n / 2 + 1);
+            fft.forward(&u, &mut c);
+            for k in 0..=n / 2 {
+                let (mut re, mut im) = (0.0, 0.0);
+                for (j, u) in u.iter().enumerate() {
+                    let (a, b) = turn(j * k % n, n);
+                    re += u * a;
+                    im += u * b;
+                }
+                assert!((re - c.re[k]).abs() < 1e-12 && (im - c.im[k]).abs() < 1e-12, "{n} {k}");
+            }
+            let mut back = vec![0.0; n];
+            fft.inverse(&c, &mut back);
+            assert!(u.iter().zip(&back).all(|(u, b)| (u - b / n as f64).abs() < 1e-15 * n as f64), "{n}");
+        }
+    }
+}

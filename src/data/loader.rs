@@ -1,0 +1,140 @@
+//! Batches made ahead of time on a thread of their own.
+
+use super::{Batches, Samples};
+use crate::error::{Error, Result};
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::thread::{Builder, JoinHandle};
+
+/// The batches of a step and all after it, made on one background thread while the last ones are in use.
+/// They are those, and in that order, of [`Batches::batch`]. An error is handed on once, and ends it.
+/// Dropping it stops the thread and waits for it.
+#[derive(Debug)]
+pub struct Loader {
+    /// Gone once the loader is being dropped, which tells the thread to stop.
+    receiver: Option<Receiver<Result<Samples>>>,
+    thread: Option<JoinHandle<()>>,
+    step: u64,
+}
+
+impl Loader {
+    /// Starts at `step`, with up to `ahead` batches waiting (at least one).
+    pub fn new(mut batches: Batches, step: u64, ahead: usize) -> Result<Loader> {
+        Loader::with(step, ahead, move |step| batches.batch(step))
+    }
+
+    /// The same for any function of the step, such as one that reads files.
+    pub fn with(
+        step: u64,
+        ahead: usize,
+        mut make: impl FnMut(u64) -> Result<Samples> + Send + 'static,
+    ) -> Result<Loader> {
+        let (sender, receiver) = sync_channel(ahead.max(1));
+        let work = move || {
+            for step in step..=u64::MAX {
+                let batch = make(step);
+                let failed = batch.is_err();
+                if sender.send(batch).is_err() || failed {
+                    return;
+                }
+            }
+        };
+        let thread = Builder::new().name("dittograd-loader".into()).spawn(work);
+        let thread =
+            thread.map_err(|e| Error::argument("loader", "thread", format!("could not start: {e}")))?;
+        Ok(Loader { receiver: Some(receiver), thread: Some(thread), step })
+    }
+
+    /// The step whose batch comes next.
+    pub fn step(&self) -> u64 {
+        self.step
+    }
+}
+
+impl Iterator for Loader {
+    type Item = Result<Samples>;
+
+    /// The batch of the next step, as soon as it is there; none after an error.
+    fn next(&mut self) -> Option<Result<Samples>> {
+        let batch = self.receiver.as_ref()?.recv().ok();
+        if matches!(batch, Some(Ok(_))) {
+            self.step = self.step.saturating_add(1);
+        }
+        batch
+    }
+}
+
+impl Drop for Loader {
+    fn drop(&mut self) {
+        self.receiver = None;
+        if let Some(thread) = self.thread.take() {
+            // A panic of the thread was told by the end of the batches.
+            let _ = thread.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::spirals;
+    use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    #[test]
+    fn batches_come_as_asked_for_directly() {
+        let data = spirals(1, 103, 2).unwrap();
+        for (start, ahead) in [(0, 1), (7, 3), (25, 0)] {
+            let mut direct = Batches::new(data.clone(), 10, 9).unwrap();
+            let loader = Loader::new(direct.clone(), start, ahead).unwrap();
+            for (i, got) in loader.take(30).enumerate() {
+                assert_eq!(got.unwrap(), direct.batch(start + i as u64).unwrap());
+            }
+        }
+    }
+
+    #[test]
+    fn errors_are_passed_on_and_end_it() {
+        let batch = spirals(1, 4, 2).unwrap().take(&[0, 1]).unwrap();
+        let mut loader = Loader::with(5, 2, move |step| match step {
+            8 => Err(Error::argument("test", "step", "is 8")),
+            _ => Ok(batch.clone()),
+        })
+        .unwrap();
+        for step in 5..8 {
+            assert_eq!(loader.step(), step);
+            assert!(loader.next().unwrap().is_ok());
+        }
+        assert!(loader.next().unwrap().unwrap_err().to_string().contains("is 8"));
+        assert!(loader.next().is_none() && loader.next().is_none());
+        assert_eq!(loader.step(), 8);
+    }
+
+    #[test]
+    fn it_stays_within_bounds_and_stops_when_dropped() {
+        let made = Arc::new(AtomicU64::new(0));
+        let batch = spirals(1, 4, 2).unwrap().take(&[0]).unwrap();
+        let counter = made.clone();
+        let mut loader = Loader::with(0, 2, move |_| {
+            counter.fetch_add(1, Ordering::SeqCst);
+            Ok(batch.clone())
+        })
+        .unwrap();
+        for asked in 1..20 {
+            loader.next().unwrap().unwrap();
+            // Two wait, and one is in the maker's hands.
+            assert!(made.load(Ordering::SeqCst) <= asked + 3);
+        }
+        drop(loader);
+        let end = made.load(Ordering::SeqCst);
+        std::thread::sleep(std::time::Duration::from_millis(5));
+        assert_eq!(made.load(Ordering::SeqCst), end, "the thread has ended");
+        assert_eq!(Arc::strong_count(&made), 1);
+    }
+
+    #[test]
+    fn the_last_step_there_is_ends_it() {
+        let batch = spirals(1, 4, 2).unwrap().take(&[0]).unwrap();
+        let loader = Loader::with(u64::MAX, 1, move |_| Ok(batch.clone())).unwrap();
+        assert_eq!(loader.count(), 1);
+    }
+}

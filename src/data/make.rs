@@ -1,0 +1,80 @@
+//! What the sets made from a seed share: a stream for every sample, so that a sample depends on the seed and
+//! its number alone, and threads that each make some of them.
+
+use crate::error::{Error, Result};
+use crate::numerics::rng::{self, Stream};
+use crate::shape::Shape;
+use crate::tensor::Tensor;
+use std::num::NonZero;
+
+/// The random stream of sample `i`. `set` keeps the sets apart.
+pub(super) fn stream(seed: u64, set: u64, i: usize) -> Stream {
+    Stream::new(rng::key(seed, set), i as u64)
+}
+
+/// Memory for `samples` of `width` numbers each, all zero.
+fn zeros(op: &str, samples: usize, dims: &[usize]) -> Result<Tensor<f32>> {
+    let shape = Shape::new(&[&[samples], dims].concat())?;
+    let mut data = Vec::new();
+    if samples == 0 {
+        return Err(Error::argument(op, "samples", "got 0, use 1 or more"));
+    }
+    if data.try_reserve_exact(shape.numel()).is_err() {
+        return Err(Error::argument(op, "samples", format!("no memory for {samples} samples")));
+    }
+    data.resize(shape.numel(), 0.0);
+    Tensor::with_shape(shape, data)
+}
+
+/// Inputs `(samples, x…)` and targets `(samples, y…)`, made on all processors. `maker` is called once for
+/// each thread and gives what makes sample `i`, which must depend on `i` alone.
+pub(super) fn parallel<F>(
+    op: &str,
+    samples: usize,
+    x: &[usize],
+    y: &[usize],
+    maker: impl Fn() -> F + Sync,
+) -> Result<(Tensor<f32>, Tensor<f32>)>
+where
+    F: FnMut(usize, &mut [f32], &mut [f32]),
+{
+    let (mut inputs, mut targets) = (zeros(op, samples, x)?, zeros(op, samples, y)?);
+    let (width_x, width_y) = (x.iter().product::<usize>(), y.iter().product::<usize>());
+    let threads = std::thread::available_parallelism().map_or(1, NonZero::get).min(samples);
+    let rows = samples.div_ceil(threads);
+    let parts =
+        inputs.data_mut().chunks_mut(rows * width_x).zip(targets.data_mut().chunks_mut(rows * width_y));
+    let work = |first: usize, x: &mut [f32], y: &mut [f32]| {
+        let mut make = maker();
+        for (i, (x, y)) in x.chunks_exact_mut(width_x).zip(y.chunks_exact_mut(width_y)).enumerate() {
+            make(first + i, x, y);
+        }
+    };
+    let work = &work;
+    std::thread::scope(|scope| {
+        let mut parts = parts.enumerate();
+        let own = parts.next();
+        for (part, (x, y)) in parts {
+            let started = std::thread::Builder::new().spawn_scoped(scope, move || work(part * rows, x, y));
+            started.map_err(|e| Error::argument(op, "thread", format!("could not start: {e}")))?;
+        }
+        if let Some((_, (x, y))) = own {
+            work(0, x, y);
+        }
+        Ok::<(), Error>(())
+    })?;
+    Ok((inputs, targets))
+}
+
+/// The first 16 digits of the hash of a tensor's words, for golden bits.
+#[cfg(test)]
+pub(super) fn hash(t: &crate::tensor::AnyTensor) -> String {
+    use crate::tensor::AnyTensor;
+    let words: Vec<u32> = match t {
+        AnyTensor::Num(t) => t.data().iter().map(|v| v.to_bits()).collect(),
+        AnyTensor::Idx(t) => t.data().to_vec(),
+    };
+    let mut hash = blake3::Hasher::new();
+    words.iter().for_each(|w| drop(hash.update(&w.to_le_bytes())));
+    hash.finalize().to_hex()[..16].to_string()
+}

@@ -1,0 +1,65 @@
+//! Text as bytes, for language models.
+
+use super::Dataset;
+use crate::error::{Error, Result};
+use crate::io::bytes::{file_name, read};
+use crate::tensor::Tensor;
+use std::path::Path;
+
+/// The bytes of a file in windows: [`text_windows`] of its content. Its name is that of the file.
+pub fn text(path: impl AsRef<Path>, window: usize) -> Result<Dataset> {
+    let path = path.as_ref();
+    let bytes = read("text", path)?;
+    text_windows(&file_name(path), &bytes, window).map_err(|e| match bytes.len() {
+        n if window > 0 && n <= window => {
+            let why = format!("has {n} bytes, a window of {window} and the byte after it needs more");
+            Error::file("text", path, why)
+        }
+        _ => e,
+    })
+}
+
+/// Windows of `window` bytes side by side: inputs `(N, window)`, and as targets the byte after each of them,
+/// `(N, window)`, of 256 classes. Bytes at the end that do not fill a window are left out. Errors if there
+/// is no window, that is, if there are not more bytes than `window`.
+pub fn text_windows(name: &str, bytes: &[u8], window: usize) -> Result<Dataset> {
+    if window == 0 || bytes.len() <= window {
+        let why = format!("got {window}, use 1 to {} for {} bytes", bytes.len().max(1) - 1, bytes.len());
+        return Err(Error::argument("text", "window", why));
+    }
+    let rows = (bytes.len() - 1) / window;
+    let from = |start: usize| -> Result<Tensor<u32>> {
+        let words = bytes[start..][..rows * window].iter().map(|b| u32::from(*b)).collect();
+        Tensor::new(&[rows, window], words)
+    };
+    Dataset::new(name, from(0)?, from(1)?, Some(256))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_are_the_next_bytes() {
+        let data = text_windows("t", b"hello world", 3).unwrap();
+        let bytes = |t: &crate::tensor::AnyTensor| -> Vec<u8> {
+            t.idx().unwrap().data().iter().map(|&b| b as u8).collect()
+        };
+        assert_eq!((bytes(data.x()), bytes(data.y())), (b"hello wor".to_vec(), b"ello worl".to_vec()));
+        assert_eq!((data.x().shape().dims(), data.classes()), (&[3, 3][..], Some(256)));
+        assert_eq!(text_windows("t", b"abcd", 3).unwrap().rows(), 1);
+        for (text, window) in [(&b"abc"[..], 3), (b"abc", 0), (b"", 1), (b"abc", usize::MAX)] {
+            assert!(text_windows("t", text, window).is_err());
+        }
+    }
+
+    #[test]
+    fn files_are_read() {
+        let path = std::env::temp_dir().join(format!("dittograd-text-{}.txt", std::process::id()));
+        std::fs::write(&path, b"\xff\x00abc").unwrap();
+        assert_eq!(text(&path, 2).unwrap().x().idx().unwrap().data(), [255, 0, 97, 98]);
+        assert!(text(&path, 5).unwrap_err().to_string().contains(".txt: has 5 bytes, a window of 5"));
+        std::fs::remove_file(&path).unwrap();
+        assert!(text(&path, 2).is_err());
+    }
+}

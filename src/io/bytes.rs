@@ -1,0 +1,178 @@
+//! Files as bytes, with bounds: nothing is allocated that the file's own length does not pay for.
+
+use crate::error::{Error, Result};
+use std::io::Read;
+use std::path::Path;
+
+/// Most bytes that are read of what is not a regular file. A cap, because a path may name an endless device.
+const MAX_STREAM: u64 = 1 << 30;
+/// Most bytes that deflate makes of one: 258 of two bits, and a little.
+const MAX_RATIO: usize = 1032;
+
+/// All of a file.
+pub(crate) fn read(op: &str, path: &Path) -> Result<Vec<u8>> {
+    let fail = |why: &dyn std::fmt::Display| Error::file(op, path, why);
+    if path.is_dir() {
+        return Err(fail(&"is a folder, not a file"));
+    }
+    let file = std::fs::File::open(path).map_err(|e| fail(&e))?;
+    let meta = file.metadata().map_err(|e| fail(&e))?;
+    let most = if meta.is_file() { meta.len() } else { MAX_STREAM };
+    let mut bytes = Vec::new();
+    let expected = if meta.is_file() { usize::try_from(most).unwrap_or(usize::MAX) } else { 0 };
+    if bytes.try_reserve_exact(expected).is_err() {
+        return Err(fail(&format!("no memory for its {most} bytes")));
+    }
+    // One more than there should be, to see that it is too long or growing.
+    file.take(most.saturating_add(1)).read_to_end(&mut bytes).map_err(|e| fail(&e))?;
+    if bytes.len() as u64 > most {
+        let why = match meta.is_file() {
+            true => "grew while it was read; read it again".into(),
+            false => format!("is no regular file and has more than {} MiB", MAX_STREAM >> 20),
+        };
+        return Err(fail(&why));
+    }
+    Ok(bytes)
+}
+
+/// All of a file of text.
+pub(crate) fn read_text(op: &str, path: &Path) -> Result<String> {
+    String::from_utf8(read(op, path)?).map_err(|e| {
+        let valid = e.utf8_error().valid_up_to();
+        let line = 1 + e.as_bytes()[..valid].iter().filter(|b| **b == b'\n').count();
+        Error::file(op, path, format!("line {line}: is not UTF-8 text"))
+    })
+}
+
+/// The last part of a path, for names of data sets.
+pub(crate) fn file_name(path: &Path) -> String {
+    path.file_name().map_or_else(|| path.display().to_string(), |n| n.to_string_lossy().into_owned())
+}
+
+/// Inflates to exactly `size` bytes. The error says what is wrong.
+pub(crate) fn inflate(deflated: &[u8], size: usize) -> std::result::Result<Vec<u8>, String> {
+    if size > deflated.len().saturating_mul(MAX_RATIO) {
+        return Err(format!("{} compressed bytes cannot be the stated {size} bytes", deflated.len()));
+    }
+    match miniz_oxide::inflate::decompress_to_vec_with_limit(deflated, size) {
+        Ok(bytes) if bytes.len() == size => Ok(bytes),
+        Ok(bytes) => Err(format!("has {} bytes when inflated, {size} were stated", bytes.len())),
+        Err(e) if e.status == miniz_oxide::inflate::TINFLStatus::HasMoreOutput => {
+            Err(format!("has more than the stated {size} bytes when inflated"))
+        }
+        Err(_) => Err("the compressed data is damaged".into()),
+    }
+}
+
+/// The content of a gzip file (one member), or the bytes themselves if they do not start as one does.
+pub(crate) fn gunzip(bytes: Vec<u8>) -> std::result::Result<Vec<u8>, String> {
+    if !bytes.starts_with(&[0x1f, 0x8b]) {
+        return Ok(bytes);
+    }
+    let short = || "the gzip header is cut off".to_string();
+    let flags = *bytes.get(3).ok_or_else(short)?;
+    if bytes[2] != 8 || flags & 0xe0 != 0 {
+        return Err("byte 2: the gzip header asks for a method that is not deflate".into());
+    }
+    let mut at = 10;
+    if flags & 4 != 0 {
+        at += 2 + usize::from(u16_at(&bytes, at).ok_or_else(short)?);
+    }
+    // A name and a comment, each up to a zero byte.
+    for flag in [8, 16] {
+        if flags & flag != 0 {
+            let text = bytes.get(at..).ok_or_else(short)?;
+            at += 1 + text.iter().position(|b| *b == 0).ok_or_else(short)?;
+        }
+    }
+    if flags & 2 != 0 {
+        at += 2;
+    }
+    let end = bytes.len().checked_sub(8).filter(|end| *end >= at).ok_or_else(short)?;
+    let (Some(crc), Some(size)) = (u32_at(&bytes, end), u32_at(&bytes, end + 4)) else { return Err(short()) };
+    let content = inflate(&bytes[at..end], size as usize)?;
+    if crc32(&content) != crc {
+        return Err("the checksum of the gzip content is wrong".into());
+    }
+    Ok(content)
+}
+
+/// Two bytes, the low one first.
+pub(crate) fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+/// Four bytes, the low one first.
+pub(crate) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+/// Eight bytes, the low one first.
+pub(crate) fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+/// The checksum of zip and gzip.
+pub(crate) fn crc32(bytes: &[u8]) -> u32 {
+    const TABLE: [u32; 256] = {
+        let mut table = [0; 256];
+        let mut i = 0;
+        while i < 256 {
+            let (mut c, mut bit) = (i as u32, 0);
+            while bit < 8 {
+                c = if c & 1 == 1 { (c >> 1) ^ 0xedb8_8320 } else { c >> 1 };
+                bit += 1;
+            }
+            table[i] = c;
+            i += 1;
+        }
+        table
+    };
+    !bytes.iter().fold(!0, |c, b| TABLE[(c as u8 ^ b) as usize] ^ (c >> 8))
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// Bytes as a gzip file.
+    pub(crate) fn gzip(bytes: &[u8], name: Option<&str>) -> Vec<u8> {
+        let mut out = vec![0x1f, 0x8b, 8, if name.is_some() { 8 } else { 0 }, 0, 0, 0, 0, 0, 255];
+        if let Some(name) = name {
+            out.extend_from_slice(name.as_bytes());
+            out.push(0);
+        }
+        out.extend(miniz_oxide::deflate::compress_to_vec(bytes, 6));
+        out.extend(crc32(bytes).to_le_bytes());
+        out.extend((bytes.len() as u32).to_le_bytes());
+        out
+    }
+
+    #[test]
+    fn the_checksum_is_the_known_one() {
+        assert_eq!(crc32(b"123456789"), 0xcbf4_3926);
+        assert_eq!(crc32(b""), 0);
+    }
+
+    #[test]
+    fn gzip_is_undone_and_other_bytes_are_kept() {
+        let content = b"a content that repeats, that repeats, that repeats".repeat(20);
+        assert_eq!(gunzip(gzip(&content, None)).unwrap(), content);
+        assert_eq!(gunzip(gzip(&content, Some("a name"))).unwrap(), content);
+        assert_eq!(gunzip(gzip(b"", None)).unwrap(), b"");
+        assert_eq!(gunzip(b"plain".to_vec()).unwrap(), b"plain");
+        let whole = gzip(&content, Some("n"));
+        for cut in 2..whole.len() {
+            assert!(gunzip(whole[..cut].to_vec()).is_err(), "{cut}");
+        }
+        for at in [2, 3, whole.len() - 1, whole.len() - 6] {
+            let mut bad = whole.clone();
+            bad[at] ^= 0xff;
+            assert!(gunzip(bad).is_err(), "{at}");
+        }
+        let mut bomb = whole;
+        let end = bomb.len() - 4;
+        bomb[end..].copy_from_slice(&u32::MAX.to_le_bytes());
+        assert!(gunzip(bomb).unwrap_err().contains("cannot be the stated"));
+    }
+}
