@@ -161,7 +161,10 @@ mod tests {
     #[test]
     fn bits_are_the_committed_ones() {
         let data = darcy(7, 3, 16).unwrap();
-        assert_eq!((hash(data.x()).as_str(), hash(data.y()).as_str()), ("", ""));
+        assert_eq!(
+            (hash(data.x()).as_str(), hash(data.y()).as_str()),
+            ("7ca5855dd71d2070", "ce8897cba62df00c")
+        );
     }
 
     #[test]

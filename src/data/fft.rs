@@ -40,6 +40,8 @@ pub(super) struct RealFft {
     turns: Vec<(f64, f64)>,
     a: Complex,
     b: Complex,
+    /// The numbers from 0 to `n / 2` of an inverse transform.
+    pad: Complex,
 }
 
 impl RealFft {
@@ -55,7 +57,8 @@ impl RealFft {
             rest /= radix;
         }
         let turns = (0..=half).map(|k| turn(k, n)).collect();
-        RealFft { half, stages, turns, a: Complex::zeros(half), b: Complex::zeros(half) }
+        let zeros = || Complex::zeros(half);
+        RealFft { half, stages, turns, a: zeros(), b: zeros(), pad: Complex::zeros(half + 1) }
     }
 
     /// `Σ_j u[j] e^(-2πi jk/n)` for `k` below the length of `out`, at most `n / 2`.
@@ -66,14 +69,18 @@ impl RealFft {
         }
         complex(&self.stages, &mut self.a, &mut self.b);
         let z = &self.a;
-        for k in 0..out.re.len() {
-            let (i, j) = (k % h, (h - k) % h);
-            let (er, ei) = (0.5 * (z.re[i] + z.re[j]), 0.5 * (z.im[i] - z.im[j]));
-            let (dr, di) = (0.5 * (z.re[i] - z.re[j]), 0.5 * (z.im[i] + z.im[j]));
+        (out.re[0], out.im[0]) = (z.re[0] + z.im[0], 0.0);
+        for k in 1..out.re.len().min(h) {
+            let j = h - k;
+            let (er, ei) = (0.5 * (z.re[k] + z.re[j]), 0.5 * (z.im[k] - z.im[j]));
+            let (dr, di) = (0.5 * (z.re[k] - z.re[j]), 0.5 * (z.im[k] + z.im[j]));
             let (wr, wi) = self.turns[k];
             // -i (d w)
             out.re[k] = er + (dr * wi + di * wr);
             out.im[k] = ei - (dr * wr - di * wi);
+        }
+        if out.re.len() > h {
+            (out.re[h], out.im[h]) = (z.re[0] - z.im[0], 0.0);
         }
     }
 
@@ -81,12 +88,16 @@ impl RealFft {
     /// those above and those that `c` does not have are 0.
     pub(super) fn inverse(&mut self, c: &Complex, u: &mut [f64]) {
         let h = self.half;
-        let at = |k: usize| if k < c.re.len() { (c.re[k], c.im[k]) } else { (0.0, 0.0) };
-        for k in 0..h {
-            let ((ar, ai), (br, bi)) = (at(k), at(h - k));
+        let (known, pad) = (c.re.len(), &mut self.pad);
+        pad.re[..known].copy_from_slice(&c.re);
+        pad.im[..known].copy_from_slice(&c.im);
+        pad.re[known..].fill(0.0);
+        pad.im[known..].fill(0.0);
+        let (re, im) = (&pad.re[..h + 1], &pad.im[..h + 1]);
+        for (k, (wr, wi)) in self.turns[..h].iter().enumerate() {
+            let (ar, ai, br, bi) = (re[k], im[k], re[h - k], im[h - k]);
             let (er, ei) = (ar + br, ai - bi);
             let (dr, di) = (ar - br, ai + bi);
-            let (wr, wi) = self.turns[k];
             // o = d · conj(w); z = e + i o
             let (or, oi) = (dr * wr + di * wi, di * wr - dr * wi);
             self.a.re[k] = er - oi;
@@ -105,8 +116,9 @@ impl RealFft {
 /// The forward transform of `a`, in order, with `b` as scratch (Stockham's way, so nothing is shuffled).
 fn complex(stages: &[Stage], a: &mut Complex, b: &mut Complex) {
     for stage in stages {
-        match stage.radix {
-            4 => fours(stage, a, b),
+        match (stage.radix, stage.stride) {
+            (4, 1) => first_fours(stage, a, b),
+            (4, _) => fours(stage, a, b),
             _ => twos(stage, a, b),
         }
         std::mem::swap(a, b);
@@ -117,13 +129,8 @@ fn fours(stage: &Stage, x: &Complex, y: &mut Complex) {
     let (s, m) = (stage.stride, stage.rest / 4);
     let outs = y.re.chunks_exact_mut(4 * s).zip(y.im.chunks_exact_mut(4 * s));
     for ((p, [w1, w2, w3]), (re, im)) in stage.factors.iter().enumerate().zip(outs) {
-        let part = |v: &'_ [f64], i: usize| -> std::ops::Range<usize> {
-            let from = s * (p + i * m);
-            debug_assert!(from + s <= v.len());
-            from..from + s
-        };
-        let [ar, br, cr, dr] = [0, 1, 2, 3].map(|i| &x.re[part(&x.re, i)]);
-        let [ai, bi, ci, di] = [0, 1, 2, 3].map(|i| &x.im[part(&x.im, i)]);
+        let [ar, br, cr, dr] = [0, 1, 2, 3].map(|i| &x.re[s * (p + i * m)..][..s]);
+        let [ai, bi, ci, di] = [0, 1, 2, 3].map(|i| &x.im[s * (p + i * m)..][..s]);
         let (re0, re) = re.split_at_mut(s);
         let (re1, re) = re.split_at_mut(s);
         let (re2, re3) = re.split_at_mut(s);
@@ -131,20 +138,45 @@ fn fours(stage: &Stage, x: &Complex, y: &mut Complex) {
         let (im1, im) = im.split_at_mut(s);
         let (im2, im3) = im.split_at_mut(s);
         for q in 0..s {
-            let (sr, si) = (ar[q] + cr[q], ai[q] + ci[q]);
-            let (mr, mi) = (ar[q] - cr[q], ai[q] - ci[q]);
-            let (tr, ti) = (br[q] + dr[q], bi[q] + di[q]);
-            // i (b - d)
-            let (jr, ji) = (di[q] - bi[q], br[q] - dr[q]);
-            (re0[q], im0[q]) = (sr + tr, si + ti);
-            let (ur, ui) = (mr - jr, mi - ji);
-            (re1[q], im1[q]) = (ur * w1.0 - ui * w1.1, ur * w1.1 + ui * w1.0);
-            let (ur, ui) = (sr - tr, si - ti);
-            (re2[q], im2[q]) = (ur * w2.0 - ui * w2.1, ur * w2.1 + ui * w2.0);
-            let (ur, ui) = (mr + jr, mi + ji);
-            (re3[q], im3[q]) = (ur * w3.0 - ui * w3.1, ur * w3.1 + ui * w3.0);
+            let inputs = [(ar[q], ai[q]), (br[q], bi[q]), (cr[q], ci[q]), (dr[q], di[q])];
+            let [o0, o1, o2, o3] = four(inputs, w1, w2, w3);
+            (re0[q], im0[q]) = o0;
+            (re1[q], im1[q]) = o1;
+            (re2[q], im2[q]) = o2;
+            (re3[q], im3[q]) = o3;
         }
     }
+}
+
+/// The first stage, where the inner loop of [`fours`] would have one turn.
+fn first_fours(stage: &Stage, x: &Complex, y: &mut Complex) {
+    let m = stage.rest / 4;
+    let outs = y.re.chunks_exact_mut(4).zip(y.im.chunks_exact_mut(4));
+    let [ar, br, cr, dr] = [0, 1, 2, 3].map(|i| &x.re[i * m..][..m]);
+    let [ai, bi, ci, di] = [0, 1, 2, 3].map(|i| &x.im[i * m..][..m]);
+    for ((p, [w1, w2, w3]), (re, im)) in stage.factors[..m].iter().enumerate().zip(outs) {
+        let inputs = [(ar[p], ai[p]), (br[p], bi[p]), (cr[p], ci[p]), (dr[p], di[p])];
+        for (i, o) in four(inputs, w1, w2, w3).into_iter().enumerate() {
+            (re[i], im[i]) = o;
+        }
+    }
+}
+
+type Pair = (f64, f64);
+
+/// The transform of four numbers, three of which are then turned by the factors.
+#[inline(always)]
+fn four([a, b, c, d]: [Pair; 4], w1: &Pair, w2: &Pair, w3: &Pair) -> [Pair; 4] {
+    let times = |u: Pair, w: &Pair| (u.0 * w.0 - u.1 * w.1, u.0 * w.1 + u.1 * w.0);
+    let (s, m, t) = ((a.0 + c.0, a.1 + c.1), (a.0 - c.0, a.1 - c.1), (b.0 + d.0, b.1 + d.1));
+    // i (b - d)
+    let j = (d.1 - b.1, b.0 - d.0);
+    [
+        (s.0 + t.0, s.1 + t.1),
+        times((m.0 - j.0, m.1 - j.1), w1),
+        times((s.0 - t.0, s.1 - t.1), w2),
+        times((m.0 + j.0, m.1 + j.1), w3),
+    ]
 }
 
 fn twos(stage: &Stage, x: &Complex, y: &mut Complex) {

@@ -75,6 +75,8 @@ pub(super) fn hash(t: &crate::tensor::AnyTensor) -> String {
         AnyTensor::Idx(t) => t.data().to_vec(),
     };
     let mut hash = blake3::Hasher::new();
-    words.iter().for_each(|w| drop(hash.update(&w.to_le_bytes())));
+    for word in words {
+        hash.update(&word.to_le_bytes());
+    }
     hash.finalize().to_hex()[..16].to_string()
 }
