@@ -110,7 +110,16 @@ mod tests {
             let data = regression(kind, 7, 100).unwrap();
             hash(data.x())[..8].to_string() + &hash(data.y())[..8]
         });
-        assert_eq!(found, ["", "", "", "", ""]);
+        assert_eq!(
+            found,
+            [
+                "b03f85a541ca2513",
+                "5f85d269b73a4abe",
+                "00e1998ca47b88bf",
+                "00526be7ce33a403",
+                "a0252ff1286a0153"
+            ]
+        );
     }
 
     #[test]
