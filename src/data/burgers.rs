@@ -153,9 +153,9 @@ impl Solver {
     /// Sets `at` to a formula of the decay, the field and the slopes, for both parts.
     fn set(&mut self, f: impl Fn(f64, f64, [f64; 4]) -> f64) {
         let Solver { now, slopes: [a, b, c, d], at, decay, .. } = self;
-        for k in 0..decay.len() {
-            at.re[k] = f(decay[k], now.re[k], [a.re[k], b.re[k], c.re[k], d.re[k]]);
-            at.im[k] = f(decay[k], now.im[k], [a.im[k], b.im[k], c.im[k], d.im[k]]);
+        for (k, &e) in decay.iter().enumerate() {
+            at.re[k] = f(e, now.re[k], [a.re[k], b.re[k], c.re[k], d.re[k]]);
+            at.im[k] = f(e, now.im[k], [a.im[k], b.im[k], c.im[k], d.im[k]]);
         }
     }
 

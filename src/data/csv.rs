@@ -322,13 +322,17 @@ mod tests {
         assert!(message("1,2", 0).contains("use 1 or more"));
         assert!(message("", 3).contains("targets in the last 3 columns"));
         assert!(message("1,2\n3,x", 1).contains("line 2, column 2: `x` is not a number"));
-        let shapeless = Dataset::new(
-            "d",
-            Tensor::scalar(1.0).reshape(crate::shape::Shape::new(&[1, 1, 1]).unwrap()).unwrap(),
-            data.y().clone(),
-            None,
+        let field = Tensor::new(&[2, 1, 1], vec![0.5f32; 2]).unwrap();
+        assert!(
+            print_csv(&data.with(field, data.y().clone()).unwrap())
+                .unwrap_err()
+                .to_string()
+                .contains("no table")
         );
-        assert!(shapeless.is_err());
+        assert!(
+            print_csv(&data.with(data.y().clone(), Tensor::new(&[2, 1], vec![0u32; 2]).unwrap()).unwrap())
+                .is_err()
+        );
     }
 
     #[test]

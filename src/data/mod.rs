@@ -4,19 +4,19 @@
 //!
 //! | made from a seed | inputs | targets |
 //! |---|---|---|
-//! | [`spirals`] | points `(N, 2)` | classes `(N)` |
-//! | [`burgers`] | initial field and place `(N, X, 2)` | field at the end `(N, X, 1)` |
-//! | [`darcy`] | coefficient and place `(N, Y, X, 3)` | pressure `(N, Y, X, 1)` |
-//! | [`digits`] | pictures `(N, 1, 28, 28)` | classes `(N)` |
+//! | [`spirals()`] | points `(N, 2)` | classes `(N)` |
+//! | [`burgers()`] | initial field and place `(N, X, 2)` | field at the end `(N, X, 1)` |
+//! | [`darcy()`] | coefficient and place `(N, Y, X, 3)` | pressure `(N, Y, X, 1)` |
+//! | [`digits()`] | pictures `(N, 1, 28, 28)` | classes `(N)` |
 //! | [`additions`] | tokens `(N, T)` | next tokens `(N, T)` |
-//! | [`regression`] | features `(N, F)` | values `(N, 1)` |
+//! | [`regression()`] | features `(N, F)` | values `(N, 1)` |
 //!
 //! | read from files | inputs | targets |
 //! |---|---|---|
-//! | [`csv`], [`csv_regression`] | columns `(N, F)` | classes `(N)` or columns `(N, K)` |
+//! | [`csv()`], [`csv_regression`] | columns `(N, F)` | classes `(N)` or columns `(N, K)` |
 //! | [`npz`] | the array `x` | the array `y` |
 //! | [`idx`] (MNIST), [`cifar10`] | pictures `(N, C, H, W)` | classes `(N)` |
-//! | [`text`] | bytes `(N, T)` | next bytes `(N, T)` |
+//! | [`text()`] | bytes `(N, T)` | next bytes `(N, T)` |
 
 pub mod arithmetic;
 mod arrays;
