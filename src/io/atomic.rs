@@ -15,7 +15,7 @@ pub fn write(path: impl AsRef<Path>, bytes: &[u8]) -> Result<()> {
 
 /// Replaces or makes the file `path` with what `content` writes. On an error, also of `content`, what was there is untouched.
 ///
-/// A link is followed, the permissions of a file that is replaced are kept, and what a killed process left behind while it
+/// A link is followed, the permissions of a file that is replaced are kept (a read-only one is not replaced), and what a killed process left behind while it
 /// wrote the same file is removed. A device or pipe is written to as it is.
 pub fn write_with(
     path: impl AsRef<Path>,
@@ -27,19 +27,21 @@ pub fn write_with(
 
 fn place(path: &Path, content: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
     let other = |why: &str| Err(io::Error::other(why.to_string()));
-    let target = match fs::symlink_metadata(path) {
-        Ok(meta) if meta.is_symlink() => fs::canonicalize(path)?,
-        _ => path.to_path_buf(),
-    };
-    let old = match fs::metadata(&target) {
+    let old = match fs::metadata(path) {
         Ok(meta) if meta.is_dir() => return other("is a folder, not a file"),
         Ok(meta) if !meta.is_file() => {
-            let mut device = OpenOptions::new().write(true).open(&target)?;
+            let mut device = OpenOptions::new().write(true).open(path)?;
             return content(&mut device);
         }
+        // Moving a file into its place would not ask.
+        Ok(meta) if meta.permissions().readonly() => return other("is read-only"),
         Ok(meta) => Some(meta.permissions()),
         Err(e) if e.kind() == ErrorKind::NotFound => None,
         Err(e) => return Err(e),
+    };
+    let target = match fs::symlink_metadata(path) {
+        Ok(meta) if meta.is_symlink() => fs::canonicalize(path)?,
+        _ => path.to_path_buf(),
     };
     let Some(name) = target.file_name() else { return other("is not the name of a file") };
     let folder = match target.parent() {
@@ -249,6 +251,13 @@ mod tests {
         assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
         assert_eq!(fs::read(&path).unwrap(), b"new");
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o400)).unwrap();
+        assert!(write(&path, b"newer").unwrap_err().to_string().ends_with("a: is read-only"));
+        assert_eq!(fs::read(&path).unwrap(), b"new");
+        symlink("nowhere", here.path().join("lost")).unwrap();
+        assert!(
+            write(here.path().join("lost"), b"x").unwrap_err().to_string().contains("lost: No such file")
+        );
         write("/dev/null", b"gone").unwrap();
         if cfg!(target_os = "linux") {
             let full = write("/dev/full", b"x").unwrap_err().to_string();

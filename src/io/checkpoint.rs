@@ -355,8 +355,8 @@ impl Checkpoint {
         Checkpoint::from_file(&SafeTensors::read(path)?)
     }
 
-    /// The checkpoint in a file that was read.
-    pub fn from_file(file: &SafeTensors) -> Result<Checkpoint> {
+    /// Errors unless the file is a checkpoint, whole and of a known format; the text of its state.
+    pub(super) fn verify(file: &SafeTensors) -> Result<&str> {
         if !Checkpoint::is_one(file) {
             let why = format!(
                 "holds {} tensors but no checkpoint; load its weights with Params::load or StateDict::read",
@@ -379,6 +379,12 @@ impl Checkpoint {
             let why = "is a damaged checkpoint: its content is not what was saved; use another copy";
             return Err(file.error("load", why));
         }
+        Ok(text)
+    }
+
+    /// The checkpoint in a file that was read.
+    pub fn from_file(file: &SafeTensors) -> Result<Checkpoint> {
+        let text = Checkpoint::verify(file)?;
         let state: State =
             serde_json::from_str(text).map_err(|e| file.error("load", format!("its state: {e}")))?;
         let numerics = state.numerics.parse().map_err(|e| file.error("load", e))?;
@@ -405,7 +411,7 @@ impl Checkpoint {
         Ok(Checkpoint {
             model: state.model,
             config: state.config,
-            params: StateDict::from_file(file)?,
+            params: StateDict::of(file, |n| !n.starts_with(OPTIMIZER))?,
             frozen: state.frozen,
             optimizer,
             step: state.step,
@@ -611,7 +617,9 @@ mod tests {
         let with = |change: &dyn Fn(&mut BTreeMap<String, String>)| {
             let (mut texts, mut file) = (texts.clone(), Writer::new());
             change(&mut texts);
-            texts.iter().for_each(|(k, v)| drop(file.metadata(k, v).unwrap()));
+            for (key, text) in &texts {
+                file.metadata(key, text).unwrap();
+            }
             file.save(&path).unwrap();
         };
         with(&|t| drop(t.insert(FORMAT.into(), "2".into())));
@@ -625,6 +633,10 @@ mod tests {
         let net = Net::new(9);
         net.params.load(&path).unwrap();
         assert_eq!(net.params.fingerprint().unwrap(), saved.fingerprint());
+        let mut bytes = saved.to_bytes().unwrap();
+        *bytes.last_mut().unwrap() ^= 1;
+        std::fs::write(&path, bytes).unwrap();
+        assert!(Net::new(9).params.load(&path).unwrap_err().to_string().contains("is a damaged checkpoint"));
     }
 
     #[test]

@@ -807,7 +807,10 @@ mod tests {
                 file(&one("F32", "[1,1,1,1,1,1,1,1,1,1,1]", 0, 4), &four),
                 "11 axes given, at most 10 are supported",
             ),
-            (file(&one("F64", "[1152921504606846976]", 0, 4), &four), "does not fit the address space"),
+            (
+                file(&one("F64", "[1152921504606846976]", 0, 4), &four),
+                "takes 9223372036854775808 bytes, the header gives it 4",
+            ),
             (file(&one("F32", "[18446744073709551615,18446744073709551615]", 0, 0), &[]), "does not fit"),
             (file(&one("F32", "[18446744073709551615,0]", 0, 0), &[]), "does not fit"),
             (file(&one("F32", "[99999999999999999999]", 0, 0), &[]), "its header: tensor `a`"),
@@ -904,7 +907,7 @@ mod tests {
             let mut bytes = writer.to_bytes().unwrap();
             at %= bytes.len();
             bytes[at] = byte;
-            bytes.truncate(bytes.len().max(cut));
+            bytes.truncate(cut);
             if let Ok(file) = SafeTensors::parse("x", bytes) {
                 for (name, _) in file.iter() {
                     let _ = file.tensor(name);

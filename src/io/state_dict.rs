@@ -1,6 +1,6 @@
 //! Named tensors without a program, and parameters from and to them.
 
-use super::checkpoint::OPTIMIZER;
+use super::checkpoint::{Checkpoint, OPTIMIZER};
 use super::safetensors::{SafeTensors, Writer};
 use super::shown;
 use crate::error::{Error, ErrorKind, Result};
@@ -56,10 +56,16 @@ impl StateDict {
 
     /// All tensors of a file that was read; of a checkpoint its parameters.
     pub fn from_file(file: &SafeTensors) -> Result<StateDict> {
-        let is_checkpoint = super::Checkpoint::is_one(file);
-        let wanted = file.iter().filter(|(name, _)| !(is_checkpoint && name.starts_with(OPTIMIZER)));
-        let tensor = |(name, _): (&str, _)| Ok((name.to_string(), file.tensor(name)?));
-        wanted.map(tensor).collect::<Result<_>>().map(StateDict)
+        match Checkpoint::is_one(file) {
+            true => Checkpoint::verify(file).and_then(|_| StateDict::of(file, |n| !n.starts_with(OPTIMIZER))),
+            false => StateDict::of(file, |_| true),
+        }
+    }
+
+    /// The tensors of a file whose names `wanted` holds for.
+    pub(super) fn of(file: &SafeTensors, wanted: impl Fn(&str) -> bool) -> Result<StateDict> {
+        let names = file.iter().map(|(name, _)| name).filter(|n| wanted(n));
+        names.map(|n| Ok((n.to_string(), file.tensor(n)?))).collect::<Result<_>>().map(StateDict)
     }
 
     /// The tensor of that name.
@@ -149,11 +155,10 @@ impl StateDict {
     }
 }
 
-/// Some names, and how many more there are.
-fn some<'a>(names: impl Iterator<Item = &'a String>, count: usize) -> String {
-    let first: Vec<String> = names.take(3).map(|n| shown(n)).collect();
-    let more = if count > first.len() { ", …" } else { "" };
-    format!("({}{more})", first.join(", "))
+/// The first few of a list.
+fn some(list: &[String]) -> String {
+    let more = if list.len() > 3 { ", …" } else { "" };
+    format!("({}{more})", list[..list.len().min(3)].join(", "))
 }
 
 /// Parameters and the tensors they will get, and what is left over on both sides.
@@ -188,12 +193,12 @@ impl<'a> Fit<'a> {
         let mut wrong = Vec::new();
         let mut tell = |list: &[String], what: &str| {
             if !list.is_empty() {
-                wrong.push(format!("{} {what} {}", list.len(), some(list.iter(), list.len())));
+                wrong.push(format!("{} {what} {}", list.len(), some(list)));
             }
         };
         if strict {
             tell(&fit.loaded.missing, "missing");
-            tell(&fit.loaded.extra, "extra");
+            tell(&fit.loaded.extra.iter().map(|n| shown(n)).collect::<Vec<_>>(), "extra");
         }
         tell(&misshaped, "of another shape");
         tell(&indices, "of whole numbers");
