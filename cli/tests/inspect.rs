@@ -1,6 +1,6 @@
 //! `inspect`, and what happens to files when writing them fails, as users see it: run as a process.
 // The lints leave test functions alone, but not the helpers beside them.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use dittograd::io::DataState;
 use dittograd::io::safetensors::{SafeTensors, Writer};

@@ -29,9 +29,10 @@ macro_rules! dtypes {
     ($($name:ident $bytes:literal $text:literal,)*) => {
         /// Types of elements in a file.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        #[allow(missing_docs, non_camel_case_types)]
         #[non_exhaustive]
-        pub enum Dtype { $($name,)* }
+        pub enum Dtype {
+            $(#[doc = concat!("`", $text, "`.")] $name,)*
+        }
 
         impl Dtype {
             fn parse(text: &str) -> Option<Dtype> {
@@ -97,13 +98,15 @@ impl Entry {
     }
 }
 
+type Entries = BTreeMap<String, Entry>;
+
 /// A file that was read and checked. Tensors are converted when they are asked for.
 pub struct SafeTensors {
     /// For errors.
     name: String,
     bytes: Vec<u8>,
     metadata: BTreeMap<String, String>,
-    entries: BTreeMap<String, Entry>,
+    entries: Entries,
 }
 
 impl fmt::Debug for SafeTensors {
@@ -205,7 +208,7 @@ impl SafeTensors {
     }
 }
 
-fn parse(bytes: &[u8]) -> Result<(BTreeMap<String, String>, BTreeMap<String, Entry>), String> {
+fn parse(bytes: &[u8]) -> Result<(BTreeMap<String, String>, Entries), String> {
     let Some((length, rest)) = bytes.split_first_chunk::<8>() else {
         return Err(match bytes.len() {
             0 => "it is empty".to_string(),
@@ -226,7 +229,7 @@ fn parse(bytes: &[u8]) -> Result<(BTreeMap<String, String>, BTreeMap<String, Ent
     let header: Header = serde_json::from_slice(text).map_err(|e| format!("its header: {e}"))?;
     let start = 8 + text.len();
     let data = bytes.len() - start;
-    let mut entries = BTreeMap::new();
+    let mut entries = Entries::new();
     for (name, raw) in header.tensors {
         match raw.entry(start, data) {
             Ok(entry) => entries.insert(name, entry),
