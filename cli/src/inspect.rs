@@ -16,6 +16,9 @@ pub(crate) struct Inspect {
     file: PathBuf,
 }
 
+/// Characters of a name in the table; a file may hold names that fill pages.
+const MAX_NAME: usize = 100;
+
 /// A tensor in a line.
 struct Row {
     name: String,
@@ -65,7 +68,7 @@ impl Row {
     }
 
     fn cells(&self) -> Vec<String> {
-        let name = self.name.chars().flat_map(char::escape_debug).collect();
+        let name = self.name.chars().flat_map(char::escape_debug).take(MAX_NAME).collect();
         let mut cells = vec![name, self.shape.to_string(), self.dtype.into(), self.shape.numel().to_string()];
         match &self.stats {
             Some(s) => {

@@ -5,8 +5,8 @@
 //! found.
 
 use super::safetensors::{Dtype, SafeTensors, Writer};
-use super::shown;
 use super::state_dict::{Fit, StateDict};
+use super::{cut, shown};
 use crate::error::{Error, Result};
 use crate::graph::TrainStep;
 use crate::numerics::{NUMERICS_VERSION, Numerics};
@@ -385,9 +385,11 @@ impl Checkpoint {
     /// The checkpoint in a file that was read.
     pub fn from_file(file: &SafeTensors) -> Result<Checkpoint> {
         let text = Checkpoint::verify(file)?;
-        let state: State =
-            serde_json::from_str(text).map_err(|e| file.error("load", format!("its state: {e}")))?;
-        let numerics = state.numerics.parse().map_err(|e| file.error("load", e))?;
+        let wrong = |e: &dyn std::fmt::Display| {
+            file.error("load", format!("its state: {}", cut(&e.to_string(), 200)))
+        };
+        let state: State = serde_json::from_str(text).map_err(|e| wrong(&e))?;
+        let numerics = state.numerics.parse().map_err(|e: Error| wrong(&e))?;
         let mut optimizer = state.optimizer.map(|o| {
             let fresh = |step| ParamState { step, tensors: BTreeMap::new() };
             OptimizerState {

@@ -35,11 +35,18 @@ pub(crate) fn read(path: &Path) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// A name from a file as part of a line: escaped, and cut if it is long.
-pub(crate) fn shown(name: &str) -> String {
-    let mut text: String = name.chars().take(60).flat_map(char::escape_debug).collect();
-    if name.chars().nth(60).is_some() {
-        text.push('…');
+/// A text from a file as part of a line: escaped, and cut if it is long.
+pub(crate) fn shown(text: &str) -> String {
+    cut(&text.chars().take(LONG + 1).flat_map(char::escape_debug).collect::<String>(), LONG)
+}
+
+/// Characters of a name that are shown.
+const LONG: usize = 60;
+
+/// At most the first `count` characters.
+pub(crate) fn cut(text: &str, count: usize) -> String {
+    match text.char_indices().nth(count) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_string(),
     }
-    text
 }

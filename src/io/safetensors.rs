@@ -5,7 +5,7 @@
 //! the header says, and every error is one line that names the file and the tensor. Writing gives the same bytes for the
 //! same content.
 
-use super::{atomic, shown};
+use super::{atomic, cut, shown};
 use crate::error::{Error, ErrorKind, Result};
 use crate::shape::{MAX_RANK, Shape};
 use crate::tensor::{AnyTensor, Tensor};
@@ -226,7 +226,8 @@ fn parse(bytes: &[u8]) -> Result<(BTreeMap<String, String>, Entries), String> {
     if text.first() != Some(&b'{') {
         return Err("its header does not begin with {".to_string());
     }
-    let header: Header = serde_json::from_slice(text).map_err(|e| format!("its header: {e}"))?;
+    let header: Header =
+        serde_json::from_slice(text).map_err(|e| format!("its header: {}", cut(&e.to_string(), 200)))?;
     let start = 8 + text.len();
     let data = bytes.len() - start;
     let mut entries = Entries::new();
@@ -840,6 +841,8 @@ mod tests {
         assert!(refused(&file(&name, &[0; 8])).contains("b\\nb\\n"));
         assert!(SafeTensors::parse("x", file(&two("b", 4, 8), &[0; 8])).is_ok());
         assert!(SafeTensors::parse("x", file(&two("b", 4, 4), &four)).is_ok());
+        let text = format!("{{\"a\":\"{}\"}}", "\\n".repeat(1 << 20));
+        assert!(refused(&file(&text, &[])).contains("tensor `a`: invalid type: string"));
         let many: Vec<String> = (0..=MAX_METADATA).map(|i| format!("\"{i}\":\"\"")).collect();
         let many = format!("{{\"__metadata__\":{{{}}}}}", many.join(","));
         assert!(refused(&file(&many, &[])).contains("more than 65536 entries"));
