@@ -20,8 +20,8 @@ use std::path::Path;
 
 /// The longest header, as in other readers.
 const MAX_HEADER: u64 = 100_000_000;
-/// Most entries of the map of texts. They may be short, so that their places in memory would be larger than they are.
-const MAX_METADATA: usize = 1 << 16;
+/// Most tensors, and most texts. Their lines in the header may be short, so that what is kept of them is many times larger.
+const MAX_NAMES: usize = 1 << 17;
 /// The name the header keeps for the map of texts.
 const METADATA: &str = "__metadata__";
 
@@ -357,6 +357,9 @@ impl<'de> Deserialize<'de> for Header {
                         }
                         continue;
                     }
+                    if header.tensors.len() == MAX_NAMES {
+                        return Err(A::Error::custom(format!("more than {MAX_NAMES} tensors")));
+                    }
                     let about = |e| A::Error::custom(format!("tensor `{}`: {e}", shown(&name)));
                     let raw = map.next_value::<Raw>().map_err(about)?;
                     match header.tensors.entry(name) {
@@ -390,10 +393,8 @@ impl<'de> Deserialize<'de> for Texts {
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Texts, A::Error> {
                 let mut all = BTreeMap::new();
                 while let Some((key, text)) = map.next_entry::<String, String>()? {
-                    if all.len() == MAX_METADATA {
-                        return Err(A::Error::custom(format!(
-                            "more than {MAX_METADATA} entries in {METADATA}"
-                        )));
+                    if all.len() == MAX_NAMES {
+                        return Err(A::Error::custom(format!("more than {MAX_NAMES} entries in {METADATA}")));
                     }
                     if let Slot::Vacant(slot) = all.entry(key) {
                         slot.insert(text);
@@ -615,9 +616,13 @@ impl<'a> Writer<'a> {
         while !text.len().is_multiple_of(8) {
             text.push(' ');
         }
-        if text.len() as u64 > MAX_HEADER {
-            let why =
-                format!("names and texts take {} bytes, at most {MAX_HEADER} can be read again", text.len());
+        if text.len() as u64 > MAX_HEADER || self.tensors.len().max(self.metadata.len()) > MAX_NAMES {
+            let (tensors, texts) = (self.tensors.len(), self.metadata.len());
+            let why = format!(
+                "{tensors} tensors and {texts} texts with a header of {} bytes would not be read again; at most {MAX_NAMES} \
+                 of each and {MAX_HEADER} bytes are",
+                text.len()
+            );
             return Err(Error::argument("safetensors", "header", why));
         }
         Ok([&(text.len() as u64).to_le_bytes(), text.as_bytes()].concat())
@@ -843,9 +848,13 @@ mod tests {
         assert!(SafeTensors::parse("x", file(&two("b", 4, 4), &four)).is_ok());
         let text = format!("{{\"a\":\"{}\"}}", "\\n".repeat(1 << 20));
         assert!(refused(&file(&text, &[])).contains("tensor `a`: invalid type: string"));
-        let many: Vec<String> = (0..=MAX_METADATA).map(|i| format!("\"{i}\":\"\"")).collect();
+        let many: Vec<String> = (0..=MAX_NAMES).map(|i| format!("\"{i}\":\"\"")).collect();
         let many = format!("{{\"__metadata__\":{{{}}}}}", many.join(","));
-        assert!(refused(&file(&many, &[])).contains("more than 65536 entries"));
+        assert!(refused(&file(&many, &[])).contains("more than 131072 entries"));
+        let none = |i| format!(r#""{i}":{{"dtype":"U8","shape":[0],"data_offsets":[0,0]}}"#);
+        let many: Vec<String> = (0..=MAX_NAMES + 1).map(none).collect();
+        assert!(refused(&file(&format!("{{{}}}", many.join(",")), &[])).contains("more than 131072 tensors"));
+        assert!(SafeTensors::parse("x", file(&format!("{{{}}}", many[1..MAX_NAMES].join(",")), &[])).is_ok());
     }
 
     #[test]
