@@ -2,8 +2,8 @@
 //!
 //! A tour: [`device`] is where tensors live and kernels run; [`ops`] are the operations, each with its shape
 //! rule, kernels, gradient and reference; [`tape`] records them and walks back; [`session`] is what programs are
-//! written in; [`graph`] compiles what a session records; [`nn`], [`optim`] and [`data`] make training of it;
-//! [`io`] has tensors in files; in [`typed`] the compiler checks shapes; [`check`] holds every op to [`numerics`], the contract that says what the
+//! written in; [`graph`] compiles what a session records; [`nn`], [`optim`] and [`data`] make training of it, [`io`] keeps it;
+//! in [`typed`] the compiler checks shapes; [`check`] holds every op to [`numerics`], the contract that says what the
 //! one answer is.
 //!
 #![doc = include_str!("../README.md")]
@@ -34,6 +34,7 @@ pub mod prelude {
     pub use crate::device::{AnyBuffer, Device};
     pub use crate::error::{Error, Result};
     pub use crate::graph::{Batch, TrainStep};
+    pub use crate::io::{Checkpoint, StateDict};
     pub use crate::nn::{self, Cnn, CnnConfig, Fno1d, Fno1dConfig, Gpt, GptConfig, Linear, Mlp};
     pub use crate::numerics::rng::Stream;
     pub use crate::ops::conv::Window;

@@ -221,17 +221,32 @@ impl Params {
     pub fn fingerprint(&self) -> Result<String> {
         let mut sorted: Vec<&Param> = self.list.iter().collect();
         sorted.sort_by_key(|p| p.name());
-        let mut hash = blake3::Hasher::new();
+        let mut print = Fingerprint::default();
         for p in sorted {
-            hash.update(p.name().as_bytes()).update(&[0]);
-            for &d in p.shape().dims() {
-                hash.update(&(d as u64).to_le_bytes());
-            }
-            hash.update(&u64::MAX.to_le_bytes());
-            for x in p.get::<f32>()?.data() {
-                hash.update(&canonical_bits(*x).to_le_bytes());
-            }
+            print.add(p.name(), &p.get()?);
         }
-        Ok(hash.finalize().to_hex()[..16].to_string())
+        Ok(print.finish())
+    }
+}
+
+/// A hash of named values, which are added in the order of their names.
+#[derive(Default)]
+pub(crate) struct Fingerprint(blake3::Hasher);
+
+impl Fingerprint {
+    pub(crate) fn add(&mut self, name: &str, value: &Tensor<f32>) {
+        let hash = &mut self.0;
+        hash.update(name.as_bytes()).update(&[0]);
+        for &d in value.shape().dims() {
+            hash.update(&(d as u64).to_le_bytes());
+        }
+        hash.update(&u64::MAX.to_le_bytes());
+        for x in value.data() {
+            hash.update(&canonical_bits(*x).to_le_bytes());
+        }
+    }
+
+    pub(crate) fn finish(self) -> String {
+        self.0.finalize().to_hex()[..16].to_string()
     }
 }

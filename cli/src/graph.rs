@@ -1,12 +1,15 @@
 //! `graph`: a program in a text file, checked, and printed as its text, hash or drawing.
 
-use crate::op::read;
 use crate::out::Out;
 use crate::{Answer, fail};
 use clap::Args;
 use dittograd::graph::{Graph as Program, What};
 use serde_json::json;
-use std::path::PathBuf;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+/// Largest file that is read. A cap, because a path may name an endless device.
+const MAX_BYTES: u64 = 1 << 32;
 
 /// Check and show a program from a text file.
 #[derive(Args)]
@@ -23,6 +26,19 @@ pub(crate) struct Graph {
     /// Print its hash only
     #[arg(long)]
     hash: bool,
+}
+
+/// The bytes of a file.
+fn read(path: &Path) -> Answer<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let read = std::fs::File::open(path).and_then(|f| f.take(MAX_BYTES + 1).read_to_end(&mut bytes));
+    match read {
+        Err(e) => fail(format!("{}: {e}", path.display())),
+        Ok(n) if n as u64 > MAX_BYTES => {
+            fail(format!("{}: is larger than {} MiB", path.display(), MAX_BYTES >> 20))
+        }
+        Ok(_) => Ok(bytes),
+    }
 }
 
 impl Graph {

@@ -7,6 +7,7 @@ mod bench;
 mod check;
 mod devices;
 mod graph;
+mod inspect;
 mod op;
 mod ops;
 mod out;
@@ -63,6 +64,8 @@ enum Command {
     Op(op::Op),
     /// Check and show a program from a text file
     Graph(graph::Graph),
+    /// Show what a checkpoint or another safetensors file holds
+    Inspect(inspect::Inspect),
     /// Check ops against their references, on every device; exit 1 if anything is off
     Check(check::Check),
     /// Measure training steps and ops
@@ -171,7 +174,9 @@ fn run() -> Answer {
             return Ok(true);
         }
         Err(e) if e.kind() == Usage::DisplayHelpOnMissingArgumentOrSubcommand => {
-            return fail("a command is needed: train, devices, ops, op, graph, check or bench (see --help)");
+            return fail(
+                "a command is needed: train, devices, ops, op, graph, inspect, check or bench (see --help)",
+            );
         }
         Err(e) => return fail(usage(&e)),
     };
@@ -182,6 +187,7 @@ fn run() -> Answer {
         Command::Ops(c) => c.run(&out),
         Command::Op(c) => c.run(global, &out),
         Command::Graph(c) => c.run(&out),
+        Command::Inspect(c) => c.run(&out),
         Command::Check(c) => c.run(global, &out),
         Command::Bench(c) => c.run(global, &out),
     }

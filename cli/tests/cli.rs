@@ -228,7 +228,7 @@ fn what_cannot_run_is_one_line_and_exit_2() {
         ("op nothing --out DIR/y", "`nothing` is not an op"),
         ("op exp --out DIR/y", "takes 1 inputs, got 0"),
         ("op exp --in DIR/none --out DIR/y", "none: No such file"),
-        ("op exp --in DIR --out DIR/y", "directory"),
+        ("op exp --in DIR --out DIR/y", "is a folder"),
         ("op exp --in DIR/ragged.csv --out DIR/y", "is not a safetensors file"),
         ("op exp --in DIR/empty.csv --out DIR/y", "is not a safetensors file"),
         ("op exp --attrs {", "--out"),
@@ -431,12 +431,12 @@ fn files_that_an_op_cannot_take_are_errors() {
         (
             vec![("x0", Dtype::F32, &[1, 2], f32s(&[0.0; 2])), ("x1", Dtype::I64, &[1], i64s(&[-1]))],
             "cross_entropy",
-            "x1: element 0 is -1, an index is from 0",
+            "tensor `x1`: element 0 is -1, an index is from 0",
         ),
         (
             vec![("x0", Dtype::F32, &[1, 2], f32s(&[0.0; 2])), ("x1", Dtype::I64, &[1], i64s(&[1 << 32]))],
             "cross_entropy",
-            "x1: element 0 is 4294967296",
+            "tensor `x1`: element 0 is 4294967296",
         ),
         (
             vec![("x0", Dtype::F32, &[1, 2], f32s(&[0.0; 2])), ("x1", Dtype::I64, &[1], i64s(&[2]))],

@@ -153,6 +153,11 @@ where
         self.optimizer.load(&self.device, &self.params.iter().collect::<Vec<_>>(), state)
     }
 
+    /// Where its random streams start.
+    pub fn seed(&self) -> u64 {
+        self.seed
+    }
+
     /// Random calls so far.
     pub fn random_calls(&self) -> u64 {
         self.random_calls

@@ -1,0 +1,218 @@
+//! `inspect`: what a checkpoint or another safetensors file holds.
+
+use crate::Answer;
+use crate::out::{Out, bytes, table};
+use clap::Args;
+use dittograd::io::Checkpoint;
+use dittograd::io::safetensors::{Entry, SafeTensors};
+use dittograd::prelude::*;
+use serde_json::{Value, json};
+use std::path::PathBuf;
+
+/// Show what a checkpoint or another safetensors file holds.
+#[derive(Args)]
+pub(crate) struct Inspect {
+    /// Checkpoint, or any safetensors file
+    file: PathBuf,
+}
+
+/// Characters of a name in the table; a file may hold names that fill pages.
+const MAX_NAME: usize = 100;
+
+/// A tensor in a line.
+struct Row {
+    name: String,
+    shape: Shape,
+    dtype: &'static str,
+    /// None if it cannot be converted.
+    stats: Option<Stats>,
+}
+
+/// Numbers about the elements, NaNs left out; formed in f64.
+struct Stats {
+    min: f64,
+    max: f64,
+    mean: f64,
+    norm: f64,
+    nan: usize,
+}
+
+impl Stats {
+    fn of(values: impl Iterator<Item = f64>) -> Stats {
+        let (mut min, mut max, mut sum, mut squares) = (f64::INFINITY, f64::NEG_INFINITY, 0.0, 0.0);
+        let (mut count, mut nan) = (0usize, 0);
+        for x in values {
+            if x.is_nan() {
+                nan += 1;
+                continue;
+            }
+            (min, max) = (x.min(min), x.max(max));
+            sum += x;
+            squares += x * x;
+            count += 1;
+        }
+        let none = if count == 0 { f64::NAN } else { 0.0 };
+        Stats { min: min + none, max: max + none, mean: sum / count as f64, norm: squares.sqrt(), nan }
+    }
+}
+
+impl Row {
+    fn new(file: &SafeTensors, name: &str, entry: &Entry) -> Row {
+        let stats = match file.tensor(name) {
+            Ok(AnyTensor::Num(t)) => Some(Stats::of(t.data().iter().map(|x| f64::from(*x)))),
+            Ok(AnyTensor::Idx(t)) => Some(Stats::of(t.data().iter().map(|x| f64::from(*x)))),
+            // Whole numbers below 0 and the like are no tensors here, but may be in a file.
+            Err(_) => None,
+        };
+        Row { name: name.to_string(), shape: entry.shape(), dtype: entry.dtype().name(), stats }
+    }
+
+    fn cells(&self) -> Vec<String> {
+        let name = self.name.chars().flat_map(char::escape_debug).take(MAX_NAME).collect();
+        let mut cells = vec![name, self.shape.to_string(), self.dtype.into(), self.shape.numel().to_string()];
+        match &self.stats {
+            Some(s) => {
+                cells.extend([s.min, s.max, s.mean, s.norm].map(short).into_iter().chain([s.nan.to_string()]))
+            }
+            None => cells.extend(["-"; 5].map(String::from)),
+        }
+        cells
+    }
+
+    fn object(&self) -> Value {
+        let mut object = json!({
+            "name": self.name, "shape": self.shape.dims(), "dtype": self.dtype, "count": self.shape.numel(),
+        });
+        if let Some(s) = &self.stats {
+            object["min"] = json!(s.min);
+            object["max"] = json!(s.max);
+            object["mean"] = json!(s.mean);
+            object["norm"] = json!(s.norm);
+            object["nan"] = json!(s.nan);
+        }
+        object
+    }
+}
+
+/// Six digits, as `%g`.
+fn short(x: f64) -> String {
+    if x.is_nan() {
+        return "-".to_string();
+    }
+    match x.abs() {
+        a if a != 0.0 && a.is_finite() && !(1e-4..1e6).contains(&a) => format!("{x:.4e}"),
+        _ => {
+            let digits = format!("{x:.6}");
+            let cut = digits.trim_end_matches('0').trim_end_matches('.');
+            if digits.contains('.') { cut.to_string() } else { digits }
+        }
+    }
+}
+
+impl Inspect {
+    /// Runs the command.
+    pub(crate) fn run(&self, out: &Out) -> Answer {
+        let file = SafeTensors::read(&self.file)?;
+        let checkpoint = if Checkpoint::is_one(&file) { Some(Checkpoint::from_file(&file)?) } else { None };
+        let is_param = |name: &str| checkpoint.as_ref().is_none_or(|c| c.params.get(name).is_some());
+        let wanted = file.iter().filter(|(name, _)| is_param(name));
+        let rows: Vec<Row> = wanted.map(|(name, e)| Row::new(&file, name, e)).collect();
+        let elements: usize = rows.iter().map(|r| r.shape.numel()).sum();
+        let fingerprint = match &checkpoint {
+            Some(c) => Some(c.fingerprint()),
+            // Tensors that are none here have no fingerprint.
+            None => StateDict::from_file(&file).ok().map(|s| s.fingerprint()),
+        };
+        if out.json() {
+            let mut all = json!({
+                "file": self.file.display().to_string(),
+                "bytes": file.bytes(),
+                "checkpoint": checkpoint.as_ref().map(describe),
+                "metadata": file.metadata(),
+                "tensors": rows.iter().map(Row::object).collect::<Vec<_>>(),
+                "elements": elements,
+                "fingerprint": fingerprint,
+            });
+            if checkpoint.is_some() {
+                // It is all in the checkpoint's own entry.
+                all["metadata"] = Value::Null;
+            }
+            out.line(&all.to_string())?;
+            return Ok(true);
+        }
+        match &checkpoint {
+            Some(c) => out.line(&text(c))?,
+            None => {
+                for (key, value) in file.metadata() {
+                    let line: String =
+                        format!("{key} {value}").chars().flat_map(char::escape_debug).take(200).collect();
+                    out.line(&format!("metadata {line}"))?;
+                }
+            }
+        }
+        let mut shown: Vec<Vec<String>> = vec![
+            ["tensor", "shape", "dtype", "count", "min", "max", "mean", "norm", "nan"]
+                .map(String::from)
+                .into(),
+        ];
+        shown.extend(rows.iter().map(Row::cells));
+        out.line(&table(&shown))?;
+        let (count, size) = (rows.len(), bytes(file.bytes()));
+        out.line(&format!("{count} tensors, {elements} elements, file of {size}"))?;
+        if let Some(fingerprint) = fingerprint {
+            out.line(&format!("fingerprint {fingerprint}"))?;
+        }
+        Ok(true)
+    }
+}
+
+/// Names of the optimizer's tensors, of any parameter.
+fn states(c: &Checkpoint) -> Vec<&str> {
+    let all = c.optimizer.iter().flat_map(|o| o.params.values());
+    let mut names: Vec<&str> = all.flat_map(|p| p.tensors.keys().map(String::as_str)).collect();
+    names.sort_unstable();
+    names.dedup();
+    names
+}
+
+fn describe(c: &Checkpoint) -> Value {
+    let optimizer = c.optimizer.as_ref().map(|o| {
+        json!({"step": o.step, "lr": o.lr, "group_lrs": o.group_lrs, "parameters": o.params.len(), "states": states(c)})
+    });
+    json!({
+        "model": c.model, "config": c.config, "step": c.step,
+        "random": {"seed": c.random.seed, "calls": c.random.calls},
+        "numerics": c.numerics.to_string(), "numerics_version": c.numerics_version,
+        "data": {"name": c.data.name, "seed": c.data.seed, "batch": c.data.batch},
+        "frozen": c.frozen, "metrics": c.metrics, "version": c.version, "optimizer": optimizer,
+    })
+}
+
+fn text(c: &Checkpoint) -> String {
+    let mut lines = vec![format!("checkpoint of dittograd {}", c.version), format!("model {}", c.model)];
+    if !c.config.is_null() {
+        lines.push(format!("config {}", c.config));
+    }
+    lines.push(format!("step {}", c.step));
+    if !c.data.name.is_empty() {
+        lines.push(format!("data {}, seed {}, batch {}", c.data.name, c.data.seed, c.data.batch));
+    }
+    lines.push(format!("random seed {}, {} calls", c.random.seed, c.random.calls));
+    lines.push(format!("numerics {}, version {}", c.numerics, c.numerics_version));
+    lines.push(match &c.optimizer {
+        None => "optimizer none".to_string(),
+        Some(o) => {
+            let states = states(c);
+            let kept = if states.is_empty() { "nothing".to_string() } else { states.join(", ") };
+            format!("optimizer step {}, lr {}, {kept} of {} parameters", o.step, o.lr, o.params.len())
+        }
+    });
+    if !c.frozen.is_empty() {
+        lines.push(format!("frozen {}", c.frozen.iter().cloned().collect::<Vec<_>>().join(", ")));
+    }
+    if !c.metrics.is_null() {
+        lines.push(format!("metrics {}", c.metrics));
+    }
+    let plain = |l: String| l.chars().map(|ch| if ch.is_control() { ' ' } else { ch }).collect::<String>();
+    lines.into_iter().map(plain).collect::<Vec<_>>().join("\n")
+}

@@ -1,0 +1,240 @@
+//! `inspect`, and what happens to files when writing them fails, as users see it: run as a process.
+// The lints leave test functions alone, but not the helpers beside them.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use dittograd::io::DataState;
+use dittograd::io::safetensors::{SafeTensors, Writer};
+use dittograd::prelude::*;
+use serde_json::{Value, json};
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+fn command<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dittograd"));
+    for name in ["DEVICE", "NUMERICS", "THREADS", "SIMD", "CACHE", "WATCH"] {
+        command.env_remove(format!("DITTOGRAD_{name}"));
+    }
+    command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// Exit code, stdout and stderr.
+fn finish(mut command: Command) -> (Option<i32>, String, String) {
+    let output = command.output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).expect("UTF-8 output");
+    (output.status.code(), text(output.stdout), text(output.stderr))
+}
+
+fn inspect(path: &Path, more: &[&str]) -> (Option<i32>, String, String) {
+    let args = [OsStr::new("inspect"), path.as_os_str()];
+    finish(command(args.into_iter().chain(more.iter().map(OsStr::new))))
+}
+
+fn refused(path: &Path, want: &str) {
+    for more in [&[][..], &["--json"]] {
+        let (code, out, err) = inspect(path, more);
+        assert_eq!((code, out.as_str(), err.lines().count()), (Some(2), "", 1), "{err}");
+        assert!(err.starts_with("dittograd: ") && err.contains(want), "{err} does not have {want}");
+        assert!(err.contains(path.file_name().unwrap().to_str().unwrap()), "{err}");
+    }
+}
+
+/// A run of some steps.
+fn checkpoint() -> Checkpoint {
+    let device = Device::cpu().unwrap();
+    let mut params = Params::new(&device, 7);
+    let net = Mlp::new(&mut params, &[2, 4, 3]).unwrap();
+    params.get("net.0.bias").unwrap().set_trainable(false);
+    let data = data::spirals(7, 30, 3).unwrap();
+    let mut step =
+        TrainStep::new(&params, Optimizer::adamw(0.25), |v| net.forward(v[0])?.cross_entropy(v[1])).seeded(5);
+    (0..4).for_each(|_| step.run(&[data.x().into(), data.y().into()]).unwrap());
+    params.get("net.2.bias").unwrap().set(&Tensor::new(&[3], vec![f32::NAN, -2.0, 4.0]).unwrap()).unwrap();
+    let mut checkpoint = Checkpoint::new("mlp", &params).unwrap();
+    checkpoint.take(&step).unwrap();
+    checkpoint.config = json!({"sizes": [2, 4, 3]});
+    checkpoint.data = DataState { name: "spirals".into(), seed: 7, batch: 30 };
+    checkpoint.metrics = json!({"loss": 0.5});
+    checkpoint
+}
+
+#[test]
+fn a_checkpoint_is_described() {
+    let here = tempfile::tempdir().unwrap();
+    let path = here.path().join("run.safetensors");
+    let saved = checkpoint();
+    saved.save(&path).unwrap();
+    let (code, out, err) = inspect(&path, &[]);
+    assert_eq!((code, err.as_str()), (Some(0), ""));
+    for line in [
+        "model mlp",
+        r#"config {"sizes":[2,4,3]}"#,
+        "step 4",
+        "data spirals, seed 7, batch 30",
+        "random seed 5, 0 calls",
+        "optimizer step 4, lr 0.25, exp_avg, exp_avg_sq of 3 parameters",
+        "frozen net.0.bias",
+        r#"metrics {"loss":0.5}"#,
+    ] {
+        assert!(out.lines().any(|l| l == line), "{out} has no line {line}");
+    }
+    assert!(out.contains(&format!("numerics strict, version {}", dittograd::numerics::NUMERICS_VERSION)));
+    let row = out.lines().find(|l| l.starts_with("net.2.bias")).unwrap();
+    let cells: Vec<&str> = row.split_whitespace().collect();
+    assert_eq!(cells, ["net.2.bias", "[3]", "F32", "3", "-2", "4", "1", "4.472136", "1"]);
+    assert!(!out.lines().any(|l| l.starts_with("optimizer.")), "{out}");
+    assert!(out.contains("4 tensors, 27 elements"), "{out}");
+    assert_eq!(out.lines().last().unwrap(), format!("fingerprint {}", saved.fingerprint()));
+
+    let (_, out, _) = inspect(&path, &["--json"]);
+    assert_eq!(out.lines().count(), 1);
+    let all: Value = serde_json::from_str(&out).unwrap();
+    let checkpoint = &all["checkpoint"];
+    assert_eq!((&checkpoint["model"], &checkpoint["step"]), (&json!("mlp"), &json!(4)));
+    assert_eq!(checkpoint["optimizer"]["states"], json!(["exp_avg", "exp_avg_sq"]));
+    assert_eq!(all["tensors"].as_array().unwrap().len(), 4);
+    assert_eq!(all["tensors"][2]["nan"], 1);
+    assert_eq!(all["fingerprint"], json!(saved.fingerprint()));
+}
+
+#[test]
+fn any_safetensors_file_is_described() {
+    let here = tempfile::tempdir().unwrap();
+    let path = here.path().join("a");
+    let (x, i) = (Tensor::new(&[2], vec![-1.5f32, 1e20]).unwrap(), Tensor::new(&[0, 2], vec![]).unwrap());
+    let mut file = Writer::new();
+    file.numbers("x\n\u{1b}[31m", &x).unwrap().indices("i", &i).unwrap().metadata("by", "a\nb").unwrap();
+    file.save(&path).unwrap();
+    let (code, out, err) = inspect(&path, &[]);
+    assert_eq!((code, err.as_str()), (Some(0), ""));
+    let lines: Vec<&str> = out.lines().collect();
+    assert_eq!(lines[0], r"metadata by a\nb");
+    assert_eq!(
+        lines[2].split_whitespace().collect::<Vec<_>>(),
+        ["i", "[0,", "2]", "U32", "0", "-", "-", "-", "0", "0"]
+    );
+    assert!(lines[3].starts_with(r"x\n\u{1b}[31m  [2]") && lines[3].contains("1.0000e20"), "{out}");
+    assert_eq!(lines.len(), 6, "{out}");
+    // Made by another program, with types that we do not convert.
+    let golden = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/torch.safetensors");
+    let (code, out, _) = inspect(Path::new(golden), &["--json"]);
+    let all: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((code, &all["checkpoint"], &all["metadata"]["format"]), (Some(0), &Value::Null, &json!("pt")));
+    assert_eq!(all["tensors"].as_array().unwrap().len(), 13);
+    let negative = r#"{"n":{"dtype":"I64","shape":[1],"data_offsets":[0,8]}}"#;
+    let header = (negative.len() as u64).to_le_bytes();
+    std::fs::write(&path, [&header[..], negative.as_bytes(), &[0xff; 8]].concat()).unwrap();
+    let (code, out, _) = inspect(&path, &[]);
+    assert_eq!((code, out.lines().count()), (Some(0), 3), "{out}");
+    // Nobody reads.
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut closed = command([OsStr::new("inspect"), path.as_os_str()]);
+    closed.stdout(writer);
+    let output = closed.spawn().unwrap().wait_with_output().unwrap();
+    assert_eq!((output.status.code(), output.stderr.len()), (Some(0), 0));
+}
+
+#[test]
+fn what_is_no_such_file_is_one_line_and_exit_2() {
+    let here = tempfile::tempdir().unwrap();
+    let path = here.path().join("a");
+    let good = checkpoint().to_bytes().unwrap();
+    let put = |bytes: &[u8], want: &str| {
+        std::fs::write(&path, bytes).unwrap();
+        refused(&path, want);
+    };
+    put(&[], "is not a safetensors file: it is empty");
+    put(&good[..5], "it has 5 bytes");
+    put(&good[..100], "a header of");
+    put(&good[..good.len() - 1], "is the file cut short?");
+    put(&[&good[..], &[0]].concat(), "1 bytes after the last tensor belong to none");
+    let mut flipped = good.clone();
+    *flipped.last_mut().unwrap() ^= 4;
+    put(&flipped, "is a damaged checkpoint: its content is not what was saved");
+    put(&[0xff; 64], "a header of 18446744073709551615 bytes is announced");
+    let header = |text: &str| [&(text.len() as u64).to_le_bytes()[..], text.as_bytes()].concat();
+    put(&header(&format!("{{\"a\":{}", "[".repeat(1 << 20))), "tensor `a`");
+    let wild = r#"{"a":{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,4]}}"#;
+    put(&header(wild), "tensor `a`: a shape of [4294967296, 4294967296] does not fit the address space");
+    let name =
+        format!(r#"{{"{}":{{"dtype":"F32","shape":[9],"data_offsets":[0,4]}}}}"#, "x\\n".repeat(1 << 18));
+    put(&header(&name), "tensor `x\\nx\\n");
+    refused(here.path(), "is a folder");
+    refused(&here.path().join("none"), "No such file");
+    if cfg!(unix) {
+        refused(Path::new("/dev/zero"), "is not a regular file");
+    }
+    let (code, _, err) = finish(command(["inspect"]));
+    assert!(code == Some(2) && err.contains("<FILE>"), "{err}");
+}
+
+/// `op` that writes a file of 16 MB full of `value`.
+fn fill(path: &Path, value: u32) -> Command {
+    let attrs = format!(r#"{{"shape":[4000000],"value":{value}}}"#);
+    let mut all = command(["op", "full", "--device", "cpu", "--threads", "1", "--attrs", &attrs, "--out"]);
+    all.arg(path);
+    all
+}
+
+/// What every element of the file is.
+fn filled(path: &Path) -> f32 {
+    let AnyTensor::Num(y) = SafeTensors::read(path).unwrap().tensor("y").unwrap() else {
+        panic!("no numbers")
+    };
+    assert!(y.shape().dims() == [4_000_000] && y.data().iter().all(|x| *x == y.data()[0]));
+    y.data()[0]
+}
+
+fn names(folder: &Path) -> Vec<PathBuf> {
+    std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()).collect()
+}
+
+#[test]
+fn a_process_killed_while_it_writes_leaves_the_old_file_or_the_new_one() {
+    let here = tempfile::tempdir().unwrap();
+    let path = here.path().join("y");
+    let start = Instant::now();
+    assert_eq!(finish(fill(&path, 0)).0, Some(0));
+    let whole = start.elapsed();
+    let (mut old, mut left) = (0.0, 0);
+    for round in 1..=24u32 {
+        let mut child = fill(&path, round).spawn().unwrap();
+        std::thread::sleep(whole.min(Duration::from_secs(5)) * round / 24);
+        // It may have ended by itself.
+        let _ = child.kill();
+        child.wait().unwrap();
+        let now = filled(&path);
+        assert!(now == old || now == round as f32, "{now}");
+        left += names(here.path()).len() - 1;
+        assert!(names(here.path()).len() <= 2, "the leftover of an earlier process was not removed");
+        old = now;
+    }
+    eprintln!("{left} of 24 left a temporary file");
+    assert_eq!(finish(fill(&path, 99)).0, Some(0));
+    assert_eq!((filled(&path), names(here.path())), (99.0, vec![path]));
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_disk_that_takes_no_more_leaves_the_old_file() {
+    let here = tempfile::tempdir().unwrap();
+    let path = here.path().join("y");
+    assert_eq!(finish(fill(&path, 1)).0, Some(0));
+    // A limit on the size of files, which ends the process unless the signal is ignored.
+    let mut limited = Command::new("sh");
+    let plain = fill(&path, 2);
+    limited
+        .args(["-c", "trap '' XFSZ; ulimit -f 100; exec \"$@\"", "sh"])
+        .arg(plain.get_program())
+        .args(plain.get_args());
+    let (code, _, err) = finish(limited);
+    assert_eq!((code, err.lines().count()), (Some(2), 1), "{err}");
+    assert!(err.contains(&format!("write: {}: File too large", path.display())), "{err}");
+    assert_eq!((filled(&path), names(here.path())), (1.0, vec![path.clone()]));
+    // The folder of the process cannot be written.
+    let (code, _, err) = finish(fill(Path::new("/proc/y"), 1));
+    assert!(code == Some(2) && err.contains("/proc/y: "), "{err}");
+}

@@ -1,0 +1,267 @@
+//! Files that are written whole or not at all: first beside their place under another name, then, once they are on the
+//! disk, moved into it. Whoever reads, and whoever dies or runs out of room in the middle, finds the old file or the new one.
+
+use crate::error::{Error, Result};
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufWriter, ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Replaces or makes the file `path` with these bytes. On an error what was there is untouched.
+pub fn write(path: impl AsRef<Path>, bytes: &[u8]) -> Result<()> {
+    write_with(path, |file| file.write_all(bytes))
+}
+
+/// Replaces or makes the file `path` with what `content` writes. On an error, also of `content`, what was there is untouched.
+///
+/// A link is followed, the permissions of a file that is replaced are kept (a read-only one is not replaced), and what a killed process left behind while it
+/// wrote the same file is removed. A device or pipe is written to as it is.
+pub fn write_with(
+    path: impl AsRef<Path>,
+    content: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> Result<()> {
+    let path = path.as_ref();
+    place(path, content).map_err(|e| Error::file("write", path, e))
+}
+
+fn place(path: &Path, content: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
+    let other = |why: &str| Err(io::Error::other(why.to_string()));
+    let old = match fs::metadata(path) {
+        Ok(meta) if meta.is_dir() => return other("is a folder, not a file"),
+        Ok(meta) if !meta.is_file() => {
+            let mut device = OpenOptions::new().write(true).open(path)?;
+            return content(&mut device);
+        }
+        // Moving a file into its place would not ask.
+        Ok(meta) if meta.permissions().readonly() => return other("is read-only"),
+        Ok(meta) => Some(meta.permissions()),
+        Err(e) if e.kind() == ErrorKind::NotFound => None,
+        Err(e) => return Err(e),
+    };
+    let target = match fs::symlink_metadata(path) {
+        Ok(meta) if meta.is_symlink() => fs::canonicalize(path)?,
+        _ => path.to_path_buf(),
+    };
+    let Some(name) = target.file_name() else { return other("is not the name of a file") };
+    let folder = match target.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    clean(folder, name);
+    let temporary = Temporary::new(folder, name)?;
+    if let Some(permissions) = old {
+        temporary.file.set_permissions(permissions)?;
+    }
+    let mut file = BufWriter::with_capacity(1 << 18, &temporary.file);
+    content(&mut file)?;
+    file.flush()?;
+    drop(file);
+    temporary.file.sync_all()?;
+    temporary.rename(&target)?;
+    sync_folder(folder)
+}
+
+/// Brings the new name to the disk, where folders can be opened for that.
+fn sync_folder(folder: &Path) -> io::Result<()> {
+    if cfg!(not(unix)) {
+        return Ok(());
+    }
+    match File::open(folder).and_then(|f| f.sync_all()) {
+        // Some file systems have no such thing; a folder that may be written but not listed cannot be opened.
+        Err(e)
+            if matches!(
+                e.kind(),
+                ErrorKind::InvalidInput | ErrorKind::Unsupported | ErrorKind::PermissionDenied
+            ) =>
+        {
+            Ok(())
+        }
+        done => done,
+    }
+}
+
+const END: &str = ".dittograd-tmp";
+
+/// How the names of temporary files for `name` begin.
+fn beginning(name: &OsStr) -> OsString {
+    let mut text = OsString::from(".");
+    text.push(name);
+    text.push(".");
+    text
+}
+
+/// Removes temporary files for `name` that nobody writes: their writers hold locks, which end with the process.
+fn clean(folder: &Path, name: &OsStr) {
+    let (begin, Ok(list)) = (beginning(name), fs::read_dir(folder)) else { return };
+    for entry in list.flatten() {
+        let file_name = entry.file_name();
+        let bytes = file_name.as_encoded_bytes();
+        let ours = bytes.starts_with(begin.as_encoded_bytes()) && bytes.ends_with(END.as_bytes());
+        if !ours || !entry.file_type().is_ok_and(|t| t.is_file()) {
+            continue;
+        }
+        let path = entry.path();
+        // Left where it is if it cannot be removed: it is in nobody's way.
+        if let Ok(file) = File::open(&path)
+            && file.try_lock().is_ok()
+        {
+            let _ = fs::remove_file(&path);
+        }
+    }
+}
+
+/// A file that goes away unless it is moved to its place.
+struct Temporary {
+    path: PathBuf,
+    file: File,
+    placed: bool,
+}
+
+static NEXT: AtomicU64 = AtomicU64::new(0);
+
+impl Temporary {
+    fn new(folder: &Path, name: &OsStr) -> io::Result<Temporary> {
+        loop {
+            let mut text = beginning(name);
+            let number = NEXT.fetch_add(1, Ordering::Relaxed);
+            text.push(format!("{}-{number}{END}", std::process::id()));
+            let path = folder.join(text);
+            let file = match OpenOptions::new().write(true).create_new(true).open(&path) {
+                // Of a process with this number that is no more, on a disk without locks.
+                Err(e) if e.kind() == ErrorKind::AlreadyExists => continue,
+                opened => opened?,
+            };
+            // Without locks the file is merely not cleaned up after a crash.
+            let locked = file.lock().is_ok();
+            let temporary = Temporary { path, file, placed: false };
+            // Somebody may have cleaned it up before it was locked.
+            if !locked || fs::symlink_metadata(&temporary.path).is_ok() {
+                return Ok(temporary);
+            }
+        }
+    }
+
+    fn rename(mut self, target: &Path) -> io::Result<()> {
+        fs::rename(&self.path, target)?;
+        self.placed = true;
+        Ok(())
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        if !self.placed {
+            // There is nothing more to do about one that cannot be removed.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(folder: &Path) -> Vec<String> {
+        let name = |e: io::Result<fs::DirEntry>| e.unwrap().file_name().into_string().unwrap();
+        let mut all: Vec<String> = fs::read_dir(folder).unwrap().map(name).collect();
+        all.sort();
+        all
+    }
+
+    #[test]
+    fn a_failure_leaves_the_old_file_and_nothing_else() {
+        let here = tempfile::tempdir().unwrap();
+        let path = here.path().join("a");
+        write(&path, b"old").unwrap();
+        let error = write_with(&path, |f| {
+            f.write_all(&[1; 1 << 20])?;
+            Err(io::Error::from(ErrorKind::StorageFull))
+        })
+        .unwrap_err();
+        assert_eq!(error.to_string(), format!("write: {}: no storage space", path.display()));
+        assert_eq!((fs::read(&path).unwrap(), names(here.path())), (b"old".to_vec(), vec!["a".to_string()]));
+        write(&path, b"new").unwrap();
+        assert_eq!((fs::read(&path).unwrap(), names(here.path())), (b"new".to_vec(), vec!["a".to_string()]));
+        // The folder goes away in the middle.
+        let inner = here.path().join("inner");
+        fs::create_dir(&inner).unwrap();
+        let gone = write_with(inner.join("b"), |f| {
+            fs::remove_dir_all(&inner)?;
+            f.write_all(b"x")
+        });
+        assert!(gone.unwrap_err().to_string().contains("b: No such file"));
+        for (odd, want) in [("no/a", "No such file"), ("", "is a folder"), ("a/b", "Not a directory")] {
+            let error = write(here.path().join(odd), b"x").unwrap_err().to_string();
+            assert!(error.contains(want), "{error}");
+        }
+        assert_eq!(names(here.path()), ["a"]);
+    }
+
+    #[test]
+    fn a_panic_leaves_the_old_file_and_nothing_else() {
+        let here = tempfile::tempdir().unwrap();
+        let path = here.path().join("a");
+        write(&path, b"old").unwrap();
+        let caught = std::panic::catch_unwind(|| write_with(&path, |_| panic!("in the middle")));
+        assert!(caught.is_err());
+        assert_eq!((fs::read(&path).unwrap(), names(here.path())), (b"old".to_vec(), vec!["a".to_string()]));
+    }
+
+    #[test]
+    fn what_a_killed_process_left_is_removed_and_what_a_living_one_writes_is_not() {
+        let here = tempfile::tempdir().unwrap();
+        let path = here.path().join("a");
+        fs::write(here.path().join(format!(".a.1-0{END}")), b"half").unwrap();
+        fs::write(here.path().join(format!(".b.1-0{END}")), b"another's").unwrap();
+        let living = Temporary::new(here.path(), OsStr::new("a")).unwrap();
+        write(&path, b"new").unwrap();
+        assert!(living.path.exists());
+        let left = names(here.path());
+        assert_eq!((left.len(), &left[1..]), (3, &[format!(".b.1-0{END}"), "a".to_string()][..]));
+        drop(living);
+        assert_eq!(names(here.path()), left[1..]);
+    }
+
+    #[test]
+    fn many_writers_of_one_file_leave_one_of_their_files() {
+        let here = tempfile::tempdir().unwrap();
+        let path = here.path().join("a");
+        std::thread::scope(|s| {
+            for i in 0..4u8 {
+                let path = &path;
+                s.spawn(move || (0..25).for_each(|_| write(path, &[i; 5000]).unwrap()));
+            }
+        });
+        let bytes = fs::read(&path).unwrap();
+        assert!(bytes.len() == 5000 && bytes.iter().all(|b| *b == bytes[0]));
+        assert_eq!(names(here.path()), ["a"]);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn links_permissions_and_devices() {
+        use std::os::unix::fs::{PermissionsExt, symlink};
+        let here = tempfile::tempdir().unwrap();
+        let (path, link) = (here.path().join("a"), here.path().join("link"));
+        write(&path, b"old").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        symlink("a", &link).unwrap();
+        write(&link, b"new").unwrap();
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert_eq!(fs::read(&path).unwrap(), b"new");
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o400)).unwrap();
+        assert!(write(&path, b"newer").unwrap_err().to_string().ends_with("a: is read-only"));
+        assert_eq!(fs::read(&path).unwrap(), b"new");
+        symlink("nowhere", here.path().join("lost")).unwrap();
+        assert!(
+            write(here.path().join("lost"), b"x").unwrap_err().to_string().contains("lost: No such file")
+        );
+        write("/dev/null", b"gone").unwrap();
+        if cfg!(target_os = "linux") {
+            let full = write("/dev/full", b"x").unwrap_err().to_string();
+            assert!(full.starts_with("write: /dev/full: No space left"), "{full}");
+        }
+    }
+}
