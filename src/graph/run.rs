@@ -453,11 +453,14 @@ impl Compiled {
             }
         }
         if let Some(optimizer) = optimizer {
-            wait_for(&ends, self.instructions.len())?;
+            let count = self.instructions.len();
+            // Each after all instructions, and beside the others: none reads what another writes.
             for (p, place) in &self.assigned {
+                wait_for(&ends, count)?;
                 let to = p.buffer().buffer().address("assign")?;
                 cuda.copy(to, self.address(*place)?, p.shape().numel() * 4)?;
             }
+            wait_for(&ends, count)?;
             let slots = self
                 .updates
                 .iter()
@@ -472,8 +475,8 @@ impl Compiled {
     }
 
     /// For each instruction, and for the update after them, the ones it must wait for, without those that they wait for
-    /// themselves: who writes what it reads or writes, and who reads what it writes. Only the update writes outside the
-    /// block, and it waits for all.
+    /// themselves: who writes what it reads or writes, and who reads what it writes. Only the update and what is assigned
+    /// write outside the block, and they wait for all.
     fn waits(&self) -> Vec<Vec<usize>> {
         let count = self.instructions.len();
         let uses: Vec<Uses> = self.instructions.iter().map(Instruction::uses).collect();

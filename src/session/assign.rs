@@ -76,6 +76,7 @@ impl Session {
                 "the parameter is trained, so an optimizer changes it; freeze it with set_trainable(false)";
             return Err(Error::argument(&what(), "param", why));
         }
+        self.check("assign", value)?;
         let meta = value.meta()?;
         if meta.shape != param.shape() {
             let why = "the new value has another shape than the parameter";
