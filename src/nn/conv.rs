@@ -96,8 +96,8 @@ impl<const AXES: usize> Conv<AXES> {
     /// The convolution of images `(N, in, sizes…)`, or of one image, plus the bias: see [`Var::conv`].
     pub fn forward<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {
         let s = x.session();
-        let bias = self.bias.as_ref().map(|b| s.param(b)).transpose()?;
-        x.conv(s.param(&self.weight)?, bias, self.window)
+        let weight = s.param(&self.weight)?;
+        x.conv(weight, self.bias.as_ref().map(|b| s.param(b)).transpose()?, self.window)
     }
 }
 
@@ -157,7 +157,8 @@ impl<const AXES: usize> ConvTranspose<AXES> {
     /// [`Var::conv_transpose`].
     pub fn forward<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {
         let s = x.session();
+        let weight = s.param(&self.weight)?;
         let bias = self.bias.as_ref().map(|b| s.param(b)).transpose()?;
-        x.conv_transpose(s.param(&self.weight)?, bias, self.window, &self.output_padding)
+        x.conv_transpose(weight, bias, self.window, &self.output_padding)
     }
 }

@@ -74,7 +74,7 @@ impl Session {
         if param.trainable() {
             let why =
                 "the parameter is trained, so an optimizer changes it; freeze it with set_trainable(false)";
-            return Err(Error::argument(&what(), "param", why));
+            return Err(Error::argument(what(), "param", why));
         }
         self.check("assign", value)?;
         let meta = value.meta()?;

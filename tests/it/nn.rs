@@ -705,7 +705,7 @@ fn assignments_that_make_no_sense_are_errors() {
     let (_params, w, n) = counted(&d);
     let s = Session::eager(&d);
     let says = |got: Result<()>, words: &str| {
-        let text = got.err().expect("an error").to_string();
+        let text = got.expect_err("an error").to_string();
         assert!(text.contains(words), "{text}");
     };
     says(s.assign(&w, s.ones(&[2]).unwrap()), "freeze it");
@@ -789,7 +789,7 @@ fn tokens_are_drawn_from_a_seed() {
     assert_eq!(net.generate(&[1, 2, 3], 12, sampling(1.5, None, 3)).unwrap(), hot);
 
     let says = |got: Result<Vec<u32>>, words: &str| {
-        let text = got.err().expect("an error").to_string();
+        let text = got.expect_err("an error").to_string();
         assert!(text.contains(words), "{text}");
     };
     says(net.generate(&[], 1, Sampling::GREEDY), "at least one token");
