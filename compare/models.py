@@ -1,4 +1,6 @@
 """The models of `dittograd::nn` in PyTorch, with the same parameter names."""
+from collections import OrderedDict
+
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -107,6 +109,192 @@ class Gpt(nn.Module):
         for block in self.blocks:
             x = block(x)
         return self.head(self.ln(x))
+
+
+class SpectralConv2d(nn.Module):
+    def __init__(self, width, modes):
+        super().__init__()
+        self.wr = nn.Parameter(torch.randn(2, *modes, width, width) / width)
+        self.wi = nn.Parameter(torch.randn(2, *modes, width, width) / width)
+
+    def forward(self, x):
+        mx, my = self.wr.shape[1:3]
+        spectrum = torch.fft.rfft2(x, dim=(1, 2))
+        mixed = torch.zeros_like(spectrum)
+        weights = torch.complex(self.wr, self.wi)
+        for rows, weight in ((slice(0, mx), weights[0]), (slice(-mx, None), weights[1])):
+            mixed[:, rows, :my] = torch.einsum("bxyi,xyio->bxyo", spectrum[:, rows, :my], weight)
+        return torch.fft.irfft2(mixed, s=x.shape[1:3], dim=(1, 2))
+
+
+class Fno2d(nn.Module):
+    def __init__(self, inputs=3, outputs=1, width=32, modes=(12, 12), layers=4, hidden=128):
+        super().__init__()
+        self.lift = nn.Linear(inputs, width)
+        self.p1 = nn.Linear(width, hidden)
+        self.p2 = nn.Linear(hidden, outputs)
+        self.sp = nn.ModuleList([SpectralConv2d(width, modes) for _ in range(layers)])
+        self.lin = nn.ModuleList([nn.Linear(width, width) for _ in range(layers)])
+
+    forward = Fno1d.forward
+
+
+class BasicBlock(nn.Module):
+    def __init__(self, inputs, outputs, stride):
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(outputs)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(outputs)
+        self.downsample = nn.Identity()
+        if stride != 1 or inputs != outputs:
+            around = nn.Conv2d(inputs, outputs, 1, stride, bias=False)
+            self.downsample = nn.Sequential(around, nn.BatchNorm2d(outputs))
+
+    def forward(self, x):
+        y = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
+        return F.relu(y + self.downsample(x))
+
+
+class ResNet(nn.Module):
+    def __init__(self, channels=3, depth=20, width=16, classes=10):
+        super().__init__()
+        self.conv1 = nn.Conv2d(channels, width, 3, 1, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        inputs = width
+        for stage in range(3):
+            blocks = []
+            for i in range(depth // 6):
+                outputs = width << stage
+                blocks.append(BasicBlock(inputs, outputs, 2 if stage > 0 and i == 0 else 1))
+                inputs = outputs
+            setattr(self, f"layer{stage + 1}", nn.Sequential(*blocks))
+        self.fc = nn.Linear(inputs, classes)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward(self, x):
+        x = F.relu(self.bn1(self.conv1(x)))
+        x = self.layer3(self.layer2(self.layer1(x)))
+        return self.fc(x.mean((2, 3)))
+
+
+class EncoderBlock(nn.Module):
+    def __init__(self, width, heads, hidden):
+        super().__init__()
+        self.ln_1 = nn.LayerNorm(width, eps=1e-6)
+        self.self_attention = nn.MultiheadAttention(width, heads, batch_first=True)
+        self.ln_2 = nn.LayerNorm(width, eps=1e-6)
+        self.mlp = nn.Sequential(
+            nn.Linear(width, hidden), nn.GELU(), nn.Dropout(0.0), nn.Linear(hidden, width), nn.Dropout(0.0)
+        )
+
+    def forward(self, x):
+        y = self.ln_1(x)
+        x = x + self.self_attention(y, y, y, need_weights=False)[0]
+        return x + self.mlp(self.ln_2(x))
+
+
+class Encoder(nn.Module):
+    def __init__(self, rows, width, heads, layers, hidden):
+        super().__init__()
+        self.pos_embedding = nn.Parameter(0.02 * torch.randn(1, rows, width))
+        blocks = {f"encoder_layer_{i}": EncoderBlock(width, heads, hidden) for i in range(layers)}
+        self.layers = nn.Sequential(OrderedDict(blocks))
+        self.ln = nn.LayerNorm(width, eps=1e-6)
+
+    def forward(self, x):
+        return self.ln(self.layers(x + self.pos_embedding))
+
+
+class Vit(nn.Module):
+    def __init__(self, channels, image, patch, width, heads, layers, hidden, classes, pool="class"):
+        super().__init__()
+        rows = (image[0] // patch[0]) * (image[1] // patch[1])
+        self.class_token = nn.Parameter(torch.zeros(1, 1, width)) if pool == "class" else None
+        self.conv_proj = nn.Conv2d(channels, width, patch, patch)
+        self.encoder = Encoder(rows + (pool == "class"), width, heads, layers, hidden)
+        self.heads = nn.Sequential(OrderedDict(head=nn.Linear(width, classes)))
+
+    def forward(self, x):
+        x = self.conv_proj(x).flatten(2).transpose(1, 2)
+        if self.class_token is None:
+            return self.heads(self.encoder(x).mean(1))
+        x = torch.cat([self.class_token.expand(x.shape[0], -1, -1), x], 1)
+        return self.heads(self.encoder(x)[:, 0])
+
+
+class Autoencoder(nn.Module):
+    def __init__(self, channels=1, image=(28, 28), widths=(16, 32), latent=16):
+        super().__init__()
+        sizes, parts = [channels, *widths], 2 ** len(widths)
+        inner = (widths[-1], image[0] // parts, image[1] // parts)
+        flat = inner[0] * inner[1] * inner[2]
+        layers = []
+        for a, b in zip(sizes, sizes[1:]):
+            layers += [nn.Conv2d(a, b, 3, 2, 1), nn.ReLU()]
+        self.encoder = nn.Sequential(*layers, nn.Flatten(), nn.Linear(flat, latent))
+        layers = []
+        for a, b in zip(sizes[::-1], sizes[-2::-1]):
+            layers += [nn.ConvTranspose2d(a, b, 3, 2, 1, output_padding=1), nn.ReLU()]
+        self.decoder = nn.Sequential(nn.Linear(latent, flat), nn.ReLU(), nn.Unflatten(1, inner), *layers[:-1])
+
+    def forward(self, x):
+        return self.decoder(self.encoder(x))
+
+
+class MambaMixer(nn.Module):
+    def __init__(self, width, state, conv, expand):
+        super().__init__()
+        inner, self.rank, self.state = width * expand, -(-width // 16), state
+        self.A_log = nn.Parameter(torch.log(torch.arange(1.0, state + 1)).repeat(inner, 1))
+        self.D = nn.Parameter(torch.ones(inner))
+        self.in_proj = nn.Linear(width, 2 * inner, bias=False)
+        self.conv1d = nn.Conv1d(inner, inner, conv, padding=conv - 1, groups=inner)
+        self.x_proj = nn.Linear(inner, self.rank + 2 * state, bias=False)
+        self.dt_proj = nn.Linear(self.rank, inner)
+        self.out_proj = nn.Linear(inner, width, bias=False)
+
+    def forward(self, x):
+        length = x.shape[1]
+        u, gate = self.in_proj(x).chunk(2, -1)
+        u = F.silu(self.conv1d(u.transpose(1, 2))[..., :length].transpose(1, 2))
+        step, b, c = self.x_proj(u).split([self.rank, self.state, self.state], -1)
+        delta, a = F.softplus(self.dt_proj(step)), -torch.exp(self.A_log)
+        h = torch.zeros(x.shape[0], *self.A_log.shape, dtype=x.dtype, device=x.device)
+        rows = []
+        for t in range(length):
+            h = torch.exp(delta[:, t, :, None] * a) * h + (delta * u)[:, t, :, None] * b[:, t, None]
+            rows.append((h * c[:, t, None]).sum(-1))
+        return self.out_proj((torch.stack(rows, 1) + self.D * u) * F.silu(gate))
+
+
+class MambaLayer(nn.Module):
+    def __init__(self, width, state, conv, expand):
+        super().__init__()
+        self.norm = nn.RMSNorm(width, eps=1e-5)
+        self.mixer = MambaMixer(width, state, conv, expand)
+
+    def forward(self, x):
+        return x + self.mixer(self.norm(x))
+
+
+class Mamba(nn.Module):
+    def __init__(self, vocab, width, layers, state=16, conv=4, expand=2):
+        super().__init__()
+        self.backbone = nn.Module()
+        self.backbone.embedding = nn.Embedding(vocab, width)
+        self.backbone.layers = nn.ModuleList([MambaLayer(width, state, conv, expand) for _ in range(layers)])
+        self.backbone.norm_f = nn.RMSNorm(width, eps=1e-5)
+        self.lm_head = nn.Linear(width, vocab, bias=False)
+        self.lm_head.weight = self.backbone.embedding.weight
+
+    def forward(self, tokens):
+        x = self.backbone.embedding(tokens)
+        for layer in self.backbone.layers:
+            x = layer(x)
+        return self.lm_head(self.backbone.norm_f(x))
 
 
 def label_loss(logits, labels):

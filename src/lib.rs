@@ -35,7 +35,12 @@ pub mod prelude {
     pub use crate::error::{Error, Result};
     pub use crate::graph::{Batch, TrainStep};
     pub use crate::io::{Checkpoint, StateDict};
-    pub use crate::nn::{self, Cnn, CnnConfig, Fno1d, Fno1dConfig, Gpt, GptConfig, Linear, Mlp};
+    pub use crate::nn::{
+        self, Autoencoder, AutoencoderConfig, Cnn, CnnConfig, Fno1d, Fno1dConfig, Fno2d, Fno2dConfig,
+    };
+    pub use crate::nn::{
+        Gpt, GptConfig, Linear, Mamba, MambaConfig, Mlp, MlpConfig, ResNet, ResNetConfig, Vit, VitConfig,
+    };
     pub use crate::numerics::rng::Stream;
     pub use crate::ops::conv::Window;
     pub use crate::ops::loss::Reduction;

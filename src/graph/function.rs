@@ -60,6 +60,14 @@ impl Graph {
         let vars = inputs.iter().map(input).collect::<Result<Vec<_>>>()?;
         let returned = f(&session, &vars)?;
         let outputs = returned.into_iter().map(|v| session.val("trace", v)).collect::<Result<Vec<_>>>()?;
+        if let Some((param, _)) = session.take_assigned().first() {
+            let what = format!(
+                "it assigns to parameter {}, but a program only returns values; use the model's eval, an eager session or \
+                 TrainStep",
+                param.name()
+            );
+            return Err(Error::unsupported("trace", what));
+        }
         let missing = || Error::new("trace", ErrorKind::Internal { what: "a trace without a graph" });
         let mut graph = session.into_graph().ok_or_else(missing)?;
         graph.set_outputs(&outputs)?;

@@ -160,11 +160,13 @@ pub(crate) struct Update<V> {
     pub direction: Option<V>,
 }
 
-/// The optimizer of a program, the parameters it updates, and the factor of norm clipping.
+/// The optimizer of a program, the parameters it updates, the factor of norm clipping, and parameters that become a value
+/// of the program.
 pub(crate) struct Training<'a> {
     pub optimizer: &'a Optimizer,
     pub updates: Vec<Update<Val>>,
     pub factor: Option<Val>,
+    pub assigned: Vec<(Param, Val)>,
 }
 
 /// A program ready to run with new inputs, any number of times.
@@ -186,6 +188,8 @@ pub struct Compiled {
     updates: Vec<Update<Place>>,
     /// Where the factor of norm clipping is.
     factor: Option<Place>,
+    /// Parameters that become a value of the program at the end of a run, before the update.
+    assigned: Vec<(Param, Place)>,
     graph: Option<CudaGraph>,
     plan: Plan,
     text: String,
@@ -208,11 +212,13 @@ impl Compiled {
         }
         let traced = graph.size();
         let optimizer = training.as_ref().map(|t| t.optimizer);
-        let (updates, factor) = training.map_or((Vec::new(), None), |t| (t.updates, t.factor));
+        let (updates, factor, assigned) =
+            training.map_or((Vec::new(), None, Vec::new()), |t| (t.updates, t.factor, t.assigned));
         let mut wanted: Vec<Val> = outputs.to_vec();
         wanted.extend(updates.iter().map(|u| u.gradient));
         wanted.extend(updates.iter().filter_map(|u| u.direction));
         wanted.extend(factor);
+        wanted.extend(assigned.iter().map(|a| a.1));
         let graph = passes.run(graph, &mut wanted, device)?;
         let text = graph.to_string();
 
@@ -343,6 +349,7 @@ impl Compiled {
         };
         let updates: Vec<Update<Place>> = updates.into_iter().zip(gradients).map(update).collect();
         let factor = factor.and_then(|_| rest.next());
+        let assigned = assigned.into_iter().map(|a| a.0).zip(rest).collect();
         let plan = Plan {
             traced,
             instructions: instructions.len(),
@@ -365,6 +372,7 @@ impl Compiled {
             outputs: out_vals.iter().map(places_of).collect(),
             updates,
             factor,
+            assigned,
             graph: None,
             plan,
             text,
@@ -451,7 +459,14 @@ impl Compiled {
             }
         }
         if let Some(optimizer) = optimizer {
-            wait_for(&ends, self.instructions.len())?;
+            let count = self.instructions.len();
+            // Each after all instructions, and beside the others: none reads what another writes.
+            for (p, place) in &self.assigned {
+                wait_for(&ends, count)?;
+                let to = p.buffer().buffer().address("assign")?;
+                cuda.copy(to, self.address(*place)?, p.shape().numel() * 4)?;
+            }
+            wait_for(&ends, count)?;
             let slots = self
                 .updates
                 .iter()
@@ -466,8 +481,8 @@ impl Compiled {
     }
 
     /// For each instruction, and for the update after them, the ones it must wait for, without those that they wait for
-    /// themselves: who writes what it reads or writes, and who reads what it writes. Only the update writes outside the
-    /// block, and it waits for all.
+    /// themselves: who writes what it reads or writes, and who reads what it writes. Only the update and what is assigned
+    /// write outside the block, and they wait for all.
     fn waits(&self) -> Vec<Vec<usize>> {
         let count = self.instructions.len();
         let uses: Vec<Uses> = self.instructions.iter().map(Instruction::uses).collect();
@@ -558,6 +573,7 @@ impl Compiled {
         }
         if optimizer.is_some() {
             self.updates.iter().for_each(|u| u.param.changed());
+            self.assigned.iter().for_each(|a| a.0.changed());
         }
         Ok(())
     }
@@ -613,6 +629,10 @@ impl Compiled {
         if let Some(optimizer) = optimizer {
             let arena = arena.host();
             let arena: &[f32] = arena;
+            for (p, place) in &self.assigned {
+                let write = |words: &[f32]| p.buffer().buffer().write_words("assign", words);
+                self.with_words(arena, *place, p.shape().numel(), write)?;
+            }
             let factor = match self.factor {
                 Some(place) => self.with_words(arena, place, 1, |f| Ok(f[0]))?,
                 None => 1.0,

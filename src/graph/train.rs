@@ -188,11 +188,14 @@ where
             leaves.push((p.clone(), Val(session.param(p)?.id() as u32)));
         }
         let random_calls = session.random_calls();
+        let assigned = session.take_assigned();
         let mut outputs = vec![loss];
         if let Some(metrics) = &self.metrics {
             // The draws of the loss, again: equal draws are one.
             session.set_random_calls(0);
             outputs.extend(metrics(&vars)?.iter().map(|v| Val(v.id() as u32)));
+            // What the loss assigned counts once.
+            session.take_assigned();
         }
         let mut graph = session
             .into_graph()
@@ -216,7 +219,7 @@ where
             direction,
         };
         let updates = items.into_iter().zip(extras.directions).map(update).collect();
-        let training = Training { optimizer, updates, factor: extras.factor };
+        let training = Training { optimizer, updates, factor: extras.factor, assigned };
         let program = Compiled::new(&self.device, &graph, &outputs, Some(training), self.passes)?;
         Ok(Entry { metas: metas.to_vec(), trained, program, random_calls })
     }

@@ -1,9 +1,46 @@
-//! Attention of a sequence to itself.
+//! Attention of sequences to themselves and to others.
 
 use super::{Linear, positive};
 use crate::error::{Error, ErrorKind, Result};
-use crate::params::Params;
+use crate::params::{Param, Params};
 use crate::session::{AttentionOptions, Var};
+use crate::shape::Shape;
+
+/// Errors unless the heads divide the width.
+fn check_heads(width: usize, heads: usize) -> Result<()> {
+    positive("attention", "sizes", &[width, heads])?;
+    if !width.is_multiple_of(heads) {
+        let why = format!("{heads} heads do not divide a width of {width}");
+        return Err(Error::argument("attention", "heads", why));
+    }
+    Ok(())
+}
+
+/// Sequences and their length of a value `(…, length, width)`.
+fn sequences(x: Var<'_>, width: usize) -> Result<(Shape, usize, usize)> {
+    let shape = x.shape()?;
+    let &[.., length, last] = shape.dims() else {
+        return Err(Error::new(
+            "attention",
+            ErrorKind::Rank { want: "at least 2: (…, length, width)", got: shape },
+        ));
+    };
+    if last != width {
+        let why = format!("the last axis of {shape} is not the layer's width, {width}");
+        return Err(Error::argument("attention", "x", why));
+    }
+    Ok((shape, shape.rows().checked_div(length).unwrap_or(0), length))
+}
+
+/// Values `(batch · length, count · width)` side by side as `(count, batch, heads, length, size)`, by one turn of the axes.
+fn cut<'s>(all: Var<'s>, [batch, length, count, heads, size]: [usize; 5]) -> Result<Var<'s>> {
+    all.reshape(&[batch, length, count, heads, size])?.permute(&[2, 0, 3, 1, 4])
+}
+
+/// The heads' outputs `(batch, heads, length, size)` side by side again.
+fn join<'s>(mixed: Var<'s>, shape: &Shape) -> Result<Var<'s>> {
+    mixed.permute(&[0, 2, 1, 3])?.reshape(shape.dims())
+}
 
 /// Self-attention with several heads, each position attending to itself and those before it.
 #[derive(Clone, Debug)]
@@ -24,11 +61,7 @@ impl CausalSelfAttention {
         heads: usize,
         std: f64,
     ) -> Result<CausalSelfAttention> {
-        positive("attention", "sizes", &[width, heads])?;
-        if !width.is_multiple_of(heads) {
-            let why = format!("{heads} heads do not divide a width of {width}");
-            return Err(Error::argument("attention", "heads", why));
-        }
+        check_heads(width, heads)?;
         Ok(CausalSelfAttention {
             qkv: Linear::normal(params, &format!("{name}.qkv"), width, width.saturating_mul(3), std)?,
             out: Linear::normal(params, &format!("{name}.o"), width, width, std)?,
@@ -39,23 +72,81 @@ impl CausalSelfAttention {
 
     /// The attention of sequences `(…, length, width)`.
     pub fn forward<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {
-        let shape = x.shape()?;
-        let &[.., length, width] = shape.dims() else {
-            return Err(Error::new(
-                "attention",
-                ErrorKind::Rank { want: "at least 2: (…, length, width)", got: shape },
-            ));
-        };
-        if width != self.width {
-            let why = format!("the last axis of {shape} is not the layer's width, {}", self.width);
-            return Err(Error::argument("attention", "x", why));
+        let (shape, batch, length) = sequences(x, self.width)?;
+        let dims = [batch, length, 3, self.heads, self.width / self.heads];
+        let options = AttentionOptions { causal: true, ..AttentionOptions::default() };
+        let mixed = cut(self.qkv.forward(x)?, dims)?.self_attention(options)?;
+        self.out.forward(join(mixed, &shape)?)
+    }
+}
+
+/// Attention with several heads, PyTorch's `MultiheadAttention(…, batch_first=True)` without dropout of its weights: names,
+/// layouts and initial distributions.
+#[derive(Clone, Debug)]
+pub struct MultiheadAttention {
+    weight: Param,
+    bias: Param,
+    out: Linear,
+    width: usize,
+    heads: usize,
+    causal: bool,
+}
+
+impl MultiheadAttention {
+    /// Parameters `name.in_proj_weight (3 width, width)`, by Xavier's rule, and `name.in_proj_bias`, zeros: queries, keys and
+    /// values one behind the other; the layer `name.out_proj`, whose bias is zeros. If `causal`, a place attends only to
+    /// itself and those before it.
+    pub fn new(
+        params: &mut Params,
+        name: &str,
+        width: usize,
+        heads: usize,
+        causal: bool,
+    ) -> Result<MultiheadAttention> {
+        check_heads(width, heads)?;
+        let three = width.saturating_mul(3);
+        let weight = params.xavier_uniform(&format!("{name}.in_proj_weight"), &[three, width], 1.0)?;
+        let bias = params.zeros(&format!("{name}.in_proj_bias"), &[three])?;
+        let out = Linear::without_bias(params, &format!("{name}.out_proj"), width, width)?;
+        let out_bias = params.zeros(&format!("{name}.out_proj.bias"), &[width])?;
+        let out = Linear::of(out.weight().clone(), Some(out_bias));
+        Ok(MultiheadAttention { weight, bias, out, width, heads, causal })
+    }
+
+    /// The attention of sequences `(…, length, width)` to themselves.
+    pub fn forward<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {
+        let (shape, batch, length) = sequences(x, self.width)?;
+        let s = x.session();
+        let all = x.linear(s.param(&self.weight)?, s.param(&self.bias)?)?;
+        let dims = [batch, length, 3, self.heads, self.width / self.heads];
+        let mixed = cut(all, dims)?.self_attention(self.options())?;
+        self.out.forward(join(mixed, &shape)?)
+    }
+
+    /// The attention of sequences `(…, n, width)` to others, `(…, m, width)`, which give keys and values.
+    pub fn forward_to<'s>(&self, x: Var<'s>, memory: Var<'s>) -> Result<Var<'s>> {
+        let (shape, batch, length) = sequences(x, self.width)?;
+        let (other, memories, m) = sequences(memory, self.width)?;
+        let lead = |s: &Shape| s.dims()[..s.rank() - 2].to_vec();
+        if lead(&shape) != lead(&other) {
+            let why = "the sequences and those they attend to differ in their leading axes";
+            return Err(Error::new("attention", ErrorKind::Shapes { why, left: shape, right: other }));
         }
-        let batch = shape.rows().checked_div(length).unwrap_or(0);
-        // One turn of the axes for all three.
-        let (heads, size) = (self.heads, self.width / self.heads);
-        let all =
-            self.qkv.forward(x)?.reshape(&[batch, length, 3, heads, size])?.permute(&[2, 0, 3, 1, 4])?;
-        let mixed = all.self_attention(AttentionOptions { causal: true, ..AttentionOptions::default() })?;
-        self.out.forward(mixed.permute(&[0, 2, 1, 3])?.reshape(shape.dims())?)
+        let (s, width) = (x.session(), self.width);
+        let part = |start: usize, len: usize| -> Result<_> {
+            let weight = s.param(&self.weight)?.narrow(0, start, len)?;
+            Ok((weight, s.param(&self.bias)?.narrow(0, start, len)?))
+        };
+        let size = width / self.heads;
+        let (weight, bias) = part(0, width)?;
+        let q = cut(x.linear(weight, bias)?, [batch, length, 1, self.heads, size])?.select(0, 0)?;
+        let (weight, bias) = part(width, 2 * width)?;
+        let kv = cut(memory.linear(weight, bias)?, [memories, m, 2, self.heads, size])?;
+        let mixed = q.attention(kv.select(0, 0)?, kv.select(0, 1)?, self.options())?;
+        self.out.forward(join(mixed, &shape)?)
+    }
+
+    fn options<'s>(&self) -> AttentionOptions<'s> {
+        AttentionOptions { causal: self.causal, ..AttentionOptions::default() }
     }
 }

@@ -5,9 +5,11 @@ use crate::error::{Error, Result};
 use crate::ops::conv::Window;
 use crate::params::Params;
 use crate::session::Var;
+use serde::{Deserialize, Serialize};
 
 /// Sizes of a [`Cnn`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct CnnConfig {
     /// Channels of an image.
     pub channels: usize,

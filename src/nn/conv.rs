@@ -1,4 +1,4 @@
-//! Convolutions.
+//! Convolutions and their transposes.
 
 use super::positive;
 use crate::error::{Error, Result};
@@ -10,7 +10,7 @@ use crate::session::Var;
 #[derive(Clone, Debug)]
 pub struct Conv<const AXES: usize> {
     weight: Param,
-    bias: Param,
+    bias: Option<Param>,
     window: Window,
 }
 
@@ -20,6 +20,33 @@ pub type Conv1d = Conv<1>;
 pub type Conv2d = Conv<2>;
 /// A convolution of volumes `(N, C, D, H, W)`.
 pub type Conv3d = Conv<3>;
+
+/// Errors if a layer has no channels or taps, or groups that do not divide its channels.
+fn check(inputs: usize, outputs: usize, kernel: &[usize], groups: usize) -> Result<()> {
+    positive("conv", "channels", &[inputs, outputs])?;
+    positive("conv", "kernel", kernel)?;
+    if groups == 0 || !inputs.is_multiple_of(groups) || !outputs.is_multiple_of(groups) {
+        let why = format!("{groups} do not divide {inputs} to {outputs} channels");
+        return Err(Error::argument("conv", "groups", why));
+    }
+    Ok(())
+}
+
+/// The weight `name.weight`, and its bias if there is one, uniform within one over the root of the elements of `dims` behind
+/// the first axis.
+fn uniform(
+    params: &mut Params,
+    name: &str,
+    dims: &[usize],
+    bias: Option<usize>,
+) -> Result<(Param, Option<Param>)> {
+    // A product that overflows is an error of the shape below.
+    let fan = dims[1..].iter().map(|&d| d as f64).product::<f64>();
+    let limit = 1.0 / fan.sqrt();
+    let weight = params.uniform(&format!("{name}.weight"), dims, -limit, limit)?;
+    let bias = bias.map(|n| params.uniform(&format!("{name}.bias"), &[n], -limit, limit)).transpose()?;
+    Ok((weight, bias))
+}
 
 impl<const AXES: usize> Conv<AXES> {
     /// Parameters `name.weight (out, in / groups, kernel…)` and `name.bias (out)`, uniform within `1 / sqrt(inputs of an
@@ -32,29 +59,106 @@ impl<const AXES: usize> Conv<AXES> {
         kernel: [usize; AXES],
         window: Window,
     ) -> Result<Conv<AXES>> {
-        positive("conv", "channels", &[inputs, outputs])?;
-        positive("conv", "kernel", &kernel)?;
-        if window.groups == 0
-            || !inputs.is_multiple_of(window.groups)
-            || !outputs.is_multiple_of(window.groups)
-        {
-            let why = format!("{} do not divide {inputs} to {outputs} channels", window.groups);
-            return Err(Error::argument("conv", "groups", why));
-        }
+        Conv::with(params, name, [inputs, outputs], kernel, window, Some(outputs))
+    }
+
+    /// As [`Conv::new`], without the bias.
+    pub fn without_bias(
+        params: &mut Params,
+        name: &str,
+        inputs: usize,
+        outputs: usize,
+        kernel: [usize; AXES],
+        window: Window,
+    ) -> Result<Conv<AXES>> {
+        Conv::with(params, name, [inputs, outputs], kernel, window, None)
+    }
+
+    fn with(
+        params: &mut Params,
+        name: &str,
+        [inputs, outputs]: [usize; 2],
+        kernel: [usize; AXES],
+        window: Window,
+        bias: Option<usize>,
+    ) -> Result<Conv<AXES>> {
+        check(inputs, outputs, &kernel, window.groups)?;
         let dims = [&[outputs, inputs / window.groups], &kernel[..]].concat();
-        // A product that overflows is an error of the shape below.
-        let fan_in = dims[1..].iter().map(|&d| d as f64).product::<f64>();
-        let limit = 1.0 / fan_in.sqrt();
-        Ok(Conv {
-            weight: params.uniform(&format!("{name}.weight"), &dims, -limit, limit)?,
-            bias: params.uniform(&format!("{name}.bias"), &[outputs], -limit, limit)?,
-            window,
-        })
+        let (weight, bias) = uniform(params, name, &dims, bias)?;
+        Ok(Conv { weight, bias, window })
+    }
+
+    /// The convolution of these parameters.
+    pub(super) fn of(weight: Param, bias: Option<Param>, window: Window) -> Conv<AXES> {
+        Conv { weight, bias, window }
     }
 
     /// The convolution of images `(N, in, sizes…)`, or of one image, plus the bias: see [`Var::conv`].
     pub fn forward<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {
         let s = x.session();
-        x.conv(s.param(&self.weight)?, Some(s.param(&self.bias)?), self.window)
+        let weight = s.param(&self.weight)?;
+        x.conv(weight, self.bias.as_ref().map(|b| s.param(b)).transpose()?, self.window)
+    }
+}
+
+/// A transposed convolution of images with `AXES` axes besides samples and channels, with PyTorch's names, layout and initial
+/// range.
+#[derive(Clone, Debug)]
+pub struct ConvTranspose<const AXES: usize> {
+    weight: Param,
+    bias: Option<Param>,
+    window: Window,
+    output_padding: [usize; AXES],
+}
+
+/// A transposed convolution of lines `(N, C, L)`.
+pub type ConvTranspose1d = ConvTranspose<1>;
+/// A transposed convolution of images `(N, C, H, W)`.
+pub type ConvTranspose2d = ConvTranspose<2>;
+/// A transposed convolution of volumes `(N, C, D, H, W)`.
+pub type ConvTranspose3d = ConvTranspose<3>;
+
+impl<const AXES: usize> ConvTranspose<AXES> {
+    /// Parameters `name.weight (in, out / groups, kernel…)` and `name.bias (out)`, uniform within `1 / sqrt(elements of an
+    /// input's weight)`. Stride, padding, dilation and groups are those of `window`; `output_padding`, below the stride, is
+    /// what each axis of the output is longer by.
+    pub fn new(
+        params: &mut Params,
+        name: &str,
+        inputs: usize,
+        outputs: usize,
+        kernel: [usize; AXES],
+        window: Window,
+        output_padding: [usize; AXES],
+    ) -> Result<ConvTranspose<AXES>> {
+        check(inputs, outputs, &kernel, window.groups)?;
+        let dims = [&[inputs, outputs / window.groups], &kernel[..]].concat();
+        let (weight, bias) = uniform(params, name, &dims, Some(outputs))?;
+        Ok(ConvTranspose { weight, bias, window, output_padding })
+    }
+
+    /// As [`ConvTranspose::new`], without the bias.
+    pub fn without_bias(
+        params: &mut Params,
+        name: &str,
+        inputs: usize,
+        outputs: usize,
+        kernel: [usize; AXES],
+        window: Window,
+        output_padding: [usize; AXES],
+    ) -> Result<ConvTranspose<AXES>> {
+        check(inputs, outputs, &kernel, window.groups)?;
+        let dims = [&[inputs, outputs / window.groups], &kernel[..]].concat();
+        let (weight, bias) = uniform(params, name, &dims, None)?;
+        Ok(ConvTranspose { weight, bias, window, output_padding })
+    }
+
+    /// The transposed convolution of images `(N, in, sizes…)`, or of one image, plus the bias: see
+    /// [`Var::conv_transpose`].
+    pub fn forward<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {
+        let s = x.session();
+        let weight = s.param(&self.weight)?;
+        let bias = self.bias.as_ref().map(|b| s.param(b)).transpose()?;
+        x.conv_transpose(weight, bias, self.window, &self.output_padding)
     }
 }

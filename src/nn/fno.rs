@@ -1,12 +1,52 @@
 //! Fourier neural operators.
 
-use super::{Linear, SpectralConv1d, positive};
+use super::{Linear, Module, SpectralConv1d, SpectralConv2d, positive};
 use crate::error::Result;
 use crate::params::Params;
 use crate::session::Var;
+use serde::{Deserialize, Serialize};
+
+/// What operators on lines and planes have in common: `gelu(spectral(x) + linear(x))` layer by layer between a lift and a
+/// projection.
+#[derive(Clone, Debug)]
+struct Fno<S> {
+    lift: Linear,
+    project: [Linear; 2],
+    layers: Vec<(S, Linear)>,
+}
+
+impl<S: Module> Fno<S> {
+    /// Layers `lift`, `p1`, `p2`, and for each Fourier layer `sp.i` and `lin.i`.
+    fn new(
+        params: &mut Params,
+        [inputs, outputs, width, layers, hidden]: [usize; 5],
+        spectral: impl Fn(&mut Params, &str) -> Result<S>,
+    ) -> Result<Fno<S>> {
+        positive("fno", "sizes", &[inputs, outputs, width, layers, hidden])?;
+        let lift = Linear::new(params, "lift", inputs, width)?;
+        let project =
+            [Linear::new(params, "p1", width, hidden)?, Linear::new(params, "p2", hidden, outputs)?];
+        let spectral =
+            (0..layers).map(|i| spectral(params, &format!("sp.{i}"))).collect::<Result<Vec<_>>>()?;
+        let linear = (0..layers)
+            .map(|i| Linear::new(params, &format!("lin.{i}"), width, width))
+            .collect::<Result<Vec<_>>>()?;
+        Ok(Fno { lift, project, layers: spectral.into_iter().zip(linear).collect() })
+    }
+
+    fn forward<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {
+        let mut x = self.lift.forward(x)?;
+        for (spectral, linear) in &self.layers {
+            x = spectral.forward(x)?.add(linear.forward(x)?)?.gelu()?;
+        }
+        let [first, second] = &self.project;
+        second.forward(first.forward(x)?.gelu()?)
+    }
+}
 
 /// Sizes of a [`Fno1d`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Fno1dConfig {
     /// Numbers at each point of the grid: usually the field and the place.
     pub inputs: usize,
@@ -32,36 +72,65 @@ impl Default for Fno1dConfig {
 /// A Fourier neural operator on a line: it maps fields to fields, on any grid. Each layer is `gelu(spectral(x) +
 /// linear(x))`.
 #[derive(Clone, Debug)]
-pub struct Fno1d {
-    lift: Linear,
-    project: [Linear; 2],
-    layers: Vec<(SpectralConv1d, Linear)>,
-}
+pub struct Fno1d(Fno<SpectralConv1d>);
 
 impl Fno1d {
     /// Layers `lift`, `p1`, `p2`, and for each Fourier layer `sp.i` and `lin.i`.
     pub fn new(params: &mut Params, config: Fno1dConfig) -> Result<Fno1d> {
         let Fno1dConfig { inputs, outputs, width, modes, layers, hidden } = config;
-        positive("fno1d", "sizes", &[inputs, outputs, width, modes, layers, hidden])?;
-        let lift = Linear::new(params, "lift", inputs, width)?;
-        let project =
-            [Linear::new(params, "p1", width, hidden)?, Linear::new(params, "p2", hidden, outputs)?];
-        let spectral = (0..layers)
-            .map(|i| SpectralConv1d::new(params, &format!("sp.{i}"), width, width, modes))
-            .collect::<Result<Vec<_>>>()?;
-        let linear = (0..layers)
-            .map(|i| Linear::new(params, &format!("lin.{i}"), width, width))
-            .collect::<Result<Vec<_>>>()?;
-        Ok(Fno1d { lift, project, layers: spectral.into_iter().zip(linear).collect() })
+        positive("fno1d", "modes", &[modes])?;
+        let spectral =
+            |params: &mut Params, name: &str| SpectralConv1d::new(params, name, width, width, modes);
+        Ok(Fno1d(Fno::new(params, [inputs, outputs, width, layers, hidden], spectral)?))
     }
 
     /// The predicted field, `(…, grid, outputs)`, of `(…, grid, inputs)`.
     pub fn forward<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {
-        let mut x = self.lift.forward(x)?;
-        for (spectral, linear) in &self.layers {
-            x = spectral.forward(x)?.add(linear.forward(x)?)?.gelu()?;
-        }
-        let [first, second] = &self.project;
-        second.forward(first.forward(x)?.gelu()?)
+        self.0.forward(x)
+    }
+}
+
+/// Sizes of a [`Fno2d`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Fno2dConfig {
+    /// Numbers at each point of the grid: usually the field and the place.
+    pub inputs: usize,
+    /// Numbers that are predicted at each point.
+    pub outputs: usize,
+    /// Channels of the Fourier layers.
+    pub width: usize,
+    /// Fourier modes that are kept along either axis; along the first, as many of either sign.
+    pub modes: [usize; 2],
+    /// Fourier layers.
+    pub layers: usize,
+    /// Channels of the hidden layer of the projection.
+    pub hidden: usize,
+}
+
+impl Default for Fno2dConfig {
+    /// The usual sizes for Darcy flow.
+    fn default() -> Fno2dConfig {
+        Fno2dConfig { inputs: 3, outputs: 1, width: 32, modes: [12, 12], layers: 4, hidden: 128 }
+    }
+}
+
+/// A Fourier neural operator on a plane: [`Fno1d`] with one more axis.
+#[derive(Clone, Debug)]
+pub struct Fno2d(Fno<SpectralConv2d>);
+
+impl Fno2d {
+    /// Layers `lift`, `p1`, `p2`, and for each Fourier layer `sp.i` and `lin.i`.
+    pub fn new(params: &mut Params, config: Fno2dConfig) -> Result<Fno2d> {
+        let Fno2dConfig { inputs, outputs, width, modes, layers, hidden } = config;
+        positive("fno2d", "modes", &modes)?;
+        let spectral =
+            |params: &mut Params, name: &str| SpectralConv2d::new(params, name, width, width, modes);
+        Ok(Fno2d(Fno::new(params, [inputs, outputs, width, layers, hidden], spectral)?))
+    }
+
+    /// The predicted field, `(…, gx, gy, outputs)`, of `(…, gx, gy, inputs)`.
+    pub fn forward<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {
+        self.0.forward(x)
     }
 }

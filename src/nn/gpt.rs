@@ -1,12 +1,15 @@
 //! Language models.
 
+use super::generate::{Sampling, generate, last_place};
 use super::{CausalSelfAttention, Dropout, Embedding, LayerNorm, Linear, positive};
 use crate::error::{Error, ErrorKind, Result};
 use crate::params::Params;
 use crate::session::Var;
+use serde::{Deserialize, Serialize};
 
 /// Sizes of a [`Gpt`].
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct GptConfig {
     /// Different tokens.
     pub vocab: usize,
@@ -26,6 +29,13 @@ impl GptConfig {
     /// GPT-2 small, the vocabulary rounded up to a multiple of 64.
     pub const GPT2_SMALL: GptConfig =
         GptConfig { vocab: 50304, context: 1024, width: 768, heads: 12, layers: 12, dropout: 0.0 };
+}
+
+impl Default for GptConfig {
+    /// A small model of bytes.
+    fn default() -> GptConfig {
+        GptConfig { vocab: 256, context: 128, width: 128, heads: 4, layers: 4, dropout: 0.0 }
+    }
 }
 
 /// Standard deviation of the initial weights.
@@ -117,8 +127,8 @@ impl Gpt {
         }
     }
 
-    /// For each place of sequences of tokens `(…, length)`, a number for each token that may come next: `(…, length, vocab)`.
-    pub fn forward<'s>(&self, tokens: Var<'s>) -> Result<Var<'s>> {
+    /// What the blocks make of sequences of tokens.
+    fn hidden<'s>(&self, tokens: Var<'s>) -> Result<Var<'s>> {
         let shape = tokens.shape()?;
         let Some(&length) = shape.dims().last() else {
             return Err(Error::new("gpt", ErrorKind::Rank { want: "at least 1: (…, length)", got: shape }));
@@ -136,6 +146,42 @@ impl Gpt {
         for block in &self.blocks {
             x = block.forward(x)?;
         }
-        self.norm.forward(x)?.matmul_with(s.param(self.tokens.weight())?, false, true)
+        Ok(x)
+    }
+
+    fn head<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {
+        let table = x.session().param(self.tokens.weight())?;
+        self.norm.forward(x)?.matmul_with(table, false, true)
+    }
+
+    /// For each place of sequences of tokens `(…, length)`, a number for each token that may come next: `(…, length, vocab)`.
+    pub fn forward<'s>(&self, tokens: Var<'s>) -> Result<Var<'s>> {
+        self.head(self.hidden(tokens)?)
+    }
+
+    /// The numbers of the last place alone, `(…, vocab)`: the bits of [`Gpt::forward`] there, without the head's work for the
+    /// others.
+    pub fn last<'s>(&self, tokens: Var<'s>) -> Result<Var<'s>> {
+        self.head(last_place("gpt", self.hidden(tokens)?)?)
+    }
+
+    /// `steps` tokens that go on from a prompt, each drawn as `sampling` says; nothing is dropped. The model sees as many
+    /// tokens as its context has. It is a pure function of its arguments and the parameters, bit for bit, on any device.
+    ///
+    /// ```
+    /// use dittograd::nn::Sampling;
+    /// use dittograd::prelude::*;
+    /// # fn main() -> Result<()> {
+    /// let mut params = Params::new(&Device::cpu()?, 7);
+    /// let net = Gpt::new(&mut params, GptConfig { width: 16, heads: 2, layers: 1, ..GptConfig::default() })?;
+    /// let sampling = Sampling { temperature: 0.8, top_k: Some(5), seed: 3 };
+    /// let tokens = net.generate(b"ditto".map(u32::from).as_slice(), 4, sampling)?;
+    /// assert_eq!(tokens, net.generate(b"ditto".map(u32::from).as_slice(), 4, sampling)?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn generate(&self, prompt: &[u32], steps: usize, sampling: Sampling) -> Result<Vec<u32>> {
+        let (net, device) = (self.eval(), self.tokens.weight().buffer().buffer().device().clone());
+        generate(&device, self.context, |tokens| net.last(tokens), prompt, steps, sampling)
     }
 }

@@ -9,13 +9,13 @@ use crate::session::Var;
 #[derive(Clone, Debug)]
 pub struct Linear {
     weight: Param,
-    bias: Param,
+    bias: Option<Param>,
 }
 
 impl Linear {
     /// Parameters `name.weight (out, in)` and `name.bias (out)`, uniform within `1 / sqrt(in)`.
     pub fn new(params: &mut Params, name: &str, inputs: usize, outputs: usize) -> Result<Linear> {
-        Linear::with(params, name, inputs, outputs, None)
+        Linear::with(params, name, inputs, outputs, None)?.biased(params, name)
     }
 
     /// As [`Linear::new`], with a weight of normal draws with standard deviation `std`.
@@ -26,7 +26,17 @@ impl Linear {
         outputs: usize,
         std: f64,
     ) -> Result<Linear> {
-        Linear::with(params, name, inputs, outputs, Some(std))
+        Linear::with(params, name, inputs, outputs, Some(std))?.biased(params, name)
+    }
+
+    /// As [`Linear::new`], without the bias.
+    pub fn without_bias(params: &mut Params, name: &str, inputs: usize, outputs: usize) -> Result<Linear> {
+        Linear::with(params, name, inputs, outputs, None)
+    }
+
+    /// The map of these parameters.
+    pub(super) fn of(weight: Param, bias: Option<Param>) -> Linear {
+        Linear { weight, bias }
     }
 
     fn with(
@@ -37,20 +47,43 @@ impl Linear {
         std: Option<f64>,
     ) -> Result<Linear> {
         positive("linear", "sizes", &[inputs, outputs])?;
-        let limit = 1.0 / (inputs as f64).sqrt();
+        let limit = Linear::limit(inputs);
         let (weight, dims) = (format!("{name}.weight"), [outputs, inputs]);
-        Ok(Linear {
-            weight: match std {
-                Some(std) => params.normal(&weight, &dims, 0.0, std)?,
-                None => params.uniform(&weight, &dims, -limit, limit)?,
-            },
-            bias: params.uniform(&format!("{name}.bias"), &[outputs], -limit, limit)?,
-        })
+        let weight = match std {
+            Some(std) => params.normal(&weight, &dims, 0.0, std)?,
+            None => params.uniform(&weight, &dims, -limit, limit)?,
+        };
+        Ok(Linear { weight, bias: None })
+    }
+
+    fn biased(self, params: &mut Params, name: &str) -> Result<Linear> {
+        let shape = self.weight.shape();
+        let limit = Linear::limit(shape.dims()[1]);
+        let bias = params.uniform(&format!("{name}.bias"), &shape.dims()[..1], -limit, limit)?;
+        Ok(Linear { bias: Some(bias), ..self })
+    }
+
+    fn limit(inputs: usize) -> f64 {
+        1.0 / (inputs as f64).sqrt()
+    }
+
+    /// The weight `(out, in)`.
+    pub fn weight(&self) -> &Param {
+        &self.weight
+    }
+
+    /// The bias `(out)`, if there is one.
+    pub fn bias(&self) -> Option<&Param> {
+        self.bias.as_ref()
     }
 
     /// `x W^T + b`.
     pub fn forward<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {
         let s = x.session();
-        x.linear(s.param(&self.weight)?, s.param(&self.bias)?)
+        let weight = s.param(&self.weight)?;
+        match &self.bias {
+            Some(bias) => x.linear(weight, s.param(bias)?),
+            None => x.matmul_with(weight, false, true),
+        }
     }
 }

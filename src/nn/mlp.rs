@@ -4,6 +4,40 @@ use super::Linear;
 use crate::error::{Error, Result};
 use crate::params::Params;
 use crate::session::Var;
+use serde::{Deserialize, Serialize};
+
+/// Sizes of an [`Mlp`]. A list of sizes is one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MlpConfig {
+    /// Numbers that come in, of each hidden layer, and that go out.
+    pub sizes: Vec<usize>,
+}
+
+impl Default for MlpConfig {
+    /// Two numbers to three classes.
+    fn default() -> MlpConfig {
+        MlpConfig { sizes: vec![2, 64, 64, 3] }
+    }
+}
+
+impl From<&[usize]> for MlpConfig {
+    fn from(sizes: &[usize]) -> MlpConfig {
+        MlpConfig { sizes: sizes.to_vec() }
+    }
+}
+
+impl<const N: usize> From<&[usize; N]> for MlpConfig {
+    fn from(sizes: &[usize; N]) -> MlpConfig {
+        sizes[..].into()
+    }
+}
+
+impl From<&Vec<usize>> for MlpConfig {
+    fn from(sizes: &Vec<usize>) -> MlpConfig {
+        sizes[..].into()
+    }
+}
 
 /// Linear layers with relu between them.
 #[derive(Clone, Debug)]
@@ -14,7 +48,8 @@ pub struct Mlp {
 impl Mlp {
     /// Layers between neighbouring sizes, called `net.0`, `net.2`, … as in a PyTorch `Sequential` with
     /// activations between.
-    pub fn new(params: &mut Params, sizes: &[usize]) -> Result<Mlp> {
+    pub fn new(params: &mut Params, config: impl Into<MlpConfig>) -> Result<Mlp> {
+        let MlpConfig { sizes } = config.into();
         if sizes.len() < 2 {
             return Err(Error::argument(
                 "mlp",

@@ -1,34 +1,55 @@
 //! Layers and models, written once for eager and compiled runs. Parameters have PyTorch's names, layouts and initial
 //! distributions, so that weights can be carried over either way.
 //!
-//! A model is a value: its clones share the parameters. Layers that act only in training, such as [`Dropout`], are
-//! switched off by `eval`, which gives the same model without them.
+//! A model is a value: its clones share the parameters. Layers that act otherwise in training, such as [`Dropout`] and
+//! [`BatchNorm`], are switched over by `eval`, which gives the same model as it is after training. A [`Module`] is any of
+//! them with one input.
 
 mod attention;
+mod autoencoder;
 mod cnn;
 mod conv;
 mod dropout;
 mod embedding;
 mod fno;
+mod generate;
 mod gpt;
 mod gpt2;
 mod linear;
+mod mamba;
 mod mlp;
+mod module;
 mod norm;
+mod positions;
+mod recurrent;
+mod resnet;
 mod spectral;
+mod transformer;
+mod vit;
 
-pub use attention::CausalSelfAttention;
+pub use attention::{CausalSelfAttention, MultiheadAttention};
+pub use autoencoder::{Autoencoder, AutoencoderConfig};
 pub use cnn::{Cnn, CnnConfig};
-pub use conv::{Conv, Conv1d, Conv2d, Conv3d};
+pub use conv::{
+    Conv, Conv1d, Conv2d, Conv3d, ConvTranspose, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d,
+};
 pub use dropout::Dropout;
 pub use embedding::Embedding;
-pub use fno::{Fno1d, Fno1dConfig};
+pub use fno::{Fno1d, Fno1dConfig, Fno2d, Fno2dConfig};
+pub use generate::Sampling;
 pub use gpt::{Block, Gpt, GptConfig};
 pub use gpt2::from_gpt2;
 pub use linear::Linear;
-pub use mlp::Mlp;
-pub use norm::LayerNorm;
-pub use spectral::SpectralConv1d;
+pub use mamba::{Mamba, MambaBlock, MambaConfig};
+pub use mlp::{Mlp, MlpConfig};
+pub use module::{Activation, Lambda, Module, Residual, Sequential};
+pub use norm::{BatchNorm, GroupNorm, InstanceNorm, LayerNorm, RmsNorm};
+pub use positions::{LearntPositions, SinusoidalPositions};
+pub use recurrent::{Gru, Lstm, RecurrentConfig, Rnn};
+pub use resnet::{ResNet, ResNetConfig};
+pub use spectral::{SpectralConv1d, SpectralConv2d};
+pub use transformer::{TransformerConfig, TransformerEncoderLayer};
+pub use vit::{Vit, VitConfig, VitPool};
 
 use crate::error::{Error, Result};
 

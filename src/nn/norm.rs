@@ -1,33 +1,183 @@
 //! Norms.
 
 use super::positive;
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::params::{Param, Params};
 use crate::session::Var;
+
+/// PyTorch's default of all norms but [`RmsNorm`].
+const EPS: f64 = 1e-5;
+
+/// Parameters `name.weight (size)`, ones, and `name.bias (size)`, zeros.
+fn affine(params: &mut Params, layer: &str, name: &str, size: usize) -> Result<(Param, Param)> {
+    positive(layer, "size", &[size])?;
+    Ok((params.ones(&format!("{name}.weight"), &[size])?, params.zeros(&format!("{name}.bias"), &[size])?))
+}
 
 /// Layer norm of the last axis with gain and shift, PyTorch's names and eps.
 #[derive(Clone, Debug)]
 pub struct LayerNorm {
     weight: Param,
     bias: Param,
+    eps: f64,
 }
 
 impl LayerNorm {
-    /// PyTorch's default.
-    const EPS: f64 = 1e-5;
-
     /// Parameters `name.weight (size)`, ones, and `name.bias (size)`, zeros.
     pub fn new(params: &mut Params, name: &str, size: usize) -> Result<LayerNorm> {
-        positive("layer_norm", "size", &[size])?;
-        Ok(LayerNorm {
-            weight: params.ones(&format!("{name}.weight"), &[size])?,
-            bias: params.zeros(&format!("{name}.bias"), &[size])?,
-        })
+        LayerNorm::with_eps(params, name, size, EPS)
     }
 
-    /// `(x - mean) / sqrt(var + 1e-5) * weight + bias` along the last axis.
+    /// As [`LayerNorm::new`], with another eps than 1e-5.
+    pub fn with_eps(params: &mut Params, name: &str, size: usize, eps: f64) -> Result<LayerNorm> {
+        let (weight, bias) = affine(params, "layer_norm", name, size)?;
+        Ok(LayerNorm { weight, bias, eps })
+    }
+
+    /// `(x - mean) / sqrt(var + eps) * weight + bias` along the last axis.
     pub fn forward<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {
         let s = x.session();
-        x.layer_norm(1, Some(s.param(&self.weight)?), Some(s.param(&self.bias)?), LayerNorm::EPS)
+        x.layer_norm(1, Some(s.param(&self.weight)?), Some(s.param(&self.bias)?), self.eps)
+    }
+}
+
+/// Root-mean-square norm of the last axis with a gain.
+#[derive(Clone, Debug)]
+pub struct RmsNorm {
+    weight: Param,
+    eps: f64,
+}
+
+impl RmsNorm {
+    /// The parameter `name.weight (size)`, ones. An eps of 1e-6 or 1e-5 is usual; PyTorch's default is 1.1920929e-7.
+    pub fn new(params: &mut Params, name: &str, size: usize, eps: f64) -> Result<RmsNorm> {
+        positive("rms_norm", "size", &[size])?;
+        Ok(RmsNorm { weight: params.ones(&format!("{name}.weight"), &[size])?, eps })
+    }
+
+    /// `x / sqrt(mean(x^2) + eps) * weight` along the last axis.
+    pub fn forward<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {
+        x.rms_norm(1, Some(x.session().param(&self.weight)?), self.eps)
+    }
+}
+
+/// Group norm of `(N, C, …)` with gain and shift of each channel, PyTorch's names and eps.
+#[derive(Clone, Debug)]
+pub struct GroupNorm {
+    weight: Param,
+    bias: Param,
+    groups: usize,
+}
+
+impl GroupNorm {
+    /// Parameters `name.weight (channels)`, ones, and `name.bias (channels)`, zeros; `groups` divides the channels.
+    pub fn new(params: &mut Params, name: &str, groups: usize, channels: usize) -> Result<GroupNorm> {
+        positive("group_norm", "groups", &[groups])?;
+        if !channels.is_multiple_of(groups) {
+            let why = format!("{groups} do not divide {channels} channels");
+            return Err(Error::argument("group_norm", "groups", why));
+        }
+        let (weight, bias) = affine(params, "group_norm", name, channels)?;
+        Ok(GroupNorm { weight, bias, groups })
+    }
+
+    /// Each group of a sample's channels less its mean, over its standard deviation: see [`Var::group_norm`].
+    pub fn forward<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {
+        let s = x.session();
+        x.group_norm(self.groups, Some(s.param(&self.weight)?), Some(s.param(&self.bias)?), EPS)
+    }
+}
+
+/// Instance norm of `(N, C, …)`: each channel of each sample on its own. As in PyTorch there are no parameters unless asked
+/// for.
+#[derive(Clone, Debug, Default)]
+pub struct InstanceNorm {
+    affine: Option<(Param, Param)>,
+}
+
+impl InstanceNorm {
+    /// Without parameters.
+    pub fn new() -> InstanceNorm {
+        InstanceNorm::default()
+    }
+
+    /// Parameters `name.weight (channels)`, ones, and `name.bias (channels)`, zeros: PyTorch's `affine=True`.
+    pub fn affine(params: &mut Params, name: &str, channels: usize) -> Result<InstanceNorm> {
+        Ok(InstanceNorm { affine: Some(affine(params, "instance_norm", name, channels)?) })
+    }
+
+    /// Each channel of each sample less its mean, over its standard deviation: see [`Var::instance_norm`].
+    pub fn forward<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {
+        let s = x.session();
+        match &self.affine {
+            Some((weight, bias)) => x.instance_norm(Some(s.param(weight)?), Some(s.param(bias)?), EPS),
+            None => x.instance_norm(None, None, EPS),
+        }
+    }
+}
+
+/// Batch norm of `(N, C, …)` with gain and shift of each channel, PyTorch's names, eps and momentum; it serves any number of
+/// axes behind the channels.
+///
+/// In training it takes mean and variance of the batch, and moves the running ones a tenth of the way towards them (the
+/// variance's unbiased estimate): a step that is run eagerly changes them at its end, a compiled one with its update, see
+/// [`Session::assign`](crate::session::Session::assign). After training, [`BatchNorm::eval`] takes the running ones.
+#[derive(Clone, Debug)]
+pub struct BatchNorm {
+    weight: Param,
+    bias: Param,
+    running_mean: Param,
+    running_var: Param,
+    training: bool,
+}
+
+impl BatchNorm {
+    /// How far the running statistics go towards those of a batch: PyTorch's default.
+    pub const MOMENTUM: f64 = 0.1;
+
+    /// Parameters `name.weight (channels)`, ones, and `name.bias`, zeros; and `name.running_mean`, zeros, and
+    /// `name.running_var`, ones, which are not trained. PyTorch's `num_batches_tracked` is not kept: with a momentum it is
+    /// not used.
+    pub fn new(params: &mut Params, name: &str, channels: usize) -> Result<BatchNorm> {
+        let (weight, bias) = affine(params, "batch_norm", name, channels)?;
+        let running_mean = params.zeros(&format!("{name}.running_mean"), &[channels])?;
+        let running_var = params.ones(&format!("{name}.running_var"), &[channels])?;
+        running_mean.set_trainable(false);
+        running_var.set_trainable(false);
+        Ok(BatchNorm { weight, bias, running_mean, running_var, training: true })
+    }
+
+    /// The layer as it is after training: it uses the running statistics and leaves them alone.
+    pub fn eval(&self) -> BatchNorm {
+        BatchNorm { training: false, ..self.clone() }
+    }
+
+    /// Each channel less its mean, over its standard deviation, times its gain plus its shift: see [`Var::batch_norm`].
+    /// In training there must be at least two values of each channel.
+    pub fn forward<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {
+        let s = x.session();
+        let (weight, bias) = (Some(s.param(&self.weight)?), Some(s.param(&self.bias)?));
+        let (mean, var) = (s.param(&self.running_mean)?, s.param(&self.running_var)?);
+        if !self.training {
+            return x.batch_norm_eval(mean, var, weight, bias, EPS);
+        }
+        let shape = x.shape()?;
+        let channels = self.weight.shape().numel();
+        if shape.rank() < 2 || shape.dims()[1] != channels {
+            let why = "the input is not (N, C, …) with the layer's channels";
+            let kind = ErrorKind::Shapes { why, left: shape, right: self.weight.shape() };
+            return Err(Error::new("batch_norm", kind));
+        }
+        let count = shape.numel() / channels;
+        if count < 2 {
+            let why =
+                format!("{shape} has {count} values of each channel, training needs at least 2; use eval");
+            return Err(Error::argument("batch_norm", "x", why));
+        }
+        let (batch_mean, batch_var) = x.detach()?.moments()?;
+        let unbiased = batch_var.scale(count as f64 / (count - 1) as f64)?;
+        s.assign(&self.running_mean, mean.lerp(BatchNorm::MOMENTUM, batch_mean)?)?;
+        s.assign(&self.running_var, var.lerp(BatchNorm::MOMENTUM, unbiased)?)?;
+        x.batch_norm(weight, bias, EPS)
     }
 }

@@ -5,11 +5,16 @@ use crate::error::Result;
 use crate::params::{Param, Params};
 use crate::session::Var;
 
+/// Parameters `name.wr` and `name.wi`, the real and imaginary parts: normal draws with standard deviation `1 / in`.
+fn weights(params: &mut Params, name: &str, dims: &[usize], inputs: usize) -> Result<[Param; 2]> {
+    let mut part = |part: &str| params.normal(&format!("{name}.{part}"), dims, 0.0, 1.0 / inputs as f64);
+    Ok([part("wr")?, part("wi")?])
+}
+
 /// A convolution along a grid by complex weights of its lowest Fourier modes; higher modes become zero.
 #[derive(Clone, Debug)]
 pub struct SpectralConv1d {
-    real: Param,
-    imaginary: Param,
+    weights: [Param; 2],
 }
 
 impl SpectralConv1d {
@@ -23,15 +28,43 @@ impl SpectralConv1d {
         modes: usize,
     ) -> Result<SpectralConv1d> {
         positive("spectral_conv1d", "sizes", &[inputs, outputs, modes])?;
-        let mut part = |part: &str| {
-            params.normal(&format!("{name}.{part}"), &[modes, inputs, outputs], 0.0, 1.0 / inputs as f64)
-        };
-        Ok(SpectralConv1d { real: part("wr")?, imaginary: part("wi")? })
+        Ok(SpectralConv1d { weights: weights(params, name, &[modes, inputs, outputs], inputs)? })
     }
 
     /// The convolution of `(…, grid, in)`, to `(…, grid, out)`.
     pub fn forward<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {
         let s = x.session();
-        x.spectral_conv1d(s.param(&self.real)?, s.param(&self.imaginary)?)
+        let [real, imaginary] = &self.weights;
+        x.spectral_conv1d(s.param(real)?, s.param(imaginary)?)
+    }
+}
+
+/// A convolution over a plane by complex weights of its lowest Fourier modes; higher modes become zero.
+#[derive(Clone, Debug)]
+pub struct SpectralConv2d {
+    weights: [Param; 2],
+}
+
+impl SpectralConv2d {
+    /// Parameters `name.wr` and `name.wi (2, modes along x, modes along y, in, out)`, the real and imaginary parts: normal
+    /// draws with standard deviation `1 / in`. The first axis has the weights of modes `0, 1, …` along x, then those of the
+    /// negative ones.
+    pub fn new(
+        params: &mut Params,
+        name: &str,
+        inputs: usize,
+        outputs: usize,
+        modes: [usize; 2],
+    ) -> Result<SpectralConv2d> {
+        positive("spectral_conv2d", "sizes", &[inputs, outputs, modes[0], modes[1]])?;
+        let dims = [2, modes[0], modes[1], inputs, outputs];
+        Ok(SpectralConv2d { weights: weights(params, name, &dims, inputs)? })
+    }
+
+    /// The convolution of `(…, gx, gy, in)`, to `(…, gx, gy, out)`.
+    pub fn forward<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {
+        let s = x.session();
+        let [real, imaginary] = &self.weights;
+        x.spectral_conv2d(s.param(real)?, s.param(imaginary)?)
     }
 }

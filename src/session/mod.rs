@@ -2,6 +2,7 @@
 //! (eager) or only *records* it (trace, the front half of the compiled path). Model code is written once
 //! against [`Var`] and does not know which.
 
+mod assign;
 mod attention;
 mod constants;
 mod conv;
@@ -40,6 +41,7 @@ use crate::scalar::Scalar;
 use crate::shape::Shape;
 use crate::tape::Tape;
 use crate::tensor::Tensor;
+use assign::Assigned;
 use constants::Constants;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -75,6 +77,8 @@ struct State {
     track_gradients: bool,
     /// The one leaf of each parameter in this epoch, with the parameter's version when it was recorded.
     leaves: BTreeMap<u64, Leaf>,
+    /// What parameters become when the step ends.
+    assigned: Assigned,
     /// Constants on the device; they survive resets too.
     constants: Constants,
     seed: u64,
@@ -153,9 +157,18 @@ impl Session {
 
     fn with(device: &Device, record: Record, options: Options) -> Session {
         let Options { seed, track_gradients } = options;
-        let (leaves, constants) = Default::default();
-        let state =
-            State { record, epoch: 0, epochs: 1, track_gradients, leaves, constants, seed, random_calls: 0 };
+        let (leaves, assigned, constants) = Default::default();
+        let state = State {
+            record,
+            epoch: 0,
+            epochs: 1,
+            track_gradients,
+            leaves,
+            assigned,
+            constants,
+            seed,
+            random_calls: 0,
+        };
         Session { device: device.clone(), state: RefCell::new(state) }
     }
 
@@ -179,12 +192,14 @@ impl Session {
     }
 
     /// Forgets all values of this epoch; parameters, the random counter and constants that are in use stay. Handles
-    /// from before become errors. For a device that is [watched](Device::watch) it is the end of a step.
+    /// from before become errors. It is the end of a step: parameters become what was [assigned](Session::assign) to them,
+    /// and a device that is [watched](Device::watch) counts it.
     pub fn reset(&self) {
         let mut state = self.state.borrow_mut();
         state.epoch = state.epochs;
         state.epochs += 1;
         state.leaves.clear();
+        state.assigned.perform();
         state.constants.end_step();
         match &mut state.record {
             Record::Eager(tape) => tape.clear(),
@@ -280,9 +295,11 @@ impl Session {
         self.leaf("input", Source::Input(meta), missing, false)
     }
 
-    /// The value of a parameter. Using it again gives the same leaf, so its gradients add up.
+    /// The value of a parameter. Using it again gives the same leaf, so its gradients add up; after an
+    /// [assignment](Session::assign) in this step it is what was assigned.
     pub fn param(&self, param: &Param) -> Result<Var<'_>> {
         self.device.check_accepts(&format!("parameter {}", param.name()), param.buffer().buffer())?;
+        self.state.borrow_mut().assigned.check()?;
         let known = self.state.borrow().leaves.get(&param.id()).map(|l| (l.id, l.version));
         if let Some((id, version)) = known {
             if version != param.version() {

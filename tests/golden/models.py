@@ -4,19 +4,21 @@
     python3 tests/golden/models.py            writes tests/golden/models.jsonl
     python3 tests/golden/models.py --check    recomputes and compares with the committed file
 
-One JSON object a line: the model, its parameters' names and shapes, its output, its loss and the gradients of all parameters.
+One JSON object a line: the model or layer, its parameters' names and shapes, its output, its loss and the gradients of all
+parameters and of an input of numbers; with batch norm also the running statistics after that step, and then the output in eval mode.
 Parameters and inputs are made by the formula in `fill`, the same in the Rust test. Needs torch.
 """
 import pathlib
 import sys
 
 import torch
+from torch import nn
 from torch.nn import functional as F
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent.parent / "compare"))
 from cases import finish
-from models import Cnn, Fno1d, Gpt, Mlp, label_loss
+from models import Autoencoder, Cnn, Fno1d, Fno2d, Gpt, Mamba, Mlp, ResNet, Vit, label_loss
 
 FILE = HERE / "models.jsonl"
 torch.set_default_dtype(torch.float64)
@@ -33,19 +35,68 @@ def whole(shape, k, below):
     return torch.tensor([(5 * i + i * i // 3 + k) % below for i in range(count)]).reshape(shape)
 
 
-def case(name, net, x, y, loss):
+def case(name, net, x, y=None, loss=F.mse_loss):
+    """Without `y` the target is made by `fill` as well."""
     with torch.no_grad():
         for k, p in enumerate(net.parameters()):
             p.copy_(fill(p.shape, k))
+    if x.is_floating_point():
+        x.requires_grad_()
     out = net(x)
-    value = loss(out, y)
+    value = loss(out, fill(out.shape, 91) if y is None else y)
     value.backward()
     digits = lambda t: [float(f"{v:.12g}") for v in t.detach().reshape(-1).tolist()]
     parts = [{"name": n, "shape": list(p.shape), "grad": digits(p.grad)} for n, p in net.named_parameters()]
-    return {"name": name, "out": digits(out), "loss": value.item(), "params": parts}
+    made = {"name": name, "out": digits(out), "loss": value.item(), "params": parts}
+    if x.is_floating_point():
+        made["x_grad"] = digits(x.grad)
+    running = [{"name": n, "value": digits(b)} for n, b in net.named_buffers() if "running" in n]
+    if running:
+        net.eval()
+        made |= {"running": running, "eval": digits(net(x))}
+    return made
 
 
-def cases():
+class Layer(nn.Module):
+    """One layer under the name `layer`; `call` says what is done with it, if not just that."""
+
+    def __init__(self, layer, call=None):
+        super().__init__()
+        self.layer = layer
+        self.call = call or (lambda layer, x: layer(x))
+
+    def forward(self, x):
+        return self.call(self.layer, x)
+
+
+class Residual(nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x):
+        return x + self.inner(x)
+
+
+def attention(layer, x, memory=None, mask=None):
+    memory = x if memory is None else memory
+    return layer(x, memory, memory, attn_mask=mask, need_weights=False)[0]
+
+
+def flat(layer, x, state=None):
+    """Outputs and last states of a recurrent layer, one behind the other."""
+    out, last = layer(x, state)
+    last = last if isinstance(last, tuple) else (last,)
+    return torch.cat([v.flatten() for v in (out, *last)])
+
+
+def waves(length, width):
+    """The sinusoidal encoding."""
+    turns = torch.arange(length)[:, None] * 10000.0 ** (-torch.arange(0, width, 2) / width)
+    return torch.stack([turns.sin(), turns.cos()], -1).reshape(length, -1)[:, :width]
+
+
+def models():
     yield case("mlp", Mlp([5, 7, 3]), fill([4, 5], 90), whole([4], 1, 3), label_loss)
     cnn = Cnn(channels=2, image=(6, 5), widths=(3, 4, 5), classes=3)
     yield case("cnn", cnn, fill([2, 2, 6, 5], 90), whole([2], 1, 3), label_loss)
@@ -53,6 +104,60 @@ def cases():
     yield case("fno1d", fno, 8 * fill([2, 9, 2], 90), fill([2, 9, 1], 91), F.mse_loss)
     gpt = Gpt(7, 5, 4, 2, 2)
     yield case("gpt", gpt, whole([3, 4], 0, 7), whole([3, 4], 3, 7), label_loss)
+    fno = Fno2d(inputs=2, outputs=1, width=3, modes=(2, 3), layers=2, hidden=4)
+    yield case("fno2d", fno, 8 * fill([2, 6, 5, 2], 90))
+    net = ResNet(channels=2, depth=8, width=2, classes=3)
+    yield case("resnet", net, 4 * fill([3, 2, 8, 6], 90), whole([3], 1, 3), label_loss)
+    for name, pool in (("vit", "class"), ("vit_mean", "mean")):
+        net = Vit(2, (6, 4), (3, 2), 4, 2, 2, 6, 3, pool)
+        yield case(name, net, 4 * fill([2, 2, 6, 4], 90), whole([2], 1, 3), label_loss)
+    net = Autoencoder(channels=2, image=(8, 4), widths=(3, 4), latent=3)
+    yield case("autoencoder", net, fill([2, 2, 8, 4], 90))
+    yield case("mamba", Mamba(7, 6, 2, 3, 3, 2), whole([3, 5], 0, 7), whole([3, 5], 3, 7), label_loss)
+
+
+def layers():
+    one = lambda name, layer, x, call=None: case(name, Layer(layer, call), x)
+    yield one("linear_without_bias", nn.Linear(3, 4, bias=False), fill([2, 3], 90))
+    yield one("conv1d", nn.Conv1d(4, 6, 3, 1, 2, 2, 2, bias=False), fill([2, 4, 7], 90))
+    yield one("conv3d", nn.Conv3d(2, 3, (2, 1, 3), 1, 1), fill([1, 2, 2, 3, 2], 90))
+    yield one("conv_transpose1d", nn.ConvTranspose1d(3, 4, 3, 2, 1, 1), fill([2, 3, 5], 90))
+    layer = nn.ConvTranspose2d(4, 6, (3, 2), 2, 1, 0, groups=2, bias=False)
+    yield one("conv_transpose2d", layer, fill([2, 4, 3, 4], 90))
+    yield one("conv_transpose3d", nn.ConvTranspose3d(2, 3, 2, 1, 0), fill([1, 2, 2, 3, 2], 90))
+    yield one("batch_norm1d", nn.BatchNorm1d(3), 4 * fill([5, 3], 90))
+    yield one("batch_norm2d", nn.BatchNorm2d(3), 4 * fill([2, 3, 4, 5], 90))
+    yield one("batch_norm3d", nn.BatchNorm3d(2), 4 * fill([2, 2, 2, 3, 2], 90))
+    # Twice in one step, as a layer that two branches share.
+    yield one("batch_norm_twice", nn.BatchNorm2d(3), 4 * fill([2, 3, 4, 5], 90), lambda f, x: f(f(x)))
+    yield one("group_norm", nn.GroupNorm(2, 4), 4 * fill([2, 4, 3, 2], 90))
+    yield one("instance_norm", nn.InstanceNorm2d(3, affine=True), 4 * fill([2, 3, 3, 4], 90))
+    yield one("rms_norm", nn.RMSNorm(5, eps=1e-6), fill([2, 3, 5], 90))
+    heads = lambda: nn.MultiheadAttention(6, 2, batch_first=True)
+    yield one("attention", heads(), 4 * fill([2, 5, 6], 90), attention)
+    mask = torch.ones(5, 5).triu(1).bool()
+    yield one("attention_causal", heads(), 4 * fill([2, 5, 6], 90), lambda f, x: attention(f, x, mask=mask))
+    memory = 4 * fill([2, 3, 6], 92)
+    yield one("attention_cross", heads(), 4 * fill([2, 5, 6], 90), lambda f, x: attention(f, x, memory))
+    for name, first, activation in (("encoder_layer", False, "relu"), ("encoder_layer_first", True, "gelu")):
+        layer = nn.TransformerEncoderLayer(6, 2, 8, 0.0, activation, batch_first=True, norm_first=first)
+        yield one(name, layer, 4 * fill([2, 5, 6], 90))
+    yield one("rnn", nn.RNN(3, 4, batch_first=True), fill([2, 5, 3], 90), flat)
+    yield one("gru", nn.GRU(3, 4, 2, batch_first=True, bidirectional=True), fill([2, 5, 3], 90), flat)
+    yield one("lstm", nn.LSTM(3, 4, 2, batch_first=True, bidirectional=True), fill([2, 5, 3], 90), flat)
+    state = (fill([2, 2, 4], 92), fill([2, 2, 4], 93))
+    lstm = nn.LSTM(3, 4, 2, batch_first=True)
+    yield one("lstm_from", lstm, fill([2, 5, 3], 90), lambda f, x: flat(f, x, state))
+    yield one("sinusoidal", nn.Linear(5, 5), fill([2, 4, 5], 90), lambda f, x: f(x + waves(4, 5)))
+    places = lambda f, x: x + f.weight[: x.shape[1]]
+    yield one("learnt", nn.Embedding(6, 5), fill([2, 4, 5], 90), places)
+    net = nn.Sequential(nn.Linear(3, 4), nn.SiLU(), Residual(nn.Linear(4, 4)), nn.Sigmoid(), nn.Flatten())
+    yield one("sequential", net, 4 * fill([2, 3, 3], 90))
+
+
+def cases():
+    yield from models()
+    yield from layers()
 
 
 if __name__ == "__main__":

@@ -1,0 +1,114 @@
+//! Convolutional autoencoders.
+
+use super::{Conv2d, ConvTranspose2d, Linear, positive};
+use crate::error::{Error, Result};
+use crate::ops::conv::Window;
+use crate::params::Params;
+use crate::session::Var;
+use serde::{Deserialize, Serialize};
+
+/// Sizes of an [`Autoencoder`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AutoencoderConfig {
+    /// Channels of an image.
+    pub channels: usize,
+    /// Height and width of an image; each convolution halves them.
+    pub image: [usize; 2],
+    /// Channels after each convolution.
+    pub widths: Vec<usize>,
+    /// Numbers that an image becomes.
+    pub latent: usize,
+}
+
+impl Default for AutoencoderConfig {
+    /// Small grey images.
+    fn default() -> AutoencoderConfig {
+        AutoencoderConfig { channels: 1, image: [28, 28], widths: vec![16, 32], latent: 16 }
+    }
+}
+
+/// A network that puts images into few numbers and makes them again: convolutions of 3 by 3 and stride 2 with relu, a linear
+/// layer; and back a linear layer and transposed convolutions. The output has no bounds: take its sigmoid for images from 0
+/// to 1, or train by [`Var::bce_with_logits`].
+#[derive(Clone, Debug)]
+pub struct Autoencoder {
+    convs: Vec<Conv2d>,
+    squeeze: Linear,
+    expand: Linear,
+    transposed: Vec<ConvTranspose2d>,
+    /// Channels, height and width where the linear layers are.
+    inner: [usize; 3],
+}
+
+impl Autoencoder {
+    /// Layers of two PyTorch `Sequential`s, with two convolutions: `encoder.0`, `encoder.2` and, behind a `Flatten`,
+    /// `encoder.5`; `decoder.0` and, behind a relu and an `Unflatten`, `decoder.3` and `decoder.5`.
+    pub fn new(params: &mut Params, config: AutoencoderConfig) -> Result<Autoencoder> {
+        let AutoencoderConfig { channels, image, widths, latent } = config;
+        positive("autoencoder", "sizes", &[channels, latent, image[0], image[1]])?;
+        positive("autoencoder", "widths", &widths)?;
+        let parts = u32::try_from(widths.len()).ok().and_then(|n| 1usize.checked_shl(n));
+        let (Some(&deepest), Some(parts)) = (widths.last(), parts.filter(|p| *p > 0)) else {
+            let why = format!("{} convolutions; use at least 1, and fewer", widths.len());
+            return Err(Error::argument("autoencoder", "widths", why));
+        };
+        if !image.iter().all(|d| d.is_multiple_of(parts)) {
+            let why = format!("{image:?} cannot be halved {} times; use multiples of {parts}", widths.len());
+            return Err(Error::argument("autoencoder", "image", why));
+        }
+        let window = Window::plain(2)?.stride(2).padding(1);
+        let inner = [deepest, image[0] / parts, image[1] / parts];
+        let flat = inner.iter().fold(1usize, |n, d| n.saturating_mul(*d));
+        let all: Vec<usize> = [channels].into_iter().chain(widths).collect();
+        let convs = all
+            .windows(2)
+            .enumerate()
+            .map(|(i, w)| {
+                let name = format!("encoder.{}", 2 * i);
+                Conv2d::new(params, &name, w[0], w[1], [3, 3], window)
+            })
+            .collect::<Result<Vec<_>>>()?;
+        let squeeze = Linear::new(params, &format!("encoder.{}", 2 * convs.len() + 1), flat, latent)?;
+        let expand = Linear::new(params, "decoder.0", latent, flat)?;
+        let transposed = all
+            .windows(2)
+            .rev()
+            .enumerate()
+            .map(|(i, w)| {
+                let name = format!("decoder.{}", 2 * i + 3);
+                ConvTranspose2d::new(params, &name, w[1], w[0], [3, 3], window, [1, 1])
+            })
+            .collect::<Result<_>>()?;
+        Ok(Autoencoder { convs, squeeze, expand, transposed, inner })
+    }
+
+    /// The numbers `(N, latent)` of images `(N, channels, height, width)`.
+    pub fn encode<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {
+        let mut x = x;
+        for conv in &self.convs {
+            x = conv.forward(x)?.relu()?;
+        }
+        self.squeeze.forward(x.flatten_from(1)?)
+    }
+
+    /// The images `(N, channels, height, width)` of numbers `(N, latent)`.
+    pub fn decode<'s>(&self, z: Var<'s>) -> Result<Var<'s>> {
+        let [channels, height, width] = self.inner;
+        let mut x = self.expand.forward(z)?.relu()?;
+        let batch = x.shape()?.rows();
+        x = x.reshape(&[batch, channels, height, width])?;
+        for (i, layer) in self.transposed.iter().enumerate() {
+            if i > 0 {
+                x = x.relu()?;
+            }
+            x = layer.forward(x)?;
+        }
+        Ok(x)
+    }
+
+    /// The images, made again.
+    pub fn forward<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {
+        self.decode(self.encode(x)?)
+    }
+}

@@ -1,0 +1,187 @@
+//! State space models with selective scans.
+
+use super::generate::{Sampling, generate};
+use super::{Conv1d, Embedding, Linear, RmsNorm, positive};
+use crate::error::{Error, ErrorKind, Result};
+use crate::ops::conv::Window;
+use crate::params::{Param, Params};
+use crate::session::Var;
+use crate::shape::Shape;
+use crate::tensor::Tensor;
+use serde::{Deserialize, Serialize};
+
+/// Sizes of a [`Mamba`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MambaConfig {
+    /// Different tokens.
+    pub vocab: usize,
+    /// Channels.
+    pub width: usize,
+    /// Blocks.
+    pub layers: usize,
+    /// States of each inner channel.
+    pub state: usize,
+    /// Taps of each convolution.
+    pub conv: usize,
+    /// Inner channels for each channel.
+    pub expand: usize,
+}
+
+impl Default for MambaConfig {
+    /// A small model of bytes, with the inner sizes of the published ones.
+    fn default() -> MambaConfig {
+        MambaConfig { vocab: 256, width: 128, layers: 4, state: 16, conv: 4, expand: 2 }
+    }
+}
+
+/// Eps of the norms.
+const EPS: f64 = 1e-5;
+/// Time steps that a fresh model begins with, and the least of them.
+const STEPS: [f64; 2] = [1e-3, 1e-1];
+const LEAST_STEP: f64 = 1e-4;
+
+/// A layer with selective state spaces, on sequences: a convolution along time, then the recurrence whose step size, inflow
+/// and outflow depend on the input, and a gate. Names as in the published implementation.
+#[derive(Clone, Debug)]
+pub struct MambaBlock {
+    a_log: Param,
+    skip: Param,
+    in_proj: Linear,
+    conv: Conv1d,
+    x_proj: Linear,
+    dt_proj: Linear,
+    out_proj: Linear,
+    taps: usize,
+    rank: usize,
+    state: usize,
+}
+
+impl MambaBlock {
+    /// Parameters `name.A_log (inner, state)`, the logarithms of 1, 2, …, and `name.D (inner)`, ones; layers
+    /// `name.in_proj`, `name.conv1d`, `name.x_proj`, `name.dt_proj` and `name.out_proj`, the last divided by the root of
+    /// `config.layers`. Steps begin between 0.001 and 0.1.
+    pub fn new(params: &mut Params, name: &str, config: MambaConfig) -> Result<MambaBlock> {
+        let MambaConfig { width, layers, state, conv, expand, .. } = config;
+        positive("mamba", "sizes", &[width, layers, state, conv, expand])?;
+        let part = |part: &str| format!("{name}.{part}");
+        let (inner, rank) = (width.saturating_mul(expand), width.div_ceil(16));
+        let log = |i: usize| libm::log((i % state + 1) as f64);
+        let a_log = params.value(&part("A_log"), &Tensor::from_fn(Shape::new(&[inner, state])?, log))?;
+        let skip = params.ones(&part("D"), &[inner])?;
+        let in_proj = Linear::without_bias(params, &part("in_proj"), width, inner.saturating_mul(2))?;
+        let window = Window::plain(1)?.groups(inner);
+        let conv1d = Conv1d::new(params, &part("conv1d"), inner, inner, [conv], window)?;
+        let outputs = state.saturating_mul(2).saturating_add(rank);
+        let x_proj = Linear::without_bias(params, &part("x_proj"), inner, outputs)?;
+        let dt_proj = Linear::without_bias(params, &part("dt_proj"), rank, inner)?;
+        let bias =
+            params.uniform(&part("dt_proj.bias"), &[inner], libm::log(STEPS[0]), libm::log(STEPS[1]))?;
+        // The inverse of softplus, so that steps are what was drawn.
+        let drawn = bias.get::<f64>()?;
+        let inverse = |i: usize| {
+            let step = libm::exp(drawn.data()[i]).max(LEAST_STEP);
+            step + libm::log(-libm::expm1(-step))
+        };
+        bias.set(&Tensor::from_fn(drawn.shape(), inverse))?;
+        let dt_proj = Linear::of(dt_proj.weight().clone(), Some(bias));
+        let limit = 1.0 / (inner as f64 * layers as f64).sqrt();
+        let out = params.uniform(&part("out_proj.weight"), &[width, inner], -limit, limit)?;
+        let out_proj = Linear::of(out, None);
+        Ok(MambaBlock {
+            a_log,
+            skip,
+            in_proj,
+            conv: conv1d,
+            x_proj,
+            dt_proj,
+            out_proj,
+            taps: conv,
+            rank,
+            state,
+        })
+    }
+
+    /// The layer of sequences `(…, length, width)`.
+    pub fn forward<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {
+        let shape = x.shape()?;
+        let &[.., length, width] = shape.dims() else {
+            let want = "at least 2: (…, length, width)";
+            return Err(Error::new("mamba", ErrorKind::Rank { want, got: shape }));
+        };
+        let (s, inner) = (x.session(), self.skip.shape().numel());
+        let batch = shape.rows().checked_div(length).unwrap_or(0);
+        let both = self.in_proj.forward(x.reshape(&[batch, length, width])?)?;
+        let (u, gate) = (both.narrow(2, 0, inner)?, both.narrow(2, inner, inner)?);
+        // Zeros before the first time only, so that nothing is seen before its time.
+        let u = u.permute(&[0, 2, 1])?.pad(2, self.taps - 1, 0)?;
+        let u = self.conv.forward(u)?.silu()?.permute(&[0, 2, 1])?;
+        let all = self.x_proj.forward(u)?;
+        let delta = self.dt_proj.forward(all.narrow(2, 0, self.rank)?)?.softplus()?;
+        let b = all.narrow(2, self.rank, self.state)?;
+        let c = all.narrow(2, self.rank + self.state, self.state)?;
+        let a = s.param(&self.a_log)?.exp()?.neg()?;
+        let y = u.selective_ssm(delta, a, b, c)?.add(u.mul(s.param(&self.skip)?)?)?;
+        self.out_proj.forward(y.mul(gate.silu()?)?)?.reshape(shape.dims())
+    }
+}
+
+/// A language model of [`MambaBlock`]s: an embedding, `x + block(norm(x))` again and again, a norm, and for each place a
+/// number for each next token, by the table of the embedding.
+#[derive(Clone, Debug)]
+pub struct Mamba {
+    tokens: Embedding,
+    blocks: Vec<(RmsNorm, MambaBlock)>,
+    norm: RmsNorm,
+}
+
+impl Mamba {
+    /// Layers `backbone.embedding`, `backbone.layers.i.norm`, `backbone.layers.i.mixer` and `backbone.norm_f`, as in the
+    /// published implementation. The head has no parameters of its own: `lm_head.weight` is the embedding's.
+    pub fn new(params: &mut Params, config: MambaConfig) -> Result<Mamba> {
+        let MambaConfig { vocab, width, layers, .. } = config;
+        positive("mamba", "sizes", &[vocab, width, layers])?;
+        let tokens = Embedding::new(params, "backbone.embedding", vocab, width, 0.02)?;
+        let blocks = (0..layers)
+            .map(|i| {
+                let name = format!("backbone.layers.{i}");
+                let norm = RmsNorm::new(params, &format!("{name}.norm"), width, EPS)?;
+                Ok((norm, MambaBlock::new(params, &format!("{name}.mixer"), config)?))
+            })
+            .collect::<Result<_>>()?;
+        Ok(Mamba { tokens, blocks, norm: RmsNorm::new(params, "backbone.norm_f", width, EPS)? })
+    }
+
+    fn hidden<'s>(&self, tokens: Var<'s>) -> Result<Var<'s>> {
+        let mut x = self.tokens.forward(tokens)?;
+        for (norm, block) in &self.blocks {
+            x = x.add(block.forward(norm.forward(x)?)?)?;
+        }
+        Ok(x)
+    }
+
+    fn head<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {
+        let table = x.session().param(self.tokens.weight())?;
+        self.norm.forward(x)?.matmul_with(table, false, true)
+    }
+
+    /// For each place of sequences of tokens `(…, length)`, a number for each token that may come next: `(…, length, vocab)`.
+    pub fn forward<'s>(&self, tokens: Var<'s>) -> Result<Var<'s>> {
+        let shape = tokens.shape()?;
+        if shape.rank() == 0 {
+            return Err(Error::new("mamba", ErrorKind::Rank { want: "at least 1: (…, length)", got: shape }));
+        }
+        self.head(self.hidden(tokens)?)
+    }
+
+    /// The numbers of the last place alone, `(…, vocab)`: the bits of [`Mamba::forward`] there.
+    pub fn last<'s>(&self, tokens: Var<'s>) -> Result<Var<'s>> {
+        self.head(super::generate::last_place("mamba", self.hidden(tokens)?)?)
+    }
+
+    /// Tokens that go on from a prompt: see [`Gpt::generate`](super::Gpt::generate).
+    pub fn generate(&self, prompt: &[u32], steps: usize, sampling: Sampling) -> Result<Vec<u32>> {
+        let device = self.tokens.weight().buffer().buffer().device().clone();
+        generate(&device, usize::MAX, |tokens| self.last(tokens), prompt, steps, sampling)
+    }
+}

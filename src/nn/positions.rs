@@ -1,0 +1,75 @@
+//! Encodings of places in a sequence.
+
+use super::positive;
+use crate::error::{Error, ErrorKind, Result};
+use crate::params::{Param, Params};
+use crate::session::Var;
+use crate::shape::Shape;
+use crate::tensor::Tensor;
+
+/// Length and width of a value `(…, length, width)`.
+fn sizes(x: Var<'_>) -> Result<[usize; 2]> {
+    let shape = x.shape()?;
+    match *shape.dims() {
+        [.., length, width] => Ok([length, width]),
+        _ => {
+            let want = "at least 2: (…, length, width)";
+            Err(Error::new("positions", ErrorKind::Rank { want, got: shape }))
+        }
+    }
+}
+
+/// Adds waves to sequences of any length: without parameters.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SinusoidalPositions;
+
+impl SinusoidalPositions {
+    /// The waves `(length, width)`: at place `p` the channels `2 i` and `2 i + 1` are sine and cosine of
+    /// `p / 10000^(2 i / width)`, formed in f64.
+    pub fn table(length: usize, width: usize) -> Result<Tensor<f64>> {
+        let wave = |i: usize| {
+            let (place, channel) = (i / width, i % width);
+            let turn = place as f64 * libm::pow(10000.0, -((channel - channel % 2) as f64) / width as f64);
+            if channel % 2 == 0 { libm::sin(turn) } else { libm::cos(turn) }
+        };
+        Ok(Tensor::from_fn(Shape::new(&[length, width])?, wave))
+    }
+
+    /// Sequences `(…, length, width)` plus the waves.
+    pub fn forward<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {
+        let [length, width] = sizes(x)?;
+        x.add(x.session().constant(&SinusoidalPositions::table(length, width)?)?)
+    }
+}
+
+/// Adds a learnt vector for each place.
+#[derive(Clone, Debug)]
+pub struct LearntPositions {
+    weight: Param,
+}
+
+impl LearntPositions {
+    /// The parameter `name.weight (most, width)` for sequences of at most so many places: normal draws with standard
+    /// deviation `std`, usually 0.02.
+    pub fn new(
+        params: &mut Params,
+        name: &str,
+        most: usize,
+        width: usize,
+        std: f64,
+    ) -> Result<LearntPositions> {
+        positive("positions", "sizes", &[most, width])?;
+        Ok(LearntPositions { weight: params.normal(&format!("{name}.weight"), &[most, width], 0.0, std)? })
+    }
+
+    /// Sequences `(…, length, width)` plus the vectors of their places.
+    pub fn forward<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {
+        let ([length, _], most) = (sizes(x)?, self.weight.shape().dims()[0]);
+        if length > most {
+            let why = format!("{length} is longer than the {most} places that are learnt");
+            return Err(Error::argument("positions", "length", why));
+        }
+        let all = x.session().param(&self.weight)?;
+        x.add(if length < most { all.narrow(0, 0, length)? } else { all })
+    }
+}
