@@ -8,9 +8,11 @@ mod check;
 mod devices;
 mod graph;
 mod inspect;
+mod models;
 mod op;
 mod ops;
 mod out;
+mod task;
 mod train;
 
 use clap::error::ErrorKind as Usage;

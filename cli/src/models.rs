@@ -1,0 +1,235 @@
+//! The models the program knows: what they are called, what they are made from, and what they are for.
+
+use crate::{Answer, fail};
+use clap::ValueEnum;
+use dittograd::data::Dataset;
+use dittograd::nn::{
+    Autoencoder, AutoencoderConfig, Cnn, CnnConfig, Fno1d, Fno1dConfig, Fno2d, Fno2dConfig, Gpt, GptConfig,
+    Mamba, MambaConfig, Mlp, MlpConfig, Module, ResNet, ResNetConfig, Sampling, Vit, VitConfig,
+};
+use dittograd::prelude::*;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+/// Most parameters the program makes a model with.
+const MAX_PARAMETERS: f64 = (1u64 << 32) as f64;
+/// Most tokens, classes, channels, layers and the like that a model is made with.
+const MAX_SIZE: f64 = (1u64 << 24) as f64;
+
+/// A model by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[value(rename_all = "lower")]
+pub(crate) enum Model {
+    /// Linear layers with relu between them
+    Mlp,
+    /// Three convolutions with pooling, then a linear layer
+    Cnn,
+    /// A residual network
+    ResNet,
+    /// A vision transformer
+    Vit,
+    /// A transformer that writes text, in GPT-2's layout
+    Gpt,
+    /// A state-space model that writes text
+    Mamba,
+    /// A Fourier neural operator on a line
+    Fno1d,
+    /// A Fourier neural operator on a square
+    Fno2d,
+    /// Convolutions to a few numbers and back
+    Autoencoder,
+}
+
+/// What a model is asked for, which decides the loss and what is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Task {
+    /// The class of a sample.
+    Classes,
+    /// Numbers of a sample.
+    Numbers,
+    /// A field on a grid.
+    Field,
+    /// The next token.
+    Text,
+    /// The sample itself.
+    Itself,
+}
+
+/// A model that writes text.
+enum Writer {
+    Gpt(Gpt),
+    Mamba(Mamba),
+}
+
+/// A model with its parameters.
+pub(crate) struct Net {
+    module: Arc<dyn Module>,
+    writer: Option<Writer>,
+}
+
+impl Model {
+    /// Its name, as it is typed.
+    pub(crate) fn name(self) -> String {
+        crate::train::name(&self)
+    }
+
+    /// The data set it is trained on if nothing else is said.
+    pub(crate) fn data(self) -> &'static str {
+        match self {
+            Model::Mlp => "spirals",
+            Model::Cnn | Model::ResNet | Model::Vit | Model::Autoencoder => "digits",
+            Model::Gpt | Model::Mamba => "additions",
+            Model::Fno1d => "burgers",
+            Model::Fno2d => "darcy",
+        }
+    }
+
+    /// Whether it writes text.
+    pub(crate) fn writes(self) -> bool {
+        matches!(self, Model::Gpt | Model::Mamba)
+    }
+
+    /// What it learns from such data.
+    pub(crate) fn task(self, data: &Dataset) -> Task {
+        match self {
+            Model::Gpt | Model::Mamba => Task::Text,
+            Model::Fno1d | Model::Fno2d => Task::Field,
+            Model::Autoencoder => Task::Itself,
+            Model::Mlp | Model::Cnn | Model::ResNet | Model::Vit if data.classes().is_some() => Task::Classes,
+            Model::Mlp | Model::Cnn | Model::ResNet | Model::Vit => Task::Numbers,
+        }
+    }
+
+    /// Its sizes for such data: what the data says, small sizes for the rest, and then what `given` says of them.
+    pub(crate) fn config(self, data: &Dataset, hidden: &[usize], given: &Value) -> Answer<Value> {
+        let (x, y) = (data.x().shape(), data.y().shape());
+        let wants = |what: &str| {
+            fail(format!("{} needs {what}; {} has inputs of shape {x}", self.name(), data.name()))
+        };
+        let outputs = data.classes().unwrap_or(y.last());
+        let indices = matches!(data.x(), AnyTensor::Idx(_));
+        let mut config = match self {
+            _ if indices != self.writes() => {
+                return wants(if self.writes() { "tokens" } else { "numbers" });
+            }
+            Model::Mlp if x.rank() != 2 || y.rank() > 2 => return wants("features (N, F)"),
+            Model::Mlp => {
+                let sizes = [&[data.features()], hidden, &[outputs]].concat();
+                json!({"sizes": sizes})
+            }
+            Model::Cnn | Model::ResNet | Model::Vit | Model::Autoencoder => {
+                let &[_, channels, height, width] = x.dims() else { return wants("images (N, C, H, W)") };
+                let image = [height, width];
+                match self {
+                    Model::Cnn => {
+                        json!({"channels": channels, "image": image, "widths": [16, 32, 64], "classes": outputs})
+                    }
+                    Model::ResNet => {
+                        json!({"channels": channels, "depth": 8, "width": 16, "classes": outputs})
+                    }
+                    Model::Vit => json!({
+                        "channels": channels, "image": image, "patch": [4, 4], "width": 64, "heads": 4, "layers": 4,
+                        "hidden": 128, "classes": outputs, "pool": "mean", "dropout": 0.0,
+                    }),
+                    _ => json!({"channels": channels, "image": image, "widths": [16, 32], "latent": 16}),
+                }
+            }
+            Model::Gpt => json!({
+                "vocab": outputs, "context": x.last(), "width": 128, "heads": 4, "layers": 3, "dropout": 0.0,
+            }),
+            Model::Mamba => {
+                json!({"vocab": outputs, "width": 64, "layers": 2, "state": 16, "conv": 4, "expand": 2})
+            }
+            Model::Fno1d if x.rank() != 3 => return wants("fields (N, X, C)"),
+            Model::Fno1d => json!({
+                "inputs": x.last(), "outputs": y.last(), "width": 32, "modes": 16, "layers": 4, "hidden": 64,
+            }),
+            Model::Fno2d if x.rank() != 4 => return wants("fields (N, Y, X, C)"),
+            Model::Fno2d => json!({
+                "inputs": x.last(), "outputs": y.last(), "width": 24, "modes": [8, 8], "layers": 4, "hidden": 64,
+            }),
+        };
+        let Some(given) = given.as_object() else {
+            return fail(format!("--config {given}: use a JSON object such as {config}"));
+        };
+        for (key, value) in given {
+            match config.get_mut(key) {
+                Some(old) => *old = value.clone(),
+                None => return fail(format!("--config: {} has no `{key}`; it has {config}", self.name())),
+            }
+        }
+        Ok(config)
+    }
+}
+
+/// A config as the type of a model. Sizes beyond all reason are refused before memory is asked for.
+fn typed<T: for<'a> Deserialize<'a>>(model: Model, config: &Value) -> Answer<T> {
+    fn largest(value: &Value) -> f64 {
+        match value {
+            Value::Number(n) => n.as_f64().unwrap_or(0.0),
+            Value::Array(list) => list.iter().map(largest).fold(0.0, f64::max),
+            Value::Object(map) => map.values().map(largest).fold(0.0, f64::max),
+            _ => 0.0,
+        }
+    }
+    if largest(config) > MAX_SIZE {
+        return fail(format!("{}: {config} has a size above {MAX_SIZE}", model.name()));
+    }
+    match T::deserialize(config) {
+        Ok(config) => Ok(config),
+        Err(e) => fail(format!("{}: {config}: {e}", model.name())),
+    }
+}
+
+impl Net {
+    /// The model, with parameters drawn from the seed of `params`.
+    pub(crate) fn new(model: Model, params: &mut Params, config: &Value) -> Answer<Net> {
+        let plain = |module: Arc<dyn Module>| Net { module, writer: None };
+        Ok(match model {
+            Model::Mlp => {
+                let config: MlpConfig = typed(model, config)?;
+                let count: f64 = config.sizes.windows(2).map(|w| (w[0] as f64 + 1.0) * w[1] as f64).sum();
+                if count > MAX_PARAMETERS {
+                    return fail(format!(
+                        "layers {:?} have more than {MAX_PARAMETERS} parameters",
+                        config.sizes
+                    ));
+                }
+                plain(Arc::new(Mlp::new(params, config)?))
+            }
+            Model::Cnn => plain(Arc::new(Cnn::new(params, typed::<CnnConfig>(model, config)?)?)),
+            Model::ResNet => plain(Arc::new(ResNet::new(params, typed::<ResNetConfig>(model, config)?)?)),
+            Model::Vit => plain(Arc::new(Vit::new(params, typed::<VitConfig>(model, config)?)?)),
+            Model::Fno1d => plain(Arc::new(Fno1d::new(params, typed::<Fno1dConfig>(model, config)?)?)),
+            Model::Fno2d => plain(Arc::new(Fno2d::new(params, typed::<Fno2dConfig>(model, config)?)?)),
+            Model::Autoencoder => {
+                plain(Arc::new(Autoencoder::new(params, typed::<AutoencoderConfig>(model, config)?)?))
+            }
+            Model::Gpt => {
+                let gpt = Gpt::new(params, typed::<GptConfig>(model, config)?)?;
+                Net { module: Arc::new(gpt.clone()), writer: Some(Writer::Gpt(gpt)) }
+            }
+            Model::Mamba => {
+                let mamba = Mamba::new(params, typed::<MambaConfig>(model, config)?)?;
+                Net { module: Arc::new(mamba.clone()), writer: Some(Writer::Mamba(mamba)) }
+            }
+        })
+    }
+
+    /// The module, as in training.
+    pub(crate) fn module(&self) -> &Arc<dyn Module> {
+        &self.module
+    }
+
+    /// Continues a text.
+    pub(crate) fn write(&self, prompt: &[u32], steps: usize, sampling: Sampling) -> Answer<Vec<u32>> {
+        match &self.writer {
+            Some(Writer::Gpt(gpt)) => Ok(gpt.eval().generate(prompt, steps, sampling)?),
+            Some(Writer::Mamba(mamba)) => Ok(mamba.generate(prompt, steps, sampling)?),
+            None => fail("only gpt and mamba write text"),
+        }
+    }
+}

@@ -1,0 +1,359 @@
+//! What a model learns: the data by its name or file, the loss, and what is measured on data it has not seen.
+
+use crate::models::{Model, Task};
+use crate::{Answer, fail};
+use dittograd::data::{self, Dataset, IGNORE, Part, Regression, Scaling};
+use dittograd::nn::Module;
+use dittograd::prelude::*;
+use dittograd::session::LabelLoss;
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+
+/// Share of the rows that is trained on where a data set does not say.
+const TRAIN_PART: f64 = 0.8;
+/// Arms of the spirals.
+const ARMS: usize = 3;
+/// Added to squared distances, so that a perfect prediction has a gradient.
+const TINY: f64 = 1e-12;
+/// Rows of a batch when evaluating.
+const TEST_BATCH: usize = 256;
+/// Bytes of a sample of text.
+pub(crate) const WINDOW: usize = 64;
+
+/// Where data comes from, all of which decides every bit of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Source {
+    /// A data set made from the seed, or a file.
+    pub(crate) name: String,
+    /// Samples that are made.
+    pub(crate) samples: Option<usize>,
+    /// Points of a grid, or bytes of a sample of text.
+    pub(crate) grid: Option<usize>,
+    /// Columns of a CSV file that are targets; the last one is a class if not given.
+    pub(crate) targets: Option<usize>,
+    /// Seed of what is drawn, and of the split.
+    pub(crate) seed: u64,
+}
+
+/// Mean and deviation of a scaling, as they are kept.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Kept {
+    mean: Vec<f64>,
+    deviation: Vec<f64>,
+}
+
+impl Kept {
+    fn of(scaling: &Scaling) -> Kept {
+        Kept { mean: scaling.mean().to_vec(), deviation: scaling.deviation().to_vec() }
+    }
+
+    fn scaling(&self) -> Result<Scaling, Error> {
+        Scaling::from_parts(self.mean.clone(), self.deviation.clone())
+    }
+}
+
+/// How the numbers of the data were scaled before the model saw them.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Scales {
+    /// The inputs.
+    pub(crate) x: Option<Kept>,
+    /// The targets.
+    pub(crate) y: Option<Kept>,
+}
+
+impl Scales {
+    /// Inputs as the model wants them.
+    pub(crate) fn inputs(&self, x: AnyTensor) -> Answer<AnyTensor> {
+        Ok(match &self.x {
+            Some(kept) => kept.scaling()?.apply_to(x.num()?)?.into(),
+            None => x,
+        })
+    }
+
+    /// What the model says, in the units of the data.
+    pub(crate) fn outputs(&self, y: Tensor<f32>) -> Answer<Tensor<f32>> {
+        Ok(match &self.y {
+            Some(kept) => kept.scaling()?.undo(&y)?,
+            None => y,
+        })
+    }
+}
+
+/// Data to learn from and data to be judged by, scaled.
+pub(crate) struct Data {
+    pub(crate) train: Dataset,
+    pub(crate) test: Dataset,
+    pub(crate) scales: Scales,
+}
+
+/// The names of data sets made from a seed.
+fn built_in() -> String {
+    let more: Vec<&str> = Regression::ALL.iter().map(|r| r.name()).collect();
+    format!("spirals, digits, burgers, darcy, additions, {}", more.join(", "))
+}
+
+impl Source {
+    /// The parts of the data as they are.
+    fn parts(&self, model: Model) -> Answer<(Dataset, Dataset)> {
+        let (seed, samples) = (self.seed, |default: usize| self.samples.unwrap_or(default));
+        let split = |data: Dataset, part: f64| -> Answer<(Dataset, Dataset)> {
+            if data.rows() < 2 {
+                return fail(format!("{}: one row cannot be split into training and test rows", data.name()));
+            }
+            Ok(data::split(&data, part, seed)?)
+        };
+        if self.grid.is_some() && !matches!(self.name.as_str(), "burgers" | "darcy") && !model.writes() {
+            return fail(format!("--grid: {} has no grid", self.name));
+        }
+        match self.name.as_str() {
+            "spirals" => split(data::spirals(seed, samples(3000), ARMS)?, TRAIN_PART),
+            "digits" => split(data::digits(seed, samples(12_000))?, 5.0 / 6.0),
+            "burgers" => split(data::burgers(seed, samples(1200), self.grid.unwrap_or(256))?, 5.0 / 6.0),
+            "darcy" => split(data::darcy(seed, samples(600), self.grid.unwrap_or(32))?, 5.0 / 6.0),
+            "additions" => {
+                let count = samples(Part::Train.lines());
+                Ok((
+                    data::additions(seed, count, Part::Train)?,
+                    data::additions(seed, Part::HeldOut.lines(), Part::HeldOut)?,
+                ))
+            }
+            name => match Regression::named(name) {
+                Ok(kind) => split(data::regression(kind, seed, samples(2000))?, TRAIN_PART),
+                Err(_) => self.files(model, Path::new(name), &split),
+            },
+        }
+    }
+
+    /// The parts of the data in a file or a folder.
+    fn files(
+        &self,
+        model: Model,
+        path: &Path,
+        split: &dyn Fn(Dataset, f64) -> Answer<(Dataset, Dataset)>,
+    ) -> Answer<(Dataset, Dataset)> {
+        if self.samples.is_some() {
+            return fail("--samples is for data that is made from a seed; a file has the samples it has");
+        }
+        if path.is_dir() {
+            return folder(path);
+        }
+        let end = path.extension().and_then(|e| e.to_str()).unwrap_or_default();
+        if !path.exists() && (end.is_empty() || !path.to_string_lossy().contains(['/', '.'])) {
+            return fail(format!(
+                "--data {}: there is no such file; made from a seed are {}",
+                self.name,
+                built_in()
+            ));
+        }
+        match (end, self.targets) {
+            _ if model.writes() => split(data::text(path, self.grid.unwrap_or(WINDOW))?, 0.9),
+            ("npz", _) => split(data::npz(path)?, TRAIN_PART),
+            (_, Some(targets)) => split(data::csv_regression(path, targets)?, TRAIN_PART),
+            (_, None) => split(data::csv(path)?, TRAIN_PART),
+        }
+    }
+
+    /// The data for a model. Numbers whose units are anybody's are scaled by what the training part says.
+    pub(crate) fn load(&self, model: Model) -> Answer<Data> {
+        let (train, test) = self.parts(model)?;
+        let is_made = matches!(self.name.as_str(), "spirals" | "digits" | "burgers" | "additions");
+        let mut scales = Scales::default();
+        let (mut train, mut test) = (train, test);
+        // Pictures are in [0, 1] as they come.
+        let is_picture = train.x().shape().rank() == 4 && self.name != "darcy";
+        if !is_made
+            && !is_picture
+            && let AnyTensor::Num(_) = train.x()
+        {
+            let scaling = Scaling::of(&train)?;
+            scales.x = Some(Kept::of(&scaling));
+            (train, test) = (scaling.apply(&train)?, scaling.apply(&test)?);
+        }
+        if !is_made && let AnyTensor::Num(_) = train.y() {
+            let scaling = Scaling::of_tensor(train.y())?;
+            // Relative errors of fields are those of the scaled ones only if zero stays zero.
+            let scaling = match model.task(&train) {
+                Task::Field => {
+                    Scaling::from_parts(vec![0.0; scaling.mean().len()], scaling.deviation().to_vec())?
+                }
+                _ => scaling,
+            };
+            scales.y = Some(Kept::of(&scaling));
+            let with = |d: &Dataset| d.with(d.x().clone(), scaling.apply_to(d.y().num()?)?);
+            (train, test) = (with(&train)?, with(&test)?);
+        }
+        Ok(Data { train, test, scales })
+    }
+}
+
+/// MNIST or CIFAR-10 in a folder, whose files say what is for training.
+fn folder(path: &Path) -> Answer<(Dataset, Dataset)> {
+    let find = |names: &[&str]| names.iter().map(|n| path.join(n)).find(|p| p.is_file());
+    let idx = |stem: &str, kind: &str, axes: u8| {
+        let names = [
+            format!("{stem}-{kind}-idx{axes}-ubyte"),
+            format!("{stem}-{kind}.idx{axes}-ubyte"),
+            format!("{stem}-{kind}-idx{axes}-ubyte.gz"),
+        ];
+        find(&names.each_ref().map(String::as_str))
+    };
+    if let [Some(a), Some(b), Some(c), Some(d)] = [
+        idx("train", "images", 3),
+        idx("train", "labels", 1),
+        idx("t10k", "images", 3),
+        idx("t10k", "labels", 1),
+    ] {
+        return Ok((data::idx(a, b)?, data::idx(c, d)?));
+    }
+    let batches: Vec<PathBuf> = (1..=5).filter_map(|i| find(&[&format!("data_batch_{i}.bin")])).collect();
+    if let (false, Some(test)) = (batches.is_empty(), find(&["test_batch.bin"])) {
+        return Ok((data::cifar10(&batches)?, data::cifar10(&[test])?));
+    }
+    let wanted =
+        "train-images-idx3-ubyte and its like (MNIST) or data_batch_1.bin and test_batch.bin (CIFAR-10)";
+    fail(format!("{}: a folder of data has {wanted}", path.display()))
+}
+
+/// The loss of a batch, written once for both modes.
+pub(crate) fn loss<'s>(task: Task, net: &dyn Module, x: Var<'s>, y: Var<'s>) -> Result<Var<'s>, Error> {
+    let out = net.forward(x)?;
+    match task {
+        Task::Classes => out.cross_entropy(y),
+        Task::Text => out.cross_entropy_loss(y, LabelLoss { ignore: Some(IGNORE), ..LabelLoss::default() }),
+        Task::Numbers => out.mse(y),
+        Task::Itself => out.mse(x),
+        Task::Field => {
+            let squares = |v: Var<'s>| v.flatten_from(1)?.square()?.sum_axes(&[1]);
+            let off = squares(out.sub(y)?)?.add_scalar(TINY)?;
+            off.div(squares(y)?.add_scalar(TINY)?)?.sqrt()?.mean()
+        }
+    }
+}
+
+/// What was measured on data the model was not trained on.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Scores {
+    /// The mean loss.
+    pub(crate) loss: f64,
+    /// Further measures by name, the one that counts first.
+    pub(crate) more: Vec<(&'static str, f64)>,
+}
+
+impl Scores {
+    /// The measure that decides, such that more is better.
+    pub(crate) fn merit(&self) -> f64 {
+        match self.more.first() {
+            Some(("accuracy" | "exact", v)) => *v,
+            Some((_, v)) => -v,
+            None => -self.loss,
+        }
+    }
+
+    /// As words.
+    pub(crate) fn text(&self) -> String {
+        let mut text = format!("test loss {:.6}", self.loss);
+        for (name, value) in &self.more {
+            text += &match *name {
+                "accuracy" => format!(", accuracy {:.2} %", 100.0 * value),
+                "exact" => format!(", exact {:.2} %", 100.0 * value),
+                "relative_l2" => format!(", relative L2 error {:.3} %", 100.0 * value),
+                name => format!(", {name} {value:.6}"),
+            };
+        }
+        text
+    }
+}
+
+/// Position of the largest of some numbers, the first of equal ones; none where one is NaN.
+pub(crate) fn best(row: &[f32]) -> Option<usize> {
+    let larger = |b: usize, (i, v): (usize, &f32)| if *v > row[b] { i } else { b };
+    row.iter().all(|v| !v.is_nan()).then(|| row.iter().enumerate().fold(0, larger))
+}
+
+/// Relative L2 distance of `a` from `b`.
+pub(crate) fn relative(a: &[f32], b: &[f32]) -> f64 {
+    let square = |v: f64| v * v;
+    let off: f64 = a.iter().zip(b).map(|(a, b)| square(f64::from(*a) - f64::from(*b))).sum();
+    (off / b.iter().map(|b| square(f64::from(*b))).sum::<f64>()).sqrt()
+}
+
+/// The model's output for inputs as it wants them.
+pub(crate) fn predict(device: &Device, net: &dyn Module, x: &AnyTensor) -> Result<Tensor<f32>, Error> {
+    let session = Session::inference(device);
+    net.forward(input(&session, x)?)?.value()
+}
+
+/// A value of a session.
+pub(crate) fn input<'s>(session: &'s Session, x: &AnyTensor) -> Result<Var<'s>, Error> {
+    match x {
+        AnyTensor::Num(x) => session.input(x),
+        AnyTensor::Idx(x) => session.labels(x),
+    }
+}
+
+/// Judges a model that is not in training.
+pub(crate) fn evaluate(
+    device: &Device,
+    task: Task,
+    net: &dyn Module,
+    data: &Dataset,
+    scales: &Scales,
+) -> Answer<Scores> {
+    let session = Session::inference(device);
+    let rows = data.rows() as f64;
+    let (mut loss_sum, mut right, mut tokens, mut counted, mut error) = (0.0, 0usize, 0usize, 0usize, 0.0);
+    for batch in data.in_order(TEST_BATCH)? {
+        let (x, y) = batch?;
+        let n = x.shape().dims()[0];
+        let (value, out) = {
+            let (xs, ys) = (input(&session, &x)?, input(&session, &y)?);
+            let value = loss(task, net, xs, ys)?.item()?;
+            (value, net.forward(xs)?.value::<f32>()?)
+        };
+        session.reset();
+        loss_sum += f64::from(value) * n as f64;
+        let wide = out.data().len() / n.max(1);
+        match task {
+            Task::Classes | Task::Text => {
+                let (labels, classes) = (y.idx()?, out.shape().last());
+                let per_row = labels.data().len() / n.max(1);
+                for (out, labels) in out.data().chunks_exact(wide).zip(labels.data().chunks_exact(per_row)) {
+                    let each = out.chunks_exact(classes).zip(labels).filter(|(_, l)| **l != IGNORE);
+                    let hits: Vec<bool> = each.map(|(row, l)| best(row) == Some(*l as usize)).collect();
+                    counted += hits.len();
+                    tokens += hits.iter().filter(|h| **h).count();
+                    right += usize::from(hits.iter().all(|h| *h));
+                }
+            }
+            Task::Field => {
+                let truth = y.num()?.data();
+                let each = out.data().chunks_exact(wide).zip(truth.chunks_exact(wide));
+                error += each.map(|(a, b)| relative(a, b)).sum::<f64>();
+            }
+            Task::Numbers | Task::Itself => {
+                let truth = if task == Task::Itself { &x } else { &y };
+                let (a, b) = match task {
+                    Task::Itself => (out, truth.num()?.clone()),
+                    _ => (scales.outputs(out)?, scales.outputs(truth.num()?.clone())?),
+                };
+                let each = a.data().iter().zip(b.data());
+                error +=
+                    each.map(|(a, b)| (f64::from(*a) - f64::from(*b)).powi(2)).sum::<f64>() / wide as f64;
+            }
+        }
+    }
+    let loss = loss_sum / rows;
+    let more = match task {
+        Task::Classes => vec![("accuracy", right as f64 / rows)],
+        Task::Text if data.name() == "additions" => {
+            vec![("exact", right as f64 / rows), ("perplexity", loss.exp())]
+        }
+        Task::Text => vec![("perplexity", loss.exp()), ("accuracy", tokens as f64 / counted.max(1) as f64)],
+        Task::Field => vec![("relative_l2", error / rows)],
+        Task::Numbers | Task::Itself => vec![("rmse", (error / rows).sqrt())],
+    };
+    Ok(Scores { loss, more })
+}

@@ -1,0 +1,432 @@
+//! `train`: a model from data to a fingerprint, eagerly or compiled, with everything in a folder that another run can go on
+//! from.
+
+mod fit;
+mod folder;
+mod report;
+
+use crate::models::{Model, Net};
+use crate::out::{Out, bytes, warn};
+use crate::task::{Scales, Source};
+use crate::{Answer, Global, fail};
+use clap::{Args, ValueEnum};
+use dittograd::io::Checkpoint;
+use dittograd::prelude::*;
+use folder::Folder;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use std::path::PathBuf;
+
+/// Train a model; the last line is the fingerprint of its parameters.
+#[derive(Args)]
+pub(crate) struct Train {
+    /// The model [with --resume: that of the checkpoint]
+    #[arg(value_enum)]
+    model: Option<Model>,
+    /// Run each op as it comes, or the whole step as one program; same bits
+    #[arg(long, value_enum, default_value = "compiled")]
+    mode: Mode,
+    /// Training steps [default: enough for the model's own data]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    steps: Option<u64>,
+    /// Passes over the training rows, instead of steps
+    #[arg(long, conflicts_with = "steps", value_parser = clap::value_parser!(u64).range(1..))]
+    epochs: Option<u64>,
+    /// Rows in a batch [default: by the model, or all training rows if fewer]
+    #[arg(long, value_parser = positive)]
+    batch: Option<usize>,
+    /// Parts that a batch is computed in, one after the other, which takes less memory [default: 1]
+    #[arg(long, value_parser = positive)]
+    accumulate: Option<usize>,
+    /// Learning rate [default: by the model]
+    #[arg(long, value_parser = rate, allow_negative_numbers = true)]
+    lr: Option<f64>,
+    /// How the learning rate changes from step to step [default: by the model]
+    #[arg(long, value_enum)]
+    schedule: Option<Curve>,
+    /// Steps in which the learning rate grows to its height [default: 0]
+    #[arg(long)]
+    warmup: Option<u64>,
+    /// Update rule [default: adamw]
+    #[arg(long, value_enum)]
+    optimizer: Option<Rule>,
+    /// Weight decay [default: by the rule]
+    #[arg(long, value_parser = rate)]
+    weight_decay: Option<f64>,
+    /// Largest norm of all gradients together
+    #[arg(long, value_parser = rate)]
+    clip: Option<f64>,
+    /// Seed of the data, the split, the batches, the initial parameters and dropout [default: 7]
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Sizes of the hidden layers of an mlp [default: 64,64]
+    #[arg(long, value_delimiter = ',', value_parser = positive)]
+    hidden: Option<Vec<usize>>,
+    /// Sizes of the model, as a JSON object; `inspect` shows what a trained one has
+    #[arg(long, value_name = "JSON")]
+    config: Option<String>,
+    /// A data set that is made from the seed (spirals, digits, burgers, darcy, additions, …), or a file: .csv with numbers and
+    /// a class behind them, .npz with x and y, .txt, or a folder with MNIST or CIFAR-10 [default: by the model]
+    #[arg(long, value_name = "NAME|PATH")]
+    data: Option<String>,
+    /// Samples that are made
+    #[arg(long, value_parser = positive)]
+    samples: Option<usize>,
+    /// Points of the grid of fields, or bytes in a sample of text
+    #[arg(long, value_parser = positive)]
+    grid: Option<usize>,
+    /// Last columns of a CSV file that are numbers to predict, instead of a class
+    #[arg(long, value_parser = positive)]
+    targets: Option<usize>,
+    /// Steps from one evaluation and checkpoint to the next [default: a tenth of all]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    eval_every: Option<u64>,
+    /// Stop after so many evaluations without a better one
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    patience: Option<u64>,
+    /// Folder for checkpoint, measurements and pictures, or `none` [default: a new one in runs/, or in DITTOGRAD_RUNS]
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Go on from a checkpoint, or from the one in a folder, to the same bits as without the break
+    #[arg(long, value_name = "PATH")]
+    resume: Option<PathBuf>,
+    /// Watch the memory: print it every N steps, and warn where it grows from step to step
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    memory: Option<u64>,
+}
+
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+pub(crate) enum Mode {
+    Eager,
+    Compiled,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Rule {
+    Sgd,
+    Momentum,
+    Nesterov,
+    Adam,
+    Adamw,
+    Adagrad,
+    Rmsprop,
+    Adadelta,
+    Lion,
+    Muon,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Curve {
+    /// Always the same
+    Constant,
+    /// Down to zero along half a cosine
+    Cosine,
+    /// Up in the first 30 %, then down, along half cosines
+    OneCycle,
+}
+
+/// A whole number from 1.
+pub(crate) fn positive(text: &str) -> Result<usize, String> {
+    match text.trim().parse() {
+        Ok(0) => Err("use at least 1".into()),
+        Ok(n) => Ok(n),
+        Err(_) => Err("use a whole number from 1".into()),
+    }
+}
+
+/// A learning rate that is a number in float32 too.
+fn rate(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(x) if x >= 0.0 && (x as f32).is_finite() => Ok(x),
+        _ => Err("use a finite number that is not negative".into()),
+    }
+}
+
+/// Name of a choice as it is typed.
+pub(crate) fn name(choice: &impl ValueEnum) -> String {
+    choice.to_possible_value().map_or_else(String::new, |v| v.get_name().to_string())
+}
+
+/// Everything that decides the bits of a run, as it is kept in a checkpoint.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Spec {
+    pub(crate) model: Model,
+    /// Sizes of the model.
+    pub(crate) config: Value,
+    pub(crate) data: Source,
+    pub(crate) scales: Scales,
+    steps: u64,
+    batch: usize,
+    accumulate: usize,
+    optimizer: Rule,
+    lr: f64,
+    schedule: Curve,
+    warmup: u64,
+    weight_decay: Option<f64>,
+    clip: Option<f64>,
+    seed: u64,
+    eval_every: u64,
+    patience: Option<u64>,
+}
+
+/// What is usual for a model: steps, rows in a batch, learning rate and its schedule.
+fn usual(model: Model) -> (u64, usize, f64, Curve) {
+    match model {
+        Model::Mlp => (300, 128, 1e-2, Curve::Constant),
+        Model::Cnn => (800, 64, 2e-3, Curve::OneCycle),
+        Model::ResNet => (600, 64, 4e-3, Curve::OneCycle),
+        Model::Vit => (1500, 64, 2e-3, Curve::OneCycle),
+        Model::Gpt => (3000, 128, 2e-3, Curve::OneCycle),
+        Model::Mamba => (2000, 128, 3e-3, Curve::OneCycle),
+        Model::Fno1d => (3000, 16, 2e-3, Curve::OneCycle),
+        Model::Fno2d => (1500, 16, 2e-3, Curve::OneCycle),
+        Model::Autoencoder => (800, 64, 2e-3, Curve::OneCycle),
+    }
+}
+
+impl Spec {
+    fn optimizer(&self) -> Optimizer {
+        let lr = self.lr;
+        let mut rule = match self.optimizer {
+            Rule::Sgd => Optimizer::sgd(lr),
+            Rule::Momentum => Optimizer::momentum(lr, 0.9),
+            Rule::Adam => Optimizer::adam(lr),
+            Rule::Adamw => Optimizer::adamw(lr),
+            Rule::Nesterov => Optimizer::nesterov(lr, 0.9),
+            Rule::Adagrad => Optimizer::adagrad(lr),
+            Rule::Rmsprop => Optimizer::rmsprop(lr),
+            Rule::Adadelta => Optimizer::adadelta(lr),
+            Rule::Lion => Optimizer::lion(lr),
+            Rule::Muon => Optimizer::muon(lr),
+        };
+        if let Some(decay) = self.weight_decay {
+            rule = rule.weight_decay(decay);
+        }
+        if let Some(clip) = self.clip {
+            rule = rule.clip_norm(clip);
+        }
+        rule.schedule(self.schedule())
+    }
+
+    fn schedule(&self) -> Schedule {
+        let rest = self.steps.saturating_sub(self.warmup).max(1);
+        let curve = match self.schedule {
+            Curve::Constant => Schedule::constant(),
+            Curve::Cosine => Schedule::cosine(rest, 0.0),
+            Curve::OneCycle => Schedule::one_cycle(rest),
+        };
+        if self.warmup == 0 { curve } else { curve.warmup(self.warmup, 1.0 / self.warmup as f64) }
+    }
+
+    /// The model with its parameters, on a device.
+    pub(crate) fn net(&self, device: &Device) -> Answer<(Params, Net)> {
+        let mut params = Params::new(device, self.seed);
+        let net = Net::new(self.model, &mut params, &self.config)?;
+        Ok((params, net))
+    }
+
+    /// That of a checkpoint.
+    pub(crate) fn of(checkpoint: &Checkpoint, path: &std::path::Path) -> Answer<Spec> {
+        Spec::deserialize(&checkpoint.config).or_else(|e| {
+            fail(format!("{}: is a checkpoint, but not one that `train` made: {e}", path.display()))
+        })
+    }
+}
+
+/// A run, ready to go.
+struct Plan {
+    spec: Spec,
+    data: crate::task::Data,
+    from: Option<Checkpoint>,
+    folder: Option<Folder>,
+}
+
+impl Train {
+    /// A run from its beginning.
+    fn anew(&self) -> Answer<Plan> {
+        let Some(model) = self.model else {
+            return fail("train what? name a model, or a checkpoint with --resume (see train --help)");
+        };
+        let (steps, batch, lr, schedule) = usual(model);
+        let seed = self.seed.unwrap_or(7);
+        if self.hidden.is_some() && model != Model::Mlp {
+            return fail(format!("--hidden is for mlp; use --config for {}", model.name()));
+        }
+        let source = Source {
+            name: self.data.clone().unwrap_or_else(|| model.data().into()),
+            samples: self.samples,
+            grid: self.grid,
+            targets: self.targets,
+            seed,
+        };
+        let data = source.load(model)?;
+        let given: Value = match &self.config {
+            None => json!({}),
+            Some(text) => match serde_json::from_str(text) {
+                Ok(value) => value,
+                Err(e) => return fail(format!("--config {text}: {e}; use a JSON object")),
+            },
+        };
+        let config = model.config(&data.train, self.hidden.as_deref().unwrap_or(&[64, 64]), &given)?;
+        let rows = data.train.rows();
+        let batch = self.batch.unwrap_or(batch.min(rows));
+        if batch > rows {
+            return fail(format!("--batch {batch}: there are {rows} training rows"));
+        }
+        let accumulate = self.accumulate.unwrap_or(1);
+        if !batch.is_multiple_of(accumulate) {
+            return fail(format!(
+                "--accumulate {accumulate}: a batch of {batch} rows has no such equal parts"
+            ));
+        }
+        let steps = match self.epochs {
+            Some(epochs) => epochs.saturating_mul((rows / batch) as u64),
+            None => self.steps.unwrap_or(steps),
+        };
+        let spec = Spec {
+            model,
+            config,
+            data: source,
+            scales: data.scales.clone(),
+            steps,
+            batch,
+            accumulate,
+            optimizer: self.optimizer.unwrap_or(Rule::Adamw),
+            lr: self.lr.unwrap_or(lr),
+            schedule: self.schedule.unwrap_or(schedule),
+            warmup: self.warmup.unwrap_or(0),
+            weight_decay: self.weight_decay,
+            clip: self.clip,
+            seed,
+            eval_every: self.eval_every.unwrap_or(steps.div_ceil(10)),
+            patience: self.patience,
+        };
+        let folder = Folder::make(self.out.as_deref(), &model.name())?;
+        Ok(Plan { spec, data, from: None, folder })
+    }
+
+    /// A run from where a checkpoint was made.
+    fn again(&self, path: &std::path::Path) -> Answer<Plan> {
+        let file = if path.is_dir() { path.join(folder::CHECKPOINT) } else { path.to_path_buf() };
+        let checkpoint = Checkpoint::load(&file)?;
+        let mut spec = Spec::of(&checkpoint, &file)?;
+        // The steps and when to look are all that may be changed; anything else would be another run.
+        let same = |is_same: Option<bool>, option: &str| match is_same {
+            Some(false) => {
+                fail(format!("--{option} is another than that of {}; leave it out", file.display()))
+            }
+            _ => Ok(()),
+        };
+        same(self.model.map(|m| m == spec.model), "model")?;
+        same(self.batch.map(|b| b == spec.batch), "batch")?;
+        same(self.accumulate.map(|a| a == spec.accumulate), "accumulate")?;
+        same(self.lr.map(|l| l == spec.lr), "lr")?;
+        same(self.schedule.map(|s| s == spec.schedule), "schedule")?;
+        same(self.warmup.map(|w| w == spec.warmup), "warmup")?;
+        same(self.optimizer.map(|o| o == spec.optimizer), "optimizer")?;
+        same(self.weight_decay.map(|w| Some(w) == spec.weight_decay), "weight-decay")?;
+        same(self.clip.map(|c| Some(c) == spec.clip), "clip")?;
+        same(self.seed.map(|s| s == spec.seed), "seed")?;
+        same(self.samples.map(|s| Some(s) == spec.data.samples), "samples")?;
+        same(self.grid.map(|g| Some(g) == spec.data.grid), "grid")?;
+        same(self.targets.map(|t| Some(t) == spec.data.targets), "targets")?;
+        same(self.hidden.as_ref().map(|_| false), "hidden")?;
+        same(self.config.as_ref().map(|_| false), "config")?;
+        same(self.epochs.map(|_| false), "epochs")?;
+        if let Some(moved) = &self.data {
+            spec.data.name.clone_from(moved);
+        }
+        let data = spec.data.load(spec.model)?;
+        if data.scales != spec.scales || data.train.name() != checkpoint.data.name {
+            return fail(format!("{}: the data is not what the run was trained on", spec.data.name));
+        }
+        spec.steps = self.steps.unwrap_or(spec.steps);
+        spec.eval_every = self.eval_every.unwrap_or(spec.eval_every);
+        spec.patience = self.patience.or(spec.patience);
+        if checkpoint.step > spec.steps {
+            let steps = checkpoint.step;
+            return fail(format!("--steps {}: the checkpoint has {steps} steps behind it", spec.steps));
+        }
+        let home = file.parent().map(std::path::Path::to_path_buf);
+        let folder = match (&self.out, home) {
+            (Some(out), _) => Folder::make(Some(out), &spec.model.name())?,
+            (None, Some(home)) => Some(Folder::open(home, checkpoint.step)?),
+            (None, None) => None,
+        };
+        Ok(Plan { spec, data, from: Some(checkpoint), folder })
+    }
+
+    /// Runs the command.
+    pub(crate) fn run(&self, global: &Global, out: &Out) -> Answer {
+        let device = global.device()?;
+        let mut plan = match &self.resume {
+            None => self.anew()?,
+            Some(path) => self.again(path)?,
+        };
+        if self.memory.is_some() {
+            device.watch_with(warn);
+        }
+        let (data, rows, mode) = (plan.data.train.name(), plan.data.train.rows(), name(&self.mode));
+        let model = plan.spec.model.name();
+        let folder = plan.folder.as_ref().map(|f| f.path().display().to_string());
+        out.progress(
+            || {
+                json!({
+                    "model": model, "config": plan.spec.config, "device": device.to_string(), "mode": mode,
+                    "data": data, "rows": rows, "out": folder,
+                })
+            },
+            || {
+                let (x, y) = (sample(plan.data.train.x()), sample(plan.data.train.y()));
+                let test = plan.data.test.rows();
+                format!("{model} on {data}: {rows} training rows of {x} to {y}, {test} test rows; {device}, {mode}")
+            },
+        )?;
+        let end = fit::fit(&mut plan, &device, self.mode, self.memory, out)?;
+        let memory = device.memory();
+        let numerics = device.numerics().to_string();
+        if out.json() {
+            let mut last = json!({
+                "test_loss": end.scores.loss, "train_loss": end.loss,
+                "steps": end.steps, "seconds": end.seconds, "parameters": end.parameters,
+                "device": device.to_string(), "mode": mode, "optimizer": name(&plan.spec.optimizer),
+                "numerics": numerics, "peak_bytes": memory.peak, "live_bytes": memory.live,
+                "cached_bytes": memory.cached, "out": folder,
+            });
+            for (name, value) in &end.scores.more {
+                last[format!("test_{name}")] = json!(value);
+            }
+            last["fingerprint"] = json!(end.fingerprint);
+            out.line(&last.to_string())?;
+            return Ok(!end.is_cut);
+        }
+        if out.chatty() {
+            let (steps, rate) = (end.ran, end.ran as f64 / end.seconds);
+            let parameters = end.parameters;
+            out.line(&format!(
+                "{steps} steps in {:.2} s, {rate:.0} a second; {parameters} parameters",
+                end.seconds
+            ))?;
+        }
+        out.line(&end.scores.text())?;
+        if out.chatty() {
+            let (peak, live) = (bytes(memory.peak), memory.live);
+            let counts = format!("{} allocations, {} frees", memory.allocs, memory.frees);
+            out.line(&format!("memory peak {peak}, live at the end {live} bytes, {counts}"))?;
+            out.line(&format!("numerics {numerics}"))?;
+            if let Some(folder) = folder {
+                out.line(&format!("files in {folder}: {}", end.files.join(", ")))?;
+            }
+        }
+        out.line(&format!("fingerprint {}", end.fingerprint))?;
+        Ok(!end.is_cut)
+    }
+}
+
+/// The shape of one sample.
+fn sample(values: &AnyTensor) -> String {
+    format!("{:?}", &values.shape().dims()[1..])
+}
