@@ -62,7 +62,7 @@ fn batch_loss<'s>(
         });
     }
     match sum {
-        Some(sum) => sum.mul_scalar(1.0 / parts as f64),
+        Some(sum) => sum * (1.0 / parts as f64),
         None => loss(task, net, x, y),
     }
 }
