@@ -12,6 +12,7 @@ mod models;
 mod op;
 mod ops;
 mod out;
+mod predict;
 mod task;
 mod train;
 
@@ -58,6 +59,8 @@ struct Global {
 enum Command {
     /// Train a model; the last line is the fingerprint of its parameters
     Train(train::Train),
+    /// Use a trained model: on a file, on its test data, or to continue a text
+    Predict(predict::Predict),
     /// Show the processor, the GPUs and the libraries found
     Devices,
     /// List all ops
@@ -177,7 +180,7 @@ fn run() -> Answer {
         }
         Err(e) if e.kind() == Usage::DisplayHelpOnMissingArgumentOrSubcommand => {
             return fail(
-                "a command is needed: train, devices, ops, op, graph, inspect, check or bench (see --help)",
+                "a command is needed: train, predict, devices, ops, op, graph, inspect, check or bench (see --help)",
             );
         }
         Err(e) => return fail(usage(&e)),
@@ -185,6 +188,7 @@ fn run() -> Answer {
     let (global, out) = (&cli.global, Out::new(cli.global.json, cli.global.quiet));
     match &cli.command {
         Command::Train(c) => c.run(global, &out),
+        Command::Predict(c) => c.run(global, &out),
         Command::Devices => devices::run(global, &out),
         Command::Ops(c) => c.run(&out),
         Command::Op(c) => c.run(global, &out),

@@ -73,6 +73,14 @@ impl Scales {
         })
     }
 
+    /// Inputs as they were.
+    pub(crate) fn raw_inputs(&self, x: AnyTensor) -> Answer<Tensor<f32>> {
+        Ok(match &self.x {
+            Some(kept) => kept.scaling()?.undo(x.num()?)?,
+            None => x.num()?.clone(),
+        })
+    }
+
     /// What the model says, in the units of the data.
     pub(crate) fn outputs(&self, y: Tensor<f32>) -> Answer<Tensor<f32>> {
         Ok(match &self.y {
@@ -149,8 +157,11 @@ impl Source {
             ));
         }
         match (end, self.targets) {
+            ("npz", _) => match data::npz_parts(path)? {
+                (train, Some(test)) => Ok((train, test)),
+                (all, None) => split(all, TRAIN_PART),
+            },
             _ if model.writes() => split(data::text(path, self.grid.unwrap_or(WINDOW))?, 0.9),
-            ("npz", _) => split(data::npz(path)?, TRAIN_PART),
             (_, Some(targets)) => split(data::csv_regression(path, targets)?, TRAIN_PART),
             (_, None) => split(data::csv(path)?, TRAIN_PART),
         }

@@ -4,7 +4,7 @@ use super::{Dataset, IGNORE};
 use crate::error::{Error, Result};
 use crate::io::bytes::file_name;
 use crate::io::read_npz;
-use crate::tensor::AnyTensor;
+use crate::tensor::{AnyTensor, Tensor};
 use std::path::Path;
 
 /// Reads a data set from a `.npz` file with the arrays `x` and `y`, as `np.savez("set.npz", x=x, y=y)` writes
@@ -14,6 +14,34 @@ use std::path::Path;
 pub fn npz(path: impl AsRef<Path>) -> Result<Dataset> {
     let path = path.as_ref();
     of(path, read_npz(path)?)
+}
+
+/// As [`npz`], and the test part, if there are arrays `x_test` and `y_test`, which has the same classes.
+pub fn npz_parts(path: impl AsRef<Path>) -> Result<(Dataset, Option<Dataset>)> {
+    let path = path.as_ref();
+    let (tests, mut arrays): (Vec<_>, Vec<_>) =
+        read_npz(path)?.into_iter().partition(|(name, _)| matches!(name.as_str(), "x_test" | "y_test"));
+    let shared = arrays.iter().position(|(name, _)| name == "classes").map(|at| arrays[at].clone());
+    let mut test: Vec<(String, AnyTensor)> =
+        tests.into_iter().map(|(name, array)| (name.trim_end_matches("_test").to_string(), array)).collect();
+    if test.is_empty() {
+        return Ok((of(path, arrays)?, None));
+    }
+    let classes = match shared {
+        Some(given) => given,
+        None => {
+            let most = |list: &[(String, AnyTensor)]| {
+                let y = list.iter().find(|(name, _)| name == "y").and_then(|(_, y)| y.idx().ok());
+                y.and_then(|y| y.data().iter().filter(|c| **c != IGNORE).max().copied()).unwrap_or(0)
+            };
+            let count = most(&arrays).max(most(&test)).saturating_add(1);
+            ("classes".to_string(), Tensor::scalar(count).into())
+        }
+    };
+    arrays.retain(|(name, _)| name != "classes");
+    test.push(classes.clone());
+    arrays.push(classes);
+    Ok((of(path, arrays)?, Some(of(path, test)?)))
 }
 
 fn of(path: &Path, mut arrays: Vec<(String, AnyTensor)>) -> Result<Dataset> {

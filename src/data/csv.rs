@@ -28,6 +28,12 @@ pub fn csv_regression(path: impl AsRef<Path>, targets: usize) -> Result<Dataset>
     parse(path, &read_text("csv", path)?, Targets::Numbers(targets))
 }
 
+/// Reads a table of numbers, by the rules of [`csv`] but for the class: `(N, columns)`.
+pub fn csv_table(path: impl AsRef<Path>) -> Result<Tensor<f32>> {
+    let path = path.as_ref();
+    table(path, &read_text("csv", path)?, Targets::None).map(|table| table.x)
+}
+
 /// Reads a data set from text, by the rules of [`csv`]; `name` stands for the file in errors.
 pub fn parse_csv(name: &str, text: &str) -> Result<Dataset> {
     parse(Path::new(name), text, Targets::Class)
@@ -86,6 +92,7 @@ pub fn print_csv(data: &Dataset) -> Result<String> {
 /// What the last columns are.
 #[derive(Clone, Copy)]
 enum Targets {
+    None,
     Class,
     Numbers(usize),
 }
@@ -93,6 +100,7 @@ enum Targets {
 impl Targets {
     fn columns(self) -> usize {
         match self {
+            Targets::None => 0,
             Targets::Class => 1,
             Targets::Numbers(n) => n,
         }
@@ -100,6 +108,7 @@ impl Targets {
 
     fn meant(self) -> String {
         match self {
+            Targets::None => "nothing else".into(),
             Targets::Class => "a class in the last column".into(),
             Targets::Numbers(1) => "a target in the last column".into(),
             Targets::Numbers(n) => format!("targets in the last {n} columns"),
@@ -107,11 +116,32 @@ impl Targets {
     }
 }
 
+/// What a file holds.
+struct Table {
+    x: Tensor<f32>,
+    classes: Vec<u32>,
+    values: Vec<f32>,
+}
+
 fn parse(path: &Path, text: &str, targets: Targets) -> Result<Dataset> {
-    let fail = |why: String| Error::file("csv", path, why);
     if targets.columns() == 0 {
         return Err(Error::argument("csv", "targets", "got 0, use 1 or more columns"));
     }
+    let Table { x, classes, values } = table(path, text, targets)?;
+    let (rows, name) = (x.shape().rows(), file_name(path));
+    match targets {
+        Targets::Class => {
+            let count = classes.iter().max().map_or(1, |&c| c as usize + 1);
+            Dataset::new(name, x, Tensor::new(&[rows], classes)?, Some(count))
+        }
+        Targets::None | Targets::Numbers(_) => {
+            Dataset::new(name, x, Tensor::new(&[rows, targets.columns()], values)?, None)
+        }
+    }
+}
+
+fn table(path: &Path, text: &str, targets: Targets) -> Result<Table> {
+    let fail = |why: String| Error::file("csv", path, why);
     let text = text.strip_prefix('\u{feff}').unwrap_or(text).trim_end();
     if text.is_empty() {
         return Err(fail(format!("is empty; expected rows of numbers with {}", targets.meant())));
@@ -151,7 +181,7 @@ fn parse(path: &Path, text: &str, targets: Targets) -> Result<Dataset> {
             match targets {
                 _ if column < features => x.push(number(cell).map_err(wrong)?),
                 Targets::Class => classes.push(class(cell).map_err(|why| wrong(&why))?),
-                Targets::Numbers(_) => values.push(number(cell).map_err(wrong)?),
+                Targets::None | Targets::Numbers(_) => values.push(number(cell).map_err(wrong)?),
             }
         }
         rows += 1;
@@ -159,15 +189,7 @@ fn parse(path: &Path, text: &str, targets: Targets) -> Result<Dataset> {
     if rows == 0 {
         return Err(fail("has a header but no rows".into()));
     }
-    let x = Tensor::new(&[rows, features], x)?;
-    let name = file_name(path);
-    match targets {
-        Targets::Class => {
-            let count = classes.iter().max().map_or(1, |&c| c as usize + 1);
-            Dataset::new(name, x, Tensor::new(&[rows], classes)?, Some(count))
-        }
-        Targets::Numbers(n) => Dataset::new(name, x, Tensor::new(&[rows, n], values)?, None),
-    }
+    Ok(Table { x: Tensor::new(&[rows, features], x)?, classes, values })
 }
 
 fn number(cell: &str) -> std::result::Result<f32, &'static str> {

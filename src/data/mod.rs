@@ -35,10 +35,10 @@ mod spirals;
 mod text;
 
 pub use arithmetic::{Part, additions};
-pub use arrays::npz;
+pub use arrays::{npz, npz_parts};
 pub use batches::Batches;
 pub use burgers::{burgers, burgers_with};
-pub use csv::{csv, csv_regression, parse_csv, parse_csv_regression, print_csv};
+pub use csv::{csv, csv_regression, csv_table, parse_csv, parse_csv_regression, print_csv};
 pub use darcy::darcy;
 pub use digits::digits;
 pub use images::{cifar10, idx};

@@ -5,11 +5,13 @@ pub mod cpu;
 pub mod cuda;
 mod host;
 mod memory;
+mod profile;
 mod watch;
 
 pub(crate) use host::to_words;
 pub use memory::{AnyBuffer, Buffer, DType, MemoryStats, Meta};
 pub(crate) use memory::{ReadSet, WriteGuard, emptied};
+pub use profile::OpTime;
 pub use watch::{Holder, MemoryReport, StepMemory, readable_bytes};
 
 use crate::error::{Error, ErrorKind, Result};
@@ -32,6 +34,7 @@ struct Inner {
     backend: Backend,
     numerics: Numerics,
     memory: memory::Memory,
+    profile: profile::Profile,
 }
 
 /// What a device computes with.
@@ -153,7 +156,12 @@ impl Device {
     }
 
     fn new(backend: Backend, numerics: Numerics) -> Device {
-        Device(Arc::new(Inner { backend, numerics, memory: memory::Memory::default() }))
+        Device(Arc::new(Inner {
+            backend,
+            numerics,
+            memory: memory::Memory::default(),
+            profile: Default::default(),
+        }))
     }
 
     pub(crate) fn backend(&self) -> &Backend {

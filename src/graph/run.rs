@@ -444,7 +444,7 @@ impl Compiled {
             for (address, place) in ins.all_mut().iter_mut().zip(&i.ins) {
                 *address = self.address(*place)?;
             }
-            i.op.cuda(&CudaRun {
+            let run = CudaRun {
                 cuda,
                 metas: &i.metas,
                 ins: ins.all(),
@@ -452,7 +452,11 @@ impl Compiled {
                 out: self.address(Place::Arena(i.out))?,
                 workspace: self.address(Place::Arena(i.workspace.0))?,
                 follow: None,
-            })?;
+            };
+            match is_captured {
+                true => i.op.cuda(&run)?,
+                false => self.device.timed(i.op.name(), &i.metas, i.meta.shape, || i.op.cuda(&run))?,
+            }
             // Where the driver does not tell, all wait in order.
             if is_captured && let Some(end) = cuda.captured()? {
                 ends.push(end);
@@ -475,9 +479,19 @@ impl Compiled {
                     optimizer.slot(&u.param, self.address(u.gradient)?, direction)
                 })
                 .collect::<Result<Vec<_>>>()?;
-            optimizer.update_cuda(cuda, &slots, self.factor.map_or(Ok(0), |f| self.address(f))?)?;
+            let factor = self.factor.map_or(Ok(0), |f| self.address(f))?;
+            let update = || optimizer.update_cuda(cuda, &slots, factor);
+            match is_captured {
+                true => update()?,
+                false => self.device.timed("update", &[], self.updated()?, update)?,
+            }
         }
         Ok(())
+    }
+
+    /// All numbers that an update changes, as a shape.
+    fn updated(&self) -> Result<Shape> {
+        Shape::new(&[self.updates.iter().map(|u| u.param.shape().numel()).sum()])
     }
 
     /// For each instruction, and for the update after them, the ones it must wait for, without those that they wait for
@@ -561,8 +575,8 @@ impl Compiled {
             }
         }
         match (self.device.backend(), &self.graph) {
-            (Backend::Cuda(_), Some(graph)) => graph.launch()?,
-            (Backend::Cuda(cuda), None) => self.queue(cuda, optimizer, false)?,
+            (Backend::Cuda(_), Some(graph)) if !self.device.is_profiled() => graph.launch()?,
+            (Backend::Cuda(cuda), _) => self.queue(cuda, optimizer, false)?,
             (Backend::Cpu(cpu), _) => self.run_cpu(cpu, optimizer)?,
             (Backend::Host(_), _) => {
                 return Err(Error::new(
@@ -617,11 +631,14 @@ impl Compiled {
                     out,
                     workspace,
                 };
-                match (&i.op, &i.kernel) {
-                    (AnyOp::Map(map), _) if i.in_place => map.cpu_in_place(run),
-                    (_, Some(kernel)) => kernel(run),
-                    (op, None) => op.cpu(run),
-                }
+                self.device.timed(i.op.name(), &i.metas, i.meta.shape, || {
+                    match (&i.op, &i.kernel) {
+                        (AnyOp::Map(map), _) if i.in_place => map.cpu_in_place(run),
+                        (_, Some(kernel)) => kernel(run),
+                        (op, None) => op.cpu(run),
+                    }
+                    Ok(())
+                })?;
                 spare = emptied(ins);
             }
             *self.spare.lock().unwrap_or_else(PoisonError::into_inner) = spare;
@@ -637,14 +654,17 @@ impl Compiled {
                 Some(place) => self.with_words(arena, place, 1, |f| Ok(f[0]))?,
                 None => 1.0,
             };
-            for u in &self.updates {
-                let n = u.param.shape().numel();
-                self.with_words(arena, u.gradient, n, |g| match u.direction {
-                    Some(place) => self
-                        .with_words(arena, place, n, |d| optimizer.update_cpu(cpu, &u.param, g, d, factor)),
-                    None => optimizer.update_cpu(cpu, &u.param, g, &[], factor),
-                })?;
-            }
+            self.device.timed("update", &[], self.updated()?, || {
+                self.updates.iter().try_for_each(|u| {
+                    let n = u.param.shape().numel();
+                    self.with_words(arena, u.gradient, n, |g| match u.direction {
+                        Some(place) => self.with_words(arena, place, n, |d| {
+                            optimizer.update_cpu(cpu, &u.param, g, d, factor)
+                        }),
+                        None => optimizer.update_cpu(cpu, &u.param, g, &[], factor),
+                    })
+                })
+            })?;
         }
         Ok(())
     }

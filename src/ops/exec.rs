@@ -1,7 +1,7 @@
 //! Running one op: shapes, memory, kernel. Eager execution and the compiled executors meet here.
 
 use super::{AnyOp, CpuRun, CudaRun, IndexBound};
-use crate::device::{AnyBuffer, Backend, DType, Device, Meta, ReadSet};
+use crate::device::{AnyBuffer, Backend, Buffer, DType, Device, Meta, ReadSet};
 use crate::error::{Error, ErrorKind, Result};
 use crate::shape::Shape;
 
@@ -64,6 +64,26 @@ pub fn apply(device: &Device, op: &AnyOp, ins: &[&AnyBuffer]) -> Result<AnyBuffe
     }
     let out = device.alloc_for(name, &meta.shape)?;
     let workspace = device.alloc_for(name, &Shape::new(&[op.workspace(metas, device)])?)?;
+    device.timed(name, metas, meta.shape, || run(device, op, metas, meta, ins, &out, &workspace))?;
+    let bound = match op.index_bound(metas) {
+        IndexBound::Unknown => u32::MAX,
+        IndexBound::Below(n) => n.try_into().unwrap_or(u32::MAX),
+        IndexBound::OfInputs(n) => ins.iter().take(n).map(|i| i.bound()).fold(1, u32::max),
+    };
+    Ok(AnyBuffer::new(out, meta)?.with_bound(bound))
+}
+
+/// Runs the kernels of an op, or queues them.
+fn run(
+    device: &Device,
+    op: &AnyOp,
+    metas: &[Meta],
+    meta: Meta,
+    ins: &[&AnyBuffer],
+    out: &Buffer,
+    workspace: &Buffer,
+) -> Result<()> {
+    let name = op.name();
     match device.backend() {
         Backend::Cpu(cpu) => {
             let set = ReadSet::new(ins.iter().map(|i| i.buffer()));
@@ -98,12 +118,7 @@ pub fn apply(device: &Device, op: &AnyOp, ins: &[&AnyBuffer]) -> Result<AnyBuffe
         }
         Backend::Host(_) => {}
     }
-    let bound = match op.index_bound(metas) {
-        IndexBound::Unknown => u32::MAX,
-        IndexBound::Below(n) => n.try_into().unwrap_or(u32::MAX),
-        IndexBound::OfInputs(n) => ins.iter().take(n).map(|i| i.bound()).fold(1, u32::max),
-    };
-    Ok(AnyBuffer::new(out, meta)?.with_bound(bound))
+    Ok(())
 }
 
 /// Errors if an index input may hold an entry at or above `limit`.

@@ -227,8 +227,11 @@ pub(super) fn fit(
     out: &Out,
 ) -> Answer<Ending> {
     let spec = plan.spec.clone();
-    let task = spec.model.task(&plan.data.train);
-    let (params, net) = spec.net(device)?;
+    let task = spec.task;
+    let (params, net) = match &plan.from {
+        Some(_) => spec.net(device)?,
+        None => spec.first_net(device)?,
+    };
     let trained = net.module().clone();
     let (first, mut best) = match &plan.from {
         Some(from) => (from.step, Best::of(&from.metrics)),
@@ -368,7 +371,10 @@ pub(super) fn fit(
 /// time, to the same bits.
 fn diagnose(plan: &Plan, device: &Device, task: Task, from: u64, to: u64) -> Answer<String> {
     let spec = &plan.spec;
-    let (params, net) = spec.net(device)?;
+    let (params, net) = match from {
+        0 => spec.first_net(device)?,
+        _ => spec.net(device)?,
+    };
     let session = Session::eager_seeded(device, spec.seed);
     let mut optimizer = spec.optimizer();
     let kept = match &plan.folder {

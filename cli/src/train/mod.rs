@@ -5,13 +5,14 @@ mod fit;
 mod folder;
 mod report;
 
-use crate::models::{Model, Net};
+use crate::models::{Model, Net, Task};
 use crate::out::{Out, bytes, warn};
 use crate::task::{Scales, Source};
 use crate::{Answer, Global, fail};
 use clap::{Args, ValueEnum};
 use dittograd::io::Checkpoint;
 use dittograd::prelude::*;
+pub(crate) use folder::CHECKPOINT;
 use folder::Folder;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -87,6 +88,9 @@ pub(crate) struct Train {
     /// Folder for checkpoint, measurements and pictures, or `none` [default: a new one in runs/, or in DITTOGRAD_RUNS]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
+    /// Start from the parameters of a safetensors file, by their names, such as PyTorch's state dicts
+    #[arg(long, value_name = "FILE", conflicts_with = "resume")]
+    weights: Option<PathBuf>,
     /// Go on from a checkpoint, or from the one in a folder, to the same bits as without the break
     #[arg(long, value_name = "PATH")]
     resume: Option<PathBuf>,
@@ -154,6 +158,8 @@ pub(crate) fn name(choice: &impl ValueEnum) -> String {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Spec {
     pub(crate) model: Model,
+    /// What it learns.
+    pub(crate) task: Task,
     /// Sizes of the model.
     pub(crate) config: Value,
     pub(crate) data: Source,
@@ -170,6 +176,8 @@ pub(crate) struct Spec {
     seed: u64,
     eval_every: u64,
     patience: Option<u64>,
+    /// Where the first parameters come from, if not from the seed.
+    weights: Option<PathBuf>,
 }
 
 /// What is usual for a model: steps, rows in a batch, learning rate and its schedule.
@@ -221,7 +229,16 @@ impl Spec {
         if self.warmup == 0 { curve } else { curve.warmup(self.warmup, 1.0 / self.warmup as f64) }
     }
 
-    /// The model with its parameters, on a device.
+    /// The model with the parameters that training begins with.
+    fn first_net(&self, device: &Device) -> Answer<(Params, Net)> {
+        let (params, net) = self.net(device)?;
+        if let Some(weights) = &self.weights {
+            params.load(weights)?;
+        }
+        Ok((params, net))
+    }
+
+    /// The model with parameters of the seed, on a device.
     pub(crate) fn net(&self, device: &Device) -> Answer<(Params, Net)> {
         let mut params = Params::new(device, self.seed);
         let net = Net::new(self.model, &mut params, &self.config)?;
@@ -288,6 +305,7 @@ impl Train {
         };
         let spec = Spec {
             model,
+            task: model.task(&data.train),
             config,
             data: source,
             scales: data.scales.clone(),
@@ -303,6 +321,7 @@ impl Train {
             seed,
             eval_every: self.eval_every.unwrap_or(steps.div_ceil(10)),
             patience: self.patience,
+            weights: self.weights.clone(),
         };
         let folder = Folder::make(self.out.as_deref(), &model.name())?;
         Ok(Plan { spec, data, from: None, folder })

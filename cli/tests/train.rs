@@ -1,0 +1,289 @@
+//! Training runs as their users see them: folders, resume, interruption, prediction, and bad input.
+// The lints leave test functions alone, but not the helpers beside them.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use serde_json::Value;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+fn command(folder: &Path, args: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dittograd"));
+    for name in ["DEVICE", "NUMERICS", "THREADS", "SIMD", "CACHE", "WATCH", "RUNS"] {
+        command.env_remove(format!("DITTOGRAD_{name}"));
+    }
+    command.args(args.split_whitespace()).current_dir(folder).stdin(Stdio::null());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+struct Run {
+    code: Option<i32>,
+    out: String,
+    err: String,
+}
+
+fn run(folder: &Path, args: &str) -> Run {
+    let Output { status, stdout, stderr } = command(folder, args).output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    Run { code: status.code(), out: text(stdout), err: text(stderr) }
+}
+
+fn good(folder: &Path, args: &str) -> Run {
+    let run = run(folder, args);
+    assert_eq!(run.code, Some(0), "{args}\n{}{}", run.out, run.err);
+    run
+}
+
+fn fingerprint(run: &Run) -> String {
+    let last = run.out.lines().last().unwrap_or_default();
+    last.strip_prefix("fingerprint ").expect("a last line with the fingerprint").to_string()
+}
+
+/// Small runs of every model.
+const MODELS: [(&str, &str); 9] = [
+    ("mlp", "--samples 100 --hidden 8 --batch 20"),
+    ("mlp", "--data friedman1 --samples 60 --batch 16"),
+    ("cnn", "--samples 60 --batch 10 --config {\"widths\":[2,3,4]}"),
+    ("resnet", "--samples 60 --batch 10 --config {\"width\":4}"),
+    (
+        "vit",
+        "--samples 60 --batch 10 --config {\"width\":8,\"heads\":2,\"layers\":1,\"hidden\":8,\"dropout\":0.1}",
+    ),
+    ("gpt", "--samples 60 --batch 10 --config {\"width\":8,\"heads\":2,\"layers\":1,\"dropout\":0.1}"),
+    ("mamba", "--samples 60 --batch 10 --config {\"width\":8,\"layers\":1,\"state\":4}"),
+    (
+        "fno1d",
+        "--samples 30 --grid 32 --batch 5 --config {\"width\":4,\"modes\":4,\"layers\":2,\"hidden\":8}",
+    ),
+    ("autoencoder", "--samples 60 --batch 10 --config {\"widths\":[2,4],\"latent\":3}"),
+];
+
+#[test]
+fn every_model_trains_to_one_fingerprint_in_both_modes_and_over_a_break() {
+    let home = TempDir::new().unwrap();
+    for (model, options) in MODELS {
+        let steps = 6;
+        let train =
+            format!("train {model} {options} --device cpu --steps {steps} --eval-every 3 --threads 2");
+        let whole = good(home.path(), &format!("{train} --out whole"));
+        let print = fingerprint(&whole);
+        let eager = good(home.path(), &format!("{train} --mode eager --threads 1 --out none"));
+        assert_eq!(fingerprint(&eager), print, "{model} {options}, eager");
+        for file in
+            ["checkpoint.safetensors", "best.safetensors", "metrics.jsonl", "curves.svg", "curves.png"]
+        {
+            assert!(home.path().join("whole").join(file).exists(), "{model}: {file}");
+        }
+        // The schedule is that of all steps, so a break is a copy of the checkpoint at step 3.
+        let half = good(home.path(), &format!("{train} --out half --patience 1000"));
+        assert_eq!(fingerprint(&half), print);
+        let again = good(home.path(), "train --resume whole --device cpu --mode eager");
+        assert_eq!(fingerprint(&again), print, "{model}: nothing left to do");
+        let scores = good(home.path(), "predict whole --device cpu --json");
+        let object: Value = serde_json::from_str(scores.out.trim()).unwrap();
+        assert_eq!(object["fingerprint"], *print, "{model}");
+        assert!(
+            whole.out.contains(&format!("test loss {:.6}", object["test_loss"].as_f64().unwrap())),
+            "{model}"
+        );
+        for folder in ["whole", "half"] {
+            std::fs::remove_dir_all(home.path().join(folder)).unwrap();
+        }
+    }
+}
+
+/// Waits until a run has a checkpoint, and at least so many of its lines.
+fn wait_for(path: &Path) {
+    let start = Instant::now();
+    while !path.exists() {
+        assert!(start.elapsed() < Duration::from_secs(120), "{} does not appear", path.display());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+const LONG: &str = "train gpt --samples 200 --batch 20 --config {\"width\":16,\"heads\":2,\"layers\":1,\"dropout\":0.1} \
+                    --device cpu --steps 400 --eval-every 20 --clip 1";
+
+#[test]
+fn a_killed_run_goes_on_to_the_same_fingerprint() {
+    let home = TempDir::new().unwrap();
+    let whole = fingerprint(&good(home.path(), &format!("{LONG} --out whole")));
+    for (i, mode) in ["compiled", "eager"].into_iter().enumerate() {
+        let name = format!("killed{i}");
+        let mut child = command(home.path(), &format!("{LONG} --out {name} --mode {mode}")).spawn().unwrap();
+        wait_for(&home.path().join(&name).join("checkpoint.safetensors"));
+        std::thread::sleep(Duration::from_millis(37 * (i as u64 + 1)));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let other = if mode == "eager" { "compiled" } else { "eager" };
+        let run = good(home.path(), &format!("train --resume {name} --device cpu --mode {other}"));
+        assert_eq!(fingerprint(&run), whole, "{mode}");
+        // The measurements are those of the whole run, but for their times.
+        let lines = |name: &str| -> Vec<Value> {
+            let text = std::fs::read_to_string(home.path().join(name).join("metrics.jsonl")).unwrap();
+            let line = |l: &str| {
+                let mut v: Value = serde_json::from_str(l).unwrap();
+                v.as_object_mut().unwrap().remove("seconds");
+                v
+            };
+            text.lines().map(line).collect()
+        };
+        assert_eq!(lines(&name), lines("whole"));
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn an_interrupted_run_says_how_to_go_on_and_does() {
+    let home = TempDir::new().unwrap();
+    let whole = fingerprint(&good(home.path(), &format!("{LONG} --out whole")));
+    let child = command(home.path(), &format!("{LONG} --out cut")).spawn().unwrap();
+    wait_for(&home.path().join("cut/checkpoint.safetensors"));
+    Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    let output = child.wait_with_output().unwrap();
+    let err = String::from_utf8(output.stderr).unwrap();
+    if output.status.code() == Some(0) {
+        // It was faster than the signal.
+        return;
+    }
+    assert_eq!(output.status.code(), Some(1), "{err}");
+    assert!(err.contains("go on with: dittograd train --resume cut"), "{err}");
+    assert_eq!(fingerprint(&good(home.path(), "train --resume cut --device cpu")), whole);
+}
+
+#[test]
+fn parts_of_a_batch_and_patience_and_epochs() {
+    let home = TempDir::new().unwrap();
+    let tiny = "--samples 100 --hidden 8 --batch 20 --device cpu --out none";
+    let whole = good(home.path(), &format!("train mlp {tiny} --steps 4 --accumulate 4"));
+    let eager = good(home.path(), &format!("train mlp {tiny} --steps 4 --accumulate 4 --mode eager"));
+    assert_eq!(fingerprint(&whole), fingerprint(&eager));
+    let epochs = good(home.path(), &format!("train mlp {tiny} --epochs 2"));
+    let steps = good(home.path(), &format!("train mlp {tiny} --steps 8"));
+    assert_eq!(fingerprint(&epochs), fingerprint(&steps));
+    let stopped =
+        good(home.path(), &format!("train mlp {tiny} --steps 50 --eval-every 1 --patience 2 --lr 0"));
+    assert!(stopped.out.contains("step 3: stopped, 2 evaluations"), "{}", stopped.out);
+    let runs = good(home.path(), "train mlp --samples 100 --steps 1 --device cpu");
+    assert!(runs.out.contains("runs/mlp: "), "{}", runs.out);
+    assert!(good(home.path(), "train mlp --samples 100 --steps 1 --device cpu").out.contains("runs/mlp-2: "));
+}
+
+#[test]
+fn a_number_that_is_none_is_traced_to_where_it_came_from() {
+    let home = TempDir::new().unwrap();
+    let args =
+        "train mlp --samples 100 --batch 20 --device cpu --steps 200 --lr 1e18 --optimizer sgd --out none";
+    let run = run(home.path(), args);
+    assert_eq!(run.code, Some(2), "{}", run.out);
+    let line = run.err.lines().last().unwrap_or_default();
+    assert!(
+        line.contains("the loss of step") && line.contains("in step ") && line.contains("--lr"),
+        "{line}"
+    );
+}
+
+#[test]
+fn predictions_of_files() {
+    let home = TempDir::new().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(home.path().join(name), text).unwrap();
+    let rows: String = (0..40).map(|i| format!("{},{},{}\n", i, 40 - i, i % 2)).collect();
+    write("classes.csv", &rows);
+    good(home.path(), "train mlp --data classes.csv --steps 3 --batch 8 --device cpu --out c");
+    write("inputs.csv", "a,b\n1,2\n3,4\n");
+    let run1 = good(home.path(), "predict c --data inputs.csv --device cpu");
+    assert_eq!(run1.out.lines().next(), Some("class,y0,y1"));
+    assert_eq!(run1.out.lines().count(), 3, "{}", run1.out);
+    good(home.path(), "predict c --data inputs.csv --device cpu --out p.npy");
+    let npy = dittograd::io::read_npy(home.path().join("p.npy")).unwrap();
+    assert_eq!(npy.shape().dims(), [2, 2]);
+    let cells: Vec<f32> =
+        run1.out.lines().nth(2).unwrap().split(',').skip(1).map(|c| c.parse().unwrap()).collect();
+    assert_eq!(npy.num().unwrap().data()[2..], cells[..]);
+
+    let rows: String = (0..40).map(|i| format!("{},{}\n", i, 1000 + 3 * i)).collect();
+    write("numbers.csv", &rows);
+    good(home.path(), "train mlp --data numbers.csv --targets 1 --steps 200 --batch 8 --device cpu --out n");
+    write("one.csv", "10\n20\n");
+    let run2 = good(home.path(), "predict n --data one.csv --device cpu");
+    let got: Vec<f32> = run2.out.lines().skip(1).map(|l| l.parse().unwrap()).collect();
+    assert!((got[0] - 1030.0).abs() < 10.0 && (got[1] - 1060.0).abs() < 10.0, "{got:?}");
+
+    write("text.txt", &"the quick brown fox jumps over the lazy dog. ".repeat(40));
+    let config = "--config {\"width\":16,\"heads\":2,\"layers\":1}";
+    good(
+        home.path(),
+        &format!("train gpt --data text.txt --grid 16 --steps 5 --batch 8 --device cpu --out t {config}"),
+    );
+    let args = "predict t --prompt the --tokens 12 --temperature 0.9 --top-k 5 --seed 3 --device cpu --json";
+    let (one, two) = (good(home.path(), args), good(home.path(), args));
+    assert_eq!(one.out, two.out);
+    let object: Value = serde_json::from_str(one.out.trim()).unwrap();
+    assert_eq!(object["prompt"], "the");
+    good(
+        home.path(),
+        "train gpt --samples 60 --batch 10 --steps 2 --device cpu --out g --config {\"width\":8,\"heads\":2}",
+    );
+    assert!(good(home.path(), "predict g --prompt 47+85= --device cpu").out.starts_with("47+85="));
+}
+
+#[test]
+fn bad_input_is_one_line_and_nothing_is_lost() {
+    let home = TempDir::new().unwrap();
+    let at = |name: &str| home.path().join(name);
+    good(home.path(), "train mlp --samples 100 --steps 2 --device cpu --out kept");
+    let before = std::fs::read(at("kept/checkpoint.safetensors")).unwrap();
+    std::fs::write(at("cut.safetensors"), &before[..before.len() / 2]).unwrap();
+    let mut flipped = before.clone();
+    let last = flipped.len() - 9;
+    flipped[last] ^= 1;
+    std::fs::write(at("flipped.safetensors"), flipped).unwrap();
+    std::fs::write(at("file"), "x").unwrap();
+    std::fs::write(at("empty.csv"), "").unwrap();
+    std::fs::write(at("broken.npz"), "PK\x03\x04 nothing").unwrap();
+    std::fs::create_dir(at("folder")).unwrap();
+    for (args, part) in [
+        ("train", "name a model"),
+        ("train mlp --out kept", "holds a run already"),
+        ("train mlp --out file/x", "file"),
+        ("train mlp --data nothing", "there is no such file; made from a seed are spirals"),
+        ("train mlp --data nothing.csv", "nothing.csv"),
+        ("train mlp --data empty.csv", "is empty"),
+        ("train mlp --data broken.npz", "broken.npz"),
+        ("train mlp --data folder", "a folder of data has"),
+        ("train cnn --data spirals", "cnn needs images"),
+        ("train gpt --data digits", "gpt needs tokens"),
+        ("train mlp --data additions", "mlp needs numbers"),
+        ("train mlp --config 3", "JSON object"),
+        ("train mlp --config {", "--config {"),
+        ("train cnn --samples 20 --config {\"nothing\":1}", "cnn has no `nothing`"),
+        ("train cnn --samples 20 --config {\"widths\":-1}", "cnn"),
+        ("train cnn --samples 20 --config {\"widths\":[99999999,2,2]}", "a size above"),
+        ("train cnn --hidden 3", "--hidden is for mlp"),
+        ("train mlp --batch 4000", "there are 2400 training rows"),
+        ("train mlp --batch 10 --accumulate 3", "no such equal parts"),
+        ("train mlp --grid 3", "has no grid"),
+        ("train mlp --steps 0", "--steps"),
+        ("train mlp --steps 2 --epochs 2", "cannot be used with"),
+        ("train --resume nothing", "nothing"),
+        ("train --resume cut.safetensors", "cut.safetensors"),
+        ("train --resume flipped.safetensors", "flipped.safetensors"),
+        ("train --resume kept --lr 3", "--lr is another"),
+        ("train --resume kept --steps 1", "has 2 steps behind it"),
+        ("train cnn --resume kept", "--model is another"),
+        ("predict nothing", "nothing"),
+        ("predict kept --data empty.csv", "is empty"),
+        ("predict kept --data nothing.npy", "nothing.npy"),
+        ("predict kept --prompt x", "only gpt and mamba write"),
+        ("predict kept --data file", "file"),
+    ] {
+        let run = run(home.path(), &format!("{args} --device cpu"));
+        assert_eq!(run.code, Some(2), "{args}: {}{}", run.out, run.err);
+        assert_eq!(run.err.lines().count(), 1, "{args}: {}", run.err);
+        assert!(run.err.starts_with("dittograd: ") && run.err.contains(part), "{args}: {}", run.err);
+    }
+    assert_eq!(std::fs::read(at("kept/checkpoint.safetensors")).unwrap(), before);
+    assert!(good(home.path(), "predict kept --device cpu").out.contains("accuracy"));
+}
