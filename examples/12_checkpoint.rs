@@ -52,7 +52,7 @@ fn main() -> Result<()> {
     let (params, net) = fresh(0)?;
     params.load(&path)?;
     let s = Session::inference(params.device());
-    println!("first scores {}", net.forward(s.input(data.x())?)?.narrow(0, 0, 1)?);
+    println!("first scores {}", net.forward(s.input(data.x().num()?)?)?.narrow(0, 0, 1)?);
 
     // The folder is temporary; nothing depends on its removal.
     let _ = std::fs::remove_dir_all(&folder);

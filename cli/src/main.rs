@@ -12,6 +12,7 @@ mod models;
 mod op;
 mod ops;
 mod out;
+mod picture;
 mod predict;
 mod task;
 mod train;

@@ -17,6 +17,8 @@ const ARMS: usize = 3;
 const TINY: f64 = 1e-12;
 /// Rows of a batch when evaluating.
 const TEST_BATCH: usize = 256;
+/// Viscosity of the fields of Burgers' equation: steep fronts, but no shocks.
+const VISCOSITY: f64 = 0.01;
 /// Bytes of a sample of text.
 pub(crate) const WINDOW: usize = 64;
 
@@ -119,7 +121,10 @@ impl Source {
         match self.name.as_str() {
             "spirals" => split(data::spirals(seed, samples(3000), ARMS)?, TRAIN_PART),
             "digits" => split(data::digits(seed, samples(12_000))?, 5.0 / 6.0),
-            "burgers" => split(data::burgers(seed, samples(1200), self.grid.unwrap_or(256))?, 5.0 / 6.0),
+            "burgers" => split(
+                data::burgers_with(VISCOSITY, seed, samples(1200), self.grid.unwrap_or(256))?,
+                5.0 / 6.0,
+            ),
             "darcy" => split(data::darcy(seed, samples(600), self.grid.unwrap_or(32))?, 5.0 / 6.0),
             "additions" => {
                 let count = samples(Part::Train.lines());

@@ -496,7 +496,12 @@ mod tests {
                 saved.random.restore(&s).unwrap();
             }
             for _ in from..to {
-                let loss = net.loss(&[s.input(data.x()).unwrap(), s.labels(data.y()).unwrap()]).unwrap();
+                let loss = net
+                    .loss(&[
+                        s.input(data.x().num().unwrap()).unwrap(),
+                        s.labels(data.y().idx().unwrap()).unwrap(),
+                    ])
+                    .unwrap();
                 optimizer.step(&net.params, loss.backward().unwrap()).unwrap();
                 s.reset();
             }

@@ -1,0 +1,276 @@
+//! Pictures of a run, each as an SVG and as a PNG file of the same bytes everywhere: curves of training, fields
+//! of neural operators beside the truth, images with what the model says about them.
+//!
+//! A picture is a list of shapes (`scene`); one file writes it as SVG, another (`raster`) draws it with letters that
+//! the program brings along, since a machine may have none.
+
+// Nothing of the program draws yet.
+#![allow(dead_code)]
+
+mod axes;
+mod images;
+mod png;
+mod raster;
+mod scene;
+
+use crate::{Answer, fail};
+use axes::{Curve, Plot, three};
+use dittograd::io::atomic;
+#[allow(unused_imports)]
+pub(crate) use images::{MapRow, Tile, maps, pairs, samples};
+use raster::text_width;
+use scene::{Anchor, Font, INK, LINES, Scene, Shape};
+use std::path::Path;
+
+/// Space around a picture.
+const MARGIN: f64 = 24.0;
+/// The title of a picture.
+const TITLE: Font = Font { size: 20.0, bold: true, colour: INK };
+/// The title of a part of it.
+const PART: Font = Font { size: 16.0, bold: true, colour: INK };
+/// Names of lines.
+const NAME: Font = Font { size: 15.0, bold: false, colour: INK };
+/// Most parts of a picture.
+const MOST_PARTS: usize = 64;
+/// Length of a line beside its name.
+const SWATCH: f64 = 26.0;
+
+/// One plot among several: values against the training step.
+pub(crate) struct Panel {
+    /// What it shows.
+    pub(crate) title: String,
+    /// What the values are, along the axis; may be empty.
+    pub(crate) y: String,
+    /// Logarithmic; values that are not positive are left out then.
+    pub(crate) log: bool,
+    /// What is drawn, the last over the others.
+    pub(crate) lines: Vec<Line>,
+}
+
+/// A line of a [`Panel`].
+pub(crate) struct Line {
+    /// Its name, shown where there is more than one line.
+    pub(crate) name: String,
+    /// Steps and values. Points that are not finite leave a gap.
+    pub(crate) points: Vec<(f64, f64)>,
+}
+
+/// What a neural operator made of a field on a line.
+pub(crate) struct Field {
+    /// What it is called.
+    pub(crate) name: String,
+    /// The places.
+    pub(crate) x: Vec<f64>,
+    /// What the model was given, shown lightly; may be empty.
+    pub(crate) input: Vec<f64>,
+    /// What it should have said.
+    pub(crate) truth: Vec<f64>,
+    /// What it said.
+    pub(crate) prediction: Vec<f64>,
+}
+
+/// Draws curves against the training step into `path.svg` and `path.png`. Lines and panels without points are left
+/// out; there must be a point somewhere.
+pub(crate) fn curves(path: &Path, title: &str, panels: &[Panel]) -> Answer<()> {
+    let drawn = |p: &&Panel| p.lines.iter().any(|l| !l.points.is_empty());
+    let panels: Vec<&Panel> = panels.iter().filter(drawn).collect();
+    count(path, "panels with points", panels.len(), MOST_PARTS)?;
+    let parts = panels.iter().map(|p| part(p)).collect();
+    plots(path, title, parts, if panels.len() == 1 { [560.0, 320.0] } else { [360.0, 240.0] }, None)
+}
+
+/// A panel as a plot, and whether its lines need names.
+fn part(panel: &Panel) -> (String, Plot<'_>, bool) {
+    let mut curves: Vec<Curve> = Vec::new();
+    for line in panel.lines.iter().filter(|l| !l.points.is_empty()) {
+        let i = curves.len();
+        let dash = [None, Some([8.0, 4.0]), Some([2.0, 3.0])][i / LINES.len() % 3];
+        let (colour, points) = (LINES[i % LINES.len()], line.points.clone());
+        curves.push(Curve { points, name: &line.name, colour, width: 2.0, dash });
+    }
+    let legend = curves.len() > 1;
+    (panel.title.clone(), Plot { curves, log: panel.log, x_name: "step", y_name: &panel.y }, legend)
+}
+
+/// Draws what a neural operator says about fields on a line into `path.svg` and `path.png`: what it was given,
+/// the truth, and the prediction dashed over it, with the relative L2 error above.
+pub(crate) fn fields(path: &Path, title: &str, samples: &[Field]) -> Answer<()> {
+    count(path, "fields", samples.len(), MOST_PARTS)?;
+    let mut parts = Vec::with_capacity(samples.len());
+    let any_input = samples.iter().any(|f| !f.input.is_empty());
+    for field in samples {
+        let n = field.x.len();
+        let same = [field.truth.len(), field.prediction.len()] == [n; 2];
+        if n == 0 || !same || !(field.input.is_empty() || field.input.len() == n) {
+            return bad(
+                path,
+                &format!(
+                    "field '{}' has {n} places, {} values given, {} true and {} predicted ones; as many of each are needed",
+                    field.name,
+                    field.input.len(),
+                    field.truth.len(),
+                    field.prediction.len()
+                ),
+            );
+        }
+        let along = |values: &[f64]| field.x.iter().copied().zip(values.iter().copied()).collect::<Vec<_>>();
+        let mut curves = vec![
+            Curve { points: along(&field.truth), name: "truth", colour: LINES[0], width: 4.0, dash: None },
+            Curve {
+                points: along(&field.prediction),
+                name: "prediction",
+                colour: LINES[1],
+                width: 2.25,
+                dash: Some([8.0, 5.0]),
+            },
+        ];
+        if any_input {
+            let points = along(&field.input);
+            curves.insert(0, Curve { points, name: "input", colour: [178; 3], width: 2.0, dash: None });
+        }
+        let error = relative(field.truth.iter().copied(), field.prediction.iter().copied());
+        let plot = Plot { curves, log: false, x_name: "x", y_name: "" };
+        parts.push((titled(&field.name, error), plot, false));
+    }
+    let size = if samples.len() == 1 { [560.0, 320.0] } else { [320.0, 220.0] };
+    let names = parts.iter().map(|p| p.1.curves.len()).max();
+    plots(path, title, parts, size, names)
+}
+
+/// Relative L2 error of a prediction; not a number if the truth is zero and the prediction is not.
+fn relative(truth: impl Iterator<Item = f64> + Clone, prediction: impl Iterator<Item = f64>) -> f64 {
+    let square = |v: f64| v * v;
+    let size: f64 = truth.clone().map(square).sum();
+    let off: f64 = truth.zip(prediction).map(|(t, p)| square(p - t)).sum();
+    if off == 0.0 {
+        0.0
+    } else if size == 0.0 {
+        f64::NAN
+    } else {
+        (off / size).sqrt()
+    }
+}
+
+/// A name with the error behind it.
+fn titled(name: &str, error: f64) -> String {
+    let error = if error.is_finite() { format!("{} %", three(100.0 * error)) } else { three(error) };
+    if name.is_empty() { format!("error {error}") } else { format!("{name} · error {error}") }
+}
+
+/// Plots beside and below each other. With `shared` names of lines, they stand once, at the top.
+fn plots(
+    path: &Path,
+    title: &str,
+    parts: Vec<(String, Plot, bool)>,
+    [width, height]: [f64; 2],
+    shared: Option<usize>,
+) -> Answer<()> {
+    let columns = if parts.len() == 4 { 2 } else { parts.len().min(3) };
+    let left = parts.iter().map(|p| p.1.left(height)).fold(0.0, f64::max);
+    let below = parts.iter().map(|p| p.1.below()).fold(0.0, f64::max);
+    let cell = left + width;
+    let mut scene = Scene::default();
+    let all = cell * columns as f64 + 36.0 * (columns - 1) as f64;
+    scene.width = (all + 2.0 * MARGIN).ceil();
+    let mut top = header(&mut scene, title);
+    if let Some(lines) = shared
+        && let Some((_, plot, _)) = parts.iter().find(|p| p.1.curves.len() == lines)
+    {
+        let legend: Vec<&Curve> = plot.curves.iter().collect();
+        top = names(&mut scene, &legend, MARGIN + left, top, all - left) + 4.0;
+    }
+    // Names of lines below a title need as many rows in all plots of a row.
+    for row in parts.chunks(columns) {
+        let mut start = top;
+        for (i, (title, plot, legend)) in row.iter().enumerate() {
+            let x = MARGIN + left + i as f64 * (cell + 36.0);
+            scene.text((x, top + PART.size), PART, Anchor::Start, &scene::fitted(title, PART, width));
+            let mut end = top + PART.size + 14.0;
+            if *legend {
+                let room = width - text_width(title, PART) - 20.0;
+                let curves: Vec<&Curve> = plot.curves.iter().collect();
+                let wide = curves.iter().map(|c| named(c)).sum::<f64>() + 18.0 * (curves.len() - 1) as f64;
+                end = match wide <= room {
+                    true => names(&mut scene, &curves, x + width - wide, top - 1.0, wide + 1.0).max(end),
+                    false => names(&mut scene, &curves, x, top + PART.size + 8.0, width),
+                };
+            }
+            start = start.max(end);
+        }
+        for (i, (_, plot, _)) in row.iter().enumerate() {
+            let x = MARGIN + left + i as f64 * (cell + 36.0);
+            plot.draw(&mut scene, [x, start, width, height], left);
+        }
+        top = start + height + below + 24.0;
+    }
+    scene.height = (top - 24.0 + MARGIN * 0.7).ceil();
+    write(path, &scene)
+}
+
+/// How wide the name of a line is.
+fn named(curve: &Curve) -> f64 {
+    SWATCH + 7.0 + text_width(curve.name, NAME)
+}
+
+/// Names of lines in rows; says where they end.
+fn names(scene: &mut Scene, curves: &[&Curve], left: f64, top: f64, width: f64) -> f64 {
+    let (mut x, mut y) = (left, top);
+    for curve in curves {
+        let wide = named(curve);
+        if x > left && x + wide > left + width {
+            (x, y) = (left, y + NAME.size + 7.0);
+        }
+        let level = y + NAME.size * 0.62 + 1.0;
+        let points = vec![(x, level), (x + SWATCH, level)];
+        scene.shapes.push(Shape::Path {
+            points,
+            colour: curve.colour,
+            width: curve.width.max(2.5),
+            dash: curve.dash,
+        });
+        let text = scene::fitted(curve.name, NAME, width - SWATCH - 7.0);
+        scene.text((x + SWATCH + 7.0, y + NAME.size), NAME, Anchor::Start, &text);
+        x += wide + 18.0;
+    }
+    y + NAME.size + 14.0
+}
+
+/// The title, and where it ends.
+fn header(scene: &mut Scene, title: &str) -> f64 {
+    if title.is_empty() {
+        return MARGIN;
+    }
+    let text = scene::fitted(title, TITLE, scene.width - 2.0 * MARGIN);
+    scene.text((MARGIN, MARGIN + 0.8 * TITLE.size), TITLE, Anchor::Start, &text);
+    MARGIN + TITLE.size + 18.0
+}
+
+fn bad<T>(path: &Path, why: &str) -> Answer<T> {
+    fail(format!("picture {}: {why}", path.display()))
+}
+
+fn count(path: &Path, what: &str, count: usize, most: usize) -> Answer<()> {
+    match count {
+        0 => bad(path, &format!("no {what}, nothing to draw")),
+        _ if count > most => bad(path, &format!("{count} {what}, at most {most} can be drawn")),
+        _ => Ok(()),
+    }
+}
+
+/// Writes both files, once both are there to be written.
+fn write(path: &Path, scene: &Scene) -> Answer<()> {
+    let Some(png) = scene.png() else {
+        return bad(path, &format!("{} by {} pixels are too many", scene.width, scene.height));
+    };
+    let with = |extension: &str| {
+        let mut name = path.as_os_str().to_owned();
+        name.push(extension);
+        name
+    };
+    atomic::write(with(".svg"), &scene.svg())?;
+    atomic::write(with(".png"), &png)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;
