@@ -15,6 +15,8 @@ mod out;
 mod picture;
 mod predict;
 mod task;
+mod tensorboard;
+mod trace_file;
 mod train;
 
 use clap::error::ErrorKind as Usage;
@@ -59,7 +61,7 @@ struct Global {
 #[derive(Subcommand)]
 enum Command {
     /// Train a model; the last line is the fingerprint of its parameters
-    Train(train::Train),
+    Train(Box<train::Train>),
     /// Use a trained model: on a file, on its test data, or to continue a text
     Predict(predict::Predict),
     /// Show the processor, the GPUs and the libraries found

@@ -3,7 +3,7 @@
 use crate::models::Task;
 use crate::out::Out;
 use crate::task::{WINDOW, best, evaluate, predict};
-use crate::train::{CHECKPOINT, Spec, positive};
+use crate::train::{Spec, checkpoint_file, positive};
 use crate::{Answer, Global, fail};
 use clap::Args;
 use dittograd::data::{self, arithmetic};
@@ -50,7 +50,7 @@ pub(crate) struct Predict {
 impl Predict {
     /// Runs the command.
     pub(crate) fn run(&self, global: &Global, out: &Out) -> Answer {
-        let file = if self.model.is_dir() { self.model.join(CHECKPOINT) } else { self.model.clone() };
+        let file = checkpoint_file(&self.model);
         let checkpoint = Checkpoint::load(&file)?;
         let spec = Spec::of(&checkpoint, &file)?;
         let device = global.device()?;

@@ -16,6 +16,8 @@ pub struct OpTime {
     pub shape: Shape,
     /// Bytes of its inputs and its value.
     pub bytes: usize,
+    /// Bytes of the device's memory that are in use after it.
+    pub live: usize,
     /// When it began, from the start of profiling.
     pub start: Duration,
     /// How long it took, the device's work included.
@@ -58,7 +60,7 @@ impl Device {
     }
 
     /// Whether ops are timed.
-    pub(crate) fn is_profiled(&self) -> bool {
+    pub fn is_profiled(&self) -> bool {
         self.0.profile.is_on.load(Ordering::Relaxed)
     }
 
@@ -82,10 +84,11 @@ impl Device {
         let result = run()?;
         wait()?;
         let time = began.elapsed();
+        let live = self.memory().live;
         let mut seen = self.0.profile.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let start = seen.0.map_or(Duration::ZERO, |zero| began.duration_since(zero));
         let bytes = 4 * (metas.iter().map(|m| m.shape.numel()).sum::<usize>() + value.numel());
-        seen.1.push(OpTime { name, shape: value, bytes, start, time });
+        seen.1.push(OpTime { name, shape: value, bytes, live, start, time });
         Ok(result)
     }
 }

@@ -35,6 +35,16 @@ pub(crate) fn read(op: &str, path: &Path) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// All of a regular file: pipes and devices are errors.
+pub(crate) fn read_regular(op: &str, path: &Path) -> Result<Vec<u8>> {
+    // Asked before opening, which would wait for the other end of a pipe.
+    let meta = std::fs::metadata(path).map_err(|e| Error::file(op, path, e))?;
+    if meta.is_file() || meta.is_dir() {
+        return read(op, path);
+    }
+    Err(Error::file(op, path, "is not a regular file"))
+}
+
 /// All of a file of text.
 pub(crate) fn read_text(op: &str, path: &Path) -> Result<String> {
     String::from_utf8(read(op, path)?).map_err(|e| {

@@ -14,32 +14,6 @@ pub use npy::{npy_bytes, parse_npy, parse_npy_numbers, read_npy, read_npy_number
 pub use npz::{npz_bytes, parse_npz, read_npz, write_npz};
 pub use state_dict::{Loaded, StateDict};
 
-use crate::error::{Error, Result};
-use std::fs::File;
-use std::io::Read;
-use std::path::Path;
-
-/// The bytes of a file; memory is taken for no more than its length. Folders, pipes and devices are errors.
-pub(crate) fn read(path: &Path) -> Result<Vec<u8>> {
-    let wrong = |why: &dyn std::fmt::Display| Error::file("read", path, why);
-    // Asked before opening, which would wait for the other end of a pipe.
-    let meta = std::fs::metadata(path).map_err(|e| wrong(&e))?;
-    if meta.is_dir() {
-        return Err(wrong(&"is a folder, not a file"));
-    }
-    if !meta.is_file() {
-        return Err(wrong(&"is not a regular file"));
-    }
-    let mut bytes = Vec::new();
-    let fits = usize::try_from(meta.len()).is_ok_and(|n| bytes.try_reserve_exact(n).is_ok());
-    if !fits {
-        return Err(wrong(&format!("its {} bytes do not fit into memory", meta.len())));
-    }
-    let file = File::open(path).map_err(|e| wrong(&e))?;
-    file.take(meta.len()).read_to_end(&mut bytes).map_err(|e| wrong(&e))?;
-    Ok(bytes)
-}
-
 /// A text from a file as part of a line: escaped, and cut if it is long.
 pub(crate) fn shown(text: &str) -> String {
     cut(&text.chars().take(LONG + 1).flat_map(char::escape_debug).collect::<String>(), LONG)

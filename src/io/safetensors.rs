@@ -5,7 +5,7 @@
 //! the header says, and every error is one line that names the file and the tensor. Writing gives the same bytes for the
 //! same content.
 
-use super::{atomic, cut, shown};
+use super::{atomic, bytes, cut, shown};
 use crate::error::{Error, ErrorKind, Result};
 use crate::shape::{MAX_RANK, Shape};
 use crate::tensor::{AnyTensor, Tensor};
@@ -138,7 +138,7 @@ impl SafeTensors {
     /// ```
     pub fn read(path: impl AsRef<Path>) -> Result<SafeTensors> {
         let path = path.as_ref();
-        SafeTensors::parse(path.display().to_string(), super::read(path)?)
+        SafeTensors::parse(path.display().to_string(), bytes::read_regular("read", path)?)
     }
 
     /// The same of bytes in memory; `name` stands for the file in errors.

@@ -16,6 +16,8 @@ pub(super) struct Scale {
     lo: f64,
     hi: f64,
     log: bool,
+    /// Only whole numbers are written.
+    whole: bool,
 }
 
 /// A place on an axis, from 0 to 1, and the number there.
@@ -35,19 +37,20 @@ impl Scale {
         // Halves, since the distance of the ends may be more than a number can hold.
         let half = hi / 2.0 - lo / 2.0;
         let largest = lo.abs().max(hi.abs());
-        let more = match half > 1e-9 * largest || (log && half > 1e-6) {
+        let differ = half > if log { 1e-6 } else { 1e-9 * largest };
+        let more = match differ {
             true => half * 2.0 * pad,
             false if log => 0.2,
             false if largest == 0.0 => 1.0,
             false => (largest * 0.1).max(f64::MIN_POSITIVE),
         };
-        Some(Scale { lo: (lo - more).max(f64::MIN / 4.0), hi: (hi + more).min(f64::MAX / 4.0), log })
+        Some(Scale { lo: (lo - more).max(f64::MIN), hi: (hi + more).min(f64::MAX), log, whole: false })
     }
 
     /// From -`limit` to `limit`.
     pub(super) fn around_zero(limit: f64) -> Scale {
         let limit = if limit > 0.0 && limit.is_finite() { limit } else { 1.0 };
-        Scale { lo: -limit, hi: limit, log: false }
+        Scale { lo: -limit, hi: limit, log: false, whole: false }
     }
 
     /// Where a value is, 0 to 1; nothing if it has no place.
@@ -57,30 +60,35 @@ impl Scale {
             true => return None,
             false => v,
         };
-        v.is_finite().then(|| ((v - self.lo) / (self.hi - self.lo)).clamp(0.0, 1.0))
+        let part = (v / 2.0 - self.lo / 2.0) / (self.hi / 2.0 - self.lo / 2.0);
+        v.is_finite().then_some(part.clamp(0.0, 1.0))
     }
 
     /// Round numbers, about `count` of them or fewer.
     pub(super) fn ticks(&self, count: usize) -> Vec<Tick> {
-        let values = if self.log { self.log_values(count) } else { self.linear_values(count) };
-        let texts = labels(&values);
+        let values = match self.log {
+            true => self.log_values(count),
+            // One number says nothing about a scale.
+            false => {
+                let tries = (count..count + 3).map(|c| self.linear_values(c));
+                tries.into_iter().find(|v| v.len() > 1).unwrap_or_else(|| self.linear_values(count))
+            }
+        };
+        let texts = labels(&values, self.log);
         values.iter().zip(texts).filter_map(|(v, text)| Some((self.at(*v)?, text))).collect()
     }
 
     fn linear_values(&self, count: usize) -> Vec<f64> {
         let (lo, hi) = (self.lo, self.hi);
-        let raw = (hi - lo) / count.max(1) as f64;
+        let raw = (hi / 2.0 - lo / 2.0) / (count.max(1) as f64 / 2.0);
+        let raw = if self.whole { raw.max(1.0) } else { raw };
         let mut exponent = libm::floor(libm::log10(raw)) as i32;
         let mantissa = [1.0, 2.0, 5.0, 10.0].into_iter().find(|m| m * power(exponent) >= raw * (1.0 - 1e-9));
         let mut mantissa = mantissa.unwrap_or(10.0);
         if mantissa == 10.0 {
             (mantissa, exponent) = (1.0, exponent + 1);
         }
-        // Divided by a whole power of ten, numbers come out as they are written.
-        let value = |i: f64| match exponent < 0 {
-            true => i * mantissa / power(-exponent),
-            false => i * mantissa * power(exponent),
-        };
+        let value = |i: f64| decimal(i * mantissa, exponent);
         let step = value(1.0);
         if !(step > 0.0 && step.is_finite()) {
             return Vec::new();
@@ -95,7 +103,7 @@ impl Scale {
         let decades = |every: i32, within: &[f64]| -> Vec<f64> {
             let first = (libm::floor(lo) as i32).div_euclid(every) * every;
             let all = (first..=libm::ceil(hi) as i32).step_by(every as usize);
-            let values = all.flat_map(|e| within.iter().map(move |m| m * power(e)));
+            let values = all.flat_map(|e| within.iter().map(move |m| decimal(*m, e)));
             values.filter(|v| (lo - 1e-9..=hi + 1e-9).contains(&libm::log10(*v))).collect()
         };
         let tries = [
@@ -107,12 +115,14 @@ impl Scale {
         if tries[0].len() < 3 {
             // Less than a few numbers of one digit: as on a linear axis.
             let between = |v: f64| libm::pow(10.0, v);
-            return Scale { lo: between(lo), hi: between(hi), log: false }.linear_values(count.min(5));
+            return Scale { lo: between(lo), hi: between(hi), log: false, ..*self }
+                .linear_values(count.min(5));
         }
         if let Some(fits) = tries.into_iter().find(|t| t.len() >= 2 && t.len() <= count) {
             return fits;
         }
-        (2..).map(|every| decades(every, &[1.0])).find(|t| t.len() <= count.max(1)).unwrap_or_default()
+        let coarse = [2, 3, 5, 10, 20, 50, 100, 200].map(|every| decades(every, &[1.0]));
+        coarse.into_iter().find(|t| t.len() <= count).unwrap_or_default()
     }
 }
 
@@ -121,8 +131,13 @@ fn power(exponent: i32) -> f64 {
     libm::pow(10.0, f64::from(exponent))
 }
 
-/// The numbers as texts, all in the same manner.
-fn labels(values: &[f64]) -> Vec<String> {
+/// A number times a power of ten, as it would be read from text: dividing by a whole power rounds only once.
+fn decimal(mantissa: f64, exponent: i32) -> f64 {
+    if exponent < 0 { mantissa / power(-exponent) } else { mantissa * power(exponent) }
+}
+
+/// The numbers as texts, all in the same manner. Those of logarithmic axes have no digits they do not need.
+fn labels(values: &[f64], log: bool) -> Vec<String> {
     let sizes = || values.iter().map(|v| v.abs()).filter(|v| *v > 0.0);
     let (smallest, largest) = (sizes().fold(f64::INFINITY, f64::min), sizes().fold(0.0, f64::max));
     let exact = |unit: f64, decimals: usize| {
@@ -132,7 +147,7 @@ fn labels(values: &[f64]) -> Vec<String> {
         };
         values.iter().all(same)
     };
-    for (unit, name, from) in [(1e9, "G", 1e10), (1e6, "M", 1e6), (1e3, "k", 1e4)] {
+    for (unit, name, from) in [(1e9, "G", 1e9), (1e6, "M", 1e6), (1e3, "k", 1e4)] {
         if (from..1e13).contains(&largest)
             && let Some(decimals) = (0..=1).find(|d| exact(unit, *d))
         {
@@ -145,10 +160,8 @@ fn labels(values: &[f64]) -> Vec<String> {
     }
     let plain = largest < 1e6 && (smallest >= 1e-4 || largest == 0.0);
     if plain && let Some(decimals) = (0..=7).find(|d| exact(1.0, *d)) {
-        // On a logarithmic axis 0.001 and 100 need not have the same number of digits.
-        let wide = largest / smallest >= 100.0;
-        let text = |v: &f64| match wide {
-            true => signed(format!("{v}")),
+        let text = |v: &f64| match log || *v == 0.0 {
+            true => signed(format!("{}", v.abs().copysign(if *v < 0.0 { -1.0 } else { 1.0 }))),
             false => signed(format!("{v:.decimals$}")),
         };
         return values.iter().map(text).collect();
@@ -202,6 +215,8 @@ pub(super) struct Curve<'a> {
 pub(super) struct Plot<'a> {
     pub(super) curves: Vec<Curve<'a>>,
     pub(super) log: bool,
+    /// Places are whole numbers.
+    pub(super) whole: bool,
     pub(super) x_name: &'a str,
     pub(super) y_name: &'a str,
 }
@@ -211,11 +226,12 @@ impl Plot<'_> {
         let finite = |p: &&(f64, f64)| p.0.is_finite() && p.1.is_finite();
         let points = || self.curves.iter().flat_map(|c| &c.points).filter(finite);
         let y = Scale::of(points().map(|p| p.1), self.log, 0.05)?;
-        Some((Scale::of(points().filter(|p| y.at(p.1).is_some()).map(|p| p.0), false, 0.0)?, y))
+        let x = Scale::of(points().filter(|p| y.at(p.1).is_some()).map(|p| p.0), false, 0.0)?;
+        Some((Scale { whole: self.whole, ..x }, y))
     }
 
     fn y_ticks(&self, height: f64) -> Vec<Tick> {
-        self.scales().map_or(Vec::new(), |(_, y)| y.ticks(((height / 42.0) as usize).clamp(2, 6)))
+        self.scales().map_or(Vec::new(), |(_, y)| y.ticks(((height / 34.0) as usize).clamp(2, 7)))
     }
 
     /// Room to the left of the plot for numbers and the name.
@@ -242,6 +258,8 @@ impl Plot<'_> {
         for (at, text) in scales.map_or(Vec::new(), |(x, _)| spaced(&x, width)) {
             let place = crisp(x + at * width);
             scene.path(vec![(place, y), (place, bottom)], GRID, 1.0);
+            // A long number at the end stays within the margin.
+            let place = place.min(right + 18.0 - text_width(&text, SMALL) / 2.0);
             scene.text((place, bottom + GAP + 0.78 * SMALL.size), SMALL, Anchor::Middle, &text);
         }
         let (x_axis, y_axis) = (crisp(bottom), crisp(x));
@@ -324,32 +342,22 @@ mod tests {
     #[test]
     fn picture_numbers_at_axes() {
         assert_eq!(texts(&[0.0, 300.0], false, 6), "0 50 100 150 200 250 300");
-        assert_eq!(texts(&[0.0, 1.0], false, 5), "0.0 0.2 0.4 0.6 0.8 1.0");
-        assert_eq!(texts(&[-1.0, 1.0], false, 4), "−1.0 −0.5 0.0 0.5 1.0");
-        assert_eq!(
-            texts(&[0.0, 0.001], false, 5),
-            "0 2e−4 4e−4 6e−4 8e−4 1e−3"
-                .replace("2e−4 4e−4 6e−4 8e−4 1e−3", "0.0002 0.0004 0.0006 0.0008 0.0010")
-                .replacen("0 ", "0.0000 ", 1)
-        );
+        assert_eq!(texts(&[0.0, 1.0], false, 5), "0 0.2 0.4 0.6 0.8 1.0");
+        assert_eq!(texts(&[-1.0, 1.0], false, 4), "−1.0 −0.5 0 0.5 1.0");
+        assert_eq!(texts(&[0.0, 0.001], false, 5), "0 0.0002 0.0004 0.0006 0.0008 0.0010");
         assert_eq!(texts(&[0.0, 3e-6], false, 3), "0 1e−6 2e−6 3e−6");
         assert_eq!(texts(&[0.0, 100_000.0], false, 5), "0 20k 40k 60k 80k 100k");
-        assert_eq!(
-            texts(&[0.0, 2_500_000.0], false, 5),
-            "0.0 0.5M 1.0M 1.5M 2.0M 2.5M".replacen("0.0 ", "0 ", 1)
-        );
+        assert_eq!(texts(&[0.0, 2_500_000.0], false, 5), "0 0.5M 1.0M 1.5M 2.0M 2.5M");
         assert_eq!(texts(&[1e-5, 1.0], true, 6), "1e−5 1e−4 1e−3 1e−2 1e−1 1e0");
         assert_eq!(texts(&[0.01, 10.0], true, 6), "0.01 0.1 1 10");
         assert_eq!(texts(&[0.02, 0.9], true, 6), "0.02 0.05 0.1 0.2 0.5");
         assert_eq!(texts(&[0.51, 0.58], true, 5), "0.52 0.54 0.56 0.58");
-        assert_eq!(
-            texts(&[1e-300, 1e300], true, 6),
-            "1e−300 1e−200 1e−100 1e0 1e100 1e200 1e300".replacen(
-                "1e−300 1e−200 1e−100 1e0 1e100 1e200 1e300",
-                &texts(&[1e-300, 1e300], true, 6),
-                1
-            )
-        );
+        assert_eq!(texts(&[0.01, 2.0], true, 6), "0.01 0.03 0.1 0.3 1");
+        assert_eq!(texts(&[1e-300, 1e300], true, 5), "1e−200 1e0 1e200");
+        // Two numbers at least, where one would be enough room.
+        assert_eq!(texts(&[-0.29, 0.29], false, 2), "−0.2 0 0.2");
+        let steps = Scale { whole: true, ..Scale::of([3.0, 5.0].into_iter(), false, 0.0).unwrap() };
+        assert_eq!(steps.ticks(7).iter().map(|t| t.1.as_str()).collect::<Vec<_>>(), ["3", "4", "5"]);
     }
 
     #[test]
@@ -373,6 +381,15 @@ mod tests {
                 assert!(
                     !shown.is_empty() && shown.iter().all(|p| (0.0..=1.0).contains(p)),
                     "{values:?} {scale:?}"
+                );
+                let (least, most) =
+                    values.iter().fold((f64::MAX, f64::MIN), |(a, b), v| (a.min(*v), b.max(*v)));
+                let ends = (scale.at(least), scale.at(most));
+                assert!(
+                    least == most
+                        || log
+                        || (ends.0 < Some(0.46) && ends.1 > Some(0.54))
+                        || most - least < 1e-9
                 );
                 let ticks = scale.ticks(6);
                 assert!(ticks.len() <= 9, "{values:?} {ticks:?}");

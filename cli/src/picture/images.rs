@@ -153,12 +153,12 @@ pub(crate) fn maps(path: &Path, title: &str, rows: &[MapRow]) -> Answer<()> {
     };
     let all: Vec<Vec<Band>> = rows.iter().map(bands).collect();
     let numbers = |band: &Band| {
-        let wide = band.scale.ticks(5).iter().map(|t| text_width(&t.1, SMALL)).fold(0.0, f64::max);
-        GAP + wide
+        let wide = band.scale.ticks(6).iter().map(|t| text_width(&t.1, SMALL)).fold(0.0, f64::max);
+        (GAP + wide).ceil()
     };
     let sides: Vec<[usize; 2]> = rows.iter().map(|r| shrunk(r.size, &r.truth, MAP).0).collect();
     let wide = sides.iter().map(|s| extent(*s, MAP).0).fold(100.0, f64::max);
-    let wide = wide.max(text_width("prediction − truth", NAME));
+    let wide = wide.max(text_width("prediction − truth", NAME)).ceil();
     let (between, near) = (30.0, 14.0);
     let bars: Vec<f64> =
         (0..all[0].len()).map(|b| all.iter().map(|r| numbers(&r[b])).fold(0.0, f64::max)).collect();
@@ -183,6 +183,7 @@ pub(crate) fn maps(path: &Path, title: &str, rows: &[MapRow]) -> Answer<()> {
                         |v: &f32| band.scale.at(f64::from(*v)).map_or(HOLE, |at| colour(band.colours, at));
                     let rgb = values.iter().flat_map(paint).collect();
                     scene.shapes.push(Shape::Image { at: [x, top, w, h], size, rgb });
+                    scene.frame([x - 0.5, top - 0.5, w + 1.0, h + 1.0], [205; 3], 1.0);
                 }
                 x += wide + near;
             }
@@ -193,7 +194,7 @@ pub(crate) fn maps(path: &Path, title: &str, rows: &[MapRow]) -> Answer<()> {
                 let shade = |i: usize| colour(band.colours, 1.0 - (i as f64 + 0.5) / steps as f64);
                 let rgb = (0..steps).flat_map(shade).collect();
                 scene.shapes.push(Shape::Image { at: [left, top, BAR, h], size: [steps, 1], rgb });
-                for (at, text) in band.scale.ticks(((h / 36.0) as usize).clamp(2, 5)) {
+                for (at, text) in band.scale.ticks(((h / 30.0) as usize).clamp(2, 6)) {
                     let level = top + h - at * h;
                     scene.path(vec![(left + BAR, level), (left + BAR + 3.0, level)], FRAME, 1.0);
                     // Inside of the bar's height, also at its ends.
@@ -292,8 +293,7 @@ pub(crate) fn samples(path: &Path, title: &str, tiles: &[Tile]) -> Answer<()> {
     let columns = columns.min(tiles.len());
     // Rows as even as they can be.
     let columns = tiles.len().div_ceil(tiles.len().div_ceil(columns));
-    let mut scene = Scene::default();
-    scene.width = columns as f64 * (cell + gap) - gap + 2.0 * MARGIN;
+    let mut scene = Scene { width: columns as f64 * (cell + gap) - gap + 2.0 * MARGIN, ..Scene::default() };
     widen(&mut scene, title);
     let top = header(&mut scene, title);
     for (i, tile) in tiles.iter().enumerate() {
@@ -320,8 +320,10 @@ pub(crate) fn pairs(path: &Path, title: &str, pairs: &[(Tile, Tile)]) -> Answer<
     let labels = pairs.iter().any(|p| !p.1.label.is_empty());
     let high = 2.0 * TILE + 6.0 + 24.0 + if labels { NAME.size + 4.0 } else { 0.0 };
     let columns = pairs.len().div_ceil(pairs.len().div_ceil(10));
-    let mut scene = Scene::default();
-    scene.width = (left + columns as f64 * (cell + gap) - gap + 2.0 * MARGIN).ceil();
+    let mut scene = Scene {
+        width: (left + columns as f64 * (cell + gap) - gap + 2.0 * MARGIN).ceil(),
+        ..Scene::default()
+    };
     widen(&mut scene, title);
     let top = header(&mut scene, title);
     for (i, pair) in pairs.iter().enumerate() {

@@ -4,9 +4,6 @@
 //! A picture is a list of shapes (`scene`); one file writes it as SVG, another (`raster`) draws it with letters that
 //! the program brings along, since a machine may have none.
 
-// Nothing of the program draws yet.
-#![allow(dead_code)]
-
 mod axes;
 mod images;
 mod png;
@@ -16,7 +13,6 @@ mod scene;
 use crate::{Answer, fail};
 use axes::{Curve, Plot, three};
 use dittograd::io::atomic;
-#[allow(unused_imports)]
 pub(crate) use images::{MapRow, Tile, maps, pairs, samples};
 use raster::text_width;
 use scene::{Anchor, Font, INK, LINES, Scene, Shape};
@@ -32,6 +28,8 @@ const PART: Font = Font { size: 16.0, bold: true, colour: INK };
 const NAME: Font = Font { size: 15.0, bold: false, colour: INK };
 /// Most parts of a picture.
 const MOST_PARTS: usize = 64;
+/// More points than this are a band rather than a line.
+const DENSE: usize = 2000;
 /// Length of a line beside its name.
 const SWATCH: f64 = 26.0;
 
@@ -85,11 +83,21 @@ fn part(panel: &Panel) -> (String, Plot<'_>, bool) {
     for line in panel.lines.iter().filter(|l| !l.points.is_empty()) {
         let i = curves.len();
         let dash = [None, Some([8.0, 4.0]), Some([2.0, 3.0])][i / LINES.len() % 3];
-        let (colour, points) = (LINES[i % LINES.len()], line.points.clone());
-        curves.push(Curve { points, name: &line.name, colour, width: 2.0, dash });
+        let (mut colour, points) = (LINES[i % LINES.len()], line.points.clone());
+        // Many points are mostly noise.
+        let width = if points.len() > 250 { 1.5 } else { 2.25 };
+        if points.len() > DENSE && panel.lines.len() > 1 {
+            // Paler, so that it does not bury the others.
+            colour = colour.map(|c| c / 2 + 127);
+        }
+        curves.push(Curve { points, name: &line.name, colour, width, dash });
     }
     let legend = curves.len() > 1;
-    (panel.title.clone(), Plot { curves, log: panel.log, x_name: "step", y_name: &panel.y }, legend)
+    (
+        panel.title.clone(),
+        Plot { curves, log: panel.log, whole: true, x_name: "step", y_name: &panel.y },
+        legend,
+    )
 }
 
 /// Draws what a neural operator says about fields on a line into `path.svg` and `path.png`: what it was given,
@@ -115,13 +123,13 @@ pub(crate) fn fields(path: &Path, title: &str, samples: &[Field]) -> Answer<()> 
         }
         let along = |values: &[f64]| field.x.iter().copied().zip(values.iter().copied()).collect::<Vec<_>>();
         let mut curves = vec![
-            Curve { points: along(&field.truth), name: "truth", colour: LINES[0], width: 4.0, dash: None },
+            Curve { points: along(&field.truth), name: "truth", colour: LINES[5], width: 5.0, dash: None },
             Curve {
                 points: along(&field.prediction),
                 name: "prediction",
-                colour: LINES[1],
+                colour: [160, 50, 0],
                 width: 2.25,
-                dash: Some([8.0, 5.0]),
+                dash: Some([8.0, 4.0]),
             },
         ];
         if any_input {
@@ -129,7 +137,7 @@ pub(crate) fn fields(path: &Path, title: &str, samples: &[Field]) -> Answer<()> 
             curves.insert(0, Curve { points, name: "input", colour: [178; 3], width: 2.0, dash: None });
         }
         let error = relative(field.truth.iter().copied(), field.prediction.iter().copied());
-        let plot = Plot { curves, log: false, x_name: "x", y_name: "" };
+        let plot = Plot { curves, log: false, whole: false, x_name: "x", y_name: "" };
         parts.push((titled(&field.name, error), plot, false));
     }
     let size = if samples.len() == 1 { [560.0, 320.0] } else { [320.0, 220.0] };

@@ -20,8 +20,6 @@ pub(super) const RED: Colour = [200, 30, 30];
 /// Lines, in this order: Okabe and Ito's colours, which people with any kind of colour vision tell apart.
 pub(super) const LINES: [Colour; 6] =
     [[0, 114, 178], [213, 94, 0], [0, 158, 115], [204, 121, 167], [230, 159, 0], [86, 180, 233]];
-/// Capitals are this high, in sizes of their text.
-pub(super) const CAPITAL: f64 = 0.714;
 
 /// Where the given point is in a text.
 #[derive(Clone, Copy, PartialEq)]

@@ -1,10 +1,12 @@
 //! The loop: steps, evaluations, checkpoints, and what to say meanwhile.
 
 use super::folder::{BEST, CHECKPOINT};
-use super::{Mode, Plan, Spec, name};
-use crate::models::Task;
+use super::{Mode, Plan, Spec, Train, name};
+use crate::models::{Net, Task};
 use crate::out::{Out, bytes, warn};
 use crate::task::{Scores, evaluate, input, loss};
+use crate::tensorboard::{EventWriter, wall_time};
+use crate::trace_file::Trace;
 use crate::{Answer, fail};
 use dittograd::data::{Batches, Loader};
 use dittograd::device::MemoryReport;
@@ -13,12 +15,16 @@ use dittograd::nn::Module;
 use dittograd::prelude::*;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 /// Times that the loss is read in a run. Reading waits for the device.
 const READINGS: u64 = 200;
+/// The steps that are profiled, and those before them, which take longer.
+const PROFILED: u64 = 3;
+const PROFILED_AFTER: u64 = 2;
 /// Batches that are made ahead.
 const AHEAD: usize = 4;
 
@@ -221,17 +227,14 @@ impl Best {
 /// Trains and evaluates. Everything on the device is freed on return.
 pub(super) fn fit(
     plan: &mut Plan,
+    (params, net): (Params, Net),
     device: &Device,
-    mode: Mode,
-    memory: Option<u64>,
+    command: &Train,
     out: &Out,
 ) -> Answer<Ending> {
+    let (mode, memory) = (command.mode, command.memory);
     let spec = plan.spec.clone();
     let task = spec.task;
-    let (params, net) = match &plan.from {
-        Some(_) => spec.net(device)?,
-        None => spec.first_net(device)?,
-    };
     let trained = net.module().clone();
     let (first, mut best) = match &plan.from {
         Some(from) => (from.step, Best::of(&from.metrics)),
@@ -253,6 +256,11 @@ pub(super) fn fit(
     let start = Instant::now();
     let (mut last, mut scores, mut done, mut is_cut) = (f32::NAN, None, first, false);
     let mut saved = first;
+    let mut board = match &plan.folder {
+        Some(folder) if command.tensorboard => Some(EventWriter::create(folder.path())?),
+        None if command.tensorboard => return fail("--tensorboard needs a folder, not --out none"),
+        _ => None,
+    };
     while done < spec.steps {
         let (x, y) = match loader.next() {
             Some(batch) => batch?,
@@ -262,7 +270,16 @@ pub(super) fn fit(
         done += 1;
         let is_evaluated = done % spec.eval_every == 0 || done == spec.steps;
         let is_read = step == 0 || done % every == 0 || is_evaluated;
+        if command.profile.is_some() && step == first + PROFILED_AFTER {
+            device.profile();
+        }
         let value = stepper.step(&x, &y, is_read)?;
+        if let Some(path) = &command.profile
+            && (done == first + PROFILED_AFTER + PROFILED || done == spec.steps)
+            && device.is_profiled()
+        {
+            write_profile(path, device)?;
+        }
         if memory.is_some_and(|n| done % n == 0) {
             let report = device.memory_report();
             bar.suspend(|| out.progress(|| memory_json(done, &report), || memory_line(done, &report)))?;
@@ -274,6 +291,10 @@ pub(super) fn fit(
                 return fail(format!("the loss of step {done} is {value}: {why}"));
             }
             let lr = spec.schedule().lr(spec.lr, step);
+            if let Some(board) = &mut board {
+                board.scalar("loss/training", done, value, wall_time())?;
+                board.scalar("learning_rate", done, lr as f32, wall_time())?;
+            }
             if let Some(folder) = &mut plan.folder {
                 folder.measured(json!({
                     "step": done, "loss": value, "lr": lr, "seconds": start.elapsed().as_secs_f64(),
@@ -300,6 +321,13 @@ pub(super) fn fit(
                     },
                     || format!("step {done} loss {last:.6}, {}", judged.text()),
                 )?;
+            }
+            if let Some(board) = &mut board {
+                board.scalar("loss/test", done, judged.loss as f32, wall_time())?;
+                for (name, value) in &judged.more {
+                    board.scalar(&format!("test/{name}"), done, *value as f32, wall_time())?;
+                }
+                board.flush()?;
             }
             // A run that is cut is judged again where the whole one would have been, so this does not count.
             let is_better = !is_cut && best.see(&judged);
@@ -365,6 +393,20 @@ pub(super) fn fit(
         is_cut,
         files: plan.folder.as_ref().map(|f| f.files()).unwrap_or_default(),
     })
+}
+
+/// Writes what the ops of some steps took.
+fn write_profile(path: &Path, device: &Device) -> Answer<()> {
+    let mut trace = Trace::new();
+    for op in device.profiled() {
+        let micro = |d: std::time::Duration| d.as_secs_f64() * 1e6;
+        let rate = op.bytes as f64 / op.time.as_secs_f64().max(1e-9) / 1e9;
+        let args =
+            [("shape", json!(op.shape.to_string())), ("bytes", json!(op.bytes)), ("GB/s", json!(rate))];
+        trace.span(&device.to_string(), op.name, micro(op.start), micro(op.time), &args);
+        trace.counter("live bytes", micro(op.start + op.time), op.live as f64);
+    }
+    trace.write(path)
 }
 
 /// Where the first number that is none came from: the steps since the last state that is known are run again, one op at a

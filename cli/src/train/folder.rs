@@ -8,7 +8,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 /// The latest state of a run.
-pub(crate) const CHECKPOINT: &str = "checkpoint.safetensors";
+pub(super) const CHECKPOINT: &str = "checkpoint.safetensors";
 /// The state at the best evaluation.
 pub(super) const BEST: &str = "best.safetensors";
 /// What was measured, a JSON object a line.

@@ -12,7 +12,6 @@ use crate::{Answer, Global, fail};
 use clap::{Args, ValueEnum};
 use dittograd::io::Checkpoint;
 use dittograd::prelude::*;
-pub(crate) use folder::CHECKPOINT;
 use folder::Folder;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -94,6 +93,12 @@ pub(crate) struct Train {
     /// Go on from a checkpoint, or from the one in a folder, to the same bits as without the break
     #[arg(long, value_name = "PATH")]
     resume: Option<PathBuf>,
+    /// Also write event files for TensorBoard into the folder
+    #[arg(long)]
+    tensorboard: bool,
+    /// Time every op of a few steps, and write them as a trace for ui.perfetto.dev
+    #[arg(long, value_name = "FILE")]
+    profile: Option<PathBuf>,
     /// Watch the memory: print it every N steps, and warn where it grows from step to step
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     memory: Option<u64>,
@@ -323,13 +328,21 @@ impl Train {
             patience: self.patience,
             weights: self.weights.clone(),
         };
-        let folder = Folder::make(self.out.as_deref(), &model.name())?;
-        Ok(Plan { spec, data, from: None, folder })
+        Ok(Plan { spec, data, from: None, folder: None })
+    }
+
+    /// The folder of a run: a new one, or that of the checkpoint.
+    fn folder(&self, plan: &Plan) -> Answer<Option<Folder>> {
+        let home = self.resume.as_deref().map(checkpoint_file);
+        match (&self.out, home.as_deref().and_then(std::path::Path::parent), &plan.from) {
+            (None, Some(home), Some(from)) => Folder::open(home.to_path_buf(), from.step).map(Some),
+            (out, _, _) => Folder::make(out.as_deref(), &plan.spec.model.name()),
+        }
     }
 
     /// A run from where a checkpoint was made.
     fn again(&self, path: &std::path::Path) -> Answer<Plan> {
-        let file = if path.is_dir() { path.join(folder::CHECKPOINT) } else { path.to_path_buf() };
+        let file = checkpoint_file(path);
         let checkpoint = Checkpoint::load(&file)?;
         let mut spec = Spec::of(&checkpoint, &file)?;
         // The steps and when to look are all that may be changed; anything else would be another run.
@@ -369,13 +382,7 @@ impl Train {
             let steps = checkpoint.step;
             return fail(format!("--steps {}: the checkpoint has {steps} steps behind it", spec.steps));
         }
-        let home = file.parent().map(std::path::Path::to_path_buf);
-        let folder = match (&self.out, home) {
-            (Some(out), _) => Folder::make(Some(out), &spec.model.name())?,
-            (None, Some(home)) => Some(Folder::open(home, checkpoint.step)?),
-            (None, None) => None,
-        };
-        Ok(Plan { spec, data, from: Some(checkpoint), folder })
+        Ok(Plan { spec, data, from: Some(checkpoint), folder: None })
     }
 
     /// Runs the command.
@@ -385,6 +392,12 @@ impl Train {
             None => self.anew()?,
             Some(path) => self.again(path)?,
         };
+        // Whatever is wrong with the model shows before there is a folder.
+        let built = match &plan.from {
+            Some(_) => plan.spec.net(&device)?,
+            None => plan.spec.first_net(&device)?,
+        };
+        plan.folder = self.folder(&plan)?;
         if self.memory.is_some() {
             device.watch_with(warn);
         }
@@ -404,7 +417,7 @@ impl Train {
                 format!("{model} on {data}: {rows} training rows of {x} to {y}, {test} test rows; {device}, {mode}")
             },
         )?;
-        let end = fit::fit(&mut plan, &device, self.mode, self.memory, out)?;
+        let end = fit::fit(&mut plan, built, &device, self, out)?;
         let memory = device.memory();
         let numerics = device.numerics().to_string();
         if out.json() {
@@ -443,6 +456,11 @@ impl Train {
         out.line(&format!("fingerprint {}", end.fingerprint))?;
         Ok(!end.is_cut)
     }
+}
+
+/// The checkpoint that a path means: a file, or the one in a folder.
+pub(crate) fn checkpoint_file(path: &std::path::Path) -> PathBuf {
+    if path.is_dir() { path.join(folder::CHECKPOINT) } else { path.to_path_buf() }
 }
 
 /// The shape of one sample.

@@ -1,0 +1,224 @@
+//! Scalars as TensorBoard reads them: a file of records, each an `Event` message of protocol buffers.
+
+use crate::{Answer, Fail};
+use std::fs::{File, OpenOptions};
+use std::io::{BufWriter, ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// A growing event file.
+pub(crate) struct EventWriter {
+    path: PathBuf,
+    file: BufWriter<File>,
+}
+
+impl EventWriter {
+    /// Starts a new event file in a folder, which is made if it is not there. A run that goes on gets another file
+    /// beside those it has; TensorBoard shows them as one.
+    pub(crate) fn create(folder: &Path) -> Answer<EventWriter> {
+        let failed =
+            |path: &Path, e: std::io::Error| Fail::Message(format!("tensorboard: {}: {e}", path.display()));
+        std::fs::create_dir_all(folder).map_err(|e| failed(folder, e))?;
+        let now = wall_time();
+        // TensorBoard reads the files of a folder in the order of their names.
+        for number in 0u32.. {
+            let name =
+                format!("events.out.tfevents.{:010}.{}.{number}.dittograd", now as u64, std::process::id());
+            let path = folder.join(name);
+            let file = match OpenOptions::new().write(true).create_new(true).open(&path) {
+                Err(e) if e.kind() == ErrorKind::AlreadyExists => continue,
+                opened => opened.map_err(|e| failed(&path, e))?,
+            };
+            let mut writer = EventWriter { path, file: BufWriter::new(file) };
+            let mut event = Vec::new();
+            double(&mut event, 1, now);
+            bytes(&mut event, 3, b"brain.Event:2");
+            writer.record(&event)?;
+            writer.flush()?;
+            return Ok(writer);
+        }
+        crate::fail("tensorboard: no name left for an event file")
+    }
+
+    /// Adds the value a quantity has at a step, at a time in seconds since 1970 ([`wall_time`]).
+    pub(crate) fn scalar(&mut self, tag: &str, step: u64, value: f32, wall_time: f64) -> Answer<()> {
+        self.record(&event(tag, step, value, wall_time))
+    }
+
+    /// Hands everything to the system, so that TensorBoard sees it.
+    pub(crate) fn flush(&mut self) -> Answer<()> {
+        let done = self.file.flush();
+        self.checked(done)
+    }
+
+    /// The file.
+    #[cfg(test)]
+    fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn record(&mut self, data: &[u8]) -> Answer<()> {
+        let done = self.file.write_all(&framed(data));
+        self.checked(done)
+    }
+
+    fn checked(&self, done: std::io::Result<()>) -> Answer<()> {
+        done.map_err(|e| Fail::Message(format!("tensorboard: {}: {e}", self.path.display())))
+    }
+}
+
+/// Seconds since 1970.
+pub(crate) fn wall_time() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |d| d.as_secs_f64())
+}
+
+/// `Event { wall_time = 1, step = 2, summary = 5 { value = 1 { tag = 1, simple_value = 2 } } }`.
+fn event(tag: &str, step: u64, value: f32, wall_time: f64) -> Vec<u8> {
+    let (mut one, mut summary, mut event) = (Vec::new(), Vec::new(), Vec::new());
+    bytes(&mut one, 1, tag.as_bytes());
+    key(&mut one, 2, 5);
+    one.extend_from_slice(&value.to_le_bytes());
+    bytes(&mut summary, 1, &one);
+    double(&mut event, 1, wall_time);
+    key(&mut event, 2, 0);
+    // Steps are int64.
+    varint(&mut event, step.min(i64::MAX as u64));
+    bytes(&mut event, 5, &summary);
+    event
+}
+
+/// The number of a field and how it is written: 0 varint, 1 eight bytes, 2 bytes after their number, 5 four bytes.
+fn key(to: &mut Vec<u8>, field: u64, kind: u64) {
+    varint(to, field << 3 | kind);
+}
+
+fn double(to: &mut Vec<u8>, field: u64, value: f64) {
+    key(to, field, 1);
+    to.extend_from_slice(&value.to_le_bytes());
+}
+
+fn bytes(to: &mut Vec<u8>, field: u64, value: &[u8]) {
+    key(to, field, 2);
+    varint(to, value.len() as u64);
+    to.extend_from_slice(value);
+}
+
+/// Seven bits a byte, the lowest first; the eighth says that more follow.
+fn varint(to: &mut Vec<u8>, mut v: u64) {
+    while v >= 128 {
+        to.push(v as u8 | 128);
+        v >>= 7;
+    }
+    to.push(v as u8);
+}
+
+/// A record of a TFRecord file: length, its checksum, the data, its checksum.
+fn framed(data: &[u8]) -> Vec<u8> {
+    let length = (data.len() as u64).to_le_bytes();
+    [&length[..], &masked(&length).to_le_bytes(), data, &masked(data).to_le_bytes()].concat()
+}
+
+/// A checksum that may itself be part of what is summed: turned, and moved by a constant.
+fn masked(data: &[u8]) -> u32 {
+    crc32c(data).rotate_right(15).wrapping_add(0xa282_ead8)
+}
+
+const TABLE: [u32; 256] = {
+    let mut table = [0; 256];
+    let mut i = 0;
+    while i < 256 {
+        let (mut c, mut bit) = (i as u32, 0);
+        while bit < 8 {
+            c = if c & 1 == 1 { c >> 1 ^ 0x82f6_3b78 } else { c >> 1 };
+            bit += 1;
+        }
+        table[i] = c;
+        i += 1;
+    }
+    table
+};
+
+/// Castagnoli's.
+fn crc32c(data: &[u8]) -> u32 {
+    !data.iter().fold(!0, |c, b| TABLE[((c ^ u32::from(*b)) & 255) as usize] ^ c >> 8)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tensorboard_checksums() {
+        // RFC 3720, appendix B.4.
+        assert_eq!(crc32c(b"123456789"), 0xe306_9283);
+        assert_eq!(crc32c(&[0; 32]), 0x8a91_36aa);
+        assert_eq!(crc32c(&[255; 32]), 0x62a8_ab43);
+        let up: Vec<u8> = (0..32).collect();
+        assert_eq!(crc32c(&up), 0x46dd_794e);
+        assert_eq!(crc32c(b""), 0);
+        assert_eq!(masked(b""), 0xa282_ead8);
+    }
+
+    #[test]
+    fn tensorboard_bytes() {
+        let mut v = Vec::new();
+        [0, 127, 128, 300, u64::MAX].into_iter().for_each(|x| varint(&mut v, x));
+        assert_eq!(v, [0, 127, 128, 1, 172, 2, 255, 255, 255, 255, 255, 255, 255, 255, 255, 1]);
+        #[rustfmt::skip] // A field a line.
+        let want = [
+            9, 0, 0, 0, 0, 0, 0, 248, 63,
+            16, 172, 2,
+            42, 13,
+                10, 11,
+                    10, 4, b'l', b'o', b's', b's',
+                    21, 0, 0, 0, 63,
+        ];
+        assert_eq!(event("loss", 300, 0.5, 1.5), want);
+        let record = framed(&want);
+        assert_eq!(record.len(), 8 + 4 + want.len() + 4);
+        assert_eq!(
+            (record[..8].to_vec(), &record[12..12 + want.len()]),
+            (vec![want.len() as u8, 0, 0, 0, 0, 0, 0, 0], &want[..])
+        );
+    }
+
+    /// Records of a file, with both checksums tested.
+    fn records(mut file: &[u8]) -> Vec<Vec<u8>> {
+        let mut all = Vec::new();
+        while !file.is_empty() {
+            let n = u64::from_le_bytes(file[..8].try_into().unwrap()) as usize;
+            assert_eq!(u32::from_le_bytes(file[8..12].try_into().unwrap()), masked(&file[..8]));
+            let (data, rest) = file[12..].split_at(n);
+            assert_eq!(u32::from_le_bytes(rest[..4].try_into().unwrap()), masked(data));
+            all.push(data.to_vec());
+            file = &rest[4..];
+        }
+        all
+    }
+
+    /// `DITTOGRAD_EVENTS=/tmp/events` keeps the files, for TensorBoard itself to read.
+    #[test]
+    fn tensorboard_files() {
+        let here = tempfile::tempdir().unwrap();
+        let folder = std::env::var_os("DITTOGRAD_EVENTS").map_or(here.path().join("a/b"), PathBuf::from);
+        let Ok(mut one) = EventWriter::create(&folder) else { panic!("not made") };
+        let Ok(other) = EventWriter::create(&folder) else { panic!("not made beside") };
+        assert_ne!(one.path(), other.path());
+        assert!(one.path().file_name().unwrap().to_str().unwrap().contains("tfevents"));
+        for step in 0..100 {
+            let value = if step == 50 { f32::NAN } else { 1.0 / (step + 1) as f32 };
+            assert!(one.scalar("loss/train", step, value, 1e9 + step as f64).is_ok());
+        }
+        assert!(one.scalar("größe", 1 << 40, -0.0, wall_time()).is_ok() && one.flush().is_ok());
+        let all = records(&std::fs::read(one.path()).unwrap());
+        assert_eq!(all.len(), 102);
+        assert!(all[0].ends_with(b"\x1a\x0dbrain.Event:2"));
+        assert_eq!(all[2], event("loss/train", 1, 0.5, 1e9 + 1.0));
+        assert!(wall_time() > 1.7e9);
+        let blocked = here.path().join("file");
+        std::fs::write(&blocked, b"").unwrap();
+        assert!(
+            matches!(EventWriter::create(&blocked), Err(Fail::Message(m)) if m.starts_with("tensorboard: "))
+        );
+    }
+}
