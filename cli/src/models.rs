@@ -138,7 +138,7 @@ impl Model {
                 }
             }
             Model::Gpt => json!({
-                "vocab": outputs, "context": x.last(), "width": 128, "heads": 4, "layers": 3, "dropout": 0.0,
+                "vocab": outputs, "context": x.last(), "width": 64, "heads": 4, "layers": 2, "dropout": 0.0,
             }),
             Model::Mamba => {
                 json!({"vocab": outputs, "width": 64, "layers": 2, "state": 16, "conv": 4, "expand": 2})

@@ -235,7 +235,11 @@ fn folder(path: &Path) -> Answer<(Dataset, Dataset)> {
 
 /// The loss of a batch, written once for both modes.
 pub(crate) fn loss<'s>(task: Task, net: &dyn Module, x: Var<'s>, y: Var<'s>) -> Result<Var<'s>, Error> {
-    let out = net.forward(x)?;
+    loss_of(task, net.forward(x)?, x, y)
+}
+
+/// The loss of what a model said of `x`.
+fn loss_of<'s>(task: Task, out: Var<'s>, x: Var<'s>, y: Var<'s>) -> Result<Var<'s>, Error> {
     match task {
         Task::Classes => out.cross_entropy(y),
         Task::Text => out.cross_entropy_loss(y, LabelLoss { ignore: Some(IGNORE), ..LabelLoss::default() }),
@@ -326,8 +330,8 @@ pub(crate) fn evaluate(
         let n = x.shape().dims()[0];
         let (value, out) = {
             let (xs, ys) = (input(&session, &x)?, input(&session, &y)?);
-            let value = loss(task, net, xs, ys)?.item()?;
-            (value, net.forward(xs)?.value::<f32>()?)
+            let out = net.forward(xs)?;
+            (loss_of(task, out, xs, ys)?.item()?, out.value::<f32>()?)
         };
         session.reset();
         loss_sum += f64::from(value) * n as f64;

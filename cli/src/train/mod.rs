@@ -189,13 +189,13 @@ pub(crate) struct Spec {
 fn usual(model: Model) -> (u64, usize, f64, Curve) {
     match model {
         Model::Mlp => (300, 128, 1e-2, Curve::Constant),
-        Model::Cnn => (800, 64, 2e-3, Curve::OneCycle),
-        Model::ResNet => (600, 64, 4e-3, Curve::OneCycle),
-        Model::Vit => (1500, 64, 2e-3, Curve::OneCycle),
-        Model::Gpt => (3000, 128, 2e-3, Curve::OneCycle),
-        Model::Mamba => (2000, 128, 3e-3, Curve::OneCycle),
+        Model::Cnn => (400, 64, 3e-3, Curve::OneCycle),
+        Model::ResNet => (200, 64, 4e-3, Curve::OneCycle),
+        Model::Vit => (1000, 64, 2e-3, Curve::OneCycle),
+        Model::Gpt => (1000, 256, 2e-3, Curve::OneCycle),
+        Model::Mamba => (500, 128, 3e-3, Curve::OneCycle),
         Model::Fno1d => (3000, 16, 2e-3, Curve::OneCycle),
-        Model::Fno2d => (1500, 16, 2e-3, Curve::OneCycle),
+        Model::Fno2d => (1000, 16, 2e-3, Curve::OneCycle),
         Model::Autoencoder => (800, 64, 2e-3, Curve::OneCycle),
     }
 }
