@@ -7,7 +7,8 @@ use crate::Fail;
 use std::f64::consts::{PI, TAU};
 use std::path::PathBuf;
 
-struct Folder(PathBuf, Option<tempfile::TempDir>);
+/// Where the pictures of a test go; a temporary folder lasts as long.
+struct Folder(PathBuf, #[allow(dead_code)] Option<tempfile::TempDir>);
 
 impl Folder {
     fn new() -> Folder {
