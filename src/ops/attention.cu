@@ -59,18 +59,6 @@ __device__ __forceinline__ void query_range(unsigned n, unsigned from, unsigned 
 
 __device__ __forceinline__ bool is_blocked(float x) { return __float_as_uint(x) == BLOCKED; }
 
-// A step of four chains, which with SOME leaves a blocked pair out. In assembly, because the compiler would make a branch of
-// each step and take seconds to undo that.
-template <bool SOME> __device__ __forceinline__ void chain(float* sums, float w, const float (&x)[4]) {
-    if (SOME)
-        asm("{.reg .pred p; setp.ne.b32 p, %4, 0xff800001; @p fma.rn.f32 %0, %4, %5, %0; @p fma.rn.f32 %1, %4, %6, %1; @p fma.rn.f32 %2, %4, %7, %2; @p fma.rn.f32 %3, %4, %8, %3;}"
-            : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-            : "f"(w), "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3]));
-    else
-#pragma unroll
-        for (int f = 0; f < 4; ++f) sums[f] = __fmaf_rn(w, x[f], sums[f]);
-}
-
 // Starts copying `rows` rows of W floats into a tile of the given pitch.
 template <int W, int PITCH> __device__ __forceinline__ void copy_rows(float* tile, const float* from, int rows) {
     constexpr bool VECTOR = W % 4 == 0;
@@ -170,7 +158,10 @@ __device__ __forceinline__ void accumulate(float (&acc)[TR][4 * NC], const float
 #pragma unroll
                     for (int i = 0; i < TR; ++i) four(nw[i], p + i * 8 * PP + t + 4);
 #pragma unroll
-                for (int i = 0; i < TR; ++i) chain<SOME>(acc[i] + 4 * c, w[i][e], y);
+                for (int i = 0; i < TR; ++i)
+#pragma unroll
+                    for (int f = 0; f < 4; ++f)
+                        if (!SOME || !is_blocked(w[i][e])) acc[i][4 * c + f] = __fmaf_rn(w[i][e], y[f], acc[i][4 * c + f]);
 #pragma unroll
                 for (int f = 0; f < 4; ++f) y[f] = ny[f];
             }
@@ -415,14 +406,12 @@ __device__ __forceinline__ void close_chunk(float (&acc)[TR][4 * NC], float* out
         if (own + 8 * i < count) {
             float* const row = out + (u64)(own + 8 * i) * W;
 #pragma unroll
-            for (int c = 0; c < NC; ++c) {
-                float old[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-                if (!first) load_four<W>(old, row, 16 * c + 4 * ln);
-#pragma unroll
-                for (int f = 0; f < 4; ++f) {
-                    acc[i][4 * c + f] = __fadd_rn(old[f], acc[i][4 * c + f]);
-                    if (last) acc[i][4 * c + f] = __fmul_rn(acc[i][4 * c + f], scale);
-                }
+            for (int c = 0; c < 4 * NC; ++c) {
+                const int at = 16 * (c / 4) + 4 * ln + c % 4;
+                float old = 0.0f;
+                if (!first && at < W) old = row[at];
+                acc[i][c] = __fadd_rn(old, acc[i][c]);
+                if (last) acc[i][c] = __fmul_rn(acc[i][c], scale);
             }
             store_row<W, NC>(row, acc[i], ln);
         }
@@ -458,7 +447,10 @@ template <bool SOME> __device__ __forceinline__ void accumulate_queries(float (&
 #pragma unroll
         for (int g = 0; g < GQ; ++g)
 #pragma unroll
-            for (int t = 0; t < TT; ++t) chain<SOME>(acc[g][t], cw[t], cy[g]);
+            for (int t = 0; t < TT; ++t)
+#pragma unroll
+                for (int f = 0; f < 4; ++f)
+                    if (!SOME || !is_blocked(cw[t])) acc[g][t][f] = __fmaf_rn(cw[t], cy[g][f], acc[g][t][f]);
     }
 }
 
