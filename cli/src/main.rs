@@ -7,6 +7,7 @@ mod bench;
 mod check;
 mod devices;
 mod graph;
+mod images;
 mod inspect;
 mod models;
 mod op;

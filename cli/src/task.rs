@@ -1,5 +1,6 @@
 //! What a model learns: the data by its name or file, the loss, and what is measured on data it has not seen.
 
+use crate::images;
 use crate::models::{Model, Task};
 use crate::{Answer, fail};
 use dittograd::data::{self, Dataset, IGNORE, Part, Regression, Scaling};
@@ -28,6 +29,9 @@ pub(crate) const WINDOW: usize = 64;
 pub(crate) struct Source {
     /// A data set made from the seed, or a file.
     pub(crate) name: String,
+    /// The file, whose name need not be text.
+    #[serde(skip)]
+    pub(crate) path: Option<PathBuf>,
     /// Samples that are made.
     pub(crate) samples: Option<usize>,
     /// Points of a grid, or bytes of a sample of text.
@@ -135,7 +139,7 @@ impl Source {
             }
             name => match Regression::named(name) {
                 Ok(kind) => split(data::regression(kind, seed, samples(2000))?, TRAIN_PART),
-                Err(_) => self.files(model, Path::new(name), &split),
+                Err(_) => self.files(model, self.path.as_deref().unwrap_or(Path::new(name)), &split),
             },
         }
     }
@@ -151,7 +155,7 @@ impl Source {
             return fail("--samples is for data that is made from a seed; a file has the samples it has");
         }
         if path.is_dir() {
-            return folder(path);
+            return folder(path, split);
         }
         let end = path.extension().and_then(|e| e.to_str()).unwrap_or_default();
         if !path.exists() && (end.is_empty() || !path.to_string_lossy().contains(['/', '.'])) {
@@ -205,8 +209,11 @@ impl Source {
     }
 }
 
-/// MNIST or CIFAR-10 in a folder, whose files say what is for training.
-fn folder(path: &Path) -> Answer<(Dataset, Dataset)> {
+/// MNIST or CIFAR-10 in a folder, whose files say what is for training, or pictures in folders of their classes.
+fn folder(
+    path: &Path,
+    split: &dyn Fn(Dataset, f64) -> Answer<(Dataset, Dataset)>,
+) -> Answer<(Dataset, Dataset)> {
     let find = |names: &[&str]| names.iter().map(|n| path.join(n)).find(|p| p.is_file());
     let idx = |stem: &str, kind: &str, axes: u8| {
         let names = [
@@ -228,8 +235,11 @@ fn folder(path: &Path) -> Answer<(Dataset, Dataset)> {
     if let (false, Some(test)) = (batches.is_empty(), find(&["test_batch.bin"])) {
         return Ok((data::cifar10(&batches)?, data::cifar10(&[test])?));
     }
-    let wanted =
-        "train-images-idx3-ubyte and its like (MNIST) or data_batch_1.bin and test_batch.bin (CIFAR-10)";
+    if let Some(classes) = images::classes(path)? {
+        return split(images::load(path, &classes)?, TRAIN_PART);
+    }
+    let wanted = "train-images-idx3-ubyte and its like (MNIST), data_batch_1.bin and test_batch.bin (CIFAR-10), or a folder \
+                  of PNG files for each class";
     fail(format!("{}: a folder of data has {wanted}", path.display()))
 }
 

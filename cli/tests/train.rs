@@ -203,6 +203,25 @@ fn predictions_of_files() {
         run1.out.lines().nth(2).unwrap().split(',').skip(1).map(|c| c.parse().unwrap()).collect();
     assert_eq!(npy.num().unwrap().data()[2..], cells[..]);
 
+    for (class, shade) in ["bright", "dark"].into_iter().zip([200u8, 30]) {
+        let folder = home.path().join("pictures").join(class);
+        std::fs::create_dir_all(&folder).unwrap();
+        for i in 0..8u8 {
+            let file = std::fs::File::create(folder.join(format!("{i}.png"))).unwrap();
+            let mut png = png::Encoder::new(file, 8, 8);
+            png.set_color(if i == 3 { png::ColorType::Rgb } else { png::ColorType::Grayscale });
+            let bytes = vec![shade + i; if i == 3 { 192 } else { 64 }];
+            png.write_header().unwrap().write_image_data(&bytes).unwrap();
+        }
+    }
+    let args = "train cnn --data pictures --steps 20 --batch 6 --lr 1e-2 --device cpu --out none";
+    let pictures = good(home.path(), &format!("{args} --config {{\"widths\":[4,4,4]}}"));
+    assert!(
+        pictures.out.contains("of [3, 8, 8]") && pictures.out.contains("accuracy 100.00 %"),
+        "{}",
+        pictures.out
+    );
+
     let rows: String = (0..40).map(|i| format!("{},{}\n", i, 1000 + 3 * i)).collect();
     write("numbers.csv", &rows);
     good(home.path(), "train mlp --data numbers.csv --targets 1 --steps 200 --batch 8 --device cpu --out n");

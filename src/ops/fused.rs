@@ -1,5 +1,5 @@
-//! [`Fused`]: a product or convolution with an elementwise program after it, which on a GPU is computed before the
-//! sums are written, in the product's own kernel.
+//! [`Fused`]: a product, convolution, softmax or norm with an elementwise program after it, which on a GPU is computed
+//! before the results are written, in the op's own kernel.
 
 use super::map::{self, Access, Map, access};
 use super::matmul::{Linear, MatMul};
@@ -35,7 +35,20 @@ pub struct Fused {
 /// Whether a program can follow an op.
 pub(crate) fn can_follow(op: &AnyOp) -> bool {
     use AnyOp::{Bmm, Conv, ConvTranspose, Linear, MatMul};
-    matches!(op, MatMul(_) | Bmm(_) | Linear(_) | Conv(_) | ConvTranspose(_))
+    matches!(op, MatMul(_) | Bmm(_) | Linear(_) | Conv(_) | ConvTranspose(_)) || has_rows(op)
+}
+
+/// Whether an op is one of rows: it takes as long as its bytes do, and every element that need not be written and read again
+/// is a gain.
+fn has_rows(op: &AnyOp) -> bool {
+    use AnyOp::{LayerNorm, LogSoftmax, LogSoftmaxBwd, RmsNorm, Softmax, SoftmaxBwd};
+    matches!(op, Softmax(_) | LogSoftmax(_) | SoftmaxBwd(_) | LogSoftmaxBwd(_) | LayerNorm(_) | RmsNorm(_))
+}
+
+/// The most weight of a program after an op. A kernel of few threads, as that of a product is, takes longer for more than
+/// a kernel of its own that reads the sums again (measured).
+pub(crate) fn most_weight(op: &AnyOp) -> usize {
+    if has_rows(op) { 64 } else { 16 }
 }
 
 /// The most terms of a sum, and the most results, with which it pays to read other inputs in the kernel of a product. A
@@ -46,6 +59,9 @@ const FEW_RESULTS: usize = 1 << 18;
 
 /// Whether it pays to let a program that reads other inputs follow `op`.
 pub(crate) fn pays(op: &AnyOp, ins: &[Meta]) -> bool {
+    if has_rows(op) {
+        return true;
+    }
     let Some(results) = op.shape(ins).ok().map(|m| m.shape.numel()) else { return false };
     // Elements of the second operand for each result along its other axis.
     let (b, last) = (ins[1].shape, ins[1].shape.last());
@@ -61,6 +77,19 @@ pub(crate) fn pays(op: &AnyOp, ins: &[Meta]) -> bool {
     };
     terms <= FEW_TERMS || results <= FEW_RESULTS
 }
+
+/// Stores what the program makes of a single result, at its place and column.
+const STORE: &str = "__device__ __forceinline__ void follow_store(const Follow& f, float* out, unsigned long long at, unsigned long long column, float v) {
+float from[FOLLOW_X + 1], to[FOLLOW_Y];
+from[0] = v;
+#pragma unroll
+for (int i = 0; i < FOLLOW_X; ++i) from[i + 1] = f.x[i][follow_reads(i) == 2 ? 0 : follow_reads(i) == 1 ? column : at];
+follow(from, to);
+out[at] = to[0];
+#pragma unroll
+for (int k = 1; k < FOLLOW_Y; ++k) f.y[k - 1][at] = to[k];
+}
+";
 
 /// How a kernel reads another input of the program that follows it.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -160,6 +189,7 @@ impl Fused {
             let _ = writeln!(t, "to[{k}] = y{k};");
         }
         t.push_str("}\n");
+        t.push_str(STORE);
         let words = self.shape.numel() as u64;
         let mut all = addresses[self.inputs.min(addresses.len())..].to_vec();
         all.resize(others.max(1), 0);
@@ -315,6 +345,23 @@ impl Op for Fused {
         // The value under another shape.
         let op = Fused::sample(MatMul { ta: true, tb: false }, 2, 2, &[2, 3, 4]);
         all.push(Sample { op, ins: vec![any(&[5, 6]), any(&[5, 4]), any(&[2, 3, 4]), any(&[4])] });
+        // Rows in registers, with and without a tail, and rows that are not.
+        for (m, n) in [(5, 1), (3, 32), (7, 33), (4, 300), (2, 1024), (3, 1030), (0, 4)] {
+            let results = if (m * n) % 4 == 0 { 2 } else { 1 };
+            let (x, column) = (any(&[m, n]), any(&[n]));
+            let others = vec![column.clone(), any(&[m, n])];
+            let with = |own: Vec<SampleIn>| [own, others.clone()].concat();
+            let rows = |op: AnyOp, own: Vec<SampleIn>| Sample {
+                op: Fused::sample(op, own.len(), results, &[m, n]),
+                ins: with(own),
+            };
+            all.push(rows(super::softmax::Softmax.into(), vec![x.clone()]));
+            all.push(rows(super::softmax::LogSoftmaxBwd.into(), vec![x.clone(), x.clone()]));
+            let norm = super::norm::LayerNorm { axes: 1, eps: 1e-5 };
+            all.push(rows(norm.into(), vec![x.clone(), column.clone(), column.clone()]));
+            let norm = super::norm::RmsNorm { axes: 1, eps: 1e-5 };
+            all.push(rows(norm.into(), vec![x]));
+        }
         all
     }
 

@@ -2,6 +2,15 @@
 // AFFINE (0, 1 gain, 2 gain and shift), SUMS (gradients of gain and shift wanted), FUSED, how rows are shared
 // out (PER_LANE, or THREADS and KEEP), the column rule and the formulas inverse_std, normalized and input_gradient.
 
+// Where a program follows, the text before this one has it; results are stored through it.
+#ifdef DITTO_FOLLOW
+#define FOLLOW_PARAM , const __grid_constant__ Follow follow_with
+#define STORE(at, column, value) follow_store(follow_with, out, at, column, value)
+#else
+#define FOLLOW_PARAM
+#define STORE(at, column, value) out[at] = value
+#endif
+
 // The sum of a warp's lanes, folded by halving, in all lanes.
 __device__ __forceinline__ float warp_sum(float s) {
     #pragma unroll
@@ -85,14 +94,13 @@ __device__ __forceinline__ void row_stats(const float (&v)[PER_LANE], unsigned w
 // 4 bytes read and 4 written per element.
 extern "C" __global__ void __launch_bounds__(256) normalize(
     float* __restrict__ out, const float* __restrict__ x, const float* __restrict__ gamma, const float* __restrict__ beta,
-    float* sums, u64 partials, u64 rows, u64 columns, float inv, float eps) {
+    float* sums, u64 partials, u64 rows, u64 columns, float inv, float eps FOLLOW_PARAM) {
     const unsigned lane = threadIdx.x % 32, width = (unsigned)columns;
     for (u64 row = blockIdx.x * 8ull + threadIdx.x / 32; row < rows; row += gridDim.x * 8ull) {
         float v[PER_LANE], mean, r;
         load_row(v, x + row * columns, width, lane);
         row_stats(v, width, lane, inv, eps, mean, r);
-        float* const to = out + row * columns;
-        EACH if (AT < width) to[AT] = scaled_shifted(normalized(v[q], mean, r), gamma, beta, AT);
+        EACH if (AT < width) STORE(row * columns + AT, AT, scaled_shifted(normalized(v[q], mean, r), gamma, beta, AT));
     }
 }
 

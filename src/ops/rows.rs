@@ -2,6 +2,7 @@
 //! from them (softmax and its relatives). A [`Formula`] is their little formulas for any number type: over
 //! `f32` it is the CPU code, and as the programs of a [`RowKernel`] it is the CUDA text.
 
+use super::fused::Follow;
 use super::map::{self, grid};
 use super::program::{Program, Scratch};
 use super::{CpuRun, CudaRun, Gpu, norm};
@@ -506,7 +507,12 @@ impl RowKernel {
         }
         let rows = elements / columns;
         let gpu = Gpu::of(run.cuda);
-        let (module, source) = self.module(columns, &gpu);
+        let (module, source) = match run.follow {
+            Some(follow) => {
+                self.followed(columns, &gpu, follow).unwrap_or_else(|| self.module(columns, &gpu))
+            }
+            None => self.module(columns, &gpu),
+        };
         let kernel = run.cuda.kernel(&module, source, "rows")?;
         let mut args = Args::new();
         args.ptr(run.out);
@@ -518,6 +524,9 @@ impl RowKernel {
         args.u64((run.metas[self.ins - 1].shape.numel() / columns) as u64);
         for &k in self.term.consts().iter().chain(self.post.consts()) {
             args.f32(k);
+        }
+        if let Some(follow) = run.follow {
+            follow.push(&mut args);
         }
         let (grid, threads, shared) = match self.variant(columns, &gpu) {
             Variant::Warp { queued: true, .. } => {
@@ -541,11 +550,31 @@ impl RowKernel {
 
     /// Module name and source for rows of `columns` elements.
     pub(crate) fn module(&self, columns: usize, gpu: &Gpu) -> Source {
+        self.module_with(columns, gpu, None)
+    }
+
+    /// The module with a program that follows the results: of rows that a warp keeps in registers.
+    pub(crate) fn followed(&self, columns: usize, gpu: &Gpu, follow: &Follow) -> Option<Source> {
+        let is_warp = matches!(self.variant(columns, gpu), Variant::Warp { .. });
+        (is_warp && !self.per_row).then(|| self.module_with(columns, gpu, Some(follow)))
+    }
+
+    fn module_with(&self, columns: usize, gpu: &Gpu, follow: Option<&Follow>) -> Source {
         let variant = self.variant(columns, gpu);
         let each = if self.row_scalar { "_each" } else { "" };
-        super::module(format!("rows_{}{each}_{}", self.name, variant.name()), || {
+        let name = format!("rows_{}{each}_{}", self.name, variant.name());
+        if let Some(follow) = follow
+            && let Variant::Warp { per_lane, exact, queued } = variant
+        {
+            // The text of the program has the functions.
+            let (tag, before) = follow.text();
+            return super::module(format!("{name}_{tag}"), || {
+                before.to_string() + &self.warp_text(per_lane, exact, queued, true)
+            });
+        }
+        super::module(name, || {
             let body = match variant {
-                Variant::Warp { per_lane, exact, queued } => self.warp_text(per_lane, exact, queued),
+                Variant::Warp { per_lane, exact, queued } => self.warp_text(per_lane, exact, queued, false),
                 Variant::Shared { threads, aligned, kept, buffers } => {
                     self.shared_text(threads, aligned, kept, buffers)
                 }
@@ -576,7 +605,7 @@ impl RowKernel {
     }
 
     /// The functions and the kernel's head, with these launch bounds.
-    fn head(&self, bounds: &str) -> String {
+    fn head(&self, bounds: &str, follows: bool) -> String {
         let mut t = self.functions();
         let _ = write!(
             t,
@@ -591,6 +620,9 @@ impl RowKernel {
         }
         for c in 0..self.post.consts().len() {
             let _ = write!(t, ", float kp{c}");
+        }
+        if follows {
+            t.push_str(", const __grid_constant__ Follow follow_with");
         }
         t.push_str(") {\n");
         let g = if self.scalar.is_some() && !self.row_scalar { "scalar[0]" } else { "0.0f" };
@@ -654,8 +686,8 @@ impl RowKernel {
     /// The next row is on its way while a short row is computed; between long ones other warps have their turn.
     /// A queued row comes by asynchronous copies into shared memory of its warp, from where it goes to the registers,
     /// and the next one follows.
-    fn warp_text(&self, per_lane: usize, exact: bool, queued: bool) -> String {
-        let mut t = self.head(if queued { "256, 4" } else { "256" });
+    fn warp_text(&self, per_lane: usize, exact: bool, queued: bool, follows: bool) -> String {
+        let mut t = self.head(if queued { "256, 4" } else { "256" }, follows);
         // Rows that fill all lanes need no test of the end.
         let inside = if exact { "true" } else { "j < width" };
         let each = format!(
@@ -748,7 +780,11 @@ impl RowKernel {
             );
         } else {
             let hit = if self.labels.is_some() { "(j == label ? 1.0f : 0.0f)" } else { "0.0f" };
-            let _ = writeln!(t, "{each} if (in) out[at + j] = {}; }}", self.post_call(v, "t[q]", hit));
+            let result = self.post_call(v, "t[q]", hit);
+            let _ = match follows {
+                true => writeln!(t, "{each} if (in) follow_store(follow_with, out, at + j, j, {result}); }}"),
+                false => writeln!(t, "{each} if (in) out[at + j] = {result}; }}"),
+            };
         }
         t.push_str("}\n}\n");
         t
@@ -771,7 +807,7 @@ impl RowKernel {
     /// A row that is not aligned is seen from the aligned address before it: `shift` elements come before its first
     /// one, and the vectors at its ends are taken element by element.
     fn shared_text(&self, threads: u32, aligned: bool, kept: usize, buffers: u32) -> String {
-        let mut t = self.head(&threads.to_string());
+        let mut t = self.head(&threads.to_string(), false);
         let warps = threads / 32;
         let _ = writeln!(
             t,
@@ -995,7 +1031,7 @@ impl RowKernel {
     /// third time mostly from the L2 cache. Each warp sums whole chunks of the row rule; the chunk sums go
     /// through `partial` level by level.
     fn long_text(&self) -> String {
-        let mut t = self.head(&LONG_THREADS.to_string());
+        let mut t = self.head(&LONG_THREADS.to_string(), false);
         t.push_str("__shared__ float best[32];\n");
         t.push_str("for (unsigned long long row = blockIdx.x; row < rows; row += gridDim.x) {\n");
         t.push_str("const unsigned long long at = row * columns;\nfloat m = 0.0f;\n");

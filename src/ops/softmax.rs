@@ -1,6 +1,7 @@
 //! Softmax and log-softmax along the last or any other axis, softmax under a mask, and their gradients as kernels
 //! of their own.
 
+use super::fused::Follow;
 use super::program::Program;
 use super::rows::{Formula, Row, RowKernel};
 use super::sampling::edge_shape;
@@ -162,6 +163,10 @@ macro_rules! row_op {
 
             fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<Source> {
                 vec![$kernel.kernel().module(ins[0].shape.last(), gpu)]
+            }
+
+            fn followed(&self, ins: &[Meta], gpu: &Gpu, follow: &Follow) -> Option<Vec<Source>> {
+                $kernel.kernel().followed(ins[0].shape.last(), gpu, follow).map(|module| vec![module])
             }
 
             fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {

@@ -66,9 +66,10 @@ pub(crate) struct Train {
     #[arg(long, value_name = "JSON")]
     config: Option<String>,
     /// A data set that is made from the seed (spirals, digits, burgers, darcy, additions, …), or a file: .csv with numbers and
-    /// a class behind them, .npz with x and y, .txt, or a folder with MNIST or CIFAR-10 [default: by the model]
+    /// a class behind them, .npz with x and y, .txt, or a folder with MNIST, CIFAR-10, or folders of PNG files
+    /// named by their class [default: by the model]
     #[arg(long, value_name = "NAME|PATH")]
-    data: Option<String>,
+    data: Option<PathBuf>,
     /// Samples that are made
     #[arg(long, value_parser = positive)]
     samples: Option<usize>,
@@ -278,7 +279,11 @@ impl Train {
             return fail(format!("--hidden is for mlp; use --config for {}", model.name()));
         }
         let source = Source {
-            name: self.data.clone().unwrap_or_else(|| model.data().into()),
+            name: self
+                .data
+                .as_ref()
+                .map_or_else(|| model.data().into(), |d| d.to_string_lossy().into_owned()),
+            path: self.data.clone(),
             samples: self.samples,
             grid: self.grid,
             targets: self.targets,
@@ -369,7 +374,8 @@ impl Train {
         same(self.config.as_ref().map(|_| false), "config")?;
         same(self.epochs.map(|_| false), "epochs")?;
         if let Some(moved) = &self.data {
-            spec.data.name.clone_from(moved);
+            spec.data.name = moved.to_string_lossy().into_owned();
+            spec.data.path = Some(moved.clone());
         }
         let data = spec.data.load(spec.model)?;
         if data.scales != spec.scales || data.train.name() != checkpoint.data.name {

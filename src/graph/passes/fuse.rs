@@ -1,5 +1,5 @@
 //! Elementwise ops become one kernel: with each other, with the broadcasts and constants they read, and with the
-//! matrix product or convolution before them. A value between them that is needed elsewhere is one more result of the
+//! matrix product, convolution, softmax or norm before them. A value between them that is needed elsewhere is one more result of the
 //! kernel.
 //!
 //! Nodes are taken in order. A group of joined ops waits for the first op that reads one of its results; if that one can
@@ -26,9 +26,6 @@ pub(super) struct Fusion {
     pub epilogues: bool,
 }
 
-/// The most weight of a program after a product. A kernel of few threads, as that of a product is, takes longer for more
-/// than a kernel of its own that reads the sums again (measured).
-const MOST_WEIGHT: usize = 16;
 /// The most other inputs of a program after a product: all are in registers beside the sums.
 const MOST_OTHERS: usize = 4;
 
@@ -303,7 +300,9 @@ impl Fuser<'_> {
                 };
                 let metas = self.to.out.metas(&[&own[..], &ins].concat());
                 let pays = ins.is_empty() || fused::pays(&op.base, &metas[..own.len()]);
-                pays && joined.weight() <= MOST_WEIGHT && ins.len() <= MOST_OTHERS && op.is_readable(&metas)
+                pays && joined.weight() <= fused::most_weight(&op.base)
+                    && ins.len() <= MOST_OTHERS
+                    && op.is_readable(&metas)
             });
         if !fits {
             return restore(self, groups);
