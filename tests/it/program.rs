@@ -3,7 +3,7 @@
 use crate::support::{device, t};
 use dittograd::device::Meta;
 use dittograd::error::ErrorKind;
-use dittograd::graph::{Graph, Passes, What};
+use dittograd::graph::{Graph, Pass, Passes, What};
 use dittograd::numerics::rng::Stream;
 use dittograd::ops::{AnyOp, RefIn, SampleIn};
 use dittograd::prelude::*;
@@ -139,6 +139,29 @@ fn fused_programs_survive_as_text() {
         assert!(text.contains(part), "{part} in\n{text}");
     }
     assert_eq!(Graph::parse(&text).unwrap().text().unwrap(), text);
+}
+
+#[test]
+fn programs_follow_softmax_and_norms() {
+    let d = device();
+    let inputs = [Meta::f32(Shape::new(&[5, 12]).unwrap()), Meta::f32(Shape::new(&[12]).unwrap())];
+    let graph = Graph::trace(&d, &inputs, |_, v| {
+        let weights = v[0].softmax()?.mul(v[0])?.scale(1.25)?;
+        let normed = v[0].layer_norm(1, Some(v[1]), None, 1e-5)?.add(weights)?.tanh()?;
+        let squares = v[0].rms_norm(1, None, 1e-6)?.mul(v[1])?;
+        Ok(vec![weights, normed, squares])
+    })
+    .unwrap();
+    let values = |n: usize, by: f32| (0..n).map(|i| (i as f32 * by).sin()).collect::<Vec<_>>();
+    let ins = [RefIn::Num(t(&[5, 12], &values(60, 0.7))), RefIn::Num(t(&[12], &values(12, 1.3)))];
+    let mut compiled = graph.compile(&d).unwrap();
+    let size = |f: &dittograd::graph::Function| f.plan().unwrap().instructions;
+    assert_eq!(size(&compiled), 3, "each of the three is one kernel with what follows it");
+    let apart = graph.compile_with(&d, Passes::all().without(Pass::Epilogues)).unwrap();
+    assert_eq!(size(&apart), 6);
+    let want = graph.run(&d, &ins).unwrap();
+    assert_eq!(compiled.call(&ins).unwrap(), want);
+    assert_eq!(graph.compile_with(&d, Passes::none()).unwrap().call(&ins).unwrap(), want);
 }
 
 #[test]
