@@ -67,9 +67,9 @@ impl Predict {
                 || {
                     let mut object = json!({
                         "model": spec.model.name(), "data": data.test.name(), "rows": data.test.rows(),
-                        "test_loss": scores.loss, "fingerprint": checkpoint.fingerprint(),
+                        "fingerprint": checkpoint.fingerprint(),
                     });
-                    scores.more.iter().for_each(|(n, v)| object[format!("test_{n}")] = json!(v));
+                    scores.put(&mut object);
                     object
                 },
                 || {

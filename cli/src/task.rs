@@ -8,6 +8,7 @@ use dittograd::nn::Module;
 use dittograd::prelude::*;
 use dittograd::session::LabelLoss;
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
 /// Share of the rows that is trained on where a data set does not say.
@@ -158,7 +159,7 @@ impl Source {
             return folder(path, split);
         }
         let end = path.extension().and_then(|e| e.to_str()).unwrap_or_default();
-        if !path.exists() && (end.is_empty() || !path.to_string_lossy().contains(['/', '.'])) {
+        if !path.exists() && end.is_empty() {
             return fail(format!(
                 "--data {}: there is no such file; made from a seed are {}",
                 self.name,
@@ -178,10 +179,9 @@ impl Source {
 
     /// The data for a model. Numbers whose units are anybody's are scaled by what the training part says.
     pub(crate) fn load(&self, model: Model) -> Answer<Data> {
-        let (train, test) = self.parts(model)?;
+        let (mut train, mut test) = self.parts(model)?;
         let is_made = matches!(self.name.as_str(), "spirals" | "digits" | "burgers" | "additions");
         let mut scales = Scales::default();
-        let (mut train, mut test) = (train, test);
         // Pictures are in [0, 1] as they come.
         let is_picture = train.x().shape().rank() == 4 && self.name != "darcy";
         if !is_made
@@ -282,6 +282,14 @@ impl Scores {
         }
     }
 
+    /// Puts all of them into an object, by names that begin with `test_`.
+    pub(crate) fn put(&self, object: &mut Value) {
+        object["test_loss"] = json!(self.loss);
+        for (name, value) in &self.more {
+            object[format!("test_{name}")] = json!(value);
+        }
+    }
+
     /// As words.
     pub(crate) fn text(&self) -> String {
         let mut text = format!("test loss {:.6}", self.loss);
@@ -303,11 +311,24 @@ pub(crate) fn best(row: &[f32]) -> Option<usize> {
     row.iter().all(|v| !v.is_nan()).then(|| row.iter().enumerate().fold(0, larger))
 }
 
-/// Relative L2 distance of `a` from `b`.
-pub(crate) fn relative(a: &[f32], b: &[f32]) -> f64 {
+/// Squares of the L2 distance of a prediction from the truth, and of the truth's own length.
+pub(crate) fn squares(
+    truth: impl Iterator<Item = f64> + Clone,
+    prediction: impl Iterator<Item = f64>,
+) -> [f64; 2] {
     let square = |v: f64| v * v;
-    let off: f64 = a.iter().zip(b).map(|(a, b)| square(f64::from(*a) - f64::from(*b))).sum();
-    (off / b.iter().map(|b| square(f64::from(*b))).sum::<f64>()).sqrt()
+    [truth.clone().zip(prediction).map(|(t, p)| square(p - t)).sum(), truth.map(square).sum()]
+}
+
+/// The same of float32 numbers.
+fn squares_of(truth: &[f32], prediction: &[f32]) -> [f64; 2] {
+    squares(truth.iter().map(|v| f64::from(*v)), prediction.iter().map(|v| f64::from(*v)))
+}
+
+/// Relative L2 distance of a prediction from the truth.
+pub(crate) fn relative(truth: &[f32], prediction: &[f32]) -> f64 {
+    let [off, size] = squares_of(truth, prediction);
+    (off / size).sqrt()
 }
 
 /// The model's output for inputs as it wants them.
@@ -361,18 +382,13 @@ pub(crate) fn evaluate(
             Task::Field => {
                 let truth = y.num()?.data();
                 let each = out.data().chunks_exact(wide).zip(truth.chunks_exact(wide));
-                error += each.map(|(a, b)| relative(a, b)).sum::<f64>();
+                error += each.map(|(out, truth)| relative(truth, out)).sum::<f64>();
             }
-            Task::Numbers | Task::Itself => {
-                let truth = if task == Task::Itself { &x } else { &y };
-                let (a, b) = match task {
-                    Task::Itself => (out, truth.num()?.clone()),
-                    _ => (scales.outputs(out)?, scales.outputs(truth.num()?.clone())?),
-                };
-                let each = a.data().iter().zip(b.data());
-                error +=
-                    each.map(|(a, b)| (f64::from(*a) - f64::from(*b)).powi(2)).sum::<f64>() / wide as f64;
+            Task::Numbers => {
+                let (truth, out) = (scales.outputs(y.num()?.clone())?, scales.outputs(out)?);
+                error += squares_of(truth.data(), out.data())[0] / wide as f64;
             }
+            Task::Itself => error += squares_of(x.num()?.data(), out.data())[0] / wide as f64,
         }
     }
     let loss = loss_sum / rows;

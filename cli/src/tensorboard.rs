@@ -1,6 +1,7 @@
 //! Scalars as TensorBoard reads them: a file of records, each an `Event` message of protocol buffers.
 
 use crate::{Answer, Fail};
+use dittograd::io::checksum::crc32c;
 use std::fs::{File, OpenOptions};
 use std::io::{BufWriter, ErrorKind, Write};
 use std::path::{Path, PathBuf};
@@ -121,26 +122,6 @@ fn framed(data: &[u8]) -> Vec<u8> {
 /// A checksum that may itself be part of what is summed: turned, and moved by a constant.
 fn masked(data: &[u8]) -> u32 {
     crc32c(data).rotate_right(15).wrapping_add(0xa282_ead8)
-}
-
-const TABLE: [u32; 256] = {
-    let mut table = [0; 256];
-    let mut i = 0;
-    while i < 256 {
-        let (mut c, mut bit) = (i as u32, 0);
-        while bit < 8 {
-            c = if c & 1 == 1 { c >> 1 ^ 0x82f6_3b78 } else { c >> 1 };
-            bit += 1;
-        }
-        table[i] = c;
-        i += 1;
-    }
-    table
-};
-
-/// Castagnoli's.
-fn crc32c(data: &[u8]) -> u32 {
-    !data.iter().fold(!0, |c, b| TABLE[((c ^ u32::from(*b)) & 255) as usize] ^ c >> 8)
 }
 
 #[cfg(test)]

@@ -30,11 +30,8 @@ pub fn npz_parts(path: impl AsRef<Path>) -> Result<(Dataset, Option<Dataset>)> {
     let classes = match shared {
         Some(given) => given,
         None => {
-            let most = |list: &[(String, AnyTensor)]| {
-                let y = list.iter().find(|(name, _)| name == "y").and_then(|(_, y)| y.idx().ok());
-                y.and_then(|y| y.data().iter().filter(|c| **c != IGNORE).max().copied()).unwrap_or(0)
-            };
-            let count = most(&arrays).max(most(&test)).saturating_add(1);
+            let targets = arrays.iter().chain(&test).filter(|(name, _)| name == "y");
+            let count = targets.filter_map(|(_, y)| y.idx().ok()).map(classes_of).max().unwrap_or(1);
             ("classes".to_string(), Tensor::scalar(count).into())
         }
     };
@@ -42,6 +39,11 @@ pub fn npz_parts(path: impl AsRef<Path>) -> Result<(Dataset, Option<Dataset>)> {
     test.push(classes.clone());
     arrays.push(classes);
     Ok((of(path, arrays)?, Some(of(path, test)?)))
+}
+
+/// One more than the largest of the targets that count, which is below [`IGNORE`].
+fn classes_of(y: &Tensor<u32>) -> u32 {
+    y.data().iter().filter(|c| **c != IGNORE).max().map_or(1, |c| c + 1)
 }
 
 fn of(path: &Path, mut arrays: Vec<(String, AnyTensor)>) -> Result<Dataset> {
@@ -61,10 +63,7 @@ fn of(path: &Path, mut arrays: Vec<(String, AnyTensor)>) -> Result<Dataset> {
             Ok(count) if count.len() == 1 => Some(count[0] as usize),
             _ => return Err(fail("array `classes` must hold one whole number".into())),
         },
-        (AnyTensor::Idx(y), None) => {
-            let most = y.data().iter().filter(|c| **c != IGNORE).max();
-            Some(most.map_or(1, |c| *c as usize + 1))
-        }
+        (AnyTensor::Idx(y), None) => Some(classes_of(y) as usize),
         (AnyTensor::Num(_), _) => None,
     };
     Dataset::new(file_name(path), x, y, classes).map_err(|e| fail(e.to_string()))

@@ -1,5 +1,6 @@
 //! Files as bytes, with bounds: nothing is allocated that the file's own length does not pay for.
 
+use super::checksum::crc32;
 use crate::error::{Error, Result};
 use std::io::Read;
 use std::path::Path;
@@ -120,25 +121,6 @@ pub(crate) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
 /// Eight bytes, the low one first.
 pub(crate) fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
-}
-
-/// The checksum of zip and gzip.
-pub(crate) fn crc32(bytes: &[u8]) -> u32 {
-    const TABLE: [u32; 256] = {
-        let mut table = [0; 256];
-        let mut i = 0;
-        while i < 256 {
-            let (mut c, mut bit) = (i as u32, 0);
-            while bit < 8 {
-                c = if c & 1 == 1 { (c >> 1) ^ 0xedb8_8320 } else { c >> 1 };
-                bit += 1;
-            }
-            table[i] = c;
-            i += 1;
-        }
-        table
-    };
-    !bytes.iter().fold(!0, |c, b| TABLE[(c as u8 ^ b) as usize] ^ (c >> 8))
 }
 
 #[cfg(test)]

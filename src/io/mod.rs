@@ -4,6 +4,7 @@
 pub mod atomic;
 pub(crate) mod bytes;
 mod checkpoint;
+pub mod checksum;
 mod npy;
 mod npz;
 pub mod safetensors;

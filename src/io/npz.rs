@@ -1,6 +1,7 @@
 //! NumPy's `.npz` format: a zip archive of `.npy` files, stored or deflated.
 
 use super::bytes::{self, u16_at, u32_at, u64_at};
+use super::checksum::crc32;
 use super::npy::{self, Parsed};
 use crate::error::{Error, Result};
 use crate::tensor::AnyTensor;
@@ -51,7 +52,7 @@ pub fn npz_bytes(arrays: &[(&str, &AnyTensor)]) -> Result<Vec<u8>> {
         for half in [20u16, 1 << 11, 0, 0, 0x21] {
             fields.extend(half.to_le_bytes());
         }
-        for word in [bytes::crc32(&content), content.len() as u32, content.len() as u32] {
+        for word in [crc32(&content), content.len() as u32, content.len() as u32] {
             fields.extend(word.to_le_bytes());
         }
         fields.extend((file.len() as u16).to_le_bytes());
@@ -214,7 +215,7 @@ fn content<'a>(bytes: &'a [u8], entry: &Entry) -> Parsed<Content<'a>> {
         Content::Stored(c) => c,
         Content::Inflated(c) => &c[..],
     };
-    if bytes::crc32(inside) != entry.crc {
+    if crc32(inside) != entry.crc {
         return Err("its checksum is wrong: the file is damaged".into());
     }
     Ok(content)

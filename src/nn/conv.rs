@@ -131,10 +131,7 @@ impl<const AXES: usize> ConvTranspose<AXES> {
         window: Window,
         output_padding: [usize; AXES],
     ) -> Result<ConvTranspose<AXES>> {
-        check(inputs, outputs, &kernel, window.groups)?;
-        let dims = [&[inputs, outputs / window.groups], &kernel[..]].concat();
-        let (weight, bias) = uniform(params, name, &dims, Some(outputs))?;
-        Ok(ConvTranspose { weight, bias, window, output_padding })
+        ConvTranspose::with(params, name, [inputs, outputs], kernel, (window, output_padding), Some(outputs))
     }
 
     /// As [`ConvTranspose::new`], without the bias.
@@ -147,9 +144,20 @@ impl<const AXES: usize> ConvTranspose<AXES> {
         window: Window,
         output_padding: [usize; AXES],
     ) -> Result<ConvTranspose<AXES>> {
+        ConvTranspose::with(params, name, [inputs, outputs], kernel, (window, output_padding), None)
+    }
+
+    fn with(
+        params: &mut Params,
+        name: &str,
+        [inputs, outputs]: [usize; 2],
+        kernel: [usize; AXES],
+        (window, output_padding): (Window, [usize; AXES]),
+        bias: Option<usize>,
+    ) -> Result<ConvTranspose<AXES>> {
         check(inputs, outputs, &kernel, window.groups)?;
         let dims = [&[inputs, outputs / window.groups], &kernel[..]].concat();
-        let (weight, bias) = uniform(params, name, &dims, None)?;
+        let (weight, bias) = uniform(params, name, &dims, bias)?;
         Ok(ConvTranspose { weight, bias, window, output_padding })
     }
 

@@ -507,12 +507,7 @@ impl RowKernel {
         }
         let rows = elements / columns;
         let gpu = Gpu::of(run.cuda);
-        let (module, source) = match run.follow {
-            Some(follow) => {
-                self.followed(columns, &gpu, follow).unwrap_or_else(|| self.module(columns, &gpu))
-            }
-            None => self.module(columns, &gpu),
-        };
+        let (module, source) = self.module_with(columns, &gpu, run.follow);
         let kernel = run.cuda.kernel(&module, source, "rows")?;
         let mut args = Args::new();
         args.ptr(run.out);

@@ -10,6 +10,7 @@ mod png;
 mod raster;
 mod scene;
 
+use crate::task::squares;
 use crate::{Answer, fail};
 use axes::{Curve, Plot, three};
 use dittograd::io::atomic;
@@ -147,9 +148,7 @@ pub(crate) fn fields(path: &Path, title: &str, samples: &[Field]) -> Answer<()> 
 
 /// Relative L2 error of a prediction; not a number if the truth is zero and the prediction is not.
 fn relative(truth: impl Iterator<Item = f64> + Clone, prediction: impl Iterator<Item = f64>) -> f64 {
-    let square = |v: f64| v * v;
-    let size: f64 = truth.clone().map(square).sum();
-    let off: f64 = truth.zip(prediction).map(|(t, p)| square(p - t)).sum();
+    let [off, size] = squares(truth, prediction);
     if off == 0.0 {
         0.0
     } else if size == 0.0 {

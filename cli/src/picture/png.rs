@@ -1,5 +1,6 @@
 //! PNG files of eight bits a channel, red, green and blue.
 
+use dittograd::io::checksum::crc32;
 use miniz_oxide::deflate::compress_to_vec_zlib;
 
 /// A PNG file of `size` (height, width) pixels, three bytes each, with its pixels per metre if they are known.
@@ -47,25 +48,6 @@ fn chunk(file: &mut Vec<u8>, name: &[u8; 4], data: &[u8]) {
     file.extend_from_slice(data);
     let crc = crc32(&file[start..]);
     file.extend_from_slice(&crc.to_be_bytes());
-}
-
-const TABLE: [u32; 256] = {
-    let mut table = [0; 256];
-    let mut i = 0;
-    while i < 256 {
-        let (mut c, mut bit) = (i as u32, 0);
-        while bit < 8 {
-            c = if c & 1 == 1 { c >> 1 ^ 0xedb8_8320 } else { c >> 1 };
-            bit += 1;
-        }
-        table[i] = c;
-        i += 1;
-    }
-    table
-};
-
-fn crc32(bytes: &[u8]) -> u32 {
-    !bytes.iter().fold(!0, |c, b| TABLE[((c ^ u32::from(*b)) & 255) as usize] ^ c >> 8)
 }
 
 #[cfg(test)]

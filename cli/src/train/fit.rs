@@ -56,21 +56,17 @@ fn batch_loss<'s>(
         return loss(task, net, x, y);
     }
     let (session, rows) = (x.session(), x.shape()?.dims()[0] / parts);
-    let mut sum: Option<Var<'s>> = None;
-    for i in 0..parts {
-        let part = session.checkpoint(|| {
+    let part = |i: usize| {
+        session.checkpoint(|| {
             let of = |v: Var<'s>| v.narrow(0, i * rows, rows);
             loss(task, net, of(x)?, of(y)?)
-        })?;
-        sum = Some(match sum {
-            Some(sum) => sum.add(part)?,
-            None => part,
-        });
+        })
+    };
+    let mut sum = part(0)?;
+    for i in 1..parts {
+        sum = sum.add(part(i)?)?;
     }
-    match sum {
-        Some(sum) => sum * (1.0 / parts as f64),
-        None => loss(task, net, x, y),
-    }
+    sum * (1.0 / parts as f64)
 }
 
 /// One training step after another, in either mode.
@@ -136,14 +132,8 @@ where
     }
 }
 
-fn stepper<'a>(
-    spec: &Spec,
-    mode: Mode,
-    task: Task,
-    params: &'a Params,
-    net: &Arc<dyn Module>,
-) -> Box<dyn Stepper + 'a> {
-    let (parts, net) = (spec.accumulate, net.clone());
+fn stepper<'a>(spec: &Spec, mode: Mode, params: &'a Params, net: &Arc<dyn Module>) -> Box<dyn Stepper + 'a> {
+    let (task, parts, net) = (spec.task, spec.accumulate, net.clone());
     match mode {
         Mode::Eager => {
             let session = Session::eager_seeded(params.device(), spec.seed);
@@ -176,12 +166,7 @@ fn interrupted() -> &'static AtomicBool {
 }
 
 /// The state of a run after some steps.
-fn checkpoint(
-    plan: &Plan,
-    params: &Params,
-    stepper: &dyn Stepper,
-    best: Option<&Value>,
-) -> Answer<Checkpoint> {
+fn checkpoint(plan: &Plan, params: &Params, stepper: &dyn Stepper, best: &Best) -> Answer<Checkpoint> {
     let spec = &plan.spec;
     let mut checkpoint = Checkpoint::new(&spec.model.name(), params)?;
     stepper.take(&mut checkpoint)?;
@@ -192,7 +177,7 @@ fn checkpoint(
     checkpoint.numerics = params.device().numerics();
     checkpoint.data =
         DataState { name: plan.data.train.name().into(), seed: spec.seed, batch: spec.batch as u64 };
-    checkpoint.metrics = best.cloned().unwrap_or(Value::Null);
+    checkpoint.metrics = best.value();
     Ok(checkpoint)
 }
 
@@ -234,13 +219,15 @@ pub(super) fn fit(
 ) -> Answer<Ending> {
     let (mode, memory) = (command.mode, command.memory);
     let spec = plan.spec.clone();
-    let task = spec.task;
     let trained = net.module().clone();
+    let judge = |plan: &Plan| {
+        evaluate(device, spec.task, trained.to_eval().as_ref(), &plan.data.test, &plan.data.scales)
+    };
     let (first, mut best) = match &plan.from {
         Some(from) => (from.step, Best::of(&from.metrics)),
         None => (0, Best::default()),
     };
-    let mut stepper = stepper(&spec, mode, task, &params, &trained);
+    let mut stepper = stepper(&spec, mode, &params, &trained);
     if let Some(from) = &plan.from {
         stepper.restore(&params, from)?;
     }
@@ -287,7 +274,7 @@ pub(super) fn fit(
         if let Some(value) = value {
             last = value;
             if !value.is_finite() {
-                let why = diagnose(plan, device, task, saved, done)?;
+                let why = diagnose(plan, device, saved, done)?;
                 return fail(format!("the loss of step {done} is {value}: {why}"));
             }
             let lr = spec.schedule().lr(spec.lr, step);
@@ -310,13 +297,12 @@ pub(super) fn fit(
         }
         is_cut = interrupted.load(Ordering::SeqCst) && done < spec.steps;
         if is_evaluated || is_cut {
-            let judged =
-                evaluate(device, task, trained.to_eval().as_ref(), &plan.data.test, &plan.data.scales)?;
+            let judged = judge(plan)?;
             if !out.bar() {
                 out.progress(
                     || {
-                        let mut line = json!({"step": done, "loss": last, "test_loss": judged.loss});
-                        judged.more.iter().for_each(|(n, v)| line[format!("test_{n}")] = json!(v));
+                        let mut line = json!({"step": done, "loss": last});
+                        judged.put(&mut line);
                         line
                     },
                     || format!("step {done} loss {last:.6}, {}", judged.text()),
@@ -331,16 +317,16 @@ pub(super) fn fit(
             }
             // A run that is cut is judged again where the whole one would have been, so this does not count.
             let is_better = !is_cut && best.see(&judged);
-            if let Some(folder) = &mut plan.folder {
-                let mut line = json!({"step": done, "test_loss": judged.loss});
-                judged.more.iter().for_each(|(n, v)| line[format!("test_{n}")] = json!(v));
-                if !is_cut {
-                    folder.measured(line)?;
-                }
+            if let Some(folder) = &mut plan.folder
+                && !is_cut
+            {
+                let mut line = json!({"step": done});
+                judged.put(&mut line);
+                folder.measured(line)?;
             }
             scores = Some(judged);
-            let state = checkpoint(plan, &params, stepper.as_ref(), Some(&best.value()))?;
             if let Some(folder) = &plan.folder {
+                let state = checkpoint(plan, &params, stepper.as_ref(), &best)?;
                 folder.save(&state, CHECKPOINT)?;
                 if is_better {
                     folder.save(&state, BEST)?;
@@ -366,7 +352,7 @@ pub(super) fn fit(
     drop(stepper);
     let scores = match scores {
         Some(scores) => scores,
-        None => evaluate(device, task, trained.to_eval().as_ref(), &plan.data.test, &plan.data.scales)?,
+        None => judge(plan)?,
     };
     if is_cut {
         match &plan.folder {
@@ -380,7 +366,7 @@ pub(super) fn fit(
     }
     let fingerprint = params.fingerprint()?;
     if let Some(folder) = &plan.folder {
-        super::report::pictures(folder, &spec, task, &net, device, &plan.data)?;
+        super::report::pictures(folder, &spec, &net, device, &plan.data)?;
     }
     Ok(Ending {
         loss: last,
@@ -411,7 +397,7 @@ fn write_profile(path: &Path, device: &Device) -> Answer<()> {
 
 /// Where the first number that is none came from: the steps since the last state that is known are run again, one op at a
 /// time, to the same bits.
-fn diagnose(plan: &Plan, device: &Device, task: Task, from: u64, to: u64) -> Answer<String> {
+fn diagnose(plan: &Plan, device: &Device, from: u64, to: u64) -> Answer<String> {
     let spec = &plan.spec;
     let (params, net) = match from {
         0 => spec.first_net(device)?,
@@ -436,7 +422,7 @@ fn diagnose(plan: &Plan, device: &Device, task: Task, from: u64, to: u64) -> Ans
         let (x, y) = batches.batch(step)?;
         {
             let (x, y) = (input(&session, &x)?, input(&session, &y)?);
-            let loss = batch_loss(task, spec.accumulate, net.module().as_ref(), x, y)?;
+            let loss = batch_loss(spec.task, spec.accumulate, net.module().as_ref(), x, y)?;
             let found = session.with_tape(|tape| {
                 for id in 0..tape.size() {
                     let Some(node) = tape.node(id) else { continue };

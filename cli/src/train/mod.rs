@@ -434,9 +434,7 @@ impl Train {
                 "numerics": numerics, "peak_bytes": memory.peak, "live_bytes": memory.live,
                 "cached_bytes": memory.cached, "out": folder,
             });
-            for (name, value) in &end.scores.more {
-                last[format!("test_{name}")] = json!(value);
-            }
+            end.scores.put(&mut last);
             last["fingerprint"] = json!(end.fingerprint);
             out.line(&last.to_string())?;
             return Ok(!end.is_cut);

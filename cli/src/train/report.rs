@@ -23,20 +23,13 @@ const PROMPT: usize = 16;
 const WRITTEN: usize = 400;
 
 /// Writes all pictures of a run into its folder.
-pub(super) fn pictures(
-    folder: &Folder,
-    spec: &Spec,
-    task: Task,
-    net: &Net,
-    device: &Device,
-    data: &Data,
-) -> Answer<()> {
+pub(super) fn pictures(folder: &Folder, spec: &Spec, net: &Net, device: &Device, data: &Data) -> Answer<()> {
     let title = format!("{} on {}", spec.model.name(), data.train.name());
     curves(folder, &title)?;
     let eval = net.module().to_eval();
     let first = |count: usize| data.test.take(&(0..count.min(data.test.rows())).collect::<Vec<_>>());
     let path = |name: &str| folder.path().join(name);
-    match task {
+    match spec.task {
         Task::Field => {
             let (x, y) = first(FIELDS)?;
             let out = data.scales.outputs(predict(device, eval.as_ref(), &x)?)?;
@@ -64,7 +57,7 @@ pub(super) fn pictures(
             let (x, _) = first(PAIRS)?;
             let out = predict(device, eval.as_ref(), &x)?;
             let pair = |i: usize| -> Answer<(Tile, Tile)> {
-                let said = format!("{:.3}", relative(&image(&out, i).pixels, &image(x.num()?, i).pixels));
+                let said = format!("{:.3}", relative(row(x.num()?, i), row(&out, i)));
                 Ok((image(x.num()?, i), Tile { label: said, ..image(&out, i) }))
             };
             let pairs = (0..x.shape().dims()[0]).map(pair).collect::<Answer<Vec<_>>>()?;
