@@ -92,7 +92,7 @@ fn whole(dims: &[usize], below: u32) -> Tensor<u32> {
 }
 
 /// As [`steps`], of all models.
-fn models(device: &Device) -> [usize; 4] {
+fn models(device: &Device) -> [usize; 5] {
     let mut params = Params::new(device, 7);
     let net = Mlp::new(&mut params, &[20, 32, 32, 4]).unwrap();
     let (x, y) = (fill(&[16, 20]), whole(&[16], 4));
@@ -120,7 +120,18 @@ fn models(device: &Device) -> [usize; 4] {
     let (x, y) = (whole(&[3, 4], 700), whole(&[3, 4], 650));
     let inputs = [(&x).into(), (&y).into()];
     let gpt = steps("gpt", &params, &inputs, |v| net.forward(v[0])?.cross_entropy(v[1]));
-    [mlp, cnn, fno, gpt]
+
+    // A convolution of each channel by itself, there and back, with what follows it, and rows that programs lead into.
+    let mut params = Params::new(device, 7);
+    let w = params.uniform("w", &[40, 1, 3, 3], -1.0, 1.0).unwrap();
+    let x = fill(&[2, 40, 6, 5]);
+    let window = Window { groups: 40, ..Window::plain(2).unwrap() };
+    let thin = steps("depthwise", &params, &[(&x).into()], |v| {
+        let w = v[0].session().param(&w)?;
+        let y = v[0].tracked()?.conv(w, None, window)?.tanh()?;
+        y.conv_transpose(w, None, window, &[0, 0])?.scale(0.5)?.softmax()?.square()?.mean()
+    });
+    [mlp, cnn, fno, gpt, thin]
 }
 
 #[test]
@@ -128,7 +139,7 @@ fn steps_allocate_nothing() {
     let mut devices = vec![Device::cpu_with(1, Simd::best()).unwrap()];
     devices.extend(Device::cuda(0));
     for device in devices {
-        assert_eq!(models(&device), [0; 4], "host allocations on {device}");
+        assert_eq!(models(&device), [0; 5], "host allocations on {device}");
     }
     // A thread makes its scratch when it first gets a task, which may be at any step, and has it for good then: there are
     // a few allocations for each thread, not one for each step.

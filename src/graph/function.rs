@@ -1,7 +1,7 @@
 //! A program as a function: made from a closure, given parameters, run once or many times, differentiated.
 
 use super::{Compiled, Graph, Pass, Passes, Plan, Source, What};
-use crate::device::{Backend, DType, Device, Meta, to_words};
+use crate::device::{AnyBuffer, Backend, DType, Device, Meta, to_words};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ops::{Attr, RefIn, Val};
 use crate::params::{Param, Params};
@@ -328,6 +328,11 @@ impl Function {
         &self.graph
     }
 
+    /// The compiled program after all passes, one value a line; none on a device of other numbers.
+    pub fn text(&self) -> Option<&str> {
+        self.compiled.as_ref().map(Compiled::text)
+    }
+
     /// Sizes of the compiled program; none on a device of other numbers.
     pub fn plan(&self) -> Option<Plan> {
         self.compiled.as_ref().map(Compiled::plan)
@@ -355,14 +360,61 @@ impl Function {
         Ok(results)
     }
 
-    fn compiled_call<T: Scalar>(&self, compiled: &Compiled, inputs: &[RefIn<T>]) -> Result<Vec<RefIn<T>>> {
+    /// As [`Function::call`], on values of its device: what it returns can be given to the next one, nothing goes through the
+    /// host, and nothing waits.
+    ///
+    /// ```
+    /// use dittograd::device::{AnyBuffer, Meta};
+    /// use dittograd::graph::Graph;
+    /// use dittograd::prelude::*;
+    /// # fn main() -> Result<()> {
+    /// let device = Device::cpu()?;
+    /// let mut double = Graph::trace(&device, &[Meta::f32(Shape::new(&[2])?)], |_, x| Ok(vec![x[0].add(x[0])?]))?
+    ///     .compile(&device)?;
+    /// let mut x = AnyBuffer::upload(&device, &Tensor::new(&[2], vec![1.0f32, 1.5])?)?;
+    /// for _ in 0..3 {
+    ///     x = double.call_on(&[&x])?.remove(0);
+    /// }
+    /// assert_eq!(x.to_tensor::<f32>()?.data(), [8.0, 12.0]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn call_on(&mut self, inputs: &[&AnyBuffer]) -> Result<Vec<AnyBuffer>> {
+        self.prepare()?;
+        self.check_inputs(inputs.iter().map(|x| x.meta()))?;
+        let calls = self.random_calls;
+        let results = match &self.compiled {
+            Some(compiled) => {
+                inputs.iter().enumerate().try_for_each(|(i, x)| compiled.copy_input(i, x))?;
+                compiled.run(calls, None)?;
+                (0..self.graph.outputs.len()).map(|i| compiled.copy_output(i)).collect::<Result<Vec<_>>>()?
+            }
+            None => {
+                let session = Session::inference(&self.device);
+                session.set_random_calls(calls);
+                let vars = inputs.iter().map(|x| session.buffer(x)).collect::<Result<Vec<_>>>()?;
+                session
+                    .replay(&self.graph, &vars)?
+                    .into_iter()
+                    .map(Var::buffer)
+                    .collect::<Result<Vec<_>>>()?
+            }
+        };
+        self.random_calls = calls + self.graph.random_calls();
+        self.device.end_step();
+        Ok(results)
+    }
+
+    fn check_inputs(&self, metas: impl ExactSizeIterator<Item = Meta>) -> Result<()> {
         let wanted = self.graph.inputs();
-        if wanted.len() != inputs.len() {
-            return Err(Error::new("graph", ErrorKind::Arity { want: wanted.len(), got: inputs.len() }));
+        if wanted.len() != metas.len() {
+            return Err(Error::new("graph", ErrorKind::Arity { want: wanted.len(), got: metas.len() }));
         }
-        for (i, (want, x)) in wanted.iter().zip(inputs).enumerate() {
-            check_input(i, *want, x.meta())?;
-        }
+        wanted.iter().zip(metas).enumerate().try_for_each(|(i, (want, meta))| check_input(i, *want, meta))
+    }
+
+    fn compiled_call<T: Scalar>(&self, compiled: &Compiled, inputs: &[RefIn<T>]) -> Result<Vec<RefIn<T>>> {
+        self.check_inputs(inputs.iter().map(RefIn::meta))?;
         for (i, x) in inputs.iter().enumerate() {
             match x {
                 RefIn::Num(t) => compiled.set_input(i, x.meta(), &to_words(t.data())?)?,

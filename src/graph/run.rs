@@ -451,7 +451,7 @@ impl Compiled {
                 shape: i.meta.shape,
                 out: self.address(Place::Arena(i.out))?,
                 workspace: self.address(Place::Arena(i.workspace.0))?,
-                follow: None,
+                around: Default::default(),
             };
             match is_captured {
                 true => i.op.cuda(&run)?,
@@ -533,8 +533,8 @@ impl Compiled {
         limits.try_for_each(|l| check_indices(l.op, indices, l.limit))
     }
 
-    /// Gives an input of the next runs its value. Indices are checked against what the ops that read them take.
-    pub(crate) fn set_input(&self, input: usize, meta: Meta, words: &[f32]) -> Result<()> {
+    /// Where an input of this shape and type goes.
+    fn slot(&self, input: usize, meta: Meta) -> Result<&AnyBuffer> {
         let slot = self.outside.get(input).filter(|_| input < self.inputs).ok_or_else(|| {
             Error::argument(
                 "program",
@@ -549,10 +549,40 @@ impl Compiled {
                 ErrorKind::Shapes { why, left: meta.shape, right: slot.shape() },
             ));
         }
+        Ok(slot)
+    }
+
+    /// Gives an input of the next runs its value. Indices are checked against what the ops that read them take.
+    pub(crate) fn set_input(&self, input: usize, meta: Meta, words: &[f32]) -> Result<()> {
+        let slot = self.slot(input, meta)?;
         if meta.dtype == DType::U32 {
             self.check_limits(input, bytemuck::cast_slice(words))?;
         }
         slot.buffer().write_words("program", words)
+    }
+
+    /// As [`Compiled::set_input`], by a copy on the device.
+    pub(crate) fn copy_input(&self, input: usize, value: &AnyBuffer) -> Result<()> {
+        let slot = self.slot(input, value.meta())?;
+        self.device.check_accepts("program", value.buffer())?;
+        for l in self.limits.iter().filter(|l| l.input == input) {
+            check_bound(l.op, value, l.limit)?;
+        }
+        slot.copy_from("program", value)
+    }
+
+    /// A copy of an output of the last run. Does not wait for the device.
+    pub(crate) fn copy_output(&self, i: usize) -> Result<AnyBuffer> {
+        let (place, meta) = self.output_at(i)?;
+        let n = meta.shape.numel();
+        let from = match place {
+            Place::Arena(_) if n == 0 => self.arena.part(0, 0)?,
+            Place::Arena(at) => self.arena.part(at, n)?,
+            Place::Outside(o, at) => self.outside[o].buffer().part(at, n)?,
+        };
+        let copy = AnyBuffer::new(self.device.alloc_for("program output", &meta.shape)?, meta)?;
+        copy.copy_from("program", &AnyBuffer::new(from, meta)?)?;
+        Ok(copy)
     }
 
     /// Runs the program once on the current inputs and parameters, then updates the parameters. Random

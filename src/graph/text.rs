@@ -24,9 +24,10 @@ use crate::device::{AnyBuffer, DType, Device, Meta};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ops::fold::Folded;
 use crate::ops::fused::Fused;
+use crate::ops::led::Led;
 use crate::ops::map::Map;
 use crate::ops::program::{Instr, Program, Reg, Step};
-use crate::ops::{AnyOp, Attr, Attrs, Recorder, Val};
+use crate::ops::{AnyOp, Attr, Attrs, MAX_INS, Recorder, Val};
 use crate::session::Nats;
 use crate::shape::{MAX_RANK, Shape};
 use crate::tensor::Tensor;
@@ -212,6 +213,11 @@ fn number(x: f64) -> String {
 fn print_op(out: &mut String, op: &AnyOp, ins: &[Val]) {
     out.push_str(op.name());
     ins.iter().for_each(|v| out.push_str(&format!(" %{}", v.0)));
+    print_rest(out, op);
+}
+
+/// What of an op comes behind its name and inputs.
+fn print_rest(out: &mut String, op: &AnyOp) {
     match op {
         AnyOp::Map(map) => {
             let _ = write!(out, " shape={}", map.shape);
@@ -219,8 +225,14 @@ fn print_op(out: &mut String, op: &AnyOp, ins: &[Val]) {
         }
         AnyOp::Fused(op) => {
             let _ = write!(out, " inputs={} shape={} of {}", op.inputs, op.shape, op.base.name());
-            print_attrs(out, &op.base);
+            print_rest(out, &op.base);
             print_program(out, &op.program);
+        }
+        AnyOp::Led(op) => {
+            let _ = write!(out, " slot={} inputs={} shape={}", op.slot, op.inputs, op.shape);
+            print_program(out, &op.program);
+            let _ = write!(out, " then {}", op.base.name());
+            print_attrs(out, &op.base);
         }
         AnyOp::Folded(op) => {
             let _ = write!(out, " shape={}", op.shape);
@@ -599,25 +611,43 @@ impl<'a> Parser<'a> {
                 Map::new(self.program(ins.len())?, shape).into()
             }
             "fused" => {
-                self.demand("inputs")?;
-                self.demand("=")?;
-                let inputs = self.read("how many inputs are the op's own", |w| {
-                    w.parse().ok().filter(|n: &usize| *n <= ins.len())
-                })?;
+                let inputs = self.given("inputs", "how many inputs are the op's own", ins.len())?;
                 let shape = self.given_shape()?;
-                let base = self.base("of")?;
+                let (name, at) = self.base("of")?;
+                let base = Box::new(self.form(name, at)?);
                 let program = Arc::new(self.program(1 + ins.len() - inputs)?);
                 Fused { base, inputs, program, shape }.into()
             }
             "folded" => {
                 let shape = self.given_shape()?;
                 let before = Arc::new(self.program(ins.len())?);
-                let base = self.base("then")?;
+                let (name, at) = self.base("then")?;
+                let base = Box::new(self.plain(name, at)?);
                 Folded { base, before, after: Arc::new(self.program(1)?), shape }.into()
             }
-            _ => self.plain(name, op_at)?,
+            _ => self.form(name, op_at)?,
         };
         Ok((op, ins))
+    }
+
+    /// An op whose text does not depend on how many inputs it has.
+    fn form(&mut self, name: &str, at: usize) -> Result<AnyOp> {
+        if name != "led" {
+            return self.plain(name, at);
+        }
+        let slot = self.given("slot", "which input the program makes", MAX_INS)?;
+        let inputs = self.given("inputs", "how many inputs are the program's", MAX_INS)?;
+        let shape = self.given_shape()?;
+        let program = Arc::new(self.program(inputs)?);
+        let (name, at) = self.base("then")?;
+        Ok(Led { base: Box::new(self.plain(name, at)?), slot, inputs, program, shape }.into())
+    }
+
+    /// A whole number of at most `most` under a name.
+    fn given(&mut self, name: &str, what: &'static str, most: usize) -> Result<usize> {
+        self.demand(name)?;
+        self.demand("=")?;
+        self.read(what, |w| w.parse().ok().filter(|n: &usize| *n <= most))
     }
 
     fn given_shape(&mut self) -> Result<Shape> {
@@ -626,13 +656,12 @@ impl<'a> Parser<'a> {
         self.shape()
     }
 
-    /// The op that a program comes before or after.
-    fn base(&mut self, before: &str) -> Result<Box<AnyOp>> {
+    /// The name of the op that a program comes before or after, and where it stands.
+    fn base(&mut self, before: &str) -> Result<(&'a str, usize)> {
         self.demand(before)?;
         self.blanks();
         let at = self.at;
-        let name = self.word("an op")?;
-        Ok(Box::new(self.plain(name, at)?))
+        Ok((self.word("an op")?, at))
     }
 
     /// An op that its attributes say all of.

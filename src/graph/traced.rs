@@ -9,7 +9,7 @@ use crate::scalar::Scalar;
 use crate::session::{Session, Var};
 
 /// Programs that are kept; with more, the one that was not used for longest goes.
-const KEPT: usize = 16;
+pub(super) const KEPT: usize = 16;
 /// Traces after which it is said that there are many.
 const MANY: usize = 32;
 

@@ -1,6 +1,7 @@
 //! A whole training step as one compiled program.
 
 use super::run::{Compiled, Plan, Training, Update};
+use super::traced::KEPT;
 use super::{Passes, Source};
 use crate::device::{Device, Meta};
 use crate::error::{Error, ErrorKind, Result};
@@ -58,7 +59,7 @@ impl Batch<'_> {
 }
 
 /// Forward, backward and update of one model, compiled: the closure is traced once for each set of input
-/// shapes, and each run is one program. It gives the same bits as running the closure eagerly. Parameters that were
+/// shapes, and each run is one program; of many, those used last are kept. It gives the same bits as running the closure eagerly. Parameters that were
 /// frozen, unfrozen or moved to another device since are found so: the closure is traced again.
 pub struct TrainStep<F> {
     device: Device,
@@ -71,6 +72,7 @@ pub struct TrainStep<F> {
     metrics: Option<Metrics>,
     programs: Vec<Entry>,
     traces: usize,
+    steps: u64,
     last: Option<usize>,
     /// Moves of parameters between devices when the programs were compiled.
     moves: u64,
@@ -86,6 +88,8 @@ struct Entry {
     trained: Vec<Param>,
     program: Compiled,
     random_calls: u64,
+    /// Steps that had been run when it was last used.
+    used: u64,
 }
 
 impl<F> TrainStep<F>
@@ -105,6 +109,7 @@ where
             metrics: None,
             programs: Vec::new(),
             traces: 0,
+            steps: 0,
             last: None,
             moves: params.iter().map(Param::moves).sum(),
         }
@@ -221,7 +226,7 @@ where
         let updates = items.into_iter().zip(extras.directions).map(update).collect();
         let training = Training { optimizer, updates, factor: extras.factor, assigned };
         let program = Compiled::new(&self.device, &graph, &outputs, Some(training), self.passes)?;
-        Ok(Entry { metas: metas.to_vec(), trained, program, random_calls })
+        Ok(Entry { metas: metas.to_vec(), trained, program, random_calls, used: self.steps })
     }
 
     /// Whether a program was made for the parameters that are trainable now.
@@ -241,8 +246,7 @@ where
                 let entry = self.compile(&metas)?;
                 self.traces += 1;
                 super::traced::say_if_many(self.traces, &metas);
-                self.programs.push(entry);
-                self.programs.len() - 1
+                self.keep(entry)
             }
         };
         for (i, b) in inputs.iter().enumerate() {
@@ -250,6 +254,22 @@ where
         }
         self.last = Some(at);
         self.again()
+    }
+
+    /// Takes a program in, for the one that was not used for longest if there are many. The last step's stays.
+    fn keep(&mut self, entry: Entry) -> usize {
+        let used = |i: &usize| (self.last == Some(*i), self.programs[*i].used);
+        let oldest = (0..self.programs.len()).min_by_key(used).filter(|_| self.programs.len() == KEPT);
+        match oldest {
+            Some(at) => {
+                self.programs[at] = entry;
+                at
+            }
+            None => {
+                self.programs.push(entry);
+                self.programs.len() - 1
+            }
+        }
     }
 
     /// One more step on the inputs of the last one, which are still on the device.
@@ -262,6 +282,8 @@ where
         }
         let calls = entry.random_calls;
         let at = self.last.unwrap_or(0);
+        self.steps += 1;
+        self.programs[at].used = self.steps;
         self.optimizer.begin(self.programs[at].trained.iter())?;
         self.programs[at].program.run(self.random_calls, Some(&self.optimizer))?;
         self.random_calls += calls;

@@ -12,12 +12,12 @@
 //! | `conv_kernel_grad` | `w[c, a, κ] = Σ_{n, o} y[n, c, o] · x[n, a, i]` |
 
 use super::conv_plan;
-use super::fused::Follow;
+use super::fused::Around;
 use super::reduce::Sum;
 use super::sampling::pick;
 use super::{
-    Attr, Attrs, Bound, CpuRun, CudaRun, Gpu, Io, Op, Recorder, RefIn, Reject, Sample, SampleIn, Val, dims,
-    mismatch, typed,
+    Attr, Attrs, Bound, CpuRun, CudaRun, Gpu, Io, Kernel, Op, Recorder, RefIn, Reject, Sample, SampleIn, Val,
+    dims, mismatch, typed,
 };
 use crate::device::cpu::conv::{Axis, Gather, KernelGrad, MAX_AXES, View};
 use crate::device::cpu::depthwise::{Thin, ThinGrad};
@@ -451,17 +451,17 @@ fn bias_grad(r: &mut dyn Recorder, g: &Geometry, dy: Val) -> Result<Val> {
 
 /// Words of workspace for convolutions of one result.
 fn columns_words<I: Iterator<Item = Gather>>(classes: impl Fn() -> I, threads: usize) -> usize {
-    match Thin::new(classes(), threads) {
+    match Thin::new(classes()).filter(|thin| thin.feeds(threads)) {
         Some(thin) => thin.scratch_len(threads),
         None => classes().map(|g| g.scratch_len(threads)).max().unwrap_or(0),
     }
 }
 
-/// Runs convolutions of one result.
-fn columns<I: Iterator<Item = Gather>>(classes: impl Fn() -> I, run: CpuRun<'_>) {
+/// Runs convolutions of one result, which may be thin.
+fn columns<I: Iterator<Item = Gather>>(thin: Option<&Thin>, classes: impl Fn() -> I, run: CpuRun<'_>) {
     let CpuRun { ins, out, workspace, pool, simd, .. } = run;
     let bias = ins.get(2).copied();
-    match Thin::new(classes(), pool.threads()) {
+    match thin.filter(|thin| thin.feeds(pool.threads())) {
         Some(thin) => thin.run(pool, simd, ins[0], ins[1], bias, out, workspace),
         None => classes().for_each(|g| g.run(pool, simd, ins[0], ins[1], bias, out, workspace)),
     }
@@ -515,8 +515,15 @@ impl Op for Conv {
 
     fn cpu(&self, run: CpuRun<'_>) {
         if let Ok(g) = self.of(run.metas) {
-            columns(|| std::iter::once(g.forward()), run);
+            let classes = || std::iter::once(g.forward());
+            columns(Thin::new(classes()).as_ref(), classes, run);
         }
+    }
+
+    fn prepared(&self, ins: &[Meta]) -> Option<Kernel> {
+        let g = self.of(ins).ok()?;
+        let thin = Thin::new(std::iter::once(g.forward()))?;
+        Some(Box::new(move |run| columns(Some(&thin), || std::iter::once(g.forward()), run)))
     }
 
     fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {
@@ -527,7 +534,8 @@ impl Op for Conv {
         self.of(ins).map_or(Vec::new(), |g| conv_plan::modules(&conv_plan::forward(&g), gpu, None))
     }
 
-    fn followed(&self, ins: &[Meta], gpu: &Gpu, follow: &Follow) -> Option<Vec<Source>> {
+    fn joined(&self, ins: &[Meta], gpu: &Gpu, around: Around<'_>) -> Option<Vec<Source>> {
+        let follow = around.only_follow()?;
         let work = conv_plan::forward(&self.of(ins).ok()?);
         conv_plan::takes(&work, gpu, follow).then(|| conv_plan::modules(&work, gpu, Some(follow)))
     }
@@ -696,8 +704,14 @@ impl Op for ConvTranspose {
 
     fn cpu(&self, run: CpuRun<'_>) {
         if let Ok(g) = self.of(run.metas) {
-            columns(|| g.transposed(), run);
+            columns(Thin::new(g.transposed()).as_ref(), || g.transposed(), run);
         }
+    }
+
+    fn prepared(&self, ins: &[Meta]) -> Option<Kernel> {
+        let g = self.of(ins).ok()?;
+        let thin = Thin::new(g.transposed())?;
+        Some(Box::new(move |run| columns(Some(&thin), || g.transposed(), run)))
     }
 
     fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {
@@ -708,7 +722,8 @@ impl Op for ConvTranspose {
         self.of(ins).map_or(Vec::new(), |g| conv_plan::modules(&conv_plan::transposed(&g), gpu, None))
     }
 
-    fn followed(&self, ins: &[Meta], gpu: &Gpu, follow: &Follow) -> Option<Vec<Source>> {
+    fn joined(&self, ins: &[Meta], gpu: &Gpu, around: Around<'_>) -> Option<Vec<Source>> {
+        let follow = around.only_follow()?;
         let work = conv_plan::transposed(&self.of(ins).ok()?);
         conv_plan::takes(&work, gpu, follow).then(|| conv_plan::modules(&work, gpu, Some(follow)))
     }
@@ -858,6 +873,14 @@ impl Op for ConvKernelGrad {
                 None => g.kernel_grad().run(pool, simd, ins[0], ins[1], out, workspace),
             }
         }
+    }
+
+    fn prepared(&self, ins: &[Meta]) -> Option<Kernel> {
+        let thin = ThinGrad::new(&self.of(ins).ok()?.kernel_grad())?;
+        Some(Box::new(move |run| {
+            let CpuRun { ins, out, workspace, pool, simd, .. } = run;
+            thin.run(pool, simd, ins[0], ins[1], out, workspace);
+        }))
     }
 
     fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {
@@ -1195,7 +1218,9 @@ mod tests {
                 classes.iter().zip([&x, &y]).zip([(&b, y.len()), (&bt, x.len())]).enumerate()
             {
                 let bias = case.bias.then_some(&bias[..]);
-                let Some(thin) = Thin::new(classes.iter().copied(), threads) else { continue };
+                let Some(thin) = Thin::new(classes.iter().copied()).filter(|t| t.feeds(threads)) else {
+                    continue;
+                };
                 found[i] = true;
                 let (mut got, mut want) = (vec![f32::NAN; out], vec![f32::NAN; out]);
                 let mut scratch = vec![f32::NAN; thin.scratch_len(threads)];

@@ -127,7 +127,7 @@ pub(crate) fn launch(work: &Work, run: &CudaRun<'_>) -> Result<()> {
         out: run.out,
         workspace: run.workspace,
     };
-    steps(work, &pointers, &Gpu::of(run.cuda), run.follow, &mut |step| {
+    steps(work, &pointers, &Gpu::of(run.cuda), run.around.follow, &mut |step| {
         let kernel = run.cuda.kernel(&step.module.0, step.module.1, step.kernel)?;
         run.cuda.launch(kernel, step.grid, step.block, step.shared, &step.args)
     })

@@ -113,7 +113,7 @@ fn run(
                 shape: meta.shape,
                 out: out.address(name)?,
                 workspace: workspace.address(name)?,
-                follow: None,
+                around: Default::default(),
             })?;
         }
         Backend::Host(_) => {}

@@ -1,12 +1,13 @@
 //! [`Fused`]: a product, convolution, softmax or norm with an elementwise program after it, which on a GPU is computed
 //! before the results are written, in the op's own kernel.
 
+use super::led::{Lead, Led};
 use super::map::{self, Access, Map, access};
 use super::matmul::{Linear, MatMul};
 use super::program::Program;
 use super::{
-    AnyOp, Attr, Attrs, Bound, CpuRun, CudaRun, Gpu, Io, Op, Recorder, RefIn, Reject, Sample, SampleIn, Val,
-    conv, dims,
+    AnyOp, Attr, Attrs, Bound, CpuRun, CudaRun, Gpu, Io, Kernel, Op, Recorder, RefIn, Reject, Sample,
+    SampleIn, Val, conv, dims,
 };
 use crate::device::cuda::{Args, Source};
 use crate::device::{Device, Meta};
@@ -40,9 +41,13 @@ pub(crate) fn can_follow(op: &AnyOp) -> bool {
 
 /// Whether an op is one of rows: it takes as long as its bytes do, and every element that need not be written and read again
 /// is a gain.
-fn has_rows(op: &AnyOp) -> bool {
-    use AnyOp::{LayerNorm, LogSoftmax, LogSoftmaxBwd, RmsNorm, Softmax, SoftmaxBwd};
-    matches!(op, Softmax(_) | LogSoftmax(_) | SoftmaxBwd(_) | LogSoftmaxBwd(_) | LayerNorm(_) | RmsNorm(_))
+pub(crate) fn has_rows(op: &AnyOp) -> bool {
+    use AnyOp::{LayerNorm, Led, LogSoftmax, LogSoftmaxBwd, RmsNorm, Softmax, SoftmaxBwd};
+    match op {
+        Softmax(_) | LogSoftmax(_) | SoftmaxBwd(_) | LogSoftmaxBwd(_) | LayerNorm(_) | RmsNorm(_) => true,
+        Led(led) => has_rows(&led.base),
+        _ => false,
+    }
 }
 
 /// The most weight of a program after an op. A kernel of few threads, as that of a product is, takes longer for more than
@@ -131,6 +136,41 @@ impl Follow {
     }
 }
 
+/// Programs that are to be part of an op's own kernel.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Around<'a> {
+    /// Before it reads one of its inputs.
+    pub lead: Option<&'a Lead>,
+    /// Behind its results.
+    pub follow: Option<&'a Follow>,
+}
+
+impl<'a> Around<'a> {
+    /// The program behind the results, for kernels that take no other.
+    pub(crate) fn only_follow(self) -> Option<&'a Follow> {
+        self.follow.filter(|_| self.lead.is_none())
+    }
+
+    /// What goes before the kernel's text, and an end for its name.
+    pub(crate) fn text(self) -> (String, String) {
+        let texts = [self.lead.map(Lead::text), self.follow.map(Follow::text)];
+        texts
+            .into_iter()
+            .flatten()
+            .fold(Default::default(), |(name, all), (tag, text)| (format!("{name}_{tag}"), all + text))
+    }
+
+    /// Appends the kernel's last arguments.
+    pub(crate) fn push(self, args: &mut Args) {
+        if let Some(lead) = self.lead {
+            lead.push(args);
+        }
+        if let Some(follow) = self.follow {
+            follow.push(args);
+        }
+    }
+}
+
 impl Fused {
     /// How the others are read, if a kernel can do that: `columns` is the length of the value's last axis.
     fn reads(&self, ins: &[Meta]) -> Option<Vec<Reads>> {
@@ -198,6 +238,26 @@ impl Fused {
         Some(Follow { text: t, tag, by_column: reads.contains(&Reads::Column), addresses: all })
     }
 
+    /// Runs the op, by `base_cpu`, then the program.
+    fn run_cpu(&self, run: CpuRun<'_>, base_cpu: impl Fn(CpuRun<'_>)) {
+        let CpuRun { pool, simd, metas, ins, out, workspace, .. } = run;
+        let (base, others) = ins.split_at(self.inputs);
+        let Ok(value) = self.base.shape(&metas[..self.inputs]) else { return };
+        base_cpu(CpuRun {
+            pool,
+            simd,
+            metas: &metas[..self.inputs],
+            ins: base,
+            shape: value.shape,
+            out: &mut out[..self.shape.numel()],
+            workspace,
+        });
+        let metas = &metas[self.inputs..];
+        let accesses = map::accesses(metas, &self.shape);
+        let run = CpuRun { pool, simd, metas, ins: others, shape: self.shape, out, workspace: &mut [] };
+        map::follow_cpu(&self.program, accesses.all(), run);
+    }
+
     /// How the program alone reads its inputs, in place, behind kernels that it cannot be part of.
     fn alone(&self, ins: &[Meta]) -> Vec<Access> {
         let mut accesses = vec![access(&self.shape, &self.shape)];
@@ -237,22 +297,13 @@ impl Op for Fused {
     }
 
     fn cpu(&self, run: CpuRun<'_>) {
-        let CpuRun { pool, simd, metas, ins, out, workspace, .. } = run;
-        let (base, others) = ins.split_at(self.inputs);
-        let Ok(value) = self.base.shape(&metas[..self.inputs]) else { return };
-        self.base.cpu(CpuRun {
-            pool,
-            simd,
-            metas: &metas[..self.inputs],
-            ins: base,
-            shape: value.shape,
-            out: &mut out[..self.shape.numel()],
-            workspace,
-        });
-        let metas = &metas[self.inputs..];
-        let accesses = map::accesses(metas, &self.shape);
-        let run = CpuRun { pool, simd, metas, ins: others, shape: self.shape, out, workspace: &mut [] };
-        map::follow_cpu(&self.program, accesses.all(), run);
+        self.run_cpu(run, |run| self.base.cpu(run));
+    }
+
+    fn prepared(&self, ins: &[Meta]) -> Option<Kernel> {
+        let base = self.base.prepared(&ins[..self.inputs])?;
+        let this = self.clone();
+        Some(Box::new(move |run| this.run_cpu(run, &base)))
     }
 
     fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {
@@ -260,10 +311,9 @@ impl Op for Fused {
         let shape = self.base.shape(metas)?.shape;
         let base = CudaRun { metas, ins, shape, ..*run };
         let follow = self.follow(run.metas, run.ins, run.out);
-        if let Some(follow) = &follow
-            && self.base.followed(metas, &Gpu::of(run.cuda), follow).is_some()
-        {
-            return self.base.cuda(&CudaRun { follow: Some(follow), ..base });
+        let around = Around { follow: follow.as_ref(), ..run.around };
+        if follow.is_some() && self.base.joined(metas, &Gpu::of(run.cuda), around).is_some() {
+            return self.base.cuda(&CudaRun { around, ..base });
         }
         self.base.cuda(&base)?;
         let accesses = self.alone(run.metas);
@@ -274,7 +324,11 @@ impl Op for Fused {
     fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<Source> {
         let metas = &ins[..self.inputs];
         let follow = self.follow(ins, &[], 0);
-        follow.and_then(|f| self.base.followed(metas, gpu, &f)).unwrap_or_else(|| {
+        let joined = follow.and_then(|f| {
+            let around = Around { lead: None, follow: Some(&f) };
+            self.base.joined(metas, gpu, around)
+        });
+        joined.unwrap_or_else(|| {
             let mut modules = self.base.cuda_modules(metas, gpu);
             modules.push(map::module(&self.program, &self.shape, &self.alone(ins)));
             modules
@@ -360,7 +414,10 @@ impl Op for Fused {
             let norm = super::norm::LayerNorm { axes: 1, eps: 1e-5 };
             all.push(rows(norm.into(), vec![x.clone(), column.clone(), column.clone()]));
             let norm = super::norm::RmsNorm { axes: 1, eps: 1e-5 };
-            all.push(rows(norm.into(), vec![x]));
+            all.push(rows(norm.into(), vec![x.clone()]));
+            // A program before as well.
+            let led = Led { shape: dims(&[m, n]), ..Led::scaled(super::softmax::Softmax) };
+            all.push(rows(led.into(), vec![x, any(&[])]));
         }
         all
     }

@@ -222,7 +222,10 @@ type Kind = (bool, bool, bool);
 /// Text shared by all generated kernels.
 pub(crate) fn prelude() -> &'static str {
     static TEXT: OnceLock<String> = OnceLock::new();
-    TEXT.get_or_init(functions::cuda_text)
+    // Texts that begin with it can be put together.
+    TEXT.get_or_init(|| {
+        format!("#ifndef DITTO_FUNCTIONS\n#define DITTO_FUNCTIONS\n{}#endif\n", functions::cuda_text())
+    })
 }
 
 fn generate(program: &Program, walk: &Walk) -> Generated {

@@ -1,7 +1,7 @@
 //! Matrix products: every output is a dot product in the fixed order of the contract (C4). Transposes
 //! are flags, never copies.
 
-use super::fused::Follow;
+use super::fused::{Around, Follow};
 use super::matmul_plan::{Problem, plan};
 use super::sampling::{EDGES, INNER, VOLUME, WORK, pick, sample};
 use super::{
@@ -53,7 +53,8 @@ impl Problem {
         }
         let plan = plan(self, run.cuda.sm_count());
         let bias = if self.has_bias { run.ins[2] } else { 0 };
-        let (first, last) = if plan.reduce.is_some() { (None, run.follow) } else { (run.follow, None) };
+        let (first, last) =
+            if plan.reduce.is_some() { (None, run.around.follow) } else { (run.around.follow, None) };
         let (module, source) = source(&plan.defines, first);
         let kernel = run.cuda.kernel(&module, source, plan.kernel)?;
         let mut args = Args::new();
@@ -234,8 +235,8 @@ macro_rules! product_op {
                 self.of(ins).map_or(Vec::new(), |p| p.modules(gpu.sm_count, None))
             }
 
-            fn followed(&self, ins: &[Meta], gpu: &Gpu, follow: &Follow) -> Option<Vec<Source>> {
-                Some(self.of(ins).ok()?.modules(gpu.sm_count, Some(follow)))
+            fn joined(&self, ins: &[Meta], gpu: &Gpu, around: Around<'_>) -> Option<Vec<Source>> {
+                Some(self.of(ins).ok()?.modules(gpu.sm_count, Some(around.only_follow()?)))
             }
 
             fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {
@@ -392,8 +393,8 @@ impl Op for Linear {
         Linear::of(ins).map_or(Vec::new(), |p| p.modules(gpu.sm_count, None))
     }
 
-    fn followed(&self, ins: &[Meta], gpu: &Gpu, follow: &Follow) -> Option<Vec<Source>> {
-        Some(Linear::of(ins).ok()?.modules(gpu.sm_count, Some(follow)))
+    fn joined(&self, ins: &[Meta], gpu: &Gpu, around: Around<'_>) -> Option<Vec<Source>> {
+        Some(Linear::of(ins).ok()?.modules(gpu.sm_count, Some(around.only_follow()?)))
     }
 
     fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {

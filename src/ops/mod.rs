@@ -19,6 +19,7 @@ pub mod fused;
 pub mod global_norm;
 pub mod index;
 pub mod layout;
+pub mod led;
 pub mod loss;
 pub mod map;
 pub mod matmul;
@@ -112,6 +113,7 @@ macro_rules! with_ops {
             clamp_to: elementwise::ClampTo,
             map: map::Map,
             fused: fused::Fused,
+            led: led::Led,
             folded: fold::Folded,
             sum: reduce::Sum,
             mean: reduce::Mean,
@@ -292,8 +294,8 @@ pub struct CudaRun<'a> {
     pub out: u64,
     /// Address of the workspace.
     pub workspace: u64,
-    /// A program that the kernels are to end with, for ops that [can](Op::followed).
-    pub follow: Option<&'a fused::Follow>,
+    /// Programs that the kernels are to take in, for ops that [can](Op::joined).
+    pub around: fused::Around<'a>,
 }
 
 /// An input of a reference or a program, or what a program returns: numbers of any scalar type, or indices.
@@ -550,8 +552,8 @@ pub trait Op: Clone + PartialEq + Debug + Sized {
     /// The CUDA modules the launch will want, as (name, source), for compiling ahead.
     fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<Source>;
 
-    /// The CUDA modules with a program that follows the sums, if the kernels can take it.
-    fn followed(&self, _ins: &[Meta], _gpu: &Gpu, _follow: &fused::Follow) -> Option<Vec<Source>> {
+    /// The CUDA modules with programs around what they do, if the kernels can take them in.
+    fn joined(&self, _ins: &[Meta], _gpu: &Gpu, _around: fused::Around<'_>) -> Option<Vec<Source>> {
         None
     }
 
@@ -683,14 +685,14 @@ macro_rules! any_op {
                 match self { $(AnyOp::$op(op) => op.cuda_modules(ins, gpu),)* }
             }
 
-            /// See [`Op::followed`].
-            pub(crate) fn followed(
+            /// See [`Op::joined`].
+            pub(crate) fn joined(
                 &self,
                 ins: &[Meta],
                 gpu: &Gpu,
-                follow: &fused::Follow,
+                around: fused::Around<'_>,
             ) -> Option<Vec<Source>> {
-                match self { $(AnyOp::$op(op) => op.followed(ins, gpu, follow),)* }
+                match self { $(AnyOp::$op(op) => op.joined(ins, gpu, around),)* }
             }
 
             /// See [`Op::as_program`].

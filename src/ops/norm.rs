@@ -3,7 +3,7 @@
 //! gradients of gain and shift, are by the column rule. The backward kernels take the statistics from `x`
 //! again, which they have to read anyway, so nothing but the inputs is kept.
 
-use super::fused::Follow;
+use super::fused::{Around, Follow};
 use super::map::{grid, record_program};
 use super::program::{Expr, Program};
 use super::reduce::{self, Mean, depth};
@@ -306,17 +306,17 @@ impl Rows {
 
     /// The module for rows of this length with so many of gain and shift, and gradients of so many of them.
     fn module(&self, copies: usize, affine: usize, sums: usize, gpu: &Gpu) -> Source {
-        self.module_with(copies, affine, sums, gpu, None)
+        self.module_with(copies, affine, sums, gpu, Around::default())
     }
 
-    /// The same, with a program that follows the results.
+    /// The same, with programs around.
     fn module_with(
         &self,
         copies: usize,
         affine: usize,
         sums: usize,
         gpu: &Gpu,
-        follow: Option<&Follow>,
+        around: Around<'_>,
     ) -> Source {
         let variant = self.variant(copies, gpu);
         let fused = copies == 2 && self.fused(sums, gpu);
@@ -344,9 +344,8 @@ impl Rows {
             if copies == 2 { "bwd" } else { "fwd" },
             if fused { "f" } else { "" }
         );
-        let (tag, before) = follow.map_or(("", ""), Follow::text);
-        let name = format!("{name}{}{tag}", if tag.is_empty() { "" } else { "_" });
-        super::module(name, || head + before + COLUMN_SUM + &formulas() + NORM_CU)
+        let (tag, before) = around.text();
+        super::module(name + &tag, || head + &before + COLUMN_SUM + &formulas() + NORM_CU)
     }
 
     fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {
@@ -355,15 +354,13 @@ impl Rows {
         }
         let gpu = Gpu::of(run.cuda);
         let at = |i: usize| run.ins.get(i).copied().unwrap_or(0);
-        let (module, source) = self.module_with(1, run.ins.len() - 1, 0, &gpu, run.follow);
+        let (module, source) = self.module_with(1, run.ins.len() - 1, 0, &gpu, run.around);
         let kernel = run.cuda.kernel(&module, source, "normalize")?;
         let mut args = Args::new();
         args.ptr(run.out).ptr(at(0)).ptr(at(1)).ptr(at(2)).ptr(run.workspace);
         args.u64(partials(self.width) as u64).u64(self.rows as u64).u64(self.width as u64);
         args.f32(inverse(self.width)).f32(self.eps);
-        if let Some(follow) = run.follow {
-            follow.push(&mut args);
-        }
+        run.around.push(&mut args);
         self.launch(run.cuda, kernel, 1, &gpu, &args)
     }
 
@@ -729,12 +726,12 @@ macro_rules! row_norm {
                 vec![self.rows(&ins[0]).module(1, ins.len() - 1, 0, gpu)]
             }
 
-            fn followed(&self, ins: &[Meta], gpu: &Gpu, follow: &Follow) -> Option<Vec<Source>> {
+            fn joined(&self, ins: &[Meta], gpu: &Gpu, around: Around<'_>) -> Option<Vec<Source>> {
                 let rows = self.rows(&ins[0]);
                 let is_warp = matches!(rows.variant(1, gpu), Variant::Warp { .. });
                 // A row of several axes has no column that a program could read by.
-                let is_plain = self.axes == 1 || !follow.by_column();
-                (is_warp && is_plain).then(|| vec![rows.module_with(1, ins.len() - 1, 0, gpu, Some(follow))])
+                let is_plain = self.axes == 1 || !around.follow.is_some_and(Follow::by_column);
+                (is_warp && is_plain).then(|| vec![rows.module_with(1, ins.len() - 1, 0, gpu, around)])
             }
 
             fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {

@@ -2,7 +2,7 @@
 //! from them (softmax and its relatives). A [`Formula`] is their little formulas for any number type: over
 //! `f32` it is the CPU code, and as the programs of a [`RowKernel`] it is the CUDA text.
 
-use super::fused::Follow;
+use super::fused::Around;
 use super::map::{self, grid};
 use super::program::{Program, Scratch};
 use super::{CpuRun, CudaRun, Gpu, norm};
@@ -507,7 +507,7 @@ impl RowKernel {
         }
         let rows = elements / columns;
         let gpu = Gpu::of(run.cuda);
-        let (module, source) = self.module_with(columns, &gpu, run.follow);
+        let (module, source) = self.module_with(columns, &gpu, run.around);
         let kernel = run.cuda.kernel(&module, source, "rows")?;
         let mut args = Args::new();
         args.ptr(run.out);
@@ -520,10 +520,8 @@ impl RowKernel {
         for &k in self.term.consts().iter().chain(self.post.consts()) {
             args.f32(k);
         }
-        if let Some(follow) = run.follow {
-            follow.push(&mut args);
-        }
-        let (grid, threads, shared) = match self.variant(columns, &gpu) {
+        run.around.push(&mut args);
+        let (grid, threads, shared) = match self.variant(columns, &gpu, run.around) {
             Variant::Warp { queued: true, .. } => {
                 let blocks = rows.div_ceil(8).min(run.cuda.sm_count() as usize * QUEUED_BLOCKS);
                 ([blocks as u32, 1, 1], 256, 8 * columns as u32 * 4)
@@ -545,37 +543,29 @@ impl RowKernel {
 
     /// Module name and source for rows of `columns` elements.
     pub(crate) fn module(&self, columns: usize, gpu: &Gpu) -> Source {
-        self.module_with(columns, gpu, None)
+        self.module_with(columns, gpu, Around::default())
     }
 
-    /// The module with a program that follows the results: of rows that a warp keeps in registers.
-    pub(crate) fn followed(&self, columns: usize, gpu: &Gpu, follow: &Follow) -> Option<Source> {
-        let is_warp = matches!(self.variant(columns, gpu), Variant::Warp { .. });
-        (is_warp && !self.per_row).then(|| self.module_with(columns, gpu, Some(follow)))
+    /// The module with programs around: of rows that a warp keeps in registers.
+    pub(crate) fn joined(&self, columns: usize, gpu: &Gpu, around: Around<'_>) -> Option<Source> {
+        let is_warp = matches!(self.variant(columns, gpu, around), Variant::Warp { .. });
+        (is_warp && !self.per_row).then(|| self.module_with(columns, gpu, around))
     }
 
-    fn module_with(&self, columns: usize, gpu: &Gpu, follow: Option<&Follow>) -> Source {
-        let variant = self.variant(columns, gpu);
+    fn module_with(&self, columns: usize, gpu: &Gpu, around: Around<'_>) -> Source {
+        let variant = self.variant(columns, gpu, around);
         let each = if self.row_scalar { "_each" } else { "" };
         let name = format!("rows_{}{each}_{}", self.name, variant.name());
-        if let Some(follow) = follow
-            && let Variant::Warp { per_lane, exact, queued } = variant
-        {
-            // The text of the program has the functions.
-            let (tag, before) = follow.text();
-            return super::module(format!("{name}_{tag}"), || {
-                before.to_string() + &self.warp_text(per_lane, exact, queued, true)
-            });
-        }
-        super::module(name, || {
+        let (tag, before) = around.text();
+        super::module(name + &tag, || {
             let body = match variant {
-                Variant::Warp { per_lane, exact, queued } => self.warp_text(per_lane, exact, queued, false),
+                Variant::Warp { per_lane, exact, queued } => self.warp_text(per_lane, exact, queued, around),
                 Variant::Shared { threads, aligned, kept, buffers } => {
                     self.shared_text(threads, aligned, kept, buffers)
                 }
                 Variant::Long => self.long_text(),
             };
-            map::prelude().to_string() + &body
+            map::prelude().to_string() + &before + &body
         })
     }
 
@@ -600,7 +590,7 @@ impl RowKernel {
     }
 
     /// The functions and the kernel's head, with these launch bounds.
-    fn head(&self, bounds: &str, follows: bool) -> String {
+    fn head(&self, bounds: &str, around: Around<'_>) -> String {
         let mut t = self.functions();
         let _ = write!(
             t,
@@ -616,7 +606,10 @@ impl RowKernel {
         for c in 0..self.post.consts().len() {
             let _ = write!(t, ", float kp{c}");
         }
-        if follows {
+        if around.lead.is_some() {
+            t.push_str(", const __grid_constant__ Lead lead_with");
+        }
+        if around.follow.is_some() {
             t.push_str(", const __grid_constant__ Follow follow_with");
         }
         t.push_str(") {\n");
@@ -681,8 +674,8 @@ impl RowKernel {
     /// The next row is on its way while a short row is computed; between long ones other warps have their turn.
     /// A queued row comes by asynchronous copies into shared memory of its warp, from where it goes to the registers,
     /// and the next one follows.
-    fn warp_text(&self, per_lane: usize, exact: bool, queued: bool, follows: bool) -> String {
-        let mut t = self.head(if queued { "256, 4" } else { "256" }, follows);
+    fn warp_text(&self, per_lane: usize, exact: bool, queued: bool, around: Around<'_>) -> String {
+        let mut t = self.head(if queued { "256, 4" } else { "256" }, around);
         // Rows that fill all lanes need no test of the end.
         let inside = if exact { "true" } else { "j < width" };
         let each = format!(
@@ -694,7 +687,11 @@ impl RowKernel {
         let fetch = |t: &mut String, to: &str, row: &str| {
             let _ = writeln!(t, "{each}");
             for i in 0..self.ins {
-                let _ = writeln!(t, "{to}{i}[q] = in ? in{i}[{} + j] : 0.0f;", self.row_start(i, row));
+                let from = match around.lead {
+                    Some(lead) if lead.slot() == i => format!("lead(lead_with, {row}, columns, j)"),
+                    _ => format!("in{i}[{} + j]", self.row_start(i, row)),
+                };
+                let _ = writeln!(t, "{to}{i}[q] = in ? {from} : 0.0f;");
             }
             t.push_str("}\n");
         };
@@ -776,7 +773,7 @@ impl RowKernel {
         } else {
             let hit = if self.labels.is_some() { "(j == label ? 1.0f : 0.0f)" } else { "0.0f" };
             let result = self.post_call(v, "t[q]", hit);
-            let _ = match follows {
+            let _ = match around.follow.is_some() {
                 true => writeln!(t, "{each} if (in) follow_store(follow_with, out, at + j, j, {result}); }}"),
                 false => writeln!(t, "{each} if (in) out[at + j] = {result}; }}"),
             };
@@ -785,7 +782,12 @@ impl RowKernel {
         t
     }
 
-    fn variant(&self, columns: usize, gpu: &Gpu) -> Variant {
+    fn variant(&self, columns: usize, gpu: &Gpu, around: Around<'_>) -> Variant {
+        // What is computed cannot be copied into shared memory.
+        if around.lead.is_some() && columns <= CHUNK {
+            let per_lane = per_lane(columns);
+            return Variant::Warp { per_lane, exact: columns == per_lane * LANES, queued: false };
+        }
         Variant::of(columns, self.kept(), self.ins == 1, gpu)
     }
 
@@ -802,7 +804,7 @@ impl RowKernel {
     /// A row that is not aligned is seen from the aligned address before it: `shift` elements come before its first
     /// one, and the vectors at its ends are taken element by element.
     fn shared_text(&self, threads: u32, aligned: bool, kept: usize, buffers: u32) -> String {
-        let mut t = self.head(&threads.to_string(), false);
+        let mut t = self.head(&threads.to_string(), Around::default());
         let warps = threads / 32;
         let _ = writeln!(
             t,
@@ -1026,7 +1028,7 @@ impl RowKernel {
     /// third time mostly from the L2 cache. Each warp sums whole chunks of the row rule; the chunk sums go
     /// through `partial` level by level.
     fn long_text(&self) -> String {
-        let mut t = self.head(&LONG_THREADS.to_string(), false);
+        let mut t = self.head(&LONG_THREADS.to_string(), Around::default());
         t.push_str("__shared__ float best[32];\n");
         t.push_str("for (unsigned long long row = blockIdx.x; row < rows; row += gridDim.x) {\n");
         t.push_str("const unsigned long long at = row * columns;\nfloat m = 0.0f;\n");

@@ -1,7 +1,7 @@
 //! Softmax and log-softmax along the last or any other axis, softmax under a mask, and their gradients as kernels
 //! of their own.
 
-use super::fused::Follow;
+use super::fused::Around;
 use super::program::Program;
 use super::rows::{Formula, Row, RowKernel};
 use super::sampling::edge_shape;
@@ -165,8 +165,8 @@ macro_rules! row_op {
                 vec![$kernel.kernel().module(ins[0].shape.last(), gpu)]
             }
 
-            fn followed(&self, ins: &[Meta], gpu: &Gpu, follow: &Follow) -> Option<Vec<Source>> {
-                $kernel.kernel().followed(ins[0].shape.last(), gpu, follow).map(|module| vec![module])
+            fn joined(&self, ins: &[Meta], gpu: &Gpu, around: Around<'_>) -> Option<Vec<Source>> {
+                $kernel.kernel().joined(ins[0].shape.last(), gpu, around).map(|module| vec![module])
             }
 
             fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {
@@ -602,6 +602,10 @@ impl Op for MaskedSoftmax {
 
     fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<Source> {
         vec![MaskedRow.kernel().module(ins[0].shape.last(), gpu)]
+    }
+
+    fn joined(&self, ins: &[Meta], gpu: &Gpu, around: Around<'_>) -> Option<Vec<Source>> {
+        MaskedRow.kernel().joined(ins[0].shape.last(), gpu, around).map(|module| vec![module])
     }
 
     fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {

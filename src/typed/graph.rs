@@ -288,9 +288,7 @@ impl<G, N, D> fmt::Debug for GraphData<G, N, D> {
 impl<G: Shapes, D: Shapes> GraphData<G, Nil, D> {
     /// A program that computes nothing yet.
     pub fn new() -> Result<Self> {
-        let inputs = G::shapes()?.into_iter().map(Meta::f32);
-        let inputs: Vec<Meta> = inputs.chain(D::shapes()?.into_iter().map(Meta::u32)).collect();
-        let graph = Graph::trace(&Device::host::<f32>(), &inputs, |_, _| Ok(Vec::new()))?;
+        let graph = Graph::trace(&Device::host::<f32>(), &takes::<G, D>()?, |_, _| Ok(Vec::new()))?;
         Ok(GraphData { graph, is: PhantomData })
     }
 }
@@ -425,13 +423,14 @@ where
 }
 
 /// A program of one result of shape `S`, compiled once for a device and run many times with new inputs: its value, its
-/// derivative along directions, and its gradients. Each of the three is compiled when it is first wanted.
+/// derivative along directions, and its gradients. Each of the three is compiled when it is first wanted. Indices of shapes `D`
+/// go in beside the inputs, without gradients: then the calls that end in `_aux` take them.
 #[derive(Debug)]
-pub struct CompiledGraph<G, S> {
+pub struct CompiledGraph<G, S, D = Nil> {
     device: Device,
     graph: Graph,
     functions: [Option<Function>; 3],
-    is: Names<(G, S)>,
+    is: Names<(G, S, D)>,
 }
 
 /// A [`CompiledGraph`] whose result is a scalar.
@@ -451,7 +450,13 @@ pub struct CompiledGraph<G, S> {
 /// # Ok(())
 /// # }
 /// ```
-pub type CompiledScalar<G> = CompiledGraph<G, ()>;
+pub type CompiledScalar<G, D = Nil> = CompiledGraph<G, (), D>;
+
+/// Inputs of shapes `G`, then indices of shapes `D`.
+fn takes<G: Shapes, D: Shapes>() -> Result<Vec<Meta>> {
+    let numbers = G::shapes()?.into_iter().map(Meta::f32);
+    Ok(numbers.chain(D::shapes()?.into_iter().map(Meta::u32)).collect())
+}
 
 impl<G: Shapes, S: Dims> CompiledGraph<G, S> {
     /// The program of `f`, which must return what it computes last.
@@ -459,13 +464,44 @@ impl<G: Shapes, S: Dims> CompiledGraph<G, S> {
     where
         F: for<'s> FnOnce(&'s Session, G::Vars<'s>) -> Result<Typed<'s, S>>,
     {
-        let inputs: Vec<Meta> = G::shapes()?.into_iter().map(Meta::f32).collect();
-        let graph = Graph::trace(device, &inputs, |s, x| Ok(vec![f(s, G::vars(x)?)?.into_untyped()]))?;
+        CompiledGraph::trace_aux(device, |s, x, _| f(s, x))
+    }
+
+    /// The value at `inputs`.
+    pub fn forward<T: Scalar>(&mut self, inputs: G::Values<T>) -> Result<Value<S, T>> {
+        self.forward_aux(inputs, Nil)
+    }
+
+    /// The derivative at `inputs` along `directions`.
+    pub fn jvp<T: Scalar>(&mut self, inputs: G::Values<T>, directions: G::Values<T>) -> Result<Value<S, T>> {
+        self.jvp_aux(inputs, Nil, directions)
+    }
+
+    /// Gradients of `<seed, value>` at `inputs`, with respect to each of them.
+    pub fn vjp_with_seed<T: Scalar>(
+        &mut self,
+        inputs: G::Values<T>,
+        seed: Value<S, T>,
+    ) -> Result<G::Values<T>> {
+        self.vjp_with_seed_aux(inputs, Nil, seed)
+    }
+}
+
+impl<G: Shapes, S: Dims, D: Shapes> CompiledGraph<G, S, D> {
+    /// The program of `f` on inputs and indices. It must return what it computes last.
+    pub fn trace_aux<F>(device: &Device, f: F) -> Result<Self>
+    where
+        F: for<'s> FnOnce(&'s Session, G::Vars<'s>, D::Indices<'s>) -> Result<Typed<'s, S>>,
+    {
+        let graph = Graph::trace(device, &takes::<G, D>()?, |s, x| {
+            let (x, aux) = x.split_at(G::LEN);
+            Ok(vec![f(s, G::vars(x)?, D::indices(aux)?)?.into_untyped()])
+        })?;
         CompiledGraph::new(device, graph)
     }
 
     /// A program that was built node by node.
-    pub fn of<N: Shapes>(device: &Device, data: &GraphData<G, N>) -> Result<Self>
+    pub fn of<N: Shapes>(device: &Device, data: &GraphData<G, N, D>) -> Result<Self>
     where
         G: Append<N>,
         All<G, N>: Shapes,
@@ -476,7 +512,7 @@ impl<G: Shapes, S: Dims> CompiledGraph<G, S> {
     /// A program without types. Errors if it has other inputs, no nodes, returns not just its last node, or that has
     /// another shape.
     pub fn new(device: &Device, graph: Graph) -> Result<Self> {
-        let inputs: Vec<Meta> = G::shapes()?.into_iter().map(Meta::f32).collect();
+        let inputs = takes::<G, D>()?;
         if graph.inputs() != inputs {
             let why = format!("the program takes {:?}, its type says {inputs:?}", graph.inputs());
             return Err(Error::argument("compile", "inputs", why));
@@ -512,13 +548,17 @@ impl<G: Shapes, S: Dims> CompiledGraph<G, S> {
         &mut self,
         which: usize,
         make: impl FnOnce(&Graph) -> Result<Graph>,
-        args: impl Iterator<Item = Tensor<T>>,
+        inputs: G::Values<T>,
+        aux: D::Values<u32>,
+        rest: impl IntoIterator<Item = Tensor<T>>,
     ) -> Result<Vec<Tensor<T>>> {
         let function = match &mut self.functions[which] {
             Some(function) => function,
             empty => empty.insert(make(&self.graph)?.compile(&self.device)?),
         };
-        let args: Vec<RefIn<T>> = args.map(RefIn::Num).collect();
+        let (inputs, aux) = (inputs.erase().into_iter(), aux.erase().into_iter().map(RefIn::Idx));
+        let args: Vec<RefIn<T>> =
+            inputs.map(RefIn::Num).chain(aux).chain(rest.into_iter().map(RefIn::Num)).collect();
         function.call(&args)?.iter().map(|x| x.num().cloned()).collect()
     }
 
@@ -527,24 +567,33 @@ impl<G: Shapes, S: Dims> CompiledGraph<G, S> {
         Value::try_from(first.ok_or_else(|| internal("a program without a result"))?)
     }
 
-    /// The value at `inputs`.
-    pub fn forward<T: Scalar>(&mut self, inputs: G::Values<T>) -> Result<Value<S, T>> {
-        Self::only(self.call(0, |g| Ok(g.clone()), inputs.erase().into_iter())?)
-    }
-
-    /// The derivative at `inputs` along `directions`.
-    pub fn jvp<T: Scalar>(&mut self, inputs: G::Values<T>, directions: G::Values<T>) -> Result<Value<S, T>> {
-        Self::only(self.call(1, Graph::jvp, inputs.erase().into_iter().chain(directions.erase()))?)
-    }
-
-    /// Gradients of `<seed, value>` at `inputs`, with respect to each of them.
-    pub fn vjp_with_seed<T: Scalar>(
+    /// The value at `inputs` with indices.
+    pub fn forward_aux<T: Scalar>(
         &mut self,
         inputs: G::Values<T>,
+        aux: D::Values<u32>,
+    ) -> Result<Value<S, T>> {
+        Self::only(self.call(0, |g| Ok(g.clone()), inputs, aux, [])?)
+    }
+
+    /// The derivative at `inputs` with indices along `directions`.
+    pub fn jvp_aux<T: Scalar>(
+        &mut self,
+        inputs: G::Values<T>,
+        aux: D::Values<u32>,
+        directions: G::Values<T>,
+    ) -> Result<Value<S, T>> {
+        Self::only(self.call(1, Graph::jvp, inputs, aux, directions.erase())?)
+    }
+
+    /// Gradients of `<seed, value>` at `inputs` with indices, with respect to each of the inputs.
+    pub fn vjp_with_seed_aux<T: Scalar>(
+        &mut self,
+        inputs: G::Values<T>,
+        aux: D::Values<u32>,
         seed: Value<S, T>,
     ) -> Result<G::Values<T>> {
-        let args = inputs.erase().into_iter().chain([seed.into_tensor()]);
-        G::Values::restore(self.call(2, Graph::vjp, args)?)
+        G::Values::restore(self.call(2, Graph::vjp, inputs, aux, [seed.into_tensor()])?)
     }
 }
 
@@ -557,6 +606,17 @@ impl<G: Shapes> CompiledScalar<G> {
     /// Gradients of `seed` times the value at `inputs`, with respect to each of them.
     pub fn backward_with_seed<T: Scalar>(&mut self, inputs: G::Values<T>, seed: T) -> Result<G::Values<T>> {
         self.vjp_with_seed(inputs, Tensor::scalar(seed).typed()?)
+    }
+}
+
+impl<G: Shapes, D: Shapes> CompiledScalar<G, D> {
+    /// Gradients of the value at `inputs` with indices, with respect to each of the inputs.
+    pub fn backward_aux<T: Scalar>(
+        &mut self,
+        inputs: G::Values<T>,
+        aux: D::Values<u32>,
+    ) -> Result<G::Values<T>> {
+        self.vjp_with_seed_aux(inputs, aux, Tensor::scalar(T::c(1.0)).typed()?)
     }
 }
 

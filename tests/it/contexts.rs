@@ -274,6 +274,7 @@ fn indices_go_in_beside_the_inputs_without_gradients() {
     let x = Tensor::from_fn(Shape::new(&[3, 2]).unwrap(), |i| Ratio::whole(i as i64 + 1))
         .typed::<Rank2<3, 2>>()
         .unwrap();
+    let mut compiled = CompiledScalar::of(&host, &graph).unwrap();
     for ids in [[2u32, 0, 2, 1], [1, 1, 1, 1]] {
         let d = Tensor::new(&[4], ids.to_vec()).unwrap().typed::<Rank1<4>>().unwrap();
         let (tape, values) = graph.compile_aux(&host, tlist![x.clone()], tlist![d.clone()]).unwrap();
@@ -289,9 +290,17 @@ fn indices_go_in_beside_the_inputs_without_gradients() {
         let seeds =
             <TListOf![Rank2<3, 2>, Rank2<4, 2>, Rank2<4, 2>, ()]>::single(3, Tensor::scalar(Ratio::whole(1)));
         assert_eq!(graph.backward_from(&tape, seeds.unwrap()).unwrap(), grads);
+        // Compiled once and run with other indices.
+        assert_eq!(compiled.forward_aux(tlist![x.clone()], tlist![d.clone()]).unwrap(), *values.get::<3>());
+        let back = compiled.backward_aux(tlist![x.clone()], tlist![d.clone()]).unwrap();
+        assert_eq!(*back.get::<0>().tensor(), want);
+        let along = compiled.jvp_aux(tlist![x.clone()], tlist![d], tlist![x.clone()]).unwrap();
+        let dot = want.data().iter().zip(x.tensor().data()).fold(Ratio::whole(0), |s, (a, b)| s + *a * *b);
+        assert_eq!(along.tensor().data(), [dot]);
     }
     let wrong = Tensor::new(&[4], vec![0u32, 1, 2, 3]).unwrap().typed::<Rank1<4>>().unwrap();
-    assert!(graph.compile_aux(&host, tlist![x], tlist![wrong]).is_err());
+    assert!(graph.compile_aux(&host, tlist![x.clone()], tlist![wrong.clone()]).is_err());
+    assert!(compiled.forward_aux(tlist![x], tlist![wrong]).is_err());
 }
 
 #[test]

@@ -147,10 +147,36 @@ fn every_pass_does_what_it_says() {
     assert!(run(joined.with(Pass::Results)).1.instructions < run(joined).1.instructions);
     assert!(with(Pass::Epilogues).5 > 0, "the relu is part of its product");
     assert_eq!(with(Pass::Reductions).6, 1, "the square is part of its sum");
+    // `program::programs_lead_into_softmax_and_norms` has what [`Pass::Prologues`] does.
     for pass in Pass::ALL {
         assert_eq!(Passes::none().with(pass), Passes::none().with(pass).with(pass), "{}", pass.name());
         assert!(!Passes::all().without(pass).has(pass));
     }
+}
+
+/// A step keeps so many programs and no more, and the one that was not used for longest goes first.
+#[test]
+fn a_step_keeps_the_programs_it_used_last() {
+    let d = device(1);
+    let mut params = Params::new(&d, 1);
+    let w = params.uniform("w", &[3], -1.0, 1.0).unwrap();
+    let traces = std::cell::Cell::new(0);
+    let mut step = TrainStep::new(&params, Optimizer::sgd(0.01), |v| {
+        traces.set(traces.get() + 1);
+        v[0].mul(v[0].session().param(&w)?)?.square()?.mean()
+    });
+    let mut run = |rows: usize| {
+        let x = Tensor::from_fn(Shape::new(&[rows, 3]).unwrap(), |i| i as f32 * 0.1);
+        step.run(&[(&x).into()]).unwrap();
+        traces.get()
+    };
+    (1..=16).for_each(|n| assert_eq!(run(n), n));
+    assert_eq!(run(1), 16, "all sixteen are there");
+    let held = d.memory().live;
+    assert_eq!((run(17), run(1), run(3)), (17, 17, 17), "the second made room");
+    assert_eq!(run(2), 18);
+    (20..40).for_each(|n| assert!(run(n) > 18));
+    assert!(d.memory().live < 3 * held, "programs are let go");
 }
 
 #[test]

@@ -165,6 +165,75 @@ fn programs_follow_softmax_and_norms() {
 }
 
 #[test]
+fn programs_lead_into_softmax_and_norms() {
+    let d = device();
+    let shapes: [&[usize]; 4] = [&[2, 3, 4, 4], &[4, 4], &[24, 4], &[2, 3, 4, 1]];
+    let inputs = shapes.map(f);
+    let graph = Graph::trace(&d, &inputs, |_, v| {
+        // Scale, mask and dropout-like factor around a softmax: one kernel.
+        let weights = v[0].scale(0.125)?.add(v[1])?.softmax()?.mul(v[0])?;
+        // Another shape between the sum and the norm, which stays a row of four.
+        let normed = v[0].add(v[3])?.tanh()?.reshape(&[24, 4])?.layer_norm(1, None, None, 1e-5)?;
+        let squares = v[2].square()?.sub(v[2])?.rms_norm(1, None, 1e-6)?;
+        // This one is wanted too, so it is made.
+        let wanted = v[2].exp()?;
+        Ok(vec![weights, normed, squares, wanted.log_softmax()?, wanted])
+    })
+    .unwrap();
+    let ins: Vec<RefIn<f32>> = shapes
+        .iter()
+        .map(|d| Tensor::from_fn(Shape::new(d).unwrap(), |i| (i as f32 * 0.7).sin()).into())
+        .collect();
+    let text = |passes| {
+        let function = graph.compile_with(&d, passes).unwrap();
+        format!("graph 1\n{}", function.text().unwrap())
+    };
+    let all = text(Passes::all());
+    assert_eq!(all.matches(" led ").count(), 3, "{all}");
+    assert!(all.contains("of led slot=0 inputs=2"), "what follows is in the same kernel:\n{all}");
+    assert_eq!(Graph::parse(&all).unwrap().text().unwrap(), all);
+    assert!(!text(Passes::all().without(Pass::Prologues)).contains(" led "));
+    let want = graph.run(&d, &ins).unwrap();
+    for passes in [Passes::all(), Passes::none(), Passes::none().with(Pass::Prologues)] {
+        assert_eq!(graph.compile_with(&d, passes).unwrap().call(&ins).unwrap(), want);
+    }
+}
+
+#[test]
+fn functions_pass_values_on_without_the_host() {
+    let d = device();
+    let inputs = [f(&[2, 3]), Meta::u32(Shape::new(&[2]).unwrap())];
+    let graph = Graph::trace_seeded(&d, 5, &inputs, |s, v| {
+        let picked = v[0].index_select(0, v[1])?.add(s.uniform(&[2, 3])?)?;
+        Ok(vec![picked, v[0], v[1]])
+    })
+    .unwrap();
+    let (x, rows) = (t(&[2, 3], &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]), Tensor::new(&[2], vec![1u32, 0]).unwrap());
+    for d in [d, Device::host::<f32>()] {
+        let (mut by_host, mut on_device) = (graph.compile(&d).unwrap(), graph.compile(&d).unwrap());
+        let mut host: Vec<RefIn<f32>> = vec![x.clone().into(), RefIn::Idx(rows.clone())];
+        let mut values =
+            vec![AnyBuffer::upload(&d, &x).unwrap(), AnyBuffer::upload_indices(&d, &rows).unwrap()];
+        for _ in 0..3 {
+            let got = by_host.call(&host).unwrap();
+            values = on_device.call_on(&[&values[0], &values[1]]).unwrap();
+            host[0] = got[0].clone();
+            for (want, value) in got.iter().zip(&values) {
+                match want {
+                    RefIn::Num(want) => assert_eq!(value.to_tensor::<f32>().unwrap(), *want),
+                    RefIn::Idx(want) => assert_eq!(value.to_indices().unwrap(), *want),
+                }
+            }
+            values.swap(1, 2);
+        }
+        let far = AnyBuffer::upload_indices(&d, &Tensor::new(&[2], vec![0u32, 2]).unwrap()).unwrap();
+        let e = on_device.call_on(&[&values[0], &far]).unwrap_err().to_string();
+        assert!(e.contains("index_select") && e.contains('2'), "{e}");
+        assert!(on_device.call_on(&[&values[0]]).is_err() && on_device.call_on(&[&far, &values[0]]).is_err());
+    }
+}
+
+#[test]
 fn all_leaves_survive_as_text() {
     let d = device();
     let mut params = Params::new(&d, 0);
@@ -230,6 +299,14 @@ fn what_is_wrong_with_a_text_is_said_with_its_place() {
         ("add %0 %1", "map %0 %1 shape=[2, 3] { t0 = Add x0 x1; return t1 }", 4, 65, "earlier step"),
         ("add %0 %1", "fused %0 %1 inputs=3 shape=[2, 3] of matmul { return x0 }", 4, 36, "own"),
         ("add %0 %1", "fused %0 %1 inputs=2 shape=[2, 3] of neg { return x0 }", 4, 17, "cannot follow"),
+        ("add %0 %1", "led %0 slot=0 inputs=33 shape=[2, 3] { return x0 } then exp", 4, 38, "program's"),
+        (
+            "add %0 %1",
+            "led %0 slot=0 inputs=1 shape=[2, 3] { return x0 } then exp",
+            4,
+            17,
+            "cannot make input 0",
+        ),
         ("add %0 %1", "folded %0 shape=[2, 3] { return x0 } then neg { return x0 }", 4, 17, "no fold"),
         ("return %2", "return %3", 5, 8, "not there yet"),
         ("return %2\n", "return %2\n%3: f32[] = input", 6, 1, "follow"),

@@ -259,16 +259,21 @@ pub struct Thin {
 }
 
 impl Thin {
-    /// The convolutions, if all of them are better off here.
-    pub fn new(classes: impl Iterator<Item = Gather>, threads: usize) -> Option<Thin> {
+    /// The convolutions, if all of them are better off here: where they [feed](Thin::feeds) the threads there are.
+    pub fn new(classes: impl Iterator<Item = Gather>) -> Option<Thin> {
         let mut all = Vec::new();
         for gather in classes {
-            if !is_thin(&gather) || gather.batch * gather.groups < threads {
+            if !is_thin(&gather) {
                 return None;
             }
             all.push(Bands::new(&gather)?);
         }
         (!all.is_empty()).then_some(Thin { classes: all })
+    }
+
+    /// Whether there is work for so many threads.
+    pub fn feeds(&self, threads: usize) -> bool {
+        self.classes.iter().all(|c| c.gather.batch * c.gather.groups >= threads)
     }
 
     fn slot_len(&self) -> usize {
@@ -345,6 +350,8 @@ impl ThinGrad {
         let positions = along.axis.positions.min(PIECE);
         let line = (positions - 1).checked_mul(along.axis.step)?.checked_add(along.span)?;
         let kept = around.iter().try_fold(1usize, |n, a| n.checked_mul(a.span))?;
+        // Lines are counted in 32 bits.
+        u32::try_from(batch.checked_mul(view.plane() / along.axis.source)?).ok()?;
         let thin = ThinGrad { grad: *grad, around, along, positions, kept, line };
         let lines = (kept + 1).checked_mul(channels * line * LANES)?;
         (lines <= MOST && thin.sums() <= K_CHUNK).then_some(thin)
@@ -374,7 +381,7 @@ impl ThinGrad {
     fn slot_len(&self) -> usize {
         let KernelGrad { rows, channels, .. } = self.grad;
         let lines = (self.kept + 1) * channels * self.line + rows * self.positions + self.sums();
-        LANES * lines
+        LANES * lines + self.kept + self.grad.view.taps()
     }
 
     /// Number of floats of workspace that [`ThinGrad::run`] needs with a pool of `threads`.
@@ -457,12 +464,13 @@ impl ThinGrad {
         let keep = channels * self.line * LANES;
         let (kept, rest) = slot.split_at_mut((self.kept + 1) * keep);
         let (turned, rest) = rest.split_at_mut(rows * self.positions * LANES);
-        let acc = &mut rest[..self.sums() * LANES];
+        let (acc, rest) = rest.split_at_mut(self.sums() * LANES);
+        // Which source line each kept one is, and where each tap's operands start.
+        let (names, starts) =
+            bytemuck::cast_slice_mut::<f32, u32>(rest)[..self.kept + taps].split_at_mut(self.kept);
+        names.fill(u32::MAX);
         kept[self.kept * keep..].fill(0.0);
         acc.fill(0.0);
-        // Which source line each kept one is, and where each tap's operands start.
-        let mut names = vec![usize::MAX; self.kept];
-        let mut starts = vec![0; taps];
 
         let (mut k, end) = (chunk * K_CHUNK, ((chunk + 1) * K_CHUNK).min(batch * all));
         while k < end {
@@ -472,7 +480,7 @@ impl ThinGrad {
             // Long lines are kept from here on only.
             let base = if self.positions < along.positions { p } else { 0 };
             if self.positions < along.positions {
-                names.fill(usize::MAX);
+                names.fill(u32::MAX);
             }
             let place = digits(line, &self.around, |a| a.positions);
             for (outer, starts) in starts.chunks_exact_mut(along.taps).enumerate() {
@@ -486,8 +494,8 @@ impl ThinGrad {
                 }
                 if !inside {
                     at = self.kept;
-                } else if names[at] != name {
-                    names[at] = name;
+                } else if names[at] != name as u32 {
+                    names[at] = name as u32;
                     let line = name - n * (plane / along.source);
                     let low = (base * along.step) as isize + x.low;
                     let (from, to) = inner_range(low, 1, along.source, self.line);
@@ -504,7 +512,7 @@ impl ThinGrad {
                     }
                 }
                 for (t, start) in starts.iter_mut().enumerate() {
-                    *start = at * keep + (x.above(t) + (p - base) * along.step) * LANES;
+                    *start = (at * keep + (x.above(t) + (p - base) * along.step) * LANES) as u32;
                 }
             }
             for r in 0..rows {
@@ -514,7 +522,7 @@ impl ThinGrad {
                 for c in 0..channels {
                     let acc = &mut acc[(r * channels + c) * taps * LANES..][..taps * LANES];
                     let kept = &kept[c * self.line * LANES..];
-                    dots(simd, turned, kept, &starts, along.step * LANES, acc);
+                    dots(simd, turned, kept, starts, along.step * LANES, acc);
                 }
             }
             k += len;

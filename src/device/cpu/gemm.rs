@@ -479,7 +479,7 @@ pub(super) struct Chains {
 pub(super) struct Dots {
     pub g: *const f32,
     pub x: *const f32,
-    pub starts: *const usize,
+    pub starts: *const u32,
     /// Floats from one operand to the next.
     pub step: usize,
     pub positions: usize,
@@ -816,7 +816,7 @@ unsafe fn dots<V: Vector, const T: usize, const NV: usize>(d: &Dots) {
         let mut acc = [[V::splat(0.0); NV]; T];
         let mut x = [d.x; T];
         for t in 0..T {
-            x[t] = d.x.add(*d.starts.add(t));
+            x[t] = d.x.add(*d.starts.add(t) as usize);
             for v in 0..NV {
                 acc[t][v] = V::load(d.acc.add(t * LINE + v * V::WIDTH));
             }
@@ -961,13 +961,16 @@ pub(super) mod lines {
     ///
     /// # Panics
     /// If a slice is too short for that.
-    pub fn dots(simd: Simd, g: &[f32], x: &[f32], starts: &[usize], step: usize, acc: &mut [f32]) {
+    pub fn dots(simd: Simd, g: &[f32], x: &[f32], starts: &[u32], step: usize, acc: &mut [f32]) {
         let positions = g.len() / LINE;
         if positions == 0 || starts.is_empty() {
             return;
         }
         let last = (positions - 1) * step + LINE;
-        assert!(starts.iter().all(|&s| s <= x.len() && x.len() - s >= last), "length of operands");
+        assert!(
+            starts.iter().all(|&s| s as usize <= x.len() && x.len() - s as usize >= last),
+            "length of operands"
+        );
         assert!(acc.len() >= starts.len() * LINE, "length of sums");
         let kernels = Kernels::of(simd);
         let per = starts.len().div_ceil(starts.len().div_ceil(kernels.mr));

@@ -5,7 +5,7 @@
 //! Nodes are taken in order. A group of joined ops waits for the first op that reads one of its results; if that one can
 //! join, the group grows, otherwise it is recorded just before. So nothing is ever recorded later than it is read.
 
-use super::{Rewrite, What, readers};
+use super::{Rewrite, What, readers, reshaped};
 use crate::error::Result;
 use crate::graph::Graph;
 use crate::ops::fused::{self, Fused};
@@ -248,7 +248,9 @@ impl Fuser<'_> {
                 own.push(0);
             }
             for &v in &group.ins {
-                let Some(v) = self.reshaped(v, &group.shape, &shape)? else { return restore(self, groups) };
+                let Some(v) = reshaped(&mut self.to.out, v, &group.shape, &shape)? else {
+                    return restore(self, groups);
+                };
                 own.push(place(v));
             }
             places.push(own);
@@ -312,22 +314,6 @@ impl Fuser<'_> {
         let views = groups.into_iter().flat_map(|g| g.views).collect();
         let alone = plain.then_some(i);
         Ok(Some(Group { base, ins, program: joined, shape, members, alone, views }))
-    }
-
-    /// An input of a group of shape `from`, for one of shape `to` with the same elements, if it can be read so.
-    fn reshaped(&mut self, v: Val, from: &Shape, to: &Shape) -> Result<Option<Val>> {
-        let shape = self.to.out.meta(v).shape;
-        if from == to {
-            return Ok(Some(v));
-        }
-        let shape = match shape.numel() {
-            n if n == to.numel() => *to,
-            1 => Shape::SCALAR,
-            // A row is a row as long as the last axis stays.
-            n if n == shape.last() && n == to.last() && n == from.last() => Shape::new(&[n])?,
-            _ => return Ok(None),
-        };
-        layout::reshape_to(&mut self.to.out, v, shape).map(Some)
     }
 
     /// Records a group.

@@ -6,12 +6,14 @@ mod common;
 mod constants;
 mod fuse;
 mod layout;
+mod prologues;
 mod reductions;
 
 use super::{Graph, Node, Source, What};
 use crate::device::Device;
 use crate::error::Result;
 use crate::ops::{AnyOp, Recorder, Val};
+use crate::shape::Shape;
 
 /// What can be done to a program before it is planned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,10 +31,12 @@ pub enum Pass {
     Elementwise,
     /// Joins elementwise ops even if values between them are needed elsewhere: one kernel writes several results.
     Results,
-    /// Joins elementwise ops to the matrix product or convolution before them.
+    /// Joins elementwise ops to the matrix product, convolution, softmax or norm before them.
     Epilogues,
     /// Joins elementwise ops to the reductions and losses after and before them.
     Reductions,
+    /// Joins elementwise ops to the softmax or norm after them.
+    Prologues,
     /// Copies that only move elements are made again for who reads them much later, if what they are copies of is kept
     /// anyway.
     Copies,
@@ -44,7 +48,7 @@ pub enum Pass {
 
 impl Pass {
     /// All passes, in the order they run.
-    pub const ALL: [Pass; 11] = [
+    pub const ALL: [Pass; 12] = [
         Pass::DeadCode,
         Pass::Layout,
         Pass::Constants,
@@ -53,6 +57,7 @@ impl Pass {
         Pass::Results,
         Pass::Epilogues,
         Pass::Reductions,
+        Pass::Prologues,
         Pass::Copies,
         Pass::Checkpoints,
         Pass::Recompute,
@@ -69,6 +74,7 @@ impl Pass {
             Pass::Results => "results",
             Pass::Epilogues => "epilogues",
             Pass::Reductions => "reductions",
+            Pass::Prologues => "prologues",
             Pass::Copies => "copies",
             Pass::Checkpoints => "checkpoints",
             Pass::Recompute => "recompute",
@@ -138,6 +144,9 @@ impl Passes {
         if self.has(Pass::Reductions) {
             graph = reductions::join(&self.swept(graph, wanted), wanted)?;
         }
+        if self.has(Pass::Prologues) {
+            graph = prologues::join(&self.swept(graph, wanted), wanted)?;
+        }
         if [Pass::Copies, Pass::Checkpoints, Pass::Recompute].iter().any(|p| self.has(*p)) {
             graph = again::make(&self.swept(graph, wanted), wanted, self);
         }
@@ -200,6 +209,31 @@ impl<'g> Rewrite<'g> {
         wanted.iter_mut().for_each(|v| *v = self.at(*v));
         self.out
     }
+}
+
+/// An input of a program of shape `from`, for one of shape `to` with the same elements, if it can be read so.
+fn reshaped(out: &mut Graph, v: Val, from: &Shape, to: &Shape) -> Result<Option<Val>> {
+    if from == to {
+        return Ok(Some(v));
+    }
+    let shape = out.meta(v).shape;
+    let shape = match shape.numel() {
+        n if n == to.numel() => *to,
+        1 => Shape::SCALAR,
+        // A row is a row as long as the last axis stays.
+        n if n == shape.last() && n == to.last() && n == from.last() => Shape::new(&[n])?,
+        // So is one element for each row.
+        n if shape.rank() == from.rank()
+            && shape.last() == 1
+            && n * from.last() == from.numel()
+            && to.last() == from.last() =>
+        {
+            let (_, rows) = to.dims().split_last().unwrap_or((&1, &[]));
+            Shape::new(&[rows, &[1]].concat())?
+        }
+        _ => return Ok(None),
+    };
+    crate::ops::layout::reshape_to(out, v, shape).map(Some)
 }
 
 /// For each value, the one whose memory it shares, where `shares` says of an op that it shares its first input's; and for
