@@ -103,25 +103,82 @@ impl Model {
         }
     }
 
+    fn wants<T>(self, what: &str, data: &Dataset) -> Answer<T> {
+        fail(format!(
+            "{} needs {what}; {} has inputs of shape {}",
+            self.name(),
+            data.name(),
+            data.x().shape()
+        ))
+    }
+
+    /// The data as it is learnt from, or what is wrong with its shapes. One number to predict may be without an axis of its own.
+    pub(crate) fn fit(self, data: Dataset) -> Answer<Dataset> {
+        let (x, y) = (data.x().shape(), data.y().shape());
+        let tokens = matches!(data.x(), AnyTensor::Idx(_));
+        let (what, rank) = match self {
+            _ if tokens != self.writes() => (if self.writes() { "tokens" } else { "numbers" }, None),
+            Model::Gpt | Model::Mamba => ("tokens (N, T)", Some(2)),
+            Model::Mlp => ("features (N, F)", Some(2)),
+            Model::Cnn | Model::ResNet | Model::Vit | Model::Autoencoder => ("images (N, C, H, W)", Some(4)),
+            Model::Fno1d => ("fields (N, X, C)", Some(3)),
+            Model::Fno2d => ("fields (N, Y, X, C)", Some(4)),
+        };
+        if rank != Some(x.rank()) {
+            return self.wants(what, &data);
+        }
+        let targets = |what: &str| {
+            fail(format!("{} needs {what}; {} has targets of shape {y}", self.name(), data.name()))
+        };
+        let grid = &x.dims()[..x.rank() - 1];
+        match self.task(&data) {
+            Task::Classes if y.rank() != 1 => targets("one class a row, y of shape (N), such as y[:, 0]"),
+            Task::Numbers if y.rank() == 1 => {
+                let column = Tensor::new(&[data.rows(), 1], data.y().num()?.data().to_vec())?;
+                Ok(data.with(data.x().clone(), column)?)
+            }
+            Task::Numbers if y.rank() != 2 => {
+                targets("numbers of shape (N, K), such as y.reshape(len(y), -1)")
+            }
+            Task::Field if data.classes().is_some() => {
+                targets("numbers as targets, such as y.astype(np.float32)")
+            }
+            Task::Field if y.rank() == grid.len() && y.dims() == grid => {
+                targets("targets with an axis of channels, such as y[..., None]")
+            }
+            Task::Field if y.rank() != x.rank() || y.dims()[..grid.len()] != *grid => {
+                targets(&format!("targets on the grid of its inputs, which have shape {x}"))
+            }
+            Task::Text if y != x => targets(&format!("a target for each token, of which there are {x}")),
+            Task::Text => {
+                let Some(count) = data.classes() else {
+                    return targets("tokens as targets, such as y.astype(np.int64)");
+                };
+                match data.x().idx()?.data().iter().find(|t| **t as usize >= count) {
+                    Some(token) => fail(format!(
+                        "{}: token {token} of the inputs is none of {count}; an array `classes` can say that there are more",
+                        data.name()
+                    )),
+                    None => Ok(data),
+                }
+            }
+            Task::Classes | Task::Numbers | Task::Field | Task::Itself => Ok(data),
+        }
+    }
+
     /// Its sizes for such data: what the data says, small sizes for the rest, and then what `given` says of them.
     pub(crate) fn config(self, data: &Dataset, hidden: &[usize], given: &Value) -> Answer<Value> {
         let (x, y) = (data.x().shape(), data.y().shape());
-        let wants = |what: &str| {
-            fail(format!("{} needs {what}; {} has inputs of shape {x}", self.name(), data.name()))
-        };
         let outputs = data.classes().unwrap_or(y.last());
-        let indices = matches!(data.x(), AnyTensor::Idx(_));
         let mut config = match self {
-            _ if indices != self.writes() => {
-                return wants(if self.writes() { "tokens" } else { "numbers" });
-            }
-            Model::Mlp if x.rank() != 2 || y.rank() > 2 => return wants("features (N, F)"),
             Model::Mlp => {
                 let sizes = [&[data.features()], hidden, &[outputs]].concat();
                 json!({"sizes": sizes})
             }
             Model::Cnn | Model::ResNet | Model::Vit | Model::Autoencoder => {
-                let &[_, channels, height, width] = x.dims() else { return wants("images (N, C, H, W)") };
+                let &[_, channels, height, width] = x.dims() else {
+                    return self.wants("images (N, C, H, W)", data);
+                };
                 let image = [height, width];
                 match self {
                     Model::Cnn => {
@@ -143,11 +200,9 @@ impl Model {
             Model::Mamba => {
                 json!({"vocab": outputs, "width": 64, "layers": 2, "state": 16, "conv": 4, "expand": 2})
             }
-            Model::Fno1d if x.rank() != 3 => return wants("fields (N, X, C)"),
             Model::Fno1d => json!({
                 "inputs": x.last(), "outputs": y.last(), "width": 32, "modes": 16, "layers": 4, "hidden": 64,
             }),
-            Model::Fno2d if x.rank() != 4 => return wants("fields (N, Y, X, C)"),
             Model::Fno2d => json!({
                 "inputs": x.last(), "outputs": y.last(), "width": 24, "modes": [8, 8], "layers": 4, "hidden": 64,
             }),

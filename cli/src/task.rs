@@ -118,7 +118,7 @@ impl Source {
             if data.rows() < 2 {
                 return fail(format!("{}: one row cannot be split into training and test rows", data.name()));
             }
-            Ok(data::split(&data, part, seed)?)
+            Ok(data::split(&model.fit(data)?, part, seed)?)
         };
         if self.grid.is_some() && !matches!(self.name.as_str(), "burgers" | "darcy") && !model.writes() {
             return fail(format!("--grid: {} has no grid", self.name));
@@ -179,7 +179,17 @@ impl Source {
 
     /// The data for a model. Numbers whose units are anybody's are scaled by what the training part says.
     pub(crate) fn load(&self, model: Model) -> Answer<Data> {
-        let (mut train, mut test) = self.parts(model)?;
+        let (train, test) = self.parts(model)?;
+        let (mut train, mut test) = (model.fit(train)?, model.fit(test)?);
+        for (name, a, b) in [("x", train.x(), test.x()), ("y", train.y(), test.y())] {
+            let (a, b) = (a.shape(), b.shape());
+            if a.dims()[1..] != b.dims()[1..] {
+                return fail(format!(
+                    "{}: {name} has shape {a}, {name}_test {b}; rows must be alike",
+                    self.name
+                ));
+            }
+        }
         let is_made = matches!(self.name.as_str(), "spirals" | "digits" | "burgers" | "additions");
         let mut scales = Scales::default();
         // Pictures are in [0, 1] as they come.

@@ -2,6 +2,7 @@
 // The lints leave test functions alone, but not the helpers beside them.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+use dittograd::prelude::*;
 use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -242,6 +243,34 @@ fn predictions_of_files() {
     assert!(good(home.path(), "predict g --prompt 47+85= --device cpu").out.starts_with("47+85="));
 }
 
+/// Writes an .npz file of arrays by their names and shapes: numbers, or whole ones below 3 where the name is `3:x`.
+fn arrays(path: &Path, all: &[(&str, &[usize])]) {
+    let array = |(name, dims): &(&str, &[usize])| -> (String, AnyTensor) {
+        let shape = Shape::new(dims).unwrap();
+        match name.split_once(':') {
+            Some((below, name)) => {
+                (name.into(), Tensor::from_fn(shape, |i| i as u32 % below.parse::<u32>().unwrap()).into())
+            }
+            None => (name.to_string(), Tensor::from_fn(shape, |i| i as f32 * 0.25).into()),
+        }
+    };
+    let all: Vec<(String, AnyTensor)> = all.iter().map(array).collect();
+    let all: Vec<(&str, &AnyTensor)> = all.iter().map(|(n, a)| (n.as_str(), a)).collect();
+    dittograd::io::write_npz(path, &all).unwrap();
+}
+
+#[test]
+fn one_number_to_predict_needs_no_axis() {
+    let home = TempDir::new().unwrap();
+    arrays(&home.path().join("flat.npz"), &[("x", &[20, 3]), ("y", &[20])]);
+    arrays(&home.path().join("column.npz"), &[("x", &[20, 3]), ("y", &[20, 1])]);
+    let train = |file: &str| {
+        let args = format!("train mlp --data {file} --steps 5 --batch 8 --device cpu --out none");
+        fingerprint(&good(home.path(), &args))
+    };
+    assert_eq!(train("flat.npz"), train("column.npz"));
+}
+
 #[test]
 fn bad_input_is_one_line_and_nothing_is_lost() {
     let home = TempDir::new().unwrap();
@@ -257,7 +286,49 @@ fn bad_input_is_one_line_and_nothing_is_lost() {
     std::fs::write(at("empty.csv"), "").unwrap();
     std::fs::write(at("broken.npz"), "PK\x03\x04 nothing").unwrap();
     std::fs::create_dir(at("folder")).unwrap();
+    let files: [(&str, &[(&str, &[usize])]); 16] = [
+        ("cube", &[("x", &[9, 4]), ("y", &[9, 2, 2])]),
+        ("pairs", &[("x", &[9, 4]), ("3:y", &[9, 1])]),
+        ("line", &[("x", &[9]), ("y", &[9])]),
+        ("flat", &[("x", &[9, 8, 2]), ("y", &[9])]),
+        ("bare", &[("x", &[9, 8, 2]), ("y", &[9, 8])]),
+        ("coarse", &[("x", &[9, 8, 2]), ("y", &[9, 4, 1])]),
+        ("whole", &[("x", &[9, 8, 2]), ("3:y", &[9, 8, 1])]),
+        ("square", &[("x", &[9, 8, 8, 2]), ("y", &[9, 8, 4, 1])]),
+        ("deep", &[("x", &[9, 8, 8, 2]), ("y", &[9, 8, 8, 1, 1])]),
+        ("images", &[("x", &[9, 1, 8, 8]), ("3:y", &[9, 8])]),
+        ("tokens", &[("3:x", &[9, 8]), ("3:y", &[9])]),
+        ("long", &[("3:x", &[9, 8, 2]), ("3:y", &[9, 8, 2])]),
+        ("wild", &[("3:x", &[9, 8]), ("2:y", &[9, 8])]),
+        ("scores", &[("3:x", &[9, 8]), ("y", &[9, 8])]),
+        ("tests", &[("x", &[9, 4]), ("y", &[9, 2]), ("x_test", &[9, 3]), ("y_test", &[9, 2])]),
+        ("judges", &[("x", &[9, 4]), ("y", &[9, 2]), ("x_test", &[9, 4]), ("y_test", &[9])]),
+    ];
+    files.iter().for_each(|(name, all)| arrays(&at(&format!("{name}.npz")), all));
     for (args, part) in [
+        ("train mlp --data cube.npz", "mlp needs numbers of shape (N, K), such as y.reshape(len(y), -1)"),
+        (
+            "train mlp --data pairs.npz",
+            "mlp needs one class a row, y of shape (N), such as y[:, 0]; pairs.npz has",
+        ),
+        ("train mlp --data line.npz", "mlp needs features (N, F); line.npz has inputs of shape [9]"),
+        ("train fno1d --data line.npz", "fno1d needs fields (N, X, C)"),
+        (
+            "train fno1d --data flat.npz",
+            "on the grid of its inputs, which have shape [9, 8, 2]; flat.npz has targets",
+        ),
+        ("train fno1d --data bare.npz", "an axis of channels, such as y[..., None]"),
+        ("train fno1d --data coarse.npz", "shape [9, 8, 2]; coarse.npz has targets of shape [9, 4, 1]"),
+        ("train fno1d --data whole.npz", "needs numbers as targets, such as y.astype(np.float32)"),
+        ("train fno2d --data square.npz", "square.npz has targets of shape [9, 8, 4, 1]"),
+        ("train fno2d --data deep.npz", "deep.npz has targets of shape [9, 8, 8, 1, 1]"),
+        ("train cnn --data images.npz", "one class a row"),
+        ("train gpt --data tokens.npz", "a target for each token, of which there are [9, 8]"),
+        ("train gpt --data long.npz", "gpt needs tokens (N, T); long.npz"),
+        ("train gpt --data wild.npz", "wild.npz: token 2 of the inputs is none of 2"),
+        ("train gpt --data scores.npz", "gpt needs tokens as targets"),
+        ("train mlp --data tests.npz", "x has shape [9, 4], x_test [9, 3]; rows must be alike"),
+        ("train mlp --data judges.npz", "y has shape [9, 2], y_test [9, 1]; rows must be alike"),
         ("train", "name a model"),
         ("train mlp --out kept", "holds a run already"),
         ("train mlp --out file/x", "file"),
