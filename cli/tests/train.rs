@@ -26,7 +26,10 @@ struct Run {
 }
 
 fn run(folder: &Path, args: &str) -> Run {
-    let Output { status, stdout, stderr } = command(folder, args).output().unwrap();
+    ended(command(folder, args).output().unwrap())
+}
+
+fn ended(Output { status, stdout, stderr }: Output) -> Run {
     let text = |bytes| String::from_utf8(bytes).unwrap();
     Run { code: status.code(), out: text(stdout), err: text(stderr) }
 }
@@ -284,6 +287,7 @@ fn bad_input_is_one_line_and_nothing_is_lost() {
     std::fs::write(at("flipped.safetensors"), flipped).unwrap();
     std::fs::write(at("file"), "x").unwrap();
     std::fs::write(at("empty.csv"), "").unwrap();
+    std::fs::write(at("some.csv"), "1,2\n3,4\n").unwrap();
     std::fs::write(at("broken.npz"), "PK\x03\x04 nothing").unwrap();
     std::fs::create_dir(at("folder")).unwrap();
     let files: [(&str, &[(&str, &[usize])]); 16] = [
@@ -331,7 +335,8 @@ fn bad_input_is_one_line_and_nothing_is_lost() {
         ("train mlp --data judges.npz", "y has shape [9, 2], y_test [9, 1]; rows must be alike"),
         ("train", "name a model"),
         ("train mlp --out kept", "holds a run already"),
-        ("train mlp --out file/x", "file"),
+        ("train mlp --out file/x", "file/x: Not a directory"),
+        ("train mlp --out file", "file: is a file, not a folder"),
         ("train mlp --data nothing", "there is no such file; made from a seed are spirals"),
         ("train mlp --data nothing.csv", "nothing.csv"),
         ("train mlp --data empty.csv", "is empty"),
@@ -362,6 +367,9 @@ fn bad_input_is_one_line_and_nothing_is_lost() {
         ("predict kept --data nothing.npy", "nothing.npy"),
         ("predict kept --prompt x", "only gpt and mamba write"),
         ("predict kept --data file", "file"),
+        ("predict kept --data some.csv --out file/p.npy", "file/p.npy: Not a directory"),
+        ("predict kept --data some.csv --out folder", "folder: is a folder, not a file"),
+        ("predict kept --data some.csv --out nowhere/p.csv", "nowhere/p.csv: No such file"),
     ] {
         let run = run(home.path(), &format!("{args} --device cpu"));
         assert_eq!(run.code, Some(2), "{args}: {}{}", run.out, run.err);
@@ -370,4 +378,121 @@ fn bad_input_is_one_line_and_nothing_is_lost() {
     }
     assert_eq!(std::fs::read(at("kept/checkpoint.safetensors")).unwrap(), before);
     assert!(good(home.path(), "predict kept --device cpu").out.contains("accuracy"));
+}
+
+/// A run whose files may have so many blocks of 512 bytes and no more: writing on fails as on a full disk, for root too.
+#[cfg(unix)]
+fn limited(folder: &Path, blocks: u32, args: &str) -> Run {
+    let plain = command(folder, args);
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "trap '' XFSZ; ulimit -f $0; exec \"$@\"", &blocks.to_string()]);
+    shell.arg(plain.get_program()).args(plain.get_args()).current_dir(folder).stdin(Stdio::null());
+    for (name, value) in plain.get_envs() {
+        match value {
+            Some(value) => shell.env(name, value),
+            None => shell.env_remove(name),
+        };
+    }
+    // The shell's limit holds for redirected output too, pipes have none.
+    ended(shell.stdout(Stdio::piped()).stderr(Stdio::piped()).output().unwrap())
+}
+
+/// No temporary file is left in a folder.
+fn tidy(folder: &Path) -> bool {
+    let names = std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().file_name());
+    names.into_iter().all(|n| !n.to_string_lossy().starts_with('.'))
+}
+
+const TINY: &str = "train mlp --samples 100 --batch 20 --hidden 4 --device cpu --steps 400 --eval-every 10";
+
+#[cfg(unix)]
+#[test]
+fn a_full_disk_ends_a_run_that_goes_on_to_the_same_fingerprint() {
+    let home = TempDir::new().unwrap();
+    let at = |name: &str| home.path().join(name);
+    let whole = fingerprint(&good(home.path(), &format!("{TINY} --out whole")));
+    let refused = |run: &Run, file: &str| {
+        assert_eq!(run.code, Some(2), "{file}: {}{}", run.out, run.err);
+        assert_eq!(run.err.lines().count(), 1, "{}", run.err);
+        let (begins, ends) = (run.err.starts_with("dittograd: "), run.err.ends_with("(os error 27)\n"));
+        assert!(begins && ends && run.err.contains(file), "{file}: {}", run.err);
+    };
+    // What is written first beyond so many blocks, and whether there is a checkpoint by then.
+    for (i, (blocks, options, file, saved)) in [
+        (1, "", "r0/best.safetensors", false),
+        (8, "", "r1/metrics.jsonl", true),
+        (40, "", "r2/curves.png", true),
+        (24, "--tensorboard", "r3/events.out.tfevents", true),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let run = limited(home.path(), blocks, &format!("{TINY} --out r{i} {options}"));
+        refused(&run, file);
+        assert!(tidy(&at(&format!("r{i}"))), "{file}");
+        assert_eq!(at(&format!("r{i}/checkpoint.safetensors")).exists(), saved, "{file}");
+        if saved {
+            let run = good(home.path(), &format!("train --resume r{i} --device cpu"));
+            assert_eq!(fingerprint(&run), whole, "{file}");
+        }
+    }
+
+    // A checkpoint that cannot be replaced stays.
+    good(home.path(), &format!("{} --out cut", TINY.replace("400", "10")));
+    let before = std::fs::read(at("cut/checkpoint.safetensors")).unwrap();
+    let go_on = "train --resume cut --steps 400 --device cpu";
+    refused(&limited(home.path(), 4, go_on), "cut/checkpoint.safetensors");
+    assert_eq!(std::fs::read(at("cut/checkpoint.safetensors")).unwrap(), before);
+    refused(&limited(home.path(), 1, go_on), "cut/metrics.jsonl");
+    assert_eq!(std::fs::read(at("cut/checkpoint.safetensors")).unwrap(), before);
+    assert!(tidy(&at("cut")));
+    assert_eq!(fingerprint(&good(home.path(), go_on)), whole);
+    let best = |name: &str| dittograd::io::Checkpoint::load(at(name).join("best.safetensors")).unwrap().step;
+    assert_eq!(best("cut"), best("whole"));
+
+    // Predictions that have no room leave those of before.
+    let rows: String = (0..500).map(|i| format!("{i},1\n")).collect();
+    std::fs::write(at("rows.csv"), rows).unwrap();
+    for file in ["p.npy", "p.csv"] {
+        std::fs::write(at(file), "before").unwrap();
+        let args = format!("predict whole --data rows.csv --device cpu --out {file}");
+        refused(&limited(home.path(), 2, &args), file);
+        assert_eq!(std::fs::read(at(file)).unwrap(), b"before");
+        good(home.path(), &args);
+    }
+    assert!(tidy(home.path()));
+    refused(&limited(home.path(), 2, &format!("{TINY} --out none --profile trace.json")), "trace.json");
+    assert!(!at("trace.json").exists() && tidy(home.path()));
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn each_file_of_a_run_may_be_the_one_without_room() {
+    let home = TempDir::new().unwrap();
+    let text = "word and word again. ".repeat(40);
+    std::fs::write(home.path().join("text.txt"), text).unwrap();
+    let gpt = "train gpt --data text.txt --grid 16 --steps 2 --batch 8 --device cpu --config {\"width\":8,\"heads\":2}";
+    let fno = "train fno1d --samples 12 --grid 16 --batch 4 --steps 2 --device cpu --config {\"width\":4,\"modes\":4}";
+    for (i, (args, file)) in [
+        (TINY, "curves.svg"),
+        (TINY, "curves.png"),
+        (fno, "prediction.svg"),
+        (fno, "prediction.png"),
+        (gpt, "samples.txt"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let folder = home.path().join(format!("r{i}"));
+        std::fs::create_dir(&folder).unwrap();
+        std::os::unix::fs::symlink("/dev/full", folder.join(file)).unwrap();
+        let run = run(home.path(), &format!("{args} --out r{i}"));
+        let want = format!("dittograd: write: r{i}/{file}: No space left on device (os error 28)\n");
+        assert_eq!((run.code, run.err), (Some(2), want));
+        std::fs::remove_file(folder.join(file)).unwrap();
+        let whole = fingerprint(&good(home.path(), &format!("{args} --out none")));
+        let run = good(home.path(), &format!("train --resume r{i} --device cpu"));
+        assert_eq!(fingerprint(&run), whole, "{file}");
+        assert!(folder.join(file).exists(), "{file}");
+    }
 }

@@ -327,10 +327,11 @@ pub(super) fn fit(
             scores = Some(judged);
             if let Some(folder) = &plan.folder {
                 let state = checkpoint(plan, &params, stepper.as_ref(), &best)?;
-                folder.save(&state, CHECKPOINT)?;
+                // First, since a run that goes on from the checkpoint takes it as saved.
                 if is_better {
                     folder.save(&state, BEST)?;
                 }
+                folder.save(&state, CHECKPOINT)?;
                 saved = done;
             }
             if spec.patience.is_some_and(|p| best.since >= p) {

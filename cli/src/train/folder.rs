@@ -63,6 +63,9 @@ impl Folder {
                 }
             }
         };
+        if fs::metadata(&path).is_ok_and(|meta| !meta.is_dir()) {
+            return fail(format!("{}: is a file, not a folder; use another --out", path.display()));
+        }
         if let Err(e) = fs::create_dir_all(&path) {
             return wrong(&path, &e);
         }
