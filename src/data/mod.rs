@@ -16,7 +16,7 @@
 //! | [`csv()`], [`csv_regression`] | columns `(N, F)` | classes `(N)` or columns `(N, K)` |
 //! | [`npz`] | the array `x` | the array `y` |
 //! | [`idx`] (MNIST), [`cifar10`] | pictures `(N, C, H, W)` | classes `(N)` |
-//! | [`text()`] | bytes `(N, T)` | next bytes `(N, T)` |
+//! | [`text()`], [`text_with`] | bytes, or tokens of a [`Tokenizer`], `(N, T)` | the next ones `(N, T)` |
 
 pub mod arithmetic;
 mod arrays;
@@ -33,6 +33,7 @@ mod regression;
 mod scaling;
 mod spirals;
 mod text;
+pub mod tokenizer;
 
 pub use arithmetic::{Part, additions};
 pub use arrays::{npz, npz_parts};
@@ -46,7 +47,8 @@ pub use loader::Loader;
 pub use regression::{Regression, regression};
 pub use scaling::Scaling;
 pub use spirals::spirals;
-pub use text::{text, text_windows};
+pub use text::{text, text_windows, text_with, token_windows};
+pub use tokenizer::Tokenizer;
 
 use crate::error::{Error, Result};
 use crate::numerics::rng::Stream;

@@ -1,6 +1,6 @@
-//! Text as bytes, for language models.
+//! Text as bytes or tokens, for language models.
 
-use super::Dataset;
+use super::{Dataset, Tokenizer};
 use crate::error::{Error, Result};
 use crate::io::bytes::{file_name, read};
 use crate::tensor::Tensor;
@@ -8,31 +8,41 @@ use std::path::Path;
 
 /// The bytes of a file in windows: [`text_windows`] of its content. Its name is that of the file.
 pub fn text(path: impl AsRef<Path>, window: usize) -> Result<Dataset> {
-    let path = path.as_ref();
-    let bytes = read("text", path)?;
-    text_windows(&file_name(path), &bytes, window).map_err(|e| match bytes.len() {
+    file(path.as_ref(), &Tokenizer::bytes(), window, "byte")
+}
+
+/// The tokens of a file in windows: [`token_windows`] of its content. Its name is that of the file.
+pub fn text_with(path: impl AsRef<Path>, tokenizer: &Tokenizer, window: usize) -> Result<Dataset> {
+    file(path.as_ref(), tokenizer, window, "token")
+}
+
+fn file(path: &Path, tokenizer: &Tokenizer, window: usize, what: &str) -> Result<Dataset> {
+    let tokens = tokenizer.encode(&read("text", path)?);
+    token_windows(&file_name(path), &tokens, tokenizer.size(), window).map_err(|e| match tokens.len() {
         n if window > 0 && n <= window => {
-            let why = format!("has {n} bytes, a window of {window} and the byte after it needs more");
+            let why = format!("has {n} {what}s, a window of {window} and the {what} after it needs more");
             Error::file("text", path, why)
         }
         _ => e,
     })
 }
 
-/// Windows of `window` bytes side by side: inputs `(N, window)`, and as targets the byte after each of them,
-/// `(N, window)`, of 256 classes. Bytes at the end that do not fill a window are left out. Errors if there
-/// is no window, that is, if there are not more bytes than `window`.
+/// [`token_windows`] of bytes, which are 256 classes.
 pub fn text_windows(name: &str, bytes: &[u8], window: usize) -> Result<Dataset> {
-    if window == 0 || bytes.len() <= window {
-        let why = format!("got {window}, use 1 to {} for {} bytes", bytes.len().max(1) - 1, bytes.len());
+    token_windows(name, &Tokenizer::bytes().encode(bytes), 256, window)
+}
+
+/// Windows of `window` tokens side by side: inputs `(N, window)`, and as targets the token after each of them,
+/// `(N, window)`. Tokens are below `classes`. Those at the end that do not fill a window are left out. Errors if there
+/// is no window, that is, if there are not more tokens than `window`.
+pub fn token_windows(name: &str, tokens: &[u32], classes: usize, window: usize) -> Result<Dataset> {
+    if window == 0 || tokens.len() <= window {
+        let why = format!("got {window}, use 1 to {} for {} tokens", tokens.len().max(1) - 1, tokens.len());
         return Err(Error::argument("text", "window", why));
     }
-    let rows = (bytes.len() - 1) / window;
-    let from = |start: usize| -> Result<Tensor<u32>> {
-        let words = bytes[start..][..rows * window].iter().map(|b| u32::from(*b)).collect();
-        Tensor::new(&[rows, window], words)
-    };
-    Dataset::new(name, from(0)?, from(1)?, Some(256))
+    let rows = (tokens.len() - 1) / window;
+    let from = |start: usize| Tensor::<u32>::new(&[rows, window], tokens[start..][..rows * window].to_vec());
+    Dataset::new(name, from(0)?, from(1)?, Some(classes))
 }
 
 #[cfg(test)]

@@ -33,4 +33,5 @@ mod spectral;
 mod support;
 mod table;
 mod tape;
+mod tokenizer;
 mod typed;
