@@ -2,7 +2,9 @@
 
 use crate::Answer;
 use crate::out::{Out, bytes, table};
+use crate::train::TOKENIZER;
 use clap::Args;
+use dittograd::data::Tokenizer;
 use dittograd::io::Checkpoint;
 use dittograd::io::safetensors::{Entry, SafeTensors};
 use dittograd::prelude::*;
@@ -118,6 +120,10 @@ impl Inspect {
         let wanted = file.iter().filter(|(name, _)| is_param(name));
         let rows: Vec<Row> = wanted.map(|(name, e)| Row::new(&file, name, e)).collect();
         let elements: usize = rows.iter().map(|r| r.shape.numel()).sum();
+        let tokenizer = match checkpoint.as_ref().and_then(|c| c.texts.get(TOKENIZER)) {
+            Some(text) => Some(Tokenizer::from_json(text)?),
+            None => None,
+        };
         let fingerprint = match &checkpoint {
             Some(c) => Some(c.fingerprint()),
             // Tensors that are none here have no fingerprint.
@@ -133,6 +139,10 @@ impl Inspect {
                 "elements": elements,
                 "fingerprint": fingerprint,
             });
+            if let Some(tokenizer) = &tokenizer {
+                all["checkpoint"]["tokenizer"] =
+                    json!({"tokens": tokenizer.size(), "merges": tokenizer.merges()});
+            }
             if checkpoint.is_some() {
                 // It is all in the checkpoint's own entry.
                 all["metadata"] = Value::Null;
@@ -149,6 +159,9 @@ impl Inspect {
                     out.line(&format!("metadata {line}"))?;
                 }
             }
+        }
+        if let Some(tokenizer) = &tokenizer {
+            out.line(&format!("tokenizer {} tokens, {} merges", tokenizer.size(), tokenizer.merges()))?;
         }
         let mut shown: Vec<Vec<String>> = vec![
             ["tensor", "shape", "dtype", "count", "min", "max", "mean", "norm", "nan"]

@@ -6,7 +6,7 @@ use crate::task::{WINDOW, best, evaluate, predict};
 use crate::train::{Spec, checkpoint_file, positive};
 use crate::{Answer, Global, fail};
 use clap::Args;
-use dittograd::data::{self, arithmetic};
+use dittograd::data::{self, Tokenizer, arithmetic};
 use dittograd::io::{Checkpoint, atomic, npy_bytes, read_npy, read_npz};
 use dittograd::nn::Sampling;
 use dittograd::prelude::*;
@@ -62,7 +62,7 @@ impl Predict {
         let eval = net.module().to_eval();
         let Some(path) = &self.data else {
             let data = spec.data.load(spec.model)?;
-            let scores = evaluate(&device, spec.task, eval.as_ref(), &data.test, &data.scales)?;
+            let scores = evaluate(&device, spec.task, eval.as_ref(), &data)?;
             out.result(
                 || {
                     let mut object = json!({
@@ -110,22 +110,22 @@ impl Predict {
     /// Continues a text.
     fn write(&self, spec: &Spec, net: &crate::models::Net, prompt: &str, out: &Out) -> Answer {
         let sums = spec.data.name == "additions";
+        let tokenizer = spec.data.tokenizer();
         let tokens = match sums {
             true => arithmetic::encode(prompt)?,
-            false => prompt.bytes().map(u32::from).collect(),
+            false => tokenizer.encode(prompt.as_bytes()),
         };
         let count = self.tokens.unwrap_or(if sums { arithmetic::ANSWER } else { 200.max(WINDOW) });
         let sampling = Sampling { temperature: self.temperature, top_k: self.top_k, seed: self.seed };
         let more = net.write(&tokens, count, sampling)?;
-        let text = match sums {
-            true => arithmetic::decode(&more),
-            false => String::from_utf8_lossy(&more.iter().map(|t| *t as u8).collect::<Vec<_>>()).into_owned(),
-        };
+        let bytes = if sums { arithmetic::decode(&more).into_bytes() } else { written(&tokenizer, &more) };
         let number = if sums { arithmetic::answer(&more) } else { None };
         if let Some(path) = &self.out {
-            atomic::write(path, format!("{prompt}{text}\n").as_bytes())?;
+            atomic::write(path, &[prompt.as_bytes(), &bytes, b"\n"].concat())?;
             return Ok(true);
         }
+        // The last character may be cut, and what the model writes need not be characters.
+        let text = String::from_utf8_lossy(&bytes);
         out.result(
             || json!({"prompt": prompt, "text": text, "answer": number}),
             || match number {
@@ -135,6 +135,14 @@ impl Predict {
         )?;
         Ok(true)
     }
+}
+
+/// The bytes of tokens, or their numbers where a model has tokens that nothing is known about.
+pub(crate) fn written(tokenizer: &Tokenizer, tokens: &[u32]) -> Vec<u8> {
+    tokenizer.decode(tokens).unwrap_or_else(|_| {
+        let numbers: Vec<String> = tokens.iter().map(u32::to_string).collect();
+        numbers.join(" ").into_bytes()
+    })
 }
 
 /// Some rows of a tensor.

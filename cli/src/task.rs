@@ -3,13 +3,14 @@
 use crate::images;
 use crate::models::{Model, Task};
 use crate::{Answer, fail};
-use dittograd::data::{self, Dataset, IGNORE, Part, Regression, Scaling};
+use dittograd::data::{self, Dataset, IGNORE, MAX_CLASSES, Part, Regression, Scaling, Tokenizer};
 use dittograd::nn::Module;
 use dittograd::prelude::*;
 use dittograd::session::LabelLoss;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Share of the rows that is trained on where a data set does not say.
 const TRAIN_PART: f64 = 0.8;
@@ -21,7 +22,7 @@ const TINY: f64 = 1e-12;
 const TEST_BATCH: usize = 256;
 /// Viscosity of the fields of Burgers' equation: steep fronts, but no shocks.
 const VISCOSITY: f64 = 0.01;
-/// Bytes of a sample of text.
+/// Tokens of a sample of text.
 pub(crate) const WINDOW: usize = 64;
 
 /// Where data comes from, all of which decides every bit of it.
@@ -35,12 +36,18 @@ pub(crate) struct Source {
     pub(crate) path: Option<PathBuf>,
     /// Samples that are made.
     pub(crate) samples: Option<usize>,
-    /// Points of a grid, or bytes of a sample of text.
+    /// Points of a grid, or tokens of a sample of text.
     pub(crate) grid: Option<usize>,
     /// Columns of a CSV file that are targets; the last one is a class if not given.
     pub(crate) targets: Option<usize>,
     /// Seed of what is drawn, and of the split.
     pub(crate) seed: u64,
+    /// Where the tokens of a text come from, if they are not its bytes, as it was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) tokenizer: Option<String>,
+    /// The tokenizer itself, which a checkpoint keeps beside this.
+    #[serde(skip)]
+    pub(crate) tokens: Option<Arc<Tokenizer>>,
 }
 
 /// Mean and deviation of a scaling, as they are kept.
@@ -102,6 +109,8 @@ pub(crate) struct Data {
     pub(crate) train: Dataset,
     pub(crate) test: Dataset,
     pub(crate) scales: Scales,
+    /// What made the tokens of a text.
+    pub(crate) tokenizer: Option<Arc<Tokenizer>>,
 }
 
 /// The names of data sets made from a seed.
@@ -111,6 +120,44 @@ fn built_in() -> String {
 }
 
 impl Source {
+    /// The file of text it is, to a model that writes.
+    fn text(&self, model: Model) -> Option<&Path> {
+        let is_made = built_in().split(", ").any(|name| name == self.name);
+        let path = self.path.as_deref().unwrap_or(Path::new(&self.name));
+        let is_text = !is_made && !path.is_dir() && path.extension().is_none_or(|e| e != "npz");
+        (model.writes() && is_text).then_some(path)
+    }
+
+    /// Makes the tokenizer: `bytes`, `bpe:SIZE` or a path.
+    pub(crate) fn tokenize(&mut self, model: Model, choice: &str) -> Answer<()> {
+        let Some(path) = self.text(model) else {
+            return fail("--tokenizer is for gpt and mamba on a file of text");
+        };
+        let tokenizer = match choice.split_once(':') {
+            _ if choice == "bytes" => return Ok(()),
+            Some(("bpe", size)) => match size.parse::<usize>() {
+                Ok(size) if (257..=MAX_CLASSES).contains(&size) => Tokenizer::train_file(path, size)?,
+                _ => {
+                    let how = format!("use bpe:SIZE with a size from 257 to {MAX_CLASSES}, such as bpe:1024");
+                    return fail(format!("--tokenizer {choice}: {how}"));
+                }
+            },
+            _ if !Path::new(choice).exists() => {
+                let how = "use bytes, bpe:SIZE, or a path of a tokenizer.json or of its folder";
+                return fail(format!("--tokenizer {choice}: there is no such file; {how}"));
+            }
+            _ => Tokenizer::read(choice)?,
+        };
+        self.tokenizer = Some(choice.into());
+        self.tokens = Some(Arc::new(tokenizer));
+        Ok(())
+    }
+
+    /// What makes tokens of a prompt.
+    pub(crate) fn tokenizer(&self) -> Arc<Tokenizer> {
+        self.tokens.clone().unwrap_or_else(|| Arc::new(Tokenizer::bytes()))
+    }
+
     /// The parts of the data as they are.
     fn parts(&self, model: Model) -> Answer<(Dataset, Dataset)> {
         let (seed, samples) = (self.seed, |default: usize| self.samples.unwrap_or(default));
@@ -171,7 +218,14 @@ impl Source {
                 (train, Some(test)) => Ok((train, test)),
                 (all, None) => split(all, TRAIN_PART),
             },
-            _ if model.writes() => split(data::text(path, self.grid.unwrap_or(WINDOW))?, 0.9),
+            _ if model.writes() => {
+                let window = self.grid.unwrap_or(WINDOW);
+                let data = match &self.tokens {
+                    Some(tokenizer) => data::text_with(path, tokenizer, window)?,
+                    None => data::text(path, window)?,
+                };
+                split(data, 0.9)
+            }
             (_, Some(targets)) => split(data::csv_regression(path, targets)?, TRAIN_PART),
             (_, None) => split(data::csv(path)?, TRAIN_PART),
         }
@@ -215,7 +269,8 @@ impl Source {
             let with = |d: &Dataset| d.with(d.x().clone(), scaling.apply_to(d.y().num()?)?);
             (train, test) = (with(&train)?, with(&test)?);
         }
-        Ok(Data { train, test, scales })
+        let tokenizer = self.text(model).map(|_| self.tokenizer());
+        Ok(Data { train, test, scales, tokenizer })
     }
 }
 
@@ -308,6 +363,7 @@ impl Scores {
                 "accuracy" => format!(", accuracy {:.2} %", 100.0 * value),
                 "exact" => format!(", exact {:.2} %", 100.0 * value),
                 "relative_l2" => format!(", relative L2 error {:.3} %", 100.0 * value),
+                "bits_per_byte" => format!(", {value:.4} bits per byte"),
                 name => format!(", {name} {value:.6}"),
             };
         }
@@ -356,16 +412,12 @@ pub(crate) fn input<'s>(session: &'s Session, x: &AnyTensor) -> Result<Var<'s>, 
 }
 
 /// Judges a model that is not in training.
-pub(crate) fn evaluate(
-    device: &Device,
-    task: Task,
-    net: &dyn Module,
-    data: &Dataset,
-    scales: &Scales,
-) -> Answer<Scores> {
+pub(crate) fn evaluate(device: &Device, task: Task, net: &dyn Module, data: &Data) -> Answer<Scores> {
+    let Data { test: data, scales, tokenizer, .. } = data;
     let session = Session::inference(device);
     let rows = data.rows() as f64;
     let (mut loss_sum, mut right, mut tokens, mut counted, mut error) = (0.0, 0usize, 0usize, 0usize, 0.0);
+    let mut bytes = 0;
     for batch in data.in_order(TEST_BATCH)? {
         let (x, y) = batch?;
         let n = x.shape().dims()[0];
@@ -381,6 +433,10 @@ pub(crate) fn evaluate(
             Task::Classes | Task::Text => {
                 let (labels, classes) = (y.idx()?, out.shape().last());
                 let per_row = labels.data().len() / n.max(1);
+                if let Some(tokenizer) = tokenizer {
+                    let length = |id: &u32| tokenizer.token(*id).map_or(0, <[u8]>::len);
+                    bytes += labels.data().iter().map(length).sum::<usize>();
+                }
                 for (out, labels) in out.data().chunks_exact(wide).zip(labels.data().chunks_exact(per_row)) {
                     let each = out.chunks_exact(classes).zip(labels).filter(|(_, l)| **l != IGNORE);
                     let hits: Vec<bool> = each.map(|(row, l)| best(row) == Some(*l as usize)).collect();
@@ -407,7 +463,15 @@ pub(crate) fn evaluate(
         Task::Text if data.name() == "additions" => {
             vec![("exact", right as f64 / rows), ("perplexity", loss.exp())]
         }
-        Task::Text => vec![("perplexity", loss.exp()), ("accuracy", tokens as f64 / counted.max(1) as f64)],
+        Task::Text => {
+            let mut more =
+                vec![("perplexity", loss.exp()), ("accuracy", tokens as f64 / counted.max(1) as f64)];
+            // Tokens of one tokenizer are longer than those of another; bytes are the same to all.
+            if bytes > 0 {
+                more.push(("bits_per_byte", loss * counted as f64 / bytes as f64 / std::f64::consts::LN_2));
+            }
+            more
+        }
         Task::Field => vec![("relative_l2", error / rows)],
         Task::Numbers | Task::Itself => vec![("rmse", (error / rows).sqrt())],
     };

@@ -362,6 +362,23 @@ fn bad_input_is_one_line_and_nothing_is_lost() {
         ("train --resume kept --lr 3", "--lr is another"),
         ("train --resume kept --steps 1", "has 2 steps behind it"),
         ("train cnn --resume kept", "--model is another"),
+        ("train mlp --tokenizer bpe:300", "--tokenizer is for gpt and mamba on a file of text"),
+        ("train gpt --tokenizer bpe:300", "on a file of text"),
+        ("train gpt --data scores.npz --tokenizer bpe:300", "on a file of text"),
+        (
+            "train gpt --data file --tokenizer bpe:256",
+            "--tokenizer bpe:256: use bpe:SIZE with a size from 257",
+        ),
+        ("train gpt --data file --tokenizer bpe:x", "use bpe:SIZE with a size"),
+        ("train gpt --data file --tokenizer bpe:99999999999999999999", "use bpe:SIZE with a size"),
+        ("train gpt --data file --tokenizer bpe:300", "file: has 1 tokens, a window of 64"),
+        ("train gpt --data nothing.txt --tokenizer bpe:300", "nothing.txt: No such file"),
+        ("train gpt --data file --tokenizer nothing", "--tokenizer nothing: there is no such file"),
+        ("train gpt --data file --tokenizer file", "file: is no JSON"),
+        ("train gpt --data file --tokenizer folder", "folder: has no tokenizer.json, and not both"),
+        ("train gpt --data file --tokenizer broken.npz", "broken.npz: is no JSON"),
+        ("train gpt --data file --tokenizer kept/checkpoint.safetensors", "is not UTF-8 text"),
+        ("train --resume kept --tokenizer bpe:300", "--tokenizer is another"),
         ("predict nothing", "nothing"),
         ("predict kept --data empty.csv", "is empty"),
         ("predict kept --data nothing.npy", "nothing.npy"),
@@ -378,6 +395,57 @@ fn bad_input_is_one_line_and_nothing_is_lost() {
     }
     assert_eq!(std::fs::read(at("kept/checkpoint.safetensors")).unwrap(), before);
     assert!(good(home.path(), "predict kept --device cpu").out.contains("accuracy"));
+}
+
+#[test]
+fn tokens_of_a_text_are_kept_with_the_run() {
+    let home = TempDir::new().unwrap();
+    let at = |name: &str| home.path().join(name);
+    // Not all of it is UTF-8.
+    let text = "the größte fox doesn't jump over the größere fox, 👍👍. ".repeat(60);
+    std::fs::write(at("text.txt"), [text.as_bytes(), b"\xff\xfe\xff\xfe"].concat()).unwrap();
+    let train = "train gpt --data text.txt --grid 16 --batch 8 --device cpu --schedule constant --eval-every 3 --config \
+                 {\"width\":16,\"heads\":2,\"layers\":1}";
+    let whole = good(home.path(), &format!("{train} --tokenizer bpe:300 --steps 6 --out whole"));
+    assert!(whole.out.contains("perplexity") && whole.out.contains("bits per byte"), "{}", whole.out);
+    let print = fingerprint(&whole);
+    good(home.path(), &format!("{train} --tokenizer bpe:300 --steps 3 --out cut"));
+    // The checkpoint is all that is needed, beside the text.
+    std::fs::remove_file(at("cut/tokenizer.json")).unwrap();
+    std::fs::rename(at("cut/checkpoint.safetensors"), at("moved.safetensors")).unwrap();
+    let again = "train --resume moved.safetensors --steps 6 --device cpu --out again --mode eager --tokenizer bpe:300";
+    assert_eq!(fingerprint(&good(home.path(), again)), print);
+    // The tokenizer of a run serves another one.
+    let other = good(home.path(), &format!("{train} --tokenizer again --steps 6 --out other"));
+    assert_eq!(fingerprint(&other), print);
+    let other = good(home.path(), &format!("{train} --tokenizer whole/tokenizer.json --steps 6 --out none"));
+    assert_eq!(fingerprint(&other), print);
+    let shown = good(home.path(), "inspect whole/checkpoint.safetensors").out;
+    assert!(shown.contains("\ntokenizer 300 tokens, 44 merges\n"), "{shown}");
+    let shown: Value =
+        serde_json::from_str(&good(home.path(), "inspect whole/checkpoint.safetensors --json").out).unwrap();
+    assert_eq!(shown["checkpoint"]["tokenizer"]["tokens"], 300);
+    assert_eq!(shown["checkpoint"]["config"]["config"]["vocab"], 300);
+
+    // Bytes of a prediction in a file, and as text, are those of the same tokens.
+    std::fs::remove_file(at("text.txt")).unwrap();
+    let predict = "predict whole --prompt größ --tokens 40 --temperature 2 --seed 5 --device cpu";
+    let object: Value = serde_json::from_str(&good(home.path(), &format!("{predict} --json")).out).unwrap();
+    let said = good(home.path(), predict).out;
+    assert_eq!(said, format!("größ{}\n", object["text"].as_str().unwrap()));
+    good(home.path(), &format!("{predict} --out said.txt"));
+    let bytes = std::fs::read(at("said.txt")).unwrap();
+    assert_eq!(String::from_utf8_lossy(&bytes), said);
+
+    // Bytes are what there is without it, and a number for each of them compares the two.
+    std::fs::write(at("text.txt"), text).unwrap();
+    let [plain, bytes] = ["", "--tokenizer bytes"]
+        .map(|option| good(home.path(), &format!("{train} {option} --steps 6 --out none --json")).out);
+    let last = |out: &str| -> Value { serde_json::from_str(out.lines().last().unwrap()).unwrap() };
+    let (plain, bytes) = (last(&plain), last(&bytes));
+    assert_eq!(plain["fingerprint"], bytes["fingerprint"]);
+    let number = |key: &str| plain[key].as_f64().unwrap();
+    assert!((number("test_bits_per_byte") - number("test_loss") / std::f64::consts::LN_2).abs() < 1e-9);
 }
 
 /// A run whose files may have so many blocks of 512 bytes and no more: writing on fails as on a full disk, for root too.

@@ -25,6 +25,8 @@ pub(super) const OPTIMIZER: &str = "optimizer.";
 const FORMAT: &str = "dittograd.checkpoint";
 const STATE: &str = "dittograd.state";
 const HASH: &str = "dittograd.blake3";
+/// How the entries of further texts begin.
+const TEXT: &str = "dittograd.text.";
 /// The one format there is.
 const VERSION: &str = "1";
 
@@ -132,6 +134,8 @@ pub struct Checkpoint {
     pub data: DataState,
     /// Whatever was measured so far.
     pub metrics: Value,
+    /// Further texts by their names, such as that of a tokenizer.
+    pub texts: BTreeMap<String, String>,
     /// The version of this crate that made it.
     pub version: String,
 }
@@ -250,6 +254,7 @@ impl Checkpoint {
             numerics_version: NUMERICS_VERSION,
             data: DataState::default(),
             metrics: Value::Null,
+            texts: BTreeMap::new(),
             version: env!("CARGO_PKG_VERSION").to_string(),
         })
     }
@@ -340,6 +345,9 @@ impl Checkpoint {
         let state = serde_json::to_string(&state)
             .map_err(|e| Error::argument("checkpoint", "state", format!("cannot be written as JSON: {e}")))?;
         file.metadata("format", "pt")?.metadata(FORMAT, VERSION)?.metadata(STATE, &state)?;
+        for (name, text) in &self.texts {
+            file.metadata(&format!("{TEXT}{name}"), text)?;
+        }
         let hash = file.digest();
         file.metadata(HASH, &hash)?;
         f(&file)
@@ -422,6 +430,11 @@ impl Checkpoint {
             numerics_version: state.numerics_version,
             data: state.data,
             metrics: state.metrics,
+            texts: file
+                .metadata()
+                .iter()
+                .filter_map(|(key, text)| Some((key.strip_prefix(TEXT)?.to_string(), text.clone())))
+                .collect(),
             version: state.version,
         })
     }
@@ -513,6 +526,7 @@ mod tests {
         checkpoint.config = json!({"width": 16, "dropout": 0.25, "a": [{"z": 1, "b": 0.1}]});
         checkpoint.data = DataState { name: "spirals".into(), seed: 3, batch: 40 };
         checkpoint.metrics = json!([{"step": 1, "loss": 1.0 / 3.0}]);
+        checkpoint.texts.insert("tokenizer".into(), "{\"Ġ\": \"\\u0120\\n\"}\n".into());
         checkpoint
     }
 

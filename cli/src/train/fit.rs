@@ -1,7 +1,7 @@
 //! The loop: steps, evaluations, checkpoints, and what to say meanwhile.
 
 use super::folder::{BEST, CHECKPOINT};
-use super::{Mode, Plan, Spec, Train, name};
+use super::{Mode, Plan, Spec, TOKENIZER, Train, name};
 use crate::models::{Net, Task};
 use crate::out::{Out, bytes, warn};
 use crate::task::{Scores, evaluate, input, loss};
@@ -178,6 +178,9 @@ fn checkpoint(plan: &Plan, params: &Params, stepper: &dyn Stepper, best: &Best) 
     checkpoint.data =
         DataState { name: plan.data.train.name().into(), seed: spec.seed, batch: spec.batch as u64 };
     checkpoint.metrics = best.value();
+    if let Some(tokenizer) = &spec.data.tokens {
+        checkpoint.texts.insert(TOKENIZER.into(), tokenizer.to_json());
+    }
     Ok(checkpoint)
 }
 
@@ -220,9 +223,7 @@ pub(super) fn fit(
     let (mode, memory) = (command.mode, command.memory);
     let spec = plan.spec.clone();
     let trained = net.module().clone();
-    let judge = |plan: &Plan| {
-        evaluate(device, spec.task, trained.to_eval().as_ref(), &plan.data.test, &plan.data.scales)
-    };
+    let judge = |plan: &Plan| evaluate(device, spec.task, trained.to_eval().as_ref(), &plan.data);
     let (first, mut best) = match &plan.from {
         Some(from) => (from.step, Best::of(&from.metrics)),
         None => (0, Best::default()),

@@ -10,12 +10,17 @@ use crate::out::{Out, bytes, warn};
 use crate::task::{Scales, Source};
 use crate::{Answer, Global, fail};
 use clap::{Args, ValueEnum};
-use dittograd::io::Checkpoint;
+use dittograd::data::Tokenizer;
+use dittograd::io::{Checkpoint, atomic};
 use dittograd::prelude::*;
 use folder::Folder;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::path::PathBuf;
+use std::sync::Arc;
+
+/// What the text of the tokenizer is called in a checkpoint.
+pub(crate) const TOKENIZER: &str = "tokenizer";
 
 /// Train a model; the last line is the fingerprint of its parameters.
 #[derive(Args)]
@@ -73,12 +78,16 @@ pub(crate) struct Train {
     /// Samples that are made
     #[arg(long, value_parser = positive)]
     samples: Option<usize>,
-    /// Points of the grid of fields, or bytes in a sample of text
+    /// Points of the grid of fields, or tokens in a sample of text
     #[arg(long, value_parser = positive)]
     grid: Option<usize>,
     /// Last columns of a CSV file that are numbers to predict, instead of a class
     #[arg(long, value_parser = positive)]
     targets: Option<usize>,
+    /// What the tokens of a text are: bytes; pairs of them, joined as is frequent in the text, up to SIZE tokens; or those of a
+    /// tokenizer.json, or of a folder with it or with vocab.json and merges.txt [default: bytes]
+    #[arg(long, value_name = "bytes|bpe:SIZE|PATH")]
+    tokenizer: Option<String>,
     /// Steps from one evaluation and checkpoint to the next [default: a tenth of all]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     eval_every: Option<u64>,
@@ -253,9 +262,15 @@ impl Spec {
 
     /// That of a checkpoint.
     pub(crate) fn of(checkpoint: &Checkpoint, path: &std::path::Path) -> Answer<Spec> {
-        Spec::deserialize(&checkpoint.config).or_else(|e| {
+        let mut spec = Spec::deserialize(&checkpoint.config).or_else(|e| {
             fail(format!("{}: is a checkpoint, but not one that `train` made: {e}", path.display()))
-        })
+        })?;
+        spec.data.tokens = match (&spec.data.tokenizer, checkpoint.texts.get(TOKENIZER)) {
+            (None, _) => None,
+            (Some(_), Some(text)) => Some(Arc::new(Tokenizer::from_json(text)?)),
+            (Some(_), None) => return fail(format!("{}: its tokenizer is missing", path.display())),
+        };
+        Ok(spec)
     }
 }
 
@@ -278,7 +293,7 @@ impl Train {
         if self.hidden.is_some() && model != Model::Mlp {
             return fail(format!("--hidden is for mlp; use --config for {}", model.name()));
         }
-        let source = Source {
+        let mut source = Source {
             name: self
                 .data
                 .as_ref()
@@ -288,7 +303,12 @@ impl Train {
             grid: self.grid,
             targets: self.targets,
             seed,
+            tokenizer: None,
+            tokens: None,
         };
+        if let Some(choice) = &self.tokenizer {
+            source.tokenize(model, choice)?;
+        }
         let data = source.load(model)?;
         let given: Value = match &self.config {
             None => json!({}),
@@ -370,6 +390,8 @@ impl Train {
         same(self.samples.map(|s| Some(s) == spec.data.samples), "samples")?;
         same(self.grid.map(|g| Some(g) == spec.data.grid), "grid")?;
         same(self.targets.map(|t| Some(t) == spec.data.targets), "targets")?;
+        let asked = self.tokenizer.as_deref().filter(|t| *t != "bytes");
+        same(self.tokenizer.as_ref().map(|_| asked == spec.data.tokenizer.as_deref()), "tokenizer")?;
         same(self.hidden.as_ref().map(|_| false), "hidden")?;
         same(self.config.as_ref().map(|_| false), "config")?;
         same(self.epochs.map(|_| false), "epochs")?;
@@ -404,6 +426,10 @@ impl Train {
             None => plan.spec.first_net(&device)?,
         };
         plan.folder = self.folder(&plan)?;
+        if let (Some(folder), Some(tokenizer)) = (&plan.folder, &plan.spec.data.tokens) {
+            // For other programs, and other runs; this one has it in its checkpoint.
+            atomic::write(folder.path().join("tokenizer.json"), tokenizer.to_json().as_bytes())?;
+        }
         if self.memory.is_some() {
             device.watch_with(warn);
         }

@@ -5,6 +5,7 @@ use super::folder::Folder;
 use crate::Answer;
 use crate::models::{Net, Task};
 use crate::picture::{self, Field, Line, MapRow, Panel, Tile};
+use crate::predict::written as written_bytes;
 use crate::task::{Data, best, predict, relative};
 use dittograd::data::Dataset;
 use dittograd::io::atomic;
@@ -18,7 +19,7 @@ const MAPS: usize = 3;
 const TILES: usize = 40;
 const PAIRS: usize = 10;
 const TEXTS: usize = 20;
-/// Bytes of a text that is given, and of what is written behind it.
+/// Tokens of a text that is given, and of what is written behind it.
 const PROMPT: usize = 16;
 const WRITTEN: usize = 400;
 
@@ -181,8 +182,7 @@ fn written(spec: &Spec, net: &Net, test: &Dataset) -> Answer<String> {
     }
     let prompt = &x.data()[..wide.min(PROMPT)];
     let more = net.write(prompt, WRITTEN, Sampling { temperature: 0.8, top_k: Some(40), seed: spec.seed })?;
-    let bytes: Vec<u8> = prompt.iter().chain(&more).map(|t| *t as u8).collect();
-    text += &String::from_utf8_lossy(&bytes);
+    text += &String::from_utf8_lossy(&written_bytes(&spec.data.tokenizer(), &[prompt, &more].concat()));
     text.push('\n');
     Ok(text)
 }
