@@ -246,9 +246,12 @@ fn predictions_of_files() {
     assert!(good(home.path(), "predict g --prompt 47+85= --device cpu").out.starts_with("47+85="));
 }
 
+/// Name and shape of an array.
+type Array<'a> = (&'a str, &'a [usize]);
+
 /// Writes an .npz file of arrays by their names and shapes: numbers, or whole ones below 3 where the name is `3:x`.
-fn arrays(path: &Path, all: &[(&str, &[usize])]) {
-    let array = |(name, dims): &(&str, &[usize])| -> (String, AnyTensor) {
+fn arrays(path: &Path, all: &[Array]) {
+    let array = |(name, dims): &Array| -> (String, AnyTensor) {
         let shape = Shape::new(dims).unwrap();
         match name.split_once(':') {
             Some((below, name)) => {
@@ -290,7 +293,7 @@ fn bad_input_is_one_line_and_nothing_is_lost() {
     std::fs::write(at("some.csv"), "1,2\n3,4\n").unwrap();
     std::fs::write(at("broken.npz"), "PK\x03\x04 nothing").unwrap();
     std::fs::create_dir(at("folder")).unwrap();
-    let files: [(&str, &[(&str, &[usize])]); 16] = [
+    let files: [(&str, &[Array]); 16] = [
         ("cube", &[("x", &[9, 4]), ("y", &[9, 2, 2])]),
         ("pairs", &[("x", &[9, 4]), ("3:y", &[9, 1])]),
         ("line", &[("x", &[9]), ("y", &[9])]),
@@ -406,14 +409,14 @@ fn tokens_of_a_text_are_kept_with_the_run() {
     std::fs::write(at("text.txt"), [text.as_bytes(), b"\xff\xfe\xff\xfe"].concat()).unwrap();
     let train = "train gpt --data text.txt --grid 16 --batch 8 --device cpu --schedule constant --eval-every 3 --config \
                  {\"width\":16,\"heads\":2,\"layers\":1}";
-    let whole = good(home.path(), &format!("{train} --tokenizer bpe:300 --steps 6 --out whole"));
+    let whole = good(home.path(), &format!("{train} --tokenizer bpe:290 --steps 6 --out whole"));
     assert!(whole.out.contains("perplexity") && whole.out.contains("bits per byte"), "{}", whole.out);
     let print = fingerprint(&whole);
-    good(home.path(), &format!("{train} --tokenizer bpe:300 --steps 3 --out cut"));
+    good(home.path(), &format!("{train} --tokenizer bpe:290 --steps 3 --out cut"));
     // The checkpoint is all that is needed, beside the text.
     std::fs::remove_file(at("cut/tokenizer.json")).unwrap();
     std::fs::rename(at("cut/checkpoint.safetensors"), at("moved.safetensors")).unwrap();
-    let again = "train --resume moved.safetensors --steps 6 --device cpu --out again --mode eager --tokenizer bpe:300";
+    let again = "train --resume moved.safetensors --steps 6 --device cpu --out again --mode eager --tokenizer bpe:290";
     assert_eq!(fingerprint(&good(home.path(), again)), print);
     // The tokenizer of a run serves another one.
     let other = good(home.path(), &format!("{train} --tokenizer again --steps 6 --out other"));
@@ -421,11 +424,11 @@ fn tokens_of_a_text_are_kept_with_the_run() {
     let other = good(home.path(), &format!("{train} --tokenizer whole/tokenizer.json --steps 6 --out none"));
     assert_eq!(fingerprint(&other), print);
     let shown = good(home.path(), "inspect whole/checkpoint.safetensors").out;
-    assert!(shown.contains("\ntokenizer 300 tokens, 44 merges\n"), "{shown}");
+    assert!(shown.contains("\ntokenizer 290 tokens, 34 merges\n"), "{shown}");
     let shown: Value =
         serde_json::from_str(&good(home.path(), "inspect whole/checkpoint.safetensors --json").out).unwrap();
-    assert_eq!(shown["checkpoint"]["tokenizer"]["tokens"], 300);
-    assert_eq!(shown["checkpoint"]["config"]["config"]["vocab"], 300);
+    assert_eq!(shown["checkpoint"]["tokenizer"]["tokens"], 290);
+    assert_eq!(shown["checkpoint"]["config"]["config"]["vocab"], 290);
 
     // Bytes of a prediction in a file, and as text, are those of the same tokens.
     std::fs::remove_file(at("text.txt")).unwrap();

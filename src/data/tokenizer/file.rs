@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::io::bytes::read_text;
 use crate::io::{cut, shown};
 use serde_json::{Map, Value};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
 /// What a file of GPT-2's format calls the end of a text.
@@ -126,7 +126,7 @@ fn tokens_of(map: &Map<String, Value>) -> Wrong<Vec<(String, u64)>> {
 fn merges_of(text: &str) -> Wrong<Vec<(String, String)>> {
     let lines = text.lines().enumerate();
     // Only the first line can be a comment: `#` is a token too.
-    let lines = lines.filter(|(i, line)| !line.is_empty() && !(*i == 0 && line.starts_with("#version")));
+    let lines = lines.filter(|(i, line)| !(line.is_empty() || *i == 0 && line.starts_with("#version")));
     lines.map(|(i, line)| two(line).map_err(|why| format!("line {}: {why}", i + 1))).collect()
 }
 
@@ -149,7 +149,7 @@ fn of_json(text: &str) -> Wrong<Tokenizer> {
     let plain = |part: &Value, key: &str| match part.get(key) {
         None | Some(Value::Null) => true,
         Some(Value::String(text)) => text.is_empty(),
-        Some(value) => *value == Value::from(false) || value.as_f64() == Some(0.0),
+        Some(value) => value.as_bool() == Some(false) || value.as_f64() == Some(0.0),
     };
     if let Some(other) = model.get("type").filter(|t| **t != "BPE") {
         let other = cut(&other.to_string(), 40);
@@ -169,14 +169,14 @@ fn of_json(text: &str) -> Wrong<Tokenizer> {
         }
     }
     let words = &value["pre_tokenizer"];
-    let use_regex = words.get("use_regex").is_none_or(|v| *v == Value::from(true));
+    let use_regex = words.get("use_regex").is_none_or(|v| v.as_bool() == Some(true));
     if words["type"] != "ByteLevel" || !use_regex {
         let (found, how) =
             (shown(&kind(words)), "only \"ByteLevel\" with use_regex, which is GPT-2's, is read");
         return Err(format!("its pre_tokenizer is {found}; {how}"));
     }
     // Where it is not said, it is true.
-    if words.get("add_prefix_space") != Some(&Value::from(false)) {
+    if words["add_prefix_space"].as_bool() != Some(false) {
         return Err(
             "its pre_tokenizer has add_prefix_space, so that a text would not come back as it was".into()
         );
@@ -216,7 +216,7 @@ fn of_json(text: &str) -> Wrong<Tokenizer> {
                 return Err(format!("added token `{}` has {key}, which is not read", shown(content)));
             }
         }
-        Ok(Added { content: content.into(), id, normalized: token["normalized"] == Value::from(true) })
+        Ok(Added { content: content.into(), id, normalized: token["normalized"].as_bool() == Some(true) })
     };
     let added = added.iter().map(token).collect::<Wrong<Vec<_>>>()?;
     build(tokens_of(vocab)?, merges, Some(added))
@@ -237,13 +237,13 @@ fn build(
         return Err(format!("has {} added tokens, more than {MAX_ADDED}", added.len()));
     }
     let mut lists = [Vec::new(), Vec::new()];
-    let mut is_added: HashMap<u64, ()> = HashMap::new();
+    let mut is_added: HashSet<u64> = HashSet::new();
     for token in added {
         let name = shown(&token.content);
         if token.content.is_empty() {
             return Err("an added token is empty".into());
         }
-        if is_added.insert(token.id, ()).is_some() {
+        if !is_added.insert(token.id) {
             return Err(format!("added token `{name}` has the number {} of another", token.id));
         }
         match ids.insert(token.content.clone(), token.id) {
@@ -275,13 +275,13 @@ fn build(
     let byte_of: HashMap<char, u8> = (0..=255).map(|b| (CHARS[usize::from(b)], b)).collect();
     // Names of other characters, such as those of added tokens, stand for themselves.
     let bytes_of = |name: &str| name.chars().map(|c| byte_of.get(&c).copied()).collect::<Option<Vec<u8>>>();
-    let tokens = (0..).zip(&names).map(|(id, name)| match is_added.contains_key(&id) {
+    let tokens = (0..).zip(&names).map(|(id, name)| match is_added.contains(&id) {
         true => name.as_bytes().to_vec(),
         false => bytes_of(name).unwrap_or_else(|| name.as_bytes().to_vec()),
     });
     let tokens: Vec<Vec<u8>> = tokens.collect();
     // Numbers are below 2^20 from here on.
-    let id_of = |name: &str| ids.get(name).filter(|id| !is_added.contains_key(id)).map(|id| *id as u32);
+    let id_of = |name: &str| ids.get(name).filter(|id| !is_added.contains(id)).map(|id| *id as u32);
     let byte = |b: u8| {
         let name = char_of(b).to_string();
         id_of(&name)
