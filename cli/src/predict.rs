@@ -2,11 +2,11 @@
 
 use crate::models::Task;
 use crate::out::Out;
-use crate::task::{WINDOW, best, evaluate, predict};
+use crate::task::{WINDOW, best, evaluate, predict, spelled};
 use crate::train::{Spec, checkpoint_file, positive};
 use crate::{Answer, Global, fail};
 use clap::Args;
-use dittograd::data::{self, Tokenizer, arithmetic};
+use dittograd::data::{self, arithmetic};
 use dittograd::io::{Checkpoint, atomic, npy_bytes, read_npy, read_npz};
 use dittograd::nn::Sampling;
 use dittograd::prelude::*;
@@ -118,7 +118,7 @@ impl Predict {
         let count = self.tokens.unwrap_or(if sums { arithmetic::ANSWER } else { 200.max(WINDOW) });
         let sampling = Sampling { temperature: self.temperature, top_k: self.top_k, seed: self.seed };
         let more = net.write(&tokens, count, sampling)?;
-        let bytes = if sums { arithmetic::decode(&more).into_bytes() } else { written(&tokenizer, &more) };
+        let bytes = if sums { arithmetic::decode(&more).into_bytes() } else { spelled(&tokenizer, &more) };
         let number = if sums { arithmetic::answer(&more) } else { None };
         if let Some(path) = &self.out {
             atomic::write(path, &[prompt.as_bytes(), &bytes, b"\n"].concat())?;
@@ -135,14 +135,6 @@ impl Predict {
         )?;
         Ok(true)
     }
-}
-
-/// The bytes of tokens, or their numbers where a model has tokens that nothing is known about.
-pub(crate) fn written(tokenizer: &Tokenizer, tokens: &[u32]) -> Vec<u8> {
-    tokenizer.decode(tokens).unwrap_or_else(|_| {
-        let numbers: Vec<String> = tokens.iter().map(u32::to_string).collect();
-        numbers.join(" ").into_bytes()
-    })
 }
 
 /// Some rows of a tensor.

@@ -403,6 +403,14 @@ pub(crate) fn predict(device: &Device, net: &dyn Module, x: &AnyTensor) -> Resul
     net.forward(input(&session, x)?)?.value()
 }
 
+/// The bytes of tokens, or their numbers where a model has tokens that nothing is known about.
+pub(crate) fn spelled(tokenizer: &Tokenizer, tokens: &[u32]) -> Vec<u8> {
+    tokenizer.decode(tokens).unwrap_or_else(|_| {
+        let numbers: Vec<String> = tokens.iter().map(u32::to_string).collect();
+        numbers.join(" ").into_bytes()
+    })
+}
+
 /// A value of a session.
 pub(crate) fn input<'s>(session: &'s Session, x: &AnyTensor) -> Result<Var<'s>, Error> {
     match x {

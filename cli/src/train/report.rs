@@ -5,8 +5,7 @@ use super::folder::Folder;
 use crate::Answer;
 use crate::models::{Net, Task};
 use crate::picture::{self, Field, Line, MapRow, Panel, Tile};
-use crate::predict::written as written_bytes;
-use crate::task::{Data, best, predict, relative};
+use crate::task::{Data, best, predict, relative, spelled};
 use dittograd::data::Dataset;
 use dittograd::io::atomic;
 use dittograd::nn::Sampling;
@@ -182,7 +181,7 @@ fn written(spec: &Spec, net: &Net, test: &Dataset) -> Answer<String> {
     }
     let prompt = &x.data()[..wide.min(PROMPT)];
     let more = net.write(prompt, WRITTEN, Sampling { temperature: 0.8, top_k: Some(40), seed: spec.seed })?;
-    text += &String::from_utf8_lossy(&written_bytes(&spec.data.tokenizer(), &[prompt, &more].concat()));
+    text += &String::from_utf8_lossy(&spelled(&spec.data.tokenizer(), &[prompt, &more].concat()));
     text.push('\n');
     Ok(text)
 }
