@@ -6,6 +6,7 @@
 mod bench;
 mod check;
 mod devices;
+mod export;
 mod graph;
 mod images;
 mod inspect;
@@ -65,6 +66,8 @@ enum Command {
     Train(Box<train::Train>),
     /// Use a trained model: on a file, on its test data, or to continue a text
     Predict(predict::Predict),
+    /// Write a trained model as an ONNX file
+    Export(export::Export),
     /// Show the processor, the GPUs and the libraries found
     Devices,
     /// List all ops
@@ -89,6 +92,17 @@ pub(crate) enum Fail {
     Message(String),
     /// Nobody reads stdout any more, which is not an error.
     Closed,
+}
+
+impl Fail {
+    /// What to say about it, if it is an error.
+    fn message(self) -> Option<String> {
+        match self {
+            Fail::Library(e) => Some(e.to_string()),
+            Fail::Message(m) => Some(m),
+            Fail::Closed => None,
+        }
+    }
 }
 
 impl From<Error> for Fail {
@@ -184,7 +198,7 @@ fn run() -> Answer {
         }
         Err(e) if e.kind() == Usage::DisplayHelpOnMissingArgumentOrSubcommand => {
             return fail(
-                "a command is needed: train, predict, devices, ops, op, graph, inspect, check or bench (see --help)",
+                "a command is needed: train, predict, export, devices, ops, op, graph, inspect, check or bench (see --help)",
             );
         }
         Err(e) => return fail(usage(&e)),
@@ -193,6 +207,7 @@ fn run() -> Answer {
     match &cli.command {
         Command::Train(c) => c.run(global, &out),
         Command::Predict(c) => c.run(global, &out),
+        Command::Export(c) => c.run(global, &out),
         Command::Devices => devices::run(global, &out),
         Command::Ops(c) => c.run(&out),
         Command::Op(c) => c.run(global, &out),
@@ -204,12 +219,11 @@ fn run() -> Answer {
 }
 
 fn main() -> ExitCode {
-    let message = match run() {
+    let end = match run() {
         Ok(yes) => return ExitCode::from(u8::from(!yes)),
-        Err(Fail::Closed) => return ExitCode::SUCCESS,
-        Err(Fail::Library(e)) => e.to_string(),
-        Err(Fail::Message(m)) => m,
+        Err(end) => end,
     };
+    let Some(message) = end.message() else { return ExitCode::SUCCESS };
     out::warn(&message);
     ExitCode::from(2)
 }

@@ -4,6 +4,8 @@ use crate::images;
 use crate::models::{Model, Task};
 use crate::{Answer, fail};
 use dittograd::data::{self, Dataset, IGNORE, MAX_CLASSES, Part, Regression, Scaling, Tokenizer};
+use dittograd::device::Meta;
+use dittograd::graph::Graph;
 use dittograd::nn::Module;
 use dittograd::prelude::*;
 use dittograd::session::LabelLoss;
@@ -20,6 +22,8 @@ const ARMS: usize = 3;
 const TINY: f64 = 1e-12;
 /// Rows of a batch when evaluating.
 const TEST_BATCH: usize = 256;
+/// Samples that are made where only their shape is wanted.
+const FEW: usize = 8;
 /// Viscosity of the fields of Burgers' equation: steep fronts, but no shocks.
 const VISCOSITY: f64 = 0.01;
 /// Tokens of a sample of text.
@@ -93,6 +97,11 @@ impl Scales {
             Some(kept) => kept.scaling()?.undo(x.num()?)?,
             None => x.num()?.clone(),
         })
+    }
+
+    /// Means and deviations of inputs and targets, where they are scaled.
+    pub(crate) fn parts(&self) -> [Option<(Vec<f64>, Vec<f64>)>; 2] {
+        [&self.x, &self.y].map(|kept| kept.as_ref().map(|k| (k.mean.clone(), k.deviation.clone())))
     }
 
     /// What the model says, in the units of the data.
@@ -229,6 +238,19 @@ impl Source {
             (_, Some(targets)) => split(data::csv_regression(path, targets)?, TRAIN_PART),
             (_, None) => split(data::csv(path)?, TRAIN_PART),
         }
+    }
+
+    /// Whether it is made from the seed.
+    fn is_made(&self) -> bool {
+        matches!(self.name.as_str(), "spirals" | "digits" | "burgers" | "darcy" | "additions")
+            || Regression::named(&self.name).is_ok()
+    }
+
+    /// The shape of one input. Of data that is made, a few samples say it.
+    pub(crate) fn row(&self, model: Model) -> Answer<Vec<usize>> {
+        let samples = if self.is_made() { Some(FEW) } else { self.samples };
+        let (train, _) = Source { samples, ..self.clone() }.parts(model)?;
+        Ok(model.fit(train)?.x().shape().dims()[1..].to_vec())
     }
 
     /// The data for a model. Numbers whose units are anybody's are scaled by what the training part says.
@@ -409,6 +431,11 @@ pub(crate) fn spelled(tokenizer: &Tokenizer, tokens: &[u32]) -> Vec<u8> {
         let numbers: Vec<String> = tokens.iter().map(u32::to_string).collect();
         numbers.join(" ").into_bytes()
     })
+}
+
+/// What [`predict`] computes, for inputs like these.
+pub(crate) fn program(device: &Device, net: &dyn Module, x: Meta) -> Result<Graph, Error> {
+    Graph::trace(device, &[x], |_, x| Ok(vec![net.forward(x[0])?]))
 }
 
 /// A value of a session.

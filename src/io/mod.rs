@@ -1,5 +1,5 @@
-//! Files: tensors in safetensors and in NumPy's `.npy` and `.npz`, checkpoints that training goes on from bit for bit, and writing that leaves a whole file,
-//! the old one or the new one, whatever happens.
+//! Files: tensors in safetensors and in NumPy's `.npy` and `.npz`, checkpoints that training goes on from bit for bit, programs in ONNX, and writing that
+//! leaves a whole file, the old one or the new one, whatever happens.
 
 pub mod atomic;
 pub(crate) mod bytes;
@@ -7,6 +7,7 @@ mod checkpoint;
 pub mod checksum;
 mod npy;
 mod npz;
+pub mod onnx;
 pub mod safetensors;
 mod state_dict;
 

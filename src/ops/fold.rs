@@ -1162,7 +1162,7 @@ impl Folded {
     }
 
     /// The fold and its axes.
-    fn fold(&self) -> Option<(Fold, Vec<usize>)> {
+    pub(crate) fn fold(&self) -> Option<(Fold, Vec<usize>)> {
         let (fold, axes) = self.base.as_fold(&self.base_metas())?;
         if fold.aux > 0 || fold.ins != self.before.outputs() || self.after.inputs() != 1 {
             return None;

@@ -19,6 +19,7 @@ mod losses;
 mod names;
 mod nn;
 mod norm;
+mod onnx;
 mod optim;
 mod pointwise;
 mod pool;

@@ -1,0 +1,102 @@
+//! `export`: a trained model as an ONNX file, which gives what `predict` gives.
+
+use crate::out::{Out, bytes, table};
+use crate::task::program;
+use crate::train::{Spec, checkpoint_file, positive};
+use crate::{Answer, Global, fail};
+use clap::Args;
+use dittograd::device::Meta;
+use dittograd::io::onnx::{self, About, OPSET, Port};
+use dittograd::io::{Checkpoint, atomic};
+use dittograd::prelude::*;
+use serde_json::{Value, json};
+use std::path::PathBuf;
+
+/// Write a trained model as an ONNX file. It takes inputs as `predict` does and gives the same predictions: scaling of inputs and
+/// outputs is part of it. Shapes are fixed, the number of rows in a batch too.
+#[derive(Args)]
+pub(crate) struct Export {
+    /// A checkpoint that `train` made, or the folder of a run
+    #[arg(value_name = "CHECKPOINT")]
+    model: PathBuf,
+    /// Rows of its inputs
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = positive)]
+    batch: usize,
+    /// Shape of one row, such as 3,32,32 [default: that of the data it was trained on]
+    #[arg(long, value_name = "N,N,…", value_delimiter = ',', value_parser = positive)]
+    shape: Option<Vec<usize>>,
+    /// The file [default: beside the checkpoint, with the ending .onnx]
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+}
+
+/// The name of a type in the file.
+fn dtype(meta: &Meta) -> &'static str {
+    if meta.dtype.name() == "u32" { "int64" } else { "float32" }
+}
+
+/// A value at the edge as an object.
+fn object((name, meta): &(String, Meta)) -> Value {
+    json!({"name": name, "type": dtype(meta), "shape": meta.shape.dims()})
+}
+
+impl Export {
+    /// Runs the command.
+    pub(crate) fn run(&self, global: &Global, out: &Out) -> Answer {
+        let file = checkpoint_file(&self.model);
+        let checkpoint = Checkpoint::load(&file)?;
+        let spec = Spec::of(&checkpoint, &file)?;
+        // Nothing is computed, so there is no need for a GPU.
+        let device = global.cpu()?;
+        let (params, net) = spec.net(&device)?;
+        params.load_state_dict(&checkpoint.params, true)?;
+        let row = match &self.shape {
+            Some(shape) => shape.clone(),
+            None => spec.data.row(spec.model).or_else(|e| {
+                let why = e.message().unwrap_or_default();
+                fail(format!("{why}; the data has the shape of the model's inputs, or give it with --shape"))
+            })?,
+        };
+        let shape = Shape::new(&[&[self.batch], &row[..]].concat())?;
+        let writes = spec.model.writes();
+        let meta = if writes { Meta::u32(shape) } else { Meta::f32(shape) };
+        let graph = program(&device, net.module().to_eval().as_ref(), meta)?;
+        let [inputs, outputs] = spec.scales.parts();
+        let about = About {
+            name: spec.model.name(),
+            inputs: vec![Port { name: if writes { "tokens" } else { "x" }.into(), scaling: inputs }],
+            outputs: vec![Port { name: "y".into(), scaling: outputs }],
+            metadata: vec![
+                ("model".into(), spec.model.name()),
+                ("config".into(), spec.config.to_string()),
+                ("step".into(), checkpoint.step.to_string()),
+                ("fingerprint".into(), checkpoint.fingerprint()),
+            ],
+        };
+        let made = onnx::export(&graph, &about)?;
+        let target = self.out.clone().unwrap_or_else(|| file.with_extension("onnx"));
+        atomic::write(&target, &made.bytes)?;
+        out.result(
+            || {
+                json!({
+                    "file": target.display().to_string(), "bytes": made.bytes.len(), "opset": OPSET,
+                    "nodes": made.nodes, "parameters": made.parameters,
+                    "inputs": made.inputs.iter().map(object).collect::<Vec<_>>(),
+                    "outputs": made.outputs.iter().map(object).collect::<Vec<_>>(),
+                })
+            },
+            || {
+                let edge = |kind: &str, (name, meta): &(String, Meta)| {
+                    vec![kind.into(), name.clone(), format!("{}{}", dtype(meta), meta.shape)]
+                };
+                let ins = made.inputs.iter().map(|e| edge("input", e));
+                let rows: Vec<Vec<String>> =
+                    ins.chain(made.outputs.iter().map(|e| edge("output", e))).collect();
+                let (size, nodes, parameters) = (bytes(made.bytes.len()), made.nodes, made.parameters);
+                let what = format!("{nodes} nodes, {parameters} parameters, opset {OPSET}, file of {size}");
+                format!("{}\n{what}\n{}", table(&rows), target.display())
+            },
+        )?;
+        Ok(true)
+    }
+}

@@ -1,0 +1,166 @@
+//! Programs as ONNX files, for other runtimes. Parameters keep their names and bits; the values of another runtime agree up to
+//! the order of its sums and the roundings of its functions.
+//!
+//! A program has fixed shapes, so the file has, the number of rows in a batch among them. Indices are int64 there. Numbers
+//! that are none may come out differently: an extremum of ours ignores NaN, one of ONNX need not.
+
+mod lower;
+mod proto;
+
+use crate::device::Meta;
+use crate::error::{Error, Result};
+use crate::graph::{Graph, Source, What};
+use lower::{Lowering, dtype};
+use proto::{Body, Message, Value};
+
+/// The version of ONNX's operators that files ask for: the first with dilated averages, the last of those needed.
+pub const OPSET: i64 = 19;
+/// The version of the format that came with these operators.
+const IR_VERSION: i64 = 9;
+/// Bytes that a message can hold.
+const MAX_BYTES: usize = i32::MAX as usize;
+
+/// A value at the edge of a program.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Port {
+    /// What it is called in the file.
+    pub name: String,
+    /// Mean and deviation of each entry of the last axis, where the program's numbers are scaled: the file's input becomes
+    /// `(x - mean) / deviation` before the program sees it, its output is `y · deviation + mean` of what the program
+    /// says. In float64 and rounded once, as [`Scaling`](crate::data::Scaling).
+    pub scaling: Option<(Vec<f64>, Vec<f64>)>,
+}
+
+impl Port {
+    /// A value of that name, as it is.
+    pub fn new(name: impl Into<String>) -> Port {
+        Port { name: name.into(), scaling: None }
+    }
+}
+
+/// What a file says besides its program.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct About {
+    /// Name of the program.
+    pub name: String,
+    /// The inputs, in order; those beyond the list are called `x0`, `x1`, ….
+    pub inputs: Vec<Port>,
+    /// The outputs, in order; those beyond the list are called `y0`, `y1`, ….
+    pub outputs: Vec<Port>,
+    /// Further texts by name.
+    pub metadata: Vec<(String, String)>,
+}
+
+/// A program in ONNX.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Onnx {
+    /// The file.
+    pub bytes: Vec<u8>,
+    /// Names of the inputs, with shapes and types; indices are int64 in the file.
+    pub inputs: Vec<(String, Meta)>,
+    /// Names of the outputs, with shapes and types.
+    pub outputs: Vec<(String, Meta)>,
+    /// How many nodes it has.
+    pub nodes: usize,
+    /// How many elements the parameters have that it holds.
+    pub parameters: usize,
+}
+
+/// The program as the bytes of an ONNX file; the same program gives the same bytes. Parameters are stored by their own names
+/// as they are now, as are [`Nats`](crate::session::Nats). What the outputs do not need is left out, but for inputs.
+///
+/// Errors name the value of the program (as [`Graph::text`] numbers them) whose op has no ONNX form: gradients of
+/// convolutions and the like, and random numbers, which a model has none of after training (`eval`).
+///
+/// ```
+/// use dittograd::device::Meta;
+/// use dittograd::graph::Graph;
+/// use dittograd::io::onnx::{self, About};
+/// use dittograd::prelude::*;
+/// # fn main() -> Result<()> {
+/// let device = Device::cpu()?;
+/// let mut params = Params::new(&device, 1);
+/// let net = Mlp::new(&mut params, &[2, 16, 3])?;
+/// let graph = Graph::trace(&device, &[Meta::f32(Shape::new(&[8, 2])?)], |_, x| Ok(vec![net.forward(x[0])?]))?;
+/// let onnx = onnx::export(&graph, &About::default())?;
+/// assert_eq!((onnx.inputs[0].0.as_str(), onnx.outputs[0].1.shape.dims()), ("x0", &[8, 3][..]));
+/// assert_eq!(onnx.parameters, params.numel());
+/// # Ok(())
+/// # }
+/// ```
+pub fn export(graph: &Graph, about: &About) -> Result<Onnx> {
+    let mut lowering = Lowering::new(graph);
+    let port = |ports: &[Port], i: usize, letter: &str| {
+        ports.get(i).cloned().unwrap_or_else(|| Port::new(format!("{letter}{i}")))
+    };
+    let is_input = |(_, n): &(usize, &crate::graph::Node)| matches!(n.what, What::Leaf(Source::Input(_)));
+    let leaves: Vec<usize> = graph.nodes().iter().enumerate().filter(is_input).map(|(i, _)| i).collect();
+    for (given, there, what) in
+        [(&about.inputs, leaves.len(), "inputs"), (&about.outputs, graph.outputs().len(), "outputs")]
+    {
+        if given.len() > there {
+            let why = format!("has {} names, the program has {there}", given.len());
+            return Err(Error::argument("onnx", what, why));
+        }
+    }
+    let value = |name: &str, meta: &Meta| Value {
+        name: name.into(),
+        dtype: dtype(meta),
+        dims: meta.shape.dims().to_vec(),
+    };
+    let (mut inputs, mut outputs) = (Vec::new(), Vec::new());
+    let ports: Vec<Port> = (0..leaves.len()).map(|i| port(&about.inputs, i, "x")).collect();
+    let results: Vec<Port> = (0..graph.outputs().len()).map(|i| port(&about.outputs, i, "y")).collect();
+    ports.iter().chain(&results).try_for_each(|p| lowering.take(&p.name))?;
+    lowering.params()?;
+    for (at, port) in leaves.iter().zip(&ports) {
+        let given = value(&port.name, &graph.nodes()[*at].meta);
+        lowering.begin(format!("v{at}"));
+        let seen = match &port.scaling {
+            Some((mean, deviation)) => lowering.scaled(&given, mean, deviation, false)?,
+            None => given.clone(),
+        };
+        lowering.set(*at as u32, seen);
+        inputs.push(given);
+    }
+    lowering.run()?;
+    for (v, port) in graph.outputs().iter().zip(&results) {
+        let mut said = lowering.get(*v)?;
+        lowering.begin(format!("{}.scaled", port.name));
+        if let Some((mean, deviation)) = &port.scaling {
+            said = lowering.scaled(&said, mean, deviation, true)?;
+        }
+        outputs.push(lowering.output(&port.name, &said));
+    }
+    let lowered = lowering.finish(&inputs, &outputs);
+    let named = graph.params();
+    let is_param = |name: &str| named.iter().any(|(n, _)| n == name);
+    let held = lowered.initializers.iter().filter(|t| is_param(&t.value.name));
+    let parameters = held.map(|t| t.value.numel()).sum();
+    let total: usize = lowered.initializers.iter().map(|t| t.bytes.len()).sum();
+    if total > MAX_BYTES / 2 {
+        let what = format!(
+            "{total} bytes of parameters and constants; an ONNX file in one piece holds {}",
+            MAX_BYTES / 2
+        );
+        return Err(Error::unsupported("onnx", what));
+    }
+    let nodes = lowered.nodes.len();
+    let metas = |all: &[Value], metas: Vec<Meta>| -> Vec<(String, Meta)> {
+        all.iter().map(|v| v.name.clone()).zip(metas).collect()
+    };
+    let edges = (metas(&inputs, graph.inputs()), metas(&outputs, graph.metas(graph.outputs())));
+    let name = if about.name.is_empty() { "dittograd" } else { &about.name };
+    let body = Body { nodes: lowered.nodes, inputs, outputs };
+    let bytes = Message::default()
+        .int(1, IR_VERSION)
+        .text(2, "dittograd")
+        .text(3, env!("CARGO_PKG_VERSION"))
+        .message(7, body.with(name, &lowered.initializers, &lowered.infos))
+        .message(8, Message::default().text(1, "").int(2, OPSET))
+        .each(&about.metadata, |m, (key, value)| {
+            m.message(14, Message::default().text(1, key).text(2, value))
+        })
+        .into_bytes();
+    Ok(Onnx { bytes, inputs: edges.0, outputs: edges.1, nodes, parameters })
+}
