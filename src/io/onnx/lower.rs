@@ -405,7 +405,16 @@ impl<'g> Lowering<'g> {
         let (lead_a, m) = a.dims.split_at(a.rank() - 2);
         let (lead_b, n) = b.dims.split_at(b.rank() - 2);
         let dims = [&broadcast(lead_a, lead_b)[..], &[m[0], n[1]]].concat();
+        if m[1] == 0 {
+            // Sums of nothing, which runtimes are not sure of.
+            return self.zeros(&dims);
+        }
         self.node("MatMul", &[a, b], vec![], Type::F32, &dims)
+    }
+
+    fn zeros(&mut self, dims: &[usize]) -> Value {
+        let zero = self.c(0.0);
+        self.expand(&zero, dims)
     }
 
     /// Folded over axes, which stay as ones.
@@ -590,9 +599,8 @@ impl<'g> Lowering<'g> {
         let (n, d, m) = (q.dims[rank - 2], q.dims[rank - 1], k.dims[rank - 2]);
         let shapes = [q, v].map(|x| Shape::new(&x.dims));
         let [outputs, logs] = attention::parts(shapes[0].clone()?, shapes[1].clone()?);
-        if m == 0 || d == 0 && n == 0 {
-            let zero = self.c(0.0);
-            return Ok(vec![self.expand(&zero, outputs.dims()), self.expand(&zero, logs.dims())]);
+        if m == 0 {
+            return Ok(vec![self.zeros(outputs.dims()), self.zeros(logs.dims())]);
         }
         let mut open = mask.map(|mask| self.open(mask));
         let (mut q, mut k, mut v) = (q.clone(), k.clone(), v.clone());
@@ -618,8 +626,7 @@ impl<'g> Lowering<'g> {
         }
         let keys = self.turned(&k, true);
         let products = self.matmul(&q, &keys);
-        let scale = scale.unwrap_or_else(|| 1.0 / (d as f64).sqrt());
-        let scale = self.c(scale as f32);
+        let scale = self.c(scale.unwrap_or_else(|| 1.0 / (d.max(1) as f64).sqrt()) as f32);
         let scores = self.binary("Mul", &products, &scale);
         let weights = self.open_softmax(&scores, open.as_ref(), scores.rank() - 1);
         let sums = self.matmul(&weights, &v);
@@ -686,10 +693,7 @@ impl<'g> Lowering<'g> {
         dims[axis] = size;
         let base = match base {
             Some(base) => self.reshape(base, &dims),
-            None => {
-                let zero = self.c(0.0);
-                self.expand(&zero, &dims)
-            }
+            None => self.zeros(&dims),
         };
         if src.numel() == 0 {
             return base;
@@ -749,6 +753,13 @@ impl<'g> Lowering<'g> {
         window: &crate::ops::conv::Window,
         size: Option<&[u32]>,
     ) -> Value {
+        if ins[1].numel() == 0 {
+            // Without channels there is nothing but the bias.
+            let value = self.zeros(place.out.shape.dims());
+            let dims = [&[ins.get(2).map_or(1, Value::numel)], &vec![1; ins[1].rank() - 2][..]].concat();
+            let bias = ins.get(2).map(|bias| self.reshape(bias, &dims));
+            return bias.map_or(value.clone(), |bias| self.binary("Add", &value, &bias));
+        }
         let wide = |s: &[u32]| s.iter().map(|x| i64::from(*x)).collect::<Vec<i64>>();
         let (w, axes) = (&ins[1], ins[1].rank() - 2);
         // The batch axis may be absent.
@@ -862,6 +873,13 @@ impl<'g> Lowering<'g> {
             let value = self.fold(&fold, metas[0].shape.dims(), &axes, ins)?;
             return Ok(self.reshape(&value, out.dims()));
         }
+        use AnyOp::{LogSoftmax, LogSoftmaxBwd, Softmax, SoftmaxBwd};
+        if out.rank() == 0 && matches!(op, Softmax(_) | LogSoftmax(_) | SoftmaxBwd(_) | LogSoftmaxBwd(_)) {
+            // A single number is a row of one.
+            let rows: Vec<Value> = ins.iter().map(|v| self.reshape(v, &[1])).collect();
+            let value = self.op(Place { out: Meta::f32(Shape::new(&[1])?), ..place }, &rows)?;
+            return Ok(self.reshape(&value, &[]));
+        }
         Ok(match op {
             AnyOp::Reshape(_) | AnyOp::Detach(_) => self.reshape(&ins[0], out.dims()),
             AnyOp::Permute(p) => self.transpose(&ins[0], &p.order),
@@ -895,8 +913,8 @@ impl<'g> Lowering<'g> {
                 }
             }
             AnyOp::Triangle(t) => {
-                // Further than every size is as good as the size.
-                let most = i64::from(u32::MAX);
+                // Further than every size is as good as the size, and takes a runtime less time.
+                let most = ins[0].dims[out.rank() - 2..].iter().sum::<usize>() as i64;
                 let shift = self.wholes(&[], &[t.shift.clamp(-most, most)]);
                 let upper = vec![("upper", Attribute::Int(i64::from(t.upper)))];
                 self.node("Trilu", &[&ins[0], &shift], upper, ins[0].dtype, out.dims())
@@ -943,6 +961,7 @@ impl<'g> Lowering<'g> {
             }
             AnyOp::MatMul(m) => self.product(ins, m.ta, m.tb),
             AnyOp::Bmm(m) => self.product(ins, m.ta, m.tb),
+            AnyOp::Linear(_) if ins[1].numel() == 0 => self.expand(&ins[2], out.dims()),
             AnyOp::Linear(_) if ins[0].rank() == 2 => {
                 let attributes = vec![("transB", Attribute::Int(1))];
                 self.node("Gemm", &[&ins[0], &ins[1], &ins[2]], attributes, Type::F32, out.dims())
@@ -972,8 +991,7 @@ impl<'g> Lowering<'g> {
                 let [batch, n, c] = around(&ins[0].dims, rank - 2..rank - 1);
                 let (modes, o) = (ins[1].dims[0], ins[1].dims[2]);
                 if modes == 0 {
-                    let zero = self.c(0.0);
-                    return Ok(self.expand(&zero, out.dims()));
+                    return Ok(self.zeros(out.dims()));
                 }
                 let (plain, weighted) = (self.table(n, modes, false)?, self.table(n, modes, true)?);
                 let x = self.reshape(&ins[0], &[batch, n, c]);

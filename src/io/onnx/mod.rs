@@ -137,14 +137,6 @@ pub fn export(graph: &Graph, about: &About) -> Result<Onnx> {
     let is_param = |name: &str| named.iter().any(|(n, _)| n == name);
     let held = lowered.initializers.iter().filter(|t| is_param(&t.value.name));
     let parameters = held.map(|t| t.value.numel()).sum();
-    let total: usize = lowered.initializers.iter().map(|t| t.bytes.len()).sum();
-    if total > MAX_BYTES / 2 {
-        let what = format!(
-            "{total} bytes of parameters and constants; an ONNX file in one piece holds {}",
-            MAX_BYTES / 2
-        );
-        return Err(Error::unsupported("onnx", what));
-    }
     let nodes = lowered.nodes.len();
     let metas = |all: &[Value], metas: Vec<Meta>| -> Vec<(String, Meta)> {
         all.iter().map(|v| v.name.clone()).zip(metas).collect()
@@ -162,5 +154,9 @@ pub fn export(graph: &Graph, about: &About) -> Result<Onnx> {
             m.message(14, Message::default().text(1, key).text(2, value))
         })
         .into_bytes();
+    if bytes.len() > MAX_BYTES {
+        let what = format!("a program of {} bytes; an ONNX file in one piece holds {MAX_BYTES}", bytes.len());
+        return Err(Error::unsupported("onnx", what));
+    }
     Ok(Onnx { bytes, inputs: edges.0, outputs: edges.1, nodes, parameters })
 }
