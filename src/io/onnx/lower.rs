@@ -339,6 +339,10 @@ impl<'g> Lowering<'g> {
         if x.dims == dims {
             return x.clone();
         }
+        if x.numel() == 0 {
+            // A 0 would say that the dimension stays as it is.
+            return self.constant(x.dtype, dims, Vec::new());
+        }
         let shape = self.list(&ints(dims));
         self.node("Reshape", &[x, &shape], vec![], x.dtype, dims)
     }
@@ -873,8 +877,10 @@ impl<'g> Lowering<'g> {
             let value = self.fold(&fold, metas[0].shape.dims(), &axes, ins)?;
             return Ok(self.reshape(&value, out.dims()));
         }
-        use AnyOp::{LogSoftmax, LogSoftmaxBwd, Softmax, SoftmaxBwd};
-        if out.rank() == 0 && matches!(op, Softmax(_) | LogSoftmax(_) | SoftmaxBwd(_) | LogSoftmaxBwd(_)) {
+        use AnyOp::{LogSoftmax, LogSoftmaxBwd, MaskedSoftmax, Softmax, SoftmaxBwd};
+        if out.rank() == 0
+            && matches!(op, Softmax(_) | LogSoftmax(_) | SoftmaxBwd(_) | LogSoftmaxBwd(_) | MaskedSoftmax(_))
+        {
             // A single number is a row of one.
             let rows: Vec<Value> = ins.iter().map(|v| self.reshape(v, &[1])).collect();
             let value = self.op(Place { out: Meta::f32(Shape::new(&[1])?), ..place }, &rows)?;
