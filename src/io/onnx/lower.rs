@@ -854,6 +854,15 @@ impl<'g> Lowering<'g> {
             let results = self.program(&fused.program, &[&[value], &ins[fused.inputs..]].concat());
             return self.results(place.at, results, &fused.shape);
         }
+        if let AnyOp::Led(led) = op {
+            let (own, given) = ins.split_at(ins.len() - led.inputs);
+            let mut made = self.program(&led.program, given);
+            let made = self.expand(&made.swap_remove(0), led.shape.dims());
+            let (mut all, mut types) = (own.to_vec(), metas[..own.len()].to_vec());
+            all.insert(led.slot, made);
+            types.insert(led.slot, Meta::f32(led.shape));
+            return self.op(Place { op: &led.base, metas: &types, ..place }, &all);
+        }
         if let AnyOp::Map(map) = op {
             let results = self.program(&map.program, ins);
             return self.results(place.at, results, &map.shape);
