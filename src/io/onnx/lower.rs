@@ -994,10 +994,9 @@ impl<'g> Lowering<'g> {
                 self.matmul(&a, &ins[1])
             }
             AnyOp::ModeMix(m) => {
-                let x = &ins[0];
-                let [batch, parts, modes] = around(&x.dims, x.rank() - 3..x.rank() - 2);
-                let inner = x.dims[x.rank() - 1];
-                let x = self.reshape(x, &[batch, parts, modes / inner.max(1), inner]);
+                let (lead, last) = ins[0].dims.split_at(ins[0].rank() - 3);
+                let dims = [&[lead.iter().product()], last].concat();
+                let x = self.reshape(&ins[0], &dims);
                 let y = self.mode_mix(&x, [&ins[1], &ins[2]], m.adjoint);
                 self.reshape(&y, out.dims())
             }
@@ -1122,6 +1121,12 @@ impl<'g> Lowering<'g> {
                 let y = self.normalized(&x, &[2], true, n.eps);
                 let y = self.reshape(&y, out.dims());
                 self.per_channel(y, &ins[1..])
+            }
+            AnyOp::Moments(_) if ins[0].numel() == 0 => {
+                // Of nothing there is no mean.
+                let nan = self.c(f32::NAN);
+                let each = self.expand(&nan, &[ins[0].dims[1]]);
+                self.pack(place.at, vec![each.clone(), each])?
             }
             AnyOp::Moments(_) => {
                 let axes: Vec<usize> = (0..ins[0].rank()).filter(|a| *a != 1).collect();
