@@ -221,7 +221,7 @@ impl Lines {
         let Some(s) = self.steps() else {
             let table = self.table();
             table.cuda(cuda, usize::from(self.scaled), 1, first, table.len())?;
-            return self.direct().cuda(cuda, first, x, out, end);
+            return self.direct().cuda(run, first, x, out, end);
         };
         let tables = self.tables(&s);
         tables[0].cuda(cuda, 0, 1, first, tables[0].len())?;
@@ -247,13 +247,13 @@ impl Lines {
         };
         if self.back {
             launch("fft_scatter", x, p, self.batch * each)?;
-            products[1].cuda(cuda, second, p, q, end)?;
+            products[1].cuda(run, second, p, q, end)?;
             launch("fft_turn_back", q, p, self.batch * each)?;
-            products[0].cuda(cuda, first, p, out, end)
+            products[0].cuda(run, first, p, out, end)
         } else {
-            products[0].cuda(cuda, first, x, p, end)?;
+            products[0].cuda(run, first, x, p, end)?;
             launch("fft_turn", p, q, self.batch * each)?;
-            products[1].cuda(cuda, second, q, p, end)?;
+            products[1].cuda(run, second, q, p, end)?;
             launch("fft_gather", p, out, self.batch * self.modes())
         }
     }
@@ -261,10 +261,10 @@ impl Lines {
     fn modules(&self, sm_count: u32) -> Vec<Source> {
         let mut all = vec![table_module()];
         match self.steps() {
-            None => all.extend(self.direct().modules(sm_count)),
+            None => all.extend(self.direct().modules(sm_count, None)),
             Some(s) => {
                 all.push(module());
-                all.extend(self.products(&s).iter().flat_map(|p| p.modules(sm_count)));
+                all.extend(self.products(&s).iter().flat_map(|p| p.modules(sm_count, None)));
             }
         }
         all

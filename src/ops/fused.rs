@@ -5,6 +5,7 @@ use super::led::{Lead, Led};
 use super::map::{self, Access, Map, access};
 use super::matmul::{Linear, MatMul};
 use super::program::Program;
+use super::spectral::AxisMatMul;
 use super::{
     AnyOp, Attr, Attrs, Bound, CpuRun, CudaRun, Gpu, Io, Kernel, Op, Recorder, RefIn, Reject, Sample,
     SampleIn, Val, conv, dims,
@@ -35,8 +36,8 @@ pub struct Fused {
 
 /// Whether a program can follow an op.
 pub(crate) fn can_follow(op: &AnyOp) -> bool {
-    use AnyOp::{Bmm, Conv, ConvTranspose, Linear, MatMul};
-    matches!(op, MatMul(_) | Bmm(_) | Linear(_) | Conv(_) | ConvTranspose(_)) || has_rows(op)
+    use AnyOp::{AxisMatMul, Bmm, Conv, ConvTranspose, Linear, MatMul};
+    matches!(op, MatMul(_) | Bmm(_) | Linear(_) | AxisMatMul(_) | Conv(_) | ConvTranspose(_)) || has_rows(op)
 }
 
 /// Whether an op is one of rows: it takes as long as its bytes do, and every element that need not be written and read again
@@ -77,6 +78,7 @@ pub(crate) fn pays(op: &AnyOp, ins: &[Meta]) -> bool {
         AnyOp::MatMul(_) | AnyOp::Bmm(_) => {
             b.numel() / last.max(1) / if b.rank() == 3 { b.dims()[0].max(1) } else { 1 }
         }
+        AnyOp::AxisMatMul(_) => b.dims()[b.rank() - 2],
         AnyOp::Conv(_) => b.numel() / b.dims()[0].max(1),
         _ => b.numel() / b.dims()[1].max(1),
     };
@@ -395,6 +397,11 @@ impl Op for Fused {
             let mut ins = sample.ins;
             ins.extend([any(&d), any(&[])]);
             all.push(Sample { op: Fused::sample(sample.op, inputs, results, &d), ins });
+        }
+        for (b, k, w) in [(3, 33, 8), (2, 40, 1), (5, 2050, 4), (1, 7, 5)] {
+            let (d, ins) = ([b, 6, w], vec![any(&[6, k]), any(&[b, k, w]), any(&[b, 6, w]), any(&[w])]);
+            let op = Fused::sample(AxisMatMul { ta: false }, 2, if b * w % 2 == 0 { 2 } else { 1 }, &d);
+            all.push(Sample { op, ins });
         }
         // The value under another shape.
         let op = Fused::sample(MatMul { ta: true, tb: false }, 2, 2, &[2, 3, 4]);

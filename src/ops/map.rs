@@ -457,7 +457,8 @@ impl Map {
 pub(crate) fn sample_formula(results: usize) -> Program {
     Program::trace(3, |x| {
         let wave = (x[0] * x[1]).tanh();
-        let last = Real::where_gt(x[0], x[2], wave, x[2] * Real::c(0.5)) + x[1];
+        // Of inputs only: the first may be another op's value, whose last bits no reference has.
+        let last = Real::where_gt(x[1], x[2], wave, x[2] * Real::c(0.5)) + x[0];
         vec![last, wave, x[2]][..results].to_vec()
     })
 }

@@ -47,6 +47,11 @@ impl Problem {
     }
 
     fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {
+        self.launch([run.ins[0], run.ins[1]], [self.m * self.k, self.k * self.n], run)
+    }
+
+    /// Queues the product of these operands, whose matrices in a batch are `strides` words apart.
+    pub(crate) fn launch(&self, operands: [u64; 2], strides: [usize; 2], run: &CudaRun<'_>) -> Result<()> {
         let total = self.batch * self.m * self.n;
         if total == 0 {
             return Ok(());
@@ -58,13 +63,11 @@ impl Problem {
         let (module, source) = source(&plan.defines, first);
         let kernel = run.cuda.kernel(&module, source, plan.kernel)?;
         let mut args = Args::new();
-        args.ptr(run.ins[0])
-            .ptr(run.ins[1])
+        args.ptr(operands[0])
+            .ptr(operands[1])
             .ptr(if plan.reduce.is_some() { run.workspace } else { run.out })
             .ptr(bias);
-        for x in
-            [self.m, self.n, self.k, self.batch, self.m * self.k, self.k * self.n, plan.slice, plan.parts]
-        {
+        for x in [self.m, self.n, self.k, self.batch, strides[0], strides[1], plan.slice, plan.parts] {
             args.u64(x as u64);
         }
         if let Some(follow) = first {
@@ -85,7 +88,7 @@ impl Problem {
         Ok(())
     }
 
-    fn modules(&self, sm_count: u32, follow: Option<&Follow>) -> Vec<Source> {
+    pub(crate) fn modules(&self, sm_count: u32, follow: Option<&Follow>) -> Vec<Source> {
         if self.batch * self.m * self.n == 0 {
             return Vec::new();
         }

@@ -5,7 +5,7 @@
 //! tables of a grid are the transform `A` and its weighted form `A'`; `A x` is the spectrum, `A'^T Z` the way
 //! back, and the adjoints are the same products with the other flag.
 
-use super::matmul::source as matmul_source;
+use super::fused::{Around, Follow};
 use super::matmul_plan::{Problem, plan};
 use super::program::Scratch;
 use super::sampling::{VOLUME, WORK, pick, sample};
@@ -28,7 +28,6 @@ use crate::ops::reduce::Sum;
 use crate::scalar::Scalar;
 use crate::shape::Shape;
 use crate::tensor::Tensor;
-use std::sync::Arc;
 
 /// Longest axis a table can be made for: positions up to here are exact in float32.
 pub(crate) const MAX_GRID: usize = 1 << 24;
@@ -401,41 +400,16 @@ impl Along {
         });
     }
 
-    pub(crate) fn cuda(&self, cuda: &Arc<Cuda>, a: u64, x: u64, out: u64, workspace: u64) -> Result<()> {
-        if self.is_empty() {
-            return Ok(());
-        }
+    /// Queues the product of `a` and `x`, as part of a run.
+    pub(crate) fn cuda(&self, run: &CudaRun<'_>, a: u64, x: u64, out: u64, workspace: u64) -> Result<()> {
         let p = self.problem();
-        let plan = plan(&p, cuda.sm_count());
-        let (first, second) = if self.w == 1 { (x, a) } else { (a, x) };
-        let (module, source) = matmul_source(&plan.defines, None);
-        let kernel = cuda.kernel(&module, source, plan.kernel)?;
-        let mut args = Args::new();
-        args.ptr(first).ptr(second).ptr(if plan.reduce.is_some() { workspace } else { out }).ptr(0);
+        let operands = if self.w == 1 { [x, a] } else { [a, x] };
         // The matrix is the same in all products of the batch: a stride of 0.
-        for n in [p.m, p.n, p.k, p.batch, 0, p.k * p.n, plan.slice, plan.parts] {
-            args.u64(n as u64);
-        }
-        cuda.launch(kernel, plan.grid, plan.block, plan.shared, &args)?;
-        if let Some(reduce) = &plan.reduce {
-            let (module, source) = matmul_source(&reduce.defines, None);
-            let kernel = cuda.kernel(&module, source, reduce.kernel)?;
-            let mut args = Args::new();
-            args.ptr(workspace).ptr(out).ptr(0);
-            args.u64((p.batch * p.m * p.n) as u64).u64(p.n as u64).u64(plan.parts as u64);
-            cuda.launch(kernel, reduce.grid, reduce.block, 0, &args)?;
-        }
-        Ok(())
+        p.launch(operands, [0, p.k * p.n], &CudaRun { out, workspace, ..*run })
     }
 
-    pub(crate) fn modules(&self, sm_count: u32) -> Vec<Source> {
-        if self.is_empty() {
-            return Vec::new();
-        }
-        let plan = plan(&self.problem(), sm_count);
-        let mut modules = vec![matmul_source(&plan.defines, None)];
-        modules.extend(plan.reduce.iter().map(|r| matmul_source(&r.defines, None)));
-        modules
+    pub(crate) fn modules(&self, sm_count: u32, follow: Option<&Follow>) -> Vec<Source> {
+        self.problem().modules(sm_count, follow)
     }
 }
 
@@ -490,11 +464,15 @@ impl Op for AxisMatMul {
     }
 
     fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {
-        self.of(run.metas)?.cuda(run.cuda, run.ins[0], run.ins[1], run.out, run.workspace)
+        self.of(run.metas)?.cuda(run, run.ins[0], run.ins[1], run.out, run.workspace)
     }
 
     fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<Source> {
-        self.of(ins).map_or(Vec::new(), |along| along.modules(gpu.sm_count))
+        self.of(ins).map_or(Vec::new(), |along| along.modules(gpu.sm_count, None))
+    }
+
+    fn joined(&self, ins: &[Meta], gpu: &Gpu, around: Around<'_>) -> Option<Vec<Source>> {
+        Some(self.of(ins).ok()?.modules(gpu.sm_count, Some(around.only_follow()?)))
     }
 
     fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {
@@ -1194,16 +1172,16 @@ impl Op for SpectralConv1d {
         let own = z + 4 * words[2] as u64;
         let pitch = words[0] / 2;
         conv.table.cuda(run.cuda, 0, 2, tables, pitch)?;
-        conv.analysis.cuda(run.cuda, tables, run.ins[0], x, own)?;
+        conv.analysis.cuda(run, tables, run.ins[0], x, own)?;
         conv.mix.cuda(run.cuda, x, [run.ins[1], run.ins[2]], z)?;
-        conv.synthesis.cuda(run.cuda, tables + 4 * pitch as u64, z, run.out, own)
+        conv.synthesis.cuda(run, tables + 4 * pitch as u64, z, run.out, own)
     }
 
     fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<Source> {
         let Ok(conv) = SpectralConv1d::of(ins) else { return Vec::new() };
         let mut all = vec![table_module(), mix_module(conv.mix.rows(gpu.sm_count))];
-        all.extend(conv.analysis.modules(gpu.sm_count));
-        all.extend(conv.synthesis.modules(gpu.sm_count));
+        all.extend(conv.analysis.modules(gpu.sm_count, None));
+        all.extend(conv.synthesis.modules(gpu.sm_count, None));
         all
     }
 

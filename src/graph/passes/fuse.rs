@@ -43,6 +43,8 @@ struct Group {
     alone: Option<usize>,
     /// Old nodes that are members under another shape.
     views: Vec<usize>,
+    /// Ops on the longest way from a leaf to it.
+    depth: usize,
 }
 
 /// What an elementwise op reads.
@@ -65,6 +67,8 @@ struct Fuser<'g> {
     groups: Vec<Option<Group>>,
     /// The group that waits with a node.
     waiting: Vec<Option<usize>>,
+    /// For each node, ops on the longest way from a leaf to it.
+    depth: Vec<usize>,
 }
 
 impl Fusion {
@@ -72,7 +76,8 @@ impl Fusion {
         let n = graph.size();
         let (root, readers) = readers(graph, wanted, |op, _| matches!(op, AnyOp::Reshape(_)));
         let to = Rewrite::new(graph);
-        let mut fuser = Fuser { fusion: self, to, root, readers, groups: Vec::new(), waiting: vec![None; n] };
+        let (waiting, depth) = (vec![None; n], depths(graph));
+        let mut fuser = Fuser { fusion: self, to, root, readers, groups: Vec::new(), waiting, depth };
         for i in 0..n {
             fuser.node(i)?;
         }
@@ -81,6 +86,17 @@ impl Fusion {
         }
         Ok(fuser.to.finish(wanted))
     }
+}
+
+/// For each node, ops on the longest way from a leaf to it.
+fn depths(graph: &Graph) -> Vec<usize> {
+    let mut depth = vec![0; graph.size()];
+    for (i, node) in graph.nodes.iter().enumerate() {
+        if let What::Op(_, ins) = &node.what {
+            depth[i] = 1 + ins.iter().map(|v| depth[v.0 as usize]).max().unwrap_or(0);
+        }
+    }
+    depth
 }
 
 /// The program of an elementwise op with one result.
@@ -122,6 +138,7 @@ impl Fuser<'_> {
                 members: vec![i],
                 alone: Some(i),
                 views: Vec::new(),
+                depth: self.depth[i],
             };
             self.wait(group);
         } else {
@@ -196,8 +213,13 @@ impl Fuser<'_> {
                 }
                 break group;
             }
-            // Without one of them it may work; alone it does.
-            let Some(&g) = parts.first() else {
+            // Without one of them it may work; alone it does. Of several products the one that is ready first goes: it can
+            // run beside the others, and what follows the last of them follows both.
+            let ready = |g: &&usize| self.groups[**g].as_ref().and_then(|g| g.base.as_ref().map(|_| g.depth));
+            let with_base = parts.iter().filter(|g| ready(g).is_some());
+            let first =
+                if with_base.clone().count() > 1 { with_base.min_by_key(ready) } else { parts.first() };
+            let Some(&g) = first else {
                 self.to.keep(i);
                 return Ok(());
             };
@@ -313,13 +335,13 @@ impl Fuser<'_> {
         let plain = args.iter().zip(old).all(is_same);
         let views = groups.into_iter().flat_map(|g| g.views).collect();
         let alone = plain.then_some(i);
-        Ok(Some(Group { base, ins, program: joined, shape, members, alone, views }))
+        Ok(Some(Group { base, ins, program: joined, shape, members, alone, views, depth: self.depth[i] }))
     }
 
     /// Records a group.
     fn flush(&mut self, g: usize) -> Result<()> {
         let Some(group) = self.groups[g].take() else { return Ok(()) };
-        let Group { base, ins, program, shape, members, alone, views } = group;
+        let Group { base, ins, program, shape, members, alone, views, .. } = group;
         if let Some(i) = alone {
             let What::Op(op, old) = &self.to.old.nodes[i].what else { return Ok(()) };
             let old = self.to.all(old);
