@@ -28,15 +28,80 @@ pub(crate) struct Places {
     pub bound: usize,
 }
 
-/// Finds places, so that requests that are needed at the same time do not overlap. Two ways are tried, as the best one
-/// depends on the program: the largest first, and in the order of time.
+/// Which instructions depend on which, and use which requests.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Flow {
+    /// For each instruction, all that it depends on, directly or not, as bits.
+    before: Vec<Vec<u64>>,
+    /// For each request, who writes and who uses it.
+    users: Vec<Users>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Users {
+    writers: Vec<usize>,
+    all: Vec<usize>,
+}
+
+impl Flow {
+    /// Appends an instruction that reads and writes these requests.
+    pub fn push(&mut self, reads: &[usize], writes: &[usize]) {
+        let now = self.before.len();
+        let most = reads.iter().chain(writes).max().map_or(0, |m| m + 1);
+        self.users.resize(self.users.len().max(most), Users::default());
+        let mut before = vec![0u64; now / 64 + 1];
+        let waits = reads.iter().flat_map(|&r| &self.users[r].writers);
+        for &m in waits.chain(writes.iter().flat_map(|&r| &self.users[r].all)) {
+            before[m / 64] |= 1 << (m % 64);
+            before.iter_mut().zip(&self.before[m]).for_each(|(a, b)| *a |= b);
+        }
+        self.before.push(before);
+        writes.iter().for_each(|&r| self.users[r].writers.push(now));
+        reads.iter().chain(writes).for_each(|&r| self.users[r].all.push(now));
+    }
+
+    /// Whether instruction `n` depends on all that use request `r`.
+    fn is_after(&self, n: usize, r: usize) -> bool {
+        let depends = |&m: &usize| self.before[n].get(m / 64).is_some_and(|bits| bits >> (m % 64) & 1 == 1);
+        self.users.get(r).is_none_or(|users| users.all.iter().all(depends))
+    }
+}
+
+/// Words that a block may be longer, besides a sixteenth, for instructions to run side by side: 64 MiB.
+const ROOM: usize = 1 << 24;
+
+/// As [`place`], for a device that runs instructions side by side where their memory allows it: memory is not given on at once
+/// to an instruction that does not depend on those who used it, as it would have to wait for them. It is after as many
+/// instructions as there is memory for.
+pub(crate) fn place_apart(requests: &[Request], flow: &Flow) -> Places {
+    let close = place(requests);
+    for lag in [64, 16, 4] {
+        let apart = |a: usize, b: usize| {
+            let (a, b) = if requests[a].to < requests[b].from { (a, b) } else { (b, a) };
+            requests[b].from - requests[a].to <= lag && !flow.is_after(requests[b].from, a)
+        };
+        let places = place_with(requests, apart);
+        if places.size <= close.size + close.size / 16 + ROOM {
+            return places;
+        }
+    }
+    close
+}
+
+/// Finds places, so that requests that are needed at the same time do not overlap.
 pub(crate) fn place(requests: &[Request]) -> Places {
+    place_with(requests, |_, _| false)
+}
+
+/// As [`place`], and so that those do not overlap of which `apart` says so. Two ways are tried, as the best one depends on the
+/// program: the largest first, and in the order of time.
+fn place_with(requests: &[Request], apart: impl Fn(usize, usize) -> bool) -> Places {
     let bound = most_at_once(requests);
     let mut by_size: Vec<usize> = (0..requests.len()).collect();
     by_size.sort_by_key(|&i| (std::cmp::Reverse(requests[i].size()), requests[i].from, i));
     let mut by_time: Vec<usize> = (0..requests.len()).collect();
     by_time.sort_by_key(|&i| (requests[i].from, std::cmp::Reverse(requests[i].size()), i));
-    let tries = [by_size, by_time].map(|order| in_order(requests, &order));
+    let tries = [by_size, by_time].map(|order| in_order(requests, &order, &apart));
     let [first, second] = tries;
     let (starts, size) = if second.1 < first.1 { second } else { first };
     Places { starts, size, bound }
@@ -59,7 +124,11 @@ fn most_at_once(requests: &[Request]) -> usize {
 }
 
 /// Gives each request, in this order, the lowest place that is free all its time.
-fn in_order(requests: &[Request], order: &[usize]) -> (Vec<usize>, usize) {
+fn in_order(
+    requests: &[Request],
+    order: &[usize],
+    apart: &impl Fn(usize, usize) -> bool,
+) -> (Vec<usize>, usize) {
     let mut starts = vec![0; requests.len()];
     // What has a place, by where it starts.
     let mut placed: Vec<usize> = Vec::new();
@@ -72,7 +141,7 @@ fn in_order(requests: &[Request], order: &[usize]) -> (Vec<usize>, usize) {
         let mut at = 0;
         for &j in &placed {
             let other = requests[j];
-            if other.from > r.to || other.to < r.from {
+            if (other.from > r.to || other.to < r.from) && !apart(i, j) {
                 continue;
             }
             if starts[j] >= at + r.size() {
@@ -115,6 +184,47 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// A chain, beside each link of which something else is computed of it, as gradients of weights are.
+    fn with_branches(links: usize, words: usize) -> (Vec<Request>, Flow) {
+        let (mut requests, mut flow) = (Vec::new(), Flow::default());
+        for i in 0..links {
+            let now = 2 * i;
+            requests.push(Request { words, from: now, to: now + 2 });
+            requests.push(Request { words: words / 4, from: now + 1, to: now + 1 });
+            let before: Vec<usize> = i.checked_sub(1).map(|b| 2 * b).into_iter().collect();
+            flow.push(&before, &[2 * i]);
+            flow.push(&[2 * i], &[2 * i + 1]);
+        }
+        (requests, flow)
+    }
+
+    #[test]
+    fn what_is_independent_has_memory_of_its_own_where_there_is_room() {
+        let overlaps = |p: &Places, r: &[Request], a: usize, b: usize| {
+            p.starts[a] < p.starts[b] + r[b].words && p.starts[b] < p.starts[a] + r[a].words
+        };
+        // Of the chain's links only those behind the branch of another may have its memory, since they depend on it not.
+        let false_waits = |p: &Places, r: &[Request]| {
+            let pairs = (0..r.len()).flat_map(|a| (a + 1..r.len().min(a + 8)).map(move |b| (a, b)));
+            pairs.filter(|&(a, b)| a % 2 == 1 && r[a].to < r[b].from && overlaps(p, r, a, b)).count()
+        };
+        let (requests, flow) = with_branches(20, 1024);
+        let (close, apart) = (place(&requests), place_apart(&requests, &flow));
+        assert!(false_waits(&close, &requests) > 10);
+        assert_eq!(false_waits(&apart, &requests), 0);
+        assert!(close.size < apart.size && apart.bound == close.bound);
+        // Without room it stays as it was, or nearly.
+        let (requests, flow) = with_branches(200, 1 << 26);
+        let (close, apart) = (place(&requests), place_apart(&requests, &flow));
+        assert!(apart.size <= close.size + close.size / 16 + ROOM, "{} {}", apart.size, close.size);
+        // A chain alone waits for itself: nothing is to be had by more memory.
+        let chain: Vec<Request> = (0..10).map(|i| Request { words: 64, from: i, to: i + 1 }).collect();
+        let mut flow = Flow::default();
+        flow.push(&[], &[0]);
+        (1..10).for_each(|i| flow.push(&[i - 1], &[i]));
+        assert_eq!(place_apart(&chain, &flow), place(&chain));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! planned block; on CUDA they are captured once, with the optimizer's update, and replayed as one launch.
 
 use super::passes::Passes;
-use super::plan::{Request, place};
+use super::plan::{Flow, Request, place, place_apart};
 use super::{Graph, Source, What};
 use crate::device::cuda::{Captured, Cuda, CudaGraph};
 use crate::device::{AnyBuffer, Backend, Buffer, DType, Device, Meta, ReadSet, emptied};
@@ -320,7 +320,17 @@ impl Compiled {
                 requests[r].to = usize::MAX;
             }
         }
-        let block = place(&requests);
+        let block = match device.backend() {
+            Backend::Cuda(_) => {
+                let mut flow = Flow::default();
+                for d in &drafts {
+                    let of = |i: &(Spot, Meta)| if let Spot::Request(r, _) = i.0 { Some(r) } else { None };
+                    flow.push(&d.ins.iter().filter_map(of).collect::<Vec<_>>(), &[d.out, d.workspace]);
+                }
+                place_apart(&requests, &flow)
+            }
+            Backend::Cpu(_) | Backend::Host(_) => place(&requests),
+        };
         let kernel_of = |d: &Draft| match device.backend() {
             Backend::Cpu(_) => d.op.prepared(&d.ins.iter().map(|i| i.1).collect::<Vec<_>>()),
             Backend::Cuda(_) | Backend::Host(_) => None,
