@@ -67,21 +67,23 @@ impl Flow {
     }
 }
 
-/// Words that a block may be longer, besides a sixteenth, for instructions to run side by side: 64 MiB.
-const ROOM: usize = 1 << 24;
+/// Words that a block may be longer for instructions to run side by side, besides a part of its length: 32 MiB.
+const ROOM: usize = 1 << 23;
+const PART: usize = 32;
 
 /// As [`place`], for a device that runs instructions side by side where their memory allows it: memory is not given on at once
 /// to an instruction that does not depend on those who used it, as it would have to wait for them. It is after as many
 /// instructions as there is memory for.
 pub(crate) fn place_apart(requests: &[Request], flow: &Flow) -> Places {
     let close = place(requests);
-    for lag in [64, 16, 4] {
+    let room = close.size + close.size / PART + ROOM;
+    for lag in [64, 32, 16, 8, 4, 2] {
         let apart = |a: usize, b: usize| {
             let (a, b) = if requests[a].to < requests[b].from { (a, b) } else { (b, a) };
             requests[b].from - requests[a].to <= lag && !flow.is_after(requests[b].from, a)
         };
         let places = place_with(requests, apart);
-        if places.size <= close.size + close.size / 16 + ROOM {
+        if places.size <= room {
             return places;
         }
     }
@@ -218,7 +220,7 @@ mod tests {
         // Without room it stays as it was, or nearly.
         let (requests, flow) = with_branches(200, 1 << 26);
         let (close, apart) = (place(&requests), place_apart(&requests, &flow));
-        assert!(apart.size <= close.size + close.size / 16 + ROOM, "{} {}", apart.size, close.size);
+        assert!(apart.size <= close.size + close.size / PART + ROOM, "{} {}", apart.size, close.size);
         // A chain alone waits for itself: nothing is to be had by more memory.
         let chain: Vec<Request> = (0..10).map(|i| Request { words: 64, from: i, to: i + 1 }).collect();
         let mut flow = Flow::default();

@@ -60,11 +60,15 @@ struct Acc {
     }
 };
 
+// A division that is short where it can be.
+__device__ __forceinline__ u64 over(u64 a, u64 b) { return (a | b) >> 32 ? a / b : (unsigned)a / (unsigned)b; }
+
 // Z[b, k, j] = Σ_i X[b, k, i] W[k, i, j], or with the conjugate transpose of W (stored (outer, inner) then).
 //
 // Thread mapping: a block of 4 warps takes one mode, 4 ROWS batch rows and 32 channels j; a warp ROWS of the rows, a
 // lane one j. Weights and rows are staged 32 channels i at a time; the weights of a stage are read by lanes that
-// are neighbours (no bank conflicts: the pitch is odd for the transposed store), the rows by broadcast.
+// are neighbours (no bank conflicts: the pitch is odd for the transposed store), the rows by broadcast. The next stage is on
+// its way, into registers, while one is computed.
 // Order: i increasing, for each the real part before the imaginary part; chunks of CHUNK terms are CHUNK / 2 channels.
 template <bool ADJOINT>
 __device__ __forceinline__ void mix(const float* __restrict__ x, const float* __restrict__ re,
@@ -74,39 +78,52 @@ __device__ __forceinline__ void mix(const float* __restrict__ x, const float* __
     __shared__ float xs[4 * ROWS][2][DEPTH];
     const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     for (u64 tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-        const u64 k = tile / (down * across), rest = tile % (down * across);
-        const u64 b0 = rest / across * (4 * ROWS), j0 = rest % across * TILE;
+        const u64 k = over(tile, down * across), rest = tile - k * (down * across), row0 = over(rest, across);
+        const u64 b0 = row0 * (4 * ROWS), j0 = (rest - row0 * across) * TILE;
         const float* wre = re + k * inner * outer;
         const float* wim = im + k * inner * outer;
         Acc acc[ROWS];
 #pragma unroll
         for (int r = 0; r < ROWS; ++r) acc[r].clear();
+        float next_re[8], next_im[8], next_x[2 * ROWS];
+        auto fetch = [&](u64 i0) {
+#pragma unroll
+            for (unsigned n = 0; n < 8; ++n) {
+                const unsigned y = 4 * n + warp;
+                // Lanes follow the axis that is contiguous in memory.
+                const u64 i = ADJOINT ? i0 + lane : i0 + y, j = ADJOINT ? j0 + y : j0 + lane;
+                const bool in = i < inner && j < outer;
+                const u64 at = ADJOINT ? j * inner + i : i * outer + j;
+                next_re[n] = in ? wre[at] : 0.0f;
+                next_im[n] = in ? wim[at] : 0.0f;
+            }
+#pragma unroll
+            for (unsigned n = 0; n < 2 * ROWS; ++n) {
+                const unsigned line = 4 * n + warp, part = line % 2;
+                const u64 b = b0 + line / 2, i = i0 + lane;
+                next_x[n] = b < batch && i < inner ? x[((b * 2 + part) * modes + k) * inner + i] : 0.0f;
+            }
+        };
+        fetch(0);
         for (u64 i0 = 0; i0 < inner; i0 += DEPTH) {
             if (i0 != 0 && i0 % (CHUNK / 2) == 0) {
 #pragma unroll
                 for (int r = 0; r < ROWS; ++r) acc[r].carry();
             }
             const unsigned depth = inner - i0 < DEPTH ? (unsigned)(inner - i0) : DEPTH;
-            // All loads of a stage are on their way before one is waited for.
 #pragma unroll
-            for (unsigned yy = 0; yy < 32; yy += 4) {
-                const unsigned y = yy + warp;
-                // Lanes follow the axis that is contiguous in memory.
-                const u64 i = ADJOINT ? i0 + lane : i0 + y, j = ADJOINT ? j0 + y : j0 + lane;
-                if (i < inner && j < outer) {
-                    const u64 at = ADJOINT ? j * inner + i : i * outer + j;
-                    wr[ADJOINT ? lane : y][ADJOINT ? y : lane] = wre[at];
-                    wi[ADJOINT ? lane : y][ADJOINT ? y : lane] = wim[at];
-                }
+            for (unsigned n = 0; n < 8; ++n) {
+                const unsigned y = 4 * n + warp;
+                wr[ADJOINT ? lane : y][ADJOINT ? y : lane] = next_re[n];
+                wi[ADJOINT ? lane : y][ADJOINT ? y : lane] = next_im[n];
             }
 #pragma unroll
-            for (unsigned lines = 0; lines < 8 * ROWS; lines += 4) {
-                const unsigned line = lines + warp;
-                const unsigned row = line / 2, part = line % 2;
-                const u64 b = b0 + row, i = i0 + lane;
-                xs[row][part][lane] = b < batch && i < inner ? x[((b * 2 + part) * modes + k) * inner + i] : 0.0f;
+            for (unsigned n = 0; n < 2 * ROWS; ++n) {
+                const unsigned line = 4 * n + warp;
+                xs[line / 2][line % 2][lane] = next_x[n];
             }
             __syncthreads();
+            if (i0 + DEPTH < inner) fetch(i0 + DEPTH);
 #pragma unroll 4
             for (unsigned i = 0; i < depth; ++i) {
                 const float a = wr[i][lane], c = ADJOINT ? -wi[i][lane] : wi[i][lane];
@@ -162,8 +179,8 @@ mode_mix_dw(const float* __restrict__ x, const float* __restrict__ d, float* __r
         out[half + words + threadIdx.x] = 0.0f;
     }
     for (u64 tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-        const u64 k = tile / (down * across), rest = tile % (down * across);
-        const u64 i0 = rest / across * 16, j0 = rest % across * TILE;
+        const u64 k = over(tile, down * across), rest = tile - k * (down * across), row0 = over(rest, across);
+        const u64 i0 = row0 * 16, j0 = (rest - row0 * across) * TILE;
         Acc acc[4];
 #pragma unroll
         for (int r = 0; r < 4; ++r) acc[r].clear();
