@@ -6,11 +6,12 @@ use crate::train::{Spec, checkpoint_file, positive};
 use crate::{Answer, Global, fail};
 use clap::Args;
 use dittograd::device::Meta;
+use dittograd::graph::Graph;
 use dittograd::io::onnx::{self, About, OPSET, Port};
 use dittograd::io::{Checkpoint, atomic};
 use dittograd::prelude::*;
 use serde_json::{Value, json};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Write a trained model as an ONNX file. It takes inputs as `predict` does and gives the same predictions: scaling of inputs and
 /// outputs is part of it. Shapes are fixed, the number of rows in a batch too.
@@ -40,27 +41,49 @@ fn object((name, meta): &(String, Meta)) -> Value {
     json!({"name": name, "type": dtype(meta), "shape": meta.shape.dims()})
 }
 
-impl Export {
-    /// Runs the command.
-    pub(crate) fn run(&self, global: &Global, out: &Out) -> Answer {
-        let file = checkpoint_file(&self.model);
+/// A trained model and its program, of batches of so many rows.
+pub(crate) struct Traced {
+    file: PathBuf,
+    checkpoint: Checkpoint,
+    spec: Spec,
+    pub graph: Graph,
+}
+
+impl Traced {
+    /// Of a checkpoint or the folder of a run, for rows of that shape, or of the shape of its data.
+    pub(crate) fn load(
+        global: &Global,
+        model: &Path,
+        batch: usize,
+        shape: Option<&[usize]>,
+    ) -> Answer<Traced> {
+        let file = checkpoint_file(model);
         let checkpoint = Checkpoint::load(&file)?;
         let spec = Spec::of(&checkpoint, &file)?;
         // Nothing is computed, so there is no need for a GPU.
         let device = global.cpu()?;
         let (params, net) = spec.net(&device)?;
         params.load_state_dict(&checkpoint.params, true)?;
-        let row = match &self.shape {
-            Some(shape) => shape.clone(),
+        let row = match shape {
+            Some(shape) => shape.to_vec(),
             None => spec.data.row(spec.model).or_else(|e| {
                 let why = e.message().unwrap_or_default();
                 fail(format!("{why}; the data has the shape of the model's inputs, or give it with --shape"))
             })?,
         };
-        let shape = Shape::new(&[&[self.batch], &row[..]].concat())?;
-        let writes = spec.model.writes();
-        let meta = if writes { Meta::u32(shape) } else { Meta::f32(shape) };
+        let shape = Shape::new(&[&[batch], &row[..]].concat())?;
+        let meta = if spec.model.writes() { Meta::u32(shape) } else { Meta::f32(shape) };
         let graph = program(&device, net.module().to_eval().as_ref(), meta)?;
+        Ok(Traced { file, checkpoint, spec, graph })
+    }
+}
+
+impl Export {
+    /// Runs the command.
+    pub(crate) fn run(&self, global: &Global, out: &Out) -> Answer {
+        let Traced { file, checkpoint, spec, graph } =
+            Traced::load(global, &self.model, self.batch, self.shape.as_deref())?;
+        let writes = spec.model.writes();
         let [inputs, outputs] = spec.scales.parts();
         let about = About {
             name: spec.model.name(),

@@ -1,9 +1,11 @@
-//! `graph`: a program in a text file, checked, and printed as its text, hash or drawing.
+//! `graph`: a program in a text file or of a trained model, checked, and printed as its text, hash or drawing.
 
+use crate::export::Traced;
 use crate::out::Out;
-use crate::{Answer, fail};
+use crate::train::positive;
+use crate::{Answer, Global, fail};
 use clap::Args;
-use dittograd::graph::{Graph as Program, What};
+use dittograd::graph::{Graph as Program, Passes, What};
 use serde_json::json;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -11,12 +13,19 @@ use std::path::{Path, PathBuf};
 /// Largest file that is read. A cap, because a path may name an endless device.
 const MAX_BYTES: u64 = 1 << 32;
 
-/// Check and show a program from a text file.
+/// Check and show a program: of a trained model, or from a text file.
 #[derive(Args)]
 #[command(group(clap::ArgGroup::new("form").args(["dot", "svg", "hash"])))]
 pub(crate) struct Graph {
-    /// File with the text of a program, as `Graph::text` prints it
+    /// A checkpoint or the folder of a run, or a file with the text of a program, as `Graph::text` prints it
+    #[arg(value_name = "MODEL|FILE")]
     file: PathBuf,
+    /// Rows of a model's inputs
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = positive)]
+    batch: usize,
+    /// As it runs: after all passes
+    #[arg(long)]
+    compiled: bool,
     /// Print it for Graphviz
     #[arg(long)]
     dot: bool,
@@ -43,15 +52,15 @@ fn read(path: &Path) -> Answer<Vec<u8>> {
 
 impl Graph {
     /// Runs the command.
-    pub(crate) fn run(&self, out: &Out) -> Answer {
-        let file = self.file.display();
-        let Ok(text) = String::from_utf8(read(&self.file)?) else {
-            return fail(format!("{file}: is not text"));
+    pub(crate) fn run(&self, global: &Global, out: &Out) -> Answer {
+        let is_model = self.file.is_dir() || self.file.extension().is_some_and(|e| e == "safetensors");
+        let mut graph = match is_model {
+            true => Traced::load(global, &self.file, self.batch, None)?.graph,
+            false => self.parse()?,
         };
-        let graph = match Program::parse(&text) {
-            Ok(graph) => graph,
-            Err(e) => return fail(format!("{file}: {e}")),
-        };
+        if self.compiled {
+            graph = graph.after(Passes::all())?;
+        }
         if out.json() {
             let ops = graph.nodes().iter().filter(|n| matches!(n.what, What::Op(..))).count();
             let params: Vec<String> = graph.params().into_iter().map(|p| p.0).collect();
@@ -69,5 +78,13 @@ impl Graph {
         };
         out.line(shown.trim_end())?;
         Ok(true)
+    }
+
+    fn parse(&self) -> Answer<Program> {
+        let file = self.file.display();
+        let Ok(text) = String::from_utf8(read(&self.file)?) else {
+            return fail(format!("{file}: is not text"));
+        };
+        Program::parse(&text).or_else(|e| fail(format!("{file}: {e}")))
     }
 }

@@ -211,7 +211,7 @@ fn run() -> Answer {
         Command::Devices => devices::run(global, &out),
         Command::Ops(c) => c.run(&out),
         Command::Op(c) => c.run(global, &out),
-        Command::Graph(c) => c.run(&out),
+        Command::Graph(c) => c.run(global, &out),
         Command::Inspect(c) => c.run(&out),
         Command::Check(c) => c.run(global, &out),
         Command::Bench(c) => c.run(global, &out),

@@ -83,3 +83,22 @@ fn what_cannot_be_exported_says_why() {
     refused(here, "export run --batch 0", "at least 1");
     assert!(!here.join("run/checkpoint.onnx").exists());
 }
+
+#[test]
+fn a_run_is_shown_as_a_program() {
+    let here = tempfile::tempdir().unwrap();
+    let here = here.path();
+    good(here, "train mlp --data friedman1 --samples 40 --hidden 8 --steps 2 --out run --device cpu");
+    let plain = good(here, "graph run --batch 3");
+    assert!(plain.contains("%0: f32[3, 10] = input\n") && plain.contains("= relu %"), "{plain}");
+    // What is shown can be given back, and is the same program.
+    std::fs::write(here.join("program.txt"), &plain).unwrap();
+    assert_eq!(good(here, "graph program.txt"), plain);
+    assert_eq!(good(here, "graph program.txt --hash"), good(here, "graph run --batch 3 --hash"));
+    let compiled = good(here, "graph run/checkpoint.safetensors --batch 3 --compiled");
+    assert!(compiled.contains("of linear {") && !compiled.contains("= relu %"), "{compiled}");
+    assert_eq!(good(here, "graph program.txt --compiled"), compiled);
+    assert!(good(here, "graph run --compiled --svg").starts_with("<svg"));
+    refused(here, "graph nothing.safetensors", "nothing.safetensors");
+    refused(here, "graph run --batch 0", "at least 1");
+}

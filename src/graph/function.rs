@@ -241,8 +241,13 @@ impl Graph {
 
     /// Without what nothing returned is computed from.
     fn live(&self) -> Result<Graph> {
+        self.after(Passes::none().with(Pass::DeadCode))
+    }
+
+    /// The program after these passes, which is what [`Graph::compile_with`] plans and runs.
+    pub fn after(&self, passes: Passes) -> Result<Graph> {
         let mut outputs = self.outputs.clone();
-        let mut graph = Passes::none().with(Pass::DeadCode).run(self, &mut outputs, &self.home())?;
+        let mut graph = passes.run(self, &mut outputs, &self.home())?;
         graph.outputs = outputs;
         Ok(graph)
     }
