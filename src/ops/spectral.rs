@@ -26,7 +26,7 @@ use crate::ops::map::grid;
 use crate::ops::matmul::Bmm;
 use crate::ops::reduce::Sum;
 use crate::scalar::Scalar;
-use crate::shape::Shape;
+use crate::shape::{MAX_RANK, Shape};
 use crate::tensor::Tensor;
 
 /// Longest axis a table can be made for: positions up to here are exact in float32.
@@ -445,9 +445,11 @@ impl Op for AxisMatMul {
     fn shape(&self, ins: &[Meta]) -> Result<Meta> {
         let along = self.of(ins)?;
         let x = ins[1].shape;
-        let mut out = x.dims().to_vec();
+        // On the stack: this is asked for in every run of what follows the product.
+        let mut out = [0; MAX_RANK];
+        out[..x.rank()].copy_from_slice(x.dims());
         out[x.rank() - 2] = along.m;
-        Ok(Meta::f32(Shape::new(&out)?))
+        Ok(Meta::f32(Shape::new(&out[..x.rank()])?))
     }
 
     fn workspace(&self, ins: &[Meta], device: &Device) -> usize {
