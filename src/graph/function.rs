@@ -366,7 +366,7 @@ impl Function {
     }
 
     /// As [`Function::call`], on values of its device: what it returns can be given to the next one, nothing goes through the
-    /// host, and nothing waits.
+    /// host, and nothing waits, but for indices of which nothing is known: they are read and checked.
     ///
     /// ```
     /// use dittograd::device::{AnyBuffer, Meta};

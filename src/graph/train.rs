@@ -59,8 +59,8 @@ impl Batch<'_> {
 }
 
 /// Forward, backward and update of one model, compiled: the closure is traced once for each set of input
-/// shapes, and each run is one program; of many, those used last are kept. It gives the same bits as running the closure eagerly. Parameters that were
-/// frozen, unfrozen or moved to another device since are found so: the closure is traced again.
+/// shapes, and each run is one program; of many, those used last are kept. It gives the same bits as running the closure
+/// eagerly. Parameters that were frozen, unfrozen or moved to another device since are found so: the closure is traced again.
 pub struct TrainStep<F> {
     device: Device,
     params: Vec<Param>,
