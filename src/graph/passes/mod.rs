@@ -12,6 +12,7 @@ mod reductions;
 use super::{Graph, Node, Source, What};
 use crate::device::Device;
 use crate::error::Result;
+use crate::ops::program::Program;
 use crate::ops::{AnyOp, Recorder, Val};
 use crate::shape::Shape;
 
@@ -234,6 +235,23 @@ fn reshaped(out: &mut Graph, v: Val, from: &Shape, to: &Shape) -> Result<Option<
         _ => return Ok(None),
     };
     crate::ops::layout::reshape_to(out, v, shape).map(Some)
+}
+
+/// The elementwise program that makes `v`, its node, and what it reads, if each value on the way is read once.
+fn elements<'g>(graph: &'g Graph, uses: &[usize], mut v: Val) -> Option<(Program, &'g Node, &'g [Val])> {
+    loop {
+        let node = graph.node(v);
+        let What::Op(op, ins) = &node.what else { return None };
+        if uses[v.0 as usize] != 1 {
+            return None;
+        }
+        if matches!(op, AnyOp::Reshape(_)) {
+            v = ins[0];
+            continue;
+        }
+        let program = op.as_program(&graph.metas(ins)).filter(|p| p.outputs() == 1)?;
+        return Some((program, node, ins));
+    }
 }
 
 /// For each value, the one whose memory it shares, where `shares` says of an op that it shares its first input's; and for

@@ -1,14 +1,12 @@
 //! Elementwise ops become part of the softmax or norm that reads them: it computes the elements as it needs them, and they are
 //! never stored.
 
-use super::{Rewrite, What, reshaped, uses};
+use super::{Rewrite, What, elements, reshaped, uses};
 use crate::error::Result;
 use crate::graph::Graph;
 use crate::ops::fused::{self, Fused};
 use crate::ops::led::{self, Led};
-use crate::ops::program::Program;
 use crate::ops::{AnyOp, Val};
-use crate::shape::Shape;
 use std::sync::Arc;
 
 /// The most inputs of a program: all of them are read where one was.
@@ -53,43 +51,21 @@ fn led(
     let graph = to.old;
     let Some(slot) = led::slot(base) else { return Ok(None) };
     let shape = graph.node(ins[slot]).meta.shape;
-    let Some((program, from, args)) = elements(graph, uses, ins[slot], graph.nodes[i].again) else {
-        return Ok(None);
-    };
-    if args.is_empty() || args.len() > MOST_INPUTS || program.weight() > fused::most_weight(base) {
+    let Some((program, made, args)) = elements(graph, uses, ins[slot]) else { return Ok(None) };
+    let is_alike = made.again == graph.nodes[i].again;
+    if !is_alike || args.is_empty() || args.len() > MOST_INPUTS || program.weight() > fused::most_weight(base)
+    {
         return Ok(None);
     }
     let (before, behind) = (to.all(&ins[..slot]), to.all(&ins[slot + 1..]));
     let mut all = [before, behind].concat();
     for v in args {
         let v = to.at(*v);
-        let Some(v) = reshaped(&mut to.out, v, &from, &shape)? else { return Ok(None) };
+        let Some(v) = reshaped(&mut to.out, v, &made.meta.shape, &shape)? else { return Ok(None) };
         all.push(v);
     }
     let led =
         Led { base: Box::new(base.clone()), slot, inputs: args.len(), program: Arc::new(program), shape };
     let readable = led.is_readable(&to.out.metas(&all));
     Ok(readable.then_some((led, all)))
-}
-
-/// The program that makes `v`, the shape it has there, and what it reads, if each value on the way is read once.
-fn elements<'g>(
-    graph: &'g Graph,
-    uses: &[usize],
-    mut v: Val,
-    again: bool,
-) -> Option<(Program, Shape, &'g [Val])> {
-    loop {
-        let node = graph.node(v);
-        let What::Op(op, ins) = &node.what else { return None };
-        if uses[v.0 as usize] != 1 || node.again != again {
-            return None;
-        }
-        if matches!(op, AnyOp::Reshape(_)) {
-            v = ins[0];
-            continue;
-        }
-        let program = op.as_program(&graph.metas(ins)).filter(|p| p.outputs() == 1)?;
-        return Some((program, node.meta.shape, ins));
-    }
 }

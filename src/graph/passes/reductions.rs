@@ -1,7 +1,7 @@
 //! Elementwise ops become part of the reduction or loss that reads them, and what is done to its result becomes its
 //! last step: the elements are never stored.
 
-use super::{Rewrite, What, uses};
+use super::{Rewrite, What, elements, uses};
 use crate::error::Result;
 use crate::graph::Graph;
 use crate::ops::fold::Folded;
@@ -69,7 +69,7 @@ fn with_elements(
     };
     let shape = metas[0].shape;
     let made: Vec<Option<(Program, &[Val])>> =
-        ins.iter().map(|v| elements(graph, uses, *v, &shape)).collect();
+        ins.iter().map(|v| in_order(graph, uses, *v, &shape)).collect();
     if made.iter().all(Option::is_none) || fold.ins > 4 {
         return Ok(None);
     }
@@ -102,19 +102,8 @@ fn with_elements(
 
 /// The program that makes `v`, and what it reads, if only one op reads `v`, and the program reads all elements in
 /// order.
-fn elements<'g>(graph: &'g Graph, uses: &[usize], v: Val, shape: &Shape) -> Option<(Program, &'g [Val])> {
-    let mut v = v;
-    loop {
-        let What::Op(op, ins) = &graph.node(v).what else { return None };
-        if uses[v.0 as usize] != 1 {
-            return None;
-        }
-        if matches!(op, AnyOp::Reshape(_)) {
-            v = ins[0];
-            continue;
-        }
-        let program = op.as_program(&graph.metas(ins)).filter(|p| p.outputs() == 1)?;
-        let plain = ins.iter().all(|v| graph.node(*v).meta.shape.numel() == shape.numel());
-        return (plain && !ins.is_empty()).then_some((program, ins));
-    }
+fn in_order<'g>(graph: &'g Graph, uses: &[usize], v: Val, shape: &Shape) -> Option<(Program, &'g [Val])> {
+    let (program, _, ins) = elements(graph, uses, v)?;
+    let plain = ins.iter().all(|v| graph.node(*v).meta.shape.numel() == shape.numel());
+    (plain && !ins.is_empty()).then_some((program, ins))
 }
