@@ -95,16 +95,58 @@ def spectral(x, wr, wi):
     return torch.fft.irfft(Y, n=n, dim=1)
 
 
+def product(name, m, n, k, ta=False, tb=False):
+    flags = ",ta" * ta + ",tb" * tb
+    a, b = rand(*((k, m) if ta else (m, k))).detach(), rand(*((n, k) if tb else (k, n))).detach()
+    left, right = a.t() if ta else a, b.t() if tb else b
+    out = torch.empty(m, n, device=args.device)
+    return [(f"matmul {name} {m}x{n}x{k}{flags.replace(',', ' ')}", f"matmul:{m},{n},{k}{flags}", lambda: torch.mm(left, right, out=out))]
+
+
+def layer(name, rows, inputs, outputs):
+    """The three products of a linear layer: forward, and the gradients of its input and its weight."""
+    yield from product(name, rows, outputs, inputs, tb=True)
+    yield from product(name + " dx", rows, inputs, outputs)
+    yield from product(name + " dw", outputs, inputs, rows, ta=True)
+
+
+def products():
+    for size in (4096, 8192) if GPU else (256, 512, 1024, 2048):
+        for ta, tb in ((False, False), (False, True), (True, False), (True, True)):
+            yield from product("square", size, size, size, ta, tb)
+    rows = 8192 if GPU else 512
+    yield from layer("gpt2 qkv", rows, 768, 2304)
+    yield from layer("gpt2 o", rows, 768, 768)
+    yield from layer("gpt2 up", rows, 768, 3072)
+    yield from layer("gpt2 down", rows, 3072, 768)
+    yield from layer("gpt2 head", rows, 768, 50304)
+    rows = 16384 if GPU else 1024
+    yield from layer("babygpt qkv", rows, 384, 1152)
+    yield from layer("babygpt o", rows, 384, 384)
+    yield from layer("babygpt up", rows, 384, 1536)
+    yield from layer("babygpt down", rows, 1536, 384)
+
+
+def resnet(n):
+    """The layers of ResNet-50 that are told apart by their sizes."""
+    for width, size in ((64, 56), (128, 28), (256, 14), (512, 7)):
+        yield from conv(f"resnet {width}-{width} 3x3 {size} b{n}", n, width, size, width, 3)
+        yield from conv(f"resnet {width}-{4 * width} 1x1 {size} b{n}", n, width, size, 4 * width, 1)
+        yield from conv(f"resnet {4 * width}-{width} 1x1 {size} b{n}", n, 4 * width, size, width, 1)
+    for width, size in ((128, 56), (256, 28), (512, 14)):
+        yield from conv(f"resnet {width}-{width} 3x3 {size} /2 b{n}", n, width, size, width, 3, stride=2)
+        yield from conv(f"resnet {2 * width}-{4 * width} 1x1 {size} /2 b{n}", n, 2 * width, size, 4 * width, 1, stride=2)
+
+
 def cases():
+    yield from products()
     big = GPU
     n = 128 if big else 32
     yield from conv(f"conv 3-32 3x3 32x32 b{n}", n, 3, 32, 32, 3)
     yield from conv(f"conv 32-64 3x3 32x32 b{n}", n, 32, 32, 64, 3)
     yield from conv(f"conv 64-128 3x3 16x16 b{n}", n, 64, 16, 128, 3)
     m = 32 if big else 4
-    yield from conv(f"resnet 64-64 3x3 56 b{m}", m, 64, 56, 64, 3)
-    yield from conv(f"resnet 64-256 1x1 56 b{m}", m, 64, 56, 256, 1)
-    yield from conv(f"resnet 256-256 3x3 14 b{m}", m, 256, 14, 256, 3)
+    yield from resnet(m)
     yield from conv(f"depthwise 96 3x3 56 b{m}", m, 96, 56, 96, 3, groups=96)
     rows = 32768 if big else 4096
     ln = lambda x, g, b: F.layer_norm(x, (768,), g, b)
