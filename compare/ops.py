@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Single ops beside PyTorch in float32 (no TF32), as ratios of times: below 1 we are faster.
+"""Single ops beside PyTorch in float32 (with `--tf32`, on tensor cores), as ratios of times: below 1 we are faster.
 
-usage: python3 compare/ops.py [--device cpu|cuda] [--threads N] [--program PATH] [PART_OF_A_NAME ...]
+usage: python3 compare/ops.py [--device cpu|cuda] [--threads N] [--program PATH] [--tf32] [PART_OF_A_NAME ...]
 
 Both run in turns; medians of each. `+grad` is the op and its gradient rule, for all number inputs.
 """
@@ -15,17 +15,19 @@ parser.add_argument("--device", default="cpu")
 parser.add_argument("--threads", type=int, default=2)
 parser.add_argument("--program", default="target/release/dittograd")
 parser.add_argument("--turns", type=int, default=3)
+parser.add_argument("--tf32", action="store_true")
 parser.add_argument("names", nargs="*")
 args = parser.parse_args()
 torch.set_num_threads(args.threads)
-torch.backends.cuda.matmul.allow_tf32 = False
-torch.backends.cudnn.allow_tf32 = False
+torch.backends.cuda.matmul.allow_tf32 = args.tf32
+torch.backends.cudnn.allow_tf32 = args.tf32
 torch.backends.cudnn.benchmark = True
 GPU = args.device.startswith("cuda")
 
 
 def ours(workload):
     command = [args.program, "--device", args.device, "--threads", str(args.threads), "--json", "bench", workload]
+    command += ["--numerics", "tf32"] if args.tf32 else []
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
         return None, done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "failed"

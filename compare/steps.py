@@ -5,7 +5,7 @@ usage: python3 compare/steps.py [--device cpu|cuda] [--threads N] [--program PAT
 
 PyTorch runs eagerly and compiled, on CUDA also as one captured graph and compiled with reduce-overhead; the ratio is to
 the best of these. Both sides are timed by the host's clock: the median of steps with a wait after each, and the mean of
-steps that are queued back to back. `--tf32` lets PyTorch, not us, use TF32. Peak memory is that of the GPU's allocator; of
+steps that are queued back to back. With `--tf32` both use tensor cores. Peak memory is that of the GPU's allocator; of
 PyTorch on the CPU there is none.
 """
 import argparse, gc, json, platform, statistics, subprocess, time, warnings
@@ -137,6 +137,7 @@ def torchs(workload, mode):
 def ours(workload):
     command = [args.program, "--device", args.device, "--threads", str(args.threads), "--json", "bench", workload]
     command += ["--steps", str(args.steps)] if args.steps else []
+    command += ["--numerics", "tf32"] if args.tf32 else []
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
         raise RuntimeError(done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "failed")
@@ -171,8 +172,8 @@ def attempt(who, call):
 def main():
     where = torch.cuda.get_device_name() if GPU else f"{platform.machine()}, {args.threads} threads"
     version = subprocess.run([args.program, "--version"], capture_output=True, text=True).stdout.strip()
-    tf32 = "TF32 on" if args.tf32 else "TF32 off"
-    print(f"{version} (float32, strict) and torch {torch.__version__} ({tf32}), {args.device}: {where}")
+    mode = "tf32" if args.tf32 else "strict"
+    print(f"{version} ({mode}) and torch {torch.__version__} ({'TF32' if args.tf32 else 'float32'}), {args.device}: {where}")
     modes = ["eager", "graph", "compile", "reduce-overhead"] if GPU else ["eager", "compile"]
     if args.modes:
         modes = args.modes.split(",")

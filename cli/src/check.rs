@@ -5,6 +5,7 @@ use crate::{Answer, Fail, Global, fail};
 use clap::Args;
 use dittograd::check::{Property, run_all};
 use dittograd::device::Device;
+use dittograd::numerics::Numerics;
 use dittograd::ops::AnyOp;
 use serde_json::json;
 
@@ -28,7 +29,14 @@ impl Check {
     /// The CPU, and the GPU asked for or the first one if there is one. Asking for the CPU leaves it out.
     fn devices(&self, global: &Global) -> Answer<Vec<Device>> {
         let mut devices = vec![global.cpu()?];
-        devices.extend(Some(global.device()?).filter(Device::is_cuda));
+        let asked = global.device()?;
+        if asked.numerics() != Numerics::Strict {
+            return fail(format!(
+                "the checks are of mode strict, not of {}: leave --numerics out",
+                asked.numerics()
+            ));
+        }
+        devices.extend(Some(asked).filter(Device::is_cuda));
         Ok(devices)
     }
 

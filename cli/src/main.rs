@@ -26,7 +26,6 @@ use clap::{Args, Parser, Subcommand};
 use dittograd::device::Device;
 use dittograd::device::cpu::simd::Simd;
 use dittograd::error::{Error, ErrorKind};
-use dittograd::numerics::Numerics;
 use out::Out;
 use std::process::ExitCode;
 
@@ -46,7 +45,7 @@ struct Global {
     /// Where to compute: cpu, cuda or cuda:N [default: a GPU if there is one; same bits]
     #[arg(long, global = true, value_name = "NAME")]
     device: Option<String>,
-    /// Numerics mode; only strict exists
+    /// How products are computed: strict (the same bits everywhere) or tf32 (tensor cores, CUDA only)
     #[arg(long, global = true, value_name = "MODE")]
     numerics: Option<String>,
     /// CPU threads [default: all cores; same bits]
@@ -131,9 +130,15 @@ pub(crate) type Answer<T = bool> = Result<T, Fail>;
 impl Global {
     /// The device asked for.
     fn device(&self) -> Answer<Device> {
-        if let Some(mode) = &self.numerics {
-            mode.parse::<Numerics>()?;
+        let device = self.plain_device()?;
+        match &self.numerics {
+            Some(mode) => Ok(device.in_mode(mode.parse()?)?),
+            None => Ok(device),
         }
+    }
+
+    /// The device asked for, in the mode of the environment.
+    fn plain_device(&self) -> Answer<Device> {
         Ok(match (&self.device, self.threads) {
             (None, None) => Device::best()?,
             (Some(name), threads) => named(name, threads)?,

@@ -32,7 +32,6 @@ pub struct Device(Arc<Inner>);
 
 struct Inner {
     backend: Backend,
-    numerics: Numerics,
     memory: memory::Memory,
     profile: profile::Profile,
 }
@@ -69,6 +68,21 @@ fn env<T: FromStr>(name: &'static str, want: &'static str) -> Result<Option<T>> 
     }
 }
 
+/// The mode that the environment asks for.
+fn wanted_mode() -> Result<Numerics> {
+    Ok(env::<Numerics>("DITTOGRAD_NUMERICS", "strict or tf32")?.unwrap_or_default())
+}
+
+/// Refuses modes that only a GPU has.
+fn only_strict(numerics: Numerics) -> Result<()> {
+    match numerics {
+        Numerics::Strict => Ok(()),
+        Numerics::Tf32 => {
+            Err(Error::unsupported("device", "mode tf32 needs a CUDA device, the CPU has only strict"))
+        }
+    }
+}
+
 impl Device {
     /// The CPU with the threads of `DITTOGRAD_THREADS` (default: all cores) and the SIMD level of
     /// `DITTOGRAD_SIMD` (default: the best there is). Neither changes any result.
@@ -94,7 +108,7 @@ impl Device {
 
     /// The CUDA device of the given ordinal.
     pub fn cuda(ordinal: usize) -> Result<Device> {
-        Device::open(Backend::Cuda(Cuda::open(ordinal)?))
+        Device::open(Backend::Cuda(Cuda::open(ordinal, wanted_mode()?)?))
     }
 
     /// Host memory with numbers of type `T`, where ops run by their definitions: slow, and as exact as `T` is. With
@@ -102,13 +116,13 @@ impl Device {
     /// direction, with [`Ratio`](crate::scalar::Ratio) programs of sums and products are exact. Programs are not
     /// compiled for it.
     pub fn host<T: Scalar>() -> Device {
-        Device::new(Backend::Host(host::numbers::<T>()), Numerics::Strict)
+        Device::new(Backend::Host(host::numbers::<T>()))
     }
 
     /// A device over an opened CUDA context, which may be a fake one in tests.
     #[doc(hidden)]
     pub fn from_cuda(cuda: Arc<Cuda>) -> Device {
-        Device::new(Backend::Cuda(cuda), Numerics::Strict)
+        Device::new(Backend::Cuda(cuda))
     }
 
     /// The device of `DITTOGRAD_DEVICE`, or else a GPU if there is a usable one, or else the CPU.
@@ -139,7 +153,9 @@ impl Device {
 
     /// A device as the environment wants it.
     fn open(backend: Backend) -> Result<Device> {
-        let numerics = env::<Numerics>("DITTOGRAD_NUMERICS", "strict")?.unwrap_or_default();
+        if !matches!(backend, Backend::Cuda(_)) {
+            only_strict(wanted_mode()?)?;
+        }
         let watch = match env::<u8>("DITTOGRAD_WATCH", WATCH)? {
             None | Some(0) => false,
             Some(1) => true,
@@ -148,29 +164,35 @@ impl Device {
                 return Err(Error::new("environment", kind));
             }
         };
-        let device = Device::new(backend, numerics);
+        let device = Device::new(backend);
         if watch {
             device.watch();
         }
         Ok(device)
     }
 
-    fn new(backend: Backend, numerics: Numerics) -> Device {
-        Device(Arc::new(Inner {
-            backend,
-            numerics,
-            memory: memory::Memory::default(),
-            profile: Default::default(),
-        }))
+    fn new(backend: Backend) -> Device {
+        Device(Arc::new(Inner { backend, memory: memory::Memory::default(), profile: Default::default() }))
     }
 
     pub(crate) fn backend(&self) -> &Backend {
         &self.0.backend
     }
 
-    /// The numerics mode of this device.
+    /// How products are computed on this device: by `DITTOGRAD_NUMERICS` (default `strict`) unless it is of
+    /// [`Device::in_mode`].
     pub fn numerics(&self) -> Numerics {
-        self.0.numerics
+        self.as_cuda().map_or(Numerics::Strict, |cuda| cuda.numerics())
+    }
+
+    /// This device in another mode: a handle of its own, with memory of its own. Only CUDA has other modes than
+    /// `strict`.
+    pub fn in_mode(&self, numerics: Numerics) -> Result<Device> {
+        match &self.0.backend {
+            _ if numerics == self.numerics() => Ok(self.clone()),
+            Backend::Cuda(cuda) => Ok(Device::new(Backend::Cuda(Cuda::open(cuda.ordinal(), numerics)?))),
+            Backend::Cpu(_) | Backend::Host(_) => only_strict(numerics).map(|()| self.clone()),
+        }
     }
 
     /// Whether this is a CUDA device.
@@ -231,7 +253,10 @@ impl fmt::Display for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0.backend {
             Backend::Cpu(_) => f.write_str("cpu"),
-            Backend::Cuda(cuda) => write!(f, "cuda:{}", cuda.ordinal()),
+            Backend::Cuda(cuda) if self.numerics() == Numerics::Strict => {
+                write!(f, "cuda:{}", cuda.ordinal())
+            }
+            Backend::Cuda(cuda) => write!(f, "cuda:{} in mode {}", cuda.ordinal(), self.numerics()),
             Backend::Host(numbers) => write!(f, "host {}", numbers.name()),
         }
     }

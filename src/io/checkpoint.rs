@@ -272,7 +272,7 @@ impl Checkpoint {
 
     /// Puts parameters and optimizer (and, of a [`TrainStep`], the random stream) where they were, so that training goes on
     /// bit for bit. An eager loop also calls [`RandomState::restore`] with its session. Errors, with nothing changed, if the
-    /// checkpoint is of another model, optimizer, seed or version of the numerics; with `numerics_version` set to
+    /// checkpoint is of another model, optimizer, seed, mode or version of the numerics; with `numerics_version` set to
     /// [`NUMERICS_VERSION`] by hand it goes on with other bits.
     pub fn restore(&self, params: &Params, training: &mut impl Resume) -> Result<()> {
         if self.numerics_version != NUMERICS_VERSION {
@@ -280,6 +280,15 @@ impl Checkpoint {
                 "the checkpoint was computed by version {} of the numerics, this is version {NUMERICS_VERSION}: it would go \
                  on with other bits; use dittograd as it was, or only load the parameters with Params::load",
                 self.numerics_version
+            );
+            return Err(Error::argument("restore", "numerics", why));
+        }
+        let here = params.device().numerics();
+        if self.numerics != here {
+            let why = format!(
+                "the checkpoint was computed in mode {}, this device is in mode {here}: it would go on with other bits; use \
+                 mode {0}, or only load the parameters with Params::load",
+                self.numerics
             );
             return Err(Error::argument("restore", "numerics", why));
         }

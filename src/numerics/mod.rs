@@ -6,7 +6,7 @@ pub mod lane;
 pub mod rng;
 pub mod sum;
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use std::fmt;
 use std::str::FromStr;
 
@@ -22,11 +22,17 @@ pub enum Numerics {
     /// IEEE float32 in the fixed order of the contract: same bits on every device.
     #[default]
     Strict,
+    /// As `Strict`, but matrix products and attention multiply on tensor cores, which keep 11 bits of each factor and
+    /// add in an order of their own. The same bits from run to run on one GPU; only on CUDA.
+    Tf32,
 }
 
 impl fmt::Display for Numerics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("strict")
+        f.write_str(match self {
+            Numerics::Strict => "strict",
+            Numerics::Tf32 => "tf32",
+        })
     }
 }
 
@@ -35,14 +41,8 @@ impl FromStr for Numerics {
     fn from_str(s: &str) -> Result<Numerics> {
         match s {
             "strict" => Ok(Numerics::Strict),
-            "fast" | "tf32" => {
-                Err(Error::unsupported("numerics", format!("mode {s} is not implemented yet, use strict")))
-            }
-            _ => {
-                let kind =
-                    ErrorKind::Argument { name: "numerics", why: format!("`{s}` is not a mode, use strict") };
-                Err(Error::new("numerics", kind))
-            }
+            "tf32" => Ok(Numerics::Tf32),
+            _ => Err(Error::argument("numerics", "mode", format!("`{s}` is not one, use strict or tf32"))),
         }
     }
 }

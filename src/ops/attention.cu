@@ -9,6 +9,7 @@
 //   DITTO_SHARE       1: keys and values take turns in one buffer (forward, little shared memory)
 //   DITTO_BLOCKS      blocks per multiprocessor the registers are budgeted for
 //   DITTO_MASK        1: there is a mask
+//   DITTO_TF32        1: tensor cores multiply; D and DV are multiples of 8, TR of 2, SB of 16
 //   CHUNK             rows or keys of one chain of the gradients
 //   BLOCK             keys of a block of the online softmax, queries of a block of the gradients
 //
@@ -20,8 +21,18 @@
 // Shared tiles are [row][pitch], pitch = 4 mod 16 words, which keeps 16-byte loads along a row and 4-byte
 // stores of 8 by 4 pairs free of bank conflicts. Rows beyond the end hold stale words; pairs with them are
 // blocked, or their results are not stored. A blocked pair takes no part in any sum, whatever its operands hold.
+//
+// On tensor cores an instruction multiplies 16 rows by 8 columns over 8 steps; lane (g, t), 8 by 4, has of the left rows
+// g and g + 8 and of the right column g, both for two steps, and gets columns 2 t and 2 t + 1 of rows g and g + 8. So own
+// rows are lm + 8 i as before, streamed rows and columns of results come in pairs, and weights stay in registers: as
+// results of one product they lie as the next one takes its left side, if a lane's two steps are rows 2 t and 2 t + 1.
+// Blocked pairs have weight 0 there, and rows beyond the end are zeros.
 
 typedef unsigned long long u64;
+
+#ifndef DITTO_TF32
+#define DITTO_TF32 0
+#endif
 
 #define BLOCKED 0xff800001u
 #define LOG2E __uint_as_float(0x3fb8aa3bu)
@@ -59,15 +70,18 @@ __device__ __forceinline__ void query_range(unsigned n, unsigned from, unsigned 
 
 __device__ __forceinline__ bool is_blocked(float x) { return __float_as_uint(x) == BLOCKED; }
 
-// Starts copying `rows` rows of W floats into a tile of the given pitch.
-template <int W, int PITCH> __device__ __forceinline__ void copy_rows(float* tile, const float* from, int rows) {
+// Starts copying `rows` rows of W floats into a tile of the given pitch; on tensor cores, zeros into the rest of its
+// TILE rows.
+template <int W, int PITCH, int TILE> __device__ __forceinline__ void copy_rows(float* tile, const float* from, int rows) {
     constexpr bool VECTOR = W % 4 == 0;
     constexpr int PER = VECTOR ? W / 4 : W;
     if (PER == 0) return;
     const unsigned to = (unsigned)__cvta_generic_to_shared(tile);
-    for (int u = threadIdx.x; u < rows * PER; u += THREADS) {
+    for (int u = threadIdx.x; u < (DITTO_TF32 ? TILE : rows) * PER; u += THREADS) {
         const int r = u / (PER > 0 ? PER : 1), c = u - r * PER;
-        if (VECTOR)
+        if (DITTO_TF32)
+            asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to + (r * PITCH + 4 * c) * 4), "l"(from + 4 * (u64)(r < rows ? u : 0)), "r"(r < rows ? 16 : 0) : "memory");
+        else if (VECTOR)
             asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + (r * PITCH + 4 * c) * 4), "l"(from + 4 * (u64)u) : "memory");
         else
             asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to + (r * PITCH + c) * 4), "l"(from + u) : "memory");
@@ -81,12 +95,97 @@ __device__ __forceinline__ void four(float (&to)[4], const float* from) {
     to[0] = v.x; to[1] = v.y; to[2] = v.z; to[3] = v.w;
 }
 
+// The lane's place among the 8 by 4 lanes of a warp.
+__device__ __forceinline__ int lane_m() {
+    const int lane = threadIdx.x & 31;
+    return DITTO_TF32 ? lane >> 2 : (lane & 1) | (lane >> 1 & 2) | (lane >> 2 & 4);
+}
+__device__ __forceinline__ int lane_n() {
+    const int lane = threadIdx.x & 31;
+    return DITTO_TF32 ? lane & 3 : (lane >> 1 & 1) | (lane >> 2 & 2);
+}
+// Lane numbers that differ in one bit of ln.
+#define FAR (DITTO_TF32 ? 2 : 8)
+#define NEAR (DITTO_TF32 ? 1 : 2)
+#define ALL 0xffffffffu
+
+// The j-th streamed row of a thread.
+__device__ __forceinline__ int streamed(int ln, int j) { return DITTO_TF32 ? j / 2 * 8 + 2 * ln + j % 2 : ln + 4 * j; }
+// The c-th column of a thread's results.
+__device__ __forceinline__ int column_of(int ln, int c) { return DITTO_TF32 ? c / 2 * 8 + 2 * ln + c % 2 : 16 * (c / 4) + 4 * ln + c % 4; }
+
+#if DITTO_TF32
+
+// Rounds to the 11 bits that tensor cores read: they cut off what is behind, and half of that on average is added first.
+__device__ __forceinline__ unsigned tf32(float x) { return __float_as_uint(__fmul_rn(x, __uint_as_float(0x3f800b50u))); }
+// c = a b + c for 16 rows, 8 columns and 8 steps.
+__device__ __forceinline__ void mma(float& c0, float& c1, float& c2, float& c3, unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1) {
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(c0), "+f"(c1), "+f"(c2), "+f"(c3) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+__device__ __forceinline__ float weight(float x) {
+    float w;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(w) : "f"(x));
+    return w;
+}
+
+// s[i][j] = own row i times streamed row j. `a` points at the thread's first row, `b` at the streamed tile.
+template <int W, int PITCH, int NB> __device__ __forceinline__ void products(float (&s)[TR][NB], const float* a, const float* b) {
+#pragma unroll
+    for (int i = 0; i < TR; ++i)
+#pragma unroll
+        for (int j = 0; j < NB; ++j) s[i][j] = 0.0f;
+    a += lane_n();
+    b += lane_m() * PITCH + lane_n();
+#pragma unroll 2
+    for (int k = 0; k < W; k += 8) {
+        unsigned x[TR][2];
+#pragma unroll
+        for (int i = 0; i < TR; ++i)
+#pragma unroll
+            for (int h = 0; h < 2; ++h) x[i][h] = tf32(a[i * 8 * PITCH + k + 4 * h]);
+#pragma unroll
+        for (int f = 0; f < NB; f += 2) {
+            const unsigned y0 = tf32(b[f * 4 * PITCH + k]), y1 = tf32(b[f * 4 * PITCH + k + 4]);
+#pragma unroll
+            for (int i = 0; i < TR; i += 2)
+                mma(s[i][f], s[i][f + 1], s[i + 1][f], s[i + 1][f + 1], x[i][0], x[i + 1][0], x[i][1], x[i + 1][1], y0, y1);
+        }
+    }
+}
+
+// acc[i][c] += weight of (own row i, streamed row j) times column c of streamed row j, for all j.
+template <int PITCH, int NC, int NB> __device__ __forceinline__ void accumulate(float (&acc)[TR][4 * NC], const float (&w)[TR][NB], const float* b) {
+    b += 2 * lane_n() * PITCH + lane_m();
+#pragma unroll
+    for (int f = 0; f < NB; f += 2) {
+        unsigned x[TR][2];
+#pragma unroll
+        for (int i = 0; i < TR; ++i)
+#pragma unroll
+            for (int h = 0; h < 2; ++h) x[i][h] = tf32(w[i][f + h]);
+#pragma unroll
+        for (int c = 0; c < 4 * NC; c += 2) {
+            const unsigned y0 = tf32(b[f * 4 * PITCH + c * 4]), y1 = tf32(b[(f * 4 + 1) * PITCH + c * 4]);
+#pragma unroll
+            for (int i = 0; i < TR; i += 2)
+                mma(acc[i][c], acc[i][c + 1], acc[i + 1][c], acc[i + 1][c + 1], x[i][0], x[i + 1][0], x[i][1], x[i + 1][1], y0, y1);
+        }
+    }
+}
+
+#else
+
+__device__ __forceinline__ float weight(float x) { return ditto_weight(x); }
+
 // Streamed rows that are multiplied at a time, so that a sum is not needed again before it is there.
 constexpr int JP = 2;
 
-// s[i][j] = own row i times streamed row j: a chain over the W columns, increasing, from +0. `a` and `b` point at
-// the thread's first rows. Operands are loaded one step ahead.
+// s[i][j] = own row i times streamed row j: a chain over the W columns, increasing, from +0. `a` points at the
+// thread's first row, `b` at the streamed tile. Operands are loaded one step ahead.
 template <int W, int PITCH, int NB> __device__ __forceinline__ void products(float (&s)[TR][NB], const float* a, const float* b) {
+    b += lane_n() * PITCH;
 #pragma unroll
     for (int i = 0; i < TR; ++i)
 #pragma unroll
@@ -172,19 +271,7 @@ __device__ __forceinline__ void accumulate(float (&acc)[TR][4 * NC], const float
     }
 }
 
-// The lane's place among the 8 by 4 lanes of a warp.
-__device__ __forceinline__ int lane_m() {
-    const int lane = threadIdx.x & 31;
-    return (lane & 1) | (lane >> 1 & 2) | (lane >> 2 & 4);
-}
-__device__ __forceinline__ int lane_n() {
-    const int lane = threadIdx.x & 31;
-    return (lane >> 1 & 1) | (lane >> 2 & 2);
-}
-// Lane numbers that differ in one bit of ln.
-#define FAR 8
-#define NEAR 2
-#define ALL 0xffffffffu
+#endif
 
 // Four columns from `at` on of a row of W floats, past the first-level cache: other blocks write and read them too.
 template <int W> __device__ __forceinline__ void load_four(float (&x)[4], const float* row, int at) {
@@ -211,6 +298,12 @@ template <int W> __device__ __forceinline__ void store_four(float* row, const fl
 
 // Stores a thread's columns of own row i at `out`.
 template <int W, int NC> __device__ __forceinline__ void store_row(float* out, const float (&x)[4 * NC], int ln) {
+#if DITTO_TF32
+#pragma unroll
+    for (int c = 0; c < 4 * NC; c += 2)
+        if (column_of(ln, c) < W) *reinterpret_cast<float2*>(out + column_of(ln, c)) = make_float2(x[c], x[c + 1]);
+    return;
+#endif
 #pragma unroll
     for (int c = 0; c < NC; ++c) {
         const int at = 16 * c + 4 * ln;
@@ -246,16 +339,20 @@ __device__ __forceinline__ void soften(float (&s)[TR][NB], const unsigned (&open
         best = other > best ? other : best;
         best = __fadd_rn(best, 0.0f);
         const float next = best > top[i] ? best : top[i];
-        float keep = ditto_weight(__fsub_rn(top[i], next));
+        float keep = weight(__fsub_rn(top[i], next));
         if (SOME) keep = open[i] ? keep : 1.0f;
         top[i] = next;
         float sum = 0.0f;
 #pragma unroll
         for (int j = 0; j < NB; ++j) {
-            const float w = ditto_weight(__fsub_rn(s[i][j], next));
+            const float w = weight(__fsub_rn(s[i][j], next));
             const bool out = SOME && is_blocked(s[i][j]);
             sum = __fadd_rn(sum, out ? 0.0f : w);
+#if DITTO_TF32
+            s[i][j] = out ? 0.0f : w;
+#else
             p[i * 8 * PP + 4 * j] = out ? s[i][j] : w;
+#endif
         }
         sum = __fadd_rn(sum, __shfl_xor_sync(ALL, sum, FAR));
         sum = __fadd_rn(sum, __shfl_xor_sync(ALL, sum, NEAR));
@@ -307,22 +404,22 @@ attention_forward(const float* __restrict__ q, const float* __restrict__ k, cons
 #pragma unroll
             for (int c = 0; c < 4 * NCV; ++c) acc[i][c] = 0.0f;
         }
-        copy_rows<D, PD>(sq, q + row0 * D, count);
-        if (keys > 0) copy_rows<D, PD>(sk, k + z * m * D, (int)m < BLOCK ? (int)m : BLOCK);
+        copy_rows<D, PD, OWN>(sq, q + row0 * D, count);
+        if (keys > 0) copy_rows<D, PD, BLOCK>(sk, k + z * m * D, (int)m < BLOCK ? (int)m : BLOCK);
         copy_commit();
         for (int j0 = 0; j0 < keys; j0 += BLOCK) {
             const int here = (int)m - j0 < BLOCK ? (int)m - j0 : BLOCK;
             copy_wait<0>();
             __syncthreads();
             if (!DITTO_SHARE) {
-                copy_rows<DV, PV>(sv, v + (z * m + j0) * DV, here);
+                copy_rows<DV, PV, BLOCK>(sv, v + (z * m + j0) * DV, here);
                 copy_commit();
             }
             const bool active = mine > 0 && (!causal || j0 <= warp_high);
             const bool some = DITTO_MASK || here < BLOCK || (causal && j0 + BLOCK > warp_low + 1);
+            float s[TR][NB];
             if (active) {
-                float s[TR][NB];
-                products<D, PD, NB>(s, sq + (own0 + lm) * PD, sk + ln * PD);
+                products<D, PD, NB>(s, sq + (own0 + lm) * PD, sk);
 #pragma unroll
                 for (int i = 0; i < TR; ++i)
 #pragma unroll
@@ -336,7 +433,7 @@ attention_forward(const float* __restrict__ q, const float* __restrict__ k, cons
                         const bool row = own0 + lm + 8 * i < count;
 #pragma unroll
                         for (int j = 0; j < NB; ++j) {
-                            const int key = j0 + ln + 4 * j;
+                            const int key = j0 + streamed(ln, j);
                             bool ok = key < (int)m && (!causal || key <= query[i]);
                             if (DITTO_MASK && ok && row) ok = fabsf(mask[at[i] + key * view.column]) > 0.0f;
                             if (!ok) s[i][j] = __uint_as_float(BLOCKED);
@@ -354,24 +451,28 @@ attention_forward(const float* __restrict__ q, const float* __restrict__ k, cons
             }
             if (DITTO_SHARE) {
                 __syncthreads();
-                copy_rows<DV, PV>(sv, v + (z * m + j0) * DV, here);
+                copy_rows<DV, PV, BLOCK>(sv, v + (z * m + j0) * DV, here);
                 copy_commit();
             }
             copy_wait<0>();
             __syncthreads();
             const int next0 = j0 + BLOCK;
-            if (!DITTO_SHARE && next0 < keys) copy_rows<D, PD>(sk, k + (z * m + next0) * D, (int)m - next0 < BLOCK ? (int)m - next0 : BLOCK);
+            if (!DITTO_SHARE && next0 < keys) copy_rows<D, PD, BLOCK>(sk, k + (z * m + next0) * D, (int)m - next0 < BLOCK ? (int)m - next0 : BLOCK);
             copy_commit();
             if (active) {
+#if DITTO_TF32
+                accumulate<PV, NCV, NB>(acc, s, sv);
+#else
                 const float* const p = sp + (own0 + lm) * PP;
                 if (some)
                     accumulate<true, PV, NCV, BLOCK, PP>(acc, p, sv + 4 * ln);
                 else
                     accumulate<false, PV, NCV, BLOCK, PP>(acc, p, sv + 4 * ln);
+#endif
             }
             if (DITTO_SHARE && next0 < keys) {
                 __syncthreads();
-                copy_rows<D, PD>(sk, k + (z * m + next0) * D, (int)m - next0 < BLOCK ? (int)m - next0 : BLOCK);
+                copy_rows<D, PD, BLOCK>(sk, k + (z * m + next0) * D, (int)m - next0 < BLOCK ? (int)m - next0 : BLOCK);
                 copy_commit();
             }
         }
@@ -407,7 +508,7 @@ __device__ __forceinline__ void close_chunk(float (&acc)[TR][4 * NC], float* out
             float* const row = out + (u64)(own + 8 * i) * W;
 #pragma unroll
             for (int c = 0; c < 4 * NC; ++c) {
-                const int at = 16 * (c / 4) + 4 * ln + c % 4;
+                const int at = column_of(ln, c);
                 float old = 0.0f;
                 if (!first && at < W) old = row[at];
                 acc[i][c] = __fadd_rn(old, acc[i][c]);
@@ -420,6 +521,7 @@ __device__ __forceinline__ void close_chunk(float (&acc)[TR][4 * NC], float* out
     }
 }
 
+#if !DITTO_TF32
 // acc[g][t][f] += weight of (key, query t) times column f of the key, for keys increasing: fused chains.
 template <bool SOME> __device__ __forceinline__ void accumulate_queries(float (&acc)[GQ][TT][4], const float* p, const float* x, int keys, int warp) {
     float w[TT], y[GQ][4];
@@ -453,6 +555,7 @@ template <bool SOME> __device__ __forceinline__ void accumulate_queries(float (&
                     if (!SOME || !is_blocked(cw[t])) acc[g][t][f] = __fmaf_rn(cw[t], cy[g][f], acc[g][t][f]);
     }
 }
+#endif
 
 __device__ __forceinline__ unsigned turn_of(const unsigned* turn) {
     unsigned x;
@@ -528,17 +631,17 @@ attention_backward(const float* __restrict__ q, const float* __restrict__ k, con
             return place;
         };
         auto fetch_q = [&](int s0, int stage) {
-            copy_rows<D, PD>(tq + stage * SB * PD, q + (row0 + s0) * D, rows - s0 < SB ? rows - s0 : SB);
+            copy_rows<D, PD, SB>(tq + stage * SB * PD, q + (row0 + s0) * D, rows - s0 < SB ? rows - s0 : SB);
             for (int t = threadIdx.x; t < SB && s0 + t < rows; t += THREADS) {
                 slse[stage * SB + t] = lse[row0 + s0 + t];
                 sdelta[stage * SB + t] = delta[row0 + s0 + t];
                 if (DITTO_MASK) smask[stage * SB + t] = mask_at(view, z, group, n, s0 + t);
             }
         };
-        auto fetch_g = [&](int s0) { copy_rows<DV, PV>(tg, dy + (row0 + s0) * DV, rows - s0 < SB ? rows - s0 : SB); };
+        auto fetch_g = [&](int s0) { copy_rows<DV, PV, SB>(tg, dy + (row0 + s0) * DV, rows - s0 < SB ? rows - s0 : SB); };
 
-        copy_rows<D, PD>(ok, k + key0 * D, count);
-        copy_rows<DV, PV>(ov, v + key0 * DV, count);
+        copy_rows<D, PD, OWN>(ok, k + key0 * D, count);
+        copy_rows<DV, PV, OWN>(ov, v + key0 * DV, count);
         int place = skip(0), before = -1, stage = 0, chunk = 0;
         bool first = true;
         if (place < blocks * PER) {
@@ -567,21 +670,21 @@ attention_backward(const float* __restrict__ q, const float* __restrict__ k, con
             query_range(n, s0, here, low, high);
             const int key_low = o0 + warp * 8 * TR;
             const bool active = mine > 0 && (!causal || key_low <= high);
-            const bool some = DITTO_MASK || here < SB || (causal && key_low + mine - 1 > low);
+            const bool some = DITTO_MASK || here < SB || (causal && key_low + mine - 1 > low) || (DITTO_TF32 && mine < 8 * TR);
             float* const p = sp + own * PP;
+            float s[TR][NB];
             if (active) {
-                float s[TR][NB];
-                products<D, PD, NB>(s, ok + own * PD, tq + (stage * SB + ln) * PD);
+                products<D, PD, NB>(s, ok + own * PD, tq + stage * SB * PD);
 #pragma unroll
                 for (int j = 0; j < NB; ++j) {
-                    const float less = -slse[stage * SB + ln + 4 * j];
+                    const float less = -slse[stage * SB + streamed(ln, j)];
 #pragma unroll
-                    for (int i = 0; i < TR; ++i) s[i][j] = ditto_weight(__fmaf_rn(s[i][j], factor, less));
+                    for (int i = 0; i < TR; ++i) s[i][j] = weight(__fmaf_rn(s[i][j], factor, less));
                 }
                 if (some) {
 #pragma unroll
                     for (int j = 0; j < NB; ++j) {
-                        const int t = ln + 4 * j;
+                        const int t = streamed(ln, j);
                         const int query = (int)((unsigned)(s0 + t) % n);
                         const u64 at = DITTO_MASK && t < here ? smask[stage * SB + t] : 0;
 #pragma unroll
@@ -589,10 +692,32 @@ attention_backward(const float* __restrict__ q, const float* __restrict__ k, con
                             const int key = o0 + own + 8 * i;
                             bool open = t < here && (!causal || key <= query);
                             if (DITTO_MASK && open && own + 8 * i < count) open = fabsf(mask[at + key * view.column]) > 0.0f;
-                            s[i][j] = open ? s[i][j] : __uint_as_float(BLOCKED);
+                            if (DITTO_TF32 && own + 8 * i >= count) open = false;
+                            s[i][j] = open ? s[i][j] : DITTO_TF32 ? 0.0f : __uint_as_float(BLOCKED);
                         }
                     }
                 }
+#if DITTO_TF32
+                accumulate<PV, NCV, NB>(av, s, tg);
+                float dp[TR][NB];
+                products<DV, PV, NB>(dp, ov + own * PV, tg);
+#pragma unroll
+                for (int j = 0; j < NB; ++j) {
+                    // Nothing was fetched of queries beyond the end.
+                    const float less = streamed(ln, j) < here ? sdelta[stage * SB + streamed(ln, j)] : 0.0f;
+#pragma unroll
+                    for (int i = 0; i < TR; ++i) {
+                        s[i][j] = s[i][j] * (dp[i][j] - less);
+                        p[i * 8 * PP + streamed(ln, j)] = s[i][j];
+                    }
+                }
+            } else {
+#pragma unroll
+                for (int j = 0; j < NB; ++j)
+#pragma unroll
+                    for (int i = 0; i < TR; ++i) p[i * 8 * PP + streamed(ln, j)] = 0.0f;
+            }
+#else
 #pragma unroll
                 for (int i = 0; i < TR; ++i)
 #pragma unroll
@@ -604,7 +729,7 @@ attention_backward(const float* __restrict__ q, const float* __restrict__ k, con
                     accumulate<false, PV, NCV, SB, PP>(av, p, tg + 4 * ln);
                 __syncwarp();
                 // Weights wait in shared memory for their slopes, so that registers need not hold both.
-                products<DV, PV, NB>(s, ov + own * PV, tg + ln * PV);
+                products<DV, PV, NB>(s, ov + own * PV, tg);
 #pragma unroll
                 for (int j = 0; j < NB; ++j) {
                     const float less = sdelta[stage * SB + ln + 4 * j];
@@ -615,6 +740,7 @@ attention_backward(const float* __restrict__ q, const float* __restrict__ k, con
                     }
                 }
             }
+#endif
             __syncthreads();
             // All warps are done with dy.
             if (more) fetch_g(stage_at(next));
@@ -622,18 +748,78 @@ attention_backward(const float* __restrict__ q, const float* __restrict__ k, con
             // The chains of dq so far, on their way while dk is made.
             const int last = causal && high / OWN < (int)tiles - 1 ? high / OWN : (int)tiles - 1;
             if (active) {
+#if DITTO_TF32
+                accumulate<PD, NCD, NB>(ak, s, tq + stage * SB * PD);
+#else
                 const float* const x = tq + stage * SB * PD + 4 * ln;
                 if (some)
                     accumulate<true, PD, NCD, SB, PP>(ak, p, x);
                 else
                     accumulate<false, PD, NCD, SB, PP>(ak, p, x);
+#endif
             }
-            float aq[GQ][TT][4];
             if (tile > 0) {
                 if ((threadIdx.x & 31) == 0)
                     while (turn_of(turn + s0 / SB) < tile) __nanosleep(20);
                 __syncwarp();
             }
+            const bool closes = (int)tile == last || (o0 + OWN) % CHUNK == 0;
+            const int keys = causal && high - o0 + 1 < count ? high - o0 + 1 : count;
+#if DITTO_TF32
+            // A warp has 16 columns of all queries of the stage, at a time.
+#pragma unroll 1
+            for (int c0 = 16 * warp; c0 < D; c0 += 16 * WARPS) {
+                float aq[SB / 8][4];
+                auto at = [&](int r, int h) { return (row0 + s0 + r) * D + c0 + 8 * h + 2 * ln; };
+#pragma unroll
+                for (int r = 0; r < SB / 8; ++r)
+#pragma unroll
+                    for (int h = 0; h < 2; ++h) {
+                        float2 x = make_float2(0.0f, 0.0f);
+                        if (o0 % CHUNK != 0 && 8 * r + lm < here && c0 + 8 * h < D)
+                            x = __ldcg(reinterpret_cast<const float2*>(chains + at(8 * r + lm, h)));
+                        aq[r][2 * h] = x.x;
+                        aq[r][2 * h + 1] = x.y;
+                    }
+                const float* const left = sp + 2 * ln * PP + lm;
+                const float* const right = ok + 2 * ln * PD + c0 + lm;
+#pragma unroll 2
+                for (int key = 0; key < keys; key += 8) {
+                    unsigned x[SB / 8][2];
+#pragma unroll
+                    for (int r = 0; r < SB / 8; ++r)
+#pragma unroll
+                        for (int h = 0; h < 2; ++h) x[r][h] = tf32(left[(key + h) * PP + 8 * r]);
+#pragma unroll
+                    for (int h = 0; h < 2; ++h) {
+                        const unsigned y0 = tf32(right[key * PD + 8 * h]), y1 = tf32(right[(key + 1) * PD + 8 * h]);
+#pragma unroll
+                        for (int r = 0; r < SB / 8; r += 2)
+                            mma(aq[r][2 * h], aq[r][2 * h + 1], aq[r + 1][2 * h], aq[r + 1][2 * h + 1], x[r][0], x[r + 1][0], x[r][1], x[r + 1][1], y0, y1);
+                    }
+                }
+#pragma unroll
+                for (int r = 0; r < SB / 8; ++r)
+#pragma unroll
+                    for (int h = 0; h < 2; ++h) {
+                        if (8 * r + lm >= here || c0 + 8 * h >= D) continue;
+                        float2 x = make_float2(aq[r][2 * h], aq[r][2 * h + 1]);
+                        if (closes) {
+                            if (o0 >= CHUNK) {
+                                const float2 old = __ldcg(reinterpret_cast<const float2*>(dq + at(8 * r + lm, h)));
+                                x.x += old.x;
+                                x.y += old.y;
+                            }
+                            if ((int)tile == last) {
+                                x.x *= scale;
+                                x.y *= scale;
+                            }
+                        }
+                        __stcg(reinterpret_cast<float2*>((closes ? dq : chains) + at(8 * r + lm, h)), x);
+                    }
+            }
+#else
+            float aq[GQ][TT][4];
 #pragma unroll
             for (int g = 0; g < GQ; ++g)
 #pragma unroll
@@ -647,12 +833,10 @@ attention_backward(const float* __restrict__ q, const float* __restrict__ k, con
                     for (int t = 0; t < TT; ++t)
                         if (lm * TT + t < here) load_four<D>(aq[g][t], chains + (row0 + s0 + lm * TT + t) * D, column + 16 * WARPS * g);
             }
-            const int keys = causal && high - o0 + 1 < count ? high - o0 + 1 : count;
             if (DITTO_MASK || (causal && o0 + count - 1 > low))
                 accumulate_queries<true>(aq, sp + lm * TT, ok + column, keys, warp);
             else
                 accumulate_queries<false>(aq, sp + lm * TT, ok + column, keys, warp);
-            const bool closes = (int)tile == last || (o0 + OWN) % CHUNK == 0;
 #pragma unroll
             for (int g = 0; g < GQ; ++g)
 #pragma unroll
@@ -671,6 +855,7 @@ attention_backward(const float* __restrict__ q, const float* __restrict__ k, con
                     }
                     store_four<D>((closes ? dq : chains) + at, aq[g][t], c);
                 }
+#endif
             before = s0;
             place = next;
             stage ^= 1;

@@ -18,7 +18,7 @@ use crate::device::{DType, Device, Meta};
 use crate::error::{Error, ErrorKind, Result};
 use crate::numerics::lane::cuda_function;
 use crate::numerics::rng::Stream;
-use crate::numerics::{K_CHUNK, functions, sum};
+use crate::numerics::{K_CHUNK, Numerics, functions, sum};
 use crate::ops::matmul::Bmm;
 use crate::ops::reduce::Sum;
 use crate::scalar::{Real, Scalar};
@@ -131,6 +131,11 @@ impl Geometry {
     /// Rows of a list.
     fn rows(&self) -> usize {
         self.group * self.n
+    }
+
+    /// Whether the sizes of heads are such that tensor cores can multiply them.
+    fn is_in_eights(&self) -> bool {
+        self.d.min(self.dv) > 0 && self.d.is_multiple_of(8) && self.dv.is_multiple_of(8)
     }
 }
 
@@ -814,6 +819,8 @@ struct Variant {
     share: bool,
     shared: usize,
     blocks: usize,
+    /// Whether tensor cores multiply.
+    tensor: bool,
 }
 
 /// Shared memory a multiprocessor can split among two blocks, beside what each block costs.
@@ -831,17 +838,30 @@ impl Variant {
 
     fn finish(self, gpu: &Gpu, words: usize) -> Option<Variant> {
         let shared = words * 4;
+        // As their instructions cut rows and columns.
+        let fits = self.rows.is_multiple_of(2) && self.stage.is_multiple_of(16);
         (shared <= gpu.shared).then_some(Variant {
             shared,
             blocks: if shared <= HALF { 2 } else { 1 },
+            tensor: self.tensor && fits && gpu.numerics == Numerics::Tf32,
             ..self
         })
     }
 
     fn forward(g: &Geometry, gpu: &Gpu) -> Result<Variant> {
         let (pd, pv) = (pitch(g.d), pitch(g.dv));
+        let tensor = g.is_in_eights();
         for (warps, share) in [(4, false), (4, true), (2, true), (1, true)] {
-            let v = Variant { kind: 0, rows: Variant::rows(g), warps, stage: 0, share, shared: 0, blocks: 1 };
+            let v = Variant {
+                kind: 0,
+                rows: Variant::rows(g),
+                warps,
+                stage: 0,
+                share,
+                shared: 0,
+                blocks: 1,
+                tensor,
+            };
             let own = v.own();
             let streamed = if share { pd.max(pv) } else { pd + pv };
             if let Some(v) = v.finish(gpu, own * pd + BLOCK * streamed + own * (BLOCK + 4)) {
@@ -853,9 +873,10 @@ impl Variant {
 
     fn backward(g: &Geometry, gpu: &Gpu) -> Result<Variant> {
         let (pd, pv) = (pitch(g.d), pitch(g.dv));
+        let tensor = g.is_in_eights();
         for (warps, stage) in [(4, 32), (4, 16), (2, 16), (2, 8), (1, 8)] {
             let rows = Variant::rows(g);
-            let v = Variant { kind: 1, rows, warps, stage, share: false, shared: 0, blocks: 1 };
+            let v = Variant { kind: 1, rows, warps, stage, share: false, shared: 0, blocks: 1, tensor };
             let own = v.own();
             let words = own * (pd + pv) + stage * (2 * pd + pv) + own * (stage + 4) + 8 * stage;
             if let Some(v) = v.finish(gpu, words) {
@@ -871,7 +892,7 @@ impl Variant {
     }
 
     fn module(&self, g: &Geometry) -> Source {
-        source(&[
+        let defines = [
             ("KIND", self.kind),
             ("D", g.d),
             ("DV", g.dv),
@@ -881,7 +902,9 @@ impl Variant {
             ("SHARE", usize::from(self.share)),
             ("BLOCKS", self.blocks),
             ("MASK", usize::from(g.mask.is_some())),
-        ])
+            ("TF32", 1),
+        ];
+        source(&defines[..defines.len() - usize::from(!self.tensor)])
     }
 
     /// Launches the kernel of `module` on tiles of `rows` rows of every list, with `most` blocks at most.

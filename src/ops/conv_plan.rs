@@ -235,6 +235,7 @@ fn columns_problem(g: &Gather, turned: bool) -> Problem {
         tb: false,
         aligned: true,
         has_bias: false,
+        tensor: false,
     }
 }
 
@@ -493,6 +494,7 @@ fn grad_problem(g: &KernelGrad) -> Problem {
         tb: true,
         aligned: true,
         has_bias: false,
+        tensor: false,
     }
 }
 

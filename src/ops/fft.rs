@@ -115,9 +115,9 @@ impl Lines {
 
     fn workspace(&self, device: &Device) -> usize {
         let rest = match (device.as_cuda(), self.steps()) {
-            (Some(cuda), None) => self.direct().workspace(cuda.sm_count()),
+            (Some(cuda), None) => self.direct().workspace(&Gpu::of(cuda)),
             (Some(cuda), Some(s)) => {
-                self.products(&s).map(|p| p.workspace(cuda.sm_count())).into_iter().max().unwrap_or(0)
+                self.products(&s).map(|p| p.workspace(&Gpu::of(cuda))).into_iter().max().unwrap_or(0)
             }
             (None, None) => self.table().scratch(),
             (None, Some(s)) => self.tables(&s).map(|t| t.scratch()).into_iter().max().unwrap_or(0),
@@ -258,13 +258,13 @@ impl Lines {
         }
     }
 
-    fn modules(&self, sm_count: u32) -> Vec<Source> {
+    fn modules(&self, gpu: &Gpu) -> Vec<Source> {
         let mut all = vec![table_module()];
         match self.steps() {
-            None => all.extend(self.direct().modules(sm_count, None)),
+            None => all.extend(self.direct().modules(gpu, None)),
             Some(s) => {
                 all.push(module());
-                all.extend(self.products(&s).iter().flat_map(|p| p.modules(sm_count, None)));
+                all.extend(self.products(&s).iter().flat_map(|p| p.modules(gpu, None)));
             }
         }
         all
@@ -380,7 +380,7 @@ impl Op for Rfft {
     }
 
     fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<Source> {
-        self.of(ins).map_or(Vec::new(), |lines| lines.modules(gpu.sm_count))
+        self.of(ins).map_or(Vec::new(), |lines| lines.modules(gpu))
     }
 
     fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {
@@ -501,7 +501,7 @@ impl Op for Irfft {
     }
 
     fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<Source> {
-        self.of(ins).map_or(Vec::new(), |lines| lines.modules(gpu.sm_count))
+        self.of(ins).map_or(Vec::new(), |lines| lines.modules(gpu))
     }
 
     fn vjp(&self, r: &mut dyn Recorder, _io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {

@@ -69,7 +69,7 @@ __device__ __forceinline__ unsigned first_not_below(const unsigned* keys, unsign
 //
 // A block of 256 threads makes `per` neighbouring rows: it finds their sources once and then writes the rows front to
 // back, neighbouring threads on neighbouring words, rows without sources too. So the result is written once, and
-// beside it only the sources are read. The additions of one element are a chain; eight loads are under way at once.
+// beside it only the sources are read. The additions of one element are a chain; sixteen loads are under way at once.
 // blockIdx.y counts outer, blockIdx.z pieces of `wide` columns.
 template <typename T>
 __device__ __forceinline__ void add_rows(const T* src, const unsigned* keys, const unsigned* order, const T* base, T* out, unsigned count, unsigned rows,
@@ -101,12 +101,12 @@ __device__ __forceinline__ void add_rows(const T* src, const unsigned* keys, con
             T sum = base ? base[to + r * inner + c] : zero(T());
             unsigned s = starts[r];
             const unsigned end = starts[r + 1];
-            for (; s + 8 <= end; s += 8) {
-                T x[8];
+            for (; s + 16 <= end; s += 16) {
+                T x[16];
 #pragma unroll
-                for (unsigned u = 0; u < 8; ++u) x[u] = from[order[s + u] * inner + c];
+                for (unsigned u = 0; u < 16; ++u) x[u] = from[order[s + u] * inner + c];
 #pragma unroll
-                for (unsigned u = 0; u < 8; ++u) sum = plus(sum, x[u]);
+                for (unsigned u = 0; u < 16; ++u) sum = plus(sum, x[u]);
             }
             for (; s < end; ++s) sum = plus(sum, from[order[s] * inner + c]);
             out[to + r * inner + c] = sum;

@@ -381,9 +381,11 @@ fn add_cuda(run: &CudaRun<'_>, l: &Layout, at: &Layout) -> Result<()> {
     }
     let width = l.width();
     let inner = l.inner / width;
-    // Columns of a block: all of them up to 4096, more only where the grid cannot have as many pieces.
-    let wide = inner.min(4096.max(inner.div_ceil(65_535)));
-    let per = (3072 / wide).clamp(1, 256);
+    // Columns of a block: all of them up to 4096, more only where the grid cannot have as many pieces. Where there are too few
+    // elements to keep the GPU busy, each has a long chain to wait for: then a warp's columns of one row.
+    let few = rows * inner * l.outer < run.cuda.sm_count() as usize * 2048;
+    let wide = inner.min(if few { 32 } else { 4096 }.max(inner.div_ceil(65_535)));
+    let per = if few { 1 } else { (3072 / wide).clamp(1, 256) };
     let kernel = run.cuda.kernel(&name, source, &format!("add_rows{width}"))?;
     let mut args = Args::new();
     args.ptr(run.ins[0]).ptr(keys).ptr(order).ptr(run.ins.get(2).copied().unwrap_or(0)).ptr(run.out);

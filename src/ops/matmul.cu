@@ -15,6 +15,7 @@
 //   DITTO_BIAS        1: bias[j] is added once, after everything else
 //   DITTO_LONG        1: m, n or k reach 2^31: offsets inside a tile are 64-bit too
 //   DITTO_REDUCE      1: compile only `ditto_matmul_reduce`
+//   DITTO_TF32        1: tensor cores multiply, see "On tensor cores" below; the order of summation is theirs
 //
 // Order of summation, for each output on its own and for every variant alike:
 //   chunk c = the fused multiply-add chain over k in [CHUNK c, CHUNK c + CHUNK), increasing, from +0.0
@@ -24,6 +25,10 @@
 // shared memory; they only reach accumulators that are never stored.
 
 typedef long long i64;
+
+#ifndef DITTO_TF32
+#define DITTO_TF32 0
+#endif
 
 // The sum so far and, once it is whole, column j's bias (-0.0 before).
 __device__ __forceinline__ float finish(float v, float bias_j) {
@@ -173,7 +178,7 @@ constexpr int THREADS = 32 * DITTO_WM * DITTO_WN;
 constexpr int LM = 8, LN = 4;  // the lanes of a warp along m and along n
 constexpr int BM = DITTO_WM * LM * TM, BN = DITTO_WN * LN * TN;
 // A stage's copies are started in so many portions, one per group of k steps (measured).
-constexpr int PIECES = G > 1 ? BK / G / 2 : TM * TN > 64 ? 1 : 2;
+[[maybe_unused]] constexpr int PIECES = G > 1 ? BK / G / 2 : TM * TN > 64 ? 1 : 2;
 constexpr int BAND = 8;  // tile rows walked together, for the second-level cache
 static_assert(CHUNK % BK == 0 && BK % (2 * G) == 0, "a chunk is whole stages, a stage pairs of groups");
 
@@ -183,14 +188,27 @@ enum Layout {
     TRANSPOSED,  // [BK][rows + 4]: its k is contiguous; the copy transposes, 4 bytes at a time
     K_LAST,      // [rows][BK + 4]: its k is contiguous and is copied as it is
 };
-constexpr Layout K_CONTIGUOUS = G == 1 ? TRANSPOSED : K_LAST;
+constexpr Layout K_CONTIGUOUS = G == 1 && !DITTO_TF32 ? TRANSPOSED : K_LAST;
 constexpr Layout LA = DITTO_TA ? ROWS_LAST : K_CONTIGUOUS, LB = DITTO_TB ? K_CONTIGUOUS : ROWS_LAST;
+// On tensor cores: the two steps of a thread are neighbours, where both operands can be loaded so.
+constexpr bool PAIRS = DITTO_TF32 && LA == K_LAST && LB == K_LAST;
 // Neighbouring outputs of a thread: what one load of [BK][rows] takes; none with K_LAST.
-constexpr int VM = LA == K_LAST ? 1 : TM < 4 ? TM : 4, VN = LB == K_LAST ? 1 : TN < 4 ? TN : 4;
+constexpr int VM = LA == K_LAST ? 1 : TM < 4 ? TM : 4;
+#if DITTO_TF32
+// Columns of B that a thread loads are half of those it has results of; neighbours among them likewise.
+constexpr int TB = TN / 2, VB = LB == K_LAST ? 1 : TB < 4 ? TB : 4, VN = 2 * VB;
+#else
+constexpr int VN = LB == K_LAST ? 1 : TN < 4 ? TN : 4;
+#endif
 
-// Copies 4 W bytes to shared memory in the background, if bit i of mask is set.
+// Copies 4 W bytes to shared memory in the background, if bit i of mask is set; on tensor cores, where what is beyond
+// the end of k is multiplied too, zeros if it is not.
 template <int W> __device__ __forceinline__ void copy(unsigned dst, const float* src, unsigned mask, int i) {
-    if (W == 4)
+    if (DITTO_TF32 && W == 4)
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(dst), "l"(src), "r"(mask & 1u << i ? 16 : 0));
+    else if (DITTO_TF32)
+        asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(dst), "l"(src), "r"(mask & 1u << i ? 4 : 0));
+    else if (W == 4)
         asm volatile("{.reg .pred p; setp.ne.b32 p, %2, 0; @p cp.async.cg.shared.global [%0], [%1], 16;}"
                      ::"r"(dst), "l"(src), "r"(mask & 1u << i));
     else
@@ -212,7 +230,7 @@ template <int N> __device__ __forceinline__ void copy_wait() {
 // Reads: ROWS_LAST and TRANSPOSED: up to 4 neighbouring rows of one k; K_LAST: 4 neighbouring k of one row,
 // the rows of a warp's lanes being neighbours and a pitch of 4 mod 16 apart. No bank conflicts.
 template <int ROWS, int T, Layout L, bool VEC> struct Tile {
-    static constexpr int PITCH = L == ROWS_LAST ? ROWS : L == TRANSPOSED ? ROWS + 4 : BK + 4;
+    static constexpr int PITCH = L == ROWS_LAST ? ROWS + (DITTO_TF32 ? 8 : 0) : L == TRANSPOSED ? ROWS + 4 : PAIRS ? BK : BK + 4;
     static constexpr int SIZE = PITCH * (L == K_LAST ? ROWS : BK);
     static constexpr int WIDTH = VEC && L != TRANSPOSED ? 4 : 1;
     static constexpr int PASSES = ROWS * BK / WIDTH / THREADS;
@@ -235,6 +253,7 @@ template <int ROWS, int T, Layout L, bool VEC> struct Tile {
         return L == ROWS_LAST ? unit / LINE : L == TRANSPOSED ? unit / LINE * 8 : unit % LINE * WIDTH;
     }
     static __device__ __forceinline__ constexpr int at(int row, int k) {
+        if (PAIRS) return row * PITCH + ((k >> 2 ^ (row & 3) << 1) << 2 | (k & 3));
         return L == K_LAST ? row * PITCH + k : k * PITCH + row;
     }
 
@@ -290,6 +309,32 @@ template <int ROWS, int T, Layout L, bool VEC> struct Tile {
                 }
         }
     }
+#if DITTO_TF32
+    // The T values of a thread (first row `s` points at, lanes V apart) for its two of the 8 steps from k on.
+    template <int V> static __device__ __forceinline__ void share(float (&f)[2][T], const float* s, int k) {
+        constexpr int LANES = 8;
+        const int g = threadIdx.x >> 2 & 7, t = threadIdx.x & 3;
+        if (PAIRS) {
+            s += (k ^ (g & 3) << 3) + 2 * t;
+#pragma unroll
+            for (int i = 0; i < T; ++i) {
+                const Vec<2> v = *(const Vec<2>*)(s + i * LANES * PITCH);
+                f[0][i] = v.v[0];
+                f[1][i] = v.v[1];
+            }
+        } else {
+#pragma unroll
+            for (int q = 0; q < 2; ++q)
+#pragma unroll
+                for (int i = 0; i < T; i += V) {
+                    const int step = k + 4 * q + t;
+                    const Vec<V> v = *(const Vec<V>*)(L == K_LAST ? s + i * LANES * PITCH + step : s + step * PITCH + i * LANES);
+#pragma unroll
+                    for (int e = 0; e < V; ++e) f[q][i + e] = v.v[e];
+                }
+        }
+    }
+#endif
 };
 
 // One k step: every accumulator takes one fused multiply-add. Which comes first matters to no result; back
@@ -308,7 +353,11 @@ __device__ __forceinline__ void step(float (&acc)[TM][TN], const float (&fa)[TM]
 }
 
 typedef Tile<BM, TM, LA, DITTO_VA != 0> TileA;
+#if DITTO_TF32
+typedef Tile<BN, TB, LB, DITTO_VB != 0> TileB;
+#else
 typedef Tile<BN, TN, LB, DITTO_VB != 0> TileB;
+#endif
 
 // How far a thread's i-th row and j-th column are from its first.
 __device__ __forceinline__ constexpr int row_at(int i) { return i / VM * (LM * VM) + i % VM; }
@@ -348,7 +397,7 @@ __device__ __forceinline__ void follow_here(Vec<W>& v, i64 at, const Follow* f, 
 // and writes the sum. What is absent (an earlier chunk, a bias) is -0.0, which changes no bit of a sum.
 // Row i + BATCH is loaded before row i is written, so that several loads are on their way together.
 __device__ __forceinline__ void store(const float (&acc)[TM][TN], const Place& at, bool first, bool last) {
-    constexpr int W = DITTO_VC ? VN : 1, COLS = TN / W, BATCH = TM < 2 ? 1 : 2;
+    constexpr int W = DITTO_VC ? (VN < 4 ? VN : 4) : 1, COLS = TN / W, BATCH = TM < 2 ? 1 : 2;
     unsigned cols = 0;  // bit c: group c of the columns is in the matrix
 #pragma unroll
     for (int c = 0; c < COLS; ++c) cols |= (unsigned)(col_at(c * W) < at.cols) << c;
@@ -405,7 +454,11 @@ struct Origin {
 
     __device__ __forceinline__ Origin(i64 m, i64 n) {
         const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+#if DITTO_TF32
+        const int lm = lane >> 2, ln = lane & 3;
+#else
         const int lm = (lane & 1) | (lane >> 1 & 2) | (lane >> 2 & 4), ln = (lane >> 1 & 1) | (lane >> 2 & 2);
+#endif
         tm = warp % DITTO_WM * (LM * TM) + lm * VM;
         tn = warp / DITTO_WM * (LN * TN) + ln * VN;
         const unsigned tiles_m = (unsigned)((m + BM - 1) / BM), tiles_n = (unsigned)((n + BN - 1) / BN);
@@ -474,6 +527,93 @@ __device__ __forceinline__ void follow_tile(float* shared, const float (&acc)[TM
 }
 
 #endif
+
+#if DITTO_TF32
+
+// Rounds to the 11 bits that tensor cores read: they cut off what is behind, and half of that on average is added first.
+// Numbers of 11 bits stay what they are, infinities and NaN too.
+__device__ __forceinline__ float nearby(float x) { return __fmul_rn(x, __uint_as_float(0x3f800b50u)); }
+
+// On tensor cores: as `product` below, but for the order of sums. An instruction multiplies 16 rows by 8 columns over
+// 8 steps; lane (g, t), 8 by 4, has of A rows g and g + 8, of B column g, both for steps t and t + 4, and gets rows g and
+// g + 8 of columns 2 t and 2 t + 1. Which rows, columns and steps of the tile these are is free: rows and columns are
+// those that `row_at` and `col_at` say of the results, steps are as they are, or 2 t and 2 t + 1.
+// Shared memory: rows are 4 mod 32 or 8 mod 32 words apart, or (with PAIRS) 16-byte groups are exchanged, so that the
+// loads of a warp meet all banks. Operands are loaded 8 steps ahead.
+template <class A, class B, class Store>
+__device__ __forceinline__ void product(float* shared, A& ta, B& tb, const Origin& o, idx k, Store&& store) {
+    constexpr unsigned STAGE = A::SIZE + B::SIZE;  // words
+    static_assert(BK % 16 == 0 && (!PAIRS || BK == 32), "pairs of 8 steps, rows of all banks");
+    const unsigned ring = (unsigned)__cvta_generic_to_shared(shared);
+    const float* const read_a = shared + o.tm * (LA == K_LAST ? A::PITCH : 1);
+    const int column = threadIdx.x / 32 / DITTO_WM * (LN * TN) + (threadIdx.x >> 2 & 7) * VB;
+    const float* const read_b = shared + A::SIZE + column * (LB == K_LAST ? B::PITCH : 1);
+    const idx whole = k / BK, all = (k + BK - 1) / BK;
+
+    auto fetch = [&](idx t, int slot) {
+        if (t < all) {
+            ta.fetch(ring + slot * STAGE * 4, t < whole ? ta.full : ta.tail, 0, A::PASSES);
+            tb.fetch(ring + (slot * STAGE + A::SIZE) * 4, t < whole ? tb.full : tb.tail, 0, B::PASSES);
+        }
+        copy_commit();
+    };
+    float acc[TM][TN], fa[2][2][TM], fb[2][2][TB];
+    auto round = [&](float (&a)[2][TM], float (&b)[2][TB]) {
+#pragma unroll
+        for (int q = 0; q < 2; ++q) {
+#pragma unroll
+            for (int i = 0; i < TM; ++i) a[q][i] = nearby(a[q][i]);
+#pragma unroll
+            for (int i = 0; i < TB; ++i) b[q][i] = nearby(b[q][i]);
+        }
+    };
+
+#pragma unroll 1
+    for (int s = 0; s < STAGES - 1; ++s) fetch(s, s);
+    copy_wait<STAGES - 2>();
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < TM; ++i)
+#pragma unroll
+        for (int j = 0; j < TN; ++j) acc[i][j] = 0.0f;
+    A::template share<VM>(fa[0], read_a, 0);
+    B::template share<VB>(fb[0], read_b, 0);
+    round(fa[0], fb[0]);
+    int slot = 0;  // of the stage that is read
+#pragma unroll 1
+    for (idx t = 0; t < all; ++t) {
+#pragma unroll
+        for (int g = 0; g < BK / 8; ++g) {
+            const int now = g & 1, next = now ^ 1;
+            // Overwrites stage t - 1, which every thread left before the last barrier.
+            if (g == 0) fetch(t + STAGES - 1, slot == 0 ? STAGES - 1 : slot - 1);
+            if (g == BK / 8 - 1) {
+                // All of stage t is in registers, and stage t + 1 has landed for every thread.
+                copy_wait<STAGES - 2>();
+                __syncthreads();
+                slot = slot == STAGES - 1 ? 0 : slot + 1;
+            }
+            A::template share<VM>(fa[next], read_a + slot * STAGE, (g + 1) * 8 % BK);
+            B::template share<VB>(fb[next], read_b + slot * STAGE, (g + 1) * 8 % BK);
+#pragma unroll
+            for (int f = 0; f < TB; ++f)
+#pragma unroll
+                for (int i = 0; i < TM; i += 2) {
+                    const int j = f / VB * (2 * VB) + f % VB;
+                    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                        : "+f"(acc[i][j]), "+f"(acc[i][j + VB]), "+f"(acc[i + 1][j]), "+f"(acc[i + 1][j + VB])
+                        : "r"(__float_as_uint(fa[now][0][i])), "r"(__float_as_uint(fa[now][0][i + 1])),
+                          "r"(__float_as_uint(fa[now][1][i])), "r"(__float_as_uint(fa[now][1][i + 1])),
+                          "r"(__float_as_uint(fb[now][0][f])), "r"(__float_as_uint(fb[now][1][f])));
+                }
+            round(fa[next], fb[next]);
+        }
+    }
+    store(acc, true, true);
+    __syncthreads();
+}
+
+#else
 
 // Sums k steps of a tile: `ta` and `tb` bring the operands, `store(acc, first, last)` takes the chain of each
 // chunk. Every thread of the block calls it; what `shared` held is not needed any more by any of them.
@@ -554,6 +694,8 @@ __device__ __forceinline__ void product(float* shared, A& ta, B& tb, const Origi
     __syncthreads();
 }
 
+#endif
+
 #if !DITTO_CONV
 
 // The product.
@@ -570,7 +712,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, DITTO_BLOCKS)
 ditto_matmul(const float* __restrict__ a, const float* __restrict__ b, float* out,
              const float* __restrict__ bias, i64 m_, i64 n_, i64 k_, i64 batch, i64 stride_a, i64 stride_b,
              i64 slice, i64 parts FOLLOW_PARAM) {
-    __shared__ __align__(16) float shared[STAGES * (TileA::SIZE + TileB::SIZE)];
+    [[maybe_unused]] constexpr int ROOM = STAGES * (TileA::SIZE + TileB::SIZE);
+#if DITTO_TF32
+    extern __shared__ __align__(16) float shared[];
+#else
+    __shared__ __align__(16) float shared[ROOM];
+#endif
     const idx m = (idx)m_, n = (idx)n_;
     const Origin o(m_, n_);
 
@@ -598,7 +745,7 @@ ditto_matmul(const float* __restrict__ a, const float* __restrict__ b, float* ou
 #if DITTO_FOLLOW && FOLLOW_TILE
             if (last) {
                 const i64 before = item * ((i64)m_ * n_);
-                follow_tile<sizeof(shared) / 4>(shared, acc, o, [&](int row, int col) {
+                follow_tile<ROOM>(shared, acc, o, [&](int row, int col) {
                     const i64 r = (i64)o.row0 + row, c = (i64)o.col0 + col;
                     const bool in = r < m && c < n;
                     return Spot{in, before + r * n + c, c, DITTO_BIAS && in ? bias + c : nullptr};

@@ -25,7 +25,7 @@ impl Problem {
     fn new([batch, m, n, k]: [usize; 4], [ta, tb]: [bool; 2], has_bias: bool) -> Problem {
         // Values start at multiples of four words; batches of odd matrices do not.
         let aligned = batch <= 1 || [m * k, k * n, m * n].iter().all(|x| x.is_multiple_of(4));
-        Problem { batch, m, n, k, ta, tb, aligned, has_bias }
+        Problem { batch, m, n, k, ta, tb, aligned, has_bias, tensor: true }
     }
 
     fn gemm(&self) -> Gemm {
@@ -36,7 +36,7 @@ impl Problem {
     fn workspace(&self, device: &Device) -> usize {
         match device.as_cuda() {
             Some(_) if self.batch * self.m * self.n == 0 => 0,
-            Some(cuda) => plan(self, cuda.sm_count()).workspace,
+            Some(cuda) => plan(self, &Gpu::of(cuda)).workspace,
             None => self.gemm().scratch_len(device.threads()),
         }
     }
@@ -56,7 +56,7 @@ impl Problem {
         if total == 0 {
             return Ok(());
         }
-        let plan = plan(self, run.cuda.sm_count());
+        let plan = plan(self, &Gpu::of(run.cuda));
         let bias = if self.has_bias { run.ins[2] } else { 0 };
         let (first, last) =
             if plan.reduce.is_some() { (None, run.around.follow) } else { (run.around.follow, None) };
@@ -88,11 +88,11 @@ impl Problem {
         Ok(())
     }
 
-    pub(crate) fn modules(&self, sm_count: u32, follow: Option<&Follow>) -> Vec<Source> {
+    pub(crate) fn modules(&self, gpu: &Gpu, follow: Option<&Follow>) -> Vec<Source> {
         if self.batch * self.m * self.n == 0 {
             return Vec::new();
         }
-        let plan = plan(self, sm_count);
+        let plan = plan(self, gpu);
         let first = if plan.reduce.is_some() { None } else { follow };
         let mut modules = vec![source(&plan.defines, first)];
         modules.extend(plan.reduce.iter().map(|r| source(&r.defines, follow)));
@@ -235,11 +235,11 @@ macro_rules! product_op {
             }
 
             fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<Source> {
-                self.of(ins).map_or(Vec::new(), |p| p.modules(gpu.sm_count, None))
+                self.of(ins).map_or(Vec::new(), |p| p.modules(gpu, None))
             }
 
             fn joined(&self, ins: &[Meta], gpu: &Gpu, around: Around<'_>) -> Option<Vec<Source>> {
-                Some(self.of(ins).ok()?.modules(gpu.sm_count, Some(around.only_follow()?)))
+                Some(self.of(ins).ok()?.modules(gpu, Some(around.only_follow()?)))
             }
 
             fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {
@@ -393,11 +393,11 @@ impl Op for Linear {
     }
 
     fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<Source> {
-        Linear::of(ins).map_or(Vec::new(), |p| p.modules(gpu.sm_count, None))
+        Linear::of(ins).map_or(Vec::new(), |p| p.modules(gpu, None))
     }
 
     fn joined(&self, ins: &[Meta], gpu: &Gpu, around: Around<'_>) -> Option<Vec<Source>> {
-        Some(Linear::of(ins).ok()?.modules(gpu.sm_count, Some(around.only_follow()?)))
+        Some(Linear::of(ins).ok()?.modules(gpu, Some(around.only_follow()?)))
     }
 
     fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {

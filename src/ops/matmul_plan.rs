@@ -1,7 +1,9 @@
 //! How a matrix product runs on CUDA: which variant of `matmul.cu`, over which grid, with its chunks of k in one
-//! block or in many. The choice affects only speed, never bits: every variant adds in the same order.
+//! block or in many. The choice affects only speed, never bits, but for the tiles for tensor cores: every other variant
+//! adds in the same order.
 
-use crate::numerics::K_CHUNK as CHUNK;
+use super::Gpu;
+use crate::numerics::{K_CHUNK as CHUNK, Numerics};
 
 /// The most blocks along x.
 pub(crate) const MAX_X: usize = i32::MAX as usize;
@@ -89,6 +91,8 @@ pub(crate) struct Problem {
     pub aligned: bool,
     /// A bias is added.
     pub has_bias: bool,
+    /// In mode `tf32`, tensor cores may multiply.
+    pub tensor: bool,
 }
 
 /// The shape of a variant: what a block, a warp and a thread compute, and how fast.
@@ -104,7 +108,7 @@ pub(crate) struct Tile {
     pub group: usize,
     /// Stages of the shared-memory ring.
     pub stages: usize,
-    /// Blocks a multiprocessor holds, at least 2.
+    /// Blocks a multiprocessor holds.
     pub blocks: usize,
     /// Cycles of a k step when one block has a multiprocessor to itself.
     pub alone: f64,
@@ -157,13 +161,14 @@ impl Tile {
     /// Cycles of a k step with `resident` blocks on a multiprocessor.
     fn step(&self, resident: f64) -> f64 {
         let blocks = self.blocks as f64;
-        self.alone + (resident - 1.0) * (blocks * self.full - self.alone) / (blocks - 1.0)
+        self.alone + (resident - 1.0) * (blocks * self.full - self.alone) / (blocks - 1.0).max(1.0)
     }
 
-    /// The time `problem` is expected to take, in microseconds; right to a tenth or so, which is enough to choose by.
-    fn time(&self, p: &Problem, parts: usize, sm_count: f64) -> f64 {
+    /// The time `problem` is expected to take with so much of k in a block, in microseconds; right to a tenth or so, which is enough to choose by.
+    fn time(&self, p: &Problem, slice: usize, sm_count: f64) -> f64 {
+        let parts = p.k.div_ceil(slice.max(1)).max(1);
         let blocks = self.count(p) as f64 * p.batch as f64 * parts as f64;
-        let k = if parts > 1 { CHUNK } else { p.k } as f64;
+        let k = slice as f64;
         let places = sm_count * self.blocks as f64;
         let waves = (blocks / places).floor();
         let rest = ((blocks - waves * places) / sm_count).ceil();
@@ -210,12 +215,46 @@ pub(crate) const TILES: [Tile; 8] = [
     Tile { warps: [1, 2], thread: [2, 2], bk: 32, group: 4, stages: 4, blocks: 8, alone: 10.3, full: 5.6 },
 ];
 
-/// Chooses how the product of A (m, k) and B (k, n) runs on a GPU of `sm_count` multiprocessors.
+/// The variants for tensor cores, largest tile first.
+const TENSOR_TILES: [Tile; 4] = [
+    Tile { warps: [2, 2], thread: [8, 16], bk: 32, group: 8, stages: 3, blocks: 2, alone: 62.0, full: 45.0 },
+    Tile { warps: [2, 2], thread: [8, 8], bk: 32, group: 8, stages: 3, blocks: 3, alone: 38.0, full: 26.0 },
+    Tile { warps: [2, 2], thread: [4, 8], bk: 32, group: 8, stages: 3, blocks: 4, alone: 25.0, full: 16.5 },
+    Tile { warps: [2, 2], thread: [2, 4], bk: 32, group: 8, stages: 3, blocks: 4, alone: 14.0, full: 8.0 },
+];
+/// The least of k that tensor cores are given a block for.
+const LEAST_SLICE: usize = 256;
+
+/// Chooses how the product of A (m, k) and B (k, n) runs on a GPU.
 ///
 /// The operands are dense within a product. Sizes of 0 are the caller's to handle.
-pub(crate) fn plan(problem: &Problem, sm_count: u32) -> MatmulPlan {
-    let (tile, split) = choose(problem, &TILES, sm_count, true);
-    plan_tile(problem, tile, split)
+pub(crate) fn plan(problem: &Problem, gpu: &Gpu) -> MatmulPlan {
+    if problem.tensor && gpu.numerics == Numerics::Tf32 {
+        let (tile, slice) = choose_tensor(problem, gpu.sm_count);
+        return plan_tile(problem, tile, slice, true);
+    }
+    let (tile, split) = choose(problem, &TILES, gpu.sm_count, true);
+    plan_tile(problem, tile, if split { CHUNK } else { problem.k }, false)
+}
+
+/// The tile for tensor cores that is expected to be fastest, and how much of k a block does.
+fn choose_tensor(problem: &Problem, sm_count: u32) -> (&'static Tile, usize) {
+    let sms = f64::from(sm_count.max(1));
+    let mut best = (f64::INFINITY, &TENSOR_TILES[0], problem.k);
+    for tile in TENSOR_TILES.iter().filter(|tile| tile.count(problem) <= MAX_TILES) {
+        for parts in 1..=64 {
+            let slice =
+                if parts == 1 { problem.k } else { problem.k.div_ceil(parts).next_multiple_of(tile.bk) };
+            if parts > 1 && (slice < LEAST_SLICE || parts_size(problem, parts) > MAX_WORKSPACE) {
+                break;
+            }
+            let time = tile.time(problem, slice, sms);
+            if time < best.0 {
+                best = (time, tile, slice);
+            }
+        }
+    }
+    (best.1, best.2)
 }
 
 /// The tile that is expected to be fastest, and whether chunks run in blocks of their own, if they may.
@@ -233,7 +272,7 @@ pub(crate) fn choose<'t>(
             if split && (!may_split || chunks == 1 || parts_size(problem, chunks) > MAX_WORKSPACE) {
                 continue;
             }
-            let time = tile.time(problem, if split { chunks } else { 1 }, sms);
+            let time = tile.time(problem, if split { CHUNK } else { problem.k }, sms);
             if time < best.0 {
                 best = (time, tile, split);
             }
@@ -247,13 +286,17 @@ fn parts_size(p: &Problem, parts: usize) -> usize {
     parts.saturating_mul(p.batch).saturating_mul(p.m).saturating_mul(p.n)
 }
 
-/// The launch of `problem` with one tile, its chunks in one block or (`split`) in a block each.
-pub(crate) fn plan_tile(p: &Problem, tile: &Tile, split: bool) -> MatmulPlan {
-    let parts = if split { p.k.div_ceil(CHUNK).max(1) } else { 1 };
+/// The launch of `problem` with one tile and so much of k in a block: all, one chunk or, on tensor cores, anything.
+fn plan_tile(p: &Problem, tile: &Tile, slice: usize, tensor: bool) -> MatmulPlan {
+    let parts = p.k.div_ceil(slice.max(1)).max(1);
     let split = parts > 1;
     // Four floats at a time, along an axis of this length.
     let vector = |length: usize| u8::from(p.aligned && length.is_multiple_of(4));
     let along_k = if tile.group > 1 { vector(p.k) } else { 0 };
+    let tensor = usize::from(tensor);
+    // As the kernel lays out a stage, in floats: rows by k steps, or k steps by rows.
+    let room = |rows: usize, by_rows: bool| if by_rows { tile.bk * (rows + 8) } else { rows * (tile.bk + 4) };
+    let shared = tensor * 4 * tile.stages * (room(tile.rows(), p.ta) + room(tile.cols(), !p.tb));
     let flags = [
         ("TA", usize::from(p.ta)),
         ("TB", usize::from(p.tb)),
@@ -263,14 +306,16 @@ pub(crate) fn plan_tile(p: &Problem, tile: &Tile, split: bool) -> MatmulPlan {
         ("BIAS", usize::from(p.has_bias && !split)),
         ("LONG", usize::from(p.is_long(0))),
         ("REDUCE", 0),
+        ("TF32", tensor),
     ];
     MatmulPlan {
-        defines: defines(&[&tile.defines()[..], &flags].concat()),
+        // What is 0 for most need not be said, and the name of the module stays as it is.
+        defines: defines(&[&tile.defines()[..], &flags[..flags.len() - 1 + tensor]].concat()),
         kernel: "ditto_matmul",
         grid: [clamp(tile.count(p), MAX_X), 1, clamp(p.batch.saturating_mul(parts), MAX_Z)],
         block: tile.threads() as u32,
-        shared: 0,
-        slice: if split { CHUNK } else { p.k },
+        shared: shared as u32,
+        slice,
         parts,
         workspace: if split { parts_size(p, parts) } else { 0 },
         reduce: split.then(|| reduce(p, vector(p.n))),
@@ -304,8 +349,12 @@ pub(crate) fn clamp(x: usize, limit: usize) -> u32 {
 mod tests {
     use super::*;
 
+    /// Bytes of shared memory a block of an H200 can have.
+    const MOST_SHARED: usize = 227 * 1024;
+
     fn of([batch, m, n, k]: [usize; 4], [ta, tb, aligned, has_bias]: [bool; 4], sm_count: u32) -> MatmulPlan {
-        plan(&Problem { batch, m, n, k, ta, tb, aligned, has_bias }, sm_count)
+        let p = Problem { batch, m, n, k, ta, tb, aligned, has_bias, tensor: true };
+        plan(&p, &Gpu { sm_count, shared: MOST_SHARED, numerics: Numerics::Strict })
     }
 
     fn define(plan: &MatmulPlan, name: &str) -> usize {
@@ -385,14 +434,73 @@ mod tests {
             for (ta, tb) in [(false, false), (false, true), (true, false), (true, true)] {
                 for aligned in [false, true] {
                     for (m, n, k) in [(64, 64, 64), (63, 64, 64), (64, 63, 64), (64, 64, 63)] {
-                        let p = Problem { batch: 1, m, n, k, ta, tb, aligned, has_bias: false };
-                        let plan = plan_tile(&p, t, false);
+                        let p = Problem { batch: 1, m, n, k, ta, tb, aligned, has_bias: false, tensor: true };
+                        let plan = plan_tile(&p, t, k, false);
                         let a = if ta { m } else { k };
                         let b = if tb { k } else { n };
                         for (name, length) in [("VA", a), ("VB", b), ("VC", n)] {
                             assert!(define(&plan, name) == 0 || aligned && length % 4 == 0, "{name} {p:?}");
                         }
                     }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn tensor_tiles_fit_the_kernel() {
+        let sizes = [1, 3, 8, 17, 64, 129, 768, 8192];
+        for t in &TENSOR_TILES {
+            assert!(
+                t.bk.is_multiple_of(16) && t.thread[0].is_multiple_of(2) && t.thread[1].is_multiple_of(2)
+            );
+            assert!(t.rows().is_multiple_of(32) && t.cols().is_multiple_of(32), "rows meet all banks");
+            assert!((t.rows() * t.bk).is_multiple_of(4 * t.threads()) && t.rows() * t.bk <= 32 * t.threads());
+            assert!((t.cols() * t.bk).is_multiple_of(4 * t.threads()) && t.cols() * t.bk <= 32 * t.threads());
+            for (ta, tb) in [(false, false), (false, true), (true, false), (true, true)] {
+                let p = Problem {
+                    batch: 1,
+                    m: 9,
+                    n: 9,
+                    k: 9,
+                    ta,
+                    tb,
+                    aligned: true,
+                    has_bias: false,
+                    tensor: true,
+                };
+                let plan = plan_tile(&p, t, 9, true);
+                assert!(
+                    (plan.shared as usize + 1024) * t.blocks <= MOST_SHARED + 1024,
+                    "{t:?} {}",
+                    plan.shared
+                );
+            }
+        }
+        for m in sizes {
+            for n in sizes {
+                for k in [1, 31, 512, 1000, 8192, 100_000] {
+                    let p = Problem {
+                        batch: 2,
+                        m,
+                        n,
+                        k,
+                        ta: false,
+                        tb: true,
+                        aligned: true,
+                        has_bias: true,
+                        tensor: true,
+                    };
+                    let gpu = Gpu { sm_count: 132, shared: MOST_SHARED, numerics: Numerics::Tf32 };
+                    let plan = plan(&p, &gpu);
+                    assert_eq!(define(&plan, "TF32"), 1);
+                    assert_eq!(plan.parts, k.div_ceil(plan.slice), "no part is empty: {m} {n} {k} {plan:?}");
+                    assert!(
+                        plan.parts == 1 || plan.slice.is_multiple_of(4),
+                        "parts start where wide copies can"
+                    );
+                    assert_eq!(plan.workspace, if plan.parts > 1 { plan.parts * 2 * m * n } else { 0 });
+                    assert_eq!(super::plan(&Problem { tensor: false, ..p }, &gpu).shared, 0);
                 }
             }
         }

@@ -46,6 +46,7 @@ use crate::device::cpu::simd::Simd;
 use crate::device::cuda::{Cuda, Source};
 use crate::device::{DType, Device, Meta};
 use crate::error::{Error, ErrorKind, Result};
+use crate::numerics::Numerics;
 use crate::numerics::rng::Stream;
 use crate::scalar::Scalar;
 use crate::shape::Shape;
@@ -271,12 +272,14 @@ pub struct Gpu {
     pub sm_count: u32,
     /// Bytes of shared memory a block can have.
     pub shared: usize,
+    /// How products are computed.
+    pub numerics: Numerics,
 }
 
 impl Gpu {
     /// That of an open device.
     pub fn of(cuda: &Cuda) -> Gpu {
-        Gpu { sm_count: cuda.sm_count(), shared: cuda.max_shared_per_block() }
+        Gpu { sm_count: cuda.sm_count(), shared: cuda.max_shared_per_block(), numerics: cuda.numerics() }
     }
 }
 

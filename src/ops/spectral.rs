@@ -359,10 +359,11 @@ impl Along {
                 tb: !ta,
                 aligned: true,
                 has_bias: false,
+                tensor: false,
             };
         }
         let aligned = batch <= 1 || [k * w, m * w].iter().all(|x| x.is_multiple_of(4));
-        Problem { batch, m, n: w, k, ta, tb: false, aligned, has_bias: false }
+        Problem { batch, m, n: w, k, ta, tb: false, aligned, has_bias: false, tensor: false }
     }
 
     fn is_empty(&self) -> bool {
@@ -370,8 +371,8 @@ impl Along {
     }
 
     /// Words of workspace on a GPU.
-    pub(crate) fn workspace(&self, sm_count: u32) -> usize {
-        if self.is_empty() { 0 } else { plan(&self.problem(), sm_count).workspace }
+    pub(crate) fn workspace(&self, gpu: &Gpu) -> usize {
+        if self.is_empty() { 0 } else { plan(&self.problem(), gpu).workspace }
     }
 
     pub(crate) fn cpu(&self, pool: &Pool, simd: Simd, a: &[f32], x: &[f32], out: &mut [f32]) {
@@ -408,8 +409,8 @@ impl Along {
         p.launch(operands, [0, p.k * p.n], &CudaRun { out, workspace, ..*run })
     }
 
-    pub(crate) fn modules(&self, sm_count: u32, follow: Option<&Follow>) -> Vec<Source> {
-        self.problem().modules(sm_count, follow)
+    pub(crate) fn modules(&self, gpu: &Gpu, follow: Option<&Follow>) -> Vec<Source> {
+        self.problem().modules(gpu, follow)
     }
 }
 
@@ -454,7 +455,7 @@ impl Op for AxisMatMul {
 
     fn workspace(&self, ins: &[Meta], device: &Device) -> usize {
         match (self.of(ins), device.as_cuda()) {
-            (Ok(along), Some(cuda)) => along.workspace(cuda.sm_count()),
+            (Ok(along), Some(cuda)) => along.workspace(&Gpu::of(cuda)),
             _ => 0,
         }
     }
@@ -470,11 +471,11 @@ impl Op for AxisMatMul {
     }
 
     fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<Source> {
-        self.of(ins).map_or(Vec::new(), |along| along.modules(gpu.sm_count, None))
+        self.of(ins).map_or(Vec::new(), |along| along.modules(gpu, None))
     }
 
     fn joined(&self, ins: &[Meta], gpu: &Gpu, around: Around<'_>) -> Option<Vec<Source>> {
-        Some(self.of(ins).ok()?.modules(gpu.sm_count, Some(around.only_follow()?)))
+        Some(self.of(ins).ok()?.modules(gpu, Some(around.only_follow()?)))
     }
 
     fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {
@@ -1141,8 +1142,8 @@ impl Op for SpectralConv1d {
         let Ok(conv) = SpectralConv1d::of(ins) else { return 0 };
         let own = match device.as_cuda() {
             Some(cuda) => {
-                let sms = cuda.sm_count();
-                conv.analysis.workspace(sms).max(conv.synthesis.workspace(sms))
+                let gpu = Gpu::of(cuda);
+                conv.analysis.workspace(&gpu).max(conv.synthesis.workspace(&gpu))
             }
             None => conv.table.scratch().max(conv.mix.scratch()),
         };
@@ -1182,8 +1183,8 @@ impl Op for SpectralConv1d {
     fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<Source> {
         let Ok(conv) = SpectralConv1d::of(ins) else { return Vec::new() };
         let mut all = vec![table_module(), mix_module(conv.mix.rows(gpu.sm_count))];
-        all.extend(conv.analysis.modules(gpu.sm_count, None));
-        all.extend(conv.synthesis.modules(gpu.sm_count, None));
+        all.extend(conv.analysis.modules(gpu, None));
+        all.extend(conv.synthesis.modules(gpu, None));
         all
     }
 

@@ -3,6 +3,7 @@
 
 use dittograd::check::{Case, RefRecorder, Values};
 use dittograd::device::cuda::{Nvrtc, kernels_of};
+use dittograd::numerics::Numerics;
 use dittograd::ops::{AnyOp, Gpu, Io, Recorder, RefIn};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -11,7 +12,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 /// The GPU that launches are planned for.
-const GPU: Gpu = Gpu { sm_count: 132, shared: 227 * 1024 };
+const fn gpu(numerics: Numerics) -> Gpu {
+    Gpu { sm_count: 132, shared: 227 * 1024, numerics }
+}
 /// Elements of a value above which a rule is not run for its modules: they would be the same.
 const LIMIT: usize = 5000;
 
@@ -19,7 +22,8 @@ const LIMIT: usize = 5000;
 fn modules() -> BTreeMap<String, &'static str> {
     let mut all: BTreeMap<String, (&'static str, String)> = BTreeMap::new();
     let mut add = |op: &AnyOp, metas: &[dittograd::device::Meta]| {
-        for (name, source) in op.cuda_modules(metas, &GPU) {
+        let modes = [Numerics::Strict, Numerics::Tf32].map(|mode| op.cuda_modules(metas, &gpu(mode)));
+        for (name, source) in modes.into_iter().flatten() {
             let (known, by) =
                 all.entry(name.clone()).or_insert_with(|| (source, format!("{op:?} {metas:?}")));
             assert!(

@@ -34,5 +34,6 @@ mod spectral;
 mod support;
 mod table;
 mod tape;
+mod tf32;
 mod tokenizer;
 mod typed;

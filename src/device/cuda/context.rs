@@ -14,6 +14,7 @@ use super::memory::Ring;
 use super::nvrtc::{Compiler, System};
 use super::pool::Pool;
 use crate::error::{Error, ErrorKind, Result};
+use crate::numerics::Numerics;
 use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -25,6 +26,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Rw
 pub struct Cuda {
     pub(super) driver: Arc<Driver>,
     ordinal: usize,
+    numerics: Numerics,
     device: i32,
     context: Handle,
     pub(super) stream: Handle,
@@ -123,21 +125,21 @@ impl Cuda {
         }
     }
 
-    /// The device `ordinal`: the same one for everybody in the process, opened by the first and closed
+    /// The device `ordinal` in a mode: the same one for everybody in the process, opened by the first and closed
     /// by the last.
-    pub fn open(ordinal: usize) -> Result<Arc<Cuda>> {
-        static OPEN: Mutex<Vec<(usize, Weak<Cuda>)>> = Mutex::new(Vec::new());
+    pub fn open(ordinal: usize, numerics: Numerics) -> Result<Arc<Cuda>> {
+        static OPEN: Mutex<Vec<((usize, Numerics), Weak<Cuda>)>> = Mutex::new(Vec::new());
+        let wanted = (ordinal, numerics);
         let driver = Driver::system()?;
         let mut open = lock(&OPEN);
         open.retain(|(_, cuda)| cuda.strong_count() > 0);
-        if let Some(cuda) = open.iter().filter(|(at, _)| *at == ordinal).find_map(|(_, cuda)| cuda.upgrade())
-        {
+        if let Some(cuda) = open.iter().filter(|(at, _)| *at == wanted).find_map(|(_, cuda)| cuda.upgrade()) {
             return Ok(cuda);
         }
         driver.init()?;
         let compiler = Arc::new(System::new(driver.version()?.0));
-        let cuda = Cuda::with_driver(driver, ordinal, compiler, cache::folder())?;
-        open.push((ordinal, Arc::downgrade(&cuda)));
+        let cuda = Cuda::with_driver(driver, ordinal, numerics, compiler, cache::folder())?;
+        open.push((wanted, Arc::downgrade(&cuda)));
         Ok(cuda)
     }
 
@@ -147,13 +149,14 @@ impl Cuda {
     pub fn with_driver(
         driver: Arc<Driver>,
         ordinal: usize,
+        numerics: Numerics,
         compiler: Arc<dyn Compiler>,
         cache: Option<PathBuf>,
     ) -> Result<Arc<Cuda>> {
         static IDS: AtomicU32 = AtomicU32::new(1);
         let id = IDS.fetch_add(1, Ordering::Relaxed);
         let earlier = driver.left(ordinal)?;
-        match Cuda::make(&driver, ordinal, id, compiler, cache) {
+        match Cuda::make(&driver, (ordinal, numerics), id, compiler, cache) {
             Ok(cuda) => {
                 earlier.into_iter().for_each(|error| cuda.keep(error));
                 Ok(Arc::new(cuda))
@@ -170,7 +173,7 @@ impl Cuda {
 
     fn make(
         driver: &Arc<Driver>,
-        ordinal: usize,
+        (ordinal, numerics): (usize, Numerics),
         id: u32,
         compiler: Arc<dyn Compiler>,
         cache: Option<PathBuf>,
@@ -208,6 +211,7 @@ impl Cuda {
         Ok(Cuda {
             driver: driver.clone(),
             ordinal,
+            numerics,
             device,
             context,
             stream,
@@ -248,6 +252,11 @@ impl Cuda {
     /// Its architecture, like `sm_90`.
     pub fn arch(&self) -> &str {
         &self.arch
+    }
+
+    /// How its products are computed.
+    pub fn numerics(&self) -> Numerics {
+        self.numerics
     }
 
     /// Its multiprocessors.

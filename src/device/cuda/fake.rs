@@ -13,6 +13,7 @@ use super::context::Cuda;
 use super::driver::{Driver, Entry, Handle, INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY, SUCCESS, attribute};
 use super::nvrtc::Compiler;
 use crate::error::{Error, ErrorKind, Result};
+use crate::numerics::Numerics;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::ffi::{CStr, c_char, c_void};
 use std::path::PathBuf;
@@ -770,12 +771,12 @@ impl Fake {
 
     /// A context on device 0 with the stub compiler and no disk cache.
     pub fn open(&self) -> Result<Arc<Cuda>> {
-        Cuda::with_driver(self.driver(), 0, self.stub(), None)
+        Cuda::with_driver(self.driver(), 0, Numerics::Strict, self.stub(), None)
     }
 
     /// As [`Fake::open`], with a disk cache in `folder`.
     pub fn open_cached(&self, folder: PathBuf) -> Result<Arc<Cuda>> {
-        Cuda::with_driver(self.driver(), 0, self.stub(), Some(folder))
+        Cuda::with_driver(self.driver(), 0, Numerics::Strict, self.stub(), Some(folder))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -6,6 +6,7 @@ use super::fake::{Fake, Launch, Live};
 use super::nvrtc::System;
 use super::{Args, Cuda};
 use crate::error::{Error, ErrorKind, Result};
+use crate::numerics::Numerics;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -62,7 +63,7 @@ fn a_machine_without_a_driver_says_so() {
         Err(error) => match error.kind() {
             ErrorKind::Library { looked, .. } => {
                 assert!(looked.iter().any(|path| path.contains("libcuda.so.1")), "{error}");
-                assert_eq!(Cuda::open(0).err(), Some(error));
+                assert_eq!(Cuda::open(0, Numerics::Strict).err(), Some(error));
             }
             _ => assert!(matches!(error.kind(), ErrorKind::Cuda { .. }), "{error}"),
         },
@@ -72,12 +73,12 @@ fn a_machine_without_a_driver_says_so() {
 #[test]
 fn the_device_is_described() {
     let fake = Fake::with(2, 1 << 30);
-    let cuda = Cuda::with_driver(fake.driver(), 1, fake.stub(), None).expect("opens");
+    let cuda = Cuda::with_driver(fake.driver(), 1, Numerics::Strict, fake.stub(), None).expect("opens");
     assert_eq!((cuda.name(), cuda.ordinal(), cuda.arch()), ("Fake GPU", 1, "sm_90"));
     assert_eq!((cuda.sm_count(), cuda.driver_version()), (4, (13, 0)));
     assert_eq!((cuda.max_shared_per_block(), cuda.total_memory()), (227 << 10, 1 << 30));
     assert_eq!(format!("{cuda:?}"), "Cuda(1: Fake GPU, sm_90)");
-    assert!(is_argument(Cuda::with_driver(fake.driver(), 2, fake.stub(), None)));
+    assert!(is_argument(Cuda::with_driver(fake.driver(), 2, Numerics::Strict, fake.stub(), None)));
     drop(cuda);
     assert_eq!(fake.live(), Live::default());
 }
@@ -471,7 +472,7 @@ fn a_fault_poisons_the_device() {
 
 /// Something of everything.
 fn scenario(fake: &Fake, cache: Option<PathBuf>) -> Result<()> {
-    let cuda = Cuda::with_driver(fake.driver(), 0, fake.stub(), cache)?;
+    let cuda = Cuda::with_driver(fake.driver(), 0, Numerics::Strict, fake.stub(), cache)?;
     let a = cuda.alloc(3 * MIB)?;
     let b = cuda.alloc(100)?;
     // One and a half times round the ring.
@@ -556,14 +557,14 @@ fn any_one_call_may_fail_with_a_warm_cache() {
 /// On a machine with a GPU and NVRTC: the same things for real.
 #[test]
 fn on_a_real_device() {
-    let cuda: Arc<Cuda> = match Cuda::open(0) {
+    let cuda: Arc<Cuda> = match Cuda::open(0, Numerics::Strict) {
         Ok(cuda) => cuda,
         Err(error) => {
             eprintln!("skipped: {error}");
             return;
         }
     };
-    let again = Cuda::open(0).expect("opens");
+    let again = Cuda::open(0, Numerics::Strict).expect("opens");
     assert!(Arc::ptr_eq(&cuda, &again), "one per process");
     let source = "extern \"C\" __global__ void axpy(float* y, const float* x, float a, unsigned n) {
         unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -581,6 +582,7 @@ fn on_a_real_device() {
     let own = Cuda::with_driver(
         Driver::system().expect("a driver"),
         0,
+        Numerics::Strict,
         Arc::new(System::new(cuda.driver_version().0)),
         None,
     )
