@@ -209,6 +209,52 @@ fn what_is_made_again_is_not_kept() {
     }
 }
 
+/// The most memory that the step of a language model needs at a time, as planned: what is kept for the gradients, in units
+/// of its narrow values. The wide values behind the activations are not kept, but for the last block's.
+#[test]
+fn a_step_keeps_no_more_than_it_pays_to() {
+    let config = GptConfig { vocab: 12, context: 16, width: 16, heads: 2, layers: 6, dropout: 0.0 };
+    let (batch, d) = (64, device(2));
+    let tokens = Tensor::from_fn(Shape::new(&[batch, 16]).unwrap(), |i| (i * i % 11) as u32);
+    let narrow = batch * 16 * 16;
+    let new = || {
+        let mut params = Params::new(&d, 3);
+        let net = Gpt::new(&mut params, config).unwrap();
+        (params, net)
+    };
+    let eager = {
+        let ((params, net), s, mut optimizer) = (new(), Session::eager(&d), Optimizer::adamw(1e-3));
+        for _ in 0..2 {
+            let x = s.indices(&tokens).unwrap();
+            let loss = net.forward(x).unwrap().cross_entropy(x).unwrap();
+            optimizer.step(&params, loss.backward().unwrap()).unwrap();
+            s.reset();
+        }
+        params.fingerprint().unwrap()
+    };
+    let compiled = |passes: Passes| {
+        let (params, net) = new();
+        let mut step =
+            TrainStep::new(&params, Optimizer::adamw(1e-3), |v| net.forward(v[0])?.cross_entropy(v[0]))
+                .passes(passes);
+        (0..2).for_each(|_| step.run(&[(&tokens).into()]).unwrap());
+        assert_eq!(params.fingerprint().unwrap(), eager, "{passes:?}");
+        step.plan().unwrap()
+    };
+    let kept = compiled(Passes::all());
+    let lowered = compiled(Passes::all().large(narrow));
+    let wide_only = compiled(Passes::all().large(4 * narrow));
+    assert_eq!(
+        kept.instructions, wide_only.instructions,
+        "what is made again is one more result of a kernel"
+    );
+    let of = |plan: dittograd::graph::Plan| plan.least_bytes as f64 / (4 * narrow) as f64;
+    assert!(
+        of(kept) < 107.0 && of(wide_only) < 87.0 && of(lowered) < 85.0,
+        "{kept:?} {wide_only:?} {lowered:?}"
+    );
+}
+
 #[test]
 fn checkpoints_compute_again_what_lies_between() {
     let d = device(2);
@@ -471,7 +517,10 @@ fn random_programs_have_one_answer() {
         let some = Pass::ALL.into_iter().filter(|_| stream.below(2) == 0).fold(Passes::none(), Passes::with);
         let want = train(&one, size, &steps, None);
         assert!(f32::from_bits(want.1).is_finite(), "{i} {steps:?}");
-        for (d, passes) in [(&three, Passes::all()), (&one, Passes::none()), (&one, some)] {
+        let lowest = Passes::all().large(1);
+        for (d, passes) in
+            [(&three, Passes::all()), (&three, lowest), (&one, Passes::none()), (&one, some.large(1))]
+        {
             let got = train(d, size, &steps, Some(passes));
             assert_eq!(want, got, "program {i} of size {size}, {passes:?}: {steps:?}");
         }
