@@ -241,18 +241,100 @@ fn a_step_keeps_no_more_than_it_pays_to() {
         assert_eq!(params.fingerprint().unwrap(), eager, "{passes:?}");
         step.plan().unwrap()
     };
-    let kept = compiled(Passes::all());
-    let lowered = compiled(Passes::all().large(narrow));
-    let wide_only = compiled(Passes::all().large(4 * narrow));
-    assert_eq!(
-        kept.instructions, wide_only.instructions,
-        "what is made again is one more result of a kernel"
-    );
+    let (kept, lowered) = (compiled(Passes::all()), compiled(Passes::all().large(narrow)));
+    assert_eq!(kept.instructions, lowered.instructions, "what is made again is one more result of a kernel");
     let of = |plan: dittograd::graph::Plan| plan.least_bytes as f64 / (4 * narrow) as f64;
-    assert!(
-        of(kept) < 107.0 && of(wide_only) < 87.0 && of(lowered) < 85.0,
-        "{kept:?} {wide_only:?} {lowered:?}"
-    );
+    assert!(of(kept) < 107.0 && of(lowered) < 87.0, "{kept:?} {lowered:?}");
+}
+
+/// Random blocks, deep enough that values are far from their gradients: whatever is made again, and wherever its readers
+/// go, the bits stay.
+#[test]
+fn what_is_made_again_has_the_same_bits() {
+    let (d, mut stream) = (device(2), Stream::new(77, 0));
+    let mut lower = 0;
+    for round in 0..40 {
+        let layers: Vec<[usize; 3]> =
+            (0..4 + stream.below(4)).map(|_| [6, 4, 3].map(|n| stream.below(n))).collect();
+        let x = Tensor::from_fn(Shape::new(&[32, 8]).unwrap(), |i| (i % 13) as f32 * 0.1 - 0.6);
+        let run = |passes: Option<Passes>| {
+            let mut params = Params::new(&d, 3);
+            let mut list = Vec::new();
+            for i in 0..layers.len() {
+                list.push(params.normal(&format!("a{i}"), &[8, 16], 0.0, 0.3).unwrap());
+                list.push(params.normal(&format!("b{i}"), &[16, 8], 0.0, 0.3).unwrap());
+            }
+            fn loss<'s>(list: &[Param], layers: &[[usize; 3]], mut x: Var<'s>) -> Result<Var<'s>> {
+                let s = x.session();
+                for (pair, [act, before, after]) in list.chunks(2).zip(layers) {
+                    let wide = match before {
+                        0 => x.softmax()?,
+                        1 => x.scale(0.5)?.tanh()?,
+                        _ => x,
+                    };
+                    let wide = wide.matmul(s.param(&pair[0])?)?;
+                    let wide = match act {
+                        0 => wide.gelu()?,
+                        1 => wide.silu()?,
+                        2 => wide.softplus()?.mul(wide)?,
+                        3 => wide.square()?.add(wide.exp()?)?,
+                        4 => wide.gelu()?.dropout(0.2)?,
+                        _ => wide.sin()?.mul(wide.gelu()?)?,
+                    };
+                    let narrow = wide.matmul(s.param(&pair[1])?)?;
+                    x = match after {
+                        0 => narrow.add(x)?,
+                        1 => narrow.tanh()?.add(x)?,
+                        _ => narrow.sigmoid()?,
+                    };
+                }
+                x.square()?.mean()
+            }
+            let Some(passes) = passes else {
+                let (s, mut optimizer) = (Session::eager_seeded(&d, 8), Optimizer::sgd(0.1));
+                for _ in 0..2 {
+                    let l = loss(&list, &layers, s.input(&x).unwrap()).unwrap();
+                    optimizer.step(&params, l.backward().unwrap()).unwrap();
+                    s.reset();
+                }
+                return (params.fingerprint().unwrap(), 0);
+            };
+            let mut step = TrainStep::new(&params, Optimizer::sgd(0.1), |v| loss(&list, &layers, v[0]))
+                .seeded(8)
+                .passes(passes);
+            (0..2).for_each(|_| step.run(&[(&x).into()]).unwrap());
+            (params.fingerprint().unwrap(), step.plan().unwrap().total_bytes)
+        };
+        let (eager, kept, lowered) = (run(None), run(Some(Passes::all())), run(Some(Passes::all().large(1))));
+        assert_eq!((&eager.0, &eager.0), (&kept.0, &lowered.0), "round {round}: {layers:?}");
+        lower += usize::from(lowered.1 > kept.1);
+    }
+    assert!(lower >= 20, "only {lower} of 40 programs make anything again");
+}
+
+/// Logits are the largest value of a language model; on CUDA their gradient takes their place.
+#[test]
+fn the_gradient_of_logits_takes_their_place() {
+    let plan = |d: &Device| {
+        let mut params = Params::new(d, 1);
+        let w = params.ones("w", &[8, 1000]).unwrap();
+        let (x, y) = (
+            Tensor::full(Shape::new(&[512, 8]).unwrap(), 0.5f32),
+            Tensor::full(Shape::new(&[512]).unwrap(), 3),
+        );
+        let mut step = TrainStep::new(&params, Optimizer::sgd(0.1), |v| {
+            v[0].matmul(v[0].session().param(&w)?)?.cross_entropy(v[1])
+        });
+        step.run(&[(&x).into(), (&y).into()]).unwrap();
+        step.plan().unwrap()
+    };
+    let fake = Fake::new();
+    let logits = 512 * 1000 * 4;
+    let cuda = plan(&Device::from_cuda(fake.open().unwrap()));
+    assert!(cuda.least_bytes < logits * 3 / 2, "{cuda:?}");
+    // The CPU's kernel reads elements that it has written over by then.
+    let cpu = plan(&device(1));
+    assert!(cpu.least_bytes >= 2 * logits, "{cpu:?}");
 }
 
 #[test]

@@ -44,8 +44,8 @@ pub enum Pass {
     Copies,
     /// So is all that was traced in [`Session::checkpoint`](crate::session::Session::checkpoint).
     Checkpoints,
-    /// So are elementwise ops, softmaxes and norms, where it makes the most memory that is needed at a time less by much and
-    /// moves little.
+    /// So are large values that an elementwise kernel can make beside its own, where it makes the most memory that is needed
+    /// at a time less.
     Peak,
     /// So are all elementwise ops: less memory for more time. Not among [`Passes::all`].
     Recompute,

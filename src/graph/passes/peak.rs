@@ -1,12 +1,10 @@
-//! The most memory that is needed at a time, lowered: what is made by an elementwise op or along rows (softmax, norms), and
-//! is read again long after, is made again for its later readers, of what is there at that time anyway. If an elementwise
-//! kernel reads all it is made of, it becomes one more result of that kernel, which costs no more than writing it; readers that
-//! come shortly before then go behind it. Only what pays is made again, as the bytes say that are moved and spared.
+//! The most memory that is needed at a time, lowered: what an elementwise op makes, and is read again long after, is made
+//! again then as one more result of an elementwise kernel that reads all it is made of, as the gradient of an activation
+//! does. That costs no more than writing it, and no launch. Readers that come shortly before that kernel go behind it.
 
 use super::{Rewrite, What, readers};
 use crate::error::Result;
 use crate::graph::Graph;
-use crate::ops::fused::has_rows;
 use crate::ops::layout::reshape_to;
 use crate::ops::map::{Map, results};
 use crate::ops::program::Program;
@@ -15,26 +13,33 @@ use crate::ops::{Recorder, Val};
 /// Nodes between two readers from which on a value may be made again, and the most between the first of those and the
 /// kernel that makes it.
 const GAP: usize = 12;
-/// Words from which on a value counts: 16 MiB. A model of smaller ones takes little memory as it is, and its time is that of
-/// launches.
+/// Words from which on a value counts: 16 MiB. A model of smaller ones takes little memory as it is.
 pub(super) const LEAST: usize = 1 << 22;
-/// The most words that are moved for each by which the most at a time falls: a norm reads one and writes one.
-const PRICE: usize = 3;
-/// The part of all words a program moves that may be moved in addition. A step whose kernels do nothing but move
-/// them gets longer by it; those of large models mostly multiply, so that it is a small part of that.
+/// The most words that are written for each by which the most at a time falls.
+const PRICE: usize = 2;
+/// The part of all words a program moves that may be written in addition. A step whose kernels do nothing but move
+/// words gets longer by it; those of large models mostly multiply, so that it is a small part of that.
 const PART: usize = 32;
 
 /// A value that can be made again.
 struct Again {
     value: usize,
-    /// The node before which it is made again, or the one it becomes a result of.
+    /// The node that makes it again.
     at: usize,
-    /// Whether it becomes a result of `at`, and the nodes that then go behind it.
-    joins: Option<Vec<usize>>,
-    /// Words that are moved for it.
+    /// The nodes before that one that read it, and then go behind.
+    moved: Vec<usize>,
+    /// Words that are written.
     cost: usize,
     /// How the memory in use changes: from, to (inclusive), words.
     changes: Vec<(usize, usize, isize)>,
+}
+
+impl Again {
+    fn apply(&self, used: &mut [isize]) {
+        for &(from, to, words) in &self.changes {
+            used[from..=to].iter_mut().for_each(|u| *u += words);
+        }
+    }
 }
 
 pub(super) fn lower(graph: &Graph, wanted: &mut [Val], least: usize) -> Result<Graph> {
@@ -48,24 +53,21 @@ pub(super) fn lower(graph: &Graph, wanted: &mut [Val], least: usize) -> Result<G
         let most = used.iter().copied().max().unwrap_or(0);
         // The words by which the most falls.
         let gain = |o: &Again| {
-            let change =
-                |n: usize| -> isize { o.changes.iter().filter(|c| c.0 <= n && n <= c.1).map(|c| c.2).sum() };
-            let then = used.iter().enumerate().map(|(n, u)| u + change(n)).max().unwrap_or(0);
-            usize::try_from(most - then).unwrap_or(0)
+            let mut then = used.clone();
+            o.apply(&mut then);
+            usize::try_from(most - then.iter().copied().max().unwrap_or(0)).unwrap_or(0)
         };
         options.retain(|o| o.cost <= budget && chosen.iter().all(|c| view.agree(o, c)));
         let gains = options.iter().map(|o| gain(o)).enumerate();
         let pays = gains.filter(|&(k, gain)| gain * PRICE >= options[k].cost);
-        // The most for each word moved; of equal ones the first.
+        // The most for each word written; of equal ones the first.
         let better = |a: &(usize, usize), b: &(usize, usize)| {
             (a.1 * options[b.0].cost).cmp(&(b.1 * options[a.0].cost)).then(b.0.cmp(&a.0))
         };
         let Some((best, _)) = pays.max_by(better) else { break };
         let best = options.remove(best);
         budget -= best.cost;
-        for &(from, to, words) in &best.changes {
-            used[from..=to].iter_mut().for_each(|u| *u += words);
-        }
+        best.apply(&mut used);
         chosen.push(best);
     }
     view.rewrite(&chosen, wanted)
@@ -90,11 +92,13 @@ impl<'g> View<'g> {
         for i in 0..n {
             let (true, What::Op(op, ins)) = (view.root[i] == i, &graph.nodes[i].what) else { continue };
             view.programs[i] = op.as_program(&graph.metas(ins)).filter(|p| p.outputs() == 1);
-            if view.programs[i].is_some() {
-                let dies =
-                    |&r: &usize| view.words(r) == view.words(i) && view.last(r) == i && view.reads(i, r) == 1;
-                view.over[i] = ins.iter().map(|v| view.root[v.0 as usize]).find(dies);
-            }
+            let dies =
+                |&r: &usize| view.words(r) == view.words(i) && view.last(r) == i && view.reads(i, r) == 1;
+            let into = match view.programs[i] {
+                Some(_) => ins.len(),
+                None => usize::from(op.overwrites()),
+            };
+            view.over[i] = ins[..into].iter().map(|v| view.root[v.0 as usize]).find(dies);
         }
         view
     }
@@ -156,58 +160,37 @@ impl<'g> View<'g> {
     /// How a value can be made again.
     fn option(&self, i: usize) -> Option<Again> {
         let (n, words) = (self.graph.size(), self.words(i));
-        let What::Op(op, ins) = &self.graph.nodes[i].what else { return None };
-        let is_cheap = self.programs[i].is_some() || has_rows(op);
-        if !is_cheap || self.graph.nodes[i].again || self.readers[i].last() >= Some(&n) {
-            return None;
-        }
-        let gap = self.readers[i].windows(2).position(|r| r[1] - r[0] > GAP)?;
-        let (last, first) = (self.readers[i][gap], self.readers[i][gap + 1]);
-        let end = self.last(i);
-        if let Some((at, moved)) = self.carrier(i, last, first) {
-            // All results of a kernel are one value: it is needed as long as one of them is.
-            let until = self.last(at).max(end).min(n - 1);
-            let mut changes = vec![(last + 1, end, -(words as isize)), (at, until, words as isize)];
-            changes.extend(self.over[at].map(|r| (at, at, self.words(r) as isize)));
-            for r in moved.iter().flat_map(|&m| self.roots(m)).filter(|&r| r != i && self.last(r) < at) {
-                changes.push((self.last(r) + 1, at, self.words(r) as isize));
-            }
-            return Some(Again { value: i, at, joins: Some(moved), cost: words, changes });
-        }
-        // By itself, of what is kept until then.
-        let stays = |v: &Val| {
-            let r = self.root[v.0 as usize];
-            self.words(r) == 0 || self.last(r) >= first
-        };
-        let cost = words + ins.iter().map(|v| self.graph.node(*v).meta.shape.numel()).sum::<usize>();
-        ins.iter().all(stays).then(|| Again {
-            value: i,
-            at: first,
-            joins: None,
-            cost,
-            changes: vec![(last + 1, first - 1, -(words as isize))],
-        })
-    }
-
-    /// The elementwise op around node `first` that reads all that the value `i` is made of, and those readers of the value that
-    /// must go behind it.
-    fn carrier(&self, i: usize, last: usize, first: usize) -> Option<(usize, Vec<usize>)> {
         let own = self.programs[i].as_ref()?;
         let node = &self.graph.nodes[i];
-        let fits = |&at: &usize| {
+        if node.again || self.readers[i].last() >= Some(&n) || !words.is_multiple_of(4) {
+            return None;
+        }
+        // The longest time without a reader.
+        let pairs = self.readers[i].windows(2).map(|r| (r[0], r[1]));
+        let (last, first) = pairs.filter(|r| r.1 - r.0 > GAP).max_by_key(|r| (r.1 - r.0, n - r.0))?;
+        let joins = |&at: &usize| {
             let other = &self.graph.nodes[at];
-            let same = other.meta.shape == node.meta.shape && !other.again && self.words(at) > 0;
-            same && node.meta.shape.numel().is_multiple_of(4)
+            other.meta.shape == node.meta.shape
+                && !other.again
                 && self.reads(at, i) == 0
                 && self.inputs(i).iter().all(|v| self.inputs(at).contains(v))
                 && self.programs[at].as_ref().is_some_and(|p| self.joined(i, own, at, p).fits())
         };
-        let at =
-            ((last + 1).max(first.saturating_sub(GAP))..self.graph.size().min(first + GAP)).find(fits)?;
-        let moved: Vec<usize> = self.readers[i].iter().copied().filter(|&r| r >= first && r < at).collect();
+        let at = (last.max(first - GAP) + 1..n.min(first + GAP)).find(joins)?;
+        let moved: Vec<usize> = self.readers[i].iter().copied().filter(|&r| first <= r && r < at).collect();
         // Nothing until then may read what they make.
-        let movable = moved.iter().all(|&m| self.readers[m].iter().all(|&r| r > at));
-        movable.then_some((at, moved))
+        if moved.iter().any(|&m| self.readers[m].iter().any(|&r| r <= at)) {
+            return None;
+        }
+        // All results of a kernel are one value: it is needed as long as one of them is, and has no memory to take over.
+        let end = self.last(i);
+        let until = self.last(at).max(end).min(n - 1);
+        let mut changes = vec![(last + 1, end, -(words as isize)), (at, until, words as isize)];
+        changes.extend(self.over[at].map(|r| (at, at, self.words(r) as isize)));
+        for r in moved.iter().flat_map(|&m| self.roots(m)).filter(|&r| r != i && self.last(r) < at) {
+            changes.push((self.last(r) + 1, at, self.words(r) as isize));
+        }
+        Some(Again { value: i, at, moved, cost: words, changes })
     }
 
     /// The program of `at` with that of `i` as one more result.
@@ -222,27 +205,20 @@ impl<'g> View<'g> {
 
     /// Whether two values can both be made again: neither of the other, each by a kernel of its own that stays where it is.
     fn agree(&self, a: &Again, b: &Again) -> bool {
-        let apart = |a: &Again, b: &Again| {
-            let moved = a.joins.as_deref().unwrap_or_default();
-            self.roots(a.value).all(|r| r != b.value) && !moved.contains(&b.at)
-        };
-        let same_kernel = a.at == b.at && a.joins.is_some() && b.joins.is_some();
-        apart(a, b) && apart(b, a) && !same_kernel
+        let apart = |a: &Again, b: &Again| self.reads(a.value, b.value) == 0 && !a.moved.contains(&b.at);
+        apart(a, b) && apart(b, a) && a.at != b.at
     }
 
     fn rewrite(&self, chosen: &[Again], wanted: &mut [Val]) -> Result<Graph> {
         let n = self.graph.size();
         let mut to = Rewrite::new(self.graph);
-        // For each node, what is made again there, and the node that it goes behind.
-        let mut here: Vec<Vec<&Again>> = vec![Vec::new(); n];
+        // For each node, what is made again there, and the node that it goes behind, with its views.
+        let mut here: Vec<Option<&Again>> = vec![None; n];
         let mut behind: Vec<usize> = (0..n).collect();
         for c in chosen {
-            here[c.at].push(c);
-            for &m in c.joins.iter().flatten() {
-                behind[m] = behind[m].max(c.at);
-            }
+            here[c.at] = Some(c);
+            c.moved.iter().for_each(|&m| behind[m] = behind[m].max(c.at));
         }
-        // Views go with what they are views of.
         (0..n).for_each(|i| behind[i] = behind[i].max(behind[self.root[i]]));
         let mut waiting: Vec<Vec<usize>> = vec![Vec::new(); n];
         for i in 0..n {
@@ -250,27 +226,21 @@ impl<'g> View<'g> {
                 waiting[behind[i]].push(i);
                 continue;
             }
-            let views = |value: usize| (value + 1..i).filter(move |&v| self.root[v] == value);
-            for c in here[i].iter().filter(|c| c.joins.is_none()) {
-                to.keep(c.value);
-                views(c.value).for_each(|v| to.keep(v));
-            }
-            let joins = here[i].iter().find(|c| c.joins.is_some());
-            match (joins, joins.and_then(|c| self.programs[c.value].as_ref()), &self.programs[i]) {
-                (Some(c), Some(own), Some(of)) => {
-                    let shape = self.graph.nodes[i].meta.shape;
-                    let program = self.joined(c.value, own, i, of);
-                    let ins = to.all(self.inputs(i));
-                    let value = to.out.record(Map::new(program, shape).into(), &ins)?;
-                    let parts = results(&mut to.out, value, 2, shape)?;
-                    for (old, part) in [i, c.value].into_iter().zip(parts) {
-                        to.new[old] = Some(reshape_to(&mut to.out, part, shape)?);
-                    }
-                    views(c.value).for_each(|v| to.keep(v));
+            if let (Some(c), Some(of)) = (here[i], &self.programs[i])
+                && let Some(own) = &self.programs[c.value]
+            {
+                let shape = self.graph.nodes[i].meta.shape;
+                let op = Map::new(self.joined(c.value, own, i, of), shape);
+                let ins = to.all(self.inputs(i));
+                let value = to.out.record(op.into(), &ins)?;
+                for (old, part) in [i, c.value].into_iter().zip(results(&mut to.out, value, 2, shape)?) {
+                    to.new[old] = Some(reshape_to(&mut to.out, part, shape)?);
                 }
-                _ => to.keep(i),
+                (c.value + 1..i).filter(|&v| self.root[v] == c.value).for_each(|v| to.keep(v));
+            } else {
+                to.keep(i);
             }
-            waiting[i].clone().into_iter().for_each(|m| to.keep(m));
+            std::mem::take(&mut waiting[i]).into_iter().for_each(|m| to.keep(m));
         }
         Ok(to.finish(wanted))
     }
