@@ -214,7 +214,7 @@ fn what_is_made_again_is_not_kept() {
 #[test]
 fn a_step_keeps_no_more_than_it_pays_to() {
     let config = GptConfig { vocab: 12, context: 16, width: 16, heads: 2, layers: 6, dropout: 0.0 };
-    let (batch, d) = (64, device(2));
+    let (batch, d) = (16, device(2));
     let tokens = Tensor::from_fn(Shape::new(&[batch, 16]).unwrap(), |i| (i * i % 11) as u32);
     let narrow = batch * 16 * 16;
     let new = || {
@@ -244,7 +244,7 @@ fn a_step_keeps_no_more_than_it_pays_to() {
     let (kept, lowered) = (compiled(Passes::all()), compiled(Passes::all().large(narrow)));
     assert_eq!(kept.instructions, lowered.instructions, "what is made again is one more result of a kernel");
     let of = |plan: dittograd::graph::Plan| plan.least_bytes as f64 / (4 * narrow) as f64;
-    assert!(of(kept) < 107.0 && of(lowered) < 87.0, "{kept:?} {lowered:?}");
+    assert!(of(kept) < 124.0 && of(lowered) < 104.0, "{kept:?} {lowered:?}");
 }
 
 /// Random blocks, deep enough that values are far from their gradients: whatever is made again, and wherever its readers
@@ -315,26 +315,29 @@ fn what_is_made_again_has_the_same_bits() {
 /// Logits are the largest value of a language model; on CUDA their gradient takes their place.
 #[test]
 fn the_gradient_of_logits_takes_their_place() {
-    let plan = |d: &Device| {
+    let train = |d: &Device, [rows, classes]: [usize; 2]| {
         let mut params = Params::new(d, 1);
-        let w = params.ones("w", &[8, 1000]).unwrap();
-        let (x, y) = (
-            Tensor::full(Shape::new(&[512, 8]).unwrap(), 0.5f32),
-            Tensor::full(Shape::new(&[512]).unwrap(), 3),
-        );
+        let w = params.normal("w", &[8, classes], 0.0, 1.0).unwrap();
+        let x = Tensor::from_fn(Shape::new(&[rows, 8]).unwrap(), |i| (i % 29) as f32 * 0.1 - 1.4);
+        let y = Tensor::from_fn(Shape::new(&[rows]).unwrap(), |i| (i * 7 % classes) as u32);
         let mut step = TrainStep::new(&params, Optimizer::sgd(0.1), |v| {
             v[0].matmul(v[0].session().param(&w)?)?.cross_entropy(v[1])
         });
-        step.run(&[(&x).into(), (&y).into()]).unwrap();
-        step.plan().unwrap()
+        (0..2).for_each(|_| step.run(&[(&x).into(), (&y).into()]).unwrap());
+        (step.plan().unwrap(), params.fingerprint().unwrap())
     };
-    let fake = Fake::new();
-    let logits = 512 * 1000 * 4;
-    let cuda = plan(&Device::from_cuda(fake.open().unwrap()));
+    let (fake, logits) = (Fake::new(), 512 * 1000 * 4);
+    let cuda = train(&Device::from_cuda(fake.open().unwrap()), [512, 1000]).0;
     assert!(cuda.least_bytes < logits * 3 / 2, "{cuda:?}");
-    // The CPU's kernel reads elements that it has written over by then.
-    let cpu = plan(&device(1));
+    // The CPU's kernel writes terms there before it is done with the elements.
+    let cpu = train(&device(2), [512, 1000]).0;
     assert!(cpu.least_bytes >= 2 * logits, "{cpu:?}");
+    // Rows that a warp, a block or nobody has room for, and more of them than there are blocks.
+    let Some((_turn, gpu)) = crate::table::gpu() else { return };
+    for sizes in [[9000, 3], [9000, 65], [5000, 1000], [3000, 1027], [700, 5000], [700, 50304], [300, 70001]]
+    {
+        assert_eq!(train(&device(2), sizes).1, train(&gpu, sizes).1, "{sizes:?}");
+    }
 }
 
 #[test]

@@ -58,7 +58,7 @@ pub(super) fn lower(graph: &Graph, wanted: &mut [Val], least: usize) -> Result<G
             usize::try_from(most - then.iter().copied().max().unwrap_or(0)).unwrap_or(0)
         };
         options.retain(|o| o.cost <= budget && chosen.iter().all(|c| view.agree(o, c)));
-        let gains = options.iter().map(|o| gain(o)).enumerate();
+        let gains = options.iter().map(gain).enumerate();
         let pays = gains.filter(|&(k, gain)| gain * PRICE >= options[k].cost);
         // The most for each word written; of equal ones the first.
         let better = |a: &(usize, usize), b: &(usize, usize)| {
