@@ -260,6 +260,7 @@ impl Compiled {
         }
         wanted.iter().for_each(|v| last_use[root[v.0 as usize]] = usize::MAX);
 
+        let is_cuda = matches!(device.backend(), Backend::Cuda(_));
         let mut drafts: Vec<Draft> = Vec::new();
         let mut limits = Vec::new();
         let mut requests: Vec<Request> = Vec::new();
@@ -291,7 +292,10 @@ impl Compiled {
                     && graph.nodes()[roots[k]].meta.shape.numel() == words
                     && roots.iter().filter(|r| **r == roots[k]).count() == 1
             };
-            let over = overwriting(op, &metas, node.meta, is_free);
+            // The logits of a language model and their gradient are the largest of its values.
+            let by_itself = || is_cuda && op.overwrites() && words > 0 && is_free(0);
+            let over = overwriting(op, &metas, node.meta, is_free)
+                .or_else(|| by_itself().then(|| (op.clone(), (0..ins.len()).collect())));
             let in_place = over.is_some();
             let (op, order) = over.unwrap_or_else(|| (op.clone(), (0..ins.len()).collect()));
             let ins: Vec<(Spot, Meta)> =

@@ -990,6 +990,12 @@ impl Op for CrossEntropyBwd {
         self.ignore.is_none().then_some((1, ins[0].shape.last()))
     }
 
+    /// A row is read as a whole, for its maximum and sum, before its first result is written; if it is read again, who
+    /// writes an element reads it before.
+    fn overwrites(&self) -> bool {
+        self.is_plain()
+    }
+
     fn workspace(&self, ins: &[Meta], device: &Device) -> usize {
         let x = ins[0].shape;
         let before = if self.is_plain() { 0 } else { Labels::of(&x, self.ignore).space().rest };

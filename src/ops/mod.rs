@@ -535,6 +535,13 @@ pub trait Op: Clone + PartialEq + Debug + Sized {
         None
     }
 
+    /// Whether the CUDA kernel may write the value over the first input, which has as many elements: nobody reads an element
+    /// after another has written it. Elementwise ops always may.
+    #[doc(hidden)]
+    fn overwrites(&self) -> bool {
+        false
+    }
+
     /// Words of scratch memory the kernel on `device` needs.
     fn workspace(&self, _ins: &[Meta], _device: &Device) -> usize {
         0
@@ -661,6 +668,11 @@ macro_rules! any_op {
             /// See [`Op::view`].
             pub fn view(&self, ins: &[Meta]) -> Option<usize> {
                 match self { $(AnyOp::$op(op) => op.view(ins),)* }
+            }
+
+            /// See [`Op::overwrites`].
+            pub(crate) fn overwrites(&self) -> bool {
+                match self { $(AnyOp::$op(op) => op.overwrites(),)* }
             }
 
             /// See [`Op::workspace`].

@@ -29,6 +29,9 @@ pub(super) struct Fusion {
 /// The most other inputs of a program after a product: all are in registers beside the sums.
 const MOST_OTHERS: usize = 4;
 
+/// The most nodes for which a product waits to be joined: what it reads is kept as long.
+const FAR: usize = 64;
+
 /// Ops that are joined so far.
 struct Group {
     /// The product whose value is the program's first input, with its inputs.
@@ -129,7 +132,8 @@ impl Fuser<'_> {
             self.flush_value(*v)?;
         }
         let shape = graph.nodes[i].meta.shape;
-        if self.fusion.epilogues && fused::can_follow(op) && self.next_joins(&[i], i, &shape) {
+        let is_near = self.readers[i].first().is_some_and(|&r| r <= i + FAR);
+        if self.fusion.epilogues && fused::can_follow(op) && is_near && self.next_joins(&[i], i, &shape) {
             let group = Group {
                 base: Some((op.clone(), self.to.all(ins))),
                 ins: Vec::new(),

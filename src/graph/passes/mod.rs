@@ -6,6 +6,7 @@ mod common;
 mod constants;
 mod fuse;
 mod layout;
+mod peak;
 mod prologues;
 mod reductions;
 
@@ -43,13 +44,16 @@ pub enum Pass {
     Copies,
     /// So is all that was traced in [`Session::checkpoint`](crate::session::Session::checkpoint).
     Checkpoints,
-    /// So are elementwise ops: less memory for more time. Not among [`Passes::all`].
+    /// So are large values that an elementwise kernel can make beside its own, where it makes the most memory that is needed
+    /// at a time less.
+    Peak,
+    /// So are all elementwise ops: less memory for more time. Not among [`Passes::all`].
     Recompute,
 }
 
 impl Pass {
     /// All passes, in the order they run.
-    pub const ALL: [Pass; 12] = [
+    pub const ALL: [Pass; 13] = [
         Pass::DeadCode,
         Pass::Layout,
         Pass::Constants,
@@ -61,6 +65,7 @@ impl Pass {
         Pass::Prologues,
         Pass::Copies,
         Pass::Checkpoints,
+        Pass::Peak,
         Pass::Recompute,
     ];
 
@@ -78,6 +83,7 @@ impl Pass {
             Pass::Prologues => "prologues",
             Pass::Copies => "copies",
             Pass::Checkpoints => "checkpoints",
+            Pass::Peak => "peak",
             Pass::Recompute => "recompute",
         }
     }
@@ -85,7 +91,11 @@ impl Pass {
 
 /// Which passes run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Passes([bool; Pass::ALL.len()]);
+pub struct Passes {
+    on: [bool; Pass::ALL.len()],
+    /// Words from which on [`Pass::Peak`] looks at a value.
+    least: usize,
+}
 
 impl Default for Passes {
     fn default() -> Passes {
@@ -96,29 +106,36 @@ impl Default for Passes {
 impl Passes {
     /// All that make a program faster or smaller at no cost worth naming: all but [`Pass::Recompute`].
     pub fn all() -> Passes {
-        Passes([true; Pass::ALL.len()]).without(Pass::Recompute)
+        Passes { on: [true; Pass::ALL.len()], ..Passes::none() }.without(Pass::Recompute)
     }
 
     /// None of them.
     pub fn none() -> Passes {
-        Passes([false; Pass::ALL.len()])
+        Passes { on: [false; Pass::ALL.len()], least: peak::LEAST }
     }
 
     /// These, with one more.
     pub fn with(mut self, pass: Pass) -> Passes {
-        self.0[pass as usize] = true;
+        self.on[pass as usize] = true;
         self
     }
 
     /// These, without one.
     pub fn without(mut self, pass: Pass) -> Passes {
-        self.0[pass as usize] = false;
+        self.on[pass as usize] = false;
         self
     }
 
     /// Whether a pass runs.
     pub fn has(self, pass: Pass) -> bool {
-        self.0[pass as usize]
+        self.on[pass as usize]
+    }
+
+    /// These, with values of so many words counted as large by [`Pass::Peak`], so that tests need none that are.
+    #[doc(hidden)]
+    pub fn large(mut self, words: usize) -> Passes {
+        self.least = words;
+        self
     }
 
     /// Runs them. `wanted` are the values that are read afterwards; they follow the renumbering. Constants are computed
@@ -150,6 +167,9 @@ impl Passes {
         }
         if [Pass::Copies, Pass::Checkpoints, Pass::Recompute].iter().any(|p| self.has(*p)) {
             graph = again::make(&self.swept(graph, wanted), wanted, self);
+        }
+        if self.has(Pass::Peak) {
+            graph = peak::lower(&self.swept(graph, wanted), wanted, self.least)?;
         }
         Ok(self.swept(graph, wanted))
     }
