@@ -17,7 +17,7 @@ pub const NUMERICS_VERSION: u32 = 3;
 pub const K_CHUNK: usize = crate::device::cpu::gemm::K_CHUNK;
 
 /// How products of float32 values are computed. Belongs to a device handle.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Numerics {
     /// IEEE float32 in the fixed order of the contract: same bits on every device.
     #[default]

@@ -2,7 +2,7 @@
 //! are flags, never copies.
 
 use super::fused::{Around, Follow};
-use super::matmul_plan::{Problem, plan};
+use super::matmul_plan::{MatmulPlan, Problem, plan};
 use super::sampling::{EDGES, INNER, VOLUME, WORK, pick, sample};
 use super::{
     Attr, Attrs, Bound, CpuRun, CudaRun, Gpu, Io, Op, Recorder, RefIn, Reject, Sample, SampleIn, Val, dims,
@@ -18,8 +18,40 @@ use crate::ops::reduce::Sum;
 use crate::scalar::Scalar;
 use crate::shape::{MAX_RANK, Shape};
 use crate::tensor::Tensor;
+use std::collections::HashMap;
+use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 
 const MATMUL_CU: &str = include_str!("matmul.cu");
+
+/// A plan, and its kernels where no program follows.
+pub(crate) struct Planned {
+    pub plan: MatmulPlan,
+    product: Source,
+    reduce: Option<Source>,
+}
+
+/// Most plans that are kept.
+const MOST_PLANS: usize = 1 << 12;
+
+/// How a product runs. Made once: eager steps ask for the same again and again.
+pub(crate) fn planned(problem: &Problem, gpu: &Gpu) -> Arc<Planned> {
+    type Known = HashMap<(Problem, Gpu), Arc<Planned>>;
+    static KNOWN: LazyLock<RwLock<Known>> = LazyLock::new(RwLock::default);
+    let key = (*problem, *gpu);
+    if let Some(known) = KNOWN.read().unwrap_or_else(PoisonError::into_inner).get(&key) {
+        return known.clone();
+    }
+    let plan = plan(problem, gpu);
+    let product = source(&plan.defines, None);
+    let reduce = plan.reduce.as_ref().map(|r| source(&r.defines, None));
+    let made = Arc::new(Planned { plan, product, reduce });
+    let mut known = KNOWN.write().unwrap_or_else(PoisonError::into_inner);
+    if known.len() >= MOST_PLANS {
+        known.clear();
+    }
+    known.insert(key, made.clone());
+    made
+}
 
 impl Problem {
     fn new([batch, m, n, k]: [usize; 4], [ta, tb]: [bool; 2], has_bias: bool) -> Problem {
@@ -36,7 +68,7 @@ impl Problem {
     fn workspace(&self, device: &Device) -> usize {
         match device.as_cuda() {
             Some(_) if self.batch * self.m * self.n == 0 => 0,
-            Some(cuda) => plan(self, &Gpu::of(cuda)).workspace,
+            Some(cuda) => planned(self, &Gpu::of(cuda)).plan.workspace,
             None => self.gemm().scratch_len(device.threads()),
         }
     }
@@ -56,12 +88,14 @@ impl Problem {
         if total == 0 {
             return Ok(());
         }
-        let plan = plan(self, &Gpu::of(run.cuda));
+        let planned = planned(self, &Gpu::of(run.cuda));
+        let plan = &planned.plan;
         let bias = if self.has_bias { run.ins[2] } else { 0 };
         let (first, last) =
             if plan.reduce.is_some() { (None, run.around.follow) } else { (run.around.follow, None) };
-        let (module, source) = source(&plan.defines, first);
-        let kernel = run.cuda.kernel(&module, source, plan.kernel)?;
+        let own = first.map(|follow| source(&plan.defines, Some(follow)));
+        let (module, text) = own.as_ref().unwrap_or(&planned.product);
+        let kernel = run.cuda.kernel(module, text, plan.kernel)?;
         let mut args = Args::new();
         args.ptr(operands[0])
             .ptr(operands[1])
@@ -74,9 +108,10 @@ impl Problem {
             follow.push(&mut args);
         }
         run.cuda.launch(kernel, plan.grid, plan.block, plan.shared, &args)?;
-        if let Some(reduce) = &plan.reduce {
-            let (module, source) = self::source(&reduce.defines, last);
-            let kernel = run.cuda.kernel(&module, source, reduce.kernel)?;
+        if let (Some(reduce), Some(plain)) = (&plan.reduce, &planned.reduce) {
+            let own = last.map(|follow| source(&reduce.defines, Some(follow)));
+            let (module, text) = own.as_ref().unwrap_or(plain);
+            let kernel = run.cuda.kernel(module, text, reduce.kernel)?;
             let mut args = Args::new();
             args.ptr(run.workspace).ptr(run.out).ptr(bias);
             args.u64(total as u64).u64(self.n as u64).u64(plan.parts as u64);
@@ -92,7 +127,7 @@ impl Problem {
         if self.batch * self.m * self.n == 0 {
             return Vec::new();
         }
-        let plan = plan(self, gpu);
+        let plan = &planned(self, gpu).plan;
         let first = if plan.reduce.is_some() { None } else { follow };
         let mut modules = vec![source(&plan.defines, first)];
         modules.extend(plan.reduce.iter().map(|r| source(&r.defines, follow)));

@@ -72,7 +72,7 @@ pub struct ReduceLaunch {
 }
 
 /// A batch of products `op(A) op(B) + bias`.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Problem {
     /// Products.
     pub batch: usize,
@@ -204,7 +204,7 @@ const MAX_WORKSPACE: usize = 1 << 28;
 const MAX_TILES: usize = 1 << 28;
 
 /// The variants, largest tile first, with the speeds fitted to measurements.
-pub(crate) const TILES: [Tile; 8] = [
+pub(crate) const TILES: [Tile; 9] = [
     Tile { warps: [2, 2], thread: [8, 16], bk: 8, group: 1, stages: 4, blocks: 2, alone: 200.0, full: 172.0 },
     Tile { warps: [2, 2], thread: [8, 8], bk: 8, group: 1, stages: 4, blocks: 3, alone: 96.0, full: 92.0 },
     Tile { warps: [2, 2], thread: [4, 8], bk: 16, group: 4, stages: 4, blocks: 3, alone: 52.0, full: 50.5 },
@@ -212,6 +212,7 @@ pub(crate) const TILES: [Tile; 8] = [
     Tile { warps: [1, 4], thread: [2, 4], bk: 32, group: 8, stages: 4, blocks: 3, alone: 19.0, full: 18.0 },
     Tile { warps: [2, 2], thread: [2, 4], bk: 32, group: 4, stages: 4, blocks: 4, alone: 17.6, full: 16.3 },
     Tile { warps: [2, 2], thread: [2, 2], bk: 32, group: 8, stages: 4, blocks: 4, alone: 11.1, full: 10.6 },
+    Tile { warps: [1, 4], thread: [2, 2], bk: 32, group: 8, stages: 4, blocks: 4, alone: 10.6, full: 10.6 },
     Tile { warps: [1, 2], thread: [2, 2], bk: 32, group: 4, stages: 4, blocks: 8, alone: 10.3, full: 5.6 },
 ];
 
@@ -228,7 +229,7 @@ const LEAST_SLICE: usize = 256;
 /// Chooses how the product of A (m, k) and B (k, n) runs on a GPU.
 ///
 /// The operands are dense within a product. Sizes of 0 are the caller's to handle.
-pub(crate) fn plan(problem: &Problem, gpu: &Gpu) -> MatmulPlan {
+pub(super) fn plan(problem: &Problem, gpu: &Gpu) -> MatmulPlan {
     if problem.tensor && gpu.numerics == Numerics::Tf32 {
         let (tile, slice) = choose_tensor(problem, gpu.sm_count);
         return plan_tile(problem, tile, slice, true);

@@ -266,7 +266,7 @@ impl CpuRun<'_> {
 }
 
 /// What kernels are chosen by on a GPU. The choice changes the speed, never a bit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Gpu {
     /// Multiprocessors.
     pub sm_count: u32,

@@ -66,16 +66,17 @@ __device__ __forceinline__ u64 over(u64 a, u64 b) { return (a | b) >> 32 ? a / b
 // Z[b, k, j] = Σ_i X[b, k, i] W[k, i, j], or with the conjugate transpose of W (stored (outer, inner) then).
 //
 // Thread mapping: a block of 4 warps takes one mode, 4 ROWS batch rows and 32 channels j; a warp ROWS of the rows, a
-// lane one j. Weights and rows are staged 32 channels i at a time; the weights of a stage are read by lanes that
-// are neighbours (no bank conflicts: the pitch is odd for the transposed store), the rows by broadcast. The next stage is on
-// its way, into registers, while one is computed.
+// lane one j. Weights and rows are staged 64 channels i at a time, so that a small product waits for memory once; the weights
+// of a stage are read by lanes that are neighbours (no bank conflicts: the pitch is odd for the transposed store), the rows
+// by broadcast. The next stage is on its way, into registers, while one is computed.
 // Order: i increasing, for each the real part before the imaginary part; chunks of CHUNK terms are CHUNK / 2 channels.
 template <bool ADJOINT>
 __device__ __forceinline__ void mix(const float* __restrict__ x, const float* __restrict__ re,
                                     const float* __restrict__ im, float* __restrict__ out, u64 batch, u64 modes,
                                     u64 inner, u64 outer, u64 down, u64 across, u64 tiles) {
-    __shared__ float wr[DEPTH][TILE + 1], wi[DEPTH][TILE + 1];
-    __shared__ float xs[4 * ROWS][2][DEPTH];
+    constexpr unsigned STAGED = 64;
+    __shared__ float wr[STAGED][TILE + 1], wi[STAGED][TILE + 1];
+    __shared__ __align__(16) float xs[4 * ROWS][2][STAGED];
     const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     for (u64 tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
         const u64 k = over(tile, down * across), rest = tile - k * (down * across), row0 = over(rest, across);
@@ -85,55 +86,66 @@ __device__ __forceinline__ void mix(const float* __restrict__ x, const float* __
         Acc acc[ROWS];
 #pragma unroll
         for (int r = 0; r < ROWS; ++r) acc[r].clear();
-        float next_re[8], next_im[8], next_x[2 * ROWS];
+        float next_re[16], next_im[16], next_x[4 * ROWS];
+        // Lanes follow the axis that is contiguous in memory.
+        auto place_i = [&](unsigned n) { return ADJOINT ? n / 8 * 32 + lane : 4 * n + warp; };
+        auto place_j = [&](unsigned n) { return ADJOINT ? 4 * (n % 8) + warp : lane; };
         auto fetch = [&](u64 i0) {
 #pragma unroll
-            for (unsigned n = 0; n < 8; ++n) {
-                const unsigned y = 4 * n + warp;
-                // Lanes follow the axis that is contiguous in memory.
-                const u64 i = ADJOINT ? i0 + lane : i0 + y, j = ADJOINT ? j0 + y : j0 + lane;
+            for (unsigned n = 0; n < 16; ++n) {
+                const u64 i = i0 + place_i(n), j = j0 + place_j(n);
                 const bool in = i < inner && j < outer;
                 const u64 at = ADJOINT ? j * inner + i : i * outer + j;
                 next_re[n] = in ? wre[at] : 0.0f;
                 next_im[n] = in ? wim[at] : 0.0f;
             }
 #pragma unroll
-            for (unsigned n = 0; n < 2 * ROWS; ++n) {
-                const unsigned line = 4 * n + warp, part = line % 2;
-                const u64 b = b0 + line / 2, i = i0 + lane;
+            for (unsigned n = 0; n < 4 * ROWS; ++n) {
+                const unsigned line = 4 * (n / 2) + warp, part = line % 2;
+                const u64 b = b0 + line / 2, i = i0 + n % 2 * 32 + lane;
                 next_x[n] = b < batch && i < inner ? x[((b * 2 + part) * modes + k) * inner + i] : 0.0f;
             }
         };
         fetch(0);
-        for (u64 i0 = 0; i0 < inner; i0 += DEPTH) {
+        for (u64 i0 = 0; i0 < inner; i0 += STAGED) {
             if (i0 != 0 && i0 % (CHUNK / 2) == 0) {
 #pragma unroll
                 for (int r = 0; r < ROWS; ++r) acc[r].carry();
             }
-            const unsigned depth = inner - i0 < DEPTH ? (unsigned)(inner - i0) : DEPTH;
+            const unsigned depth = inner - i0 < STAGED ? (unsigned)(inner - i0) : STAGED;
 #pragma unroll
-            for (unsigned n = 0; n < 8; ++n) {
-                const unsigned y = 4 * n + warp;
-                wr[ADJOINT ? lane : y][ADJOINT ? y : lane] = next_re[n];
-                wi[ADJOINT ? lane : y][ADJOINT ? y : lane] = next_im[n];
+            for (unsigned n = 0; n < 16; ++n) {
+                wr[place_i(n)][place_j(n)] = next_re[n];
+                wi[place_i(n)][place_j(n)] = next_im[n];
             }
 #pragma unroll
-            for (unsigned n = 0; n < 2 * ROWS; ++n) {
-                const unsigned line = 4 * n + warp;
-                xs[line / 2][line % 2][lane] = next_x[n];
+            for (unsigned n = 0; n < 4 * ROWS; ++n) {
+                const unsigned line = 4 * (n / 2) + warp;
+                xs[line / 2][line % 2][n % 2 * 32 + lane] = next_x[n];
             }
             __syncthreads();
-            if (i0 + DEPTH < inner) fetch(i0 + DEPTH);
-#pragma unroll 4
-            for (unsigned i = 0; i < depth; ++i) {
+            if (i0 + STAGED < inner) fetch(i0 + STAGED);
+            auto step = [&](unsigned i, int r, float p, float q) {
                 const float a = wr[i][lane], c = ADJOINT ? -wi[i][lane] : wi[i][lane];
+                acc[r].re = __fmaf_rn(q, -c, __fmaf_rn(p, a, acc[r].re));
+                acc[r].im = __fmaf_rn(q, a, __fmaf_rn(p, c, acc[r].im));
+            };
+            unsigned i = 0;
+#pragma unroll 2
+            for (; i + 4 <= depth; i += 4) {
 #pragma unroll
                 for (int r = 0; r < ROWS; ++r) {
-                    const float p = xs[warp * ROWS + r][0][i], q = xs[warp * ROWS + r][1][i];
-                    acc[r].re = __fmaf_rn(q, -c, __fmaf_rn(p, a, acc[r].re));
-                    acc[r].im = __fmaf_rn(q, a, __fmaf_rn(p, c, acc[r].im));
+                    const float4 p = *reinterpret_cast<const float4*>(&xs[warp * ROWS + r][0][i]);
+                    const float4 q = *reinterpret_cast<const float4*>(&xs[warp * ROWS + r][1][i]);
+                    step(i, r, p.x, q.x);
+                    step(i + 1, r, p.y, q.y);
+                    step(i + 2, r, p.z, q.z);
+                    step(i + 3, r, p.w, q.w);
                 }
             }
+            for (; i < depth; ++i)
+#pragma unroll
+                for (int r = 0; r < ROWS; ++r) step(i, r, xs[warp * ROWS + r][0][i], xs[warp * ROWS + r][1][i]);
             __syncthreads();
         }
         const u64 j = j0 + lane;

@@ -6,7 +6,8 @@
 //! back, and the adjoints are the same products with the other flag.
 
 use super::fused::{Around, Follow};
-use super::matmul_plan::{Problem, plan};
+use super::matmul::planned;
+use super::matmul_plan::Problem;
 use super::program::Scratch;
 use super::sampling::{VOLUME, WORK, pick, sample};
 use super::{
@@ -372,7 +373,7 @@ impl Along {
 
     /// Words of workspace on a GPU.
     pub(crate) fn workspace(&self, gpu: &Gpu) -> usize {
-        if self.is_empty() { 0 } else { plan(&self.problem(), gpu).workspace }
+        if self.is_empty() { 0 } else { planned(&self.problem(), gpu).plan.workspace }
     }
 
     pub(crate) fn cpu(&self, pool: &Pool, simd: Simd, a: &[f32], x: &[f32], out: &mut [f32]) {
