@@ -766,47 +766,46 @@ attention_backward(const float* __restrict__ q, const float* __restrict__ k, con
             const bool closes = (int)tile == last || (o0 + OWN) % CHUNK == 0;
             const int keys = causal && high - o0 + 1 < count ? high - o0 + 1 : count;
 #if DITTO_TF32
-            // A warp has 16 columns of all queries of the stage, at a time.
+            // A warp has 16 columns of 16 queries of the stage, at a time.
 #pragma unroll 1
-            for (int c0 = 16 * warp; c0 < D; c0 += 16 * WARPS) {
-                float aq[SB / 8][4];
+            for (int u = warp; u < NCD * (SB / 16); u += WARPS) {
+                const int c0 = 16 * (u % NCD), q0 = 16 * (u / NCD);
+                float aq[2][4];
                 auto at = [&](int r, int h) { return (row0 + s0 + r) * D + c0 + 8 * h + 2 * ln; };
 #pragma unroll
-                for (int r = 0; r < SB / 8; ++r)
+                for (int r = 0; r < 2; ++r)
 #pragma unroll
                     for (int h = 0; h < 2; ++h) {
                         float2 x = make_float2(0.0f, 0.0f);
-                        if (o0 % CHUNK != 0 && 8 * r + lm < here && c0 + 8 * h < D)
-                            x = __ldcg(reinterpret_cast<const float2*>(chains + at(8 * r + lm, h)));
+                        if (o0 % CHUNK != 0 && q0 + 8 * r + lm < here && c0 + 8 * h < D)
+                            x = __ldcg(reinterpret_cast<const float2*>(chains + at(q0 + 8 * r + lm, h)));
                         aq[r][2 * h] = x.x;
                         aq[r][2 * h + 1] = x.y;
                     }
-                const float* const left = sp + 2 * ln * PP + lm;
+                const float* const left = sp + 2 * ln * PP + q0 + lm;
                 const float* const right = ok + 2 * ln * PD + c0 + lm;
-#pragma unroll 2
+#pragma unroll 4
                 for (int key = 0; key < keys; key += 8) {
-                    unsigned x[SB / 8][2];
+                    unsigned x[2][2];
 #pragma unroll
-                    for (int r = 0; r < SB / 8; ++r)
+                    for (int r = 0; r < 2; ++r)
 #pragma unroll
                         for (int h = 0; h < 2; ++h) x[r][h] = tf32(left[(key + h) * PP + 8 * r]);
 #pragma unroll
                     for (int h = 0; h < 2; ++h) {
                         const unsigned y0 = tf32(right[key * PD + 8 * h]), y1 = tf32(right[(key + 1) * PD + 8 * h]);
-#pragma unroll
-                        for (int r = 0; r < SB / 8; r += 2)
-                            mma(aq[r][2 * h], aq[r][2 * h + 1], aq[r + 1][2 * h], aq[r + 1][2 * h + 1], x[r][0], x[r + 1][0], x[r][1], x[r + 1][1], y0, y1);
+                        mma(aq[0][2 * h], aq[0][2 * h + 1], aq[1][2 * h], aq[1][2 * h + 1], x[0][0], x[1][0], x[0][1], x[1][1], y0, y1);
                     }
                 }
 #pragma unroll
-                for (int r = 0; r < SB / 8; ++r)
+                for (int r = 0; r < 2; ++r)
 #pragma unroll
                     for (int h = 0; h < 2; ++h) {
-                        if (8 * r + lm >= here || c0 + 8 * h >= D) continue;
+                        if (q0 + 8 * r + lm >= here || c0 + 8 * h >= D) continue;
                         float2 x = make_float2(aq[r][2 * h], aq[r][2 * h + 1]);
                         if (closes) {
                             if (o0 >= CHUNK) {
-                                const float2 old = __ldcg(reinterpret_cast<const float2*>(dq + at(8 * r + lm, h)));
+                                const float2 old = __ldcg(reinterpret_cast<const float2*>(dq + at(q0 + 8 * r + lm, h)));
                                 x.x += old.x;
                                 x.y += old.y;
                             }
@@ -815,7 +814,7 @@ attention_backward(const float* __restrict__ q, const float* __restrict__ k, con
                                 x.y *= scale;
                             }
                         }
-                        __stcg(reinterpret_cast<float2*>((closes ? dq : chains) + at(8 * r + lm, h)), x);
+                        __stcg(reinterpret_cast<float2*>((closes ? dq : chains) + at(q0 + 8 * r + lm, h)), x);
                     }
             }
 #else

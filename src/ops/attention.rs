@@ -873,9 +873,13 @@ impl Variant {
 
     fn backward(g: &Geometry, gpu: &Gpu) -> Result<Variant> {
         let (pd, pv) = (pitch(g.d), pitch(g.dv));
-        let tensor = g.is_in_eights();
-        for (warps, stage) in [(4, 32), (4, 16), (2, 16), (2, 8), (1, 8)] {
-            let rows = Variant::rows(g);
+        let tensor = g.is_in_eights() && gpu.numerics == Numerics::Tf32;
+        // With tensor cores it is latency that counts: twice the warps, each with half the rows.
+        let first = if tensor { (8, 32, 2) } else { (4, 32, Variant::rows(g)) };
+        let rows = first.2;
+        for (warps, stage, rows) in
+            [first, (4, 32, rows), (4, 16, rows), (2, 16, rows), (2, 8, rows), (1, 8, rows)]
+        {
             let v = Variant { kind: 1, rows, warps, stage, share: false, shared: 0, blocks: 1, tensor };
             let own = v.own();
             let words = own * (pd + pv) + stage * (2 * pd + pv) + own * (stage + 4) + 8 * stage;
