@@ -128,7 +128,8 @@ impl Cuda {
     /// The device `ordinal` in a mode: the same one for everybody in the process, opened by the first and closed
     /// by the last.
     pub fn open(ordinal: usize, numerics: Numerics) -> Result<Arc<Cuda>> {
-        static OPEN: Mutex<Vec<((usize, Numerics), Weak<Cuda>)>> = Mutex::new(Vec::new());
+        type Open = ((usize, Numerics), Weak<Cuda>);
+        static OPEN: Mutex<Vec<Open>> = Mutex::new(Vec::new());
         let wanted = (ordinal, numerics);
         let driver = Driver::system()?;
         let mut open = lock(&OPEN);
