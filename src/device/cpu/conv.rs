@@ -8,8 +8,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use super::gemm::{
-    A_BLOCK, B_STRIP, K_CHUNK, K_RUN, Kernels, LINE, Lines, MAX_MR, PANEL, Panels, RUN, Run, STRIP, Seen,
-    Tile,
+    K_CHUNK, Kernels, LINE, Lines, MAX_MR, PANEL, Panels, Put, RUN, Run, STRIP, Seen, Tile, Tiling,
 };
 use super::pool::Pool;
 use super::simd::Simd;
@@ -295,6 +294,12 @@ struct Plan {
     seen_len: usize,
 }
 
+/// The most floats of packed kernels in a block: what is gathered is gathered again for each block.
+const A_BLOCK: usize = 528 * K_CHUNK;
+/// The most terms of a run; a strip of gathered columns then stays in a first-level cache.
+const K_RUN: usize = 128;
+/// The most floats of gathered columns.
+const B_STRIP: usize = STRIP * K_RUN;
 /// Floats that a `Run` and a `Seen` take.
 const RUN_WORDS: usize = size_of::<Run>().div_ceil(4);
 const SEEN_WORDS: usize = size_of::<Seen>().div_ceil(4);
@@ -531,7 +536,7 @@ impl GatherWork {
     /// `slot_len` floats that no other thread uses.
     unsafe fn block(&self, task: usize, slot: *mut f32) {
         let Gather { view, batch, groups, rows, channels, .. } = self.gather;
-        let Kernels { width, ref wide, tile, gather, add_bias, .. } = *self.kernels;
+        let Kernels { width, ref wide, tile, gather, add_bias, put, .. } = *self.kernels;
         let (b, col_task) = (task / self.plan.col_blocks, task % self.plan.col_blocks);
         let (group, i0, panels) = self.rows_of(b);
         let positions = view.positions();
@@ -562,10 +567,7 @@ impl GatherWork {
             let last_chunk = chunk + 1 == chunks;
             for s0 in (j0..j1).step_by(strip) {
                 let s1 = (s0 + strip).min(j1);
-                let shape = |j: usize| {
-                    let log = (s1 - j).div_ceil(width).min(most).ilog2() as usize;
-                    (log, (width << log).min(s1 - j))
-                };
+                let shape = |j: usize| Tiling { width, most, end: s1 }.at(j);
                 // The runs of each tile, tile after tile.
                 let (mut j, mut count) = (s0, 0);
                 while j < s1 {
@@ -640,6 +642,8 @@ impl GatherWork {
                                 stride_a: width,
                                 b: slot.wrapping_add((j - s0) * len),
                                 stride_b: width << log,
+                                ahead: slot.wrapping_add((j - s0) * len),
+                                ahead_step: width << log,
                                 acc: acc.wrapping_add(i * STRIP + (j - s0) * mr),
                                 begin: r == 0,
                                 end,
@@ -664,13 +668,29 @@ impl GatherWork {
                                 // SAFETY: the tile's rows and the run's positions are inside the result.
                                 unsafe {
                                     let run = *runs_at.add(run);
+                                    let from = spare.add(run.col as usize);
+                                    let (from_stride, cols) = (width << log, run.len as usize);
+                                    let (to, to_stride, add) = (out.add(run.out), out_plane, chunk > 0);
+                                    if out_step <= 2 {
+                                        let (to_step, rows) = (out_step, mr);
+                                        put(&Put {
+                                            from,
+                                            from_stride,
+                                            to,
+                                            to_stride,
+                                            to_step,
+                                            rows,
+                                            cols,
+                                            add,
+                                            bias,
+                                        });
+                                        continue;
+                                    }
                                     for row in 0..mr {
-                                        let from = spare.add(row * (width << log) + run.col as usize);
-                                        let to = out.add(row * out_plane + run.out);
-                                        for x in 0..run.len as usize {
-                                            let mut sum = *from.add(x);
-                                            let to = to.add(x * out_step);
-                                            if chunk > 0 {
+                                        for x in 0..cols {
+                                            let mut sum = *from.add(row * from_stride + x);
+                                            let to = to.add(row * to_stride + x * out_step);
+                                            if add {
                                                 sum += *to;
                                             }
                                             if !bias.is_null() {
@@ -709,6 +729,10 @@ pub struct KernelGrad {
 
 /// Results so large that columns alone give every thread enough to do.
 const LARGE_GRAD: usize = 1 << 18;
+/// Columns up to which packing rows of `g` does not pay.
+const DIRECT: usize = 128;
+/// Bytes after which a first-level cache has the same place again.
+const SET: usize = 4096;
 /// Floats from one gathered line of terms to the next.
 const TERM_PITCH: usize = K_RUN + LINE;
 /// Room for the gathered lines of a tile.
@@ -924,6 +948,14 @@ impl GradWork {
         let first_row = group * rows + i0;
         let to = to.wrapping_add(first_row * columns);
 
+        // Few columns do not pay for packing: a run's rows of g are read where they are, if they lie in one image and are
+        // not so far apart that they push each other out of the cache. With very few it is packing that fetches them
+        // soon enough.
+        let few = (STRIP + 1..=DIRECT).contains(&columns) && !(4 * positions).is_multiple_of(SET);
+        let in_place = |kr: usize, len: usize| few && kr % positions + len <= positions;
+        // With one tap and no steps the terms lie side by side, as those of g do.
+        let plain = view.axes().len() == 1 && view.axes()[0].is_plain();
+
         let first_chunk = chunks.start;
         for chunk in chunks {
             let k0 = chunk * K_CHUNK;
@@ -933,6 +965,9 @@ impl GradWork {
             if *packed != Some((b, chunk)) {
                 for r in 0..runs {
                     let (kr, len) = (k0 + r * run, run.min(kc - r * run));
+                    if in_place(kr, len) {
+                        continue;
+                    }
                     for (p, (i, mr)) in panels.iter().enumerate() {
                         let mut at = kr;
                         while at < kr + len {
@@ -954,10 +989,7 @@ impl GradWork {
             }
             for s0 in (j0..j1).step_by(STRIP) {
                 let s1 = (s0 + STRIP).min(j1);
-                let shape = |j: usize| {
-                    let log = (s1 - j).div_ceil(width).min(2).ilog2() as usize;
-                    (log, (width << log).min(s1 - j))
-                };
+                let shape = |j: usize| Tiling { width, most: 2, end: s1 }.at(j);
                 for r in 0..runs {
                     let (kr, len) = (k0 + r * run, run.min(kc - r * run));
                     // SAFETY: the workspace has room for the runs of so many terms.
@@ -984,17 +1016,44 @@ impl GradWork {
                         // SAFETY: the runs are of this view; there is room for a tile's lines,
                         // and for a strip of packed columns.
                         unsafe {
-                            gather(&lines, terms);
                             let to = b_pack.wrapping_add((j - s0) * len);
-                            pack_turned(terms, TERM_PITCH, valid, 1 << log, len, to);
+                            if plain {
+                                let mut at = kr;
+                                while at < kr + len {
+                                    let (n, o) = (at / positions, at % positions);
+                                    let some = (positions - o).min(kr + len - at);
+                                    let from = ((n * groups + group) * channels + j) * plane + o;
+                                    let to = to.wrapping_add((at - kr) * (width << log));
+                                    pack_turned(
+                                        self.source.wrapping_add(from),
+                                        plane,
+                                        valid,
+                                        1 << log,
+                                        some,
+                                        to,
+                                    );
+                                    at += some;
+                                }
+                            } else {
+                                gather(&lines, terms);
+                                pack_turned(terms, TERM_PITCH, valid, 1 << log, len, to);
+                            }
                         }
+                        let here = in_place(kr, len);
+                        let g_at = (kr / positions * groups * rows + first_row) * positions + kr % positions;
                         for (p, (i, mr)) in panels.iter().enumerate() {
+                            let (a, stride_a) = match here {
+                                true => (self.g.wrapping_add(g_at + i * positions), positions),
+                                false => (a_pack.wrapping_add(packed_at(r, p)).cast_const(), width),
+                            };
                             let t = Tile {
                                 kc: len,
-                                a: a_pack.wrapping_add(packed_at(r, p)),
-                                stride_a: width,
+                                a,
+                                stride_a,
                                 b: b_pack.wrapping_add((j - s0) * len),
                                 stride_b: width << log,
+                                ahead: b_pack.wrapping_add((j - s0) * len),
+                                ahead_step: width << log,
                                 acc: acc.wrapping_add(i * STRIP + (j - s0) * mr),
                                 begin: r == 0,
                                 end: r + 1 == runs,
@@ -1006,7 +1065,7 @@ impl GradWork {
                             };
                             // SAFETY: the kernels are of a level that the processor has; rows and columns of
                             // the tile are inside the gradient, and the operands are packed.
-                            unsafe { tile[1][0][mr - 1][log](&t) };
+                            unsafe { tile[usize::from(!here)][0][mr - 1][log](&t) };
                         }
                         j += valid;
                     }

@@ -5,8 +5,8 @@
 //! chains in the workspace and takes them up again in the next run; only a finished chunk meets C. Threads
 //! share out blocks of C only, so neither their number nor the tile shape can change a bit. Vectors run along
 //! n and elements of A are broadcast; tiles at the lower edge have fewer rows, those at the right edge masked
-//! columns. Panels of A and B are packed by copying or transposing, as they are stored; what is used only
-//! once is read in place.
+//! columns. Panels of A and B are packed by copying or transposing, as they are stored, by all threads together if
+//! several blocks use them; what is used only once is read in place.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -18,13 +18,15 @@ use super::simd::Simd;
 pub const K_CHUNK: usize = 1024;
 
 /// The most floats of packed A in a block, which then stays in a second-level cache.
-pub(super) const A_BLOCK: usize = 200 * K_CHUNK;
+const A_BLOCK: usize = 128 * K_CHUNK;
+/// The most floats of packed A, and of packed B, that threads share at a time.
+const SHARED: usize = 1024 * K_CHUNK;
 /// The most columns of B that are packed at a time, if chains are parked meanwhile.
 pub(super) const STRIP: usize = 2 * PANEL;
 /// The most floats of packed B.
-pub(super) const B_STRIP: usize = STRIP * K_RUN;
+const B_STRIP: usize = STRIP * K_RUN;
 /// The most terms of a run of k that is shared by several tiles.
-pub(super) const K_RUN: usize = 128;
+const K_RUN: usize = 256;
 /// The same for tiles that are alone in reading B, in place: so few that the pages of their rows stay at
 /// hand.
 const K_THIN: usize = 32;
@@ -38,6 +40,8 @@ pub(super) const MAX_MR: usize = 14;
 pub(super) const LINE: usize = 16;
 /// Columns of C up to which packing A does not pay.
 const DIRECT_N: usize = 64;
+/// How many lines of B are packed at a time.
+const LINES: usize = 32;
 /// How many terms ahead a tile asks for what it reads.
 const AHEAD: usize = 16;
 
@@ -61,7 +65,8 @@ pub struct Gemm {
     pub tb: bool,
 }
 
-/// How C is cut into blocks, and the workspace of one thread: packed A, packed B, and parked chains.
+/// How C is cut into blocks that a thread computes alone, packing for itself, and the workspace of one thread: packed A,
+/// packed B, and parked chains.
 struct Plan {
     rows: usize,
     cols: usize,
@@ -78,10 +83,70 @@ impl Plan {
     }
 }
 
+/// How C is computed by all threads together: some products of the batch, rows and columns at a time, whose operands are
+/// packed by all and then used by all. The workspace has packed A and B of each of these products, and for each
+/// thread parked chains.
+struct Shared {
+    batches: usize,
+    rows: usize,
+    cols: usize,
+    /// The least number of blocks of such rows, so that what a block has of A fits its cache.
+    row_blocks: usize,
+    /// How many blocks there should be, in all the products at a time.
+    target: usize,
+    a_len: usize,
+    b_len: usize,
+    acc_len: usize,
+}
+
+impl Shared {
+    fn len(&self, threads: usize) -> usize {
+        self.batches * (self.a_len + self.b_len) + threads * self.acc_len
+    }
+}
+
+/// Floats of packed A of so many rows for `kc` terms. A vector is at most a third wider than a panel; and the last run and
+/// panel may be shorter.
+fn packed_a(rows: usize, kc: usize) -> usize {
+    ((rows * 4 / 3 + LINE) * (kc + K_CHUNK / K_RUN)).next_multiple_of(LINE)
+}
+
+/// The terms of a chunk, cut into runs.
+#[derive(Clone, Copy)]
+struct Chunk {
+    /// Whether C holds nothing yet, and whether it is finished with this chunk.
+    first: bool,
+    last: bool,
+    /// First term, and number of terms.
+    k0: usize,
+    kc: usize,
+    /// Number of runs, and the terms of all but the last.
+    runs: usize,
+    run: usize,
+}
+
+impl Chunk {
+    fn new(k: usize, chunk: usize, most: usize) -> Chunk {
+        let k0 = chunk * K_CHUNK;
+        let kc = (k - k0).min(K_CHUNK);
+        let runs = kc.div_ceil(most).max(1);
+        Chunk { first: chunk == 0, last: k0 + kc == k, k0, kc, runs, run: kc.div_ceil(runs) }
+    }
+
+    /// First term and number of terms of run `r`.
+    fn run(&self, r: usize) -> (usize, usize) {
+        (self.k0 + r * self.run, self.run.min(self.kc - r * self.run))
+    }
+}
+
 impl Gemm {
     /// Number of floats of workspace that [`Gemm::run`] needs with a pool of `threads`.
     pub fn scratch_len(&self, threads: usize) -> usize {
-        threads * self.turned().plan(threads).slot_len() + LINE
+        let gemm = self.turned();
+        LINE + match gemm.shared(threads) {
+            Some(shared) => shared.len(threads),
+            None => threads * gemm.plan(threads).slot_len(),
+        }
     }
 
     /// Computes C. `scratch` has at least `scratch_len(pool.threads())` elements, of any value.
@@ -141,50 +206,76 @@ impl Gemm {
         scratch: &mut [f32],
     ) {
         let threads = pool.threads();
-        let plan = self.plan(threads);
         let skip = scratch.as_ptr().align_offset(4 * LINE).min(LINE);
-        let slot_len = plan.slot_len();
-        assert!(scratch.len() >= skip + threads * slot_len, "length of scratch");
-        let tasks = self.batch * plan.row_blocks * plan.col_blocks;
+        let scratch = &mut scratch[skip..];
         let work = Work {
             gemm: *self,
-            plan,
             kernels: Kernels::of(simd),
             a: a.as_ptr(),
             b: b.as_ptr(),
             bias: bias.map_or(std::ptr::null(), <[f32]>::as_ptr),
             c: c.as_mut_ptr(),
-            scratch: scratch[skip..].as_mut_ptr(),
+            scratch: scratch.as_mut_ptr(),
         };
-        let next = AtomicUsize::new(0);
-        // One pool task per thread, so that its index names a workspace; blocks are taken from a counter.
-        pool.run(threads.min(tasks), |slot| {
-            // SAFETY: `run` calls with each slot below `threads` once, and the assertion above makes room for
-            // it.
-            let scratch = unsafe { work.scratch.add(slot * slot_len) };
-            let mut packed = None;
-            loop {
-                let task = next.fetch_add(1, Relaxed);
-                if task >= tasks {
-                    break;
-                }
-                // SAFETY: the counter gives each task once, and the slot's workspace belongs to this call.
-                // The slices were checked against the sizes by `run` and stay borrowed until the pool is
-                // done.
-                unsafe { work.block(task, scratch, &mut packed) };
-            }
+        if let Some(shared) = self.shared(threads) {
+            assert!(scratch.len() >= shared.len(threads), "length of scratch");
+            // SAFETY: the slices were checked against the sizes by `run`, and stay borrowed until this returns; the
+            // workspace is long enough.
+            unsafe { work.share(pool, &shared) };
+            return;
+        }
+        let plan = self.plan(threads);
+        let slot_len = plan.slot_len();
+        assert!(scratch.len() >= threads * slot_len, "length of scratch");
+        let tasks = self.batch * plan.row_blocks * plan.col_blocks;
+        work.each(pool, tasks, slot_len, |task, scratch, packed| {
+            // SAFETY: `each` gives each task once, and the workspace belongs to this call. The slices were checked
+            // against the sizes by `run` and stay borrowed until the pool is done.
+            unsafe { work.block(&plan, task, scratch, packed) };
         });
+    }
+
+    /// How many blocks there should be: a few for every thread, if there is work for that, and more if they are large.
+    fn target(&self, threads: usize) -> usize {
+        if threads == 1 {
+            return 1;
+        }
+        let work = self.batch.max(1) * self.m * self.n * self.k.max(4);
+        (work >> 15).clamp(1, 4 * threads).max((work >> 20).min(16 * threads))
+    }
+
+    /// The most rows of a block, so that what it has of A fits its cache.
+    fn tall(&self) -> usize {
+        (A_BLOCK / self.k.clamp(64, K_CHUNK) / MAX_MR).max(1) * MAX_MR
+    }
+
+    /// How threads share packed operands, if that pays: if rows are many enough to use B more than once, and a block is
+    /// less than a whole product.
+    fn shared(&self, threads: usize) -> Option<Shared> {
+        let (m, n, kc) = (self.m, self.n.max(1), self.k.clamp(1, K_CHUNK));
+        let (batch, target) = (self.batch.max(1), self.target(threads));
+        let tall = self.tall();
+        if m <= MAX_MR || m <= tall && batch >= target {
+            return None;
+        }
+        let most = (SHARED / kc.max(64) / STRIP).max(1) * STRIP;
+        let rows = m.div_ceil(m.div_ceil(most));
+        let cols = n.div_ceil(n.div_ceil(most)).next_multiple_of(STRIP);
+        let (a_len, b_len) = (if n <= DIRECT_N { 0 } else { packed_a(rows, kc) }, cols * kc);
+        let batches = (2 * SHARED / (a_len + b_len)).clamp(1, batch);
+        let row_blocks = rows.div_ceil(tall);
+        // Blocks of whole panels may have a panel more than their share.
+        let acc_len = (rows.div_ceil(row_blocks) + MAX_MR) * STRIP;
+        Some(Shared { batches, rows, cols, row_blocks, target, a_len, b_len, acc_len })
     }
 
     /// Cuts C so that a block of A fits its cache and every thread has a few blocks, if there is work for
     /// that.
     fn plan(&self, threads: usize) -> Plan {
         let (m, n, kc) = (self.m.max(1), self.n.max(1), self.k.clamp(1, K_CHUNK));
-        let tall = (A_BLOCK / kc.max(64) / MAX_MR).max(1) * MAX_MR;
-        let (mut row_blocks, mut col_blocks) = (m.div_ceil(tall), 1);
+        let (mut row_blocks, mut col_blocks) = (m.div_ceil(self.tall()), 1);
         let batch = self.batch.max(1);
-        let work = batch * m * n * self.k.max(4);
-        let target = if threads == 1 { 1 } else { (work >> 15).clamp(1, 4 * threads) };
+        let target = self.target(threads);
         while batch * row_blocks * col_blocks < target {
             let (rows, cols) = (m.div_ceil(row_blocks), n.div_ceil(col_blocks));
             if cols > PANEL && (cols > 2 * rows || rows <= 16 * MAX_MR) {
@@ -197,14 +288,12 @@ impl Gemm {
         }
         let rows = m.div_ceil(row_blocks);
         let cols = n.div_ceil(col_blocks).next_multiple_of(PANEL);
-        // A vector is at most a third wider than a panel; and the last run and panel may be shorter.
-        let a_len = (rows * 4 / 3 + LINE) * (kc + K_CHUNK / K_RUN);
         Plan {
             rows,
             cols,
             row_blocks: m.div_ceil(rows),
             col_blocks: n.div_ceil(cols),
-            a_len: a_len.next_multiple_of(LINE),
+            a_len: packed_a(rows, kc),
             b_len: B_STRIP,
             // The columns of a strip, or all of them if a tile has all the rows; filled up to whole tiles.
             acc_len: rows * if rows <= MAX_MR { cols.max(STRIP) + 7 * PANEL } else { STRIP },
@@ -215,7 +304,6 @@ impl Gemm {
 /// One product under way.
 struct Work {
     gemm: Gemm,
-    plan: Plan,
     kernels: &'static Kernels,
     a: *const f32,
     b: *const f32,
@@ -225,7 +313,7 @@ struct Work {
 }
 
 // SAFETY: the pointers lead into slices that `Gemm::run` borrows for as long as a `Work` lives; A, B and bias
-// are only read, and `block` keeps what it writes of C and of the workspace apart between threads.
+// are only read, and `block` and `share` keep what they write of C and of the workspace apart between threads.
 unsafe impl Sync for Work {}
 
 /// A block's rows, cut into panels of nearly equal height: the first `tall` have one row more.
@@ -244,153 +332,393 @@ impl Panels {
 
     /// First row and number of rows of each panel.
     pub fn iter(self) -> impl Iterator<Item = (usize, usize)> {
-        (0..self.count)
-            .map(move |p| (p * self.height + p.min(self.tall), self.height + usize::from(p < self.tall)))
+        (0..self.count).map(move |p| self.at(p))
+    }
+
+    /// First row and number of rows of panel `p`.
+    pub fn at(self, p: usize) -> (usize, usize) {
+        (p * self.height + p.min(self.tall), self.height + usize::from(p < self.tall))
+    }
+}
+
+/// A block of C: some panels of rows, and what they need.
+struct Block {
+    /// The product's A, B and C.
+    a: *const f32,
+    b: *const f32,
+    c: *mut f32,
+    /// First row of the panels, the panels, and which of them are the block's.
+    i0: usize,
+    panels: Panels,
+    mine: std::ops::Range<usize>,
+    /// Whether A and B are read where they are.
+    in_place_a: bool,
+    in_place_b: bool,
+    /// Whether packed B goes on with what is used next.
+    ahead: bool,
+    /// The most vectors of a tile.
+    most: usize,
+    /// Packed A of all the panels, and parked chains.
+    a_pack: *mut f32,
+    acc: *mut f32,
+}
+
+/// The tiles of a strip of columns up to `end`: their vectors (as a logarithm) and columns.
+#[derive(Clone, Copy)]
+pub(super) struct Tiling {
+    pub width: usize,
+    pub most: usize,
+    pub end: usize,
+}
+
+impl Tiling {
+    pub fn at(self, j: usize) -> (usize, usize) {
+        // Widths are powers of two, and a division takes longer than a short tile has time for.
+        let vectors = (self.end - j + self.width - 1) >> self.width.trailing_zeros();
+        let log = vectors.min(self.most).ilog2() as usize;
+        (log, (self.width << log).min(self.end - j))
     }
 }
 
 impl Work {
+    /// Calls `f` with each of `tasks`, the workspace of its thread, of `slot_len` floats, and what that thread remembers
+    /// from one task to the next.
+    fn each(
+        &self,
+        pool: &Pool,
+        tasks: usize,
+        slot_len: usize,
+        f: impl Fn(usize, *mut f32, &mut Option<usize>) + Sync,
+    ) {
+        let next = AtomicUsize::new(0);
+        // One pool task per thread, so that its index names a workspace; blocks are taken from a counter.
+        pool.run(pool.threads().min(tasks), |slot| {
+            let scratch = self.scratch.wrapping_add(slot * slot_len);
+            let mut memory = None;
+            loop {
+                let task = next.fetch_add(1, Relaxed);
+                if task >= tasks {
+                    break;
+                }
+                f(task, scratch, &mut memory);
+            }
+        });
+    }
+
+    /// Packs a panel of rows of A for all runs of a chunk; `i` is the panel's first row.
+    ///
+    /// # Safety
+    /// The rows and terms are inside A, and `to` leads to packed A of all panels, of which no other thread writes this
+    /// one.
+    unsafe fn pack_a(&self, a: *const f32, chunk: &Chunk, panels: Panels, p: usize, i0: usize, to: *mut f32) {
+        let (Gemm { m, k, ta, .. }, width) = (self.gemm, self.kernels.width);
+        let (i, mr) = panels.at(p);
+        let i = i0 + i;
+        for r in 0..chunk.runs {
+            let (kr, len) = chunk.run(r);
+            let to = to.wrapping_add((r * panels.count + p) * chunk.run * width);
+            // SAFETY: the caller's; packed A has a vector, which is at most a third wider than a panel, per term and
+            // panel.
+            unsafe {
+                if ta {
+                    (self.kernels.pack_lines)(a.wrapping_add(kr * m + i), m, mr, 1, len, to);
+                } else {
+                    (self.kernels.pack_turned)(a.wrapping_add(i * k + kr), k, mr, 1, len, to);
+                }
+            }
+        }
+    }
+
+    /// Packs the columns of B from `s0` on, tile after tile, for `len` terms from `kr` on.
+    ///
+    /// # Safety
+    /// The columns and terms are inside B, and `to` leads to as many floats as the tiles have, which no other thread uses.
+    unsafe fn pack_b(&self, b: *const f32, tiling: Tiling, s0: usize, kr: usize, len: usize, to: *mut f32) {
+        let Gemm { n, k, tb, .. } = self.gemm;
+        // Some lines at a time, so that what is near in memory is read together.
+        let block = if tb { len.max(1) } else { LINES };
+        for first in (0..len).step_by(block) {
+            let (kr, some) = (kr + first, block.min(len - first));
+            let mut j = s0;
+            while j < tiling.end {
+                let (log, valid) = tiling.at(j);
+                let to = to.wrapping_add((j - s0) * len + ((first * self.kernels.width) << log));
+                // SAFETY: the caller's; each tile before this one has filled its vectors.
+                unsafe {
+                    if tb {
+                        (self.kernels.pack_turned)(b.wrapping_add(j * k + kr), k, valid, 1 << log, some, to);
+                    } else {
+                        (self.kernels.pack_lines)(b.wrapping_add(kr * n + j), n, valid, 1 << log, some, to);
+                    }
+                }
+                j += valid;
+            }
+        }
+    }
+
+    /// Computes a block's rows at the columns of a strip over run `r` of a chunk. Packed B is that of this strip and run.
+    ///
+    /// # Safety
+    /// The rows, columns and terms are inside C, A and B, the operands are packed if they are not read in place, and no
+    /// other thread uses this part of C and the parked chains, which are those of `r` runs of these columns.
+    #[allow(clippy::too_many_arguments)]
+    unsafe fn tiles(
+        &self,
+        block: &Block,
+        chunk: &Chunk,
+        r: usize,
+        tiling: Tiling,
+        s0: usize,
+        pitch: usize,
+        b_pack: *const f32,
+    ) {
+        let Gemm { m, n, k, ta, .. } = self.gemm;
+        let Kernels { width, tile, .. } = *self.kernels;
+        let Block { a, b, c, i0, panels, ref mine, in_place_a, in_place_b, .. } = *block;
+        let (kr, len) = chunk.run(r);
+        let (stride_a, ta_tile) = match (in_place_a, ta) {
+            (false, _) => (width, true),
+            (true, true) => (m, true),
+            (true, false) => (k, false),
+        };
+        let above = panels.at(mine.start).0;
+        let run_tile = |p: usize, j: usize, (log, valid): (usize, usize), share: usize, ahead_step: usize| {
+            let (i, mr) = panels.at(p);
+            let (b, stride_b) = if in_place_b {
+                (b.wrapping_add(kr * n + j), n)
+            } else {
+                (b_pack.wrapping_add((j - s0) * len), width << log)
+            };
+            let ahead = b.wrapping_add(((width << log) * len) + (p - mine.start) * share);
+            let t = Tile {
+                kc: len,
+                a: match (in_place_a, ta) {
+                    (true, true) => a.wrapping_add(kr * m + i0 + i),
+                    (true, false) => a.wrapping_add((i0 + i) * k + kr),
+                    _ => block.a_pack.wrapping_add((r * panels.count + p) * chunk.run * width).cast_const(),
+                },
+                stride_a,
+                b,
+                stride_b,
+                ahead,
+                ahead_step,
+                acc: block.acc.wrapping_add((i - above) * pitch + (j - s0) * mr),
+                begin: r == 0,
+                end: r + 1 == chunk.runs,
+                c: c.wrapping_add((i0 + i) * n + j),
+                stride_c: n,
+                first: chunk.first,
+                bias: match chunk.last && !self.bias.is_null() {
+                    true => self.bias.wrapping_add(j),
+                    false => std::ptr::null(),
+                },
+                tail: valid - ((width << log) - width),
+            };
+            // SAFETY: the kernels are of a level that the processor has. The tile's rows and
+            // columns are inside C, and A and B, packed or not, hold `len` terms of each.
+            unsafe { tile[usize::from(ta_tile)][usize::from(in_place_b)][mr - 1][log](&t) };
+        };
+        // Long tiles share a panel of B one after the other; short ones write C along its rows.
+        if len > K_SHORT {
+            let mut j = s0;
+            while j < tiling.end {
+                let shape = tiling.at(j);
+                // The next panel of B comes from far away: each tile asks for its share of it.
+                let (share, step) = match block.ahead {
+                    true => {
+                        let share = ((width << shape.0) * len).div_ceil(mine.len());
+                        (share, share.div_ceil(len))
+                    }
+                    false => (0, width << shape.0),
+                };
+                for p in mine.clone() {
+                    run_tile(p, j, shape, share, step);
+                }
+                j += shape.1;
+            }
+        } else {
+            for p in mine.clone() {
+                let mut j = s0;
+                while j < tiling.end {
+                    let shape = tiling.at(j);
+                    run_tile(p, j, shape, 0, width);
+                    j += shape.1;
+                }
+            }
+        }
+    }
+
     /// Computes one block of C over all of k. `packed` remembers which rows of A the workspace holds.
     ///
     /// # Safety
     /// The pointers lead to as many elements as `Gemm` says; `task` names a block that no other call has; and
     /// `scratch` leads to `slot_len` floats that no other thread uses.
-    unsafe fn block(&self, task: usize, scratch: *mut f32, packed: &mut Option<usize>) {
-        let Gemm { m, n, k, ta, tb, .. } = self.gemm;
-        let Plan { row_blocks, col_blocks, a_len, b_len, .. } = self.plan;
-        let Kernels { width, mr, ref wide, tile, pack_lines, pack_turned, .. } = *self.kernels;
+    unsafe fn block(&self, plan: &Plan, task: usize, scratch: *mut f32, packed: &mut Option<usize>) {
+        let Gemm { m, n, k, tb, .. } = self.gemm;
+        let Plan { row_blocks, col_blocks, a_len, b_len, .. } = *plan;
+        let Kernels { width, mr, ref wide, .. } = *self.kernels;
         let (row_task, col_task) = (task / col_blocks, task % col_blocks);
         let batch = row_task / row_blocks;
-        let (i0, j0) = (row_task % row_blocks * self.plan.rows, col_task * self.plan.cols);
-        let (i1, j1) = ((i0 + self.plan.rows).min(m), (j0 + self.plan.cols).min(n));
-        let rows = i1 - i0;
-        let (a, b) = (self.a.wrapping_add(batch * m * k), self.b.wrapping_add(batch * k * n));
-        let c = self.c.wrapping_add(batch * m * n);
-        let (a_pack, b_pack) = (scratch, scratch.wrapping_add(a_len));
-        let acc = b_pack.wrapping_add(b_len);
-
-        let panels = Panels::new(rows, mr);
-        let shared = panels.count > 1;
+        let (i0, j0) = (row_task % row_blocks * plan.rows, col_task * plan.cols);
+        let j1 = (j0 + plan.cols).min(n);
+        let panels = Panels::new(plan.rows.min(m - i0), mr);
+        let several = panels.count > 1;
         // Blocks with few rows use B once and in place; others use A once and in place if they have few
         // columns.
-        let in_place_b = !shared && !tb;
-        let in_place_a = !shared || n <= DIRECT_N;
-        let most = if in_place_b { wide[panels.height - 1] } else { 2 };
+        let in_place_b = !several && !tb;
+        let in_place_a = !several || n <= DIRECT_N;
+        let b_pack = scratch.wrapping_add(a_len);
+        let block = Block {
+            a: self.a.wrapping_add(batch * m * k),
+            b: self.b.wrapping_add(batch * k * n),
+            c: self.c.wrapping_add(batch * m * n),
+            i0,
+            panels,
+            mine: 0..panels.count,
+            in_place_a,
+            in_place_b,
+            ahead: false,
+            most: if in_place_b { wide[panels.height - 1] } else { 2 },
+            a_pack: scratch,
+            acc: b_pack.wrapping_add(b_len),
+        };
 
         let chunks = k.div_ceil(K_CHUNK).max(1);
-        for chunk in 0..chunks {
-            let k0 = chunk * K_CHUNK;
-            let kc = (k - k0).min(K_CHUNK);
-            let runs = kc.div_ceil(if in_place_b { K_THIN } else { K_RUN }).max(1);
-            let run = kc.div_ceil(runs);
-            // Packed A has a vector of a panel's rows for each term, and all panels of a run.
-            let packed_at = |r: usize, p: usize| (r * panels.count + p) * run * width;
-            let (stride_a, ta_tile) = match (in_place_a, ta) {
-                (false, _) => (width, true),
-                (true, true) => (m, true),
-                (true, false) => (k, false),
-            };
-            let key = Some(row_task * chunks + chunk);
+        for index in 0..chunks {
+            let chunk = Chunk::new(k, index, if in_place_b { K_THIN } else { K_RUN });
+            let key = Some(row_task * chunks + index);
             if !in_place_a && *packed != key {
-                for r in 0..runs {
-                    let (kr, len) = (k0 + r * run, run.min(kc - r * run));
-                    for (p, (i, mr)) in panels.iter().enumerate() {
-                        let (i, to) = (i0 + i, a_pack.wrapping_add(packed_at(r, p)));
-                        // SAFETY: rows i.. and terms kr.. are inside A, and the workspace has room for a
-                        // vector, which is at most a third wider than a panel, per term and panel.
-                        unsafe {
-                            if ta {
-                                pack_lines(a.wrapping_add(kr * m + i), m, mr, 1, len, to);
-                            } else {
-                                pack_turned(a.wrapping_add(i * k + kr), k, mr, 1, len, to);
-                            }
-                        }
-                    }
+                for p in 0..panels.count {
+                    // SAFETY: the block's rows are inside A, and the workspace is this thread's.
+                    unsafe { self.pack_a(block.a, &chunk, panels, p, i0, block.a_pack) };
                 }
                 *packed = key;
             }
 
-            let strip = match (in_place_b, runs) {
+            let strip = match (in_place_b, chunk.runs) {
                 (true, _) => (j1 - j0).next_multiple_of(PANEL),
-                (false, 1) => (B_STRIP / run.max(1) / PANEL).max(1) * PANEL,
+                (false, 1) => (B_STRIP / chunk.run.max(1) / PANEL).max(1) * PANEL,
                 (false, _) => STRIP,
             };
             for s0 in (j0..j1).step_by(strip) {
-                let s1 = (s0 + strip).min(j1);
-                // The tiles of a strip: number of vectors (as its logarithm) and of columns at j.
-                let shape = |j: usize| {
-                    let log = (s1 - j).div_ceil(width).min(most).ilog2() as usize;
-                    (log, (width << log).min(s1 - j))
-                };
-                for r in 0..runs {
-                    let (kr, len) = (k0 + r * run, run.min(kc - r * run));
-                    let mut j = s0;
-                    while !in_place_b && j < s1 {
-                        let (log, valid) = shape(j);
-                        let to = b_pack.wrapping_add((j - s0) * len);
-                        // SAFETY: columns j.. and terms kr.. are inside B. Packed B has room for a strip:
-                        // each tile before this one has filled its vectors.
-                        unsafe {
-                            if tb {
-                                pack_turned(b.wrapping_add(j * k + kr), k, valid, 1 << log, len, to);
-                            } else {
-                                pack_lines(b.wrapping_add(kr * n + j), n, valid, 1 << log, len, to);
-                            }
+                let tiling = Tiling { width, most: block.most, end: (s0 + strip).min(j1) };
+                for r in 0..chunk.runs {
+                    let (kr, len) = chunk.run(r);
+                    // SAFETY: the block is inside C and this thread's, as is the workspace; packed B has room for a
+                    // strip.
+                    unsafe {
+                        if !in_place_b {
+                            self.pack_b(block.b, tiling, s0, kr, len, b_pack);
                         }
-                        j += valid;
+                        self.tiles(&block, &chunk, r, tiling, s0, strip, b_pack);
                     }
-                    let run_tile = |p: usize, i: usize, mr: usize, j: usize| {
-                        let (log, valid) = shape(j);
-                        let (b, stride_b) = if in_place_b {
-                            (b.wrapping_add(kr * n + j), n)
-                        } else {
-                            (b_pack.wrapping_add((j - s0) * len).cast_const(), width << log)
+                }
+            }
+        }
+    }
+
+    /// Computes C with all threads, which pack together and then share what is packed.
+    ///
+    /// # Safety
+    /// The pointers lead to as many elements as `Gemm` says, and `scratch` to as many as `shared` says.
+    unsafe fn share(&self, pool: &Pool, shared: &Shared) {
+        let Gemm { batch, m, n, k, .. } = self.gemm;
+        let Shared { a_len, b_len, acc_len, .. } = *shared;
+        let Kernels { width, mr, .. } = *self.kernels;
+        let in_place_a = n <= DIRECT_N;
+        let threads = pool.threads();
+        // Packed A and B of the product `x` of those at a time come after the threads' parts.
+        let packed = threads * acc_len;
+        let a_of = |x: usize| self.scratch.wrapping_add(packed + x * (a_len + b_len));
+        let tiling = |s0: usize, j1: usize| Tiling { width, most: 2, end: (s0 + STRIP).min(j1) };
+
+        for b0 in (0..batch).step_by(shared.batches) {
+            let batches = shared.batches.min(batch - b0);
+            for i0 in (0..m).step_by(shared.rows) {
+                let panels = Panels::new(shared.rows.min(m - i0), mr);
+                for index in 0..k.div_ceil(K_CHUNK).max(1) {
+                    let chunk = Chunk::new(k, index, K_RUN);
+                    for j0 in (0..n).step_by(shared.cols) {
+                        let j1 = (j0 + shared.cols).min(n);
+                        let strips = (j1 - j0).div_ceil(STRIP);
+                        let strip_at = |s: usize| j0 + s * STRIP;
+                        // Packed B is strip after strip, run after run.
+                        let b_at = |x: usize, s: usize, r: usize| {
+                            let whole = (j1 - strip_at(s)).min(STRIP).next_multiple_of(width);
+                            a_of(x).wrapping_add(a_len + s * STRIP * chunk.kc + r * chunk.run * whole)
                         };
-                        let t = Tile {
-                            kc: len,
-                            a: match (in_place_a, ta) {
-                                (true, true) => a.wrapping_add(kr * m + i0 + i),
-                                (true, false) => a.wrapping_add((i0 + i) * k + kr),
-                                _ => a_pack.wrapping_add(packed_at(r, p)).cast_const(),
-                            },
-                            stride_a,
-                            b,
-                            stride_b,
-                            acc: acc.wrapping_add(i * strip + (j - s0) * mr),
-                            begin: r == 0,
-                            end: r + 1 == runs,
-                            c: c.wrapping_add((i0 + i) * n + j),
-                            stride_c: n,
-                            first: chunk == 0,
-                            bias: if self.bias.is_null() || chunk + 1 < chunks {
-                                std::ptr::null()
-                            } else {
-                                self.bias.wrapping_add(j)
-                            },
-                            tail: valid - ((width << log) - width),
-                        };
-                        // SAFETY: the kernels are of a level that the processor has. The tile's rows and
-                        // columns are inside C, and A and B, packed or not, hold `len` terms of each.
-                        unsafe { tile[usize::from(ta_tile)][usize::from(in_place_b)][mr - 1][log](&t) };
-                        j + valid
-                    };
-                    // Long tiles share a panel of B one after the other; short ones write C along its rows.
-                    if len > K_SHORT {
-                        let mut j = s0;
-                        while j < s1 {
-                            let mut next = j;
-                            for (p, (i, mr)) in panels.iter().enumerate() {
-                                next = run_tile(p, i, mr, j);
+
+                        let a_packs = if in_place_a || j0 > 0 { 0 } else { panels.count };
+                        let packs = batches * (a_packs + strips);
+                        let pieces = packs.min(8 * threads);
+                        pool.run(pieces, |piece| {
+                            for task in piece * packs / pieces..(piece + 1) * packs / pieces {
+                                let (x, part) = (task / (a_packs + strips), task % (a_packs + strips));
+                                let a = self.a.wrapping_add((b0 + x) * m * k);
+                                let b = self.b.wrapping_add((b0 + x) * k * n);
+                                // SAFETY: rows, columns and terms are inside A and B, the workspace has room for so
+                                // many products, panels and strips, and each is packed once.
+                                unsafe {
+                                    if part < a_packs {
+                                        self.pack_a(a, &chunk, panels, part, i0, a_of(x));
+                                        continue;
+                                    }
+                                    let s = part - a_packs;
+                                    let s0 = strip_at(s);
+                                    for r in 0..chunk.runs {
+                                        let (kr, len) = chunk.run(r);
+                                        self.pack_b(b, tiling(s0, j1), s0, kr, len, b_at(x, s, r));
+                                    }
+                                }
                             }
-                            j = next;
-                        }
-                    } else {
-                        for (p, (i, mr)) in panels.iter().enumerate() {
-                            let mut j = s0;
-                            while j < s1 {
-                                j = run_tile(p, i, mr, j);
+                        });
+
+                        // Columns are cut first, since what a block has of A then stays in its cache for the next.
+                        let target = shared.target.div_ceil(batches);
+                        let col_blocks = target.div_ceil(shared.row_blocks).clamp(1, strips);
+                        let row_blocks = target
+                            .div_ceil(col_blocks)
+                            .clamp(shared.row_blocks, panels.count.max(shared.row_blocks));
+                        let blocks = row_blocks * col_blocks;
+                        self.each(pool, batches * blocks, acc_len, |task, acc, _| {
+                            let (x, row, col) =
+                                (task / blocks, task % blocks / col_blocks, task % col_blocks);
+                            let block = Block {
+                                a: self.a.wrapping_add((b0 + x) * m * k),
+                                b: self.b.wrapping_add((b0 + x) * k * n),
+                                c: self.c.wrapping_add((b0 + x) * m * n),
+                                i0,
+                                panels,
+                                mine: row * panels.count / row_blocks..(row + 1) * panels.count / row_blocks,
+                                in_place_a,
+                                in_place_b: false,
+                                ahead: true,
+                                most: 2,
+                                a_pack: a_of(x),
+                                acc,
+                            };
+                            if block.mine.is_empty() {
+                                return;
                             }
-                        }
+                            for s in col * strips / col_blocks..(col + 1) * strips / col_blocks {
+                                let s0 = strip_at(s);
+                                for r in 0..chunk.runs {
+                                    // SAFETY: the block is inside C, and `each` gives it to one call; its operands
+                                    // were packed, and the parked chains are the thread's own.
+                                    unsafe {
+                                        self.tiles(
+                                            &block,
+                                            &chunk,
+                                            r,
+                                            tiling(s0, j1),
+                                            s0,
+                                            STRIP,
+                                            b_at(x, s, r),
+                                        );
+                                    }
+                                }
+                            }
+                        });
                     }
                 }
             }
@@ -405,6 +733,9 @@ pub(super) struct Tile {
     pub stride_a: usize,
     pub b: *const f32,
     pub stride_b: usize,
+    /// What a tile that does not read B in place asks for, term by term, since it will be wanted later.
+    pub ahead: *const f32,
+    pub ahead_step: usize,
     /// Where unfinished chains are parked, vector after vector.
     pub acc: *mut f32,
     /// Whether chains begin here, or are taken up.
@@ -491,6 +822,7 @@ type ChainsFn = unsafe fn(&Chains);
 type DotsFn = unsafe fn(&Dots);
 /// Takes (to, stride, rows, columns, bias).
 type BiasFn = unsafe fn(*mut f32, usize, usize, usize, *const f32);
+type PutFn = unsafe fn(&Put);
 /// Takes the lines and where they go.
 type GatherFn = unsafe fn(&Lines, *mut f32);
 /// Takes (from, stride, columns, vectors, kc, to).
@@ -515,6 +847,8 @@ pub(super) struct Kernels {
     pub gather: GatherFn,
     /// Adds to each row of a tile its bias.
     pub add_bias: BiasFn,
+    /// Brings columns of a tile to their place.
+    pub put: PutFn,
     /// Sums of neighbouring outputs.
     pub chains: ChainsFn,
     /// Sums side by side, by their number less one; at most `mr`.
@@ -545,10 +879,14 @@ trait Vector: Copy {
     unsafe fn load_part(from: *const f32, n: usize) -> Self;
     /// The floats whose bits are set, and zeros.
     unsafe fn load_mask(from: *const f32, bits: u32) -> Self;
+    /// Every other float, of those whose bits are set, and zeros.
+    unsafe fn load_even(from: *const f32, bits: u32) -> Self;
     /// Stores the floats whose bits are set.
     unsafe fn store_mask(self, to: *mut f32, bits: u32);
-    /// Group g is loaded from `from[4 * g]`.
-    unsafe fn load_groups(from: &[*const f32]) -> Self;
+    /// Stores the floats whose bits are set to every other place.
+    unsafe fn store_even(self, to: *mut f32, bits: u32);
+    /// Group g is loaded from `from[4 * g] + at`.
+    unsafe fn load_groups(from: &[*const f32], at: usize) -> Self;
     unsafe fn store(self, to: *mut f32);
     unsafe fn store_part(self, to: *mut f32, n: usize);
     /// a * b + self, rounded once.
@@ -557,6 +895,18 @@ trait Vector: Copy {
     /// Transposes each square of four groups.
     unsafe fn transpose(x: [Self; 4]) -> [Self; 4];
     unsafe fn prefetch(at: *const f32);
+    /// The same for what is wanted later, so that the nearest cache is not for it.
+    unsafe fn fetch(at: *const f32);
+}
+
+/// Bit i of the lower half becomes bit 2 i.
+#[inline(always)]
+#[cfg(target_arch = "x86_64")]
+fn apart(bits: u32) -> u32 {
+    let x = (bits | bits << 8) & 0x00ff_00ff;
+    let x = (x | x << 4) & 0x0f0f_0f0f;
+    let x = (x | x << 2) & 0x3333_3333;
+    (x | x << 1) & 0x5555_5555
 }
 
 /// Computes a tile of MR rows and NV vectors; TA and IN_PLACE are the first indices of `Kernels::tile`.
@@ -580,32 +930,42 @@ unsafe fn tile<V: Vector, const MR: usize, const NV: usize, const TA: bool, cons
                 }
             }
         }
-        if !IN_PLACE && t.end {
-            for r in 0..MR {
-                V::prefetch(t.c.wrapping_add(r * t.stride_c));
-                V::prefetch(t.c.wrapping_add(r * t.stride_c + last * V::WIDTH));
-            }
-        }
-        for _ in 0..kc {
-            if TA && !IN_PLACE {
-                V::prefetch(a.wrapping_add(AHEAD * stride_a));
-            }
-            let mut bv = [V::splat(0.0); NV];
-            for v in 0..NV {
-                let from = b.add(v * V::WIDTH);
-                bv[v] = if v < last || !IN_PLACE { V::load(from) } else { V::load_part(from, tail) };
-                if v * V::WIDTH % LINE == 0 {
-                    V::prefetch(from.wrapping_add(AHEAD * stride_b));
+        // What is asked for, term by term: at the end of a chunk first the tile's own part of C, whose rows have a line
+        // at either end, then what comes later.
+        let mut rest = kc;
+        let mut lines = if !IN_PLACE && t.end && kc > 2 * MR { 2 } else { 0 };
+        while rest > 0 {
+            let (some, mut at, step) = match lines {
+                0 => (rest, t.ahead, t.ahead_step),
+                _ => (MR, t.c.wrapping_add((2 - lines) * last * V::WIDTH).cast_const(), t.stride_c),
+            };
+            rest -= some;
+            lines = lines.saturating_sub(1);
+            for _ in 0..some {
+                if TA && !IN_PLACE {
+                    V::prefetch(a.wrapping_add(AHEAD * stride_a));
                 }
-            }
-            for r in 0..MR {
-                let x = V::splat(*a.add(if TA { r } else { r * stride_a }));
+                if !IN_PLACE {
+                    V::fetch(at);
+                    at = at.wrapping_add(step);
+                }
+                let mut bv = [V::splat(0.0); NV];
                 for v in 0..NV {
-                    acc[r][v] = acc[r][v].fma(x, bv[v]);
+                    let from = b.add(v * V::WIDTH);
+                    bv[v] = if v < last || !IN_PLACE { V::load(from) } else { V::load_part(from, tail) };
+                    if IN_PLACE && v * V::WIDTH % LINE == 0 {
+                        V::prefetch(from.wrapping_add(AHEAD * stride_b));
+                    }
                 }
+                for r in 0..MR {
+                    let x = V::splat(*a.add(if TA { r } else { r * stride_a }));
+                    for v in 0..NV {
+                        acc[r][v] = acc[r][v].fma(x, bv[v]);
+                    }
+                }
+                a = a.wrapping_add(if TA { stride_a } else { 1 });
+                b = b.wrapping_add(stride_b);
             }
-            a = a.wrapping_add(if TA { stride_a } else { 1 });
-            b = b.wrapping_add(stride_b);
         }
         for r in 0..MR {
             for v in 0..NV {
@@ -655,6 +1015,7 @@ unsafe fn pack<V: Vector>(from: *const f32, stride: usize, cols: usize, nv: usiz
 /// `from` leads to `cols` lines, `stride` apart, of `kc` floats, which make `nv` vectors (at most `PANEL`
 /// floats), and `to` to `kc * nv` vectors. The processor has the instructions of `V`.
 #[inline(always)]
+#[allow(clippy::needless_range_loop)]
 unsafe fn transpose<V: Vector>(
     from: *const f32,
     stride: usize,
@@ -670,23 +1031,36 @@ unsafe fn transpose<V: Vector>(
         }
         let to = to.wrapping_add(v * V::WIDTH);
         let mut k = 0;
-        while k < kc {
-            // SAFETY: terms k.. of the lines are inside B, and rows k.. of this vector inside the panel.
-            unsafe {
-                if k + 4 <= kc {
-                    let x = std::array::from_fn(|i| V::load_groups(&lines[i..]));
-                    for (i, x) in V::transpose(x).into_iter().enumerate() {
-                        x.store(to.add((k + i) * nv * V::WIDTH));
+        // SAFETY: terms k.. of the lines are inside B, and rows k.. of this vector inside the panel.
+        unsafe {
+            // Squares, in which all that is wanted of a line is taken at once: lines that are a large power of two
+            // apart push each other out of the cache.
+            while k + V::WIDTH <= kc {
+                let mut x = [[V::splat(0.0); 4]; LINE / 4];
+                for i in 0..4 {
+                    for g in 0..V::WIDTH / 4 {
+                        x[g][i] = V::load_groups(&lines[i..], k + 4 * g);
                     }
-                    lines.iter_mut().for_each(|line| *line = line.wrapping_add(4));
-                    k += 4;
-                } else {
-                    for (j, line) in lines.iter_mut().enumerate().take(V::WIDTH) {
-                        *to.add(k * nv * V::WIDTH + j) = **line;
-                        *line = line.wrapping_add(1);
-                    }
-                    k += 1;
                 }
+                for g in 0..V::WIDTH / 4 {
+                    for (i, x) in V::transpose(x[g]).into_iter().enumerate() {
+                        x.store(to.add((k + 4 * g + i) * nv * V::WIDTH));
+                    }
+                }
+                k += V::WIDTH;
+            }
+            while k + 4 <= kc {
+                let x = std::array::from_fn(|i| V::load_groups(&lines[i..], k));
+                for (i, x) in V::transpose(x).into_iter().enumerate() {
+                    x.store(to.add((k + i) * nv * V::WIDTH));
+                }
+                k += 4;
+            }
+            while k < kc {
+                for (j, line) in lines.iter().enumerate().take(V::WIDTH) {
+                    *to.add(k * nv * V::WIDTH + j) = *line.add(k);
+                }
+                k += 1;
             }
         }
     }
@@ -713,11 +1087,17 @@ unsafe fn gather<V: Vector>(l: &Lines, to: *mut f32) {
             for _ in 0..l.lines {
                 let see = *seen.add(tap);
                 let source = channel.wrapping_offset(see.at as isize);
-                if l.step == 1 {
+                if l.step <= 2 {
                     let mut i = 0;
                     while i < run.len as usize {
-                        let x = V::load_mask(source.wrapping_add(i), see.inside >> i & lanes);
+                        let (from, inside) = (source.wrapping_add(i * l.step), see.inside >> i & lanes);
+                        let x =
+                            if l.step == 1 { V::load_mask(from, inside) } else { V::load_even(from, inside) };
                         x.store_mask(to.add(i), all >> i & lanes);
+                        if tap + 1 == l.taps {
+                            // The columns to come lie behind these, mostly.
+                            V::fetch(from.wrapping_add(STRIP * l.step));
+                        }
                         i += V::WIDTH;
                     }
                 } else {
@@ -732,6 +1112,56 @@ unsafe fn gather<V: Vector>(l: &Lines, to: *mut f32) {
                     tap = 0;
                     channel = channel.wrapping_add(l.plane);
                 }
+            }
+        }
+    }
+}
+
+/// Some columns of a finished tile on their way to the result.
+pub(super) struct Put {
+    pub from: *const f32,
+    /// Floats from one row to the next.
+    pub from_stride: usize,
+    pub to: *mut f32,
+    pub to_stride: usize,
+    /// Floats from one column to the next: one or two.
+    pub to_step: usize,
+    pub rows: usize,
+    pub cols: usize,
+    /// Whether they are added to what is there.
+    pub add: bool,
+    /// A bias for each row, added last, or null.
+    pub bias: *const f32,
+}
+
+/// Brings columns to their place; see [`Put`].
+///
+/// # Safety
+/// `Put` leads to what it says. The processor has the instructions of `V`.
+#[inline(always)]
+unsafe fn put<V: Vector>(p: &Put) {
+    // SAFETY: the caller's; last vectors are cut to what there is.
+    unsafe {
+        for r in 0..p.rows {
+            let (from, to) = (p.from.add(r * p.from_stride), p.to.add(r * p.to_stride));
+            let bias = if p.bias.is_null() { None } else { Some(V::splat(*p.bias.add(r))) };
+            let mut j = 0;
+            while j < p.cols {
+                let n = (p.cols - j).min(V::WIDTH);
+                let (to, bits) = (to.add(j * p.to_step), u32::MAX >> (32 - n));
+                let mut x = V::load_part(from.add(j), n);
+                if p.add {
+                    x = x.add(if p.to_step == 1 { V::load_mask(to, bits) } else { V::load_even(to, bits) });
+                }
+                if let Some(bias) = bias {
+                    x = x.add(bias);
+                }
+                if p.to_step == 1 {
+                    x.store_mask(to, bits);
+                } else {
+                    x.store_even(to, bits);
+                }
+                j += V::WIDTH;
             }
         }
     }
@@ -877,6 +1307,12 @@ macro_rules! kernels {
         }
 
         $(#[$features])*
+        unsafe fn put_columns(columns: &Put) {
+            // SAFETY: the caller's; this function has the features of the vector.
+            unsafe { put::<$vector>(columns) }
+        }
+
+        $(#[$features])*
         unsafe fn gather_lines(lines: &Lines, to: *mut f32) {
             // SAFETY: the caller's; this function has the features of the vector.
             unsafe { gather::<$vector>(lines, to) }
@@ -919,6 +1355,7 @@ macro_rules! kernels {
             pack_turned,
             gather: gather_lines,
             add_bias: add_row_bias,
+            put: put_columns,
             chains: line_chains,
             dots: [$(some_dots::<$rows>),*],
         };
@@ -1011,6 +1448,17 @@ mod scalar {
             std::array::from_fn(|i| if bits >> i & 1 != 0 { unsafe { *from.wrapping_add(i) } } else { 0.0 })
         }
         #[inline(always)]
+        unsafe fn load_even(from: *const f32, bits: u32) -> Self {
+            let mut x = [0.0; 4];
+            for (i, x) in x.iter_mut().enumerate() {
+                if bits >> i & 1 != 0 {
+                    // SAFETY: the caller has floats where bits are set.
+                    *x = unsafe { *from.wrapping_add(2 * i) };
+                }
+            }
+            x
+        }
+        #[inline(always)]
         unsafe fn store_mask(self, to: *mut f32, bits: u32) {
             for (i, x) in self.into_iter().enumerate() {
                 if bits >> i & 1 != 0 {
@@ -1020,9 +1468,18 @@ mod scalar {
             }
         }
         #[inline(always)]
-        unsafe fn load_groups(from: &[*const f32]) -> Self {
+        unsafe fn store_even(self, to: *mut f32, bits: u32) {
+            for (i, x) in self.into_iter().enumerate() {
+                if bits >> i & 1 != 0 {
+                    // SAFETY: the caller has floats where bits are set.
+                    unsafe { *to.wrapping_add(2 * i) = x };
+                }
+            }
+        }
+        #[inline(always)]
+        unsafe fn load_groups(from: &[*const f32], at: usize) -> Self {
             // SAFETY: the caller has 4 floats at each.
-            unsafe { Self::load(from[0]) }
+            unsafe { Self::load(from[0].add(at)) }
         }
         #[inline(always)]
         unsafe fn store(self, to: *mut f32) {
@@ -1048,6 +1505,8 @@ mod scalar {
         }
         #[inline(always)]
         unsafe fn prefetch(_: *const f32) {}
+        #[inline(always)]
+        unsafe fn fetch(_: *const f32) {}
     }
 
     kernels! {
@@ -1104,14 +1563,36 @@ mod avx2 {
             unsafe { _mm256_maskload_ps(from, spread(bits)) }
         }
         #[inline(always)]
+        unsafe fn load_even(from: *const f32, bits: u32) -> Self {
+            let bits = apart(bits);
+            // SAFETY: the caller has AVX2 and floats where bits are set; the others are not accessed.
+            unsafe {
+                let a = _mm256_maskload_ps(from, spread(bits & 0xff));
+                let b = _mm256_maskload_ps(from.wrapping_add(8), spread(bits >> 8));
+                let x = _mm256_shuffle_ps::<0b10_00_10_00>(a, b);
+                _mm256_castpd_ps(_mm256_permute4x64_pd::<0b11_01_10_00>(_mm256_castps_pd(x)))
+            }
+        }
+        #[inline(always)]
         unsafe fn store_mask(self, to: *mut f32, bits: u32) {
             // SAFETY: the caller has AVX2 and floats where bits are set; the others are not accessed.
             unsafe { _mm256_maskstore_ps(to, spread(bits), self) }
         }
         #[inline(always)]
-        unsafe fn load_groups(from: &[*const f32]) -> Self {
+        unsafe fn store_even(self, to: *mut f32, bits: u32) {
+            let bits = apart(bits);
+            // SAFETY: the caller has AVX2 and floats where bits are set; the others are not accessed.
+            unsafe {
+                let a = _mm256_permutevar8x32_ps(self, _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3));
+                let b = _mm256_permutevar8x32_ps(self, _mm256_setr_epi32(4, 4, 5, 5, 6, 6, 7, 7));
+                _mm256_maskstore_ps(to, spread(bits & 0xff), a);
+                _mm256_maskstore_ps(to.wrapping_add(8), spread(bits >> 8), b);
+            }
+        }
+        #[inline(always)]
+        unsafe fn load_groups(from: &[*const f32], at: usize) -> Self {
             // SAFETY: the caller has AVX2 and 4 floats at each.
-            unsafe { _mm256_set_m128(_mm_loadu_ps(from[4]), _mm_loadu_ps(from[0])) }
+            unsafe { _mm256_set_m128(_mm_loadu_ps(from[4].add(at)), _mm_loadu_ps(from[0].add(at))) }
         }
         #[inline(always)]
         unsafe fn store(self, to: *mut f32) {
@@ -1152,6 +1633,11 @@ mod avx2 {
             // SAFETY: a prefetch does not fault.
             unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
         }
+        #[inline(always)]
+        unsafe fn fetch(at: *const f32) {
+            // SAFETY: a prefetch does not fault.
+            unsafe { _mm_prefetch::<_MM_HINT_T1>(at.cast()) }
+        }
     }
 
     kernels! {
@@ -1190,18 +1676,41 @@ mod avx512 {
             unsafe { _mm512_maskz_loadu_ps(bits as __mmask16, from) }
         }
         #[inline(always)]
+        unsafe fn load_even(from: *const f32, bits: u32) -> Self {
+            let bits = apart(bits);
+            // SAFETY: the caller has AVX-512 and floats where bits are set; the others are not accessed.
+            unsafe {
+                let a = _mm512_maskz_loadu_ps(bits as __mmask16, from);
+                let b = _mm512_maskz_loadu_ps((bits >> 16) as __mmask16, from.wrapping_add(16));
+                let even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+                _mm512_permutex2var_ps(a, even, b)
+            }
+        }
+        #[inline(always)]
         unsafe fn store_mask(self, to: *mut f32, bits: u32) {
             // SAFETY: the caller has AVX-512 and floats where bits are set; the others are not accessed.
             unsafe { _mm512_mask_storeu_ps(to, bits as __mmask16, self) }
         }
         #[inline(always)]
-        unsafe fn load_groups(from: &[*const f32]) -> Self {
+        unsafe fn store_even(self, to: *mut f32, bits: u32) {
+            let bits = apart(bits);
+            // SAFETY: the caller has AVX-512 and floats where bits are set; the others are not accessed.
+            unsafe {
+                let low = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+                let high = _mm512_setr_epi32(8, 8, 9, 9, 10, 10, 11, 11, 12, 12, 13, 13, 14, 14, 15, 15);
+                _mm512_mask_storeu_ps(to, bits as __mmask16, _mm512_permutexvar_ps(low, self));
+                let b = _mm512_permutexvar_ps(high, self);
+                _mm512_mask_storeu_ps(to.wrapping_add(16), (bits >> 16) as __mmask16, b);
+            }
+        }
+        #[inline(always)]
+        unsafe fn load_groups(from: &[*const f32], at: usize) -> Self {
             // SAFETY: the caller has AVX-512 and 4 floats at each.
             unsafe {
-                let x = _mm512_castps128_ps512(_mm_loadu_ps(from[0]));
-                let x = _mm512_insertf32x4::<1>(x, _mm_loadu_ps(from[4]));
-                let x = _mm512_insertf32x4::<2>(x, _mm_loadu_ps(from[8]));
-                _mm512_insertf32x4::<3>(x, _mm_loadu_ps(from[12]))
+                let x = _mm512_castps128_ps512(_mm_loadu_ps(from[0].add(at)));
+                let x = _mm512_insertf32x4::<1>(x, _mm_loadu_ps(from[4].add(at)));
+                let x = _mm512_insertf32x4::<2>(x, _mm_loadu_ps(from[8].add(at)));
+                _mm512_insertf32x4::<3>(x, _mm_loadu_ps(from[12].add(at)))
             }
         }
         #[inline(always)]
@@ -1242,6 +1751,11 @@ mod avx512 {
         unsafe fn prefetch(at: *const f32) {
             // SAFETY: a prefetch does not fault.
             unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
+        }
+        #[inline(always)]
+        unsafe fn fetch(at: *const f32) {
+            // SAFETY: a prefetch does not fault.
+            unsafe { _mm_prefetch::<_MM_HINT_T1>(at.cast()) }
         }
     }
 
@@ -1353,6 +1867,22 @@ mod tests {
             let g = Gemm { batch: 1, m: 211, n: if ta == tb { 131 } else { 66 }, k: 1030, ta, tb };
             let (a, b) = (rng.floats(g.m * g.k), rng.floats(g.k * g.n));
             check(&pools[1..], &g, &a, &b, None);
+        }
+    }
+
+    #[test]
+    fn more_rows_and_columns_than_are_packed_at_a_time() {
+        let pools = [1, 2].map(Pool::new);
+        let mut rng = Rng(0x1111_5432_1abc_def1);
+        let most = SHARED / 64;
+        for (batch, m, n, k) in
+            [(1, most + 100, 70, 3), (1, 40, most + 5, 3), (5, 300, 270, 40), (3, 1200, 65, 9)]
+        {
+            for (ta, tb) in [(false, false), (true, true)] {
+                let g = Gemm { batch, m, n, k, ta, tb };
+                let (a, b, bias) = (rng.floats(batch * m * k), rng.floats(batch * k * n), rng.floats(n));
+                check(&pools, &g, &a, &b, Some(&bias));
+            }
         }
     }
 
