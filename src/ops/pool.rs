@@ -208,6 +208,12 @@ impl Planes {
     /// along all axes but the last; `None` for rows of padding.
     fn rows(&self, outer: &[usize; MAX_RANK], mut f: impl FnMut(Option<usize>)) {
         let last = self.rank() - 1;
+        if last == 1 {
+            for k in 0..self.kernel(0, outer[0]) {
+                f(self.position(0, outer[0], k).map(|row| row * self.input[1]));
+            }
+            return;
+        }
         let mut sizes = [1; MAX_RANK];
         for axis in 0..last {
             sizes[axis] = self.kernel(axis, outer[axis]);
@@ -303,6 +309,18 @@ macro_rules! strided {
             let $x = &$x[..$out.len()];
             for $i in 0..$out.len() {
                 let $v = $x[$i];
+                $body
+            }
+        } else if $stride == 2 {
+            // Pairs, of which a compiler knows how to take every other word.
+            let pairs = $x.as_chunks::<2>().0;
+            let pairs = &pairs[..pairs.len().min($out.len())];
+            for $i in 0..pairs.len() {
+                let $v = pairs[$i][0];
+                $body
+            }
+            for $i in pairs.len()..$out.len() {
+                let $v = $x[2 * $i];
                 $body
             }
         } else {
