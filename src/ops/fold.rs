@@ -521,8 +521,10 @@ impl Host<'_> {
             let plain = Sweep { kind: sweep.kind, load: None, post: None };
             sums.pass(plain, Pass { outer, rows: supers, inner }, out, rest);
         } else if outer == 1 {
-            self.pool.chunks_mut(out, WIDTH, |t, out| {
-                self.tile(sweep, &mut elements(), t * WIDTH, rows, inner, t * WIDTH, out);
+            // As narrow as a line, if that gives every thread some columns.
+            let width = inner.div_ceil(self.pool.threads()).next_multiple_of(16).min(WIDTH);
+            self.pool.chunks_mut(out, width, |t, out| {
+                self.tile(sweep, &mut elements(), t * width, rows, inner, t * width, out);
             });
         } else {
             let per_task = self.pool.share(outer, (LONG_ROW / 8 / (rows * inner).max(1)).max(1), 1);

@@ -130,7 +130,7 @@ fn gather(x: &[f32], dims: &[usize], strides: &[usize], start: usize, out: &mut 
 }
 
 /// The fewest elements a task of the thread pool takes.
-const TASK: usize = 16 * 1024;
+const TASK: usize = 4 * 1024;
 
 /// Fills the output with the input's elements, read as `access` says: [`run_cpu`] of a program that passes its input
 /// through, without the way through its registers.

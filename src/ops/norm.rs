@@ -176,7 +176,7 @@ impl Rows {
         }
         let (simd, width, ins) = (run.simd, self.width, run.ins);
         let (gamma, beta) = (ins.get(1).copied().unwrap_or(&[]), ins.get(2).copied().unwrap_or(&[]));
-        let per_task = run.pool.share(self.rows, (16 * 1024 / width).max(1), 1);
+        let per_task = run.pool.share(self.rows, (4 * 1024 / width).max(1), 1);
         run.pool.chunks_mut(run.out, per_task * width, |task, out| {
             for (i, out) in out.chunks_mut(width).enumerate() {
                 let at = (task * per_task + i) * width;

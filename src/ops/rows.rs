@@ -142,7 +142,7 @@ pub(crate) trait Formula<const N: usize>: Copy + Sync {
             scalars: Self::SCALAR.map_or(&[], |i| run.ins[i]),
         };
         let width = if Self::PER_ROW { 1 } else { columns };
-        let per_task = run.pool.share(rows, (16 * 1024 / columns).max(1), 1);
+        let per_task = run.pool.share(rows, (4 * 1024 / columns).max(1), 1);
         run.pool.chunks_mut(run.out, per_task * width, |task, out| {
             some_rows(run.simd, self, &given, task * per_task, out);
         });
@@ -171,7 +171,7 @@ pub(crate) trait Formula<const N: usize>: Copy + Sync {
             repeated(rows, out.len(), |rows| results_by(simd, self, x, rows, out));
         };
         if run.out.len() > slab {
-            let slabs = run.pool.share(run.out.len() / slab, (16 * 1024 / slab).max(1), 1);
+            let slabs = run.pool.share(run.out.len() / slab, (4 * 1024 / slab).max(1), 1);
             run.pool.chunks_mut(run.out, slabs * slab, |task, out| {
                 let mut scratch = Scratch::take(3 * inner);
                 let (m, rest) = scratch.words().split_at_mut(inner);
@@ -192,7 +192,7 @@ pub(crate) trait Formula<const N: usize>: Copy + Sync {
         let (s, rest) = rest.split_at_mut(inner);
         let r = &mut rest[..inner];
         let columns = run.pool.share(inner, WIDTH, WIDTH);
-        let rows = run.pool.share(n, (16 * 1024 / inner).max(1), 1);
+        let rows = run.pool.share(n, (4 * 1024 / inner).max(1), 1);
         run.pool.chunks_mut(m, columns, |task, m| maxima(task * columns, m));
         let m = &*m;
         run.pool.chunks_mut(run.out, rows * inner, |task, out| {

@@ -110,7 +110,7 @@ simd_fn! {
 }
 
 /// Elements one task of the thread pool updates.
-const TASK: usize = 16 * 1024;
+const TASK: usize = 4 * 1024;
 
 /// Updates one parameter on the CPU.
 pub(super) fn cpu(
