@@ -75,8 +75,8 @@ impl CausalSelfAttention {
         let (shape, batch, length) = sequences(x, self.width)?;
         let dims = [batch, length, 3, self.heads, self.width / self.heads];
         let options = AttentionOptions { causal: true, ..AttentionOptions::default() };
-        let mixed = cut(self.qkv.forward(x)?, dims)?.self_attention(options)?;
-        self.out.forward(join(mixed, &shape)?)
+        let mixed = self.qkv.forward(x)?.reshape(&dims)?.self_attention(options)?;
+        self.out.forward(mixed.reshape(shape.dims())?)
     }
 }
 
@@ -119,8 +119,8 @@ impl MultiheadAttention {
         let s = x.session();
         let all = x.linear(s.param(&self.weight)?, s.param(&self.bias)?)?;
         let dims = [batch, length, 3, self.heads, self.width / self.heads];
-        let mixed = cut(all, dims)?.self_attention(self.options())?;
-        self.out.forward(join(mixed, &shape)?)
+        let mixed = all.reshape(&dims)?.self_attention(self.options())?;
+        self.out.forward(mixed.reshape(shape.dims())?)
     }
 
     /// The attention of sequences `(…, n, width)` to others, `(…, m, width)`, which give keys and values.

@@ -9,6 +9,8 @@
 //   DITTO_SHARE       1: keys and values take turns in one buffer (forward, little shared memory)
 //   DITTO_BLOCKS      blocks per multiprocessor the registers are budgeted for
 //   DITTO_MASK        1: there is a mask
+//   DITTO_INSIDE      1: lists are heads that lie inside the rows of a linear layer: queries, keys and values are (..., n, 3, heads,
+//                     D), outputs (..., n, heads, D); there is no mask, no head is shared, and what there is per row is by lists
 //   DITTO_TF32        1: tensor cores multiply; D and DV are multiples of 8, TR of 2, SB of 16
 //   CHUNK             rows or keys of one chain of the gradients
 //   BLOCK             keys of a block of the online softmax, queries of a block of the gradients
@@ -34,6 +36,10 @@ typedef unsigned long long u64;
 #define DITTO_TF32 0
 #endif
 
+#ifndef DITTO_INSIDE
+#define DITTO_INSIDE 0
+#endif
+
 #define BLOCKED 0xff800001u
 #define LOG2E __uint_as_float(0x3fb8aa3bu)
 
@@ -49,6 +55,16 @@ struct MaskView {
     u64 dims[8], strides[8], row, column;
 };
 
+// How lists lie inside rows: heads, and words from row to row of queries, of outputs, and of chains of dq under way.
+struct Inside {
+    unsigned heads, wide, narrow, chains;
+};
+
+// Where list z starts whose rows are `apart` words from each other.
+template <int W> __device__ __forceinline__ u64 list_at(u64 z, unsigned n, unsigned heads, unsigned apart) {
+    return (u64)((unsigned)z / heads * n) * apart + (unsigned)z % heads * W;
+}
+
 // Where the mask of row r of list z starts.
 __device__ __forceinline__ u64 mask_at(const MaskView& view, u64 z, unsigned group, unsigned n, unsigned r) {
     u64 head = z * group + r / n, at = (r % n) * view.row;
@@ -63,6 +79,11 @@ __device__ __forceinline__ u64 mask_at(const MaskView& view, u64 z, unsigned gro
 // Smallest and largest query index of rows from .. from + count - 1.
 __device__ __forceinline__ void query_range(unsigned n, unsigned from, unsigned count, int& low, int& high) {
     const unsigned last = from + count - 1;
+    if (DITTO_INSIDE) {
+        low = (int)from;
+        high = (int)last;
+        return;
+    }
     const bool one = from / n == last / n;
     low = one ? (int)(from % n) : 0;
     high = one ? (int)(last % n) : (int)n - 1;
@@ -70,21 +91,26 @@ __device__ __forceinline__ void query_range(unsigned n, unsigned from, unsigned 
 
 __device__ __forceinline__ bool is_blocked(float x) { return __float_as_uint(x) == BLOCKED; }
 
-// Starts copying `rows` rows of W floats into a tile of the given pitch; on tensor cores, zeros into the rest of its
-// TILE rows.
-template <int W, int PITCH, int TILE> __device__ __forceinline__ void copy_rows(float* tile, const float* from, int rows) {
+// Query index of a row.
+__device__ __forceinline__ int query_of(unsigned row, unsigned n) { return (int)(DITTO_INSIDE ? row : row % n); }
+
+// Starts copying `rows` rows of W floats, `apart` from each other, into a tile of the given pitch; on tensor cores, zeros into
+// the rest of its TILE rows.
+template <int W, int PITCH, int TILE> __device__ __forceinline__ void copy_rows(float* tile, const float* from, unsigned apart, int rows) {
     constexpr bool VECTOR = W % 4 == 0;
     constexpr int PER = VECTOR ? W / 4 : W;
     if (PER == 0) return;
     const unsigned to = (unsigned)__cvta_generic_to_shared(tile);
     for (int u = threadIdx.x; u < (DITTO_TF32 ? TILE : rows) * PER; u += THREADS) {
         const int r = u / (PER > 0 ? PER : 1), c = u - r * PER;
+        const int each = VECTOR ? 4 : 1;
+        const u64 at = DITTO_INSIDE ? (u64)(unsigned)(DITTO_TF32 && r >= rows ? 0 : r) * apart + each * c : each * (u64)(DITTO_TF32 && r >= rows ? 0 : u);
         if (DITTO_TF32)
-            asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to + (r * PITCH + 4 * c) * 4), "l"(from + 4 * (u64)(r < rows ? u : 0)), "r"(r < rows ? 16 : 0) : "memory");
+            asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to + (r * PITCH + 4 * c) * 4), "l"(from + at), "r"(r < rows ? 16 : 0) : "memory");
         else if (VECTOR)
-            asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + (r * PITCH + 4 * c) * 4), "l"(from + 4 * (u64)u) : "memory");
+            asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + (r * PITCH + 4 * c) * 4), "l"(from + at) : "memory");
         else
-            asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to + (r * PITCH + c) * 4), "l"(from + u) : "memory");
+            asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to + (r * PITCH + c) * 4), "l"(from + at) : "memory");
     }
 }
 __device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
@@ -368,7 +394,7 @@ __device__ __forceinline__ void soften(float (&s)[TR][NB], const unsigned (&open
 extern "C" __global__ void __launch_bounds__(THREADS, DITTO_BLOCKS)
 attention_forward(const float* __restrict__ q, const float* __restrict__ k, const float* __restrict__ v, const float* __restrict__ mask,
                   float* __restrict__ o, float* __restrict__ lse, unsigned batch, unsigned group, unsigned n, unsigned m, unsigned causal,
-                  float factor, MaskView view) {
+                  float factor, MaskView view, Inside inside) {
     extern __shared__ float4 memory[];
     float* const sq = reinterpret_cast<float*>(memory);
     float* const sk = sq + OWN * PD;
@@ -385,6 +411,18 @@ attention_forward(const float* __restrict__ q, const float* __restrict__ k, cons
         const unsigned r0 = tile * OWN;
         const int count = rows - r0 < OWN ? (int)(rows - r0) : OWN;
         const u64 row0 = z * rows + r0;
+#if DITTO_INSIDE
+        const u64 list = list_at<D>(z, n, inside.heads, inside.wide);
+        auto query_at = [&](int r) { return list + (u64)(r0 + r) * inside.wide; };
+        auto key_at = [&](int j) { return list + (u64)(unsigned)j * inside.wide; };
+        auto value_at = key_at;
+        auto out_at = [&](int r) { return list_at<DV>(z, n, inside.heads, inside.narrow) + (u64)(r0 + r) * inside.narrow; };
+#else
+        auto query_at = [&](int r) { return (row0 + r) * D; };
+        auto key_at = [&](int j) { return (z * m + j) * D; };
+        auto value_at = [&](int j) { return (z * m + j) * DV; };
+        auto out_at = [&](int r) { return (row0 + r) * DV; };
+#endif
         int low, high, warp_low = 0, warp_high = -1;
         query_range(n, r0, count, low, high);
         const int mine = count - own0 < 8 * TR ? count - own0 : 8 * TR;  // this warp's rows
@@ -397,22 +435,22 @@ attention_forward(const float* __restrict__ q, const float* __restrict__ k, cons
 #pragma unroll
         for (int i = 0; i < TR; ++i) {
             const unsigned r = r0 + own0 + lm + 8 * i;
-            query[i] = (int)(r % n);
+            query[i] = query_of(r, n);
             at[i] = DITTO_MASK && r < rows ? mask_at(view, z, group, n, r) : 0;
             top[i] = -__int_as_float(0x7f800000);
             total[i] = 0.0f;
 #pragma unroll
             for (int c = 0; c < 4 * NCV; ++c) acc[i][c] = 0.0f;
         }
-        copy_rows<D, PD, OWN>(sq, q + row0 * D, count);
-        if (keys > 0) copy_rows<D, PD, BLOCK>(sk, k + z * m * D, (int)m < BLOCK ? (int)m : BLOCK);
+        copy_rows<D, PD, OWN>(sq, q + query_at(0), inside.wide, count);
+        if (keys > 0) copy_rows<D, PD, BLOCK>(sk, k + key_at(0), inside.wide, (int)m < BLOCK ? (int)m : BLOCK);
         copy_commit();
         for (int j0 = 0; j0 < keys; j0 += BLOCK) {
             const int here = (int)m - j0 < BLOCK ? (int)m - j0 : BLOCK;
             copy_wait<0>();
             __syncthreads();
             if (!DITTO_SHARE) {
-                copy_rows<DV, PV, BLOCK>(sv, v + (z * m + j0) * DV, here);
+                copy_rows<DV, PV, BLOCK>(sv, v + value_at(j0), inside.wide, here);
                 copy_commit();
             }
             const bool active = mine > 0 && (!causal || j0 <= warp_high);
@@ -451,13 +489,13 @@ attention_forward(const float* __restrict__ q, const float* __restrict__ k, cons
             }
             if (DITTO_SHARE) {
                 __syncthreads();
-                copy_rows<DV, PV, BLOCK>(sv, v + (z * m + j0) * DV, here);
+                copy_rows<DV, PV, BLOCK>(sv, v + value_at(j0), inside.wide, here);
                 copy_commit();
             }
             copy_wait<0>();
             __syncthreads();
             const int next0 = j0 + BLOCK;
-            if (!DITTO_SHARE && next0 < keys) copy_rows<D, PD, BLOCK>(sk, k + (z * m + next0) * D, (int)m - next0 < BLOCK ? (int)m - next0 : BLOCK);
+            if (!DITTO_SHARE && next0 < keys) copy_rows<D, PD, BLOCK>(sk, k + key_at(next0), inside.wide, (int)m - next0 < BLOCK ? (int)m - next0 : BLOCK);
             copy_commit();
             if (active) {
 #if DITTO_TF32
@@ -472,7 +510,7 @@ attention_forward(const float* __restrict__ q, const float* __restrict__ k, cons
             }
             if (DITTO_SHARE && next0 < keys) {
                 __syncthreads();
-                copy_rows<D, PD, BLOCK>(sk, k + (z * m + next0) * D, (int)m - next0 < BLOCK ? (int)m - next0 : BLOCK);
+                copy_rows<D, PD, BLOCK>(sk, k + key_at(next0), inside.wide, (int)m - next0 < BLOCK ? (int)m - next0 : BLOCK);
                 copy_commit();
             }
         }
@@ -484,7 +522,7 @@ attention_forward(const float* __restrict__ q, const float* __restrict__ k, cons
                 const float inverse = __fdiv_rn(1.0f, total[i]);
 #pragma unroll
                 for (int c = 0; c < 4 * NCV; ++c) acc[i][c] = empty ? 0.0f : __fmul_rn(acc[i][c], inverse);
-                store_row<DV, NCV>(o + (row0 + r) * DV, acc[i], ln);
+                store_row<DV, NCV>(o + out_at(r), acc[i], ln);
                 if (ln == 0) lse[row0 + r] = empty ? 0.0f : __fmaf_rn(ditto_log(total[i]), LOG2E, top[i]);
             }
         }
@@ -501,11 +539,11 @@ constexpr int TT = SB / 8, GQ = (NCD + WARPS - 1) / WARPS, PER = BLOCK / SB;
 
 // Adds a chain that is complete to the result so far, times `scale` after the last.
 template <int W, int NC>
-__device__ __forceinline__ void close_chunk(float (&acc)[TR][4 * NC], float* out, int own, int count, int ln, bool first, bool last, float scale) {
+__device__ __forceinline__ void close_chunk(float (&acc)[TR][4 * NC], float* out, unsigned apart, int own, int count, int ln, bool first, bool last, float scale) {
 #pragma unroll
     for (int i = 0; i < TR; ++i) {
         if (own + 8 * i < count) {
-            float* const row = out + (u64)(own + 8 * i) * W;
+            float* const row = out + (u64)(own + 8 * i) * (DITTO_INSIDE ? apart : W);
 #pragma unroll
             for (int c = 0; c < 4 * NC; ++c) {
                 const int at = column_of(ln, c);
@@ -576,7 +614,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, DITTO_BLOCKS)
 attention_backward(const float* __restrict__ q, const float* __restrict__ k, const float* __restrict__ v, const float* __restrict__ mask,
                    const float* __restrict__ dy, const float* __restrict__ lse, const float* __restrict__ delta,
                    float* dq, float* __restrict__ dk, float* __restrict__ dv, float* chains, unsigned* turns,
-                   unsigned batch, unsigned group, unsigned n, unsigned m, unsigned causal, float factor, float scale, MaskView view) {
+                   unsigned batch, unsigned group, unsigned n, unsigned m, unsigned causal, float factor, float scale, MaskView view,
+                   Inside inside) {
     extern __shared__ float4 memory[];
     float* const ok = reinterpret_cast<float*>(memory);
     float* const ov = ok + OWN * PD;
@@ -587,6 +626,10 @@ attention_backward(const float* __restrict__ q, const float* __restrict__ k, con
     float* const slse = reinterpret_cast<float*>(smask + 2 * SB);
     float* const sdelta = slse + 2 * SB;
     __shared__ u64 ticket;
+#if DITTO_INSIDE
+    // Where the list starts in queries, outputs, chains, and what there is per row: read anew each time, since registers are short.
+    __shared__ volatile u64 starts[4];
+#endif
     // From a shuffle, so that the compiler knows it to be one for all lanes.
     const int warp = __shfl_sync(ALL, threadIdx.x >> 5, 0), lm = lane_m(), ln = lane_n();
     const int own = warp * 8 * TR + lm;
@@ -595,7 +638,16 @@ attention_backward(const float* __restrict__ q, const float* __restrict__ k, con
     const int blocks = (rows + BLOCK - 1) / BLOCK;
     const int column = 4 * (ln + 4 * warp);  // of dq
     for (;;) {
-        if (threadIdx.x == 0) ticket = atomicAdd(reinterpret_cast<u64*>(turns), 1ull);
+        if (threadIdx.x == 0) {
+            ticket = atomicAdd(reinterpret_cast<u64*>(turns), 1ull);
+#if DITTO_INSIDE
+            const u64 list = ticket % batch;
+            starts[0] = list_at<D>(list, n, inside.heads, inside.wide);
+            starts[1] = list_at<DV>(list, n, inside.heads, inside.narrow);
+            starts[2] = list_at<D>(list, n, inside.heads, inside.chains);
+            starts[3] = list * n;
+#endif
+        }
         __syncthreads();
         const u64 work = ticket;
         if (work >= (u64)tiles * batch) return;
@@ -604,7 +656,21 @@ attention_backward(const float* __restrict__ q, const float* __restrict__ k, con
         const u64 z = work % batch;
         const int o0 = (int)(tile * OWN);
         const int count = (int)m - o0 < OWN ? (int)m - o0 : OWN;
-        const u64 key0 = z * m + o0, row0 = z * rows;
+#if DITTO_INSIDE
+        auto stat_at = [&](int r) { return starts[3] + r; };
+        auto query_at = [&](int r) { return starts[0] + (u64)(unsigned)r * inside.wide; };
+        auto key_at = [&]() { return query_at(o0); };
+        auto value_at = key_at;
+        auto out_at = [&](int r) { return starts[1] + (u64)(unsigned)r * inside.narrow; };
+#else
+        const u64 row0 = z * rows;
+        auto stat_at = [&](int r) { return row0 + r; };
+        auto query_at = [&](int r) { return (row0 + r) * D; };
+        const u64 key0 = z * m + o0;
+        auto key_at = [&]() { return key0 * D; };
+        auto value_at = [&]() { return key0 * DV; };
+        auto out_at = [&](int r) { return (row0 + r) * DV; };
+#endif
         const int mine = count - warp * 8 * TR < 8 * TR ? count - warp * 8 * TR : 8 * TR;
         unsigned* const turn = turns + 2 + z * stages;
 
@@ -631,17 +697,17 @@ attention_backward(const float* __restrict__ q, const float* __restrict__ k, con
             return place;
         };
         auto fetch_q = [&](int s0, int stage) {
-            copy_rows<D, PD, SB>(tq + stage * SB * PD, q + (row0 + s0) * D, rows - s0 < SB ? rows - s0 : SB);
+            copy_rows<D, PD, SB>(tq + stage * SB * PD, q + query_at(s0), inside.wide, rows - s0 < SB ? rows - s0 : SB);
             for (int t = threadIdx.x; t < SB && s0 + t < rows; t += THREADS) {
-                slse[stage * SB + t] = lse[row0 + s0 + t];
-                sdelta[stage * SB + t] = delta[row0 + s0 + t];
+                slse[stage * SB + t] = lse[stat_at(s0) + t];
+                sdelta[stage * SB + t] = delta[stat_at(s0) + t];
                 if (DITTO_MASK) smask[stage * SB + t] = mask_at(view, z, group, n, s0 + t);
             }
         };
-        auto fetch_g = [&](int s0) { copy_rows<DV, PV, SB>(tg, dy + (row0 + s0) * DV, rows - s0 < SB ? rows - s0 : SB); };
+        auto fetch_g = [&](int s0) { copy_rows<DV, PV, SB>(tg, dy + out_at(s0), inside.narrow, rows - s0 < SB ? rows - s0 : SB); };
 
-        copy_rows<D, PD, OWN>(ok, k + key0 * D, count);
-        copy_rows<DV, PV, OWN>(ov, v + key0 * DV, count);
+        copy_rows<D, PD, OWN>(ok, k + key_at(), inside.wide, count);
+        copy_rows<DV, PV, OWN>(ov, v + value_at(), inside.wide, count);
         int place = skip(0), before = -1, stage = 0, chunk = 0;
         bool first = true;
         if (place < blocks * PER) {
@@ -655,8 +721,8 @@ attention_backward(const float* __restrict__ q, const float* __restrict__ k, con
             const bool more = next < blocks * PER;
             const int here = rows - s0 < SB ? rows - s0 : SB;
             if (s0 / CHUNK != chunk) {
-                close_chunk<D, NCD>(ak, dk + key0 * D, own, count, ln, first, false, scale);
-                close_chunk<DV, NCV>(av, dv + key0 * DV, own, count, ln, first, false, 1.0f);
+                close_chunk<D, NCD>(ak, dk + key_at(), inside.wide, own, count, ln, first, false, scale);
+                close_chunk<DV, NCV>(av, dv + value_at(), inside.wide, own, count, ln, first, false, 1.0f);
                 first = false;
                 chunk = s0 / CHUNK;
             }
@@ -685,7 +751,7 @@ attention_backward(const float* __restrict__ q, const float* __restrict__ k, con
 #pragma unroll
                     for (int j = 0; j < NB; ++j) {
                         const int t = streamed(ln, j);
-                        const int query = (int)((unsigned)(s0 + t) % n);
+                        const int query = query_of(s0 + t, n);
                         const u64 at = DITTO_MASK && t < here ? smask[stage * SB + t] : 0;
 #pragma unroll
                         for (int i = 0; i < TR; ++i) {
@@ -763,6 +829,14 @@ attention_backward(const float* __restrict__ q, const float* __restrict__ k, con
                     while (turn_of(turn + s0 / SB) < tile) __nanosleep(20);
                 __syncwarp();
             }
+            // A row of dq, or of its chains under way; the stage's first one.
+#if DITTO_INSIDE
+            const unsigned first_row = s0;
+            auto row_of = [&](bool whole, unsigned row) { return (whole ? dq : chains) + starts[whole ? 0 : 2] + (u64)row * (whole ? inside.wide : inside.chains); };
+#else
+            const u64 first_row = row0 + s0;
+            auto row_of = [&](bool whole, u64 row) { return (whole ? dq : chains) + row * D; };
+#endif
             const bool closes = (int)tile == last || (o0 + OWN) % CHUNK == 0;
             const int keys = causal && high - o0 + 1 < count ? high - o0 + 1 : count;
 #if DITTO_TF32
@@ -771,14 +845,14 @@ attention_backward(const float* __restrict__ q, const float* __restrict__ k, con
             for (int u = warp; u < NCD * (SB / 16); u += WARPS) {
                 const int c0 = 16 * (u % NCD), q0 = 16 * (u / NCD);
                 float aq[2][4];
-                auto at = [&](int r, int h) { return (row0 + s0 + r) * D + c0 + 8 * h + 2 * ln; };
+                auto place = [&](bool whole, int r, int h) { return row_of(whole, first_row + r) + c0 + 8 * h + 2 * ln; };
 #pragma unroll
                 for (int r = 0; r < 2; ++r)
 #pragma unroll
                     for (int h = 0; h < 2; ++h) {
                         float2 x = make_float2(0.0f, 0.0f);
                         if (o0 % CHUNK != 0 && q0 + 8 * r + lm < here && c0 + 8 * h < D)
-                            x = __ldcg(reinterpret_cast<const float2*>(chains + at(q0 + 8 * r + lm, h)));
+                            x = __ldcg(reinterpret_cast<const float2*>(place(false, q0 + 8 * r + lm, h)));
                         aq[r][2 * h] = x.x;
                         aq[r][2 * h + 1] = x.y;
                     }
@@ -805,7 +879,7 @@ attention_backward(const float* __restrict__ q, const float* __restrict__ k, con
                         float2 x = make_float2(aq[r][2 * h], aq[r][2 * h + 1]);
                         if (closes) {
                             if (o0 >= CHUNK) {
-                                const float2 old = __ldcg(reinterpret_cast<const float2*>(dq + at(q0 + 8 * r + lm, h)));
+                                const float2 old = __ldcg(reinterpret_cast<const float2*>(place(true, q0 + 8 * r + lm, h)));
                                 x.x += old.x;
                                 x.y += old.y;
                             }
@@ -814,7 +888,7 @@ attention_backward(const float* __restrict__ q, const float* __restrict__ k, con
                                 x.y *= scale;
                             }
                         }
-                        __stcg(reinterpret_cast<float2*>((closes ? dq : chains) + at(q0 + 8 * r + lm, h)), x);
+                        __stcg(reinterpret_cast<float2*>(place(closes, q0 + 8 * r + lm, h)), x);
                     }
             }
 #else
@@ -830,7 +904,7 @@ attention_backward(const float* __restrict__ q, const float* __restrict__ k, con
                 for (int g = 0; g < GQ; ++g)
 #pragma unroll
                     for (int t = 0; t < TT; ++t)
-                        if (lm * TT + t < here) load_four<D>(aq[g][t], chains + (row0 + s0 + lm * TT + t) * D, column + 16 * WARPS * g);
+                        if (lm * TT + t < here) load_four<D>(aq[g][t], row_of(false, first_row + lm * TT + t), column + 16 * WARPS * g);
             }
             if (DITTO_MASK || (causal && o0 + count - 1 > low))
                 accumulate_queries<true>(aq, sp + lm * TT, ok + column, keys, warp);
@@ -841,26 +915,25 @@ attention_backward(const float* __restrict__ q, const float* __restrict__ k, con
 #pragma unroll
                 for (int t = 0; t < TT; ++t) {
                     if (lm * TT + t >= here) continue;
-                    const u64 at = (row0 + s0 + lm * TT + t) * D;
                     const int c = column + 16 * WARPS * g;
                     if (closes) {
                         float old[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-                        if (o0 >= CHUNK) load_four<D>(old, dq + at, c);
+                        if (o0 >= CHUNK) load_four<D>(old, row_of(true, first_row + lm * TT + t), c);
 #pragma unroll
                         for (int f = 0; f < 4; ++f) {
                             aq[g][t][f] = __fadd_rn(old[f], aq[g][t][f]);
                             if ((int)tile == last) aq[g][t][f] = __fmul_rn(aq[g][t][f], scale);
                         }
                     }
-                    store_four<D>((closes ? dq : chains) + at, aq[g][t], c);
+                    store_four<D>(row_of(closes, first_row + lm * TT + t), aq[g][t], c);
                 }
 #endif
             before = s0;
             place = next;
             stage ^= 1;
         }
-        close_chunk<D, NCD>(ak, dk + key0 * D, own, count, ln, first, true, scale);
-        close_chunk<DV, NCV>(av, dv + key0 * DV, own, count, ln, first, true, 1.0f);
+        close_chunk<D, NCD>(ak, dk + key_at(), inside.wide, own, count, ln, first, true, scale);
+        close_chunk<DV, NCV>(av, dv + value_at(), inside.wide, own, count, ln, first, true, 1.0f);
         copy_wait<0>();
         __syncthreads();
         if (before >= 0 && threadIdx.x == 0) pass_on(turn + before / SB, tile + 1);
@@ -870,9 +943,10 @@ attention_backward(const float* __restrict__ q, const float* __restrict__ k, con
 #elif DITTO_KIND == 2
 
 // delta[row] = sum of dy * o along the row, by the row rule, less dl * log2 e. A warp per row; 8 bytes read per
-// element.
+// element. Rows are taken as they lie; where heads lie inside them, results go to the lists, and dl may be missing.
 extern "C" __global__ void __launch_bounds__(256)
-attention_delta(const float* __restrict__ dy, const float* __restrict__ o, const float* __restrict__ dl, float* __restrict__ delta, u64 rows) {
+attention_delta(const float* __restrict__ dy, const float* __restrict__ o, const float* __restrict__ dl, float* __restrict__ delta, u64 rows,
+                unsigned n, unsigned heads) {
     const unsigned lane = threadIdx.x & 31;
     for (u64 row = blockIdx.x * 8ull + (threadIdx.x >> 5); row < rows; row += gridDim.x * 8ull) {
         float s = 0.0f;
@@ -881,7 +955,14 @@ attention_delta(const float* __restrict__ dy, const float* __restrict__ o, const
             if (c + lane < DITTO_DV) s = __fadd_rn(s, __fmul_rn(dy[row * DITTO_DV + c + lane], o[row * DITTO_DV + c + lane]));
 #pragma unroll
         for (int half = 16; half > 0; half /= 2) s = __fadd_rn(s, __shfl_down_sync(0xffffffffu, s, half));
-        if (lane == 0) delta[row] = __fmaf_rn(dl[row], -LOG2E, s);
+        if (lane == 0) {
+            u64 at = row;
+            if (DITTO_INSIDE) {
+                const unsigned place = (unsigned)row / heads, head = (unsigned)row % heads;
+                at = (u64)(place / n * heads + head) * n + place % n;
+            }
+            delta[at] = DITTO_INSIDE && !dl ? s : __fmaf_rn(dl[at], -LOG2E, s);
+        }
     }
 }
 

@@ -5,6 +5,8 @@
 //! Query heads that share a key head are seen as one long list of rows: `(…, heads, n, d)` is `batch` lists of
 //! `group * n` rows, since the heads of a group are neighbours in memory.
 
+mod inside;
+
 use super::program::{Program, Scratch};
 use super::sampling::pick;
 use super::{
@@ -25,6 +27,9 @@ use crate::scalar::{Real, Scalar};
 use crate::shape::{MAX_RANK, Shape};
 use crate::tensor::Tensor;
 use std::f64::consts::{LN_2, LOG2_E};
+
+pub(crate) use inside::outputs_alone;
+pub use inside::{SelfAttention, SelfAttentionBwd};
 
 const ATTENTION_CU: &str = include_str!("attention.cu");
 
@@ -82,6 +87,8 @@ struct Geometry {
     /// Size of values.
     dv: usize,
     mask: Option<MaskView>,
+    /// Heads that lie inside the rows of a linear layer, as in [`SelfAttention`]; 0 where each list is dense.
+    heads: usize,
 }
 
 impl Geometry {
@@ -125,7 +132,7 @@ impl Geometry {
             return Err(Error::new(op, ErrorKind::TooLarge { dims: vec![group, n, m] }));
         }
         let mask = mask.map(|mask| MaskView::of(op, mask, q, m)).transpose()?;
-        Ok(Geometry { batch: kl.iter().product(), group, n, m, d, dv, mask })
+        Ok(Geometry { batch: kl.iter().product(), group, n, m, d, dv, mask, heads: 0 })
     }
 
     /// Rows of a list.
@@ -906,9 +913,16 @@ impl Variant {
             ("SHARE", usize::from(self.share)),
             ("BLOCKS", self.blocks),
             ("MASK", usize::from(g.mask.is_some())),
+            ("INSIDE", 1),
             ("TF32", 1),
         ];
-        source(&defines[..defines.len() - usize::from(!self.tensor)])
+        let is_used = |name: &str| match name {
+            "INSIDE" => g.heads > 0,
+            "TF32" => self.tensor,
+            _ => true,
+        };
+        let defines: Vec<_> = defines.into_iter().filter(|(name, _)| is_used(name)).collect();
+        source(&defines)
     }
 
     /// Launches the kernel of `module` on tiles of `rows` rows of every list, with `most` blocks at most.
@@ -945,7 +959,8 @@ fn source(defines: &[(&str, usize)]) -> Source {
 }
 
 fn delta_module(g: &Geometry) -> Source {
-    source(&[("KIND", 2), ("DV", g.dv)])
+    let defines = [("KIND", 2), ("DV", g.dv), ("INSIDE", 1)];
+    source(if g.heads > 0 { &defines } else { &defines[..2] })
 }
 
 /// The mask's strides as the kernels take them.
@@ -957,6 +972,76 @@ fn mask_words(g: &Geometry) -> [u64; 2 * LEAD + 2] {
         *w = x as u64;
     }
     words
+}
+
+/// How heads lie inside rows, as the kernels take it: how many, and words from row to row of queries, of outputs and of the
+/// chains of `dq`, which are where `dq` will be if there is but one chunk.
+fn inside_words(g: &Geometry) -> [u32; 4] {
+    let narrow = (g.heads * g.d) as u32;
+    let chains = if g.m > K_CHUNK { narrow } else { 3 * narrow };
+    [g.heads as u32, 3 * narrow, narrow, chains]
+}
+
+/// The forward kernel, on the addresses of `q, k, v` and the mask, to those of the outputs and logarithms.
+fn forward_cuda(cuda: &Cuda, rule: Rule, g: &Geometry, ins: [u64; 4], outs: [u64; 2]) -> Result<()> {
+    let variant = Variant::forward(g, &Gpu::of(cuda))?;
+    let mut args = Args::new();
+    for at in ins.into_iter().chain(outs) {
+        args.ptr(at);
+    }
+    for x in [g.batch, g.group, g.n, g.m] {
+        args.u32(x as u32);
+    }
+    args.u32(u32::from(rule.causal)).f32((rule.scale(g.d) * LOG2_E) as f32);
+    args.bytes(bytemuck::cast_slice(&mask_words(g)), 8);
+    args.bytes(bytemuck::cast_slice(&inside_words(g)), 4);
+    variant.launch(cuda, g, "attention_forward", g.rows(), i32::MAX as usize, &args)
+}
+
+/// `delta` of every row, from the addresses of `dy`, the outputs and `dl`.
+fn delta_cuda(cuda: &Cuda, g: &Geometry, [dy, o, dl]: [u64; 3], delta: u64) -> Result<()> {
+    let rows = g.batch * g.rows();
+    if rows == 0 {
+        return Ok(());
+    }
+    let (module, text) = delta_module(g);
+    let kernel = cuda.kernel(&module, text, "attention_delta")?;
+    let mut args = Args::new();
+    args.ptr(dy).ptr(o).ptr(dl).ptr(delta).u64(rows as u64).u32(g.n as u32).u32(g.heads as u32);
+    cuda.launch(kernel, map::grid(cuda, rows * 32), 256, 0, &args)
+}
+
+/// The backward kernel, on the addresses of `q, k, v` and the mask, and of `dy` and the logarithms, to those of the
+/// gradients. The workspace begins with `delta`.
+fn backward_cuda(
+    cuda: &Cuda,
+    rule: Rule,
+    g: &Geometry,
+    ins: [u64; 4],
+    [dy, lse]: [u64; 2],
+    grads: [u64; 3],
+    workspace: u64,
+) -> Result<()> {
+    let gpu = Gpu::of(cuda);
+    let variant = Variant::backward(g, &gpu)?;
+    let space = Space::of(g);
+    let turns = workspace + space.turns as u64 * 4;
+    cuda.fill(turns, 0, space.chains - space.turns)?;
+    // Chains of the only chunk can grow where the result will be.
+    let chains = if space.end > space.chains { workspace + space.chains as u64 * 4 } else { grads[0] };
+    let scale = rule.scale(g.d);
+    let mut args = Args::new();
+    for at in ins.into_iter().chain([dy, lse, workspace]).chain(grads).chain([chains, turns]) {
+        args.ptr(at);
+    }
+    for x in [g.batch, g.group, g.n, g.m] {
+        args.u32(x as u32);
+    }
+    args.u32(u32::from(rule.causal)).f32((scale * LOG2_E) as f32).f32(scale as f32);
+    args.bytes(bytemuck::cast_slice(&mask_words(g)), 8);
+    args.bytes(bytemuck::cast_slice(&inside_words(g)), 4);
+    let most = gpu.sm_count as usize * variant.blocks;
+    variant.launch(cuda, g, "attention_backward", g.m, most, &args)
 }
 
 /// Zeroes the words between the parts of a packed value.
@@ -1134,17 +1219,9 @@ impl Op for Attention {
         if g.batch * g.rows() == 0 {
             return Ok(());
         }
-        let variant = Variant::forward(&g, &Gpu::of(run.cuda))?;
-        let mut args = Args::new();
-        args.ptr(run.ins[0]).ptr(run.ins[1]).ptr(run.ins[2]);
-        args.ptr(if g.mask.is_some() { run.ins[3] } else { 0 });
-        args.ptr(run.out).ptr(run.out + layout::packed(&parts).0[1] as u64 * 4);
-        for x in [g.batch, g.group, g.n, g.m] {
-            args.u32(x as u32);
-        }
-        args.u32(u32::from(self.causal)).f32((self.rule().scale(g.d) * LOG2_E) as f32);
-        args.bytes(bytemuck::cast_slice(&mask_words(&g)), 8);
-        variant.launch(run.cuda, &g, "attention_forward", g.rows(), i32::MAX as usize, &args)
+        let mask = if g.mask.is_some() { run.ins[3] } else { 0 };
+        let outs = [run.out, run.out + layout::packed(&parts).0[1] as u64 * 4];
+        forward_cuda(run.cuda, self.rule(), &g, [run.ins[0], run.ins[1], run.ins[2], mask], outs)
     }
 
     fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<Source> {
@@ -1245,153 +1322,6 @@ impl Op for Attention {
     fn from_attrs(attrs: &Attrs) -> Result<Attention> {
         let Rule { causal, scale } = Rule::from_attrs(attrs)?;
         Ok(Attention { causal, scale })
-    }
-}
-
-/// [`Attention`] of queries, keys and values of one shape that lie one behind the other in one value, `(3, …, heads, n, d)`:
-/// the result of [`Attention`], packed as there. What flows back is one value too, where three parts cut out of one would each
-/// be padded to the whole and added.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct SelfAttention {
-    /// As in [`Attention`].
-    pub causal: bool,
-    /// As in [`Attention`].
-    pub scale: Option<f64>,
-}
-
-impl SelfAttention {
-    fn plain(&self) -> Attention {
-        Attention { causal: self.causal, scale: self.scale }
-    }
-
-    /// Shape of each of the three.
-    fn part(ins: &[Meta]) -> Result<Shape> {
-        let [x] = super::arity(Self::NAME, ins)?;
-        match x.shape.dims() {
-            [3, part @ ..] if part.len() >= 2 => Ok(dims(part)),
-            [_, _, _, ..] => {
-                let why = format!("{} is not (3, …, heads, n, d)", x.shape);
-                Err(Error::argument(Self::NAME, "qkv", why))
-            }
-            _ => Err(Error::new(Self::NAME, ErrorKind::Rank { want: "at least 3", got: x.shape })),
-        }
-    }
-
-    /// The inputs of the plain op.
-    fn metas(ins: &[Meta]) -> Result<[Meta; 3]> {
-        let part = SelfAttention::part(ins)?;
-        Ok([Meta { shape: part, ..ins[0] }; 3])
-    }
-}
-
-impl Op for SelfAttention {
-    const NAME: &'static str = "self_attention";
-
-    fn shape(&self, ins: &[Meta]) -> Result<Meta> {
-        let metas = SelfAttention::metas(ins)?;
-        self.plain().rule().geometry(Self::NAME, &metas, 3)?;
-        self.plain().shape(&metas)
-    }
-
-    fn cpu(&self, run: CpuRun<'_>) {
-        let Ok(metas) = SelfAttention::metas(run.metas) else { return };
-        let size = metas[0].shape.numel();
-        let ins = [0, 1, 2].map(|i| &run.ins[0][i * size..][..size]);
-        self.plain().cpu(CpuRun { metas: &metas, ins: &ins, ..run });
-    }
-
-    fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {
-        let metas = SelfAttention::metas(run.metas)?;
-        // Where rows are read four words at a time they are a multiple of that, and so are the three.
-        let bytes = metas[0].shape.numel() as u64 * 4;
-        let ins = [0, 1, 2].map(|i| run.ins[0] + i * bytes);
-        self.plain().cuda(&CudaRun { metas: &metas, ins: &ins, ..*run })
-    }
-
-    fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<Source> {
-        SelfAttention::metas(ins).map_or(Vec::new(), |metas| self.plain().cuda_modules(&metas, gpu))
-    }
-
-    fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {
-        let whole = r.meta(io.ins[0]).shape;
-        let part = SelfAttention::part(&[r.meta(io.ins[0])])?;
-        let size = part.numel();
-        let flat = layout::reshape_to(r, io.ins[0], Shape::new(&[whole.numel()])?)?;
-        let mut ins = Vec::new();
-        for i in 0..3 {
-            let cut = layout::Slice { axis: 0, start: i * size, len: size, step: 1 };
-            let cut = r.record(cut.into(), &[flat])?;
-            ins.push(layout::reshape_to(r, cut, part)?);
-        }
-        ins.extend([io.out, dy]);
-        let packed = r.record(AttentionBwd { causal: self.causal, scale: self.scale }.into(), &ins)?;
-        let dx = match size.is_multiple_of(4) {
-            true => packed,
-            // There is padding between the three.
-            false => {
-                let mut parts = Vec::new();
-                for i in 0..3 {
-                    parts.push(layout::part(r, packed, &[part; 3], i)?);
-                }
-                r.record(layout::Concat { axis: 0 }.into(), &parts)?
-            }
-        };
-        Ok(vec![Some(layout::reshape_to(r, dx, whole)?)])
-    }
-
-    fn reference<T: Scalar>(&self, ins: &[RefIn<T>]) -> Result<Tensor<T>> {
-        let part = SelfAttention::part(&[ins[0].meta()])?;
-        let all = ins[0].num()?.data();
-        let one = |i: usize| {
-            let some = all[i * part.numel()..][..part.numel()].to_vec();
-            Tensor::with_shape(part, some).map(RefIn::Num)
-        };
-        self.plain().reference(&[one(0)?, one(1)?, one(2)?])
-    }
-
-    fn samples() -> Vec<Sample<SelfAttention>> {
-        let cases: [(&[usize], bool); 8] = [
-            (&[3, 5, 4], true),
-            // Parts that are no multiple of four words.
-            (&[3, 5, 3], false),
-            (&[3, 2, 2, 7, 4], true),
-            (&[3, 1, 1, 1], true),
-            (&[3, 2, 0, 4], true),
-            (&[3, 0, 3, 4], false),
-            (&[3, 2, 3, 0], true),
-            (&[3, 1, 65, 64], true),
-        ];
-        let sample = |(d, causal): (&[usize], bool)| Sample {
-            op: SelfAttention { causal, scale: (d.contains(&65)).then_some(0.03) },
-            ins: vec![SampleIn::Num(dims(d), (-2.0, 2.25))],
-        };
-        cases.into_iter().map(sample).collect()
-    }
-
-    fn rejects() -> Vec<Reject<SelfAttention>> {
-        let op = SelfAttention { causal: true, scale: None };
-        let f = |d: &[usize]| Meta::f32(dims(d));
-        let reject = |ins: Vec<Meta>, want| Reject { op, ins, want };
-        vec![
-            reject(vec![], "Arity"),
-            reject(vec![f(&[3, 4])], "Rank"),
-            reject(vec![f(&[2, 4, 4])], "Argument"),
-            reject(vec![f(&[3, 4, 257])], "Argument"),
-            reject(vec![Meta::u32(dims(&[3, 4, 4]))], "DType"),
-        ]
-    }
-
-    fn bound(&self, ins: &[Meta]) -> Bound {
-        SelfAttention::metas(ins).map_or(Bound::EXACT, |metas| self.plain().bound(&metas))
-    }
-
-    fn attrs(&self) -> Vec<(&'static str, Attr)> {
-        self.plain().rule().attrs()
-    }
-
-    fn from_attrs(attrs: &Attrs) -> Result<SelfAttention> {
-        let Rule { causal, scale } = Rule::from_attrs(attrs)?;
-        Ok(SelfAttention { causal, scale })
     }
 }
 
@@ -1515,19 +1445,11 @@ impl Op for AttentionBwd {
 
     fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {
         let g = self.of(run.metas)?;
-        let gpu = Gpu::of(run.cuda);
         let shapes = [run.metas[0].shape, run.metas[1].shape, run.metas[2].shape];
         fill_gaps(run.cuda, run.out, &shapes)?;
         let start = AttentionBwd::start(run.metas) as u64 * 4;
         let [y, dy] = [run.ins[run.ins.len() - 2], run.ins[run.ins.len() - 1]];
-        let rows = g.batch * g.rows();
-        if rows > 0 {
-            let (module, text) = delta_module(&g);
-            let kernel = run.cuda.kernel(&module, text, "attention_delta")?;
-            let mut args = Args::new();
-            args.ptr(dy).ptr(y).ptr(dy + start).ptr(run.workspace).u64(rows as u64);
-            run.cuda.launch(kernel, map::grid(run.cuda, rows * 32), 256, 0, &args)?;
-        }
+        delta_cuda(run.cuda, &g, [dy, y, dy + start], run.workspace)?;
         let (starts, _) = layout::packed(&shapes);
         let [dq, dk, dv] = [starts[0], starts[1], starts[2]].map(|at| run.out + at as u64 * 4);
         if g.m == 0 {
@@ -1536,25 +1458,9 @@ impl Op for AttentionBwd {
         if g.batch == 0 {
             return Ok(());
         }
-        let variant = Variant::backward(&g, &gpu)?;
-        let space = Space::of(&g);
-        let turns = run.workspace + space.turns as u64 * 4;
-        run.cuda.fill(turns, 0, space.chains - space.turns)?;
-        // Chains of the only chunk can grow where the result will be.
-        let chains = if space.end > space.chains { run.workspace + space.chains as u64 * 4 } else { dq };
-        let scale = self.rule().scale(g.d);
-        let mut args = Args::new();
-        args.ptr(run.ins[0]).ptr(run.ins[1]).ptr(run.ins[2]);
-        args.ptr(if g.mask.is_some() { run.ins[3] } else { 0 });
-        args.ptr(dy).ptr(y + start).ptr(run.workspace);
-        args.ptr(dq).ptr(dk).ptr(dv).ptr(chains).ptr(turns);
-        for x in [g.batch, g.group, g.n, g.m] {
-            args.u32(x as u32);
-        }
-        args.u32(u32::from(self.causal)).f32((scale * LOG2_E) as f32).f32(scale as f32);
-        args.bytes(bytemuck::cast_slice(&mask_words(&g)), 8);
-        let most = gpu.sm_count as usize * variant.blocks;
-        variant.launch(run.cuda, &g, "attention_backward", g.m, most, &args)
+        let mask = if g.mask.is_some() { run.ins[3] } else { 0 };
+        let ins = [run.ins[0], run.ins[1], run.ins[2], mask];
+        backward_cuda(run.cuda, self.rule(), &g, ins, [dy, y + start], [dq, dk, dv], run.workspace)
     }
 
     fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<Source> {

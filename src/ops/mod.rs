@@ -169,6 +169,7 @@ macro_rules! with_ops {
             attention_bwd: attention::AttentionBwd,
             attention_mask: attention::AttentionMask,
             self_attention: attention::SelfAttention,
+            self_attention_bwd: attention::SelfAttentionBwd,
             rope: rope::Rope,
             softmax_axis: softmax::SoftmaxAxis,
             log_softmax_axis: softmax::LogSoftmaxAxis,

@@ -49,17 +49,23 @@ impl<'s> Var<'s> {
         self.session().apply(part, &[self])?.reshape(shape.dims())
     }
 
-    /// [`Var::attention`] of queries, keys and values of one shape that lie one behind the other, `(3, …, heads, n, d)`. The
-    /// same values; the gradient is one value too, which saves three passes over it.
+    /// [`Var::attention`] of every head of `(…, n, 3, heads, d)` to itself, to `(…, n, heads, d)`: queries, keys and values side
+    /// by side as a linear layer gives them, and the heads' outputs side by side as the next one takes them. The same values as
+    /// with the axes turned, without the copies.
     pub fn self_attention(self, options: AttentionOptions<'s>) -> Result<Var<'s>> {
         let op = SelfAttention { causal: options.causal, scale: options.scale };
         crate::ops::Op::shape(&op, &[self.meta()?])?;
+        let shape = self.shape()?;
+        let (dims, rank) = (shape.dims(), shape.rank());
         if options.mask.is_some() || options.composed {
-            let part = |i| self.select(0, i);
-            return part(0)?.attention(part(1)?, part(2)?, options);
+            // Without the axis of the three, n and heads are those before the last one.
+            let mut order: Vec<usize> = (0..rank - 1).collect();
+            order.swap(rank - 4, rank - 3);
+            let part = |i| self.select(rank - 3, i)?.permute(&order);
+            return part(0)?.attention(part(1)?, part(2)?, options)?.permute(&order);
         }
-        let part = Shape::new(&self.shape()?.dims()[1..])?;
-        self.session().apply(op, &[self])?.outputs(part)
+        let outputs = Shape::new(&[&dims[..rank - 3], &dims[rank - 2..]].concat())?;
+        self.session().apply(op, &[self])?.outputs(outputs)
     }
 
     /// The composed form: scores, masked softmax, product.

@@ -129,10 +129,10 @@ impl<'s, B: Dim, H: Dim, N: Dim, D: Dim> Typed<'s, (B, H, N, D)> {
     }
 }
 
-/// Queries, keys and values one behind the other.
-impl<'s, B: Dim, H: Dim, N: Dim, D: Dim> Typed<'s, (Size<3>, B, H, N, D)> {
+/// Queries, keys and values side by side.
+impl<'s, B: Dim, N: Dim, H: Dim, D: Dim> Typed<'s, (B, N, Size<3>, H, D)> {
     /// [`Var::self_attention`].
-    pub fn self_attention(self, options: AttentionOptions<'s>) -> Result<Typed<'s, (B, H, N, D)>> {
+    pub fn self_attention(self, options: AttentionOptions<'s>) -> Result<Typed<'s, (B, N, H, D)>> {
         Ok(Typed::trust(self.var.self_attention(options)?))
     }
 }

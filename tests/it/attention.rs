@@ -244,33 +244,81 @@ fn eager_and_compiled_steps_have_the_same_bits() {
 }
 
 #[test]
-fn attention_of_one_value_is_that_of_its_parts() {
+fn attention_inside_rows_is_that_of_lists_copied_out() {
     let d = device();
-    // Parts of a multiple of four words, and others.
-    for dims in [[3, 2, 2, 70, 8], [3, 1, 1, 5, 3]] {
-        let x = drawn(&dims, 4);
-        for causal in [false, true] {
-            let options = AttentionOptions { causal, ..Default::default() };
-            let run = |whole: bool, options: AttentionOptions<'_>| {
-                let s = Session::eager(&d);
-                let x = s.variable(&x).unwrap();
-                let options = AttentionOptions { mask: None, ..options };
-                let y = match whole {
-                    true => x.self_attention(options).unwrap(),
-                    false => {
-                        let part = |i| x.select(0, i).unwrap();
-                        part(0).attention(part(1), part(2), options).unwrap()
-                    }
-                };
-                let value = data(y);
-                let grads = y.square().unwrap().sum().unwrap().backward().unwrap();
-                // Sums with the zeros of padding lose the sign of zeros.
-                let grad = grads.var(x).unwrap().to_tensor::<f32>().unwrap();
-                (value, grad.data().iter().map(|g| g + 0.0).collect::<Vec<f32>>())
-            };
-            assert_eq!(run(true, options), run(false, options));
-            let composed = run(true, AttentionOptions { composed: true, ..options });
-            near(&composed.0, &run(true, options).0, 1e-5);
+    let run = |x: &Tensor<f32>, dy: &Tensor<f32>, whole: bool, options: AttentionOptions<'_>| {
+        let s = Session::eager(&d);
+        let x = s.variable(x).unwrap();
+        let options = AttentionOptions { mask: None, ..options };
+        let y = match whole {
+            true => x.self_attention(options).unwrap(),
+            false => {
+                let turned = x.permute(&[2, 0, 3, 1, 4]).unwrap();
+                let part = |i| turned.select(0, i).unwrap();
+                let y = part(0).attention(part(1), part(2), options).unwrap();
+                y.permute(&[0, 2, 1, 3]).unwrap()
+            }
+        };
+        let grads = y.backward_from(dy).unwrap();
+        let grad = grads.var(x).unwrap().to_tensor::<f32>().unwrap();
+        // Sums with the zeros of padding lose the sign of zeros.
+        let bits = |g: &f32| (g + 0.0).to_bits();
+        let value: Vec<u32> = data(y).iter().map(|y| y.to_bits()).collect();
+        (value, grad.data().iter().map(bits).collect::<Vec<u32>>())
+    };
+    let mut sizes = Vec::new();
+    for head in [3, 4, 8, 64, 65] {
+        for heads in 1..4 {
+            sizes.extend([[1, 5, heads, head], [2, 70, heads, head]]);
         }
     }
+    // Around blocks, over several of them, and past a chunk of keys.
+    sizes.extend([
+        [1, 63, 2, 8],
+        [3, 64, 2, 4],
+        [1, 65, 1, 4],
+        [1, 129, 1, 8],
+        [1, 200, 3, 4],
+        [1, 1030, 2, 4],
+    ]);
+    sizes.extend([[0, 5, 2, 4], [2, 0, 2, 4], [5, 1, 1, 1]]);
+    for [batch, n, heads, head] in sizes {
+        let x = drawn(&[batch, n, 3, heads, head], 4);
+        let dy = drawn(&[batch, n, heads, head], 5);
+        for causal in [false, true] {
+            let options = AttentionOptions { causal, ..Default::default() };
+            let (value, grad) = run(&x, &dy, true, options);
+            let (want, slope) = run(&x, &dy, false, options);
+            assert!(value == want, "values of {batch} {n} {heads} {head}, causal {causal}");
+            assert!(grad == slope, "gradients of {batch} {n} {heads} {head}, causal {causal}");
+        }
+    }
+    let (x, dy) = (drawn(&[2, 7, 3, 2, 4], 4), drawn(&[2, 7, 2, 4], 5));
+    let options = AttentionOptions { scale: Some(0.3), ..Default::default() };
+    let floats = |bits: Vec<u32>| bits.into_iter().map(f32::from_bits).collect::<Vec<f32>>();
+    let composed = run(&x, &dy, true, AttentionOptions { composed: true, ..options });
+    let blocked = run(&x, &dy, true, options);
+    near(&floats(composed.0), &floats(blocked.0), 1e-5);
+    near(&floats(composed.1), &floats(blocked.1), 1e-5);
+}
+
+#[test]
+fn a_compiled_step_of_self_attention_turns_and_pads_nothing() {
+    let d = device();
+    let mut params = Params::new(&d, 3);
+    let layer = dittograd::nn::CausalSelfAttention::new(&mut params, "a", 8, 2, 0.5).unwrap();
+    let x = drawn(&[2, 70, 8], 1);
+    let mut step = TrainStep::new(&params, Optimizer::sgd(0.5), |v| layer.forward(v[0])?.square()?.mean());
+    step.run(&[(&x).into()]).unwrap();
+    let text = step.text().unwrap();
+    assert!(text.contains("self_attention_bwd"), "{text}");
+    assert!(!text.contains("permute") && !text.contains("pad") && !text.contains("concat"), "{text}");
+    // Eagerly the gradient of the outputs is padded.
+    let mut same = Params::new(&d, 3);
+    let layer = dittograd::nn::CausalSelfAttention::new(&mut same, "a", 8, 2, 0.5).unwrap();
+    let session = Session::eager(&d);
+    let y = layer.forward(session.input(&x).unwrap()).unwrap();
+    let grads = y.square().unwrap().mean().unwrap().backward().unwrap();
+    Optimizer::sgd(0.5).step(&same, grads).unwrap();
+    assert_eq!(params.fingerprint().unwrap(), same.fingerprint().unwrap());
 }

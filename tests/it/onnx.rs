@@ -266,6 +266,7 @@ fn what_has_no_form_says_where_it_is_and_what_to_do() {
 /// Ops that only gradients, updates, losses of labels and random numbers are made of.
 const WITHOUT: &[&str] = &[
     "attention_bwd",
+    "self_attention_bwd",
     "adaptive_avg_pool_bwd",
     "avg_pool_bwd",
     "batch_norm_bwd",

@@ -287,8 +287,11 @@ fn heads_may_be_shared_and_rows_turned() {
         (k.typed().unwrap(), v.typed().unwrap());
     same(queries.attention(keys, values, options).unwrap(), q.attention(k, v, options).unwrap());
     same(queries.rope(1e4, 1, false).unwrap(), q.rope(1e4, 1, false).unwrap());
-    let all = Typed::stack([queries, queries, queries], Axis::<0>).unwrap();
-    same(all.self_attention(options).unwrap(), q.attention(q, q, options).unwrap());
+    // The same numbers as rows with heads inside.
+    let all = Typed::stack([queries, queries, queries], Axis::<2>).unwrap();
+    let heads = q.permute(&[0, 2, 1, 3]).unwrap();
+    let mixed = heads.attention(heads, heads, options).unwrap();
+    same(all.self_attention(options).unwrap(), mixed.permute(&[0, 2, 1, 3]).unwrap());
     let (x, w, o) = (numbers(&s, &[2, 3, 4]), numbers(&s, &[4, 6]), numbers(&s, &[6, 4]));
     let (tx, tw, to): (Typed<Rank3<2, 3, 4>>, Matrix<4, 6>, Matrix<6, 4>) =
         (x.typed().unwrap(), w.typed().unwrap(), o.typed().unwrap());

@@ -1,9 +1,11 @@
-//! Copies and changes of shape that move nothing go away, and transposed operands of products become flags.
+//! Copies and changes of shape that move nothing go away, transposed operands of products become flags, and zeros behind a
+//! gradient are not written where they go without saying.
 
 use super::{Rewrite, What};
 use crate::error::Result;
 use crate::graph::Graph;
-use crate::ops::layout::{Permute, Reshape};
+use crate::ops::attention::outputs_alone;
+use crate::ops::layout::{Permute, Reshape, reshape_to};
 use crate::ops::matmul::{Bmm, MatMul};
 use crate::ops::{AnyOp, Recorder, Val};
 
@@ -55,6 +57,12 @@ pub(super) fn simplify(graph: &Graph, wanted: &mut [Val]) -> Result<Graph> {
                 };
                 to.record(i, product, &args)?;
             }
+            AnyOp::SelfAttentionBwd(back) => {
+                if let Some(outputs) = unpadded(&mut to.out, args[0], args[2])? {
+                    args[2] = outputs;
+                }
+                to.record(i, *back, &args)?;
+            }
             _ => to.keep(i),
         }
     }
@@ -67,6 +75,19 @@ fn made_by(graph: &Graph, v: Val) -> Option<(&AnyOp, &[Val])> {
         What::Op(op, ins) => Some((op, ins)),
         What::Leaf(_) => None,
     }
+}
+
+/// The upstream gradient of the outputs of a self-attention on `qkv`, if it was padded with zeros for the rest of the value.
+fn unpadded(graph: &mut Graph, qkv: Val, dy: Val) -> Result<Option<Val>> {
+    let Some((AnyOp::Pad(pad), from)) = made_by(graph, dy) else { return Ok(None) };
+    let mut from = from[0];
+    let Some(shape) = outputs_alone(graph.meta(qkv).shape, pad, graph.meta(from).shape) else {
+        return Ok(None);
+    };
+    if let Some((AnyOp::Reshape(_), before)) = made_by(graph, from) {
+        from = before[0];
+    }
+    reshape_to(graph, from, shape).map(Some)
 }
 
 /// Reads an operand before its last two axes were swapped, if they were.

@@ -1064,12 +1064,20 @@ impl<'g> Lowering<'g> {
                 self.pack(place.at, parts)?
             }
             AnyOp::SelfAttention(a) => {
+                // (3, …, heads, n, d) from (…, n, 3, heads, d), and the outputs' heads behind n again.
+                let rank = ins[0].rank();
+                let tail = [rank - 2, rank - 4, rank - 1];
+                let order: Vec<usize> = std::iter::once(rank - 3).chain(0..rank - 4).chain(tail).collect();
+                let turned = self.transpose(&ins[0], &order);
                 let one = |l: &mut Self, i| {
-                    let part = l.slice(&ins[0], 0, i, 1, 1);
-                    l.reshape(&part, &ins[0].dims[1..])
+                    let part = l.slice(&turned, 0, i, 1, 1);
+                    l.reshape(&part, &turned.dims[1..])
                 };
                 let (q, k, v) = (one(self, 0), one(self, 1), one(self, 2));
-                let parts = self.attention([&q, &k, &v], None, a.causal, a.scale)?;
+                let mut parts = self.attention([&q, &k, &v], None, a.causal, a.scale)?;
+                let mut order: Vec<usize> = (0..rank - 1).collect();
+                order.swap(rank - 4, rank - 3);
+                parts[0] = self.transpose(&parts[0], &order);
                 self.pack(place.at, parts)?
             }
             AnyOp::AttentionMask(a) => self.attention_mask(a, ins.first(), out.dims()),
