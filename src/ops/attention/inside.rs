@@ -369,11 +369,10 @@ impl SelfAttentionBwd {
             typed(Self::NAME, ins, i, DType::F32)?;
         }
         let is_packed = |m: Meta| m.shape.dims() == [words];
-        for wrong in [(!is_packed(y)).then_some(y), (!is_packed(dy) && dy.shape != parts[0]).then_some(dy)] {
-            if let Some(wrong) = wrong {
-                let why = "not the packed value of these queries, keys and values";
-                return Err(mismatch(Self::NAME, why, wrong.shape, qkv.shape));
-            }
+        let given = [(y, is_packed(y)), (dy, is_packed(dy) || dy.shape == parts[0])];
+        if let Some((wrong, _)) = given.into_iter().find(|(_, is_right)| !is_right) {
+            let why = "not the packed value of these queries, keys and values";
+            return Err(mismatch(Self::NAME, why, wrong.shape, qkv.shape));
         }
         Ok(g)
     }
