@@ -1,6 +1,7 @@
 //! Attention as a program uses it: known values, masks, heads, and agreement of its two forms.
 
 use crate::support::{data, device, t as tensor};
+use crate::table::gpu;
 use dittograd::ops::rope::rope_table;
 use dittograd::prelude::*;
 
@@ -245,28 +246,33 @@ fn eager_and_compiled_steps_have_the_same_bits() {
 
 #[test]
 fn attention_inside_rows_is_that_of_lists_copied_out() {
-    let d = device();
-    let run = |x: &Tensor<f32>, dy: &Tensor<f32>, whole: bool, options: AttentionOptions<'_>| {
-        let s = Session::eager(&d);
-        let x = s.variable(x).unwrap();
-        let options = AttentionOptions { mask: None, ..options };
-        let y = match whole {
-            true => x.self_attention(options).unwrap(),
-            false => {
-                let turned = x.permute(&[2, 0, 3, 1, 4]).unwrap();
-                let part = |i| turned.select(0, i).unwrap();
-                let y = part(0).attention(part(1), part(2), options).unwrap();
-                y.permute(&[0, 2, 1, 3]).unwrap()
-            }
+    let (cpu, gpu) = (device(), gpu());
+    let run_on =
+        |d: &Device, x: &Tensor<f32>, dy: &Tensor<f32>, whole: bool, options: AttentionOptions<'_>| {
+            let s = Session::eager(d);
+            let x = s.variable(x).unwrap();
+            let options = AttentionOptions { mask: None, ..options };
+            let y = match whole {
+                true => x.self_attention(options).unwrap(),
+                false => {
+                    let turned = x.permute(&[2, 0, 3, 1, 4]).unwrap();
+                    let part = |i| turned.select(0, i).unwrap();
+                    let y = part(0).attention(part(1), part(2), options).unwrap();
+                    y.permute(&[0, 2, 1, 3]).unwrap()
+                }
+            };
+            let grads = y.backward_from(dy).unwrap();
+            let grad = grads.var(x).unwrap().to_tensor::<f32>().unwrap();
+            // Sums with the zeros of padding lose the sign of zeros.
+            let bits = |g: &f32| (g + 0.0).to_bits();
+            let value: Vec<u32> = data(y).iter().map(|y| y.to_bits()).collect();
+            (value, grad.data().iter().map(bits).collect::<Vec<u32>>())
         };
-        let grads = y.backward_from(dy).unwrap();
-        let grad = grads.var(x).unwrap().to_tensor::<f32>().unwrap();
-        // Sums with the zeros of padding lose the sign of zeros.
-        let bits = |g: &f32| (g + 0.0).to_bits();
-        let value: Vec<u32> = data(y).iter().map(|y| y.to_bits()).collect();
-        (value, grad.data().iter().map(bits).collect::<Vec<u32>>())
-    };
+    let run = |x: &Tensor<f32>, dy: &Tensor<f32>, whole, options| run_on(&cpu, x, dy, whole, options);
     let mut sizes = Vec::new();
+    if gpu.is_some() {
+        sizes.extend([[1, 1500, 2, 64], [1, 1100, 3, 3], [1, 1090, 1, 65], [2, 2100, 2, 8]]);
+    }
     for head in [3, 4, 8, 64, 65] {
         for heads in 1..4 {
             sizes.extend([[1, 5, heads, head], [2, 70, heads, head]]);
@@ -291,6 +297,11 @@ fn attention_inside_rows_is_that_of_lists_copied_out() {
             let (want, slope) = run(&x, &dy, false, options);
             assert!(value == want, "values of {batch} {n} {heads} {head}, causal {causal}");
             assert!(grad == slope, "gradients of {batch} {n} {heads} {head}, causal {causal}");
+            if let Some((_, gpu)) = &gpu {
+                let (value, grad) = run_on(gpu, &x, &dy, true, options);
+                assert!(value == want, "values on a GPU of {batch} {n} {heads} {head}, causal {causal}");
+                assert!(grad == slope, "gradients on a GPU of {batch} {n} {heads} {head}, causal {causal}");
+            }
         }
     }
     let (x, dy) = (drawn(&[2, 7, 3, 2, 4], 4), drawn(&[2, 7, 2, 4], 5));
