@@ -42,7 +42,11 @@ impl FromStr for Numerics {
         match s {
             "strict" => Ok(Numerics::Strict),
             "tf32" => Ok(Numerics::Tf32),
-            _ => Err(Error::argument("numerics", "mode", format!("`{s}` is not one, use strict or tf32"))),
+            _ => Err(Error::argument(
+                "numerics",
+                "numerics",
+                format!("`{s}` is not a mode, use strict or tf32"),
+            )),
         }
     }
 }
