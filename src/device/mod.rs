@@ -190,7 +190,7 @@ impl Device {
     pub fn in_mode(&self, numerics: Numerics) -> Result<Device> {
         match &self.0.backend {
             _ if numerics == self.numerics() => Ok(self.clone()),
-            Backend::Cuda(cuda) => Ok(Device::new(Backend::Cuda(Cuda::open(cuda.ordinal(), numerics)?))),
+            Backend::Cuda(cuda) => Device::open(Backend::Cuda(Cuda::open(cuda.ordinal(), numerics)?)),
             Backend::Cpu(_) | Backend::Host(_) => only_strict(numerics).map(|()| self.clone()),
         }
     }

@@ -140,9 +140,10 @@ impl Geometry {
         self.group * self.n
     }
 
-    /// Whether the sizes of heads are such that tensor cores can multiply them.
-    fn is_in_eights(&self) -> bool {
-        self.d.min(self.dv) > 0 && self.d.is_multiple_of(8) && self.dv.is_multiple_of(8)
+    /// Whether tensor cores may multiply, and the sizes of heads are such that they can.
+    fn takes_tensor(&self, gpu: &Gpu) -> bool {
+        let in_eights = self.d.min(self.dv) > 0 && self.d.is_multiple_of(8) && self.dv.is_multiple_of(8);
+        in_eights && gpu.numerics == Numerics::Tf32
     }
 }
 
@@ -850,14 +851,14 @@ impl Variant {
         (shared <= gpu.shared).then_some(Variant {
             shared,
             blocks: if shared <= HALF { 2 } else { 1 },
-            tensor: self.tensor && fits && gpu.numerics == Numerics::Tf32,
+            tensor: self.tensor && fits,
             ..self
         })
     }
 
     fn forward(g: &Geometry, gpu: &Gpu) -> Result<Variant> {
         let (pd, pv) = (pitch(g.d), pitch(g.dv));
-        let tensor = g.is_in_eights();
+        let tensor = g.takes_tensor(gpu);
         for (warps, share) in [(4, false), (4, true), (2, true), (1, true)] {
             let v = Variant {
                 kind: 0,
@@ -880,7 +881,7 @@ impl Variant {
 
     fn backward(g: &Geometry, gpu: &Gpu) -> Result<Variant> {
         let (pd, pv) = (pitch(g.d), pitch(g.dv));
-        let tensor = g.is_in_eights() && gpu.numerics == Numerics::Tf32;
+        let tensor = g.takes_tensor(gpu);
         // With tensor cores it is latency that counts: twice the warps, each with half the rows.
         let first = if tensor { (8, 32, 2) } else { (4, 32, Variant::rows(g)) };
         let rows = first.2;
