@@ -16,6 +16,8 @@ use std::time::{Duration, Instant};
 
 /// Most steps that are queued without waiting between them.
 const BACK_TO_BACK: usize = 50;
+/// Steps that ops are timed in one by one.
+const PROFILED: usize = 5;
 /// Most elements of an op that is timed alone, inputs and output together.
 const MAX_WORDS: usize = 1 << 31;
 /// Workloads when none is named.
@@ -32,7 +34,8 @@ const DEFAULT: [&str; 6] = [
 #[derive(Args)]
 pub(crate) struct Bench {
     /// A training step of a model: mlp_b128, cnn_b128, cnn_b32, fno1d_b32_g1024, fno1d_b8_g1024,
-    /// babygpt_b64_t256, gpt2s_b8_t1024 or gpt_b8_t128, with _eager behind it for one op at a time; or an op:
+    /// babygpt_b64_t256, gpt2s_b8_t1024 or gpt_b8_t128, or with another batch (b), context (t) or grid (g), with
+    /// _eager behind it for one op at a time; or an op:
     /// matmul:M,N,K[,ta][,tb], or OP:INPUTS[@ATTRS][+grad] for any op: inputs are sizes like 64,128
     /// separated by /, indices below 10 are 64%10, attributes a JSON object, and +grad adds the gradient
     /// rule; equal inputs of elementwise ops and the axis of sum and mean need not be written [default:
@@ -42,6 +45,9 @@ pub(crate) struct Bench {
     /// Training steps to take the median of [default: 200, fewer for large models]
     #[arg(long, value_parser = positive)]
     steps: Option<usize>,
+    /// After each training step's time, which ops it goes to: each op waited for, so they add up to more
+    #[arg(long)]
+    profile: bool,
 }
 
 /// The middle of some times.
@@ -128,7 +134,7 @@ fn parse(workload: &str) -> Answer<Work> {
         let known: Vec<&str> = STEPS.iter().map(|s| s.name).collect();
         let known = known.join(", ");
         return fail(format!(
-            "`{workload}` is not a workload, use {known}, one of them with _eager, or OP:DIMS"
+            "`{workload}` is not a workload, use {known}, one of them with other numbers or with _eager, or OP:DIMS"
         ));
     };
     let (rest, grad) = rest.strip_suffix("+grad").map_or((rest, false), |rest| (rest, true));
@@ -241,7 +247,47 @@ fn steps(device: &Device, n: usize, mut step: impl FnMut() -> Result<(), Error>)
     Ok(Took { first, median, back_to_back: milliseconds(start) / queued as f64 })
 }
 
+/// What one op, by its name and the shape of its value, takes of a step.
+#[derive(Clone, Copy)]
+struct Part {
+    name: &'static str,
+    shape: Shape,
+    calls: usize,
+    ms: f64,
+}
+
+/// The ops of `PROFILED` runs of `step`, the longest first.
+fn parts(device: &Device, mut step: impl FnMut() -> Result<(), Error>) -> Result<Vec<Part>, Error> {
+    device.profile();
+    (0..PROFILED).try_for_each(|_| step())?;
+    let mut parts: Vec<Part> = Vec::new();
+    for op in device.profiled() {
+        let at = parts.iter().position(|p| p.name == op.name && p.shape == op.shape).unwrap_or(parts.len());
+        if at == parts.len() {
+            parts.push(Part { name: op.name, shape: op.shape, calls: 0, ms: 0.0 });
+        }
+        parts[at].calls += 1;
+        parts[at].ms += op.time.as_secs_f64() * 1e3;
+    }
+    for part in &mut parts {
+        part.calls /= PROFILED;
+        part.ms /= PROFILED as f64;
+    }
+    parts.sort_by(|a, b| b.ms.total_cmp(&a.ms));
+    Ok(parts)
+}
+
+/// A table of parts: milliseconds of a step, their share, calls, and what.
+fn table(parts: &[Part]) -> String {
+    let all: f64 = parts.iter().map(|p| p.ms).sum();
+    let line = |p: &Part| {
+        format!("\n{:10.4} ms {:5.1} %  {:3} x {} {}", p.ms, 100.0 * p.ms / all, p.calls, p.name, p.shape)
+    };
+    parts.iter().map(line).collect()
+}
+
 /// A training step that is timed.
+#[derive(Clone, Copy)]
 struct Step {
     name: &'static str,
     /// Steps to take the median of, unless another number is asked for.
@@ -251,6 +297,7 @@ struct Step {
 }
 
 /// What is trained. All use AdamW.
+#[derive(Clone, Copy)]
 enum Model {
     /// A perceptron of these sizes, on rows of numbers with a class each.
     Mlp(&'static [usize]),
@@ -279,10 +326,26 @@ const STEPS: [Step; 8] = [
     Step { name: "gpt_b8_t128", steps: 50, batch: 8, model: gpt(65, 128, 192, 6, 4) },
 ];
 
-/// The step a workload names, and whether it is to run eagerly.
-fn step_of(workload: &str) -> Option<(&'static Step, bool)> {
+/// The step a workload names, and whether it is to run eagerly: one of [`STEPS`], or one of them with other numbers behind
+/// `b`, `t` and `g`.
+fn step_of(workload: &str) -> Option<(Step, bool)> {
     let (name, eager) = workload.strip_suffix("_eager").map_or((workload, false), |name| (name, true));
-    STEPS.iter().find(|s| s.name == name).map(|s| (s, eager))
+    if let Some(known) = STEPS.iter().find(|s| s.name == name) {
+        return Some((*known, eager));
+    }
+    let mut words = name.split('_');
+    let family = words.next()?;
+    let mut step = *STEPS.iter().find(|s| s.name.split('_').next() == Some(family))?;
+    for word in words {
+        let (kind, number) = (word.get(..1)?, word.get(1..)?.parse().ok().filter(|n| *n > 0)?);
+        match (kind, &mut step.model) {
+            ("b", _) => step.batch = number,
+            ("t", Model::Gpt(config)) => config.context = number,
+            ("g", Model::Fno1d(grid)) => *grid = number,
+            _ => return None,
+        }
+    }
+    Some((step, eager))
 }
 
 /// A model with its parameters.
@@ -362,42 +425,47 @@ impl Step {
     }
 
     /// The step, whole: forward, backward and update, data already on the device.
-    fn run(&self, device: &Device, eager: bool, steps_asked: Option<usize>) -> Answer<(Value, String)> {
-        let n = steps_asked.unwrap_or(self.steps);
-        let workload = format!("{}{}", self.name, if eager { "_eager" } else { "" });
+    fn run(&self, device: &Device, workload: &str, eager: bool, asked: &Bench) -> Answer<(Value, String)> {
+        let n = asked.steps.unwrap_or(self.steps);
         let data = self.data()?;
-        let (took, plan, fingerprint, parameters) = {
+        let (took, parts, plan, fingerprint, parameters) = {
             let mut params = Params::new(device, 1);
             let net = self.net(&mut params)?;
             let mut optimizer = Optimizer::adamw(1e-4);
-            let (took, plan) = if eager {
+            let parts_of = |step: &mut dyn FnMut() -> Result<(), Error>| {
+                if asked.profile { parts(device, step) } else { Ok(Vec::new()) }
+            };
+            let (took, fingerprint, parts, plan) = if eager {
                 let (x, y) = (data[0].upload(device)?, data[1].upload(device)?);
                 let session = Session::eager(device);
-                let took = steps(device, n, || {
+                let mut step = || {
                     let grads = net.loss(&[session.buffer(&x)?, session.buffer(&y)?])?.backward()?;
                     optimizer.step(&params, grads)?;
                     session.reset();
                     Ok(())
-                })?;
-                (took, None)
+                };
+                (steps(device, n, &mut step)?, params.fingerprint()?, parts_of(&mut step)?, None)
             } else {
                 let mut train = TrainStep::new(&params, optimizer, |batch| net.loss(batch));
                 let mut started = false;
-                let took = steps(device, n, || match std::mem::replace(&mut started, true) {
+                let mut step = || match std::mem::replace(&mut started, true) {
                     false => train.run(&[data[0].batch(), data[1].batch()]),
                     true => train.again(),
-                })?;
-                (took, Some(train.plan()?))
+                };
+                let took = steps(device, n, &mut step)?;
+                (took, params.fingerprint()?, parts_of(&mut step)?, Some(train.plan()?))
             };
-            (took, plan, params.fingerprint()?, params.numel())
+            (took, parts, plan, fingerprint, params.numel())
         };
         let memory = device.memory();
+        let part =
+            |p: &Part| json!({ "op": p.name, "shape": p.shape.to_string(), "calls": p.calls, "ms": p.ms });
         let object = json!({
             "workload": workload, "device": device.to_string(), "steps": n, "ms": took.median,
             "back_to_back_ms": took.back_to_back, "first_step_ms": took.first, "parameters": parameters,
             "launches": plan.map(|p| p.launches), "instructions": plan.map(|p| p.instructions),
             "arena_bytes": plan.map(|p| p.arena_bytes), "peak_bytes": memory.peak, "live_bytes": memory.live,
-            "fingerprint": fingerprint,
+            "fingerprint": fingerprint, "ops": parts.iter().map(part).collect::<Vec<Value>>(),
         });
         let program = plan.map_or(String::new(), |p| {
             format!(
@@ -411,7 +479,11 @@ impl Step {
         let times = format!("{median:.4} ms a step (median of {n}), {back_to_back:.4} ms back to back");
         let memory = format!("peak {}, live at the end {} bytes", bytes(memory.peak), memory.live);
         let end = format!("fingerprint {fingerprint}");
-        Ok((object, format!("{workload}: {times}, first step {first:.1} ms{program}, {memory}, {end}")))
+        let parts = table(&parts);
+        Ok((
+            object,
+            format!("{workload}: {times}, first step {first:.1} ms{program}, {memory}, {end}{parts}"),
+        ))
     }
 }
 
@@ -423,7 +495,7 @@ impl Bench {
             // A device of its own, so that its peak is the workload's.
             let device = global.device()?;
             let (object, text) = match step_of(workload) {
-                Some((step, eager)) => step.run(&device, eager, self.steps)?,
+                Some((step, eager)) => step.run(&device, workload, eager, self)?,
                 None => op(&device, workload)?,
             };
             out.result(|| object, || format!("{device} {text}"))?;

@@ -529,6 +529,29 @@ fn benchmarks_say_what_they_measured() {
 }
 
 #[test]
+fn benchmarks_of_other_sizes_say_where_the_time_goes() {
+    let got =
+        run("bench --device cpu --json --steps 1 --profile mlp_b3 mlp_b3_eager fno1d_b2_g64 gpt_b2_t16");
+    let objects = got.objects();
+    assert_eq!((got.code, objects.len()), (Some(0), 4), "{}", got.err);
+    assert_eq!(objects[0]["fingerprint"], objects[1]["fingerprint"]);
+    for object in &objects {
+        let ops = object["ops"].as_array().unwrap();
+        let times: Vec<f64> = ops.iter().map(|o| o["ms"].as_f64().unwrap()).collect();
+        assert!(times.is_sorted_by(|a, b| a >= b) && times[0] > 0.0, "{object}");
+        assert!(ops.iter().any(|o| o["op"] == "update" && o["calls"] == 1), "{object}");
+    }
+    assert!(
+        objects[3]["ops"].as_array().unwrap().iter().any(|o| o["shape"] == "[2, 16, 192]"),
+        "{}",
+        objects[3]
+    );
+    for name in ["mlp_t3", "cnn_g2", "gpt_b0", "gpt_b2_", "mlp_b2_b"] {
+        assert!(run(&format!("bench {name}")).err.contains("is not a workload"), "{name}");
+    }
+}
+
+#[test]
 fn nobody_reading_is_not_an_error() {
     for args in ["ops", "ops --json", "devices", "train mlp --steps 20 --device cpu", "--help", "--version"] {
         let (reader, writer) = std::io::pipe().unwrap();
