@@ -248,8 +248,8 @@ static_assert(LB == ROWS_LAST, "columns are copied along the positions");
 // further. So a thread has SLOTS columns for good, and steps from k to k by counting taps and channels, without a
 // division.
 struct Columns : Tile<BN, TN, ROWS_LAST, false> {
-    static constexpr int WARPS = THREADS / 32, SLOTS = BN / 32;
-    static_assert(BN % 32 == 0 && BK % WARPS == 0, "a warp copies whole lines");
+    static constexpr int WARPS = THREADS / 32, SLOTS = BN / 32, PASSES = BK / WARPS * SLOTS;
+    static_assert(BN % 32 == 0 && BK % WARPS == 0 && PASSES <= 32, "a warp copies whole lines");
 
     off src[SLOTS];  // where tap 0 of the columns' positions lies in the first channel
 #if DITTO_FEW

@@ -25,9 +25,11 @@ const SMALL: usize = 256;
 const MAX_SMALL: usize = 1 << 16;
 
 /// Tiles of convolutions, largest first: columns are many, rows few.
-const TILES: [Tile; 7] = [
+const TILES: [Tile; 9] = [
     Tile { warps: [2, 2], thread: [8, 16], bk: 8, group: 1, stages: 4, blocks: 2, alone: 206.0, full: 180.0 },
+    Tile { warps: [2, 2], thread: [8, 12], bk: 8, group: 1, stages: 4, blocks: 2, alone: 160.0, full: 138.0 },
     Tile { warps: [1, 4], thread: [8, 8], bk: 8, group: 1, stages: 4, blocks: 3, alone: 106.0, full: 100.0 },
+    Tile { warps: [1, 2], thread: [8, 12], bk: 8, group: 1, stages: 4, blocks: 4, alone: 104.0, full: 72.0 },
     Tile { warps: [1, 4], thread: [4, 8], bk: 8, group: 1, stages: 4, blocks: 4, alone: 66.0, full: 60.0 },
     Tile { warps: [2, 2], thread: [4, 8], bk: 16, group: 4, stages: 4, blocks: 3, alone: 62.0, full: 60.0 },
     Tile { warps: [1, 4], thread: [4, 4], bk: 16, group: 4, stages: 4, blocks: 4, alone: 40.0, full: 36.0 },

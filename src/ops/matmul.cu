@@ -233,11 +233,14 @@ template <int ROWS, int T, Layout L, bool VEC> struct Tile {
     static constexpr int PITCH = L == ROWS_LAST ? ROWS + (DITTO_TF32 ? 8 : 0) : L == TRANSPOSED ? ROWS + 4 : PAIRS ? BK : BK + 4;
     static constexpr int SIZE = PITCH * (L == K_LAST ? ROWS : BK);
     static constexpr int WIDTH = VEC && L != TRANSPOSED ? 4 : 1;
-    static constexpr int PASSES = ROWS * BK / WIDTH / THREADS;
-    static_assert(PASSES * WIDTH * THREADS == ROWS * BK && PASSES <= 32, "every thread copies alike");
-    // Copies in a line along the axis that lanes follow, and how much of it one pass covers.
+    // Copies in a line along the axis that lanes follow.
     static constexpr int LINE = (L == ROWS_LAST ? ROWS : L == TRANSPOSED ? ROWS : BK) / WIDTH;
-    static constexpr int ACROSS = L == TRANSPOSED ? THREADS / 8 : THREADS;
+    // Threads that copy: all, or three quarters of them where lines have a factor of three.
+    static constexpr int COPIERS = L == TRANSPOSED || THREADS % LINE == 0 || LINE % THREADS == 0 ? THREADS : THREADS / 4 * 3;
+    static constexpr int PASSES = ROWS * BK / WIDTH / COPIERS;
+    static_assert(PASSES * WIDTH * COPIERS == ROWS * BK && PASSES <= 32, "every thread copies alike");
+    // How much of a line one pass covers.
+    static constexpr int ACROSS = L == TRANSPOSED ? THREADS / 8 : COPIERS;
     static_assert(ACROSS % LINE == 0 || LINE % ACROSS == 0, "passes are uniform");
 
     const float* src;  // this thread's first element of the next stage
@@ -268,7 +271,7 @@ template <int ROWS, int T, Layout L, bool VEC> struct Tile {
         full = tail = 0;
 #pragma unroll
         for (int i = 0; i < PASSES; ++i) {
-            const bool in = row + row_of(i * ACROSS) < rows - row0;
+            const bool in = (COPIERS == THREADS || tid < COPIERS) && row + row_of(i * ACROSS) < rows - row0;
             full |= (unsigned)in << i;
             tail |= (unsigned)(in && k + k_of(i * ACROSS) < k_left) << i;
         }
