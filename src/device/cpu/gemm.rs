@@ -42,6 +42,12 @@ pub(super) const LINE: usize = 16;
 const DIRECT_N: usize = 64;
 /// How many lines of B are packed at a time.
 const LINES: usize = 32;
+/// Panels of rows for each thread from which on it packs its own, and the most floats of packed B meanwhile, which every
+/// block of rows reads from its second-level cache.
+const OWN: usize = 3;
+const OWN_B: usize = 256 * K_CHUNK;
+/// Multiplications up to which a product is too short for threads to wait for each other between packing and multiplying.
+const ALONE: usize = 1 << 24;
 /// How many terms ahead a tile asks for what it reads.
 const AHEAD: usize = 16;
 
@@ -235,13 +241,22 @@ impl Gemm {
         });
     }
 
-    /// How many blocks there should be: a few for every thread, if there is work for that, and more if they are large.
+    /// How many blocks there should be: one for every thread, if there is work for that, or a few, and more if they are
+    /// large.
     fn target(&self, threads: usize) -> usize {
         if threads == 1 {
             return 1;
         }
-        let work = self.batch.max(1) * self.m * self.n * self.k.max(4);
-        (work >> 15).clamp(1, 4 * threads).max((work >> 20).min(16 * threads))
+        let work = self.work();
+        if work <= ALONE {
+            return (work >> 15).clamp(1, threads);
+        }
+        (4 * threads).max((work >> 20).min(16 * threads))
+    }
+
+    /// Multiplications, about.
+    fn work(&self) -> usize {
+        self.batch.max(1) * self.m * self.n * self.k.max(4)
     }
 
     /// The most rows of a block, so that what it has of A fits its cache.
@@ -255,7 +270,7 @@ impl Gemm {
         let (m, n, kc) = (self.m, self.n.max(1), self.k.clamp(1, K_CHUNK));
         let (batch, target) = (self.batch.max(1), self.target(threads));
         let tall = self.tall();
-        if m <= MAX_MR || m <= tall && batch >= target {
+        if m <= MAX_MR || self.work() <= ALONE || m <= tall && batch >= target {
             return None;
         }
         let most = (SHARED / kc.max(64) / STRIP).max(1) * STRIP;
@@ -636,6 +651,8 @@ impl Work {
             let batches = shared.batches.min(batch - b0);
             for i0 in (0..m).step_by(shared.rows) {
                 let panels = Panels::new(shared.rows.min(m - i0), mr);
+                // Enough rows for every thread to have its own: it packs them when it needs them, into its cache.
+                let own = shared.b_len <= OWN_B && batches * panels.count >= OWN * threads;
                 for index in 0..k.div_ceil(K_CHUNK).max(1) {
                     let chunk = Chunk::new(k, index, K_RUN);
                     for j0 in (0..n).step_by(shared.cols) {
@@ -648,7 +665,8 @@ impl Work {
                             a_of(x).wrapping_add(a_len + s * STRIP * chunk.kc + r * chunk.run * whole)
                         };
 
-                        let a_packs = if in_place_a || j0 > 0 { 0 } else { panels.count };
+                        let fresh_a = !in_place_a && j0 == 0;
+                        let a_packs = if fresh_a && !own { panels.count } else { 0 };
                         let packs = batches * (a_packs + strips);
                         let pieces = packs.min(8 * threads);
                         pool.run(pieces, |piece| {
@@ -673,12 +691,17 @@ impl Work {
                             }
                         });
 
-                        // Columns are cut first, since what a block has of A then stays in its cache for the next.
-                        let target = shared.target.div_ceil(batches);
-                        let col_blocks = target.div_ceil(shared.row_blocks).clamp(1, strips);
-                        let row_blocks = target
-                            .div_ceil(col_blocks)
-                            .clamp(shared.row_blocks, panels.count.max(shared.row_blocks));
+                        let (row_blocks, col_blocks) = if own {
+                            // A few for each thread, as many for all, of two panels at least.
+                            let some = (8 * threads).div_ceil(batches).min(panels.count / 2);
+                            (some.max(shared.row_blocks).next_multiple_of(threads), 1)
+                        } else {
+                            // Columns are cut first, since what a block has of A then stays in its cache for the next.
+                            let target = shared.target.div_ceil(batches);
+                            let col_blocks = target.div_ceil(shared.row_blocks).clamp(1, strips);
+                            let most = panels.count.max(shared.row_blocks);
+                            (target.div_ceil(col_blocks).clamp(shared.row_blocks, most), col_blocks)
+                        };
                         let blocks = row_blocks * col_blocks;
                         self.each(pool, batches * blocks, acc_len, |task, acc, _| {
                             let (x, row, col) =
@@ -699,6 +722,12 @@ impl Work {
                             };
                             if block.mine.is_empty() {
                                 return;
+                            }
+                            if fresh_a && own {
+                                for p in block.mine.clone() {
+                                    // SAFETY: the rows are inside A, and no other block has these panels.
+                                    unsafe { self.pack_a(block.a, &chunk, panels, p, i0, block.a_pack) };
+                                }
                             }
                             for s in col * strips / col_blocks..(col + 1) * strips / col_blocks {
                                 let s0 = strip_at(s);

@@ -1,7 +1,7 @@
 //! A fork-join pool for kernels that last microseconds.
 //!
 //! A run is published as one packed word, `state` = (epoch, workers inside, open), which workers poll for
-//! some tens of microseconds before they sleep, so that back-to-back kernels fork in about a microsecond and
+//! half a millisecond before they sleep, so that back-to-back kernels fork in about a microsecond and
 //! an idle process costs nothing. A worker enters a run by adding itself to that word while it is open; the
 //! caller closes the word once the tasks are gone and waits only for those inside, so a worker that was never
 //! scheduled delays nobody. Which thread runs which task is left to chance: kernels must not depend on it.
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 /// How long a thread polls without giving up its core, and how long it polls in all, before it sleeps.
 const SPIN: Duration = Duration::from_micros(15);
-const POLL: Duration = Duration::from_micros(50);
+const POLL: Duration = Duration::from_micros(500);
 
 // The parts of `Shared::state`.
 const OPEN: u64 = 1;
