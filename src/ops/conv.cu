@@ -238,6 +238,8 @@ __device__ __forceinline__ void copy_or_zero(unsigned dst, const float* src, int
                  ::"r"(dst), "l"(src), "r"(bytes), "r"(mask & 1u << i));
 }
 
+// Below, an empty asm keeps the start of the source in registers: the compiler would compute it again for every copy.
+
 #if DITTO_CONV == 1
 
 static_assert(LB == ROWS_LAST, "columns are copied along the positions");
@@ -272,6 +274,7 @@ struct Columns : Tile<BN, TN, ROWS_LAST, false> {
     __device__ __forceinline__ void begin(const float* base_, idx col0, idx k0, int k_left) {
         const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
         base = base_;
+        asm("" : "+l"(base));
         const i64 k = (i64)k0 + warp, c0 = k >> 31 ? k / s.taps : (unsigned)k / (unsigned)s.taps;
         tap = (int)(k - c0 * s.taps);
         channel = (off)(c0 * s.plane);
@@ -397,6 +400,43 @@ __device__ __forceinline__ void store_columns(const float (&acc)[TM][TN], const 
     }
 }
 
+#if !DITTO_VC
+// The last chunk, where columns lie anywhere: as `store_columns`, but spread over the threads, so that a warp writes 32
+// neighbouring columns of a row together.
+template <int ROOM>
+__device__ __forceinline__ void store_spread(float* shared, const float (&acc)[TM][TN], const Sizes& s, const Axes& axes,
+                                             const Origin& o, float* out, const float* bias, bool has_bias,
+                                             bool first FOLLOW_HERE) {
+    typedef Spread<ROOM> spread;
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+#pragma unroll
+    for (int part = 0; part < spread::PARTS; ++part) {
+        spread::write(shared, acc, o, part);
+#pragma unroll 1
+        for (int col = lane; col < BN; col += 32) {
+            const i64 j = (i64)o.col0 + col;
+            if (j >= s.n) break;
+            const i64 image = image_of(s, j);
+            float* column = out + image * s.out_image + place(axes, (unsigned)(j - image * s.positions));
+#pragma unroll 4
+            for (int q = warp; q < spread::LINES; q += THREADS / 32) {
+                const i64 row = (i64)o.row0 + spread::row(q, part);
+                if (row >= s.m) continue;
+                float* to = column + row * s.out_plane;
+                Vec<1> v;
+                v.v[0] = shared[q * spread::PITCH + col];
+                if (!first) v.v[0] = __fadd_rn(*to, v.v[0]);
+                if (has_bias) v.v[0] = __fadd_rn(v.v[0], bias[row]);
+#if DITTO_FOLLOW
+                follow_here<1>(v, to - whole, follow_with, 1);
+#endif
+                *to = v.v[0];
+            }
+        }
+    }
+}
+#endif
+
 // A convolution: rows are output channels of a group, columns the positions of all images.
 //
 // Thread mapping: as the matrix product; blockIdx.z: group * part (grid-stride).
@@ -434,6 +474,11 @@ ditto_conv(const float* __restrict__ a, const float* __restrict__ source, float*
                     const i64 line = (group * s.m + r) * s.out_plane + image * s.out_image;
                     return Spot{in, line + (DITTO_VC ? (i64)p : place(axes, p)), 0, bias && in ? add + r : nullptr};
                 }, out, first, follow_with);
+                return;
+            }
+#elif !DITTO_VC
+            if (last) {
+                store_spread<sizeof(shared) / 4>(shared, acc, s, axes, o, to, add, bias != nullptr, first FOLLOWED_HERE);
                 return;
             }
 #endif
@@ -489,6 +534,7 @@ struct View : Terms<BN, TN> {
 
     __device__ __forceinline__ void begin(const float* base_, const Tap* taps, idx col0, idx k0, int k_left) {
         base = base_;
+        asm("" : "+l"(base));
         tap = taps + my_row();
         const i64 k = (i64)k0 + my_k(), n = image_of(s, k);
         image = (int)n;

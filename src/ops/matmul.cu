@@ -472,6 +472,33 @@ struct Origin {
     }
 };
 
+// The sums of a tile on their way through shared memory, PART rows of each thread at a time, so that neighbouring threads
+// then have neighbouring results. ROOM: words of it, which nobody needs any more.
+template <int ROOM> struct Spread {
+    static constexpr int PITCH = BN + 4;
+    static constexpr int PART = BM * PITCH <= ROOM ? TM : BM * PITCH / 2 <= ROOM ? TM / 2 : BM * PITCH / 4 <= ROOM ? TM / 4 : TM / 8;
+    static_assert(PART > 0 && BM / TM * PART * PITCH <= ROOM, "a row of every thread fits");
+    static constexpr int PARTS = TM / PART, LINES = BM / TM * PART;
+
+    // Writes a part, for all threads to read.
+    static __device__ __forceinline__ void write(float* shared, const float (&acc)[TM][TN], const Origin& o, int part) {
+        const int line = o.tm / (LM * TM) * LM + o.tm % (LM * TM) / VM;  // of the threads along m
+        __syncthreads();
+#pragma unroll
+        for (int i = 0; i < PART; ++i) {
+            float* to = shared + (line * PART + i) * PITCH + o.tn;
+#pragma unroll
+            for (int j = 0; j < TN; ++j) to[col_at(j)] = acc[part * PART + i][j];
+        }
+        __syncthreads();
+    }
+    // The row of the tile that is line q of a part.
+    static __device__ __forceinline__ int row(int q, int part) {
+        const int l = q / PART, i = part * PART + q % PART;
+        return l / LM * (LM * TM) + l % LM * VM + row_at(i);
+    }
+};
+
 #if DITTO_FOLLOW && FOLLOW_TILE
 
 // Where a result lies: whether there is one, its place in the whole result, its column, and its bias, if it has one.
@@ -481,39 +508,27 @@ struct Spot {
     const float* bias;
 };
 
-// Ends a tile with the program that follows. The sums go through shared memory, a part of each thread's rows at a time,
-// so that neighbouring threads then have neighbouring results, a few at a time: what else the program reads and what
-// it writes are whole lines, and its code stands in the kernel once.
+// Ends a tile with the program that follows, spread over the threads: what else the program reads and what it writes are
+// whole lines, and its code stands in the kernel once.
 //
-// ROOM: words of `shared`, which nobody needs any more. where(row, col): the spot of a result of the tile; with DITTO_VC
-// four neighbours from a multiple of 4 on are neighbours in the result. `first`: no earlier chunk is in the result.
+// where(row, col): the spot of a result of the tile; with DITTO_VC four neighbours from a multiple of 4 on are neighbours
+// in the result. `first`: no earlier chunk is in the result.
 template <int ROOM, class Where>
 __device__ __forceinline__ void follow_tile(float* shared, const float (&acc)[TM][TN], const Origin& o, Where&& where,
                                             float* out, bool first, const Follow& f) {
-    constexpr int W = DITTO_VC ? 4 : 1, PITCH = BN + 4;
-    constexpr int PART = BM * PITCH <= ROOM ? TM : BM * PITCH / 2 <= ROOM ? TM / 2 : BM * PITCH / 4 <= ROOM ? TM / 4 : TM / 8;
-    static_assert(PART > 0 && BM / TM * PART * PITCH <= ROOM, "a row of every thread fits");
-    constexpr int GROUPS = BM / TM * PART * (BN / W);
-    const int line = o.tm / (LM * TM) * LM + o.tm % (LM * TM) / VM;  // of the threads along m
+    typedef Spread<ROOM> spread;
+    constexpr int W = DITTO_VC ? 4 : 1, GROUPS = spread::LINES * (BN / W);
 #pragma unroll
-    for (int part = 0; part < TM / PART; ++part) {
-        __syncthreads();
-#pragma unroll
-        for (int i = 0; i < PART; ++i) {
-            float* to = shared + (line * PART + i) * PITCH + o.tn;
-#pragma unroll
-            for (int j = 0; j < TN; ++j) to[col_at(j)] = acc[part * PART + i][j];
-        }
-        __syncthreads();
+    for (int part = 0; part < spread::PARTS; ++part) {
+        spread::write(shared, acc, o, part);
 #pragma unroll 1
         for (int g = threadIdx.x; g < GROUPS; g += THREADS) {
             const int q = g / (BN / W), col = g % (BN / W) * W;
-            const int l = q / PART, i = part * PART + q % PART;
-            const Spot spot = where(l / LM * (LM * TM) + l % LM * VM + row_at(i), col);
+            const Spot spot = where(spread::row(q, part), col);
             if (!spot.in) continue;
             Extras<W> extras;
             extras.load(f, spot.place, spot.column);
-            Vec<W> v = *(const Vec<W>*)(shared + q * PITCH + col);
+            Vec<W> v = *(const Vec<W>*)(shared + q * spread::PITCH + col);
             if (!first) {
                 const Vec<W> old = *(const Vec<W>*)(out + spot.place);
 #pragma unroll
