@@ -401,12 +401,11 @@ __device__ __forceinline__ void store_columns(const float (&acc)[TM][TN], const 
 }
 
 #if !DITTO_VC
-// The last chunk, where columns lie anywhere: as `store_columns`, but spread over the threads, so that a warp writes 32
-// neighbouring columns of a row together.
+// The only chunk, where columns lie anywhere: as `store_columns`, but spread over the threads, so that a warp writes 32
+// neighbouring columns of a row together. (With chunks to add to, it was slower.)
 template <int ROOM>
 __device__ __forceinline__ void store_spread(float* shared, const float (&acc)[TM][TN], const Sizes& s, const Axes& axes,
-                                             const Origin& o, float* out, const float* bias, bool has_bias,
-                                             bool first FOLLOW_HERE) {
+                                             const Origin& o, float* out, const float* bias, bool has_bias FOLLOW_HERE) {
     typedef Spread<ROOM> spread;
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
 #pragma unroll
@@ -425,7 +424,6 @@ __device__ __forceinline__ void store_spread(float* shared, const float (&acc)[T
                 float* to = column + row * s.out_plane;
                 Vec<1> v;
                 v.v[0] = shared[q * spread::PITCH + col];
-                if (!first) v.v[0] = __fadd_rn(*to, v.v[0]);
                 if (has_bias) v.v[0] = __fadd_rn(v.v[0], bias[row]);
 #if DITTO_FOLLOW
                 follow_here<1>(v, to - whole, follow_with, 1);
@@ -477,8 +475,8 @@ ditto_conv(const float* __restrict__ a, const float* __restrict__ source, float*
                 return;
             }
 #elif !DITTO_VC
-            if (last) {
-                store_spread<sizeof(shared) / 4>(shared, acc, s, axes, o, to, add, bias != nullptr, first FOLLOWED_HERE);
+            if (first && last) {
+                store_spread<sizeof(shared) / 4>(shared, acc, s, axes, o, to, add, bias != nullptr FOLLOWED_HERE);
                 return;
             }
 #endif
