@@ -31,7 +31,7 @@ use std::f64::consts::{LN_2, LOG2_E};
 pub(crate) use inside::outputs_alone;
 pub use inside::{SelfAttention, SelfAttentionBwd};
 
-const ATTENTION_CU: &str = include_str!("attention.cu");
+const ATTENTION_CU: &str = concat!(include_str!("tensor.cu"), include_str!("attention.cu"));
 
 /// Keys of a block of the online softmax.
 const BLOCK: usize = 64;

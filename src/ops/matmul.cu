@@ -548,14 +548,9 @@ __device__ __forceinline__ void follow_tile(float* shared, const float (&acc)[TM
 
 #if DITTO_TF32
 
-// Rounds to the 11 bits that tensor cores read: they cut off what is behind, and half of that on average is added first.
-// Numbers of 11 bits stay what they are, infinities and NaN too.
-__device__ __forceinline__ float nearby(float x) { return __fmul_rn(x, __uint_as_float(0x3f800b50u)); }
-
-// On tensor cores: as `product` below, but for the order of sums. An instruction multiplies 16 rows by 8 columns over
-// 8 steps; lane (g, t), 8 by 4, has of A rows g and g + 8, of B column g, both for steps t and t + 4, and gets rows g and
-// g + 8 of columns 2 t and 2 t + 1. Which rows, columns and steps of the tile these are is free: rows and columns are
-// those that `row_at` and `col_at` say of the results, steps are as they are, or 2 t and 2 t + 1.
+// On tensor cores: as `product` below, but for the order of sums. Which rows, columns and steps of the tile those of an
+// instruction (see `mma`) are is free: rows and columns are those that `row_at` and `col_at` say of the results, steps are as
+// they are, or 2 t and 2 t + 1.
 // Shared memory: rows are 4 mod 32 or 8 mod 32 words apart, or (with PAIRS) 16-byte groups are exchanged, so that the
 // loads of a warp meet all banks. Operands are loaded 8 steps ahead.
 template <class A, class B, class Store>
@@ -580,9 +575,9 @@ __device__ __forceinline__ void product(float* shared, A& ta, B& tb, const Origi
 #pragma unroll
         for (int q = 0; q < 2; ++q) {
 #pragma unroll
-            for (int i = 0; i < TM; ++i) a[q][i] = nearby(a[q][i]);
+            for (int i = 0; i < TM; ++i) a[q][i] = __uint_as_float(tf32(a[q][i]));
 #pragma unroll
-            for (int i = 0; i < TB; ++i) b[q][i] = nearby(b[q][i]);
+            for (int i = 0; i < TB; ++i) b[q][i] = __uint_as_float(tf32(b[q][i]));
         }
     };
 
@@ -618,11 +613,9 @@ __device__ __forceinline__ void product(float* shared, A& ta, B& tb, const Origi
 #pragma unroll
                 for (int i = 0; i < TM; i += 2) {
                     const int j = f / VB * (2 * VB) + f % VB;
-                    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                        : "+f"(acc[i][j]), "+f"(acc[i][j + VB]), "+f"(acc[i + 1][j]), "+f"(acc[i + 1][j + VB])
-                        : "r"(__float_as_uint(fa[now][0][i])), "r"(__float_as_uint(fa[now][0][i + 1])),
-                          "r"(__float_as_uint(fa[now][1][i])), "r"(__float_as_uint(fa[now][1][i + 1])),
-                          "r"(__float_as_uint(fb[now][0][f])), "r"(__float_as_uint(fb[now][1][f])));
+                    auto bits = [](float x) { return __float_as_uint(x); };
+                    mma(acc[i][j], acc[i][j + VB], acc[i + 1][j], acc[i + 1][j + VB], bits(fa[now][0][i]), bits(fa[now][0][i + 1]),
+                        bits(fa[now][1][i]), bits(fa[now][1][i + 1]), bits(fb[now][0][f]), bits(fb[now][1][f]));
                 }
             round(fa[next], fb[next]);
         }

@@ -21,7 +21,7 @@ use crate::tensor::Tensor;
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 
-const MATMUL_CU: &str = include_str!("matmul.cu");
+const MATMUL_CU: &str = concat!(include_str!("tensor.cu"), include_str!("matmul.cu"));
 
 /// A plan, and its kernels where no program follows.
 pub(crate) struct Planned {
