@@ -6,8 +6,8 @@ use super::{Pass, Passes, Rewrite, What, readers};
 use crate::graph::Graph;
 use crate::ops::{AnyOp, Val};
 
-/// Nodes between two readers from which on it pays not to keep a value.
-const GAP: usize = 12;
+/// Nodes between two readers from which on it pays not to keep a value but to make it again, near the second.
+pub(super) const GAP: usize = 12;
 /// Bytes from which on it pays for cheap ops.
 const LEAST: usize = 1 << 16;
 

@@ -2,6 +2,7 @@
 //! again then as one more result of an elementwise kernel that reads all it is made of, as the gradient of an activation
 //! does. That costs no more than writing it, and no launch. Readers that come shortly before that kernel go behind it.
 
+use super::again::GAP;
 use super::{Rewrite, What, readers};
 use crate::error::Result;
 use crate::graph::Graph;
@@ -10,9 +11,6 @@ use crate::ops::map::{Map, results};
 use crate::ops::program::Program;
 use crate::ops::{Recorder, Val};
 
-/// Nodes between two readers from which on a value may be made again, and the most between the first of those and the
-/// kernel that makes it.
-const GAP: usize = 12;
 /// Words from which on a value counts: 16 MiB. A model of smaller ones takes little memory as it is.
 pub(super) const LEAST: usize = 1 << 22;
 /// The most words that are written for each by which the most at a time falls.
