@@ -464,10 +464,8 @@ impl Block {
                     Ok(()) => whole(&words),
                     // What cannot be read cannot be called broken; the error is for the next call.
                     Err(error) => {
-                        if !matches!(
-                            error.kind(),
-                            ErrorKind::Poisoned { .. } | ErrorKind::Unsupported { .. }
-                        ) {
+                        if !matches!(error.kind(), ErrorKind::Poisoned { .. } | ErrorKind::Unsupported { .. })
+                        {
                             cuda.keep(error);
                         }
                         true

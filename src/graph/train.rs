@@ -308,6 +308,7 @@ where
             return Err(Error::argument("step", "order", why));
         }
         if entry.torn {
+            self.device.check_alive()?;
             let why = "a run with other inputs failed, which are there in part; call run with inputs";
             return Err(Error::argument("step", "order", why));
         }

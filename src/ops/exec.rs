@@ -3,6 +3,7 @@
 use super::{AnyOp, CpuRun, CudaRun, IndexBound};
 use crate::device::cpu::simd::Simd;
 use crate::device::cuda::Work;
+use crate::device::cuda::driver::HostMemory;
 use crate::device::{AnyBuffer, Backend, Buffer, Cpu, DType, Device, Meta, ReadSet};
 use crate::error::{Error, ErrorKind, Result};
 use crate::shape::Shape;
@@ -142,7 +143,7 @@ pub(crate) fn stand_in(op: &AnyOp, run: &CudaRun<'_>) -> Result<()> {
     run.cuda.stand_in(|| -> Work {
         let (op, metas, ins) = (op.clone(), run.metas.to_vec(), run.ins.to_vec());
         let (shape, out) = (run.shape, run.out);
-        Arc::new(move |memory| {
+        Arc::new(move |memory: &mut dyn HostMemory| {
             let words = |(address, meta): (&u64, &Meta)| memory.words(*address, meta.shape.numel());
             let values = ins.iter().zip(&metas).map(words).collect::<Option<Vec<_>>>()?;
             let ins: Vec<&[f32]> = values.iter().map(Vec::as_slice).collect();

@@ -273,30 +273,36 @@ impl Optimizer {
     /// Errors leave no new memory behind. Answers whose state is new, for [`Optimizer::unprepare`].
     pub(crate) fn prepare(&mut self, device: &Device, params: &[&Param]) -> Result<Prepared> {
         self.register(params)?;
-        let empty = |p: &&&Param| self.entries.get(&p.id()).is_some_and(|e| e.states.is_empty());
-        let states = params.iter().filter(|p| p.trainable()).filter(empty).map(|p| p.id()).collect();
-        let prepared = Prepared { states, buffer: self.buffer.is_none() };
-        let mut make = || -> Result<()> {
-            for p in params.iter().filter(|p| p.trainable()) {
-                self.states_on(device, p)?;
-            }
-            let words = self.entries.len() * HYPERS;
-            let fits = |b: &Buffer| b.len() == words && b.device().same(device);
-            if !self.buffer.as_ref().is_some_and(fits) {
-                self.buffer = Some(device.alloc(words)?);
-            }
-            Ok(())
-        };
-        match make() {
-            Ok(()) => {
-                self.hypers.resize(self.entries.len(), [0.0; HYPERS]);
-                Ok(prepared)
-            }
-            Err(error) => {
-                self.unprepare(prepared);
-                Err(error)
+        let trainable: Vec<&Param> = params.iter().copied().filter(|p| p.trainable()).collect();
+        let mut prepared = self.make_states(device, &trainable)?;
+        let words = self.entries.len() * HYPERS;
+        let fits = |b: &Buffer| b.len() == words && b.device().same(device);
+        if !self.buffer.as_ref().is_some_and(fits) {
+            match device.alloc(words) {
+                Ok(buffer) => prepared.buffer = self.buffer.replace(buffer).is_none(),
+                Err(error) => {
+                    self.unprepare(prepared);
+                    return Err(error);
+                }
             }
         }
+        self.hypers.resize(self.entries.len(), [0.0; HYPERS]);
+        Ok(prepared)
+    }
+
+    /// Makes the states of parameters, all of them or none.
+    fn make_states(&mut self, device: &Device, params: &[&Param]) -> Result<Prepared> {
+        let mut prepared = Prepared { states: Vec::new(), buffer: false };
+        for p in params {
+            if self.entries.get(&p.id()).is_some_and(|e| e.states.is_empty()) {
+                prepared.states.push(p.id());
+            }
+            if let Err(error) = self.states_on(device, p) {
+                self.unprepare(prepared);
+                return Err(error);
+            }
+        }
+        Ok(prepared)
     }
 
     /// Gives memory back that was made for a step which then could not be taken.

@@ -4,6 +4,7 @@
 use super::rule::{Element, HYPERS, Kind, STATES};
 use crate::device::Cpu;
 use crate::device::cpu::simd::simd_fn;
+use crate::device::cuda::driver::HostMemory;
 use crate::device::cuda::{Args, Cuda, Source, Work};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ops::map::prelude;
@@ -207,7 +208,7 @@ fn torn(error: Error, launched: usize) -> Error {
 /// On a driver that runs no kernels: the update of one parameter.
 fn stand_in(cuda: &Arc<Cuda>, slot: Slot, hypers: u64, factor: u64) -> Result<()> {
     cuda.stand_in(|| -> Work {
-        Arc::new(move |memory| {
+        Arc::new(move |memory: &mut dyn HostMemory| {
             let count = slot.kind.states().len();
             let h = memory.words(hypers + (slot.row * HYPERS * 4) as u64, HYPERS)?.try_into().ok()?;
             let factor = if factor == 0 { 1.0 } else { memory.words(factor, 1)?[0] };
@@ -220,7 +221,8 @@ fn stand_in(cuda: &Arc<Cuda>, slot: Slot, hypers: u64, factor: u64) -> Result<()
             let d = memory.words(slot.direction, directed)?;
             let [a, b, c] = &mut states;
             with_stand_in(|_, on| {
-                cpu(on, slot.kind, (&mut p, [a, b, c]), (&g, &d), factor, h);
+                let written = (&mut p[..], [&mut a[..], &mut b[..], &mut c[..]]);
+                cpu(on, slot.kind, written, (&g[..], &d[..]), factor, h);
                 Some(())
             })?;
             memory.set_words(slot.p, &p)?;

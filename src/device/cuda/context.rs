@@ -122,6 +122,9 @@ impl Cuda {
         static OPEN: Mutex<Vec<Open>> = Mutex::new(Vec::new());
         let wanted = (ordinal, numerics);
         let driver = Driver::system()?;
+        if let Some(first) = driver.fate(ordinal).get() {
+            return Err(poisoned(ordinal, first));
+        }
         let mut open = lock(&OPEN);
         open.retain(|(_, cuda)| cuda.strong_count() > 0);
         if let Some(cuda) = open.iter().filter(|(at, _)| *at == wanted).find_map(|(_, cuda)| cuda.upgrade()) {
@@ -296,7 +299,7 @@ fn named(ordinal: usize, error: Error) -> Error {
 /// Errors, turns and the current context.
 impl Cuda {
     /// What stands in the way of a call, if anything.
-    pub(super) fn good(&self) -> Result<()> {
+    pub(crate) fn good(&self) -> Result<()> {
         if self.fate.get().is_none() && !self.has_pending.load(Ordering::Acquire) {
             return Ok(());
         }

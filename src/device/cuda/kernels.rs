@@ -197,11 +197,9 @@ impl Cuda {
         })?;
         let _turn = self.enter()?;
         // SAFETY: the bytes are a compiler's output, direct or from a file whose hash was checked.
-        let handle = self
-            .noted(unsafe { self.driver.module_load(cubin) })
-            .map_err(|error| {
-                Error::new(format!("cuda:{} module {module}", self.ordinal()), error.kind().clone())
-            })?;
+        let handle = self.noted(unsafe { self.driver.module_load(cubin) }).map_err(|error| {
+            Error::new(format!("cuda:{} module {module}", self.ordinal()), error.kind().clone())
+        })?;
         let loaded = Module { source, handle, names, kernels: HashMap::new() };
         write(&self.modules).entry(module.to_string()).or_default().push(loaded);
         Ok(())
