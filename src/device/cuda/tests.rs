@@ -560,6 +560,10 @@ fn any_one_call_may_fail() {
                 assert!(k > 50, "{what}");
                 break;
             };
+            // The end of a list of parameters is told by the same code.
+            if (symbol, code) == ("cuFuncGetParamInfo", 1) {
+                continue;
+            }
             swept += 1;
             fake.recover();
             // Nobody overlooks it: it is returned, or waits for the next call. Only an allocation may
@@ -593,6 +597,7 @@ fn the_end_of_a_device_is_told_by_all_contexts_on_it() {
     let (first, second) = (open(0, Numerics::Strict), open(0, Numerics::Tf32));
     let other = open(1, Numerics::Strict);
     let a = other.alloc(64).expect("room");
+    first.synchronize().expect("works");
     fake.fail_device(0, 1, 719);
     assert!(first.synchronize().is_err());
     // Later errors of another kind do not take the place of the first.
