@@ -352,7 +352,7 @@ fn dies(code: i32, calls: impl Iterator<Item = u64>) {
 
 #[test]
 fn a_device_that_dies_of_an_illegal_address() {
-    dies(LASTING[1], 1..);
+    dies(LASTING[1], (1..).step_by(2));
 }
 
 #[test]

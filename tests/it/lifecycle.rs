@@ -422,6 +422,24 @@ fn table() -> Vec<Row> {
             },
         },
         Row {
+            what: "a step of which the last parameter was released",
+            kind: "Released",
+            says: "parameter q: the buffer was released",
+            run: |d, _| {
+                let Parts { params, p, q, .. } = parts(d);
+                let s = Session::eager(d);
+                let loss = s.param(&p).unwrap().mul(s.param(&q).unwrap()).unwrap().sum().unwrap();
+                let grads = loss.backward().unwrap();
+                q.buffer().buffer().release();
+                let mut optimizer = Optimizer::adam(0.5);
+                let step = optimizer.step(&params, grads);
+                // Not even those before it have changed.
+                assert_eq!(p.get::<f32>().unwrap().data(), [0.5, -1.0]);
+                assert_eq!(optimizer.steps(), 0);
+                vec![("step", step)]
+            },
+        },
+        Row {
             what: "one more step after inputs that did not all get there",
             kind: "Argument",
             says: "call run with inputs",
