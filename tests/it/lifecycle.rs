@@ -25,12 +25,14 @@ fn x() -> Tensor<f32> {
     t(&[2], &[1.0, 2.0])
 }
 
+type Loss = Box<dyn for<'s> Fn(&[Var<'s>]) -> Result<Var<'s>>>;
+
 /// Two parameters, a step, `sum((p * v0 + q)^2)`, and a program, `p * v0`.
 struct Parts {
     params: Params,
     p: Param,
     q: Param,
-    step: TrainStep<Box<dyn for<'s> Fn(&[Var<'s>]) -> Result<Var<'s>>>>,
+    step: TrainStep<Loss>,
     function: Function,
 }
 
@@ -39,7 +41,7 @@ fn parts(d: &Device) -> Parts {
     let p = params.value("p", &t(&[2], &[0.5, -1.0])).unwrap();
     let q = params.value("q", &t(&[2], &[1.0, 2.0])).unwrap();
     let (a, b, c) = (p.clone(), q.clone(), p.clone());
-    let step: Box<dyn for<'s> Fn(&[Var<'s>]) -> Result<Var<'s>>> = Box::new(move |v| {
+    let step: Loss = Box::new(move |v| {
         let s = v[0].session();
         s.param(&a)?.mul(v[0])?.add(s.param(&b)?)?.square()?.sum()
     });
@@ -366,7 +368,7 @@ fn table() -> Vec<Row> {
                 let graph = parts.function.graph().clone();
                 let given: RefIn<f32> = RefIn::Idx(whole.clone());
                 vec![
-                    ("call", parts.function.call(&[given.clone()]).map(drop)),
+                    ("call", parts.function.call(std::slice::from_ref(&given)).map(drop)),
                     ("call_on", parts.function.call_on(&[&here]).map(drop)),
                     ("run", graph.run(d, &[given]).map(drop)),
                     ("replay", s.replay(&graph, &[v]).map(drop)),

@@ -533,7 +533,8 @@ fn something_of_everything_calls_every_entry_point() {
         called.push("cuFuncGetParamInfo");
     }
     let mut all = SYMBOLS.to_vec();
-    (called.sort(), all.sort());
+    called.sort();
+    all.sort();
     assert_eq!(called, all);
     assert_eq!(fake.misuses(), []);
 }
