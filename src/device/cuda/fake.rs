@@ -1460,6 +1460,8 @@ mod tests {
         let (host, mut back) = ([0u8; 128], [0u8; 128]);
         // SAFETY: `host` outlives the calls, which copy at once or are refused.
         let up = |dst, bytes, stream| unsafe { driver.memcpy_htod(dst, host.as_ptr(), bytes, stream) };
+        // SAFETY: more than the 64 pinned bytes is taken for other memory, and refused since `a` has no more either.
+        let past = || unsafe { driver.memcpy_htod(a, pinned.0.cast(), 65, stream) };
         let launch =
             |function, grid, block, shared| driver.launch(function, grid, block, shared, stream, &[]);
         let table = [
@@ -1478,12 +1480,7 @@ mod tests {
             (code(up(a, 1, their_stream)), 201, "a stream of another context"),
             // SAFETY: refused.
             (code(unsafe { driver.memcpy_htod(a, std::ptr::null(), 4, stream) }), 1, "from nowhere"),
-            // SAFETY: pinned memory of 64 bytes; a longer range is taken as other memory and goes past the end of `a`.
-            (
-                code(unsafe { driver.memcpy_htod(a, pinned.0.cast(), 65, stream) }),
-                1,
-                "past the pinned memory",
-            ),
+            (code(past()), 1, "past the pinned memory"),
             // SAFETY: refused.
             (code(unsafe { driver.memcpy_dtoh(back.as_mut_ptr(), a, 65, stream) }), 1, "past the end"),
             // SAFETY: refused.
