@@ -116,13 +116,18 @@ pub(super) struct State {
     checks: bool,
     /// Allocations until one fails, and whether all later ones fail too.
     fail: Option<(u64, bool)>,
+    /// Most bytes that may be live.
+    limit: Option<usize>,
     /// Guard words found overwritten so far.
     broken_guards: u64,
 }
 
 impl State {
-    /// Counts an allocation of so many bytes, and says whether it is one that was told to fail.
+    /// Counts an allocation of so many bytes, and says whether it is one that was told to fail or beyond the limit.
     fn fails(&mut self, bytes: usize) -> bool {
+        if bytes > 0 && self.limit.is_some_and(|limit| self.stats.live.saturating_add(bytes) > limit) {
+            return true;
+        }
         let Some((left, persistent)) = self.fail.as_mut().filter(|_| bytes > 0) else { return false };
         *left = left.saturating_sub(1);
         let now = *left == 0;
@@ -328,9 +333,13 @@ impl Device {
                 Err(e) => return Err(e),
             },
         };
-        let block = self.block(what, shape, bytes, guard, mem);
-        if guard > 0 {
-            block.poison()?;
+        let mut block = self.block(what, shape, bytes, guard, mem);
+        if guard > 0
+            && let Err(error) = block.poison()
+        {
+            // Its guards were never whole, so nobody has broken them.
+            block.guard = 0;
+            return Err(error);
         }
         Ok(Buffer { block: Arc::new(block), start: 0, words })
     }
@@ -376,7 +385,7 @@ impl Device {
         let mut stats = self.0.memory.lock().stats;
         if let Backend::Cuda(cuda) = self.backend() {
             stats.cached = cuda.cached_bytes();
-            (stats.device_free, stats.device_total) = cuda.mem_info().unwrap_or((0, 0));
+            (stats.device_free, stats.device_total) = cuda.mem_info_if_told().unwrap_or((0, 0));
         }
         stats
     }
@@ -397,6 +406,12 @@ impl Device {
     /// that. For testing how code behaves when memory runs out.
     pub fn fail_allocation(&self, n: Option<u64>, persistent: bool) {
         self.0.memory.lock().fail = n.map(|n| (n, persistent));
+    }
+
+    /// Lets no more than so many bytes be live: an allocation beyond that is out of memory, as it would be on a smaller
+    /// device. `None`, as it is at first, leaves it to the system.
+    pub fn limit_memory(&self, bytes: Option<usize>) {
+        self.0.memory.lock().limit = bytes;
     }
 
     /// Turns check mode on or off for later allocations: new memory is poisoned with a NaN pattern and
@@ -444,9 +459,18 @@ impl Block {
                 let mut words = vec![0.0f32; 2 * self.guard];
                 let (head, tail) = words.split_at_mut(self.guard);
                 let end = *ptr + (self.guard + self.words) as u64 * 4;
-                cuda.download(*ptr, bytemuck::cast_slice_mut(head)).is_ok()
-                    && cuda.download(end, bytemuck::cast_slice_mut(tail)).is_ok()
-                    && whole(&words)
+                let read = cuda.download(*ptr, bytemuck::cast_slice_mut(head));
+                match read.and_then(|()| cuda.download(end, bytemuck::cast_slice_mut(tail))) {
+                    Ok(()) => whole(&words),
+                    // What cannot be read cannot be called broken; the error is for the next call.
+                    Err(error) => {
+                        if !matches!(error.kind(), ErrorKind::Poisoned { .. } | ErrorKind::Unsupported { .. })
+                        {
+                            cuda.keep(error);
+                        }
+                        true
+                    }
+                }
             }
             _ => true,
         }

@@ -240,6 +240,11 @@ impl Device {
         Err(Error::new(op, ErrorKind::Device { want, got }))
     }
 
+    /// Errors if the device has become unusable, or with what it has to tell.
+    pub(crate) fn check_alive(&self) -> Result<()> {
+        self.as_cuda().map_or(Ok(()), |cuda| cuda.good())
+    }
+
     /// Waits until everything queued on the device has run. The CPU has no queue.
     pub fn synchronize(&self) -> Result<()> {
         match &self.0.backend {

@@ -9,7 +9,7 @@ use crate::device::{AnyBuffer, Backend, Buffer, DType, Device, Meta, ReadSet, em
 use crate::error::{Error, ErrorKind, Result};
 use crate::ops::map::Map;
 use crate::ops::program::Program;
-use crate::ops::{AnyOp, CpuRun, CudaRun, Gpu, Kernel, PerInput, Val, check_bound, check_indices};
+use crate::ops::{AnyOp, CpuRun, CudaRun, Gpu, Kernel, PerInput, Val, check_bound, check_indices, stand_in};
 use crate::optim::Optimizer;
 use crate::params::Param;
 use crate::session::Nats;
@@ -471,6 +471,7 @@ impl Compiled {
                 true => i.op.cuda(&run)?,
                 false => self.device.timed(i.op.name(), &i.metas, i.meta.shape, || i.op.cuda(&run))?,
             }
+            stand_in(&i.op, &run)?;
             // Where the driver does not tell, all wait in order.
             if is_captured && let Some(end) = cuda.captured()? {
                 ends.push(end);

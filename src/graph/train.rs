@@ -2,7 +2,7 @@
 
 use super::run::{Compiled, Plan, Training, Update};
 use super::traced::KEPT;
-use super::{Passes, Source};
+use super::{Graph, Passes, Source};
 use crate::device::{Device, Meta};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ops::Val;
@@ -90,6 +90,8 @@ struct Entry {
     random_calls: u64,
     /// Steps that had been run when it was last used.
     used: u64,
+    /// Some of its inputs are of another step than the others: giving it all of them failed.
+    torn: bool,
 }
 
 impl<F> TrainStep<F>
@@ -187,7 +189,7 @@ where
     fn compile(&mut self, metas: &[Meta]) -> Result<Entry> {
         let session = Session::trace(&self.device, self.seed);
         let vars = metas.iter().map(|m| session.placeholder(*m)).collect::<Result<Vec<_>>>()?;
-        let loss = Val((self.f)(&vars)?.id() as u32);
+        let loss = session.val("step", (self.f)(&vars)?)?;
         let mut leaves = Vec::new();
         for p in self.params.iter().filter(|p| p.trainable()) {
             leaves.push((p.clone(), Val(session.param(p)?.id() as u32)));
@@ -198,7 +200,9 @@ where
         if let Some(metrics) = &self.metrics {
             // The draws of the loss, again: equal draws are one.
             session.set_random_calls(0);
-            outputs.extend(metrics(&vars)?.iter().map(|v| Val(v.id() as u32)));
+            for v in metrics(&vars)? {
+                outputs.push(session.val("metric", v)?);
+            }
             // What the loss assigned counts once.
             session.take_assigned();
         }
@@ -212,7 +216,29 @@ where
         for (p, g) in trained.iter().zip(grads) {
             items.push((p, g.ok_or_else(|| p.unreached())?));
         }
-        self.optimizer.prepare(&self.device, &self.params.iter().collect::<Vec<_>>())?;
+        let prepared = self.optimizer.prepare(&self.device, &self.params.iter().collect::<Vec<_>>())?;
+        let program = self.program(graph, &outputs, &trained, items, assigned);
+        match program {
+            Ok(program) => {
+                let (metas, used) = (metas.to_vec(), self.steps);
+                Ok(Entry { metas, trained, program, random_calls, used, torn: false })
+            }
+            Err(error) => {
+                self.optimizer.unprepare(prepared);
+                Err(error)
+            }
+        }
+    }
+
+    /// Compiles the recorded values, the parameters' gradients and their update.
+    fn program(
+        &self,
+        mut graph: Graph,
+        outputs: &[Val],
+        trained: &[Param],
+        items: Vec<(&Param, Val)>,
+        assigned: Vec<(Param, Val)>,
+    ) -> Result<Compiled> {
         let optimizer = &self.optimizer;
         let mut leaf = |b| Val(graph.leaf(Source::State(b), false) as u32);
         let buffers: Vec<Option<Val>> =
@@ -225,8 +251,7 @@ where
         };
         let updates = items.into_iter().zip(extras.directions).map(update).collect();
         let training = Training { optimizer, updates, factor: extras.factor, assigned };
-        let program = Compiled::new(&self.device, &graph, &outputs, Some(training), self.passes)?;
-        Ok(Entry { metas: metas.to_vec(), trained, program, random_calls, used: self.steps })
+        Compiled::new(&self.device, &graph, outputs, Some(training), self.passes)
     }
 
     /// Whether a program was made for the parameters that are trainable now.
@@ -249,9 +274,11 @@ where
                 self.keep(entry)
             }
         };
+        self.programs[at].torn = true;
         for (i, b) in inputs.iter().enumerate() {
             self.programs[at].program.set_input(i, b.meta(), b.words())?;
         }
+        self.programs[at].torn = false;
         self.last = Some(at);
         self.again()
     }
@@ -280,12 +307,21 @@ where
             let why = "parameters were frozen or unfrozen since the last step; call run with inputs";
             return Err(Error::argument("step", "order", why));
         }
+        if entry.torn {
+            self.device.check_alive()?;
+            let why = "a run with other inputs failed, which are there in part; call run with inputs";
+            return Err(Error::argument("step", "order", why));
+        }
         let calls = entry.random_calls;
         let at = self.last.unwrap_or(0);
         self.steps += 1;
-        self.programs[at].used = self.steps;
-        self.optimizer.begin(self.programs[at].trained.iter())?;
-        self.programs[at].program.run(self.random_calls, Some(&self.optimizer))?;
+        let entry = &mut self.programs[at];
+        entry.used = self.steps;
+        self.optimizer.begin(entry.trained.iter())?;
+        if let Err(error) = entry.program.run(self.random_calls, Some(&self.optimizer)) {
+            self.optimizer.unbegin(entry.trained.iter());
+            return Err(error);
+        }
         self.random_calls += calls;
         self.device.end_step();
         Ok(())

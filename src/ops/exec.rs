@@ -1,9 +1,13 @@
 //! Running one op: shapes, memory, kernel. Eager execution and the compiled executors meet here.
 
 use super::{AnyOp, CpuRun, CudaRun, IndexBound};
-use crate::device::{AnyBuffer, Backend, Buffer, DType, Device, Meta, ReadSet};
+use crate::device::cpu::simd::Simd;
+use crate::device::cuda::Work;
+use crate::device::cuda::driver::HostMemory;
+use crate::device::{AnyBuffer, Backend, Buffer, Cpu, DType, Device, Meta, ReadSet};
 use crate::error::{Error, ErrorKind, Result};
 use crate::shape::Shape;
+use std::sync::{Arc, OnceLock};
 
 /// Most inputs of ops whose kernels have room for so many; only ops that take lists of any length have more.
 pub(crate) const MAX_INS: usize = 32;
@@ -106,7 +110,7 @@ fn run(
             for (a, i) in addresses.all_mut().iter_mut().zip(ins) {
                 *a = i.buffer().address(name)?;
             }
-            op.cuda(&CudaRun {
+            let run = CudaRun {
                 cuda,
                 metas,
                 ins: addresses.all(),
@@ -114,11 +118,52 @@ fn run(
                 out: out.address(name)?,
                 workspace: workspace.address(name)?,
                 around: Default::default(),
-            })?;
+            };
+            op.cuda(&run)?;
+            stand_in(op, &run)?;
         }
         Backend::Host(_) => {}
     }
     Ok(())
+}
+
+/// The CPU that computes where a driver runs no kernels.
+pub(crate) fn with_stand_in<T>(f: impl FnOnce(&Device, &Cpu) -> Option<T>) -> Option<T> {
+    static CPU: OnceLock<Option<Device>> = OnceLock::new();
+    let device = CPU.get_or_init(|| Device::cpu_with(1, Simd::best()).ok()).as_ref()?;
+    match device.backend() {
+        Backend::Cpu(cpu) => f(device, cpu),
+        Backend::Cuda(_) | Backend::Host(_) => None,
+    }
+}
+
+/// On a driver that runs no kernels: the op's value, by its CPU kernel, in the place of those that were just launched. So
+/// everything around kernels has results to be compared where there is no GPU.
+pub(crate) fn stand_in(op: &AnyOp, run: &CudaRun<'_>) -> Result<()> {
+    run.cuda.stand_in(|| -> Work {
+        let (op, metas, ins) = (op.clone(), run.metas.to_vec(), run.ins.to_vec());
+        let (shape, out) = (run.shape, run.out);
+        Arc::new(move |memory: &mut dyn HostMemory| {
+            let words = |(address, meta): (&u64, &Meta)| memory.words(*address, meta.shape.numel());
+            let values = ins.iter().zip(&metas).map(words).collect::<Option<Vec<_>>>()?;
+            let ins: Vec<&[f32]> = values.iter().map(Vec::as_slice).collect();
+            let mut value = vec![f32::NAN; shape.numel()];
+            with_stand_in(|device, cpu| {
+                let mut workspace = vec![f32::NAN; op.workspace(&metas, device)];
+                op.cpu(CpuRun {
+                    pool: &cpu.pool,
+                    simd: cpu.simd,
+                    metas: &metas,
+                    ins: &ins,
+                    shape,
+                    out: &mut value,
+                    workspace: &mut workspace,
+                });
+                Some(())
+            })?;
+            memory.set_words(out, &value)
+        })
+    })
 }
 
 /// Errors if an index input may hold an entry at or above `limit`.

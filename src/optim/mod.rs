@@ -68,6 +68,12 @@ struct Entry {
     states: Vec<AnyBuffer>,
 }
 
+/// Memory that [`Optimizer::prepare`] made: the states of these parameters, and perhaps the buffer of scalars.
+pub(crate) struct Prepared {
+    states: Vec<u64>,
+    buffer: bool,
+}
+
 /// What updates need besides gradients: the factor of norm clipping, and a direction for each parameter that has one.
 pub(crate) struct Extras {
     pub factor: Option<Val>,
@@ -264,18 +270,51 @@ impl Optimizer {
 
     /// Makes the state of the trainable ones of `params` that have none yet, brings states to where the parameters are, and
     /// makes the buffer of scalars.
-    pub(crate) fn prepare(&mut self, device: &Device, params: &[&Param]) -> Result<()> {
+    /// Errors leave no new memory behind. Answers whose state is new, for [`Optimizer::unprepare`].
+    pub(crate) fn prepare(&mut self, device: &Device, params: &[&Param]) -> Result<Prepared> {
         self.register(params)?;
-        for p in params.iter().filter(|p| p.trainable()) {
-            self.states_on(device, p)?;
-        }
+        let trainable: Vec<&Param> = params.iter().copied().filter(|p| p.trainable()).collect();
+        let mut prepared = self.make_states(device, &trainable)?;
         let words = self.entries.len() * HYPERS;
         let fits = |b: &Buffer| b.len() == words && b.device().same(device);
         if !self.buffer.as_ref().is_some_and(fits) {
-            self.buffer = Some(device.alloc(words)?);
+            match device.alloc(words) {
+                Ok(buffer) => prepared.buffer = self.buffer.replace(buffer).is_none(),
+                Err(error) => {
+                    self.unprepare(prepared);
+                    return Err(error);
+                }
+            }
         }
         self.hypers.resize(self.entries.len(), [0.0; HYPERS]);
-        Ok(())
+        Ok(prepared)
+    }
+
+    /// Makes the states of parameters, all of them or none.
+    fn make_states(&mut self, device: &Device, params: &[&Param]) -> Result<Prepared> {
+        let mut prepared = Prepared { states: Vec::new(), buffer: false };
+        for p in params {
+            if self.entries.get(&p.id()).is_some_and(|e| e.states.is_empty()) {
+                prepared.states.push(p.id());
+            }
+            if let Err(error) = self.states_on(device, p) {
+                self.unprepare(prepared);
+                return Err(error);
+            }
+        }
+        Ok(prepared)
+    }
+
+    /// Gives memory back that was made for a step which then could not be taken.
+    pub(crate) fn unprepare(&mut self, prepared: Prepared) {
+        for id in prepared.states {
+            if let Some(entry) = self.entries.get_mut(&id) {
+                entry.states.clear();
+            }
+        }
+        if prepared.buffer {
+            self.buffer = None;
+        }
     }
 
     fn states_on(&mut self, device: &Device, p: &Param) -> Result<()> {
@@ -326,6 +365,16 @@ impl Optimizer {
             }
         }
         Ok(())
+    }
+
+    /// Takes the count of a step back that [`Optimizer::begin`] counted and that then did not happen.
+    pub(crate) fn unbegin<'a>(&mut self, params: impl Iterator<Item = &'a Param>) {
+        self.step -= 1;
+        for p in params {
+            if let Some(entry) = self.entries.get_mut(&p.id()) {
+                entry.step -= 1;
+            }
+        }
     }
 
     /// The buffer that a parameter's direction is made from, if it has a direction.
@@ -424,15 +473,35 @@ impl Optimizer {
     }
 
     /// One step: changes every trainable parameter in place. Errors, before anything is changed, if a
-    /// trainable parameter has no gradient; frozen ones are left alone.
+    /// trainable parameter has no gradient or memory runs out; frozen ones are left alone.
     pub fn step(&mut self, params: &Params, grads: Grads) -> Result<()> {
         let device = params.device();
         let mut items: Vec<(&Param, &AnyBuffer)> = Vec::new();
         for p in params.iter().filter(|p| p.trainable()) {
-            items.push((p, grads.param(p).ok_or_else(|| p.unreached())?));
+            let gradient = grads.param(p).ok_or_else(|| p.unreached())?;
+            let value = p.buffer();
+            for buffer in [value.buffer(), gradient.buffer()] {
+                if !device.accepts(buffer.device()) || buffer.is_released() {
+                    let what = format!("parameter {}", p.name());
+                    device.check_accepts(&what, buffer)?;
+                    return Err(Error::new(what, ErrorKind::Released));
+                }
+            }
+            items.push((p, gradient));
         }
         let all: Vec<&Param> = params.iter().collect();
-        self.prepare(device, &all)?;
+        let prepared = self.prepare(device, &all)?;
+        let trained: Vec<&Param> = items.iter().map(|i| i.0).collect();
+        let result = self.update(device, &items);
+        match result {
+            Ok(()) => trained.into_iter().for_each(Param::changed),
+            Err(_) => self.unprepare(prepared),
+        }
+        result
+    }
+
+    /// Updates parameters of which everything is there. On an error nothing was counted.
+    fn update(&mut self, device: &Device, items: &[(&Param, &AnyBuffer)]) -> Result<()> {
         let mut recorder = DeviceRecorder::new(device);
         let vals: Vec<(&Param, Val)> =
             items.iter().map(|(p, g)| (*p, recorder.input((*g).clone()))).collect();
@@ -443,10 +512,24 @@ impl Optimizer {
         let factor = value(extras.factor)?;
         let directions = extras.directions.into_iter().map(value).collect::<Result<Vec<_>>>()?;
         self.begin(items.iter().map(|i| i.0))?;
-        let items = items.iter().zip(&directions);
+        let updated = self.update_all(device, items, &directions, factor.as_ref());
+        if updated.is_err() {
+            self.unbegin(items.iter().map(|i| i.0));
+        }
+        updated
+    }
+
+    fn update_all(
+        &self,
+        device: &Device,
+        items: &[(&Param, &AnyBuffer)],
+        directions: &[Option<AnyBuffer>],
+        factor: Option<&AnyBuffer>,
+    ) -> Result<()> {
+        let items = items.iter().zip(directions);
         match device.backend() {
             Backend::Cpu(cpu) => {
-                let factor = match &factor {
+                let factor = match factor {
                     Some(f) => f.to_tensor::<f32>()?.item()?,
                     None => 1.0,
                 };
@@ -461,7 +544,7 @@ impl Optimizer {
                 let slots = items
                     .map(|((p, g), d)| self.slot(p, address(Some(g))?, address(d.as_ref())?))
                     .collect::<Result<Vec<_>>>()?;
-                self.update_cuda(cuda, &slots, address(factor.as_ref())?)?;
+                self.update_cuda(cuda, &slots, address(factor)?)?;
             }
             Backend::Host(numbers) => {
                 for ((p, g), d) in items {
@@ -469,11 +552,10 @@ impl Optimizer {
                     let (value, h) = (p.buffer(), &self.hypers[entry.row]);
                     let mut ins = vec![&value, *g];
                     ins.extend(&entry.states);
-                    numbers.update(entry.kind, h, &ins, d.as_ref(), factor.as_ref())?;
+                    numbers.update(entry.kind, h, &ins, d.as_ref(), factor)?;
                 }
             }
         }
-        params.iter().filter(|p| p.trainable()).for_each(Param::changed);
         Ok(())
     }
 }

@@ -81,9 +81,8 @@ impl Optimizer {
             }
         }
         // All memory is taken before the first old number goes.
-        for p in params.iter().filter(|p| state.params.contains_key(p.name())) {
-            self.states_on(device, p)?;
-        }
+        let saved = |p: &&Param| state.params.contains_key(p.name());
+        self.make_states(device, &params.iter().copied().filter(saved).collect::<Vec<_>>())?;
         for p in params {
             let Some(entry) = self.entries.get_mut(&p.id()) else { continue };
             let saved = state.params.get(p.name());

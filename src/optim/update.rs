@@ -4,10 +4,12 @@
 use super::rule::{Element, HYPERS, Kind, STATES};
 use crate::device::Cpu;
 use crate::device::cpu::simd::simd_fn;
-use crate::device::cuda::{Args, Cuda, Source};
-use crate::error::Result;
+use crate::device::cuda::driver::HostMemory;
+use crate::device::cuda::{Args, Cuda, Source, Work};
+use crate::error::{Error, ErrorKind, Result};
 use crate::ops::map::prelude;
 use crate::ops::program::Program;
+use crate::ops::with_stand_in;
 use std::fmt::Write;
 use std::sync::Arc;
 
@@ -150,13 +152,18 @@ const PER_LAUNCH: usize = 32;
 const COLUMNS: usize = 7;
 
 /// Queues the updates of all parameters on CUDA, with the scalars at `hypers` and the factor of norm clipping at
-/// `factor`, which may be 0 for none.
+/// `factor`, which may be 0 for none. Where a launch after the first fails, the error says that the step is not whole.
 pub(super) fn cuda(cuda: &Arc<Cuda>, slots: &[Slot], hypers: u64, factor: u64) -> Result<()> {
     let mut slots: Vec<&Slot> = slots.iter().filter(|s| s.len > 0).collect();
     slots.sort_by_key(|s| s.kind);
+    // All kernels are there before the first changes anything.
+    let mut kernels = Vec::new();
     for same in slots.chunk_by(|a, b| a.kind == b.kind) {
         let (module, source) = module(same[0].kind);
-        let kernel = cuda.kernel(&module, source, "update")?;
+        kernels.push((cuda.kernel(&module, source, "update")?, same));
+    }
+    let mut launched = 0;
+    for (kernel, same) in kernels {
         for slots in same.chunks(PER_LAUNCH) {
             let mut table = [0u64; COLUMNS * PER_LAUNCH];
             let mut rows = [0u32; PER_LAUNCH];
@@ -174,10 +181,54 @@ pub(super) fn cuda(cuda: &Arc<Cuda>, slots: &[Slot], hypers: u64, factor: u64) -
             let mut args = Args::new();
             args.bytes(&bytes, 8).ptr(hypers).ptr(factor);
             let blocks = longest.div_ceil(256 * 4).min(cuda.sm_count() as usize * 4) as u32;
-            cuda.launch(kernel, [blocks, slots.len() as u32, 1], 256, 0, &args)?;
+            let launch = cuda.launch(kernel, [blocks, slots.len() as u32, 1], 256, 0, &args);
+            launch.map_err(|error| if launched == 0 { error } else { torn(error, launched) })?;
+            launched += slots.len();
+            slots.iter().try_for_each(|slot| stand_in(cuda, **slot, hypers, factor))?;
         }
     }
     Ok(())
+}
+
+/// The error of a launch after others that changed parameters.
+#[cold]
+fn torn(error: Error, launched: usize) -> Error {
+    match error.kind().clone() {
+        ErrorKind::Cuda { call, code, message } => {
+            let message = format!(
+                "{message}; {launched} parameters were updated before, so that they and the optimizer are of no one step: \
+                 restore a checkpoint"
+            );
+            Error::new(error.op(), ErrorKind::Cuda { call, code, message })
+        }
+        _ => error,
+    }
+}
+
+/// On a driver that runs no kernels: the update of one parameter.
+fn stand_in(cuda: &Arc<Cuda>, slot: Slot, hypers: u64, factor: u64) -> Result<()> {
+    cuda.stand_in(|| -> Work {
+        Arc::new(move |memory: &mut dyn HostMemory| {
+            let count = slot.kind.states().len();
+            let h = memory.words(hypers + (slot.row * HYPERS * 4) as u64, HYPERS)?.try_into().ok()?;
+            let factor = if factor == 0 { 1.0 } else { memory.words(factor, 1)?[0] };
+            let (mut p, g) = (memory.words(slot.p, slot.len)?, memory.words(slot.g, slot.len)?);
+            let mut states: [Vec<f32>; STATES] = Default::default();
+            for (state, address) in states.iter_mut().zip(slot.states).take(count) {
+                *state = memory.words(address, slot.len)?;
+            }
+            let directed = if slot.kind.directed() { slot.len } else { 0 };
+            let d = memory.words(slot.direction, directed)?;
+            let [a, b, c] = &mut states;
+            with_stand_in(|_, on| {
+                let written = (&mut p[..], [&mut a[..], &mut b[..], &mut c[..]]);
+                cpu(on, slot.kind, written, (&g[..], &d[..]), factor, h);
+                Some(())
+            })?;
+            memory.set_words(slot.p, &p)?;
+            states.iter().zip(slot.states).take(count).try_for_each(|(s, at)| memory.set_words(at, s))
+        })
+    })
 }
 
 /// The kernel of a kind: blocks along y take a parameter each, along x its elements in a grid-stride loop, four at a time

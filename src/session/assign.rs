@@ -41,7 +41,14 @@ impl Assigned {
 
 impl Drop for Assigned {
     fn drop(&mut self) {
+        let device = self.list.first().map(|a| a.param.buffer().buffer().device().clone());
         self.perform();
+        // The session is gone; the device tells it with its next call.
+        if let (Some(error), Some(device)) = (self.failed.take(), device)
+            && let Some(cuda) = device.as_cuda()
+        {
+            cuda.keep(error);
+        }
     }
 }
 

@@ -274,6 +274,7 @@ impl Session {
 
     /// A value already on the device, without a gradient. It shares the memory.
     pub fn buffer(&self, value: &AnyBuffer) -> Result<Var<'_>> {
+        self.device.check_accepts("buffer", value.buffer())?;
         self.leaf("buffer", Source::State(value.clone()), || Ok(value.clone()), false)
     }
 

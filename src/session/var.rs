@@ -172,8 +172,14 @@ impl<'s> Var<'s> {
         if !(keep > 0.0 && keep <= 1.0) {
             return Err(Error::argument("dropout", "p", format!("got {p}, use at least 0 and below 1")));
         }
+        let calls = self.session.random_calls();
         let mask = self.session.bernoulli(self.shape()?.dims(), keep)?;
-        self.mul(mask)?.scale(1.0 / keep)
+        // Tried again it draws the same.
+        let undone = |e| {
+            self.session.set_random_calls(calls);
+            e
+        };
+        self.mul(mask).and_then(|kept| kept.scale(1.0 / keep)).map_err(undone)
     }
 
     /// The same value, through which no gradient flows.

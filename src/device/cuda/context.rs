@@ -5,10 +5,10 @@
 //! hand freed memory out again at once. An error that the driver never recovers from (an illegal address,
 //! a hardware fault) poisons the device: the first one is kept and every later call reports it. What
 //! cannot be returned where it happens, in `free` or in a `Drop`, is returned by the next call.
-//! Lock order: `building`, `turn`, then one of `pool`, `ring`, `modules`, `kernels`, `trouble`.
+//! Lock order: `building`, `turn`, then one of `pool`, `ring`, `modules`, `kernels`, `pending`.
 
 use super::cache::{self, Cache};
-use super::driver::{Driver, Handle, NO_DEVICE, attribute, is_sticky};
+use super::driver::{Driver, Fate, Handle, NO_DEVICE, Work, attribute, is_sticky};
 use super::kernels::{KernelInfo, Module};
 use super::memory::Ring;
 use super::nvrtc::{Compiler, System};
@@ -19,7 +19,7 @@ use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 
 /// A device in use. Shared through an `Arc`; all methods may be called from any thread.
@@ -39,9 +39,12 @@ pub struct Cuda {
     total_memory: usize,
     max_shared: usize,
 
-    /// One of the `STATUS_` values: the one word that the hot path looks at.
-    status: AtomicU8,
-    trouble: Mutex<Trouble>,
+    /// The first error that made the device unusable, for all contexts on it.
+    fate: Arc<Fate>,
+    /// Whether `pending` has any.
+    has_pending: AtomicBool,
+    /// Errors of calls that could not return them.
+    pending: Mutex<VecDeque<Error>>,
     /// Held shared around every call on the stream, and alone during a capture: what another thread
     /// submits then must not end up in the graph.
     pub(super) turn: RwLock<()>,
@@ -60,19 +63,6 @@ pub struct Cuda {
     pub(super) launches: AtomicU64,
     pub(super) compiled: AtomicU64,
     pub(super) from_disk: AtomicU64,
-}
-
-const STATUS_GOOD: u8 = 0;
-const STATUS_PENDING: u8 = 1;
-const STATUS_POISONED: u8 = 2;
-
-/// Errors that wait to be returned.
-#[derive(Default)]
-struct Trouble {
-    /// The first error that made the device unusable.
-    first: Option<String>,
-    /// Errors of calls that could not return them.
-    pending: VecDeque<Error>,
 }
 
 /// The right to call on the stream.
@@ -132,6 +122,9 @@ impl Cuda {
         static OPEN: Mutex<Vec<Open>> = Mutex::new(Vec::new());
         let wanted = (ordinal, numerics);
         let driver = Driver::system()?;
+        if let Some(first) = driver.fate(ordinal).get() {
+            return Err(poisoned(ordinal, first));
+        }
         let mut open = lock(&OPEN);
         open.retain(|(_, cuda)| cuda.strong_count() > 0);
         if let Some(cuda) = open.iter().filter(|(at, _)| *at == wanted).find_map(|(_, cuda)| cuda.upgrade()) {
@@ -156,15 +149,20 @@ impl Cuda {
     ) -> Result<Arc<Cuda>> {
         static IDS: AtomicU32 = AtomicU32::new(1);
         let id = IDS.fetch_add(1, Ordering::Relaxed);
-        let earlier = driver.left(ordinal)?;
+        let fate = driver.fate(ordinal);
+        if let Some(first) = fate.get() {
+            return Err(poisoned(ordinal, first));
+        }
+        let earlier = driver.left(ordinal);
         match Cuda::make(&driver, (ordinal, numerics), id, compiler, cache) {
             Ok(cuda) => {
                 earlier.into_iter().for_each(|error| cuda.keep(error));
                 Ok(Arc::new(cuda))
             }
             Err(error) => {
+                let error = named(ordinal, error);
                 if code(&error).is_some_and(is_sticky) {
-                    driver.leave(ordinal, poisoned(&error.to_string()));
+                    fate.get_or_init(|| error.to_string());
                 }
                 earlier.into_iter().for_each(|error| driver.leave(ordinal, error));
                 Err(error)
@@ -203,7 +201,7 @@ impl Cuda {
             Err(error) => {
                 CURRENT.set(0);
                 if let Err(second) = driver.primary_ctx_release(device) {
-                    driver.leave(ordinal, second);
+                    driver.leave(ordinal, named(ordinal, second));
                 }
                 return Err(error);
             }
@@ -223,8 +221,9 @@ impl Cuda {
             driver_version,
             total_memory,
             max_shared: max_shared as usize,
-            status: AtomicU8::new(STATUS_GOOD),
-            trouble: Mutex::default(),
+            fate: driver.fate(ordinal),
+            has_pending: AtomicBool::new(false),
+            pending: Mutex::default(),
             turn: RwLock::default(),
             capturing: AtomicUsize::new(0),
             pool: Mutex::default(),
@@ -282,50 +281,59 @@ impl Cuda {
 }
 
 #[cold]
-fn poisoned(first: &str) -> Error {
-    Error::new("cuda", ErrorKind::Poisoned { first: first.to_string() })
+fn poisoned(ordinal: usize, first: &str) -> Error {
+    Error::new(format!("cuda:{ordinal}"), ErrorKind::Poisoned { first: first.to_string() })
+}
+
+/// The driver's error with the name of the device it is about.
+#[cold]
+fn named(ordinal: usize, error: Error) -> Error {
+    match error.kind() {
+        kind @ ErrorKind::Cuda { .. } if error.op() == "cuda" => {
+            Error::new(format!("cuda:{ordinal}"), kind.clone())
+        }
+        _ => error,
+    }
 }
 
 /// Errors, turns and the current context.
 impl Cuda {
     /// What stands in the way of a call, if anything.
-    pub(super) fn good(&self) -> Result<()> {
-        if self.status.load(Ordering::Acquire) == STATUS_GOOD { Ok(()) } else { self.report() }
+    pub(crate) fn good(&self) -> Result<()> {
+        if self.fate.get().is_none() && !self.has_pending.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        self.report()
     }
 
     #[cold]
     fn report(&self) -> Result<()> {
-        let mut trouble = lock(&self.trouble);
-        if let Some(first) = &trouble.first {
-            return Err(poisoned(first));
+        if let Some(first) = self.fate.get() {
+            return Err(poisoned(self.ordinal, first));
         }
-        let error = trouble.pending.pop_front();
-        if trouble.pending.is_empty() {
-            self.status.store(STATUS_GOOD, Ordering::Release);
-        }
+        let mut pending = lock(&self.pending);
+        let error = pending.pop_front();
+        self.has_pending.store(!pending.is_empty(), Ordering::Release);
         error.map_or(Ok(()), Err)
     }
 
-    /// Passes a driver's answer on, noting an error that poisons the device.
+    /// Passes a driver's answer on, with the device's name in an error, noting one that poisons the device.
     pub(super) fn noted<T>(&self, result: Result<T>) -> Result<T> {
-        if let Err(error) = &result
-            && code(error).is_some_and(is_sticky)
-        {
-            let mut trouble = lock(&self.trouble);
-            trouble.first.get_or_insert_with(|| error.to_string());
-            self.status.store(STATUS_POISONED, Ordering::Release);
-        }
-        result
+        result.map_err(|error| {
+            let error = named(self.ordinal, error);
+            if code(&error).is_some_and(is_sticky) {
+                self.fate.get_or_init(|| error.to_string());
+            }
+            error
+        })
     }
 
     /// Keeps an error for the next call to return.
     #[cold]
-    pub(super) fn keep(&self, error: Error) {
-        let mut trouble = lock(&self.trouble);
-        trouble.pending.push_back(error);
-        if trouble.first.is_none() {
-            self.status.store(STATUS_PENDING, Ordering::Release);
-        }
+    pub(crate) fn keep(&self, error: Error) {
+        let mut pending = lock(&self.pending);
+        pending.push_back(error);
+        self.has_pending.store(true, Ordering::Release);
     }
 
     /// For clean-up that cannot return: a poisoning error is noted, any other kept.
@@ -337,7 +345,7 @@ impl Cuda {
     }
 
     pub(super) fn poisoned(&self) -> bool {
-        self.status.load(Ordering::Acquire) == STATUS_POISONED
+        self.fate.get().is_some()
     }
 
     pub(super) fn make_current(&self) -> Result<()> {
@@ -355,6 +363,11 @@ impl Cuda {
     /// Begins a call on the stream that a capture may contain.
     pub(super) fn enter(&self) -> Result<Turn<'_>> {
         self.good()?;
+        self.turn()
+    }
+
+    /// As [`Cuda::enter`], whatever error waits to be returned.
+    pub(super) fn turn(&self) -> Result<Turn<'_>> {
         let turn = if self.capturing_here() { Turn::Capturing } else { Turn::Shared(read(&self.turn)) };
         self.make_current()?;
         Ok(turn)
@@ -364,6 +377,15 @@ impl Cuda {
     pub(super) fn enter_outside(&self, op: &str) -> Result<Turn<'_>> {
         self.outside(op)?;
         self.enter()
+    }
+
+    /// On a driver that runs no kernels: queues what those launched last compute.
+    pub(crate) fn stand_in(&self, work: impl FnOnce() -> Work) -> Result<()> {
+        if !self.driver.computes {
+            return Ok(());
+        }
+        let _turn = self.enter()?;
+        self.noted(self.driver.compute(self.stream, work()))
     }
 
     /// Refuses `op` inside a capture.
@@ -408,10 +430,6 @@ impl Drop for Cuda {
         self.settle(driver.primary_ctx_release(self.device));
         CURRENT.set(0);
         // What nobody has been told is left for whoever opens the device next.
-        let mut trouble = lock(&self.trouble);
-        if let Some(first) = trouble.first.take() {
-            driver.leave(self.ordinal, poisoned(&first));
-        }
-        trouble.pending.drain(..).for_each(|error| driver.leave(self.ordinal, error));
+        lock(&self.pending).drain(..).for_each(|error| driver.leave(self.ordinal, error));
     }
 }

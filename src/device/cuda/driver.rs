@@ -80,6 +80,17 @@ pub mod attribute {
     pub const FUNCTION_DYNAMIC_SHARED: i32 = 8;
 }
 
+/// Device memory where a host computes in the place of a GPU. Ranges outside of it give nothing.
+pub trait HostMemory {
+    /// Words from an address on.
+    fn words(&mut self, address: u64, count: usize) -> Option<Vec<f32>>;
+    /// Writes words from an address on.
+    fn set_words(&mut self, address: u64, words: &[f32]) -> Option<()>;
+}
+
+/// What kernels compute, for a driver that runs none. Gives nothing if it reads or writes where nothing is.
+pub type Work = Arc<dyn Fn(&mut dyn HostMemory) -> Option<()> + Send + Sync>;
+
 macro_rules! entries {
     // What stands in for a symbol the library does not have.
     (@absent required $symbol:literal ($($arg:ident: $ty:ty),*) $path:ident) => {
@@ -109,6 +120,16 @@ macro_rules! entries {
                 /// The arguments must be what the CUDA driver API documents for this function.
                 unsafe fn $name(&self, $($arg: $ty),*) -> i32;
             )*
+
+            /// Whether [`Entry::compute`] is wanted: no GPU runs the kernels.
+            fn computes(&self) -> bool {
+                false
+            }
+
+            /// Queues what the kernels launched last compute. Gives a result code.
+            fn compute(&self, _stream: Handle, _work: Work) -> i32 {
+                SUCCESS
+            }
         }
 
         /// The entry points of the library.
@@ -229,8 +250,14 @@ const FOLDERS: [&str; 4] =
 /// The driver with every call checked, and what earlier contexts on it left behind.
 pub struct Driver {
     entry: Box<dyn Entry>,
+    /// Whether results are computed by the host.
+    pub(super) computes: bool,
     left: Mutex<HashMap<usize, Vec<Error>>>,
+    fates: Mutex<HashMap<usize, Arc<Fate>>>,
 }
+
+/// What all contexts on a device share, since the driver gives them one: the first error that made it unusable.
+pub(super) type Fate = OnceLock<String>;
 
 /// Calls an entry point and checks its result code.
 macro_rules! checked {
@@ -245,7 +272,8 @@ macro_rules! checked {
 impl Driver {
     /// A driver over any implementation of the entry points.
     pub fn new(entry: Box<dyn Entry>) -> Driver {
-        Driver { entry, left: Mutex::default() }
+        let computes = entry.computes();
+        Driver { entry, computes, left: Mutex::default(), fates: Mutex::default() }
     }
 
     /// The driver of this machine, opened and initialised once. Errors with [`ErrorKind::Library`] where
@@ -297,14 +325,21 @@ impl Driver {
         self.left.lock().unwrap_or_else(PoisonError::into_inner).entry(ordinal).or_default().push(error);
     }
 
-    /// Takes what earlier contexts on device `ordinal` left. `Err` if the device is unusable, which it
-    /// stays.
-    pub(super) fn left(&self, ordinal: usize) -> Result<Vec<Error>> {
-        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(errors) = left.get(&ordinal) else { return Ok(Vec::new()) };
-        match errors.iter().find(|error| matches!(error.kind(), ErrorKind::Poisoned { .. })) {
-            Some(error) => Err(error.clone()),
-            None => Ok(left.remove(&ordinal).unwrap_or_default()),
+    /// Takes what earlier contexts on device `ordinal` left.
+    pub(super) fn left(&self, ordinal: usize) -> Vec<Error> {
+        self.left.lock().unwrap_or_else(PoisonError::into_inner).remove(&ordinal).unwrap_or_default()
+    }
+
+    /// What became of device `ordinal`.
+    pub(super) fn fate(&self, ordinal: usize) -> Arc<Fate> {
+        self.fates.lock().unwrap_or_else(PoisonError::into_inner).entry(ordinal).or_default().clone()
+    }
+
+    /// Queues what the kernels launched last compute, on a driver that runs none.
+    pub(super) fn compute(&self, stream: Handle, work: Work) -> Result<()> {
+        match self.entry.compute(stream, work) {
+            SUCCESS => Ok(()),
+            code => Err(self.error("compute", code)),
         }
     }
 }

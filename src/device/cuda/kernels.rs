@@ -78,7 +78,10 @@ impl Cuda {
             Error::new("cuda kernel", ErrorKind::Internal { what: "a built module is not among the modules" })
         })?;
         let kernel = self.noted(self.resolve(handle, name)).map_err(|error| {
-            Error::new(format!("cuda kernel {name} of module {module}"), error.kind().clone())
+            Error::new(
+                format!("cuda:{} kernel {name} of module {module}", self.ordinal()),
+                error.kind().clone(),
+            )
         })?;
         let mut modules = write(&self.modules);
         let found =
@@ -194,9 +197,9 @@ impl Cuda {
         })?;
         let _turn = self.enter()?;
         // SAFETY: the bytes are a compiler's output, direct or from a file whose hash was checked.
-        let handle = self
-            .noted(unsafe { self.driver.module_load(cubin) })
-            .map_err(|error| Error::new(format!("cuda module {module}"), error.kind().clone()))?;
+        let handle = self.noted(unsafe { self.driver.module_load(cubin) }).map_err(|error| {
+            Error::new(format!("cuda:{} module {module}", self.ordinal()), error.kind().clone())
+        })?;
         let loaded = Module { source, handle, names, kernels: HashMap::new() };
         write(&self.modules).entry(module.to_string()).or_default().push(loaded);
         Ok(())
@@ -258,7 +261,8 @@ impl Cuda {
     #[cold]
     fn title(&self, kernel: Kernel) -> String {
         let kernels = read(&self.kernels);
-        format!("cuda kernel {}", kernels.get(kernel.index as usize).map_or("?", |info| &info.name))
+        let name = kernels.get(kernel.index as usize).map_or("?", |info| &info.name);
+        format!("cuda:{} kernel {name}", self.ordinal())
     }
 
     /// Permits more shared memory than a kernel gets by default, once per kernel and size.

@@ -110,6 +110,15 @@ impl Cuda {
         self.noted(self.driver.mem_info())
     }
 
+    /// As [`Cuda::mem_info`], for reports, which return no errors: one that waits for the next call goes on waiting.
+    pub(crate) fn mem_info_if_told(&self) -> Option<(usize, usize)> {
+        if self.poisoned() {
+            return None;
+        }
+        let _turn = self.turn().ok()?;
+        self.noted(self.driver.mem_info()).ok()
+    }
+
     /// Copies `src` to the device. `src` may be changed as soon as this returns.
     pub fn upload(&self, dst: u64, src: &[u8]) -> Result<()> {
         let _turn = self.enter_outside("cuda upload")?;
@@ -119,7 +128,13 @@ impl Cuda {
         self.owned("cuda upload", "dst", dst, src.len())?;
         let mut ring = lock(&self.ring);
         if ring.base.is_null() {
-            ring.base = self.noted(self.driver.mem_host_alloc(SLOT * SLOTS))?;
+            ring.base = self.noted(self.driver.mem_host_alloc(SLOT * SLOTS)).map_err(|error| {
+                if code(&error) != Some(OUT_OF_MEMORY) {
+                    return error;
+                }
+                let report = format!("of pinned host memory for uploads to cuda:{}", self.ordinal());
+                Error::new("cuda upload", ErrorKind::OutOfMemory { bytes: SLOT * SLOTS, report })
+            })?;
         }
         let mut done = 0;
         while done < src.len() {

@@ -27,6 +27,7 @@ pub use context::Cuda;
 #[doc(hidden)]
 pub use cubin::kernels as kernels_of;
 pub use driver::Driver;
+pub(crate) use driver::Work;
 pub(crate) use graph::Captured;
 pub use graph::CudaGraph;
 pub use kernels::{Kernel, Source};

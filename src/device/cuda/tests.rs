@@ -1,7 +1,7 @@
 //! The whole context over the fake driver: behaviour, and what is left when any one call fails.
 
 use super::Source;
-use super::driver::{Driver, OUT_OF_MEMORY};
+use super::driver::{Driver, OUT_OF_MEMORY, SYMBOLS, is_sticky};
 use super::fake::{Fake, Launch, Live};
 use super::nvrtc::System;
 use super::{Args, Cuda};
@@ -209,11 +209,11 @@ fn kernels_are_found_launched_and_checked() {
     cuda.launch(kernel, [1; 3], 32, 60 << 10, &Args::new()).expect("launches");
     assert_eq!(fake.calls() - calls, 5);
     let error = cuda.launch(kernel, [1; 3], 32, 1 << 20, &Args::new()).expect_err("too much");
-    assert!(error.to_string().contains("cuda kernel k"), "{error}");
+    assert!(error.to_string().contains("cuda:0 kernel k"), "{error}");
     let error = cuda.launch(kernel, [1; 3], 4096, 0, &Args::new()).expect_err("too many threads");
     assert_eq!(
         error.to_string(),
-        "cuda kernel k: cuLaunchKernel failed with code 1 (CUDA_ERROR_INVALID_VALUE: from the fake driver)"
+        "cuda:0 kernel k: cuLaunchKernel failed with code 1 (CUDA_ERROR_INVALID_VALUE: from the fake driver)"
     );
 
     let declared = cuda.kernel("m", "source", "declared").expect("a kernel");
@@ -487,6 +487,9 @@ fn scenario(fake: &Fake, cache: Option<PathBuf>) -> Result<()> {
     cuda.time(|| cuda.launch(kernel, [1; 3], 32, 0, Args::new().ptr(a)))?;
     let graph = cuda.capture(|| {
         cuda.fill(b, 8, 25)?;
+        if let Some(nodes) = cuda.captured()? {
+            cuda.capture_after(&nodes)?;
+        }
         cuda.launch(kernel, [1; 3], 32, 0, Args::new().ptr(b))
     })?;
     graph.launch()?;
@@ -505,10 +508,44 @@ fn scenario(fake: &Fake, cache: Option<PathBuf>) -> Result<()> {
     Ok(())
 }
 
+/// Whether an error says which call on which device it was.
+fn is_named(error: &Error, symbol: &str) -> bool {
+    let text = error.to_string();
+    let by_kind = match error.kind() {
+        ErrorKind::Cuda { call, .. } => *call == symbol,
+        ErrorKind::OutOfMemory { bytes, .. } => *bytes > 0 && symbol == "cuMemHostAlloc",
+        ErrorKind::Poisoned { first } => first.contains(symbol),
+        _ => false,
+    };
+    by_kind && text.contains("cuda:0")
+}
+
+/// What is never called can never fail.
+#[test]
+fn something_of_everything_calls_every_entry_point() {
+    let fake = Fake::with(1, 16 * MIB);
+    fake.declare("k", &[(0, 8)]);
+    scenario(&fake, None).expect("runs");
+    let mut called: Vec<&str> = fake.calls_by_symbol().into_keys().collect();
+    // These are asked only once something failed.
+    called.extend(["cuGetErrorName", "cuGetErrorString"]);
+    if !cfg!(debug_assertions) {
+        called.push("cuFuncGetParamInfo");
+    }
+    let mut all = SYMBOLS.to_vec();
+    called.sort();
+    all.sort();
+    assert_eq!(called, all);
+    assert_eq!(fake.misuses(), []);
+}
+
 #[test]
 fn any_one_call_may_fail() {
-    // The last of them stays, as it does on a device.
-    for (code, stays) in [(1, false), (OUT_OF_MEMORY, false), (719, false), (719, true)] {
+    // What is sticky stays, as it does on a device; it is also told by one call only, as of an earlier launch.
+    let passing = [1, OUT_OF_MEMORY, 600, 701].map(|code| (code, false));
+    let sticky = [(214, true), (700, true), (719, true), (719, false)];
+    let mut swept = 0;
+    for (code, stays) in passing.into_iter().chain(sticky) {
         for k in 1.. {
             let fake = Fake::with(1, 16 * MIB);
             if stays {
@@ -518,23 +555,66 @@ fn any_one_call_may_fail() {
             };
             let result = scenario(&fake, None);
             let what = format!("call {k} failed with {code}, stays {stays}: {result:?}");
-            assert_eq!(fake.live(), Live::default(), "{what}");
-            if !fake.has_failed() {
+            assert_eq!((fake.live(), fake.misuses()), (Live::default(), vec![]), "{what}");
+            let Some(symbol) = fake.failed() else {
                 assert_eq!(result, Ok(()), "{what}");
                 assert!(k > 50, "{what}");
                 break;
+            };
+            // The end of a list of parameters is told by the same code.
+            if (symbol, code) == ("cuFuncGetParamInfo", 1) {
+                continue;
             }
+            swept += 1;
             fake.recover();
             // Nobody overlooks it: it is returned, or waits for the next call. Only an allocation may
             // have been served after all, by returning what was cached.
             let next = fake.open().and_then(|cuda| cuda.synchronize());
-            assert!(result.is_err() || next.is_err() || code == OUT_OF_MEMORY, "{what}");
-            if code == 719 {
-                assert!(next.is_err_and(|error| is_poisoned(&error)), "{what}");
+            match (&result, &next) {
+                (Err(error), _) | (Ok(()), Err(error)) => {
+                    assert!(is_named(error, symbol), "{what}: {error}")
+                }
+                (Ok(()), Ok(())) => assert!(code == OUT_OF_MEMORY, "{what}"),
+            }
+            if is_sticky(code) {
+                let error = next.expect_err("poisoned");
+                let is_first = error.to_string().contains(&format!("{symbol} failed with code {code}"));
+                assert!(is_poisoned(&error) && is_first, "{what}: {error}");
             }
             assert_eq!(fake.live(), Live::default(), "{what}");
         }
     }
+    println!("{swept} failing calls");
+}
+
+/// Two contexts on one device are one to the driver: what is the end of one is told by both, with the first cause, and at
+/// once; a context on another device goes on.
+#[test]
+fn the_end_of_a_device_is_told_by_all_contexts_on_it() {
+    let fake = Fake::with(2, 64 * MIB);
+    let open = |ordinal, numerics| {
+        Cuda::with_driver(fake.driver(), ordinal, numerics, fake.stub(), None).expect("opens")
+    };
+    let (first, second) = (open(0, Numerics::Strict), open(0, Numerics::Tf32));
+    let other = open(1, Numerics::Strict);
+    let a = other.alloc(64).expect("room");
+    first.synchronize().expect("works");
+    fake.fail_device(0, 1, 719);
+    assert!(first.synchronize().is_err());
+    // Later errors of another kind do not take the place of the first.
+    fake.fail_device(0, 1, 700);
+    for cuda in [&first, &second] {
+        let error = cuda.alloc(1).expect_err("poisoned");
+        assert!(error.to_string().contains("cuStreamSynchronize failed with code 719"), "{error}");
+    }
+    let error = fake.open().expect_err("while others are still open");
+    assert!(is_poisoned(&error) && error.op() == "cuda:0", "{error}");
+    other.fill(a, 7, 16).and_then(|()| other.synchronize()).expect("another device");
+    drop((first, second));
+    assert!(fake.open_at(1).is_ok());
+    other.free(a);
+    drop(other);
+    assert_eq!((fake.live(), fake.misuses()), (Live::default(), vec![]));
 }
 
 #[test]
