@@ -12,15 +12,23 @@ fn wrong(why: String) -> Error {
     Error::argument("einsum", "equation", why)
 }
 
+/// A part of the equation for a message: escaped, and cut if it is long.
+fn shown(text: &str) -> String {
+    text.chars().take(60).flat_map(char::escape_debug).collect()
+}
+
 /// The labels of one operand, or of the result where the rank is unknown: then an ellipsis stands for `dots` axes.
 fn labels(term: &str, rank: Option<usize>, dots: usize) -> Result<Vec<Label>> {
+    if term.matches("...").count() > 1 {
+        return Err(wrong(format!("`{}` has `...` more than once", shown(term))));
+    }
     let letters = term.replace("...", "").chars().filter(|c| *c != ' ').count();
     let dots = match rank {
-        Some(rank) if term.contains("...") => rank
-            .checked_sub(letters)
-            .ok_or_else(|| wrong(format!("`{term}` names {letters} axes of a value of rank {rank}")))?,
+        Some(rank) if term.contains("...") => rank.checked_sub(letters).ok_or_else(|| {
+            wrong(format!("`{}` names {letters} axes of a value of rank {rank}", shown(term)))
+        })?,
         Some(rank) if rank != letters => {
-            return Err(wrong(format!("`{term}` names {letters} axes of a value of rank {rank}")));
+            return Err(wrong(format!("`{}` names {letters} axes of a value of rank {rank}", shown(term))));
         }
         _ => dots,
     };
@@ -35,7 +43,10 @@ fn labels(term: &str, rank: Option<usize>, dots: usize) -> Result<Vec<Label>> {
         match c {
             ' ' => {}
             c if c.is_ascii_alphabetic() => out.push(c as Label),
-            c => return Err(wrong(format!("`{c}` in `{term}` is neither a letter nor `...`"))),
+            c => {
+                let (c, term) = (c.escape_debug(), shown(term));
+                return Err(wrong(format!("`{c}` in `{term}` is neither a letter nor `...`")));
+            }
         }
         rest = &rest[c.len_utf8()..];
     }
@@ -171,7 +182,8 @@ impl Session {
         };
         let terms: Vec<&str> = left.split(',').collect();
         if terms.len() != values.len() {
-            return Err(wrong(format!("`{left}` has {} operands, {} are given", terms.len(), values.len())));
+            let (left, count) = (shown(left), terms.len());
+            return Err(wrong(format!("`{left}` has {count} operands, {} are given", values.len())));
         }
         let mut operands = Vec::new();
         for (term, &v) in terms.iter().zip(values) {
@@ -185,7 +197,7 @@ impl Session {
                 let dots = all.iter().filter(|l| is_dots(**l)).map(|l| DOTS - l).max().unwrap_or(0);
                 let out = labels(right, None, dots as usize)?;
                 if twice(&out).is_some() {
-                    return Err(wrong(format!("`{right}` names an axis of the result twice")));
+                    return Err(wrong(format!("`{}` names an axis of the result twice", shown(right))));
                 }
                 out
             }
@@ -203,6 +215,7 @@ impl Session {
         if let Some(l) = out.iter().find(|l| !all.contains(l)) {
             let name =
                 char::from_u32(*l).filter(char::is_ascii_alphabetic).map_or("...".into(), String::from);
+            let equation = shown(equation);
             return Err(wrong(format!("`{name}` of the result is in no operand of `{equation}`")));
         }
         let mut rest = operands.into_iter();
