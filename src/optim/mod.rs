@@ -25,6 +25,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ops::{Recorder, Val};
 use crate::params::{Param, Params};
 use crate::session::Grads;
+use crate::shape::Shape;
 use group::Options;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -511,8 +512,10 @@ impl Optimizer {
         let value = |v: Option<Val>| v.map(|v| recorder.value(v).cloned()).transpose();
         let factor = value(extras.factor)?;
         let directions = extras.directions.into_iter().map(value).collect::<Result<Vec<_>>>()?;
+        let numbers = Shape::new(&[items.iter().map(|i| i.0.shape().numel()).sum()])?;
         self.begin(items.iter().map(|i| i.0))?;
-        let updated = self.update_all(device, items, &directions, factor.as_ref());
+        let update = || self.update_all(device, items, &directions, factor.as_ref());
+        let updated = device.timed("update", &[], numbers, update);
         if updated.is_err() {
             self.unbegin(items.iter().map(|i| i.0));
         }
