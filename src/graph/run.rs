@@ -9,8 +9,8 @@ use crate::device::{AnyBuffer, Backend, Buffer, DType, Device, Meta, ReadSet, em
 use crate::error::{Error, ErrorKind, Result};
 use crate::ops::map::Map;
 use crate::ops::program::Program;
-use crate::ops::{AnyOp, CpuRun, CudaRun, Gpu, Kernel, PerInput, Val, check_bound, check_indices, stand_in};
-use crate::optim::Optimizer;
+use crate::ops::{AnyOp, CpuRun, CudaRun, Gpu, Kernel, PerInput, Val, check_bound, check_indices, launch};
+use crate::optim::{Optimizer, updated};
 use crate::params::Param;
 use crate::session::Nats;
 use crate::shape::Shape;
@@ -468,10 +468,9 @@ impl Compiled {
                 around: Default::default(),
             };
             match is_captured {
-                true => i.op.cuda(&run)?,
-                false => self.device.timed(i.op.name(), &i.metas, i.meta.shape, || i.op.cuda(&run))?,
+                true => launch(&i.op, &run)?,
+                false => self.device.timed(i.op.name(), &i.metas, i.meta.shape, || launch(&i.op, &run))?,
             }
-            stand_in(&i.op, &run)?;
             // Where the driver does not tell, all wait in order.
             if is_captured && let Some(end) = cuda.captured()? {
                 ends.push(end);
@@ -498,15 +497,15 @@ impl Compiled {
             let update = || optimizer.update_cuda(cuda, &slots, factor);
             match is_captured {
                 true => update()?,
-                false => self.device.timed("update", &[], self.updated()?, update)?,
+                false => self.device.timed("update", &[], updated(self.params())?, update)?,
             }
         }
         Ok(())
     }
 
-    /// All numbers that an update changes, as a shape.
-    fn updated(&self) -> Result<Shape> {
-        Shape::new(&[self.updates.iter().map(|u| u.param.shape().numel()).sum()])
+    /// The parameters that an update changes.
+    fn params(&self) -> impl Iterator<Item = &Param> {
+        self.updates.iter().map(|u| &u.param)
     }
 
     /// For each instruction, and for the update after them, the ones it must wait for, without those that they wait for
@@ -699,7 +698,7 @@ impl Compiled {
                 Some(place) => self.with_words(arena, place, 1, |f| Ok(f[0]))?,
                 None => 1.0,
             };
-            self.device.timed("update", &[], self.updated()?, || {
+            self.device.timed("update", &[], updated(self.params())?, || {
                 self.updates.iter().try_for_each(|u| {
                     let n = u.param.shape().numel();
                     self.with_words(arena, u.gradient, n, |g| match u.direction {

@@ -119,8 +119,7 @@ fn run(
                 workspace: workspace.address(name)?,
                 around: Default::default(),
             };
-            op.cuda(&run)?;
-            stand_in(op, &run)?;
+            launch(op, &run)?;
         }
         Backend::Host(_) => {}
     }
@@ -137,9 +136,10 @@ pub(crate) fn with_stand_in<T>(f: impl FnOnce(&Device, &Cpu) -> Option<T>) -> Op
     }
 }
 
-/// On a driver that runs no kernels: the op's value, by its CPU kernel, in the place of those that were just launched. So
-/// everything around kernels has results to be compared where there is no GPU.
-pub(crate) fn stand_in(op: &AnyOp, run: &CudaRun<'_>) -> Result<()> {
+/// Queues an op on CUDA. On a driver that runs no kernels its value comes from the CPU's, in the place of those that were
+/// just launched, so that everything around kernels has results to be compared where there is no GPU.
+pub(crate) fn launch(op: &AnyOp, run: &CudaRun<'_>) -> Result<()> {
+    op.cuda(run)?;
     run.cuda.stand_in(|| -> Work {
         let (op, metas, ins) = (op.clone(), run.metas.to_vec(), run.ins.to_vec());
         let (shape, out) = (run.shape, run.out);

@@ -39,7 +39,7 @@ mod sort;
 pub mod spectral;
 
 pub use exec::apply;
-pub(crate) use exec::{MAX_INS, PerInput, check_bound, check_indices, stand_in, with_stand_in};
+pub(crate) use exec::{MAX_INS, PerInput, check_bound, check_indices, launch, with_stand_in};
 
 use crate::device::cpu::pool::Pool;
 use crate::device::cpu::simd::Simd;

@@ -81,6 +81,11 @@ pub(crate) struct Extras {
     pub directions: Vec<Option<Val>>,
 }
 
+/// All numbers that an update of these parameters changes, as a shape.
+pub(crate) fn updated<'p>(params: impl Iterator<Item = &'p Param>) -> Result<Shape> {
+    Shape::new(&[params.map(|p| p.shape().numel()).sum()])
+}
+
 impl Optimizer {
     /// Any rule.
     pub fn new(rule: Rule, lr: f64) -> Optimizer {
@@ -512,7 +517,7 @@ impl Optimizer {
         let value = |v: Option<Val>| v.map(|v| recorder.value(v).cloned()).transpose();
         let factor = value(extras.factor)?;
         let directions = extras.directions.into_iter().map(value).collect::<Result<Vec<_>>>()?;
-        let numbers = Shape::new(&[items.iter().map(|i| i.0.shape().numel()).sum()])?;
+        let numbers = updated(items.iter().map(|i| i.0))?;
         self.begin(items.iter().map(|i| i.0))?;
         let update = || self.update_all(device, items, &directions, factor.as_ref());
         let updated = device.timed("update", &[], numbers, update);
