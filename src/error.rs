@@ -4,12 +4,46 @@
 //! The payload is boxed, so a `Result<()>` stays one word wide on the hot path.
 
 use crate::shape::Shape;
-use std::fmt;
+use std::fmt::{self, Write};
 
 /// Shorthand for a result with this crate's error.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What went wrong, where, and with which shapes.
+/// Writes on one line: characters that a terminal would act on (control characters, and those that break lines or change
+/// the direction of writing) are escaped. What was escaped before stays as it is.
+struct OneLine<W>(W);
+
+impl<W: Write> Write for OneLine<W> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let acts = |c: char| {
+            c.is_control()
+                || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
+        };
+        let mut rest = text;
+        while let Some(at) = rest.find(acts) {
+            self.0.write_str(&rest[..at])?;
+            let Some(c) = rest[at..].chars().next() else { break };
+            write!(self.0, "{}", c.escape_debug())?;
+            rest = &rest[at + c.len_utf8()..];
+        }
+        self.0.write_str(rest)
+    }
+}
+
+/// A text from a file, an argument or another program as part of a message: on one line, with control characters escaped, and
+/// at most its first `most` characters.
+pub fn shown(text: &str, most: usize) -> String {
+    let (part, more) = match text.char_indices().nth(most) {
+        Some((end, _)) => (&text[..end], "…"),
+        None => (text, ""),
+    };
+    let mut line = OneLine(String::new());
+    // A string takes everything.
+    let _ = line.write_str(part);
+    line.0 + more
+}
+
+/// What went wrong, where, and with which shapes. As text it is one line, whatever files and arguments held.
 #[derive(Clone, PartialEq)]
 pub struct Error(Box<Inner>);
 
@@ -243,6 +277,7 @@ impl fmt::Debug for Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let f = &mut OneLine(f);
         write!(f, "{}: ", self.0.op)?;
         match &self.0.kind {
             ErrorKind::Arity { want, got } => write!(f, "takes {want} inputs, got {got}"),
@@ -314,5 +349,32 @@ impl fmt::Display for Error {
                 write!(f, "internal invariant broken: {what}; please report this")
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_is_one_line_whatever_it_holds() {
+        let bad = "a\n\r\t\0\u{1b}[31m\u{7f}\u{85}\u{202e}\u{2028}b – é\u{301}字`\\n";
+        let want = r"a\n\r\t\0\u{1b}[31m\u{7f}\u{85}\u{202e}\u{2028}b – é";
+        for error in [
+            Error::file(bad, "p", "w"),
+            Error::file("o", bad, "w"),
+            Error::file("o", "p", bad),
+            Error::argument("o", "name", bad),
+            Error::new("o", ErrorKind::Parse { line: 1, column: 1, why: bad.into() }),
+            Error::new("o", ErrorKind::Env { name: "N", value: bad.into(), want: "w" }),
+        ] {
+            let text = error.to_string();
+            assert!(text.contains(want) && text.contains("é\u{301}字`\\n"), "{text}");
+            assert!(!text.chars().any(char::is_control), "{text:?}");
+            // An error inside another is escaped once.
+            assert!(Error::file("o", "p", &error).to_string().ends_with(&text));
+        }
+        assert_eq!(shown("a\nbc", 3), r"a\nb…");
+        assert_eq!((shown("abc", 3), shown("", 0), shown("a", 0)), ("abc".into(), "".into(), "…".into()));
     }
 }

@@ -7,11 +7,7 @@ use crate::{Answer, Global, fail};
 use clap::Args;
 use dittograd::graph::{Graph as Program, Passes, What};
 use serde_json::json;
-use std::io::Read;
-use std::path::{Path, PathBuf};
-
-/// Largest file that is read. A cap, because a path may name an endless device.
-const MAX_BYTES: u64 = 1 << 32;
+use std::path::PathBuf;
 
 /// Check and show a program: of a trained model, or from a text file.
 #[derive(Args)]
@@ -35,19 +31,6 @@ pub(crate) struct Graph {
     /// Print its hash only
     #[arg(long)]
     hash: bool,
-}
-
-/// The bytes of a file.
-fn read(path: &Path) -> Answer<Vec<u8>> {
-    let mut bytes = Vec::new();
-    let read = std::fs::File::open(path).and_then(|f| f.take(MAX_BYTES + 1).read_to_end(&mut bytes));
-    match read {
-        Err(e) => fail(format!("{}: {e}", path.display())),
-        Ok(n) if n as u64 > MAX_BYTES => {
-            fail(format!("{}: is larger than {} MiB", path.display(), MAX_BYTES >> 20))
-        }
-        Ok(_) => Ok(bytes),
-    }
 }
 
 impl Graph {
@@ -82,7 +65,7 @@ impl Graph {
 
     fn parse(&self) -> Answer<Program> {
         let file = self.file.display();
-        let Ok(text) = String::from_utf8(read(&self.file)?) else {
+        let Ok(text) = String::from_utf8(dittograd::io::read(&self.file)?) else {
             return fail(format!("{file}: is not text"));
         };
         Program::parse(&text).or_else(|e| fail(format!("{file}: {e}")))

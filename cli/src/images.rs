@@ -4,12 +4,14 @@ use crate::{Answer, fail};
 use dittograd::data::Dataset;
 use dittograd::prelude::*;
 use png::{ColorType, Decoder, Limits, Transformations};
-use std::fs::{self, File};
-use std::io::BufReader;
+use std::fs;
+use std::io::Cursor;
 use std::path::{Path, PathBuf};
 
 /// Most bytes of one picture.
 const MOST: usize = 1 << 28;
+/// Most bytes that deflate makes of one.
+const MAX_RATIO: usize = 1032;
 
 /// What is in a folder, in the order of names.
 fn entries(path: &Path) -> Answer<Vec<PathBuf>> {
@@ -90,16 +92,23 @@ struct Picture {
 
 fn read(path: &Path) -> Answer<Picture> {
     let wrong = |why: &dyn std::fmt::Display| fail(format!("{}: {why}", path.display()));
-    let file = match File::open(path) {
-        Ok(file) => BufReader::new(file),
-        Err(e) => return wrong(&e),
-    };
-    let mut decoder = Decoder::new_with_limits(file, Limits { bytes: MOST });
+    let file = dittograd::io::read(path)?;
+    let mut decoder = Decoder::new_with_limits(Cursor::new(&file), Limits { bytes: MOST });
     decoder.set_transformations(Transformations::normalize_to_color8());
     let mut reader = match decoder.read_info() {
         Ok(reader) => reader,
         Err(e) => return wrong(&e),
     };
+    let info = reader.info();
+    // Before there is memory for the pixels, since a few bytes can promise any number of them.
+    if info.raw_bytes() > file.len().saturating_mul(MAX_RATIO) {
+        return wrong(&format!(
+            "its {} bytes cannot hold {} by {} pixels",
+            file.len(),
+            info.width,
+            info.height
+        ));
+    }
     let Some(room) = reader.output_buffer_size().filter(|n| *n <= MOST) else {
         return wrong(&"is too large");
     };

@@ -5,6 +5,7 @@ use crate::out::{Out, bytes, table};
 use crate::train::TOKENIZER;
 use clap::Args;
 use dittograd::data::Tokenizer;
+use dittograd::error::shown;
 use dittograd::io::Checkpoint;
 use dittograd::io::safetensors::{Entry, SafeTensors};
 use dittograd::prelude::*;
@@ -70,7 +71,7 @@ impl Row {
     }
 
     fn cells(&self) -> Vec<String> {
-        let name = self.name.chars().flat_map(char::escape_debug).take(MAX_NAME).collect();
+        let name = shown(&self.name, MAX_NAME);
         let mut cells = vec![name, self.shape.to_string(), self.dtype.into(), self.shape.numel().to_string()];
         match &self.stats {
             Some(s) => {
@@ -154,9 +155,7 @@ impl Inspect {
             Some(c) => out.line(&text(c))?,
             None => {
                 for (key, value) in file.metadata() {
-                    let line: String =
-                        format!("{key} {value}").chars().flat_map(char::escape_debug).take(200).collect();
-                    out.line(&format!("metadata {line}"))?;
+                    out.line(&format!("metadata {}", shown(&format!("{key} {value}"), 200)))?;
                 }
             }
         }

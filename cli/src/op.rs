@@ -4,6 +4,7 @@
 use crate::out::Out;
 use crate::{Answer, Global, fail};
 use clap::Args;
+use dittograd::error::shown;
 use dittograd::io::safetensors::{Dtype, SafeTensors, Writer};
 use dittograd::ops::{AnyOp, Attr, Attrs};
 use dittograd::prelude::*;
@@ -67,7 +68,7 @@ fn inputs(path: &Path) -> Answer<(Vec<AnyTensor>, Option<Tensor<f32>>)> {
     let count = file.iter().filter(|(n, _)| *n != "dy").count();
     let wanted = |n: &str| n == "dy" || (0..count.min(MAX_INPUTS)).any(|i| n == format!("x{i}"));
     if let Some((odd, _)) = file.iter().find(|(n, _)| !wanted(n)) {
-        let odd: String = odd.chars().take(40).flat_map(char::escape_debug).collect();
+        let odd = shown(odd, 60);
         return file_error(path, format!("has a tensor `{odd}`; expected x0, x1, … without a gap, and dy"));
     }
     // Other floats would be rounded, and results compared with those of a program that did not.

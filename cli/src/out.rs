@@ -2,6 +2,7 @@
 
 use crate::Answer;
 pub(crate) use dittograd::device::readable_bytes as bytes;
+use dittograd::error::shown;
 use serde_json::Value;
 use std::io::{IsTerminal, Write};
 
@@ -55,10 +56,11 @@ impl Out {
     }
 }
 
-/// One line on stderr, in the program's name. Line breaks inside become spaces.
+/// One line on stderr, in the program's name. Line breaks inside become spaces, other control characters are escaped.
 pub(crate) fn warn(text: &str) {
     let line =
         text.split(['\n', '\r']).map(str::trim).filter(|l| !l.is_empty()).collect::<Vec<_>>().join(" ");
+    let line = shown(&line, usize::MAX);
     // Nothing can be said where stderr is closed too.
     let _ = writeln!(std::io::stderr(), "dittograd: {line}");
 }

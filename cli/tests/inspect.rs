@@ -171,9 +171,12 @@ fn what_is_no_such_file_is_one_line_and_exit_2() {
     assert!(code == Some(2) && err.contains("<FILE>"), "{err}");
 }
 
-/// `op` that writes a file of 16 MB full of `value`.
+/// Elements of a file that is written while things happen.
+const MANY: usize = 1_000_000;
+
+/// `op` that writes a file of 4 MB full of `value`.
 fn fill(path: &Path, value: u32) -> Command {
-    let attrs = format!(r#"{{"shape":[4000000],"value":{value}}}"#);
+    let attrs = format!(r#"{{"shape":[{MANY}],"value":{value}}}"#);
     let mut all = command(["op", "full", "--device", "cpu", "--threads", "1", "--attrs", &attrs, "--out"]);
     all.arg(path);
     all
@@ -184,13 +187,16 @@ fn filled(path: &Path) -> f32 {
     let AnyTensor::Num(y) = SafeTensors::read(path).unwrap().tensor("y").unwrap() else {
         panic!("no numbers")
     };
-    assert!(y.shape().dims() == [4_000_000] && y.data().iter().all(|x| *x == y.data()[0]));
+    assert!(y.shape().dims() == [MANY] && y.data().iter().all(|x| *x == y.data()[0]));
     y.data()[0]
 }
 
 fn names(folder: &Path) -> Vec<PathBuf> {
     std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()).collect()
 }
+
+/// Processes that are killed, each at another time.
+const POINTS: u32 = 200;
 
 #[test]
 fn a_process_killed_while_it_writes_leaves_the_old_file_or_the_new_one() {
@@ -199,22 +205,67 @@ fn a_process_killed_while_it_writes_leaves_the_old_file_or_the_new_one() {
     let start = Instant::now();
     assert_eq!(finish(fill(&path, 0)).0, Some(0));
     let whole = start.elapsed();
-    let (mut old, mut left) = (0.0, 0);
-    for round in 1..=24u32 {
+    let (mut old, mut left, mut new) = (0.0, 0, 0);
+    let mut random = Stream::new(1, 0);
+    for round in 1..=POINTS {
         let mut child = fill(&path, round).spawn().unwrap();
-        std::thread::sleep(whole.min(Duration::from_secs(5)) * round / 24);
+        // Anywhere in its life, and a little beyond.
+        std::thread::sleep(whole.min(Duration::from_secs(2)).mul_f32(1.1 * random.uniform()));
         // It may have ended by itself.
         let _ = child.kill();
         child.wait().unwrap();
         let now = filled(&path);
         assert!(now == old || now == round as f32, "{now}");
+        new += u32::from(now != old);
         left += names(here.path()).len() - 1;
         assert!(names(here.path()).len() <= 2, "the leftover of an earlier process was not removed");
         old = now;
     }
-    eprintln!("{left} of 24 left a temporary file");
-    assert_eq!(finish(fill(&path, 99)).0, Some(0));
-    assert_eq!((filled(&path), names(here.path())), (99.0, vec![path]));
+    eprintln!("of {POINTS} processes {new} had replaced the file, {left} left a temporary one");
+    assert!(new > 0 && new < POINTS, "{new}: they were killed too early or too late to tell anything");
+    assert_eq!(finish(fill(&path, 999)).0, Some(0));
+    assert_eq!((filled(&path), names(here.path())), (999.0, vec![path]));
+}
+
+/// A disk that is full, and one that cannot be written: file systems of their own, where this user may have some.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_and_a_read_only_disk_leave_the_old_file() {
+    let here = tempfile::tempdir().unwrap();
+    let script = r#"
+        mount -t tmpfs -o size=256k none "$1" || exit 77
+        cd "$1"
+        small='{"shape":[10],"value":1}'
+        "$2" op full --device cpu --threads 1 --attrs "$small" --out y || exit 1
+        cp y ../old
+        "$2" op full --device cpu --threads 1 --attrs '{"shape":[1000000],"value":2}' --out y && exit 2
+        cmp y ../old && test "$(ls -A)" = y || exit 3
+        mount -o remount,ro "$1" || exit 77
+        "$2" op full --device cpu --threads 1 --attrs "$small" --out y && exit 4
+        "$2" op full --device cpu --threads 1 --attrs "$small" --out z && exit 5
+        cmp y ../old && test "$(ls -A)" = y || exit 6
+    "#;
+    let disk = here.path().join("disk");
+    std::fs::create_dir(&disk).unwrap();
+    let mut shell = Command::new("unshare");
+    shell.args(["-r", "-m", "sh", "-c", script, "sh"]).arg(&disk).arg(env!("CARGO_BIN_EXE_dittograd"));
+    let Ok(output) = shell.output() else {
+        eprintln!("skipped: there is no unshare here");
+        return;
+    };
+    let err = String::from_utf8_lossy(&output.stderr).into_owned();
+    if output.status.code() == Some(77) || err.starts_with("unshare: ") {
+        eprintln!("skipped: this user may not mount: {err}");
+        return;
+    }
+    assert_eq!(output.status.code(), Some(0), "{err}");
+    let lines: Vec<&str> = err.lines().collect();
+    assert_eq!(lines.len(), 3, "{err}");
+    assert!(lines[0].contains("write: y: No space left on device"), "{err}");
+    assert!(
+        lines[1].contains("y: Read-only file system") && lines[2].contains("z: Read-only file system"),
+        "{err}"
+    );
 }
 
 #[cfg(target_os = "linux")]

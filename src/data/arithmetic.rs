@@ -115,7 +115,7 @@ pub fn answer(tokens: &[u32]) -> Option<u32> {
 pub fn encode(text: &str) -> Result<Vec<u32>> {
     let token = |(i, c): (usize, char)| {
         VOCABULARY.find(c).map(|t| t as u32).ok_or_else(|| {
-            let why = format!("character {} is `{}`, use {VOCABULARY}", i + 1, c.escape_debug());
+            let why = format!("character {} is `{c}`, use {VOCABULARY}", i + 1);
             Error::argument("additions", "text", why)
         })
     };

@@ -3,7 +3,7 @@
 use super::{Dataset, IGNORE};
 use crate::error::{Error, Result};
 use crate::io::bytes::file_name;
-use crate::io::read_npz;
+use crate::io::{read_npz, said};
 use crate::tensor::{AnyTensor, Tensor};
 use std::path::Path;
 
@@ -47,7 +47,7 @@ fn classes_of(y: &Tensor<u32>) -> u32 {
 }
 
 fn of(path: &Path, mut arrays: Vec<(String, AnyTensor)>) -> Result<Dataset> {
-    let names: Vec<String> = arrays.iter().map(|(n, _)| format!("`{}`", n.escape_debug())).collect();
+    let names: Vec<String> = arrays.iter().map(|(n, _)| format!("`{n}`")).collect();
     let mut find = |name: &str| {
         let at = arrays.iter().position(|(n, _)| n == name)?;
         Some(arrays.swap_remove(at).1)
@@ -55,8 +55,7 @@ fn of(path: &Path, mut arrays: Vec<(String, AnyTensor)>) -> Result<Dataset> {
     let fail = |why: String| Error::file("npz", path, why);
     let (Some(x), Some(y)) = (find("x"), find("y")) else {
         let found = if names.is_empty() { "none".into() } else { names.join(", ") };
-        let found: String = found.chars().take(100).collect();
-        return Err(fail(format!("needs the arrays `x` and `y`, has {found}")));
+        return Err(fail(format!("needs the arrays `x` and `y`, has {}", said(found))));
     };
     let classes = match (&y, find("classes")) {
         (AnyTensor::Idx(_), Some(classes)) => match classes.idx().map(|t| t.data().to_vec()) {

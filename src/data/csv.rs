@@ -10,6 +10,7 @@
 use super::{Dataset, MAX_CLASSES};
 use crate::error::{Error, Result};
 use crate::io::bytes::{file_name, read_text};
+use crate::io::shown;
 use crate::tensor::{AnyTensor, Tensor};
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -177,7 +178,7 @@ fn table(path: &Path, text: &str, targets: Targets) -> Result<Table> {
             return Err(at(cells.len().min(width), why));
         }
         for (column, cell) in cells.iter().enumerate() {
-            let wrong = |why: &str| at(column + 1, format!("{} {why}", shown(cell)));
+            let wrong = |why: &str| at(column + 1, format!("`{}` {why}", shown(cell)));
             match targets {
                 _ if column < features => x.push(number(cell).map_err(wrong)?),
                 Targets::Class => classes.push(class(cell).map_err(|why| wrong(&why))?),
@@ -207,13 +208,6 @@ fn class(cell: &str) -> std::result::Result<u32, String> {
         Ok(_) => Err(format!("is too large: {want}")),
         Err(_) => Err(format!("is not a class: {want}")),
     }
-}
-
-/// A cell for a message: escaped, and short.
-fn shown(cell: &str) -> String {
-    const MOST: usize = 40;
-    let short: String = cell.chars().take(MOST).flat_map(char::escape_debug).collect();
-    if cell.chars().nth(MOST).is_some() { format!("`{short}…`") } else { format!("`{short}`") }
 }
 
 /// Cuts a line into trimmed cells. An error has the column and what is wrong there.

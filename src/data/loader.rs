@@ -5,6 +5,9 @@ use crate::error::{Error, Result};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread::{Builder, JoinHandle};
 
+/// Most batches that may wait.
+pub const MAX_AHEAD: usize = 1 << 12;
+
 /// The batches of a step and all after it, made on one background thread while the last ones are in use.
 /// They are those, and in that order, of [`Batches::batch`]. An error is handed on once, and ends it.
 /// Dropping it stops the thread and waits for it.
@@ -17,7 +20,7 @@ pub struct Loader {
 }
 
 impl Loader {
-    /// Starts at `step`, with up to `ahead` batches waiting (at least one).
+    /// Starts at `step`, with up to `ahead` batches waiting (at least one, at most [`MAX_AHEAD`]).
     pub fn new(mut batches: Batches, step: u64, ahead: usize) -> Result<Loader> {
         Loader::with(step, ahead, move |step| batches.batch(step))
     }
@@ -28,6 +31,10 @@ impl Loader {
         ahead: usize,
         mut make: impl FnMut(u64) -> Result<Samples> + Send + 'static,
     ) -> Result<Loader> {
+        // The places for them are made at once.
+        if ahead > MAX_AHEAD {
+            return Err(Error::argument("loader", "ahead", format!("got {ahead}, use at most {MAX_AHEAD}")));
+        }
         let (sender, receiver) = sync_channel(ahead.max(1));
         let work = move || {
             for step in step..=u64::MAX {

@@ -43,7 +43,7 @@ pub use csv::{csv, csv_regression, csv_table, parse_csv, parse_csv_regression, p
 pub use darcy::darcy;
 pub use digits::digits;
 pub use images::{cifar10, idx};
-pub use loader::Loader;
+pub use loader::{Loader, MAX_AHEAD};
 pub use regression::{Regression, regression};
 pub use scaling::Scaling;
 pub use spirals::spirals;

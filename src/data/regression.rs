@@ -49,8 +49,8 @@ impl Regression {
     pub fn named(name: &str) -> Result<Regression> {
         Regression::ALL.into_iter().find(|f| f.name() == name).ok_or_else(|| {
             let all: Vec<&str> = Regression::ALL.iter().map(|f| f.name()).collect();
-            let shown: String = name.escape_debug().take(40).collect();
-            Error::argument("regression", "kind", format!("`{shown}` is not one of {}", all.join(", ")))
+            let why = format!("`{}` is not one of {}", crate::io::shown(name), all.join(", "));
+            Error::argument("regression", "kind", why)
         })
     }
 

@@ -346,8 +346,9 @@ impl<'a> Parser<'a> {
         self.blanks();
         let start = self.at;
         let word = self.word(what)?;
-        let shown: String = word.chars().take(20).collect();
-        f(word).ok_or_else(|| self.error_at(start, format!("expected {what}, found `{shown}`")))
+        f(word).ok_or_else(|| {
+            self.error_at(start, format!("expected {what}, found `{}`", crate::io::shown(word)))
+        })
     }
 
     /// Things between brackets, separated by commas.

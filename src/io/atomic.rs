@@ -83,10 +83,16 @@ fn sync_folder(folder: &Path) -> io::Result<()> {
 
 const END: &str = ".dittograd-tmp";
 
+/// Bytes of a name beyond which a temporary one could be longer than file systems allow, which is 255.
+const LONG: usize = 200;
+
 /// How the names of temporary files for `name` begin.
 fn beginning(name: &OsStr) -> OsString {
     let mut text = OsString::from(".");
-    text.push(name);
+    match name.len() > LONG {
+        true => text.push(&blake3::hash(name.as_encoded_bytes()).to_hex()[..16]),
+        false => text.push(name),
+    }
     text.push(".");
     text
 }
@@ -236,6 +242,24 @@ mod tests {
         let bytes = fs::read(&path).unwrap();
         assert!(bytes.len() == 5000 && bytes.iter().all(|b| *b == bytes[0]));
         assert_eq!(names(here.path()), ["a"]);
+    }
+
+    #[test]
+    fn names_may_be_as_long_as_the_file_system_allows() {
+        let here = tempfile::tempdir().unwrap();
+        for length in [1, LONG, LONG + 1, 255] {
+            let name = "n".repeat(length);
+            fs::write(
+                here.path().join(beginning(OsStr::new(&name))).with_extension("1-0.dittograd-tmp"),
+                b"",
+            )
+            .unwrap();
+            write(here.path().join(&name), b"new").unwrap();
+            assert_eq!(fs::read(here.path().join(&name)).unwrap(), b"new");
+        }
+        assert_eq!(names(here.path()).len(), 4, "what was left is removed");
+        let error = write(here.path().join("n".repeat(256)), b"x").unwrap_err().to_string();
+        assert!(error.contains("File name too long"), "{error}");
     }
 
     #[cfg(unix)]

@@ -16,6 +16,10 @@ pub(crate) fn read(op: &str, path: &Path) -> Result<Vec<u8>> {
     if path.is_dir() {
         return Err(fail(&"is a folder, not a file"));
     }
+    // Asked before opening, which would wait for the other end.
+    if is_named_pipe(path) {
+        return Err(fail(&"is a named pipe, which might never end; use a regular file, or /dev/stdin"));
+    }
     let file = std::fs::File::open(path).map_err(|e| fail(&e))?;
     let meta = file.metadata().map_err(|e| fail(&e))?;
     let most = if meta.is_file() { meta.len() } else { MAX_STREAM };
@@ -34,6 +38,22 @@ pub(crate) fn read(op: &str, path: &Path) -> Result<Vec<u8>> {
         return Err(fail(&why));
     }
     Ok(bytes)
+}
+
+/// Whether a path is a pipe that has its place in a folder. Those that a shell opens for a program, which are behind
+/// `/dev/stdin` and `/dev/fd/N`, have none, and their other end is there.
+fn is_named_pipe(path: &Path) -> bool {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::FileTypeExt;
+        let is_pipe = |p: &Path| std::fs::metadata(p).is_ok_and(|meta| meta.file_type().is_fifo());
+        is_pipe(path) && std::fs::canonicalize(path).is_ok_and(|place| is_pipe(&place))
+    }
+    #[cfg(not(unix))]
+    {
+        let _ = path;
+        false
+    }
 }
 
 /// All of a regular file: pipes and devices are errors.

@@ -6,7 +6,7 @@
 
 use super::safetensors::{Dtype, SafeTensors, Writer};
 use super::state_dict::{Fit, StateDict};
-use super::{cut, shown};
+use super::{said, shown};
 use crate::error::{Error, Result};
 use crate::graph::TrainStep;
 use crate::numerics::{NUMERICS_VERSION, Numerics};
@@ -402,9 +402,7 @@ impl Checkpoint {
     /// The checkpoint in a file that was read.
     pub fn from_file(file: &SafeTensors) -> Result<Checkpoint> {
         let text = Checkpoint::verify(file)?;
-        let wrong = |e: &dyn std::fmt::Display| {
-            file.error("load", format!("its state: {}", cut(&e.to_string(), 200)))
-        };
+        let wrong = |e: &dyn std::fmt::Display| file.error("load", format!("its state: {}", said(e)));
         let state: State = serde_json::from_str(text).map_err(|e| wrong(&e))?;
         let numerics = state.numerics.parse().map_err(|e: Error| wrong(&e))?;
         let mut optimizer = state.optimizer.map(|o| {

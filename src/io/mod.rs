@@ -16,18 +16,21 @@ pub use npy::{npy_bytes, parse_npy, parse_npy_numbers, read_npy, read_npy_number
 pub use npz::{npz_bytes, parse_npz, read_npz, write_npz};
 pub use state_dict::{Loaded, StateDict};
 
-/// A text from a file as part of a line: escaped, and cut if it is long.
-pub(crate) fn shown(text: &str) -> String {
-    cut(&text.chars().take(LONG + 1).flat_map(char::escape_debug).collect::<String>(), LONG)
+use crate::error::Result;
+use std::path::Path;
+
+/// All bytes of a file, as every reader here takes them: a folder and a named pipe are errors, and of what has no length, such
+/// as standard input, at most 1 GiB is read.
+pub fn read(path: impl AsRef<Path>) -> Result<Vec<u8>> {
+    bytes::read("read", path.as_ref())
 }
 
-/// Characters of a name that are shown.
-const LONG: usize = 60;
+/// The name of a tensor, or the like, of a file as part of a message.
+pub(crate) fn shown(text: &str) -> String {
+    crate::error::shown(text, 60)
+}
 
-/// At most the first `count` characters.
-pub(crate) fn cut(text: &str, count: usize) -> String {
-    match text.char_indices().nth(count) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text.to_string(),
-    }
+/// What another library says about a file as part of a message.
+pub(crate) fn said(what: impl std::fmt::Display) -> String {
+    crate::error::shown(&what.to_string(), 200)
 }

@@ -1,6 +1,6 @@
 //! NumPy's `.npy` format, versions 1 to 3.
 
-use super::bytes;
+use super::{atomic, bytes, shown};
 use crate::error::{Error, Result};
 use crate::shape::{MAX_RANK, Shape};
 use crate::tensor::{AnyTensor, Tensor};
@@ -37,10 +37,9 @@ pub fn parse_npy_numbers(name: &str, bytes: &[u8]) -> Result<Tensor<f32>> {
     numbers(bytes).map_err(|why| Error::file("npy", name, why))
 }
 
-/// Writes an array to a file: `<f4` or `<u4`, row-major, version 1.
+/// Writes an array to a file, whole or not at all: `<f4` or `<u4`, row-major, version 1.
 pub fn write_npy(path: impl AsRef<Path>, array: &AnyTensor) -> Result<()> {
-    let path = path.as_ref();
-    std::fs::write(path, npy_bytes(array)).map_err(|e| Error::file("npy", path, e))
+    atomic::write(path, &npy_bytes(array))
 }
 
 /// What [`write_npy`] writes.
@@ -262,7 +261,7 @@ impl<'a> Header<'a> {
                 "fortran_order" => fortran = Some(self.boolean()?),
                 "shape" => shape = Some(self.tuple()?),
                 _ => {
-                    let key: String = key.chars().take(40).flat_map(char::escape_debug).collect();
+                    let key = shown(key);
                     return Err(format!("{place}: `{key}` is not descr, fortran_order or shape"));
                 }
             }
@@ -371,7 +370,7 @@ impl<'a> Header<'a> {
             "u8" => Kind::Unsigned(8),
             "b1" => Kind::Bool,
             _ => {
-                let text: String = text.chars().take(40).flat_map(char::escape_debug).collect();
+                let text = shown(text);
                 return Err(format!("{place}: the type `{text}` is not supported; {TYPES}"));
             }
         };
@@ -379,7 +378,7 @@ impl<'a> Header<'a> {
             "<" => Ok((kind, false)),
             ">" => Ok((kind, true)),
             "|" if kind.size() == 1 => Ok((kind, false)),
-            _ => Err(format!("{place}: the type `{}` has no byte order, `<` or `>`", text.escape_debug())),
+            _ => Err(format!("{place}: the type `{}` has no byte order, `<` or `>`", shown(text))),
         }
     }
 }

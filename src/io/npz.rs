@@ -30,11 +30,10 @@ pub fn parse_npz(name: &str, bytes: &[u8]) -> Result<Vec<(String, AnyTensor)>> {
     parse(bytes).map_err(|why| Error::file("npz", name, why))
 }
 
-/// Writes arrays to a file, not compressed. Errors for names that are empty, too long or there twice, and
+/// Writes arrays to a file, whole or not at all, not compressed. Errors for names that are empty, too long or there twice, and
 /// for more than 4 GiB.
 pub fn write_npz(path: impl AsRef<Path>, arrays: &[(&str, &AnyTensor)]) -> Result<()> {
-    let path = path.as_ref();
-    std::fs::write(path, npz_bytes(arrays)?).map_err(|e| Error::file("npz", path, e))
+    super::atomic::write(path, &npz_bytes(arrays)?)
 }
 
 /// What [`write_npz`] writes.
@@ -105,7 +104,7 @@ fn parse(bytes: &[u8]) -> Parsed<Vec<(String, AnyTensor)>> {
         }
         at = next;
         let name = entry.name.strip_suffix(".npy").unwrap_or(&entry.name).to_string();
-        let shown = name.escape_debug().take(60).collect::<String>();
+        let shown = super::shown(&name);
         if !names.insert(name.clone()) {
             return Err(format!("array `{shown}` is there twice"));
         }

@@ -5,7 +5,7 @@
 //! the header says, and every error is one line that names the file and the tensor. Writing gives the same bytes for the
 //! same content.
 
-use super::{atomic, bytes, cut, shown};
+use super::{atomic, bytes, said, shown};
 use crate::error::{Error, ErrorKind, Result};
 use crate::shape::{MAX_RANK, Shape};
 use crate::tensor::{AnyTensor, Tensor};
@@ -226,8 +226,7 @@ fn parse(bytes: &[u8]) -> Result<(BTreeMap<String, String>, Entries), String> {
     if text.first() != Some(&b'{') {
         return Err("its header does not begin with {".to_string());
     }
-    let header: Header =
-        serde_json::from_slice(text).map_err(|e| format!("its header: {}", cut(&e.to_string(), 200)))?;
+    let header: Header = serde_json::from_slice(text).map_err(|e| format!("its header: {}", said(e)))?;
     let start = 8 + text.len();
     let data = bytes.len() - start;
     let mut entries = Entries::new();

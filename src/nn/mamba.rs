@@ -67,7 +67,7 @@ impl MambaBlock {
         let part = |part: &str| format!("{name}.{part}");
         let (inner, rank) = (width.saturating_mul(expand), width.div_ceil(16));
         let log = |i: usize| libm::log((i % state + 1) as f64);
-        let a_log = params.value(&part("A_log"), &Tensor::from_fn(Shape::new(&[inner, state])?, log))?;
+        let a_log = params.value(&part("A_log"), &Tensor::try_from_fn(Shape::new(&[inner, state])?, log)?)?;
         let skip = params.ones(&part("D"), &[inner])?;
         let in_proj = Linear::without_bias(params, &part("in_proj"), width, inner.saturating_mul(2))?;
         let window = Window::plain(1)?.groups(inner);

@@ -32,7 +32,7 @@ impl SinusoidalPositions {
             let turn = place as f64 * libm::pow(10000.0, -((channel - channel % 2) as f64) / width as f64);
             if channel % 2 == 0 { libm::sin(turn) } else { libm::cos(turn) }
         };
-        Ok(Tensor::from_fn(Shape::new(&[length, width])?, wave))
+        Tensor::try_from_fn(Shape::new(&[length, width])?, wave)
     }
 
     /// Sequences `(…, length, width)` plus the waves.

@@ -34,7 +34,7 @@ impl Session {
             return Err(Error::argument("arange", "step", why));
         }
         let shape = Shape::new(&[count.max(0.0) as usize])?;
-        self.constant(&Tensor::from_fn(shape, |i| start + i as f64 * step))
+        self.constant(&Tensor::try_from_fn(shape, |i| start + i as f64 * step)?)
     }
 
     /// `count` numbers from `start` to `end`, both included, at equal distances, each rounded once. One number is `start`.
@@ -45,7 +45,7 @@ impl Session {
             true => start + (end - start) * (i as f64 / last.max(1) as f64),
             false => end - (end - start) * ((last - i) as f64 / last as f64),
         };
-        self.constant(&Tensor::from_fn(Shape::new(&[count])?, at))
+        self.constant(&Tensor::try_from_fn(Shape::new(&[count])?, at)?)
     }
 
     /// The unit matrix of `n` rows.

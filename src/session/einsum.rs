@@ -2,6 +2,7 @@
 
 use super::{Session, Var};
 use crate::error::{Error, ErrorKind, Result};
+use crate::io::shown;
 use crate::ops::matmul::Bmm;
 
 /// The name of an axis. Letters are their own; the axes of an ellipsis count down from [`DOTS`] from the last one on.
@@ -10,11 +11,6 @@ const DOTS: Label = 0x0011_0100;
 
 fn wrong(why: String) -> Error {
     Error::argument("einsum", "equation", why)
-}
-
-/// A part of the equation for a message: escaped, and cut if it is long.
-fn shown(text: &str) -> String {
-    text.chars().take(60).flat_map(char::escape_debug).collect()
 }
 
 /// The labels of one operand, or of the result where the rank is unknown: then an ellipsis stands for `dots` axes.
@@ -44,7 +40,7 @@ fn labels(term: &str, rank: Option<usize>, dots: usize) -> Result<Vec<Label>> {
             ' ' => {}
             c if c.is_ascii_alphabetic() => out.push(c as Label),
             c => {
-                let (c, term) = (c.escape_debug(), shown(term));
+                let (c, term) = (shown(&c.to_string()), shown(term));
                 return Err(wrong(format!("`{c}` in `{term}` is neither a letter nor `...`")));
             }
         }

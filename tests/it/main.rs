@@ -3,6 +3,7 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod attention;
+mod bad_input;
 mod constants;
 mod contexts;
 mod conv;
@@ -10,6 +11,7 @@ mod derivatives;
 mod endurance;
 mod ergonomics;
 mod faults;
+mod files;
 mod golden;
 mod graph;
 mod hazards;

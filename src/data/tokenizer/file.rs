@@ -3,7 +3,7 @@
 use super::{CHARS, MAX_TOKENS, Merge, Tokenizer, char_of};
 use crate::error::{Error, Result};
 use crate::io::bytes::read_text;
-use crate::io::{cut, shown};
+use crate::io::{said, shown};
 use serde_json::{Map, Value};
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -103,7 +103,7 @@ impl Tokenizer {
 }
 
 fn parse(text: &str) -> Wrong<Value> {
-    serde_json::from_str(text).map_err(|e| format!("is no JSON: {}", cut(&e.to_string(), 200)))
+    serde_json::from_str(text).map_err(|e| format!("is no JSON: {}", said(e)))
 }
 
 fn vocab_of(text: &str) -> Wrong<Vec<(String, u64)>> {
@@ -116,7 +116,7 @@ fn tokens_of(map: &Map<String, Value>) -> Wrong<Vec<(String, u64)>> {
     let token = |(name, id): (&String, &Value)| match id.as_u64() {
         Some(id) => Ok((name.clone(), id)),
         None => {
-            let found = cut(&id.to_string(), 40);
+            let found = shown(&id.to_string());
             Err(format!("token `{}` has {found} for its number", shown(name)))
         }
     };
@@ -152,7 +152,7 @@ fn of_json(text: &str) -> Wrong<Tokenizer> {
         Some(value) => value.as_bool() == Some(false) || value.as_f64() == Some(0.0),
     };
     if let Some(other) = model.get("type").filter(|t| **t != "BPE") {
-        let other = cut(&other.to_string(), 40);
+        let other = shown(&other.to_string());
         return Err(format!("its model is {other}; only byte-level \"BPE\" is read"));
     }
     let bpe = &value["model"];
@@ -160,12 +160,12 @@ fn of_json(text: &str) -> Wrong<Tokenizer> {
         ["dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback", "ignore_merges"]
     {
         if !plain(bpe, key) {
-            return Err(format!("its model has {key} {}, which is not read", cut(&bpe[key].to_string(), 40)));
+            return Err(format!("its model has {key} {}, which is not read", shown(&bpe[key].to_string())));
         }
     }
     for key in ["normalizer", "truncation", "padding"] {
         if !plain(&value, key) {
-            return Err(format!("has {key} {}, which is not read", cut(&value[key].to_string(), 60)));
+            return Err(format!("has {key} {}, which is not read", shown(&value[key].to_string())));
         }
     }
     let words = &value["pre_tokenizer"];

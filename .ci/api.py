@@ -1,0 +1,204 @@
+#!/usr/bin/env python3
+"""The public interface of the library, a line for each item, compared with `.ci/api`; `--update` writes that file.
+
+The lines are made of rustdoc's JSON, which only a nightly compiler writes: without one it says so and ends well.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+SNAPSHOT = ROOT / ".ci" / "api"
+# Traits that say something about how a type is used. Others, such as `Debug`, come and go with derives that nobody calls for.
+TOLD = {"Clone", "Copy", "Default", "PartialEq", "Eq", "Hash", "Display", "Error", "From", "FromStr", "Iterator", "IntoIterator", "FromIterator", "Drop", "Add", "Sub", "Mul", "Div", "Neg"}
+
+
+def path(t):
+    """A named type with its arguments."""
+    args = (t.get("args") or {}).get("angle_bracketed")
+    if args is None:
+        both = (t.get("args") or {}).get("parenthesized")
+        if both is None:
+            return t["path"].split("::")[-1]
+        ends = "" if both["output"] is None else f" -> {kind(both['output'])}"
+        return f"{t['path'].split('::')[-1]}({', '.join(map(kind, both['inputs']))}){ends}"
+    shown = [a["lifetime"] if "lifetime" in a else kind(a["type"]) if "type" in a else a["const"]["expr"] if "const" in a else "_" for a in args["args"]]
+    for c in args["constraints"]:
+        binding = c["binding"]
+        what = binding["equality"] if "equality" in binding else None
+        shown.append(c["name"] + (f" = {kind(what['type'])}" if what and "type" in what else ": " + bounds(binding.get("constraint", []))))
+    name = t["path"].split("::")[-1]
+    return f"{name}<{', '.join(shown)}>" if shown else name
+
+
+def bounds(all_bounds):
+    said = []
+    for b in all_bounds:
+        if "trait_bound" in b:
+            t = b["trait_bound"]
+            params = [p["name"] for p in t["generic_params"]]
+            said.append((f"for<{', '.join(params)}> " if params else "") + ("?" if t["modifier"] == "maybe" else "") + path(t["trait"]))
+        elif "outlives" in b:
+            said.append(b["outlives"])
+    return " + ".join(said)
+
+
+def kind(t):
+    """A type."""
+    (form, t), = t.items()
+    match form:
+        case "resolved_path":
+            return path(t)
+        case "generic" | "primitive":
+            return t
+        case "tuple":
+            return f"({', '.join(map(kind, t))})"
+        case "slice":
+            return f"[{kind(t)}]"
+        case "array":
+            return f"[{kind(t['type'])}; {t['len']}]"
+        case "borrowed_ref":
+            return "&" + (t["lifetime"] + " " if t["lifetime"] else "") + ("mut " if t["is_mutable"] else "") + kind(t["type"])
+        case "raw_pointer":
+            return ("*mut " if t["is_mutable"] else "*const ") + kind(t["type"])
+        case "impl_trait":
+            return "impl " + bounds(t)
+        case "dyn_trait":
+            return "dyn " + " + ".join([path(b["trait"]) for b in t["traits"]] + ([t["lifetime"]] if t["lifetime"] else []))
+        case "qualified_path":
+            return f"{kind(t['self_type'])}::{t['name']}"
+        case "function_pointer":
+            return "fn" + signature(t["sig"])
+        case _:
+            return form
+
+
+def signature(sig):
+    ins = [kind(t) if name == "self" else f"{name}: {kind(t)}" for name, t in sig["inputs"]]
+    return f"({', '.join(ins)})" + ("" if sig["output"] is None else f" -> {kind(sig['output'])}")
+
+
+def generics(g):
+    said = []
+    for p in g["params"]:
+        (form, k), = p["kind"].items()
+        if form == "type" and not k["is_synthetic"]:
+            said.append(p["name"] + (f": {bounds(k['bounds'])}" if k["bounds"] else ""))
+        elif form == "const":
+            said.append(f"const {p['name']}: {kind(k['type'])}")
+    for w in g["where_predicates"]:
+        if "bound_predicate" in w:
+            said.append(f"{kind(w['bound_predicate']['type'])}: {bounds(w['bound_predicate']['bounds'])}")
+    return f"<{', '.join(said)}>" if said else ""
+
+
+class Lines:
+    def __init__(self, doc):
+        self.index, self.out, self.seen = doc["index"], set(), set()
+
+    def say(self, at, text):
+        self.out.add(f"{at} {text}")
+
+    def item(self, id, at, name=None):
+        item = self.index.get(str(id))
+        if item is None:
+            return
+        (form, x), = item["inner"].items()
+        if form == "use":
+            target = self.index.get(str(x["id"]))
+            if target is None:
+                self.say(at, f"use {x['source']}")
+            elif x["is_glob"]:
+                for inner in next(iter(target["inner"].values())).get("items", []):
+                    self.item(inner, at)
+            else:
+                self.item(x["id"], at, x["name"])
+            return
+        if item["visibility"] not in ("public", "default"):
+            return
+        here = f"{at}::{name or item['name']}" if at else item["name"]
+        if (id, here) in self.seen:
+            return
+        self.seen.add((id, here))
+        match form:
+            case "module":
+                for inner in x["items"]:
+                    self.item(inner, here)
+            case "function":
+                self.say(here, "fn" + generics(x["generics"]) + signature(x["sig"]))
+            case "struct":
+                self.say(here, "struct" + generics(x["generics"]))
+                shape = x["kind"]
+                fields = shape["plain"]["fields"] if "plain" in shape else shape.get("tuple", []) if isinstance(shape, dict) else []
+                for f in fields:
+                    if f is not None:
+                        self.item(f, here)
+                self.impls(x["impls"], here)
+            case "struct_field":
+                self.say(here, kind(x))
+            case "enum":
+                self.say(here, "enum" + generics(x["generics"]))
+                for v in x["variants"]:
+                    self.item(v, here)
+                self.impls(x["impls"], here)
+            case "variant":
+                shape = x["kind"]
+                parts = [] if shape == "plain" else shape["tuple"] if "tuple" in shape else shape["struct"]["fields"]
+                fields = [self.index[str(p)] for p in parts if p is not None]
+                self.say(here, "variant " + ", ".join(f"{f['name']}: {kind(f['inner']['struct_field'])}" for f in fields))
+            case "trait":
+                self.say(here, "trait" + generics(x["generics"]) + (": " + bounds(x["bounds"]) if x["bounds"] else ""))
+                for inner in x["items"]:
+                    self.item(inner, here)
+            case "type_alias":
+                self.say(here, "type = " + kind(x["type"]))
+            case "constant":
+                self.say(here, "const " + kind(x["type"]))
+            case "assoc_const":
+                self.say(here, "const " + kind(x["type"]))
+            case "assoc_type":
+                self.say(here, "type " + bounds(x["bounds"]))
+            case _:
+                self.say(here, form)
+
+    def impls(self, ids, at):
+        for id in ids:
+            item = self.index.get(str(id))
+            if item is None:
+                continue
+            x = item["inner"]["impl"]
+            if x["trait"] is None:
+                for inner in x["items"]:
+                    self.item(inner, at)
+            elif not x["is_synthetic"] and x["blanket_impl"] is None and x["trait"]["path"].split("::")[-1] in TOLD:
+                self.say(at, f"impl {path(x['trait'])}")
+
+
+def main():
+    compiler = subprocess.run(["cargo", "+nightly", "--version"], cwd=ROOT, capture_output=True)
+    if compiler.returncode != 0:
+        print("skipped: no nightly compiler here, which writes the documentation as JSON")
+        return
+    env = dict(os.environ, CARGO_TARGET_DIR=str(ROOT / "target" / "api"))
+    command = ["cargo", "+nightly", "rustdoc", "--quiet", "-p", "dittograd", "--lib", "--", "-Zunstable-options", "--output-format", "json", "--cap-lints", "allow"]
+    subprocess.run(command, cwd=ROOT, env=env, check=True)
+    doc = json.loads((ROOT / "target" / "api" / "doc" / "dittograd.json").read_text())
+    lines = Lines(doc)
+    lines.item(doc["root"], "")
+    now = sorted(lines.out)
+    if "--update" in sys.argv:
+        SNAPSHOT.write_text("\n".join(now) + "\n")
+        print(f"{len(now)} lines written")
+        return
+    old = set(SNAPSHOT.read_text().splitlines())
+    gone, new = sorted(old - set(now)), sorted(set(now) - old)
+    print("\n".join([f"- {l}" for l in gone] + [f"+ {l}" for l in new] + [f"{len(now)} lines, {len(gone)} gone, {len(new)} new"]))
+    if gone or new:
+        sys.exit("the public interface is another; `.ci/api.py --update` says that this is meant")
+
+
+if __name__ == "__main__":
+    main()

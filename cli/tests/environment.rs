@@ -1,0 +1,273 @@
+//! What is around the program when it starts: arguments that are not what they should be, an environment without the usual things,
+//! streams that are closed, pictures that promise more than they hold. One table: the exit code, and one line on stderr.
+#![cfg(unix)]
+// The lints leave test functions alone, but not the helpers beside them.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use tempfile::TempDir;
+
+/// Small and quick.
+const TRAIN: &str = "train mlp --steps 2 --samples 40 --batch 8 --hidden 4 --quiet";
+/// Its last line, whatever the environment.
+fn fingerprint() -> String {
+    let run = finish(&mut program(&words(TRAIN)));
+    run.1.lines().last().unwrap().to_string()
+}
+
+fn words(args: &str) -> Vec<OsString> {
+    args.split_whitespace().map(OsString::from).collect()
+}
+
+fn bare(command: &mut Command) -> &mut Command {
+    for name in ["DEVICE", "NUMERICS", "THREADS", "SIMD", "CACHE", "WATCH"] {
+        command.env_remove(format!("DITTOGRAD_{name}"));
+    }
+    command.env("DITTOGRAD_RUNS", "none").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped())
+}
+
+fn program(args: &[OsString]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dittograd"));
+    bare(&mut command).args(args);
+    command
+}
+
+/// The program behind a line of shell, which says `exec "$@"`.
+fn behind(shell: &str, args: &str, folder: &Path) -> Command {
+    let mut command = Command::new("sh");
+    bare(&mut command)
+        .current_dir(folder)
+        .args(["-c", shell, "sh", env!("CARGO_BIN_EXE_dittograd")])
+        .args(words(args));
+    command
+}
+
+/// Exit code, stdout and stderr.
+fn finish(command: &mut Command) -> (Option<i32>, String, String) {
+    let output = command.output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("UTF-8 output");
+    (output.status.code(), text(output.stdout), text(output.stderr))
+}
+
+/// It could not run, and one line says why.
+fn refused(what: &str, command: &mut Command, want: &str) {
+    let (code, out, err) = finish(command);
+    assert_eq!((code, out.as_str(), err.lines().count()), (Some(2), "", 1), "{what}: {err:?}");
+    assert!(err.starts_with("dittograd: ") && err.contains(want), "{what}: {err:?} does not have {want}");
+    let line = err.trim_end_matches('\n');
+    assert!(!line.chars().any(char::is_control) && line.len() < 1000, "{what}: {err:?}");
+}
+
+#[test]
+fn arguments_are_shown_and_not_acted_on() {
+    let odd = |prefix: &str, bytes: &[u8]| -> Vec<OsString> {
+        words(prefix).into_iter().chain([OsString::from_vec(bytes.to_vec())]).collect()
+    };
+    let acts = b"\x1b[2J\x07\xc2\x85x";
+    for (what, args, want) in [
+        ("a command", odd("", acts), "unrecognized subcommand"),
+        ("an option", odd("train mlp", b"--\x1b[31m"), r"\u{1b}[31m"),
+        ("a number", odd("train mlp --steps", b"\x1b[2J"), r"\u{1b}[2J"),
+        ("a large number", words("train mlp --steps 1e30"), "'1e30'"),
+        ("a number beyond all", words("train mlp --steps 99999999999999999999"), "99999999999999999999"),
+        ("no number", odd("train mlp --steps", b""), "--steps"),
+        ("no value", words("train mlp --steps"), "--steps"),
+        ("a value that begins as an option does", words("train mlp --lr --seed 1"), "--lr"),
+        ("an option twice", words("train mlp --seed 1 --seed 2"), "cannot be used multiple times"),
+        ("a device", odd("train mlp --steps 1 --device", acts), r"\u{1b}[2J"),
+        ("a device that is not there", words("train mlp --steps 1 --device cuda:99"), "cuda"),
+        (
+            "a device beyond all",
+            words("train mlp --steps 1 --device cuda:99999999999999999999"),
+            "is not a device",
+        ),
+        ("a mode", odd("train mlp --steps 1 --numerics", acts), r"\u{1b}[2J"),
+        ("a file", odd("train mlp --data", b"a\n\x1b[31m.csv"), r"\u{1b}[31m.csv"),
+        ("a file of no text", odd("train mlp --data", b"\xff.csv"), "No such file"),
+        ("a program", odd("graph", b"a\x1b[31m"), r"a\u{1b}[31m: No such file"),
+        ("a checkpoint", odd("inspect", b"a\x1b[31m"), r"a\u{1b}[31m: No such file"),
+        ("attributes", odd("op exp --out /dev/null --attrs", b"{\"\x1b[2J\":1}"), "--attrs"),
+        ("an op", odd("check", acts), r"\u{1b}[2J"),
+        ("a workload", odd("bench", acts), r"\u{1b}[2J"),
+        ("a long argument", odd("check", &b"a".repeat(100_000)), "aaa…"),
+        ("a long workload", odd("bench", &b"a".repeat(100_000)), "aaa…"),
+        ("a long device", odd("train mlp --steps 1 --device", &b"a".repeat(100_000)), "aaa…"),
+    ] {
+        refused(what, &mut program(&args), want);
+    }
+    // Of the usage of clap, which has the argument as it is, no more than a line is shown.
+    let (code, _, err) = finish(&mut program(&odd("train mlp --steps", &b"a".repeat(100_000))));
+    assert_eq!((code, err.lines().count()), (Some(2), 1));
+}
+
+#[test]
+fn variables_that_are_not_what_they_should_be() {
+    let odd = OsString::from_vec(b"\xff\x1b[2J".to_vec());
+    for (name, value, want) in [
+        ("DITTOGRAD_DEVICE", odd.clone(), "is not a device"),
+        ("DITTOGRAD_THREADS", odd.clone(), "DITTOGRAD_THREADS="),
+        ("DITTOGRAD_THREADS", "0".into(), "DITTOGRAD_THREADS=0"),
+        ("DITTOGRAD_SIMD", odd.clone(), "DITTOGRAD_SIMD="),
+        ("DITTOGRAD_NUMERICS", odd.clone(), "DITTOGRAD_NUMERICS="),
+        ("DITTOGRAD_WATCH", odd.clone(), "DITTOGRAD_WATCH="),
+        ("DITTOGRAD_RUNS", "/proc/none/runs".into(), "/proc/none"),
+        ("DITTOGRAD_RUNS", "/dev/null".into(), "/dev/null"),
+    ] {
+        let mut command = program(&words(TRAIN));
+        command.env(name, &value);
+        refused(&format!("{name}={value:?}"), &mut command, want);
+    }
+    // Without a GPU, or with none to be seen, CUDA is an error and everything else goes on without.
+    let mut none = program(&words("train mlp --steps 1 --device cuda"));
+    none.env("CUDA_VISIBLE_DEVICES", "");
+    refused("no GPU to be seen", &mut none, "cuda");
+}
+
+#[test]
+fn an_environment_without_the_usual_things() {
+    let here = tempfile::tempdir().unwrap();
+    let want = fingerprint();
+    let set = |name: &'static str, value: &'static str| {
+        move |c: &mut Command| {
+            c.env(name, value);
+        }
+    };
+    type Change = Box<dyn Fn(&mut Command)>;
+    let all: Vec<(&str, Change)> = vec![
+        (
+            "nothing at all",
+            Box::new(|c| {
+                c.env_clear().env("DITTOGRAD_RUNS", "none");
+            }),
+        ),
+        (
+            "no home",
+            Box::new(|c| {
+                c.env_remove("HOME").env_remove("XDG_CACHE_HOME");
+            }),
+        ),
+        ("a home that is not there", Box::new(set("HOME", "/none/at/all"))),
+        ("a cache that cannot be", Box::new(set("DITTOGRAD_CACHE", "/proc/none"))),
+        ("no place for temporary files", Box::new(set("TMPDIR", "/none/at/all"))),
+        ("no GPU to be seen", Box::new(set("CUDA_VISIBLE_DEVICES", ""))),
+        ("a locale with another point", Box::new(set("LC_ALL", "de_DE.UTF-8"))),
+        ("a locale with another i", Box::new(set("LC_ALL", "tr_TR.UTF-8"))),
+        ("a locale that is none", Box::new(set("LC_ALL", "xx"))),
+        ("no locale", Box::new(set("LC_ALL", "C"))),
+        (
+            "no terminal",
+            Box::new(|c| {
+                c.env_remove("TERM").env("COLUMNS", "0");
+            }),
+        ),
+    ];
+    for (what, change) in all {
+        let mut command = program(&words(TRAIN));
+        change(&mut command);
+        let (code, out, err) = finish(&mut command);
+        assert_eq!((code, err.as_str()), (Some(0), ""), "{what}");
+        assert_eq!(out.lines().last(), Some(want.as_str()), "{what}");
+    }
+    for (what, shell) in [
+        ("closed stdin", "exec \"$@\" <&-"),
+        ("a folder that is no more", "mkdir gone && cd gone && rmdir ../gone && exec \"$@\""),
+        ("few files", "ulimit -n 16 && exec \"$@\""),
+        ("a small stack", "ulimit -s 512 && exec \"$@\""),
+    ] {
+        let (code, out, err) = finish(&mut behind(shell, TRAIN, here.path()));
+        assert_eq!((code, err.as_str(), out.lines().last()), (Some(0), "", Some(want.as_str())), "{what}");
+    }
+    // Nothing can be said where everything is closed; the code tells.
+    for (shell, args, want) in [
+        ("exec \"$@\" >&-", TRAIN, 0),
+        ("exec \"$@\" >&- 2>&- <&-", TRAIN, 0),
+        ("exec \"$@\" 2>&-", "train mlp --steps 0", 2),
+        ("exec \"$@\" >&- 2>&- <&-", "train mlp --data none.csv", 2),
+    ] {
+        let (code, out, err) = finish(&mut behind(shell, args, here.path()));
+        assert_eq!((code, out.as_str(), err.as_str()), (Some(want), "", ""), "{shell} {args}");
+    }
+    // A run that would keep files where there is no folder any more.
+    let shell = "unset DITTOGRAD_RUNS; mkdir gone && cd gone && rmdir ../gone && exec \"$@\"";
+    refused("no folder for a run", &mut behind(shell, TRAIN, here.path()), "No such file");
+}
+
+/// A PNG of so many pixels in colour, with `data` in the place of what should be deflated.
+fn png(width: u32, height: u32, data: &[u8]) -> Vec<u8> {
+    let chunk = |name: &[u8], data: &[u8]| {
+        let all = [name, data].concat();
+        let crc = dittograd::io::checksum::crc32(&all);
+        [&(data.len() as u32).to_be_bytes()[..], &all, &crc.to_be_bytes()].concat()
+    };
+    let head = [&width.to_be_bytes()[..], &height.to_be_bytes(), &[8, 2, 0, 0, 0]].concat();
+    [b"\x89PNG\r\n\x1a\n".to_vec(), chunk(b"IHDR", &head), chunk(b"IDAT", data), chunk(b"IEND", &[])].concat()
+}
+
+/// A folder of pictures of one class and of another, of which `bytes` is one.
+fn pictures(bytes: &[u8]) -> (TempDir, PathBuf) {
+    let here = tempfile::tempdir().unwrap();
+    for class in ["a", "b"] {
+        let folder = here.path().join("set").join(class);
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join("0.png"), bytes).unwrap();
+    }
+    let path = here.path().join("set/a/0.png");
+    (here, path)
+}
+
+#[test]
+fn pictures_that_are_none() {
+    let good = png(4, 4, &miniz_oxide::deflate::compress_to_vec_zlib(&[0; 4 * 13], 6));
+    let train = "train cnn --steps 1 --quiet --device cpu --threads 1 --batch 1 --config {\"widths\":[2,2,2]} --data set";
+    let (here, path) = pictures(&good);
+    // Memory for the program and a little more.
+    let small = "ulimit -v 400000; exec \"$@\"";
+    let (code, _, err) = finish(&mut behind(small, train, here.path()));
+    assert_eq!((code, err.as_str()), (Some(0), ""));
+    let tiny = miniz_oxide::deflate::compress_to_vec_zlib(&[0; 8], 6);
+    for (what, bytes, want) in [
+        ("empty", vec![], "0.png: "),
+        ("a byte", vec![0x89], "0.png: "),
+        ("another magic", b"GIF89a..........".to_vec(), "0.png: "),
+        ("a promise of 151 MB", png(7100, 7100, &tiny), "cannot hold 7100 by 7100 pixels"),
+        ("a promise of all", png(u32::MAX >> 1, u32::MAX >> 1, &tiny), "0.png: "),
+        ("no pixels", png(0, 0, &tiny), "0.png: "),
+        ("fewer pixels", png(4, 5, &tiny), "0.png: "),
+        ("noise", png(4, 4, &[0xff; 40]), "0.png: "),
+    ] {
+        std::fs::write(&path, bytes).unwrap();
+        refused(what, &mut behind(small, train, here.path()), want);
+    }
+    // Every part of a good one, but for the end of the last chunk, which says nothing.
+    for cut in (1..good.len() - 12).step_by(5) {
+        std::fs::write(&path, &good[..cut]).unwrap();
+        refused(&format!("cut at {cut}"), &mut behind("exec \"$@\"", train, here.path()), "0.png: ");
+    }
+    std::fs::remove_file(&path).unwrap();
+    assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
+    refused("a pipe", &mut behind("exec \"$@\"", train, here.path()), "holds no PNG files");
+}
+
+/// Files that `train`, `predict`, `graph`, `inspect` and `op` are given and that are pipes: an error at once.
+#[test]
+fn named_pipes_are_not_waited_for() {
+    let here = tempfile::tempdir().unwrap();
+    for name in ["p.csv", "p.npz", "p.txt", "p"] {
+        assert!(Command::new("mkfifo").arg(here.path().join(name)).status().unwrap().success());
+    }
+    for (args, want) in [
+        ("train mlp --data p.csv", "is a named pipe"),
+        ("train mlp --data p.npz", "is a named pipe"),
+        ("train gpt --data p.txt", "is a named pipe"),
+        ("graph p.txt", "is a named pipe"),
+        ("inspect p", "is not a regular file"),
+        ("op exp --in p --out /dev/null", "is not a regular file"),
+        ("predict p --data p.csv", "p"),
+    ] {
+        // Ended from outside if it waits.
+        refused(args, &mut behind("exec timeout 20 \"$@\"", args, here.path()), want);
+    }
+}
