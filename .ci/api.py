@@ -109,7 +109,8 @@ class Lines:
         (form, x), = item["inner"].items()
         if form == "use":
             target = self.index.get(str(x["id"]))
-            if target is None:
+            # What the prelude has is all elsewhere.
+            if target is None or at.endswith("::prelude"):
                 self.say(at, f"use {x['source']}")
             elif x["is_glob"]:
                 for inner in next(iter(target["inner"].values())).get("items", []):
