@@ -56,11 +56,14 @@ impl Out {
     }
 }
 
+/// Most characters of a line on stderr, since arguments may have any number.
+const LONGEST: usize = 1000;
+
 /// One line on stderr, in the program's name. Line breaks inside become spaces, other control characters are escaped.
 pub(crate) fn warn(text: &str) {
     let line =
         text.split(['\n', '\r']).map(str::trim).filter(|l| !l.is_empty()).collect::<Vec<_>>().join(" ");
-    let line = shown(&line, usize::MAX);
+    let line = shown(&line, LONGEST);
     // Nothing can be said where stderr is closed too.
     let _ = writeln!(std::io::stderr(), "dittograd: {line}");
 }

@@ -58,7 +58,7 @@ fn refused(what: &str, command: &mut Command, want: &str) {
     assert_eq!((code, out.as_str(), err.lines().count()), (Some(2), "", 1), "{what}: {err:?}");
     assert!(err.starts_with("dittograd: ") && err.contains(want), "{what}: {err:?} does not have {want}");
     let line = err.trim_end_matches('\n');
-    assert!(!line.chars().any(char::is_control) && line.len() < 1000, "{what}: {err:?}");
+    assert!(!line.chars().any(char::is_control) && line.len() < 1100, "{what}: {err:?}");
 }
 
 #[test]
@@ -94,13 +94,11 @@ fn arguments_are_shown_and_not_acted_on() {
         ("a workload", odd("bench", acts), r"\u{1b}[2J"),
         ("a long argument", odd("check", &b"a".repeat(100_000)), "aaa…"),
         ("a long workload", odd("bench", &b"a".repeat(100_000)), "aaa…"),
+        ("a long number", odd("train mlp --steps", &b"a".repeat(100_000)), "aaa…"),
         ("a long device", odd("train mlp --steps 1 --device", &b"a".repeat(100_000)), "aaa…"),
     ] {
         refused(what, &mut program(&args), want);
     }
-    // Of the usage of clap, which has the argument as it is, no more than a line is shown.
-    let (code, _, err) = finish(&mut program(&odd("train mlp --steps", &b"a".repeat(100_000))));
-    assert_eq!((code, err.lines().count()), (Some(2), 1));
 }
 
 #[test]

@@ -22,7 +22,8 @@ impl<S: Module> Fno<S> {
         [inputs, outputs, width, layers, hidden]: [usize; 5],
         spectral: impl Fn(&mut Params, &str) -> Result<S>,
     ) -> Result<Fno<S>> {
-        positive("fno", "sizes", &[inputs, outputs, width, layers, hidden])?;
+        super::layers("fno", layers)?;
+        positive("fno", "sizes", &[inputs, outputs, width, hidden])?;
         let lift = Linear::new(params, "lift", inputs, width)?;
         let project =
             [Linear::new(params, "p1", width, hidden)?, Linear::new(params, "p2", hidden, outputs)?];

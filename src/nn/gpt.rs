@@ -104,7 +104,8 @@ impl Gpt {
     /// `tok.weight`.
     pub fn new(params: &mut Params, config: GptConfig) -> Result<Gpt> {
         let GptConfig { vocab, context, width, heads, layers, dropout } = config;
-        positive("gpt", "sizes", &[vocab, context, width, heads, layers])?;
+        super::layers("gpt", layers)?;
+        positive("gpt", "sizes", &[vocab, context, width, heads])?;
         let dropout = Dropout::new(dropout)?;
         Ok(Gpt {
             tokens: Embedding::new(params, "tok", vocab, width, STD)?,

@@ -140,7 +140,8 @@ impl Mamba {
     /// published implementation. The head has no parameters of its own: `lm_head.weight` is the embedding's.
     pub fn new(params: &mut Params, config: MambaConfig) -> Result<Mamba> {
         let MambaConfig { vocab, width, layers, .. } = config;
-        positive("mamba", "sizes", &[vocab, width, layers])?;
+        super::layers("mamba", layers)?;
+        positive("mamba", "sizes", &[vocab, width])?;
         let tokens = Embedding::new(params, "backbone.embedding", vocab, width, 0.02)?;
         let blocks = (0..layers)
             .map(|i| {

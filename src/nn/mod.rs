@@ -53,6 +53,17 @@ pub use vit::{Vit, VitConfig, VitPool};
 
 use crate::error::{Error, Result};
 
+/// Most layers of a model. Each has parameters of its own, so that a wild number would fill the memory little by little.
+pub const MAX_LAYERS: usize = 1 << 12;
+
+/// Errors unless there are 1 to [`MAX_LAYERS`] layers.
+fn layers(model: &str, count: usize) -> Result<()> {
+    match (1..=MAX_LAYERS).contains(&count) {
+        true => Ok(()),
+        false => Err(Error::argument(model, "layers", format!("got {count}, use 1 to {MAX_LAYERS}"))),
+    }
+}
+
 /// Errors if one of the sizes of a layer is 0.
 fn positive(layer: &str, what: &'static str, sizes: &[usize]) -> Result<()> {
     match sizes.contains(&0) {

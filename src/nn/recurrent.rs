@@ -52,7 +52,8 @@ type Rule<const GATES: usize, const STATES: usize> =
 impl<const GATES: usize> Cells<GATES> {
     fn new(params: &mut Params, name: &str, config: RecurrentConfig) -> Result<Cells<GATES>> {
         let RecurrentConfig { inputs, hidden, layers, bidirectional } = config;
-        positive("recurrent", "sizes", &[inputs, hidden, layers])?;
+        super::layers("recurrent", layers)?;
+        positive("recurrent", "sizes", &[inputs, hidden])?;
         let limit = 1.0 / (hidden as f64).sqrt();
         let directions: &[&str] = if bidirectional { &["", "_reverse"] } else { &[""] };
         let rows = hidden.saturating_mul(GATES);

@@ -119,6 +119,7 @@ impl ResNet {
     pub fn new(params: &mut Params, config: ResNetConfig) -> Result<ResNet> {
         let ResNetConfig { channels, depth, width, classes } = config;
         positive("resnet", "sizes", &[channels, width, classes])?;
+        super::layers("resnet", depth)?;
         if depth < 8 || depth % 6 != 2 {
             let why = format!("{depth} is not 2 more than a multiple of 6; use 8, 14, 20, 32, …");
             return Err(Error::argument("resnet", "depth", why));

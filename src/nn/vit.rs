@@ -128,7 +128,8 @@ impl Vit {
     /// `heads.head`.
     pub fn new(params: &mut Params, config: VitConfig) -> Result<Vit> {
         let VitConfig { channels, image, patch, width, layers, classes, pool, .. } = config;
-        let sizes = [channels, width, config.heads, layers, config.hidden, classes];
+        let sizes = [channels, width, config.heads, config.hidden, classes];
+        super::layers("vit", layers)?;
         positive("vit", "sizes", &sizes)?;
         positive("vit", "patch", &patch)?;
         let fits = (0..2).all(|a| image[a] >= patch[a] && image[a].is_multiple_of(patch[a]));
