@@ -105,6 +105,7 @@ fn memory_follows_what_a_file_holds() {
     let here = tempfile::tempdir().unwrap();
     let path = here.path().join("a");
     let zeros = vec![0u8; 8 << 20];
+    let packed = npy("|u1", "(8388608,)", &zeros);
     let classes = here.path().join("classes");
     std::fs::write(&classes, [0, 0, 8, 1, 0, 0, 0, 1, 0]).unwrap();
     let tensor = |name: &str, shape: &str, to: u64| {
@@ -178,13 +179,7 @@ fn memory_follows_what_a_file_holds() {
         ("a giant array", 4, npy("<f4", "(268435456,)", &[0; 64]), array(), false),
         ("an array of bytes", 8, npy("|u1", "(1048576,)", &zeros[..1 << 20]), array(), true),
         ("an array that promises more", 4, npz(&npy("|u1", "(1,)", &[0]), u32::MAX), arrays(), false),
-        (
-            "an array that is packed well",
-            8 * DEFLATE,
-            npz(&npy("|u1", "(8388608,)", &zeros), (8 << 20) + 69),
-            arrays(),
-            true,
-        ),
+        ("an array that is packed well", 8 * DEFLATE, npz(&packed, packed.len() as u32), arrays(), true),
         (
             "entries beyond the file",
             4,

@@ -105,7 +105,7 @@ fn arguments_are_shown_and_not_acted_on() {
 fn variables_that_are_not_what_they_should_be() {
     let odd = OsString::from_vec(b"\xff\x1b[2J".to_vec());
     for (name, value, want) in [
-        ("DITTOGRAD_DEVICE", odd.clone(), "is not a device"),
+        ("DITTOGRAD_DEVICE", odd.clone(), "DITTOGRAD_DEVICE="),
         ("DITTOGRAD_THREADS", odd.clone(), "DITTOGRAD_THREADS="),
         ("DITTOGRAD_THREADS", "0".into(), "DITTOGRAD_THREADS=0"),
         ("DITTOGRAD_SIMD", odd.clone(), "DITTOGRAD_SIMD="),

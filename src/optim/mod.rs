@@ -355,6 +355,8 @@ impl Optimizer {
             let e = self.entry(p)?;
             let options = self.options(e.group);
             let lr = self.schedule.lr(options.lr, self.step);
+            // A schedule may grow a rate beyond what float32 has.
+            rule::finite("lr", lr)?;
             let decoupled = options.decoupled;
             let mut h = e.rule.hypers(lr, options.weight_decay, decoupled, e.step + 1, p.shape().dims());
             h[HYPERS - 1] = limit;

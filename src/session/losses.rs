@@ -166,11 +166,21 @@ impl<'s> Var<'s> {
 
     /// Half the squared error up to `delta`, linear from there on.
     pub fn huber_loss(self, target: Var<'s>, delta: f64, reduction: Reduction) -> Result<Var<'s>> {
+        if !(delta > 0.0 && (delta as f32).is_finite()) {
+            return Err(Error::argument("huber_loss", "delta", format!("got {delta}, use a number above 0")));
+        }
         self.session().apply(Huber { delta: delta as f32, reduction }, &[self, target])
     }
 
     /// [`Var::huber_loss`] divided by its bound, here `beta`.
     pub fn smooth_l1_loss(self, target: Var<'s>, beta: f64, reduction: Reduction) -> Result<Var<'s>> {
+        if !(beta > 0.0 && (beta as f32).is_finite()) {
+            return Err(Error::argument(
+                "smooth_l1_loss",
+                "beta",
+                format!("got {beta}, use a number above 0"),
+            ));
+        }
         self.session().apply(SmoothL1 { beta: beta as f32, reduction }, &[self, target])
     }
 

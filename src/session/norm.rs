@@ -5,7 +5,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ops::channel_norm::{BatchNorm, GroupNorm, Moments};
 use crate::ops::layout::{self, Slice};
 use crate::ops::map::Map;
-use crate::ops::norm::{LayerNorm, RmsNorm, inverse_std, normalized};
+use crate::ops::norm::{LayerNorm, RmsNorm, check_eps, inverse_std, normalized};
 use crate::ops::program::Program;
 use crate::scalar::Real;
 use crate::shape::Shape;
@@ -65,6 +65,7 @@ impl<'s> Var<'s> {
             let kind = ErrorKind::Rank { want: "at least 2: (N, C, …)", got: shape };
             return Err(Error::new("batch_norm_eval", kind));
         }
+        check_eps("batch_norm_eval", eps as f32)?;
         let mut per_channel = vec![1; shape.rank() - 1];
         per_channel[0] = shape.dims()[1];
         let column = |v: Var<'s>| v.reshape(&per_channel);

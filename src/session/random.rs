@@ -1,7 +1,7 @@
 //! Random values. Each random call of a session draws other numbers; a compiled program draws what an eager session would.
 
 use super::{Record, Session, Var, lent};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::ops::random::{Bernoulli, BernoulliMask, Normal, Permutation, RandInt, Uniform, UniformRange};
 use crate::ops::{AnyOp, Recorder, Val};
 use crate::shape::Shape;
@@ -23,6 +23,9 @@ impl Session {
     /// Normal draws.
     #[doc(alias = "randn")]
     pub fn normal(&self, dims: &[usize], mean: f64, std: f64) -> Result<Var<'_>> {
+        if std < 0.0 {
+            return Err(Error::argument("normal", "std", format!("got {std}, which is below 0")));
+        }
         let (shape, mean, std) = (Shape::new(dims)?, mean as f32, std as f32);
         self.random(&[], |seed, counter| Normal { shape, seed, counter, mean, std }.into())
     }

@@ -6,6 +6,7 @@ use crate::ops::AnyOp;
 use crate::ops::extremum::{Argmax, Argmin, are_neighbours, axes_last};
 use crate::ops::fold::kept;
 use crate::ops::global_norm::GlobalNorm;
+use crate::ops::norm::check_eps;
 use crate::ops::reduce::{
     Amax, Amin, Logsumexp, Mean, NormInf, NormL1, NormL2, Prod, StdDev, Sum, Variance, sorted_axes,
 };
@@ -126,6 +127,7 @@ impl<'s> Var<'s> {
 
     /// The value divided by its Euclidean norm along an axis, or by `eps` where that is larger.
     pub fn normalize(self, axis: usize, eps: f64) -> Result<Var<'s>> {
+        check_eps("normalize", eps as f32)?;
         let norm = self.norm(2.0, &[axis], true)?;
         self.div(norm.max(norm.full_like(eps)?)?)
     }
