@@ -73,6 +73,10 @@ impl Window {
                 if k == 0 || s == 0 || g == 0 {
                     return bad("kernel", format!("kernel {k}, stride {s}, dilation {g} must be positive"));
                 }
+                // Places are counted in 32 bits.
+                if s >= 1 << 31 {
+                    return bad("stride", format!("{s} is beyond 31 bits"));
+                }
                 if n == 0 {
                     return bad("x", format!("axis {a} of the {d} pooled ones is empty"));
                 }

@@ -26,6 +26,10 @@ pub fn rope_table(n: usize, d: usize, base: f64, offset: usize) -> Result<Tensor
     if !(base > 0.0 && base.is_finite()) {
         return Err(Error::argument(Rope::NAME, "base", format!("got {base}, use a positive number")));
     }
+    if offset.checked_add(n).is_none() {
+        let why = format!("{n} positions from {offset} on are more than can be counted");
+        return Err(Error::argument(Rope::NAME, "offset", why));
+    }
     let half = d / 2;
     let shape = Shape::new(&[n, d])?;
     Ok(Tensor::from_fn(shape, |at| {

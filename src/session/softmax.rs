@@ -7,7 +7,7 @@ use crate::ops::softmax::{LogSoftmaxAxis, MaskedSoftmax, SoftmaxAxis};
 impl<'s> Var<'s> {
     /// Softmax along an axis.
     pub fn softmax_axis(self, axis: usize) -> Result<Var<'s>> {
-        if axis + 1 == self.shape()?.rank() {
+        if Some(axis) == self.shape()?.rank().checked_sub(1) {
             return self.softmax();
         }
         self.session().apply(SoftmaxAxis { axis }, &[self])
@@ -15,7 +15,7 @@ impl<'s> Var<'s> {
 
     /// Logarithm of the softmax along an axis.
     pub fn log_softmax_axis(self, axis: usize) -> Result<Var<'s>> {
-        if axis + 1 == self.shape()?.rank() {
+        if Some(axis) == self.shape()?.rank().checked_sub(1) {
             return self.log_softmax();
         }
         self.session().apply(LogSoftmaxAxis { axis }, &[self])

@@ -269,12 +269,18 @@ impl Reader {
 fn files_that_are_cut_or_changed_anywhere() {
     for reader in readers() {
         let (here, path) = reader.folder();
-        let put = |bytes: &[u8]| fs::write(&path, bytes).unwrap();
+        let put = |bytes: &[u8]| {
+            // A new file each time: writing over one that is there may wait for the disk.
+            let _ = fs::remove_file(&path);
+            fs::write(&path, bytes).unwrap();
+        };
         put(&reader.good);
         let whole = reader.answer(here.path(), "whole");
         assert_eq!(whole, None, "{}", reader.name);
         put(&[]);
-        reader.refuses(here.path(), "empty");
+        let empty = reader.answer(here.path(), "empty");
+        // No merges are a list of merges too.
+        assert!(empty.is_some() || reader.file == "merges.txt", "{}: nothing was taken", reader.name);
         put(b"\x01");
         reader.refuses(here.path(), "a byte");
         put(&[&reader.good[..], b"\x01"].concat());
@@ -342,7 +348,11 @@ fn places_that_are_no_files() {
         said("a link to itself", "symbolic links");
         fs::remove_file(&path).unwrap();
         symlink("/dev/null", &path).unwrap();
-        reader.refuses(here.path(), "nothing");
+        assert!(
+            reader.answer(here.path(), "nothing").is_some() || reader.file == "merges.txt",
+            "{}",
+            reader.name
+        );
         fs::remove_file(&path).unwrap();
         assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
         let regular = reader.file == "a.safetensors";
