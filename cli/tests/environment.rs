@@ -107,7 +107,7 @@ fn variables_that_are_not_what_they_should_be() {
     for (name, value, want) in [
         ("DITTOGRAD_DEVICE", odd.clone(), "DITTOGRAD_DEVICE="),
         ("DITTOGRAD_THREADS", odd.clone(), "DITTOGRAD_THREADS="),
-        ("DITTOGRAD_THREADS", "0".into(), "DITTOGRAD_THREADS=0"),
+        ("DITTOGRAD_THREADS", "0".into(), "threads: got 0"),
         ("DITTOGRAD_SIMD", odd.clone(), "DITTOGRAD_SIMD="),
         ("DITTOGRAD_NUMERICS", odd.clone(), "DITTOGRAD_NUMERICS="),
         ("DITTOGRAD_WATCH", odd.clone(), "DITTOGRAD_WATCH="),
