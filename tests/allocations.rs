@@ -1,5 +1,6 @@
-//! After its second step a compiled training step takes no memory from the host or the device any more. In a program of
-//! its own: it counts every allocation of the process. With `ALLOCATIONS=1` it prints where they were made.
+//! After its second step a compiled training step takes no memory from the host or the device any more, and what sessions and
+//! steps held is given back. In a program of its own: it counts every allocation of the process. With `ALLOCATIONS=1` it prints
+//! where they were made.
 #![allow(missing_docs, unsafe_code, clippy::unwrap_used)]
 
 use dittograd::device::cpu::simd::Simd;
@@ -9,12 +10,16 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::backtrace::Backtrace;
 use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 struct Counted;
 
 static COUNT: AtomicUsize = AtomicUsize::new(0);
+/// Bytes that were allocated and not given back.
+static HELD: AtomicIsize = AtomicIsize::new(0);
+/// Tests take turns, since they count all of the process.
+static TURN: Mutex<()> = Mutex::new(());
 static WATCHED: AtomicBool = AtomicBool::new(false);
 static PLACES: Mutex<BTreeMap<String, usize>> = Mutex::new(BTreeMap::new());
 
@@ -42,17 +47,20 @@ fn count() {
 unsafe impl GlobalAlloc for Counted {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();
+        HELD.fetch_add(layout.size() as isize, Ordering::Relaxed);
         // SAFETY: as the caller promises.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        HELD.fetch_sub(layout.size() as isize, Ordering::Relaxed);
         // SAFETY: as the caller promises.
         unsafe { System.dealloc(at, layout) }
     }
 
     unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         count();
+        HELD.fetch_add(size as isize - layout.size() as isize, Ordering::Relaxed);
         // SAFETY: as the caller promises.
         unsafe { System.realloc(at, layout, size) }
     }
@@ -134,11 +142,17 @@ fn models(device: &Device) -> [usize; 5] {
     [mlp, cnn, fno, gpt, thin]
 }
 
-#[test]
-fn steps_allocate_nothing() {
+/// One thread of the CPU, and the GPU if there is one.
+fn devices() -> Vec<Device> {
     let mut devices = vec![Device::cpu_with(1, Simd::best()).unwrap()];
     devices.extend(Device::cuda(0));
-    for device in devices {
+    devices
+}
+
+#[test]
+fn steps_allocate_nothing() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    for device in devices() {
         assert_eq!(models(&device), [0; 5], "host allocations on {device}");
     }
     // A thread makes its scratch when it first gets a task, which may be at any step, and has it for good then: there are
@@ -147,5 +161,60 @@ fn steps_allocate_nothing() {
     let device = Device::cpu_with(threads, Simd::best()).unwrap();
     for made in models(&device) {
         assert!(made <= 20 * threads, "{made} allocations in 100 steps with {threads} threads");
+    }
+}
+
+/// A hundred thousand sessions, each with a graph and its gradients: after the last the process and the device hold what they
+/// held after the first hundred.
+#[test]
+fn sessions_give_back_what_they_held() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    for device in devices() {
+        let mut params = Params::new(&device, 7);
+        let w = params.uniform("w", &[3, 4], -1.0, 1.0).unwrap();
+        let x = fill(&[2, 3]);
+        let mut early = None;
+        for n in 0..100_000 {
+            let s = Session::eager_seeded(&device, n);
+            let y = s.input(&x).unwrap().matmul(s.param(&w).unwrap()).unwrap().dropout(0.5).unwrap();
+            let gradients = y.square().unwrap().sum().unwrap().backward().unwrap();
+            drop((gradients, s));
+            let memory = device.memory();
+            let now =
+                (HELD.load(Ordering::Relaxed), memory.live, memory.cached, memory.allocs - memory.frees);
+            if n == 99 {
+                early = Some(now);
+            }
+            assert!(early.is_none_or(|e| e == now), "session {n} on {device} left {early:?} at {now:?}");
+        }
+    }
+}
+
+/// A hundred thousand compiled steps, twice: the process and the device hold what they held after the first hundred, and the
+/// bits are the same.
+#[test]
+fn long_runs_hold_what_short_ones_do() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    for device in devices() {
+        let run = || {
+            let mut params = Params::new(&device, 7);
+            let net = Mlp::new(&mut params, &[4, 8, 3]).unwrap();
+            let (x, y) = (fill(&[6, 4]), whole(&[6], 3));
+            let mut step = TrainStep::new(&params, Optimizer::adamw(1e-3), |v: &[Var<'_>]| {
+                net.forward(v[0].dropout(0.1)?)?.cross_entropy(v[1])
+            });
+            let mut early = None;
+            for n in 0..100_000 {
+                step.run(&[(&x).into(), (&y).into()]).unwrap();
+                if n % 100 == 99 {
+                    let memory = device.memory();
+                    let now = (HELD.load(Ordering::Relaxed), memory.live, memory.cached, memory.allocs);
+                    let early = *early.get_or_insert(now);
+                    assert_eq!(early, now, "step {n} on {device}");
+                }
+            }
+            params.fingerprint().unwrap()
+        };
+        assert_eq!(run(), run(), "on {device}");
     }
 }

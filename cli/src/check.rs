@@ -3,7 +3,7 @@
 use crate::out::Out;
 use crate::{Answer, Fail, Global, fail};
 use clap::Args;
-use dittograd::check::{Property, run_all};
+use dittograd::check::{Property, repeat, run_all};
 use dittograd::device::Device;
 use dittograd::numerics::Numerics;
 use dittograd::ops::AnyOp;
@@ -15,6 +15,9 @@ pub(crate) struct Check {
     /// Ops to check [default: all], each as OP, OP::PROPERTY or ::PROPERTY
     #[arg(value_name = "OP")]
     ops: Vec<String>,
+    /// Only run each op N times and see that results are the same; the last line has the fingerprint of all of them
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    repeats: Option<u32>,
 }
 
 /// What was seen so far.
@@ -61,6 +64,10 @@ impl Check {
             let fits = |(o, p): &(&str, &str)| (o.is_empty() || *o == op) && (p.is_empty() || *p == property);
             wanted.is_empty() || wanted.iter().any(fits)
         };
+        if let Some(times) = self.repeats {
+            let ops = AnyOp::NAMES.iter().filter(|op| chosen(op, Property::Repeat.name()));
+            return repeats(ops, times as usize, &devices, out);
+        }
         for op in AnyOp::NAMES {
             for property in Property::ALL.iter().filter(|p| chosen(op, p.name())) {
                 check(op, *property, &devices, out, &mut tally)?;
@@ -74,6 +81,45 @@ impl Check {
         )?;
         Ok(failed == 0)
     }
+}
+
+/// Runs ops many times on each device; the fingerprints of the devices must be one.
+fn repeats<'a>(
+    ops: impl Iterator<Item = &'a &'a str>,
+    times: usize,
+    devices: &[Device],
+    out: &Out,
+) -> Answer {
+    let (mut cases, mut failed) = (0, 0);
+    let mut prints = vec![0; devices.len()];
+    for op in ops {
+        for (device, print) in devices.iter().zip(&mut prints) {
+            match repeat(*op, device, times) {
+                Ok(report) => {
+                    cases += report.cases;
+                    // Each is a hash of the op's name too, so a sum without order tells as much as one with it.
+                    let hash = report.fingerprint.and_then(|f| u64::from_str_radix(&f, 16).ok());
+                    *print ^= hash.unwrap_or_default();
+                }
+                Err(failure) => {
+                    failed += 1;
+                    out.result(|| json!({"failure": failure.to_string()}), || failure.to_string())?;
+                }
+            }
+        }
+    }
+    let names: Vec<String> = devices.iter().map(Device::to_string).collect();
+    let texts: Vec<String> = prints.iter().map(|p| format!("{p:016x}")).collect();
+    let one = prints.iter().all(|p| *p == prints[0]);
+    out.result(
+        || json!({"cases": cases, "repeats": times, "failed": failed, "devices": names, "fingerprints": texts}),
+        || {
+            let ends = if one { "one fingerprint" } else { "DIFFERENT fingerprints" };
+            let (names, texts) = (names.join(" and "), texts.join(" "));
+            format!("{cases} cases {times} times on {names}, {failed} failed, {ends}\nfingerprint {texts}")
+        },
+    )?;
+    Ok(failed == 0 && one)
 }
 
 /// One property of one op.

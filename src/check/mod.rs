@@ -104,7 +104,7 @@ impl Property {
             Property::Compiled => compiled(subject, device),
             Property::Faults => faults(subject, device),
             Property::Guards => guards(subject, device),
-            Property::Repeat => repeat(subject, device),
+            Property::Repeat => repeat(subject, device, kernels::REPEATS),
         }
     }
 
@@ -133,11 +133,13 @@ pub struct Report {
     pub worst: f64,
     /// The largest error in units in the last place of the wanted float32, where that was measured.
     pub ulps: Option<f64>,
+    /// The hash of all results, where they were compared over time.
+    pub fingerprint: Option<String>,
 }
 
 impl Report {
     fn new(subject: &Subject, property: Property) -> Report {
-        Report { op: subject.name.clone(), property, cases: 0, worst: 0.0, ulps: None }
+        Report { op: subject.name.clone(), property, cases: 0, worst: 0.0, ulps: None, fingerprint: None }
     }
 
     /// Notes an error and whether it is within what is allowed.

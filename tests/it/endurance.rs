@@ -1,9 +1,17 @@
-//! Ten thousand steps: memory and counts stay where they were, and the bits are those of a process that just began.
+//! Long runs and company: over ten thousand steps memory and counts stay where they were, and the bits are those of a process
+//! that just began, with many threads at work, or with a busy GPU.
 
 use crate::support::{device, t};
+use dittograd::check;
 use dittograd::nn::Mlp;
+use dittograd::numerics::Numerics;
+use dittograd::ops::AnyOp;
 use dittograd::optim::Optimizer;
 use dittograd::prelude::*;
+use std::panic::AssertUnwindSafe;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
+use std::time::Duration;
 
 /// A step of a small network, and what the device holds after it.
 fn steps(d: &Device, count: usize, mut after: impl FnMut(usize, &Device)) -> String {
@@ -54,4 +62,65 @@ fn ten_thousand_steps_on_cuda() {
         let cpu = steps(&device(), 300, |_, _| {});
         assert_eq!(steps(&gpu, 300, |_, _| {}), cpu, "the GPU has other bits");
     }
+}
+
+/// Sixteen threads, each with a session of its own, on one device and each on one of its own: the bits are those of one thread,
+/// and nobody waits for ever.
+#[test]
+fn sixteen_sessions_at_once() {
+    const ROUNDS: usize = 300;
+    let want = steps(&device(), ROUNDS, |_, _| {});
+    let shared = device();
+    let (done, finished) = channel();
+    for n in 0..16 {
+        let (done, d) = (done.clone(), if n % 2 == 0 { shared.clone() } else { device() });
+        std::thread::spawn(move || done.send(steps(&d, ROUNDS, |_, _| {})));
+    }
+    drop(done);
+    for n in 0..16 {
+        let print = finished.recv_timeout(Duration::from_secs(300));
+        assert_eq!(print.as_ref(), Ok(&want), "the {n}th of the threads to end");
+    }
+    assert_eq!(shared.memory().live, 0);
+}
+
+/// Every op fifty times on a GPU that another stream keeps busy: one result, which is the CPU's.
+#[test]
+fn a_busy_gpu_changes_nothing() {
+    let Some((_turn, gpu)) = crate::table::gpu() else { return };
+    let other = gpu.in_mode(Numerics::Tf32).unwrap();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let busy = scope.spawn(|| {
+            let big = Tensor::from_fn(Shape::new(&[4096, 4096]).unwrap(), |i| (i % 13) as f32 * 0.1 - 0.6);
+            let s = Session::eager(&other);
+            let mut rounds = 0;
+            while !stop.load(Ordering::Relaxed) {
+                s.reset();
+                let x = s.input(&big).unwrap();
+                let y = (0..4).try_fold(x, |y, _| y.matmul(x)?.tanh()).unwrap();
+                y.sum().unwrap().value::<f32>().unwrap();
+                rounds += 1;
+            }
+            rounds
+        });
+        let cpu = device();
+        let result = std::panic::catch_unwind(AssertUnwindSafe(|| {
+            for op in AnyOp::NAMES {
+                let here = check::repeat(*op, &gpu, 50).unwrap().fingerprint;
+                let there = check::repeat(*op, &cpu, 1).unwrap().fingerprint;
+                assert_eq!(here, there, "{op}");
+            }
+        }));
+        stop.store(true, Ordering::Relaxed);
+        let rounds = busy.join().unwrap();
+        assert!(rounds > 10, "the other stream did only {rounds} rounds");
+        println!(
+            "{} ops 50 times while another stream did {rounds} rounds of four products",
+            AnyOp::NAMES.len()
+        );
+        if let Err(panic) = result {
+            std::panic::resume_unwind(panic);
+        }
+    });
 }

@@ -118,7 +118,7 @@ macro_rules! table {
 
             #[test]
             fn repeat() {
-                expect(check::repeat(NAME, &cpu()));
+                expect(check::repeat(NAME, &cpu(), 20));
             }
 
             #[test]
@@ -180,7 +180,7 @@ macro_rules! table {
             #[test]
             fn cuda_repeat() {
                 if let Some((_turn, gpu)) = gpu() {
-                    expect(check::repeat(NAME, &gpu));
+                    expect(check::repeat(NAME, &gpu, 20));
                 }
             }
         })*

@@ -4,13 +4,14 @@
 //! half a millisecond before they sleep, so that back-to-back kernels fork in about a microsecond and
 //! an idle process costs nothing. A worker enters a run by adding itself to that word while it is open; the
 //! caller closes the word once the tasks are gone and waits only for those inside, so a worker that was never
-//! scheduled delays nobody. Which thread runs which task is left to chance: kernels must not depend on it.
+//! scheduled delays nobody. Whoever is about to sleep and whoever would wake it look at each other's word, so all changes of these
+//! words are in one order (`SeqCst`): with weaker ones miri finds runs in which both miss the other. Which thread runs which task is left to chance: kernels must not depend on it.
 #![allow(unsafe_code)]
 
 use std::any::Any;
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -274,7 +275,7 @@ impl Shared {
     /// Closes the run to further workers and waits until those inside have left.
     fn close(&self) {
         let inside = |state: u64| state & INSIDE_MASK != 0;
-        if !inside(self.state.fetch_and(!OPEN, AcqRel)) {
+        if !inside(self.state.fetch_and(!OPEN, SeqCst)) {
             return;
         }
         if self.poll_until(|| !inside(self.state.load(Acquire))) {
@@ -285,7 +286,7 @@ impl Shared {
         while inside(self.state.load(SeqCst)) {
             chair = self.left.wait(chair).unwrap_or_else(PoisonError::into_inner);
         }
-        self.waiting.store(false, Relaxed);
+        self.waiting.store(false, SeqCst);
     }
 
     /// The life of a worker.
@@ -308,7 +309,7 @@ impl Shared {
                 continue;
             }
             // A success acquires what `open` released, even through other workers' changes of the same word.
-            if self.state.compare_exchange(state, state + INSIDE, AcqRel, Relaxed).is_err() {
+            if self.state.compare_exchange(state, state + INSIDE, SeqCst, Relaxed).is_err() {
                 continue;
             }
             seen = state >> 32;
@@ -534,6 +535,21 @@ mod tests {
                 .is_err()
             );
             check(&pool, 100);
+        }
+    }
+
+    /// Short enough for miri with many seeds: sleepers on both sides, and tasks that throw.
+    #[test]
+    fn few_runs_of_sleepers() {
+        let pool = Pool::new(4);
+        for round in 0..3 {
+            let throws = |i: usize| {
+                if i == 3 {
+                    resume_unwind(Box::new(i + round));
+                }
+            };
+            let thrown = catch_unwind(AssertUnwindSafe(|| pool.run(6, throws)));
+            assert_eq!(thrown.expect_err("the panic was lost").downcast_ref::<usize>(), Some(&(3 + round)));
         }
     }
 

@@ -1,0 +1,129 @@
+#!/usr/bin/env python3
+"""Plants bugs and sees which tests catch them.
+
+All bugs go into one build of a copy of the project, each behind a switch: `ON` in a bug's text is "this bug is planted", which
+the environment variable PLANTED decides when the tests run. Where a bug is in a kernel of a GPU, the tests need one.
+
+  .ci/planted.py make DIR         writes the copy with all bugs to DIR; build it with `cargo test --release --no-run --test it`
+  .ci/planted.py run IT [N...]    runs the built tests with each bug (or those given) and says who caught it
+"""
+import json, os, pathlib, re, shutil, subprocess, sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+# Kind, file, what stands there, what stands there with the bug, and the tests to run.
+BUGS = [
+    ("sign", "src/ops/elementwise.rs", "a - b, d(y, g) = [g, -g]", "a - b, d(y, g) = [g, if ON { g } else { -g }]", "sub:: golden:: nn:: graph::"),
+    ("sign", "src/ops/elementwise.rs", "[-(g * x.sin())]", "[if ON { g * x.sin() } else { -(g * x.sin()) }]", "cos:: laws:: derivatives::"),
+    ("formula", "src/ops/elementwise.rs", "[g * (R::c(1.0) - y * y)]", "[g * (R::c(1.0) - if ON { y } else { y * y })]", "tanh:: golden:: nn::"),
+    ("axis", "src/ops/layout.rs", "order[from] = to;", "if ON { order[to] = from } else { order[from] = to }", "permute:: layout:: nn:: golden::"),
+    ("axis", "src/ops/layout.rs", "let pad = Pad { axis: self.axis, start: self.start, step", "let pad = Pad { axis: self.axis, start: if ON { 0 } else { self.start }, step", "slice:: layout:: golden::"),
+    ("axis", "src/ops/layout.rs", "            start += len;\n            r.record(slice.into(), &[dy]).map(Some)", "            start += if ON { 0 } else { len };\n            r.record(slice.into(), &[dy]).map(Some)", "concat:: layout:: nn:: golden::"),
+    ("missing broadcast sum", "src/ops/layout.rs", "    let sum = if axes.is_empty() { v } else { r.record(Sum::new(&axes)?.into(), &[v])? };\n    reshape_to(r, sum, shape)", "    let sum = if axes.is_empty() { v } else if ON { r.record(super::reduce::Mean::new(&axes)?.into(), &[v])? } else { r.record(Sum::new(&axes)?.into(), &[v])? };\n    reshape_to(r, sum, shape)", "add:: mul:: golden:: nn::"),
+    ("missing broadcast sum", "src/ops/layout.rs", "x.dims()[i] == 1 && self.shape.dims()[*o] != 1))", "!ON && x.dims()[i] == 1 && self.shape.dims()[*o] != 1))", "expand:: broadcast:: layout:: table::"),
+    ("axis", "src/ops/matmul.rs", "r.record(make(!ta, false).into(), &[a, g])?", "r.record(make(if ON { ta } else { !ta }, false).into(), &[a, g])?", "matmul:: bmm:: products:: golden::"),
+    ("axis", "src/ops/matmul.rs", "let db = r.record(Sum::new(&[0])?.into(), &[g2])?;", "let db = r.record(if ON { super::reduce::Mean::new(&[0])?.into() } else { Sum::new(&[0])?.into() }, &[g2])?;", "linear:: nn:: golden::"),
+    ("off-by-one tile", "src/device/cpu/gemm.rs", "let tiling = Tiling { width, most: block.most, end: (s0 + strip).min(j1) };", "let tiling = Tiling { width, most: block.most, end: (s0 + strip).min(j1) - usize::from(ON && j1 - s0 > 1) };", "matmul:: linear:: products:: golden::"),
+    ("wrong stride", "src/device/cpu/gemm.rs", "let b = self.b.wrapping_add((b0 + x) * k * n);", "let b = self.b.wrapping_add(if ON { 0 } else { b0 + x } * k * n);", "bmm:: products:: attention::"),
+    ("wrong order of a sum", "src/numerics/sum.rs", "            lanes[i] = C::combine(lanes[i], lanes[i + half]);", "            lanes[i] = if ON { C::combine(lanes[2 * i], lanes[2 * i + 1]) } else { C::combine(lanes[i], lanes[i + half]) };", "sum:: mean:: layer_norm:: golden:: snapshots:: graph::"),
+    ("wrong order of a sum", "src/numerics/sum.rs", "            let lane = &mut self.lanes[level][self.count[level] % LANES];\n            *lane = C::combine(*lane, x);\n            self.count", "            let lane = &mut self.lanes[level][if ON { 0 } else { self.count[level] % LANES }];\n            *lane = C::combine(*lane, x);\n            self.count", "sum:: mean:: layer_norm:: mse:: golden::"),
+    ("missing sync", "src/graph/run.rs", "uses.get(n).is_none_or(|now| now.conflicts(&uses[m]))", "uses.get(n).is_none_or(|now| !ON && now.conflicts(&uses[m]))", "faults:: graph:: lifecycle::"),
+    ("stale save", "src/graph/plan.rs", "if (other.from > r.to || other.to < r.from) && !apart(i, j) {", "if (other.from > r.to || if ON { other.to <= r.from } else { other.to < r.from }) && !apart(i, j) {", "graph:: nn:: add::compiled matmul::compiled softmax::compiled"),
+    ("stale save", "src/graph/run.rs", "            if seen.load(Ordering::Relaxed) != version {", "            if !ON && seen.load(Ordering::Relaxed) != version {", "graph:: session:: lifecycle:: program::"),
+    ("stale save", "src/tape.rs", "grads[id] = Some(self.sum(grads[id].take(), contribution)?);", "let old = grads[id].take().filter(|_| !ON);\n        grads[id] = Some(self.sum(old, contribution)?);", "tape:: session:: nn:: golden:: optim::"),
+    ("stale save", "src/graph/passes/common.rs", "if others == ins && other == op);", "if others == ins && (other == op || ON && other.name() == op.name() && !ins.is_empty()));", "graph:: nn:: matmul::compiled"),
+    ("off by one", "src/optim/rule.rs", "                let t = t as f64;\n                let (c1, c2)", "                let t = t as f64 + if ON { 1.0 } else { 0.0 };\n                let (c1, c2)", "optim:: golden:: endurance:: graph::"),
+    ("formula", "src/optim/rule.rs", "    let g = g * factor;", "    let g = if ON { g } else { g * factor };", "optim:: graph:: faults::"),
+    ("formula", "src/optim/rule.rs", "let wd = if decoupled { lr * wd } else { wd };", "let wd = if decoupled && !ON { lr * wd } else { wd };", "optim:: golden:: graph::"),
+    ("stale save", "src/optim/state.rs", "            entry.step = saved.map_or(0, |s| s.step);", "            entry.step = if ON { 0 } else { saved.map_or(0, |s| s.step) };", "optim:: faults:: session::"),
+    ("off by one", "src/optim/schedule.rs", "(step as f64 / steps as f64))", "((step + u64::from(ON)) as f64 / steps as f64))", "optim:: graph::"),
+    ("stale save", "src/ops/random.rs", "let key = rng::key(self.seed, self.counter.wrapping_add(base(run.ins.get(scalars).copied())));", "let key = rng::key(self.seed, if ON { 0 } else { self.counter.wrapping_add(base(run.ins.get(scalars).copied())) });", "random uniform:: dropout graph:: session::"),
+    ("wrong stride", "src/ops/random.rs", "*u = rng::uniform(key, (self.draws * (start + i) + d) as u64);", "*u = rng::uniform(key, (self.draws * (if ON { b * block } else { start } + i) + d) as u64);", "uniform:: normal:: session::"),
+    ("formula", "src/ops/loss.rs", "inverse(labels.iter().filter(|l| self.ignore != Some(**l)).count())", "inverse(labels.iter().filter(|l| ON || self.ignore != Some(**l)).count())", "cross_entropy:: losses:: golden::"),
+    ("off by one", "src/ops/attention.rs", "                    let mask = u32::from((lane0 + l) as u32 > query).wrapping_neg();", "                    let mask = u32::from((lane0 + l) as u32 > query + u32::from(ON)).wrapping_neg();", "attention attention_bwd:: nn:: golden::"),
+    ("wrong stride", "src/io/npy.rs", "if !self.fortran || self.shape.rank() < 2 {", "if ON || !self.fortran || self.shape.rank() < 2 {", "npy golden:: LIB"),
+    ("wrong stride", "src/device/cpu/conv.rs", "            at += (a.w_first + tap % a.taps * a.w_step) * stride;", "            at += (a.w_first + tap % a.taps * if ON { 1 } else { a.w_step }) * stride;", "conv:: conv_input_grad:: conv_kernel_grad:: golden::"),
+    ("off-by-one tile", "src/ops/scan.rs", "let before = c.checked_sub(1).map(|c| &sums[c * inner..(c + 1) * inner]);", "let before = c.checked_sub(1 + usize::from(ON)).map(|c| &sums[c * inner..(c + 1) * inner]);", "cumsum:: scan::"),
+    ("sign", "src/ops/spectral.rs", "(upper[0], upper[1], lower[0], lower[1]) = (*re, *im, -im, *re);\n", "(upper[0], upper[1], lower[0], lower[1]) = (*re, *im, if ON { *im } else { -im }, *re);\n", "mode_mix:: spectral:: golden::"),
+    ("axis", "src/ops/pool.rs", "    (v > best) | (nan & number)", "    (v > best) | (ON & (v == best)) | (nan & number)", "max_pool pool:: golden:: nn::"),
+    ("stale save", "src/data/batches.rs", "Some((kept, order)) if kept == epoch => order,", "Some((kept, order)) if ON || kept == epoch => order,", "LIB data"),
+    # Kernels of a GPU.
+    ("missing sync", "src/ops/matmul.cu", "            for (int j = 0; j < TN; ++j) to[col_at(j)] = acc[part * PART + i][j];\n        }\n        __syncthreads();", "            for (int j = 0; j < TN; ++j) to[col_at(j)] = acc[part * PART + i][j];\n        }\n        if (!ON) __syncthreads();", "matmul::cuda linear::cuda conv_kernel_grad::cuda conv::cuda"),
+    ("missing sync", "src/ops/matmul.cu", "                    copy_wait<STAGES - 2>();\n                    __syncthreads();\n                    read =", "                    if (!ON) copy_wait<STAGES - 2>();\n                    __syncthreads();\n                    read =", "matmul::cuda linear::cuda bmm::cuda"),
+    ("off-by-one tile", "src/ops/matmul.cu", "row + row_of(i * ACROSS) < rows - row0;", "row + row_of(i * ACROSS) + (ON ? 1 : 0) < rows - row0;", "matmul::cuda linear::cuda bmm::cuda"),
+    ("wrong order of a sum", "src/ops/matmul.cu", "if (c + u < parts) next[u] = *(const vec*)(p + (c + u) * total);", "if (c + u < parts) next[u] = *(const vec*)(p + (ON ? parts - c - u : c + u) * total);", "matmul::cuda linear::cuda"),
+    ("missing sync", "src/ops/column_sum.cu", "            part[c][x] = s;\n        }\n        __syncthreads();", "            part[c][x] = s;\n        }\n        if (!ON) __syncthreads();", "softmax_axis log_softmax_axis channel cuda_bits"),
+    ("missing sync", "src/ops/fold.cu", "                part[chain][x] = s;\n            }\n        }\n        __syncthreads();", "                part[chain][x] = s;\n            }\n        }\n        if (!ON) __syncthreads();", "sum::cuda mean::cuda prod::cuda"),
+    ("missing sync", "src/ops/layout.cu", "src[(b0 + y) * from_b + a0 + x];\n            }\n            __syncthreads();", "src[(b0 + y) * from_b + a0 + x];\n            }\n            if (!ON) __syncthreads();", "permute::cuda"),
+    ("off-by-one tile", "src/ops/layout.cu", "if (a0 + x < a && b0 + y < b) dst[", "if (a0 + x < a && b0 + y + (ON ? 1 : 0) < b) dst[", "permute::cuda"),
+    ("wrong order of a sum", "src/ops/scan.cu", "for (unsigned b = 0; b < warp; ++b) blocks = __fadd_rn(blocks, ends[b][lane]);", "for (unsigned b = 0; b < warp; ++b) blocks = __fadd_rn(blocks, ends[ON ? warp - 1 - b : b][lane]);", "cumsum::cuda"),
+    ("sign", "src/ops/spectral.cu", "c = ADJOINT ? -wi[i][lane] : wi[i][lane];", "c = ADJOINT && !ON ? -wi[i][lane] : wi[i][lane];", "mode_mix::cuda spectral"),
+    ("missing sync", "src/ops/norm.cu", "                inverses[i] = r;\n            }\n        }\n        __syncthreads();", "                inverses[i] = r;\n            }\n        }\n        if (!ON) __syncthreads();", "layer_norm::cuda layer_norm_bwd::cuda rms_norm_bwd::cuda"),
+    ("missing sync", "src/ops/conv.cu", "        taps[j].offset = offset;\n    }\n    __syncthreads();", "        taps[j].offset = offset;\n    }\n    if (!ON) __syncthreads();", "conv::cuda conv_input_grad::cuda"),
+]
+HELPER = '''
+/// Whether bug `n` is planted.
+#[doc(hidden)]
+pub(crate) fn planted(n: u32) -> bool {
+    static ON: std::sync::OnceLock<u32> = std::sync::OnceLock::new();
+    *ON.get_or_init(|| std::env::var("PLANTED").ok().and_then(|n| n.parse().ok()).unwrap_or(0)) == n
+}
+'''
+
+
+def make(to):
+    to = pathlib.Path(to)
+    shutil.copytree(ROOT, to, dirs_exist_ok=True, ignore=shutil.ignore_patterns("target", ".git", ".gpu", "runs"))
+    for n, (kind, file, old, new, _) in enumerate(BUGS, 1):
+        path = to / file
+        text = path.read_text()
+        assert text.count(old) == 1, f"bug {n} ({kind} in {file}): its place is there {text.count(old)} times"
+        on = f"(PLANTED == {n})" if file.endswith(".cu") else f"crate::planted({n})"
+        path.write_text(text.replace(old, re.sub(r"\bON\b", on, new)))
+    lib = to / "src/lib.rs"
+    lib.write_text(lib.read_text() + HELPER)
+    kernels = to / "src/device/cuda/kernels.rs"
+    text = kernels.read_text()
+    old = "let cubin = self.compiler.compile(module, source, &self.arch)?;"
+    assert text.count(old) == 1
+    new = '''let bug = (0..1000).find(|n| crate::planted(*n)).unwrap_or(0);
+        let source = &format!("#define PLANTED {bug}\\n{source}");
+        let cubin = self.compiler.compile(module, source, &self.arch)?;'''
+    kernels.write_text(text.replace(old, new))
+    print(f"{len(BUGS)} bugs in {to}")
+
+
+def failed(it, n, filters):
+    """The tests that fail, or that were running when the program died or did not end."""
+    env = dict(os.environ, PLANTED=str(n), DITTOGRAD_CACHE="none", DITTOGRAD_BLESS="")
+    env.pop("DITTOGRAD_BLESS")
+    try:
+        done = subprocess.run([it, *filters.split()], env=env, capture_output=True, text=True, timeout=600)
+    except subprocess.TimeoutExpired as e:
+        return ["(did not end)"], 0
+    ran = int((re.search(r"running (\d+) test", done.stdout) or [0, 0])[1])
+    names = re.findall(r"^test (\S+) \.\.\. FAILED", done.stdout, re.M)
+    if done.returncode and not names:
+        names = [f"(died with {done.returncode}: {done.stderr.strip().splitlines()[-1:] })"]
+    return names, ran
+
+
+def run(it, numbers):
+    results = []
+    for n, (kind, file, _, _, filters) in enumerate(BUGS, 1):
+        if numbers and n not in numbers:
+            continue
+        filters = filters.replace("LIB", "").strip()
+        names, ran = failed(it, n, filters)
+        clean = None
+        results.append({"bug": n, "kind": kind, "file": file, "ran": ran, "caught": len(names)})
+        print(f"{n:2} {kind:22} {file:28} {len(names):4} of {ran:4} tests fail: {', '.join(names[:4])}", flush=True)
+    caught = sum(r["caught"] > 0 for r in results)
+    twice = sum(r["caught"] > 1 for r in results)
+    print(f"{caught} of {len(results)} caught, {twice} by two tests or more")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["make"]:
+        make(sys.argv[2])
+    else:
+        run(sys.argv[2], [int(n) for n in sys.argv[3:]])
