@@ -2,7 +2,9 @@
 //! kernel through the compiler, and the tape and the session as a program uses them.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod archives;
 mod attention;
+mod attributes;
 mod constants;
 mod contexts;
 mod conv;
