@@ -13,6 +13,7 @@ import argparse, collections, concurrent.futures, json, os, pathlib, re, resourc
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TOOL = ROOT / ".ci/mutants"
+NOBODY = 65534
 
 
 def sh(command, **more):
@@ -97,8 +98,22 @@ def build(work, jobs):
 # ---- running tests
 
 
+def confined(work):
+    """A broken library may write or remove any file that its user may: one that replaced devices is how we know. As root
+    the tests run as nobody, who can only write to the scratch folder; anyone else must say that it is all right."""
+    scratch = work / "scratch"
+    scratch.mkdir(exist_ok=True)
+    if os.geteuid() == 0:
+        os.chown(scratch, NOBODY, NOBODY)
+        return dict(user=NOBODY, group=NOBODY, extra_groups=[])
+    if os.environ.get("MUTANTS_UNCONFINED") == "1":
+        return {}
+    sys.exit("run this as root, so that tests can run as nobody, or in a container with MUTANTS_UNCONFINED=1:"
+             " a mutant may write or remove any file that you may")
+
+
 def limited():
-    os.setsid()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 30, 1 << 30))
     resource.setrlimit(resource.RLIMIT_AS, (12 << 30, 12 << 30))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
@@ -106,11 +121,11 @@ def limited():
 def run_tests(work, binary, tests, timeout, **env):
     """Runs tests of a binary in one process. (outcome: ok, failed or timeout; seconds; the test that failed, if it says so)."""
     clean = {k: v for k, v in os.environ.items() if k not in ("DITTOGRAD_BLESS", "MUTANT", "MUTANT_TRACE")}
-    scratch = work / "scratch"
+    scratch = str(work / "scratch")
     begun = time.time()
     child = subprocess.Popen([work / binary, "--exact", "--test-threads=1", *tests], cwd=work / "copy",
-                             env=dict(clean, TMPDIR=str(scratch), RUST_BACKTRACE="0", **env), preexec_fn=limited,
-                             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+                             env=dict(clean, TMPDIR=scratch, HOME=scratch, XDG_CACHE_HOME=scratch, RUST_BACKTRACE="0", **env),
+                             preexec_fn=limited, start_new_session=True, **confined(work), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     try:
         out, _ = child.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:
@@ -126,7 +141,7 @@ def run_tests(work, binary, tests, timeout, **env):
 
 def trace(work, jobs):
     """One line per test: name, seconds, mutants reached."""
-    (work / "scratch").mkdir(exist_ok=True)
+    confined(work)
     path = work / "trace.jsonl"
     done = {(t["binary"], t["test"]) for t in map(json.loads, path.read_text().splitlines())} if path.exists() else set()
     todo = []
@@ -159,8 +174,8 @@ def results(work):
     return {r["id"]: r for r in lines}
 
 
-def run(work, jobs, every, ids, again, minutes):
-    (work / "scratch").mkdir(exist_ok=True)
+def run(work, jobs, every, ids, inside, again, minutes):
+    confined(work)
     mutants = {m["id"]: m for m in json.loads((work / "mutants.json").read_text())}
     reaching, seconds, breadth = collections.defaultdict(list), {}, {}
     for t in map(json.loads, (work / "trace.jsonl").read_text().splitlines()):
@@ -169,9 +184,10 @@ def run(work, jobs, every, ids, again, minutes):
             seconds[key], breadth[key] = t["seconds"], len(t["reached"])
             for i in t["reached"]:
                 reaching[i].append(key)
-    done = {} if again else results(work)
+    done = {i for i, r in results(work).items() if not again or r["outcome"] in ("caught", "timeout")}
     wanted = ids or [i for n, i in enumerate(sorted(mutants)) if n % every == 0]
-    todo = [i for i in wanted if i in mutants and i not in done]
+    meant = lambda i: i in mutants and (not inside or mutants[i]["file"].startswith(tuple(inside)))
+    todo = [i for i in wanted if meant(i) and (i not in done or i in ids)]
     # Tests that caught a mutant of a function are asked first about the next one of it, then those of the file.
     caught_by = collections.defaultdict(collections.Counter)
     lock, file, count, begun = threading.Lock(), (work / "results.jsonl").open("a"), collections.Counter(), time.time()
@@ -243,9 +259,10 @@ def main():
     parser.add_argument("--dir", type=pathlib.Path, default=ROOT / "target/mutants")
     parser.add_argument("-j", "--jobs", type=int, default=2)
     parser.add_argument("--every", type=int, default=1, help="only every K-th mutant")
-    parser.add_argument("--again", action="store_true", help="run mutants that have a result already")
+    parser.add_argument("--inside", action="append", default=[], help="only files whose path begins so; may be given several times")
+    parser.add_argument("--again", action="store_true", help="run also mutants that survived before")
     parser.add_argument("--minutes", type=float, help="begin no mutant after so long")
-    a = parser.parse_args()
+    a = parser.parse_intermixed_args()
     work = a.dir.resolve()
     work.mkdir(parents=True, exist_ok=True)
     if a.command in ("build", "all"):
@@ -253,7 +270,7 @@ def main():
     if a.command in ("trace", "all"):
         trace(work, a.jobs)
     if a.command in ("run", "all"):
-        run(work, a.jobs, a.every, a.ids, a.again, a.minutes)
+        run(work, a.jobs, a.every, a.ids, a.inside, a.again, a.minutes)
     if a.command in ("report", "all"):
         report(work)
 
