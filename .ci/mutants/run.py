@@ -121,11 +121,16 @@ def limited():
 def run_tests(work, binary, tests, timeout, **env):
     """Runs tests of a binary in one process. (outcome: ok, failed or timeout; seconds; the test that failed, if it says so)."""
     clean = {k: v for k, v in os.environ.items() if k not in ("DITTOGRAD_BLESS", "MUTANT", "MUTANT_TRACE")}
-    scratch = str(work / "scratch")
+    # A folder of its own, as a mutant may leave anything behind.
+    scratch, user = str(work / "scratch" / str(threading.get_ident())), confined(work)
+    shutil.rmtree(scratch, ignore_errors=True)
+    os.mkdir(scratch)
+    if user:
+        os.chown(scratch, NOBODY, NOBODY)
     begun = time.time()
     child = subprocess.Popen([work / binary, "--exact", "--test-threads=1", *tests], cwd=work / "copy",
                              env=dict(clean, TMPDIR=scratch, HOME=scratch, XDG_CACHE_HOME=scratch, RUST_BACKTRACE="0", **env),
-                             preexec_fn=limited, start_new_session=True, **confined(work), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+                             preexec_fn=limited, start_new_session=True, **user, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     try:
         out, _ = child.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:

@@ -354,10 +354,10 @@ impl VisitMut for Rewriter {
     }
 
     fn visit_arm_mut(&mut self, arm: &mut syn::Arm) {
-        let text = arm.guard.as_ref().map(|(_, g)| short(g)).unwrap_or_default();
+        let was = arm.guard.as_ref().map(|(_, g)| (g.span(), short(g)));
         visit_mut::visit_arm_mut(self, arm);
-        let Some((_, guard)) = arm.guard.as_mut().filter(|(_, g)| self.rewrites && !has_let(g)) else { return };
-        let at = guard.span();
+        let guard = arm.guard.as_mut().filter(|(_, g)| self.rewrites && !has_let(g));
+        let (Some((_, guard)), Some((at, text))) = (guard, was) else { return };
         if let Some(on) = self.switch(at, format!("guard true, was {text}")) {
             **guard = parse_quote!(#on || (#guard));
         }
