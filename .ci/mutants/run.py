@@ -88,7 +88,8 @@ def build(work, jobs):
     names = []
     for path in paths:
         name = pathlib.Path(path).name.rsplit("-", 1)[0]
-        shutil.copy2(path, work / name)
+        shutil.copy2(path, work / f"{name}.new")
+        os.replace(work / f"{name}.new", work / name)
         names.append(name)
     (work / "binaries.json").write_text(json.dumps(names))
     shutil.copyfile(copy / "mutants.json", work / "mutants.json")
@@ -173,15 +174,23 @@ def trace(work, jobs):
     print(f"{len(todo)} tests traced in {time.time() - begun:.0f} s")
 
 
+def asked(work):
+    """All mutants by number, but those of functions that are left out."""
+    lines = [line for line in (TOOL / "left-out.txt").read_text().splitlines() if line and not line.startswith("#")]
+    left_out = re.compile("|".join(f"(?:{line})" for line in lines))
+    mutants = json.loads((work / "mutants.json").read_text())
+    return {m["id"]: m for m in mutants if not left_out.fullmatch(f"{m['file']} {m['function']}")}
+
+
 def results(work):
     path = work / "results.jsonl"
     lines = map(json.loads, path.read_text().splitlines()) if path.exists() else []
     return {r["id"]: r for r in lines}
 
 
-def run(work, jobs, every, ids, inside, again, minutes):
+def run(work, jobs, every, ids, inside, again, most, minutes):
     confined(work)
-    mutants = {m["id"]: m for m in json.loads((work / "mutants.json").read_text())}
+    mutants = asked(work)
     reaching, seconds, breadth = collections.defaultdict(list), {}, {}
     for t in map(json.loads, (work / "trace.jsonl").read_text().splitlines()):
         if t["outcome"] == "ok":
@@ -200,7 +209,7 @@ def run(work, jobs, every, ids, inside, again, minutes):
     def note(i, outcome, by=None, ran=0, took=0.0):
         with lock:
             count[outcome] += 1
-            print(json.dumps(dict(id=i, outcome=outcome, by=by, ran=ran, seconds=round(took, 2))), file=file, flush=True)
+            print(json.dumps(dict(id=i, outcome=outcome, by=by, ran=ran, of=len(reaching[i]), seconds=round(took, 2))), file=file, flush=True)
             if sum(count.values()) % 100 == 0:
                 print(f"{sum(count.values())}/{len(todo)} {dict(count)} {time.time() - begun:.0f} s", flush=True)
 
@@ -214,13 +223,17 @@ def run(work, jobs, every, ids, inside, again, minutes):
         with lock:
             score = {t: (-caught_by[places[0]][t], -caught_by[places[1]][t], seconds[t]) for t in reaching[i]}
         order = sorted(reaching[i], key=lambda t: (score[t][0], score[t][1], round(seconds[t], 2), breadth[t]))
-        size = 1
-        while order:
+        # The long tests are the last ones, and seldom the only ones that would notice.
+        size, left = 1, most
+        while order and left > 0:
             # One process runs tests of one binary.
             group, rest = [order[0]], []
             for t in order[1:]:
-                (group if len(group) < size and t[0] == order[0][0] else rest).append(t)
-            outcome, s, by = run_tests(work, group[0][0], [t[1] for t in group], 5 + 10 * sum(seconds[t] for t in group), MUTANT=str(i))
+                together = len(group) < size and t[0] == order[0][0] and sum(seconds[g] for g in group) < 5
+                (group if together else rest).append(t)
+            usual = sum(seconds[t] for t in group)
+            outcome, s, by = run_tests(work, group[0][0], [t[1] for t in group], 5 + 10 * usual, MUTANT=str(i))
+            left -= usual
             ran, took, order, size = ran + len(group), took + s, rest, size * 3
             if outcome != "ok":
                 key = (group[0][0], by) if (group[0][0], by) in seconds else group[0]
@@ -236,13 +249,15 @@ def run(work, jobs, every, ids, inside, again, minutes):
 
 
 def report(work):
-    mutants = {m["id"]: m for m in json.loads((work / "mutants.json").read_text())}
+    mutants = asked(work)
     by_area, known = collections.defaultdict(collections.Counter), results(work)
     for m in mutants.values():
         by_area[m["area"]]["viable"] += 1
         if m["id"] in known:
             by_area[m["area"]][known[m["id"]]["outcome"]] += 1
             by_area[m["area"]]["run"] += 1
+    made = len(json.loads((work / "mutants.json").read_text()))
+    print(f"{made} mutants compile, {made - len(mutants)} of them are left out")
     columns = ["viable", "run", "caught", "timeout", "survived", "unreached"]
     total = collections.Counter()
     print(f"{'area':10}" + "".join(f"{c:>10}" for c in columns) + f"{'share':>10}")
@@ -254,7 +269,7 @@ def report(work):
     for i in sorted(known):
         if i in mutants and known[i]["outcome"] in ("survived", "unreached"):
             m = mutants[i]
-            print(f"{i} {m['file']}:{m['line']} {m['function']}: {m['what']} [{known[i]['outcome']}, {known[i]['ran']} tests]")
+            print(f"{i} {m['file']}:{m['line']} {m['function']}: {m['what']} [{known[i]['outcome']}, {known[i]['ran']} of {known[i].get('of', 0)} tests]")
 
 
 def main():
@@ -266,6 +281,7 @@ def main():
     parser.add_argument("--every", type=int, default=1, help="only every K-th mutant")
     parser.add_argument("--inside", action="append", default=[], help="only files whose path begins so; may be given several times")
     parser.add_argument("--again", action="store_true", help="run also mutants that survived before")
+    parser.add_argument("--most", type=float, default=60, help="seconds of tests, at their usual speed, after which a mutant has survived")
     parser.add_argument("--minutes", type=float, help="begin no mutant after so long")
     a = parser.parse_intermixed_args()
     work = a.dir.resolve()
@@ -275,7 +291,7 @@ def main():
     if a.command in ("trace", "all"):
         trace(work, a.jobs)
     if a.command in ("run", "all"):
-        run(work, a.jobs, a.every, a.ids, a.inside, a.again, a.minutes)
+        run(work, a.jobs, a.every, a.ids, a.inside, a.again, a.most, a.minutes)
     if a.command in ("report", "all"):
         report(work)
 
