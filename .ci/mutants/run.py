@@ -46,7 +46,7 @@ def blamed(copy, file, line):
 
 
 def build(work, jobs):
-    copy, dropped_file = work / "copy", work / "dropped"
+    copy, dropped_file = work / "copy", work / "dropped.json"
     env = dict(os.environ, CARGO_TARGET_DIR=str(work / "tool"))
     sh(["cargo", "build", "--release", "--quiet", "--manifest-path", TOOL / "Cargo.toml"], env=env)
     # Lints of the library are not for rewritten code; debug information takes half of the time.
@@ -57,10 +57,17 @@ def build(work, jobs):
     known = copy / "mutants.json"
     rewritten = {m["file"] for m in json.loads(known.read_text())} | {"src/lib.rs"} if known.exists() else set()
     copy_tree(copy, rewritten)
-    dropped = set()
+    # What did not compile before does not now, if the mutants are the same.
+    full = work / "full"
+    for folder in [copy / "src", *(f for f in (copy / "src").rglob("*") if f.is_dir())]:
+        (full / folder.relative_to(copy)).mkdir(parents=True, exist_ok=True)
+    sh([work / "tool/release/mutants", ROOT, full], stdout=subprocess.DEVNULL)
+    key = [[m["id"], m["file"], m["what"]] for m in json.loads((full / "mutants.json").read_text())]
+    old = json.loads(dropped_file.read_text()) if dropped_file.exists() else {}
+    dropped = set(old["ids"]) if old.get("of") == key else set()
     for turn in range(40):
-        dropped_file.write_text("\n".join(map(str, sorted(dropped))))
-        sh([work / "tool/release/mutants", ROOT, copy, dropped_file])
+        (work / "numbers").write_text("\n".join(map(str, sorted(dropped))))
+        sh([work / "tool/release/mutants", ROOT, copy, work / "numbers"])
         begun = time.time()
         check = subprocess.run(["cargo", "check", "--lib", "--message-format=json", "--quiet", f"-j{jobs}"],
                                cwd=copy, env=env, capture_output=True, text=True)
@@ -76,6 +83,7 @@ def build(work, jobs):
                 lost.append(message["rendered"])
         print(f"check {turn}: {len(new - dropped)} do not compile ({time.time() - begun:.0f} s)", flush=True)
         if check.returncode == 0:
+            dropped_file.write_text(json.dumps({"ids": sorted(dropped), "of": key}))
             break
         if not new - dropped:
             sys.exit("errors that belong to no mutant:\n" + "\n".join(lost[:5]) + check.stderr[-2000:])

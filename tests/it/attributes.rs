@@ -74,3 +74,40 @@ fn another_value_of_an_attribute_is_another_op() {
     }
     assert!(others > 300, "{others}");
 }
+
+#[test]
+fn groups_of_a_convolution_are_a_count() {
+    let conv = AnyOp::samples("conv").remove(0).op;
+    for (groups, fits) in [
+        (1.0, true),
+        (4_294_967_295.0, true),
+        (0.0, false),
+        (-1.0, false),
+        (1.5, false),
+        (4_294_967_296.0, false),
+    ] {
+        let mut attrs = named(&conv);
+        attrs.iter_mut().filter(|a| a.0 == "groups").for_each(|a| a.1 = Attr::Num(groups));
+        assert_eq!(AnyOp::from_name("conv", &Attrs(attrs)).is_ok(), fits, "{groups}");
+    }
+}
+
+#[test]
+fn whole_numbers_are_read_as_long_as_they_are_exact() {
+    let one = |value: Attr| Attrs(vec![("n".to_string(), value)]);
+    let large = 1u64 << 53;
+    for x in [0.0, 1.0, (large - 1) as f64] {
+        assert_eq!(one(Attr::Num(x)).word("n").unwrap(), x as u64);
+        assert_eq!(one(Attr::Num(x)).whole("n").unwrap(), x as usize);
+    }
+    for x in [-1.0, 0.5, large as f64, f64::NAN, f64::INFINITY] {
+        assert!(one(Attr::Num(x)).word("n").is_err(), "{x}");
+    }
+    assert_eq!(one(Attr::Whole(u64::MAX)).word("n").unwrap(), u64::MAX);
+    assert_eq!(one(Attr::Whole(large - 1)).whole("n").unwrap() as u64, large - 1);
+    assert!(one(Attr::Whole(large)).whole("n").is_err());
+    assert_eq!(one(Attr::Whole(7)).num("n").unwrap(), 7.0);
+    assert!(one(Attr::Bool(true)).flag("n").unwrap() && !Attrs::default().flag("n").unwrap());
+    assert!(one(Attr::Bool(true)).has("n") && !one(Attr::Bool(true)).has("m"));
+    assert!(one(Attr::Num(1.0)).word("m").is_err() && one(Attr::Num(1.0)).flag("n").is_err());
+}

@@ -12,6 +12,7 @@ mod derivatives;
 mod endurance;
 mod ergonomics;
 mod faults;
+mod frozen;
 mod golden;
 mod graph;
 mod hazards;

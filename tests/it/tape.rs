@@ -287,3 +287,39 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn scratch_memory_goes_with_the_value_it_belongs_to() {
+    let d = device();
+    let mut t = Tape::new(&d);
+    let x = t.leaf(up(&d, &[1.0, -2.0]), None, true).unwrap();
+    let live = d.memory().live;
+    let node = |t: &Tape| Node {
+        name: None,
+        value: Some(up(&d, &[3.0, 4.0])),
+        meta: t.node(x).unwrap().meta,
+        requires_grad: false,
+        parents: vec![x],
+        cleanup: vec![up(&d, &[5.0; 100]).buffer().clone()],
+        backward: Backward::None,
+    };
+    let node = node(&t);
+    let custom = t.add_node(node).unwrap();
+    let doubled = t.record(elementwise::Add {}.into(), &[x, x]).unwrap();
+    let s = t.record(sum(1), &[doubled]).unwrap();
+    let before = d.memory().live;
+    t.backward_sparse(s, seed(&d), |id| id == x, true).unwrap();
+    assert!(t.node(custom).unwrap().cleanup.is_empty() && t.value(custom).is_none());
+    assert!(d.memory().live < before && d.memory().live >= live);
+}
+
+#[test]
+fn values_of_another_device_are_refused() {
+    let (d, other) = (device(), Device::host::<f64>());
+    let (mine, theirs) = (up(&d, &[1.0]), up(&other, &[1.0]));
+    let add = AnyOp::from(elementwise::Add {});
+    assert!(ops::apply(&d, &add, &[&mine, &mine]).is_ok());
+    let e = ops::apply(&d, &add, &[&mine, &theirs]).unwrap_err();
+    assert!(matches!(e.kind(), ErrorKind::Device { .. }), "{e}");
+    assert!(Tape::new(&d).leaf(theirs, None, true).is_err());
+}
