@@ -61,7 +61,8 @@ fn another_value_of_an_attribute_is_another_op() {
             attrs[at].1 = match &attrs[at].1 {
                 Attr::Bool(x) => Attr::Bool(!x),
                 Attr::Whole(x) => Attr::Whole(x ^ 1),
-                Attr::Num(x) => Attr::Num(if *x == 0.5 { 0.25 } else { 0.5 }),
+                Attr::Num(x) if x.abs() > 1e9 => Attr::Num(0.0),
+                Attr::Num(x) => Attr::Num(if x.fract() == 0.0 { x + 1.0 } else { x / 2.0 }),
                 Attr::List(x) => Attr::List(x.iter().copied().chain([1]).collect()),
             };
             // It may be one that there cannot be.

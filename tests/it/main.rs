@@ -16,6 +16,7 @@ mod frozen;
 mod golden;
 mod graph;
 mod hazards;
+mod inputs;
 mod kernels;
 mod laws;
 mod layout;
