@@ -212,6 +212,10 @@ def run(work, jobs, every, ids, inside, again, most, minutes):
     todo = [i for i in wanted if meant(i) and (i not in done or i in ids)]
     # Tests that caught a mutant of a function are asked first about the next one of it, then those of the file.
     caught_by = collections.defaultdict(collections.Counter)
+    for i, r in results(work).items():
+        for key in {(binary, r["by"]) for binary, _ in seconds} & seconds.keys() if i in mutants else ():
+            caught_by[mutants[i]["file"], mutants[i]["function"]][key] += 1
+            caught_by[mutants[i]["file"], ""][key] += 1
     lock, file, count, begun = threading.Lock(), (work / "results.jsonl").open("a"), collections.Counter(), time.time()
 
     def note(i, outcome, by=None, ran=0, took=0.0):

@@ -10,10 +10,23 @@ use dittograd::ops::{self, AnyOp, RefIn};
 /// Elements above which a sample is left to the other tests.
 const MOST: usize = 1 << 15;
 
-/// A hash of the values of all samples of an op: FNV over their words, a NaN being one word.
+/// FNV over words.
+pub(crate) struct Fnv(pub u64);
+
+impl Fnv {
+    pub(crate) fn new() -> Fnv {
+        Fnv(0xcbf2_9ce4_8422_2325)
+    }
+
+    pub(crate) fn add(&mut self, word: u32) {
+        self.0 = (self.0 ^ u64::from(word)).wrapping_mul(0x0100_0000_01b3);
+    }
+}
+
+/// A hash of the values of all samples of an op, a NaN being one word.
 fn hash(device: &Device, name: &str) -> u64 {
-    let (mut stream, mut hash) = (Stream::new(2024, 5), 0xcbf2_9ce4_8422_2325u64);
-    let mut add = |word: u32| hash = (hash ^ u64::from(word)).wrapping_mul(0x0100_0000_01b3);
+    let (mut stream, mut hash) = (Stream::new(2024, 5), Fnv::new());
+    let mut add = |word: u32| hash.add(word);
     for sample in AnyOp::samples(name) {
         let ins = ops::draw(&sample.ins, &mut stream);
         if ins.iter().any(|i| i.meta().shape.numel() > MOST) {
@@ -35,24 +48,26 @@ fn hash(device: &Device, name: &str) -> u64 {
             }
         }
     }
-    hash
+    hash.0
 }
 
-#[test]
-fn no_bit_of_any_op_changes() {
-    let device = Device::cpu_with(2, Simd::best()).unwrap();
-    let path = format!("{}/tests/golden/bits.txt", env!("CARGO_MANIFEST_DIR"));
-    let lines = AnyOp::NAMES.iter().map(|name| format!("{name} {:016x}\n", hash(&device, name)));
-    let text = format!("numerics {NUMERICS_VERSION}\n{}", lines.collect::<String>());
+/// Compares lines with those of a file in `tests/golden`, or writes it.
+pub(crate) fn check(file: &str, text: &str, what_to_do: &str) {
+    let path = format!("{}/tests/golden/{file}", env!("CARGO_MANIFEST_DIR"));
     if std::env::var_os("DITTOGRAD_BLESS").is_some() {
         std::fs::write(&path, text).unwrap();
         return;
     }
     let want = std::fs::read_to_string(&path).unwrap_or_default();
     let changed: Vec<&str> = text.lines().filter(|line| !want.lines().any(|w| w == *line)).collect();
-    assert!(
-        changed.is_empty() && want.lines().count() == text.lines().count(),
-        "other bits than in {path}: {changed:?}; if that is meant, it is a new NUMERICS_VERSION, a line in NUMERICS.md \
-         and DITTOGRAD_BLESS=1"
-    );
+    let same = changed.is_empty() && want.lines().count() == text.lines().count();
+    assert!(same, "not as in {path}: {changed:?}; if that is meant, {what_to_do} and DITTOGRAD_BLESS=1");
+}
+
+#[test]
+fn no_bit_of_any_op_changes() {
+    let device = Device::cpu_with(2, Simd::best()).unwrap();
+    let lines = AnyOp::NAMES.iter().map(|name| format!("{name} {:016x}\n", hash(&device, name)));
+    let text = format!("numerics {NUMERICS_VERSION}\n{}", lines.collect::<String>());
+    check("bits.txt", &text, "it is a new NUMERICS_VERSION, a line in NUMERICS.md");
 }
