@@ -112,3 +112,16 @@ fn whole_numbers_are_read_as_long_as_they_are_exact() {
     assert!(one(Attr::Bool(true)).has("n") && !one(Attr::Bool(true)).has("m"));
     assert!(one(Attr::Num(1.0)).word("m").is_err() && one(Attr::Num(1.0)).flag("n").is_err());
 }
+
+#[test]
+fn the_diagonal_of_a_triangle_is_a_whole_number() {
+    let shifted = |shift: f64| {
+        let attrs = vec![("upper".to_string(), Attr::Bool(true)), ("shift".to_string(), Attr::Num(shift))];
+        AnyOp::from_name("triangle", &Attrs(attrs))
+    };
+    assert!(shifted(-2.0).is_ok());
+    for shift in [0.5, -1.25, f64::NAN, f64::INFINITY] {
+        let e = shifted(shift).expect_err("no whole number").to_string();
+        assert!(e.contains("whole number"), "{e}");
+    }
+}

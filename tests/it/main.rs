@@ -32,6 +32,7 @@ mod pool;
 mod products;
 mod program;
 mod reductions;
+mod rules;
 mod scan;
 mod session;
 mod shapes;
