@@ -65,3 +65,40 @@ fn a_cycle_turns_where_it_is_said_to() {
     // Without a rise it begins at the top.
     assert!(Schedule::one_cycle_with(20, 0.05, 25.0, 1e4).lr(1.0, 0) > 0.9);
 }
+
+/// Muon's step of a tall matrix is longer than that of the same matrix turned, by the root of the ratio of its sides.
+#[test]
+fn muon_takes_longer_steps_with_tall_matrices() {
+    let device = Device::cpu_with(1, Simd::best()).unwrap();
+    let moved = |dims: &[usize]| {
+        let mut params = Params::new(&device, 1);
+        let w = params.value("w", &Tensor::new(dims, vec![1.0f32, -2.0, 3.0, 0.5]).unwrap()).unwrap();
+        let session = Session::eager(&device);
+        let loss = session.param(&w).unwrap().square().unwrap().sum().unwrap();
+        let rule = Rule::Muon { momentum: 0.0, nesterov: false, eps: 1e-7 };
+        Optimizer::new(rule, 0.01).step(&params, loss.backward().unwrap()).unwrap();
+        let now = w.get::<f32>().unwrap();
+        now.data().iter().zip([1.0f32, -2.0, 3.0, 0.5]).map(|(a, b)| f64::from(a - b)).collect::<Vec<_>>()
+    };
+    for (tall, wide) in moved(&[4, 1]).into_iter().zip(moved(&[1, 4])) {
+        assert!(wide.abs() > 1e-4 && (tall / wide - 2.0).abs() < 1e-3, "{tall} {wide}");
+    }
+}
+
+/// The rate of a group that was changed on the way is part of what is saved.
+#[test]
+fn a_saved_state_has_the_rates_of_its_groups() {
+    let device = Device::cpu_with(1, Simd::best()).unwrap();
+    let mut params = Params::new(&device, 1);
+    for name in ["w", "b"] {
+        params.value(name, &Tensor::new(&[1], vec![1.0f32]).unwrap()).unwrap();
+    }
+    let make = || Optimizer::sgd(0.1).group(Group::names(&["b"]).lr(0.2));
+    let mut changed = make();
+    changed.set_group_lr(0, 0.05).unwrap();
+    let state = changed.state::<f32>().unwrap();
+    let mut loaded = make();
+    assert_eq!(loaded.group_lr(0), Some(0.2));
+    loaded.load_state(&params, &state).unwrap();
+    assert_eq!(loaded.group_lr(0), Some(0.05));
+}

@@ -323,3 +323,20 @@ fn values_of_another_device_are_refused() {
     assert!(matches!(e.kind(), ErrorKind::Device { .. }), "{e}");
     assert!(Tape::new(&d).leaf(theirs, None, true).is_err());
 }
+
+#[test]
+fn a_tape_that_was_cleared_has_no_hooks() {
+    let d = device();
+    let mut t = Tape::new(&d);
+    let x = t.leaf(up(&d, &[1.0]), None, true).unwrap();
+    let zero = up(&d, &[0.0]);
+    t.hook(x, std::sync::Arc::new(move |_| Ok(zero.clone()))).unwrap();
+    let grad = |t: &mut Tape, x: usize| {
+        let s = t.record(sum(1), &[x]).unwrap();
+        down(&t.backward_dense(s, seed(&d)).unwrap()[x])
+    };
+    assert_eq!(grad(&mut t, x), [0.0]);
+    t.clear();
+    let again = t.leaf(up(&d, &[1.0]), None, true).unwrap();
+    assert_eq!((again, grad(&mut t, again)), (x, vec![1.0]));
+}
