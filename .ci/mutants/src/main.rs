@@ -129,10 +129,12 @@ fn write(path: &Path, text: &str) {
 /// The file, or those below the folder, in order.
 fn rust_files(root: &Path, path: &Path) -> Vec<PathBuf> {
     if root.join(path).is_file() {
-        let known = path.extension().is_some_and(|e| e == "rs") && !NO_FILES.iter().any(|no| Path::new(no) == path);
+        let known =
+            path.extension().is_some_and(|e| e == "rs") && !NO_FILES.iter().any(|no| Path::new(no) == path);
         return if known { vec![path.to_path_buf()] } else { Vec::new() };
     }
-    let entries = std::fs::read_dir(root.join(path)).unwrap_or_else(|why| panic!("{}: {why}", path.display()));
+    let entries =
+        std::fs::read_dir(root.join(path)).unwrap_or_else(|why| panic!("{}: {why}", path.display()));
     let mut below: Vec<PathBuf> = entries.flatten().map(|e| path.join(e.file_name())).collect();
     below.sort();
     below.iter().flat_map(|p| rust_files(root, p)).collect()
@@ -201,7 +203,8 @@ impl Rewriter {
         if !block.stmts.is_empty() {
             for value in returned(&sig.output) {
                 let value = value.map(|v| v.to_token_stream());
-                let what = format!("return {}", value.as_ref().map_or("()".into(), |v| plain(&v.to_string())));
+                let what =
+                    format!("return {}", value.as_ref().map_or("()".into(), |v| plain(&v.to_string())));
                 if let Some(on) = self.switch(sig.ident.span(), what) {
                     first.push(parse_quote!(if #on { return #value; }));
                 }
@@ -255,7 +258,9 @@ fn values(ty: &Type) -> Vec<Expr> {
             match last.ident.to_string().as_str() {
                 "bool" => vec![parse_quote!(true), parse_quote!(false)],
                 "usize" | "u8" | "u16" | "u32" | "u64" | "u128" => vec![parse_quote!(0), parse_quote!(1)],
-                "isize" | "i8" | "i16" | "i32" | "i64" => vec![parse_quote!(0), parse_quote!(1), parse_quote!(-1)],
+                "isize" | "i8" | "i16" | "i32" | "i64" => {
+                    vec![parse_quote!(0), parse_quote!(1), parse_quote!(-1)]
+                }
                 "f32" | "f64" => vec![parse_quote!(0.0), parse_quote!(1.0), parse_quote!(-1.0)],
                 "String" => vec![parse_quote!(String::new()), parse_quote!("xyzzy".into())],
                 "Vec" => vec![parse_quote!(Vec::new())],
@@ -389,7 +394,9 @@ impl VisitMut for Rewriter {
                 let name = plain(&i.self_ty.to_token_stream().to_string()).replace(' ', "");
                 self.within(name, |r| visit_mut::visit_item_impl_mut(r, i));
             }
-            syn::Item::Trait(t) => self.within(t.ident.to_string(), |r| visit_mut::visit_item_trait_mut(r, t)),
+            syn::Item::Trait(t) => {
+                self.within(t.ident.to_string(), |r| visit_mut::visit_item_trait_mut(r, t))
+            }
             syn::Item::Mod(m) if !is_test(&m.attrs) => visit_mut::visit_item_mod_mut(self, m),
             _ => {}
         }
