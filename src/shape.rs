@@ -162,4 +162,26 @@ mod tests {
         assert_ne!(Shape::new(&[6]).unwrap(), Shape::new(&[2, 3]).unwrap());
         assert_ne!(Shape::new(&[1]).unwrap(), Shape::SCALAR);
     }
+
+    #[test]
+    fn the_largest_shape_is_as_large_as_memory_can_be() {
+        let most = isize::MAX as usize / 4;
+        assert_eq!(Shape::new(&[most]).unwrap().numel(), most);
+        assert!(Shape::new(&[most + 1]).is_err());
+        // 2^61 float32 words are 2^63 bytes, one too many.
+        assert!(Shape::new(&[1 << 30, 1 << 30]).is_ok() && Shape::new(&[1 << 31, 1 << 30]).is_err());
+        assert_eq!(Shape::new(&[1; MAX_RANK]).unwrap().rank(), MAX_RANK);
+    }
+
+    #[test]
+    fn parts_of_a_shape() {
+        let s = Shape::new(&[2, 3, 5]).unwrap();
+        assert_eq!((s.rank(), s.numel(), s.last(), s.rows()), (3, 30, 5, 6));
+        assert_eq!(s.strides()[..4], [15, 5, 1, 0]);
+        assert_eq!((Shape::SCALAR.last(), Shape::SCALAR.rank()), (1, 0));
+        for (axis, want) in [[3, 5], [2, 5], [2, 3]].iter().enumerate() {
+            assert_eq!(s.without(axis).unwrap().dims(), want);
+        }
+        assert!(s.without(3).is_err() && Shape::SCALAR.without(0).is_err());
+    }
 }

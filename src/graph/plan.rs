@@ -236,4 +236,40 @@ mod tests {
         assert_eq!(place(&chain).bound, 128);
         assert_eq!(place(&[]), Places { starts: vec![], size: 0, bound: 0 });
     }
+
+    #[test]
+    fn the_better_of_two_orders_is_taken() {
+        let list = |all: &[(usize, usize, usize)]| -> Vec<Request> {
+            all.iter().map(|&(words, from, to)| Request { words, from, to }).collect()
+        };
+        // In the order of time these take 512 words, and as they are listed too.
+        assert_eq!(place(&list(&[(192, 2, 3), (64, 3, 4), (256, 4, 4)])).size, 320);
+        // The largest first, these take 576.
+        assert_eq!(place(&list(&[(256, 3, 3), (192, 2, 5), (256, 0, 1), (128, 1, 2)])).size, 448);
+    }
+
+    #[test]
+    fn memory_is_given_on_to_who_waits_anyway() {
+        // Instruction 2 reads what 0 and 1 wrote; 3 reads that and depends on all, 4 on nobody.
+        let mut flow = Flow::default();
+        flow.push(&[], &[0]);
+        flow.push(&[], &[1]);
+        flow.push(&[0, 1], &[2]);
+        flow.push(&[2], &[3]);
+        flow.push(&[], &[4]);
+        for (n, r, after) in
+            [(3, 0, true), (3, 1, true), (2, 0, false), (4, 0, false), (4, 3, false), (3, 9, true)]
+        {
+            assert_eq!(flow.is_after(n, r), after, "{n} {r}");
+        }
+        // Two ways to depend on one instruction are as good as one.
+        flow.push(&[2, 3], &[5]);
+        assert!(flow.is_after(5, 0) && flow.is_after(5, 1) && !flow.is_after(5, 4));
+        let at = |words, from, to| Request { words, from, to };
+        let requests = [at(64, 0, 2), at(64, 1, 2), at(64, 2, 5), at(64, 3, 5), at(64, 4, 4), at(64, 5, 5)];
+        let (close, apart) = (place(&requests), place_apart(&requests, &flow));
+        // Those of 0 and 1 are free at 3, which waits for both, but 4 would have to wait for what it takes.
+        assert_eq!((close.size, apart.size), (192, 256));
+        assert!(apart.starts[3] < 128 && apart.starts[4] >= 128, "{apart:?}");
+    }
 }

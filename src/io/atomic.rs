@@ -288,4 +288,28 @@ mod tests {
             assert!(full.starts_with("write: /dev/full: No space left"), "{full}");
         }
     }
+
+    #[test]
+    fn a_file_whose_name_begins_as_another_does_is_another() {
+        let here = tempfile::tempdir().unwrap();
+        fs::write(here.path().join(format!(".ab.1-0{END}")), b"of ab").unwrap();
+        fs::write(here.path().join(".a.1-0"), b"no temporary file").unwrap();
+        write(here.path().join("a"), b"new").unwrap();
+        assert_eq!(names(here.path()), [".a.1-0".to_string(), format!(".ab.1-0{END}"), "a".to_string()]);
+    }
+
+    #[test]
+    fn a_temporary_file_of_another_process_is_not_taken() {
+        let here = tempfile::tempdir().unwrap();
+        let next = NEXT.load(Ordering::Relaxed);
+        for number in next..next + 50 {
+            let name = format!(".a.{}-{number}{END}", std::process::id());
+            fs::write(here.path().join(name), b"another's").unwrap();
+        }
+        let made = Temporary::new(here.path(), OsStr::new("a")).unwrap();
+        assert_eq!(fs::read(&made.path).unwrap(), b"");
+        drop(made);
+        let read = |name: &String| fs::read(here.path().join(name)).unwrap();
+        assert!(names(here.path()).iter().all(|name| read(name) == b"another's"));
+    }
 }

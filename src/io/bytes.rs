@@ -187,4 +187,55 @@ pub(crate) mod tests {
         bomb[end..].copy_from_slice(&u32::MAX.to_le_bytes());
         assert!(gunzip(bomb).unwrap_err().contains("cannot be the stated"));
     }
+
+    #[test]
+    fn every_optional_part_of_a_gzip_header_is_skipped() {
+        let plain = gzip(b"content", None);
+        for flags in 0..32u8 {
+            // The lowest flag says that it is text and adds nothing.
+            let mut file = [&plain[..3], &[flags], &plain[4..10]].concat();
+            if flags & 4 != 0 {
+                file.extend([3, 0, 9, 0, 9]);
+            }
+            if flags & 8 != 0 {
+                file.extend(b"name\0");
+            }
+            if flags & 16 != 0 {
+                file.extend(b"a comment\0");
+            }
+            if flags & 2 != 0 {
+                file.extend([0xab, 0xcd]);
+            }
+            file.extend(&plain[10..]);
+            assert_eq!(gunzip(file.clone()).unwrap(), b"content", "{flags}");
+            for cut in 2..file.len() {
+                assert!(gunzip(file[..cut].to_vec()).is_err(), "{flags} {cut}");
+            }
+        }
+        for reserved in [32, 64, 128] {
+            let mut file = plain.clone();
+            file[3] = reserved;
+            assert!(gunzip(file).unwrap_err().contains("byte 2"), "{reserved}");
+        }
+    }
+
+    #[test]
+    fn the_line_that_is_not_text_is_named() {
+        let here = tempfile::tempdir().unwrap();
+        let path = here.path().join("a.txt");
+        std::fs::write(&path, b"one\ntwo\n\xffthree\n").unwrap();
+        assert!(read_text("read", &path).unwrap_err().to_string().contains("line 3: is not UTF-8"));
+        std::fs::write(&path, "one\ntwö\n").unwrap();
+        assert_eq!(read_text("read", &path).unwrap(), "one\ntwö\n");
+        assert_eq!(file_name(&path), "a.txt");
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn what_is_no_regular_file_is_read_to_its_end_or_refused() {
+        let null = Path::new("/dev/null");
+        assert_eq!(read("read", null).unwrap(), b"");
+        assert!(read_regular("read", null).unwrap_err().to_string().contains("is not a regular file"));
+        assert!(read_regular("read", Path::new("/")).unwrap_err().to_string().contains("is a folder"));
+    }
 }

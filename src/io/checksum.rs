@@ -31,3 +31,14 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
     const TABLE: [u32; 256] = table(0x82f6_3b78);
     sum(&TABLE, bytes)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_checksums_of_the_standard_text() {
+        assert_eq!((crc32(b"123456789"), crc32c(b"123456789")), (0xcbf4_3926, 0xe306_9283));
+        assert_eq!((crc32(b""), crc32c(b"")), (0, 0));
+    }
+}

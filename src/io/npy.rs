@@ -580,4 +580,14 @@ mod tests {
             let _ = parse_npy("f", &file(3, &whole, &[0; 8]));
         }
     }
+
+    #[test]
+    fn long_numbers_of_python_2_and_the_longest_header() {
+        assert_eq!(typed("|u1", "False", "(2L, 1L)", &[1, 2]).unwrap(), idx(&[2, 1], &[1, 2]));
+        let header = "{'descr': '|u1', 'fortran_order': False, 'shape': (1,), }";
+        let padded =
+            |length: usize| file(2, &(header.to_string() + &" ".repeat(length - header.len())), &[7]);
+        assert_eq!(parse_npy("f", &padded(MAX_HEADER)).unwrap(), idx(&[1], &[7]));
+        assert!(parse_npy("f", &padded(MAX_HEADER + 1)).unwrap_err().to_string().contains("at most 65536"));
+    }
 }

@@ -929,4 +929,106 @@ mod tests {
             }
         }
     }
+
+    /// The digest holds every part of the file, and no part can pass for another.
+    #[test]
+    fn files_that_differ_have_other_digests() {
+        let tensor = |dims: &[usize], data: &[u32]| Tensor::new(dims, data.to_vec()).unwrap();
+        let (flat, turned) = (tensor(&[6], &[1, 2, 3, 4, 5, 6]), tensor(&[3, 2], &[1, 2, 3, 4, 5, 6]));
+        let (wide, other) = (tensor(&[2, 3], &[1, 2, 3, 4, 5, 6]), tensor(&[6], &[1, 2, 3, 4, 5, 7]));
+        let (one, five) = (tensor(&[1], &[1]), tensor(&[5], &[2, 3, 4, 5, 6]));
+        let numbers = Tensor::new(&[6], flat.data().iter().map(|w| f32::from_bits(*w)).collect()).unwrap();
+        type Texts = &'static [(&'static str, &'static str)];
+        let make = |texts: Texts, indices: &[(&str, &Tensor<u32>)], floats: &[(&str, &Tensor<f32>)]| {
+            let mut writer = Writer::new();
+            for (key, text) in texts {
+                writer.metadata(key, text).unwrap();
+            }
+            for (name, tensor) in indices {
+                writer.indices(name, tensor).unwrap();
+            }
+            for (name, tensor) in floats {
+                writer.numbers(name, tensor).unwrap();
+            }
+            let read = SafeTensors::parse("x", writer.to_bytes().unwrap()).unwrap();
+            assert_eq!(read.digest("but"), writer.digest());
+            writer.digest()
+        };
+        let all = [
+            make(&[], &[], &[]),
+            make(&[], &[("a", &flat)], &[]),
+            make(&[], &[("b", &flat)], &[]),
+            make(&[], &[("a", &other)], &[]),
+            make(&[], &[("a", &turned)], &[]),
+            make(&[], &[("a", &wide)], &[]),
+            // The same bytes as numbers, and as two tensors.
+            make(&[], &[], &[("a", &numbers)]),
+            make(&[], &[("a", &one), ("b", &five)], &[]),
+            make(&[("k", "v")], &[], &[]),
+            make(&[("l", "v")], &[], &[]),
+            make(&[("k", "w")], &[], &[]),
+            make(&[("kv", "")], &[], &[]),
+            make(&[("", "kv")], &[], &[]),
+            make(&[("k", "v"), ("l", "w")], &[], &[]),
+            make(&[("k", "vlw")], &[], &[]),
+        ];
+        for (i, digest) in all.iter().enumerate() {
+            assert!(!all[..i].contains(digest), "file {i} passes for another");
+        }
+    }
+
+    /// What is fed to the hash can be read back, so that two files cannot feed the same.
+    #[test]
+    fn parts_of_a_digest_do_not_run_together() {
+        let scalar = Tensor::new(&[], vec![7u32]).unwrap();
+        let word = |n: u64| n.to_le_bytes().to_vec();
+        let text = |t: &str| [word(t.len() as u64), t.as_bytes().to_vec()].concat();
+        let mut writer = Writer::new();
+        writer.metadata("key", "text").unwrap().indices("name", &scalar).unwrap();
+        let fed = [word(1), text("key"), text("text"), word(2), text("name"), text("U32"), word(0)].concat();
+        let want = blake3::hash(&[fed, 7u32.to_le_bytes().to_vec()].concat()).to_hex().to_string();
+        assert_eq!(writer.digest(), want);
+    }
+
+    #[test]
+    fn what_a_file_says_about_itself() {
+        let x = Tensor::new(&[2, 3], vec![1.0f32; 6]).unwrap();
+        let mut writer = Writer::new();
+        writer.numbers("x", &x).unwrap();
+        let bytes = writer.to_bytes().unwrap();
+        let file = SafeTensors::parse("x", bytes.clone()).unwrap();
+        let entry = file.get("x").unwrap();
+        assert_eq!((entry.shape(), entry.dtype()), (x.shape(), Dtype::F32));
+        assert_eq!((file.len(), file.is_empty(), file.bytes()), (1, false, bytes.len()));
+        assert!(file.get("y").is_none());
+        let none = SafeTensors::parse("x", Writer::new().to_bytes().unwrap()).unwrap();
+        assert_eq!((none.len(), none.is_empty()), (0, true));
+    }
+
+    #[test]
+    fn shapes_have_as_many_axes_as_elsewhere() {
+        let list = |n: usize| format!("[{}]", vec!["1"; n].join(","));
+        let most = file(&one("U8", &list(MAX_RANK), 0, 1), &[5]);
+        assert_eq!(SafeTensors::parse("x", most).unwrap().get("a").unwrap().shape().rank(), MAX_RANK);
+        assert!(refused(&file(&one("U8", &list(MAX_RANK + 1), 0, 1), &[5])).contains("11 axes given"));
+    }
+
+    #[test]
+    fn as_many_names_are_written_as_are_read() {
+        let none = Tensor::new(&[0], vec![]).unwrap();
+        let names: Vec<String> = (0..=MAX_NAMES).map(|i| i.to_string()).collect();
+        let mut writer = Writer::new();
+        for name in &names[..MAX_NAMES] {
+            writer.numbers(name, &none).unwrap();
+        }
+        let file = SafeTensors::parse("x", writer.to_bytes().unwrap()).unwrap();
+        assert_eq!(file.len(), MAX_NAMES);
+        writer.numbers(&names[MAX_NAMES], &none).unwrap();
+        assert!(writer.to_bytes().unwrap_err().to_string().contains("would not be read again"));
+        let mut texts = Writer::new();
+        for name in &names {
+            texts.metadata(name, "").unwrap();
+        }
+        assert!(texts.to_bytes().is_err());
+    }
 }

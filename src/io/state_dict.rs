@@ -337,4 +337,24 @@ mod tests {
         state.insert("s", Tensor::scalar(1u32));
         assert!(state.transpose(|n| n == "s").unwrap_err().to_string().contains("transpose s"));
     }
+
+    #[test]
+    fn the_number_of_tensors_and_the_mark_of_their_layout() {
+        let mut state = StateDict::new();
+        assert_eq!((state.len(), state.is_empty()), (0, true));
+        state.insert("a", Tensor::new(&[1], vec![1.0f32]).unwrap());
+        state.insert("b", Tensor::new(&[1], vec![2.0f32]).unwrap());
+        assert_eq!((state.len(), state.is_empty()), (2, false));
+        let map: BTreeMap<String, AnyTensor> =
+            state.iter().map(|(name, t)| (name.to_string(), t.clone())).collect();
+        assert_eq!(StateDict::from(map), state);
+        let file = SafeTensors::parse("x", state.writer().unwrap().to_bytes().unwrap()).unwrap();
+        assert_eq!(file.metadata()["format"], "pt");
+    }
+
+    #[test]
+    fn lists_of_names_are_cut_after_three() {
+        let list = |n: usize| (0..n).map(|i| i.to_string()).collect::<Vec<_>>();
+        assert_eq!((some(&list(3)), some(&list(4))), ("(0, 1, 2)".to_string(), "(0, 1, 2, …)".to_string()));
+    }
 }

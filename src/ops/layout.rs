@@ -1562,7 +1562,11 @@ impl Op for Triangle {
 
     fn from_attrs(attrs: &Attrs) -> Result<Triangle> {
         attrs.only(&["upper", "shift"])?;
-        Ok(Triangle { upper: attrs.flag("upper")?, shift: attrs.num("shift")? as i64 })
+        let shift = attrs.num("shift")?;
+        if shift.fract() != 0.0 {
+            return Err(Error::argument(Self::NAME, "shift", format!("is {shift}, use a whole number")));
+        }
+        Ok(Triangle { upper: attrs.flag("upper")?, shift: shift as i64 })
     }
 }
 

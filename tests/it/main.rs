@@ -2,7 +2,9 @@
 //! kernel through the compiler, and the tape and the session as a program uses them.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod archives;
 mod attention;
+mod attributes;
 mod bad_input;
 mod constants;
 mod contexts;
@@ -12,9 +14,11 @@ mod endurance;
 mod ergonomics;
 mod faults;
 mod files;
+mod frozen;
 mod golden;
 mod graph;
 mod hazards;
+mod inputs;
 mod kernels;
 mod laws;
 mod layout;
@@ -30,6 +34,7 @@ mod pool;
 mod products;
 mod program;
 mod reductions;
+mod rules;
 mod scan;
 mod session;
 mod shapes;

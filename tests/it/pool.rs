@@ -117,3 +117,13 @@ fn leading_axes_are_independent() {
         [2, 2, 3]
     );
 }
+
+/// Of equal numbers the first one stays, which can be seen of zeros.
+#[test]
+fn the_first_of_equal_numbers_is_the_largest() {
+    let s = session();
+    for (x, want) in [([-0.0f32, 0.0], -0.0f32), ([0.0, -0.0], 0.0)] {
+        let y = s.variable(&tensor(&[1, 2], &x)).unwrap().max_pool(&[2], &[2], &[0]).unwrap();
+        assert_eq!(values(y)[0].to_bits(), want.to_bits());
+    }
+}

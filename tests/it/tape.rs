@@ -287,3 +287,56 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn scratch_memory_goes_with_the_value_it_belongs_to() {
+    let d = device();
+    let mut t = Tape::new(&d);
+    let x = t.leaf(up(&d, &[1.0, -2.0]), None, true).unwrap();
+    let live = d.memory().live;
+    let node = |t: &Tape| Node {
+        name: None,
+        value: Some(up(&d, &[3.0, 4.0])),
+        meta: t.node(x).unwrap().meta,
+        requires_grad: false,
+        parents: vec![x],
+        cleanup: vec![up(&d, &[5.0; 100]).buffer().clone()],
+        backward: Backward::None,
+    };
+    let node = node(&t);
+    let custom = t.add_node(node).unwrap();
+    let doubled = t.record(elementwise::Add {}.into(), &[x, x]).unwrap();
+    let s = t.record(sum(1), &[doubled]).unwrap();
+    let before = d.memory().live;
+    t.backward_sparse(s, seed(&d), |id| id == x, true).unwrap();
+    assert!(t.node(custom).unwrap().cleanup.is_empty() && t.value(custom).is_none());
+    assert!(d.memory().live < before && d.memory().live >= live);
+}
+
+#[test]
+fn values_of_another_device_are_refused() {
+    let (d, other) = (device(), Device::host::<f64>());
+    let (mine, theirs) = (up(&d, &[1.0]), up(&other, &[1.0]));
+    let add = AnyOp::from(elementwise::Add {});
+    assert!(ops::apply(&d, &add, &[&mine, &mine]).is_ok());
+    let e = ops::apply(&d, &add, &[&mine, &theirs]).unwrap_err();
+    assert!(matches!(e.kind(), ErrorKind::Device { .. }), "{e}");
+    assert!(Tape::new(&d).leaf(theirs, None, true).is_err());
+}
+
+#[test]
+fn a_tape_that_was_cleared_has_no_hooks() {
+    let d = device();
+    let mut t = Tape::new(&d);
+    let x = t.leaf(up(&d, &[1.0]), None, true).unwrap();
+    let zero = up(&d, &[0.0]);
+    t.hook(x, std::sync::Arc::new(move |_| Ok(zero.clone()))).unwrap();
+    let grad = |t: &mut Tape, x: usize| {
+        let s = t.record(sum(1), &[x]).unwrap();
+        down(&t.backward_dense(s, seed(&d)).unwrap()[x])
+    };
+    assert_eq!(grad(&mut t, x), [0.0]);
+    t.clear();
+    let again = t.leaf(up(&d, &[1.0]), None, true).unwrap();
+    assert_eq!((again, grad(&mut t, again)), (x, vec![1.0]));
+}

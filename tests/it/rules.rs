@@ -1,0 +1,104 @@
+//! What an optimizer's rule refuses, number by number.
+
+use dittograd::device::cpu::simd::Simd;
+use dittograd::prelude::*;
+
+/// What the first step with a rule says.
+fn first_step(rule: Rule) -> Result<()> {
+    let device = Device::cpu_with(1, Simd::best()).unwrap();
+    let mut params = Params::new(&device, 1);
+    let w = params.value("w", &Tensor::new(&[2, 1], vec![1.0f32, 2.0]).unwrap()).unwrap();
+    let session = Session::eager(&device);
+    let loss = session.param(&w).unwrap().square().unwrap().sum().unwrap();
+    Optimizer::new(rule, 0.1).step(&params, loss.backward().unwrap())
+}
+
+#[test]
+fn every_number_of_a_rule_is_checked() {
+    // A number that must be below 1 is refused where it is 1; all are where they are negative, infinite or no number.
+    type Make = fn(f64) -> Rule;
+    let shares: [(&str, Make); 9] = [
+        ("mu", |x| Rule::Momentum { mu: x, dampening: 0.0, nesterov: false }),
+        ("beta1", |x| Rule::Adam { beta1: x, beta2: 0.9, eps: 1e-8 }),
+        ("beta2", |x| Rule::Adam { beta1: 0.9, beta2: x, eps: 1e-8 }),
+        ("alpha", |x| Rule::RmsProp { alpha: x, eps: 1e-8, momentum: 0.5, centered: false }),
+        ("momentum", |x| Rule::RmsProp { alpha: 0.9, eps: 1e-8, momentum: x, centered: true }),
+        ("rho", |x| Rule::Adadelta { rho: x, eps: 1e-8 }),
+        ("beta1", |x| Rule::Lion { beta1: x, beta2: 0.9 }),
+        ("beta2", |x| Rule::Lion { beta1: 0.9, beta2: x }),
+        ("momentum", |x| Rule::Muon { momentum: x, nesterov: true, eps: 1e-8 }),
+    ];
+    let numbers: [(&str, Make); 8] = [
+        ("dampening", |x| Rule::Momentum { mu: 0.9, dampening: x, nesterov: false }),
+        ("eps", |x| Rule::Adam { beta1: 0.9, beta2: 0.9, eps: x }),
+        ("lr_decay", |x| Rule::AdaGrad { lr_decay: x, initial: 0.0, eps: 1e-8 }),
+        ("initial", |x| Rule::AdaGrad { lr_decay: 0.0, initial: x, eps: 1e-8 }),
+        ("eps", |x| Rule::AdaGrad { lr_decay: 0.0, initial: 0.0, eps: x }),
+        ("eps", |x| Rule::RmsProp { alpha: 0.9, eps: x, momentum: 0.5, centered: false }),
+        ("eps", |x| Rule::Adadelta { rho: 0.9, eps: x }),
+        ("eps", |x| Rule::Muon { momentum: 0.9, nesterov: true, eps: x }),
+    ];
+    let refused = |name: &str, make: Make, x: f64| {
+        let e = first_step(make(x)).expect_err(name).to_string();
+        assert!(e.contains(name), "{name} {x}: {e}");
+    };
+    for (name, make) in shares.into_iter().chain(numbers) {
+        [-0.1, f64::NAN, f64::INFINITY].into_iter().for_each(|x| refused(name, make, x));
+        assert!(first_step(make(0.5)).is_ok() && first_step(make(0.0)).is_ok(), "{name}");
+    }
+    shares.into_iter().for_each(|(name, make)| refused(name, make, 1.0));
+    for (name, make) in numbers {
+        assert!(first_step(make(1.5)).is_ok(), "{name}");
+        // Finite, but not as float32.
+        refused(name, make, 1e300);
+    }
+}
+
+#[test]
+fn a_cycle_turns_where_it_is_said_to() {
+    // Rises for 30 % of 20 steps, the largest rate being that of step 5.
+    let cycle = Schedule::one_cycle(20);
+    let rates: Vec<f64> = (0..25).map(|step| cycle.lr(1.0, step)).collect();
+    assert!((rates[0] - 1.0 / 25.0).abs() < 1e-15 && rates[5] == 1.0);
+    assert!(rates[..6].is_sorted_by(|a, b| a < b) && rates[5..20].is_sorted_by(|a, b| a > b));
+    assert!(rates[19..].iter().all(|r| *r == 1.0 / 25.0 / 1e4));
+    // Without a rise it begins at the top.
+    assert!(Schedule::one_cycle_with(20, 0.05, 25.0, 1e4).lr(1.0, 0) > 0.9);
+}
+
+/// Muon's step of a tall matrix is longer than that of the same matrix turned, by the root of the ratio of its sides.
+#[test]
+fn muon_takes_longer_steps_with_tall_matrices() {
+    let device = Device::cpu_with(1, Simd::best()).unwrap();
+    let moved = |dims: &[usize]| {
+        let mut params = Params::new(&device, 1);
+        let w = params.value("w", &Tensor::new(dims, vec![1.0f32, -2.0, 3.0, 0.5]).unwrap()).unwrap();
+        let session = Session::eager(&device);
+        let loss = session.param(&w).unwrap().square().unwrap().sum().unwrap();
+        let rule = Rule::Muon { momentum: 0.0, nesterov: false, eps: 1e-7 };
+        Optimizer::new(rule, 0.01).step(&params, loss.backward().unwrap()).unwrap();
+        let now = w.get::<f32>().unwrap();
+        now.data().iter().zip([1.0f32, -2.0, 3.0, 0.5]).map(|(a, b)| f64::from(a - b)).collect::<Vec<_>>()
+    };
+    for (tall, wide) in moved(&[4, 1]).into_iter().zip(moved(&[1, 4])) {
+        assert!(wide.abs() > 1e-4 && (tall / wide - 2.0).abs() < 1e-3, "{tall} {wide}");
+    }
+}
+
+/// The rate of a group that was changed on the way is part of what is saved.
+#[test]
+fn a_saved_state_has_the_rates_of_its_groups() {
+    let device = Device::cpu_with(1, Simd::best()).unwrap();
+    let mut params = Params::new(&device, 1);
+    for name in ["w", "b"] {
+        params.value(name, &Tensor::new(&[1], vec![1.0f32]).unwrap()).unwrap();
+    }
+    let make = || Optimizer::sgd(0.1).group(Group::names(&["b"]).lr(0.2));
+    let mut changed = make();
+    changed.set_group_lr(0, 0.05).unwrap();
+    let state = changed.state::<f32>().unwrap();
+    let mut loaded = make();
+    assert_eq!(loaded.group_lr(0), Some(0.2));
+    loaded.load_state(&params, &state).unwrap();
+    assert_eq!(loaded.group_lr(0), Some(0.05));
+}
