@@ -29,6 +29,7 @@ mod products;
 mod program;
 mod reductions;
 mod scan;
+mod seeds;
 mod session;
 mod shapes;
 mod snapshots;
