@@ -163,17 +163,17 @@ fn call<'s>(
         }
         _ => {
             let shape = Shape::new(&c.small_shape(2))?;
-            let outside = pick(c)?;
+            let (given, kind) = (pick(c)?, c.below(4));
             let graph = Graph::trace(device, &[Meta::f32(shape)], |s, x| {
                 let y = x[0].square()?.sum()?;
-                match c.below(4) {
-                    0 => Ok(vec![y.add(outside)?]),
+                match kind {
+                    0 => Ok(vec![y.dropout(0.5)?]),
                     1 => y.backward().map(|_| Vec::new()),
                     2 => Ok(vec![s.param(&param)?.sum()?.mul(y)?]),
                     _ => Ok(vec![y]),
                 }
             })?;
-            return Ok(Gave::Values(s.replay(&graph, &[outside])?));
+            return Ok(Gave::Values(s.replay(&graph, &[given])?));
         }
     };
     Ok(Gave::Value(value))
