@@ -22,7 +22,9 @@ fn same(a: &AnyTensor, b: &AnyTensor) {
 
 pub fn npy(data: &[u8]) {
     match io::parse_npy("file", data) {
-        Ok(array) => same(&array, &io::parse_npy("file", &io::npy_bytes(&array)).expect("what was written is read")),
+        Ok(array) => {
+            same(&array, &io::parse_npy("file", &io::npy_bytes(&array)).expect("what was written is read"))
+        }
         Err(e) => said(&e),
     }
     match io::parse_npy_numbers("file", data) {
@@ -111,7 +113,10 @@ pub fn safetensors(data: &[u8]) {
         Ok(file) => file,
         Err(e) => return said(&e),
     };
-    assert_eq!(file.is_empty(), file.iter().count() == 0);
+    // Every byte belongs to one tensor.
+    let header = data.first_chunk().map_or(0, |n| u64::from_le_bytes(*n) as usize);
+    let tensors: usize = file.iter().map(|(_, e)| e.shape().numel() * e.dtype().bytes()).sum();
+    assert_eq!(8 + header + tensors, data.len(), "bytes of nothing, or of two tensors");
     let tensors: Vec<(String, AnyTensor)> = file
         .iter()
         .filter_map(|(name, _)| match file.tensor(name) {
@@ -230,7 +235,9 @@ fn made(c: &mut Choices<'_>) -> Checkpoint {
         for name in list {
             let step = if c.below(8) == 7 { c.word() } else { 2 };
             let mut tensors = std::collections::BTreeMap::new();
-            for kind in ["exp_avg", "exp_avg_sq", "max_exp_avg_sq"].iter().take(if full { 2 } else { c.below(4) }) {
+            for kind in
+                ["exp_avg", "exp_avg_sq", "max_exp_avg_sq"].iter().take(if full { 2 } else { c.below(4) })
+            {
                 tensors.insert(kind.to_string(), tensor(c, &name));
             }
             state.params.insert(name, ParamState { step, tensors });

@@ -40,7 +40,9 @@ pub fn allocator(data: &[u8]) {
                 let bytes = words.saturating_mul(4);
                 let beyond = limit.is_some_and(|l| bytes > 0 && live(&blocks).saturating_add(bytes) > l);
                 let mut told = false;
-                if !beyond && bytes > 0 && bytes <= isize::MAX as usize
+                if !beyond
+                    && bytes > 0
+                    && bytes <= isize::MAX as usize
                     && let Some((left, lasting)) = fail
                 {
                     let left = left.saturating_sub(1);

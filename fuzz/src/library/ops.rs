@@ -143,7 +143,10 @@ fn read_back(op: &AnyOp, metas: &[Meta]) -> String {
         What::Leaf(_) => None,
     });
     // Attributes that are no numbers are not equal to themselves.
-    assert!(parsed.as_ref() == Some(op) || format!("{parsed:?}") == format!("{:?}", Some(op)), "{op:?}:\n{text}");
+    assert!(
+        parsed.as_ref() == Some(op) || format!("{parsed:?}") == format!("{:?}", Some(op)),
+        "{op:?}:\n{text}"
+    );
     text
 }
 

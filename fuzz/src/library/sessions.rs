@@ -22,19 +22,22 @@ fn tensor(c: &mut Choices<'_>) -> Tensor<f32> {
     Tensor::from_fn(shape, |i| (i as f32 + f32::from(start)) * 0.125 - 2.0)
 }
 
-fn call<'s>(
-    c: &mut Choices<'_>,
+/// All there is to call.
+struct World<'s> {
     sessions: &'s [Session; 2],
-    params: &Params,
-    list: &[Param],
-    optimizer: &mut Optimizer,
-    nats: &Nats,
-    vars: &[Var<'s>],
-    grads: &mut Vec<Grads>,
-) -> Result<Gave<'s>> {
+    params: &'s Params,
+    list: &'s [Param; 2],
+    optimizer: Optimizer,
+    nats: Nats,
+    vars: Vec<Var<'s>>,
+    grads: Vec<Grads>,
+}
+
+fn call<'s>(c: &mut Choices<'_>, world: &mut World<'s>) -> Result<Gave<'s>> {
+    let World { sessions, params, list, optimizer, nats, vars, grads } = world;
     let s = &sessions[c.below(8).saturating_sub(6)];
     let device = s.device();
-    let pick = |c: &mut Choices<'_>| match vars {
+    let pick = |c: &mut Choices<'_>| match &vars[..] {
         [] => s.scalar(0.5),
         vars => Ok(vars[vars.len() - 1 - c.below(vars.len().min(16))]),
     };
@@ -67,7 +70,11 @@ fn call<'s>(
         25 => return Ok(Gave::Grads(pick(c)?.backward_retain()?)),
         26 => return Ok(Gave::Grads(pick(c)?.backward_from(&tensor(c))?)),
         27 => return Ok(Gave::Values(s.grad(pick(c)?, &[pick(c)?, pick(c)?])?)),
-        28 => return Ok(Gave::Values(s.hvp(pick(c)?, &[(pick(c)?, pick(c)?)])?.into_iter().flatten().collect())),
+        28 => {
+            return Ok(Gave::Values(
+                s.hvp(pick(c)?, &[(pick(c)?, pick(c)?)])?.into_iter().flatten().collect(),
+            ));
+        }
         29 => s.jvp(pick(c)?, &[(pick(c)?, pick(c)?)])?,
         30 => {
             let values = s.vjp(&[(pick(c)?, pick(c)?)], &[pick(c)?])?;
@@ -188,20 +195,26 @@ pub fn session(data: &[u8]) {
             params.uniform("w", &[3, 3], -1.0, 1.0).expect("a parameter"),
             params.uniform("b", &[3], -1.0, 1.0).expect("a parameter"),
         ];
-        let mut optimizer = Optimizer::momentum(0.1, 0.9).clip_norm(1.0);
-        let nats = Nats::new(&[2, 0, 1]);
         let sessions = [Session::eager_seeded(&device, 3), Session::inference(&device)];
-        let (mut vars, mut grads) = (Vec::new(), Vec::new());
+        let mut world = World {
+            sessions: &sessions,
+            params: &params,
+            list: &list,
+            optimizer: Optimizer::momentum(0.1, 0.9).clip_norm(1.0),
+            nats: Nats::new(&[2, 0, 1]),
+            vars: Vec::new(),
+            grads: Vec::new(),
+        };
         let mut c = Choices::new(data);
         for _ in 0..200 {
             if c.is_empty() {
                 break;
             }
-            match call(&mut c, &sessions, &params, &list, &mut optimizer, &nats, &vars, &mut grads) {
+            match call(&mut c, &mut world) {
                 Ok(Gave::Nothing) => {}
-                Ok(Gave::Value(v)) => vars.push(v),
-                Ok(Gave::Values(list)) => vars.extend(list),
-                Ok(Gave::Grads(g)) => grads.push(g),
+                Ok(Gave::Value(v)) => world.vars.push(v),
+                Ok(Gave::Values(list)) => world.vars.extend(list),
+                Ok(Gave::Grads(g)) => world.grads.push(g),
                 Err(e) => said(&e),
             }
         }
