@@ -4,8 +4,11 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
+/// A name, and what takes the bytes.
+pub type Target = (&'static str, fn(&[u8]));
+
 /// The targets by name.
-pub const TARGETS: &[(&str, fn(&[u8]))] = &[("arguments", arguments), ("picture", picture)];
+pub const TARGETS: &[Target] = &[("arguments", arguments), ("picture", picture)];
 
 /// Arguments, one a line; a word of one letter `a` to `z` in front of a line that starts with `@` stands for one the program
 /// knows, so that the fuzzer need not spell them.

@@ -7,8 +7,11 @@ mod memory;
 mod ops;
 mod sessions;
 
+/// A name, and what takes the bytes.
+pub type Target = (&'static str, fn(&[u8]));
+
 /// The targets by name.
-pub const TARGETS: &[(&str, fn(&[u8]))] = &[
+pub const TARGETS: &[Target] = &[
     ("allocator", memory::allocator),
     ("checkpoint", files::checkpoint),
     ("csv", files::csv),
