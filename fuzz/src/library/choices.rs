@@ -32,10 +32,6 @@ impl<'a> Choices<'a> {
         self.below(2) == 1
     }
 
-    pub fn of<T: Copy>(&mut self, list: &[T]) -> T {
-        list[self.below(list.len())]
-    }
-
     pub fn word(&mut self) -> u64 {
         (0..8).fold(0, |n, _| n << 8 | u64::from(self.byte()))
     }

@@ -250,7 +250,7 @@ pub fn random_graph(data: &[u8]) {
         params.uniform("square", &[4, 4], -1.0, 1.0).expect("a parameter"),
         params.uniform("scalar", &[], -1.0, 1.0).expect("a parameter"),
     ];
-    if at % 4 == 0
+    if at.is_multiple_of(4)
         && let Ok(graph) = Graph::trace(plain, &takes, |_, v| Ok(vec![loss(&list, &steps, v)?]))
     {
         fixed(&graph);

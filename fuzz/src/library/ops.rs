@@ -150,6 +150,9 @@ fn read_back(op: &AnyOp, metas: &[Meta]) -> String {
     text
 }
 
+/// The bits of a value, and those of the gradient of each input that has one.
+type Bits = (Vec<u32>, Vec<Option<Vec<u32>>>);
+
 /// Runs the op and its gradient on two CPUs.
 fn run(op: &AnyOp, metas: &[Meta], meta: Meta, seed: u8, text: &str) {
     let [plain, wide] = devices();
@@ -179,7 +182,7 @@ fn run(op: &AnyOp, metas: &[Meta], meta: Meta, seed: u8, text: &str) {
         })
         .collect();
     let before = [plain, wide].map(|d| d.memory().live);
-    let on = |d: &Device| -> Result<(Vec<u32>, Vec<Option<Vec<u32>>>)> {
+    let on = |d: &Device| -> Result<Bits> {
         let up = |i: &RefIn<f32>| match i {
             RefIn::Num(t) => AnyBuffer::upload(d, t),
             RefIn::Idx(t) => AnyBuffer::upload_indices(d, t),
