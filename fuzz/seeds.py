@@ -132,7 +132,7 @@ ARGUMENTS = [
     "@a\n@x\n--steps\n10\n--lr\n1e-3\n--hidden\n8,8\n@u\nnone\n@k\ncpu\n@m\n2",
     "@j\nmatmul:4,5,6,ta+grad\nsum:3,4\nindex_select:4,3/2%4@{\"axis\":0}\ngpt_b2_t16_eager",
     "@f\nconv\n@o\n{\"stride\":[1],\"padding\":[0],\"dilation\":[1],\"groups\":1}\n--out\ny.safetensors",
-    "@g\nx.txt\n--svg\n@n", "@b\nruns/x\n--prompt\n47+85=", "--help", "@a\n--help", "@h\nx.safetensors", "@i\nadd\n@l\ntf32", "",
+    "@g\nx.txt\n--svg\n@n", "@b\nruns/x\n--prompt\n47+85=", "--help", "@a\n--help", "@h\nx.safetensors", "@i\nadd\n@l\ntf32", "", "@j\nmlp_b8_\u00e9\nsum:\u00e9", "@a\n\u00e9\n--lr\n\u221e",
 ]
 
 
@@ -148,7 +148,7 @@ def seeds():
     yield "csv", [
         bytes([kind]) + text.encode() for kind, text in [
             (0, "a,b,class\n1,2,0\n3,4.5,1\n"), (0, "1;2;0\n-1e3;+.5;2\n"), (1, "x,y,z\n1,2,3\n4,5,6\n"), (2, "1\t2\t3\n4\t5\t6\r\n"),
-            (0, '\ufeff"a","b ""c"""\r\n"1","0"\r\n\r\n'), (0, "# note\n1 2 0\nnan inf 1\n"),
+            (0, '\ufeff"a","b ""c"""\r\n"1","0"\r\n\r\n'), (0, "# note\n1 2 0\nnan inf 1\n"), (0, "1.17549435e-38,-0.1234567,3\n3.4e38,1e-45,0\n"),
         ]
     ]
     images = bytes([0, 0, 8, 3]) + struct.pack(">3I", 2, 2, 3) + bytes(range(12))
@@ -176,14 +176,14 @@ def seeds():
     yield "graph_text", [text.encode() for text in GRAPHS]
     letters = {c: i for i, c in enumerate("abcd----e,->. ")} | {"e": 8, ",": 9, "-": 10, ">": 11, ".": 12, " ": 15}
     equation = lambda text: bytes([2, 3, 2, 1, 3, 0, 0]) + bytes(letters[c] for c in text)
-    yield "einsum", [equation(t) for t in ["ab,bc->ac", "abc,acd->abd", "aa->", "ab->ba", "...ab,...bc->...ac", "a,b,c->abc", "ab,b", "......"]]
+    yield "einsum", [equation(t) for t in ["ab,bc->ac", "abc,acd->abd", "aa->", "ab->ba", "...ab,...bc->...ac", "a,b,c->abc", "ab,b", "......", "abc->cab", "abc,ca->bca"]]
     yield "arguments", [a.encode() for a in ARGUMENTS]
     grey = [bytes([0, 128, 255])] * 2
     yield "picture", [
         png(3, 2, 0, 8, grey), png(1, 2, 2, 8, [b"\1\2\3"] * 2), png(1, 1, 6, 8, [b"\1\2\3\4"]), png(3, 1, 0, 1, [b"\xa0"]),
         png(1, 1, 4, 16, [bytes(4)]), png(2, 1, 3, 8, [b"\0\1"], palette([1, 2, 3, 4, 5, 6])), b"\xff\xd8\xff",
     ]
-    yield "shape_rules", [bytes([op, dice.randrange(8), *some(dice.choice([0, 4, 12, 24]))]) for op in range(0, 170, 3)]
+    yield "shape_rules", [bytes([op, dice.randrange(40), *some(dice.choice([0, 0, 4, 12, 24]))]) for op in range(160)]
     yield "random_graph", [bytes([n % 4]) + some(30 + 20 * n) for n in range(8)]
     yield "session", [some(60 + 40 * n) for n in range(8)]
     yield "allocator", [some(40 + 40 * n) for n in range(6)]
@@ -194,10 +194,10 @@ def main():
     for target, inputs in seeds():
         folder = HERE / target
         folder.mkdir(parents=True, exist_ok=True)
-        names = {"%02d" % i for i in range(len(inputs))}
+        names = {"%03d" % i for i in range(len(inputs))}
         wrong += len({p.name for p in folder.iterdir()} - names)
         for i, data in enumerate(inputs):
-            path = folder / ("%02d" % i)
+            path = folder / ("%03d" % i)
             if "--check" in sys.argv:
                 wrong += not path.exists() or path.read_bytes() != data
             else:

@@ -7,6 +7,7 @@ use dittograd::io::{self, Checkpoint, RandomState, StateDict};
 use dittograd::numerics::NUMERICS_VERSION;
 use dittograd::optim::{OptimizerState, ParamState};
 use dittograd::prelude::*;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 fn same(a: &AnyTensor, b: &AnyTensor) {
@@ -151,8 +152,8 @@ pub fn safetensors(data: &[u8]) {
 }
 
 /// A model and what trains it.
-fn model(device: &Device) -> (Params, Mlp) {
-    let mut params = Params::new(device, 3);
+fn model(device: &Device, seed: u64) -> (Params, Mlp) {
+    let mut params = Params::new(device, seed);
     let net = Mlp::new(&mut params, &[2, 3, 2]).expect("a model");
     (params, net)
 }
@@ -162,7 +163,7 @@ fn model(device: &Device) -> (Params, Mlp) {
 fn restore(checkpoint: &Checkpoint) {
     let device = Device::cpu_with(1, dittograd::device::cpu::simd::Simd::best()).expect("a CPU");
     {
-        let (params, net) = model(&device);
+        let (params, net) = model(&device, 3);
         let before = params.fingerprint().expect("parameters");
         let mut optimizer = Optimizer::adamw(0.01);
         match checkpoint.restore(&params, &mut optimizer) {
@@ -193,7 +194,8 @@ fn restore(checkpoint: &Checkpoint) {
 /// A checkpoint from choices: like a good one, with parts that are missing, of other shapes or other names.
 fn made(c: &mut Choices<'_>) -> Checkpoint {
     let device = Device::cpu_with(1, dittograd::device::cpu::simd::Simd::best()).expect("a CPU");
-    let (params, _) = model(&device);
+    // Other numbers than those of the model that it is restored into.
+    let (params, _) = model(&device, 4);
     let mut checkpoint = Checkpoint::new("mlp", &params).expect("a checkpoint");
     let names: Vec<String> = params.iter().map(|p| p.name().to_string()).collect();
     let name = |c: &mut Choices<'_>| match c.below(8) {
@@ -234,7 +236,7 @@ fn made(c: &mut Choices<'_>) -> Checkpoint {
         let list = if full { names.clone() } else { (0..c.below(6)).map(|_| name(c)).collect() };
         for name in list {
             let step = if c.below(8) == 7 { c.word() } else { 2 };
-            let mut tensors = std::collections::BTreeMap::new();
+            let mut tensors = BTreeMap::new();
             for kind in
                 ["exp_avg", "exp_avg_sq", "max_exp_avg_sq"].iter().take(if full { 2 } else { c.below(4) })
             {
@@ -296,9 +298,51 @@ pub fn tokenizer(data: &[u8]) {
 /// A text and how many tokens to learn from it.
 pub fn tokenizer_train(data: &[u8]) {
     let (first, text) = data.split_first().unwrap_or((&0, &[]));
-    match Tokenizer::train(text, 250 + usize::from(*first)) {
-        Ok(tokenizer) => tokens(&tokenizer, text),
-        Err(e) => said(&e),
+    let size = 250 + usize::from(*first);
+    let tokenizer = match Tokenizer::train(text, size) {
+        Ok(tokenizer) => tokenizer,
+        Err(e) => return said(&e),
+    };
+    tokens(&tokenizer, text);
+    // Letters are one word, in which pairs can be counted as the definition says.
+    let word: Vec<u8> = text.iter().map(|b| b'a' + b % 4).collect();
+    learnt(&Tokenizer::train(&word, size).expect("the size is fine"), &word, size);
+}
+
+/// Learns again, slowly: the pair that is there most often becomes a token, of equal ones the smallest.
+fn learnt(tokenizer: &Tokenizer, word: &[u8], size: usize) {
+    let mut list: Vec<Vec<u8>> = (0..256).filter_map(|id| tokenizer.token(id).map(<[u8]>::to_vec)).collect();
+    let place = |list: &[Vec<u8>], token: &[u8]| list.iter().position(|t| t == token);
+    let mut ids: Vec<usize> = word.iter().filter_map(|b| place(&list, &[*b])).collect();
+    let mut in_one_way = true;
+    while list.len() < size {
+        let mut counts: BTreeMap<(usize, usize), usize> = BTreeMap::new();
+        ids.windows(2).for_each(|pair| *counts.entry((pair[0], pair[1])).or_default() += 1);
+        let best = counts.iter().max_by_key(|(pair, count)| (**count, std::cmp::Reverse(**pair)));
+        let Some((&pair, _)) = best.filter(|(_, count)| **count > 1) else { break };
+        let joined = [&list[pair.0][..], &list[pair.1]].concat();
+        let id = place(&list, &joined).unwrap_or(list.len());
+        if id == list.len() {
+            list.push(joined);
+        } else {
+            in_one_way = false;
+        }
+        let mut next = Vec::new();
+        let mut at = 0;
+        while at < ids.len() {
+            let here = at + 1 < ids.len() && (ids[at], ids[at + 1]) == pair;
+            next.push(if here { id } else { ids[at] });
+            at += 1 + usize::from(here);
+        }
+        ids = next;
+    }
+    let got: Vec<Vec<u8>> =
+        (0..tokenizer.size() as u32).filter_map(|id| tokenizer.token(id).map(<[u8]>::to_vec)).collect();
+    assert_eq!(got, list, "other tokens than those that are there most often");
+    // Where bytes come together in one way only, a text is joined in the order in which the tokens were learnt.
+    if in_one_way {
+        let ids: Vec<u32> = ids.iter().map(|id| *id as u32).collect();
+        assert_eq!(tokenizer.encode(word), ids, "joined in another order");
     }
 }
 

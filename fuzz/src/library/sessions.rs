@@ -7,6 +7,7 @@ use dittograd::device::cpu::simd::Simd;
 use dittograd::graph::Graph;
 use dittograd::prelude::*;
 use dittograd::session::Nats;
+use std::cell::Cell;
 
 /// What a call gave that later calls may use.
 enum Gave<'s> {
@@ -29,20 +30,44 @@ struct World<'s> {
     list: &'s [Param; 2],
     optimizer: Optimizer,
     nats: Nats,
-    vars: Vec<Var<'s>>,
+    /// Handles, and how often their session had been reset when they were made.
+    vars: Vec<(Var<'s>, u64)>,
+    resets: [u64; 2],
     grads: Vec<Grads>,
 }
 
+impl<'s> World<'s> {
+    fn keep(&mut self, v: Var<'s>) {
+        let which = usize::from(std::ptr::eq(v.session(), &self.sessions[1]));
+        // What comes out of a call that reset its session may be old already.
+        if v.shape().is_ok() {
+            self.vars.push((v, self.resets[which]));
+        }
+    }
+}
+
 fn call<'s>(c: &mut Choices<'_>, world: &mut World<'s>) -> Result<Gave<'s>> {
-    let World { sessions, params, list, optimizer, nats, vars, grads } = world;
-    let s = &sessions[c.below(8).saturating_sub(6)];
+    let World { sessions, params, list, optimizer, nats, vars, resets, grads } = world;
+    let which = c.below(8).saturating_sub(6);
+    let s = &sessions[which];
     let device = s.device();
+    let old = Cell::new(false);
+    let now = *resets;
     let pick = |c: &mut Choices<'_>| match &vars[..] {
         [] => s.scalar(0.5),
-        vars => Ok(vars[vars.len() - 1 - c.below(vars.len().min(16))]),
+        vars => {
+            let (v, made) = vars[vars.len() - 1 - c.below(vars.len().min(16))];
+            old.set(old.get() || made != now[usize::from(std::ptr::eq(v.session(), &sessions[1]))]);
+            Ok(v)
+        }
+    };
+    let reset = |resets: &mut [u64; 2]| {
+        s.reset();
+        resets[which] += 1;
     };
     let param = list[c.below(list.len())].clone();
-    let value = match c.below(44) {
+    let kind = c.below(44);
+    let value = match kind {
         0 => s.input(&tensor(c))?,
         1 => s.variable(&tensor(c))?,
         2 | 3 => s.param(&param)?,
@@ -81,7 +106,7 @@ fn call<'s>(c: &mut Choices<'_>, world: &mut World<'s>) -> Result<Gave<'s>> {
             return Ok(Gave::Values(values.into_iter().flatten().collect()));
         }
         31 => {
-            s.reset();
+            reset(resets);
             return Ok(Gave::Nothing);
         }
         32 => {
@@ -95,7 +120,7 @@ fn call<'s>(c: &mut Choices<'_>, world: &mut World<'s>) -> Result<Gave<'s>> {
                 let v = a.mul(b)?.sigmoid()?;
                 // A session inside its own segment.
                 match inner % 6 {
-                    0 => s.reset(),
+                    0 => reset(resets),
                     1 => drop(v.sum()?.backward()?),
                     2 => return s.checkpoint(|| v.exp()),
                     3 => return s.scope(|| v.exp()),
@@ -111,7 +136,7 @@ fn call<'s>(c: &mut Choices<'_>, world: &mut World<'s>) -> Result<Gave<'s>> {
                 1 => a.exp()?.sum(),
                 2 => s.checkpoint(|| a.exp()),
                 _ => {
-                    s.reset();
+                    reset(resets);
                     a.exp()
                 }
             })?
@@ -141,8 +166,8 @@ fn call<'s>(c: &mut Choices<'_>, world: &mut World<'s>) -> Result<Gave<'s>> {
             return Ok(Gave::Nothing);
         }
         39 => {
-            let kind = c.below(3);
-            pick(c)?.hook(move |g| match kind {
+            let how = c.below(3);
+            pick(c)?.hook(move |g| match how {
                 0 => Ok(g.clone()),
                 1 => g.part(0, Shape::SCALAR),
                 _ => {
@@ -170,10 +195,10 @@ fn call<'s>(c: &mut Choices<'_>, world: &mut World<'s>) -> Result<Gave<'s>> {
         }
         _ => {
             let shape = Shape::new(&c.small_shape(2))?;
-            let (given, kind) = (pick(c)?, c.below(4));
+            let (given, how) = (pick(c)?, c.below(4));
             let graph = Graph::trace(device, &[Meta::f32(shape)], |s, x| {
                 let y = x[0].square()?.sum()?;
-                match kind {
+                match how {
                     0 => Ok(vec![y.dropout(0.5)?]),
                     1 => y.backward().map(|_| Vec::new()),
                     2 => Ok(vec![s.param(&param)?.sum()?.mul(y)?]),
@@ -183,6 +208,7 @@ fn call<'s>(c: &mut Choices<'_>, world: &mut World<'s>) -> Result<Gave<'s>> {
             return Ok(Gave::Values(s.replay(&graph, &[given])?));
         }
     };
+    assert!(!(7..=22).contains(&kind) || !old.get(), "call {kind} took a handle from before a reset");
     Ok(Gave::Value(value))
 }
 
@@ -203,6 +229,7 @@ pub fn session(data: &[u8]) {
             optimizer: Optimizer::momentum(0.1, 0.9).clip_norm(1.0),
             nats: Nats::new(&[2, 0, 1]),
             vars: Vec::new(),
+            resets: [0, 0],
             grads: Vec::new(),
         };
         let mut c = Choices::new(data);
@@ -212,8 +239,8 @@ pub fn session(data: &[u8]) {
             }
             match call(&mut c, &mut world) {
                 Ok(Gave::Nothing) => {}
-                Ok(Gave::Value(v)) => world.vars.push(v),
-                Ok(Gave::Values(list)) => world.vars.extend(list),
+                Ok(Gave::Value(v)) => world.keep(v),
+                Ok(Gave::Values(list)) => list.into_iter().for_each(|v| world.keep(v)),
                 Ok(Gave::Grads(g)) => world.grads.push(g),
                 Err(e) => said(&e),
             }
