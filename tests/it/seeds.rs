@@ -4,6 +4,7 @@
 #[path = "../../fuzz/src/library/mod.rs"]
 mod library;
 
+use dittograd::graph::Graph;
 use dittograd::numerics::rng::Stream;
 use std::path::Path;
 
@@ -46,5 +47,14 @@ fn are_all_run() {
             target(bytes);
             (0..8).for_each(|_| target(&changed(bytes, &mut stream)));
         }
+    }
+}
+
+/// A seed that is refused at its first line leads nowhere.
+#[test]
+fn of_programs_are_programs() {
+    for (path, bytes) in inputs("graph_text").iter().filter(|(path, _)| path.contains("seeds")) {
+        let text = std::str::from_utf8(bytes).unwrap();
+        Graph::parse(text).unwrap_or_else(|e| panic!("{path}: {e}"));
     }
 }
