@@ -488,6 +488,15 @@ impl Step {
 }
 
 impl Bench {
+    /// Errors if one of the workloads is none.
+    pub(crate) fn look(&self) -> Answer<()> {
+        for workload in self.workloads.iter().filter(|w| step_of(w).is_none()) {
+            let Work { op, ins, .. } = parse(workload)?;
+            op.shape(&ins.iter().map(SampleIn::meta).collect::<Vec<_>>())?;
+        }
+        Ok(())
+    }
+
     /// Runs the command.
     pub(crate) fn run(&self, global: &Global, out: &Out) -> Answer {
         let named: Vec<&str> = self.workloads.iter().map(String::as_str).collect();

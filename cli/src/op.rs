@@ -91,6 +91,12 @@ fn inputs(path: &Path) -> Answer<(Vec<AnyTensor>, Option<Tensor<f32>>)> {
 }
 
 impl Op {
+    /// Errors if there is no such op or it has no such attributes.
+    pub(crate) fn look(&self) -> Answer<()> {
+        AnyOp::from_name(&self.name, &attributes(&self.attrs)?)?;
+        Ok(())
+    }
+
     /// Runs the command.
     pub(crate) fn run(&self, global: &Global, out: &Out) -> Answer {
         let op = AnyOp::from_name(&self.name, &attributes(&self.attrs)?)?;

@@ -36,6 +36,7 @@ mod program;
 mod reductions;
 mod rules;
 mod scan;
+mod seeds;
 mod session;
 mod shapes;
 mod snapshots;

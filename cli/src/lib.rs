@@ -27,6 +27,7 @@ use dittograd::device::Device;
 use dittograd::device::cpu::simd::Simd;
 use dittograd::error::{Error, ErrorKind};
 use out::Out;
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 /// One neural-network program, one answer, bit for bit, on every device.
@@ -194,19 +195,27 @@ fn usage(e: &clap::Error) -> String {
     format!("{} (see --help)", line.strip_prefix("error: ").unwrap_or(&line))
 }
 
-fn run() -> Answer {
-    let cli = match Cli::try_parse() {
-        Ok(cli) => cli,
+/// What [`Cli`] makes of arguments, or what is to be said instead: an answer, such as the help, or an error.
+fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, Answer<String>> {
+    match Cli::try_parse_from(args) {
+        Ok(cli) => Ok(cli),
         Err(e) if matches!(e.kind(), Usage::DisplayHelp | Usage::DisplayVersion) => {
-            Out::new(false, false).line(e.to_string().trim_end())?;
+            Err(Ok(e.to_string().trim_end().to_string()))
+        }
+        Err(e) if e.kind() == Usage::DisplayHelpOnMissingArgumentOrSubcommand => Err(fail(
+            "a command is needed: train, predict, export, devices, ops, op, graph, inspect, check or bench (see --help)",
+        )),
+        Err(e) => Err(fail(usage(&e))),
+    }
+}
+
+fn run() -> Answer {
+    let cli = match parse(std::env::args_os()) {
+        Ok(cli) => cli,
+        Err(instead) => {
+            Out::new(false, false).line(&instead?)?;
             return Ok(true);
         }
-        Err(e) if e.kind() == Usage::DisplayHelpOnMissingArgumentOrSubcommand => {
-            return fail(
-                "a command is needed: train, predict, export, devices, ops, op, graph, inspect, check or bench (see --help)",
-            );
-        }
-        Err(e) => return fail(usage(&e)),
     };
     let (global, out) = (&cli.global, Out::new(cli.global.json, cli.global.quiet));
     match &cli.command {
@@ -223,7 +232,42 @@ fn run() -> Answer {
     }
 }
 
-fn main() -> ExitCode {
+/// Looks at arguments, the program's name first, as the program would before it does anything: options, and the small
+/// languages inside them. Nothing is read, written or run. Says what the program would say: the error, or what it prints
+/// instead of doing something.
+#[doc(hidden)]
+pub fn look_at(args: impl IntoIterator<Item = OsString>) -> Result<Option<String>, String> {
+    let looked = || -> Answer<Option<String>> {
+        let cli = match parse(args) {
+            Ok(cli) => cli,
+            Err(instead) => return instead.map(Some),
+        };
+        if let Some(mode) = &cli.global.numerics {
+            mode.parse::<dittograd::numerics::Numerics>()?;
+        }
+        match &cli.command {
+            Command::Op(c) => c.look()?,
+            Command::Bench(c) => c.look()?,
+            _ => {}
+        }
+        Ok(None)
+    };
+    looked().map_err(|end| end.message().unwrap_or_default())
+}
+
+/// Reads pictures as `train --data FOLDER` does; what the data is called and the sizes of its pictures, or the error.
+#[doc(hidden)]
+pub fn pictures(folder: &std::path::Path) -> Result<(String, Vec<usize>), String> {
+    let load = || match images::classes(folder)? {
+        Some(classes) => images::load(folder, &classes),
+        None => fail("no folders"),
+    };
+    let data = load().map_err(|end| end.message().unwrap_or_default())?;
+    Ok((data.name().to_string(), data.x().shape().dims().to_vec()))
+}
+
+/// The whole program: its arguments and its exit code are those of the process.
+pub fn main() -> ExitCode {
     let end = match run() {
         Ok(yes) => return ExitCode::from(u8::from(!yes)),
         Err(end) => end,
