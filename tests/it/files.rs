@@ -359,7 +359,7 @@ fn places_that_are_no_files() {
         said("a pipe", if regular { "is not a regular file" } else { "is a named pipe" });
         fs::remove_file(&path).unwrap();
         fs::write(&path, &reader.good).unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0)).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o000)).unwrap();
         match fs::read(&path) {
             Err(_) => said("unreadable", "Permission denied"),
             Ok(_) => eprintln!("skipped: this user may read everything"),
