@@ -84,7 +84,7 @@ fn sixteen_sessions_at_once() {
     assert_eq!(shared.memory().live, 0);
 }
 
-/// Every op fifty times on a GPU that another stream keeps busy: one result, which is the CPU's.
+/// Every op several times on a GPU that another stream keeps busy: one result, which is the CPU's.
 #[test]
 fn a_busy_gpu_changes_nothing() {
     let Some((_turn, gpu)) = crate::table::gpu() else { return };
@@ -92,7 +92,7 @@ fn a_busy_gpu_changes_nothing() {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let busy = scope.spawn(|| {
-            let big = Tensor::from_fn(Shape::new(&[4096, 4096]).unwrap(), |i| (i % 13) as f32 * 0.1 - 0.6);
+            let big = Tensor::from_fn(Shape::new(&[2048, 2048]).unwrap(), |i| (i % 13) as f32 * 0.1 - 0.6);
             let s = Session::eager(&other);
             let mut rounds = 0;
             while !stop.load(Ordering::Relaxed) {
@@ -107,7 +107,7 @@ fn a_busy_gpu_changes_nothing() {
         let cpu = device();
         let result = std::panic::catch_unwind(AssertUnwindSafe(|| {
             for op in AnyOp::NAMES {
-                let here = check::repeat(*op, &gpu, 50).unwrap().fingerprint;
+                let here = check::repeat(*op, &gpu, 4).unwrap().fingerprint;
                 let there = check::repeat(*op, &cpu, 1).unwrap().fingerprint;
                 assert_eq!(here, there, "{op}");
             }
@@ -116,7 +116,7 @@ fn a_busy_gpu_changes_nothing() {
         let rounds = busy.join().unwrap();
         assert!(rounds > 10, "the other stream did only {rounds} rounds");
         println!(
-            "{} ops 50 times while another stream did {rounds} rounds of four products",
+            "{} ops 4 times while another stream did {rounds} rounds of four products",
             AnyOp::NAMES.len()
         );
         if let Err(panic) = result {

@@ -1,5 +1,6 @@
 //! Matrix products as NumPy defines them, on values of any rank.
 
+use dittograd::device::cpu::simd::Simd;
 use dittograd::prelude::*;
 
 fn value(dims: &[usize], from: usize) -> Tensor<f32> {
@@ -108,5 +109,19 @@ fn operands_that_do_not_fit_are_errors() {
     for (da, db) in [(&[][..], &[3][..]), (&[2, 3], &[4, 2]), (&[2, 2, 3], &[3, 3, 2]), (&[3], &[4])] {
         let product = s.input(&value(da, 0)).unwrap().matmul(s.input(&value(db, 0)).unwrap());
         assert!(product.is_err(), "{da:?} {db:?}");
+    }
+}
+
+/// Several products that are large enough for threads to share each of them: as one thread computes them.
+#[test]
+fn threads_share_large_products_of_a_batch() {
+    let (a, b) = (value(&[3, 300, 310], 1), value(&[3, 310, 320], 2));
+    let product = |threads: usize| {
+        let s = Session::eager(&Device::cpu_with(threads, Simd::best()).unwrap());
+        s.input(&a).unwrap().matmul(s.input(&b).unwrap()).unwrap().value::<f32>().unwrap()
+    };
+    let want = product(1);
+    for threads in [2, 4] {
+        assert_eq!(product(threads), want, "{threads} threads");
     }
 }
