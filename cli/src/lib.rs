@@ -2,6 +2,8 @@
 //!
 //! Exit codes: 0 done, 1 ran and the answer is no, 2 could not run. Errors are one line on stderr. This
 //! file has what the commands share: options, the device, and the way out; each command has its own file.
+// Comments on arguments are the program's help, in which brackets are what may be left out.
+#![allow(rustdoc::broken_intra_doc_links)]
 
 mod bench;
 mod check;
