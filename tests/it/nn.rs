@@ -555,7 +555,7 @@ fn bad_sizes_are_errors_that_say_so() {
     says(nn::Dropout::new(f64::NAN), "below 1");
     says(Cnn::new(p, CnnConfig { image: [3, 8], ..CnnConfig::default() }), "at least 4 by 4");
     says(Cnn::new(p, CnnConfig { classes: 0, ..CnnConfig::default() }), "use at least 1");
-    says(Fno1d::new(p, Fno1dConfig { layers: 0, ..Fno1dConfig::default() }), "use at least 1");
+    says(Fno1d::new(p, Fno1dConfig { layers: 0, ..Fno1dConfig::default() }), "layers: got 0, use 1 to 4096");
     let config = GptConfig { vocab: 7, context: 4, width: 4, heads: 2, layers: 1, dropout: 0.0 };
     says(Gpt::new(p, GptConfig { heads: 3, ..config }), "do not divide");
     says(Gpt::new(p, GptConfig { dropout: 1.5, ..config }), "below 1");
