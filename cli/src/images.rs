@@ -109,6 +109,9 @@ fn read(path: &Path) -> Answer<Picture> {
             info.height
         ));
     }
+    if info.palette.as_ref().is_some_and(|p| p.len() % 3 != 0) {
+        return wrong(&"has a palette with a part of a colour");
+    }
     let Some(room) = reader.output_buffer_size().filter(|n| *n <= MOST) else {
         return wrong(&"is too large");
     };

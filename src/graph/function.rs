@@ -360,7 +360,7 @@ impl Function {
                 replay(&session, &self.graph, inputs)?
             }
         };
-        self.random_calls = calls + self.graph.random_calls();
+        self.random_calls = calls.wrapping_add(self.graph.random_calls());
         self.device.end_step();
         Ok(results)
     }
@@ -405,7 +405,7 @@ impl Function {
                     .collect::<Result<Vec<_>>>()?
             }
         };
-        self.random_calls = calls + self.graph.random_calls();
+        self.random_calls = calls.wrapping_add(self.graph.random_calls());
         self.device.end_step();
         Ok(results)
     }

@@ -68,7 +68,7 @@ where
         function.set_random_calls(self.random_calls);
         let values = function.call(inputs);
         if values.is_ok() {
-            self.random_calls += function.graph().random_calls();
+            self.random_calls = self.random_calls.wrapping_add(function.graph().random_calls());
         }
         self.programs.push((metas, function));
         values

@@ -322,7 +322,7 @@ where
             self.optimizer.unbegin(entry.trained.iter());
             return Err(error);
         }
-        self.random_calls += calls;
+        self.random_calls = self.random_calls.wrapping_add(calls);
         self.device.end_step();
         Ok(())
     }

@@ -31,6 +31,9 @@ pub struct ParamState<T = f32> {
     pub tensors: BTreeMap<String, Tensor<T>>,
 }
 
+/// The most steps that a state may count.
+const MOST_STEPS: u64 = 1 << 53;
+
 impl Optimizer {
     /// The state as host tensors. Waits for the device. Numbers of a device of another type than float32 are kept if `T`
     /// is that type.
@@ -66,6 +69,11 @@ impl Optimizer {
         }
         if let Some(name) = state.params.keys().find(|n| !params.iter().any(|p| p.name() == **n)) {
             return wrong(format!("there is no parameter `{name}`"));
+        }
+        // So many steps that one more cannot be counted were not made.
+        let steps = state.params.values().map(|p| p.step).chain([state.step]).max();
+        if let Some(steps) = steps.filter(|s| *s > MOST_STEPS) {
+            return wrong(format!("it counts {steps} steps, more than {MOST_STEPS}"));
         }
         for p in params {
             let Some(saved) = state.params.get(p.name()) else { continue };

@@ -69,7 +69,8 @@ impl Session {
                 }
                 Record::Lent => return Err(lent(op.name())),
             };
-            state.random_calls += 1;
+            // A count may be given from outside, and kernels wrap likewise.
+            state.random_calls = state.random_calls.wrapping_add(1);
             id
         };
         Ok(self.var(id))

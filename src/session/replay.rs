@@ -72,7 +72,7 @@ impl Session {
             };
             all.push(var);
         }
-        self.set_random_calls(first_call + graph.random_calls());
+        self.set_random_calls(first_call.wrapping_add(graph.random_calls()));
         Ok(all)
     }
 
