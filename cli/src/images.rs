@@ -10,8 +10,6 @@ use std::path::{Path, PathBuf};
 
 /// Most bytes of one picture.
 const MOST: usize = 1 << 28;
-/// Most bytes that deflate makes of one.
-const MAX_RATIO: usize = 1032;
 
 /// What is in a folder, in the order of names.
 fn entries(path: &Path) -> Answer<Vec<PathBuf>> {
@@ -101,7 +99,7 @@ fn read(path: &Path) -> Answer<Picture> {
     };
     let info = reader.info();
     // Before there is memory for the pixels, since a few bytes can promise any number of them.
-    if info.raw_bytes() > file.len().saturating_mul(MAX_RATIO) {
+    if info.raw_bytes() > file.len().saturating_mul(dittograd::io::MAX_RATIO) {
         return wrong(&format!(
             "its {} bytes cannot hold {} by {} pixels",
             file.len(),

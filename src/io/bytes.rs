@@ -8,7 +8,7 @@ use std::path::Path;
 /// Most bytes that are read of what is not a regular file. A cap, because a path may name an endless device.
 const MAX_STREAM: u64 = 1 << 30;
 /// Most bytes that deflate makes of one: 258 of two bits, and a little.
-const MAX_RATIO: usize = 1032;
+pub const MAX_RATIO: usize = 1032;
 
 /// All of a file.
 pub(crate) fn read(op: &str, path: &Path) -> Result<Vec<u8>> {
