@@ -48,6 +48,8 @@ const OWN: usize = 3;
 const OWN_B: usize = 256 * K_CHUNK;
 /// Multiplications up to which a product is too short for threads to wait for each other between packing and multiplying.
 const ALONE: usize = 1 << 24;
+/// How many terms a tile computes between two lines that it asks for.
+const BETWEEN: usize = 2;
 /// How many terms ahead a tile asks for what it reads.
 const AHEAD: usize = 16;
 
@@ -90,8 +92,8 @@ impl Plan {
 }
 
 /// How C is computed by all threads together: some products of the batch, rows and columns at a time, whose operands are
-/// packed by all and then used by all. The workspace has packed A and B of each of these products, and for each
-/// thread parked chains.
+/// packed by all and then used by all. The workspace has for each thread parked chains, and its own rows of A if it packs
+/// them for itself; then the packed A and B of each of these products.
 struct Shared {
     batches: usize,
     rows: usize,
@@ -100,15 +102,28 @@ struct Shared {
     row_blocks: usize,
     /// How many blocks there should be, in all the products at a time.
     target: usize,
+    /// Whether a thread packs its rows when it needs them, into its cache.
+    own: bool,
     a_len: usize,
     b_len: usize,
     acc_len: usize,
+    own_len: usize,
 }
 
 impl Shared {
     fn len(&self, threads: usize) -> usize {
-        self.batches * (self.a_len + self.b_len) + threads * self.acc_len
+        self.batches * (self.a_len + self.b_len) + threads * self.slot_len()
     }
+
+    fn slot_len(&self) -> usize {
+        self.acc_len + self.own_len
+    }
+}
+
+/// Where part `i` of `parts` begins if `len` is cut into less and less at a time, so that threads that take part after part
+/// end together. The first part is twice as long as the mean.
+fn taper(len: usize, parts: usize, i: usize) -> usize {
+    len - len * (parts - i).pow(2) / parts.pow(2)
 }
 
 /// Floats of packed A of so many rows for `kc` terms. A vector is at most a third wider than a panel; and the last run and
@@ -278,10 +293,16 @@ impl Gemm {
         let cols = n.div_ceil(n.div_ceil(most)).next_multiple_of(STRIP);
         let (a_len, b_len) = (if n <= DIRECT_N { 0 } else { packed_a(rows, kc) }, cols * kc);
         let batches = (2 * SHARED / (a_len + b_len)).clamp(1, batch);
+        let own = b_len <= OWN_B && batches * rows.div_ceil(MAX_MR) >= OWN * threads;
         let row_blocks = rows.div_ceil(tall);
-        // Blocks of whole panels may have a panel more than their share.
-        let acc_len = (rows.div_ceil(row_blocks) + MAX_MR) * STRIP;
-        Some(Shared { batches, rows, cols, row_blocks, target, a_len, b_len, acc_len })
+        // Blocks of whole panels may have more than their share: a panel, and the rows that panels differ by.
+        let most_rows = rows.div_ceil(row_blocks) + 2 * MAX_MR;
+        let (a_len, own_len) = match own && a_len > 0 {
+            true => (0, packed_a(most_rows, kc)),
+            false => (a_len, 0),
+        };
+        let acc_len = most_rows * STRIP;
+        Some(Shared { batches, rows, cols, row_blocks, target, own, a_len, b_len, acc_len, own_len })
     }
 
     /// Cuts C so that a block of A fits its cache and every thread has a few blocks, if there is work for
@@ -373,8 +394,9 @@ struct Block {
     ahead: bool,
     /// The most vectors of a tile.
     most: usize,
-    /// Packed A of all the panels, and parked chains.
+    /// Packed A, the panels it has, and parked chains.
     a_pack: *mut f32,
+    held: std::ops::Range<usize>,
     acc: *mut f32,
 }
 
@@ -420,25 +442,42 @@ impl Work {
         });
     }
 
-    /// Packs a panel of rows of A for all runs of a chunk; `i` is the panel's first row.
+    /// Packs some panels of rows of A for all runs of a chunk; `i0` is the first row of panel 0. Panel p of run r comes
+    /// `r * count + p - first` panels behind `to`, where `first` and `count` are those of the range `held`.
     ///
     /// # Safety
-    /// The rows and terms are inside A, and `to` leads to packed A of all panels, of which no other thread writes this
-    /// one.
-    unsafe fn pack_a(&self, a: *const f32, chunk: &Chunk, panels: Panels, p: usize, i0: usize, to: *mut f32) {
+    /// The rows and terms are inside A, and `to` leads to packed A of the panels held, of which no other thread writes
+    /// these.
+    unsafe fn pack_a(
+        &self,
+        a: *const f32,
+        chunk: &Chunk,
+        panels: Panels,
+        mine: std::ops::Range<usize>,
+        i0: usize,
+        held: &std::ops::Range<usize>,
+        to: *mut f32,
+    ) {
         let (Gemm { m, k, ta, .. }, width) = (self.gemm, self.kernels.width);
-        let (i, mr) = panels.at(p);
-        let i = i0 + i;
         for r in 0..chunk.runs {
             let (kr, len) = chunk.run(r);
-            let to = to.wrapping_add((r * panels.count + p) * chunk.run * width);
-            // SAFETY: the caller's; packed A has a vector, which is at most a third wider than a panel, per term and
-            // panel.
-            unsafe {
-                if ta {
-                    (self.kernels.pack_lines)(a.wrapping_add(kr * m + i), m, mr, 1, len, to);
-                } else {
-                    (self.kernels.pack_turned)(a.wrapping_add(i * k + kr), k, mr, 1, len, to);
+            // Some lines at a time, so that what is near in memory is read together.
+            let block = if ta { LINES } else { len.max(1) };
+            for first in (0..len).step_by(block) {
+                let (kr, some) = (kr + first, block.min(len - first));
+                for p in mine.clone() {
+                    let (i, mr) = panels.at(p);
+                    let i = i0 + i;
+                    let to = to.wrapping_add(((r * held.len() + p - held.start) * chunk.run + first) * width);
+                    // SAFETY: the caller's; packed A has a vector, which is at most a third wider than a panel, per
+                    // term and panel.
+                    unsafe {
+                        if ta {
+                            (self.kernels.pack_lines)(a.wrapping_add(kr * m + i), m, mr, 1, some, to);
+                        } else {
+                            (self.kernels.pack_turned)(a.wrapping_add(i * k + kr), k, mr, 1, some, to);
+                        }
+                    }
                 }
             }
         }
@@ -510,7 +549,10 @@ impl Work {
                 a: match (in_place_a, ta) {
                     (true, true) => a.wrapping_add(kr * m + i0 + i),
                     (true, false) => a.wrapping_add((i0 + i) * k + kr),
-                    _ => block.a_pack.wrapping_add((r * panels.count + p) * chunk.run * width).cast_const(),
+                    _ => block
+                        .a_pack
+                        .wrapping_add((r * block.held.len() + p - block.held.start) * chunk.run * width)
+                        .cast_const(),
                 },
                 stride_a,
                 b,
@@ -542,9 +584,9 @@ impl Work {
                 let (share, step) = match block.ahead {
                     true => {
                         let share = ((width << shape.0) * len).div_ceil(mine.len());
-                        (share, share.div_ceil(len))
+                        (share, (share * BETWEEN).div_ceil(len))
                     }
-                    false => (0, width << shape.0),
+                    false => (0, BETWEEN * (width << shape.0)),
                 };
                 for p in mine.clone() {
                     run_tile(p, j, shape, share, step);
@@ -595,6 +637,7 @@ impl Work {
             ahead: false,
             most: if in_place_b { wide[panels.height - 1] } else { 2 },
             a_pack: scratch,
+            held: 0..panels.count,
             acc: b_pack.wrapping_add(b_len),
         };
 
@@ -603,10 +646,10 @@ impl Work {
             let chunk = Chunk::new(k, index, if in_place_b { K_THIN } else { K_RUN });
             let key = Some(row_task * chunks + index);
             if !in_place_a && *packed != key {
-                for p in 0..panels.count {
-                    // SAFETY: the block's rows are inside A, and the workspace is this thread's.
-                    unsafe { self.pack_a(block.a, &chunk, panels, p, i0, block.a_pack) };
-                }
+                // SAFETY: the block's rows are inside A, and the workspace is this thread's.
+                unsafe {
+                    self.pack_a(block.a, &chunk, panels, block.mine.clone(), i0, &block.held, block.a_pack)
+                };
                 *packed = key;
             }
 
@@ -638,12 +681,12 @@ impl Work {
     /// The pointers lead to as many elements as `Gemm` says, and `scratch` to as many as `shared` says.
     unsafe fn share(&self, pool: &Pool, shared: &Shared) {
         let Gemm { batch, m, n, k, .. } = self.gemm;
-        let Shared { a_len, b_len, acc_len, .. } = *shared;
+        let Shared { own, a_len, b_len, .. } = *shared;
         let Kernels { width, mr, .. } = *self.kernels;
         let in_place_a = n <= DIRECT_N;
         let threads = pool.threads();
         // Packed A and B of the product `x` of those at a time come after the threads' parts.
-        let packed = threads * acc_len;
+        let packed = threads * shared.slot_len();
         let a_of = |x: usize| self.scratch.wrapping_add(packed + x * (a_len + b_len));
         let tiling = |s0: usize, j1: usize| Tiling { width, most: 2, end: (s0 + STRIP).min(j1) };
 
@@ -651,8 +694,7 @@ impl Work {
             let batches = shared.batches.min(batch - b0);
             for i0 in (0..m).step_by(shared.rows) {
                 let panels = Panels::new(shared.rows.min(m - i0), mr);
-                // Enough rows for every thread to have its own: it packs them when it needs them, into its cache.
-                let own = shared.b_len <= OWN_B && batches * panels.count >= OWN * threads;
+                let all = 0..panels.count;
                 for index in 0..k.div_ceil(K_CHUNK).max(1) {
                     let chunk = Chunk::new(k, index, K_RUN);
                     for j0 in (0..n).step_by(shared.cols) {
@@ -665,36 +707,34 @@ impl Work {
                             a_of(x).wrapping_add(a_len + s * STRIP * chunk.kc + r * chunk.run * whole)
                         };
 
-                        let fresh_a = !in_place_a && j0 == 0;
-                        let a_packs = if fresh_a && !own { panels.count } else { 0 };
-                        let packs = batches * (a_packs + strips);
+                        let old_a = in_place_a || j0 > 0;
+                        let a_packs = if old_a || own { 0 } else { panels.count };
+                        let each = a_packs + strips * chunk.runs;
+                        let packs = batches * each;
                         let pieces = packs.min(8 * threads);
                         pool.run(pieces, |piece| {
                             for task in piece * packs / pieces..(piece + 1) * packs / pieces {
-                                let (x, part) = (task / (a_packs + strips), task % (a_packs + strips));
+                                let (x, part) = (task / each, task % each);
                                 let a = self.a.wrapping_add((b0 + x) * m * k);
                                 let b = self.b.wrapping_add((b0 + x) * k * n);
                                 // SAFETY: rows, columns and terms are inside A and B, the workspace has room for so
                                 // many products, panels and strips, and each is packed once.
                                 unsafe {
                                     if part < a_packs {
-                                        self.pack_a(a, &chunk, panels, part, i0, a_of(x));
+                                        self.pack_a(a, &chunk, panels, part..part + 1, i0, &all, a_of(x));
                                         continue;
                                     }
-                                    let s = part - a_packs;
+                                    let (s, r) = ((part - a_packs) % strips, (part - a_packs) / strips);
+                                    let (kr, len) = chunk.run(r);
                                     let s0 = strip_at(s);
-                                    for r in 0..chunk.runs {
-                                        let (kr, len) = chunk.run(r);
-                                        self.pack_b(b, tiling(s0, j1), s0, kr, len, b_at(x, s, r));
-                                    }
+                                    self.pack_b(b, tiling(s0, j1), s0, kr, len, b_at(x, s, r));
                                 }
                             }
                         });
 
                         let (row_blocks, col_blocks) = if own {
-                            // A few for each thread, as many for all, of two panels at least.
-                            let some = (8 * threads).div_ceil(batches).min(panels.count / 2);
-                            (some.max(shared.row_blocks).next_multiple_of(threads), 1)
+                            // A few for each thread; twice as many as there need be, since the first are twice as large.
+                            ((8 * threads).div_ceil(batches).max(2 * shared.row_blocks), 1)
                         } else {
                             // Columns are cut first, since what a block has of A then stays in its cache for the next.
                             let target = shared.target.div_ceil(batches);
@@ -703,48 +743,48 @@ impl Work {
                             (target.div_ceil(col_blocks).clamp(shared.row_blocks, most), col_blocks)
                         };
                         let blocks = row_blocks * col_blocks;
-                        self.each(pool, batches * blocks, acc_len, |task, acc, _| {
+                        self.each(pool, batches * blocks, shared.slot_len(), |task, acc, _| {
                             let (x, row, col) =
                                 (task / blocks, task % blocks / col_blocks, task % col_blocks);
+                            let cut = |row: usize| match own {
+                                true => taper(panels.count, row_blocks, row),
+                                false => row * panels.count / row_blocks,
+                            };
+                            let mine = cut(row)..cut(row + 1);
+                            if mine.is_empty() {
+                                return;
+                            }
+                            let (a_pack, held) = match own {
+                                true => (acc.wrapping_add(shared.acc_len), mine.clone()),
+                                false => (a_of(x), all.clone()),
+                            };
                             let block = Block {
                                 a: self.a.wrapping_add((b0 + x) * m * k),
                                 b: self.b.wrapping_add((b0 + x) * k * n),
                                 c: self.c.wrapping_add((b0 + x) * m * n),
                                 i0,
                                 panels,
-                                mine: row * panels.count / row_blocks..(row + 1) * panels.count / row_blocks,
+                                mine,
                                 in_place_a,
                                 in_place_b: false,
                                 ahead: true,
                                 most: 2,
-                                a_pack: a_of(x),
+                                a_pack,
+                                held,
                                 acc,
                             };
-                            if block.mine.is_empty() {
-                                return;
-                            }
-                            if fresh_a && own {
-                                for p in block.mine.clone() {
-                                    // SAFETY: the rows are inside A, and no other block has these panels.
-                                    unsafe { self.pack_a(block.a, &chunk, panels, p, i0, block.a_pack) };
-                                }
+                            if own && !in_place_a {
+                                let (mine, held) = (block.mine.clone(), &block.held);
+                                // SAFETY: the rows are inside A, and the workspace, the thread's own, has room for them.
+                                unsafe { self.pack_a(block.a, &chunk, panels, mine, i0, held, a_pack) };
                             }
                             for s in col * strips / col_blocks..(col + 1) * strips / col_blocks {
                                 let s0 = strip_at(s);
                                 for r in 0..chunk.runs {
+                                    let (columns, b_pack) = (tiling(s0, j1), b_at(x, s, r));
                                     // SAFETY: the block is inside C, and `each` gives it to one call; its operands
                                     // were packed, and the parked chains are the thread's own.
-                                    unsafe {
-                                        self.tiles(
-                                            &block,
-                                            &chunk,
-                                            r,
-                                            tiling(s0, j1),
-                                            s0,
-                                            STRIP,
-                                            b_at(x, s, r),
-                                        );
-                                    }
+                                    unsafe { self.tiles(&block, &chunk, r, columns, s0, STRIP, b_pack) };
                                 }
                             }
                         });
@@ -762,7 +802,7 @@ pub(super) struct Tile {
     pub stride_a: usize,
     pub b: *const f32,
     pub stride_b: usize,
-    /// What a tile that does not read B in place asks for, term by term, since it will be wanted later.
+    /// What a tile that does not read B in place asks for, every [`BETWEEN`] terms, since it will be wanted later.
     pub ahead: *const f32,
     pub ahead_step: usize,
     /// Where unfinished chains are parked, vector after vector.
@@ -959,42 +999,52 @@ unsafe fn tile<V: Vector, const MR: usize, const NV: usize, const TA: bool, cons
                 }
             }
         }
-        // What is asked for, term by term: at the end of a chunk first the tile's own part of C, whose rows have a line
+        let step_a = if TA { stride_a } else { 1 };
+        let step_b = if IN_PLACE { stride_b } else { NV * V::WIDTH };
+        let mut term = || {
+            if TA && !IN_PLACE {
+                V::prefetch(a.wrapping_add(AHEAD * stride_a));
+            }
+            let mut bv = [V::splat(0.0); NV];
+            for v in 0..NV {
+                let from = b.add(v * V::WIDTH);
+                bv[v] = if v < last || !IN_PLACE { V::load(from) } else { V::load_part(from, tail) };
+                if IN_PLACE && v * V::WIDTH % LINE == 0 {
+                    V::prefetch(from.wrapping_add(AHEAD * stride_b));
+                }
+            }
+            for r in 0..MR {
+                let x = V::splat(*a.add(if TA { r } else { r * stride_a }));
+                for v in 0..NV {
+                    acc[r][v] = acc[r][v].fma(x, bv[v]);
+                }
+            }
+            a = a.wrapping_add(step_a);
+            b = b.wrapping_add(step_b);
+        };
+        // What is asked for, every few terms: at the end of a chunk first the tile's own part of C, whose rows have a line
         // at either end, then what comes later.
-        let mut rest = kc;
-        let mut lines = if !IN_PLACE && t.end && kc > 2 * MR { 2 } else { 0 };
-        while rest > 0 {
+        let mut asks = kc / BETWEEN;
+        let mut lines = if !IN_PLACE && t.end && asks > 2 * MR { 2 } else { 0 };
+        while asks > 0 {
             let (some, mut at, step) = match lines {
-                0 => (rest, t.ahead, t.ahead_step),
+                0 => (asks, t.ahead, t.ahead_step),
                 _ => (MR, t.c.wrapping_add((2 - lines) * last * V::WIDTH).cast_const(), t.stride_c),
             };
-            rest -= some;
+            asks -= some;
             lines = lines.saturating_sub(1);
             for _ in 0..some {
-                if TA && !IN_PLACE {
-                    V::prefetch(a.wrapping_add(AHEAD * stride_a));
-                }
                 if !IN_PLACE {
                     V::fetch(at);
                     at = at.wrapping_add(step);
                 }
-                let mut bv = [V::splat(0.0); NV];
-                for v in 0..NV {
-                    let from = b.add(v * V::WIDTH);
-                    bv[v] = if v < last || !IN_PLACE { V::load(from) } else { V::load_part(from, tail) };
-                    if IN_PLACE && v * V::WIDTH % LINE == 0 {
-                        V::prefetch(from.wrapping_add(AHEAD * stride_b));
-                    }
+                for _ in 0..BETWEEN {
+                    term();
                 }
-                for r in 0..MR {
-                    let x = V::splat(*a.add(if TA { r } else { r * stride_a }));
-                    for v in 0..NV {
-                        acc[r][v] = acc[r][v].fma(x, bv[v]);
-                    }
-                }
-                a = a.wrapping_add(if TA { stride_a } else { 1 });
-                b = b.wrapping_add(stride_b);
             }
+        }
+        for _ in 0..kc % BETWEEN {
+            term();
         }
         for r in 0..MR {
             for v in 0..NV {
@@ -1029,7 +1079,11 @@ unsafe fn pack<V: Vector>(from: *const f32, stride: usize, cols: usize, nv: usiz
         // SAFETY: line k is inside both, as the caller has it, and the last vector is cut to what there is.
         unsafe {
             let (from, to) = (from.add(k * stride), to.add(k * nv * V::WIDTH));
-            V::prefetch(from.wrapping_add(AHEAD * stride));
+            for v in 0..nv {
+                if v * V::WIDTH % LINE == 0 {
+                    V::prefetch(from.wrapping_add(AHEAD * stride + v * V::WIDTH));
+                }
+            }
             for v in 0..nv - 1 {
                 V::load(from.add(v * V::WIDTH)).store(to.add(v * V::WIDTH));
             }
@@ -1799,25 +1853,28 @@ mod avx512 {
 mod tests {
     use super::*;
 
-    /// The contract, word for word.
+    /// An element of a product, by the contract.
+    fn element(g: &Gemm, a: &[f32], b: &[f32], batch: usize, i: usize, j: usize) -> f32 {
+        let Gemm { m, n, k, ta, tb, .. } = *g;
+        let (a, b) = (&a[batch * m * k..], &b[batch * k * n..]);
+        let term = |p: usize, acc: f32| {
+            let x = if ta { a[p * m + i] } else { a[i * k + p] };
+            let y = if tb { b[j * k + p] } else { b[p * n + j] };
+            x.mul_add(y, acc)
+        };
+        let chunk = |k0: usize| (k0..k.min(k0 + K_CHUNK)).fold(0.0, |acc, p| term(p, acc));
+        (0..k).step_by(K_CHUNK).map(chunk).reduce(|c, sum| c + sum).unwrap_or(0.0)
+    }
+
+    /// All of them.
     fn reference(g: &Gemm, a: &[f32], b: &[f32], bias: Option<&[f32]>) -> Vec<f32> {
-        let Gemm { batch, m, n, k, ta, tb } = *g;
+        let Gemm { batch, m, n, .. } = *g;
         let mut c = Vec::new();
-        for batch in 0..batch {
-            let (a, b) = (&a[batch * m * k..][..m * k], &b[batch * k * n..][..k * n]);
+        for x in 0..batch {
             for i in 0..m {
                 for j in 0..n {
-                    let mut result = 0.0;
-                    for (chunk, k0) in (0..k).step_by(K_CHUNK).enumerate() {
-                        let mut acc = 0.0f32;
-                        for p in k0..k.min(k0 + K_CHUNK) {
-                            let x = if ta { a[p * m + i] } else { a[i * k + p] };
-                            let y = if tb { b[j * k + p] } else { b[p * n + j] };
-                            acc = x.mul_add(y, acc);
-                        }
-                        result = if chunk == 0 { acc } else { result + acc };
-                    }
-                    c.push(bias.map_or(result, |bias| result + bias[j]));
+                    let sum = element(g, a, b, x, i, j);
+                    c.push(bias.map_or(sum, |bias| sum + bias[j]));
                 }
             }
         }
@@ -1900,17 +1957,47 @@ mod tests {
     }
 
     #[test]
-    fn more_rows_and_columns_than_are_packed_at_a_time() {
-        let pools = [1, 2].map(Pool::new);
+    fn products_that_threads_share() {
+        let pools = [1, 2, 3, 8].map(Pool::new);
         let mut rng = Rng(0x1111_5432_1abc_def1);
         let most = SHARED / 64;
-        for (batch, m, n, k) in
-            [(1, most + 100, 70, 3), (1, 40, most + 5, 3), (5, 300, 270, 40), (3, 1200, 65, 9)]
-        {
-            for (ta, tb) in [(false, false), (true, true)] {
+        // Rows of the threads' own; the same read in place, with several chunks and in batches; columns that are too many
+        // for that, in batches too; and more rows and columns than are packed at a time.
+        let sizes = [
+            (1, 1000, 200, 100),
+            (1, 5000, 60, 60),
+            (1, 300, 66, 1030),
+            (3, 500, 120, 100),
+            (1, 130, 1100, 300),
+            (2, 150, 900, 300),
+            (1, most + 100, 70, 20),
+            (1, 60, most + 5, 20),
+        ];
+        for (batch, m, n, k) in sizes {
+            for (ta, tb) in [(false, true), (true, false)] {
                 let g = Gemm { batch, m, n, k, ta, tb };
+                assert!(g.shared(2).is_some(), "{g:?}");
                 let (a, b, bias) = (rng.floats(batch * m * k), rng.floats(batch * k * n), rng.floats(n));
-                check(&pools, &g, &a, &b, Some(&bias));
+                // All columns of some rows, and all rows of some columns.
+                let edge = |i: usize, len: usize| i < 2 || i % 211 == 13 || i + 1 == len;
+                let mut some = Vec::new();
+                for x in 0..batch {
+                    for i in 0..m {
+                        for j in (0..n).filter(|&j| edge(i, m) || edge(j, n)) {
+                            some.push(((x * m + i) * n + j, element(&g, &a, &b, x, i, j) + bias[j]));
+                        }
+                    }
+                }
+                for pool in &pools {
+                    for simd in Simd::all_available() {
+                        let mut scratch = vec![f32::NAN; g.scratch_len(pool.threads())];
+                        let mut c = vec![f32::NAN; batch * m * n];
+                        g.run(pool, simd, &a, &b, Some(&bias), &mut c, &mut scratch);
+                        let wrong = some.iter().find(|(at, want)| c[*at].to_bits() != want.to_bits());
+                        assert_eq!(wrong, None, "{g:?} {simd} {} threads", pool.threads());
+                        assert!(!c.iter().any(|c| c.is_nan()), "{g:?} {simd} {} threads", pool.threads());
+                    }
+                }
             }
         }
     }
