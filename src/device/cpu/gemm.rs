@@ -42,14 +42,15 @@ pub(super) const LINE: usize = 16;
 const DIRECT_N: usize = 64;
 /// How many lines of B are packed at a time.
 const LINES: usize = 32;
-/// Panels of rows for each thread from which on it packs its own, and the most floats of packed B meanwhile, which every
-/// block of rows reads from its second-level cache.
+/// Panels of rows, or strips of columns, for each thread from which on it packs its own, and the most floats of the other
+/// packed operand meanwhile, of which every block reads all, from its second-level cache.
 const OWN: usize = 3;
-const OWN_B: usize = 256 * K_CHUNK;
+const KEPT: usize = 288 * K_CHUNK;
 /// Multiplications up to which a product is too short for threads to wait for each other between packing and multiplying.
 const ALONE: usize = 1 << 24;
-/// How many terms a tile computes between two lines that it asks for.
-const BETWEEN: usize = 2;
+/// How many terms a tile computes between two lines that it asks for, by whether A is transposed. Rows of A in place are
+/// taken term by term: the compiler would load two at a time, and then have to spread them.
+const BETWEEN: [usize; 2] = [1, 2];
 /// How many terms ahead a tile asks for what it reads.
 const AHEAD: usize = 16;
 
@@ -91,9 +92,17 @@ impl Plan {
     }
 }
 
+/// What a thread packs when it needs it, for itself and into its cache.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Own {
+    Nothing,
+    Rows,
+    Columns,
+}
+
 /// How C is computed by all threads together: some products of the batch, rows and columns at a time, whose operands are
-/// packed by all and then used by all. The workspace has for each thread parked chains, and its own rows of A if it packs
-/// them for itself; then the packed A and B of each of these products.
+/// packed by all and then used by all. The workspace has for each thread parked chains and what it packs for itself; then
+/// the packed A and B of each of these products.
 struct Shared {
     batches: usize,
     rows: usize,
@@ -102,8 +111,7 @@ struct Shared {
     row_blocks: usize,
     /// How many blocks there should be, in all the products at a time.
     target: usize,
-    /// Whether a thread packs its rows when it needs them, into its cache.
-    own: bool,
+    own: Own,
     a_len: usize,
     b_len: usize,
     acc_len: usize,
@@ -293,13 +301,24 @@ impl Gemm {
         let cols = n.div_ceil(n.div_ceil(most)).next_multiple_of(STRIP);
         let (a_len, b_len) = (if n <= DIRECT_N { 0 } else { packed_a(rows, kc) }, cols * kc);
         let batches = (2 * SHARED / (a_len + b_len)).clamp(1, batch);
-        let own = b_len <= OWN_B && batches * rows.div_ceil(MAX_MR) >= OWN * threads;
-        let row_blocks = rows.div_ceil(tall);
+        // One operand, if the other one fits a cache; rows rather than columns, since C is written along them.
+        let enough = |parts: usize| batches * parts >= OWN * threads;
+        let by_rows = b_len <= KEPT && enough(rows.div_ceil(MAX_MR));
+        let by_columns = a_len <= KEPT && enough(cols / STRIP);
+        let own = if by_columns && (2 * a_len < b_len || !by_rows) {
+            Own::Columns
+        } else if by_rows {
+            Own::Rows
+        } else {
+            Own::Nothing
+        };
+        let row_blocks = if own == Own::Columns { 1 } else { rows.div_ceil(tall) };
         // Blocks of whole panels may have more than their share: a panel, and the rows that panels differ by.
         let most_rows = rows.div_ceil(row_blocks) + 2 * MAX_MR;
-        let (a_len, own_len) = match own && a_len > 0 {
-            true => (0, packed_a(most_rows, kc)),
-            false => (a_len, 0),
+        let (a_len, b_len, own_len) = match own {
+            Own::Nothing => (a_len, b_len, 0),
+            Own::Rows => (0, b_len, if a_len > 0 { packed_a(most_rows, kc) } else { 0 }),
+            Own::Columns => (a_len, 0, B_STRIP),
         };
         let acc_len = most_rows * STRIP;
         Some(Shared { batches, rows, cols, row_blocks, target, own, a_len, b_len, acc_len, own_len })
@@ -535,6 +554,7 @@ impl Work {
             (true, true) => (m, true),
             (true, false) => (k, false),
         };
+        let between = BETWEEN[usize::from(ta_tile)];
         let above = panels.at(mine.start).0;
         let run_tile = |p: usize, j: usize, (log, valid): (usize, usize), share: usize, ahead_step: usize| {
             let (i, mr) = panels.at(p);
@@ -584,9 +604,9 @@ impl Work {
                 let (share, step) = match block.ahead {
                     true => {
                         let share = ((width << shape.0) * len).div_ceil(mine.len());
-                        (share, (share * BETWEEN).div_ceil(len))
+                        (share, (share * between).div_ceil(len))
                     }
-                    false => (0, BETWEEN * (width << shape.0)),
+                    false => (0, between * (width << shape.0)),
                 };
                 for p in mine.clone() {
                     run_tile(p, j, shape, share, step);
@@ -708,8 +728,9 @@ impl Work {
                         };
 
                         let old_a = in_place_a || j0 > 0;
-                        let a_packs = if old_a || own { 0 } else { panels.count };
-                        let each = a_packs + strips * chunk.runs;
+                        let a_packs = if old_a || own == Own::Rows { 0 } else { panels.count };
+                        let b_packs = if own == Own::Columns { 0 } else { strips * chunk.runs };
+                        let each = a_packs + b_packs;
                         let packs = batches * each;
                         let pieces = packs.min(8 * threads);
                         pool.run(pieces, |piece| {
@@ -732,31 +753,38 @@ impl Work {
                             }
                         });
 
-                        let (row_blocks, col_blocks) = if own {
-                            // A few for each thread; twice as many as there need be, since the first are twice as large.
-                            ((8 * threads).div_ceil(batches).max(2 * shared.row_blocks), 1)
-                        } else {
+                        // A few blocks for each thread.
+                        let some = (8 * threads).div_ceil(batches);
+                        let (row_blocks, col_blocks) = match own {
+                            // Twice as many as there need be, since the first are twice as large.
+                            Own::Rows => (some.max(2 * shared.row_blocks), 1),
+                            Own::Columns => (1, some),
                             // Columns are cut first, since what a block has of A then stays in its cache for the next.
-                            let target = shared.target.div_ceil(batches);
-                            let col_blocks = target.div_ceil(shared.row_blocks).clamp(1, strips);
-                            let most = panels.count.max(shared.row_blocks);
-                            (target.div_ceil(col_blocks).clamp(shared.row_blocks, most), col_blocks)
+                            Own::Nothing => {
+                                let target = shared.target.div_ceil(batches);
+                                let col_blocks = target.div_ceil(shared.row_blocks).clamp(1, strips);
+                                let most = panels.count.max(shared.row_blocks);
+                                (target.div_ceil(col_blocks).clamp(shared.row_blocks, most), col_blocks)
+                            }
                         };
                         let blocks = row_blocks * col_blocks;
                         self.each(pool, batches * blocks, shared.slot_len(), |task, acc, _| {
                             let (x, row, col) =
                                 (task / blocks, task % blocks / col_blocks, task % col_blocks);
-                            let cut = |row: usize| match own {
-                                true => taper(panels.count, row_blocks, row),
-                                false => row * panels.count / row_blocks,
+                            let cut = |len: usize, parts: usize, i: usize| match own {
+                                Own::Nothing => i * len / parts,
+                                _ => taper(len, parts, i),
                             };
-                            let mine = cut(row)..cut(row + 1);
-                            if mine.is_empty() {
+                            let part = |len, parts, i| cut(len, parts, i)..cut(len, parts, i + 1);
+                            let mine = part(panels.count, row_blocks, row);
+                            let my_strips = part(strips, col_blocks, col);
+                            if mine.is_empty() || my_strips.is_empty() {
                                 return;
                             }
+                            let own_pack = acc.wrapping_add(shared.acc_len);
                             let (a_pack, held) = match own {
-                                true => (acc.wrapping_add(shared.acc_len), mine.clone()),
-                                false => (a_of(x), all.clone()),
+                                Own::Rows => (own_pack, mine.clone()),
+                                _ => (a_of(x), all.clone()),
                             };
                             let block = Block {
                                 a: self.a.wrapping_add((b0 + x) * m * k),
@@ -767,24 +795,31 @@ impl Work {
                                 mine,
                                 in_place_a,
                                 in_place_b: false,
-                                ahead: true,
+                                ahead: own != Own::Columns,
                                 most: 2,
                                 a_pack,
                                 held,
                                 acc,
                             };
-                            if own && !in_place_a {
+                            if own == Own::Rows && !in_place_a {
                                 let (mine, held) = (block.mine.clone(), &block.held);
                                 // SAFETY: the rows are inside A, and the workspace, the thread's own, has room for them.
                                 unsafe { self.pack_a(block.a, &chunk, panels, mine, i0, held, a_pack) };
                             }
-                            for s in col * strips / col_blocks..(col + 1) * strips / col_blocks {
+                            for s in my_strips {
                                 let s0 = strip_at(s);
+                                let columns = tiling(s0, j1);
                                 for r in 0..chunk.runs {
-                                    let (columns, b_pack) = (tiling(s0, j1), b_at(x, s, r));
+                                    let (kr, len) = chunk.run(r);
+                                    let b_pack = if own == Own::Columns { own_pack } else { b_at(x, s, r) };
                                     // SAFETY: the block is inside C, and `each` gives it to one call; its operands
-                                    // were packed, and the parked chains are the thread's own.
-                                    unsafe { self.tiles(&block, &chunk, r, columns, s0, STRIP, b_pack) };
+                                    // are packed, and the workspace is the thread's own.
+                                    unsafe {
+                                        if own == Own::Columns {
+                                            self.pack_b(block.b, columns, s0, kr, len, b_pack);
+                                        }
+                                        self.tiles(&block, &chunk, r, columns, s0, STRIP, b_pack);
+                                    }
                                 }
                             }
                         });
@@ -802,7 +837,7 @@ pub(super) struct Tile {
     pub stride_a: usize,
     pub b: *const f32,
     pub stride_b: usize,
-    /// What a tile that does not read B in place asks for, every [`BETWEEN`] terms, since it will be wanted later.
+    /// What a tile that does not read B in place asks for, every few terms ([`BETWEEN`]), since it will be wanted later.
     pub ahead: *const f32,
     pub ahead_step: usize,
     /// Where unfinished chains are parked, vector after vector.
@@ -978,6 +1013,42 @@ fn apart(bits: u32) -> u32 {
     (x | x << 1) & 0x5555_5555
 }
 
+/// Takes a tile's chains one term further. Not a closure: that would be compiled without the instructions of `V`.
+///
+/// # Safety
+/// As for [`tile`], whose term is at `a` and `b`.
+#[inline(always)]
+#[allow(clippy::needless_range_loop)]
+unsafe fn term<V: Vector, const MR: usize, const NV: usize, const TA: bool, const IN_PLACE: bool>(
+    acc: &mut [[V; NV]; MR],
+    a: *const f32,
+    stride_a: usize,
+    b: *const f32,
+    stride_b: usize,
+    tail: usize,
+) {
+    // SAFETY: the caller's.
+    unsafe {
+        if TA && !IN_PLACE {
+            V::prefetch(a.wrapping_add(AHEAD * stride_a));
+        }
+        let mut bv = [V::splat(0.0); NV];
+        for v in 0..NV {
+            let from = b.add(v * V::WIDTH);
+            bv[v] = if v < NV - 1 || !IN_PLACE { V::load(from) } else { V::load_part(from, tail) };
+            if IN_PLACE && v * V::WIDTH % LINE == 0 {
+                V::prefetch(from.wrapping_add(AHEAD * stride_b));
+            }
+        }
+        for r in 0..MR {
+            let x = V::splat(*a.add(if TA { r } else { r * stride_a }));
+            for v in 0..NV {
+                acc[r][v] = acc[r][v].fma(x, bv[v]);
+            }
+        }
+    }
+}
+
 /// Computes a tile of MR rows and NV vectors; TA and IN_PLACE are the first indices of `Kernels::tile`.
 ///
 /// # Safety
@@ -1001,30 +1072,10 @@ unsafe fn tile<V: Vector, const MR: usize, const NV: usize, const TA: bool, cons
         }
         let step_a = if TA { stride_a } else { 1 };
         let step_b = if IN_PLACE { stride_b } else { NV * V::WIDTH };
-        let mut term = || {
-            if TA && !IN_PLACE {
-                V::prefetch(a.wrapping_add(AHEAD * stride_a));
-            }
-            let mut bv = [V::splat(0.0); NV];
-            for v in 0..NV {
-                let from = b.add(v * V::WIDTH);
-                bv[v] = if v < last || !IN_PLACE { V::load(from) } else { V::load_part(from, tail) };
-                if IN_PLACE && v * V::WIDTH % LINE == 0 {
-                    V::prefetch(from.wrapping_add(AHEAD * stride_b));
-                }
-            }
-            for r in 0..MR {
-                let x = V::splat(*a.add(if TA { r } else { r * stride_a }));
-                for v in 0..NV {
-                    acc[r][v] = acc[r][v].fma(x, bv[v]);
-                }
-            }
-            a = a.wrapping_add(step_a);
-            b = b.wrapping_add(step_b);
-        };
         // What is asked for, every few terms: at the end of a chunk first the tile's own part of C, whose rows have a line
         // at either end, then what comes later.
-        let mut asks = kc / BETWEEN;
+        let between = BETWEEN[TA as usize];
+        let mut asks = kc / between;
         let mut lines = if !IN_PLACE && t.end && asks > 2 * MR { 2 } else { 0 };
         while asks > 0 {
             let (some, mut at, step) = match lines {
@@ -1038,13 +1089,17 @@ unsafe fn tile<V: Vector, const MR: usize, const NV: usize, const TA: bool, cons
                     V::fetch(at);
                     at = at.wrapping_add(step);
                 }
-                for _ in 0..BETWEEN {
-                    term();
+                for _ in 0..between {
+                    term::<V, MR, NV, TA, IN_PLACE>(&mut acc, a, stride_a, b, stride_b, tail);
+                    a = a.wrapping_add(step_a);
+                    b = b.wrapping_add(step_b);
                 }
             }
         }
-        for _ in 0..kc % BETWEEN {
-            term();
+        for _ in 0..kc % between {
+            term::<V, MR, NV, TA, IN_PLACE>(&mut acc, a, stride_a, b, stride_b, tail);
+            a = a.wrapping_add(step_a);
+            b = b.wrapping_add(step_b);
         }
         for r in 0..MR {
             for v in 0..NV {
@@ -1961,22 +2016,24 @@ mod tests {
         let pools = [1, 2, 3, 8].map(Pool::new);
         let mut rng = Rng(0x1111_5432_1abc_def1);
         let most = SHARED / 64;
-        // Rows of the threads' own; the same read in place, with several chunks and in batches; columns that are too many
-        // for that, in batches too; and more rows and columns than are packed at a time.
+        // Also rows that are read in place, several chunks, batches, and more rows and columns than are packed at a time.
         let sizes = [
-            (1, 1000, 200, 100),
-            (1, 5000, 60, 60),
-            (1, 300, 66, 1030),
-            (3, 500, 120, 100),
-            (1, 130, 1100, 300),
-            (2, 150, 900, 300),
-            (1, most + 100, 70, 20),
-            (1, 60, most + 5, 20),
+            (Own::Rows, 1, 1000, 200, 100),
+            (Own::Rows, 1, 5000, 60, 60),
+            (Own::Rows, 1, 300, 66, 1030),
+            (Own::Rows, 3, 500, 120, 100),
+            (Own::Columns, 1, 130, 1100, 300),
+            (Own::Columns, 2, 150, 900, 300),
+            (Own::Columns, 1, 40, 500, 1030),
+            (Own::Nothing, 1, 420, 450, 1030),
+            (Own::Nothing, 2, 300, 450, 1030),
+            (Own::Rows, 1, most + 100, 70, 20),
+            (Own::Columns, 1, 60, most + 5, 20),
         ];
-        for (batch, m, n, k) in sizes {
+        for (own, batch, m, n, k) in sizes {
             for (ta, tb) in [(false, true), (true, false)] {
                 let g = Gemm { batch, m, n, k, ta, tb };
-                assert!(g.shared(2).is_some(), "{g:?}");
+                assert_eq!(g.shared(2).map(|shared| shared.own), Some(own), "{g:?}");
                 let (a, b, bias) = (rng.floats(batch * m * k), rng.floats(batch * k * n), rng.floats(n));
                 // All columns of some rows, and all rows of some columns.
                 let edge = |i: usize, len: usize| i < 2 || i % 211 == 13 || i + 1 == len;
