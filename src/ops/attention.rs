@@ -13,6 +13,8 @@ use super::{
     Attr, Attrs, Bound, CpuRun, CudaRun, Gpu, Io, Op, Recorder, RefIn, Reject, Sample, SampleIn, Val, dims,
     layout, map, mismatch,
 };
+use crate::device::cpu::gemm::lines;
+use crate::device::cpu::gemm::{LINE, Skip};
 use crate::device::cpu::pool::Pool;
 use crate::device::cpu::simd::{Simd, simd_fn};
 use crate::device::cuda::{Args, Cuda, Source};
@@ -254,6 +256,7 @@ pub struct AttentionBwd {
 /// One attention on the CPU.
 #[derive(Clone, Copy)]
 struct Job<'a> {
+    simd: Simd,
     g: Geometry,
     causal: bool,
     /// The scale times log2 e, and the scale.
@@ -266,9 +269,10 @@ struct Job<'a> {
 }
 
 impl<'a> Job<'a> {
-    fn new(rule: Rule, g: Geometry, ins: &[&'a [f32]]) -> Job<'a> {
+    fn new(simd: Simd, rule: Rule, g: Geometry, ins: &[&'a [f32]]) -> Job<'a> {
         let scale = rule.scale(g.d);
         Job {
+            simd,
             g,
             causal: rule.causal,
             factor: (scale * LOG2_E) as f32,
@@ -298,82 +302,17 @@ impl<'a> Job<'a> {
     }
 }
 
-/// Rows of a slice as columns of lanes; lanes without a row are zero.
-#[inline(always)]
-fn turn(rows: &[f32], width: usize, out: &mut [Lanes]) {
-    let count = rows.len().checked_div(width).unwrap_or(0);
-    for (c, lanes) in out.iter_mut().enumerate().take(width) {
-        for (l, x) in lanes.iter_mut().enumerate() {
-            *x = if l < count { rows[l * width + c] } else { 0.0 };
-        }
-    }
-}
-
-/// `acc[c][l] = fma(a[u][l], x[c][u], acc[c][l])` in increasing `u`, for `C` columns at once. Pairs that are blocked,
-/// as `a` says (`BY_A`) or `x` (`BY_X`), take no part. The loop over lanes is the one that becomes vectors: it loads
-/// each of the `a` once for all columns, and the sums once for all steps.
-#[inline(always)]
-fn steps<const C: usize, const U: usize, const BY_A: bool, const BY_X: bool>(
-    a: &[Lanes; U],
-    x: [[f32; U]; C],
-    acc: &mut [Lanes; C],
-) {
-    for l in 0..LANES {
-        for c in 0..C {
-            let mut sum = acc[c][l];
-            for u in 0..U {
-                let mut next = a[u][l].mul_add(x[c][u], sum);
-                if BY_A {
-                    next = choose(a[u][l], sum, next);
-                }
-                if BY_X {
-                    next = choose(x[c][u], sum, next);
-                }
-                sum = next;
-            }
-            acc[c][l] = sum;
-        }
-    }
-}
-
-/// `acc[c][l] = fma(a[k][l], b(k, c), acc[c][l])` in increasing `k`, for all columns of `acc`.
-#[inline(always)]
-fn multiply<const BY_A: bool, const BY_X: bool>(
-    a: &[Lanes],
-    b: impl Fn(usize, usize) -> f32,
-    acc: &mut [Lanes],
-) {
-    // As many as 32 registers hold with their operands.
-    const C: usize = 4;
-    const U: usize = 4;
-    let (whole, rest) = a.as_chunks::<U>();
-    let done = whole.len() * U;
-    let (groups, singles) = acc.as_chunks_mut::<C>();
-    let first = groups.len() * C;
-    for (g, acc) in groups.iter_mut().enumerate() {
-        for (k, a) in whole.iter().enumerate() {
-            let x = std::array::from_fn(|c| std::array::from_fn(|u| b(k * U + u, g * C + c)));
-            steps::<C, U, BY_A, BY_X>(a, x, acc);
-        }
-        for (k, a) in rest.iter().enumerate() {
-            let x = std::array::from_fn(|c| [b(done + k, g * C + c)]);
-            steps::<C, 1, BY_A, BY_X>(std::array::from_ref(a), x, acc);
-        }
-    }
-    for (c, acc) in singles.iter_mut().enumerate() {
-        for (k, a) in a.iter().enumerate() {
-            let x = [[b(k, first + c)]];
-            steps::<1, 1, BY_A, BY_X>(std::array::from_ref(a), x, std::array::from_mut(acc));
-        }
+/// Rows of a slice as columns of lanes; lanes without a row repeat the last.
+fn turn(simd: Simd, rows: &[f32], width: usize, out: &mut [Lanes]) {
+    if let Some(count @ 1..) = rows.len().checked_div(width) {
+        lines::turn(simd, rows, width, count, width, LANES, out.as_flattened_mut());
     }
 }
 
 /// `out[j][l] = Σ_c a[c][l] b[j][c]`: chains in increasing `c` from +0.
-#[inline(always)]
-fn product(a: &[Lanes], b: &[f32], out: &mut [Lanes]) {
-    let width = a.len();
-    out.fill([0.0; LANES]);
-    multiply::<false, false>(a, |k, j| b[j * width + k], out);
+fn product(simd: Simd, a: &[Lanes], b: &[f32], out: &mut [Lanes]) {
+    let strides = [1, a.len()];
+    lines::weave(simd, Skip::Nothing, LANES, a.as_flattened(), b, strides, true, out.as_flattened_mut());
 }
 
 /// `blocked` where `p` says so, else `open`; by bits, so that loops over it vectorise.
@@ -384,13 +323,10 @@ fn choose(p: f32, blocked: f32, open: f32) -> f32 {
 }
 
 /// `acc[c][l] = fma(p[j][l], b[j][c], acc[c][l])` in increasing `j`; with `some`, pairs that are blocked take no part.
-#[inline(always)]
-fn accumulate(some: bool, p: &[Lanes], b: &[f32], acc: &mut [Lanes]) {
-    let width = acc.len();
-    match some {
-        true => multiply::<true, false>(p, |j, c| b[j * width + c], acc),
-        false => multiply::<false, false>(p, |j, c| b[j * width + c], acc),
-    }
+fn accumulate(simd: Simd, some: bool, p: &[Lanes], b: &[f32], acc: &mut [Lanes]) {
+    let skip = if some { Skip::Lanes(BLOCKED) } else { Skip::Nothing };
+    let strides = [acc.len(), 1];
+    lines::weave(simd, skip, LANES, p.as_flattened(), b, strides, false, acc.as_flattened_mut());
 }
 
 /// Lanes of rows against a run of streamed ones: which pairs are blocked. `lanes` are queries and `stream`
@@ -463,7 +399,7 @@ fn forward_tile(job: &Job<'_>, z: usize, r0: usize, o: &mut [f32], lse: &mut [f3
     let (qt, lanes) = lanes.split_at_mut(d);
     let (acc, lanes) = lanes.split_at_mut(dv);
     let at = z * job.g.rows() + r0;
-    turn(&job.q[at * d..][..valid * d], d, qt);
+    turn(job.simd, &job.q[at * d..][..valid * d], d, qt);
     acc.fill([0.0; LANES]);
     let (low, high) = job.query_range(r0, valid);
     let mut top = [f32::NEG_INFINITY; LANES];
@@ -473,7 +409,7 @@ fn forward_tile(job: &Job<'_>, z: usize, r0: usize, o: &mut [f32], lse: &mut [f3
         let count = BLOCK.min(m - j0);
         let scores = &mut lanes[..count];
         let some = job.g.mask.is_some() || job.causal && j0 + count > low + 1;
-        product(qt, &job.k[(z * m + j0) * d..][..count * d], scores);
+        product(job.simd, qt, &job.k[(z * m + j0) * d..][..count * d], scores);
         for s in scores.iter_mut() {
             for x in s.iter_mut() {
                 *x *= job.factor;
@@ -520,18 +456,22 @@ fn forward_tile(job: &Job<'_>, z: usize, r0: usize, o: &mut [f32], lse: &mut [f3
                 a[l] *= alpha[l];
             }
         }
-        accumulate(some, scores, &job.v[(z * m + j0) * dv..][..count * dv], acc);
+        accumulate(job.simd, some, scores, &job.v[(z * m + j0) * dv..][..count * dv], acc);
     }
     let mut inverse = [0.0f32; LANES];
+    let mut logs = [0.0f32; LANES];
     for l in 0..LANES {
         inverse[l] = 1.0 / total[l];
+        logs[l] = functions::log(total[l]).mul_add(LOG2_E as f32, top[l]);
     }
-    for l in 0..valid {
-        let empty = total[l] == 0.0;
-        lse[l] = if empty { 0.0 } else { functions::log(total[l]).mul_add(LOG2_E as f32, top[l]) };
-        for (c, a) in acc.iter().enumerate() {
-            o[l * dv + c] = if empty { 0.0 } else { a[l] * inverse[l] };
+    for a in acc.iter_mut() {
+        for l in 0..LANES {
+            a[l] = f32::where_eq(total[l], 0.0, 0.0, a[l] * inverse[l]);
         }
+    }
+    turn_back(job.simd, acc, 1.0, o);
+    for (l, to) in lse.iter_mut().enumerate() {
+        *to = if total[l] == 0.0 { 0.0 } else { logs[l] };
     }
 }
 
@@ -553,24 +493,29 @@ struct Back<'a> {
 
 /// Scratch rows of lanes the backward pass of a tile needs.
 fn backward_scratch(g: &Geometry) -> usize {
-    3 * (g.d + g.dv) + 2 * BLOCK + LANES * g.d.div_ceil(LANES)
+    3 * (g.d + g.dv) + 2 * BLOCK + row_lanes(g)
 }
 
 /// Adds the sums of a chunk to the totals and starts anew.
 #[inline(always)]
-fn close_chunk(total: &mut [Lanes], chunk: &mut [Lanes]) {
+fn close_chunk(total: &mut [f32], chunk: &mut [f32]) {
     for (t, c) in total.iter_mut().zip(chunk) {
-        for l in 0..LANES {
-            t[l] += c[l];
-            c[l] = 0.0;
-        }
+        *t += *c;
+        *c = 0.0;
     }
 }
 
 /// Lanes as rows, times `scale`.
 #[inline(always)]
-fn turn_back(lanes: &[Lanes], scale: f32, out: &mut [f32]) {
-    for (l, row) in out.chunks_exact_mut(lanes.len().max(1)).enumerate() {
+fn turn_back(simd: Simd, lanes: &[Lanes], scale: f32, out: &mut [f32]) {
+    let width = lanes.len();
+    let Some(count @ 1..) = out.len().checked_div(width) else { return };
+    if width.is_multiple_of(LINE) {
+        lines::turn(simd, lanes.as_flattened(), LANES, width, count, width, out);
+        out.iter_mut().for_each(|x| *x *= scale);
+        return;
+    }
+    for (l, row) in out.chunks_exact_mut(width).enumerate() {
         for (x, lanes) in row.iter_mut().zip(lanes) {
             *x = lanes[l] * scale;
         }
@@ -612,8 +557,8 @@ fn queries_tile(back: &Back<'_>, z: usize, r0: usize, dq: &mut [f32], valid: usi
     let (chunk, lanes) = lanes.split_at_mut(d);
     let (total, lanes) = lanes.split_at_mut(d);
     let at = z * job.g.rows() + r0;
-    turn(&job.q[at * d..][..valid * d], d, qt);
-    turn(&back.dy[at * dv..][..valid * dv], dv, gt);
+    turn(job.simd, &job.q[at * d..][..valid * d], d, qt);
+    turn(job.simd, &back.dy[at * dv..][..valid * dv], dv, gt);
     chunk.fill([0.0; LANES]);
     total.fill([0.0; LANES]);
     let lane = |x: &[f32]| std::array::from_fn(|l| if l < valid { x[at + l] } else { 0.0 });
@@ -622,33 +567,31 @@ fn queries_tile(back: &Back<'_>, z: usize, r0: usize, dq: &mut [f32], valid: usi
     let keys = if job.causal { m.min(high + 1) } else { m };
     for j0 in (0..keys).step_by(BLOCK) {
         if j0 % K_CHUNK == 0 {
-            close_chunk(total, chunk);
+            close_chunk(total.as_flattened_mut(), chunk.as_flattened_mut());
         }
         let count = BLOCK.min(m - j0);
         let (scores, slopes) = lanes.split_at_mut(BLOCK);
         let (scores, slopes) = (&mut scores[..count], &mut slopes[..count]);
         let some = job.g.mask.is_some() || job.causal && j0 + count > low + 1;
         let k = &job.k[(z * m + j0) * d..][..count * d];
-        product(qt, k, scores);
-        product(gt, &job.v[(z * m + j0) * dv..][..count * dv], slopes);
+        product(job.simd, qt, k, scores);
+        product(job.simd, gt, &job.v[(z * m + j0) * dv..][..count * dv], slopes);
         weigh(job.factor, |_| (lse, delta), scores, slopes);
         if some {
             block_pairs(job, z, false, r0, valid, j0, slopes);
         }
-        accumulate(some, slopes, k, chunk);
+        accumulate(job.simd, some, slopes, k, chunk);
     }
-    close_chunk(total, chunk);
-    turn_back(total, job.scale, dq);
+    close_chunk(total.as_flattened_mut(), chunk.as_flattened_mut());
+    turn_back(job.simd, total, job.scale, dq);
 }
 
-/// `dq` of a whole list under way: the chains of the current chunk, `(rows, width)`.
-struct Rows<'a> {
-    chunk: &'a mut [Lanes],
-    /// Lanes of a row.
-    width: usize,
+/// Floats of a row of `dq` under way: whole lines.
+fn row_lanes(g: &Geometry) -> usize {
+    g.d.max(1).next_multiple_of(LINE)
 }
 
-/// `dk` and `dv` of `valid` keys of list `z` from `k0` on. With `dq`, its chains go on over these keys: every score
+/// `dk` and `dv` of `valid` keys of list `z` from `k0` on. With `dq`, the chains of its chunk go on over these keys: every score
 /// is then made once and not twice, but the keys of a list must come in order.
 #[inline(always)]
 fn keys_tile(
@@ -657,7 +600,7 @@ fn keys_tile(
     k0: usize,
     [dk, dv_out]: [&mut [f32]; 2],
     valid: usize,
-    mut dq: Option<Rows<'_>>,
+    dq: Option<&mut [f32]>,
     scratch: &mut [f32],
 ) {
     let job = &back.job;
@@ -673,25 +616,28 @@ fn keys_tile(
     let (scores, lanes) = lanes.split_at_mut(BLOCK);
     let (slopes, key_rows) = lanes.split_at_mut(BLOCK);
     let k = &job.k[(z * m + k0) * d..][..valid * d];
-    turn(k, d, kt);
-    turn(&job.v[(z * m + k0) * dv..][..valid * dv], dv, vt);
+    turn(job.simd, k, d, kt);
+    turn(job.simd, &job.v[(z * m + k0) * dv..][..valid * dv], dv, vt);
     for sums in [&mut *dk_chunk, &mut *dk_total, &mut *dv_chunk, &mut *dv_total] {
         sums.fill([0.0; LANES]);
     }
-    if let Some(Rows { width, .. }) = dq {
-        // The keys as they are, filled up to whole lanes: first all keys' first lanes, then the second.
-        for (at, lanes) in key_rows[..width * valid].iter_mut().enumerate() {
-            let (w, j) = (at / valid, at % valid);
-            for (l, x) in lanes.iter_mut().enumerate() {
-                let c = w * LANES + l;
-                *x = if c < d { k[j * d + c] } else { 0.0 };
-            }
+    // The keys as they are, filled up to whole lines.
+    let lanes = row_lanes(&job.g);
+    let key_rows = &mut key_rows.as_flattened_mut()[..valid * lanes];
+    let key_rows: &[f32] = if d == lanes {
+        k
+    } else {
+        for (to, from) in key_rows.chunks_exact_mut(lanes).zip(k.chunks_exact(d.max(1))) {
+            to[..d].copy_from_slice(from);
+            to[d..].fill(0.0);
         }
-    }
+        key_rows
+    };
+    let mut dq = dq;
     for r0 in (0..rows).step_by(BLOCK).rev() {
         if (r0 + BLOCK).is_multiple_of(K_CHUNK) {
-            close_chunk(dk_total, dk_chunk);
-            close_chunk(dv_total, dv_chunk);
+            close_chunk(dk_total.as_flattened_mut(), dk_chunk.as_flattened_mut());
+            close_chunk(dv_total.as_flattened_mut(), dv_chunk.as_flattened_mut());
         }
         let count = BLOCK.min(rows - r0);
         let (low, high) = job.query_range(r0, count);
@@ -702,61 +648,54 @@ fn keys_tile(
         let some = job.g.mask.is_some() || job.causal && k0 + valid > low + 1;
         let at = z * rows + r0;
         let (q, dy) = (&job.q[at * d..][..count * d], &back.dy[at * dv..][..count * dv]);
-        product(kt, q, scores);
-        product(vt, dy, slopes);
+        product(job.simd, kt, q, scores);
+        product(job.simd, vt, dy, slopes);
         let stats = |r: usize| ([back.lse[at + r]; LANES], [back.delta[at + r]; LANES]);
         weigh(job.factor, stats, scores, slopes);
         if some {
             block_pairs(job, z, true, k0, valid, r0, scores);
             mark(scores, slopes);
         }
-        accumulate(some, scores, dy, dv_chunk);
-        accumulate(some, slopes, q, dk_chunk);
-        if let Some(Rows { chunk, width }) = &mut dq {
-            // Rows of a list lie lanes first, so that the rows of a block are neighbours.
-            for w in 0..*width {
-                let acc = &mut chunk[w * rows + r0..][..count];
-                let keys = &key_rows[w * valid..][..valid];
-                match some {
-                    true => multiply::<false, true>(keys, |j, r| slopes[r][j], acc),
-                    false => multiply::<false, false>(keys, |j, r| slopes[r][j], acc),
-                }
-            }
+        accumulate(job.simd, some, scores, dy, dv_chunk);
+        accumulate(job.simd, some, slopes, q, dk_chunk);
+        if let Some(dq) = &mut dq {
+            let skip = if some { Skip::Factors(BLOCKED) } else { Skip::Nothing };
+            let acc = &mut dq[r0 * lanes..][..count * lanes];
+            lines::weave(job.simd, skip, lanes, key_rows, slopes.as_flattened(), [1, LANES], false, acc);
         }
     }
-    close_chunk(dk_total, dk_chunk);
-    close_chunk(dv_total, dv_chunk);
-    turn_back(dk_total, job.scale, dk);
-    turn_back(dv_total, 1.0, dv_out);
+    close_chunk(dk_total.as_flattened_mut(), dk_chunk.as_flattened_mut());
+    close_chunk(dv_total.as_flattened_mut(), dv_chunk.as_flattened_mut());
+    turn_back(job.simd, dk_total, job.scale, dk);
+    turn_back(job.simd, dv_total, 1.0, dv_out);
 }
 
 /// All gradients of list `z`, its keys in order: `dq`, `dk` and `dv` of that list.
 fn list(simd: Simd, back: &Back<'_>, z: usize, [dq, dk, dv]: [&mut [f32]; 3], scratch: &mut [f32]) {
     let g = &back.job.g;
-    let (rows, width) = (g.rows(), g.d.div_ceil(LANES));
-    let (sums, scratch) = scratch.split_at_mut(list_scratch(g) * LANES);
-    let (sums, _) = sums.as_chunks_mut::<LANES>();
-    sums.fill([0.0; LANES]);
-    let (chunk, total) = sums.split_at_mut(rows * width);
+    let lanes = row_lanes(g);
+    let (sums, scratch) = scratch.split_at_mut(list_scratch(g));
+    sums.fill(0.0);
+    let (chunk, total) = sums.split_at_mut(g.rows() * lanes);
     for k0 in (0..g.m).step_by(LANES) {
         if k0 % K_CHUNK == 0 {
             close_chunk(total, chunk);
         }
         let valid = LANES.min(g.m - k0);
         let results = [&mut dk[k0 * g.d..][..valid * g.d], &mut dv[k0 * g.dv..][..valid * g.dv]];
-        keys(simd, back, z, k0, results, valid, Some(Rows { chunk, width }), scratch);
+        keys(simd, back, z, k0, results, valid, Some(&mut *chunk), scratch);
     }
     close_chunk(total, chunk);
-    for (r, row) in dq.chunks_exact_mut(g.d.max(1)).enumerate() {
-        for (c, x) in row.iter_mut().enumerate() {
-            *x = total[c / LANES * rows + r][c % LANES] * back.job.scale;
+    for (row, sums) in dq.chunks_exact_mut(g.d.max(1)).zip(total.chunks_exact(lanes.max(1))) {
+        for (x, sum) in row.iter_mut().zip(sums) {
+            *x = sum * back.job.scale;
         }
     }
 }
 
-/// Rows of lanes that [`list`] needs for its sums.
+/// Floats that [`list`] needs for its sums.
 fn list_scratch(g: &Geometry) -> usize {
-    2 * g.rows() * g.d.div_ceil(LANES)
+    2 * g.rows() * row_lanes(g)
 }
 
 simd_fn! {
@@ -768,7 +707,7 @@ simd_fn! {
 
 simd_fn! {
     /// [`keys_tile`] at every level.
-    fn keys(simd, back: &Back<'_>, z: usize, k0: usize, results: [&mut [f32]; 2], valid: usize, dq: Option<Rows<'_>>, scratch: &mut [f32]) {
+    fn keys(simd, back: &Back<'_>, z: usize, k0: usize, results: [&mut [f32]; 2], valid: usize, dq: Option<&mut [f32]>, scratch: &mut [f32]) {
         keys_tile(back, z, k0, results, valid, dq, scratch);
     }
 }
@@ -1205,7 +1144,7 @@ impl Op for Attention {
 
     fn cpu(&self, run: CpuRun<'_>) {
         let Ok(g) = self.of(run.metas) else { return };
-        let job = Job::new(self.rule(), g, run.ins);
+        let job = Job::new(run.simd, self.rule(), g, run.ins);
         let results = unpack(run.out, &parts(run.metas[0].shape, run.metas[2].shape));
         let (tiles, scratch) = ([g.batch, g.rows(), LANES], LANES * forward_scratch(&g));
         run_tiles(run.pool, tiles, results, [g.dv, 1], scratch, |z, r0, _, [o, lse], scratch| {
@@ -1410,7 +1349,7 @@ impl Op for AttentionBwd {
 
     fn cpu(&self, run: CpuRun<'_>) {
         let Ok(g) = self.of(run.metas) else { return };
-        let job = Job::new(self.rule(), g, run.ins);
+        let job = Job::new(run.simd, self.rule(), g, run.ins);
         let start = AttentionBwd::start(run.metas);
         let [y, dy] = [run.ins[run.ins.len() - 2], run.ins[run.ins.len() - 1]];
         let rows = g.batch * g.rows();
@@ -1428,7 +1367,7 @@ impl Op for AttentionBwd {
             let lists = g.batch;
             let cut = |x: &'_ mut [f32]| x.len() / lists;
             let widths = [cut(dq), cut(dk), cut(dv)];
-            let scratch = scratch + LANES * list_scratch(&g);
+            let scratch = scratch + list_scratch(&g);
             run_tiles(run.pool, [lists, 1, 1], [dq, dk, dv], widths, scratch, |z, _, _, results, scratch| {
                 list(run.simd, &back, z, results, scratch);
             });

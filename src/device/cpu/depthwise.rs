@@ -507,7 +507,7 @@ impl ThinGrad {
                             let first = ((n * groups + g0) * channels + c) * plane + line * along.source;
                             let source = &source[first.wrapping_add_signed(low + from as isize)..];
                             let kept = &mut kept[from * LANES..to * LANES];
-                            turn(simd, source, channels * plane, lanes, to - from, kept);
+                            turn(simd, source, channels * plane, lanes, to - from, LINE, kept);
                         }
                     }
                 }
@@ -518,7 +518,7 @@ impl ThinGrad {
             for r in 0..rows {
                 let turned = &mut turned[r * self.positions * LANES..][..len * LANES];
                 let from = ((n * groups + g0) * rows + r) * all + o;
-                turn(simd, &g[from..], rows * all, lanes, len, turned);
+                turn(simd, &g[from..], rows * all, lanes, len, LINE, turned);
                 for c in 0..channels {
                     let acc = &mut acc[(r * channels + c) * taps * LANES..][..taps * LANES];
                     let kept = &kept[c * self.line * LANES..];

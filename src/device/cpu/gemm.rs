@@ -37,7 +37,7 @@ pub(super) const PANEL: usize = 32;
 /// The most rows of a tile, over all levels.
 pub(super) const MAX_MR: usize = 14;
 /// Floats in a cache line.
-pub(super) const LINE: usize = 16;
+pub(crate) const LINE: usize = 16;
 /// Columns of C up to which packing A does not pay.
 const DIRECT_N: usize = 64;
 /// How many lines of B are packed at a time.
@@ -921,7 +921,32 @@ pub(super) struct Dots {
     pub acc: *mut f32,
 }
 
+/// Which products of [`Weave`] are left out: those of lanes with the bits of a mark, or of factors with them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Skip {
+    Nothing,
+    Lanes(u32),
+    Factors(u32),
+}
+
+/// Chains side by side: `acc[c][l] = fma(a[k][l], x[k * term + c * column], acc[c][l])` in increasing k.
+struct Weave {
+    a: *const f32,
+    terms: usize,
+    x: *const f32,
+    term: usize,
+    column: usize,
+    acc: *mut f32,
+    columns: usize,
+    /// Floats of a row of `a` and of `acc`, a multiple of [`LINE`].
+    lanes: usize,
+    /// Whether chains begin here, from +0.0.
+    begin: bool,
+    skip: Skip,
+}
+
 pub(super) type TileFn = unsafe fn(&Tile);
+type WeaveFn = unsafe fn(&Weave);
 type ChainsFn = unsafe fn(&Chains);
 type DotsFn = unsafe fn(&Dots);
 /// Takes (to, stride, rows, columns, bias).
@@ -957,6 +982,8 @@ pub(super) struct Kernels {
     pub chains: ChainsFn,
     /// Sums side by side, by their number less one; at most `mr`.
     pub dots: [DotsFn; MAX_MR],
+    /// Chains side by side.
+    weave: WeaveFn,
 }
 
 impl Kernels {
@@ -995,6 +1022,8 @@ trait Vector: Copy {
     unsafe fn store_part(self, to: *mut f32, n: usize);
     /// a * b + self, rounded once.
     unsafe fn fma(self, a: Self, b: Self) -> Self;
+    /// The same, but itself where `a` has the bits of `mark`.
+    unsafe fn fma_unless(self, mark: Self, a: Self, b: Self) -> Self;
     unsafe fn add(self, other: Self) -> Self;
     /// Transposes each square of four groups.
     unsafe fn transpose(x: [Self; 4]) -> [Self; 4];
@@ -1150,8 +1179,8 @@ unsafe fn pack<V: Vector>(from: *const f32, stride: usize, cols: usize, nv: usiz
 /// Transposes a panel; see [`Kernels`]. What fills up the last vector does not matter: it repeats a column.
 ///
 /// # Safety
-/// `from` leads to `cols` lines, `stride` apart, of `kc` floats, which make `nv` vectors (at most `PANEL`
-/// floats), and `to` to `kc * nv` vectors. The processor has the instructions of `V`.
+/// `from` leads to `cols` lines, `stride` apart, of `kc` floats, which make `nv` vectors or less, and `to` to
+/// `kc * nv` vectors. The processor has the instructions of `V`.
 #[inline(always)]
 #[allow(clippy::needless_range_loop)]
 unsafe fn transpose<V: Vector>(
@@ -1411,11 +1440,114 @@ unsafe fn dots<V: Vector, const T: usize, const NV: usize>(d: &Dots) {
     }
 }
 
-/// The kernels of a level: its vector, features, most rows, and for each number of rows the numbers of
+/// What a [`Weave`] leaves out, for the compiler.
+const NOTHING: u8 = 0;
+const LANES: u8 = 1;
+const FACTORS: u8 = 2;
+
+/// Goes on with C columns of chains from `c` on, NV vectors of lanes from `l` on; see [`Weave`].
+///
+/// # Safety
+/// `Weave` leads to what it says, and these columns and lanes are inside. The processor has the instructions of `V`.
+#[inline(always)]
+#[allow(clippy::needless_range_loop)]
+unsafe fn weave_block<V: Vector, const NV: usize, const C: usize, const SKIP: u8>(
+    w: &Weave,
+    mark: u32,
+    l: usize,
+    c: usize,
+) {
+    // SAFETY: the caller's.
+    unsafe {
+        let to = w.acc.add(c * w.lanes + l);
+        let mut acc = [[V::splat(0.0); NV]; C];
+        if !w.begin {
+            for c in 0..C {
+                for v in 0..NV {
+                    acc[c][v] = V::load(to.add(c * w.lanes + v * V::WIDTH));
+                }
+            }
+        }
+        let (mut a, mut x) = (w.a.wrapping_add(l), w.x.wrapping_add(c * w.column));
+        let marks = V::splat(f32::from_bits(mark));
+        for _ in 0..w.terms {
+            let mut av = [V::splat(0.0); NV];
+            for v in 0..NV {
+                av[v] = V::load(a.add(v * V::WIDTH));
+            }
+            for c in 0..C {
+                let factor = *x.add(c * w.column);
+                if SKIP == FACTORS && factor.to_bits() == mark {
+                    continue;
+                }
+                let factor = V::splat(factor);
+                for v in 0..NV {
+                    acc[c][v] = match SKIP {
+                        LANES => acc[c][v].fma_unless(marks, av[v], factor),
+                        _ => acc[c][v].fma(av[v], factor),
+                    };
+                }
+            }
+            a = a.wrapping_add(w.lanes);
+            x = x.wrapping_add(w.term);
+        }
+        for c in 0..C {
+            for v in 0..NV {
+                acc[c][v].store(to.add(c * w.lanes + v * V::WIDTH));
+            }
+        }
+    }
+}
+
+/// Goes on with all columns, NV vectors of lanes from `l` on; see [`Weave`].
+///
+/// # Safety
+/// As for [`weave_block`].
+#[inline(always)]
+unsafe fn weave_columns<V: Vector, const NV: usize, const SKIP: u8>(w: &Weave, mark: u32, l: usize) {
+    // Four, so that with four vectors there are enough chains to wait for none, and registers for them.
+    const C: usize = 4;
+    let whole = w.columns - w.columns % C;
+    // SAFETY: the caller's.
+    unsafe {
+        for c in (0..whole).step_by(C) {
+            weave_block::<V, NV, C, SKIP>(w, mark, l, c);
+        }
+        for c in whole..w.columns {
+            weave_block::<V, NV, 1, SKIP>(w, mark, l, c);
+        }
+    }
+}
+
+/// Goes on with all chains, at most NV vectors of lanes at a time; see [`Weave`].
+///
+/// # Safety
+/// `Weave` leads to what it says. The processor has the instructions of `V`.
+#[inline(always)]
+unsafe fn weave_lanes<V: Vector, const NV: usize, const SKIP: u8>(w: &Weave, mark: u32) {
+    let mut l = 0;
+    // SAFETY: the caller's; lanes are whole vectors.
+    unsafe {
+        while l + NV * V::WIDTH <= w.lanes {
+            weave_columns::<V, NV, SKIP>(w, mark, l);
+            l += NV * V::WIDTH;
+        }
+        while l + 2 * V::WIDTH <= w.lanes {
+            weave_columns::<V, 2, SKIP>(w, mark, l);
+            l += 2 * V::WIDTH;
+        }
+        while l < w.lanes {
+            weave_columns::<V, 1, SKIP>(w, mark, l);
+            l += V::WIDTH;
+        }
+    }
+}
+
+/// The kernels of a level: its vector, features, most rows, most vectors of woven chains, and for each number of rows the numbers of
 /// vectors, as many as fit the registers. Rows and vectors that do not fit repeat the last that do, and are
 /// never called.
 macro_rules! kernels {
-    ($vector:ty, $(#[$features:meta])* $mr:literal; $($rows:literal: $v2:literal $v3:literal,)*) => {
+    ($vector:ty, $(#[$features:meta])* $mr:literal, $nv:literal; $($rows:literal: $v2:literal $v3:literal,)*) => {
         $(#[$features])*
         unsafe fn run<const MR: usize, const NV: usize, const TA: bool, const IN_PLACE: bool>(t: &Tile) {
             // SAFETY: the caller's; this function has the features of the vector.
@@ -1468,6 +1600,18 @@ macro_rules! kernels {
             unsafe { dots::<$vector, T, { LINE / <$vector as Vector>::WIDTH }>(sums) }
         }
 
+        $(#[$features])*
+        unsafe fn woven(w: &Weave) {
+            // SAFETY: the caller's; this function has the features of the vector.
+            unsafe {
+                match w.skip {
+                    Skip::Nothing => weave_lanes::<$vector, $nv, NOTHING>(w, 0),
+                    Skip::Lanes(mark) => weave_lanes::<$vector, $nv, LANES>(w, mark),
+                    Skip::Factors(mark) => weave_lanes::<$vector, $nv, FACTORS>(w, mark),
+                }
+            }
+        }
+
         const fn shared<const TA: bool>() -> Tiles {
             [$({
                 let two: TileFn = run::<$rows, 2, TA, false>;
@@ -1496,27 +1640,67 @@ macro_rules! kernels {
             put: put_columns,
             chains: line_chains,
             dots: [$(some_dots::<$rows>),*],
+            weave: woven,
         };
     };
 }
 
-/// Kernels of thin groups, as functions that check what they are given.
-pub(super) mod lines {
+/// Kernels as functions that check what they are given.
+pub(crate) mod lines {
     use super::*;
 
-    /// Writes `cols` lines, `stride` apart, of `len` floats side by side: vectors of [`LINE`] floats, of which those beyond
-    /// `cols` repeat the last line.
+    /// Writes `cols` lines, `stride` apart, of `len` floats side by side: `lanes` columns, of which those beyond `cols`
+    /// repeat the last line.
     ///
     /// # Panics
-    /// If there are no lines or more than a vector has room for, or a slice is too short.
-    pub fn turn(simd: Simd, from: &[f32], stride: usize, cols: usize, len: usize, to: &mut [f32]) {
-        assert!((1..=LINE).contains(&cols), "number of lines");
-        assert!(from.len() >= (cols - 1) * stride + len && to.len() >= len * LINE, "length of lines");
+    /// If there are no lines or more than `lanes`, these are no multiple of [`LINE`], or a slice is too short.
+    pub fn turn(
+        simd: Simd,
+        from: &[f32],
+        stride: usize,
+        cols: usize,
+        len: usize,
+        lanes: usize,
+        to: &mut [f32],
+    ) {
+        assert!((1..=lanes).contains(&cols) && lanes.is_multiple_of(LINE), "number of lines");
+        assert!(from.len() >= (cols - 1) * stride + len && to.len() >= len * lanes, "length of lines");
         let kernels = Kernels::of(simd);
         // SAFETY: the kernels are of a level that the processor has, the lines were found to be there, and the room.
         unsafe {
-            (kernels.pack_turned)(from.as_ptr(), stride, cols, LINE / kernels.width, len, to.as_mut_ptr())
+            (kernels.pack_turned)(from.as_ptr(), stride, cols, lanes / kernels.width, len, to.as_mut_ptr())
         }
+    }
+
+    /// Chains side by side: `acc[c][l] = fma(a[k][l], x[k * term + c * column], acc[c][l])` in increasing k, for rows of
+    /// `lanes`; from +0.0 if they `begin` here.
+    ///
+    /// # Panics
+    /// If `lanes` is no multiple of [`LINE`], `a` or `acc` is not whole rows of it, or `x` is too short.
+    #[allow(clippy::too_many_arguments)]
+    pub fn weave(
+        simd: Simd,
+        skip: Skip,
+        lanes: usize,
+        a: &[f32],
+        x: &[f32],
+        [term, column]: [usize; 2],
+        begin: bool,
+        acc: &mut [f32],
+    ) {
+        assert!(lanes > 0 && lanes.is_multiple_of(LINE), "number of lanes");
+        let (terms, columns) = (a.len() / lanes, acc.len() / lanes);
+        assert!(terms * lanes == a.len() && columns * lanes == acc.len(), "length of rows");
+        if columns == 0 {
+            return;
+        }
+        let last = terms.saturating_sub(1).checked_mul(term).zip((columns - 1).checked_mul(column));
+        let last = last.and_then(|(k, c)| k.checked_add(c));
+        assert!(terms == 0 || last.is_some_and(|last| last < x.len()), "length of factors");
+        let (a, x, acc) = (a.as_ptr(), x.as_ptr(), acc.as_mut_ptr());
+        let weave = Weave { a, terms, x, term, column, acc, columns, lanes, begin, skip };
+        // SAFETY: the kernels are of a level that the processor has, and all that they use was found to be there.
+        unsafe { (Kernels::of(simd).weave)(&weave) }
     }
 
     /// `to[i] = Σ w[t] · x[i + offsets[t]] + add`, in the order of t; as many as a multiple of [`LINE`].
@@ -1634,6 +1818,12 @@ mod scalar {
             std::array::from_fn(|i| a[i].mul_add(b[i], self[i]))
         }
         #[inline(always)]
+        unsafe fn fma_unless(self, mark: Self, a: Self, b: Self) -> Self {
+            std::array::from_fn(|i| {
+                if a[i].to_bits() == mark[i].to_bits() { self[i] } else { a[i].mul_add(b[i], self[i]) }
+            })
+        }
+        #[inline(always)]
         unsafe fn add(self, other: Self) -> Self {
             std::array::from_fn(|i| self[i] + other[i])
         }
@@ -1648,7 +1838,7 @@ mod scalar {
     }
 
     kernels! {
-        [f32; 4], 4;
+        [f32; 4], 4, 2;
         1: 2 2, 2: 2 2, 3: 2 2, 4: 2 2, 4: 2 2, 4: 2 2, 4: 2 2,
         4: 2 2, 4: 2 2, 4: 2 2, 4: 2 2, 4: 2 2, 4: 2 2, 4: 2 2,
     }
@@ -1748,6 +1938,14 @@ mod avx2 {
             unsafe { _mm256_fmadd_ps(a, b, self) }
         }
         #[inline(always)]
+        unsafe fn fma_unless(self, mark: Self, a: Self, b: Self) -> Self {
+            // SAFETY: the caller has AVX2 and FMA.
+            unsafe {
+                let marked = _mm256_cmpeq_epi32(_mm256_castps_si256(a), _mm256_castps_si256(mark));
+                _mm256_blendv_ps(_mm256_fmadd_ps(a, b, self), self, _mm256_castsi256_ps(marked))
+            }
+        }
+        #[inline(always)]
         unsafe fn add(self, other: Self) -> Self {
             // SAFETY: the caller has AVX2.
             unsafe { _mm256_add_ps(self, other) }
@@ -1779,7 +1977,7 @@ mod avx2 {
     }
 
     kernels! {
-        __m256, #[target_feature(enable = "avx2,fma")] 6;
+        __m256, #[target_feature(enable = "avx2,fma")] 6, 2;
         1: 4 8, 2: 4 4, 3: 4 4, 4: 2 2, 5: 2 2, 6: 2 2, 6: 2 2,
         6: 2 2, 6: 2 2, 6: 2 2, 6: 2 2, 6: 2 2, 6: 2 2, 6: 2 2,
     }
@@ -1867,6 +2065,14 @@ mod avx512 {
             unsafe { _mm512_fmadd_ps(a, b, self) }
         }
         #[inline(always)]
+        unsafe fn fma_unless(self, mark: Self, a: Self, b: Self) -> Self {
+            // SAFETY: the caller has AVX-512.
+            unsafe {
+                let open = _mm512_cmpneq_epi32_mask(_mm512_castps_si512(a), _mm512_castps_si512(mark));
+                _mm512_mask3_fmadd_ps(a, b, self, open)
+            }
+        }
+        #[inline(always)]
         unsafe fn add(self, other: Self) -> Self {
             // SAFETY: the caller has AVX-512.
             unsafe { _mm512_add_ps(self, other) }
@@ -1898,7 +2104,7 @@ mod avx512 {
     }
 
     kernels! {
-        __m512, #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")] 14;
+        __m512, #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")] 14, 4;
         1: 4 8, 2: 4 8, 3: 4 8, 4: 4 4, 5: 4 4, 6: 4 4, 7: 2 2,
         8: 2 2, 9: 2 2, 10: 2 2, 11: 2 2, 12: 2 2, 13: 2 2, 14: 2 2,
     }
@@ -2054,6 +2260,49 @@ mod tests {
                         assert_eq!(wrong, None, "{g:?} {simd} {} threads", pool.threads());
                         assert!(!c.iter().any(|c| c.is_nan()), "{g:?} {simd} {} threads", pool.threads());
                     }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn woven_chains() {
+        const MARK: u32 = 0xff80_0001;
+        let mut rng = Rng(0x2222_5432_1abc_def1);
+        for round in 0..60 {
+            let lanes = rng.of(&[16, 32, 48, 64, 112]);
+            let (terms, columns) = (rng.of(&[0, 1, 2, 5, 33]), rng.of(&[0, 1, 3, 4, 5, 9]));
+            let strides = rng.of(&[[1, 40], [12, 1]]);
+            let (mut a, mut x) = (rng.floats(terms * lanes), rng.floats(40 * 12));
+            for marked in [&mut a, &mut x] {
+                for at in marked.iter_mut().filter(|_| rng.next() % 5 == 0) {
+                    *at = f32::from_bits(MARK);
+                }
+            }
+            let old = rng.floats(columns * lanes);
+            for skip in [Skip::Nothing, Skip::Lanes(MARK), Skip::Factors(MARK)] {
+                let begin = round % 2 == 0;
+                let mut want = if begin { vec![0.0; columns * lanes] } else { old.clone() };
+                for (at, sum) in want.iter_mut().enumerate() {
+                    for k in 0..terms {
+                        let (lane, factor) =
+                            (a[k * lanes + at % lanes], x[k * strides[0] + at / lanes * strides[1]]);
+                        let out = match skip {
+                            Skip::Nothing => false,
+                            Skip::Lanes(mark) => lane.to_bits() == mark,
+                            Skip::Factors(mark) => factor.to_bits() == mark,
+                        };
+                        *sum = if out { *sum } else { lane.mul_add(factor, *sum) };
+                    }
+                }
+                for simd in Simd::all_available() {
+                    let mut acc = old.clone();
+                    lines::weave(simd, skip, lanes, &a, &x, strides, begin, &mut acc);
+                    assert_eq!(
+                        bits(&acc),
+                        bits(&want),
+                        "{simd} {skip:?} {lanes} lanes {terms} {columns} {strides:?}"
+                    );
                 }
             }
         }

@@ -264,7 +264,7 @@ impl Op for SelfAttention {
             g.gather(qkv, z, wide, 0, r0..r0 + count, q);
             g.gather(qkv, z, wide, narrow, 0..keys, k);
             g.gather(qkv, z, wide, 2 * narrow, 0..keys, v);
-            let job = Job::new(self.rule(), g.alone(), &[q, k, v]);
+            let job = Job::new(run.simd, self.rule(), g.alone(), &[q, k, v]);
             forward(run.simd, &job, 0, r0, o, lse, scratch);
         });
         g.scatter(run.pool, lists, 1, out);
@@ -475,7 +475,7 @@ impl Op for SelfAttentionBwd {
         let scratch = words + LANES * backward_scratch(&g);
         // Whole lists, where there are enough for all threads, make every score once.
         if g.batch >= run.pool.threads() {
-            let (tiles, scratch) = ([g.batch, 1, 1], scratch + LANES * list_scratch(&g));
+            let (tiles, scratch) = ([g.batch, 1, 1], scratch + list_scratch(&g));
             run_tiles(run.pool, tiles, [dq, dk, dv], [n * d; 3], scratch, |z, _, _, results, scratch| {
                 let (copied, scratch) = scratch.split_at_mut(words);
                 list(run.simd, &inputs.list(z, copied), 0, results, scratch);
@@ -653,7 +653,7 @@ impl Inputs<'_> {
         row_products(self.simd, dy, o, dl, d, delta);
         let (q, rest) = qkv.split_at(n * d);
         let (k, v) = rest.split_at(n * d);
-        let job = Job::new(self.rule, self.g.alone(), &[q, k, v]);
+        let job = Job::new(self.simd, self.rule, self.g.alone(), &[q, k, v]);
         Back { job, dy, lse: &self.lse[z * n..][..n], delta }
     }
 }
