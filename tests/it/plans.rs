@@ -7,7 +7,7 @@ use crate::graph::{program, random_steps};
 use dittograd::device::Meta;
 use dittograd::device::cpu::simd::Simd;
 use dittograd::device::cuda::fake::{Fake, Live};
-use dittograd::graph::{Graph, Pass, Passes};
+use dittograd::graph::{Graph, Pass, Passes, TrainStep};
 use dittograd::numerics::rng::Stream;
 use dittograd::ops::layout::Permute;
 use dittograd::ops::{AnyOp, RefIn, SampleIn};
@@ -109,18 +109,21 @@ fn random(d: &Device, size: usize, stream: &mut Stream) -> (Params, Graph) {
     (params, graph.unwrap())
 }
 
-/// Layers of random kinds, deep enough that values are far from their gradients.
-fn deep(d: &Device, [rows, wide]: [usize; 2], stream: &mut Stream) -> (Params, Graph) {
+/// Layers of random kinds, deep enough that values are far from their gradients. Some of tall ones are wider than others,
+/// and some values between them are wanted.
+fn deep(d: &Device, [rows, wide]: [usize; 2], is_tall: bool, stream: &mut Stream) -> (Params, Graph) {
     let mut params = Params::new(d, 3);
-    let layers: Vec<[usize; 4]> =
-        (0..3 + stream.below(4)).map(|_| [8, 4, 5, 3].map(|n| stream.below(n))).collect();
+    let count = if is_tall { 8 + stream.below(8) } else { 3 + stream.below(4) };
+    let kinds = if is_tall { [8, 4, 5, 12, 3] } else { [8, 4, 5, 3, 1] };
+    let layers: Vec<[usize; 5]> = (0..count).map(|_| kinds.map(|n| stream.below(n))).collect();
     let narrow = wide / 2;
     let mut list = Vec::new();
-    for i in 0..layers.len() {
+    for (i, kind) in layers.iter().enumerate() {
+        let wide = wide * (1 + kind[4]);
         list.push(params.normal(&format!("a{i}"), &[narrow, wide], 0.0, 0.3).unwrap());
         list.push(params.normal(&format!("b{i}"), &[wide, narrow], 0.0, 0.3).unwrap());
     }
-    fn layer<'s>(x: Var<'s>, pair: &[Param], [act, before, after, _]: [usize; 4]) -> Result<Var<'s>> {
+    fn layer<'s>(x: Var<'s>, pair: &[Param], [act, before, after, ..]: [usize; 5]) -> Result<Var<'s>> {
         let s = x.session();
         let wide = match before {
             0 => x.softmax()?,
@@ -149,8 +152,11 @@ fn deep(d: &Device, [rows, wide]: [usize; 2], stream: &mut Stream) -> (Params, G
         }
     }
     let graph = Graph::trace_seeded(d, 4, &[f(&[rows, narrow])], |s, x| {
-        let mut x = x[0];
+        let (mut x, mut wanted) = (x[0], Vec::new());
         for (pair, kind) in list.chunks(2).zip(&layers) {
+            if kind[3] == 1 && is_tall {
+                wanted.push(x);
+            }
             x = match kind[3] {
                 0 => s.checkpoint(|| layer(x, pair, *kind))?,
                 _ => layer(x, pair, *kind)?,
@@ -160,6 +166,7 @@ fn deep(d: &Device, [rows, wide]: [usize; 2], stream: &mut Stream) -> (Params, G
         let leaves = list.iter().map(|p| s.param(p)).collect::<Result<Vec<_>>>()?;
         let mut all = s.grad(loss, &leaves)?;
         all.push(loss);
+        all.extend(wanted);
         Ok(all)
     });
     (params, graph.unwrap())
@@ -178,12 +185,18 @@ fn random_programs_have_one_plan() {
     // Of so many elements that it pays to make a copy again, and of fewer.
     for i in 0..60 {
         let sizes = [[32, 16], [128, 256], [127, 258], [64, 32], [129, 254]][i % 5];
-        let (_params, graph) = deep(&d, sizes, &mut stream);
+        let (_params, graph) = deep(&d, sizes, false, &mut stream);
         let lowered = Passes::all().large(sizes[0] * sizes[1] / 2 + stream.below(2));
         let again = Passes::all().with(Pass::Recompute).large(1);
         for (name, passes) in [("all", Passes::all()), ("peak", lowered), ("again", again)] {
             plans.push(&format!("deep {i} {name}"), &d, std::slice::from_ref(&graph), passes);
         }
+    }
+    // Where there is much to choose from that can be made again.
+    for i in 0..80 {
+        let (_params, graph) = deep(&d, [[16, 16], [8, 12], [5, 6]][i % 3], true, &mut stream);
+        let least = [1, 16 * 16, 16 * 32][i % 3];
+        plans.push(&format!("tall {i}"), &d, &[graph], Passes::all().large(least));
     }
     plans.finish();
 }
@@ -257,6 +270,21 @@ fn limits_of_passes_are_where_they_are() {
         });
         case(&format!("a sum with {others} before it"), &dims, &|x| {
             Ok(vec![x[1..others].iter().try_fold(x[0], |y, o| y.mul(*o))?.sum()?.sqrt()?])
+        });
+    }
+    // Programs of so much work are not done by a kernel that has other things to do.
+    for work in 1..60 {
+        case(&format!("{work} steps around a product"), &[&[8, 8]], &|x| {
+            let y = (0..work).try_fold(x[0].matmul(x[0])?, |y, i| y.add_scalar(0.5 + i as f64)?.abs())?;
+            Ok(vec![y])
+        });
+        case(&format!("{work} steps before a softmax"), &[&[8, 8]], &|x| {
+            let y = (0..work).try_fold(x[0], |y, i| y.add_scalar(0.5 + i as f64)?.abs())?;
+            Ok(vec![y.softmax()?])
+        });
+        case(&format!("{work} costly steps around a norm"), &[&[8, 8]], &|x| {
+            let y = (0..work / 4).try_fold(x[0], |y, _| y.tanh())?.layer_norm(1, None, None, 1e-5)?;
+            Ok(vec![(0..work / 4).try_fold(y, |y, _| y.tanh())?])
         });
     }
     // A copy is made again for who reads it much later, if it is large and what it is made of is there.
@@ -342,7 +370,7 @@ fn captured_programs_wait_for_what_they_need() {
         let make = |d: &Device| {
             let mut stream = Stream::new(i as u64, 1);
             match i % 4 {
-                0 => deep(d, [16, 16], &mut stream),
+                0 => deep(d, [16, 16], false, &mut stream),
                 _ => random(d, [8, 9, 12][i % 3], &mut stream),
             }
         };
@@ -424,4 +452,25 @@ fn programs_read_parts_constants_and_counters() {
     assert_eq!(given.call(&[x.clone(), rows(2)]).unwrap()[0].num().unwrap().data(), [0.0, 1.0, 4.0, 5.0]);
     let e = given.call(&[x, rows(3)]).unwrap_err().to_string();
     assert!(e.contains("index_select") && e.contains('3'), "{e}");
+}
+
+/// A parameter can become a part of an input, which is in no memory of the program.
+#[test]
+fn a_part_of_an_input_is_assigned() {
+    let fake = Fake::computing(1, 1 << 28);
+    for d in [device(), Device::from_cuda(fake.open().unwrap())] {
+        let mut params = Params::new(&d, 1);
+        let w = params.ones("w", &[3]).unwrap();
+        let kept = params.ones("kept", &[2]).unwrap();
+        kept.set_trainable(false);
+        let x = Tensor::new(&[4, 1], vec![1.0f32, 2.0, 3.0, 4.0]).unwrap();
+        let mut step = TrainStep::new(&params, Optimizer::sgd(0.1), |v| {
+            let s = v[0].session();
+            s.assign(&kept, v[0].narrow(0, 1, 2)?.reshape(&[2])?)?;
+            s.param(&w)?.square()?.sum()
+        });
+        step.run(&[(&x).into()]).unwrap();
+        assert_eq!(kept.get::<f32>().unwrap().data(), [2.0, 3.0], "{d}");
+        assert!(w.get::<f32>().unwrap().data().iter().all(|x| (x - 0.8).abs() < 1e-6), "{d}");
+    }
 }
