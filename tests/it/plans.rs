@@ -438,7 +438,7 @@ fn programs_read_parts_constants_and_counters() {
     // Indices that are fixed are looked at when a program is compiled; those of inputs when they come.
     let text = |indices: &str| {
         format!(
-            "graph 1\n%0: f32[3, 2] = input\n%1: u32[2] = {indices}\n%2: f32[2, 2] = index_select %0 %1 axis=0\nreturn %2\n"
+            "graph 1\n%0: f32[3, 2] = input\n%1: u32[2] = {indices}\n%2: f32[2, 2] = index_select %0 %1 axis=0 checked=true\nreturn %2\n"
         )
     };
     for (indices, taken) in [("constant [0, 2]", true), ("constant [0, 3]", false)] {
