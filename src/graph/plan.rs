@@ -272,4 +272,42 @@ mod tests {
         assert_eq!((close.size, apart.size), (192, 256));
         assert!(apart.starts[3] < 128 && apart.starts[4] >= 128, "{apart:?}");
     }
+
+    /// Where everything lies is the same on all machines. `DITTOGRAD_BLESS=1` accepts another plan.
+    #[test]
+    fn the_same_requests_have_the_same_places() {
+        let mut s = Stream::new(5, 5);
+        let mut lines = String::new();
+        for round in 0..80 {
+            // From blocks of a few words to such that there is no room to make longer.
+            let unit = [1, 1 << 10, 1 << 18, 1 << 22][round % 4];
+            let (mut requests, mut flow): (Vec<Request>, _) = (Vec::new(), Flow::default());
+            for now in 0..s.below(150) {
+                let made = requests.len();
+                let reads: Vec<usize> =
+                    (0..s.below(3).min(made)).map(|_| made - 1 - s.below(made.min(9))).collect();
+                reads.iter().for_each(|&r| requests[r].to = now);
+                requests.push(Request { words: s.below(9) * unit, from: now, to: now });
+                flow.push(&reads, &[made]);
+            }
+            if let Some(r) = requests.first_mut() {
+                r.to = usize::MAX;
+            }
+            for p in [place(&requests), place_apart(&requests, &flow)] {
+                let hash = blake3::hash(format!("{:?}", p.starts).as_bytes()).to_hex();
+                lines += &format!(
+                    "{} requests: {} of {} words, {}\n",
+                    requests.len(),
+                    p.bound,
+                    p.size,
+                    &hash[..16]
+                );
+            }
+        }
+        let path = format!("{}/tests/snapshots/places.txt", env!("CARGO_MANIFEST_DIR"));
+        if std::env::var_os("DITTOGRAD_BLESS").is_some() {
+            return std::fs::write(path, lines).unwrap();
+        }
+        assert_eq!(std::fs::read_to_string(path).unwrap(), lines);
+    }
 }

@@ -312,4 +312,25 @@ mod tests {
         let read = |name: &String| fs::read(here.path().join(name)).unwrap();
         assert!(names(here.path()).iter().all(|name| read(name) == b"another's"));
     }
+
+    /// A process of its own has a folder of its own to be in.
+    #[test]
+    fn a_bare_name_is_a_file_of_the_folder_one_is_in() {
+        const INSIDE: &str = "DITTOGRAD_TEST_BARE_NAME";
+        if std::env::var_os(INSIDE).is_some() {
+            return write("bare", b"new").unwrap();
+        }
+        let here = tempfile::tempdir().unwrap();
+        fs::write(here.path().join(format!(".bare.1-0{END}")), b"half").unwrap();
+        let test = "io::atomic::tests::a_bare_name_is_a_file_of_the_folder_one_is_in";
+        let inner = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", test])
+            .env(INSIDE, "1")
+            .current_dir(here.path())
+            .output()
+            .unwrap();
+        assert!(inner.status.success(), "{}", String::from_utf8_lossy(&inner.stdout));
+        assert_eq!(fs::read(here.path().join("bare")).unwrap(), b"new");
+        assert_eq!(names(here.path()), ["bare"], "what was left there is removed");
+    }
 }

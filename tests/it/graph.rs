@@ -465,19 +465,19 @@ fn a_function_is_traced_once_for_each_shape() {
 
 /// One random step of a program: which operation, on which earlier values.
 #[derive(Clone, Debug)]
-struct Step {
+pub(crate) struct Step {
     kind: usize,
     a: usize,
     b: usize,
 }
 
-fn random_steps(stream: &mut Stream) -> Vec<Step> {
+pub(crate) fn random_steps(stream: &mut Stream) -> Vec<Step> {
     let n = 2 + stream.below(14);
     (0..n).map(|i| Step { kind: stream.below(40), a: stream.below(4 + i), b: stream.below(4 + i) }).collect()
 }
 
 /// Runs the steps. All values are square matrices, or rows, columns or scalars that broadcast to them.
-fn program<'s>(params: &[Param], x: Var<'s>, size: usize, steps: &[Step]) -> Result<Var<'s>> {
+pub(crate) fn program<'s>(params: &[Param], x: Var<'s>, size: usize, steps: &[Step]) -> Result<Var<'s>> {
     let s = x.session();
     let mut values = vec![x];
     let (kernel, others) = params.split_last().unwrap();

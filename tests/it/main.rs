@@ -29,6 +29,7 @@ mod nn;
 mod norm;
 mod onnx;
 mod optim;
+mod plans;
 mod pointwise;
 mod pool;
 mod products;

@@ -389,3 +389,57 @@ fn the_form_of_no_op_changes() {
     }
     crate::frozen::check("onnx.txt", &text, "try compare/onnx.py, DITTOGRAD_ONNX_SAMPLES=FOLDER");
 }
+
+/// Names of the model come first; what is made for the file goes round them, and what is the same is held once.
+#[test]
+fn names_that_are_made_are_nobody_elses() {
+    let d = device();
+    let mut params = Params::new(&d, 1);
+    for name in ["c0", "c1", "v7", "v7.1", "w"] {
+        params.uniform(name, &[3], -1.0, 1.0).unwrap();
+    }
+    // Two leaves are one parameter, and two constants are equal.
+    let text = "graph 1\n\
+        %0: f32[2, 3] = input\n\
+        %1: f32[3] = param \"w\"\n\
+        %2: f32[3] = param \"w\"\n\
+        %3: f32[3] = param \"c0\"\n\
+        %4: f32[3] = param \"c1\"\n\
+        %5: f32[3] = param \"v7\"\n\
+        %6: f32[3] = param \"v7.1\"\n\
+        %7: f32[2, 3] = mul %0 %1\n\
+        %8: f32[2, 3] = gelu %7\n\
+        %9: f32[3] = constant [0.25, 0.5, 0.75]\n\
+        %10: f32[3] = constant [0.25, 0.5, 0.75]\n\
+        %11: f32[3] = constant [0.25, 0.5, 1.75]\n\
+        %12: f32[2, 3] = mul %8 %9\n\
+        %13: f32[2, 3] = mul %12 %10\n\
+        %14: f32[2, 3] = mul %13 %11\n\
+        %15: f32[2, 3] = mul %14 %2\n\
+        %16: f32[2, 3] = mul %15 %3\n\
+        %17: f32[2, 3] = mul %16 %4\n\
+        %18: f32[2, 3] = mul %17 %5\n\
+        %19: f32[2, 3] = mul %18 %6\n\
+        return %19\n";
+    let mut program = Graph::parse(text).unwrap();
+    program.bind(&params).unwrap();
+    let onnx = export(&program, &About::default()).unwrap();
+    let graph = graph(&onnx);
+    let held = held(&graph);
+    for p in params.iter() {
+        let bytes: Vec<u8> = p.get::<f32>().unwrap().data().iter().flat_map(|x| x.to_le_bytes()).collect();
+        assert_eq!(held[p.name()], (vec![3], &bytes[..]), "{}", p.name());
+    }
+    let of_three = held.values().filter(|(dims, _)| *dims == [3]).count();
+    assert_eq!(of_three, params.len() + 2, "equal constants are one: {:?}", held.keys());
+    let made: Vec<&str> = held.keys().map(String::as_str).filter(|n| params.get(n).is_none()).collect();
+    assert!(made.iter().all(|n| n.starts_with('c') && n[1..].parse::<usize>().is_ok()), "{made:?}");
+    // Two parameters of one name cannot be told apart.
+    let mut others = Params::new(&d, 2);
+    let (w, other) = (params.get("w").unwrap().clone(), others.uniform("w", &[3], -1.0, 1.0).unwrap());
+    let two = Graph::trace(&d, &[Meta::f32(Shape::new(&[3]).unwrap())], |s, x| {
+        Ok(vec![x[0].mul(s.param(&w)?)?.mul(s.param(&other)?)?])
+    });
+    let e = export(&two.unwrap(), &About::default()).unwrap_err().to_string();
+    assert!(e.contains("`w`") && e.contains("two values"), "{e}");
+}

@@ -102,3 +102,89 @@ fn a_saved_state_has_the_rates_of_its_groups() {
     loaded.load_state(&params, &state).unwrap();
     assert_eq!(loaded.group_lr(0), Some(0.05));
 }
+
+/// What the first step with a schedule says.
+fn first_scheduled(schedule: Schedule) -> Result<()> {
+    let device = Device::cpu_with(1, Simd::best()).unwrap();
+    let mut params = Params::new(&device, 1);
+    let w = params.value("w", &Tensor::new(&[2], vec![1.0f32, 2.0]).unwrap()).unwrap();
+    let session = Session::eager(&device);
+    let loss = session.param(&w).unwrap().square().unwrap().sum().unwrap();
+    Optimizer::sgd(0.1).schedule(schedule).step(&params, loss.backward().unwrap())
+}
+
+#[test]
+fn every_number_of_a_schedule_is_checked() {
+    type Make = fn(f64) -> Schedule;
+    const NONE: [f64; 2] = [f64::NAN, f64::INFINITY];
+    let cases: [(&str, Make, &[f64], &[f64]); 9] = [
+        ("start", |x| Schedule::constant().warmup(5, x), &NONE, &[0.0, 0.5, 1.0]),
+        ("size", |x| Schedule::step(x as u64, 0.5), &[0.0], &[1.0, 2.0]),
+        ("gamma", |x| Schedule::step(3, x), &NONE, &[0.0, 0.5, 1.5]),
+        ("gamma", Schedule::exponential, &NONE, &[0.0, 0.5, 1.5]),
+        ("steps", |x| Schedule::cosine(x as u64, 0.1), &[0.0], &[1.0, 2.0]),
+        ("min", |x| Schedule::cosine(5, x), &NONE, &[0.0, 0.5]),
+        ("steps", |x| Schedule::one_cycle(x as u64), &[0.0], &[1.0, 2.0]),
+        (
+            "div_factor",
+            |x| Schedule::one_cycle_with(5, 0.3, x, 10.0),
+            &[0.0, -1.0, f64::NAN, f64::INFINITY],
+            &[0.5, 2.0],
+        ),
+        (
+            "final_div_factor",
+            |x| Schedule::one_cycle_with(5, 0.3, 10.0, x),
+            &[0.0, -1.0, f64::NAN, f64::INFINITY],
+            &[0.5, 2.0],
+        ),
+    ];
+    for (name, make, refused, taken) in cases {
+        for &x in refused {
+            let e = first_scheduled(make(x)).expect_err(name).to_string();
+            assert!(e.contains(name), "{name} {x}: {e}");
+        }
+        taken.iter().for_each(|&x| first_scheduled(make(x)).unwrap_or_else(|e| panic!("{name} {x}: {e}")));
+    }
+    for (part, is_taken) in [(-0.1, false), (1.1, false), (f64::NAN, false), (0.0, true), (1.0, true)] {
+        let said = first_scheduled(Schedule::one_cycle_with(5, part, 10.0, 10.0));
+        assert_eq!(said.is_ok(), is_taken, "{part}: {said:?}");
+    }
+}
+
+/// The norm is taken with a millionth more, so that gradients of nothing are not divided by it.
+#[test]
+fn clipping_adds_a_millionth_to_the_norm() {
+    let device = Device::cpu_with(1, Simd::best()).unwrap();
+    let mut params = Params::new(&device, 1);
+    let w = params.value("w", &Tensor::new(&[1], vec![0.0f32]).unwrap()).unwrap();
+    let session = Session::eager(&device);
+    // A gradient of 2e-6, for which a norm of 1e-6 is allowed: a third of it is left.
+    let loss = session.param(&w).unwrap().scale(2e-6).unwrap().sum().unwrap();
+    Optimizer::sgd(1.0).clip_norm(1e-6).step(&params, loss.backward().unwrap()).unwrap();
+    let moved = f64::from(w.get::<f32>().unwrap().data()[0]);
+    assert!((moved * -1.5e6 - 1.0).abs() < 1e-5, "{moved}");
+}
+
+/// An optimizer goes with its parameters to another device and leaves nothing on the first.
+#[test]
+fn states_go_where_the_parameters_are() {
+    let devices = [1, 2].map(|threads| Device::cpu_with(threads, Simd::best()).unwrap());
+    let train = |on: [usize; 6]| {
+        let mut params = Params::new(&devices[on[0]], 1);
+        let w = params.value("w", &Tensor::new(&[3], vec![1.0f32, -2.0, 0.5]).unwrap()).unwrap();
+        let mut optimizer = Optimizer::adam(0.1).clip_norm(1.0);
+        for (at, &now) in on.iter().enumerate() {
+            let device = &devices[now];
+            params.to(device).unwrap();
+            let before = devices.iter().map(|d| d.memory().live).collect::<Vec<_>>();
+            let session = Session::eager(device);
+            let loss = session.param(&w).unwrap().square().unwrap().sum().unwrap();
+            optimizer.step(&params, loss.backward().unwrap()).unwrap();
+            drop(session);
+            let after = devices.iter().map(|d| d.memory().live).collect::<Vec<_>>();
+            assert_eq!(after[1 - now], 0, "step {at} on device {now}: {before:?}, then {after:?}");
+        }
+        params.fingerprint().unwrap()
+    };
+    assert_eq!(train([0; 6]), train([0, 0, 1, 1, 0, 1]));
+}

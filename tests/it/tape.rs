@@ -340,3 +340,61 @@ fn a_tape_that_was_cleared_has_no_hooks() {
     let again = t.leaf(up(&d, &[1.0]), None, true).unwrap();
     assert_eq!((again, grad(&mut t, again)), (x, vec![1.0]));
 }
+
+/// A node cannot be its own parent, and gradients of another shape than their values are found where they come in.
+#[test]
+fn what_does_not_fit_is_refused_where_it_comes_in() {
+    let d = device();
+    let mut t = Tape::new(&d);
+    let x = t.leaf(up(&d, &[1.0, 2.0]), None, true).unwrap();
+    let node = |parents: Vec<usize>, backward: Backward| Node {
+        name: None,
+        value: Some(up(&d, &[5.0])),
+        meta: Meta::f32(shape(&[1])),
+        requires_grad: true,
+        parents,
+        cleanup: Vec::new(),
+        backward,
+    };
+    let e = t.add_node(node(vec![1], Backward::None)).unwrap_err();
+    assert_eq!((e.kind(), t.size()), (&ErrorKind::Node { id: 1, size: 1 }, 1));
+    // A seed that nobody passes on.
+    let mut grads = vec![Some(up(&d, &[1.0, 2.0, 3.0]))];
+    let e = t.backward_step(&mut grads, x).unwrap_err();
+    assert!(matches!(e.kind(), ErrorKind::Shapes { .. }), "{e}");
+    // A rule that gives three numbers for two; the walk ends there, as nothing is below.
+    let three = up(&d, &[1.0, 2.0, 3.0]);
+    let rule = std::sync::Arc::new(move |_: &AnyBuffer| Ok(vec![(0, three.clone())]));
+    let y = t.add_node(node(vec![x], Backward::Custom(rule))).unwrap();
+    let mut grads = vec![None, Some(up(&d, &[1.0]))];
+    let e = t.backward_step(&mut grads, y).unwrap_err();
+    assert!(matches!(e.kind(), ErrorKind::Shapes { .. }) && grads[x].is_none(), "{e}");
+}
+
+/// What no wanted gradient needs is neither recorded nor asked for.
+#[test]
+fn gradients_take_no_more_than_they_need() {
+    use dittograd::session::Session;
+    let d = device();
+    let matrix = Tensor::new(&[2, 2], vec![1.0f32, 2.0, 3.0, 4.0]).unwrap();
+    // The same nodes, whether the other factor could have a gradient too or not: its product, and that with the seed.
+    let recorded = |is_variable: bool| {
+        let s = Session::eager(&d);
+        let a = s.variable(&matrix).unwrap();
+        let b = if is_variable { s.variable(&matrix) } else { s.input(&matrix) }.unwrap();
+        let y = a.matmul(b).unwrap().sum().unwrap();
+        let before = s.with_tape(|t| Ok(t.size())).unwrap();
+        s.grad(y, &[a]).unwrap();
+        s.with_tape(|t| Ok(t.size())).unwrap() - before
+    };
+    // The seed, its two changes of shape, and one product.
+    assert_eq!((recorded(false), recorded(true)), (4, 4));
+    // Rules that need no values work where these were freed.
+    let s = Session::eager(&d);
+    let a = s.variable(&matrix).unwrap();
+    let y = a.neg().unwrap().add(a).unwrap().neg().unwrap().sum().unwrap();
+    for _ in 0..2 {
+        let grads = y.backward().unwrap();
+        assert_eq!(grads.var(a).unwrap().to_tensor::<f32>().unwrap().data(), [0.0; 4]);
+    }
+}

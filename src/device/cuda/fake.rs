@@ -165,6 +165,8 @@ struct State {
     graphs: HashMap<Handle, Vec<Captured>>,
     execs: HashMap<Handle, Vec<Node>>,
     launches: Vec<Launch>,
+    /// For all nodes that were captured, those that they wait for.
+    waits: u64,
     params: HashMap<String, Vec<(usize, usize)>>,
 }
 
@@ -264,9 +266,11 @@ impl State {
         let stream = self.stream(stream)?;
         match &mut stream.capture {
             Some(capture) => {
-                let after = stream.after.iter().map(|n| n.0.addr()).collect();
+                let after: Vec<usize> = stream.after.iter().map(|n| n.0.addr()).collect();
+                let waits = after.len() as u64;
                 capture.nodes.push((node, after));
                 stream.after = vec![Handle(ptr::without_provenance_mut(capture.nodes.len()))];
+                self.waits += waits;
             }
             None => stream.queue.push_back(node),
         }
@@ -1268,6 +1272,11 @@ impl Fake {
         let mut state = self.state();
         state.drain_all();
         state.launches.clone()
+    }
+
+    /// How many others all nodes that were captured so far wait for, each counted by itself.
+    pub fn waits(&self) -> u64 {
+        self.state().waits
     }
 
     /// `bytes` bytes of device memory at `address`, if they are inside one allocation. Runs what is queued.
