@@ -1,56 +1,86 @@
 #!/usr/bin/env python3
-"""The CPU beside PyTorch: matrix products and the MLP training step, as ratios.
+"""The CPU beside PyTorch's: matrix products and whole training steps (forward, backward, AdamW), as ratios.
 
-usage: python3 compare/cpu.py [threads]    (needs torch; builds and runs the program of this checkout)
+usage: python3 compare/cpu.py [--threads N] [--program PATH] [--rounds N] [NAME ...]
 
-Both run in turns on the same threads, with a pause in between so that neither's idle threads spin on the
-other's cores; medians of each, and the ratio of rates (above 1: we are faster).
+A machine's speed changes from one second to the next, so both take turns of a tenth of a second or some fifteen calls:
+our program is stopped while PyTorch runs, and goes on while it rests. Medians over all turns; of a product the ratio of
+rates (above 1 we are faster), of a step the ratio of times (below 1). A name is `512,512,512`, with `,ta` or `,tb` for
+operands that are stored transposed, or a workload of `dittograd bench`. PyTorch runs eagerly; `steps.py` has its compiler.
 """
-import json, statistics, subprocess, sys, time
+import argparse, json, signal, statistics, subprocess, time
 import torch
-from timing import median_ms
+from models import WORKLOADS
 
-threads = int(sys.argv[1]) if len(sys.argv) > 1 else 2
-torch.set_num_threads(threads)
-subprocess.run(["cargo", "build", "--release", "--quiet"], check=True)
-
-
-def ours(workload):
-    command = ["target/release/dittograd", "--device", "cpu", "--threads", str(threads), "--json", "bench", workload]
-    line = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[0]
-    found = json.loads(line)
-    return found.get("median_ms", found.get("ms"))
+parser = argparse.ArgumentParser()
+parser.add_argument("--threads", type=int, default=2)
+parser.add_argument("--program", default="target/release/dittograd")
+parser.add_argument("--rounds", type=int, default=1)
+parser.add_argument("names", nargs="*")
+args = parser.parse_args()
+torch.set_num_threads(args.threads)
 
 
-def mlp():
-    net = torch.nn.Sequential(
-        torch.nn.Linear(784, 512), torch.nn.ReLU(), torch.nn.Linear(512, 512), torch.nn.ReLU(), torch.nn.Linear(512, 10)
-    )
-    x, y = torch.randn(128, 784), torch.randint(10, (128,))
+def start(workload, steps):
+    command = [args.program, "--device", "cpu", "--threads", str(args.threads), "--json", "bench", "--steps", str(steps)]
+    return subprocess.Popen(command + [workload], stdout=subprocess.PIPE, text=True)
+
+
+def milliseconds(process):
+    return json.loads(process.communicate()[0].splitlines()[0])["ms"]
+
+
+def in_turns(workload, call):
+    """Median milliseconds of ours and of PyTorch's."""
+    first = milliseconds(start(workload, 5))
+    turn = max(0.1, 15e-3 * first)
+    process = start(workload, max(10, int(max(2.0, 3 * turn) * 1e3 / first)))
+    process.send_signal(signal.SIGSTOP)
+    for _ in range(3):
+        call()
+    times = []
+    while process.poll() is None:
+        process.send_signal(signal.SIGCONT)
+        time.sleep(turn)
+        if process.poll() is None:
+            process.send_signal(signal.SIGSTOP)
+        end = time.perf_counter() + turn
+        call()
+        while time.perf_counter() < end:
+            begin = time.perf_counter()
+            call()
+            times.append((time.perf_counter() - begin) * 1e3)
+        # Its idle threads must not spin on our cores.
+        time.sleep(0.01)
+    return milliseconds(process), statistics.median(times)
+
+
+def product(name):
+    m, n, k = map(int, name.split(",")[:3])
+    a = torch.rand(k, m).t() if ",ta" in name else torch.rand(m, k)
+    b = torch.rand(n, k).t() if ",tb" in name else torch.rand(k, n)
+    out = torch.empty(m, n)
+    return lambda: torch.mm(a, b, out=out)
+
+
+def training_step(name):
+    net, x, y, loss = WORKLOADS[name]("cpu")
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-4, fused=True)
 
     def step():
         optimizer.zero_grad(set_to_none=True)
-        torch.nn.functional.cross_entropy(net(x), y).backward()
+        loss(net(x), y).backward()
         optimizer.step()
 
     return step
 
 
-def product(m, n, k):
-    a, b, c = torch.rand(m, k), torch.rand(k, n), torch.empty(m, n)
-    return lambda: torch.mm(a, b, out=c)
-
-
-cases = [(f"matmul:{n},{n},{n}", product(n, n, n)) for n in (256, 512, 1024, 2048)]
-cases += [("mlp_b128", mlp()), ("mlp_b128_eager", mlp())]
-print(f"torch {torch.__version__}, {threads} threads")
-for name, call in cases:
-    pairs = []
-    for _ in range(5):
-        time.sleep(0.4)
-        mine = ours(name)
-        pairs.append((mine, median_ms(call)))
-    mine, theirs = (statistics.median(p[i] for p in pairs) for i in (0, 1))
-    ratio = statistics.median(b / a for a, b in pairs)
-    print(f"{name:24s} ours {mine:8.3f} ms   torch {theirs:8.3f} ms   rate ratio {ratio:.2f}", flush=True)
+names = args.names or [f"{n},{n},{n}" for n in (256, 512, 1024, 2048)]
+names += [] if args.names else ["mlp_b128", "cnn_b32", "fno1d_b8_g1024", "gpt_b8_t128"]
+print(f"torch {torch.__version__}, {args.threads} threads")
+for name in names:
+    is_step = name in WORKLOADS
+    for _ in range(args.rounds):
+        mine, theirs = in_turns(*((name, training_step(name)) if is_step else ("matmul:" + name, product(name))))
+        what, ratio = ("time", mine / theirs) if is_step else ("rate", theirs / mine)
+        print(f"{name:20} ours {mine:9.4f} ms   torch {theirs:9.4f} ms   ratio of {what}s {ratio:.3f}", flush=True)

@@ -299,3 +299,41 @@ class Mamba(nn.Module):
 
 def label_loss(logits, labels):
     return F.cross_entropy(logits.flatten(0, -2), labels.flatten())
+
+
+def numbers(device, *dims):
+    return torch.rand(*dims, device=device) * 2 - 1
+
+
+def indices(device, below, *dims):
+    return torch.randint(below, dims, device=device)
+
+
+def mlp(batch):
+    return lambda d: (Mlp([784, 512, 512, 10]).to(d), numbers(d, batch, 784), indices(d, 10, batch), label_loss)
+
+
+def cnn(batch):
+    return lambda d: (Cnn().to(d), numbers(d, batch, 3, 32, 32), indices(d, 10, batch), label_loss)
+
+
+def fno(batch, grid):
+    return lambda d: (Fno1d().to(d), numbers(d, batch, grid, 2), numbers(d, batch, grid, 1), F.mse_loss)
+
+
+def gpt(batch, vocab, context, *sizes):
+    tokens = lambda d: indices(d, vocab, batch, context)
+    return lambda d: (Gpt(vocab, context, *sizes).to(d), tokens(d), tokens(d), label_loss)
+
+
+# What `dittograd bench` calls so: by the device, the model, its input, what it should say, and the loss.
+WORKLOADS = {
+    "mlp_b128": mlp(128),
+    "cnn_b128": cnn(128),
+    "cnn_b32": cnn(32),
+    "fno1d_b32_g1024": fno(32, 1024),
+    "fno1d_b8_g1024": fno(8, 1024),
+    "babygpt_b64_t256": gpt(64, 65, 256, 384, 6, 6),
+    "gpt2s_b8_t1024": gpt(8, 50304, 1024, 768, 12, 12),
+    "gpt_b8_t128": gpt(8, 65, 128, 192, 6, 4),
+}

@@ -10,8 +10,7 @@ PyTorch on the CPU there is none.
 """
 import argparse, gc, json, platform, statistics, subprocess, time, warnings
 import torch
-from torch.nn import functional as F
-from models import Cnn, Fno1d, Gpt, Mlp, label_loss
+from models import WORKLOADS
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--device", default="cpu")
@@ -32,44 +31,8 @@ GPU = args.device.startswith("cuda")
 COMPILED = {"compile": "default", "reduce-overhead": "reduce-overhead"}
 
 
-def numbers(*dims):
-    return torch.rand(*dims, device=args.device) * 2 - 1
-
-
-def indices(below, *dims):
-    return torch.randint(below, dims, device=args.device)
-
-
-def mlp(batch):
-    return lambda: (Mlp([784, 512, 512, 10]), numbers(batch, 784), indices(10, batch), label_loss)
-
-
-def cnn(batch):
-    return lambda: (Cnn(), numbers(batch, 3, 32, 32), indices(10, batch), label_loss)
-
-
-def fno(batch, grid):
-    return lambda: (Fno1d(), numbers(batch, grid, 2), numbers(batch, grid, 1), F.mse_loss)
-
-
-def gpt(batch, vocab, context, *sizes):
-    tokens = lambda: indices(vocab, batch, context)
-    return lambda: (Gpt(vocab, context, *sizes), tokens(), tokens(), label_loss)
-
-
 ON_GPU = ["mlp_b128", "cnn_b128", "fno1d_b32_g1024", "babygpt_b64_t256", "gpt2s_b8_t1024"]
 ON_CPU = ["mlp_b128", "cnn_b32", "fno1d_b8_g1024", "gpt_b8_t128"]
-WORKLOADS = {
-    "mlp_b128": mlp(128),
-    "cnn_b128": cnn(128),
-    "cnn_b32": cnn(32),
-    "fno1d_b32_g1024": fno(32, 1024),
-    "fno1d_b8_g1024": fno(8, 1024),
-    "babygpt_b64_t256": gpt(64, 65, 256, 384, 6, 6),
-    "gpt2s_b8_t1024": gpt(8, 50304, 1024, 768, 12, 12),
-    "gpt_b8_t128": gpt(8, 65, 128, 192, 6, 4),
-}
-
 
 def wait():
     if GPU:
@@ -98,8 +61,7 @@ def torchs(workload, mode):
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
     torch.manual_seed(0)
-    net, x, y, loss = WORKLOADS[workload]()
-    net = net.to(args.device)
+    net, x, y, loss = WORKLOADS[workload](args.device)
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-4, fused=True, capturable=mode == "graph")
     forward = torch.compile(net, mode=COMPILED[mode]) if mode in COMPILED else net
 

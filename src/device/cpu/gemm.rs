@@ -467,6 +467,7 @@ impl Work {
     /// # Safety
     /// The rows and terms are inside A, and `to` leads to packed A of the panels held, of which no other thread writes
     /// these.
+    #[allow(clippy::too_many_arguments)]
     unsafe fn pack_a(
         &self,
         a: *const f32,
@@ -2275,7 +2276,7 @@ mod tests {
             let strides = rng.of(&[[1, 40], [12, 1]]);
             let (mut a, mut x) = (rng.floats(terms * lanes), rng.floats(40 * 12));
             for marked in [&mut a, &mut x] {
-                for at in marked.iter_mut().filter(|_| rng.next() % 5 == 0) {
+                for at in marked.iter_mut().filter(|_| rng.next().is_multiple_of(5)) {
                     *at = f32::from_bits(MARK);
                 }
             }
