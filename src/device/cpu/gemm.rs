@@ -6,7 +6,7 @@
 //! share out blocks of C only, so neither their number nor the tile shape can change a bit. Vectors run along
 //! n and elements of A are broadcast; tiles at the lower edge have fewer rows, those at the right edge masked
 //! columns. Panels of A and B are packed by copying or transposing, as they are stored, by all threads together if
-//! several blocks use them; what is used only once is read in place.
+//! blocks of several threads use them, else by the thread that does; what is used only once is read in place.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
