@@ -1,6 +1,6 @@
 //! After its second step a compiled training step takes no memory from the host or the device any more, and what sessions and
-//! steps held is given back. In a program of its own: it counts every allocation of the process. With `ALLOCATIONS=1` it prints
-//! where they were made.
+//! steps held is given back. A program of its own without the harness of tests, whose thread allocates when it likes: every
+//! allocation of the process is counted. With `ALLOCATIONS=1` it prints where they were made.
 #![allow(missing_docs, unsafe_code, clippy::unwrap_used)]
 
 use dittograd::device::cpu::simd::Simd;
@@ -10,16 +10,14 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::backtrace::Backtrace;
 use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 struct Counted;
 
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 /// Bytes that were allocated and not given back.
 static HELD: AtomicIsize = AtomicIsize::new(0);
-/// Tests take turns, since they count all of the process.
-static TURN: Mutex<()> = Mutex::new(());
 static WATCHED: AtomicBool = AtomicBool::new(false);
 static PLACES: Mutex<BTreeMap<String, usize>> = Mutex::new(BTreeMap::new());
 
@@ -149,9 +147,7 @@ fn devices() -> Vec<Device> {
     devices
 }
 
-#[test]
 fn steps_allocate_nothing() {
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     for device in devices() {
         assert_eq!(models(&device), [0; 5], "host allocations on {device}");
     }
@@ -166,9 +162,7 @@ fn steps_allocate_nothing() {
 
 /// A hundred thousand sessions, each with a graph and its gradients: after the last the process and the device hold what they
 /// held after the first hundred.
-#[test]
 fn sessions_give_back_what_they_held() {
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     for device in devices() {
         let mut params = Params::new(&device, 7);
         let w = params.uniform("w", &[3, 4], -1.0, 1.0).unwrap();
@@ -192,9 +186,7 @@ fn sessions_give_back_what_they_held() {
 
 /// A hundred thousand compiled steps, twice: the process and the device hold what they held after the first hundred, and the
 /// bits are the same.
-#[test]
 fn long_runs_hold_what_short_ones_do() {
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     for device in devices() {
         let run = || {
             let mut params = Params::new(&device, 7);
@@ -216,5 +208,20 @@ fn long_runs_hold_what_short_ones_do() {
             params.fingerprint().unwrap()
         };
         assert_eq!(run(), run(), "on {device}");
+    }
+}
+
+fn main() {
+    let tests: [(&str, fn()); 3] = [
+        ("steps_allocate_nothing", steps_allocate_nothing),
+        ("sessions_give_back_what_they_held", sessions_give_back_what_they_held),
+        ("long_runs_hold_what_short_ones_do", long_runs_hold_what_short_ones_do),
+    ];
+    let wanted: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
+    for (name, test) in tests {
+        if wanted.is_empty() || wanted.iter().any(|part| name.contains(part.as_str())) {
+            test();
+            println!("test {name} ... ok");
+        }
     }
 }

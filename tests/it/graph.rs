@@ -247,6 +247,18 @@ fn a_step_keeps_no_more_than_it_pays_to() {
     assert!(of(kept) < 124.0 && of(lowered) < 104.0, "{kept:?} {lowered:?}");
 }
 
+/// One of six functions whose gradients want different values.
+pub fn bent(x: Var<'_>, kind: usize) -> Result<Var<'_>> {
+    match kind {
+        0 => x.gelu(),
+        1 => x.silu(),
+        2 => x.softplus()?.mul(x),
+        3 => x.square()?.add(x.exp()?),
+        4 => x.gelu()?.dropout(0.2),
+        _ => x.sin()?.mul(x.gelu()?),
+    }
+}
+
 /// Random blocks, deep enough that values are far from their gradients: whatever is made again, and wherever its readers
 /// go, the bits stay.
 #[test]
@@ -273,14 +285,7 @@ fn what_is_made_again_has_the_same_bits() {
                         _ => x,
                     };
                     let wide = wide.matmul(s.param(&pair[0])?)?;
-                    let wide = match act {
-                        0 => wide.gelu()?,
-                        1 => wide.silu()?,
-                        2 => wide.softplus()?.mul(wide)?,
-                        3 => wide.square()?.add(wide.exp()?)?,
-                        4 => wide.gelu()?.dropout(0.2)?,
-                        _ => wide.sin()?.mul(wide.gelu()?)?,
-                    };
+                    let wide = bent(wide, *act)?;
                     let narrow = wide.matmul(s.param(&pair[1])?)?;
                     x = match after {
                         0 => narrow.add(x)?,

@@ -133,12 +133,7 @@ fn deep(d: &Device, [rows, wide]: [usize; 2], is_tall: bool, stream: &mut Stream
         };
         let wide = wide.matmul(s.param(&pair[0])?)?;
         let wide = match act {
-            0 => wide.gelu()?,
-            1 => wide.silu()?,
-            2 => wide.softplus()?.mul(wide)?,
-            3 => wide.square()?.add(wide.exp()?)?,
-            4 => wide.gelu()?.dropout(0.2)?,
-            5 => wide.sin()?.mul(wide.gelu()?)?,
+            0..=5 => crate::graph::bent(wide, act)?,
             6 => wide.transpose()?.copy()?.cumsum(1)?.transpose()?.tanh()?,
             _ => wide.tanh()?.reshape(&[wide.shape()?.numel()])?.sigmoid()?.reshape(wide.shape()?.dims())?,
         };
