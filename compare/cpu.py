@@ -10,7 +10,7 @@ operands that are stored transposed, or a workload of `dittograd bench`. PyTorch
 """
 import argparse, json, signal, statistics, subprocess, time
 import torch
-from models import WORKLOADS
+from models import WORKLOADS, training_step
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--threads", type=int, default=2)
@@ -63,16 +63,9 @@ def product(name):
     return lambda: torch.mm(a, b, out=out)
 
 
-def training_step(name):
+def eager_step(name):
     net, x, y, loss = WORKLOADS[name]("cpu")
-    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-4, fused=True)
-
-    def step():
-        optimizer.zero_grad(set_to_none=True)
-        loss(net(x), y).backward()
-        optimizer.step()
-
-    return step
+    return training_step(net, x, y, loss, torch.optim.AdamW(net.parameters(), lr=1e-4, fused=True))
 
 
 names = args.names or [f"{n},{n},{n}" for n in (256, 512, 1024, 2048)]
@@ -81,6 +74,6 @@ print(f"torch {torch.__version__}, {args.threads} threads")
 for name in names:
     is_step = name in WORKLOADS
     for _ in range(args.rounds):
-        mine, theirs = in_turns(*((name, training_step(name)) if is_step else ("matmul:" + name, product(name))))
+        mine, theirs = in_turns(*((name, eager_step(name)) if is_step else ("matmul:" + name, product(name))))
         what, ratio = ("time", mine / theirs) if is_step else ("rate", theirs / mine)
         print(f"{name:20} ours {mine:9.4f} ms   torch {theirs:9.4f} ms   ratio of {what}s {ratio:.3f}", flush=True)

@@ -337,3 +337,14 @@ WORKLOADS = {
     "gpt2s_b8_t1024": gpt(8, 50304, 1024, 768, 12, 12),
     "gpt_b8_t128": gpt(8, 65, 128, 192, 6, 4),
 }
+
+
+def training_step(forward, x, y, loss, optimizer):
+    """Forward, backward, and an update."""
+
+    def step():
+        optimizer.zero_grad(set_to_none=True)
+        loss(forward(x), y).backward()
+        optimizer.step()
+
+    return step

@@ -10,7 +10,7 @@ PyTorch on the CPU there is none.
 """
 import argparse, gc, json, platform, statistics, subprocess, time, warnings
 import torch
-from models import WORKLOADS
+from models import WORKLOADS, training_step
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--device", default="cpu")
@@ -65,10 +65,7 @@ def torchs(workload, mode):
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-4, fused=True, capturable=mode == "graph")
     forward = torch.compile(net, mode=COMPILED[mode]) if mode in COMPILED else net
 
-    def step():
-        optimizer.zero_grad(set_to_none=True)
-        loss(forward(x), y).backward()
-        optimizer.step()
+    step = training_step(forward, x, y, loss, optimizer)
 
     def timed(step):
         start = time.perf_counter()

@@ -13,8 +13,7 @@ use super::{
     Attr, Attrs, Bound, CpuRun, CudaRun, Gpu, Io, Op, Recorder, RefIn, Reject, Sample, SampleIn, Val, dims,
     layout, map, mismatch,
 };
-use crate::device::cpu::gemm::lines;
-use crate::device::cpu::gemm::{LINE, Skip};
+use crate::device::cpu::gemm::{LINE, Skip, lines};
 use crate::device::cpu::pool::Pool;
 use crate::device::cpu::simd::{Simd, simd_fn};
 use crate::device::cuda::{Args, Cuda, Source};
@@ -600,7 +599,7 @@ fn keys_tile(
     k0: usize,
     [dk, dv_out]: [&mut [f32]; 2],
     valid: usize,
-    dq: Option<&mut [f32]>,
+    mut dq: Option<&mut [f32]>,
     scratch: &mut [f32],
 ) {
     let job = &back.job;
@@ -621,10 +620,10 @@ fn keys_tile(
     for sums in [&mut *dk_chunk, &mut *dk_total, &mut *dv_chunk, &mut *dv_total] {
         sums.fill([0.0; LANES]);
     }
-    // The keys as they are, filled up to whole lines.
+    // The keys as they are, for `dq` filled up to whole lines.
     let lanes = row_lanes(&job.g);
     let key_rows = &mut key_rows.as_flattened_mut()[..valid * lanes];
-    let key_rows: &[f32] = if d == lanes {
+    let key_rows: &[f32] = if d == lanes || dq.is_none() {
         k
     } else {
         for (to, from) in key_rows.chunks_exact_mut(lanes).zip(k.chunks_exact(d.max(1))) {
@@ -633,7 +632,6 @@ fn keys_tile(
         }
         key_rows
     };
-    let mut dq = dq;
     for r0 in (0..rows).step_by(BLOCK).rev() {
         if (r0 + BLOCK).is_multiple_of(K_CHUNK) {
             close_chunk(dk_total.as_flattened_mut(), dk_chunk.as_flattened_mut());

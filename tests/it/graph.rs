@@ -557,8 +557,8 @@ pub(crate) fn program<'s>(params: &[Param], x: Var<'s>, size: usize, steps: &[St
     Ok(loss)
 }
 
-/// Three steps of a random program: eager, or compiled with some passes.
-fn train(d: &Device, size: usize, steps: &[Step], compiled: Option<Passes>) -> (String, u32) {
+/// The parameters of a random program, of the shapes that [`program`] expects.
+pub fn random_params(d: &Device, size: usize) -> (Params, [Param; 4]) {
     let mut params = Params::new(d, 11);
     let list = [
         params.uniform("row", &[size], -1.0, 1.0).unwrap(),
@@ -566,6 +566,12 @@ fn train(d: &Device, size: usize, steps: &[Step], compiled: Option<Passes>) -> (
         params.uniform("scalar", &[], -1.0, 1.0).unwrap(),
         params.uniform("kernel", &[1, 1, 3, 3], -1.0, 1.0).unwrap(),
     ];
+    (params, list)
+}
+
+/// Three steps of a random program: eager, or compiled with some passes.
+fn train(d: &Device, size: usize, steps: &[Step], compiled: Option<Passes>) -> (String, u32) {
+    let (params, list) = random_params(d, size);
     let mut stream = Stream::new(3, 3);
     let x = Tensor::from_fn(Shape::new(&[size, size]).unwrap(), |_| stream.range(-1.0, 1.0));
     let mut loss = 0.0;

@@ -3,7 +3,7 @@
 //! moves shows up here, where all bits are as before. To accept such a change, run the tests with `DITTOGRAD_BLESS=1` and
 //! commit what they wrote.
 
-use crate::graph::{program, random_steps};
+use crate::graph::{program, random_params, random_steps};
 use dittograd::device::Meta;
 use dittograd::device::cpu::simd::Simd;
 use dittograd::device::cuda::fake::{Fake, Live};
@@ -91,13 +91,7 @@ impl Plans {
 
 /// A random program of [`crate::graph`] with its gradients.
 fn random(d: &Device, size: usize, stream: &mut Stream) -> (Params, Graph) {
-    let mut params = Params::new(d, 11);
-    let list = [
-        params.uniform("row", &[size], -1.0, 1.0).unwrap(),
-        params.uniform("square", &[size, size], -1.0, 1.0).unwrap(),
-        params.uniform("scalar", &[], -1.0, 1.0).unwrap(),
-        params.uniform("kernel", &[1, 1, 3, 3], -1.0, 1.0).unwrap(),
-    ];
+    let (params, list) = random_params(d, size);
     let steps = random_steps(stream);
     let graph = Graph::trace_seeded(d, 4, &[f(&[size, size])], |s, x| {
         let loss = program(&list, x[0], size, &steps)?;
