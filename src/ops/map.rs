@@ -387,9 +387,10 @@ fn kernel_text(program: &Program, kinds: &[Kind], rank: usize, whole: bool) -> S
     t
 }
 
-/// Blocks of 256 threads for a grid-stride loop over `items`: enough to fill the device, no more.
+/// Blocks of 256 threads for a grid-stride loop over `items`: several times what fills the device, so that a multiprocessor
+/// takes the next one as soon as it has room; not one for every item, since short ones take longer to start than to run.
 pub(crate) fn grid(cuda: &Cuda, items: usize) -> [u32; 3] {
-    let most = cuda.sm_count() as usize * 8;
+    let most = cuda.sm_count() as usize * 32;
     [items.div_ceil(256).min(most) as u32, 1, 1]
 }
 

@@ -1,11 +1,11 @@
 // Normalisation of rows. The module's head defines the constants of the sum trees (CHUNK, ROWS), CENTERED,
 // AFFINE (0, 1 gain, 2 gain and shift), SUMS (gradients of gain and shift wanted), FUSED, how rows are shared
-// out (PER_LANE, or THREADS and KEEP), the column rule and the formulas inverse_std, normalized and input_gradient.
+// out (PER_LANE and EXACT, for rows that fill all lanes, or THREADS and KEEP), the column rule and the formulas inverse_std, normalized and input_gradient.
 
 // Where a program comes before, the text before this one has it; rows are read through it.
 #ifdef DITTO_LEAD
 #define LEAD_PARAM , const __grid_constant__ Lead lead_with
-#define READ_ROW(v) EACH v[q] = AT < width ? lead(lead_with, row, columns, AT) : 0.0f
+#define READ_ROW(v) EACH v[q] = IN ? lead(lead_with, row, columns, AT) : 0.0f
 #else
 #define LEAD_PARAM
 #define READ_ROW(v) load_row(v, x + row * columns, width, lane)
@@ -79,9 +79,10 @@ __device__ __forceinline__ void chain_column(
 // A warp per row: element lane + 32 q of the row is the lane's q-th, which is the lane it has in the row rule.
 #define EACH _Pragma("unroll") for (unsigned q = 0; q < PER_LANE; ++q)
 #define AT (lane + 32 * q)
+#define IN (EXACT || AT < width)
 
 __device__ __forceinline__ void load_row(float (&v)[PER_LANE], const float* __restrict__ from, unsigned width, unsigned lane) {
-    EACH v[q] = AT < width ? from[AT] : 0.0f;
+    EACH v[q] = IN ? from[AT] : 0.0f;
 }
 
 // Mean and 1 / std of a row that a warp holds.
@@ -89,11 +90,11 @@ __device__ __forceinline__ void row_stats(const float (&v)[PER_LANE], unsigned w
     mean = 0.0f;
 #if CENTERED
     float sum = 0.0f;
-    EACH if (AT < width) sum = __fadd_rn(sum, v[q]);
+    EACH if (IN) sum = __fadd_rn(sum, v[q]);
     mean = __fmul_rn(warp_sum(sum), inv);
 #endif
     float squares = 0.0f;
-    EACH if (AT < width) {
+    EACH if (IN) {
         const float d = __fsub_rn(v[q], mean);
         squares = __fadd_rn(squares, __fmul_rn(d, d));
     }
@@ -109,7 +110,7 @@ extern "C" __global__ void __launch_bounds__(256) normalize(
         float v[PER_LANE], mean, r;
         READ_ROW(v);
         row_stats(v, width, lane, inv, eps, mean, r);
-        EACH if (AT < width) STORE(row * columns + AT, AT, scaled_shifted(normalized(v[q], mean, r), gamma, beta, AT));
+        EACH if (IN) STORE(row * columns + AT, AT, scaled_shifted(normalized(v[q], mean, r), gamma, beta, AT));
     }
 }
 
@@ -124,7 +125,7 @@ __device__ __forceinline__ void row_gradient(
     load_row(h, dy, width, lane);
     row_stats(v, width, lane, inv, eps, mean, r);
     float sum = 0.0f, moment = 0.0f;
-    EACH if (AT < width) {
+    EACH if (IN) {
         h[q] = gained(h[q], gamma, AT);
         v[q] = normalized(v[q], mean, r);
         sum = __fadd_rn(sum, h[q]);
@@ -132,7 +133,7 @@ __device__ __forceinline__ void row_gradient(
     }
     const float mean_h = CENTERED ? __fmul_rn(warp_sum(sum), inv) : 0.0f;
     const float mean_hx = __fmul_rn(warp_sum(moment), inv);
-    EACH if (AT < width) to[AT] = input_gradient(h[q], mean_h, v[q], mean_hx, r);
+    EACH if (IN) to[AT] = input_gradient(h[q], mean_h, v[q], mean_hx, r);
 }
 
 #if FUSED

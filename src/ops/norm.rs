@@ -18,7 +18,7 @@ use crate::device::cuda::{Args, Cuda, Source};
 use crate::device::{DType, Device, Meta};
 use crate::error::{Error, ErrorKind, Result};
 use crate::numerics::rng::Stream;
-use crate::numerics::sum::{self, CHUNK, ROWS, WIDTH};
+use crate::numerics::sum::{self, CHUNK, LANES, ROWS, WIDTH};
 use crate::scalar::{Real, Scalar};
 use crate::shape::Shape;
 use crate::tensor::Tensor;
@@ -327,8 +327,9 @@ impl Rows {
         );
         let name = match variant {
             Variant::Warp { per_lane } => {
-                head += &format!("#define PER_LANE {per_lane}\n");
-                format!("warp{per_lane}")
+                let exact = self.width == per_lane * LANES;
+                head += &format!("#define PER_LANE {per_lane}\n#define EXACT {}\n", u8::from(exact));
+                format!("warp{per_lane}{}", if exact { "e" } else { "" })
             }
             Variant::Block { threads, keep } => {
                 head += &format!("#define THREADS {threads}\n#define KEEP {}\n", u8::from(keep));

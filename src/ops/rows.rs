@@ -522,10 +522,6 @@ impl RowKernel {
         }
         run.around.push(&mut args);
         let (grid, threads, shared) = match self.variant(columns, &gpu, run.around) {
-            Variant::Warp { queued: true, .. } => {
-                let blocks = rows.div_ceil(8).min(run.cuda.sm_count() as usize * QUEUED_BLOCKS);
-                ([blocks as u32, 1, 1], 256, 8 * columns as u32 * 4)
-            }
             Variant::Warp { .. } => (grid(run.cuda, rows * 32), 256, 0),
             Variant::Shared { threads, kept, buffers, .. } => {
                 let shared = buffers as usize * kept * buffer_words(columns) * 4;
@@ -559,7 +555,7 @@ impl RowKernel {
         let (tag, before) = around.text();
         super::module(name + &tag, || {
             let body = match variant {
-                Variant::Warp { per_lane, exact, queued } => self.warp_text(per_lane, exact, queued, around),
+                Variant::Warp { per_lane, exact } => self.warp_text(per_lane, exact, around),
                 Variant::Shared { threads, aligned, kept, buffers } => {
                     self.shared_text(threads, aligned, kept, buffers)
                 }
@@ -672,10 +668,10 @@ impl RowKernel {
     /// For short rows: one warp per row, the row in registers: element `lane + 32 q` is lane `lane`'s `q`-th, which is the
     /// lane it has in the row rule. Each input is read once, 4 bytes per element; the result written once.
     /// The next row is on its way while a short row is computed; between long ones other warps have their turn.
-    /// A queued row comes by asynchronous copies into shared memory of its warp, from where it goes to the registers,
-    /// and the next one follows.
-    fn warp_text(&self, per_lane: usize, exact: bool, queued: bool, around: Around<'_>) -> String {
-        let mut t = self.head(if queued { "256, 4" } else { "256" }, around);
+    fn warp_text(&self, per_lane: usize, exact: bool, around: Around<'_>) -> String {
+        // As many warps as registers allow that hold one row each; a program before it may need more of them.
+        let alone = self.ins == 1 && around.lead.is_none();
+        let mut t = self.head(if alone { "256, 4" } else { "256" }, around);
         // Rows that fill all lanes need no test of the end.
         let inside = if exact { "true" } else { "j < width" };
         let each = format!(
@@ -704,20 +700,6 @@ impl RowKernel {
             }
         }
         t.push_str("unsigned long long row = blockIdx.x * 8ull + warp;\n");
-        let queue = |row: &str| {
-            format!(
-                "#pragma unroll\nfor (unsigned q = 0; q < {}; ++q) {{ const unsigned j = 4 * (lane + 32 * q); if ({}) {{ const unsigned to = (unsigned)__cvta_generic_to_shared(mine + j); asm volatile(\"cp.async.cg.shared.global [%0], [%1], 16;\" :: \"r\"(to), \"l\"(in0 + {row} * columns + j) : \"memory\"); }} }}\nasm volatile(\"cp.async.commit_group;\" ::: \"memory\");\n",
-                per_lane.div_ceil(4),
-                if exact && per_lane.is_multiple_of(4) { "true" } else { "j < width" }
-            )
-        };
-        if queued {
-            let _ = writeln!(
-                t,
-                "extern __shared__ float4 row_memory[];\nfloat* const mine = reinterpret_cast<float*>(row_memory) + warp * width;\nif (row < rows) {{\n{}}}",
-                queue("row")
-            );
-        }
         if ahead {
             t.push_str("if (row < rows) {\n");
             fetch(&mut t, "n", "row");
@@ -732,12 +714,6 @@ impl RowKernel {
             t.push_str("}\nif (row + step < rows) {\n");
             fetch(&mut t, "n", "(row + step)");
             t.push_str("}\n");
-        } else if queued {
-            let _ = writeln!(
-                t,
-                "asm volatile(\"cp.async.wait_group 0;\" ::: \"memory\");\n__syncwarp();\n{each} v0[q] = in ? mine[j] : 0.0f; }}\n__syncwarp();\nif (row + step < rows) {{\n{}}}",
-                queue("(row + step)")
-            );
         } else {
             fetch(&mut t, "v", "row");
         }
@@ -786,7 +762,7 @@ impl RowKernel {
         // What is computed cannot be copied into shared memory.
         if around.lead.is_some() && columns <= CHUNK {
             let per_lane = per_lane(columns);
-            return Variant::Warp { per_lane, exact: columns == per_lane * LANES, queued: false };
+            return Variant::Warp { per_lane, exact: columns == per_lane * LANES };
         }
         Variant::of(columns, self.kept(), self.ins == 1, gpu)
     }
@@ -1245,18 +1221,14 @@ impl RowKernel {
 /// Chunk sums that a block which keeps its row in shared memory has room for.
 const PARTS: usize = 64;
 
-/// Blocks of warps with queued rows that a multiprocessor has room for.
-const QUEUED_BLOCKS: usize = 4;
-
 /// Threads of a block that takes a long row.
 const LONG_THREADS: u32 = 1024;
 
 /// How rows of a given length are shared out on CUDA. It changes the speed, not the sums.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Variant {
-    /// A warp per row, so many elements per lane in registers, all of them used or not; the next row queued in
-    /// shared memory or not.
-    Warp { per_lane: usize, exact: bool, queued: bool },
+    /// A warp per row, so many elements per lane in registers, all of them used or not.
+    Warp { per_lane: usize, exact: bool },
     /// A block per row, the rows of so many inputs in shared memory, the next ones on their way into a second buffer
     /// if there is room. Rows that divide by four start at aligned addresses; others have a few elements before the first one.
     Shared { threads: u32, aligned: bool, kept: usize, buffers: u32 },
@@ -1267,8 +1239,8 @@ enum Variant {
 impl Variant {
     fn name(self) -> String {
         match self {
-            Variant::Warp { per_lane, exact, queued } => {
-                format!("warp{per_lane}{}{}", if exact { "e" } else { "" }, if queued { "q" } else { "" })
+            Variant::Warp { per_lane, exact } => {
+                format!("warp{per_lane}{}", if exact { "e" } else { "" })
             }
             Variant::Shared { threads, aligned, kept, buffers } => {
                 format!("shared{threads}x{kept}x{buffers}{}", if aligned { "a" } else { "" })
@@ -1281,18 +1253,17 @@ impl Variant {
     fn of(columns: usize, inputs: usize, one: bool, gpu: &Gpu) -> Variant {
         // A little is left for the sums.
         let room = gpu.shared.saturating_sub(1024) / 4;
+        // Registers hold one row of up to a chunk. Of several, short ones; or those that are not aligned, which a warp
+        // reads best word by word.
+        let most = match (one, columns.is_multiple_of(4)) {
+            (true, _) => CHUNK,
+            (false, true) => 256,
+            (false, false) => 512,
+        };
         match columns {
-            0..=256 => {
-                let per_lane = columns.div_ceil(LANES).next_power_of_two();
-                Variant::Warp { per_lane, exact: columns == per_lane * LANES, queued: false }
-            }
-            // Short rows that are not aligned are best read word by word by a warp.
-            257..=512 if !columns.is_multiple_of(4) => {
-                Variant::Warp { per_lane: per_lane(columns), exact: false, queued: false }
-            }
-            257..=CHUNK if one && columns.is_multiple_of(4) => {
+            n if n <= most => {
                 let per_lane = per_lane(columns);
-                Variant::Warp { per_lane, exact: columns == per_lane * LANES, queued: true }
+                Variant::Warp { per_lane, exact: columns == per_lane * LANES }
             }
             _ if buffer_words(columns) <= room.min(PARTS * CHUNK) => {
                 // Each thread takes about 32 elements: more threads wait for each other longer than they help.

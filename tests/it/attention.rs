@@ -134,6 +134,35 @@ fn masks_of_every_rank_mean_the_same() {
     assert_eq!(flag.data(), q.attention(k, v, options).unwrap().value::<f32>().unwrap().data());
 }
 
+/// Lists are lists, whatever axes they are counted by.
+#[test]
+fn more_axes_before_them_change_nothing() {
+    let session = Session::eager(&device());
+    let s = &session;
+    let (b, h, n, m) = (2, 3, 4, 5);
+    let (q, k, v) = (drawn(&[b, h, n, 4], 1), drawn(&[b, h, m, 4], 2), drawn(&[b, h, m, 4], 3));
+    let mask: Vec<f32> = (0..b * n * m).map(|i| if i % 7 < 3 { 0.0 } else { 1.0 }).collect();
+    let run = |lead: &[usize], mask_lead: &[usize]| {
+        let input = |x: &Tensor<f32>, last: &[usize]| s.input(&tensor(&[lead, last].concat(), x.data()));
+        let [q, k, v] = [(&q, n), (&k, m), (&v, m)].map(|(x, rows)| input(x, &[rows, 4]).unwrap());
+        let mask = s.input(&tensor(&[mask_lead, &[n, m]].concat(), &mask)).unwrap();
+        let options = AttentionOptions { mask: Some(mask), ..Default::default() };
+        q.attention(k, v, options).unwrap().value::<f32>().unwrap()
+    };
+    let want = run(&[b, h], &[b, 1]);
+    for (lead, mask) in [(&[b, 1, h], &[b, 1, 1]), (&[1, b, h], &[1, b, 1])] {
+        assert_eq!(run(lead, mask).data(), want.data(), "{lead:?}");
+    }
+    let qkv = drawn(&[4, n, 3, h, 4], 4);
+    let run = |lead: &[usize]| {
+        let x = s.input(&tensor(&[lead, &[n, 3, h, 4]].concat(), qkv.data())).unwrap();
+        let y = x.self_attention(AttentionOptions::default()).unwrap();
+        assert_eq!(y.shape().unwrap().dims(), [lead, &[n, h, 4]].concat());
+        y.value::<f32>().unwrap()
+    };
+    assert_eq!(run(&[2, 2]).data(), run(&[4]).data());
+}
+
 #[test]
 fn shared_heads_are_repeated_heads() {
     let session = Session::eager(&device());

@@ -4,12 +4,31 @@ use crate::support::{data, device, t};
 use dittograd::device::AnyBuffer;
 use dittograd::error::ErrorKind;
 use dittograd::graph::TrainStep;
+use dittograd::ops::map::Map;
+use dittograd::ops::program::{Expr, Program};
 use dittograd::optim::Optimizer;
 use dittograd::prelude::*;
-use dittograd::scalar::{Dual, Ratio, Scalar};
+use dittograd::scalar::{Dual, Ratio, Real, Scalar};
 use dittograd::session::{Nats, Options};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Slopes of formulas of one's own, on both sides of where they break and there.
+#[test]
+fn formulas_have_slopes_where_they_break() {
+    let d = device();
+    let s = Session::eager(&d);
+    let x = s.variable(&t(&[5], &[-2.0, 0.0, 3.0, -2.0, 4.0])).unwrap();
+    let y = s.variable(&t(&[5], &[-2.0, 1.0, 1.0, -4.0, 4.0])).unwrap();
+    let slopes = |f: fn(&[Expr]) -> Expr| {
+        let op = Map::new(Program::trace(2, |x| vec![f(x)]), x.shape().unwrap());
+        let all = s.grad(s.apply(op, &[x, y]).unwrap().sum().unwrap(), &[x, y]).unwrap();
+        [data(all[0]), data(all[1])]
+    };
+    assert_eq!(slopes(|x| x[0].abs() + x[1]), [[-1.0, 0.0, 1.0, -1.0, 1.0], [1.0; 5]]);
+    assert_eq!(slopes(|x| x[0].max(x[1])), [[0.5, 0.0, 1.0, 1.0, 0.5], [0.5, 1.0, 0.0, 0.0, 0.5]]);
+    assert_eq!(slopes(|x| x[0].min(x[1])), [[0.5, 1.0, 0.0, 0.0, 0.5], [0.5, 0.0, 1.0, 1.0, 0.5]]);
+}
 
 #[test]
 fn gradients_have_gradients() {

@@ -23,6 +23,7 @@ mod kernels;
 mod laws;
 mod layout;
 mod lifecycle;
+mod limits;
 mod losses;
 mod names;
 mod nn;

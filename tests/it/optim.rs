@@ -536,6 +536,9 @@ fn a_state_of_something_else_is_refused() {
     let mut other = state.clone();
     other.params.get_mut("w").unwrap().tensors.insert("exp_avg".into(), t(&[12], &W));
     refused(&mut Optimizer::adam(0.1), &other, "shape");
+    let mut other = state.clone();
+    other.params.get_mut("w").unwrap().tensors.insert("more".into(), t(&[3, 4], &W));
+    refused(&mut Optimizer::adam(0.1), &other, "its rule has");
 }
 
 #[test]

@@ -161,6 +161,80 @@ fn deep(d: &Device, [rows, wide]: [usize; 2], is_tall: bool, stream: &mut Stream
     (params, graph.unwrap())
 }
 
+/// Values that are read early and again late, near kernels that read all they are made of: of several sizes, some made of
+/// others, some read through views, some wanted, in any order. How many may be made again depends on how much is moved: little
+/// in lean programs, whose values are all of one size.
+fn stored(d: &Device, is_lean: bool, stream: &mut Stream) -> Graph {
+    let count = 2 + stream.below(6);
+    // Its size, how it is made, what becomes of its first reader, and whether what is made late is wanted.
+    let bounds = if is_lean { [1, 2, 4, 12] } else { [9, 5, 4, 12] };
+    let kinds: Vec<[usize; 4]> = (0..count).map(|_| bounds.map(|n| stream.below(n))).collect();
+    let size = |k: &[usize; 4]| if k[0] == 8 { f(&[3, 3]) } else { f(&[4 << (k[0] % 4), 4]) };
+    let mut metas: Vec<Meta> = kinds.iter().map(size).collect();
+    // What is done late: mostly of one value after the other.
+    let mut late: Vec<[usize; 2]> = Vec::new();
+    for k in 0..count {
+        let each = if is_lean { 1 + stream.below(2) } else { 2 + stream.below(3) };
+        late.extend((0..=each).map(|i| [k, if i == 1 { 5 + stream.below(4) } else { stream.below(9) }]));
+    }
+    for i in 1..late.len() {
+        if stream.below(3) == 0 {
+            late.swap(i, i - 1);
+        }
+    }
+    let between = 8 + stream.below(16);
+    metas.push(f(&[if is_lean { 1 } else { 4 << stream.below(6) }, 4]));
+    let made = Graph::trace_seeded(d, 4, &metas, |_, x| {
+        let bases = x[..count].iter().map(|x| if is_lean { Ok(*x) } else { x.cumsum(0) });
+        let bases = bases.collect::<Result<Vec<_>>>()?;
+        let (mut values, mut wanted) = (Vec::<Var<'_>>::new(), Vec::new());
+        for (k, kind) in kinds.iter().enumerate() {
+            let before = (0..k).rev().find(|&j| metas[j] == metas[k]);
+            values.push(match (kind[1], before) {
+                (0, Some(j)) => bases[k].mul(bases[j])?,
+                (1, Some(j)) => values[j].sigmoid()?.mul(bases[k])?,
+                _ => bases[k].tanh()?,
+            });
+            let read = values[k].cumsum(1)?;
+            wanted.push(if kind[2] == 0 { read } else { read.sum()? });
+        }
+        let mut other = x[count].cumsum(0)?;
+        for _ in 0..between {
+            other = other.cumsum(1)?;
+        }
+        // What is made of it is made late.
+        let end = other.sum()?;
+        wanted.push(end);
+        let mut waiting = Vec::new();
+        for (i, &[k, what]) in late.iter().enumerate() {
+            let (value, base, numel) = (values[k], bases[k], metas[k].shape.numel());
+            let gate = if what < 5 || is_lean { end } else { x[k].add(end)?.cumsum(i % 2)? };
+            let before = (0..k).rev().find(|&j| metas[j] == metas[k]).unwrap_or(k);
+            waiting.push(match what {
+                0 | 1 => value.cumsum(i % 2)?,
+                2 => value.reshape(&[numel])?.cumsum(0)?,
+                3 => value.scale(0.1 + i as f64)?.cumsum(0)?,
+                4 => value.cumsum(0)?.cumsum(1)?.cumsum(0)?,
+                5 => base.scale(0.1 + i as f64)?.mul(bases[before])?.mul(gate)?,
+                6 => base.scale(0.1 + i as f64)?.mul(values[before])?.mul(gate)?.cumsum(0)?,
+                _ => base.scale(0.1 + i as f64)?.exp()?.mul(gate)?.cumsum(0)?,
+            });
+            if waiting.len() > 4 {
+                wanted.push(match kinds[k][3] {
+                    0 => waiting.remove(0),
+                    _ => waiting.remove(0).sum()?,
+                });
+            }
+        }
+        for y in waiting {
+            wanted.push(y.sum()?);
+        }
+        wanted.extend(values.iter().zip(&kinds).filter(|(_, kind)| kind[3] == 1).map(|(v, _)| *v));
+        Ok(wanted)
+    });
+    made.unwrap()
+}
+
 #[test]
 fn random_programs_have_one_plan() {
     let (d, mut stream, mut plans) = (device(), Stream::new(4711, 0), Plans::new("plans"));
@@ -186,6 +260,17 @@ fn random_programs_have_one_plan() {
         let (_params, graph) = deep(&d, [[16, 16], [8, 12], [5, 6]][i % 3], true, &mut stream);
         let least = [1, 16 * 16, 16 * 32][i % 3];
         plans.push(&format!("tall {i}"), &d, &[graph], Passes::all().large(least));
+    }
+    plans.finish();
+}
+
+#[test]
+fn what_is_made_again_is_the_same() {
+    let (d, mut stream, mut plans) = (device(), Stream::new(4712, 0), Plans::new("plans_again"));
+    for i in 0..600 {
+        let graph = stored(&d, i % 2 == 0, &mut stream);
+        let least = [1, 1, 16, 17, 32][i % 5];
+        plans.push(&format!("stored {i}"), &d, &[graph], Passes::all().large(least));
     }
     plans.finish();
 }

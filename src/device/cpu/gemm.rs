@@ -166,6 +166,11 @@ impl Chunk {
     fn run(&self, r: usize) -> (usize, usize) {
         (self.k0 + r * self.run, self.run.min(self.kc - r * self.run))
     }
+
+    /// Where panel `p` of run `r` begins in packed A of the panels `held`, in vectors.
+    fn panel(&self, held: &std::ops::Range<usize>, r: usize, p: usize) -> usize {
+        (r * held.len() + p - held.start) * self.run
+    }
 }
 
 impl Gemm {
@@ -461,8 +466,8 @@ impl Work {
         });
     }
 
-    /// Packs some panels of rows of A for all runs of a chunk; `i0` is the first row of panel 0. Panel p of run r comes
-    /// `r * count + p - first` panels behind `to`, where `first` and `count` are those of the range `held`.
+    /// Packs some panels of rows of A for all runs of a chunk; `i0` is the first row of panel 0, and `to` has the
+    /// panels `held`.
     ///
     /// # Safety
     /// The rows and terms are inside A, and `to` leads to packed A of the panels held, of which no other thread writes
@@ -488,7 +493,7 @@ impl Work {
                 for p in mine.clone() {
                     let (i, mr) = panels.at(p);
                     let i = i0 + i;
-                    let to = to.wrapping_add(((r * held.len() + p - held.start) * chunk.run + first) * width);
+                    let to = to.wrapping_add((chunk.panel(held, r, p) + first) * width);
                     // SAFETY: the caller's; packed A has a vector, which is at most a third wider than a panel, per
                     // term and panel.
                     unsafe {
@@ -570,10 +575,7 @@ impl Work {
                 a: match (in_place_a, ta) {
                     (true, true) => a.wrapping_add(kr * m + i0 + i),
                     (true, false) => a.wrapping_add((i0 + i) * k + kr),
-                    _ => block
-                        .a_pack
-                        .wrapping_add((r * block.held.len() + p - block.held.start) * chunk.run * width)
-                        .cast_const(),
+                    _ => block.a_pack.wrapping_add(chunk.panel(&block.held, r, p) * width).cast_const(),
                 },
                 stride_a,
                 b,
@@ -2232,6 +2234,7 @@ mod tests {
             (Own::Columns, 1, 130, 1100, 300),
             (Own::Columns, 2, 150, 900, 300),
             (Own::Columns, 1, 40, 500, 1030),
+            (Own::Columns, 8, 700, 60, 60),
             (Own::Nothing, 1, 420, 450, 1030),
             (Own::Nothing, 2, 300, 450, 1030),
             (Own::Rows, 1, most + 100, 70, 20),
