@@ -107,6 +107,12 @@ fn wide() -> Style {
 }
 
 #[test]
+fn names_are_said_to_be_utf_8() {
+    let one: AnyTensor = Tensor::new(&[1], vec![1.0f32]).unwrap().into();
+    assert_eq!(npz_bytes(&[("ä", &one)]).unwrap()[6..8], [0, 8]);
+}
+
+#[test]
 fn archives_of_other_programs_are_read() {
     let plain = Style::default();
     let mut styles = vec![

@@ -12,12 +12,15 @@ use dittograd::ops::fft::{Irfft, Rfft};
 use dittograd::ops::index::{IndexAdd, TakeAlongAxis};
 use dittograd::ops::layout::AxisMap;
 use dittograd::ops::loss::{CrossEntropyBwd, NllBwd, Reduction};
+use dittograd::ops::map::Map;
 use dittograd::ops::norm::LayerNorm;
 use dittograd::ops::pool::{AdaptiveAvgPool, MaxPool, SmoothMaxPoolBwd, SmoothMaxPoolSum, Window};
+use dittograd::ops::program::Program;
 use dittograd::ops::rope::rope_table;
 use dittograd::ops::softmax::MaskedSoftmax;
 use dittograd::ops::spectral::{DftTable, SpectralConv1d};
 use dittograd::prelude::*;
+use dittograd::scalar::Real;
 use dittograd::shape::MAX_RANK;
 use std::fmt::Debug;
 
@@ -151,6 +154,9 @@ fn axes_and_inputs_are_counted() {
         let e = norm.shape(&vec![f(&[4]); given]).unwrap_err();
         assert_eq!(*e.kind(), ErrorKind::Arity { want, got: given });
     }
+    // Several results lie behind each other, each at an aligned place.
+    let two = Program::trace(1, |x| vec![x[0], x[0].exp()]);
+    refused("multiple of 4", Map::new(two, Shape::new(&[5]).unwrap()).shape(&[f(&[5])]));
     for base in [0.0, -1.0, f64::INFINITY] {
         refused("base", rope_table(2, 4, base, 0));
     }

@@ -11,6 +11,15 @@ fn labels(data: &[u32]) -> Tensor<u32> {
 const NONE: u32 = u32::MAX;
 
 #[test]
+fn an_impossible_class_costs_nothing_without_smoothing() {
+    let d = device();
+    let s = Session::eager(&d);
+    let x = s.input(&t(&[1, 2], &[0.0, f32::NEG_INFINITY])).unwrap();
+    let loss = x.cross_entropy(s.labels(&labels(&[0])).unwrap()).unwrap();
+    assert_eq!(loss.item().unwrap(), 0.0);
+}
+
+#[test]
 fn ignored_rows_count_for_nothing() {
     let d = device();
     let s = Session::eager(&d);

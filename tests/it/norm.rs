@@ -31,6 +31,17 @@ fn near(got: &[f32], want: &[f32], tolerance: f32) {
     }
 }
 
+/// A channel's numbers are its own, whichever block of columns it is in.
+#[test]
+fn channels_of_a_wide_batch_are_those_of_a_narrow_one() {
+    let session = session();
+    let all = session.input(&ramp(&[3, 70])).unwrap();
+    let some = all.narrow(1, 64, 6).unwrap();
+    let want = values(some.batch_norm(None, None, 1e-5).unwrap());
+    let got = all.batch_norm(None, None, 1e-5).unwrap().narrow(1, 64, 6).unwrap();
+    assert_eq!(values(got), want);
+}
+
 #[test]
 fn a_row_has_mean_zero_and_variance_one_and_a_constant_row_is_the_shift() {
     let s = session();

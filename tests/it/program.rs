@@ -5,6 +5,8 @@ use dittograd::device::Meta;
 use dittograd::error::ErrorKind;
 use dittograd::graph::{Graph, Pass, Passes, What};
 use dittograd::numerics::rng::Stream;
+use dittograd::ops::map::Map;
+use dittograd::ops::program::Program;
 use dittograd::ops::{AnyOp, RefIn, SampleIn};
 use dittograd::prelude::*;
 use dittograd::scalar::Ratio;
@@ -162,6 +164,32 @@ fn programs_follow_softmax_and_norms() {
     let want = graph.run(&d, &ins).unwrap();
     assert_eq!(compiled.call(&ins).unwrap(), want);
     assert_eq!(graph.compile_with(&d, Passes::none()).unwrap().call(&ins).unwrap(), want);
+}
+
+/// Kernels take in what they can read, and the rest is made before: the numbers are the same.
+#[test]
+fn fused_kernels_read_what_the_program_says() {
+    let d = device();
+    let check = |dims: &[&[usize]], f: &dyn for<'s> Fn(&[Var<'s>]) -> Result<Vec<Var<'s>>>| {
+        let metas: Vec<Meta> = dims.iter().map(|d| self::f(d)).collect();
+        let graph = Graph::trace(&d, &metas, |_, x| f(x)).unwrap();
+        let shapes = metas.iter().map(|m| m.shape);
+        let ins: Vec<RefIn<f32>> =
+            shapes.map(|s| Tensor::from_fn(s, |i| (i as f32 * 0.7).sin()).into()).collect();
+        let want = graph.run(&d, &ins).unwrap();
+        assert_eq!(graph.compile(&d).unwrap().call(&ins).unwrap(), want, "{dims:?}");
+    };
+    // Another shape between: what repeats along the middle is neither a row nor a column of it.
+    for (dims, to) in [([[4, 2, 4], [1, 2, 4]], [8, 4]), ([[2, 3, 4], [2, 1, 1]], [6, 4])] {
+        check(&[&dims[0], &dims[1]], &|x| Ok(vec![x[0].mul(x[1])?.reshape(&to)?.softmax()?]));
+    }
+    // A kernel of three inputs, two of which are made by one other.
+    check(&[&[4, 4], &[4, 4]], &|x| {
+        let (a, c) = (x[0].exp()?, x[1].tanh()?);
+        let b = a.mul(x[0])?;
+        let op = Map::new(Program::trace(3, |v| vec![v[0] * v[1] + v[2]]), a.shape()?);
+        Ok(vec![a.session().apply(op, &[a, b, c])?, a, b])
+    });
 }
 
 #[test]

@@ -14,6 +14,22 @@ fn gradient(d: &Device, x: &Tensor<f32>, f: impl for<'s> Fn(Var<'s>) -> Result<V
     grads.var(x).unwrap().to_tensor::<f32>().unwrap().into_data()
 }
 
+/// So that it does not matter which of two zeros is met first, in whichever chunk.
+#[test]
+fn an_extreme_is_never_minus_zero() {
+    let d = device();
+    let s = Session::eager(&d);
+    for (first, second) in [(0.0f32, -0.0f32), (-0.0, 0.0)] {
+        for rest in [-1.0, 1.0] {
+            let mut x = vec![rest; 2048];
+            (x[0], x[1024]) = (first, second);
+            let x = s.input(&t(&[2048], &x)).unwrap();
+            let best = if rest < 0.0 { x.amax(&[0], false) } else { x.amin(&[0], false) };
+            assert_eq!(data(best.unwrap())[0].to_bits(), 0, "{first} before {second}");
+        }
+    }
+}
+
 #[test]
 fn axes_are_dropped_or_kept() {
     let d = device();
