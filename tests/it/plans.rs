@@ -264,6 +264,57 @@ fn random_programs_have_one_plan() {
     plans.finish();
 }
 
+/// Values of several sizes, each of which could be made again beside a kernel that is there anyway, in programs that move so
+/// little that the price of some of them is too high; all are there in the middle.
+fn tight(d: &Device, stream: &mut Stream) -> Graph {
+    let count = 4 + stream.below(12);
+    let kinds: Vec<[usize; 4]> = (0..count).map(|_| [3, 3, 6, 3].map(|n| stream.below(n))).collect();
+    let mut metas: Vec<Meta> = kinds.iter().map(|k| f(&[4 << k[0], 4])).collect();
+    let (column, bump, tiny, square) = (count, count + 1, count + 2, count + 3);
+    metas.extend([f(&[4, 1]), f(&[4 << stream.below(4), 4]), f(&[2, 2]), f(&[4, 4])]);
+    let (before, between) = (stream.below(40), stream.below(30));
+    let made = Graph::trace_seeded(d, 4, &metas, |_, x| {
+        let (mut values, mut wanted) = (Vec::<Var<'_>>::new(), Vec::new());
+        let mut small = x[tiny];
+        for i in 0..before {
+            small = if i % 7 == 3 {
+                small.reshape(&[4])?.cumsum(0)?.reshape(&[2, 2])?
+            } else {
+                small.cumsum(0)?
+            };
+        }
+        for (k, kind) in kinds.iter().enumerate() {
+            values.push(match kind[1] {
+                0 if k > 0 && kinds[k - 1][0] == kind[0] => values[k - 1].sigmoid()?,
+                _ => x[k].tanh()?,
+            });
+            wanted.push(values[k].matmul(x[column])?.sum()?);
+        }
+        let high = x[bump].cumsum(0)?;
+        let high = if before % 3 == 0 { high.exp()?.cumsum(1)? } else { high };
+        for _ in 0..between {
+            small = small.cumsum(1)?;
+        }
+        let end = high.sum()?.add(small.sum()?)?;
+        wanted.push(end);
+        for (k, kind) in kinds.iter().enumerate() {
+            let joins = || x[k].scale(0.1 + k as f64)?.exp()?.mul(end)?.matmul(x[column])?.sum();
+            let read = || match kind[3] {
+                0 => values[k].matmul(x[square].add(end)?.cumsum(0)?)?.sum(),
+                _ => values[k].matmul(x[column])?.sum(),
+            };
+            match kind[2] {
+                0 => wanted.push(read()?),
+                1 => wanted.extend([read()?, read()?]),
+                2 | 3 => wanted.extend([read()?, joins()?]),
+                _ => wanted.extend([joins()?, read()?]),
+            }
+        }
+        Ok(wanted)
+    });
+    made.unwrap()
+}
+
 #[test]
 fn what_is_made_again_is_the_same() {
     let (d, mut stream, mut plans) = (device(), Stream::new(4712, 0), Plans::new("plans_again"));
@@ -271,6 +322,9 @@ fn what_is_made_again_is_the_same() {
         let graph = stored(&d, i % 2 == 0, &mut stream);
         let least = [1, 1, 16, 17, 32][i % 5];
         plans.push(&format!("stored {i}"), &d, &[graph], Passes::all().large(least));
+    }
+    for i in 0..600 {
+        plans.push(&format!("tight {i}"), &d, &[tight(&d, &mut stream)], Passes::all().large(1));
     }
     plans.finish();
 }

@@ -74,6 +74,30 @@ fn broadcasting_sums_back() {
     assert!(e.to_string().starts_with("add:"), "{e}");
 }
 
+/// What an eager session has read of a parameter is not mixed with what a compiled step made of it.
+#[test]
+fn a_compiled_step_changes_what_it_updates_and_what_it_assigns() {
+    let d = device();
+    let mut params = Params::new(&d, 1);
+    let (w, mean) = (params.ones("w", &[2]).unwrap(), params.ones("mean", &[2]).unwrap());
+    mean.set_trainable(false);
+    let read = Session::eager(&d);
+    for p in [&w, &mean] {
+        read.param(p).unwrap();
+    }
+    let mut step = TrainStep::new(&params, Optimizer::sgd(0.1), |v| {
+        let s = v[0].session();
+        s.assign(&mean, v[0].scale(2.0)?)?;
+        s.param(&w)?.mul(v[0])?.sum()
+    });
+    step.run(&[(&t(&[2], &[1.0, 2.0])).into()]).unwrap();
+    for p in [&w, &mean] {
+        let e = read.param(p).unwrap_err().to_string();
+        assert!(e.contains(p.name()), "{e}");
+        Session::eager(&d).param(p).unwrap();
+    }
+}
+
 #[test]
 fn a_parameter_used_twice_is_one_leaf() {
     let d = device();
