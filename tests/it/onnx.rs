@@ -247,6 +247,9 @@ fn what_has_no_form_says_where_it_is_and_what_to_do() {
     refused(&random, &["value ", "eval"]);
     let sample = AnyOp::samples("max_pool_bwd").swap_remove(0);
     refused(&alone(&sample.op, &sample.ins), &["value 3 of the program, max_pool_bwd of shape", "other ops"]);
+    // It has no gradient, but is not random.
+    let sample = AnyOp::samples("label_weights").swap_remove(0);
+    refused(&alone(&sample.op, &sample.ins), &["label_weights", "other ops"]);
     let long =
         Graph::trace(&device, &[Meta::f32(Shape::new(&[5000]).unwrap())], |_, x| Ok(vec![x[0].rfft()?]));
     refused(&long.unwrap(), &["value 1 of the program, rfft", "5000"]);

@@ -541,6 +541,52 @@ fn a_state_of_something_else_is_refused() {
     refused(&mut Optimizer::adam(0.1), &other, "its rule has");
 }
 
+/// What a rule remembers is what it needs, and has the sign of what it was made of.
+#[test]
+fn states_are_those_of_the_rule() {
+    let d = device();
+    for (momentum, centered, want) in [
+        (0.0, false, &["square_avg"][..]),
+        (0.0, true, &["grad_avg", "square_avg"]),
+        (0.5, true, &["grad_avg", "momentum_buffer", "square_avg"]),
+    ] {
+        let params = start(&d);
+        let mut optimizer = Optimizer::new(Rule::RmsProp { alpha: 0.9, eps: 1e-8, momentum, centered }, 0.1);
+        let s = Session::eager(&d);
+        let loss = params.iter().map(|p| s.param(p)?.sum()).reduce(|a, b| a?.add(b?)).unwrap().unwrap();
+        optimizer.step(&params, loss.backward().unwrap()).unwrap();
+        let mut state = optimizer.state::<f32>().unwrap();
+        let saved = &state.params["w"].tensors;
+        assert_eq!(saved.keys().collect::<Vec<_>>(), want);
+        for (name, tensor) in saved {
+            assert!(tensor.data().iter().all(|x| *x > 0.0), "{name} of a gradient of ones: {tensor:?}");
+        }
+        // As many steps as can be counted, and one more.
+        for (steps, taken) in [(1 << 53, true), ((1 << 53) + 1, false)] {
+            state.step = steps;
+            let loaded = Optimizer::new(Rule::RmsProp { alpha: 0.9, eps: 1e-8, momentum, centered }, 0.1)
+                .load_state(&params, &state);
+            assert_eq!(loaded.is_ok(), taken, "{loaded:?}");
+        }
+    }
+}
+
+/// A group that follows a rule whose weight decay is always decoupled has it so.
+#[test]
+fn a_group_of_another_rule_decays_as_that_rule_does() {
+    let d = device();
+    let mut params = Params::new(&d, 0);
+    let w = params.value("w", &t(&[1], &[1.0])).unwrap();
+    let lion = Group::names(&["w"]).rule(Rule::Lion { beta1: 0.9, beta2: 0.99 });
+    let mut optimizer = Optimizer::sgd(0.1).weight_decay(0.5).group(lion);
+    let s = Session::eager(&d);
+    let loss = s.param(&w).unwrap().scale(-0.1).unwrap().sum().unwrap();
+    optimizer.step(&params, loss.backward().unwrap()).unwrap();
+    // 1 - 0.1 * 0.5, and a step of 0.1 against the gradient; the decay would outweigh the gradient in the sign.
+    let moved = w.get::<f32>().unwrap().data()[0];
+    assert!((moved - 1.05).abs() < 1e-6, "{moved}");
+}
+
 #[test]
 fn frozen_parameters_keep_their_value_and_their_place_in_time() {
     let d = device();
