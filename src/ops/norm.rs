@@ -7,7 +7,7 @@ use super::fused::{Around, Follow};
 use super::map::{grid, record_program};
 use super::program::{Expr, Program};
 use super::reduce::{self, Mean, depth};
-use super::rows::{COLUMN_SUM, device_function, partials, per_lane};
+use super::rows::{COLUMN_SUM, device_function, fills_lanes, partials, per_lane};
 use super::sampling::{EDGES, VOLUME, pick};
 use super::{
     Attr, Attrs, Bound, CpuRun, CudaRun, Gpu, Io, Op, PerInput, Recorder, RefIn, Reject, Sample, SampleIn,
@@ -18,7 +18,7 @@ use crate::device::cuda::{Args, Cuda, Source};
 use crate::device::{DType, Device, Meta};
 use crate::error::{Error, ErrorKind, Result};
 use crate::numerics::rng::Stream;
-use crate::numerics::sum::{self, CHUNK, LANES, ROWS, WIDTH};
+use crate::numerics::sum::{self, CHUNK, ROWS, WIDTH};
 use crate::scalar::{Real, Scalar};
 use crate::shape::Shape;
 use crate::tensor::Tensor;
@@ -327,7 +327,7 @@ impl Rows {
         );
         let name = match variant {
             Variant::Warp { per_lane } => {
-                let exact = self.width == per_lane * LANES;
+                let exact = fills_lanes(self.width);
                 head += &format!("#define PER_LANE {per_lane}\n#define EXACT {}\n", u8::from(exact));
                 format!("warp{per_lane}{}", if exact { "e" } else { "" })
             }

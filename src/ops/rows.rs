@@ -32,6 +32,11 @@ pub(crate) fn per_lane(columns: usize) -> usize {
     }
 }
 
+/// Whether a row gives every lane of a warp as many elements, so that no lane asks for the row's end.
+pub(crate) fn fills_lanes(columns: usize) -> bool {
+    columns == per_lane(columns) * LANES
+}
+
 /// A program with one result as a CUDA function of its inputs.
 pub(crate) fn device_function(name: &str, program: &Program) -> String {
     let params: Vec<String> = (0..program.inputs()).map(|i| format!("float x{i}")).collect();
@@ -761,8 +766,7 @@ impl RowKernel {
     fn variant(&self, columns: usize, gpu: &Gpu, around: Around<'_>) -> Variant {
         // What is computed cannot be copied into shared memory.
         if around.lead.is_some() && columns <= CHUNK {
-            let per_lane = per_lane(columns);
-            return Variant::Warp { per_lane, exact: columns == per_lane * LANES };
+            return Variant::warp(columns);
         }
         Variant::of(columns, self.kept(), self.ins == 1, gpu)
     }
@@ -1249,6 +1253,10 @@ impl Variant {
         }
     }
 
+    fn warp(columns: usize) -> Variant {
+        Variant::Warp { per_lane: per_lane(columns), exact: fills_lanes(columns) }
+    }
+
     /// For a kernel that would keep rows of so many inputs, of one in all or of several.
     fn of(columns: usize, inputs: usize, one: bool, gpu: &Gpu) -> Variant {
         // A little is left for the sums.
@@ -1261,10 +1269,7 @@ impl Variant {
             (false, false) => 512,
         };
         match columns {
-            n if n <= most => {
-                let per_lane = per_lane(columns);
-                Variant::Warp { per_lane, exact: columns == per_lane * LANES }
-            }
+            n if n <= most => Variant::warp(columns),
             _ if buffer_words(columns) <= room.min(PARTS * CHUNK) => {
                 // Each thread takes about 32 elements: more threads wait for each other longer than they help.
                 let threads = match columns {

@@ -1,9 +1,9 @@
 //! Sizes at the limits of what kernels can count, and the bounds of indices: shape rules alone, so that no memory is needed.
 //! The largest size that is allowed is taken, and one more is refused.
 
+use crate::support::f;
 use dittograd::device::{DType, Meta};
 use dittograd::error::ErrorKind;
-use dittograd::graph::{Pass, Passes};
 use dittograd::ops::Op;
 use dittograd::ops::attention::{Attention, AttentionMask, SelfAttention};
 use dittograd::ops::conv::{self, Conv, Sizes};
@@ -23,10 +23,6 @@ use dittograd::prelude::*;
 use dittograd::scalar::Real;
 use dittograd::shape::MAX_RANK;
 use std::fmt::Debug;
-
-fn f(dims: &[usize]) -> Meta {
-    Meta::f32(Shape::new(dims).unwrap())
-}
 
 fn u(dims: &[usize]) -> Meta {
     Meta { dtype: DType::U32, ..f(dims) }
@@ -160,27 +156,4 @@ fn axes_and_inputs_are_counted() {
     for base in [0.0, -1.0, f64::INFINITY] {
         refused("base", rope_table(2, 4, base, 0));
     }
-}
-
-#[test]
-fn passes_and_schedules_have_names_and_defaults() {
-    let names: Vec<&str> = Pass::ALL.into_iter().map(Pass::name).collect();
-    let want = [
-        "dead_code",
-        "layout",
-        "constants",
-        "common",
-        "elementwise",
-        "results",
-        "epilogues",
-        "reductions",
-        "prologues",
-        "copies",
-        "checkpoints",
-        "peak",
-        "recompute",
-    ];
-    assert_eq!(names, want);
-    assert_eq!(Passes::default(), Passes::all());
-    assert_eq!(Schedule::default(), Schedule::constant());
 }

@@ -4,6 +4,7 @@
 //! commit what they wrote.
 
 use crate::graph::{program, random_params, random_steps};
+use crate::support::f;
 use dittograd::device::Meta;
 use dittograd::device::cpu::simd::Simd;
 use dittograd::device::cuda::fake::{Fake, Live};
@@ -16,10 +17,6 @@ use dittograd::prelude::*;
 /// The same on every machine: plans depend on neither threads nor vectors, workspaces may.
 fn device() -> Device {
     Device::cpu_with(1, Simd::Scalar).unwrap()
-}
-
-fn f(dims: &[usize]) -> Meta {
-    Meta::f32(Shape::new(dims).unwrap())
 }
 
 /// Parts of the names of ops with workspaces of their own kernels.
@@ -182,6 +179,8 @@ fn stored(d: &Device, is_lean: bool, stream: &mut Stream) -> Graph {
             late.swap(i, i - 1);
         }
     }
+    // The last one before it of the same size.
+    let like: Vec<Option<usize>> = (0..count).map(|k| (0..k).rev().find(|&j| metas[j] == metas[k])).collect();
     let between = 8 + stream.below(16);
     metas.push(f(&[if is_lean { 1 } else { 4 << stream.below(6) }, 4]));
     let made = Graph::trace_seeded(d, 4, &metas, |_, x| {
@@ -189,8 +188,7 @@ fn stored(d: &Device, is_lean: bool, stream: &mut Stream) -> Graph {
         let bases = bases.collect::<Result<Vec<_>>>()?;
         let (mut values, mut wanted) = (Vec::<Var<'_>>::new(), Vec::new());
         for (k, kind) in kinds.iter().enumerate() {
-            let before = (0..k).rev().find(|&j| metas[j] == metas[k]);
-            values.push(match (kind[1], before) {
+            values.push(match (kind[1], like[k]) {
                 (0, Some(j)) => bases[k].mul(bases[j])?,
                 (1, Some(j)) => values[j].sigmoid()?.mul(bases[k])?,
                 _ => bases[k].tanh()?,
@@ -209,7 +207,7 @@ fn stored(d: &Device, is_lean: bool, stream: &mut Stream) -> Graph {
         for (i, &[k, what]) in late.iter().enumerate() {
             let (value, base, numel) = (values[k], bases[k], metas[k].shape.numel());
             let gate = if what < 5 || is_lean { end } else { x[k].add(end)?.cumsum(i % 2)? };
-            let before = (0..k).rev().find(|&j| metas[j] == metas[k]).unwrap_or(k);
+            let before = like[k].unwrap_or(k);
             waiting.push(match what {
                 0 | 1 => value.cumsum(i % 2)?,
                 2 => value.reshape(&[numel])?.cumsum(0)?,
@@ -233,35 +231,6 @@ fn stored(d: &Device, is_lean: bool, stream: &mut Stream) -> Graph {
         Ok(wanted)
     });
     made.unwrap()
-}
-
-#[test]
-fn random_programs_have_one_plan() {
-    let (d, mut stream, mut plans) = (device(), Stream::new(4711, 0), Plans::new("plans"));
-    for i in 0..160 {
-        let (_params, graph) = random(&d, [8, 9, 12, 5][i % 4], &mut stream);
-        let some = Pass::ALL.into_iter().filter(|_| stream.below(2) == 0).fold(Passes::none(), Passes::with);
-        for (name, passes) in [("all", Passes::all().large(1)), ("some", some.large(1 + stream.below(100)))] {
-            plans.push(&format!("random {i} {name}"), &d, std::slice::from_ref(&graph), passes);
-        }
-    }
-    // Of so many elements that it pays to make a copy again, and of fewer.
-    for i in 0..60 {
-        let sizes = [[32, 16], [128, 256], [127, 258], [64, 32], [129, 254]][i % 5];
-        let (_params, graph) = deep(&d, sizes, false, &mut stream);
-        let lowered = Passes::all().large(sizes[0] * sizes[1] / 2 + stream.below(2));
-        let again = Passes::all().with(Pass::Recompute).large(1);
-        for (name, passes) in [("all", Passes::all()), ("peak", lowered), ("again", again)] {
-            plans.push(&format!("deep {i} {name}"), &d, std::slice::from_ref(&graph), passes);
-        }
-    }
-    // Where there is much to choose from that can be made again.
-    for i in 0..80 {
-        let (_params, graph) = deep(&d, [[16, 16], [8, 12], [5, 6]][i % 3], true, &mut stream);
-        let least = [1, 16 * 16, 16 * 32][i % 3];
-        plans.push(&format!("tall {i}"), &d, &[graph], Passes::all().large(least));
-    }
-    plans.finish();
 }
 
 /// Values of several sizes, each of which could be made again beside a kernel that is there anyway, in programs that move so
@@ -313,6 +282,35 @@ fn tight(d: &Device, stream: &mut Stream) -> Graph {
         Ok(wanted)
     });
     made.unwrap()
+}
+
+#[test]
+fn random_programs_have_one_plan() {
+    let (d, mut stream, mut plans) = (device(), Stream::new(4711, 0), Plans::new("plans"));
+    for i in 0..160 {
+        let (_params, graph) = random(&d, [8, 9, 12, 5][i % 4], &mut stream);
+        let some = Pass::ALL.into_iter().filter(|_| stream.below(2) == 0).fold(Passes::none(), Passes::with);
+        for (name, passes) in [("all", Passes::all().large(1)), ("some", some.large(1 + stream.below(100)))] {
+            plans.push(&format!("random {i} {name}"), &d, std::slice::from_ref(&graph), passes);
+        }
+    }
+    // Of so many elements that it pays to make a copy again, and of fewer.
+    for i in 0..60 {
+        let sizes = [[32, 16], [128, 256], [127, 258], [64, 32], [129, 254]][i % 5];
+        let (_params, graph) = deep(&d, sizes, false, &mut stream);
+        let lowered = Passes::all().large(sizes[0] * sizes[1] / 2 + stream.below(2));
+        let again = Passes::all().with(Pass::Recompute).large(1);
+        for (name, passes) in [("all", Passes::all()), ("peak", lowered), ("again", again)] {
+            plans.push(&format!("deep {i} {name}"), &d, std::slice::from_ref(&graph), passes);
+        }
+    }
+    // Where there is much to choose from that can be made again.
+    for i in 0..80 {
+        let (_params, graph) = deep(&d, [[16, 16], [8, 12], [5, 6]][i % 3], true, &mut stream);
+        let least = [1, 16 * 16, 16 * 32][i % 3];
+        plans.push(&format!("tall {i}"), &d, &[graph], Passes::all().large(least));
+    }
+    plans.finish();
 }
 
 #[test]

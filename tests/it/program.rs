@@ -1,6 +1,6 @@
 //! Programs as data: text and back, hashes, drawings, functions, derivatives.
 
-use crate::support::{device, t};
+use crate::support::{device, f, t};
 use dittograd::device::Meta;
 use dittograd::error::ErrorKind;
 use dittograd::graph::{Graph, Pass, Passes, What};
@@ -11,10 +11,6 @@ use dittograd::ops::{AnyOp, RefIn, SampleIn};
 use dittograd::prelude::*;
 use dittograd::scalar::Ratio;
 use dittograd::session::Nats;
-
-fn f(dims: &[usize]) -> Meta {
-    Meta::f32(Shape::new(dims).unwrap())
-}
 
 /// What was parsed prints as it was, and means the same.
 fn roundtrip(graph: &Graph) -> Graph {
@@ -164,6 +160,28 @@ fn programs_follow_softmax_and_norms() {
     let want = graph.run(&d, &ins).unwrap();
     assert_eq!(compiled.call(&ins).unwrap(), want);
     assert_eq!(graph.compile_with(&d, Passes::none()).unwrap().call(&ins).unwrap(), want);
+}
+
+#[test]
+fn passes_have_names_and_a_default() {
+    let names: Vec<&str> = Pass::ALL.into_iter().map(Pass::name).collect();
+    let want = [
+        "dead_code",
+        "layout",
+        "constants",
+        "common",
+        "elementwise",
+        "results",
+        "epilogues",
+        "reductions",
+        "prologues",
+        "copies",
+        "checkpoints",
+        "peak",
+        "recompute",
+    ];
+    assert_eq!(names, want);
+    assert_eq!(Passes::default(), Passes::all());
 }
 
 /// Kernels take in what they can read, and the rest is made before: the numbers are the same.

@@ -64,6 +64,7 @@ fn a_cycle_turns_where_it_is_said_to() {
     assert!(rates[19..].iter().all(|r| *r == 1.0 / 25.0 / 1e4));
     // Without a rise it begins at the top.
     assert!(Schedule::one_cycle_with(20, 0.05, 25.0, 1e4).lr(1.0, 0) > 0.9);
+    assert_eq!(Schedule::default(), Schedule::constant());
     // Where a curve has no steps, or is at its turn.
     assert_eq!(Schedule::constant().warmup(0, 0.5).lr(1.0, 0), 1.0);
     assert_eq!(Schedule::cosine(0, 0.1).lr(1.0, 0), 0.1);

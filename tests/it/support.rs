@@ -1,5 +1,6 @@
 //! What several tests begin with.
 
+use dittograd::device::Meta;
 use dittograd::device::cpu::simd::Simd;
 use dittograd::prelude::*;
 
@@ -11,6 +12,11 @@ pub(crate) fn device() -> Device {
 /// A tensor from its dimensions and elements.
 pub(crate) fn t(dims: &[usize], data: &[f32]) -> Tensor<f32> {
     Tensor::new(dims, data.to_vec()).unwrap()
+}
+
+/// What is known of a value of these dimensions before it is computed.
+pub(crate) fn f(dims: &[usize]) -> Meta {
+    Meta::f32(Shape::new(dims).unwrap())
 }
 
 /// The elements of a value.
