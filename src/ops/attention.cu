@@ -565,9 +565,7 @@ template <bool SOME> __device__ __forceinline__ void accumulate_queries(float (&
         for (int g = 0; g < GQ; ++g)
             if (NCD % WARPS == 0 || warp + WARPS * g < NCD) four(y[g], x + key * PD + 16 * WARPS * g);
     };
-    load(0);
-#pragma unroll 2
-    for (int key = 0; key < keys; ++key) {
+    auto multiply = [&](int key, bool more) {
         float cw[TT], cy[GQ][4];
 #pragma unroll
         for (int t = 0; t < TT; ++t) cw[t] = w[t];
@@ -575,7 +573,7 @@ template <bool SOME> __device__ __forceinline__ void accumulate_queries(float (&
         for (int g = 0; g < GQ; ++g)
 #pragma unroll
             for (int f = 0; f < 4; ++f) cy[g][f] = y[g][f];
-        load(key + 1 < keys ? key + 1 : key);
+        if (more) load(key + 1);
 #pragma unroll
         for (int g = 0; g < GQ; ++g)
 #pragma unroll
@@ -583,6 +581,21 @@ template <bool SOME> __device__ __forceinline__ void accumulate_queries(float (&
 #pragma unroll
                 for (int f = 0; f < 4; ++f)
                     if (!SOME || !is_blocked(cw[t])) acc[g][t][f] = __fmaf_rn(cw[t], cy[g][f], acc[g][t][f]);
+    };
+    load(0);
+    // Addresses are those of the first of eight keys, which move on together, and distances that are known.
+#pragma unroll 1
+    for (; keys >= 8; keys -= 8) {
+#pragma unroll
+        for (int key = 0; key < 8; ++key) multiply(key, key < 7 || keys > 8);
+        p += 8 * PP;
+        x += 8 * PD;
+    }
+#pragma unroll 1
+    for (; keys > 0; --keys) {
+        multiply(0, keys > 1);
+        p += PP;
+        x += PD;
     }
 }
 #endif

@@ -526,18 +526,23 @@ impl RowKernel {
             args.f32(k);
         }
         run.around.push(&mut args);
+        let sms = run.cuda.sm_count() as usize;
         let (grid, threads, shared) = match self.variant(columns, &gpu, run.around) {
             Variant::Warp { .. } => (grid(run.cuda, rows * 32), 256, 0),
+            Variant::Chunks { warps, each, .. } => {
+                let blocks = rows.min(sms * resident(warps) as usize) as u32;
+                ([blocks, 1, 1], warps * 32, each * warps * 4 * CHUNK as u32)
+            }
             Variant::Shared { threads, kept, buffers, .. } => {
                 let shared = buffers as usize * kept * buffer_words(columns) * 4;
                 // As many blocks as a multiprocessor holds at a time: those beyond would come after all others
                 // and have it to themselves. Each block takes a little more shared memory than its rows.
                 let room = (gpu.shared + 1024) / (shared + 1024 + 512);
                 let resident = (2048 / threads as usize).min(32).min(room).max(1);
-                ([rows.min(run.cuda.sm_count() as usize * resident) as u32, 1, 1], threads, shared as u32)
+                ([rows.min(sms * resident) as u32, 1, 1], threads, shared as u32)
             }
             // One row per multiprocessor at a time: more would push each other out of the L2 cache.
-            Variant::Long => ([rows.min(run.cuda.sm_count() as usize) as u32, 1, 1], LONG_THREADS, 0),
+            Variant::Long => ([rows.min(sms) as u32, 1, 1], LONG_THREADS, 0),
         };
         run.cuda.launch(kernel, grid, threads, shared, &args)
     }
@@ -564,6 +569,7 @@ impl RowKernel {
                 Variant::Shared { threads, aligned, kept, buffers } => {
                     self.shared_text(threads, aligned, kept, buffers)
                 }
+                Variant::Chunks { warps, each, aligned } => self.chunks_text(warps, each, aligned),
                 Variant::Long => self.long_text(),
             };
             map::prelude().to_string() + &before + &body
@@ -769,6 +775,126 @@ impl RowKernel {
             return Variant::warp(columns);
         }
         Variant::of(columns, self.kept(), self.ins == 1, gpu)
+    }
+
+    /// For long rows of one input: a block per row, a warp for one chunk of the row rule or for two. A warp has its first
+    /// chunk in registers, as [`RowKernel::warp_text`] has a row, and that of the next row on its way into shared memory
+    /// from then on. Its second one stays in shared memory until it is not needed any more.
+    /// Each input is read once, 4 bytes per element; the result written once, past what caches keep.
+    fn chunks_text(&self, warps: u32, each: u32, aligned: bool) -> String {
+        assert!(self.max, "between two rows' sums all warps meet for a maximum");
+        let mut t = self.head(&format!("{}, {}", warps * 32, resident(warps)), Around::default());
+        let per_lane = CHUNK / LANES;
+        let (all, two) = (warps * each, each == 2);
+        // A turn of this for every element of the lane: of the chunk in registers `v`, or in shared memory.
+        let mine = |body: &str| {
+            format!("#pragma unroll\nfor (int q = 0; q < {per_lane}; ++q) if (32 * q < left) {{ {body} }}\n")
+        };
+        let kept = |body: &str| match two {
+            true => format!(
+                "#pragma unroll 8\nfor (int j = lane; j < kept_length; j += 32) {{ float& x = kept[j]; {body} }}\n"
+            ),
+            false => String::new(),
+        };
+        // Not unrolled as a whole: the addresses would take the registers of the row.
+        let (words, cache) = if aligned { (4, "cg") } else { (1, "ca") };
+        let copy = format!(
+            "auto copy = [&](float* to, const float* from, int length) {{\n#pragma unroll 2\n\
+             for (int j = {words} * lane; j < length; j += {}) asm volatile(\"cp.async.{cache}.shared.global [%0], [%1], {};\" :: \"r\"((unsigned)__cvta_generic_to_shared(to + j)), \"l\"(from + j) : \"memory\");\n\
+             asm volatile(\"cp.async.commit_group;\" ::: \"memory\");\n}};\n",
+            32 * words,
+            4 * words
+        );
+        let copy_kept = |row: &str| match two {
+            true => format!("copy(kept, in0 + {row} * columns + kept_first, kept_length);\n"),
+            false => String::new(),
+        };
+        let again = match two {
+            true => format!(
+                "if (row + gridDim.x < rows) {{\n__syncwarp();\n{}}}\n",
+                copy_kept("(row + gridDim.x)")
+            ),
+            false => String::new(),
+        };
+        let _ = write!(
+            t,
+            "extern __shared__ float4 row_memory[];\n__shared__ float best[{warps}], parts[{all}];\n\
+             float* const next = reinterpret_cast<float*>(row_memory) + warp * {CHUNK};\n\
+             const unsigned width = (unsigned)columns, chunks = (width + {CHUNK} - 1) / {CHUNK};\n\
+             auto length_of = [&](unsigned first) {{ return first < width ? (int)(width - first < {CHUNK} ? width - first : {CHUNK}) : 0; }};\n\
+             const unsigned first = warp * {CHUNK};\nconst int length = length_of(first), left = length - (int)lane;\n{copy}"
+        );
+        if two {
+            let _ = write!(
+                t,
+                "float* const kept = next + {warps} * {CHUNK};\nconst unsigned kept_first = first + {warps} * {CHUNK};\n\
+                 const int kept_length = length_of(kept_first);\n"
+            );
+        }
+        let _ = write!(
+            t,
+            "unsigned long long row = blockIdx.x;\nif (row < rows) {{\ncopy(next, in0 + row * columns + first, length);\n{}}}\n\
+             for (; row < rows; row += gridDim.x) {{\n\
+             asm volatile(\"cp.async.wait_group 0;\" ::: \"memory\");\n__syncwarp();\n\
+             float v[{per_lane}], m = -__int_as_float(0x7f800000);\n{}__syncwarp();\n\
+             if (row + gridDim.x < rows) copy(next, in0 + (row + gridDim.x) * columns + first, length);\n\
+             {}#pragma unroll\n{FOLD_MAX}if (lane == 0) best[warp] = m;\n__syncthreads();\n\
+             m = best[lane < {warps} ? lane : 0];\n#pragma unroll\n{FOLD_MAX}m = __fadd_rn(m, 0.0f);\n",
+            copy_kept("row"),
+            mine("v[q] = next[32 * q + lane]; m = fmaxf(m, v[q]);"),
+            kept("m = fmaxf(m, x);"),
+        );
+        // A term takes its element's place if the result wants the term and not the element.
+        let reads = self.post.reads();
+        let reads_term = reads[self.ins + 2];
+        let keeps = !self.per_row && reads_term && !reads[0];
+        let sum = |over: &dyn Fn(&str) -> String, x: &str, chunk: &str| {
+            let term = self.term_call(|_| x.into());
+            let keep = if keeps { format!("{x} = y;") } else { String::new() };
+            let terms = over(&format!("const float y = {term}; s = __fadd_rn(s, y); {keep}"));
+            format!(
+                "{{\nfloat s = 0.0f;\n{terms}#pragma unroll\n{FOLD_SUM}if (lane == 0) parts[{chunk}] = s;\n}}\n"
+            )
+        };
+        if two {
+            t.push_str(&sum(&kept, "x", &format!("warp + {warps}")));
+        }
+        if self.per_row {
+            t.push_str(&again);
+        }
+        t.push_str(&sum(&mine, "v[q]", "warp"));
+        let _ = write!(
+            t,
+            "__syncthreads();\nfloat s = 0.0f;\nfor (unsigned c = lane; c < chunks; c += 32) s = __fadd_rn(s, parts[c]);\n#pragma unroll\n{FOLD_SUM}\
+             s = __shfl_sync(0xffffffffu, s, 0);\nconst float r_of = row_of(s);\n"
+        );
+        if self.labels.is_some() {
+            t.push_str(self.label_text());
+        }
+        if self.per_row {
+            let result = self.post_call(|_| "in0[row * columns + label]".into(), "0.0f", "1.0f");
+            let _ = writeln!(t, "if (threadIdx.x == 0) out[row] = {result};");
+        } else {
+            let result = |x: &str, column: &str| {
+                let hit = if self.labels.is_some() {
+                    format!("({column} == label ? 1.0f : 0.0f)")
+                } else {
+                    "0.0f".into()
+                };
+                let term = match (keeps, reads_term) {
+                    (true, _) => x.into(),
+                    (false, true) => self.term_call(|_| x.into()),
+                    (false, false) => "0.0f".into(),
+                };
+                let result = self.post_call(|i| if reads[i] { x.into() } else { "0.0f".into() }, &term, &hit);
+                format!("__stcs(out + row * columns + {column}, {result});")
+            };
+            t.push_str(&kept(&result("x", "(kept_first + j)")));
+            t.push_str(&again);
+            t.push_str(&mine(&result("v[q]", "(first + 32 * q + lane)")));
+        }
+        t.push_str("}\n}\n");
+        t
     }
 
     /// Inputs whose rows a block keeps in shared memory if there is room: all, but for a mask, whose rows may start
@@ -1236,8 +1362,15 @@ enum Variant {
     /// A block per row, the rows of so many inputs in shared memory, the next ones on their way into a second buffer
     /// if there is room. Rows that divide by four start at aligned addresses; others have a few elements before the first one.
     Shared { threads: u32, aligned: bool, kept: usize, buffers: u32 },
+    /// A block per row of one input, a warp for so many of its chunks. Rows that divide by four are copied by vectors.
+    Chunks { warps: u32, each: u32, aligned: bool },
     /// A block per row that does not fit into shared memory.
     Long,
+}
+
+/// Blocks of so many warps that a multiprocessor holds, with a chunk in registers each.
+fn resident(warps: u32) -> u32 {
+    (LANES as u32 / warps).max(1)
 }
 
 impl Variant {
@@ -1248,6 +1381,9 @@ impl Variant {
             }
             Variant::Shared { threads, aligned, kept, buffers } => {
                 format!("shared{threads}x{kept}x{buffers}{}", if aligned { "a" } else { "" })
+            }
+            Variant::Chunks { warps, each, aligned } => {
+                format!("chunks{each}x{warps}{}", if aligned { "a" } else { "" })
             }
             Variant::Long => "long".into(),
         }
@@ -1268,8 +1404,15 @@ impl Variant {
             (false, true) => 256,
             (false, false) => 512,
         };
+        let chunks = columns.div_ceil(CHUNK);
+        let each = if chunks <= LANES { 1 } else { 2 };
+        let warps = chunks.div_ceil(each);
         match columns {
             n if n <= most => Variant::warp(columns),
+            12289.. if one && warps <= LANES && each * warps * CHUNK <= room => {
+                let aligned = columns.is_multiple_of(4);
+                Variant::Chunks { warps: warps as u32, each: each as u32, aligned }
+            }
             _ if buffer_words(columns) <= room.min(PARTS * CHUNK) => {
                 // Each thread takes about 32 elements: more threads wait for each other longer than they help.
                 let threads = match columns {

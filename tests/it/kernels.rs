@@ -1,10 +1,12 @@
 //! Every CUDA module that the samples of any op, and their gradient rules, will ask for: compiled for two
 //! architectures, and looked through for what must not be in it.
 
+use crate::support::{data, device, f};
 use dittograd::check::{Case, RefRecorder, Values};
 use dittograd::device::cuda::{Nvrtc, kernels_of};
 use dittograd::numerics::Numerics;
 use dittograd::ops::{AnyOp, Gpu, Io, Recorder, RefIn};
+use dittograd::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::sync::Mutex;
@@ -17,6 +19,9 @@ const fn gpu(numerics: Numerics) -> Gpu {
 }
 /// Elements of a value above which a rule is not run for its modules: they would be the same.
 const LIMIT: usize = 5000;
+
+/// Columns of rows whose chunks are shared out among warps: one to each, two, and more; with and without whole vectors.
+const LONG_ROWS: [usize; 5] = [16384, 24577, 33000, 50257, 128_256];
 
 /// Module names with their sources; equal names must have equal sources, since kernels are kept by name.
 fn modules() -> BTreeMap<String, &'static str> {
@@ -52,6 +57,16 @@ fn modules() -> BTreeMap<String, &'static str> {
                 let metas: Vec<_> = ins.iter().map(|&v| r.meta(v)).collect();
                 add(op, &metas);
             }
+        }
+    }
+    // Longer rows than samples have.
+    for name in ["softmax", "log_softmax", "cross_entropy"] {
+        let sample = &AnyOp::samples(name)[0];
+        for columns in LONG_ROWS {
+            let mut metas: Vec<_> = sample.ins.iter().map(|i| i.meta()).collect();
+            metas[0] = f(&[2, columns]);
+            metas.iter_mut().skip(1).for_each(|m| m.shape = Shape::new(&[2]).unwrap());
+            add(&sample.op, &metas);
         }
     }
     let mut all: BTreeMap<String, &'static str> =
@@ -144,5 +159,34 @@ fn no_module_adds_floats_atomically() {
         assert_eq!(adds, source.matches("atomicAdd(reinterpret_cast<u64*>(turns), 1ull)").count(), "{name}");
         let assembly = ["\"atom.", "\"red.", " atom.", " red."];
         assert!(!assembly.iter().any(|a| source.contains(a)), "{name} has an atomic in assembly");
+    }
+}
+
+/// Rows that are longer than those of samples, more of them than a GPU takes at a time.
+#[test]
+fn long_rows_have_the_bits_of_the_cpu() {
+    let Some((_turn, gpu)) = crate::table::gpu() else { return };
+    let bits = |v: Vec<f32>| v.into_iter().map(f32::to_bits).collect::<Vec<_>>();
+    for columns in LONG_ROWS {
+        let rows = 150;
+        let x = Tensor::from_fn(Shape::new(&[rows, columns]).unwrap(), |i| {
+            (i * 7919 % 10_007) as f32 * 1e-3 - 5.0
+        });
+        let labels = Tensor::new(&[rows], (0..rows).map(|r| (r * 4099 % columns) as u32).collect()).unwrap();
+        let run = |device: &Device| {
+            let s = Session::eager(device);
+            let x = s.variable(&x).unwrap();
+            let loss = x.cross_entropy(s.labels(&labels).unwrap()).unwrap();
+            let slopes = loss.backward_retain().unwrap();
+            let slope = slopes.var(x).unwrap().to_tensor::<f32>().unwrap().into_data();
+            [data(x.softmax().unwrap()), data(x.log_softmax().unwrap()), data(loss), slope].map(bits)
+        };
+        let (here, there) = (run(&gpu), run(&device()));
+        for (what, (here, there)) in ["softmax", "log_softmax", "cross_entropy", "its gradient"]
+            .iter()
+            .zip(here.into_iter().zip(there))
+        {
+            assert!(here == there, "{what} of rows of {columns}");
+        }
     }
 }

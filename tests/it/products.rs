@@ -125,3 +125,25 @@ fn threads_share_large_products_of_a_batch() {
         assert_eq!(product(threads), want, "{threads} threads");
     }
 }
+
+/// Products that take a GPU's largest tiles, in every layout, with and without whole vectors.
+#[test]
+fn large_products_on_a_gpu_have_the_bits_of_the_cpu() {
+    let Some((_turn, gpu)) = crate::table::gpu() else { return };
+    let cpu = crate::support::device();
+    for (m, n, k) in [(768, 768, 8192), (765, 767, 8191), (1100, 1000, 1030)] {
+        for (ta, tb) in [(false, false), (false, true), (true, false), (true, true)] {
+            let some = |rows: usize, columns: usize, turned: bool, by: usize| {
+                let dims = if turned { [columns, rows] } else { [rows, columns] };
+                Tensor::from_fn(Shape::new(&dims).unwrap(), |i| (i * by % 10_007) as f32 * 2e-4 - 1.0)
+            };
+            let (a, b) = (some(m, k, ta, 7919), some(k, n, tb, 4099));
+            let product = |device: &Device| {
+                let s = Session::eager(device);
+                let product = s.input(&a).unwrap().matmul_with(s.input(&b).unwrap(), ta, tb).unwrap();
+                product.value::<f32>().unwrap()
+            };
+            assert!(product(&gpu) == product(&cpu), "{m} {n} {k} {ta} {tb}");
+        }
+    }
+}
