@@ -12,6 +12,7 @@ use super::gemm::{
 };
 use super::pool::Pool;
 use super::simd::Simd;
+use super::wide::Wide;
 use crate::shape::MAX_RANK;
 
 /// The most spatial axes: two axes of a shape are the batch's and the channels'.
@@ -339,7 +340,7 @@ fn strip(k: usize) -> usize {
 }
 
 impl Gather {
-    fn k(&self) -> usize {
+    pub(super) fn k(&self) -> usize {
         self.channels * self.view.taps()
     }
 
@@ -376,6 +377,9 @@ impl Gather {
         if self.k() == 0 {
             return 0;
         }
+        if let Some(wide) = Wide::new(self, threads) {
+            return wide.scratch_len(threads);
+        }
         let plan = self.plan(threads);
         self.groups * plan.row_blocks * plan.a_len + threads * plan.slot_len() + LINE
     }
@@ -409,6 +413,10 @@ impl Gather {
             return;
         }
         let threads = pool.threads();
+        if let Some(wide) = Wide::new(self, threads) {
+            wide.run(pool, simd, source, w, bias, out, scratch);
+            return;
+        }
         let plan = self.plan(threads);
         let skip = scratch.as_ptr().align_offset(4 * LINE).min(LINE);
         let slot_len = plan.slot_len();
@@ -447,6 +455,51 @@ impl Gather {
                 unsafe { work.block(task, slot) };
             }
         });
+    }
+
+    /// Packs `rows` (group, first row and number) of the kernel `w` for `terms` (the first and their number): for each
+    /// term `vectors` that hold its rows.
+    ///
+    /// # Safety
+    /// Rows and terms are inside the kernel, `to` leads to so many vectors, and the kernels are of a level that the
+    /// processor has.
+    pub(super) unsafe fn pack(
+        &self,
+        kernels: &Kernels,
+        w: *const f32,
+        (group, row, rows): (usize, usize, usize),
+        (k0, len): (usize, usize),
+        vectors: usize,
+        to: *mut f32,
+    ) {
+        let Gather { view, w_strides: [by_group, by_row, by_channel], .. } = *self;
+        let taps = view.taps();
+        let w = w.wrapping_add(group * by_group + row * by_row);
+        let all = view.has_all_taps();
+        // SAFETY: the caller's.
+        unsafe {
+            if all && taps == 1 && by_row == 1 {
+                (kernels.pack_lines)(w.wrapping_add(k0 * by_channel), by_channel, rows, vectors, len, to);
+                return;
+            }
+            // As many terms at a time as lie side by side.
+            let most = if !all {
+                1
+            } else if by_channel == taps {
+                len
+            } else {
+                taps
+            };
+            let mut k = k0;
+            while k < k0 + len {
+                let (channel, tap) = (k / taps, k % taps);
+                let some = (most - if most == taps { tap } else { 0 }).min(k0 + len - k);
+                let from = w.wrapping_add(channel * by_channel + view.w_at(tap));
+                let to = to.wrapping_add((k - k0) * vectors * kernels.width);
+                (kernels.pack_turned)(from, by_row, rows, vectors, some, to);
+                k += some;
+            }
+        }
     }
 
     /// The positions that no tap reaches: +0 and the bias.
@@ -497,13 +550,10 @@ impl GatherWork {
     /// # Safety
     /// The pointers lead to what `Gather` says, and no other thread writes this panel.
     unsafe fn pack(&self, b: usize, p: usize) {
-        let Gather { view, w_strides: [by_group, by_row, by_channel], .. } = self.gather;
-        let (k, taps, width) = (self.gather.k(), view.taps(), self.kernels.width);
+        let (k, width) = (self.gather.k(), self.kernels.width);
         let (group, i0, panels) = self.rows_of(b);
         let Some((i, mr)) = panels.iter().nth(p) else { return };
-        let w = self.w.wrapping_add(group * by_group + (i0 + i) * by_row);
         let packed = self.packed.wrapping_add(b * self.plan.a_len);
-        let straight = by_channel == taps && view.has_all_taps();
         for k0 in (0..k).step_by(K_CHUNK) {
             let kc = (k - k0).min(K_CHUNK);
             let (runs, run) = cut(kc);
@@ -512,19 +562,7 @@ impl GatherWork {
                 let to = packed.wrapping_add((k0 * panels.count + (r * panels.count + p) * run) * width);
                 // SAFETY: the panel's rows and these terms are inside the kernel, and the workspace has a
                 // vector per term and panel.
-                unsafe {
-                    if straight {
-                        (self.kernels.pack_turned)(w.wrapping_add(kr), by_row, mr, 1, len, to);
-                    } else {
-                        for t in 0..len {
-                            let (channel, tap) = ((kr + t) / taps, (kr + t) % taps);
-                            let from = w.wrapping_add(channel * by_channel + view.w_at(tap));
-                            for row in 0..mr {
-                                *to.add(t * width + row) = *from.add(row * by_row);
-                            }
-                        }
-                    }
-                }
+                unsafe { self.gather.pack(self.kernels, self.w, (group, i0 + i, mr), (kr, len), 1, to) };
             }
         }
     }
@@ -671,34 +709,18 @@ impl GatherWork {
                                     let from = spare.add(run.col as usize);
                                     let (from_stride, cols) = (width << log, run.len as usize);
                                     let (to, to_stride, add) = (out.add(run.out), out_plane, chunk > 0);
-                                    if out_step <= 2 {
-                                        let (to_step, rows) = (out_step, mr);
-                                        put(&Put {
-                                            from,
-                                            from_stride,
-                                            to,
-                                            to_stride,
-                                            to_step,
-                                            rows,
-                                            cols,
-                                            add,
-                                            bias,
-                                        });
-                                        continue;
-                                    }
-                                    for row in 0..mr {
-                                        for x in 0..cols {
-                                            let mut sum = *from.add(row * from_stride + x);
-                                            let to = to.add(row * to_stride + x * out_step);
-                                            if add {
-                                                sum += *to;
-                                            }
-                                            if !bias.is_null() {
-                                                sum += *bias.add(row);
-                                            }
-                                            *to = sum;
-                                        }
-                                    }
+                                    let (to_step, rows) = (out_step, mr);
+                                    put(&Put {
+                                        from,
+                                        from_stride,
+                                        to,
+                                        to_stride,
+                                        to_step,
+                                        rows,
+                                        cols,
+                                        add,
+                                        bias,
+                                    });
                                 }
                             }
                         }
@@ -890,13 +912,13 @@ impl KernelGrad {
 
 /// An address that threads may share; what each writes is kept apart by whoever uses it.
 #[derive(Clone, Copy)]
-struct Shared(*mut f32);
+pub(super) struct Shared(pub *mut f32);
 
 // SAFETY: an address alone; its uses say why they are sound.
 unsafe impl Sync for Shared {}
 
 impl Shared {
-    fn at(&self, offset: usize) -> *mut f32 {
+    pub fn at(&self, offset: usize) -> *mut f32 {
         self.0.wrapping_add(offset)
     }
 }
