@@ -482,23 +482,30 @@ impl Gather {
                 (kernels.pack_lines)(w.wrapping_add(k0 * by_channel), by_channel, rows, vectors, len, to);
                 return;
             }
-            // As many terms at a time as lie side by side.
-            let most = if !all {
-                1
-            } else if by_channel == taps {
-                len
-            } else {
-                taps
-            };
             let mut k = k0;
             while k < k0 + len {
-                let (channel, tap) = (k / taps, k % taps);
-                let some = (most - if most == taps { tap } else { 0 }).min(k0 + len - k);
-                let from = w.wrapping_add(channel * by_channel + view.w_at(tap));
+                let some = self.together(k).min(k0 + len - k);
+                let from = w.wrapping_add(k / taps * by_channel + view.w_at(k % taps));
                 let to = to.wrapping_add((k - k0) * vectors * kernels.width);
-                (kernels.pack_turned)(from, by_row, rows, vectors, some, to);
+                if all {
+                    (kernels.pack_turned)(from, by_row, rows, vectors, some, to);
+                } else {
+                    for row in 0..rows {
+                        *to.add(row) = *from.add(row * by_row);
+                    }
+                }
                 k += some;
             }
+        }
+    }
+
+    /// As many terms from `k` on as lie side by side in the kernel.
+    pub(super) fn together(&self, k: usize) -> usize {
+        let taps = self.view.taps();
+        match (self.view.has_all_taps(), self.w_strides[2] == taps) {
+            (true, true) => self.k() - k,
+            (true, false) => taps - k % taps,
+            (false, _) => 1,
         }
     }
 

@@ -1352,17 +1352,23 @@ unsafe fn across<V: Vector, const MR: usize, const NV: usize>(t: &Across) {
                 }
             }
         }
-        let (mut w, mut ahead) = (t.w, t.ahead);
-        let asks = t.asks.min(t.kc);
-        for k in 0..asks {
-            V::fetch(ahead);
-            ahead = ahead.wrapping_add(t.ahead_step);
-            across_term::<V, MR, NV>(&mut acc, t.x, *t.offsets.add(k), w);
-            w = w.wrapping_add(NV * V::WIDTH);
+        let (mut w, mut offsets, mut ahead) = (t.w, t.offsets, t.ahead);
+        // Two terms in a turn, and a line asked for with them.
+        let asks = t.asks.min(t.kc / 2);
+        for turns in [(asks, true), (t.kc / 2 - asks, false)] {
+            for _ in 0..turns.0 {
+                if turns.1 {
+                    V::fetch(ahead);
+                    ahead = ahead.wrapping_add(t.ahead_step);
+                }
+                across_term::<V, MR, NV>(&mut acc, t.x, *offsets, w);
+                across_term::<V, MR, NV>(&mut acc, t.x, *offsets.add(1), w.wrapping_add(NV * V::WIDTH));
+                offsets = offsets.wrapping_add(2);
+                w = w.wrapping_add(2 * NV * V::WIDTH);
+            }
         }
-        for k in asks..t.kc {
-            across_term::<V, MR, NV>(&mut acc, t.x, *t.offsets.add(k), w);
-            w = w.wrapping_add(NV * V::WIDTH);
+        if !t.kc.is_multiple_of(2) {
+            across_term::<V, MR, NV>(&mut acc, t.x, *offsets, w);
         }
         for r in 0..MR {
             for v in 0..NV {

@@ -17,6 +17,8 @@ const K_RUN: usize = 160;
 const TILES: usize = 16;
 /// The most positions of a line of a box.
 const PIECE: usize = 448;
+/// Rows that are packed together by the task that needs them alone, since a kernel may have their terms side by side.
+const OWN: usize = 4 * PANEL;
 /// Room for tiles.
 const MADE: usize = TILES * MAX_MR * PANEL;
 /// Floats of a box, and of the boxes of a task, which stay in a second-level cache.
@@ -101,8 +103,8 @@ impl Wide {
         let panels = rows.div_ceil(PANEL);
         // A few tasks a thread: boxes are shared out if all rows of the kernel stay in the cache, else rows first.
         let target = if threads == 1 { 1 } else { 4 * threads };
-        let least = all.div_ceil(BOXES / box_len);
         let kept = rows * k <= KEPT;
+        let least = all.div_ceil((if kept { BOX } else { BOXES } / box_len).max(1));
         let blocks = if kept { least.max(target) } else { least };
         let boxes = all.div_ceil(blocks);
         let col_blocks = all.div_ceil(boxes);
@@ -126,7 +128,7 @@ impl Wide {
     }
 
     fn slot_len(&self) -> usize {
-        let own = if self.alone() { PANEL * K_CHUNK } else { 0 };
+        let own = if self.alone() { OWN * K_CHUNK } else { 0 };
         (self.boxes * self.box_len()).next_multiple_of(LINE) + MADE + PANEL * LINE + own
     }
 
@@ -197,7 +199,8 @@ impl Wide {
                         work.fill(part, slot, &mut pieces, &mut copy);
                         filled = Some(part);
                     }
-                    work.block(part / self.col_blocks, block * self.rows, slot, &pieces);
+                    let next = work.next(task + threads, pieces.len());
+                    work.block(part / self.col_blocks, block * self.rows, slot, &pieces, next);
                 }
             }
         });
@@ -219,7 +222,37 @@ struct Work<'a> {
 // apart between tasks.
 unsafe impl Sync for Work<'_> {}
 
+/// The lines of the source that a later task needs, some at a time.
+struct Next {
+    at: *const f32,
+    /// Lines at a time, and how many there are.
+    some: usize,
+    left: usize,
+}
+
+impl Next {
+    fn take(&mut self) -> (*const f32, usize, usize) {
+        let (at, some) = (self.at, self.some.min(self.left));
+        self.at = at.wrapping_add(some * LINE);
+        self.left -= some;
+        (at, LINE, some)
+    }
+}
+
 impl Work<'_> {
+    /// What a task needs of the source, if the images of its part lie side by side; asked for by a task of so many
+    /// pieces.
+    fn next(&self, task: usize, pieces: usize) -> Next {
+        let Wide { gather, per_image, boxes, rows, row_blocks, .. } = *self.wide;
+        let image = gather.channels * gather.view.plane();
+        let from = (task * boxes / per_image * image).min(self.source.len());
+        let end = ((task + 1) * boxes).div_ceil(per_image) * image;
+        let one = row_blocks == 1 && gather.groups == 1;
+        let left = if one { (end.min(self.source.len()) - from) / LINE } else { 0 };
+        let turns = (pieces / 2 * (gather.k() / K_RUN) * (rows / PANEL)).max(1);
+        Next { at: self.source[from..].as_ptr(), some: left.div_ceil(turns), left }
+    }
+
     /// Copies the boxes of a part, and writes down their positions, in pieces of half a tile at most.
     ///
     /// # Safety
@@ -311,7 +344,7 @@ impl Work<'_> {
     /// # Safety
     /// `slot` leads to `slot_len` floats that no other thread uses, which begin with the boxes of these pieces; and no
     /// other thread writes these results.
-    unsafe fn block(&self, group: usize, i0: usize, slot: *mut f32, pieces: &[Piece]) {
+    unsafe fn block(&self, group: usize, i0: usize, slot: *mut f32, pieces: &[Piece], mut next: Next) {
         let Wide { gather, ref bands, .. } = *self.wide;
         let Gather { view, rows, .. } = gather;
         let Kernels { width, ref across, pack_turned, put, .. } = *self.kernels;
@@ -320,20 +353,31 @@ impl Work<'_> {
         let made = slot.wrapping_add((self.wide.boxes * self.wide.box_len()).next_multiple_of(LINE));
         let turned = made.wrapping_add(MADE);
         let own = turned.wrapping_add(PANEL * LINE);
-        let tiling = Tiling { width, most: 2, end: rows.min(i0 + self.wide.rows) };
-        let mut i = i0;
-        while i < tiling.end {
-            let (log, valid) = tiling.at(i);
-            let vectors = 1 << log;
-            let out = self.out.at(i * out_plane);
-            for k0 in (0..k).step_by(K_CHUNK) {
-                let kc = (k - k0).min(K_CHUNK);
-                let w = if self.wide.alone() {
-                    // SAFETY: rows and terms are inside the kernel, and there is room for a panel and a chunk.
-                    unsafe { gather.pack(self.kernels, self.w, (group, i, valid), (k0, kc), vectors, own) };
-                    own
-                } else {
-                    self.packed.at((group * self.wide.packed_rows() + i) * k + k0 * vectors * width)
+        let panels = |from: usize, end: usize| {
+            let tiling = Tiling { width, most: 2, end };
+            (from..end).step_by(2 * width).map(move |i| (i, tiling.at(i)))
+        };
+        let end = rows.min(i0 + self.wide.rows);
+        let cuts = (i0..end).step_by(OWN).flat_map(|i0| (0..k).step_by(K_CHUNK).map(move |k0| (i0, k0)));
+        for (i0, k0) in cuts {
+            let (end, kc) = (end.min(i0 + OWN), (k - k0).min(K_CHUNK));
+            let mut kr = k0;
+            while self.wide.alone() && kr < k0 + kc {
+                // The rows' terms that lie side by side, panel after panel.
+                let some = gather.together(kr).min(k0 + kc - kr);
+                for (i, (log, valid)) in panels(i0, end) {
+                    let to = own.wrapping_add((i - i0) * kc + (((kr - k0) * width) << log));
+                    // SAFETY: rows and terms are inside the kernel, and there is room for so many rows and a chunk.
+                    unsafe { gather.pack(self.kernels, self.w, (group, i, valid), (kr, some), 1 << log, to) };
+                }
+                kr += some;
+            }
+            for (i, (log, valid)) in panels(i0, end) {
+                let vectors = 1 << log;
+                let out = self.out.at(i * out_plane);
+                let w = match self.wide.alone() {
+                    true => own.wrapping_add((i - i0) * kc),
+                    false => self.packed.at((group * self.wide.packed_rows() + i) * k + k0 * vectors * width),
                 };
                 let bias = match k0 + kc == k && !self.bias.is_null() {
                     true => self.bias.wrapping_add(group * rows + i),
@@ -352,6 +396,11 @@ impl Work<'_> {
                     for r in 0..runs {
                         let (kr, end) = (r * kc / runs, (r + 1) * kc / runs);
                         for (at, tile) in tiles[..count].iter().enumerate() {
+                            // What is written when the sums are done, or meanwhile what comes next of the source.
+                            let (ahead, ahead_step, asks) = match r + 1 == runs {
+                                true => (out.wrapping_add(tile.out[0]).cast_const(), out_plane, valid),
+                                false => next.take(),
+                            };
                             let t = Across {
                                 kc: end - kr,
                                 offsets: bands.offsets[k0 + kr..].as_ptr(),
@@ -359,9 +408,9 @@ impl Work<'_> {
                                 w: w.wrapping_add(kr * vectors * width),
                                 to: made.wrapping_add(at * MAX_MR * PANEL),
                                 begin: r == 0,
-                                ahead: out.wrapping_add(tile.out[0]),
-                                ahead_step: out_plane,
-                                asks: if r + 1 == runs { valid } else { 0 },
+                                ahead,
+                                ahead_step,
+                                asks,
                             };
                             // SAFETY: the kernels are of a level that the processor has; the positions of the pieces are
                             // inside their boxes, of which the offsets are.
@@ -393,7 +442,6 @@ impl Work<'_> {
                     }
                 }
             }
-            i += valid;
         }
     }
 }
