@@ -12,7 +12,7 @@ use super::gemm::{
 };
 use super::pool::Pool;
 use super::simd::Simd;
-use super::wide::Wide;
+use super::wide::{Held, Wide, WideGrad};
 use crate::shape::MAX_RANK;
 
 /// The most spatial axes: two axes of a shape are the batch's and the channels'.
@@ -770,6 +770,7 @@ const TERMS_LEN: usize = PANEL * TERM_PITCH;
 /// How the work of a kernel's gradient is cut up. Chunks are done in waves: those of a wave at once, each
 /// into a part of its own, then added in order.
 struct GradPlan {
+    wide: Option<WideGrad>,
     rows: usize,
     row_blocks: usize,
     cols: usize,
@@ -783,6 +784,9 @@ struct GradPlan {
 
 impl GradPlan {
     fn slot_len(&self) -> usize {
+        if let Some(wide) = &self.wide {
+            return wide.slot_len(self.rows, self.cols / wide.taps()).next_multiple_of(LINE);
+        }
         (self.a_len + B_LEN + self.acc_len + TERMS_LEN + self.runs_len + self.seen_len).next_multiple_of(LINE)
     }
 }
@@ -792,7 +796,7 @@ impl KernelGrad {
         self.channels * self.view.taps()
     }
 
-    fn k(&self) -> usize {
+    pub(super) fn k(&self) -> usize {
         self.batch * self.view.positions()
     }
 
@@ -810,9 +814,16 @@ impl KernelGrad {
         let work = self.size().saturating_mul(k);
         let target = if threads == 1 { 1 } else { (work >> 15).clamp(1, 4 * threads) };
         let per = target.div_ceil(self.groups.max(1) * row_blocks * wave);
-        let cols = self.columns().div_ceil(per).max(1).next_multiple_of(STRIP);
+        let wide = WideGrad::new(self);
+        let cols = self.columns().div_ceil(per).max(1);
+        let cols = match &wide {
+            // Whole channels.
+            Some(wide) => cols.min(wide.channels() * wide.taps()).next_multiple_of(wide.taps()),
+            None => cols.next_multiple_of(STRIP),
+        };
         let runs = self.view.most_runs(k.clamp(1, K_RUN));
         GradPlan {
+            wide,
             rows,
             row_blocks,
             cols,
@@ -883,7 +894,7 @@ impl KernelGrad {
             let next = AtomicUsize::new(0);
             pool.run(threads.min(now * blocks), |slot| {
                 let slot = slots.at(slot * slot_len);
-                let mut packed = None;
+                let (mut packed, mut held) = (None, Held::default());
                 loop {
                     let task = next.fetch_add(1, Relaxed);
                     if task >= now * blocks {
@@ -898,7 +909,12 @@ impl KernelGrad {
                     let range = if wave == 1 { 0..chunks } else { c0 + c..c0 + c + 1 };
                     // SAFETY: the counter gives each task once, tasks write blocks or parts of their own, and
                     // the slot's workspace belongs to this call; the lengths were checked above.
-                    unsafe { work.block(block, range, to, first, slot, &mut packed) };
+                    unsafe {
+                        match &work.plan.wide {
+                            Some(wide) => work.wide_block(wide, block, range, to, first, slot, &mut held),
+                            None => work.block(block, range, to, first, slot, &mut packed),
+                        }
+                    };
                 }
             });
             if now > 1 {
@@ -944,6 +960,33 @@ struct GradWork {
 unsafe impl Sync for GradWork {}
 
 impl GradWork {
+    /// As `block`, with vectors along the rows.
+    ///
+    /// # Safety
+    /// As for `block`.
+    #[allow(clippy::too_many_arguments)]
+    unsafe fn wide_block(
+        &self,
+        wide: &WideGrad,
+        block: usize,
+        chunks: std::ops::Range<usize>,
+        to: *mut f32,
+        first: bool,
+        slot: *mut f32,
+        held: &mut Held,
+    ) {
+        let KernelGrad { rows, channels, .. } = self.grad;
+        let (b, col_task) = (block / self.plan.col_blocks, block % self.plan.col_blocks);
+        let (group, i0) = (b / self.plan.row_blocks, b % self.plan.row_blocks * self.plan.rows);
+        let per = self.plan.cols / wide.taps();
+        let part =
+            (group, i0..rows.min(i0 + self.plan.rows), col_task * per..channels.min(col_task * per + per));
+        // SAFETY: the caller's.
+        unsafe {
+            wide.block(self.kernels, self.plan.rows, self.g, self.source, part, chunks, to, first, slot, held)
+        };
+    }
+
     /// Computes one block of the gradient over some chunks; `packed` remembers which rows of `g` the workspace
     /// holds.
     ///

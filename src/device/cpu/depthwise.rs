@@ -28,18 +28,18 @@ const TASKS: usize = 4;
 #[derive(Clone, Copy)]
 pub(super) struct Reach {
     pub axis: Axis,
-    low: isize,
+    pub low: isize,
     span: usize,
 }
 
 impl Reach {
-    fn of(axis: Axis) -> Reach {
+    pub fn of(axis: Axis) -> Reach {
         let far = (axis.taps.max(1) as isize - 1) * axis.tap_step;
         Reach { axis, low: axis.first + far.min(0), span: far.unsigned_abs() + 1 }
     }
 
     /// How far above the lowest element a tap is.
-    fn above(&self, tap: usize) -> usize {
+    pub fn above(&self, tap: usize) -> usize {
         (self.axis.first + tap as isize * self.axis.tap_step - self.low).cast_unsigned()
     }
 
@@ -49,7 +49,7 @@ impl Reach {
     }
 
     /// Elements of each of them that taps see beyond the last position's first.
-    fn more(&self) -> usize {
+    pub fn more(&self) -> usize {
         (self.span - 1) / self.axis.step
     }
 }

@@ -999,7 +999,7 @@ pub(super) struct Kernels {
     /// Brings columns of a tile to their place.
     pub put: PutFn,
     /// Sums of positions, by their number less one, and log2 of the vectors.
-    pub across: [[AcrossFn; 2]; MAX_MR],
+    pub across: [[AcrossFn; 3]; MAX_MR],
     /// Sums of neighbouring outputs.
     pub chains: ChainsFn,
     /// Sums side by side, by their number less one; at most `mr`.
@@ -1748,7 +1748,7 @@ macro_rules! kernels {
             gather: gather_lines,
             add_bias: add_row_bias,
             put: put_columns,
-            across: [$([lanes_across::<$rows, 1>, lanes_across::<$rows, 2>]),*],
+            across: [$([lanes_across::<$rows, 1>, lanes_across::<$rows, 2>, lanes_across::<$rows, $v2>]),*],
             chains: line_chains,
             dots: [$(some_dots::<$rows>),*],
             weave: woven,

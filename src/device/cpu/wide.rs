@@ -3,10 +3,11 @@
 //! [`super::conv`], term by term.
 #![allow(unsafe_code)]
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use super::conv::{Gather, Shared};
-use super::depthwise::{Bands, digits};
+use super::conv::{Axis, Gather, KernelGrad, Shared, inner_range};
+use super::depthwise::{Bands, Reach, digits};
 use super::gemm::{Across, K_CHUNK, Kernels, LINE, Lines, MAX_MR, PANEL, Put, RUN, Run, Seen, Tiling};
 use super::pool::Pool;
 use super::simd::Simd;
@@ -15,6 +16,9 @@ use super::simd::Simd;
 /// first-level cache meanwhile.
 const K_RUN: usize = 160;
 const TILES: usize = 16;
+/// The same for gradients of kernels, and the most columns of a tile, which then has more vectors.
+const GRAD_RUN: usize = 96;
+const GRAD_MR: usize = 6;
 /// The most positions of a line of a box.
 const PIECE: usize = 448;
 /// Rows that are packed together by the task that needs them alone, since a kernel may have their terms side by side.
@@ -58,10 +62,12 @@ struct Tile {
 }
 
 impl Tile {
-    fn next(pieces: &[Piece], step: usize) -> Option<(Tile, &[Piece])> {
+    /// The first of the pieces, with the next if that fits, and the pieces that are left. Results are `step` apart, and in
+    /// `order` if a longer piece must not go before a shorter one.
+    fn next(pieces: &[Piece], step: usize, order: bool) -> Option<(Tile, &[Piece])> {
         let (&a, rest) = pieces.split_first()?;
         Some(match rest.split_first() {
-            Some((&b, rest)) if a.len.abs_diff(b.len) < 2 => {
+            Some((&b, rest)) if a.len.abs_diff(b.len) < 2 && !(order && a.len < b.len) => {
                 let (a, b) = if a.len < b.len { (b, a) } else { (a, b) };
                 (Tile { at: [a.at, b.at], out: [a.out, b.out], len: [a.len, b.len] }, rest)
             }
@@ -185,7 +191,7 @@ impl Wide {
         let next = AtomicUsize::new(0);
         pool.run(threads.min(tasks), |slot| {
             let slot = slots.at(slot * slot_len);
-            let (mut pieces, mut copy, mut filled) = (Vec::new(), (Vec::new(), Vec::new()), None);
+            let (mut pieces, mut copy, mut filled) = (Vec::new(), Copy::default(), None);
             loop {
                 let task = next.fetch_add(1, Relaxed);
                 if task >= tasks {
@@ -204,6 +210,67 @@ impl Wide {
                 }
             }
         });
+    }
+}
+
+/// Lines of channels that are copied to a box, with what of them lies in the source.
+#[derive(Default)]
+struct Copy {
+    runs: Vec<Run>,
+    seen: Vec<Seen>,
+    lines: usize,
+    pitch: usize,
+    step: usize,
+    next: usize,
+}
+
+impl Copy {
+    /// Begins with so many lines of a channel, of `pitch` elements, which are `step` apart in the source.
+    fn begin(&mut self, lines: usize, pitch: usize, step: usize) {
+        (self.lines, self.pitch, self.step, self.next) = (lines, pitch, step, 0);
+        let count = pitch.div_ceil(RUN);
+        let cut = |r: usize| r * pitch / count;
+        self.runs.clear();
+        let run = |r| Run { base: 0, out: 0, col: cut(r) as u32, len: (cut(r + 1) - cut(r)) as u32 };
+        self.runs.extend((0..count).map(run));
+        self.seen.clear();
+        self.seen.resize(count * lines, Seen { at: 0, inside: 0 });
+    }
+
+    /// The next line: where its first element would lie in the channel, and which of its elements do.
+    fn line(&mut self, at: isize, inside: Range<usize>) {
+        for (r, run) in self.runs.iter().enumerate() {
+            let (col, end) = (run.col as usize, (run.col + run.len) as usize);
+            let (from, to) = (inside.start.clamp(col, end), inside.end.clamp(col, end));
+            if from < to {
+                let at = (at + (col * self.step) as isize) as i32;
+                let inside = (u32::MAX >> (32 - (to - from))) << (from - col);
+                self.seen[r * self.lines + self.next] = Seen { at, inside };
+            }
+        }
+        self.next += 1;
+    }
+
+    /// Copies these lines of some channels, `plane` apart.
+    ///
+    /// # Safety
+    /// What is inside lies in the channels of `source`, and `to` leads to room for all lines.
+    unsafe fn run(&self, kernels: &Kernels, source: *const f32, plane: usize, channels: usize, to: *mut f32) {
+        let lines = Lines {
+            source,
+            plane,
+            runs: self.runs.as_ptr(),
+            count: self.runs.len(),
+            seen: self.seen.as_ptr(),
+            taps: self.lines,
+            channel: 0,
+            tap: 0,
+            lines: channels * self.lines,
+            pitch: self.pitch,
+            step: self.step,
+        };
+        // SAFETY: the caller's; the kernels are of a level that the processor has.
+        unsafe { (kernels.gather)(&lines, to) };
     }
 }
 
@@ -257,13 +324,7 @@ impl Work<'_> {
     ///
     /// # Safety
     /// `slot` leads to `slot_len` floats that no other thread uses.
-    unsafe fn fill(
-        &self,
-        part: usize,
-        slot: *mut f32,
-        pieces: &mut Vec<Piece>,
-        copy: &mut (Vec<Run>, Vec<Seen>),
-    ) {
+    unsafe fn fill(&self, part: usize, slot: *mut f32, pieces: &mut Vec<Piece>, copy: &mut Copy) {
         let Wide { gather, ref bands, per_image, boxes, col_blocks, .. } = *self.wide;
         let Gather { view, batch, groups, rows, channels, .. } = gather;
         let (group, first) = (part / col_blocks, part % col_blocks * boxes);
@@ -278,45 +339,10 @@ impl Work<'_> {
             let image = n * groups + group;
             let source = &self.source[image * channels * view.plane()..][..channels * view.plane()];
             let at = index * self.wide.box_len();
-            let (runs, seen, taps) = (bands.pitch.div_ceil(RUN), &mut copy.1, bands.channel / bands.pitch);
-            let cut = |r: usize| r * bands.pitch / runs;
-            copy.0.clear();
-            copy.0.extend((0..runs).map(|r| Run {
-                base: 0,
-                out: 0,
-                col: cut(r) as u32,
-                len: (cut(r + 1) - cut(r)) as u32,
-            }));
-            seen.resize(runs * taps, Seen { at: 0, inside: 0 });
-            let mut tap = 0;
-            bands.lines(&around, l0, p0, |at, inside| {
-                for r in 0..runs {
-                    let (col, end) = (cut(r), cut(r + 1));
-                    let (a, b) = (inside.start.clamp(col, end), inside.end.clamp(col, end));
-                    seen[r * taps + tap] = Seen { at: 0, inside: 0 };
-                    if a < b {
-                        let at = at + (col * along.step) as isize;
-                        seen[r * taps + tap] =
-                            Seen { at: at as i32, inside: (u32::MAX >> (32 - (b - a))) << (a - col) };
-                    }
-                }
-                tap += 1;
-            });
-            let lines = Lines {
-                source: source.as_ptr(),
-                plane: view.plane(),
-                runs: copy.0.as_ptr(),
-                count: runs,
-                seen: seen.as_ptr(),
-                taps,
-                channel: 0,
-                tap: 0,
-                lines: channels * taps,
-                pitch: bands.pitch,
-                step: along.step,
-            };
+            copy.begin(bands.channel / bands.pitch, bands.pitch, along.step);
+            bands.lines(&around, l0, p0, |at, inside| copy.line(at, inside));
             // SAFETY: the workspace begins with the boxes of a task; what is inside lies in the channels.
-            unsafe { (self.kernels.gather)(&lines, slot.add(at)) };
+            unsafe { copy.run(self.kernels, source.as_ptr(), view.plane(), channels, slot.add(at)) };
             let sheet = bands
                 .around
                 .iter()
@@ -388,7 +414,7 @@ impl Work<'_> {
                     let mut tiles = [Tile::default(); TILES];
                     let mut count = 0;
                     for tile in &mut tiles {
-                        let Some((next, rest)) = Tile::next(left, out_step) else { break };
+                        let Some((next, rest)) = Tile::next(left, out_step, false) else { break };
                         (*tile, left) = (next, rest);
                         count += 1;
                     }
@@ -441,6 +467,238 @@ impl Work<'_> {
                         }
                     }
                 }
+            }
+        }
+    }
+}
+
+/// The gradient of a kernel: vectors run along the channels of `g`, which is turned for that, and the source is broadcast
+/// from a copy that has its padding. Neighbouring taps have neighbouring operands.
+pub(super) struct WideGrad {
+    grad: KernelGrad,
+    down: Reach,
+    along: Reach,
+    /// Floats from one line of a box to the next.
+    pitch: usize,
+    /// The most floats of a channel's box.
+    most: usize,
+}
+
+/// What a thread remembers from one block to the next.
+#[derive(Default)]
+pub(super) struct Held {
+    /// Which rows of `g` and which channels the workspace has: group, the first, and the chunk.
+    rows: Option<[usize; 3]>,
+    channels: Option<[usize; 3]>,
+    copy: Copy,
+    /// Where each position lies in the box of a channel, and all tiles.
+    offsets: Vec<usize>,
+    tiles: Vec<Tile>,
+}
+
+impl WideGrad {
+    /// The gradient, if it is better off here.
+    pub fn new(grad: &KernelGrad) -> Option<WideGrad> {
+        let KernelGrad { view, batch, rows, .. } = *grad;
+        let (down, along) = match *view.axes() {
+            [along] => (Axis::ONE, along),
+            [down, along] => (down, along),
+            _ => return None,
+        };
+        let k = batch * view.positions();
+        let simple = down.step == 1 && along.step == 1 && along.tap_step == 1 && along.taps >= 3;
+        if !simple || rows < 32 || rows * 5 < rows.next_multiple_of(LINE) * 4 || k < 128 {
+            return None;
+        }
+        let (down, along) = (Reach::of(down), Reach::of(along));
+        let pitch = along.axis.positions + along.more();
+        // The lines of a chunk, and of the images that it cuts.
+        let lines = (k.min(K_CHUNK) - 1) / along.axis.positions + 2;
+        let most = (lines + ((lines - 1) / down.axis.positions + 2) * down.more()) * pitch;
+        (most * 8 <= BOXES).then_some(WideGrad { grad: *grad, down, along, pitch, most })
+    }
+
+    pub fn taps(&self) -> usize {
+        self.grad.view.taps()
+    }
+
+    /// The most channels of a block.
+    pub fn channels(&self) -> usize {
+        BOXES / self.most
+    }
+
+    /// Floats of workspace for a block of so many rows and channels.
+    pub fn slot_len(&self, rows: usize, channels: usize) -> usize {
+        let k = self.grad.k().min(K_CHUNK);
+        (channels * self.most).next_multiple_of(LINE) + rows.next_multiple_of(LINE) * k + 2 * MADE
+    }
+
+    /// Copies the source of a chunk's positions, for some channels of a group, and writes down where it is.
+    ///
+    /// # Safety
+    /// `source` leads to what `KernelGrad` says, and `to` to room for the boxes of so many channels.
+    unsafe fn fill(
+        &self,
+        kernels: &Kernels,
+        source: *const f32,
+        (group, part): (usize, Range<usize>),
+        (k0, kc): (usize, usize),
+        to: *mut f32,
+        held: &mut Held,
+    ) {
+        let KernelGrad { view, groups, channels, .. } = self.grad;
+        let (down, along) = (&self.down, &self.along);
+        let (across, tall) = (along.axis.positions, down.axis.positions);
+        let (first, end) = (k0 / across, (k0 + kc).div_ceil(across));
+        let images = first / tall..end.div_ceil(tall);
+        let plane = (end - first + images.len() * down.more()) * self.pitch;
+        let (from, to_x) = inner_range(along.low, 1, along.axis.source, self.pitch);
+        held.offsets.clear();
+        let mut at = 0;
+        for n in images {
+            let (y0, y1) = (first.max(n * tall) - n * tall, end.min((n + 1) * tall) - n * tall);
+            let lines = y1 - y0 + down.more();
+            held.copy.begin(lines, self.pitch, 1);
+            for y in (0..lines).map(|j| (y0 + j) as isize + down.low) {
+                let inside = y >= 0 && y < down.axis.source as isize && from < to_x;
+                let line = y * along.axis.source as isize + along.low;
+                held.copy.line(line, if inside { from..to_x } else { 0..0 });
+            }
+            for (i, c) in part.clone().enumerate() {
+                let source = source.wrapping_add(((n * groups + group) * channels + c) * view.plane());
+                // SAFETY: the caller's; these lines are of this channel.
+                unsafe { held.copy.run(kernels, source, 0, 1, to.wrapping_add(i * plane + at)) };
+            }
+            for y in y0..y1 {
+                let line = (n * tall + y) * across;
+                let inside = line.max(k0)..(line + across).min(k0 + kc);
+                held.offsets.extend(inside.map(|k| at + (y - y0) * self.pitch + k - line));
+            }
+            at += lines * self.pitch;
+        }
+        // Tiles of neighbouring taps, in the order of the kernel.
+        held.tiles.clear();
+        let half = kernels.mr.min(GRAD_MR) / 2;
+        let count = along.axis.taps.div_ceil(half);
+        let pieces: Vec<Piece> = (0..part.len() * view.taps() / along.axis.taps * count)
+            .map(|piece| {
+                let (line, i) = (piece / count, piece % count);
+                let cut = |i: usize| (i * along.axis.taps).div_ceil(count);
+                let (c, y) = (line / down.axis.taps, line % down.axis.taps);
+                let at = c * plane + down.above(y) * self.pitch + along.above(cut(i));
+                Piece { at, out: line * along.axis.taps + cut(i), len: cut(i + 1) - cut(i) }
+            })
+            .collect();
+        let mut left = &pieces[..];
+        while let Some((tile, rest)) = Tile::next(left, 1, true) {
+            held.tiles.push(tile);
+            left = rest;
+        }
+    }
+
+    /// Computes some rows of a group of the gradient, at the taps of some channels, over some chunks.
+    ///
+    /// # Safety
+    /// `g` and `source` lead to what `KernelGrad` says, `to` to a whole gradient of which no other call writes this
+    /// block, and `slot` to `slot_len` floats for `most_rows` rows that no other thread uses.
+    #[allow(clippy::too_many_arguments)]
+    pub unsafe fn block(
+        &self,
+        kernels: &Kernels,
+        most_rows: usize,
+        g: *const f32,
+        source: *const f32,
+        (group, mine, part): (usize, Range<usize>, Range<usize>),
+        chunks: Range<usize>,
+        to: *mut f32,
+        first: bool,
+        slot: *mut f32,
+        held: &mut Held,
+    ) {
+        let KernelGrad { view, groups, rows, channels, .. } = self.grad;
+        let Kernels { width, mr, ref wide, ref across, pack_turned, put, .. } = *kernels;
+        let (k, taps, positions) = (self.grad.k(), view.taps(), view.positions());
+        let columns = channels * taps;
+        // Where these are does not depend on the block, so that they can be held.
+        let (made, turned) = (slot, slot.wrapping_add(MADE));
+        let turned_g = turned.wrapping_add(MADE);
+        let boxes = turned_g.wrapping_add(most_rows.next_multiple_of(LINE) * k.min(K_CHUNK));
+        let to = to.wrapping_add(group * rows * columns + part.start * taps);
+        let tiling = Tiling { width, most: wide[mr.min(GRAD_MR) - 1], end: mine.end };
+        let first_chunk = chunks.start;
+        for chunk in chunks {
+            let k0 = chunk * K_CHUNK;
+            let kc = (k - k0).min(K_CHUNK);
+            let key = Some([group, part.start, chunk]);
+            if held.channels != key {
+                // SAFETY: the caller's; the workspace begins with room for these boxes.
+                unsafe { self.fill(kernels, source, (group, part.clone()), (k0, kc), boxes, held) };
+                held.channels = key;
+            }
+            let key = Some([group, mine.start, chunk]);
+            let fresh = held.rows != key;
+            held.rows = key;
+            let mut i = mine.start;
+            while i < mine.end {
+                let (log, valid) = tiling.at(i);
+                let vectors = 1 << log;
+                let w = turned_g.wrapping_add((i - mine.start) * kc);
+                let mut at = k0;
+                while fresh && at < k0 + kc {
+                    // As many terms as lie in one image.
+                    let (n, o) = (at / positions, at % positions);
+                    let some = (positions - o).min(k0 + kc - at);
+                    let from = g.wrapping_add(((n * groups + group) * rows + i) * positions + o);
+                    // SAFETY: the rows and these terms are inside g, and the workspace has vectors for all.
+                    unsafe {
+                        let to = w.wrapping_add((at - k0) * vectors * width);
+                        pack_turned(from, positions, valid, vectors, some, to);
+                    }
+                    at += some;
+                }
+                for tiles in held.tiles.chunks(TILES) {
+                    let runs = kc.div_ceil(GRAD_RUN);
+                    let mut cols = 0;
+                    for r in 0..runs {
+                        let (kr, end) = (r * kc / runs, (r + 1) * kc / runs);
+                        cols = 0;
+                        for tile in tiles {
+                            let t = Across {
+                                kc: end - kr,
+                                offsets: held.offsets[kr..].as_ptr(),
+                                x: tile.at.map(|at| boxes.wrapping_add(at).cast_const()),
+                                w: w.wrapping_add(kr * vectors * width),
+                                to: made.wrapping_add(cols * vectors * width),
+                                begin: r == 0,
+                                ahead: std::ptr::null(),
+                                ahead_step: 0,
+                                asks: 0,
+                            };
+                            let both = tile.len[0] + tile.len[1];
+                            // SAFETY: the kernels are of a level that the processor has; positions and taps are inside
+                            // the boxes.
+                            unsafe { across[both - 1][log](&t) };
+                            cols += both;
+                        }
+                    }
+                    let across = cols.div_ceil(width);
+                    // SAFETY: the rows and columns are inside the gradient; there is room for so many turned tiles.
+                    unsafe {
+                        pack_turned(made, vectors * width, cols, across, valid, turned);
+                        put(&Put {
+                            from: turned,
+                            from_stride: across * width,
+                            to: to.wrapping_add(i * columns + tiles[0].out[0]),
+                            to_stride: columns,
+                            to_step: 1,
+                            rows: valid,
+                            cols,
+                            add: !first || chunk > first_chunk,
+                            bias: std::ptr::null(),
+                        });
+                    }
+                }
+                i += valid;
             }
         }
     }
