@@ -409,7 +409,7 @@ impl Gather {
             return;
         }
         if self.k() == 0 {
-            self.fill(bias, out);
+            self.fill(pool, bias, out);
             return;
         }
         let threads = pool.threads();
@@ -482,18 +482,25 @@ impl Gather {
                 (kernels.pack_lines)(w.wrapping_add(k0 * by_channel), by_channel, rows, vectors, len, to);
                 return;
             }
+            if !all {
+                for tap in 0..taps {
+                    let w = w.wrapping_add(view.w_at(tap));
+                    for k in (k0 + (tap + taps - k0 % taps) % taps..k0 + len).step_by(taps) {
+                        let from = w.wrapping_add(k / taps * by_channel);
+                        let to = to.wrapping_add((k - k0) * vectors * kernels.width);
+                        for row in 0..rows {
+                            *to.add(row) = *from.add(row * by_row);
+                        }
+                    }
+                }
+                return;
+            }
             let mut k = k0;
             while k < k0 + len {
                 let some = self.together(k).min(k0 + len - k);
-                let from = w.wrapping_add(k / taps * by_channel + view.w_at(k % taps));
+                let from = w.wrapping_add(k / taps * by_channel + k % taps);
                 let to = to.wrapping_add((k - k0) * vectors * kernels.width);
-                if all {
-                    (kernels.pack_turned)(from, by_row, rows, vectors, some, to);
-                } else {
-                    for row in 0..rows {
-                        *to.add(row) = *from.add(row * by_row);
-                    }
-                }
+                (kernels.pack_turned)(from, by_row, rows, vectors, some, to);
                 k += some;
             }
         }
@@ -510,20 +517,22 @@ impl Gather {
     }
 
     /// The positions that no tap reaches: +0 and the bias.
-    fn fill(&self, bias: Option<&[f32]>, out: &mut [f32]) {
+    fn fill(&self, pool: &Pool, bias: Option<&[f32]>, out: &mut [f32]) {
         let axes = self.view.axes();
-        for (channel, out) in out.chunks_mut(self.view.out_plane()).enumerate() {
+        let (inner, outer) = (axes[axes.len() - 1], &axes[..axes.len() - 1]);
+        let lines = outer.iter().map(|a| a.positions).product::<usize>();
+        pool.chunks_mut(out, self.view.out_plane(), |channel, out| {
             let value = bias.map_or(0.0, |b| 0.0 + b[channel % (self.groups * self.rows)]);
-            for position in 0..self.view.positions() {
-                let (mut rest, mut at, mut stride) = (position, 0, 1);
-                for a in axes.iter().rev() {
+            for line in 0..lines {
+                let (mut rest, mut at, mut stride) = (line, inner.out_first, inner.out);
+                for a in outer.iter().rev() {
                     at += (a.out_first + rest % a.positions * a.out_step) * stride;
                     rest /= a.positions;
                     stride *= a.out;
                 }
-                out[at] = value;
+                out[at..].iter_mut().step_by(inner.out_step).take(inner.positions).for_each(|x| *x = value);
             }
-        }
+        });
     }
 }
 
@@ -642,8 +651,13 @@ impl GatherWork {
                     }
                     n
                 };
+                // The columns to come lie behind these, mostly.
+                // SAFETY: a strip has at least one run, and as many entries as taps for it.
+                let behind =
+                    unsafe { ((*runs_at).base as isize + (*seen_at).at as isize).cast_unsigned() + strip };
                 for r in 0..runs {
                     let (kr, len) = (k0 + r * run, run.min(kc - r * run));
+                    let mut asked = 0;
                     let (mut j, mut at) = (s0, 0);
                     while j < s1 {
                         let (log, valid) = shape(j);
@@ -680,6 +694,15 @@ impl GatherWork {
                                 true => self.bias.wrapping_add(first_row + i),
                                 false => std::ptr::null(),
                             };
+                            // With one tap, each tile asks for a line of half the channels.
+                            let (ahead, ahead_step) = match taps == 1 && asked / 2 * LINE <= strip {
+                                true => {
+                                    let line = (kr + asked % 2 * (len / 2)) * plane + asked / 2 * LINE;
+                                    (self.source.wrapping_add(behind + line), plane)
+                                }
+                                false => (slot.cast_const(), 0),
+                            };
+                            asked += 1;
                             let t = Tile {
                                 kc: len,
                                 a: packed
@@ -687,8 +710,8 @@ impl GatherWork {
                                 stride_a: width,
                                 b: slot.wrapping_add((j - s0) * len),
                                 stride_b: width << log,
-                                ahead: slot.wrapping_add((j - s0) * len),
-                                ahead_step: width << log,
+                                ahead,
+                                ahead_step,
                                 acc: acc.wrapping_add(i * STRIP + (j - s0) * mr),
                                 begin: r == 0,
                                 end,
@@ -1069,7 +1092,14 @@ impl GradWork {
                         let base = group * channels * plane;
                         view.runs(kr, kr + len, base, groups * channels * plane, 0, runs_at, seen_at)
                     };
-                    let mut j = s0;
+                    // What is turned next: terms to come, or columns.
+                    let (sn, kn) = match (r + 1 < runs, s1 < j1) {
+                        (true, _) => (s0, kr + len),
+                        (false, true) => (s1, k0),
+                        (false, false) => (j0, k0 + kc),
+                    };
+                    let behind = ((kn / positions * groups + group) * channels + sn) * plane + kn % positions;
+                    let (mut j, mut asked) = (s0, 0);
                     while j < s1 {
                         let (log, valid) = shape(j);
                         let lines = Lines {
@@ -1118,14 +1148,20 @@ impl GradWork {
                                 true => (self.g.wrapping_add(g_at + i * positions), positions),
                                 false => (a_pack.wrapping_add(packed_at(r, p)).cast_const(), width),
                             };
+                            // Each tile asks for a line of all columns.
+                            let (ahead, ahead_step) = match plain && asked * LINE <= run {
+                                true => (self.source.wrapping_add(behind + asked * LINE), plane),
+                                false => (b_pack.cast_const(), 0),
+                            };
+                            asked += 1;
                             let t = Tile {
                                 kc: len,
                                 a,
                                 stride_a,
                                 b: b_pack.wrapping_add((j - s0) * len),
                                 stride_b: width << log,
-                                ahead: b_pack.wrapping_add((j - s0) * len),
-                                ahead_step: width << log,
+                                ahead,
+                                ahead_step,
                                 acc: acc.wrapping_add(i * STRIP + (j - s0) * mr),
                                 begin: r == 0,
                                 end: r + 1 == runs,
