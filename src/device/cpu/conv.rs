@@ -652,9 +652,9 @@ impl GatherWork {
                     n
                 };
                 // The columns to come lie behind these, mostly.
-                // SAFETY: a strip has at least one run, and as many entries as taps for it.
-                let behind =
-                    unsafe { ((*runs_at).base as isize + (*seen_at).at as isize).cast_unsigned() + strip };
+                // SAFETY: a strip has at least one run, and an entry for each tap of it.
+                let (base, seen) = unsafe { ((*runs_at).base, (*seen_at).at as isize) };
+                let behind = self.source.wrapping_add(base + strip).wrapping_offset(seen);
                 for r in 0..runs {
                     let (kr, len) = (k0 + r * run, run.min(kc - r * run));
                     let mut asked = 0;
@@ -698,7 +698,7 @@ impl GatherWork {
                             let (ahead, ahead_step) = match taps == 1 && asked / 2 * LINE <= strip {
                                 true => {
                                     let line = (kr + asked % 2 * (len / 2)) * plane + asked / 2 * LINE;
-                                    (self.source.wrapping_add(behind + line), plane)
+                                    (behind.wrapping_add(line), plane)
                                 }
                                 false => (slot.cast_const(), 0),
                             };

@@ -205,8 +205,7 @@ impl Wide {
                         work.fill(part, slot, &mut pieces, &mut copy);
                         filled = Some(part);
                     }
-                    let next = work.next(task + threads, pieces.len());
-                    work.block(part / self.col_blocks, block * self.rows, slot, &pieces, next);
+                    work.block(part, block, slot, &pieces, threads);
                 }
             }
         });
@@ -289,35 +288,71 @@ struct Work<'a> {
 // apart between tasks.
 unsafe impl Sync for Work<'_> {}
 
-/// The lines of the source that a later task needs, some at a time.
+/// What is needed later, asked for some cache lines at a time: `count` stretches of `lines`, `stride` apart.
 struct Next {
     at: *const f32,
-    /// Lines at a time, and how many there are.
+    lines: usize,
+    stride: usize,
+    count: usize,
     some: usize,
-    left: usize,
+    asked: usize,
 }
 
 impl Next {
+    /// For `turns` times of asking.
+    fn new(at: *const f32, floats: usize, stride: usize, count: usize, turns: usize) -> Next {
+        let lines = floats.div_ceil(LINE) + 1;
+        Next { at, lines, stride, count, some: (lines * count).div_ceil(turns.max(1)), asked: 0 }
+    }
+
+    /// The first of the next lines, how far apart they are, and how many.
     fn take(&mut self) -> (*const f32, usize, usize) {
-        let (at, some) = (self.at, self.some.min(self.left));
-        self.at = at.wrapping_add(some * LINE);
-        self.left -= some;
-        (at, LINE, some)
+        let (stretch, line) = (self.asked / self.lines, self.asked % self.lines);
+        let some = if stretch < self.count { self.some.min(self.lines - line) } else { 0 };
+        self.asked += some;
+        (self.at.wrapping_add(stretch * self.stride + line * LINE), LINE, some)
     }
 }
 
 impl Work<'_> {
-    /// What a task needs of the source, if the images of its part lie side by side; asked for by a task of so many
-    /// pieces.
-    fn next(&self, task: usize, pieces: usize) -> Next {
-        let Wide { gather, per_image, boxes, rows, row_blocks, .. } = *self.wide;
-        let image = gather.channels * gather.view.plane();
-        let from = (task * boxes / per_image * image).min(self.source.len());
-        let end = ((task + 1) * boxes).div_ceil(per_image) * image;
-        let one = row_blocks == 1 && gather.groups == 1;
-        let left = if one { (end.min(self.source.len()) - from) / LINE } else { 0 };
-        let turns = (pieces / 2 * (gather.k() / K_RUN) * (rows / PANEL)).max(1);
-        Next { at: self.source[from..].as_ptr(), some: left.div_ceil(turns), left }
+    /// What a part needs of the source.
+    fn next_boxes(&self, part: usize, turns: usize) -> Next {
+        let Wide { gather, ref bands, per_image, boxes, col_blocks, .. } = *self.wide;
+        let plane = gather.view.plane();
+        let (group, first) = (part / col_blocks, part % col_blocks * boxes);
+        let (n, unit) = (first / per_image, first % per_image);
+        let image = self.source.as_ptr().wrapping_add((n * gather.groups + group) * gather.channels * plane);
+        if group >= gather.groups {
+            return Next::new(image, 0, 0, 0, turns);
+        }
+        if per_image > 1 {
+            // About as much of each channel.
+            let of = |unit: usize| plane * unit / per_image;
+            return Next::new(
+                image.wrapping_add(of(unit)),
+                of(unit + boxes) - of(unit),
+                plane,
+                gather.channels,
+                turns,
+            );
+        }
+        let images = boxes.min(gather.batch - n);
+        Next::new(image, gather.channels * plane, gather.groups * gather.channels * plane, images, turns)
+    }
+
+    /// What some rows need of the kernel for a chunk from `k0` on.
+    fn next_rows(&self, group: usize, i: Range<usize>, k0: usize, turns: usize) -> Next {
+        let gather = &self.wide.gather;
+        let [by_group, by_row, by_channel] = gather.w_strides;
+        let (taps, kc) = (gather.view.taps(), (gather.k() - k0).min(K_CHUNK));
+        let w = self.w.wrapping_add(group * by_group + i.start * by_row);
+        match by_channel == taps {
+            true => Next::new(w.wrapping_add(k0), kc, by_row, i.len(), turns),
+            false => {
+                let w = w.wrapping_add(k0 / taps * by_channel);
+                Next::new(w, i.len() * by_row, by_channel, kc / taps + 1, turns)
+            }
+        }
     }
 
     /// Copies the boxes of a part, and writes down their positions, in pieces of half a tile at most.
@@ -365,12 +400,12 @@ impl Work<'_> {
         }
     }
 
-    /// Computes some rows of a group, from `i0` on, at the positions of the pieces.
+    /// Computes a block of rows at the positions of a part. `threads` as many tasks later is what comes next.
     ///
     /// # Safety
     /// `slot` leads to `slot_len` floats that no other thread uses, which begin with the boxes of these pieces; and no
     /// other thread writes these results.
-    unsafe fn block(&self, group: usize, i0: usize, slot: *mut f32, pieces: &[Piece], mut next: Next) {
+    unsafe fn block(&self, part: usize, block: usize, slot: *mut f32, pieces: &[Piece], threads: usize) {
         let Wide { gather, ref bands, .. } = *self.wide;
         let Gather { view, rows, .. } = gather;
         let Kernels { width, ref across, pack_turned, put, .. } = *self.kernels;
@@ -383,12 +418,28 @@ impl Work<'_> {
             let tiling = Tiling { width, most: 2, end };
             (from..end).step_by(2 * width).map(move |i| (i, tiling.at(i)))
         };
-        let end = rows.min(i0 + self.wide.rows);
-        let cuts = (i0..end).step_by(OWN).flat_map(|i0| (0..k).step_by(K_CHUNK).map(move |k0| (i0, k0)));
+        let (group, i0) = (part / self.wide.col_blocks, block * self.wide.rows);
+        let last = rows.min(i0 + self.wide.rows);
+        // How often a tile of some rows can ask for what comes next.
+        let alone = self.wide.alone();
+        let turns = |rows: usize, k: usize| pieces.len() / 2 * (k / K_RUN) * rows.div_ceil(PANEL);
+        let mut next = self.next_boxes(part + threads, turns(last - i0, k));
+        let cuts = (i0..last).step_by(OWN).flat_map(|i0| (0..k).step_by(K_CHUNK).map(move |k0| (i0, k0)));
         for (i0, k0) in cuts {
-            let (end, kc) = (end.min(i0 + OWN), (k - k0).min(K_CHUNK));
+            let (end, kc) = (last.min(i0 + OWN), (k - k0).min(K_CHUNK));
+            if alone {
+                let (i, k0) = match () {
+                    () if k0 + kc < k => (i0..end, k0 + kc),
+                    () if end < last => (end..last.min(end + OWN), 0),
+                    () => {
+                        let i = rows.min((block + threads) * self.wide.rows);
+                        (i..rows.min(i + OWN.min(self.wide.rows)), 0)
+                    }
+                };
+                next = self.next_rows(group, i, k0, turns(end - i0, kc));
+            }
             let mut kr = k0;
-            while self.wide.alone() && kr < k0 + kc {
+            while alone && kr < k0 + kc {
                 // The rows' terms that lie side by side, panel after panel.
                 let some = gather.together(kr).min(k0 + kc - kr);
                 for (i, (log, valid)) in panels(i0, end) {
@@ -401,7 +452,7 @@ impl Work<'_> {
             for (i, (log, valid)) in panels(i0, end) {
                 let vectors = 1 << log;
                 let out = self.out.at(i * out_plane);
-                let w = match self.wide.alone() {
+                let w = match alone {
                     true => own.wrapping_add((i - i0) * kc),
                     false => self.packed.at((group * self.wide.packed_rows() + i) * k + k0 * vectors * width),
                 };
