@@ -29,7 +29,7 @@ const MADE: usize = TILES * MAX_MR * PANEL;
 const BOX: usize = 96 * K_CHUNK;
 const BOXES: usize = 272 * K_CHUNK;
 /// Floats of a kernel up to which it stays in that cache beside them.
-const KEPT: usize = 128 * K_CHUNK;
+const KEPT: usize = 192 * K_CHUNK;
 
 /// How the work is cut up: a task is some rows of a group at the positions of some boxes. The workspace has the packed
 /// kernel, then for each thread boxes, a tile, the tile turned, and a panel of rows that is packed when it is needed.
@@ -721,9 +721,10 @@ impl WideGrad {
                                 w: w.wrapping_add(kr * vectors * width),
                                 to: made.wrapping_add(cols * vectors * width),
                                 begin: r == 0,
-                                ahead: std::ptr::null(),
-                                ahead_step: 0,
-                                asks: 0,
+                                // What is written when the sums are done.
+                                ahead: to.wrapping_add((i + r * valid / runs) * columns + tile.out[0]),
+                                ahead_step: columns,
+                                asks: valid.div_ceil(runs),
                             };
                             let both = tile.len[0] + tile.len[1];
                             // SAFETY: the kernels are of a level that the processor has; positions and taps are inside
