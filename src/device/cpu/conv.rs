@@ -903,6 +903,7 @@ impl KernelGrad {
         let work = GradWork {
             grad: *self,
             kernels: Kernels::of(simd),
+            threads,
             g: g.as_ptr(),
             source: source.as_ptr(),
             plan,
@@ -974,6 +975,7 @@ struct GradWork {
     grad: KernelGrad,
     plan: GradPlan,
     kernels: &'static Kernels,
+    threads: usize,
     g: *const f32,
     source: *const f32,
 }
@@ -1004,9 +1006,22 @@ impl GradWork {
         let per = self.plan.cols / wide.taps();
         let part =
             (group, i0..rows.min(i0 + self.plan.rows), col_task * per..channels.min(col_task * per + per));
+        let later = if self.plan.wave == 1 { 1 } else { (self.threads / self.plan.col_blocks).max(1) };
         // SAFETY: the caller's.
         unsafe {
-            wide.block(self.kernels, self.plan.rows, self.g, self.source, part, chunks, to, first, slot, held)
+            wide.block(
+                self.kernels,
+                self.plan.rows,
+                self.g,
+                self.source,
+                part,
+                chunks,
+                later,
+                to,
+                first,
+                slot,
+                held,
+            )
         };
     }
 

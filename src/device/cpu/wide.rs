@@ -647,7 +647,30 @@ impl WideGrad {
         }
     }
 
-    /// Computes some rows of a group of the gradient, at the taps of some channels, over some chunks.
+    /// What a chunk needs of `mine` of the channels of images, of which a group has `channels`, of so many positions.
+    fn next(
+        &self,
+        from: *const f32,
+        chunk: usize,
+        [channels, positions]: [usize; 2],
+        (group, mine): (usize, &Range<usize>),
+        turns: usize,
+    ) -> Next {
+        let (k, k0) = (self.grad.k(), chunk * K_CHUNK);
+        let (n, o) = (k0 / self.grad.view.positions(), k0 % self.grad.view.positions());
+        let kc = k.saturating_sub(k0).min(K_CHUNK);
+        let from = from.wrapping_add(((n * self.grad.groups + group) * channels + mine.start) * positions);
+        match kc <= positions {
+            true => Next::new(from.wrapping_add(o), kc, positions, mine.len(), turns),
+            false => {
+                let image = self.grad.groups * channels * positions;
+                Next::new(from, mine.len() * positions, image, kc.div_ceil(positions), turns)
+            }
+        }
+    }
+
+    /// Computes some rows of a group of the gradient, at the taps of some channels, over some chunks. A thread's next
+    /// chunk is `later` by so many.
     ///
     /// # Safety
     /// `g` and `source` lead to what `KernelGrad` says, `to` to a whole gradient of which no other call writes this
@@ -661,6 +684,7 @@ impl WideGrad {
         source: *const f32,
         (group, mine, part): (usize, Range<usize>, Range<usize>),
         chunks: Range<usize>,
+        later: usize,
         to: *mut f32,
         first: bool,
         slot: *mut f32,
@@ -686,6 +710,13 @@ impl WideGrad {
                 unsafe { self.fill(kernels, source, (group, part.clone()), (k0, kc), boxes, held) };
                 held.channels = key;
             }
+            let runs = kc.div_ceil(GRAD_RUN);
+            // A few runs ask for what is written when the sums are done, those before for what comes next.
+            let writing = runs.min(3);
+            let turns = held.tiles.len() * (runs - writing) * mine.len().div_ceil(tiling.most * width) / 2;
+            let mut next_g = self.next(g, chunk + later, [rows, positions], (group, &mine), turns);
+            let mut next_x =
+                self.next(source, chunk + later, [channels, view.plane()], (group, &part), turns);
             let key = Some([group, mine.start, chunk]);
             let fresh = held.rows != key;
             held.rows = key;
@@ -708,12 +739,19 @@ impl WideGrad {
                     at += some;
                 }
                 for tiles in held.tiles.chunks(TILES) {
-                    let runs = kc.div_ceil(GRAD_RUN);
                     let mut cols = 0;
                     for r in 0..runs {
                         let (kr, end) = (r * kc / runs, (r + 1) * kc / runs);
                         cols = 0;
-                        for tile in tiles {
+                        for (index, tile) in tiles.iter().enumerate() {
+                            let (ahead, ahead_step, asks) = match (r + writing).checked_sub(runs) {
+                                Some(r) => {
+                                    let line = (i + r * valid / writing) * columns + tile.out[0];
+                                    (to.wrapping_add(line).cast_const(), columns, valid.div_ceil(writing))
+                                }
+                                None if index % 2 == 0 => next_g.take(),
+                                None => next_x.take(),
+                            };
                             let t = Across {
                                 kc: end - kr,
                                 offsets: held.offsets[kr..].as_ptr(),
@@ -721,10 +759,9 @@ impl WideGrad {
                                 w: w.wrapping_add(kr * vectors * width),
                                 to: made.wrapping_add(cols * vectors * width),
                                 begin: r == 0,
-                                // What is written when the sums are done.
-                                ahead: to.wrapping_add((i + r * valid / runs) * columns + tile.out[0]),
-                                ahead_step: columns,
-                                asks: valid.div_ceil(runs),
+                                ahead,
+                                ahead_step,
+                                asks,
                             };
                             let both = tile.len[0] + tile.len[1];
                             // SAFETY: the kernels are of a level that the processor has; positions and taps are inside
