@@ -972,6 +972,7 @@ type AcrossFn = unsafe fn(&Across);
 /// Takes (to, stride, rows, columns, bias).
 type BiasFn = unsafe fn(*mut f32, usize, usize, usize, *const f32);
 type PutFn = unsafe fn(&Put);
+type PutTurnedFn = unsafe fn(&PutTurned);
 /// Takes the lines and where they go.
 type GatherFn = unsafe fn(&Lines, *mut f32);
 /// Takes (from, stride, columns, vectors, kc, to).
@@ -998,6 +999,8 @@ pub(super) struct Kernels {
     pub add_bias: BiasFn,
     /// Brings columns of a tile to their place.
     pub put: PutFn,
+    /// Brings sums of positions to their place.
+    pub put_turned: PutTurnedFn,
     /// Sums of positions, by their number less one, and log2 of the vectors.
     pub across: [[AcrossFn; 3]; MAX_MR],
     /// Sums of neighbouring outputs.
@@ -1438,6 +1441,63 @@ unsafe fn put<V: Vector>(p: &Put) {
     }
 }
 
+/// Some sums of [`Across`] on their way to the result, where lanes are rows.
+pub(super) struct PutTurned {
+    pub from: *const f32,
+    /// Floats from one position to the next.
+    pub from_stride: usize,
+    /// Where the first positions go, and the others, and how many these are; together at most a vector.
+    pub to: [*mut f32; 2],
+    pub len: [usize; 2],
+    /// Floats from one row to the next.
+    pub to_stride: usize,
+    pub rows: usize,
+    /// As in [`Put`].
+    pub add: bool,
+    pub bias: *const f32,
+}
+
+/// Brings sums to their place; see [`PutTurned`].
+///
+/// # Safety
+/// `PutTurned` leads to what it says, the rows filled up to whole vectors. The processor has the instructions of `V`.
+#[inline(always)]
+#[allow(clippy::needless_range_loop)]
+unsafe fn put_turned<V: Vector>(p: &PutTurned) {
+    let [a, b] = p.len;
+    let bits = [u32::MAX >> (32 - a), (1 << (a + b)) - (1 << a)];
+    let mut lines = [p.from; LINE];
+    for (j, line) in lines.iter_mut().enumerate() {
+        *line = p.from.wrapping_add(j.min(a + b - 1) * p.from_stride);
+    }
+    // SAFETY: the caller's; only positions that there are, and their rows, are written.
+    unsafe {
+        for first in (0..p.rows).step_by(V::WIDTH) {
+            for g in (0..V::WIDTH).step_by(4) {
+                let x = std::array::from_fn(|i| V::load_groups(&lines[i..], first + g));
+                for (i, x) in V::transpose(x).into_iter().enumerate().take((p.rows - first).saturating_sub(g))
+                {
+                    let row = first + g + i;
+                    let to = p.to.map(|to| to.wrapping_add(row * p.to_stride));
+                    for (to, bits) in [(to[0], bits[0]), (to[1].wrapping_sub(a), bits[1])] {
+                        let mut x = x;
+                        if p.add {
+                            x = x.add(V::load_mask(to, bits));
+                        }
+                        if !p.bias.is_null() {
+                            x = x.add(V::splat(*p.bias.add(row)));
+                        }
+                        x.store_mask(to, bits);
+                        if b == 0 {
+                            break;
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
 /// Adds to each of `rows` rows, `stride` apart, of `cols` floats its bias. Not the tile's own work: its last loops
 /// would not be unrolled any more, and its sums not stay in registers.
 ///
@@ -1687,6 +1747,12 @@ macro_rules! kernels {
         }
 
         $(#[$features])*
+        unsafe fn put_sums(sums: &PutTurned) {
+            // SAFETY: the caller's; this function has the features of the vector.
+            unsafe { put_turned::<$vector>(sums) }
+        }
+
+        $(#[$features])*
         unsafe fn gather_lines(lines: &Lines, to: *mut f32) {
             // SAFETY: the caller's; this function has the features of the vector.
             unsafe { gather::<$vector>(lines, to) }
@@ -1748,6 +1814,7 @@ macro_rules! kernels {
             gather: gather_lines,
             add_bias: add_row_bias,
             put: put_columns,
+            put_turned: put_sums,
             across: [$([lanes_across::<$rows, 1>, lanes_across::<$rows, 2>, lanes_across::<$rows, $v2>]),*],
             chains: line_chains,
             dots: [$(some_dots::<$rows>),*],

@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use super::conv::{Axis, Gather, KernelGrad, Shared, inner_range};
 use super::depthwise::{Bands, Reach, digits};
-use super::gemm::{Across, K_CHUNK, Kernels, LINE, Lines, MAX_MR, PANEL, Put, RUN, Run, Seen, Tiling};
+use super::gemm::{
+    Across, K_CHUNK, Kernels, LINE, Lines, MAX_MR, PANEL, Put, PutTurned, RUN, Run, Seen, Tiling,
+};
 use super::pool::Pool;
 use super::simd::Simd;
 
@@ -62,9 +64,9 @@ struct Tile {
 }
 
 impl Tile {
-    /// The first of the pieces, with the next if that fits, and the pieces that are left. Results are `step` apart, and in
+    /// The first of the pieces, with the next if that fits, and the pieces that are left; in
     /// `order` if a longer piece must not go before a shorter one.
-    fn next(pieces: &[Piece], step: usize, order: bool) -> Option<(Tile, &[Piece])> {
+    fn next(pieces: &[Piece], order: bool) -> Option<(Tile, &[Piece])> {
         let (&a, rest) = pieces.split_first()?;
         Some(match rest.split_first() {
             Some((&b, rest)) if a.len.abs_diff(b.len) < 2 && !(order && a.len < b.len) => {
@@ -73,7 +75,7 @@ impl Tile {
             }
             _ => {
                 let half = a.len.div_ceil(2);
-                let out = [a.out, a.out + half * step];
+                let out = [a.out, a.out + half];
                 (Tile { at: [a.at, a.at + half], out, len: [half, a.len - half] }, rest)
             }
         })
@@ -86,12 +88,13 @@ impl Wide {
         let Gather { view, batch, groups, rows, .. } = *gather;
         let k = gather.k();
         let work = batch.saturating_mul(view.positions()).saturating_mul(groups * rows).saturating_mul(k);
-        let inner = view.axes()[view.axes().len() - 1].positions;
-        let steps = view.axes().iter().map(|a| a.step * a.out_step).product::<usize>();
+        let inner = view.axes()[view.axes().len() - 1];
+        let steps = view.axes().iter().map(|a| a.step).product::<usize>();
         if view.taps() < 6 * steps
             || rows < 32
             || rows * 5 < rows.next_multiple_of(LINE) * 4
-            || inner < 5
+            || inner.positions < 5
+            || inner.out_step > 1
             || k < 128
             || work < 1 << 20
         {
@@ -135,7 +138,7 @@ impl Wide {
 
     fn slot_len(&self) -> usize {
         let own = if self.alone() { OWN * K_CHUNK } else { 0 };
-        (self.boxes * self.box_len()).next_multiple_of(LINE) + MADE + PANEL * LINE + own
+        (self.boxes * self.box_len()).next_multiple_of(LINE) + MADE + own
     }
 
     /// Number of floats of workspace that [`Wide::run`] needs with a pool of `threads`.
@@ -408,12 +411,10 @@ impl Work<'_> {
     unsafe fn block(&self, part: usize, block: usize, slot: *mut f32, pieces: &[Piece], threads: usize) {
         let Wide { gather, ref bands, .. } = *self.wide;
         let Gather { view, rows, .. } = gather;
-        let Kernels { width, ref across, pack_turned, put, .. } = *self.kernels;
+        let Kernels { width, ref across, put_turned, .. } = *self.kernels;
         let (k, out_plane) = (gather.k(), view.out_plane());
-        let out_step = bands.along.axis.out_step;
         let made = slot.wrapping_add((self.wide.boxes * self.wide.box_len()).next_multiple_of(LINE));
-        let turned = made.wrapping_add(MADE);
-        let own = turned.wrapping_add(PANEL * LINE);
+        let own = made.wrapping_add(MADE);
         let panels = |from: usize, end: usize| {
             let tiling = Tiling { width, most: 2, end };
             (from..end).step_by(2 * width).map(move |i| (i, tiling.at(i)))
@@ -465,7 +466,7 @@ impl Work<'_> {
                     let mut tiles = [Tile::default(); TILES];
                     let mut count = 0;
                     for tile in &mut tiles {
-                        let Some((next, rest)) = Tile::next(left, out_step, false) else { break };
+                        let Some((next, rest)) = Tile::next(left, false) else { break };
                         (*tile, left) = (next, rest);
                         count += 1;
                     }
@@ -495,27 +496,20 @@ impl Work<'_> {
                         }
                     }
                     for (at, tile) in tiles[..count].iter().enumerate() {
-                        let from = made.wrapping_add(at * MAX_MR * PANEL);
                         let both = tile.len[0] + tile.len[1];
-                        // SAFETY: the rows and positions are inside the result; the workspace has room for a turned tile.
-                        unsafe {
-                            pack_turned(from, vectors * width, both, 1, valid, turned);
-                            let joined = tile.out[1] == tile.out[0] + tile.len[0] * out_step;
-                            let cols = if joined { [both, 0] } else { tile.len };
-                            for (i, cols) in cols.into_iter().enumerate() {
-                                put(&Put {
-                                    from: turned.wrapping_add(i * tile.len[0]),
-                                    from_stride: width,
-                                    to: out.wrapping_add(tile.out[i]),
-                                    to_stride: out_plane,
-                                    to_step: out_step,
-                                    rows: if cols > 0 { valid } else { 0 },
-                                    cols,
-                                    add: k0 > 0,
-                                    bias,
-                                });
-                            }
-                        }
+                        let joined = tile.out[1] == tile.out[0] + tile.len[0];
+                        let sums = PutTurned {
+                            from: made.wrapping_add(at * MAX_MR * PANEL),
+                            from_stride: vectors * width,
+                            to: tile.out.map(|at| out.wrapping_add(at)),
+                            len: if joined { [both, 0] } else { tile.len },
+                            to_stride: out_plane,
+                            rows: valid,
+                            add: k0 > 0,
+                            bias,
+                        };
+                        // SAFETY: the rows and positions are inside the result.
+                        unsafe { put_turned(&sums) };
                     }
                 }
             }
@@ -641,7 +635,7 @@ impl WideGrad {
             })
             .collect();
         let mut left = &pieces[..];
-        while let Some((tile, rest)) = Tile::next(left, 1, true) {
+        while let Some((tile, rest)) = Tile::next(left, true) {
             held.tiles.push(tile);
             left = rest;
         }
