@@ -700,7 +700,7 @@ impl GatherWork {
                                     let line = (kr + asked % 2 * (len / 2)) * plane + asked / 2 * LINE;
                                     (behind.wrapping_add(line), plane)
                                 }
-                                false => (slot.cast_const(), 0),
+                                false => (slot.wrapping_add((j - s0) * len).cast_const(), width << log),
                             };
                             asked += 1;
                             let t = Tile {

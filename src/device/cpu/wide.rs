@@ -27,7 +27,8 @@ const PIECE: usize = 448;
 const OWN: usize = 4 * PANEL;
 /// Room for tiles.
 const MADE: usize = TILES * MAX_MR * PANEL;
-/// Floats of a box, and of the boxes of a task, which stay in a second-level cache.
+/// Floats of the boxes of a task, which stay in a second-level cache; and if they are all there are, so that nobody else
+/// needs the rows of the kernel.
 const BOX: usize = 96 * K_CHUNK;
 const BOXES: usize = 272 * K_CHUNK;
 /// Floats of a kernel up to which it stays in that cache beside them.
@@ -92,7 +93,7 @@ impl Wide {
         let steps = view.axes().iter().map(|a| a.step).product::<usize>();
         if view.taps() < 6 * steps
             || rows < 32
-            || rows * 5 < rows.next_multiple_of(LINE) * 4
+            || rows * 7 < rows.next_multiple_of(LINE) * 6
             || inner.positions < 5
             || inner.out_step > 1
             || k < 128
@@ -113,7 +114,7 @@ impl Wide {
         // A few tasks a thread: boxes are shared out if all rows of the kernel stay in the cache, else rows first.
         let target = if threads == 1 { 1 } else { 4 * threads };
         let kept = rows * k <= KEPT;
-        let least = all.div_ceil((if kept { BOX } else { BOXES } / box_len).max(1));
+        let least = if !kept && all * box_len <= BOXES { 1 } else { all.div_ceil((BOX / box_len).max(1)) };
         let blocks = if kept { least.max(target) } else { least };
         let boxes = all.div_ceil(blocks);
         let col_blocks = all.div_ceil(boxes);
@@ -130,6 +131,11 @@ impl Wide {
     /// Whether a panel of the kernel is for one task only, which then packs it.
     fn alone(&self) -> bool {
         self.col_blocks == 1
+    }
+
+    /// Whether all rows of the kernel stay in the cache.
+    fn kept(&self) -> bool {
+        self.gather.rows * self.gather.k() <= KEPT
     }
 
     fn packed_rows(&self) -> usize {
@@ -425,9 +431,10 @@ impl Work<'_> {
         let alone = self.wide.alone();
         let turns = |rows: usize, k: usize| pieces.len() / 2 * (k / K_RUN) * rows.div_ceil(PANEL);
         let mut next = self.next_boxes(part + threads, turns(last - i0, k));
-        let cuts = (i0..last).step_by(OWN).flat_map(|i0| (0..k).step_by(K_CHUNK).map(move |k0| (i0, k0)));
+        let most = if alone { OWN } else { PANEL };
+        let cuts = (i0..last).step_by(most).flat_map(|i0| (0..k).step_by(K_CHUNK).map(move |k0| (i0, k0)));
         for (i0, k0) in cuts {
-            let (end, kc) = (last.min(i0 + OWN), (k - k0).min(K_CHUNK));
+            let (end, kc) = (last.min(i0 + most), (k - k0).min(K_CHUNK));
             if alone {
                 let (i, k0) = match () {
                     () if k0 + kc < k => (i0..end, k0 + kc),
@@ -461,6 +468,11 @@ impl Work<'_> {
                     true => self.bias.wrapping_add(group * rows + i),
                     false => std::ptr::null(),
                 };
+                if !alone && !self.wide.kept() {
+                    // What is packed comes in the order of panels and chunks.
+                    let some = kc * vectors * width;
+                    next = Next::new(w.wrapping_add(some), some, 0, 1, turns(valid, kc));
+                }
                 let mut left = pieces;
                 while !left.is_empty() {
                     let mut tiles = [Tile::default(); TILES];
@@ -552,7 +564,7 @@ impl WideGrad {
         };
         let k = batch * view.positions();
         let simple = down.step == 1 && along.step == 1 && along.tap_step == 1 && along.taps >= 3;
-        if !simple || rows < 32 || rows * 5 < rows.next_multiple_of(LINE) * 4 || k < 128 {
+        if !simple || rows < 32 || rows * 7 < rows.next_multiple_of(LINE) * 6 || k < 128 {
             return None;
         }
         let (down, along) = (Reach::of(down), Reach::of(along));
