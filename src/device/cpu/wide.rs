@@ -326,7 +326,7 @@ impl Next {
 impl Work<'_> {
     /// What a part needs of the source.
     fn next_boxes(&self, part: usize, turns: usize) -> Next {
-        let Wide { gather, ref bands, per_image, boxes, col_blocks, .. } = *self.wide;
+        let Wide { gather, per_image, boxes, col_blocks, .. } = *self.wide;
         let plane = gather.view.plane();
         let (group, first) = (part / col_blocks, part % col_blocks * boxes);
         let (n, unit) = (first / per_image, first % per_image);
