@@ -695,13 +695,14 @@ impl GatherWork {
                                 false => std::ptr::null(),
                             };
                             // With one tap, each tile asks for a line of half the channels.
-                            let (ahead, ahead_step) = match taps == 1 && asked / 2 * LINE <= strip {
-                                true => {
-                                    let line = (kr + asked % 2 * (len / 2)) * plane + asked / 2 * LINE;
-                                    (behind.wrapping_add(line), plane)
-                                }
-                                false => (slot.wrapping_add((j - s0) * len).cast_const(), width << log),
-                            };
+                            let (ahead, ahead_step) =
+                                match taps == 1 && step == 1 && asked / 2 * LINE <= strip {
+                                    true => {
+                                        let line = (kr + asked % 2 * (len / 2)) * plane + asked / 2 * LINE;
+                                        (behind.wrapping_add(line), plane)
+                                    }
+                                    false => (slot.wrapping_add((j - s0) * len).cast_const(), width << log),
+                                };
                             asked += 1;
                             let t = Tile {
                                 kc: len,
