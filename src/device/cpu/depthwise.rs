@@ -173,9 +173,8 @@ impl Bands {
     /// Copies the source of a band of a group (`source`: its channels) to the box.
     fn fill(&self, source: &[f32], around: &[usize; MAX_RANK], l0: usize, p0: usize, to: &mut [f32]) {
         let step = self.along.axis.step;
-        let channels = source.chunks_exact(self.gather.view.plane());
-        for (source, to) in channels.zip(to.chunks_exact_mut(self.channel)) {
-            let mut lines = to.chunks_exact_mut(self.pitch);
+        for (c, source) in source.chunks_exact(self.gather.view.plane()).enumerate() {
+            let mut lines = to[c * self.channel..][..self.channel].chunks_exact_mut(self.pitch);
             self.lines(around, l0, p0, |at, inside| {
                 let Some(to) = lines.next() else { return };
                 if inside.is_empty() {
