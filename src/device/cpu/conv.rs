@@ -12,6 +12,7 @@ use super::gemm::{
 };
 use super::pool::Pool;
 use super::simd::Simd;
+use super::wide::{Held, Wide, WideGrad};
 use crate::shape::MAX_RANK;
 
 /// The most spatial axes: two axes of a shape are the batch's and the channels'.
@@ -339,7 +340,7 @@ fn strip(k: usize) -> usize {
 }
 
 impl Gather {
-    fn k(&self) -> usize {
+    pub(super) fn k(&self) -> usize {
         self.channels * self.view.taps()
     }
 
@@ -376,6 +377,9 @@ impl Gather {
         if self.k() == 0 {
             return 0;
         }
+        if let Some(wide) = Wide::new(self, threads) {
+            return wide.scratch_len(threads);
+        }
         let plan = self.plan(threads);
         self.groups * plan.row_blocks * plan.a_len + threads * plan.slot_len() + LINE
     }
@@ -405,10 +409,14 @@ impl Gather {
             return;
         }
         if self.k() == 0 {
-            self.fill(bias, out);
+            self.fill(pool, bias, out);
             return;
         }
         let threads = pool.threads();
+        if let Some(wide) = Wide::new(self, threads) {
+            wide.run(pool, simd, source, w, bias, out, scratch);
+            return;
+        }
         let plan = self.plan(threads);
         let skip = scratch.as_ptr().align_offset(4 * LINE).min(LINE);
         let slot_len = plan.slot_len();
@@ -449,21 +457,82 @@ impl Gather {
         });
     }
 
+    /// Packs `rows` (group, first row and number) of the kernel `w` for `terms` (the first and their number): for each
+    /// term `vectors` that hold its rows.
+    ///
+    /// # Safety
+    /// Rows and terms are inside the kernel, `to` leads to so many vectors, and the kernels are of a level that the
+    /// processor has.
+    pub(super) unsafe fn pack(
+        &self,
+        kernels: &Kernels,
+        w: *const f32,
+        (group, row, rows): (usize, usize, usize),
+        (k0, len): (usize, usize),
+        vectors: usize,
+        to: *mut f32,
+    ) {
+        let Gather { view, w_strides: [by_group, by_row, by_channel], .. } = *self;
+        let taps = view.taps();
+        let w = w.wrapping_add(group * by_group + row * by_row);
+        let all = view.has_all_taps();
+        // SAFETY: the caller's.
+        unsafe {
+            if all && taps == 1 && by_row == 1 {
+                (kernels.pack_lines)(w.wrapping_add(k0 * by_channel), by_channel, rows, vectors, len, to);
+                return;
+            }
+            if !all {
+                for tap in 0..taps {
+                    let w = w.wrapping_add(view.w_at(tap));
+                    for k in (k0 + (tap + taps - k0 % taps) % taps..k0 + len).step_by(taps) {
+                        let from = w.wrapping_add(k / taps * by_channel);
+                        let to = to.wrapping_add((k - k0) * vectors * kernels.width);
+                        for row in 0..rows {
+                            *to.add(row) = *from.add(row * by_row);
+                        }
+                    }
+                }
+                return;
+            }
+            let mut k = k0;
+            while k < k0 + len {
+                let some = self.together(k).min(k0 + len - k);
+                let from = w.wrapping_add(k / taps * by_channel + k % taps);
+                let to = to.wrapping_add((k - k0) * vectors * kernels.width);
+                (kernels.pack_turned)(from, by_row, rows, vectors, some, to);
+                k += some;
+            }
+        }
+    }
+
+    /// As many terms from `k` on as lie side by side in the kernel.
+    pub(super) fn together(&self, k: usize) -> usize {
+        let taps = self.view.taps();
+        match (self.view.has_all_taps(), self.w_strides[2] == taps) {
+            (true, true) => self.k() - k,
+            (true, false) => taps - k % taps,
+            (false, _) => 1,
+        }
+    }
+
     /// The positions that no tap reaches: +0 and the bias.
-    fn fill(&self, bias: Option<&[f32]>, out: &mut [f32]) {
+    fn fill(&self, pool: &Pool, bias: Option<&[f32]>, out: &mut [f32]) {
         let axes = self.view.axes();
-        for (channel, out) in out.chunks_mut(self.view.out_plane()).enumerate() {
+        let (inner, outer) = (axes[axes.len() - 1], &axes[..axes.len() - 1]);
+        let lines = outer.iter().map(|a| a.positions).product::<usize>();
+        pool.chunks_mut(out, self.view.out_plane(), |channel, out| {
             let value = bias.map_or(0.0, |b| 0.0 + b[channel % (self.groups * self.rows)]);
-            for position in 0..self.view.positions() {
-                let (mut rest, mut at, mut stride) = (position, 0, 1);
-                for a in axes.iter().rev() {
+            for line in 0..lines {
+                let (mut rest, mut at, mut stride) = (line, inner.out_first, inner.out);
+                for a in outer.iter().rev() {
                     at += (a.out_first + rest % a.positions * a.out_step) * stride;
                     rest /= a.positions;
                     stride *= a.out;
                 }
-                out[at] = value;
+                out[at..].iter_mut().step_by(inner.out_step).take(inner.positions).for_each(|x| *x = value);
             }
-        }
+        });
     }
 }
 
@@ -497,13 +566,10 @@ impl GatherWork {
     /// # Safety
     /// The pointers lead to what `Gather` says, and no other thread writes this panel.
     unsafe fn pack(&self, b: usize, p: usize) {
-        let Gather { view, w_strides: [by_group, by_row, by_channel], .. } = self.gather;
-        let (k, taps, width) = (self.gather.k(), view.taps(), self.kernels.width);
+        let (k, width) = (self.gather.k(), self.kernels.width);
         let (group, i0, panels) = self.rows_of(b);
         let Some((i, mr)) = panels.iter().nth(p) else { return };
-        let w = self.w.wrapping_add(group * by_group + (i0 + i) * by_row);
         let packed = self.packed.wrapping_add(b * self.plan.a_len);
-        let straight = by_channel == taps && view.has_all_taps();
         for k0 in (0..k).step_by(K_CHUNK) {
             let kc = (k - k0).min(K_CHUNK);
             let (runs, run) = cut(kc);
@@ -512,19 +578,7 @@ impl GatherWork {
                 let to = packed.wrapping_add((k0 * panels.count + (r * panels.count + p) * run) * width);
                 // SAFETY: the panel's rows and these terms are inside the kernel, and the workspace has a
                 // vector per term and panel.
-                unsafe {
-                    if straight {
-                        (self.kernels.pack_turned)(w.wrapping_add(kr), by_row, mr, 1, len, to);
-                    } else {
-                        for t in 0..len {
-                            let (channel, tap) = ((kr + t) / taps, (kr + t) % taps);
-                            let from = w.wrapping_add(channel * by_channel + view.w_at(tap));
-                            for row in 0..mr {
-                                *to.add(t * width + row) = *from.add(row * by_row);
-                            }
-                        }
-                    }
-                }
+                unsafe { self.gather.pack(self.kernels, self.w, (group, i0 + i, mr), (kr, len), 1, to) };
             }
         }
     }
@@ -597,8 +651,13 @@ impl GatherWork {
                     }
                     n
                 };
+                // The columns to come lie behind these, mostly.
+                // SAFETY: a strip has at least one run, and an entry for each tap of it.
+                let (base, seen) = unsafe { ((*runs_at).base, (*seen_at).at as isize) };
+                let behind = self.source.wrapping_add(base + strip).wrapping_offset(seen);
                 for r in 0..runs {
                     let (kr, len) = (k0 + r * run, run.min(kc - r * run));
+                    let mut asked = 0;
                     let (mut j, mut at) = (s0, 0);
                     while j < s1 {
                         let (log, valid) = shape(j);
@@ -635,6 +694,16 @@ impl GatherWork {
                                 true => self.bias.wrapping_add(first_row + i),
                                 false => std::ptr::null(),
                             };
+                            // With one tap, each tile asks for a line of half the channels.
+                            let (ahead, ahead_step) =
+                                match taps == 1 && step == 1 && asked / 2 * LINE <= strip {
+                                    true => {
+                                        let line = (kr + asked % 2 * (len / 2)) * plane + asked / 2 * LINE;
+                                        (behind.wrapping_add(line), plane)
+                                    }
+                                    false => (slot.wrapping_add((j - s0) * len).cast_const(), width << log),
+                                };
+                            asked += 1;
                             let t = Tile {
                                 kc: len,
                                 a: packed
@@ -642,8 +711,8 @@ impl GatherWork {
                                 stride_a: width,
                                 b: slot.wrapping_add((j - s0) * len),
                                 stride_b: width << log,
-                                ahead: slot.wrapping_add((j - s0) * len),
-                                ahead_step: width << log,
+                                ahead,
+                                ahead_step,
                                 acc: acc.wrapping_add(i * STRIP + (j - s0) * mr),
                                 begin: r == 0,
                                 end,
@@ -671,34 +740,18 @@ impl GatherWork {
                                     let from = spare.add(run.col as usize);
                                     let (from_stride, cols) = (width << log, run.len as usize);
                                     let (to, to_stride, add) = (out.add(run.out), out_plane, chunk > 0);
-                                    if out_step <= 2 {
-                                        let (to_step, rows) = (out_step, mr);
-                                        put(&Put {
-                                            from,
-                                            from_stride,
-                                            to,
-                                            to_stride,
-                                            to_step,
-                                            rows,
-                                            cols,
-                                            add,
-                                            bias,
-                                        });
-                                        continue;
-                                    }
-                                    for row in 0..mr {
-                                        for x in 0..cols {
-                                            let mut sum = *from.add(row * from_stride + x);
-                                            let to = to.add(row * to_stride + x * out_step);
-                                            if add {
-                                                sum += *to;
-                                            }
-                                            if !bias.is_null() {
-                                                sum += *bias.add(row);
-                                            }
-                                            *to = sum;
-                                        }
-                                    }
+                                    let (to_step, rows) = (out_step, mr);
+                                    put(&Put {
+                                        from,
+                                        from_stride,
+                                        to,
+                                        to_stride,
+                                        to_step,
+                                        rows,
+                                        cols,
+                                        add,
+                                        bias,
+                                    });
                                 }
                             }
                         }
@@ -741,6 +794,7 @@ const TERMS_LEN: usize = PANEL * TERM_PITCH;
 /// How the work of a kernel's gradient is cut up. Chunks are done in waves: those of a wave at once, each
 /// into a part of its own, then added in order.
 struct GradPlan {
+    wide: Option<WideGrad>,
     rows: usize,
     row_blocks: usize,
     cols: usize,
@@ -754,6 +808,9 @@ struct GradPlan {
 
 impl GradPlan {
     fn slot_len(&self) -> usize {
+        if let Some(wide) = &self.wide {
+            return wide.slot_len(self.rows, self.cols / wide.taps()).next_multiple_of(LINE);
+        }
         (self.a_len + B_LEN + self.acc_len + TERMS_LEN + self.runs_len + self.seen_len).next_multiple_of(LINE)
     }
 }
@@ -763,7 +820,7 @@ impl KernelGrad {
         self.channels * self.view.taps()
     }
 
-    fn k(&self) -> usize {
+    pub(super) fn k(&self) -> usize {
         self.batch * self.view.positions()
     }
 
@@ -781,9 +838,16 @@ impl KernelGrad {
         let work = self.size().saturating_mul(k);
         let target = if threads == 1 { 1 } else { (work >> 15).clamp(1, 4 * threads) };
         let per = target.div_ceil(self.groups.max(1) * row_blocks * wave);
-        let cols = self.columns().div_ceil(per).max(1).next_multiple_of(STRIP);
+        let wide = WideGrad::new(self);
+        let cols = self.columns().div_ceil(per).max(1);
+        let cols = match &wide {
+            // Whole channels.
+            Some(wide) => cols.min(wide.channels() * wide.taps()).next_multiple_of(wide.taps()),
+            None => cols.next_multiple_of(STRIP),
+        };
         let runs = self.view.most_runs(k.clamp(1, K_RUN));
         GradPlan {
+            wide,
             rows,
             row_blocks,
             cols,
@@ -840,6 +904,7 @@ impl KernelGrad {
         let work = GradWork {
             grad: *self,
             kernels: Kernels::of(simd),
+            threads,
             g: g.as_ptr(),
             source: source.as_ptr(),
             plan,
@@ -854,7 +919,7 @@ impl KernelGrad {
             let next = AtomicUsize::new(0);
             pool.run(threads.min(now * blocks), |slot| {
                 let slot = slots.at(slot * slot_len);
-                let mut packed = None;
+                let (mut packed, mut held) = (None, Held::default());
                 loop {
                     let task = next.fetch_add(1, Relaxed);
                     if task >= now * blocks {
@@ -869,7 +934,12 @@ impl KernelGrad {
                     let range = if wave == 1 { 0..chunks } else { c0 + c..c0 + c + 1 };
                     // SAFETY: the counter gives each task once, tasks write blocks or parts of their own, and
                     // the slot's workspace belongs to this call; the lengths were checked above.
-                    unsafe { work.block(block, range, to, first, slot, &mut packed) };
+                    unsafe {
+                        match &work.plan.wide {
+                            Some(wide) => work.wide_block(wide, block, range, to, first, slot, &mut held),
+                            None => work.block(block, range, to, first, slot, &mut packed),
+                        }
+                    };
                 }
             });
             if now > 1 {
@@ -890,13 +960,13 @@ impl KernelGrad {
 
 /// An address that threads may share; what each writes is kept apart by whoever uses it.
 #[derive(Clone, Copy)]
-struct Shared(*mut f32);
+pub(super) struct Shared(pub *mut f32);
 
 // SAFETY: an address alone; its uses say why they are sound.
 unsafe impl Sync for Shared {}
 
 impl Shared {
-    fn at(&self, offset: usize) -> *mut f32 {
+    pub fn at(&self, offset: usize) -> *mut f32 {
         self.0.wrapping_add(offset)
     }
 }
@@ -906,6 +976,7 @@ struct GradWork {
     grad: KernelGrad,
     plan: GradPlan,
     kernels: &'static Kernels,
+    threads: usize,
     g: *const f32,
     source: *const f32,
 }
@@ -915,6 +986,46 @@ struct GradWork {
 unsafe impl Sync for GradWork {}
 
 impl GradWork {
+    /// As `block`, with vectors along the rows.
+    ///
+    /// # Safety
+    /// As for `block`.
+    #[allow(clippy::too_many_arguments)]
+    unsafe fn wide_block(
+        &self,
+        wide: &WideGrad,
+        block: usize,
+        chunks: std::ops::Range<usize>,
+        to: *mut f32,
+        first: bool,
+        slot: *mut f32,
+        held: &mut Held,
+    ) {
+        let KernelGrad { rows, channels, .. } = self.grad;
+        let (b, col_task) = (block / self.plan.col_blocks, block % self.plan.col_blocks);
+        let (group, i0) = (b / self.plan.row_blocks, b % self.plan.row_blocks * self.plan.rows);
+        let per = self.plan.cols / wide.taps();
+        let part =
+            (group, i0..rows.min(i0 + self.plan.rows), col_task * per..channels.min(col_task * per + per));
+        let later = if self.plan.wave == 1 { 1 } else { (self.threads / self.plan.col_blocks).max(1) };
+        // SAFETY: the caller's.
+        unsafe {
+            wide.block(
+                self.kernels,
+                self.plan.rows,
+                self.g,
+                self.source,
+                part,
+                chunks,
+                later,
+                to,
+                first,
+                slot,
+                held,
+            )
+        };
+    }
+
     /// Computes one block of the gradient over some chunks; `packed` remembers which rows of `g` the workspace
     /// holds.
     ///
@@ -997,7 +1108,14 @@ impl GradWork {
                         let base = group * channels * plane;
                         view.runs(kr, kr + len, base, groups * channels * plane, 0, runs_at, seen_at)
                     };
-                    let mut j = s0;
+                    // What is turned next: terms to come, or columns.
+                    let (sn, kn) = match (r + 1 < runs, s1 < j1) {
+                        (true, _) => (s0, kr + len),
+                        (false, true) => (s1, k0),
+                        (false, false) => (j0, k0 + kc),
+                    };
+                    let behind = ((kn / positions * groups + group) * channels + sn) * plane + kn % positions;
+                    let (mut j, mut asked) = (s0, 0);
                     while j < s1 {
                         let (log, valid) = shape(j);
                         let lines = Lines {
@@ -1046,14 +1164,20 @@ impl GradWork {
                                 true => (self.g.wrapping_add(g_at + i * positions), positions),
                                 false => (a_pack.wrapping_add(packed_at(r, p)).cast_const(), width),
                             };
+                            // Each tile asks for a line of all columns.
+                            let (ahead, ahead_step) = match plain && asked * LINE <= run {
+                                true => (self.source.wrapping_add(behind + asked * LINE), plane),
+                                false => (b_pack.cast_const(), 0),
+                            };
+                            asked += 1;
                             let t = Tile {
                                 kc: len,
                                 a,
                                 stride_a,
                                 b: b_pack.wrapping_add((j - s0) * len),
                                 stride_b: width << log,
-                                ahead: b_pack.wrapping_add((j - s0) * len),
-                                ahead_step: width << log,
+                                ahead,
+                                ahead_step,
                                 acc: acc.wrapping_add(i * STRIP + (j - s0) * mr),
                                 begin: r == 0,
                                 end: r + 1 == runs,

@@ -26,20 +26,20 @@ const TASKS: usize = 4;
 
 /// What the taps of an axis see of its source, from the lowest element at position 0 on.
 #[derive(Clone, Copy)]
-struct Reach {
-    axis: Axis,
-    low: isize,
+pub(super) struct Reach {
+    pub axis: Axis,
+    pub low: isize,
     span: usize,
 }
 
 impl Reach {
-    fn of(axis: Axis) -> Reach {
+    pub fn of(axis: Axis) -> Reach {
         let far = (axis.taps.max(1) as isize - 1) * axis.tap_step;
         Reach { axis, low: axis.first + far.min(0), span: far.unsigned_abs() + 1 }
     }
 
     /// How far above the lowest element a tap is.
-    fn above(&self, tap: usize) -> usize {
+    pub fn above(&self, tap: usize) -> usize {
         (self.axis.first + tap as isize * self.axis.tap_step - self.low).cast_unsigned()
     }
 
@@ -49,13 +49,13 @@ impl Reach {
     }
 
     /// Elements of each of them that taps see beyond the last position's first.
-    fn more(&self) -> usize {
+    pub fn more(&self) -> usize {
         (self.span - 1) / self.axis.step
     }
 }
 
 /// The digits of `index` in the sizes that `of` takes from the axes, the last one fastest.
-fn digits(mut index: usize, axes: &[Reach], of: fn(&Axis) -> usize) -> [usize; MAX_RANK] {
+pub(super) fn digits(mut index: usize, axes: &[Reach], of: fn(&Axis) -> usize) -> [usize; MAX_RANK] {
     let mut out = [0; MAX_RANK];
     for (to, a) in out.iter_mut().zip(axes).rev() {
         *to = index % of(&a.axis);
@@ -71,25 +71,26 @@ fn reaches(view: &View) -> Vec<Reach> {
 /// One of the convolutions that share a result, as bands of lines: the source of a band is copied to a box, with
 /// its padding, and such that neighbouring outputs have neighbouring operands; the outputs of a band are then
 /// one line, with what lies between the box's lines computed as well and left.
-struct Bands {
+pub(super) struct Bands {
     gather: Gather,
     /// The axes: those around the lines of a band, the lines, and along them.
-    around: Vec<Reach>,
-    down: Reach,
-    along: Reach,
+    pub around: Vec<Reach>,
+    pub down: Reach,
+    pub along: Reach,
     /// Lines and positions of a band.
-    lines: usize,
-    positions: usize,
+    pub lines: usize,
+    pub positions: usize,
     /// Floats from one line of a box to the next, of one phase of it, and of what one channel takes.
-    pitch: usize,
+    pub pitch: usize,
     phase: usize,
-    channel: usize,
+    pub channel: usize,
     /// Where each (channel, tap) lies in the box.
-    offsets: Vec<usize>,
+    pub offsets: Vec<usize>,
 }
 
 impl Bands {
-    fn new(gather: &Gather) -> Option<Bands> {
+    /// Bands of at most `piece` positions along a line, whose boxes have about `room` floats, or one line.
+    pub fn new(gather: &Gather, piece: usize, room: usize) -> Option<Bands> {
         let Gather { view, channels, .. } = *gather;
         let mut around = reaches(&view);
         let along = around.pop()?;
@@ -97,12 +98,12 @@ impl Bands {
         if channels == 0 || view.positions() == 0 || view.plane() == 0 {
             return None;
         }
-        let positions = along.axis.positions.div_ceil(along.axis.positions.div_ceil(PIECE));
+        let positions = along.axis.positions.div_ceil(along.axis.positions.div_ceil(piece));
         let pitch = positions + along.more();
         let sheets = around.iter().map(|a| a.axis.taps).product::<usize>();
         let per_line = (channels * sheets * down.phases() * along.phases()).checked_mul(pitch)?;
         // Positions that no tap reaches have no box.
-        let lines = (BOX / per_line.max(1)).saturating_sub(down.more()).clamp(1, down.axis.positions);
+        let lines = (room / per_line.max(1)).saturating_sub(down.more()).clamp(1, down.axis.positions);
         let lines = down.axis.positions.div_ceil(down.axis.positions.div_ceil(lines));
         let phase = (lines + down.more()) * pitch;
         let channel = sheets * down.phases() * along.phases() * phase;
@@ -118,9 +119,7 @@ impl Bands {
                 }
             }
         }
-        let bands =
-            Bands { gather: *gather, around, down, along, lines, positions, pitch, phase, channel, offsets };
-        (bands.box_len() <= MOST).then_some(bands)
+        Some(Bands { gather: *gather, around, down, along, lines, positions, pitch, phase, channel, offsets })
     }
 
     /// Floats of the box; the last vectors may read beyond it.
@@ -137,54 +136,62 @@ impl Bands {
         self.box_len() + self.made_len() + self.offsets.len()
     }
 
-    /// Copies the source of a band of a group (`source`: its channels) to the box.
-    fn fill(&self, source: &[f32], around: &[usize; MAX_RANK], l0: usize, p0: usize, to: &mut [f32]) {
-        let view = &self.gather.view;
+    /// Calls `f` with each line of a channel of a band's box: where its first element would lie in the channel, and which
+    /// of its elements do.
+    pub fn lines(
+        &self,
+        around: &[usize; MAX_RANK],
+        l0: usize,
+        p0: usize,
+        mut f: impl FnMut(isize, std::ops::Range<usize>),
+    ) {
         let (down, along) = (&self.down, &self.along);
         let (sy, sx) = (down.axis.step, along.axis.step);
-        let sheets = self.channel / (down.phases() * along.phases() * self.phase);
-        for (c, source) in source.chunks_exact(view.plane()).enumerate() {
-            for sheet in 0..sheets {
-                let taps = digits(sheet, &self.around, |a| a.taps);
-                let (mut base, mut inside) = (0isize, true);
-                for ((a, &p), t) in self.around.iter().zip(around).zip(taps) {
-                    let x = (p * a.axis.step) as isize + a.axis.first + t as isize * a.axis.tap_step;
-                    inside &= x >= 0 && x < a.axis.source as isize;
-                    base = base * a.axis.source as isize + x;
-                }
-                for ry in 0..down.phases() {
-                    let at = (sheet * down.phases() + ry) * along.phases() * self.phase;
-                    let to = &mut to[c * self.channel + at..];
+        for sheet in 0..self.channel / (down.phases() * along.phases() * self.phase) {
+            let taps = digits(sheet, &self.around, |a| a.taps);
+            let (mut base, mut inside) = (0isize, true);
+            for ((a, &p), t) in self.around.iter().zip(around).zip(taps) {
+                let x = (p * a.axis.step) as isize + a.axis.first + t as isize * a.axis.tap_step;
+                inside &= x >= 0 && x < a.axis.source as isize;
+                base = base * a.axis.source as isize + x;
+            }
+            for ry in 0..down.phases() {
+                for rx in 0..along.phases() {
+                    let x = (p0 * sx + rx) as isize + along.low;
+                    let (from, end) = inner_range(x, sx, along.axis.source, self.pitch);
                     for j in 0..self.lines + down.more() {
                         let y = ((l0 + j) * sy + ry) as isize + down.low;
-                        let inside = inside && y >= 0 && y < down.axis.source as isize;
+                        let inside = inside && y >= 0 && y < down.axis.source as isize && from < end;
                         let line = (base * down.axis.source as isize + y) * along.axis.source as isize;
-                        for rx in 0..along.phases() {
-                            let to = &mut to[rx * self.phase + j * self.pitch..][..self.pitch];
-                            let x = (p0 * sx + rx) as isize + along.low;
-                            let (from, end) = match inside {
-                                true => inner_range(x, sx, along.axis.source, to.len()),
-                                false => (0, 0),
-                            };
-                            if from >= end {
-                                to.fill(0.0);
-                                continue;
-                            }
-                            to[..from].fill(0.0);
-                            to[end..].fill(0.0);
-                            let first = (line + x + (from * sx) as isize).cast_unsigned();
-                            let source = &source[first..];
-                            if sx == 1 {
-                                to[from..end].copy_from_slice(&source[..end - from]);
-                            } else {
-                                for (to, x) in to[from..end].iter_mut().zip(source.iter().step_by(sx)) {
-                                    *to = *x;
-                                }
-                            }
-                        }
+                        f(line + x, if inside { from..end } else { 0..0 });
                     }
                 }
             }
+        }
+    }
+
+    /// Copies the source of a band of a group (`source`: its channels) to the box.
+    fn fill(&self, source: &[f32], around: &[usize; MAX_RANK], l0: usize, p0: usize, to: &mut [f32]) {
+        let step = self.along.axis.step;
+        for (c, source) in source.chunks_exact(self.gather.view.plane()).enumerate() {
+            let mut lines = to[c * self.channel..][..self.channel].chunks_exact_mut(self.pitch);
+            self.lines(around, l0, p0, |at, inside| {
+                let Some(to) = lines.next() else { return };
+                if inside.is_empty() {
+                    to.fill(0.0);
+                    return;
+                }
+                to[..inside.start].fill(0.0);
+                to[inside.end..].fill(0.0);
+                let source = &source[at.wrapping_add((inside.start * step) as isize).cast_unsigned()..];
+                if step == 1 {
+                    to[inside.clone()].copy_from_slice(&source[..inside.len()]);
+                } else {
+                    for (to, x) in to[inside].iter_mut().zip(source.iter().step_by(step)) {
+                        *to = *x;
+                    }
+                }
+            });
         }
     }
 
@@ -266,7 +273,7 @@ impl Thin {
             if !is_thin(&gather) {
                 return None;
             }
-            all.push(Bands::new(&gather)?);
+            all.push(Bands::new(&gather, PIECE, BOX).filter(|bands| bands.box_len() <= MOST)?);
         }
         (!all.is_empty()).then_some(Thin { classes: all })
     }

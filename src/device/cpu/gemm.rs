@@ -901,6 +901,22 @@ pub(super) struct Lines {
     pub step: usize,
 }
 
+/// Sums of some positions for all lanes of some vectors: `to[r][lane] = Σ x_r[offsets[k]] · w[k][lane]`, in increasing k.
+pub(super) struct Across {
+    pub kc: usize,
+    pub offsets: *const usize,
+    /// The first position, whose neighbours are the first half, and that of the other half.
+    pub x: [*const f32; 2],
+    pub w: *const f32,
+    pub to: *mut f32,
+    /// Whether sums begin here, or are taken up.
+    pub begin: bool,
+    /// Lines that will be written next: the first, how far apart they are, and how many.
+    pub ahead: *const f32,
+    pub ahead_step: usize,
+    pub asks: usize,
+}
+
 /// Sums of neighbouring outputs: `to[i] = Σ w[t] · x[i + offsets[t]] + add`, in the order of t.
 pub(super) struct Chains {
     pub x: *const f32,
@@ -952,9 +968,11 @@ pub(super) type TileFn = unsafe fn(&Tile);
 type WeaveFn = unsafe fn(&Weave);
 type ChainsFn = unsafe fn(&Chains);
 type DotsFn = unsafe fn(&Dots);
+type AcrossFn = unsafe fn(&Across);
 /// Takes (to, stride, rows, columns, bias).
 type BiasFn = unsafe fn(*mut f32, usize, usize, usize, *const f32);
 type PutFn = unsafe fn(&Put);
+type PutTurnedFn = unsafe fn(&PutTurned);
 /// Takes the lines and where they go.
 type GatherFn = unsafe fn(&Lines, *mut f32);
 /// Takes (from, stride, columns, vectors, kc, to).
@@ -981,6 +999,10 @@ pub(super) struct Kernels {
     pub add_bias: BiasFn,
     /// Brings columns of a tile to their place.
     pub put: PutFn,
+    /// Brings sums of positions to their place.
+    pub put_turned: PutTurnedFn,
+    /// Sums of positions, by their number less one, and log2 of the vectors.
+    pub across: [[AcrossFn; 3]; MAX_MR],
     /// Sums of neighbouring outputs.
     pub chains: ChainsFn,
     /// Sums side by side, by their number less one; at most `mr`.
@@ -1287,6 +1309,78 @@ unsafe fn gather<V: Vector>(l: &Lines, to: *mut f32) {
     }
 }
 
+/// Takes the sums of [`Across`] one term further. Not a closure, as [`term`].
+///
+/// # Safety
+/// As for [`across`], whose term is at `x` and `w`.
+#[inline(always)]
+#[allow(clippy::needless_range_loop)]
+unsafe fn across_term<V: Vector, const MR: usize, const NV: usize>(
+    acc: &mut [[V; NV]; MR],
+    x: [*const f32; 2],
+    offset: usize,
+    w: *const f32,
+) {
+    let half = MR.div_ceil(2);
+    // SAFETY: the caller's.
+    unsafe {
+        let mut wv = [V::splat(0.0); NV];
+        for v in 0..NV {
+            wv[v] = V::load(w.add(v * V::WIDTH));
+        }
+        let x = [x[0].add(offset), x[1].add(offset)];
+        for r in 0..MR {
+            let x = V::splat(if r < half { *x[0].add(r) } else { *x[1].add(r - half) });
+            for v in 0..NV {
+                acc[r][v] = acc[r][v].fma(x, wv[v]);
+            }
+        }
+    }
+}
+
+/// Computes sums of MR positions and NV vectors of lanes; see [`Across`].
+///
+/// # Safety
+/// `Across` leads to what it says. The processor has the instructions of `V`.
+#[inline(always)]
+#[allow(clippy::needless_range_loop)]
+unsafe fn across<V: Vector, const MR: usize, const NV: usize>(t: &Across) {
+    // SAFETY: the caller's.
+    unsafe {
+        let mut acc = [[V::splat(0.0); NV]; MR];
+        if !t.begin {
+            for r in 0..MR {
+                for v in 0..NV {
+                    acc[r][v] = V::load(t.to.add((r * NV + v) * V::WIDTH));
+                }
+            }
+        }
+        let (mut w, mut offsets, mut ahead) = (t.w, t.offsets, t.ahead);
+        // Two terms in a turn, and a line asked for with them.
+        let asks = t.asks.min(t.kc / 2);
+        for turns in [(asks, true), (t.kc / 2 - asks, false)] {
+            for _ in 0..turns.0 {
+                if turns.1 {
+                    V::fetch(ahead);
+                    ahead = ahead.wrapping_add(t.ahead_step);
+                }
+                across_term::<V, MR, NV>(&mut acc, t.x, *offsets, w);
+                across_term::<V, MR, NV>(&mut acc, t.x, *offsets.add(1), w.wrapping_add(NV * V::WIDTH));
+                offsets = offsets.wrapping_add(2);
+                w = w.wrapping_add(2 * NV * V::WIDTH);
+            }
+        }
+        if !t.kc.is_multiple_of(2) {
+            across_term::<V, MR, NV>(&mut acc, t.x, *offsets, w);
+        }
+        for r in 0..MR {
+            for v in 0..NV {
+                acc[r][v].store(t.to.add((r * NV + v) * V::WIDTH));
+            }
+        }
+    }
+}
+
 /// Some columns of a finished tile on their way to the result.
 pub(super) struct Put {
     pub from: *const f32,
@@ -1294,7 +1388,7 @@ pub(super) struct Put {
     pub from_stride: usize,
     pub to: *mut f32,
     pub to_stride: usize,
-    /// Floats from one column to the next: one or two.
+    /// Floats from one column to the next.
     pub to_step: usize,
     pub rows: usize,
     pub cols: usize,
@@ -1314,7 +1408,17 @@ unsafe fn put<V: Vector>(p: &Put) {
     unsafe {
         for r in 0..p.rows {
             let (from, to) = (p.from.add(r * p.from_stride), p.to.add(r * p.to_stride));
-            let bias = if p.bias.is_null() { None } else { Some(V::splat(*p.bias.add(r))) };
+            let bias = if p.bias.is_null() { None } else { Some(*p.bias.add(r)) };
+            if p.to_step > 2 {
+                for j in 0..p.cols {
+                    let (mut x, to) = (*from.add(j), to.add(j * p.to_step));
+                    if p.add {
+                        x += *to;
+                    }
+                    *to = bias.map_or(x, |bias| x + bias);
+                }
+                continue;
+            }
             let mut j = 0;
             while j < p.cols {
                 let n = (p.cols - j).min(V::WIDTH);
@@ -1324,7 +1428,7 @@ unsafe fn put<V: Vector>(p: &Put) {
                     x = x.add(if p.to_step == 1 { V::load_mask(to, bits) } else { V::load_even(to, bits) });
                 }
                 if let Some(bias) = bias {
-                    x = x.add(bias);
+                    x = x.add(V::splat(bias));
                 }
                 if p.to_step == 1 {
                     x.store_mask(to, bits);
@@ -1332,6 +1436,63 @@ unsafe fn put<V: Vector>(p: &Put) {
                     x.store_even(to, bits);
                 }
                 j += V::WIDTH;
+            }
+        }
+    }
+}
+
+/// Some sums of [`Across`] on their way to the result, where lanes are rows.
+pub(super) struct PutTurned {
+    pub from: *const f32,
+    /// Floats from one position to the next.
+    pub from_stride: usize,
+    /// Where the first positions go, and the others, and how many these are; together at most a vector.
+    pub to: [*mut f32; 2],
+    pub len: [usize; 2],
+    /// Floats from one row to the next.
+    pub to_stride: usize,
+    pub rows: usize,
+    /// As in [`Put`].
+    pub add: bool,
+    pub bias: *const f32,
+}
+
+/// Brings sums to their place; see [`PutTurned`].
+///
+/// # Safety
+/// `PutTurned` leads to what it says, the rows filled up to whole vectors. The processor has the instructions of `V`.
+#[inline(always)]
+#[allow(clippy::needless_range_loop)]
+unsafe fn put_turned<V: Vector>(p: &PutTurned) {
+    let [a, b] = p.len;
+    let bits = [u32::MAX >> (32 - a), (1 << (a + b)) - (1 << a)];
+    let mut lines = [p.from; LINE];
+    for (j, line) in lines.iter_mut().enumerate() {
+        *line = p.from.wrapping_add(j.min(a + b - 1) * p.from_stride);
+    }
+    // SAFETY: the caller's; only positions that there are, and their rows, are written.
+    unsafe {
+        for first in (0..p.rows).step_by(V::WIDTH) {
+            for g in (0..V::WIDTH).step_by(4) {
+                let x = std::array::from_fn(|i| V::load_groups(&lines[i..], first + g));
+                for (i, x) in V::transpose(x).into_iter().enumerate().take((p.rows - first).saturating_sub(g))
+                {
+                    let row = first + g + i;
+                    let to = p.to.map(|to| to.wrapping_add(row * p.to_stride));
+                    for (to, bits) in [(to[0], bits[0]), (to[1].wrapping_sub(a), bits[1])] {
+                        let mut x = x;
+                        if p.add {
+                            x = x.add(V::load_mask(to, bits));
+                        }
+                        if !p.bias.is_null() {
+                            x = x.add(V::splat(*p.bias.add(row)));
+                        }
+                        x.store_mask(to, bits);
+                        if b == 0 {
+                            break;
+                        }
+                    }
+                }
             }
         }
     }
@@ -1586,9 +1747,21 @@ macro_rules! kernels {
         }
 
         $(#[$features])*
+        unsafe fn put_sums(sums: &PutTurned) {
+            // SAFETY: the caller's; this function has the features of the vector.
+            unsafe { put_turned::<$vector>(sums) }
+        }
+
+        $(#[$features])*
         unsafe fn gather_lines(lines: &Lines, to: *mut f32) {
             // SAFETY: the caller's; this function has the features of the vector.
             unsafe { gather::<$vector>(lines, to) }
+        }
+
+        $(#[$features])*
+        unsafe fn lanes_across<const MR: usize, const NV: usize>(sums: &Across) {
+            // SAFETY: the caller's; this function has the features of the vector.
+            unsafe { across::<$vector, MR, NV>(sums) }
         }
 
         $(#[$features])*
@@ -1641,6 +1814,8 @@ macro_rules! kernels {
             gather: gather_lines,
             add_bias: add_row_bias,
             put: put_columns,
+            put_turned: put_sums,
+            across: [$([lanes_across::<$rows, 1>, lanes_across::<$rows, 2>, lanes_across::<$rows, $v2>]),*],
             chains: line_chains,
             dots: [$(some_dots::<$rows>),*],
             weave: woven,

@@ -5,3 +5,4 @@ pub mod depthwise;
 pub mod gemm;
 pub mod pool;
 pub mod simd;
+mod wide;
