@@ -4,7 +4,7 @@ use crate::support::t;
 use dittograd::check::{Case, Values};
 use dittograd::device::cpu::simd::Simd;
 use dittograd::ops::conv::{Conv, ConvKernelGrad, ConvTranspose, Sizes, Window};
-use dittograd::ops::{AnyOp, RefIn, SampleIn};
+use dittograd::ops::{AnyOp, SampleIn};
 use dittograd::prelude::*;
 
 fn count(dims: &[usize]) -> Tensor<f32> {
@@ -331,50 +331,106 @@ impl Contract {
     }
 }
 
+/// The result of one of the three ops, from its definition alone.
+fn by_contract(op: &AnyOp, ins: &[Tensor<f32>], shape: Shape) -> Vec<f32> {
+    let (a, b) = (ins[0].shape(), ins[1].shape());
+    let (left, right) = (ins[0].data(), ins[1].data());
+    let bias = ins.get(2).map(Tensor::data);
+    match op {
+        AnyOp::Conv(op) => Contract::new(&op.window, &a, &b, &shape).conv(left, right, bias),
+        AnyOp::ConvTranspose(op) => Contract::new(&op.window, &shape, &b, &a).transpose(left, right, bias),
+        AnyOp::ConvKernelGrad(op) => Contract::new(&op.window, &b, &shape, &a).kernel_grad(left, right),
+        _ => panic!(),
+    }
+}
+
+/// Bits, all NaNs being one.
+fn bits(x: &[f32]) -> Vec<u32> {
+    x.iter().map(|x| if x.is_nan() { 0x7fc0_0000 } else { x.to_bits() }).collect()
+}
+
+fn apply(device: &Device, op: &AnyOp, ins: &[Tensor<f32>]) -> Tensor<f32> {
+    let s = Session::eager(device);
+    let vars: Vec<Var<'_>> = ins.iter().map(|t| s.input(t).unwrap()).collect();
+    s.apply(op.clone(), &vars).unwrap().value::<f32>().unwrap()
+}
+
+/// Puts infinities and zeros of both signs among the numbers.
+fn sprinkle(x: &mut [f32], from: usize) {
+    for (j, x) in x.iter_mut().enumerate() {
+        match (j * 7 + from) % 31 {
+            0 => *x = f32::INFINITY,
+            1 => *x = -0.0,
+            2 | 3 => *x = 0.0,
+            _ => {}
+        }
+    }
+}
+
 /// The bits of the contract, from its definition alone, with infinities and negative zeros among the numbers.
 #[test]
 fn contract() {
     let device = Device::cpu_with(2, Simd::best()).unwrap();
     for name in ["conv", "conv_transpose", "conv_kernel_grad"] {
         for (index, sample) in AnyOp::samples(name).iter().enumerate() {
-            let mut case = Case::draw(sample, Values::Wide, index as u64);
+            let case = Case::draw(sample, Values::Wide, index as u64);
+            let mut ins: Vec<Tensor<f32>> = (0..case.ins.len()).map(|i| numbers(&case, i)).collect();
             if index % 3 == 0 {
-                for (i, x) in case.ins.iter_mut().enumerate() {
-                    let RefIn::Num(x) = x else { continue };
-                    for (j, x) in x.data_mut().iter_mut().enumerate() {
-                        match (j * 7 + i) % 31 {
-                            0 => *x = f32::INFINITY,
-                            1 => *x = -0.0,
-                            2 | 3 => *x = 0.0,
-                            _ => {}
-                        }
-                    }
-                }
+                ins.iter_mut().enumerate().for_each(|(i, x)| sprinkle(x.data_mut(), i));
             }
-            let s = Session::eager(&device);
-            let ins: Vec<Tensor<f32>> = (0..case.ins.len()).map(|i| numbers(&case, i)).collect();
-            let vars: Vec<Var<'_>> = ins.iter().map(|t| s.input(t).unwrap()).collect();
-            let got = s.apply(case.op.clone(), &vars).unwrap().value::<f32>().unwrap();
-            let (a, b) = (ins[0].shape(), ins[1].shape());
-            let bias = ins.get(2).map(Tensor::data);
-            let want = match &case.op {
-                AnyOp::Conv(op) => {
-                    Contract::new(&op.window, &a, &b, &got.shape()).conv(ins[0].data(), ins[1].data(), bias)
-                }
-                AnyOp::ConvTranspose(op) => Contract::new(&op.window, &got.shape(), &b, &a).transpose(
-                    ins[0].data(),
-                    ins[1].data(),
-                    bias,
-                ),
-                AnyOp::ConvKernelGrad(op) => {
-                    Contract::new(&op.window, &b, &got.shape(), &a).kernel_grad(ins[0].data(), ins[1].data())
-                }
-                _ => panic!(),
-            };
-            let bits = |x: &[f32]| {
-                x.iter().map(|x| if x.is_nan() { 0x7fc0_0000 } else { x.to_bits() }).collect::<Vec<_>>()
-            };
+            let got = apply(&device, &case.op, &ins);
+            let want = by_contract(&case.op, &ins, got.shape());
             assert_eq!(bits(got.data()), bits(&want), "{name} {index} {:?}", case.op);
+        }
+    }
+}
+
+/// The same of convolutions with more channels than samples have, which the CPU computes in another way: at the edges of its
+/// tiles and boxes, in one to three dimensions, with groups, dilated, of more than one chunk; on every level and number
+/// of threads.
+#[test]
+fn contract_of_many_channels() {
+    // Images and kernel, padding, dilation, groups.
+    let shapes: [(&[usize], &[usize], usize, usize, usize); 10] = [
+        (&[3, 16, 10, 10], &[32, 16, 3, 3], 1, 1, 1),
+        (&[5, 16, 7, 7], &[32, 16, 3, 3], 1, 1, 1),
+        (&[1, 16, 9, 31], &[48, 16, 3, 3], 1, 1, 1),
+        (&[2, 15, 13, 14], &[31, 15, 3, 3], 0, 1, 1),
+        (&[2, 32, 12, 12], &[64, 16, 3, 3], 2, 2, 2),
+        (&[1, 120, 6, 6], &[48, 120, 3, 3], 1, 1, 1),
+        (&[2, 32, 6, 5], &[120, 32, 3, 3], 1, 1, 1),
+        (&[2, 24, 150], &[48, 24, 7], 3, 1, 1),
+        (&[1, 12, 3, 460], &[32, 12, 3, 5], 1, 1, 1),
+        (&[1, 8, 5, 6, 7], &[32, 8, 3, 3, 3], 1, 1, 1),
+    ];
+    for (index, (x, w, padding, dilation, groups)) in shapes.into_iter().enumerate() {
+        let rank = x.len() - 2;
+        let sizes = |n: usize| Sizes::new(&vec![n; rank]).unwrap();
+        let window = Window { stride: sizes(1), padding: sizes(padding), dilation: sizes(dilation), groups };
+        let some = |dims: &[usize], by: usize| {
+            let mut x = Tensor::from_fn(Shape::new(dims).unwrap(), |i| (i * by % 10_007) as f32 * 2e-4 - 1.0);
+            if index % 4 == 3 {
+                sprinkle(x.data_mut(), by);
+            }
+            x
+        };
+        let (image, kernel, bias) = (some(x, 7919), some(w, 4099), some(&w[..1], 31));
+        let forward: AnyOp = Conv { window }.into();
+        let first = Device::cpu_with(1, Simd::best()).unwrap();
+        let slope = some(apply(&first, &forward, &[image.clone(), kernel.clone()]).shape().dims(), 6007);
+        let cases: [(AnyOp, Vec<Tensor<f32>>); 3] = [
+            (forward, vec![image.clone(), kernel.clone(), bias]),
+            (
+                ConvTranspose { window, size: Sizes::new(&x[2..]).unwrap() }.into(),
+                vec![slope.clone(), kernel],
+            ),
+            (ConvKernelGrad { window, size: Sizes::new(&w[2..]).unwrap() }.into(), vec![slope, image]),
+        ];
+        for (op, ins) in &cases {
+            let want = bits(&by_contract(op, ins, apply(&first, op, ins).shape()));
+            for device in crate::table::all_cpus() {
+                assert!(bits(apply(device, op, ins).data()) == want, "{index} {op:?} {device:?}");
+            }
         }
     }
 }

@@ -21,7 +21,7 @@ fn cpu() -> Device {
 }
 
 /// The CPU at all levels and thread counts, shared by all tests: they only run kernels on it.
-fn all_cpus() -> &'static [Device] {
+pub(crate) fn all_cpus() -> &'static [Device] {
     static ALL: OnceLock<Vec<Device>> = OnceLock::new();
     ALL.get_or_init(|| check::cpu_devices().unwrap())
 }
