@@ -165,11 +165,15 @@ impl Tile {
     }
 
     /// The time `problem` is expected to take with so much of k in a block, in microseconds; right to a tenth or so, which is enough to choose by.
+    /// Infinite where a tile is not for so many blocks.
     fn time(&self, p: &Problem, slice: usize, sm_count: f64) -> f64 {
         let parts = p.k.div_ceil(slice.max(1)).max(1);
         let blocks = self.count(p) as f64 * p.batch as f64 * parts as f64;
         let k = slice as f64;
         let places = sm_count * self.blocks as f64;
+        if self.rows() > 128 && blocks > FEW_WAVES * places {
+            return f64::INFINITY;
+        }
         let waves = (blocks / places).floor();
         let rest = ((blocks - waves * places) / sm_count).ceil();
         let full = self.step(self.blocks as f64);
@@ -286,14 +290,6 @@ pub(crate) fn choose<'t>(
     for tile in tiles.iter().filter(|tile| tile.count(problem) <= MAX_TILES) {
         for split in [false, true] {
             if split && (!may_split || chunks == 1 || parts_size(problem, chunks) > MAX_WORKSPACE) {
-                continue;
-            }
-            let blocks = tile.count(problem).saturating_mul(problem.batch).saturating_mul(if split {
-                chunks
-            } else {
-                1
-            });
-            if tile.rows() > 128 && blocks as f64 > FEW_WAVES * sms * tile.blocks as f64 {
                 continue;
             }
             let time = tile.time(problem, if split { CHUNK } else { problem.k }, sms);

@@ -20,6 +20,14 @@ const FOLD_SUM: &str =
 /// Leaves the largest `m` of a warp in all its lanes.
 const FOLD_MAX: &str = "for (int o = 16; o > 0; o /= 2) { const float other = __shfl_xor_sync(0xffffffffu, m, o); m = fmaxf(m, other); }\n";
 
+/// The sum of a row whose chunks the warps of a block have summed into `parts`, in every lane, and what is made of it.
+fn sum_of_parts() -> String {
+    format!(
+        "__syncthreads();\nfloat s = 0.0f;\nfor (unsigned c = lane; c < chunks; c += 32) s = __fadd_rn(s, parts[c]);\n#pragma unroll\n{FOLD_SUM}\
+         s = __shfl_sync(0xffffffffu, s, 0);\nconst float r_of = row_of(s);\n"
+    )
+}
+
 /// The column rule as CUDA text, for modules that define `ROWS`.
 pub(crate) const COLUMN_SUM: &str = include_str!("column_sum.cu");
 
@@ -863,11 +871,7 @@ impl RowKernel {
             t.push_str(&again);
         }
         t.push_str(&sum(&mine, "v[q]", "warp"));
-        let _ = write!(
-            t,
-            "__syncthreads();\nfloat s = 0.0f;\nfor (unsigned c = lane; c < chunks; c += 32) s = __fadd_rn(s, parts[c]);\n#pragma unroll\n{FOLD_SUM}\
-             s = __shfl_sync(0xffffffffu, s, 0);\nconst float r_of = row_of(s);\n"
-        );
+        t.push_str(&sum_of_parts());
         if self.labels.is_some() {
             t.push_str(self.label_text());
         }
@@ -1079,10 +1083,8 @@ impl RowKernel {
         );
         t.push_str("#pragma unroll\n");
         t.push_str(FOLD_SUM);
-        t.push_str("if (lane == 0) parts[c] = s; }\n__syncthreads();\n");
-        t.push_str("float s = 0.0f;\nfor (unsigned c = lane; c < chunks; c += 32) s = __fadd_rn(s, parts[c]);\n#pragma unroll\n");
-        t.push_str(FOLD_SUM);
-        t.push_str("s = __shfl_sync(0xffffffffu, s, 0);\nconst float r_of = row_of(s);\n");
+        t.push_str("if (lane == 0) parts[c] = s; }\n");
+        t.push_str(&sum_of_parts());
         if self.labels.is_some() {
             t.push_str(self.label_text());
         }
@@ -1351,6 +1353,9 @@ impl RowKernel {
 /// Chunk sums that a block which keeps its row in shared memory has room for.
 const PARTS: usize = 64;
 
+/// Words of rows up to which a block has the next ones on their way into a second buffer.
+const QUEUED: usize = 12288;
+
 /// Threads of a block that takes a long row.
 const LONG_THREADS: u32 = 1024;
 
@@ -1409,7 +1414,7 @@ impl Variant {
         let warps = chunks.div_ceil(each);
         match columns {
             n if n <= most => Variant::warp(columns),
-            12289.. if one && warps <= LANES && each * warps * CHUNK <= room => {
+            n if n > QUEUED && one && warps <= LANES && each * warps * CHUNK <= room => {
                 let aligned = columns.is_multiple_of(4);
                 Variant::Chunks { warps: warps as u32, each: each as u32, aligned }
             }
@@ -1423,7 +1428,7 @@ impl Variant {
                     _ => 512,
                 };
                 let kept = if inputs * buffer_words(columns) <= room { inputs } else { 1 };
-                let buffers = if kept * columns <= 12288.min(room / 2 - 4 * kept) { 2 } else { 1 };
+                let buffers = if kept * columns <= QUEUED.min(room / 2 - 4 * kept) { 2 } else { 1 };
                 Variant::Shared { threads, aligned: columns.is_multiple_of(4), kept, buffers }
             }
             _ => Variant::Long,

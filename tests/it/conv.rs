@@ -1,6 +1,6 @@
 //! Convolutions: golden numbers, the adjoint identity, the order of summation word for word, and the methods.
 
-use crate::support::t;
+use crate::support::{fractions, t};
 use dittograd::check::{Case, Values};
 use dittograd::device::cpu::simd::Simd;
 use dittograd::ops::conv::{Conv, ConvKernelGrad, ConvTranspose, Sizes, Window};
@@ -408,7 +408,7 @@ fn contract_of_many_channels() {
         let sizes = |n: usize| Sizes::new(&vec![n; rank]).unwrap();
         let window = Window { stride: sizes(1), padding: sizes(padding), dilation: sizes(dilation), groups };
         let some = |dims: &[usize], by: usize| {
-            let mut x = Tensor::from_fn(Shape::new(dims).unwrap(), |i| (i * by % 10_007) as f32 * 2e-4 - 1.0);
+            let mut x = fractions(dims, by);
             if index % 4 == 3 {
                 sprinkle(x.data_mut(), by);
             }

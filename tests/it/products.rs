@@ -1,5 +1,6 @@
 //! Matrix products as NumPy defines them, on values of any rank.
 
+use crate::support::{device, fractions};
 use dittograd::device::cpu::simd::Simd;
 use dittograd::prelude::*;
 
@@ -130,12 +131,12 @@ fn threads_share_large_products_of_a_batch() {
 #[test]
 fn large_products_on_a_gpu_have_the_bits_of_the_cpu() {
     let Some((_turn, gpu)) = crate::table::gpu() else { return };
-    let cpu = crate::support::device();
+    let cpu = device();
     for (m, n, k) in [(768, 768, 8192), (765, 767, 8191), (1100, 1000, 1030)] {
         for (ta, tb) in [(false, false), (false, true), (true, false), (true, true)] {
             let some = |rows: usize, columns: usize, turned: bool, by: usize| {
                 let dims = if turned { [columns, rows] } else { [rows, columns] };
-                Tensor::from_fn(Shape::new(&dims).unwrap(), |i| (i * by % 10_007) as f32 * 2e-4 - 1.0)
+                fractions(&dims, by)
             };
             let (a, b) = (some(m, k, ta, 7919), some(k, n, tb, 4099));
             let product = |device: &Device| {

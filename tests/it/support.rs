@@ -14,6 +14,11 @@ pub(crate) fn t(dims: &[usize], data: &[f32]) -> Tensor<f32> {
     Tensor::new(dims, data.to_vec()).unwrap()
 }
 
+/// A tensor of fractions between -1 and 1.001, whose sums depend on their order.
+pub(crate) fn fractions(dims: &[usize], by: usize) -> Tensor<f32> {
+    Tensor::from_fn(Shape::new(dims).unwrap(), |i| (i * by % 10_007) as f32 * 2e-4 - 1.0)
+}
+
 /// What is known of a value of these dimensions before it is computed.
 pub(crate) fn f(dims: &[usize]) -> Meta {
     Meta::f32(Shape::new(dims).unwrap())

@@ -122,6 +122,12 @@ impl Bands {
         Some(Bands { gather: *gather, around, down, along, lines, positions, pitch, phase, channel, offsets })
     }
 
+    /// Bands down the lines and along them.
+    pub fn blocks(&self) -> [usize; 2] {
+        let (down, along) = (&self.down.axis, &self.along.axis);
+        [down.positions.div_ceil(self.lines), along.positions.div_ceil(self.positions)]
+    }
+
     /// Floats of the box; the last vectors may read beyond it.
     fn box_len(&self) -> usize {
         self.gather.channels * self.channel + 2 * LINE

@@ -107,8 +107,7 @@ impl Wide {
             return None;
         }
         let per_image = bands.around.iter().map(|a| a.axis.positions).product::<usize>()
-            * bands.down.axis.positions.div_ceil(bands.lines)
-            * bands.along.axis.positions.div_ceil(bands.positions);
+            * bands.blocks().iter().product::<usize>();
         let all = batch * per_image;
         let panels = rows.div_ceil(PANEL);
         // A few tasks a thread: boxes are shared out if all rows of the kernel stay in the cache, else rows first.
@@ -373,7 +372,7 @@ impl Work<'_> {
         let Gather { view, batch, groups, rows, channels, .. } = gather;
         let (group, first) = (part / col_blocks, part % col_blocks * boxes);
         let (down, along) = (&bands.down.axis, &bands.along.axis);
-        let blocks = [down.positions.div_ceil(bands.lines), along.positions.div_ceil(bands.positions)];
+        let blocks = bands.blocks();
         let half = self.kernels.mr / 2;
         pieces.clear();
         for (index, unit) in (first..(first + boxes).min(batch * per_image)).enumerate() {
