@@ -3,10 +3,11 @@
 // This text follows matmul.cu, whose tiles and main loop it uses, behind its `#define` lines and
 //   DITTO_CONV        1: a convolution, 2: the gradient of its kernel, 3: compile only the small kernels
 //   DITTO_D           spatial axes
-//   DITTO_FEW         1: at most 30 taps: what a column sees of them is a word of bits; 0: compared tap by tap
-// With DITTO_CONV 1, DITTO_TB is 0, DITTO_TA says how the kernel lies, and DITTO_VC that the positions of an
-// image are all of the result, in order, a multiple of 4 of them, and DITTO_BIAS is 1: what is absent is -0.0. With
-// DITTO_CONV 2, DITTO_TA is 0, DITTO_TB 1.
+//   DITTO_FEW         1: few taps: what a column sees of them is a word of bits; 0: compared tap by tap
+//   DITTO_TAPS        with DITTO_CONV 2 and DITTO_FEW: the taps along each axis, 5 bits each, the first axis lowest
+//   DITTO_DENSE       1: the positions of an image are all of the result, in order
+// With DITTO_CONV 1, DITTO_TB is 0, DITTO_TA says how the kernel lies, DITTO_VC that the positions are dense and a
+// multiple of 4, and DITTO_BIAS is 1: what is absent is -0.0. With DITTO_CONV 2, DITTO_TA is 0, DITTO_TB 1.
 //
 // Along an axis, position p and tap t meet element p * step + first + t * tap_step of the source, a zero
 // outside it. Zeros take part in the sums as any other value does.
@@ -39,32 +40,58 @@ struct Sizes {
     i64 tap_digit, channel_digit;  // a block's warps as taps, and the rest of them as floats of channels
 };
 
-// Position `p` along each axis, outermost first.
-__device__ __forceinline__ void decode(const Axes& axes, unsigned p, int (&at)[D]) {
+// A value as it is, of which the compiler no longer knows where it comes from.
+__device__ __forceinline__ void hide(int& x) { asm volatile("" : "+r"(x)); }
+__device__ __forceinline__ void hide(i64& x) { asm volatile("" : "+l"(x)); }
+#if !DITTO_REDUCE
+__device__ __forceinline__ void hide(Origin& o) {
+    hide(o.tm);
+    hide(o.tn);
+    hide(o.row0);
+    hide(o.col0);
+}
+#endif
+
+// What a number of a position means. The sizes are hidden: the compiler would prepare the divisions by them before a
+// product's sums begin, and keep them in registers that the sums need.
+struct Digits {
+    i64 positions;  // of an image
+    int n[D];       // and of an axis
+    const Axes& axes;
+
+    __device__ __forceinline__ Digits(i64 positions, const Axes& axes) : positions(positions), axes(axes) {
+        hide(this->positions);
 #pragma unroll
-    for (int d = D - 1; d > 0; --d) {
-        const unsigned n = axes.axis[d].positions, q = p / n;
-        at[d] = (int)(p - q * n);
-        p = q;
+        for (int d = 0; d < D; ++d) hide(n[d] = axes.axis[d].positions);
     }
-    at[0] = (int)p;
-}
-
-// The image that position j of all images belongs to.
-__device__ __forceinline__ i64 image_of(const Sizes& s, i64 j) {
-    return j >> 31 ? j / s.positions : (unsigned)j / (unsigned)s.positions;
-}
-
-// Where a position lies in a channel of the result.
-__device__ __forceinline__ i64 place(const Axes& axes, unsigned p) {
-    int at[D];
-    decode(axes, p, at);
-    i64 to = 0;
+    // Position `p` along each axis, outermost first.
+    __device__ __forceinline__ void decode(unsigned p, int (&at)[D]) const {
 #pragma unroll
-    for (int d = 0; d < D; ++d)
-        to = to * axes.axis[d].out + axes.axis[d].out_first + (i64)at[d] * axes.axis[d].out_step;
-    return to;
-}
+        for (int d = D - 1; d > 0; --d) {
+            const unsigned q = p / (unsigned)n[d];
+            at[d] = (int)(p - q * n[d]);
+            p = q;
+        }
+        at[0] = (int)p;
+    }
+    // The image that position j of all images belongs to, which becomes the position inside it.
+    __device__ __forceinline__ i64 image(i64& j) const {
+        const i64 q = j >> 31 ? j / positions : (unsigned)j / (unsigned)positions;
+        j -= q * positions;
+        return q;
+    }
+    // Where a position lies in a channel of the result.
+    __device__ __forceinline__ i64 place(unsigned p) const {
+        if (DITTO_DENSE) return p;
+        int at[D];
+        decode(p, at);
+        i64 to = 0;
+#pragma unroll
+        for (int d = 0; d < D; ++d)
+            to = to * axes.axis[d].out + axes.axis[d].out_first + (i64)at[d] * axes.axis[d].out_step;
+        return to;
+    }
+};
 
 // Offsets into the source: 32 bits wrap around, so that sums of them may pass below 0.
 #if DITTO_LONG
@@ -149,10 +176,11 @@ extern "C" __global__ void __launch_bounds__(256)
 ditto_conv_fill(float* __restrict__ out, const float* __restrict__ bias, i64 images, i64 channels, i64 positions,
                 i64 out_plane, const __grid_constant__ Axes axes FOLLOW_PARAM) {
     const i64 total = images * channels * positions;
+    const Digits digits(positions, axes);
     for (i64 e = (i64)blockIdx.x * 256 + threadIdx.x; e < total; e += (i64)gridDim.x * 256) {
         const i64 line = e / positions;
         const float value = bias ? __fadd_rn(0.0f, bias[line % channels]) : 0.0f;
-        write(out, line * out_plane + place(axes, (unsigned)(e - line * positions)), value FOLLOWED);
+        write(out, line * out_plane + digits.place((unsigned)(e - line * positions)), value FOLLOWED);
     }
 }
 
@@ -166,15 +194,16 @@ ditto_conv_direct(const float* __restrict__ w, const float* __restrict__ source,
                   i64 by_channel, const __grid_constant__ Sizes s, const __grid_constant__ Axes axes FOLLOW_PARAM) {
     const int taps = (int)s.taps, channels = (int)(s.k / s.taps);
     const int* places = table + taps * (D + 1);
+    const Digits digits(s.positions, axes);
     for (i64 line = blockIdx.y; line < s.groups * s.m; line += gridDim.y) {
         const i64 group = line / s.m, row = line - group * s.m;
         const float* kernel = w + group * by_group + row * by_row;
         const float add = bias ? bias[line] : 0.0f;
         for (i64 j = (i64)blockIdx.x * 256 + threadIdx.x; j < s.n; j += (i64)gridDim.x * 256) {
-            const i64 image = image_of(s, j);
-            const unsigned p = (unsigned)(j - image * s.positions);
+            i64 p = j;
+            const i64 image = digits.image(p);
             int x[D];
-            decode(axes, p, x);
+            digits.decode((unsigned)p, x);
             i64 to = 0;
 #pragma unroll
             for (int d = 0; d < D; ++d) {
@@ -205,7 +234,7 @@ ditto_conv_direct(const float* __restrict__ w, const float* __restrict__ source,
                 from += s.plane;
             }
             if (left < CHUNK) sum = first ? chain : __fadd_rn(sum, chain);
-            write(out, image * s.out_image + line * s.out_plane + place(axes, p),
+            write(out, image * s.out_image + line * s.out_plane + digits.place((unsigned)p),
                   bias ? __fadd_rn(sum, add) : sum FOLLOWED);
         }
     }
@@ -236,6 +265,12 @@ ditto_conv_reduce(const float* __restrict__ partial, float* __restrict__ out, co
 __device__ __forceinline__ void copy_or_zero(unsigned dst, const float* src, int bytes, unsigned mask, int i) {
     asm volatile("{.reg .pred p; setp.ne.b32 p, %3, 0; @p cp.async.ca.shared.global [%0], [%1], 4, %2;}"
                  ::"r"(dst), "l"(src), "r"(bytes), "r"(mask & 1u << i));
+}
+
+// The same without a choice: those at src if `there` is not 0, or zeros.
+__device__ __forceinline__ void copy_if(unsigned dst, const float* src, unsigned there) {
+    asm volatile("{.reg .pred p; setp.eq.b32 p, %2, 0; cp.async.ca.shared.global [%0], [%1], 4, p;}"
+                 ::"r"(dst), "l"(src), "r"(there));
 }
 
 // Below, an empty asm keeps the start of the source in registers: the compiler would compute it again for every copy.
@@ -278,13 +313,15 @@ struct Columns : Tile<BN, TN, ROWS_LAST, false> {
         const i64 k = (i64)k0 + warp, c0 = k >> 31 ? k / s.taps : (unsigned)k / (unsigned)s.taps;
         tap = (int)(k - c0 * s.taps);
         channel = (off)(c0 * s.plane);
+        const Digits digits(s.positions, axes);
 #pragma unroll
         for (int c = 0; c < SLOTS; ++c) {
-            const i64 j = (i64)col0 + lane + c * 32;
+            i64 j = (i64)col0 + lane + c * 32;
             const bool in = j < s.n;
-            const i64 image = in ? image_of(s, j) : 0;
+            j = in ? j : 0;
+            const i64 image = digits.image(j);
             int p[D];
-            decode(axes, in ? (unsigned)(j - image * s.positions) : 0, p);
+            digits.decode((unsigned)j, p);
             off to = 0;
 #if DITTO_FEW
             unsigned all = in ? 0x3fffffffu : 0;
@@ -356,79 +393,102 @@ struct Columns : Tile<BN, TN, ROWS_LAST, false> {
 #endif
 
 // Adds a chunk to what earlier ones left in the result, then, after the last one, the rows' bias, and writes
-// it. Columns are positions of all images, which lie where the view says.
-__device__ __forceinline__ void store_columns(const float (&acc)[TM][TN], const Sizes& s, const Axes& axes,
-                                              const Origin& o, float* out, const float* bias, bool has_bias,
-                                              bool first, bool last FOLLOW_HERE) {
-    constexpr int W = DITTO_VC ? VN : 1, COLS = TN / W;
-    const idx rows = (idx)s.m - o.row0 - o.tm;
-    i64 to[COLS];
-    unsigned cols = 0;  // bit c: group c of the columns is in the result
+// it. Columns are positions of all images, which lie where the view says; one group of them after the other, so that
+// few of their places are in registers at a time.
+__device__ __forceinline__ void store_columns(const float (&acc)[TM][TN], const Sizes& s, const Axes& axes, Origin o,
+                                              float* out, const float* bias, bool has_bias, bool first,
+                                              bool last FOLLOW_HERE) {
+    constexpr int W = DITTO_VC ? VN : 1, COLS = TN / W, BATCH = TM < 4 ? TM : 4;
+    hide(o);
+    const Digits digits(s.positions, axes);
+    const idx row0 = o.row0 + o.tm, rows = (idx)s.m - row0;
+    float* const line = out + (i64)row0 * s.out_plane;
 #pragma unroll
     for (int c = 0; c < COLS; ++c) {
-        const i64 j = (i64)o.col0 + o.tn + col_at(c * W);
-        const bool in = j < s.n;
-        const i64 image = in ? image_of(s, j) : 0;
-        const unsigned p = in ? (unsigned)(j - image * s.positions) : 0;
-        to[c] = image * s.out_image + (DITTO_VC ? (i64)p : place(axes, p));
-        cols |= (unsigned)in << c;
-    }
+        i64 j = (i64)o.col0 + o.tn + col_at(c * W);
+        const bool here = j < s.n;
+        j = here ? j : 0;
+        const i64 image = digits.image(j);
+        float* const to = line + image * s.out_image + digits.place((unsigned)j);
 #pragma unroll
-    for (int i = 0; i < TM; ++i) {
-        const unsigned in = row_at(i) < rows ? cols : 0;
-        float* line = out + (i64)(o.row0 + o.tm + row_at(i)) * s.out_plane;
-        Vec<W> old[COLS];
+        for (int i0 = 0; i0 < TM; i0 += BATCH) {
+            Vec<W> old[BATCH];
+            Vec<1> add[BATCH];
 #pragma unroll
-        for (int c = 0; c < COLS; ++c) {
+            for (int b = 0; b < BATCH; ++b) {
+                const int row = row_at(i0 + b);
+                const bool in = here && row < rows;
 #pragma unroll
-            for (int e = 0; e < W; ++e) old[c].v[e] = -0.0f;
-            load_if(old[c], line + to[c], first ? 0 : in & 1u << c);
-        }
-        Vec<1> add;
-        add.v[0] = -0.0f;
-        load_if(add, bias + (o.row0 + o.tm + row_at(i)), last && has_bias ? in : 0);
+                for (int e = 0; e < W; ++e) old[b].v[e] = -0.0f;
+                add[b].v[0] = -0.0f;
+                load_if(old[b], to + row * s.out_plane, in && !first);
+                load_if(add[b], bias + (row0 + row), in && last && has_bias);
+            }
 #pragma unroll
-        for (int c = 0; c < COLS; ++c) {
+            for (int b = 0; b < BATCH; ++b) {
+                const int row = row_at(i0 + b);
+                const bool in = here && row < rows;
 #pragma unroll
-            for (int e = 0; e < W; ++e)
-                old[c].v[e] = finish(__fadd_rn(old[c].v[e], acc[i][c * W + e]), add.v[0]);
+                for (int e = 0; e < W; ++e)
+                    old[b].v[e] = finish(__fadd_rn(old[b].v[e], acc[i0 + b][c * W + e]), add[b].v[0]);
 #if DITTO_FOLLOW
-            if (last) follow_here<W>(old[c], line + to[c] - whole, follow_with, in & 1u << c);
+                if (last) follow_here<W>(old[b], to + row * s.out_plane - whole, follow_with, in);
 #endif
-            store_if(old[c], line + to[c], in & 1u << c);
+                store_if(old[b], to + row * s.out_plane, in);
+            }
         }
     }
 }
 
 #if !DITTO_VC
-// The only chunk, where columns lie anywhere: as `store_columns`, but spread over the threads, so that a warp writes 32
-// neighbouring columns of a row together. (With chunks to add to, it was slower.)
+// The last chunk, where columns lie anywhere: as `store_columns`, but spread over the threads, so that a warp has 32
+// neighbouring columns of a row together, and a lane every 32nd column. (Before, the next chunk's copies are in the
+// shared memory that this takes.)
 template <int ROOM>
 __device__ __forceinline__ void store_spread(float* shared, const float (&acc)[TM][TN], const Sizes& s, const Axes& axes,
-                                             const Origin& o, float* out, const float* bias, bool has_bias FOLLOW_HERE) {
+                                             Origin o, float* out, const float* bias, bool has_bias, bool first FOLLOW_HERE) {
     typedef Spread<ROOM> spread;
-    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    constexpr int SLOTS = Columns::SLOTS, WARPS = Columns::WARPS;
+    int thread = threadIdx.x;
+    hide(thread);
+    hide(o);
+    const int lane = thread & 31, warp = thread >> 5;
+    const Digits digits(s.positions, axes);
+    float* to[SLOTS];
+    unsigned cols = 0;  // bit c: column c is in the result
+#pragma unroll
+    for (int c = 0; c < SLOTS; ++c) {
+        i64 j = (i64)o.col0 + lane + c * 32;
+        const bool here = j < s.n;
+        j = here ? j : 0;
+        const i64 image = digits.image(j);
+        to[c] = out + image * s.out_image + digits.place((unsigned)j);
+        cols |= (unsigned)here << c;
+    }
 #pragma unroll
     for (int part = 0; part < spread::PARTS; ++part) {
         spread::write(shared, acc, o, part);
-#pragma unroll 1
-        for (int col = lane; col < BN; col += 32) {
-            const i64 j = (i64)o.col0 + col;
-            if (j >= s.n) break;
-            const i64 image = image_of(s, j);
-            float* column = out + image * s.out_image + place(axes, (unsigned)(j - image * s.positions));
-#pragma unroll 4
-            for (int q = warp; q < spread::LINES; q += THREADS / 32) {
-                const i64 row = (i64)o.row0 + spread::row(q, part);
-                if (row >= s.m) continue;
-                float* to = column + row * s.out_plane;
-                Vec<1> v;
-                v.v[0] = shared[q * spread::PITCH + col];
-                if (has_bias) v.v[0] = __fadd_rn(v.v[0], bias[row]);
+#pragma unroll 2
+        for (int q = warp; q < spread::LINES; q += WARPS) {
+            const idx row = o.row0 + spread::row(q, part);
+            const unsigned in = row < (idx)s.m ? cols : 0;
+            const i64 line = row * s.out_plane;
+            Vec<1> add, v[SLOTS];
+            add.v[0] = -0.0f;
+            load_if(add, bias + row, has_bias ? in : 0);
+#pragma unroll
+            for (int c = 0; c < SLOTS; ++c) {
+                v[c].v[0] = -0.0f;
+                load_if(v[c], to[c] + line, first ? 0 : in & 1u << c);
+            }
+#pragma unroll
+            for (int c = 0; c < SLOTS; ++c) {
+                const float sum = shared[q * spread::PITCH + lane + c * 32];
+                v[c].v[0] = finish(__fadd_rn(v[c].v[0], sum), add.v[0]);
 #if DITTO_FOLLOW
-                follow_here<1>(v, to - whole, follow_with, 1);
+                follow_here<1>(v[c], to[c] + line - whole, follow_with, in & 1u << c);
 #endif
-                *to = v.v[0];
+                store_if(v[c], to[c] + line, in & 1u << c);
             }
         }
     }
@@ -447,7 +507,7 @@ ditto_conv(const float* __restrict__ a, const float* __restrict__ source, float*
            const __grid_constant__ Axes axes, const __grid_constant__ Few few FOLLOW_PARAM) {
     __shared__ __align__(16) float shared[STAGES * (TileA::SIZE + Columns::SIZE)];
     const Origin o(s.m, s.n);
-    const i64 channels = s.k / s.taps, part_len = s.n / s.positions * s.out_image;
+    const i64 channels = s.k / s.taps;
 
     for (i64 z = blockIdx.z; z < s.groups * s.parts; z += gridDim.z) {
         const i64 part = z / s.groups, group = z - part * s.groups;
@@ -459,24 +519,29 @@ ditto_conv(const float* __restrict__ a, const float* __restrict__ source, float*
         ta.start(a + group * s.a_group, (idx)s.a_ld, o.row0, (idx)s.m, k0, k % BK, threadIdx.x);
         tb.begin(source + group * channels * s.plane, o.col0, k0, (int)(k % BK));
 
-        float* to = out + part * part_len + group * s.m * s.out_plane;
-        const float* add = bias + group * s.m;
         product(shared, ta, tb, o, k, [&](const float (&acc)[TM][TN], bool first, bool last) {
+            // Found again, rather than in registers all the time.
+            i64 here = z;
+            hide(here);
+            const i64 part = here / s.groups, group = here - part * s.groups;
+            float* to = out + part * (s.n / s.positions * s.out_image) + group * s.m * s.out_plane;
+            const float* add = bias + group * s.m;
 #if DITTO_FOLLOW && FOLLOW_TILE
             if (last) {
+                const Digits digits(s.positions, axes);
                 follow_tile<sizeof(shared) / 4>(shared, acc, o, [&](int row, int col) {
-                    const i64 r = (i64)o.row0 + row, j = (i64)o.col0 + col;
+                    const i64 r = (i64)o.row0 + row;
+                    i64 j = (i64)o.col0 + col;
                     const bool in = r < s.m && j < s.n;
-                    const i64 image = in ? image_of(s, j) : 0;
-                    const unsigned p = in ? (unsigned)(j - image * s.positions) : 0;
-                    const i64 line = (group * s.m + r) * s.out_plane + image * s.out_image;
-                    return Spot{in, line + (DITTO_VC ? (i64)p : place(axes, p)), 0, bias && in ? add + r : nullptr};
+                    j = in ? j : 0;
+                    const i64 line = (group * s.m + r) * s.out_plane + digits.image(j) * s.out_image;
+                    return Spot{in, line + digits.place((unsigned)j), 0, bias && in ? add + r : nullptr};
                 }, out, first, follow_with);
                 return;
             }
 #elif !DITTO_VC
-            if (first && last) {
-                store_spread<sizeof(shared) / 4>(shared, acc, s, axes, o, to, add, bias != nullptr FOLLOWED_HERE);
+            if (last) {
+                store_spread<sizeof(shared) / 4>(shared, acc, s, axes, o, to, add, bias != nullptr, first FOLLOWED_HERE);
                 return;
             }
 #endif
@@ -511,18 +576,47 @@ template <int ROWS, int T> struct Terms : Tile<ROWS, T, K_CONTIGUOUS, false> {
     }
 };
 
+#if DITTO_FEW
+// Taps along axis d, and along all axes before it.
+__device__ __forceinline__ constexpr int taps_of(int d) { return (int)((i64)DITTO_TAPS >> 5 * d & 31); }
+__device__ __forceinline__ constexpr int taps_before(int d) { return d == 0 ? 0 : taps_before(d - 1) + taps_of(d - 1); }
+#else
 // A column of the kernel: where its channel and tap lie in the source, and how far along each axis.
 struct __align__(DITTO_LONG || D < 2 ? 8 : 16) Tap {
     off offset;
     int shift[D];
 };
+#endif
+
+// Where column `column` of the kernel, its channel and tap, lies in the source; `each(d, t)` is told its tap along each axis.
+template <class Each>
+__device__ __forceinline__ off column_at(const Sizes& s, const Axes& axes, i64 column, Each&& each) {
+    const i64 channel = column >> 31 ? column / s.taps : (unsigned)column / (unsigned)s.taps;
+    unsigned rest = (unsigned)(column - channel * s.taps);
+    off offset = (off)(channel * s.plane), stride = 1;
+#pragma unroll
+    for (int d = D - 1; d >= 0; --d) {
+        const unsigned q = rest / (unsigned)axes.axis[d].taps;
+        const int t = (int)(rest - q * axes.axis[d].taps);
+        each(d, t);
+        offset += t * axes.axis[d].tap_step * stride;
+        stride *= axes.axis[d].source;
+        rest = q;
+    }
+    return offset;
+}
 
 // The view's way to shared memory: its rows are (channel, tap), its k is (image, position). From stage to stage
 // the position steps on by BK, digit by digit, without a division.
 struct View : Terms<BN, TN> {
     int at_[D];      // the position
     int image;
+#if DITTO_FEW
+    off offset[PASSES];              // of the columns of this thread's passes
+    unsigned passes[taps_before(D)];  // per axis and its taps, the bits of the passes whose tap lies there
+#else
     const Tap* tap;  // of the tile's columns, from this thread's first on
+#endif
     const float* base;
     // The kernel's arguments.
     const Sizes& s;
@@ -530,13 +624,37 @@ struct View : Terms<BN, TN> {
 
     __device__ __forceinline__ View(const Sizes& s, const Axes& axes) : s(s), axes(axes) {}
 
-    __device__ __forceinline__ void begin(const float* base_, const Tap* taps, idx col0, idx k0, int k_left) {
+#if DITTO_FEW
+    // Finds the columns of this thread.
+    __device__ __forceinline__ void columns(idx col0) {
+#pragma unroll
+        for (int i = 0; i < taps_before(D); ++i) passes[i] = 0;
+#pragma unroll
+        for (int i = 0; i < PASSES; ++i) {
+            const i64 column = min((i64)col0 + my_row() + row_of(i * ACROSS), s.n - 1);
+            offset[i] = column_at(s, axes, column, [&](int d, int t) {
+#pragma unroll
+                for (int u = 0; u < taps_of(d); ++u) passes[taps_before(d) + u] |= (unsigned)(t == u) << i;
+            });
+        }
+    }
+#else
+    // Writes the columns of the tile, and has this thread's.
+    __device__ __forceinline__ void columns(Tap* taps, idx col0) {
+        for (int j = threadIdx.x; j < BN; j += THREADS)
+            taps[j].offset = column_at(s, axes, min((i64)col0 + j, s.n - 1),
+                                       [&](int d, int t) { taps[j].shift[d] = t * axes.axis[d].tap_step; });
+        __syncthreads();
+        tap = taps + my_row();
+    }
+#endif
+    __device__ __forceinline__ void begin(const float* base_, idx col0, idx k0, int k_left) {
         base = base_;
         asm("" : "+l"(base));
-        tap = taps + my_row();
-        const i64 k = (i64)k0 + my_k(), n = image_of(s, k);
-        image = (int)n;
-        decode(axes, (unsigned)(k - n * s.positions), at_);
+        const Digits digits(s.positions, axes);
+        i64 k = (i64)k0 + my_k();
+        image = (int)digits.image(k);
+        digits.decode((unsigned)k, at_);
         masks(col0, (idx)s.n, k_left);
     }
     __device__ __forceinline__ void fetch(unsigned stage, unsigned mask, int from, int to) {
@@ -548,15 +666,31 @@ struct View : Terms<BN, TN> {
             inside = inside * axes.axis[d].source + x[d];
         }
         inside += (off)image * (off)s.image;
+#if DITTO_FEW
+        // What is not copied may as well become zeros.
+#pragma unroll
+        for (int d = 0; d < D; ++d) {
+            unsigned some = 0;
+#pragma unroll
+            for (int t = 0; t < taps_of(d); ++t)
+                if ((unsigned)(x[d] + t * axes.axis[d].tap_step) < (unsigned)axes.axis[d].source)
+                    some |= passes[taps_before(d) + t];
+            mask &= some;
+        }
+#endif
 #pragma unroll
         for (int i = 0; i < PASSES; ++i) {
             if (i < from || i >= to) continue;
             const int dr = row_of(i * ACROSS);
+#if DITTO_FEW
+            copy_if(stage + dst + at(dr, 0) * 4, base + (off)(inside + offset[i]), mask & 1u << i);
+#else
             bool there = true;
 #pragma unroll
             for (int d = 0; d < D; ++d)
                 there = there && (unsigned)(x[d] + tap[dr].shift[d]) < (unsigned)axes.axis[d].source;
             copy_or_zero(stage + dst + at(dr, 0) * 4, base + (off)(inside + tap[dr].offset), there ? 4 : 0, mask, i);
+#endif
         }
         if (to < PASSES) return;
         int carry = 0;
@@ -603,42 +737,37 @@ extern "C" __global__ void __launch_bounds__(THREADS, DITTO_BLOCKS)
 ditto_conv_grad(const float* __restrict__ g, const float* __restrict__ source, float* out,
                 const __grid_constant__ Sizes s, const __grid_constant__ Axes axes) {
     __shared__ __align__(16) float shared[STAGES * (Upstream::SIZE + View::SIZE)];
-    __shared__ Tap taps[BN];
     const Origin o(s.m, s.n);
     const i64 channels = s.n / s.taps;
-    for (int j = threadIdx.x; j < BN; j += THREADS) {
-        const i64 column = min((i64)o.col0 + j, s.n - 1), channel = column / s.taps;
-        int rest = (int)(column - channel * s.taps);
-        off offset = (off)(channel * s.plane), stride = 1;
-#pragma unroll
-        for (int d = D - 1; d >= 0; --d) {
-            const int q = rest / axes.axis[d].taps;
-            taps[j].shift[d] = (rest - q * axes.axis[d].taps) * axes.axis[d].tap_step;
-            offset += taps[j].shift[d] * stride;
-            stride *= axes.axis[d].source;
-            rest = q;
-        }
-        taps[j].offset = offset;
-    }
-    __syncthreads();
+    View tb(s, axes);
+#if DITTO_FEW
+    tb.columns(o.col0);
+#else
+    __shared__ Tap taps[BN];
+    tb.columns(taps, o.col0);
+#endif
 
     for (i64 z = blockIdx.z; z < s.groups * s.parts; z += gridDim.z) {
         const i64 part = z / s.groups, group = z - part * s.groups;
         const idx k0 = (idx)(part * s.slice);
         const idx k = (idx)min(s.slice, s.k - part * s.slice);
 
-        View tb(s, axes);
         Upstream ta(s, tb);
-        tb.begin(source + group * channels * s.plane, taps, o.col0, k0, (int)(k % BK));
+        tb.begin(source + group * channels * s.plane, o.col0, k0, (int)(k % BK));
         ta.begin(g + group * s.m * s.positions, o.row0, k0, (int)(k % BK));
 
-        Place at;
-        at.ldc = (idx)s.n;
-        at.out = out + z * (s.m * s.n) + (i64)(o.row0 + o.tm) * s.n + o.col0 + o.tn;
-        at.rows = (idx)s.m - o.row0 - o.tm;
-        at.cols = (idx)s.n - o.col0 - o.tn;
-        at.bias = nullptr;
         product(shared, ta, tb, o, k, [&](const float (&acc)[TM][TN], bool first, bool last) {
+            // Found again, rather than in registers all the time.
+            i64 here = z;
+            Origin from = o;
+            hide(here);
+            hide(from);
+            Place at;
+            at.ldc = (idx)s.n;
+            at.out = out + here * (s.m * s.n) + (i64)(from.row0 + from.tm) * s.n + from.col0 + from.tn;
+            at.rows = (idx)s.m - from.row0 - from.tm;
+            at.cols = (idx)s.n - from.col0 - from.tn;
+            at.bias = nullptr;
             store(acc, at, first, last);
         });
     }

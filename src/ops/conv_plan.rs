@@ -18,6 +18,8 @@ const CONV_CU: &str = include_str!("conv.cu");
 const MOST_TAPS: usize = 30;
 /// The taps of all axes together, if there are at most [`MOST_TAPS`] in all.
 const MOST_PATTERNS: usize = 38;
+/// The taps of all axes together up to which the gradient of a kernel has them in registers; below 32 each.
+const MOST_GRAD_PATTERNS: usize = 16;
 /// Rows of a group up to which tiles would be mostly empty.
 const DIRECT_ROWS: usize = 2;
 /// Threads of a block of the small kernels, and the most blocks of them; they walk the rest in a loop.
@@ -289,7 +291,7 @@ fn kernel_axes(view: &View) -> [[i32; MAX_AXES]; 4] {
 
 /// A module of the small kernels for so many axes.
 fn small_module(rank: usize, follow: Option<&Follow>) -> Source {
-    let list = [("VC", 0), ("BIAS", 0), ("LONG", 0), ("REDUCE", 1), ("CONV", 3), ("D", rank)];
+    let list = [("VC", 0), ("BIAS", 0), ("LONG", 0), ("REDUCE", 1), ("CONV", 3), ("DENSE", 0), ("D", rank)];
     variant("conv", &defines(&[&list[..], &[("MOST_AXES", MAX_AXES)]].concat()), CONV_CU, follow)
 }
 
@@ -453,6 +455,7 @@ fn columns_steps(
                 ("LONG", usize::from(p.is_long(g.batch * channels[0] * view.plane()))),
                 ("CONV", 1),
                 ("FEW", usize::from(layout.few)),
+                ("DENSE", usize::from(view.is_dense())),
             ];
             let mut args = Args::new();
             let (to, bias) = if split { (parts_at, 0) } else { (at.out, at.bias) };
@@ -536,6 +539,8 @@ fn grad_steps(g: &KernelGrad, at: &Pointers, gpu: &Gpu, f: &mut dyn FnMut(Step) 
         warps: 1,
     };
     let wide = p.n.is_multiple_of(4);
+    let few = view.axes().iter().map(|a| a.taps).sum::<usize>() <= MOST_GRAD_PATTERNS;
+    let taps = view.axes().iter().rev().fold(0, |all, a| all << 5 | a.taps);
     let source = g.batch * channels[0] * view.plane();
     let flags = [
         ("TA", 0),
@@ -545,7 +550,9 @@ fn grad_steps(g: &KernelGrad, at: &Pointers, gpu: &Gpu, f: &mut dyn FnMut(Step) 
         ("BIAS", 0),
         ("LONG", usize::from(p.is_long(source))),
         ("CONV", 2),
-        ("FEW", 0),
+        ("FEW", usize::from(few)),
+        ("DENSE", 0),
+        ("TAPS", if few { taps } else { 0 }),
     ];
     let mut args = Args::new();
     args.ptr(at.ins[0]).ptr(at.ins[1]).ptr(if split { at.workspace } else { at.out });

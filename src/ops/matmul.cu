@@ -29,6 +29,9 @@ typedef long long i64;
 #ifndef DITTO_TF32
 #define DITTO_TF32 0
 #endif
+#ifndef DITTO_CONV
+#define DITTO_CONV 0
+#endif
 
 // The sum so far and, once it is whole, column j's bias (-0.0 before).
 __device__ __forceinline__ float finish(float v, float bias_j) {
@@ -77,9 +80,6 @@ template <int W> __device__ __forceinline__ void store_if(const Vec<W>& v, float
 #define FOLLOW_PARAM , const __grid_constant__ Follow follow_with
 // Without other inputs the program is computed where the sums are, in registers.
 #define FOLLOW_TILE (FOLLOW_X > 0)
-#ifndef DITTO_CONV
-#define DITTO_CONV 0
-#endif
 
 // The other inputs for W neighbouring results.
 template <int W> struct Extras {
@@ -398,9 +398,10 @@ __device__ __forceinline__ void follow_here(Vec<W>& v, i64 at, const Follow* f, 
 
 // Adds the accumulators to what earlier chunks left in the output, then, after the last chunk, the bias,
 // and writes the sum. What is absent (an earlier chunk, a bias) is -0.0, which changes no bit of a sum.
-// Row i + BATCH is loaded before row i is written, so that several loads are on their way together.
+// Row i + BATCH is loaded before row i is written, so that several loads are on their way together, unless that takes
+// registers which the multiplications miss.
 __device__ __forceinline__ void store(const float (&acc)[TM][TN], const Place& at, bool first, bool last) {
-    constexpr int W = DITTO_VC ? (VN < 4 ? VN : 4) : 1, COLS = TN / W, BATCH = TM < 2 ? 1 : 2;
+    constexpr int W = DITTO_VC ? (VN < 4 ? VN : 4) : 1, COLS = TN / W, BATCH = TM < 2 || (DITTO_CONV && TM * TN > 96) ? 1 : 2;
     unsigned cols = 0;  // bit c: group c of the columns is in the matrix
 #pragma unroll
     for (int c = 0; c < COLS; ++c) cols |= (unsigned)(col_at(c * W) < at.cols) << c;
@@ -478,17 +479,26 @@ template <int ROOM> struct Spread {
     static constexpr int PITCH = BN + 4;
     static constexpr int PART = BM * PITCH <= ROOM ? TM : BM * PITCH / 2 <= ROOM ? TM / 2 : BM * PITCH / 4 <= ROOM ? TM / 4 : TM / 8;
     static_assert(PART > 0 && BM / TM * PART * PITCH <= ROOM, "a row of every thread fits");
-    static constexpr int PARTS = TM / PART, LINES = BM / TM * PART;
+    static constexpr int PARTS = TM / PART, LINES = BM / TM * PART, W = VN < 4 ? VN : 4;
 
     // Writes a part, for all threads to read.
     static __device__ __forceinline__ void write(float* shared, const float (&acc)[TM][TN], const Origin& o, int part) {
         const int line = o.tm / (LM * TM) * LM + o.tm % (LM * TM) / VM;  // of the threads along m
+        // Added to the sums, changes none of them: otherwise four neighbours would have to be in neighbouring registers
+        // from the start, in the same bank as the operands they are made of, which costs a tenth of the multiplications.
+        float none = -0.0f;
+        asm volatile("" : "+f"(none));
         __syncthreads();
 #pragma unroll
         for (int i = 0; i < PART; ++i) {
             float* to = shared + (line * PART + i) * PITCH + o.tn;
 #pragma unroll
-            for (int j = 0; j < TN; ++j) to[col_at(j)] = acc[part * PART + i][j];
+            for (int j = 0; j < TN; j += W) {
+                Vec<W> v;
+#pragma unroll
+                for (int e = 0; e < W; ++e) v.v[e] = __fadd_rn(acc[part * PART + i][j + e], none);
+                *(Vec<W>*)(to + col_at(j)) = v;
+            }
         }
         __syncthreads();
     }
