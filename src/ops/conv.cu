@@ -254,7 +254,12 @@ ditto_conv_reduce(const float* __restrict__ partial, float* __restrict__ out, co
         float sum = partial[e];
 #pragma unroll 8
         for (i64 p = 1; p < parts; ++p) sum = __fadd_rn(sum, partial[p * total + e]);
-        write(out, e, bias ? __fadd_rn(sum, bias[e / plane % channels]) : sum FOLLOWED);
+        if (bias) {
+            const i64 channel =
+                total >> 31 ? e / plane % channels : (unsigned)e / (unsigned)plane % (unsigned)channels;
+            sum = __fadd_rn(sum, bias[channel]);
+        }
+        write(out, e, sum FOLLOWED);
     }
 }
 

@@ -11,6 +11,8 @@ use crate::device::cpu::conv::{Gather, KernelGrad, MAX_AXES, View};
 use crate::device::cuda::{Args, Source};
 use crate::error::Result;
 use crate::numerics::K_CHUNK as CHUNK;
+use std::collections::HashMap;
+use std::sync::{LazyLock, PoisonError, RwLock};
 
 const CONV_CU: &str = include_str!("conv.cu");
 
@@ -30,8 +32,8 @@ const MAX_SMALL: usize = 1 << 16;
 const TILES: [Tile; 9] = [
     Tile { warps: [2, 2], thread: [8, 16], bk: 8, group: 1, stages: 4, blocks: 2, alone: 206.0, full: 180.0 },
     Tile { warps: [2, 2], thread: [8, 12], bk: 8, group: 1, stages: 4, blocks: 2, alone: 160.0, full: 138.0 },
-    Tile { warps: [1, 4], thread: [8, 8], bk: 8, group: 1, stages: 4, blocks: 3, alone: 106.0, full: 100.0 },
-    Tile { warps: [1, 2], thread: [8, 12], bk: 8, group: 1, stages: 4, blocks: 4, alone: 104.0, full: 72.0 },
+    Tile { warps: [1, 4], thread: [8, 8], bk: 8, group: 1, stages: 4, blocks: 3, alone: 118.0, full: 101.0 },
+    Tile { warps: [1, 2], thread: [8, 12], bk: 8, group: 1, stages: 4, blocks: 4, alone: 160.0, full: 75.0 },
     Tile { warps: [1, 4], thread: [4, 8], bk: 8, group: 1, stages: 4, blocks: 4, alone: 66.0, full: 60.0 },
     Tile { warps: [2, 2], thread: [4, 8], bk: 16, group: 4, stages: 4, blocks: 3, alone: 62.0, full: 60.0 },
     Tile { warps: [1, 4], thread: [4, 4], bk: 16, group: 4, stages: 4, blocks: 4, alone: 40.0, full: 36.0 },
@@ -42,9 +44,9 @@ const TILES: [Tile; 9] = [
 /// Tiles of kernels' gradients: columns are channels times taps, often nines.
 const GRAD_TILES: [Tile; 6] = [
     Tile { warps: [2, 2], thread: [8, 16], bk: 8, group: 1, stages: 4, blocks: 2, alone: 220.0, full: 190.0 },
-    Tile { warps: [2, 2], thread: [8, 12], bk: 8, group: 1, stages: 4, blocks: 2, alone: 170.0, full: 146.0 },
-    Tile { warps: [1, 2], thread: [8, 12], bk: 8, group: 1, stages: 4, blocks: 4, alone: 110.0, full: 76.0 },
-    Tile { warps: [2, 2], thread: [4, 8], bk: 16, group: 4, stages: 4, blocks: 3, alone: 66.0, full: 62.0 },
+    Tile { warps: [2, 2], thread: [8, 12], bk: 8, group: 1, stages: 4, blocks: 2, alone: 190.0, full: 152.0 },
+    Tile { warps: [1, 2], thread: [8, 12], bk: 8, group: 1, stages: 4, blocks: 4, alone: 186.0, full: 91.0 },
+    Tile { warps: [2, 2], thread: [4, 8], bk: 16, group: 4, stages: 4, blocks: 3, alone: 90.0, full: 66.0 },
     Tile { warps: [2, 2], thread: [2, 4], bk: 32, group: 4, stages: 4, blocks: 4, alone: 22.0, full: 20.0 },
     Tile { warps: [1, 2], thread: [2, 2], bk: 32, group: 4, stages: 4, blocks: 8, alone: 13.0, full: 7.5 },
 ];
@@ -289,10 +291,28 @@ fn kernel_axes(view: &View) -> [[i32; MAX_AXES]; 4] {
     out
 }
 
+/// The variant of `conv.cu` behind these lines. Those that no program follows are made once: eager steps ask for the same
+/// again and again.
+fn module(defined: &[&[(&'static str, usize)]], follow: Option<&Follow>) -> Source {
+    static KNOWN: LazyLock<RwLock<HashMap<Vec<(&'static str, usize)>, Source>>> =
+        LazyLock::new(RwLock::default);
+    let list = defined.concat();
+    let make = |list: &[(&str, usize)]| variant("conv", &defines(list), CONV_CU, follow);
+    if follow.is_some() {
+        return make(&list);
+    }
+    if let Some(known) = KNOWN.read().unwrap_or_else(PoisonError::into_inner).get(&list) {
+        return known.clone();
+    }
+    let made = make(&list);
+    KNOWN.write().unwrap_or_else(PoisonError::into_inner).insert(list, made.clone());
+    made
+}
+
 /// A module of the small kernels for so many axes.
 fn small_module(rank: usize, follow: Option<&Follow>) -> Source {
     let list = [("VC", 0), ("BIAS", 0), ("LONG", 0), ("REDUCE", 1), ("CONV", 3), ("DENSE", 0), ("D", rank)];
-    variant("conv", &defines(&[&list[..], &[("MOST_AXES", MAX_AXES)]].concat()), CONV_CU, follow)
+    module(&[&list, &[("MOST_AXES", MAX_AXES)]], follow)
 }
 
 fn small_step(rank: usize, kernel: &'static str, threads: usize, args: Args) -> Step {
@@ -315,9 +335,9 @@ fn last_step(
 }
 
 /// A module of tiles.
-fn tile_module(tile: &Tile, rank: usize, flags: &[(&str, usize)], follow: Option<&Follow>) -> Source {
+fn tile_module(tile: &Tile, rank: usize, flags: &[(&'static str, usize)], follow: Option<&Follow>) -> Source {
     let list = [("VB", 0), ("REDUCE", 0), ("D", rank), ("MOST_AXES", MAX_AXES)];
-    variant("conv", &defines(&[&tile.defines()[..], &list, flags].concat()), CONV_CU, follow)
+    module(&[&tile.defines(), &list, flags], follow)
 }
 
 /// `Sizes` of `conv.cu`.

@@ -168,8 +168,9 @@ impl Tile {
     /// Infinite where a tile is not for so many blocks.
     fn time(&self, p: &Problem, slice: usize, sm_count: f64) -> f64 {
         let parts = p.k.div_ceil(slice.max(1)).max(1);
-        let blocks = self.count(p) as f64 * p.batch as f64 * parts as f64;
         let k = slice as f64;
+        // A part that is shorter than the others leaves its place sooner: so much of a block.
+        let blocks = self.count(p) as f64 * p.batch as f64 * (p.k as f64 / k).max(1.0);
         let places = sm_count * self.blocks as f64;
         if self.rows() > 128 && blocks > FEW_WAVES * places {
             return f64::INFINITY;
