@@ -582,27 +582,40 @@ template <int ROWS, int T> struct Terms : Tile<ROWS, T, K_CONTIGUOUS, false> {
 };
 
 #if DITTO_FEW
-// Taps along axis d, and along all axes before it.
+// Taps along axis d, the most along any, and all. (Texts with functions that call themselves take seconds to compile.)
 __device__ __forceinline__ constexpr int taps_of(int d) { return (int)((i64)DITTO_TAPS >> 5 * d & 31); }
-__device__ __forceinline__ constexpr int taps_before(int d) { return d == 0 ? 0 : taps_before(d - 1) + taps_of(d - 1); }
+constexpr int most_taps() {
+    int most = 0;
+    for (int d = 0; d < D; ++d) most = taps_of(d) > most ? taps_of(d) : most;
+    return most;
+}
+constexpr int all_taps() {
+    int all = 1;
+    for (int d = 0; d < D; ++d) all *= taps_of(d);
+    return all;
+}
+constexpr int MOST_ALONG = most_taps(), ALL_TAPS = all_taps();
+#define TAPS_OF(d) taps_of(d)
 #else
 // A column of the kernel: where its channel and tap lie in the source, and how far along each axis.
 struct __align__(DITTO_LONG || D < 2 ? 8 : 16) Tap {
     off offset;
     int shift[D];
 };
+#define TAPS_OF(d) axes.axis[d].taps
+#define ALL_TAPS s.taps
 #endif
 
 // Where column `column` of the kernel, its channel and tap, lies in the source; `each(d, t)` is told its tap along each axis.
 template <class Each>
 __device__ __forceinline__ off column_at(const Sizes& s, const Axes& axes, i64 column, Each&& each) {
-    const i64 channel = column >> 31 ? column / s.taps : (unsigned)column / (unsigned)s.taps;
-    unsigned rest = (unsigned)(column - channel * s.taps);
+    const i64 channel = column >> 31 ? column / ALL_TAPS : (unsigned)column / (unsigned)ALL_TAPS;
+    unsigned rest = (unsigned)(column - channel * ALL_TAPS);
     off offset = (off)(channel * s.plane), stride = 1;
 #pragma unroll
     for (int d = D - 1; d >= 0; --d) {
-        const unsigned q = rest / (unsigned)axes.axis[d].taps;
-        const int t = (int)(rest - q * axes.axis[d].taps);
+        const unsigned q = rest / (unsigned)TAPS_OF(d);
+        const int t = (int)(rest - q * TAPS_OF(d));
         each(d, t);
         offset += t * axes.axis[d].tap_step * stride;
         stride *= axes.axis[d].source;
@@ -617,8 +630,8 @@ struct View : Terms<BN, TN> {
     int at_[D];      // the position
     int image;
 #if DITTO_FEW
-    off offset[PASSES];              // of the columns of this thread's passes
-    unsigned passes[taps_before(D)];  // per axis and its taps, the bits of the passes whose tap lies there
+    off offset[PASSES];             // of the columns of this thread's passes
+    unsigned passes[D][MOST_ALONG];  // per axis and its taps, the bits of the passes whose tap lies there
 #else
     const Tap* tap;  // of the tile's columns, from this thread's first on
 #endif
@@ -633,13 +646,15 @@ struct View : Terms<BN, TN> {
     // Finds the columns of this thread.
     __device__ __forceinline__ void columns(idx col0) {
 #pragma unroll
-        for (int i = 0; i < taps_before(D); ++i) passes[i] = 0;
+        for (int d = 0; d < D; ++d)
+#pragma unroll
+            for (int u = 0; u < MOST_ALONG; ++u) passes[d][u] = 0;
 #pragma unroll
         for (int i = 0; i < PASSES; ++i) {
             const i64 column = min((i64)col0 + my_row() + row_of(i * ACROSS), s.n - 1);
             offset[i] = column_at(s, axes, column, [&](int d, int t) {
 #pragma unroll
-                for (int u = 0; u < taps_of(d); ++u) passes[taps_before(d) + u] |= (unsigned)(t == u) << i;
+                for (int u = 0; u < MOST_ALONG; ++u) passes[d][u] |= (unsigned)(t == u) << i;
             });
         }
     }
@@ -677,9 +692,9 @@ struct View : Terms<BN, TN> {
         for (int d = 0; d < D; ++d) {
             unsigned some = 0;
 #pragma unroll
-            for (int t = 0; t < taps_of(d); ++t)
-                if ((unsigned)(x[d] + t * axes.axis[d].tap_step) < (unsigned)axes.axis[d].source)
-                    some |= passes[taps_before(d) + t];
+            for (int t = 0; t < MOST_ALONG; ++t)
+                if (t < taps_of(d) && (unsigned)(x[d] + t * axes.axis[d].tap_step) < (unsigned)axes.axis[d].source)
+                    some |= passes[d][t];
             mask &= some;
         }
 #endif

@@ -294,8 +294,8 @@ fn kernel_axes(view: &View) -> [[i32; MAX_AXES]; 4] {
 /// The variant of `conv.cu` behind these lines. Those that no program follows are made once: eager steps ask for the same
 /// again and again.
 fn module(defined: &[&[(&'static str, usize)]], follow: Option<&Follow>) -> Source {
-    static KNOWN: LazyLock<RwLock<HashMap<Vec<(&'static str, usize)>, Source>>> =
-        LazyLock::new(RwLock::default);
+    type Known = HashMap<Vec<(&'static str, usize)>, Source>;
+    static KNOWN: LazyLock<RwLock<Known>> = LazyLock::new(RwLock::default);
     let list = defined.concat();
     let make = |list: &[(&str, usize)]| variant("conv", &defines(list), CONV_CU, follow);
     if follow.is_some() {

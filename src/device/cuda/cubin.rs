@@ -52,11 +52,36 @@ pub fn kernels(image: &[u8]) -> Option<Vec<String>> {
     Some(names)
 }
 
+/// A section of what is to be known of all functions: entries of a form, an attribute, the bytes that follow, and these.
+const FACTS: usize = 0x7000_0000;
+const SIZED: u8 = 4;
+/// The bytes of a function's stack: which function, and how many.
+const FRAME: u8 = 0x11;
+
+/// The most bytes of memory that a thread of one of a cubin's functions has beside its registers; `None` if it is not a
+/// cubin.
+pub fn stack(image: &[u8]) -> Option<usize> {
+    kernels(image)?;
+    let mut most = 0;
+    for index in 0..number::<2>(image, 60)? {
+        let (FACTS, _, mut facts, _) = section(image, index)? else { continue };
+        while let [form, attribute, ..] = *facts {
+            let size = if form == SIZED { number::<2>(facts, 2)? } else { 0 };
+            let value = facts.get(4..)?.get(..size)?;
+            if (form, attribute) == (SIZED, FRAME) {
+                most = most.max(number::<4>(value, 4)?);
+            }
+            facts = &facts[4 + size..];
+        }
+    }
+    Some(most)
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::fake::Fake;
     use super::super::nvrtc::{Compiler, Nvrtc};
-    use super::kernels;
+    use super::{kernels, stack};
 
     const SOURCE: &str = r#"
 #define MORE(T, width) extern "C" __global__ void move##width(T* x) { x[threadIdx.x] = 0; }
@@ -92,6 +117,25 @@ static __global__ void unseen(float* x) { x[0] = variable[2]; }
     }
 
     #[test]
+    fn a_stack_is_as_large_as_what_lies_there() {
+        let source = |n: usize| {
+            format!(
+                "extern \"C\" __global__ void one(float* x) {{ float y[{n}]; for (int i = 0; i < {n}; ++i) y[i] = x[i]; \
+                 for (int i = 0; i < 9; ++i) x[i] = y[(int)x[i] % {n}]; }}"
+            )
+        };
+        match Nvrtc::open() {
+            Ok(nvrtc) => {
+                let stack = |n| stack(&nvrtc.compile("m", &source(n), "sm_90").expect("compiles"));
+                assert_eq!([stack(100), stack(2000)], [Some(400), Some(8000)]);
+                let none = nvrtc.compile("m", SOURCE, "sm_90").expect("compiles");
+                assert_eq!(super::stack(&none), Some(0));
+            }
+            Err(why) => println!("skipped: {why}"),
+        }
+    }
+
+    #[test]
     fn a_broken_image_is_none_and_never_a_panic() {
         assert_eq!(kernels(b""), None);
         assert_eq!(kernels(b"MZ and more"), None);
@@ -100,13 +144,13 @@ static __global__ void unseen(float* x) { x[0] = variable[2]; }
         let image = Fake::new().stub().compile("m", source, "sm_90").expect("made up");
         assert_eq!(kernels(&image).expect("an image"), ["one", "two"]);
         for end in 0..image.len() {
-            let _ = kernels(&image[..end]);
+            let _ = stack(&image[..end]);
         }
         for at in 0..image.len().min(512) {
             for byte in [0, 1, 0x7f, 0xff] {
                 let mut broken = image.clone();
                 broken[at] = byte;
-                let _ = kernels(&broken);
+                let _ = stack(&broken);
             }
         }
     }

@@ -25,7 +25,7 @@ pub use args::{Args, MAX_ARGS};
 pub use cache::folder as cache_folder;
 pub use context::Cuda;
 #[doc(hidden)]
-pub use cubin::kernels as kernels_of;
+pub use cubin::{kernels as kernels_of, stack as stack_of};
 pub use driver::Driver;
 pub(crate) use driver::Work;
 pub(crate) use graph::Captured;
