@@ -40,9 +40,6 @@ struct Sizes {
     i64 tap_digit, channel_digit;  // a block's warps as taps, and the rest of them as floats of channels
 };
 
-// A value as it is, of which the compiler no longer knows where it comes from.
-__device__ __forceinline__ void hide(int& x) { asm volatile("" : "+r"(x)); }
-__device__ __forceinline__ void hide(i64& x) { asm volatile("" : "+l"(x)); }
 #if !DITTO_REDUCE
 __device__ __forceinline__ void hide(Origin& o) {
     hide(o.tm);

@@ -6,13 +6,11 @@ use super::depthwise_plan::{self, GradPlan};
 use super::fused::Follow;
 use super::matmul::{self, variant};
 use super::matmul_plan::{self, MAX_X, MAX_Z, Problem, Tile, choose, clamp, defines};
-use super::{CudaRun, Gpu};
+use super::{CudaRun, Gpu, Known, known};
 use crate::device::cpu::conv::{Gather, KernelGrad, MAX_AXES, View};
 use crate::device::cuda::{Args, Source};
 use crate::error::Result;
 use crate::numerics::K_CHUNK as CHUNK;
-use std::collections::HashMap;
-use std::sync::{LazyLock, PoisonError, RwLock};
 
 const CONV_CU: &str = include_str!("conv.cu");
 
@@ -291,22 +289,14 @@ fn kernel_axes(view: &View) -> [[i32; MAX_AXES]; 4] {
     out
 }
 
-/// The variant of `conv.cu` behind these lines. Those that no program follows are made once: eager steps ask for the same
-/// again and again.
+/// The variant of `conv.cu` behind these lines.
 fn module(defined: &[&[(&'static str, usize)]], follow: Option<&Follow>) -> Source {
-    type Known = HashMap<Vec<(&'static str, usize)>, Source>;
-    static KNOWN: LazyLock<RwLock<Known>> = LazyLock::new(RwLock::default);
-    let list = defined.concat();
-    let make = |list: &[(&str, usize)]| variant("conv", &defines(list), CONV_CU, follow);
-    if follow.is_some() {
-        return make(&list);
+    static KNOWN: Known<Vec<(&'static str, usize)>, Source> = Known::new(Default::default);
+    let make = |list: &Vec<_>| variant("conv", &defines(list), CONV_CU, follow);
+    match follow {
+        Some(_) => make(&defined.concat()),
+        None => known(&KNOWN, defined.concat(), make),
     }
-    if let Some(known) = KNOWN.read().unwrap_or_else(PoisonError::into_inner).get(&list) {
-        return known.clone();
-    }
-    let made = make(&list);
-    KNOWN.write().unwrap_or_else(PoisonError::into_inner).insert(list, made.clone());
-    made
 }
 
 /// A module of the small kernels for so many axes.
@@ -560,7 +550,7 @@ fn grad_steps(g: &KernelGrad, at: &Pointers, gpu: &Gpu, f: &mut dyn FnMut(Step) 
     };
     let wide = p.n.is_multiple_of(4);
     let few = view.axes().iter().map(|a| a.taps).sum::<usize>() <= MOST_GRAD_PATTERNS;
-    let taps = view.axes().iter().rev().fold(0, |all, a| all << 5 | a.taps);
+    let taps = if few { view.axes().iter().rev().fold(0, |all, a| all << 5 | a.taps) } else { 0 };
     let source = g.batch * channels[0] * view.plane();
     let flags = [
         ("TA", 0),
@@ -572,7 +562,7 @@ fn grad_steps(g: &KernelGrad, at: &Pointers, gpu: &Gpu, f: &mut dyn FnMut(Step) 
         ("CONV", 2),
         ("FEW", usize::from(few)),
         ("DENSE", 0),
-        ("TAPS", if few { taps } else { 0 }),
+        ("TAPS", taps),
     ];
     let mut args = Args::new();
     args.ptr(at.ins[0]).ptr(at.ins[1]).ptr(if split { at.workspace } else { at.out });

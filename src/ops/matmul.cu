@@ -38,6 +38,11 @@ __device__ __forceinline__ float finish(float v, float bias_j) {
     return DITTO_BIAS ? __fadd_rn(v, bias_j) : v;
 }
 
+// A value as it is, of which the compiler no longer knows where it comes from.
+__device__ __forceinline__ void hide(int& x) { asm volatile("" : "+r"(x)); }
+__device__ __forceinline__ void hide(i64& x) { asm volatile("" : "+l"(x)); }
+__device__ __forceinline__ void hide(float& x) { asm volatile("" : "+f"(x)); }
+
 template <int V> struct Vec;
 template <> struct Vec<1> { float v[1]; };
 template <> struct __align__(8) Vec<2> { float v[2]; };
@@ -487,7 +492,7 @@ template <int ROOM> struct Spread {
         // Added to the sums, changes none of them: otherwise four neighbours would have to be in neighbouring registers
         // from the start, in the same bank as the operands they are made of, which costs a tenth of the multiplications.
         float none = -0.0f;
-        asm volatile("" : "+f"(none));
+        hide(none);
         __syncthreads();
 #pragma unroll
         for (int i = 0; i < PART; ++i) {

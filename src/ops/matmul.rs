@@ -5,8 +5,8 @@ use super::fused::{Around, Follow};
 use super::matmul_plan::{MatmulPlan, Problem, plan};
 use super::sampling::{EDGES, INNER, VOLUME, WORK, pick, sample};
 use super::{
-    Attr, Attrs, Bound, CpuRun, CudaRun, Gpu, Io, Op, Recorder, RefIn, Reject, Sample, SampleIn, Val, dims,
-    floats, layout, mismatch,
+    Attr, Attrs, Bound, CpuRun, CudaRun, Gpu, Io, Known, Op, Recorder, RefIn, Reject, Sample, SampleIn, Val,
+    dims, floats, known, layout, mismatch,
 };
 use crate::device::cpu::gemm::Gemm;
 use crate::device::cuda::{Args, Source};
@@ -18,8 +18,7 @@ use crate::ops::reduce::Sum;
 use crate::scalar::Scalar;
 use crate::shape::{MAX_RANK, Shape};
 use crate::tensor::Tensor;
-use std::collections::HashMap;
-use std::sync::{Arc, LazyLock, PoisonError, RwLock};
+use std::sync::Arc;
 
 const MATMUL_CU: &str = concat!(include_str!("tensor.cu"), include_str!("matmul.cu"));
 
@@ -30,27 +29,15 @@ pub(crate) struct Planned {
     reduce: Option<Source>,
 }
 
-/// Most plans that are kept.
-const MOST_PLANS: usize = 1 << 12;
-
-/// How a product runs. Made once: eager steps ask for the same again and again.
+/// How a product runs.
 pub(crate) fn planned(problem: &Problem, gpu: &Gpu) -> Arc<Planned> {
-    type Known = HashMap<(Problem, Gpu), Arc<Planned>>;
-    static KNOWN: LazyLock<RwLock<Known>> = LazyLock::new(RwLock::default);
-    let key = (*problem, *gpu);
-    if let Some(known) = KNOWN.read().unwrap_or_else(PoisonError::into_inner).get(&key) {
-        return known.clone();
-    }
-    let plan = plan(problem, gpu);
-    let product = source(&plan.defines, None);
-    let reduce = plan.reduce.as_ref().map(|r| source(&r.defines, None));
-    let made = Arc::new(Planned { plan, product, reduce });
-    let mut known = KNOWN.write().unwrap_or_else(PoisonError::into_inner);
-    if known.len() >= MOST_PLANS {
-        known.clear();
-    }
-    known.insert(key, made.clone());
-    made
+    static KNOWN: Known<(Problem, Gpu), Arc<Planned>> = Known::new(Default::default);
+    known(&KNOWN, (*problem, *gpu), |(problem, gpu)| {
+        let plan = plan(problem, gpu);
+        let product = source(&plan.defines, None);
+        let reduce = plan.reduce.as_ref().map(|r| source(&r.defines, None));
+        Arc::new(Planned { plan, product, reduce })
+    })
 }
 
 impl Problem {

@@ -51,9 +51,10 @@ use crate::numerics::rng::Stream;
 use crate::scalar::Scalar;
 use crate::shape::Shape;
 use crate::tensor::Tensor;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt::Debug;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::hash::Hash;
+use std::sync::{Arc, LazyLock, Mutex, PoisonError, RwLock};
 
 /// Calls `$then` with the list of all ops, each as `name: Type`.
 #[macro_export]
@@ -805,6 +806,26 @@ pub(crate) fn module(name: String, make: impl FnOnce() -> String) -> Source {
     let text = lasting(make());
     texts().insert(name.clone(), text);
     (name, text)
+}
+
+/// Most that [`known`] keeps of a kind.
+const MOST_KNOWN: usize = 1 << 12;
+
+/// Things that were made, by what they were made of.
+pub(crate) type Known<K, V> = LazyLock<RwLock<HashMap<K, V>>>;
+
+/// What was made of `key` before, or is made now: eager steps ask for the same again and again.
+pub(crate) fn known<K: Hash + Eq, V: Clone>(all: &Known<K, V>, key: K, make: impl FnOnce(&K) -> V) -> V {
+    if let Some(known) = all.read().unwrap_or_else(PoisonError::into_inner).get(&key) {
+        return known.clone();
+    }
+    let made = make(&key);
+    let mut all = all.write().unwrap_or_else(PoisonError::into_inner);
+    if all.len() >= MOST_KNOWN {
+        all.clear();
+    }
+    all.insert(key, made.clone());
+    made
 }
 
 /// The inputs as an array, or an error if their number is another.

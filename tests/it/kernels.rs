@@ -109,7 +109,6 @@ fn every_module_compiles() {
     let modules: Vec<(String, &str)> = modules().into_iter().collect();
     let next = AtomicUsize::new(0);
     let done = Mutex::new((Vec::new(), Vec::new()));
-    let stacks = Mutex::new(Vec::new());
     let start = Instant::now();
     std::thread::scope(|scope| {
         for _ in 0..2 {
@@ -130,7 +129,14 @@ fn every_module_compiles() {
                                 if let Err(why) = kernels_are_found(source, &cubin) {
                                     done.1.push(format!("{arch} {name}: {why}"));
                                 }
-                                stacks.lock().unwrap().push((stack_of(&cubin), format!("{arch} {name}")));
+                                // A few words that are read once at the end cost nothing; a table is read in the
+                                // innermost loop.
+                                match stack_of(&cubin) {
+                                    Some(stack) if stack <= MOST_STACK => {}
+                                    stack => done
+                                        .1
+                                        .push(format!("{arch} {name}: {stack:?} bytes beside its registers")),
+                                }
                             }
                             Err(why) => done.1.push(format!("{arch}: {why}")),
                         }
@@ -151,15 +157,6 @@ fn every_module_compiles() {
     for (time, what) in compiled.iter().rev().take(5) {
         println!("slowest: {time:.1?} {what}");
     }
-    let mut stacks = stacks.into_inner().unwrap();
-    stacks.sort();
-    for (stack, what) in stacks.iter().rev().take(5) {
-        println!("most memory beside registers: {stack:?} {what}");
-    }
-    // A few words that are read once at the end cost nothing; a table of them is read in the innermost loop.
-    let spilled: Vec<_> =
-        stacks.iter().filter(|(stack, _)| stack.is_none_or(|stack| stack > MOST_STACK)).collect();
-    assert!(spilled.is_empty(), "memory beside registers, in bytes: {spilled:?}");
     assert!(errors.is_empty(), "{} of {} modules: {}", errors.len(), modules.len(), errors.join("\n"));
 }
 
