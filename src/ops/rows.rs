@@ -31,6 +31,9 @@ fn sum_of_parts() -> String {
 /// The column rule as CUDA text, for modules that define `ROWS`.
 pub(crate) const COLUMN_SUM: &str = include_str!("column_sum.cu");
 
+/// Copies of rows into shared memory, for modules that define `ALIGNED`.
+const ARRIVALS: &str = include_str!("arrivals.cu");
+
 /// Elements per lane when a warp keeps a row of `columns` elements in registers, rounded so that few kernels
 /// serve all lengths.
 pub(crate) fn per_lane(columns: usize) -> usize {
@@ -98,7 +101,7 @@ pub(crate) trait Formula<const N: usize>: Copy + Sync {
         x[0]
     }
 
-    /// The summand, `e^(x - m)` unless said otherwise.
+    /// The summand, `e^(x - m)` unless said otherwise. With a maximum of a single input, that of -inf is 0 or all are NaN.
     #[inline(always)]
     fn term<R: Real>(self, x: [R; N], m: R) -> R {
         (x[0] - m).decay()
@@ -785,92 +788,94 @@ impl RowKernel {
         Variant::of(columns, self.kept(), self.ins == 1, gpu)
     }
 
-    /// For long rows of one input: a block per row, a warp for one chunk of the row rule or for two. A warp has its first
-    /// chunk in registers, as [`RowKernel::warp_text`] has a row, and that of the next row on its way into shared memory
-    /// from then on. Its second one stays in shared memory until it is not needed any more.
-    /// Each input is read once, 4 bytes per element; the result written once, past what caches keep.
+    /// For long rows of one input: a block per row, a warp for one chunk of the row rule or for two neighbours. A warp has
+    /// its elements in registers, as [`RowKernel::warp_text`] has a row, and those of the next row on their way into shared
+    /// memory from then on; but for the first [`KEPT`] of each lane where it has two chunks, which stay in shared memory until
+    /// they are not needed any more. Each input is read once, 4 bytes per element; the result written once, past what caches keep.
+    ///
+    /// Behind the row's end shared memory holds -inf, whose terms are 0: all lanes do the same.
     fn chunks_text(&self, warps: u32, each: u32, aligned: bool) -> String {
         assert!(self.max, "between two rows' sums all warps meet for a maximum");
-        let mut t = self.head(&format!("{}, {}", warps * 32, resident(warps)), Around::default());
         let per_lane = CHUNK / LANES;
-        let (all, two) = (warps * each, each == 2);
-        // A turn of this for every element of the lane: of the chunk in registers `v`, or in shared memory.
-        let mine = |body: &str| {
-            format!("#pragma unroll\nfor (int q = 0; q < {per_lane}; ++q) if (32 * q < left) {{ {body} }}\n")
+        let (all, kept) = (each as usize * per_lane, if each == 2 { KEPT } else { 0 });
+        // A turn of this for each of the lane's elements from one on up to another, `x`, which `keep` gives another value;
+        // none for eights of them behind the end.
+        let over = |from: usize, to: usize, body: &str| {
+            let mut t = String::new();
+            for eight in (from..to).step_by(8) {
+                let x = if eight < kept { "mine[32 * q]".into() } else { format!("v[q - {kept}]") };
+                let in_row = if eight < kept { "if (in) " } else { "" };
+                let _ = writeln!(
+                    t,
+                    "if (32 * {eight} < length) {{\n#pragma unroll\nfor (int q = {eight}; q < {eight} + 8; ++q) {{\n\
+                     const bool in = 32 * q < left; (void)in;\nconst float x = {x};\n\
+                     auto keep = [&](float y) {{ {in_row}{x} = y; }}; (void)keep;\n{body}\n}}\n}}"
+                );
+            }
+            t
         };
-        let kept = |body: &str| match two {
+        let fetch = |row: &str, from: usize, to: usize| match from < to {
             true => format!(
-                "#pragma unroll 8\nfor (int j = lane; j < kept_length; j += 32) {{ float& x = kept[j]; {body} }}\n"
+                "if ({row} < rows) next.fetch(memory + {}, in0 + {row} * columns + first + {}, (length < {} ? length : {}) - {});\n",
+                32 * from,
+                32 * from,
+                32 * to,
+                32 * to,
+                32 * from
             ),
             false => String::new(),
         };
-        // Not unrolled as a whole: the addresses would take the registers of the row.
-        let (words, cache) = if aligned { (4, "cg") } else { (1, "ca") };
-        let copy = format!(
-            "auto copy = [&](float* to, const float* from, int length) {{\n#pragma unroll 2\n\
-             for (int j = {words} * lane; j < length; j += {}) asm volatile(\"cp.async.{cache}.shared.global [%0], [%1], {};\" :: \"r\"((unsigned)__cvta_generic_to_shared(to + j)), \"l\"(from + j) : \"memory\");\n\
-             asm volatile(\"cp.async.commit_group;\" ::: \"memory\");\n}};\n",
-            32 * words,
-            4 * words
-        );
-        let copy_kept = |row: &str| match two {
-            true => format!("copy(kept, in0 + {row} * columns + kept_first, kept_length);\n"),
-            false => String::new(),
-        };
-        let again = match two {
-            true => format!(
-                "if (row + gridDim.x < rows) {{\n__syncwarp();\n{}}}\n",
-                copy_kept("(row + gridDim.x)")
-            ),
-            false => String::new(),
-        };
+        let following = "(row + gridDim.x)";
+        let mut t = format!("#define ALIGNED {}\n{ARRIVALS}", aligned as u32);
+        t.push_str(&self.head(&format!("{}, {}", warps * 32, resident(warps)), Around::default()));
         let _ = write!(
             t,
-            "extern __shared__ float4 row_memory[];\n__shared__ float best[{warps}], parts[{all}];\n\
-             float* const next = reinterpret_cast<float*>(row_memory) + warp * {CHUNK};\n\
-             const unsigned width = (unsigned)columns, chunks = (width + {CHUNK} - 1) / {CHUNK};\n\
-             auto length_of = [&](unsigned first) {{ return first < width ? (int)(width - first < {CHUNK} ? width - first : {CHUNK}) : 0; }};\n\
-             const unsigned first = warp * {CHUNK};\nconst int length = length_of(first), left = length - (int)lane;\n{copy}"
+            "extern __shared__ float4 row_memory[];\n__shared__ float best[{warps}], parts[{}];\n\
+             __shared__ unsigned long long arrivals[{warps}];\n\
+             const unsigned width = (unsigned)columns, chunks = (width + {CHUNK} - 1) / {CHUNK}, first = warp * {};\n\
+             float* const memory = reinterpret_cast<float*>(row_memory) + first;\nfloat* const mine = memory + lane;\n\
+             const int length = first < width ? (int)(width - first) : 0, left = length - (int)lane;\n\
+             const float none = -__int_as_float(0x7f800000);\n\
+             for (int q = 0; q < {all}; ++q) if (32 * q >= left) mine[32 * q] = none;\n\
+             Arrivals next(arrivals + warp, {});\nunsigned long long row = blockIdx.x;\n{}{}",
+            warps * each,
+            32 * all,
+            if kept > 0 { 2 } else { 1 },
+            fetch("row", 0, kept),
+            fetch("row", kept, all),
         );
-        if two {
-            let _ = write!(
-                t,
-                "float* const kept = next + {warps} * {CHUNK};\nconst unsigned kept_first = first + {warps} * {CHUNK};\n\
-                 const int kept_length = length_of(kept_first);\n"
-            );
-        }
         let _ = write!(
             t,
-            "unsigned long long row = blockIdx.x;\nif (row < rows) {{\ncopy(next, in0 + row * columns + first, length);\n{}}}\n\
-             for (; row < rows; row += gridDim.x) {{\n\
-             asm volatile(\"cp.async.wait_group 0;\" ::: \"memory\");\n__syncwarp();\n\
-             float v[{per_lane}], m = -__int_as_float(0x7f800000);\n{}__syncwarp();\n\
-             if (row + gridDim.x < rows) copy(next, in0 + (row + gridDim.x) * columns + first, length);\n\
-             {}#pragma unroll\n{FOLD_MAX}if (lane == 0) best[warp] = m;\n__syncthreads();\n\
+            "for (; row < rows; row += gridDim.x) {{\nnext.wait();\nfloat v[{}], m = none;\n\
+             #pragma unroll\nfor (int q = {kept}; q < {all}; ++q) v[q - {kept}] = mine[32 * q];\n{}{}\
+             #pragma unroll\n{FOLD_MAX}if (lane == 0) best[warp] = m;\n__syncthreads();\n\
              m = best[lane < {warps} ? lane : 0];\n#pragma unroll\n{FOLD_MAX}m = __fadd_rn(m, 0.0f);\n",
-            copy_kept("row"),
-            mine("v[q] = next[32 * q + lane]; m = fmaxf(m, v[q]);"),
-            kept("m = fmaxf(m, x);"),
+            all - kept,
+            fetch(following, kept, all),
+            over(0, all, "m = fmaxf(m, x);"),
         );
         // A term takes its element's place if the result wants the term and not the element.
         let reads = self.post.reads();
         let reads_term = reads[self.ins + 2];
         let keeps = !self.per_row && reads_term && !reads[0];
-        let sum = |over: &dyn Fn(&str) -> String, x: &str, chunk: &str| {
-            let term = self.term_call(|_| x.into());
-            let keep = if keeps { format!("{x} = y;") } else { String::new() };
-            let terms = over(&format!("const float y = {term}; s = __fadd_rn(s, y); {keep}"));
-            format!(
-                "{{\nfloat s = 0.0f;\n{terms}#pragma unroll\n{FOLD_SUM}if (lane == 0) parts[{chunk}] = s;\n}}\n"
-            )
-        };
-        if two {
-            t.push_str(&sum(&kept, "x", &format!("warp + {warps}")));
+        let keep = if keeps { "keep(y);" } else { "" };
+        let term = format!("const float y = {}; s = __fadd_rn(s, y); {keep}", self.term_call(|_| "x".into()));
+        for chunk in 0..each as usize {
+            let (from, to) = (chunk * per_lane, (chunk + 1) * per_lane);
+            let held = from.max(kept);
+            let _ = write!(t, "{{\nfloat s = 0.0f;\n{}", over(from, held.min(to), &term));
+            if self.per_row && from < kept {
+                t.push_str(&fetch(following, 0, kept));
+            }
+            let _ = write!(
+                t,
+                "{}#pragma unroll\n{FOLD_SUM}if (lane == 0) parts[warp * {each} + {chunk}] = s;\n}}\n",
+                over(held, to, &term)
+            );
         }
-        if self.per_row {
-            t.push_str(&again);
+        if keeps && kept > 0 {
+            t.push_str("next.written();\n");
         }
-        t.push_str(&sum(&mine, "v[q]", "warp"));
         t.push_str(&sum_of_parts());
         if self.labels.is_some() {
             t.push_str(self.label_text());
@@ -879,23 +884,24 @@ impl RowKernel {
             let result = self.post_call(|_| "in0[row * columns + label]".into(), "0.0f", "1.0f");
             let _ = writeln!(t, "if (threadIdx.x == 0) out[row] = {result};");
         } else {
-            let result = |x: &str, column: &str| {
-                let hit = if self.labels.is_some() {
-                    format!("({column} == label ? 1.0f : 0.0f)")
-                } else {
-                    "0.0f".into()
-                };
-                let term = match (keeps, reads_term) {
-                    (true, _) => x.into(),
-                    (false, true) => self.term_call(|_| x.into()),
-                    (false, false) => "0.0f".into(),
-                };
-                let result = self.post_call(|i| if reads[i] { x.into() } else { "0.0f".into() }, &term, &hit);
-                format!("__stcs(out + row * columns + {column}, {result});")
+            let hit =
+                if self.labels.is_some() { "(first + 32 * q + lane == label ? 1.0f : 0.0f)" } else { "0.0f" };
+            let term = match (keeps, reads_term) {
+                (true, _) => "x".into(),
+                (false, true) => self.term_call(|_| "x".into()),
+                (false, false) => "0.0f".into(),
             };
-            t.push_str(&kept(&result("x", "(kept_first + j)")));
-            t.push_str(&again);
-            t.push_str(&mine(&result("v[q]", "(first + 32 * q + lane)")));
+            let result = self.post_call(|i| if reads[i] { "x".into() } else { "0.0f".into() }, &term, hit);
+            let store = format!("const float y = {result}; if (in) __stcs(to + 32 * q, y);");
+            // Hidden, or the compiler would find it again for each element.
+            t.push_str("float* to = out + row * columns + first + lane;\nasm(\"\" : \"+l\"(to));\n");
+            let _ = write!(
+                t,
+                "{}{}{}",
+                over(0, kept, &store),
+                fetch(following, 0, kept),
+                over(kept, all, &store)
+            );
         }
         t.push_str("}\n}\n");
         t
@@ -1355,6 +1361,9 @@ const PARTS: usize = 64;
 
 /// Words of rows up to which a block has the next ones on their way into a second buffer.
 const QUEUED: usize = 12288;
+
+/// Elements that a lane with two chunks of a long row has no registers for: 48 are as many as fit beside a formula's own.
+const KEPT: usize = 16;
 
 /// Threads of a block that takes a long row.
 const LONG_THREADS: u32 = 1024;

@@ -1,0 +1,65 @@
+// Parts of a row on their way from global into shared memory, for the lanes of one warp. The text before defines ALIGNED:
+// whether parts start at multiples of 16 bytes and are as long. Then a device that can copies a part with one instruction;
+// otherwise each lane copies its share.
+#define BULK (ALIGNED && __CUDA_ARCH__ >= 900)
+
+struct Arrivals {
+#if BULK
+    unsigned barrier, phase;
+#endif
+
+    // `parts`: how many are fetched between two waits. The warp has `memory` for itself.
+    __device__ __forceinline__ Arrivals(unsigned long long* memory, int parts) {
+#if BULK
+        barrier = (unsigned)__cvta_generic_to_shared(memory);
+        phase = 0;
+        if (threadIdx.x % 32 == 0)
+            asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;\nfence.mbarrier_init.release.cluster;" ::"r"(barrier), "r"(parts) : "memory");
+        written();
+        __syncwarp();
+#endif
+    }
+    // Has what this lane has written in the place of a part come before what is fetched after the warp's next barrier.
+    __device__ __forceinline__ void written() {
+#if BULK
+        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+    }
+    // Starts a part of `count` floats, which may be none, once all lanes are done with what is there.
+    __device__ __forceinline__ void fetch(float* to, const float* from, int count) {
+        __syncwarp();
+        const unsigned at = (unsigned)__cvta_generic_to_shared(to);
+        const int lane = threadIdx.x % 32;
+#if BULK
+        if (lane) return;
+        const int bytes = count > 0 ? 4 * count : 0;
+        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+        if (bytes)
+            asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+                         ::"r"(at), "l"(from), "r"(bytes), "r"(barrier) : "memory");
+#else
+        // Not unrolled as a whole: the addresses would take the registers of a row.
+#if ALIGNED
+#pragma unroll 2
+        for (int j = 4 * lane; j < count; j += 128)
+            asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(at + 4 * j), "l"(from + j) : "memory");
+#else
+#pragma unroll 2
+        for (int j = lane; j < count; j += 32)
+            asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(at + 4 * j), "l"(from + j) : "memory");
+#endif
+        asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+    }
+    // Waits for all parts.
+    __device__ __forceinline__ void wait() {
+#if BULK
+        asm volatile("{\n.reg .pred there;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 there, [%0], %1;\n@!there bra again;\n}"
+                     ::"r"(barrier), "r"(phase) : "memory");
+        phase ^= 1;
+#else
+        asm volatile("cp.async.wait_group 0;" ::: "memory");
+        __syncwarp();
+#endif
+    }
+};
