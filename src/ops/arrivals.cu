@@ -1,7 +1,6 @@
-// Parts of a row on their way from global into shared memory, for the lanes of one warp. The text before defines ALIGNED:
-// whether parts start at multiples of 16 bytes and are as long. Then a device that can copies a part with one instruction;
-// otherwise each lane copies its share.
-#define BULK (ALIGNED && __CUDA_ARCH__ >= 900)
+// Parts of a row on their way from global into shared memory, for the lanes of one warp. They start at multiples of 16 bytes
+// and are as long. A device that can copies a part with one instruction; on others each lane copies its share.
+#define BULK (__CUDA_ARCH__ >= 900)
 
 struct Arrivals {
 #if BULK
@@ -39,15 +38,9 @@ struct Arrivals {
                          ::"r"(at), "l"(from), "r"(bytes), "r"(barrier) : "memory");
 #else
         // Not unrolled as a whole: the addresses would take the registers of a row.
-#if ALIGNED
 #pragma unroll 2
         for (int j = 4 * lane; j < count; j += 128)
             asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(at + 4 * j), "l"(from + j) : "memory");
-#else
-#pragma unroll 2
-        for (int j = lane; j < count; j += 32)
-            asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(at + 4 * j), "l"(from + j) : "memory");
-#endif
         asm volatile("cp.async.commit_group;" ::: "memory");
 #endif
     }

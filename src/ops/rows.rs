@@ -31,7 +31,7 @@ fn sum_of_parts() -> String {
 /// The column rule as CUDA text, for modules that define `ROWS`.
 pub(crate) const COLUMN_SUM: &str = include_str!("column_sum.cu");
 
-/// Copies of rows into shared memory, for modules that define `ALIGNED`.
+/// Copies of rows into shared memory.
 const ARRIVALS: &str = include_str!("arrivals.cu");
 
 /// Elements per lane when a warp keeps a row of `columns` elements in registers, rounded so that few kernels
@@ -540,9 +540,9 @@ impl RowKernel {
         let sms = run.cuda.sm_count() as usize;
         let (grid, threads, shared) = match self.variant(columns, &gpu, run.around) {
             Variant::Warp { .. } => (grid(run.cuda, rows * 32), 256, 0),
-            Variant::Chunks { warps, each, .. } => {
+            Variant::Chunks { warps, each, aligned } => {
                 let blocks = rows.min(sms * resident(warps) as usize) as u32;
-                ([blocks, 1, 1], warps * 32, each * warps * 4 * CHUNK as u32)
+                ([blocks, 1, 1], warps * 32, 4 * warps * chunk_words(each, aligned) as u32)
             }
             Variant::Shared { threads, kept, buffers, .. } => {
                 let shared = buffers as usize * kept * buffer_words(columns) * 4;
@@ -793,52 +793,54 @@ impl RowKernel {
     /// memory from then on; but for the first [`KEPT`] of each lane where it has two chunks, which stay in shared memory until
     /// they are not needed any more. Each input is read once, 4 bytes per element; the result written once, past what caches keep.
     ///
-    /// Behind the row's end shared memory holds -inf, whose terms are 0: all lanes do the same.
+    /// Behind the row's end shared memory holds -inf, whose terms are 0: all lanes do the same. A row that is not aligned comes
+    /// from the aligned address before it up to one behind it, and lies `shift` elements further in shared memory.
     fn chunks_text(&self, warps: u32, each: u32, aligned: bool) -> String {
         assert!(self.max, "between two rows' sums all warps meet for a maximum");
         let per_lane = CHUNK / LANES;
         let (all, kept) = (each as usize * per_lane, if each == 2 { KEPT } else { 0 });
-        // A turn of this for each of the lane's elements from one on up to another, `x`, which `keep` gives another value;
-        // none for eights of them behind the end.
+        // A turn of this for each of the lane's elements from one on up to another, `x`, which `keep` gives another value.
         let over = |from: usize, to: usize, body: &str| {
-            let mut t = String::new();
-            for eight in (from..to).step_by(8) {
-                let x = if eight < kept { "mine[32 * q]".into() } else { format!("v[q - {kept}]") };
-                let in_row = if eight < kept { "if (in) " } else { "" };
-                let _ = writeln!(
-                    t,
-                    "if (32 * {eight} < length) {{\n#pragma unroll\nfor (int q = {eight}; q < {eight} + 8; ++q) {{\n\
-                     const bool in = 32 * q < left; (void)in;\nconst float x = {x};\n\
-                     auto keep = [&](float y) {{ {in_row}{x} = y; }}; (void)keep;\n{body}\n}}\n}}"
-                );
-            }
-            t
+            let turns = |from: usize, to: usize, x: &str, guard: &str| match from < to {
+                true => format!(
+                    "#pragma unroll\nfor (int q = {from}; q < {to}; ++q) {{\nconst bool in = 32 * q < left; (void)in;\n\
+                     const float x = {x};\nauto keep = [&](float y) {{ {guard}{x} = y; }}; (void)keep;\n{body}\n}}\n"
+                ),
+                false => String::new(),
+            };
+            turns(from, to.min(kept), "mine[32 * q]", "if (in) ")
+                + &turns(from.max(kept), to, &format!("v[q - {kept}]"), "")
         };
+        // Starts copies of elements from one on up to another, but for what is behind the row's end. Where they begin and end
+        // in shared memory is the same for all rows: those to be kept take up to `SHIFT` others with them.
         let fetch = |row: &str, from: usize, to: usize| match from < to {
-            true => format!(
-                "if ({row} < rows) next.fetch(memory + {}, in0 + {row} * columns + first + {}, (length < {} ? length : {}) - {});\n",
-                32 * from,
-                32 * from,
-                32 * to,
-                32 * to,
-                32 * from
-            ),
+            true => {
+                let start = if from > 0 { format!("{} + SHIFT", 32 * from) } else { "0".into() };
+                format!("if ({row} < rows) fetch({row}, {start}, {} + SHIFT);\n", 32 * to)
+            }
             false => String::new(),
         };
         let following = "(row + gridDim.x)";
-        let mut t = format!("#define ALIGNED {}\n{ARRIVALS}", aligned as u32);
+        let mut t = format!("#define SHIFT {}\n{ARRIVALS}", shift(aligned));
         t.push_str(&self.head(&format!("{}, {}", warps * 32, resident(warps)), Around::default()));
         let _ = write!(
             t,
             "extern __shared__ float4 row_memory[];\n__shared__ float best[{warps}], parts[{}];\n\
              __shared__ unsigned long long arrivals[{warps}];\n\
              const unsigned width = (unsigned)columns, chunks = (width + {CHUNK} - 1) / {CHUNK}, first = warp * {};\n\
-             float* const memory = reinterpret_cast<float*>(row_memory) + first;\nfloat* const mine = memory + lane;\n\
+             float* const memory = reinterpret_cast<float*>(row_memory) + warp * ({} + 2 * SHIFT);\n\
              const int length = first < width ? (int)(width - first) : 0, left = length - (int)lane;\n\
              const float none = -__int_as_float(0x7f800000);\n\
-             for (int q = 0; q < {all}; ++q) if (32 * q >= left) mine[32 * q] = none;\n\
-             Arrivals next(arrivals + warp, {});\nunsigned long long row = blockIdx.x;\n{}{}",
+             for (int j = length + lane; j < {} + 2 * SHIFT; j += 32) memory[j] = none;\n\
+             Arrivals next(arrivals + warp, {});\n\
+             auto shift_of = [&](unsigned long long row) {{ return SHIFT ? (int)(row * columns % 4) : 0; }};\n\
+             auto fetch = [&](unsigned long long row, int from, int to) {{\n\
+             const int shift = shift_of(row), end = (shift + length + 3) / 4 * 4;\n\
+             next.fetch(memory + from, in0 + row * columns + first - shift + from, (end < to ? end : to) - from);\n}};\n\
+             unsigned long long row = blockIdx.x;\n{}{}",
             warps * each,
+            32 * all,
+            32 * all,
             32 * all,
             if kept > 0 { 2 } else { 1 },
             fetch("row", 0, kept),
@@ -846,10 +848,12 @@ impl RowKernel {
         );
         let _ = write!(
             t,
-            "for (; row < rows; row += gridDim.x) {{\nnext.wait();\nfloat v[{}], m = none;\n\
-             #pragma unroll\nfor (int q = {kept}; q < {all}; ++q) v[q - {kept}] = mine[32 * q];\n{}{}\
+            "for (; row < rows; row += gridDim.x) {{\nfloat* const mine = memory + shift_of(row) + lane;\nnext.wait();\n\
+             if (SHIFT && length < {}) {{\nif (lane < SHIFT) mine[length] = none;\nnext.written();\n__syncwarp();\n}}\n\
+             float v[{}], m = none;\n#pragma unroll\nfor (int q = {kept}; q < {all}; ++q) v[q - {kept}] = mine[32 * q];\n{}{}\
              #pragma unroll\n{FOLD_MAX}if (lane == 0) best[warp] = m;\n__syncthreads();\n\
              m = best[lane < {warps} ? lane : 0];\n#pragma unroll\n{FOLD_MAX}m = __fadd_rn(m, 0.0f);\n",
+            32 * all,
             all - kept,
             fetch(following, kept, all),
             over(0, all, "m = fmaxf(m, x);"),
@@ -861,16 +865,17 @@ impl RowKernel {
         let keep = if keeps { "keep(y);" } else { "" };
         let term = format!("const float y = {}; s = __fadd_rn(s, y); {keep}", self.term_call(|_| "x".into()));
         for chunk in 0..each as usize {
-            let (from, to) = (chunk * per_lane, (chunk + 1) * per_lane);
-            let held = from.max(kept);
-            let _ = write!(t, "{{\nfloat s = 0.0f;\n{}", over(from, held.min(to), &term));
-            if self.per_row && from < kept {
-                t.push_str(&fetch(following, 0, kept));
+            t.push_str("{\nfloat s = 0.0f;\n");
+            // A few at a time, since the last warp may have no more.
+            for from in (chunk * per_lane..(chunk + 1) * per_lane).step_by(KEPT) {
+                let _ = write!(t, "if (32 * {from} < length) {{\n{}}}\n", over(from, from + KEPT, &term));
+                if self.per_row && from < kept {
+                    t.push_str(&fetch(following, 0, kept));
+                }
             }
             let _ = write!(
                 t,
-                "{}#pragma unroll\n{FOLD_SUM}if (lane == 0) parts[warp * {each} + {chunk}] = s;\n}}\n",
-                over(held, to, &term)
+                "#pragma unroll\n{FOLD_SUM}if (lane == 0) parts[warp * {each} + {chunk}] = s;\n}}\n"
             );
         }
         if keeps && kept > 0 {
@@ -1365,6 +1370,16 @@ const QUEUED: usize = 12288;
 /// Elements that a lane with two chunks of a long row has no registers for: 48 are as many as fit beside a formula's own.
 const KEPT: usize = 16;
 
+/// Elements before a row that may come with it from an aligned address, rounded to one.
+const fn shift(aligned: bool) -> usize {
+    if aligned { 0 } else { 4 }
+}
+
+/// Words of shared memory for a warp's chunks, with room for what may come before and behind them.
+const fn chunk_words(each: u32, aligned: bool) -> usize {
+    each as usize * CHUNK + 2 * shift(aligned)
+}
+
 /// Threads of a block that takes a long row.
 const LONG_THREADS: u32 = 1024;
 
@@ -1413,7 +1428,8 @@ impl Variant {
         let room = gpu.shared.saturating_sub(1024) / 4;
         // Registers hold one row of up to a chunk. Of several, short ones; or those that are not aligned, which a warp
         // reads best word by word.
-        let most = match (one, columns.is_multiple_of(4)) {
+        let aligned = columns.is_multiple_of(4);
+        let most = match (one, aligned) {
             (true, _) => CHUNK,
             (false, true) => 256,
             (false, false) => 512,
@@ -1423,8 +1439,7 @@ impl Variant {
         let warps = chunks.div_ceil(each);
         match columns {
             n if n <= most => Variant::warp(columns),
-            n if n > QUEUED && one && warps <= LANES && each * warps * CHUNK <= room => {
-                let aligned = columns.is_multiple_of(4);
+            n if n > QUEUED && one && warps <= LANES && warps * chunk_words(each as u32, aligned) <= room => {
                 Variant::Chunks { warps: warps as u32, each: each as u32, aligned }
             }
             _ if buffer_words(columns) <= room.min(PARTS * CHUNK) => {
@@ -1438,7 +1453,7 @@ impl Variant {
                 };
                 let kept = if inputs * buffer_words(columns) <= room { inputs } else { 1 };
                 let buffers = if kept * columns <= QUEUED.min(room / 2 - 4 * kept) { 2 } else { 1 };
-                Variant::Shared { threads, aligned: columns.is_multiple_of(4), kept, buffers }
+                Variant::Shared { threads, aligned, kept, buffers }
             }
             _ => Variant::Long,
         }
