@@ -532,29 +532,42 @@ template <int ROOM, class Where>
 __device__ __forceinline__ void follow_tile(float* shared, const float (&acc)[TM][TN], const Origin& o, Where&& where,
                                             float* out, bool first, const Follow& f) {
     typedef Spread<ROOM> spread;
-    constexpr int W = DITTO_VC ? 4 : 1, GROUPS = spread::LINES * (BN / W);
+    constexpr int W = DITTO_VC ? 4 : 1, GROUPS = spread::LINES * (BN / W), EACH = (GROUPS + THREADS - 1) / THREADS;
+    // A thread reads for several groups before it computes one, as far as there are registers beside the sums of other parts.
+    constexpr int MOST = TM * TN > 96 ? 1 : FOLLOW_X > 2 ? 2 : 4, BATCH = EACH < MOST ? EACH : MOST;
 #pragma unroll
     for (int part = 0; part < spread::PARTS; ++part) {
         spread::write(shared, acc, o, part);
 #pragma unroll 1
-        for (int g = threadIdx.x; g < GROUPS; g += THREADS) {
-            const int q = g / (BN / W), col = g % (BN / W) * W;
-            const Spot spot = where(spread::row(q, part), col);
-            if (!spot.in) continue;
-            Extras<W> extras;
-            extras.load(f, spot.place, spot.column);
-            Vec<W> v = *(const Vec<W>*)(shared + q * spread::PITCH + col);
-            if (!first) {
-                const Vec<W> old = *(const Vec<W>*)(out + spot.place);
+        for (int from = threadIdx.x; from < GROUPS; from += BATCH * THREADS) {
+            Spot spot[BATCH];
+            Extras<W> extras[BATCH];
+            Vec<W> old[BATCH];
 #pragma unroll
-                for (int e = 0; e < W; ++e) v.v[e] = __fadd_rn(old.v[e], v.v[e]);
+            for (int b = 0; b < BATCH; ++b) {
+                const int g = from + b * THREADS;
+                spot[b] = where(spread::row(g / (BN / W), part), g % (BN / W) * W);
+                spot[b].in = spot[b].in && g < GROUPS;
+                if (!spot[b].in) continue;
+                extras[b].load(f, spot[b].place, spot[b].column);
+                if (!first) old[b] = *(const Vec<W>*)(out + spot[b].place);
             }
-            if (spot.bias) {
 #pragma unroll
-                for (int e = 0; e < W; ++e) v.v[e] = __fadd_rn(v.v[e], spot.bias[DITTO_CONV ? 0 : e]);
+            for (int b = 0; b < BATCH; ++b) {
+                if (!spot[b].in) continue;
+                const int g = from + b * THREADS;
+                Vec<W> v = *(const Vec<W>*)(shared + g / (BN / W) * spread::PITCH + g % (BN / W) * W);
+                if (!first) {
+#pragma unroll
+                    for (int e = 0; e < W; ++e) v.v[e] = __fadd_rn(old[b].v[e], v.v[e]);
+                }
+                if (spot[b].bias) {
+#pragma unroll
+                    for (int e = 0; e < W; ++e) v.v[e] = __fadd_rn(v.v[e], spot[b].bias[DITTO_CONV ? 0 : e]);
+                }
+                extras[b].finish(f, v, spot[b].place);
+                *(Vec<W>*)(out + spot[b].place) = v;
             }
-            extras.finish(f, v, spot.place);
-            *(Vec<W>*)(out + spot.place) = v;
         }
     }
 }
