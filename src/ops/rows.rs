@@ -538,7 +538,7 @@ impl RowKernel {
         }
         run.around.push(&mut args);
         let sms = run.cuda.sm_count() as usize;
-        let (grid, threads, shared) = match self.variant(columns, &gpu, run.around) {
+        let (grid, threads, shared) = match self.variant(columns, &gpu) {
             Variant::Warp { .. } => (grid(run.cuda, rows * 32), 256, 0),
             Variant::Chunks { warps, each, aligned } => {
                 let blocks = rows.min(sms * resident(warps) as usize) as u32;
@@ -565,12 +565,12 @@ impl RowKernel {
 
     /// The module with programs around: of rows that a warp keeps in registers.
     pub(crate) fn joined(&self, columns: usize, gpu: &Gpu, around: Around<'_>) -> Option<Source> {
-        let is_warp = matches!(self.variant(columns, gpu, around), Variant::Warp { .. });
+        let is_warp = matches!(self.variant(columns, gpu), Variant::Warp { .. });
         (is_warp && !self.per_row).then(|| self.module_with(columns, gpu, around))
     }
 
     fn module_with(&self, columns: usize, gpu: &Gpu, around: Around<'_>) -> Source {
-        let variant = self.variant(columns, gpu, around);
+        let variant = self.variant(columns, gpu);
         let each = if self.row_scalar { "_each" } else { "" };
         let name = format!("rows_{}{each}_{}", self.name, variant.name());
         let (tag, before) = around.text();
@@ -780,11 +780,7 @@ impl RowKernel {
         t
     }
 
-    fn variant(&self, columns: usize, gpu: &Gpu, around: Around<'_>) -> Variant {
-        // What is computed cannot be copied into shared memory.
-        if around.lead.is_some() && columns <= CHUNK {
-            return Variant::warp(columns);
-        }
+    fn variant(&self, columns: usize, gpu: &Gpu) -> Variant {
         Variant::of(columns, self.kept(), self.ins == 1, gpu)
     }
 
@@ -1391,7 +1387,7 @@ enum Variant {
     /// A block per row, the rows of so many inputs in shared memory, the next ones on their way into a second buffer
     /// if there is room. Rows that divide by four start at aligned addresses; others have a few elements before the first one.
     Shared { threads: u32, aligned: bool, kept: usize, buffers: u32 },
-    /// A block per row of one input, a warp for so many of its chunks. Rows that divide by four are copied by vectors.
+    /// A block per row of one input, a warp for so many of its chunks. Rows that divide by four start at aligned addresses.
     Chunks { warps: u32, each: u32, aligned: bool },
     /// A block per row that does not fit into shared memory.
     Long,
@@ -1426,27 +1422,19 @@ impl Variant {
     fn of(columns: usize, inputs: usize, one: bool, gpu: &Gpu) -> Variant {
         // A little is left for the sums.
         let room = gpu.shared.saturating_sub(1024) / 4;
-        // Registers hold one row of up to a chunk. Of several, short ones; or those that are not aligned, which a warp
-        // reads best word by word.
         let aligned = columns.is_multiple_of(4);
-        let most = match (one, aligned) {
-            (true, _) => CHUNK,
-            (false, true) => 256,
-            (false, false) => 512,
-        };
         let chunks = columns.div_ceil(CHUNK);
         let each = if chunks <= LANES { 1 } else { 2 };
         let warps = chunks.div_ceil(each);
         match columns {
-            n if n <= most => Variant::warp(columns),
-            n if n > QUEUED && one && warps <= LANES && warps * chunk_words(each as u32, aligned) <= room => {
+            n if n <= CHUNK => Variant::warp(columns),
+            _ if one && warps <= LANES && warps * chunk_words(each as u32, aligned) <= room => {
                 Variant::Chunks { warps: warps as u32, each: each as u32, aligned }
             }
             _ if buffer_words(columns) <= room.min(PARTS * CHUNK) => {
                 // Each thread takes about 32 elements: more threads wait for each other longer than they help.
                 let threads = match columns {
-                    0..=1024 => 32,
-                    1025..=2048 => 64,
+                    ..=2048 => 64,
                     2049..=4096 => 128,
                     4097..=8192 => 256,
                     _ => 512,

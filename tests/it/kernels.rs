@@ -21,7 +21,7 @@ const fn gpu(numerics: Numerics) -> Gpu {
 const LIMIT: usize = 5000;
 
 /// Columns of rows whose chunks are shared out among warps: one to each, two, and more; with and without whole vectors.
-const LONG_ROWS: [usize; 7] = [16384, 24575, 33000, 33002, 50257, 50304, 128_256];
+const LONG_ROWS: [usize; 9] = [1025, 3000, 16384, 24575, 33000, 33002, 50257, 50304, 128_256];
 
 /// Module names with their sources; equal names must have equal sources, since kernels are kept by name.
 fn modules() -> BTreeMap<String, &'static str> {
@@ -179,7 +179,7 @@ fn long_rows_have_the_bits_of_the_cpu() {
     let Some((_turn, gpu)) = crate::table::gpu() else { return };
     let bits = |v: Vec<f32>| v.into_iter().map(f32::to_bits).collect::<Vec<_>>();
     for columns in LONG_ROWS {
-        let rows = 150;
+        let rows = (4300 / columns.div_ceil(1024)).max(150);
         let x = Tensor::from_fn(Shape::new(&[rows, columns]).unwrap(), |i| {
             (i * 7919 % 10_007) as f32 * 1e-3 - 5.0
         });
