@@ -790,7 +790,8 @@ impl RowKernel {
     /// they are not needed any more. Each input is read once, 4 bytes per element; the result written once, past what caches keep.
     ///
     /// Behind the row's end shared memory holds -inf, whose terms are 0: all lanes do the same. A row that is not aligned comes
-    /// from the aligned address before it up to one behind it, and lies `shift` elements further in shared memory.
+    /// from the aligned address before it up to one behind it, and lies `shift` elements further in shared memory. Behind the
+    /// last row there is nothing to be read: its last elements come one by one.
     fn chunks_text(&self, warps: u32, each: u32, aligned: bool) -> String {
         assert!(self.max, "between two rows' sums all warps meet for a maximum");
         let per_lane = CHUNK / LANES;
@@ -831,7 +832,7 @@ impl RowKernel {
              Arrivals next(arrivals + warp, {});\n\
              auto shift_of = [&](unsigned long long row) {{ return SHIFT ? (int)(row * columns % 4) : 0; }};\n\
              auto fetch = [&](unsigned long long row, int from, int to) {{\n\
-             const int shift = shift_of(row), end = (shift + length + 3) / 4 * 4;\n\
+             const int shift = shift_of(row), end = (shift + length + (row + 1 < rows ? 3 : 0)) / 4 * 4;\n\
              next.fetch(memory + from, in0 + row * columns + first - shift + from, (end < to ? end : to) - from);\n}};\n\
              unsigned long long row = blockIdx.x;\n{}{}",
             warps * each,
@@ -845,10 +846,13 @@ impl RowKernel {
         let _ = write!(
             t,
             "for (; row < rows; row += gridDim.x) {{\nfloat* const mine = memory + shift_of(row) + lane;\nnext.wait();\n\
-             if (SHIFT && length < {}) {{\nif (lane < SHIFT) mine[length] = none;\nnext.written();\n__syncwarp();\n}}\n\
+             if (SHIFT && length < {} + SHIFT) {{\nconst int shift = shift_of(row), end = (shift + length) / 4 * 4 + (int)lane;\n\
+             if (row + 1 == rows && end < shift + length) memory[end] = in0[row * columns + first - shift + end];\n\
+             if (length < {} && lane < SHIFT) mine[length] = none;\nnext.written();\n__syncwarp();\n}}\n\
              float v[{}], m = none;\n#pragma unroll\nfor (int q = {kept}; q < {all}; ++q) v[q - {kept}] = mine[32 * q];\n{}{}\
              #pragma unroll\n{FOLD_MAX}if (lane == 0) best[warp] = m;\n__syncthreads();\n\
              m = best[lane < {warps} ? lane : 0];\n#pragma unroll\n{FOLD_MAX}m = __fadd_rn(m, 0.0f);\n",
+            32 * all,
             32 * all,
             all - kept,
             fetch(following, kept, all),
