@@ -43,6 +43,20 @@ fn chains_and_broadcasts_become_one_kernel() {
 }
 
 #[test]
+fn rows_without_elements_are_not_read_as_more_rows() {
+    let d = device(1);
+    let mut params = Params::new(&d, 1);
+    let w = params.uniform("w", &[2, 1, 1, 1], -1.0, 1.0).unwrap();
+    let x = Tensor::full(Shape::new(&[2, 1, 1, 0]).unwrap(), 0.5f32);
+    let mut step = TrainStep::new(&params, Optimizer::sgd(0.1), |v| {
+        let w = v[0].session().param(&w)?;
+        v[0].add(w)?.reshape(&[2, 3, 0])?.tanh()?.sum()
+    });
+    step.run(&[(&x).into()]).unwrap();
+    assert_eq!(step.loss().unwrap(), 0.0);
+}
+
+#[test]
 fn equal_expressions_are_computed_once_and_dead_ones_never() {
     let d = device(1);
     let mut params = Params::new(&d, 1);

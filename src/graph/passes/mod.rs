@@ -243,10 +243,11 @@ fn reshaped(out: &mut Graph, v: Val, from: &Shape, to: &Shape) -> Result<Option<
         1 => Shape::SCALAR,
         // A row is a row as long as the last axis stays.
         n if n == shape.last() && n == to.last() && n == from.last() => Shape::new(&[n])?,
-        // So is one element for each row.
+        // So is one element for each row. Without elements there can be more rows of one shape than of the other.
         n if shape.rank() == from.rank()
             && shape.last() == 1
-            && n * from.last() == from.numel()
+            && n == from.rows()
+            && n == to.rows()
             && to.last() == from.last() =>
         {
             let (_, rows) = to.dims().split_last().unwrap_or((&1, &[]));
