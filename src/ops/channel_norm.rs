@@ -167,7 +167,9 @@ struct Leaf {
 impl Channels {
     fn of(shape: &Shape, groups: Option<usize>, eps: f32) -> Channels {
         let d = shape.dims();
-        Channels { n: d[0], c: d[1], s: d[2..].iter().product(), groups, eps }
+        // However many empty samples there are, there is nothing to do for them.
+        let n = if shape.numel() == 0 { 0 } else { d[0] };
+        Channels { n, c: d[1], s: d[2..].iter().product(), groups, eps }
     }
 
     fn pieces(&self) -> usize {
@@ -544,7 +546,7 @@ const CHANNEL_CU: &str = include_str!("channel_norm.cu");
 impl Channels {
     /// Words of workspace: the chunks' sums and the groups' statistics, two or four words each.
     fn workspace(&self, width: usize) -> usize {
-        width * (self.leaves() + self.group_count())
+        width.saturating_mul(self.leaves() + self.group_count())
     }
 
     fn module(&self, backward: bool, affine: usize) -> Source {

@@ -98,6 +98,29 @@ fn channel_norms_agree_where_their_groups_do() {
 }
 
 #[test]
+fn samples_without_elements_take_no_time_however_many_they_are() {
+    let s = session();
+    let many = 1 << 40;
+    for dims in [[many, 2, 0], [many, 0, 3]] {
+        let x = s.variable(&tensor(&dims, &[])).unwrap();
+        let channels = [dims[1]];
+        let (w, b) = (s.variable(&ramp(&channels)).unwrap(), s.variable(&ramp(&channels)).unwrap());
+        let batch = x.batch_norm(Some(w), Some(b), 1e-5).unwrap();
+        let group = x.group_norm(1, Some(w), Some(b), 1e-5).unwrap();
+        for y in [batch, group] {
+            let grads = y.backward_from(&tensor(&dims, &[])).unwrap();
+            assert_eq!(grads.var(x).unwrap().shape().dims(), dims);
+            if let Some(dw) = grads.var(w) {
+                assert!(dw.to_tensor::<f32>().unwrap().data().iter().all(|d| *d == 0.0));
+            }
+        }
+        let (mean, var) = x.moments().unwrap();
+        assert_eq!([mean, var].map(|v| v.shape().unwrap().dims().to_vec()), [channels, channels]);
+        assert_eq!(values(x.sum().unwrap()), [0.0]);
+    }
+}
+
+#[test]
 fn batch_norm_after_training_uses_the_statistics_given() {
     let s = session();
     let x = s.variable(&ramp(&[6, 3, 4])).unwrap();
