@@ -386,27 +386,33 @@ fn contract() {
 }
 
 /// The same of convolutions with more channels than samples have, which the CPU computes in another way: at the edges of its
-/// tiles and boxes, in one to three dimensions, with groups, dilated, of more than one chunk; on every level and number
+/// tiles and boxes, in one to three dimensions, with groups, strided, dilated, of more than one chunk; on every level and number
 /// of threads.
 #[test]
 fn contract_of_many_channels() {
-    // Images and kernel, padding, dilation, groups.
-    let shapes: [([&[usize]; 2], [usize; 3]); 10] = [
-        ([&[3, 16, 10, 10], &[32, 16, 3, 3]], [1, 1, 1]),
-        ([&[5, 16, 7, 7], &[32, 16, 3, 3]], [1, 1, 1]),
-        ([&[1, 16, 9, 31], &[48, 16, 3, 3]], [1, 1, 1]),
-        ([&[2, 15, 13, 14], &[31, 15, 3, 3]], [0, 1, 1]),
-        ([&[2, 32, 12, 12], &[64, 16, 3, 3]], [2, 2, 2]),
-        ([&[1, 120, 6, 6], &[48, 120, 3, 3]], [1, 1, 1]),
-        ([&[2, 32, 6, 5], &[120, 32, 3, 3]], [1, 1, 1]),
-        ([&[2, 24, 150], &[48, 24, 7]], [3, 1, 1]),
-        ([&[1, 12, 3, 460], &[32, 12, 3, 5]], [1, 1, 1]),
-        ([&[1, 8, 5, 6, 7], &[32, 8, 3, 3, 3]], [1, 1, 1]),
+    // Images and kernel, stride, padding, dilation, groups.
+    let shapes: [([&[usize]; 2], [usize; 4]); 15] = [
+        ([&[3, 16, 10, 10], &[32, 16, 3, 3]], [1, 1, 1, 1]),
+        ([&[5, 16, 7, 7], &[32, 16, 3, 3]], [1, 1, 1, 1]),
+        ([&[1, 16, 9, 31], &[48, 16, 3, 3]], [1, 1, 1, 1]),
+        ([&[2, 15, 13, 14], &[31, 15, 3, 3]], [1, 0, 1, 1]),
+        ([&[2, 32, 12, 12], &[64, 16, 3, 3]], [1, 2, 2, 2]),
+        ([&[1, 120, 6, 6], &[48, 120, 3, 3]], [1, 1, 1, 1]),
+        ([&[2, 32, 6, 5], &[120, 32, 3, 3]], [1, 1, 1, 1]),
+        ([&[2, 24, 150], &[48, 24, 7]], [1, 3, 1, 1]),
+        ([&[1, 12, 3, 460], &[32, 12, 3, 5]], [1, 1, 1, 1]),
+        ([&[1, 8, 5, 6, 7], &[32, 8, 3, 3, 3]], [1, 1, 1, 1]),
+        ([&[2, 16, 30, 29], &[48, 16, 3, 3]], [2, 1, 1, 1]),
+        ([&[1, 32, 9, 9], &[200, 32, 3, 3]], [2, 1, 1, 1]),
+        ([&[4, 130, 7, 7], &[160, 130, 1, 1]], [1, 0, 1, 1]),
+        ([&[4, 130, 13, 14], &[160, 130, 1, 1]], [2, 0, 1, 1]),
+        ([&[3, 40, 20, 21], &[48, 40, 1, 1]], [1, 0, 1, 1]),
     ];
-    for (index, ([x, w], [padding, dilation, groups])) in shapes.into_iter().enumerate() {
+    for (index, ([x, w], [stride, padding, dilation, groups])) in shapes.into_iter().enumerate() {
         let rank = x.len() - 2;
         let sizes = |n: usize| Sizes::new(&vec![n; rank]).unwrap();
-        let window = Window { stride: sizes(1), padding: sizes(padding), dilation: sizes(dilation), groups };
+        let window =
+            Window { stride: sizes(stride), padding: sizes(padding), dilation: sizes(dilation), groups };
         let some = |dims: &[usize], by: usize| {
             let mut x = fractions(dims, by);
             if index % 4 == 3 {

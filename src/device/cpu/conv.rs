@@ -8,7 +8,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use super::gemm::{
-    K_CHUNK, Kernels, LINE, Lines, MAX_MR, PANEL, Panels, Put, RUN, Run, STRIP, Seen, Tile, Tiling,
+    K_CHUNK, Kernels, LINE, Lines, MAX_MR, PANEL, Panels, Put, RUN, Run, STRIP, Seen, Tile, Tiling, taper,
 };
 use super::pool::Pool;
 use super::simd::Simd;
@@ -286,8 +286,12 @@ pub struct Gather {
 struct Plan {
     rows: usize,
     row_blocks: usize,
-    cols: usize,
+    /// Columns in all, and those that are not cut.
+    columns: usize,
+    unit: usize,
     col_blocks: usize,
+    /// Whether there are enough columns for blocks of less and less of them.
+    tapers: bool,
     strip: usize,
     a_len: usize,
     acc_len: usize,
@@ -297,6 +301,8 @@ struct Plan {
 
 /// The most floats of packed kernels in a block: what is gathered is gathered again for each block.
 const A_BLOCK: usize = 528 * K_CHUNK;
+/// The fewest rows of a block that is not all rows.
+const LEAST_ROWS: usize = 6 * MAX_MR;
 /// The most terms of a run; a strip of gathered columns then stays in a first-level cache.
 const K_RUN: usize = 128;
 /// The most floats of gathered columns.
@@ -312,6 +318,13 @@ const TILE_LEN: usize = MAX_MR * PANEL;
 const LEAST_WIDTH: usize = 4;
 
 impl Plan {
+    /// The first column of block `i`.
+    fn column(&self, i: usize) -> usize {
+        let units = self.columns.div_ceil(self.unit);
+        let first = if self.tapers { taper(units, self.col_blocks, i) } else { i * units / self.col_blocks };
+        (first * self.unit).min(self.columns)
+    }
+
     fn slot_len(&self) -> usize {
         (B_LEN + self.acc_len + TILE_LEN + self.runs_len + self.seen_len).next_multiple_of(LINE)
     }
@@ -347,23 +360,31 @@ impl Gather {
     fn plan(&self, threads: usize) -> Plan {
         let k = self.k();
         let columns = self.batch * self.view.positions();
-        let row_blocks = self.rows.div_ceil(tall(k)).max(1);
+        let groups = self.groups.max(1);
+        let unit = if columns >= 3 * threads * STRIP { STRIP } else { PANEL };
+        let units = columns.div_ceil(unit).max(1);
+        // A few tasks a thread, if there is work for that. With few columns rows are cut as well, not into less than pays
+        // for gathering columns once more.
+        let work = columns.saturating_mul(self.rows * groups).saturating_mul(k);
+        let target = if threads == 1 { 1 } else { (work >> 15).clamp(1, 4 * threads) };
+        let most = self.rows.div_ceil(LEAST_ROWS);
+        let row_blocks =
+            (target / 2).div_ceil(groups * units).min(most).max(self.rows.div_ceil(tall(k))).max(1);
         let rows = self.rows.div_ceil(row_blocks).max(1);
         let row_blocks = self.rows.div_ceil(rows).max(1);
-        let most = strip(k);
-        // A few tasks a thread, if there is work for that.
-        let work = columns.saturating_mul(self.rows * self.groups).saturating_mul(k);
-        let target = if threads == 1 { 1 } else { (work >> 15).clamp(1, 4 * threads) };
-        let per = target.div_ceil(self.groups.max(1) * row_blocks);
-        let cols = columns.div_ceil(per).max(1).next_multiple_of(STRIP);
-        let strip = most.min(cols);
+        let col_blocks = target.div_ceil(groups * row_blocks).min(units);
+        let tapers = units >= 3 * threads;
+        let cols = if tapers { 2 * units.div_ceil(col_blocks) } else { units.div_ceil(col_blocks) } * unit;
+        let strip = strip(k).min(cols);
         // Tiles cut the runs of a strip anew; they have two vectors of columns or more, but for the last.
         let runs = self.view.most_runs(strip) + strip / (2 * LEAST_WIDTH) + 4;
         Plan {
             rows,
             row_blocks,
-            cols,
-            col_blocks: columns.div_ceil(cols),
+            columns,
+            unit,
+            col_blocks,
+            tapers,
             strip,
             a_len: (packed_rows(rows) * (k + LINE)).next_multiple_of(LINE),
             acc_len: if k > K_RUN { rows * STRIP } else { 0 },
@@ -589,14 +610,12 @@ impl GatherWork {
     /// The pointers lead to what `Gather` says; `task` names a block that no other call has; and `slot` leads to
     /// `slot_len` floats that no other thread uses.
     unsafe fn block(&self, task: usize, slot: *mut f32) {
-        let Gather { view, batch, groups, rows, channels, .. } = self.gather;
+        let Gather { view, groups, rows, channels, .. } = self.gather;
         let Kernels { width, ref wide, tile, gather, add_bias, put, .. } = *self.kernels;
         let (b, col_task) = (task / self.plan.col_blocks, task % self.plan.col_blocks);
         let (group, i0, panels) = self.rows_of(b);
         let positions = view.positions();
-        let columns = batch * positions;
-        let (j0, strip) = (col_task * self.plan.cols, self.plan.strip);
-        let j1 = (j0 + self.plan.cols).min(columns);
+        let (j0, j1, strip) = (self.plan.column(col_task), self.plan.column(col_task + 1), self.plan.strip);
         let (k, taps, plane, out_plane) = (self.gather.k(), view.taps(), view.plane(), view.out_plane());
         let (image, out_image) = (groups * channels * plane, groups * rows * out_plane);
         let step = view.axes()[view.axes().len() - 1].step;

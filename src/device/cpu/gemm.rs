@@ -130,7 +130,7 @@ impl Shared {
 
 /// Where part `i` of `parts` begins if `len` is cut into less and less at a time, so that threads that take part after part
 /// end together. The first part is twice as long as the mean.
-fn taper(len: usize, parts: usize, i: usize) -> usize {
+pub(super) fn taper(len: usize, parts: usize, i: usize) -> usize {
     len - len * (parts - i).pow(2) / parts.pow(2)
 }
 

@@ -31,6 +31,10 @@ const MADE: usize = TILES * MAX_MR * PANEL;
 /// needs the rows of the kernel.
 const BOX: usize = 96 * K_CHUNK;
 const BOXES: usize = 272 * K_CHUNK;
+/// Positions of a line from which on two taps for each element that is copied are enough where there are steps.
+const LONG: usize = 14;
+/// Columns of the result that are few.
+const FEW: usize = 256;
 /// Floats of a kernel up to which it stays in that cache beside them.
 const KEPT: usize = 192 * K_CHUNK;
 
@@ -91,7 +95,11 @@ impl Wide {
         let work = batch.saturating_mul(view.positions()).saturating_mul(groups * rows).saturating_mul(k);
         let inner = view.axes()[view.axes().len() - 1];
         let steps = view.axes().iter().map(|a| a.step).product::<usize>();
-        if view.taps() < 6 * steps
+        // A copy pays if there are some taps for each of its elements; or if there are so few columns for so many rows that
+        // what counts is how the kernel is packed.
+        let some = if steps > 1 && inner.positions >= LONG { 2 } else { 6 };
+        let few = view.taps() == 1 && batch * view.positions() <= FEW && rows >= k;
+        if view.taps() < some * steps && !few
             || rows < 32
             || rows * 7 < rows.next_multiple_of(LINE) * 6
             || inner.positions < 5
