@@ -546,7 +546,7 @@ const CHANNEL_CU: &str = include_str!("channel_norm.cu");
 impl Channels {
     /// Words of workspace: the chunks' sums and the groups' statistics, two or four words each.
     fn workspace(&self, width: usize) -> usize {
-        width.saturating_mul(self.leaves() + self.group_count())
+        width * (self.leaves() + self.group_count())
     }
 
     fn module(&self, backward: bool, affine: usize) -> Source {
