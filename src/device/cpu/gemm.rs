@@ -6,7 +6,8 @@
 //! share out blocks of C only, so neither their number nor the tile shape can change a bit. Vectors run along
 //! n and elements of A are broadcast; tiles at the lower edge have fewer rows, those at the right edge masked
 //! columns. Panels of A and B are packed by copying or transposing, as they are stored, by all threads together if
-//! blocks of several threads use them, else by the thread that does; what is used only once is read in place.
+//! blocks of several threads use them, else by the thread that does, where it can as it multiplies; what is used only
+//! once is read in place.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -51,6 +52,10 @@ const ALONE: usize = 1 << 24;
 /// How many terms a tile computes between two lines that it asks for, by whether A is transposed. Rows of A in place are
 /// taken term by term: the compiler would load two at a time, and then have to spread them.
 const BETWEEN: [usize; 2] = [1, 2];
+/// How a tile reads B: packed; in place; or in place, and packs it for other tiles.
+const PACKED: u8 = 0;
+const IN_PLACE: u8 = 1;
+const PACKING: u8 = 2;
 /// How many terms ahead a tile asks for what it reads.
 const AHEAD: usize = 16;
 
@@ -290,6 +295,12 @@ impl Gemm {
     /// The most rows of a block, so that what it has of A fits its cache.
     fn tall(&self) -> usize {
         (A_BLOCK / self.k.clamp(64, K_CHUNK) / MAX_MR).max(1) * MAX_MR
+    }
+
+    /// Whether a block's first tiles read B in place and pack it on the way, for the tiles below them. Not if it is stored the
+    /// other way round, nor if its rows are so far apart, or so many, that they are better read some at a time.
+    fn packs_on_the_way(&self) -> bool {
+        !self.tb && self.n <= 2 * K_CHUNK && self.n * self.k <= K_CHUNK * K_CHUNK
     }
 
     /// How threads share packed operands, if that pays: if rows are many enough to use B more than once, and a block is
@@ -535,7 +546,8 @@ impl Work {
         }
     }
 
-    /// Computes a block's rows at the columns of a strip over run `r` of a chunk. Packed B is that of this strip and run.
+    /// Computes a block's rows at the columns of a strip over run `r` of a chunk. Packed B is that of this strip and run; the
+    /// first tiles write it if it is packed on the way.
     ///
     /// # Safety
     /// The rows, columns and terms are inside C, A and B, the operands are packed if they are not read in place, and no
@@ -549,7 +561,8 @@ impl Work {
         tiling: Tiling,
         s0: usize,
         pitch: usize,
-        b_pack: *const f32,
+        b_pack: *mut f32,
+        on_the_way: bool,
     ) {
         let Gemm { m, n, k, ta, .. } = self.gemm;
         let Kernels { width, tile, .. } = *self.kernels;
@@ -564,10 +577,15 @@ impl Work {
         let above = panels.at(mine.start).0;
         let run_tile = |p: usize, j: usize, (log, valid): (usize, usize), share: usize, ahead_step: usize| {
             let (i, mr) = panels.at(p);
-            let (b, stride_b) = if in_place_b {
-                (b.wrapping_add(kr * n + j), n)
-            } else {
-                (b_pack.wrapping_add((j - s0) * len), width << log)
+            let keep = b_pack.wrapping_add((j - s0) * len);
+            let reads = match (in_place_b, on_the_way && p == mine.start) {
+                (true, _) => IN_PLACE,
+                (_, true) => PACKING,
+                _ => PACKED,
+            };
+            let (b, stride_b) = match reads {
+                PACKED => (keep.cast_const(), width << log),
+                _ => (b.wrapping_add(kr * n + j), n),
             };
             let ahead = b.wrapping_add(((width << log) * len) + (p - mine.start) * share);
             let t = Tile {
@@ -580,6 +598,7 @@ impl Work {
                 stride_a,
                 b,
                 stride_b,
+                keep,
                 ahead,
                 ahead_step,
                 acc: block.acc.wrapping_add((i - above) * pitch + (j - s0) * mr),
@@ -595,8 +614,9 @@ impl Work {
                 tail: valid - ((width << log) - width),
             };
             // SAFETY: the kernels are of a level that the processor has. The tile's rows and
-            // columns are inside C, and A and B, packed or not, hold `len` terms of each.
-            unsafe { tile[usize::from(ta_tile)][usize::from(in_place_b)][mr - 1][log](&t) };
+            // columns are inside C, A and B, packed or not, hold `len` terms of each, and packed B has room for the tile's
+            // vectors.
+            unsafe { tile[usize::from(ta_tile)][usize::from(reads)][mr - 1][log](&t) };
         };
         // Long tiles share a panel of B one after the other; short ones write C along its rows.
         if len > K_SHORT {
@@ -647,6 +667,7 @@ impl Work {
         // columns.
         let in_place_b = !several && !tb;
         let in_place_a = !several || n <= DIRECT_N;
+        let on_the_way = self.gemm.packs_on_the_way();
         let b_pack = scratch.wrapping_add(a_len);
         let block = Block {
             a: self.a.wrapping_add(batch * m * k),
@@ -688,10 +709,10 @@ impl Work {
                     // SAFETY: the block is inside C and this thread's, as is the workspace; packed B has room for a
                     // strip.
                     unsafe {
-                        if !in_place_b {
+                        if !in_place_b && !on_the_way {
                             self.pack_b(block.b, tiling, s0, kr, len, b_pack);
                         }
-                        self.tiles(&block, &chunk, r, tiling, s0, strip, b_pack);
+                        self.tiles(&block, &chunk, r, tiling, s0, strip, b_pack, on_the_way);
                     }
                 }
             }
@@ -707,6 +728,7 @@ impl Work {
         let Shared { own, a_len, b_len, .. } = *shared;
         let Kernels { width, mr, .. } = *self.kernels;
         let in_place_a = n <= DIRECT_N;
+        let on_the_way = own == Own::Columns && self.gemm.packs_on_the_way();
         let threads = pool.threads();
         // Packed A and B of the product `x` of those at a time come after the threads' parts.
         let packed = threads * shared.slot_len();
@@ -818,10 +840,10 @@ impl Work {
                                     // SAFETY: the block is inside C, and `each` gives it to one call; its operands
                                     // are packed, and the workspace is the thread's own.
                                     unsafe {
-                                        if own == Own::Columns {
+                                        if own == Own::Columns && !on_the_way {
                                             self.pack_b(block.b, columns, s0, kr, len, b_pack);
                                         }
-                                        self.tiles(&block, &chunk, r, columns, s0, STRIP, b_pack);
+                                        self.tiles(&block, &chunk, r, columns, s0, STRIP, b_pack, on_the_way);
                                     }
                                 }
                             }
@@ -840,7 +862,9 @@ pub(super) struct Tile {
     pub stride_a: usize,
     pub b: *const f32,
     pub stride_b: usize,
-    /// What a tile that does not read B in place asks for, every few terms ([`BETWEEN`]), since it will be wanted later.
+    /// Where a tile that packs B writes it.
+    pub keep: *mut f32,
+    /// What a tile that reads packed B asks for, every few terms ([`BETWEEN`]), since it will be wanted later.
     pub ahead: *const f32,
     pub ahead_step: usize,
     /// Where unfinished chains are parked, vector after vector.
@@ -987,8 +1011,8 @@ pub(super) struct Kernels {
     pub mr: usize,
     /// The most vectors of a tile that reads B in place, by rows less one.
     pub wide: [usize; MAX_MR],
-    /// By whether A is transposed, whether B is in place, rows less one, and log2 of the vectors.
-    pub tile: &'static [[Tiles; 2]; 2],
+    /// By whether A is transposed, how B is read ([`PACKED`] and so on), rows less one, and log2 of the vectors.
+    pub tile: &'static [[Tiles; 3]; 2],
     /// Packs a panel whose lines run across the terms.
     pub pack_lines: PackFn,
     /// Packs a panel whose lines run along the terms.
@@ -1073,25 +1097,29 @@ fn apart(bits: u32) -> u32 {
 /// As for [`tile`], whose term is at `a` and `b`.
 #[inline(always)]
 #[allow(clippy::needless_range_loop)]
-unsafe fn term<V: Vector, const MR: usize, const NV: usize, const TA: bool, const IN_PLACE: bool>(
+unsafe fn term<V: Vector, const MR: usize, const NV: usize, const TA: bool, const B: u8>(
     acc: &mut [[V; NV]; MR],
     a: *const f32,
     stride_a: usize,
     b: *const f32,
     stride_b: usize,
+    keep: *mut f32,
     tail: usize,
 ) {
     // SAFETY: the caller's.
     unsafe {
-        if TA && !IN_PLACE {
+        if TA && B != IN_PLACE {
             V::prefetch(a.wrapping_add(AHEAD * stride_a));
         }
         let mut bv = [V::splat(0.0); NV];
         for v in 0..NV {
             let from = b.add(v * V::WIDTH);
-            bv[v] = if v < NV - 1 || !IN_PLACE { V::load(from) } else { V::load_part(from, tail) };
-            if IN_PLACE && v * V::WIDTH % LINE == 0 {
+            bv[v] = if v < NV - 1 || B == PACKED { V::load(from) } else { V::load_part(from, tail) };
+            if B != PACKED && v * V::WIDTH % LINE == 0 {
                 V::prefetch(from.wrapping_add(AHEAD * stride_b));
+            }
+            if B == PACKING {
+                bv[v].store(keep.wrapping_add(v * V::WIDTH));
             }
         }
         for r in 0..MR {
@@ -1103,15 +1131,15 @@ unsafe fn term<V: Vector, const MR: usize, const NV: usize, const TA: bool, cons
     }
 }
 
-/// Computes a tile of MR rows and NV vectors; TA and IN_PLACE are the first indices of `Kernels::tile`.
+/// Computes a tile of MR rows and NV vectors; TA and B are the first indices of `Kernels::tile`.
 ///
 /// # Safety
 /// The tile's addresses are valid for that many rows and columns (only `tail` of the last vector) and `kc`
 /// terms, and the processor has the instructions of `V`.
 #[inline(always)]
 #[allow(clippy::needless_range_loop)]
-unsafe fn tile<V: Vector, const MR: usize, const NV: usize, const TA: bool, const IN_PLACE: bool>(t: &Tile) {
-    let &Tile { kc, mut a, stride_a, mut b, stride_b, acc: park, tail, .. } = t;
+unsafe fn tile<V: Vector, const MR: usize, const NV: usize, const TA: bool, const B: u8>(t: &Tile) {
+    let &Tile { kc, mut a, stride_a, mut b, stride_b, mut keep, acc: park, tail, .. } = t;
     let last = NV - 1;
     // SAFETY: of all of this, the caller's: addresses are inside the tile, and last vectors are cut to
     // `tail`. Packed B and parked chains have whole vectors.
@@ -1125,12 +1153,12 @@ unsafe fn tile<V: Vector, const MR: usize, const NV: usize, const TA: bool, cons
             }
         }
         let step_a = if TA { stride_a } else { 1 };
-        let step_b = if IN_PLACE { stride_b } else { NV * V::WIDTH };
+        let step_b = if B == PACKED { NV * V::WIDTH } else { stride_b };
         // What is asked for, every few terms: at the end of a chunk first the tile's own part of C, whose rows have a line
         // at either end, then what comes later.
         let between = BETWEEN[TA as usize];
         let mut asks = kc / between;
-        let mut lines = if !IN_PLACE && t.end && asks > 2 * MR { 2 } else { 0 };
+        let mut lines = if B == PACKED && t.end && asks > 2 * MR { 2 } else { 0 };
         while asks > 0 {
             let (some, mut at, step) = match lines {
                 0 => (asks, t.ahead, t.ahead_step),
@@ -1139,21 +1167,23 @@ unsafe fn tile<V: Vector, const MR: usize, const NV: usize, const TA: bool, cons
             asks -= some;
             lines = lines.saturating_sub(1);
             for _ in 0..some {
-                if !IN_PLACE {
+                if B == PACKED {
                     V::fetch(at);
                     at = at.wrapping_add(step);
                 }
                 for _ in 0..between {
-                    term::<V, MR, NV, TA, IN_PLACE>(&mut acc, a, stride_a, b, stride_b, tail);
+                    term::<V, MR, NV, TA, B>(&mut acc, a, stride_a, b, stride_b, keep, tail);
                     a = a.wrapping_add(step_a);
                     b = b.wrapping_add(step_b);
+                    keep = keep.wrapping_add(NV * V::WIDTH);
                 }
             }
         }
         for _ in 0..kc % between {
-            term::<V, MR, NV, TA, IN_PLACE>(&mut acc, a, stride_a, b, stride_b, tail);
+            term::<V, MR, NV, TA, B>(&mut acc, a, stride_a, b, stride_b, keep, tail);
             a = a.wrapping_add(step_a);
             b = b.wrapping_add(step_b);
+            keep = keep.wrapping_add(NV * V::WIDTH);
         }
         for r in 0..MR {
             for v in 0..NV {
@@ -1713,9 +1743,9 @@ unsafe fn weave_lanes<V: Vector, const NV: usize, const SKIP: u8>(w: &Weave, mar
 macro_rules! kernels {
     ($vector:ty, $(#[$features:meta])* $mr:literal, $nv:literal; $($rows:literal: $v2:literal $v3:literal,)*) => {
         $(#[$features])*
-        unsafe fn run<const MR: usize, const NV: usize, const TA: bool, const IN_PLACE: bool>(t: &Tile) {
+        unsafe fn run<const MR: usize, const NV: usize, const TA: bool, const B: u8>(t: &Tile) {
             // SAFETY: the caller's; this function has the features of the vector.
-            unsafe { tile::<$vector, MR, NV, TA, IN_PLACE>(t) }
+            unsafe { tile::<$vector, MR, NV, TA, B>(t) }
         }
 
         $(#[$features])*
@@ -1788,19 +1818,19 @@ macro_rules! kernels {
             }
         }
 
-        const fn shared<const TA: bool>() -> Tiles {
+        const fn shared<const TA: bool, const B: u8>() -> Tiles {
             [$({
-                let two: TileFn = run::<$rows, 2, TA, false>;
-                [run::<$rows, 1, TA, false>, two, two, two]
+                let two: TileFn = run::<$rows, 2, TA, B>;
+                [run::<$rows, 1, TA, B>, two, two, two]
             },)*]
         }
 
         const fn alone<const TA: bool>() -> Tiles {
             [$([
-                run::<$rows, 1, TA, true>,
-                run::<$rows, 2, TA, true>,
-                run::<$rows, $v2, TA, true>,
-                run::<$rows, $v3, TA, true>,
+                run::<$rows, 1, TA, IN_PLACE>,
+                run::<$rows, 2, TA, IN_PLACE>,
+                run::<$rows, $v2, TA, IN_PLACE>,
+                run::<$rows, $v3, TA, IN_PLACE>,
             ],)*]
         }
 
@@ -1808,7 +1838,10 @@ macro_rules! kernels {
             width: <$vector as Vector>::WIDTH,
             mr: $mr,
             wide: [$($v3),*],
-            tile: &[[shared::<false>(), alone::<false>()], [shared::<true>(), alone::<true>()]],
+            tile: &[
+                [shared::<false, PACKED>(), alone::<false>(), shared::<false, PACKING>()],
+                [shared::<true, PACKED>(), alone::<true>(), shared::<true, PACKING>()],
+            ],
             pack_lines,
             pack_turned,
             gather: gather_lines,
