@@ -43,7 +43,7 @@ pub(crate) const LINE: usize = 16;
 const DIRECT_N: usize = 64;
 /// How many lines of B are packed at a time.
 const LINES: usize = 32;
-/// Panels of rows, or strips of columns, for each thread from which on it packs its own, and the most floats of the other
+/// Panels of rows, or of columns, for each thread from which on it packs its own, and the most floats of the other
 /// packed operand meanwhile, of which every block reads all, from its second-level cache.
 const OWN: usize = 3;
 const KEPT: usize = 288 * K_CHUNK;
@@ -317,11 +317,13 @@ impl Gemm {
         let cols = n.div_ceil(n.div_ceil(most)).next_multiple_of(STRIP);
         let (a_len, b_len) = (if n <= DIRECT_N { 0 } else { packed_a(rows, kc) }, cols * kc);
         let batches = (2 * SHARED / (a_len + b_len)).clamp(1, batch);
-        // One operand, if the other one fits a cache; rows rather than columns, since C is written along them.
+        // One operand, if the other one fits a cache; rows rather than columns, since C is written along them, unless columns are
+        // far more, or are packed on the way and no fewer.
         let enough = |parts: usize| batches * parts >= OWN * threads;
         let by_rows = b_len <= KEPT && enough(rows.div_ceil(MAX_MR));
-        let by_columns = a_len <= KEPT && enough(cols / STRIP);
-        let own = if by_columns && (2 * a_len < b_len || !by_rows) {
+        let by_columns = a_len <= KEPT && enough(cols / PANEL);
+        let wide = 2 * a_len < b_len || m <= n && self.packs_on_the_way();
+        let own = if by_columns && (wide || !by_rows) {
             Own::Columns
         } else if by_rows {
             Own::Rows
@@ -728,12 +730,14 @@ impl Work {
         let Shared { own, a_len, b_len, .. } = *shared;
         let Kernels { width, mr, .. } = *self.kernels;
         let in_place_a = n <= DIRECT_N;
+        // A thread's own columns come in small parts, so that threads end together.
+        let strip = if own == Own::Columns { PANEL } else { STRIP };
         let on_the_way = own == Own::Columns && self.gemm.packs_on_the_way();
         let threads = pool.threads();
         // Packed A and B of the product `x` of those at a time come after the threads' parts.
         let packed = threads * shared.slot_len();
         let a_of = |x: usize| self.scratch.wrapping_add(packed + x * (a_len + b_len));
-        let tiling = |s0: usize, j1: usize| Tiling { width, most: 2, end: (s0 + STRIP).min(j1) };
+        let tiling = |s0: usize, j1: usize| Tiling { width, most: 2, end: (s0 + strip).min(j1) };
 
         for b0 in (0..batch).step_by(shared.batches) {
             let batches = shared.batches.min(batch - b0);
@@ -744,12 +748,12 @@ impl Work {
                     let chunk = Chunk::new(k, index, K_RUN);
                     for j0 in (0..n).step_by(shared.cols) {
                         let j1 = (j0 + shared.cols).min(n);
-                        let strips = (j1 - j0).div_ceil(STRIP);
-                        let strip_at = |s: usize| j0 + s * STRIP;
+                        let strips = (j1 - j0).div_ceil(strip);
+                        let strip_at = |s: usize| j0 + s * strip;
                         // Packed B is strip after strip, run after run.
                         let b_at = |x: usize, s: usize, r: usize| {
-                            let whole = (j1 - strip_at(s)).min(STRIP).next_multiple_of(width);
-                            a_of(x).wrapping_add(a_len + s * STRIP * chunk.kc + r * chunk.run * whole)
+                            let whole = (j1 - strip_at(s)).min(strip).next_multiple_of(width);
+                            a_of(x).wrapping_add(a_len + s * strip * chunk.kc + r * chunk.run * whole)
                         };
 
                         let old_a = in_place_a || j0 > 0;
@@ -843,7 +847,7 @@ impl Work {
                                         if own == Own::Columns && !on_the_way {
                                             self.pack_b(block.b, columns, s0, kr, len, b_pack);
                                         }
-                                        self.tiles(&block, &chunk, r, columns, s0, STRIP, b_pack, on_the_way);
+                                        self.tiles(&block, &chunk, r, columns, s0, strip, b_pack, on_the_way);
                                     }
                                 }
                             }
