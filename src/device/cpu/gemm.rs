@@ -47,6 +47,9 @@ const LINES: usize = 32;
 /// packed operand meanwhile, of which every block reads all, from its second-level cache.
 const OWN: usize = 3;
 const KEPT: usize = 288 * K_CHUNK;
+/// Panels of rows for each thread from which on it packs its own even if blocks read the other operand from farther away: they
+/// are tall then.
+const TALL: usize = 32;
 /// Multiplications up to which a product is too short for threads to wait for each other between packing and multiplying.
 const ALONE: usize = 1 << 24;
 /// How many terms a tile computes between two lines that it asks for, by whether A is transposed. Rows of A in place are
@@ -318,11 +321,12 @@ impl Gemm {
         let (a_len, b_len) = (if n <= DIRECT_N { 0 } else { packed_a(rows, kc) }, cols * kc);
         let batches = (2 * SHARED / (a_len + b_len)).clamp(1, batch);
         // One operand, if the other one fits a cache; rows rather than columns, since C is written along them, unless columns are
-        // far more, or are packed on the way and no fewer.
-        let enough = |parts: usize| batches * parts >= OWN * threads;
-        let by_rows = b_len <= KEPT && enough(rows.div_ceil(MAX_MR));
-        let by_columns = a_len <= KEPT && enough(cols / PANEL);
-        let wide = 2 * a_len < b_len || m <= n && self.packs_on_the_way();
+        // far more, or are more and packed on the way.
+        let parts_of_thread = |parts: usize| batches * parts / threads;
+        let panels = parts_of_thread(rows.div_ceil(MAX_MR));
+        let by_rows = if b_len <= KEPT { panels >= OWN } else { n <= cols && panels >= TALL };
+        let by_columns = a_len <= KEPT && parts_of_thread(cols / PANEL) >= OWN;
+        let wide = 2 * a_len < b_len || m < n && self.packs_on_the_way();
         let own = if by_columns && (wide || !by_rows) {
             Own::Columns
         } else if by_rows {
@@ -2443,6 +2447,7 @@ mod tests {
             (Own::Rows, 1, 5000, 60, 60),
             (Own::Rows, 1, 300, 66, 1030),
             (Own::Rows, 3, 500, 120, 100),
+            (Own::Rows, 1, 1000, 400, 800),
             (Own::Columns, 1, 130, 1100, 300),
             (Own::Columns, 2, 150, 900, 300),
             (Own::Columns, 1, 40, 500, 1030),
