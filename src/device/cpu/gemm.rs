@@ -21,7 +21,7 @@ pub const K_CHUNK: usize = 1024;
 /// The most floats of packed A in a block, which then stays in a second-level cache.
 const A_BLOCK: usize = 128 * K_CHUNK;
 /// The most floats of packed A, and of packed B, that threads share at a time.
-const SHARED: usize = 1024 * K_CHUNK;
+const SHARED: usize = 2048 * K_CHUNK;
 /// The most columns of B that are packed at a time, if chains are parked meanwhile.
 pub(super) const STRIP: usize = 2 * PANEL;
 /// The most floats of packed B.
