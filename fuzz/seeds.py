@@ -183,10 +183,26 @@ def seeds():
         png(3, 2, 0, 8, grey), png(1, 2, 2, 8, [b"\1\2\3"] * 2), png(1, 1, 6, 8, [b"\1\2\3\4"]), png(3, 1, 0, 1, [b"\xa0"]),
         png(1, 1, 4, 16, [bytes(4)]), png(2, 1, 3, 8, [b"\0\1"], palette([1, 2, 3, 4, 5, 6])), b"\xff\xd8\xff",
     ]
+    gpt = {"vocab": 9, "context": 4, "width": 16777215, "heads": 4, "layers": 2, "dropout": 0.0}
+    yield "settings", [
+        settings(), settings(accumulate=0), settings(accumulate=1 << 63), settings(eval_every=0), settings(lr=-1.0),
+        settings(config={"sizes": [2, 1 << 24, 3]}), settings(model="gpt", task="text", config=gpt), settings(patience=0), b"{}",
+    ]
     yield "shape_rules", [*(bytes([op]) for op in range(155)), *(some(24) for _ in range(40))]
     yield "random_graph", [bytes([n % 4]) + some(30 + 20 * n) for n in range(8)]
     yield "session", [some(60 + 40 * n) for n in range(8)]
     yield "allocator", [some(40 + 40 * n) for n in range(6)]
+
+
+def settings(**changes):
+    """The settings of a run as a checkpoint has them."""
+    data = {"grid": None, "name": "spirals", "samples": 60, "seed": 7, "targets": None}
+    plain = {
+        "accumulate": 1, "batch": 8, "clip": None, "config": {"sizes": [2, 4, 3]}, "data": data, "eval_every": 5, "lr": 0.01,
+        "model": "mlp", "optimizer": "adamw", "patience": None, "scales": {"x": None, "y": None}, "schedule": "constant",
+        "seed": 7, "steps": 10, "task": "classes", "warmup": 0, "weight_decay": None, "weights": None,
+    }
+    return json.dumps(plain | changes).encode()
 
 
 def main():

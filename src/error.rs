@@ -161,6 +161,11 @@ pub enum ErrorKind {
         /// Why not, and what to do.
         why: String,
     },
+    /// A loss or another value that must be a finite number is not.
+    NotFinite {
+        /// Which one, where it came from, and what to do.
+        why: String,
+    },
     /// Something is not offered here.
     Unsupported {
         /// What, and what to use instead.
@@ -330,7 +335,7 @@ impl fmt::Display for Error {
                 f.write_str("the handle belongs to another session; use handles of one session only")
             }
             ErrorKind::Node { id, size } => write!(f, "there is no node {id}, the tape has {size}"),
-            ErrorKind::Gradient { why } => f.write_str(why),
+            ErrorKind::Gradient { why } | ErrorKind::NotFinite { why } => f.write_str(why),
             ErrorKind::Unsupported { what } => f.write_str(what),
             ErrorKind::Cuda { call, code, message } => {
                 write!(f, "{call} failed with code {code} ({message})")

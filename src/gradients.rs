@@ -2,7 +2,7 @@
 //! a graph, so that they are values like any other and have gradients themselves.
 
 use crate::device::{AnyBuffer, Device, Meta};
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::ops::{self, AnyOp, Io, Recorder, Val, elementwise};
 
 /// Values that know what they were computed from.
@@ -25,11 +25,11 @@ pub(crate) fn gradients(
     let mut origins = Vec::with_capacity(end);
     // Whether a value depends on one of `wrt`.
     let mut leads = vec![false; end];
+    wrt.iter().filter(|v| (v.0 as usize) < end).for_each(|v| leads[v.0 as usize] = true);
     for id in 0..end {
         let v = Val(id as u32);
         let origin = if program.requires_grad(v) { program.origin(v)? } else { None };
-        leads[id] = wrt.contains(&v)
-            || origin.as_ref().is_some_and(|(_, ins)| ins.iter().any(|p| leads[p.0 as usize]));
+        leads[id] |= origin.as_ref().is_some_and(|(_, ins)| ins.iter().any(|p| leads[p.0 as usize]));
         origins.push(origin);
     }
     let mut grads: Vec<Option<Val>> = vec![None; end];
@@ -60,9 +60,18 @@ pub(crate) fn gradients(
 fn add(program: &mut impl Program, slot: &mut Option<Val>, g: Val) -> Result<()> {
     *slot = Some(match *slot {
         None => g,
+        Some(sum) if program.meta(sum) != program.meta(g) => {
+            return Err(wrong_shape("gradients", program.meta(g), program.meta(sum)));
+        }
         Some(sum) => program.record(elementwise::Add {}.into(), &[sum, g])?,
     });
     Ok(())
+}
+
+#[cold]
+fn wrong_shape(op: &str, got: Meta, want: Meta) -> Error {
+    let why = "the gradient has another shape than the value";
+    Error::new(op, ErrorKind::Shapes { why, left: got.shape, right: want.shape })
 }
 
 /// What an op's rule emits, collected without running it, so that only what is wanted gets run or recorded.
@@ -84,6 +93,11 @@ impl Rule {
         let (ins, [out, dy]) = places.split_at(given - 2) else { return Ok(rule) };
         let results = op.vjp(&mut rule, Io { ins, out: *out }, *dy)?;
         rule.results = results.into_iter().zip(wanted).map(|(g, w)| g.filter(|_| *w)).collect();
+        for (g, x) in rule.results.iter().zip(ins) {
+            if let Some(g) = g.map(|g| rule.meta(g)).filter(|g| *g != Meta::f32(rule.meta(*x).shape)) {
+                return Err(wrong_shape(op.name(), g, rule.meta(*x)));
+            }
+        }
         Ok(rule)
     }
 

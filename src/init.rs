@@ -5,12 +5,14 @@ use crate::device::cpu::pool::Pool;
 use crate::device::cpu::simd::{Simd, simd_fn};
 use crate::device::{AnyBuffer, Backend};
 use crate::error::{Error, ErrorKind, Result};
+use crate::numerics::environment;
 use crate::numerics::sum;
 use crate::ops;
 use crate::ops::map::Map;
 use crate::ops::program::{Expr, Program};
 use crate::ops::random::{Normal, Uniform};
 use crate::params::{Param, Params};
+use crate::reserve::collected;
 use crate::scalar::Real;
 use crate::shape::Shape;
 use crate::tensor::Tensor;
@@ -57,17 +59,19 @@ impl Params {
 
     /// A parameter with every element `value`.
     pub fn full(&mut self, name: &str, dims: &[usize], value: f64) -> Result<Param> {
-        let value = AnyBuffer::full(self.device(), Shape::new(dims)?, value as f32)?;
+        let _strict = environment::enter();
+        let value = AnyBuffer::full(self.device(), self.room(name, dims)?, value as f32)?;
         self.add(name, value)
     }
 
     /// A parameter drawn uniformly from `[lo, hi)`, on the device: `lo + u (hi - lo)`. The draws depend on
     /// the seed and on how many parameters came before, not on the device.
     pub fn uniform(&mut self, name: &str, dims: &[usize], lo: f64, hi: f64) -> Result<Param> {
+        let _strict = environment::enter();
         if !(lo.is_finite() && hi.is_finite() && lo <= hi) {
             return Err(Error::argument("parameter", "range", format!("{lo}..{hi} is not a range")));
         }
-        let shape = Shape::new(dims)?;
+        let shape = self.room(name, dims)?;
         let draw = Uniform { shape, seed: self.seed(), counter: self.len() as u64 };
         let u = ops::apply(self.device(), &draw.into(), &[])?;
         let scale = Program::trace(1, |x| vec![Expr::c(lo) + x[0] * Expr::c(hi - lo)]);
@@ -76,6 +80,7 @@ impl Params {
     }
 
     fn normals(&self, shape: Shape, mean: f64, std: f64) -> Result<AnyBuffer> {
+        let _strict = environment::enter();
         let (mean, std) = (mean as f32, std as f32);
         let draw = Normal { shape, seed: self.seed(), counter: self.len() as u64, mean, std };
         ops::apply(self.device(), &draw.into(), &[])
@@ -87,12 +92,13 @@ impl Params {
         if std < 0.0 {
             return Err(Error::argument("parameter", "std", format!("got {std}, which is below 0")));
         }
-        let value = self.normals(Shape::new(dims)?, mean, std)?;
+        let value = self.normals(self.room(name, dims)?, mean, std)?;
         self.add(name, value)
     }
 
     /// Xavier's (Glorot's) uniform draws within `gain sqrt(6 / (fan_in + fan_out))` for a weight `[out, in, spatial…]`.
     pub fn xavier_uniform(&mut self, name: &str, dims: &[usize], gain: f64) -> Result<Param> {
+        let _strict = environment::enter();
         check_gain("xavier_uniform", gain)?;
         let (fan_in, fan_out) = fans("xavier_uniform", dims)?;
         let limit = gain * (6.0 / (fan_in + fan_out)).sqrt();
@@ -101,6 +107,7 @@ impl Params {
 
     /// Xavier's normal draws of standard deviation `gain sqrt(2 / (fan_in + fan_out))`.
     pub fn xavier_normal(&mut self, name: &str, dims: &[usize], gain: f64) -> Result<Param> {
+        let _strict = environment::enter();
         check_gain("xavier_normal", gain)?;
         let (fan_in, fan_out) = fans("xavier_normal", dims)?;
         self.normal(name, dims, 0.0, gain * (2.0 / (fan_in + fan_out)).sqrt())
@@ -109,6 +116,7 @@ impl Params {
     /// Kaiming's (He's) uniform draws within `gain sqrt(3 / fan)` for a weight `[out, in, spatial…]`. The gain of relu is
     /// `sqrt(2)`, that of leaky relu `sqrt(2 / (1 + slope^2))`, that of tanh 5/3, that of nothing 1.
     pub fn kaiming_uniform(&mut self, name: &str, dims: &[usize], fan: Fan, gain: f64) -> Result<Param> {
+        let _strict = environment::enter();
         check_gain("kaiming_uniform", gain)?;
         let (fan_in, fan_out) = fans("kaiming_uniform", dims)?;
         let fan = if fan == Fan::In { fan_in } else { fan_out };
@@ -118,6 +126,7 @@ impl Params {
 
     /// Kaiming's normal draws of standard deviation `gain / sqrt(fan)`.
     pub fn kaiming_normal(&mut self, name: &str, dims: &[usize], fan: Fan, gain: f64) -> Result<Param> {
+        let _strict = environment::enter();
         check_gain("kaiming_normal", gain)?;
         let (fan_in, fan_out) = fans("kaiming_normal", dims)?;
         let fan = if fan == Fan::In { fan_in } else { fan_out };
@@ -127,8 +136,9 @@ impl Params {
     /// `gain` times a random matrix `[out, in spatial…]` whose shorter side is orthonormal. The normal draws are made on the
     /// device and orthogonalised on the host, vector by vector.
     pub fn orthogonal(&mut self, name: &str, dims: &[usize], gain: f64) -> Result<Param> {
+        let _strict = environment::enter();
         check_gain("orthogonal", gain)?;
-        let shape = Shape::new(dims)?;
+        let shape = self.room(name, dims)?;
         let [rows, ..] = dims else {
             return Err(Error::new("orthogonal", ErrorKind::Rank { want: "at least 2", got: shape }));
         };
@@ -144,7 +154,7 @@ impl Params {
                 let threads = std::thread::available_parallelism().map_or(1, usize::from);
                 orthogonal(&Pool::new(threads), Simd::best())
             }
-        };
+        }?;
         let value = AnyBuffer::upload(self.device(), &Tensor::with_shape(shape, value)?)?;
         self.add(name, value)
     }
@@ -180,13 +190,20 @@ const PANEL: usize = 32;
 
 /// Gram and Schmidt's way, twice over, on the rows or columns of a matrix, whichever are fewer. The second time has to wait
 /// for the row before; the first time is done on all threads, for all later rows once a few are finished.
-fn orthogonal(pool: &Pool, simd: Simd, a: Vec<f32>, rows: usize, columns: usize, gain: f32) -> Vec<f32> {
+fn orthogonal(
+    pool: &Pool,
+    simd: Simd,
+    a: Vec<f32>,
+    rows: usize,
+    columns: usize,
+    gain: f32,
+) -> Result<Vec<f32>> {
     let wide = rows <= columns;
     let (count, len) = (rows.min(columns), rows.max(columns));
-    let transposed = |a: &[f32], rows: usize, columns: usize| -> Vec<f32> {
-        (0..a.len()).map(|i| a[i % rows * columns + i / rows]).collect()
+    let transposed = |a: &[f32], rows: usize, columns: usize| {
+        collected("orthogonal", (0..a.len()).map(|i| a[i % rows * columns + i / rows]))
     };
-    let mut q = if wide { a } else { transposed(&a, rows, columns) };
+    let mut q = if wide { a } else { transposed(&a, rows, columns)? };
     for from in (0..count).step_by(PANEL) {
         let to = count.min(from + PANEL);
         for i in from..to {
@@ -201,7 +218,7 @@ fn orthogonal(pool: &Pool, simd: Simd, a: Vec<f32>, rows: usize, columns: usize,
         pool.chunks_mut(rest, len, |_, v| take_off_all(simd, &done[from * len..], v));
     }
     q.iter_mut().for_each(|x| *x *= gain);
-    if wide { q } else { transposed(&q, columns, rows) }
+    if wide { Ok(q) } else { transposed(&q, columns, rows) }
 }
 
 #[cfg(test)]
@@ -233,11 +250,11 @@ mod tests {
             let a: Vec<f32> = (0..count * len).map(|_| stream.range(-1.0, 1.0)).collect();
             let want = one_by_one(a.clone(), count, len);
             for (threads, simd) in [(1, Simd::Scalar), (1, Simd::best()), (3, Simd::best())] {
-                let got = orthogonal(&Pool::new(threads), simd, a.clone(), count, len, 1.0);
+                let got = orthogonal(&Pool::new(threads), simd, a.clone(), count, len, 1.0).unwrap();
                 let bits = |x: &[f32]| x.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
                 assert_eq!(bits(&got), bits(&want), "{count} x {len} on {threads} threads");
             }
         }
-        assert!(orthogonal(&Pool::new(2), Simd::best(), Vec::new(), 0, 5, 1.0).is_empty());
+        assert!(orthogonal(&Pool::new(2), Simd::best(), Vec::new(), 0, 5, 1.0).unwrap().is_empty());
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! A tour: [`device`] is where tensors live and kernels run; [`ops`] are the operations, each with its shape
 //! rule, kernels, gradient and reference; [`tape`] records them and walks back; [`session`] is what programs are
-//! written in; [`graph`] compiles what a session records; [`nn`], [`optim`] and [`data`] make training of it, [`io`] keeps it;
+//! written in; [`graph`] compiles what a session records; [`nn`], [`optim`] and [`data`] make training of it, [`io`] keeps it, [`train`] runs it from
+//! end to end;
 //! in [`typed`] the compiler checks shapes; [`check`] holds every op to [`numerics`], the contract that says what the
 //! one answer is.
 //!
@@ -21,11 +22,14 @@ pub mod numerics;
 pub mod ops;
 pub mod optim;
 pub mod params;
+#[doc(hidden)]
+pub mod reserve;
 pub mod scalar;
 pub mod session;
 pub mod shape;
 pub mod tape;
 pub mod tensor;
+pub mod train;
 pub mod typed;
 
 /// What most programs need.
@@ -49,5 +53,6 @@ pub mod prelude {
     pub use crate::session::{AttentionOptions, Grads, LabelLoss, Session, Var};
     pub use crate::shape::Shape;
     pub use crate::tensor::{AnyTensor, Tensor};
+    pub use crate::train::{Evaluation, RunFolder, Scores, Trainer};
     pub use crate::typed;
 }

@@ -8,6 +8,7 @@ use crate::numerics::canonical_bits;
 use crate::scalar::Scalar;
 use crate::shape::Shape;
 use crate::tensor::Tensor;
+use std::cell::Cell;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -29,6 +30,21 @@ struct Inner {
 }
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(0);
+
+thread_local! {
+    static CHANGES: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Changes that this thread has made so far to values that programs read anew at every run: parameters and
+/// [`Nats`](crate::session::Nats).
+pub(crate) fn changes() -> u64 {
+    CHANGES.get()
+}
+
+/// Counts one of the [`changes`].
+pub(crate) fn count_change() {
+    CHANGES.set(CHANGES.get() + 1);
+}
 
 impl Param {
     fn new(name: &str, value: AnyBuffer) -> Param {
@@ -132,6 +148,7 @@ impl Param {
 
     pub(crate) fn changed(&self) {
         self.0.version.fetch_add(1, Ordering::Relaxed);
+        count_change();
     }
 }
 
@@ -141,18 +158,60 @@ impl fmt::Debug for Param {
     }
 }
 
+/// Parameters as they were when a program was traced: what was recorded holds as long as they are so.
+pub(crate) struct Traits(Vec<(Param, bool, u64)>);
+
+impl Traits {
+    pub(crate) fn of<'a>(params: impl Iterator<Item = &'a Param>) -> Traits {
+        Traits(params.map(|p| (p.clone(), p.trainable(), p.moves())).collect())
+    }
+
+    /// Whether one of them has other memory since.
+    pub(crate) fn moved(&self) -> bool {
+        self.0.iter().any(|(p, _, moves)| p.moves() != *moves)
+    }
+
+    /// Whether each is trainable or frozen as it was.
+    pub(crate) fn same_trainable(&self) -> bool {
+        self.0.iter().all(|(p, trainable, _)| p.trainable() == *trainable)
+    }
+}
+
 /// The parameters of a model: created in order from one seed, found by name.
 #[derive(Debug)]
 pub struct Params {
     device: Device,
     seed: u64,
     list: Vec<Param>,
+    /// Most elements of all together.
+    most: usize,
 }
 
 impl Params {
     /// No parameters yet. Initial values will be drawn from `seed`.
     pub fn new(device: &Device, seed: u64) -> Params {
-        Params { device: device.clone(), seed, list: Vec::new() }
+        Params { device: device.clone(), seed, list: Vec::new(), most: usize::MAX }
+    }
+
+    /// The same with room for so many elements in all: a parameter beyond that is an error before it takes any memory. For models
+    /// whose sizes come from a file.
+    pub fn at_most(mut self, elements: usize) -> Params {
+        self.most = elements;
+        self
+    }
+
+    /// The shape of a new parameter, if there is room for it and its name is free.
+    pub(crate) fn room(&self, name: &str, dims: &[usize]) -> Result<Shape> {
+        let shape = Shape::new(dims)?;
+        if name.is_empty() || self.get(name).is_some() {
+            let why = format!("`{name}` is empty or taken; names must be unique");
+            return Err(Error::argument("parameter", "name", why));
+        }
+        if self.numel().saturating_add(shape.numel()) > self.most {
+            let why = format!("{name} {shape}: the model would have more than {} parameters", self.most);
+            return Err(Error::argument("parameter", "shape", why));
+        }
+        Ok(shape)
     }
 
     /// The device they live on.
@@ -176,10 +235,7 @@ impl Params {
     }
 
     pub(crate) fn add(&mut self, name: &str, value: AnyBuffer) -> Result<Param> {
-        if name.is_empty() || self.list.iter().any(|p| p.name() == name) {
-            let why = format!("`{name}` is empty or taken; names must be unique");
-            return Err(Error::argument("parameter", "name", why));
-        }
+        self.room(name, value.shape().dims())?;
         let param = Param::new(name, value);
         self.list.push(param.clone());
         Ok(param)
@@ -187,6 +243,7 @@ impl Params {
 
     /// A parameter with a given initial value.
     pub fn value<T: Scalar>(&mut self, name: &str, value: &Tensor<T>) -> Result<Param> {
+        self.room(name, value.shape().dims())?;
         let value = AnyBuffer::upload(&self.device, value)?;
         self.add(name, value)
     }

@@ -53,12 +53,14 @@ pub trait Real:
     fn floor(self) -> Self;
     /// The nearest whole number, halves to the even one; exact, the sign of zero is kept.
     fn round(self) -> Self;
-    /// The larger of two; a NaN loses against a number, ties give `b`.
+    /// The larger of two; NaN if either is, ties give `b`.
     fn max(self, b: Self) -> Self;
-    /// The smaller of two; a NaN loses against a number, ties give `b`.
+    /// The smaller of two; NaN if either is, ties give `b`.
     fn min(self, b: Self) -> Self;
-    /// `x` if `a > b`, else `y` (also when either is NaN). Every selection is made of this and `where_eq`.
+    /// `x` if `a > b`, else `y` (also when either is NaN). Every selection is made of this, `where_le` and `where_eq`.
     fn where_gt(a: Self, b: Self, x: Self, y: Self) -> Self;
+    /// `x` if `a <= b`, else `y` (also when either is NaN).
+    fn where_le(a: Self, b: Self, x: Self, y: Self) -> Self;
     /// `x` if `a == b`, else `y` (also when either is NaN).
     fn where_eq(a: Self, b: Self, x: Self, y: Self) -> Self;
 }
@@ -76,17 +78,10 @@ pub trait Scalar: Real + PartialOrd + Debug + Send + Sync + 'static {
     fn from_f32(x: f32) -> Self;
 }
 
-macro_rules! selections {
-    () => {
-        #[inline(always)]
-        fn max(self, b: Self) -> Self {
-            if self > b || b.is_nan() { self } else { b }
-        }
-        #[inline(always)]
-        fn min(self, b: Self) -> Self {
-            if b > self || b.is_nan() { self } else { b }
-        }
-    };
+/// `x` with the sign of `by`: +0 where `by` is a zero, NaN where it is NaN.
+pub(crate) fn signed<R: Real>(by: R, x: R) -> R {
+    let zero = R::c(0.0);
+    R::where_gt(by, zero, x, R::where_gt(zero, by, -x, by.abs()))
 }
 
 /// `x` if `first`, else `y`. By bits: a choice between two loads would make the compiler load under masks, at
@@ -171,14 +166,25 @@ impl Real for f32 {
         f32::round_ties_even(self)
     }
     #[inline(always)]
+    fn max(self, b: f32) -> f32 {
+        choose((self > b) | self.is_nan(), self, b)
+    }
+    #[inline(always)]
+    fn min(self, b: f32) -> f32 {
+        choose((b > self) | self.is_nan(), self, b)
+    }
+    #[inline(always)]
     fn where_gt(a: f32, b: f32, x: f32, y: f32) -> f32 {
         choose(a > b, x, y)
+    }
+    #[inline(always)]
+    fn where_le(a: f32, b: f32, x: f32, y: f32) -> f32 {
+        choose(a <= b, x, y)
     }
     #[inline(always)]
     fn where_eq(a: f32, b: f32, x: f32, y: f32) -> f32 {
         choose(a == b, x, y)
     }
-    selections!();
 }
 
 impl Scalar for f32 {
@@ -246,13 +252,21 @@ impl Real for f64 {
     fn round(self) -> f64 {
         f64::round_ties_even(self)
     }
+    fn max(self, b: f64) -> f64 {
+        if self > b || self.is_nan() { self } else { b }
+    }
+    fn min(self, b: f64) -> f64 {
+        if b > self || self.is_nan() { self } else { b }
+    }
     fn where_gt(a: f64, b: f64, x: f64, y: f64) -> f64 {
         if a > b { x } else { y }
+    }
+    fn where_le(a: f64, b: f64, x: f64, y: f64) -> f64 {
+        if a <= b { x } else { y }
     }
     fn where_eq(a: f64, b: f64, x: f64, y: f64) -> f64 {
         if a == b { x } else { y }
     }
-    selections!();
 }
 
 impl Scalar for f64 {
@@ -341,14 +355,7 @@ impl Real for Dual {
         self * b + c
     }
     fn abs(self) -> Dual {
-        let slope = if self.v > 0.0 {
-            1.0
-        } else if self.v < 0.0 {
-            -1.0
-        } else {
-            0.0
-        };
-        Dual::chain(self.v.abs(), slope, self.d)
+        Dual::chain(self.v.abs(), signed(self.v, 1.0), self.d)
     }
     fn sqrt(self) -> Dual {
         let v = self.v.sqrt();
@@ -395,10 +402,10 @@ impl Real for Dual {
         Dual { v, d: by_base.d + by_exponent.d }
     }
     fn max(self, b: Dual) -> Dual {
-        if self.v > b.v || b.v.is_nan() { self } else { b }
+        if self.v > b.v || self.v.is_nan() { self } else { b }
     }
     fn min(self, b: Dual) -> Dual {
-        if b.v > self.v || b.v.is_nan() { self } else { b }
+        if b.v > self.v || self.v.is_nan() { self } else { b }
     }
     fn floor(self) -> Dual {
         Dual::c(Real::floor(self.v))
@@ -408,6 +415,9 @@ impl Real for Dual {
     }
     fn where_gt(a: Dual, b: Dual, x: Dual, y: Dual) -> Dual {
         if a.v > b.v { x } else { y }
+    }
+    fn where_le(a: Dual, b: Dual, x: Dual, y: Dual) -> Dual {
+        if a.v <= b.v { x } else { y }
     }
     fn where_eq(a: Dual, b: Dual, x: Dual, y: Dual) -> Dual {
         if a.v == b.v { x } else { y }

@@ -7,6 +7,7 @@
 use crate::device::{AnyBuffer, Buffer, DType, Device, Meta, readable_bytes};
 use crate::error::{Error, ErrorKind, Result};
 use crate::gradients::{Program, Rule};
+use crate::numerics::environment;
 use crate::ops::{self, AnyOp, Recorder, Val, elementwise};
 use crate::shape::Shape;
 use std::collections::BTreeMap;
@@ -144,8 +145,12 @@ impl Tape {
         })
     }
 
-    /// An upstream gradient that must have this shape.
+    /// An upstream gradient, which must be numbers of this shape.
     pub fn require_grad(grad: &AnyBuffer, shape: Shape) -> Result<&AnyBuffer> {
+        if grad.meta().dtype != DType::F32 {
+            let kind = ErrorKind::DType { want: DType::F32.name(), got: grad.meta().dtype.name(), input: 0 };
+            return Err(Error::new("backward", kind));
+        }
         if grad.shape() != shape {
             let kind = ErrorKind::Shapes {
                 why: "the upstream gradient has another shape than the value",
@@ -262,16 +267,17 @@ impl Tape {
 
     /// One node's step of the walk: passes its gradient, if it has one, on to its parents.
     pub fn backward_step(&self, grads: &mut [Option<AnyBuffer>], id: usize) -> Result<()> {
+        let _strict = environment::enter();
         let node = self.node(id).ok_or_else(|| no_node("backward", id, self.size()))?;
         if grads.len() != self.size() {
             let kind = ErrorKind::Length { want: self.size(), got: grads.len() };
             return Err(Error::new("backward", kind));
         }
+        let Some(grad) = grads[id].clone() else { return Ok(()) };
+        Tape::require_grad(&grad, node.meta.shape)?;
         if !node.requires_grad {
             return Ok(());
         }
-        let Some(grad) = grads[id].clone() else { return Ok(()) };
-        Tape::require_grad(&grad, node.meta.shape)?;
         let grad = self.hooked(id, grad)?;
         grads[id] = Some(grad.clone());
         for (parent, contribution) in self.contributions(id, &grad)? {
@@ -306,8 +312,7 @@ impl Tape {
         if !node.requires_grad {
             return Ok(());
         }
-        Tape::require_grad(&contribution, node.meta.shape)?;
-        grads[id] = Some(self.sum(grads[id].take(), contribution)?);
+        grads[id] = Some(self.sum(grads[id].take(), contribution, node.meta.shape)?);
         Ok(())
     }
 
@@ -316,13 +321,16 @@ impl Tape {
         (0..n).rev().try_for_each(|id| self.backward_step(grads, id))
     }
 
-    /// Backward from an array with one gradient for every node, several of which may be seeds. Returns
+    /// Backward from an array with one gradient for every node, of the node's shape, several of which may be seeds. Returns
     /// the array with everything accumulated.
     pub fn backward_dense_from(&self, grads: Vec<AnyBuffer>) -> Result<Vec<AnyBuffer>> {
         let mut slots: Vec<Option<AnyBuffer>> = grads.into_iter().map(Some).collect();
         if slots.len() != self.size() {
             let kind = ErrorKind::Length { want: self.size(), got: slots.len() };
             return Err(Error::new("backward", kind));
+        }
+        for (slot, node) in slots.iter().flatten().zip(&self.nodes) {
+            Tape::require_grad(slot, node.meta.shape)?;
         }
         self.backward_first(&mut slots, self.size())?;
         self.filled(slots)
@@ -341,6 +349,11 @@ impl Tape {
         let mut slots = vec![None; self.size()];
         for (out, seed) in seeds {
             let node = self.node(out).ok_or_else(|| no_node("backward", out, self.size()))?;
+            if node.meta.dtype != DType::F32 {
+                let kind =
+                    ErrorKind::DType { want: DType::F32.name(), got: node.meta.dtype.name(), input: 0 };
+                return Err(Error::new("backward", kind));
+            }
             if seed.meta() != node.meta {
                 let kind = ErrorKind::Shapes {
                     why: "the seed has another shape than the output",
@@ -349,16 +362,20 @@ impl Tape {
                 };
                 return Err(Error::new("backward", kind));
             }
-            slots[out] = Some(self.sum(slots[out].take(), seed)?);
+            slots[out] = Some(self.sum(slots[out].take(), seed, node.meta.shape)?);
         }
         Ok(slots)
     }
 
-    /// A gradient with one more contribution.
-    fn sum(&self, so_far: Option<AnyBuffer>, more: AnyBuffer) -> Result<AnyBuffer> {
+    /// A gradient of this shape with one more contribution. Both must have it: nothing is broadcast.
+    fn sum(&self, so_far: Option<AnyBuffer>, more: AnyBuffer, shape: Shape) -> Result<AnyBuffer> {
+        Tape::require_grad(&more, shape)?;
         match so_far {
             None => Ok(more),
-            Some(sum) => ops::apply(&self.device, &elementwise::Add {}.into(), &[&sum, &more]),
+            Some(sum) => {
+                Tape::require_grad(&sum, shape)?;
+                ops::apply(&self.device, &elementwise::Add {}.into(), &[&sum, &more])
+            }
         }
     }
 

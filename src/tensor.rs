@@ -4,6 +4,7 @@
 mod print;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::reserve::collected;
 use crate::scalar::Scalar;
 use crate::shape::Shape;
 
@@ -45,13 +46,8 @@ impl<T: Clone> Tensor<T> {
     }
 
     /// As [`Tensor::from_fn`], for shapes that come from a user's sizes: an error if the host has no room.
-    pub(crate) fn try_from_fn(shape: Shape, f: impl FnMut(usize) -> T) -> Result<Tensor<T>> {
-        let (mut data, count) = (Vec::new(), shape.numel());
-        if data.try_reserve_exact(count).is_err() {
-            let (bytes, report) = (count.saturating_mul(size_of::<T>()), format!("for {shape} on the host"));
-            return Err(Error::new("tensor", ErrorKind::OutOfMemory { bytes, report }));
-        }
-        data.extend((0..count).map(f));
+    pub fn try_from_fn(shape: Shape, f: impl FnMut(usize) -> T) -> Result<Tensor<T>> {
+        let data = collected(&format!("tensor of shape {shape}"), (0..shape.numel()).map(f))?;
         Ok(Tensor { shape, data })
     }
 

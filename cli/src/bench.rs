@@ -188,7 +188,7 @@ fn op(device: &Device, workload: &str) -> Answer<(Value, String)> {
             RefIn::Num(t) => AnyBuffer::upload(device, t),
             RefIn::Idx(t) => AnyBuffer::upload_indices(device, t),
         };
-        let drawn = ops::draw(&ins, &mut Stream::new(1, 0));
+        let drawn = ops::draw(&ins, &mut Stream::new(1, 0))?;
         let ins: Vec<AnyBuffer> = drawn.iter().map(upload).collect::<Result<_, _>>()?;
         let refs: Vec<&AnyBuffer> = ins.iter().collect();
         let upstream = AnyBuffer::full(device, op.shape(&metas)?.shape, 1.0)?;
@@ -395,11 +395,11 @@ impl Step {
         let (mut numbers, mut indices) = (Stream::new(1, 0), Stream::new(1, 1));
         let mut num = |sizes: &[usize]| {
             let shape = Shape::new(&[&[self.batch], sizes].concat())?;
-            Ok::<Data, Error>(Data::Num(Tensor::from_fn(shape, |_| numbers.range(-1.0, 1.0))))
+            Tensor::try_from_fn(shape, |_| numbers.range(-1.0, 1.0)).map(Data::Num)
         };
         let mut idx = |sizes: &[usize], below: usize| {
             let shape = Shape::new(&[&[self.batch], sizes].concat())?;
-            Ok::<Data, Error>(Data::Idx(Tensor::from_fn(shape, |_| indices.below(below) as u32)))
+            Tensor::try_from_fn(shape, |_| indices.below(below) as u32).map(Data::Idx)
         };
         Ok(match self.model {
             Model::Mlp(sizes) => [num(&sizes[..1])?, idx(&[], sizes[sizes.len() - 1])?],

@@ -62,7 +62,7 @@ impl Traced {
         let spec = Spec::of(&checkpoint, &file)?;
         // Nothing is computed, so there is no need for a GPU.
         let device = global.cpu()?;
-        let (params, net) = spec.net(&device)?;
+        let (params, net) = spec.net_of(&checkpoint, &device)?;
         params.load_state_dict(&checkpoint.params, true)?;
         let row = match shape {
             Some(shape) => shape.to_vec(),

@@ -3,6 +3,7 @@
 use crate::{Answer, fail};
 use dittograd::data::Dataset;
 use dittograd::prelude::*;
+use dittograd::reserve::{filled, reserved};
 use png::{ColorType, Decoder, Limits, Transformations};
 use std::fs;
 use std::io::Cursor;
@@ -67,7 +68,7 @@ pub(crate) fn load(path: &Path, classes: &[PathBuf]) -> Answer<Dataset> {
     }
     let channels = pictures.iter().map(|(p, _)| p.channels).max().unwrap_or(1);
     let count = size[0] * size[1];
-    let mut x = Vec::with_capacity(pictures.len() * channels * count);
+    let mut x = reserved("pictures", pictures.len().saturating_mul(channels * count))?;
     for (picture, _) in &pictures {
         for channel in 0..channels {
             let from = if picture.channels == 1 { 0 } else { channel };
@@ -113,7 +114,7 @@ fn read(path: &Path) -> Answer<Picture> {
     let Some(room) = reader.output_buffer_size().filter(|n| *n <= MOST) else {
         return wrong(&"is too large");
     };
-    let mut bytes = vec![0; room];
+    let mut bytes = filled("picture", room, 0)?;
     let info = match reader.next_frame(&mut bytes) {
         Ok(info) => info,
         Err(e) => return wrong(&e),
@@ -126,6 +127,7 @@ fn read(path: &Path) -> Answer<Picture> {
         ColorType::Rgba => (4, 3),
         ColorType::Indexed => return wrong(&"has a palette that cannot be read"),
     };
-    let bytes = bytes.chunks_exact(all).flat_map(|pixel| pixel[..channels].iter().copied()).collect();
-    Ok(Picture { size: [info.height as usize, info.width as usize], channels, bytes })
+    let mut kept = reserved("picture", bytes.len())?;
+    kept.extend(bytes.chunks_exact(all).flat_map(|pixel| &pixel[..channels]));
+    Ok(Picture { size: [info.height as usize, info.width as usize], channels, bytes: kept })
 }

@@ -18,6 +18,7 @@ mod ops;
 mod out;
 mod picture;
 mod predict;
+mod signals;
 mod task;
 mod tensorboard;
 mod trace_file;
@@ -268,8 +269,31 @@ pub fn pictures(folder: &std::path::Path) -> Result<(String, Vec<usize>), String
     Ok((data.name().to_string(), data.x().shape().dims().to_vec()))
 }
 
+/// Reads the settings of a run as `train --resume` does from a checkpoint of a small mlp that has them, and makes their model; its
+/// name, or the error. No data is read or made.
+#[doc(hidden)]
+pub fn settings(text: &str) -> Result<String, String> {
+    let read = || -> Answer<String> {
+        let device = cpu(1)?;
+        let mut params = dittograd::params::Params::new(&device, 7);
+        dittograd::nn::Mlp::new(&mut params, &[2, 4, 3])?;
+        let mut checkpoint = dittograd::io::Checkpoint::new("mlp", &params)?;
+        (checkpoint.random.seed, checkpoint.data.batch) = (7, 8);
+        checkpoint.config = match serde_json::from_str(text) {
+            Ok(config) => config,
+            Err(e) => return fail(e.to_string()),
+        };
+        let spec = train::Spec::of(&checkpoint, std::path::Path::new("a.safetensors"))?;
+        let (params, _) = spec.net_of(&checkpoint, &device)?;
+        params.load_state_dict(&checkpoint.params, true)?;
+        Ok(spec.model.name())
+    };
+    read().map_err(|end| end.message().unwrap_or_default())
+}
+
 /// The whole program: its arguments and its exit code are those of the process.
 pub fn main() -> ExitCode {
+    dittograd::numerics::environment::set_strict();
     let end = match run() {
         Ok(yes) => return ExitCode::from(u8::from(!yes)),
         Err(end) => end,

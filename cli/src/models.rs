@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 
 /// Most parameters the program makes a model with.
-const MAX_PARAMETERS: f64 = (1u64 << 32) as f64;
+pub(crate) const MAX_PARAMETERS: usize = 1 << 32;
 /// Most tokens, classes, channels, layers and the like that a model is made with.
 const MAX_SIZE: f64 = (1u64 << 24) as f64;
 
@@ -246,13 +246,6 @@ impl Net {
         Ok(match model {
             Model::Mlp => {
                 let config: MlpConfig = typed(model, config)?;
-                let count: f64 = config.sizes.windows(2).map(|w| (w[0] as f64 + 1.0) * w[1] as f64).sum();
-                if count > MAX_PARAMETERS {
-                    return fail(format!(
-                        "layers {:?} have more than {MAX_PARAMETERS} parameters",
-                        config.sizes
-                    ));
-                }
                 plain(Arc::new(Mlp::new(params, config)?))
             }
             Model::Cnn => plain(Arc::new(Cnn::new(params, typed::<CnnConfig>(model, config)?)?)),

@@ -4,6 +4,7 @@
 use crate::out::Out;
 use crate::{Answer, Global, fail};
 use clap::Args;
+use dittograd::device::DType;
 use dittograd::error::shown;
 use dittograd::io::safetensors::{Dtype, SafeTensors, Writer};
 use dittograd::ops::{AnyOp, Attr, Attrs};
@@ -114,24 +115,28 @@ impl Op {
             });
         }
         let y = session.apply(op, &vars)?;
-        let mut results = vec![("y".to_string(), y.value::<f32>()?)];
+        let value = match y.meta()?.dtype {
+            DType::F32 => AnyTensor::Num(y.value()?),
+            DType::U32 => AnyTensor::Idx(y.indices()?),
+        };
+        let mut results = vec![("y".to_string(), value)];
         if let Some(dy) = &dy {
             let grads = y.backward_from(dy)?;
             for (i, v) in vars.iter().enumerate() {
                 if let Some(g) = grads.var(*v) {
-                    results.push((format!("dx{i}"), g.to_tensor()?));
+                    results.push((format!("dx{i}"), AnyTensor::Num(g.to_tensor()?)));
                 }
             }
         }
         let mut file = Writer::new();
-        results.iter().try_for_each(|(name, t)| file.numbers(name, t).map(|_| ()))?;
+        results.iter().try_for_each(|(name, t)| file.tensor(name, t).map(|_| ()))?;
         file.save(&self.output)?;
         for (name, t) in &results {
             let dims = t.shape();
             out.progress(
                 || json!({"tensor": name, "shape": dims.dims(), "file": self.output.display().to_string()}),
                 || format!("{name} {dims}"),
-            )?;
+            );
         }
         Ok(true)
     }

@@ -46,13 +46,12 @@ impl Out {
         if self.json { self.line(&object().to_string()) } else { self.line(&text()) }
     }
 
-    /// Progress: as a result, but nothing if it is not wanted.
-    pub(crate) fn progress(
-        &self,
-        object: impl FnOnce() -> Value,
-        text: impl FnOnce() -> String,
-    ) -> Answer<()> {
-        if self.quiet { Ok(()) } else { self.result(object, text) }
+    /// Progress: as a result, but nothing if it is not wanted. That nobody reads it, or that there is no room for it, does not
+    /// end what makes the progress; a result that cannot be written says so at the end.
+    pub(crate) fn progress(&self, object: impl FnOnce() -> Value, text: impl FnOnce() -> String) {
+        if !self.quiet {
+            let _ = self.result(object, text);
+        }
     }
 }
 

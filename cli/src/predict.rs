@@ -2,14 +2,15 @@
 
 use crate::models::Task;
 use crate::out::Out;
-use crate::task::{WINDOW, best, evaluate, predict, spelled};
+use crate::task::{self, WINDOW, best, evaluation, predict, spelled};
 use crate::train::{Spec, checkpoint_file, positive};
 use crate::{Answer, Global, fail};
 use clap::Args;
 use dittograd::data::{self, arithmetic};
-use dittograd::io::{Checkpoint, atomic, npy_bytes, read_npy, read_npz};
+use dittograd::io::{Checkpoint, atomic, read_npy, read_npz, write_npy};
 use dittograd::nn::Sampling;
 use dittograd::prelude::*;
+use dittograd::reserve::grow;
 use serde_json::json;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -54,7 +55,7 @@ impl Predict {
         let checkpoint = Checkpoint::load(&file)?;
         let spec = Spec::of(&checkpoint, &file)?;
         let device = global.device()?;
-        let (params, net) = spec.net(&device)?;
+        let (params, net) = spec.net_of(&checkpoint, &device)?;
         params.load_state_dict(&checkpoint.params, true)?;
         if let Some(prompt) = &self.prompt {
             return self.write(&spec, &net, prompt, out);
@@ -62,19 +63,25 @@ impl Predict {
         let eval = net.module().to_eval();
         let Some(path) = &self.data else {
             let data = spec.data.load(spec.model)?;
-            let scores = evaluate(&device, spec.task, eval.as_ref(), &data)?;
+            spec.check_data(&data, &checkpoint)?;
+            let scores = evaluation(spec.task, eval, &data)?.run(&device)?;
             out.result(
                 || {
                     let mut object = json!({
                         "model": spec.model.name(), "data": data.test.name(), "rows": data.test.rows(),
                         "fingerprint": checkpoint.fingerprint(),
                     });
-                    scores.put(&mut object);
+                    task::put(&scores, &mut object);
                     object
                 },
                 || {
                     let (model, data) = (spec.model.name(), &data.test);
-                    format!("{model} on {} test rows of {}: {}", data.rows(), data.name(), scores.text())
+                    format!(
+                        "{model} on {} test rows of {}: {}",
+                        data.rows(),
+                        data.name(),
+                        task::text(&scores)
+                    )
                 },
             )?;
             return Ok(true);
@@ -84,6 +91,7 @@ impl Predict {
         for start in (0..rows).step_by(ROWS) {
             let got = predict(&device, eval.as_ref(), &some(&x, start..rows.min(start + ROWS))?)?;
             dims = got.shape().dims()[1..].to_vec();
+            grow("predictions", &mut all, got.data().len())?;
             all.extend(got.into_data());
         }
         let y = Tensor::new(&[&[rows], &dims[..]].concat(), all)?;
@@ -91,7 +99,7 @@ impl Predict {
         let y = spec.scales.outputs(y)?;
         match &self.out {
             Some(path) if path.extension().is_some_and(|e| e == "npy") => {
-                atomic::write(path, &npy_bytes(&y.into()))?;
+                write_npy(path, &y.into())?;
             }
             Some(path) => atomic::write(path, table(&y, task).as_bytes())?,
             None if out.json() => {

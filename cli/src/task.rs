@@ -20,8 +20,6 @@ const TRAIN_PART: f64 = 0.8;
 const ARMS: usize = 3;
 /// Added to squared distances, so that a perfect prediction has a gradient.
 const TINY: f64 = 1e-12;
-/// Rows of a batch when evaluating.
-const TEST_BATCH: usize = 256;
 /// Samples that are made where only their shape is wanted.
 const FEW: usize = 8;
 /// Viscosity of the fields of Burgers' equation: steep fronts, but no shocks.
@@ -332,65 +330,45 @@ fn folder(
 
 /// The loss of a batch, written once for both modes.
 pub(crate) fn loss<'s>(task: Task, net: &dyn Module, x: Var<'s>, y: Var<'s>) -> Result<Var<'s>, Error> {
-    loss_of(task, net.forward(x)?, x, y)
-}
-
-/// The loss of what a model said of `x`.
-fn loss_of<'s>(task: Task, out: Var<'s>, x: Var<'s>, y: Var<'s>) -> Result<Var<'s>, Error> {
+    let out = net.forward(x)?;
     match task {
         Task::Classes => out.cross_entropy(y),
         Task::Text => out.cross_entropy_loss(y, LabelLoss { ignore: Some(IGNORE), ..LabelLoss::default() }),
         Task::Numbers => out.mse(y),
         Task::Itself => out.mse(x),
-        Task::Field => {
-            let squares = |v: Var<'s>| v.flatten_from(1)?.square()?.sum_axes(&[1]);
-            let off = squares(out.sub(y)?)?.add_scalar(TINY)?;
-            off.div(squares(y)?.add_scalar(TINY)?)?.sqrt()?.mean()
-        }
+        Task::Field => relative_rows(out, y)?.mean(),
     }
 }
 
-/// What was measured on data the model was not trained on.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Scores {
-    /// The mean loss.
-    pub(crate) loss: f64,
-    /// Further measures by name, the one that counts first.
-    pub(crate) more: Vec<(&'static str, f64)>,
+/// Squares of the distance of each row of a prediction from the truth, and of the truth's length.
+fn field_squares<'s>(out: Var<'s>, y: Var<'s>) -> Result<[Var<'s>; 2], Error> {
+    let squares = |v: Var<'s>| v.flatten_from(1)?.square()?.sum_axes(&[1]);
+    Ok([squares(out.sub(y)?)?, squares(y)?])
 }
 
-impl Scores {
-    /// The measure that decides, such that more is better.
-    pub(crate) fn merit(&self) -> f64 {
-        match self.more.first() {
-            Some(("accuracy" | "exact", v)) => *v,
-            Some((_, v)) => -v,
-            None => -self.loss,
-        }
-    }
+/// The relative distance of each row of a prediction from the truth, with a gradient where it is nothing.
+fn relative_rows<'s>(out: Var<'s>, y: Var<'s>) -> Result<Var<'s>, Error> {
+    let [off, size] = field_squares(out, y)?;
+    off.add_scalar(TINY)?.div(size.add_scalar(TINY)?)?.sqrt()
+}
 
-    /// Puts all of them into an object, by names that begin with `test_`.
-    pub(crate) fn put(&self, object: &mut Value) {
-        object["test_loss"] = json!(self.loss);
-        for (name, value) in &self.more {
-            object[format!("test_{name}")] = json!(value);
-        }
+/// Puts all scores into an object, by names that begin with `test_`.
+pub(crate) fn put(scores: &Scores, object: &mut Value) {
+    for (name, value) in &scores.values {
+        object[format!("test_{name}")] = json!(value);
     }
+}
 
-    /// As words.
-    pub(crate) fn text(&self) -> String {
-        let mut text = format!("test loss {:.6}", self.loss);
-        for (name, value) in &self.more {
-            text += &match *name {
-                "accuracy" => format!(", accuracy {:.2} %", 100.0 * value),
-                "exact" => format!(", exact {:.2} %", 100.0 * value),
-                "relative_l2" => format!(", relative L2 error {:.3} %", 100.0 * value),
-                "bits_per_byte" => format!(", {value:.4} bits per byte"),
-                name => format!(", {name} {value:.6}"),
-            };
-        }
-        text
-    }
+/// Scores as words.
+pub(crate) fn text(scores: &Scores) -> String {
+    let word = |(name, value): &(String, f64)| match name.as_str() {
+        "loss" => format!("test loss {value:.6}"),
+        "accuracy" | "exact" => format!("{name} {:.2} %", 100.0 * value),
+        "relative_l2" => format!("relative L2 error {:.3} %", 100.0 * value),
+        "bits_per_byte" => format!("{value:.4} bits per byte"),
+        name => format!("{name} {value:.6}"),
+    };
+    scores.values.iter().map(word).collect::<Vec<_>>().join(", ")
 }
 
 /// Position of the largest of some numbers, the first of equal ones; none where one is NaN.
@@ -422,7 +400,11 @@ pub(crate) fn relative(truth: &[f32], prediction: &[f32]) -> f64 {
 /// The model's output for inputs as it wants them.
 pub(crate) fn predict(device: &Device, net: &dyn Module, x: &AnyTensor) -> Result<Tensor<f32>, Error> {
     let session = Session::inference(device);
-    net.forward(input(&session, x)?)?.value()
+    let x = match x {
+        AnyTensor::Num(x) => session.input(x)?,
+        AnyTensor::Idx(x) => session.labels(x)?,
+    };
+    net.forward(x)?.value()
 }
 
 /// The bytes of tokens, or their numbers where a model has tokens that nothing is known about.
@@ -438,77 +420,101 @@ pub(crate) fn program(device: &Device, net: &dyn Module, x: Meta) -> Result<Grap
     Graph::trace(device, &[x], |_, x| Ok(vec![net.forward(x[0])?]))
 }
 
-/// A value of a session.
-pub(crate) fn input<'s>(session: &'s Session, x: &AnyTensor) -> Result<Var<'s>, Error> {
-    match x {
-        AnyTensor::Num(x) => session.input(x),
-        AnyTensor::Idx(x) => session.labels(x),
-    }
+/// 1 where what a model says of a place with a label, `(…, classes)`, is largest for another class, else 0; 0 where the label is
+/// ignored.
+fn misses<'s>(out: Var<'s>, labels: Var<'s>) -> Result<Var<'s>, Error> {
+    let (session, last) = (out.session(), out.shape()?.rank() - 1);
+    // Classes as numbers, which can be compared; 0 is for those that are none.
+    let numbers = session.arange(1.0, out.shape()?.last() as f64 + 1.0, 1.0)?;
+    let truth = numbers.index_select_nat(0, labels)?;
+    let said = numbers.index_select_nat(0, out.argmax(&[last], false)?)?;
+    said.ne(truth)?.mul(truth.gt(session.scalar(0.0)?)?)
 }
 
-/// Judges a model that is not in training.
-pub(crate) fn evaluate(device: &Device, task: Task, net: &dyn Module, data: &Data) -> Answer<Scores> {
-    let Data { test: data, scales, tokenizer, .. } = data;
-    let session = Session::inference(device);
-    let rows = data.rows() as f64;
-    let (mut loss_sum, mut right, mut tokens, mut counted, mut error) = (0.0, 0usize, 0usize, 0usize, 0.0);
-    let mut bytes = 0;
-    for batch in data.in_order(TEST_BATCH)? {
-        let (x, y) = batch?;
-        let n = x.shape().dims()[0];
-        let (value, out) = {
-            let (xs, ys) = (input(&session, &x)?, input(&session, &y)?);
-            let out = net.forward(xs)?;
-            (loss_of(task, out, xs, ys)?.item()?, out.value::<f32>()?)
-        };
-        session.reset();
-        loss_sum += f64::from(value) * n as f64;
-        let wide = out.data().len() / n.max(1);
-        match task {
-            Task::Classes | Task::Text => {
-                let (labels, classes) = (y.idx()?, out.shape().last());
-                let per_row = labels.data().len() / n.max(1);
-                if let Some(tokenizer) = tokenizer {
-                    let length = |id: &u32| tokenizer.token(*id).map_or(0, <[u8]>::len);
-                    bytes += labels.data().iter().map(length).sum::<usize>();
-                }
-                for (out, labels) in out.data().chunks_exact(wide).zip(labels.data().chunks_exact(per_row)) {
-                    let each = out.chunks_exact(classes).zip(labels).filter(|(_, l)| **l != IGNORE);
-                    let hits: Vec<bool> = each.map(|(row, l)| best(row) == Some(*l as usize)).collect();
-                    counted += hits.len();
-                    tokens += hits.iter().filter(|h| **h).count();
-                    right += usize::from(hits.iter().all(|h| *h));
-                }
-            }
-            Task::Field => {
-                let truth = y.num()?.data();
-                let each = out.data().chunks_exact(wide).zip(truth.chunks_exact(wide));
-                error += each.map(|(out, truth)| relative(truth, out)).sum::<f64>();
-            }
-            Task::Numbers => {
-                let (truth, out) = (scales.outputs(y.num()?.clone())?, scales.outputs(out)?);
-                error += squares_of(truth.data(), out.data())[0] / wide as f64;
-            }
-            Task::Itself => error += squares_of(x.num()?.data(), out.data())[0] / wide as f64,
+/// How a model that is not in training does on the test data: the mean loss, and further measures of which the first one
+/// decides what is better.
+pub(crate) fn evaluation(task: Task, net: Arc<dyn Module>, data: &Data) -> Answer<Evaluation<'static>> {
+    let Data { test, scales, tokenizer, .. } = data;
+    let deviation = match &scales.y {
+        Some(kept) => Some(kept.scaling()?.deviation().to_vec()),
+        None => None,
+    };
+    // What is counted in a text depends on the data alone.
+    let (mut counted, mut bytes) = (0usize, 0usize);
+    if task == Task::Text {
+        let labels = test.y().idx()?.data().iter().filter(|l| **l != IGNORE);
+        counted = labels.clone().count();
+        if let Some(tokenizer) = tokenizer {
+            bytes = labels.map(|id| tokenizer.token(*id).map_or(0, <[u8]>::len)).sum();
         }
     }
-    let loss = loss_sum / rows;
-    let more = match task {
-        Task::Classes => vec![("accuracy", right as f64 / rows)],
-        Task::Text if data.name() == "additions" => {
-            vec![("exact", right as f64 / rows), ("perplexity", loss.exp())]
-        }
-        Task::Text => {
-            let mut more =
-                vec![("perplexity", loss.exp()), ("accuracy", tokens as f64 / counted.max(1) as f64)];
-            // Tokens of one tokenizer are longer than those of another; bytes are the same to all.
-            if bytes > 0 {
-                more.push(("bits_per_byte", loss * counted as f64 / bytes as f64 / std::f64::consts::LN_2));
+    let (rows, is_sums) = (test.rows() as f64, test.name() == "additions");
+    let (counted, bytes) = (counted.max(1) as f64 / rows, bytes as f64 / rows);
+    let score = move |means: &[f64]| {
+        let (loss, more) = match task {
+            Task::Classes => (means[0], vec![("accuracy", 1.0 - means[1])]),
+            Task::Field => (means[0], vec![("relative_l2", means[1])]),
+            Task::Numbers | Task::Itself => (means[0], vec![("rmse", means[1].sqrt())]),
+            Task::Text => {
+                let loss = means[0] / counted;
+                let mut more = vec![("perplexity", libm::exp(loss))];
+                match is_sums {
+                    true => more.insert(0, ("exact", means[2])),
+                    false => more.push(("accuracy", 1.0 - means[1] / counted)),
+                }
+                // Tokens of one tokenizer are longer than those of another; bytes are the same to all.
+                if bytes > 0.0 {
+                    more.push(("bits_per_byte", means[0] / bytes / std::f64::consts::LN_2));
+                }
+                (loss, more)
             }
-            more
-        }
-        Task::Field => vec![("relative_l2", error / rows)],
-        Task::Numbers | Task::Itself => vec![("rmse", (error / rows).sqrt())],
+        };
+        let merit = match more[0] {
+            _ if loss.is_nan() => f64::NAN,
+            ("accuracy" | "exact", share) => share,
+            ("perplexity", _) => -loss,
+            (_, error) => -error,
+        };
+        let more = more.into_iter().map(|(name, value)| (name.to_string(), value));
+        Scores { merit, values: std::iter::once(("loss".to_string(), loss)).chain(more).collect() }
     };
-    Ok(Scores { loss, more })
+    Ok(Evaluation::new(test.clone(), move |v| row_values(task, net.as_ref(), deviation.as_deref(), v), score))
+}
+
+/// What is measured of each row: its loss (of a text, the sum over its tokens) and what further scores are made of.
+fn row_values<'s>(
+    task: Task,
+    net: &dyn Module,
+    deviation: Option<&[f64]>,
+    v: &[Var<'s>],
+) -> Result<Vec<Var<'s>>, Error> {
+    let (x, y) = (v[0], v[1]);
+    let (out, session) = (net.forward(x)?, x.session());
+    let ignore = (task == Task::Text).then_some(IGNORE);
+    let labels = LabelLoss { ignore, reduction: Reduction::None, ..LabelLoss::default() };
+    let mean_squares = |d: Var<'s>| d.flatten_from(1)?.square()?.mean_axes(&[1]);
+    Ok(match task {
+        Task::Classes => vec![out.cross_entropy_loss(y, labels)?, misses(out, y)?],
+        Task::Text => {
+            let misses = misses(out, y)?.sum_axes(&[1])?;
+            let exact = misses.eq(session.scalar(0.0)?)?;
+            vec![out.cross_entropy_loss(y, labels)?.sum_axes(&[1])?, misses, exact]
+        }
+        Task::Field => {
+            let [off, size] = field_squares(out, y)?;
+            vec![relative_rows(out, y)?, off.div(size)?.sqrt()?]
+        }
+        Task::Numbers => {
+            let off = out.sub(y)?;
+            let scaled = match deviation {
+                Some(d) => off.mul(session.constant(&Tensor::new(&[d.len()], d.to_vec())?)?)?,
+                None => off,
+            };
+            vec![mean_squares(off)?, mean_squares(scaled)?]
+        }
+        Task::Itself => {
+            let squares = mean_squares(out.sub(x)?)?;
+            vec![squares, squares]
+        }
+    })
 }

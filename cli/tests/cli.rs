@@ -204,7 +204,7 @@ fn what_cannot_run_is_one_line_and_exit_2() {
         ("train mlp --seed -1", "'-1'"),
         ("train mlp --hidden 0", "use at least 1"),
         ("train mlp --hidden 64,,64", "use a whole number from 1"),
-        ("train mlp --hidden 999999,999999", "have more than 4294967296 parameters"),
+        ("train mlp --hidden 999999,999999", "would have more than 4294967296 parameters"),
         ("train mlp --hidden 18446744073709551615,2", "a size above"),
         ("train mlp --mode fast", "possible values: eager, compiled"),
         ("train mlp --optimizer tiger", "possible values: sgd"),
@@ -389,12 +389,21 @@ fn an_op_runs_on_files_with_its_gradient() {
     assert_eq!((got.len(), &got[1].1[..]), (2, &[][..]), "labels have no gradient");
     assert!((got[1].2[0] - std::f32::consts::LN_2).abs() < 1e-6);
 
+    // Indices are written as such.
+    store(&a, &[("x0", Dtype::F32, &[2, 2], f32s(&[1.0, 9.0, 3.0, 2.0]))]);
+    let b = here.path().join("b.safetensors");
+    let files = format!("--in {} --out {}", a.display(), b.display());
+    assert_eq!(run(&format!(r#"op argmax --attrs {{"axes":[1]}} --device cpu {files}"#)).code, Some(0));
+    let bytes = std::fs::read(&b).unwrap();
+    let file = SafeTensors::deserialize(&bytes).unwrap();
+    let y = file.tensor("y").unwrap();
+    assert_eq!((y.dtype(), y.shape(), y.data()), (Dtype::U32, &[2][..], &[1, 0, 0, 0, 0, 0, 0, 0][..]));
+
     // No elements are fine.
     store(&a, &[("x0", Dtype::F32, &[0, 3], vec![])]);
     assert_eq!(op(here.path(), "exp"), [of("y", &[0, 3], &[])]);
 
     // Without inputs no file is needed, and the output is replaced as a whole.
-    let b = here.path().join("b.safetensors");
     let text = r#"op uniform --attrs {"shape":[4],"seed":1,"counter":0} --out "#;
     assert_eq!(run(&format!("{text}{} --device cpu", b.display())).code, Some(0));
     assert!(load(&b)[0].2.iter().all(|v| (0.0..1.0).contains(v)));

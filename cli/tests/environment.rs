@@ -269,3 +269,55 @@ fn named_pipes_are_not_waited_for() {
         refused(args, &mut behind("exec timeout 20 \"$@\"", args, here.path()), want);
     }
 }
+
+/// From hardly enough for the program itself to enough for all: done, or an error of one line, whatever asks for memory when it
+/// is gone.
+#[cfg(target_os = "linux")]
+#[test]
+fn little_memory() {
+    let here = tempfile::tempdir().unwrap();
+    let commands = [
+        "train mlp --steps 3 --hidden 2000,2000 --samples 3000 --batch 1000 --out none --threads 2 --quiet",
+        "bench matmul:1500,1500,1500 --threads 2",
+        "train cnn --steps 2 --samples 700 --batch 500 --out none --threads 3 --quiet",
+    ];
+    for args in commands {
+        let (mut refused, mut prints) = (0, Vec::new());
+        for megabytes in (60..=300).step_by(40) {
+            let shell = format!("ulimit -v {}; exec \"$@\"", megabytes * 1024);
+            let (code, out, err) = finish(&mut behind(&shell, args, here.path()));
+            match code {
+                Some(0) => prints
+                    .extend(out.lines().last().filter(|l| l.starts_with("fingerprint")).map(str::to_string)),
+                Some(2) => {
+                    assert!(
+                        err.starts_with("dittograd: ") && err.lines().count() == 1,
+                        "{args}, {megabytes} MB: {err:?}"
+                    );
+                    assert!(err.contains("out of memory asking for"), "{args}, {megabytes} MB: {err:?}");
+                    refused += 1;
+                }
+                other => panic!("{args}, {megabytes} MB: {other:?}, {err:?}"),
+            }
+        }
+        // Threads that cannot be started change no bit.
+        prints.dedup();
+        assert!(prints.len() <= 1, "{args}: {prints:?}");
+        assert!(refused > 0, "{args}: there was always enough");
+    }
+}
+
+#[test]
+fn sizes_beyond_all_memory() {
+    let here = tempfile::tempdir().unwrap();
+    for (args, want) in [
+        ("bench mlp_b99999999999", "out of memory asking for"),
+        ("bench gpt_b99999999999_t128", "out of memory asking for"),
+        ("bench relu:99999999,4000", "are not timed"),
+        ("train mlp --steps 1 --samples 999999999999 --out none", "out of memory asking for"),
+        ("train cnn --steps 1 --samples 9999999999 --out none", "out of memory asking for"),
+        ("train fno1d --steps 1 --samples 9999999999 --out none", "out of memory asking for"),
+    ] {
+        refused(args, &mut behind("exec \"$@\"", args, here.path()), want);
+    }
+}

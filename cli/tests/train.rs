@@ -490,7 +490,7 @@ fn a_full_disk_ends_a_run_that_goes_on_to_the_same_fingerprint() {
     };
     // What is written first beyond so many blocks, and whether there is a checkpoint by then.
     for (i, (blocks, options, file, saved)) in [
-        (1, "", "r0/best.safetensors", false),
+        (1, "", "r0/checkpoint.safetensors", false),
         (8, "", "r1/metrics.jsonl", true),
         (40, "", "r2/curves.png", true),
         (24, "--tensorboard", "r3/events.out.tfevents", true),

@@ -1,4 +1,4 @@
-//! What the program reads: arguments and pictures.
+//! What the program reads: arguments, pictures, and the settings in a checkpoint.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -8,7 +8,7 @@ use std::path::PathBuf;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// The targets by name.
-pub const TARGETS: &[Target] = &[("arguments", arguments), ("picture", picture)];
+pub const TARGETS: &[Target] = &[("arguments", arguments), ("picture", picture), ("settings", settings)];
 
 /// Arguments, one a line; a word of one letter `a` to `z` in front of a line that starts with `@` stands for one the program
 /// knows, so that the fuzzer need not spell them.
@@ -69,4 +69,13 @@ fn picture(data: &[u8]) {
         Err(message) => assert!(message.contains("a.png"), "does not name the file: {message}"),
     }
     std::fs::remove_dir_all(&folder).expect("a folder is removed");
+}
+
+/// The settings of a run, as JSON in a checkpoint whose hash is right.
+fn settings(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    match dittograd_cli::settings(&text) {
+        Ok(model) => assert_eq!(model, "mlp", "a checkpoint of an mlp became another model"),
+        Err(message) => assert!(!message.trim().is_empty(), "an error that says nothing"),
+    }
 }

@@ -1,6 +1,7 @@
 //! What the properties run ops on: the samples of an op, shapes drawn around tile edges, and values drawn
 //! from several distributions. Every case is fixed by the op, its shapes and one seed.
 
+use crate::numerics::environment;
 use crate::numerics::rng::{self, Stream};
 use crate::ops::{AnyOp, RefIn, Reject, Sample, SampleIn, draw};
 use crate::shape::Shape;
@@ -108,8 +109,10 @@ pub(super) fn is_narrow(sample: &Sample<AnyOp>) -> bool {
 impl Case {
     /// Draws the inputs of a sample.
     pub fn draw(sample: &Sample<AnyOp>, values: Values, seed: u64) -> Case {
+        let _strict = environment::enter();
         let mut stream = Stream::new(seed, 0);
-        let mut ins = draw(&sample.ins, &mut stream);
+        // Without them the op misses its inputs and says so.
+        let mut ins = draw(&sample.ins, &mut stream).unwrap_or_default();
         let numbers = ins.iter().filter(|i| matches!(i, RefIn::Num(_))).count();
         for (i, value) in ins.iter_mut().enumerate() {
             let RefIn::Num(tensor) = value else { continue };
@@ -133,8 +136,12 @@ impl Case {
 
     /// An upstream gradient for the op's value, uniform in `[-1, 1)`, of another stream than the inputs.
     pub fn upstream(&self, shape: Shape) -> Tensor<f32> {
-        let mut stream = Stream::new(self.seed, 1);
-        Tensor::from_fn(shape, |_| stream.range(-1.0, 1.0))
+        let metas: Vec<_> = self.ins.iter().map(RefIn::meta).collect();
+        let (mut stream, none) = (Stream::new(self.seed, 1), self.op.statistics(&metas));
+        Tensor::from_fn(shape, |i| {
+            let x = stream.range(-1.0, 1.0);
+            if none.contains(&i) { 0.0 } else { x }
+        })
     }
 
     /// The inputs in another scalar type.

@@ -109,9 +109,45 @@ fn special_values() -> Vec<f32> {
     all
 }
 
-/// Elementwise rows at the special values of float32 (all pairs of them for two inputs): the device must
-/// give the bits of the formula in scalar float32, all NaNs being one, and the stated values at the row's
-/// exact pairs. Other ops have nothing to check.
+/// Whether an elementwise op may give a number at inputs of which one is NaN. Every other op must give NaN.
+fn may_hide_nan(name: &str, at: &[f32]) -> bool {
+    match name {
+        // Answers, and a sign that is 0.
+        "eq" | "ne" | "lt" | "le" | "gt" | "ge" | "sign" => true,
+        // The value that was not chosen; a condition that is NaN is not 0.
+        "where_" => !at[if at[0] == 0.0 { 2 } else { 1 }].is_nan(),
+        "fmax" | "fmin" => at.iter().any(|x| !x.is_nan()),
+        "pow" => at[0] == 1.0 || at[1] == 0.0,
+        _ => false,
+    }
+}
+
+/// Whether an input of an op may be NaN and what depends on it a number. Every other op must give NaN.
+fn may_ignore_nan(name: &str, input: usize) -> bool {
+    match name {
+        // Held at each point of their special values, where they may.
+        "eq" | "ne" | "lt" | "le" | "gt" | "ge" | "sign" | "where_" | "fmax" | "fmin" => true,
+        // Programs of any kind, with selections in them.
+        "map" | "fused" | "led" | "folded" => true,
+        // Indices are no numbers.
+        "argmax" | "argmin" => true,
+        // Where something goes or comes from: the value itself is not read on.
+        "max_pool_bwd" | "max_pool_pick" => input < 2,
+        // A number that uniform ones are compared with.
+        "bernoulli_mask" => true,
+        // Masks: all but 0 lets an element in.
+        "masked_softmax" => input == 1,
+        "attention" | "attention_bwd" => input == 3,
+        "attention_mask" => true,
+        _ => false,
+    }
+}
+
+/// NaN must not be lost. Elementwise rows at the special values of float32 (all pairs of them for two inputs): the device
+/// must give the bits of the formula in scalar float32, all NaNs being one, and the stated values at the row's
+/// exact pairs; with a NaN among the inputs that is NaN, and so is its gradient where the upstream one is. All ops: what
+/// depends on an element is NaN where the element is, and its gradient is NaN where the upstream one is. The lists of what
+/// may give a number are above.
 pub fn special(subject: impl Into<Subject>, device: &Device) -> Outcome {
     let (subject, property) = (subject.into(), Property::Special);
     has_samples(&subject, property)?;
@@ -122,7 +158,77 @@ pub fn special(subject: impl Into<Subject>, device: &Device) -> Outcome {
             outcome = special_row(&subject, row, device, &mut report);
         }
     });
-    outcome.map(|()| report)
+    outcome?;
+    lost_nans(&subject, device, &mut report)?;
+    Ok(report)
+}
+
+/// Samples with at most so many elements have a NaN put in.
+const SMALL: usize = 300;
+
+/// What of the value depends on element `at` of input `i`: where the reference differs as that element is moved far up or down.
+fn dependents(case: &Case, i: usize, at: usize) -> Result<Vec<usize>> {
+    let with = |x: f64| {
+        let mut ins = case.widened::<f64>();
+        if let RefIn::Num(t) = &mut ins[i] {
+            t.data_mut()[at] += x;
+        }
+        case.op.reference(&ins)
+    };
+    let (base, up, down) = (with(0.0)?, with(997.0)?, with(-997.0)?);
+    let differ = |o: &usize| {
+        let (base, up, down) = (base.data()[*o], up.data()[*o], down.data()[*o]);
+        up.to_bits() != base.to_bits() || down.to_bits() != base.to_bits()
+    };
+    Ok((0..base.data().len()).filter(differ).collect())
+}
+
+/// Puts a NaN into two elements of every input of small samples, one at a time.
+fn lost_nans(
+    subject: &Subject,
+    device: &Device,
+    report: &mut Report,
+) -> std::result::Result<(), Box<Failure>> {
+    for (index, sample) in subject.small(SMALL) {
+        let drawn = Case::draw(sample, Values::Lattice, subject.seed(index));
+        for i in 0..drawn.ins.len() {
+            let RefIn::Num(t) = &drawn.ins[i] else { continue };
+            let len = t.data().len();
+            if len == 0 || may_ignore_nan(&subject.name, i) {
+                continue;
+            }
+            for at in [0, (2 * len) / 3] {
+                let error = |e: &Error| drawn.error(subject, Property::Special, e);
+                let dependents = dependents(&drawn, i, at).map_err(|e| error(&e))?;
+                let mut case = drawn.clone();
+                if let RefIn::Num(t) = &mut case.ins[i] {
+                    t.data_mut()[at] = f32::NAN;
+                }
+                let metas: Vec<Meta> = case.ins.iter().map(RefIn::meta).collect();
+                let upstream =
+                    case.op.shape(&metas).map(|m| Tensor::full(m.shape, f32::NAN)).map_err(|e| error(&e))?;
+                let ran = run_with(device, &case, &upstream).map_err(|e| error(&e))?;
+                for &o in &dependents {
+                    if !ran.value.data()[o].is_nan() {
+                        let what = format!("value, with element {at} of input {i} NaN, on {}", label(device));
+                        return Err(case.fail(subject, Property::Special, what).at(
+                            o,
+                            ran.value.data()[o],
+                            f32::NAN,
+                        ));
+                    }
+                }
+                if let (Some(g), false) = (&ran.gradients[i], dependents.is_empty())
+                    && !g.data()[at].is_nan()
+                {
+                    let what = format!("gradient of input {i}, which is NaN there, on {}", label(device));
+                    return Err(case.fail(subject, Property::Special, what).at(at, g.data()[at], f32::NAN));
+                }
+                report.cases += 1;
+            }
+        }
+    }
+    Ok(())
 }
 
 fn special_row(
@@ -158,6 +264,28 @@ fn special_row(
         if !same_bits(got, want) {
             let what = format!("value at {:?} on {}", points[at], label(device));
             return Err(case.fail(subject, Property::Special, what).at(at, got, want));
+        }
+    }
+    let is_lost =
+        |at: &usize| points[*at].iter().any(|x| x.is_nan()) && !may_hide_nan(&subject.name, &points[*at]);
+    let upstream = Tensor::full(got.shape(), f32::NAN);
+    let ran = run_with(device, &case, &upstream).map_err(|e| case.error(subject, Property::Special, &e))?;
+    // Of what is chosen from only one has a gradient.
+    let is_choice = matches!(subject.name.as_str(), "where_" | "fmax" | "fmin");
+    for at in (0..points.len()).filter(is_lost) {
+        if !got.data()[at].is_nan() {
+            let what = format!("value at {:?} on {}", points[at], label(device));
+            return Err(case.fail(subject, Property::Special, what).at(at, got.data()[at], f32::NAN));
+        }
+        let with_gradient = ran.gradients.iter().zip(&points[at]).filter(|(_, x)| x.is_nan());
+        let slopes: Vec<f32> = with_gradient.filter_map(|(g, _)| g.as_ref().map(|g| g.data()[at])).collect();
+        let is_kept = match is_choice {
+            true => slopes.is_empty() || slopes.iter().any(|g| g.is_nan()),
+            false => slopes.iter().all(|g| g.is_nan()),
+        };
+        if !is_kept {
+            let what = format!("gradients of NaN at {:?} from NaN on {}", points[at], label(device));
+            return Err(case.fail(subject, Property::Special, what).against(format!("{slopes:?}"), "NaN"));
         }
     }
     report.cases += points.len();
@@ -324,7 +452,7 @@ fn run_compiled(device: &Device, case: &Case) -> Result<Ran> {
     let gradients = case.op.vjp(&mut graph, Io { ins: &ins, out }, dy)?;
     let wanted: Vec<Val> = std::iter::once(out).chain(gradients.iter().flatten().copied()).collect();
     let metas: Vec<Meta> = wanted.iter().map(|v| graph.meta(*v)).collect();
-    let program = Compiled::new(device, &graph, &wanted, None, Passes::all())?;
+    let program = Compiled::new(device, &graph, &wanted, None, Passes::all(), None)?;
     for (i, x) in case.ins.iter().enumerate() {
         match x {
             RefIn::Num(t) => program.set_input(i, x.meta(), t.data())?,

@@ -181,6 +181,9 @@ impl Real for Magnitude {
     fn where_gt(a: Magnitude, b: Magnitude, x: Magnitude, y: Magnitude) -> Magnitude {
         if a.v > b.v { x } else { y }
     }
+    fn where_le(a: Magnitude, b: Magnitude, x: Magnitude, y: Magnitude) -> Magnitude {
+        if a.v <= b.v { x } else { y }
+    }
     fn where_eq(a: Magnitude, b: Magnitude, x: Magnitude, y: Magnitude) -> Magnitude {
         if a.v == b.v { x } else { y }
     }

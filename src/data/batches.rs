@@ -25,6 +25,21 @@ impl Batches {
         Ok(Batches { data, size, seed, order: None })
     }
 
+    /// The data that is dealt out.
+    pub fn data(&self) -> &Dataset {
+        &self.data
+    }
+
+    /// Rows of a batch.
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    /// The seed of the shuffles.
+    pub fn seed(&self) -> u64 {
+        self.seed
+    }
+
     /// Steps in an epoch.
     pub fn per_epoch(&self) -> usize {
         self.data.rows() / self.size
@@ -37,7 +52,7 @@ impl Batches {
         let (epoch, at) = (step / per_epoch, (step % per_epoch) as usize * self.size);
         let order = match self.order.take() {
             Some((kept, order)) if kept == epoch => order,
-            _ => Stream::new(self.seed, epoch).permutation(self.data.rows()),
+            _ => Stream::new(self.seed, epoch).try_permutation(self.data.rows())?,
         };
         let batch = self.data.take(&order[at..at + self.size]);
         self.order = Some((epoch, order));

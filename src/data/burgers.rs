@@ -4,6 +4,7 @@ use super::Dataset;
 use super::fft::{Complex, RealFft};
 use super::make::{parallel, stream};
 use crate::error::{Error, Result};
+use crate::numerics::environment;
 use std::f64::consts::{SQRT_2, TAU};
 
 const SET: u64 = 0x6275_7267;
@@ -35,6 +36,7 @@ pub fn burgers(seed: u64, samples: usize, grid: usize) -> Result<Dataset> {
 /// left out, with an integrating factor and Runge–Kutta steps of fourth order. The same sample on another
 /// `grid`, a power of two from 4 to 8192, is the same field at other places.
 pub fn burgers_with(viscosity: f64, seed: u64, samples: usize, grid: usize) -> Result<Dataset> {
+    let _strict = environment::enter();
     if !(0.001..=10.0).contains(&viscosity) {
         return Err(Error::argument("burgers", "viscosity", format!("got {viscosity}, use 0.001 to 10")));
     }

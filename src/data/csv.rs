@@ -11,6 +11,8 @@ use super::{Dataset, MAX_CLASSES};
 use crate::error::{Error, Result};
 use crate::io::bytes::{file_name, read_text};
 use crate::io::shown;
+use crate::numerics::environment;
+use crate::reserve::grow;
 use crate::tensor::{AnyTensor, Tensor};
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -125,6 +127,7 @@ struct Table {
 }
 
 fn parse(path: &Path, text: &str, targets: Targets) -> Result<Dataset> {
+    let _strict = environment::enter();
     if targets.columns() == 0 {
         return Err(Error::argument("csv", "targets", "got 0, use 1 or more columns"));
     }
@@ -142,6 +145,7 @@ fn parse(path: &Path, text: &str, targets: Targets) -> Result<Dataset> {
 }
 
 fn table(path: &Path, text: &str, targets: Targets) -> Result<Table> {
+    let _strict = environment::enter();
     let fail = |why: String| Error::file("csv", path, why);
     let text = text.strip_prefix('\u{feff}').unwrap_or(text).trim_end();
     if text.is_empty() {
@@ -177,6 +181,9 @@ fn table(path: &Path, text: &str, targets: Targets) -> Result<Table> {
             let why = format!("the row has {} columns, the first line has {width}", cells.len());
             return Err(at(cells.len().min(width), why));
         }
+        grow("csv", &mut x, width)?;
+        grow("csv", &mut classes, width)?;
+        grow("csv", &mut values, width)?;
         for (column, cell) in cells.iter().enumerate() {
             let wrong = |why: &str| at(column + 1, format!("`{}` {why}", shown(cell)));
             match targets {

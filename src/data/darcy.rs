@@ -3,6 +3,7 @@
 use super::Dataset;
 use super::make::{parallel, stream};
 use crate::error::{Error, Result};
+use crate::numerics::environment;
 use std::f64::consts::PI;
 
 const SET: u64 = 0x6461_7263;
@@ -23,6 +24,7 @@ const MAX_GRID: usize = 128;
 /// Values are those in the middle of cells, between which the flow has the harmonic mean of their
 /// coefficients (finite volumes); the equations are solved in f64 without iterating. The grid is 2 to 128.
 pub fn darcy(seed: u64, samples: usize, grid: usize) -> Result<Dataset> {
+    let _strict = environment::enter();
     if !(2..=MAX_GRID).contains(&grid) {
         return Err(Error::argument("darcy", "grid", format!("got {grid}, use 2 to {MAX_GRID}")));
     }

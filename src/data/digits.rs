@@ -4,7 +4,9 @@
 use super::Dataset;
 use super::make::{parallel, stream};
 use crate::error::Result;
+use crate::numerics::environment;
 use crate::numerics::rng::Stream;
+use crate::reserve::collected;
 use crate::tensor::Tensor;
 use std::f64::consts::TAU;
 
@@ -154,6 +156,7 @@ const SHAPES: [&[&[&[Point]]]; 10] = [
 /// sample `i` is the digit `i % 10`. Every digit has two or three shapes, which are bent, turned, slanted,
 /// scaled and shifted at random and drawn with a pen of random width, softness and strength, with noise.
 pub fn digits(seed: u64, samples: usize) -> Result<Dataset> {
+    let _strict = environment::enter();
     let shapes: Vec<Vec<Vec<Vec<Point>>>> = SHAPES
         .iter()
         .map(|ways| ways.iter().map(|way| way.iter().map(|stroke| curve(stroke)).collect()).collect())
@@ -168,7 +171,7 @@ pub fn digits(seed: u64, samples: usize) -> Result<Dataset> {
             y[0] = (i % 10) as f32;
         }
     })?;
-    let y = y.data().iter().map(|c| *c as u32).collect();
+    let y = collected("digits", y.data().iter().map(|c| *c as u32))?;
     Dataset::new("digits", x, Tensor::new(&[samples], y)?, Some(10))
 }
 

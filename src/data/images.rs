@@ -3,6 +3,8 @@
 use super::Dataset;
 use crate::error::{Error, Result};
 use crate::io::bytes::{file_name, gunzip, read};
+use crate::numerics::environment;
+use crate::reserve::{collected, grow};
 use crate::tensor::Tensor;
 use std::path::Path;
 
@@ -13,6 +15,7 @@ const RECORD: usize = 1 + 3 * 32 * 32;
 /// gzip. Inputs are `(N, 1, H, W)` from 0 to 1; there are 10 classes, or as many as the largest class needs.
 /// Its name is that of the file of pictures.
 pub fn idx(images: impl AsRef<Path>, labels: impl AsRef<Path>) -> Result<Dataset> {
+    let _strict = environment::enter();
     let (images, labels) = (images.as_ref(), labels.as_ref());
     let content = |path: &Path| gunzip(read("idx", path)?).map_err(|why| Error::file("idx", path, why));
     let (pictures, classes) = (content(images)?, content(labels)?);
@@ -23,8 +26,11 @@ pub fn idx(images: impl AsRef<Path>, labels: impl AsRef<Path>) -> Result<Dataset
         return Err(Error::file("idx", labels, why));
     }
     let most = classes.iter().max().map_or(0, |c| usize::from(*c) + 1);
-    let x = Tensor::new(&[dims[0], 1, dims[1], dims[2]], pictures.iter().map(|b| shade(*b)).collect())?;
-    let y = Tensor::new(&count, classes.iter().map(|c| u32::from(*c)).collect())?;
+    let x = Tensor::new(
+        &[dims[0], 1, dims[1], dims[2]],
+        collected("pictures", pictures.iter().map(|b| shade(*b)))?,
+    )?;
+    let y = Tensor::new(&count, collected("classes", classes.iter().map(|c| u32::from(*c)))?)?;
     Dataset::new(file_name(images), x, y, Some(most.max(10))).map_err(|e| Error::file("idx", images, e))
 }
 
@@ -65,6 +71,7 @@ fn idx_array<'a>(
 /// Reads CIFAR-10 from files of its binary version, one after the other: `data_batch_1.bin` and so on.
 /// Inputs are `(N, 3, 32, 32)` from 0 to 1, red, green and blue; there are 10 classes.
 pub fn cifar10(paths: &[impl AsRef<Path>]) -> Result<Dataset> {
+    let _strict = environment::enter();
     let Some(first) = paths.first() else {
         return Err(Error::argument("cifar10", "paths", "needs one file or more"));
     };
@@ -78,9 +85,8 @@ pub fn cifar10(paths: &[impl AsRef<Path>]) -> Result<Dataset> {
                 format!("has {} bytes, expected some times {RECORD}, the bytes of a picture", bytes.len());
             return Err(fail(why));
         }
-        if x.try_reserve_exact(bytes.len()).is_err() {
-            return Err(fail(format!("no memory for {} pictures", bytes.len() / RECORD)));
-        }
+        grow("pictures", &mut x, bytes.len())?;
+        grow("classes", &mut y, bytes.len() / RECORD)?;
         for (i, record) in bytes.chunks_exact(RECORD).enumerate() {
             if record[0] > 9 {
                 return Err(fail(format!("byte {}: class {}, expected 0 to 9", i * RECORD, record[0])));

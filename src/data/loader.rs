@@ -1,15 +1,22 @@
 //! Batches made ahead of time on a thread of their own.
 
 use super::{Batches, Samples};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, shown};
+use crate::numerics::environment::set_strict;
+use crate::reserve::room_for_a_thread;
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread::{Builder, JoinHandle};
 
 /// Most batches that may wait.
 pub const MAX_AHEAD: usize = 1 << 12;
 
+/// Characters of a panic's message that an error shows.
+const MESSAGE: usize = 200;
+
 /// The batches of a step and all after it, made on one background thread while the last ones are in use.
-/// They are those, and in that order, of [`Batches::batch`]. An error is handed on once, and ends it.
+/// They are those, and in that order, of [`Batches::batch`]. An error, or a panic as one, is handed on once, and ends it.
 /// Dropping it stops the thread and waits for it.
 #[derive(Debug)]
 pub struct Loader {
@@ -37,14 +44,19 @@ impl Loader {
         }
         let (sender, receiver) = sync_channel(ahead.max(1));
         let work = move || {
+            set_strict();
             for step in step..=u64::MAX {
-                let batch = make(step);
+                let batch =
+                    catch_unwind(AssertUnwindSafe(|| make(step))).unwrap_or_else(|p| Err(panicked(step, p)));
                 let failed = batch.is_err();
                 if sender.send(batch).is_err() || failed {
                     return;
                 }
             }
         };
+        if !room_for_a_thread() {
+            return Err(Error::argument("loader", "thread", "could not start: there is no memory for it"));
+        }
         let thread = Builder::new().name("dittograd-loader".into()).spawn(work);
         let thread =
             thread.map_err(|e| Error::argument("loader", "thread", format!("could not start: {e}")))?;
@@ -55,6 +67,18 @@ impl Loader {
     pub fn step(&self) -> u64 {
         self.step
     }
+}
+
+/// The error of a function that panicked instead of making the batch of a step.
+#[cold]
+fn panicked(step: u64, payload: Box<dyn Any + Send>) -> Error {
+    let text = match (payload.downcast_ref::<&str>(), payload.downcast_ref::<String>()) {
+        (Some(text), _) => text,
+        (_, Some(text)) => text.as_str(),
+        _ => "it did not say why",
+    };
+    let why = format!("the function that makes batches panicked at step {step}: {}", shown(text, MESSAGE));
+    Error::argument("loader", "make", why)
 }
 
 impl Iterator for Loader {
@@ -74,7 +98,7 @@ impl Drop for Loader {
     fn drop(&mut self) {
         self.receiver = None;
         if let Some(thread) = self.thread.take() {
-            // A panic of the thread was told by the end of the batches.
+            // What the thread's function panics with was handed on as an error.
             let _ = thread.join();
         }
     }
@@ -114,6 +138,27 @@ mod tests {
         assert!(loader.next().unwrap().unwrap_err().to_string().contains("is 8"));
         assert!(loader.next().is_none() && loader.next().is_none());
         assert_eq!(loader.step(), 8);
+    }
+
+    #[test]
+    fn a_panic_is_an_error_and_ends_it() {
+        let batch = spirals(1, 4, 2).unwrap().take(&[0, 1]).unwrap();
+        let says = |panic: fn(u64), message: &str| {
+            let batch = batch.clone();
+            let mut loader = Loader::with(0, 1, move |step| {
+                (step == 2).then(|| panic(step));
+                Ok(batch.clone())
+            })
+            .unwrap();
+            assert!(loader.by_ref().take(2).all(|b| b.is_ok()));
+            let error = loader.next().unwrap().unwrap_err().to_string();
+            assert!(error.contains("panicked at step 2") && error.contains(message), "{error}");
+            assert!(loader.next().is_none() && loader.next().is_none());
+            assert_eq!(loader.step(), 2);
+        };
+        says(|_| panic!("no such file"), "no such file");
+        says(|step| panic!("step {step} is\nodd"), "step 2 is\\nodd");
+        says(|_| std::panic::panic_any(7), "did not say why");
     }
 
     #[test]

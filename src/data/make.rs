@@ -2,10 +2,13 @@
 //! its number alone, and threads that each make some of them.
 
 use crate::error::{Error, Result};
+use crate::numerics::environment;
 use crate::numerics::rng::{self, Stream};
+use crate::reserve::{filled, room_for_a_thread};
 use crate::shape::Shape;
 use crate::tensor::Tensor;
 use std::num::NonZero;
+use std::sync::{Mutex, PoisonError};
 
 /// The random stream of sample `i`. `set` keeps the sets apart.
 pub(super) fn stream(seed: u64, set: u64, i: usize) -> Stream {
@@ -15,14 +18,11 @@ pub(super) fn stream(seed: u64, set: u64, i: usize) -> Stream {
 /// Memory for `samples` of `width` numbers each, all zero.
 fn zeros(op: &str, samples: usize, dims: &[usize]) -> Result<Tensor<f32>> {
     let shape = Shape::new(&[&[samples], dims].concat())?;
-    let mut data = Vec::new();
     if samples == 0 {
         return Err(Error::argument(op, "samples", "got 0, use 1 or more"));
     }
-    if data.try_reserve_exact(shape.numel()).is_err() {
-        return Err(Error::argument(op, "samples", format!("no memory for {samples} samples")));
-    }
-    data.resize(shape.numel(), 0.0);
+    let data = filled(op, shape.numel(), 0.0)
+        .map_err(|e| Error::argument(op, "samples", format!("no memory for {samples} samples: {e}")))?;
     Tensor::with_shape(shape, data)
 }
 
@@ -45,24 +45,29 @@ where
     let parts =
         inputs.data_mut().chunks_mut(rows * width_x).zip(targets.data_mut().chunks_mut(rows * width_y));
     let work = |first: usize, x: &mut [f32], y: &mut [f32]| {
+        let _strict = environment::enter();
         let mut make = maker();
         for (i, (x, y)) in x.chunks_exact_mut(width_x).zip(y.chunks_exact_mut(width_y)).enumerate() {
             make(first + i, x, y);
         }
     };
-    let work = &work;
+    // Parts wait in a list for whoever is free: where a thread cannot be started, the others do its part.
+    let parts = Mutex::new(parts.enumerate());
+    let take_parts = || {
+        loop {
+            let Some((part, (x, y))) = parts.lock().unwrap_or_else(PoisonError::into_inner).next() else {
+                return;
+            };
+            work(part * rows, x, y);
+        }
+    };
     std::thread::scope(|scope| {
-        let mut parts = parts.enumerate();
-        let own = parts.next();
-        for (part, (x, y)) in parts {
-            let started = std::thread::Builder::new().spawn_scoped(scope, move || work(part * rows, x, y));
-            started.map_err(|e| Error::argument(op, "thread", format!("could not start: {e}")))?;
-        }
-        if let Some((_, (x, y))) = own {
-            work(0, x, y);
-        }
-        Ok::<(), Error>(())
-    })?;
+        let started = |_: &usize| {
+            room_for_a_thread() && std::thread::Builder::new().spawn_scoped(scope, take_parts).is_ok()
+        };
+        (1..threads).take_while(started).for_each(drop);
+        take_parts();
+    });
     Ok((inputs, targets))
 }
 

@@ -51,7 +51,9 @@ pub use text::{text, text_windows, text_with, token_windows};
 pub use tokenizer::Tokenizer;
 
 use crate::error::{Error, Result};
+use crate::numerics::environment;
 use crate::numerics::rng::Stream;
+use crate::reserve::{collected, reserved};
 use crate::shape::Shape;
 use crate::tensor::{AnyTensor, Tensor};
 use std::sync::Arc;
@@ -173,6 +175,25 @@ impl Dataset {
         Dataset::new(self.name.clone(), x, y, self.classes)
     }
 
+    /// A hash of everything a model can learn from it: 64 hex digits of shapes, kinds and bits of inputs and targets. The name
+    /// does not count.
+    pub fn hash(&self) -> String {
+        let mut hash = blake3::Hasher::new();
+        for t in [self.x(), self.y()] {
+            let (kind, bytes): (u8, &[u8]) = match t {
+                AnyTensor::Num(t) => (0, bytemuck::cast_slice(t.data())),
+                AnyTensor::Idx(t) => (1, bytemuck::cast_slice(t.data())),
+            };
+            hash.update(&[kind, t.shape().rank() as u8]);
+            for d in t.shape().dims() {
+                hash.update(&(*d as u64).to_le_bytes());
+            }
+            hash.update(bytes);
+        }
+        hash.update(&(self.classes.unwrap_or(0) as u64).to_le_bytes());
+        hash.finalize().to_hex().to_string()
+    }
+
     /// All samples in order, in batches of `size`; the last one has what is left. For evaluation.
     pub fn in_order(&self, size: usize) -> Result<impl Iterator<Item = Result<Samples>> + '_> {
         if size == 0 {
@@ -181,7 +202,7 @@ impl Dataset {
         let rows = self.rows();
         Ok((0..rows.div_ceil(size)).map(move |i| {
             let from = i * size;
-            let range: Vec<usize> = (from..rows.min(from.saturating_add(size))).collect();
+            let range = collected("rows", from..rows.min(from.saturating_add(size)))?;
             self.take(&range)
         }))
     }
@@ -195,7 +216,7 @@ fn gather(t: &AnyTensor, rows: &[usize]) -> Result<AnyTensor> {
         dims[0] = rows.len();
         dims.extend_from_slice(&t.shape().dims()[1..]);
         let shape = Shape::new(&dims)?;
-        let mut data = Vec::with_capacity(shape.numel());
+        let mut data = reserved("rows", shape.numel())?;
         rows.iter().for_each(|row| data.extend_from_slice(&t.data()[row * width..][..width]));
         Tensor::with_shape(shape, data)
     }
@@ -208,13 +229,14 @@ fn gather(t: &AnyTensor, rows: &[usize]) -> Result<AnyTensor> {
 /// Splits at random into a first part with `fraction` of the rows (rounded down) and the rest. Both keep
 /// the number of classes. Errors if one of them would be empty.
 pub fn split(data: &Dataset, fraction: f64, seed: u64) -> Result<(Dataset, Dataset)> {
+    let _strict = environment::enter();
     let rows = data.rows();
     let first = if fraction > 0.0 && fraction < 1.0 { (rows as f64 * fraction) as usize } else { 0 };
     if first == 0 || first >= rows {
         let why = format!("{fraction} of {rows} rows leaves a part empty");
         return Err(Error::argument("split", "fraction", why));
     }
-    let order = Stream::new(seed, SPLIT).permutation(rows);
+    let order = Stream::new(seed, SPLIT).try_permutation(rows)?;
     Ok((data.select(&order[..first])?, data.select(&order[first..])?))
 }
 
@@ -247,6 +269,27 @@ mod tests {
         assert!(data.take(&[4]).is_err() && data.select(&[]).is_err() && data.in_order(0).is_err());
         let ignored = tensor(&[2, 2], &[0u32, IGNORE, 1, IGNORE]);
         assert!(Dataset::new("d", x(&[2, 2]), ignored, two).is_ok());
+    }
+
+    #[test]
+    fn a_hash_changes_with_every_bit_and_shape_and_not_with_the_name() {
+        let x = |dims: &[usize]| tensor(dims, &[0.5f32, -0.0, 2.0, 3.0]);
+        let y = |last: u32| tensor(&[2], &[0u32, last]);
+        let hash = |name: &str, x: Tensor<f32>, y: Tensor<u32>, classes| {
+            Dataset::new(name, x, y, classes).unwrap().hash()
+        };
+        let plain = hash("a", x(&[2, 2]), y(1), Some(2));
+        assert_eq!(plain, hash("b", x(&[2, 2]), y(1), Some(2)));
+        let positive = tensor(&[2, 2], &[0.5f32, 0.0, 2.0, 3.0]);
+        let bits: Vec<u32> = x(&[4]).data().iter().map(|v| v.to_bits()).collect();
+        let others = [
+            hash("a", positive, y(1), Some(2)),
+            hash("a", x(&[2, 2]), y(0), Some(2)),
+            hash("a", x(&[2, 1, 2]), y(1), Some(2)),
+            hash("a", x(&[2, 2]), y(1), Some(3)),
+            Dataset::new("a", tensor(&[2, 2], &bits), y(1), Some(2)).unwrap().hash(),
+        ];
+        others.iter().for_each(|other| assert_ne!(*other, plain));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use super::Dataset;
 use super::make::{parallel, stream};
 use crate::error::{Error, Result};
+use crate::numerics::environment;
 use std::f64::consts::PI;
 
 const SET: u64 = 0x7265_6772;
@@ -84,6 +85,7 @@ impl Regression {
 /// `samples` values of a function at places drawn evenly, without noise: features `(N, F)`, values `(N, 1)`
 /// of the features as float32 has them, in f64 and rounded once.
 pub fn regression(kind: Regression, seed: u64, samples: usize) -> Result<Dataset> {
+    let _strict = environment::enter();
     let ranges = kind.ranges();
     let (x, y) = parallel("regression", samples, &[ranges.len()], &[1], || {
         move |i, x: &mut [f32], y: &mut [f32]| {

@@ -2,6 +2,8 @@
 
 use super::Dataset;
 use crate::error::{Error, Result};
+use crate::numerics::environment;
+use crate::reserve::collected;
 use crate::tensor::{AnyTensor, Tensor};
 
 /// Shift and scale of every feature, which are the entries of the last axis: the columns of `(N, F)`, the
@@ -22,6 +24,7 @@ impl Scaling {
     /// feature that never changes gets deviation 1. Errors for indices, which have no scale, and if there
     /// is nothing to learn from.
     pub fn of_tensor(data: &AnyTensor) -> Result<Scaling> {
+        let _strict = environment::enter();
         let data = data.num()?;
         let (rows, width) = (data.shape().rows(), data.shape().last());
         if data.data().is_empty() {
@@ -51,6 +54,7 @@ impl Scaling {
     /// A scaling with these means and deviations, for one that was saved. Errors unless there are as many
     /// of each and at least one, all finite, the deviations above 0.
     pub fn from_parts(mean: Vec<f64>, deviation: Vec<f64>) -> Result<Scaling> {
+        let _strict = environment::enter();
         let fits = !mean.is_empty() && mean.len() == deviation.len();
         if !fits
             || !mean.iter().chain(&deviation).all(|v| v.is_finite())
@@ -90,6 +94,7 @@ impl Scaling {
     }
 
     fn each(&self, data: &Tensor<f32>, f: impl Fn(f64, f64, f64) -> f64) -> Result<Tensor<f32>> {
+        let _strict = environment::enter();
         let width = data.shape().last();
         if width != self.mean.len() {
             let why = format!("{width} columns, the scaling was made for {}", self.mean.len());
@@ -97,7 +102,7 @@ impl Scaling {
         }
         let one =
             |(i, &v): (usize, &f32)| f(f64::from(v), self.mean[i % width], self.deviation[i % width]) as f32;
-        Tensor::with_shape(data.shape(), data.data().iter().enumerate().map(one).collect())
+        Tensor::with_shape(data.shape(), collected("scaling", data.data().iter().enumerate().map(one))?)
     }
 }
 

@@ -2,8 +2,10 @@
 
 use super::{DRAW, Dataset};
 use crate::error::{Error, Result};
+use crate::numerics::environment;
 use crate::numerics::functions::{cos, sin};
 use crate::numerics::rng::Stream;
+use crate::reserve::reserved;
 use crate::shape::Shape;
 use crate::tensor::Tensor;
 
@@ -16,15 +18,16 @@ const NOISE: f32 = 0.4;
 /// on arm `i % classes`. Both features are within `[-1, 1]`. The bits depend on the arguments alone: sine
 /// and cosine are the crate's own, and the noise is a sum of four uniforms.
 pub fn spirals(seed: u64, samples: usize, classes: usize) -> Result<Dataset> {
+    let _strict = environment::enter();
     if classes == 0 || samples < classes {
         let why = format!("{samples} points on {classes} arms: use at least one arm and one point on each");
         return Err(Error::argument("spirals", "samples", why));
     }
     let shape = Shape::new(&[samples, 2])?;
-    let (mut x, mut y) = (Vec::new(), Vec::new());
-    if x.try_reserve_exact(shape.numel()).is_err() || y.try_reserve_exact(samples).is_err() {
-        return Err(Error::argument("spirals", "samples", format!("no memory for {samples} points")));
-    }
+    let no_memory =
+        |e: Error| Error::argument("spirals", "samples", format!("no memory for {samples} points: {e}"));
+    let mut x = reserved("spirals", shape.numel()).map_err(no_memory)?;
+    let mut y = reserved("spirals", samples).map_err(no_memory)?;
     let mut stream = Stream::new(seed, DRAW);
     for i in 0..samples {
         let class = i % classes;

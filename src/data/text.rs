@@ -3,6 +3,7 @@
 use super::{Dataset, Tokenizer};
 use crate::error::{Error, Result};
 use crate::io::bytes::{file_name, read};
+use crate::reserve::copied;
 use crate::tensor::Tensor;
 use std::path::Path;
 
@@ -41,7 +42,7 @@ pub fn token_windows(name: &str, tokens: &[u32], classes: usize, window: usize) 
         return Err(Error::argument("text", "window", why));
     }
     let rows = (tokens.len() - 1) / window;
-    let from = |start: usize| Tensor::<u32>::new(&[rows, window], tokens[start..][..rows * window].to_vec());
+    let from = |start: usize| Tensor::new(&[rows, window], copied(name, &tokens[start..][..rows * window])?);
     Dataset::new(name, from(0)?, from(1)?, Some(classes))
 }
 

@@ -3,8 +3,10 @@
 
 use super::{AnyBuffer, DType, Device, Meta};
 use crate::error::{Error, Result};
+use crate::numerics::environment;
 use crate::ops::{AnyOp, RefIn};
 use crate::optim::{Element, HYPERS, Kind};
+use crate::reserve::{collected, copied, reserved};
 use crate::scalar::Scalar;
 use crate::tensor::Tensor;
 use std::any::{Any, TypeId};
@@ -22,8 +24,8 @@ pub(crate) trait Numbers: Send + Sync {
     /// Bytes of one number.
     fn size(&self) -> usize;
     /// A tensor's elements in this type: as they are if it is of this type, else each by way of `f64`.
-    fn import(&self, tensor: &dyn Any, elements: &dyn Fn() -> Vec<f64>) -> Values;
-    fn to_f64(&self, values: &Values, range: Range<usize>) -> Vec<f64>;
+    fn import(&self, tensor: &dyn Any, elements: &dyn Fn() -> Result<Vec<f64>>) -> Result<Values>;
+    fn to_f64(&self, values: &Values, range: Range<usize>) -> Result<Vec<f64>>;
     /// The nearest float32 numbers, if the type has any.
     fn to_f32(&self, values: &Values, range: Range<usize>) -> Result<Vec<f32>>;
     fn set_f32(&self, values: &mut Values, range: Range<usize>, words: &[f32]);
@@ -69,15 +71,15 @@ impl<T: Scalar> Numbers for Of<T> {
         size_of::<T>()
     }
 
-    fn import(&self, tensor: &dyn Any, elements: &dyn Fn() -> Vec<f64>) -> Values {
-        match tensor.downcast_ref::<Tensor<T>>() {
-            Some(tensor) => Box::new(tensor.data().to_vec()),
-            None => Box::new(elements().into_iter().map(T::c).collect::<Vec<T>>()),
-        }
+    fn import(&self, tensor: &dyn Any, elements: &dyn Fn() -> Result<Vec<f64>>) -> Result<Values> {
+        Ok(Box::new(match tensor.downcast_ref::<Tensor<T>>() {
+            Some(tensor) => copied("upload", tensor.data())?,
+            None => collected("upload", elements()?.into_iter().map(T::c))?,
+        }))
     }
 
-    fn to_f64(&self, values: &Values, range: Range<usize>) -> Vec<f64> {
-        elements::<T>(values, range).unwrap_or(&[]).iter().map(|x| x.to_f64()).collect()
+    fn to_f64(&self, values: &Values, range: Range<usize>) -> Result<Vec<f64>> {
+        collected("download", elements::<T>(values, range).unwrap_or(&[]).iter().map(|x| x.to_f64()))
     }
 
     fn to_f32(&self, values: &Values, range: Range<usize>) -> Result<Vec<f32>> {
@@ -149,14 +151,18 @@ impl<T: Scalar> Numbers for Of<T> {
 }
 
 /// A tensor's elements in a device's number type.
-pub(super) fn import<T: Scalar>(numbers: &dyn Numbers, tensor: &Tensor<T>) -> Values {
-    numbers.import(tensor, &|| tensor.data().iter().map(|x| x.to_f64()).collect())
+pub(super) fn import<T: Scalar>(numbers: &dyn Numbers, tensor: &Tensor<T>) -> Result<Values> {
+    numbers.import(tensor, &|| collected("upload", tensor.data().iter().map(|x| x.to_f64())))
 }
 
 /// Numbers as float32, rounded to nearest; an error if their type has no such form.
 pub(crate) fn to_words<T: Scalar>(numbers: &[T]) -> Result<Vec<f32>> {
-    let words: Option<Vec<f32>> = numbers.iter().map(|x| x.to_f32()).collect();
-    words.ok_or_else(|| no_float32(T::NAME))
+    let _strict = environment::enter();
+    let mut words = reserved("upload", numbers.len())?;
+    for x in numbers {
+        words.push(x.to_f32().ok_or_else(|| no_float32(T::NAME))?);
+    }
+    Ok(words)
 }
 
 /// The error of a number type that a device of float32 numbers was asked to hold.

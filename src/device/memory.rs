@@ -8,6 +8,8 @@ use super::host::{self, Values};
 use super::watch::{Watch, readable_bytes};
 use super::{Backend, Device};
 use crate::error::{Error, ErrorKind, Result};
+use crate::numerics::environment;
+use crate::reserve::{collected, copied, filled};
 use crate::scalar::Scalar;
 use crate::shape::Shape;
 use crate::tensor::Tensor;
@@ -316,14 +318,10 @@ impl Device {
             _ if words == 0 => Mem::Host(Vec::new()),
             Backend::Cpu(_) | Backend::Host(_) => match shelved {
                 Some(block) => Mem::Host(block),
-                None => {
-                    let mut block: Vec<f32> = Vec::new();
-                    if block.try_reserve_exact(size_class(total)).is_err() {
-                        return Err(self.out_of_memory(what, shape, bytes));
-                    }
-                    block.resize(size_class(total), 0.0);
-                    Mem::Host(block)
-                }
+                None => match self.on_host(|| filled(what, size_class(total), 0.0)) {
+                    Ok(block) => Mem::Host(block),
+                    Err(_) => return Err(self.out_of_memory(what, shape, bytes)),
+                },
             },
             Backend::Cuda(cuda) => match cuda.alloc(total * 4) {
                 Ok(ptr) => Mem::Cuda(ptr),
@@ -399,6 +397,14 @@ impl Device {
                 state.shelf.clear();
                 Ok(std::mem::take(&mut state.stats.cached))
             }
+        }
+    }
+
+    /// Takes host memory, and where there is none, that of the blocks that this device keeps for reuse.
+    fn on_host<T>(&self, take: impl Fn() -> Result<T>) -> Result<T> {
+        match take() {
+            Err(_) if !self.is_cuda() && self.collect()? > 0 => take(),
+            taken => taken,
         }
     }
 
@@ -651,7 +657,7 @@ impl Buffer {
 
     /// The float32 values. Waits for the device.
     pub fn download(&self) -> Result<Vec<f32>> {
-        let mut values = vec![0.0; self.len()];
+        let mut values = self.device().on_host(|| filled("download", self.len(), 0.0))?;
         self.read_words("download", &mut values)?;
         Ok(values)
     }
@@ -702,9 +708,10 @@ impl AnyBuffer {
         device: &Device,
         tensor: &Tensor<T>,
     ) -> Result<AnyBuffer> {
+        let _strict = environment::enter();
         let shape = tensor.shape();
         if let Backend::Host(numbers) = device.backend() {
-            let values = host::import(&**numbers, tensor);
+            let values = host::import(&**numbers, tensor)?;
             return AnyBuffer::new(device.hold(what, &shape, &**numbers, values)?, Meta::f32(shape));
         }
         AnyBuffer::upload_words(what, device, shape, &host::to_words(tensor.data())?)
@@ -736,8 +743,9 @@ impl AnyBuffer {
 
     /// A float32 value of `shape` on `device` with every element `value`.
     pub fn full(device: &Device, shape: Shape, value: f32) -> Result<AnyBuffer> {
+        let _strict = environment::enter();
         if matches!(device.backend(), Backend::Host(_)) {
-            return AnyBuffer::upload_for("full", device, &Tensor::full(shape, value));
+            return AnyBuffer::upload_for("full", device, &Tensor::try_from_fn(shape, |_| value)?);
         }
         let buffer = device.alloc_for("full", &shape)?;
         match device.backend() {
@@ -753,12 +761,13 @@ impl AnyBuffer {
 
     /// Replaces the elements by those of `tensor`, in place, as [`AnyBuffer::upload`] would. Errors if the counts differ.
     pub(crate) fn assign<T: Scalar>(&self, op: &str, tensor: &Tensor<T>) -> Result<()> {
+        let _strict = environment::enter();
         let len = tensor.data().len();
         if len != self.buffer.len() {
             return Err(Error::new(op, ErrorKind::Length { want: self.buffer.len(), got: len }));
         }
         if let Backend::Host(numbers) = self.buffer.device().backend() {
-            let new = host::import(&**numbers, tensor);
+            let new = host::import(&**numbers, tensor)?;
             if let Some(Mem::Values(values)) = &mut *self.buffer.write(op)?.guard {
                 numbers.copy(values, self.buffer.range(), &new, 0..len);
                 return Ok(());
@@ -800,6 +809,7 @@ impl AnyBuffer {
     /// The elements as a host tensor, widened exactly from float32. Waits for the device. From a device of another
     /// number type: as they are, or through f64 if `T` is not that type.
     pub fn to_tensor<T: Scalar>(&self) -> Result<Tensor<T>> {
+        let _strict = environment::enter();
         if self.meta.dtype != DType::F32 {
             let kind = ErrorKind::DType { want: "f32", got: self.meta.dtype.name(), input: 0 };
             return Err(Error::new("download", kind));
@@ -809,14 +819,14 @@ impl AnyBuffer {
             if let Some(Mem::Values(values)) = &*guard.guard {
                 let range = self.buffer.range();
                 let data = match host::elements::<T>(values, range.clone()) {
-                    Some(data) => data.to_vec(),
-                    None => numbers.to_f64(values, range).into_iter().map(T::c).collect(),
+                    Some(data) => copied("download", data)?,
+                    None => collected("download", numbers.to_f64(values, range)?.into_iter().map(T::c))?,
                 };
                 return Tensor::with_shape(self.meta.shape, data);
             }
         }
         let values = self.buffer.download()?;
-        Tensor::with_shape(self.meta.shape, values.into_iter().map(T::from_f32).collect())
+        Tensor::with_shape(self.meta.shape, collected("download", values.into_iter().map(T::from_f32))?)
     }
 
     /// The indices as a host tensor. Waits for the device.
@@ -826,7 +836,7 @@ impl AnyBuffer {
             return Err(Error::new("download", kind));
         }
         let values = self.buffer.download()?;
-        Tensor::with_shape(self.meta.shape, values.into_iter().map(f32::to_bits).collect())
+        Tensor::with_shape(self.meta.shape, collected("download", values.into_iter().map(f32::to_bits))?)
     }
 
     /// The memory.

@@ -1,8 +1,9 @@
 //! A program as a function: made from a closure, given parameters, run once or many times, differentiated.
 
 use super::{Compiled, Graph, Pass, Passes, Plan, Source, What};
-use crate::device::{AnyBuffer, Backend, DType, Device, Meta, to_words};
+use crate::device::{AnyBuffer, Backend, Buffer, DType, Device, Meta, to_words};
 use crate::error::{Error, ErrorKind, Result};
+use crate::numerics::environment;
 use crate::ops::{Attr, RefIn, Val};
 use crate::params::{Param, Params};
 use crate::scalar::Scalar;
@@ -68,8 +69,7 @@ impl Graph {
             );
             return Err(Error::unsupported("trace", what));
         }
-        let missing = || Error::new("trace", ErrorKind::Internal { what: "a trace without a graph" });
-        let mut graph = session.into_graph().ok_or_else(missing)?;
+        let mut graph = session.into_graph()?;
         graph.set_outputs(&outputs)?;
         Ok(graph)
     }
@@ -100,6 +100,14 @@ impl Graph {
             _ => None,
         };
         self.nodes.iter().filter_map(param).collect()
+    }
+
+    /// The parameters it reads, those without a value left out.
+    pub(crate) fn parameters(&self) -> impl Iterator<Item = &Param> {
+        self.nodes.iter().filter_map(|n| match &n.what {
+            What::Leaf(Source::Param(p)) => Some(p),
+            _ => None,
+        })
     }
 
     /// The lists of whole numbers it reads at every run, which can be overwritten.
@@ -175,6 +183,16 @@ impl Graph {
 
     /// As [`Graph::compile`], with some passes switched off; the bits are the same.
     pub fn compile_with(&self, device: &Device, passes: Passes) -> Result<Function> {
+        self.compile_within(device, passes, None)
+    }
+
+    /// As [`Graph::compile_with`], in memory that is there already, if it is enough: every run overwrites it.
+    pub(crate) fn compile_within(
+        &self,
+        device: &Device,
+        passes: Passes,
+        within: Option<&Buffer>,
+    ) -> Result<Function> {
         let mut graph = self.clone();
         for node in &mut graph.nodes {
             match &node.what {
@@ -182,12 +200,14 @@ impl Graph {
                 What::Leaf(Source::Constant(c)) => {
                     node.what = What::Leaf(Source::Constant(on(c, device)?));
                 }
-                What::Leaf(Source::State(c)) => node.what = What::Leaf(Source::State(on(c, device)?)),
+                // A copy would not follow what is written there later.
+                What::Leaf(Source::State(c)) => device.check_accepts("buffer", c.buffer())?,
                 _ => {}
             }
         }
+        let (device, within) = (device.clone(), within.cloned());
         let mut function =
-            Function { graph, device: device.clone(), passes, compiled: None, moves: 0, random_calls: 0 };
+            Function { graph, device, passes, within, compiled: None, moves: 0, random_calls: 0 };
         function.prepare()?;
         Ok(function)
     }
@@ -246,6 +266,7 @@ impl Graph {
 
     /// The program after these passes, which is what [`Graph::compile_with`] plans and runs.
     pub fn after(&self, passes: Passes) -> Result<Graph> {
+        let _strict = environment::enter();
         let mut outputs = self.outputs.clone();
         let mut graph = passes.run(self, &mut outputs, &self.home())?;
         graph.outputs = outputs;
@@ -296,6 +317,8 @@ pub struct Function {
     graph: Graph,
     device: Device,
     passes: Passes,
+    /// Memory to compute in that others use as well.
+    within: Option<Buffer>,
     /// Not on devices of other numbers.
     compiled: Option<Compiled>,
     /// Moves of parameters between devices when it was compiled.
@@ -304,26 +327,19 @@ pub struct Function {
 }
 
 impl Function {
-    fn parameters(&self) -> impl Iterator<Item = &Param> {
-        self.graph.nodes.iter().filter_map(|n| match &n.what {
-            What::Leaf(Source::Param(p)) => Some(p),
-            _ => None,
-        })
-    }
-
     /// Compiles it, unless it is and no parameter was moved since.
     fn prepare(&mut self) -> Result<()> {
-        let moves = self.parameters().map(Param::moves).sum();
+        let moves = self.graph.parameters().map(Param::moves).sum();
         if matches!(self.device.backend(), Backend::Host(_))
             || (self.compiled.is_some() && self.moves == moves)
         {
             return Ok(());
         }
-        for p in self.parameters() {
+        for p in self.graph.parameters() {
             self.device.check_accepts(&format!("parameter {}", p.name()), p.buffer().buffer())?;
         }
-        self.compiled =
-            Some(Compiled::new(&self.device, &self.graph, &self.graph.outputs, None, self.passes)?);
+        let (graph, within) = (&self.graph, self.within.as_ref());
+        self.compiled = Some(Compiled::new(&self.device, graph, &graph.outputs, None, self.passes, within)?);
         self.moves = moves;
         Ok(())
     }

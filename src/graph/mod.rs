@@ -215,7 +215,11 @@ impl Graph {
     /// order as the tape walks (C5). `None` where `out` does not depend on a value.
     pub fn gradients(&mut self, out: Val, wrt: &[Val]) -> Result<Vec<Option<Val>>> {
         wrt.iter().chain([&out]).try_for_each(|v| self.check("gradients", *v))?;
-        if self.node(out).meta != Meta::f32(Shape::SCALAR) {
+        if self.node(out).meta.dtype != DType::F32 {
+            let kind = ErrorKind::DType { want: "f32", got: self.node(out).meta.dtype.name(), input: 0 };
+            return Err(Error::new("gradients", kind));
+        }
+        if self.node(out).meta.shape != Shape::SCALAR {
             let kind = ErrorKind::Rank { want: "exactly 0", got: self.node(out).meta.shape };
             return Err(Error::new("gradients", kind));
         }

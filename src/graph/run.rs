@@ -7,11 +7,16 @@ use super::{Graph, Source, What};
 use crate::device::cuda::{Captured, Cuda, CudaGraph};
 use crate::device::{AnyBuffer, Backend, Buffer, DType, Device, Meta, ReadSet, emptied};
 use crate::error::{Error, ErrorKind, Result};
+use crate::numerics::environment;
 use crate::ops::map::Map;
 use crate::ops::program::Program;
-use crate::ops::{AnyOp, CpuRun, CudaRun, Gpu, Kernel, PerInput, Val, check_bound, check_indices, launch};
+use crate::ops::{
+    AnyOp, CpuRun, CudaRun, Gpu, Kernel, PerInput, Recorder, Val, check_bound, check_indices, elementwise,
+    launch,
+};
 use crate::optim::{Optimizer, updated};
 use crate::params::Param;
+use crate::reserve::{copied, filled};
 use crate::session::Nats;
 use crate::shape::Shape;
 use std::ops::Range;
@@ -126,6 +131,23 @@ fn overwriting(
     Some((Map::new(turned, meta.shape).into(), order))
 }
 
+/// The value as one that the end of a step does not change: a copy of what is in the memory of a parameter, which the
+/// update or an assignment overwrites, or of an input, which a run that fails may overwrite.
+fn lasting(graph: &mut Graph, v: Val) -> Result<Val> {
+    let mut root = v;
+    while let What::Op(op, ins) = &graph.node(root).what
+        && op.view(&graph.metas(ins)).is_some()
+    {
+        root = ins[0];
+    }
+    let is_shared =
+        matches!(graph.node(root).what, What::Leaf(Source::Param(_) | Source::State(_) | Source::Input(_)));
+    match is_shared && graph.node(v).meta.dtype == DType::F32 {
+        true => graph.record(elementwise::Copy {}.into(), &[v]),
+        false => Ok(v),
+    }
+}
+
 /// What a program looks like after planning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
@@ -197,14 +219,16 @@ pub struct Compiled {
 
 impl Compiled {
     /// Compiles `graph` for `device`: the values `outputs` can be read after each run, and then the parameters of
-    /// `training` are updated.
+    /// `training` are updated. Its values live in the block `within`, if that is large enough, and overwrite what is there.
     pub(crate) fn new(
         device: &Device,
         graph: &Graph,
         outputs: &[Val],
         training: Option<Training<'_>>,
         passes: Passes,
+        within: Option<&Buffer>,
     ) -> Result<Compiled> {
+        let _strict = environment::enter();
         if matches!(device.backend(), Backend::Host(_)) {
             let what =
                 format!("programs are compiled for cpu and cuda; on {device} run them in an eager session");
@@ -219,7 +243,12 @@ impl Compiled {
         wanted.extend(updates.iter().filter_map(|u| u.direction));
         wanted.extend(factor);
         wanted.extend(assigned.iter().map(|a| a.1));
-        let graph = passes.run(graph, &mut wanted, device)?;
+        let mut graph = passes.run(graph, &mut wanted, device)?;
+        if optimizer.is_some() {
+            for v in &mut wanted {
+                *v = lasting(&mut graph, *v)?;
+            }
+        }
         let text = graph.to_string();
 
         let mut outside = Vec::new();
@@ -286,11 +315,15 @@ impl Compiled {
             }
             let (now, words) = (drafts.len(), node.meta.shape.numel());
             let roots: Vec<usize> = ins.iter().map(|v| root[v.0 as usize]).collect();
+            let mut sorted = roots.clone();
+            sorted.sort_unstable();
+            let is_once =
+                |r: usize| sorted.partition_point(|x| *x <= r) - sorted.partition_point(|x| *x < r) == 1;
             let is_free = |k: usize| {
                 matches!(spots[roots[k]], Spot::Request(..))
                     && last_use[roots[k]] == i
                     && graph.nodes()[roots[k]].meta.shape.numel() == words
-                    && roots.iter().filter(|r| **r == roots[k]).count() == 1
+                    && is_once(roots[k])
             };
             // The logits of a language model and their gradient are the largest of its values.
             let by_itself = || is_cuda && op.overwrites() && words > 0 && is_free(0);
@@ -372,10 +405,17 @@ impl Compiled {
             total_bytes: total * 4,
             launches: 0,
         };
+        let arena = match within.filter(|b| b.len() >= block.size) {
+            Some(shared) => {
+                device.check_accepts("program", shared)?;
+                shared.part(0, block.size)?
+            }
+            None => device.alloc_for("program", &Shape::new(&[block.size])?)?,
+        };
         let mut compiled = Compiled {
             device: device.clone(),
             instructions,
-            arena: device.alloc_for("program", &Shape::new(&[block.size])?)?,
+            arena,
             outside_set: ReadSet::new(outside.iter().map(AnyBuffer::buffer)),
             outside,
             spare: Mutex::default(),
@@ -398,6 +438,11 @@ impl Compiled {
     /// The program after all passes, one value a line.
     pub fn text(&self) -> &str {
         &self.text
+    }
+
+    /// The block that its values live in during a run.
+    pub(crate) fn arena(&self) -> &Buffer {
+        &self.arena
     }
 
     /// Sizes of the program.
@@ -602,6 +647,7 @@ impl Compiled {
     /// Runs the program once on the current inputs and parameters, then updates the parameters. Random
     /// calls continue at `random_calls`.
     pub(crate) fn run(&self, random_calls: u64, optimizer: Option<&Optimizer>) -> Result<()> {
+        let _strict = environment::enter();
         if self.outside.iter().any(|b| b.buffer().is_released()) {
             return Err(Error::new("program", ErrorKind::Released));
         }
@@ -755,10 +801,10 @@ impl Compiled {
         match (place, self.device.backend()) {
             (Place::Outside(o, at), _) => self.outside[o].buffer().part(at, n)?.download(),
             (Place::Arena(at), Backend::Cpu(_) | Backend::Host(_)) => {
-                Ok(self.arena.write("program")?.host()[at..at + n].to_vec())
+                copied("program", &self.arena.write("program")?.host()[at..at + n])
             }
             (Place::Arena(_), Backend::Cuda(cuda)) => {
-                let mut words = vec![0.0; n];
+                let mut words = filled("program", n, 0.0)?;
                 if n > 0 {
                     cuda.download(self.address(place)?, bytemuck::cast_slice_mut(&mut words))?;
                 }

@@ -22,6 +22,7 @@
 use super::{Graph, Node, Source, What};
 use crate::device::{AnyBuffer, DType, Device, Meta};
 use crate::error::{Error, ErrorKind, Result};
+use crate::numerics::environment;
 use crate::ops::fold::Folded;
 use crate::ops::fused::Fused;
 use crate::ops::led::Led;
@@ -45,6 +46,7 @@ impl Graph {
     /// The program as text, with everything needed to run it again: what [`Graph::parse`] reads. Waits for the device if
     /// there are constants on it.
     pub fn text(&self) -> Result<String> {
+        let _strict = environment::enter();
         let mut text = format!("{HEADER}\n");
         self.print(&mut text, true)?;
         Ok(text)
@@ -75,6 +77,7 @@ impl Graph {
     /// # }
     /// ```
     pub fn parse(text: &str) -> Result<Graph> {
+        let _strict = environment::enter();
         Parser { text, at: 0, host: None }.graph()
     }
 

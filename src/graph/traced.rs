@@ -5,6 +5,7 @@ use super::{Function, Graph, Passes};
 use crate::device::{Device, Meta};
 use crate::error::Result;
 use crate::ops::RefIn;
+use crate::params::Traits;
 use crate::scalar::Scalar;
 use crate::session::{Session, Var};
 
@@ -22,8 +23,15 @@ pub struct Traced<F> {
     passes: Passes,
     f: F,
     /// Programs, the one used last at the end.
-    programs: Vec<(Vec<Meta>, Function)>,
+    programs: Vec<Entry>,
     traces: usize,
+}
+
+/// A program for one set of input shapes, and the parameters it reads as they were.
+struct Entry {
+    metas: Vec<Meta>,
+    traits: Traits,
+    function: Function,
 }
 
 impl<F> Traced<F>
@@ -39,12 +47,14 @@ where
     /// The same with its random streams started from `seed`.
     pub fn seeded(mut self, seed: u64) -> Traced<F> {
         self.seed = seed;
+        self.programs.clear();
         self
     }
 
     /// The same, compiled with these passes.
     pub fn passes(mut self, passes: Passes) -> Traced<F> {
         self.passes = passes;
+        self.programs.clear();
         self
     }
 
@@ -60,17 +70,20 @@ where
 
     /// Runs it on these inputs.
     pub fn call<T: Scalar>(&mut self, inputs: &[RefIn<T>]) -> Result<Vec<RefIn<T>>> {
+        self.programs.retain(|e| !e.traits.moved());
         let metas: Vec<Meta> = inputs.iter().map(RefIn::meta).collect();
-        let (metas, mut function) = match self.programs.iter().position(|p| p.0 == metas) {
+        let fits = |e: &Entry| e.metas == metas && e.traits.same_trainable();
+        let mut entry = match self.programs.iter().position(fits) {
             Some(at) => self.programs.remove(at),
             None => self.trace(metas)?,
         };
+        let function = &mut entry.function;
         function.set_random_calls(self.random_calls);
         let values = function.call(inputs);
         if values.is_ok() {
             self.random_calls = self.random_calls.wrapping_add(function.graph().random_calls());
         }
-        self.programs.push((metas, function));
+        self.programs.push(entry);
         values
     }
 
@@ -84,15 +97,16 @@ where
         Ok(values)
     }
 
-    fn trace(&mut self, metas: Vec<Meta>) -> Result<(Vec<Meta>, Function)> {
+    fn trace(&mut self, metas: Vec<Meta>) -> Result<Entry> {
         let graph = Graph::trace_seeded(&self.device, self.seed, &metas, &self.f)?;
+        let traits = Traits::of(graph.parameters());
         let function = graph.compile_with(&self.device, self.passes)?;
         self.traces += 1;
         say_if_many(self.traces, &metas);
         if self.programs.len() == KEPT {
             self.programs.remove(0);
         }
-        Ok((metas, function))
+        Ok(Entry { metas, traits, function })
     }
 }
 

@@ -3,13 +3,15 @@
 use super::run::{Compiled, Plan, Training, Update};
 use super::traced::KEPT;
 use super::{Graph, Passes, Source};
-use crate::device::{Device, Meta};
+use crate::device::{Buffer, DType, Device, Meta};
 use crate::error::{Error, ErrorKind, Result};
+use crate::numerics::environment;
 use crate::ops::Val;
 use crate::optim::{Optimizer, OptimizerState};
-use crate::params::{Param, Params};
+use crate::params::{Param, Params, Traits};
 use crate::scalar::Scalar;
 use crate::session::{Session, Var};
+use crate::shape::Shape;
 use crate::tensor::{AnyTensor, Tensor};
 
 /// An input of a step: numbers or indices.
@@ -84,7 +86,9 @@ type Metrics = Box<dyn for<'s> Fn(&[Var<'s>]) -> Result<Vec<Var<'s>>>>;
 /// A program for one set of input shapes, and the random calls one run of it makes.
 struct Entry {
     metas: Vec<Meta>,
-    /// The parameters that were trainable.
+    /// The parameters of the step and those that the closure reads.
+    traits: Traits,
+    /// Those that it updates.
     trained: Vec<Param>,
     program: Compiled,
     random_calls: u64,
@@ -92,6 +96,8 @@ struct Entry {
     used: u64,
     /// Some of its inputs are of another step than the others: giving it all of them failed.
     torn: bool,
+    /// Its last run went well, so that there is something to read.
+    ran: bool,
 }
 
 impl<F> TrainStep<F>
@@ -120,6 +126,7 @@ where
     /// The same step with its random streams started from `seed`.
     pub fn seeded(mut self, seed: u64) -> TrainStep<F> {
         self.seed = seed;
+        self.forget();
         self
     }
 
@@ -130,18 +137,25 @@ where
         f: impl for<'s> Fn(&[Var<'s>]) -> Result<Vec<Var<'s>>> + 'static,
     ) -> TrainStep<F> {
         self.metrics = Some(Box::new(f));
+        self.forget();
         self
     }
 
     /// The same step, compiled with these passes; all of them unless said otherwise. The bits are the same with any.
     pub fn passes(mut self, passes: Passes) -> TrainStep<F> {
         self.passes = passes;
+        self.forget();
         self
     }
 
     /// The optimizer. It cannot be replaced: compiled programs write into its state.
     pub fn optimizer(&self) -> &Optimizer {
         &self.optimizer
+    }
+
+    /// The optimizer, for steps of another kind; the programs are given up.
+    pub(crate) fn into_optimizer(self) -> Optimizer {
+        self.optimizer
     }
 
     /// Sets the learning rate of later steps.
@@ -178,12 +192,18 @@ where
     /// Forgets the programs if parameters were moved since: they would work on the old memory.
     fn follow(&mut self) {
         let moves = self.params.iter().map(Param::moves).sum();
-        if std::mem::replace(&mut self.moves, moves) != moves {
-            (self.programs, self.last) = (Vec::new(), None);
-            if let Some(p) = self.params.first() {
-                self.device = p.buffer().buffer().device().clone();
-            }
+        let moved = std::mem::replace(&mut self.moves, moves) != moves;
+        if moved && let Some(p) = self.params.first() {
+            self.device = p.buffer().buffer().device().clone();
         }
+        if moved || self.programs.iter().any(|e| e.traits.moved()) {
+            self.forget();
+        }
+    }
+
+    /// Forgets the programs, which were made for other settings.
+    fn forget(&mut self) {
+        (self.programs, self.last) = (Vec::new(), None);
     }
 
     fn compile(&mut self, metas: &[Meta]) -> Result<Entry> {
@@ -199,16 +219,22 @@ where
         let mut outputs = vec![loss];
         if let Some(metrics) = &self.metrics {
             // The draws of the loss, again: equal draws are one.
-            session.set_random_calls(0);
+            session.seek_random(0);
             for v in metrics(&vars)? {
                 outputs.push(session.val("metric", v)?);
             }
             // What the loss assigned counts once.
-            session.take_assigned();
+            let is_known = |p: &Param| assigned.iter().any(|(q, _)| q.id() == p.id());
+            if let Some((p, _)) = session.take_assigned().iter().find(|(p, _)| !is_known(p)) {
+                let what = format!(
+                    "the metrics assign to parameter {}, which the loss does not; assign to it in the loss",
+                    p.name()
+                );
+                return Err(Error::unsupported("metric", what));
+            }
         }
-        let mut graph = session
-            .into_graph()
-            .ok_or_else(|| Error::new("compile", ErrorKind::Internal { what: "a trace without a graph" }))?;
+        let mut graph = session.into_graph()?;
+        let traits = Traits::of(self.params.iter().chain(graph.parameters()));
         let wrt: Vec<Val> = leaves.iter().map(|l| l.1).collect();
         let grads = graph.gradients(loss, &wrt)?;
         let trained: Vec<Param> = leaves.into_iter().map(|l| l.0).collect();
@@ -221,7 +247,7 @@ where
         match program {
             Ok(program) => {
                 let (metas, used) = (metas.to_vec(), self.steps);
-                Ok(Entry { metas, trained, program, random_calls, used, torn: false })
+                Ok(Entry { metas, traits, trained, program, random_calls, used, torn: false, ran: false })
             }
             Err(error) => {
                 self.optimizer.unprepare(prepared);
@@ -251,20 +277,14 @@ where
         };
         let updates = items.into_iter().zip(extras.directions).map(update).collect();
         let training = Training { optimizer, updates, factor: extras.factor, assigned };
-        Compiled::new(&self.device, &graph, outputs, Some(training), self.passes)
-    }
-
-    /// Whether a program was made for the parameters that are trainable now.
-    fn up_to_date(&self, entry: &Entry) -> bool {
-        let now = self.params.iter().filter(|p| p.trainable()).map(Param::id);
-        now.eq(entry.trained.iter().map(Param::id))
+        Compiled::new(&self.device, &graph, outputs, Some(training), self.passes, None)
     }
 
     /// One step on these inputs. On an error nothing was updated.
     pub fn run(&mut self, inputs: &[Batch<'_>]) -> Result<()> {
         self.follow();
         let fits = |e: &Entry| e.metas.iter().copied().eq(inputs.iter().map(Batch::meta));
-        let at = match self.programs.iter().position(|e| fits(e) && self.up_to_date(e)) {
+        let at = match self.programs.iter().position(|e| fits(e) && e.traits.same_trainable()) {
             Some(at) => at,
             None => {
                 let metas: Vec<Meta> = inputs.iter().map(Batch::meta).collect();
@@ -301,9 +321,10 @@ where
 
     /// One more step on the inputs of the last one, which are still on the device.
     pub fn again(&mut self) -> Result<()> {
+        let _strict = environment::enter();
         self.follow();
         let entry = self.entry()?;
-        if !self.up_to_date(entry) {
+        if !entry.traits.same_trainable() {
             let why = "parameters were frozen or unfrozen since the last step; call run with inputs";
             return Err(Error::argument("step", "order", why));
         }
@@ -317,11 +338,13 @@ where
         self.steps += 1;
         let entry = &mut self.programs[at];
         entry.used = self.steps;
+        entry.ran = false;
         self.optimizer.begin(entry.trained.iter())?;
         if let Err(error) = entry.program.run(self.random_calls, Some(&self.optimizer)) {
             self.optimizer.unbegin(entry.trained.iter());
             return Err(error);
         }
+        entry.ran = true;
         self.random_calls = self.random_calls.wrapping_add(calls);
         self.device.end_step();
         Ok(())
@@ -333,28 +356,65 @@ where
         })
     }
 
+    /// The words of an output of the last step, which must be of this type.
+    fn output(&self, i: usize, want: DType, how: &str) -> Result<(Shape, Vec<f32>)> {
+        let entry = self.entry()?;
+        let meta = entry.program.output_meta(i)?;
+        if meta.dtype != want {
+            let why = format!("it is of type {}; read it with {how}", meta.dtype.name());
+            return Err(Error::argument("step", "metric", why));
+        }
+        if !entry.ran {
+            self.device.check_alive()?;
+            return Err(Error::argument(
+                "step",
+                "order",
+                "the last step failed, so it has no values; run it again",
+            ));
+        }
+        Ok((meta.shape, entry.program.output(i)?))
+    }
+
+    /// The number of metric `i` among the outputs.
+    fn metric_at(&self, i: usize) -> Result<usize> {
+        let metrics = self.entry()?.program.outputs() - 1;
+        if i < metrics {
+            return Ok(i + 1);
+        }
+        Err(Error::argument("step", "metric", format!("there is no metric {i}, the step has {metrics}")))
+    }
+
     /// The loss of the last step. Waits for the device.
     pub fn loss(&self) -> Result<f32> {
-        let words = self.entry()?.program.output(0)?;
+        let (_, words) = self.output(0, DType::F32, "metric_indices")?;
         words
             .first()
             .copied()
             .ok_or_else(|| Error::new("step", ErrorKind::Internal { what: "an empty loss" }))
     }
 
-    /// Metric `i` of the last step. Waits for the device.
+    /// Metric `i` of the last step, which holds numbers; for one of indices see [`TrainStep::metric_indices`]. Waits for the
+    /// device.
     pub fn metric(&self, i: usize) -> Result<Tensor<f32>> {
-        let program = &self.entry()?.program;
-        if i + 1 >= program.outputs() {
-            let why = format!("there is no metric {i}, the step has {}", program.outputs() - 1);
-            return Err(Error::argument("step", "metric", why));
-        }
-        Tensor::with_shape(program.output_meta(i + 1)?.shape, program.output(i + 1)?)
+        let (shape, words) = self.output(self.metric_at(i)?, DType::F32, "metric_indices")?;
+        Tensor::with_shape(shape, words)
+    }
+
+    /// Metric `i` of the last step, which holds indices, such as those of `argmax`. Waits for the device.
+    pub fn metric_indices(&self, i: usize) -> Result<Tensor<u32>> {
+        let (shape, words) = self.output(self.metric_at(i)?, DType::U32, "metric")?;
+        Tensor::with_shape(shape, words.into_iter().map(f32::to_bits).collect())
     }
 
     /// The program of the last step, printed.
     pub fn text(&self) -> Result<&str> {
         Ok(self.entry()?.program.text())
+    }
+
+    /// The memory that the program of the last step computes in. Between steps anybody may use it who does not read the
+    /// loss or the metrics afterwards.
+    pub(crate) fn arena(&self) -> Option<&Buffer> {
+        self.entry().ok().map(|e| e.program.arena())
     }
 
     /// Sizes of the program of the last step.

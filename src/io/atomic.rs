@@ -62,6 +62,31 @@ fn place(path: &Path, content: impl FnOnce(&mut dyn Write) -> io::Result<()>) ->
     sync_folder(folder)
 }
 
+/// Makes a folder and those above it that are not there, as [`std::fs::create_dir_all`], and brings each new one's name to the
+/// disk: what is then [written](write()) into it is not lost with the folder.
+pub fn create_dir_all(path: impl AsRef<Path>) -> Result<()> {
+    let path = path.as_ref();
+    make_folders(path, &mut sync_folder).map_err(|e| Error::file("make folder", path, e))
+}
+
+/// `sync` is called with the folder above each new one, the outermost first.
+fn make_folders(path: &Path, sync: &mut dyn FnMut(&Path) -> io::Result<()>) -> io::Result<()> {
+    if path.as_os_str().is_empty() || path.is_dir() {
+        return Ok(());
+    }
+    let above = path.parent().unwrap_or(Path::new(""));
+    // A file in the place of a folder is told by what follows.
+    if !above.exists() {
+        make_folders(above, sync)?;
+    }
+    match fs::create_dir(path) {
+        // Another process was faster, and may not have synced it yet.
+        Err(_) if path.is_dir() => {}
+        made => made?,
+    }
+    sync(if above.as_os_str().is_empty() { Path::new(".") } else { above })
+}
+
 /// Brings the new name to the disk, where folders can be opened for that.
 fn sync_folder(folder: &Path) -> io::Result<()> {
     if cfg!(not(unix)) {
@@ -202,6 +227,36 @@ mod tests {
             assert!(error.contains(want), "{error}");
         }
         assert_eq!(names(here.path()), ["a"]);
+    }
+
+    #[test]
+    fn the_folder_above_each_new_folder_is_synced() {
+        let here = tempfile::tempdir().unwrap();
+        let made = |path: &Path| {
+            let mut synced = Vec::new();
+            let outcome = make_folders(path, &mut |folder| {
+                synced.push(folder.to_path_buf());
+                sync_folder(folder)
+            });
+            (outcome.map_err(|e| e.kind()), synced)
+        };
+        let at = |name: &str| here.path().join(name);
+        assert_eq!(made(&at("a/b/c")), (Ok(()), vec![at(""), at("a"), at("a/b")]));
+        assert!(at("a/b/c").is_dir());
+        assert_eq!(made(&at("a/b/c")), (Ok(()), vec![]), "nothing is new");
+        assert_eq!(made(&at("a/b/d/")), (Ok(()), vec![at("a/b")]));
+        fs::write(at("a/file"), b"").unwrap();
+        for path in ["a/file", "a/file/b"] {
+            assert!(made(&at(path)).0.is_err());
+            let error = create_dir_all(at(path)).unwrap_err().to_string();
+            assert!(error.starts_with("make folder: ") && error.contains("a/file"), "{error}");
+        }
+        // An error of the disk is told, not passed over.
+        let full = |_: &Path| Err(io::Error::from(ErrorKind::StorageFull));
+        assert!(make_folders(&at("e"), &mut full.clone()).is_err());
+        create_dir_all(at("f/g")).unwrap();
+        create_dir_all("").unwrap();
+        assert!(at("f/g").is_dir());
     }
 
     #[test]

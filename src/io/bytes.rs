@@ -2,6 +2,8 @@
 
 use super::checksum::crc32;
 use crate::error::{Error, Result};
+use crate::reserve::filled;
+use miniz_oxide::inflate::{TINFLStatus, decompress_slice_iter_to_slice};
 use std::io::Read;
 use std::path::Path;
 
@@ -85,10 +87,16 @@ pub(crate) fn inflate(deflated: &[u8], size: usize) -> std::result::Result<Vec<u
     if size > deflated.len().saturating_mul(MAX_RATIO) {
         return Err(format!("{} compressed bytes cannot be the stated {size} bytes", deflated.len()));
     }
-    match miniz_oxide::inflate::decompress_to_vec_with_limit(deflated, size) {
-        Ok(bytes) if bytes.len() == size => Ok(bytes),
-        Ok(bytes) => Err(format!("has {} bytes when inflated, {size} were stated", bytes.len())),
-        Err(e) if e.status == miniz_oxide::inflate::TINFLStatus::HasMoreOutput => {
+    // One byte more than there should be, to see that there are more.
+    let mut bytes = filled("inflate", size + 1, 0).map_err(super::said)?;
+    let inflated = decompress_slice_iter_to_slice(&mut bytes, std::iter::once(deflated), false, false);
+    match inflated {
+        Ok(got) if got == size => {
+            bytes.truncate(size);
+            Ok(bytes)
+        }
+        Ok(got) if got < size => Err(format!("has {got} bytes when inflated, {size} were stated")),
+        Ok(_) | Err(TINFLStatus::HasMoreOutput) => {
             Err(format!("has more than the stated {size} bytes when inflated"))
         }
         Err(_) => Err("the compressed data is damaged".into()),

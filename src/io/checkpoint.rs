@@ -9,6 +9,7 @@ use super::state_dict::{Fit, StateDict};
 use super::{said, shown};
 use crate::error::{Error, Result};
 use crate::graph::TrainStep;
+use crate::numerics::environment;
 use crate::numerics::{NUMERICS_VERSION, Numerics};
 use crate::optim::{Optimizer, OptimizerState, ParamState};
 use crate::params::Params;
@@ -52,7 +53,8 @@ impl RandomState {
         Ok(())
     }
 
-    fn check(self, what: &str, seed: u64, how: &str) -> Result<()> {
+    /// Errors if `what` draws from another seed.
+    pub(crate) fn check(self, what: &str, seed: u64, how: &str) -> Result<()> {
         if seed == self.seed {
             return Ok(());
         }
@@ -71,6 +73,29 @@ pub struct DataState {
     pub seed: u64,
     /// Rows of a batch.
     pub batch: u64,
+    /// What identifies the data itself, such as [`Dataset::hash`](crate::data::Dataset::hash); empty if nobody said.
+    #[serde(default)]
+    pub hash: String,
+}
+
+/// The best evaluation of a run.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Best {
+    /// Steps done by then.
+    pub step: u64,
+    /// What it was judged by; larger is better.
+    pub merit: f64,
+}
+
+/// What a run has to know beside parameters, optimizer and random stream to end where it would have ended without a stop.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Progress {
+    /// The best evaluation so far.
+    pub best: Option<Best>,
+    /// Evaluations since then that were no better.
+    pub since_best: u64,
+    /// The training loss that was read last.
+    pub loss: Option<f32>,
 }
 
 /// A training run, stopped. `step` says where in the data it was: the order of batches follows from it and [`DataState`].
@@ -132,6 +157,8 @@ pub struct Checkpoint {
     pub numerics_version: u32,
     /// The data.
     pub data: DataState,
+    /// What early stopping and the best state depend on.
+    pub progress: Progress,
     /// Whatever was measured so far.
     pub metrics: Value,
     /// Further texts by their names, such as that of a tokenizer.
@@ -171,10 +198,41 @@ struct State {
     numerics: String,
     numerics_version: u32,
     data: DataState,
+    #[serde(default)]
+    progress: ProgressBits,
     metrics: Value,
     version: String,
     frozen: BTreeSet<String>,
     optimizer: Option<OptimizerScalars>,
+}
+
+/// [`Progress`] with its floats as bits.
+#[derive(Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ProgressBits {
+    best: Option<(u64, Bits)>,
+    since_best: u64,
+    loss: Option<Bits>,
+}
+
+impl From<Progress> for ProgressBits {
+    fn from(p: Progress) -> ProgressBits {
+        ProgressBits {
+            best: p.best.map(|b| (b.step, Bits(b.merit))),
+            since_best: p.since_best,
+            loss: p.loss.map(|l| Bits(f64::from(l))),
+        }
+    }
+}
+
+impl From<ProgressBits> for Progress {
+    fn from(p: ProgressBits) -> Progress {
+        Progress {
+            best: p.best.map(|(step, merit)| Best { step, merit: merit.0 }),
+            since_best: p.since_best,
+            loss: p.loss.map(|l| l.0 as f32),
+        }
+    }
 }
 
 #[derive(Serialize, Deserialize)]
@@ -253,6 +311,7 @@ impl Checkpoint {
             numerics: Numerics::default(),
             numerics_version: NUMERICS_VERSION,
             data: DataState::default(),
+            progress: Progress::default(),
             metrics: Value::Null,
             texts: BTreeMap::new(),
             version: env!("CARGO_PKG_VERSION").to_string(),
@@ -312,6 +371,7 @@ impl Checkpoint {
 
     /// The bytes of the file.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
+        let _strict = environment::enter();
         self.with_writer(|file| file.to_bytes())
     }
 
@@ -346,6 +406,7 @@ impl Checkpoint {
             numerics: self.numerics.to_string(),
             numerics_version: self.numerics_version,
             data: self.data.clone(),
+            progress: self.progress.into(),
             metrics: sorted(&self.metrics),
             version: self.version.clone(),
             frozen: self.frozen.clone(),
@@ -401,6 +462,7 @@ impl Checkpoint {
 
     /// The checkpoint in a file that was read.
     pub fn from_file(file: &SafeTensors) -> Result<Checkpoint> {
+        let _strict = environment::enter();
         let text = Checkpoint::verify(file)?;
         let wrong = |e: &dyn std::fmt::Display| file.error("load", format!("its state: {}", said(e)));
         let state: State = serde_json::from_str(text).map_err(|e| wrong(&e))?;
@@ -436,6 +498,7 @@ impl Checkpoint {
             numerics,
             numerics_version: state.numerics_version,
             data: state.data,
+            progress: state.progress.into(),
             metrics: state.metrics,
             texts: file
                 .metadata()
@@ -531,7 +594,7 @@ mod tests {
             checkpoint
         };
         checkpoint.config = json!({"width": 16, "dropout": 0.25, "a": [{"z": 1, "b": 0.1}]});
-        checkpoint.data = DataState { name: "spirals".into(), seed: 3, batch: 40 };
+        checkpoint.data = DataState { name: "spirals".into(), seed: 3, batch: 40, hash: "ab".into() };
         checkpoint.metrics = json!([{"step": 1, "loss": 1.0 / 3.0}]);
         checkpoint.texts.insert("tokenizer".into(), "{\"Ġ\": \"\\u0120\\n\"}\n".into());
         checkpoint
@@ -575,6 +638,8 @@ mod tests {
         };
         let floats: Vec<f64> = (0..2000).map(|_| draw()).filter(|x| x.is_finite()).collect();
         checkpoint.metrics = json!({"z": floats, "a": null, "deep": {"y": 1, "x": "ü\u{0}"}});
+        let best = Some(Best { step: u64::MAX, merit: f64::NEG_INFINITY });
+        checkpoint.progress = Progress { best, since_best: u64::MAX, loss: Some(f32::from_bits(1)) };
         let file = SafeTensors::parse("x", checkpoint.to_bytes().unwrap()).unwrap();
         assert_eq!(Checkpoint::from_file(&file).unwrap(), checkpoint);
         // The order in which keys came does not matter.

@@ -13,7 +13,7 @@ mod state_dict;
 
 #[doc(hidden)]
 pub use bytes::MAX_RATIO;
-pub use checkpoint::{Checkpoint, DataState, RandomState, Resume};
+pub use checkpoint::{Best, Checkpoint, DataState, Progress, RandomState, Resume};
 pub use npy::{npy_bytes, parse_npy, parse_npy_numbers, read_npy, read_npy_numbers, write_npy};
 pub use npz::{npz_bytes, parse_npz, read_npz, write_npz};
 pub use state_dict::{Loaded, StateDict};

@@ -1,7 +1,10 @@
 //! NumPy's `.npy` format, versions 1 to 3.
 
+use super::safetensors::little_endian;
 use super::{atomic, bytes, shown};
 use crate::error::{Error, Result};
+use crate::numerics::environment;
+use crate::reserve::reserved;
 use crate::shape::{MAX_RANK, Shape};
 use crate::tensor::{AnyTensor, Tensor};
 use std::path::Path;
@@ -28,22 +31,45 @@ pub fn read_npy_numbers(path: impl AsRef<Path>) -> Result<Tensor<f32>> {
 
 /// Reads an array from the bytes of a file, as [`read_npy`] does; `name` stands for the file in errors.
 pub fn parse_npy(name: &str, bytes: &[u8]) -> Result<AnyTensor> {
+    let _strict = environment::enter();
     array(bytes).map_err(|why| Error::file("npy", name, why))
 }
 
 /// Reads an array from the bytes of a file, as [`read_npy_numbers`] does; `name` stands for the file in
 /// errors.
 pub fn parse_npy_numbers(name: &str, bytes: &[u8]) -> Result<Tensor<f32>> {
+    let _strict = environment::enter();
     numbers(bytes).map_err(|why| Error::file("npy", name, why))
 }
 
 /// Writes an array to a file, whole or not at all: `<f4` or `<u4`, row-major, version 1.
 pub fn write_npy(path: impl AsRef<Path>, array: &AnyTensor) -> Result<()> {
-    atomic::write(path, &npy_bytes(array))
+    let (header, words) = parts(array);
+    atomic::write_with(path, |file| {
+        file.write_all(&header)?;
+        little_endian(words, |bytes| file.write_all(bytes))
+    })
 }
 
 /// What [`write_npy`] writes.
 pub fn npy_bytes(array: &AnyTensor) -> Vec<u8> {
+    let (mut out, words) = parts(array);
+    out.reserve_exact(4 * words.len());
+    append(&mut out, words);
+    out
+}
+
+/// Appends the bytes of words.
+pub(super) fn append(out: &mut Vec<u8>, words: &[u32]) {
+    // Memory takes what it is given.
+    let _ = little_endian(words, |bytes| {
+        out.extend_from_slice(bytes);
+        Ok(())
+    });
+}
+
+/// What is before the elements in the file, and the elements.
+pub(super) fn parts(array: &AnyTensor) -> (Vec<u8>, &[u32]) {
     let (descr, words): (_, &[u32]) = match array {
         AnyTensor::Num(t) => ("<f4", bytemuck::cast_slice(t.data())),
         AnyTensor::Idx(t) => ("<u4", t.data()),
@@ -55,13 +81,12 @@ pub fn npy_bytes(array: &AnyTensor) -> Vec<u8> {
     let start = (MAGIC.len() + 4 + header.len() + 1).next_multiple_of(64);
     header.push_str(&" ".repeat(start - 1 - MAGIC.len() - 4 - header.len()));
     header.push('\n');
-    let mut out = Vec::with_capacity(start + 4 * words.len());
+    let mut out = Vec::with_capacity(start);
     out.extend_from_slice(MAGIC);
     out.extend_from_slice(&[1, 0]);
     out.extend_from_slice(&(header.len() as u16).to_le_bytes());
     out.extend_from_slice(header.as_bytes());
-    words.iter().for_each(|w| out.extend_from_slice(&w.to_le_bytes()));
-    out
+    (out, words)
 }
 
 /// The types an element can have. Signs and widths in bytes are in the variant.
@@ -140,8 +165,7 @@ impl<'a> Array<'a> {
     /// row-major order.
     fn collect<T>(&self, f: impl Fn(usize, [u8; 8]) -> Parsed<T>) -> Parsed<Vec<T>> {
         let (size, count) = (self.kind.size(), self.shape.numel());
-        let mut out = Vec::new();
-        out.try_reserve_exact(count).map_err(|_| format!("no memory for {count} elements"))?;
+        let mut out = reserved("array", count).map_err(super::said)?;
         let element = |i: usize| {
             let mut low = [0; 8];
             low[..size].copy_from_slice(&self.data[i * size..][..size]);

@@ -4,6 +4,8 @@ use super::bytes::{self, u16_at, u32_at, u64_at};
 use super::checksum::crc32;
 use super::npy::{self, Parsed};
 use crate::error::{Error, Result};
+use crate::numerics::environment;
+use crate::reserve::{grow, reserved};
 use crate::tensor::AnyTensor;
 use std::collections::HashSet;
 use std::path::Path;
@@ -27,6 +29,7 @@ pub fn read_npz(path: impl AsRef<Path>) -> Result<Vec<(String, AnyTensor)>> {
 
 /// Reads all arrays from the bytes of a file, as [`read_npz`] does; `name` stands for the file in errors.
 pub fn parse_npz(name: &str, bytes: &[u8]) -> Result<Vec<(String, AnyTensor)>> {
+    let _strict = environment::enter();
     parse(bytes).map_err(|why| Error::file("npz", name, why))
 }
 
@@ -44,7 +47,10 @@ pub fn npz_bytes(arrays: &[(&str, &AnyTensor)]) -> Result<Vec<u8>> {
         if name.is_empty() || name.len() > 1000 || arrays[..i].iter().any(|(n, _)| n == name) {
             return wrong("name", format!("array {i} needs a name of its own of 1 to 1000 bytes"));
         }
-        let (content, start) = (npy::npy_bytes(array), out.len());
+        let ((header, words), start) = (npy::parts(array), out.len());
+        let mut content = reserved("npz", header.len() + 4 * words.len())?;
+        content.extend(header);
+        npy::append(&mut content, words);
         let file = format!("{name}.npy");
         let mut fields = Vec::new();
         // Version 2.0, names in UTF-8, stored, and the first day there is.
@@ -56,6 +62,7 @@ pub fn npz_bytes(arrays: &[(&str, &AnyTensor)]) -> Result<Vec<u8>> {
         }
         fields.extend((file.len() as u16).to_le_bytes());
         fields.extend(0u16.to_le_bytes());
+        grow("npz", &mut out, content.len() + 4 + fields.len() + file.len())?;
         out.extend(LOCAL.to_le_bytes());
         out.extend(&fields);
         out.extend(file.as_bytes());
@@ -71,6 +78,7 @@ pub fn npz_bytes(arrays: &[(&str, &AnyTensor)]) -> Result<Vec<u8>> {
     if start.saturating_add(size) > u32::MAX as usize || arrays.len() >= usize::from(u16::MAX) {
         return wrong("arrays", format!("{} arrays of {start} bytes do not fit into a file", arrays.len()));
     }
+    grow("npz", &mut out, size + END_SIZE)?;
     out.extend(directory);
     out.extend(END.to_le_bytes());
     for half in [0, 0, arrays.len() as u16, arrays.len() as u16] {

@@ -7,6 +7,8 @@
 
 use super::{atomic, bytes, said, shown};
 use crate::error::{Error, ErrorKind, Result};
+use crate::numerics::environment;
+use crate::reserve::{collected, reserved};
 use crate::shape::{MAX_RANK, Shape};
 use crate::tensor::{AnyTensor, Tensor};
 use serde::de::{Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
@@ -189,6 +191,7 @@ impl SafeTensors {
     /// A tensor. F32, F16, BF16 and F64 are numbers (of which F64 is rounded to float32; one too large for it is an error),
     /// BOOL and whole numbers are indices; one below 0 or above the largest u32 is an error.
     pub fn tensor(&self, name: &str) -> Result<AnyTensor> {
+        let _strict = environment::enter();
         let wrong = |why: String| self.error("read", format!("tensor `{}`: {why}", shown(name)));
         let Some(e) = self.entries.get(name) else {
             return Err(wrong(format!("is not among the {} in the file", self.entries.len())));
@@ -428,7 +431,7 @@ fn convert(dtype: Dtype, shape: Shape, bytes: &[u8]) -> Result<AnyTensor, String
         bytes: &[u8],
         one: impl Fn([u8; N]) -> f32,
     ) -> Result<AnyTensor, String> {
-        let all = bytes.as_chunks::<N>().0.iter().map(|b| one(*b)).collect();
+        let all = collected("tensor", bytes.as_chunks::<N>().0.iter().map(|b| one(*b))).map_err(said)?;
         Tensor::with_shape(shape, all).map(AnyTensor::Num).map_err(|e| e.to_string())
     }
 
@@ -437,7 +440,7 @@ fn convert(dtype: Dtype, shape: Shape, bytes: &[u8]) -> Result<AnyTensor, String
         bytes: &[u8],
         one: impl Fn([u8; N]) -> T,
     ) -> Result<AnyTensor, String> {
-        let mut all = Vec::with_capacity(shape.numel());
+        let mut all = reserved("tensor", shape.numel()).map_err(said)?;
         for (i, b) in bytes.as_chunks::<N>().0.iter().enumerate() {
             let v = one(*b);
             let outside = |_| format!("element {i} is {v}, an index is from 0 to {}", u32::MAX);
@@ -640,7 +643,9 @@ impl<'a> Writer<'a> {
 
     /// The bytes of the file.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
-        let (header, mut bytes) = (self.header()?, Vec::new());
+        let header = self.header()?;
+        let words: usize = self.tensors.values().map(|(_, _, words)| words.len()).sum();
+        let mut bytes = reserved("safetensors", header.len() + 4 * words)?;
         // Memory takes what it is given.
         let _ = self.write(&header, &mut bytes);
         Ok(bytes)
@@ -648,7 +653,7 @@ impl<'a> Writer<'a> {
 }
 
 /// Calls `f` with the bytes of all words, as they are in files.
-fn little_endian(words: &[u32], mut f: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
+pub(super) fn little_endian(words: &[u32], mut f: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
     if cfg!(target_endian = "little") {
         return f(bytemuck::cast_slice(words));
     }

@@ -88,6 +88,11 @@ impl StateDict {
         self.0.len()
     }
 
+    /// Elements of all tensors together.
+    pub fn numel(&self) -> usize {
+        self.iter().map(|(_, t)| t.shape().numel()).sum()
+    }
+
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

@@ -7,7 +7,7 @@ use crate::session::{AttentionOptions, Var};
 use crate::shape::Shape;
 
 /// Errors unless the heads divide the width.
-fn check_heads(width: usize, heads: usize) -> Result<()> {
+pub(super) fn check_heads(width: usize, heads: usize) -> Result<()> {
     positive("attention", "sizes", &[width, heads])?;
     if !width.is_multiple_of(heads) {
         let why = format!("{heads} heads do not divide a width of {width}");

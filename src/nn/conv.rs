@@ -2,6 +2,7 @@
 
 use super::positive;
 use crate::error::{Error, Result};
+use crate::numerics::environment;
 use crate::ops::conv::Window;
 use crate::params::{Param, Params};
 use crate::session::Var;
@@ -40,6 +41,7 @@ fn uniform(
     dims: &[usize],
     bias: Option<usize>,
 ) -> Result<(Param, Option<Param>)> {
+    let _strict = environment::enter();
     // A product that overflows is an error of the shape below.
     let fan = dims[1..].iter().map(|&d| d as f64).product::<f64>();
     let limit = 1.0 / fan.sqrt();

@@ -2,6 +2,7 @@
 
 use crate::device::Device;
 use crate::error::{Error, ErrorKind, Result};
+use crate::numerics::environment;
 use crate::numerics::functions;
 use crate::numerics::rng::Stream;
 use crate::session::{Session, Var};
@@ -36,6 +37,7 @@ impl Sampling {
     /// `exp((x - largest) / temperature)` in float32 by the contract's function, their sums in f64 in the order of tokens,
     /// and the draw is number 0 of the random stream of the seed and the step.
     pub fn draw(&self, numbers: &[f32], step: u64) -> Result<u32> {
+        let _strict = environment::enter();
         let wrong = |name: &'static str, why: String| Err(Error::argument("sample", name, why));
         if !(self.temperature >= 0.0 && self.temperature.is_finite()) {
             return wrong("temperature", format!("got {}, use at least 0", self.temperature));

@@ -1,5 +1,6 @@
 //! Language models.
 
+use super::attention::check_heads;
 use super::generate::{Sampling, generate, last_place};
 use super::{CausalSelfAttention, Dropout, Embedding, LayerNorm, Linear, positive};
 use crate::error::{Error, ErrorKind, Result};
@@ -106,6 +107,7 @@ impl Gpt {
         let GptConfig { vocab, context, width, heads, layers, dropout } = config;
         super::layers("gpt", layers)?;
         positive("gpt", "sizes", &[vocab, context, width, heads])?;
+        check_heads(width, heads)?;
         let dropout = Dropout::new(dropout)?;
         Ok(Gpt {
             tokens: Embedding::new(params, "tok", vocab, width, STD)?,

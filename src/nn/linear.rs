@@ -2,6 +2,7 @@
 
 use super::positive;
 use crate::error::Result;
+use crate::numerics::environment::strict;
 use crate::params::{Param, Params};
 use crate::session::Var;
 
@@ -64,7 +65,7 @@ impl Linear {
     }
 
     fn limit(inputs: usize) -> f64 {
-        1.0 / (inputs as f64).sqrt()
+        strict(|| 1.0 / (inputs as f64).sqrt())
     }
 
     /// The weight `(out, in)`.

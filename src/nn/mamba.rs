@@ -3,6 +3,7 @@
 use super::generate::{Sampling, generate};
 use super::{Conv1d, Embedding, Linear, RmsNorm, positive};
 use crate::error::{Error, ErrorKind, Result};
+use crate::numerics::environment;
 use crate::ops::conv::Window;
 use crate::params::{Param, Params};
 use crate::session::Var;
@@ -62,6 +63,7 @@ impl MambaBlock {
     /// `name.in_proj`, `name.conv1d`, `name.x_proj`, `name.dt_proj` and `name.out_proj`, the last divided by the root of
     /// `config.layers`. Steps begin between 0.001 and 0.1.
     pub fn new(params: &mut Params, name: &str, config: MambaConfig) -> Result<MambaBlock> {
+        let _strict = environment::enter();
         let MambaConfig { width, layers, state, conv, expand, .. } = config;
         positive("mamba", "sizes", &[width, layers, state, conv, expand])?;
         let part = |part: &str| format!("{name}.{part}");
@@ -139,9 +141,9 @@ impl Mamba {
     /// Layers `backbone.embedding`, `backbone.layers.i.norm`, `backbone.layers.i.mixer` and `backbone.norm_f`, as in the
     /// published implementation. The head has no parameters of its own: `lm_head.weight` is the embedding's.
     pub fn new(params: &mut Params, config: MambaConfig) -> Result<Mamba> {
-        let MambaConfig { vocab, width, layers, .. } = config;
+        let MambaConfig { vocab, width, layers, state, conv, expand } = config;
         super::layers("mamba", layers)?;
-        positive("mamba", "sizes", &[vocab, width])?;
+        positive("mamba", "sizes", &[vocab, width, state, conv, expand])?;
         let tokens = Embedding::new(params, "backbone.embedding", vocab, width, 0.02)?;
         let blocks = (0..layers)
             .map(|i| {

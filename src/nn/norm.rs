@@ -2,6 +2,7 @@
 
 use super::positive;
 use crate::error::{Error, ErrorKind, Result};
+use crate::numerics::environment::strict;
 use crate::params::{Param, Params};
 use crate::session::Var;
 
@@ -175,7 +176,7 @@ impl BatchNorm {
             return Err(Error::argument("batch_norm", "x", why));
         }
         let (batch_mean, batch_var) = x.detach()?.moments()?;
-        let unbiased = batch_var.scale(count as f64 / (count - 1) as f64)?;
+        let unbiased = batch_var.scale(strict(|| count as f64 / (count - 1) as f64))?;
         s.assign(&self.running_mean, mean.lerp(BatchNorm::MOMENTUM, batch_mean)?)?;
         s.assign(&self.running_var, var.lerp(BatchNorm::MOMENTUM, unbiased)?)?;
         x.batch_norm(weight, bias, EPS)

@@ -2,6 +2,7 @@
 
 use super::positive;
 use crate::error::{Error, ErrorKind, Result};
+use crate::numerics::environment;
 use crate::params::{Param, Params};
 use crate::session::Var;
 use crate::shape::Shape;
@@ -27,6 +28,7 @@ impl SinusoidalPositions {
     /// The waves `(length, width)`: at place `p` the channels `2 i` and `2 i + 1` are sine and cosine of
     /// `p / 10000^(2 i / width)`, formed in f64.
     pub fn table(length: usize, width: usize) -> Result<Tensor<f64>> {
+        let _strict = environment::enter();
         let wave = |i: usize| {
             let (place, channel) = (i / width, i % width);
             let turn = place as f64 * libm::pow(10000.0, -((channel - channel % 2) as f64) / width as f64);

@@ -3,6 +3,7 @@
 
 use super::positive;
 use crate::error::{Error, ErrorKind, Result};
+use crate::numerics::environment;
 use crate::params::{Param, Params};
 use crate::session::Var;
 use crate::shape::Shape;
@@ -51,6 +52,7 @@ type Rule<const GATES: usize, const STATES: usize> =
 
 impl<const GATES: usize> Cells<GATES> {
     fn new(params: &mut Params, name: &str, config: RecurrentConfig) -> Result<Cells<GATES>> {
+        let _strict = environment::enter();
         let RecurrentConfig { inputs, hidden, layers, bidirectional } = config;
         super::layers("recurrent", layers)?;
         positive("recurrent", "sizes", &[inputs, hidden])?;

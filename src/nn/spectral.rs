@@ -2,11 +2,13 @@
 
 use super::positive;
 use crate::error::Result;
+use crate::numerics::environment;
 use crate::params::{Param, Params};
 use crate::session::Var;
 
 /// Parameters `name.wr` and `name.wi`, the real and imaginary parts: normal draws with standard deviation `1 / in`.
 fn weights(params: &mut Params, name: &str, dims: &[usize], inputs: usize) -> Result<[Param; 2]> {
+    let _strict = environment::enter();
     let mut part = |part: &str| params.normal(&format!("{name}.{part}"), dims, 0.0, 1.0 / inputs as f64);
     Ok([part("wr")?, part("wi")?])
 }

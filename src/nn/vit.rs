@@ -2,6 +2,7 @@
 
 use super::{Conv2d, Dropout, LayerNorm, Linear, MultiheadAttention, positive};
 use crate::error::{Error, ErrorKind, Result};
+use crate::numerics::environment;
 use crate::ops::conv::{Sizes, Window};
 use crate::params::{Param, Params};
 use crate::session::Var;
@@ -127,11 +128,13 @@ impl Vit {
     /// `encoder.layers.encoder_layer_i` with `ln_1`, `self_attention`, `ln_2`, `mlp.0` and `mlp.3`, `encoder.ln` and
     /// `heads.head`.
     pub fn new(params: &mut Params, config: VitConfig) -> Result<Vit> {
+        let _strict = environment::enter();
         let VitConfig { channels, image, patch, width, layers, classes, pool, .. } = config;
         let sizes = [channels, width, config.heads, config.hidden, classes];
         super::layers("vit", layers)?;
         positive("vit", "sizes", &sizes)?;
         positive("vit", "patch", &patch)?;
+        super::attention::check_heads(width, config.heads)?;
         let fits = (0..2).all(|a| image[a] >= patch[a] && image[a].is_multiple_of(patch[a]));
         if !fits {
             let why = format!("patches of {patch:?} do not divide an image of {image:?}");

@@ -1,6 +1,7 @@
 //! The numerics contract: elementary functions, the sum tree, random streams, modes. Everything here
 //! is defined down to the bit and is the same on every device; `NUMERICS.md` is its prose form.
 
+pub mod environment;
 pub mod functions;
 pub mod lane;
 pub mod rng;
@@ -11,7 +12,7 @@ use std::fmt;
 use std::str::FromStr;
 
 /// Version of the contract. It changes whenever any result bit of any operation changes.
-pub const NUMERICS_VERSION: u32 = 3;
+pub const NUMERICS_VERSION: u32 = 4;
 
 /// Length of the chunks a dot product's K axis is cut into (C4).
 pub const K_CHUNK: usize = crate::device::cpu::gemm::K_CHUNK;

@@ -1,6 +1,10 @@
 //! Random streams (C7): counter-based, so element `i` of a tensor is a pure function of the seed, the
 //! invocation counter and `i`, on every device and in any order of evaluation.
 
+use super::environment::strict;
+use crate::error::Result;
+use crate::reserve::collected;
+
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 const FIRST: u64 = 0xbf58_476d_1ce4_e5b9;
 const SECOND: u64 = 0x94d0_49bb_1331_11eb;
@@ -74,7 +78,8 @@ impl Stream {
 
     /// The next uniform in `[lo, hi)`.
     pub fn range(&mut self, lo: f32, hi: f32) -> f32 {
-        lo + (hi - lo) * self.uniform()
+        let u = self.uniform();
+        strict(|| lo + (hi - lo) * u)
     }
 
     /// The next integer below `n` (0 for `n = 0`). The bias is below `n / 2^64`.
@@ -84,18 +89,32 @@ impl Stream {
 
     /// The next standard normal draw (Box–Muller, cosine branch, in f64).
     pub fn normal(&mut self) -> f32 {
-        let u1 = ((self.bits() >> 11) as f64 + 1.0) * (1.0 / 9_007_199_254_740_992.0);
-        let u2 = (self.bits() >> 11) as f64 * (1.0 / 9_007_199_254_740_992.0);
-        ((-2.0 * libm::log(u1)).sqrt() * libm::cos(std::f64::consts::TAU * u2)) as f32
+        let (a, b) = (self.bits() >> 11, self.bits() >> 11);
+        strict(|| {
+            let u1 = (a as f64 + 1.0) * (1.0 / 9_007_199_254_740_992.0);
+            let u2 = b as f64 * (1.0 / 9_007_199_254_740_992.0);
+            ((-2.0 * libm::log(u1)).sqrt() * libm::cos(std::f64::consts::TAU * u2)) as f32
+        })
     }
 
     /// A permutation of `0..n` (Fisher–Yates).
     pub fn permutation(&mut self, n: usize) -> Vec<usize> {
         let mut order: Vec<usize> = (0..n).collect();
-        for i in (1..n).rev() {
+        self.shuffle(&mut order);
+        order
+    }
+
+    /// As [`Stream::permutation`], of rows that a user has: an error if the host has no room.
+    pub(crate) fn try_permutation(&mut self, n: usize) -> Result<Vec<usize>> {
+        let mut order = collected("permutation", 0..n)?;
+        self.shuffle(&mut order);
+        Ok(order)
+    }
+
+    fn shuffle(&mut self, order: &mut [usize]) {
+        for i in (1..order.len()).rev() {
             order.swap(i, self.below(i + 1));
         }
-        order
     }
 }
 

@@ -12,6 +12,7 @@
 //   DITTO_INSIDE      1: lists are heads that lie inside the rows of a linear layer: queries, keys and values are (..., n, 3, heads,
 //                     D), outputs (..., n, heads, D); there is no mask, no head is shared, and what there is per row is by lists
 //   DITTO_TF32        1: tensor cores multiply; D and DV are multiples of 8, TR of 2, SB of 16
+//   DITTO_FLIP        1: the scale is negative, and scores are the negative products
 //   CHUNK             rows or keys of one chain of the gradients
 //   BLOCK             keys of a block of the online softmax, queries of a block of the gradients
 //
@@ -38,6 +39,12 @@ typedef unsigned long long u64;
 
 #ifndef DITTO_INSIDE
 #define DITTO_INSIDE 0
+#endif
+
+#ifdef DITTO_FLIP
+#define SCORE(x) (-(x))
+#else
+#define SCORE(x) (x)
 #endif
 
 #define BLOCKED 0xff800001u
@@ -345,7 +352,7 @@ constexpr int NB = BLOCK / 4, PP = BLOCK + 4;
 // is rescaled. With SOME, blocked pairs stay as they are and count as nothing.
 template <bool SOME>
 __device__ __forceinline__ void soften(float (&s)[TR][NB], const unsigned (&open)[TR], float (&top)[TR], float (&total)[TR],
-                                       float (&acc)[TR][4 * NCV], float* p) {
+                                       float (&acc)[TR][4 * NCV], float* p, float factor) {
 #pragma unroll
     for (int i = 0; i < TR; ++i) {
         float best = -__int_as_float(0x7f800000), other;
@@ -357,13 +364,13 @@ __device__ __forceinline__ void soften(float (&s)[TR][NB], const unsigned (&open
         best = other > best ? other : best;
         best = __fadd_rn(best, 0.0f);
         const float next = best > top[i] ? best : top[i];
-        float keep = weight(__fsub_rn(top[i], next));
+        float keep = weight(__fmul_rn(__fsub_rn(top[i], next), factor));
         if (SOME) keep = open[i] ? keep : 1.0f;
         top[i] = next;
         float sum = 0.0f;
 #pragma unroll
         for (int j = 0; j < NB; ++j) {
-            const float w = weight(__fsub_rn(s[i][j], next));
+            const float w = weight(__fmul_rn(__fsub_rn(s[i][j], next), factor));
             const bool out = SOME && is_blocked(s[i][j]);
             sum = __fadd_rn(sum, out ? 0.0f : w);
 #if DITTO_TF32
@@ -385,7 +392,7 @@ __device__ __forceinline__ void soften(float (&s)[TR][NB], const unsigned (&open
 // keys while weights meet values.
 extern "C" __global__ void __launch_bounds__(THREADS, DITTO_BLOCKS)
 attention_forward(const float* __restrict__ q, const float* __restrict__ k, const float* __restrict__ v, const float* __restrict__ mask,
-                  float* __restrict__ o, float* __restrict__ lse, unsigned batch, unsigned group, unsigned n, unsigned m, unsigned causal,
+                  float* __restrict__ o, float* __restrict__ logs, float* __restrict__ tops, unsigned batch, unsigned group, unsigned n, unsigned m, unsigned causal,
                   float factor, MaskView view, Inside inside) {
     extern __shared__ float4 memory[];
     float* const sq = reinterpret_cast<float*>(memory);
@@ -453,7 +460,7 @@ attention_forward(const float* __restrict__ q, const float* __restrict__ k, cons
 #pragma unroll
                 for (int i = 0; i < TR; ++i)
 #pragma unroll
-                    for (int j = 0; j < NB; ++j) s[i][j] = __fmul_rn(s[i][j], factor);
+                    for (int j = 0; j < NB; ++j) s[i][j] = SCORE(s[i][j]);
                 unsigned open[TR];
 #pragma unroll
                 for (int i = 0; i < TR; ++i) open[i] = some ? 0u : 1u;
@@ -475,9 +482,9 @@ attention_forward(const float* __restrict__ q, const float* __restrict__ k, cons
                 }
                 float* const p = sp + (own0 + lm) * PP + ln;
                 if (some)
-                    soften<true>(s, open, top, total, acc, p);
+                    soften<true>(s, open, top, total, acc, p, factor);
                 else
-                    soften<false>(s, open, top, total, acc, p);
+                    soften<false>(s, open, top, total, acc, p, factor);
             }
             if (DITTO_SHARE) {
                 __syncthreads();
@@ -515,7 +522,11 @@ attention_forward(const float* __restrict__ q, const float* __restrict__ k, cons
 #pragma unroll
                 for (int c = 0; c < 4 * NCV; ++c) acc[i][c] = empty ? 0.0f : __fmul_rn(acc[i][c], inverse);
                 store_row<DV, NCV>(o + out_at(r), acc[i], ln);
-                if (ln == 0) lse[row0 + r] = empty ? 0.0f : __fmaf_rn(ditto_log(total[i]), LOG2E, top[i]);
+                if (ln == 0) {
+                    logs[row0 + r] = empty ? 0.0f : __fmul_rn(ditto_log(total[i]), LOG2E);
+                    // NaN where the sum is.
+                    tops[row0 + r] = empty ? 0.0f : total[i] == total[i] ? top[i] : total[i];
+                }
             }
         }
         copy_wait<0>();
@@ -617,7 +628,7 @@ __device__ __forceinline__ void pass_on(unsigned* turn, unsigned x) {
 // fetched anew while q is still in use.
 extern "C" __global__ void __launch_bounds__(THREADS, DITTO_BLOCKS)
 attention_backward(const float* __restrict__ q, const float* __restrict__ k, const float* __restrict__ v, const float* __restrict__ mask,
-                   const float* __restrict__ dy, const float* __restrict__ lse, const float* __restrict__ delta,
+                   const float* __restrict__ dy, const float* __restrict__ logs, const float* __restrict__ tops, const float* __restrict__ delta,
                    float* dq, float* __restrict__ dk, float* __restrict__ dv, float* chains, unsigned* turns,
                    unsigned batch, unsigned group, unsigned n, unsigned m, unsigned causal, float factor, float scale, MaskView view,
                    Inside inside) {
@@ -628,8 +639,9 @@ attention_backward(const float* __restrict__ q, const float* __restrict__ k, con
     float* const tg = tq + 2 * SB * PD;
     float* const sp = tg + SB * PV;
     u64* const smask = reinterpret_cast<u64*>(sp + OWN * PP);  // of queries, two stages
-    float* const slse = reinterpret_cast<float*>(smask + 2 * SB);
-    float* const sdelta = slse + 2 * SB;
+    float* const slogs = reinterpret_cast<float*>(smask + 2 * SB);
+    float* const stops = slogs + 2 * SB;
+    float* const sdelta = stops + 2 * SB;
     __shared__ u64 ticket;
 #if DITTO_INSIDE
     // Where the list starts in queries, outputs, chains, and what there is per row: read anew each time, since registers are short.
@@ -704,7 +716,8 @@ attention_backward(const float* __restrict__ q, const float* __restrict__ k, con
         auto fetch_q = [&](int s0, int stage) {
             copy_rows<D, PD, SB>(tq + stage * SB * PD, q + query_at(s0), inside.wide, rows - s0 < SB ? rows - s0 : SB);
             for (int t = threadIdx.x; t < SB && s0 + t < rows; t += THREADS) {
-                slse[stage * SB + t] = lse[stat_at(s0) + t];
+                slogs[stage * SB + t] = logs[stat_at(s0) + t];
+                stops[stage * SB + t] = tops[stat_at(s0) + t];
                 sdelta[stage * SB + t] = delta[stat_at(s0) + t];
                 if (DITTO_MASK) smask[stage * SB + t] = mask_at(view, z, group, n, s0 + t);
             }
@@ -748,9 +761,9 @@ attention_backward(const float* __restrict__ q, const float* __restrict__ k, con
                 products<D, PD, NB>(s, ok + own * PD, tq + stage * SB * PD);
 #pragma unroll
                 for (int j = 0; j < NB; ++j) {
-                    const float less = -slse[stage * SB + streamed(ln, j)];
+                    const float less = -slogs[stage * SB + streamed(ln, j)], top = stops[stage * SB + streamed(ln, j)];
 #pragma unroll
-                    for (int i = 0; i < TR; ++i) s[i][j] = weight(__fmaf_rn(s[i][j], factor, less));
+                    for (int i = 0; i < TR; ++i) s[i][j] = weight(__fmaf_rn(__fsub_rn(SCORE(s[i][j]), top), factor, less));
                 }
                 if (some) {
 #pragma unroll

@@ -28,6 +28,7 @@ use crate::scalar::{Real, Scalar};
 use crate::shape::{MAX_RANK, Shape};
 use crate::tensor::Tensor;
 use std::f64::consts::{LN_2, LOG2_E};
+use std::ops::Range;
 
 pub(crate) use inside::outputs_alone;
 pub use inside::{SelfAttention, SelfAttentionBwd};
@@ -185,6 +186,16 @@ impl Rule {
         self.scale.unwrap_or_else(|| 1.0 / libm::sqrt(d.max(1) as f64))
     }
 
+    /// What a difference of scores is multiplied by to be an exponent of 2: never 0, so that it is that of equal scores alone.
+    fn factor(&self, d: usize) -> f32 {
+        ((self.scale(d).abs() * LOG2_E) as f32).max(f32::from_bits(1))
+    }
+
+    /// Whether scores are the negative products of queries and keys.
+    fn flips(&self, d: usize) -> bool {
+        self.scale(d) < 0.0
+    }
+
     /// Checks `q, k, v` and the mask, if `count` inputs are one more than `without`.
     fn geometry(&self, op: &'static str, ins: &[Meta], without: usize) -> Result<Geometry> {
         if ins.len() != without && ins.len() != without + 1 {
@@ -221,14 +232,24 @@ fn like(q: Shape, last: Option<usize>) -> Shape {
     dims(&all[..lead + usize::from(last.is_some())])
 }
 
-/// Parts of the value of [`Attention`] on queries and values of these shapes: outputs, and per query the
-/// logarithm of the sum of its weights.
-pub(crate) fn parts(q: Shape, v: Shape) -> [Shape; 2] {
-    [like(q, Some(v.last())), like(q, None)]
+/// Parts of the value of [`Attention`] on queries and values of these shapes: outputs, per query the
+/// logarithm of the sum of its weights, and per query its largest score.
+pub(crate) fn parts(q: Shape, v: Shape) -> [Shape; 3] {
+    [like(q, Some(v.last())), like(q, None), like(q, None)]
 }
 
-/// `o_i = Σ_j p_ij v_j` with `p_i` the softmax of `s_ij = scale · q_i·k_j` over the keys that query `i` may
-/// attend to; packed behind it, per query, `log2 Σ_j e^s_ij`. A query without keys gives zeros.
+/// The places of the parts but the first.
+fn statistics(parts: &[Shape; 3]) -> Range<usize> {
+    let (starts, end) = layout::packed(parts);
+    starts[1]..end
+}
+
+/// `o_i = Σ_j p_ij v_j` with `p_i` the softmax of `scale · q_i·k_j` over the keys that query `i` may
+/// attend to; packed behind it, for the gradient, per query `l_i = log2 Σ_j e^(|scale| (s_ij - t_i))`, and then per query
+/// `t_i = max_j s_ij`, where `s_ij` is `q_i·k_j`, or `-q_i·k_j` if the scale is negative. A query without keys gives zeros.
+///
+/// `l` and `t` are one number in two parts, `l_i + |scale| log2 e · t_i`: its gradient is taken to be that of `l`, and that of `t`
+/// is not read.
 ///
 /// Inputs: `q (…, heads, n, d)`, `k (…, heads, m, d)`, `v (…, heads, m, dv)`, and optionally a mask that
 /// broadcasts to `(…, heads, n, m)`, numbers or indices below 2: where its magnitude is above 0, the query may
@@ -242,7 +263,7 @@ pub struct Attention {
 }
 
 /// Gradients of [`Attention`]: `q, k, v`, the mask if there was one, the value and its upstream gradient, both
-/// packed, to `dq | dk | dv`, packed. With `p_ij = 2^(s_ij log2 e - l_i)`, `δ_i = do_i·o_i - dl_i log2 e` and `ds_ij =
+/// packed, to `dq | dk | dv`, packed. With `p_ij = 2^(|scale| log2 e (s_ij - t_i) - l_i)`, `δ_i = do_i·o_i - dl_i log2 e` and `ds_ij =
 /// p_ij (do_i·v_j - δ_i)`: `dq_i = scale Σ_j ds_ij k_j`, `dk_j = scale Σ_i ds_ij q_i`, `dv_j = Σ_i p_ij do_i`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttentionBwd {
@@ -258,8 +279,9 @@ struct Job<'a> {
     simd: Simd,
     g: Geometry,
     causal: bool,
-    /// The scale times log2 e, and the scale.
+    /// The magnitude of the scale times log2 e, whether it is negative, and the scale.
     factor: f32,
+    flips: bool,
     scale: f32,
     q: &'a [f32],
     k: &'a [f32],
@@ -274,7 +296,8 @@ impl<'a> Job<'a> {
             simd,
             g,
             causal: rule.causal,
-            factor: (scale * LOG2_E) as f32,
+            factor: rule.factor(g.d),
+            flips: rule.flips(g.d),
             scale: scale as f32,
             q: ins[0],
             k: ins[1],
@@ -298,6 +321,14 @@ impl<'a> Job<'a> {
     fn query_range(&self, from: usize, count: usize) -> (usize, usize) {
         let (first, last) = (self.query(from), self.query(from + count - 1));
         if from / self.g.n == (from + count - 1) / self.g.n { (first, last) } else { (0, self.g.n - 1) }
+    }
+}
+
+/// The scores of products of queries and keys.
+#[inline(always)]
+fn signed(job: &Job<'_>, scores: &mut [Lanes]) {
+    if job.flips {
+        scores.as_flattened_mut().iter_mut().for_each(|x| *x = -*x);
     }
 }
 
@@ -389,11 +420,11 @@ fn forward_scratch(g: &Geometry) -> usize {
     g.d + g.dv + BLOCK
 }
 
-/// One tile of rows, forward: rows of list `z` from `r0` on, as many as `lse` is long.
+/// One tile of rows, forward: rows of list `z` from `r0` on, as many as `logs` and `tops` are long.
 #[inline(always)]
-fn forward_tile(job: &Job<'_>, z: usize, r0: usize, o: &mut [f32], lse: &mut [f32], scratch: &mut [f32]) {
+fn forward_tile(job: &Job<'_>, z: usize, r0: usize, [o, logs, tops]: [&mut [f32]; 3], scratch: &mut [f32]) {
     let Geometry { m, d, dv, .. } = job.g;
-    let valid = lse.len();
+    let valid = logs.len();
     let (lanes, _) = scratch.as_chunks_mut::<LANES>();
     let (qt, lanes) = lanes.split_at_mut(d);
     let (acc, lanes) = lanes.split_at_mut(dv);
@@ -409,11 +440,7 @@ fn forward_tile(job: &Job<'_>, z: usize, r0: usize, o: &mut [f32], lse: &mut [f3
         let scores = &mut lanes[..count];
         let some = job.g.mask.is_some() || job.causal && j0 + count > low + 1;
         product(job.simd, qt, &job.k[(z * m + j0) * d..][..count * d], scores);
-        for s in scores.iter_mut() {
-            for x in s.iter_mut() {
-                *x *= job.factor;
-            }
-        }
+        signed(job, scores);
         let mut open = [u32::from(!some); LANES];
         if some {
             block_pairs(job, z, false, r0, valid, j0, scores);
@@ -433,7 +460,7 @@ fn forward_tile(job: &Job<'_>, z: usize, r0: usize, o: &mut [f32], lse: &mut [f3
         for l in 0..LANES {
             let b = best[l] + 0.0;
             let next = f32::where_gt(b, top[l], b, top[l]);
-            let keep = functions::weight(top[l] - next);
+            let keep = functions::weight((top[l] - next) * job.factor);
             alpha[l] = if open[l] != 0 { keep } else { 1.0 };
             top[l] = next;
         }
@@ -441,7 +468,7 @@ fn forward_tile(job: &Job<'_>, z: usize, r0: usize, o: &mut [f32], lse: &mut [f3
         for (j, s) in scores.iter_mut().enumerate() {
             let sum = &mut sums[j % 4];
             for l in 0..LANES {
-                let w = functions::weight(s[l] - top[l]);
+                let w = functions::weight((s[l] - top[l]) * job.factor);
                 sum[l] += choose(s[l], 0.0, w);
                 s[l] = choose(s[l], s[l], w);
             }
@@ -458,10 +485,12 @@ fn forward_tile(job: &Job<'_>, z: usize, r0: usize, o: &mut [f32], lse: &mut [f3
         accumulate(job.simd, some, scores, &job.v[(z * m + j0) * dv..][..count * dv], acc);
     }
     let mut inverse = [0.0f32; LANES];
-    let mut logs = [0.0f32; LANES];
+    let mut log = [0.0f32; LANES];
     for l in 0..LANES {
         inverse[l] = 1.0 / total[l];
-        logs[l] = functions::log(total[l]).mul_add(LOG2_E as f32, top[l]);
+        log[l] = functions::log(total[l]) * LOG2_E as f32;
+        // NaN where the sum is.
+        top[l] = f32::where_eq(total[l], total[l], top[l], total[l]);
     }
     for a in acc.iter_mut() {
         for l in 0..LANES {
@@ -469,15 +498,15 @@ fn forward_tile(job: &Job<'_>, z: usize, r0: usize, o: &mut [f32], lse: &mut [f3
         }
     }
     turn_back(job.simd, acc, 1.0, o);
-    for (l, to) in lse.iter_mut().enumerate() {
-        *to = if total[l] == 0.0 { 0.0 } else { logs[l] };
+    for (l, (log_to, top_to)) in logs.iter_mut().zip(tops).enumerate() {
+        (*log_to, *top_to) = if total[l] == 0.0 { (0.0, 0.0) } else { (log[l], top[l]) };
     }
 }
 
 simd_fn! {
     /// [`forward_tile`] at every level.
-    fn forward(simd, job: &Job<'_>, z: usize, r0: usize, o: &mut [f32], lse: &mut [f32], scratch: &mut [f32]) {
-        forward_tile(job, z, r0, o, lse, scratch);
+    fn forward(simd, job: &Job<'_>, z: usize, r0: usize, results: [&mut [f32]; 3], scratch: &mut [f32]) {
+        forward_tile(job, z, r0, results, scratch);
     }
 }
 
@@ -486,7 +515,8 @@ simd_fn! {
 struct Back<'a> {
     job: Job<'a>,
     dy: &'a [f32],
-    lse: &'a [f32],
+    logs: &'a [f32],
+    tops: &'a [f32],
     delta: &'a [f32],
 }
 
@@ -522,13 +552,14 @@ fn turn_back(simd: Simd, lanes: &[Lanes], scale: f32, out: &mut [f32]) {
 }
 
 /// Weights and score gradients of a block of streamed rows: `scores` become weights, `slopes` become `ds`.
-/// The statistics are those of the lanes or of the streamed rows.
+/// The statistics (logarithm, largest score, `delta`) are those of the lanes or of the streamed rows.
 #[inline(always)]
-fn weigh(factor: f32, stats: impl Fn(usize) -> (Lanes, Lanes), scores: &mut [Lanes], slopes: &mut [Lanes]) {
+fn weigh(job: &Job<'_>, stats: impl Fn(usize) -> [Lanes; 3], scores: &mut [Lanes], slopes: &mut [Lanes]) {
+    signed(job, scores);
     for (r, (s, e)) in scores.iter_mut().zip(slopes).enumerate() {
-        let (lse, delta) = stats(r);
+        let [log, top, delta] = stats(r);
         for l in 0..LANES {
-            let p = functions::weight(s[l].mul_add(factor, -lse[l]));
+            let p = functions::weight((s[l] - top[l]).mul_add(job.factor, -log[l]));
             s[l] = p;
             e[l] = p * (e[l] - delta[l]);
         }
@@ -561,7 +592,7 @@ fn queries_tile(back: &Back<'_>, z: usize, r0: usize, dq: &mut [f32], valid: usi
     chunk.fill([0.0; LANES]);
     total.fill([0.0; LANES]);
     let lane = |x: &[f32]| std::array::from_fn(|l| if l < valid { x[at + l] } else { 0.0 });
-    let (lse, delta): (Lanes, Lanes) = (lane(back.lse), lane(back.delta));
+    let stats: [Lanes; 3] = [lane(back.logs), lane(back.tops), lane(back.delta)];
     let (low, high) = job.query_range(r0, valid);
     let keys = if job.causal { m.min(high + 1) } else { m };
     for j0 in (0..keys).step_by(BLOCK) {
@@ -575,7 +606,7 @@ fn queries_tile(back: &Back<'_>, z: usize, r0: usize, dq: &mut [f32], valid: usi
         let k = &job.k[(z * m + j0) * d..][..count * d];
         product(job.simd, qt, k, scores);
         product(job.simd, gt, &job.v[(z * m + j0) * dv..][..count * dv], slopes);
-        weigh(job.factor, |_| (lse, delta), scores, slopes);
+        weigh(job, |_| stats, scores, slopes);
         if some {
             block_pairs(job, z, false, r0, valid, j0, slopes);
         }
@@ -648,8 +679,8 @@ fn keys_tile(
         let (q, dy) = (&job.q[at * d..][..count * d], &back.dy[at * dv..][..count * dv]);
         product(job.simd, kt, q, scores);
         product(job.simd, vt, dy, slopes);
-        let stats = |r: usize| ([back.lse[at + r]; LANES], [back.delta[at + r]; LANES]);
-        weigh(job.factor, stats, scores, slopes);
+        let stats = |r: usize| [back.logs[at + r], back.tops[at + r], back.delta[at + r]].map(|x| [x; LANES]);
+        weigh(job, stats, scores, slopes);
         if some {
             block_pairs(job, z, true, k0, valid, r0, scores);
             mark(scores, slopes);
@@ -827,7 +858,7 @@ impl Variant {
         {
             let v = Variant { kind: 1, rows, warps, stage, share: false, shared: 0, blocks: 1, tensor };
             let own = v.own();
-            let words = own * (pd + pv) + stage * (2 * pd + pv) + own * (stage + 4) + 8 * stage;
+            let words = own * (pd + pv) + stage * (2 * pd + pv) + own * (stage + 4) + 10 * stage;
             if let Some(v) = v.finish(gpu, words) {
                 return Ok(v);
             }
@@ -840,7 +871,7 @@ impl Variant {
         self.warps * 8 * self.rows
     }
 
-    fn module(&self, g: &Geometry) -> Source {
+    fn module(&self, g: &Geometry, flips: bool) -> Source {
         let defines = [
             ("KIND", self.kind),
             ("D", g.d),
@@ -853,10 +884,12 @@ impl Variant {
             ("MASK", usize::from(g.mask.is_some())),
             ("INSIDE", 1),
             ("TF32", 1),
+            ("FLIP", 1),
         ];
         let is_used = |name: &str| match name {
             "INSIDE" => g.heads > 0,
             "TF32" => self.tensor,
+            "FLIP" => flips,
             _ => true,
         };
         let defines: Vec<_> = defines.into_iter().filter(|(name, _)| is_used(name)).collect();
@@ -867,13 +900,13 @@ impl Variant {
     fn launch(
         &self,
         cuda: &Cuda,
-        g: &Geometry,
+        (g, flips): (&Geometry, bool),
         name: &str,
         rows: usize,
         most: usize,
         args: &Args,
     ) -> Result<()> {
-        let (module, text) = self.module(g);
+        let (module, text) = self.module(g, flips);
         let kernel = cuda.kernel(&module, text, name)?;
         let blocks = rows.div_ceil(self.own()).saturating_mul(g.batch).min(most);
         cuda.launch(kernel, [blocks as u32, 1, 1], 32 * self.warps as u32, self.shared as u32, args)
@@ -920,8 +953,8 @@ fn inside_words(g: &Geometry) -> [u32; 4] {
     [g.heads as u32, 3 * narrow, narrow, chains]
 }
 
-/// The forward kernel, on the addresses of `q, k, v` and the mask, to those of the outputs and logarithms.
-fn forward_cuda(cuda: &Cuda, rule: Rule, g: &Geometry, ins: [u64; 4], outs: [u64; 2]) -> Result<()> {
+/// The forward kernel, on the addresses of `q, k, v` and the mask, to those of the outputs, logarithms and largest scores.
+fn forward_cuda(cuda: &Cuda, rule: Rule, g: &Geometry, ins: [u64; 4], outs: [u64; 3]) -> Result<()> {
     let variant = Variant::forward(g, &Gpu::of(cuda))?;
     let mut args = Args::new();
     for at in ins.into_iter().chain(outs) {
@@ -930,10 +963,10 @@ fn forward_cuda(cuda: &Cuda, rule: Rule, g: &Geometry, ins: [u64; 4], outs: [u64
     for x in [g.batch, g.group, g.n, g.m] {
         args.u32(x as u32);
     }
-    args.u32(u32::from(rule.causal)).f32((rule.scale(g.d) * LOG2_E) as f32);
+    args.u32(u32::from(rule.causal)).f32(rule.factor(g.d));
     args.bytes(bytemuck::cast_slice(&mask_words(g)), 8);
     args.bytes(bytemuck::cast_slice(&inside_words(g)), 4);
-    variant.launch(cuda, g, "attention_forward", g.rows(), i32::MAX as usize, &args)
+    variant.launch(cuda, (g, rule.flips(g.d)), "attention_forward", g.rows(), i32::MAX as usize, &args)
 }
 
 /// `delta` of every row, from the addresses of `dy`, the outputs and `dl`.
@@ -949,14 +982,14 @@ fn delta_cuda(cuda: &Cuda, g: &Geometry, [dy, o, dl]: [u64; 3], delta: u64) -> R
     cuda.launch(kernel, map::grid(cuda, rows * 32), 256, 0, &args)
 }
 
-/// The backward kernel, on the addresses of `q, k, v` and the mask, and of `dy` and the logarithms, to those of the
+/// The backward kernel, on the addresses of `q, k, v` and the mask, and of `dy`, the logarithms and the largest scores, to those of the
 /// gradients. The workspace begins with `delta`.
 fn backward_cuda(
     cuda: &Cuda,
     rule: Rule,
     g: &Geometry,
     ins: [u64; 4],
-    [dy, lse]: [u64; 2],
+    [dy, logs, tops]: [u64; 3],
     grads: [u64; 3],
     workspace: u64,
 ) -> Result<()> {
@@ -969,17 +1002,23 @@ fn backward_cuda(
     let chains = if space.end > space.chains { workspace + space.chains as u64 * 4 } else { grads[0] };
     let scale = rule.scale(g.d);
     let mut args = Args::new();
-    for at in ins.into_iter().chain([dy, lse, workspace]).chain(grads).chain([chains, turns]) {
+    for at in ins.into_iter().chain([dy, logs, tops, workspace]).chain(grads).chain([chains, turns]) {
         args.ptr(at);
     }
     for x in [g.batch, g.group, g.n, g.m] {
         args.u32(x as u32);
     }
-    args.u32(u32::from(rule.causal)).f32((scale * LOG2_E) as f32).f32(scale as f32);
+    args.u32(u32::from(rule.causal)).f32(rule.factor(g.d)).f32(scale as f32);
     args.bytes(bytemuck::cast_slice(&mask_words(g)), 8);
     args.bytes(bytemuck::cast_slice(&inside_words(g)), 4);
     let most = gpu.sm_count as usize * variant.blocks;
-    variant.launch(cuda, g, "attention_backward", g.m, most, &args)
+    variant.launch(cuda, (g, rule.flips(g.d)), "attention_backward", g.m, most, &args)
+}
+
+/// Where the parts of a packed value are that is at `packed`.
+fn addresses(packed: u64, parts: &[Shape; 3]) -> [u64; 3] {
+    let (starts, _) = layout::packed(parts);
+    [0, 1, 2].map(|i| packed + starts[i] as u64 * 4)
 }
 
 /// Zeroes the words between the parts of a packed value.
@@ -1145,8 +1184,8 @@ impl Op for Attention {
         let job = Job::new(run.simd, self.rule(), g, run.ins);
         let results = unpack(run.out, &parts(run.metas[0].shape, run.metas[2].shape));
         let (tiles, scratch) = ([g.batch, g.rows(), LANES], LANES * forward_scratch(&g));
-        run_tiles(run.pool, tiles, results, [g.dv, 1], scratch, |z, r0, _, [o, lse], scratch| {
-            forward(run.simd, &job, z, r0, o, lse, scratch);
+        run_tiles(run.pool, tiles, results, [g.dv, 1, 1], scratch, |z, r0, _, results, scratch| {
+            forward(run.simd, &job, z, r0, results, scratch);
         });
     }
 
@@ -1158,13 +1197,17 @@ impl Op for Attention {
             return Ok(());
         }
         let mask = if g.mask.is_some() { run.ins[3] } else { 0 };
-        let outs = [run.out, run.out + layout::packed(&parts).0[1] as u64 * 4];
+        let outs = addresses(run.out, &parts);
         forward_cuda(run.cuda, self.rule(), &g, [run.ins[0], run.ins[1], run.ins[2], mask], outs)
     }
 
     fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<Source> {
         let Ok(g) = self.of(ins) else { return Vec::new() };
-        Variant::forward(&g, gpu).map_or(Vec::new(), |v| vec![v.module(&g)])
+        Variant::forward(&g, gpu).map_or(Vec::new(), |v| vec![v.module(&g, self.rule().flips(g.d))])
+    }
+
+    fn statistics(&self, ins: &[Meta]) -> Range<usize> {
+        statistics(&parts(ins[0].shape, ins[2].shape))
     }
 
     fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {
@@ -1184,34 +1227,35 @@ impl Op for Attention {
         let metas: Vec<Meta> = ins.iter().map(RefIn::meta).collect();
         let g = self.of(&metas)?;
         let (q, k, v) = (ins[0].num()?.data(), ins[1].num()?.data(), ins[2].num()?.data());
-        let scale = T::c(self.rule().scale(g.d));
-        let (mut o, mut l) = (Vec::new(), Vec::new());
+        let scale = self.rule().scale(g.d);
+        let (sign, size) = (T::c(if scale < 0.0 { -1.0 } else { 1.0 }), T::c(scale.abs()));
+        let (mut o, mut l, mut t) = (Vec::new(), Vec::new(), Vec::new());
         for z in 0..g.batch {
             for r in 0..g.rows() {
                 let q = &q[(z * g.rows() + r) * g.d..][..g.d];
                 let open: Vec<usize> =
                     (0..g.m).filter(|&j| is_open(&g, self.causal, ins.get(3), z, r, j)).collect();
-                let score = |j: usize| dot(q, &k[(z * g.m + j) * g.d..][..g.d]) * scale;
+                let score = |j: usize| dot(q, &k[(z * g.m + j) * g.d..][..g.d]) * sign;
                 let scores: Vec<T> = open.iter().map(|&j| score(j)).collect();
-                if open.is_empty() {
+                let Some(&first) = scores.first() else {
                     o.resize(o.len() + g.dv, T::c(0.0));
                     l.push(T::c(0.0));
+                    t.push(T::c(0.0));
                     continue;
-                }
-                // Any shift gives the same weights; one that float32 holds costs no rounding.
-                let top = scores.iter().fold(f64::NEG_INFINITY, |m, s| m.max(s.to_f64()));
-                let shift = T::c(f64::from(top as f32));
-                let weights: Vec<T> = scores.iter().map(|&s| (s - shift).exp()).collect();
+                };
+                let top = scores.iter().fold(first, |m, &s| if s.to_f64() > m.to_f64() { s } else { m });
+                let weights: Vec<T> = scores.iter().map(|&s| ((s - top) * size).exp()).collect();
                 let total = weights.iter().fold(T::c(0.0), |s, &w| s + w);
                 for c in 0..g.dv {
                     let pairs = weights.iter().zip(&open);
                     let sum = pairs.fold(T::c(0.0), |s, (&w, &j)| s + w * v[(z * g.m + j) * g.dv + c]);
                     o.push(sum / total);
                 }
-                l.push((total.log() + shift) * T::c(LOG2_E));
+                l.push(total.log() * T::c(LOG2_E));
+                t.push(top);
             }
         }
-        pack_reference(&[o, l])
+        pack_reference(&[o, l, t])
     }
 
     fn samples() -> Vec<Sample<Attention>> {
@@ -1280,9 +1324,10 @@ impl AttentionBwd {
         Ok(g)
     }
 
-    /// Where the second part of the packed inputs starts.
-    fn start(ins: &[Meta]) -> usize {
-        layout::packed(&parts(ins[0].shape, ins[2].shape)).0[1]
+    /// Where the second and the third part of the packed inputs start.
+    fn starts(ins: &[Meta]) -> [usize; 2] {
+        let (starts, _) = layout::packed(&parts(ins[0].shape, ins[2].shape));
+        [starts[1], starts[2]]
     }
 }
 
@@ -1348,7 +1393,7 @@ impl Op for AttentionBwd {
     fn cpu(&self, run: CpuRun<'_>) {
         let Ok(g) = self.of(run.metas) else { return };
         let job = Job::new(run.simd, self.rule(), g, run.ins);
-        let start = AttentionBwd::start(run.metas);
+        let [start, tops] = AttentionBwd::starts(run.metas);
         let [y, dy] = [run.ins[run.ins.len() - 2], run.ins[run.ins.len() - 1]];
         let rows = g.batch * g.rows();
         let delta = &mut run.workspace[..rows];
@@ -1357,7 +1402,7 @@ impl Op for AttentionBwd {
             let at = i * task;
             row_products(run.simd, &dy[at * g.dv..], &y[at * g.dv..], &dy[start + at..], g.dv, delta);
         });
-        let back = Back { job, dy, lse: &y[start..], delta };
+        let back = Back { job, dy, logs: &y[start..], tops: &y[tops..], delta };
         let [dq, dk, dv] = unpack(run.out, &[run.metas[0].shape, run.metas[1].shape, run.metas[2].shape]);
         let scratch = LANES * backward_scratch(&g);
         // Whole lists, where there are enough for all threads, make every score once.
@@ -1385,9 +1430,10 @@ impl Op for AttentionBwd {
         let g = self.of(run.metas)?;
         let shapes = [run.metas[0].shape, run.metas[1].shape, run.metas[2].shape];
         fill_gaps(run.cuda, run.out, &shapes)?;
-        let start = AttentionBwd::start(run.metas) as u64 * 4;
+        let packed = parts(run.metas[0].shape, run.metas[2].shape);
         let [y, dy] = [run.ins[run.ins.len() - 2], run.ins[run.ins.len() - 1]];
-        delta_cuda(run.cuda, &g, [dy, y, dy + start], run.workspace)?;
+        let [_, logs, tops] = addresses(y, &packed);
+        delta_cuda(run.cuda, &g, [dy, y, addresses(dy, &packed)[1]], run.workspace)?;
         let (starts, _) = layout::packed(&shapes);
         let [dq, dk, dv] = [starts[0], starts[1], starts[2]].map(|at| run.out + at as u64 * 4);
         if g.m == 0 {
@@ -1398,12 +1444,12 @@ impl Op for AttentionBwd {
         }
         let mask = if g.mask.is_some() { run.ins[3] } else { 0 };
         let ins = [run.ins[0], run.ins[1], run.ins[2], mask];
-        backward_cuda(run.cuda, self.rule(), &g, ins, [dy, y + start], [dq, dk, dv], run.workspace)
+        backward_cuda(run.cuda, self.rule(), &g, ins, [dy, logs, tops], [dq, dk, dv], run.workspace)
     }
 
     fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<Source> {
         let Ok(g) = self.of(ins) else { return Vec::new() };
-        let backward = Variant::backward(&g, gpu).ok().map(|v| v.module(&g));
+        let backward = Variant::backward(&g, gpu).ok().map(|v| v.module(&g, self.rule().flips(g.d)));
         std::iter::once(delta_module(&g)).chain(backward).collect()
     }
 
@@ -1411,7 +1457,7 @@ impl Op for AttentionBwd {
         // With A = p, E = do v^T - δ, W = scale (gq k^T + q gk^T) and T = do gv^T, all (rows, keys):
         //   Ā = T + W E,  Ē = W A,  ds = A E,  S = Ā A
         //   q̄ = scale (ds gk + S k),  k̄ = scale (ds^T gq + S^T q),  v̄ = Ē^T do
-        //   dō = A gv + Ē v - (Σ Ē) o,  ō = -(Σ Ē) do,  dl̄ = log2 e Σ Ē,  l̄ = -ln 2 Σ S
+        //   dō = A gv + Ē v - (Σ Ē) o,  ō = -(Σ Ē) do,  dl̄ = log2 e Σ Ē,  l̄ = -ln 2 Σ S,  t̄ = -|scale| Σ S
         let metas: Vec<Meta> = io.ins.iter().map(|&v| r.meta(v)).collect();
         let g = self.of(&metas)?;
         let (b, rows, scale) = (g.batch, g.rows(), self.rule().scale(g.d));
@@ -1431,6 +1477,8 @@ impl Op for AttentionBwd {
         let o = layout::part(r, y, &packed, 0)?;
         let l = layout::part(r, y, &packed, 1)?;
         let l = layout::reshape_to(r, l, column)?;
+        let top = layout::part(r, y, &packed, 2)?;
+        let top = layout::reshape_to(r, top, column)?;
         let g_o = layout::part(r, dy, &packed, 0)?;
         let g_l = layout::part(r, dy, &packed, 1)?;
         let g_l = layout::reshape_to(r, g_l, column)?;
@@ -1443,20 +1491,22 @@ impl Op for AttentionBwd {
 
         let s = bmm(r, false, true, q3, k3)?;
         let s = layout::reshape_to(r, s, full)?;
-        let weight = move |s: super::program::Expr, l: super::program::Expr| {
-            (s * Real::c(scale) - l * Real::c(LN_2)).exp()
+        let sign = if scale < 0.0 { -1.0 } else { 1.0 };
+        let weight = move |x: &[super::program::Expr]| {
+            let s = x[0] * Real::c(sign);
+            ((s - x[2]) * Real::c(scale.abs()) - x[1] * Real::c(LN_2)).exp()
         };
         let a = if self.causal || g.mask.is_some() {
             let op = AttentionMask { causal: self.causal, n: g.n, m: g.m };
             let open =
                 if g.mask.is_some() { r.record(op.into(), &[io.ins[3]])? } else { r.record(op.into(), &[])? };
-            let program = Program::trace(3, |x| {
+            let program = Program::trace(4, |x| {
                 let zero = Real::c(0.0);
-                vec![Real::where_gt(x[2], zero, weight(x[0], x[1]), zero)]
+                vec![Real::where_gt(x[3], zero, weight(x), zero)]
             });
-            map::record_program(r, &program, full, &[s, l, open])?
+            map::record_program(r, &program, full, &[s, l, top, open])?
         } else {
-            map::record_program(r, &Program::trace(2, |x| vec![weight(x[0], x[1])]), full, &[s, l])?
+            map::record_program(r, &Program::trace(3, |x| vec![weight(x)]), full, &[s, l, top])?
         };
         let product = Program::trace(2, |x| vec![x[0] * x[1]]);
         let d_o = map::record_program(r, &product, packed[0], &[g_o, o])?;
@@ -1498,7 +1548,8 @@ impl Op for AttentionBwd {
             r.record(super::elementwise::Scale { c: c as f32 }.into(), &[x])
         };
         let (dl_bar, l_bar) = (by(r, e_sum, LOG2_E)?, by(r, s_sum, -LN_2)?);
-        let y_bar = pack(r, &packed, &[o_bar, l_bar])?;
+        let top_bar = by(r, s_sum, -scale.abs())?;
+        let y_bar = pack(r, &packed, &[o_bar, l_bar, top_bar])?;
         let dy_bar = pack(r, &packed, &[do_bar, dl_bar])?;
         let mut all = vec![
             Some(layout::reshape_to(r, q_bar, qs)?),
@@ -1516,8 +1567,10 @@ impl Op for AttentionBwd {
         let mask = (ins.len() == 6).then(|| &ins[3]);
         let (q, k, v) = (ins[0].num()?.data(), ins[1].num()?.data(), ins[2].num()?.data());
         let (y, dy) = (ins[ins.len() - 2].num()?.data(), ins[ins.len() - 1].num()?.data());
-        let start = AttentionBwd::start(&metas);
-        let scale = T::c(self.rule().scale(g.d));
+        let [start, tops] = AttentionBwd::starts(&metas);
+        let scale = self.rule().scale(g.d);
+        let (sign, size) = (T::c(if scale < 0.0 { -1.0 } else { 1.0 }), T::c(scale.abs()));
+        let scale = T::c(scale);
         let mut out = [q.len(), k.len(), v.len()].map(|n| vec![T::c(0.0); n]);
         for z in 0..g.batch {
             for r in 0..g.rows() {
@@ -1527,7 +1580,7 @@ impl Op for AttentionBwd {
                 for j in (0..g.m).filter(|&j| is_open(&g, self.causal, mask, z, r, j)) {
                     let j = z * g.m + j;
                     let k = &k[j * g.d..][..g.d];
-                    let p = (dot(q, k) * scale - y[start + i] * T::c(LN_2)).exp();
+                    let p = ((dot(q, k) * sign - y[tops + i]) * size - y[start + i] * T::c(LN_2)).exp();
                     let ds = p * (dot(g_o, &v[j * g.dv..][..g.dv]) - delta) * scale;
                     for c in 0..g.d {
                         out[0][i * g.d + c] = out[0][i * g.d + c] + ds * k[c];
@@ -1568,13 +1621,13 @@ impl Op for AttentionBwd {
     fn rejects() -> Vec<Reject<AttentionBwd>> {
         let op = AttentionBwd { causal: false, scale: None };
         let f = |d: &[usize]| Meta::f32(dims(d));
-        let packed = || vec![f(&[56]), f(&[56])];
+        let packed = || vec![f(&[64]), f(&[64])];
         let mut all: Vec<_> = forward_rejects()
             .into_iter()
             .map(|(ins, want)| Reject { op, ins: [ins, packed()].concat(), want })
             .collect();
         let good = vec![f(&[2, 4, 3]), f(&[2, 5, 3]), f(&[2, 5, 6])];
-        let short = [good, vec![f(&[56]), f(&[52])]].concat();
+        let short = [good, vec![f(&[64]), f(&[60])]].concat();
         all.push(Reject { op, ins: short, want: "Shapes" });
         all
     }

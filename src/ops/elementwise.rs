@@ -4,7 +4,7 @@
 //! NumPy's rule: aligned at the last axis, equal dimensions or one of them 1.
 
 use super::map;
-use super::program::{Program, Reg};
+use super::program::{Program, Reg, by_larger, by_power, by_quotient, by_root};
 use super::sampling::edge_dims;
 use super::{
     Attr, Attrs, Bound, CpuRun, CudaRun, Gpu, Io, Kernel, Op, Recorder, RefIn, Reject, Sample, SampleIn, Val,
@@ -14,7 +14,7 @@ use crate::device::cuda::Source;
 use crate::device::{DType, Meta};
 use crate::error::{Error, ErrorKind, Result};
 use crate::numerics::rng::Stream;
-use crate::scalar::{Real, Scalar};
+use crate::scalar::{Real, Scalar, signed};
 use crate::shape::Shape;
 use crate::tensor::Tensor;
 
@@ -37,7 +37,7 @@ pub trait Elementwise: Op {
 // The first token is a dollar sign, for the macro that this one defines.
 macro_rules! rows {
     ($d:tt $($(#[$doc:meta])* $name:ident $op:ident { $($attr:ident = $default:literal),* }
-       ($x:ident $(, $rest:ident)*) = $f:expr, d($y:ident, $g:ident) = [$($df:expr),+], on [$($range:expr),+],
+       ($x:ident $(, $rest:ident)*) = $f:expr, d($y:ident, $g:ident) = $df:expr, on [$($range:expr),+],
        at [$([$($in:expr),+] = $out:expr),*];)*) => {$(
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq)]
@@ -61,7 +61,7 @@ macro_rules! rows {
                 let mut inputs = x.iter().copied();
                 let $x = inputs.next().unwrap_or(R::c(f64::NAN));
                 $(let $rest = inputs.next().unwrap_or(R::c(f64::NAN));)*
-                vec![$($df),+]
+                $df.to_vec()
             }
 
             fn exact(&self) -> Vec<(Vec<f32>, f32)> {
@@ -204,6 +204,13 @@ impl<O: Elementwise + Into<super::AnyOp>> Row for O {
     }
 }
 
+/// Gradients of two of which a number wins over NaN, from those of two numbers.
+fn by_winner<R: Real>(a: R, b: R, numbers: [R; 2], g: R) -> [R; 2] {
+    let zero = R::c(0.0);
+    let [to_a, to_b] = numbers;
+    [R::where_eq(b, b, R::where_eq(a, a, to_a, zero), g), R::where_eq(b, b, R::where_eq(a, a, to_b, g), zero)]
+}
+
 const INF: f32 = f32::INFINITY;
 const NAN: f32 = f32::NAN;
 const WIDE: (f64, f64) = (-8.0, 8.0);
@@ -216,13 +223,12 @@ rows! { $
     /// `-x`.
     neg Neg {} (x) = -x, d(y, g) = [-g], on [WIDE], at [[0.0] = -0.0, [INF] = -INF];
 
-    /// Magnitude. The slope at zero is zero, and a NaN has slope zero.
-    abs Abs {} (x) = x.abs(),
-        d(y, g) = [R::where_gt(x, R::c(0.0), g, R::where_gt(R::c(0.0), x, -g, R::c(0.0)))],
+    /// Magnitude. The slope at zero is zero.
+    abs Abs {} (x) = x.abs(), d(y, g) = [signed(x, g)],
         on [WIDE], at [[-0.0] = 0.0, [-INF] = INF, [NAN] = NAN];
 
-    /// Square root; NaN below zero. The slope is zero at and below zero.
-    sqrt Sqrt {} (x) = x.sqrt(), d(y, g) = [R::where_gt(x, R::c(0.0), g / (y + y), R::c(0.0))],
+    /// Square root; NaN below zero. The slope at zero is zero.
+    sqrt Sqrt {} (x) = x.sqrt(), d(y, g) = [by_root(g, y)],
         on [POSITIVE], at [[0.0] = 0.0, [-1.0] = NAN, [4.0] = 2.0, [INF] = INF];
 
     /// `x * x`.
@@ -278,14 +284,14 @@ rows! { $
     /// `min(max(x + 3, 0), 6) / 6`. The slope at both kinks is zero.
     hardsigmoid Hardsigmoid {} (x) = R::where_gt(R::c(-3.0), x, R::c(0.0),
             R::where_gt(x, R::c(3.0), R::c(1.0), (x + R::c(3.0)) * R::c(1.0 / 6.0))),
-        d(y, g) = [R::where_gt(x, R::c(-3.0), R::where_gt(R::c(3.0), x, g * R::c(1.0 / 6.0), R::c(0.0)), R::c(0.0))],
+        d(y, g) = [R::where_le(x, R::c(-3.0), R::c(0.0), R::where_le(R::c(3.0), x, R::c(0.0), g * R::c(1.0 / 6.0)))],
         on [WIDE], at [[-3.0] = 0.0, [3.0] = 1.0, [0.0] = 0.5, [-INF] = 0.0, [INF] = 1.0, [NAN] = NAN];
 
     /// `x * hardsigmoid(x)`. The slope is zero up to -3 and one from 3 on.
     hardswish Hardswish {} (x) = R::where_gt(R::c(-3.0), x, R::c(0.0),
             R::where_gt(x, R::c(3.0), x, x * ((x + R::c(3.0)) * R::c(1.0 / 6.0)))),
-        d(y, g) = [R::where_gt(x, R::c(-3.0),
-            R::where_gt(R::c(3.0), x, g * (x * R::c(1.0 / 3.0) + R::c(0.5)), g), R::c(0.0))],
+        d(y, g) = [R::where_le(x, R::c(-3.0), R::c(0.0),
+            R::where_le(R::c(3.0), x, g, g * (x * R::c(1.0 / 3.0) + R::c(0.5))))],
         on [WIDE], at [[-3.0] = -0.0, [3.0] = 3.0, [-INF] = 0.0, [INF] = INF, [NAN] = NAN];
 
     /// `x` where positive, else `slope * x`, also in its gradient at zero.
@@ -313,10 +319,10 @@ rows! { $
         d(y, g) = [g * (R::c(std::f64::consts::FRAC_2_SQRT_PI) * (-(x * x)).exp())],
         on [(-4.0, 4.0)], at [[0.0] = 0.0, [INF] = 1.0, [-INF] = -1.0, [10.0] = 1.0];
 
-    /// `x` where positive, else +0 (also for NaN). The slope at zero is zero.
-    relu Relu {} (x) = R::where_gt(x, R::c(0.0), x, R::c(0.0)),
-        d(y, g) = [R::where_gt(y, R::c(0.0), g, R::c(0.0))],
-        on [WIDE], at [[-0.0] = 0.0, [-3.0] = 0.0, [3.0] = 3.0, [NAN] = 0.0, [INF] = INF];
+    /// +0 up to zero, else `x`. The slope at zero is zero.
+    relu Relu {} (x) = R::where_le(x, R::c(0.0), R::c(0.0), x),
+        d(y, g) = [R::where_le(y, R::c(0.0), R::c(0.0), g)],
+        on [WIDE], at [[-0.0] = 0.0, [-3.0] = 0.0, [3.0] = 3.0, [NAN] = NAN, [INF] = INF];
 
     /// `1 / (1 + e^-x)`.
     sigmoid Sigmoid {} (x) = x.sigmoid(), d(y, g) = [g * (y * (R::c(1.0) - y))],
@@ -375,11 +381,11 @@ rows! { $
         d(y, g) = [R::where_eq(c, R::c(0.0), R::c(0.0), g * (c * x.pow(c - R::c(1.0))))],
         on [POSITIVE], at [[4.0] = 32.0, [0.0] = 0.0, [-1.0] = NAN, [INF] = INF];
 
-    /// `x` held between `lo` and `hi`; NaN stays NaN, and `lo` above `hi` gives `lo` below it and `hi`
-    /// otherwise. The slope is one strictly inside and zero at the bounds.
+    /// `x` held between `lo` and `hi`: `min(hi, max(lo, x))`, so `lo` above `hi` gives `hi`. The slope is one strictly
+    /// inside and zero at the bounds.
     #[doc(alias = "clip")]
-    clamp Clamp { lo = -1.0, hi = 0.5 } (x) = R::where_gt(lo, x, lo, R::where_gt(x, hi, hi, x)),
-        d(y, g) = [R::where_gt(x, lo, R::where_gt(hi, x, g, R::c(0.0)), R::c(0.0))],
+    clamp Clamp { lo = -1.0, hi = 0.5 } (x) = hi.min(lo.max(x)),
+        d(y, g) = [R::where_le(x, lo, R::c(0.0), R::where_le(hi, x, R::c(0.0), g))],
         on [(-3.0, 3.0)], at [[-1.0] = -1.0, [9.0] = 0.5, [NAN] = NAN, [-INF] = -1.0];
 
     /// `ln(softplus(x) + eps)`: a logarithm that is defined everywhere.
@@ -396,26 +402,28 @@ rows! { $
     mul Mul {} (a, b) = a * b, d(y, g) = [g * b, g * a], on [WIDE, WIDE], at [[INF, 0.0] = NAN, [-1.0, 0.0] = -0.0];
 
     /// `a / b`. The gradient of `b` is formed without squaring it, so it does not overflow early.
-    div Div {} (a, b) = a / b, d(y, g) = [g / b, -((g / b) * y)], on [WIDE, POSITIVE],
+    div Div {} (a, b) = a / b, d(y, g) = by_quotient(b, y, g), on [WIDE, POSITIVE],
         at [[1.0, 0.0] = INF, [0.0, 0.0] = NAN, [-1.0, INF] = -0.0];
 
-    /// The larger of two; a NaN loses against a number. A tie shares the gradient in halves.
-    max Max {} (a, b) = a.max(b),
-        d(y, g) = [R::where_gt(a, b, g, R::where_gt(b, a, R::c(0.0), g * R::c(0.5))),
-                   R::where_gt(b, a, g, R::where_gt(a, b, R::c(0.0), g * R::c(0.5)))],
-        on [WIDE, WIDE], at [[NAN, 1.0] = 1.0, [1.0, NAN] = 1.0, [NAN, NAN] = NAN, [-INF, 2.0] = 2.0];
+    /// The larger of two, NaN if either is. A tie shares the gradient in halves; with a NaN both get all of it.
+    max Max {} (a, b) = a.max(b), d(y, g) = by_larger(a, b, g), on [WIDE, WIDE],
+        at [[NAN, 1.0] = NAN, [1.0, NAN] = NAN, [NAN, NAN] = NAN, [-INF, 2.0] = 2.0, [-0.0, 0.0] = 0.0, [0.0, -0.0] = -0.0];
 
-    /// The smaller of two; a NaN loses against a number. A tie shares the gradient in halves.
-    min Min {} (a, b) = a.min(b),
-        d(y, g) = [R::where_gt(b, a, g, R::where_gt(a, b, R::c(0.0), g * R::c(0.5))),
-                   R::where_gt(a, b, g, R::where_gt(b, a, R::c(0.0), g * R::c(0.5)))],
-        on [WIDE, WIDE], at [[NAN, 1.0] = 1.0, [1.0, NAN] = 1.0, [INF, 2.0] = 2.0];
+    /// The smaller of two, NaN if either is. A tie shares the gradient in halves; with a NaN both get all of it.
+    min Min {} (a, b) = a.min(b), d(y, g) = by_larger(b, a, g), on [WIDE, WIDE],
+        at [[NAN, 1.0] = NAN, [1.0, NAN] = NAN, [INF, 2.0] = 2.0, [-0.0, 0.0] = 0.0, [0.0, -0.0] = -0.0];
+
+    /// The larger of two; a number wins over NaN, as in C's `fmax`. A tie shares the gradient in halves.
+    fmax Fmax {} (a, b) = R::where_gt(a, b, a, R::where_eq(b, b, b, a)), d(y, g) = by_winner(a, b, by_larger(a, b, g), g),
+        on [WIDE, WIDE], at [[NAN, 1.0] = 1.0, [1.0, NAN] = 1.0, [NAN, NAN] = NAN, [-INF, 2.0] = 2.0, [NAN, -INF] = -INF];
+
+    /// The smaller of two; a number wins over NaN, as in C's `fmin`. A tie shares the gradient in halves.
+    fmin Fmin {} (a, b) = R::where_gt(b, a, a, R::where_eq(b, b, b, a)), d(y, g) = by_winner(a, b, by_larger(b, a, g), g),
+        on [WIDE, WIDE], at [[NAN, 1.0] = 1.0, [1.0, NAN] = 1.0, [NAN, NAN] = NAN, [INF, 2.0] = 2.0, [NAN, INF] = INF];
 
     /// `a^b`. A zero exponent has no slope in `a`; a base that is not positive has none in `b`.
     pow Pow {} (a, b) = a.pow(b),
-        d(y, g) = [R::where_gt(b.abs(), R::c(0.0), g * (b * a.pow(b - R::c(1.0))), R::c(0.0)),
-                   R::where_gt(a, R::c(0.0), g * (y * a.log()), R::c(0.0))],
-        on [POSITIVE, (-3.0, 3.0)],
+        d(y, g) = by_power(a, b, y, g), on [POSITIVE, (-3.0, 3.0)],
         at [[NAN, 0.0] = 1.0, [-2.0, 3.0] = -8.0, [-2.0, 0.5] = NAN, [0.0, -1.0] = INF, [2.0, 10.0] = 1024.0];
 
     /// 1 where `a == b`, else 0 (also for NaN). No gradient.
@@ -455,14 +463,14 @@ rows! { $
         at [[0.0, 1.0, 2.0] = 2.0, [-0.0, 1.0, 2.0] = 2.0, [NAN, 1.0, 2.0] = 1.0, [0.5, -0.0, NAN] = -0.0];
 
     /// `x` held between the elements of `lo` and `hi`, as in `clamp`. The gradient goes to whichever of the
-    /// three is taken; on a tie that is `x`.
-    clamp_to ClampTo {} (x, lo, hi) = R::where_gt(lo, x, lo, R::where_gt(x, hi, hi, x)),
+    /// three is taken; on a tie that is `x`, or `lo` if it is tied with `hi`. Beside a NaN more than one may get it.
+    clamp_to ClampTo {} (x, lo, hi) = hi.min(lo.max(x)),
         d(y, g) = [R::where_gt(lo, x, R::c(0.0), R::where_gt(x, hi, R::c(0.0), g)),
-                   R::where_gt(lo, x, g, R::c(0.0)),
-                   R::where_gt(lo, x, R::c(0.0), R::where_gt(x, hi, g, R::c(0.0)))],
+                   R::where_le(lo, x, R::c(0.0), R::where_gt(lo, hi, R::c(0.0), g)),
+                   R::where_le(x, hi, R::where_le(lo, hi, R::c(0.0), g), g)],
         on [WIDE, (-6.0, 1.0), (-1.0, 6.0)],
-        at [[3.0, -1.0, 1.0] = 1.0, [-3.0, -1.0, 1.0] = -1.0, [0.5, 2.0, 1.0] = 2.0, [3.0, 2.0, 1.0] = 1.0,
-            [NAN, 0.0, 1.0] = NAN, [0.5, NAN, NAN] = 0.5];
+        at [[3.0, -1.0, 1.0] = 1.0, [-3.0, -1.0, 1.0] = -1.0, [0.5, 2.0, 1.0] = 1.0, [3.0, 2.0, 1.0] = 1.0,
+            [NAN, 0.0, 1.0] = NAN, [0.5, NAN, 1.0] = NAN, [0.5, 0.0, NAN] = NAN, [-0.5, 0.0, NAN] = NAN];
 }
 
 /// The shape that the inputs, all float32, broadcast to.

@@ -6,6 +6,7 @@ use crate::device::cuda::Work;
 use crate::device::cuda::driver::HostMemory;
 use crate::device::{AnyBuffer, Backend, Buffer, Cpu, DType, Device, Meta, ReadSet};
 use crate::error::{Error, ErrorKind, Result};
+use crate::numerics::environment;
 use crate::shape::Shape;
 use std::sync::{Arc, OnceLock};
 
@@ -46,6 +47,7 @@ impl<T: Copy> std::ops::Deref for PerInput<T> {
 /// Runs `op` on `ins` and returns its value on `device`. Nothing is allocated or run if the inputs do
 /// not fit; if memory runs out, everything already taken is given back.
 pub fn apply(device: &Device, op: &AnyOp, ins: &[&AnyBuffer]) -> Result<AnyBuffer> {
+    let _strict = environment::enter();
     let name = op.name();
     let mut metas = PerInput::new(ins.len(), Meta::f32(Default::default()));
     for (m, i) in metas.all_mut().iter_mut().zip(ins) {

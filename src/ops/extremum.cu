@@ -1,9 +1,9 @@
 // Places of the largest or smallest elements. An element and its place are one 64-bit word that orders as
 // wanted: the key of the number above, then the place from its other end, so that the first of several equal
-// elements is the largest word. Words have a maximum whatever the order they are met in.
+// elements is the largest word. A NaN has the largest key. Words have a maximum whatever the order they are met in.
 
 __device__ __forceinline__ unsigned long long word(float x, int smallest, unsigned place) {
-    if (x != x) return 0xffffffffull - place;
+    if (x != x) return 0xffffffff00000000ull | (0xffffffffu - place);
     const unsigned b = __float_as_uint(__fadd_rn(smallest ? -x : x, 0.0f));
     const unsigned key = (b & 0x80000000u) ? ~b : (b | 0x80000000u);
     return ((unsigned long long)key << 32) | (0xffffffffu - place);

@@ -1,7 +1,7 @@
 //! Where the largest or smallest elements are, and gradients that go there.
 //!
 //! Places count along the reduced axes, which must be neighbours, in row-major order. The first of several
-//! equal elements counts; NaN is ignored unless there is nothing else.
+//! equal elements counts; a NaN counts as larger and as smaller than every number.
 
 use super::fold::{Pass, passes};
 use super::map::grid;
@@ -41,39 +41,51 @@ fn flipped(x: f32, flip: u32) -> f32 {
     f32::from_bits(x.to_bits() ^ flip)
 }
 
-/// The place of the first -inf, or 0: what is left to find where nothing is above -inf.
-fn first_lowest(x: impl Iterator<Item = f32>) -> u32 {
-    x.enumerate().find(|(_, x)| *x == f32::NEG_INFINITY).map_or(0, |(i, _)| i as u32)
+/// Whether `v` is larger than the best so far. A NaN is larger than every number, and the first of equals stays.
+#[inline(always)]
+pub(crate) fn larger<T: PartialOrd + Copy>(v: T, best: T) -> bool {
+    #[allow(clippy::eq_op)]
+    let (nan, number) = (v != v, best == best);
+    (v > best) | (nan & number)
+}
+
+/// Whether two are the same number, all NaNs being one.
+#[inline(always)]
+pub(crate) fn same<T: PartialOrd + Copy>(a: T, b: T) -> bool {
+    #[allow(clippy::eq_op)]
+    let both = (a != a) & (b != b);
+    (a == b) | both
 }
 
 simd_fn! {
-    /// The first place of the largest element above -inf, or `u32::MAX`.
-    fn first_above(simd, x: &[f32], flip: u32) -> u32 {
-        let (mut best, mut places) = ([f32::NEG_INFINITY; LANES], [u32::MAX; LANES]);
+    /// The first place of the largest element. A lane takes what is larger than -inf, so where nothing is, all elements are
+    /// equal and the place is 0.
+    fn first_largest(simd, x: &[f32], flip: u32) -> u32 {
+        let (mut best, mut places) = ([f32::NEG_INFINITY; LANES], [0; LANES]);
         for (c, piece) in x.chunks(LANES).enumerate() {
             for (lane, &x) in piece.iter().enumerate() {
                 let x = f32::from_bits(x.to_bits() ^ flip);
-                let above = u32::from(x > best[lane]).wrapping_neg();
+                let above = u32::from(larger(x, best[lane])).wrapping_neg();
                 let at = (c * LANES + lane) as u32;
                 best[lane] = f32::from_bits((x.to_bits() & above) | (best[lane].to_bits() & !above));
                 places[lane] = (at & above) | (places[lane] & !above);
             }
         }
-        let top = best.iter().fold(f32::NEG_INFINITY, |m, &x| if x > m { x } else { m });
-        let first = |(x, place): (&f32, &u32)| if *x == top { *place } else { u32::MAX };
+        let top = best.iter().fold(f32::NEG_INFINITY, |m, &x| if larger(x, m) { x } else { m });
+        let first = |(x, place): (&f32, &u32)| if same(*x, top) { *place } else { u32::MAX };
         best.iter().zip(&places).map(first).fold(u32::MAX, |a, b| if b < a { b } else { a })
     }
 }
 
 simd_fn! {
     /// The same for neighbouring columns of which rows are `stride` apart.
-    fn first_above_columns(simd, x: &[f32], rows: usize, stride: usize, flip: u32, places: &mut [u32]) {
+    fn first_largest_columns(simd, x: &[f32], rows: usize, stride: usize, flip: u32, places: &mut [u32]) {
         let mut best = [f32::NEG_INFINITY; WIDTH];
-        places.fill(u32::MAX);
+        places.fill(0);
         for r in 0..rows {
             for ((best, place), &x) in best.iter_mut().zip(&mut *places).zip(&x[r * stride..]) {
                 let x = f32::from_bits(x.to_bits() ^ flip);
-                let above = u32::from(x > *best).wrapping_neg();
+                let above = u32::from(larger(x, *best)).wrapping_neg();
                 *best = f32::from_bits((x.to_bits() & above) | (best.to_bits() & !above));
                 *place = (r as u32 & above) | (*place & !above);
             }
@@ -88,10 +100,7 @@ fn run_cpu(which: Which, pass: Pass, run: CpuRun<'_>) {
     let Pass { outer, rows, inner } = pass;
     let (simd, x, flip) = (run.simd, run.ins[0], which.flip());
     let out: &mut [u32] = bytemuck::cast_slice_mut(run.out);
-    let row = |x: &[f32]| match first_above(simd, x, flip) {
-        u32::MAX => first_lowest(x.iter().map(|&x| flipped(x, flip))),
-        place => place,
-    };
+    let row = |x: &[f32]| first_largest(simd, x, flip);
     if out.is_empty() {
         return;
     }
@@ -102,10 +111,8 @@ fn run_cpu(which: Which, pass: Pass, run: CpuRun<'_>) {
             place[0] = (start + row(&x[start..rows.min(start + TASK)]) as usize) as u32;
         });
         let at = |place: u32| flipped(x[place as usize], flip);
-        // A later task wins by being larger, or by being a number at all.
-        let better = |best: u32, next: u32| at(next) > at(best) || (at(best).is_nan() && !at(next).is_nan());
-        out[0] =
-            places[1..].iter().fold(places[0], |best, &next| if better(best, next) { next } else { best });
+        let better = |best: u32, next: u32| if larger(at(next), at(best)) { next } else { best };
+        out[0] = places[1..].iter().fold(places[0], |best, &next| better(best, next));
     } else if inner == 1 {
         let per_task = run.pool.share(outer, (TASK / 4 / rows.max(1)).max(1), 1);
         run.pool.chunks_mut(out, per_task, |task, out| {
@@ -123,10 +130,7 @@ fn run_cpu(which: Which, pass: Pass, run: CpuRun<'_>) {
                 let (o, tile) = if outer == 1 { (0, task) } else { (task, t) };
                 debug_assert!(tile < tiles);
                 let x = &x[o * rows * inner + tile * WIDTH..];
-                first_above_columns(simd, x, rows, inner, flip, out);
-                for (j, place) in out.iter_mut().enumerate().filter(|(_, p)| **p == u32::MAX) {
-                    *place = first_lowest((0..rows).map(|r| flipped(x[r * inner + j], flip)));
-                }
+                first_largest_columns(simd, x, rows, inner, flip, out);
             }
         });
     }
@@ -261,7 +265,7 @@ macro_rules! arg_op {
                     let mut best = 0;
                     for (i, &x) in g.iter().enumerate() {
                         let above = if $which == Which::Largest { x > g[best] } else { x < g[best] };
-                        if above || (g[best].is_nan() && !x.is_nan()) {
+                        if above || (x.is_nan() && !g[best].is_nan()) {
                             best = i;
                         }
                     }
@@ -336,13 +340,13 @@ macro_rules! arg_op {
 
 arg_op! {
     /// The place of the largest element along neighbouring axes, as an index in row-major order. The first of
-    /// several equal ones; NaN is ignored, nothing but NaN gives 0. No gradient.
+    /// several equal ones; that of the first NaN if there is one. No gradient.
     Argmax "argmax" Which::Largest
 }
 
 arg_op! {
     /// The place of the smallest element along neighbouring axes, as an index in row-major order. The first of
-    /// several equal ones; NaN is ignored, nothing but NaN gives 0. No gradient.
+    /// several equal ones; that of the first NaN if there is one. No gradient.
     Argmin "argmin" Which::Smallest
 }
 

@@ -12,7 +12,6 @@ use super::loss::{Mse, Reduction};
 use super::map::{self, Map, grid};
 use super::program::{Expr, Program, Reg, Registers, Scratch, Step};
 use super::reduce::{Mean, Sum, Variance};
-use super::rows::row_max;
 use super::{
     AnyOp, Attr, Attrs, Bound, CpuRun, CudaRun, Gpu, Io, Kernel, Op, PerInput, Recorder, RefIn, Reject,
     Sample, SampleIn, Val, dims,
@@ -40,9 +39,9 @@ pub enum Kind {
     Sum,
     /// By the same trees, multiplied.
     Product,
-    /// The largest, NaN ignored; -inf for none, never -0.
+    /// The largest, NaN if one is; -inf for none, never -0.
     Max,
-    /// The smallest, NaN ignored; +inf for none, never -0.
+    /// The smallest, NaN if one is; +inf for none, never -0.
     Min,
 }
 
@@ -52,8 +51,8 @@ impl Kind {
         match self {
             Kind::Sum => ("0.0f", "__fadd_rn(a, b)"),
             Kind::Product => ("1.0f", "__fmul_rn(a, b)"),
-            Kind::Max => ("-__int_as_float(0x7f800000)", "b > a ? b : a"),
-            Kind::Min => ("__int_as_float(0x7f800000)", "a > b ? b : a"),
+            Kind::Max => ("-__int_as_float(0x7f800000)", "(b > a || b != b) ? b : a"),
+            Kind::Min => ("__int_as_float(0x7f800000)", "(a > b || b != b) ? b : a"),
         }
     }
 }
@@ -165,20 +164,33 @@ simd_fn! {
     }
 }
 
+/// The extremum of a row by `pick`, which keeps the second of two equal ones, from `start`; never -0.
+#[inline(always)]
+fn row_extremum(x: &[f32], start: f32, pick: impl Fn(f32, f32) -> f32) -> f32 {
+    let mut lanes = [start; LANES];
+    let mut pieces = x.chunks_exact(LANES);
+    for piece in &mut pieces {
+        for (m, &x) in lanes.iter_mut().zip(piece) {
+            *m = pick(x, *m);
+        }
+    }
+    for (m, &x) in lanes.iter_mut().zip(pieces.remainder()) {
+        *m = pick(x, *m);
+    }
+    lanes.iter().fold(start, |m, &x| pick(x, m)) + 0.0
+}
+
 simd_fn! {
-    /// The smallest element, NaN ignored, +inf for none; never -0.
+    /// The largest element, NaN if one is, -inf for none; never -0.
+    fn row_max(simd, x: &[f32]) -> f32 {
+        row_extremum(x, f32::NEG_INFINITY, Real::max)
+    }
+}
+
+simd_fn! {
+    /// The smallest element, NaN if one is, +inf for none; never -0.
     fn row_min(simd, x: &[f32]) -> f32 {
-        let mut lanes = [f32::INFINITY; LANES];
-        let mut pieces = x.chunks_exact(LANES);
-        for piece in &mut pieces {
-            for (m, &x) in lanes.iter_mut().zip(piece) {
-                *m = if *m > x { x } else { *m };
-            }
-        }
-        for (m, &x) in lanes.iter_mut().zip(pieces.remainder()) {
-            *m = if *m > x { x } else { *m };
-        }
-        lanes.iter().fold(f32::INFINITY, |m, &x| if m > x { x } else { m }) + 0.0
+        row_extremum(x, f32::INFINITY, Real::min)
     }
 }
 
@@ -205,7 +217,7 @@ simd_fn! {
     fn max_rows(simd, best: &mut [f32], x: &[f32], rows: usize, stride: usize) {
         for r in 0..rows {
             for (m, &x) in best.iter_mut().zip(&x[r * stride..]) {
-                *m = if x > *m { x } else { *m };
+                *m = Real::max(x, *m);
             }
         }
     }
@@ -216,7 +228,7 @@ simd_fn! {
     fn min_rows(simd, best: &mut [f32], x: &[f32], rows: usize, stride: usize) {
         for r in 0..rows {
             for (m, &x) in best.iter_mut().zip(&x[r * stride..]) {
-                *m = if *m > x { x } else { *m };
+                *m = Real::min(x, *m);
             }
         }
     }
@@ -249,8 +261,8 @@ fn fold_row(kind: Kind, len: usize, mut chunk: impl FnMut(std::ops::Range<usize>
         // The first one is stored as it is.
         Kind::Max | Kind::Min => {
             let first = chunks.next().unwrap_or(0.0);
-            let takes = |x: f32, best: f32| if kind == Kind::Max { x > best } else { best > x };
-            chunks.fold(first, |best, x| if takes(x, best) { x } else { best })
+            let pick = if kind == Kind::Max { Real::max } else { Real::min };
+            chunks.fold(first, |best, x| pick(x, best))
         }
     }
 }

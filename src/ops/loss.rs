@@ -22,7 +22,7 @@ use crate::numerics::rng::Stream;
 use crate::ops::elementwise;
 use crate::ops::random::Full;
 use crate::ops::softmax::Softmax;
-use crate::scalar::{Real, Scalar};
+use crate::scalar::{Real, Scalar, signed};
 use crate::shape::Shape;
 use crate::tensor::Tensor;
 use std::sync::OnceLock;
@@ -264,9 +264,9 @@ fn held_log<R: Real>(log: R) -> R {
     R::where_gt(R::c(-100.0), log, R::c(-100.0), log)
 }
 
-/// `x` with the sign of `by`; 0 where `by` is 0 or NaN.
-fn signed<R: Real>(by: R, x: R) -> R {
-    R::where_gt(by, R::c(0.0), x, R::where_gt(R::c(0.0), by, -x, R::c(0.0)))
+/// +0, or `x` where that is NaN.
+fn zero_or_nan<R: Real>(x: R) -> R {
+    R::where_eq(x, x, R::c(0.0), x)
 }
 
 const ANY: (f64, f64) = (-2.0, 2.0);
@@ -310,11 +310,11 @@ losses! {
     "bce_with_logits" BceWithLogits {} (x, t) = t * (-x).softplus() + (R::c(1.0) - t) * x.softplus(),
         d(g, k) = [((x.sigmoid() - t) * g) * k, -((x * g) * k)], on [(-8.0, 8.0), (0.0, 1.0)];
 
-    /// Divergence of a log-probability `x` from a target probability: `t (ln t - x)`, 0 where the target is 0, also
-    /// in its gradients.
-    "kl_div" KlDiv {} (x, t) = R::where_eq(t, R::c(0.0), R::c(0.0), t * (t.log() - x)),
-        d(g, k) = [-((t * g) * k),
-                   R::where_eq(t, R::c(0.0), R::c(0.0), (((t.log() - x) + R::c(1.0)) * g) * k)],
+    /// Divergence of a log-probability `x` from a target probability: `t (ln t - x)`, 0 where the target is 0 and `x` is
+    /// not NaN, also in its gradients.
+    "kl_div" KlDiv {} (x, t) = R::where_eq(t, R::c(0.0), zero_or_nan(x), t * (t.log() - x)),
+        d(g, k) = [R::where_eq(x, x, -((t * g) * k), x),
+                   R::where_eq(t, R::c(0.0), zero_or_nan(x), (((t.log() - x) + R::c(1.0)) * g) * k)],
         on [(-4.0, 0.0), (0.05, 1.0)];
 }
 

@@ -103,6 +103,8 @@ macro_rules! with_ops {
             div: elementwise::Div,
             max: elementwise::Max,
             min: elementwise::Min,
+            fmax: elementwise::Fmax,
+            fmin: elementwise::Fmin,
             pow: elementwise::Pow,
             eq: elementwise::Eq,
             ne: elementwise::Ne,
@@ -609,6 +611,12 @@ pub trait Op: Clone + PartialEq + Debug + Sized {
         true
     }
 
+    /// Places of the value that only the gradient rule reads. Its gradients there are those that the rule itself gives; the checks
+    /// leave them zero.
+    fn statistics(&self, _ins: &[Meta]) -> std::ops::Range<usize> {
+        0..0
+    }
+
     /// Sets of inputs in which, taken together and with the others held, the value is linear, and exactly so
     /// on whole numbers: the checks then demand `<A x, g> = <x, A^T g>` to the last bit.
     fn linear(&self, _ins: &[Meta]) -> Vec<Vec<usize>> {
@@ -724,11 +732,13 @@ macro_rules! any_op {
 
             /// See [`Op::vjp`].
             pub fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {
+                let _strict = $crate::numerics::environment::enter();
                 match self { $(AnyOp::$op(op) => op.vjp(r, io, dy),)* }
             }
 
             /// See [`Op::reference`]. Errors if the inputs do not fit.
             pub fn reference<T: Scalar>(&self, ins: &[RefIn<T>]) -> Result<Tensor<T>> {
+                let _strict = $crate::numerics::environment::enter();
                 let metas: Vec<Meta> = ins.iter().map(RefIn::meta).collect();
                 self.shape(&metas)?;
                 if let Some((i, limit)) = self.index_limit(&metas) {
@@ -745,6 +755,11 @@ macro_rules! any_op {
             /// See [`Op::differentiable`].
             pub fn differentiable(&self) -> bool {
                 match self { $(AnyOp::$op(op) => op.differentiable(),)* }
+            }
+
+            /// See [`Op::statistics`].
+            pub fn statistics(&self, ins: &[Meta]) -> std::ops::Range<usize> {
+                match self { $(AnyOp::$op(op) => op.statistics(ins),)* }
             }
 
             /// See [`Op::attrs`].
@@ -883,16 +898,15 @@ pub(crate) fn sample_shapes() -> Vec<Shape> {
     .collect()
 }
 
-/// Draws sample inputs as float32 tensors or indices.
-pub fn draw(ins: &[SampleIn], stream: &mut Stream) -> Vec<RefIn<f32>> {
-    ins.iter()
-        .map(|i| match i {
-            SampleIn::Num(shape, (lo, hi)) => {
-                RefIn::Num(Tensor::from_fn(*shape, |_| stream.range(*lo as f32, *hi as f32)))
-            }
-            SampleIn::Idx(shape, bound) => {
-                RefIn::Idx(Tensor::from_fn(*shape, |_| stream.below(*bound as usize) as u32))
-            }
-        })
-        .collect()
+/// Draws sample inputs as float32 tensors or indices. Errors if the host has no room for them.
+pub fn draw(ins: &[SampleIn], stream: &mut Stream) -> Result<Vec<RefIn<f32>>> {
+    let one = |i: &SampleIn| match i {
+        SampleIn::Num(shape, (lo, hi)) => {
+            Tensor::try_from_fn(*shape, |_| stream.range(*lo as f32, *hi as f32)).map(RefIn::Num)
+        }
+        SampleIn::Idx(shape, bound) => {
+            Tensor::try_from_fn(*shape, |_| stream.below(*bound as usize) as u32).map(RefIn::Idx)
+        }
+    };
+    ins.iter().map(one).collect()
 }

@@ -24,8 +24,8 @@ macro_rules! with_names {
             "matmul" matmul matmul; "bmm" bmm bmm; "linear" linear linear; "mseLoss" mse mse;
             "concat1d" concat concat; "concatVectors" concat concat; "concatLeadingAxis" concat concat;
             "slice1d" slice slice; "sliceRange0" narrow slice; "sliceLeadingAxisRange" narrow slice;
-            "gatherScalar" gather_scalar index_select; "gatherScalarNat" gather_scalar_nat index_select;
-            "gatherRow" gather_row index_select; "gatherVecNat" gather_vec_nat index_select;
+            "gatherScalar" gather_scalar slice; "gatherScalarNat" gather_scalar_nat index_select;
+            "gatherRow" gather_row slice; "gatherVecNat" gather_vec_nat index_select;
             "gatherRowsNat" gather_rows_nat index_select; "scatterAddVec" scatter_add_vec index_add;
             "scatterAddRow" scatter_add_row index_add; "scatterAdd" scatter_add_nat index_add;
             "scatterAddRows" scatter_add_rows_nat index_add;
@@ -36,11 +36,11 @@ macro_rules! with_names {
             "smoothMaxPool2d" smooth_max_pool2d smooth_max_pool;
             "smoothMaxPool2dPad" smooth_max_pool2d_pad smooth_max_pool;
             "smoothMaxPool" smooth_max_pool smooth_max_pool;
-            "layerNorm" layer_norm layer_norm; "batchnormChannelFirst" batchnorm_channel_first batch_norm;
+            "layerNorm" layer_norm layer_norm; "batchnormChannelFirst" batchnorm_channel_first group_norm;
             "softmax" softmax softmax; "logSoftmax" log_softmax log_softmax;
             "hardMaskedSoftmaxByRow" masked_softmax masked_softmax;
             "multiHeadAttention" multi_head_attention attention; "flashAttention" attention attention;
-            "spectralConv1dRfft" spectral_conv1d spectral_conv1d; "rfft1dPacked" rfft rfft; "irfft1dPacked" irfft irfft;
+            "spectralConv1dRfft" spectral_conv1d mode_mix; "rfft1dPacked" rfft rfft; "irfft1dPacked" irfft irfft;
             "selectiveScanDiag" selective_scan selective_scan; "selectiveScanDiagVar" selective_scan selective_scan;
             "dropout" dropout bernoulli;
         }

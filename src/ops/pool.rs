@@ -4,6 +4,7 @@
 //! `k` from 0 below the kernel. Every sum over a window, and every gradient's sum over the windows that hold a
 //! cell, is one chain from +0, in row-major order of the cells or of the windows.
 
+use super::extremum::{larger, same};
 use super::map::{grid, record_program};
 use super::program::{Expr, Program};
 use super::rows::device_function;
@@ -264,22 +265,6 @@ impl Planes {
             })
             .collect()
     }
-}
-
-/// Whether `v` is larger than the best so far. A NaN is larger than every number, and the first of equals stays.
-#[inline(always)]
-fn larger<T: PartialOrd + Copy>(v: T, best: T) -> bool {
-    #[allow(clippy::eq_op)]
-    let (nan, number) = (v != v, best == best);
-    (v > best) | (nan & number)
-}
-
-/// Whether two are the same number, all NaNs being one.
-#[inline(always)]
-fn same<T: PartialOrd + Copy>(a: T, b: T) -> bool {
-    #[allow(clippy::eq_op)]
-    let both = (a != a) & (b != b);
-    (a == b) | both
 }
 
 /// The largest of `beta v`, or 0 where that is infinite: then the exponentials themselves say so.

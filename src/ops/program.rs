@@ -5,8 +5,9 @@
 
 use crate::device::cpu::simd::Simd;
 use crate::device::cpu::simd::simd_fn;
+use crate::numerics::environment;
 use crate::numerics::functions;
-use crate::scalar::Real;
+use crate::scalar::{Real, signed};
 use std::cell::RefCell;
 use std::fmt::Write;
 use std::ops::{Add, Div, Mul, Neg, Sub};
@@ -47,10 +48,11 @@ macro_rules! with_instrs {
             Mul(a, b) = a * b, "__fmul_rn({0}, {1})";
             Div(a, b) = a / b, "__fdiv_rn({0}, {1})";
             Pow(a, b) = Real::pow(a, b), "ditto_pow({0}, {1})";
-            Max(a, b) = Real::max(a, b), "(({0} > {1} || {1} != {1}) ? {0} : {1})";
-            Min(a, b) = Real::min(a, b), "(({1} > {0} || {1} != {1}) ? {0} : {1})";
+            Max(a, b) = Real::max(a, b), "(({0} > {1} || {0} != {0}) ? {0} : {1})";
+            Min(a, b) = Real::min(a, b), "(({1} > {0} || {0} != {0}) ? {0} : {1})";
             Fma(a, b, c) = Real::fma(a, b, c), "__fmaf_rn({0}, {1}, {2})";
             WhereGt(a, b, c, d) = Real::where_gt(a, b, c, d), "({0} > {1} ? {2} : {3})";
+            WhereLe(a, b, c, d) = Real::where_le(a, b, c, d), "({0} <= {1} ? {2} : {3})";
             WhereEq(a, b, c, d) = Real::where_eq(a, b, c, d), "({0} == {1} ? {2} : {3})";
         }
     };
@@ -267,6 +269,9 @@ impl Real for Expr {
     fn where_gt(a: Expr, b: Expr, x: Expr, y: Expr) -> Expr {
         push(Instr::WhereGt, &[a, b, x, y])
     }
+    fn where_le(a: Expr, b: Expr, x: Expr, y: Expr) -> Expr {
+        push(Instr::WhereLe, &[a, b, x, y])
+    }
     fn where_eq(a: Expr, b: Expr, x: Expr, y: Expr) -> Expr {
         push(Instr::WhereEq, &[a, b, x, y])
     }
@@ -275,6 +280,7 @@ impl Real for Expr {
 impl Program {
     /// The program of `f`, which gets its inputs and returns its results.
     pub fn trace(inputs: usize, f: impl FnOnce(&[Expr]) -> Vec<Expr>) -> Program {
+        let _strict = environment::enter();
         // A formula that itself builds a program must not see this one's steps.
         let outer = BUILDER.take();
         let ins: Vec<Expr> = (0..inputs).map(|i| Expr(Reg::In(i as u16))).collect();
@@ -524,11 +530,11 @@ fn derivative<R: Real>(instr: Instr, args: [R; 4], y: R, g: R) -> [Option<R>; 4]
     let [a, b, ..] = args;
     let c = |x: f64| R::c(x);
     let one = |x: R| [Some(x), None, None, None];
+    let two = |[x, y]: [R; 2]| [Some(x), Some(y), None, None];
     match instr {
         Instr::Neg => one(-g),
-        // The slope at zero is zero, and a NaN has none.
-        Instr::Abs => one(R::where_gt(a, c(0.0), g, R::where_gt(c(0.0), a, -g, c(0.0)))),
-        Instr::Sqrt => one(R::where_gt(a, c(0.0), g / (y + y), c(0.0))),
+        Instr::Abs => one(signed(a, g)),
+        Instr::Sqrt => one(by_root(g, y)),
         Instr::Exp | Instr::Decay => one(g * y),
         Instr::Expm1 => one(g * a.exp()),
         Instr::Log => one(g / a),
@@ -543,21 +549,19 @@ fn derivative<R: Real>(instr: Instr, args: [R; 4], y: R, g: R) -> [Option<R>; 4]
         Instr::Add => [Some(g), Some(g), None, None],
         Instr::Sub => [Some(g), Some(-g), None, None],
         Instr::Mul => [Some(g * b), Some(g * a), None, None],
-        Instr::Div => [Some(g / b), Some(-((g / b) * y)), None, None],
-        Instr::Pow => {
-            // A zero exponent gives a constant, and the logarithm exists for positive bases only.
-            let by_base = g * (b * a.pow(b - c(1.0)));
-            let is_zero = R::where_gt(b.abs(), c(0.0), by_base, c(0.0));
-            let by_exponent = R::where_gt(a, c(0.0), g * (y * a.log()), c(0.0));
-            [Some(is_zero), Some(by_exponent), None, None]
-        }
-        Instr::Max => extremum(a, b, g),
+        Instr::Div => two(by_quotient(b, y, g)),
+        Instr::Pow => two(by_power(a, b, y, g)),
+        Instr::Max => two(by_larger(a, b, g)),
         // The smaller of two is the larger one's mirror image.
-        Instr::Min => extremum(b, a, g),
+        Instr::Min => two(by_larger(b, a, g)),
         Instr::Fma => [Some(g * b), Some(g * a), Some(g), None],
         Instr::WhereGt => {
             let zero = c(0.0);
             [None, None, Some(R::where_gt(a, b, g, zero)), Some(R::where_gt(a, b, zero, g))]
+        }
+        Instr::WhereLe => {
+            let zero = c(0.0);
+            [None, None, Some(R::where_le(a, b, g, zero)), Some(R::where_le(a, b, zero, g))]
         }
         Instr::WhereEq => {
             let zero = c(0.0);
@@ -566,12 +570,31 @@ fn derivative<R: Real>(instr: Instr, args: [R; 4], y: R, g: R) -> [Option<R>; 4]
     }
 }
 
-/// Gradients of the larger of `a` and `b`: all to the larger, halves on a tie or with a NaN.
-fn extremum<R: Real>(a: R, b: R, g: R) -> [Option<R>; 4] {
+/// Gradients of the larger of `a` and `b`: all to the larger, halves on a tie, all to both where one is NaN.
+pub(crate) fn by_larger<R: Real>(a: R, b: R, g: R) -> [R; 2] {
     let (zero, half) = (R::c(0.0), g * R::c(0.5));
-    let to_a = R::where_gt(a, b, g, R::where_gt(b, a, zero, half));
-    let to_b = R::where_gt(b, a, g, R::where_gt(a, b, zero, half));
-    [Some(to_a), Some(to_b), None, None]
+    [R::where_eq(a, b, half, R::where_gt(b, a, zero, g)), R::where_eq(a, b, half, R::where_gt(a, b, zero, g))]
+}
+
+/// Gradient of the root `y`: 0 where that is zero.
+pub(crate) fn by_root<R: Real>(g: R, y: R) -> R {
+    R::where_eq(y, R::c(0.0), R::c(0.0), g / (y + y))
+}
+
+/// Gradients of the quotient `y` by its denominator `b`, which is not squared. Where `g / b` overflows, `y` is divided first.
+pub(crate) fn by_quotient<R: Real>(b: R, y: R, g: R) -> [R; 2] {
+    let by_above = g / b;
+    let by_below = R::where_eq(by_above.abs(), R::c(f64::INFINITY), g * (y / b), by_above * y);
+    [by_above, -by_below]
+}
+
+/// Gradients of the power `y = a^b`. A zero exponent has no slope in `a`, a base that is not positive none in `b`.
+pub(crate) fn by_power<R: Real>(a: R, b: R, y: R, g: R) -> [R; 2] {
+    let zero = R::c(0.0);
+    let by_base = R::where_eq(b, zero, zero, g * (b * a.pow(b - R::c(1.0))));
+    // No slope, but for an exponent that is NaN.
+    let none = R::where_eq(b, b, zero, b);
+    [by_base, R::where_le(a, zero, none, g * (y * a.log()))]
 }
 
 /// Scratch words of one task, which its thread keeps for the next one. Their contents are undefined.

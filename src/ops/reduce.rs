@@ -16,8 +16,8 @@ use crate::device::{Device, Meta};
 use crate::error::{Error, ErrorKind, Result};
 use crate::numerics::rng::Stream;
 use crate::numerics::sum::{self, CHUNK, ROWS};
-use crate::ops::elementwise::{Abs, Mul, Scale, Sign};
-use crate::scalar::{Real, Scalar};
+use crate::ops::elementwise::{Abs, Mul, Scale};
+use crate::scalar::{Real, Scalar, signed};
 use crate::shape::{MAX_RANK, Shape};
 use crate::tensor::Tensor;
 
@@ -302,16 +302,17 @@ reductions! {
     /// others, whatever zeros there are.
     Prod "prod" {};
 
-    /// The largest element over a set of axes. NaN is ignored; nothing but NaN gives -inf. The gradient goes to
-    /// the first of the largest elements in row-major order. No elements have no maximum: an error.
+    /// The largest element over a set of axes, NaN if one is. The gradient goes to the first of the largest elements, or of
+    /// those that are NaN, in row-major order. No elements have no maximum: an error.
     Amax "amax" {};
 
-    /// The smallest element over a set of axes. NaN is ignored; nothing but NaN gives +inf. The gradient goes to
-    /// the first of the smallest elements in row-major order. No elements have no minimum: an error.
+    /// The smallest element over a set of axes, NaN if one is. The gradient goes to the first of the smallest elements, or of
+    /// those that are NaN, in row-major order. No elements have no minimum: an error.
     Amin "amin" {};
 
     /// `ln Σ e^x` over a set of axes, as `m + ln Σ e^(x - m)` with `m = max x`, so that nothing overflows. All
-    /// -inf, or no elements at all, give -inf; a +inf gives +inf; a NaN gives NaN.
+    /// -inf, or no elements at all, give -inf; a +inf gives +inf; a NaN gives NaN. The gradient beside a +inf is zero, its own is
+    /// NaN.
     Logsumexp "logsumexp" {};
 
     /// `Σ (x - mean)^2 / (n - correction)` over a set of axes, in two passes. A correction of 0 is the biased
@@ -320,7 +321,7 @@ reductions! {
         correction: usize = 1, #[doc = "What is subtracted from the count."] whole
     };
 
-    /// The square root of [`Variance`]. The slope is zero where it is zero.
+    /// The square root of [`Variance`], right also where that overflows or vanishes. The slope is zero where it is zero.
     StdDev "std_dev" {
         correction: usize = 1, #[doc = "What is subtracted from the count."] whole
     };
@@ -331,8 +332,8 @@ reductions! {
     /// `sqrt(Σ x^2)` over a set of axes. The slope is zero where the norm is zero.
     NormL2 "norm_l2" {};
 
-    /// `max |x|` over a set of axes, 0 for no elements. NaN is ignored. The gradient goes to the first of the
-    /// largest elements in row-major order.
+    /// `max |x|` over a set of axes, 0 for no elements, NaN if one is. The gradient goes to the first of the largest elements in
+    /// row-major order; that of a NaN is NaN.
     NormInf "norm_inf" {};
 }
 
@@ -479,7 +480,9 @@ impl Reduction for Logsumexp {
     }
     fn rule(&self, r: &mut dyn Recorder, x: Val, y: Val, dy: Val, _n: usize) -> Result<Val> {
         let shape = r.meta(x).shape;
-        let rule = trace(3, |v| v[2] * (v[0] - shift(v[1])).exp());
+        // Nothing but -inf has gradient zero.
+        let lowest = || Real::c(f64::NEG_INFINITY);
+        let rule = trace(3, |v| v[2] * (v[0] - Real::where_eq(v[1], lowest(), Real::c(0.0), v[1])).exp());
         record_program(r, &rule, shape, &[x, y, dy])
     }
     fn roundings(&self) -> Bound {
@@ -487,15 +490,12 @@ impl Reduction for Logsumexp {
     }
 }
 
-/// The two stages of a variance, with `post` of the sum of squares.
-fn variance(n: usize, post: Program) -> Fold {
-    let inverse = inverse(n);
-    let mean = Stage { kind: Kind::Sum, load: plain(), post: trace(1, |s| s[0] * Real::c(inverse)) };
-    let load = trace(2, |x| {
-        let d = x[0] - x[1];
-        d * d
-    });
-    Fold { ins: 1, aux: 0, stages: vec![mean, Stage { kind: Kind::Sum, load, post }] }
+/// A power of two that brings numbers of magnitude up to `m` to where 2^32 of their squares can be added, and the square of
+/// the least difference of two of them is a number: 1 from 2^-20 to 2^46, and where `m` is infinite or NaN.
+fn into_range<R: Real>(m: R) -> R {
+    let two = |e: i32| R::c(libm::exp2(f64::from(e)));
+    let small = R::where_gt(two(-80), m, two(126), R::where_gt(two(-20), m, two(64), R::c(1.0)));
+    R::where_gt(m, two(46), R::where_gt(R::c(f64::INFINITY), m, two(-82), R::c(1.0)), small)
 }
 
 fn variance_of<T: Scalar>(x: &[T], correction: usize) -> T {
@@ -518,8 +518,14 @@ impl Reduction for Variance {
         Variance { correction: usize::from(n > 1), ..self }
     }
     fn fold(&self, n: usize) -> Fold {
-        let inverse = inverse(n.saturating_sub(self.correction));
-        variance(n, trace(2, |s| s[0] * Real::c(inverse)))
+        let (mean_of, below) = (inverse(n), inverse(n.saturating_sub(self.correction)));
+        let mean = Stage { kind: Kind::Sum, load: plain(), post: trace(1, |s| s[0] * Real::c(mean_of)) };
+        let squares = trace(2, |x| {
+            let d = x[0] - x[1];
+            d * d
+        });
+        let post = trace(2, |s| s[0] * Real::c(below));
+        Fold { ins: 1, aux: 0, stages: vec![mean, Stage { kind: Kind::Sum, load: squares, post }] }
     }
     fn of<T: Scalar>(&self, x: &[T]) -> T {
         variance_of(x, self.correction)
@@ -543,7 +549,7 @@ impl Reduction for Variance {
 /// `g / y`, 0 where `y` is zero. The division is safe there too, so that its own slope is zero and not NaN.
 pub(crate) fn slope_by_root<R: Real>(g: R, y: R) -> R {
     let (zero, one) = (R::c(0.0), R::c(1.0));
-    R::where_gt(y, zero, g / R::where_gt(y, zero, y, one), zero)
+    R::where_eq(y, zero, zero, g / R::where_eq(y, zero, one, y))
 }
 
 impl Reduction for StdDev {
@@ -553,8 +559,21 @@ impl Reduction for StdDev {
         StdDev { correction: usize::from(n > 1), ..self }
     }
     fn fold(&self, n: usize) -> Fold {
-        let inverse = inverse(n.saturating_sub(self.correction));
-        variance(n, trace(2, |s| (s[0] * Real::c(inverse)).sqrt()))
+        // Squares are of elements times a power of two, which changes no bit where nothing over- or underflows.
+        let (mean_of, below) = (inverse(n), inverse(n.saturating_sub(self.correction)));
+        let scale =
+            Stage { kind: Kind::Max, load: trace(1, |x| x[0].abs()), post: trace(1, |m| into_range(m[0])) };
+        let mean = Stage {
+            kind: Kind::Sum,
+            load: trace(2, |x| x[0] * x[1]),
+            post: trace(2, |s| s[0] * Real::c(mean_of)),
+        };
+        let squares = trace(3, |x| {
+            let d = x[0] * x[1] - x[2];
+            d * d
+        });
+        let post = trace(3, |s| (s[0] * Real::c(below)).sqrt() / s[1]);
+        Fold { ins: 1, aux: 0, stages: vec![scale, mean, Stage { kind: Kind::Sum, load: squares, post }] }
     }
     fn of<T: Scalar>(&self, x: &[T]) -> T {
         variance_of(x, self.correction).sqrt()
@@ -584,10 +603,7 @@ impl Reduction for NormL1 {
     }
     fn rule(&self, r: &mut dyn Recorder, x: Val, _y: Val, dy: Val, _n: usize) -> Result<Val> {
         let shape = r.meta(x).shape;
-        let zero = || Real::c(0.0);
-        let rule =
-            trace(2, |v| Real::where_gt(v[0], zero(), v[1], Real::where_gt(zero(), v[0], -v[1], zero())));
-        record_program(r, &rule, shape, &[x, dy])
+        record_program(r, &trace(2, |v| signed(v[0], v[1])), shape, &[x, dy])
     }
 }
 
@@ -611,8 +627,8 @@ impl Reduction for NormL2 {
 impl Reduction for NormInf {
     const RANGE: (f64, f64) = MANY;
     fn fold(&self, _n: usize) -> Fold {
-        // Nothing but NaN has norm 0, as no elements have.
-        let post = trace(1, |m| Real::where_gt(m[0], Real::c(0.0), m[0], Real::c(0.0)));
+        // No elements have norm 0.
+        let post = trace(1, |m| Real::where_le(m[0], Real::c(0.0), Real::c(0.0), m[0]));
         Fold::new(1, Kind::Max, trace(1, |x| x[0].abs()), post)
     }
     fn of<T: Scalar>(&self, x: &[T]) -> T {
@@ -621,7 +637,7 @@ impl Reduction for NormInf {
     fn rule(&self, r: &mut dyn Recorder, x: Val, _y: Val, dy: Val, _n: usize) -> Result<Val> {
         let size = r.record(Abs {}.into(), &[x])?;
         let place = extremum::record_place(r, size, &self.axes, Which::Largest, dy)?;
-        let sign = r.record(Sign {}.into(), &[x])?;
-        r.record(Mul {}.into(), &[place, sign])
+        let shape = r.meta(x).shape;
+        record_program(r, &trace(2, |v| signed(v[0], v[1])), shape, &[x, place])
     }
 }

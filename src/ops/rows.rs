@@ -253,7 +253,7 @@ pub(crate) struct RowKernel {
     pub per_row: bool,
 }
 
-/// The larger of two; a NaN loses.
+/// The larger of two; a NaN loses: every row op whose maximum this is gives NaN by its sum.
 #[inline(always)]
 fn larger(x: f32, m: f32) -> f32 {
     if x > m { x } else { m }
@@ -270,23 +270,6 @@ fn fold_max(mut lanes: [f32; LANES]) -> f32 {
         half /= 2;
     }
     lanes[0] + 0.0
-}
-
-simd_fn! {
-    /// The largest element, NaN ignored, -inf for none; never -0.
-    pub(crate) fn row_max(simd, x: &[f32]) -> f32 {
-        let mut lanes = [f32::NEG_INFINITY; LANES];
-        let mut pieces = x.chunks_exact(LANES);
-        for piece in &mut pieces {
-            for (m, &x) in lanes.iter_mut().zip(piece) {
-                *m = larger(x, *m);
-            }
-        }
-        for (m, &x) in lanes.iter_mut().zip(pieces.remainder()) {
-            *m = larger(x, *m);
-        }
-        fold_max(lanes)
-    }
 }
 
 /// What the rows of a run have in common.

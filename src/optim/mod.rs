@@ -22,6 +22,7 @@ use crate::check::DeviceRecorder;
 use crate::device::cuda::{Cuda, Source};
 use crate::device::{AnyBuffer, Backend, Buffer, Cpu, Device, WriteGuard};
 use crate::error::{Error, ErrorKind, Result};
+use crate::numerics::environment;
 use crate::ops::{Recorder, Val};
 use crate::params::{Param, Params};
 use crate::session::Grads;
@@ -483,6 +484,7 @@ impl Optimizer {
     /// One step: changes every trainable parameter in place. Errors, before anything is changed, if a
     /// trainable parameter has no gradient or memory runs out; frozen ones are left alone.
     pub fn step(&mut self, params: &Params, grads: Grads) -> Result<()> {
+        let _strict = environment::enter();
         let device = params.device();
         let mut items: Vec<(&Param, &AnyBuffer)> = Vec::new();
         for p in params.iter().filter(|p| p.trainable()) {

@@ -2,6 +2,7 @@
 
 use super::rule::finite;
 use crate::error::{Error, Result};
+use crate::numerics::environment::strict;
 use std::f64::consts::PI;
 
 /// A learning rate for every step, from the one the optimizer (or the parameter's group) was given. Steps count from 0, as
@@ -70,13 +71,13 @@ impl Schedule {
 
     /// The rate of the step that comes after `step` others, where `base` is the given one.
     pub fn lr(&self, base: f64, step: u64) -> f64 {
-        match self.warmup {
+        strict(|| match self.warmup {
             Some((steps, start)) if step < steps => {
                 self.curve.lr(base, 0) * (start + (1.0 - start) * (step as f64 / steps as f64))
             }
             Some((steps, _)) => self.curve.lr(base, step - steps),
             None => self.curve.lr(base, step),
-        }
+        })
     }
 
     pub(super) fn check(&self) -> Result<()> {

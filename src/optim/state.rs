@@ -67,6 +67,10 @@ impl Optimizer {
             let (want, got) = (self.groups.len(), state.group_lrs.len());
             return wrong(format!("it has {got} groups, the optimizer has {want}"));
         }
+        let rates = state.group_lrs.iter().copied().chain([Some(state.lr)]).flatten();
+        if let Some(rate) = rates.into_iter().find(|r| !r.is_finite()) {
+            return wrong(format!("it has a learning rate of {rate}"));
+        }
         if let Some(name) = state.params.keys().find(|n| !params.iter().any(|p| p.name() == **n)) {
             return wrong(format!("there is no parameter `{name}`"));
         }

@@ -204,13 +204,16 @@ impl Real for Ratio {
         if up { low + Ratio::whole(1) } else { low }
     }
     fn max(self, b: Ratio) -> Ratio {
-        if self > b || !b.is_defined() { self } else { b }
+        if self > b || !self.is_defined() { self } else { b }
     }
     fn min(self, b: Ratio) -> Ratio {
-        if b > self || !b.is_defined() { self } else { b }
+        if b > self || !self.is_defined() { self } else { b }
     }
     fn where_gt(a: Ratio, b: Ratio, x: Ratio, y: Ratio) -> Ratio {
         if a > b { x } else { y }
+    }
+    fn where_le(a: Ratio, b: Ratio, x: Ratio, y: Ratio) -> Ratio {
+        if a <= b { x } else { y }
     }
     fn where_eq(a: Ratio, b: Ratio, x: Ratio, y: Ratio) -> Ratio {
         if a.is_defined() && a == b { x } else { y }

@@ -2,6 +2,7 @@
 
 use super::Var;
 use crate::error::{Error, ErrorKind, Result};
+use crate::numerics::environment;
 use crate::ops::attention::{Attention, AttentionMask, SelfAttention, parts};
 use crate::ops::layout::Slice;
 use crate::ops::matmul::Bmm;
@@ -70,6 +71,7 @@ impl<'s> Var<'s> {
 
     /// The composed form: scores, masked softmax, product.
     fn composed(self, k: Var<'s>, v: Var<'s>, op: Attention, mask: Option<Var<'s>>) -> Result<Var<'s>> {
+        let _strict = environment::enter();
         let session = self.session();
         let (qs, ks, vs) = (self.meta()?, k.meta()?, v.meta()?);
         let metas: Vec<_> =

@@ -4,6 +4,7 @@
 use super::{Session, Var};
 use crate::device::DType;
 use crate::error::{Error, ErrorKind, Result};
+use crate::numerics::environment::{self, single};
 use crate::ops::random::Full;
 use crate::shape::Shape;
 use crate::tensor::Tensor;
@@ -11,7 +12,7 @@ use crate::tensor::Tensor;
 impl Session {
     /// Every element `value`.
     pub fn full(&self, dims: &[usize], value: f64) -> Result<Var<'_>> {
-        self.apply(Full { shape: Shape::new(dims)?, value: value as f32 }, &[])
+        self.apply(Full { shape: Shape::new(dims)?, value: single(value) }, &[])
     }
 
     /// Every element 0.
@@ -26,6 +27,7 @@ impl Session {
 
     /// The numbers `start + i step` that lie before `end`, each rounded once.
     pub fn arange(&self, start: f64, end: f64, step: f64) -> Result<Var<'_>> {
+        let _strict = environment::enter();
         let count = ((end - start) / step).ceil();
         if !(start.is_finite() && step.is_finite() && count.is_finite()) {
             let why = format!(
@@ -39,6 +41,7 @@ impl Session {
 
     /// `count` numbers from `start` to `end`, both included, at equal distances, each rounded once. One number is `start`.
     pub fn linspace(&self, start: f64, end: f64, count: usize) -> Result<Var<'_>> {
+        let _strict = environment::enter();
         let last = count.saturating_sub(1);
         // From the nearer end, so that both are exact.
         let at = |i: usize| match 2 * i <= last {

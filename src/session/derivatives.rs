@@ -2,7 +2,7 @@
 //! recorded like any other op, so they work eagerly, in compiled programs and on every device.
 
 use super::{Record, Session, Var, lent};
-use crate::device::AnyBuffer;
+use crate::device::{AnyBuffer, DType};
 use crate::error::{Error, ErrorKind, Result};
 use crate::gradients::gradients;
 use crate::graph::Source;
@@ -53,14 +53,9 @@ impl Session {
                 return Err(Error::new("grad", ErrorKind::Gradient { why }));
             }
         }
-        for (v, seed) in seeds {
-            let (want, got) = (v.meta()?, seed.meta()?);
-            if want != got {
-                let why = "the seed has another shape than the value";
-                let kind = ErrorKind::Shapes { why, left: got.shape, right: want.shape };
-                return Err(Error::new("grad", kind));
-            }
-        }
+        seeds
+            .iter()
+            .try_for_each(|(v, seed)| alike("the seed has another shape than the value", *v, *seed))?;
         let pairs = seeds.iter().map(|(v, seed)| Ok((val(v)?, val(seed)?))).collect::<Result<Vec<_>>>()?;
         let wrt = wrt.iter().map(val).collect::<Result<Vec<_>>>()?;
         let grads = match &mut self.state.borrow_mut().record {
@@ -74,6 +69,9 @@ impl Session {
     /// The derivative of `y` along directions `(x, v)`: `Σ (∂y/∂x) v`, of the shape of `y`. Forward mode by way of
     /// reverse mode: `∂y/∂x` transposed is linear in its seed, and its own gradient by the seed is what is asked for.
     pub fn jvp<'s>(&'s self, y: Var<'s>, directions: &[(Var<'s>, Var<'s>)]) -> Result<Var<'s>> {
+        // Also of those that nothing depends on.
+        let why = "the direction has another shape than the value";
+        directions.iter().try_for_each(|(x, along)| alike(why, *x, *along))?;
         let wrt: Vec<Var<'s>> = directions.iter().map(|d| d.0).collect();
         let (seed, grads) = self.transposed(y, &wrt)?;
         self.along(seed, &grads, &directions.iter().map(|d| d.1).collect::<Vec<_>>())
@@ -212,6 +210,19 @@ impl<'s> Var<'s> {
     pub fn hook(self, hook: impl Fn(&AnyBuffer) -> Result<AnyBuffer> + Send + Sync + 'static) -> Result<()> {
         let id = self.session.check("hook", self)?;
         self.session.with_tape(|tape| tape.hook(id, std::sync::Arc::new(hook)))
+    }
+}
+
+/// Errors unless a value and its seed or direction are numbers of one shape.
+fn alike(why: &'static str, v: Var<'_>, other: Var<'_>) -> Result<()> {
+    let (want, got) = (v.meta()?, other.meta()?);
+    if let Some(meta) = [want, got].into_iter().find(|m| m.dtype != DType::F32) {
+        let kind = ErrorKind::DType { want: DType::F32.name(), got: meta.dtype.name(), input: 0 };
+        return Err(Error::new("grad", kind));
+    }
+    match want.shape == got.shape {
+        true => Ok(()),
+        false => Err(Error::new("grad", ErrorKind::Shapes { why, left: got.shape, right: want.shape })),
     }
 }
 

@@ -61,12 +61,11 @@ impl<'s> Var<'s> {
         self.select(0, i)
     }
 
-    /// Element `i` of a vector, 0 if there is none.
+    /// Element `i` of a vector; 0, with a gradient of zeros, if there is none.
     pub fn gather_scalar_nat(self, i: usize) -> Result<Var<'s>> {
-        match self.vector("gather_scalar_nat")? {
-            n if i < n => self.select(0, i),
-            _ => self.session.full(&[], 0.0),
-        }
+        self.of_rank("gather_scalar_nat", 1, "exactly 1")?;
+        let index = u32::try_from(i).unwrap_or(u32::MAX);
+        self.index_select_nat(0, self.session.indices(&Tensor::scalar(index))?)
     }
 
     /// Row `i` of a matrix.

@@ -2,6 +2,7 @@
 
 use super::{Session, Var};
 use crate::error::{Error, ErrorKind, Result};
+use crate::numerics::environment::single;
 use crate::ops::MAX_INS;
 use crate::ops::layout::{AxisMap, Concat, Flip, Pad, Permute, Slice, Triangle};
 use crate::shape::Shape;
@@ -214,7 +215,7 @@ impl<'s> Var<'s> {
         let shape = self.shape()?;
         let Some(&d) = shape.dims().get(axis) else { return Err(bad_axis("pad", axis, shape)) };
         let size = before.checked_add(d).and_then(|n| n.checked_add(after)).unwrap_or(usize::MAX);
-        self.session.apply(Pad { axis, start: before, step: 1, size, value: value as f32 }, &[self])
+        self.session.apply(Pad { axis, start: before, step: 1, size, value: single(value) }, &[self])
     }
 
     /// Pads the first axes by a value, each by (before, after).

@@ -2,6 +2,7 @@
 
 use super::Var;
 use crate::error::{Error, ErrorKind, Result};
+use crate::numerics::environment::{single, strict};
 use crate::ops::Op;
 use crate::ops::index::{IndexSelect, TakeAlongAxis};
 use crate::ops::loss::{
@@ -90,7 +91,7 @@ impl<'s> Var<'s> {
     /// losses divided by the sum of `w[label]` over the rows that count; 0 if that is 0.
     pub fn cross_entropy_loss(self, labels: Var<'s>, options: LabelLoss<'s>) -> Result<Var<'s>> {
         let LabelLoss { weight, ignore, label_smoothing, reduction } = options;
-        let op = CrossEntropy { ignore, smoothing: label_smoothing as f32, reduction };
+        let op = CrossEntropy { ignore, smoothing: single(label_smoothing), reduction };
         let Some(weight) = weight else { return self.session().apply(op, &[self, labels]) };
         // The op's checks of values and smoothing come first.
         let plain = CrossEntropy { smoothing: 0.0, reduction: Reduction::None, ..op };
@@ -112,8 +113,9 @@ impl<'s> Var<'s> {
                 Some(mask) => spread.mul(mask)?,
                 None => spread,
             };
-            let e = f64::from(label_smoothing as f32);
-            losses = losses.scale(1.0 - e)?.axpy(-e / classes as f64, spread)?;
+            let e = f64::from(single(label_smoothing));
+            let (rest, share) = strict(|| (1.0 - e, -e / classes as f64));
+            losses = losses.scale(rest)?.axpy(share, spread)?;
         }
         counts.reduced(losses, reduction)
     }
@@ -166,22 +168,22 @@ impl<'s> Var<'s> {
 
     /// Half the squared error up to `delta`, linear from there on.
     pub fn huber_loss(self, target: Var<'s>, delta: f64, reduction: Reduction) -> Result<Var<'s>> {
-        if !(delta > 0.0 && (delta as f32).is_finite()) {
+        if !(delta > 0.0 && single(delta).is_finite()) {
             return Err(Error::argument("huber_loss", "delta", format!("got {delta}, use a number above 0")));
         }
-        self.session().apply(Huber { delta: delta as f32, reduction }, &[self, target])
+        self.session().apply(Huber { delta: single(delta), reduction }, &[self, target])
     }
 
     /// [`Var::huber_loss`] divided by its bound, here `beta`.
     pub fn smooth_l1_loss(self, target: Var<'s>, beta: f64, reduction: Reduction) -> Result<Var<'s>> {
-        if !(beta > 0.0 && (beta as f32).is_finite()) {
+        if !(beta > 0.0 && single(beta).is_finite()) {
             return Err(Error::argument(
                 "smooth_l1_loss",
                 "beta",
                 format!("got {beta}, use a number above 0"),
             ));
         }
-        self.session().apply(SmoothL1 { beta: beta as f32, reduction }, &[self, target])
+        self.session().apply(SmoothL1 { beta: single(beta), reduction }, &[self, target])
     }
 
     /// Binary cross-entropy of probabilities against targets from 0 to 1.

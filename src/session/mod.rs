@@ -35,8 +35,9 @@ pub use var::{Grads, Var};
 use crate::device::{AnyBuffer, Device, Meta};
 use crate::error::{Error, ErrorKind, Result};
 use crate::graph::{Graph, Source};
+use crate::numerics::environment;
 use crate::ops::{AnyOp, Recorder, Val};
-use crate::params::Param;
+use crate::params::{self, Param};
 use crate::scalar::Scalar;
 use crate::shape::Shape;
 use crate::tape::Tape;
@@ -84,6 +85,10 @@ struct State {
     seed: u64,
     /// Random calls so far; survives resets, so every step draws anew.
     random_calls: u64,
+    /// What a trace did that its program could not do again at every run. Told when the trace ends.
+    refused: Option<Error>,
+    /// [`params::changes`] when the session began.
+    changes: u64,
 }
 
 struct Leaf {
@@ -168,6 +173,8 @@ impl Session {
             constants,
             seed,
             random_calls: 0,
+            refused: None,
+            changes: params::changes(),
         };
         Session { device: device.clone(), state: RefCell::new(state) }
     }
@@ -193,9 +200,16 @@ impl Session {
 
     /// Forgets all values of this epoch; parameters, the random counter and constants that are in use stay. Handles
     /// from before become errors. It is the end of a step: parameters become what was [assigned](Session::assign) to them,
-    /// and a device that is [watched](Device::watch) counts it.
+    /// and a device that is [watched](Device::watch) counts it. A traced program has no such end: there it is an error,
+    /// told when the trace ends.
     pub fn reset(&self) {
         let mut state = self.state.borrow_mut();
+        if matches!(state.record, Record::Trace(_)) {
+            let what = "a traced step ends by itself, and reset would drop what was recorded; call reset only on eager \
+                        sessions";
+            state.refused.get_or_insert(Error::unsupported("reset", what));
+            return;
+        }
         state.epoch = state.epochs;
         state.epochs += 1;
         state.leaves.clear();
@@ -203,7 +217,7 @@ impl Session {
         state.constants.end_step();
         match &mut state.record {
             Record::Eager(tape) => tape.clear(),
-            Record::Trace(graph) => *graph = Graph::new(),
+            Record::Trace(_) => {}
             // The new epoch tells `with_tape` to clear it.
             Record::Lent => {}
         }
@@ -216,8 +230,21 @@ impl Session {
         self.state.borrow().random_calls
     }
 
-    /// Continues the random stream at a given call, as after a resume.
+    /// Continues the random stream at a given call, as after a resume. Inside a traced program it is an error, told when the
+    /// trace ends: there calls are counted from the beginning of each run.
     pub fn set_random_calls(&self, calls: u64) {
+        let mut state = self.state.borrow_mut();
+        if matches!(state.record, Record::Trace(_)) {
+            let what = "a traced program counts random calls from the beginning of each run; call set_random_calls of \
+                        TrainStep or Function before a run";
+            state.refused.get_or_insert(Error::unsupported("set_random_calls", what));
+            return;
+        }
+        state.random_calls = calls;
+    }
+
+    /// As [`Session::set_random_calls`], by code that means the counter of the trace where there is one.
+    pub(crate) fn seek_random(&self, calls: u64) {
         self.state.borrow_mut().random_calls = calls;
     }
 
@@ -225,11 +252,20 @@ impl Session {
         Var::new(self, id as u32, self.state.borrow().epoch)
     }
 
-    /// Takes the recorded graph out of a trace.
-    pub(crate) fn into_graph(self) -> Option<Graph> {
-        match self.state.into_inner().record {
-            Record::Trace(graph) => Some(graph),
-            Record::Eager(_) | Record::Lent => None,
+    /// Takes the recorded graph out of a trace. Errors if the code did what the program would not do at every run.
+    pub(crate) fn into_graph(self) -> Result<Graph> {
+        let State { record, refused, changes, .. } = self.state.into_inner();
+        if let Some(error) = refused {
+            return Err(error);
+        }
+        if changes != params::changes() {
+            return Err(changed_in_trace());
+        }
+        match record {
+            Record::Trace(graph) => Ok(graph),
+            Record::Eager(_) | Record::Lent => {
+                Err(Error::new("trace", ErrorKind::Internal { what: "a trace without a graph" }))
+            }
         }
     }
 
@@ -252,22 +288,44 @@ impl Session {
         Ok(self.var(id))
     }
 
-    /// A value from the host, without a gradient. In a trace it is an input of the program.
+    /// Errors in a trace, whose program would not see a value from the host at its later runs.
+    fn only_eager(&self, op: &str, fixed: &str) -> Result<()> {
+        if !self.is_trace() {
+            return Ok(());
+        }
+        let what = format!(
+            "this code is traced, and later runs of the program would not see the value; pass it as an argument of the step or \
+             program, or use {fixed} if it never changes"
+        );
+        Err(Error::unsupported(op, what))
+    }
+
+    fn is_trace(&self) -> bool {
+        matches!(self.state.borrow().record, Record::Trace(_))
+    }
+
+    /// A value from the host, without a gradient. Inside a traced program it is an error: pass the value as an argument of
+    /// the program, or use [`Session::constant`].
     #[doc(alias("tensor", "from_numpy"))]
     pub fn input<T: Scalar>(&self, value: &Tensor<T>) -> Result<Var<'_>> {
+        self.only_eager("input", "constant")?;
         let source = Source::Input(Meta::f32(value.shape()));
         self.leaf("input", source, || AnyBuffer::upload(&self.device, value), false)
     }
 
-    /// A value from the host whose gradient can be asked for.
+    /// A value from the host whose gradient can be asked for. Inside a traced program it is an error: see
+    /// [`Session::input`], and [`Var::tracked`] for gradients.
     #[doc(alias = "requires_grad")]
     pub fn variable<T: Scalar>(&self, value: &Tensor<T>) -> Result<Var<'_>> {
+        self.only_eager("variable", "constant and tracked")?;
         let source = Source::Input(Meta::f32(value.shape()));
         self.leaf("variable", source, || AnyBuffer::upload(&self.device, value), true)
     }
 
-    /// Labels or other indices from the host. In a trace they are an input of the program.
+    /// Labels or other indices from the host. Inside a traced program it is an error: pass them as an argument of the
+    /// program, or use [`Session::indices`] or [`Session::nats`].
     pub fn labels(&self, value: &Tensor<u32>) -> Result<Var<'_>> {
+        self.only_eager("labels", "indices")?;
         let source = Source::Input(Meta::u32(value.shape()));
         self.leaf("labels", source, || AnyBuffer::upload_indices(&self.device, value), false)
     }
@@ -304,7 +362,7 @@ impl Session {
         let known = self.state.borrow().leaves.get(&param.id()).map(|l| (l.id, l.version));
         if let Some((id, version)) = known {
             if version != param.version() {
-                return Err(changed(param));
+                return Err(if self.is_trace() { changed_in_trace() } else { changed(param) });
             }
             return Ok(self.var(id));
         }
@@ -328,6 +386,7 @@ impl Session {
 
     /// Records any op on values of this session.
     pub fn apply(&self, op: impl Into<AnyOp>, ins: &[Var<'_>]) -> Result<Var<'_>> {
+        let _strict = environment::enter();
         let op = op.into();
         let ids: Vec<usize> = ins.iter().map(|v| self.check(op.name(), *v)).collect::<Result<_>>()?;
         let id = {
@@ -561,6 +620,13 @@ fn lent(op: &str) -> Error {
         op,
         "the session's tape is lent to with_tape; use the tape there, or the session afterwards",
     )
+}
+
+#[cold]
+fn changed_in_trace() -> Error {
+    let what = "a parameter or a list of Nats was changed while the code was traced, which the program would not do at its \
+                later runs; change it between runs, or use Session::assign";
+    Error::unsupported("trace", what)
 }
 
 fn changed(param: &Param) -> Error {

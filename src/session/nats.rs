@@ -4,6 +4,8 @@ use super::{Session, Var};
 use crate::device::AnyBuffer;
 use crate::error::{Error, ErrorKind, Result};
 use crate::graph::Source;
+use crate::numerics::environment;
+use crate::params::count_change;
 use crate::scalar::Scalar;
 use crate::tensor::Tensor;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -52,7 +54,7 @@ impl Nats {
         let mut values = self.lock();
         let len = values.len();
         *values.get_mut(i).ok_or_else(|| outside(i, len))? = value;
-        self.0.version.fetch_add(1, Ordering::Relaxed);
+        self.changed();
         Ok(())
     }
 
@@ -68,8 +70,13 @@ impl Nats {
             return Err(Error::new("nats", ErrorKind::Length { want: values.len(), got: new.len() }));
         }
         values.copy_from_slice(new);
-        self.0.version.fetch_add(1, Ordering::Relaxed);
+        self.changed();
         Ok(())
+    }
+
+    fn changed(&self) {
+        self.0.version.fetch_add(1, Ordering::Relaxed);
+        count_change();
     }
 
     pub(crate) fn version(&self) -> u64 {
@@ -111,6 +118,7 @@ impl<T: Scalar> TryFrom<&Tensor<T>> for Nats {
 }
 
 fn whole<T: Scalar>(tensor: &Tensor<T>, most: f64) -> Result<Vec<u32>> {
+    let _strict = environment::enter();
     let id = |(at, x): (usize, &T)| {
         let x = x.to_f64();
         if x >= 0.0 && x <= most && x.fract() == 0.0 {

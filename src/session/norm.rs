@@ -2,6 +2,7 @@
 
 use super::Var;
 use crate::error::{Error, ErrorKind, Result};
+use crate::numerics::environment::{self, single};
 use crate::ops::channel_norm::{BatchNorm, GroupNorm, Moments};
 use crate::ops::layout::{self, Slice};
 use crate::ops::map::Map;
@@ -34,21 +35,21 @@ impl<'s> Var<'s> {
         eps: f64,
     ) -> Result<Var<'s>> {
         let ins = inputs("layer_norm", self, weight, bias)?;
-        self.session().apply(LayerNorm { axes, eps: eps as f32 }, &ins)
+        self.session().apply(LayerNorm { axes, eps: single(eps) }, &ins)
     }
 
     /// `x / sqrt(mean(x^2) + eps) * weight`, the mean over the last `axes` axes. An eps of 1e-6 is usual; PyTorch's
     /// default is the distance from 1 to the next float32, 1.1920929e-7.
     pub fn rms_norm(self, axes: usize, weight: Option<Var<'s>>, eps: f64) -> Result<Var<'s>> {
         let ins = inputs("rms_norm", self, weight, None)?;
-        self.session().apply(RmsNorm { axes, eps: eps as f32 }, &ins)
+        self.session().apply(RmsNorm { axes, eps: single(eps) }, &ins)
     }
 
     /// Batch norm of `(N, C, …)` while training: mean and biased variance of each channel over all samples and positions.
     /// [`Var::moments`] gives those for running statistics. PyTorch's default eps is 1e-5.
     pub fn batch_norm(self, weight: Option<Var<'s>>, bias: Option<Var<'s>>, eps: f64) -> Result<Var<'s>> {
         let ins = inputs("batch_norm", self, weight, bias)?;
-        self.session().apply(BatchNorm { eps: eps as f32 }, &ins)
+        self.session().apply(BatchNorm { eps: single(eps) }, &ins)
     }
 
     /// Batch norm of `(N, C, …)` with given mean and variance of each channel, as after training.
@@ -60,16 +61,17 @@ impl<'s> Var<'s> {
         bias: Option<Var<'s>>,
         eps: f64,
     ) -> Result<Var<'s>> {
+        let _strict = environment::enter();
         let shape = self.shape()?;
         if shape.rank() < 2 {
             let kind = ErrorKind::Rank { want: "at least 2: (N, C, …)", got: shape };
             return Err(Error::new("batch_norm_eval", kind));
         }
-        check_eps("batch_norm_eval", eps as f32)?;
+        check_eps("batch_norm_eval", single(eps))?;
         let mut per_channel = vec![1; shape.rank() - 1];
         per_channel[0] = shape.dims()[1];
         let column = |v: Var<'s>| v.reshape(&per_channel);
-        let eps = f64::from(eps as f32);
+        let eps = f64::from(single(eps));
         let inverse = Program::trace(1, |v| vec![inverse_std(v[0], Real::c(eps))]);
         let r = self.session().apply(Map::new(inverse, Shape::new(&per_channel)?), &[column(var)?])?;
         let mut ins = vec![self, column(mean)?, r];
@@ -111,7 +113,7 @@ impl<'s> Var<'s> {
         eps: f64,
     ) -> Result<Var<'s>> {
         let ins = inputs("group_norm", self, weight, bias)?;
-        self.session().apply(GroupNorm { groups, eps: eps as f32 }, &ins)
+        self.session().apply(GroupNorm { groups, eps: single(eps) }, &ins)
     }
 
     /// Instance norm of `(N, C, …)`: group norm with a group per channel. PyTorch's default eps is 1e-5.

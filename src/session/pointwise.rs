@@ -3,6 +3,7 @@
 
 use super::Var;
 use crate::error::Result;
+use crate::numerics::environment::single;
 use crate::ops::elementwise;
 
 macro_rules! methods {
@@ -13,7 +14,7 @@ macro_rules! methods {
             $(#[$doc])*
             $(#[doc = concat!("\n\nBroadcasts with `", stringify!($rest), "` by NumPy's rule.")])*
             pub fn $name(self $(, $attr: f64)* $(, $rest: Var<'s>)*) -> Result<Var<'s>> {
-                self.session().apply(elementwise::$op { $($attr: $attr as f32),* }, &[self $(, $rest)*])
+                self.session().apply(elementwise::$op { $($attr: single($attr)),* }, &[self $(, $rest)*])
             }
         )*}
     };
@@ -21,12 +22,12 @@ macro_rules! methods {
 elementwise::with_rows!(methods);
 
 impl<'s> Var<'s> {
-    /// The larger of two: [`Var::max`] under its other name.
+    /// The larger of two, NaN if either is: [`Var::max`] under its other name. In [`Var::fmax`] a number wins over NaN.
     pub fn maximum(self, other: Var<'s>) -> Result<Var<'s>> {
         self.max(other)
     }
 
-    /// The smaller of two: [`Var::min`] under its other name.
+    /// The smaller of two, NaN if either is: [`Var::min`] under its other name. In [`Var::fmin`] a number wins over NaN.
     pub fn minimum(self, other: Var<'s>) -> Result<Var<'s>> {
         self.min(other)
     }

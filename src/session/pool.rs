@@ -3,6 +3,7 @@
 
 use super::Var;
 use crate::error::{Error, ErrorKind, Result};
+use crate::numerics::environment::single;
 use crate::ops::pool::{AdaptiveAvgPool, AvgPool, MaxPool, SmoothMaxPool, Window};
 use crate::shape::Shape;
 
@@ -44,7 +45,7 @@ impl<'s> Var<'s> {
         padding: &[usize],
         beta: f64,
     ) -> Result<Var<'s>> {
-        let op = SmoothMaxPool { window: Window::new(kernel, stride, padding), beta: beta as f32 };
+        let op = SmoothMaxPool { window: Window::new(kernel, stride, padding), beta: single(beta) };
         self.session().apply(op, &[self])
     }
 

@@ -2,6 +2,7 @@
 
 use super::{Record, Session, Var, lent};
 use crate::error::{Error, Result};
+use crate::numerics::environment::single;
 use crate::ops::random::{Bernoulli, BernoulliMask, Normal, Permutation, RandInt, Uniform, UniformRange};
 use crate::ops::{AnyOp, Recorder, Val};
 use crate::shape::Shape;
@@ -16,7 +17,7 @@ impl Session {
 
     /// Uniform draws from `lo` to `hi`.
     pub fn uniform_range(&self, dims: &[usize], lo: f64, hi: f64) -> Result<Var<'_>> {
-        let (shape, lo, hi) = (Shape::new(dims)?, lo as f32, hi as f32);
+        let (shape, lo, hi) = (Shape::new(dims)?, single(lo), single(hi));
         self.random(&[], |seed, counter| UniformRange { shape, seed, counter, lo, hi }.into())
     }
 
@@ -26,13 +27,13 @@ impl Session {
         if std < 0.0 {
             return Err(Error::argument("normal", "std", format!("got {std}, which is below 0")));
         }
-        let (shape, mean, std) = (Shape::new(dims)?, mean as f32, std as f32);
+        let (shape, mean, std) = (Shape::new(dims)?, single(mean), single(std));
         self.random(&[], |seed, counter| Normal { shape, seed, counter, mean, std }.into())
     }
 
     /// A mask of ones with probability `keep` and zeros otherwise.
     pub fn bernoulli(&self, dims: &[usize], keep: f64) -> Result<Var<'_>> {
-        let (shape, keep) = (Shape::new(dims)?, keep as f32);
+        let (shape, keep) = (Shape::new(dims)?, single(keep));
         self.random(&[], |seed, counter| Bernoulli { shape, seed, counter, keep }.into())
     }
 

@@ -2,6 +2,7 @@
 
 use super::{Session, Var};
 use crate::error::{Error, Result};
+use crate::numerics::environment::single;
 use crate::ops::AnyOp;
 use crate::ops::extremum::{Argmax, Argmin, are_neighbours, axes_last};
 use crate::ops::fold::kept;
@@ -67,26 +68,26 @@ impl<'s> Var<'s> {
         self.reduce(Prod::new(axes)?, axes, keepdim)
     }
 
-    /// The largest element over some axes. NaN is ignored; the gradient goes to the first of several largest
-    /// elements in row-major order.
+    /// The largest element over some axes, NaN if one is; the gradient goes to the first of several largest
+    /// elements in row-major order, or to the first NaN.
     pub fn amax(self, axes: &[usize], keepdim: bool) -> Result<Var<'s>> {
         self.reduce(Amax::new(axes)?, axes, keepdim)
     }
 
-    /// The smallest element over some axes. NaN is ignored; the gradient goes to the first of several smallest
-    /// elements in row-major order.
+    /// The smallest element over some axes, NaN if one is; the gradient goes to the first of several smallest
+    /// elements in row-major order, or to the first NaN.
     pub fn amin(self, axes: &[usize], keepdim: bool) -> Result<Var<'s>> {
         self.reduce(Amin::new(axes)?, axes, keepdim)
     }
 
     /// The place of the largest element over some axes, counted in row-major order, as indices. The first of
-    /// several; NaN is ignored.
+    /// several, or the first NaN.
     pub fn argmax(self, axes: &[usize], keepdim: bool) -> Result<Var<'s>> {
         self.arg("argmax", axes, keepdim, |axes| Argmax::new(axes).map(AnyOp::from))
     }
 
     /// The place of the smallest element over some axes, counted in row-major order, as indices. The first of
-    /// several; NaN is ignored.
+    /// several, or the first NaN.
     pub fn argmin(self, axes: &[usize], keepdim: bool) -> Result<Var<'s>> {
         self.arg("argmin", axes, keepdim, |axes| Argmin::new(axes).map(AnyOp::from))
     }
@@ -127,7 +128,7 @@ impl<'s> Var<'s> {
 
     /// The value divided by its Euclidean norm along an axis, or by `eps` where that is larger.
     pub fn normalize(self, axis: usize, eps: f64) -> Result<Var<'s>> {
-        check_eps("normalize", eps as f32)?;
+        check_eps("normalize", single(eps))?;
         let norm = self.norm(2.0, &[axis], true)?;
         self.div(norm.max(norm.full_like(eps)?)?)
     }

@@ -45,7 +45,7 @@ impl Session {
         }
         let first_call = self.random_calls();
         let base = graph.nodes().iter().position(|n| matches!(n.what, What::Leaf(Source::RandomBase)));
-        let traces = matches!(self.state.borrow().record, Record::Trace(_));
+        let traces = self.is_trace();
         let mut inputs = inputs.iter().copied();
         let mut all: Vec<Var<'s>> = Vec::with_capacity(graph.size());
         for node in graph.nodes() {
@@ -72,7 +72,7 @@ impl Session {
             };
             all.push(var);
         }
-        self.set_random_calls(first_call.wrapping_add(graph.random_calls()));
+        self.seek_random(first_call.wrapping_add(graph.random_calls()));
         Ok(all)
     }
 
@@ -105,6 +105,10 @@ impl Session {
                 self.leaf("constant", Source::Constant(value.clone()), || Ok(value), grad)
             }
             Source::State(value) => {
+                // A copy is right for now only.
+                if self.is_trace() {
+                    self.device.check_accepts("buffer", value.buffer())?;
+                }
                 let value = on(value, &self.device)?;
                 self.leaf("buffer", Source::State(value.clone()), || Ok(value), grad)
             }
@@ -122,7 +126,7 @@ impl Session {
         let calls = graph.random_calls();
         let options = Options { seed, ..Options::default() };
         let session = Session::with(device, Record::Trace(graph), options);
-        session.set_random_calls(calls);
+        session.seek_random(calls);
         session
     }
 

@@ -3,6 +3,7 @@
 use super::Session;
 use crate::device::{AnyBuffer, Meta};
 use crate::error::{Error, ErrorKind, Result};
+use crate::numerics::environment;
 use crate::ops::layout::{AxisMap, BroadcastTo, Detach, Permute, Reshape};
 use crate::ops::softmax::{LogSoftmax, Softmax};
 use crate::params::Param;
@@ -168,6 +169,7 @@ impl<'s> Var<'s> {
 
     /// Keeps each element with probability `1 - p` and scales what is kept by `1 / (1 - p)`.
     pub fn dropout(self, p: f64) -> Result<Var<'s>> {
+        let _strict = environment::enter();
         let keep = 1.0 - p;
         if !(keep > 0.0 && keep <= 1.0) {
             return Err(Error::argument("dropout", "p", format!("got {p}, use at least 0 and below 1")));
@@ -176,7 +178,7 @@ impl<'s> Var<'s> {
         let mask = self.session.bernoulli(self.shape()?.dims(), keep)?;
         // Tried again it draws the same.
         let undone = |e| {
-            self.session.set_random_calls(calls);
+            self.session.seek_random(calls);
             e
         };
         self.mul(mask).and_then(|kept| kept.scale(1.0 / keep)).map_err(undone)

@@ -329,7 +329,7 @@ where
         let values: Vec<Var<'_>> = values.map(at).collect();
         let aux: Vec<Var<'_>> = (G::LEN..G::LEN + D::LEN).map(at).collect();
         let made = session.val("node", f(&session, &values, &aux)?)?;
-        let mut graph = session.into_graph().ok_or_else(|| internal("a trace without a graph"))?;
+        let mut graph = session.into_graph()?;
         if graph.size() != before + 1 || made.0 as usize != before {
             let why = format!(
                 "a node is one op, this recorded {} and returned %{}; make a node of each, constants too",

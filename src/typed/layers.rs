@@ -4,6 +4,7 @@ use super::images::windows_fit;
 use super::{Dim, Dims, EndsIn, HasAxis, Push, Rank2, Size, Typed, assert};
 use crate::error::Result;
 use crate::nn;
+use crate::numerics::environment::strict;
 use crate::params::{self, Params};
 use crate::session::Session;
 use std::fmt;
@@ -318,7 +319,7 @@ impl<
 {
     /// Uniform within `1 / sqrt(IN K²)`, as in PyTorch.
     fn build(params: &mut Params, name: &str) -> Result<Self> {
-        let limit = 1.0 / ((IN * K * K) as f64).sqrt();
+        let limit = strict(|| 1.0 / ((IN * K * K) as f64).sqrt());
         Ok(Conv2d {
             weight: Param::uniform(params, &format!("{name}.weight"), -limit, limit)?,
             bias: Param::uniform(params, &format!("{name}.bias"), -limit, limit)?,

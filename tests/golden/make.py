@@ -405,10 +405,13 @@ def convolutions():
 # ---------------------------------------------------------------------------------------------- attention
 def attend(q, k, v, mask=None, scale=None):
     scale = scale or 1 / math.sqrt(q.shape[-1])
-    s = scale * q @ k.mT
+    s = q @ k.mT
     if mask is not None:
         s = s.masked_fill(mask == 0, -math.inf)
-    return packed(torch.softmax(s, -1) @ v, torch.logsumexp(s, -1) / math.log(2))
+    # The logarithm and the largest score are one number in two parts, of which the first has the gradient.
+    top = s.max(-1, keepdim=True).values.detach()
+    log = torch.logsumexp(scale * (s - top), -1) / math.log(2)
+    return packed(torch.softmax(scale * s, -1) @ v, log, top.squeeze(-1))
 
 
 def attention():
@@ -447,6 +450,12 @@ def later():
     case("prod", {"axes": [0, 1]}, lambda x: prod(x, [0, 1]), zeros)
     case("pad", {"axis": 1, "start": 2, "step": 1, "size": 6, "value": -1.5}, lambda x: F.pad(x, (2, 1), value=-1.5), [2, 3])
     case("self_attention", {"causal": True}, inside, [5, 3, 2, 4])
+    for op, fn in {"fmax": torch.fmax, "fmin": torch.fmin}.items():
+        case(op, {}, fn, [2, 7], [2, 7])
+        nan = math.nan
+        case(op, {}, fn, Num([6], data=[nan, 1.0, nan, 2.0, -1.0, 0.5]), Num([6], data=[1.0, nan, nan, 2.0, 0.5, -1.0]))
+    for op, fn in {"max": torch.maximum, "min": torch.minimum}.items():
+        case(op, {}, fn, Num([4], data=[nan, 1.0, nan, 2.0]), Num([4], data=[1.0, nan, nan, 2.0]))
 
 
 def inside(x):

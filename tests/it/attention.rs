@@ -65,6 +65,83 @@ fn known_values_without_a_mask() {
     );
 }
 
+/// Weights of the backward pass are those of the forward pass, and probabilities, however large scores are.
+#[test]
+fn weights_are_probabilities_whatever_the_size_of_scores() {
+    let one = t1(1.0);
+    for (q, k) in
+        [(298.1257, 347.6001), (3055.452, 3869.5496), (123_641.31, 94_067.52), (1e18, 1e18), (-1e9, 1e9)]
+    {
+        for scale in [None, Some(-1.0), Some(0.25), Some(0.0)] {
+            let [_, _, dv] = gradients([&t1(q), &t1(k), &one], &one, scale);
+            assert_eq!(dv, [1.0], "q {q}, k {k}, scale {scale:?}");
+        }
+    }
+    // Equal scores of any size over 8 keys, and two groups of 4 of which the smaller ones vanish.
+    for size in [1e-3f32, 1.0, 1e3, 1e6, 1e12, 1e30] {
+        let q = tensor(&[1, 1, 1], &[size]);
+        let (v, dy) = (drawn(&[1, 8, 1], 3), t1(1.0));
+        for (other, share) in [(1.0f32, 8.0f32), (-1.0, 4.0)] {
+            let keys: Vec<f32> = (0..8).map(|j| if j % 2 == 0 { 1.0 } else { other }).collect();
+            if other < 0.0 && size < 100.0 {
+                continue;
+            }
+            let [_, _, dv] = gradients([&q, &tensor(&[1, 8, 1], &keys), &v], &dy, Some(1.0));
+            for (j, p) in dv.iter().enumerate() {
+                let want = if keys[j] > 0.0 { 1.0 / share } else { 0.0 };
+                assert!(
+                    (p - want).abs() <= 4.0 * f32::EPSILON * want,
+                    "size {size}, key {j}: {p} and not {want}"
+                );
+            }
+        }
+    }
+    // Against the definition in f64 on the same scores, which are exact: whole numbers times a power of two.
+    for e in [-10, -5, 0, 5, 10, 20] {
+        let size = f32::from_bits((127 + e) as u32 * (1 << 23));
+        let (n, m) = (5, 70);
+        let mut stream = dittograd::numerics::rng::Stream::new(11, e as u64);
+        let q: Vec<f32> = (0..n).map(|_| 1.0 + stream.below(3) as f32).collect();
+        let k: Vec<f32> = (0..m).map(|_| (stream.below(64) as f32 - 32.0) * size).collect();
+        let (v, dy) = (drawn(&[1, m, 1], 5), drawn(&[1, n, 1], 6));
+        let [_, _, dv] = gradients([&tensor(&[1, n, 1], &q), &tensor(&[1, m, 1], &k), &v], &dy, Some(1.0));
+        let mut want = vec![0.0f64; m];
+        let mut sizes = vec![0.0f64; m];
+        for (q, dy) in q.iter().zip(dy.data()) {
+            let scores: Vec<f64> = k.iter().map(|k| f64::from(q * k)).collect();
+            let top = scores.iter().fold(f64::NEG_INFINITY, |m, s| m.max(*s));
+            let total: f64 = scores.iter().map(|s| (s - top).exp()).sum();
+            for (j, s) in scores.iter().enumerate() {
+                let p = (s - top).exp() / total;
+                want[j] += p * f64::from(*dy);
+                sizes[j] += p * f64::from(dy.abs());
+            }
+        }
+        for (j, got) in dv.iter().enumerate() {
+            // An exponent of up to 126 that is rounded three times, the weight and five sums.
+            let allowed = 3.0 * 126.0 * f64::from(f32::EPSILON) * sizes[j] + 1e-37;
+            assert!(
+                (f64::from(*got) - want[j]).abs() <= allowed,
+                "2^{e}, key {j}: {got} and not {}",
+                want[j]
+            );
+        }
+    }
+}
+
+fn t1(x: f32) -> Tensor<f32> {
+    tensor(&[1, 1, 1], &[x])
+}
+
+/// Gradients of queries, keys and values.
+fn gradients(qkv: [&Tensor<f32>; 3], dy: &Tensor<f32>, scale: Option<f64>) -> [Vec<f32>; 3] {
+    let session = Session::eager(&device());
+    let [q, k, v] = qkv.map(|x| session.variable(x).unwrap());
+    let o = q.attention(k, v, AttentionOptions { scale, ..Default::default() }).unwrap();
+    let grads = o.backward_from(dy).unwrap();
+    [q, k, v].map(|x| grads.var(x).unwrap().to_tensor::<f32>().unwrap().into_data())
+}
+
 #[test]
 fn a_query_without_keys_gives_zeros_and_no_gradients() {
     for composed in [false, true] {

@@ -28,7 +28,7 @@ fn hash(device: &Device, name: &str) -> u64 {
     let (mut stream, mut hash) = (Stream::new(2024, 5), Fnv::new());
     let mut add = |word: u32| hash.add(word);
     for sample in AnyOp::samples(name) {
-        let ins = ops::draw(&sample.ins, &mut stream);
+        let ins = ops::draw(&sample.ins, &mut stream).unwrap();
         if ins.iter().any(|i| i.meta().shape.numel() > MOST) {
             continue;
         }

@@ -709,6 +709,7 @@ fn every_op_that_makes_indices_says_what_they_are_below() {
             }
             assert_ne!(sample.op.index_bound(&metas), IndexBound::Unknown, "{name}");
             let ins: Vec<AnyBuffer> = dittograd::ops::draw(&sample.ins, &mut stream)
+                .unwrap()
                 .iter()
                 .map(|i| match i {
                     RefIn::Num(t) => AnyBuffer::upload(&d, t).unwrap(),

@@ -74,6 +74,9 @@ impl Real for Tangent {
     fn where_gt(a: Tangent, b: Tangent, x: Tangent, y: Tangent) -> Tangent {
         if a > b { x } else { y }
     }
+    fn where_le(a: Tangent, b: Tangent, x: Tangent, y: Tangent) -> Tangent {
+        if a <= b { x } else { y }
+    }
     fn where_eq(a: Tangent, b: Tangent, x: Tangent, y: Tangent) -> Tangent {
         if a.0 == b.0 { x } else { y }
     }

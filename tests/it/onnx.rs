@@ -333,7 +333,7 @@ fn every_op_that_models_are_made_of_has_a_form() {
             graph(&onnx);
             if let Some(folder) = &folder {
                 let mut stream = Stream::new(7, i as u64);
-                let ins = draw(&sample.ins, &mut stream);
+                let ins = draw(&sample.ins, &mut stream).unwrap();
                 let outs = program.run(&device(), &ins).unwrap();
                 let mut all: Vec<(String, AnyTensor)> = Vec::new();
                 for (names, values) in [(&onnx.inputs, &ins), (&onnx.outputs, &outs)] {

@@ -104,6 +104,68 @@ fn selections_choose_values_and_gradients() {
     assert_eq!(data(x.where_(a, b).unwrap()), [1.0, 5.0, 1.0, 1.0]);
 }
 
+/// One NaN in the data is NaN in the loss and in the gradients of what it went through.
+#[test]
+fn a_nan_is_not_hidden_by_selections() {
+    let d = device();
+    let nan = f32::NAN;
+    type Selection = for<'s> fn(Var<'s>) -> Result<Var<'s>>;
+    let all: [(&str, Selection); 7] = [
+        ("relu", |x| x.relu()),
+        ("relu6", |x| x.relu6()),
+        ("hardtanh", |x| x.hardtanh()),
+        ("hardswish", |x| x.hardswish()),
+        ("abs", |x| x.abs()),
+        ("max", |x| x.max(x.full_like(0.0)?)),
+        ("clamp", |x| x.clamp(f64::NEG_INFINITY, 1.0)),
+    ];
+    for (name, f) in all {
+        let s = Session::eager(&d);
+        let x = s.variable(&t(&[3], &[0.5, nan, -0.5])).unwrap();
+        let y = f(x).unwrap();
+        let value = data(y);
+        assert!(value[1].is_nan() && !value[0].is_nan() && !value[2].is_nan(), "{name}: {value:?}");
+        let loss = y.square().unwrap().mean().unwrap();
+        assert!(loss.item().unwrap().is_nan(), "{name}");
+        let grads = loss.backward().unwrap();
+        let slopes = grads.var(x).unwrap().to_tensor::<f32>().unwrap();
+        assert!(slopes.data()[1].is_nan() && !slopes.data()[0].is_nan(), "{name}: {slopes:?}");
+    }
+    let s = Session::eager(&d);
+    let (a, b) = (s.input(&t(&[3], &[nan, 1.0, nan])).unwrap(), s.input(&t(&[3], &[2.0, nan, nan])).unwrap());
+    assert!(data(a.max(b).unwrap()).iter().chain(&data(a.min(b).unwrap())).all(|x| x.is_nan()));
+    for y in [a.fmax(b).unwrap(), a.fmin(b).unwrap()] {
+        assert!(data(y)[..2] == [2.0, 1.0] && data(y)[2].is_nan());
+    }
+    // A clipped gradient that is NaN makes the parameter NaN, and by its norm all of them.
+    for mut optimizer in [Optimizer::sgd(0.1).clip_value(1.0), Optimizer::sgd(0.1).clip_norm(1.0)] {
+        let mut params = Params::new(&d, 7);
+        let w = params.value("w", &t(&[2], &[1.0, 2.0])).unwrap();
+        let s = Session::eager(&d);
+        let loss = s.param(&w).unwrap().mul(s.input(&t(&[2], &[nan, 1.0])).unwrap()).unwrap().sum().unwrap();
+        optimizer.step(&params, loss.backward().unwrap()).unwrap();
+        assert!(w.get::<f32>().unwrap().data()[0].is_nan());
+    }
+}
+
+/// A tiny denominator: the gradient is formed as a quotient of the value where that of the upstream one overflows.
+#[test]
+fn gradients_of_quotients_by_tiny_numbers() {
+    let d = device();
+    let slope = |a: f32, b: f32| {
+        let s = Session::eager(&d);
+        let (a, b) = (s.variable(&t(&[1], &[a])).unwrap(), s.variable(&t(&[1], &[b])).unwrap());
+        let grads = a.div(b).unwrap().sum().unwrap().backward().unwrap();
+        grads.var(b).unwrap().to_tensor::<f32>().unwrap().data()[0]
+    };
+    assert_eq!(slope(0.0, 1e-40).to_bits(), (-0.0f32).to_bits());
+    assert_eq!(slope(1.0, 1e-40), f32::NEG_INFINITY);
+    let (a, b) = (1e-44f32, 1e-40f32);
+    let want = -f64::from(a) / f64::from(b) / f64::from(b);
+    assert!((f64::from(slope(a, b)) / want - 1.0).abs() < 1e-6);
+    assert_eq!(slope(3.0, 2.0), -0.75);
+}
+
 #[test]
 fn other_names_and_fixed_bounds() {
     let d = device();

@@ -65,16 +65,31 @@ fn the_first_of_several_extremes_gets_the_gradient() {
 }
 
 #[test]
-fn places_ignore_nan_and_count_in_row_major_order() {
+fn places_are_those_of_the_first_nan_and_count_in_row_major_order() {
     let d = device();
     let s = Session::eager(&d);
     let x = s.input(&t(&[4, 3], &[NAN, 2.0, 2.0, NAN, NAN, NAN, -INF, NAN, -INF, NAN, -INF, 1.0])).unwrap();
-    assert_eq!(x.argmax(&[1], false).unwrap().indices().unwrap().data(), [1, 0, 0, 2]);
-    assert_eq!(x.argmin(&[1], false).unwrap().indices().unwrap().data(), [1, 0, 0, 1]);
-    assert_eq!(x.argmax(&[0], false).unwrap().indices().unwrap().data(), [2, 0, 0]);
-    assert_eq!(x.argmax(&[0, 1], false).unwrap().indices().unwrap().data(), [1]);
-    let max = data(x.amax(&[1], false).unwrap());
-    assert_eq!(max, [2.0, -INF, -INF, 1.0]);
+    assert_eq!(x.argmax(&[1], false).unwrap().indices().unwrap().data(), [0, 0, 1, 0]);
+    assert_eq!(x.argmin(&[1], false).unwrap().indices().unwrap().data(), [0, 0, 1, 0]);
+    assert_eq!(x.argmax(&[0], false).unwrap().indices().unwrap().data(), [0, 1, 1]);
+    assert_eq!(x.argmax(&[0, 1], false).unwrap().indices().unwrap().data(), [0]);
+    assert!(data(x.amax(&[1], false).unwrap()).iter().all(|x| x.is_nan()));
+    let rows = s.input(&t(&[3, 3], &[-INF, -INF, -INF, 1.0, INF, NAN, INF, -INF, 2.0])).unwrap();
+    assert_eq!(rows.argmax(&[1], false).unwrap().indices().unwrap().data(), [0, 2, 0]);
+    assert_eq!(rows.argmin(&[1], false).unwrap().indices().unwrap().data(), [0, 2, 1]);
+    // Far into a row that several tasks look through, behind infinities.
+    for at in [0, 70_000, 199_999] {
+        let mut x = vec![INF; 200_000];
+        (x[at], x[199_999]) = (NAN, NAN);
+        let x = t(&[200_000], &x);
+        let v = s.input(&x).unwrap();
+        assert_eq!(v.argmax(&[0], false).unwrap().indices().unwrap().data(), [at as u32]);
+        for extreme in [v.amax(&[0], false), v.amin(&[0], false), v.norm(f64::INFINITY, &[0], false)] {
+            assert!(extreme.unwrap().item().unwrap().is_nan());
+        }
+        let slopes = gradient(&d, &x, |x| x.amin(&[0], false));
+        assert_eq!((slopes[at], slopes.iter().sum::<f32>()), (1.0, 1.0));
+    }
     // Axes that are not neighbours: places count over both.
     let x = s.input(&Tensor::from_fn(Shape::new(&[2, 3, 4]).unwrap(), |i| i as f32)).unwrap();
     assert_eq!(x.argmax(&[0, 2], false).unwrap().indices().unwrap().data(), [7, 7, 7]);
@@ -93,6 +108,37 @@ fn logsumexp_is_stable_at_both_ends() {
     let empty = s.input(&t(&[2, 0], &[])).unwrap();
     assert_eq!(data(empty.logsumexp(&[1], false).unwrap()), [-INF, -INF]);
     assert_eq!(gradient(&d, &t(&[2], &[-INF, -INF]), |x| x.logsumexp(&[0], false)), [0.0, 0.0]);
+    let slopes = |row: &[f32]| gradient(&d, &t(&[4], row), |x| x.logsumexp(&[0], false));
+    let beside = slopes(&[INF, 1.0, 2.0, 3.0]);
+    assert!(beside[0].is_nan() && beside[1..] == [0.0; 3], "{beside:?}");
+    assert!(slopes(&[1.0, NAN, 2.0, 3.0]).iter().all(|g| g.is_nan()));
+}
+
+/// A power of two changes no bit of a deviation but its exponent, from the smallest numbers to the largest.
+#[test]
+fn deviations_neither_overflow_nor_vanish() {
+    let d = device();
+    let s = Session::eager(&d);
+    let x = [1.0f32, 2.0, -1.0, 0.5, 1.75];
+    let deviation = |scale: f32| {
+        let x: Vec<f32> = x.iter().map(|x| x * scale).collect();
+        s.input(&t(&[5], &x)).unwrap().std(&[0], 1, false).unwrap().item().unwrap()
+    };
+    let one = deviation(1.0);
+    for e in (-140i32..=125).step_by(5) {
+        let scale = f64::from(e).exp2() as f32;
+        assert_eq!(deviation(scale), one * scale, "2^{e}");
+    }
+    // A constant has none, and infinity and NaN stay.
+    let std = |x: &[f32]| s.input(&t(&[x.len()], x)).unwrap().std(&[0], 1, false).unwrap().item().unwrap();
+    assert_eq!(std(&[1e30; 4]), 0.0);
+    assert!(std(&[1.0, INF, 2.0]).is_nan() && std(&[1.0, NAN, 2.0]).is_nan());
+    assert!(gradient(&d, &t(&[3], &[1.0, NAN, 2.0]), |x| x.std(&[0], 1, false)).iter().all(|g| g.is_nan()));
+    assert!(gradient(&d, &t(&[2], &[1.0, NAN]), |x| x.norm(2.0, &[0], false)).iter().all(|g| g.is_nan()));
+    let large = gradient(&d, &t(&[4], &[1e30, 2e30, -1e30, 0.5e30]), |x| x.std(&[0], 1, false));
+    for (got, want) in large.iter().zip([0.1, 0.366_666_67, -0.433_333_33, -0.033_333_33]) {
+        assert!((got - want).abs() < 1e-6, "{large:?}");
+    }
 }
 
 #[test]

@@ -2,12 +2,14 @@
 
 use dittograd::device::cpu::simd::Simd;
 use dittograd::device::{AnyBuffer, Device, Meta};
-use dittograd::error::ErrorKind;
+use dittograd::error::{ErrorKind, Result};
 use dittograd::ops::{self, AnyOp, elementwise, reduce};
+use dittograd::session::Session;
 use dittograd::shape::Shape;
-use dittograd::tape::{Backward, Node, Tape};
+use dittograd::tape::{Backward, BackwardFn, Node, Tape};
 use dittograd::tensor::Tensor;
 use proptest::prelude::*;
+use std::sync::Arc;
 
 fn device() -> Device {
     Device::cpu_with(1, Simd::Scalar).unwrap()
@@ -186,6 +188,70 @@ fn wrong_seeds_are_refused() {
     let x = t.leaf(up(&d, &[1.0, 2.0]), None, true).unwrap();
     assert!(matches!(t.backward_dense(x, seed(&d)).unwrap_err().kind(), ErrorKind::Shapes { .. }));
     assert!(matches!(t.backward_dense(4, seed(&d)).unwrap_err().kind(), ErrorKind::Node { .. }));
+}
+
+/// Gradients add up only where they have the shape of their node: none is repeated to fit.
+#[test]
+fn gradients_of_another_shape_are_refused_wherever_they_come_from() {
+    let d = device();
+    let three = |x: f32| up(&d, &[x; 3]);
+    let refused = |got: Result<()>| {
+        let e = got.unwrap_err();
+        assert!(matches!(e.kind(), ErrorKind::Shapes { .. } | ErrorKind::DType { .. }), "{e}");
+    };
+    let mut t = Tape::new(&d);
+    let x = t.leaf(three(1.0), None, true).unwrap();
+    let fixed = t.leaf(three(1.0), None, false).unwrap();
+    let y = t.record(elementwise::Scale { c: 2.0 }.into(), &[x]).unwrap();
+    let right = || vec![three(10.0), three(0.0), three(1.0)];
+    assert_eq!(down(&t.backward_dense_from(right()).unwrap()[x]), [12.0; 3]);
+    let indices = AnyBuffer::upload_indices(&d, &Tensor::new(&[3], vec![1, 2, 3]).unwrap()).unwrap();
+    for (at, slot) in [x, fixed, y].into_iter().flat_map(|at| [(at, up(&d, &[10.0])), (at, indices.clone())])
+    {
+        let mut slots = right();
+        slots[at] = slot.clone();
+        refused(t.backward_dense_from(slots).map(drop));
+        // The steps by themselves.
+        let mut slots: Vec<_> = right().into_iter().map(Some).collect();
+        slots[at] = Some(slot);
+        refused(t.backward_first(&mut slots, t.size()));
+    }
+    refused(t.backward_dense(y, up(&d, &[1.0])).map(drop));
+    refused(t.backward_seeds(vec![(y, three(1.0)), (y, up(&d, &[1.0]))], |_| true, false).map(drop));
+    // A rule that gives another shape or type, first and second.
+    for wrong in [up(&d, &[1.0]), indices] {
+        for contributions in [vec![wrong.clone()], vec![three(1.0), wrong.clone()]] {
+            let mut t = Tape::new(&d);
+            let x = t.leaf(three(1.0), None, true).unwrap();
+            let backward: BackwardFn =
+                Arc::new(move |_| Ok(contributions.iter().map(|g| (x, g.clone())).collect()));
+            let node = Node {
+                name: None,
+                value: Some(three(1.0)),
+                meta: three(1.0).meta(),
+                requires_grad: true,
+                parents: vec![x],
+                cleanup: Vec::new(),
+                backward: Backward::Custom(backward),
+            };
+            let y = t.add_node(node).unwrap();
+            refused(t.backward_dense(y, three(1.0)).map(drop));
+        }
+        let mut t = Tape::new(&d);
+        let x = t.leaf(three(1.0), None, true).unwrap();
+        t.hook(x, Arc::new(move |_| Ok(wrong.clone()))).unwrap();
+        refused(t.backward_dense(x, three(1.0)).map(drop));
+    }
+    // As values.
+    let s = Session::eager(&d);
+    let v = s.variable(&Tensor::new(&[3], vec![1.0f32; 3]).unwrap()).unwrap();
+    let (y, other, one) =
+        (v.square().unwrap(), v.detach().unwrap().tracked().unwrap(), s.full(&[1], 1.0).unwrap());
+    refused(s.vjp(&[(y, one)], &[v]).map(drop));
+    refused(s.jvp(y, &[(v, one)]).map(drop));
+    refused(s.jvp(y, &[(v, v), (other, one)]).map(drop));
+    refused(s.hvp(y.sum().unwrap(), &[(v, one)]).map(drop));
+    refused(y.backward_from(&Tensor::new(&[1], vec![1.0f32]).unwrap()).map(drop));
 }
 
 #[test]

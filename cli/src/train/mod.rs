@@ -5,18 +5,19 @@ mod fit;
 mod folder;
 mod report;
 
-use crate::models::{Model, Net, Task};
+use crate::models::{MAX_PARAMETERS, Model, Net, Task};
 use crate::out::{Out, bytes, warn};
-use crate::task::{Scales, Source};
-use crate::{Answer, Global, fail};
+use crate::task::{self, Data, Scales, Source};
+use crate::{Answer, Fail, Global, fail};
 use clap::{Args, ValueEnum};
 use dittograd::data::Tokenizer;
 use dittograd::io::{Checkpoint, atomic};
 use dittograd::prelude::*;
-use folder::Folder;
+use dittograd::train::{CHECKPOINT, End, Times, data_hash};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use std::path::PathBuf;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// What the text of the tokenizer is called in a checkpoint.
@@ -191,8 +192,8 @@ pub(crate) struct Spec {
     seed: u64,
     eval_every: u64,
     patience: Option<u64>,
-    /// Where the first parameters come from, if not from the seed.
-    weights: Option<PathBuf>,
+    /// Where the first parameters came from, if not from the seed.
+    weights: Option<String>,
 }
 
 /// What is usual for a model: steps, rows in a batch, learning rate and its schedule.
@@ -244,27 +245,69 @@ impl Spec {
         if self.warmup == 0 { curve } else { curve.warmup(self.warmup, 1.0 / self.warmup as f64) }
     }
 
-    /// The model with the parameters that training begins with.
-    fn first_net(&self, device: &Device) -> Answer<(Params, Net)> {
-        let (params, net) = self.net(device)?;
-        if let Some(weights) = &self.weights {
-            params.load(weights)?;
+    /// Errors unless these settings are some that a run can have, whoever wrote them.
+    fn check(&self) -> Answer<()> {
+        let ranges = [
+            ("steps", self.steps as f64, 1.0),
+            ("batch", self.batch as f64, 1.0),
+            ("accumulate", self.accumulate as f64, 1.0),
+            ("eval-every", self.eval_every as f64, 1.0),
+            ("patience", self.patience.unwrap_or(1) as f64, 1.0),
+            ("samples", self.data.samples.unwrap_or(1) as f64, 1.0),
+            ("grid", self.data.grid.unwrap_or(1) as f64, 1.0),
+            ("targets", self.data.targets.unwrap_or(1) as f64, 1.0),
+            ("lr", self.lr, 0.0),
+            ("weight-decay", self.weight_decay.unwrap_or(0.0), 0.0),
+            ("clip", self.clip.unwrap_or(0.0), 0.0),
+        ];
+        for (name, value, least) in ranges {
+            if !(value >= least && (value as f32).is_finite()) {
+                return fail(format!("--{name} {value}: use a finite number from {least}"));
+            }
         }
-        Ok((params, net))
+        let Spec { batch, accumulate, .. } = self;
+        if !batch.is_multiple_of(*accumulate) {
+            return fail(format!(
+                "--accumulate {accumulate}: a batch of {batch} rows has no such equal parts"
+            ));
+        }
+        Ok(())
     }
 
-    /// The model with parameters of the seed, on a device.
-    pub(crate) fn net(&self, device: &Device) -> Answer<(Params, Net)> {
-        let mut params = Params::new(device, self.seed);
+    /// Errors unless this is the data that the run of a checkpoint was trained and judged on.
+    pub(crate) fn check_data(&self, data: &Data, checkpoint: &Checkpoint) -> Answer<()> {
+        let now = data_hash(&data.train, Some(&data.test));
+        if data.scales == self.scales && now == checkpoint.data.hash {
+            return Ok(());
+        }
+        let how = "restore it, or name its copy with --data where it was moved";
+        fail(format!("{}: the data is not what the run was trained on; {how}", self.data.name))
+    }
+
+    /// The model with parameters of the seed, at most so many of them, on a device.
+    fn net(&self, device: &Device, most: usize) -> Answer<(Params, Net)> {
+        let mut params = Params::new(device, self.seed).at_most(most);
         let net = Net::new(self.model, &mut params, &self.config)?;
         Ok((params, net))
     }
 
+    /// The model of a checkpoint, on a device. Its parameters are still those of the seed. A file whose settings ask for a
+    /// larger model than it holds gets no memory for it.
+    pub(crate) fn net_of(&self, checkpoint: &Checkpoint, device: &Device) -> Answer<(Params, Net)> {
+        self.net(device, checkpoint.params.numel())
+    }
+
     /// That of a checkpoint.
-    pub(crate) fn of(checkpoint: &Checkpoint, path: &std::path::Path) -> Answer<Spec> {
-        let mut spec = Spec::deserialize(&checkpoint.config).or_else(|e| {
-            fail(format!("{}: is a checkpoint, but not one that `train` made: {e}", path.display()))
-        })?;
+    pub(crate) fn of(checkpoint: &Checkpoint, path: &Path) -> Answer<Spec> {
+        let not_ours = |why: String| {
+            let at = path.display();
+            Fail::Message(format!("{at}: is a checkpoint, but not one that `train` made: {why}"))
+        };
+        let mut spec = Spec::deserialize(&checkpoint.config).map_err(|e| not_ours(e.to_string()))?;
+        spec.check().map_err(|e| not_ours(e.message().unwrap_or_default()))?;
+        if spec.seed != checkpoint.random.seed || spec.batch as u64 != checkpoint.data.batch {
+            return Err(not_ours("its seeds or batches are not those of its settings".into()));
+        }
         spec.data.tokens = match (&spec.data.tokenizer, checkpoint.texts.get(TOKENIZER)) {
             (None, _) => None,
             (Some(_), Some(text)) => Some(Arc::new(Tokenizer::from_json(text)?)),
@@ -277,9 +320,9 @@ impl Spec {
 /// A run, ready to go.
 struct Plan {
     spec: Spec,
-    data: crate::task::Data,
+    data: Data,
     from: Option<Checkpoint>,
-    folder: Option<Folder>,
+    folder: Option<RunFolder>,
 }
 
 impl Train {
@@ -323,12 +366,6 @@ impl Train {
         if batch > rows {
             return fail(format!("--batch {batch}: there are {rows} training rows"));
         }
-        let accumulate = self.accumulate.unwrap_or(1);
-        if !batch.is_multiple_of(accumulate) {
-            return fail(format!(
-                "--accumulate {accumulate}: a batch of {batch} rows has no such equal parts"
-            ));
-        }
         let steps = match self.epochs {
             Some(epochs) => epochs.saturating_mul((rows / batch) as u64),
             None => self.steps.unwrap_or(steps),
@@ -341,7 +378,7 @@ impl Train {
             scales: data.scales.clone(),
             steps,
             batch,
-            accumulate,
+            accumulate: self.accumulate.unwrap_or(1),
             optimizer: self.optimizer.unwrap_or(Rule::Adamw),
             lr: self.lr.unwrap_or(lr),
             schedule: self.schedule.unwrap_or(schedule),
@@ -351,24 +388,31 @@ impl Train {
             seed,
             eval_every: self.eval_every.unwrap_or(steps.div_ceil(10)),
             patience: self.patience,
-            weights: self.weights.clone(),
+            weights: self.weights.as_ref().map(|w| w.to_string_lossy().into_owned()),
         };
+        spec.check()?;
         Ok(Plan { spec, data, from: None, folder: None })
     }
 
-    /// The folder of a run: a new one, or that of the checkpoint.
-    fn folder(&self, plan: &Plan) -> Answer<Option<Folder>> {
-        let home = self.resume.as_deref().map(checkpoint_file);
-        match (&self.out, home.as_deref().and_then(std::path::Path::parent), &plan.from) {
-            (None, Some(home), Some(from)) => Folder::open(home.to_path_buf(), from.step).map(Some),
-            (out, _, _) => Folder::make(out.as_deref(), &plan.spec.model.name()),
-        }
-    }
-
-    /// A run from where a checkpoint was made.
-    fn again(&self, path: &std::path::Path) -> Answer<Plan> {
+    /// A run from where a checkpoint was made. The state of a run that goes on in its own folder is read behind the folder's
+    /// lock; any other file is only read, and the run goes on in a folder of its own.
+    fn again(&self, path: &Path) -> Answer<Plan> {
         let file = checkpoint_file(path);
-        let checkpoint = Checkpoint::load(&file)?;
+        let home = file.parent().filter(|_| file.file_name() == Some(OsStr::new(CHECKPOINT)));
+        let home = home.map(|h| if h.as_os_str().is_empty() { Path::new(".") } else { h });
+        let is_same = |a: &Path, b: &Path| match (a.canonicalize(), b.canonicalize()) {
+            (Ok(a), Ok(b)) => a == b,
+            _ => false,
+        };
+        let stays = home.filter(|home| self.out.as_ref().is_none_or(|out| is_same(out, home)));
+        let folder = match stays.filter(|_| file.exists()) {
+            Some(home) => Some(RunFolder::open(home)?),
+            None => None,
+        };
+        let checkpoint = match folder.as_ref().and_then(RunFolder::checkpoint) {
+            Some(checkpoint) => checkpoint.clone(),
+            None => Checkpoint::load(&file)?,
+        };
         let mut spec = Spec::of(&checkpoint, &file)?;
         // The steps and when to look are all that may be changed; anything else would be another run.
         let same = |is_same: Option<bool>, option: &str| match is_same {
@@ -400,9 +444,7 @@ impl Train {
             spec.data.path = Some(moved.clone());
         }
         let data = spec.data.load(spec.model)?;
-        if data.scales != spec.scales || data.train.name() != checkpoint.data.name {
-            return fail(format!("{}: the data is not what the run was trained on", spec.data.name));
-        }
+        spec.check_data(&data, &checkpoint)?;
         spec.steps = self.steps.unwrap_or(spec.steps);
         spec.eval_every = self.eval_every.unwrap_or(spec.eval_every);
         spec.patience = self.patience.or(spec.patience);
@@ -410,7 +452,19 @@ impl Train {
             let steps = checkpoint.step;
             return fail(format!("--steps {}: the checkpoint has {steps} steps behind it", spec.steps));
         }
-        Ok(Plan { spec, data, from: Some(checkpoint), folder: None })
+        spec.check()?;
+        Ok(Plan { spec, data, from: Some(checkpoint), folder })
+    }
+
+    /// The folder of a run that has none yet: a new one, which takes over what was measured so far.
+    fn folder(&self, plan: &Plan) -> Answer<Option<RunFolder>> {
+        let mut folder = folder::make(self.out.as_deref(), &plan.spec.model.name())?;
+        let from = self.resume.as_deref().map(checkpoint_file);
+        let home = from.as_deref().and_then(Path::parent);
+        if let (Some(folder), Some(home), Some(state)) = (&mut folder, home, &plan.from) {
+            folder.adopt(home, state.progress.best.map(|b| b.step))?;
+        }
+        Ok(folder)
     }
 
     /// Runs the command.
@@ -422,10 +476,15 @@ impl Train {
         };
         // Whatever is wrong with the model shows before there is a folder.
         let built = match &plan.from {
-            Some(_) => plan.spec.net(&device)?,
-            None => plan.spec.first_net(&device)?,
+            Some(from) => plan.spec.net_of(from, &device)?,
+            None => plan.spec.net(&device, MAX_PARAMETERS)?,
         };
-        plan.folder = self.folder(&plan)?;
+        if let Some(weights) = &self.weights {
+            built.0.load(weights)?;
+        }
+        if plan.folder.is_none() {
+            plan.folder = self.folder(&plan)?;
+        }
         if let (Some(folder), Some(tokenizer)) = (&plan.folder, &plan.spec.data.tokens) {
             // For other programs, and other runs; this one has it in its checkpoint.
             atomic::write(folder.path().join("tokenizer.json"), tokenizer.to_json().as_bytes())?;
@@ -448,49 +507,58 @@ impl Train {
                 let test = plan.data.test.rows();
                 format!("{model} on {data}: {rows} training rows of {x} to {y}, {test} test rows; {device}, {mode}")
             },
-        )?;
-        let end = fit::fit(&mut plan, built, &device, self, out)?;
+        );
+        let (optimizer, parameters) = (name(&plan.spec.optimizer), built.0.numel());
+        let (end, files, fingerprint) = fit::fit(plan, built, &device, self, out)?;
         let memory = device.memory();
         let numerics = device.numerics().to_string();
+        let Times { first_step, steps, evaluations, files: saving } = end.times;
+        let seconds = (first_step + steps + evaluations + saving).as_secs_f64();
+        let step_ms = steps.as_secs_f64() * 1e3 / end.ran.saturating_sub(1).max(1) as f64;
+        let is_cut = end.end == End::Stopped;
         if out.json() {
             let mut last = json!({
-                "test_loss": end.scores.loss, "train_loss": end.loss,
-                "steps": end.steps, "seconds": end.seconds, "parameters": end.parameters,
-                "device": device.to_string(), "mode": mode, "optimizer": name(&plan.spec.optimizer),
+                "train_loss": end.loss, "steps": end.step, "seconds": seconds, "ms_per_step": step_ms,
+                "evaluation_seconds": evaluations.as_secs_f64(), "parameters": parameters,
+                "device": device.to_string(), "mode": mode, "optimizer": optimizer,
                 "numerics": numerics, "peak_bytes": memory.peak, "live_bytes": memory.live,
                 "cached_bytes": memory.cached, "out": folder,
             });
-            end.scores.put(&mut last);
-            last["fingerprint"] = json!(end.fingerprint);
+            if let Some(scores) = &end.scores {
+                task::put(scores, &mut last);
+            }
+            last["fingerprint"] = json!(fingerprint);
             out.line(&last.to_string())?;
-            return Ok(!end.is_cut);
+            return Ok(!is_cut);
         }
         if out.chatty() {
-            let (steps, rate) = (end.ran, end.ran as f64 / end.seconds);
-            let parameters = end.parameters;
-            out.line(&format!(
-                "{steps} steps in {:.2} s, {rate:.0} a second; {parameters} parameters",
-                end.seconds
-            ))?;
+            let parts = format!(
+                "{step_ms:.3} ms a step, evaluations {:.2} s, files {:.2} s",
+                evaluations.as_secs_f64(),
+                saving.as_secs_f64()
+            );
+            out.line(&format!("{} steps in {seconds:.2} s: {parts}; {parameters} parameters", end.ran))?;
         }
-        out.line(&end.scores.text())?;
+        if let Some(scores) = &end.scores {
+            out.line(&task::text(scores))?;
+        }
         if out.chatty() {
             let (peak, live) = (bytes(memory.peak), memory.live);
             let counts = format!("{} allocations, {} frees", memory.allocs, memory.frees);
             out.line(&format!("memory peak {peak}, live at the end {live} bytes, {counts}"))?;
             out.line(&format!("numerics {numerics}"))?;
             if let Some(folder) = folder {
-                out.line(&format!("files in {folder}: {}", end.files.join(", ")))?;
+                out.line(&format!("files in {folder}: {}", files.join(", ")))?;
             }
         }
-        out.line(&format!("fingerprint {}", end.fingerprint))?;
-        Ok(!end.is_cut)
+        out.line(&format!("fingerprint {fingerprint}"))?;
+        Ok(!is_cut)
     }
 }
 
 /// The checkpoint that a path means: a file, or the one in a folder.
-pub(crate) fn checkpoint_file(path: &std::path::Path) -> PathBuf {
-    if path.is_dir() { path.join(folder::CHECKPOINT) } else { path.to_path_buf() }
+pub(crate) fn checkpoint_file(path: &Path) -> PathBuf {
+    if path.is_dir() { path.join(CHECKPOINT) } else { path.to_path_buf() }
 }
 
 /// The shape of one sample.

@@ -1,7 +1,6 @@
 //! Pictures of a run: curves, and what the model says beside what is true.
 
 use super::Spec;
-use super::folder::Folder;
 use crate::Answer;
 use crate::models::{Net, Task};
 use crate::picture::{self, Field, Line, MapRow, Panel, Tile};
@@ -23,7 +22,13 @@ const PROMPT: usize = 16;
 const WRITTEN: usize = 400;
 
 /// Writes all pictures of a run into its folder.
-pub(super) fn pictures(folder: &Folder, spec: &Spec, net: &Net, device: &Device, data: &Data) -> Answer<()> {
+pub(super) fn pictures(
+    folder: &RunFolder,
+    spec: &Spec,
+    net: &Net,
+    device: &Device,
+    data: &Data,
+) -> Answer<()> {
     let title = format!("{} on {}", spec.model.name(), data.train.name());
     curves(folder, &title)?;
     let eval = net.module().to_eval();
@@ -72,7 +77,7 @@ pub(super) fn pictures(folder: &Folder, spec: &Spec, net: &Net, device: &Device,
 }
 
 /// Losses and measures against the step.
-fn curves(folder: &Folder, title: &str) -> Answer<()> {
+fn curves(folder: &RunFolder, title: &str) -> Answer<()> {
     let points = |key: &str| -> Vec<(f64, f64)> {
         let at = |v: &Value| Some((v["step"].as_f64()?, v[key].as_f64()?));
         folder.lines().iter().filter_map(at).collect()
@@ -99,6 +104,10 @@ fn curves(folder: &Folder, title: &str) -> Answer<()> {
     let rate = line("learning rate", "lr");
     if rate.points.iter().any(|p| p.1 != rate.points[0].1) {
         panels.push(Panel { title: "Learning rate".into(), y: String::new(), log: false, lines: vec![rate] });
+    }
+    // A run that ended before anything was measured has none.
+    if panels.iter().all(|p| p.lines.iter().all(|l| l.points.is_empty())) {
+        return Ok(());
     }
     picture::curves(&folder.path().join("curves"), title, &panels)
 }

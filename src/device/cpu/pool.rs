@@ -8,6 +8,8 @@
 //! words are in one order (`SeqCst`): with weaker ones miri finds runs in which both miss the other. Which thread runs which task is left to chance: kernels must not depend on it.
 #![allow(unsafe_code)]
 
+use crate::numerics::environment;
+use crate::reserve::room_for_a_thread;
 use std::any::Any;
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -111,6 +113,9 @@ impl Pool {
         });
         let mut workers = Vec::new();
         for index in 1..threads {
+            if !room_for_a_thread() {
+                break;
+            }
             let shared = Arc::clone(&shared);
             match thread::Builder::new().name(format!("pool-{index}")).spawn(move || shared.worker()) {
                 Ok(handle) => workers.push(handle),
@@ -137,6 +142,7 @@ impl Pool {
     /// run, or a run of another thread. If calls panic, the panic of the lowest index goes on in the caller
     /// once the run has ended, and the pool stays usable.
     pub fn run(&self, tasks: usize, f: impl Fn(usize) + Sync) {
+        let _strict = environment::enter();
         if tasks <= 1 || self.workers.is_empty() || self.shared.busy.swap(true, Acquire) {
             (0..tasks).for_each(f);
             return;
@@ -316,7 +322,10 @@ impl Shared {
             // SAFETY: this thread is counted inside a run that was open, and `close` does not return, so that
             // `Pool::run` keeps the job and all it borrows alive, until the count is given back below. A
             // `Job` is shared between threads only by reference, and its parts are all `Sync`.
-            unsafe { &*self.job.load(Relaxed) }.work();
+            let job = unsafe { &*self.job.load(Relaxed) };
+            // A task may have changed it.
+            environment::set_strict();
+            job.work();
             let state = self.state.fetch_sub(INSIDE, SeqCst) - INSIDE;
             if state & (INSIDE_MASK | OPEN) == 0 && self.waiting.load(SeqCst) {
                 drop(lock(&self.chair));

@@ -356,7 +356,7 @@ impl Cuda {
         Ok(())
     }
 
-    fn capturing_here(&self) -> bool {
+    pub(super) fn capturing_here(&self) -> bool {
         self.capturing.load(Ordering::Acquire) == this_thread()
     }
 

@@ -42,7 +42,8 @@ impl Cuda {
             ));
         }
         let nodes = self.noted(self.driver.graph_node_count(graph));
-        let exec = nodes.and_then(|nodes| Ok((nodes, self.noted(self.driver.graph_instantiate(graph))?)));
+        let exec =
+            nodes.and_then(|nodes| Ok((nodes, self.with_room(|| self.driver.graph_instantiate(graph))?)));
         let destroyed = self.noted(self.driver.graph_destroy(graph));
         match exec {
             Ok((nodes, exec)) => {

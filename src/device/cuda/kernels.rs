@@ -12,6 +12,8 @@ use super::context::{Cuda, code, lock, read, write};
 use super::cubin;
 use super::driver::{Handle, OUT_OF_MEMORY, attribute};
 use crate::error::{Error, ErrorKind, Result};
+use crate::numerics::environment;
+use crate::reserve::room_for_a_thread;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -170,7 +172,9 @@ impl Cuda {
             let cores = std::thread::available_parallelism().map_or(1, usize::from);
             // This thread works too; helpers that cannot be started are done without.
             let helpers: Vec<_> = (1..cores.min(jobs.len()))
-                .filter_map(|_| std::thread::Builder::new().spawn_scoped(scope, work).ok())
+                .filter_map(|_| {
+                    room_for_a_thread().then(|| std::thread::Builder::new().spawn_scoped(scope, work).ok())?
+                })
                 .collect();
             let mut done = work();
             done.extend(helpers.into_iter().filter_map(|helper| helper.join().ok()).flatten());
@@ -182,6 +186,8 @@ impl Cuda {
     }
 
     fn compile_one(&self, module: &str, source: &str) -> Result<Vec<u8>> {
+        // The compiler folds constants with the host's arithmetic.
+        let _strict = environment::enter();
         let cubin = self.compiler.compile(module, source, &self.arch)?;
         self.compiled.fetch_add(1, Ordering::Relaxed);
         if let Some(cache) = &self.cache {
@@ -197,7 +203,7 @@ impl Cuda {
         })?;
         let _turn = self.enter()?;
         // SAFETY: the bytes are a compiler's output, direct or from a file whose hash was checked.
-        let handle = self.noted(unsafe { self.driver.module_load(cubin) }).map_err(|error| {
+        let handle = self.with_room(|| unsafe { self.driver.module_load(cubin) }).map_err(|error| {
             Error::new(format!("cuda:{} module {module}", self.ordinal()), error.kind().clone())
         })?;
         let loaded = Module { source, handle, names, kernels: HashMap::new() };

@@ -61,6 +61,25 @@ impl Cuda {
         })
     }
 
+    /// Makes a driver call that takes memory by itself. Where there is none left, it is made again once the cached memory is
+    /// returned.
+    pub(super) fn with_room<T>(&self, call: impl Fn() -> Result<T>) -> Result<T> {
+        match self.noted(call()) {
+            Err(error)
+                if code(&error) == Some(OUT_OF_MEMORY)
+                    && !self.capturing_here()
+                    && self.cached_bytes() > 0 =>
+            {
+                // That it cannot be returned is not what the caller asked for.
+                match self.return_segments(&mut lock(&self.pool)) {
+                    Ok(_) => self.noted(call()),
+                    Err(_) => Err(error),
+                }
+            }
+            done => done,
+        }
+    }
+
     /// Gives memory from [`Cuda::alloc`] back to the pool. It may still be in use by what was submitted
     /// before. An address that is not live is reported by the next call.
     pub fn free(&self, ptr: u64) {

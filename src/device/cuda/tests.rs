@@ -159,6 +159,26 @@ fn memory_is_cached_and_returned() {
     assert_eq!((cuda.cached_bytes(), fake.live().allocations), (0, 0));
 }
 
+/// A captured graph and a module take memory of the device too: what is cached is returned for them.
+#[test]
+fn graphs_and_modules_get_the_cached_memory() {
+    for graph in [true, false] {
+        let fake = Fake::with(1, 64 * MIB);
+        let cuda = fake.open().expect("opens");
+        let a = cuda.alloc(512).expect("room");
+        cuda.free(cuda.alloc(40 * MIB).expect("room"));
+        assert!(cuda.cached_bytes() >= 40 * MIB);
+        let symbol = if graph { "cuGraphInstantiateWithFlags" } else { "cuModuleLoadData" };
+        fake.fail_symbol(symbol, 1, OUT_OF_MEMORY, false);
+        let got = match graph {
+            true => cuda.capture(|| cuda.fill(a, 0, 100)).map(drop),
+            false => cuda.kernel("m", "source", "k").map(drop),
+        };
+        assert_eq!((got, fake.failed()), (Ok(()), Some(symbol)));
+        assert!(cuda.cached_bytes() < 2 * MIB);
+    }
+}
+
 #[test]
 fn a_bad_free_is_reported_by_the_next_call() {
     let fake = Fake::new();

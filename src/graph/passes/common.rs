@@ -2,25 +2,27 @@
 
 use super::{Rewrite, What};
 use crate::graph::Graph;
-use crate::ops::{AnyOp, Val};
+use crate::ops::Val;
+use std::collections::BTreeMap;
 
 pub(super) fn subexpressions(graph: &Graph, wanted: &mut [Val]) -> Graph {
     let mut to = Rewrite::new(graph);
-    // Candidates by first input, so that each op is compared with few others.
-    let mut by_input: Vec<Vec<usize>> = vec![Vec::new(); graph.size() + 1];
+    // The values of ops so far, by inputs, name and attributes as text: 0 and -0 differ. Some ops hold more than that, such as a
+    // program, so they are compared too.
+    let mut known: BTreeMap<(Vec<Val>, &'static str, String), Vec<Val>> = BTreeMap::new();
     for (i, node) in graph.nodes.iter().enumerate() {
         let What::Op(op, ins) = &node.what else {
             to.keep(i);
             continue;
         };
-        let ins = to.all(ins);
-        let bucket = &mut by_input[ins.first().map_or(graph.size(), |v| v.0 as usize)];
-        let same = |op: &AnyOp, ins: &[Val], j: usize| matches!(&to.out.nodes[j].what, What::Op(other, others) if others == ins && other == op);
-        if let Some(&j) = bucket.iter().find(|&&j| same(op, &ins, j)) {
-            to.new[i] = Some(Val(j as u32));
-        } else {
-            bucket.push(to.out.size());
-            to.keep(i);
+        let alike = known.entry((to.all(ins), op.name(), format!("{:?}", op.attrs()))).or_default();
+        let is_same = |v: &Val| matches!(&to.out.node(*v).what, What::Op(other, _) if other == op);
+        match alike.iter().copied().find(is_same) {
+            Some(same) => to.new[i] = Some(same),
+            None => {
+                alike.push(Val(to.out.size() as u32));
+                to.keep(i);
+            }
         }
     }
     to.finish(wanted)

@@ -29,6 +29,9 @@ pub(super) struct Fusion {
 /// The most other inputs of a program after a product: all are in registers beside the sums.
 const MOST_OTHERS: usize = 4;
 
+/// The most steps of a joined program: each op that joins traces it anew, and compilers take their time over long ones.
+const MOST_STEPS: usize = 256;
+
 /// The most nodes for which a product waits to be joined: what it reads is kept as long.
 const FAR: usize = 64;
 
@@ -153,8 +156,13 @@ impl Fuser<'_> {
 
     /// Whether the first reader of one of `members` after node `i` is an elementwise op on as many elements.
     fn next_joins(&self, members: &[usize], i: usize, shape: &Shape) -> bool {
-        let later = members.iter().flat_map(|&m| &self.readers[m]).filter(|&&r| r > i);
-        let Some(&next) = later.min().filter(|&&r| r < usize::MAX) else { return false };
+        let first_after = |&m: &usize| {
+            let readers = &self.readers[m];
+            readers.get(readers.partition_point(|&r| r <= i)).copied()
+        };
+        let Some(next) = members.iter().filter_map(first_after).min().filter(|&r| r < usize::MAX) else {
+            return false;
+        };
         let numel = self.to.old.nodes[next].meta.shape.numel();
         numel == shape.numel() && program_of(self.to.old, next).is_some()
     }
@@ -288,7 +296,7 @@ impl Fuser<'_> {
         let mut kept = Vec::new();
         for (g, group) in groups.iter().enumerate() {
             for (k, &m) in group.members.iter().enumerate() {
-                if self.readers[m].iter().any(|&r| r > i) {
+                if self.readers[m].last().is_some_and(|&r| r > i) {
                     members.push(m);
                     kept.push((g, k));
                 }
@@ -319,6 +327,7 @@ impl Fuser<'_> {
             results
         });
         let fits = joined.fits()
+            && joined.steps().len() <= MOST_STEPS
             && base.as_ref().is_none_or(|(op, own)| {
                 let op = Fused {
                     base: Box::new(op.clone()),

@@ -11,6 +11,8 @@ use crate::ops::{AnyOp, Recorder, Val};
 
 pub(super) fn simplify(graph: &Graph, wanted: &mut [Val]) -> Result<Graph> {
     let mut to = Rewrite::new(graph);
+    let mut is_wanted = vec![false; graph.size()];
+    wanted.iter().for_each(|v| is_wanted[v.0 as usize] = true);
     for (i, node) in graph.nodes.iter().enumerate() {
         let What::Op(op, ins) = &node.what else {
             to.keep(i);
@@ -20,7 +22,7 @@ pub(super) fn simplify(graph: &Graph, wanted: &mut [Val]) -> Result<Graph> {
         let shape = node.meta.shape;
         let same = |v: Val| graph.node(v).meta.shape == shape;
         // A copy that is wanted stays: what it was taken from may be a parameter, which is updated before it is read.
-        let is_wanted = wanted.contains(&Val(i as u32));
+        let is_wanted = is_wanted[i];
         match op {
             AnyOp::Copy(_) | AnyOp::Detach(_) if !is_wanted => to.new[i] = Some(args[0]),
             AnyOp::Reshape(_) | AnyOp::BroadcastTo(_) if same(ins[0]) && !is_wanted => {

@@ -502,6 +502,10 @@ impl<'g> Lowering<'g> {
                 let truth = self.compare("Greater", a, b);
                 self.choose(&truth, c, d)
             }
+            Instr::WhereLe => {
+                let truth = self.compare("LessOrEqual", a, b);
+                self.choose(&truth, c, d)
+            }
             Instr::WhereEq => {
                 let truth = self.compare("Equal", a, b);
                 self.choose(&truth, c, d)
@@ -591,7 +595,7 @@ impl<'g> Lowering<'g> {
         self.choose(open, &weights, &zero)
     }
 
-    /// Outputs and logarithms of an attention.
+    /// Outputs, logarithms and largest scores of an attention.
     fn attention(
         &mut self,
         [q, k, v]: [&Value; 3],
@@ -602,9 +606,9 @@ impl<'g> Lowering<'g> {
         let rank = q.rank();
         let (n, d, m) = (q.dims[rank - 2], q.dims[rank - 1], k.dims[rank - 2]);
         let shapes = [q, v].map(|x| Shape::new(&x.dims));
-        let [outputs, logs] = attention::parts(shapes[0].clone()?, shapes[1].clone()?);
+        let [outputs, logs, tops] = attention::parts(shapes[0].clone()?, shapes[1].clone()?);
         if m == 0 {
-            return Ok(vec![self.zeros(outputs.dims()), self.zeros(logs.dims())]);
+            return Ok([outputs, logs, tops].map(|s| self.zeros(s.dims())).into());
         }
         let mut open = mask.map(|mask| self.open(mask));
         let (mut q, mut k, mut v) = (q.clone(), k.clone(), v.clone());
@@ -630,9 +634,11 @@ impl<'g> Lowering<'g> {
         }
         let keys = self.turned(&k, true);
         let products = self.matmul(&q, &keys);
-        let scale = self.c(scale.unwrap_or_else(|| 1.0 / (d.max(1) as f64).sqrt()) as f32);
-        let scores = self.binary("Mul", &products, &scale);
-        let weights = self.open_softmax(&scores, open.as_ref(), scores.rank() - 1);
+        let scale = scale.unwrap_or_else(|| 1.0 / (d.max(1) as f64).sqrt());
+        let scores = if scale < 0.0 { self.unary("Neg", &products) } else { products };
+        let scale = self.c(scale.abs() as f32);
+        let scaled = self.binary("Mul", &scores, &scale);
+        let weights = self.open_softmax(&scaled, open.as_ref(), scaled.rank() - 1);
         let sums = self.matmul(&weights, &v);
         let sums = self.reshape(&sums, outputs.dims());
         let none = self.c(f32::NEG_INFINITY);
@@ -640,12 +646,15 @@ impl<'g> Lowering<'g> {
             Some(open) => self.choose(open, &scores, &none),
             None => scores,
         };
-        let log = self.reduce("ReduceLogSumExp", &scores, &[scores.rank() - 1]);
+        let top = self.reduce("ReduceMax", &scores, &[scores.rank() - 1]);
+        let below = self.binary("Sub", &scores, &top);
+        let below = self.binary("Mul", &below, &scale);
+        let log = self.reduce("ReduceLogSumExp", &below, &[below.rank() - 1]);
         let (factor, zero) = (self.c(std::f32::consts::LOG2_E), self.c(0.0));
         let log = self.binary("Mul", &log, &factor);
-        let empty = self.compare("Equal", &log, &none);
-        let log = self.choose(&empty, &zero, &log);
-        Ok(vec![sums, self.reshape(&log, logs.dims())])
+        let empty = self.compare("Equal", &top, &none);
+        let [log, top] = [log, top].map(|x| self.choose(&empty, &zero, &x));
+        Ok(vec![sums, self.reshape(&log, logs.dims()), self.reshape(&top, tops.dims())])
     }
 
     /// A spectrum (batch, 2, modes, c) times complex weights (modes, c, o), mode by mode.

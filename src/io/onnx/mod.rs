@@ -1,8 +1,9 @@
 //! Programs as ONNX files, for other runtimes. Parameters keep their names and bits; the values of another runtime agree up to
 //! the order of its sums and the roundings of its functions.
 //!
-//! A program has fixed shapes, so the file has, the number of rows in a batch among them. Indices are int64 there. Numbers
-//! that are none may come out differently: an extremum of ours ignores NaN, one of ONNX need not.
+//! A program has fixed shapes, so the file has, the number of rows in a batch among them. Indices are int64 there. NaN goes
+//! through elementwise ops as it does here; an extremum over axes or windows is NaN here if one element is, which ONNX leaves
+//! open for `ReduceMax`, `ArgMax` and `MaxPool`.
 
 mod lower;
 mod proto;
@@ -10,6 +11,7 @@ mod proto;
 use crate::device::Meta;
 use crate::error::{Error, Result};
 use crate::graph::{Graph, Source, What};
+use crate::numerics::environment;
 use lower::{Lowering, dtype};
 use proto::{Body, Message, Value};
 
@@ -89,6 +91,7 @@ pub struct Onnx {
 /// # }
 /// ```
 pub fn export(graph: &Graph, about: &About) -> Result<Onnx> {
+    let _strict = environment::enter();
     let mut lowering = Lowering::new(graph);
     let port = |ports: &[Port], i: usize, letter: &str| {
         ports.get(i).cloned().unwrap_or_else(|| Port::new(format!("{letter}{i}")))

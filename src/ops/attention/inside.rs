@@ -3,9 +3,10 @@
 //! [`Attention`] on lists that were copied out.
 
 use super::{
-    Attention, AttentionBwd, BLOCK, Back, Geometry, Job, LANES, MAX_ROWS, Rule, Space, Variant,
+    Attention, AttentionBwd, BLOCK, Back, Geometry, Job, LANES, MAX_ROWS, Rule, Space, Variant, addresses,
     backward_cuda, backward_scratch, delta_cuda, delta_module, fill_gaps, forward, forward_cuda,
-    forward_scratch, keys, like, list, list_scratch, pack, queries, row_products, run_tiles, unpack,
+    forward_scratch, keys, like, list, list_scratch, pack, queries, row_products, run_tiles, statistics,
+    unpack,
 };
 use crate::device::cpu::pool::Pool;
 use crate::device::cpu::simd::Simd;
@@ -25,7 +26,7 @@ use std::ops::Range;
 
 /// [`Attention`] of every head of `qkv (…, n, 3, heads, d)` to itself: queries, keys and values side by side, as a linear
 /// layer gives them. The value is packed: the outputs `(…, n, heads, d)`, as a linear layer takes them, and behind them
-/// `(…, heads, n)`, per query `log2 Σ_j e^s_ij`.
+/// what [`Attention`] has per query, twice `(…, heads, n)`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SelfAttention {
     /// As in [`Attention`].
@@ -36,7 +37,7 @@ pub struct SelfAttention {
 
 /// Gradients of [`SelfAttention`], as [`AttentionBwd`] has them: `qkv`, the value and its upstream gradient, both packed, to
 /// the gradient of `qkv`. The upstream gradient may be that of the outputs alone, `(…, n, heads, d)`; then that of the
-/// logarithms is zero.
+/// rest is zero.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SelfAttentionBwd {
     /// As in [`Attention`].
@@ -54,10 +55,10 @@ fn apart(qkv: Shape) -> Shape {
     dims(&all[..rank - 1])
 }
 
-/// Parts of the value: outputs and logarithms.
-fn parts(qkv: Shape) -> [Shape; 2] {
+/// Parts of the value: outputs, logarithms and largest scores.
+fn parts(qkv: Shape) -> [Shape; 3] {
     let apart = apart(qkv);
-    [swapped(apart), like(apart, None)]
+    [swapped(apart), like(apart, None), like(apart, None)]
 }
 
 /// The same with the two axes before the last one swapped.
@@ -68,10 +69,9 @@ fn swapped(shape: Shape) -> Shape {
     dims(&all[..rank])
 }
 
-/// The shape of the outputs, if `pad` makes of that many words, `words`, an upstream gradient whose part of the logarithms
-/// is zero.
+/// The shape of the outputs, if `pad` makes of that many words, `words`, an upstream gradient whose other parts are zero.
 pub(crate) fn outputs_alone(qkv: Shape, pad: &layout::Pad, words: Shape) -> Option<Shape> {
-    let [outputs, _] = parts(qkv);
+    let [outputs, ..] = parts(qkv);
     let is_first = pad.start == 0 && pad.step == 1 && pad.value.to_bits() == 0;
     (is_first && words.dims() == [outputs.numel()]).then_some(outputs)
 }
@@ -185,7 +185,7 @@ fn three<T: Scalar>(g: &Geometry, qkv: &Tensor<T>) -> Result<[RefIn<T>; 3]> {
 /// A packed value with its outputs by lists, or with `back` the other way; what is not there is zero.
 fn by_lists<T: Scalar>(g: &Geometry, packed: &[T], back: bool) -> Result<Tensor<T>> {
     let start = g.size().next_multiple_of(4);
-    let words = start + (g.batch * g.n).next_multiple_of(4);
+    let words = start + 2 * (g.batch * g.n).next_multiple_of(4);
     Ok(Tensor::from_fn(dims(&[words]), |at| {
         let mut from = at;
         if at < g.size() {
@@ -250,12 +250,13 @@ impl Op for SelfAttention {
         let Ok(g) = self.of(run.metas) else { return };
         let (qkv, n, d) = (run.ins[0], g.n, g.d);
         let [wide, narrow] = g.widths();
-        let [out, lse] = unpack(run.out, &parts(run.metas[0].shape));
+        let [out, logs, tops] = unpack(run.out, &parts(run.metas[0].shape));
         let lists = &mut run.workspace[..g.size()];
         let words = 3 * n * d;
         let scratch = words + LANES * forward_scratch(&g);
         let tiles = [g.batch, n, LANES];
-        run_tiles(run.pool, tiles, [&mut *lists, lse], [d, 1], scratch, |z, r0, count, [o, lse], scratch| {
+        let results = [&mut *lists, logs, tops];
+        run_tiles(run.pool, tiles, results, [d, 1, 1], scratch, |z, r0, count, results, scratch| {
             let (copied, scratch) = scratch.split_at_mut(words);
             let (q, rest) = copied.split_at_mut(n * d);
             let (k, v) = rest.split_at_mut(n * d);
@@ -265,7 +266,7 @@ impl Op for SelfAttention {
             g.gather(qkv, z, wide, narrow, 0..keys, k);
             g.gather(qkv, z, wide, 2 * narrow, 0..keys, v);
             let job = Job::new(run.simd, self.rule(), g.alone(), &[q, k, v]);
-            forward(run.simd, &job, 0, r0, o, lse, scratch);
+            forward(run.simd, &job, 0, r0, results, scratch);
         });
         g.scatter(run.pool, lists, 1, out);
     }
@@ -278,13 +279,16 @@ impl Op for SelfAttention {
             return Ok(());
         }
         let [q, k, v] = three_addresses(&g, run.ins[0]);
-        let outs = [run.out, run.out + layout::packed(&parts).0[1] as u64 * 4];
-        forward_cuda(run.cuda, self.rule(), &g, [q, k, v, 0], outs)
+        forward_cuda(run.cuda, self.rule(), &g, [q, k, v, 0], addresses(run.out, &parts))
     }
 
     fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<Source> {
         let Ok(g) = self.of(ins) else { return Vec::new() };
-        Variant::forward(&g, gpu).map_or(Vec::new(), |v| vec![v.module(&g)])
+        Variant::forward(&g, gpu).map_or(Vec::new(), |v| vec![v.module(&g, self.rule().flips(g.d))])
+    }
+
+    fn statistics(&self, ins: &[Meta]) -> Range<usize> {
+        statistics(&parts(ins[0].shape))
     }
 
     fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {
@@ -381,10 +385,10 @@ impl SelfAttentionBwd {
         AttentionBwd { causal: self.causal, scale: self.scale }
     }
 
-    /// Where the logarithms of the value start, and whether the upstream gradient has a part for them.
-    fn start(ins: &[Meta]) -> (usize, bool) {
+    /// The parts of the value, and whether the upstream gradient has all of them.
+    fn parts(ins: &[Meta]) -> ([Shape; 3], bool) {
         let parts = parts(ins[0].shape);
-        (layout::packed(&parts).0[1], ins[2].shape != parts[0])
+        (parts, ins[2].shape != parts[0])
     }
 }
 
@@ -429,10 +433,14 @@ fn swap(r: &mut dyn Recorder, x: Val) -> Result<Val> {
 }
 
 /// A packed value of these parts as one whose outputs have the two axes before the last one swapped.
-fn swap_packed(r: &mut dyn Recorder, packed: Val, [o, l]: [Shape; 2]) -> Result<Val> {
-    let (outputs, logs) = (layout::part(r, packed, &[o, l], 0)?, layout::part(r, packed, &[o, l], 1)?);
-    let outputs = swap(r, outputs)?;
-    pack(r, &[swapped(o), l], &[outputs, logs])
+fn swap_packed(r: &mut dyn Recorder, packed: Val, parts: [Shape; 3]) -> Result<Val> {
+    let [o, l, t] = parts;
+    let mut values = [packed; 3];
+    for (i, v) in values.iter_mut().enumerate() {
+        *v = layout::part(r, packed, &parts, i)?;
+    }
+    values[0] = swap(r, values[0])?;
+    pack(r, &[swapped(o), l, t], &values)
 }
 
 impl Op for SelfAttentionBwd {
@@ -457,7 +465,8 @@ impl Op for SelfAttentionBwd {
         if size == 0 {
             return;
         }
-        let (start, has_logs) = SelfAttentionBwd::start(run.metas);
+        let (parts, has_all) = SelfAttentionBwd::parts(run.metas);
+        let (starts, _) = layout::packed(&parts);
         let inputs = Inputs {
             g,
             rule: self.rule(),
@@ -465,8 +474,9 @@ impl Op for SelfAttentionBwd {
             qkv: run.ins[0],
             y: run.ins[1],
             dy: run.ins[2],
-            lse: &run.ins[1][start..],
-            dl: has_logs.then(|| &run.ins[2][start..]),
+            logs: &run.ins[1][starts[1]..],
+            tops: &run.ins[1][starts[2]..],
+            dl: has_all.then(|| &run.ins[2][starts[1]..]),
         };
         let lists = &mut run.workspace[..3 * size];
         let (dq, rest) = lists.split_at_mut(size);
@@ -499,18 +509,19 @@ impl Op for SelfAttentionBwd {
         if g.size() == 0 {
             return Ok(());
         }
-        let (start, has_logs) = SelfAttentionBwd::start(run.metas);
+        let (parts, has_all) = SelfAttentionBwd::parts(run.metas);
         let [y, dy] = [run.ins[1], run.ins[2]];
-        let logs = |packed: u64| packed + start as u64 * 4;
-        delta_cuda(run.cuda, &g, [dy, y, if has_logs { logs(dy) } else { 0 }], run.workspace)?;
+        let [_, logs, tops] = addresses(y, &parts);
+        let dl = if has_all { addresses(dy, &parts)[1] } else { 0 };
+        delta_cuda(run.cuda, &g, [dy, y, dl], run.workspace)?;
         let [q, k, v] = three_addresses(&g, run.ins[0]);
         let grads = three_addresses(&g, run.out);
-        backward_cuda(run.cuda, self.rule(), &g, [q, k, v, 0], [dy, logs(y)], grads, run.workspace)
+        backward_cuda(run.cuda, self.rule(), &g, [q, k, v, 0], [dy, logs, tops], grads, run.workspace)
     }
 
     fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<Source> {
         let Ok(g) = self.of(ins) else { return Vec::new() };
-        let backward = Variant::backward(&g, gpu).ok().map(|v| v.module(&g));
+        let backward = Variant::backward(&g, gpu).ok().map(|v| v.module(&g, self.rule().flips(g.d)));
         std::iter::once(delta_module(&g)).chain(backward).collect()
     }
 
@@ -519,7 +530,7 @@ impl Op for SelfAttentionBwd {
         let [qkv, y, dy] = [io.ins[0], io.ins[1], io.ins[2]];
         let shape = r.meta(qkv).shape;
         let (inner, one) = (parts(shape), apart(shape));
-        let outer = [one, inner[1]];
+        let outer = [one, inner[1], inner[2]];
         let is_packed = r.meta(dy).shape != inner[0];
         let [q, k, v] = cut(r, qkv)?;
         let y = swap_packed(r, y, inner)?;
@@ -583,15 +594,15 @@ impl Op for SelfAttentionBwd {
         let f = |d: &[usize]| Meta::f32(dims(d));
         let mut all: Vec<_> = rejects()
             .into_iter()
-            .map(|(x, want)| Reject { op, ins: vec![x, f(&[20]), f(&[20])], want })
+            .map(|(x, want)| Reject { op, ins: vec![x, f(&[24]), f(&[24])], want })
             .collect();
         let good = f(&[4, 3, 1, 4]);
         all.extend([
-            Reject { op, ins: vec![good, f(&[20])], want: "Arity" },
-            Reject { op, ins: vec![good, f(&[24]), f(&[20])], want: "Shapes" },
-            Reject { op, ins: vec![good, f(&[4, 1, 4]), f(&[20])], want: "Shapes" },
-            Reject { op, ins: vec![good, f(&[20]), f(&[1, 4, 4])], want: "Shapes" },
-            Reject { op, ins: vec![good, f(&[20]), Meta::u32(dims(&[20]))], want: "DType" },
+            Reject { op, ins: vec![good, f(&[24])], want: "Arity" },
+            Reject { op, ins: vec![good, f(&[28]), f(&[24])], want: "Shapes" },
+            Reject { op, ins: vec![good, f(&[4, 1, 4]), f(&[24])], want: "Shapes" },
+            Reject { op, ins: vec![good, f(&[24]), f(&[1, 4, 4])], want: "Shapes" },
+            Reject { op, ins: vec![good, f(&[24]), Meta::u32(dims(&[24]))], want: "DType" },
         ]);
         all
     }
@@ -627,7 +638,8 @@ struct Inputs<'a> {
     qkv: &'a [f32],
     y: &'a [f32],
     dy: &'a [f32],
-    lse: &'a [f32],
+    logs: &'a [f32],
+    tops: &'a [f32],
     /// Zeros, if not given.
     dl: Option<&'a [f32]>,
 }
@@ -654,6 +666,6 @@ impl Inputs<'_> {
         let (q, rest) = qkv.split_at(n * d);
         let (k, v) = rest.split_at(n * d);
         let job = Job::new(self.simd, self.rule, self.g.alone(), &[q, k, v]);
-        Back { job, dy, lse: &self.lse[z * n..][..n], delta }
+        Back { job, dy, logs: &self.logs[z * n..][..n], tops: &self.tops[z * n..][..n], delta }
     }
 }

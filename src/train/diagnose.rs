@@ -1,0 +1,61 @@
+//! Where the first number that is none came from.
+
+use super::step::{Loss, input};
+use crate::data::Batches;
+use crate::device::DType;
+use crate::error::Result;
+use crate::io::Checkpoint;
+use crate::optim::Optimizer;
+use crate::params::Params;
+use crate::session::Session;
+use crate::tensor::Tensor;
+
+/// Runs the steps from a state on again, one op at a time, to the same bits, up to the one whose loss was no number, and says
+/// where the first such number appeared. The parameters are left as they were before that step.
+pub(super) fn diagnose(
+    params: &Params,
+    mut optimizer: Optimizer,
+    loss: &Loss<'_>,
+    mut batches: Batches,
+    from: &Checkpoint,
+    to: u64,
+) -> Result<String> {
+    let session = Session::eager_seeded(params.device(), from.random.seed);
+    from.restore(params, &mut optimizer)?;
+    from.random.restore(&session)?;
+    let is_bad = |t: &Tensor<f32>| t.data().iter().find(|v| !v.is_finite()).copied();
+    for step in from.step..to {
+        let (x, y) = batches.batch(step)?;
+        let before = params.state_dict()?;
+        {
+            let loss = loss(&[input(&session, &x)?, input(&session, &y)?])?;
+            let found = session.with_tape(|tape| {
+                for id in 0..tape.size() {
+                    let Some(node) = tape.node(id) else { continue };
+                    let Some(value) = node.value.as_ref().filter(|v| v.meta().dtype == DType::F32) else {
+                        continue;
+                    };
+                    if let Some(v) = is_bad(&value.to_tensor()?) {
+                        let what = node.name.clone().unwrap_or_else(|| "a value".into());
+                        let place = format!("of shape {} (value {id} of the step)", node.meta.shape);
+                        return Ok(Some(format!("{what} {place} was the first to become {v}")));
+                    }
+                }
+                Ok(None)
+            })?;
+            if let Some(found) = found {
+                return Ok(format!("in step {} {found}", step + 1));
+            }
+            optimizer.step(params, loss.backward()?)?;
+        }
+        session.reset();
+        for p in params.iter() {
+            if let Some(v) = is_bad(&p.get::<f32>()?) {
+                params.load_state_dict(&before, true)?;
+                let name = p.name();
+                return Ok(format!("the gradient or update of {name} became {v} in step {}", step + 1));
+            }
+        }
+    }
+    Ok("run again one op at a time, nothing shows it".into())
+}

@@ -1,0 +1,156 @@
+//! The folder of a run: its latest state, its best one, and what was measured.
+
+use crate::error::{Error, Result};
+use crate::io::{Checkpoint, atomic};
+use serde_json::Value;
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// The latest state of a run.
+pub const CHECKPOINT: &str = "checkpoint.safetensors";
+/// The state at the best evaluation.
+pub const BEST: &str = "best.safetensors";
+/// What was measured, a JSON object a line.
+pub const METRICS: &str = "metrics.jsonl";
+
+/// A folder that one run at a time writes to: it is locked until this value is dropped, or the process ends. Files come into
+/// it whole or not at all.
+#[derive(Debug)]
+pub struct RunFolder {
+    path: PathBuf,
+    /// Held open for its lock.
+    _lock: Option<File>,
+    checkpoint: Option<Checkpoint>,
+    metrics: Option<File>,
+    lines: Vec<Value>,
+}
+
+impl RunFolder {
+    /// A folder for a new run, made if it is not there. Errors, with nothing changed, if it holds a run or if another process
+    /// is at work in it.
+    pub fn create(path: impl AsRef<Path>) -> Result<RunFolder> {
+        let folder = RunFolder::open(path)?;
+        if folder.checkpoint.is_some() || !folder.lines.is_empty() {
+            let why = "holds a run already; resume it, or use another folder";
+            return Err(Error::file("run", &folder.path, why));
+        }
+        Ok(folder)
+    }
+
+    /// A folder for a run that is new or goes on: what is in it is read. Errors if another process is at work in it.
+    pub fn open(path: impl AsRef<Path>) -> Result<RunFolder> {
+        let path = path.as_ref().to_path_buf();
+        if fs::metadata(&path).is_ok_and(|meta| !meta.is_dir()) {
+            return Err(Error::file("run", &path, "is a file, not a folder; use another name"));
+        }
+        atomic::create_dir_all(&path)?;
+        let lock = lock(&path)?;
+        let checkpoint = match path.join(CHECKPOINT) {
+            file if file.exists() => Some(Checkpoint::load(file)?),
+            _ => None,
+        };
+        let lines = lines_of(&path.join(METRICS))?;
+        Ok(RunFolder { path, _lock: lock, checkpoint, metrics: None, lines })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The state it held when it was opened.
+    pub fn checkpoint(&self) -> Option<&Checkpoint> {
+        self.checkpoint.as_ref()
+    }
+
+    /// Everything measured so far.
+    pub fn lines(&self) -> &[Value] {
+        &self.lines
+    }
+
+    /// Takes over what another run measured and its best state, `from` its folder. For a run that goes on in this one.
+    pub fn adopt(&mut self, from: &Path, best_step: Option<u64>) -> Result<()> {
+        self.lines = lines_of(&from.join(METRICS))?;
+        let best = from.join(BEST);
+        if best_step.is_some() && best.exists() {
+            let state = Checkpoint::load(&best)?;
+            if Some(state.step) == best_step {
+                state.save(self.path.join(BEST))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps what was measured up to `step`; what came later is measured again.
+    pub(super) fn begin(&mut self, step: u64) -> Result<()> {
+        self.lines.retain(|l| l["step"].as_u64().is_some_and(|s| s <= step));
+        let file = self.path.join(METRICS);
+        let text: String = self.lines.iter().map(|l| format!("{l}\n")).collect();
+        atomic::write(&file, text.as_bytes())?;
+        let opened = OpenOptions::new().append(true).open(&file);
+        self.metrics = Some(opened.map_err(|e| Error::file("run", &file, e))?);
+        Ok(())
+    }
+
+    /// Adds a measurement.
+    pub(super) fn record(&mut self, line: Value) -> Result<()> {
+        if let Some(file) = &mut self.metrics {
+            file.write_all(format!("{line}\n").as_bytes())
+                .map_err(|e| Error::file("run", self.path.join(METRICS), e))?;
+        }
+        self.lines.push(line);
+        Ok(())
+    }
+
+    /// Saves the state of the run. What was measured until then is on the disk before it.
+    pub(super) fn save(&self, state: &Checkpoint, is_best: bool) -> Result<()> {
+        if let Some(file) = &self.metrics {
+            // A disk that cannot be synced, such as a pipe in its place, has no more to give.
+            let _ = file.sync_data();
+        }
+        // The best one first: a run that goes on from the other takes it as saved.
+        if is_best {
+            state.save(self.path.join(BEST))?;
+        }
+        state.save(self.path.join(CHECKPOINT))
+    }
+
+    /// The names of its files, in order.
+    pub fn files(&self) -> Vec<String> {
+        let entries = fs::read_dir(&self.path).into_iter().flatten().flatten();
+        let mut names: Vec<String> = entries.map(|e| e.file_name().to_string_lossy().into_owned()).collect();
+        names.retain(|n| !n.starts_with('.'));
+        names.sort();
+        names
+    }
+}
+
+/// The lines of a file of measurements that can be read: the last one may be cut where the run was, and a damaged one is no
+/// reason to lose the others.
+fn lines_of(file: &Path) -> Result<Vec<Value>> {
+    let bytes = match fs::read(file) {
+        Ok(bytes) => bytes,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(e) => return Err(Error::file("run", file, e)),
+    };
+    Ok(bytes.split(|b| *b == b'\n').filter_map(|l| serde_json::from_slice(l).ok()).collect())
+}
+
+/// Locks a folder. None where the file system has no locks.
+fn lock(path: &Path) -> Result<Option<File>> {
+    // Only on Unix can a folder be opened as a file.
+    let file = match cfg!(unix) {
+        true => File::open(path),
+        false => OpenOptions::new().create(true).append(true).open(path.join(".lock")),
+    };
+    let file = file.map_err(|e| Error::file("run", path, e))?;
+    match file.try_lock() {
+        Ok(()) => Ok(Some(file)),
+        Err(TryLockError::WouldBlock) => {
+            let why = "another process is at work in this folder; wait for it, or use another one";
+            Err(Error::file("run", path, why))
+        }
+        Err(TryLockError::Error(_)) => Ok(None),
+    }
+}

@@ -1,0 +1,585 @@
+//! Training from the first step to the last, with everything that may come between: evaluations, the best state, early
+//! stopping, checkpoints, and a stop that is asked for from outside. A [`Trainer`] that is stopped or killed at any moment and
+//! goes on from its folder ends in the same place as one that never stopped, to the bit.
+//!
+//! A run is a sequence of states, one for each number of steps done. In a state everything that was due at that step has been
+//! done: the loss read, the model evaluated, the best one kept. Only such states are saved, and what comes next depends on
+//! nothing but the state: a run that has come to its last step, or has lost its patience, is over, and stays so when it is
+//! opened again.
+
+mod diagnose;
+mod evaluate;
+mod folder;
+mod step;
+
+pub use evaluate::{Evaluation, Scores};
+pub use folder::{BEST, CHECKPOINT, METRICS, RunFolder};
+
+use crate::data::{Batches, Dataset, Loader, Samples};
+use crate::device::Device;
+use crate::error::{Error, ErrorKind, Result};
+use crate::io::{Best, Checkpoint, DataState, Progress};
+use crate::numerics::environment;
+use crate::optim::Optimizer;
+use crate::params::Params;
+use crate::session::Var;
+use serde_json::{Value, json};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use step::{Loss, Stepper, in_parts};
+
+/// Times that the loss is read in a run. Reading waits for the device.
+const READINGS: u64 = 200;
+/// Batches that are made ahead.
+const AHEAD: usize = 4;
+
+/// What happens in a run, for whoever reports it.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Event<'e> {
+    /// A step is done. The device may still be at work on it.
+    Step {
+        /// Steps done.
+        step: u64,
+    },
+    /// The training loss was read.
+    Loss {
+        /// Steps done.
+        step: u64,
+        /// The loss of the last of them, before its update.
+        loss: f32,
+        /// The learning rate of that step.
+        lr: f64,
+    },
+    /// The model was evaluated.
+    Evaluated {
+        /// Steps done.
+        step: u64,
+        /// The training loss of the last of them.
+        loss: f32,
+        /// What came out.
+        scores: &'e Scores,
+        /// Whether it is better than all before.
+        is_best: bool,
+    },
+}
+
+/// What is told about events.
+type Observe<'a> = dyn FnMut(&Event<'_>) -> Result<()> + 'a;
+
+/// Why a run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// All steps are done.
+    Finished,
+    /// There were too many evaluations without a better one.
+    Patience,
+    /// A stop was asked for. The run can go on from its last checkpoint.
+    Stopped,
+}
+
+/// Where the time of a run went. Making data and models is not part of it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Times {
+    /// The first step, in which kernels and programs are compiled.
+    pub first_step: Duration,
+    /// All other steps.
+    pub steps: Duration,
+    /// Evaluations.
+    pub evaluations: Duration,
+    /// Checkpoints and measurements on their way to the disk.
+    pub files: Duration,
+}
+
+/// What a run ended with.
+#[derive(Debug)]
+pub struct Outcome {
+    /// Why it ended.
+    pub end: End,
+    /// Steps behind the parameters.
+    pub step: u64,
+    /// Steps that this run made.
+    pub ran: u64,
+    /// The training loss that was read last.
+    pub loss: Option<f32>,
+    /// The last evaluation; none without one, or if the run was stopped before any.
+    pub scores: Option<Scores>,
+    /// The best evaluation, and those since.
+    pub progress: Progress,
+    /// Where the time went.
+    pub times: Times,
+    /// The folder of the run, still locked, for whatever else belongs there.
+    pub folder: Option<RunFolder>,
+}
+
+/// Trains a model: see the [module](self).
+///
+/// ```
+/// use dittograd::prelude::*;
+/// use dittograd::train::{Evaluation, RunFolder, Scores, Trainer};
+/// # fn main() -> Result<()> {
+/// # let home = std::env::temp_dir().join(format!("dittograd-trainer-{}", std::process::id()));
+/// let device = Device::cpu()?;
+/// let (train, test) = data::split(&data::spirals(7, 300, 3)?, 0.8, 7)?;
+/// let mut params = Params::new(&device, 7);
+/// let net = Mlp::new(&mut params, &[2, 16, 3])?;
+/// let rows = LabelLoss { reduction: Reduction::None, ..LabelLoss::default() };
+/// let evaluation = Evaluation::new(
+///     test,
+///     |v| Ok(vec![net.forward(v[0])?.cross_entropy_loss(v[1], rows)?]),
+///     |means| Scores { merit: -means[0], values: vec![("loss".into(), means[0])] },
+/// );
+/// let batches = data::Batches::new(train, 32, 7)?;
+/// let outcome = Trainer::new(&params, Optimizer::adamw(1e-2), batches, |v| net.forward(v[0])?.cross_entropy(v[1]))
+///     .steps(100)
+///     .evaluate(20, evaluation)
+///     .patience(2)
+///     // Called again after a stop or a crash, the same program goes on from here.
+///     .folder(RunFolder::open(home.join("spirals"))?)
+///     .run()?;
+/// println!("{} steps, {:?}", outcome.step, outcome.scores);
+/// # std::fs::remove_dir_all(&home).unwrap();
+/// # Ok(())
+/// # }
+/// ```
+pub struct Trainer<'a> {
+    params: &'a Params,
+    optimizer: Optimizer,
+    batches: Batches,
+    loss: Rc<Loss<'a>>,
+    steps: u64,
+    seed: u64,
+    accumulate: usize,
+    is_eager: bool,
+    evaluation: Option<(u64, Evaluation<'a>)>,
+    patience: Option<u64>,
+    save_every: Option<u64>,
+    folder: Option<RunFolder>,
+    from: Option<Checkpoint>,
+    stop: Arc<AtomicBool>,
+    describe: Box<dyn Fn(&mut Checkpoint) + 'a>,
+    observe: Box<Observe<'a>>,
+}
+
+impl<'a> Trainer<'a> {
+    /// A run that minimises the scalar `loss` of batches, inputs `v[0]` and targets `v[1]`, over the trainable ones of
+    /// `params`. It is one epoch long unless [`Trainer::steps`] says otherwise.
+    pub fn new(
+        params: &'a Params,
+        optimizer: Optimizer,
+        batches: Batches,
+        loss: impl for<'s> Fn(&[Var<'s>]) -> Result<Var<'s>> + 'a,
+    ) -> Trainer<'a> {
+        Trainer {
+            params,
+            optimizer,
+            steps: batches.per_epoch() as u64,
+            batches,
+            loss: Rc::new(loss),
+            seed: 0,
+            accumulate: 1,
+            is_eager: false,
+            evaluation: None,
+            patience: None,
+            save_every: None,
+            folder: None,
+            from: None,
+            stop: Arc::default(),
+            describe: Box::new(|_| ()),
+            observe: Box::new(|_| Ok(())),
+        }
+    }
+
+    /// Steps in all, those before a resume included.
+    pub fn steps(mut self, steps: u64) -> Trainer<'a> {
+        self.steps = steps;
+        self
+    }
+
+    /// Where the random streams of training, such as dropout's, start; 0 if not said.
+    pub fn seed(mut self, seed: u64) -> Trainer<'a> {
+        self.seed = seed;
+        self
+    }
+
+    /// Computes each batch in so many equal parts, one after the other, which takes less memory. The loss must be a mean over
+    /// the rows.
+    pub fn accumulate(mut self, parts: usize) -> Trainer<'a> {
+        self.accumulate = parts;
+        self
+    }
+
+    /// Runs each op as it comes instead of compiling the step. The bits are the same.
+    pub fn eager(mut self) -> Trainer<'a> {
+        self.is_eager = true;
+        self
+    }
+
+    /// Evaluates the model every so many steps, and after the last one, in batches of as many rows as a step computes at a
+    /// time.
+    pub fn evaluate(mut self, every: u64, evaluation: Evaluation<'a>) -> Trainer<'a> {
+        self.evaluation = Some((every, evaluation));
+        self
+    }
+
+    /// Ends the run after so many evaluations in a row that were no better than the best before.
+    pub fn patience(mut self, evaluations: u64) -> Trainer<'a> {
+        self.patience = Some(evaluations);
+        self
+    }
+
+    /// Keeps checkpoints, the best state and measurements in a folder. If it holds a run, this one goes on from there. The
+    /// state is saved before the first step, at every evaluation, and at the end.
+    pub fn folder(mut self, folder: RunFolder) -> Trainer<'a> {
+        self.folder = Some(folder);
+        self
+    }
+
+    /// Also saves the state every so many steps.
+    pub fn save_every(mut self, steps: u64) -> Trainer<'a> {
+        self.save_every = Some(steps);
+        self
+    }
+
+    /// Goes on from a checkpoint, wherever it came from.
+    pub fn resume(mut self, checkpoint: Checkpoint) -> Trainer<'a> {
+        self.from = Some(checkpoint);
+        self
+    }
+
+    /// Stops the run, saved, after the step it is at when the flag becomes true.
+    pub fn stop_when(mut self, flag: Arc<AtomicBool>) -> Trainer<'a> {
+        self.stop = flag;
+        self
+    }
+
+    /// Adds to every checkpoint what the run does not know: the name of the model, its settings, further texts.
+    pub fn describe(mut self, f: impl Fn(&mut Checkpoint) + 'a) -> Trainer<'a> {
+        self.describe = Box::new(f);
+        self
+    }
+
+    /// Tells what happens, to report it. An error ends the run.
+    pub fn observe(mut self, f: impl FnMut(&Event<'_>) -> Result<()> + 'a) -> Trainer<'a> {
+        self.observe = Box::new(f);
+        self
+    }
+
+    fn check(&self) -> Result<()> {
+        let wrong = |name: &'static str, why: String| Err(Error::argument("train", name, why));
+        let size = self.batches.size();
+        if self.accumulate == 0 || !size.is_multiple_of(self.accumulate) {
+            let parts = self.accumulate;
+            return wrong("accumulate", format!("a batch of {size} rows has no {parts} equal parts"));
+        }
+        let every = self.evaluation.as_ref().map(|e| e.0);
+        for (name, n) in [("evaluate", every), ("patience", self.patience), ("save_every", self.save_every)] {
+            if n == Some(0) {
+                return wrong(name, "got 0, use 1 or more".into());
+            }
+        }
+        if self.patience.is_some() && self.evaluation.is_none() {
+            return wrong("patience", "there is no evaluation to be patient with; add one".into());
+        }
+        Ok(())
+    }
+
+    fn data(&self) -> DataState {
+        let data = self.batches.data();
+        let hash = data_hash(data, self.evaluation.as_ref().map(|e| e.1.data()));
+        let (seed, batch) = (self.batches.seed(), self.batches.size() as u64);
+        DataState { name: data.name().into(), seed, batch, hash }
+    }
+
+    /// Trains until the run is over. On an error the parameters are those of the last step that was made, or, where the loss
+    /// was no number, of the last one before that.
+    pub fn run(mut self) -> Result<Outcome> {
+        let _strict = environment::enter();
+        self.check()?;
+        let data = self.data();
+        let held = self.folder.as_ref().and_then(|f| f.checkpoint().cloned());
+        let from = match (self.from.take(), held) {
+            (Some(from), Some(held)) if from != held => {
+                let why = "the folder holds another state of a run than the checkpoint; use a new folder";
+                return Err(Error::argument("resume", "folder", why));
+            }
+            (from, held) => from.or(held),
+        };
+        if let Some(from) = &from {
+            check_data(from, &data)?;
+            if from.step != from.optimizer.as_ref().map_or(0, |o| o.step) {
+                let why = format!("it counts {} steps, but its optimizer does not", from.step);
+                return Err(Error::argument("resume", "step", why));
+            }
+        }
+        let (loss, parts) = (self.loss.clone(), self.accumulate);
+        let whole: Rc<Loss<'a>> = Rc::new(move |v| in_parts(loss.as_ref(), parts, v));
+        let mut stepper = Stepper::new(self.params, self.optimizer, whole.clone(), self.seed, self.is_eager);
+        if let Some(from) = &from {
+            stepper.restore(self.params, from)?;
+        }
+        let evaluation = self.evaluation.map(|(every, e)| (every, e.rows(self.batches.size() / parts)));
+        let first = from.as_ref().map_or(0, |f| f.step);
+        let is_new = self.folder.as_ref().is_some_and(|f| f.checkpoint().is_none());
+        let mut run = Run {
+            params: self.params,
+            device: self.params.device().clone(),
+            stepper,
+            evaluation,
+            folder: self.folder,
+            describe: self.describe,
+            observe: self.observe,
+            data,
+            steps: self.steps,
+            step: first,
+            progress: from.as_ref().map_or_else(Progress::default, |f| f.progress),
+            scores: None,
+            metrics: from.as_ref().map_or(Value::Null, |f| f.metrics.clone()),
+            saved: first,
+            last: from,
+            times: Times::default(),
+        };
+        if is_new || run.last.is_none() {
+            // So that a run can go on that is killed before anything else is saved.
+            run.save(false)?;
+        }
+        if let Some(folder) = &mut run.folder {
+            folder.begin(first)?;
+        }
+        let mut loader = Loader::new(self.batches.clone(), first, AHEAD)?;
+        let end = loop {
+            if run.step >= run.steps {
+                break End::Finished;
+            }
+            if self.patience.is_some_and(|p| run.progress.since_best >= p) {
+                break End::Patience;
+            }
+            if self.stop.load(Ordering::SeqCst) {
+                break End::Stopped;
+            }
+            let start = Instant::now();
+            let batch = match loader.next() {
+                Some(batch) => batch?,
+                None => {
+                    return Err(Error::argument("train", "data", "it ended before the steps did"));
+                }
+            };
+            if let Some(bad) = run.advance(&batch, first, start)? {
+                drop(loader);
+                return Err(run.not_a_number(bad, whole.as_ref(), self.batches));
+            }
+            run.evaluate_if_due()?;
+            let is_due = self.save_every.is_some_and(|n| run.step.is_multiple_of(n));
+            if is_due && run.saved != run.step {
+                run.save(false)?;
+            }
+        };
+        run.finish(end, first)
+    }
+}
+
+/// What identifies the data of a run: that which is learnt from, and that which decides about the best state.
+pub fn data_hash(train: &Dataset, test: Option<&Dataset>) -> String {
+    let all = [Some(train), test];
+    all.into_iter().flatten().map(Dataset::hash).collect::<Vec<_>>().join("-")
+}
+
+/// Errors unless a checkpoint is of a run on this data.
+fn check_data(from: &Checkpoint, now: &DataState) -> Result<()> {
+    let was = &from.data;
+    let wrong = |what: &str, was: &dyn std::fmt::Display, now: &dyn std::fmt::Display| {
+        let why = format!("{what} was {was} in this run, and is {now} now; it would go on with other bits");
+        Err(Error::argument("resume", "data", why))
+    };
+    if was.batch != now.batch {
+        return wrong("the size of a batch", &was.batch, &now.batch);
+    }
+    if was.seed != now.seed {
+        return wrong("the seed of the batches", &was.seed, &now.seed);
+    }
+    if was.hash != now.hash {
+        let why = format!(
+            "{} holds other data than when this run began (hash {} then, {} now); give it the data it began with",
+            now.name,
+            short(&was.hash),
+            short(&now.hash)
+        );
+        return Err(Error::argument("resume", "data", why));
+    }
+    Ok(())
+}
+
+/// The beginnings of the hashes of the parts of some data.
+fn short(hash: &str) -> String {
+    let part = |p: &str| crate::error::shown(p, 16).trim_end_matches('…').to_string();
+    hash.split('-').take(2).map(part).collect::<Vec<_>>().join("-")
+}
+
+/// A run in progress.
+struct Run<'a> {
+    params: &'a Params,
+    device: Device,
+    stepper: Stepper<'a>,
+    evaluation: Option<(u64, Evaluation<'a>)>,
+    folder: Option<RunFolder>,
+    describe: Box<dyn Fn(&mut Checkpoint) + 'a>,
+    observe: Box<Observe<'a>>,
+    data: DataState,
+    steps: u64,
+    step: u64,
+    progress: Progress,
+    scores: Option<Scores>,
+    /// The values of the last evaluation, also of one before a resume.
+    metrics: Value,
+    /// The step of the last state that was saved.
+    saved: u64,
+    /// A state to go back to where the folder has none.
+    last: Option<Checkpoint>,
+    times: Times,
+}
+
+impl Run<'_> {
+    fn is_evaluated_at(&self, step: u64) -> bool {
+        self.evaluation.as_ref().is_some_and(|(every, _)| step.is_multiple_of(*every) || step == self.steps)
+    }
+
+    /// One step, on a batch that was waited for since `start`. Gives the loss if it is no number.
+    fn advance(&mut self, batch: &Samples, first: u64, start: Instant) -> Result<Option<f32>> {
+        let next = self.step + 1;
+        let every = self.steps.div_ceil(READINGS);
+        let is_read =
+            self.step == 0 || next.is_multiple_of(every) || next == self.steps || self.is_evaluated_at(next);
+        let lr = self.stepper.optimizer().lr();
+        let value = self.stepper.step(self.params, batch, is_read)?;
+        if self.step == first {
+            self.device.synchronize()?;
+            self.times.first_step += start.elapsed();
+        } else {
+            self.times.steps += start.elapsed();
+        }
+        self.step = next;
+        (self.observe)(&Event::Step { step: next })?;
+        let Some(loss) = value else { return Ok(None) };
+        self.progress.loss = Some(loss);
+        if !loss.is_finite() {
+            return Ok(Some(loss));
+        }
+        let start = Instant::now();
+        if let Some(folder) = &mut self.folder {
+            let seconds = self.times.first_step + self.times.steps;
+            folder.record(json!({"step": next, "loss": loss, "lr": lr, "seconds": seconds.as_secs_f64()}))?;
+        }
+        self.times.files += start.elapsed();
+        (self.observe)(&Event::Loss { step: next, loss, lr })?;
+        Ok(None)
+    }
+
+    /// The scores of the model as it is.
+    fn scores(&mut self) -> Result<Option<Scores>> {
+        let Some((_, evaluation)) = &mut self.evaluation else { return Ok(None) };
+        let start = Instant::now();
+        // Steps that are still on their way are not part of it.
+        self.device.synchronize()?;
+        self.times.steps += start.elapsed();
+        let start = Instant::now();
+        let scores = evaluation.run_within(&self.device, self.stepper.workspace().as_ref())?;
+        self.times.evaluations += start.elapsed();
+        Ok(Some(scores))
+    }
+
+    /// Evaluates and saves, if it is time to.
+    fn evaluate_if_due(&mut self) -> Result<()> {
+        let step = self.step;
+        if !self.is_evaluated_at(step) {
+            return Ok(());
+        }
+        let Some(scores) = self.scores()? else { return Ok(()) };
+        let merit = scores.merit;
+        let is_best = !merit.is_nan() && self.progress.best.is_none_or(|b| merit > b.merit);
+        match is_best {
+            true => (self.progress.best, self.progress.since_best) = (Some(Best { step, merit }), 0),
+            false => self.progress.since_best += 1,
+        }
+        let pairs = scores.values.iter().map(|(name, value)| (name.clone(), json!(value)));
+        self.metrics = Value::Object(pairs.collect());
+        if let Some(folder) = &mut self.folder {
+            let mut line = json!({"step": step});
+            scores.values.iter().for_each(|(name, value)| line[format!("test_{name}")] = json!(value));
+            folder.record(line)?;
+        }
+        let loss = self.progress.loss.unwrap_or(f32::NAN);
+        (self.observe)(&Event::Evaluated { step, loss, scores: &scores, is_best })?;
+        self.scores = Some(scores);
+        self.save(is_best)
+    }
+
+    /// Saves the state, on the disk or, without a folder, in memory.
+    fn save(&mut self, is_best: bool) -> Result<()> {
+        let start = Instant::now();
+        let is_kept = self.folder.is_some() || self.last.is_none();
+        if is_kept {
+            let mut state = Checkpoint::new("", self.params)?;
+            self.stepper.take(&mut state)?;
+            state.numerics = self.device.numerics();
+            state.data = self.data.clone();
+            state.progress = self.progress;
+            state.metrics = self.metrics.clone();
+            (self.describe)(&mut state);
+            match &self.folder {
+                Some(folder) => folder.save(&state, is_best)?,
+                None => self.last = Some(state),
+            }
+        }
+        self.saved = self.step;
+        self.times.files += start.elapsed();
+        Ok(())
+    }
+
+    /// The error of a loss that is no number.
+    fn not_a_number(self, bad: f32, loss: &Loss<'_>, batches: Batches) -> Error {
+        let (step, params) = (self.step, self.params);
+        let found = || {
+            let from = match &self.folder {
+                Some(folder) => Checkpoint::load(folder.path().join(CHECKPOINT))?,
+                None => match self.last {
+                    Some(last) => last,
+                    None => return Ok("nothing was kept to go back to".into()),
+                },
+            };
+            diagnose::diagnose(params, self.stepper.into_optimizer(), loss, batches, &from, step)
+        };
+        match found() {
+            Ok(found) => {
+                let cure = "a smaller learning rate, gradient clipping or a warm-up may help";
+                let why = format!("the loss of step {step} is {bad}: {found}; {cure}");
+                Error::new("train", ErrorKind::NotFinite { why })
+            }
+            Err(error) => error,
+        }
+    }
+
+    fn finish(mut self, end: End, first: u64) -> Result<Outcome> {
+        let start = Instant::now();
+        self.device.synchronize()?;
+        self.times.steps += start.elapsed();
+        if self.saved != self.step {
+            self.save(false)?;
+        }
+        // A run that was over before it was opened is judged as it is.
+        if self.scores.is_none() && end != End::Stopped {
+            self.scores = self.scores()?;
+        }
+        Ok(Outcome {
+            end,
+            step: self.step,
+            ran: self.step - first,
+            loss: self.progress.loss,
+            scores: self.scores,
+            progress: self.progress,
+            times: self.times,
+            folder: self.folder,
+        })
+    }
+}

@@ -1,0 +1,136 @@
+//! One training step after another, eagerly or compiled, with the same bits.
+
+use crate::device::Buffer;
+use crate::error::Result;
+use crate::graph::TrainStep;
+use crate::io::{Checkpoint, RandomState};
+use crate::optim::Optimizer;
+use crate::params::Params;
+use crate::session::{Session, Var};
+use crate::tensor::AnyTensor;
+use std::rc::Rc;
+
+/// The loss of a batch.
+pub(super) type Loss<'a> = dyn for<'s> Fn(&[Var<'s>]) -> Result<Var<'s>> + 'a;
+
+/// The mean loss of a batch that is computed in so many equal parts. Values of one part are computed again when its gradient
+/// is taken, so a compiled step holds only those of one part at a time.
+pub(super) fn in_parts<'s>(loss: &Loss<'_>, parts: usize, v: &[Var<'s>]) -> Result<Var<'s>> {
+    if parts == 1 {
+        return loss(v);
+    }
+    let (session, rows) = (v[0].session(), v[0].shape()?.dims()[0] / parts);
+    let part = |i: usize| {
+        session.checkpoint(|| {
+            let of = |v: &Var<'s>| v.narrow(0, i * rows, rows);
+            loss(&v.iter().map(of).collect::<Result<Vec<_>>>()?)
+        })
+    };
+    let mut sum = part(0)?;
+    for i in 1..parts {
+        sum = sum.add(part(i)?)?;
+    }
+    sum * (1.0 / parts as f64)
+}
+
+/// A host tensor as a value of an eager session.
+pub(super) fn input<'s>(session: &'s Session, x: &AnyTensor) -> Result<Var<'s>> {
+    match x {
+        AnyTensor::Num(x) => session.input(x),
+        AnyTensor::Idx(x) => session.labels(x),
+    }
+}
+
+/// How steps are made.
+pub(super) enum Stepper<'a> {
+    Eager { session: Session, optimizer: Optimizer, loss: Rc<Loss<'a>> },
+    Compiled(TrainStep<Box<Loss<'a>>>),
+}
+
+impl<'a> Stepper<'a> {
+    pub(super) fn new(
+        params: &Params,
+        optimizer: Optimizer,
+        loss: Rc<Loss<'a>>,
+        seed: u64,
+        is_eager: bool,
+    ) -> Stepper<'a> {
+        if is_eager {
+            let session = Session::eager_seeded(params.device(), seed);
+            return Stepper::Eager { session, optimizer, loss };
+        }
+        let loss: Box<Loss<'a>> = Box::new(move |v| loss(v));
+        Stepper::Compiled(TrainStep::new(params, optimizer, loss).seeded(seed))
+    }
+
+    pub(super) fn optimizer(&self) -> &Optimizer {
+        match self {
+            Stepper::Eager { optimizer, .. } => optimizer,
+            Stepper::Compiled(step) => step.optimizer(),
+        }
+    }
+
+    /// A step on a batch; the loss before it if wanted, because asking waits for the device.
+    pub(super) fn step(
+        &mut self,
+        params: &Params,
+        (x, y): &(AnyTensor, AnyTensor),
+        wants_loss: bool,
+    ) -> Result<Option<f32>> {
+        match self {
+            Stepper::Eager { session, optimizer, loss } => {
+                let value = {
+                    let loss = loss(&[input(session, x)?, input(session, y)?])?;
+                    let value = if wants_loss { Some(loss.item()?) } else { None };
+                    optimizer.step(params, loss.backward()?)?;
+                    value
+                };
+                session.reset();
+                Ok(value)
+            }
+            Stepper::Compiled(step) => {
+                step.run(&[x.into(), y.into()])?;
+                if wants_loss { step.loss().map(Some) } else { Ok(None) }
+            }
+        }
+    }
+
+    /// The optimizer, once no more steps are made.
+    pub(super) fn into_optimizer(self) -> Optimizer {
+        match self {
+            Stepper::Eager { optimizer, .. } => optimizer,
+            Stepper::Compiled(step) => step.into_optimizer(),
+        }
+    }
+
+    /// Memory that nobody needs between two steps.
+    pub(super) fn workspace(&self) -> Option<Buffer> {
+        match self {
+            Stepper::Eager { .. } => None,
+            Stepper::Compiled(step) => step.arena().cloned(),
+        }
+    }
+
+    /// Puts its state into a checkpoint.
+    pub(super) fn take(&self, checkpoint: &mut Checkpoint) -> Result<()> {
+        match self {
+            Stepper::Eager { session, optimizer, .. } => {
+                checkpoint.random = RandomState::of(session);
+                checkpoint.take(optimizer)
+            }
+            Stepper::Compiled(step) => checkpoint.take(step),
+        }
+    }
+
+    /// Goes on from a checkpoint.
+    pub(super) fn restore(&mut self, params: &Params, checkpoint: &Checkpoint) -> Result<()> {
+        match self {
+            Stepper::Eager { session, optimizer, .. } => {
+                checkpoint.random.check("session", session.seed(), "Trainer::seed")?;
+                checkpoint.restore(params, optimizer)?;
+                checkpoint.random.restore(session)
+            }
+            Stepper::Compiled(step) => checkpoint.restore(params, step),
+        }
+    }
+}
