@@ -9,6 +9,7 @@ use crate::scalar::Scalar;
 use crate::shape::Shape;
 use crate::tensor::Tensor;
 use std::cell::Cell;
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -183,14 +184,18 @@ pub struct Params {
     device: Device,
     seed: u64,
     list: Vec<Param>,
-    /// Most elements of all together.
+    /// Where each name is in the list.
+    names: HashMap<String, usize>,
+    /// Elements of all together, and the most that there may be.
+    numel: usize,
     most: usize,
 }
 
 impl Params {
     /// No parameters yet. Initial values will be drawn from `seed`.
     pub fn new(device: &Device, seed: u64) -> Params {
-        Params { device: device.clone(), seed, list: Vec::new(), most: usize::MAX }
+        let (list, names) = (Vec::new(), HashMap::new());
+        Params { device: device.clone(), seed, list, names, numel: 0, most: usize::MAX }
     }
 
     /// The same with room for so many elements in all: a parameter beyond that is an error before it takes any memory. For models
@@ -207,7 +212,7 @@ impl Params {
             let why = format!("`{name}` is empty or taken; names must be unique");
             return Err(Error::argument("parameter", "name", why));
         }
-        if self.numel().saturating_add(shape.numel()) > self.most {
+        if self.numel.saturating_add(shape.numel()) > self.most {
             let why = format!("{name} {shape}: the model would have more than {} parameters", self.most);
             return Err(Error::argument("parameter", "shape", why));
         }
@@ -235,8 +240,9 @@ impl Params {
     }
 
     pub(crate) fn add(&mut self, name: &str, value: AnyBuffer) -> Result<Param> {
-        self.room(name, value.shape().dims())?;
+        self.numel += self.room(name, value.shape().dims())?.numel();
         let param = Param::new(name, value);
+        self.names.insert(name.into(), self.list.len());
         self.list.push(param.clone());
         Ok(param)
     }
@@ -265,12 +271,12 @@ impl Params {
 
     /// The parameter of that name.
     pub fn get(&self, name: &str) -> Option<&Param> {
-        self.list.iter().find(|p| p.name() == name)
+        self.names.get(name).map(|i| &self.list[*i])
     }
 
     /// Elements of all parameters together.
     pub fn numel(&self) -> usize {
-        self.list.iter().map(|p| p.shape().numel()).sum()
+        self.numel
     }
 
     /// A hash of all parameter bits in the order of their names: 16 hex digits that two machines can

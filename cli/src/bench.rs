@@ -34,8 +34,8 @@ const DEFAULT: [&str; 6] = [
 #[derive(Args)]
 pub(crate) struct Bench {
     /// A training step of a model: mlp_b128, cnn_b128, cnn_b32, fno1d_b32_g1024, fno1d_b8_g1024,
-    /// babygpt_b64_t256, gpt2s_b8_t1024 or gpt_b8_t128, or with another batch (b), context (t) or grid (g), with
-    /// _eager behind it for one op at a time; or an op:
+    /// babygpt_b64_t256, gpt2s_b8_t1024 or gpt_b8_t128, or with another batch (b), context (t), vocabulary (v) or
+    /// grid (g), with _eager behind it for one op at a time; or an op:
     /// matmul:M,N,K[,ta][,tb], or OP:INPUTS[@ATTRS][+grad] for any op: inputs are sizes like 64,128
     /// separated by /, indices below 10 are 64%10, attributes a JSON object, and +grad adds the gradient
     /// rule; equal inputs of elementwise ops and the axis of sum and mean need not be written [default:
@@ -327,7 +327,7 @@ const STEPS: [Step; 8] = [
 ];
 
 /// The step a workload names, and whether it is to run eagerly: one of [`STEPS`], or one of them with other numbers behind
-/// `b`, `t` and `g`.
+/// `b`, `t`, `v` and `g`.
 fn step_of(workload: &str) -> Option<(Step, bool)> {
     let (name, eager) = workload.strip_suffix("_eager").map_or((workload, false), |name| (name, true));
     if let Some(known) = STEPS.iter().find(|s| s.name == name) {
@@ -341,6 +341,7 @@ fn step_of(workload: &str) -> Option<(Step, bool)> {
         match (kind, &mut step.model) {
             ("b", _) => step.batch = number,
             ("t", Model::Gpt(config)) => config.context = number,
+            ("v", Model::Gpt(config)) => config.vocab = number,
             ("g", Model::Fno1d(grid)) => *grid = number,
             _ => return None,
         }

@@ -2,7 +2,7 @@
 //! or the program and panics if what comes out breaks a promise; the sanitizer and the limits on memory find the rest.
 //!
 //! `library` has those that need the library only and `program` those that need the program's. Both are also part of the
-//! ordinary tests (`tests/it/seeds.rs`, `cli/tests/seeds.rs`), which replay `seeds/` and `regressions/` on stable Rust.
+//! ordinary tests (`tests/it/seeds.rs`, `cli/tests/program/seeds.rs`), which replay `seeds/` and `regressions/` on stable Rust.
 
 pub mod library;
 pub mod program;

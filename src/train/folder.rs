@@ -22,6 +22,7 @@ pub struct RunFolder {
     /// Held open for its lock.
     _lock: Option<File>,
     checkpoint: Option<Checkpoint>,
+    is_new: bool,
     metrics: Option<File>,
     lines: Vec<Value>,
 }
@@ -31,7 +32,7 @@ impl RunFolder {
     /// is at work in it.
     pub fn create(path: impl AsRef<Path>) -> Result<RunFolder> {
         let folder = RunFolder::open(path)?;
-        if folder.checkpoint.is_some() || !folder.lines.is_empty() {
+        if !folder.is_new || !folder.lines.is_empty() {
             let why = "holds a run already; resume it, or use another folder";
             return Err(Error::file("run", &folder.path, why));
         }
@@ -51,7 +52,8 @@ impl RunFolder {
             _ => None,
         };
         let lines = lines_of(&path.join(METRICS))?;
-        Ok(RunFolder { path, _lock: lock, checkpoint, metrics: None, lines })
+        let is_new = checkpoint.is_none();
+        Ok(RunFolder { path, _lock: lock, checkpoint, is_new, metrics: None, lines })
     }
 
     /// Where it is.
@@ -59,9 +61,14 @@ impl RunFolder {
         &self.path
     }
 
-    /// The state it held when it was opened.
-    pub fn checkpoint(&self) -> Option<&Checkpoint> {
-        self.checkpoint.as_ref()
+    /// Whether it held no state of a run when it was opened.
+    pub fn is_new(&self) -> bool {
+        self.is_new
+    }
+
+    /// Hands over the state it held when it was opened, once: a state is as large as the model.
+    pub fn take_checkpoint(&mut self) -> Option<Checkpoint> {
+        self.checkpoint.take()
     }
 
     /// Everything measured so far.

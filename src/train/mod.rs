@@ -299,7 +299,7 @@ impl<'a> Trainer<'a> {
         let _strict = environment::enter();
         self.check()?;
         let data = self.data();
-        let held = self.folder.as_ref().and_then(|f| f.checkpoint().cloned());
+        let held = self.folder.as_mut().and_then(RunFolder::take_checkpoint);
         let from = match (self.from.take(), held) {
             (Some(from), Some(held)) if from != held => {
                 let why = "the folder holds another state of a run than the checkpoint; use a new folder";
@@ -322,7 +322,11 @@ impl<'a> Trainer<'a> {
         }
         let evaluation = self.evaluation.map(|(every, e)| (every, e.rows(self.batches.size() / parts)));
         let first = from.as_ref().map_or(0, |f| f.step);
-        let is_new = self.folder.as_ref().is_some_and(|f| f.checkpoint().is_none());
+        let is_saved = from.is_some() && self.folder.as_ref().is_none_or(|f| !f.is_new());
+        let progress = from.as_ref().map_or_else(Progress::default, |f| f.progress);
+        let metrics = from.as_ref().map_or(Value::Null, |f| f.metrics.clone());
+        // With a folder, its file is the state to go back to.
+        let last = from.filter(|_| self.folder.is_none());
         let mut run = Run {
             params: self.params,
             device: self.params.device().clone(),
@@ -334,14 +338,14 @@ impl<'a> Trainer<'a> {
             data,
             steps: self.steps,
             step: first,
-            progress: from.as_ref().map_or_else(Progress::default, |f| f.progress),
+            progress,
             scores: None,
-            metrics: from.as_ref().map_or(Value::Null, |f| f.metrics.clone()),
+            metrics,
             saved: first,
-            last: from,
+            last,
             times: Times::default(),
         };
-        if is_new || run.last.is_none() {
+        if !is_saved {
             // So that a run can go on that is killed before anything else is saved.
             run.save(false)?;
         }

@@ -3,43 +3,41 @@
 use crate::support::{device, f};
 use dittograd::graph::{Graph, Pass, Passes};
 use dittograd::prelude::*;
-use std::time::Instant;
+use std::time::Duration;
 
-/// Nanoseconds that this thread has computed for; where that is not known, that have passed.
-fn clock(start: Instant) -> u128 {
-    let told = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
-    let spent = told.and_then(|t| t.split_whitespace().next()?.parse().ok());
-    spent.unwrap_or_else(|| start.elapsed().as_nanos())
+/// Time that this thread has computed for.
+fn clock() -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
 
-/// Nanoseconds that the shorter one takes at least, in all its turns: the clock of a thread goes in steps of milliseconds.
-const LEAST: u128 = 40_000_000;
+/// What the shorter one takes at least, in all its turns.
+const LEAST: Duration = Duration::from_millis(20);
 
 /// Four times the length may take eight times as long; what is quadratic takes sixteen times as long.
 fn grows_gently(what: &str, mut make: impl FnMut(usize) -> Box<dyn FnMut()>) {
-    let start = Instant::now();
     let (mut short, mut long) = (make(2000), make(8000));
     let mut turns = 1;
     let spent = |f: &mut dyn FnMut(), turns: usize| {
-        let before = clock(start);
+        let before = clock();
         (0..turns).for_each(|_| f());
-        clock(start) - before
+        clock() - before
     };
     while spent(&mut *short, turns) < LEAST {
         turns *= 2;
     }
     // The least of several: whatever else the machine does only adds.
-    let mut least = [u128::MAX; 2];
+    let mut least = [Duration::MAX; 2];
     for _ in 0..4 {
         least[0] = least[0].min(spent(&mut *short, turns));
         least[1] = least[1].min(spent(&mut *long, turns));
-        if least[1] < 8 * least[0] {
+        if least[1] < least[0] * 8 {
             break;
         }
     }
-    let [a, b] = least.map(|ns| ns as f64 / 1e6 / turns as f64);
+    let [a, b] = least.map(|t| t.as_secs_f64() * 1e3 / turns as f64);
     println!("{what}: {a:.1} and {b:.1} ms");
-    assert!(least[1] < 8 * least[0], "{what}: {a:.1} and {b:.1} ms");
+    assert!(least[1] < least[0] * 8, "{what}: {a:.1} and {b:.1} ms");
 }
 
 fn chain(n: usize) -> Graph {

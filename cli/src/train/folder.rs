@@ -23,7 +23,7 @@ pub(super) fn make(asked: Option<&Path>, model: &str) -> Answer<Option<RunFolder
         return fail(format!("{}: is a file, not a folder; use another --out", path.display()));
     }
     let folder = RunFolder::open(&path)?;
-    if folder.checkpoint().is_some() || !folder.lines().is_empty() {
+    if !folder.is_new() || !folder.lines().is_empty() {
         let how = "use --resume to go on with it, or another --out";
         return fail(format!("{}: holds a run already; {how}", path.display()));
     }

@@ -405,12 +405,12 @@ impl Train {
             _ => false,
         };
         let stays = home.filter(|home| self.out.as_ref().is_none_or(|out| is_same(out, home)));
-        let folder = match stays.filter(|_| file.exists()) {
+        let mut folder = match stays.filter(|_| file.exists()) {
             Some(home) => Some(RunFolder::open(home)?),
             None => None,
         };
-        let checkpoint = match folder.as_ref().and_then(RunFolder::checkpoint) {
-            Some(checkpoint) => checkpoint.clone(),
+        let checkpoint = match folder.as_mut().and_then(RunFolder::take_checkpoint) {
+            Some(checkpoint) => checkpoint,
             None => Checkpoint::load(&file)?,
         };
         let mut spec = Spec::of(&checkpoint, &file)?;

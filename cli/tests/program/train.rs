@@ -1,49 +1,13 @@
 //! Training runs as their users see them: folders, resume, interruption, prediction, and bad input.
-// The lints leave test functions alone, but not the helpers beside them.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
 
+#[cfg(unix)]
+use crate::program::{Run, limited, signal};
+use crate::program::{command_in, failed, good, measured, run_in};
 use dittograd::prelude::*;
 use serde_json::Value;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
-
-fn command(folder: &Path, args: &str) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_dittograd"));
-    for name in ["DEVICE", "NUMERICS", "THREADS", "SIMD", "CACHE", "WATCH", "RUNS"] {
-        command.env_remove(format!("DITTOGRAD_{name}"));
-    }
-    command.args(args.split_whitespace()).current_dir(folder).stdin(Stdio::null());
-    command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    command
-}
-
-struct Run {
-    code: Option<i32>,
-    out: String,
-    err: String,
-}
-
-fn run(folder: &Path, args: &str) -> Run {
-    ended(command(folder, args).output().unwrap())
-}
-
-fn ended(Output { status, stdout, stderr }: Output) -> Run {
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    Run { code: status.code(), out: text(stdout), err: text(stderr) }
-}
-
-fn good(folder: &Path, args: &str) -> Run {
-    let run = run(folder, args);
-    assert_eq!(run.code, Some(0), "{args}\n{}{}", run.out, run.err);
-    run
-}
-
-fn fingerprint(run: &Run) -> String {
-    let last = run.out.lines().last().unwrap_or_default();
-    last.strip_prefix("fingerprint ").expect("a last line with the fingerprint").to_string()
-}
 
 /// Small runs of every model.
 const MODELS: [(&str, &str); 9] = [
@@ -71,16 +35,16 @@ fn every_model_trains_to_one_fingerprint_in_both_modes() {
         let steps = 6;
         let train = format!("train {model} {options} --device cpu --steps {steps} --eval-every 3");
         let whole = good(home.path(), &format!("{train} --threads 2 --out whole"));
-        let print = fingerprint(&whole);
+        let print = whole.fingerprint();
         let eager = good(home.path(), &format!("{train} --mode eager --threads 1 --out none"));
-        assert_eq!(fingerprint(&eager), print, "{model} {options}, eager");
+        assert_eq!(eager.fingerprint(), print, "{model} {options}, eager");
         for file in
             ["checkpoint.safetensors", "best.safetensors", "metrics.jsonl", "curves.svg", "curves.png"]
         {
             assert!(home.path().join("whole").join(file).exists(), "{model}: {file}");
         }
         let again = good(home.path(), "train --resume whole --device cpu --mode eager");
-        assert_eq!(fingerprint(&again), print, "{model}: nothing left to do");
+        assert_eq!(again.fingerprint(), print, "{model}: nothing left to do");
         let scores = good(home.path(), "predict whole --device cpu --json");
         let object: Value = serde_json::from_str(scores.out.trim()).unwrap();
         assert_eq!(object["fingerprint"], *print, "{model}");
@@ -107,28 +71,19 @@ const LONG: &str = "train gpt --samples 200 --batch 20 --config {\"width\":16,\"
 #[test]
 fn a_killed_run_goes_on_to_the_same_fingerprint() {
     let home = TempDir::new().unwrap();
-    let whole = fingerprint(&good(home.path(), &format!("{LONG} --out whole")));
+    let whole = good(home.path(), &format!("{LONG} --out whole")).fingerprint();
     for (i, mode) in ["compiled", "eager"].into_iter().enumerate() {
         let name = format!("killed{i}");
-        let mut child = command(home.path(), &format!("{LONG} --out {name} --mode {mode}")).spawn().unwrap();
+        let mut child =
+            command_in(home.path(), &format!("{LONG} --out {name} --mode {mode}")).spawn().unwrap();
         wait_for(&home.path().join(&name).join("checkpoint.safetensors"));
         std::thread::sleep(Duration::from_millis(37 * (i as u64 + 1)));
         child.kill().unwrap();
         child.wait().unwrap();
         let other = if mode == "eager" { "compiled" } else { "eager" };
         let run = good(home.path(), &format!("train --resume {name} --device cpu --mode {other}"));
-        assert_eq!(fingerprint(&run), whole, "{mode}");
-        // The measurements are those of the whole run, but for their times.
-        let lines = |name: &str| -> Vec<Value> {
-            let text = std::fs::read_to_string(home.path().join(name).join("metrics.jsonl")).unwrap();
-            let line = |l: &str| {
-                let mut v: Value = serde_json::from_str(l).unwrap();
-                v.as_object_mut().unwrap().remove("seconds");
-                v
-            };
-            text.lines().map(line).collect()
-        };
-        assert_eq!(lines(&name), lines("whole"));
+        assert_eq!(run.fingerprint(), whole, "{mode}");
+        assert_eq!(measured(&home.path().join(name)), measured(&home.path().join("whole")));
     }
 }
 
@@ -136,19 +91,18 @@ fn a_killed_run_goes_on_to_the_same_fingerprint() {
 #[test]
 fn an_interrupted_run_says_how_to_go_on_and_does() {
     let home = TempDir::new().unwrap();
-    let whole = fingerprint(&good(home.path(), &format!("{LONG} --out whole")));
-    let child = command(home.path(), &format!("{LONG} --out cut")).spawn().unwrap();
+    let whole = good(home.path(), &format!("{LONG} --out whole")).fingerprint();
+    let child = command_in(home.path(), &format!("{LONG} --out cut")).spawn().unwrap();
     wait_for(&home.path().join("cut/checkpoint.safetensors"));
-    Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
-    let output = child.wait_with_output().unwrap();
-    let err = String::from_utf8(output.stderr).unwrap();
-    if output.status.code() == Some(0) {
+    signal(&child, "-INT");
+    let end = Run::of(child.wait_with_output().unwrap());
+    if end.code == Some(0) {
         // It was faster than the signal.
         return;
     }
-    assert_eq!(output.status.code(), Some(1), "{err}");
-    assert!(err.contains("go on with: dittograd train --resume cut"), "{err}");
-    assert_eq!(fingerprint(&good(home.path(), "train --resume cut --device cpu")), whole);
+    assert_eq!(end.code, Some(1), "{}", end.err);
+    assert!(end.err.contains("go on with: dittograd train --resume cut"), "{}", end.err);
+    assert_eq!(good(home.path(), "train --resume cut --device cpu").fingerprint(), whole);
 }
 
 #[test]
@@ -157,10 +111,10 @@ fn parts_of_a_batch_and_patience_and_epochs() {
     let tiny = "--samples 100 --hidden 8 --batch 20 --device cpu --out none";
     let whole = good(home.path(), &format!("train mlp {tiny} --steps 4 --accumulate 4"));
     let eager = good(home.path(), &format!("train mlp {tiny} --steps 4 --accumulate 4 --mode eager"));
-    assert_eq!(fingerprint(&whole), fingerprint(&eager));
+    assert_eq!(whole.fingerprint(), eager.fingerprint());
     let epochs = good(home.path(), &format!("train mlp {tiny} --epochs 2"));
     let steps = good(home.path(), &format!("train mlp {tiny} --steps 8"));
-    assert_eq!(fingerprint(&epochs), fingerprint(&steps));
+    assert_eq!(epochs.fingerprint(), steps.fingerprint());
     let stopped =
         good(home.path(), &format!("train mlp {tiny} --steps 50 --eval-every 1 --patience 2 --lr 0"));
     assert!(stopped.out.contains("step 3: stopped, 2 evaluations"), "{}", stopped.out);
@@ -174,7 +128,7 @@ fn a_number_that_is_none_is_traced_to_where_it_came_from() {
     let home = TempDir::new().unwrap();
     let args =
         "train mlp --samples 100 --batch 20 --device cpu --steps 200 --lr 1e18 --optimizer sgd --out none";
-    let run = run(home.path(), args);
+    let run = run_in(home.path(), args);
     assert_eq!(run.code, Some(2), "{}", run.out);
     let line = run.err.lines().last().unwrap_or_default();
     assert!(
@@ -272,7 +226,7 @@ fn one_number_to_predict_needs_no_axis() {
     arrays(&home.path().join("column.npz"), &[("x", &[20, 3]), ("y", &[20, 1])]);
     let train = |file: &str| {
         let args = format!("train mlp --data {file} --steps 5 --batch 8 --device cpu --out none");
-        fingerprint(&good(home.path(), &args))
+        good(home.path(), &args).fingerprint()
     };
     assert_eq!(train("flat.npz"), train("column.npz"));
 }
@@ -391,10 +345,7 @@ fn bad_input_is_one_line_and_nothing_is_lost() {
         ("predict kept --data some.csv --out folder", "folder: is a folder, not a file"),
         ("predict kept --data some.csv --out nowhere/p.csv", "nowhere/p.csv: No such file"),
     ] {
-        let run = run(home.path(), &format!("{args} --device cpu"));
-        assert_eq!(run.code, Some(2), "{args}: {}{}", run.out, run.err);
-        assert_eq!(run.err.lines().count(), 1, "{args}: {}", run.err);
-        assert!(run.err.starts_with("dittograd: ") && run.err.contains(part), "{args}: {}", run.err);
+        failed(home.path(), &format!("{args} --device cpu"), part);
     }
     assert_eq!(std::fs::read(at("kept/checkpoint.safetensors")).unwrap(), before);
     assert!(good(home.path(), "predict kept --device cpu").out.contains("accuracy"));
@@ -411,18 +362,18 @@ fn tokens_of_a_text_are_kept_with_the_run() {
                  {\"width\":16,\"heads\":2,\"layers\":1}";
     let whole = good(home.path(), &format!("{train} --tokenizer bpe:290 --steps 6 --out whole"));
     assert!(whole.out.contains("perplexity") && whole.out.contains("bits per byte"), "{}", whole.out);
-    let print = fingerprint(&whole);
+    let print = whole.fingerprint();
     good(home.path(), &format!("{train} --tokenizer bpe:290 --steps 3 --out cut"));
     // The checkpoint is all that is needed, beside the text.
     std::fs::remove_file(at("cut/tokenizer.json")).unwrap();
     std::fs::rename(at("cut/checkpoint.safetensors"), at("moved.safetensors")).unwrap();
     let again = "train --resume moved.safetensors --steps 6 --device cpu --out again --mode eager --tokenizer bpe:290";
-    assert_eq!(fingerprint(&good(home.path(), again)), print);
+    assert_eq!(good(home.path(), again).fingerprint(), print);
     // The tokenizer of a run serves another one.
     let other = good(home.path(), &format!("{train} --tokenizer again --steps 6 --out other"));
-    assert_eq!(fingerprint(&other), print);
+    assert_eq!(other.fingerprint(), print);
     let other = good(home.path(), &format!("{train} --tokenizer whole/tokenizer.json --steps 6 --out none"));
-    assert_eq!(fingerprint(&other), print);
+    assert_eq!(other.fingerprint(), print);
     let shown = good(home.path(), "inspect whole/checkpoint.safetensors").out;
     assert!(shown.contains("\ntokenizer 290 tokens, 34 merges\n"), "{shown}");
     let shown: Value =
@@ -451,23 +402,6 @@ fn tokens_of_a_text_are_kept_with_the_run() {
     assert!((number("test_bits_per_byte") - number("test_loss") / std::f64::consts::LN_2).abs() < 1e-9);
 }
 
-/// A run whose files may have so many blocks of 512 bytes and no more: writing on fails as on a full disk, for root too.
-#[cfg(unix)]
-fn limited(folder: &Path, blocks: u32, args: &str) -> Run {
-    let plain = command(folder, args);
-    let mut shell = Command::new("sh");
-    shell.args(["-c", "trap '' XFSZ; ulimit -f $0; exec \"$@\"", &blocks.to_string()]);
-    shell.arg(plain.get_program()).args(plain.get_args()).current_dir(folder).stdin(Stdio::null());
-    for (name, value) in plain.get_envs() {
-        match value {
-            Some(value) => shell.env(name, value),
-            None => shell.env_remove(name),
-        };
-    }
-    // The shell's limit holds for redirected output too, pipes have none.
-    ended(shell.stdout(Stdio::piped()).stderr(Stdio::piped()).output().unwrap())
-}
-
 /// No temporary file is left in a folder.
 fn tidy(folder: &Path) -> bool {
     let names = std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().file_name());
@@ -481,12 +415,11 @@ const TINY: &str = "train mlp --samples 100 --batch 20 --hidden 4 --device cpu -
 fn a_full_disk_ends_a_run_that_goes_on_to_the_same_fingerprint() {
     let home = TempDir::new().unwrap();
     let at = |name: &str| home.path().join(name);
-    let whole = fingerprint(&good(home.path(), &format!("{TINY} --out whole")));
-    let refused = |run: &Run, file: &str| {
-        assert_eq!(run.code, Some(2), "{file}: {}{}", run.out, run.err);
-        assert_eq!(run.err.lines().count(), 1, "{}", run.err);
-        let (begins, ends) = (run.err.starts_with("dittograd: "), run.err.ends_with("(os error 27)\n"));
-        assert!(begins && ends && run.err.contains(file), "{file}: {}", run.err);
+    let whole = good(home.path(), &format!("{TINY} --out whole")).fingerprint();
+    let full = |blocks: u32, args: &str, file: &str| {
+        let run = limited(blocks, &command_in(home.path(), args));
+        run.failed(file, file);
+        assert!(run.err.ends_with("(os error 27)\n"), "{file}: {}", run.err);
     };
     // What is written first beyond so many blocks, and whether there is a checkpoint by then.
     for (i, (blocks, options, file, saved)) in [
@@ -498,13 +431,12 @@ fn a_full_disk_ends_a_run_that_goes_on_to_the_same_fingerprint() {
     .into_iter()
     .enumerate()
     {
-        let run = limited(home.path(), blocks, &format!("{TINY} --out r{i} {options}"));
-        refused(&run, file);
+        full(blocks, &format!("{TINY} --out r{i} {options}"), file);
         assert!(tidy(&at(&format!("r{i}"))), "{file}");
         assert_eq!(at(&format!("r{i}/checkpoint.safetensors")).exists(), saved, "{file}");
         if saved {
             let run = good(home.path(), &format!("train --resume r{i} --device cpu"));
-            assert_eq!(fingerprint(&run), whole, "{file}");
+            assert_eq!(run.fingerprint(), whole, "{file}");
         }
     }
 
@@ -512,12 +444,12 @@ fn a_full_disk_ends_a_run_that_goes_on_to_the_same_fingerprint() {
     good(home.path(), &format!("{} --out cut", TINY.replace("400", "10")));
     let before = std::fs::read(at("cut/checkpoint.safetensors")).unwrap();
     let go_on = "train --resume cut --steps 400 --device cpu";
-    refused(&limited(home.path(), 4, go_on), "cut/checkpoint.safetensors");
+    full(4, go_on, "cut/checkpoint.safetensors");
     assert_eq!(std::fs::read(at("cut/checkpoint.safetensors")).unwrap(), before);
-    refused(&limited(home.path(), 1, go_on), "cut/metrics.jsonl");
+    full(1, go_on, "cut/metrics.jsonl");
     assert_eq!(std::fs::read(at("cut/checkpoint.safetensors")).unwrap(), before);
     assert!(tidy(&at("cut")));
-    assert_eq!(fingerprint(&good(home.path(), go_on)), whole);
+    assert_eq!(good(home.path(), go_on).fingerprint(), whole);
     let best = |name: &str| dittograd::io::Checkpoint::load(at(name).join("best.safetensors")).unwrap().step;
     assert_eq!(best("cut"), best("whole"));
 
@@ -527,12 +459,12 @@ fn a_full_disk_ends_a_run_that_goes_on_to_the_same_fingerprint() {
     for file in ["p.npy", "p.csv"] {
         std::fs::write(at(file), "before").unwrap();
         let args = format!("predict whole --data rows.csv --device cpu --out {file}");
-        refused(&limited(home.path(), 2, &args), file);
+        full(2, &args, file);
         assert_eq!(std::fs::read(at(file)).unwrap(), b"before");
         good(home.path(), &args);
     }
     assert!(tidy(home.path()));
-    refused(&limited(home.path(), 2, &format!("{TINY} --out none --profile trace.json")), "trace.json");
+    full(2, &format!("{TINY} --out none --profile trace.json"), "trace.json");
     assert!(!at("trace.json").exists() && tidy(home.path()));
 }
 
@@ -557,13 +489,13 @@ fn each_file_of_a_run_may_be_the_one_without_room() {
         let folder = home.path().join(format!("r{i}"));
         std::fs::create_dir(&folder).unwrap();
         std::os::unix::fs::symlink("/dev/full", folder.join(file)).unwrap();
-        let run = run(home.path(), &format!("{args} --out r{i}"));
+        let run = run_in(home.path(), &format!("{args} --out r{i}"));
         let want = format!("dittograd: write: r{i}/{file}: No space left on device (os error 28)\n");
         assert_eq!((run.code, run.err), (Some(2), want));
         std::fs::remove_file(folder.join(file)).unwrap();
-        let whole = fingerprint(&good(home.path(), &format!("{args} --out none")));
+        let whole = good(home.path(), &format!("{args} --out none")).fingerprint();
         let run = good(home.path(), &format!("train --resume r{i} --device cpu"));
-        assert_eq!(fingerprint(&run), whole, "{file}");
+        assert_eq!(run.fingerprint(), whole, "{file}");
         assert!(folder.join(file).exists(), "{file}");
     }
 }

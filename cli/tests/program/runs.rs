@@ -1,75 +1,15 @@
 //! The life of a run: stopped, killed, ignored, resumed elsewhere, twice at once, with other data. However it goes, it ends in one
 //! place or says why not.
-// The lints leave test functions alone, but not the helpers beside them.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-#![cfg(unix)]
 
+use crate::program::{Run, behind, command_in, failed, finish, good, measured, run_in, signal};
 use dittograd::io::Checkpoint;
 use dittograd::numerics::rng::mix;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::Child;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
-
-fn command(folder: &Path, args: &str) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_dittograd"));
-    for name in ["DEVICE", "NUMERICS", "THREADS", "SIMD", "CACHE", "WATCH", "RUNS"] {
-        command.env_remove(format!("DITTOGRAD_{name}"));
-    }
-    command.args(args.split_whitespace()).current_dir(folder).stdin(Stdio::null());
-    command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    command
-}
-
-struct Run {
-    code: Option<i32>,
-    out: String,
-    err: String,
-}
-
-fn ended(Output { status, stdout, stderr }: Output) -> Run {
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    Run { code: status.code(), out: text(stdout), err: text(stderr) }
-}
-
-fn run(folder: &Path, args: &str) -> Run {
-    ended(command(folder, args).output().unwrap())
-}
-
-fn good(folder: &Path, args: &str) -> Run {
-    let run = run(folder, args);
-    assert_eq!(run.code, Some(0), "{args}\n{}{}", run.out, run.err);
-    run
-}
-
-/// A command that must end with 2, one line, and these words in it.
-fn refused(folder: &Path, args: &str, words: &str) {
-    let run = run(folder, args);
-    assert_eq!((run.code, run.err.lines().count()), (Some(2), 1), "{args}\n{}{}", run.out, run.err);
-    assert!(run.err.starts_with("dittograd: ") && run.err.contains(words), "{args}: {}", run.err);
-}
-
-fn fingerprint(run: &Run) -> String {
-    let last = run.out.lines().last().unwrap_or_default();
-    last.strip_prefix("fingerprint ").expect("a last line with the fingerprint").to_string()
-}
-
-fn signal(child: &Child, name: &str) {
-    Command::new("kill").args([name, &child.id().to_string()]).status().unwrap();
-}
-
-/// What a run measured, but for the times.
-fn measured(folder: &Path) -> Vec<Value> {
-    let text = std::fs::read_to_string(folder.join("metrics.jsonl")).unwrap();
-    let line = |l: &str| {
-        let mut v: Value = serde_json::from_str(l).unwrap();
-        v.as_object_mut().unwrap().remove("seconds");
-        v
-    };
-    text.lines().map(line).collect()
-}
 
 /// A run that ends by patience, evaluated often.
 const PATIENT: &str = "train mlp --samples 100 --batch 20 --hidden 8 --device cpu --threads 1 --steps 2000 --eval-every 10 \
@@ -83,13 +23,13 @@ fn a_run_that_lost_its_patience_stays_where_it_ended() {
     let lines = measured(&home.path().join("r"));
     for mode in ["compiled", "eager"] {
         let again = good(home.path(), &format!("train --resume r --device cpu --mode {mode}"));
-        assert_eq!(fingerprint(&again), fingerprint(&whole), "{mode}");
+        assert_eq!(again.fingerprint(), whole.fingerprint(), "{mode}");
         assert_eq!(measured(&home.path().join("r")), lines);
     }
     // More patience is another run, which goes on.
     let more = good(home.path(), "train --resume r --device cpu --patience 5");
     assert!(more.out.contains("5 evaluations without a better one"), "{}", more.out);
-    assert_ne!(fingerprint(&more), fingerprint(&whole));
+    assert_ne!(more.fingerprint(), whole.fingerprint());
 }
 
 #[test]
@@ -108,11 +48,11 @@ fn signals_at_any_moment_change_nothing() {
         let name = format!("run{i}");
         let mut args = format!("{PATIENT} --out {name}");
         let end = loop {
-            let child = command(home.path(), &args).spawn().unwrap();
+            let child = command_in(home.path(), &args).spawn().unwrap();
             std::thread::sleep(Duration::from_micros(draw(120_000)));
             let kind = ["-INT", "-TERM", "-HUP", "-KILL"][draw(4) as usize];
             signal(&child, kind);
-            let end = ended(child.wait_with_output().unwrap());
+            let end = Run::of(child.wait_with_output().unwrap());
             match end.code {
                 Some(0) => break end,
                 Some(1) => {
@@ -131,7 +71,7 @@ fn signals_at_any_moment_change_nothing() {
                 args = format!("train --resume {name} --device cpu --threads 1");
             }
         };
-        assert_eq!(fingerprint(&end), fingerprint(&whole), "{name}");
+        assert_eq!(end.fingerprint(), whole.fingerprint(), "{name}");
         assert_eq!(measured(&home.path().join(&name)), lines, "{name}");
         for file in ["checkpoint.safetensors", "best.safetensors"] {
             assert!(bytes(&name, file) == bytes("whole", file), "{name}/{file}");
@@ -156,10 +96,8 @@ fn first_line(child: &mut Child) -> BufReader<impl Read + use<>> {
 fn a_signal_that_was_ignored_stays_ignored() {
     let home = TempDir::new().unwrap();
     for name in ["HUP", "INT"] {
-        let mut shell = Command::new("sh");
-        shell.args(["-c", &format!("trap '' {name}; exec \"$@\""), "sh", env!("CARGO_BIN_EXE_dittograd")]);
-        shell.args(format!("{LONG} --out {name}").split_whitespace()).current_dir(home.path());
-        let mut child = shell.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let plain = command_in(home.path(), &format!("{LONG} --out {name}"));
+        let mut child = behind(&format!("trap '' {name}; exec \"$@\""), &plain).spawn().unwrap();
         let mut rest = first_line(&mut child);
         for _ in 0..20 {
             signal(&child, &format!("-{name}"));
@@ -176,20 +114,18 @@ fn a_signal_that_was_ignored_stays_ignored() {
 fn a_run_goes_on_when_nobody_reads() {
     let home = TempDir::new().unwrap();
     let args = LONG.replace("20000", "3000").replace("1000", "100");
-    let whole = fingerprint(&good(home.path(), &format!("{args} --out whole")));
-    let mut child = command(home.path(), &format!("{args} --out unread")).spawn().unwrap();
+    let whole = good(home.path(), &format!("{args} --out whole")).fingerprint();
+    let mut child = command_in(home.path(), &format!("{args} --out unread")).spawn().unwrap();
     drop(first_line(&mut child));
-    let end = child.wait_with_output().unwrap();
-    assert_eq!((end.status.code(), end.stderr.len()), (Some(0), 0));
+    let end = Run::of(child.wait_with_output().unwrap());
+    assert_eq!((end.code, end.err.as_str()), (Some(0), ""));
     let state = Checkpoint::load(home.path().join("unread/checkpoint.safetensors")).unwrap();
     assert_eq!((state.step, state.fingerprint()), (3000, whole));
     // A disk without room for the results is an error, but not the end of the run.
     #[cfg(target_os = "linux")]
     {
-        let mut full = command(home.path(), &format!("{args} --out full"));
-        let end = ended(
-            full.stdout(std::fs::File::options().write(true).open("/dev/full").unwrap()).output().unwrap(),
-        );
+        let mut full = command_in(home.path(), &format!("{args} --out full"));
+        let end = finish(full.stdout(std::fs::File::options().write(true).open("/dev/full").unwrap()));
         assert_eq!((end.code, end.err.lines().count()), (Some(2), 1), "{}", end.err);
         let state = Checkpoint::load(home.path().join("full/checkpoint.safetensors")).unwrap();
         assert_eq!((state.step, state.fingerprint()), (3000, state_of(home.path(), "whole").fingerprint()));
@@ -204,12 +140,12 @@ fn state_of(home: &Path, name: &str) -> Checkpoint {
 fn one_run_at_a_time_writes_to_a_folder() {
     let home = TempDir::new().unwrap();
     let args = format!("{LONG} --out shared");
-    let mut first = command(home.path(), &args).spawn().unwrap();
+    let mut first = command_in(home.path(), &args).spawn().unwrap();
     let mut rest = first_line(&mut first);
     for other in
         [&args[..], "train --resume shared --device cpu", "train --resume shared/checkpoint.safetensors"]
     {
-        refused(home.path(), other, "shared: another process is at work in this folder");
+        failed(home.path(), other, "shared: another process is at work in this folder");
     }
     let mut text = String::new();
     rest.read_to_string(&mut text).unwrap();
@@ -217,8 +153,8 @@ fn one_run_at_a_time_writes_to_a_folder() {
     // Started at the same moment, one of them runs.
     for i in 0..4 {
         let args = format!("train mlp --samples 100 --steps 300 --device cpu --threads 1 --out both{i}");
-        let two = [(); 2].map(|()| command(home.path(), &args).spawn().unwrap());
-        let [a, b] = two.map(|c| ended(c.wait_with_output().unwrap()));
+        let two = [(); 2].map(|()| command_in(home.path(), &args).spawn().unwrap());
+        let [a, b] = two.map(|c| Run::of(c.wait_with_output().unwrap()));
         let codes = [a.code.unwrap(), b.code.unwrap()];
         assert!(codes == [0, 2] || codes == [2, 0], "{codes:?} {}{}", a.err, b.err);
     }
@@ -230,17 +166,17 @@ fn a_checkpoint_that_is_not_the_folders_own_starts_a_folder_of_its_own() {
     let at = |name: &str| home.path().join(name);
     let args =
         "train mlp --samples 100 --batch 20 --device cpu --steps 40 --eval-every 10 --schedule constant";
-    let whole = fingerprint(&good(home.path(), &format!("{args} --out a")));
+    let whole = good(home.path(), &format!("{args} --out a")).fingerprint();
     let before = std::fs::read(at("a/checkpoint.safetensors")).unwrap();
     // From the best state, which need not be the last one, to the end; the folder it lies in stays as it is.
     let best = Checkpoint::load(at("a/best.safetensors")).unwrap().step;
     let end = good(home.path(), "train --resume a/best.safetensors --device cpu");
-    assert_eq!(fingerprint(&end), whole);
+    assert_eq!(end.fingerprint(), whole);
     assert!(end.out.contains("files in runs/mlp: ") && end.out.contains(&format!("{} steps in", 40 - best)));
     assert_eq!(std::fs::read(at("a/checkpoint.safetensors")).unwrap(), before);
     // A finished run in another folder: all that belongs to it is there too.
     let end = good(home.path(), "train --resume a --out b --device cpu");
-    assert_eq!(fingerprint(&end), whole);
+    assert_eq!(end.fingerprint(), whole);
     assert_eq!(measured(&at("b")), measured(&at("a")));
     for file in ["best.safetensors", "checkpoint.safetensors", "curves.svg"] {
         assert_eq!(
@@ -252,16 +188,16 @@ fn a_checkpoint_that_is_not_the_folders_own_starts_a_folder_of_its_own() {
     // And one that is not finished.
     good(home.path(), &format!("{} --out half", args.replace("40", "20")));
     let end = good(home.path(), "train --resume half --out c --steps 40 --device cpu");
-    assert_eq!(fingerprint(&end), whole);
+    assert_eq!(end.fingerprint(), whole);
     assert_eq!(Checkpoint::load(at("half/checkpoint.safetensors")).unwrap().step, 20);
-    refused(home.path(), "train --resume half --out a --device cpu", "a: holds a run already");
+    failed(home.path(), "train --resume half --out a --device cpu", "a: holds a run already");
 }
 
 #[test]
 fn a_run_that_died_at_once_goes_on() {
     let home = TempDir::new().unwrap();
     let args = format!("{} --out r", LONG.replace("20000", "500"));
-    let mut child = command(home.path(), &args).spawn().unwrap();
+    let mut child = command_in(home.path(), &args).spawn().unwrap();
     let start = Instant::now();
     while !home.path().join("r/checkpoint.safetensors").exists() {
         assert!(start.elapsed() < Duration::from_secs(60));
@@ -269,11 +205,11 @@ fn a_run_that_died_at_once_goes_on() {
     }
     child.kill().unwrap();
     child.wait().unwrap();
-    let whole = fingerprint(&good(home.path(), &args.replace("--out r", "--out whole")));
-    assert_eq!(fingerprint(&good(home.path(), "train --resume r --device cpu")), whole);
+    let whole = good(home.path(), &args.replace("--out r", "--out whole")).fingerprint();
+    assert_eq!(good(home.path(), "train --resume r --device cpu").fingerprint(), whole);
     // Killed before anything was saved, there is nothing to go on from, and nothing in the way.
     std::fs::create_dir(home.path().join("empty")).unwrap();
-    assert_eq!(fingerprint(&good(home.path(), &args.replace("--out r", "--out empty"))), whole);
+    assert_eq!(good(home.path(), &args.replace("--out r", "--out empty")).fingerprint(), whole);
 }
 
 #[test]
@@ -285,32 +221,28 @@ fn other_data_is_refused_by_name() {
     };
     std::fs::write(at("d.csv"), rows(99)).unwrap();
     let args = "train mlp --data d.csv --steps 20 --eval-every 5 --batch 8 --device cpu --schedule constant";
-    let whole = fingerprint(&good(home.path(), &format!("{args} --out whole")));
+    let whole = good(home.path(), &format!("{args} --out whole")).fingerprint();
     good(home.path(), &format!("{} --out cut", args.replace("20", "10")));
     for flip in [0, 17, 59] {
         std::fs::write(at("d.csv"), rows(flip)).unwrap();
-        refused(
+        failed(
             home.path(),
             "train --resume cut --steps 20 --device cpu",
             "d.csv: the data is not what the run was trained on",
         );
-        refused(
-            home.path(),
-            "predict cut --device cpu",
-            "d.csv: the data is not what the run was trained on",
-        );
+        failed(home.path(), "predict cut --device cpu", "d.csv: the data is not what the run was trained on");
     }
     // Moved and unchanged is the same data.
     std::fs::write(at("moved.csv"), rows(99)).unwrap();
     let end = good(home.path(), "train --resume cut --steps 20 --data moved.csv --device cpu");
-    assert_eq!(fingerprint(&end), whole);
+    assert_eq!(end.fingerprint(), whole);
 
     let text = "the quick brown fox jumps over the lazy dog. ".repeat(40);
     std::fs::write(at("t.txt"), &text).unwrap();
     let gpt = "train gpt --data t.txt --grid 16 --steps 2 --batch 8 --device cpu --out t --config {\"width\":8,\"heads\":2}";
     good(home.path(), gpt);
     std::fs::write(at("t.txt"), text.replace("fox", "cat")).unwrap();
-    refused(
+    failed(
         home.path(),
         "train --resume t --steps 4 --device cpu",
         "t.txt: the data is not what the run was trained on",
@@ -360,13 +292,9 @@ fn forged_settings_are_refused_as_if_they_were_typed() {
         let name = format!("forged{i}.safetensors");
         forged.save(at(&name)).unwrap();
         // Little memory must do.
-        let mut shell = Command::new("sh");
-        let limit = "ulimit -v 1000000; exec \"$@\"";
-        shell.args(["-c", limit, "sh", env!("CARGO_BIN_EXE_dittograd"), "train", "--resume", &name]);
-        shell.args(["--device", "cpu", "--out", "none", "--threads", "1"]).current_dir(home.path());
-        let end = ended(shell.output().unwrap());
-        let (code, lines) = (end.code, end.err.lines().count());
-        assert_eq!((code, lines), (Some(2), 1), "{path} {value}: {}{}", end.out, end.err);
+        let args = format!("train --resume {name} --device cpu --out none --threads 1");
+        let mut shell = behind("ulimit -v 1000000; exec \"$@\"", &command_in(home.path(), &args));
+        finish(&mut shell).failed(&format!("{path} {value}"), "");
     }
     // What a checkpoint says beside its settings.
     type Change<'a> = &'a dyn Fn(&mut Checkpoint);
@@ -382,8 +310,8 @@ fn forged_settings_are_refused_as_if_they_were_typed() {
         let mut forged = kept.clone();
         change(&mut forged);
         forged.save(at("forged.safetensors")).unwrap();
-        let end = run(home.path(), "train --resume forged.safetensors --device cpu --out none --steps 20");
-        assert_eq!((end.code, end.err.lines().count()), (Some(2), 1), "{what}: {}{}", end.out, end.err);
+        let end = run_in(home.path(), "train --resume forged.safetensors --device cpu --out none --steps 20");
+        end.failed(what, "");
     }
 }
 
@@ -392,19 +320,18 @@ fn errors_come_early_and_paths_need_not_be_text() {
     use std::os::unix::ffi::OsStrExt;
     let home = TempDir::new().unwrap();
     for (model, config) in [("gpt", "{\"width\":16777215}"), ("vit", "{\"width\":16777215}")] {
-        let mut shell = Command::new("sh");
-        let limit = "ulimit -v 600000; exec \"$@\"";
-        shell.args(["-c", limit, "sh", env!("CARGO_BIN_EXE_dittograd"), "train", model, "--config", config]);
-        shell.args(["--device", "cpu", "--out", "none", "--threads", "1", "--samples", "60"]);
-        let end = ended(shell.current_dir(home.path()).output().unwrap());
+        let args =
+            format!("train {model} --config {config} --device cpu --out none --threads 1 --samples 60");
+        let end = finish(&mut behind("ulimit -v 600000; exec \"$@\"", &command_in(home.path(), &args)));
         assert_eq!(end.code, Some(2), "{}", end.err);
         assert!(end.err.contains("heads"), "{}", end.err);
     }
     good(home.path(), "train mlp --samples 100 --steps 2 --device cpu --out kept");
     let name = std::ffi::OsStr::from_bytes(b"w\xff.safetensors");
     std::fs::copy(home.path().join("kept/best.safetensors"), home.path().join(name)).unwrap();
-    let mut odd = command(home.path(), "train mlp --samples 100 --steps 2 --device cpu --out odd --weights");
-    let end = ended(odd.arg(name).output().unwrap());
+    let mut odd =
+        command_in(home.path(), "train mlp --samples 100 --steps 2 --device cpu --out odd --weights");
+    let end = finish(odd.arg(name));
     assert_eq!(end.code, Some(0), "{}", end.err);
     good(home.path(), "train --resume odd --steps 3 --device cpu");
 }

@@ -1,68 +1,22 @@
-//! The program as its users see it: run as a process, judged by exit code, stdout and stderr.
-// The lints leave test functions alone, but not the helpers beside them.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
+//! The commands: one fingerprint for every way to run, what each of them says, and what it refuses.
 
+use crate::program::{Run, command, finish, run};
 use dittograd::data::{print_csv, spirals};
 use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, TensorView};
 use serde_json::Value;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use tempfile::TempDir;
 
 /// The fingerprint of `train mlp --steps 300 --seed 7`, on every machine, device and build. It changes only
 /// with the numerics contract, the spirals or the defaults of the command.
 const GOLDEN: &str = "27130afe71a78dde";
 
-/// A run of the program.
-struct Run {
-    code: Option<i32>,
-    out: String,
-    err: String,
-}
-
-impl Run {
-    fn last_line(&self) -> &str {
-        self.out.lines().last().unwrap_or_default()
-    }
-
-    fn fingerprint(&self) -> String {
-        assert_eq!(self.code, Some(0), "{}{}", self.out, self.err);
-        let digits = self.last_line().strip_prefix("fingerprint ").expect("a last line with the fingerprint");
-        assert!(digits.len() == 16 && digits.bytes().all(|b| b.is_ascii_hexdigit()), "{digits}");
-        digits.to_string()
-    }
-
-    fn objects(&self) -> Vec<Value> {
-        self.out.lines().map(|l| serde_json::from_str(l).expect(l)).collect()
-    }
-}
-
-fn command<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_dittograd"));
-    for name in ["DEVICE", "NUMERICS", "THREADS", "SIMD", "CACHE", "WATCH"] {
-        command.env_remove(format!("DITTOGRAD_{name}"));
-    }
-    command.args(args).stdin(Stdio::null()).env("DITTOGRAD_RUNS", "none");
-    command
-}
-
-fn finish(mut command: Command) -> Run {
-    let output = command.output().unwrap();
-    let text = |bytes| String::from_utf8(bytes).expect("UTF-8 output");
-    Run { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
-}
-
-/// Runs with arguments separated by spaces.
-fn run(args: &str) -> Run {
-    finish(command(args.split_whitespace()))
-}
-
 fn run_env(args: &str, name: &str, value: impl AsRef<OsStr>) -> Run {
     let mut command = command(args.split_whitespace());
     command.env(name, value);
-    finish(command)
+    finish(&mut command)
 }
 
 fn folder() -> TempDir {
@@ -154,7 +108,7 @@ fn training_shows_its_memory_on_request() {
     assert_eq!(run("train mlp --memory 0").code, Some(2));
     let mut odd = command(["train", "mlp", "--steps", "1", "--device", "cpu"]);
     odd.env("DITTOGRAD_WATCH", "2");
-    let odd = finish(odd);
+    let odd = finish(&mut odd);
     assert_eq!(odd.code, Some(2));
     assert!(odd.err.contains("DITTOGRAD_WATCH=2 is not understood, use 0 or 1"), "{}", odd.err);
 }
@@ -252,11 +206,7 @@ fn what_cannot_run_is_one_line_and_exit_2() {
     ];
     let place = here.path().to_str().unwrap();
     for (args, want) in table {
-        let got = run(&args.replace("DIR", place));
-        let want = want.replace("DIR", place);
-        assert_eq!((got.code, got.out.as_str()), (Some(2), ""), "{args}: {}", got.err);
-        assert!(got.err.starts_with("dittograd: ") && got.err.contains(&want), "{args}: {}", got.err);
-        assert_eq!(got.err.lines().count(), 1, "{args}: {}", got.err);
+        run(&args.replace("DIR", place)).refused(args, &want.replace("DIR", place));
     }
     for (name, value, want) in [
         ("DITTOGRAD_SIMD", "sse", "DITTOGRAD_SIMD=sse is not understood"),
@@ -264,9 +214,7 @@ fn what_cannot_run_is_one_line_and_exit_2() {
         ("DITTOGRAD_NUMERICS", "fast", "DITTOGRAD_NUMERICS=fast is not understood"),
         ("DITTOGRAD_DEVICE", "tpu", "`tpu` is not a device"),
     ] {
-        let got = run_env("train mlp --steps 1", name, value);
-        assert_eq!((got.code, got.err.lines().count()), (Some(2), 1), "{name}: {}", got.err);
-        assert!(got.err.contains(want), "{}", got.err);
+        run_env("train mlp --steps 1", name, value).failed(name, want);
     }
     assert_eq!(run_env("train mlp --steps 1 --threads 2", "DITTOGRAD_SIMD", "sse").code, Some(2));
     assert!(!here.path().join("y").exists());
@@ -278,14 +226,13 @@ fn arguments_that_are_not_text_are_errors_but_paths_need_not_be_text() {
     use std::os::unix::ffi::OsStringExt;
     let odd = OsString::from_vec(b"\xff\xfe".to_vec());
     for args in [vec![odd.clone()], vec!["train".into(), odd.clone()], vec!["check".into(), odd.clone()]] {
-        let got = finish(command(&args));
-        assert_eq!((got.code, got.err.lines().count()), (Some(2), 1), "{args:?}: {}", got.err);
+        finish(&mut command(&args)).failed(&format!("{args:?}"), "");
     }
     let here = folder();
     let path = here.path().join(odd);
     std::fs::write(&path, print_csv(&spirals(1, 60, 2).unwrap()).unwrap()).unwrap();
     let args = ["train", "mlp", "--steps", "2", "--device", "cpu", "--data"].map(OsString::from);
-    finish(command(args.into_iter().chain([path.into_os_string()]))).fingerprint();
+    finish(&mut command(args.into_iter().chain([path.into_os_string()]))).fingerprint();
 }
 
 #[test]
@@ -419,9 +366,7 @@ fn files_that_an_op_cannot_take_are_errors() {
     let here = folder();
     let (a, b) = (here.path().join("a"), here.path().join("b"));
     let refuse = |name: &str, want: &str| {
-        let got = run(&format!("op {name} --device cpu --in {} --out {}", a.display(), b.display()));
-        assert_eq!((got.code, got.err.lines().count()), (Some(2), 1), "{}", got.err);
-        assert!(got.err.contains(want), "{} does not have {want}", got.err);
+        run(&format!("op {name} --device cpu --in {} --out {}", a.display(), b.display())).failed(name, want);
         assert!(!b.exists());
     };
     let one = |name| (name, Dtype::F32, &[1][..], f32s(&[1.0]));
@@ -506,7 +451,7 @@ fn devices_are_described() {
     }
     let mut three = command(["devices", "--json", "--threads", "3"]);
     three.env("DITTOGRAD_CACHE", "/some/where");
-    let object = finish(three).objects().remove(0);
+    let object = finish(&mut three).objects().remove(0);
     assert_eq!((&object["cpu"]["threads"], &object["cache"]), (&Value::from(3), &Value::from("/some/where")));
     assert_eq!(object["gpus_missing"].is_null(), !object["gpus"].as_array().unwrap().is_empty());
 }
@@ -566,9 +511,8 @@ fn nobody_reading_is_not_an_error() {
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
         let mut command = command(args.split(' '));
-        command.stdout(writer).stderr(Stdio::piped());
-        let output = command.spawn().unwrap().wait_with_output().unwrap();
-        assert_eq!((output.status.code(), output.stderr.len()), (Some(0), 0), "{args}");
+        let got = finish(command.stdout(writer));
+        assert_eq!((got.code, got.err.as_str()), (Some(0), ""), "{args}");
     }
 }
 
@@ -576,10 +520,9 @@ fn nobody_reading_is_not_an_error() {
 #[test]
 fn a_full_disk_is_an_error() {
     let mut command = command(["ops"]);
-    command.stdout(std::fs::File::options().write(true).open("/dev/full").unwrap()).stderr(Stdio::piped());
-    let output = command.spawn().unwrap().wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&output.stderr).starts_with("dittograd: stdout: "));
+    let got = finish(command.stdout(std::fs::File::options().write(true).open("/dev/full").unwrap()));
+    assert_eq!(got.code, Some(2));
+    assert!(got.err.starts_with("dittograd: stdout: "), "{}", got.err);
 }
 
 #[test]
@@ -591,7 +534,7 @@ fn programs_in_files_are_checked_and_shown() {
     let show = |form: &str| {
         let mut args = vec![OsString::from("graph"), file.clone().into()];
         args.extend(form.split_whitespace().map(OsString::from));
-        finish(command(args))
+        finish(&mut command(args))
     };
     let plain = show("");
     assert_eq!((plain.code, plain.out.as_str(), plain.err.as_str()), (Some(0), text, ""));

@@ -1,14 +1,13 @@
 //! The program's fuzz targets on stable Rust: every seed and everything that was ever found is run again.
-#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-#[path = "../../fuzz/src/program.rs"]
-mod program;
+#[path = "../../../fuzz/src/program.rs"]
+mod targets;
 
 use std::path::Path;
 
 #[test]
 fn are_all_run() {
-    for (name, target) in program::TARGETS {
+    for (name, target) in targets::TARGETS {
         let mut count = 0;
         for kind in ["seeds", "regressions"] {
             let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz").join(kind).join(name);

@@ -1,43 +1,28 @@
 //! `inspect`, and what happens to files when writing them fails, as users see it: run as a process.
-// The lints leave test functions alone, but not the helpers beside them.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+#[cfg(target_os = "linux")]
+use crate::program::{PROGRAM, limited};
+use crate::program::{Run, command, finish};
 use dittograd::io::DataState;
 use dittograd::io::safetensors::{SafeTensors, Writer};
 use dittograd::prelude::*;
 use serde_json::{Value, json};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-fn command<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_dittograd"));
-    for name in ["DEVICE", "NUMERICS", "THREADS", "SIMD", "CACHE", "WATCH"] {
-        command.env_remove(format!("DITTOGRAD_{name}"));
-    }
-    command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    command
-}
-
-/// Exit code, stdout and stderr.
-fn finish(mut command: Command) -> (Option<i32>, String, String) {
-    let output = command.output().unwrap();
-    let text = |bytes| String::from_utf8(bytes).expect("UTF-8 output");
-    (output.status.code(), text(output.stdout), text(output.stderr))
-}
-
-fn inspect(path: &Path, more: &[&str]) -> (Option<i32>, String, String) {
+fn inspect(path: &Path, more: &[&str]) -> Run {
     let args = [OsStr::new("inspect"), path.as_os_str()];
-    finish(command(args.into_iter().chain(more.iter().map(OsStr::new))))
+    finish(&mut command(args.into_iter().chain(more.iter().map(OsStr::new))))
 }
 
 fn refused(path: &Path, want: &str) {
     for more in [&[][..], &["--json"]] {
-        let (code, out, err) = inspect(path, more);
-        assert_eq!((code, out.as_str(), err.lines().count()), (Some(2), "", 1), "{err}");
-        assert!(err.starts_with("dittograd: ") && err.contains(want), "{err} does not have {want}");
-        assert!(err.contains(path.file_name().unwrap().to_str().unwrap()), "{err}");
+        let got = inspect(path, more);
+        let name = path.file_name().unwrap().to_str().unwrap();
+        got.refused(name, want);
+        assert!(got.err.contains(name), "{}", got.err);
     }
 }
 
@@ -66,7 +51,7 @@ fn a_checkpoint_is_described() {
     let path = here.path().join("run.safetensors");
     let saved = checkpoint();
     saved.save(&path).unwrap();
-    let (code, out, err) = inspect(&path, &[]);
+    let Run { code, out, err } = inspect(&path, &[]);
     assert_eq!((code, err.as_str()), (Some(0), ""));
     for line in [
         "model mlp",
@@ -88,7 +73,7 @@ fn a_checkpoint_is_described() {
     assert!(out.contains("4 tensors, 27 elements"), "{out}");
     assert_eq!(out.lines().last().unwrap(), format!("fingerprint {}", saved.fingerprint()));
 
-    let (_, out, _) = inspect(&path, &["--json"]);
+    let Run { out, .. } = inspect(&path, &["--json"]);
     assert_eq!(out.lines().count(), 1);
     let all: Value = serde_json::from_str(&out).unwrap();
     let checkpoint = &all["checkpoint"];
@@ -107,7 +92,7 @@ fn any_safetensors_file_is_described() {
     let mut file = Writer::new();
     file.numbers("x\n\u{1b}[31m", &x).unwrap().indices("i", &i).unwrap().metadata("by", "a\nb").unwrap();
     file.save(&path).unwrap();
-    let (code, out, err) = inspect(&path, &[]);
+    let Run { code, out, err } = inspect(&path, &[]);
     assert_eq!((code, err.as_str()), (Some(0), ""));
     let lines: Vec<&str> = out.lines().collect();
     assert_eq!(lines[0], r"metadata by a\nb");
@@ -119,22 +104,21 @@ fn any_safetensors_file_is_described() {
     assert_eq!(lines.len(), 6, "{out}");
     // Made by another program, with types that we do not convert.
     let golden = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/torch.safetensors");
-    let (code, out, _) = inspect(Path::new(golden), &["--json"]);
+    let Run { code, out, .. } = inspect(Path::new(golden), &["--json"]);
     let all: Value = serde_json::from_str(&out).unwrap();
     assert_eq!((code, &all["checkpoint"], &all["metadata"]["format"]), (Some(0), &Value::Null, &json!("pt")));
     assert_eq!(all["tensors"].as_array().unwrap().len(), 13);
     let negative = r#"{"n":{"dtype":"I64","shape":[1],"data_offsets":[0,8]}}"#;
     let header = (negative.len() as u64).to_le_bytes();
     std::fs::write(&path, [&header[..], negative.as_bytes(), &[0xff; 8]].concat()).unwrap();
-    let (code, out, _) = inspect(&path, &[]);
+    let Run { code, out, .. } = inspect(&path, &[]);
     assert_eq!((code, out.lines().count()), (Some(0), 3), "{out}");
     // Nobody reads.
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     let mut closed = command([OsStr::new("inspect"), path.as_os_str()]);
-    closed.stdout(writer);
-    let output = closed.spawn().unwrap().wait_with_output().unwrap();
-    assert_eq!((output.status.code(), output.stderr.len()), (Some(0), 0));
+    let got = finish(closed.stdout(writer));
+    assert_eq!((got.code, got.err.as_str()), (Some(0), ""));
 }
 
 #[test]
@@ -167,7 +151,7 @@ fn what_is_no_such_file_is_one_line_and_exit_2() {
     if cfg!(unix) {
         refused(Path::new("/dev/zero"), "is not a regular file");
     }
-    let (code, _, err) = finish(command(["inspect"]));
+    let Run { code, err, .. } = finish(&mut command(["inspect"]));
     assert!(code == Some(2) && err.contains("<FILE>"), "{err}");
 }
 
@@ -203,7 +187,7 @@ fn a_process_killed_while_it_writes_leaves_the_old_file_or_the_new_one() {
     let here = tempfile::tempdir().unwrap();
     let path = here.path().join("y");
     let start = Instant::now();
-    assert_eq!(finish(fill(&path, 0)).0, Some(0));
+    assert_eq!(finish(&mut fill(&path, 0)).code, Some(0));
     let whole = start.elapsed();
     let (mut old, mut left, mut new) = (0.0, 0, 0);
     let mut random = Stream::new(1, 0);
@@ -223,7 +207,7 @@ fn a_process_killed_while_it_writes_leaves_the_old_file_or_the_new_one() {
     }
     eprintln!("of {POINTS} processes {new} had replaced the file, {left} left a temporary one");
     assert!(new > 0 && new < POINTS, "{new}: they were killed too early or too late to tell anything");
-    assert_eq!(finish(fill(&path, 999)).0, Some(0));
+    assert_eq!(finish(&mut fill(&path, 999)).code, Some(0));
     assert_eq!((filled(&path), names(here.path())), (999.0, vec![path]));
 }
 
@@ -248,7 +232,7 @@ fn a_full_and_a_read_only_disk_leave_the_old_file() {
     let disk = here.path().join("disk");
     std::fs::create_dir(&disk).unwrap();
     let mut shell = Command::new("unshare");
-    shell.args(["-r", "-m", "sh", "-c", script, "sh"]).arg(&disk).arg(env!("CARGO_BIN_EXE_dittograd"));
+    shell.args(["-r", "-m", "sh", "-c", script, "sh"]).arg(&disk).arg(PROGRAM);
     let Ok(output) = shell.output() else {
         eprintln!("skipped: there is no unshare here");
         return;
@@ -273,19 +257,11 @@ fn a_full_and_a_read_only_disk_leave_the_old_file() {
 fn a_disk_that_takes_no_more_leaves_the_old_file() {
     let here = tempfile::tempdir().unwrap();
     let path = here.path().join("y");
-    assert_eq!(finish(fill(&path, 1)).0, Some(0));
-    // A limit on the size of files, which ends the process unless the signal is ignored.
-    let mut limited = Command::new("sh");
-    let plain = fill(&path, 2);
-    limited
-        .args(["-c", "trap '' XFSZ; ulimit -f 100; exec \"$@\"", "sh"])
-        .arg(plain.get_program())
-        .args(plain.get_args());
-    let (code, _, err) = finish(limited);
-    assert_eq!((code, err.lines().count()), (Some(2), 1), "{err}");
-    assert!(err.contains(&format!("write: {}: File too large", path.display())), "{err}");
+    assert_eq!(finish(&mut fill(&path, 1)).code, Some(0));
+    let got = limited(100, &fill(&path, 2));
+    got.failed("a limit on the size of files", &format!("write: {}: File too large", path.display()));
     assert_eq!((filled(&path), names(here.path())), (1.0, vec![path.clone()]));
     // The folder of the process cannot be written.
-    let (code, _, err) = finish(fill(Path::new("/proc/y"), 1));
+    let Run { code, err, .. } = finish(&mut fill(Path::new("/proc/y"), 1));
     assert!(code == Some(2) && err.contains("/proc/y: "), "{err}");
 }

@@ -1,64 +1,23 @@
 //! What is around the program when it starts: arguments that are not what they should be, an environment without the usual things,
 //! streams that are closed, pictures that promise more than they hold. One table: the exit code, and one line on stderr.
-#![cfg(unix)]
-// The lints leave test functions alone, but not the helpers beside them.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use crate::program::{Run, behind, command, finish, run};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use tempfile::TempDir;
 
 /// Small and quick.
 const TRAIN: &str = "train mlp --steps 2 --samples 40 --batch 8 --hidden 4 --quiet";
-/// Its last line, whatever the environment.
-fn fingerprint() -> String {
-    let run = finish(&mut program(&words(TRAIN)));
-    run.1.lines().last().unwrap().to_string()
-}
 
 fn words(args: &str) -> Vec<OsString> {
     args.split_whitespace().map(OsString::from).collect()
 }
 
-fn bare(command: &mut Command) -> &mut Command {
-    for name in ["DEVICE", "NUMERICS", "THREADS", "SIMD", "CACHE", "WATCH"] {
-        command.env_remove(format!("DITTOGRAD_{name}"));
-    }
-    command.env("DITTOGRAD_RUNS", "none").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped())
-}
-
-fn program(args: &[OsString]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_dittograd"));
-    bare(&mut command).args(args);
-    command
-}
-
-/// The program behind a line of shell, which says `exec "$@"`.
-fn behind(shell: &str, args: &str, folder: &Path) -> Command {
-    let mut command = Command::new("sh");
-    bare(&mut command)
-        .current_dir(folder)
-        .args(["-c", shell, "sh", env!("CARGO_BIN_EXE_dittograd")])
-        .args(words(args));
-    command
-}
-
-/// Exit code, stdout and stderr.
-fn finish(command: &mut Command) -> (Option<i32>, String, String) {
-    let output = command.output().unwrap();
-    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("UTF-8 output");
-    (output.status.code(), text(output.stdout), text(output.stderr))
-}
-
-/// It could not run, and one line says why.
-fn refused(what: &str, command: &mut Command, want: &str) {
-    let (code, out, err) = finish(command);
-    assert_eq!((code, out.as_str(), err.lines().count()), (Some(2), "", 1), "{what}: {err:?}");
-    assert!(err.starts_with("dittograd: ") && err.contains(want), "{what}: {err:?} does not have {want}");
-    let line = err.trim_end_matches('\n');
-    assert!(!line.chars().any(char::is_control) && line.len() < 1100, "{what}: {err:?}");
+/// The program in a folder behind a line of shell, without folders for runs.
+fn shell(line: &str, args: &str, folder: &Path) -> Command {
+    behind(line, command(args.split_whitespace()).current_dir(folder))
 }
 
 #[test]
@@ -97,7 +56,7 @@ fn arguments_are_shown_and_not_acted_on() {
         ("a long number", odd("train mlp --steps", &b"a".repeat(100_000)), "aaa…"),
         ("a long device", odd("train mlp --steps 1 --device", &b"a".repeat(100_000)), "aaa…"),
     ] {
-        refused(what, &mut program(&args), want);
+        finish(&mut command(&args)).refused(what, want);
     }
 }
 
@@ -114,20 +73,18 @@ fn variables_that_are_not_what_they_should_be() {
         ("DITTOGRAD_RUNS", "/proc/none/runs".into(), "/proc/none"),
         ("DITTOGRAD_RUNS", "/dev/null".into(), "/dev/null"),
     ] {
-        let mut command = program(&words(TRAIN));
-        command.env(name, &value);
-        refused(&format!("{name}={value:?}"), &mut command, want);
+        let mut command = command(words(TRAIN));
+        finish(command.env(name, &value)).refused(&format!("{name}={value:?}"), want);
     }
     // Without a GPU, or with none to be seen, CUDA is an error and everything else goes on without.
-    let mut none = program(&words("train mlp --steps 1 --device cuda"));
-    none.env("CUDA_VISIBLE_DEVICES", "");
-    refused("no GPU to be seen", &mut none, "cuda");
+    let mut none = command(words("train mlp --steps 1 --device cuda"));
+    finish(none.env("CUDA_VISIBLE_DEVICES", "")).refused("no GPU to be seen", "cuda");
 }
 
 #[test]
 fn an_environment_without_the_usual_things() {
     let here = tempfile::tempdir().unwrap();
-    let want = fingerprint();
+    let want = run(TRAIN).fingerprint();
     let set = |name: &'static str, value: &'static str| {
         move |c: &mut Command| {
             c.env(name, value);
@@ -163,34 +120,35 @@ fn an_environment_without_the_usual_things() {
         ),
     ];
     for (what, change) in all {
-        let mut command = program(&words(TRAIN));
+        let mut command = command(words(TRAIN));
         change(&mut command);
-        let (code, out, err) = finish(&mut command);
-        assert_eq!((code, err.as_str()), (Some(0), ""), "{what}");
-        assert_eq!(out.lines().last(), Some(want.as_str()), "{what}");
+        let got = finish(&mut command);
+        assert_eq!((got.code, got.err.as_str()), (Some(0), ""), "{what}");
+        assert_eq!(got.fingerprint(), want, "{what}");
     }
-    for (what, shell) in [
+    for (what, line) in [
         ("closed stdin", "exec \"$@\" <&-"),
         ("a folder that is no more", "mkdir gone && cd gone && rmdir ../gone && exec \"$@\""),
         ("few files", "ulimit -n 16 && exec \"$@\""),
         ("a small stack", "ulimit -s 512 && exec \"$@\""),
     ] {
-        let (code, out, err) = finish(&mut behind(shell, TRAIN, here.path()));
-        assert_eq!((code, err.as_str(), out.lines().last()), (Some(0), "", Some(want.as_str())), "{what}");
+        let got = finish(&mut shell(line, TRAIN, here.path()));
+        assert_eq!((got.code, got.err.as_str()), (Some(0), ""), "{what}");
+        assert_eq!(got.fingerprint(), want, "{what}");
     }
     // Nothing can be said where everything is closed; the code tells.
-    for (shell, args, want) in [
+    for (line, args, want) in [
         ("exec \"$@\" >&-", TRAIN, 0),
         ("exec \"$@\" >&- 2>&- <&-", TRAIN, 0),
         ("exec \"$@\" 2>&-", "train mlp --steps 0", 2),
         ("exec \"$@\" >&- 2>&- <&-", "train mlp --data none.csv", 2),
     ] {
-        let (code, out, err) = finish(&mut behind(shell, args, here.path()));
-        assert_eq!((code, out.as_str(), err.as_str()), (Some(want), "", ""), "{shell} {args}");
+        let Run { code, out, err } = finish(&mut shell(line, args, here.path()));
+        assert_eq!((code, out.as_str(), err.as_str()), (Some(want), "", ""), "{line} {args}");
     }
     // A run that would keep files where there is no folder any more.
-    let shell = "unset DITTOGRAD_RUNS; mkdir gone && cd gone && rmdir ../gone && exec \"$@\"";
-    refused("no folder for a run", &mut behind(shell, TRAIN, here.path()), "No such file");
+    let line = "unset DITTOGRAD_RUNS; mkdir gone && cd gone && rmdir ../gone && exec \"$@\"";
+    finish(&mut shell(line, TRAIN, here.path())).refused("no folder for a run", "No such file");
 }
 
 /// A PNG of so many pixels in colour, with `data` in the place of what should be deflated.
@@ -223,8 +181,8 @@ fn pictures_that_are_none() {
     let (here, path) = pictures(&good);
     // Memory for the program and a little more.
     let small = "ulimit -v 400000; exec \"$@\"";
-    let (code, _, err) = finish(&mut behind(small, train, here.path()));
-    assert_eq!((code, err.as_str()), (Some(0), ""));
+    let got = finish(&mut shell(small, train, here.path()));
+    assert_eq!((got.code, got.err.as_str()), (Some(0), ""));
     let tiny = miniz_oxide::deflate::compress_to_vec_zlib(&[0; 8], 6);
     for (what, bytes, want) in [
         ("empty", vec![], "0.png: "),
@@ -237,16 +195,16 @@ fn pictures_that_are_none() {
         ("noise", png(4, 4, &[0xff; 40]), "0.png: "),
     ] {
         std::fs::write(&path, bytes).unwrap();
-        refused(what, &mut behind(small, train, here.path()), want);
+        finish(&mut shell(small, train, here.path())).refused(what, want);
     }
     // Every part of a good one, but for the end of the last chunk, which says nothing.
     for cut in (1..good.len() - 12).step_by(5) {
         std::fs::write(&path, &good[..cut]).unwrap();
-        refused(&format!("cut at {cut}"), &mut behind("exec \"$@\"", train, here.path()), "0.png: ");
+        finish(&mut shell("exec \"$@\"", train, here.path())).refused(&format!("cut at {cut}"), "0.png: ");
     }
     std::fs::remove_file(&path).unwrap();
     assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
-    refused("a pipe", &mut behind("exec \"$@\"", train, here.path()), "holds no PNG files");
+    finish(&mut shell("exec \"$@\"", train, here.path())).refused("a pipe", "holds no PNG files");
 }
 
 /// Files that `train`, `predict`, `graph`, `inspect` and `op` are given and that are pipes: an error at once.
@@ -266,7 +224,7 @@ fn named_pipes_are_not_waited_for() {
         ("predict p --data p.csv", "p"),
     ] {
         // Ended from outside if it waits.
-        refused(args, &mut behind("exec timeout 20 \"$@\"", args, here.path()), want);
+        finish(&mut shell("exec timeout 20 \"$@\"", args, here.path())).refused(args, want);
     }
 }
 
@@ -284,20 +242,16 @@ fn little_memory() {
     for args in commands {
         let (mut refused, mut prints) = (0, Vec::new());
         for megabytes in (60..=300).step_by(40) {
-            let shell = format!("ulimit -v {}; exec \"$@\"", megabytes * 1024);
-            let (code, out, err) = finish(&mut behind(&shell, args, here.path()));
-            match code {
-                Some(0) => prints
-                    .extend(out.lines().last().filter(|l| l.starts_with("fingerprint")).map(str::to_string)),
+            let line = format!("ulimit -v {}; exec \"$@\"", megabytes * 1024);
+            let got = finish(&mut shell(&line, args, here.path()));
+            match got.code {
+                Some(0) if args.starts_with("train") => prints.push(got.fingerprint()),
+                Some(0) => {}
                 Some(2) => {
-                    assert!(
-                        err.starts_with("dittograd: ") && err.lines().count() == 1,
-                        "{args}, {megabytes} MB: {err:?}"
-                    );
-                    assert!(err.contains("out of memory asking for"), "{args}, {megabytes} MB: {err:?}");
+                    got.failed(&format!("{args}, {megabytes} MB"), "out of memory asking for");
                     refused += 1;
                 }
-                other => panic!("{args}, {megabytes} MB: {other:?}, {err:?}"),
+                other => panic!("{args}, {megabytes} MB: {other:?}, {:?}", got.err),
             }
         }
         // Threads that cannot be started change no bit.
@@ -318,6 +272,6 @@ fn sizes_beyond_all_memory() {
         ("train cnn --steps 1 --samples 9999999999 --out none", "out of memory asking for"),
         ("train fno1d --steps 1 --samples 9999999999 --out none", "out of memory asking for"),
     ] {
-        refused(args, &mut behind("exec \"$@\"", args, here.path()), want);
+        finish(&mut shell("exec \"$@\"", args, here.path())).refused(args, want);
     }
 }

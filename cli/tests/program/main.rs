@@ -1,0 +1,15 @@
+//! The program as its users see it, in one binary so that it links once: run as a process, judged by exit code, stdout, stderr and
+//! the files it leaves.
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod commands;
+#[cfg(unix)]
+mod environment;
+mod export;
+mod inspect;
+mod program;
+#[cfg(unix)]
+mod runs;
+#[cfg(unix)]
+mod seeds;
+mod train;
