@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """The public interface of the library, a line for each item, compared with `.ci/api`; `--update` writes that file.
 
-The lines are made of rustdoc's JSON, which only a nightly compiler writes: without one it says so and ends well.
+The lines are made of rustdoc's JSON, which only a nightly compiler writes: without one it says so and ends well. The library is
+several crates, of which users see one, `dittograd`: what it re-exports is looked up in the crate that has it and stands under the
+path that users write.
 """
 
 import json
@@ -12,6 +14,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 SNAPSHOT = ROOT / ".ci" / "api"
+TARGET = ROOT / "target" / "api"
+# The crate that users see, and those that it is made of.
+FACADE = "dittograd"
+CRATES = [FACADE] + [f"{FACADE}-{manifest.parent.name}" for manifest in sorted(ROOT.glob("crates/*/Cargo.toml"))]
 # Traits that say something about how a type is used. Others, such as `Debug`, come and go with derives that nobody calls for.
 TOLD = {"Clone", "Copy", "Default", "PartialEq", "Eq", "Hash", "Display", "Error", "From", "FromStr", "Iterator", "IntoIterator", "FromIterator", "Drop", "Add", "Sub", "Mul", "Div", "Neg"}
 
@@ -96,38 +102,65 @@ def generics(g):
 
 
 class Lines:
-    def __init__(self, doc):
-        self.index, self.out, self.seen = doc["index"], set(), set()
+    """The lines of what can be reached. Ids count within one crate, so an item is its crate's JSON and its id."""
+
+    def __init__(self, docs):
+        self.out, self.seen = set(), set()
+        # Where the crates have what others name: paths are those of the definition in all of them.
+        self.places = {}
+        for doc in docs:
+            for id, p in doc["paths"].items():
+                if p["crate_id"] == 0:
+                    self.places[p["kind"], *p["path"]] = (doc, id)
+        # Impls for types of another of the crates, which are only in the JSON of the crate that has the impl.
+        self.far = {}
+        for doc in docs:
+            for id, item in doc["index"].items():
+                of = item["inner"]["impl"]["for"].get("resolved_path") if "impl" in item["inner"] else None
+                p = doc["paths"].get(str(of["id"])) if of else None
+                if p and p["crate_id"] != 0:
+                    self.far.setdefault((p["kind"], *p["path"]), []).append((doc, id))
 
     def say(self, at, text):
         self.out.add(f"{at} {text}")
 
-    def item(self, id, at, name=None):
-        item = self.index.get(str(id))
+    def find(self, doc, id):
+        """The crate that has an item and its id there; nothing for what is hidden or of a crate that is not ours."""
+        item, p = doc["index"].get(str(id)), doc["paths"].get(str(id))
+        if p and p["crate_id"] != 0:
+            doc, id = self.places.get((p["kind"], *p["path"]), (None, None))
+            item = doc and doc["index"].get(str(id))
+        return (doc, id) if item else None
+
+    def item(self, doc, id, at, name=None):
+        item = doc["index"].get(str(id))
         if item is None:
             return
         (form, x), = item["inner"].items()
         if form == "use":
-            target = self.index.get(str(x["id"]))
+            target = None if x["id"] is None else self.find(doc, x["id"])
             # What the prelude has is all elsewhere.
             if target is None or at.endswith("::prelude"):
                 self.say(at, f"use {x['source']}")
             elif x["is_glob"]:
-                for inner in next(iter(target["inner"].values())).get("items", []):
-                    self.item(inner, at)
+                doc, id = target
+                inside = next(iter(doc["index"][str(id)]["inner"].values()))
+                for inner in inside.get("items", []) + inside.get("variants", []):
+                    self.item(doc, inner, at)
             else:
-                self.item(x["id"], at, x["name"])
+                self.item(*target, at, name or x["name"])
             return
         if item["visibility"] not in ("public", "default"):
             return
         here = f"{at}::{name or item['name']}" if at else item["name"]
-        if (id, here) in self.seen:
+        key = (doc["index"][str(doc["root"])]["name"], str(id), here)
+        if key in self.seen:
             return
-        self.seen.add((id, here))
+        self.seen.add(key)
         match form:
             case "module":
                 for inner in x["items"]:
-                    self.item(inner, here)
+                    self.item(doc, inner, here)
             case "function":
                 self.say(here, "fn" + generics(x["generics"]) + signature(x["sig"]))
             case "struct":
@@ -136,24 +169,24 @@ class Lines:
                 fields = shape["plain"]["fields"] if "plain" in shape else shape.get("tuple", []) if isinstance(shape, dict) else []
                 for f in fields:
                     if f is not None:
-                        self.item(f, here)
-                self.impls(x["impls"], here)
+                        self.item(doc, f, here)
+                self.impls(doc, id, x["impls"], here)
             case "struct_field":
                 self.say(here, kind(x))
             case "enum":
                 self.say(here, "enum" + generics(x["generics"]))
                 for v in x["variants"]:
-                    self.item(v, here)
-                self.impls(x["impls"], here)
+                    self.item(doc, v, here)
+                self.impls(doc, id, x["impls"], here)
             case "variant":
                 shape = x["kind"]
                 parts = [] if shape == "plain" else shape["tuple"] if "tuple" in shape else shape["struct"]["fields"]
-                fields = [self.index[str(p)] for p in parts if p is not None]
+                fields = [doc["index"][str(p)] for p in parts if p is not None]
                 self.say(here, "variant " + ", ".join(f"{f['name']}: {kind(f['inner']['struct_field'])}" for f in fields))
             case "trait":
                 self.say(here, "trait" + generics(x["generics"]) + (": " + bounds(x["bounds"]) if x["bounds"] else ""))
                 for inner in x["items"]:
-                    self.item(inner, here)
+                    self.item(doc, inner, here)
             case "type_alias":
                 self.say(here, "type = " + kind(x["type"]))
             case "constant":
@@ -165,15 +198,16 @@ class Lines:
             case _:
                 self.say(here, form)
 
-    def impls(self, ids, at):
-        for id in ids:
-            item = self.index.get(str(id))
+    def impls(self, doc, id, ids, at):
+        p = doc["paths"][str(id)]
+        for doc, id in [(doc, id) for id in ids] + self.far.get((p["kind"], *p["path"]), []):
+            item = doc["index"].get(str(id))
             if item is None:
                 continue
             x = item["inner"]["impl"]
             if x["trait"] is None:
                 for inner in x["items"]:
-                    self.item(inner, at)
+                    self.item(doc, inner, at)
             elif not x["is_synthetic"] and x["blanket_impl"] is None and x["trait"]["path"].split("::")[-1] in TOLD:
                 self.say(at, f"impl {path(x['trait'])}")
 
@@ -183,12 +217,13 @@ def main():
     if compiler.returncode != 0:
         print("skipped: no nightly compiler here, which writes the documentation as JSON")
         return
-    env = dict(os.environ, CARGO_TARGET_DIR=str(ROOT / "target" / "api"))
-    command = ["cargo", "+nightly", "rustdoc", "--quiet", "-p", "dittograd", "--lib", "--", "-Zunstable-options", "--output-format", "json", "--cap-lints", "allow"]
-    subprocess.run(command, cwd=ROOT, env=env, check=True)
-    doc = json.loads((ROOT / "target" / "api" / "doc" / "dittograd.json").read_text())
-    lines = Lines(doc)
-    lines.item(doc["root"], "")
+    # `cargo rustdoc` takes flags for one crate only, the environment for all.
+    env = dict(os.environ, CARGO_TARGET_DIR=str(TARGET), RUSTDOCFLAGS="-Zunstable-options --output-format json --cap-lints allow")
+    packages = [word for name in CRATES for word in ("-p", name)]
+    subprocess.run(["cargo", "+nightly", "doc", "--quiet", "--no-deps", "--lib", *packages], cwd=ROOT, env=env, check=True)
+    docs = [json.loads((TARGET / "doc" / f"{name.replace('-', '_')}.json").read_text()) for name in CRATES]
+    lines = Lines(docs)
+    lines.item(docs[0], docs[0]["root"], "")
     now = sorted(lines.out)
     if "--update" in sys.argv:
         SNAPSHOT.write_text("\n".join(now) + "\n")

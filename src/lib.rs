@@ -1,44 +1,65 @@
-//! A neural-network runtime with one answer, bit for bit, on every device.
+//! A neural-network runtime whose programs have one answer, bit for bit: on every run, at any thread count and SIMD level, on the
+//! CPU or an NVIDIA GPU, eager or compiled.
 //!
-//! A tour: [`device`] is where tensors live and kernels run; [`ops`] are the operations, each with its shape
-//! rule, kernels, gradient and reference; [`tape`] records them and walks back; [`session`] is what programs are
-//! written in; [`graph`] compiles what a session records; [`nn`], [`optim`] and [`data`] make training of it, [`io`] keeps it, [`train`] runs it from
-//! end to end;
-//! in [`typed`] the compiler checks shapes; [`check`] holds every op to [`numerics`], the contract that says what the
-//! one answer is.
+//! ```
+//! use dittograd::prelude::*;
 //!
-#![doc = include_str!("../README.md")]
+//! # fn main() -> Result<()> {
+//! let device = Device::cpu()?; // or Device::best(): same bits
+//! let data = data::spirals(7, 300, 3)?;
+//! let mut params = Params::new(&device, 7);
+//! let net = Mlp::new(&mut params, &[2, 16, 3])?;
+//! let mut step = TrainStep::new(&params, Optimizer::adamw(1e-2), |v| net.forward(v[0])?.cross_entropy(v[1]));
+//! for _ in 0..20 {
+//!     step.run(&[data.x().into(), data.y().into()])?;
+//! }
+//! println!("loss {}, fingerprint {}", step.loss()?, params.fingerprint()?);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Where to look
+//!
+//! | to | see |
+//! |---|---|
+//! | write programs | [`session`]: [`Session`](session::Session), and [`Var`](session::Var) with all operations as methods |
+//! | train | [`nn`] for layers and models, [`optim`], [`data`], [`graph::TrainStep`] for one step, [`train::Trainer`] for a whole run |
+//! | choose where to compute | [`device`] |
+//! | keep results | [`io`]: checkpoints, state dicts, safetensors, `.npy`, ONNX |
+//! | look into a program | [`graph`]: traced, printed, parsed, differentiated, compiled |
+//! | let the compiler check shapes | [`typed`] |
+//! | work with ops themselves | [`ops`], [`tape`]; [`check`] holds an op to [`numerics`], the contract that says what the one answer is |
 
 pub mod check;
 pub mod data;
-pub mod device;
-pub mod error;
-mod gradients;
-pub mod graph;
-mod init;
 pub mod io;
 pub mod nn;
-pub mod numerics;
-pub mod ops;
-pub mod optim;
-pub mod params;
-#[doc(hidden)]
-pub mod reserve;
-pub mod scalar;
-pub mod session;
-pub mod shape;
-pub mod tape;
-pub mod tensor;
 pub mod train;
 pub mod typed;
 
+pub use dittograd_device as device;
+pub use dittograd_engine::HostDevice;
+pub use dittograd_engine::{graph, optim, params, session, tape};
+#[doc(hidden)]
+pub use dittograd_numerics::reserve;
+pub use dittograd_numerics::{error, scalar, shape, tensor};
+pub use dittograd_ops::{self as ops, with_names, with_ops};
+
+/// The numerics contract: elementary functions, the sum tree, random streams, modes. Everything here is defined down to the bit
+/// and is the same on every device; `NUMERICS.md` is its prose form.
+pub mod numerics {
+    pub use dittograd_numerics::{K_CHUNK, NUMERICS_VERSION, Numerics, canonical_bits, same_bits};
+    pub use dittograd_numerics::{environment, functions, lane, rng, sum};
+}
+
 /// What most programs need.
 pub mod prelude {
+    pub use crate::HostDevice;
     pub use crate::data;
     pub use crate::device::{AnyBuffer, Device};
     pub use crate::error::{Error, Result};
     pub use crate::graph::{Batch, TrainStep};
-    pub use crate::io::{Checkpoint, StateDict};
+    pub use crate::io::{Checkpoint, SaveLoad, StateDict};
     pub use crate::nn::{
         self, Autoencoder, AutoencoderConfig, Cnn, CnnConfig, Fno1d, Fno1dConfig, Fno2d, Fno2dConfig,
     };
@@ -54,5 +75,29 @@ pub mod prelude {
     pub use crate::shape::Shape;
     pub use crate::tensor::{AnyTensor, Tensor};
     pub use crate::train::{Evaluation, RunFolder, Scores, Trainer};
-    pub use crate::typed;
+    pub use crate::typed::{self, ToTyped as _};
+}
+
+/// The examples of the README and of the guide are run with those of the documentation.
+#[cfg(doctest)]
+mod documents {
+    macro_rules! pages {
+        ($($name:ident $path:literal)*) => {$(
+            #[doc = include_str!($path)]
+            pub struct $name;
+        )*};
+    }
+
+    pages! {
+        Readme "../README.md"
+        FirstModel "../docs/guide/first-model.md"
+        Data "../docs/guide/data.md"
+        Models "../docs/guide/models.md"
+        Checkpoints "../docs/guide/checkpoints.md"
+        Gpu "../docs/guide/gpu.md"
+        CompiledSteps "../docs/guide/compiled-steps.md"
+        OwnOps "../docs/guide/own-ops.md"
+        PyTorch "../docs/guide/pytorch.md"
+        WhenNot "../docs/guide/when-not.md"
+    }
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Mutation testing in one build: plants bugs into a copy of the library, each behind a switch, and asks the tests.
+"""Mutation testing in one build: plants bugs into a copy of the library's crates, each behind a switch, and asks the tests.
 
     .ci/mutants/run.py build                     copy, rewrite, drop what does not compile, build the test binaries
     .ci/mutants/run.py trace                     which test reaches which mutant (one process per test)
@@ -37,12 +37,10 @@ def copy_tree(to, but):
 
 def blamed(copy, file, line):
     """The mutant whose switch is the nearest above a line: an alternative has no other switches in it."""
-    text = (copy / file).read_text().splitlines()
-    for i in range(min(line, len(text)) - 1, -1, -1):
-        found = re.findall(r"crate::mutant::on\((\d+)u32\)", text[i])
-        if found:
-            return int(found[-1])
-    return None
+    above = "".join((copy / file).read_text().splitlines(keepends=True)[:line])
+    # A long line may be broken inside of a switch.
+    found = re.findall(r"mutant::on\(\s*(\d+)u32\b", above)
+    return int(found[-1]) if found else None
 
 
 def build(work, jobs):
@@ -55,12 +53,10 @@ def build(work, jobs):
     copy.mkdir(parents=True, exist_ok=True)
     # What the tool has rewritten it writes again, where it changes.
     known = copy / "mutants.json"
-    rewritten = {m["file"] for m in json.loads(known.read_text())} | {"src/lib.rs"} if known.exists() else set()
+    rewritten = {m["file"] for m in json.loads(known.read_text())} | {"crates/numerics/src/lib.rs"} if known.exists() else set()
     copy_tree(copy, rewritten)
     # What did not compile before does not now, if the mutants are the same.
     full = work / "full"
-    for folder in [copy / "src", *(f for f in (copy / "src").rglob("*") if f.is_dir())]:
-        (full / folder.relative_to(copy)).mkdir(parents=True, exist_ok=True)
     sh([work / "tool/release/mutants", ROOT, full], stdout=subprocess.DEVNULL)
     key = [[m["id"], m["file"], m["what"]] for m in json.loads((full / "mutants.json").read_text())]
     old = json.loads(dropped_file.read_text()) if dropped_file.exists() else {}
@@ -69,7 +65,7 @@ def build(work, jobs):
         (work / "numbers").write_text("\n".join(map(str, sorted(dropped))))
         sh([work / "tool/release/mutants", ROOT, copy, work / "numbers"])
         begun = time.time()
-        check = subprocess.run(["cargo", "check", "--lib", "--message-format=json", "--quiet", f"-j{jobs}"],
+        check = subprocess.run(["cargo", "check", "--workspace", "--lib", "--message-format=json", "--quiet", f"-j{jobs}"],
                                cwd=copy, env=env, capture_output=True, text=True)
         new, lost = set(), []
         for text in check.stdout.splitlines():
@@ -89,7 +85,7 @@ def build(work, jobs):
             sys.exit("errors that belong to no mutant:\n" + "\n".join(lost[:5]) + check.stderr[-2000:])
         dropped |= new
     begun = time.time()
-    out = sh(["cargo", "test", "--lib", "--test", "it", "--no-run", "--message-format=json", "--quiet", f"-j{jobs}"],
+    out = sh(["cargo", "test", "--workspace", "--lib", "--test", "it", "--no-run", "--message-format=json", "--quiet", f"-j{jobs}"],
              cwd=copy, env=env, stdout=subprocess.PIPE, text=True).stdout
     found = [json.loads(line) for line in out.splitlines()]
     paths = [m["executable"] for m in found if m.get("executable") and m["profile"]["test"]]
@@ -169,7 +165,7 @@ def trace(work, jobs):
         reached = work / "scratch" / f"reached-{threading.get_ident()}"
         reached.unlink(missing_ok=True)
         outcome, seconds, _ = run_tests(work, binary, [test], 600, MUTANT_TRACE=str(reached))
-        ids = sorted(i for (i,) in struct.iter_unpack("<I", reached.read_bytes())) if reached.exists() else []
+        ids = sorted({i for (i,) in struct.iter_unpack("<I", reached.read_bytes())}) if reached.exists() else []
         with lock:
             print(json.dumps(dict(binary=binary, test=test, outcome=outcome, seconds=round(seconds, 4), reached=ids)), file=file, flush=True)
         if outcome != "ok":

@@ -6,10 +6,10 @@ use crate::out::{Out, bytes};
 use crate::train::positive;
 use crate::{Answer, Global, fail};
 use clap::Args;
-use dittograd::check::DeviceRecorder;
 use dittograd::device::{AnyBuffer, Meta};
 use dittograd::numerics::rng::Stream;
-use dittograd::ops::{self, AnyOp, Attr, Attrs, Io, Recorder, RefIn, SampleIn, Val};
+use dittograd::ops::DeviceRecorder;
+use dittograd::ops::{self, AnyOp, AnyTensor, Attr, Attrs, Io, Recorder, SampleIn, Val};
 use dittograd::prelude::*;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
@@ -184,9 +184,9 @@ fn op(device: &Device, workload: &str) -> Answer<(Value, String)> {
         return fail(format!("`{workload}`: tensors of more than {} are not timed", bytes(4 * MAX_WORDS)));
     }
     let ms = {
-        let upload = |i: &RefIn<f32>| match i {
-            RefIn::Num(t) => AnyBuffer::upload(device, t),
-            RefIn::Idx(t) => AnyBuffer::upload_indices(device, t),
+        let upload = |i: &AnyTensor<f32>| match i {
+            AnyTensor::Num(t) => AnyBuffer::upload(device, t),
+            AnyTensor::Idx(t) => AnyBuffer::upload_indices(device, t),
         };
         let drawn = ops::draw(&ins, &mut Stream::new(1, 0))?;
         let ins: Vec<AnyBuffer> = drawn.iter().map(upload).collect::<Result<_, _>>()?;

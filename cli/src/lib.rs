@@ -285,7 +285,7 @@ pub fn settings(text: &str) -> Result<String, String> {
         };
         let spec = train::Spec::of(&checkpoint, std::path::Path::new("a.safetensors"))?;
         let (params, _) = spec.net_of(&checkpoint, &device)?;
-        params.load_state_dict(&checkpoint.params, true)?;
+        dittograd::io::SaveLoad::load_state_dict(&params, &checkpoint.params, true)?;
         Ok(spec.model.name())
     };
     read().map_err(|end| end.message().unwrap_or_default())

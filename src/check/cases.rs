@@ -3,7 +3,7 @@
 
 use crate::numerics::environment;
 use crate::numerics::rng::{self, Stream};
-use crate::ops::{AnyOp, RefIn, Reject, Sample, SampleIn, draw};
+use crate::ops::{AnyOp, AnyTensor, Reject, Sample, SampleIn, draw};
 use crate::shape::Shape;
 use crate::tensor::Tensor;
 use std::fmt;
@@ -84,7 +84,7 @@ pub struct Case {
     /// The op.
     pub op: AnyOp,
     /// Its inputs.
-    pub ins: Vec<RefIn<f32>>,
+    pub ins: Vec<AnyTensor<f32>>,
     /// How they were drawn.
     pub values: Values,
     /// What they were drawn from.
@@ -113,9 +113,9 @@ impl Case {
         let mut stream = Stream::new(seed, 0);
         // Without them the op misses its inputs and says so.
         let mut ins = draw(&sample.ins, &mut stream).unwrap_or_default();
-        let numbers = ins.iter().filter(|i| matches!(i, RefIn::Num(_))).count();
+        let numbers = ins.iter().filter(|i| matches!(i, AnyTensor::Num(_))).count();
         for (i, value) in ins.iter_mut().enumerate() {
-            let RefIn::Num(tensor) = value else { continue };
+            let AnyTensor::Num(tensor) = value else { continue };
             for x in tensor.data_mut() {
                 match values {
                     Values::Uniform | Values::Special => {}
@@ -136,7 +136,7 @@ impl Case {
 
     /// An upstream gradient for the op's value, uniform in `[-1, 1)`, of another stream than the inputs.
     pub fn upstream(&self, shape: Shape) -> Tensor<f32> {
-        let metas: Vec<_> = self.ins.iter().map(RefIn::meta).collect();
+        let metas: Vec<_> = self.ins.iter().map(AnyTensor::meta).collect();
         let (mut stream, none) = (Stream::new(self.seed, 1), self.op.statistics(&metas));
         Tensor::from_fn(shape, |i| {
             let x = stream.range(-1.0, 1.0);
@@ -145,10 +145,10 @@ impl Case {
     }
 
     /// The inputs in another scalar type.
-    pub fn widened<T: crate::scalar::Scalar>(&self) -> Vec<RefIn<T>> {
-        let widen = |i: &RefIn<f32>| match i {
-            RefIn::Num(t) => RefIn::Num(t.map(T::from_f32)),
-            RefIn::Idx(t) => RefIn::Idx(t.clone()),
+    pub fn widened<T: crate::scalar::Scalar>(&self) -> Vec<AnyTensor<T>> {
+        let widen = |i: &AnyTensor<f32>| match i {
+            AnyTensor::Num(t) => AnyTensor::Num(t.map(T::from_f32)),
+            AnyTensor::Idx(t) => AnyTensor::Idx(t.clone()),
         };
         self.ins.iter().map(widen).collect()
     }

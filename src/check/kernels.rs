@@ -2,10 +2,7 @@
 //! happens on bad input, without memory, and around the edges of buffers.
 
 use super::cases::{Case, Subject, Values};
-use super::{
-    DeviceRecorder, Failure, Outcome, Property, Report, describe, describe_op, has_samples, label,
-    plain_failure,
-};
+use super::{Failure, Outcome, Property, Report, describe, describe_op, has_samples, label, plain_failure};
 use crate::device::cpu::simd::Simd;
 use crate::device::{AnyBuffer, DType, Device, Meta};
 use crate::error::{Error, ErrorKind, Result};
@@ -14,7 +11,7 @@ use crate::numerics::rng::Stream;
 use crate::numerics::same_bits;
 use crate::ops::elementwise::{self, Row};
 use crate::ops::sampling::random_cases;
-use crate::ops::{AnyOp, Io, Recorder, RefIn, Val, apply};
+use crate::ops::{AnyOp, AnyTensor, DeviceRecorder, Io, Recorder, Val, apply};
 use crate::params::Fingerprint;
 use crate::tensor::Tensor;
 
@@ -44,10 +41,10 @@ impl Ran {
 }
 
 /// The inputs of a case on a device.
-pub(super) fn upload(device: &Device, ins: &[RefIn<f32>]) -> Result<Vec<AnyBuffer>> {
-    let one = |i: &RefIn<f32>| match i {
-        RefIn::Num(t) => AnyBuffer::upload(device, t),
-        RefIn::Idx(t) => AnyBuffer::upload_indices(device, t),
+pub(super) fn upload(device: &Device, ins: &[AnyTensor<f32>]) -> Result<Vec<AnyBuffer>> {
+    let one = |i: &AnyTensor<f32>| match i {
+        AnyTensor::Num(t) => AnyBuffer::upload(device, t),
+        AnyTensor::Idx(t) => AnyBuffer::upload_indices(device, t),
     };
     ins.iter().map(one).collect()
 }
@@ -77,7 +74,7 @@ fn run_buffers(device: &Device, op: &AnyOp, ins: &[AnyBuffer], upstream: &AnyBuf
 
 /// The inputs and an upstream gradient on a device.
 fn prepare(device: &Device, case: &Case) -> Result<(Vec<AnyBuffer>, AnyBuffer)> {
-    let metas: Vec<Meta> = case.ins.iter().map(RefIn::meta).collect();
+    let metas: Vec<Meta> = case.ins.iter().map(AnyTensor::meta).collect();
     let upstream = case.upstream(case.op.shape(&metas)?.shape);
     Ok((upload(device, &case.ins)?, AnyBuffer::upload(device, &upstream)?))
 }
@@ -170,7 +167,7 @@ const SMALL: usize = 300;
 fn dependents(case: &Case, i: usize, at: usize) -> Result<Vec<usize>> {
     let with = |x: f64| {
         let mut ins = case.widened::<f64>();
-        if let RefIn::Num(t) = &mut ins[i] {
+        if let AnyTensor::Num(t) = &mut ins[i] {
             t.data_mut()[at] += x;
         }
         case.op.reference(&ins)
@@ -192,7 +189,7 @@ fn lost_nans(
     for (index, sample) in subject.small(SMALL) {
         let drawn = Case::draw(sample, Values::Lattice, subject.seed(index));
         for i in 0..drawn.ins.len() {
-            let RefIn::Num(t) = &drawn.ins[i] else { continue };
+            let AnyTensor::Num(t) = &drawn.ins[i] else { continue };
             let len = t.data().len();
             if len == 0 || may_ignore_nan(&subject.name, i) {
                 continue;
@@ -201,10 +198,10 @@ fn lost_nans(
                 let error = |e: &Error| drawn.error(subject, Property::Special, e);
                 let dependents = dependents(&drawn, i, at).map_err(|e| error(&e))?;
                 let mut case = drawn.clone();
-                if let RefIn::Num(t) = &mut case.ins[i] {
+                if let AnyTensor::Num(t) = &mut case.ins[i] {
                     t.data_mut()[at] = f32::NAN;
                 }
-                let metas: Vec<Meta> = case.ins.iter().map(RefIn::meta).collect();
+                let metas: Vec<Meta> = case.ins.iter().map(AnyTensor::meta).collect();
                 let upstream =
                     case.op.shape(&metas).map(|m| Tensor::full(m.shape, f32::NAN)).map_err(|e| error(&e))?;
                 let ran = run_with(device, &case, &upstream).map_err(|e| error(&e))?;
@@ -249,8 +246,8 @@ fn special_row(
     }
     let column = |i: usize| points.iter().map(|p| p[i]).collect::<Vec<f32>>();
     let case = |ins| Case { op: row.op(), ins, values: Values::Special, seed: 0 };
-    let ins: Result<Vec<RefIn<f32>>> =
-        (0..row.arity()).map(|i| Ok(RefIn::Num(Tensor::new(&[points.len()], column(i))?))).collect();
+    let ins: Result<Vec<AnyTensor<f32>>> =
+        (0..row.arity()).map(|i| Ok(AnyTensor::Num(Tensor::new(&[points.len()], column(i))?))).collect();
     let case = match ins {
         Ok(ins) => case(ins),
         Err(e) => return Err(case(Vec::new()).error(subject, Property::Special, &e)),
@@ -353,9 +350,9 @@ fn index_rejects(
 ) -> std::result::Result<(), Box<Failure>> {
     for (index, sample) in subject.small(2000) {
         let mut case = Case::draw(sample, Values::Uniform, subject.seed(index));
-        let metas: Vec<Meta> = case.ins.iter().map(RefIn::meta).collect();
+        let metas: Vec<Meta> = case.ins.iter().map(AnyTensor::meta).collect();
         let Some((i, limit)) = case.op.index_limit(&metas) else { continue };
-        let RefIn::Idx(indices) = &mut case.ins[i] else { continue };
+        let AnyTensor::Idx(indices) = &mut case.ins[i] else { continue };
         let at = indices.data().len() / 2;
         let Some(bad) = indices.data_mut().get_mut(at) else { continue };
         *bad = limit as u32;
@@ -455,8 +452,8 @@ fn run_compiled(device: &Device, case: &Case) -> Result<Ran> {
     let program = Compiled::new(device, &graph, &wanted, None, Passes::all(), None)?;
     for (i, x) in case.ins.iter().enumerate() {
         match x {
-            RefIn::Num(t) => program.set_input(i, x.meta(), t.data())?,
-            RefIn::Idx(t) => program.set_input(i, x.meta(), bytemuck::cast_slice(t.data()))?,
+            AnyTensor::Num(t) => program.set_input(i, x.meta(), t.data())?,
+            AnyTensor::Idx(t) => program.set_input(i, x.meta(), bytemuck::cast_slice(t.data()))?,
         }
     }
     program.set_input(ins.len(), Meta::f32(meta.shape), upstream.data())?;

@@ -14,12 +14,12 @@ mod rules;
 pub use cases::{Case, Subject, Values};
 pub use kernels::{bits, compiled, cpu_devices, faults, guards, rejects, repeat, special};
 pub use magnitude::Magnitude;
-pub use record::{DeviceRecorder, RefRecorder};
+pub use record::RefRecorder;
 pub use rules::{adjoint, device_gradient, forward, gradient, second};
 
 use crate::device::{Backend, DType, Device, Meta};
 use crate::error::{Error, Result};
-use crate::ops::{AnyOp, RefIn};
+use crate::ops::{AnyOp, AnyTensor};
 use std::fmt;
 
 /// The properties that are checked.
@@ -246,7 +246,7 @@ fn describe_op(op: &AnyOp) -> String {
 
 impl Case {
     fn fail(&self, subject: &Subject, property: Property, what: impl Into<String>) -> Box<Failure> {
-        let metas: Vec<Meta> = self.ins.iter().map(RefIn::meta).collect();
+        let metas: Vec<Meta> = self.ins.iter().map(AnyTensor::meta).collect();
         let mut failure = plain_failure(&subject.name, property, what.into());
         failure.attributes = describe_op(&self.op);
         failure.inputs = describe(&metas);

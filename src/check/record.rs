@@ -1,10 +1,9 @@
-//! Two recorders that compute at once. [`RefRecorder`] runs references over any scalar on the host, so a
-//! gradient rule can be evaluated exactly in f64; it remembers what it ran and can walk back over it, which
-//! gives higher derivatives. [`DeviceRecorder`] runs the kernels of a device.
+//! [`RefRecorder`] runs references over any scalar on the host at once, so a gradient rule can be evaluated exactly in f64. It
+//! remembers what it ran and can walk back over it, which gives higher derivatives.
 
-use crate::device::{AnyBuffer, DType, Device, Meta};
+use crate::device::{DType, Meta};
 use crate::error::{Error, ErrorKind, Result};
-use crate::ops::{AnyOp, Io, Recorder, RefIn, Val, apply, elementwise};
+use crate::ops::{AnyOp, AnyTensor, Io, Recorder, Val, elementwise};
 use crate::scalar::Scalar;
 use crate::shape::Shape;
 use crate::tensor::Tensor;
@@ -12,7 +11,7 @@ use crate::tensor::Tensor;
 /// Records by running the reference of each op on host tensors.
 #[derive(Clone, Debug, Default)]
 pub struct RefRecorder<T: Scalar> {
-    values: Vec<RefIn<T>>,
+    values: Vec<AnyTensor<T>>,
     /// What made each value; nothing for inputs.
     made_by: Vec<Option<(AnyOp, Vec<Val>)>>,
 }
@@ -24,18 +23,18 @@ impl<T: Scalar> RefRecorder<T> {
     }
 
     /// A new input.
-    pub fn input(&mut self, value: RefIn<T>) -> Val {
+    pub fn input(&mut self, value: AnyTensor<T>) -> Val {
         self.push(value, None)
     }
 
-    fn push(&mut self, value: RefIn<T>, made_by: Option<(AnyOp, Vec<Val>)>) -> Val {
+    fn push(&mut self, value: AnyTensor<T>, made_by: Option<(AnyOp, Vec<Val>)>) -> Val {
         self.values.push(value);
         self.made_by.push(made_by);
         Val(self.values.len() as u32 - 1)
     }
 
     /// A value that was recorded. Errors if there is none of that number.
-    pub fn value(&self, v: Val) -> Result<&RefIn<T>> {
+    pub fn value(&self, v: Val) -> Result<&AnyTensor<T>> {
         self.values.get(v.0 as usize).ok_or_else(|| no_value(v, self.values.len()))
     }
 
@@ -89,8 +88,8 @@ fn no_value(v: Val, size: usize) -> Error {
 
 impl<T: Scalar> Recorder for RefRecorder<T> {
     fn record(&mut self, op: AnyOp, ins: &[Val]) -> Result<Val> {
-        let args: Vec<RefIn<T>> = ins.iter().map(|&v| self.value(v).cloned()).collect::<Result<_>>()?;
-        let metas: Vec<Meta> = args.iter().map(RefIn::meta).collect();
+        let args: Vec<AnyTensor<T>> = ins.iter().map(|&v| self.value(v).cloned()).collect::<Result<_>>()?;
+        let metas: Vec<Meta> = args.iter().map(AnyTensor::meta).collect();
         let want = op.shape(&metas)?;
         let value = op.reference(&args)?;
         if value.shape() != want.shape {
@@ -102,51 +101,14 @@ impl<T: Scalar> Recorder for RefRecorder<T> {
             return Err(Error::new(op.name(), kind));
         }
         let value = match want.dtype {
-            DType::F32 => RefIn::Num(value),
-            DType::U32 => RefIn::Idx(value.map(|x| x.to_f64() as u32)),
+            DType::F32 => AnyTensor::Num(value),
+            DType::U32 => AnyTensor::Idx(value.map(|x| x.to_f64() as u32)),
         };
         Ok(self.push(value, Some((op, ins.to_vec()))))
     }
 
     fn meta(&self, v: Val) -> Meta {
         // The trait has no way to refuse; a number that was never given out has no meaning to keep.
-        self.values.get(v.0 as usize).map_or(Meta::f32(Shape::SCALAR), RefIn::meta)
-    }
-}
-
-/// Records by running each op on a device at once.
-#[derive(Clone, Debug)]
-pub struct DeviceRecorder {
-    device: Device,
-    values: Vec<AnyBuffer>,
-}
-
-impl DeviceRecorder {
-    /// A recorder on `device` without values.
-    pub fn new(device: &Device) -> DeviceRecorder {
-        DeviceRecorder { device: device.clone(), values: Vec::new() }
-    }
-
-    /// A new input.
-    pub fn input(&mut self, value: AnyBuffer) -> Val {
-        self.values.push(value);
-        Val(self.values.len() as u32 - 1)
-    }
-
-    /// A value that was recorded. Errors if there is none of that number.
-    pub fn value(&self, v: Val) -> Result<&AnyBuffer> {
-        self.values.get(v.0 as usize).ok_or_else(|| no_value(v, self.values.len()))
-    }
-}
-
-impl Recorder for DeviceRecorder {
-    fn record(&mut self, op: AnyOp, ins: &[Val]) -> Result<Val> {
-        let args: Vec<&AnyBuffer> = ins.iter().map(|&v| self.value(v)).collect::<Result<_>>()?;
-        let value = apply(&self.device, &op, &args)?;
-        Ok(self.input(value))
-    }
-
-    fn meta(&self, v: Val) -> Meta {
-        self.values.get(v.0 as usize).map_or(Meta::f32(Shape::SCALAR), AnyBuffer::meta)
+        self.values.get(v.0 as usize).map_or(Meta::f32(Shape::SCALAR), AnyTensor::meta)
     }
 }

@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::numerics::rng::Stream;
 use crate::ops::elementwise::{self, Row};
 use crate::ops::map::broadcast_index;
-use crate::ops::{AnyOp, Io, Recorder, RefIn, Val, apply};
+use crate::ops::{AnyOp, AnyTensor, Io, Recorder, Val, apply};
 use crate::scalar::{Dual, Scalar};
 use crate::tensor::Tensor;
 
@@ -62,7 +62,7 @@ pub fn forward(subject: impl Into<Subject>, device: &Device) -> Outcome {
                 let failure = case.fail(&subject, property, "shape of the value and of the reference");
                 return Err(failure.against(got.shape(), want.shape()));
             }
-            let metas: Vec<Meta> = case.ins.iter().map(RefIn::meta).collect();
+            let metas: Vec<Meta> = case.ins.iter().map(AnyTensor::meta).collect();
             let bound = case.op.bound(&metas);
             for (at, (&got, want)) in got.data().iter().zip(want.data()).enumerate() {
                 let Some(distance) = distance(got, want.v) else {
@@ -100,11 +100,11 @@ struct Ruled<T: Scalar> {
 }
 
 /// Runs an op and its gradient rule on `ins` in any scalar type.
-fn rule<T: Scalar>(op: &AnyOp, ins: &[RefIn<T>], upstream: &Tensor<T>) -> Result<Ruled<T>> {
+fn rule<T: Scalar>(op: &AnyOp, ins: &[AnyTensor<T>], upstream: &Tensor<T>) -> Result<Ruled<T>> {
     let mut recorder = RefRecorder::new();
     let ins: Vec<Val> = ins.iter().map(|i| recorder.input(i.clone())).collect();
     let out = recorder.record(op.clone(), &ins)?;
-    let upstream = recorder.input(RefIn::Num(upstream.clone()));
+    let upstream = recorder.input(AnyTensor::Num(upstream.clone()));
     let gradients = op.vjp(&mut recorder, Io { ins: &ins, out }, upstream)?;
     Ok(Ruled { recorder, ins, out, upstream, gradients })
 }
@@ -133,9 +133,9 @@ fn slope(f: impl Fn(f64) -> Result<f64>) -> Result<f64> {
 }
 
 /// A copy of the inputs with number input `i` moved by `h` along `direction`.
-fn moved(ins: &[RefIn<f64>], i: usize, direction: &[f64], h: f64) -> Vec<RefIn<f64>> {
+fn moved(ins: &[AnyTensor<f64>], i: usize, direction: &[f64], h: f64) -> Vec<AnyTensor<f64>> {
     let mut ins = ins.to_vec();
-    if let RefIn::Num(t) = &mut ins[i] {
+    if let AnyTensor::Num(t) = &mut ins[i] {
         t.data_mut().iter_mut().zip(direction).for_each(|(x, d)| *x += h * d);
     }
     ins
@@ -233,8 +233,9 @@ fn row_gradient(
         let case = Case::draw(sample, Values::Lattice, subject.seed(index));
         let error = |e| case.error(subject, Property::Gradient, &e);
         let ins = case.widened::<f64>();
-        let tensors: Vec<&Tensor<f64>> = ins.iter().map(RefIn::num).collect::<Result<_>>().map_err(error)?;
-        let metas: Vec<Meta> = ins.iter().map(RefIn::meta).collect();
+        let tensors: Vec<&Tensor<f64>> =
+            ins.iter().map(AnyTensor::num).collect::<Result<_>>().map_err(error)?;
+        let metas: Vec<Meta> = ins.iter().map(AnyTensor::meta).collect();
         let shape = case.op.shape(&metas).map_err(error)?.shape;
         for at in 0..shape.numel() {
             let read = |t: &&Tensor<f64>| t.data()[broadcast_index(at, &t.shape(), &shape)];
@@ -280,7 +281,7 @@ pub fn second(subject: impl Into<Subject>) -> Outcome {
             let shape = ruled.recorder.meta(g).shape;
             let weight = Tensor::from_fn(shape, |_| f64::from(stream.range(-1.0, 1.0)));
             size += dot_sizes(weight.data(), ruled.recorder.tensor(g).map_err(error)?.data());
-            seeds.push((g, ruled.recorder.input(RefIn::Num(weight.clone()))));
+            seeds.push((g, ruled.recorder.input(AnyTensor::Num(weight.clone()))));
             weights.push(weight);
         }
         if seeds.is_empty() {
@@ -288,9 +289,9 @@ pub fn second(subject: impl Into<Subject>) -> Outcome {
         }
         let found = ruled.recorder.gradients(&seeds).map_err(error)?;
         // The upstream gradient is one more input, in which the rule is linear.
-        ins.push(RefIn::Num(upstream));
+        ins.push(AnyTensor::Num(upstream));
         let last = ins.len() - 1;
-        let contracted = |ins: &[RefIn<f64>]| -> Result<f64> {
+        let contracted = |ins: &[AnyTensor<f64>]| -> Result<f64> {
             let ruled = rule(&case.op, &ins[..last], ins[last].num()?)?;
             let gradients = ruled.gradients.iter().flatten();
             gradients.zip(&weights).map(|(&g, w)| Ok(dot(w.data(), ruled.recorder.tensor(g)?.data()))).sum()
@@ -380,7 +381,7 @@ pub fn adjoint(subject: impl Into<Subject>, device: &Device) -> Outcome {
     let mut report = Report::new(&subject, property);
     for (index, sample) in subject.small(200_000) {
         let case = Case::draw(sample, Values::Integers, subject.seed(index));
-        let metas: Vec<Meta> = case.ins.iter().map(RefIn::meta).collect();
+        let metas: Vec<Meta> = case.ins.iter().map(AnyTensor::meta).collect();
         let sets = case.op.linear(&metas);
         if sets.is_empty() {
             continue;

@@ -4,6 +4,7 @@
 //! `optimizer.PARAMETER.STATE`; the rest is JSON in the file's metadata, beside a hash of everything, so that a flipped bit is
 //! found.
 
+use super::SaveLoad;
 use super::safetensors::{Dtype, SafeTensors, Writer};
 use super::state_dict::{Fit, StateDict};
 use super::{said, shown};

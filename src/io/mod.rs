@@ -16,7 +16,7 @@ pub use bytes::MAX_RATIO;
 pub use checkpoint::{Best, Checkpoint, DataState, Progress, RandomState, Resume};
 pub use npy::{npy_bytes, parse_npy, parse_npy_numbers, read_npy, read_npy_numbers, write_npy};
 pub use npz::{npz_bytes, parse_npz, read_npz, write_npz};
-pub use state_dict::{Loaded, StateDict};
+pub use state_dict::{Loaded, SaveLoad, StateDict};
 
 use crate::error::Result;
 use std::path::Path;
@@ -27,10 +27,7 @@ pub fn read(path: impl AsRef<Path>) -> Result<Vec<u8>> {
     bytes::read("read", path.as_ref())
 }
 
-/// The name of a tensor, or the like, of a file as part of a message.
-pub(crate) fn shown(text: &str) -> String {
-    crate::error::shown(text, 60)
-}
+pub(crate) use crate::error::shown_name as shown;
 
 /// What another library says about a file as part of a message.
 pub(crate) fn said(what: impl std::fmt::Display) -> String {

@@ -228,30 +228,41 @@ impl<'a> Fit<'a> {
     }
 }
 
-impl Params {
+/// Parameters to and from state dicts and files.
+pub trait SaveLoad {
     /// All values on the host. Waits for the device.
-    pub fn state_dict(&self) -> Result<StateDict> {
+    fn state_dict(&self) -> Result<StateDict>;
+
+    /// Replaces values by the tensors of the same names. Errors, with nothing changed, if one has another shape or, if
+    /// `strict`, if there is a parameter without a tensor or a tensor without a parameter; else those are returned.
+    fn load_state_dict(&self, state: &StateDict, strict: bool) -> Result<Loaded>;
+
+    /// Writes all values to a safetensors file, whole or not at all, from which [`SaveLoad::load`] and PyTorch load them.
+    fn save(&self, path: impl AsRef<Path>) -> Result<()>;
+
+    /// Replaces all values by those of a safetensors file or checkpoint. Names and shapes must be the same on both sides;
+    /// nothing is changed on an error. For files that are a little different, read a [`StateDict`].
+    fn load(&self, path: impl AsRef<Path>) -> Result<()>;
+}
+
+impl SaveLoad for Params {
+    fn state_dict(&self) -> Result<StateDict> {
         let value = |p: &Param| Ok((p.name().to_string(), p.get::<f32>()?.into()));
         self.iter().map(value).collect::<Result<_>>().map(StateDict)
     }
 
-    /// Replaces values by the tensors of the same names. Errors, with nothing changed, if one has another shape or, if
-    /// `strict`, if there is a parameter without a tensor or a tensor without a parameter; else those are returned.
-    pub fn load_state_dict(&self, state: &StateDict, strict: bool) -> Result<Loaded> {
+    fn load_state_dict(&self, state: &StateDict, strict: bool) -> Result<Loaded> {
         match Fit::new(self, state, strict) {
             Ok(fit) => fit.apply(),
             Err(why) => Err(Error::argument("load", "state", why)),
         }
     }
 
-    /// Writes all values to a safetensors file, whole or not at all, from which [`Params::load`] and PyTorch load them.
-    pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
+    fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         self.state_dict()?.save(path)
     }
 
-    /// Replaces all values by those of a safetensors file or checkpoint. Names and shapes must be the same on both sides;
-    /// nothing is changed on an error. For files that are a little different, read a [`StateDict`].
-    pub fn load(&self, path: impl AsRef<Path>) -> Result<()> {
+    fn load(&self, path: impl AsRef<Path>) -> Result<()> {
         let state = StateDict::read(path.as_ref())?;
         match Fit::new(self, &state, true) {
             Ok(fit) => fit.apply().map(|_| ()),

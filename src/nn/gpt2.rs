@@ -33,7 +33,7 @@ fn name(theirs: &str) -> Option<String> {
 }
 
 /// The weights of a GPT-2 file of Hugging Face's, or of programs that use its names, under our names and in our layout, to
-/// be [loaded](crate::params::Params::load_state_dict) by a [`Gpt`](super::Gpt). With or without the prefix
+/// be [loaded](crate::io::SaveLoad::load_state_dict) by a [`Gpt`](super::Gpt). With or without the prefix
 /// `transformer.`; weights between layers may be (in, out), as published, or (out, in).
 pub fn from_gpt2(state: StateDict) -> Result<StateDict> {
     if let (Some(head), Some((_, table))) =

@@ -4,7 +4,7 @@ use super::step::{Loss, input};
 use crate::data::Batches;
 use crate::device::DType;
 use crate::error::Result;
-use crate::io::Checkpoint;
+use crate::io::{Checkpoint, SaveLoad};
 use crate::optim::Optimizer;
 use crate::params::Params;
 use crate::session::Session;

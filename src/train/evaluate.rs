@@ -5,7 +5,6 @@ use crate::device::{Buffer, Device, Meta};
 use crate::error::{Error, Result};
 use crate::graph::{Function, Graph, Passes};
 use crate::numerics::environment;
-use crate::ops::RefIn;
 use crate::session::Var;
 use crate::tensor::AnyTensor;
 
@@ -101,8 +100,8 @@ impl<'a> Evaluation<'a> {
         for batch in self.data.in_order(self.rows)? {
             let (x, y) = batch?;
             let rows = x.shape().dims()[0];
-            let inputs: [RefIn<f32>; 2] = [input(x), input(y)];
-            let metas: Vec<Meta> = inputs.iter().map(RefIn::meta).collect();
+            let inputs: [AnyTensor<f32>; 2] = [input(x), input(y)];
+            let metas: Vec<Meta> = inputs.iter().map(AnyTensor::meta).collect();
             let at = match self.programs.iter().position(|p| p.0 == metas) {
                 Some(at) => at,
                 None => {
@@ -126,7 +125,7 @@ impl<'a> Evaluation<'a> {
     }
 }
 
-fn input(t: AnyTensor) -> RefIn<f32> {
+fn input(t: AnyTensor) -> AnyTensor<f32> {
     match t {
         AnyTensor::Num(t) => t.into(),
         AnyTensor::Idx(t) => t.into(),

@@ -29,10 +29,11 @@
 
 use super::list::Append;
 use super::{Cons, Dims, Element, Nil, TList, Typed, assert, sizes};
+use crate::HostDevice;
 use crate::device::{AnyBuffer, DType, Device, Meta};
 use crate::error::{Error, ErrorKind, Result};
 use crate::graph::{Function, Graph};
-use crate::ops::{RefIn, Val};
+use crate::ops::{AnyTensor, Val};
 use crate::scalar::Scalar;
 use crate::session::{Session, Var};
 use crate::shape::Shape;
@@ -92,9 +93,14 @@ impl<S: Dims, T: Clone> TryFrom<Tensor<T>> for Value<S, T> {
     }
 }
 
-impl<T: Clone> Tensor<T> {
+/// Host tensors with their shapes in their types.
+pub trait ToTyped<T: Clone> {
     /// The same tensor with its shape in its type; an error if it has another. See [`crate::typed::graph`].
-    pub fn typed<S: Dims>(self) -> Result<Value<S, T>> {
+    fn typed<S: Dims>(self) -> Result<Value<S, T>>;
+}
+
+impl<T: Clone> ToTyped<T> for Tensor<T> {
+    fn typed<S: Dims>(self) -> Result<Value<S, T>> {
         Value::try_from(self)
     }
 }
@@ -556,9 +562,9 @@ impl<G: Shapes, S: Dims, D: Shapes> CompiledGraph<G, S, D> {
             Some(function) => function,
             empty => empty.insert(make(&self.graph)?.compile(&self.device)?),
         };
-        let (inputs, aux) = (inputs.erase().into_iter(), aux.erase().into_iter().map(RefIn::Idx));
-        let args: Vec<RefIn<T>> =
-            inputs.map(RefIn::Num).chain(aux).chain(rest.into_iter().map(RefIn::Num)).collect();
+        let (inputs, aux) = (inputs.erase().into_iter(), aux.erase().into_iter().map(AnyTensor::Idx));
+        let args: Vec<AnyTensor<T>> =
+            inputs.map(AnyTensor::Num).chain(aux).chain(rest.into_iter().map(AnyTensor::Num)).collect();
         function.call(&args)?.iter().map(|x| x.num().cloned()).collect()
     }
 

@@ -71,7 +71,7 @@ mod operators;
 mod ops;
 
 pub use dims::{Broadcast, Dim, Dims, Dyn, EndsIn, HasAxis, Insert, Push, Size, Transpose};
-pub use graph::{CompiledGraph, CompiledScalar, Context, Erase, GraphData, Shapes, Value};
+pub use graph::{CompiledGraph, CompiledScalar, Context, Erase, GraphData, Shapes, ToTyped, Value};
 pub use layers::{
     AvgPool2d, Build, Conv2d, Embedding, Flatten, Gelu, LayerNorm, Linear, LogSoftmax, MaxPool2d, Module,
     Param, Relu, Sigmoid, Silu, Softmax, Softplus, Tanh,
@@ -82,7 +82,6 @@ pub use ops::{Axis, Groups, Heads, Kernel, OutputPadding, Padding, Stride, Times
 
 use crate::device::{DType, Meta};
 use crate::error::{Error, ErrorKind, Result};
-use crate::ops::elementwise;
 use crate::scalar::Scalar as Number;
 use crate::session::{Grads, Session, Var};
 use crate::shape::Shape;
@@ -188,26 +187,6 @@ impl<'s, S: Dims, E: Element> TryFrom<Var<'s>> for Typed<'s, S, E> {
 impl<'s, S, E> From<Typed<'s, S, E>> for Var<'s> {
     fn from(tensor: Typed<'s, S, E>) -> Var<'s> {
         tensor.var
-    }
-}
-
-impl<'s> Var<'s> {
-    /// The same value with its shape in its type; an error if it has another. See [`crate::typed`].
-    ///
-    /// ```
-    /// use dittograd::prelude::*;
-    /// use dittograd::typed::Vector;
-    /// # fn main() -> Result<()> {
-    /// let session = Session::eager(&Device::cpu()?);
-    /// let v: Vector<3> = session.full(&[3], 2.0)?.typed()?;
-    /// assert_eq!(v.sum()?.item()?, 6.0);
-    /// let e = session.full(&[4], 2.0)?.typed::<Vector<3>>().unwrap_err();
-    /// assert_eq!(e.to_string(), "typed: shape: the value has shape [4], its type says [3]");
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn typed<T: TryFrom<Var<'s>, Error = Error>>(self) -> Result<T> {
-        T::try_from(self)
     }
 }
 
@@ -330,7 +309,7 @@ macro_rules! methods {
     };
 }
 // The elementwise methods, from the same rows as those of `Var`.
-elementwise::with_rows!(methods);
+dittograd_ops::with_rows!(methods);
 // Further methods of `Var` that keep the shape.
 methods! {
     /// The larger of two: [`Typed::max`] under its other name.

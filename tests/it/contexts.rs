@@ -64,13 +64,13 @@ fn sample() -> GraphData<Inputs, Nodes> {
 /// The program's values as they are defined: node after node, by the ops' references.
 fn eval(graph: &Graph, inputs: &[Tensor<Ratio>], aux: &[Tensor<u32>]) -> Vec<Tensor<Ratio>> {
     let mut given =
-        inputs.iter().cloned().map(ops::RefIn::Num).chain(aux.iter().cloned().map(ops::RefIn::Idx));
-    let mut all: Vec<ops::RefIn<Ratio>> = Vec::new();
+        inputs.iter().cloned().map(ops::AnyTensor::Num).chain(aux.iter().cloned().map(ops::AnyTensor::Idx));
+    let mut all: Vec<ops::AnyTensor<Ratio>> = Vec::new();
     for node in graph.nodes() {
         all.push(match &node.what {
             What::Op(op, ins) => {
                 let ins: Vec<_> = ins.iter().map(|v| all[v.0 as usize].clone()).collect();
-                ops::RefIn::Num(op.reference(&ins).unwrap())
+                ops::AnyTensor::Num(op.reference(&ins).unwrap())
             }
             What::Leaf(_) => given.next().unwrap(),
         });

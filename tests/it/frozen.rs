@@ -5,7 +5,7 @@ use dittograd::device::cpu::simd::Simd;
 use dittograd::device::{AnyBuffer, Device};
 use dittograd::numerics::NUMERICS_VERSION;
 use dittograd::numerics::rng::Stream;
-use dittograd::ops::{self, AnyOp, RefIn};
+use dittograd::ops::{self, AnyOp, AnyTensor};
 
 /// Elements above which a sample is left to the other tests.
 const MOST: usize = 1 << 15;
@@ -32,9 +32,9 @@ fn hash(device: &Device, name: &str) -> u64 {
         if ins.iter().any(|i| i.meta().shape.numel() > MOST) {
             continue;
         }
-        let upload = |i: &RefIn<f32>| match i {
-            RefIn::Num(t) => AnyBuffer::upload(device, t).unwrap(),
-            RefIn::Idx(t) => AnyBuffer::upload_indices(device, t).unwrap(),
+        let upload = |i: &AnyTensor<f32>| match i {
+            AnyTensor::Num(t) => AnyBuffer::upload(device, t).unwrap(),
+            AnyTensor::Idx(t) => AnyBuffer::upload_indices(device, t).unwrap(),
         };
         let buffers: Vec<AnyBuffer> = ins.iter().map(upload).collect();
         let value = ops::apply(device, &sample.op, &buffers.iter().collect::<Vec<_>>()).unwrap();

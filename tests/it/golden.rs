@@ -3,10 +3,11 @@
 //! devices, which must agree as float32 can.
 
 use crate::table::gpu;
-use dittograd::check::{DeviceRecorder, RefRecorder};
+use dittograd::check::RefRecorder;
 use dittograd::device::cpu::simd::Simd;
 use dittograd::device::{AnyBuffer, Device};
-use dittograd::ops::{AnyOp, Attr, Attrs, Io, Recorder, RefIn, Val};
+use dittograd::ops::DeviceRecorder;
+use dittograd::ops::{AnyOp, AnyTensor, Attr, Attrs, Io, Recorder, Val};
 use dittograd::shape::Shape;
 use dittograd::tensor::Tensor;
 use serde_json::Value;
@@ -33,7 +34,7 @@ const WITHOUT: &[(&str, &str)] = &[
 struct Case {
     label: String,
     op: AnyOp,
-    ins: Vec<RefIn<f64>>,
+    ins: Vec<AnyTensor<f64>>,
     y: Tensor<f64>,
     dy: Option<Tensor<f64>>,
     dx: Vec<Option<Vec<f64>>>,
@@ -71,9 +72,9 @@ fn cases() -> Vec<Case> {
             match i.get("idx") {
                 Some(idx) => {
                     let idx = sizes(idx).into_iter().map(|n| n as u32).collect();
-                    RefIn::Idx(Tensor::with_shape(shape, idx).unwrap())
+                    AnyTensor::Idx(Tensor::with_shape(shape, idx).unwrap())
                 }
-                None => RefIn::Num(Tensor::with_shape(shape, numbers(&i["data"])).unwrap()),
+                None => AnyTensor::Num(Tensor::with_shape(shape, numbers(&i["data"])).unwrap()),
             }
         };
         let shape = Shape::new(&sizes(&v["y"]["shape"])).unwrap();
@@ -114,11 +115,11 @@ fn references_and_rules_agree_with_pytorch() {
     for case in cases() {
         let mut r = RefRecorder::<f64>::new();
         let ins: Vec<Val> = case.ins.iter().map(|i| r.input(i.clone())).collect();
-        let dy = case.dy.as_ref().map(|dy| r.input(RefIn::Num(dy.clone())));
+        let dy = case.dy.as_ref().map(|dy| r.input(AnyTensor::Num(dy.clone())));
         let (out, grads) = check(&mut r, &case, &ins, dy);
         let got = match r.value(out).unwrap() {
-            RefIn::Num(t) => t.clone(),
-            RefIn::Idx(t) => Tensor::from_fn(t.shape(), |i| f64::from(t.data()[i])),
+            AnyTensor::Num(t) => t.clone(),
+            AnyTensor::Idx(t) => Tensor::from_fn(t.shape(), |i| f64::from(t.data()[i])),
         };
         assert_eq!(got.shape(), case.y.shape(), "{}", case.label);
         agree(&case.label, "y", got.data(), case.y.data(), 1e-11);
@@ -135,9 +136,9 @@ fn references_and_rules_agree_with_pytorch() {
 fn devices_agree(device: &Device) {
     for case in cases() {
         let mut r = DeviceRecorder::new(device);
-        let upload = |i: &RefIn<f64>| match i {
-            RefIn::Num(t) => AnyBuffer::upload(device, t).unwrap(),
-            RefIn::Idx(t) => AnyBuffer::upload_indices(device, t).unwrap(),
+        let upload = |i: &AnyTensor<f64>| match i {
+            AnyTensor::Num(t) => AnyBuffer::upload(device, t).unwrap(),
+            AnyTensor::Idx(t) => AnyBuffer::upload_indices(device, t).unwrap(),
         };
         let ins: Vec<Val> = case.ins.iter().map(|i| r.input(upload(i))).collect();
         let dy = case.dy.as_ref().map(|dy| r.input(AnyBuffer::upload(device, dy).unwrap()));

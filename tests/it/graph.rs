@@ -8,7 +8,7 @@ use dittograd::graph::{Graph, Pass, Passes, TrainStep};
 use dittograd::numerics::rng::Stream;
 use dittograd::ops::conv::Window;
 use dittograd::ops::loss::Reduction;
-use dittograd::ops::{Recorder, RefIn, Val, elementwise};
+use dittograd::ops::{AnyTensor, Recorder, Val, elementwise};
 use dittograd::prelude::*;
 
 fn device(threads: usize) -> Device {
@@ -712,8 +712,8 @@ fn every_op_that_makes_indices_says_what_they_are_below() {
                 .unwrap()
                 .iter()
                 .map(|i| match i {
-                    RefIn::Num(t) => AnyBuffer::upload(&d, t).unwrap(),
-                    RefIn::Idx(t) => AnyBuffer::upload_indices(&d, t).unwrap(),
+                    AnyTensor::Num(t) => AnyBuffer::upload(&d, t).unwrap(),
+                    AnyTensor::Idx(t) => AnyBuffer::upload_indices(&d, t).unwrap(),
                 })
                 .collect();
             let value = dittograd::ops::apply(&d, &sample.op, &ins.iter().collect::<Vec<_>>()).unwrap();

@@ -4,7 +4,7 @@
 use dittograd::device::cpu::simd::Simd;
 use dittograd::device::{AnyBuffer, DType, Device, Meta};
 use dittograd::error::{Error, ErrorKind};
-use dittograd::ops::{self, AnyOp, RefIn, Sample, layout};
+use dittograd::ops::{self, AnyOp, AnyTensor, Sample, layout};
 use dittograd::shape::{MAX_RANK, Shape};
 use dittograd::tensor::Tensor;
 
@@ -95,18 +95,18 @@ fn sizes_that_are_off_by_one_are_refused_or_computed() {
                         continue;
                     };
                     computed += 1;
-                    let ins: Vec<RefIn<f32>> = other
+                    let ins: Vec<AnyTensor<f32>> = other
                         .iter()
                         .map(|m| match m.dtype {
                             DType::F32 => Tensor::from_fn(m.shape, |k| 0.25 + (k % 5) as f32 * 0.125).into(),
-                            DType::U32 => RefIn::Idx(Tensor::full(m.shape, 0)),
+                            DType::U32 => AnyTensor::Idx(Tensor::full(m.shape, 0)),
                         })
                         .collect();
                     let buffers: Vec<AnyBuffer> = ins
                         .iter()
                         .map(|i| match i {
-                            RefIn::Num(t) => AnyBuffer::upload(&d, t).unwrap(),
-                            RefIn::Idx(t) => AnyBuffer::upload_indices(&d, t).unwrap(),
+                            AnyTensor::Num(t) => AnyBuffer::upload(&d, t).unwrap(),
+                            AnyTensor::Idx(t) => AnyBuffer::upload_indices(&d, t).unwrap(),
                         })
                         .collect();
                     let got = ops::apply(&d, &sample.op, &buffers.iter().collect::<Vec<_>>());

@@ -5,7 +5,7 @@ use crate::support::{data, device, f};
 use dittograd::check::{Case, RefRecorder, Values};
 use dittograd::device::cuda::{Nvrtc, kernels_of, stack_of};
 use dittograd::numerics::Numerics;
-use dittograd::ops::{AnyOp, Gpu, Io, Recorder, RefIn};
+use dittograd::ops::{AnyOp, AnyTensor, Gpu, Io, Recorder};
 use dittograd::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -51,7 +51,7 @@ fn modules() -> BTreeMap<String, &'static str> {
             let mut r = RefRecorder::<f32>::new();
             let ins: Vec<_> = case.ins.iter().map(|i| r.input(i.clone())).collect();
             let value = r.record(case.op.clone(), &ins).unwrap();
-            let upstream = r.input(RefIn::Num(case.upstream(out)));
+            let upstream = r.input(AnyTensor::Num(case.upstream(out)));
             case.op.vjp(&mut r, Io { ins: &ins, out: value }, upstream).unwrap();
             for (op, ins) in r.ops() {
                 let metas: Vec<_> = ins.iter().map(|&v| r.meta(v)).collect();

@@ -6,7 +6,7 @@ use dittograd::device::cuda::fake::{Fake, Live};
 use dittograd::device::{AnyBuffer, Buffer, Meta};
 use dittograd::error::ErrorKind;
 use dittograd::graph::{Function, Graph};
-use dittograd::ops::{self, RefIn, elementwise};
+use dittograd::ops::{self, AnyTensor, elementwise};
 use dittograd::prelude::*;
 
 /// What was done through which entry point, and what came of it.
@@ -324,7 +324,7 @@ fn table() -> Vec<Row> {
                 let s = Session::eager(d);
                 let (v, here) = (s.input(&x()).unwrap(), AnyBuffer::upload(d, &x()).unwrap());
                 let graph = parts.function.graph().clone();
-                let two: [RefIn<f32>; 2] = [x().into(), x().into()];
+                let two: [AnyTensor<f32>; 2] = [x().into(), x().into()];
                 vec![
                     ("call without", parts.function.call::<f32>(&[]).map(drop)),
                     ("call with two", parts.function.call(&two).map(drop)),
@@ -366,7 +366,7 @@ fn table() -> Vec<Row> {
                 let here = AnyBuffer::upload_indices(d, &whole).unwrap();
                 let v = s.labels(&whole).unwrap();
                 let graph = parts.function.graph().clone();
-                let given: RefIn<f32> = RefIn::Idx(whole.clone());
+                let given: AnyTensor<f32> = AnyTensor::Idx(whole.clone());
                 vec![
                     ("call", parts.function.call(std::slice::from_ref(&given)).map(drop)),
                     ("call_on", parts.function.call_on(&[&here]).map(drop)),

@@ -23,6 +23,7 @@ mod hazards;
 mod inputs;
 mod kernels;
 mod laws;
+mod layers;
 mod layout;
 mod lifecycle;
 mod limits;

@@ -7,7 +7,7 @@ use dittograd::graph::Graph;
 use dittograd::io::onnx::{About, OPSET, Onnx, Port, export};
 use dittograd::io::write_npz;
 use dittograd::numerics::rng::Stream;
-use dittograd::ops::{AnyOp, RefIn, Sample, SampleIn, draw};
+use dittograd::ops::{AnyOp, AnyTensor, Sample, SampleIn, draw};
 use dittograd::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -339,8 +339,8 @@ fn every_op_that_models_are_made_of_has_a_form() {
                 for (names, values) in [(&onnx.inputs, &ins), (&onnx.outputs, &outs)] {
                     for ((name, _), value) in names.iter().zip(values) {
                         let value = match value {
-                            RefIn::Num(t) => AnyTensor::Num(t.clone()),
-                            RefIn::Idx(t) => AnyTensor::Idx(t.clone()),
+                            AnyTensor::Num(t) => AnyTensor::Num(t.clone()),
+                            AnyTensor::Idx(t) => AnyTensor::Idx(t.clone()),
                         };
                         all.push((name.clone(), value));
                     }

@@ -11,7 +11,7 @@ use dittograd::device::cuda::fake::{Fake, Live};
 use dittograd::graph::{Graph, Pass, Passes, TrainStep};
 use dittograd::numerics::rng::Stream;
 use dittograd::ops::layout::Permute;
-use dittograd::ops::{AnyOp, RefIn, SampleIn};
+use dittograd::ops::{AnyOp, AnyTensor, SampleIn};
 use dittograd::prelude::*;
 
 /// The same on every machine: plans depend on neither threads nor vectors, workspaces may.
@@ -527,7 +527,7 @@ fn captured_programs_wait_for_what_they_need() {
         };
         let ((_a, on_cpu), (_b, on_gpu)) = (make(&cpu), make(&gpu));
         let dims = on_cpu.inputs()[0].shape;
-        let x = RefIn::Num(Tensor::from_fn(dims, |k| (k as f32 * 0.7).sin()));
+        let x = AnyTensor::Num(Tensor::from_fn(dims, |k| (k as f32 * 0.7).sin()));
         let want = on_cpu.compile_with(&cpu, Passes::none()).unwrap().call(std::slice::from_ref(&x)).unwrap();
         let passes = if i % 3 == 0 { Passes::none().with(Pass::DeadCode) } else { Passes::all().large(1) };
         let before = (fake.waits(), fake.stub().compiled());
@@ -552,7 +552,7 @@ fn captured_programs_wait_for_what_they_need() {
 fn programs_read_parts_constants_and_counters() {
     let fake = Fake::computing(1, 1 << 28);
     let gpu = Device::from_cuda(fake.open().unwrap());
-    let x = RefIn::Num(Tensor::from_fn(Shape::new(&[8, 8]).unwrap(), |k| (k as f32 * 0.7).sin()));
+    let x = AnyTensor::Num(Tensor::from_fn(Shape::new(&[8, 8]).unwrap(), |k| (k as f32 * 0.7).sin()));
     let call = |f: &mut dittograd::graph::Function| f.call(std::slice::from_ref(&x)).unwrap();
     for d in [&device(), &gpu] {
         let graph = Graph::trace_seeded(d, 7, &[f(&[8, 8])], |s, x| {
@@ -598,8 +598,8 @@ fn programs_read_parts_constants_and_counters() {
         assert_eq!(compiled.is_ok(), taken, "{indices}: {:?}", compiled.err());
     }
     let mut given = Graph::parse(&text("input")).unwrap().compile(&device()).unwrap();
-    let rows = |i: u32| RefIn::Idx(Tensor::new(&[2], vec![0, i]).unwrap());
-    let x: RefIn<f32> = Tensor::from_fn(Shape::new(&[3, 2]).unwrap(), |k| k as f32).into();
+    let rows = |i: u32| AnyTensor::Idx(Tensor::new(&[2], vec![0, i]).unwrap());
+    let x: AnyTensor<f32> = Tensor::from_fn(Shape::new(&[3, 2]).unwrap(), |k| k as f32).into();
     assert_eq!(given.call(&[x.clone(), rows(2)]).unwrap()[0].num().unwrap().data(), [0.0, 1.0, 4.0, 5.0]);
     let e = given.call(&[x, rows(3)]).unwrap_err().to_string();
     assert!(e.contains("index_select") && e.contains('3'), "{e}");

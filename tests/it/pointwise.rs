@@ -27,8 +27,8 @@ fn count(text: &str, word: &str) -> usize {
 #[test]
 fn an_elementwise_op_is_one_row_and_one_line_of_the_list() {
     let root = env!("CARGO_MANIFEST_DIR");
-    let list = std::fs::read_to_string(format!("{root}/src/ops/mod.rs")).unwrap();
-    let table = std::fs::read_to_string(format!("{root}/src/ops/elementwise.rs")).unwrap();
+    let list = std::fs::read_to_string(format!("{root}/crates/ops/src/lib.rs")).unwrap();
+    let table = std::fs::read_to_string(format!("{root}/crates/ops/src/elementwise.rs")).unwrap();
     let mut types = Vec::new();
     elementwise::for_each(|row| {
         let debug = format!("{:?}", row.op());

@@ -7,7 +7,7 @@ use dittograd::graph::{Graph, Pass, Passes, What};
 use dittograd::numerics::rng::Stream;
 use dittograd::ops::map::Map;
 use dittograd::ops::program::Program;
-use dittograd::ops::{AnyOp, RefIn, SampleIn};
+use dittograd::ops::{AnyOp, AnyTensor, SampleIn};
 use dittograd::prelude::*;
 use dittograd::scalar::Ratio;
 use dittograd::session::Nats;
@@ -58,7 +58,7 @@ fn step(d: &Device, seed: u64) -> (Params, Graph) {
     (params, graph)
 }
 
-fn batch() -> [RefIn<f32>; 2] {
+fn batch() -> [AnyTensor<f32>; 2] {
     let x = Tensor::from_fn(Shape::new(&[5, 4]).unwrap(), |i| (i as f32 * 0.7).sin());
     [x.into(), Tensor::new(&[5], vec![0u32, 2, 1, 1, 0]).unwrap().into()]
 }
@@ -85,8 +85,8 @@ fn a_training_step_is_the_same_parsed_compiled_and_eager() {
         assert_eq!(a, b);
         for (compiled, eager) in a.iter().zip(eager) {
             match compiled {
-                RefIn::Num(x) => assert_eq!(*x, eager.value().unwrap()),
-                RefIn::Idx(x) => assert_eq!(*x, eager.indices().unwrap()),
+                AnyTensor::Num(x) => assert_eq!(*x, eager.value().unwrap()),
+                AnyTensor::Idx(x) => assert_eq!(*x, eager.indices().unwrap()),
             }
         }
     }
@@ -151,7 +151,7 @@ fn programs_follow_softmax_and_norms() {
     })
     .unwrap();
     let values = |n: usize, by: f32| (0..n).map(|i| (i as f32 * by).sin()).collect::<Vec<_>>();
-    let ins = [RefIn::Num(t(&[5, 12], &values(60, 0.7))), RefIn::Num(t(&[12], &values(12, 1.3)))];
+    let ins = [AnyTensor::Num(t(&[5, 12], &values(60, 0.7))), AnyTensor::Num(t(&[12], &values(12, 1.3)))];
     let mut compiled = graph.compile(&d).unwrap();
     let size = |f: &dittograd::graph::Function| f.plan().unwrap().instructions;
     assert_eq!(size(&compiled), 3, "each of the three is one kernel with what follows it");
@@ -192,7 +192,7 @@ fn fused_kernels_read_what_the_program_says() {
         let metas: Vec<Meta> = dims.iter().map(|d| self::f(d)).collect();
         let graph = Graph::trace(&d, &metas, |_, x| f(x)).unwrap();
         let shapes = metas.iter().map(|m| m.shape);
-        let ins: Vec<RefIn<f32>> =
+        let ins: Vec<AnyTensor<f32>> =
             shapes.map(|s| Tensor::from_fn(s, |i| (i as f32 * 0.7).sin()).into()).collect();
         let want = graph.run(&d, &ins).unwrap();
         assert_eq!(graph.compile(&d).unwrap().call(&ins).unwrap(), want, "{dims:?}");
@@ -226,7 +226,7 @@ fn programs_lead_into_softmax_and_norms() {
         Ok(vec![weights, normed, squares, wanted.log_softmax()?, wanted])
     })
     .unwrap();
-    let ins: Vec<RefIn<f32>> = shapes
+    let ins: Vec<AnyTensor<f32>> = shapes
         .iter()
         .map(|d| Tensor::from_fn(Shape::new(d).unwrap(), |i| (i as f32 * 0.7).sin()).into())
         .collect();
@@ -257,7 +257,7 @@ fn functions_pass_values_on_without_the_host() {
     let (x, rows) = (t(&[2, 3], &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]), Tensor::new(&[2], vec![1u32, 0]).unwrap());
     for d in [d, Device::host::<f32>()] {
         let (mut by_host, mut on_device) = (graph.compile(&d).unwrap(), graph.compile(&d).unwrap());
-        let mut host: Vec<RefIn<f32>> = vec![x.clone().into(), RefIn::Idx(rows.clone())];
+        let mut host: Vec<AnyTensor<f32>> = vec![x.clone().into(), AnyTensor::Idx(rows.clone())];
         let mut values =
             vec![AnyBuffer::upload(&d, &x).unwrap(), AnyBuffer::upload_indices(&d, &rows).unwrap()];
         for _ in 0..3 {
@@ -266,8 +266,8 @@ fn functions_pass_values_on_without_the_host() {
             host[0] = got[0].clone();
             for (want, value) in got.iter().zip(&values) {
                 match want {
-                    RefIn::Num(want) => assert_eq!(value.to_tensor::<f32>().unwrap(), *want),
-                    RefIn::Idx(want) => assert_eq!(value.to_indices().unwrap(), *want),
+                    AnyTensor::Num(want) => assert_eq!(value.to_tensor::<f32>().unwrap(), *want),
+                    AnyTensor::Idx(want) => assert_eq!(value.to_indices().unwrap(), *want),
                 }
             }
             values.swap(1, 2);
@@ -297,7 +297,7 @@ fn all_leaves_survive_as_text() {
     .unwrap();
     let mut parsed = roundtrip(&graph);
     parsed.bind(&params).unwrap();
-    let one: RefIn<f32> = Tensor::scalar(2.0f32).into();
+    let one: AnyTensor<f32> = Tensor::scalar(2.0f32).into();
     let bits = |g: &Graph| {
         let all = g.run(&d, std::slice::from_ref(&one)).unwrap();
         all.iter().map(|v| v.num().unwrap().map(f32::to_bits)).collect::<Vec<_>>()
@@ -459,7 +459,7 @@ fn inputs_that_do_not_fit_are_refused() {
     let d = device();
     let graph = Graph::trace(&d, &[f(&[2])], |_, x| Ok(vec![x[0].neg()?])).unwrap();
     let mut function = graph.compile(&d).unwrap();
-    let indices: RefIn<f32> = Tensor::new(&[2], vec![0u32, 1]).unwrap().into();
+    let indices: AnyTensor<f32> = Tensor::new(&[2], vec![0u32, 1]).unwrap().into();
     for bad in [vec![], vec![indices], vec![t(&[3], &[0.0; 3]).into()]] {
         let (a, b) = (function.call(&bad).unwrap_err(), graph.run(&d, &bad).unwrap_err());
         assert_eq!(a.to_string(), b.to_string());
@@ -485,7 +485,7 @@ fn programs_are_drawn() {
 #[test]
 fn derivatives_of_programs_are_programs() {
     let host = Device::host::<Ratio>();
-    let q = |dims: &[usize], data: &[i64]| -> RefIn<Ratio> {
+    let q = |dims: &[usize], data: &[i64]| -> AnyTensor<Ratio> {
         Tensor::new(dims, data.iter().map(|&x| Ratio::whole(x)).collect()).unwrap().into()
     };
     // y = x^2 w, one number for each row.

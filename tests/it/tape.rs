@@ -1,5 +1,6 @@
 //! The tape: ids, shapes, user rules, the backward walks, freeing, and what happens on bad input.
 
+use dittograd::HostDevice;
 use dittograd::device::cpu::simd::Simd;
 use dittograd::device::{AnyBuffer, Device, Meta};
 use dittograd::error::{ErrorKind, Result};

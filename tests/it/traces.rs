@@ -4,7 +4,7 @@
 use crate::support::{data, device, f, t};
 use dittograd::device::{AnyBuffer, Meta};
 use dittograd::graph::{Graph, Passes};
-use dittograd::ops::RefIn;
+use dittograd::ops::AnyTensor;
 use dittograd::prelude::*;
 use dittograd::session::Nats;
 use dittograd::typed::{CompiledScalar, GraphData, Rank1, TList, TListOf, Typed};
@@ -31,7 +31,7 @@ fn one() -> Tensor<f32> {
     Tensor::scalar(1.0)
 }
 
-fn scalar(v: &RefIn<f32>) -> f32 {
+fn scalar(v: &AnyTensor<f32>) -> f32 {
     v.num().unwrap().item().unwrap()
 }
 

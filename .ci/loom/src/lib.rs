@@ -1,25 +1,25 @@
 //! The pool as it is, on threads, locks and atomics that loom runs in all their orders.
 //!
-//! `pool.rs` takes these from `std`; here that name means this crate, so that the pool itself knows nothing of it.
+//! `pool.rs` takes these from `std`, and two functions from `dittograd_numerics`; here both names mean this crate, so that the
+//! pool itself knows nothing of it.
 
+extern crate self as dittograd_numerics;
 extern crate self as std;
 extern crate std as real;
 
 #[allow(dead_code)]
-#[path = "../../../src/device/cpu/pool.rs"]
+#[path = "../../../crates/device/src/cpu/pool.rs"]
 pub mod pool;
 
 /// Loom's threads compute nothing.
-pub mod numerics {
-    pub mod environment {
-        pub struct Strict;
+pub mod environment {
+    pub struct Strict;
 
-        pub fn enter() -> Strict {
-            Strict
-        }
-
-        pub fn set_strict() {}
+    pub fn enter() -> Strict {
+        Strict
     }
+
+    pub fn set_strict() {}
 }
 
 pub mod reserve {

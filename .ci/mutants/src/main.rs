@@ -1,5 +1,6 @@
-//! Plants bugs of the usual kinds (the ones that `cargo-mutants` makes) into a copy of the library, all at once: each is
-//! behind `crate::mutant::on(N)`, so that one build serves them all and the environment variable `MUTANT=N` chooses one.
+//! Plants bugs of the usual kinds (the ones that `cargo-mutants` makes) into a copy of the library's crates, all at once: each
+//! is behind `mutant::on(N)` of the numerics crate, which all others build on, so that one build serves them all and the
+//! environment variable `MUTANT=N` chooses one.
 //!
 //! `mutants FROM TO [DROPPED]` reads the sources under `FROM`, writes the rewritten ones to the same paths under `TO`,
 //! and the list to `TO/mutants.json`. `DROPPED` is a file of numbers that do not compile. Numbers depend on the sources only.
@@ -12,28 +13,31 @@ use syn::spanned::Spanned;
 use syn::visit_mut::{self, VisitMut};
 use syn::{BinOp, Expr, ReturnType, Stmt, Type, UnOp, parse_quote};
 
+/// The sources of the crate that has the switch.
+const NUMERICS: &str = "crates/numerics/src";
+
 /// What is rewritten: area, and a file or a folder with all below it.
 const AREAS: &[(&str, &str)] = &[
-    ("shape", "src/shape.rs"),
-    ("tape", "src/tape.rs"),
-    ("tape", "src/gradients.rs"),
-    ("tape", "src/session/derivatives.rs"),
-    ("ops", "src/ops"),
-    ("planner", "src/graph/plan.rs"),
-    ("planner", "src/graph/run.rs"),
-    ("planner", "src/graph/passes"),
+    ("shape", "crates/numerics/src/shape.rs"),
+    ("tape", "crates/engine/src/tape.rs"),
+    ("tape", "crates/engine/src/gradients.rs"),
+    ("tape", "crates/engine/src/session/derivatives.rs"),
+    ("ops", "crates/ops/src"),
+    ("planner", "crates/engine/src/graph/plan.rs"),
+    ("planner", "crates/engine/src/graph/run.rs"),
+    ("planner", "crates/engine/src/graph/passes"),
     ("io", "src/io"),
-    ("optim", "src/optim"),
+    ("optim", "crates/engine/src/optim"),
 ];
 
 /// Files of kernels and of what the checks draw.
 const NO_FILES: &[&str] = &[
-    "src/ops/conv_plan.rs",
-    "src/ops/depthwise_plan.rs",
-    "src/ops/matmul_plan.rs",
-    "src/ops/rows.rs",
-    "src/ops/sampling.rs",
-    "src/ops/sort.rs",
+    "crates/ops/src/conv_plan.rs",
+    "crates/ops/src/depthwise_plan.rs",
+    "crates/ops/src/matmul_plan.rs",
+    "crates/ops/src/rows.rs",
+    "crates/ops/src/sampling.rs",
+    "crates/ops/src/sort.rs",
 ];
 
 /// Functions that are kernels, data or bounds of the checks, definitions to compare with, or wording.
@@ -43,7 +47,7 @@ const NO_FUNCTIONS: &[&str] =
 /// Functions with these in their signature are kernels, their plans, or data of the checks.
 const NO_TYPES: &[&str] = &[
     "CpuRun", "CudaRun", "Cuda", "Gpu", "Source", "Simd", "Pool", "Args", "Stream", "Sample", "SampleIn",
-    "Reject", "Bound", "Kernel", "Lanes", "RefIn", "Variant",
+    "Reject", "Bound", "Kernel", "Lanes", "Variant",
 ];
 
 /// The switch, written into the copy.
@@ -106,11 +110,11 @@ fn main() {
             write(&Path::new(to).join(&file), &prettyplease::unparse(&tree));
         }
     }
-    write(&Path::new(to).join("src/mutant.rs"), SWITCH);
-    let root = read(&Path::new(from).join("src/lib.rs"));
-    write(&Path::new(to).join("src/lib.rs"), &format!("{root}\npub mod mutant;\n"));
+    let (from, to) = (Path::new(from).join(NUMERICS), Path::new(to));
+    write(&to.join(NUMERICS).join("mutant.rs"), SWITCH);
+    write(&to.join(NUMERICS).join("lib.rs"), &format!("{}\npub mod mutant;\n", read(&from.join("lib.rs"))));
     let list: Vec<String> = rewriter.list.iter().map(|m| m.to_string()).collect();
-    write(&Path::new(to).join("mutants.json"), &format!("[\n{}\n]\n", list.join(",\n")));
+    write(&to.join("mutants.json"), &format!("[\n{}\n]\n", list.join(",\n")));
     println!("{} mutants, {} of them do not compile", rewriter.last, rewriter.dropped.len());
 }
 
@@ -123,7 +127,10 @@ fn write(path: &Path, text: &str) {
     if std::fs::read_to_string(path).is_ok_and(|old| old == text) {
         return;
     }
-    std::fs::write(path, text).unwrap_or_else(|why| panic!("{}: {why}", path.display()));
+    let folder = path.parent().map_or(Ok(()), std::fs::create_dir_all);
+    folder
+        .and_then(|()| std::fs::write(path, text))
+        .unwrap_or_else(|why| panic!("{}: {why}", path.display()));
 }
 
 /// The file, or those below the folder, in order.
@@ -165,7 +172,11 @@ impl Rewriter {
             "id": n, "area": self.area, "file": self.file, "line": at.start().line,
             "function": self.inside.join("::"), "what": what,
         }));
-        Some(parse_quote!(crate::mutant::on(#n)))
+        Some(if self.file.starts_with(NUMERICS) {
+            parse_quote!(crate::mutant::on(#n))
+        } else {
+            parse_quote!(dittograd_numerics::mutant::on(#n))
+        })
     }
 
     /// `if on(1) { first } else if on(2) { second } else { plain }`. The alternatives hold the expression as it was: only
@@ -193,7 +204,9 @@ impl Rewriter {
         let text = format!("{} ", sig.to_token_stream());
         let left_out = |word: &str| NO_TYPES.contains(&word);
         let kernel = text.split(|c: char| !c.is_alphanumeric() && c != '_').any(left_out)
-            || text.contains("& mut [f32]");
+            || text.contains("& mut [f32]")
+            // Inputs of a definition.
+            || text.contains("AnyTensor < T >");
         if sig.constness.is_some() || is_test(attrs) || kernel || NO_FUNCTIONS.contains(&name.as_str()) {
             return;
         }

@@ -5,7 +5,7 @@ use super::ops::{devices, samples};
 use dittograd::device::{DType, Meta};
 use dittograd::graph::{Graph, Pass, Passes, What};
 use dittograd::io::onnx;
-use dittograd::ops::{AnyOp, RefIn, Sample, SampleIn};
+use dittograd::ops::{AnyOp, AnyTensor, Sample, SampleIn};
 use dittograd::prelude::*;
 
 /// Most multiplications or so of a program that is run.
@@ -78,21 +78,21 @@ fn run(text: &str, passes: Option<Passes>) -> Result<Vec<Vec<u32>>> {
         params.value(&name, &Tensor::from_fn(shape, number))?;
     }
     graph.bind(&params)?;
-    let inputs: Vec<RefIn<f32>> = graph
+    let inputs: Vec<AnyTensor<f32>> = graph
         .inputs()
         .iter()
         .map(|m| match m.dtype {
-            DType::F32 => RefIn::Num(Tensor::from_fn(m.shape, number)),
-            DType::U32 => RefIn::Idx(Tensor::from_fn(m.shape, |i| i as u32 % 2)),
+            DType::F32 => AnyTensor::Num(Tensor::from_fn(m.shape, number)),
+            DType::U32 => AnyTensor::Idx(Tensor::from_fn(m.shape, |i| i as u32 % 2)),
         })
         .collect();
     let values = match passes {
         None => graph.run(device, &inputs)?,
         Some(passes) => graph.compile_with(device, passes)?.call(&inputs)?,
     };
-    let words = |v: &RefIn<f32>| match v {
-        RefIn::Num(t) => t.data().iter().map(bits).collect(),
-        RefIn::Idx(t) => t.data().to_vec(),
+    let words = |v: &AnyTensor<f32>| match v {
+        AnyTensor::Num(t) => t.data().iter().map(bits).collect(),
+        AnyTensor::Idx(t) => t.data().to_vec(),
     };
     Ok(values.iter().map(words).collect())
 }

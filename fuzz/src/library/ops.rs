@@ -6,7 +6,7 @@ use dittograd::device::cpu::simd::Simd;
 use dittograd::device::{AnyBuffer, DType, Meta};
 use dittograd::graph::{Graph, What};
 use dittograd::numerics::rng::Stream;
-use dittograd::ops::{self, AnyOp, Attr, Attrs, RefIn, Sample};
+use dittograd::ops::{self, AnyOp, AnyTensor, Attr, Attrs, Sample};
 use dittograd::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -183,22 +183,22 @@ fn run(op: &AnyOp, metas: &[Meta], meta: Meta, seed: u8, text: &str) {
         _ => x,
     };
     let mut values = Stream::new(u64::from(seed), 1);
-    let ins: Vec<RefIn<f32>> = metas
+    let ins: Vec<AnyTensor<f32>> = metas
         .iter()
         .enumerate()
         .map(|(i, m)| match m.dtype {
-            DType::F32 => RefIn::Num(Tensor::from_fn(m.shape, |_| odd(values.range(-2.0, 2.0)))),
+            DType::F32 => AnyTensor::Num(Tensor::from_fn(m.shape, |_| odd(values.range(-2.0, 2.0)))),
             DType::U32 => {
                 let below = limit.filter(|l| l.0 == i && seed != 5).map_or(7, |l| l.1.clamp(1, 1 << 20));
-                RefIn::Idx(Tensor::from_fn(m.shape, |_| values.below(below) as u32))
+                AnyTensor::Idx(Tensor::from_fn(m.shape, |_| values.below(below) as u32))
             }
         })
         .collect();
     let before = [plain, wide].map(|d| d.memory().live);
     let on = |d: &Device| -> Result<Bits> {
-        let up = |i: &RefIn<f32>| match i {
-            RefIn::Num(t) => AnyBuffer::upload(d, t),
-            RefIn::Idx(t) => AnyBuffer::upload_indices(d, t),
+        let up = |i: &AnyTensor<f32>| match i {
+            AnyTensor::Num(t) => AnyBuffer::upload(d, t),
+            AnyTensor::Idx(t) => AnyBuffer::upload_indices(d, t),
         };
         let buffers = ins.iter().map(up).collect::<Result<Vec<_>>>()?;
         let value = ops::apply(d, op, &buffers.iter().collect::<Vec<_>>())?;
@@ -218,8 +218,8 @@ fn run(op: &AnyOp, metas: &[Meta], meta: Meta, seed: u8, text: &str) {
         let mut leaves = Vec::new();
         for i in &ins {
             leaves.push(match i {
-                RefIn::Num(t) => s.variable(t)?,
-                RefIn::Idx(t) => s.indices(t)?,
+                AnyTensor::Num(t) => s.variable(t)?,
+                AnyTensor::Idx(t) => s.indices(t)?,
             });
         }
         let y = s.apply(op.clone(), &leaves)?;
@@ -254,11 +254,11 @@ fn run(op: &AnyOp, metas: &[Meta], meta: Meta, seed: u8, text: &str) {
     // The definition, where it does not take long.
     let work = metas.iter().map(|m| m.shape.numel()).max().unwrap_or(1).saturating_mul(meta.shape.numel());
     if work <= 1 << 14 && a.is_ok() && meta.dtype == DType::F32 {
-        let exact: Vec<RefIn<f64>> = ins
+        let exact: Vec<AnyTensor<f64>> = ins
             .iter()
             .map(|i| match i {
-                RefIn::Num(t) => RefIn::Num(t.map(f64::from)),
-                RefIn::Idx(t) => RefIn::Idx(t.clone()),
+                AnyTensor::Num(t) => AnyTensor::Num(t.map(f64::from)),
+                AnyTensor::Idx(t) => AnyTensor::Idx(t.clone()),
             })
             .collect();
         match op.reference(&exact) {

@@ -1,0 +1,303 @@
+//! Kernels of a device: modules from memory, disk or the compiler, and launches.
+//!
+//! Callers resolve a [`Kernel`] once and launch it many times, so a launch touches no map: the handle
+//! carries what a launch checks. Modules stay loaded until the device is closed, which keeps every handle
+//! valid for as long as it can be used.
+
+#![allow(unsafe_code)]
+
+use super::args::Args;
+use super::cache::Key;
+use super::context::{Cuda, code, lock, read, write};
+use super::cubin;
+use super::driver::{Handle, OUT_OF_MEMORY, attribute};
+use dittograd_numerics::environment;
+use dittograd_numerics::error::{Error, ErrorKind, Result};
+use dittograd_numerics::reserve::room_for_a_thread;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Dynamic plus static shared memory a kernel may use without asking.
+const SHARED_BY_DEFAULT: u32 = 48 << 10;
+/// A module to be compiled: its name and its text. Texts last, so that one that is loaded is found by its place.
+pub type Source = (String, &'static str);
+
+/// A loaded module.
+pub(super) struct Module {
+    source: &'static str,
+    handle: Handle,
+    /// Names of all kernels it has.
+    names: Vec<String>,
+    /// Those that were looked up.
+    kernels: HashMap<String, Kernel>,
+}
+
+/// What a launch only needs now and then.
+pub(super) struct KernelInfo {
+    name: String,
+    /// Dynamic shared memory allowed so far.
+    allowed: u32,
+}
+
+/// A kernel ready to launch: a small handle, valid for the [`Cuda`] it came from.
+#[derive(Clone, Copy, Debug)]
+pub struct Kernel {
+    function: Handle,
+    context: u32,
+    index: u32,
+    /// Dynamic shared memory that needs no permission.
+    plain_shared: u32,
+    /// Number and bytes of the parameters, where the driver told.
+    params: Option<(u32, u32)>,
+}
+
+/// Whether two texts are equal.
+fn same(a: &'static str, b: &'static str) -> bool {
+    std::ptr::eq(a, b) || a == b
+}
+
+impl Module {
+    /// The driver's object.
+    pub(super) fn handle(&self) -> Handle {
+        self.handle
+    }
+}
+
+/// Kernels.
+impl Cuda {
+    /// The kernel `name` of the module `module` with source `source`: from memory, else from the disk
+    /// cache, else compiled. Two sources under one module name are two modules.
+    pub fn kernel(&self, module: &str, source: &'static str, name: &str) -> Result<Kernel> {
+        self.good()?;
+        if let Some(kernel) = self.find(module, source, |found| found.kernels.get(name).copied()).flatten() {
+            return Ok(kernel);
+        }
+        self.outside(&format!("cuda kernel {name}"))?;
+        let _building = lock(&self.building);
+        self.build(&[(module, source)])?;
+        let _turn = self.enter()?;
+        let handle = self.find(module, source, |found| found.handle).ok_or_else(|| {
+            Error::new("cuda kernel", ErrorKind::Internal { what: "a built module is not among the modules" })
+        })?;
+        let kernel = self.noted(self.resolve(handle, name)).map_err(|error| {
+            Error::new(
+                format!("cuda:{} kernel {name} of module {module}", self.ordinal()),
+                error.kind().clone(),
+            )
+        })?;
+        let mut modules = write(&self.modules);
+        let found =
+            modules.get_mut(module).and_then(|all| all.iter_mut().find(|one| same(one.source, source)));
+        if let Some(found) = found {
+            // Another thread may have been faster; both handles are good.
+            found.kernels.insert(name.to_string(), kernel);
+        }
+        Ok(kernel)
+    }
+
+    /// Builds and loads every module that is not loaded yet, compiling several at a time, and looks up their
+    /// kernels, so that launching them is allowed in a capture. The modules are pairs of name and source.
+    pub fn compile_all(&self, sources: &[Source]) -> Result<()> {
+        self.good()?;
+        self.outside("cuda compile")?;
+        {
+            let _building = lock(&self.building);
+            let wanted: Vec<(&str, &'static str)> =
+                sources.iter().map(|(name, source)| (name.as_str(), *source)).collect();
+            self.build(&wanted)?;
+        }
+        for (module, source) in sources {
+            for name in self.find(module, source, |found| found.names.clone()).unwrap_or_default() {
+                self.kernel(module, source, &name)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks at a loaded module. Texts are mostly one and the same, and compared whole otherwise.
+    fn find<T>(&self, module: &str, source: &'static str, look: impl FnOnce(&Module) -> T) -> Option<T> {
+        let modules = read(&self.modules);
+        modules.get(module)?.iter().find(|found| same(found.source, source)).map(look)
+    }
+
+    /// Loads those of `wanted` that are not loaded. All are tried; the first error is returned.
+    fn build(&self, wanted: &[(&str, &'static str)]) -> Result<()> {
+        let mut missing: Vec<(&str, &'static str)> = Vec::new();
+        for &(module, source) in wanted {
+            if self.find(module, source, |_| ()).is_none() && !missing.contains(&(module, source)) {
+                missing.push((module, source));
+            }
+        }
+        let mut outcome = Ok(());
+        let mut fail = |result: Result<()>| {
+            if outcome.is_ok() {
+                outcome = result;
+            }
+        };
+        let mut to_compile = Vec::new();
+        for &(module, source) in &missing {
+            let stored = self.cache.as_ref().and_then(|cache| cache.load(Key::new(source, &self.arch)));
+            match stored.map(|cubin| self.load(module, source, &cubin)) {
+                Some(Ok(())) => {
+                    self.from_disk.fetch_add(1, Ordering::Relaxed);
+                }
+                // A cubin that this driver does not take, as one of a later NVRTC, is made anew.
+                Some(Err(error)) if self.poisoned() || code(&error) == Some(OUT_OF_MEMORY) => {
+                    fail(Err(error))
+                }
+                Some(Err(_)) | None => to_compile.push((module, source)),
+            }
+        }
+        for (&(module, source), cubin) in to_compile.iter().zip(self.compile(&to_compile)) {
+            fail(cubin.and_then(|cubin| self.load(module, source, &cubin)));
+        }
+        outcome
+    }
+
+    /// Compiles modules on as many threads as there are cores, and stores the cubins on disk.
+    fn compile(&self, jobs: &[(&str, &str)]) -> Vec<Result<Vec<u8>>> {
+        let next = AtomicUsize::new(0);
+        let work = || {
+            let mut done = Vec::new();
+            loop {
+                let at = next.fetch_add(1, Ordering::Relaxed);
+                let Some(&(module, source)) = jobs.get(at) else { return done };
+                done.push((at, self.compile_one(module, source)));
+            }
+        };
+        let lost =
+            || Err(Error::new("cuda compile", ErrorKind::Internal { what: "a compiling thread died" }));
+        let mut results: Vec<Result<Vec<u8>>> = jobs.iter().map(|_| lost()).collect();
+        std::thread::scope(|scope| {
+            let cores = std::thread::available_parallelism().map_or(1, usize::from);
+            // This thread works too; helpers that cannot be started are done without.
+            let helpers: Vec<_> = (1..cores.min(jobs.len()))
+                .filter_map(|_| {
+                    room_for_a_thread().then(|| std::thread::Builder::new().spawn_scoped(scope, work).ok())?
+                })
+                .collect();
+            let mut done = work();
+            done.extend(helpers.into_iter().filter_map(|helper| helper.join().ok()).flatten());
+            for (at, result) in done {
+                results[at] = result;
+            }
+        });
+        results
+    }
+
+    fn compile_one(&self, module: &str, source: &str) -> Result<Vec<u8>> {
+        // The compiler folds constants with the host's arithmetic.
+        let _strict = environment::enter();
+        let cubin = self.compiler.compile(module, source, &self.arch)?;
+        self.compiled.fetch_add(1, Ordering::Relaxed);
+        if let Some(cache) = &self.cache {
+            cache.store(Key::new(source, &self.arch), self.compiler.version()?, &cubin);
+        }
+        Ok(cubin)
+    }
+
+    fn load(&self, module: &str, source: &'static str, cubin: &[u8]) -> Result<()> {
+        let names = cubin::kernels(cubin).ok_or_else(|| {
+            let what = "a compiled module that is no ELF file";
+            Error::new(format!("cuda module {module}"), ErrorKind::Internal { what })
+        })?;
+        let _turn = self.enter()?;
+        // SAFETY: the bytes are a compiler's output, direct or from a file whose hash was checked.
+        let handle = self.with_room(|| unsafe { self.driver.module_load(cubin) }).map_err(|error| {
+            Error::new(format!("cuda:{} module {module}", self.ordinal()), error.kind().clone())
+        })?;
+        let loaded = Module { source, handle, names, kernels: HashMap::new() };
+        write(&self.modules).entry(module.to_string()).or_default().push(loaded);
+        Ok(())
+    }
+
+    fn resolve(&self, module: Handle, name: &str) -> Result<Kernel> {
+        let function = self.driver.module_function(module, name)?;
+        // Loaded now: the driver would otherwise do it at the first launch, which may be in a capture.
+        self.driver.function_load(function)?;
+        let fixed = self.driver.function_get(function, attribute::FUNCTION_SHARED)?.max(0) as u32;
+        let params = self.driver.function_params(function)?;
+        let mut kernels = write(&self.kernels);
+        let index = kernels.len() as u32;
+        let plain_shared = SHARED_BY_DEFAULT.saturating_sub(fixed);
+        kernels.push(KernelInfo { name: name.to_string(), allowed: plain_shared });
+        let params = params.map(|(count, bytes)| (count as u32, bytes as u32));
+        Ok(Kernel { function, context: self.id, index, plain_shared, params })
+    }
+
+    /// Launches `kernel` on `grid` blocks of `block` threads with `shared` bytes of dynamic shared memory.
+    /// A grid without blocks does nothing.
+    pub fn launch(&self, kernel: Kernel, grid: [u32; 3], block: u32, shared: u32, args: &Args) -> Result<()> {
+        let _turn = self.enter()?;
+        let extent = args.extent();
+        let fits = kernel.params.is_none_or(|(count, bytes)| (count as usize, bytes as usize) == extent);
+        if kernel.context != self.id || !fits || args.wrong().is_some() {
+            return Err(self.refused(kernel, args));
+        }
+        if grid.contains(&0) {
+            return Ok(());
+        }
+        if shared > kernel.plain_shared {
+            self.allow_shared(kernel, shared)?;
+        }
+        let launched = self.driver.launch(kernel.function, grid, block, shared, self.stream, args.packed());
+        self.launches.fetch_add(1, Ordering::Relaxed);
+        match self.noted(launched) {
+            Ok(()) => Ok(()),
+            Err(error) => Err(Error::new(self.title(kernel), error.kind().clone())),
+        }
+    }
+
+    #[cold]
+    fn refused(&self, kernel: Kernel, args: &Args) -> Error {
+        if kernel.context != self.id {
+            return Error::argument("cuda launch", "kernel", "belongs to another device");
+        }
+        let why = match (args.wrong(), kernel.params) {
+            (Some(wrong), _) => wrong.to_string(),
+            (None, params) => {
+                let (count, bytes) = params.unwrap_or_default();
+                let (got, got_bytes) = args.extent();
+                format!("got {got} arguments of {got_bytes} bytes, the kernel takes {count} of {bytes} bytes")
+            }
+        };
+        Error::argument(self.title(kernel), "args", why)
+    }
+
+    #[cold]
+    fn title(&self, kernel: Kernel) -> String {
+        let kernels = read(&self.kernels);
+        let name = kernels.get(kernel.index as usize).map_or("?", |info| &info.name);
+        format!("cuda:{} kernel {name}", self.ordinal())
+    }
+
+    /// Permits more shared memory than a kernel gets by default, once per kernel and size.
+    fn allow_shared(&self, kernel: Kernel, shared: u32) -> Result<()> {
+        let index = kernel.index as usize;
+        if read(&self.kernels).get(index).is_some_and(|info| info.allowed >= shared) {
+            return Ok(());
+        }
+        let value = i32::try_from(shared).unwrap_or(i32::MAX);
+        self.noted(self.driver.function_set(kernel.function, attribute::FUNCTION_DYNAMIC_SHARED, value))
+            .map_err(|error| Error::new(self.title(kernel), error.kind().clone()))?;
+        if let Some(info) = write(&self.kernels).get_mut(index) {
+            info.allowed = info.allowed.max(shared);
+        }
+        Ok(())
+    }
+
+    /// Kernels handed to the driver so far, captured ones included; replays of graphs are not counted.
+    pub fn launches(&self) -> u64 {
+        self.launches.load(Ordering::Relaxed)
+    }
+
+    /// Modules compiled so far.
+    pub fn compiled(&self) -> u64 {
+        self.compiled.load(Ordering::Relaxed)
+    }
+
+    /// Modules loaded from the disk cache so far.
+    pub fn loaded_from_disk(&self) -> u64 {
+        self.from_disk.load(Ordering::Relaxed)
+    }
+}

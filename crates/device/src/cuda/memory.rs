@@ -1,0 +1,254 @@
+//! Memory of a device: the pool over the driver's allocations, and copies.
+//!
+//! Uploads go through a ring of pinned memory, so the caller's slice is free as soon as the call returns
+//! and the host does not wait for the device until the ring is full. Every address is checked to lie in a
+//! live allocation: a stale one is an error here instead of a fault that ends the device.
+
+#![allow(unsafe_code)]
+
+use super::context::{Cuda, code, lock};
+use super::driver::{Handle, OUT_OF_MEMORY};
+use super::pool::{self, Pool};
+use dittograd_numerics::error::{Error, ErrorKind, Result};
+
+/// Bytes of one slot of the upload ring, and the number of slots.
+const SLOT: usize = 2 << 20;
+const SLOTS: usize = 8;
+
+/// Pinned memory that uploads go through, used round and round. A slot is filled by any number of
+/// uploads; an event marks the end of its last copy.
+#[derive(Default)]
+pub(super) struct Ring {
+    base: Handle,
+    events: [Handle; SLOTS],
+    busy: [bool; SLOTS],
+    slot: usize,
+    used: usize,
+}
+
+impl Ring {
+    /// The pinned memory, possibly none, and the events.
+    pub(super) fn objects(&self) -> (Handle, Vec<Handle>) {
+        (self.base, self.events.iter().copied().filter(|event| !event.is_null()).collect())
+    }
+}
+
+/// Memory.
+impl Cuda {
+    /// `bytes` bytes, aligned to 512, contents undefined. `bytes` must not be 0. Where the device has no
+    /// room even after cached memory was returned, the error is [`ErrorKind::Cuda`] with code 2.
+    pub fn alloc(&self, bytes: usize) -> Result<u64> {
+        let _turn = self.enter_outside("cuda alloc")?;
+        if bytes == 0 {
+            return Err(Error::argument("cuda alloc", "bytes", "must not be 0"));
+        }
+        let mut pool = lock(&self.pool);
+        if let Some(address) = pool.take(bytes) {
+            return Ok(address);
+        }
+        let size = pool::segment_bytes(bytes)
+            .ok_or_else(|| Error::argument("cuda alloc", "bytes", format!("{bytes} is beyond any device")))?;
+        let segment = match self.noted(self.driver.mem_alloc(size)) {
+            Err(error) if code(&error) == Some(OUT_OF_MEMORY) && pool.held() > pool.live() => {
+                self.return_segments(&mut pool)?;
+                self.noted(self.driver.mem_alloc(size))?
+            }
+            other => other?,
+        };
+        pool.add(segment, bytes);
+        pool.take(bytes).ok_or_else(|| {
+            Error::new("cuda alloc", ErrorKind::Internal { what: "a fresh segment serves nothing" })
+        })
+    }
+
+    /// Makes a driver call that takes memory by itself. Where there is none left, it is made again once the cached memory is
+    /// returned.
+    pub(super) fn with_room<T>(&self, call: impl Fn() -> Result<T>) -> Result<T> {
+        match self.noted(call()) {
+            Err(error)
+                if code(&error) == Some(OUT_OF_MEMORY)
+                    && !self.capturing_here()
+                    && self.cached_bytes() > 0 =>
+            {
+                // That it cannot be returned is not what the caller asked for.
+                match self.return_segments(&mut lock(&self.pool)) {
+                    Ok(_) => self.noted(call()),
+                    Err(_) => Err(error),
+                }
+            }
+            done => done,
+        }
+    }
+
+    /// Gives memory from [`Cuda::alloc`] back to the pool. It may still be in use by what was submitted
+    /// before. An address that is not live is reported by the next call.
+    pub fn free(&self, ptr: u64) {
+        if !self.poisoned() && !lock(&self.pool).give(ptr) {
+            let why =
+                format!("{ptr:#x} is not the start of a live allocation; it was never one, or freed twice");
+            self.keep(Error::argument("cuda free", "ptr", why));
+        }
+    }
+
+    /// Bytes held from the driver but not handed out.
+    pub fn cached_bytes(&self) -> usize {
+        let pool = lock(&self.pool);
+        pool.held() - pool.live()
+    }
+
+    /// Bytes handed out, each allocation rounded up to its block.
+    pub fn live_bytes(&self) -> usize {
+        lock(&self.pool).live()
+    }
+
+    /// Returns segments without a live allocation to the driver, and gives their bytes. Synchronises.
+    pub fn collect(&self) -> Result<usize> {
+        let _turn = self.enter_outside("cuda collect")?;
+        self.return_segments(&mut lock(&self.pool))
+    }
+
+    /// Waits for what may still use cached memory, then returns what is wholly free.
+    fn return_segments(&self, pool: &mut Pool) -> Result<usize> {
+        self.noted(self.driver.stream_synchronize(self.stream))?;
+        let mut outcome = Ok(0);
+        for (segment, size) in pool.drain_free() {
+            // All are tried; the first error is the answer.
+            match (self.noted(self.driver.mem_free(segment)), &mut outcome) {
+                (Ok(()), Ok(total)) => *total += size,
+                (Err(error), Ok(_)) => outcome = Err(error),
+                (Err(error), Err(_)) => self.settle(Err(error)),
+                (Ok(()), Err(_)) => {}
+            }
+        }
+        outcome
+    }
+
+    /// Free and total bytes of the device, as the driver sees them.
+    pub fn mem_info(&self) -> Result<(usize, usize)> {
+        let _turn = self.enter()?;
+        self.noted(self.driver.mem_info())
+    }
+
+    /// As [`Cuda::mem_info`], for reports, which return no errors: one that waits for the next call goes on waiting.
+    pub(crate) fn mem_info_if_told(&self) -> Option<(usize, usize)> {
+        if self.poisoned() {
+            return None;
+        }
+        let _turn = self.turn().ok()?;
+        self.noted(self.driver.mem_info()).ok()
+    }
+
+    /// Copies `src` to the device. `src` may be changed as soon as this returns.
+    pub fn upload(&self, dst: u64, src: &[u8]) -> Result<()> {
+        let _turn = self.enter_outside("cuda upload")?;
+        if src.is_empty() {
+            return Ok(());
+        }
+        self.owned("cuda upload", "dst", dst, src.len())?;
+        let mut ring = lock(&self.ring);
+        if ring.base.is_null() {
+            ring.base = self.noted(self.driver.mem_host_alloc(SLOT * SLOTS)).map_err(|error| {
+                if code(&error) != Some(OUT_OF_MEMORY) {
+                    return error;
+                }
+                let report = format!("of pinned host memory for uploads to cuda:{}", self.ordinal());
+                Error::new("cuda upload", ErrorKind::OutOfMemory { bytes: SLOT * SLOTS, report })
+            })?;
+        }
+        let mut done = 0;
+        while done < src.len() {
+            if ring.used == SLOT {
+                self.next_slot(&mut ring)?;
+            }
+            let bytes = (src.len() - done).min(SLOT - ring.used);
+            // SAFETY: the ring has SLOT * SLOTS bytes, slot < SLOTS, and used + bytes <= SLOT.
+            let staged = unsafe { ring.base.0.cast::<u8>().add(ring.slot * SLOT + ring.used) };
+            // SAFETY: `bytes` bytes are there on both sides. This part of the ring is in nobody's use:
+            // a slot is entered only after its last copy has run, and filled front to back.
+            unsafe { staged.copy_from_nonoverlapping(src[done..].as_ptr(), bytes) };
+            // SAFETY: the staged bytes are not written again before the slot's event has passed.
+            self.noted(unsafe { self.driver.memcpy_htod(dst + done as u64, staged, bytes, self.stream) })?;
+            ring.used = (ring.used + bytes).next_multiple_of(64);
+            done += bytes;
+        }
+        Ok(())
+    }
+
+    /// Marks the end of the full slot and waits until the next one is free. Where a step fails, calling
+    /// again continues there.
+    fn next_slot(&self, ring: &mut Ring) -> Result<()> {
+        let slot = ring.slot;
+        if !ring.busy[slot] {
+            if ring.events[slot].is_null() {
+                ring.events[slot] = self.noted(self.driver.event_create(false))?;
+            }
+            self.noted(self.driver.event_record(ring.events[slot], self.stream))?;
+            ring.busy[slot] = true;
+        }
+        let next = (slot + 1) % SLOTS;
+        if ring.busy[next] {
+            self.noted(self.driver.event_synchronize(ring.events[next]))?;
+            ring.busy[next] = false;
+        }
+        (ring.slot, ring.used) = (next, 0);
+        Ok(())
+    }
+
+    /// Copies from the device to `dst` and waits for it.
+    pub fn download(&self, src: u64, dst: &mut [u8]) -> Result<()> {
+        let _turn = self.enter_outside("cuda download")?;
+        if dst.is_empty() {
+            return Ok(());
+        }
+        self.owned("cuda download", "src", src, dst.len())?;
+        // SAFETY: the slice is borrowed until the wait below has returned; to memory that is not pinned
+        // the driver copies before the call itself returns.
+        self.noted(unsafe { self.driver.memcpy_dtoh(dst.as_mut_ptr(), src, dst.len(), self.stream) })?;
+        self.noted(self.driver.stream_synchronize(self.stream))
+    }
+
+    /// Copies on the device. The ranges must not overlap.
+    pub fn copy(&self, dst: u64, src: u64, bytes: usize) -> Result<()> {
+        let _turn = self.enter()?;
+        if bytes == 0 {
+            return Ok(());
+        }
+        self.owned("cuda copy", "dst", dst, bytes)?;
+        self.owned("cuda copy", "src", src, bytes)?;
+        if dst.abs_diff(src) < bytes as u64 {
+            return Err(Error::argument("cuda copy", "dst", "overlaps the source"));
+        }
+        self.noted(self.driver.memcpy_dtod(dst, src, bytes, self.stream))
+    }
+
+    /// Writes `word` `count` times from `dst` on, which must be aligned to 4.
+    pub fn fill(&self, dst: u64, word: u32, count: usize) -> Result<()> {
+        let _turn = self.enter()?;
+        if count == 0 {
+            return Ok(());
+        }
+        if !dst.is_multiple_of(4) {
+            return Err(Error::argument("cuda fill", "dst", format!("{dst:#x} is not aligned to 4 bytes")));
+        }
+        self.owned("cuda fill", "dst", dst, count.saturating_mul(4))?;
+        self.noted(self.driver.memset_d32(dst, word, count, self.stream))
+    }
+
+    /// Waits until everything submitted has run.
+    pub fn synchronize(&self) -> Result<()> {
+        let _turn = self.enter_outside("cuda synchronize")?;
+        self.noted(self.driver.stream_synchronize(self.stream))
+    }
+
+    /// Refuses a range that is not inside one live allocation.
+    fn owned(&self, op: &str, name: &'static str, address: u64, bytes: usize) -> Result<()> {
+        if lock(&self.pool).contains(address, bytes) {
+            return Ok(());
+        }
+        Err(Error::argument(
+            op,
+            name,
+            format!("{bytes} bytes at {address:#x} are not inside a live allocation"),
+        ))
+    }
+}

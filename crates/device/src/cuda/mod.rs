@@ -1,0 +1,34 @@
+//! CUDA without a toolkit at build time: the driver and NVRTC are opened when first needed.
+//!
+//! - `driver`: the table of driver entry points and one checked method for each;
+//! - `nvrtc`, `cubin` and `cache`: source to cubin, what is in one, and cubins on disk;
+//! - `pool` and `args`: bookkeeping without a driver, for memory and for the arguments of a launch;
+//! - `context`, `memory`, `kernels`, `graph`: a device in use, built from the above;
+//! - `fake`: a driver in host memory, so that all of it is tested where there is no GPU.
+
+mod args;
+mod cache;
+mod context;
+mod cubin;
+pub mod driver;
+#[doc(hidden)]
+pub mod fake;
+mod graph;
+mod kernels;
+mod memory;
+pub mod nvrtc;
+mod pool;
+#[cfg(test)]
+mod tests;
+
+pub use args::{Args, MAX_ARGS};
+pub use cache::folder as cache_folder;
+pub use context::Cuda;
+#[doc(hidden)]
+pub use cubin::{kernels as kernels_of, stack as stack_of};
+pub use driver::Driver;
+pub use driver::Work;
+pub use graph::Captured;
+pub use graph::CudaGraph;
+pub use kernels::{Kernel, Source};
+pub use nvrtc::{Compiler, Nvrtc};

@@ -1,0 +1,323 @@
+//! Passes: each takes a program and the values wanted from it, and returns one that computes the same bits with less
+//! work. They can be switched off one by one; the bits stay.
+
+mod again;
+mod common;
+mod constants;
+mod fuse;
+mod layout;
+mod peak;
+mod prologues;
+mod reductions;
+
+use super::{Graph, Node, Source, What};
+use dittograd_device::Device;
+use dittograd_numerics::error::Result;
+use dittograd_numerics::shape::Shape;
+use dittograd_ops::program::Program;
+use dittograd_ops::{AnyOp, Recorder, Val};
+
+/// What can be done to a program before it is planned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pass {
+    /// Drops what no wanted value is computed from.
+    DeadCode,
+    /// Drops copies and changes of shape that move nothing, joins permutations, and turns transposed operands of
+    /// products into flags.
+    Layout,
+    /// Computes what depends on constants only, once.
+    Constants,
+    /// Computes equal ops on equal inputs once.
+    Common,
+    /// Joins elementwise ops and broadcasts into one kernel, if the values between them are needed nowhere else.
+    Elementwise,
+    /// Joins elementwise ops even if values between them are needed elsewhere: one kernel writes several results.
+    Results,
+    /// Joins elementwise ops to the matrix product, convolution, softmax or norm before them.
+    Epilogues,
+    /// Joins elementwise ops to the reductions and losses after and before them.
+    Reductions,
+    /// Joins elementwise ops to the softmax or norm after them.
+    Prologues,
+    /// Copies that only move elements are made again for who reads them much later, if what they are copies of is kept
+    /// anyway.
+    Copies,
+    /// So is all that was traced in [`Session::checkpoint`](crate::session::Session::checkpoint).
+    Checkpoints,
+    /// So are large values that an elementwise kernel can make beside its own, where it makes the most memory that is needed
+    /// at a time less.
+    Peak,
+    /// So are all elementwise ops: less memory for more time. Not among [`Passes::all`].
+    Recompute,
+}
+
+impl Pass {
+    /// All passes, in the order they run.
+    pub const ALL: [Pass; 13] = [
+        Pass::DeadCode,
+        Pass::Layout,
+        Pass::Constants,
+        Pass::Common,
+        Pass::Elementwise,
+        Pass::Results,
+        Pass::Epilogues,
+        Pass::Reductions,
+        Pass::Prologues,
+        Pass::Copies,
+        Pass::Checkpoints,
+        Pass::Peak,
+        Pass::Recompute,
+    ];
+
+    /// The pass's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Pass::DeadCode => "dead_code",
+            Pass::Layout => "layout",
+            Pass::Constants => "constants",
+            Pass::Common => "common",
+            Pass::Elementwise => "elementwise",
+            Pass::Results => "results",
+            Pass::Epilogues => "epilogues",
+            Pass::Reductions => "reductions",
+            Pass::Prologues => "prologues",
+            Pass::Copies => "copies",
+            Pass::Checkpoints => "checkpoints",
+            Pass::Peak => "peak",
+            Pass::Recompute => "recompute",
+        }
+    }
+}
+
+/// Which passes run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Passes {
+    on: [bool; Pass::ALL.len()],
+    /// Words from which on [`Pass::Peak`] looks at a value.
+    least: usize,
+}
+
+impl Default for Passes {
+    fn default() -> Passes {
+        Passes::all()
+    }
+}
+
+impl Passes {
+    /// All that make a program faster or smaller at no cost worth naming: all but [`Pass::Recompute`].
+    pub fn all() -> Passes {
+        Passes { on: [true; Pass::ALL.len()], ..Passes::none() }.without(Pass::Recompute)
+    }
+
+    /// None of them.
+    pub fn none() -> Passes {
+        Passes { on: [false; Pass::ALL.len()], least: peak::LEAST }
+    }
+
+    /// These, with one more.
+    pub fn with(mut self, pass: Pass) -> Passes {
+        self.on[pass as usize] = true;
+        self
+    }
+
+    /// These, without one.
+    pub fn without(mut self, pass: Pass) -> Passes {
+        self.on[pass as usize] = false;
+        self
+    }
+
+    /// Whether a pass runs.
+    pub fn has(self, pass: Pass) -> bool {
+        self.on[pass as usize]
+    }
+
+    /// These, with values of so many words counted as large by [`Pass::Peak`], so that tests need none that are.
+    #[doc(hidden)]
+    pub fn large(mut self, words: usize) -> Passes {
+        self.least = words;
+        self
+    }
+
+    /// Runs them. `wanted` are the values that are read afterwards; they follow the renumbering. Constants are computed
+    /// on `device`.
+    pub(crate) fn run(self, graph: &Graph, wanted: &mut [Val], device: &Device) -> Result<Graph> {
+        let mut graph = self.swept(graph.clone(), wanted);
+        if self.has(Pass::Layout) {
+            graph = layout::simplify(&graph, wanted)?;
+        }
+        if self.has(Pass::Constants) {
+            graph = constants::fold(&self.swept(graph, wanted), wanted, device)?;
+        }
+        if self.has(Pass::Common) {
+            graph = common::subexpressions(&self.swept(graph, wanted), wanted);
+        }
+        let fusion = fuse::Fusion {
+            elementwise: self.has(Pass::Elementwise),
+            results: self.has(Pass::Results),
+            epilogues: self.has(Pass::Epilogues),
+        };
+        if fusion.elementwise || fusion.epilogues {
+            graph = fusion.run(&self.swept(graph, wanted), wanted)?;
+        }
+        if self.has(Pass::Reductions) {
+            graph = reductions::join(&self.swept(graph, wanted), wanted)?;
+        }
+        if self.has(Pass::Prologues) {
+            graph = prologues::join(&self.swept(graph, wanted), wanted)?;
+        }
+        if [Pass::Copies, Pass::Checkpoints, Pass::Recompute].iter().any(|p| self.has(*p)) {
+            graph = again::make(&self.swept(graph, wanted), wanted, self);
+        }
+        if self.has(Pass::Peak) {
+            graph = peak::lower(&self.swept(graph, wanted), wanted, self.least)?;
+        }
+        Ok(self.swept(graph, wanted))
+    }
+
+    /// Without dead code, unless that pass is off. Other passes leave behind what they have replaced.
+    fn swept(self, graph: Graph, wanted: &mut [Val]) -> Graph {
+        if self.has(Pass::DeadCode) { dead_code(&graph, wanted) } else { graph }
+    }
+}
+
+/// A new program made of an old one, node by node.
+struct Rewrite<'g> {
+    old: &'g Graph,
+    out: Graph,
+    /// The new value of each old one that has one yet.
+    new: Vec<Option<Val>>,
+}
+
+impl<'g> Rewrite<'g> {
+    fn new(old: &'g Graph) -> Rewrite<'g> {
+        Rewrite { old, out: Graph::new(), new: vec![None; old.size()] }
+    }
+
+    /// The new value of an old one, which comes earlier and so has one.
+    fn at(&self, v: Val) -> Val {
+        self.new[v.0 as usize].unwrap_or(Val(u32::MAX))
+    }
+
+    fn all(&self, ins: &[Val]) -> Vec<Val> {
+        ins.iter().map(|v| self.at(*v)).collect()
+    }
+
+    /// Copies a node as it is.
+    fn keep(&mut self, i: usize) {
+        let node = &self.old.nodes[i];
+        let what = match &node.what {
+            What::Op(op, ins) => What::Op(op.clone(), self.all(ins)),
+            leaf => leaf.clone(),
+        };
+        let v = Val(self.out.nodes.len() as u32);
+        self.out.nodes.push(Node { what, ..node.clone() });
+        if self.old.random_base == Some(Val(i as u32)) {
+            self.out.random_base = Some(v);
+        }
+        self.new[i] = Some(v);
+    }
+
+    /// Records another op for a node.
+    fn record(&mut self, i: usize, op: impl Into<AnyOp>, ins: &[Val]) -> Result<()> {
+        let v = self.out.record(op.into(), ins)?;
+        let (new, old) = (&mut self.out.nodes[v.0 as usize], &self.old.nodes[i]);
+        (new.requires_grad, new.again) = (old.requires_grad, old.again);
+        self.new[i] = Some(v);
+        Ok(())
+    }
+
+    fn finish(self, wanted: &mut [Val]) -> Graph {
+        wanted.iter_mut().for_each(|v| *v = self.at(*v));
+        self.out
+    }
+}
+
+/// An input of a program of shape `from`, for one of shape `to` with the same elements, if it can be read so.
+fn reshaped(out: &mut Graph, v: Val, from: &Shape, to: &Shape) -> Result<Option<Val>> {
+    if from == to {
+        return Ok(Some(v));
+    }
+    let shape = out.meta(v).shape;
+    let shape = match shape.numel() {
+        n if n == to.numel() => *to,
+        1 => Shape::SCALAR,
+        // A row is a row as long as the last axis stays.
+        n if n == shape.last() && n == to.last() && n == from.last() => Shape::new(&[n])?,
+        // So is one element for each row. Without elements there can be more rows of one shape than of the other.
+        n if shape.rank() == from.rank()
+            && shape.last() == 1
+            && n == from.rows()
+            && n == to.rows()
+            && to.last() == from.last() =>
+        {
+            let (_, rows) = to.dims().split_last().unwrap_or((&1, &[]));
+            Shape::new(&[rows, &[1]].concat())?
+        }
+        _ => return Ok(None),
+    };
+    dittograd_ops::layout::reshape_to(out, v, shape).map(Some)
+}
+
+/// The elementwise program that makes `v`, its node, and what it reads, if each value on the way is read once.
+fn elements<'g>(graph: &'g Graph, uses: &[usize], mut v: Val) -> Option<(Program, &'g Node, &'g [Val])> {
+    loop {
+        let node = graph.node(v);
+        let What::Op(op, ins) = &node.what else { return None };
+        if uses[v.0 as usize] != 1 {
+            return None;
+        }
+        if matches!(op, AnyOp::Reshape(_)) {
+            v = ins[0];
+            continue;
+        }
+        let program = op.as_program(&graph.metas(ins)).filter(|p| p.outputs() == 1)?;
+        return Some((program, node, ins));
+    }
+}
+
+/// For each value, the one whose memory it shares, where `shares` says of an op that it shares its first input's; and for
+/// each of those, who reads it, in order, `usize::MAX` being the world.
+fn readers(
+    graph: &Graph,
+    wanted: &[Val],
+    shares: impl Fn(&AnyOp, &[Val]) -> bool,
+) -> (Vec<usize>, Vec<Vec<usize>>) {
+    let mut root: Vec<usize> = (0..graph.size()).collect();
+    let mut readers: Vec<Vec<usize>> = vec![Vec::new(); graph.size()];
+    for (i, node) in graph.nodes.iter().enumerate() {
+        match &node.what {
+            What::Op(op, ins) if shares(op, ins) => root[i] = root[ins[0].0 as usize],
+            What::Op(_, ins) => ins.iter().for_each(|v| readers[root[v.0 as usize]].push(i)),
+            What::Leaf(_) => {}
+        }
+    }
+    wanted.iter().for_each(|v| readers[root[v.0 as usize]].push(usize::MAX));
+    (root, readers)
+}
+
+/// How often each value is read, being wanted counted as one more reader.
+fn uses(graph: &Graph, wanted: &[Val]) -> Vec<usize> {
+    let mut uses = vec![0; graph.size()];
+    let read = graph.nodes.iter().flat_map(|n| match &n.what {
+        What::Op(_, ins) => &ins[..],
+        What::Leaf(_) => &[],
+    });
+    read.chain(wanted).for_each(|v| uses[v.0 as usize] += 1);
+    uses
+}
+
+/// Keeps only what the wanted values are computed from.
+fn dead_code(graph: &Graph, wanted: &mut [Val]) -> Graph {
+    let mut live = vec![false; graph.size()];
+    wanted.iter().for_each(|v| live[v.0 as usize] = true);
+    for (i, node) in graph.nodes.iter().enumerate().rev() {
+        if let (What::Op(_, ins), true) = (&node.what, live[i]) {
+            ins.iter().for_each(|v| live[v.0 as usize] = true);
+        }
+        // Inputs stay: a program takes what it was traced with.
+        live[i] |= matches!(node.what, What::Leaf(Source::Input(_)));
+    }
+    let mut to = Rewrite::new(graph);
+    (0..graph.size()).filter(|i| live[*i]).for_each(|i| to.keep(i));
+    to.finish(wanted)
+}

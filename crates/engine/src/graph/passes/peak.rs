@@ -1,0 +1,245 @@
+//! The most memory that is needed at a time, lowered: what an elementwise op makes, and is read again long after, is made
+//! again then as one more result of an elementwise kernel that reads all it is made of, as the gradient of an activation
+//! does. That costs no more than writing it, and no launch. Readers that come shortly before that kernel go behind it.
+
+use super::again::GAP;
+use super::{Rewrite, What, readers};
+use crate::graph::Graph;
+use dittograd_numerics::error::Result;
+use dittograd_ops::layout::reshape_to;
+use dittograd_ops::map::{Map, results};
+use dittograd_ops::program::Program;
+use dittograd_ops::{Recorder, Val};
+
+/// Words from which on a value counts: 16 MiB. A model of smaller ones takes little memory as it is.
+pub(super) const LEAST: usize = 1 << 22;
+/// The most words that are written for each by which the most at a time falls.
+const PRICE: usize = 2;
+/// The part of all words a program moves that may be written in addition. A step whose kernels do nothing but move
+/// words gets longer by it; those of large models mostly multiply, so that it is a small part of that.
+const PART: usize = 32;
+
+/// A value that can be made again.
+struct Again {
+    value: usize,
+    /// The node that makes it again.
+    at: usize,
+    /// The nodes before that one that read it, and then go behind.
+    moved: Vec<usize>,
+    /// Words that are written.
+    cost: usize,
+    /// How the memory in use changes: from, to (inclusive), words.
+    changes: Vec<(usize, usize, isize)>,
+}
+
+impl Again {
+    fn apply(&self, used: &mut [isize]) {
+        for &(from, to, words) in &self.changes {
+            used[from..=to].iter_mut().for_each(|u| *u += words);
+        }
+    }
+}
+
+pub(super) fn lower(graph: &Graph, wanted: &mut [Val], least: usize) -> Result<Graph> {
+    let view = View::new(graph, wanted);
+    let mut options: Vec<Again> =
+        (0..graph.size()).filter(|&i| view.words(i) >= least.max(1)).filter_map(|i| view.option(i)).collect();
+    let mut used = view.used();
+    let mut budget = view.traffic() / PART;
+    let mut chosen: Vec<Again> = Vec::new();
+    loop {
+        let most = used.iter().copied().max().unwrap_or(0);
+        // The words by which the most falls.
+        let gain = |o: &Again| {
+            let mut then = used.clone();
+            o.apply(&mut then);
+            usize::try_from(most - then.iter().copied().max().unwrap_or(0)).unwrap_or(0)
+        };
+        options.retain(|o| o.cost <= budget && chosen.iter().all(|c| view.agree(o, c)));
+        let gains = options.iter().map(gain).enumerate();
+        let pays = gains.filter(|&(k, gain)| gain * PRICE >= options[k].cost);
+        // The most for each word written; of equal ones the first.
+        let better = |a: &(usize, usize), b: &(usize, usize)| {
+            (a.1 * options[b.0].cost).cmp(&(b.1 * options[a.0].cost)).then(b.0.cmp(&a.0))
+        };
+        let Some((best, _)) = pays.max_by(better) else { break };
+        let best = options.remove(best);
+        budget -= best.cost;
+        best.apply(&mut used);
+        chosen.push(best);
+    }
+    view.rewrite(&chosen, wanted)
+}
+
+/// A program and who reads what.
+struct View<'g> {
+    graph: &'g Graph,
+    root: Vec<usize>,
+    readers: Vec<Vec<usize>>,
+    /// For each node, the one whose memory it takes over.
+    over: Vec<Option<usize>>,
+    /// The programs of elementwise ops with one result.
+    programs: Vec<Option<Program>>,
+}
+
+impl<'g> View<'g> {
+    fn new(graph: &'g Graph, wanted: &[Val]) -> View<'g> {
+        let (root, readers) = readers(graph, wanted, |op, ins| op.view(&graph.metas(ins)).is_some());
+        let n = graph.size();
+        let mut view = View { graph, root, readers, over: vec![None; n], programs: vec![None; n] };
+        for i in 0..n {
+            let (true, What::Op(op, ins)) = (view.root[i] == i, &graph.nodes[i].what) else { continue };
+            view.programs[i] = op.as_program(&graph.metas(ins)).filter(|p| p.outputs() == 1);
+            let dies =
+                |&r: &usize| view.words(r) == view.words(i) && view.last(r) == i && view.reads(i, r) == 1;
+            let into = match view.programs[i] {
+                Some(_) => ins.len(),
+                None => usize::from(op.overwrites()),
+            };
+            view.over[i] = ins[..into].iter().map(|v| view.root[v.0 as usize]).find(dies);
+        }
+        view
+    }
+
+    /// Words a value takes, 0 for one from outside and for one that lies in another.
+    fn words(&self, i: usize) -> usize {
+        let node = &self.graph.nodes[i];
+        if self.root[i] == i && matches!(node.what, What::Op(..)) { node.meta.shape.numel() } else { 0 }
+    }
+
+    /// The last node that reads a value, the last of all for one that is wanted.
+    fn last(&self, i: usize) -> usize {
+        self.readers[i].last().map_or(i, |&r| r.min(self.graph.size()))
+    }
+
+    fn inputs(&self, i: usize) -> &[Val] {
+        if let What::Op(_, ins) = &self.graph.nodes[i].what { ins } else { &[] }
+    }
+
+    fn roots(&self, i: usize) -> impl Iterator<Item = usize> {
+        self.inputs(i).iter().map(|v| self.root[v.0 as usize])
+    }
+
+    /// How often node `i` reads the value `r`.
+    fn reads(&self, i: usize, r: usize) -> usize {
+        self.roots(i).filter(|x| *x == r).count()
+    }
+
+    /// Words in use at each node.
+    fn used(&self) -> Vec<isize> {
+        let n = self.graph.size();
+        let mut steps = vec![0; n + 2];
+        for i in 0..n {
+            steps[i] += self.words(i) as isize;
+            steps[self.last(i) + 1] -= self.words(i) as isize;
+            // What is written over another value begins as that ends.
+            if let Some(r) = self.over[i] {
+                steps[i] -= self.words(r) as isize;
+                steps[i + 1] += self.words(r) as isize;
+            }
+        }
+        steps
+            .iter()
+            .take(n)
+            .scan(0, |sum, step| {
+                *sum += step;
+                Some(*sum)
+            })
+            .collect()
+    }
+
+    /// Words that all ops read and write.
+    fn traffic(&self) -> usize {
+        let all = |v: &Val| self.graph.node(*v).meta.shape.numel();
+        let moved = |i: usize| self.words(i) + self.inputs(i).iter().map(all).sum::<usize>();
+        (0..self.graph.size()).filter(|&i| self.words(i) > 0).map(moved).sum()
+    }
+
+    /// How a value can be made again.
+    fn option(&self, i: usize) -> Option<Again> {
+        let (n, words) = (self.graph.size(), self.words(i));
+        let own = self.programs[i].as_ref()?;
+        let node = &self.graph.nodes[i];
+        if node.again || self.readers[i].last() >= Some(&n) || !words.is_multiple_of(4) {
+            return None;
+        }
+        // The longest time without a reader.
+        let pairs = self.readers[i].windows(2).map(|r| (r[0], r[1]));
+        let (last, first) = pairs.filter(|r| r.1 - r.0 > GAP).max_by_key(|r| (r.1 - r.0, n - r.0))?;
+        let joins = |&at: &usize| {
+            let other = &self.graph.nodes[at];
+            other.meta.shape == node.meta.shape
+                && !other.again
+                && self.reads(at, i) == 0
+                && self.inputs(i).iter().all(|v| self.inputs(at).contains(v))
+                && self.programs[at].as_ref().is_some_and(|p| self.joined(i, own, at, p).fits())
+        };
+        let at = (last.max(first - GAP) + 1..n.min(first + GAP)).find(joins)?;
+        let moved: Vec<usize> = self.readers[i].iter().copied().filter(|&r| first <= r && r < at).collect();
+        // Nothing until then may read what they make.
+        if moved.iter().any(|&m| self.readers[m].iter().any(|&r| r <= at)) {
+            return None;
+        }
+        // All results of a kernel are one value: it is needed as long as one of them is, and has no memory to take over.
+        let end = self.last(i);
+        let until = self.last(at).max(end).min(n - 1);
+        let mut changes = vec![(last + 1, end, -(words as isize)), (at, until, words as isize)];
+        changes.extend(self.over[at].map(|r| (at, at, self.words(r) as isize)));
+        for r in moved.iter().flat_map(|&m| self.roots(m)).filter(|&r| r != i && self.last(r) < at) {
+            changes.push((self.last(r) + 1, at, self.words(r) as isize));
+        }
+        Some(Again { value: i, at, moved, cost: words, changes })
+    }
+
+    /// The program of `at` with that of `i` as one more result.
+    fn joined(&self, i: usize, own: &Program, at: usize, of: &Program) -> Program {
+        let ins = self.inputs(at);
+        Program::trace(ins.len(), |x| {
+            let place = |v: &Val| x[ins.iter().position(|w| w == v).unwrap_or(0)];
+            let args: Vec<_> = self.inputs(i).iter().map(place).collect();
+            [of.eval(x), own.eval(&args)].concat()
+        })
+    }
+
+    /// Whether two values can both be made again: neither of the other, each by a kernel of its own that stays where it is.
+    fn agree(&self, a: &Again, b: &Again) -> bool {
+        let apart = |a: &Again, b: &Again| self.reads(a.value, b.value) == 0 && !a.moved.contains(&b.at);
+        apart(a, b) && apart(b, a) && a.at != b.at
+    }
+
+    fn rewrite(&self, chosen: &[Again], wanted: &mut [Val]) -> Result<Graph> {
+        let n = self.graph.size();
+        let mut to = Rewrite::new(self.graph);
+        // For each node, what is made again there, and the node that it goes behind, with its views.
+        let mut here: Vec<Option<&Again>> = vec![None; n];
+        let mut behind: Vec<usize> = (0..n).collect();
+        for c in chosen {
+            here[c.at] = Some(c);
+            c.moved.iter().for_each(|&m| behind[m] = behind[m].max(c.at));
+        }
+        (0..n).for_each(|i| behind[i] = behind[i].max(behind[self.root[i]]));
+        let mut waiting: Vec<Vec<usize>> = vec![Vec::new(); n];
+        for i in 0..n {
+            if behind[i] > i {
+                waiting[behind[i]].push(i);
+                continue;
+            }
+            if let (Some(c), Some(of)) = (here[i], &self.programs[i])
+                && let Some(own) = &self.programs[c.value]
+            {
+                let shape = self.graph.nodes[i].meta.shape;
+                let op = Map::new(self.joined(c.value, own, i, of), shape);
+                let ins = to.all(self.inputs(i));
+                let value = to.out.record(op.into(), &ins)?;
+                for (old, part) in [i, c.value].into_iter().zip(results(&mut to.out, value, 2, shape)?) {
+                    to.new[old] = Some(reshape_to(&mut to.out, part, shape)?);
+                }
+                (c.value + 1..i).filter(|&v| self.root[v] == c.value).for_each(|v| to.keep(v));
+            } else {
+                to.keep(i);
+            }
+            std::mem::take(&mut waiting[i]).into_iter().for_each(|m| to.keep(m));
+        }
+        Ok(to.finish(wanted))
+    }
+}

@@ -1,0 +1,109 @@
+//! Elementwise ops become part of the reduction or loss that reads them, and what is done to its result becomes its
+//! last step: the elements are never stored.
+
+use super::{Rewrite, What, elements, uses};
+use crate::graph::Graph;
+use dittograd_numerics::error::Result;
+use dittograd_numerics::shape::Shape;
+use dittograd_ops::fold::Folded;
+use dittograd_ops::program::{Expr, Program};
+use dittograd_ops::{AnyOp, Val, layout};
+use std::sync::Arc;
+
+pub(super) fn join(graph: &Graph, wanted: &mut [Val]) -> Result<Graph> {
+    let uses = uses(graph, wanted);
+    let mut to = Rewrite::new(graph);
+    for (i, node) in graph.nodes.iter().enumerate() {
+        let What::Op(op, ins) = &node.what else {
+            to.keep(i);
+            continue;
+        };
+        if let Some(after) = following(graph, &uses, op, ins)
+            && let Some((folded, args)) = folded(&to, ins[0], after)
+        {
+            to.record(i, folded, &args)?;
+        } else if let Some((folded, args)) = with_elements(&mut to, graph, &uses, op, ins)? {
+            to.record(i, folded, &args)?;
+        } else {
+            to.keep(i);
+        }
+    }
+    Ok(to.finish(wanted))
+}
+
+/// The program of an op on a single value that only it reads.
+fn following(graph: &Graph, uses: &[usize], op: &AnyOp, ins: &[Val]) -> Option<Program> {
+    let [v] = *ins else { return None };
+    let same = graph.node(v).meta.shape == op.shape(&graph.metas(ins)).ok()?.shape;
+    let program = op.as_program(&graph.metas(ins)).filter(|p| p.outputs() == 1 && !p.steps().is_empty());
+    program.filter(|_| same && uses[v.0 as usize] == 1)
+}
+
+/// The fold that made `v`, with one more program after it.
+fn folded(to: &Rewrite<'_>, v: Val, after: Program) -> Option<(Folded, Vec<Val>)> {
+    let What::Op(op, args) = &to.out.node(to.at(v)).what else { return None };
+    let metas = to.out.metas(args);
+    let folded = match op {
+        AnyOp::Folded(folded) => folded.then(&after)?,
+        _ => {
+            let (fold, _) = op.as_fold(&metas)?;
+            let shape = metas.first()?.shape;
+            let before = Arc::new(Program::same(fold.ins));
+            Folded { base: Box::new(op.clone()), before, after: Arc::new(after), shape }
+        }
+    };
+    folded.is_possible().then(|| (folded, args.clone()))
+}
+
+/// The fold `op` with the programs that make its elements, if there are any.
+fn with_elements(
+    to: &mut Rewrite<'_>,
+    graph: &Graph,
+    uses: &[usize],
+    op: &AnyOp,
+    ins: &[Val],
+) -> Result<Option<(Folded, Vec<Val>)>> {
+    let metas = graph.metas(ins);
+    let Some((fold, _)) = op.as_fold(&metas).filter(|(f, _)| f.aux == 0 && f.ins == ins.len()) else {
+        return Ok(None);
+    };
+    let shape = metas[0].shape;
+    let made: Vec<Option<(Program, &[Val])>> =
+        ins.iter().map(|v| in_order(graph, uses, *v, &shape)).collect();
+    if made.iter().all(Option::is_none) || fold.ins > 4 {
+        return Ok(None);
+    }
+    let mut args: Vec<Val> = Vec::new();
+    let mut places: Vec<Vec<usize>> = Vec::new();
+    for (made, v) in made.iter().zip(ins) {
+        let own = made.as_ref().map_or(std::slice::from_ref(v), |(_, own)| own);
+        let mut at = Vec::new();
+        for v in own {
+            let v = to.at(*v);
+            let v = layout::reshape_to(&mut to.out, v, shape)?;
+            at.push(args.iter().position(|x| *x == v).unwrap_or_else(|| {
+                args.push(v);
+                args.len() - 1
+            }));
+        }
+        places.push(at);
+    }
+    let before = Program::trace(args.len(), |x| {
+        let of = |(made, at): (&Option<(Program, &[Val])>, &Vec<usize>)| -> Expr {
+            let own: Vec<Expr> = at.iter().map(|&p| x[p]).collect();
+            made.as_ref().map_or(own[0], |(p, _)| p.eval(&own)[0])
+        };
+        made.iter().zip(&places).map(of).collect()
+    });
+    let after = Arc::new(Program::same(1));
+    let folded = Folded { base: Box::new(op.clone()), before: Arc::new(before), after, shape };
+    Ok(folded.is_possible().then_some((folded, args)))
+}
+
+/// The program that makes `v`, and what it reads, if only one op reads `v`, and the program reads all elements in
+/// order.
+fn in_order<'g>(graph: &'g Graph, uses: &[usize], v: Val, shape: &Shape) -> Option<(Program, &'g [Val])> {
+    let (program, _, ins) = elements(graph, uses, v)?;
+    let plain = ins.iter().all(|v| graph.node(*v).meta.shape.numel() == shape.numel());
+    (plain && !ins.is_empty()).then_some((program, ins))
+}

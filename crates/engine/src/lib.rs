@@ -1,0 +1,11 @@
+//! What runs and differentiates programs of ops: the tape, graphs and their compiler, sessions, parameters, optimizers.
+
+mod gradients;
+pub mod graph;
+mod host;
+pub mod optim;
+pub mod params;
+pub mod session;
+pub mod tape;
+
+pub use host::HostDevice;

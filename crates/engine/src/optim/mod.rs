@@ -1,0 +1,574 @@
+//! Optimizers. A rule is one formula over [`Real`](dittograd_numerics::scalar::Real): the CPU loop, the CUDA kernel and the update in any
+//! other number type are read off it. All parameters are updated in place, on the device, in one launch per 32 of
+//! them; learning rates and bias corrections are formed in f64, rounded once (C8), and reach the kernel through a small
+//! buffer, so that a captured program sees new ones every step.
+
+mod direction;
+mod group;
+pub(crate) mod host;
+mod rule;
+mod schedule;
+mod state;
+mod update;
+
+pub use group::Group;
+pub use rule::Rule;
+pub use schedule::Schedule;
+pub use state::{OptimizerState, ParamState};
+
+pub(crate) use rule::{Element, HYPERS, Kind, STATES};
+pub(crate) use update::Slot;
+
+use crate::params::{Param, Params};
+use crate::session::Grads;
+use dittograd_device::cuda::{Cuda, Source};
+use dittograd_device::{AnyBuffer, Backend, Buffer, Cpu, Device, WriteGuard};
+use dittograd_numerics::environment;
+use dittograd_numerics::error::{Error, ErrorKind, Result};
+use dittograd_numerics::shape::Shape;
+use dittograd_ops::DeviceRecorder;
+use dittograd_ops::{Recorder, Val};
+use group::Options;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// An optimizer with its state, which is kept by parameter: it follows a parameter to another device, and does not
+/// depend on the order of parameters or on which of them are frozen.
+///
+/// ```
+/// use dittograd::optim::{Group, Optimizer, Schedule};
+/// let optimizer = Optimizer::adamw(1e-3)
+///     .group(Group::matching(|p| p.shape().rank() < 2).weight_decay(0.0))
+///     .schedule(Schedule::cosine(10_000, 1e-5).warmup(100, 0.01))
+///     .clip_norm(1.0);
+/// assert_eq!(optimizer.lr(), 1e-5);
+/// ```
+pub struct Optimizer {
+    options: Options,
+    groups: Vec<Group>,
+    schedule: Schedule,
+    clip_norm: Option<f64>,
+    clip_value: Option<f64>,
+    step: u64,
+    entries: BTreeMap<u64, Entry>,
+    /// The scalars of each parameter's last step, in the order of their rows.
+    hypers: Vec<[f64; HYPERS]>,
+    /// The same, rounded.
+    words: Vec<f32>,
+    /// The scalars on the device, rounded.
+    buffer: Option<Buffer>,
+}
+
+/// What is known of a parameter.
+struct Entry {
+    name: String,
+    group: Option<usize>,
+    rule: Rule,
+    kind: Kind,
+    /// Updates so far.
+    step: u64,
+    row: usize,
+    states: Vec<AnyBuffer>,
+}
+
+/// Memory that [`Optimizer::prepare`] made: the states of these parameters, and perhaps the buffer of scalars.
+pub(crate) struct Prepared {
+    states: Vec<u64>,
+    buffer: bool,
+}
+
+/// What updates need besides gradients: the factor of norm clipping, and a direction for each parameter that has one.
+pub(crate) struct Extras {
+    pub factor: Option<Val>,
+    pub directions: Vec<Option<Val>>,
+}
+
+/// All numbers that an update of these parameters changes, as a shape.
+pub(crate) fn updated<'p>(params: impl Iterator<Item = &'p Param>) -> Result<Shape> {
+    Shape::new(&[params.map(|p| p.shape().numel()).sum()])
+}
+
+impl Optimizer {
+    /// Any rule.
+    pub fn new(rule: Rule, lr: f64) -> Optimizer {
+        let options = Options { rule, lr, weight_decay: 0.0, decoupled: rule.decouples() };
+        Optimizer {
+            options,
+            groups: Vec::new(),
+            schedule: Schedule::constant(),
+            clip_norm: None,
+            clip_value: None,
+            step: 0,
+            entries: BTreeMap::new(),
+            hypers: Vec::new(),
+            words: Vec::new(),
+            buffer: None,
+        }
+    }
+
+    /// Gradient descent.
+    pub fn sgd(lr: f64) -> Optimizer {
+        Optimizer::new(Rule::Sgd, lr)
+    }
+
+    /// Gradient descent with momentum.
+    pub fn momentum(lr: f64, mu: f64) -> Optimizer {
+        Optimizer::new(Rule::Momentum { mu, dampening: 0.0, nesterov: false }, lr)
+    }
+
+    /// Gradient descent with Nesterov's momentum.
+    pub fn nesterov(lr: f64, mu: f64) -> Optimizer {
+        Optimizer::new(Rule::Momentum { mu, dampening: 0.0, nesterov: true }, lr)
+    }
+
+    /// Adam with the usual constants (0.9, 0.999, 1e-8).
+    pub fn adam(lr: f64) -> Optimizer {
+        Optimizer::new(Rule::Adam { beta1: 0.9, beta2: 0.999, eps: 1e-8 }, lr)
+    }
+
+    /// AdamW with the usual constants (0.9, 0.999, 1e-8, weight decay 0.01).
+    pub fn adamw(lr: f64) -> Optimizer {
+        Optimizer::adam(lr).decoupled(true).weight_decay(0.01)
+    }
+
+    /// AdaGrad with PyTorch's constants (eps 1e-10, learning rate not decayed).
+    pub fn adagrad(lr: f64) -> Optimizer {
+        Optimizer::new(Rule::AdaGrad { lr_decay: 0.0, initial: 0.0, eps: 1e-10 }, lr)
+    }
+
+    /// RMSProp with PyTorch's constants (alpha 0.99, eps 1e-8, no momentum, not centered).
+    pub fn rmsprop(lr: f64) -> Optimizer {
+        Optimizer::new(Rule::RmsProp { alpha: 0.99, eps: 1e-8, momentum: 0.0, centered: false }, lr)
+    }
+
+    /// Adadelta with PyTorch's constants (rho 0.9, eps 1e-6); the usual learning rate is 1.
+    pub fn adadelta(lr: f64) -> Optimizer {
+        Optimizer::new(Rule::Adadelta { rho: 0.9, eps: 1e-6 }, lr)
+    }
+
+    /// Lion with the published constants (0.9, 0.99, no weight decay).
+    pub fn lion(lr: f64) -> Optimizer {
+        Optimizer::new(Rule::Lion { beta1: 0.9, beta2: 0.99 }, lr)
+    }
+
+    /// Muon with PyTorch's constants (momentum 0.95, Nesterov, weight decay 0.1) for matrices, AdamW with the same learning
+    /// rate and weight decay for everything else. Matrices that should follow AdamW too, such as embeddings, go into a
+    /// [`Group`] with that rule.
+    pub fn muon(lr: f64) -> Optimizer {
+        Optimizer::new(Rule::Muon { momentum: 0.95, nesterov: true, eps: 1e-7 }, lr).weight_decay(0.1)
+    }
+
+    /// The same optimizer with another weight decay.
+    pub fn weight_decay(mut self, weight_decay: f64) -> Optimizer {
+        self.options.weight_decay = weight_decay;
+        self
+    }
+
+    /// The same optimizer with weight decay apart from the gradient (`p <- p - lr wd p`, as AdamW), or added to it
+    /// (`g + wd p`).
+    pub fn decoupled(mut self, decoupled: bool) -> Optimizer {
+        self.options.decoupled = decoupled;
+        self
+    }
+
+    /// The same optimizer with other options for some parameters.
+    pub fn group(mut self, group: Group) -> Optimizer {
+        self.groups.push(group);
+        self
+    }
+
+    /// The same optimizer with learning rates, also those of groups, that follow a schedule.
+    pub fn schedule(mut self, schedule: Schedule) -> Optimizer {
+        self.schedule = schedule;
+        self
+    }
+
+    /// The same optimizer, which multiplies all gradients by `min(1, max_norm / (n + 1e-6))`, `n` being the L2 norm of all
+    /// of them together. It is formed on the device.
+    pub fn clip_norm(mut self, max_norm: f64) -> Optimizer {
+        self.clip_norm = Some(max_norm);
+        self
+    }
+
+    /// The same optimizer, which brings every element of a gradient within `limit` of zero, after
+    /// [`Optimizer::clip_norm`] if both are asked for.
+    pub fn clip_value(mut self, limit: f64) -> Optimizer {
+        self.clip_value = Some(limit);
+        self
+    }
+
+    /// The rule of parameters without a group.
+    pub fn rule(&self) -> Rule {
+        self.options.rule
+    }
+
+    /// The learning rate of the next step, of parameters without a group.
+    pub fn lr(&self) -> f64 {
+        self.schedule.lr(self.options.lr, self.step)
+    }
+
+    /// The learning rate of the next step, of a group.
+    pub fn group_lr(&self, group: usize) -> Option<f64> {
+        let options = self.groups.get(group)?.options(self.options);
+        Some(self.schedule.lr(options.lr, self.step))
+    }
+
+    /// Sets the learning rate, which the schedule starts from, of later steps, also of compiled ones. Groups with a
+    /// rate of their own keep it.
+    pub fn set_lr(&mut self, lr: f64) {
+        self.options.lr = lr;
+    }
+
+    /// Sets the learning rate of a group for later steps.
+    pub fn set_group_lr(&mut self, group: usize, lr: f64) -> Result<()> {
+        match self.groups.get_mut(group) {
+            Some(g) => {
+                g.set_own_lr(Some(lr));
+                Ok(())
+            }
+            None => Err(Error::argument("optimizer", "group", format!("there is no group {group}"))),
+        }
+    }
+
+    /// Steps taken.
+    pub fn steps(&self) -> u64 {
+        self.step
+    }
+
+    fn options(&self, group: Option<usize>) -> Options {
+        group.and_then(|g| self.groups.get(g)).map_or(self.options, |g| g.options(self.options))
+    }
+
+    fn check(&self) -> Result<()> {
+        self.options.check()?;
+        self.groups.iter().try_for_each(|g| g.options(self.options).check())?;
+        self.schedule.check()?;
+        for (name, x) in [("clip_norm", self.clip_norm), ("clip_value", self.clip_value)] {
+            if let Some(x) = x.filter(|x| !(*x > 0.0 && (*x as f32).is_finite())) {
+                return Err(Error::argument("optimizer", name, format!("got {x}, use a number above 0")));
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives parameters that it has not seen yet their options.
+    fn register(&mut self, params: &[&Param]) -> Result<()> {
+        self.check()?;
+        if params.iter().all(|p| self.entries.contains_key(&p.id())) {
+            return Ok(());
+        }
+        let groups = group::resolve(&self.groups, params)?;
+        for (p, group) in params.iter().zip(groups) {
+            let options = self.options(group);
+            let (row, rule) = (self.entries.len(), options.rule.of(p));
+            let kind = rule.kind(options.decoupled);
+            let name = p.name().to_string();
+            self.entries.entry(p.id()).or_insert(Entry {
+                name,
+                group,
+                rule,
+                kind,
+                step: 0,
+                row,
+                states: Vec::new(),
+            });
+        }
+        Ok(())
+    }
+
+    /// Makes the state of the trainable ones of `params` that have none yet, brings states to where the parameters are, and
+    /// makes the buffer of scalars.
+    /// Errors leave no new memory behind. Answers whose state is new, for [`Optimizer::unprepare`].
+    pub(crate) fn prepare(&mut self, device: &Device, params: &[&Param]) -> Result<Prepared> {
+        self.register(params)?;
+        let trainable: Vec<&Param> = params.iter().copied().filter(|p| p.trainable()).collect();
+        let mut prepared = self.make_states(device, &trainable)?;
+        let words = self.entries.len() * HYPERS;
+        let fits = |b: &Buffer| b.len() == words && b.device().same(device);
+        if !self.buffer.as_ref().is_some_and(fits) {
+            match device.alloc(words) {
+                Ok(buffer) => prepared.buffer = self.buffer.replace(buffer).is_none(),
+                Err(error) => {
+                    self.unprepare(prepared);
+                    return Err(error);
+                }
+            }
+        }
+        self.hypers.resize(self.entries.len(), [0.0; HYPERS]);
+        Ok(prepared)
+    }
+
+    /// Makes the states of parameters, all of them or none.
+    fn make_states(&mut self, device: &Device, params: &[&Param]) -> Result<Prepared> {
+        let mut prepared = Prepared { states: Vec::new(), buffer: false };
+        for p in params {
+            if self.entries.get(&p.id()).is_some_and(|e| e.states.is_empty()) {
+                prepared.states.push(p.id());
+            }
+            if let Err(error) = self.states_on(device, p) {
+                self.unprepare(prepared);
+                return Err(error);
+            }
+        }
+        Ok(prepared)
+    }
+
+    /// Gives memory back that was made for a step which then could not be taken.
+    pub(crate) fn unprepare(&mut self, prepared: Prepared) {
+        for id in prepared.states {
+            if let Some(entry) = self.entries.get_mut(&id) {
+                entry.states.clear();
+            }
+        }
+        if prepared.buffer {
+            self.buffer = None;
+        }
+    }
+
+    fn states_on(&mut self, device: &Device, p: &Param) -> Result<()> {
+        let Some(entry) = self.entries.get_mut(&p.id()) else { return Ok(()) };
+        if entry.states.is_empty() {
+            let value = entry.rule.initial() as f32;
+            let make = |_: &&str| AnyBuffer::full(device, p.shape(), value);
+            entry.states = entry.kind.states().iter().map(make).collect::<Result<_>>()?;
+        } else if !entry.states.iter().all(|s| s.buffer().device().same(device)) {
+            entry.states = entry.states.iter().map(|s| s.to_device(device)).collect::<Result<_>>()?;
+        }
+        Ok(())
+    }
+
+    fn entry(&self, p: &Param) -> Result<&Entry> {
+        self.entries
+            .get(&p.id())
+            .ok_or_else(|| Error::new("optimizer", ErrorKind::Internal { what: "an unknown parameter" }))
+    }
+
+    fn scalars(&self) -> Result<&Buffer> {
+        self.buffer
+            .as_ref()
+            .ok_or_else(|| Error::new("optimizer", ErrorKind::Internal { what: "no buffer of scalars" }))
+    }
+
+    /// Counts a step of these parameters and forms its scalars.
+    pub(crate) fn begin<'a>(&mut self, params: impl Iterator<Item = &'a Param> + Clone) -> Result<()> {
+        self.check()?;
+        let limit = self.clip_value.unwrap_or(f64::INFINITY);
+        for p in params.clone() {
+            let e = self.entry(p)?;
+            let options = self.options(e.group);
+            let lr = self.schedule.lr(options.lr, self.step);
+            // A schedule may grow a rate beyond what float32 has.
+            rule::finite("lr", lr)?;
+            let decoupled = options.decoupled;
+            let mut h = e.rule.hypers(lr, options.weight_decay, decoupled, e.step + 1, p.shape().dims());
+            h[HYPERS - 1] = limit;
+            let row = e.row;
+            self.hypers[row] = h;
+        }
+        self.words.clear();
+        self.words.extend(self.hypers.iter().flatten().map(|&x| x as f32));
+        self.scalars()?.write_words("optimizer", &self.words)?;
+        self.step += 1;
+        for p in params {
+            if let Some(entry) = self.entries.get_mut(&p.id()) {
+                entry.step += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the count of a step back that [`Optimizer::begin`] counted and that then did not happen.
+    pub(crate) fn unbegin<'a>(&mut self, params: impl Iterator<Item = &'a Param>) {
+        self.step -= 1;
+        for p in params {
+            if let Some(entry) = self.entries.get_mut(&p.id()) {
+                entry.step -= 1;
+            }
+        }
+    }
+
+    /// The buffer that a parameter's direction is made from, if it has a direction.
+    pub(crate) fn direction_buffer(&self, p: &Param) -> Option<AnyBuffer> {
+        let entry = self.entries.get(&p.id()).filter(|e| e.kind.directed())?;
+        entry.states.first().cloned()
+    }
+
+    /// Records what the updates of parameters with these gradients need besides them. `buffers` are the values of
+    /// [`Optimizer::direction_buffer`].
+    pub(crate) fn extras(
+        &self,
+        r: &mut dyn Recorder,
+        items: &[(&Param, Val)],
+        buffers: &[Option<Val>],
+    ) -> Result<Extras> {
+        let grads: Vec<Val> = items.iter().map(|i| i.1).collect();
+        let factor = match self.clip_norm.filter(|_| !grads.is_empty()) {
+            Some(max_norm) => Some(direction::clip_factor(r, &grads, max_norm)?),
+            None => None,
+        };
+        let limit = self.clip_value.unwrap_or(f64::INFINITY);
+        let mut directions = Vec::with_capacity(items.len());
+        for ((p, g), buffer) in items.iter().zip(buffers) {
+            directions.push(match buffer {
+                Some(buffer) => {
+                    let rule = self.entry(p)?.rule;
+                    Some(direction::muon(r, rule, *g, *buffer, factor, limit)?)
+                }
+                None => None,
+            });
+        }
+        Ok(Extras { factor, directions })
+    }
+
+    /// Updates one parameter on the CPU.
+    pub(crate) fn update_cpu(
+        &self,
+        cpu: &Cpu,
+        p: &Param,
+        g: &[f32],
+        direction: &[f32],
+        factor: f32,
+    ) -> Result<()> {
+        let entry = self.entry(p)?;
+        let value = p.buffer();
+        let mut value = value.buffer().write("optimizer")?;
+        let mut guards: [Option<WriteGuard<'_>>; STATES] = Default::default();
+        for (g, s) in guards.iter_mut().zip(&entry.states) {
+            *g = Some(s.buffer().write("optimizer")?);
+        }
+        let mut states: [&mut [f32]; STATES] = Default::default();
+        for (s, g) in states.iter_mut().zip(guards.iter_mut().flatten()) {
+            *s = g.host();
+        }
+        let h = self.hypers[entry.row].map(|x| x as f32);
+        update::cpu(cpu, entry.kind, (value.host(), states), (g, direction), factor, h);
+        Ok(())
+    }
+
+    /// Where one parameter's update reads and writes on CUDA.
+    pub(crate) fn slot(&self, p: &Param, g: u64, direction: u64) -> Result<Slot> {
+        let entry = self.entry(p)?;
+        let mut states = [0; STATES];
+        for (s, b) in states.iter_mut().zip(&entry.states) {
+            *s = b.buffer().address("optimizer")?;
+        }
+        Ok(Slot {
+            kind: entry.kind,
+            p: p.buffer().buffer().address("optimizer")?,
+            g,
+            states,
+            direction,
+            row: entry.row,
+            len: p.shape().numel(),
+        })
+    }
+
+    /// Queues the updates of all parameters on CUDA; `factor` is the address of norm clipping's factor, or 0.
+    pub(crate) fn update_cuda(&self, cuda: &Arc<Cuda>, slots: &[Slot], factor: u64) -> Result<()> {
+        update::cuda(cuda, slots, self.scalars()?.address("optimizer")?, factor)
+    }
+
+    /// The CUDA modules of parameters it has seen, by name and text.
+    pub(crate) fn cuda_modules(&self) -> Vec<Source> {
+        let mut kinds: Vec<Kind> = self.entries.values().map(|e| e.kind).collect();
+        kinds.sort();
+        kinds.dedup();
+        kinds.into_iter().map(update::module).collect()
+    }
+
+    /// The CUDA modules of every rule there is, by name and text.
+    #[doc(hidden)]
+    pub fn all_cuda_modules() -> Vec<Source> {
+        Kind::all().map(update::module).collect()
+    }
+
+    /// One step: changes every trainable parameter in place. Errors, before anything is changed, if a
+    /// trainable parameter has no gradient or memory runs out; frozen ones are left alone.
+    pub fn step(&mut self, params: &Params, grads: Grads) -> Result<()> {
+        let _strict = environment::enter();
+        let device = params.device();
+        let mut items: Vec<(&Param, &AnyBuffer)> = Vec::new();
+        for p in params.iter().filter(|p| p.trainable()) {
+            let gradient = grads.param(p).ok_or_else(|| p.unreached())?;
+            let value = p.buffer();
+            for buffer in [value.buffer(), gradient.buffer()] {
+                if !device.accepts(buffer.device()) || buffer.is_released() {
+                    let what = format!("parameter {}", p.name());
+                    device.check_accepts(&what, buffer)?;
+                    return Err(Error::new(what, ErrorKind::Released));
+                }
+            }
+            items.push((p, gradient));
+        }
+        let all: Vec<&Param> = params.iter().collect();
+        let prepared = self.prepare(device, &all)?;
+        let trained: Vec<&Param> = items.iter().map(|i| i.0).collect();
+        let result = self.update(device, &items);
+        match result {
+            Ok(()) => trained.into_iter().for_each(Param::changed),
+            Err(_) => self.unprepare(prepared),
+        }
+        result
+    }
+
+    /// Updates parameters of which everything is there. On an error nothing was counted.
+    fn update(&mut self, device: &Device, items: &[(&Param, &AnyBuffer)]) -> Result<()> {
+        let mut recorder = DeviceRecorder::new(device);
+        let vals: Vec<(&Param, Val)> =
+            items.iter().map(|(p, g)| (*p, recorder.input((*g).clone()))).collect();
+        let buffers: Vec<Option<Val>> =
+            items.iter().map(|(p, _)| self.direction_buffer(p).map(|b| recorder.input(b))).collect();
+        let extras = self.extras(&mut recorder, &vals, &buffers)?;
+        let value = |v: Option<Val>| v.map(|v| recorder.value(v).cloned()).transpose();
+        let factor = value(extras.factor)?;
+        let directions = extras.directions.into_iter().map(value).collect::<Result<Vec<_>>>()?;
+        let numbers = updated(items.iter().map(|i| i.0))?;
+        self.begin(items.iter().map(|i| i.0))?;
+        let update = || self.update_all(device, items, &directions, factor.as_ref());
+        let updated = device.timed("update", &[], numbers, update);
+        if updated.is_err() {
+            self.unbegin(items.iter().map(|i| i.0));
+        }
+        updated
+    }
+
+    fn update_all(
+        &self,
+        device: &Device,
+        items: &[(&Param, &AnyBuffer)],
+        directions: &[Option<AnyBuffer>],
+        factor: Option<&AnyBuffer>,
+    ) -> Result<()> {
+        let items = items.iter().zip(directions);
+        match device.backend() {
+            Backend::Cpu(cpu) => {
+                let factor = match factor {
+                    Some(f) => f.to_tensor::<f32>()?.item()?,
+                    None => 1.0,
+                };
+                for ((p, g), d) in items {
+                    let g = g.buffer().read("optimizer")?;
+                    let d = d.as_ref().map(|d| d.buffer().read("optimizer")).transpose()?;
+                    self.update_cpu(cpu, p, g.host(), d.as_ref().map_or(&[], |d| d.host()), factor)?;
+                }
+            }
+            Backend::Cuda(cuda) => {
+                let address = |b: Option<&AnyBuffer>| b.map_or(Ok(0), |b| b.buffer().address("optimizer"));
+                let slots = items
+                    .map(|((p, g), d)| self.slot(p, address(Some(g))?, address(d.as_ref())?))
+                    .collect::<Result<Vec<_>>>()?;
+                self.update_cuda(cuda, &slots, address(factor)?)?;
+            }
+            Backend::Host(numbers) => {
+                for ((p, g), d) in items {
+                    let entry = self.entry(p)?;
+                    let (value, h) = (p.buffer(), &self.hypers[entry.row]);
+                    let mut ins = vec![&value, *g];
+                    ins.extend(&entry.states);
+                    (host::update_of(numbers.as_ref())?)(entry.kind, h, &ins, d.as_ref(), factor)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,163 @@
+//! Attention and rotary embedding as methods of values.
+
+use super::Var;
+use dittograd_numerics::environment;
+use dittograd_numerics::error::{Error, ErrorKind, Result};
+use dittograd_numerics::shape::Shape;
+use dittograd_ops::attention::{Attention, AttentionMask, SelfAttention, parts};
+use dittograd_ops::layout::Slice;
+use dittograd_ops::matmul::Bmm;
+use dittograd_ops::rope::{Rope, rope_table};
+
+/// What an attention may attend to, and how it is computed.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct AttentionOptions<'s> {
+    /// Where its magnitude is above 0, the query may attend to the key. Broadcasts to `(…, heads, n, m)` by
+    /// NumPy's rule; `(batch…, n, m)` is shared by all heads.
+    pub mask: Option<Var<'s>>,
+    /// Query `i` attends only to keys up to `i`.
+    pub causal: bool,
+    /// What scores are multiplied by; `1 / sqrt(d)` if not given.
+    pub scale: Option<f64>,
+    /// As products and a softmax that store all scores, instead of by blocks. The same values up to rounding.
+    pub composed: bool,
+}
+
+impl<'s> Var<'s> {
+    /// Scaled dot-product attention of queries `(…, heads, n, d)` on keys `(…, heads, m, d)` and values `(…, heads,
+    /// m, dv)`: the mean of the values, weighed by the softmax of `scale · q·k` over the keys a query may attend to. A
+    /// query without such keys gives zeros. Keys and values may have fewer heads, shared by neighbouring heads
+    /// of the queries.
+    pub fn attention(self, k: Var<'s>, v: Var<'s>, options: AttentionOptions<'s>) -> Result<Var<'s>> {
+        let q = self.shape()?;
+        let mut options = options;
+        if let Some(mask) = options.mask {
+            options.mask = Some(with_head_axis(mask, q)?);
+        }
+        let op = Attention { causal: options.causal, scale: options.scale };
+        let mut ins = vec![self, k, v];
+        ins.extend(options.mask);
+        if options.composed {
+            return self.composed(k, v, op, options.mask);
+        }
+        let packed = self.session().apply(op, &ins)?;
+        packed.outputs(parts(q, v.shape()?)[0])
+    }
+
+    /// The outputs, of that shape, of a packed attention.
+    fn outputs(self, shape: Shape) -> Result<Var<'s>> {
+        let part = Slice { axis: 0, start: 0, len: shape.numel(), step: 1 };
+        self.session().apply(part, &[self])?.reshape(shape.dims())
+    }
+
+    /// [`Var::attention`] of every head of `(…, n, 3, heads, d)` to itself, to `(…, n, heads, d)`: queries, keys and values side
+    /// by side as a linear layer gives them, and the heads' outputs side by side as the next one takes them. The same values as
+    /// with the axes turned, without the copies.
+    pub fn self_attention(self, options: AttentionOptions<'s>) -> Result<Var<'s>> {
+        let op = SelfAttention { causal: options.causal, scale: options.scale };
+        dittograd_ops::Op::shape(&op, &[self.meta()?])?;
+        let shape = self.shape()?;
+        let (dims, rank) = (shape.dims(), shape.rank());
+        if options.mask.is_some() || options.composed {
+            // Without the axis of the three, n and heads are those before the last one.
+            let mut order: Vec<usize> = (0..rank - 1).collect();
+            order.swap(rank - 4, rank - 3);
+            let part = |i| self.select(rank - 3, i)?.permute(&order);
+            return part(0)?.attention(part(1)?, part(2)?, options)?.permute(&order);
+        }
+        let outputs = Shape::new(&[&dims[..rank - 3], &dims[rank - 2..]].concat())?;
+        self.session().apply(op, &[self])?.outputs(outputs)
+    }
+
+    /// The composed form: scores, masked softmax, product.
+    fn composed(self, k: Var<'s>, v: Var<'s>, op: Attention, mask: Option<Var<'s>>) -> Result<Var<'s>> {
+        let _strict = environment::enter();
+        let session = self.session();
+        let (qs, ks, vs) = (self.meta()?, k.meta()?, v.meta()?);
+        let metas: Vec<_> =
+            [Ok(qs), Ok(ks), Ok(vs)].into_iter().chain(mask.map(|m| m.meta())).collect::<Result<_>>()?;
+        dittograd_ops::Op::shape(&op, &metas)?;
+        let (qs, ks, vs) = (qs.shape, ks.shape, vs.shape);
+        let (n, m, d) = (qs.dims()[qs.rank() - 2], ks.dims()[ks.rank() - 2], qs.last());
+        let batch: usize = ks.dims()[..ks.rank() - 2].iter().product();
+        let rows = qs.rows().checked_div(batch).unwrap_or(0);
+        let (q3, k3, v3) = (
+            self.reshape(&[batch, rows, d])?,
+            k.reshape(&[batch, m, d])?,
+            v.reshape(&[batch, m, vs.last()])?,
+        );
+        let scores = session.apply(Bmm { ta: false, tb: true }, &[q3, k3])?;
+        let mut full = qs.dims().to_vec();
+        full[qs.rank() - 1] = m;
+        let full = Shape::new(&full)?;
+        let scale = op.scale.unwrap_or_else(|| 1.0 / libm::sqrt(d.max(1) as f64));
+        let mut weights = scores.reshape(full.dims())?.scale(scale)?;
+        if m > 0 {
+            if op.causal || mask.is_some() {
+                let open = session.apply(AttentionMask { causal: op.causal, n, m }, mask.as_slice())?;
+                weights = weights.masked_softmax(open)?;
+            } else {
+                weights = weights.softmax()?;
+            }
+        }
+        let out = weights.reshape(&[batch, rows, m])?.bmm(v3)?;
+        out.reshape(parts(qs, vs)[0].dims())
+    }
+
+    /// Multi-head self-attention of `x (…, n, D)`: queries, keys and values are `x Wq`, `x Wk` and `x Wv`, with `W (D, P)`, cut
+    /// into `heads` heads of `P / heads` columns each; the heads' outputs, side by side, times `Wo (P, D)`.
+    pub fn multi_head_attention(
+        self,
+        [wq, wk, wv, wo]: [Var<'s>; 4],
+        heads: usize,
+        options: AttentionOptions<'s>,
+    ) -> Result<Var<'s>> {
+        const NAME: &str = "multi_head_attention";
+        let x = self.shape()?;
+        if x.rank() < 2 {
+            return Err(Error::new(NAME, ErrorKind::Rank { want: "at least 2", got: x }));
+        }
+        let width = wq.shape()?.last();
+        if heads == 0 || !width.is_multiple_of(heads) {
+            let why = format!("{heads} heads do not divide {width} columns");
+            return Err(Error::argument(NAME, "heads", why));
+        }
+        let rank = x.rank();
+        let flat = self.reshape(&[x.rows(), x.last()])?;
+        // (…, n, heads, size) and (…, heads, n, size): the exchange of two neighbouring axes.
+        let mut split = x.dims()[..rank - 1].to_vec();
+        split.extend([heads, width / heads]);
+        let mut order: Vec<usize> = (0..rank + 1).collect();
+        order.swap(rank - 2, rank - 1);
+        let cut = |w: Var<'s>| flat.matmul(w)?.reshape(&split)?.permute(&order);
+        let out = cut(wq)?.attention(cut(wk)?, cut(wv)?, options)?;
+        let joined = out.permute(&order)?.reshape(&[x.rows(), width])?.matmul(wo)?;
+        let mut dims = x.dims().to_vec();
+        dims[rank - 1] = joined.shape()?.last();
+        joined.reshape(&dims)
+    }
+
+    /// Rotary position embedding of `x (…, n, d)`: pair `i` of row `p` turned by `(offset + p) base^(-2i/d)`. Pairs are
+    /// `(i, i + d/2)`, or neighbours `(2i, 2i + 1)` if `interleaved`.
+    pub fn rope(self, base: f64, offset: usize, interleaved: bool) -> Result<Var<'s>> {
+        let x = self.shape()?;
+        if x.rank() < 2 {
+            return Err(Error::new("rope", ErrorKind::Rank { want: "at least 2", got: x }));
+        }
+        let table = rope_table(x.dims()[x.rank() - 2], x.last(), base, offset)?;
+        let table = self.session().constant(&table)?;
+        self.session().apply(Rope { interleaved, inverse: false }, &[self, table])
+    }
+}
+
+/// A mask `(batch…, n, m)` for queries `(batch…, heads, n, d)` with an axis for the heads.
+fn with_head_axis<'s>(mask: Var<'s>, q: Shape) -> Result<Var<'s>> {
+    let m = mask.shape()?;
+    let batch = q.rank().saturating_sub(3);
+    if q.rank() > 3 && m.rank() + 1 == q.rank() && m.dims()[..batch] == q.dims()[..batch] {
+        let mut dims = m.dims().to_vec();
+        dims.insert(batch, 1);
+        return mask.reshape(&dims);
+    }
+    Ok(mask)
+}

@@ -1,0 +1,93 @@
+//! Constants that stay on the device, so that a step that uses one again does not upload it again.
+
+use dittograd_device::{AnyBuffer, Backend, Device, to_words};
+use dittograd_numerics::error::Result;
+use dittograd_numerics::scalar::Scalar;
+use dittograd_numerics::shape::Shape;
+use dittograd_numerics::tensor::Tensor;
+use std::collections::HashMap;
+
+/// Bytes that are kept at most.
+const MOST: usize = 64 << 20;
+/// Steps a constant is kept for without being used. Fewer than those after which growing memory is warned of, so that
+/// a new constant at every step is no leak.
+const PATIENCE: u64 = 8;
+
+/// The constants of a session. They are told by shape and bits, all of them compared.
+#[derive(Default)]
+pub(super) struct Constants {
+    /// By shape and a few of the elements, since most constants differ there already.
+    kept: HashMap<(Shape, [u32; 3]), Vec<Kept>>,
+    bytes: usize,
+    /// Steps ended so far.
+    step: u64,
+}
+
+struct Kept {
+    value: AnyBuffer,
+    /// The elements, where those of the value are not in host memory.
+    words: Option<Vec<f32>>,
+    /// The last step that used it.
+    used: u64,
+}
+
+fn bits(words: &[f32]) -> &[u32] {
+    bytemuck::cast_slice(words)
+}
+
+impl Kept {
+    /// Whether these are its elements. A value that someone released has none.
+    fn holds(&self, words: &[f32]) -> bool {
+        match self.value.buffer().read("constant") {
+            Ok(value) => bits(self.words.as_deref().unwrap_or(value.host())) == bits(words),
+            Err(_) => false,
+        }
+    }
+}
+
+impl Constants {
+    /// The value of a constant on `device`: one that is there, or else a new one.
+    pub(super) fn get<T: Scalar>(&mut self, device: &Device, tensor: &Tensor<T>) -> Result<AnyBuffer> {
+        let (shape, bytes) = (tensor.shape(), tensor.shape().numel() * 4);
+        let has_words = !matches!(device.backend(), Backend::Host(_));
+        if !has_words || bytes == 0 || bytes > MOST {
+            return AnyBuffer::upload_for("constant", device, tensor);
+        }
+        let words = to_words(tensor.data())?;
+        let key = (shape, [0, words.len() / 2, words.len() - 1].map(|i| words[i].to_bits()));
+        let found = self.kept.get_mut(&key).and_then(|all| all.iter_mut().find(|k| k.holds(&words)));
+        if let Some(kept) = found {
+            kept.used = self.step;
+            return Ok(kept.value.clone());
+        }
+        let value = AnyBuffer::upload_words("constant", device, shape, &words)?;
+        if self.bytes + bytes > MOST {
+            let now = self.step;
+            self.retain(|k| k.used == now);
+        }
+        if self.bytes + bytes <= MOST {
+            let words = device.is_cuda().then_some(words);
+            let kept = Kept { value: value.clone(), words, used: self.step };
+            self.kept.entry(key).or_default().push(kept);
+            self.bytes += bytes;
+        }
+        Ok(value)
+    }
+
+    /// Drops what the last steps did not use.
+    pub(super) fn end_step(&mut self) {
+        self.step += 1;
+        let now = self.step;
+        self.retain(|k| k.used + PATIENCE >= now);
+    }
+
+    fn retain(&mut self, keep: impl Fn(&Kept) -> bool) {
+        let mut bytes = 0;
+        self.kept.retain(|key, all| {
+            all.retain(|k| keep(k) && !k.value.buffer().is_released());
+            bytes += all.len() * key.0.numel() * 4;
+            !all.is_empty()
+        });
+        self.bytes = bytes;
+    }
+}

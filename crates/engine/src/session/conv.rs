@@ -1,0 +1,114 @@
+//! Convolutions as methods of values.
+
+use super::Var;
+use dittograd_numerics::error::{Error, Result};
+use dittograd_ops::conv::{Conv, ConvTranspose, Sizes, Window};
+
+macro_rules! ranked {
+    ($($conv:ident $transpose:ident $rank:literal $sizes:literal;)*) => {$(
+        #[doc = concat!("[`Var::conv`] over images `(N, Cin, ", $sizes, ")`, one stride and padding for all axes.")]
+        pub fn $conv(
+            self,
+            kernel: Var<'s>,
+            bias: Option<Var<'s>>,
+            stride: usize,
+            padding: usize,
+        ) -> Result<Var<'s>> {
+            self.conv(kernel, bias, Window::plain($rank)?.stride(stride).padding(padding))
+        }
+
+        #[doc = concat!("[`Var::conv_transpose`] over images `(N, Cin, ", $sizes, ")`, one stride, padding and \
+            output padding for all axes.")]
+        pub fn $transpose(
+            self,
+            kernel: Var<'s>,
+            bias: Option<Var<'s>>,
+            stride: usize,
+            padding: usize,
+            output_padding: usize,
+        ) -> Result<Var<'s>> {
+            let window = Window::plain($rank)?.stride(stride).padding(padding);
+            self.conv_transpose(kernel, bias, window, &[output_padding; $rank])
+        }
+    )*};
+}
+
+impl<'s> Var<'s> {
+    /// Convolution (cross-correlation) of images `(N, Cin, sizes…)` or one image `(Cin, sizes…)` with a kernel
+    /// `(Cout, Cin / groups, kernel…)`: `y[c, o] = Σ_{a, κ} x[a, o·stride + κ·dilation − padding] · w[c, a, κ] +
+    /// b[c]`, elements beyond the input being zeros. Along each axis there are `⌊(in + 2·padding −
+    /// dilation·(kernel − 1) − 1) / stride⌋ + 1` outputs; a kernel that reaches beyond the padded input is an
+    /// error.
+    pub fn conv(self, kernel: Var<'s>, bias: Option<Var<'s>>, window: Window) -> Result<Var<'s>> {
+        self.with_bias(Conv { window }, kernel, bias)
+    }
+
+    /// Transposed convolution of images `(N, Cin, sizes…)` or one image with a kernel `(Cin, Cout / groups,
+    /// kernel…)`: the transpose of [`Var::conv`] with that window, plus a bias `(Cout)`. Along each axis
+    /// `(in − 1)·stride − 2·padding + dilation·(kernel − 1) + 1 + output_padding` outputs; fewer than one, or an
+    /// output padding that is not below the stride, is an error.
+    pub fn conv_transpose(
+        self,
+        kernel: Var<'s>,
+        bias: Option<Var<'s>>,
+        window: Window,
+        output_padding: &[usize],
+    ) -> Result<Var<'s>> {
+        const NAME: &str = "conv_transpose";
+        let (x, w) = (self.shape()?, kernel.shape()?);
+        let rank = w.rank().saturating_sub(2);
+        let lists = [window.stride, window.padding, window.dilation];
+        if rank == 0 || x.rank() < rank || lists.iter().any(|l| l.get().len() != rank) {
+            // The op says what is wrong.
+            return self.with_bias(ConvTranspose { window, size: window.stride }, kernel, bias);
+        }
+        if output_padding.len() != rank {
+            let why =
+                format!("{output_padding:?} is given for {rank} spatial axes: one number per axis is needed");
+            return Err(Error::argument(NAME, "output_padding", why));
+        }
+        let mut size = Vec::new();
+        for (a, &extra) in output_padding.iter().enumerate() {
+            let (n, k) = (x.dims()[x.rank() - rank + a], w.dims()[2 + a]);
+            let [stride, padding, dilation] = lists.map(|l| l.get()[a] as usize);
+            let wide = |x: usize| i128::try_from(x).unwrap_or(i128::MAX);
+            if extra >= stride.max(1) {
+                let why = format!("{extra} along axis {a} must be below the stride {stride}");
+                return Err(Error::argument(NAME, "output_padding", why));
+            }
+            let out = (wide(n) - 1) * wide(stride) - 2 * wide(padding)
+                + wide(dilation) * (wide(k) - 1)
+                + 1
+                + wide(extra);
+            match usize::try_from(out) {
+                Ok(out) if out > 0 && n > 0 => size.push(out),
+                _ => {
+                    let why = format!(
+                        "axis {a} of size {n} with kernel {k}, stride {stride} and padding {padding} would become \
+                         {out}"
+                    );
+                    return Err(Error::argument(NAME, "padding", why));
+                }
+            }
+        }
+        self.with_bias(ConvTranspose { window, size: Sizes::new(&size)? }, kernel, bias)
+    }
+
+    fn with_bias(
+        self,
+        op: impl Into<dittograd_ops::AnyOp>,
+        kernel: Var<'s>,
+        bias: Option<Var<'s>>,
+    ) -> Result<Var<'s>> {
+        match bias {
+            Some(bias) => self.session().apply(op, &[self, kernel, bias]),
+            None => self.session().apply(op, &[self, kernel]),
+        }
+    }
+
+    ranked! {
+        conv1d conv_transpose1d 1 "L";
+        conv2d conv_transpose2d 2 "H, W";
+        conv3d conv_transpose3d 3 "D, H, W";
+    }
+}

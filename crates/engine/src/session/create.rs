@@ -1,0 +1,89 @@
+//! Values made from nothing but numbers. [`Session::full`] and its like run on the device; lists of numbers are formed in
+//! f64 on the host and become constants.
+
+use super::{Session, Var};
+use dittograd_device::DType;
+use dittograd_numerics::environment::{self, single};
+use dittograd_numerics::error::{Error, ErrorKind, Result};
+use dittograd_numerics::shape::Shape;
+use dittograd_numerics::tensor::Tensor;
+use dittograd_ops::random::Full;
+
+impl Session {
+    /// Every element `value`.
+    pub fn full(&self, dims: &[usize], value: f64) -> Result<Var<'_>> {
+        self.apply(Full { shape: Shape::new(dims)?, value: single(value) }, &[])
+    }
+
+    /// Every element 0.
+    pub fn zeros(&self, dims: &[usize]) -> Result<Var<'_>> {
+        self.full(dims, 0.0)
+    }
+
+    /// Every element 1.
+    pub fn ones(&self, dims: &[usize]) -> Result<Var<'_>> {
+        self.full(dims, 1.0)
+    }
+
+    /// The numbers `start + i step` that lie before `end`, each rounded once.
+    pub fn arange(&self, start: f64, end: f64, step: f64) -> Result<Var<'_>> {
+        let _strict = environment::enter();
+        let count = ((end - start) / step).ceil();
+        if !(start.is_finite() && step.is_finite() && count.is_finite()) {
+            let why = format!(
+                "{start}..{end} in steps of {step} has no end; use finite numbers, a step other than 0"
+            );
+            return Err(Error::argument("arange", "step", why));
+        }
+        let shape = Shape::new(&[count.max(0.0) as usize])?;
+        self.constant(&Tensor::try_from_fn(shape, |i| start + i as f64 * step)?)
+    }
+
+    /// `count` numbers from `start` to `end`, both included, at equal distances, each rounded once. One number is `start`.
+    pub fn linspace(&self, start: f64, end: f64, count: usize) -> Result<Var<'_>> {
+        let _strict = environment::enter();
+        let last = count.saturating_sub(1);
+        // From the nearer end, so that both are exact.
+        let at = |i: usize| match 2 * i <= last {
+            true => start + (end - start) * (i as f64 / last.max(1) as f64),
+            false => end - (end - start) * ((last - i) as f64 / last as f64),
+        };
+        self.constant(&Tensor::try_from_fn(Shape::new(&[count])?, at)?)
+    }
+
+    /// The unit matrix of `n` rows.
+    #[doc(alias = "identity")]
+    pub fn eye(&self, n: usize) -> Result<Var<'_>> {
+        self.ones(&[n, n])?.tril(0)?.triu(0)
+    }
+}
+
+impl<'s> Var<'s> {
+    /// A value of this shape with every element `value`.
+    pub fn full_like(self, value: f64) -> Result<Var<'s>> {
+        self.session.full(self.shape()?.dims(), value)
+    }
+
+    /// A value of this shape with every element 0.
+    pub fn zeros_like(self) -> Result<Var<'s>> {
+        self.full_like(0.0)
+    }
+
+    /// A value of this shape with every element 1.
+    pub fn ones_like(self) -> Result<Var<'s>> {
+        self.full_like(1.0)
+    }
+
+    /// Indices `(…)` as rows `(…, classes)` of zeros with a 1 at the index. An index out of range is an error.
+    pub fn one_hot(self, classes: usize) -> Result<Var<'s>> {
+        let meta = self.meta()?;
+        if meta.dtype != DType::U32 {
+            let kind = ErrorKind::DType { want: DType::U32.name(), got: meta.dtype.name(), input: 0 };
+            return Err(Error::new("one_hot", kind));
+        }
+        let (lead, axis) = (meta.shape.dims(), meta.shape.rank());
+        let one = self.session.ones(&[lead, &[1]].concat())?;
+        let rows = self.session.zeros(&[lead, &[classes]].concat())?;
+        rows.scatter_add(axis, self.unsqueeze(axis)?, one)
+    }
+}

@@ -1,0 +1,232 @@
+//! Derivatives as values: gradients that have gradients, derivatives along a direction, Hessian products. They are
+//! recorded like any other op, so they work eagerly, in compiled programs and on every device.
+
+use super::{Record, Session, Var, lent};
+use crate::gradients::gradients;
+use crate::graph::Source;
+use dittograd_device::{AnyBuffer, DType};
+use dittograd_numerics::error::{Error, ErrorKind, Result};
+use dittograd_numerics::shape::Shape;
+use dittograd_ops::Val;
+
+impl Session {
+    /// Gradients of the scalar `y` with respect to each of `wrt`, as values that can be used and differentiated
+    /// further. Errors if `y` does not depend on one of them.
+    ///
+    /// ```
+    /// # use dittograd::prelude::*;
+    /// # fn main() -> Result<()> {
+    /// let device = Device::cpu()?;
+    /// let s = Session::eager(&device);
+    /// let x = s.variable(&Tensor::scalar(2.0))?;
+    /// let y = x.mul(x)?.mul(x)?;
+    /// let dy = s.grad(y, &[x])?[0];
+    /// let d2y = s.grad(dy, &[x])?[0];
+    /// assert_eq!((dy.item()?, d2y.item()?), (12.0, 12.0));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn grad<'s>(&'s self, y: Var<'s>, wrt: &[Var<'s>]) -> Result<Vec<Var<'s>>> {
+        let shape = y.shape()?;
+        if shape != Shape::SCALAR {
+            let why = format!("a value of shape {shape} needs a seed, use vjp; only a scalar has the seed 1");
+            return Err(Error::new("grad", ErrorKind::Gradient { why }));
+        }
+        let one = self.scalar(1.0)?;
+        let grads = self.vjp(&[(y, one)], wrt)?;
+        let unreached = |i: usize| {
+            let why = format!("the value does not depend on number {i} of those to differentiate by");
+            Error::new("grad", ErrorKind::Gradient { why })
+        };
+        grads.into_iter().enumerate().map(|(i, g)| g.ok_or_else(|| unreached(i))).collect()
+    }
+
+    /// Gradients of `Σ <seed, value>` over `seeds = (value, seed)` with respect to each of `wrt`, as values; `None`
+    /// where nothing depends on it.
+    pub fn vjp<'s>(&'s self, seeds: &[(Var<'s>, Var<'s>)], wrt: &[Var<'s>]) -> Result<Vec<Option<Var<'s>>>> {
+        let val = |v: &Var<'s>| Ok(Val(self.check("grad", *v)? as u32));
+        for (i, x) in wrt.iter().enumerate() {
+            if !self.requires_grad(*x)? {
+                let why = format!(
+                    "number {i} of the values to differentiate by requires no gradient; make it with variable or param"
+                );
+                return Err(Error::new("grad", ErrorKind::Gradient { why }));
+            }
+        }
+        seeds
+            .iter()
+            .try_for_each(|(v, seed)| alike("the seed has another shape than the value", *v, *seed))?;
+        let pairs = seeds.iter().map(|(v, seed)| Ok((val(v)?, val(seed)?))).collect::<Result<Vec<_>>>()?;
+        let wrt = wrt.iter().map(val).collect::<Result<Vec<_>>>()?;
+        let grads = match &mut self.state.borrow_mut().record {
+            Record::Eager(tape) => gradients(tape, &pairs, &wrt)?,
+            Record::Trace(graph) => gradients(graph, &pairs, &wrt)?,
+            Record::Lent => return Err(lent("grad")),
+        };
+        Ok(grads.into_iter().map(|g| g.map(|g| self.var(g.0 as usize))).collect())
+    }
+
+    /// The derivative of `y` along directions `(x, v)`: `Σ (∂y/∂x) v`, of the shape of `y`. Forward mode by way of
+    /// reverse mode: `∂y/∂x` transposed is linear in its seed, and its own gradient by the seed is what is asked for.
+    pub fn jvp<'s>(&'s self, y: Var<'s>, directions: &[(Var<'s>, Var<'s>)]) -> Result<Var<'s>> {
+        // Also of those that nothing depends on.
+        let why = "the direction has another shape than the value";
+        directions.iter().try_for_each(|(x, along)| alike(why, *x, *along))?;
+        let wrt: Vec<Var<'s>> = directions.iter().map(|d| d.0).collect();
+        let (seed, grads) = self.transposed(y, &wrt)?;
+        self.along(seed, &grads, &directions.iter().map(|d| d.1).collect::<Vec<_>>())
+    }
+
+    /// A seed of `y`, and the gradients by `wrt` as functions of it: `∂y/∂x` transposed.
+    fn transposed<'s>(&'s self, y: Var<'s>, wrt: &[Var<'s>]) -> Result<(Var<'s>, Vec<Option<Var<'s>>>)> {
+        // Linear in the seed, so any will do.
+        let zeros = AnyBuffer::zeros(&self.device, y.shape()?)?;
+        let seed = self.leaf("seed", Source::Constant(zeros.clone()), || Ok(zeros), true)?;
+        Ok((seed, self.vjp(&[(y, seed)], wrt)?))
+    }
+
+    /// The derivative along a direction for each of the gradients that [`Session::transposed`] gave.
+    fn along<'s>(
+        &'s self,
+        seed: Var<'s>,
+        grads: &[Option<Var<'s>>],
+        directions: &[Var<'s>],
+    ) -> Result<Var<'s>> {
+        let pairs: Vec<(Var<'s>, Var<'s>)> =
+            grads.iter().zip(directions).filter_map(|(g, d)| g.map(|g| (g, *d))).collect();
+        match self.vjp(&pairs, &[seed])?.into_iter().next().flatten() {
+            Some(along) => Ok(along),
+            None => seed.zeros_like(),
+        }
+    }
+
+    /// All partial derivatives `∂y/∂x`: the axes of `y`, then those of `x`. By reverse mode, one walk back for each
+    /// element of `y`; if `x` has fewer elements, [`Session::jacobian_forward`] takes fewer. Zeros where nothing
+    /// depends on `x`.
+    ///
+    /// ```
+    /// # use dittograd::prelude::*;
+    /// # fn main() -> Result<()> {
+    /// let s = Session::eager(&Device::cpu()?);
+    /// let x = s.variable(&Tensor::new(&[2], vec![3.0f32, 5.0])?)?;
+    /// let y = (x * x.sum()?)?;
+    /// assert_eq!(s.jacobian(y, x)?.to_string(), "[[11.  3.]\n [ 5. 13.]]");
+    /// assert_eq!(s.hessian(y.sum()?, x)?.to_string(), "[[2. 2.]\n [2. 2.]]");
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[doc(alias = "jacrev")]
+    pub fn jacobian<'s>(&'s self, y: Var<'s>, x: Var<'s>) -> Result<Var<'s>> {
+        let units = self.units(y)?;
+        let row = |unit: Var<'s>| match self.vjp(&[(y, unit)], &[x])?.first().copied().flatten() {
+            Some(row) => row.flatten(),
+            None => x.zeros_like()?.flatten(),
+        };
+        let rows = units.into_iter().map(row).collect::<Result<Vec<_>>>()?;
+        self.matrix(rows, y, x)?.reshape(&joined(y, x)?)
+    }
+
+    /// As [`Session::jacobian`], by forward mode: one walk for each element of `x`.
+    #[doc(alias = "jacfwd")]
+    pub fn jacobian_forward<'s>(&'s self, y: Var<'s>, x: Var<'s>) -> Result<Var<'s>> {
+        let (seed, grads) = self.transposed(y, &[x])?;
+        let column = |unit: Var<'s>| self.along(seed, &grads, &[unit])?.flatten();
+        let columns = self.units(x)?.into_iter().map(column).collect::<Result<Vec<_>>>()?;
+        self.matrix(columns, x, y)?.transpose()?.reshape(&joined(y, x)?)
+    }
+
+    /// All second derivatives of the scalar `y` by `x`: the axes of `x` twice. One walk for each element of `x`, through
+    /// the gradient; [`Session::hvp`] has the product with a direction for one walk in all.
+    pub fn hessian<'s>(&'s self, y: Var<'s>, x: Var<'s>) -> Result<Var<'s>> {
+        let gradient = self.grad(y, &[x])?[0];
+        self.jacobian(gradient, x)
+    }
+
+    /// For each element of a value, a value of its shape with a 1 there and zeros elsewhere.
+    fn units<'s>(&'s self, like: Var<'s>) -> Result<Vec<Var<'s>>> {
+        let shape = like.shape()?;
+        let eye = self.eye(shape.numel())?;
+        (0..shape.numel()).map(|i| eye.narrow(0, i, 1)?.reshape(shape.dims())).collect()
+    }
+
+    /// Rows of as many elements as `x` has, one for each element of `y`.
+    fn matrix<'s>(&'s self, rows: Vec<Var<'s>>, y: Var<'s>, x: Var<'s>) -> Result<Var<'s>> {
+        if rows.is_empty() {
+            return self.zeros(&[y.shape()?.numel(), x.shape()?.numel()]);
+        }
+        self.stack(&rows, 0)
+    }
+
+    /// The Hessian of the scalar `y` times a direction: for directions `(x, v)`, the gradient of `Σ <∂y/∂x, v>` with
+    /// respect to each `x`; `None` where that does not depend on it.
+    pub fn hvp<'s>(&'s self, y: Var<'s>, directions: &[(Var<'s>, Var<'s>)]) -> Result<Vec<Option<Var<'s>>>> {
+        let wrt: Vec<Var<'s>> = directions.iter().map(|d| d.0).collect();
+        let grads = self.grad(y, &wrt)?;
+        let pairs: Vec<(Var<'s>, Var<'s>)> =
+            grads.into_iter().zip(directions).map(|(g, d)| (g, d.1)).collect();
+        self.vjp(&pairs, &wrt)
+    }
+
+    fn requires_grad(&self, v: Var<'_>) -> Result<bool> {
+        let id = self.check("grad", v)?;
+        match &self.state.borrow().record {
+            Record::Eager(tape) => Ok(tape.node(id).is_some_and(|n| n.requires_grad)),
+            Record::Trace(graph) => Ok(graph.nodes().get(id).is_some_and(|n| n.requires_grad)),
+            Record::Lent => Err(lent("grad")),
+        }
+    }
+}
+
+impl<'s> Var<'s> {
+    /// Whether gradients flow to this value.
+    pub fn requires_grad(self) -> Result<bool> {
+        self.session.requires_grad(self)
+    }
+
+    /// The value as one that can be differentiated by: itself if gradients flow to it, else a leaf that shares its
+    /// memory. What was computed from it before does not depend on the new one.
+    pub fn tracked(self) -> Result<Var<'s>> {
+        if self.requires_grad()? {
+            return Ok(self);
+        }
+        let id = self.session.check("tracked", self)?;
+        let id = {
+            let mut state = self.session.state.borrow_mut();
+            let track = state.track_gradients;
+            match &mut state.record {
+                Record::Eager(tape) => {
+                    let value = tape.live_value("tracked", id)?.clone();
+                    tape.leaf(value, Some("tracked"), track)?
+                }
+                Record::Trace(graph) => graph.tracked(Val(id as u32))?.0 as usize,
+                Record::Lent => return Err(lent("tracked")),
+            }
+        };
+        Ok(self.session.var(id))
+    }
+
+    /// Has `hook` look at this value's gradient in every later backward pass, once it is complete, and replace it by
+    /// one of the same shape before it is passed on. For eager sessions; [`Session::grad`] does not call hooks.
+    pub fn hook(self, hook: impl Fn(&AnyBuffer) -> Result<AnyBuffer> + Send + Sync + 'static) -> Result<()> {
+        let id = self.session.check("hook", self)?;
+        self.session.with_tape(|tape| tape.hook(id, std::sync::Arc::new(hook)))
+    }
+}
+
+/// Errors unless a value and its seed or direction are numbers of one shape.
+fn alike(why: &'static str, v: Var<'_>, other: Var<'_>) -> Result<()> {
+    let (want, got) = (v.meta()?, other.meta()?);
+    if let Some(meta) = [want, got].into_iter().find(|m| m.dtype != DType::F32) {
+        let kind = ErrorKind::DType { want: DType::F32.name(), got: meta.dtype.name(), input: 0 };
+        return Err(Error::new("grad", kind));
+    }
+    match want.shape == got.shape {
+        true => Ok(()),
+        false => Err(Error::new("grad", ErrorKind::Shapes { why, left: got.shape, right: want.shape })),
+    }
+}
+
+/// The axes of one value, then those of another.
+fn joined(y: Var<'_>, x: Var<'_>) -> Result<Vec<usize>> {
+    Ok([y.shape()?.dims(), x.shape()?.dims()].concat())
+}

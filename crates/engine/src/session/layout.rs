@@ -1,0 +1,361 @@
+//! Layout: values cut, joined, turned and repeated. What only relabels elements shares their memory.
+
+use super::{Session, Var};
+use dittograd_numerics::environment::single;
+use dittograd_numerics::error::{Error, ErrorKind, Result};
+use dittograd_numerics::shape::Shape;
+use dittograd_ops::MAX_INS;
+use dittograd_ops::layout::{AxisMap, Concat, Flip, Pad, Permute, Slice, Triangle};
+
+fn bad_axis(op: &str, axis: usize, shape: Shape) -> Error {
+    Error::new(op, ErrorKind::Axis { axis, shape })
+}
+
+impl Session {
+    /// The values one after the other along `axis`; they agree in all other dimensions. Any number from one on.
+    #[doc(alias = "cat")]
+    pub fn concat<'s>(&'s self, values: &[Var<'s>], axis: usize) -> Result<Var<'s>> {
+        if values.len() <= MAX_INS {
+            return self.apply(Concat { axis }, values);
+        }
+        let joined =
+            values.chunks(MAX_INS).map(|some| self.concat(some, axis)).collect::<Result<Vec<_>>>()?;
+        self.concat(&joined, axis)
+    }
+
+    /// Values of one shape along a new axis.
+    pub fn stack<'s>(&'s self, values: &[Var<'s>], axis: usize) -> Result<Var<'s>> {
+        let values = values.iter().map(|v| v.unsqueeze(axis)).collect::<Result<Vec<_>>>()?;
+        self.concat(&values, axis)
+    }
+}
+
+impl<'s> Var<'s> {
+    /// The value followed by another along `axis`.
+    #[doc(alias = "cat")]
+    pub fn concat(self, other: Var<'s>, axis: usize) -> Result<Var<'s>> {
+        self.session.concat(&[self, other], axis)
+    }
+
+    /// Elements `start..start + len` of an axis. Shares memory where they are one aligned run.
+    pub fn narrow(self, axis: usize, start: usize, len: usize) -> Result<Var<'s>> {
+        self.session.apply(Slice { axis, start, len, step: 1 }, &[self])
+    }
+
+    /// Elements `start`, `start + step`, … below `end` of an axis.
+    pub fn slice(self, axis: usize, start: usize, end: usize, step: usize) -> Result<Var<'s>> {
+        let shape = self.shape()?;
+        match shape.dims().get(axis) {
+            Some(&size) if start <= end && end <= size => {
+                let len = (end - start).div_ceil(step.max(1));
+                self.session.apply(Slice { axis, start, len, step }, &[self])
+            }
+            Some(size) => {
+                let why = format!("{start}..{end} does not lie in an axis of {size}");
+                Err(Error::argument("slice", "range", why))
+            }
+            None => Err(bad_axis("slice", axis, shape)),
+        }
+    }
+
+    /// Ranges of the first axes, one each; further axes stay whole.
+    pub fn slice_ranges(self, ranges: &[std::ops::Range<usize>]) -> Result<Var<'s>> {
+        let mut v = self;
+        for (axis, r) in ranges.iter().enumerate() {
+            if v.shape()?.dims().get(axis) != Some(&r.len()) || r.start != 0 {
+                v = v.slice(axis, r.start, r.end, 1)?;
+            }
+        }
+        Ok(v)
+    }
+
+    /// Element `i` of an axis, which is dropped.
+    pub fn select(self, axis: usize, i: usize) -> Result<Var<'s>> {
+        self.narrow(axis, i, 1)?.squeeze(axis)
+    }
+
+    /// Pieces of the given sizes along an axis, which they must fill.
+    pub fn split(self, axis: usize, sizes: &[usize]) -> Result<Vec<Var<'s>>> {
+        let shape = self.shape()?;
+        let size = *shape.dims().get(axis).ok_or_else(|| bad_axis("split", axis, shape))?;
+        if sizes.iter().try_fold(0usize, |sum, &n| sum.checked_add(n)) != Some(size) {
+            let why = format!("{sizes:?} do not add up to the {size} elements of axis {axis}");
+            return Err(Error::argument("split", "sizes", why));
+        }
+        let mut start = 0;
+        let piece = |&len: &usize| {
+            start += len;
+            self.narrow(axis, start - len, len)
+        };
+        sizes.iter().map(piece).collect()
+    }
+
+    /// Pieces of `size` elements along an axis, the last one shorter if it must be.
+    pub fn chunks(self, axis: usize, size: usize) -> Result<Vec<Var<'s>>> {
+        let shape = self.shape()?;
+        let all = *shape.dims().get(axis).ok_or_else(|| bad_axis("chunks", axis, shape))?;
+        if size == 0 {
+            return Err(Error::argument("chunks", "size", "is 0, use 1 or more"));
+        }
+        let sizes: Vec<usize> = (0..all).step_by(size).map(|start| size.min(all - start)).collect();
+        self.split(axis, &sizes)
+    }
+
+    /// At most `count` pieces of equal size along an axis, the last one shorter if it must be.
+    pub fn chunk(self, axis: usize, count: usize) -> Result<Vec<Var<'s>>> {
+        let shape = self.shape()?;
+        let all = *shape.dims().get(axis).ok_or_else(|| bad_axis("chunk", axis, shape))?;
+        if count == 0 {
+            return Err(Error::argument("chunk", "count", "is 0, use 1 or more"));
+        }
+        self.chunks(axis, all.div_ceil(count).max(1))
+    }
+
+    /// The value without an axis of one element. Shares memory.
+    pub fn squeeze(self, axis: usize) -> Result<Var<'s>> {
+        let shape = self.shape()?;
+        match shape.dims().get(axis) {
+            Some(1) => self.reshape(shape.without(axis)?.dims()),
+            Some(d) => Err(Error::argument(
+                "squeeze",
+                "axis",
+                format!("axis {axis} of {shape} has {d} elements, not 1"),
+            )),
+            None => Err(bad_axis("squeeze", axis, shape)),
+        }
+    }
+
+    /// The value with a new axis of one element at `axis`. Shares memory.
+    pub fn unsqueeze(self, axis: usize) -> Result<Var<'s>> {
+        let shape = self.shape()?;
+        if axis > shape.rank() {
+            return Err(bad_axis("unsqueeze", axis, shape));
+        }
+        let (lead, rest) = shape.dims().split_at(axis);
+        self.reshape(&[lead, &[1], rest].concat())
+    }
+
+    /// Axes from `axis` on as one. Shares memory.
+    pub fn flatten_from(self, axis: usize) -> Result<Var<'s>> {
+        let shape = self.shape()?;
+        if axis > shape.rank() {
+            return Err(bad_axis("flatten_from", axis, shape));
+        }
+        let (lead, rest) = shape.dims().split_at(axis);
+        self.reshape(&[lead, &[rest.iter().product()]].concat())
+    }
+
+    /// Two axes exchanged.
+    #[doc(alias("swapaxes", "swapdims"))]
+    pub fn swap_axes(self, a: usize, b: usize) -> Result<Var<'s>> {
+        let shape = self.shape()?;
+        if let Some(axis) = [a, b].into_iter().find(|&x| x >= shape.rank()) {
+            return Err(bad_axis("swap_axes", axis, shape));
+        }
+        let mut order: Vec<usize> = (0..shape.rank()).collect();
+        order.swap(a, b);
+        self.permute(&order)
+    }
+
+    /// Axis `from` moved to the place `to`; the others keep their order.
+    #[doc(alias = "moveaxis")]
+    pub fn movedim(self, from: usize, to: usize) -> Result<Var<'s>> {
+        let shape = self.shape()?;
+        if let Some(axis) = [from, to].into_iter().find(|&x| x >= shape.rank()) {
+            return Err(bad_axis("movedim", axis, shape));
+        }
+        let mut order: Vec<usize> = (0..shape.rank()).filter(|a| *a != from).collect();
+        order.insert(to, from);
+        self.permute(&order)
+    }
+
+    /// Axes `depth` and `depth + 1` exchanged; the value itself where there are no such two axes.
+    pub fn swap_adjacent_at_depth(self, depth: usize) -> Result<Var<'s>> {
+        match depth.checked_add(1) {
+            Some(next) if next < self.shape()?.rank() => self.swap_axes(depth, next),
+            _ => Ok(self),
+        }
+    }
+
+    fn permute_of_rank(self, op: &str, want: &'static str, order: &[usize]) -> Result<Var<'s>> {
+        let shape = self.shape()?;
+        if shape.rank() != order.len() {
+            return Err(Error::new(op, ErrorKind::Rank { want, got: shape }));
+        }
+        self.session.apply(Permute { order: order.to_vec() }, &[self])
+    }
+
+    /// A matrix with rows and columns exchanged.
+    pub fn transpose2d(self) -> Result<Var<'s>> {
+        self.permute_of_rank("transpose2d", "exactly 2", &[1, 0])
+    }
+
+    /// `[a, b, c]` to `[b, c, a]`.
+    pub fn transpose3d_first_to_last(self) -> Result<Var<'s>> {
+        self.permute_of_rank("transpose3d_first_to_last", "exactly 3", &[1, 2, 0])
+    }
+
+    /// `[a, b, c]` to `[c, a, b]`.
+    pub fn transpose3d_last_to_first(self) -> Result<Var<'s>> {
+        self.permute_of_rank("transpose3d_last_to_first", "exactly 3", &[2, 0, 1])
+    }
+
+    /// `[a, b, c]` to `[a, c, b]`.
+    pub fn transpose3d_last_two(self) -> Result<Var<'s>> {
+        self.permute_of_rank("transpose3d_last_two", "exactly 3", &[0, 2, 1])
+    }
+
+    /// `before` zeros in front of an axis and `after` behind it.
+    pub fn pad(self, axis: usize, before: usize, after: usize) -> Result<Var<'s>> {
+        self.pad_with(axis, before, after, 0.0)
+    }
+
+    /// As [`Var::pad`], with any number instead of zero.
+    pub fn pad_with(self, axis: usize, before: usize, after: usize, value: f64) -> Result<Var<'s>> {
+        let shape = self.shape()?;
+        let Some(&d) = shape.dims().get(axis) else { return Err(bad_axis("pad", axis, shape)) };
+        let size = before.checked_add(d).and_then(|n| n.checked_add(after)).unwrap_or(usize::MAX);
+        self.session.apply(Pad { axis, start: before, step: 1, size, value: single(value) }, &[self])
+    }
+
+    /// Pads the first axes by a value, each by (before, after).
+    pub fn pad_axes(self, pads: &[(usize, usize)], value: f64) -> Result<Var<'s>> {
+        pads.iter().enumerate().try_fold(self, |v, (axis, &(before, after))| match (before, after) {
+            (0, 0) if axis < v.shape()?.rank() => Ok(v),
+            _ => v.pad_with(axis, before, after, value),
+        })
+    }
+
+    /// The whole value `times[a]` times in a row along each axis `a`. More entries than axes are axes in front.
+    #[doc(alias = "tile")]
+    pub fn repeat(self, times: &[usize]) -> Result<Var<'s>> {
+        let rank = self.shape()?.rank();
+        if times.len() < rank {
+            let why = format!("{times:?} has fewer entries than the value has axes, {rank}");
+            return Err(Error::argument("repeat", "times", why));
+        }
+        let new = times.len() - rank;
+        let dims = [&vec![1; new][..], self.shape()?.dims()].concat();
+        let mut v = if new > 0 { self.reshape(&dims)? } else { self };
+        for (axis, &n) in times.iter().enumerate().filter(|(_, n)| **n != 1) {
+            v = v.repeat_at(axis, n, true)?;
+        }
+        Ok(v)
+    }
+
+    /// Each element of an axis `n` times in a row.
+    pub fn repeat_interleave(self, axis: usize, n: usize) -> Result<Var<'s>> {
+        let shape = self.shape()?;
+        if axis >= shape.rank() {
+            return Err(bad_axis("repeat_interleave", axis, shape));
+        }
+        self.repeat_at(axis, n, false)
+    }
+
+    /// A new axis of `n` in front of (`whole`) or behind an axis, merged with it: one copy.
+    fn repeat_at(self, axis: usize, n: usize, whole: bool) -> Result<Var<'s>> {
+        let shape = self.shape()?;
+        let (lead, rest) = shape.dims().split_at(axis);
+        let (outer, d, inner) = (lead.iter().product(), rest[0], rest[1..].iter().product());
+        let flat = self.reshape(&[outer, d, inner])?;
+        let (dims, map) = match whole {
+            true => ([outer, n, d, inner], [Some(0), None, Some(1), Some(2)]),
+            false => ([outer, d, n, inner], [Some(0), Some(1), None, Some(2)]),
+        };
+        let wide = flat.broadcast_axes(Shape::new(&dims)?, AxisMap::new(&map)?)?;
+        wide.reshape(&[lead, &[d.saturating_mul(n)], &rest[1..]].concat())
+    }
+
+    /// Some axes in reverse order.
+    pub fn flip(self, axes: &[usize]) -> Result<Var<'s>> {
+        self.session.apply(Flip { axes: axes.to_vec() }, &[self])
+    }
+
+    /// The elements of an axis moved `shift` places towards its end (or its start, if negative), those pushed out
+    /// coming back at the other side.
+    pub fn roll(self, axis: usize, shift: i64) -> Result<Var<'s>> {
+        let shape = self.shape()?;
+        let Some(&d) = shape.dims().get(axis) else { return Err(bad_axis("roll", axis, shape)) };
+        let by = i128::from(shift).rem_euclid(d.max(1) as i128) as usize;
+        if by == 0 {
+            return Ok(self);
+        }
+        self.narrow(axis, d - by, by)?.concat(self.narrow(axis, 0, d - by)?, axis)
+    }
+
+    /// The diagonal of axes `a` and `b`, as the last axis of the value: the elements whose index along `b` is the one along
+    /// `a` plus `offset`.
+    #[doc(alias = "diag")]
+    pub fn diagonal(self, offset: i64, a: usize, b: usize) -> Result<Var<'s>> {
+        let rank = self.shape()?.rank();
+        let v = self.diagonal_in_place(offset, a, b)?;
+        let at = if a < b { a } else { a - 1 };
+        let order: Vec<usize> = (0..rank - 1).filter(|i| *i != at).chain([at]).collect();
+        v.permute(&order)
+    }
+
+    /// The diagonal of axes `a` and `b` in the place of `a`: every so many elements of the two as one axis.
+    pub(super) fn diagonal_in_place(self, offset: i64, a: usize, b: usize) -> Result<Var<'s>> {
+        let shape = self.shape()?;
+        if let Some(axis) = [a, b].into_iter().find(|&x| x >= shape.rank()) {
+            return Err(bad_axis("diagonal", axis, shape));
+        }
+        if a == b {
+            return Err(Error::argument("diagonal", "axes", format!("both are axis {a}; name two")));
+        }
+        // b right behind a.
+        let mut order: Vec<usize> = (0..shape.rank()).filter(|i| *i != b).collect();
+        let at = if a < b { a } else { a - 1 };
+        order.insert(at + 1, b);
+        let v = self.permute(&order)?;
+        let shape = v.shape()?;
+        let (lead, rest) = shape.dims().split_at(at);
+        let (rows, columns, tail) = (rest[0], rest[1], &rest[2..]);
+        let by = usize::try_from(offset.unsigned_abs()).unwrap_or(usize::MAX);
+        let (row, column) = if offset < 0 { (by, 0) } else { (0, by) };
+        let len = rows.saturating_sub(row).min(columns.saturating_sub(column));
+        let start = if len == 0 { 0 } else { row * columns + column };
+        let flat = v.reshape(&[lead, &[rows * columns], tail].concat())?;
+        self.session.apply(Slice { axis: at, start, len, step: columns + 1 }, &[flat])
+    }
+
+    /// The sum of the diagonal of each matrix in the last two axes.
+    pub fn trace(self) -> Result<Var<'s>> {
+        let shape = self.shape()?;
+        let rank = shape.rank();
+        if rank < 2 {
+            return Err(Error::new("trace", ErrorKind::Rank { want: "at least 2", got: shape }));
+        }
+        self.diagonal(0, rank - 2, rank - 1)?.sum_axes(&[rank - 2])
+    }
+
+    /// Matrices in the last two axes with zeros above the diagonal that lies `diagonal` columns right of the main one.
+    pub fn tril(self, diagonal: i64) -> Result<Var<'s>> {
+        self.session.apply(Triangle { upper: false, shift: diagonal }, &[self])
+    }
+
+    /// Matrices in the last two axes with zeros below the diagonal that lies `diagonal` columns right of the main one.
+    pub fn triu(self, diagonal: i64) -> Result<Var<'s>> {
+        self.session.apply(Triangle { upper: true, shift: diagonal }, &[self])
+    }
+
+    /// A vector as each of `rows` rows of a matrix: `y[i, j] = x[j]`.
+    pub fn broadcast_vec_to_rows(self, rows: usize) -> Result<Var<'s>> {
+        let n = self.vector("broadcast_vec_to_rows")?;
+        self.broadcast_axes(Shape::new(&[rows, n])?, AxisMap::new(&[None, Some(0)])?)
+    }
+
+    /// A vector as each of `columns` columns of a matrix: `y[i, j] = x[i]`.
+    pub fn broadcast_vec_to_cols(self, columns: usize) -> Result<Var<'s>> {
+        let n = self.vector("broadcast_vec_to_cols")?;
+        self.broadcast_axes(Shape::new(&[n, columns])?, AxisMap::new(&[Some(0), None])?)
+    }
+
+    /// The length of a vector.
+    pub(super) fn vector(self, op: &str) -> Result<usize> {
+        match self.shape()? {
+            shape if shape.rank() == 1 => Ok(shape.last()),
+            got => Err(Error::new(op, ErrorKind::Rank { want: "exactly 1", got })),
+        }
+    }
+}

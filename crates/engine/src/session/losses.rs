@@ -1,0 +1,230 @@
+//! Losses.
+
+use super::Var;
+use dittograd_numerics::environment::{single, strict};
+use dittograd_numerics::error::{Error, ErrorKind, Result};
+use dittograd_numerics::scalar::Real;
+use dittograd_ops::Op;
+use dittograd_ops::index::{IndexSelect, TakeAlongAxis};
+use dittograd_ops::loss::{
+    Bce, BceWithLogits, CrossEntropy, Huber, KlDiv, L1, LabelWeights, Mse, Nll, Reduction, SmoothL1,
+};
+use dittograd_ops::map::Map;
+use dittograd_ops::program::{Expr, Program};
+
+/// How the losses of labels are weighed and put together.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LabelLoss<'s> {
+    /// A weight for each class, `(C)`; all 1 if not given.
+    pub weight: Option<Var<'s>>,
+    /// Label of rows that do not count: their loss is 0.
+    pub ignore: Option<u32>,
+    /// Part of the target that is spread over all classes, from 0 to 1.
+    pub label_smoothing: f64,
+    /// What becomes of the losses of all rows.
+    pub reduction: Reduction,
+}
+
+/// What each row counts.
+struct RowCounts<'s> {
+    /// The weight of its label; 0 if that is ignored.
+    weights: Var<'s>,
+    /// 1, or 0 for an ignored label; if there may be any.
+    mask: Option<Var<'s>>,
+}
+
+impl<'s> RowCounts<'s> {
+    fn new(
+        op: &str,
+        x: Var<'s>,
+        labels: Var<'s>,
+        weight: Var<'s>,
+        ignore: Option<u32>,
+    ) -> Result<RowCounts<'s>> {
+        let (shape, session) = (weight.shape()?, x.session());
+        let classes = x.shape()?.last();
+        if shape.dims() != [classes] {
+            let why = "there must be one weight for each class";
+            return Err(Error::new(op, ErrorKind::Shapes { why, left: x.shape()?, right: shape }));
+        }
+        let select = IndexSelect { axis: 0, checked: ignore.is_none() };
+        let weights = session.apply(select, &[weight, labels])?;
+        if ignore.is_none() {
+            return Ok(RowCounts { weights, mask: None });
+        }
+        let mask = session.apply(LabelWeights { ignore, classes, mean: false }, &[labels])?;
+        Ok(RowCounts { weights: weights.mul(mask)?, mask: Some(mask) })
+    }
+
+    fn reduced(self, losses: Var<'s>, reduction: Reduction) -> Result<Var<'s>> {
+        match reduction {
+            Reduction::None => Ok(losses),
+            Reduction::Sum => losses.sum(),
+            Reduction::Mean => {
+                let total = self.weights.sum()?;
+                let nothing = total.eq(total.session().scalar(0.0)?)?;
+                losses.sum()?.div(total.add(nothing)?)
+            }
+        }
+    }
+}
+
+impl<'s> Var<'s> {
+    /// Mean cross-entropy of logits against labels.
+    pub fn cross_entropy(self, labels: Var<'s>) -> Result<Var<'s>> {
+        self.session().apply(CrossEntropy::default(), &[self, labels])
+    }
+
+    /// Mean cross-entropy of logits against labels, over the rows whose label is not `ignore`, against a target
+    /// of which `label_smoothing` is spread over all classes.
+    pub fn cross_entropy_with(
+        self,
+        labels: Var<'s>,
+        ignore: Option<u32>,
+        label_smoothing: f64,
+    ) -> Result<Var<'s>> {
+        self.cross_entropy_loss(labels, LabelLoss { ignore, label_smoothing, ..LabelLoss::default() })
+    }
+
+    /// Cross-entropy of logits `(…, C)` against labels `(…)`. The loss of a row is `w[label] · -ln p[label]`; with label
+    /// smoothing `e` it is `(1 - e) w[label] · -ln p[label] + e/C Σ_c w[c] · -ln p[c]`. A weighted mean is the sum of the
+    /// losses divided by the sum of `w[label]` over the rows that count; 0 if that is 0.
+    pub fn cross_entropy_loss(self, labels: Var<'s>, options: LabelLoss<'s>) -> Result<Var<'s>> {
+        let LabelLoss { weight, ignore, label_smoothing, reduction } = options;
+        let op = CrossEntropy { ignore, smoothing: single(label_smoothing), reduction };
+        let Some(weight) = weight else { return self.session().apply(op, &[self, labels]) };
+        // The op's checks of values and smoothing come first.
+        let plain = CrossEntropy { smoothing: 0.0, reduction: Reduction::None, ..op };
+        op.shape(&[self.meta()?, labels.meta()?])?;
+        let rows = self.session().apply(plain, &[self, labels])?;
+        let counts = RowCounts::new("cross_entropy", self, labels, weight, ignore)?;
+        let mut losses = rows.mul(counts.weights)?;
+        if label_smoothing > 0.0 {
+            let shape = self.shape()?;
+            let (lead, classes) = (labels.shape()?, shape.last());
+            // Rows that do not count may hold anything.
+            let x = match counts.mask {
+                Some(mask) => mask.unsqueeze(lead.rank())?.where_(self, self.session().scalar(0.0)?)?,
+                None => self,
+            };
+            let logs = x.log_softmax()?.reshape(&[lead.numel(), classes])?;
+            let spread = logs.matmul(weight.reshape(&[classes, 1])?)?.reshape(lead.dims())?;
+            let spread = match counts.mask {
+                Some(mask) => spread.mul(mask)?,
+                None => spread,
+            };
+            let e = f64::from(single(label_smoothing));
+            let (rest, share) = strict(|| (1.0 - e, -e / classes as f64));
+            losses = losses.scale(rest)?.axpy(share, spread)?;
+        }
+        counts.reduced(losses, reduction)
+    }
+
+    /// Mean of `-x[label]` over the rows of log-probabilities whose label is not `ignore`.
+    pub fn nll(self, labels: Var<'s>, ignore: Option<u32>) -> Result<Var<'s>> {
+        self.session().apply(Nll { ignore }, &[self, labels])
+    }
+
+    /// Losses `-w[label] · x[label]` of rows of log-probabilities `(…, C)` against labels `(…)`, as
+    /// [`Var::cross_entropy_loss`] of logits. There is no label smoothing.
+    pub fn nll_loss(self, labels: Var<'s>, options: LabelLoss<'s>) -> Result<Var<'s>> {
+        let LabelLoss { weight, ignore, label_smoothing, reduction } = options;
+        if label_smoothing != 0.0 {
+            let why = format!("got {label_smoothing}, but only cross_entropy_loss has it");
+            return Err(Error::argument("nll_loss", "label_smoothing", why));
+        }
+        let plain = Nll { ignore };
+        if weight.is_none() && reduction == Reduction::Mean {
+            return self.session().apply(plain, &[self, labels]);
+        }
+        plain.shape(&[self.meta()?, labels.meta()?])?;
+        let last = labels.shape()?.rank();
+        let take = TakeAlongAxis { axis: last, checked: ignore.is_none() };
+        let picked = self.session().apply(take, &[self, labels.unsqueeze(last)?])?.squeeze(last)?.neg()?;
+        let one = self.session().full(&[self.shape()?.last()], 1.0)?;
+        let counts = RowCounts::new("nll_loss", self, labels, weight.unwrap_or(one), ignore)?;
+        let weighed = picked.mul(counts.weights)?;
+        let losses = match counts.mask {
+            Some(mask) => mask.where_(weighed, self.session().scalar(0.0)?)?,
+            None => weighed,
+        };
+        counts.reduced(losses, reduction)
+    }
+
+    /// Mean squared error against a target.
+    pub fn mse(self, target: Var<'s>) -> Result<Var<'s>> {
+        self.mse_loss(target, Reduction::Mean)
+    }
+
+    /// Squared error against a target.
+    pub fn mse_loss(self, target: Var<'s>, reduction: Reduction) -> Result<Var<'s>> {
+        self.session().apply(Mse { reduction }, &[self, target])
+    }
+
+    /// Absolute error against a target.
+    pub fn l1_loss(self, target: Var<'s>, reduction: Reduction) -> Result<Var<'s>> {
+        self.session().apply(L1 { reduction }, &[self, target])
+    }
+
+    /// Half the squared error up to `delta`, linear from there on.
+    pub fn huber_loss(self, target: Var<'s>, delta: f64, reduction: Reduction) -> Result<Var<'s>> {
+        if !(delta > 0.0 && single(delta).is_finite()) {
+            return Err(Error::argument("huber_loss", "delta", format!("got {delta}, use a number above 0")));
+        }
+        self.session().apply(Huber { delta: single(delta), reduction }, &[self, target])
+    }
+
+    /// [`Var::huber_loss`] divided by its bound, here `beta`.
+    pub fn smooth_l1_loss(self, target: Var<'s>, beta: f64, reduction: Reduction) -> Result<Var<'s>> {
+        if !(beta > 0.0 && single(beta).is_finite()) {
+            return Err(Error::argument(
+                "smooth_l1_loss",
+                "beta",
+                format!("got {beta}, use a number above 0"),
+            ));
+        }
+        self.session().apply(SmoothL1 { beta: single(beta), reduction }, &[self, target])
+    }
+
+    /// Binary cross-entropy of probabilities against targets from 0 to 1.
+    pub fn bce(self, target: Var<'s>, reduction: Reduction) -> Result<Var<'s>> {
+        self.session().apply(Bce { reduction }, &[self, target])
+    }
+
+    /// Binary cross-entropy of logits against targets from 0 to 1.
+    pub fn bce_with_logits(self, target: Var<'s>, reduction: Reduction) -> Result<Var<'s>> {
+        self.session().apply(BceWithLogits { reduction }, &[self, target])
+    }
+
+    /// [`Var::bce_with_logits`] with a weight of positive targets, which broadcasts by NumPy's rule:
+    /// `w t softplus(-x) + (1 - t) softplus(x)`.
+    pub fn bce_with_logits_weighted(
+        self,
+        target: Var<'s>,
+        pos_weight: Var<'s>,
+        reduction: Reduction,
+    ) -> Result<Var<'s>> {
+        let shape =
+            BceWithLogits { reduction: Reduction::None }.shape(&[self.meta()?, target.meta()?])?.shape;
+        let formula = Program::trace(3, |v| {
+            let (x, t, w, one) = (v[0], v[1], v[2], Expr::c(1.0));
+            vec![w * (t * (-x).softplus()) + (one - t) * x.softplus()]
+        });
+        self.session().apply(Map::new(formula, shape), &[self, target, pos_weight])?.reduced(reduction)
+    }
+
+    /// All losses as they are, their sum, or their mean, which is 0 for none.
+    fn reduced(self, reduction: Reduction) -> Result<Var<'s>> {
+        match reduction {
+            Reduction::None => Ok(self),
+            Reduction::Mean if self.shape()?.numel() > 0 => self.mean(),
+            _ => self.sum(),
+        }
+    }
+
+    /// Divergence of log-probabilities from target probabilities. The mean is over all elements; for the mean
+    /// over a batch take the sum and divide.
+    pub fn kl_div(self, target: Var<'s>, reduction: Reduction) -> Result<Var<'s>> {
+        self.session().apply(KlDiv { reduction }, &[self, target])
+    }
+}

@@ -1,0 +1,639 @@
+//! Sessions: where programs are written. A session either *executes* each operation as it is recorded
+//! (eager) or only *records* it (trace, the front half of the compiled path). Model code is written once
+//! against [`Var`] and does not know which.
+
+mod assign;
+mod attention;
+mod constants;
+mod conv;
+mod create;
+mod derivatives;
+mod einsum;
+mod index;
+mod layout;
+mod losses;
+mod nats;
+mod norm;
+mod operators;
+mod pointwise;
+mod pool;
+mod products;
+mod random;
+mod reductions;
+mod replay;
+mod scan;
+mod softmax;
+mod spectral;
+mod var;
+
+pub use attention::AttentionOptions;
+pub use losses::LabelLoss;
+pub use nats::Nats;
+pub use replay::{check_input, on, unbound};
+pub use var::{Grads, Var};
+
+use crate::graph::{Graph, Source};
+use crate::params::{self, Param};
+use crate::tape::Tape;
+use assign::Assigned;
+use constants::Constants;
+use dittograd_device::{AnyBuffer, Device, Meta};
+use dittograd_numerics::environment;
+use dittograd_numerics::error::{Error, ErrorKind, Result};
+use dittograd_numerics::scalar::Scalar;
+use dittograd_numerics::shape::Shape;
+use dittograd_numerics::tensor::Tensor;
+use dittograd_ops::{AnyOp, Recorder, Val};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// How a session works.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Where the random streams start.
+    pub seed: u64,
+    /// Whether gradients can be asked for. Without, nothing is recorded for them, and [`Session::scope`] frees values.
+    pub track_gradients: bool,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { seed: 0, track_gradients: true }
+    }
+}
+
+/// A place to compute in. Values are named by [`Var`] handles, which know their session and its epoch:
+/// after [`Session::reset`] old handles are errors, not other values.
+pub struct Session {
+    device: Device,
+    state: RefCell<State>,
+}
+
+struct State {
+    record: Record,
+    epoch: u32,
+    /// Epochs so far; each has a number of its own.
+    epochs: u32,
+    track_gradients: bool,
+    /// The one leaf of each parameter in this epoch, with the parameter's version when it was recorded.
+    leaves: BTreeMap<u64, Leaf>,
+    /// What parameters become when the step ends.
+    assigned: Assigned,
+    /// Constants on the device; they survive resets too.
+    constants: Constants,
+    seed: u64,
+    /// Random calls so far; survives resets, so every step draws anew.
+    random_calls: u64,
+    /// What a trace did that its program could not do again at every run. Told when the trace ends.
+    refused: Option<Error>,
+    /// [`params::changes`] when the session began.
+    changes: u64,
+}
+
+struct Leaf {
+    param: Param,
+    id: usize,
+    version: u64,
+}
+
+enum Record {
+    Eager(Tape),
+    Trace(Graph),
+    /// The tape is in the hands of [`Session::with_tape`]'s closure.
+    Lent,
+}
+
+/// What was recorded since the last reset, one value a line: the [`Tape`] of an eager session, the [`Graph`] of a trace.
+///
+/// ```
+/// use dittograd::prelude::*;
+/// # fn main() -> Result<()> {
+/// let session = Session::eager(&Device::cpu()?);
+/// let x = session.input(&Tensor::new(&[2, 2], vec![1.0f32, 2.0, 3.0, 4.0])?)?;
+/// let w = session.variable(&Tensor::new(&[2], vec![0.5f32, 0.25])?)?;
+/// (x * w)?.reshape(&[4])?;
+/// let text = "\
+/// %0  input     f32[2, 2]  -     16 B
+/// %1  variable  f32[2]     grad  8 B
+/// %2  mul       f32[2, 2]  grad  16 B   %0 %1
+/// %3  reshape   f32[4]     grad  in %2  %2
+/// 4 nodes, 3 with gradient, 40 B live";
+/// assert_eq!(session.to_string(), text);
+/// # Ok(())
+/// # }
+/// ```
+impl fmt::Display for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.state.borrow().record {
+            Record::Eager(tape) => tape.fmt(f),
+            Record::Trace(graph) => graph.fmt(f),
+            Record::Lent => f.write_str("<the tape is lent to with_tape>"),
+        }
+    }
+}
+
+impl Session {
+    /// A session that runs each operation at once.
+    pub fn eager(device: &Device) -> Session {
+        Session::new(device, Options::default())
+    }
+
+    /// An eager session whose random streams start from `seed`.
+    pub fn eager_seeded(device: &Device, seed: u64) -> Session {
+        Session::new(device, Options { seed, ..Options::default() })
+    }
+
+    /// An eager session for computing values only: nothing is recorded for gradients.
+    #[doc(alias("no_grad", "inference_mode"))]
+    pub fn inference(device: &Device) -> Session {
+        Session::new(device, Options { track_gradients: false, ..Options::default() })
+    }
+
+    /// An eager session with these options.
+    pub fn new(device: &Device, options: Options) -> Session {
+        Session::with(device, Record::Eager(Tape::new(device)), options)
+    }
+
+    /// A session that only records.
+    pub(crate) fn trace(device: &Device, seed: u64) -> Session {
+        Session::with(device, Record::Trace(Graph::new()), Options { seed, ..Options::default() })
+    }
+
+    fn with(device: &Device, record: Record, options: Options) -> Session {
+        let Options { seed, track_gradients } = options;
+        let (leaves, assigned, constants) = Default::default();
+        let state = State {
+            record,
+            epoch: 0,
+            epochs: 1,
+            track_gradients,
+            leaves,
+            assigned,
+            constants,
+            seed,
+            random_calls: 0,
+            refused: None,
+            changes: params::changes(),
+        };
+        Session { device: device.clone(), state: RefCell::new(state) }
+    }
+
+    /// Where its random streams start.
+    pub fn seed(&self) -> u64 {
+        self.state.borrow().seed
+    }
+
+    /// The device it computes on.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Number of values recorded since the last reset.
+    pub fn size(&self) -> usize {
+        match &self.state.borrow().record {
+            Record::Eager(tape) => tape.size(),
+            Record::Trace(graph) => graph.size(),
+            Record::Lent => 0,
+        }
+    }
+
+    /// Forgets all values of this epoch; parameters, the random counter and constants that are in use stay. Handles
+    /// from before become errors. It is the end of a step: parameters become what was [assigned](Session::assign) to them,
+    /// and a device that is [watched](Device::watch) counts it. A traced program has no such end: there it is an error,
+    /// told when the trace ends.
+    pub fn reset(&self) {
+        let mut state = self.state.borrow_mut();
+        if matches!(state.record, Record::Trace(_)) {
+            let what = "a traced step ends by itself, and reset would drop what was recorded; call reset only on eager \
+                        sessions";
+            state.refused.get_or_insert(Error::unsupported("reset", what));
+            return;
+        }
+        state.epoch = state.epochs;
+        state.epochs += 1;
+        state.leaves.clear();
+        state.assigned.perform();
+        state.constants.end_step();
+        match &mut state.record {
+            Record::Eager(tape) => tape.clear(),
+            Record::Trace(_) => {}
+            // The new epoch tells `with_tape` to clear it.
+            Record::Lent => {}
+        }
+        drop(state);
+        self.device.end_step();
+    }
+
+    /// Random calls so far.
+    pub fn random_calls(&self) -> u64 {
+        self.state.borrow().random_calls
+    }
+
+    /// Continues the random stream at a given call, as after a resume. Inside a traced program it is an error, told when the
+    /// trace ends: there calls are counted from the beginning of each run.
+    pub fn set_random_calls(&self, calls: u64) {
+        let mut state = self.state.borrow_mut();
+        if matches!(state.record, Record::Trace(_)) {
+            let what = "a traced program counts random calls from the beginning of each run; call set_random_calls of \
+                        TrainStep or Function before a run";
+            state.refused.get_or_insert(Error::unsupported("set_random_calls", what));
+            return;
+        }
+        state.random_calls = calls;
+    }
+
+    /// As [`Session::set_random_calls`], by code that means the counter of the trace where there is one.
+    pub(crate) fn seek_random(&self, calls: u64) {
+        self.state.borrow_mut().random_calls = calls;
+    }
+
+    fn var(&self, id: usize) -> Var<'_> {
+        Var::new(self, id as u32, self.state.borrow().epoch)
+    }
+
+    /// Takes the recorded graph out of a trace. Errors if the code did what the program would not do at every run.
+    #[doc(hidden)]
+    pub fn into_graph(self) -> Result<Graph> {
+        let State { record, refused, changes, .. } = self.state.into_inner();
+        if let Some(error) = refused {
+            return Err(error);
+        }
+        if changes != params::changes() {
+            return Err(changed_in_trace());
+        }
+        match record {
+            Record::Trace(graph) => Ok(graph),
+            Record::Eager(_) | Record::Lent => {
+                Err(Error::new("trace", ErrorKind::Internal { what: "a trace without a graph" }))
+            }
+        }
+    }
+
+    fn leaf(
+        &self,
+        what: &str,
+        source: Source,
+        upload: impl FnOnce() -> Result<AnyBuffer>,
+        grad: bool,
+    ) -> Result<Var<'_>> {
+        let id = {
+            let mut state = self.state.borrow_mut();
+            let grad = grad && state.track_gradients;
+            match &mut state.record {
+                Record::Eager(tape) => tape.leaf(upload()?, Some(what), grad)?,
+                Record::Trace(graph) => graph.leaf(source, grad),
+                Record::Lent => return Err(lent(what)),
+            }
+        };
+        Ok(self.var(id))
+    }
+
+    /// Errors in a trace, whose program would not see a value from the host at its later runs.
+    fn only_eager(&self, op: &str, fixed: &str) -> Result<()> {
+        if !self.is_trace() {
+            return Ok(());
+        }
+        let what = format!(
+            "this code is traced, and later runs of the program would not see the value; pass it as an argument of the step or \
+             program, or use {fixed} if it never changes"
+        );
+        Err(Error::unsupported(op, what))
+    }
+
+    fn is_trace(&self) -> bool {
+        matches!(self.state.borrow().record, Record::Trace(_))
+    }
+
+    /// A value from the host, without a gradient. Inside a traced program it is an error: pass the value as an argument of
+    /// the program, or use [`Session::constant`].
+    #[doc(alias("tensor", "from_numpy"))]
+    pub fn input<T: Scalar>(&self, value: &Tensor<T>) -> Result<Var<'_>> {
+        self.only_eager("input", "constant")?;
+        let source = Source::Input(Meta::f32(value.shape()));
+        self.leaf("input", source, || AnyBuffer::upload(&self.device, value), false)
+    }
+
+    /// A value from the host whose gradient can be asked for. Inside a traced program it is an error: see
+    /// [`Session::input`], and [`Var::tracked`] for gradients.
+    #[doc(alias = "requires_grad")]
+    pub fn variable<T: Scalar>(&self, value: &Tensor<T>) -> Result<Var<'_>> {
+        self.only_eager("variable", "constant and tracked")?;
+        let source = Source::Input(Meta::f32(value.shape()));
+        self.leaf("variable", source, || AnyBuffer::upload(&self.device, value), true)
+    }
+
+    /// Labels or other indices from the host. Inside a traced program it is an error: pass them as an argument of the
+    /// program, or use [`Session::indices`] or [`Session::nats`].
+    pub fn labels(&self, value: &Tensor<u32>) -> Result<Var<'_>> {
+        self.only_eager("labels", "indices")?;
+        let source = Source::Input(Meta::u32(value.shape()));
+        self.leaf("labels", source, || AnyBuffer::upload_indices(&self.device, value), false)
+    }
+
+    /// A value already on the device, without a gradient. It shares the memory.
+    pub fn buffer(&self, value: &AnyBuffer) -> Result<Var<'_>> {
+        self.device.check_accepts("buffer", value.buffer())?;
+        self.leaf("buffer", Source::State(value.clone()), || Ok(value.clone()), false)
+    }
+
+    /// A constant, without a gradient. In a trace it becomes part of the program. The session keeps up to 64 MiB of
+    /// constants on the device: one that the last few steps used is not uploaded again, and used twice it is there once.
+    pub fn constant<T: Scalar>(&self, value: &Tensor<T>) -> Result<Var<'_>> {
+        let value = self.state.borrow_mut().constants.get(&self.device, value)?;
+        self.leaf("constant", Source::Constant(value.clone()), || Ok(value), false)
+    }
+
+    /// A scalar constant.
+    pub fn scalar(&self, value: f64) -> Result<Var<'_>> {
+        self.constant(&Tensor::scalar(value))
+    }
+
+    /// A placeholder input of a trace, known by shape only.
+    pub(crate) fn placeholder(&self, meta: Meta) -> Result<Var<'_>> {
+        let missing = || Err(Error::unsupported("placeholder", "an eager session needs values, use input"));
+        self.leaf("input", Source::Input(meta), missing, false)
+    }
+
+    /// The value of a parameter. Using it again gives the same leaf, so its gradients add up; after an
+    /// [assignment](Session::assign) in this step it is what was assigned.
+    pub fn param(&self, param: &Param) -> Result<Var<'_>> {
+        self.device.check_accepts(&format!("parameter {}", param.name()), param.buffer().buffer())?;
+        self.state.borrow_mut().assigned.check()?;
+        let known = self.state.borrow().leaves.get(&param.id()).map(|l| (l.id, l.version));
+        if let Some((id, version)) = known {
+            if version != param.version() {
+                return Err(if self.is_trace() { changed_in_trace() } else { changed(param) });
+            }
+            return Ok(self.var(id));
+        }
+        let var =
+            self.leaf(param.name(), Source::Param(param.clone()), || Ok(param.buffer()), param.trainable())?;
+        let leaf = Leaf { param: param.clone(), id: var.id(), version: param.version() };
+        self.state.borrow_mut().leaves.insert(param.id(), leaf);
+        Ok(var)
+    }
+
+    fn check(&self, op: &str, v: Var<'_>) -> Result<usize> {
+        if !std::ptr::eq(self, v.session()) {
+            return Err(Error::new(op, ErrorKind::Foreign));
+        }
+        let session = self.state.borrow().epoch;
+        if v.epoch() != session {
+            return Err(Error::new(op, ErrorKind::Stale { handle: v.epoch(), session }));
+        }
+        Ok(v.id())
+    }
+
+    /// Records any op on values of this session.
+    pub fn apply(&self, op: impl Into<AnyOp>, ins: &[Var<'_>]) -> Result<Var<'_>> {
+        let _strict = environment::enter();
+        let op = op.into();
+        let ids: Vec<usize> = ins.iter().map(|v| self.check(op.name(), *v)).collect::<Result<_>>()?;
+        let id = {
+            let mut state = self.state.borrow_mut();
+            match &mut state.record {
+                Record::Eager(tape) => tape.record(op, &ids)?,
+                Record::Trace(graph) => {
+                    let vals: Vec<Val> = ids.iter().map(|&i| Val(i as u32)).collect();
+                    graph.record(op, &vals)?.0 as usize
+                }
+                Record::Lent => return Err(lent(op.name())),
+            }
+        };
+        Ok(self.var(id))
+    }
+
+    /// Runs `f`, which computes one value from others. In a compiled program the values in between are not kept until the
+    /// backward pass, but computed again there from what came in: less memory for more time, and the same bits, random draws
+    /// included. An eager session keeps them.
+    #[doc(alias("checkpointing", "remat"))]
+    pub fn checkpoint<'s>(&'s self, f: impl FnOnce() -> Result<Var<'s>>) -> Result<Var<'s>> {
+        let set = |open: bool| match &mut self.state.borrow_mut().record {
+            Record::Trace(graph) => graph.segment(open),
+            Record::Eager(_) | Record::Lent => false,
+        };
+        let before = set(true);
+        let value = f();
+        set(before);
+        let value = value?;
+        let id = self.check("checkpoint", value)?;
+        if let (Record::Trace(graph), false) = (&mut self.state.borrow_mut().record, before) {
+            graph.keep(Val(id as u32));
+        }
+        Ok(value)
+    }
+
+    /// Works on the tape of an eager session, for users' own rules. Inside the closure the session itself
+    /// answers with an error: its values are on the tape.
+    pub fn with_tape<T>(&self, f: impl FnOnce(&mut Tape) -> Result<T>) -> Result<T> {
+        let lent_out = {
+            let mut state = self.state.borrow_mut();
+            let epoch = state.epoch;
+            match std::mem::replace(&mut state.record, Record::Lent) {
+                Record::Eager(tape) => LentTape { session: self, tape: Some(tape), epoch },
+                Record::Lent => return Err(lent("tape")),
+                trace => {
+                    state.record = trace;
+                    return Err(Error::unsupported(
+                        "tape",
+                        "a traced program has no tape, use an eager session",
+                    ));
+                }
+            }
+        };
+        lent_out.use_in(f)
+    }
+
+    /// Runs `f` on an empty tape of its own and takes up the one there was afterwards. Handles from before are
+    /// stale inside, those from inside are stale afterwards; parameters and the random counter go on.
+    pub fn fresh<T>(&self, f: impl FnOnce(&Session) -> Result<T>) -> Result<T> {
+        let (record, leaves, epoch) = {
+            let mut state = self.state.borrow_mut();
+            let empty = match &state.record {
+                Record::Eager(_) => Record::Eager(Tape::new(&self.device)),
+                Record::Trace(_) => {
+                    let what = "a traced program is one tape; use an eager session";
+                    return Err(Error::unsupported("fresh", what));
+                }
+                Record::Lent => return Err(lent("fresh")),
+            };
+            let before =
+                (std::mem::replace(&mut state.record, empty), std::mem::take(&mut state.leaves), state.epoch);
+            state.epoch = state.epochs;
+            state.epochs += 1;
+            before
+        };
+        let restore = Restore { session: self, before: Some((record, leaves, epoch)) };
+        let result = f(self);
+        drop(restore);
+        result
+    }
+
+    /// Runs `f` and frees the values it computed, except the one it returns: what is needed to predict one batch after
+    /// the other. For sessions that do not track gradients, since those need the values.
+    pub fn scope<'s>(&'s self, f: impl FnOnce() -> Result<Var<'s>>) -> Result<Var<'s>> {
+        if self.state.borrow().track_gradients {
+            let what = "gradients need the values in between; use Session::inference";
+            return Err(Error::unsupported("scope", what));
+        }
+        let first = self.size();
+        let result = f();
+        let kept = match &result {
+            Ok(v) => vec![self.check("scope", *v)?],
+            Err(_) => Vec::new(),
+        };
+        if let Record::Eager(tape) = &mut self.state.borrow_mut().record {
+            tape.free_values(first, &kept);
+        }
+        result
+    }
+
+    fn meta(&self, v: Var<'_>) -> Result<Meta> {
+        let id = self.check("meta", v)?;
+        match &self.state.borrow().record {
+            Record::Eager(tape) => tape
+                .node(id)
+                .map(|n| n.meta)
+                .ok_or_else(|| Error::new("meta", ErrorKind::Node { id, size: tape.size() })),
+            Record::Trace(graph) => Ok(graph.meta(Val(id as u32))),
+            Record::Lent => Err(lent("meta")),
+        }
+    }
+
+    fn read(&self, v: Var<'_>) -> Result<AnyBuffer> {
+        let id = self.check("value", v)?;
+        match &self.state.borrow().record {
+            Record::Eager(tape) => tape.live_value("value", id).cloned(),
+            Record::Trace(_) => Err(Error::unsupported(
+                "value",
+                "a traced program has no values yet; return the value from the program instead",
+            )),
+            Record::Lent => Err(lent("value")),
+        }
+    }
+
+    /// Gradients of `Σ <seed, value>` over several values with their seeds, with respect to all parameters and
+    /// variables they were computed from. The values in between are freed as the walk passes them.
+    pub fn backward_from(&self, seeds: &[(Var<'_>, &Tensor<f32>)]) -> Result<Grads> {
+        let seeds: Vec<_> = seeds.iter().map(|(v, seed)| (*v, Some(*seed))).collect();
+        self.backward(&seeds, true)
+    }
+
+    fn backward(&self, from: &[(Var<'_>, Option<&Tensor<f32>>)], free_values: bool) -> Result<Grads> {
+        let from = from
+            .iter()
+            .map(|(v, seed)| Ok((self.check("backward", *v)?, *seed)))
+            .collect::<Result<Vec<_>>>()?;
+        let mut state = self.state.borrow_mut();
+        let State { record, leaves, epoch, .. } = &mut *state;
+        let tape = match record {
+            Record::Eager(tape) => tape,
+            Record::Lent => return Err(lent("backward")),
+            Record::Trace(_) => {
+                let what = "a traced program is differentiated when it is compiled";
+                return Err(Error::unsupported("backward", what));
+            }
+        };
+        if let Some(leaf) = leaves.values().find(|l| l.version != l.param.version()) {
+            return Err(changed(&leaf.param));
+        }
+        let mut seeds = Vec::with_capacity(from.len());
+        for (id, seed) in from {
+            let meta = tape.node(id).map(|n| (n.meta, n.requires_grad));
+            let Some((meta, requires_grad)) = meta else {
+                return Err(Error::new("backward", ErrorKind::Node { id, size: tape.size() }));
+            };
+            if !requires_grad {
+                let why = "nothing this value was computed from requires a gradient; use trainable parameters, or \
+                           Session::variable";
+                let why = why.to_string();
+                return Err(Error::new("backward", ErrorKind::Gradient { why }));
+            }
+            let seed = match seed {
+                Some(seed) => AnyBuffer::upload(&self.device, seed)?,
+                None if meta.shape == Shape::SCALAR => AnyBuffer::full(&self.device, Shape::SCALAR, 1.0)?,
+                None => {
+                    let why = format!(
+                        "a value of shape {} needs a seed of that shape: backward_from; only a scalar, as sum() and \
+                         mean() give, has the seed 1",
+                        meta.shape
+                    );
+                    return Err(Error::new("backward", ErrorKind::Gradient { why }));
+                }
+            };
+            seeds.push((id, seed));
+        }
+        // Gradients of leaves are kept: those of parameters and of variables.
+        let leaf: Vec<bool> =
+            (0..tape.size()).map(|i| tape.node(i).is_some_and(|n| n.parents.is_empty())).collect();
+        let param_of: BTreeMap<usize, &Param> = leaves.values().map(|l| (l.id, &l.param)).collect();
+        let grads = tape.backward_seeds(seeds, |i| leaf[i], free_values)?;
+        Ok(Grads::new(grads, &param_of, *epoch))
+    }
+}
+
+/// Gives a lent tape back, also when the borrower panics.
+struct LentTape<'s> {
+    session: &'s Session,
+    tape: Option<Tape>,
+    epoch: u32,
+}
+
+impl LentTape<'_> {
+    fn use_in<T>(mut self, f: impl FnOnce(&mut Tape) -> Result<T>) -> Result<T> {
+        match &mut self.tape {
+            Some(tape) => f(tape),
+            None => Err(lent("tape")),
+        }
+    }
+}
+
+impl Drop for LentTape<'_> {
+    fn drop(&mut self) {
+        let Some(mut tape) = self.tape.take() else { return };
+        let mut state = self.session.state.borrow_mut();
+        if state.epoch != self.epoch {
+            tape.clear();
+        }
+        state.record = Record::Eager(tape);
+    }
+}
+
+/// Takes up a session's tape again, also after a panic.
+struct Restore<'s> {
+    session: &'s Session,
+    before: Option<(Record, BTreeMap<u64, Leaf>, u32)>,
+}
+
+impl Drop for Restore<'_> {
+    fn drop(&mut self) {
+        if let Some((record, leaves, epoch)) = self.before.take() {
+            let mut state = self.session.state.borrow_mut();
+            (state.record, state.leaves, state.epoch) = (record, leaves, epoch);
+        }
+    }
+}
+
+#[cold]
+fn lent(op: &str) -> Error {
+    Error::unsupported(
+        op,
+        "the session's tape is lent to with_tape; use the tape there, or the session afterwards",
+    )
+}
+
+#[cold]
+fn changed_in_trace() -> Error {
+    let what = "a parameter or a list of Nats was changed while the code was traced, which the program would not do at its \
+                later runs; change it between runs, or use Session::assign";
+    Error::unsupported("trace", what)
+}
+
+fn changed(param: &Param) -> Error {
+    let why = format!(
+        "parameter {} changed after it was recorded; reset the session before the next step",
+        param.name()
+    );
+    Error::new("session", ErrorKind::Gradient { why })
+}

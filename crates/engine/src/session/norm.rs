@@ -1,0 +1,136 @@
+//! Normalisation of values.
+
+use super::Var;
+use dittograd_numerics::environment::{self, single};
+use dittograd_numerics::error::{Error, ErrorKind, Result};
+use dittograd_numerics::scalar::Real;
+use dittograd_numerics::shape::Shape;
+use dittograd_ops::channel_norm::{BatchNorm, GroupNorm, Moments};
+use dittograd_ops::layout::{self, Slice};
+use dittograd_ops::map::Map;
+use dittograd_ops::norm::{LayerNorm, RmsNorm, check_eps, inverse_std, normalized};
+use dittograd_ops::program::Program;
+
+/// The inputs of a norm: the value, then gain and shift where they are given.
+fn inputs<'s>(
+    op: &'static str,
+    x: Var<'s>,
+    weight: Option<Var<'s>>,
+    bias: Option<Var<'s>>,
+) -> Result<Vec<Var<'s>>> {
+    if weight.is_none() && bias.is_some() {
+        return Err(Error::argument(op, "bias", "a shift needs a gain; give a weight of ones"));
+    }
+    Ok([Some(x), weight, bias].into_iter().flatten().collect())
+}
+
+impl<'s> Var<'s> {
+    /// `(x - mean) / sqrt(var + eps) * weight + bias`, mean and biased variance over the last `axes` axes. PyTorch's default
+    /// eps is 1e-5; the seed's is 1e-6.
+    pub fn layer_norm(
+        self,
+        axes: usize,
+        weight: Option<Var<'s>>,
+        bias: Option<Var<'s>>,
+        eps: f64,
+    ) -> Result<Var<'s>> {
+        let ins = inputs("layer_norm", self, weight, bias)?;
+        self.session().apply(LayerNorm { axes, eps: single(eps) }, &ins)
+    }
+
+    /// `x / sqrt(mean(x^2) + eps) * weight`, the mean over the last `axes` axes. An eps of 1e-6 is usual; PyTorch's
+    /// default is the distance from 1 to the next float32, 1.1920929e-7.
+    pub fn rms_norm(self, axes: usize, weight: Option<Var<'s>>, eps: f64) -> Result<Var<'s>> {
+        let ins = inputs("rms_norm", self, weight, None)?;
+        self.session().apply(RmsNorm { axes, eps: single(eps) }, &ins)
+    }
+
+    /// Batch norm of `(N, C, …)` while training: mean and biased variance of each channel over all samples and positions.
+    /// [`Var::moments`] gives those for running statistics. PyTorch's default eps is 1e-5.
+    pub fn batch_norm(self, weight: Option<Var<'s>>, bias: Option<Var<'s>>, eps: f64) -> Result<Var<'s>> {
+        let ins = inputs("batch_norm", self, weight, bias)?;
+        self.session().apply(BatchNorm { eps: single(eps) }, &ins)
+    }
+
+    /// Batch norm of `(N, C, …)` with given mean and variance of each channel, as after training.
+    pub fn batch_norm_eval(
+        self,
+        mean: Var<'s>,
+        var: Var<'s>,
+        weight: Option<Var<'s>>,
+        bias: Option<Var<'s>>,
+        eps: f64,
+    ) -> Result<Var<'s>> {
+        let _strict = environment::enter();
+        let shape = self.shape()?;
+        if shape.rank() < 2 {
+            let kind = ErrorKind::Rank { want: "at least 2: (N, C, …)", got: shape };
+            return Err(Error::new("batch_norm_eval", kind));
+        }
+        check_eps("batch_norm_eval", single(eps))?;
+        let mut per_channel = vec![1; shape.rank() - 1];
+        per_channel[0] = shape.dims()[1];
+        let column = |v: Var<'s>| v.reshape(&per_channel);
+        let eps = f64::from(single(eps));
+        let inverse = Program::trace(1, |v| vec![inverse_std(v[0], Real::c(eps))]);
+        let r = self.session().apply(Map::new(inverse, Shape::new(&per_channel)?), &[column(var)?])?;
+        let mut ins = vec![self, column(mean)?, r];
+        for v in &inputs("batch_norm_eval", self, weight, bias)?[1..] {
+            ins.push(column(*v)?);
+        }
+        let program = Program::trace(ins.len(), |v| {
+            let hat = normalized(v[0], v[1], v[2]);
+            vec![match v.len() {
+                5 => hat.fma(v[3], v[4]),
+                4 => hat * v[3],
+                _ => hat,
+            }]
+        });
+        self.session().apply(Map::new(program, shape), &ins)
+    }
+
+    /// Mean and biased variance of each channel of `(N, C, …)` over all samples and positions. No gradient flows
+    /// through them.
+    pub fn moments(self) -> Result<(Var<'s>, Var<'s>)> {
+        let shape = self.shape()?;
+        let packed = self.session().apply(Moments, &[self])?;
+        let parts = Moments::parts(&shape);
+        let (starts, _) = layout::packed(&parts);
+        let part = |i: usize| {
+            let slice = Slice { axis: 0, start: starts[i], len: parts[i].numel(), step: 1 };
+            self.session().apply(slice, &[packed])
+        };
+        Ok((part(0)?, part(1)?))
+    }
+
+    /// Group norm of `(N, C, …)`: mean and biased variance of each of `groups` equal groups of a sample's channels.
+    /// PyTorch's default eps is 1e-5.
+    pub fn group_norm(
+        self,
+        groups: usize,
+        weight: Option<Var<'s>>,
+        bias: Option<Var<'s>>,
+        eps: f64,
+    ) -> Result<Var<'s>> {
+        let ins = inputs("group_norm", self, weight, bias)?;
+        self.session().apply(GroupNorm { groups, eps: single(eps) }, &ins)
+    }
+
+    /// Instance norm of `(N, C, …)`: group norm with a group per channel. PyTorch's default eps is 1e-5.
+    pub fn instance_norm(self, weight: Option<Var<'s>>, bias: Option<Var<'s>>, eps: f64) -> Result<Var<'s>> {
+        let shape = self.shape()?;
+        let channels = shape.dims().get(1).copied().unwrap_or(1);
+        self.group_norm(channels, weight, bias, eps)
+    }
+
+    /// The norm of the channels of one image `(C, H, W)`, or `(C, …)`: each channel over its positions, with eps 1e-6.
+    pub fn batchnorm_channel_first(self, weight: Var<'s>, bias: Var<'s>) -> Result<Var<'s>> {
+        let shape = self.shape()?;
+        let Some((&channels, positions)) = shape.dims().split_first().filter(|(_, p)| !p.is_empty()) else {
+            let kind = ErrorKind::Rank { want: "at least 2: (C, …)", got: shape };
+            return Err(Error::new("batchnorm_channel_first", kind));
+        };
+        let image = self.reshape(&[1, channels, positions.iter().product()])?;
+        image.group_norm(channels.max(1), Some(weight), Some(bias), 1e-6)?.reshape(shape.dims())
+    }
+}

@@ -1,0 +1,80 @@
+//! Matrix products of values.
+
+use super::Var;
+use dittograd_numerics::error::{Error, ErrorKind, Result};
+use dittograd_numerics::shape::Shape;
+use dittograd_ops::matmul::{Bmm, Linear, MatMul};
+
+impl<'s> Var<'s> {
+    /// Matrix product over the last two axes, as NumPy defines it: leading axes are batches and broadcast
+    /// against each other; a vector is a row on the left, a column on the right, and that axis is dropped.
+    #[doc(alias("mm", "mv"))]
+    pub fn matmul(self, other: Var<'s>) -> Result<Var<'s>> {
+        self.matmul_with(other, false, false)
+    }
+
+    /// [`Var::matmul`] with the last two axes of the left (`ta`) or right (`tb`) operand exchanged, which costs
+    /// nothing: kernels read operands in either order.
+    pub fn matmul_with(self, other: Var<'s>, ta: bool, tb: bool) -> Result<Var<'s>> {
+        let (left, right) = (self.shape()?, other.shape()?);
+        // Whatever shapes the product was brought into, errors are about those that were given.
+        self.product(other, ta, tb).map_err(|e| match *e.kind() {
+            ErrorKind::Shapes { why, .. } => Error::new("matmul", ErrorKind::Shapes { why, left, right }),
+            _ => e,
+        })
+    }
+
+    fn product(self, other: Var<'s>, ta: bool, tb: bool) -> Result<Var<'s>> {
+        let (a, b) = (self.shape()?, other.shape()?);
+        if let Some(scalar) = [a, b].into_iter().find(|s| s.rank() == 0) {
+            return Err(Error::new("matmul", ErrorKind::Rank { want: "at least 1", got: scalar }));
+        }
+        if a.rank() == 1 {
+            let row = self.reshape(&[1, a.last()])?.matmul_with(other, false, tb)?;
+            return row.without_axis(row.shape()?.rank() - if b.rank() == 1 { 1 } else { 2 });
+        }
+        if b.rank() == 1 {
+            let column = self.matmul_with(other.reshape(&[b.last(), 1])?, ta, false)?;
+            return column.without_axis(column.shape()?.rank() - 1);
+        }
+        let (la, lb) = (&a.dims()[..a.rank() - 2], &b.dims()[..b.rank() - 2]);
+        if lb.iter().all(|&d| d == 1) && lb.len() <= la.len() && (la.is_empty() || !ta) {
+            // One matrix on the right: all rows of the left are rows of one product.
+            let left = if la.is_empty() { self } else { self.reshape(&[a.rows(), a.last()])? };
+            let right = if lb.is_empty() { other } else { other.reshape(&b.dims()[lb.len()..])? };
+            let product = self.session.apply(MatMul { ta, tb }, &[left, right])?;
+            let last = product.shape()?.last();
+            return match la {
+                [] => Ok(product),
+                _ => product.reshape(&[&a.dims()[..a.rank() - 1], &[last]].concat()),
+            };
+        }
+        let lead = Shape::new(la)?.broadcast(&Shape::new(lb)?)?;
+        let batch = lead.numel();
+        let batched = |v: Var<'s>, s: Shape| -> Result<Var<'s>> {
+            let matrix = &s.dims()[s.rank() - 2..];
+            let whole = v.broadcast_to(Shape::new(&[lead.dims(), matrix].concat())?)?;
+            whole.reshape(&[batch, matrix[0], matrix[1]])
+        };
+        let product = self.session.apply(Bmm { ta, tb }, &[batched(self, a)?, batched(other, b)?])?;
+        let shape = product.shape()?;
+        product.reshape(&[lead.dims(), &shape.dims()[1..]].concat())
+    }
+
+    /// The value without an axis of one element.
+    fn without_axis(self, axis: usize) -> Result<Var<'s>> {
+        let mut dims = self.shape()?.dims().to_vec();
+        dims.remove(axis);
+        self.reshape(&dims)
+    }
+
+    /// Product with another batch of matrices, `(B, M, K)` by `(B, K, N)`.
+    pub fn bmm(self, other: Var<'s>) -> Result<Var<'s>> {
+        self.session.apply(Bmm { ta: false, tb: false }, &[self, other])
+    }
+
+    /// `x W^T + b` along the last axis.
+    pub fn linear(self, w: Var<'s>, b: Var<'s>) -> Result<Var<'s>> {
+        self.session.apply(Linear, &[self, w, b])
+    }
+}

@@ -1,0 +1,79 @@
+//! Random values. Each random call of a session draws other numbers; a compiled program draws what an eager session would.
+
+use super::{Record, Session, Var, lent};
+use dittograd_numerics::environment::single;
+use dittograd_numerics::error::{Error, Result};
+use dittograd_numerics::shape::Shape;
+use dittograd_ops::random::{Bernoulli, BernoulliMask, Normal, Permutation, RandInt, Uniform, UniformRange};
+use dittograd_ops::{AnyOp, Recorder, Val};
+
+impl Session {
+    /// Uniform draws in `[0, 1)`.
+    #[doc(alias = "rand")]
+    pub fn uniform(&self, dims: &[usize]) -> Result<Var<'_>> {
+        let shape = Shape::new(dims)?;
+        self.random(&[], |seed, counter| Uniform { shape, seed, counter }.into())
+    }
+
+    /// Uniform draws from `lo` to `hi`.
+    pub fn uniform_range(&self, dims: &[usize], lo: f64, hi: f64) -> Result<Var<'_>> {
+        let (shape, lo, hi) = (Shape::new(dims)?, single(lo), single(hi));
+        self.random(&[], |seed, counter| UniformRange { shape, seed, counter, lo, hi }.into())
+    }
+
+    /// Normal draws.
+    #[doc(alias = "randn")]
+    pub fn normal(&self, dims: &[usize], mean: f64, std: f64) -> Result<Var<'_>> {
+        if std < 0.0 {
+            return Err(Error::argument("normal", "std", format!("got {std}, which is below 0")));
+        }
+        let (shape, mean, std) = (Shape::new(dims)?, single(mean), single(std));
+        self.random(&[], |seed, counter| Normal { shape, seed, counter, mean, std }.into())
+    }
+
+    /// A mask of ones with probability `keep` and zeros otherwise.
+    pub fn bernoulli(&self, dims: &[usize], keep: f64) -> Result<Var<'_>> {
+        let (shape, keep) = (Shape::new(dims)?, single(keep));
+        self.random(&[], |seed, counter| Bernoulli { shape, seed, counter, keep }.into())
+    }
+
+    /// A mask of ones with the probability that `keep`, a value of one element, says, and zeros otherwise. No gradient
+    /// flows into the probability.
+    pub fn bernoulli_mask<'s>(&'s self, dims: &[usize], keep: Var<'s>) -> Result<Var<'s>> {
+        let shape = Shape::new(dims)?;
+        self.random(&[keep], |seed, counter| BernoulliMask { shape, seed, counter }.into())
+    }
+
+    /// Indices from 0 to below `below`.
+    pub fn randint(&self, dims: &[usize], below: u32) -> Result<Var<'_>> {
+        let shape = Shape::new(dims)?;
+        self.random(&[], |seed, counter| RandInt { shape, seed, counter, below }.into())
+    }
+
+    /// The indices below `n` in random order.
+    #[doc(alias = "randperm")]
+    pub fn permutation(&self, n: usize) -> Result<Var<'_>> {
+        self.random(&[], |seed, counter| Permutation { n, seed, counter }.into())
+    }
+
+    fn random(&self, ins: &[Var<'_>], op: impl FnOnce(u64, u64) -> AnyOp) -> Result<Var<'_>> {
+        let mut ids: Vec<usize> = ins.iter().map(|v| self.check("random", *v)).collect::<Result<_>>()?;
+        let id = {
+            let mut state = self.state.borrow_mut();
+            let op = op(state.seed, state.random_calls);
+            let id = match &mut state.record {
+                Record::Eager(tape) => tape.record(op, &ids)?,
+                Record::Trace(graph) => {
+                    ids.push(graph.random_base().0 as usize);
+                    let vals: Vec<Val> = ids.iter().map(|&i| Val(i as u32)).collect();
+                    graph.record(op, &vals)?.0 as usize
+                }
+                Record::Lent => return Err(lent(op.name())),
+            };
+            // A count may be given from outside, and kernels wrap likewise.
+            state.random_calls = state.random_calls.wrapping_add(1);
+            id
+        };
+        Ok(self.var(id))
+    }
+}

@@ -1,0 +1,200 @@
+//! Programs as part of other programs: a graph is a function of its inputs in any session.
+
+use super::{Options, Record, Session, Var};
+use crate::graph::{Graph, Source, What};
+use crate::tape::Tape;
+use dittograd_device::{AnyBuffer, Device, Meta};
+use dittograd_numerics::error::{Error, ErrorKind, Result};
+use dittograd_numerics::shape::Shape;
+use dittograd_numerics::tensor::Tensor;
+use dittograd_ops::layout::Reshape;
+use dittograd_ops::{AnyOp, Attr, Attrs, Val};
+
+impl Session {
+    /// Records all of a program on values of this session, which take the place of its inputs, and gives what it returns.
+    /// Eagerly it runs, with the bits of the compiled one; in a trace it becomes part of the new program. Gradients
+    /// flow through it to `inputs`, and random draws are those of the same calls made here.
+    ///
+    /// ```
+    /// use dittograd::device::Meta;
+    /// use dittograd::graph::Graph;
+    /// use dittograd::prelude::*;
+    /// # fn main() -> Result<()> {
+    /// let device = Device::cpu()?;
+    /// let cube = Graph::trace(&device, &[Meta::f32(Shape::SCALAR)], |_, x| Ok(vec![(x[0] * x[0] * x[0])?]))?;
+    /// let session = Session::eager(&device);
+    /// let x = session.variable(&Tensor::scalar(2.0f32))?;
+    /// let y = session.replay(&cube, &[x])?[0];
+    /// assert_eq!((y.item()?, session.grad(y, &[x])?[0].item()?), (8.0, 12.0));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn replay<'s>(&'s self, graph: &Graph, inputs: &[Var<'s>]) -> Result<Vec<Var<'s>>> {
+        let all = self.replay_all(graph, inputs)?;
+        Ok(graph.outputs().iter().map(|v| all[v.0 as usize]).collect())
+    }
+
+    /// As [`Session::replay`], but gives every value of the program.
+    #[doc(hidden)]
+    pub fn replay_all<'s>(&'s self, graph: &Graph, inputs: &[Var<'s>]) -> Result<Vec<Var<'s>>> {
+        let wanted = graph.inputs();
+        if wanted.len() != inputs.len() {
+            return Err(Error::new("graph", ErrorKind::Arity { want: wanted.len(), got: inputs.len() }));
+        }
+        for (i, (want, x)) in wanted.iter().zip(inputs).enumerate() {
+            check_input(i, *want, x.meta()?)?;
+        }
+        let first_call = self.random_calls();
+        let base = graph.nodes().iter().position(|n| matches!(n.what, What::Leaf(Source::RandomBase)));
+        let traces = self.is_trace();
+        let mut inputs = inputs.iter().copied();
+        let mut all: Vec<Var<'s>> = Vec::with_capacity(graph.size());
+        for node in graph.nodes() {
+            let var = match &node.what {
+                What::Leaf(Source::Input(_)) => inputs
+                    .next()
+                    .ok_or_else(|| Error::new("graph", ErrorKind::Internal { what: "too few inputs" }))?,
+                What::Leaf(Source::RandomBase) => self.random_base()?,
+                What::Leaf(source) => self.source(source, node.requires_grad)?,
+                What::Op(op, ins) => {
+                    let args: Vec<Var<'s>> = ins.iter().map(|v| all[v.0 as usize]).collect();
+                    let draws = ins.iter().any(|v| Some(v.0 as usize) == base);
+                    // A value that was given a gradient of its own is made so here too.
+                    let tracked = matches!(op, AnyOp::Reshape(Reshape { shape }) if *shape == graph.shape_of(ins[0]))
+                        && node.requires_grad
+                        && !args[0].requires_grad()?;
+                    match (tracked, draws && traces) {
+                        (true, _) => args[0].tracked()?,
+                        // A trace has one base, that of its first call.
+                        (_, true) => self.apply(later(op, first_call)?, &args)?,
+                        _ => self.apply(op.clone(), &args)?,
+                    }
+                }
+            };
+            all.push(var);
+        }
+        self.seek_random(first_call.wrapping_add(graph.random_calls()));
+        Ok(all)
+    }
+
+    /// The number of random calls so far: that of the run in a trace, that of now in an eager session.
+    fn random_base(&self) -> Result<Var<'_>> {
+        let traced = match &mut self.state.borrow_mut().record {
+            Record::Trace(graph) => Some(graph.random_base()),
+            Record::Eager(_) | Record::Lent => None,
+        };
+        if let Some(base) = traced {
+            return Ok(self.at(base));
+        }
+        let calls = self.random_calls();
+        let words = Tensor::new(&[2], vec![calls as u32, (calls >> 32) as u32])?;
+        self.leaf(
+            "random base",
+            Source::RandomBase,
+            || AnyBuffer::upload_indices(&self.device, &words),
+            false,
+        )
+    }
+
+    /// A leaf of a program in this session.
+    fn source(&self, source: &Source, grad: bool) -> Result<Var<'_>> {
+        match source {
+            Source::Param(p) => self.param(p),
+            Source::Nats(nats) => self.nats(nats),
+            Source::Constant(value) => {
+                let value = on(value, &self.device)?;
+                self.leaf("constant", Source::Constant(value.clone()), || Ok(value), grad)
+            }
+            Source::State(value) => {
+                // A copy is right for now only.
+                if self.is_trace() {
+                    self.device.check_accepts("buffer", value.buffer())?;
+                }
+                let value = on(value, &self.device)?;
+                self.leaf("buffer", Source::State(value.clone()), || Ok(value), grad)
+            }
+            Source::Named(name, shape) => {
+                self.leaf(name, source.clone(), || Err(unbound(name, *shape)), grad)
+            }
+            Source::Input(_) | Source::RandomBase => {
+                Err(Error::new("replay", ErrorKind::Internal { what: "a leaf that is not fixed" }))
+            }
+        }
+    }
+
+    /// A session that goes on recording a program.
+    #[doc(hidden)]
+    pub fn resume(device: &Device, graph: Graph, seed: u64) -> Session {
+        let calls = graph.random_calls();
+        let options = Options { seed, ..Options::default() };
+        let session = Session::with(device, Record::Trace(graph), options);
+        session.seek_random(calls);
+        session
+    }
+
+    /// A placeholder input of a trace whose gradient can be asked for.
+    pub(crate) fn variable_placeholder(&self, meta: Meta) -> Result<Var<'_>> {
+        let missing =
+            || Err(Error::unsupported("placeholder", "an eager session needs values, use variable"));
+        self.leaf("input", Source::Input(meta), missing, true)
+    }
+
+    /// A handle's value, if it is of this session and epoch.
+    #[doc(hidden)]
+    pub fn val(&self, op: &str, v: Var<'_>) -> Result<Val> {
+        Ok(Val(self.check(op, v)? as u32))
+    }
+
+    /// The handle of a value.
+    #[doc(hidden)]
+    pub fn at(&self, v: Val) -> Var<'_> {
+        self.var(v.0 as usize)
+    }
+
+    /// Takes the tape out of an eager session.
+    #[doc(hidden)]
+    pub fn into_tape(self) -> Option<Tape> {
+        match self.state.into_inner().record {
+            Record::Eager(tape) => Some(tape),
+            Record::Trace(_) | Record::Lent => None,
+        }
+    }
+}
+
+/// Errors unless input `i` is as the program takes it.
+#[doc(hidden)]
+pub fn check_input(i: usize, want: Meta, got: Meta) -> Result<()> {
+    if want.dtype != got.dtype {
+        let kind = ErrorKind::DType { want: want.dtype.name(), got: got.dtype.name(), input: i };
+        return Err(Error::new("graph", kind));
+    }
+    if want.shape != got.shape {
+        let why = format!("input {i} has shape {}, the program takes {}", got.shape, want.shape);
+        return Err(Error::argument("graph", "inputs", why));
+    }
+    Ok(())
+}
+
+/// The error of a parameter that has no value.
+#[doc(hidden)]
+#[cold]
+pub fn unbound(name: &str, shape: Shape) -> Error {
+    let why =
+        format!("parameter {name} of shape {shape} has no value yet; call bind with parameters of that name");
+    Error::argument("graph", "params", why)
+}
+
+/// The value on a device: itself if it can be used there, else a copy.
+#[doc(hidden)]
+pub fn on(value: &AnyBuffer, device: &Device) -> Result<AnyBuffer> {
+    if device.accepts(value.buffer().device()) { Ok(value.clone()) } else { value.to_device(device) }
+}
+
+/// A random op of a program as it is `calls` random calls later.
+fn later(op: &AnyOp, calls: u64) -> Result<AnyOp> {
+    let attrs = op.attrs().into_iter().map(|(name, value)| match value {
+        Attr::Whole(n) if name == "counter" => (name.to_string(), Attr::Whole(n.wrapping_add(calls))),
+        value => (name.to_string(), value),
+    });
+    AnyOp::from_name(op.name(), &Attrs(attrs.collect()))
+}

@@ -1,0 +1,33 @@
+//! Softmax along other axes and under masks.
+
+use super::Var;
+use dittograd_numerics::error::Result;
+use dittograd_ops::softmax::{LogSoftmaxAxis, MaskedSoftmax, SoftmaxAxis};
+
+impl<'s> Var<'s> {
+    /// Softmax along an axis.
+    pub fn softmax_axis(self, axis: usize) -> Result<Var<'s>> {
+        if Some(axis) == self.shape()?.rank().checked_sub(1) {
+            return self.softmax();
+        }
+        self.session().apply(SoftmaxAxis { axis }, &[self])
+    }
+
+    /// Logarithm of the softmax along an axis.
+    pub fn log_softmax_axis(self, axis: usize) -> Result<Var<'s>> {
+        if Some(axis) == self.shape()?.rank().checked_sub(1) {
+            return self.log_softmax();
+        }
+        self.session().apply(LogSoftmaxAxis { axis }, &[self])
+    }
+
+    /// Softmax along the last axis of what a mask allows, that is where it is not 0; the rest becomes exactly 0, and
+    /// so does a row with nothing allowed. The mask is float32, or u32 of zeros and ones, and broadcasts by NumPy's
+    /// rule; one that has the last axes of the value as they are is not copied, others must be float32.
+    pub fn masked_softmax(self, mask: Var<'s>) -> Result<Var<'s>> {
+        let (shape, of) = (self.shape()?, mask.shape()?);
+        let fits = of.rank() > 0 && shape.dims().ends_with(of.dims());
+        let mask = if fits { mask } else { mask.broadcast_to(shape)? };
+        self.session().apply(MaskedSoftmax, &[self, mask])
+    }
+}
