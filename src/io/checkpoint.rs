@@ -309,7 +309,7 @@ impl Checkpoint {
             optimizer: None,
             step: 0,
             random: RandomState::default(),
-            numerics: Numerics::default(),
+            numerics: params.device().numerics(),
             numerics_version: NUMERICS_VERSION,
             data: DataState::default(),
             progress: Progress::default(),

@@ -526,7 +526,6 @@ impl Run<'_> {
         if is_kept {
             let mut state = Checkpoint::new("", self.params)?;
             self.stepper.take(&mut state)?;
-            state.numerics = self.device.numerics();
             state.data = self.data.clone();
             state.progress = self.progress;
             state.metrics = self.metrics.clone();
