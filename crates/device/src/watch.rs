@@ -37,8 +37,8 @@ impl fmt::Display for Holder {
     }
 }
 
-/// The memory of one step: from the end of the step before to its own end, which is a reset of its session
-/// of a session or the end of a compiled step.
+/// The memory of one step: from the end of the step before to its own end, which is `Session::reset` or
+/// the end of a compiled step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StepMemory {
     /// Steps ended so far, this one included.

@@ -102,7 +102,6 @@ impl Plan {
 /// What a thread packs when it needs it, for itself and into its cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Own {
-    /// None.
     Nothing,
     Rows,
     Columns,

@@ -299,8 +299,7 @@ fn named(ordinal: usize, error: Error) -> Error {
 /// Errors, turns and the current context.
 impl Cuda {
     /// What stands in the way of a call, if anything.
-    #[doc(hidden)]
-    pub fn good(&self) -> Result<()> {
+    pub(crate) fn good(&self) -> Result<()> {
         if self.fate.get().is_none() && !self.has_pending.load(Ordering::Acquire) {
             return Ok(());
         }

@@ -251,8 +251,7 @@ const FOLDERS: [&str; 4] =
 pub struct Driver {
     entry: Box<dyn Entry>,
     /// Whether results are computed by the host.
-    #[doc(hidden)]
-    pub computes: bool,
+    pub(super) computes: bool,
     left: Mutex<HashMap<usize, Vec<Error>>>,
     fates: Mutex<HashMap<usize, Arc<Fate>>>,
 }
@@ -337,8 +336,7 @@ impl Driver {
     }
 
     /// Queues what the kernels launched last compute, on a driver that runs none.
-    #[doc(hidden)]
-    pub fn compute(&self, stream: Handle, work: Work) -> Result<()> {
+    pub(super) fn compute(&self, stream: Handle, work: Work) -> Result<()> {
         match self.entry.compute(stream, work) {
             SUCCESS => Ok(()),
             code => Err(self.error("compute", code)),
@@ -350,8 +348,7 @@ impl Driver {
 // and of the right kind, is kept by the owners of the handles. What takes a host address is unsafe.
 impl Driver {
     /// Starts the driver.
-    #[doc(hidden)]
-    pub fn init(&self) -> Result<()> {
+    pub(super) fn init(&self) -> Result<()> {
         checked!(self, "cuInit", init(0))
     }
 
@@ -493,8 +490,7 @@ impl Driver {
     }
 
     /// What the next operation that is captured will wait for; none where the driver does not tell.
-    #[doc(hidden)]
-    pub fn stream_captured(&self, stream: Handle) -> Result<Option<Vec<Handle>>> {
+    pub(super) fn stream_captured(&self, stream: Handle) -> Result<Option<Vec<Handle>>> {
         let (mut status, mut id, mut graph) = (0, 0, Handle::NULL);
         let (mut nodes, mut count) = (ptr::null(), 0);
         let told = checked!(
@@ -513,8 +509,7 @@ impl Driver {
     }
 
     /// Says what the next operation that is captured is to wait for, and nothing else.
-    #[doc(hidden)]
-    pub fn stream_capture_after(&self, stream: Handle, nodes: &mut [Handle]) -> Result<()> {
+    pub(super) fn stream_capture_after(&self, stream: Handle, nodes: &mut [Handle]) -> Result<()> {
         const SET: u32 = 1;
         checked!(
             self,
@@ -612,8 +607,7 @@ impl Driver {
 
     /// Launches with the parameters packed in one buffer: the driver is told its size, so it never reads
     /// past it whatever the kernel declares.
-    #[doc(hidden)]
-    pub fn launch(
+    pub(super) fn launch(
         &self,
         function: Handle,
         [x, y, z]: [u32; 3],

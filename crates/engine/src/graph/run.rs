@@ -442,8 +442,7 @@ impl Compiled {
     }
 
     /// The block that its values live in during a run.
-    #[doc(hidden)]
-    pub fn arena(&self) -> &Buffer {
+    pub(crate) fn arena(&self) -> &Buffer {
         &self.arena
     }
 
