@@ -184,12 +184,9 @@ fn op(device: &Device, workload: &str) -> Answer<(Value, String)> {
         return fail(format!("`{workload}`: tensors of more than {} are not timed", bytes(4 * MAX_WORDS)));
     }
     let ms = {
-        let upload = |i: &AnyTensor<f32>| match i {
-            AnyTensor::Num(t) => AnyBuffer::upload(device, t),
-            AnyTensor::Idx(t) => AnyBuffer::upload_indices(device, t),
-        };
         let drawn = ops::draw(&ins, &mut Stream::new(1, 0))?;
-        let ins: Vec<AnyBuffer> = drawn.iter().map(upload).collect::<Result<_, _>>()?;
+        let ins: Vec<AnyBuffer> =
+            drawn.iter().map(|x| AnyBuffer::upload_any(device, x)).collect::<Result<_, _>>()?;
         let refs: Vec<&AnyBuffer> = ins.iter().collect();
         let upstream = AnyBuffer::full(device, op.shape(&metas)?.shape, 1.0)?;
         let with_rule = || {
@@ -368,39 +365,17 @@ impl Net {
     }
 }
 
-/// What a model is given: numbers or indices.
-enum Data {
-    Num(Tensor<f32>),
-    Idx(Tensor<u32>),
-}
-
-impl Data {
-    fn batch(&self) -> Batch<'_> {
-        match self {
-            Data::Num(t) => t.into(),
-            Data::Idx(t) => t.into(),
-        }
-    }
-
-    fn upload(&self, device: &Device) -> Result<AnyBuffer, Error> {
-        match self {
-            Data::Num(t) => AnyBuffer::upload(device, t),
-            Data::Idx(t) => AnyBuffer::upload_indices(device, t),
-        }
-    }
-}
-
 impl Step {
     /// Inputs and targets.
-    fn data(&self) -> Result<[Data; 2], Error> {
+    fn data(&self) -> Result<[AnyTensor; 2], Error> {
         let (mut numbers, mut indices) = (Stream::new(1, 0), Stream::new(1, 1));
         let mut num = |sizes: &[usize]| {
             let shape = Shape::new(&[&[self.batch], sizes].concat())?;
-            Tensor::try_from_fn(shape, |_| numbers.range(-1.0, 1.0)).map(Data::Num)
+            Tensor::try_from_fn(shape, |_| numbers.range(-1.0, 1.0)).map(AnyTensor::Num)
         };
         let mut idx = |sizes: &[usize], below: usize| {
             let shape = Shape::new(&[&[self.batch], sizes].concat())?;
-            Tensor::try_from_fn(shape, |_| indices.below(below) as u32).map(Data::Idx)
+            Tensor::try_from_fn(shape, |_| indices.below(below) as u32).map(AnyTensor::Idx)
         };
         Ok(match self.model {
             Model::Mlp(sizes) => [num(&sizes[..1])?, idx(&[], sizes[sizes.len() - 1])?],
@@ -437,7 +412,8 @@ impl Step {
                 if asked.profile { parts(device, step) } else { Ok(Vec::new()) }
             };
             let (took, fingerprint, parts, plan) = if eager {
-                let (x, y) = (data[0].upload(device)?, data[1].upload(device)?);
+                let (x, y) =
+                    (AnyBuffer::upload_any(device, &data[0])?, AnyBuffer::upload_any(device, &data[1])?);
                 let session = Session::eager(device);
                 let mut step = || {
                     let grads = net.loss(&[session.buffer(&x)?, session.buffer(&y)?])?.backward()?;
@@ -450,7 +426,7 @@ impl Step {
                 let mut train = TrainStep::new(&params, optimizer, |batch| net.loss(batch));
                 let mut started = false;
                 let mut step = || match std::mem::replace(&mut started, true) {
-                    false => train.run(&[data[0].batch(), data[1].batch()]),
+                    false => train.run(&[(&data[0]).into(), (&data[1]).into()]),
                     true => train.again(),
                 };
                 let took = steps(device, n, &mut step)?;

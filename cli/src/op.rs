@@ -4,7 +4,6 @@
 use crate::out::Out;
 use crate::{Answer, Global, fail};
 use clap::Args;
-use dittograd::device::DType;
 use dittograd::error::shown;
 use dittograd::io::safetensors::{Dtype, SafeTensors, Writer};
 use dittograd::ops::{AnyOp, Attr, Attrs};
@@ -115,11 +114,7 @@ impl Op {
             });
         }
         let y = session.apply(op, &vars)?;
-        let value = match y.meta()?.dtype {
-            DType::F32 => AnyTensor::Num(y.value()?),
-            DType::U32 => AnyTensor::Idx(y.indices()?),
-        };
-        let mut results = vec![("y".to_string(), value)];
+        let mut results = vec![("y".to_string(), y.to_any()?)];
         if let Some(dy) = &dy {
             let grads = y.backward_from(dy)?;
             for (i, v) in vars.iter().enumerate() {

@@ -400,11 +400,7 @@ pub(crate) fn relative(truth: &[f32], prediction: &[f32]) -> f64 {
 /// The model's output for inputs as it wants them.
 pub(crate) fn predict(device: &Device, net: &dyn Module, x: &AnyTensor) -> Result<Tensor<f32>, Error> {
     let session = Session::inference(device);
-    let x = match x {
-        AnyTensor::Num(x) => session.input(x)?,
-        AnyTensor::Idx(x) => session.labels(x)?,
-    };
-    net.forward(x)?.value()
+    net.forward(session.input_any(x)?)?.value()
 }
 
 /// The bytes of tokens, or their numbers where a model has tokens that nothing is known about.

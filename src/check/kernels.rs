@@ -42,11 +42,7 @@ impl Ran {
 
 /// The inputs of a case on a device.
 pub(super) fn upload(device: &Device, ins: &[AnyTensor<f32>]) -> Result<Vec<AnyBuffer>> {
-    let one = |i: &AnyTensor<f32>| match i {
-        AnyTensor::Num(t) => AnyBuffer::upload(device, t),
-        AnyTensor::Idx(t) => AnyBuffer::upload_indices(device, t),
-    };
-    ins.iter().map(one).collect()
+    ins.iter().map(|i| AnyBuffer::upload_any(device, i)).collect()
 }
 
 /// A value on the host; indices as numbers.

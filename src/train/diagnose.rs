@@ -1,6 +1,6 @@
 //! Where the first number that is none came from.
 
-use super::step::{Loss, input};
+use super::step::Loss;
 use crate::data::Batches;
 use crate::device::DType;
 use crate::error::Result;
@@ -28,7 +28,7 @@ pub(super) fn diagnose(
         let (x, y) = batches.batch(step)?;
         let before = params.state_dict()?;
         {
-            let loss = loss(&[input(&session, &x)?, input(&session, &y)?])?;
+            let loss = loss(&[session.input_any(&x)?, session.input_any(&y)?])?;
             let found = session.with_tape(|tape| {
                 for id in 0..tape.size() {
                     let Some(node) = tape.node(id) else { continue };

@@ -100,7 +100,7 @@ impl<'a> Evaluation<'a> {
         for batch in self.data.in_order(self.rows)? {
             let (x, y) = batch?;
             let rows = x.shape().dims()[0];
-            let inputs: [AnyTensor<f32>; 2] = [input(x), input(y)];
+            let inputs = [x, y];
             let metas: Vec<Meta> = inputs.iter().map(AnyTensor::meta).collect();
             let at = match self.programs.iter().position(|p| p.0 == metas) {
                 Some(at) => at,
@@ -122,13 +122,6 @@ impl<'a> Evaluation<'a> {
         }
         let means: Vec<f64> = sums.iter().map(|s| s / all as f64).collect();
         Ok((self.score)(&means))
-    }
-}
-
-fn input(t: AnyTensor) -> AnyTensor<f32> {
-    match t {
-        AnyTensor::Num(t) => t.into(),
-        AnyTensor::Idx(t) => t.into(),
     }
 }
 

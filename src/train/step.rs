@@ -33,14 +33,6 @@ pub(super) fn in_parts<'s>(loss: &Loss<'_>, parts: usize, v: &[Var<'s>]) -> Resu
     sum * (1.0 / parts as f64)
 }
 
-/// A host tensor as a value of an eager session.
-pub(super) fn input<'s>(session: &'s Session, x: &AnyTensor) -> Result<Var<'s>> {
-    match x {
-        AnyTensor::Num(x) => session.input(x),
-        AnyTensor::Idx(x) => session.labels(x),
-    }
-}
-
 /// How steps are made.
 pub(super) enum Stepper<'a> {
     Eager { session: Session, optimizer: Optimizer, loss: Rc<Loss<'a>> },
@@ -80,7 +72,7 @@ impl<'a> Stepper<'a> {
         match self {
             Stepper::Eager { session, optimizer, loss } => {
                 let value = {
-                    let loss = loss(&[input(session, x)?, input(session, y)?])?;
+                    let loss = loss(&[session.input_any(x)?, session.input_any(y)?])?;
                     let value = if wants_loss { Some(loss.item()?) } else { None };
                     optimizer.step(params, loss.backward()?)?;
                     value

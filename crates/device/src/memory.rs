@@ -13,7 +13,7 @@ use dittograd_numerics::error::{Error, ErrorKind, Result};
 use dittograd_numerics::reserve::{collected, copied, filled};
 use dittograd_numerics::scalar::Scalar;
 use dittograd_numerics::shape::Shape;
-use dittograd_numerics::tensor::{DType, Meta, Tensor};
+use dittograd_numerics::tensor::{AnyTensor, DType, Meta, Tensor};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
@@ -702,6 +702,22 @@ impl AnyBuffer {
         words: &[f32],
     ) -> Result<AnyBuffer> {
         AnyBuffer::new(Buffer::upload_for(what, device, &shape, words)?, Meta::f32(shape))
+    }
+
+    /// A new value on `device`, of numbers as by [`AnyBuffer::upload`] or of indices.
+    pub fn upload_any<T: Scalar>(device: &Device, tensor: &AnyTensor<T>) -> Result<AnyBuffer> {
+        match tensor {
+            AnyTensor::Num(t) => AnyBuffer::upload(device, t),
+            AnyTensor::Idx(t) => AnyBuffer::upload_indices(device, t),
+        }
+    }
+
+    /// The elements as a host tensor, whatever their type. Waits for the device.
+    pub fn to_any<T: Scalar>(&self) -> Result<AnyTensor<T>> {
+        match self.meta.dtype {
+            DType::F32 => self.to_tensor().map(AnyTensor::Num),
+            DType::U32 => self.to_indices().map(AnyTensor::Idx),
+        }
     }
 
     /// A new index value on `device`.

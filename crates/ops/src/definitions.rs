@@ -33,11 +33,7 @@ impl Definitions {
 }
 
 fn run<T: Scalar>(device: &Device, op: &AnyOp, meta: Meta, ins: &[&AnyBuffer]) -> Result<AnyBuffer> {
-    let read = |x: &&AnyBuffer| match x.meta().dtype {
-        DType::F32 => Ok(AnyTensor::Num(x.to_tensor::<T>()?)),
-        DType::U32 => Ok(AnyTensor::Idx(x.to_indices()?)),
-    };
-    let ins = ins.iter().map(read).collect::<Result<Vec<AnyTensor<T>>>>()?;
+    let ins = ins.iter().map(|x| x.to_any()).collect::<Result<Vec<AnyTensor<T>>>>()?;
     let value = op.reference(&ins)?;
     match meta.dtype {
         DType::F32 => AnyBuffer::upload_for(op.name(), device, &value),

@@ -292,24 +292,12 @@ fn numbered<'s>(values: &[Var<'s>]) -> Result<Vec<Var<'s>>> {
 }
 
 fn replay<T: Scalar>(session: &Session, graph: &Graph, inputs: &[AnyTensor<T>]) -> Result<Vec<AnyTensor<T>>> {
-    session.replay(graph, &given(session, inputs)?)?.into_iter().map(read).collect()
+    session.replay(graph, &given(session, inputs)?)?.into_iter().map(Var::to_any).collect()
 }
 
 /// Inputs as values of a session.
 pub(super) fn given<'s, T: Scalar>(session: &'s Session, inputs: &[AnyTensor<T>]) -> Result<Vec<Var<'s>>> {
-    let input = |x: &AnyTensor<T>| match x {
-        AnyTensor::Num(x) => session.input(x),
-        AnyTensor::Idx(x) => session.labels(x),
-    };
-    inputs.iter().map(input).collect()
-}
-
-/// A value, read.
-pub(super) fn read<T: Scalar>(v: Var<'_>) -> Result<AnyTensor<T>> {
-    match v.meta()?.dtype {
-        DType::F32 => Ok(AnyTensor::Num(v.value()?)),
-        DType::U32 => Ok(AnyTensor::Idx(v.indices()?)),
-    }
+    inputs.iter().map(|x| session.input_any(x)).collect()
 }
 
 /// A program that is ready to run on a device: [`Graph::compile`]. Runs have the bits of [`Graph::run`]; random draws

@@ -1,6 +1,6 @@
 //! A function of sessions that is compiled for each set of input shapes it meets.
 
-use super::function::{given, read};
+use super::function::given;
 use super::{Function, Graph, Passes};
 use crate::params::Traits;
 use crate::session::{Session, Var};
@@ -92,7 +92,7 @@ where
         let session = Session::eager_seeded(&self.device, self.seed);
         session.set_random_calls(self.random_calls);
         let vars = given(&session, inputs)?;
-        let values = (self.f)(&session, &vars)?.into_iter().map(read).collect::<Result<Vec<_>>>()?;
+        let values = (self.f)(&session, &vars)?.into_iter().map(Var::to_any).collect::<Result<Vec<_>>>()?;
         self.random_calls = session.random_calls();
         Ok(values)
     }

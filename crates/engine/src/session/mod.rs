@@ -42,7 +42,7 @@ use dittograd_numerics::environment;
 use dittograd_numerics::error::{Error, ErrorKind, Result};
 use dittograd_numerics::scalar::Scalar;
 use dittograd_numerics::shape::Shape;
-use dittograd_numerics::tensor::Tensor;
+use dittograd_numerics::tensor::{AnyTensor, Tensor};
 use dittograd_ops::{AnyOp, Recorder, Val};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -312,6 +312,14 @@ impl Session {
         self.only_eager("input", "constant")?;
         let source = Source::Input(Meta::f32(value.shape()));
         self.leaf("input", source, || AnyBuffer::upload(&self.device, value), false)
+    }
+
+    /// A value from the host, of numbers as by [`Session::input`] or of indices as by [`Session::labels`].
+    pub fn input_any<T: Scalar>(&self, value: &AnyTensor<T>) -> Result<Var<'_>> {
+        match value {
+            AnyTensor::Num(t) => self.input(t),
+            AnyTensor::Idx(t) => self.labels(t),
+        }
     }
 
     /// A value from the host whose gradient can be asked for. Inside a traced program it is an error: see

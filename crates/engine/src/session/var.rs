@@ -7,7 +7,7 @@ use dittograd_numerics::environment;
 use dittograd_numerics::error::{Error, ErrorKind, Result};
 use dittograd_numerics::scalar::Scalar;
 use dittograd_numerics::shape::Shape;
-use dittograd_numerics::tensor::Tensor;
+use dittograd_numerics::tensor::{AnyTensor, Tensor};
 use dittograd_ops::layout::{AxisMap, BroadcastTo, Detach, Permute, Reshape};
 use dittograd_ops::softmax::{LogSoftmax, Softmax};
 use std::collections::BTreeMap;
@@ -122,6 +122,11 @@ impl<'s> Var<'s> {
     /// The value, which holds indices, as a host tensor. Waits for the device.
     pub fn indices(self) -> Result<Tensor<u32>> {
         self.buffer()?.to_indices()
+    }
+
+    /// The value as a host tensor, of numbers or of indices, whichever it holds. Waits for the device.
+    pub fn to_any<T: Scalar>(self) -> Result<AnyTensor<T>> {
+        self.buffer()?.to_any()
     }
 
     /// The only element of a value with one element. Waits for the device.
