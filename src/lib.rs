@@ -28,9 +28,8 @@
 //! | keep results | [`io`]: checkpoints, state dicts, safetensors, `.npy`, ONNX |
 //! | look into a program | [`graph`]: traced, printed, parsed, differentiated, compiled |
 //! | let the compiler check shapes | [`typed`] |
-//! | work with ops themselves | [`ops`], [`tape`]; [`check`] holds an op to [`numerics`], the contract that says what the one answer is |
+//! | work with ops themselves | [`ops`], [`tape`], [`numerics`], the contract that says what the one answer is; the crate `dittograd-check` holds any op to it |
 
-pub mod check;
 pub mod data;
 pub mod io;
 pub mod nn;

@@ -3,10 +3,10 @@
 use crate::out::Out;
 use crate::{Answer, Fail, Global, fail};
 use clap::Args;
-use dittograd::check::{Property, repeat, run_all};
 use dittograd::device::Device;
 use dittograd::numerics::Numerics;
 use dittograd::ops::AnyOp;
+use dittograd_check::{Property, repeat, run_all};
 use serde_json::json;
 
 /// Check ops against their references, on every device; exit 1 if anything is off.

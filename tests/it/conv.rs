@@ -1,11 +1,11 @@
 //! Convolutions: golden numbers, the adjoint identity, the order of summation word for word, and the methods.
 
 use crate::support::{fractions, t};
-use dittograd::check::{Case, Values};
 use dittograd::device::cpu::simd::Simd;
 use dittograd::ops::conv::{Conv, ConvKernelGrad, ConvTranspose, Sizes, Window};
 use dittograd::ops::{AnyOp, SampleIn};
 use dittograd::prelude::*;
+use dittograd_check::{Case, Values};
 
 fn count(dims: &[usize]) -> Tensor<f32> {
     let mut n = 0.0;

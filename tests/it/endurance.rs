@@ -2,12 +2,12 @@
 //! that just began, with many threads at work, or with a busy GPU.
 
 use crate::support::{device, t};
-use dittograd::check;
 use dittograd::nn::Mlp;
 use dittograd::numerics::Numerics;
 use dittograd::ops::AnyOp;
 use dittograd::optim::Optimizer;
 use dittograd::prelude::*;
+use dittograd_check as check;
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;

@@ -2,7 +2,6 @@
 #![cfg(target_arch = "x86_64")]
 
 use crate::support::{data, device};
-use dittograd::check;
 use dittograd::data::{Batches, Loader, Regression, Scaling};
 use dittograd::device::cpu::simd::Simd;
 use dittograd::graph::{Graph, Passes};
@@ -10,6 +9,7 @@ use dittograd::io;
 use dittograd::numerics::environment::strict;
 use dittograd::ops::AnyOp;
 use dittograd::prelude::*;
+use dittograd_check as check;
 use std::hint::black_box;
 
 /// What MXCSR holds when a program begins.

@@ -3,13 +3,13 @@
 //! devices, which must agree as float32 can.
 
 use crate::table::gpu;
-use dittograd::check::RefRecorder;
 use dittograd::device::cpu::simd::Simd;
 use dittograd::device::{AnyBuffer, Device};
 use dittograd::ops::DeviceRecorder;
 use dittograd::ops::{AnyOp, AnyTensor, Attr, Attrs, Io, Recorder, Val};
 use dittograd::shape::Shape;
 use dittograd::tensor::Tensor;
+use dittograd_check::RefRecorder;
 use serde_json::Value;
 use std::collections::BTreeSet;
 

@@ -2,11 +2,11 @@
 //! architectures, and looked through for what must not be in it.
 
 use crate::support::{data, device, f};
-use dittograd::check::{Case, RefRecorder, Values};
 use dittograd::device::cuda::{Nvrtc, kernels_of, stack_of};
 use dittograd::numerics::Numerics;
 use dittograd::ops::{AnyOp, AnyTensor, Gpu, Io, Recorder};
 use dittograd::prelude::*;
+use dittograd_check::{Case, RefRecorder, Values};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::sync::Mutex;

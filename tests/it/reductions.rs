@@ -209,7 +209,7 @@ fn long_products_have_one_answer() {
     {
         let x = Tensor::from_fn(Shape::new(dims).unwrap(), |_| stream.range(0.98, 1.02));
         let mut answers = Vec::new();
-        for d in dittograd::check::cpu_devices().unwrap() {
+        for d in dittograd_check::cpu_devices().unwrap() {
             let s = Session::eager(&d);
             let y = data(s.input(&x).unwrap().prod_dim(axes, false).unwrap());
             answers.push(y.iter().map(|y| y.to_bits()).collect::<Vec<_>>());

@@ -1,9 +1,9 @@
 //! One test per op and property, made from the list of ops: `softmax::gradient` and so on. Tests that need
 //! a GPU say so and pass where there is none.
 
-use dittograd::check::{self, Outcome};
 use dittograd::device::Device;
 use dittograd::device::cpu::simd::Simd;
+use dittograd_check::{self as check, Outcome};
 use std::io::Write;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 

@@ -1,0 +1,45 @@
+//! What is made once and kept: texts of CUDA modules, and plans by what they are for.
+
+use dittograd_device::cuda::Source;
+use std::collections::{BTreeMap, HashMap};
+use std::hash::Hash;
+use std::sync::{LazyLock, Mutex, PoisonError, RwLock};
+
+/// A text that is kept for good, as compiled kernels are.
+pub(crate) fn lasting(text: String) -> &'static str {
+    text.leak()
+}
+
+/// A module by a name that stands for its text. The text is made once: making it costs more than a launch.
+#[doc(hidden)]
+pub fn module(name: String, make: impl FnOnce() -> String) -> Source {
+    static TEXTS: Mutex<BTreeMap<String, &'static str>> = Mutex::new(BTreeMap::new());
+    let texts = || TEXTS.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(text) = texts().get(&name).copied() {
+        debug_assert!(make() == text, "two texts for module {name}");
+        return (name, text);
+    }
+    let text = lasting(make());
+    texts().insert(name.clone(), text);
+    (name, text)
+}
+
+/// Most that [`known`] keeps of a kind.
+const MOST_KNOWN: usize = 1 << 12;
+
+/// Things that were made, by what they were made of.
+pub(crate) type Known<K, V> = LazyLock<RwLock<HashMap<K, V>>>;
+
+/// What was made of `key` before, or is made now: eager steps ask for the same again and again.
+pub(crate) fn known<K: Hash + Eq, V: Clone>(all: &Known<K, V>, key: K, make: impl FnOnce(&K) -> V) -> V {
+    if let Some(known) = all.read().unwrap_or_else(PoisonError::into_inner).get(&key) {
+        return known.clone();
+    }
+    let made = make(&key);
+    let mut all = all.write().unwrap_or_else(PoisonError::into_inner);
+    if all.len() >= MOST_KNOWN {
+        all.clear();
+    }
+    all.insert(key, made.clone());
+    made
+}

@@ -1,0 +1,264 @@
+//! What the checks run these ops on.
+
+use super::{IndexAdd, IndexSelect, ScatterAdd, TakeAlongAxis};
+use crate::cases::{Bound, Cases, EDGES, Reject, Sample, SampleIn, VOLUME, edge_dims, pick};
+use crate::dims;
+use dittograd_device::Meta;
+use dittograd_numerics::rng::Stream;
+use dittograd_numerics::shape::MAX_RANK;
+
+/// Indices run past the end of the axis where they are not checked.
+fn index_bound(size: usize, checked: bool) -> u32 {
+    if checked { size as u32 } else { (size + size / 4 + 1) as u32 }
+}
+
+fn select(x: &[usize], axis: usize, index: &[usize], checked: bool) -> Sample<IndexSelect> {
+    let index = SampleIn::Idx(dims(index), index_bound(x[axis], checked));
+    Sample { op: IndexSelect { axis, checked }, ins: vec![SampleIn::any(dims(x)), index] }
+}
+
+impl Cases for IndexSelect {
+    fn samples() -> Vec<Sample<IndexSelect>> {
+        select_cases()
+            .into_iter()
+            .map(|(x, axis, index, checked)| select(&x, axis, &index, checked))
+            .collect()
+    }
+
+    fn random(stream: &mut Stream) -> Option<Sample<IndexSelect>> {
+        let (x, axis, index) = random_index(stream);
+        Some(select(&x, axis, &index, stream.below(2) == 0))
+    }
+
+    fn rejects() -> Vec<Reject<IndexSelect>> {
+        let (f, u) = (|d: &[usize]| Meta::f32(dims(d)), |d: &[usize]| Meta::u32(dims(d)));
+        let op = |axis| IndexSelect { axis, checked: false };
+        vec![
+            Reject { op: op(0), ins: vec![f(&[3])], want: "Arity" },
+            Reject { op: op(0), ins: vec![f(&[3]), f(&[2])], want: "DType" },
+            Reject { op: op(0), ins: vec![f(&[]), u(&[2])], want: "Axis" },
+            Reject { op: op(2), ins: vec![f(&[3, 4]), u(&[2])], want: "Axis" },
+            Reject { op: op(0), ins: vec![f(&[1; MAX_RANK - 2]), u(&[1; 4])], want: "Argument" },
+            Reject { op: op(0), ins: vec![f(&[u32::MAX as usize, 0]), u(&[2])], want: "Argument" },
+        ]
+    }
+
+    fn linear(&self, _ins: &[Meta]) -> Vec<Vec<usize>> {
+        vec![vec![0]]
+    }
+
+    fn bound(&self, _ins: &[Meta]) -> Bound {
+        Bound::EXACT
+    }
+}
+
+/// Shapes of a value, an axis, and shapes of indices for it; whether indices are checked.
+pub(super) fn select_cases() -> Vec<(Vec<usize>, usize, Vec<usize>, bool)> {
+    vec![
+        (vec![7], 0, vec![5], false),
+        (vec![7], 0, vec![], true),
+        (vec![1], 0, vec![1], true),
+        (vec![0], 0, vec![3], false),
+        (vec![5, 3], 0, vec![9], false),
+        (vec![5, 8], 0, vec![2, 3], true),
+        (vec![4, 6, 5], 1, vec![7], false),
+        (vec![4, 6, 4], 1, vec![2, 2], true),
+        (vec![3, 9], 1, vec![33], false),
+        (vec![2, 0, 3], 1, vec![2], false),
+        (vec![5, 0], 0, vec![4], false),
+        (vec![5, 3], 0, vec![0], true),
+        (vec![6, 64], 0, vec![129], true),
+        (vec![513, 4], 0, vec![700], false),
+    ]
+}
+
+pub(super) fn random_index(stream: &mut Stream) -> (Vec<usize>, usize, Vec<usize>) {
+    loop {
+        let x = edge_dims(1, 3, stream);
+        let axis = stream.below(x.len());
+        let count = pick(&EDGES, stream);
+        if x.iter().product::<usize>() / x[axis] * count <= VOLUME {
+            return (x, axis, vec![count]);
+        }
+    }
+}
+
+impl Cases for IndexAdd {
+    fn samples() -> Vec<Sample<IndexAdd>> {
+        let mut all: Vec<_> = select_cases()
+            .into_iter()
+            .enumerate()
+            .map(|(i, (x, axis, index, checked))| index_add(&x, axis, &index, checked, i % 2 == 0))
+            .collect();
+        // All to one place, one place each, and more sources than rows.
+        all.push(index_add(&[1, 5], 0, &[300], true, false));
+        all.push(index_add(&[3000, 8], 0, &[100], true, true));
+        all.push(index_add(&[2, 900, 8], 1, &[30], false, false));
+        all.push(index_add(&[40, 5, 3], 1, &[6], false, true));
+        all
+    }
+
+    fn random(stream: &mut Stream) -> Option<Sample<IndexAdd>> {
+        let (x, axis, index) = random_index(stream);
+        Some(index_add(&x, axis, &index, stream.below(2) == 0, stream.below(2) == 0))
+    }
+
+    fn rejects() -> Vec<Reject<IndexAdd>> {
+        let (f, u) = (|d: &[usize]| Meta::f32(dims(d)), |d: &[usize]| Meta::u32(dims(d)));
+        let op = |axis, size| IndexAdd { axis, size, checked: false };
+        vec![
+            Reject { op: op(0, 4), ins: vec![f(&[3])], want: "Arity" },
+            Reject { op: op(0, 4), ins: vec![f(&[3]), f(&[3])], want: "DType" },
+            Reject { op: op(0, 4), ins: vec![f(&[3]), u(&[2])], want: "Shapes" },
+            Reject { op: op(2, 4), ins: vec![f(&[3, 2]), u(&[2])], want: "Axis" },
+            Reject { op: op(usize::MAX, 4), ins: vec![f(&[3, 2]), u(&[2])], want: "Axis" },
+            Reject { op: op(0, 4), ins: vec![f(&[3, 2]), u(&[3]), f(&[3, 2])], want: "Shapes" },
+            Reject { op: op(0, 4), ins: vec![f(&[3, 2]), u(&[3]), u(&[4, 2])], want: "DType" },
+            Reject { op: op(0, u32::MAX as usize), ins: vec![f(&[3]), u(&[3])], want: "Argument" },
+        ]
+    }
+
+    fn linear(&self, ins: &[Meta]) -> Vec<Vec<usize>> {
+        vec![(0..ins.len()).step_by(2).collect()]
+    }
+
+    fn bound(&self, ins: &[Meta]) -> Bound {
+        Bound { ulps: 0.0, terms: ins[1].shape.numel() as f64 + 1.0 }
+    }
+}
+
+pub(super) fn index_add(
+    x: &[usize],
+    axis: usize,
+    index: &[usize],
+    checked: bool,
+    base: bool,
+) -> Sample<IndexAdd> {
+    let src = [&x[..axis], index, &x[axis + 1..]].concat();
+    let bound = index_bound(x[axis], checked);
+    let mut ins = vec![SampleIn::any(dims(&src)), SampleIn::Idx(dims(index), bound)];
+    if base {
+        ins.push(SampleIn::any(dims(x)));
+    }
+    Sample { op: IndexAdd { axis, size: x[axis], checked }, ins }
+}
+
+impl Cases for TakeAlongAxis {
+    fn samples() -> Vec<Sample<TakeAlongAxis>> {
+        along_cases()
+            .into_iter()
+            .map(|(x, axis, count, checked)| take_along(&x, axis, count, checked))
+            .collect()
+    }
+
+    fn random(stream: &mut Stream) -> Option<Sample<TakeAlongAxis>> {
+        let (x, axis, index) = random_index(stream);
+        Some(take_along(&x, axis, index[0], stream.below(2) == 0))
+    }
+
+    fn rejects() -> Vec<Reject<TakeAlongAxis>> {
+        let (f, u) = (|d: &[usize]| Meta::f32(dims(d)), |d: &[usize]| Meta::u32(dims(d)));
+        let op = |axis| TakeAlongAxis { axis, checked: false };
+        vec![
+            Reject { op: op(0), ins: vec![f(&[3])], want: "Arity" },
+            Reject { op: op(0), ins: vec![f(&[3]), f(&[2])], want: "DType" },
+            Reject { op: op(0), ins: vec![f(&[]), u(&[])], want: "Axis" },
+            Reject { op: op(0), ins: vec![f(&[3, 4]), u(&[2])], want: "Shapes" },
+            Reject { op: op(0), ins: vec![f(&[3, 4]), u(&[2, 3])], want: "Shapes" },
+            Reject { op: op(0), ins: vec![f(&[u32::MAX as usize, 0]), u(&[2, 0])], want: "Argument" },
+        ]
+    }
+
+    fn linear(&self, _ins: &[Meta]) -> Vec<Vec<usize>> {
+        vec![vec![0]]
+    }
+
+    fn bound(&self, _ins: &[Meta]) -> Bound {
+        Bound::EXACT
+    }
+}
+
+/// Shapes of a value, an axis, how many indices go along it, and whether they are checked.
+pub(super) fn along_cases() -> Vec<(Vec<usize>, usize, usize, bool)> {
+    vec![
+        (vec![7], 0, 5, false),
+        (vec![1], 0, 1, true),
+        (vec![0], 0, 3, false),
+        (vec![5, 3], 0, 9, false),
+        (vec![5, 8], 1, 1, true),
+        (vec![4, 6, 5], 1, 7, false),
+        (vec![4, 6, 4], 2, 2, true),
+        (vec![2, 0, 3], 1, 2, false),
+        (vec![5, 0], 0, 4, false),
+        (vec![5, 3], 0, 0, true),
+        (vec![700], 0, 900, false),
+        (vec![3, 70], 1, 65, true),
+    ]
+}
+
+pub(super) fn take_along(x: &[usize], axis: usize, count: usize, checked: bool) -> Sample<TakeAlongAxis> {
+    let mut index = x.to_vec();
+    index[axis] = count;
+    let index = SampleIn::Idx(dims(&index), index_bound(x[axis], checked));
+    Sample { op: TakeAlongAxis { axis, checked }, ins: vec![SampleIn::any(dims(x)), index] }
+}
+
+impl Cases for ScatterAdd {
+    fn samples() -> Vec<Sample<ScatterAdd>> {
+        let mut all: Vec<_> = along_cases()
+            .into_iter()
+            .enumerate()
+            .map(|(i, (x, axis, count, checked))| scatter(&x, axis, count, checked, i % 2 == 0))
+            .collect();
+        // All to one place; few indices to many places; more columns than a GPU has threads.
+        all.push(scatter(&[1], 0, 300, true, false));
+        all.push(scatter(&[5000, 3], 0, 20, true, true));
+        all.push(scatter(&[2, 3, 4200], 1, 70, false, false));
+        all.push(scatter(&[40, 7, 3], 1, 4, false, true));
+        all
+    }
+
+    fn random(stream: &mut Stream) -> Option<Sample<ScatterAdd>> {
+        let (x, axis, index) = random_index(stream);
+        Some(scatter(&x, axis, index[0], stream.below(2) == 0, stream.below(2) == 0))
+    }
+
+    fn rejects() -> Vec<Reject<ScatterAdd>> {
+        let (f, u) = (|d: &[usize]| Meta::f32(dims(d)), |d: &[usize]| Meta::u32(dims(d)));
+        let op = |axis, size| ScatterAdd { axis, size, checked: false };
+        vec![
+            Reject { op: op(0, 4), ins: vec![f(&[3])], want: "Arity" },
+            Reject { op: op(0, 4), ins: vec![f(&[3]), f(&[3])], want: "DType" },
+            Reject { op: op(0, 4), ins: vec![f(&[3]), u(&[2])], want: "Shapes" },
+            Reject { op: op(1, 4), ins: vec![f(&[3]), u(&[3])], want: "Axis" },
+            Reject { op: op(0, 4), ins: vec![f(&[3, 2]), u(&[3, 2]), f(&[3, 2])], want: "Shapes" },
+            Reject { op: op(0, 4), ins: vec![f(&[3, 2]), u(&[3, 2]), u(&[4, 2])], want: "DType" },
+            Reject { op: op(0, u32::MAX as usize), ins: vec![f(&[3]), u(&[3])], want: "Argument" },
+        ]
+    }
+
+    fn linear(&self, ins: &[Meta]) -> Vec<Vec<usize>> {
+        vec![(0..ins.len()).step_by(2).collect()]
+    }
+
+    fn bound(&self, ins: &[Meta]) -> Bound {
+        Bound { ulps: 0.0, terms: ins[1].shape.dims()[self.axis] as f64 + 1.0 }
+    }
+}
+
+pub(super) fn scatter(
+    x: &[usize],
+    axis: usize,
+    count: usize,
+    checked: bool,
+    base: bool,
+) -> Sample<ScatterAdd> {
+    let mut src = x.to_vec();
+    src[axis] = count;
+    let bound = index_bound(x[axis], checked);
+    let mut ins = vec![SampleIn::any(dims(&src)), SampleIn::Idx(dims(&src), bound)];
+    if base {
+        ins.push(SampleIn::any(dims(x)));
+    }
+    Sample { op: ScatterAdd { axis, size: x[axis], checked }, ins }
+}

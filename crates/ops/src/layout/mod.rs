@@ -1,0 +1,119 @@
+//! Ops that move or relabel elements without changing them.
+
+mod broadcast;
+#[cfg(feature = "cases")]
+mod cases;
+mod concat;
+mod flip;
+mod pad;
+mod permute;
+mod reshape;
+mod run;
+mod slice;
+mod triangle;
+
+use crate::pointwise::map::Access;
+use crate::reduce::Sum;
+use crate::{PerInput, Recorder, Val};
+pub use broadcast::BroadcastTo;
+pub use concat::Concat;
+use dittograd_numerics::error::{Error, Result};
+use dittograd_numerics::shape::{MAX_RANK, Shape};
+pub use flip::Flip;
+pub use pad::Pad;
+pub use permute::Permute;
+pub use reshape::{Detach, Reshape};
+pub use slice::Slice;
+pub use triangle::Triangle;
+
+/// For each axis of a broadcast value: the input axis it reads, or `None` where it is inserted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AxisMap {
+    axes: [Option<u8>; MAX_RANK],
+    rank: u8,
+}
+
+impl AxisMap {
+    /// The map with the given entries, one per output axis.
+    pub fn new(axes: &[Option<usize>]) -> Result<AxisMap> {
+        if axes.len() > MAX_RANK || axes.iter().flatten().any(|&a| a >= MAX_RANK) {
+            return Err(Error::argument(
+                "broadcast_to",
+                "map",
+                format!("{axes:?} has axes beyond {MAX_RANK}"),
+            ));
+        }
+        let mut out = [None; MAX_RANK];
+        for (o, a) in out.iter_mut().zip(axes) {
+            *o = a.map(|a| a as u8);
+        }
+        Ok(AxisMap { axes: out, rank: axes.len() as u8 })
+    }
+
+    /// The entries, one per output axis.
+    pub fn entries(&self) -> impl Iterator<Item = Option<usize>> + '_ {
+        self.axes[..self.rank as usize].iter().map(|a| a.map(usize::from))
+    }
+
+    /// How the input is read, seen from the output.
+    fn access(&self, from: &Shape) -> Access {
+        let strides = from.strides();
+        let mut access = [0; MAX_RANK];
+        for (a, entry) in access.iter_mut().zip(self.entries()) {
+            if let Some(axis) = entry.filter(|&axis| from.dims()[axis] != 1) {
+                *a = strides[axis];
+            }
+        }
+        access
+    }
+}
+
+// `MOST_AXES` of the kernels.
+const _: () = assert!(MAX_RANK == 10);
+
+/// Where each part of a packed value starts, and the words of the whole. An op with several results gives
+/// them one behind the other in a flat value; each part starts at a multiple of four words, so that kernels
+/// can read vectors from it, and the words between parts are zero.
+#[doc(hidden)]
+pub fn packed(parts: &[Shape]) -> (PerInput<usize>, usize) {
+    let mut starts = PerInput::new(parts.len(), 0);
+    let mut end = 0;
+    for (start, s) in starts.all_mut().iter_mut().zip(parts) {
+        *start = end;
+        end += s.numel().next_multiple_of(4);
+    }
+    (starts, end)
+}
+
+/// Part `i` of a packed value, sharing its memory.
+pub(crate) fn part(r: &mut dyn Recorder, value: Val, parts: &[Shape], i: usize) -> Result<Val> {
+    let slice = Slice { axis: 0, start: packed(parts).0[i], len: parts[i].numel(), step: 1 };
+    let flat = r.record(slice.into(), &[value])?;
+    reshape_to(r, flat, parts[i])
+}
+
+/// `v` under `shape`, without a node if it has that shape already.
+#[doc(hidden)]
+pub fn reshape_to(r: &mut dyn Recorder, v: Val, shape: Shape) -> Result<Val> {
+    if r.meta(v).shape == shape { Ok(v) } else { r.record(Reshape { shape }.into(), &[v]) }
+}
+
+/// `v` repeated to `shape` by NumPy's rule, without a node if it has that shape already.
+pub(crate) fn broadcast_to(r: &mut dyn Recorder, v: Val, shape: Shape) -> Result<Val> {
+    let from = r.meta(v).shape;
+    if from == shape { Ok(v) } else { r.record(BroadcastTo::numpy(&from, shape).into(), &[v]) }
+}
+
+/// The adjoint of broadcasting by NumPy's rule: `v` summed down to `shape`.
+pub(crate) fn sum_to(r: &mut dyn Recorder, v: Val, shape: Shape) -> Result<Val> {
+    let from = r.meta(v).shape;
+    if from == shape {
+        return Ok(v);
+    }
+    let shift = from.rank() - shape.rank();
+    let axes: Vec<usize> = (0..from.rank())
+        .filter(|&a| a < shift || (shape.dims()[a - shift] == 1 && from.dims()[a] != 1))
+        .collect();
+    let sum = if axes.is_empty() { v } else { r.record(Sum::new(&axes)?.into(), &[v])? };
+    reshape_to(r, sum, shape)
+}

@@ -1,0 +1,168 @@
+//! The CUDA kernels: which one is launched, and with what.
+
+use super::{Channels, about_mean, moment_about_mean};
+use crate::norm::{MOST_BLOCKS, clear_gaps, formulas, inverse};
+use crate::pointwise::map::grid;
+use crate::pointwise::program::Program;
+use crate::softmax::rows::{COLUMN_SUM, device_function, per_lane};
+use crate::{CudaRun, dims, layout};
+use dittograd_device::cuda::{Args, Source};
+use dittograd_numerics::error::Result;
+use dittograd_numerics::shape::Shape;
+use dittograd_numerics::sum::{CHUNK, ROWS};
+
+pub(super) const CHANNEL_CU: &str = include_str!("channel_norm.cu");
+
+impl Channels {
+    pub(super) fn module(&self, backward: bool, affine: usize) -> Source {
+        let run = self.s.min(CHUNK);
+        // Short runs share a warp: so many lanes each.
+        let lanes = run.clamp(1, 32).next_power_of_two();
+        let per_lane = per_lane(run);
+        let vector = if self.s.is_multiple_of(4) && self.s > 0 { 4 } else { 1 };
+        let (batch, single) = (u8::from(self.groups.is_none()), u8::from(self.s == 1));
+        let mut head = format!(
+            "#define CHUNK {CHUNK}\n#define ROWS {ROWS}\n#define LANES {lanes}\n#define PER_LANE {per_lane}\n#define VECTOR {vector}\n#define BATCH {batch}\n#define SINGLE {single}\n#define AFFINE {affine}\n"
+        );
+        if backward {
+            head.push_str("#define BACKWARD\n");
+        }
+        let traced = || {
+            let about = Program::trace(4, |v| vec![about_mean(v[0], v[1], v[2], v[3])]);
+            let moment = Program::trace(4, |v| vec![moment_about_mean(v[0], v[1], v[2], v[3])]);
+            device_function("about_mean", &about) + &device_function("moment_about_mean", &moment)
+        };
+        let name = format!(
+            "channel_norm_{}_l{lanes}p{per_lane}v{vector}a{affine}{}{}",
+            if backward { "bwd" } else { "fwd" },
+            if batch == 1 { "b" } else { "g" },
+            if single == 1 { "1" } else { "" }
+        );
+        crate::module(name, || head + COLUMN_SUM + &formulas() + &traced() + CHANNEL_CU)
+    }
+
+    /// What all kernels know of the shape: a struct of eight 64-bit and four 32-bit words.
+    pub(super) fn layout_args(&self, args: &mut Args) {
+        let words = [
+            self.n,
+            self.c,
+            self.s,
+            self.chunks(),
+            self.pieces() * self.chunks(),
+            self.group_count(),
+            self.group_runs(),
+            self.groups.unwrap_or(0),
+        ]
+        .map(|w| w as u64);
+        args.bytes(bytemuck::cast_slice(&words), 8);
+        let tail = if self.s == 0 { 1 } else { self.len(self.chunks() - 1) };
+        let floats = [inverse(CHUNK), inverse(tail), self.inverse(), self.eps];
+        args.bytes(bytemuck::cast_slice(&floats), 4);
+    }
+
+    /// Queues the sums of all chunks, and then the mean and `1 / std`, or variance, of each group.
+    pub(super) fn cuda_stats(
+        &self,
+        run: &CudaRun<'_>,
+        module: &Source,
+        to: [u64; 2],
+        raw: bool,
+    ) -> Result<()> {
+        let (x, sums) = (run.ins[0], run.workspace);
+        if self.leaves() > 0 {
+            let kernel = run.cuda.kernel(&module.0, module.1, "leaves")?;
+            let mut args = Args::new();
+            args.ptr(sums).ptr(x).ptr(0);
+            self.layout_args(&mut args);
+            let lanes = self.s.clamp(1, 32).next_power_of_two();
+            let blocks = (self.leaves() * lanes).div_ceil(256).min(MOST_BLOCKS);
+            run.cuda.launch(kernel, [blocks as u32, 1, 1], 256, 0, &args)?;
+        }
+        let kernel = run.cuda.kernel(&module.0, module.1, "groups")?;
+        let mut args = Args::new();
+        args.ptr(to[0]).ptr(to[1]).ptr(sums).ptr(x).i32(i32::from(raw));
+        self.layout_args(&mut args);
+        run.cuda.launch(kernel, self.tiles(self.group_count()), self.threads(self.group_runs()), 0, &args)
+    }
+
+    /// Blocks that take 32 groups or channels each.
+    pub(super) fn tiles(&self, count: usize) -> [u32; 3] {
+        [count.div_ceil(32).min(1 << 20) as u32, 1, 1]
+    }
+
+    /// Threads of such a block: a warp per chain of chunks.
+    pub(super) fn threads(&self, runs: usize) -> u32 {
+        (runs * self.chunks()).div_ceil(ROWS).clamp(1, 32) as u32 * 32
+    }
+
+    pub(super) fn cuda_moments(&self, run: &CudaRun<'_>) -> Result<()> {
+        let parts = [dims(&[self.c]); 2];
+        clear_gaps(&parts, run)?;
+        let (starts, _) = layout::packed(&parts);
+        let to = [run.out, run.out + starts[1] as u64 * 4];
+        self.cuda_stats(run, &self.module(false, 0), to, true)
+    }
+
+    pub(super) fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {
+        if run.shape.numel() == 0 {
+            return Ok(());
+        }
+        let module = self.module(false, run.ins.len() - 1);
+        let stats = run.workspace + 8 * self.leaves() as u64;
+        let to = [stats, stats + 4 * self.group_count() as u64];
+        self.cuda_stats(run, &module, to, false)?;
+        let kernel = run.cuda.kernel(&module.0, module.1, "normalize")?;
+        let at = |i: usize| run.ins.get(i).copied().unwrap_or(0);
+        let mut args = Args::new();
+        args.ptr(run.out).ptr(at(0)).ptr(at(1)).ptr(at(2)).ptr(stats);
+        self.layout_args(&mut args);
+        run.cuda.launch(kernel, self.elements_grid(run), 256, 0, &args)
+    }
+
+    pub(super) fn elements_grid(&self, run: &CudaRun<'_>) -> [u32; 3] {
+        let vector = if self.s.is_multiple_of(4) { 4 } else { 1 };
+        grid(run.cuda, (self.pieces() * self.s).div_ceil(vector))
+    }
+
+    pub(super) fn cuda_bwd(&self, parts: &[Shape], run: &CudaRun<'_>) -> Result<()> {
+        clear_gaps(parts, run)?;
+        let module = self.module(true, run.ins.len() - 2);
+        let (x, dy) = (run.ins[0], run.ins[run.ins.len() - 1]);
+        let gamma = if run.ins.len() == 3 { run.ins[1] } else { 0 };
+        let (sums, stats) = (run.workspace, run.workspace + 16 * self.leaves() as u64);
+        if self.leaves() > 0 {
+            let kernel = run.cuda.kernel(&module.0, module.1, "leaves")?;
+            let mut args = Args::new();
+            args.ptr(sums).ptr(x).ptr(dy);
+            self.layout_args(&mut args);
+            let lanes = self.s.clamp(1, 32).next_power_of_two();
+            let blocks = (self.leaves() * lanes).div_ceil(256).min(MOST_BLOCKS);
+            run.cuda.launch(kernel, [blocks as u32, 1, 1], 256, 0, &args)?;
+        }
+        if self.group_count() > 0 {
+            let kernel = run.cuda.kernel(&module.0, module.1, "group_gradients")?;
+            let mut args = Args::new();
+            args.ptr(stats).ptr(sums).ptr(x).ptr(gamma).ptr(dy);
+            self.layout_args(&mut args);
+            let threads = self.threads(self.group_runs());
+            run.cuda.launch(kernel, self.tiles(self.group_count()), threads, 0, &args)?;
+        }
+        if self.pieces() * self.s > 0 {
+            let kernel = run.cuda.kernel(&module.0, module.1, "gradients")?;
+            let mut args = Args::new();
+            args.ptr(run.out).ptr(x).ptr(gamma).ptr(dy).ptr(stats);
+            self.layout_args(&mut args);
+            run.cuda.launch(kernel, self.elements_grid(run), 256, 0, &args)?;
+        }
+        if parts.len() > 1 && self.c > 0 {
+            let (starts, _) = layout::packed(parts);
+            let kernel = run.cuda.kernel(&module.0, module.1, "channel_gradients")?;
+            let mut args = Args::new();
+            let beta = starts.get(2).map_or(0, |s| run.out + *s as u64 * 4);
+            args.ptr(run.out + starts[1] as u64 * 4).ptr(beta).ptr(stats).ptr(sums).ptr(x).ptr(dy);
+            self.layout_args(&mut args);
+            run.cuda.launch(kernel, self.tiles(self.c), self.threads(self.n), 0, &args)?;
+        }
+        Ok(())
+    }
+}

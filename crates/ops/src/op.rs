@@ -1,0 +1,204 @@
+//! The trait that every op implements: what it is and how it runs. What it is tested with is [`Cases`](crate::cases::Cases).
+
+use crate::{AnyOp, AnyTensor, Attr, Attrs, fold, fused, program};
+use dittograd_device::cpu::pool::Pool;
+use dittograd_device::cpu::simd::Simd;
+use dittograd_device::cuda::{Cuda, Source};
+use dittograd_device::{Device, Meta};
+use dittograd_numerics::Numerics;
+use dittograd_numerics::error::Result;
+use dittograd_numerics::scalar::Scalar;
+use dittograd_numerics::shape::Shape;
+use dittograd_numerics::tensor::Tensor;
+use std::fmt::Debug;
+use std::sync::Arc;
+
+/// A value while rules are being recorded: on a tape, in a graph, or computed at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Val(pub u32);
+
+/// Whatever ops can be recorded on. Gradient rules are written against this, so one rule serves the
+/// eager walk, the compiled graph and higher derivatives.
+pub trait Recorder {
+    /// Records `op` on `ins` and returns its value.
+    fn record(&mut self, op: AnyOp, ins: &[Val]) -> Result<Val>;
+    /// Shape and element type of a value.
+    fn meta(&self, v: Val) -> Meta;
+}
+
+/// What a gradient rule can see: the inputs and the value of the op.
+#[derive(Clone, Copy, Debug)]
+pub struct Io<'a> {
+    /// The inputs.
+    pub ins: &'a [Val],
+    /// The value.
+    pub out: Val,
+}
+
+/// What a CPU kernel gets. Shapes were checked by [`Op::shape`]; memory comes from outside.
+pub struct CpuRun<'a> {
+    /// Threads.
+    pub pool: &'a Pool,
+    /// SIMD level.
+    pub simd: Simd,
+    /// Shapes and types of the inputs.
+    pub metas: &'a [Meta],
+    /// The inputs; indices are seen through [`CpuRun::indices`].
+    pub ins: &'a [&'a [f32]],
+    /// Shape of the output.
+    pub shape: Shape,
+    /// The output, with undefined contents.
+    pub out: &'a mut [f32],
+    /// As many words as [`Op::workspace`] asked for, with undefined contents.
+    pub workspace: &'a mut [f32],
+}
+
+impl CpuRun<'_> {
+    /// Input `i` as indices.
+    pub fn indices(&self, i: usize) -> &[u32] {
+        bytemuck::cast_slice(self.ins[i])
+    }
+}
+
+/// What kernels are chosen by on a GPU. The choice changes the speed, never a bit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Gpu {
+    /// Multiprocessors.
+    pub sm_count: u32,
+    /// Bytes of shared memory a block can have.
+    pub shared: usize,
+    /// How products are computed.
+    pub numerics: Numerics,
+}
+
+impl Gpu {
+    /// That of an open device.
+    pub fn of(cuda: &Cuda) -> Gpu {
+        Gpu { sm_count: cuda.sm_count(), shared: cuda.max_shared_per_block(), numerics: cuda.numerics() }
+    }
+}
+
+/// What a CUDA kernel launch gets.
+pub struct CudaRun<'a> {
+    /// The device.
+    pub cuda: &'a Arc<Cuda>,
+    /// Shapes and types of the inputs.
+    pub metas: &'a [Meta],
+    /// Addresses of the inputs.
+    pub ins: &'a [u64],
+    /// Shape of the output.
+    pub shape: Shape,
+    /// Address of the output.
+    pub out: u64,
+    /// Address of the workspace.
+    pub workspace: u64,
+    /// Programs that the kernels are to take in, for ops that [can](Op::joined).
+    pub around: fused::Around<'a>,
+}
+
+/// What is known of the entries of a value of indices before it is computed, so that ops that read at them need not
+/// look at them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IndexBound {
+    /// Nothing.
+    Unknown,
+    /// They are below this number.
+    Below(usize),
+    /// They are entries of so many of the first inputs, or 0.
+    OfInputs(usize),
+}
+
+/// A kernel of the CPU that can be run many times.
+pub type Kernel = Box<dyn Fn(CpuRun<'_>) + Send + Sync>;
+
+/// The rules of an op.
+pub trait Op: Clone + PartialEq + Debug + Sized {
+    /// The op's name in messages, graphs, tests and the program.
+    const NAME: &'static str;
+
+    /// Shape and type of the value, or why these inputs cannot be. The only validator: after `Ok` the
+    /// kernels cannot fail on shapes.
+    fn shape(&self, ins: &[Meta]) -> Result<Meta>;
+
+    /// For index inputs: which one, and what its entries must be below.
+    fn index_limit(&self, _ins: &[Meta]) -> Option<(usize, usize)> {
+        None
+    }
+
+    /// For a value of indices: what is known of its entries before it is computed.
+    fn index_bound(&self, _ins: &[Meta]) -> IndexBound {
+        IndexBound::Unknown
+    }
+
+    /// For a value that is a run of its first input's elements, under any shape, and shares its memory:
+    /// where the run starts. A start must be a multiple of 4 words, since kernels read vectors.
+    fn view(&self, _ins: &[Meta]) -> Option<usize> {
+        None
+    }
+
+    /// Whether the CUDA kernel may write the value over the first input, which has as many elements: nobody reads an element
+    /// after another has written it. Elementwise ops always may.
+    #[doc(hidden)]
+    fn overwrites(&self) -> bool {
+        false
+    }
+
+    /// Words of scratch memory the kernel on `device` needs.
+    fn workspace(&self, _ins: &[Meta], _device: &Device) -> usize {
+        0
+    }
+
+    /// Fills the output on the CPU.
+    fn cpu(&self, run: CpuRun<'_>);
+
+    /// [`Op::cpu`] on inputs of these shapes, for many runs: whatever takes memory to make, a program or a table, was made
+    /// before the first. `None` where there is nothing of the kind.
+    fn prepared(&self, _ins: &[Meta]) -> Option<Kernel> {
+        None
+    }
+
+    /// Queues the kernels that fill the output on CUDA.
+    fn cuda(&self, run: &CudaRun<'_>) -> Result<()>;
+
+    /// The CUDA modules the launch will want, as (name, source), for compiling ahead.
+    fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<Source>;
+
+    /// The CUDA modules with programs around what they do, if the kernels can take them in.
+    fn joined(&self, _ins: &[Meta], _gpu: &Gpu, _around: fused::Around<'_>) -> Option<Vec<Source>> {
+        None
+    }
+
+    /// For an elementwise op or broadcast: the program it applies to its inputs, broadcast by NumPy's rule.
+    /// This is what fusion joins.
+    fn as_program(&self, _ins: &[Meta]) -> Option<program::Program> {
+        None
+    }
+
+    /// For a reduction or loss: the fold it is, and the axes of its first input that it folds.
+    #[doc(hidden)]
+    fn as_fold(&self, _ins: &[Meta]) -> Option<(fold::Fold, Vec<usize>)> {
+        None
+    }
+
+    /// Records the gradients of the inputs given the gradient `dy` of the value; `None` where there is
+    /// none to be had (indices, or no dependence).
+    fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>>;
+
+    /// The definition, naively, in any scalar type. Written from the formula, not from the kernels.
+    fn reference<T: Scalar>(&self, ins: &[AnyTensor<T>]) -> Result<Tensor<T>>;
+
+    /// Whether the value depends on the inputs only through random bits, so that there is no reference
+    /// in other scalars to compare gradients with.
+    fn differentiable(&self) -> bool {
+        true
+    }
+
+    /// The attributes by name: all of them, exactly, since `from_attrs` must give the same op when a program is read
+    /// from its text.
+    fn attrs(&self) -> Vec<(&'static str, Attr)> {
+        Vec::new()
+    }
+
+    /// The op with the given attributes.
+    fn from_attrs(attrs: &Attrs) -> Result<Self>;
+}

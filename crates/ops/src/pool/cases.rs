@@ -1,0 +1,471 @@
+//! What the checks run poolings on.
+
+use super::adaptive::{AdaptiveAvgPool, AdaptiveAvgPoolBwd};
+use super::avg::{AvgPool, AvgPoolBwd};
+use super::max::{MaxPool, MaxPoolBwd, MaxPoolPick};
+use super::smooth::{SmoothMaxPool, SmoothMaxPoolBwd, SmoothMaxPoolSum};
+use super::{Window, pooled, resized, windowed};
+use crate::cases::{Bound, Cases, Reject, Sample, SampleIn};
+use crate::{Op, dims};
+use dittograd_device::Meta;
+use dittograd_numerics::rng::Stream;
+use dittograd_numerics::shape::Shape;
+
+/// A sample's input dimensions, kernel, stride, padding and dilation.
+type Geometry = (&'static [usize], &'static [usize], &'static [usize], &'static [usize], &'static [usize]);
+
+const GEOMETRIES: [Geometry; 11] = [
+    (&[5], &[2], &[1], &[0], &[1]),
+    (&[3, 70], &[7], &[2], &[3], &[1]),
+    (&[2, 3, 6, 8], &[2, 2], &[2, 2], &[0, 0], &[1, 1]),
+    (&[2, 7, 7], &[3, 3], &[2, 2], &[1, 1], &[1, 1]),
+    (&[0, 4, 4], &[2, 2], &[2, 2], &[0, 0], &[1, 1]),
+    (&[1, 20, 33], &[3, 3], &[1, 1], &[1, 1], &[1, 1]),
+    (&[2, 3, 4, 5], &[2, 2, 3], &[1, 2, 1], &[1, 0, 1], &[1, 1, 1]),
+    (&[1, 1], &[1], &[3], &[0], &[1]),
+    (&[2, 9, 9], &[6, 6], &[2, 3], &[1, 3], &[1, 1]),
+    (
+        &[2, 2, 1, 2, 3, 1, 2, 4],
+        &[2, 1, 1, 2, 1, 2, 3],
+        &[1, 1, 1, 2, 1, 2, 1],
+        &[1, 0, 0, 0, 0, 0, 1],
+        &[1; 7],
+    ),
+    (
+        &[1, 2, 2, 1, 2, 3, 1, 2, 1, 4],
+        &[2, 1, 1, 2, 1, 2, 1, 2],
+        &[1, 1, 2, 1, 1, 2, 1, 1],
+        &[1, 0, 0, 0, 0, 0, 0, 1],
+        &[1; 8],
+    ),
+];
+
+/// Windows whose cells are apart.
+const DILATED: [Geometry; 2] =
+    [(&[2, 9, 8], &[3, 2], &[1, 2], &[1, 0], &[2, 3]), (&[6], &[2], &[1], &[1], &[3])];
+
+fn windows(dilated: bool) -> impl Iterator<Item = (Window, Shape, Shape)> {
+    let more = if dilated { &DILATED[..] } else { &[] };
+    GEOMETRIES.iter().chain(more).filter_map(|(d, k, s, p, g)| {
+        let window = Window { dilation: g.to_vec(), ..Window::new(k, s, p) };
+        let x = dims(d);
+        let sizes = window.sizes("pool", &d[d.len() - k.len()..], false).ok()?;
+        let y = resized(&x, &sizes).ok()?;
+        Some((window, x, y))
+    })
+}
+
+/// A random geometry around tile edges, along two axes.
+fn random_window(stream: &mut Stream) -> Option<(Window, Shape, Shape)> {
+    // Few windows, since each is a kernel of its own; any sizes.
+    let (k, s, p) =
+        [([2, 2], [2, 2], [0, 0]), ([3, 3], [2, 2], [1, 1]), ([3, 3], [1, 1], [1, 1])][stream.below(3)];
+    let window = Window::new(&k, &s, &p);
+    let side = |stream: &mut Stream| [3, 4, 7, 31, 32, 33, 65][stream.below(7)];
+    let x = dims(&[1 + stream.below(40), side(stream), side(stream)]);
+    let sizes = window.sizes("pool", &x.dims()[1..], false).ok()?;
+    let y = resized(&x, &sizes).ok()?;
+    Some((window, x, y))
+}
+
+/// Numbers of which hardly two are equal, so that maxima have slopes.
+fn distinct(shape: Shape) -> SampleIn {
+    SampleIn::Num(shape, (-5000.0, 5000.0))
+}
+
+/// Inputs that windows must refuse: with what they are made from and the error.
+fn bad_windows() -> Vec<(Window, Shape, &'static str)> {
+    let w = Window::new;
+    vec![
+        (w(&[], &[], &[]), dims(&[4, 4]), "Argument"),
+        (w(&[2, 2], &[1], &[0, 0]), dims(&[4, 4]), "Argument"),
+        (w(&[2, 2], &[1, 0], &[0, 0]), dims(&[4, 4]), "Argument"),
+        (w(&[0, 2], &[1, 1], &[0, 0]), dims(&[4, 4]), "Argument"),
+        (w(&[5, 2], &[1, 1], &[0, 0]), dims(&[4, 4]), "Argument"),
+        (w(&[2, 2], &[1, 1], &[usize::MAX, 0]), dims(&[4, 4]), "Argument"),
+        (w(&[2, 2], &[1, 1], &[0, 0]), dims(&[4]), "Rank"),
+        (w(&[2, 2], &[1, 1], &[1, 1]), dims(&[0, 4]), "Argument"),
+        (Window { dilation: vec![usize::MAX], ..w(&[3], &[1], &[0]) }, dims(&[4]), "Argument"),
+    ]
+}
+
+fn bad_triples() -> Vec<(Window, [Shape; 3], &'static str)> {
+    let w = || Window::new(&[2], &[2], &[0]);
+    vec![
+        (w(), [dims(&[4]), dims(&[3]), dims(&[2])], "Shapes"),
+        (w(), [dims(&[4]), dims(&[2]), dims(&[3])], "Shapes"),
+        (Window::new(&[2], &[0], &[0]), [dims(&[4]), dims(&[2]), dims(&[2])], "Argument"),
+    ]
+}
+
+/// The input, where dividing by the number of cells is exact.
+fn whole_factors(window: &Window, counted: bool) -> Vec<Vec<usize>> {
+    if counted && window.cells().is_power_of_two() { vec![vec![0]] } else { Vec::new() }
+}
+
+const ADAPTED: [(&[usize], &[usize]); 8] = [
+    (&[5], &[3]),
+    (&[2, 7], &[7]),
+    (&[3, 4], &[9]),
+    (&[2, 6, 8], &[3, 4]),
+    (&[2, 3, 7, 10], &[3, 3]),
+    (&[0, 5], &[2]),
+    (&[2, 5, 4, 3], &[2, 1, 2]),
+    (&[1, 2, 2, 1, 3, 2, 1, 2, 1, 5], &[2, 1, 2, 1, 1, 1, 1, 3]),
+];
+
+fn bad_sizes() -> Vec<(Vec<usize>, Shape, &'static str)> {
+    vec![
+        (vec![], dims(&[4]), "Argument"),
+        (vec![0], dims(&[4]), "Argument"),
+        (vec![2], dims(&[3, 0]), "Argument"),
+        (vec![2, 2], dims(&[4]), "Rank"),
+        (vec![usize::MAX], dims(&[4]), "Argument"),
+    ]
+}
+
+/// Numbers whose exponentials stay finite.
+fn tame(shape: Shape) -> SampleIn {
+    SampleIn::Num(shape, (-2.0, 2.5))
+}
+
+fn betas() -> impl Iterator<Item = f32> {
+    [2.0, 0.5, -2.0, 1.0].into_iter().cycle()
+}
+
+impl Cases for MaxPool {
+    fn samples() -> Vec<Sample<MaxPool>> {
+        windows(true)
+            .map(|(window, x, _)| Sample { op: MaxPool { window }, ins: vec![distinct(x)] })
+            .collect()
+    }
+
+    fn random(stream: &mut Stream) -> Option<Sample<MaxPool>> {
+        let (window, x, _) = random_window(stream)?;
+        Some(Sample { op: MaxPool { window }, ins: vec![distinct(x)] })
+    }
+
+    fn rejects() -> Vec<Reject<MaxPool>> {
+        let bad = {
+            let one = |(window, x, want)| Reject { op: MaxPool { window }, ins: vec![Meta::f32(x)], want };
+            let deep = (Window::new(&[3], &[1], &[2]), dims(&[4]), "Argument");
+            bad_windows().into_iter().chain([deep]).map(one).collect()
+        };
+        with_bad_inputs(bad, 1)
+    }
+
+    fn bound(&self, _ins: &[Meta]) -> Bound {
+        Bound::EXACT
+    }
+}
+
+impl Cases for MaxPoolBwd {
+    fn samples() -> Vec<Sample<MaxPoolBwd>> {
+        let ins = |x, y| vec![SampleIn::any(x), SampleIn::any(y), SampleIn::any(y)];
+        windows(true).map(|(window, x, y)| Sample { op: MaxPoolBwd { window }, ins: ins(x, y) }).collect()
+    }
+
+    fn rejects() -> Vec<Reject<MaxPoolBwd>> {
+        let bad = {
+            let one = |(window, ins, want): (Window, [Shape; 3], _)| Reject {
+                op: MaxPoolBwd { window },
+                ins: ins.map(Meta::f32).to_vec(),
+                want,
+            };
+            bad_triples().into_iter().map(one).collect()
+        };
+        with_bad_inputs(bad, 3)
+    }
+
+    fn bound(&self, _ins: &[Meta]) -> Bound {
+        Bound { ulps: 1.0, terms: self.window.cells() as f64 }
+    }
+
+    fn linear(&self, _ins: &[Meta]) -> Vec<Vec<usize>> {
+        vec![vec![2]]
+    }
+}
+
+impl Cases for MaxPoolPick {
+    fn samples() -> Vec<Sample<MaxPoolPick>> {
+        let ins = |x, y| vec![SampleIn::any(x), SampleIn::any(y), SampleIn::any(x)];
+        windows(true).map(|(window, x, y)| Sample { op: MaxPoolPick { window }, ins: ins(x, y) }).collect()
+    }
+
+    fn rejects() -> Vec<Reject<MaxPoolPick>> {
+        let bad = {
+            let one = |(window, ins, want): (Window, [Shape; 3], _)| Reject {
+                op: MaxPoolPick { window },
+                ins: ins.map(Meta::f32).to_vec(),
+                want,
+            };
+            bad_triples().into_iter().map(one).collect()
+        };
+        with_bad_inputs(bad, 3)
+    }
+
+    fn bound(&self, _ins: &[Meta]) -> Bound {
+        Bound::EXACT
+    }
+
+    fn linear(&self, _ins: &[Meta]) -> Vec<Vec<usize>> {
+        vec![vec![2]]
+    }
+}
+
+impl Cases for AvgPool {
+    fn samples() -> Vec<Sample<AvgPool>> {
+        let one = |(i, (window, x, _)): (usize, (Window, Shape, Shape))| Sample {
+            op: AvgPool { window, count_include_pad: i % 2 == 0 },
+            ins: vec![SampleIn::any(x)],
+        };
+        let mut all: Vec<_> = windows(false).enumerate().map(one).collect();
+        let window = Window::new(&[3, 3], &[2, 2], &[1, 1]);
+        all.push(Sample {
+            op: AvgPool { window, count_include_pad: true },
+            ins: vec![SampleIn::any(dims(&[2, 5, 6]))],
+        });
+        let window = Window::new(&[2], &[3], &[3]);
+        all.push(Sample {
+            op: AvgPool { window, count_include_pad: true },
+            ins: vec![SampleIn::any(dims(&[2, 7]))],
+        });
+        all
+    }
+
+    fn random(stream: &mut Stream) -> Option<Sample<AvgPool>> {
+        let (window, x, _) = random_window(stream)?;
+        Some(Sample { op: AvgPool { window, count_include_pad: true }, ins: vec![SampleIn::any(x)] })
+    }
+
+    fn rejects() -> Vec<Reject<AvgPool>> {
+        let bad = {
+            let one = |(window, x, want)| Reject {
+                op: AvgPool { window, count_include_pad: false },
+                ins: vec![Meta::f32(x)],
+                want,
+            };
+            let deep = (Window::new(&[3], &[1], &[2]), dims(&[4]), "Argument");
+            bad_windows().into_iter().chain([deep]).map(one).collect()
+        };
+        with_bad_inputs(bad, 1)
+    }
+
+    fn bound(&self, _ins: &[Meta]) -> Bound {
+        Bound { ulps: 2.0, terms: 2.0 + self.window.cells() as f64 }
+    }
+
+    fn linear(&self, _ins: &[Meta]) -> Vec<Vec<usize>> {
+        whole_factors(&self.window, self.count_include_pad)
+    }
+}
+
+impl Cases for AvgPoolBwd {
+    fn samples() -> Vec<Sample<AvgPoolBwd>> {
+        let one = |s: Sample<AvgPool>| {
+            let AvgPool { window, count_include_pad } = s.op;
+            let x = s.ins[0].meta().shape;
+            let y = windowed(Self::NAME, &window, &x, true).ok()?;
+            let sizes = pooled(Self::NAME, &x, window.kernel.len()).ok()?.to_vec();
+            Some(Sample { op: AvgPoolBwd { window, count_include_pad, sizes }, ins: vec![SampleIn::any(y)] })
+        };
+        AvgPool::samples().into_iter().filter_map(one).collect()
+    }
+
+    fn random(stream: &mut Stream) -> Option<Sample<AvgPoolBwd>> {
+        let (window, x, y) = random_window(stream)?;
+        let op = AvgPoolBwd { window, count_include_pad: true, sizes: x.dims()[1..].to_vec() };
+        Some(Sample { op, ins: vec![SampleIn::any(y)] })
+    }
+
+    fn rejects() -> Vec<Reject<AvgPoolBwd>> {
+        let bad = {
+            let op = |sizes: &[usize]| AvgPoolBwd {
+                window: Window::new(&[2], &[2], &[0]),
+                count_include_pad: true,
+                sizes: sizes.to_vec(),
+            };
+            let f = |d: &[usize]| Meta::f32(dims(d));
+            vec![
+                Reject { op: op(&[4, 4]), ins: vec![f(&[2])], want: "Argument" },
+                Reject { op: op(&[6]), ins: vec![f(&[2])], want: "Shapes" },
+                Reject { op: op(&[1]), ins: vec![f(&[2])], want: "Argument" },
+                Reject { op: op(&[4]), ins: vec![f(&[])], want: "Rank" },
+            ]
+        };
+        with_bad_inputs(bad, 1)
+    }
+
+    fn bound(&self, _ins: &[Meta]) -> Bound {
+        Bound { ulps: 2.0, terms: 2.0 + self.window.cells() as f64 }
+    }
+
+    fn linear(&self, _ins: &[Meta]) -> Vec<Vec<usize>> {
+        whole_factors(&self.window, self.count_include_pad)
+    }
+}
+
+impl Cases for AdaptiveAvgPool {
+    fn samples() -> Vec<Sample<AdaptiveAvgPool>> {
+        let one = |(x, sizes): &(&[usize], &[usize])| Sample {
+            op: AdaptiveAvgPool { sizes: sizes.to_vec() },
+            ins: vec![SampleIn::any(dims(x))],
+        };
+        ADAPTED.iter().map(one).collect()
+    }
+
+    fn random(stream: &mut Stream) -> Option<Sample<AdaptiveAvgPool>> {
+        let (_, x, y) = random_window(stream)?;
+        Some(Sample { op: AdaptiveAvgPool { sizes: y.dims()[1..].to_vec() }, ins: vec![SampleIn::any(x)] })
+    }
+
+    fn rejects() -> Vec<Reject<AdaptiveAvgPool>> {
+        let bad = {
+            let one =
+                |(sizes, x, want)| Reject { op: AdaptiveAvgPool { sizes }, ins: vec![Meta::f32(x)], want };
+            bad_sizes().into_iter().map(one).collect()
+        };
+        with_bad_inputs(bad, 1)
+    }
+
+    fn bound(&self, _ins: &[Meta]) -> Bound {
+        // A window may hold a whole plane, and its sum is one chain; the magnitude grows with it.
+        Bound { ulps: 2.0, terms: 512.0 }
+    }
+}
+
+impl Cases for AdaptiveAvgPoolBwd {
+    fn samples() -> Vec<Sample<AdaptiveAvgPoolBwd>> {
+        let one = |(x, sizes): &(&[usize], &[usize])| {
+            let from = x[x.len() - sizes.len()..].to_vec();
+            let dy = resized(&dims(x), sizes).unwrap_or_default();
+            Sample { op: AdaptiveAvgPoolBwd { sizes: from }, ins: vec![SampleIn::any(dy)] }
+        };
+        ADAPTED.iter().map(one).collect()
+    }
+
+    fn random(stream: &mut Stream) -> Option<Sample<AdaptiveAvgPoolBwd>> {
+        let (_, x, y) = random_window(stream)?;
+        Some(Sample { op: AdaptiveAvgPoolBwd { sizes: x.dims()[1..].to_vec() }, ins: vec![SampleIn::any(y)] })
+    }
+
+    fn rejects() -> Vec<Reject<AdaptiveAvgPoolBwd>> {
+        let bad = {
+            let one =
+                |(sizes, x, want)| Reject { op: AdaptiveAvgPoolBwd { sizes }, ins: vec![Meta::f32(x)], want };
+            bad_sizes().into_iter().map(one).collect()
+        };
+        with_bad_inputs(bad, 1)
+    }
+
+    fn bound(&self, _ins: &[Meta]) -> Bound {
+        Bound { ulps: 2.0, terms: 512.0 }
+    }
+}
+
+impl Cases for SmoothMaxPool {
+    fn samples() -> Vec<Sample<SmoothMaxPool>> {
+        let one = |((window, x, _), beta)| Sample { op: SmoothMaxPool { window, beta }, ins: vec![tame(x)] };
+        windows(false).zip(betas()).map(one).collect()
+    }
+
+    fn random(stream: &mut Stream) -> Option<Sample<SmoothMaxPool>> {
+        let (window, x, _) = random_window(stream)?;
+        Some(Sample { op: SmoothMaxPool { window, beta: 2.0 }, ins: vec![tame(x)] })
+    }
+
+    fn rejects() -> Vec<Reject<SmoothMaxPool>> {
+        let bad = {
+            let one = |(window, x, want)| Reject {
+                op: SmoothMaxPool { window, beta: 1.0 },
+                ins: vec![Meta::f32(x)],
+                want,
+            };
+            let mut bad: Vec<_> = bad_windows().into_iter().map(one).collect();
+            for beta in [0.0, -0.0, f32::INFINITY, f32::NAN] {
+                let op = SmoothMaxPool { window: Window::new(&[2], &[2], &[0]), beta };
+                bad.push(Reject { op, ins: vec![Meta::f32(dims(&[4]))], want: "Argument" });
+            }
+            bad
+        };
+        with_bad_inputs(bad, 1)
+    }
+
+    fn bound(&self, _ins: &[Meta]) -> Bound {
+        Bound { ulps: 4.0, terms: 12.0 + self.window.cells() as f64 }
+    }
+}
+
+impl Cases for SmoothMaxPoolBwd {
+    fn samples() -> Vec<Sample<SmoothMaxPoolBwd>> {
+        let one = |((window, x, y), beta)| Sample {
+            op: SmoothMaxPoolBwd { window, beta },
+            ins: vec![tame(x), tame(y), tame(y)],
+        };
+        windows(false).zip(betas()).map(one).collect()
+    }
+
+    fn random(stream: &mut Stream) -> Option<Sample<SmoothMaxPoolBwd>> {
+        let (window, x, y) = random_window(stream)?;
+        let op = SmoothMaxPoolBwd { window, beta: 1.0 };
+        Some(Sample { op, ins: vec![tame(x), tame(y), tame(y)] })
+    }
+
+    fn rejects() -> Vec<Reject<SmoothMaxPoolBwd>> {
+        let bad = {
+            let one = |(window, ins, want): (Window, [Shape; 3], _)| Reject {
+                op: SmoothMaxPoolBwd { window, beta: 1.0 },
+                ins: ins.map(Meta::f32).to_vec(),
+                want,
+            };
+            bad_triples().into_iter().map(one).collect()
+        };
+        with_bad_inputs(bad, 3)
+    }
+
+    fn bound(&self, _ins: &[Meta]) -> Bound {
+        Bound { ulps: 4.0, terms: 8.0 + self.window.cells() as f64 }
+    }
+}
+
+impl Cases for SmoothMaxPoolSum {
+    fn samples() -> Vec<Sample<SmoothMaxPoolSum>> {
+        let one = |((window, x, y), beta)| Sample {
+            op: SmoothMaxPoolSum { window, beta },
+            ins: vec![tame(x), tame(y), tame(x)],
+        };
+        windows(false).zip(betas()).map(one).collect()
+    }
+
+    fn random(stream: &mut Stream) -> Option<Sample<SmoothMaxPoolSum>> {
+        let (window, x, y) = random_window(stream)?;
+        let op = SmoothMaxPoolSum { window, beta: 1.0 };
+        Some(Sample { op, ins: vec![tame(x), tame(y), tame(x)] })
+    }
+
+    fn rejects() -> Vec<Reject<SmoothMaxPoolSum>> {
+        let bad = {
+            let one = |(window, ins, want): (Window, [Shape; 3], _)| Reject {
+                op: SmoothMaxPoolSum { window, beta: 1.0 },
+                ins: ins.map(Meta::f32).to_vec(),
+                want,
+            };
+            bad_triples().into_iter().map(one).collect()
+        };
+        with_bad_inputs(bad, 3)
+    }
+
+    fn bound(&self, _ins: &[Meta]) -> Bound {
+        Bound { ulps: 4.0, terms: 8.0 + self.window.cells() as f64 }
+    }
+}
+
+/// The rejects with two more that every op on windows has: no inputs at all, and indices in the place of numbers.
+fn with_bad_inputs<O: Cases>(mut bad: Vec<Reject<O>>, arity: usize) -> Vec<Reject<O>> {
+    if let Some(Sample { op, ins }) = O::samples().into_iter().next() {
+        let shape = ins[0].meta().shape;
+        bad.push(Reject { op: op.clone(), ins: vec![], want: "Arity" });
+        bad.push(Reject { op, ins: vec![Meta::u32(shape); arity], want: "DType" });
+    }
+    bad
+}
