@@ -23,7 +23,6 @@ pub mod conv;
 pub mod fused;
 pub mod index;
 pub mod layout;
-pub mod led;
 pub mod loss;
 pub mod matmul;
 pub mod norm;

@@ -68,8 +68,6 @@ macro_rules! with_ops {
             clamp_to: pointwise::ClampTo,
             map: pointwise::Map,
             fused: fused::Fused,
-            led: led::Led,
-            folded: reduce::Folded,
             sum: reduce::Sum,
             mean: reduce::Mean,
             amax: reduce::Amax,
@@ -253,6 +251,11 @@ macro_rules! any_op {
                 around: fused::Around<'_>,
             ) -> Option<Vec<Source>> {
                 match self { $(AnyOp::$op(op) => op.joined(ins, gpu, around),)* }
+            }
+
+            /// See [`Op::fusion`].
+            pub fn fusion(&self, ins: &[Meta]) -> fused::Fusion {
+                match self { $(AnyOp::$op(op) => op.fusion(ins),)* }
             }
 
             /// See [`Op::as_program`].

@@ -163,6 +163,11 @@ pub trait Op: Clone + PartialEq + Debug + Sized {
     /// The CUDA modules the launch will want, as (name, source), for compiling ahead.
     fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<Source>;
 
+    /// What may be fused to the op, on inputs that [`Op::shape`] accepts. Reductions say it by [`Op::as_fold`].
+    fn fusion(&self, _ins: &[Meta]) -> fused::Fusion {
+        fused::Fusion::default()
+    }
+
     /// The CUDA modules with programs around what they do, if the kernels can take them in.
     fn joined(&self, _ins: &[Meta], _gpu: &Gpu, _around: fused::Around<'_>) -> Option<Vec<Source>> {
         None

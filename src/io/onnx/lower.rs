@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::graph::{Graph, Source, What};
 use crate::ops::attention::{self, AttentionMask};
 use crate::ops::fold::{self, Fold, Kind};
+use crate::ops::fused::Fused;
 use crate::ops::layout::{Pad, packed};
 use crate::ops::pool::Window;
 use crate::ops::program::{Instr, Program, Reg};
@@ -848,29 +849,33 @@ impl<'g> Lowering<'g> {
         self.reshape(&value, &x.dims)
     }
 
+    /// An op with the expressions before and after it, one after the other.
+    fn fused(&mut self, place: Place<'_>, fused: &Fused, ins: &[Value]) -> Result<Value> {
+        let others = fused.epilogue.as_ref().map_or(0, |e| e.program.inputs() - 1);
+        let (ins, after) = ins.split_at(ins.len() - others);
+        let (mut all, mut types) = (ins.to_vec(), place.metas[..ins.len()].to_vec());
+        if let Some(p) = &fused.prologue {
+            let given = all.split_off(ins.len() - p.program.inputs());
+            types.truncate(all.len());
+            let mut made = self.program(&p.program, &given);
+            all.insert(p.slot, self.expand(&made.swap_remove(0), p.shape.dims()));
+            types.insert(p.slot, Meta::f32(p.shape));
+        }
+        let out = fused.op.shape(&types)?;
+        let value = self.op(Place { op: &fused.op, metas: &types, out, ..place }, &all)?;
+        let Some(e) = &fused.epilogue else { return Ok(value) };
+        let value = self.reshape(&value, e.shape.dims());
+        let results = self.program(&e.program, &[&[value], after].concat());
+        self.results(place.at, results, &e.shape)
+    }
+
     /// One op of the program. Its value has elements.
     fn op(&mut self, place: Place<'_>, ins: &[Value]) -> Result<Value> {
         let (op, metas, out) = (place.op, place.metas, place.out.shape);
-        if let AnyOp::Fused(fused) = op {
-            let base = Place {
-                op: &fused.base,
-                metas: &metas[..fused.inputs],
-                out: fused.base.shape(&metas[..fused.inputs])?,
-                ..place
-            };
-            let value = self.op(base, &ins[..fused.inputs])?;
-            let value = self.reshape(&value, fused.shape.dims());
-            let results = self.program(&fused.program, &[&[value], &ins[fused.inputs..]].concat());
-            return self.results(place.at, results, &fused.shape);
-        }
-        if let AnyOp::Led(led) = op {
-            let (own, given) = ins.split_at(ins.len() - led.inputs);
-            let mut made = self.program(&led.program, given);
-            let made = self.expand(&made.swap_remove(0), led.shape.dims());
-            let (mut all, mut types) = (own.to_vec(), metas[..own.len()].to_vec());
-            all.insert(led.slot, made);
-            types.insert(led.slot, Meta::f32(led.shape));
-            return self.op(Place { op: &led.base, metas: &types, ..place }, &all);
+        if let AnyOp::Fused(fused) = op
+            && fused.fold(metas).is_none()
+        {
+            return self.fused(place, fused, ins);
         }
         if let AnyOp::Map(map) = op {
             let results = self.program(&map.program, ins);
@@ -888,7 +893,7 @@ impl<'g> Lowering<'g> {
             return self.results(place.at, results, &out);
         }
         let fold = match op {
-            AnyOp::Folded(folded) => folded.fold(),
+            AnyOp::Fused(fused) => fused.fold(metas),
             _ => op.as_fold(metas),
         };
         if let Some((fold, axes)) = fold {

@@ -10,8 +10,8 @@
 //! %4: u32[2] = random base
 //! %5: f32[2, 3] = add %0 %1
 //! %6: f32[2, 3] = map %5 %5 shape=[2, 3] { k0 = 0.5; t0 = Mul x0 k0; t1 = Add t0 x1; return t1 }
-//! %7: f32[2, 2] = fused %6 %6 %2 inputs=2 shape=[2, 2] of matmul ta=false tb=true { t0 = Add x0 x1; return t0 }
-//! %8: f32[] = folded %7 shape=[2, 2] { t0 = Exp x0; return t0 } then sum axes=[0, 1] { t0 = Log x0; return t0 }
+//! %7: f32[2, 2] = fused %6 %6 %2 of matmul ta=false tb=true epilogue inputs=1 shape=[2, 2] { t0 = Add x0 x1; return t0 }
+//! %8: f32[] = fused %7 of sum axes=[0, 1] prologue slot=0 inputs=1 shape=[2, 2] { t0 = Exp x0; return t0 }
 //! return %8
 //! ```
 //!
@@ -27,9 +27,7 @@ use dittograd_numerics::environment;
 use dittograd_numerics::error::{self, Error, ErrorKind, Result};
 use dittograd_numerics::shape::{MAX_RANK, Shape};
 use dittograd_numerics::tensor::Tensor;
-use dittograd_ops::fold::Folded;
-use dittograd_ops::fused::Fused;
-use dittograd_ops::led::Led;
+use dittograd_ops::fused::{Epilogue, Fused, Prologue};
 use dittograd_ops::map::Map;
 use dittograd_ops::program::{Instr, Program, Reg, Step};
 use dittograd_ops::{AnyOp, Attr, Attrs, MAX_INS, Recorder, Val};
@@ -227,23 +225,19 @@ fn print_rest(out: &mut String, op: &AnyOp) {
             let _ = write!(out, " shape={}", map.shape);
             print_program(out, &map.program);
         }
-        AnyOp::Fused(op) => {
-            let _ = write!(out, " inputs={} shape={} of {}", op.inputs, op.shape, op.base.name());
-            print_rest(out, &op.base);
-            print_program(out, &op.program);
-        }
-        AnyOp::Led(op) => {
-            let _ = write!(out, " slot={} inputs={} shape={}", op.slot, op.inputs, op.shape);
-            print_program(out, &op.program);
-            let _ = write!(out, " then {}", op.base.name());
-            print_attrs(out, &op.base);
-        }
-        AnyOp::Folded(op) => {
-            let _ = write!(out, " shape={}", op.shape);
-            print_program(out, &op.before);
-            let _ = write!(out, " then {}", op.base.name());
-            print_attrs(out, &op.base);
-            print_program(out, &op.after);
+        AnyOp::Fused(fused) => {
+            let _ = write!(out, " of {}", fused.op.name());
+            print_attrs(out, &fused.op);
+            if let Some(p) = &fused.prologue {
+                let inputs = p.program.inputs();
+                let _ = write!(out, " prologue slot={} inputs={inputs} shape={}", p.slot, p.shape);
+                print_program(out, &p.program);
+            }
+            if let Some(e) = &fused.epilogue {
+                let others = e.program.inputs().saturating_sub(1);
+                let _ = write!(out, " epilogue inputs={others} shape={}", e.shape);
+                print_program(out, &e.program);
+            }
         }
         op => print_attrs(out, op),
     }
@@ -615,37 +609,32 @@ impl<'a> Parser<'a> {
                 let shape = self.given_shape()?;
                 Map::new(self.program(ins.len())?, shape).into()
             }
-            "fused" => {
-                let inputs = self.given("inputs", "how many inputs are the op's own", ins.len())?;
-                let shape = self.given_shape()?;
-                let (name, at) = self.base("of")?;
-                let base = Box::new(self.form(name, at)?);
-                let program = Arc::new(self.program(1 + ins.len() - inputs)?);
-                Fused { base, inputs, program, shape }.into()
-            }
-            "folded" => {
-                let shape = self.given_shape()?;
-                let before = Arc::new(self.program(ins.len())?);
-                let (name, at) = self.base("then")?;
-                let base = Box::new(self.plain(name, at)?);
-                Folded { base, before, after: Arc::new(self.program(1)?), shape }.into()
-            }
-            _ => self.form(name, op_at)?,
+            "fused" => self.fused()?.into(),
+            _ => self.plain(name, op_at)?,
         };
         Ok((op, ins))
     }
 
-    /// An op whose text does not depend on how many inputs it has.
-    fn form(&mut self, name: &str, at: usize) -> Result<AnyOp> {
-        if name != "led" {
-            return self.plain(name, at);
+    /// An op with the expressions before and after it.
+    fn fused(&mut self) -> Result<Fused> {
+        self.demand("of")?;
+        self.blanks();
+        let at = self.at;
+        let name = self.word("an op")?;
+        let op = Box::new(self.plain(name, at)?);
+        let mut fused = Fused { prologue: None, op, epilogue: None };
+        if self.eat("prologue") {
+            let slot = self.given("slot", "which input the prologue computes first", MAX_INS)?;
+            let inputs = self.given("inputs", "how many inputs are the prologue's", MAX_INS)?;
+            let shape = self.given_shape()?;
+            fused.prologue = Some(Prologue { program: Arc::new(self.program(inputs)?), slot, shape });
         }
-        let slot = self.given("slot", "which input the program makes", MAX_INS)?;
-        let inputs = self.given("inputs", "how many inputs are the program's", MAX_INS)?;
-        let shape = self.given_shape()?;
-        let program = Arc::new(self.program(inputs)?);
-        let (name, at) = self.base("then")?;
-        Ok(Led { base: Box::new(self.plain(name, at)?), slot, inputs, program, shape }.into())
+        if self.eat("epilogue") {
+            let others = self.given("inputs", "how many inputs are the epilogue's", MAX_INS)?;
+            let shape = self.given_shape()?;
+            fused.epilogue = Some(Epilogue { program: Arc::new(self.program(1 + others)?), shape });
+        }
+        Ok(fused)
     }
 
     /// A whole number of at most `most` under a name.
@@ -661,20 +650,13 @@ impl<'a> Parser<'a> {
         self.shape()
     }
 
-    /// The name of the op that a program comes before or after, and where it stands.
-    fn base(&mut self, before: &str) -> Result<(&'a str, usize)> {
-        self.demand(before)?;
-        self.blanks();
-        let at = self.at;
-        Ok((self.word("an op")?, at))
-    }
-
     /// An op that its attributes say all of.
     fn plain(&mut self, name: &str, at: usize) -> Result<AnyOp> {
         let mut attrs = Attrs::default();
         loop {
             self.blanks();
-            if self.rest().is_empty() || self.rest().starts_with(['\n', '{']) {
+            let ends = |end: &&str| self.rest().starts_with(end);
+            if self.rest().is_empty() || ["\n", "{", "prologue ", "epilogue "].iter().any(ends) {
                 break;
             }
             let start = self.at;

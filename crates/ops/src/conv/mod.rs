@@ -18,7 +18,7 @@ pub(crate) mod plan;
 #[cfg(all(test, feature = "cases"))]
 mod tests;
 
-use crate::fused::Around;
+use crate::fused::{Around, Fusion};
 use crate::reduce::Sum;
 use crate::{AnyTensor, Attr, Attrs, CpuRun, CudaRun, Gpu, Io, Kernel, Op, Recorder, Val, mismatch, typed};
 use dittograd_device::cpu::conv::{Axis, Gather, KernelGrad, MAX_AXES, View};
@@ -549,6 +549,12 @@ impl Op for Conv {
         self.of(ins).map_or(Vec::new(), |g| plan::modules(&plan::forward(&g), gpu, None))
     }
 
+    fn fusion(&self, ins: &[Meta]) -> Fusion {
+        let kernel = ins[1].shape;
+        let results = self.shape(ins).map_or(0, |out| out.shape.numel());
+        Fusion::product(kernel.numel() / kernel.dims()[0].max(1), results)
+    }
+
     fn joined(&self, ins: &[Meta], gpu: &Gpu, around: Around<'_>) -> Option<Vec<Source>> {
         let follow = around.only_follow()?;
         let work = plan::forward(&self.of(ins).ok()?);
@@ -676,6 +682,12 @@ impl Op for ConvTranspose {
 
     fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<Source> {
         self.of(ins).map_or(Vec::new(), |g| plan::modules(&plan::transposed(&g), gpu, None))
+    }
+
+    fn fusion(&self, ins: &[Meta]) -> Fusion {
+        let kernel = ins[1].shape;
+        let results = self.shape(ins).map_or(0, |out| out.shape.numel());
+        Fusion::product(kernel.numel() / kernel.dims()[1].max(1), results)
     }
 
     fn joined(&self, ins: &[Meta], gpu: &Gpu, around: Around<'_>) -> Option<Vec<Source>> {

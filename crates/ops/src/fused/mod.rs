@@ -1,272 +1,261 @@
-//! [`Fused`]: a product, convolution, softmax or norm with an elementwise program after it, which on a GPU is computed
-//! before the results are written, in the op's own kernel.
+//! [`Fused`]: an op with pointwise expressions in its own kernels. A prologue computes inputs of the op as they are read, an epilogue
+//! is applied to its results before they are written. An op says what may be fused to it by [`Op::fusion`] or, if it is a
+//! reduction, by [`Op::as_fold`].
 
 #[cfg(feature = "cases")]
 mod cases;
+mod code;
 
-use crate::led::Lead;
-use crate::pointwise::map;
-use crate::pointwise::map::{Access, Map, access};
+pub use code::{Around, Follow, Lead};
+
+use crate::layout;
+use crate::pointwise::Add;
+use crate::pointwise::map::{self, Access, Map, access};
 use crate::pointwise::program::Program;
-use crate::{AnyOp, AnyTensor, Attr, Attrs, CpuRun, CudaRun, Gpu, Io, Kernel, Op, Recorder, Val};
-use dittograd_device::cuda::{Args, Source};
+use crate::reduce::fold::{Fold, Stage};
+use crate::{AnyOp, AnyTensor, Attr, Attrs, CpuRun, CudaRun, Gpu, Io, Kernel, Op, PerInput, Recorder, Val};
+use dittograd_device::cuda::Source;
 use dittograd_device::{Device, Meta};
 use dittograd_numerics::error::{Error, ErrorKind, Result};
 use dittograd_numerics::scalar::Scalar;
 use dittograd_numerics::shape::Shape;
 use dittograd_numerics::tensor::Tensor;
-use std::fmt::Write;
 use std::sync::Arc;
 
-/// `program(base(ins…), others…)`, element by element; the others are broadcast by NumPy's rule. Several results lie
-/// one behind the other in a flat value, as those of a [`Map`].
+/// `epilogue(op(…), others…)`, where some inputs of the op are `prologue(others…)`. The inputs are those of the op that the prologue
+/// does not compute, then the prologue's, then the epilogue's own.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fused {
-    /// The op before.
-    pub base: Box<AnyOp>,
-    /// How many of the inputs are its own; they come first.
-    pub inputs: usize,
-    /// What follows. Its first input is the op's value.
+    /// Computes inputs of the op.
+    pub prologue: Option<Prologue>,
+    /// The op.
+    pub op: Box<AnyOp>,
+    /// What is done to its value.
+    pub epilogue: Option<Epilogue>,
+}
+
+/// A pointwise expression that computes inputs of an op. What it reads is broadcast by NumPy's rule, unless the op is a reduction.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Prologue {
+    /// The expression: one result for each input that it computes.
+    pub program: Arc<Program>,
+    /// The first of these inputs; the others follow it.
+    pub slot: usize,
+    /// The shape of each.
+    pub shape: Shape,
+}
+
+/// A pointwise expression of an op's value, which is its first input, and of others, which are broadcast by NumPy's rule. Several
+/// results lie one after the other in a flat value, as those of a [`Map`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct Epilogue {
+    /// The expression.
     pub program: Arc<Program>,
     /// The shape of each result, which has the elements of the op's value.
     pub shape: Shape,
 }
 
-/// Whether a program can follow an op.
-#[doc(hidden)]
-pub fn can_follow(op: &AnyOp) -> bool {
-    use AnyOp::{AxisMatMul, Bmm, Conv, ConvTranspose, Linear, MatMul};
-    matches!(op, MatMul(_) | Bmm(_) | Linear(_) | AxisMatMul(_) | Conv(_) | ConvTranspose(_)) || has_rows(op)
+/// What may be fused to an op that is no reduction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Fusion {
+    /// The input that a prologue may compute, and how many of its last axes the op's kernels see as a row.
+    pub prologue: Option<(usize, usize)>,
+    /// Whether an epilogue may follow.
+    pub epilogue: bool,
+    /// Whether it pays if that epilogue reads inputs of its own.
+    pub others: bool,
+    /// The most weight of either expression.
+    pub weight: usize,
 }
 
-/// Whether an op is one of rows: it takes as long as its bytes do, and every element that need not be written and read again
-/// is a gain.
-pub(crate) fn has_rows(op: &AnyOp) -> bool {
-    use AnyOp::{LayerNorm, Led, LogSoftmax, LogSoftmaxBwd, RmsNorm, Softmax, SoftmaxBwd};
-    match op {
-        Softmax(_) | LogSoftmax(_) | SoftmaxBwd(_) | LogSoftmaxBwd(_) | LayerNorm(_) | RmsNorm(_) => true,
-        Led(led) => has_rows(&led.base),
-        _ => false,
+impl Fusion {
+    /// The most terms of a sum, and the most results, with which it pays to read other inputs in the kernel of a product. An
+    /// epilogue that reads nothing else costs nothing there; one that does takes as long as by itself, or longer where it
+    /// makes the compiler arrange the main loop less well (measured), so that only the launch is saved.
+    const FEW_TERMS: usize = 256;
+    const FEW_RESULTS: usize = 1 << 18;
+
+    /// That of a product whose results are sums of `terms` products. Its kernel has few threads, so a heavy epilogue takes longer
+    /// there than a kernel of its own that reads the sums again (measured).
+    pub(crate) fn product(terms: usize, results: usize) -> Fusion {
+        let others = terms <= Self::FEW_TERMS || results <= Self::FEW_RESULTS;
+        Fusion { prologue: None, epilogue: true, others, weight: 16 }
+    }
+
+    /// That of an op on rows, the last `axes` of input `slot`: it takes as long as its bytes do, and every element that need not be
+    /// written and read again is a gain.
+    pub(crate) fn rows(slot: usize, axes: usize) -> Fusion {
+        Fusion { prologue: Some((slot, axes)), epilogue: true, others: true, weight: 64 }
     }
 }
 
-/// The most weight of a program after an op. A kernel of few threads, as that of a product is, takes longer for more than
-/// a kernel of its own that reads the sums again (measured).
-#[doc(hidden)]
-pub fn most_weight(op: &AnyOp) -> usize {
-    if has_rows(op) { 64 } else { 16 }
+/// How many inputs belong to whom.
+struct Split {
+    /// The op's, but for those that the prologue computes.
+    own: usize,
+    prologue: usize,
 }
 
-/// The most terms of a sum, and the most results, with which it pays to read other inputs in the kernel of a product. A
-/// program that reads nothing else costs nothing there; one that does takes as long as by itself, or longer where it
-/// makes the compiler arrange the main loop less well (measured), so that only the launch is saved.
-const FEW_TERMS: usize = 256;
-
-const FEW_RESULTS: usize = 1 << 18;
-
-/// Whether it pays to let a program that reads other inputs follow `op`.
-#[doc(hidden)]
-pub fn pays(op: &AnyOp, ins: &[Meta]) -> bool {
-    if has_rows(op) {
-        return true;
-    }
-    let Some(results) = op.shape(ins).ok().map(|m| m.shape.numel()) else { return false };
-    // Elements of the second operand for each result along its other axis.
-    let (b, last) = (ins[1].shape, ins[1].shape.last());
-    let terms = match op {
-        AnyOp::MatMul(p) if p.tb => last,
-        AnyOp::Bmm(p) if p.tb => last,
-        AnyOp::Linear(_) => last,
-        AnyOp::MatMul(_) | AnyOp::Bmm(_) => {
-            b.numel() / last.max(1) / if b.rank() == 3 { b.dims()[0].max(1) } else { 1 }
-        }
-        AnyOp::AxisMatMul(_) => b.dims()[b.rank() - 2],
-        AnyOp::Conv(_) => b.numel() / b.dims()[0].max(1),
-        _ => b.numel() / b.dims()[1].max(1),
-    };
-    terms <= FEW_TERMS || results <= FEW_RESULTS
-}
-
-/// Stores what the program makes of a single result, at its place and column.
-const STORE: &str = "__device__ __forceinline__ void follow_store(const Follow& f, float* out, unsigned long long at, unsigned long long column, float v) {
-float from[FOLLOW_X + 1], to[FOLLOW_Y];
-from[0] = v;
-#pragma unroll
-for (int i = 0; i < FOLLOW_X; ++i) from[i + 1] = f.x[i][follow_reads(i) == 2 ? 0 : follow_reads(i) == 1 ? column : at];
-follow(from, to);
-out[at] = to[0];
-#pragma unroll
-for (int k = 1; k < FOLLOW_Y; ++k) f.y[k - 1][at] = to[k];
-}
-";
-
-/// How a kernel reads another input of the program that follows it.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Reads {
-    /// At the place of the result.
-    Place = 0,
-    /// At its column.
-    Column = 1,
-    /// Always the same element.
-    Single = 2,
-}
-
-/// A program that follows the sums of a kernel, as CUDA text and arguments.
-#[derive(Debug)]
-pub struct Follow {
-    text: String,
-    /// Names the text.
-    tag: String,
-    /// Whether an input is read by column.
-    by_column: bool,
-    /// Where the other inputs lie, then the results but for the first.
-    addresses: Vec<u64>,
-}
-
-impl Follow {
-    /// What goes before the kernel's text, and a name for it.
-    pub(crate) fn text(&self) -> (&str, &str) {
-        (&self.tag, &self.text)
-    }
-
-    /// Whether an input is read by column.
-    pub(crate) fn by_column(&self) -> bool {
-        self.by_column
-    }
-
-    /// Appends the kernel's last argument.
-    pub(crate) fn push(&self, args: &mut Args) {
-        args.bytes(bytemuck::cast_slice(&self.addresses), 8);
-    }
-}
-
-/// Programs that are to be part of an op's own kernel.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Around<'a> {
-    /// Before it reads one of its inputs.
-    pub lead: Option<&'a Lead>,
-    /// Behind its results.
-    pub follow: Option<&'a Follow>,
-}
-
-impl<'a> Around<'a> {
-    /// The program behind the results, for kernels that take no other.
-    pub(crate) fn only_follow(self) -> Option<&'a Follow> {
-        self.follow.filter(|_| self.lead.is_none())
-    }
-
-    /// What goes before the kernel's text, and an end for its name.
-    pub(crate) fn text(self) -> (String, String) {
-        let texts = [self.lead.map(Lead::text), self.follow.map(Follow::text)];
-        texts
-            .into_iter()
-            .flatten()
-            .fold(Default::default(), |(name, all), (tag, text)| (format!("{name}_{tag}"), all + text))
-    }
-
-    /// Appends the kernel's last arguments.
-    pub(crate) fn push(self, args: &mut Args) {
-        if let Some(lead) = self.lead {
-            lead.push(args);
-        }
-        if let Some(follow) = self.follow {
-            follow.push(args);
-        }
+impl Split {
+    fn parts<'a, T>(&self, all: &'a [T]) -> [&'a [T]; 3] {
+        let (own, rest) = all.split_at(self.own);
+        let (prologue, epilogue) = rest.split_at(self.prologue);
+        [own, prologue, epilogue]
     }
 }
 
 impl Fused {
-    /// How the others are read, if a kernel can do that: `columns` is the length of the value's last axis.
-    fn reads(&self, ins: &[Meta]) -> Option<Vec<Reads>> {
-        let columns = self.base.shape(&ins[..self.inputs]).ok()?.shape.last();
-        let of = |m: &Meta| {
-            let (n, dims) = (m.shape.numel(), self.shape.dims());
-            if n == self.shape.numel() {
-                return Some(Reads::Place);
-            }
-            match n {
-                1 => Some(Reads::Single),
-                _ if n == columns && dims.last() == Some(&n) && m.shape.last() == n => Some(Reads::Column),
-                _ => None,
-            }
-        };
-        ins[self.inputs..].iter().map(of).collect()
+    /// Inputs of the prologue, and those of the epilogue besides the op's value.
+    fn given(&self) -> (usize, usize) {
+        let prologue = self.prologue.as_ref().map_or(0, |p| p.program.inputs());
+        let epilogue = self.epilogue.as_ref().map_or(0, |e| e.program.inputs().saturating_sub(1));
+        (prologue, epilogue)
     }
 
-    /// Whether kernels that the program is part of can read its other inputs.
+    fn split(&self, inputs: usize) -> Split {
+        let (prologue, epilogue) = self.given();
+        Split { own: inputs.saturating_sub(prologue + epilogue), prologue }
+    }
+
+    /// Something of each input of the op: `own` of those that it reads itself, `made` of those that the prologue computes.
+    fn inserted<T: Copy>(&self, own: &[T], made: &[T], filler: T) -> PerInput<T> {
+        let slot = self.prologue.as_ref().map_or(own.len(), |p| p.slot.min(own.len()));
+        let mut all = PerInput::new(own.len() + made.len(), filler);
+        let words = all.all_mut();
+        words[..slot].copy_from_slice(&own[..slot]);
+        words[slot..slot + made.len()].copy_from_slice(made);
+        words[slot + made.len()..].copy_from_slice(&own[slot..]);
+        all
+    }
+
+    /// Shapes and types of the op's inputs.
+    fn metas(&self, ins: &[Meta]) -> PerInput<Meta> {
+        let made =
+            self.prologue.as_ref().map_or(Vec::new(), |p| vec![Meta::f32(p.shape); p.program.outputs()]);
+        self.inserted(&ins[..self.split(ins.len()).own], &made, Meta::f32(Shape::SCALAR))
+    }
+
+    /// The op as a reduction with both expressions in its stages, and its axes. `metas` are those of the op.
+    fn fold_of(&self, metas: &[Meta]) -> Option<(Fold, Vec<usize>)> {
+        let (fold, axes) = self.op.as_fold(metas)?;
+        let takes = |p: &Prologue| p.slot == 0 && p.program.outputs() == fold.ins;
+        let follows = |e: &Epilogue| e.program.inputs() == 1 && e.program.outputs() == 1;
+        if fold.aux > 0
+            || !self.prologue.as_ref().is_none_or(takes)
+            || !self.epilogue.as_ref().is_none_or(follows)
+        {
+            return None;
+        }
+        let ins = self.prologue.as_ref().map_or(fold.ins, |p| p.program.inputs());
+        let count = fold.stages.len();
+        let stages = fold.stages.iter().enumerate().map(|(k, stage)| Stage {
+            kind: stage.kind,
+            load: Program::trace(ins + k, |x| {
+                let elements = match &self.prologue {
+                    Some(p) => p.program.eval(&x[..ins]),
+                    None => x[..ins].to_vec(),
+                };
+                stage.load.eval(&[&elements, &x[ins..]].concat())
+            }),
+            post: Program::trace(stage.post.inputs(), |x| match &self.epilogue {
+                Some(e) if k + 1 == count => e.program.eval(&stage.post.eval(x)),
+                _ => stage.post.eval(x),
+            }),
+        });
+        Some((Fold { ins, aux: 0, stages: stages.collect() }, axes))
+    }
+
+    /// The op as a reduction with both expressions in its stages, and its axes, if it is one.
     #[doc(hidden)]
-    pub fn is_readable(&self, ins: &[Meta]) -> bool {
-        self.reads(ins).is_some()
+    pub fn fold(&self, ins: &[Meta]) -> Option<(Fold, Vec<usize>)> {
+        self.fold_of(&self.metas(ins))
     }
 
-    /// The program as part of a kernel, if it can be: the inputs' and the output's addresses may be 0 where only the
-    /// text is wanted.
-    fn follow(&self, ins: &[Meta], addresses: &[u64], out: u64) -> Option<Follow> {
-        let reads = self.reads(ins)?;
-        let (others, results) = (reads.len(), self.program.outputs());
-        let mut t = format!(
-            "{}#define DITTO_FOLLOW 1\n#define FOLLOW_X {others}\n#define FOLLOW_Y {results}\n",
-            map::prelude()
-        );
-        let _ = writeln!(
-            t,
-            "struct Follow {{ const float* x[{}]; float* y[{}]; }};",
-            others.max(1),
-            results.max(2) - 1
-        );
-        let list: Vec<String> = reads.iter().map(|r| (*r as usize).to_string()).collect();
-        let choice: String = list.iter().enumerate().map(|(i, r)| format!("i == {i} ? {r} : ")).collect();
-        let _ = writeln!(
-            t,
-            "__device__ __forceinline__ constexpr int follow_reads(int i) {{ return {choice}0; }}"
-        );
-        let _ = writeln!(
-            t,
-            "__device__ __forceinline__ void follow(const float (&from)[{}], float (&to)[{results}]) {{",
-            others + 1
-        );
-        for i in 0..=others {
-            let _ = writeln!(t, "const float x{i} = from[{i}];");
+    /// Whether the op's kernels can take the expressions in: what they read lies as kernels read it, and there are registers enough.
+    #[doc(hidden)]
+    pub fn is_possible(&self, ins: &[Meta]) -> bool {
+        match self.fold(ins) {
+            Some((fold, _)) => fold.stages.iter().all(|s| s.load.fits() && s.post.fits()),
+            None => {
+                let prologue = || self.prologue.is_none() || self.prologue_reads(ins).is_some();
+                prologue() && (self.epilogue.is_none() || self.epilogue_reads(ins).is_some())
+            }
         }
-        t.push_str(&self.program.cuda_constants());
-        t.push_str(&self.program.cuda());
-        for k in 0..results {
-            let _ = writeln!(t, "to[{k}] = y{k};");
-        }
-        t.push_str("}\n");
-        t.push_str(STORE);
-        let words = self.shape.numel() as u64;
-        let mut all = addresses[self.inputs.min(addresses.len())..].to_vec();
-        all.resize(others.max(1), 0);
-        all.extend((1..results.max(2) as u64).map(|k| out + 4 * k * words));
-        let tag = blake3::hash(t.as_bytes()).to_hex()[..12].to_string();
-        Some(Follow { text: t, tag, by_column: reads.contains(&Reads::Column), addresses: all })
     }
 
-    /// Runs the op, by `base_cpu`, then the program.
-    fn run_cpu(&self, run: CpuRun<'_>, base_cpu: impl Fn(CpuRun<'_>)) {
+    /// The shape of a reduction's elements.
+    fn elements(&self, ins: &[Meta]) -> Shape {
+        self.prologue.as_ref().map_or_else(|| ins[0].shape, |p| p.shape)
+    }
+
+    #[cold]
+    fn unsupported(&self, what: &str) -> Error {
+        Error::unsupported(Self::NAME, format!("{what} {}", self.op.name()))
+    }
+
+    /// Words that a prologue's result takes before the op's own workspace, where it is stored at all.
+    fn made_words(&self) -> usize {
+        self.prologue.as_ref().map_or(0, |p| p.shape.numel().next_multiple_of(4))
+    }
+
+    /// Runs the prologue, the op by `op_cpu`, and the epilogue.
+    fn run_cpu(&self, run: CpuRun<'_>, op_cpu: impl Fn(CpuRun<'_>)) {
         let CpuRun { pool, simd, metas, ins, out, workspace, .. } = run;
-        let (base, others) = ins.split_at(self.inputs);
-        let Ok(value) = self.base.shape(&metas[..self.inputs]) else { return };
-        base_cpu(CpuRun {
+        let split = self.split(ins.len());
+        let ([own, before, after], [_, before_metas, after_metas]) = (split.parts(ins), split.parts(metas));
+        let metas = self.metas(metas);
+        let (made, workspace) = workspace.split_at_mut(self.made_words());
+        if let Some(p) = &self.prologue {
+            let accesses = map::accesses(before_metas, &p.shape);
+            let out = &mut made[..p.shape.numel()];
+            let run = CpuRun {
+                pool,
+                simd,
+                metas: before_metas,
+                ins: before,
+                shape: p.shape,
+                out,
+                workspace: &mut [],
+            };
+            map::run_cpu(&p.program, accesses.all(), run);
+        }
+        let made: &[&[f32]] = match &self.prologue {
+            Some(p) => &[&made[..p.shape.numel()]],
+            None => &[],
+        };
+        let ins = self.inserted(own, made, &[]);
+        let Ok(value) = self.op.shape(&metas) else { return };
+        let words = value.shape.numel();
+        let run = CpuRun {
             pool,
             simd,
-            metas: &metas[..self.inputs],
-            ins: base,
+            metas: &metas,
+            ins: &ins,
             shape: value.shape,
-            out: &mut out[..self.shape.numel()],
+            out: &mut out[..words],
             workspace,
-        });
-        let metas = &metas[self.inputs..];
-        let accesses = map::accesses(metas, &self.shape);
-        let run = CpuRun { pool, simd, metas, ins: others, shape: self.shape, out, workspace: &mut [] };
-        map::follow_cpu(&self.program, accesses.all(), run);
+        };
+        op_cpu(run);
+        if let Some(e) = &self.epilogue {
+            let accesses = map::accesses(after_metas, &e.shape);
+            let run = CpuRun {
+                pool,
+                simd,
+                metas: after_metas,
+                ins: after,
+                shape: e.shape,
+                out,
+                workspace: &mut [],
+            };
+            map::follow_cpu(&e.program, accesses.all(), run);
+        }
     }
 
-    /// How the program alone reads its inputs, in place, behind kernels that it cannot be part of.
-    fn alone(&self, ins: &[Meta]) -> Vec<Access> {
-        let mut accesses = vec![access(&self.shape, &self.shape)];
-        accesses.extend(map::accesses(&ins[self.inputs..], &self.shape).all());
+    /// How an epilogue reads its inputs, in place, in a kernel of its own.
+    fn alone(&self, e: &Epilogue, ins: &[Meta]) -> Vec<Access> {
+        let [_, _, others] = self.split(ins.len()).parts(ins);
+        let mut accesses = vec![access(&e.shape, &e.shape)];
+        accesses.extend(map::accesses(others, &e.shape).all());
         accesses
     }
 }
@@ -275,107 +264,209 @@ impl Op for Fused {
     const NAME: &'static str = "fused";
 
     fn shape(&self, ins: &[Meta]) -> Result<Meta> {
-        let want = self.inputs + self.program.inputs().saturating_sub(1);
-        if ins.len() != want || self.program.inputs() == 0 {
-            return Err(Error::new(Self::NAME, ErrorKind::Arity { want, got: ins.len() }));
+        let (before, after) = self.given();
+        let no_value = self.epilogue.as_ref().is_some_and(|e| e.program.inputs() == 0);
+        if ins.len() < before + after || no_value {
+            return Err(Error::new(Self::NAME, ErrorKind::Arity { want: before + after, got: ins.len() }));
         }
-        if !can_follow(&self.base) {
-            let what = format!("a program cannot follow {}", self.base.name());
-            return Err(Error::unsupported(Self::NAME, what));
+        if self.prologue.is_none() && self.epilogue.is_none() {
+            return Err(self.unsupported("there is no expression before or after"));
         }
-        let value = self.base.shape(&ins[..self.inputs])?.shape;
-        if value.numel() != self.shape.numel() {
-            return Err(crate::mismatch(
-                Self::NAME,
-                "elements of the value and the result differ",
-                value,
-                self.shape,
-            ));
+        let named = |e: Error| Error::new(Self::NAME, e.kind().clone());
+        let split = self.split(ins.len());
+        let [own, before, after] = split.parts(ins);
+        if let Some(p) = &self.prologue {
+            map::check_inputs(Self::NAME, &p.program, before, &p.shape)?;
         }
-        let mut all = vec![Meta::f32(self.shape)];
-        all.extend_from_slice(&ins[self.inputs..]);
-        Map { program: self.program.clone(), shape: self.shape }.shape(&all)
+        let metas = self.metas(ins);
+        let value = self.op.shape(&metas).map_err(named)?.shape;
+        if let Some(e) = &self.epilogue {
+            if value.numel() != e.shape.numel() {
+                let why = "elements of the value and the result differ";
+                return Err(crate::mismatch(Self::NAME, why, value, e.shape));
+            }
+            map::check_inputs(Self::NAME, &e.program, &[&[Meta::f32(e.shape)], after].concat(), &e.shape)?;
+        }
+        if self.op.as_fold(&metas).is_some() {
+            let Some((fold, _)) = self.fold_of(&metas) else {
+                return Err(self.unsupported("these expressions cannot be part of the reduction"));
+            };
+            if !fold.stages.iter().all(|s| s.load.fits() && s.post.fits()) {
+                return Err(self.unsupported("the expressions need more registers than there are, with"));
+            }
+            if let Some(p) = &self.prologue
+                && let Some(m) = before.iter().find(|m| m.shape != p.shape)
+            {
+                let why = "an input differs from the elements of the reduction";
+                return Err(crate::mismatch(Self::NAME, why, m.shape, p.shape));
+            }
+            if let Some(e) = self.epilogue.as_ref().filter(|e| e.shape != value) {
+                return Err(crate::mismatch(Self::NAME, "the result has another shape", value, e.shape));
+            }
+            return Ok(Meta::f32(value));
+        }
+        let fusion = self.op.fusion(&metas);
+        if let Some(p) = &self.prologue
+            && (fusion.prologue.is_none_or(|(slot, _)| slot != p.slot)
+                || p.slot > own.len()
+                || p.program.outputs() != 1)
+        {
+            return Err(self.unsupported(&format!("a prologue cannot compute input {} of", p.slot)));
+        }
+        match &self.epilogue {
+            Some(_) if !fusion.epilogue => Err(self.unsupported("an epilogue cannot follow")),
+            Some(e) => map::results_meta(Self::NAME, &e.program, e.shape),
+            None => Ok(Meta::f32(value)),
+        }
     }
 
     fn workspace(&self, ins: &[Meta], device: &Device) -> usize {
-        self.base.workspace(&ins[..self.inputs], device)
+        let metas = self.metas(ins);
+        if let Some((fold, axes)) = self.fold_of(&metas) {
+            return fold.workspace(&self.elements(ins), &axes, device);
+        }
+        let own = self.op.workspace(&metas, device);
+        let stays = |cuda| self.prologue_code(ins, &[], &metas, &Gpu::of(cuda)).is_some();
+        if device.as_cuda().is_some_and(|cuda| stays(cuda)) { own } else { self.made_words() + own }
     }
 
     fn cpu(&self, run: CpuRun<'_>) {
-        self.run_cpu(run, |run| self.base.cpu(run));
+        match self.fold(run.metas) {
+            Some((fold, axes)) => fold.run_cpu(&self.elements(run.metas), &axes, run),
+            None => self.run_cpu(run, |run| self.op.cpu(run)),
+        }
     }
 
     fn prepared(&self, ins: &[Meta]) -> Option<Kernel> {
-        let base = self.base.prepared(&ins[..self.inputs])?;
-        let this = self.clone();
-        Some(Box::new(move |run| this.run_cpu(run, &base)))
+        if let Some((fold, axes)) = self.fold(ins) {
+            return Some(fold.prepared(self.elements(ins), axes));
+        }
+        let (op, this) = (self.op.prepared(&self.metas(ins))?, self.clone());
+        Some(Box::new(move |run| this.run_cpu(run, &op)))
     }
 
     fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {
-        let (metas, ins) = (&run.metas[..self.inputs], &run.ins[..self.inputs]);
-        let shape = self.base.shape(metas)?.shape;
-        let base = CudaRun { metas, ins, shape, ..*run };
-        let follow = self.follow(run.metas, run.ins, run.out);
-        let around = Around { follow: follow.as_ref(), ..run.around };
-        if follow.is_some() && self.base.joined(metas, &Gpu::of(run.cuda), around).is_some() {
-            return self.base.cuda(&CudaRun { around, ..base });
+        let metas = self.metas(run.metas);
+        if let Some((fold, axes)) = self.fold_of(&metas) {
+            return fold.run_cuda(&self.elements(run.metas), &axes, run);
         }
-        self.base.cuda(&base)?;
-        let accesses = self.alone(run.metas);
-        let ins = [&[run.out], &run.ins[self.inputs..]].concat();
-        map::run_cuda(&self.program, &accesses, &CudaRun { ins: &ins, shape: self.shape, ..*run })
+        let split = self.split(run.ins.len());
+        let ([own, before, after], [_, before_metas, _]) = (split.parts(run.ins), split.parts(run.metas));
+        let (lead, follow) = self.code(run.metas, run.ins, run.out, &metas, &Gpu::of(run.cuda));
+        let (mut made, mut workspace) = (Vec::new(), run.workspace);
+        if let Some(p) = &self.prologue {
+            made.push(if lead.is_some() { 0 } else { workspace });
+            if lead.is_none() {
+                let accesses = map::accesses(before_metas, &p.shape);
+                let alone =
+                    CudaRun { metas: before_metas, ins: before, shape: p.shape, out: workspace, ..*run };
+                map::run_cuda(&p.program, accesses.all(), &alone)?;
+                workspace += 4 * self.made_words() as u64;
+            }
+        }
+        let (shape, ins) = (self.op.shape(&metas)?.shape, self.inserted(own, &made, 0));
+        let around = Around { lead: lead.as_ref(), follow: follow.as_ref() };
+        self.op.cuda(&CudaRun { metas: &metas, ins: &ins, shape, workspace, around, ..*run })?;
+        match &self.epilogue {
+            Some(e) if follow.is_none() => {
+                let (accesses, ins) = (self.alone(e, run.metas), [&[run.out], after].concat());
+                map::run_cuda(&e.program, &accesses, &CudaRun { ins: &ins, shape: e.shape, ..*run })
+            }
+            _ => Ok(()),
+        }
     }
 
     fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<Source> {
-        let metas = &ins[..self.inputs];
-        let follow = self.follow(ins, &[], 0);
-        let joined = follow.and_then(|f| {
-            let around = Around { lead: None, follow: Some(&f) };
-            self.base.joined(metas, gpu, around)
-        });
-        joined.unwrap_or_else(|| {
-            let mut modules = self.base.cuda_modules(metas, gpu);
-            modules.push(map::module(&self.program, &self.shape, &self.alone(ins)));
-            modules
-        })
+        let metas = self.metas(ins);
+        if let Some((fold, axes)) = self.fold_of(&metas) {
+            return fold.modules(&self.elements(ins), &axes, gpu);
+        }
+        let (lead, follow) = self.code(ins, &[], 0, &metas, gpu);
+        let around = Around { lead: lead.as_ref(), follow: follow.as_ref() };
+        let joined = || self.op.joined(&metas, gpu, around);
+        let is_plain = lead.is_none() && follow.is_none();
+        let mut modules =
+            (!is_plain).then(joined).flatten().unwrap_or_else(|| self.op.cuda_modules(&metas, gpu));
+        if let Some(p) = self.prologue.as_ref().filter(|_| lead.is_none()) {
+            let [_, before, _] = self.split(ins.len()).parts(ins);
+            modules.push(map::module(&p.program, &p.shape, map::accesses(before, &p.shape).all()));
+        }
+        if let Some(e) = self.epilogue.as_ref().filter(|_| follow.is_none()) {
+            modules.push(map::module(&e.program, &e.shape, &self.alone(e, ins)));
+        }
+        modules
     }
 
+    /// As those of the ops that it is made of; the values between them were not kept.
     fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {
-        // As the two ops it is made of; the value between them was not kept.
-        let (own, others) = io.ins.split_at(self.inputs);
-        let value = r.record((*self.base).clone(), own)?;
-        let shaped = crate::layout::reshape_to(r, value, self.shape)?;
-        let map = Map { program: self.program.clone(), shape: self.shape };
-        let ins = [&[shaped], others].concat();
-        let mut grads = map.vjp(r, Io { ins: &ins, out: io.out }, dy)?;
-        let rest = grads.split_off(1);
-        let mut all = match grads[0] {
-            None => vec![None; self.inputs],
-            Some(g) => {
-                let to = r.meta(value).shape;
-                let g = crate::layout::reshape_to(r, g, to)?;
-                self.base.vjp(r, Io { ins: own, out: value }, g)?
+        let [own, before, after] = self.split(io.ins.len()).parts(io.ins);
+        let mut made: Vec<(Val, Map)> = Vec::new();
+        if let Some(p) = &self.prologue {
+            for k in 0..p.program.outputs() {
+                let one = match p.program.outputs() {
+                    1 => p.program.clone(),
+                    _ => Arc::new(Program::trace(before.len(), |x| vec![p.program.eval(x)[k]])),
+                };
+                let map = Map { program: one, shape: p.shape };
+                made.push((r.record(map.clone().into(), before)?, map));
             }
+        }
+        let values: Vec<Val> = made.iter().map(|m| m.0).collect();
+        let ins = self.inserted(own, &values, Val(0));
+        let (mut value, mut g, mut rest) = (io.out, Some(dy), vec![None; after.len()]);
+        if let Some(e) = &self.epilogue {
+            value = r.record((*self.op).clone(), &ins)?;
+            let shaped = layout::reshape_to(r, value, e.shape)?;
+            let map = Map { program: e.program.clone(), shape: e.shape };
+            let mut grads = map.vjp(r, Io { ins: &[&[shaped], after].concat(), out: io.out }, dy)?;
+            rest = grads.split_off(1);
+            let to = r.meta(value).shape;
+            g = grads[0].map(|g| layout::reshape_to(r, g, to)).transpose()?;
+        }
+        let mut of_op = match g {
+            Some(g) => self.op.vjp(r, Io { ins: &ins, out: value }, g)?,
+            None => vec![None; ins.len()],
         };
-        all.extend(rest);
-        Ok(all)
+        let mut of_prologue: Vec<Option<Val>> = vec![None; before.len()];
+        let slot = self.prologue.as_ref().map_or(0, |p| p.slot);
+        for ((value, map), g) in
+            made.into_iter().zip(of_op.drain(slot..slot + values.len()).collect::<Vec<_>>())
+        {
+            let Some(g) = g else { continue };
+            for (sum, g) in of_prologue.iter_mut().zip(map.vjp(r, Io { ins: before, out: value }, g)?) {
+                *sum = match (*sum, g) {
+                    (Some(a), Some(b)) => Some(r.record(Add {}.into(), &[a, b])?),
+                    (a, b) => a.or(b),
+                };
+            }
+        }
+        Ok([of_op, of_prologue, rest].concat())
     }
 
     fn reference<T: Scalar>(&self, ins: &[AnyTensor<T>]) -> Result<Tensor<T>> {
-        let value = self.base.reference(&ins[..self.inputs])?;
-        let mut all = vec![AnyTensor::Num(Tensor::with_shape(self.shape, value.data().to_vec())?)];
-        all.extend_from_slice(&ins[self.inputs..]);
-        Map { program: self.program.clone(), shape: self.shape }.reference(&all)
+        let [own, before, after] = self.split(ins.len()).parts(ins);
+        let mut all = own.to_vec();
+        if let Some(p) = &self.prologue {
+            for k in 0..p.program.outputs() {
+                let one = Program::trace(before.len(), |x| vec![p.program.eval(x)[k]]);
+                all.insert(p.slot + k, AnyTensor::Num(Map::new(one, p.shape).reference(before)?));
+            }
+        }
+        let value = self.op.reference(&all)?;
+        let Some(e) = &self.epilogue else { return Ok(value) };
+        let mut all = vec![AnyTensor::Num(Tensor::with_shape(e.shape, value.data().to_vec())?)];
+        all.extend_from_slice(after);
+        Map { program: e.program.clone(), shape: e.shape }.reference(&all)
     }
 
     fn attrs(&self) -> Vec<(&'static str, Attr)> {
-        vec![
-            ("steps", Attr::Num(self.program.steps().len() as f64)),
-            ("shape", Attr::List(self.shape.dims().to_vec())),
-        ]
+        let steps = |p: &Program| Attr::Num(p.steps().len() as f64);
+        let prologue = self.prologue.as_ref().map(|p| ("prologue", steps(&p.program)));
+        let epilogue = self.epilogue.as_ref().map(|e| ("epilogue", steps(&e.program)));
+        prologue.into_iter().chain(epilogue).collect()
     }
 
     fn from_attrs(_: &Attrs) -> Result<Fused> {
-        Err(Error::unsupported(Self::NAME, "a program cannot be given by attributes"))
+        Err(Error::unsupported(Self::NAME, "an expression cannot be given by attributes"))
     }
 }

@@ -5,7 +5,7 @@
 mod cases;
 pub(crate) mod plan;
 
-use crate::fused::{Around, Follow};
+use crate::fused::{Around, Follow, Fusion};
 use crate::matmul::plan::{MatmulPlan, Problem, plan};
 use crate::reduce::Sum;
 use crate::{
@@ -52,6 +52,10 @@ impl Problem {
     fn gemm(&self) -> Gemm {
         let Problem { batch, m, n, k, ta, tb, .. } = *self;
         Gemm { batch, m, n, k, ta, tb }
+    }
+
+    fn fusion(&self) -> Fusion {
+        Fusion::product(self.k, self.batch * self.m * self.n)
     }
 
     fn workspace(&self, device: &Device) -> usize {
@@ -257,6 +261,10 @@ macro_rules! product_op {
                 self.of(ins).map_or(Vec::new(), |p| p.modules(gpu, None))
             }
 
+            fn fusion(&self, ins: &[Meta]) -> Fusion {
+                self.of(ins).map_or(Fusion::default(), |p| p.fusion())
+            }
+
             fn joined(&self, ins: &[Meta], gpu: &Gpu, around: Around<'_>) -> Option<Vec<Source>> {
                 Some(self.of(ins).ok()?.modules(gpu, Some(around.only_follow()?)))
             }
@@ -404,6 +412,10 @@ impl Op for Linear {
 
     fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<Source> {
         Linear::of(ins).map_or(Vec::new(), |p| p.modules(gpu, None))
+    }
+
+    fn fusion(&self, ins: &[Meta]) -> Fusion {
+        Linear::of(ins).map_or(Fusion::default(), |p| p.fusion())
     }
 
     fn joined(&self, ins: &[Meta], gpu: &Gpu, around: Around<'_>) -> Option<Vec<Source>> {

@@ -11,7 +11,7 @@ mod cases;
 mod cpu;
 mod cuda;
 
-use crate::fused::{Around, Follow};
+use crate::fused::{Around, Follow, Fusion};
 use crate::pointwise::map::record_program;
 use crate::pointwise::program::{Expr, Program};
 use crate::reduce::Mean;
@@ -342,6 +342,10 @@ macro_rules! row_norm {
 
             fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<Source> {
                 vec![self.rows(&ins[0]).module(1, ins.len() - 1, 0, gpu)]
+            }
+
+            fn fusion(&self, _ins: &[Meta]) -> Fusion {
+                Fusion::rows(0, self.axes)
             }
 
             fn joined(&self, ins: &[Meta], gpu: &Gpu, around: Around<'_>) -> Option<Vec<Source>> {

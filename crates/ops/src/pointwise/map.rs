@@ -477,23 +477,26 @@ pub fn results(r: &mut dyn Recorder, value: Val, count: usize, shape: Shape) -> 
     }
 }
 
+/// Errors unless these are the inputs of `program` and broadcast to `shape`.
+pub(crate) fn check_inputs(op: &'static str, program: &Program, ins: &[Meta], shape: &Shape) -> Result<()> {
+    if ins.len() != program.inputs() {
+        return Err(Error::new(op, ErrorKind::Arity { want: program.inputs(), got: ins.len() }));
+    }
+    for (i, m) in ins.iter().enumerate() {
+        crate::typed(op, ins, i, DType::F32)?;
+        let fits = m.shape.broadcast(shape).is_ok_and(|all| all == *shape);
+        if m.shape.rank() > shape.rank() || !fits {
+            return Err(crate::mismatch(op, "input does not broadcast to", m.shape, *shape));
+        }
+    }
+    Ok(())
+}
+
 impl Op for Map {
     const NAME: &'static str = "map";
 
     fn shape(&self, ins: &[Meta]) -> Result<Meta> {
-        if ins.len() != self.program.inputs() {
-            return Err(Error::new(
-                Self::NAME,
-                ErrorKind::Arity { want: self.program.inputs(), got: ins.len() },
-            ));
-        }
-        for (i, m) in ins.iter().enumerate() {
-            crate::typed(Self::NAME, ins, i, DType::F32)?;
-            let fits = m.shape.broadcast(&self.shape).is_ok_and(|all| all == self.shape);
-            if m.shape.rank() > self.shape.rank() || !fits {
-                return Err(crate::mismatch(Self::NAME, "input does not broadcast to", m.shape, self.shape));
-            }
-        }
+        check_inputs(Self::NAME, &self.program, ins, &self.shape)?;
         results_meta(Self::NAME, &self.program, self.shape)
     }
 

@@ -6,7 +6,6 @@ pub mod fold;
 pub mod global_norm;
 
 pub use extremum::{Argmax, Argmin, Pick, Place};
-pub use fold::Folded;
 pub use global_norm::GlobalNorm;
 #[cfg(feature = "cases")]
 mod cases;

@@ -5,7 +5,7 @@
 mod cases;
 pub(crate) mod rows;
 
-use crate::fused::Around;
+use crate::fused::{Around, Fusion};
 use crate::pointwise::program::Program;
 use crate::softmax::rows::{Formula, Row, RowKernel};
 use crate::{
@@ -141,6 +141,11 @@ macro_rules! row_op {
 
             fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<Source> {
                 vec![$kernel.kernel().module(ins[0].shape.last(), gpu)]
+            }
+
+            fn fusion(&self, _ins: &[Meta]) -> Fusion {
+                // The last input: the values of a softmax, or the gradient of one.
+                Fusion::rows($arity - 1, 1)
             }
 
             fn joined(&self, ins: &[Meta], gpu: &Gpu, around: Around<'_>) -> Option<Vec<Source>> {
@@ -569,6 +574,10 @@ impl Op for MaskedSoftmax {
 
     fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<Source> {
         vec![MaskedRow.kernel().module(ins[0].shape.last(), gpu)]
+    }
+
+    fn fusion(&self, _ins: &[Meta]) -> Fusion {
+        Fusion { prologue: Some((0, 1)), weight: 16, ..Fusion::default() }
     }
 
     fn joined(&self, ins: &[Meta], gpu: &Gpu, around: Around<'_>) -> Option<Vec<Source>> {

@@ -1,6 +1,6 @@
 //! The product of a matrix with one axis of a value.
 
-use crate::fused::{Around, Follow};
+use crate::fused::{Around, Follow, Fusion};
 use crate::matmul::plan::Problem;
 use crate::matmul::{Bmm, planned};
 use crate::pointwise::program::Scratch;
@@ -154,6 +154,13 @@ impl Op for AxisMatMul {
 
     fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<Source> {
         self.of(ins).map_or(Vec::new(), |along| along.modules(gpu, None))
+    }
+
+    fn fusion(&self, ins: &[Meta]) -> Fusion {
+        match (self.of(ins), self.shape(ins)) {
+            (Ok(along), Ok(out)) => Fusion::product(along.k, out.shape.numel()),
+            _ => Fusion::default(),
+        }
     }
 
     fn joined(&self, ins: &[Meta], gpu: &Gpu, around: Around<'_>) -> Option<Vec<Source>> {

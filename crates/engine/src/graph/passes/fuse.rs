@@ -10,7 +10,7 @@ use crate::graph::Graph;
 use dittograd_numerics::error::Result;
 use dittograd_numerics::scalar::Real;
 use dittograd_numerics::shape::Shape;
-use dittograd_ops::fused::{self, Fused};
+use dittograd_ops::fused::{Epilogue, Fused};
 use dittograd_ops::layout::{self, Reshape};
 use dittograd_ops::map::{Map, results};
 use dittograd_ops::program::{Expr, Program};
@@ -105,6 +105,12 @@ fn depths(graph: &Graph) -> Vec<usize> {
     depth
 }
 
+/// The op with an epilogue.
+fn followed(op: &AnyOp, program: &Program, shape: Shape) -> Fused {
+    let epilogue = Epilogue { program: Arc::new(program.clone()), shape };
+    Fused { prologue: None, op: Box::new(op.clone()), epilogue: Some(epilogue) }
+}
+
 /// The program of an elementwise op with one result.
 fn program_of(graph: &Graph, i: usize) -> Option<(Program, &[Val])> {
     let What::Op(op, ins) = &graph.nodes[i].what else { return None };
@@ -136,7 +142,11 @@ impl Fuser<'_> {
         }
         let shape = graph.nodes[i].meta.shape;
         let is_near = self.readers[i].first().is_some_and(|&r| r <= i + FAR);
-        if self.fusion.epilogues && fused::can_follow(op) && is_near && self.next_joins(&[i], i, &shape) {
+        if self.fusion.epilogues
+            && op.fusion(&graph.metas(ins)).epilogue
+            && is_near
+            && self.next_joins(&[i], i, &shape)
+        {
             let group = Group {
                 base: Some((op.clone(), self.to.all(ins))),
                 ins: Vec::new(),
@@ -329,17 +339,12 @@ impl Fuser<'_> {
         let fits = joined.fits()
             && joined.steps().len() <= MOST_STEPS
             && base.as_ref().is_none_or(|(op, own)| {
-                let op = Fused {
-                    base: Box::new(op.clone()),
-                    inputs: own.len(),
-                    program: Arc::new(joined.clone()),
-                    shape,
-                };
                 let metas = self.to.out.metas(&[&own[..], &ins].concat());
-                let pays = ins.is_empty() || fused::pays(&op.base, &metas[..own.len()]);
-                pays && joined.weight() <= fused::most_weight(&op.base)
+                let fusion = op.fusion(&metas[..own.len()]);
+                (ins.is_empty() || fusion.others)
+                    && joined.weight() <= fusion.weight
                     && ins.len() <= MOST_OTHERS
-                    && op.is_readable(&metas)
+                    && followed(op, &joined, shape).is_possible(&metas)
             });
         if !fits {
             return restore(self, groups);
@@ -362,8 +367,7 @@ impl Fuser<'_> {
         } else {
             let value = match base {
                 Some((op, own)) => {
-                    let inputs = own.len();
-                    let op = Fused { base: Box::new(op), inputs, program: Arc::new(program.clone()), shape };
+                    let op = followed(&op, &program, shape);
                     self.to.out.record(op.into(), &[own, ins].concat())?
                 }
                 None if ins.is_empty() && program.outputs() == 1 => {

@@ -1,15 +1,14 @@
-//! Elementwise ops become part of the softmax or norm that reads them: it computes the elements as it needs them, and they are
+//! Pointwise ops become the prologue of the softmax or norm that reads them: it computes the elements as it reads them, and they are
 //! never stored.
 
 use super::{Rewrite, What, elements, reshaped, uses};
 use crate::graph::Graph;
 use dittograd_numerics::error::Result;
-use dittograd_ops::fused::{self, Fused};
-use dittograd_ops::led::{self, Led};
+use dittograd_ops::fused::{Fused, Prologue};
 use dittograd_ops::{AnyOp, Val};
 use std::sync::Arc;
 
-/// The most inputs of a program: all of them are read where one was.
+/// The most inputs of a prologue: all of them are read where one was.
 const MOST_INPUTS: usize = 4;
 
 pub(super) fn join(graph: &Graph, wanted: &mut [Val]) -> Result<Graph> {
@@ -20,52 +19,47 @@ pub(super) fn join(graph: &Graph, wanted: &mut [Val]) -> Result<Graph> {
             to.keep(i);
             continue;
         };
-        let (base, own) = match op {
-            AnyOp::Fused(fused) => (&*fused.base, fused.inputs),
-            op => (op, ins.len()),
-        };
-        let Some((led, mut all)) = led(&mut to, &uses, i, base, &ins[..own])? else {
-            to.keep(i);
-            continue;
-        };
-        match op {
-            AnyOp::Fused(fused) => {
-                let inputs = all.len();
-                all.extend(to.all(&ins[own..]));
-                to.record(i, Fused { base: Box::new(led.into()), inputs, ..fused.clone() }, &all)?;
+        let plain = Fused { prologue: None, op: Box::new(op.clone()), epilogue: None };
+        let (fused, own) = match op {
+            AnyOp::Fused(fused) if fused.prologue.is_none() => {
+                let others = fused.epilogue.as_ref().map_or(0, |e| e.program.inputs() - 1);
+                (fused.clone(), ins.len() - others)
             }
-            _ => to.record(i, led, &all)?,
+            _ => (plain, ins.len()),
+        };
+        match with_prologue(&mut to, &uses, i, fused, ins.split_at(own))? {
+            Some((fused, all)) => to.record(i, fused, &all)?,
+            None => to.keep(i),
         }
     }
     Ok(to.finish(wanted))
 }
 
-/// The op of node `i` with the program that makes one of its inputs, and what both read, if only it reads that input.
-fn led(
+/// The op of node `i` with the expression that computes one of its inputs, and what it reads then, if only it reads that input.
+fn with_prologue(
     to: &mut Rewrite<'_>,
     uses: &[usize],
     i: usize,
-    base: &AnyOp,
-    ins: &[Val],
-) -> Result<Option<(Led, Vec<Val>)>> {
+    fused: Fused,
+    (own, others): (&[Val], &[Val]),
+) -> Result<Option<(Fused, Vec<Val>)>> {
     let graph = to.old;
-    let Some(slot) = led::slot(base) else { return Ok(None) };
-    let shape = graph.node(ins[slot]).meta.shape;
-    let Some((program, made, args)) = elements(graph, uses, ins[slot]) else { return Ok(None) };
+    let fusion = fused.op.fusion(&graph.metas(own));
+    let Some((slot, _)) = fusion.prologue else { return Ok(None) };
+    let shape = graph.node(own[slot]).meta.shape;
+    let Some((program, made, args)) = elements(graph, uses, own[slot]) else { return Ok(None) };
     let is_alike = made.again == graph.nodes[i].again;
-    if !is_alike || args.is_empty() || args.len() > MOST_INPUTS || program.weight() > fused::most_weight(base)
-    {
+    if !is_alike || args.is_empty() || args.len() > MOST_INPUTS || program.weight() > fusion.weight {
         return Ok(None);
     }
-    let (before, behind) = (to.all(&ins[..slot]), to.all(&ins[slot + 1..]));
-    let mut all = [before, behind].concat();
+    let mut all = [to.all(&own[..slot]), to.all(&own[slot + 1..])].concat();
     for v in args {
         let v = to.at(*v);
         let Some(v) = reshaped(&mut to.out, v, &made.meta.shape, &shape)? else { return Ok(None) };
         all.push(v);
     }
-    let led =
-        Led { base: Box::new(base.clone()), slot, inputs: args.len(), program: Arc::new(program), shape };
-    let readable = led.is_readable(&to.out.metas(&all));
-    Ok(readable.then_some((led, all)))
+    all.extend(to.all(others));
+    let fused = Fused { prologue: Some(Prologue { program: Arc::new(program), slot, shape }), ..fused };
+    let possible = fused.is_possible(&to.out.metas(&all));
+    Ok(possible.then_some((fused, all)))
 }

@@ -1,11 +1,11 @@
-//! Elementwise ops become part of the reduction or loss that reads them, and what is done to its result becomes its
-//! last step: the elements are never stored.
+//! Pointwise ops become the prologue of the reduction or loss that reads them, and what is done to its result becomes its
+//! epilogue: the elements are never stored.
 
 use super::{Rewrite, What, elements, uses};
 use crate::graph::Graph;
 use dittograd_numerics::error::Result;
 use dittograd_numerics::shape::Shape;
-use dittograd_ops::fold::Folded;
+use dittograd_ops::fused::{Epilogue, Fused, Prologue};
 use dittograd_ops::program::{Expr, Program};
 use dittograd_ops::{AnyOp, Val, layout};
 use std::sync::Arc;
@@ -19,11 +19,11 @@ pub(super) fn join(graph: &Graph, wanted: &mut [Val]) -> Result<Graph> {
             continue;
         };
         if let Some(after) = following(graph, &uses, op, ins)
-            && let Some((folded, args)) = folded(&to, ins[0], after)
+            && let Some((fused, args)) = followed(&to, ins[0], after)
         {
-            to.record(i, folded, &args)?;
-        } else if let Some((folded, args)) = with_elements(&mut to, graph, &uses, op, ins)? {
-            to.record(i, folded, &args)?;
+            to.record(i, fused, &args)?;
+        } else if let Some((fused, args)) = with_elements(&mut to, graph, &uses, op, ins)? {
+            to.record(i, fused, &args)?;
         } else {
             to.keep(i);
         }
@@ -39,30 +39,32 @@ fn following(graph: &Graph, uses: &[usize], op: &AnyOp, ins: &[Val]) -> Option<P
     program.filter(|_| same && uses[v.0 as usize] == 1)
 }
 
-/// The fold that made `v`, with one more program after it.
-fn folded(to: &Rewrite<'_>, v: Val, after: Program) -> Option<(Folded, Vec<Val>)> {
-    let What::Op(op, args) = &to.out.node(to.at(v)).what else { return None };
+/// The reduction that computed `v`, with one more expression after it.
+fn followed(to: &Rewrite<'_>, v: Val, after: Program) -> Option<(Fused, Vec<Val>)> {
+    let node = to.out.node(to.at(v));
+    let What::Op(op, args) = &node.what else { return None };
     let metas = to.out.metas(args);
-    let folded = match op {
-        AnyOp::Folded(folded) => folded.then(&after)?,
-        _ => {
-            let (fold, _) = op.as_fold(&metas)?;
-            let shape = metas.first()?.shape;
-            let before = Arc::new(Program::same(fold.ins));
-            Folded { base: Box::new(op.clone()), before, after: Arc::new(after), shape }
-        }
+    let mut fused = match op {
+        AnyOp::Fused(fused) => fused.clone(),
+        op => Fused { prologue: None, op: Box::new(op.clone()), epilogue: None },
     };
-    folded.is_possible().then(|| (folded, args.clone()))
+    fused.fold(&metas)?;
+    let program = match &fused.epilogue {
+        Some(e) => Program::trace(1, |x| after.eval(&e.program.eval(x))),
+        None => after,
+    };
+    fused.epilogue = Some(Epilogue { program: Arc::new(program), shape: node.meta.shape });
+    fused.is_possible(&metas).then(|| (fused, args.clone()))
 }
 
-/// The fold `op` with the programs that make its elements, if there are any.
+/// The reduction `op` with the expressions that compute its elements, if there are any.
 fn with_elements(
     to: &mut Rewrite<'_>,
     graph: &Graph,
     uses: &[usize],
     op: &AnyOp,
     ins: &[Val],
-) -> Result<Option<(Folded, Vec<Val>)>> {
+) -> Result<Option<(Fused, Vec<Val>)>> {
     let metas = graph.metas(ins);
     let Some((fold, _)) = op.as_fold(&metas).filter(|(f, _)| f.aux == 0 && f.ins == ins.len()) else {
         return Ok(None);
@@ -95,9 +97,10 @@ fn with_elements(
         };
         made.iter().zip(&places).map(of).collect()
     });
-    let after = Arc::new(Program::same(1));
-    let folded = Folded { base: Box::new(op.clone()), before: Arc::new(before), after, shape };
-    Ok(folded.is_possible().then_some((folded, args)))
+    let prologue = Some(Prologue { program: Arc::new(before), slot: 0, shape });
+    let fused = Fused { prologue, op: Box::new(op.clone()), epilogue: None };
+    let possible = fused.is_possible(&to.out.metas(&args));
+    Ok(possible.then_some((fused, args)))
 }
 
 /// The program that makes `v`, and what it reads, if only one op reads `v`, and the program reads all elements in

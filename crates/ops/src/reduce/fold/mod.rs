@@ -7,28 +7,19 @@
 //! first; sums use the row rule for a group that ends the shape and the column rule for any other. Stages
 //! over the last axes read a row once and fold it again out of cache, registers or shared memory.
 
-#[cfg(feature = "cases")]
-mod cases;
 mod cpu;
 mod cuda;
 #[cfg(test)]
 mod tests;
 
-use crate::pointwise::Add as Plus;
-use crate::pointwise::map::Map;
+use crate::Kernel;
 use crate::pointwise::program::{Expr, Program, Reg, Registers, Scratch};
-use crate::{AnyOp, AnyTensor, Attr, Attrs, CpuRun, CudaRun, Gpu, Io, Kernel, Op, Recorder, Val};
 pub(crate) use cpu::chunk_sum;
 use cpu::each_alone;
-use dittograd_device::cuda::Source;
-use dittograd_device::{DType, Device, Meta};
-use dittograd_numerics::error::{Error, ErrorKind, Result};
-use dittograd_numerics::scalar::Scalar;
+use dittograd_device::Device;
 use dittograd_numerics::shape::{MAX_RANK, Shape};
 use dittograd_numerics::sum::{CHUNK, ROWS};
-use dittograd_numerics::tensor::Tensor;
 use std::array::from_fn;
-use std::sync::Arc;
 
 /// How elements are put together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -246,175 +237,5 @@ impl Fold {
             return Box::new(move |run| each_alone(&program, &shape, run));
         }
         Box::new(move |run| self.run_cpu(&shape, &axes, run))
-    }
-}
-
-/// `after(base(before(ins…)))`: a reduction or loss whose elements are computed as they are read, and whose result goes
-/// through one more program. The inputs have `shape`, which is that of the elements.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Folded {
-    /// The reduction.
-    pub base: Box<AnyOp>,
-    /// What its inputs are computed by.
-    pub before: Arc<Program>,
-    /// What its result goes through.
-    pub after: Arc<Program>,
-    /// Shape of the inputs.
-    pub shape: Shape,
-}
-
-impl Folded {
-    /// The same with another program after it.
-    #[doc(hidden)]
-    pub fn then(&self, after: &Program) -> Option<Folded> {
-        let both = Program::trace(1, |x| after.eval(&self.after.eval(x)));
-        (after.inputs() == 1).then(|| Folded { after: Arc::new(both), ..self.clone() })
-    }
-
-    /// Whether the programs fit the registers there are.
-    #[doc(hidden)]
-    pub fn is_possible(&self) -> bool {
-        self.fold().is_some_and(|(fold, _)| fold.stages.iter().all(|s| s.load.fits() && s.post.fits()))
-    }
-
-    fn base_metas(&self) -> Vec<Meta> {
-        vec![Meta::f32(self.shape); self.before.outputs()]
-    }
-
-    /// The fold and its axes.
-    #[doc(hidden)]
-    pub fn fold(&self) -> Option<(Fold, Vec<usize>)> {
-        let (fold, axes) = self.base.as_fold(&self.base_metas())?;
-        if fold.aux > 0 || fold.ins != self.before.outputs() || self.after.inputs() != 1 {
-            return None;
-        }
-        let (ins, count) = (self.before.inputs(), fold.stages.len());
-        let stages = fold.stages.iter().enumerate().map(|(k, stage)| Stage {
-            kind: stage.kind,
-            load: Program::trace(ins + k, |x| {
-                let elements = self.before.eval(&x[..ins]);
-                stage.load.eval(&[&elements, &x[ins..]].concat())
-            }),
-            post: Program::trace(stage.post.inputs(), |x| {
-                let result = stage.post.eval(x);
-                if k + 1 == count { self.after.eval(&result) } else { result }
-            }),
-        });
-        Some((Fold { ins, aux: 0, stages: stages.collect() }, axes))
-    }
-
-    fn known(&self) -> Result<(Fold, Vec<usize>)> {
-        self.fold().ok_or_else(|| {
-            Error::unsupported(Self::NAME, format!("{} with these programs is no fold", self.base.name()))
-        })
-    }
-
-    /// The op between the programs.
-    fn value(&self) -> Result<Shape> {
-        Ok(self.base.shape(&self.base_metas())?.shape)
-    }
-}
-
-impl Op for Folded {
-    const NAME: &'static str = "folded";
-
-    fn shape(&self, ins: &[Meta]) -> Result<Meta> {
-        if ins.len() != self.before.inputs() {
-            return Err(Error::new(
-                Self::NAME,
-                ErrorKind::Arity { want: self.before.inputs(), got: ins.len() },
-            ));
-        }
-        for (i, m) in ins.iter().enumerate() {
-            crate::typed(Self::NAME, ins, i, DType::F32)?;
-            if m.shape != self.shape {
-                return Err(crate::mismatch(
-                    Self::NAME,
-                    "an input differs from the elements",
-                    m.shape,
-                    self.shape,
-                ));
-            }
-        }
-        let value = self.value()?;
-        self.known()?;
-        if !self.is_possible() {
-            return Err(Error::unsupported(Self::NAME, "the programs need more registers than there are"));
-        }
-        Ok(Meta::f32(value))
-    }
-
-    fn workspace(&self, _ins: &[Meta], device: &Device) -> usize {
-        self.fold().map_or(0, |(fold, axes)| fold.workspace(&self.shape, &axes, device))
-    }
-
-    fn cpu(&self, run: CpuRun<'_>) {
-        if let Some((fold, axes)) = self.fold() {
-            fold.run_cpu(&self.shape, &axes, run);
-        }
-    }
-
-    fn prepared(&self, _ins: &[Meta]) -> Option<Kernel> {
-        self.fold().map(|(fold, axes)| fold.prepared(self.shape, axes))
-    }
-
-    fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {
-        let (fold, axes) = self.known()?;
-        fold.run_cuda(&self.shape, &axes, run)
-    }
-
-    fn cuda_modules(&self, _ins: &[Meta], gpu: &Gpu) -> Vec<Source> {
-        self.fold().map_or(Vec::new(), |(fold, axes)| fold.modules(&self.shape, &axes, gpu))
-    }
-
-    fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {
-        // As the ops it is made of; the values between them were not kept.
-        let mut parts = Vec::new();
-        for k in 0..self.before.outputs() {
-            let one = Program::trace(self.before.inputs(), |x| vec![self.before.eval(x)[k]]);
-            let map = Map::new(one, self.shape);
-            parts.push((r.record(map.clone().into(), io.ins)?, map));
-        }
-        let elements: Vec<Val> = parts.iter().map(|p| p.0).collect();
-        let value = r.record((*self.base).clone(), &elements)?;
-        let after = Map { program: self.after.clone(), shape: r.meta(value).shape };
-        let mut all: Vec<Option<Val>> = vec![None; io.ins.len()];
-        let Some(dy) = after.vjp(r, Io { ins: &[value], out: io.out }, dy)?[0] else { return Ok(all) };
-        let grads = self.base.vjp(r, Io { ins: &elements, out: value }, dy)?;
-        for ((element, map), g) in parts.into_iter().zip(grads) {
-            let Some(g) = g else { continue };
-            for (sum, g) in all.iter_mut().zip(map.vjp(r, Io { ins: io.ins, out: element }, g)?) {
-                *sum = match (*sum, g) {
-                    (Some(a), Some(b)) => Some(r.record(Plus {}.into(), &[a, b])?),
-                    (a, b) => a.or(b),
-                };
-            }
-        }
-        Ok(all)
-    }
-
-    fn reference<T: Scalar>(&self, ins: &[AnyTensor<T>]) -> Result<Tensor<T>> {
-        let tensors: Vec<&Tensor<T>> = ins.iter().map(AnyTensor::num).collect::<Result<_>>()?;
-        let elements = |k: usize| {
-            AnyTensor::Num(Tensor::from_fn(self.shape, |at| {
-                let args: Vec<T> = tensors.iter().map(|t| t.data()[at]).collect();
-                self.before.eval(&args)[k]
-            }))
-        };
-        let value = self.base.reference(&(0..self.before.outputs()).map(elements).collect::<Vec<_>>())?;
-        Ok(Tensor::from_fn(value.shape(), |at| self.after.eval(&[value.data()[at]])[0]))
-    }
-
-    fn attrs(&self) -> Vec<(&'static str, Attr)> {
-        let steps = |p: &Program| Attr::Num(p.steps().len() as f64);
-        vec![
-            ("before", steps(&self.before)),
-            ("after", steps(&self.after)),
-            ("shape", Attr::List(self.shape.dims().to_vec())),
-        ]
-    }
-
-    fn from_attrs(_: &Attrs) -> Result<Folded> {
-        Err(Error::unsupported(Self::NAME, "a program cannot be given by attributes"))
     }
 }

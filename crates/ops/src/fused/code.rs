@@ -1,0 +1,296 @@
+//! Prologues and epilogues as parts of CUDA kernels: their text and their arguments.
+
+use super::{Epilogue, Fused, Prologue};
+use crate::pointwise::map;
+use crate::{AnyOp, Gpu};
+use dittograd_device::Meta;
+use dittograd_device::cuda::Args;
+use std::fmt::Write;
+
+/// How a kernel reads an input of an expression.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reads {
+    /// At the place of what is computed.
+    Place,
+    /// At its column.
+    Column,
+    /// Always the same element.
+    Single,
+    /// One element for each row.
+    Row,
+    /// At the place within so many rows, which repeat.
+    Rows(u64),
+}
+
+/// A prologue as CUDA text and arguments.
+#[derive(Debug)]
+pub struct Lead {
+    text: String,
+    /// Names the text.
+    tag: String,
+    /// Which input it computes.
+    slot: usize,
+    /// Where its inputs lie, then after how many rows they repeat.
+    words: Vec<u64>,
+}
+
+impl Lead {
+    /// Which input it computes.
+    pub(crate) fn slot(&self) -> usize {
+        self.slot
+    }
+}
+
+/// An epilogue as CUDA text and arguments.
+#[derive(Debug)]
+pub struct Follow {
+    text: String,
+    /// Names the text.
+    tag: String,
+    /// Whether an input is read by column.
+    by_column: bool,
+    /// Where the other inputs lie, then the results but for the first.
+    addresses: Vec<u64>,
+}
+
+impl Follow {
+    /// What goes before the kernel's text, and a name for it.
+    pub(crate) fn text(&self) -> (&str, &str) {
+        (&self.tag, &self.text)
+    }
+
+    /// Whether an input is read by column.
+    pub(crate) fn by_column(&self) -> bool {
+        self.by_column
+    }
+
+    /// Appends the kernel's last argument.
+    pub(crate) fn push(&self, args: &mut Args) {
+        args.bytes(bytemuck::cast_slice(&self.addresses), 8);
+    }
+}
+
+/// What is to be part of an op's own kernel.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Around<'a> {
+    /// Before it reads one of its inputs.
+    pub lead: Option<&'a Lead>,
+    /// After its results.
+    pub follow: Option<&'a Follow>,
+}
+
+impl<'a> Around<'a> {
+    /// The epilogue, for kernels that take no prologue.
+    pub(crate) fn only_follow(self) -> Option<&'a Follow> {
+        self.follow.filter(|_| self.lead.is_none())
+    }
+
+    /// What goes before the kernel's text, and an end for its name.
+    pub(crate) fn text(self) -> (String, String) {
+        let texts = [self.lead.map(|l| (&*l.tag, &*l.text)), self.follow.map(Follow::text)];
+        texts
+            .into_iter()
+            .flatten()
+            .fold(Default::default(), |(name, all), (tag, text)| (format!("{name}_{tag}"), all + text))
+    }
+
+    /// Appends the kernel's last arguments.
+    pub(crate) fn push(self, args: &mut Args) {
+        if let Some(lead) = self.lead {
+            args.bytes(bytemuck::cast_slice(&lead.words), 8);
+        }
+        if let Some(follow) = self.follow {
+            follow.push(args);
+        }
+    }
+}
+
+/// Stores what the epilogue makes of a single result, at its place and column.
+const STORE: &str = "__device__ __forceinline__ void follow_store(const Follow& f, float* out, unsigned long long at, unsigned long long column, float v) {
+float from[FOLLOW_X + 1], to[FOLLOW_Y];
+from[0] = v;
+#pragma unroll
+for (int i = 0; i < FOLLOW_X; ++i) from[i + 1] = f.x[i][follow_reads(i) == 2 ? 0 : follow_reads(i) == 1 ? column : at];
+follow(from, to);
+out[at] = to[0];
+#pragma unroll
+for (int k = 1; k < FOLLOW_Y; ++k) f.y[k - 1][at] = to[k];
+}
+";
+
+fn tag(text: &str) -> String {
+    blake3::hash(text.as_bytes()).to_hex()[..12].to_string()
+}
+
+impl Fused {
+    /// How the prologue's inputs are read, if a kernel can do that.
+    pub(super) fn prologue_reads(&self, ins: &[Meta]) -> Option<Vec<Reads>> {
+        let p = self.prologue.as_ref()?;
+        let (_, axes) = self.op.fusion(&self.metas(ins)).prologue?;
+        let columns = p.shape.dims().iter().rev().take(axes).product::<usize>().max(1);
+        let rows = p.shape.numel() / columns;
+        let of = |m: &Meta| {
+            let (n, have, want) = (m.shape.numel(), m.shape.dims(), p.shape.dims());
+            if n == p.shape.numel() {
+                return Some(Reads::Place);
+            }
+            // Axes of size one, then whole ones; or whole ones, then axes of size one.
+            let mut pairs = have.iter().rev().zip(want.iter().rev());
+            let whole = pairs.by_ref().take_while(|(h, w)| h == w).map(|(_, w)| w).product::<usize>();
+            if n == whole {
+                return match n {
+                    1 => Some(Reads::Single),
+                    _ if n == columns => Some(Reads::Column),
+                    _ => n.is_multiple_of(columns).then_some(Reads::Rows((n / columns) as u64)),
+                };
+            }
+            let each = have.len() == want.len()
+                && n == rows
+                && have.iter().zip(want).all(|(h, w)| h == w || *h == 1);
+            let last = have.iter().rev().take_while(|h| **h == 1).count();
+            let is_row = each && want.iter().rev().take(last).product::<usize>() >= columns;
+            is_row.then_some(Reads::Row)
+        };
+        let [_, before, _] = self.split(ins.len()).parts(ins);
+        before.iter().map(of).collect()
+    }
+
+    /// How the epilogue's other inputs are read, if a kernel can do that: at the place of the result, by its column, or a single
+    /// element.
+    pub(super) fn epilogue_reads(&self, ins: &[Meta]) -> Option<Vec<Reads>> {
+        let e = self.epilogue.as_ref()?;
+        let columns = self.op.shape(&self.metas(ins)).ok()?.shape.last();
+        let of = |m: &Meta| {
+            let (n, dims) = (m.shape.numel(), e.shape.dims());
+            if n == e.shape.numel() {
+                return Some(Reads::Place);
+            }
+            match n {
+                1 => Some(Reads::Single),
+                _ if n == columns && dims.last() == Some(&n) && m.shape.last() == n => Some(Reads::Column),
+                _ => None,
+            }
+        };
+        let [_, _, after] = self.split(ins.len()).parts(ins);
+        after.iter().map(of).collect()
+    }
+
+    fn lead(&self, p: &Prologue, ins: &[Meta], addresses: &[u64]) -> Option<Lead> {
+        let reads = self.prologue_reads(ins)?;
+        let n = reads.len().max(1);
+        let mut t = format!(
+            "{}#define DITTO_LEAD 1\nstruct Lead {{ const float* x[{n}]; unsigned long long rows[{n}]; }};\n",
+            map::prelude()
+        );
+        t.push_str("__device__ __forceinline__ float lead(const Lead& f, unsigned long long row, unsigned long long columns, unsigned long long j) {\n");
+        for (i, reads) in reads.iter().enumerate() {
+            let at = match reads {
+                Reads::Place => "row * columns + j".into(),
+                Reads::Column => "j".into(),
+                Reads::Single => "0".into(),
+                Reads::Row => "row".into(),
+                Reads::Rows(_) => format!("row % f.rows[{i}] * columns + j"),
+            };
+            let _ = writeln!(t, "const float x{i} = f.x[{i}][{at}];");
+        }
+        t.push_str(&p.program.cuda_constants());
+        t.push_str(&p.program.cuda());
+        t.push_str("return y0;\n}\n");
+        let mut words = match addresses {
+            [] => Vec::new(),
+            all => self.split(all.len()).parts(all)[1].to_vec(),
+        };
+        words.resize(n, 0);
+        words.extend(reads.iter().map(|r| if let Reads::Rows(n) = r { *n } else { 1 }));
+        words.resize(2 * n, 1);
+        Some(Lead { tag: tag(&t), text: t, slot: p.slot, words })
+    }
+
+    fn follow(&self, e: &Epilogue, ins: &[Meta], addresses: &[u64], out: u64) -> Option<Follow> {
+        let reads = self.epilogue_reads(ins)?;
+        let (others, results) = (reads.len(), e.program.outputs());
+        let mut t = format!(
+            "{}#define DITTO_FOLLOW 1\n#define FOLLOW_X {others}\n#define FOLLOW_Y {results}\n",
+            map::prelude()
+        );
+        let _ = writeln!(
+            t,
+            "struct Follow {{ const float* x[{}]; float* y[{}]; }};",
+            others.max(1),
+            results.max(2) - 1
+        );
+        let number = |r: &Reads| match r {
+            Reads::Column => 1,
+            Reads::Single => 2,
+            _ => 0,
+        };
+        let choice: String =
+            reads.iter().enumerate().map(|(i, r)| format!("i == {i} ? {} : ", number(r))).collect();
+        let _ = writeln!(
+            t,
+            "__device__ __forceinline__ constexpr int follow_reads(int i) {{ return {choice}0; }}"
+        );
+        let _ = writeln!(
+            t,
+            "__device__ __forceinline__ void follow(const float (&from)[{}], float (&to)[{results}]) {{",
+            others + 1
+        );
+        for i in 0..=others {
+            let _ = writeln!(t, "const float x{i} = from[{i}];");
+        }
+        t.push_str(&e.program.cuda_constants());
+        t.push_str(&e.program.cuda());
+        for k in 0..results {
+            let _ = writeln!(t, "to[{k}] = y{k};");
+        }
+        t.push_str("}\n");
+        t.push_str(STORE);
+        let words = e.shape.numel() as u64;
+        let mut all = match addresses {
+            [] => Vec::new(),
+            all => self.split(all.len()).parts(all)[2].to_vec(),
+        };
+        all.resize(others.max(1), 0);
+        all.extend((1..results.max(2) as u64).map(|k| out + 4 * k * words));
+        Some(Follow { tag: tag(&t), text: t, by_column: reads.contains(&Reads::Column), addresses: all })
+    }
+
+    /// The prologue as part of the op's kernels on `gpu`, if they take it in. Addresses may be missing where only the text is
+    /// wanted; `metas` are the op's.
+    pub(super) fn prologue_code(
+        &self,
+        ins: &[Meta],
+        addresses: &[u64],
+        metas: &[Meta],
+        gpu: &Gpu,
+    ) -> Option<Lead> {
+        let lead = self.lead(self.prologue.as_ref()?, ins, addresses)?;
+        let around = Around { lead: Some(&lead), follow: None };
+        joins(&self.op, metas, gpu, around).then_some(lead)
+    }
+
+    /// Both expressions as parts of the op's kernels on `gpu`, as far as they take them in: both, else the prologue. As
+    /// [`Fused::prologue_code`] otherwise.
+    pub(super) fn code(
+        &self,
+        ins: &[Meta],
+        addresses: &[u64],
+        out: u64,
+        metas: &[Meta],
+        gpu: &Gpu,
+    ) -> (Option<Lead>, Option<Follow>) {
+        let lead = self.prologue_code(ins, addresses, metas, gpu);
+        let is_alone = self.prologue.is_some() && lead.is_none();
+        let follow = match &self.epilogue {
+            Some(e) if !is_alone => self.follow(e, ins, addresses, out),
+            _ => None,
+        };
+        let joined =
+            follow.filter(|f| joins(&self.op, metas, gpu, Around { lead: lead.as_ref(), follow: Some(f) }));
+        (lead, joined)
+    }
+}
+
+fn joins(op: &AnyOp, metas: &[Meta], gpu: &Gpu, around: Around<'_>) -> bool {
+    op.joined(metas, gpu, around).is_some()
+}
