@@ -114,7 +114,7 @@ return %7 %8
 %1: f32[3, 2] grad = param "w\\"\\u{7}"
 %2: f32[2, 2] = matmul %0 %1 ta=false tb=false
 %3: f32[2, 2] = softmax %2
-%4: f32[] = folded %3 shape=[2, 2] { t0 = Exp x0; return t0 } then sum axes=[0, 1] { t0 = Log x0; return t0 }
+%4: f32[] = fused %3 of sum axes=[0, 1] prologue slot=0 inputs=1 shape=[2, 2] { t0 = Exp x0; return t0 } epilogue inputs=0 shape=[] { t0 = Log x0; return t0 }
 return %4
 """,
     """graph 1

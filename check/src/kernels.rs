@@ -121,7 +121,7 @@ fn may_ignore_nan(name: &str, input: usize) -> bool {
         // Held at each point of their special values, where they may.
         "eq" | "ne" | "lt" | "le" | "gt" | "ge" | "sign" | "where_" | "fmax" | "fmin" => true,
         // Programs of any kind, with selections in them.
-        "map" | "fused" | "led" | "folded" => true,
+        "map" | "fused" => true,
         // Indices are no numbers.
         "argmax" | "argmin" => true,
         // Where something goes or comes from: the value itself is not read on.

@@ -16,9 +16,7 @@ use std::collections::BTreeSet;
 /// Ops without a golden case, and why.
 const WITHOUT: &[(&str, &str)] = &[
     ("map", "any program; its instructions are those of the elementwise ops"),
-    ("fused", "an op and a program"),
-    ("led", "a program and an op"),
-    ("folded", "a reduction and programs"),
+    ("fused", "another op and pointwise expressions"),
     ("global_norm", "the norm of norms"),
     ("detach", "no gradient by definition"),
     ("full", "a constant"),

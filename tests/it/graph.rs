@@ -147,7 +147,7 @@ fn every_pass_does_what_it_says() {
     assert_eq!((count(&none.0, "exp"), count(&run(base).0, "exp")), (1, 0));
     let counts = |text: &str| {
         let of = |word| count(text, word);
-        (of("permute"), of("softmax"), of("matmul"), of("tanh"), of("map"), of("fused"), of("folded"))
+        (of("permute"), of("softmax"), of("matmul"), of("tanh"), of("map"), of("epilogue"), of("prologue"))
     };
     let plain = counts(&run(base).0);
     assert_eq!((plain.0 > 0, plain.1, plain.4, plain.5, plain.6), (true, 1, plain.4, 0, 0));

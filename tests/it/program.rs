@@ -133,7 +133,7 @@ fn fused_programs_survive_as_text() {
     });
     step.run(&[batch()[0].num().unwrap().into()]).unwrap();
     let text = format!("graph 1\n{}", step.text().unwrap());
-    for part in ["map", "fused", "of linear", "folded", "then sum", "k0 = "] {
+    for part in ["map", "fused", "of linear", "epilogue", "of sum", "prologue", "k0 = "] {
         assert!(text.contains(part), "{part} in\n{text}");
     }
     assert_eq!(Graph::parse(&text).unwrap().text().unwrap(), text);
@@ -235,10 +235,11 @@ fn programs_lead_into_softmax_and_norms() {
         format!("graph 1\n{}", function.text().unwrap())
     };
     let all = text(Passes::all());
-    assert_eq!(all.matches(" led ").count(), 3, "{all}");
-    assert!(all.contains("of led slot=0 inputs=2"), "what follows is in the same kernel:\n{all}");
+    assert_eq!(all.matches(" prologue ").count(), 3, "{all}");
+    let both = |line: &str| line.contains(" prologue slot=0 inputs=2 ") && line.contains(" epilogue ");
+    assert!(all.lines().any(both), "what follows is in the same kernel:\n{all}");
     assert_eq!(Graph::parse(&all).unwrap().text().unwrap(), all);
-    assert!(!text(Passes::all().without(Pass::Prologues)).contains(" led "));
+    assert!(!text(Passes::all().without(Pass::Prologues)).contains(" prologue "));
     let want = graph.run(&d, &ins).unwrap();
     for passes in [Passes::all(), Passes::none(), Passes::none().with(Pass::Prologues)] {
         assert_eq!(graph.compile_with(&d, passes).unwrap().call(&ins).unwrap(), want);
@@ -343,17 +344,36 @@ fn what_is_wrong_with_a_text_is_said_with_its_place() {
         ("add %0 %1", "map %0 %1 shape=[2, 3] { t1 = Add x0 x1; return t0 }", 4, 42, "out of order"),
         ("add %0 %1", "map %0 %1 shape=[2, 3] { t0 = Plus x0 x1; return t0 }", 4, 47, "instruction"),
         ("add %0 %1", "map %0 %1 shape=[2, 3] { t0 = Add x0 x1; return t1 }", 4, 65, "earlier step"),
-        ("add %0 %1", "fused %0 %1 inputs=3 shape=[2, 3] of matmul { return x0 }", 4, 36, "own"),
-        ("add %0 %1", "fused %0 %1 inputs=2 shape=[2, 3] of neg { return x0 }", 4, 17, "cannot follow"),
-        ("add %0 %1", "led %0 slot=0 inputs=33 shape=[2, 3] { return x0 } then exp", 4, 38, "program's"),
         (
             "add %0 %1",
-            "led %0 slot=0 inputs=1 shape=[2, 3] { return x0 } then exp",
+            "fused %0 %1 of add epilogue inputs=33 shape=[2, 3] { return x0 }",
+            4,
+            52,
+            "epilogue's",
+        ),
+        (
+            "add %0 %1",
+            "fused %0 %1 of add epilogue inputs=0 shape=[2, 3] { return x0 }",
             4,
             17,
-            "cannot make input 0",
+            "cannot follow add",
         ),
-        ("add %0 %1", "folded %0 shape=[2, 3] { return x0 } then neg { return x0 }", 4, 17, "no fold"),
+        (
+            "add %0 %1",
+            "fused %0 of exp prologue slot=0 inputs=33 shape=[2, 3] { return x0 }",
+            4,
+            56,
+            "prologue's",
+        ),
+        (
+            "add %0 %1",
+            "fused %0 of exp prologue slot=0 inputs=1 shape=[2, 3] { return x0 }",
+            4,
+            17,
+            "cannot compute input 0 of exp",
+        ),
+        ("add %0 %1", "fused %0 %1 of add", 4, 17, "no expression"),
+        ("add %0 %1", "fused %0 of fused of exp", 4, 29, "cannot be given by attributes"),
         ("return %2", "return %3", 5, 8, "not there yet"),
         ("return %2\n", "return %2\n%3: f32[] = input", 6, 1, "follow"),
         ("return %2", "what", 5, 1, "found `what`"),

@@ -13,7 +13,8 @@ use crate::pointwise::map::record_program;
 use crate::pointwise::program::Program;
 use crate::reduce::fold::{Fold, Kind, Stage};
 use crate::{
-    AnyTensor, Attr, Attrs, CpuRun, CudaRun, Gpu, Io, Kernel, Op, Recorder, Val, floats, mismatch, typed,
+    AnyTensor, Attr, Attrs, CpuRun, CudaRun, Gpu, Io, Kernel, Known, Op, Recorder, Val, floats, known,
+    mismatch, typed,
 };
 pub use cross_entropy::{CrossEntropy, CrossEntropyBwd};
 use dittograd_device::cuda::Source;
@@ -24,7 +25,7 @@ use dittograd_numerics::shape::Shape;
 use dittograd_numerics::tensor::Tensor;
 use labels::LOSS_CU;
 pub use nll::{LabelWeights, Nll, NllBwd};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 /// What becomes of the losses of all elements.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -74,17 +75,25 @@ trait Loss: Op {
     /// Gradients of both, with the upstream gradient `g` and what each loss counts, `k`.
     fn gradient<R: Real>(&self, x: R, t: R, g: R, k: R) -> [R; 2];
 
+    /// The bits of the attribute, if there is one.
+    fn bits(&self) -> u32;
+
     fn program(&self) -> Program {
         Program::trace(2, |x| vec![self.formula(x[0], x[1])])
     }
 
-    fn fold(&self, reduction: Reduction, count: usize) -> Fold {
+    /// The fold of `count` elements, whose formulas are traced once per process.
+    fn fold(&self, reduction: Reduction, count: usize) -> Arc<Fold> {
+        static KNOWN: Known<(&str, u32, u32, bool), Arc<Fold>> = Known::new(Default::default);
         let k = reduction.weight(count);
-        let post = match reduction {
-            Reduction::Mean => Program::trace(1, |s| vec![s[0] * Real::c(k)]),
-            _ => Program::same(1),
-        };
-        Fold::new(2, Kind::Sum, self.program(), post)
+        let key = (Self::NAME, self.bits(), (k as f32).to_bits(), reduction == Reduction::Mean);
+        known(&KNOWN, key, |_| {
+            let post = match reduction {
+                Reduction::Mean => Program::trace(1, |s| vec![s[0] * Real::c(k)]),
+                _ => Program::same(1),
+            };
+            Arc::new(Fold::new(2, Kind::Sum, self.program(), post))
+        })
     }
 }
 
@@ -114,6 +123,11 @@ macro_rules! losses {
             fn gradient<R: Real>(&self, $x: R, $t: R, $g: R, $k: R) -> [R; 2] {
                 $(let $attr = R::c(f64::from(self.$attr));)*
                 [$dx, $dt]
+            }
+
+            fn bits(&self) -> u32 {
+                let attrs: &[f32] = &[$(self.$attr),*];
+                attrs.first().map_or(0, |x| x.to_bits())
             }
         }
 
@@ -173,7 +187,7 @@ macro_rules! losses {
 
             fn as_fold(&self, ins: &[Meta]) -> Option<(Fold, Vec<usize>)> {
                 let shape = ins.first()?.shape;
-                let fold = || (self.fold(self.reduction, shape.numel()), all(&shape));
+                let fold = || (Fold::clone(&self.fold(self.reduction, shape.numel())), all(&shape));
                 (self.reduction != Reduction::None).then(fold)
             }
 

@@ -12,7 +12,7 @@ use dittograd_device::cuda::{Args, Cuda, Source};
 use dittograd_device::{DType, Meta};
 use dittograd_numerics::error::{Error, ErrorKind, Result};
 use dittograd_numerics::functions;
-use dittograd_numerics::scalar::{Real, Scalar};
+use dittograd_numerics::scalar::Scalar;
 use dittograd_numerics::shape::{MAX_RANK, Shape};
 use dittograd_numerics::tensor::Tensor;
 use std::collections::BTreeMap;
@@ -572,24 +572,4 @@ pub fn broadcast_index(at: usize, from: &Shape, to: &Shape) -> usize {
     index
 }
 
-/// Records a program with one result on those of `args` that it reads. A program that only passes an
-/// argument of the right shape through records nothing.
-#[doc(hidden)]
-pub fn record_program(r: &mut dyn Recorder, program: &Program, shape: Shape, args: &[Val]) -> Result<Val> {
-    if let Reg::In(i) = program.result()
-        && r.meta(args[i as usize]).shape == shape
-    {
-        return Ok(args[i as usize]);
-    }
-    let reads = program.reads();
-    let used: Vec<usize> = (0..args.len()).filter(|&i| reads[i]).collect();
-    let dense = Program::trace(used.len(), |x| {
-        let mut all = vec![crate::pointwise::program::Expr::c(0.0); args.len()];
-        for (new, &old) in used.iter().enumerate() {
-            all[old] = x[new];
-        }
-        program.eval(&all)
-    });
-    let ins: Vec<Val> = used.iter().map(|&i| args[i]).collect();
-    r.record(Map::new(dense, shape).into(), &ins)
-}
+pub use super::record::record_program;

@@ -5,19 +5,24 @@
 
 pub mod map;
 pub mod program;
+mod record;
 
 pub use map::Map;
 #[cfg(feature = "cases")]
 mod cases;
 
-use crate::pointwise::program::{Program, Reg, by_larger, by_power, by_quotient, by_root};
-use crate::{AnyTensor, Attr, Attrs, CpuRun, CudaRun, Gpu, Io, Kernel, Op, Recorder, Val, layout};
+use crate::pointwise::program::{Program, by_larger, by_power, by_quotient, by_root};
+use crate::{
+    AnyTensor, Attr, Attrs, CpuRun, CudaRun, Gpu, Io, Kernel, Known, Op, Recorder, Val, known, layout,
+};
 use dittograd_device::cuda::Source;
 use dittograd_device::{DType, Meta};
 use dittograd_numerics::error::{Error, ErrorKind, Result};
 use dittograd_numerics::scalar::{Real, Scalar, signed};
 use dittograd_numerics::shape::Shape;
 use dittograd_numerics::tensor::Tensor;
+use record::Recorded;
+use std::sync::Arc;
 
 /// What a row of the table provides.
 pub trait Elementwise: Op {
@@ -29,11 +34,22 @@ pub trait Elementwise: Op {
     fn gradient<R: Real>(&self, x: &[R], y: R, g: R) -> Vec<R>;
     /// Inputs and the exact value there.
     fn exact(&self) -> Vec<(Vec<f32>, f32)>;
-    /// The formula as a program.
-    fn program(&self) -> Program {
-        Program::trace(Self::ARITY, |x| vec![self.formula(x)])
+    /// The bits of the attributes.
+    fn bits(&self) -> [u32; MAX_ATTRS];
+    /// The formula as an expression, traced once per process for each set of attributes.
+    fn program(&self) -> Arc<Program> {
+        static KNOWN: Known<Key, Arc<Program>> = Known::new(Default::default);
+        known(&KNOWN, (Self::NAME, self.bits()), |_| {
+            Arc::new(Program::trace(Self::ARITY, |x| vec![self.formula(x)]))
+        })
     }
 }
+
+/// The most attributes of a row.
+const MAX_ATTRS: usize = 2;
+
+/// An op and its attributes.
+type Key = (&'static str, [u32; MAX_ATTRS]);
 
 // The first token is a dollar sign, for the macro that this one defines.
 macro_rules! rows {
@@ -68,6 +84,11 @@ macro_rules! rows {
             fn exact(&self) -> Vec<(Vec<f32>, f32)> {
                 vec![$((vec![$($in),+], $out)),*]
             }
+
+            fn bits(&self) -> [u32; MAX_ATTRS] {
+                let given: &[u32] = &[$(self.$attr.to_bits()),*];
+                std::array::from_fn(|i| given.get(i).copied().unwrap_or(0))
+            }
         }
 
         impl Op for $op {
@@ -82,7 +103,7 @@ macro_rules! rows {
             }
 
             fn prepared(&self, _ins: &[Meta]) -> Option<Kernel> {
-                Some(map::prepared(self.program()))
+                Some(map::prepared(Program::clone(&self.program())))
             }
 
             fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {
@@ -95,7 +116,7 @@ macro_rules! rows {
             }
 
             fn as_program(&self, _ins: &[Meta]) -> Option<Program> {
-                Some(self.program())
+                Some(Program::clone(&self.program()))
             }
 
             fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {
@@ -498,6 +519,21 @@ fn broadcast_shape(op: &'static str, arity: usize, ins: &[Meta]) -> Result<Meta>
     Ok(Meta::f32(all))
 }
 
+/// The gradients of a row's inputs as expressions of the inputs, the value and its gradient, traced once per process for each set
+/// of attributes.
+fn gradients<O: Elementwise>(op: &O) -> Arc<[Recorded]> {
+    static KNOWN: Known<Key, Arc<[Recorded]>> = Known::new(Default::default);
+    known(&KNOWN, (O::NAME, op.bits()), |_| {
+        let one = |i| {
+            Recorded::new(&Program::trace(O::ARITY + 2, |e| {
+                let (x, y, g) = (&e[..O::ARITY], e[O::ARITY], e[O::ARITY + 1]);
+                vec![op.gradient(x, y, g)[i]]
+            }))
+        };
+        (0..O::ARITY).map(one).collect()
+    })
+}
+
 /// Records each gradient of a row as one program over the inputs, the value and the upstream gradient
 /// that it really reads, summed over the axes the input was repeated along. A gradient that is zero
 /// everywhere is none at all.
@@ -510,17 +546,14 @@ fn record_gradients<O: Elementwise>(
     let shape = r.meta(io.out).shape;
     let mut args = io.ins.to_vec();
     args.extend([io.out, dy]);
-    (0..O::ARITY)
-        .map(|i| {
-            let program = Program::trace(O::ARITY + 2, |e| {
-                let (x, y, g) = (&e[..O::ARITY], e[O::ARITY], e[O::ARITY + 1]);
-                vec![op.gradient(x, y, g)[i]]
-            });
-            if matches!(program.result(), Reg::Const(c) if program.consts()[usize::from(c)] == 0.0) {
+    let gradients = gradients(op);
+    std::iter::zip(&*gradients, io.ins)
+        .map(|(gradient, &x)| {
+            if gradient.is_zero() {
                 return Ok(None);
             }
-            let full = map::record_program(r, &program, shape, &args)?;
-            let to = r.meta(io.ins[i]).shape;
+            let full = gradient.record(r, shape, &args)?;
+            let to = r.meta(x).shape;
             layout::sum_to(r, full, to).map(Some)
         })
         .collect()

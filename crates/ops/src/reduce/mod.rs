@@ -18,7 +18,9 @@ use crate::pointwise::{Abs, Mul, Scale};
 use crate::reduce::extremum::Which;
 pub(crate) use crate::reduce::fold::chunk_sum;
 use crate::reduce::fold::{Fold, Kind, Stage};
-use crate::{AnyTensor, Attr, Attrs, CpuRun, CudaRun, Gpu, Io, Kernel, Op, Recorder, Val, floats, layout};
+use crate::{
+    AnyTensor, Attr, Attrs, CpuRun, CudaRun, Gpu, Io, Kernel, Known, Op, Recorder, Val, floats, known, layout,
+};
 use dittograd_device::cpu::simd::Simd;
 use dittograd_device::cuda::Source;
 use dittograd_device::{Device, Meta};
@@ -27,6 +29,7 @@ use dittograd_numerics::scalar::{Real, Scalar, signed};
 use dittograd_numerics::shape::{MAX_RANK, Shape};
 use dittograd_numerics::sum;
 use dittograd_numerics::tensor::Tensor;
+use std::sync::Arc;
 
 /// Sum of one row by the row rule.
 pub(crate) fn row_sum(simd: Simd, x: &[f32]) -> f32 {
@@ -97,6 +100,9 @@ trait Reduction: Op {
     }
 }
 
+/// Folds by op, number of elements and attribute.
+static FOLDS: Known<(&str, usize, u64), Arc<Fold>> = Known::new(Default::default);
+
 macro_rules! reductions {
     ($($(#[$doc:meta])* $op:ident $name:literal { $($attr:ident: $type:ty = $default:expr, #[$attr_doc:meta] $read:ident),* };)*) => {$(
         $(#[$doc])*
@@ -116,6 +122,13 @@ macro_rules! reductions {
             pub fn all(rank: usize $(, $attr: $type)*) -> $op {
                 $op { axes: (0..rank).collect() $(, $attr)* }
             }
+
+            /// The fold of a value of that shape, whose formulas are traced once per process for each number of elements.
+            fn plan(&self, shape: &Shape) -> Arc<Fold> {
+                let attrs: &[u64] = &[$(self.$attr as u64),*];
+                let key = (Self::NAME, count(shape, &self.axes), attrs.first().copied().unwrap_or(0));
+                known(&FOLDS, key, |(_, n, _)| Arc::new(self.fold(*n)))
+            }
         }
 
         impl Op for $op {
@@ -132,12 +145,12 @@ macro_rules! reductions {
             }
 
             fn workspace(&self, ins: &[Meta], device: &Device) -> usize {
-                self.fold(1).workspace(&ins[0].shape, &self.axes, device)
+                self.plan(&ins[0].shape).workspace(&ins[0].shape, &self.axes, device)
             }
 
             fn cpu(&self, run: CpuRun<'_>) {
                 let shape = run.metas[0].shape;
-                self.fold(count(&shape, &self.axes)).run_cpu(&shape, &self.axes, run);
+                self.plan(&shape).run_cpu(&shape, &self.axes, run);
             }
 
             fn prepared(&self, ins: &[Meta]) -> Option<Kernel> {
@@ -146,17 +159,17 @@ macro_rules! reductions {
 
             fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {
                 let shape = run.metas[0].shape;
-                self.fold(count(&shape, &self.axes)).run_cuda(&shape, &self.axes, run)
+                self.plan(&shape).run_cuda(&shape, &self.axes, run)
             }
 
             fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<Source> {
                 let shape = ins[0].shape;
-                self.fold(count(&shape, &self.axes)).modules(&shape, &self.axes, gpu)
+                self.plan(&shape).modules(&shape, &self.axes, gpu)
             }
 
             fn as_fold(&self, ins: &[Meta]) -> Option<(Fold, Vec<usize>)> {
                 let shape = ins.first()?.shape;
-                Some((self.fold(count(&shape, &self.axes)), self.axes.clone()))
+                Some((Fold::clone(&self.plan(&shape)), self.axes.clone()))
             }
 
             fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {

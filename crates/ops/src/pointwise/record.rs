@@ -1,0 +1,58 @@
+//! Expressions as gradient rules record them: on those of their arguments that they read.
+
+use super::map::Map;
+use super::program::{Expr, Program, Reg};
+use crate::{Recorder, Val};
+use dittograd_numerics::error::Result;
+use dittograd_numerics::scalar::Real;
+use dittograd_numerics::shape::Shape;
+use std::sync::Arc;
+
+/// An expression with one result, ready to be recorded.
+#[derive(Clone, Debug)]
+pub(crate) struct Recorded {
+    /// The expression of the arguments that it reads.
+    program: Arc<Program>,
+    /// Which these are.
+    used: Vec<usize>,
+    /// The argument that it only passes on, if it does nothing else.
+    same: Option<usize>,
+}
+
+impl Recorded {
+    pub(crate) fn new(program: &Program) -> Recorded {
+        let reads = program.reads();
+        let used: Vec<usize> = (0..program.inputs()).filter(|&i| reads[i]).collect();
+        let same = if let Reg::In(i) = program.result() { Some(usize::from(i)) } else { None };
+        let dense = Program::trace(used.len(), |x| {
+            let mut all = vec![Expr::c(0.0); program.inputs()];
+            used.iter().zip(x).for_each(|(&old, x)| all[old] = *x);
+            program.eval(&all)
+        });
+        Recorded { program: Arc::new(dense), used, same }
+    }
+
+    /// Whether it is zero everywhere.
+    pub(crate) fn is_zero(&self) -> bool {
+        let program = &self.program;
+        matches!(program.result(), Reg::Const(c) if program.consts()[usize::from(c)] == 0.0)
+    }
+
+    /// Records it on `args`, of which there may be more than it has. An argument of the right shape that it only passes on is the
+    /// value itself.
+    pub(crate) fn record(&self, r: &mut dyn Recorder, shape: Shape, args: &[Val]) -> Result<Val> {
+        if let Some(i) = self.same
+            && r.meta(args[i]).shape == shape
+        {
+            return Ok(args[i]);
+        }
+        let ins: Vec<Val> = self.used.iter().map(|&i| args[i]).collect();
+        r.record(Map { program: self.program.clone(), shape }.into(), &ins)
+    }
+}
+
+/// Records an expression with one result on those of `args` that it reads.
+#[doc(hidden)]
+pub fn record_program(r: &mut dyn Recorder, program: &Program, shape: Shape, args: &[Val]) -> Result<Val> {
+    Recorded::new(program).record(r, shape, args)
+}
