@@ -19,8 +19,8 @@ use super::{
     AnyTensor, Attr, Attrs, Bound, CpuRun, CudaRun, Gpu, Io, Kernel, Op, Recorder, Reject, Sample, SampleIn,
     Val, dims, mismatch, typed,
 };
+use dittograd_device::cpu::conv::depthwise::{Depthwise, DepthwiseGrad};
 use dittograd_device::cpu::conv::{Axis, Gather, KernelGrad, MAX_AXES, View};
-use dittograd_device::cpu::depthwise::{Thin, ThinGrad};
 use dittograd_device::cuda::Source;
 use dittograd_device::{DType, Device, Meta};
 use dittograd_numerics::K_CHUNK;
@@ -471,14 +471,14 @@ fn bias_grad(r: &mut dyn Recorder, g: &Geometry, dy: Val) -> Result<Val> {
 
 /// Words of workspace for convolutions of one result.
 fn columns_words<I: Iterator<Item = Gather>>(classes: impl Fn() -> I, threads: usize) -> usize {
-    match Thin::new(classes()).filter(|thin| thin.feeds(threads)) {
+    match Depthwise::new(classes()).filter(|thin| thin.feeds(threads)) {
         Some(thin) => thin.scratch_len(threads),
         None => classes().map(|g| g.scratch_len(threads)).max().unwrap_or(0),
     }
 }
 
 /// Runs convolutions of one result, which may be thin.
-fn columns<I: Iterator<Item = Gather>>(thin: Option<&Thin>, classes: impl Fn() -> I, run: CpuRun<'_>) {
+fn columns<I: Iterator<Item = Gather>>(thin: Option<&Depthwise>, classes: impl Fn() -> I, run: CpuRun<'_>) {
     let CpuRun { ins, out, workspace, pool, simd, .. } = run;
     let bias = ins.get(2).copied();
     match thin.filter(|thin| thin.feeds(pool.threads())) {
@@ -536,13 +536,13 @@ impl Op for Conv {
     fn cpu(&self, run: CpuRun<'_>) {
         if let Ok(g) = self.of(run.metas) {
             let classes = || std::iter::once(g.forward());
-            columns(Thin::new(classes()).as_ref(), classes, run);
+            columns(Depthwise::new(classes()).as_ref(), classes, run);
         }
     }
 
     fn prepared(&self, ins: &[Meta]) -> Option<Kernel> {
         let g = self.of(ins).ok()?;
-        let thin = Thin::new(std::iter::once(g.forward()))?;
+        let thin = Depthwise::new(std::iter::once(g.forward()))?;
         Some(Box::new(move |run| columns(Some(&thin), || std::iter::once(g.forward()), run)))
     }
 
@@ -724,13 +724,13 @@ impl Op for ConvTranspose {
 
     fn cpu(&self, run: CpuRun<'_>) {
         if let Ok(g) = self.of(run.metas) {
-            columns(Thin::new(g.transposed()).as_ref(), || g.transposed(), run);
+            columns(Depthwise::new(g.transposed()).as_ref(), || g.transposed(), run);
         }
     }
 
     fn prepared(&self, ins: &[Meta]) -> Option<Kernel> {
         let g = self.of(ins).ok()?;
-        let thin = Thin::new(g.transposed())?;
+        let thin = Depthwise::new(g.transposed())?;
         Some(Box::new(move |run| columns(Some(&thin), || g.transposed(), run)))
     }
 
@@ -878,7 +878,7 @@ impl Op for ConvKernelGrad {
     fn workspace(&self, ins: &[Meta], device: &Device) -> usize {
         self.of(ins).map_or(0, |g| match device.as_cuda() {
             Some(cuda) => conv_plan::workspace(&conv_plan::kernel_grad(&g), &Gpu::of(cuda)),
-            None => match ThinGrad::new(&g.kernel_grad()) {
+            None => match DepthwiseGrad::new(&g.kernel_grad()) {
                 Some(thin) => thin.scratch_len(device.threads()),
                 None => g.kernel_grad().scratch_len(device.threads()),
             },
@@ -888,7 +888,7 @@ impl Op for ConvKernelGrad {
     fn cpu(&self, run: CpuRun<'_>) {
         if let Ok(g) = self.of(run.metas) {
             let CpuRun { ins, out, workspace, pool, simd, .. } = run;
-            match ThinGrad::new(&g.kernel_grad()) {
+            match DepthwiseGrad::new(&g.kernel_grad()) {
                 Some(thin) => thin.run(pool, simd, ins[0], ins[1], out, workspace),
                 None => g.kernel_grad().run(pool, simd, ins[0], ins[1], out, workspace),
             }
@@ -896,7 +896,7 @@ impl Op for ConvKernelGrad {
     }
 
     fn prepared(&self, ins: &[Meta]) -> Option<Kernel> {
-        let thin = ThinGrad::new(&self.of(ins).ok()?.kernel_grad())?;
+        let thin = DepthwiseGrad::new(&self.of(ins).ok()?.kernel_grad())?;
         Some(Box::new(move |run| {
             let CpuRun { ins, out, workspace, pool, simd, .. } = run;
             thin.run(pool, simd, ins[0], ins[1], out, workspace);
@@ -1207,8 +1207,8 @@ fn cases() -> Vec<Case> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dittograd_device::cpu::pool::Pool;
     use dittograd_device::cpu::simd::Simd;
+    use dittograd_device::cpu::threads::Pool;
 
     fn bits(v: &[f32]) -> Vec<u32> {
         v.iter().map(|x| if x.is_nan() { u32::MAX } else { x.to_bits() }).collect()
@@ -1243,7 +1243,7 @@ mod tests {
                 classes.iter().zip([&x, &y]).zip([(&b, y.len()), (&bt, x.len())]).enumerate()
             {
                 let bias = case.bias.then_some(&bias[..]);
-                let Some(thin) = Thin::new(classes.iter().copied()).filter(|t| t.feeds(threads)) else {
+                let Some(thin) = Depthwise::new(classes.iter().copied()).filter(|t| t.feeds(threads)) else {
                     continue;
                 };
                 found[i] = true;
@@ -1257,7 +1257,7 @@ mod tests {
                 assert_eq!(bits(&got), bits(&want), "{case:?} {threads} {simd} op {i}");
             }
             let grad = g.kernel_grad();
-            if let Some(thin) = ThinGrad::new(&grad) {
+            if let Some(thin) = DepthwiseGrad::new(&grad) {
                 found[2] = true;
                 let (mut got, mut want) = (vec![f32::NAN; w.len()], vec![f32::NAN; w.len()]);
                 let mut scratch = vec![f32::NAN; thin.scratch_len(threads)];

@@ -16,8 +16,8 @@ use super::{
     AnyOp, AnyTensor, Attr, Attrs, Bound, CpuRun, CudaRun, Gpu, Io, Kernel, Op, PerInput, Recorder, Reject,
     Sample, SampleIn, Val, dims,
 };
-use dittograd_device::cpu::pool::Pool;
 use dittograd_device::cpu::simd::{Simd, simd_fn};
+use dittograd_device::cpu::threads::Pool;
 use dittograd_device::cuda::{Args, Cuda, Source};
 use dittograd_device::{DType, Device, Meta};
 use dittograd_numerics::error::{Error, ErrorKind, Result};

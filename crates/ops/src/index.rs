@@ -11,8 +11,8 @@ use super::{
     SampleIn, Val, arity, dims, mismatch, sort, typed,
 };
 use crate::map::grid;
-use dittograd_device::cpu::pool::Pool;
 use dittograd_device::cpu::simd::{Simd, simd_fn};
+use dittograd_device::cpu::threads::Pool;
 use dittograd_device::cuda::{Args, Source};
 use dittograd_device::{Backend, DType, Device, Meta};
 use dittograd_numerics::error::{Error, ErrorKind, Result};

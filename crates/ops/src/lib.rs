@@ -47,8 +47,8 @@ pub use exec::apply;
 pub use exec::{MAX_INS, PerInput, check_bound, check_indices, launch, with_stand_in};
 pub use record::DeviceRecorder;
 
-use dittograd_device::cpu::pool::Pool;
 use dittograd_device::cpu::simd::Simd;
+use dittograd_device::cpu::threads::Pool;
 use dittograd_device::cuda::{Cuda, Source};
 use dittograd_device::{DType, Device, Meta};
 use dittograd_numerics::Numerics;

@@ -16,8 +16,8 @@ use super::{
 use crate::elementwise;
 use crate::random::Full;
 use crate::softmax::Softmax;
-use dittograd_device::cpu::pool::Pool;
 use dittograd_device::cpu::simd::Simd;
+use dittograd_device::cpu::threads::Pool;
 use dittograd_device::cuda::{Args, Source};
 use dittograd_device::{DType, Device, Meta};
 use dittograd_numerics::error::{Error, ErrorKind, Result};

@@ -14,8 +14,8 @@ use super::{
 };
 use crate::elementwise::{Add, Mul};
 use crate::random::Full;
-use dittograd_device::cpu::pool::Pool;
 use dittograd_device::cpu::simd::{Simd, simd_fn};
+use dittograd_device::cpu::threads::Pool;
 use dittograd_device::cuda::{Args, Cuda, Source};
 use dittograd_device::{Device, Meta};
 use dittograd_numerics::error::{Error, ErrorKind, Result};

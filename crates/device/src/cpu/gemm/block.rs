@@ -1,0 +1,269 @@
+//! Blocks of C: the tiles of a block, and blocks whose thread packs all that they need.
+#![allow(unsafe_code)]
+
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use super::Gemm;
+use super::kernel::{IN_PLACE, PACKED, PACKING, TERMS_PER_PREFETCH, Tile};
+use super::plan::{
+    BlockPlan, Chunk, K_RUN, K_RUN_IN_PLACE, MAX_N_IN_PLACE, PANEL, Panels, SHORT_RUN, STRIP, STRIP_LEN,
+    Tiling,
+};
+use crate::cpu::kernels::Kernels;
+use crate::cpu::threads::Pool;
+use dittograd_numerics::K_CHUNK;
+
+/// One product under way.
+pub(crate) struct Work {
+    pub(crate) gemm: Gemm,
+    pub(crate) kernels: &'static Kernels,
+    pub(crate) a: *const f32,
+    pub(crate) b: *const f32,
+    pub(crate) bias: *const f32,
+    pub(crate) c: *mut f32,
+    pub(crate) scratch: *mut f32,
+}
+
+// SAFETY: the pointers lead into slices that `Gemm::run` borrows for as long as a `Work` lives; A, B and bias
+// are only read, and `block` and `run_shared` keep what they write of C and of the workspace apart between threads.
+unsafe impl Sync for Work {}
+
+/// A block of C: some panels of rows, and what they need.
+pub(crate) struct Block {
+    /// The product's A, B and C.
+    pub(crate) a: *const f32,
+    pub(crate) b: *const f32,
+    pub(crate) c: *mut f32,
+    /// First row of the panels, the panels, and which of them are the block's.
+    pub(crate) i0: usize,
+    pub(crate) panels: Panels,
+    pub(crate) mine: std::ops::Range<usize>,
+    /// Whether A and B are read where they are.
+    pub(crate) in_place_a: bool,
+    pub(crate) in_place_b: bool,
+    /// Whether packed B goes on with what is used next.
+    pub(crate) prefetch: bool,
+    /// The most vectors of a tile.
+    pub(crate) max_vectors: usize,
+    /// Packed A, the panels it has, and parked chains.
+    pub(crate) a_pack: *mut f32,
+    pub(crate) packed_panels: std::ops::Range<usize>,
+    pub(crate) acc: *mut f32,
+}
+
+impl Work {
+    /// Calls `f` with each of `tasks`, the workspace of its thread, of `slot_len` floats, and what that thread remembers
+    /// from one task to the next.
+    pub(crate) fn for_each_task(
+        &self,
+        pool: &Pool,
+        tasks: usize,
+        slot_len: usize,
+        f: impl Fn(usize, *mut f32, &mut Option<usize>) + Sync,
+    ) {
+        let next = AtomicUsize::new(0);
+        // One pool task per thread, so that its index names a workspace; blocks are taken from a counter.
+        pool.run(pool.threads().min(tasks), |slot| {
+            let scratch = self.scratch.wrapping_add(slot * slot_len);
+            let mut memory = None;
+            loop {
+                let task = next.fetch_add(1, Relaxed);
+                if task >= tasks {
+                    break;
+                }
+                f(task, scratch, &mut memory);
+            }
+        });
+    }
+
+    /// Computes a block's rows at the columns of a strip over run `r` of a chunk. Packed B is that of this strip and run; the
+    /// first tiles write it if it is packed on the way.
+    ///
+    /// # Safety
+    /// The rows, columns and terms are inside C, A and B, the operands are packed if they are not read in place, and no
+    /// other thread uses this part of C and the parked chains, which are those of `r` runs of these columns.
+    #[allow(clippy::too_many_arguments)]
+    pub(crate) unsafe fn tiles(
+        &self,
+        block: &Block,
+        chunk: &Chunk,
+        r: usize,
+        tiling: Tiling,
+        s0: usize,
+        pitch: usize,
+        b_pack: *mut f32,
+        fused_pack: bool,
+    ) {
+        let Gemm { m, n, k, ta, .. } = self.gemm;
+        let Kernels { width, tile, .. } = *self.kernels;
+        let Block { a, b, c, i0, panels, ref mine, in_place_a, in_place_b, .. } = *block;
+        let (kr, len) = chunk.run(r);
+        let (stride_a, ta_tile) = match (in_place_a, ta) {
+            (false, _) => (width, true),
+            (true, true) => (m, true),
+            (true, false) => (k, false),
+        };
+        let between = TERMS_PER_PREFETCH[usize::from(ta_tile)];
+        let above = panels.at(mine.start).0;
+        let run_tile =
+            |p: usize, j: usize, (log, valid): (usize, usize), run_shared: usize, prefetch_step: usize| {
+                let (i, mr) = panels.at(p);
+                let pack_to = b_pack.wrapping_add((j - s0) * len);
+                let reads = match (in_place_b, fused_pack && p == mine.start) {
+                    (true, _) => IN_PLACE,
+                    (_, true) => PACKING,
+                    _ => PACKED,
+                };
+                let (b, stride_b) = match reads {
+                    PACKED => (pack_to.cast_const(), width << log),
+                    _ => (b.wrapping_add(kr * n + j), n),
+                };
+                let prefetch = b.wrapping_add(((width << log) * len) + (p - mine.start) * run_shared);
+                let t = Tile {
+                    kc: len,
+                    a: match (in_place_a, ta) {
+                        (true, true) => a.wrapping_add(kr * m + i0 + i),
+                        (true, false) => a.wrapping_add((i0 + i) * k + kr),
+                        _ => block
+                            .a_pack
+                            .wrapping_add(chunk.panel(&block.packed_panels, r, p) * width)
+                            .cast_const(),
+                    },
+                    stride_a,
+                    b,
+                    stride_b,
+                    pack_to,
+                    prefetch,
+                    prefetch_step,
+                    acc: block.acc.wrapping_add((i - above) * pitch + (j - s0) * mr),
+                    begin: r == 0,
+                    end: r + 1 == chunk.runs,
+                    c: c.wrapping_add((i0 + i) * n + j),
+                    stride_c: n,
+                    first: chunk.first,
+                    bias: match chunk.last && !self.bias.is_null() {
+                        true => self.bias.wrapping_add(j),
+                        false => std::ptr::null(),
+                    },
+                    tail: valid - ((width << log) - width),
+                };
+                // SAFETY: the kernels are of a level that the processor has. The tile's rows and
+                // columns are inside C, A and B, packed or not, hold `len` terms of each, and packed B has room for the tile's
+                // vectors.
+                unsafe { tile[usize::from(ta_tile)][usize::from(reads)][mr - 1][log](&t) };
+            };
+        // Long tiles share a panel of B one after the other; short ones write C along its rows.
+        if len > SHORT_RUN {
+            let mut j = s0;
+            while j < tiling.end {
+                let shape = tiling.at(j);
+                // The next panel of B comes from far away: each tile asks for its share of it.
+                let (run_shared, step) = match block.prefetch {
+                    true => {
+                        let run_shared = ((width << shape.0) * len).div_ceil(mine.len());
+                        (run_shared, (run_shared * between).div_ceil(len))
+                    }
+                    false => (0, between * (width << shape.0)),
+                };
+                for p in mine.clone() {
+                    run_tile(p, j, shape, run_shared, step);
+                }
+                j += shape.1;
+            }
+        } else {
+            for p in mine.clone() {
+                let mut j = s0;
+                while j < tiling.end {
+                    let shape = tiling.at(j);
+                    run_tile(p, j, shape, 0, width);
+                    j += shape.1;
+                }
+            }
+        }
+    }
+
+    /// Computes one block of C over all of k. `packed` remembers which rows of A the workspace holds.
+    ///
+    /// # Safety
+    /// The pointers lead to as many elements as `Gemm` says; `task` names a block that no other call has; and
+    /// `scratch` leads to `slot_len` floats that no other thread uses.
+    pub(crate) unsafe fn block(
+        &self,
+        plan: &BlockPlan,
+        task: usize,
+        scratch: *mut f32,
+        packed: &mut Option<usize>,
+    ) {
+        let Gemm { m, n, k, tb, .. } = self.gemm;
+        let BlockPlan { row_blocks, col_blocks, a_len, b_len, .. } = *plan;
+        let Kernels { width, mr, ref max_vectors, .. } = *self.kernels;
+        let (row_task, col_task) = (task / col_blocks, task % col_blocks);
+        let batch = row_task / row_blocks;
+        let (i0, j0) = (row_task % row_blocks * plan.rows, col_task * plan.cols);
+        let j1 = (j0 + plan.cols).min(n);
+        let panels = Panels::new(plan.rows.min(m - i0), mr);
+        let several = panels.count > 1;
+        // Blocks with few rows use B once and in place; others use A once and in place if they have few
+        // columns.
+        let in_place_b = !several && !tb;
+        let in_place_a = !several || n <= MAX_N_IN_PLACE;
+        let fused_pack = self.gemm.fuses_packing();
+        let b_pack = scratch.wrapping_add(a_len);
+        let block = Block {
+            a: self.a.wrapping_add(batch * m * k),
+            b: self.b.wrapping_add(batch * k * n),
+            c: self.c.wrapping_add(batch * m * n),
+            i0,
+            panels,
+            mine: 0..panels.count,
+            in_place_a,
+            in_place_b,
+            prefetch: false,
+            max_vectors: if in_place_b { max_vectors[panels.height - 1] } else { 2 },
+            a_pack: scratch,
+            packed_panels: 0..panels.count,
+            acc: b_pack.wrapping_add(b_len),
+        };
+
+        let chunks = k.div_ceil(K_CHUNK).max(1);
+        for index in 0..chunks {
+            let chunk = Chunk::new(k, index, if in_place_b { K_RUN_IN_PLACE } else { K_RUN });
+            let key = Some(row_task * chunks + index);
+            if !in_place_a && *packed != key {
+                // SAFETY: the block's rows are inside A, and the workspace is this thread's.
+                unsafe {
+                    self.pack_a(
+                        block.a,
+                        &chunk,
+                        panels,
+                        block.mine.clone(),
+                        i0,
+                        &block.packed_panels,
+                        block.a_pack,
+                    )
+                };
+                *packed = key;
+            }
+
+            let strip = match (in_place_b, chunk.runs) {
+                (true, _) => (j1 - j0).next_multiple_of(PANEL),
+                (false, 1) => (STRIP_LEN / chunk.run.max(1) / PANEL).max(1) * PANEL,
+                (false, _) => STRIP,
+            };
+            for s0 in (j0..j1).step_by(strip) {
+                let tiling = Tiling { width, max_vectors: block.max_vectors, end: (s0 + strip).min(j1) };
+                for r in 0..chunk.runs {
+                    let (kr, len) = chunk.run(r);
+                    // SAFETY: the block is inside C and this thread's, as is the workspace; packed B has room for a
+                    // strip.
+                    unsafe {
+                        if !in_place_b && !fused_pack {
+                            self.pack_b(block.b, tiling, s0, kr, len, b_pack);
+                        }
+                        self.tiles(&block, &chunk, r, tiling, s0, strip, b_pack, fused_pack);
+                    }
+                }
+            }
+        }
+    }
+}

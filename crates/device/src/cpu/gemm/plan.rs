@@ -1,0 +1,285 @@
+//! How a product is cut: into blocks for threads, chunks and runs of k, panels of rows and tiles of columns.
+
+use super::Gemm;
+use crate::cpu::LINE;
+use dittograd_numerics::K_CHUNK;
+
+/// The most floats of packed A in a block, which then stays in a second-level cache.
+const MAX_BLOCK_A: usize = 128 * K_CHUNK;
+/// The most floats of packed A, and of packed B, that threads share at a time.
+pub(crate) const MAX_SHARED: usize = 2048 * K_CHUNK;
+/// The most columns of B that are packed at a time, if chains are parked meanwhile.
+pub(crate) const STRIP: usize = 2 * PANEL;
+/// The most floats of packed B.
+pub(crate) const STRIP_LEN: usize = STRIP * K_RUN;
+/// The most terms of a run of k that is shared by several tiles.
+pub(crate) const K_RUN: usize = 256;
+/// The same for tiles that are alone in reading B, in place: so few that the pages of their rows stay at
+/// hand.
+pub(crate) const K_RUN_IN_PLACE: usize = 32;
+/// The most terms of a run for which the writing of C outweighs the reading of B.
+pub(crate) const SHORT_RUN: usize = 32;
+/// Width in floats of the widest panel of packed B.
+pub(crate) const PANEL: usize = 32;
+/// The most rows of a tile, over all levels.
+pub(crate) const MAX_MR: usize = 14;
+/// Columns of C up to which packing A does not pay.
+pub(crate) const MAX_N_IN_PLACE: usize = 64;
+/// How many lines of B are packed at a time.
+pub(crate) const PACK_LINES: usize = 32;
+/// Panels of rows, or of columns, for each thread from which on it packs its own, and the most floats of the other
+/// packed operand meanwhile, of which every block reads all, from its second-level cache.
+const MIN_OWN_PANELS: usize = 3;
+const MAX_CACHED_OPERAND: usize = 288 * K_CHUNK;
+/// Panels of rows for each thread from which on it packs its own even if blocks read the other operand from farther away: they
+/// are tall then.
+const MIN_OWN_PANELS_FAR: usize = 32;
+/// Multiplications up to which a product is too short for threads to wait for each other between packing and multiplying.
+const MAX_UNSHARED_WORK: usize = 1 << 24;
+
+/// How C is cut into blocks that a thread computes alone, packing for itself, and the workspace of one thread: packed A,
+/// packed B, and parked chains.
+pub(crate) struct BlockPlan {
+    pub rows: usize,
+    pub cols: usize,
+    pub row_blocks: usize,
+    pub col_blocks: usize,
+    pub a_len: usize,
+    pub b_len: usize,
+    pub acc_len: usize,
+}
+
+impl BlockPlan {
+    pub fn slot_len(&self) -> usize {
+        self.a_len + self.b_len + self.acc_len
+    }
+}
+
+/// What a thread packs when it needs it, for itself and into its cache.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum OwnPacking {
+    Nothing,
+    Rows,
+    Columns,
+}
+
+/// How C is computed by all threads together: some products of the batch, rows and columns at a time, whose operands are
+/// packed by all and then used by all. The workspace has for each thread parked chains and what it packs for itself; then
+/// the packed A and B of each of these products.
+pub(crate) struct SharedPlan {
+    pub batches: usize,
+    pub rows: usize,
+    pub cols: usize,
+    /// The least number of blocks of such rows, so that what a block has of A fits its cache.
+    pub row_blocks: usize,
+    /// How many blocks there should be, in all the products at a time.
+    pub target: usize,
+    pub own: OwnPacking,
+    pub a_len: usize,
+    pub b_len: usize,
+    pub acc_len: usize,
+    pub own_len: usize,
+}
+
+impl SharedPlan {
+    pub fn len(&self, threads: usize) -> usize {
+        self.batches * (self.a_len + self.b_len) + threads * self.slot_len()
+    }
+
+    pub fn slot_len(&self) -> usize {
+        self.acc_len + self.own_len
+    }
+}
+
+/// Where part `i` of `parts` begins if `len` is cut into less and less at a time, so that threads that take part after part
+/// end together. The first part is twice as long as the mean.
+pub(crate) fn taper(len: usize, parts: usize, i: usize) -> usize {
+    len - len * (parts - i).pow(2) / parts.pow(2)
+}
+
+/// Floats of packed A of so many rows for `kc` terms. A vector is at most a third wider than a panel; and the last run and
+/// panel may be shorter.
+fn packed_a(rows: usize, kc: usize) -> usize {
+    ((rows * 4 / 3 + LINE) * (kc + K_CHUNK / K_RUN)).next_multiple_of(LINE)
+}
+
+/// The terms of a chunk, cut into runs.
+#[derive(Clone, Copy)]
+pub(crate) struct Chunk {
+    /// Whether C holds nothing yet, and whether it is finished with this chunk.
+    pub first: bool,
+    pub last: bool,
+    /// First term, and number of terms.
+    pub k0: usize,
+    pub kc: usize,
+    /// Number of runs, and the terms of all but the last.
+    pub runs: usize,
+    pub run: usize,
+}
+
+impl Chunk {
+    pub fn new(k: usize, chunk: usize, max_vectors: usize) -> Chunk {
+        let k0 = chunk * K_CHUNK;
+        let kc = (k - k0).min(K_CHUNK);
+        let runs = kc.div_ceil(max_vectors).max(1);
+        Chunk { first: chunk == 0, last: k0 + kc == k, k0, kc, runs, run: kc.div_ceil(runs) }
+    }
+
+    /// First term and number of terms of run `r`.
+    pub fn run(&self, r: usize) -> (usize, usize) {
+        (self.k0 + r * self.run, self.run.min(self.kc - r * self.run))
+    }
+
+    /// Where panel `p` of run `r` begins in packed A of the panels `packed_panels`, in vectors.
+    pub fn panel(&self, packed_panels: &std::ops::Range<usize>, r: usize, p: usize) -> usize {
+        (r * packed_panels.len() + p - packed_panels.start) * self.run
+    }
+}
+
+/// A block's rows, cut into panels of nearly equal height: the first `max_block_rows` have one row more.
+#[derive(Clone, Copy)]
+pub(crate) struct Panels {
+    pub count: usize,
+    pub height: usize,
+    pub tall: usize,
+}
+
+impl Panels {
+    pub fn new(rows: usize, mr: usize) -> Panels {
+        let count = rows.div_ceil(mr);
+        Panels { count, height: rows / count, tall: rows % count }
+    }
+
+    /// First row and number of rows of each panel.
+    pub fn iter(self) -> impl Iterator<Item = (usize, usize)> {
+        (0..self.count).map(move |p| self.at(p))
+    }
+
+    /// First row and number of rows of panel `p`.
+    pub fn at(self, p: usize) -> (usize, usize) {
+        (p * self.height + p.min(self.tall), self.height + usize::from(p < self.tall))
+    }
+}
+
+/// The tiles of a strip of columns up to `end`: their vectors (as a logarithm) and columns.
+#[derive(Clone, Copy)]
+pub(crate) struct Tiling {
+    pub width: usize,
+    pub max_vectors: usize,
+    pub end: usize,
+}
+
+impl Tiling {
+    pub fn at(self, j: usize) -> (usize, usize) {
+        // Widths are powers of two, and a division takes longer than a short tile has time for.
+        let vectors = (self.end - j + self.width - 1) >> self.width.trailing_zeros();
+        let log = vectors.min(self.max_vectors).ilog2() as usize;
+        (log, (self.width << log).min(self.end - j))
+    }
+}
+
+impl Gemm {
+    /// How many blocks there should be: one for every thread, if there is work for that, or a few, and more if they are
+    /// large.
+    fn target(&self, threads: usize) -> usize {
+        if threads == 1 {
+            return 1;
+        }
+        let work = self.work();
+        if work <= MAX_UNSHARED_WORK {
+            return (work >> 15).clamp(1, threads);
+        }
+        (4 * threads).max((work >> 20).min(16 * threads))
+    }
+
+    /// Multiplications, about.
+    fn work(&self) -> usize {
+        self.batch.max(1) * self.m * self.n * self.k.max(4)
+    }
+
+    /// The most rows of a block, so that what it has of A fits its cache.
+    fn max_block_rows(&self) -> usize {
+        (MAX_BLOCK_A / self.k.clamp(64, K_CHUNK) / MAX_MR).max(1) * MAX_MR
+    }
+
+    /// Whether a block's first tiles read B in place and pack it on the way, for the tiles below them. Not if it is stored the
+    /// other way round, nor if its rows are so far apart, or so many, that they are better read some at a time.
+    pub(crate) fn fuses_packing(&self) -> bool {
+        !self.tb && self.n <= 2 * K_CHUNK && self.n * self.k <= K_CHUNK * K_CHUNK
+    }
+
+    /// How threads share packed operands, if that pays: if rows are many enough to use B more than once, and a block is
+    /// less than a whole product.
+    pub(crate) fn shared(&self, threads: usize) -> Option<SharedPlan> {
+        let (m, n, kc) = (self.m, self.n.max(1), self.k.clamp(1, K_CHUNK));
+        let (batch, target) = (self.batch.max(1), self.target(threads));
+        let tall = self.max_block_rows();
+        if m <= MAX_MR || self.work() <= MAX_UNSHARED_WORK || m <= tall && batch >= target {
+            return None;
+        }
+        let max_vectors = (MAX_SHARED / kc.max(64) / STRIP).max(1) * STRIP;
+        let rows = m.div_ceil(m.div_ceil(max_vectors));
+        let cols = n.div_ceil(n.div_ceil(max_vectors)).next_multiple_of(STRIP);
+        let (a_len, b_len) = (if n <= MAX_N_IN_PLACE { 0 } else { packed_a(rows, kc) }, cols * kc);
+        let batches = (2 * MAX_SHARED / (a_len + b_len)).clamp(1, batch);
+        // One operand, if the other one fits a cache; rows rather than columns, since C is written along them, unless columns are
+        // far more, or are more and packed on the way.
+        let parts_of_thread = |parts: usize| batches * parts / threads;
+        let panels = parts_of_thread(rows.div_ceil(MAX_MR));
+        let by_rows = if b_len <= MAX_CACHED_OPERAND {
+            panels >= MIN_OWN_PANELS
+        } else {
+            n <= cols && panels >= MIN_OWN_PANELS_FAR
+        };
+        let by_columns = a_len <= MAX_CACHED_OPERAND && parts_of_thread(cols / PANEL) >= MIN_OWN_PANELS;
+        let max_vectors = 2 * a_len < b_len || m < n && self.fuses_packing();
+        let own = if by_columns && (max_vectors || !by_rows) {
+            OwnPacking::Columns
+        } else if by_rows {
+            OwnPacking::Rows
+        } else {
+            OwnPacking::Nothing
+        };
+        let row_blocks = if own == OwnPacking::Columns { 1 } else { rows.div_ceil(tall) };
+        // Blocks of whole panels may have more than their share: a panel, and the rows that panels differ by.
+        let most_rows = rows.div_ceil(row_blocks) + 2 * MAX_MR;
+        let (a_len, b_len, own_len) = match own {
+            OwnPacking::Nothing => (a_len, b_len, 0),
+            OwnPacking::Rows => (0, b_len, if a_len > 0 { packed_a(most_rows, kc) } else { 0 }),
+            OwnPacking::Columns => (a_len, 0, STRIP_LEN),
+        };
+        let acc_len = most_rows * STRIP;
+        Some(SharedPlan { batches, rows, cols, row_blocks, target, own, a_len, b_len, acc_len, own_len })
+    }
+
+    /// Cuts C so that a block of A fits its cache and every thread has a few blocks, if there is work for
+    /// that.
+    pub(crate) fn plan(&self, threads: usize) -> BlockPlan {
+        let (m, n, kc) = (self.m.max(1), self.n.max(1), self.k.clamp(1, K_CHUNK));
+        let (mut row_blocks, mut col_blocks) = (m.div_ceil(self.max_block_rows()), 1);
+        let batch = self.batch.max(1);
+        let target = self.target(threads);
+        while batch * row_blocks * col_blocks < target {
+            let (rows, cols) = (m.div_ceil(row_blocks), n.div_ceil(col_blocks));
+            if cols > PANEL && (cols > 2 * rows || rows <= 16 * MAX_MR) {
+                col_blocks += 1;
+            } else if rows > MAX_MR {
+                row_blocks += 1;
+            } else {
+                break;
+            }
+        }
+        let rows = m.div_ceil(row_blocks);
+        let cols = n.div_ceil(col_blocks).next_multiple_of(PANEL);
+        BlockPlan {
+            rows,
+            cols,
+            row_blocks: m.div_ceil(rows),
+            col_blocks: n.div_ceil(cols),
+            a_len: packed_a(rows, kc),
+            b_len: STRIP_LEN,
+            // The columns of a strip, or all of them if a tile has all the rows; filled up to whole tiles.
+            acc_len: rows * if rows <= MAX_MR { cols.max(STRIP) + 7 * PANEL } else { STRIP },
+        }
+    }
+}
