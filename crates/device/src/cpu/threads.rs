@@ -419,6 +419,19 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// An address that threads may share; what each writes is kept apart by whoever uses it.
+#[derive(Clone, Copy)]
+pub(crate) struct SharedPtr(pub *mut f32);
+
+// SAFETY: an address alone; its uses say why they are sound.
+unsafe impl Sync for SharedPtr {}
+
+impl SharedPtr {
+    pub fn at(&self, offset: usize) -> *mut f32 {
+        self.0.wrapping_add(offset)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

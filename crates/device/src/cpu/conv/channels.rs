@@ -6,15 +6,15 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
+use super::Gather;
 use super::bands::{Bands, digits};
 use super::kernel::{ChannelTile, Lines, StoreTransposed};
 use super::view::{RUN, Run, Seen};
-use super::{Gather, SharedPtr};
 use crate::cpu::LINE;
 use crate::cpu::gemm::plan::{MAX_MR, PANEL, Tiling};
 use crate::cpu::kernels::Kernels;
 use crate::cpu::simd::Simd;
-use crate::cpu::threads::Pool;
+use crate::cpu::threads::{Pool, SharedPtr};
 use dittograd_numerics::K_CHUNK;
 
 /// The most terms of a run, and tiles that take turns with it: what is packed of the kernel for a run stays in a

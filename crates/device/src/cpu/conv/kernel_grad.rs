@@ -3,17 +3,17 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
+use super::KernelGrad;
 use super::channels_grad::{BlockCache, ByChannelsGrad};
 use super::gather::{K_RUN, RUN_WORDS, SEEN_WORDS, STRIP_LEN, max_block_rows, packed_rows, split_runs};
 use super::kernel::Lines;
 use super::view::{Run, Seen};
-use super::{KernelGrad, SharedPtr};
 use crate::cpu::LINE;
 use crate::cpu::gemm::kernel::Tile;
 use crate::cpu::gemm::plan::{PANEL, Panels, STRIP, Tiling};
 use crate::cpu::kernels::Kernels;
 use crate::cpu::simd::Simd;
-use crate::cpu::threads::Pool;
+use crate::cpu::threads::{Pool, SharedPtr};
 use dittograd_numerics::K_CHUNK;
 
 /// Results so large that columns alone give every thread enough to do.

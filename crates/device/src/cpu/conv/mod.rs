@@ -1,5 +1,4 @@
 //! Convolutions. Order of summation and tiles are those of [`super::gemm`].
-#![allow(unsafe_code)]
 
 mod bands;
 mod channels;
@@ -123,17 +122,4 @@ pub struct KernelGrad {
     pub rows: usize,
     /// Channels of the source in a group.
     pub channels: usize,
-}
-
-/// An address that threads may share; what each writes is kept apart by whoever uses it.
-#[derive(Clone, Copy)]
-pub(crate) struct SharedPtr(pub *mut f32);
-
-// SAFETY: an address alone; its uses say why they are sound.
-unsafe impl Sync for SharedPtr {}
-
-impl SharedPtr {
-    pub fn at(&self, offset: usize) -> *mut f32 {
-        self.0.wrapping_add(offset)
-    }
 }

@@ -9,9 +9,55 @@ use super::plan::{
     BlockPlan, Chunk, K_RUN, K_RUN_IN_PLACE, MAX_N_IN_PLACE, PANEL, Panels, SHORT_RUN, STRIP, STRIP_LEN,
     Tiling,
 };
+use crate::cpu::LINE;
 use crate::cpu::kernels::Kernels;
+use crate::cpu::simd::Simd;
 use crate::cpu::threads::Pool;
 use dittograd_numerics::K_CHUNK;
+
+impl Gemm {
+    /// `run`, after its checks of the lengths.
+    #[allow(clippy::too_many_arguments)]
+    pub(super) fn run_blocks(
+        &self,
+        pool: &Pool,
+        simd: Simd,
+        a: &[f32],
+        b: &[f32],
+        bias: Option<&[f32]>,
+        c: &mut [f32],
+        scratch: &mut [f32],
+    ) {
+        let threads = pool.threads();
+        let skip = scratch.as_ptr().align_offset(4 * LINE).min(LINE);
+        let scratch = &mut scratch[skip..];
+        let work = Work {
+            gemm: *self,
+            kernels: Kernels::of(simd),
+            a: a.as_ptr(),
+            b: b.as_ptr(),
+            bias: bias.map_or(std::ptr::null(), <[f32]>::as_ptr),
+            c: c.as_mut_ptr(),
+            scratch: scratch.as_mut_ptr(),
+        };
+        if let Some(shared) = self.shared(threads) {
+            assert!(scratch.len() >= shared.len(threads), "length of scratch");
+            // SAFETY: the slices were checked against the sizes by `run`, and stay borrowed until this returns; the
+            // workspace is long enough.
+            unsafe { work.run_shared(pool, &shared) };
+            return;
+        }
+        let plan = self.plan(threads);
+        let slot_len = plan.slot_len();
+        assert!(scratch.len() >= threads * slot_len, "length of scratch");
+        let tasks = self.batch * plan.row_blocks * plan.col_blocks;
+        work.for_each_task(pool, tasks, slot_len, |task, scratch, packed| {
+            // SAFETY: `for_each_task` gives each task once, and the workspace belongs to this call. The slices were checked
+            // against the sizes by `run` and stay borrowed until the pool is done.
+            unsafe { work.block(&plan, task, scratch, packed) };
+        });
+    }
+}
 
 /// One product under way.
 pub(crate) struct Work {

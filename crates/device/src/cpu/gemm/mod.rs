@@ -8,7 +8,6 @@
 //! columns. Panels of A and B are packed by copying or transposing, as they are stored, by all threads together if
 //! blocks of several threads use them, else by the thread that does, where it can as it multiplies; what is used only
 //! once is read in place.
-#![allow(unsafe_code)]
 
 mod block;
 pub(crate) mod kernel;
@@ -19,10 +18,8 @@ mod shared;
 pub(crate) mod tests;
 
 use super::LINE;
-use super::kernels::Kernels;
 use super::simd::Simd;
 use super::threads::Pool;
-use block::Work;
 
 /// A batch of products C = A B, with an optional bias along the columns of C.
 ///
@@ -96,47 +93,5 @@ impl Gemm {
             Gemm { batch, m, n: 1, k, ta, tb } if m > 1 => Gemm { batch, m: 1, n: m, k, ta: !tb, tb: !ta },
             gemm => gemm,
         }
-    }
-
-    /// `run`, after its checks of the lengths.
-    #[allow(clippy::too_many_arguments)]
-    fn run_blocks(
-        &self,
-        pool: &Pool,
-        simd: Simd,
-        a: &[f32],
-        b: &[f32],
-        bias: Option<&[f32]>,
-        c: &mut [f32],
-        scratch: &mut [f32],
-    ) {
-        let threads = pool.threads();
-        let skip = scratch.as_ptr().align_offset(4 * LINE).min(LINE);
-        let scratch = &mut scratch[skip..];
-        let work = Work {
-            gemm: *self,
-            kernels: Kernels::of(simd),
-            a: a.as_ptr(),
-            b: b.as_ptr(),
-            bias: bias.map_or(std::ptr::null(), <[f32]>::as_ptr),
-            c: c.as_mut_ptr(),
-            scratch: scratch.as_mut_ptr(),
-        };
-        if let Some(shared) = self.shared(threads) {
-            assert!(scratch.len() >= shared.len(threads), "length of scratch");
-            // SAFETY: the slices were checked against the sizes by `run`, and stay borrowed until this returns; the
-            // workspace is long enough.
-            unsafe { work.run_shared(pool, &shared) };
-            return;
-        }
-        let plan = self.plan(threads);
-        let slot_len = plan.slot_len();
-        assert!(scratch.len() >= threads * slot_len, "length of scratch");
-        let tasks = self.batch * plan.row_blocks * plan.col_blocks;
-        work.for_each_task(pool, tasks, slot_len, |task, scratch, packed| {
-            // SAFETY: `for_each_task` gives each task once, and the workspace belongs to this call. The slices were checked
-            // against the sizes by `run` and stay borrowed until the pool is done.
-            unsafe { work.block(&plan, task, scratch, packed) };
-        });
     }
 }
