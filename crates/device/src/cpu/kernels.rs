@@ -1,7 +1,7 @@
 //! The microkernels, compiled for each SIMD level.
 //!
-//! A microkernel is a generic function over [`Vector`], next to the algorithm it serves. The macro here compiles all of them for a
-//! level, with its instructions enabled, and puts them into a table.
+//! A microkernel is a generic function over [`Vector`] and lives with the algorithm it serves: [`super::gemm`], [`super::conv`],
+//! [`super::lanes`]. The macro here compiles all of them for one level, with its instructions enabled, into a table.
 #![allow(unsafe_code)]
 
 use super::LINE;
@@ -19,22 +19,22 @@ use super::lanes::{
 use super::simd::Simd;
 use super::vector::Vector;
 
-pub(crate) type TileFn = unsafe fn(&Tile);
-pub(crate) type AccumulateFn = unsafe fn(&Accumulate);
-pub(crate) type StencilFn = unsafe fn(&Stencil);
-pub(crate) type DotsFn = unsafe fn(&Dots);
-pub(crate) type ChannelTileFn = unsafe fn(&ChannelTile);
+type TileFn = unsafe fn(&Tile);
+type AccumulateFn = unsafe fn(&Accumulate);
+type StencilFn = unsafe fn(&Stencil);
+type DotsFn = unsafe fn(&Dots);
+type ChannelTileFn = unsafe fn(&ChannelTile);
 /// Takes (to, stride, rows, columns, bias).
-pub(crate) type BiasFn = unsafe fn(*mut f32, usize, usize, usize, *const f32);
-pub(crate) type StoreTileFn = unsafe fn(&StoreTile);
-pub(crate) type StoreTransposedFn = unsafe fn(&StoreTransposed);
+type BiasFn = unsafe fn(*mut f32, usize, usize, usize, *const f32);
+type StoreTileFn = unsafe fn(&StoreTile);
+type StoreTransposedFn = unsafe fn(&StoreTransposed);
 /// Takes the lines and where they go.
-pub(crate) type GatherFn = unsafe fn(&Lines, *mut f32);
+type GatherFn = unsafe fn(&Lines, *mut f32);
 /// Takes (from, stride, columns, vectors, kc, to).
-pub(crate) type PackFn = unsafe fn(*const f32, usize, usize, usize, usize, *mut f32);
-pub(crate) type Tiles = [[TileFn; 4]; MAX_MR];
+type PackFn = unsafe fn(*const f32, usize, usize, usize, usize, *mut f32);
+type Tiles = [[TileFn; 4]; MAX_MR];
 
-/// The kernels of one level.
+/// The microkernels of one SIMD level.
 pub(crate) struct Kernels {
     /// Floats of a vector.
     pub width: usize,
@@ -42,7 +42,7 @@ pub(crate) struct Kernels {
     pub mr: usize,
     /// The most vectors of a tile that reads B in place, by rows less one.
     pub max_vectors: [usize; MAX_MR],
-    /// By whether A is transposed, how B is read ([`PACKED`] and so on), rows less one, and log2 of the vectors.
+    /// The tile, by whether A is transposed, how B is read ([`PACKED`] and so on), rows less one, and log2 of the vectors.
     pub tile: &'static [[Tiles; 3]; 2],
     /// Packs a panel whose lines run across the terms.
     pub pack_copied: PackFn,
@@ -52,21 +52,22 @@ pub(crate) struct Kernels {
     pub gather: GatherFn,
     /// Adds to each row of a tile its bias.
     pub add_bias: BiasFn,
-    /// Brings columns of a tile to their place.
+    /// Stores columns of a tile in the result.
     pub store_tile: StoreTileFn,
-    /// Brings sums of positions to their place.
+    /// Stores a tile whose lanes are channels in the result.
     pub store_transposed: StoreTransposedFn,
-    /// Sums of positions, by their number less one, and log2 of the vectors.
+    /// A tile whose lanes are channels, by positions less one, and log2 of the vectors.
     pub channel_tile: [[ChannelTileFn; 3]; MAX_MR],
-    /// Sums of neighbouring outputs.
+    /// Neighbouring outputs of a stencil.
     pub stencil: StencilFn,
-    /// Sums side by side, by their number less one; at most `mr`.
+    /// Dot products in lanes, by their number less one; at most `mr`.
     pub dots: [DotsFn; MAX_MR],
-    /// Stencil side by side.
+    /// Columns of accumulators in lanes.
     pub accumulate: AccumulateFn,
 }
 
 impl Kernels {
+    /// Those of a level, or of the best level that the processor has.
     pub fn of(simd: Simd) -> &'static Kernels {
         match simd.usable() {
             #[cfg(target_arch = "x86_64")]
@@ -78,13 +79,13 @@ impl Kernels {
     }
 }
 
-/// The kernels of a level: its vector, features, most rows, most vectors of woven chains, and for each number of rows the numbers of
-/// vectors, as many as fit the registers. Rows and vectors that do not fit repeat the last that do, and are
-/// never called.
+/// The table of a level: its vector type, target features, the most rows of a tile, the most vectors of [`accumulate_lanes`], and
+/// for each number of rows the third and fourth number of vectors of a tile, as many as fit the registers. Entries that do not
+/// fit repeat the last that does, and are never called.
 macro_rules! kernels {
     ($vector:ty, $(#[$features:meta])* $mr:literal, $nv:literal; $($rows:literal: $v2:literal $v3:literal,)*) => {
         $(#[$features])*
-        unsafe fn run<const MR: usize, const NV: usize, const TA: bool, const B: u8>(t: &Tile) {
+        unsafe fn run_tile<const MR: usize, const NV: usize, const TA: bool, const B: u8>(t: &Tile) {
             // SAFETY: the caller's; this function has the features of the vector.
             unsafe { tile::<$vector, MR, NV, TA, B>(t) }
         }
@@ -159,19 +160,19 @@ macro_rules! kernels {
             }
         }
 
-        const fn shared<const TA: bool, const B: u8>() -> Tiles {
+        const fn packed_tiles<const TA: bool, const B: u8>() -> Tiles {
             [$({
-                let two: TileFn = run::<$rows, 2, TA, B>;
-                [run::<$rows, 1, TA, B>, two, two, two]
+                let two: TileFn = run_tile::<$rows, 2, TA, B>;
+                [run_tile::<$rows, 1, TA, B>, two, two, two]
             },)*]
         }
 
-        const fn alone<const TA: bool>() -> Tiles {
+        const fn in_place_tiles<const TA: bool>() -> Tiles {
             [$([
-                run::<$rows, 1, TA, IN_PLACE>,
-                run::<$rows, 2, TA, IN_PLACE>,
-                run::<$rows, $v2, TA, IN_PLACE>,
-                run::<$rows, $v3, TA, IN_PLACE>,
+                run_tile::<$rows, 1, TA, IN_PLACE>,
+                run_tile::<$rows, 2, TA, IN_PLACE>,
+                run_tile::<$rows, $v2, TA, IN_PLACE>,
+                run_tile::<$rows, $v3, TA, IN_PLACE>,
             ],)*]
         }
 
@@ -180,8 +181,8 @@ macro_rules! kernels {
             mr: $mr,
             max_vectors: [$($v3),*],
             tile: &[
-                [shared::<false, PACKED>(), alone::<false>(), shared::<false, PACKING>()],
-                [shared::<true, PACKED>(), alone::<true>(), shared::<true, PACKING>()],
+                [packed_tiles::<false, PACKED>(), in_place_tiles::<false>(), packed_tiles::<false, PACKING>()],
+                [packed_tiles::<true, PACKED>(), in_place_tiles::<true>(), packed_tiles::<true, PACKING>()],
             ],
             pack_copied,
             pack_transposed,
@@ -197,7 +198,7 @@ macro_rules! kernels {
     };
 }
 
-/// Four floats at a time, for any processor.
+/// Vectors of four floats, for any processor.
 mod scalar {
     use super::*;
 

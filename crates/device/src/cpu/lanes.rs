@@ -1,5 +1,5 @@
-//! Sums side by side in the lanes of vectors, for products too thin for the tiles of [`super::gemm`]: those of attention, and of
-//! depthwise convolutions. Microkernels, and safe functions that check what they are given.
+//! Products too thin for the tiles of [`super::gemm`]: those of attention and of depthwise convolutions. Each lane of a vector
+//! holds a sum of its own. The functions here are safe: they check all lengths and call the microkernels below them.
 #![allow(unsafe_code)]
 
 use super::LINE;
@@ -7,20 +7,20 @@ use super::kernels::Kernels;
 use super::simd::Simd;
 use super::vector::Vector;
 
-/// Which products of [`Accumulate`] are left out: those of lanes with the bits of a mark, or of factors with them.
+/// Which products [`accumulate`] leaves out.
 #[doc(hidden)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Skip {
     /// None.
     Nothing,
-    /// Those of lanes with a bit of this mark.
+    /// Those with an element of `a` that has these bits.
     Lanes(u32),
-    /// Those of factors with a bit of this mark.
+    /// Those with a factor `x` that has these bits.
     Factors(u32),
 }
 
-/// Writes `cols` lines, `stride` apart, of `len` floats side by side: `lanes` columns, of which those beyond `cols`
-/// repeat the last line.
+/// Transposes `cols` lines of `len` floats, `stride` apart, into `len` rows of `lanes` columns. Columns beyond `cols` repeat the
+/// last line.
 ///
 /// # Panics
 /// If there are no lines or more than `lanes`, these are no multiple of [`LINE`], or a slice is too short.
@@ -37,14 +37,14 @@ pub fn transpose_lines(
     assert!((1..=lanes).contains(&cols) && lanes.is_multiple_of(LINE), "number of lines");
     assert!(from.len() >= (cols - 1) * stride + len && to.len() >= len * lanes, "length of lines");
     let kernels = Kernels::of(simd);
-    // SAFETY: the kernels are of a level that the processor has, the lines were found to be there, and the room.
+    // SAFETY: the processor has the SIMD level of the kernels, and the lengths were checked.
     unsafe {
         (kernels.pack_transposed)(from.as_ptr(), stride, cols, lanes / kernels.width, len, to.as_mut_ptr())
     }
 }
 
-/// Stencil side by side: `acc[c][l] = fma(a[k][l], x[k * term + c * column], acc[c][l])` in increasing k, for rows of
-/// `lanes`; from +0.0 if they `begin` here.
+/// `acc[c][l] = fma(a[k][l], x[k * term + c * column], acc[c][l])` in increasing k, for rows of `lanes` elements; from +0.0 if
+/// sums `begin` here.
 ///
 /// # Panics
 /// If `lanes` is no multiple of [`LINE`], `a` or `acc` is not whole rows of it, or `x` is too short.
@@ -71,28 +71,28 @@ pub fn accumulate(
     assert!(terms == 0 || last.is_some_and(|last| last < x.len()), "length of factors");
     let (a, x, acc) = (a.as_ptr(), x.as_ptr(), acc.as_mut_ptr());
     let accumulate = Accumulate { a, terms, x, term, column, acc, columns, lanes, begin, skip };
-    // SAFETY: the kernels are of a level that the processor has, and all that they use was found to be there.
+    // SAFETY: the processor has the SIMD level of the kernels, and the lengths were checked.
     unsafe { (Kernels::of(simd).accumulate)(&accumulate) }
 }
 
-/// `to[i] = Σ w[t] · x[i + offsets[t]] + add`, in the order of t; as many as a multiple of [`LINE`].
+/// `to[i] = Σ w[t] · x[i + offsets[t]] + add`, in increasing t.
 ///
 /// # Panics
-/// If a slice is too short for that.
+/// If the length of `to` is no multiple of [`LINE`], or a slice is too short.
 #[doc(hidden)]
 pub fn stencil(simd: Simd, x: &[f32], offsets: &[usize], w: &[f32], add: f32, to: &mut [f32]) {
     let (len, taps) = (to.len(), w.len());
     assert!(len.is_multiple_of(LINE) && offsets.len() == taps, "length of lines");
     assert!(offsets.iter().all(|&o| o <= x.len() && x.len() - o >= len), "length of operands");
     let (x, offsets, w, to) = (x.as_ptr(), offsets.as_ptr(), w.as_ptr(), to.as_mut_ptr());
-    // SAFETY: the kernels are of a level that the processor has, and all that they read was found to be there.
+    // SAFETY: the processor has the SIMD level of the kernels, and the lengths were checked.
     unsafe { (Kernels::of(simd).stencil)(&Stencil { x, offsets, w, taps, add, to, len }) }
 }
 
-/// `acc[t] += Σ g[p] · x[starts[t] + p · step]` in vectors of [`LINE`] lanes, in the order of p.
+/// `acc[t] += Σ g[p] · x[starts[t] + p · step]` in increasing p, where `acc[t]`, `g[p]` and `x[i]` are [`LINE`] lanes.
 ///
 /// # Panics
-/// If a slice is too short for that.
+/// If a slice is too short.
 #[doc(hidden)]
 pub fn dots(simd: Simd, g: &[f32], x: &[f32], starts: &[u32], step: usize, acc: &mut [f32]) {
     let positions = g.len() / LINE;
@@ -111,12 +111,12 @@ pub fn dots(simd: Simd, g: &[f32], x: &[f32], starts: &[u32], step: usize, acc: 
         let t = starts.len();
         let (starts, acc) = (starts.as_ptr(), acc.as_mut_ptr());
         let sums = Dots { g: g.as_ptr(), x: x.as_ptr(), starts, step, positions, acc };
-        // SAFETY: as above; there are so many starts and sums.
+        // SAFETY: as above; there are `t` starts and sums.
         unsafe { (kernels.dots[t - 1])(&sums) }
     }
 }
 
-/// Stencil side by side: `acc[c][l] = fma(a[k][l], x[k * term + c * column], acc[c][l])` in increasing k.
+/// The operands of [`accumulate`].
 pub(crate) struct Accumulate {
     pub a: *const f32,
     pub terms: usize,
@@ -127,17 +127,17 @@ pub(crate) struct Accumulate {
     pub columns: usize,
     /// Floats of a row of `a` and of `acc`, a multiple of [`LINE`].
     pub lanes: usize,
-    /// Whether chains begin here, from +0.0.
+    /// Whether sums begin here, from +0.0.
     pub begin: bool,
     pub skip: Skip,
 }
 
-/// What a [`Accumulate`] leaves out, for the compiler.
+/// [`Skip`] as a constant, so that each case is compiled by itself.
 pub(crate) const SKIP_NOTHING: u8 = 0;
 pub(crate) const SKIP_LANES: u8 = 1;
 pub(crate) const SKIP_FACTORS: u8 = 2;
 
-/// Goes on with C columns of chains from `c` on, NV vectors of lanes from `l` on; see [`Accumulate`].
+/// Computes C columns from `c` on, NV vectors of lanes from `l` on.
 ///
 /// # Safety
 /// `Accumulate` leads to what it says, and these columns and lanes are inside. The processor has the instructions of `V`.
@@ -191,7 +191,7 @@ unsafe fn accumulate_block<V: Vector, const NV: usize, const C: usize, const SKI
     }
 }
 
-/// Goes on with all columns, NV vectors of lanes from `l` on; see [`Accumulate`].
+/// Computes all columns, NV vectors of lanes from `l` on.
 ///
 /// # Safety
 /// As for [`accumulate_block`].
@@ -201,7 +201,7 @@ unsafe fn accumulate_columns<V: Vector, const NV: usize, const SKIP: u8>(
     mark: u32,
     l: usize,
 ) {
-    // Four, so that with four vectors there are enough chains to wait for none, and registers for them.
+    // Four columns of four vectors are enough independent sums to hide the latency of an FMA, and fit the registers.
     const C: usize = 4;
     let whole = w.columns - w.columns % C;
     // SAFETY: the caller's.
@@ -215,7 +215,7 @@ unsafe fn accumulate_columns<V: Vector, const NV: usize, const SKIP: u8>(
     }
 }
 
-/// Goes on with all chains, at most NV vectors of lanes at a time; see [`Accumulate`].
+/// The microkernel of [`accumulate`]: all columns and lanes, at most NV vectors of lanes at a time.
 ///
 /// # Safety
 /// `Accumulate` leads to what it says. The processor has the instructions of `V`.
@@ -239,7 +239,7 @@ pub(crate) unsafe fn accumulate_lanes<V: Vector, const NV: usize, const SKIP: u8
     }
 }
 
-/// Sums of neighbouring outputs: `to[i] = Σ w[t] · x[i + offsets[t]] + add`, in the order of t.
+/// The operands of [`stencil`].
 pub(crate) struct Stencil {
     pub x: *const f32,
     pub offsets: *const usize,
@@ -251,10 +251,10 @@ pub(crate) struct Stencil {
     pub len: usize,
 }
 
-/// Vectors of neighbouring outputs in registers at once.
+/// Vectors of outputs that are in registers at once.
 const STENCIL_VECTORS: usize = 8;
 
-/// Computes NV vectors of neighbouring outputs from `at` on; see [`Stencil`].
+/// Computes NV vectors of outputs from `at` on.
 ///
 /// # Safety
 /// `Stencil` leads to what it says, `at` and the vectors are inside `len`. The processor has the instructions of `V`.
@@ -277,7 +277,7 @@ unsafe fn stencil_vectors<V: Vector, const NV: usize>(c: &Stencil, at: usize) {
     }
 }
 
-/// Computes all neighbouring outputs; see [`Stencil`].
+/// The microkernel of [`stencil`]: all outputs.
 ///
 /// # Safety
 /// `Stencil` leads to what it says. The processor has the instructions of `V`.
@@ -297,7 +297,7 @@ pub(crate) unsafe fn stencil_all<V: Vector>(c: &Stencil) {
     }
 }
 
-/// Sums side by side, in vectors of [`LINE`] lanes: `acc[t] += Σ g[p] · x[starts[t] + p · step]`, in the order of p.
+/// The operands of [`dots`].
 pub(crate) struct Dots {
     pub g: *const f32,
     pub x: *const f32,
@@ -308,7 +308,7 @@ pub(crate) struct Dots {
     pub acc: *mut f32,
 }
 
-/// Goes on with T sums of NV vectors, which are [`LINE`] lanes; see [`Dots`].
+/// The microkernel of [`dots`]: T sums of [`LINE`] lanes, NV vectors each.
 ///
 /// # Safety
 /// `Dots` leads to what it says, and T starts and sums. The processor has the instructions of `V`.

@@ -1,41 +1,49 @@
-//! The SIMD vectors that microkernels are written in: one trait, and a type of each level.
+//! The SIMD vectors that microkernels are written in: one trait, and a type for each SIMD level.
 #![allow(unsafe_code)]
 
-/// A register of floats: groups of four. The `n` of the partial accesses is from 1 to the width.
+/// A vector register of floats, made of groups of four lanes.
 ///
-/// All methods may only be called where the processor has the instructions, on addresses valid for the
-/// access.
+/// # Safety
+/// All methods may only be called where the processor has the instructions, and on addresses that are valid for the access.
+/// `n` is from 1 to the width; bit i of `bits` stands for lane i.
 pub(crate) trait Vector: Copy {
+    /// The number of lanes.
     const WIDTH: usize;
+    /// `x` in all lanes.
     unsafe fn splat(x: f32) -> Self;
+    /// The floats at `from`.
     unsafe fn load(from: *const f32) -> Self;
-    /// The first `n` floats, and zeros.
+    /// The first `n` floats; the other lanes are zeros.
     unsafe fn load_part(from: *const f32, n: usize) -> Self;
-    /// The floats whose bits are set, and zeros.
+    /// The floats whose bits are set; the other lanes are zeros.
     unsafe fn load_mask(from: *const f32, bits: u32) -> Self;
-    /// Every other float, of those whose bits are set, and zeros.
+    /// As `load_mask`, where lane i is the float at `from + 2 i`.
     unsafe fn load_even(from: *const f32, bits: u32) -> Self;
-    /// Stores the floats whose bits are set.
+    /// Stores the lanes whose bits are set.
     unsafe fn store_mask(self, to: *mut f32, bits: u32);
-    /// Stores the floats whose bits are set to every other place.
+    /// As `store_mask`, where lane i goes to `to + 2 i`.
     unsafe fn store_even(self, to: *mut f32, bits: u32);
-    /// Group g is loaded from `from[4 * g] + at`.
+    /// Loads group g from `from[4 * g] + at`.
     unsafe fn load_groups(from: &[*const f32], at: usize) -> Self;
+    /// Stores all lanes.
     unsafe fn store(self, to: *mut f32);
+    /// Stores the first `n` lanes.
     unsafe fn store_part(self, to: *mut f32, n: usize);
-    /// a * b + self, rounded once.
+    /// `a * b + self`, rounded once.
     unsafe fn fma(self, a: Self, b: Self) -> Self;
-    /// The same, but itself where `a` has the bits of `mark`.
+    /// As `fma`, but `self` in lanes where `a` has the bits of `mark`.
     unsafe fn fma_unless(self, mark: Self, a: Self, b: Self) -> Self;
+    /// The sum.
     unsafe fn add(self, other: Self) -> Self;
-    /// Transposes each square of four groups.
+    /// Transposes each 4×4 square that the four vectors have in a group.
     unsafe fn transpose(x: [Self; 4]) -> [Self; 4];
+    /// Prefetches a cache line into all caches.
     unsafe fn prefetch(at: *const f32);
-    /// The same for what is wanted later, so that the nearest cache is not for it.
+    /// Prefetches a cache line that is needed later into all caches but L1.
     unsafe fn prefetch_far(at: *const f32);
 }
 
-/// Bit i of the lower half becomes bit 2 i.
+/// Moves bit i of the lower half to bit 2 i.
 #[inline(always)]
 #[cfg(target_arch = "x86_64")]
 fn spread_bits(bits: u32) -> u32 {
@@ -45,8 +53,7 @@ fn spread_bits(bits: u32) -> u32 {
     (x | x << 1) & 0x5555_5555
 }
 
-// Plain Rust, which a compiler maps to whatever the target has.
-
+// Plain Rust, which the compiler maps to whatever vectors the target has.
 // SAFETY: of all of these, the caller's.
 impl Vector for [f32; 4] {
     const WIDTH: usize = 4;

@@ -1,4 +1,4 @@
-//! The caching allocator's bookkeeping: addresses in, addresses out, no driver.
+//! The bookkeeping of the caching allocator for GPU memory: addresses in, addresses out, no driver.
 //!
 //! Memory comes from the driver in segments. A segment serves either small blocks (up to 1 MiB, steps of
 //! 512 B, carved out of 2 MiB) or large ones (steps of 2 MiB), so that a small long-lived block never

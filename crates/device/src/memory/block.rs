@@ -22,13 +22,14 @@ pub(crate) enum Mem {
     Values(Values),
 }
 
+/// An allocation, counted until it is freed.
 pub(super) struct Block {
     pub(super) device: Device,
     /// Elements, of 4 bytes but for numbers of another type.
     pub(super) words: usize,
     pub(super) bytes: usize,
     pub(super) guard: usize,
-    /// Where it is counted, if it was made while the device was watched.
+    /// Where the watch counts it, if it was made while the device was watched.
     pub(super) place: Option<u32>,
     pub(super) mem: RwLock<Option<Mem>>,
 }
@@ -55,6 +56,7 @@ impl Block {
         }
     }
 
+    /// Whether nobody has overwritten the guard words.
     fn guards_intact(&self, mem: &Mem) -> bool {
         let whole = |words: &[f32]| words.iter().all(|w| w.to_bits() == CANARY);
         match (mem, self.device.backend()) {

@@ -1,4 +1,4 @@
-//! Access to the words of buffers: shared while kernels read, exclusive while one writes.
+//! Locks of buffers: shared access for kernels that read, exclusive access for one that writes.
 
 use super::block::Mem;
 use super::buffer::Buffer;
@@ -32,14 +32,14 @@ impl ReadGuard<'_> {
 pub struct ReadSet {
     /// One buffer of each block.
     blocks: Vec<Buffer>,
-    /// For each buffer its block and its words in it.
+    /// For each buffer, its block and its words in it.
     of: Vec<(usize, Range<usize>)>,
-    /// Memory for the guards of the next time; a guard is two words.
+    /// Memory for the guards of the next lock; a guard is two words.
     spare: Mutex<Vec<[usize; 2]>>,
 }
 
 impl ReadSet {
-    /// Those of some buffers.
+    /// A set of these buffers.
     pub fn new<'b>(buffers: impl IntoIterator<Item = &'b Buffer>) -> ReadSet {
         let mut set = ReadSet { blocks: Vec::new(), of: Vec::new(), spare: Mutex::default() };
         for b in buffers {
@@ -52,7 +52,7 @@ impl ReadSet {
         set
     }
 
-    /// Reads them all. Errors if one was released.
+    /// Locks all of them for reading. Errors if one was released.
     pub fn lock(&self, op: &str) -> Result<ReadGuards<'_>> {
         let spare = std::mem::take(&mut *self.spare.lock().unwrap_or_else(PoisonError::into_inner));
         let mut locked = ReadGuards { set: self, guards: emptied(spare) };
@@ -64,7 +64,7 @@ impl ReadSet {
     }
 }
 
-/// No elements, in the memory of others of the same size.
+/// An empty list that reuses the memory of `list`, whose elements have the same size.
 #[doc(hidden)]
 pub fn emptied<A, B>(mut list: Vec<A>) -> Vec<B> {
     list.clear();
@@ -92,7 +92,7 @@ impl Drop for ReadGuards<'_> {
     }
 }
 
-/// Sole access to a block, held while a kernel writes it.
+/// Exclusive access to a block, held while a kernel writes it.
 #[doc(hidden)]
 pub struct WriteGuard<'a> {
     pub(super) guard: RwLockWriteGuard<'a, Option<Mem>>,

@@ -1,8 +1,14 @@
-//! Buffers, and the one door they come through.
+//! Device memory: buffers, and the one door they come through.
 //!
 //! A [`Buffer`] is a handle of a block of 4-byte words; clones and reshaped views share the block.
 //! Dropping the last handle frees it; [`Buffer::release`] frees it early, for every handle at once.
 //! The CPU keeps freed blocks by size class, because fresh pages cost more than most kernels.
+//!
+//! - this file: allocation, counters, and what tests can ask for (failures, limits, check mode);
+//! - `block`: the memory of an allocation, its guard words, and how it is freed;
+//! - `buffer`, `locks`: handles of blocks, and access to their words;
+//! - `value`: buffers with a shape and a type;
+//! - `transfer`: copies between host and devices.
 
 mod block;
 mod buffer;
@@ -65,6 +71,7 @@ impl fmt::Display for MemoryStats {
     }
 }
 
+/// The memory of a device.
 #[derive(Default)]
 pub(super) struct Memory {
     state: Mutex<State>,
@@ -72,6 +79,7 @@ pub(super) struct Memory {
     pub(super) watched: AtomicBool,
 }
 
+/// What is known of a device's memory.
 #[derive(Default)]
 pub(super) struct State {
     pub(super) stats: MemoryStats,
@@ -88,7 +96,7 @@ pub(super) struct State {
 }
 
 impl State {
-    /// Counts an allocation of so many bytes, and says whether it is one that was told to fail or beyond the limit.
+    /// Counts an allocation of `bytes` bytes, and says whether it fails: on request, or because it is beyond the limit.
     fn fails(&mut self, bytes: usize) -> bool {
         if bytes > 0 && self.limit.is_some_and(|limit| self.stats.live.saturating_add(bytes) > limit) {
             return true;
@@ -246,8 +254,8 @@ impl Device {
         self.0.memory.lock().fail = n.map(|n| (n, persistent));
     }
 
-    /// Lets no more than so many bytes be live: an allocation beyond that is out of memory, as it would be on a smaller
-    /// device. `None`, as it is at first, leaves it to the system.
+    /// Limits live memory: an allocation beyond `bytes` is out of memory, as on a smaller device. `None`, the default, sets no
+    /// limit.
     pub fn limit_memory(&self, bytes: Option<usize>) {
         self.0.memory.lock().limit = bytes;
     }

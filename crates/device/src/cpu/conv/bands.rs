@@ -1,12 +1,12 @@
-//! The source of a convolution, copied with its padding: bands of lines, each in a box.
+//! Bands of output lines, and the boxes they read: padded copies of a part of the source.
 
 use super::Gather;
 use super::view::{Axis, View, inner_range};
 use dittograd_numerics::shape::MAX_RANK;
 
-/// What the taps of an axis see of its source, from the lowest element at position 0 on.
+/// The elements of the source that the taps of an axis reach, counted from the lowest one at position 0.
 #[derive(Clone, Copy)]
-pub(crate) struct Reach {
+pub(super) struct Reach {
     pub axis: Axis,
     pub low: isize,
     pub span: usize,
@@ -18,24 +18,24 @@ impl Reach {
         Reach { axis, low: axis.first + far.min(0), span: far.unsigned_abs() + 1 }
     }
 
-    /// How far above the lowest element a tap is.
+    /// How far a tap is above the lowest element.
     pub fn above(&self, tap: usize) -> usize {
         (self.axis.first + tap as isize * self.axis.tap_step - self.low).cast_unsigned()
     }
 
-    /// Elements `step` apart make a line of a box: how many such lines there are.
+    /// A strided axis is copied as several phases, each of the elements `step` apart: how many phases there are.
     pub fn phases(&self) -> usize {
         self.axis.step.min(self.span)
     }
 
-    /// Elements of each of them that taps see beyond the last position's first.
+    /// How many more elements than positions a phase has.
     pub fn more(&self) -> usize {
         (self.span - 1) / self.axis.step
     }
 }
 
-/// The digits of `index` in the sizes that `of` takes from the axes, the last one fastest.
-pub(crate) fn digits(mut index: usize, axes: &[Reach], of: fn(&Axis) -> usize) -> [usize; MAX_RANK] {
+/// The index along each axis of the `index`-th element, row-major; `of` gives the size of an axis.
+pub(super) fn digits(mut index: usize, axes: &[Reach], of: fn(&Axis) -> usize) -> [usize; MAX_RANK] {
     let mut out = [0; MAX_RANK];
     for (to, a) in out.iter_mut().zip(axes).rev() {
         *to = index % of(&a.axis);
@@ -44,23 +44,23 @@ pub(crate) fn digits(mut index: usize, axes: &[Reach], of: fn(&Axis) -> usize) -
     out
 }
 
-pub(crate) fn reaches(view: &View) -> Vec<Reach> {
+pub(super) fn reaches(view: &View) -> Vec<Reach> {
     view.axes().iter().map(|&a| Reach::of(a)).collect()
 }
 
-/// One of the convolutions that share a result, as bands of lines: the source of a band is copied to a box, with
-/// its padding, and such that neighbouring outputs have neighbouring operands; the outputs of a band are then
-/// one line, with what lies between the box's lines computed as well and left.
-pub(crate) struct Bands {
+/// A convolution cut into bands of output lines. The source of a band is copied into a box, with its padding, so that neighbouring
+/// outputs have neighbouring operands. The outputs of a band can then be computed as one long line; what falls between the lines
+/// of the box is computed as well and dropped.
+pub(super) struct Bands {
     pub gather: Gather,
-    /// The axes: those around the lines of a band, the lines, and along them.
+    /// The axes: the outer ones, the axis down the lines of a band, and the axis along a line.
     pub around: Vec<Reach>,
     pub down: Reach,
     pub along: Reach,
     /// Lines and positions of a band.
     pub lines: usize,
     pub positions: usize,
-    /// Floats from one line of a box to the next, of one phase of it, and of what one channel takes.
+    /// Floats of a line of a box, of a phase, and of a channel.
     pub pitch: usize,
     pub phase: usize,
     pub channel: usize,
@@ -69,7 +69,7 @@ pub(crate) struct Bands {
 }
 
 impl Bands {
-    /// Bands of at most `piece` positions along a line, whose boxes have about `room` floats, or one line.
+    /// Bands of at most `piece` positions along a line, whose boxes have about `room` floats, or a single line.
     pub fn new(gather: &Gather, piece: usize, room: usize) -> Option<Bands> {
         let Gather { view, channels, .. } = *gather;
         let mut around = reaches(&view);
@@ -102,14 +102,14 @@ impl Bands {
         Some(Bands { gather: *gather, around, down, along, lines, positions, pitch, phase, channel, offsets })
     }
 
-    /// Bands down the lines and along them.
+    /// The number of bands down the lines, and along a line.
     pub fn blocks(&self) -> [usize; 2] {
         let (down, along) = (&self.down.axis, &self.along.axis);
         [down.positions.div_ceil(self.lines), along.positions.div_ceil(self.positions)]
     }
 
-    /// Calls `f` with each line of a channel of a band's box: where its first element would lie in the channel, and which
-    /// of its elements do.
+    /// Calls `f` with each line of a channel of a band's box: where its first element lies in the channel, and which of its
+    /// elements are inside the source.
     pub fn lines(
         &self,
         around: &[usize; MAX_RANK],

@@ -1,6 +1,5 @@
-//! Convolutions with many channels in the result: vectors run along these, and elements of the source are broadcast
-//! from a copy that has its padding, so that an element is copied once, not once for each tap. The sums are those of
-//! [`super::conv`], term by term.
+//! Convolution by output channels, for many of them: lanes are output channels, and elements of the source are broadcast from a
+//! padded copy, its box. So an element is copied once, not once per tap.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -8,8 +7,9 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use super::Gather;
 use super::bands::{Bands, digits};
-use super::kernel::{ChannelTile, Lines, StoreTransposed};
-use super::view::{RUN, Run, Seen};
+use super::kernel::{ChannelTile, StoreTransposed};
+use super::padded_copy::PaddedCopy;
+use super::position_tile::{ALL_BOXES_LEN, Piece, PositionTile, Prefetch, SUMS_LEN, TILES_PER_RUN};
 use crate::cpu::LINE;
 use crate::cpu::gemm::plan::{MAX_MR, PANEL, Tiling};
 use crate::cpu::kernels::Kernels;
@@ -17,30 +17,24 @@ use crate::cpu::simd::Simd;
 use crate::cpu::threads::{Pool, SharedPtr};
 use dittograd_numerics::K_CHUNK;
 
-/// The most terms of a run, and tiles that take turns with it: what is packed of the kernel for a run stays in a
-/// first-level cache meanwhile.
+/// The most terms of a run, so that the packed kernel of a run stays in the L1 cache.
 const K_RUN: usize = 160;
-pub(crate) const TILES_PER_RUN: usize = 16;
 /// The most positions of a line of a box.
 const MAX_LINE_POSITIONS: usize = 448;
-/// Rows that are packed together by the task that needs them alone, since a kernel may have their terms side by side.
+/// Rows that a task packs at a time, if no other task needs them.
 const OWN_ROWS: usize = 4 * PANEL;
-/// Room for tiles.
-pub(crate) const SUMS_LEN: usize = TILES_PER_RUN * MAX_MR * PANEL;
-/// Floats of the boxes of a task, which stay in a second-level cache; and if they are all there are, so that nobody else
-/// needs the rows of the kernel.
+/// The most floats of the boxes of a task, so that they stay in the L2 cache.
 const BOX_LEN: usize = 96 * K_CHUNK;
-pub(crate) const ALL_BOXES_LEN: usize = 272 * K_CHUNK;
-/// Positions of a line from which on two taps for each element that is copied are enough where there are steps.
+/// The fewest positions of a line for which a strided convolution needs only two taps per copied element to pay for the copy.
 const LONG_LINE: usize = 14;
-/// Columns of the result that are few.
+/// The most columns that are so few that packing the kernel takes most of the time.
 const FEW_COLUMNS: usize = 256;
-/// Floats of a kernel up to which it stays in that cache beside them.
+/// The most floats of a kernel that stays in the L2 cache beside the boxes.
 const MAX_CACHED_KERNEL: usize = 192 * K_CHUNK;
 
-/// How the work is cut up: a task is some rows of a group at the positions of some boxes. The workspace has the packed
-/// kernel, then for each thread boxes, a tile, the tile turned, and a panel of rows that is packed when it is needed.
-pub(crate) struct ByChannels {
+/// A convolution and how it is cut up: a task computes some rows of a group at the positions of some boxes. The workspace has the
+/// packed kernel, then a slot per thread: boxes, the sums of tiles, and rows that the task packs for itself.
+pub(super) struct ByChannels {
     gather: Gather,
     bands: Bands,
     /// Boxes of an image, and of a task.
@@ -52,51 +46,16 @@ pub(crate) struct ByChannels {
     col_blocks: usize,
 }
 
-/// Neighbouring positions: where the first is in the boxes, and in the result.
-#[derive(Clone, Copy)]
-pub(crate) struct Piece {
-    pub at: usize,
-    pub out: usize,
-    pub len: usize,
-}
-
-/// One piece or two that are computed together: two halves, of which the second has at most one position less.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct PositionTile {
-    pub at: [usize; 2],
-    pub out: [usize; 2],
-    pub len: [usize; 2],
-}
-
-impl PositionTile {
-    /// The first of the pieces, with the next if that fits, and the pieces that are left; in
-    /// `order` if a longer piece must not go before a shorter one.
-    pub fn next(pieces: &[Piece], order: bool) -> Option<(PositionTile, &[Piece])> {
-        let (&a, rest) = pieces.split_first()?;
-        Some(match rest.split_first() {
-            Some((&b, rest)) if a.len.abs_diff(b.len) < 2 && !(order && a.len < b.len) => {
-                let (a, b) = if a.len < b.len { (b, a) } else { (a, b) };
-                (PositionTile { at: [a.at, b.at], out: [a.out, b.out], len: [a.len, b.len] }, rest)
-            }
-            _ => {
-                let half = a.len.div_ceil(2);
-                let out = [a.out, a.out + half];
-                (PositionTile { at: [a.at, a.at + half], out, len: [half, a.len - half] }, rest)
-            }
-        })
-    }
-}
-
 impl ByChannels {
-    /// The convolution, if it is better off here.
+    /// The plan, if the convolution is faster this way.
     pub fn new(gather: &Gather, threads: usize) -> Option<ByChannels> {
         let Gather { view, batch, groups, rows, .. } = *gather;
         let k = gather.k();
         let work = batch.saturating_mul(view.positions()).saturating_mul(groups * rows).saturating_mul(k);
         let inner = view.axes()[view.axes().len() - 1];
         let steps = view.axes().iter().map(|a| a.step).product::<usize>();
-        // A copy pays if there are some taps for each of its elements; or if there are so few columns for so many rows that
-        // what counts is how the kernel is packed.
+        // A copy pays if there are several taps per copied element, or if there are so few columns for so many rows that packing
+        // the kernel takes most of the time.
         let some = if steps > 1 && inner.positions >= LONG_LINE { 2 } else { 6 };
         let few = view.taps() == 1 && batch * view.positions() <= FEW_COLUMNS && rows >= k;
         if view.taps() < some * steps && !few
@@ -118,7 +77,7 @@ impl ByChannels {
             * bands.blocks().iter().product::<usize>();
         let all = batch * per_image;
         let panels = rows.div_ceil(PANEL);
-        // A few tasks a thread: boxes are shared out if all rows of the kernel stay in the cache, else rows first.
+        // A few tasks per thread. If the whole kernel stays in the cache, tasks differ in their boxes, else in their rows first.
         let target = if threads == 1 { 1 } else { 4 * threads };
         let cached = rows * k <= MAX_CACHED_KERNEL;
         let least = if !cached && all * box_len <= ALL_BOXES_LEN {
@@ -135,26 +94,27 @@ impl ByChannels {
         Some(ByChannels { gather: *gather, bands, per_image, boxes, rows: rows_of, row_blocks, col_blocks })
     }
 
+    /// Floats of a box.
     fn box_len(&self) -> usize {
         self.gather.channels * self.bands.channel
     }
 
-    /// Whether a panel of the kernel is for one task only, which then packs it.
-    fn alone(&self) -> bool {
+    /// Whether only one task needs a row of the kernel, and packs it itself.
+    fn packs_own_rows(&self) -> bool {
         self.col_blocks == 1
     }
 
-    /// Whether all rows of the kernel stay in the cache.
-    fn cached(&self) -> bool {
+    /// Whether the whole kernel stays in the cache.
+    fn is_kernel_cached(&self) -> bool {
         self.gather.rows * self.gather.k() <= MAX_CACHED_KERNEL
     }
 
     fn packed_rows(&self) -> usize {
-        if self.alone() { 0 } else { self.gather.rows.next_multiple_of(LINE) }
+        if self.packs_own_rows() { 0 } else { self.gather.rows.next_multiple_of(LINE) }
     }
 
     fn slot_len(&self) -> usize {
-        let own = if self.alone() { OWN_ROWS * K_CHUNK } else { 0 };
+        let own = if self.packs_own_rows() { OWN_ROWS * K_CHUNK } else { 0 };
         (self.boxes * self.box_len()).next_multiple_of(LINE) + SUMS_LEN + own
     }
 
@@ -192,8 +152,8 @@ impl ByChannels {
             while i < tiling.end {
                 let (log, valid) = tiling.at(i);
                 let to = to.wrapping_add((i - i0) * k);
-                // SAFETY: the rows are inside the kernel, the workspace has room for all rows, in whole vectors, and `run`
-                // gives each panel to one call.
+                // SAFETY: the rows are inside the kernel, the workspace has room for all rows in whole vectors, and `run` gives
+                // each panel to one call.
                 unsafe { self.gather.pack(kernels, w.as_ptr(), (group, i, valid), (0, k), 1 << log, to) };
                 i += valid;
             }
@@ -218,8 +178,8 @@ impl ByChannels {
                     break;
                 }
                 let (part, block) = (task / self.row_blocks, task % self.row_blocks);
-                // SAFETY: the counter gives each task once, tasks write results of their own, and the slot's workspace, whose
-                // room was checked, belongs to this call.
+                // SAFETY: the counter gives each task once, tasks write different results, and the slot's workspace, whose length
+                // was checked, belongs to this call.
                 unsafe {
                     if filled != Some(part) {
                         work.fill(part, slot, &mut pieces, &mut copy);
@@ -229,74 +189,6 @@ impl ByChannels {
                 }
             }
         });
-    }
-}
-
-/// Lines of channels that are copied to a box, with what of them lies in the source.
-#[derive(Default)]
-pub(crate) struct PaddedCopy {
-    runs: Vec<Run>,
-    seen: Vec<Seen>,
-    lines: usize,
-    pitch: usize,
-    step: usize,
-    next: usize,
-}
-
-impl PaddedCopy {
-    /// Begins with so many lines of a channel, of `pitch` elements, which are `step` apart in the source.
-    pub fn begin(&mut self, lines: usize, pitch: usize, step: usize) {
-        (self.lines, self.pitch, self.step, self.next) = (lines, pitch, step, 0);
-        let count = pitch.div_ceil(RUN);
-        let cut = |r: usize| r * pitch / count;
-        self.runs.clear();
-        let run = |r| Run { base: 0, out: 0, col: cut(r) as u32, len: (cut(r + 1) - cut(r)) as u32 };
-        self.runs.extend((0..count).map(run));
-        self.seen.clear();
-        self.seen.resize(count * lines, Seen { at: 0, inside: 0 });
-    }
-
-    /// The next line: where its first element would lie in the channel, and which of its elements do.
-    pub fn line(&mut self, at: isize, inside: Range<usize>) {
-        for (r, run) in self.runs.iter().enumerate() {
-            let (col, end) = (run.col as usize, (run.col + run.len) as usize);
-            let (from, to) = (inside.start.clamp(col, end), inside.end.clamp(col, end));
-            if from < to {
-                let at = (at + (col * self.step) as isize) as i32;
-                let inside = (u32::MAX >> (32 - (to - from))) << (from - col);
-                self.seen[r * self.lines + self.next] = Seen { at, inside };
-            }
-        }
-        self.next += 1;
-    }
-
-    /// Copies these lines of some channels, `plane` apart.
-    ///
-    /// # Safety
-    /// What is inside lies in the channels of `source`, and `to` leads to room for all lines.
-    pub unsafe fn run(
-        &self,
-        kernels: &Kernels,
-        source: *const f32,
-        plane: usize,
-        channels: usize,
-        to: *mut f32,
-    ) {
-        let lines = Lines {
-            source,
-            plane,
-            runs: self.runs.as_ptr(),
-            count: self.runs.len(),
-            seen: self.seen.as_ptr(),
-            taps: self.lines,
-            channel: 0,
-            tap: 0,
-            lines: channels * self.lines,
-            pitch: self.pitch,
-            step: self.step,
-        };
-        // SAFETY: the caller's; the kernels are of a level that the processor has.
-        unsafe { (kernels.gather)(&lines, to) };
     }
 }
 
@@ -315,34 +207,8 @@ struct ChannelsWork<'a> {
 // apart between tasks.
 unsafe impl Sync for ChannelsWork<'_> {}
 
-/// What is needed later, asked for some cache lines at a time: `count` stretches of `lines`, `stride` apart.
-pub(crate) struct Prefetch {
-    at: *const f32,
-    lines: usize,
-    stride: usize,
-    count: usize,
-    some: usize,
-    done: usize,
-}
-
-impl Prefetch {
-    /// For `turns` times of asking.
-    pub fn new(at: *const f32, floats: usize, stride: usize, count: usize, turns: usize) -> Prefetch {
-        let lines = floats.div_ceil(LINE) + 1;
-        Prefetch { at, lines, stride, count, some: (lines * count).div_ceil(turns.max(1)), done: 0 }
-    }
-
-    /// The first of the next lines, how far apart they are, and how many.
-    pub fn take(&mut self) -> (*const f32, usize, usize) {
-        let (stretch, line) = (self.done / self.lines, self.done % self.lines);
-        let some = if stretch < self.count { self.some.min(self.lines - line) } else { 0 };
-        self.done += some;
-        (self.at.wrapping_add(stretch * self.stride + line * LINE), LINE, some)
-    }
-}
-
 impl ChannelsWork<'_> {
-    /// What a part needs of the source.
+    /// What to prefetch of the source for a part.
     fn next_boxes(&self, part: usize, turns: usize) -> Prefetch {
         let ByChannels { gather, per_image, boxes, col_blocks, .. } = *self.by_channels;
         let plane = gather.view.plane();
@@ -353,7 +219,7 @@ impl ChannelsWork<'_> {
             return Prefetch::new(image, 0, 0, 0, turns);
         }
         if per_image > 1 {
-            // About as much of each channel.
+            // About the same part of each channel.
             let of = |unit: usize| plane * unit / per_image;
             return Prefetch::new(
                 image.wrapping_add(of(unit)),
@@ -367,7 +233,7 @@ impl ChannelsWork<'_> {
         Prefetch::new(image, gather.channels * plane, gather.groups * gather.channels * plane, images, turns)
     }
 
-    /// What some rows need of the kernel for a chunk from `k0` on.
+    /// What to prefetch of the kernel for rows `i`, for a chunk from `k0` on.
     fn next_rows(&self, group: usize, i: Range<usize>, k0: usize, turns: usize) -> Prefetch {
         let gather = &self.by_channels.gather;
         let [by_group, by_row, by_channel] = gather.w_strides;
@@ -382,7 +248,7 @@ impl ChannelsWork<'_> {
         }
     }
 
-    /// Copies the boxes of a part, and writes down their positions, in pieces of half a tile at most.
+    /// Copies the boxes of a part, and lists their positions, in pieces of half a tile at most.
     ///
     /// # Safety
     /// `slot` leads to `slot_len` floats that no other thread uses.
@@ -403,7 +269,7 @@ impl ChannelsWork<'_> {
             let at = index * self.by_channels.box_len();
             copy.begin(bands.channel / bands.pitch, bands.pitch, along.step);
             bands.lines(&around, l0, p0, |at, inside| copy.line(at, inside));
-            // SAFETY: the workspace begins with the boxes of a task; what is inside lies in the channels.
+            // SAFETY: the workspace begins with the boxes of a task; elements inside the source are in its channels.
             unsafe { copy.run(self.kernels, source.as_ptr(), view.plane(), channels, slot.add(at)) };
             let sheet = bands
                 .around
@@ -427,7 +293,7 @@ impl ChannelsWork<'_> {
         }
     }
 
-    /// Computes a block of rows at the positions of a part. `threads` as many tasks later is what comes next.
+    /// Computes a block of rows at the positions of a part. What the thread does next is about `threads` tasks later.
     ///
     /// # Safety
     /// `slot` leads to `slot_len` floats that no other thread uses, which begin with the boxes of these pieces; and no
@@ -439,23 +305,23 @@ impl ChannelsWork<'_> {
         let (k, out_plane) = (gather.k(), view.out_plane());
         let sums =
             slot.wrapping_add((self.by_channels.boxes * self.by_channels.box_len()).next_multiple_of(LINE));
-        let own = sums.wrapping_add(SUMS_LEN);
+        let own_pack = sums.wrapping_add(SUMS_LEN);
         let panels = |from: usize, end: usize| {
             let tiling = Tiling { width, max_vectors: 2, end };
             (from..end).step_by(2 * width).map(move |i| (i, tiling.at(i)))
         };
         let (group, i0) = (part / self.by_channels.col_blocks, block * self.by_channels.rows);
         let last = rows.min(i0 + self.by_channels.rows);
-        // How often a tile of some rows can ask for what comes next.
-        let alone = self.by_channels.alone();
+        let own_rows = self.by_channels.packs_own_rows();
+        // How many tiles of `rows` rows can prefetch what comes next.
         let turns = |rows: usize, k: usize| pieces.len() / 2 * (k / K_RUN) * rows.div_ceil(PANEL);
         let mut next = self.next_boxes(part + threads, turns(last - i0, k));
-        let max_vectors = if alone { OWN_ROWS } else { PANEL };
+        let max_rows = if own_rows { OWN_ROWS } else { PANEL };
         let cuts =
-            (i0..last).step_by(max_vectors).flat_map(|i0| (0..k).step_by(K_CHUNK).map(move |k0| (i0, k0)));
+            (i0..last).step_by(max_rows).flat_map(|i0| (0..k).step_by(K_CHUNK).map(move |k0| (i0, k0)));
         for (i0, k0) in cuts {
-            let (end, kc) = (last.min(i0 + max_vectors), (k - k0).min(K_CHUNK));
-            if alone {
+            let (end, kc) = (last.min(i0 + max_rows), (k - k0).min(K_CHUNK));
+            if own_rows {
                 let (i, k0) = match () {
                     () if k0 + kc < k => (i0..end, k0 + kc),
                     () if end < last => (end..last.min(end + OWN_ROWS), 0),
@@ -467,12 +333,12 @@ impl ChannelsWork<'_> {
                 next = self.next_rows(group, i, k0, turns(end - i0, kc));
             }
             let mut kr = k0;
-            while alone && kr < k0 + kc {
-                // The rows' terms that lie side by side, panel after panel.
+            while own_rows && kr < k0 + kc {
+                // Terms that are contiguous in the kernel, panel after panel.
                 let some = gather.contiguous_terms(kr).min(k0 + kc - kr);
                 for (i, (log, valid)) in panels(i0, end) {
-                    let to = own.wrapping_add((i - i0) * kc + (((kr - k0) * width) << log));
-                    // SAFETY: rows and terms are inside the kernel, and there is room for so many rows and a chunk.
+                    let to = own_pack.wrapping_add((i - i0) * kc + (((kr - k0) * width) << log));
+                    // SAFETY: rows and terms are inside the kernel, and there is room for these rows of a chunk.
                     unsafe { gather.pack(self.kernels, self.w, (group, i, valid), (kr, some), 1 << log, to) };
                 }
                 kr += some;
@@ -480,8 +346,8 @@ impl ChannelsWork<'_> {
             for (i, (log, valid)) in panels(i0, end) {
                 let vectors = 1 << log;
                 let out = self.out.at(i * out_plane);
-                let w = match alone {
-                    true => own.wrapping_add((i - i0) * kc),
+                let w = match own_rows {
+                    true => own_pack.wrapping_add((i - i0) * kc),
                     false => self
                         .packed
                         .at((group * self.by_channels.packed_rows() + i) * k + k0 * vectors * width),
@@ -490,8 +356,8 @@ impl ChannelsWork<'_> {
                     true => self.bias.wrapping_add(group * rows + i),
                     false => std::ptr::null(),
                 };
-                if !alone && !self.by_channels.cached() {
-                    // What is packed comes in the order of panels and chunks.
+                if !own_rows && !self.by_channels.is_kernel_cached() {
+                    // The next panel or chunk of the packed kernel follows this one.
                     let some = kc * vectors * width;
                     next = Prefetch::new(w.wrapping_add(some), some, 0, 1, turns(valid, kc));
                 }
@@ -508,7 +374,7 @@ impl ChannelsWork<'_> {
                     for r in 0..runs {
                         let (kr, end) = (r * kc / runs, (r + 1) * kc / runs);
                         for (at, tile) in tiles[..count].iter().enumerate() {
-                            // What is written when the sums are done, or meanwhile what comes next of the source.
+                            // In the last run, prefetch what is written next; before that, what the next task reads.
                             let (prefetch, prefetch_step, prefetches) = match r + 1 == runs {
                                 true => (out.wrapping_add(tile.out[0]).cast_const(), out_plane, valid),
                                 false => next.take(),
@@ -524,8 +390,8 @@ impl ChannelsWork<'_> {
                                 prefetch_step,
                                 prefetches,
                             };
-                            // SAFETY: the kernels are of a level that the processor has; the positions of the pieces are
-                            // inside their boxes, of which the offsets are.
+                            // SAFETY: the processor has the SIMD level of the kernels; the positions of the pieces, and the
+                            // offsets of terms from them, are inside their boxes.
                             unsafe { channel_tile[tile.len[0] + tile.len[1] - 1][log](&t) };
                         }
                     }

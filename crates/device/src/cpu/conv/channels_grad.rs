@@ -1,38 +1,40 @@
-//! The gradient of a convolution's kernel, by output channels.
+//! The gradient of a convolution's kernel by output channels: lanes are the channels of `g`, which is transposed for that, and the
+//! source is broadcast from a padded copy, in which neighbouring taps have neighbouring operands.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
 
 use super::KernelGrad;
 use super::bands::Reach;
-use super::channels::{ALL_BOXES_LEN, PaddedCopy, Piece, PositionTile, Prefetch, SUMS_LEN, TILES_PER_RUN};
 use super::kernel::{ChannelTile, StoreTile};
+use super::padded_copy::PaddedCopy;
+use super::position_tile::{ALL_BOXES_LEN, Piece, PositionTile, Prefetch, SUMS_LEN, TILES_PER_RUN};
 use super::view::{Axis, inner_range};
 use crate::cpu::LINE;
 use crate::cpu::gemm::plan::Tiling;
 use crate::cpu::kernels::Kernels;
 use dittograd_numerics::K_CHUNK;
 
-/// The same for gradients of kernels, and the most columns of a tile, which then has more vectors.
+/// The most terms of a run, so that transposed `g` of a run stays in the L1 cache.
 const GRAD_RUN: usize = 96;
+/// The most columns of a tile: few, so that it can have more vectors.
 const GRAD_MR: usize = 6;
 
-/// The gradient of a kernel: vectors run along the channels of `g`, which is turned for that, and the source is broadcast
-/// from a copy that has its padding. Neighbouring taps have neighbouring operands.
-pub(crate) struct ByChannelsGrad {
+/// The gradient of a kernel with at most two spatial axes and no steps.
+pub(super) struct ByChannelsGrad {
     grad: KernelGrad,
     down: Reach,
     along: Reach,
     /// Floats from one line of a box to the next.
     pitch: usize,
     /// The most floats of a channel's box.
-    max_vectors: usize,
+    max_box: usize,
 }
 
-/// What a thread remembers from one block to the next.
+/// What a thread keeps from one block to the next.
 #[derive(Default)]
-pub(crate) struct BlockCache {
-    /// Which rows of `g` and which channels the workspace has: group, the first, and the chunk.
+pub(super) struct BlockCache {
+    /// Which rows of `g` and which channels the workspace holds: group, first one, and chunk.
     rows: Option<[usize; 3]>,
     channels: Option<[usize; 3]>,
     copy: PaddedCopy,
@@ -42,7 +44,7 @@ pub(crate) struct BlockCache {
 }
 
 impl ByChannelsGrad {
-    /// The gradient, if it is better off here.
+    /// The plan, if the gradient is faster this way.
     pub fn new(grad: &KernelGrad) -> Option<ByChannelsGrad> {
         let KernelGrad { view, batch, rows, .. } = *grad;
         let (down, along) = match *view.axes() {
@@ -57,37 +59,32 @@ impl ByChannelsGrad {
         }
         let (down, along) = (Reach::of(down), Reach::of(along));
         let pitch = along.axis.positions + along.more();
-        // The lines of a chunk, and of the images that it cuts.
+        // The lines of a chunk, and the padding of the images that it touches.
         let lines = (k.min(K_CHUNK) - 1) / along.axis.positions + 2;
-        let max_vectors = (lines + ((lines - 1) / down.axis.positions + 2) * down.more()) * pitch;
-        (max_vectors * 8 <= ALL_BOXES_LEN).then_some(ByChannelsGrad {
-            grad: *grad,
-            down,
-            along,
-            pitch,
-            max_vectors,
-        })
+        let max_box = (lines + ((lines - 1) / down.axis.positions + 2) * down.more()) * pitch;
+        (max_box * 8 <= ALL_BOXES_LEN).then_some(ByChannelsGrad { grad: *grad, down, along, pitch, max_box })
     }
 
+    /// Taps of the kernel.
     pub fn taps(&self) -> usize {
         self.grad.view.taps()
     }
 
     /// The most channels of a block.
     pub fn channels(&self) -> usize {
-        ALL_BOXES_LEN / self.max_vectors
+        ALL_BOXES_LEN / self.max_box
     }
 
-    /// Floats of workspace for a block of so many rows and channels.
+    /// Floats of workspace for a block of this many rows and channels.
     pub fn slot_len(&self, rows: usize, channels: usize) -> usize {
         let k = self.grad.k().min(K_CHUNK);
-        (channels * self.max_vectors).next_multiple_of(LINE) + rows.next_multiple_of(LINE) * k + 2 * SUMS_LEN
+        (channels * self.max_box).next_multiple_of(LINE) + rows.next_multiple_of(LINE) * k + 2 * SUMS_LEN
     }
 
-    /// Copies the source of a chunk's positions, for some channels of a group, and writes down where it is.
+    /// Copies the source of a chunk's positions, for some channels of a group, and lists where each position is.
     ///
     /// # Safety
-    /// `source` leads to what `KernelGrad` says, and `to` to room for the boxes of so many channels.
+    /// `source` leads to what `KernelGrad` says, and `to` to room for the boxes of these channels.
     unsafe fn fill(
         &self,
         kernels: &Kernels,
@@ -99,15 +96,18 @@ impl ByChannelsGrad {
     ) {
         let KernelGrad { view, groups, channels, .. } = self.grad;
         let (down, along) = (&self.down, &self.along);
-        let (channel_tile, tall) = (along.axis.positions, down.axis.positions);
-        let (first, end) = (k0 / channel_tile, (k0 + kc).div_ceil(channel_tile));
-        let images = first / tall..end.div_ceil(tall);
+        let (line_len, lines_per_image) = (along.axis.positions, down.axis.positions);
+        let (first, end) = (k0 / line_len, (k0 + kc).div_ceil(line_len));
+        let images = first / lines_per_image..end.div_ceil(lines_per_image);
         let plane = (end - first + images.len() * down.more()) * self.pitch;
         let (from, to_x) = inner_range(along.low, 1, along.axis.source, self.pitch);
         cache.offsets.clear();
         let mut at = 0;
         for n in images {
-            let (y0, y1) = (first.max(n * tall) - n * tall, end.min((n + 1) * tall) - n * tall);
+            let (y0, y1) = (
+                first.max(n * lines_per_image) - n * lines_per_image,
+                end.min((n + 1) * lines_per_image) - n * lines_per_image,
+            );
             let lines = y1 - y0 + down.more();
             cache.copy.begin(lines, self.pitch, 1);
             for y in (0..lines).map(|j| (y0 + j) as isize + down.low) {
@@ -121,8 +121,8 @@ impl ByChannelsGrad {
                 unsafe { cache.copy.run(kernels, source, 0, 1, to.wrapping_add(i * plane + at)) };
             }
             for y in y0..y1 {
-                let line = (n * tall + y) * channel_tile;
-                let inside = line.max(k0)..(line + channel_tile).min(k0 + kc);
+                let line = (n * lines_per_image + y) * line_len;
+                let inside = line.max(k0)..(line + line_len).min(k0 + kc);
                 cache.offsets.extend(inside.map(|k| at + (y - y0) * self.pitch + k - line));
             }
             at += lines * self.pitch;
@@ -147,8 +147,8 @@ impl ByChannelsGrad {
         }
     }
 
-    /// What a chunk needs of `mine` of the channels of images, of which a group has `channels`, of so many positions.
-    fn next(
+    /// What to prefetch of channels `mine` for a chunk. A group of an image has `channels` channels of `positions` elements.
+    fn next_chunk(
         &self,
         from: *const f32,
         chunk: usize,
@@ -169,8 +169,8 @@ impl ByChannelsGrad {
         }
     }
 
-    /// Computes some rows of a group of the gradient, at the taps of some channels, over some chunks. A thread's next
-    /// chunk is `later` by so many.
+    /// Computes rows `mine` of a group of the gradient, at the taps of channels `part`, over some chunks. The thread's next
+    /// chunk is `later` chunks later.
     ///
     /// # Safety
     /// `g` and `source` lead to what `KernelGrad` says, `to` to a whole gradient of which no other call writes this
@@ -195,10 +195,10 @@ impl ByChannelsGrad {
             *kernels;
         let (k, taps, positions) = (self.grad.k(), view.taps(), view.positions());
         let columns = channels * taps;
-        // Where these are does not depend on the block, so that they can be held.
-        let (sums, turned) = (slot, slot.wrapping_add(SUMS_LEN));
-        let turned_g = turned.wrapping_add(SUMS_LEN);
-        let boxes = turned_g.wrapping_add(most_rows.next_multiple_of(LINE) * k.min(K_CHUNK));
+        // The places of these do not depend on the block, so that they can be kept.
+        let (sums, transposed) = (slot, slot.wrapping_add(SUMS_LEN));
+        let transposed_g = transposed.wrapping_add(SUMS_LEN);
+        let boxes = transposed_g.wrapping_add(most_rows.next_multiple_of(LINE) * k.min(K_CHUNK));
         let to = to.wrapping_add(group * rows * columns + part.start * taps);
         let tiling = Tiling { width, max_vectors: max_vectors[mr.min(GRAD_MR) - 1], end: mine.end };
         let first_chunk = chunks.start;
@@ -207,18 +207,18 @@ impl ByChannelsGrad {
             let kc = (k - k0).min(K_CHUNK);
             let key = Some([group, part.start, chunk]);
             if cache.channels != key {
-                // SAFETY: the caller's; the workspace begins with room for these boxes.
+                // SAFETY: the caller's; the workspace has room for these boxes.
                 unsafe { self.fill(kernels, source, (group, part.clone()), (k0, kc), boxes, cache) };
                 cache.channels = key;
             }
             let runs = kc.div_ceil(GRAD_RUN);
-            // A few runs ask for what is written when the sums are done, those before for what comes next.
+            // The last runs prefetch what is written next, those before them what the next chunk reads.
             let writing = runs.min(3);
             let turns =
                 cache.tiles.len() * (runs - writing) * mine.len().div_ceil(tiling.max_vectors * width) / 2;
-            let mut next_g = self.next(g, chunk + later, [rows, positions], (group, &mine), turns);
+            let mut next_g = self.next_chunk(g, chunk + later, [rows, positions], (group, &mine), turns);
             let mut next_x =
-                self.next(source, chunk + later, [channels, view.plane()], (group, &part), turns);
+                self.next_chunk(source, chunk + later, [channels, view.plane()], (group, &part), turns);
             let key = Some([group, mine.start, chunk]);
             let fresh = cache.rows != key;
             cache.rows = key;
@@ -226,10 +226,10 @@ impl ByChannelsGrad {
             while i < mine.end {
                 let (log, valid) = tiling.at(i);
                 let vectors = 1 << log;
-                let w = turned_g.wrapping_add((i - mine.start) * kc);
+                let w = transposed_g.wrapping_add((i - mine.start) * kc);
                 let mut at = k0;
                 while fresh && at < k0 + kc {
-                    // As many terms as lie in one image.
+                    // As many terms as are in one image.
                     let (n, o) = (at / positions, at % positions);
                     let some = (positions - o).min(k0 + kc - at);
                     let from = g.wrapping_add(((n * groups + group) * rows + i) * positions + o);
@@ -267,19 +267,19 @@ impl ByChannelsGrad {
                                 prefetches,
                             };
                             let both = tile.len[0] + tile.len[1];
-                            // SAFETY: the kernels are of a level that the processor has; positions and taps are inside
-                            // the boxes.
+                            // SAFETY: the processor has the SIMD level of the kernels; positions and taps are inside the
+                            // boxes.
                             unsafe { channel_tile[both - 1][log](&t) };
                             cols += both;
                         }
                     }
-                    let channel_tile = cols.div_ceil(width);
-                    // SAFETY: the rows and columns are inside the gradient; there is room for so many turned tiles.
+                    let col_vectors = cols.div_ceil(width);
+                    // SAFETY: the rows and columns are inside the gradient; there is room for the transposed tiles.
                     unsafe {
-                        pack_transposed(sums, vectors * width, cols, channel_tile, valid, turned);
+                        pack_transposed(sums, vectors * width, cols, col_vectors, valid, transposed);
                         store_tile(&StoreTile {
-                            from: turned,
-                            from_stride: channel_tile * width,
+                            from: transposed,
+                            from_stride: col_vectors * width,
                             to: to.wrapping_add(i * columns + tiles[0].out[0]),
                             to_stride: columns,
                             to_step: 1,

@@ -1,6 +1,6 @@
-//! Convolutions of many small groups of channels, each convolved alone: products too thin for the tiles of
-//! [`super::gemm`]. The sums are those of [`super::conv`], term by term; lanes are neighbouring outputs of a
-//! convolution, and groups of a kernel's gradient, never terms of one sum.
+//! Depthwise convolutions, and others with many groups of few channels: products too thin for the tiles of
+//! [`crate::cpu::gemm`]. Lanes are neighbouring outputs; in the gradient of a kernel they are groups. They are never terms of one
+//! sum, so the order of summation is that of the other algorithms.
 
 pub use super::depthwise_grad::DepthwiseGrad;
 
@@ -13,19 +13,19 @@ use crate::cpu::threads::Pool;
 use dittograd_numerics::K_CHUNK;
 use dittograd_numerics::shape::MAX_RANK;
 
-/// The most pairs of channels in a group that are better off here.
-pub(crate) const MAX_CHANNEL_PAIRS: usize = 8;
-/// Floats of a box that leave a first-level cache room for what it makes.
+/// The most pairs of channels (of source and result) in a group.
+pub(super) const MAX_CHANNEL_PAIRS: usize = 8;
+/// Floats of a box, so that it stays in the L1 cache beside its outputs.
 const BOX_LEN: usize = 8192;
-/// The most floats of a thread's box or lines.
-pub(crate) const MAX_LINES_LEN: usize = 1 << 18;
+/// The most floats of a thread's box, or of its lines in a gradient.
+pub(super) const MAX_LINES_LEN: usize = 1 << 18;
 /// The most positions of a line in a box.
-pub(crate) const MAX_LINE_POSITIONS: usize = 512;
-/// Tasks a thread.
-pub(crate) const TASKS_PER_THREAD: usize = 4;
+pub(super) const MAX_LINE_POSITIONS: usize = 512;
+/// Tasks per thread.
+pub(super) const TASKS_PER_THREAD: usize = 4;
 
 impl Bands {
-    /// Floats of the box; the last vectors may read beyond it.
+    /// Room for the box; the last vectors may read beyond it.
     fn box_len(&self) -> usize {
         self.gather.channels * self.channel + 2 * LINE
     }
@@ -39,7 +39,7 @@ impl Bands {
         self.box_len() + self.sums_len() + self.offsets.len()
     }
 
-    /// Copies the source of a band of a group (`source`: its channels) to the box.
+    /// Copies the source of a band into the box; `source` is the channels of a group.
     fn fill(&self, source: &[f32], around: &[usize; MAX_RANK], l0: usize, p0: usize, to: &mut [f32]) {
         let step = self.along.axis.step;
         for (c, source) in source.chunks_exact(self.gather.view.plane()).enumerate() {
@@ -64,7 +64,7 @@ impl Bands {
         }
     }
 
-    /// Computes the outputs of a group of an image: `source` and `out` are its channels.
+    /// Computes a group of an image; `source` and `out` are its channels.
     #[allow(clippy::too_many_arguments)]
     fn plane(
         &self,
@@ -101,7 +101,7 @@ impl Bands {
                             *to = w[group * by_group + row * by_row + at];
                         }
                         debug_assert_eq!(kernel.len(), channels * taps);
-                        // What is absent is -0.0, which changes nothing.
+                        // Without a bias -0.0 is added, which changes nothing.
                         let add = bias.map_or(-0.0, |b| b[group * rows + row]);
                         stencil(simd, copied, &self.offsets, kernel, add, &mut sums[..len]);
                         for l in 0..lines {
@@ -123,7 +123,7 @@ impl Bands {
     }
 }
 
-/// Whether groups are so small, and sums so short, that lanes are better off along the positions.
+/// Whether groups are so small, and sums so short, that positions make the better lanes.
 fn is_depthwise(gather: &Gather) -> bool {
     let Gather { view, batch, groups, rows, channels, .. } = *gather;
     groups > 1
@@ -133,13 +133,13 @@ fn is_depthwise(gather: &Gather) -> bool {
         && channels * view.taps() <= K_CHUNK
 }
 
-/// Convolutions of thin groups, each of its own positions of one result.
+/// Depthwise convolutions that share a result, each with positions of its own: one, or the classes of a transposed one.
 pub struct Depthwise {
     classes: Vec<Bands>,
 }
 
 impl Depthwise {
-    /// The convolutions, if all of them are better off here: where they [feed](Depthwise::feeds) the threads there are.
+    /// The plan, if all of the convolutions are faster this way, provided they [feed](Depthwise::feeds) all threads.
     pub fn new(classes: impl Iterator<Item = Gather>) -> Option<Depthwise> {
         let mut all = Vec::new();
         for gather in classes {
@@ -154,7 +154,7 @@ impl Depthwise {
         (!all.is_empty()).then_some(Depthwise { classes: all })
     }
 
-    /// Whether there is work for so many threads.
+    /// Whether there is work for this many threads.
     pub fn feeds(&self, threads: usize) -> bool {
         self.classes.iter().all(|c| c.gather.batch * c.gather.groups >= threads)
     }

@@ -1,4 +1,4 @@
-//! The gradient of the kernel of a depthwise convolution.
+//! The gradient of the kernel of a depthwise convolution: lanes are groups, and lines of the operands are transposed for that.
 
 use super::KernelGrad;
 use super::bands::{Reach, digits, reaches};
@@ -12,25 +12,25 @@ use dittograd_numerics::K_CHUNK;
 
 /// The fewest groups whose gradients fill enough lanes.
 const MIN_GROUPS: usize = 4;
-/// Groups side by side in a kernel's gradient.
+/// Groups that are computed side by side.
 const LANES: usize = LINE;
 
-/// The gradient of the kernel of thin groups: lanes are groups, whose lines are turned for that.
+/// The gradient of the kernel of a depthwise convolution.
 pub struct DepthwiseGrad {
     grad: KernelGrad,
-    /// The axes: those around the lines, and along them.
+    /// The axes: the outer ones, and the one along a line.
     around: Vec<Reach>,
     along: Reach,
-    /// Positions of a line, or of as much of it as is done at once.
+    /// Positions that are computed at a time: a line, or a part of it.
     positions: usize,
-    /// Source lines that are kept, per axis around as many as its taps span, and one of zeros behind them.
+    /// Transposed source lines that are kept: as many as the taps reach. A line of zeros follows them.
     kept: usize,
     /// Elements of a line.
     line: usize,
 }
 
 impl DepthwiseGrad {
-    /// The gradient, if it is better off here.
+    /// The plan, if the gradient is faster this way.
     pub fn new(grad: &KernelGrad) -> Option<DepthwiseGrad> {
         let KernelGrad { view, batch, groups, rows, channels } = *grad;
         let empty = batch * rows * channels * view.positions() * view.plane() == 0;
@@ -62,7 +62,7 @@ impl DepthwiseGrad {
         (self.grad.batch * self.grad.view.positions()).div_ceil(K_CHUNK)
     }
 
-    /// Chunks that are done at once, each into a part of its own; with enough blocks, one after the other.
+    /// Chunks that are computed at the same time, each into sums of its own; one, if there are enough blocks.
     fn wave(&self, threads: usize) -> usize {
         match threads {
             1 => 1,
@@ -122,7 +122,7 @@ impl DepthwiseGrad {
                     }
                 },
             );
-            // Lanes to groups, the chunks in order.
+            // Write lanes to their groups, adding the chunks in order.
             let parts = &*parts;
             pool.chunks_mut(out, self.sums() * LANES, |block, out| {
                 for (c, part) in parts.chunks_exact(part).skip(block).step_by(blocks).enumerate() {
@@ -157,7 +157,7 @@ impl DepthwiseGrad {
         let (kept, rest) = slot.split_at_mut((self.kept + 1) * keep);
         let (turned, rest) = rest.split_at_mut(rows * self.positions * LANES);
         let (acc, rest) = rest.split_at_mut(self.sums() * LANES);
-        // Which source line each kept one is, and where each tap's operands start.
+        // The source line that each kept line is, and where each tap's operands start.
         let (names, starts) =
             bytemuck::cast_slice_mut::<f32, u32>(rest)[..self.kept + taps].split_at_mut(self.kept);
         names.fill(u32::MAX);
@@ -169,7 +169,7 @@ impl DepthwiseGrad {
             let (n, o) = (k / all, k % all);
             let (line, p) = (o / along.positions, o % along.positions);
             let len = (along.positions - p).min(end - k).min(self.positions);
-            // Long lines are kept from here on only.
+            // Of a long line, only the part from here on is kept.
             let base = if self.positions < along.positions { p } else { 0 };
             if self.positions < along.positions {
                 names.fill(u32::MAX);

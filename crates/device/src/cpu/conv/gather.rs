@@ -1,4 +1,5 @@
-//! Convolutions as implicit GEMM: columns of the second operand are gathered from the source while panels are packed.
+//! Convolution as implicit GEMM: columns of the second operand are gathered from the source strip by strip, packed, and multiplied
+//! by the tiles of [`crate::cpu::gemm`].
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -14,70 +15,70 @@ use crate::cpu::simd::Simd;
 use crate::cpu::threads::Pool;
 use dittograd_numerics::K_CHUNK;
 
-/// How the work of a convolution is cut up, and the workspace: packed kernels for all, then per thread packed
-/// columns, parked chains, a tile, runs and what taps see of them.
-pub(crate) struct Plan {
-    pub(crate) rows: usize,
-    pub(crate) row_blocks: usize,
-    /// Columns in all, and those that are not cut.
-    pub(crate) columns: usize,
-    pub(crate) unit: usize,
-    pub(crate) col_blocks: usize,
-    /// Whether there are enough columns for blocks of less and less of them.
-    pub(crate) tapers: bool,
-    pub(crate) strip: usize,
-    pub(crate) a_len: usize,
-    pub(crate) acc_len: usize,
-    pub(crate) runs_len: usize,
-    pub(crate) seen_len: usize,
+/// How the work of a convolution is cut up. The workspace has the packed kernel, then a slot per thread: packed columns, saved
+/// accumulators, a tile, runs and what taps see of them.
+struct Plan {
+    rows: usize,
+    row_blocks: usize,
+    /// All columns, and how many of them are never cut apart.
+    columns: usize,
+    unit: usize,
+    col_blocks: usize,
+    /// Whether there are enough columns for blocks that become smaller and smaller, see [`taper`].
+    tapers: bool,
+    strip: usize,
+    a_len: usize,
+    acc_len: usize,
+    runs_len: usize,
+    seen_len: usize,
 }
 
-/// The most floats of packed kernels in a block: what is gathered is gathered again for each block.
+/// The most floats of packed kernel in a block. It is large, since columns are gathered again for each block of rows.
 const MAX_BLOCK_A: usize = 528 * K_CHUNK;
-/// The fewest rows of a block that is not all rows.
+/// The fewest rows of a block, if rows are cut at all.
 const MIN_BLOCK_ROWS: usize = 6 * MAX_MR;
-/// The most terms of a run; a strip of gathered columns then stays in a first-level cache.
-pub(crate) const K_RUN: usize = 128;
+/// The most terms of a run, so that a strip of gathered columns stays in the L1 cache.
+pub(super) const K_RUN: usize = 128;
 /// The most floats of gathered columns.
-pub(crate) const STRIP_LEN: usize = STRIP * K_RUN;
+pub(super) const STRIP_LEN: usize = STRIP * K_RUN;
 /// Floats that a `Run` and a `Seen` take.
-pub(crate) const RUN_WORDS: usize = size_of::<Run>().div_ceil(4);
-pub(crate) const SEEN_WORDS: usize = size_of::<Seen>().div_ceil(4);
-/// Room for a tile: of fewer rows it has more columns, but never more elements.
+pub(super) const RUN_WORDS: usize = size_of::<Run>().div_ceil(4);
+pub(super) const SEEN_WORDS: usize = size_of::<Seen>().div_ceil(4);
+/// Room for a tile. A tile of fewer rows has more columns, but never more elements.
 const TILE_LEN: usize = MAX_MR * PANEL;
-/// Floats of the shortest vector of any level.
+/// Floats of the shortest vector of any SIMD level.
 const MIN_VECTOR: usize = 4;
 
 impl Plan {
     /// The first column of block `i`.
-    pub(crate) fn column(&self, i: usize) -> usize {
+    fn column(&self, i: usize) -> usize {
         let units = self.columns.div_ceil(self.unit);
         let first = if self.tapers { taper(units, self.col_blocks, i) } else { i * units / self.col_blocks };
         (first * self.unit).min(self.columns)
     }
 
-    pub(crate) fn slot_len(&self) -> usize {
+    fn slot_len(&self) -> usize {
         (STRIP_LEN + self.acc_len + TILE_LEN + self.runs_len + self.seen_len).next_multiple_of(LINE)
     }
 }
 
-/// Rows of a block whose packed chunk stays in a second-level cache.
-pub(crate) fn max_block_rows(k: usize) -> usize {
+/// The most rows of a block, so that a packed chunk of them stays in the L2 cache.
+pub(super) fn max_block_rows(k: usize) -> usize {
     (MAX_BLOCK_A / k.clamp(64, K_CHUNK) / MAX_MR).max(1) * MAX_MR
 }
 
-/// Floats of `rows` packed rows for one term: a vector is at most a third wider than a panel.
-pub(crate) fn packed_rows(rows: usize) -> usize {
+/// Room in floats for `rows` packed rows of one term: a vector is at most a third wider than a panel.
+pub(super) fn packed_rows(rows: usize) -> usize {
     rows * 4 / 3 + LINE
 }
 
-/// Cuts a chunk's terms into runs: their number, and the length of all but the last.
-pub(crate) fn split_runs(kc: usize) -> (usize, usize) {
+/// Cuts a chunk of `kc` terms into runs: their number, and the length of all but the last.
+pub(super) fn split_runs(kc: usize) -> (usize, usize) {
     let runs = kc.div_ceil(K_RUN).max(1);
     (runs, kc.div_ceil(runs))
 }
 
-/// Columns that are packed together.
+/// How many columns are packed at a time.
 fn strip(k: usize) -> usize {
     let (runs, run) = split_runs(k.min(K_CHUNK));
     if runs > 1 { STRIP } else { (STRIP_LEN / run.max(1) / PANEL).max(1) * PANEL }
@@ -90,23 +91,20 @@ impl Gather {
         let groups = self.groups.max(1);
         let unit = if columns >= 3 * threads * STRIP { STRIP } else { PANEL };
         let units = columns.div_ceil(unit).max(1);
-        // A few tasks a thread, if there is work for that. With few columns rows are cut as well, not into less than pays
-        // for gathering columns once more.
+        // A few tasks per thread, if there is enough work. If there are few columns, rows are cut as well, but into blocks that
+        // are large enough to pay for gathering the columns again.
         let work = columns.saturating_mul(self.rows * groups).saturating_mul(k);
         let target = if threads == 1 { 1 } else { (work >> 15).clamp(1, 4 * threads) };
-        let max_vectors = self.rows.div_ceil(MIN_BLOCK_ROWS);
-        let row_blocks = (target / 2)
-            .div_ceil(groups * units)
-            .min(max_vectors)
-            .max(self.rows.div_ceil(max_block_rows(k)))
-            .max(1);
+        let most = self.rows.div_ceil(MIN_BLOCK_ROWS);
+        let row_blocks =
+            (target / 2).div_ceil(groups * units).min(most).max(self.rows.div_ceil(max_block_rows(k))).max(1);
         let rows = self.rows.div_ceil(row_blocks).max(1);
         let row_blocks = self.rows.div_ceil(rows).max(1);
         let col_blocks = target.div_ceil(groups * row_blocks).min(units);
         let tapers = units >= 3 * threads;
         let cols = if tapers { 2 * units.div_ceil(col_blocks) } else { units.div_ceil(col_blocks) } * unit;
         let strip = strip(k).min(cols);
-        // Tiles cut the runs of a strip anew; they have two vectors of columns or more, but for the last.
+        // Tiles cut the runs of a strip once more. All but the last have two vectors of columns or more.
         let runs = self.view.most_runs(strip) + strip / (2 * MIN_VECTOR) + 4;
         Plan {
             rows,
@@ -160,7 +158,7 @@ impl Gather {
             slots: packed.wrapping_add(packed_len),
             plan,
         };
-        // Packing is shared out by panels.
+        // A task of packing is a panel.
         let panels = Panels::new(work.plan.rows, work.kernels.mr).count;
         let packs = groups * work.plan.row_blocks * panels;
         pool.run(packs, |task| {
@@ -175,8 +173,8 @@ impl Gather {
                 if task >= tasks {
                     break;
                 }
-                // SAFETY: the counter gives each task once, and the slot's workspace belongs to this call; the
-                // assertions above make room for all slots and bound what is read and written.
+                // SAFETY: the counter gives each task once, and the slot's workspace belongs to this call. The lengths of all
+                // slices were checked here and by `run`.
                 unsafe { work.block(task, slot) };
             }
         });
@@ -247,10 +245,13 @@ impl GatherWork {
         let step = view.axes()[view.axes().len() - 1].step;
         let out_step = view.axes()[view.axes().len() - 1].out_step;
         let dense = view.is_dense();
-        // Few rows have wider tiles, so that there are enough sums to fill the pipeline.
-        let alone = panels.count == 1;
-        let max_vectors =
-            if alone { max_vectors[panels.iter().map(|(_, mr)| mr).max().unwrap_or(1) - 1] } else { 2 };
+        // If there are few rows, tiles are wider, so that there are enough independent sums to hide the latency of an FMA.
+        let single_panel = panels.count == 1;
+        let max_vectors = if single_panel {
+            max_vectors[panels.iter().map(|(_, mr)| mr).max().unwrap_or(1) - 1]
+        } else {
+            2
+        };
         let packed = self.packed.wrapping_add(b * self.plan.a_len);
         let acc = slot.wrapping_add(STRIP_LEN);
         let tile_buffer = acc.wrapping_add(self.plan.acc_len);
@@ -297,7 +298,7 @@ impl GatherWork {
                     }
                     n
                 };
-                // The columns to come lie behind these, mostly.
+                // Mostly, the next strip's columns follow in memory, and are prefetched from there.
                 // SAFETY: a strip has at least one run, and an entry for each tap of it.
                 let (base, seen) = unsafe { ((*runs_at).base, (*seen_at).at as isize) };
                 let upcoming = self.source.wrapping_add(base + strip).wrapping_offset(seen);
@@ -340,7 +341,7 @@ impl GatherWork {
                                 true => self.bias.wrapping_add(first_row + i),
                                 false => std::ptr::null(),
                             };
-                            // With one tap, each tile asks for a line of half the channels.
+                            // With one tap, each tile prefetches a cache line of half the channels.
                             let (prefetch, prefetch_step) =
                                 match taps == 1 && step == 1 && prefetched / 2 * LINE <= strip {
                                     true => {
@@ -370,10 +371,9 @@ impl GatherWork {
                                 bias: std::ptr::null(),
                                 tail: valid - ((width << log) - width),
                             };
-                            // SAFETY: the kernels are of a level that the processor has; rows and columns of
-                            // the tile are inside the result, or it goes to the spare tile; the operands are
-                            // packed.
-                            unsafe { tile[1][usize::from(alone)][mr - 1][log](&t) };
+                            // SAFETY: the processor has the SIMD level of the kernels; rows and columns of the tile are
+                            // inside the result, or it goes to the tile buffer; the operands are packed.
+                            unsafe { tile[1][usize::from(single_panel)][mr - 1][log](&t) };
                             if direct && end && !bias.is_null() {
                                 // SAFETY: as above.
                                 unsafe { add_bias(t.c, out_plane, mr, valid, bias) };

@@ -1,4 +1,4 @@
-//! The microkernels of convolutions: they gather lines of a view, compute tiles whose lanes are channels, and store tiles.
+//! The microkernels of convolutions: gathering lines of a view, tiles whose lanes are channels, and storing tiles.
 #![allow(unsafe_code)]
 
 use super::view::{Run, Seen};
@@ -33,8 +33,8 @@ pub(crate) struct Lines {
 #[inline(always)]
 pub(crate) unsafe fn gather<V: Vector>(l: &Lines, to: *mut f32) {
     let lanes = u32::MAX >> (32 - V::WIDTH);
-    // SAFETY: of all of this, the caller's: only positions that lie in the source are read, and only columns of
-    // the run written.
+    // SAFETY: of all of this, the caller's: only positions inside the source are read, and only columns of the run are
+    // written.
     unsafe {
         for r in 0..l.count {
             let run = *l.runs.add(r);
@@ -54,7 +54,7 @@ pub(crate) unsafe fn gather<V: Vector>(l: &Lines, to: *mut f32) {
                             if l.step == 1 { V::load_mask(from, inside) } else { V::load_even(from, inside) };
                         x.store_mask(to.add(i), all >> i & lanes);
                         if tap + 1 == l.taps {
-                            // The columns to come lie behind these, mostly.
+                            // Mostly, the next columns follow in memory.
                             V::prefetch_far(from.wrapping_add(STRIP * l.step));
                         }
                         i += V::WIDTH;
@@ -76,23 +76,23 @@ pub(crate) unsafe fn gather<V: Vector>(l: &Lines, to: *mut f32) {
     }
 }
 
-/// Sums of some positions for all lanes of some vectors: `to[r][lane] = Σ x_r[offsets[k]] · w[k][lane]`, in increasing k.
+/// A tile whose lanes are channels: `to[r][lane] = Σ x_r[offsets[k]] · w[k][lane]` at each position r, in increasing k.
 pub(crate) struct ChannelTile {
     pub kc: usize,
     pub offsets: *const usize,
-    /// The first position, whose neighbours are the first half, and that of the other half.
+    /// The first positions of the two halves of the tile; a half's other positions follow its first.
     pub x: [*const f32; 2],
     pub w: *const f32,
     pub to: *mut f32,
-    /// Whether sums begin here, or are taken up.
+    /// Whether sums begin at +0.0, or are loaded from `to`.
     pub begin: bool,
-    /// Lines that will be written next: the first, how far apart they are, and how many.
+    /// Cache lines to prefetch: the first, how far apart they are, and how many.
     pub prefetch: *const f32,
     pub prefetch_step: usize,
     pub prefetches: usize,
 }
 
-/// Takes the sums of [`ChannelTile`] one term further. Not a closure, as [`term`].
+/// Adds one term to the sums of a [`ChannelTile`]. Not a closure: that would be compiled without the instructions of `V`.
 ///
 /// # Safety
 /// As for [`channel_tile`], whose term is at `x` and `w`.
@@ -121,7 +121,7 @@ unsafe fn channel_term<V: Vector, const MR: usize, const NV: usize>(
     }
 }
 
-/// Computes sums of MR positions and NV vectors of lanes; see [`ChannelTile`].
+/// Computes a [`ChannelTile`] of MR positions and NV vectors of lanes.
 ///
 /// # Safety
 /// `ChannelTile` leads to what it says. The processor has the instructions of `V`.
@@ -139,11 +139,11 @@ pub(crate) unsafe fn channel_tile<V: Vector, const MR: usize, const NV: usize>(t
             }
         }
         let (mut w, mut offsets, mut prefetch) = (t.w, t.offsets, t.prefetch);
-        // Two terms in a turn, and a line asked for with them.
+        // Two terms at a time, and with them a prefetch, as long as there are any.
         let prefetches = t.prefetches.min(t.kc / 2);
-        for turns in [(prefetches, true), (t.kc / 2 - prefetches, false)] {
-            for _ in 0..turns.0 {
-                if turns.1 {
+        for (turns, prefetching) in [(prefetches, true), (t.kc / 2 - prefetches, false)] {
+            for _ in 0..turns {
+                if prefetching {
                     V::prefetch_far(prefetch);
                     prefetch = prefetch.wrapping_add(t.prefetch_step);
                 }
@@ -164,7 +164,7 @@ pub(crate) unsafe fn channel_tile<V: Vector, const MR: usize, const NV: usize>(t
     }
 }
 
-/// Some columns of a finished tile on their way to the result.
+/// Columns of a finished tile that are stored in the result.
 pub(crate) struct StoreTile {
     pub from: *const f32,
     /// Floats from one row to the next.
@@ -175,13 +175,13 @@ pub(crate) struct StoreTile {
     pub to_step: usize,
     pub rows: usize,
     pub cols: usize,
-    /// Whether they are added to what is there.
+    /// Whether they are added to the result.
     pub add: bool,
     /// A bias for each row, added last, or null.
     pub bias: *const f32,
 }
 
-/// Brings columns to their place; see [`StoreTile`].
+/// Stores columns of a tile; see [`StoreTile`].
 ///
 /// # Safety
 /// `StoreTile` leads to what it says. The processor has the instructions of `V`.
@@ -224,12 +224,12 @@ pub(crate) unsafe fn store_tile<V: Vector>(p: &StoreTile) {
     }
 }
 
-/// Some sums of [`ChannelTile`] on their way to the result, where lanes are rows.
+/// Sums of a [`ChannelTile`] that are transposed and stored in the result, where lanes are rows.
 pub(crate) struct StoreTransposed {
     pub from: *const f32,
     /// Floats from one position to the next.
     pub from_stride: usize,
-    /// Where the first positions go, and the others, and how many these are; together at most a vector.
+    /// Where the positions of the two halves go, and how many they are; together at most a vector.
     pub to: [*mut f32; 2],
     pub len: [usize; 2],
     /// Floats from one row to the next.
@@ -240,7 +240,7 @@ pub(crate) struct StoreTransposed {
     pub bias: *const f32,
 }
 
-/// Brings sums to their place; see [`StoreTransposed`].
+/// Transposes and stores sums; see [`StoreTransposed`].
 ///
 /// # Safety
 /// `StoreTransposed` leads to what it says, the rows filled up to whole vectors. The processor has the instructions of `V`.
@@ -253,7 +253,7 @@ pub(crate) unsafe fn store_transposed<V: Vector>(p: &StoreTransposed) {
     for (j, line) in lines.iter_mut().enumerate() {
         *line = p.from.wrapping_add(j.min(a + b - 1) * p.from_stride);
     }
-    // SAFETY: the caller's; only positions that there are, and their rows, are written.
+    // SAFETY: the caller's; only positions and rows that exist are written.
     unsafe {
         for first in (0..p.rows).step_by(V::WIDTH) {
             for g in (0..V::WIDTH).step_by(4) {
@@ -281,8 +281,8 @@ pub(crate) unsafe fn store_transposed<V: Vector>(p: &StoreTransposed) {
     }
 }
 
-/// Adds to each of `rows` rows, `stride` apart, of `cols` floats its bias. Not the tile's own work: its last loops
-/// would not be unrolled any more, and its sums not stay in registers.
+/// Adds its bias to each of `rows` rows of `cols` floats, `stride` apart. Not a part of the tile's kernel: its last loops would no
+/// longer be unrolled, and its sums not stay in registers.
 ///
 /// # Safety
 /// `to` leads to such rows and `bias` to a float for each. The processor has the instructions of `V`.

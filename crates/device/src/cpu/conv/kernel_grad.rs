@@ -1,4 +1,5 @@
-//! The gradient of a convolution's kernel as implicit GEMM.
+//! The gradient of a convolution's kernel: the driver, which adds chunks in order, and its blocks as implicit GEMM. Blocks that
+//! are faster with channels in lanes are computed by `channels_grad`.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -16,19 +17,19 @@ use crate::cpu::simd::Simd;
 use crate::cpu::threads::{Pool, SharedPtr};
 use dittograd_numerics::K_CHUNK;
 
-/// Results so large that columns alone give every thread enough to do.
+/// Elements of a gradient that is so large that its columns alone are work enough for all threads.
 const LARGE_GRAD: usize = 1 << 18;
-/// Columns up to which packing rows of `g` does not pay.
+/// The most columns for which rows of `g` are read in place: packing them does not pay.
 const MAX_COLUMNS_IN_PLACE: usize = 128;
-/// Bytes after which a first-level cache has the same place again.
+/// Bytes after which addresses fall into the same set of the L1 cache.
 const CACHE_SET_BYTES: usize = 4096;
-/// Floats from one gathered line of terms to the next.
+/// Floats from one line of gathered terms to the next.
 const TERM_PITCH: usize = K_RUN + LINE;
 /// Room for the gathered lines of a tile.
 const TERMS_LEN: usize = PANEL * TERM_PITCH;
 
-/// How the work of a kernel's gradient is cut up. Chunks are done in waves: those of a wave at once, each
-/// into a part of its own, then added in order.
+/// How the work of a kernel's gradient is cut up. Chunks are computed in waves: those of a wave at the same time, each into a
+/// partial gradient of its own; these are then added in order.
 struct GradPlan {
     by_channels: Option<ByChannelsGrad>,
     rows: usize,
@@ -53,14 +54,17 @@ impl GradPlan {
 }
 
 impl KernelGrad {
+    /// Columns of the gradient as a matrix.
     fn columns(&self) -> usize {
         self.channels * self.view.taps()
     }
 
-    pub(crate) fn k(&self) -> usize {
+    /// Terms of a sum.
+    pub(super) fn k(&self) -> usize {
         self.batch * self.view.positions()
     }
 
+    /// Elements of the gradient.
     fn size(&self) -> usize {
         self.groups * self.rows * self.columns()
     }
@@ -149,7 +153,7 @@ impl KernelGrad {
             plan,
         };
         let slots = SharedPtr(slots.as_mut_ptr());
-        // With one part at a time, a task does all chunks of its block.
+        // In waves of one chunk, a task computes all chunks of its block.
         let waves = if wave == 1 { 1 } else { chunks.div_ceil(wave) };
         for w in 0..waves {
             let c0 = w * wave;
@@ -165,7 +169,7 @@ impl KernelGrad {
                         break;
                     }
                     let (c, block) = (task / blocks, task % blocks);
-                    // The first chunk of a wave adds to what is there already, the others have parts.
+                    // The first chunk of a wave is added to the result, the others have partial gradients of their own.
                     let (to, first) = match c {
                         0 => (to.at(0), c0 == 0),
                         _ => (part_at.at((c - 1) * work.grad.size()), true),
@@ -214,7 +218,7 @@ struct GradWork {
 unsafe impl Sync for GradWork {}
 
 impl GradWork {
-    /// As `block`, with vectors along the rows.
+    /// As `block`, with rows in lanes.
     ///
     /// # Safety
     /// As for `block`.
@@ -254,8 +258,7 @@ impl GradWork {
         };
     }
 
-    /// Computes one block of the gradient over some chunks; `packed` remembers which rows of `g` the workspace
-    /// holds.
+    /// Computes one block of the gradient over some chunks. `packed` notes which rows of `g` the workspace holds.
     ///
     /// # Safety
     /// The pointers lead to what `KernelGrad` says, `to` to a whole gradient of which no other call writes this
@@ -287,13 +290,12 @@ impl GradWork {
         let first_row = group * rows + i0;
         let to = to.wrapping_add(first_row * columns);
 
-        // Few columns do not pay for packing: a run's rows of g are read where they are, if they lie in one image and are
-        // not so far apart that they push each other out of the cache. With very few it is packing that fetches them
-        // soon enough.
+        // With few columns, packing does not pay: a run's rows of g are read in place if they are in one image and not so far
+        // apart that they evict each other from the cache. With very few, packing pays as a prefetch.
         let few = (STRIP + 1..=MAX_COLUMNS_IN_PLACE).contains(&columns)
             && !(4 * positions).is_multiple_of(CACHE_SET_BYTES);
         let in_place = |kr: usize, len: usize| few && kr % positions + len <= positions;
-        // With one tap and no steps the terms lie side by side, as those of g do.
+        // With one tap and no steps the terms are contiguous, as those of g are.
         let plain = view.axes().len() == 1 && view.axes()[0].is_plain();
 
         let first_chunk = chunks.start;
@@ -311,7 +313,7 @@ impl GradWork {
                     for (p, (i, mr)) in panels.iter().enumerate() {
                         let mut at = kr;
                         while at < kr + len {
-                            // As many terms as lie in one image.
+                            // As many terms as are in one image.
                             let (n, o) = (at / positions, at % positions);
                             let some = (positions - o).min(kr + len - at);
                             let from = (n * groups * rows + first_row + i) * positions + o;
@@ -332,12 +334,12 @@ impl GradWork {
                 let shape = |j: usize| Tiling { width, max_vectors: 2, end: s1 }.at(j);
                 for r in 0..runs {
                     let (kr, len) = (k0 + r * run, run.min(kc - r * run));
-                    // SAFETY: the workspace has room for the runs of so many terms.
+                    // SAFETY: the workspace has room for the runs of a run of terms.
                     let count = unsafe {
                         let base = group * channels * plane;
                         view.runs(kr, kr + len, base, groups * channels * plane, 0, runs_at, seen_at)
                     };
-                    // What is turned next: terms to come, or columns.
+                    // What is packed next, to be prefetched: the next terms, or columns.
                     let (sn, kn) = match (r + 1 < runs, s1 < j1) {
                         (true, _) => (s0, kr + len),
                         (false, true) => (s1, k0),
@@ -394,7 +396,7 @@ impl GradWork {
                                 true => (self.g.wrapping_add(g_at + i * positions), positions),
                                 false => (a_pack.wrapping_add(packed_at(r, p)).cast_const(), width),
                             };
-                            // Each tile asks for a line of all columns.
+                            // Each tile prefetches a cache line of all columns.
                             let (prefetch, prefetch_step) = match plain && prefetched * LINE <= run {
                                 true => (self.source.wrapping_add(upcoming + prefetched * LINE), plane),
                                 false => (b_pack.cast_const(), 0),
@@ -418,8 +420,8 @@ impl GradWork {
                                 bias: std::ptr::null(),
                                 tail: valid - ((width << log) - width),
                             };
-                            // SAFETY: the kernels are of a level that the processor has; rows and columns of
-                            // the tile are inside the gradient, and the operands are packed.
+                            // SAFETY: the processor has the SIMD level of the kernels; rows and columns of the tile are
+                            // inside the gradient, and the operands are packed.
                             unsafe { tile[usize::from(!here)][0][mr - 1][log](&t) };
                         }
                         j += valid;

@@ -1,4 +1,15 @@
-//! Convolutions. Order of summation and tiles are those of [`super::gemm`].
+//! Convolutions, and the gradients of their kernels.
+//!
+//! A convolution is a matrix product whose second operand is a view of the source: [`View`] says which element of the source a
+//! tap meets at a position. Positions outside the source are zeros and take part. The order of summation is that of
+//! [`super::gemm`], whichever algorithm computes it:
+//!
+//! - `gather`: implicit GEMM: elements are gathered while panels are packed, so that only what fits a thread's caches is ever
+//!   copied. `kernel_grad` does the same for gradients of kernels;
+//! - `channels`, `channels_grad`: lanes are output channels, and elements of the source are broadcast from a padded copy;
+//! - [`depthwise`], `depthwise_grad`: many groups of few channels; lanes are neighbouring outputs, or groups;
+//! - `bands`, `padded_copy`, `position_tile`: what these have in common: padded copies of the source, and tiles of positions;
+//! - `view`, `pack`, `kernel`: views, packing of kernels, and microkernels.
 
 mod bands;
 mod channels;
@@ -9,6 +20,8 @@ mod gather;
 pub(crate) mod kernel;
 mod kernel_grad;
 mod pack;
+mod padded_copy;
+mod position_tile;
 mod view;
 
 pub use view::{Axis, MAX_AXES, View};
@@ -17,9 +30,9 @@ use super::simd::Simd;
 use super::threads::Pool;
 use channels::ByChannels;
 
-/// A convolution, or the positions of a transposed one that share their taps: for each image and group,
-/// `out[row, position] = Σ w[row, channel, tap] · source[channel, position and tap] (+ bias[row])`, the sum by
-/// the rule of matrix products over (channel, tap).
+/// A convolution, or those positions of a transposed one that have the same taps. For each image and group,
+/// `out[row, position] = Σ w[row, channel, tap] · source[channel, position and tap] (+ bias[row])`, summed over (channel, tap)
+/// as matrix products are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Gather {
     /// Positions and taps.
@@ -37,6 +50,7 @@ pub struct Gather {
 }
 
 impl Gather {
+    /// Terms of a sum.
     pub(crate) fn k(&self) -> usize {
         self.channels * self.view.taps()
     }
@@ -88,7 +102,7 @@ impl Gather {
         self.run_gathered(pool, simd, source, w, bias, out, scratch);
     }
 
-    /// The positions that no tap reaches: +0 and the bias.
+    /// Writes positions that no tap reaches: +0.0 and the bias.
     fn fill(&self, pool: &Pool, bias: Option<&[f32]>, out: &mut [f32]) {
         let axes = self.view.axes();
         let (inner, outer) = (axes[axes.len() - 1], &axes[..axes.len() - 1]);
@@ -109,10 +123,10 @@ impl Gather {
 }
 
 /// The gradient of a convolution's kernel: for each group, `out[row, channel, tap] = Σ g[image, row, position] ·
-/// source[image, channel, position and tap]`, the sum by the rule of matrix products over (image, position).
+/// source[image, channel, position and tap]`, summed over (image, position) as matrix products are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct KernelGrad {
-    /// Positions and taps; the result of the view is where `g` lies, the kernel is the whole kernel.
+    /// Positions and taps. The view's result is dense, and is where `g` lies; its kernel is the whole kernel.
     pub view: View,
     /// Images.
     pub batch: usize,

@@ -1,17 +1,17 @@
-//! Packing of a convolution's kernel.
+//! Packing: puts a convolution's kernel into the order in which tiles read it.
 #![allow(unsafe_code)]
 
 use super::Gather;
 use crate::cpu::kernels::Kernels;
 
 impl Gather {
-    /// Packs `rows` (group, first row and number) of the kernel `w` for `terms` (the first and their number): for each
-    /// term `vectors` that hold its rows.
+    /// Packs `rows` rows of kernel `w` from (`group`, `row`) on, for `len` terms from `k0` on: `vectors` vectors per term, which
+    /// hold its rows.
     ///
     /// # Safety
-    /// Rows and terms are inside the kernel, `to` leads to so many vectors, and the kernels are of a level that the
-    /// processor has.
-    pub(crate) unsafe fn pack(
+    /// Rows and terms are inside the kernel, `to` leads to `len * vectors` vectors, and the processor has the SIMD level of
+    /// `kernels`.
+    pub(super) unsafe fn pack(
         &self,
         kernels: &Kernels,
         w: *const f32,
@@ -54,8 +54,8 @@ impl Gather {
         }
     }
 
-    /// As many terms from `k` on as lie side by side in the kernel.
-    pub(crate) fn contiguous_terms(&self, k: usize) -> usize {
+    /// How many terms from `k` on are contiguous in the kernel.
+    pub(super) fn contiguous_terms(&self, k: usize) -> usize {
         let taps = self.view.taps();
         match (self.view.has_all_taps(), self.w_strides[2] == taps) {
             (true, true) => self.k() - k,

@@ -1,4 +1,4 @@
-//! What a convolution reads: positions and taps along each spatial axis, and runs of neighbouring positions.
+//! Views: which element of the source a tap meets at a position; and runs of neighbouring positions, as kernels take them.
 #![allow(unsafe_code)]
 
 use dittograd_numerics::shape::MAX_RANK;
@@ -53,7 +53,7 @@ impl Axis {
         w: 1,
     };
 
-    /// Whether the result lies as the source does, so that the axis can be one with a neighbour like it.
+    /// Whether the result is laid out like the source, so that the axis can be merged with a neighbour like it.
     pub(crate) fn is_plain(&self) -> bool {
         let n = self.positions;
         *self == Axis { positions: n, source: n, out: n, tap_step: self.tap_step, ..Axis::ONE }
@@ -68,7 +68,7 @@ pub struct View {
 }
 
 impl View {
-    /// A view with these axes, neighbours that can be one made one.
+    /// A view with these axes; neighbours that can be merged are.
     pub fn new(axes: impl IntoIterator<Item = Axis>) -> View {
         let mut view = View { axes: [Axis::ONE; MAX_AXES], rank: 0 };
         for axis in axes.into_iter().take(MAX_AXES) {
@@ -117,14 +117,14 @@ impl View {
         self.axes().iter().map(|a| a.w).product()
     }
 
-    /// Whether the positions are all of the result, in order.
+    /// Whether the positions are the whole result, in order.
     pub fn is_dense(&self) -> bool {
         self.axes()
             .iter()
             .all(|a| a.out_first == 0 && (a.out_step == 1 || a.out == 1) && a.out == a.positions)
     }
 
-    /// Whether the taps are all of the kernel, in order.
+    /// Whether the taps are the whole kernel, in order.
     pub(crate) fn has_all_taps(&self) -> bool {
         self.axes().iter().all(|a| a.w_first == 0 && (a.w_step == 1 || a.w == 1) && a.w == a.taps)
     }
@@ -146,8 +146,9 @@ impl View {
         ((cols - 1) / inner + 2 + cols / RUN).min(cols)
     }
 
-    /// Writes the runs of positions `from..to` (of all images, `image` apart in the source and `out_image` in
-    /// the result, `base` the first channel of the group) and what each tap sees of them. Returns their number.
+    /// Writes the runs of positions `from..to`, and what each tap sees of them; returns their number. Positions are counted
+    /// over all images, which are `image` apart in the source and `out_image` in the result; `base` is the first channel of
+    /// the group.
     ///
     /// # Safety
     /// `runs` has room for `most_runs(to - from)` entries, `seen` for as many times the number of taps.
@@ -187,9 +188,9 @@ impl View {
                 col: (at - from) as u32,
                 len: len as u32,
             };
-            // SAFETY: the caller's room.
+            // SAFETY: the caller has room.
             unsafe { *runs.add(count) = run };
-            // The taps, the innermost axis in a loop of its own.
+            // All taps; the innermost axis has a loop of its own.
             let mut tap = [0; MAX_AXES];
             for _ in 0..taps / inner.taps {
                 let (mut line, mut inside) = (0isize, true);
@@ -206,7 +207,7 @@ impl View {
                         see.at = (line * inner.source as isize + x) as i32;
                         see.inside = (u32::MAX >> (32 - (end - from))) << from;
                     }
-                    // SAFETY: the caller's room; there are `taps` entries a run.
+                    // SAFETY: the caller has room for `taps` entries a run.
                     unsafe { *seen_at = see };
                     seen_at = seen_at.wrapping_add(1);
                     x += inner.tap_step;
@@ -242,18 +243,18 @@ impl View {
 pub(crate) struct Run {
     /// Where the first channel of its image and group starts in the source.
     pub base: usize,
-    /// Where its first position lies in the result, from the start of a channel.
+    /// Where its first position lies in the result, relative to the start of a channel.
     pub out: usize,
     /// Its first column, and how many there are, at most `RUN`.
     pub col: u32,
     pub len: u32,
 }
 
-/// The most positions of a run: as many as there are bits for.
+/// The most positions of a run: the bits of [`Seen::inside`].
 pub(crate) const RUN: usize = 32;
 
-/// What one tap sees of a run: where its first position would lie in the source, from the start of a channel,
-/// and as bits which of its positions do lie in the source; the others are zeros.
+/// What one tap sees of a run: where the first position lies in the source, relative to the start of a channel, and a mask of
+/// the positions that are inside the source; the others are zeros.
 #[derive(Clone, Copy)]
 pub(crate) struct Seen {
     pub at: i32,

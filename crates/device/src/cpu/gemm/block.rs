@@ -1,4 +1,4 @@
-//! Blocks of C: the tiles of a block, and blocks whose thread packs all that they need.
+//! Blocks of C: how one is computed tile by tile, and the driver for blocks whose thread packs what they need itself.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -16,7 +16,7 @@ use crate::cpu::threads::Pool;
 use dittograd_numerics::K_CHUNK;
 
 impl Gemm {
-    /// `run`, after its checks of the lengths.
+    /// [`Gemm::run`], after its checks of the lengths.
     #[allow(clippy::too_many_arguments)]
     pub(super) fn run_blocks(
         &self,
@@ -59,48 +59,48 @@ impl Gemm {
     }
 }
 
-/// One product under way.
-pub(crate) struct Work {
-    pub(crate) gemm: Gemm,
-    pub(crate) kernels: &'static Kernels,
-    pub(crate) a: *const f32,
-    pub(crate) b: *const f32,
-    pub(crate) bias: *const f32,
-    pub(crate) c: *mut f32,
-    pub(crate) scratch: *mut f32,
+/// A product under way.
+pub(super) struct Work {
+    pub gemm: Gemm,
+    pub kernels: &'static Kernels,
+    pub a: *const f32,
+    pub b: *const f32,
+    pub bias: *const f32,
+    pub c: *mut f32,
+    pub scratch: *mut f32,
 }
 
 // SAFETY: the pointers lead into slices that `Gemm::run` borrows for as long as a `Work` lives; A, B and bias
 // are only read, and `block` and `run_shared` keep what they write of C and of the workspace apart between threads.
 unsafe impl Sync for Work {}
 
-/// A block of C: some panels of rows, and what they need.
-pub(crate) struct Block {
+/// A block of C: some panels of rows, and where their operands are.
+pub(super) struct Block {
     /// The product's A, B and C.
-    pub(crate) a: *const f32,
-    pub(crate) b: *const f32,
-    pub(crate) c: *mut f32,
+    pub a: *const f32,
+    pub b: *const f32,
+    pub c: *mut f32,
     /// First row of the panels, the panels, and which of them are the block's.
-    pub(crate) i0: usize,
-    pub(crate) panels: Panels,
-    pub(crate) mine: std::ops::Range<usize>,
-    /// Whether A and B are read where they are.
-    pub(crate) in_place_a: bool,
-    pub(crate) in_place_b: bool,
-    /// Whether packed B goes on with what is used next.
-    pub(crate) prefetch: bool,
+    pub i0: usize,
+    pub panels: Panels,
+    pub mine: std::ops::Range<usize>,
+    /// Whether A and B are read in place.
+    pub in_place_a: bool,
+    pub in_place_b: bool,
+    /// Whether the next panel of B follows the current one in memory, so that tiles prefetch it.
+    pub prefetch: bool,
     /// The most vectors of a tile.
-    pub(crate) max_vectors: usize,
-    /// Packed A, the panels it has, and parked chains.
-    pub(crate) a_pack: *mut f32,
-    pub(crate) packed_panels: std::ops::Range<usize>,
-    pub(crate) acc: *mut f32,
+    pub max_vectors: usize,
+    /// Packed A, the panels it has, and saved accumulators.
+    pub a_pack: *mut f32,
+    pub packed_panels: std::ops::Range<usize>,
+    pub acc: *mut f32,
 }
 
 impl Work {
-    /// Calls `f` with each of `tasks`, the workspace of its thread, of `slot_len` floats, and what that thread remembers
+    /// Calls `f` with each of `tasks`, the workspace of its thread (`slot_len` floats), and a note that the thread keeps
     /// from one task to the next.
-    pub(crate) fn for_each_task(
+    pub(super) fn for_each_task(
         &self,
         pool: &Pool,
         tasks: usize,
@@ -108,28 +108,28 @@ impl Work {
         f: impl Fn(usize, *mut f32, &mut Option<usize>) + Sync,
     ) {
         let next = AtomicUsize::new(0);
-        // One pool task per thread, so that its index names a workspace; blocks are taken from a counter.
+        // The pool runs one task per thread, whose index selects the workspace; blocks are taken from a counter.
         pool.run(pool.threads().min(tasks), |slot| {
             let scratch = self.scratch.wrapping_add(slot * slot_len);
-            let mut memory = None;
+            let mut note = None;
             loop {
                 let task = next.fetch_add(1, Relaxed);
                 if task >= tasks {
                     break;
                 }
-                f(task, scratch, &mut memory);
+                f(task, scratch, &mut note);
             }
         });
     }
 
-    /// Computes a block's rows at the columns of a strip over run `r` of a chunk. Packed B is that of this strip and run; the
-    /// first tiles write it if it is packed on the way.
+    /// Computes the tiles of a block in a strip of columns over run `r` of a chunk. `b_pack` is packed B of this strip and run,
+    /// which the first tiles write if packing is fused.
     ///
     /// # Safety
-    /// The rows, columns and terms are inside C, A and B, the operands are packed if they are not read in place, and no
-    /// other thread uses this part of C and the parked chains, which are those of `r` runs of these columns.
+    /// The rows, columns and terms are inside C, A and B; operands that are not read in place are packed; no other thread
+    /// uses this part of C or the saved accumulators, which are those of these columns after `r` runs.
     #[allow(clippy::too_many_arguments)]
-    pub(crate) unsafe fn tiles(
+    pub(super) unsafe fn tiles(
         &self,
         block: &Block,
         chunk: &Chunk,
@@ -152,7 +152,7 @@ impl Work {
         let between = TERMS_PER_PREFETCH[usize::from(ta_tile)];
         let above = panels.at(mine.start).0;
         let run_tile =
-            |p: usize, j: usize, (log, valid): (usize, usize), run_shared: usize, prefetch_step: usize| {
+            |p: usize, j: usize, (log, valid): (usize, usize), share: usize, prefetch_step: usize| {
                 let (i, mr) = panels.at(p);
                 let pack_to = b_pack.wrapping_add((j - s0) * len);
                 let reads = match (in_place_b, fused_pack && p == mine.start) {
@@ -164,7 +164,7 @@ impl Work {
                     PACKED => (pack_to.cast_const(), width << log),
                     _ => (b.wrapping_add(kr * n + j), n),
                 };
-                let prefetch = b.wrapping_add(((width << log) * len) + (p - mine.start) * run_shared);
+                let prefetch = b.wrapping_add(((width << log) * len) + (p - mine.start) * share);
                 let t = Tile {
                     kc: len,
                     a: match (in_place_a, ta) {
@@ -193,26 +193,25 @@ impl Work {
                     },
                     tail: valid - ((width << log) - width),
                 };
-                // SAFETY: the kernels are of a level that the processor has. The tile's rows and
-                // columns are inside C, A and B, packed or not, hold `len` terms of each, and packed B has room for the tile's
-                // vectors.
+                // SAFETY: the processor has the SIMD level of the kernels. The tile's rows and columns are inside C, A and B,
+                // packed or not, have `len` terms each, and packed B has room for the tile's vectors.
                 unsafe { tile[usize::from(ta_tile)][usize::from(reads)][mr - 1][log](&t) };
             };
-        // Long tiles share a panel of B one after the other; short ones write C along its rows.
+        // Long tiles go down a panel of B, which they share; short tiles go along the rows of C, which they write.
         if len > SHORT_RUN {
             let mut j = s0;
             while j < tiling.end {
                 let shape = tiling.at(j);
-                // The next panel of B comes from far away: each tile asks for its share of it.
-                let (run_shared, step) = match block.prefetch {
+                // The next panel of B is not in a near cache: each tile prefetches its share of it.
+                let (share, step) = match block.prefetch {
                     true => {
-                        let run_shared = ((width << shape.0) * len).div_ceil(mine.len());
-                        (run_shared, (run_shared * between).div_ceil(len))
+                        let share = ((width << shape.0) * len).div_ceil(mine.len());
+                        (share, (share * between).div_ceil(len))
                     }
                     false => (0, between * (width << shape.0)),
                 };
                 for p in mine.clone() {
-                    run_tile(p, j, shape, run_shared, step);
+                    run_tile(p, j, shape, share, step);
                 }
                 j += shape.1;
             }
@@ -228,12 +227,12 @@ impl Work {
         }
     }
 
-    /// Computes one block of C over all of k. `packed` remembers which rows of A the workspace holds.
+    /// Computes one block of C over all of k. `packed` notes which rows of A the workspace holds.
     ///
     /// # Safety
     /// The pointers lead to as many elements as `Gemm` says; `task` names a block that no other call has; and
     /// `scratch` leads to `slot_len` floats that no other thread uses.
-    pub(crate) unsafe fn block(
+    pub(super) unsafe fn block(
         &self,
         plan: &BlockPlan,
         task: usize,
@@ -249,8 +248,7 @@ impl Work {
         let j1 = (j0 + plan.cols).min(n);
         let panels = Panels::new(plan.rows.min(m - i0), mr);
         let several = panels.count > 1;
-        // Blocks with few rows use B once and in place; others use A once and in place if they have few
-        // columns.
+        // A block of one panel uses B once, and reads it in place. Others read A in place if they have few columns.
         let in_place_b = !several && !tb;
         let in_place_a = !several || n <= MAX_N_IN_PLACE;
         let fused_pack = self.gemm.fuses_packing();
@@ -300,8 +298,7 @@ impl Work {
                 let tiling = Tiling { width, max_vectors: block.max_vectors, end: (s0 + strip).min(j1) };
                 for r in 0..chunk.runs {
                     let (kr, len) = chunk.run(r);
-                    // SAFETY: the block is inside C and this thread's, as is the workspace; packed B has room for a
-                    // strip.
+                    // SAFETY: the block is inside C and this thread's, as is the workspace; packed B has room for a strip.
                     unsafe {
                         if !in_place_b && !fused_pack {
                             self.pack_b(block.b, tiling, s0, kr, len, b_pack);

@@ -1,20 +1,22 @@
-//! The microkernel of matrix products: a tile of C over a run of k, its accumulators in registers.
+//! The microkernel of matrix products: a tile of C over a run of k, with its accumulators in registers.
 #![allow(unsafe_code)]
 
 use crate::cpu::LINE;
 use crate::cpu::vector::Vector;
 
-/// How many terms a tile computes between two lines that it asks for, by whether A is transposed. Rows of A in place are
-/// taken term by term: the compiler would load two at a time, and then have to spread them.
+/// Terms that a tile computes per cache line it prefetches, by whether A is transposed. If A is not, the loop takes one term at
+/// a time: with two, the compiler would load them together and then have to separate them.
 pub(crate) const TERMS_PER_PREFETCH: [usize; 2] = [1, 2];
-/// How a tile reads B: packed; in place; or in place, and packs it for other tiles.
+/// A tile that reads packed B.
 pub(crate) const PACKED: u8 = 0;
+/// A tile that reads B in place.
 pub(crate) const IN_PLACE: u8 = 1;
+/// A tile that reads B in place and packs it for other tiles.
 pub(crate) const PACKING: u8 = 2;
-/// How many terms ahead a tile asks for what it reads.
+/// How many terms ahead a tile prefetches what it reads.
 pub(crate) const PREFETCH_TERMS: usize = 16;
 
-/// What a tile kernel works on: `kc` terms of some rows of A and some vectors of columns of B.
+/// What the microkernel works on: `kc` terms of some rows of A and some vectors of columns of B.
 pub(crate) struct Tile {
     pub kc: usize,
     pub a: *const f32,
@@ -23,14 +25,14 @@ pub(crate) struct Tile {
     pub stride_b: usize,
     /// Where a tile that packs B writes it.
     pub pack_to: *mut f32,
-    /// What a tile that reads packed B asks for, every few terms ([`TERMS_PER_PREFETCH`]), since it will be wanted later.
+    /// What a tile that reads packed B prefetches for later, a line every few terms ([`TERMS_PER_PREFETCH`]).
     pub prefetch: *const f32,
     pub prefetch_step: usize,
-    /// Where unfinished chains are parked, vector after vector.
+    /// Where accumulators are saved between runs, vector after vector.
     pub acc: *mut f32,
-    /// Whether chains begin here, or are taken up.
+    /// Whether accumulators begin at +0.0, or are loaded.
     pub begin: bool,
-    /// Whether the chunk ends here, or its chains are parked.
+    /// Whether the chunk ends here, or accumulators are saved.
     pub end: bool,
     pub c: *mut f32,
     pub stride_c: usize,
@@ -38,11 +40,11 @@ pub(crate) struct Tile {
     pub first: bool,
     /// Bias of the tile's columns if this is the last chunk, or null.
     pub bias: *const f32,
-    /// Number of columns of the last vector that exist.
+    /// Columns of the last vector that exist.
     pub tail: usize,
 }
 
-/// Takes a tile's chains one term further. Not a closure: that would be compiled without the instructions of `V`.
+/// Adds one term to the accumulators of a tile. Not a closure: that would be compiled without the instructions of `V`.
 ///
 /// # Safety
 /// As for [`tile`], whose term is at `a` and `b`.
@@ -94,8 +96,8 @@ pub(crate) unsafe fn tile<V: Vector, const MR: usize, const NV: usize, const TA:
 ) {
     let &Tile { kc, mut a, stride_a, mut b, stride_b, mut pack_to, acc: saved, tail, .. } = t;
     let last = NV - 1;
-    // SAFETY: of all of this, the caller's: addresses are inside the tile, and last vectors are cut to
-    // `tail`. Packed B and parked chains have whole vectors.
+    // SAFETY: of all of this, the caller's: addresses are inside the tile, and last vectors are cut to `tail`. Packed B and
+    // saved accumulators have whole vectors.
     unsafe {
         let mut acc = [[V::splat(0.0); NV]; MR];
         if !t.begin {
@@ -107,18 +109,18 @@ pub(crate) unsafe fn tile<V: Vector, const MR: usize, const NV: usize, const TA:
         }
         let step_a = if TA { stride_a } else { 1 };
         let step_b = if B == PACKED { NV * V::WIDTH } else { stride_b };
-        // What is asked for, every few terms: at the end of a chunk first the tile's own part of C, whose rows have a line
-        // at either end, then what comes later.
+        // Every few terms a line is prefetched. At the end of a chunk these are first the lines of the tile's part of C, one
+        // at either end of each row, then `t.prefetch`.
         let between = TERMS_PER_PREFETCH[TA as usize];
         let mut prefetches = kc / between;
-        let mut lines = if B == PACKED && t.end && prefetches > 2 * MR { 2 } else { 0 };
+        let mut ends = if B == PACKED && t.end && prefetches > 2 * MR { 2 } else { 0 };
         while prefetches > 0 {
-            let (some, mut at, step) = match lines {
+            let (some, mut at, step) = match ends {
                 0 => (prefetches, t.prefetch, t.prefetch_step),
-                _ => (MR, t.c.wrapping_add((2 - lines) * last * V::WIDTH).cast_const(), t.stride_c),
+                _ => (MR, t.c.wrapping_add((2 - ends) * last * V::WIDTH).cast_const(), t.stride_c),
             };
             prefetches -= some;
-            lines = lines.saturating_sub(1);
+            ends = ends.saturating_sub(1);
             for _ in 0..some {
                 if B == PACKED {
                     V::prefetch_far(at);

@@ -1,13 +1,16 @@
 //! Matrix products whose every element is summed in one fixed order.
 //!
-//! An element is the sum over chunks of `K_CHUNK` terms; in a chunk an FMA chain runs up k from +0.0, and
-//! chunk sums are added upwards. Caches want shorter runs of k than a chunk, so a tile parks its unfinished
-//! chains in the workspace and takes them up again in the next run; only a finished chunk meets C. Threads
-//! share out blocks of C only, so neither their number nor the tile shape can change a bit. Vectors run along
-//! n and elements of A are broadcast; tiles at the lower edge have fewer rows, those at the right edge masked
-//! columns. Panels of A and B are packed by copying or transposing, as they are stored, by all threads together if
-//! blocks of several threads use them, else by the thread that does, where it can as it multiplies; what is used only
-//! once is read in place.
+//! k is cut into chunks of `K_CHUNK` terms. Within a chunk, an element is one chain of FMAs in increasing k, from +0.0; the sums
+//! of chunks are added in order. A chunk is longer than caches like, so it is cut into runs: after a run a tile saves its
+//! accumulators in the workspace, and the next run loads them again. Only a finished chunk is added to C. Threads divide C
+//! into blocks and never split a sum, so neither their number nor the shape of tiles can change a bit.
+//!
+//! - `plan`: the planner: blocks, chunks and runs, panels, tiles; workspace;
+//! - `pack`: packs panels of A and B, by copying or transposing;
+//! - `kernel`: the microkernel: a tile of C over a run. Vectors run along n, and elements of A are broadcast; tiles at the lower
+//!   edge have fewer rows, those at the right edge masked columns;
+//! - `block`: a block of C whose thread packs what it needs itself. What is used only once is read in place;
+//! - `shared`: large products, for which all threads pack together and share what is packed.
 
 mod block;
 pub(crate) mod kernel;
@@ -80,14 +83,14 @@ impl Gemm {
             gemm.run_blocks(pool, simd, a, b, bias, c, scratch);
         } else {
             gemm.run_blocks(pool, simd, b, a, None, c, scratch);
-            // The bias of the only column.
+            // The only column has one bias.
             for bias in bias.into_iter().flatten() {
                 c.iter_mut().for_each(|c| *c += bias);
             }
         }
     }
 
-    /// A single column as a single row, whose elements fill vectors: C' = B' A' has the same memory.
+    /// A product with a single column as its transpose, a single row, whose elements fill vectors. The memory is the same.
     fn as_row(&self) -> Gemm {
         match *self {
             Gemm { batch, m, n: 1, k, ta, tb } if m > 1 => Gemm { batch, m: 1, n: m, k, ta: !tb, tb: !ta },

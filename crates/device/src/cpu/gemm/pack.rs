@@ -1,4 +1,4 @@
-//! Packing: panels of A and B are copied, or transposed, into the order in which tiles read them.
+//! Packing: copies or transposes panels of A and B into the order in which tiles read them.
 #![allow(unsafe_code)]
 
 use super::Gemm;
@@ -8,7 +8,7 @@ use super::plan::{Chunk, PACK_LINES, Panels, Tiling};
 use crate::cpu::LINE;
 use crate::cpu::vector::Vector;
 
-/// Packs a panel by copying; see [`Kernels`]. The last vector is filled up with zeros.
+/// Packs a panel whose lines run across the terms, by copying. The last vector is filled up with zeros.
 ///
 /// # Safety
 /// `from` leads to `kc` lines, `stride` apart, of `cols` floats, which make `nv` vectors, and `to` to `kc *
@@ -40,7 +40,7 @@ pub(crate) unsafe fn pack<V: Vector>(
     }
 }
 
-/// Transposes a panel; see [`Kernels`]. What fills up the last vector does not matter: it repeats a column.
+/// Packs a panel whose lines run along the terms, by transposing. The last vector is filled up with the last column.
 ///
 /// # Safety
 /// `from` leads to `cols` lines, `stride` apart, of `kc` floats, which make `nv` vectors or less, and `to` to
@@ -64,8 +64,8 @@ pub(crate) unsafe fn transpose<V: Vector>(
         let mut k = 0;
         // SAFETY: terms k.. of the lines are inside B, and rows k.. of this vector inside the panel.
         unsafe {
-            // Squares, in which all that is wanted of a line is taken at once: lines that are a large power of two
-            // apart push each other out of the cache.
+            // Whole squares, so that all that is needed of a cache line is read at once: lines that are a large power of two
+            // apart evict each other.
             while k + V::WIDTH <= kc {
                 let mut x = [[V::splat(0.0); 4]; LINE / 4];
                 for i in 0..4 {
@@ -98,14 +98,14 @@ pub(crate) unsafe fn transpose<V: Vector>(
 }
 
 impl Work {
-    /// Packs some panels of rows of A for all runs of a chunk; `i0` is the first row of panel 0, and `to` has the
-    /// panels `packed_panels`.
+    /// Packs panels `mine` of A for all runs of a chunk. `i0` is the first row of panel 0, and `to` has room for the panels
+    /// `packed_panels`.
     ///
     /// # Safety
-    /// The rows and terms are inside A, and `to` leads to packed A of the panels held, of which no other thread writes
-    /// these.
+    /// The rows and terms are inside A, and `to` leads to packed A of `packed_panels`, of which no other thread writes
+    /// panels `mine`.
     #[allow(clippy::too_many_arguments)]
-    pub(crate) unsafe fn pack_a(
+    pub(super) unsafe fn pack_a(
         &self,
         a: *const f32,
         chunk: &Chunk,
@@ -118,7 +118,7 @@ impl Work {
         let (Gemm { m, k, ta, .. }, width) = (self.gemm, self.kernels.width);
         for r in 0..chunk.runs {
             let (kr, len) = chunk.run(r);
-            // Some lines at a time, so that what is near in memory is read together.
+            // A few lines at a time, so that what is close in memory is read together.
             let block = if ta { PACK_LINES } else { len.max(1) };
             for first in (0..len).step_by(block) {
                 let (kr, some) = (kr + first, block.min(len - first));
@@ -126,8 +126,7 @@ impl Work {
                     let (i, mr) = panels.at(p);
                     let i = i0 + i;
                     let to = to.wrapping_add((chunk.panel(packed_panels, r, p) + first) * width);
-                    // SAFETY: the caller's; packed A has a vector, which is at most a third wider than a panel, per
-                    // term and panel.
+                    // SAFETY: the caller's; packed A has a vector per term and panel.
                     unsafe {
                         if ta {
                             (self.kernels.pack_copied)(a.wrapping_add(kr * m + i), m, mr, 1, some, to);
@@ -144,7 +143,7 @@ impl Work {
     ///
     /// # Safety
     /// The columns and terms are inside B, and `to` leads to as many floats as the tiles have, which no other thread uses.
-    pub(crate) unsafe fn pack_b(
+    pub(super) unsafe fn pack_b(
         &self,
         b: *const f32,
         tiling: Tiling,
@@ -154,7 +153,7 @@ impl Work {
         to: *mut f32,
     ) {
         let Gemm { n, k, tb, .. } = self.gemm;
-        // Some lines at a time, so that what is near in memory is read together.
+        // A few lines at a time, so that what is close in memory is read together.
         let block = if tb { len.max(1) } else { PACK_LINES };
         for first in (0..len).step_by(block) {
             let (kr, some) = (kr + first, block.min(len - first));

@@ -1,4 +1,4 @@
-//! Large products: all threads pack together, and then share what is packed.
+//! Large products: all threads pack together and share what is packed.
 #![allow(unsafe_code)]
 
 use super::Gemm;
@@ -11,20 +11,20 @@ use crate::cpu::threads::Pool;
 use dittograd_numerics::K_CHUNK;
 
 impl Work {
-    /// Computes C with all threads, which pack together and then share what is packed.
+    /// Computes C with all threads: they pack rows and columns together, wait, and then compute blocks of C.
     ///
     /// # Safety
     /// The pointers lead to as many elements as `Gemm` says, and `scratch` to as many as `shared` says.
-    pub(crate) unsafe fn run_shared(&self, pool: &Pool, shared: &SharedPlan) {
+    pub(super) unsafe fn run_shared(&self, pool: &Pool, shared: &SharedPlan) {
         let Gemm { batch, m, n, k, .. } = self.gemm;
         let SharedPlan { own, a_len, b_len, .. } = *shared;
         let Kernels { width, mr, .. } = *self.kernels;
         let in_place_a = n <= MAX_N_IN_PLACE;
-        // A thread's own columns come in small parts, so that threads end together.
+        // Columns that a thread packs for itself come in small parts, so that threads finish together.
         let strip = if own == OwnPacking::Columns { PANEL } else { STRIP };
         let fused_pack = own == OwnPacking::Columns && self.gemm.fuses_packing();
         let threads = pool.threads();
-        // Packed A and B of the product `x` of those at a time come after the threads' parts.
+        // Packed A and B of product `x` of the current ones lie after the threads' slots.
         let packed = threads * shared.slot_len();
         let a_of = |x: usize| self.scratch.wrapping_add(packed + x * (a_len + b_len));
         let tiling = |s0: usize, j1: usize| Tiling { width, max_vectors: 2, end: (s0 + strip).min(j1) };
@@ -40,14 +40,14 @@ impl Work {
                         let j1 = (j0 + shared.cols).min(n);
                         let strips = (j1 - j0).div_ceil(strip);
                         let strip_at = |s: usize| j0 + s * strip;
-                        // Packed B is strip after strip, run after run.
+                        // Packed B lies strip after strip, and in a strip run after run.
                         let b_at = |x: usize, s: usize, r: usize| {
                             let whole = (j1 - strip_at(s)).min(strip).next_multiple_of(width);
                             a_of(x).wrapping_add(a_len + s * strip * chunk.kc + r * chunk.run * whole)
                         };
 
-                        let old_a = in_place_a || j0 > 0;
-                        let a_packs = if old_a || own == OwnPacking::Rows { 0 } else { panels.count };
+                        let has_a = in_place_a || j0 > 0;
+                        let a_packs = if has_a || own == OwnPacking::Rows { 0 } else { panels.count };
                         let b_packs = if own == OwnPacking::Columns { 0 } else { strips * chunk.runs };
                         let each = a_packs + b_packs;
                         let packs = batches * each;
@@ -75,18 +75,15 @@ impl Work {
                         // A few blocks for each thread.
                         let some = (8 * threads).div_ceil(batches);
                         let (row_blocks, col_blocks) = match own {
-                            // Twice as many as there need be, since the first are twice as large.
+                            // Twice as many as needed, since the first are twice as large.
                             OwnPacking::Rows => (some.max(2 * shared.row_blocks), 1),
                             OwnPacking::Columns => (1, some),
-                            // Columns are cut first, since what a block has of A then stays in its cache for the next.
+                            // Columns are cut first: the next block then finds its part of A in the cache.
                             OwnPacking::Nothing => {
                                 let target = shared.target.div_ceil(batches);
                                 let col_blocks = target.div_ceil(shared.row_blocks).clamp(1, strips);
-                                let max_vectors = panels.count.max(shared.row_blocks);
-                                (
-                                    target.div_ceil(col_blocks).clamp(shared.row_blocks, max_vectors),
-                                    col_blocks,
-                                )
+                                let most = panels.count.max(shared.row_blocks);
+                                (target.div_ceil(col_blocks).clamp(shared.row_blocks, most), col_blocks)
                             }
                         };
                         let blocks = row_blocks * col_blocks;
@@ -125,7 +122,7 @@ impl Work {
                             };
                             if own == OwnPacking::Rows && !in_place_a {
                                 let (mine, packed_panels) = (block.mine.clone(), &block.packed_panels);
-                                // SAFETY: the rows are inside A, and the workspace, the thread's own, has room for them.
+                                // SAFETY: the rows are inside A, and the thread's own workspace has room for them.
                                 unsafe {
                                     self.pack_a(block.a, &chunk, panels, mine, i0, packed_panels, a_pack)
                                 };

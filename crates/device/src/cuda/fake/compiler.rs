@@ -1,10 +1,10 @@
-//! A stand-in for NVRTC.
+//! A stand-in for NVRTC, which compiles nothing.
 
 use crate::cuda::nvrtc::Compiler;
 use dittograd_numerics::error::{Error, ErrorKind, Result};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// A compiler that makes something up. A source with `#error` in it is rejected.
+/// A compiler whose images have only the names of kernels. It rejects a source that has `#error` in it.
 #[derive(Default)]
 pub struct Stub {
     compiled: AtomicU64,
@@ -17,11 +17,12 @@ impl Stub {
         self.compiled.load(Ordering::Relaxed)
     }
 
-    /// Makes it as if no NVRTC were installed, or one again.
+    /// Behaves as if no NVRTC were installed, or as if it were again.
     pub fn set_missing(&self, missing: bool) {
         self.missing.store(missing, Ordering::Relaxed);
     }
 
+    /// Fails if NVRTC is missing.
     fn there(&self) -> Result<()> {
         if self.missing.load(Ordering::Relaxed) {
             let looked = vec!["nowhere".to_string()];
@@ -77,8 +78,8 @@ fn image(names: &[String]) -> Vec<u8> {
     image
 }
 
-/// Names of the kernels of a source as far as they can be told from its text: the first name after `__global__` that is no
-/// keyword and no launch bound, what that is defined as, and for a name that a macro makes the usual widths of a vector.
+/// The names of the kernels of a source, as far as its text shows them: the name after `__global__ void` and launch bounds, what it
+/// is defined as, and for a name that a macro pastes together, the usual vector widths.
 fn kernel_names(source: &str) -> Vec<String> {
     let mut names = Vec::new();
     for rest in source.split("__global__").skip(1) {

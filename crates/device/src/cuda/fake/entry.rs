@@ -1,4 +1,4 @@
-//! The entry points of the driver, over the state of the fake.
+//! The entry points of the driver, each a change of the fake's state.
 #![allow(unsafe_code)]
 
 use super::Launch;
@@ -6,7 +6,7 @@ use super::codes::{
     CAPTURE_INVALIDATED, CAPTURE_WRONG_THREAD, INVALID_CONTEXT, INVALID_HANDLE, INVALID_IMAGE,
     NOT_INITIALIZED, NOT_READY, code_name,
 };
-use super::queue::{Node, unexpected};
+use super::queue::{Node, unexpected_order};
 use super::state::{Capture, Function, Memory, Outcome, State, Stream, device_of};
 use crate::cuda::driver::{
     Entry, Handle, INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY, SUCCESS, Work, attribute,
@@ -466,7 +466,7 @@ impl Entry for Table {
             }
             let nodes = state.graphs.get(&graph).ok_or(INVALID_HANDLE)?;
             let nodes = match state.computes {
-                true => unexpected(nodes),
+                true => unexpected_order(nodes),
                 false => nodes.iter().map(|node| node.0.clone()).collect(),
             };
             let exec = state.handle();

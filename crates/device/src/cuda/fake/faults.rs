@@ -1,25 +1,25 @@
-//! Calls that are made to fail.
+//! Fault injection: calls that are made to fail.
 
 use super::Fake;
 use super::state::{Outcome, State};
 
-/// Calls that are to fail.
+/// Which calls fail.
 pub(super) struct Fault {
-    /// Only those of this entry point, if one is named, and on this device, if one is.
+    /// Only calls of this entry point, and on this device, if given.
     symbol: Option<&'static str>,
     device: Option<i32>,
-    /// The first of them that fails, counted from 1, and whether all after it do.
+    /// The first of them that fails, counted from 1, and whether all later ones fail too.
     at: u64,
     stays: bool,
     code: i32,
-    /// Such calls so far, and the first that failed.
+    /// How many of them there were, and the entry point of the first that failed.
     seen: u64,
     failed: Option<&'static str>,
 }
 
 impl State {
-    /// Counts a call; the code it is to fail with, if it is.
-    pub(super) fn step(&mut self, symbol: &'static str, device: Option<i32>) -> Outcome {
+    /// Counts a call, and fails it if it is to fail.
+    pub fn step(&mut self, symbol: &'static str, device: Option<i32>) -> Outcome {
         self.calls += 1;
         *self.by_symbol.entry(symbol).or_default() += 1;
         let device = device.or_else(|| self.here().ok());

@@ -1,20 +1,19 @@
 //! A driver in host memory, for tests where there is no GPU.
 //!
-//! It implements the same table of entry points as the library. Device memory is a map of byte vectors.
-//! What is submitted to a stream waits in its queue, pinned sources included, until somebody waits for
-//! it: whoever reuses memory too early is found out. It refuses what a driver refuses (unknown, dead or foreign
-//! handles, ranges outside of an allocation, sizes and flags that cannot be, no current context, what a capture
-//! must not contain) and, stricter, freeing with work queued; what it refused is listed. A chosen call can be made to
-//! fail; it then creates nothing, but what it was to destroy is destroyed, as when a driver reports an earlier error
-//! through it. What is alive is counted, so leaks show.
+//! It implements the same table of entry points as the library. Device memory is a map of byte vectors. Work submitted to a
+//! stream stays in its queue until somebody waits for it, and pinned sources are read only then, so reusing memory too early
+//! shows. The fake refuses what a driver refuses: unknown, dead or foreign handles, ranges outside an allocation, invalid sizes
+//! and flags, a missing context, calls that a capture must not contain. It is stricter in one point: memory is not freed with
+//! work queued. What it refused is listed. A chosen call can be made to fail. Such a call creates nothing, but destroys what it
+//! was to destroy, as a driver does that reports an earlier error. Live objects are counted, so leaks show.
 //!
-//! Kernels do not run. A computing fake takes what they compute from the CPU instead, and runs a captured graph in an
-//! order that its dependencies allow and nobody expects.
+//! Kernels do not run. A computing fake gets their results from the CPU, and runs a captured graph in the most unexpected order
+//! that its dependencies allow.
 //!
 //! - `entry`: the entry points of the driver;
-//! - `state`: the objects they work on, and how handles and addresses are checked;
-//! - `queue`: what is submitted to streams, captures, and the order in which a graph runs;
-//! - `faults` and `codes`: calls that are made to fail, and the codes of errors;
+//! - `state`: the objects they work on, and the checks of handles and addresses;
+//! - `queue`: the work of streams: queues, captures, and the order in which a graph runs;
+//! - `faults`, `codes`: calls that are made to fail, and error codes;
 //! - `compiler`: a stand-in for NVRTC.
 
 mod codes;

@@ -1,4 +1,4 @@
-//! What is submitted to a stream: it waits in the stream's queue, or is recorded by a capture, and runs when somebody waits for it.
+//! The work of streams. It is queued, or recorded by a capture, and runs when somebody waits for it.
 #![allow(unsafe_code)]
 
 use super::Launch;
@@ -17,12 +17,12 @@ pub(super) enum Node {
     Work(Work),
 }
 
-/// An operation that was captured, and the numbers of those it waits for, from 1.
+/// A captured operation, and the numbers, from 1, of those it waits for.
 pub(super) type Captured = (Node, Vec<usize>);
 
 impl State {
     /// Queues a node, or records it if the stream captures.
-    pub(super) fn submit(&mut self, stream: Handle, node: Node) -> Outcome {
+    pub fn submit(&mut self, stream: Handle, node: Node) -> Outcome {
         let device = self.stream(stream)?.device;
         let (dst, bytes) = match node {
             Node::Upload { dst, bytes, .. } => (dst, bytes),
@@ -57,7 +57,7 @@ impl State {
     }
 
     /// Runs what is queued up to the operation numbered `until`.
-    pub(super) fn drain(&mut self, stream: Handle, until: u64) -> Outcome {
+    pub fn drain(&mut self, stream: Handle, until: u64) -> Outcome {
         loop {
             let found = self.streams.get_mut(&stream).ok_or(INVALID_HANDLE)?;
             if found.done >= until {
@@ -71,7 +71,7 @@ impl State {
     }
 
     /// Runs everything queued anywhere.
-    pub(super) fn drain_all(&mut self) {
+    pub fn drain_all(&mut self) {
         let streams: Vec<Handle> = self.streams.keys().copied().collect();
         for stream in streams {
             // An operation on memory that is gone is dropped.
@@ -79,6 +79,7 @@ impl State {
         }
     }
 
+    /// Runs an operation.
     fn execute(&mut self, device: i32, node: Node) -> Outcome {
         match node {
             Node::Launch(launch) => {
@@ -89,8 +90,7 @@ impl State {
                 if !self.is_pinned(src, bytes) {
                     return Err(INVALID_VALUE);
                 }
-                // SAFETY: the range lies in pinned memory that was not freed. That nobody writes it now
-                // is what the tests are to show.
+                // SAFETY: the range is in pinned memory that was not freed. That nobody writes it now is what tests show.
                 let data = unsafe { std::slice::from_raw_parts(src.0.cast::<u8>(), bytes) };
                 self.range(device, dst, bytes)?.copy_from_slice(data);
             }
@@ -107,8 +107,8 @@ impl State {
         Ok(())
     }
 
-    /// Refuses arguments that are addresses of memory which is not, or no longer, there. The end of an allocation is where
-    /// an empty part of it is.
+    /// Refuses arguments that look like addresses but are in no allocation. The end of an allocation is allowed, as the address
+    /// of an empty part.
     fn check_addresses(&self, device: i32, args: &[u8]) -> Outcome {
         for word in args.chunks_exact(8) {
             let address = u64::from_ne_bytes(word.try_into().map_err(|_| INVALID_VALUE)?);
@@ -149,8 +149,8 @@ impl HostMemory for OnDevice<'_> {
     }
 }
 
-/// The nodes of a graph in an order that they may run in: always the last one that waits for nothing.
-pub(super) fn unexpected(nodes: &[Captured]) -> Vec<Node> {
+/// The nodes of a graph in the most unexpected order that its dependencies allow: always the last node that is ready.
+pub(super) fn unexpected_order(nodes: &[Captured]) -> Vec<Node> {
     let mut order = Vec::with_capacity(nodes.len());
     let mut is_done = vec![false; nodes.len()];
     let is_ready = |is_done: &[bool], i: usize| {
