@@ -71,7 +71,7 @@ impl AnyBuffer {
     }
 }
 
-/// The elements as [`Tensor`] prints them. Waits for the device and downloads them all; where that fails, the text says why.
+/// The elements as a host tensor prints them. Waits for the device and downloads them all; where that fails, the text says why.
 impl fmt::Display for AnyBuffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let written = match self.meta.dtype {

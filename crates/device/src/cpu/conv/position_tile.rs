@@ -8,7 +8,8 @@ use dittograd_numerics::K_CHUNK;
 pub(super) const TILES_PER_RUN: usize = 16;
 /// Room for the sums of these tiles.
 pub(super) const SUMS_LEN: usize = TILES_PER_RUN * MAX_MR * PANEL;
-/// The most floats of the boxes of a task that needs no other boxes, so that no other task reads its rows of the kernel.
+/// The most floats of all boxes, if one task has them all, so that no other task reads its rows of the kernel; and of the boxes of
+/// a block of a gradient.
 pub(super) const ALL_BOXES_LEN: usize = 272 * K_CHUNK;
 
 /// Neighbouring positions: where the first lies in the boxes, and in the result, and how many there are.
