@@ -1,6 +1,6 @@
 //! The pool as it is, on threads, locks and atomics that loom runs in all their orders.
 //!
-//! `pool.rs` takes these from `std`, and two functions from `dittograd_numerics`; here both names mean this crate, so that the
+//! `threads.rs` takes these from `std`, and two functions from `dittograd_numerics`; here both names mean this crate, so that the
 //! pool itself knows nothing of it.
 
 extern crate self as dittograd_numerics;
@@ -8,8 +8,8 @@ extern crate self as std;
 extern crate std as real;
 
 #[allow(dead_code)]
-#[path = "../../../crates/device/src/cpu/pool.rs"]
-pub mod pool;
+#[path = "../../../crates/device/src/cpu/threads.rs"]
+pub mod threads;
 
 /// Loom's threads compute nothing.
 pub mod environment {

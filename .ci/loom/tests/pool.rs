@@ -5,7 +5,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use dittograd_loom::pool::Pool;
+use dittograd_loom::threads::Pool;
 use loom::cell::UnsafeCell;
 use loom::sync::{Arc, Condvar, Mutex};
 

@@ -16,8 +16,8 @@ pub use memory::{ReadSet, WriteGuard, emptied};
 pub use profile::OpTime;
 pub use watch::{Holder, MemoryReport, StepMemory};
 
-use cpu::pool::Pool;
 use cpu::simd::Simd;
+use cpu::threads::Pool;
 use cuda::Cuda;
 use dittograd_numerics::Numerics;
 use dittograd_numerics::error::{Error, ErrorKind, Result};

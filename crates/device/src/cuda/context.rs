@@ -11,8 +11,8 @@ use super::cache::{self, Cache};
 use super::driver::{Driver, Fate, Handle, NO_DEVICE, Work, attribute, is_sticky};
 use super::kernels::{KernelInfo, Module};
 use super::memory::Ring;
+use super::memory_pool::MemoryPool;
 use super::nvrtc::{Compiler, System};
-use super::pool::Pool;
 use dittograd_numerics::Numerics;
 use dittograd_numerics::error::{Error, ErrorKind, Result};
 use std::cell::Cell;
@@ -50,7 +50,7 @@ pub struct Cuda {
     pub(super) turn: RwLock<()>,
     /// The thread that captures, as [`this_thread`] names it, or 0.
     pub(super) capturing: AtomicUsize,
-    pub(super) pool: Mutex<Pool>,
+    pub(super) pool: Mutex<MemoryPool>,
     pub(super) ring: Mutex<Ring>,
 
     pub(super) compiler: Arc<dyn Compiler>,

@@ -8,7 +8,7 @@
 
 use super::context::{Cuda, code, lock};
 use super::driver::{Handle, OUT_OF_MEMORY};
-use super::pool::{self, Pool};
+use super::memory_pool::{self, MemoryPool};
 use dittograd_numerics::error::{Error, ErrorKind, Result};
 
 /// Bytes of one slot of the upload ring, and the number of slots.
@@ -46,7 +46,7 @@ impl Cuda {
         if let Some(address) = pool.take(bytes) {
             return Ok(address);
         }
-        let size = pool::segment_bytes(bytes)
+        let size = memory_pool::segment_bytes(bytes)
             .ok_or_else(|| Error::argument("cuda alloc", "bytes", format!("{bytes} is beyond any device")))?;
         let segment = match self.noted(self.driver.mem_alloc(size)) {
             Err(error) if code(&error) == Some(OUT_OF_MEMORY) && pool.held() > pool.live() => {
@@ -108,7 +108,7 @@ impl Cuda {
     }
 
     /// Waits for what may still use cached memory, then returns what is wholly free.
-    fn return_segments(&self, pool: &mut Pool) -> Result<usize> {
+    fn return_segments(&self, pool: &mut MemoryPool) -> Result<usize> {
         self.noted(self.driver.stream_synchronize(self.stream))?;
         let mut outcome = Ok(0);
         for (segment, size) in pool.drain_free() {

@@ -2,7 +2,7 @@
 //!
 //! - `driver`: the table of driver entry points and one checked method for each;
 //! - `nvrtc`, `cubin` and `cache`: source to cubin, what is in one, and cubins on disk;
-//! - `pool` and `args`: bookkeeping without a driver, for memory and for the arguments of a launch;
+//! - `memory_pool` and `args`: bookkeeping without a driver, for memory and for the arguments of a launch;
 //! - `context`, `memory`, `kernels`, `graph`: a device in use, built from the above;
 //! - `fake`: a driver in host memory, so that all of it is tested where there is no GPU.
 
@@ -16,8 +16,8 @@ pub mod fake;
 mod graph;
 mod kernels;
 mod memory;
+mod memory_pool;
 pub mod nvrtc;
-mod pool;
 #[cfg(test)]
 mod tests;
 

@@ -2,8 +2,8 @@
 //! parameter, and have the same bits everywhere (C7).
 
 use super::{Param, Params};
-use dittograd_device::cpu::pool::Pool;
 use dittograd_device::cpu::simd::{Simd, simd_fn};
+use dittograd_device::cpu::threads::Pool;
 use dittograd_device::{AnyBuffer, Backend};
 use dittograd_numerics::environment;
 use dittograd_numerics::error::{Error, ErrorKind, Result};

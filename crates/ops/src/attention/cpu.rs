@@ -2,8 +2,9 @@
 
 use super::{BLOCK, Back, Geometry, Job, LANES, Rule, list_scratch, row_lanes};
 use crate::pointwise::program::Scratch;
-use dittograd_device::cpu::gemm::{LINE, Skip, lines};
-use dittograd_device::cpu::pool::Pool;
+use dittograd_device::cpu::LINE;
+use dittograd_device::cpu::lanes::{self, Skip};
+use dittograd_device::cpu::threads::Pool;
 use dittograd_device::cpu::simd::{Simd, simd_fn};
 use dittograd_numerics::scalar::Real;
 use dittograd_numerics::{K_CHUNK, functions, sum};
@@ -61,14 +62,14 @@ pub(super) fn signed(job: &Job<'_>, scores: &mut [Lanes]) {
 /// Rows of a slice as columns of lanes; lanes without a row repeat the last.
 pub(super) fn turn(simd: Simd, rows: &[f32], width: usize, out: &mut [Lanes]) {
     if let Some(count @ 1..) = rows.len().checked_div(width) {
-        lines::turn(simd, rows, width, count, width, LANES, out.as_flattened_mut());
+        lanes::transpose_lines(simd, rows, width, count, width, LANES, out.as_flattened_mut());
     }
 }
 
 /// `out[j][l] = Σ_c a[c][l] b[j][c]`: chains in increasing `c` from +0.
 pub(super) fn product(simd: Simd, a: &[Lanes], b: &[f32], out: &mut [Lanes]) {
     let strides = [1, a.len()];
-    lines::weave(simd, Skip::Nothing, LANES, a.as_flattened(), b, strides, true, out.as_flattened_mut());
+    lanes::accumulate(simd, Skip::Nothing, LANES, a.as_flattened(), b, strides, true, out.as_flattened_mut());
 }
 
 /// `blocked` where `p` says so, else `open`; by bits, so that loops over it vectorise.
@@ -82,7 +83,7 @@ pub(super) fn choose(p: f32, blocked: f32, open: f32) -> f32 {
 pub(super) fn accumulate(simd: Simd, some: bool, p: &[Lanes], b: &[f32], acc: &mut [Lanes]) {
     let skip = if some { Skip::Lanes(BLOCKED) } else { Skip::Nothing };
     let strides = [acc.len(), 1];
-    lines::weave(simd, skip, LANES, p.as_flattened(), b, strides, false, acc.as_flattened_mut());
+    lanes::accumulate(simd, skip, LANES, p.as_flattened(), b, strides, false, acc.as_flattened_mut());
 }
 
 /// Lanes of rows against a run of streamed ones: which pairs are blocked. `lanes` are queries and `stream`
@@ -252,7 +253,7 @@ pub(super) fn turn_back(simd: Simd, lanes: &[Lanes], scale: f32, out: &mut [f32]
     let width = lanes.len();
     let Some(count @ 1..) = out.len().checked_div(width) else { return };
     if width.is_multiple_of(LINE) {
-        lines::turn(simd, lanes.as_flattened(), LANES, width, count, width, out);
+        lanes::transpose_lines(simd, lanes.as_flattened(), LANES, width, count, width, out);
         out.iter_mut().for_each(|x| *x *= scale);
         return;
     }
@@ -409,7 +410,7 @@ pub(super) fn keys_tile(
         if let Some(dq) = &mut dq {
             let skip = if some { Skip::Factors(BLOCKED) } else { Skip::Nothing };
             let acc = &mut dq[r0 * lanes..][..count * lanes];
-            lines::weave(job.simd, skip, lanes, key_rows, slopes.as_flattened(), [1, LANES], false, acc);
+            lanes::accumulate(job.simd, skip, lanes, key_rows, slopes.as_flattened(), [1, LANES], false, acc);
         }
     }
     close_chunk(dk_total.as_flattened_mut(), dk_chunk.as_flattened_mut());

@@ -22,7 +22,7 @@ use crate::reduce::Sum;
 use crate::{AnyTensor, Attr, Attrs, CpuRun, CudaRun, Gpu, Io, Op, Recorder, Val, dims, layout, mismatch};
 use cpu::{forward, keys, list, queries, row_products, run_tiles};
 use cuda::{backward_cuda, delta_cuda, delta_module, fill_gaps, forward_cuda, source};
-use dittograd_device::cpu::gemm::LINE;
+use dittograd_device::cpu::LINE;
 use dittograd_device::cpu::simd::Simd;
 use dittograd_device::cuda::{Args, Source};
 use dittograd_device::{DType, Device, Meta};

@@ -22,7 +22,7 @@ use crate::fused::{Around, Fusion};
 use crate::reduce::Sum;
 use crate::{AnyTensor, Attr, Attrs, CpuRun, CudaRun, Gpu, Io, Kernel, Op, Recorder, Val, mismatch, typed};
 use dittograd_device::cpu::conv::{Axis, Gather, KernelGrad, MAX_AXES, View};
-use dittograd_device::cpu::depthwise::{Thin, ThinGrad};
+use dittograd_device::cpu::conv::depthwise::{Depthwise, DepthwiseGrad};
 use dittograd_device::cuda::Source;
 use dittograd_device::{DType, Device, Meta};
 use dittograd_numerics::error::{Error, ErrorKind, Result};
@@ -471,14 +471,14 @@ fn bias_grad(r: &mut dyn Recorder, g: &Geometry, dy: Val) -> Result<Val> {
 
 /// Words of workspace for convolutions of one result.
 fn columns_words<I: Iterator<Item = Gather>>(classes: impl Fn() -> I, threads: usize) -> usize {
-    match Thin::new(classes()).filter(|thin| thin.feeds(threads)) {
+    match Depthwise::new(classes()).filter(|thin| thin.feeds(threads)) {
         Some(thin) => thin.scratch_len(threads),
         None => classes().map(|g| g.scratch_len(threads)).max().unwrap_or(0),
     }
 }
 
 /// Runs convolutions of one result, which may be thin.
-fn columns<I: Iterator<Item = Gather>>(thin: Option<&Thin>, classes: impl Fn() -> I, run: CpuRun<'_>) {
+fn columns<I: Iterator<Item = Gather>>(thin: Option<&Depthwise>, classes: impl Fn() -> I, run: CpuRun<'_>) {
     let CpuRun { ins, out, workspace, pool, simd, .. } = run;
     let bias = ins.get(2).copied();
     match thin.filter(|thin| thin.feeds(pool.threads())) {
@@ -531,13 +531,13 @@ impl Op for Conv {
     fn cpu(&self, run: CpuRun<'_>) {
         if let Ok(g) = self.of(run.metas) {
             let classes = || std::iter::once(g.forward());
-            columns(Thin::new(classes()).as_ref(), classes, run);
+            columns(Depthwise::new(classes()).as_ref(), classes, run);
         }
     }
 
     fn prepared(&self, ins: &[Meta]) -> Option<Kernel> {
         let g = self.of(ins).ok()?;
-        let thin = Thin::new(std::iter::once(g.forward()))?;
+        let thin = Depthwise::new(std::iter::once(g.forward()))?;
         Some(Box::new(move |run| columns(Some(&thin), || std::iter::once(g.forward()), run)))
     }
 
@@ -666,13 +666,13 @@ impl Op for ConvTranspose {
 
     fn cpu(&self, run: CpuRun<'_>) {
         if let Ok(g) = self.of(run.metas) {
-            columns(Thin::new(g.transposed()).as_ref(), || g.transposed(), run);
+            columns(Depthwise::new(g.transposed()).as_ref(), || g.transposed(), run);
         }
     }
 
     fn prepared(&self, ins: &[Meta]) -> Option<Kernel> {
         let g = self.of(ins).ok()?;
-        let thin = Thin::new(g.transposed())?;
+        let thin = Depthwise::new(g.transposed())?;
         Some(Box::new(move |run| columns(Some(&thin), || g.transposed(), run)))
     }
 
@@ -775,7 +775,7 @@ impl Op for ConvKernelGrad {
     fn workspace(&self, ins: &[Meta], device: &Device) -> usize {
         self.of(ins).map_or(0, |g| match device.as_cuda() {
             Some(cuda) => plan::workspace(&plan::kernel_grad(&g), &Gpu::of(cuda)),
-            None => match ThinGrad::new(&g.kernel_grad()) {
+            None => match DepthwiseGrad::new(&g.kernel_grad()) {
                 Some(thin) => thin.scratch_len(device.threads()),
                 None => g.kernel_grad().scratch_len(device.threads()),
             },
@@ -785,7 +785,7 @@ impl Op for ConvKernelGrad {
     fn cpu(&self, run: CpuRun<'_>) {
         if let Ok(g) = self.of(run.metas) {
             let CpuRun { ins, out, workspace, pool, simd, .. } = run;
-            match ThinGrad::new(&g.kernel_grad()) {
+            match DepthwiseGrad::new(&g.kernel_grad()) {
                 Some(thin) => thin.run(pool, simd, ins[0], ins[1], out, workspace),
                 None => g.kernel_grad().run(pool, simd, ins[0], ins[1], out, workspace),
             }
@@ -793,7 +793,7 @@ impl Op for ConvKernelGrad {
     }
 
     fn prepared(&self, ins: &[Meta]) -> Option<Kernel> {
-        let thin = ThinGrad::new(&self.of(ins).ok()?.kernel_grad())?;
+        let thin = DepthwiseGrad::new(&self.of(ins).ok()?.kernel_grad())?;
         Some(Box::new(move |run| {
             let CpuRun { ins, out, workspace, pool, simd, .. } = run;
             thin.run(pool, simd, ins[0], ins[1], out, workspace);

@@ -1,7 +1,7 @@
 use super::cases::Case;
 use super::*;
 use crate::cases::pick;
-use dittograd_device::cpu::pool::Pool;
+use dittograd_device::cpu::threads::Pool;
 use dittograd_device::cpu::simd::Simd;
 use dittograd_numerics::rng::Stream;
 
@@ -38,7 +38,7 @@ fn same(case: &Case, stream: &mut Stream) -> [bool; 3] {
             classes.iter().zip([&x, &y]).zip([(&b, y.len()), (&bt, x.len())]).enumerate()
         {
             let bias = case.bias.then_some(&bias[..]);
-            let Some(thin) = Thin::new(classes.iter().copied()).filter(|t| t.feeds(threads)) else {
+            let Some(thin) = Depthwise::new(classes.iter().copied()).filter(|t| t.feeds(threads)) else {
                 continue;
             };
             found[i] = true;
@@ -52,7 +52,7 @@ fn same(case: &Case, stream: &mut Stream) -> [bool; 3] {
             assert_eq!(bits(&got), bits(&want), "{case:?} {threads} {simd} op {i}");
         }
         let grad = g.kernel_grad();
-        if let Some(thin) = ThinGrad::new(&grad) {
+        if let Some(thin) = DepthwiseGrad::new(&grad) {
             found[2] = true;
             let (mut got, mut want) = (vec![f32::NAN; w.len()], vec![f32::NAN; w.len()]);
             let mut scratch = vec![f32::NAN; thin.scratch_len(threads)];

@@ -4,7 +4,7 @@ use super::{inverse, mean};
 use crate::pointwise::map::grid;
 use crate::{CpuRun, CudaRun, dims};
 use dittograd_device::Device;
-use dittograd_device::cpu::pool::Pool;
+use dittograd_device::cpu::threads::Pool;
 use dittograd_device::cpu::simd::Simd;
 use dittograd_device::cuda::Args;
 use dittograd_numerics::error::Result;

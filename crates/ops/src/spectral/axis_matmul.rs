@@ -7,7 +7,7 @@ use crate::pointwise::program::Scratch;
 use crate::reduce::Sum;
 use crate::{AnyTensor, Attr, Attrs, CpuRun, CudaRun, Gpu, Io, Op, Recorder, Val, floats, layout, mismatch};
 use dittograd_device::cpu::gemm::Gemm;
-use dittograd_device::cpu::pool::Pool;
+use dittograd_device::cpu::threads::Pool;
 use dittograd_device::cpu::simd::Simd;
 use dittograd_device::cuda::Source;
 use dittograd_device::{Device, Meta};

@@ -4,7 +4,7 @@ use super::{SPECTRAL_CU, spectrum, weight_parts, with_channels};
 use crate::pointwise::program::Scratch;
 use crate::{AnyTensor, Attr, Attrs, CpuRun, CudaRun, Gpu, Io, Op, Recorder, Val, floats, layout, mismatch};
 use dittograd_device::cpu::gemm::Gemm;
-use dittograd_device::cpu::pool::Pool;
+use dittograd_device::cpu::threads::Pool;
 use dittograd_device::cpu::simd::Simd;
 use dittograd_device::cuda::{Args, Cuda, Source};
 use dittograd_device::{Device, Meta};

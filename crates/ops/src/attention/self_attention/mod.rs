@@ -13,8 +13,8 @@ use crate::attention::{
 use crate::{
     AnyTensor, Attr, Attrs, CpuRun, CudaRun, Gpu, Io, Op, Recorder, Val, arity, dims, layout, mismatch, typed,
 };
-use dittograd_device::cpu::pool::Pool;
 use dittograd_device::cpu::simd::Simd;
+use dittograd_device::cpu::threads::Pool;
 use dittograd_device::cuda::Source;
 use dittograd_device::{DType, Device, Meta};
 use dittograd_numerics::error::{Error, ErrorKind, Result};

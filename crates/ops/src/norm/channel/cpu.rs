@@ -145,7 +145,7 @@ impl Channels {
     /// Fills in the sums of all chunks, two or four words each.
     pub(super) fn fill_sums(
         &self,
-        run: (&dittograd_device::cpu::pool::Pool, Simd),
+        run: (&dittograd_device::cpu::threads::Pool, Simd),
         x: &[f32],
         dy: Option<&[f32]>,
         sums: &mut [f32],

@@ -4,7 +4,7 @@ use super::{Elements, Fold, Kind, Pass, Regions, Stage, is_plain, passes};
 use crate::pointwise::map;
 use crate::pointwise::program::{Program, Registers, Scratch};
 use crate::{CpuRun, PerInput};
-use dittograd_device::cpu::pool::Pool;
+use dittograd_device::cpu::threads::Pool;
 use dittograd_device::cpu::simd::{Simd, simd_fn};
 use dittograd_numerics::scalar::Real;
 use dittograd_numerics::shape::Shape;

@@ -1,11 +1,11 @@
-//! A fork-join pool for kernels that last microseconds.
+//! A fork-join thread pool for kernels that last microseconds.
 //!
-//! A run is published as one packed word, `state` = (epoch, workers inside, open), which workers poll for
-//! half a millisecond before they sleep, so that back-to-back kernels fork in about a microsecond and
-//! an idle process costs nothing. A worker enters a run by adding itself to that word while it is open; the
-//! caller closes the word once the tasks are gone and waits only for those inside, so a worker that was never
-//! scheduled delays nobody. Whoever is about to sleep and whoever would wake it look at each other's word, so all changes of these
-//! words are in one order (`SeqCst`): with weaker ones miri finds runs in which both miss the other. Which thread runs which task is left to chance: kernels must not depend on it.
+//! A run is published as one packed word, `state` = (epoch, workers inside, open), which workers poll for half a millisecond
+//! before they sleep. So back-to-back kernels fork in about a microsecond, and an idle process costs nothing. A worker enters a
+//! run by adding itself to that word while it is open. The caller closes the word once all tasks are taken, and waits only for the
+//! workers inside, so a worker that was never scheduled delays nobody. A thread that is about to sleep and one that would wake it
+//! read each other's word, so all changes of these words are `SeqCst`: with weaker orders miri finds runs in which each misses the
+//! other. Which thread runs which task is left to chance: kernels must not depend on it.
 #![allow(unsafe_code)]
 
 use dittograd_numerics::environment;
@@ -417,6 +417,20 @@ impl<'a, T> Cut<'a, T> {
 /// Locks, also after a panic elsewhere: the data guarded here is valid at every moment.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// An address that threads share. Its users see to it that no two threads write the same elements.
+#[derive(Clone, Copy)]
+pub(crate) struct SharedPtr(pub *mut f32);
+
+// SAFETY: only an address; each use of it says why it is sound.
+unsafe impl Sync for SharedPtr {}
+
+impl SharedPtr {
+    /// The address `offset` floats on.
+    pub fn at(&self, offset: usize) -> *mut f32 {
+        self.0.wrapping_add(offset)
+    }
 }
 
 #[cfg(test)]

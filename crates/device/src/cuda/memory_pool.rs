@@ -1,4 +1,4 @@
-//! The caching allocator's bookkeeping: addresses in, addresses out, no driver.
+//! The bookkeeping of the caching allocator for GPU memory: addresses in, addresses out, no driver.
 //!
 //! Memory comes from the driver in segments. A segment serves either small blocks (up to 1 MiB, steps of
 //! 512 B, carved out of 2 MiB) or large ones (steps of 2 MiB), so that a small long-lived block never
@@ -26,7 +26,7 @@ struct Block {
 
 /// Segments and the blocks they are cut into.
 #[derive(Default)]
-pub(super) struct Pool {
+pub(super) struct MemoryPool {
     /// Every block by address. The blocks of a segment lie end to end.
     blocks: BTreeMap<u64, Block>,
     /// Every segment's size by address.
@@ -51,7 +51,7 @@ pub(super) fn segment_bytes(bytes: usize) -> Option<usize> {
     class(bytes).map(|(size, large)| if large { size } else { LARGE_STEP })
 }
 
-impl Pool {
+impl MemoryPool {
     /// A free block for `bytes`, if there is one.
     pub(super) fn take(&mut self, bytes: usize) -> Option<u64> {
         let (size, large) = class(bytes)?;
@@ -168,7 +168,7 @@ mod tests {
     }
 
     /// Every invariant of the structure, the slow way.
-    fn check(pool: &Pool) {
+    fn check(pool: &MemoryPool) {
         let mut free = [BTreeSet::new(), BTreeSet::new()];
         let (mut live, mut held) = (0, 0);
         for (&segment, &size) in &pool.segments {
@@ -200,7 +200,7 @@ mod tests {
     fn random_sequences_against_a_model() {
         for seed in 0..20 {
             let mut random = Random(seed);
-            let mut pool = Pool::default();
+            let mut pool = MemoryPool::default();
             let mut next = 0x7000_0000_0000u64;
             let mut model: Vec<(u64, usize)> = Vec::new();
             for step in 0..600 {
@@ -257,7 +257,7 @@ mod tests {
 
     #[test]
     fn the_best_fit_is_reused() {
-        let mut pool = Pool::default();
+        let mut pool = MemoryPool::default();
         let base = 1 << 40;
         pool.add(base, 8 * LARGE_STEP);
         let a = pool.take(4 * LARGE_STEP).expect("fits");
@@ -278,6 +278,6 @@ mod tests {
     #[test]
     fn sizes_that_overflow_are_refused() {
         assert_eq!(segment_bytes(usize::MAX), None);
-        assert_eq!(Pool::default().take(usize::MAX), None);
+        assert_eq!(MemoryPool::default().take(usize::MAX), None);
     }
 }

@@ -1,0 +1,100 @@
+//! Matrix products whose every element is summed in one fixed order.
+//!
+//! k is cut into chunks of `K_CHUNK` terms. Within a chunk, an element is one chain of FMAs in increasing k, from +0.0; the sums
+//! of chunks are added in order. A chunk is longer than caches like, so it is cut into runs: after a run a tile saves its
+//! accumulators in the workspace, and the next run loads them again. Only a finished chunk is added to C. Threads divide C
+//! into blocks and never split a sum, so neither their number nor the shape of tiles can change a bit.
+//!
+//! - `plan`: the planner: blocks, chunks and runs, panels, tiles; workspace;
+//! - `pack`: packs panels of A and B, by copying or transposing;
+//! - `kernel`: the microkernel: a tile of C over a run. Vectors run along n, and elements of A are broadcast; tiles at the lower
+//!   edge have fewer rows, those at the right edge masked columns;
+//! - `block`: a block of C whose thread packs what it needs itself. What is used only once is read in place;
+//! - `shared`: large products, for which all threads pack together and share what is packed.
+
+mod block;
+pub(crate) mod kernel;
+pub(crate) mod pack;
+pub(crate) mod plan;
+mod shared;
+#[cfg(test)]
+pub(crate) mod tests;
+
+use super::LINE;
+use super::simd::Simd;
+use super::threads::Pool;
+
+/// A batch of products C = A B, with an optional bias along the columns of C.
+///
+/// A is row-major (m, k), or (k, m) if `ta`; B is (k, n), or (n, k) if `tb`; C is (m, n). The matrices of a
+/// batch follow each other. Any size may be zero; with `k` zero the products are +0.0.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Gemm {
+    /// Number of products.
+    pub batch: usize,
+    /// Rows of C.
+    pub m: usize,
+    /// Columns of C.
+    pub n: usize,
+    /// Terms of each dot product.
+    pub k: usize,
+    /// Whether A is stored transposed.
+    pub ta: bool,
+    /// Whether B is stored transposed.
+    pub tb: bool,
+}
+
+impl Gemm {
+    /// Number of floats of workspace that [`Gemm::run`] needs with a pool of `threads`.
+    pub fn scratch_len(&self, threads: usize) -> usize {
+        let gemm = self.as_row();
+        LINE + match gemm.shared(threads) {
+            Some(shared) => shared.len(threads),
+            None => threads * gemm.plan(threads).slot_len(),
+        }
+    }
+
+    /// Computes C. `scratch` has at least `scratch_len(pool.threads())` elements, of any value.
+    ///
+    /// # Panics
+    /// If a slice does not have the length that the sizes give.
+    #[allow(clippy::too_many_arguments)]
+    pub fn run(
+        &self,
+        pool: &Pool,
+        simd: Simd,
+        a: &[f32],
+        b: &[f32],
+        bias: Option<&[f32]>,
+        c: &mut [f32],
+        scratch: &mut [f32],
+    ) {
+        let Gemm { batch, m, n, k, .. } = *self;
+        let len = |x: usize, y: usize| batch.checked_mul(x)?.checked_mul(y);
+        assert_eq!(Some(a.len()), len(m, k), "length of a");
+        assert_eq!(Some(b.len()), len(k, n), "length of b");
+        assert_eq!(Some(c.len()), len(m, n), "length of c");
+        assert!(bias.is_none_or(|bias| bias.len() == n), "length of bias");
+        if c.is_empty() {
+            return;
+        }
+        let gemm = self.as_row();
+        if gemm == *self {
+            gemm.run_blocks(pool, simd, a, b, bias, c, scratch);
+        } else {
+            gemm.run_blocks(pool, simd, b, a, None, c, scratch);
+            // The only column has one bias.
+            for bias in bias.into_iter().flatten() {
+                c.iter_mut().for_each(|c| *c += bias);
+            }
+        }
+    }
+
+    /// A product with a single column as its transpose, a single row, whose elements fill vectors. The memory is the same.
+    fn as_row(&self) -> Gemm {
+        match *self {
+            Gemm { batch, m, n: 1, k, ta, tb } if m > 1 => Gemm { batch, m: 1, n: m, k, ta: !tb, tb: !ta },
+            gemm => gemm,
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! A block of memory, its guard words in check mode, and how it is freed.
+
+use crate::host::Values;
+use crate::{Backend, Device};
+use dittograd_numerics::error::{ErrorKind, Result};
+use std::sync::{PoisonError, RwLock};
+
+/// Guard words before and after each block in check mode.
+pub(super) const GUARD: usize = 256;
+/// What guard words hold.
+const CANARY: u32 = 0xdead_70ad;
+/// What new memory holds in check mode: a NaN that no operation makes by itself.
+pub(super) const POISON: u32 = 0x7fa5_a5a5;
+
+/// The memory of one block.
+pub(crate) enum Mem {
+    /// Host words.
+    Host(Vec<f32>),
+    /// A device address.
+    Cuda(u64),
+    /// Numbers of another type.
+    Values(Values),
+}
+
+/// An allocation, counted until it is freed.
+pub(super) struct Block {
+    pub(super) device: Device,
+    /// Elements, of 4 bytes but for numbers of another type.
+    pub(super) words: usize,
+    pub(super) bytes: usize,
+    pub(super) guard: usize,
+    /// Where the watch counts it, if it was made while the device was watched.
+    pub(super) place: Option<u32>,
+    pub(super) mem: RwLock<Option<Mem>>,
+}
+
+impl Block {
+    /// Fills the memory with the poison pattern and the guards with canaries.
+    pub(super) fn poison(&self) -> Result<()> {
+        let mut mem = self.mem.write().unwrap_or_else(PoisonError::into_inner);
+        match (&mut *mem, self.device.backend()) {
+            (Some(Mem::Host(words)), _) => {
+                let (head, rest) = words.split_at_mut(self.guard);
+                let (body, tail) = rest.split_at_mut(self.words);
+                head.fill(f32::from_bits(CANARY));
+                body.fill(f32::from_bits(POISON));
+                tail[..self.guard].fill(f32::from_bits(CANARY));
+                Ok(())
+            }
+            (Some(Mem::Cuda(ptr)), Backend::Cuda(cuda)) => {
+                cuda.fill(*ptr, CANARY, self.guard)?;
+                cuda.fill(*ptr + self.guard as u64 * 4, POISON, self.words)?;
+                cuda.fill(*ptr + (self.guard + self.words) as u64 * 4, CANARY, self.guard)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether nobody has overwritten the guard words.
+    fn guards_intact(&self, mem: &Mem) -> bool {
+        let whole = |words: &[f32]| words.iter().all(|w| w.to_bits() == CANARY);
+        match (mem, self.device.backend()) {
+            (Mem::Host(words), _) => {
+                let end = self.guard + self.words;
+                whole(&words[..self.guard]) && whole(&words[end..end + self.guard])
+            }
+            (Mem::Cuda(ptr), Backend::Cuda(cuda)) => {
+                let mut words = vec![0.0f32; 2 * self.guard];
+                let (head, tail) = words.split_at_mut(self.guard);
+                let end = *ptr + (self.guard + self.words) as u64 * 4;
+                let read = cuda.download(*ptr, bytemuck::cast_slice_mut(head));
+                match read.and_then(|()| cuda.download(end, bytemuck::cast_slice_mut(tail))) {
+                    Ok(()) => whole(&words),
+                    // What cannot be read cannot be called broken; the error is for the next call.
+                    Err(error) => {
+                        if !matches!(error.kind(), ErrorKind::Poisoned { .. } | ErrorKind::Unsupported { .. })
+                        {
+                            cuda.keep(error);
+                        }
+                        true
+                    }
+                }
+            }
+            _ => true,
+        }
+    }
+
+    /// Gives the memory back; says whether there was any.
+    pub(super) fn free(&self) -> bool {
+        let mem = self.mem.write().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(mem) = mem else { return false };
+        if self.words == 0 {
+            return false;
+        }
+        let intact = self.guard == 0 || self.guards_intact(&mem);
+        let mut state = self.device.0.memory.lock();
+        state.stats.live -= self.bytes;
+        state.stats.frees += 1;
+        state.watch.freed(self.place, self.bytes);
+        state.broken_guards += u64::from(!intact);
+        match (mem, self.device.backend()) {
+            (Mem::Host(words), _) => {
+                state.stats.cached += words.len() * 4;
+                state.shelf.entry(words.len()).or_default().push(words);
+            }
+            (Mem::Cuda(ptr), Backend::Cuda(cuda)) => {
+                drop(state);
+                cuda.free(ptr);
+            }
+            _ => {}
+        }
+        true
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        self.free();
+    }
+}

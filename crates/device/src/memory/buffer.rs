@@ -1,0 +1,117 @@
+//! A handle of a block, or of a part of one.
+
+use super::block::{Block, Mem};
+use super::locks::{ReadGuard, WriteGuard};
+use crate::Device;
+use dittograd_numerics::error::{Error, ErrorKind, Result};
+use std::fmt;
+use std::ops::Range;
+use std::sync::{Arc, PoisonError};
+
+/// A handle of device memory holding float32 values or u32 indices, all of an allocation or a part of it.
+/// Clones and parts share the memory.
+#[derive(Clone)]
+pub struct Buffer {
+    pub(super) block: Arc<Block>,
+    pub(super) start: usize,
+    pub(super) words: usize,
+}
+
+fn released(op: &str) -> Error {
+    Error::new(op, ErrorKind::Released)
+}
+
+impl Buffer {
+    /// Number of elements, also after release.
+    pub fn len(&self) -> usize {
+        self.words
+    }
+
+    /// Whether there are no elements.
+    pub fn is_empty(&self) -> bool {
+        self.words == 0
+    }
+
+    /// Elements `start..start + words` as a handle of their own. Errors if there are not as many.
+    pub fn part(&self, start: usize, words: usize) -> Result<Buffer> {
+        match start.checked_add(words) {
+            Some(end) if end <= self.words => {
+                Ok(Buffer { block: self.block.clone(), start: self.start + start, words })
+            }
+            _ => Err(Error::new(
+                "part",
+                ErrorKind::Length { want: start.saturating_add(words), got: self.words },
+            )),
+        }
+    }
+
+    /// Where the elements are in the block.
+    pub(super) fn range(&self) -> Range<usize> {
+        let from = self.block.guard + self.start;
+        from..from + self.words
+    }
+
+    /// The device the memory is on.
+    pub fn device(&self) -> &Device {
+        &self.block.device
+    }
+
+    /// Frees the memory now, for this handle and every other handle and view of it. Says whether
+    /// there was memory to free, so a second call, or one on an empty buffer, answers `false`.
+    pub fn release(&self) -> bool {
+        self.block.free()
+    }
+
+    /// Whether the memory was released.
+    pub fn is_released(&self) -> bool {
+        self.block.mem.read().unwrap_or_else(PoisonError::into_inner).is_none()
+    }
+
+    /// Bytes of the whole allocation this is a part of, and a number that tells it from others that are alive.
+    #[doc(hidden)]
+    pub fn allocation(&self) -> (usize, usize) {
+        (self.block.bytes, Arc::as_ptr(&self.block) as usize)
+    }
+
+    /// Whether both handles name the same memory.
+    pub fn shares(&self, other: &Buffer) -> bool {
+        Arc::ptr_eq(&self.block, &other.block)
+    }
+
+    /// Its words, to read. Errors if it was released.
+    #[doc(hidden)]
+    pub fn read(&self, op: &str) -> Result<ReadGuard<'_>> {
+        let guard = self.block.mem.read().unwrap_or_else(PoisonError::into_inner);
+        if guard.is_none() {
+            return Err(released(op));
+        }
+        Ok(ReadGuard { guard, range: self.range() })
+    }
+
+    /// Its words, to write. Errors if it was released.
+    #[doc(hidden)]
+    pub fn write(&self, op: &str) -> Result<WriteGuard<'_>> {
+        let guard = self.block.mem.write().unwrap_or_else(PoisonError::into_inner);
+        if guard.is_none() {
+            return Err(released(op));
+        }
+        Ok(WriteGuard { guard, range: self.range() })
+    }
+
+    /// The device address, for kernels on the same stream; 0 for an empty or host buffer.
+    #[doc(hidden)]
+    pub fn address(&self, op: &str) -> Result<u64> {
+        match &*self.block.mem.read().unwrap_or_else(PoisonError::into_inner) {
+            Some(Mem::Cuda(ptr)) => Ok(*ptr + self.range().start as u64 * 4),
+            Some(Mem::Host(_) | Mem::Values(_)) => Ok(0),
+            None => Err(released(op)),
+        }
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = if self.is_released() { ", released" } else { "" };
+        write!(f, "Buffer({} elements on {}{state})", self.len(), self.device())
+    }
+}
