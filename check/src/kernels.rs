@@ -373,17 +373,6 @@ fn index_rejects(
     Ok(())
 }
 
-/// The CPU at every SIMD level it has, with 1, 2, 3 and 8 threads; the plainest one first.
-pub fn cpu_devices() -> Result<Vec<Device>> {
-    let mut all = Vec::new();
-    for simd in Simd::all_available() {
-        for threads in [1, 2, 3, 8] {
-            all.push(Device::cpu_with(threads, simd)?);
-        }
-    }
-    Ok(all)
-}
-
 /// Random shapes per op in [`bits`].
 const RANDOM_SHAPES: usize = 4;
 

@@ -6,13 +6,15 @@
 //! was run or with a [`Failure`] that says how to run the failing case again. Seeds are fixed.
 
 mod cases;
+mod devices;
 mod kernels;
 mod magnitude;
 mod record;
 mod rules;
 
 pub use cases::{Case, Subject, Values};
-pub use kernels::{bits, compiled, cpu_devices, faults, guards, rejects, repeat, special};
+pub use devices::{all_cpus, cpu_devices, gpu};
+pub use kernels::{bits, compiled, faults, guards, rejects, repeat, special};
 pub use magnitude::Magnitude;
 pub use record::RefRecorder;
 pub use rules::{adjoint, device_gradient, forward, gradient, second};

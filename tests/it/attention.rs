@@ -1,9 +1,9 @@
 //! Attention as a program uses it: known values, masks, heads, and agreement of its two forms.
 
 use crate::support::{data, device, t as tensor};
-use crate::table::gpu;
 use dittograd::ops::rope::rope_table;
 use dittograd::prelude::*;
+use dittograd_check::gpu;
 
 /// Numbers that are spread out, another list for each seed.
 fn drawn(dims: &[usize], seed: u64) -> Tensor<f32> {

@@ -57,7 +57,7 @@ fn ten_thousand_steps_leave_memory_flat_and_repeat() {
 
 #[test]
 fn ten_thousand_steps_on_cuda() {
-    if let Some((_turn, gpu)) = crate::table::gpu() {
+    if let Some((_turn, gpu)) = dittograd_check::gpu() {
         lasts(&gpu);
         let cpu = steps(&device(), 300, |_, _| {});
         assert_eq!(steps(&gpu, 300, |_, _| {}), cpu, "the GPU has other bits");
@@ -87,7 +87,7 @@ fn sixteen_sessions_at_once() {
 /// Every op several times on a GPU that another stream keeps busy: one result, which is the CPU's.
 #[test]
 fn a_busy_gpu_changes_nothing() {
-    let Some((_turn, gpu)) = crate::table::gpu() else { return };
+    let Some((_turn, gpu)) = dittograd_check::gpu() else { return };
     let other = gpu.in_mode(Numerics::Tf32).unwrap();
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {

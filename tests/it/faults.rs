@@ -596,7 +596,7 @@ fn every_allocation_may_fail_on_a_driver() {
 
 #[test]
 fn cuda_every_allocation_may_fail() {
-    if let Some((_turn, gpu)) = crate::table::gpu() {
+    if let Some((_turn, gpu)) = dittograd_check::gpu() {
         without_memory(&gpu);
     }
 }
@@ -641,7 +641,7 @@ fn memory_may_be_limited() {
 
 #[test]
 fn cuda_memory_may_be_limited() {
-    if let Some((_turn, gpu)) = crate::table::gpu() {
+    if let Some((_turn, gpu)) = dittograd_check::gpu() {
         let cuda = gpu.as_cuda().unwrap().clone();
         within_a_limit(&|| Device::from_cuda(cuda.clone()));
     }

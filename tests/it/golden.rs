@@ -2,7 +2,6 @@
 //! and the gradient rule are run in f64, which must agree to its last digits, and op and rule are run on the
 //! devices, which must agree as float32 can.
 
-use crate::table::gpu;
 use dittograd::device::cpu::simd::Simd;
 use dittograd::device::{AnyBuffer, Device};
 use dittograd::ops::DeviceRecorder;
@@ -10,6 +9,7 @@ use dittograd::ops::{AnyOp, AnyTensor, Attr, Attrs, Io, Recorder, Val};
 use dittograd::shape::Shape;
 use dittograd::tensor::Tensor;
 use dittograd_check::RefRecorder;
+use dittograd_check::gpu;
 use serde_json::Value;
 use std::collections::BTreeSet;
 

@@ -352,7 +352,7 @@ fn the_gradient_of_logits_takes_their_place() {
     let cpu = train(&device(2), [512, 1000]).0;
     assert!(cpu.least_bytes >= 2 * logits, "{cpu:?}");
     // Rows that a warp, a block or nobody has room for, and more of them than there are blocks.
-    let Some((_turn, gpu)) = crate::table::gpu() else { return };
+    let Some((_turn, gpu)) = dittograd_check::gpu() else { return };
     for sizes in [[9000, 3], [9000, 65], [5000, 1000], [3000, 1027], [700, 5000], [700, 50304], [300, 70001]]
     {
         assert_eq!(train(&device(2), sizes).1, train(&gpu, sizes).1, "{sizes:?}");
@@ -614,7 +614,7 @@ fn train(d: &Device, size: usize, steps: &[Step], compiled: Option<Passes>) -> (
 #[test]
 fn random_programs_have_one_answer() {
     let mut stream = Stream::new(2024, 0);
-    let gpu = crate::table::gpu();
+    let gpu = dittograd_check::gpu();
     let (one, three) = (device(1), device(3));
     let number = |name: &str, or: usize| std::env::var(name).map_or(or, |n| n.parse().unwrap());
     let count = number("DITTOGRAD_TEST_PROGRAMS", 500);

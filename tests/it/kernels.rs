@@ -178,7 +178,7 @@ fn no_module_adds_floats_atomically() {
 /// Rows that are longer than those of samples, more of them than a GPU takes at a time.
 #[test]
 fn long_rows_have_the_bits_of_the_cpu() {
-    let Some((_turn, gpu)) = crate::table::gpu() else { return };
+    let Some((_turn, gpu)) = dittograd_check::gpu() else { return };
     let bits = |v: Vec<f32>| v.into_iter().map(f32::to_bits).collect::<Vec<_>>();
     for columns in LONG_ROWS {
         let rows = (4300 / columns.div_ceil(1024)).max(150);

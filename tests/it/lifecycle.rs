@@ -528,7 +528,7 @@ fn what_cannot_be_is_answered() {
 
 #[test]
 fn cuda_what_cannot_be_is_answered() {
-    if let Some((_turn, gpu)) = crate::table::gpu() {
+    if let Some((_turn, gpu)) = dittograd_check::gpu() {
         holds(&gpu, &device());
         holds(&device(), &gpu);
     }

@@ -47,7 +47,6 @@ mod shapes;
 mod snapshots;
 mod spectral;
 mod support;
-mod table;
 mod tape;
 mod tf32;
 mod tokenizer;

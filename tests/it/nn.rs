@@ -2,9 +2,9 @@
 //! the same bits.
 
 use super::support::{data, device, t};
-use super::table::gpu;
 use dittograd::nn::{Activation, Module, Sampling};
 use dittograd::prelude::*;
+use dittograd_check::gpu;
 use serde_json::Value;
 
 /// Element `i` of tensor `k`, as in `tests/golden/models.py`.

@@ -1,12 +1,12 @@
 //! Optimizers: against PyTorch, eager against compiled, groups, clipping, schedules, state, and the parameters they change.
 
 use crate::support::{device, t};
-use crate::table::gpu;
 use dittograd::device::cpu::simd::Simd;
 use dittograd::device::cuda::fake::Fake;
 use dittograd::optim::OptimizerState;
 use dittograd::prelude::*;
 use dittograd::scalar::Ratio;
+use dittograd_check::gpu;
 use serde_json::Value;
 
 const W: [f32; 12] = [0.5, -1.0, 0.75, 0.25, 1.5, 0.125, -0.5, 2.0, -0.25, 0.625, -1.75, 1.0];

@@ -130,7 +130,7 @@ fn threads_share_large_products_of_a_batch() {
 /// Products that take a GPU's largest tiles, in every layout, with and without whole vectors.
 #[test]
 fn large_products_on_a_gpu_have_the_bits_of_the_cpu() {
-    let Some((_turn, gpu)) = crate::table::gpu() else { return };
+    let Some((_turn, gpu)) = dittograd_check::gpu() else { return };
     let cpu = device();
     for (m, n, k) in [(768, 768, 8192), (765, 767, 8191), (1100, 1000, 1030)] {
         for (ta, tb) in [(false, false), (false, true), (true, false), (true, true)] {

@@ -9,7 +9,7 @@ use dittograd::prelude::*;
 /// The CPU, and a GPU if there is one, each with memory counters of its own.
 fn on_each_device(check: impl Fn(&Device)) {
     check(&device());
-    if let Some((_turn, gpu)) = crate::table::gpu() {
+    if let Some((_turn, gpu)) = dittograd_check::gpu() {
         check(&gpu);
     }
 }
@@ -280,7 +280,7 @@ fn eager_is_compiled_with_dropout_and_a_changing_learning_rate() {
                 assert_eq!(dropped, train(&d, true, true, make), "{threads} {simd}");
             }
         }
-        if let Some((_turn, gpu)) = crate::table::gpu() {
+        if let Some((_turn, gpu)) = dittograd_check::gpu() {
             for (compiled, dropout) in [(false, false), (true, false), (false, true), (true, true)] {
                 let want = if dropout { &dropped } else { &plain };
                 assert_eq!(*want, train(&gpu, compiled, dropout, make), "cuda {compiled} {dropout}");

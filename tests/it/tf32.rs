@@ -1,11 +1,11 @@
 //! Mode `tf32`: close to the exact products, the same from run to run, and refused where there are no tensor cores.
 
-use crate::table::gpu;
 use dittograd::device::AnyBuffer;
 use dittograd::numerics::Numerics;
 use dittograd::numerics::rng::Stream;
 use dittograd::ops::{self, AnyOp, Attr, Attrs};
 use dittograd::prelude::*;
+use dittograd_check::gpu;
 
 /// What roundings of both factors can do to a product, and a little for the sums.
 const ALLOWED: f64 = 1.35 / 1024.0;

@@ -1,8 +1,8 @@
 //! The trait that every op implements: what it is and how it runs. What it is tested with is [`Cases`](crate::cases::Cases).
 
 use crate::{AnyOp, AnyTensor, Attr, Attrs, fold, fused, program};
-use dittograd_device::cpu::threads::Pool;
 use dittograd_device::cpu::simd::Simd;
+use dittograd_device::cpu::threads::Pool;
 use dittograd_device::cuda::{Cuda, Source};
 use dittograd_device::{Device, Meta};
 use dittograd_numerics::Numerics;

@@ -13,8 +13,8 @@ use crate::pointwise::program::Scratch;
 use crate::{
     AnyTensor, Attr, Attrs, CpuRun, CudaRun, Gpu, IndexBound, Io, Op, Recorder, Val, arity, mismatch, typed,
 };
-use dittograd_device::cpu::threads::Pool;
 use dittograd_device::cpu::simd::{Simd, simd_fn};
+use dittograd_device::cpu::threads::Pool;
 use dittograd_device::cuda::{Args, Source};
 use dittograd_device::{Backend, DType, Device, Meta};
 use dittograd_numerics::error::{Error, ErrorKind, Result};

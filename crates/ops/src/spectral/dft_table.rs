@@ -3,8 +3,8 @@
 use super::SPECTRAL_CU;
 use crate::pointwise::map::grid;
 use crate::{AnyTensor, Attr, Attrs, CpuRun, CudaRun, Gpu, Io, Op, Recorder, Val};
-use dittograd_device::cpu::threads::Pool;
 use dittograd_device::cpu::simd::{Simd, simd_fn};
+use dittograd_device::cpu::threads::Pool;
 use dittograd_device::cuda::{Args, Cuda, Source};
 use dittograd_device::{Device, Meta};
 use dittograd_numerics::error::{Error, Result};

@@ -1,11 +1,12 @@
 //! One test per op and property, made from the list of ops: `softmax::gradient` and so on. Tests that need
 //! a GPU say so and pass where there is none.
 
-use dittograd::device::Device;
-use dittograd::device::cpu::simd::Simd;
-use dittograd_check::{self as check, Outcome};
-use std::io::Write;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+#![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
+
+use dittograd_check::{self as check, Outcome, all_cpus, gpu};
+use dittograd_device::Device;
+use dittograd_device::cpu::simd::Simd;
+use dittograd_ops::{AnyOp, with_ops};
 
 /// Prints what was run, so that `--nocapture` gives a table.
 fn expect(outcome: Outcome) {
@@ -18,36 +19,6 @@ fn expect(outcome: Outcome) {
 /// A CPU of the test's own: some properties look at the memory counters or make allocations fail.
 fn cpu() -> Device {
     Device::cpu_with(3, Simd::best()).unwrap()
-}
-
-/// The CPU at all levels and thread counts, shared by all tests: they only run kernels on it.
-pub(crate) fn all_cpus() -> &'static [Device] {
-    static ALL: OnceLock<Vec<Device>> = OnceLock::new();
-    ALL.get_or_init(|| check::cpu_devices().unwrap())
-}
-
-/// A handle of the GPU with memory counters of its own, if there is a GPU; else says why not. Tests on it
-/// take turns.
-pub(crate) fn gpu() -> Option<(MutexGuard<'static, ()>, Device)> {
-    static TURN: Mutex<()> = Mutex::new(());
-    static GPU: OnceLock<dittograd::error::Result<Device>> = OnceLock::new();
-    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    let open = || {
-        // Past the test runner's capture, once: a run without a GPU must not look like one with it.
-        Device::cuda(0).inspect_err(|why| {
-            let _ = writeln!(std::io::stderr(), "skipped: all that needs a GPU, no CUDA device ({why})");
-        })
-    };
-    match GPU.get_or_init(open) {
-        Ok(device) => {
-            let cuda = device.as_cuda().unwrap().clone();
-            Some((turn, Device::from_cuda(cuda)))
-        }
-        Err(why) => {
-            println!("skipped: no CUDA device ({why})");
-            None
-        }
-    }
 }
 
 macro_rules! table {
@@ -186,11 +157,11 @@ macro_rules! table {
         })*
     };
 }
-dittograd::with_ops!(table);
+with_ops!(table);
 
 #[test]
 fn names_are_distinct_and_those_of_the_list() {
-    assert_eq!(LISTED, dittograd::ops::AnyOp::NAMES);
+    assert_eq!(LISTED, AnyOp::NAMES);
     let distinct: std::collections::BTreeSet<&&str> = LISTED.iter().collect();
     assert_eq!(distinct.len(), LISTED.len());
 }
