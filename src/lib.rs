@@ -34,6 +34,7 @@ pub mod check;
 pub mod data;
 pub mod io;
 pub mod nn;
+pub mod torchlean;
 pub mod train;
 pub mod typed;
 
@@ -43,7 +44,7 @@ pub use dittograd_engine::{graph, optim, params, session, tape};
 #[doc(hidden)]
 pub use dittograd_numerics::reserve;
 pub use dittograd_numerics::{error, scalar, shape, tensor};
-pub use dittograd_ops::{self as ops, with_names, with_ops};
+pub use dittograd_ops::{self as ops, with_ops};
 
 /// The numerics contract: elementary functions, the sum tree, random streams, modes. Everything here is defined down to the bit
 /// and is the same on every device; `NUMERICS.md` is its prose form.

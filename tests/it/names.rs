@@ -5,9 +5,9 @@ use crate::support::{device, fractions};
 use dittograd::ops::AnyOp;
 use dittograd::ops::conv::Window;
 use dittograd::ops::layout::AxisMap;
-use dittograd::ops::names::KNOWN;
 use dittograd::prelude::*;
 use dittograd::session::AttentionOptions;
+use dittograd::torchlean::*;
 
 macro_rules! methods {
     ($($name:literal $method:ident $op:ident;)*) => {{

@@ -25,7 +25,6 @@ pub mod loss;
 pub mod map;
 pub mod matmul;
 mod matmul_plan;
-pub mod names;
 pub mod norm;
 pub mod pool;
 pub mod program;

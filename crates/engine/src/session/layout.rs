@@ -169,42 +169,6 @@ impl<'s> Var<'s> {
         self.permute(&order)
     }
 
-    /// Axes `depth` and `depth + 1` exchanged; the value itself where there are no such two axes.
-    pub fn swap_adjacent_at_depth(self, depth: usize) -> Result<Var<'s>> {
-        match depth.checked_add(1) {
-            Some(next) if next < self.shape()?.rank() => self.swap_axes(depth, next),
-            _ => Ok(self),
-        }
-    }
-
-    fn permute_of_rank(self, op: &str, want: &'static str, order: &[usize]) -> Result<Var<'s>> {
-        let shape = self.shape()?;
-        if shape.rank() != order.len() {
-            return Err(Error::new(op, ErrorKind::Rank { want, got: shape }));
-        }
-        self.session.apply(Permute { order: order.to_vec() }, &[self])
-    }
-
-    /// A matrix with rows and columns exchanged.
-    pub fn transpose2d(self) -> Result<Var<'s>> {
-        self.permute_of_rank("transpose2d", "exactly 2", &[1, 0])
-    }
-
-    /// `[a, b, c]` to `[b, c, a]`.
-    pub fn transpose3d_first_to_last(self) -> Result<Var<'s>> {
-        self.permute_of_rank("transpose3d_first_to_last", "exactly 3", &[1, 2, 0])
-    }
-
-    /// `[a, b, c]` to `[c, a, b]`.
-    pub fn transpose3d_last_to_first(self) -> Result<Var<'s>> {
-        self.permute_of_rank("transpose3d_last_to_first", "exactly 3", &[2, 0, 1])
-    }
-
-    /// `[a, b, c]` to `[a, c, b]`.
-    pub fn transpose3d_last_two(self) -> Result<Var<'s>> {
-        self.permute_of_rank("transpose3d_last_two", "exactly 3", &[0, 2, 1])
-    }
-
     /// `before` zeros in front of an axis and `after` behind it.
     pub fn pad(self, axis: usize, before: usize, after: usize) -> Result<Var<'s>> {
         self.pad_with(axis, before, after, 0.0)
@@ -337,18 +301,6 @@ impl<'s> Var<'s> {
     /// Matrices in the last two axes with zeros below the diagonal that lies `diagonal` columns right of the main one.
     pub fn triu(self, diagonal: i64) -> Result<Var<'s>> {
         self.session.apply(Triangle { upper: true, shift: diagonal }, &[self])
-    }
-
-    /// A vector as each of `rows` rows of a matrix: `y[i, j] = x[j]`.
-    pub fn broadcast_vec_to_rows(self, rows: usize) -> Result<Var<'s>> {
-        let n = self.vector("broadcast_vec_to_rows")?;
-        self.broadcast_axes(Shape::new(&[rows, n])?, AxisMap::new(&[None, Some(0)])?)
-    }
-
-    /// A vector as each of `columns` columns of a matrix: `y[i, j] = x[i]`.
-    pub fn broadcast_vec_to_cols(self, columns: usize) -> Result<Var<'s>> {
-        let n = self.vector("broadcast_vec_to_cols")?;
-        self.broadcast_axes(Shape::new(&[n, columns])?, AxisMap::new(&[Some(0), None])?)
     }
 
     /// The length of a vector.

@@ -122,15 +122,4 @@ impl<'s> Var<'s> {
         let channels = shape.dims().get(1).copied().unwrap_or(1);
         self.group_norm(channels, weight, bias, eps)
     }
-
-    /// The norm of the channels of one image `(C, H, W)`, or `(C, …)`: each channel over its positions, with eps 1e-6.
-    pub fn batchnorm_channel_first(self, weight: Var<'s>, bias: Var<'s>) -> Result<Var<'s>> {
-        let shape = self.shape()?;
-        let Some((&channels, positions)) = shape.dims().split_first().filter(|(_, p)| !p.is_empty()) else {
-            let kind = ErrorKind::Rank { want: "at least 2: (C, …)", got: shape };
-            return Err(Error::new("batchnorm_channel_first", kind));
-        };
-        let image = self.reshape(&[1, channels, positions.iter().product()])?;
-        image.group_norm(channels.max(1), Some(weight), Some(bias), 1e-6)?.reshape(shape.dims())
-    }
 }
