@@ -5,7 +5,7 @@ use dittograd_numerics::environment::single;
 use dittograd_numerics::error::{Error, ErrorKind, Result};
 use dittograd_numerics::shape::Shape;
 use dittograd_ops::MAX_INS;
-use dittograd_ops::layout::{AxisMap, Concat, Flip, Pad, Permute, Slice, Triangle};
+use dittograd_ops::layout::{AxisMap, Concat, Flip, Pad, Slice, Triangle};
 
 fn bad_axis(op: &str, axis: usize, shape: Shape) -> Error {
     Error::new(op, ErrorKind::Axis { axis, shape })
