@@ -1,5 +1,4 @@
-//! Every op of the surface this runtime covers is there under a recognisable name. That the methods exist is checked
-//! by the compiler.
+//! Every operation that TorchLean has is there under a recognisable name. That the methods exist is checked by the compiler.
 
 use crate::support::{device, fractions};
 use dittograd::ops::AnyOp;

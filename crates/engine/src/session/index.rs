@@ -16,6 +16,9 @@ impl Session {
     }
 }
 
+/// # Indexing
+///
+/// Elements taken from, and added to, places that indices name. Additions to one place are made in order of their sources.
 impl<'s> Var<'s> {
     /// The axis must be there: a scalar has none.
     fn dim(self, op: &str, axis: usize) -> Result<usize> {
@@ -25,6 +28,16 @@ impl<'s> Var<'s> {
     }
 
     /// Elements of an axis by index; the axes of the indices stand where `axis` was. An index out of range is an error.
+    ///
+    /// ```
+    /// # use dittograd::prelude::*;
+    /// # let session = Session::eager(&Device::cpu()?);
+    /// let x = session.arange(0.0, 6.0, 1.0)?.reshape(&[2, 3])?; // [[0. 1. 2.] [3. 4. 5.]]
+    /// let columns = session.indices(&Tensor::new(&[2], vec![2, 0])?)?;
+    /// assert_eq!(x.index_select(1, columns)?.to_string(), "[[2. 0.]\n [5. 3.]]");
+    /// # Ok::<(), Error>(())
+    /// ```
+    #[doc(alias = "take")]
     pub fn index_select(self, axis: usize, index: Var<'s>) -> Result<Var<'s>> {
         self.session.apply(IndexSelect { axis, checked: true }, &[self, index])
     }
@@ -44,6 +57,15 @@ impl<'s> Var<'s> {
 
     /// Elements along an axis, each by an index of its own: `y[…, j, …] = x[…, index[…, j, …], …]`. An index out of range is
     /// an error.
+    ///
+    /// ```
+    /// # use dittograd::prelude::*;
+    /// # let session = Session::eager(&Device::cpu()?);
+    /// let x = session.arange(0.0, 6.0, 1.0)?.reshape(&[2, 3])?; // [[0. 1. 2.] [3. 4. 5.]]
+    /// let of_each_row = session.indices(&Tensor::new(&[2, 1], vec![2, 0])?)?;
+    /// assert_eq!(x.take_along_axis(1, of_each_row)?.to_string(), "[[2.]\n [3.]]");
+    /// # Ok::<(), Error>(())
+    /// ```
     #[doc(alias("gather", "take_along_dim"))]
     pub fn take_along_axis(self, axis: usize, index: Var<'s>) -> Result<Var<'s>> {
         self.session.apply(TakeAlongAxis { axis, checked: true }, &[self, index])
@@ -51,6 +73,7 @@ impl<'s> Var<'s> {
 
     /// The value with `src` added along an axis by index, in increasing source order: `y[…, index[j], …] += src[…, j, …]`. An
     /// index out of range is an error.
+    #[doc(alias = "index_add_")]
     pub fn index_add(self, axis: usize, index: Var<'s>, src: Var<'s>) -> Result<Var<'s>> {
         let size = self.dim("index_add", axis)?;
         self.session.apply(IndexAdd { axis, size, checked: true }, &[src, index, self])
@@ -64,6 +87,7 @@ impl<'s> Var<'s> {
 
     /// The value with each element of `src` added along an axis at an index of its own, in increasing source order:
     /// `y[…, index[…, j, …], …] += src[…, j, …]`. An index out of range is an error.
+    #[doc(alias = "scatter_add_")]
     pub fn scatter_add(self, axis: usize, index: Var<'s>, src: Var<'s>) -> Result<Var<'s>> {
         let size = self.dim("scatter_add", axis)?;
         self.session.apply(ScatterAdd { axis, size, checked: true }, &[src, index, self])

@@ -24,9 +24,18 @@ fn inputs<'s>(
     Ok([Some(x), weight, bias].into_iter().flatten().collect())
 }
 
+/// # Normalization
 impl<'s> Var<'s> {
     /// `(x - mean) / sqrt(var + eps) * weight + bias`, mean and biased variance over the last `axes` axes. PyTorch's default
-    /// eps is 1e-5; the seed's is 1e-6.
+    /// eps is 1e-5.
+    ///
+    /// ```
+    /// # use dittograd::prelude::*;
+    /// # let session = Session::eager(&Device::cpu()?);
+    /// let x = session.arange(0.0, 6.0, 1.0)?.reshape(&[2, 3])?; // [[0. 1. 2.] [3. 4. 5.]]
+    /// assert_eq!(x.layer_norm(1, None, None, 1e-5)?.to_string(), "[[-1.2247  0.      1.2247]\n [-1.2247  0.      1.2247]]");
+    /// # Ok::<(), Error>(())
+    /// ```
     pub fn layer_norm(
         self,
         axes: usize,
