@@ -3,7 +3,8 @@
 
 The lines are made of rustdoc's JSON, which only a nightly compiler writes: without one it says so and ends well. The library is
 several crates, of which users see one, `dittograd`: what it re-exports is looked up in the crate that has it and stands under the
-path that users write.
+path that users write. What has several paths is listed at the shortest, and has a line at each of the others. What is hidden from
+the documentation is no part of the interface, and neither are conversions from it and variants that hold it.
 """
 
 import json
@@ -105,7 +106,10 @@ class Lines:
     """The lines of what can be reached. Ids count within one crate, so an item is its crate's JSON and its id."""
 
     def __init__(self, docs):
-        self.out, self.seen = set(), set()
+        # Lines, each with the types of ours that must be listed for it to stand.
+        self.out = {}
+        # Where each item is listed, and the modules still to go through: those with shorter paths first.
+        self.seen, self.modules = {}, []
         # Where the crates have what others name: paths are those of the definition in all of them.
         self.places = {}
         for doc in docs:
@@ -121,8 +125,34 @@ class Lines:
                 if p and p["crate_id"] != 0:
                     self.far.setdefault((p["kind"], *p["path"]), []).append((doc, id))
 
-    def say(self, at, text):
-        self.out.add(f"{at} {text}")
+    def say(self, at, text, needs=()):
+        self.out[f"{at} {text}"] = list(needs)
+
+    def ours(self, doc, value):
+        """The items of our crates that a type or path of the JSON names."""
+        if isinstance(value, dict):
+            at = self.find(doc, value["id"]) if "path" in value and "id" in value else None
+            own = value.get("id") is not None and "path" in value and (doc["paths"].get(str(value["id"])) or {}).get("path", ["std"])[0]
+            if own and own.startswith(FACADE):
+                yield self.key(*at) if at else None
+            for inner in value.values():
+                yield from self.ours(doc, inner)
+        elif isinstance(value, list):
+            for inner in value:
+                yield from self.ours(doc, inner)
+
+    @staticmethod
+    def key(doc, id):
+        return doc["index"][str(doc["root"])]["name"], str(id)
+
+    def lines(self, doc):
+        """The lines of what can be reached from the root of a crate."""
+        self.item(doc, doc["root"], "")
+        while self.modules:
+            doc, items, at = self.modules.pop(0)
+            for inner in items:
+                self.item(doc, inner, at)
+        return sorted(line for line, needs in self.out.items() if all(n in self.seen for n in needs))
 
     def find(self, doc, id):
         """The crate that has an item and its id there; nothing for what is hidden or of a crate that is not ours."""
@@ -153,14 +183,13 @@ class Lines:
         if item["visibility"] not in ("public", "default"):
             return
         here = f"{at}::{name or item['name']}" if at else item["name"]
-        key = (doc["index"][str(doc["root"])]["name"], str(id), here)
-        if key in self.seen:
+        first = self.seen.setdefault(self.key(doc, id), here)
+        if first != here and form not in ("module", "struct_field", "variant"):
+            self.say(here, f"use {first}")
             return
-        self.seen.add(key)
         match form:
             case "module":
-                for inner in x["items"]:
-                    self.item(doc, inner, here)
+                self.modules.append((doc, x["items"], here))
             case "function":
                 self.say(here, "fn" + generics(x["generics"]) + signature(x["sig"]))
             case "struct":
@@ -182,7 +211,8 @@ class Lines:
                 shape = x["kind"]
                 parts = [] if shape == "plain" else shape["tuple"] if "tuple" in shape else shape["struct"]["fields"]
                 fields = [doc["index"][str(p)] for p in parts if p is not None]
-                self.say(here, "variant " + ", ".join(f"{f['name']}: {kind(f['inner']['struct_field'])}" for f in fields))
+                text = ", ".join(f"{f['name']}: {kind(f['inner']['struct_field'])}" for f in fields)
+                self.say(here, f"variant {text}".rstrip(), self.ours(doc, [f["inner"] for f in fields]))
             case "trait":
                 self.say(here, "trait" + generics(x["generics"]) + (": " + bounds(x["bounds"]) if x["bounds"] else ""))
                 for inner in x["items"]:
@@ -209,7 +239,7 @@ class Lines:
                 for inner in x["items"]:
                     self.item(doc, inner, at)
             elif not x["is_synthetic"] and x["blanket_impl"] is None and x["trait"]["path"].split("::")[-1] in TOLD:
-                self.say(at, f"impl {path(x['trait'])}")
+                self.say(at, f"impl {path(x['trait'])}", self.ours(doc, x["trait"]["args"]))
 
 
 def main():
@@ -222,9 +252,7 @@ def main():
     packages = [word for name in CRATES for word in ("-p", name)]
     subprocess.run(["cargo", "+nightly", "doc", "--quiet", "--no-deps", "--lib", *packages], cwd=ROOT, env=env, check=True)
     docs = [json.loads((TARGET / "doc" / f"{name.replace('-', '_')}.json").read_text()) for name in CRATES]
-    lines = Lines(docs)
-    lines.item(docs[0], docs[0]["root"], "")
-    now = sorted(lines.out)
+    now = Lines(docs).lines(docs[0])
     if "--update" in sys.argv:
         SNAPSHOT.write_text("\n".join(now) + "\n")
         print(f"{len(now)} lines written")

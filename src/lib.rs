@@ -28,27 +28,73 @@
 //! | keep results | [`io`]: checkpoints, state dicts, safetensors, `.npy`, ONNX |
 //! | look into a program | [`graph`]: traced, printed, parsed, differentiated, compiled |
 //! | let the compiler check shapes | [`typed`] |
+//! | port a TorchLean program | [`torchlean`]: its names for operations |
 //! | work with ops themselves | [`ops`], [`tape`], [`numerics`], the contract that says what the one answer is; the crate `dittograd-check` holds any op to it |
 
 pub mod data;
 pub mod io;
 pub mod nn;
+pub mod torchlean;
 pub mod train;
 pub mod typed;
 
-pub use dittograd_device as device;
-pub use dittograd_engine::HostDevice;
-pub use dittograd_engine::{graph, optim, params, session, tape};
+#[doc(inline)]
+pub use dittograd_engine::{HostDevice, graph, optim, params, session, tape};
 #[doc(hidden)]
 pub use dittograd_numerics::reserve;
+#[doc(inline)]
 pub use dittograd_numerics::{error, scalar, shape, tensor};
-pub use dittograd_ops::{self as ops, with_names, with_ops};
+#[doc(hidden)]
+pub use dittograd_ops::with_ops;
+
+/// Devices, their memory, and what they tell about it.
+///
+/// The kernels, the thread pool and the CUDA driver behind them are documented in the crate `dittograd-device`.
+pub mod device {
+    #[doc(inline)]
+    pub use dittograd_device::cpu::simd::Simd;
+    #[doc(inline)]
+    pub use dittograd_device::{AnyBuffer, Buffer, DType, Device, Meta, readable_bytes};
+    #[doc(inline)]
+    pub use dittograd_device::{Holder, MemoryReport, MemoryStats, OpTime, StepMemory};
+    // What only the parts of this library and its tests name.
+    #[doc(hidden)]
+    pub use dittograd_device::*;
+}
 
 /// The numerics contract: elementary functions, the sum tree, random streams, modes. Everything here is defined down to the bit
 /// and is the same on every device; `NUMERICS.md` is its prose form.
 pub mod numerics {
+    #[doc(hidden)]
+    pub use dittograd_numerics::lane;
+    #[doc(inline)]
     pub use dittograd_numerics::{K_CHUNK, NUMERICS_VERSION, Numerics, canonical_bits, same_bits};
-    pub use dittograd_numerics::{environment, functions, lane, rng, sum};
+    #[doc(inline)]
+    pub use dittograd_numerics::{environment, functions, rng, sum};
+}
+
+/// Operations as values, for code that works on ops themselves: tapes, graphs, checks. Programs call the methods of
+/// [`Var`](crate::session::Var), which record them.
+///
+/// [`AnyOp`](ops::AnyOp) is any of them, by [name](ops::AnyOp::NAMES) and [attributes](ops::Attrs). Each op is also a struct that
+/// converts into it, in a module per family: `ops::elementwise::Mul {}`, `ops::reduce::Sum`. Those are documented in the crate
+/// `dittograd-ops`.
+pub mod ops {
+    #[doc(inline)]
+    pub use dittograd_ops::conv::{Sizes, Window};
+    #[doc(inline)]
+    pub use dittograd_ops::layout::AxisMap;
+    #[doc(inline)]
+    pub use dittograd_ops::loss::Reduction;
+    #[doc(inline)]
+    pub use dittograd_ops::map::Map;
+    #[doc(inline)]
+    pub use dittograd_ops::program::{Expr, Program};
+    #[doc(inline)]
+    pub use dittograd_ops::{AnyOp, Attr, Attrs, Io, Recorder, Val, apply};
+    // The structs of all ops, and what kernels are made of.
+    #[doc(hidden)]
+    pub use dittograd_ops::*;
 }
 
 /// What most programs need.
@@ -66,8 +112,7 @@ pub mod prelude {
         Gpt, GptConfig, Linear, Mamba, MambaConfig, Mlp, MlpConfig, ResNet, ResNetConfig, Vit, VitConfig,
     };
     pub use crate::numerics::rng::Stream;
-    pub use crate::ops::conv::Window;
-    pub use crate::ops::loss::Reduction;
+    pub use crate::ops::{Reduction, Window};
     pub use crate::optim::{Group, Optimizer, Rule, Schedule};
     pub use crate::params::{Fan, Param, Params};
     pub use crate::session::{AttentionOptions, Grads, LabelLoss, Session, Var};

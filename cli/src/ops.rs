@@ -7,8 +7,8 @@ use clap::Args;
 use dittograd::device::{DType, Meta};
 use dittograd::error::Error;
 use dittograd::numerics::functions::{UlpReport, measure_ulp};
-use dittograd::ops::names::KNOWN;
 use dittograd::ops::{AnyOp, Attr, Io, Recorder, Sample, SampleIn, Val};
+use dittograd::torchlean::KNOWN;
 use serde_json::{Map, Value, json};
 
 /// List all ops.

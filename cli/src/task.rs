@@ -422,8 +422,8 @@ fn misses<'s>(out: Var<'s>, labels: Var<'s>) -> Result<Var<'s>, Error> {
     let (session, last) = (out.session(), out.shape()?.rank() - 1);
     // Classes as numbers, which can be compared; 0 is for those that are none.
     let numbers = session.arange(1.0, out.shape()?.last() as f64 + 1.0, 1.0)?;
-    let truth = numbers.index_select_nat(0, labels)?;
-    let said = numbers.index_select_nat(0, out.argmax(&[last], false)?)?;
+    let truth = numbers.index_select_or_zero(0, labels)?;
+    let said = numbers.index_select_or_zero(0, out.argmax(&[last], false)?)?;
     said.ne(truth)?.mul(truth.gt(session.scalar(0.0)?)?)
 }
 

@@ -147,7 +147,7 @@ pub(super) const fn range_in(op: &str, axis: usize, size: Extent, start: usize, 
 
 /// An index lies in an axis.
 #[track_caller]
-pub(super) const fn index_in(op: &str, axis: usize, size: Extent, index: usize) {
+pub(crate) const fn index_in(op: &str, axis: usize, size: Extent, index: usize) {
     if let Some(size) = size {
         let text = Text::new(op).str("index ").num(index).str(" is outside axis ").num(axis);
         text.str(" of ").num(size).demand(index < size);

@@ -1,7 +1,7 @@
 //! Tensors taken from, and added to, places given by indices. An index that the compiler knows is one of
 //! [`Typed::select`].
 
-use super::{Axis, Dim, Dims, HasAxis, Push, Scalar, Size, Typed, assert};
+use super::{Axis, Dim, Dims, HasAxis, Push, Size, Typed};
 use crate::error::Result;
 
 /// A table with a row for each index.
@@ -9,21 +9,6 @@ impl<'s, V: Dim, C: Dim> Typed<'s, (V, C)> {
     /// Rows of this table for indices of any shape. An index out of range is an error.
     pub fn embedding<I: Push>(self, index: Typed<'s, I, u32>) -> Result<Typed<'s, I::With<C>>> {
         Ok(Typed::trust(self.var.embedding(index.var)?))
-    }
-
-    /// A vector added to row `I`: [`Var::scatter_add_row`](crate::session::Var::scatter_add_row).
-    pub fn scatter_add_row<const I: usize>(self, row: Typed<'s, (C,)>) -> Result<Self> {
-        const { assert::index_in("scatter_add_row", 0, V::SIZE, I) };
-        Ok(Typed::trust(self.var.scatter_add_row(I, row.var)?))
-    }
-}
-
-/// Elements of a vector.
-impl<'s, N: Dim> Typed<'s, (N,)> {
-    /// A number added to element `I`: [`Var::scatter_add_vec`](crate::session::Var::scatter_add_vec).
-    pub fn scatter_add_vec<const I: usize>(self, number: Scalar<'s>) -> Result<Self> {
-        const { assert::index_in("scatter_add_vec", 0, N::SIZE, I) };
-        Ok(Typed::trust(self.var.scatter_add_vec(I, number.var)?))
     }
 }
 
@@ -54,7 +39,7 @@ impl<'s, S: Dims> Typed<'s, S> {
     }
 
     /// As [`Typed::index_select`], with zeros for an index out of range.
-    pub fn index_select_nat<const AXIS: usize, N: Dim>(
+    pub fn index_select_or_zero<const AXIS: usize, N: Dim>(
         self,
         index: Typed<'s, (N,), u32>,
         _: Axis<AXIS>,
@@ -62,7 +47,7 @@ impl<'s, S: Dims> Typed<'s, S> {
     where
         S: HasAxis<AXIS>,
     {
-        Ok(Typed::trust(self.var.index_select_nat(AXIS, index.var)?))
+        Ok(Typed::trust(self.var.index_select_or_zero(AXIS, index.var)?))
     }
 
     /// Elements along an axis, each by an index of its own:

@@ -58,7 +58,7 @@
 //!
 //! [`AttentionOptions`]: crate::session::AttentionOptions
 
-mod assert;
+pub(crate) mod assert;
 mod dims;
 pub mod graph;
 mod images;
@@ -192,7 +192,7 @@ impl<'s, S, E> From<Typed<'s, S, E>> for Var<'s> {
 
 impl<'s, S: Dims, E: Element> Typed<'s, S, E> {
     /// A value that is known to be what the type says.
-    fn trust(var: Var<'s>) -> Self {
+    pub(crate) fn trust(var: Var<'s>) -> Self {
         debug_assert_eq!(var.meta().and_then(check::<S, E>), Ok(()));
         Typed { var, is: PhantomData }
     }

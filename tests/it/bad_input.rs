@@ -14,6 +14,7 @@ use dittograd::nn::{
 use dittograd::ops::conv::Sizes;
 use dittograd::prelude::*;
 use dittograd::session::Nats;
+use dittograd::torchlean::TorchLean;
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;

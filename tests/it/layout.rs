@@ -5,6 +5,7 @@ use dittograd::error::ErrorKind;
 use dittograd::graph::TrainStep;
 use dittograd::ops::layout::AxisMap;
 use dittograd::prelude::*;
+use dittograd::torchlean::TorchLean;
 
 fn session() -> Session {
     Session::eager(&Device::cpu_with(2, Simd::best()).unwrap())

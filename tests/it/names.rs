@@ -1,13 +1,12 @@
-//! Every op of the surface this runtime covers is there under a recognisable name. That the methods exist is checked
-//! by the compiler.
+//! Every operation that TorchLean has is there under a recognisable name. That the methods exist is checked by the compiler.
 
 use crate::support::{device, fractions};
 use dittograd::ops::AnyOp;
 use dittograd::ops::conv::Window;
 use dittograd::ops::layout::AxisMap;
-use dittograd::ops::names::KNOWN;
 use dittograd::prelude::*;
 use dittograd::session::AttentionOptions;
+use dittograd::torchlean::*;
 
 macro_rules! methods {
     ($($name:literal $method:ident $op:ident;)*) => {{

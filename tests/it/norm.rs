@@ -5,6 +5,7 @@ use dittograd::device::cpu::simd::Simd;
 use dittograd::numerics::{functions, sum};
 use dittograd::session::{Session, Var};
 use dittograd::tensor::Tensor;
+use dittograd::torchlean::TorchLean;
 
 fn session() -> Session {
     Session::eager(&Device::cpu_with(2, Simd::best()).unwrap())

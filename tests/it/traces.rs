@@ -7,6 +7,7 @@ use dittograd::graph::{Graph, Passes};
 use dittograd::ops::AnyTensor;
 use dittograd::prelude::*;
 use dittograd::session::Nats;
+use dittograd::torchlean::TorchLean;
 use dittograd::typed::{CompiledScalar, GraphData, Rank1, TList, TListOf, Typed};
 use std::cell::Cell;
 

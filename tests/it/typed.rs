@@ -4,6 +4,7 @@ use crate::support::{device, t};
 use dittograd::data;
 use dittograd::numerics::rng::Stream;
 use dittograd::prelude::*;
+use dittograd::torchlean::*;
 use dittograd::typed::{
     AvgPool2d, Axis, Build, Cons, Conv2d, Dim, Dyn, Each, Flatten, Groups, Heads, Kernel, Labels, LayerNorm,
     Linear, Matrix, MaxPool2d, Module, Nil, OutputPadding, Padding, Param, Rank2, Rank3, Rank4, Relu, Rows,
@@ -216,8 +217,8 @@ fn indices_products_norms_and_transforms_give_what_the_untyped_ones_give() {
     let rows: Matrix<2, 4> = x.index_select(index, Axis::<0>).unwrap();
     same(rows, a.index_select(0, i).unwrap());
     let far = indices(&[2], vec![9, 1]);
-    let columns: Matrix<3, 2> = x.index_select_nat(far.typed::<Labels<2>>().unwrap(), Axis::<1>).unwrap();
-    same(columns, a.index_select_nat(1, far).unwrap());
+    let columns: Matrix<3, 2> = x.index_select_or_zero(far.typed::<Labels<2>>().unwrap(), Axis::<1>).unwrap();
+    same(columns, a.index_select_or_zero(1, far).unwrap());
     same(
         x.index_add(index, rows, Axis::<0>).unwrap(),
         a.index_add(0, i, a.index_select(0, i).unwrap()).unwrap(),

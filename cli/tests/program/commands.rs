@@ -425,7 +425,7 @@ fn files_that_an_op_cannot_take_are_errors() {
 #[test]
 fn ops_are_listed() {
     let table = run("ops").out;
-    let names = dittograd::ops::AnyOp::NAMES.len() + dittograd::ops::names::KNOWN.len();
+    let names = dittograd::ops::AnyOp::NAMES.len() + dittograd::torchlean::KNOWN.len();
     // Two heads, and an empty line between the tables.
     assert_eq!(table.lines().count(), names + 3);
     let line = |name: &str| table.lines().find(|l| l.starts_with(&format!("{name} "))).unwrap().to_string();

@@ -209,6 +209,7 @@ impl Device {
     }
 
     /// The CUDA context, if this is a CUDA device.
+    #[doc(hidden)]
     pub fn as_cuda(&self) -> Option<&Arc<Cuda>> {
         match &self.0.backend {
             Backend::Cuda(cuda) => Some(cuda),

@@ -1,6 +1,6 @@
 //! The floating-point environment: how a thread rounds, and whether it keeps subnormals.
 //!
-//! The contract (C1) needs rounding to nearest even with subnormals kept. The processor has this as a register of each thread,
+//! The numerics contract needs rounding to nearest even with subnormals kept. The processor has this as a register of each thread,
 //! which any library can change: start-up code of programs built with fast math turns subnormals off. [`strict`] computes
 //! in the environment of the contract and gives the thread's own back. It is called where the library begins to compute, and
 //! in all threads that it starts; inside of it, another call reads one register and changes nothing.
@@ -155,7 +155,7 @@ pub fn set_strict() {
     }
 }
 
-/// `x` as float32, rounded to nearest even (C8).
+/// `x` as float32, rounded to nearest even.
 #[doc(hidden)]
 #[inline]
 pub fn single(x: f64) -> f32 {

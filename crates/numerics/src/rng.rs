@@ -1,4 +1,4 @@
-//! Random streams (C7): counter-based, so element `i` of a tensor is a pure function of the seed, the
+//! Random streams: counter-based, so element `i` of a tensor is a pure function of the seed, the
 //! invocation counter and `i`, on every device and in any order of evaluation.
 
 use super::environment::strict;

@@ -10,8 +10,8 @@ use crate::functions;
 use std::fmt::Debug;
 use std::ops::{Add, Div, Mul, Neg, Sub};
 
-/// A number a formula can be written in. For `f32` every method is the operation of the numerics
-/// contract (C1, C2), so the same formula has the same bits wherever it is evaluated.
+/// A number a formula can be written in. For `f32` every method is the operation that the numerics contract (`NUMERICS.md`)
+/// defines, so the same formula has the same bits wherever it is evaluated.
 pub trait Real:
     Copy + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> + Div<Output = Self> + Neg<Output = Self>
 {

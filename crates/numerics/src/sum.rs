@@ -1,4 +1,4 @@
-//! The sum trees (C3). Both are fixed by the length alone, so any number of threads or warps that
+//! The sum trees of the numerics contract. Both are fixed by the length alone, so any number of threads or warps that
 //! respects the tree gets the same bits.
 //!
 //! *Row rule*, for contiguous elements: chunks of [`CHUNK`]; inside a chunk [`LANES`] interleaved

@@ -12,7 +12,6 @@ pub mod cases;
 mod definitions;
 mod eager;
 mod list;
-pub mod names;
 mod op;
 mod record;
 mod validate;

@@ -1,5 +1,5 @@
 //! Initial values of parameters. Draws are made on the device from the parameters' seed, one random call for each
-//! parameter, and have the same bits everywhere (C7).
+//! parameter, and have the same bits on every device.
 
 use super::{Param, Params};
 use dittograd_device::cpu::simd::{Simd, simd_fn};

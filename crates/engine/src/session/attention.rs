@@ -23,11 +23,23 @@ pub struct AttentionOptions<'s> {
     pub composed: bool,
 }
 
+/// # Attention
 impl<'s> Var<'s> {
     /// Scaled dot-product attention of queries `(…, heads, n, d)` on keys `(…, heads, m, d)` and values `(…, heads,
     /// m, dv)`: the mean of the values, weighed by the softmax of `scale · q·k` over the keys a query may attend to. A
     /// query without such keys gives zeros. Keys and values may have fewer heads, shared by neighbouring heads
     /// of the queries.
+    ///
+    /// ```
+    /// # use dittograd::prelude::*;
+    /// # let session = Session::eager(&Device::cpu()?);
+    /// let (q, k) = (session.zeros(&[2, 4, 8])?, session.zeros(&[2, 4, 8])?); // (heads, n, d)
+    /// let v = session.arange(0.0, 4.0, 1.0)?.reshape(&[1, 4, 1])?.expand(&[2, 4, 1])?;
+    /// let y = q.attention(k, v, AttentionOptions { causal: true, ..Default::default() })?;
+    /// assert_eq!(y.select(0, 0)?.flatten()?.to_string(), "[0.  0.5 1.  1.5]"); // means of the keys so far
+    /// # Ok::<(), Error>(())
+    /// ```
+    #[doc(alias("scaled_dot_product_attention", "flash_attention"))]
     pub fn attention(self, k: Var<'s>, v: Var<'s>, options: AttentionOptions<'s>) -> Result<Var<'s>> {
         let q = self.shape()?;
         let mut options = options;
@@ -106,6 +118,7 @@ impl<'s> Var<'s> {
 
     /// Multi-head self-attention of `x (…, n, D)`: queries, keys and values are `x Wq`, `x Wk` and `x Wv`, with `W (D, P)`, cut
     /// into `heads` heads of `P / heads` columns each; the heads' outputs, side by side, times `Wo (P, D)`.
+    #[doc(alias = "MultiheadAttention")]
     pub fn multi_head_attention(
         self,
         [wq, wk, wv, wo]: [Var<'s>; 4],
@@ -139,6 +152,7 @@ impl<'s> Var<'s> {
 
     /// Rotary position embedding of `x (…, n, d)`: pair `i` of row `p` turned by `(offset + p) base^(-2i/d)`. Pairs are
     /// `(i, i + d/2)`, or neighbours `(2i, 2i + 1)` if `interleaved`.
+    #[doc(alias = "rotary_embedding")]
     pub fn rope(self, base: f64, offset: usize, interleaved: bool) -> Result<Var<'s>> {
         let x = self.shape()?;
         if x.rank() < 2 {

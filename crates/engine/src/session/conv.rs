@@ -5,8 +5,9 @@ use dittograd_numerics::error::{Error, Result};
 use dittograd_ops::conv::{Conv, ConvTranspose, Sizes, Window};
 
 macro_rules! ranked {
-    ($($conv:ident $transpose:ident $rank:literal $sizes:literal;)*) => {$(
+    ($($conv:ident $transpose:ident $rank:literal $sizes:literal $($example:expr)?;)*) => {$(
         #[doc = concat!("[`Var::conv`] over images `(N, Cin, ", $sizes, ")`, one stride and padding for all axes.")]
+        $(#[doc = $example])?
         pub fn $conv(
             self,
             kernel: Var<'s>,
@@ -33,6 +34,7 @@ macro_rules! ranked {
     )*};
 }
 
+/// # Convolution
 impl<'s> Var<'s> {
     /// Convolution (cross-correlation) of images `(N, Cin, sizes…)` or one image `(Cin, sizes…)` with a kernel
     /// `(Cout, Cin / groups, kernel…)`: `y[c, o] = Σ_{a, κ} x[a, o·stride + κ·dilation − padding] · w[c, a, κ] +
@@ -108,7 +110,16 @@ impl<'s> Var<'s> {
 
     ranked! {
         conv1d conv_transpose1d 1 "L";
-        conv2d conv_transpose2d 2 "H, W";
+        conv2d conv_transpose2d 2 "H, W" r#"
+
+```
+# use dittograd::prelude::*;
+# let session = Session::eager(&Device::cpu()?);
+let images = session.ones(&[1, 1, 4, 4])?;
+let kernel = session.ones(&[1, 1, 3, 3])?;
+assert_eq!(images.conv2d(kernel, None, 1, 0)?.to_string(), "[[[[9. 9.]\n   [9. 9.]]]]");
+# Ok::<(), Error>(())
+```"#;
         conv3d conv_transpose3d 3 "D, H, W";
     }
 }

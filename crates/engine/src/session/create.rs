@@ -58,6 +58,9 @@ impl Session {
     }
 }
 
+/// # Values like it
+///
+/// Values of the same shape, and rows of zeros and ones for indices.
 impl<'s> Var<'s> {
     /// A value of this shape with every element `value`.
     pub fn full_like(self, value: f64) -> Result<Var<'s>> {

@@ -1,13 +1,15 @@
 //! Derivatives as values: gradients that have gradients, derivatives along a direction, Hessian products. They are
 //! recorded like any other op, so they work eagerly, in compiled programs and on every device.
 
-use super::{Record, Session, Var, lent};
+use super::{Grads, Record, Session, Var, lent};
 use crate::gradients::gradients;
 use crate::graph::Source;
 use dittograd_device::{AnyBuffer, DType};
 use dittograd_numerics::error::{Error, ErrorKind, Result};
 use dittograd_numerics::shape::Shape;
+use dittograd_numerics::tensor::Tensor;
 use dittograd_ops::Val;
+use dittograd_ops::layout::Detach;
 
 impl Session {
     /// Gradients of the scalar `y` with respect to each of `wrt`, as values that can be used and differentiated
@@ -177,7 +179,51 @@ impl Session {
     }
 }
 
+/// # Gradients
+///
+/// [`Session::grad`] gives gradients as values, which have gradients again.
 impl<'s> Var<'s> {
+    /// The same value, through which no gradient flows.
+    ///
+    /// ```
+    /// # use dittograd::prelude::*;
+    /// # let session = Session::eager(&Device::cpu()?);
+    /// let x = session.variable(&Tensor::new(&[2], vec![3.0f32, 5.0])?)?;
+    /// let y = (x * x.detach()?)?.sum()?; // the second factor counts as a constant
+    /// assert_eq!(session.grad(y, &[x])?[0].to_string(), "[3. 5.]");
+    /// # Ok::<(), Error>(())
+    /// ```
+    #[doc(alias = "stop_gradient")]
+    pub fn detach(self) -> Result<Var<'s>> {
+        self.session.apply(Detach, &[self])
+    }
+
+    /// Gradients of this scalar with respect to all parameters and variables it was computed from. The
+    /// values in between are freed as the walk passes them.
+    ///
+    /// ```
+    /// # use dittograd::prelude::*;
+    /// # let session = Session::eager(&Device::cpu()?);
+    /// let x = session.variable(&Tensor::new(&[2], vec![3.0f32, 5.0])?)?;
+    /// let grads = x.mul(x)?.sum()?.backward()?;
+    /// assert_eq!(grads.var(x).map(|g| g.to_string()).as_deref(), Some("[ 6. 10.]"));
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn backward(self) -> Result<Grads> {
+        self.session.backward(&[(self, None)], true)
+    }
+
+    /// As [`Var::backward`], but values stay, so that a second walk is possible.
+    #[doc(alias = "retain_graph")]
+    pub fn backward_retain(self) -> Result<Grads> {
+        self.session.backward(&[(self, None)], false)
+    }
+
+    /// Gradients of `<seed, value>`.
+    pub fn backward_from(self, seed: &Tensor<f32>) -> Result<Grads> {
+        self.session.backward(&[(self, Some(seed))], true)
+    }
+
     /// Whether gradients flow to this value.
     pub fn requires_grad(self) -> Result<bool> {
         self.session.requires_grad(self)
@@ -185,6 +231,7 @@ impl<'s> Var<'s> {
 
     /// The value as one that can be differentiated by: itself if gradients flow to it, else a leaf that shares its
     /// memory. What was computed from it before does not depend on the new one.
+    #[doc(alias = "requires_grad_")]
     pub fn tracked(self) -> Result<Var<'s>> {
         if self.requires_grad()? {
             return Ok(self);
@@ -207,6 +254,7 @@ impl<'s> Var<'s> {
 
     /// Has `hook` look at this value's gradient in every later backward pass, once it is complete, and replace it by
     /// one of the same shape before it is passed on. For eager sessions; [`Session::grad`] does not call hooks.
+    #[doc(alias = "register_hook")]
     pub fn hook(self, hook: impl Fn(&AnyBuffer) -> Result<AnyBuffer> + Send + Sync + 'static) -> Result<()> {
         let id = self.session.check("hook", self)?;
         self.session.with_tape(|tape| tape.hook(id, std::sync::Arc::new(hook)))

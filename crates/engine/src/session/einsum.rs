@@ -1,4 +1,4 @@
-//! Products with named axes, lowered to permutations, sums and batched matrix products (C4).
+//! Products with named axes, lowered to permutations, sums and batched matrix products.
 
 use super::{Session, Var};
 use dittograd_numerics::error::shown_name as shown;
@@ -171,6 +171,14 @@ impl Session {
     /// not in the result are summed over. Without `->`, the result has the letters that occur once, in alphabetical
     /// order, behind the axes of `...`, which stands for any further axes, aligned at the last. Operands are multiplied
     /// from left to right. Axes of one operand with one letter become their diagonal: `"ii->"` is the trace.
+    ///
+    /// ```
+    /// # use dittograd::prelude::*;
+    /// # let session = Session::eager(&Device::cpu()?);
+    /// let x = session.arange(0.0, 6.0, 1.0)?.reshape(&[2, 3])?; // [[0. 1. 2.] [3. 4. 5.]]
+    /// assert_eq!(session.einsum("ij,kj->ik", &[x, x])?.to_string(), "[[ 5. 14.]\n [14. 50.]]");
+    /// # Ok::<(), Error>(())
+    /// ```
     pub fn einsum<'s>(&'s self, equation: &str, values: &[Var<'s>]) -> Result<Var<'s>> {
         let (left, right) = match equation.split_once("->") {
             Some((left, right)) => (left, Some(right)),
@@ -232,8 +240,10 @@ impl Session {
     }
 }
 
+/// # Products of other axes
 impl<'s> Var<'s> {
-    /// The dot product of two vectors (C4).
+    /// The dot product of two vectors, summed in the order of a matrix product.
+    #[doc(alias = "vdot")]
     pub fn dot(self, other: Var<'s>) -> Result<Var<'s>> {
         let (n, m) = (self.vector("dot")?, other.vector("dot")?);
         if n != m {
@@ -248,6 +258,7 @@ impl<'s> Var<'s> {
     }
 
     /// All products of two vectors: `y[i, j] = a[i] b[j]`.
+    #[doc(alias = "ger")]
     pub fn outer(self, other: Var<'s>) -> Result<Var<'s>> {
         let (n, m) = (self.vector("outer")?, other.vector("outer")?);
         self.reshape(&[n, 1])?.mul(other.reshape(&[1, m])?)

@@ -5,7 +5,7 @@ use dittograd_numerics::environment::single;
 use dittograd_numerics::error::{Error, ErrorKind, Result};
 use dittograd_numerics::shape::Shape;
 use dittograd_ops::MAX_INS;
-use dittograd_ops::layout::{AxisMap, Concat, Flip, Pad, Permute, Slice, Triangle};
+use dittograd_ops::layout::{AxisMap, BroadcastTo, Concat, Flip, Pad, Permute, Reshape, Slice, Triangle};
 
 fn bad_axis(op: &str, axis: usize, shape: Shape) -> Error {
     Error::new(op, ErrorKind::Axis { axis, shape })
@@ -30,85 +30,80 @@ impl Session {
     }
 }
 
+/// # Shape
+///
+/// The same elements under other axes, or repeated along some. What only relabels elements shares their memory.
 impl<'s> Var<'s> {
-    /// The value followed by another along `axis`.
-    #[doc(alias = "cat")]
-    pub fn concat(self, other: Var<'s>, axis: usize) -> Result<Var<'s>> {
-        self.session.concat(&[self, other], axis)
+    /// The same elements under other dimensions of equal count. Shares memory.
+    ///
+    /// ```
+    /// # use dittograd::prelude::*;
+    /// # let session = Session::eager(&Device::cpu()?);
+    /// let x = session.arange(0.0, 6.0, 1.0)?.reshape(&[2, 3])?; // [[0. 1. 2.] [3. 4. 5.]]
+    /// assert_eq!(x.reshape(&[3, 2])?.to_string(), "[[0. 1.]\n [2. 3.]\n [4. 5.]]");
+    /// # Ok::<(), Error>(())
+    /// ```
+    #[doc(alias = "view")]
+    pub fn reshape(self, dims: &[usize]) -> Result<Var<'s>> {
+        self.session.apply(Reshape { shape: Shape::new(dims)? }, &[self])
     }
 
-    /// Elements `start..start + len` of an axis. Shares memory where they are one aligned run.
-    pub fn narrow(self, axis: usize, start: usize, len: usize) -> Result<Var<'s>> {
-        self.session.apply(Slice { axis, start, len, step: 1 }, &[self])
+    /// All elements as one axis. Shares memory.
+    pub fn flatten(self) -> Result<Var<'s>> {
+        let n = self.shape()?.numel();
+        self.reshape(&[n])
     }
 
-    /// Elements `start`, `start + step`, … below `end` of an axis.
-    pub fn slice(self, axis: usize, start: usize, end: usize, step: usize) -> Result<Var<'s>> {
+    /// The last two axes exchanged.
+    ///
+    /// ```
+    /// # use dittograd::prelude::*;
+    /// # let session = Session::eager(&Device::cpu()?);
+    /// let x = session.arange(0.0, 6.0, 1.0)?.reshape(&[2, 3])?; // [[0. 1. 2.] [3. 4. 5.]]
+    /// assert_eq!(x.transpose()?.to_string(), "[[0. 3.]\n [1. 4.]\n [2. 5.]]");
+    /// # Ok::<(), Error>(())
+    /// ```
+    #[doc(alias("t", "mT"))]
+    pub fn transpose(self) -> Result<Var<'s>> {
         let shape = self.shape()?;
-        match shape.dims().get(axis) {
-            Some(&size) if start <= end && end <= size => {
-                let len = (end - start).div_ceil(step.max(1));
-                self.session.apply(Slice { axis, start, len, step }, &[self])
-            }
-            Some(size) => {
-                let why = format!("{start}..{end} does not lie in an axis of {size}");
-                Err(Error::argument("slice", "range", why))
-            }
-            None => Err(bad_axis("slice", axis, shape)),
+        if shape.rank() < 2 {
+            return Err(Error::new("transpose", ErrorKind::Rank { want: "at least 2", got: shape }));
         }
+        self.session.apply(Permute::transpose(shape.rank()), &[self])
     }
 
-    /// Ranges of the first axes, one each; further axes stay whole.
-    pub fn slice_ranges(self, ranges: &[std::ops::Range<usize>]) -> Result<Var<'s>> {
-        let mut v = self;
-        for (axis, r) in ranges.iter().enumerate() {
-            if v.shape()?.dims().get(axis) != Some(&r.len()) || r.start != 0 {
-                v = v.slice(axis, r.start, r.end, 1)?;
-            }
-        }
-        Ok(v)
+    /// The axes in another order: axis `j` of the result is axis `order[j]` of the value.
+    ///
+    /// ```
+    /// # use dittograd::prelude::*;
+    /// # let session = Session::eager(&Device::cpu()?);
+    /// let images = session.zeros(&[8, 3, 28, 32])?; // (N, C, H, W)
+    /// let last = images.permute(&[0, 2, 3, 1])?; // (N, H, W, C)
+    /// assert_eq!(last.shape()?.dims(), [8, 28, 32, 3]);
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn permute(self, order: &[usize]) -> Result<Var<'s>> {
+        self.session.apply(Permute { order: order.to_vec() }, &[self])
     }
 
-    /// Element `i` of an axis, which is dropped.
-    pub fn select(self, axis: usize, i: usize) -> Result<Var<'s>> {
-        self.narrow(axis, i, 1)?.squeeze(axis)
+    /// The value repeated to `shape` by NumPy's rule.
+    pub fn broadcast_to(self, shape: Shape) -> Result<Var<'s>> {
+        let from = self.shape()?;
+        if from == shape {
+            return Ok(self);
+        }
+        self.session.apply(BroadcastTo::numpy(&from, shape), &[self])
     }
 
-    /// Pieces of the given sizes along an axis, which they must fill.
-    pub fn split(self, axis: usize, sizes: &[usize]) -> Result<Vec<Var<'s>>> {
-        let shape = self.shape()?;
-        let size = *shape.dims().get(axis).ok_or_else(|| bad_axis("split", axis, shape))?;
-        if sizes.iter().try_fold(0usize, |sum, &n| sum.checked_add(n)) != Some(size) {
-            let why = format!("{sizes:?} do not add up to the {size} elements of axis {axis}");
-            return Err(Error::argument("split", "sizes", why));
-        }
-        let mut start = 0;
-        let piece = |&len: &usize| {
-            start += len;
-            self.narrow(axis, start - len, len)
-        };
-        sizes.iter().map(piece).collect()
+    /// The value repeated to `dims` by NumPy's rule: [`Var::broadcast_to`].
+    pub fn expand(self, dims: &[usize]) -> Result<Var<'s>> {
+        self.broadcast_to(Shape::new(dims)?)
     }
 
-    /// Pieces of `size` elements along an axis, the last one shorter if it must be.
-    pub fn chunks(self, axis: usize, size: usize) -> Result<Vec<Var<'s>>> {
-        let shape = self.shape()?;
-        let all = *shape.dims().get(axis).ok_or_else(|| bad_axis("chunks", axis, shape))?;
-        if size == 0 {
-            return Err(Error::argument("chunks", "size", "is 0, use 1 or more"));
-        }
-        let sizes: Vec<usize> = (0..all).step_by(size).map(|start| size.min(all - start)).collect();
-        self.split(axis, &sizes)
-    }
-
-    /// At most `count` pieces of equal size along an axis, the last one shorter if it must be.
-    pub fn chunk(self, axis: usize, count: usize) -> Result<Vec<Var<'s>>> {
-        let shape = self.shape()?;
-        let all = *shape.dims().get(axis).ok_or_else(|| bad_axis("chunk", axis, shape))?;
-        if count == 0 {
-            return Err(Error::argument("chunk", "count", "is 0, use 1 or more"));
-        }
-        self.chunks(axis, all.div_ceil(count).max(1))
+    /// The value repeated to `shape` with an explicit map from output axes to input axes.
+    #[doc(alias = "broadcast_in_dim")]
+    pub fn broadcast_axes(self, shape: Shape, map: AxisMap) -> Result<Var<'s>> {
+        self.session.apply(BroadcastTo { shape, map }, &[self])
     }
 
     /// The value without an axis of one element. Shares memory.
@@ -136,6 +131,7 @@ impl<'s> Var<'s> {
     }
 
     /// Axes from `axis` on as one. Shares memory.
+    #[doc(alias = "flatten")]
     pub fn flatten_from(self, axis: usize) -> Result<Var<'s>> {
         let shape = self.shape()?;
         if axis > shape.rank() {
@@ -168,41 +164,116 @@ impl<'s> Var<'s> {
         order.insert(to, from);
         self.permute(&order)
     }
+}
 
-    /// Axes `depth` and `depth + 1` exchanged; the value itself where there are no such two axes.
-    pub fn swap_adjacent_at_depth(self, depth: usize) -> Result<Var<'s>> {
-        match depth.checked_add(1) {
-            Some(next) if next < self.shape()?.rank() => self.swap_axes(depth, next),
-            _ => Ok(self),
-        }
+/// # Parts, joins and repetitions
+impl<'s> Var<'s> {
+    /// The value followed by another along `axis`.
+    ///
+    /// ```
+    /// # use dittograd::prelude::*;
+    /// # let session = Session::eager(&Device::cpu()?);
+    /// let x = session.arange(0.0, 6.0, 1.0)?.reshape(&[2, 3])?; // [[0. 1. 2.] [3. 4. 5.]]
+    /// assert_eq!(x.concat(x, 0)?.shape()?.dims(), [4, 3]);
+    /// assert_eq!(x.concat(x, 1)?.to_string(), "[[0. 1. 2. 0. 1. 2.]\n [3. 4. 5. 3. 4. 5.]]");
+    /// # Ok::<(), Error>(())
+    /// ```
+    #[doc(alias = "cat")]
+    pub fn concat(self, other: Var<'s>, axis: usize) -> Result<Var<'s>> {
+        self.session.concat(&[self, other], axis)
     }
 
-    fn permute_of_rank(self, op: &str, want: &'static str, order: &[usize]) -> Result<Var<'s>> {
+    /// Elements `start..start + len` of an axis. Shares memory where they are one aligned run.
+    ///
+    /// ```
+    /// # use dittograd::prelude::*;
+    /// # let session = Session::eager(&Device::cpu()?);
+    /// let x = session.arange(0.0, 6.0, 1.0)?.reshape(&[2, 3])?; // [[0. 1. 2.] [3. 4. 5.]]
+    /// assert_eq!(x.narrow(1, 1, 2)?.to_string(), "[[1. 2.]\n [4. 5.]]");
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn narrow(self, axis: usize, start: usize, len: usize) -> Result<Var<'s>> {
+        self.session.apply(Slice { axis, start, len, step: 1 }, &[self])
+    }
+
+    /// Elements `start`, `start + step`, … below `end` of an axis.
+    ///
+    /// ```
+    /// # use dittograd::prelude::*;
+    /// # let session = Session::eager(&Device::cpu()?);
+    /// let x = session.arange(0.0, 6.0, 1.0)?.reshape(&[2, 3])?; // [[0. 1. 2.] [3. 4. 5.]]
+    /// assert_eq!(x.slice(1, 0, 3, 2)?.to_string(), "[[0. 2.]\n [3. 5.]]"); // x[:, 0:3:2]
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn slice(self, axis: usize, start: usize, end: usize, step: usize) -> Result<Var<'s>> {
         let shape = self.shape()?;
-        if shape.rank() != order.len() {
-            return Err(Error::new(op, ErrorKind::Rank { want, got: shape }));
+        match shape.dims().get(axis) {
+            Some(&size) if start <= end && end <= size => {
+                let len = (end - start).div_ceil(step.max(1));
+                self.session.apply(Slice { axis, start, len, step }, &[self])
+            }
+            Some(size) => {
+                let why = format!("{start}..{end} does not lie in an axis of {size}");
+                Err(Error::argument("slice", "range", why))
+            }
+            None => Err(bad_axis("slice", axis, shape)),
         }
-        self.session.apply(Permute { order: order.to_vec() }, &[self])
     }
 
-    /// A matrix with rows and columns exchanged.
-    pub fn transpose2d(self) -> Result<Var<'s>> {
-        self.permute_of_rank("transpose2d", "exactly 2", &[1, 0])
+    /// Ranges of the first axes, one each; further axes stay whole.
+    #[doc(alias = "getitem")]
+    pub fn slice_ranges(self, ranges: &[std::ops::Range<usize>]) -> Result<Var<'s>> {
+        let mut v = self;
+        for (axis, r) in ranges.iter().enumerate() {
+            if v.shape()?.dims().get(axis) != Some(&r.len()) || r.start != 0 {
+                v = v.slice(axis, r.start, r.end, 1)?;
+            }
+        }
+        Ok(v)
     }
 
-    /// `[a, b, c]` to `[b, c, a]`.
-    pub fn transpose3d_first_to_last(self) -> Result<Var<'s>> {
-        self.permute_of_rank("transpose3d_first_to_last", "exactly 3", &[1, 2, 0])
+    /// Element `i` of an axis, which is dropped.
+    pub fn select(self, axis: usize, i: usize) -> Result<Var<'s>> {
+        self.narrow(axis, i, 1)?.squeeze(axis)
     }
 
-    /// `[a, b, c]` to `[c, a, b]`.
-    pub fn transpose3d_last_to_first(self) -> Result<Var<'s>> {
-        self.permute_of_rank("transpose3d_last_to_first", "exactly 3", &[2, 0, 1])
+    /// Pieces of the given sizes along an axis, which they must fill.
+    #[doc(alias = "split_with_sizes")]
+    pub fn split(self, axis: usize, sizes: &[usize]) -> Result<Vec<Var<'s>>> {
+        let shape = self.shape()?;
+        let size = *shape.dims().get(axis).ok_or_else(|| bad_axis("split", axis, shape))?;
+        if sizes.iter().try_fold(0usize, |sum, &n| sum.checked_add(n)) != Some(size) {
+            let why = format!("{sizes:?} do not add up to the {size} elements of axis {axis}");
+            return Err(Error::argument("split", "sizes", why));
+        }
+        let mut start = 0;
+        let piece = |&len: &usize| {
+            start += len;
+            self.narrow(axis, start - len, len)
+        };
+        sizes.iter().map(piece).collect()
     }
 
-    /// `[a, b, c]` to `[a, c, b]`.
-    pub fn transpose3d_last_two(self) -> Result<Var<'s>> {
-        self.permute_of_rank("transpose3d_last_two", "exactly 3", &[0, 2, 1])
+    /// Pieces of `size` elements along an axis, the last one shorter if it must be.
+    #[doc(alias = "split")]
+    pub fn chunks(self, axis: usize, size: usize) -> Result<Vec<Var<'s>>> {
+        let shape = self.shape()?;
+        let all = *shape.dims().get(axis).ok_or_else(|| bad_axis("chunks", axis, shape))?;
+        if size == 0 {
+            return Err(Error::argument("chunks", "size", "is 0, use 1 or more"));
+        }
+        let sizes: Vec<usize> = (0..all).step_by(size).map(|start| size.min(all - start)).collect();
+        self.split(axis, &sizes)
+    }
+
+    /// At most `count` pieces of equal size along an axis, the last one shorter if it must be.
+    pub fn chunk(self, axis: usize, count: usize) -> Result<Vec<Var<'s>>> {
+        let shape = self.shape()?;
+        let all = *shape.dims().get(axis).ok_or_else(|| bad_axis("chunk", axis, shape))?;
+        if count == 0 {
+            return Err(Error::argument("chunk", "count", "is 0, use 1 or more"));
+        }
+        self.chunks(axis, all.div_ceil(count).max(1))
     }
 
     /// `before` zeros in front of an axis and `after` behind it.
@@ -337,18 +408,6 @@ impl<'s> Var<'s> {
     /// Matrices in the last two axes with zeros below the diagonal that lies `diagonal` columns right of the main one.
     pub fn triu(self, diagonal: i64) -> Result<Var<'s>> {
         self.session.apply(Triangle { upper: true, shift: diagonal }, &[self])
-    }
-
-    /// A vector as each of `rows` rows of a matrix: `y[i, j] = x[j]`.
-    pub fn broadcast_vec_to_rows(self, rows: usize) -> Result<Var<'s>> {
-        let n = self.vector("broadcast_vec_to_rows")?;
-        self.broadcast_axes(Shape::new(&[rows, n])?, AxisMap::new(&[None, Some(0)])?)
-    }
-
-    /// A vector as each of `columns` columns of a matrix: `y[i, j] = x[i]`.
-    pub fn broadcast_vec_to_cols(self, columns: usize) -> Result<Var<'s>> {
-        let n = self.vector("broadcast_vec_to_cols")?;
-        self.broadcast_axes(Shape::new(&[n, columns])?, AxisMap::new(&[Some(0), None])?)
     }
 
     /// The length of a vector.

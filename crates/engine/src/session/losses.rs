@@ -69,8 +69,18 @@ impl<'s> RowCounts<'s> {
     }
 }
 
+/// # Losses
 impl<'s> Var<'s> {
     /// Mean cross-entropy of logits against labels.
+    ///
+    /// ```
+    /// # use dittograd::prelude::*;
+    /// # let session = Session::eager(&Device::cpu()?);
+    /// let logits = session.variable(&Tensor::new(&[2, 2], vec![0.0f32, 0.0, 0.0, 0.0])?)?;
+    /// let labels = session.labels(&Tensor::new(&[2], vec![0, 1])?)?;
+    /// assert_eq!(logits.cross_entropy(labels)?.item()?, std::f32::consts::LN_2);
+    /// # Ok::<(), Error>(())
+    /// ```
     pub fn cross_entropy(self, labels: Var<'s>) -> Result<Var<'s>> {
         self.session().apply(CrossEntropy::default(), &[self, labels])
     }
@@ -152,6 +162,14 @@ impl<'s> Var<'s> {
     }
 
     /// Mean squared error against a target.
+    ///
+    /// ```
+    /// # use dittograd::prelude::*;
+    /// # let session = Session::eager(&Device::cpu()?);
+    /// let x = session.arange(0.0, 6.0, 1.0)?.reshape(&[2, 3])?; // [[0. 1. 2.] [3. 4. 5.]]
+    /// assert_eq!(x.mse((x + 2.0)?)?.item()?, 4.0);
+    /// # Ok::<(), Error>(())
+    /// ```
     pub fn mse(self, target: Var<'s>) -> Result<Var<'s>> {
         self.mse_loss(target, Reduction::Mean)
     }
@@ -187,11 +205,13 @@ impl<'s> Var<'s> {
     }
 
     /// Binary cross-entropy of probabilities against targets from 0 to 1.
+    #[doc(alias = "binary_cross_entropy")]
     pub fn bce(self, target: Var<'s>, reduction: Reduction) -> Result<Var<'s>> {
         self.session().apply(Bce { reduction }, &[self, target])
     }
 
     /// Binary cross-entropy of logits against targets from 0 to 1.
+    #[doc(alias = "binary_cross_entropy_with_logits")]
     pub fn bce_with_logits(self, target: Var<'s>, reduction: Reduction) -> Result<Var<'s>> {
         self.session().apply(BceWithLogits { reduction }, &[self, target])
     }

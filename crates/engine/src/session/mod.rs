@@ -3,28 +3,39 @@
 //! against [`Var`] and does not know which.
 
 mod assign;
-mod attention;
 mod constants;
-mod conv;
-mod create;
-mod derivatives;
-mod einsum;
-mod index;
-mod layout;
-mod losses;
-mod nats;
-mod norm;
 mod operators;
-mod pointwise;
-mod pool;
-mod products;
-mod random;
-mod reductions;
 mod replay;
-mod scan;
-mod softmax;
-mod spectral;
+
+// One file for each section of `Var`'s page, in the order they have there; blank lines keep that order.
 mod var;
+
+mod create;
+mod nats;
+mod pointwise;
+mod reductions;
+mod scan;
+
+mod layout;
+
+mod index;
+mod products;
+
+mod einsum;
+
+mod conv;
+mod pool;
+
+mod norm;
+mod softmax;
+
+mod attention;
+mod random;
+mod spectral;
+
+mod losses;
+
+mod derivatives;
 
 pub use attention::AttentionOptions;
 pub use losses::LabelLoss;

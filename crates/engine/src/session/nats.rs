@@ -99,9 +99,11 @@ impl Session {
     }
 }
 
+/// # Numbers as indices
 impl<'s> Var<'s> {
     /// The value's elements as indices, for numbers that came as floats: token ids in a data file. Each must be a
     /// whole number from 0 that its type holds exactly; the error names the first that is not. Waits for the device.
+    #[doc(alias = "long")]
     pub fn to_index(self) -> Result<Var<'s>> {
         let ids = whole(&self.value::<f32>()?, f64::from(1 << f32::MANTISSA_DIGITS))?;
         self.session.labels(&Tensor::with_shape(self.shape()?, ids)?)

@@ -24,9 +24,18 @@ fn inputs<'s>(
     Ok([Some(x), weight, bias].into_iter().flatten().collect())
 }
 
+/// # Normalization
 impl<'s> Var<'s> {
     /// `(x - mean) / sqrt(var + eps) * weight + bias`, mean and biased variance over the last `axes` axes. PyTorch's default
-    /// eps is 1e-5; the seed's is 1e-6.
+    /// eps is 1e-5.
+    ///
+    /// ```
+    /// # use dittograd::prelude::*;
+    /// # let session = Session::eager(&Device::cpu()?);
+    /// let x = session.arange(0.0, 6.0, 1.0)?.reshape(&[2, 3])?; // [[0. 1. 2.] [3. 4. 5.]]
+    /// assert_eq!(x.layer_norm(1, None, None, 1e-5)?.to_string(), "[[-1.2247  0.      1.2247]\n [-1.2247  0.      1.2247]]");
+    /// # Ok::<(), Error>(())
+    /// ```
     pub fn layer_norm(
         self,
         axes: usize,
@@ -121,16 +130,5 @@ impl<'s> Var<'s> {
         let shape = self.shape()?;
         let channels = shape.dims().get(1).copied().unwrap_or(1);
         self.group_norm(channels, weight, bias, eps)
-    }
-
-    /// The norm of the channels of one image `(C, H, W)`, or `(C, …)`: each channel over its positions, with eps 1e-6.
-    pub fn batchnorm_channel_first(self, weight: Var<'s>, bias: Var<'s>) -> Result<Var<'s>> {
-        let shape = self.shape()?;
-        let Some((&channels, positions)) = shape.dims().split_first().filter(|(_, p)| !p.is_empty()) else {
-            let kind = ErrorKind::Rank { want: "at least 2: (C, …)", got: shape };
-            return Err(Error::new("batchnorm_channel_first", kind));
-        };
-        let image = self.reshape(&[1, channels, positions.iter().product()])?;
-        image.group_norm(channels.max(1), Some(weight), Some(bias), 1e-6)?.reshape(shape.dims())
     }
 }

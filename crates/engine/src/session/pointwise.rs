@@ -6,12 +6,69 @@ use dittograd_numerics::environment::single;
 use dittograd_numerics::error::Result;
 use dittograd_ops::elementwise;
 
+/// The example of the methods that are used most.
+macro_rules! example {
+    (add) => {
+        r#"
+
+```
+# use dittograd::prelude::*;
+# let session = Session::eager(&Device::cpu()?);
+let x = session.arange(0.0, 6.0, 1.0)?.reshape(&[2, 3])?; // [[0. 1. 2.] [3. 4. 5.]]
+let row = session.constant(&Tensor::new(&[3], vec![-1.0f32, 0.0, 2.0])?)?;
+assert_eq!(x.add(row)?.to_string(), "[[-1.  1.  4.]\n [ 2.  4.  7.]]");
+# Ok::<(), Error>(())
+```"#
+    };
+    (mul) => {
+        r#"
+
+```
+# use dittograd::prelude::*;
+# let session = Session::eager(&Device::cpu()?);
+let x = session.arange(0.0, 6.0, 1.0)?.reshape(&[2, 3])?; // [[0. 1. 2.] [3. 4. 5.]]
+let row = session.constant(&Tensor::new(&[3], vec![-1.0f32, 0.0, 2.0])?)?;
+assert_eq!(x.mul(row)?.to_string(), "[[-0.  0.  4.]\n [-3.  0. 10.]]");
+# Ok::<(), Error>(())
+```"#
+    };
+    (relu) => {
+        r#"
+
+```
+# use dittograd::prelude::*;
+# let session = Session::eager(&Device::cpu()?);
+let x = session.constant(&Tensor::new(&[3], vec![-1.0f32, 0.0, 2.0])?)?;
+assert_eq!(x.relu()?.to_string(), "[0. 0. 2.]");
+# Ok::<(), Error>(())
+```"#
+    };
+    (gelu) => {
+        r#"
+
+```
+# use dittograd::prelude::*;
+# let session = Session::eager(&Device::cpu()?);
+let x = session.constant(&Tensor::new(&[3], vec![-1.0f32, 0.0, 2.0])?)?;
+assert_eq!(x.gelu()?.to_string(), "[-0.1588  0.      1.9546]");
+# Ok::<(), Error>(())
+```"#
+    };
+    ($other:ident) => {
+        ""
+    };
+}
+
 macro_rules! methods {
     ($($(#[$doc:meta])* $name:ident $op:ident { $($attr:ident),* } ($($rest:ident),*);)*) => {
+        /// # Elementwise
+        ///
+        /// Numbers come before further values: `x.clamp(lo, hi)`, `cond.where_(a, b)`.
         // The operators of the standard library are there too; methods chain without parentheses.
         #[allow(clippy::should_implement_trait)]
         impl<'s> Var<'s> {$(
             $(#[$doc])*
+            #[doc = example!($name)]
             $(#[doc = concat!("\n\nBroadcasts with `", stringify!($rest), "` by NumPy's rule.")])*
             pub fn $name(self $(, $attr: f64)* $(, $rest: Var<'s>)*) -> Result<Var<'s>> {
                 self.session().apply(elementwise::$op { $($attr: single($attr)),* }, &[self $(, $rest)*])
@@ -21,6 +78,7 @@ macro_rules! methods {
 }
 dittograd_ops::with_rows!(methods);
 
+/// # More elementwise operations
 impl<'s> Var<'s> {
     /// The larger of two, NaN if either is: [`Var::max`] under its other name. In [`Var::fmax`] a number wins over NaN.
     pub fn maximum(self, other: Var<'s>) -> Result<Var<'s>> {

@@ -7,6 +7,9 @@ use dittograd_numerics::error::{Error, ErrorKind, Result};
 use dittograd_numerics::shape::Shape;
 use dittograd_ops::pool::{AdaptiveAvgPool, AvgPool, MaxPool, SmoothMaxPool, Window};
 
+/// # Pooling
+///
+/// The pooled axes are the last ones, as many as the kernel has entries; all others are independent of each other.
 impl<'s> Var<'s> {
     /// The largest of each window. Padding is ignored; a NaN counts as larger than every number.
     pub fn max_pool(self, kernel: &[usize], stride: &[usize], padding: &[usize]) -> Result<Var<'s>> {
@@ -51,6 +54,7 @@ impl<'s> Var<'s> {
 
     /// Means to the given sizes of the last axes. To size 1 along all of them it is [`Var::global_avg_pool`], whose sum
     /// is that of a mean.
+    #[doc(alias = "adaptive_avg_pool2d")]
     pub fn adaptive_avg_pool(self, sizes: &[usize]) -> Result<Var<'s>> {
         if !sizes.is_empty() && sizes.iter().all(|&n| n == 1) {
             return self.global_avg_pool(sizes.len());
@@ -75,6 +79,14 @@ impl<'s> Var<'s> {
     }
 
     /// [`Var::max_pool`] over the last two axes with one stride, without padding.
+    ///
+    /// ```
+    /// # use dittograd::prelude::*;
+    /// # let session = Session::eager(&Device::cpu()?);
+    /// let image = session.arange(0.0, 16.0, 1.0)?.reshape(&[1, 1, 4, 4])?;
+    /// assert_eq!(image.max_pool2d([2, 2], 2)?.flatten()?.to_string(), "[ 5.  7. 13. 15.]");
+    /// # Ok::<(), Error>(())
+    /// ```
     pub fn max_pool2d(self, kernel: [usize; 2], stride: usize) -> Result<Var<'s>> {
         self.max_pool2d_pad(kernel, stride, 0)
     }

@@ -5,9 +5,20 @@ use dittograd_numerics::error::{Error, ErrorKind, Result};
 use dittograd_numerics::shape::Shape;
 use dittograd_ops::matmul::{Bmm, Linear, MatMul};
 
+/// # Matrix products
 impl<'s> Var<'s> {
     /// Matrix product over the last two axes, as NumPy defines it: leading axes are batches and broadcast
     /// against each other; a vector is a row on the left, a column on the right, and that axis is dropped.
+    ///
+    /// ```
+    /// # use dittograd::prelude::*;
+    /// # let session = Session::eager(&Device::cpu()?);
+    /// let x = session.arange(0.0, 6.0, 1.0)?.reshape(&[2, 3])?; // [[0. 1. 2.] [3. 4. 5.]]
+    /// assert_eq!(x.matmul(x.transpose()?)?.to_string(), "[[ 5. 14.]\n [14. 50.]]");
+    /// let batch = session.zeros(&[8, 5, 3])?;
+    /// assert_eq!(batch.matmul(x.transpose()?)?.shape()?.dims(), [8, 5, 2]);
+    /// # Ok::<(), Error>(())
+    /// ```
     #[doc(alias("mm", "mv"))]
     pub fn matmul(self, other: Var<'s>) -> Result<Var<'s>> {
         self.matmul_with(other, false, false)
@@ -74,6 +85,7 @@ impl<'s> Var<'s> {
     }
 
     /// `x W^T + b` along the last axis.
+    #[doc(alias = "addmm")]
     pub fn linear(self, w: Var<'s>, b: Var<'s>) -> Result<Var<'s>> {
         self.session.apply(Linear, &[self, w, b])
     }

@@ -1,7 +1,7 @@
 //! Random values. Each random call of a session draws other numbers; a compiled program draws what an eager session would.
 
 use super::{Record, Session, Var, lent};
-use dittograd_numerics::environment::single;
+use dittograd_numerics::environment::{self, single};
 use dittograd_numerics::error::{Error, Result};
 use dittograd_numerics::shape::Shape;
 use dittograd_ops::random::{Bernoulli, BernoulliMask, Normal, Permutation, RandInt, Uniform, UniformRange};
@@ -75,5 +75,34 @@ impl Session {
             id
         };
         Ok(self.var(id))
+    }
+}
+
+/// # Dropout
+impl<'s> Var<'s> {
+    /// Keeps each element with probability `1 - p` and scales what is kept by `1 / (1 - p)`.
+    ///
+    /// ```
+    /// # use dittograd::prelude::*;
+    /// # let session = Session::eager(&Device::cpu()?);
+    /// let x = session.ones(&[1000])?;
+    /// let y = x.dropout(0.25)?.value::<f32>()?;
+    /// assert!(y.data().iter().all(|y| [0.0, 4.0 / 3.0].contains(y)));
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn dropout(self, p: f64) -> Result<Var<'s>> {
+        let _strict = environment::enter();
+        let keep = 1.0 - p;
+        if !(keep > 0.0 && keep <= 1.0) {
+            return Err(Error::argument("dropout", "p", format!("got {p}, use at least 0 and below 1")));
+        }
+        let calls = self.session.random_calls();
+        let mask = self.session.bernoulli(self.shape()?.dims(), keep)?;
+        // Tried again it draws the same.
+        let undone = |e| {
+            self.session.seek_random(calls);
+            e
+        };
+        self.mul(mask).and_then(|kept| kept.scale(1.0 / keep)).map_err(undone)
     }
 }

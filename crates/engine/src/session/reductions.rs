@@ -20,6 +20,9 @@ impl Session {
     }
 }
 
+/// # Reductions
+///
+/// Axes are dropped, or kept with one element where `keepdim` is true.
 impl<'s> Var<'s> {
     /// A reduction over `axes`, whose shape is changed back to that of the value if `keepdim`.
     fn reduce(self, op: impl Into<AnyOp>, axes: &[usize], keepdim: bool) -> Result<Var<'s>> {
@@ -29,6 +32,15 @@ impl<'s> Var<'s> {
     }
 
     /// Sum of all elements.
+    ///
+    /// ```
+    /// # use dittograd::prelude::*;
+    /// # let session = Session::eager(&Device::cpu()?);
+    /// let x = session.arange(0.0, 6.0, 1.0)?.reshape(&[2, 3])?; // [[0. 1. 2.] [3. 4. 5.]]
+    /// assert_eq!(x.sum()?.item()?, 15.0);
+    /// assert_eq!(x.sum_axes(&[0])?.to_string(), "[3. 5. 7.]");
+    /// # Ok::<(), Error>(())
+    /// ```
     pub fn sum(self) -> Result<Var<'s>> {
         self.session().apply(Sum::all(self.shape()?.rank()), &[self])
     }
@@ -39,11 +51,28 @@ impl<'s> Var<'s> {
     }
 
     /// Sum over some axes. A sum of no elements is 0.
+    ///
+    /// ```
+    /// # use dittograd::prelude::*;
+    /// # let session = Session::eager(&Device::cpu()?);
+    /// let x = session.arange(0.0, 6.0, 1.0)?.reshape(&[2, 3])?; // [[0. 1. 2.] [3. 4. 5.]]
+    /// assert_eq!(x.sum_dim(&[1], true)?.to_string(), "[[ 3.]\n [12.]]");
+    /// # Ok::<(), Error>(())
+    /// ```
     pub fn sum_dim(self, axes: &[usize], keepdim: bool) -> Result<Var<'s>> {
         self.reduce(Sum::new(axes)?, axes, keepdim)
     }
 
     /// Mean of all elements.
+    ///
+    /// ```
+    /// # use dittograd::prelude::*;
+    /// # let session = Session::eager(&Device::cpu()?);
+    /// let x = session.arange(0.0, 6.0, 1.0)?.reshape(&[2, 3])?; // [[0. 1. 2.] [3. 4. 5.]]
+    /// assert_eq!(x.mean()?.item()?, 2.5);
+    /// assert_eq!(x.mean_axes(&[1])?.to_string(), "[1. 4.]");
+    /// # Ok::<(), Error>(())
+    /// ```
     pub fn mean(self) -> Result<Var<'s>> {
         self.session().apply(Mean::all(self.shape()?.rank()), &[self])
     }
@@ -70,12 +99,14 @@ impl<'s> Var<'s> {
 
     /// The largest element over some axes, NaN if one is; the gradient goes to the first of several largest
     /// elements in row-major order, or to the first NaN.
+    #[doc(alias = "max")]
     pub fn amax(self, axes: &[usize], keepdim: bool) -> Result<Var<'s>> {
         self.reduce(Amax::new(axes)?, axes, keepdim)
     }
 
     /// The smallest element over some axes, NaN if one is; the gradient goes to the first of several smallest
     /// elements in row-major order, or to the first NaN.
+    #[doc(alias = "min")]
     pub fn amin(self, axes: &[usize], keepdim: bool) -> Result<Var<'s>> {
         self.reduce(Amin::new(axes)?, axes, keepdim)
     }
@@ -135,6 +166,7 @@ impl<'s> Var<'s> {
 
     /// Norm over some axes: `p` is 1 (sum of magnitudes), 2 (square root of the sum of squares) or infinite
     /// (largest magnitude).
+    #[doc(alias = "vector_norm")]
     pub fn norm(self, p: f64, axes: &[usize], keepdim: bool) -> Result<Var<'s>> {
         let op: AnyOp = match p {
             1.0 => NormL1::new(axes)?.into(),

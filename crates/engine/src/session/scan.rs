@@ -6,6 +6,7 @@ use dittograd_numerics::shape::Shape;
 use dittograd_ops::random::Full;
 use dittograd_ops::scan::{CumSum, SelectiveScan};
 
+/// # Scans and recurrences
 impl<'s> Var<'s> {
     /// Running sums along an axis: `y[i] = x[0] + … + x[i]`.
     pub fn cumsum(self, axis: usize) -> Result<Var<'s>> {

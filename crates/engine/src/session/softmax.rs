@@ -1,10 +1,29 @@
-//! Softmax along other axes and under masks.
+//! Softmax: along the last axis, along any other, under a mask.
 
 use super::Var;
 use dittograd_numerics::error::Result;
-use dittograd_ops::softmax::{LogSoftmaxAxis, MaskedSoftmax, SoftmaxAxis};
+use dittograd_ops::softmax::{LogSoftmax, LogSoftmaxAxis, MaskedSoftmax, Softmax, SoftmaxAxis};
 
+/// # Softmax
 impl<'s> Var<'s> {
+    /// Softmax along the last axis.
+    ///
+    /// ```
+    /// # use dittograd::prelude::*;
+    /// # let session = Session::eager(&Device::cpu()?);
+    /// let logits = session.constant(&Tensor::new(&[3], vec![-1.0f32, 0.0, 2.0])?)?;
+    /// assert_eq!(logits.softmax()?.to_string(), "[0.042  0.1142 0.8438]");
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn softmax(self) -> Result<Var<'s>> {
+        self.session().apply(Softmax, &[self])
+    }
+
+    /// Logarithm of the softmax along the last axis.
+    pub fn log_softmax(self) -> Result<Var<'s>> {
+        self.session().apply(LogSoftmax, &[self])
+    }
+
     /// Softmax along an axis.
     pub fn softmax_axis(self, axis: usize) -> Result<Var<'s>> {
         if Some(axis) == self.shape()?.rank().checked_sub(1) {

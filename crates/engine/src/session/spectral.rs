@@ -7,6 +7,7 @@ use dittograd_ops::fft::{Irfft, Rfft};
 use dittograd_ops::layout::Slice;
 use dittograd_ops::spectral::{AxisMatMul, DftTable, ModeMix, SpectralConv1d};
 
+/// # Fourier transforms and spectral convolutions
 impl<'s> Var<'s> {
     /// The discrete Fourier transform along the last axis, real to complex: (…, n) to (…, n/2 + 1, 2), pairs of real
     /// and imaginary part, not normalised.

@@ -3,13 +3,10 @@
 use super::Session;
 use crate::params::Param;
 use dittograd_device::{AnyBuffer, Meta};
-use dittograd_numerics::environment;
-use dittograd_numerics::error::{Error, ErrorKind, Result};
+use dittograd_numerics::error::{Error, Result};
 use dittograd_numerics::scalar::Scalar;
 use dittograd_numerics::shape::Shape;
 use dittograd_numerics::tensor::{AnyTensor, Tensor};
-use dittograd_ops::layout::{AxisMap, BroadcastTo, Detach, Permute, Reshape};
-use dittograd_ops::softmax::{LogSoftmax, Softmax};
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -38,6 +35,28 @@ use std::fmt;
 ///
 /// `Result + Result`, `Result + f64` and `-Result` are of the standard library's own types, so no crate can define them:
 /// they do not compile, and the `?` above is the answer.
+///
+/// # Methods by family
+///
+/// Values themselves come from a [`Session`]: inputs, parameters, constants, random draws.
+///
+/// | family | methods, for example |
+/// |---|---|
+/// | the value itself | [`shape`](Var::shape), [`value`](Var::value), [`item`](Var::item) |
+/// | values like it | [`zeros_like`](Var::zeros_like), [`one_hot`](Var::one_hot), [`to_index`](Var::to_index) |
+/// | elementwise | [`add`](Var::add), [`mul`](Var::mul), [`relu`](Var::relu), [`gelu`](Var::gelu), [`exp`](Var::exp), [`where_`](Var::where_) |
+/// | reductions, scans | [`sum`](Var::sum), [`mean`](Var::mean), [`amax`](Var::amax), [`argmax`](Var::argmax), [`norm`](Var::norm), [`cumsum`](Var::cumsum) |
+/// | shape | [`reshape`](Var::reshape), [`permute`](Var::permute), [`transpose`](Var::transpose), [`expand`](Var::expand) |
+/// | parts and joins | [`narrow`](Var::narrow), [`slice`](Var::slice), [`split`](Var::split), [`concat`](Var::concat), [`pad`](Var::pad) |
+/// | indexing | [`index_select`](Var::index_select), [`take_along_axis`](Var::take_along_axis), [`embedding`](Var::embedding), [`scatter_add`](Var::scatter_add) |
+/// | products | [`matmul`](Var::matmul), [`linear`](Var::linear), [`dot`](Var::dot), [`Session::einsum`] |
+/// | convolution, pooling | [`conv2d`](Var::conv2d), [`conv_transpose`](Var::conv_transpose), [`max_pool2d`](Var::max_pool2d), [`avg_pool2d`](Var::avg_pool2d) |
+/// | norms | [`layer_norm`](Var::layer_norm), [`rms_norm`](Var::rms_norm), [`batch_norm`](Var::batch_norm), [`group_norm`](Var::group_norm) |
+/// | softmax, attention | [`softmax`](Var::softmax), [`log_softmax`](Var::log_softmax), [`attention`](Var::attention), [`rope`](Var::rope) |
+/// | Fourier transforms | [`rfft`](Var::rfft), [`spectral_conv1d`](Var::spectral_conv1d) |
+/// | dropout | [`dropout`](Var::dropout) |
+/// | losses | [`cross_entropy`](Var::cross_entropy), [`mse`](Var::mse), [`bce_with_logits`](Var::bce_with_logits) |
+/// | gradients | [`backward`](Var::backward), [`detach`](Var::detach), [`Session::grad`] |
 #[derive(Clone, Copy)]
 pub struct Var<'s> {
     pub(super) session: &'s Session,
@@ -62,25 +81,10 @@ impl fmt::Display for Var<'_> {
     }
 }
 
+/// # The value itself
+///
+/// Its shape and device memory, and its elements on the host. Reading elements waits for the device.
 impl<'s> Var<'s> {
-    /// The same value with its shape in its type; an error if it has another. See module `typed`.
-    ///
-    /// ```
-    /// use dittograd::prelude::*;
-    /// use dittograd::typed::Vector;
-    /// # fn main() -> Result<()> {
-    /// let session = Session::eager(&Device::cpu()?);
-    /// let v: Vector<3> = session.full(&[3], 2.0)?.typed()?;
-    /// assert_eq!(v.sum()?.item()?, 6.0);
-    /// let e = session.full(&[4], 2.0)?.typed::<Vector<3>>().unwrap_err();
-    /// assert_eq!(e.to_string(), "typed: shape: the value has shape [4], its type says [3]");
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn typed<T: TryFrom<Var<'s>, Error = Error>>(self) -> Result<T> {
-        T::try_from(self)
-    }
-
     pub(super) fn new(session: &'s Session, id: u32, epoch: u32) -> Var<'s> {
         Var { session, id, epoch }
     }
@@ -134,98 +138,22 @@ impl<'s> Var<'s> {
         self.value::<f32>()?.item()
     }
 
-    /// The same elements under other dimensions of equal count. Shares memory.
-    #[doc(alias = "view")]
-    pub fn reshape(self, dims: &[usize]) -> Result<Var<'s>> {
-        self.session.apply(Reshape { shape: Shape::new(dims)? }, &[self])
-    }
-
-    /// All elements as one axis. Shares memory.
-    pub fn flatten(self) -> Result<Var<'s>> {
-        let n = self.shape()?.numel();
-        self.reshape(&[n])
-    }
-
-    /// The last two axes exchanged.
-    #[doc(alias("t", "mT"))]
-    pub fn transpose(self) -> Result<Var<'s>> {
-        let shape = self.shape()?;
-        if shape.rank() < 2 {
-            return Err(Error::new("transpose", ErrorKind::Rank { want: "at least 2", got: shape }));
-        }
-        self.session.apply(Permute::transpose(shape.rank()), &[self])
-    }
-
-    /// The axes in another order: axis `j` of the result is axis `order[j]` of the value.
-    pub fn permute(self, order: &[usize]) -> Result<Var<'s>> {
-        self.session.apply(Permute { order: order.to_vec() }, &[self])
-    }
-
-    /// The value repeated to `shape` by NumPy's rule.
-    pub fn broadcast_to(self, shape: Shape) -> Result<Var<'s>> {
-        let from = self.shape()?;
-        if from == shape {
-            return Ok(self);
-        }
-        self.session.apply(BroadcastTo::numpy(&from, shape), &[self])
-    }
-
-    /// The value repeated to `dims` by NumPy's rule: [`Var::broadcast_to`].
-    pub fn expand(self, dims: &[usize]) -> Result<Var<'s>> {
-        self.broadcast_to(Shape::new(dims)?)
-    }
-
-    /// The value repeated to `shape` with an explicit map from output axes to input axes.
-    pub fn broadcast_axes(self, shape: Shape, map: AxisMap) -> Result<Var<'s>> {
-        self.session.apply(BroadcastTo { shape, map }, &[self])
-    }
-
-    /// Softmax along the last axis.
-    pub fn softmax(self) -> Result<Var<'s>> {
-        self.session.apply(Softmax, &[self])
-    }
-
-    /// Logarithm of the softmax along the last axis.
-    pub fn log_softmax(self) -> Result<Var<'s>> {
-        self.session.apply(LogSoftmax, &[self])
-    }
-
-    /// Keeps each element with probability `1 - p` and scales what is kept by `1 / (1 - p)`.
-    pub fn dropout(self, p: f64) -> Result<Var<'s>> {
-        let _strict = environment::enter();
-        let keep = 1.0 - p;
-        if !(keep > 0.0 && keep <= 1.0) {
-            return Err(Error::argument("dropout", "p", format!("got {p}, use at least 0 and below 1")));
-        }
-        let calls = self.session.random_calls();
-        let mask = self.session.bernoulli(self.shape()?.dims(), keep)?;
-        // Tried again it draws the same.
-        let undone = |e| {
-            self.session.seek_random(calls);
-            e
-        };
-        self.mul(mask).and_then(|kept| kept.scale(1.0 / keep)).map_err(undone)
-    }
-
-    /// The same value, through which no gradient flows.
-    pub fn detach(self) -> Result<Var<'s>> {
-        self.session.apply(Detach, &[self])
-    }
-
-    /// Gradients of this scalar with respect to all parameters and variables it was computed from. The
-    /// values in between are freed as the walk passes them.
-    pub fn backward(self) -> Result<Grads> {
-        self.session.backward(&[(self, None)], true)
-    }
-
-    /// As [`Var::backward`], but values stay, so that a second walk is possible.
-    pub fn backward_retain(self) -> Result<Grads> {
-        self.session.backward(&[(self, None)], false)
-    }
-
-    /// Gradients of `<seed, value>`.
-    pub fn backward_from(self, seed: &Tensor<f32>) -> Result<Grads> {
-        self.session.backward(&[(self, Some(seed))], true)
+    /// The same value with its shape in its type; an error if it has another. See module `typed`.
+    ///
+    /// ```
+    /// use dittograd::prelude::*;
+    /// use dittograd::typed::Vector;
+    /// # fn main() -> Result<()> {
+    /// let session = Session::eager(&Device::cpu()?);
+    /// let v: Vector<3> = session.full(&[3], 2.0)?.typed()?;
+    /// assert_eq!(v.sum()?.item()?, 6.0);
+    /// let e = session.full(&[4], 2.0)?.typed::<Vector<3>>().unwrap_err();
+    /// assert_eq!(e.to_string(), "typed: shape: the value has shape [4], its type says [3]");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn typed<T: TryFrom<Var<'s>, Error = Error>>(self) -> Result<T> {
+        T::try_from(self)
     }
 }
 

@@ -1,0 +1,302 @@
+//! TorchLean's names for operations.
+//!
+//! [`Var`] has the names that PyTorch users expect. TorchLean's runtime has others for some operations, such as
+//! `gatherRowsNat`. Programs that come from there import this module, and write those names in snake case:
+//!
+//! ```
+//! use dittograd::prelude::*;
+//! use dittograd::torchlean::*;
+//! # fn main() -> Result<()> {
+//! let session = Session::eager(&Device::cpu()?);
+//! let x = session.input(&Tensor::new(&[2, 2], vec![1.0f32, 2.0, 3.0, 4.0])?)?;
+//! let rows = session.indices(&Tensor::new(&[2], vec![1, 7])?)?;
+//! assert_eq!(x.gather_rows_nat(rows)?.to_string(), "[[3. 4.]\n [0. 0.]]");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! | TorchLean | method here | ordinary method |
+//! |---|---|---|
+//! | `transpose2d` | [`transpose2d`](TorchLean::transpose2d) | [`Var::transpose`] |
+//! | `transpose3dFirstToLast` | [`transpose3d_first_to_last`](TorchLean::transpose3d_first_to_last) | [`Var::permute`] by `[1, 2, 0]` |
+//! | `transpose3dLastToFirst` | [`transpose3d_last_to_first`](TorchLean::transpose3d_last_to_first) | [`Var::permute`] by `[2, 0, 1]` |
+//! | `transpose3dLastTwo` | [`transpose3d_last_two`](TorchLean::transpose3d_last_two) | [`Var::transpose`] |
+//! | `swapAdjacentAtDepth` | [`swap_adjacent_at_depth`](TorchLean::swap_adjacent_at_depth) | [`Var::swap_axes`] |
+//! | `broadcastVecToRows` | [`broadcast_vec_to_rows`](TorchLean::broadcast_vec_to_rows) | [`Var::expand`] to `[rows, n]` |
+//! | `broadcastVecToCols` | [`broadcast_vec_to_cols`](TorchLean::broadcast_vec_to_cols) | [`Var::unsqueeze`] at 1, [`Var::expand`] to `[n, columns]` |
+//! | `gatherScalar` | [`gather_scalar`](TorchLean::gather_scalar) | [`Var::select`] along axis 0 |
+//! | `gatherScalarNat` | [`gather_scalar_nat`](TorchLean::gather_scalar_nat) | [`Var::index_select_or_zero`] |
+//! | `gatherRow` | [`gather_row`](TorchLean::gather_row) | [`Var::select`] along axis 0 |
+//! | `gatherVecNat` | [`gather_vec_nat`](TorchLean::gather_vec_nat) | [`Var::index_select_or_zero`] along axis 0 |
+//! | `gatherRowsNat` | [`gather_rows_nat`](TorchLean::gather_rows_nat) | [`Var::index_select_or_zero`] along axis 0 |
+//! | `scatterAddVec` | [`scatter_add_vec`](TorchLean::scatter_add_vec) | [`Var::index_add`] along axis 0 |
+//! | `scatterAddRow` | [`scatter_add_row`](TorchLean::scatter_add_row) | [`Var::index_add`] along axis 0 |
+//! | `scatterAdd` | [`scatter_add_nat`](TorchLean::scatter_add_nat) | [`Var::index_add_or_skip`] along axis 0 |
+//! | `scatterAddRows` | [`scatter_add_rows_nat`](TorchLean::scatter_add_rows_nat) | [`Var::index_add_or_skip`] along axis 0 |
+//! | `batchnormChannelFirst` | [`batchnorm_channel_first`](TorchLean::batchnorm_channel_first) | [`Var::instance_norm`] of a batch of one image |
+//!
+//! Its other operations are methods of `Var` under the names in [`KNOWN`], which has them all.
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::session::Var;
+use crate::shape::Shape;
+use crate::tensor::Tensor;
+use crate::typed::{self, Dim, Typed, assert};
+use dittograd_ops::layout::AxisMap;
+
+/// Calls `$then` with the list of names: `"name" method op;`, where the method, of `Var` or [`TorchLean`], records that op, by
+/// itself or with others.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! with_names {
+    ($then:ident) => {
+        $then! {
+            "abs" abs abs; "sqrt" sqrt sqrt; "exp" exp exp; "log" log log; "inv" inv inv;
+            "clamp" clamp clamp; "max" max max; "min" min min; "div" div div; "relu" relu relu;
+            "add" add add; "sub" sub sub; "mul" mul mul; "scale" scale scale; "copy" copy copy; "axpy" axpy axpy;
+            "safeLog" safe_log safe_log; "sigmoid" sigmoid sigmoid; "tanh" tanh tanh; "softplus" softplus softplus;
+            "sum" sum sum; "reduceSum" sum_axes sum; "reduceMean" mean_axes mean; "reduceSumAxis" sum_axes sum;
+            "reduceSumByRow" sum_axes sum; "reduceSumByColumn" sum_axes sum;
+            "reduceMaxByRow" amax amax; "reduceMaxByColumn" amax amax;
+            "flatten" flatten reshape; "reshape" reshape reshape; "transpose2d" transpose2d permute;
+            "swapAdjacentAtDepth" swap_adjacent_at_depth permute;
+            "transpose3dFirstToLast" transpose3d_first_to_last permute;
+            "transpose3dLastToFirst" transpose3d_last_to_first permute;
+            "transpose3dLastTwo" transpose3d_last_two permute;
+            "broadcastTo" broadcast_axes broadcast_to; "broadcastVecToRows" broadcast_vec_to_rows broadcast_to;
+            "broadcastVecToCols" broadcast_vec_to_cols broadcast_to; "broadcastScalarToShape" broadcast_to broadcast_to;
+            "detach" detach detach;
+            "matmul" matmul matmul; "bmm" bmm bmm; "linear" linear linear; "mseLoss" mse mse;
+            "concat1d" concat concat; "concatVectors" concat concat; "concatLeadingAxis" concat concat;
+            "slice1d" slice slice; "sliceRange0" narrow slice; "sliceLeadingAxisRange" narrow slice;
+            "gatherScalar" gather_scalar slice; "gatherScalarNat" gather_scalar_nat index_select;
+            "gatherRow" gather_row slice; "gatherVecNat" gather_vec_nat index_select;
+            "gatherRowsNat" gather_rows_nat index_select; "scatterAddVec" scatter_add_vec index_add;
+            "scatterAddRow" scatter_add_row index_add; "scatterAdd" scatter_add_nat index_add;
+            "scatterAddRows" scatter_add_rows_nat index_add;
+            "conv2d" conv2d conv; "conv" conv conv; "convTranspose2d" conv_transpose2d conv_transpose;
+            "convTranspose" conv_transpose conv_transpose;
+            "maxPool2d" max_pool2d max_pool; "maxPool2dPad" max_pool2d_pad max_pool; "maxPool" max_pool max_pool;
+            "avgPool2d" avg_pool2d avg_pool; "avgPool2dPad" avg_pool2d_pad avg_pool; "avgPool" avg_pool avg_pool;
+            "smoothMaxPool2d" smooth_max_pool2d smooth_max_pool;
+            "smoothMaxPool2dPad" smooth_max_pool2d_pad smooth_max_pool;
+            "smoothMaxPool" smooth_max_pool smooth_max_pool;
+            "layerNorm" layer_norm layer_norm; "batchnormChannelFirst" batchnorm_channel_first group_norm;
+            "softmax" softmax softmax; "logSoftmax" log_softmax log_softmax;
+            "hardMaskedSoftmaxByRow" masked_softmax masked_softmax;
+            "multiHeadAttention" multi_head_attention attention; "flashAttention" attention attention;
+            "spectralConv1dRfft" spectral_conv1d mode_mix; "rfft1dPacked" rfft rfft; "irfft1dPacked" irfft irfft;
+            "selectiveScanDiag" selective_scan selective_scan; "selectiveScanDiagVar" selective_scan selective_scan;
+            "dropout" dropout bernoulli;
+        }
+    };
+}
+
+macro_rules! known {
+    ($($name:literal $method:ident $op:ident;)*) => {
+        /// Each of TorchLean's names, with the method that has its place and the op that it records.
+        pub const KNOWN: &[(&str, &str, &str)] = &[$(($name, stringify!($method), stringify!($op)),)*];
+    };
+}
+with_names!(known);
+
+/// Methods of [`Var`] under TorchLean's names. The [module](self) has a table of them.
+pub trait TorchLean<'s>: Sized {
+    /// A matrix with rows and columns exchanged.
+    fn transpose2d(self) -> Result<Var<'s>>;
+
+    /// `[a, b, c]` to `[b, c, a]`.
+    fn transpose3d_first_to_last(self) -> Result<Var<'s>>;
+
+    /// `[a, b, c]` to `[c, a, b]`.
+    fn transpose3d_last_to_first(self) -> Result<Var<'s>>;
+
+    /// `[a, b, c]` to `[a, c, b]`.
+    fn transpose3d_last_two(self) -> Result<Var<'s>>;
+
+    /// Axes `depth` and `depth + 1` exchanged; the value itself where there are no such two axes.
+    fn swap_adjacent_at_depth(self, depth: usize) -> Result<Var<'s>>;
+
+    /// A vector as each of `rows` rows of a matrix: `y[i, j] = x[j]`.
+    fn broadcast_vec_to_rows(self, rows: usize) -> Result<Var<'s>>;
+
+    /// A vector as each of `columns` columns of a matrix: `y[i, j] = x[i]`.
+    fn broadcast_vec_to_cols(self, columns: usize) -> Result<Var<'s>>;
+
+    /// Element `i` of a vector.
+    fn gather_scalar(self, i: usize) -> Result<Var<'s>>;
+
+    /// Element `i` of a vector; 0, with a gradient of zeros, if there is none.
+    fn gather_scalar_nat(self, i: usize) -> Result<Var<'s>>;
+
+    /// Row `i` of a matrix.
+    fn gather_row(self, i: usize) -> Result<Var<'s>>;
+
+    /// Elements of a vector by index, 0 where there is none.
+    fn gather_vec_nat(self, index: Var<'s>) -> Result<Var<'s>>;
+
+    /// Rows of a matrix by index, zeros where there is none.
+    fn gather_rows_nat(self, index: Var<'s>) -> Result<Var<'s>>;
+
+    /// A vector with the scalar `v` added to element `i`.
+    fn scatter_add_vec(self, i: usize, v: Var<'s>) -> Result<Var<'s>>;
+
+    /// A matrix with the vector `v` added to row `i`.
+    fn scatter_add_row(self, i: usize, v: Var<'s>) -> Result<Var<'s>>;
+
+    /// A vector with the elements of `values` added to those that `index` names, in order. Indices out of range are ignored.
+    fn scatter_add_nat(self, index: Var<'s>, values: Var<'s>) -> Result<Var<'s>>;
+
+    /// A matrix with the rows of `values` added to those that `index` names, in order. Indices out of range are ignored.
+    fn scatter_add_rows_nat(self, index: Var<'s>, values: Var<'s>) -> Result<Var<'s>>;
+
+    /// The norm of the channels of one image `(C, H, W)`, or `(C, …)`: each channel over its positions, with eps 1e-6.
+    fn batchnorm_channel_first(self, weight: Var<'s>, bias: Var<'s>) -> Result<Var<'s>>;
+}
+
+impl<'s> TorchLean<'s> for Var<'s> {
+    fn transpose2d(self) -> Result<Var<'s>> {
+        of_rank(self, "transpose2d", 2)?;
+        self.transpose()
+    }
+
+    fn transpose3d_first_to_last(self) -> Result<Var<'s>> {
+        of_rank(self, "transpose3d_first_to_last", 3)?;
+        self.permute(&[1, 2, 0])
+    }
+
+    fn transpose3d_last_to_first(self) -> Result<Var<'s>> {
+        of_rank(self, "transpose3d_last_to_first", 3)?;
+        self.permute(&[2, 0, 1])
+    }
+
+    fn transpose3d_last_two(self) -> Result<Var<'s>> {
+        of_rank(self, "transpose3d_last_two", 3)?;
+        self.transpose()
+    }
+
+    fn swap_adjacent_at_depth(self, depth: usize) -> Result<Var<'s>> {
+        match depth.checked_add(1) {
+            Some(next) if next < self.shape()?.rank() => self.swap_axes(depth, next),
+            _ => Ok(self),
+        }
+    }
+
+    fn broadcast_vec_to_rows(self, rows: usize) -> Result<Var<'s>> {
+        let n = of_rank(self, "broadcast_vec_to_rows", 1)?.last();
+        self.broadcast_axes(Shape::new(&[rows, n])?, AxisMap::new(&[None, Some(0)])?)
+    }
+
+    fn broadcast_vec_to_cols(self, columns: usize) -> Result<Var<'s>> {
+        let n = of_rank(self, "broadcast_vec_to_cols", 1)?.last();
+        self.broadcast_axes(Shape::new(&[n, columns])?, AxisMap::new(&[Some(0), None])?)
+    }
+
+    fn gather_scalar(self, i: usize) -> Result<Var<'s>> {
+        let vector = of_rank(self, "gather_scalar", 1)?;
+        in_range("gather_scalar", &vector, i)?;
+        self.select(0, i)
+    }
+
+    fn gather_scalar_nat(self, i: usize) -> Result<Var<'s>> {
+        of_rank(self, "gather_scalar_nat", 1)?;
+        let index = u32::try_from(i).unwrap_or(u32::MAX);
+        self.index_select_or_zero(0, self.session().indices(&Tensor::scalar(index))?)
+    }
+
+    fn gather_row(self, i: usize) -> Result<Var<'s>> {
+        let matrix = of_rank(self, "gather_row", 2)?;
+        in_range("gather_row", &matrix, i)?;
+        self.select(0, i)
+    }
+
+    fn gather_vec_nat(self, index: Var<'s>) -> Result<Var<'s>> {
+        of_rank(self, "gather_vec_nat", 1)?;
+        self.index_select_or_zero(0, index)
+    }
+
+    fn gather_rows_nat(self, index: Var<'s>) -> Result<Var<'s>> {
+        of_rank(self, "gather_rows_nat", 2)?;
+        self.index_select_or_zero(0, index)
+    }
+
+    fn scatter_add_vec(self, i: usize, v: Var<'s>) -> Result<Var<'s>> {
+        let vector = of_rank(self, "scatter_add_vec", 1)?;
+        in_range("scatter_add_vec", &vector, i)?;
+        add_at(self, i, v)
+    }
+
+    fn scatter_add_row(self, i: usize, v: Var<'s>) -> Result<Var<'s>> {
+        let matrix = of_rank(self, "scatter_add_row", 2)?;
+        in_range("scatter_add_row", &matrix, i)?;
+        add_at(self, i, v)
+    }
+
+    fn scatter_add_nat(self, index: Var<'s>, values: Var<'s>) -> Result<Var<'s>> {
+        of_rank(self, "scatter_add_nat", 1)?;
+        self.index_add_or_skip(0, index, values)
+    }
+
+    fn scatter_add_rows_nat(self, index: Var<'s>, values: Var<'s>) -> Result<Var<'s>> {
+        of_rank(self, "scatter_add_rows_nat", 2)?;
+        self.index_add_or_skip(0, index, values)
+    }
+
+    fn batchnorm_channel_first(self, weight: Var<'s>, bias: Var<'s>) -> Result<Var<'s>> {
+        let shape = self.shape()?;
+        let Some((&channels, positions)) = shape.dims().split_first().filter(|(_, p)| !p.is_empty()) else {
+            let kind = ErrorKind::Rank { want: "at least 2: (C, …)", got: shape };
+            return Err(Error::new("batchnorm_channel_first", kind));
+        };
+        let image = self.reshape(&[1, channels, positions.iter().product()])?;
+        image.group_norm(channels.max(1), Some(weight), Some(bias), 1e-6)?.reshape(shape.dims())
+    }
+}
+
+/// The shape of a value, which must have that many axes.
+fn of_rank(v: Var<'_>, op: &str, rank: usize) -> Result<Shape> {
+    const EXACTLY: [&str; 4] = ["exactly 0", "exactly 1", "exactly 2", "exactly 3"];
+    match v.shape()? {
+        shape if shape.rank() == rank => Ok(shape),
+        got => Err(Error::new(op, ErrorKind::Rank { want: EXACTLY[rank], got })),
+    }
+}
+
+/// Errors unless `i` is an index of the first axis.
+fn in_range(op: &str, shape: &Shape, i: usize) -> Result<()> {
+    match shape.dims()[0] {
+        bound if i < bound => Ok(()),
+        bound => Err(Error::new(op, ErrorKind::Index { at: 0, index: i, bound })),
+    }
+}
+
+/// `v` added to element `i` of the first axis.
+fn add_at<'s>(x: Var<'s>, i: usize, v: Var<'s>) -> Result<Var<'s>> {
+    x.index_add(0, x.session().indices(&Tensor::scalar(i as u32))?, v)
+}
+
+/// [`TorchLean::scatter_add_row`] with the index and the shapes in types.
+pub trait TypedScatterAddRow<'s, C: Dim>: Sized {
+    /// A vector added to row `I`.
+    fn scatter_add_row<const I: usize>(self, row: Typed<'s, (C,)>) -> Result<Self>;
+}
+
+impl<'s, V: Dim, C: Dim> TypedScatterAddRow<'s, C> for Typed<'s, (V, C)> {
+    fn scatter_add_row<const I: usize>(self, row: Typed<'s, (C,)>) -> Result<Self> {
+        const { assert::index_in("scatter_add_row", 0, V::SIZE, I) };
+        Ok(Typed::trust(self.into_untyped().scatter_add_row(I, row.into_untyped())?))
+    }
+}
+
+/// [`TorchLean::scatter_add_vec`] with the index and the shapes in types.
+pub trait TypedScatterAddVec<'s>: Sized {
+    /// A number added to element `I`.
+    fn scatter_add_vec<const I: usize>(self, number: typed::Scalar<'s>) -> Result<Self>;
+}
+
+impl<'s, N: Dim> TypedScatterAddVec<'s> for Typed<'s, (N,)> {
+    fn scatter_add_vec<const I: usize>(self, number: typed::Scalar<'s>) -> Result<Self> {
+        const { assert::index_in("scatter_add_vec", 0, N::SIZE, I) };
+        Ok(Typed::trust(self.into_untyped().scatter_add_vec(I, number.into_untyped())?))
+    }
+}
