@@ -1,10 +1,11 @@
 //! NumPy's `.npz` format: a zip archive of `.npy` files, stored or deflated.
+//!
+//! `rawzip` reads the archive. It does not write it, since it would change names that look like paths and put sizes behind the data.
 
 use super::bytes::{self, crc32, u16_at};
 use super::npy::{self, Parsed};
 use super::{said, shown};
 use crate::error::{Error, Result};
-use crate::numerics::environment;
 use crate::reserve::{grow, reserved};
 use crate::tensor::AnyTensor;
 use rawzip::{CompressionMethod, ErrorKind, ZipArchive, ZipFileHeaderRecord, ZipSliceArchive};
@@ -29,7 +30,6 @@ pub fn read_npz(path: impl AsRef<Path>) -> Result<Vec<(String, AnyTensor)>> {
 
 /// Reads all arrays from the bytes of a file, as [`read_npz`] does; `name` stands for the file in errors.
 pub fn parse_npz(name: &str, bytes: &[u8]) -> Result<Vec<(String, AnyTensor)>> {
-    let _strict = environment::enter();
     parse(bytes).map_err(|why| Error::file("npz", name, why))
 }
 
@@ -91,9 +91,11 @@ pub fn npz_bytes(arrays: &[(&str, &AnyTensor)]) -> Result<Vec<u8>> {
 }
 
 fn parse(bytes: &[u8]) -> Parsed<Vec<(String, AnyTensor)>> {
-    let zip = ZipArchive::from_slice(bytes).map_err(|e| match e.eocd_offset() {
-        Some(end) => format!("byte {end}: the end record is damaged: {}", said(e)),
-        None => "is not a .npz file: it has no zip directory at its end (or is cut off)".into(),
+    let zip = ZipArchive::from_slice(bytes).map_err(|e| match (e.kind(), e.eocd_offset()) {
+        (ErrorKind::InvalidEndOfCentralDirectory, Some(end)) => {
+            format!("byte {end}: the end record is damaged")
+        }
+        _ => "is not a .npz file: it has no zip directory at its end (or is cut off)".into(),
     })?;
     let (end, count) = (zip.eocd_offset(), zip.entries_hint());
     if zip.end_offset() != bytes.len() as u64 {

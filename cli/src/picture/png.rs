@@ -12,7 +12,7 @@ pub(super) fn encode(
     let mut encoder = Encoder::new(&mut file, width as u32, height as u32);
     encoder.set_color(ColorType::Rgb);
     encoder.set_depth(BitDepth::Eight);
-    encoder.set_compression(Compression::High);
+    encoder.set_compression(Compression::Balanced);
     encoder.set_pixel_dims(per_metre.map(|n| PixelDimensions { xppu: n, yppu: n, unit: Unit::Meter }));
     let mut writer = encoder.write_header()?;
     writer.write_image_data(rgb)?;
