@@ -125,7 +125,10 @@ fn parse(bytes: &[u8]) -> Parsed<Vec<(String, AnyTensor)>> {
         arrays.push((name, array));
     }
     if arrays.len() as u64 != count {
-        return Err(format!("byte {end}: the directory has {} entries, {count} were stated", arrays.len()));
+        let got = arrays.len();
+        return Err(format!(
+            "byte {end}: the directory is damaged: it has {got} entries, {count} were stated"
+        ));
     }
     Ok(arrays)
 }
@@ -236,7 +239,10 @@ mod tests {
         };
         let end = whole.len() - END_SIZE;
         check(&change(&whole, end + 16, &[0xff; 4]), "the end record is damaged");
-        check(&change(&whole, end + 10, &[9, 0]), "the directory has 2 entries, 9 were stated");
+        check(
+            &change(&whole, end + 10, &[9, 0]),
+            "the directory is damaged: it has 2 entries, 9 were stated",
+        );
         check(&[&whole[..], b"x"].concat(), "the archive ends before the file does");
         check(&change(&whole, 0, b"XX"), "array `x`: byte 0: there is no entry where the directory says");
         check(&change(&whole, 40, &[1]), "array `x`: its checksum is wrong");
