@@ -4,11 +4,13 @@
 
 use dittograd::data::{self, Tokenizer};
 use dittograd::graph::Graph;
-use dittograd::io::checksum::crc32;
 use dittograd::io::safetensors::SafeTensors;
 use dittograd::io::{self, npz_bytes};
 use dittograd::prelude::*;
+use flate2::write::{DeflateEncoder, GzEncoder};
+use flate2::{Compression, Crc};
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::io::Write;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -72,9 +74,12 @@ fn headed(header: &str, data: &[u8]) -> Vec<u8> {
 }
 
 fn gzip(bytes: &[u8], promised: u32) -> Vec<u8> {
-    let deflated = miniz_oxide::deflate::compress_to_vec(bytes, 9);
-    let head = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 255];
-    [&head[..], &deflated, &crc32(bytes).to_le_bytes(), &promised.to_le_bytes()].concat()
+    let mut gzip = GzEncoder::new(Vec::new(), Compression::best());
+    gzip.write_all(bytes).unwrap();
+    let mut file = gzip.finish().unwrap();
+    let end = file.len() - 4;
+    file[end..].copy_from_slice(&promised.to_le_bytes());
+    file
 }
 
 /// An archive of one deflated array of bytes, which says that it has `size` of them when inflated.
@@ -82,12 +87,16 @@ fn npz(content: &[u8], size: u32) -> Vec<u8> {
     let none: AnyTensor = Tensor::<f32>::new(&[0], vec![]).unwrap().into();
     // The directory of an archive with a stored array, made into that of a deflated one.
     let model = npz_bytes(&[("x", &none)]).unwrap();
-    let packed = miniz_oxide::deflate::compress_to_vec(content, 9);
+    let mut deflate = DeflateEncoder::new(Vec::new(), Compression::best());
+    deflate.write_all(content).unwrap();
+    let packed = deflate.finish().unwrap();
+    let mut crc = Crc::new();
+    crc.update(content);
     let stored = model.len() - 22 - (46 + 5) - (30 + 5);
     let local = [&model[..30 + 5], &packed].concat();
     let mut directory = model[30 + 5 + stored..][..46 + 5].to_vec();
     directory[10] = 8;
-    directory[16..20].copy_from_slice(&crc32(content).to_le_bytes());
+    directory[16..20].copy_from_slice(&crc.sum().to_le_bytes());
     directory[20..24].copy_from_slice(&(packed.len() as u32).to_le_bytes());
     directory[24..28].copy_from_slice(&size.to_le_bytes());
     let mut end = model[model.len() - 22..].to_vec();

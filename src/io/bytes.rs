@@ -1,9 +1,9 @@
 //! Files as bytes, with bounds: nothing is allocated that the file's own length does not pay for.
 
-use super::checksum::crc32;
 use crate::error::{Error, Result};
-use crate::reserve::filled;
-use miniz_oxide::inflate::{TINFLStatus, decompress_slice_iter_to_slice};
+use crate::reserve::reserved;
+use flate2::Crc;
+use flate2::bufread::{DeflateDecoder, GzDecoder};
 use std::io::Read;
 use std::path::Path;
 
@@ -84,23 +84,7 @@ pub(crate) fn file_name(path: &Path) -> String {
 
 /// Inflates to exactly `size` bytes. The error says what is wrong.
 pub(crate) fn inflate(deflated: &[u8], size: usize) -> std::result::Result<Vec<u8>, String> {
-    if size > deflated.len().saturating_mul(MAX_RATIO) {
-        return Err(format!("{} compressed bytes cannot be the stated {size} bytes", deflated.len()));
-    }
-    // One byte more than there should be, to see that there are more.
-    let mut bytes = filled("inflate", size + 1, 0).map_err(super::said)?;
-    let inflated = decompress_slice_iter_to_slice(&mut bytes, std::iter::once(deflated), false, false);
-    match inflated {
-        Ok(got) if got == size => {
-            bytes.truncate(size);
-            Ok(bytes)
-        }
-        Ok(got) if got < size => Err(format!("has {got} bytes when inflated, {size} were stated")),
-        Ok(_) | Err(TINFLStatus::HasMoreOutput) => {
-            Err(format!("has more than the stated {size} bytes when inflated"))
-        }
-        Err(_) => Err("the compressed data is damaged".into()),
-    }
+    unpacked(&mut DeflateDecoder::new(deflated), deflated.len(), size)
 }
 
 /// The content of a gzip file (one member), or the bytes themselves if they do not start as one does.
@@ -108,32 +92,38 @@ pub(crate) fn gunzip(bytes: Vec<u8>) -> std::result::Result<Vec<u8>, String> {
     if !bytes.starts_with(&[0x1f, 0x8b]) {
         return Ok(bytes);
     }
-    let short = || "the gzip header is cut off".to_string();
-    let flags = *bytes.get(3).ok_or_else(short)?;
-    if bytes[2] != 8 || flags & 0xe0 != 0 {
-        return Err("byte 2: the gzip header asks for a method that is not deflate".into());
+    // The last four bytes are the length of the content.
+    let size = bytes.last_chunk().map_or(0, |n| u32::from_le_bytes(*n) as usize);
+    let mut gzip = GzDecoder::new(&bytes[..]);
+    let content = unpacked(&mut gzip, bytes.len(), size)?;
+    match gzip.into_inner().len() {
+        0 => Ok(content),
+        n => Err(format!("{n} bytes follow the gzip content")),
     }
-    let mut at = 10;
-    if flags & 4 != 0 {
-        at += 2 + usize::from(u16_at(&bytes, at).ok_or_else(short)?);
+}
+
+/// Reads a decoder of `packed` bytes to its end, which must come after `size` bytes.
+fn unpacked(decoder: &mut impl Read, packed: usize, size: usize) -> std::result::Result<Vec<u8>, String> {
+    if size > packed.saturating_mul(MAX_RATIO) {
+        return Err(format!("{packed} compressed bytes cannot be the stated {size} bytes"));
     }
-    // A name and a comment, each up to a zero byte.
-    for flag in [8, 16] {
-        if flags & flag != 0 {
-            let text = bytes.get(at..).ok_or_else(short)?;
-            at += 1 + text.iter().position(|b| *b == 0).ok_or_else(short)?;
-        }
+    // One byte more than there should be, to see that there are more.
+    let most = size.saturating_add(1);
+    let mut bytes = reserved("inflate", most).map_err(super::said)?;
+    let end = decoder.take(most as u64).read_to_end(&mut bytes);
+    end.map_err(|e| format!("the compressed data is damaged: {}", super::said(e)))?;
+    match bytes.len() {
+        n if n == size => Ok(bytes),
+        n if n < size => Err(format!("has {n} bytes when inflated, {size} were stated")),
+        _ => Err(format!("has more than the stated {size} bytes when inflated")),
     }
-    if flags & 2 != 0 {
-        at += 2;
-    }
-    let end = bytes.len().checked_sub(8).filter(|end| *end >= at).ok_or_else(short)?;
-    let (Some(crc), Some(size)) = (u32_at(&bytes, end), u32_at(&bytes, end + 4)) else { return Err(short()) };
-    let content = inflate(&bytes[at..end], size as usize)?;
-    if crc32(&content) != crc {
-        return Err("the checksum of the gzip content is wrong".into());
-    }
-    Ok(content)
+}
+
+/// The checksum of zip and gzip.
+pub(super) fn crc32(bytes: &[u8]) -> u32 {
+    let mut crc = Crc::new();
+    crc.update(bytes);
+    crc.sum()
 }
 
 /// Two bytes, the low one first.
@@ -146,32 +136,21 @@ pub(crate) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
-/// Eight bytes, the low one first.
-pub(crate) fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
-    Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
-}
-
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use flate2::{Compression, GzBuilder};
+    use std::io::Write;
 
     /// Bytes as a gzip file.
     pub(crate) fn gzip(bytes: &[u8], name: Option<&str>) -> Vec<u8> {
-        let mut out = vec![0x1f, 0x8b, 8, if name.is_some() { 8 } else { 0 }, 0, 0, 0, 0, 0, 255];
+        let mut header = GzBuilder::new();
         if let Some(name) = name {
-            out.extend_from_slice(name.as_bytes());
-            out.push(0);
+            header = header.filename(name);
         }
-        out.extend(miniz_oxide::deflate::compress_to_vec(bytes, 6));
-        out.extend(crc32(bytes).to_le_bytes());
-        out.extend((bytes.len() as u32).to_le_bytes());
-        out
-    }
-
-    #[test]
-    fn the_checksum_is_the_known_one() {
-        assert_eq!(crc32(b"123456789"), 0xcbf4_3926);
-        assert_eq!(crc32(b""), 0);
+        let mut gzip = header.write(Vec::new(), Compression::new(6));
+        gzip.write_all(bytes).unwrap();
+        gzip.finish().unwrap()
     }
 
     #[test]
@@ -190,6 +169,7 @@ pub(crate) mod tests {
             bad[at] ^= 0xff;
             assert!(gunzip(bad).is_err(), "{at}");
         }
+        assert!(gunzip([&whole[..], &whole].concat()).unwrap_err().contains("bytes follow"));
         let mut bomb = whole;
         let end = bomb.len() - 4;
         bomb[end..].copy_from_slice(&u32::MAX.to_le_bytes());
@@ -212,7 +192,7 @@ pub(crate) mod tests {
                 file.extend(b"a comment\0");
             }
             if flags & 2 != 0 {
-                file.extend([0xab, 0xcd]);
+                file.extend((crc32(&file) as u16).to_le_bytes());
             }
             file.extend(&plain[10..]);
             assert_eq!(gunzip(file.clone()).unwrap(), b"content", "{flags}");
@@ -223,7 +203,7 @@ pub(crate) mod tests {
         for reserved in [32, 64, 128] {
             let mut file = plain.clone();
             file[3] = reserved;
-            assert!(gunzip(file).unwrap_err().contains("byte 2"), "{reserved}");
+            assert!(gunzip(file).unwrap_err().contains("invalid gzip header"), "{reserved}");
         }
     }
 

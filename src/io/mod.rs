@@ -5,6 +5,7 @@ pub mod atomic;
 pub(crate) mod bytes;
 mod checkpoint;
 pub mod checksum;
+mod elements;
 mod npy;
 mod npz;
 pub mod onnx;

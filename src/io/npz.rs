@@ -1,24 +1,25 @@
 //! NumPy's `.npz` format: a zip archive of `.npy` files, stored or deflated.
+//!
+//! `rawzip` reads the archive. It does not write it, since it would change names that look like paths and put sizes behind the data.
 
-use super::bytes::{self, u16_at, u32_at, u64_at};
-use super::checksum::crc32;
+use super::bytes::{self, crc32, u16_at};
 use super::npy::{self, Parsed};
+use super::{said, shown};
 use crate::error::{Error, Result};
-use crate::numerics::environment;
 use crate::reserve::{grow, reserved};
 use crate::tensor::AnyTensor;
+use rawzip::{CompressionMethod, ErrorKind, ZipArchive, ZipFileHeaderRecord, ZipSliceArchive};
+use std::borrow::Cow;
 use std::collections::HashSet;
 use std::path::Path;
 
 const END: u32 = 0x0605_4b50;
-const END_64: u32 = 0x0606_4b50;
-const END_64_PLACE: u32 = 0x0706_4b50;
 const ENTRY: u32 = 0x0201_4b50;
 const LOCAL: u32 = 0x0403_4b50;
 /// Bytes of an end record without its comment.
 const END_SIZE: usize = 22;
 /// Most arrays an archive may have.
-const MAX_ARRAYS: usize = 1 << 16;
+const MAX_ARRAYS: u64 = 1 << 16;
 
 /// Reads all arrays of a file with their names, in the order of the file, each as by
 /// [`read_npy`](super::read_npy).
@@ -29,7 +30,6 @@ pub fn read_npz(path: impl AsRef<Path>) -> Result<Vec<(String, AnyTensor)>> {
 
 /// Reads all arrays from the bytes of a file, as [`read_npz`] does; `name` stands for the file in errors.
 pub fn parse_npz(name: &str, bytes: &[u8]) -> Result<Vec<(String, AnyTensor)>> {
-    let _strict = environment::enter();
     parse(bytes).map_err(|why| Error::file("npz", name, why))
 }
 
@@ -90,139 +90,76 @@ pub fn npz_bytes(arrays: &[(&str, &AnyTensor)]) -> Result<Vec<u8>> {
     Ok(out)
 }
 
-/// A file of the archive as the directory has it.
-struct Entry {
-    name: String,
-    method: u16,
-    crc: u32,
-    packed: usize,
-    size: usize,
-    start: usize,
-}
-
 fn parse(bytes: &[u8]) -> Parsed<Vec<(String, AnyTensor)>> {
-    let (count, mut at) = directory(bytes)?;
-    let (mut arrays, mut names, mut packed) = (Vec::new(), HashSet::new(), 0usize);
-    for _ in 0..count {
-        let (entry, next) = entry(bytes, at)?;
-        // Entries that share their bytes could ask for any amount of memory.
-        packed = packed.saturating_add(entry.packed);
-        if packed > bytes.len() {
-            return Err(format!("byte {at}: the entries have more bytes than the file"));
+    let zip = ZipArchive::from_slice(bytes).map_err(|e| match (e.kind(), e.eocd_offset()) {
+        (ErrorKind::InvalidEndOfCentralDirectory, Some(end)) => {
+            format!("byte {end}: the end record is damaged")
         }
-        at = next;
-        let name = entry.name.strip_suffix(".npy").unwrap_or(&entry.name).to_string();
-        let shown = super::shown(&name);
-        if !names.insert(name.clone()) {
-            return Err(format!("array `{shown}` is there twice"));
-        }
-        let array = content(bytes, &entry).and_then(|c| match c {
-            Content::Stored(c) => npy::array(c),
-            Content::Inflated(c) => npy::array(&c),
-        });
-        arrays.push((name, array.map_err(|why| format!("array `{shown}`: {why}"))?));
+        _ => "is not a .npz file: it has no zip directory at its end (or is cut off)".into(),
+    })?;
+    let (end, count) = (zip.eocd_offset(), zip.entries_hint());
+    if zip.end_offset() != bytes.len() as u64 {
+        return Err(format!("byte {}: the archive ends before the file does", zip.end_offset()));
     }
-    Ok(arrays)
-}
-
-/// Finds the number of entries and where the directory starts.
-fn directory(bytes: &[u8]) -> Parsed<(usize, usize)> {
-    let none = "is not a .npz file: it has no zip directory at its end (or is cut off)";
-    // The end record is followed by a comment of up to 65535 bytes.
-    let last = bytes.len().checked_sub(END_SIZE).ok_or(none)?;
-    let fits = |at: &usize| {
-        u32_at(bytes, *at) == Some(END)
-            && u16_at(bytes, at + 20).is_some_and(|n| at + END_SIZE + usize::from(n) == bytes.len())
-    };
-    let end = (last.saturating_sub(0xffff)..=last).rev().find(fits).ok_or(none)?;
-    let cut = || format!("byte {end}: the end record is damaged");
-    let (disk, count) = (u16_at(bytes, end + 4).ok_or_else(cut)?, u16_at(bytes, end + 10).ok_or_else(cut)?);
-    let start = u32_at(bytes, end + 16).ok_or_else(cut)?;
-    let (mut count, mut start) = (usize::from(count), u64::from(start));
-    if disk == 0xffff || count == 0xffff || start == u64::from(u32::MAX) {
-        // Larger numbers are in a record of their own, whose place is told before this one.
-        let place =
-            end.checked_sub(20).filter(|at| u32_at(bytes, *at) == Some(END_64_PLACE)).ok_or_else(cut)?;
-        let at = u64_at(bytes, place + 8).and_then(|at| usize::try_from(at).ok()).ok_or_else(cut)?;
-        if at > place || u32_at(bytes, at) != Some(END_64) {
-            return Err(cut());
-        }
-        let wide = |offset| u64_at(bytes, at + offset).ok_or_else(cut);
-        count = usize::try_from(wide(32)?).map_err(|_| cut())?;
-        start = wide(48)?;
-    } else if disk != 0 {
+    if !matches!(u16_at(bytes, end as usize + 4), Some(0 | 0xffff)) {
         return Err(format!("byte {end}: archives in several parts are not supported"));
     }
     if count > MAX_ARRAYS {
         return Err(format!("byte {end}: {count} arrays, at most {MAX_ARRAYS} are read"));
     }
-    let start = usize::try_from(start).ok().filter(|start| *start <= end).ok_or_else(cut)?;
-    Ok((count, start))
-}
-
-/// The entry at a place of the directory, and the place after it.
-fn entry(bytes: &[u8], at: usize) -> Parsed<(Entry, usize)> {
-    let cut = || format!("byte {at}: an entry of the directory is damaged");
-    if u32_at(bytes, at) != Some(ENTRY) {
-        return Err(cut());
-    }
-    let half = |offset| u16_at(bytes, at + offset).map(usize::from).ok_or_else(cut);
-    let word = |offset| u32_at(bytes, at + offset).ok_or_else(cut);
-    if half(8)? & 1 != 0 {
-        return Err(format!("byte {at}: encrypted entries are not supported"));
-    }
-    let (name_len, extra_len, comment_len) = (half(28)?, half(30)?, half(32)?);
-    let name = bytes.get(at + 46..at + 46 + name_len).ok_or_else(cut)?;
-    let name = String::from_utf8_lossy(name).into_owned();
-    let mut extra = bytes.get(at + 46 + name_len..at + 46 + name_len + extra_len).ok_or_else(cut)?;
-    let mut sizes = [u64::from(word(24)?), u64::from(word(20)?), u64::from(word(42)?)];
-    // Those that are all ones are in the extra field number 1, in this order.
-    while extra.len() >= 4 && sizes.contains(&u64::from(u32::MAX)) {
-        let (id, len) = (u16_at(extra, 0), u16_at(extra, 2).map_or(0, usize::from));
-        let field = extra.get(4..4 + len).ok_or_else(cut)?;
-        if id == Some(1) {
-            let mut from = 0;
-            for size in sizes.iter_mut().filter(|s| **s == u64::from(u32::MAX)) {
-                *size = u64_at(field, from).ok_or_else(cut)?;
-                from += 8;
-            }
-            break;
+    let (mut arrays, mut names, mut packed) = (Vec::new(), HashSet::new(), 0u64);
+    for (i, entry) in zip.entries().enumerate() {
+        let entry = entry.map_err(|e| format!("entry {i} of the directory is damaged: {}", said(e)))?;
+        // Entries that share their bytes could ask for any amount of memory.
+        packed = packed.saturating_add(entry.compressed_size_hint());
+        if packed > bytes.len() as u64 {
+            return Err(format!("entry {i} of the directory: the entries have more bytes than the file"));
         }
-        extra = &extra[4 + len..];
+        let file = String::from_utf8_lossy(entry.file_path().as_bytes()).into_owned();
+        let name = file.strip_suffix(".npy").unwrap_or(&file).to_string();
+        if !names.insert(name.clone()) {
+            return Err(format!("array `{}` is there twice", shown(&name)));
+        }
+        let array = content(&zip, &entry).and_then(|c| npy::array(&c));
+        let array = array.map_err(|why| format!("array `{}`: {why}", shown(&name)))?;
+        arrays.push((name, array));
     }
-    let [size, packed, start] = sizes.map(|s| usize::try_from(s).ok());
-    let (Some(size), Some(packed), Some(start)) = (size, packed, start) else { return Err(cut()) };
-    let entry = Entry { name, method: half(10)? as u16, crc: word(16)?, packed, size, start };
-    Ok((entry, at + 46 + name_len + extra_len + comment_len))
-}
-
-enum Content<'a> {
-    Stored(&'a [u8]),
-    Inflated(Vec<u8>),
+    if arrays.len() as u64 != count {
+        let got = arrays.len();
+        return Err(format!(
+            "byte {end}: the directory is damaged: it has {got} entries, {count} were stated"
+        ));
+    }
+    Ok(arrays)
 }
 
 /// The bytes of an entry, whose place and sizes are checked against the file.
-fn content<'a>(bytes: &'a [u8], entry: &Entry) -> Parsed<Content<'a>> {
-    let at = entry.start;
-    let outside = || format!("its {} bytes at byte {at} reach past the end of the file", entry.packed);
-    let local = bytes.get(at..).ok_or_else(outside)?;
-    if u32_at(local, 0) != Some(LOCAL) {
-        return Err(format!("byte {at}: there is no entry where the directory says"));
+fn content<'a>(zip: &'a ZipSliceArchive<&[u8]>, entry: &ZipFileHeaderRecord<'_>) -> Parsed<Cow<'a, [u8]>> {
+    if entry.flags().is_encrypted() {
+        return Err("is encrypted, which is not supported".into());
     }
-    let half = |offset| u16_at(local, offset).map(usize::from).ok_or_else(outside);
-    let from = 30 + half(26)? + half(28)?;
-    let data = from.checked_add(entry.packed).and_then(|to| local.get(from..to)).ok_or_else(outside)?;
-    let content = match entry.method {
-        0 if entry.size == entry.packed => Content::Stored(data),
-        0 => return Err(format!("is stored in {} bytes, {} were stated", entry.packed, entry.size)),
-        8 => Content::Inflated(bytes::inflate(data, entry.size)?),
-        n => return Err(format!("is compressed by method {n}; use np.savez or np.savez_compressed")),
+    let found =
+        zip.get_entry(entry.wayfinder()).map_err(|e| match (e.kind(), entry.local_header_offset()) {
+            (ErrorKind::Eof, at) => {
+                format!(
+                    "its {} bytes at byte {at} reach past the end of the file",
+                    entry.compressed_size_hint()
+                )
+            }
+            (_, at) => format!("byte {at}: there is no entry where the directory says"),
+        })?;
+    let (data, size) = (found.data(), entry.uncompressed_size_hint());
+    let content = match entry.compression_method() {
+        CompressionMethod::STORE if size == data.len() as u64 => Cow::Borrowed(data),
+        CompressionMethod::STORE => {
+            return Err(format!("is stored in {} bytes, {size} were stated", data.len()));
+        }
+        CompressionMethod::DEFLATE => {
+            Cow::Owned(bytes::inflate(data, usize::try_from(size).unwrap_or(usize::MAX))?)
+        }
+        other => return Err(format!("is compressed by method {other}; use np.savez or np.savez_compressed")),
     };
-    let inside = match &content {
-        Content::Stored(c) => c,
-        Content::Inflated(c) => &c[..],
-    };
-    if crc32(inside) != entry.crc {
+    if crc32(&content) != entry.crc32() {
         return Err("its checksum is wrong: the file is damaged".into());
     }
     Ok(content)
@@ -231,8 +168,12 @@ fn content<'a>(bytes: &'a [u8], entry: &Entry) -> Parsed<Content<'a>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::io::bytes::u32_at;
     use crate::tensor::Tensor;
+    use flate2::Compression;
+    use flate2::write::DeflateEncoder;
     use proptest::prelude::*;
+    use std::io::Write;
 
     fn arrays() -> (AnyTensor, AnyTensor) {
         let x = Tensor::new(&[2, 2], vec![1.0f32, 2.0, 3.0, -4.5]).unwrap().into();
@@ -248,7 +189,9 @@ mod tests {
     fn deflated() -> Vec<u8> {
         let (x, _) = arrays();
         let content = npy::npy_bytes(&x);
-        let packed = miniz_oxide::deflate::compress_to_vec(&content, 6);
+        let mut packed = DeflateEncoder::new(Vec::new(), Compression::new(6));
+        packed.write_all(&content).unwrap();
+        let packed = packed.finish().unwrap();
         let stored = npz_bytes(&[("x", &x)]).unwrap();
         // The names have five bytes; sizes and method are put into the two headers.
         let mut out = [&stored[..35], &packed].concat();
@@ -296,7 +239,11 @@ mod tests {
         };
         let end = whole.len() - END_SIZE;
         check(&change(&whole, end + 16, &[0xff; 4]), "the end record is damaged");
-        check(&change(&whole, end + 10, &[9, 0]), "an entry of the directory is damaged");
+        check(
+            &change(&whole, end + 10, &[9, 0]),
+            "the directory is damaged: it has 2 entries, 9 were stated",
+        );
+        check(&[&whole[..], b"x"].concat(), "the archive ends before the file does");
         check(&change(&whole, 0, b"XX"), "array `x`: byte 0: there is no entry where the directory says");
         check(&change(&whole, 40, &[1]), "array `x`: its checksum is wrong");
         let small = deflated();

@@ -152,15 +152,17 @@ fn damaged_wide_records_are_errors() {
     refuses(end - 12, &(end as u64).to_le_bytes(), damaged);
     refuses(end - 12, &u64::MAX.to_le_bytes(), damaged);
     // More arrays than are read, and than there are; a directory that starts after its end, or in a file.
-    refuses(made.end_64 + 32, &((1u64 << 16) + 1).to_le_bytes(), "65537 arrays, at most 65536 are read");
-    refuses(made.end_64 + 32, &(1u64 << 16).to_le_bytes(), "an entry of the directory is damaged");
-    refuses(made.end_64 + 32, &3u64.to_le_bytes(), "an entry of the directory is damaged");
+    let counts = |n: u64| [n, n].map(u64::to_le_bytes).concat();
+    refuses(made.end_64 + 24, &counts((1 << 16) + 1), "65537 arrays, at most 65536 are read");
+    refuses(made.end_64 + 24, &counts(1 << 16), "has 2 entries, 65536 were stated");
+    refuses(made.end_64 + 24, &counts(3), "has 2 entries, 3 were stated");
+    refuses(made.end_64 + 24, &counts(1), "has 2 entries, 1 were stated");
     refuses(made.end_64 + 48, &(end as u64 + 1).to_le_bytes(), damaged);
-    refuses(made.end_64 + 48, &0u64.to_le_bytes(), "byte 0: an entry of the directory is damaged");
+    refuses(made.end_64 + 48, &0u64.to_le_bytes(), "entry 0 of the directory is damaged");
     // Fields that reach past the entry's, and numbers that are promised but not there.
     let extra = made.entries[1] + 46 + "long.name.npy".len();
-    refuses(extra + 2, &[40, 0], "an entry of the directory is damaged");
-    refuses(extra + 9 + 2, &[16, 0], "an entry of the directory is damaged");
+    refuses(extra + 2, &[40, 0], "more bytes than the file");
+    refuses(extra + 9 + 2, &[16, 0], "reach past the end");
     refuses(extra + 9, &[2, 0], "more bytes than the file");
     // Content of another size than is stated, and at another place.
     refuses(extra + 13, &[1], "is stored in");

@@ -6,11 +6,12 @@ use dittograd::data::{self, Tokenizer};
 use dittograd::device::Meta;
 use dittograd::error::ErrorKind;
 use dittograd::graph::Graph;
-use dittograd::io::checksum::crc32;
 use dittograd::io::safetensors::{SafeTensors, Writer};
 use dittograd::io::{self, npy_bytes, npz_bytes};
 use dittograd::prelude::*;
+use flate2::{Compression, GzBuilder};
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -74,9 +75,9 @@ fn tensors() -> Vec<u8> {
 }
 
 fn gzip(bytes: &[u8]) -> Vec<u8> {
-    let deflated = miniz_oxide::deflate::compress_to_vec(bytes, 6);
-    let head = [0x1f, 0x8b, 8, 8, 0, 0, 0, 0, 0, 255, b'n', 0];
-    [&head[..], &deflated, &crc32(bytes).to_le_bytes(), &(bytes.len() as u32).to_le_bytes()].concat()
+    let mut gzip = GzBuilder::new().filename("n").write(Vec::new(), Compression::new(6));
+    gzip.write_all(bytes).unwrap();
+    gzip.finish().unwrap()
 }
 
 /// Bytes that do not compress.

@@ -82,7 +82,7 @@ impl Scene {
         }
         // Everything is opaque, so the fourth channel says nothing.
         let rgb: Vec<u8> = pixels.data().chunks_exact(4).flat_map(|p| [p[0], p[1], p[2]]).collect();
-        Some(png::encode([height as usize, width as usize], &rgb, Some(PER_METRE)))
+        png::encode([height as usize, width as usize], &rgb, Some(PER_METRE)).ok()
     }
 }
 

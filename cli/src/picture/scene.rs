@@ -158,6 +158,8 @@ impl Shape {
                 writeln!(s, ">{}</text>", escape(text))?;
             }
             Shape::Image { at: [x, y, w, h], size, rgb } => {
+                // An image without pixels is not drawn.
+                let Ok(file) = png::encode(*size, rgb, None) else { return Ok(()) };
                 write!(
                     s,
                     "<image x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" preserveAspectRatio=\"none\" \
@@ -167,7 +169,7 @@ impl Shape {
                     number(*w),
                     number(*h)
                 )?;
-                base64(s, &png::encode(*size, rgb, None));
+                base64(s, &file);
                 s.push_str("\"/>\n");
             }
         }

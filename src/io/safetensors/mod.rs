@@ -1,0 +1,165 @@
+//! Safetensors files: named tensors and a map of texts, as PyTorch, NumPy and others read and write them.
+//!
+//! A file is the length of a header (8 bytes), the header (JSON: for each name its type, shape and place), and the bytes of
+//! the tensors, one behind the other without holes. Reading takes no more memory than about the file's own size, whatever
+//! the header says, and every error is one line that names the file and the tensor. Writing gives the same bytes for the
+//! same content.
+
+mod digest;
+mod header;
+#[cfg(test)]
+mod tests;
+mod writer;
+
+pub use super::elements::Dtype;
+pub use writer::Writer;
+
+use super::{bytes, elements, shown};
+use crate::error::{Error, Result};
+use crate::numerics::environment;
+use crate::shape::Shape;
+use crate::tensor::AnyTensor;
+use digest::Digest;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::Range;
+use std::path::Path;
+
+/// The longest header, as in other readers.
+const MAX_HEADER: u64 = 100_000_000;
+/// Most tensors, and most texts. Their lines in the header may be short, so that what is kept of them is many times larger.
+const MAX_NAMES: usize = 1 << 17;
+/// The name the header keeps for the map of texts.
+const METADATA: &str = "__metadata__";
+
+/// What the header says about a tensor.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Entry {
+    dtype: Dtype,
+    shape: Shape,
+    /// Where its bytes are in the file.
+    place: Range<usize>,
+}
+
+impl Entry {
+    /// Type of its elements in the file.
+    pub fn dtype(&self) -> Dtype {
+        self.dtype
+    }
+
+    /// Its shape.
+    pub fn shape(&self) -> Shape {
+        self.shape
+    }
+}
+
+type Entries = BTreeMap<String, Entry>;
+
+/// A file that was read and checked. Tensors are converted when they are asked for.
+pub struct SafeTensors {
+    /// For errors.
+    name: String,
+    bytes: Vec<u8>,
+    metadata: BTreeMap<String, String>,
+    entries: Entries,
+}
+
+impl fmt::Debug for SafeTensors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SafeTensors({}, {} tensors, {} bytes)", self.name, self.entries.len(), self.bytes.len())
+    }
+}
+
+impl SafeTensors {
+    /// Reads a file.
+    ///
+    /// ```
+    /// use dittograd::io::safetensors::{SafeTensors, Writer};
+    /// use dittograd::prelude::*;
+    /// # fn main() -> Result<()> {
+    /// # let folder = std::env::temp_dir().join(format!("dittograd-doc-{}", std::process::id()));
+    /// # std::fs::create_dir_all(&folder).unwrap();
+    /// let path = folder.join("x.safetensors");
+    /// let x = Tensor::new(&[2], vec![0.5f32, 2.0])?;
+    /// let mut file = Writer::new();
+    /// file.numbers("x", &x)?.metadata("made by", "me")?.save(&path)?;
+    ///
+    /// let file = SafeTensors::read(&path)?;
+    /// assert_eq!(file.tensor("x")?, x.into());
+    /// assert_eq!(file.metadata()["made by"], "me");
+    /// # std::fs::remove_dir_all(&folder).unwrap();
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn read(path: impl AsRef<Path>) -> Result<SafeTensors> {
+        let path = path.as_ref();
+        SafeTensors::parse(path.display().to_string(), bytes::read_regular("read", path)?)
+    }
+
+    /// The same of bytes in memory; `name` stands for the file in errors.
+    pub fn parse(name: impl Into<String>, bytes: Vec<u8>) -> Result<SafeTensors> {
+        let name = name.into();
+        match header::parse(&bytes) {
+            Ok((metadata, entries)) => Ok(SafeTensors { name, bytes, metadata, entries }),
+            Err(why) => Err(Error::file("read", name, format!("is not a safetensors file: {why}"))),
+        }
+    }
+
+    /// The map of texts.
+    pub fn metadata(&self) -> &BTreeMap<String, String> {
+        &self.metadata
+    }
+
+    /// Names and entries of all tensors, by name.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Entry)> {
+        self.entries.iter().map(|(name, e)| (name.as_str(), e))
+    }
+
+    /// What the header says about a tensor.
+    pub fn get(&self, name: &str) -> Option<&Entry> {
+        self.entries.get(name)
+    }
+
+    /// Number of tensors.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Length of the file.
+    pub fn bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// An error about this file.
+    #[cold]
+    pub(crate) fn error(&self, op: &str, why: impl fmt::Display) -> Error {
+        Error::file(op, &self.name, why)
+    }
+
+    /// A tensor. F32, F16, BF16 and F64 are numbers (of which F64 is rounded to float32; one too large for it is an error),
+    /// BOOL and whole numbers are indices; one below 0 or above the largest u32 is an error.
+    pub fn tensor(&self, name: &str) -> Result<AnyTensor> {
+        let _strict = environment::enter();
+        let wrong = |why: String| self.error("read", format!("tensor `{}`: {why}", shown(name)));
+        let Some(e) = self.entries.get(name) else {
+            return Err(wrong(format!("is not among the {} in the file", self.entries.len())));
+        };
+        let bytes = self.bytes.get(e.place.clone()).unwrap_or_default();
+        elements::tensor(e.dtype, e.shape, bytes).map_err(wrong)
+    }
+
+    /// A hash of all tensors and of the map of texts without the entry `but`, however the header is spelled.
+    pub(crate) fn digest(&self, but: &str) -> String {
+        let mut digest = Digest::new(self.metadata.iter().filter(|(key, _)| *key != but));
+        for (name, e) in &self.entries {
+            digest.tensor(name, e.dtype, e.shape);
+            digest.elements(self.bytes.get(e.place.clone()).unwrap_or_default());
+        }
+        digest.finish()
+    }
+}
