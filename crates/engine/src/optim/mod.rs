@@ -3,24 +3,25 @@
 //! them; learning rates and bias corrections are formed in f64, rounded once (C8), and reach the kernel through a small
 //! buffer, so that a captured program sees new ones every step.
 
-mod direction;
+mod clip;
 mod group;
 pub(crate) mod host;
-mod rule;
+pub mod rules;
 mod schedule;
 mod state;
 mod update;
 
 pub use group::Group;
-pub use rule::Rule;
+pub use rules::Rule;
 pub use schedule::Schedule;
 pub use state::{OptimizerState, ParamState};
 
-pub(crate) use rule::{Element, HYPERS, Kind, STATES};
+pub(crate) use rules::{Element, HYPERS, Kind, STATES};
 pub(crate) use update::Slot;
 
 use crate::params::{Param, Params};
 use crate::session::Grads;
+use clip::Clip;
 use dittograd_device::cuda::{Cuda, Source};
 use dittograd_device::{AnyBuffer, Backend, Buffer, Cpu, Device, WriteGuard};
 use dittograd_numerics::environment;
@@ -90,7 +91,14 @@ pub(crate) fn updated<'p>(params: impl Iterator<Item = &'p Param>) -> Result<Sha
 
 impl Optimizer {
     /// Any rule.
-    pub fn new(rule: Rule, lr: f64) -> Optimizer {
+    ///
+    /// ```
+    /// use dittograd::optim::{Optimizer, rules::Adam};
+    /// let optimizer = Optimizer::new(Adam { beta2: 0.95, ..Adam::default() }, 3e-4);
+    /// assert_eq!(optimizer.lr(), 3e-4);
+    /// ```
+    pub fn new(rule: impl Into<Rule>, lr: f64) -> Optimizer {
+        let rule = rule.into();
         let options = Options { rule, lr, weight_decay: 0.0, decoupled: rule.decouples() };
         Optimizer {
             options,
@@ -104,58 +112,6 @@ impl Optimizer {
             words: Vec::new(),
             buffer: None,
         }
-    }
-
-    /// Gradient descent.
-    pub fn sgd(lr: f64) -> Optimizer {
-        Optimizer::new(Rule::Sgd, lr)
-    }
-
-    /// Gradient descent with momentum.
-    pub fn momentum(lr: f64, mu: f64) -> Optimizer {
-        Optimizer::new(Rule::Momentum { mu, dampening: 0.0, nesterov: false }, lr)
-    }
-
-    /// Gradient descent with Nesterov's momentum.
-    pub fn nesterov(lr: f64, mu: f64) -> Optimizer {
-        Optimizer::new(Rule::Momentum { mu, dampening: 0.0, nesterov: true }, lr)
-    }
-
-    /// Adam with the usual constants (0.9, 0.999, 1e-8).
-    pub fn adam(lr: f64) -> Optimizer {
-        Optimizer::new(Rule::Adam { beta1: 0.9, beta2: 0.999, eps: 1e-8 }, lr)
-    }
-
-    /// AdamW with the usual constants (0.9, 0.999, 1e-8, weight decay 0.01).
-    pub fn adamw(lr: f64) -> Optimizer {
-        Optimizer::adam(lr).decoupled(true).weight_decay(0.01)
-    }
-
-    /// AdaGrad with PyTorch's constants (eps 1e-10, learning rate not decayed).
-    pub fn adagrad(lr: f64) -> Optimizer {
-        Optimizer::new(Rule::AdaGrad { lr_decay: 0.0, initial: 0.0, eps: 1e-10 }, lr)
-    }
-
-    /// RMSProp with PyTorch's constants (alpha 0.99, eps 1e-8, no momentum, not centered).
-    pub fn rmsprop(lr: f64) -> Optimizer {
-        Optimizer::new(Rule::RmsProp { alpha: 0.99, eps: 1e-8, momentum: 0.0, centered: false }, lr)
-    }
-
-    /// Adadelta with PyTorch's constants (rho 0.9, eps 1e-6); the usual learning rate is 1.
-    pub fn adadelta(lr: f64) -> Optimizer {
-        Optimizer::new(Rule::Adadelta { rho: 0.9, eps: 1e-6 }, lr)
-    }
-
-    /// Lion with the published constants (0.9, 0.99, no weight decay).
-    pub fn lion(lr: f64) -> Optimizer {
-        Optimizer::new(Rule::Lion { beta1: 0.9, beta2: 0.99 }, lr)
-    }
-
-    /// Muon with PyTorch's constants (momentum 0.95, Nesterov, weight decay 0.1) for matrices, AdamW with the same learning
-    /// rate and weight decay for everything else. Matrices that should follow AdamW too, such as embeddings, go into a
-    /// [`Group`] with that rule.
-    pub fn muon(lr: f64) -> Optimizer {
-        Optimizer::new(Rule::Muon { momentum: 0.95, nesterov: true, eps: 1e-7 }, lr).weight_decay(0.1)
     }
 
     /// The same optimizer with another weight decay.
@@ -260,7 +216,7 @@ impl Optimizer {
         let groups = group::resolve(&self.groups, params)?;
         for (p, group) in params.iter().zip(groups) {
             let options = self.options(group);
-            let (row, rule) = (self.entries.len(), options.rule.of(p));
+            let (row, rule) = (self.entries.len(), options.rule.of(p.shape()));
             let kind = rule.kind(options.decoupled);
             let name = p.name().to_string();
             self.entries.entry(p.id()).or_insert(Entry {
@@ -358,12 +314,10 @@ impl Optimizer {
             let options = self.options(e.group);
             let lr = self.schedule.lr(options.lr, self.step);
             // A schedule may grow a rate beyond what float32 has.
-            rule::finite("lr", lr)?;
-            let decoupled = options.decoupled;
-            let mut h = e.rule.hypers(lr, options.weight_decay, decoupled, e.step + 1, p.shape().dims());
-            h[HYPERS - 1] = limit;
+            rules::finite("lr", lr)?;
+            let decay = (lr, options.weight_decay, options.decoupled);
             let row = e.row;
-            self.hypers[row] = h;
+            self.hypers[row] = e.rule.hypers(decay, limit, e.step + 1, p.shape());
         }
         self.words.clear();
         self.words.extend(self.hypers.iter().flatten().map(|&x| x as f32));
@@ -403,17 +357,14 @@ impl Optimizer {
     ) -> Result<Extras> {
         let grads: Vec<Val> = items.iter().map(|i| i.1).collect();
         let factor = match self.clip_norm.filter(|_| !grads.is_empty()) {
-            Some(max_norm) => Some(direction::clip_factor(r, &grads, max_norm)?),
+            Some(max_norm) => Some(clip::norm_factor(r, &grads, max_norm)?),
             None => None,
         };
-        let limit = self.clip_value.unwrap_or(f64::INFINITY);
+        let clip = Clip { factor, limit: self.clip_value.unwrap_or(f64::INFINITY) };
         let mut directions = Vec::with_capacity(items.len());
         for ((p, g), buffer) in items.iter().zip(buffers) {
             directions.push(match buffer {
-                Some(buffer) => {
-                    let rule = self.entry(p)?.rule;
-                    Some(direction::muon(r, rule, *g, *buffer, factor, limit)?)
-                }
+                Some(buffer) => Some(self.entry(p)?.rule.direction(r, *g, *buffer, clip)?),
                 None => None,
             });
         }

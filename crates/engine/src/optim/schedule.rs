@@ -1,6 +1,6 @@
 //! Learning rates over time. A schedule is a plain function of the number of updates made so far, formed in f64.
 
-use super::rule::finite;
+use super::rules::finite;
 use dittograd_numerics::environment::strict;
 use dittograd_numerics::error::{Error, Result};
 use std::f64::consts::PI;

@@ -1,7 +1,7 @@
 //! The update of parameters in place: loops on the CPU, one kernel for up to 32 parameters on CUDA, both read off
 //! the rule's formula.
 
-use super::rule::{Element, HYPERS, Kind, STATES};
+use super::rules::{self, Element, Family, Formula, HYPERS, Kind, STATES, update, variant_of, with_rules};
 use dittograd_device::Cpu;
 use dittograd_device::cpu::simd::simd_fn;
 use dittograd_device::cuda::driver::HostMemory;
@@ -13,12 +13,11 @@ use dittograd_ops::with_stand_in;
 use std::fmt::Write;
 use std::sync::Arc;
 
-/// One update of neighbouring elements; slices of what the rule has not are empty. With a constant `kind` only its
-/// arithmetic is left in the loop.
+/// One update of neighbouring elements; slices of what the rule has not are empty. All that depends on the kind is constant, so
+/// only its arithmetic is left in the loop.
 #[inline(always)]
 #[allow(clippy::too_many_arguments)]
-fn lanes(
-    kind: Kind,
+fn lanes<F: Formula, const VARIANT: usize, const DECOUPLED: bool>(
     factor: f32,
     h: [f32; HYPERS],
     p: &mut [f32],
@@ -29,12 +28,12 @@ fn lanes(
     d: &[f32],
 ) {
     let n = p.len();
-    let count = kind.states().len();
+    let count = const { variant_of(F::STATES, VARIANT).len() };
     let g = &g[..n];
     let a = if count > 0 { &mut a[..n] } else { &mut [] };
     let b = if count > 1 { &mut b[..n] } else { &mut [] };
     let c = if count > 2 { &mut c[..n] } else { &mut [] };
-    let d = if kind.directed() { &d[..n] } else { &[] };
+    let d = if F::DIRECTED { &d[..n] } else { &[] };
     for i in 0..n {
         let element = Element {
             p: p[i],
@@ -44,9 +43,9 @@ fn lanes(
                 if count > 1 { b[i] } else { 0.0 },
                 if count > 2 { c[i] } else { 0.0 },
             ],
-            direction: if kind.directed() { d[i] } else { 0.0 },
+            direction: if F::DIRECTED { d[i] } else { 0.0 },
         };
-        let (new, states) = kind.formula(element, factor, h);
+        let (new, states) = update::<F, f32>(VARIANT, DECOUPLED, element, factor, h);
         p[i] = new;
         if count > 0 {
             a[i] = states[0];
@@ -59,30 +58,6 @@ fn lanes(
         }
     }
 }
-
-/// Calls `$then` with the numbers of all kinds.
-macro_rules! with_kinds {
-    ($then:ident) => {
-        $then!(0 4 8 9 12 13 16 20 24 28 32 33 34 35 36 37 38 39 40 44 48 52 56 60)
-    };
-}
-
-/// A kind that is not in the list, or a number of none, does not compile.
-const _: () = {
-    macro_rules! listed {
-        ($($code:literal)*) => { [$($code),*] };
-    }
-    let listed: &[usize] = &with_kinds!(listed);
-    let (mut code, mut at) = (0, 0);
-    while code < Kind::CODES {
-        if Kind::of(code).exists() {
-            assert!(at < listed.len() && listed[at] == code, "with_kinds must list the number of every kind");
-            at += 1;
-        }
-        code += 1;
-    }
-    assert!(at == listed.len(), "with_kinds lists numbers that are no kind's");
-};
 
 simd_fn! {
     // Each slice is an argument of its own: only so does the compiler know that they do not overlap.
@@ -98,16 +73,24 @@ simd_fn! {
         c: &mut [f32],
         d: &[f32],
     ) {
-        /// A loop for each kind, in which only its arithmetic is left.
+        /// A loop for each kind.
         macro_rules! of_kind {
-            ($($code:literal)*) => {
-                match kind.code() {
-                    $($code => lanes(const { Kind::of($code) }, factor, h, p, g, a, b, c, d),)*
-                    _ => lanes(kind, factor, h, p, g, a, b, c, d),
+            ($($name:ident)*) => {
+                match kind.family {
+                    $(Family::$name => match (kind.variant, kind.decoupled) {
+                        (1, false) if rules::$name::STATES.len() > 1 => lanes::<rules::$name, 1, false>(factor, h, p, g, a, b, c, d),
+                        (1, true) if rules::$name::STATES.len() > 1 => lanes::<rules::$name, 1, true>(factor, h, p, g, a, b, c, d),
+                        (2, false) if rules::$name::STATES.len() > 2 => lanes::<rules::$name, 2, false>(factor, h, p, g, a, b, c, d),
+                        (2, true) if rules::$name::STATES.len() > 2 => lanes::<rules::$name, 2, true>(factor, h, p, g, a, b, c, d),
+                        (3, false) if rules::$name::STATES.len() > 3 => lanes::<rules::$name, 3, false>(factor, h, p, g, a, b, c, d),
+                        (3, true) if rules::$name::STATES.len() > 3 => lanes::<rules::$name, 3, true>(factor, h, p, g, a, b, c, d),
+                        (_, false) => lanes::<rules::$name, 0, false>(factor, h, p, g, a, b, c, d),
+                        (_, true) => lanes::<rules::$name, 0, true>(factor, h, p, g, a, b, c, d),
+                    },)*
                 }
             };
         }
-        with_kinds!(of_kind)
+        with_rules!(of_kind)
     }
 }
 
