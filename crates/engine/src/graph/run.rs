@@ -1,10 +1,10 @@
 //! A compiled program and its executors. On the CPU the instructions run one after the other in one
-//! planned block; on CUDA they are captured once, with the optimizer's update, and replayed as one launch.
+//! planned block; on CUDA they are captured once and replayed as one launch. Effects, which write outside the block, come last.
 
 use super::passes::Passes;
 use super::plan::{Flow, Request, place, place_apart};
 use super::{Graph, Source, What};
-use crate::optim::{Optimizer, updated};
+use crate::effect::{EffectOf, HostValue};
 use crate::params::Param;
 use crate::session::Nats;
 use dittograd_device::cuda::{Captured, Cuda, CudaGraph};
@@ -174,23 +174,6 @@ struct Limit {
     op: &'static str,
 }
 
-/// A parameter to update, and what with: its gradient, and its direction if its rule has one.
-#[derive(Clone, Debug)]
-pub struct Update<V> {
-    pub param: Param,
-    pub gradient: V,
-    pub direction: Option<V>,
-}
-
-/// The optimizer of a program, the parameters it updates, the factor of norm clipping, and parameters that become a value
-/// of the program.
-pub struct Training<'a> {
-    pub optimizer: &'a Optimizer,
-    pub updates: Vec<Update<Val>>,
-    pub factor: Option<Val>,
-    pub assigned: Vec<(Param, Val)>,
-}
-
 /// A program ready to run with new inputs, any number of times.
 pub struct Compiled {
     device: Device,
@@ -207,25 +190,21 @@ pub struct Compiled {
     nats: Vec<(usize, Nats, AtomicU64)>,
     limits: Vec<Limit>,
     outputs: Vec<(Place, Meta)>,
-    updates: Vec<Update<Place>>,
-    /// Where the factor of norm clipping is.
-    factor: Option<Place>,
-    /// Parameters that become a value of the program at the end of a run, before the update.
-    assigned: Vec<(Param, Place)>,
+    /// What is written outside the block at the end of a run.
+    effects: Vec<EffectOf<(Place, Meta)>>,
     graph: Option<CudaGraph>,
     plan: Plan,
     text: String,
 }
 
 impl Compiled {
-    /// Compiles `graph` for `device`: the values `outputs` can be read after each run, and then the parameters of
-    /// `training` are updated. Its values live in the block `within`, if that is large enough, and overwrite what is there.
+    /// Compiles `graph` for `device`: the values `outputs` can be read after each run, whose `effects` come last. Its values live in the block `within`, if that is large enough, and overwrite what is there.
     #[doc(hidden)]
     pub fn new(
         device: &Device,
         graph: &Graph,
         outputs: &[Val],
-        training: Option<Training<'_>>,
+        effects: Vec<EffectOf<Val>>,
         passes: Passes,
         within: Option<&Buffer>,
     ) -> Result<Compiled> {
@@ -236,16 +215,10 @@ impl Compiled {
             return Err(Error::unsupported("compile", what));
         }
         let traced = graph.size();
-        let optimizer = training.as_ref().map(|t| t.optimizer);
-        let (updates, factor, assigned) =
-            training.map_or((Vec::new(), None, Vec::new()), |t| (t.updates, t.factor, t.assigned));
         let mut wanted: Vec<Val> = outputs.to_vec();
-        wanted.extend(updates.iter().map(|u| u.gradient));
-        wanted.extend(updates.iter().filter_map(|u| u.direction));
-        wanted.extend(factor);
-        wanted.extend(assigned.iter().map(|a| a.1));
+        wanted.extend(effects.iter().flat_map(|e| &e.inputs));
         let mut graph = passes.run(graph, &mut wanted, device)?;
-        if optimizer.is_some() {
+        if !effects.is_empty() {
             for v in &mut wanted {
                 *v = lasting(&mut graph, *v)?;
             }
@@ -388,16 +361,12 @@ impl Compiled {
         let places_of =
             |v: &Val| (spots[v.0 as usize].place(&block.starts), graph.nodes()[v.0 as usize].meta);
         let (out_vals, rest) = wanted.split_at(outputs.len());
-        let (gradients, rest) = rest.split_at(updates.len());
-        let mut rest = rest.iter().map(|v| places_of(v).0);
-        let update = |(u, g): (Update<Val>, &Val)| Update {
-            param: u.param,
-            gradient: places_of(g).0,
-            direction: u.direction.and_then(|_| rest.next()),
+        let mut rest = rest.iter().map(places_of);
+        let placed = |e: EffectOf<Val>| EffectOf {
+            inputs: rest.by_ref().take(e.inputs.len()).collect(),
+            effect: e.effect,
         };
-        let updates: Vec<Update<Place>> = updates.into_iter().zip(gradients).map(update).collect();
-        let factor = factor.and_then(|_| rest.next());
-        let assigned = assigned.into_iter().map(|a| a.0).zip(rest).collect();
+        let effects = effects.into_iter().map(placed).collect();
         let plan = Plan {
             traced,
             instructions: instructions.len(),
@@ -425,14 +394,12 @@ impl Compiled {
             nats,
             limits,
             outputs: out_vals.iter().map(places_of).collect(),
-            updates,
-            factor,
-            assigned,
+            effects,
             graph: None,
             plan,
             text,
         };
-        compiled.capture(optimizer)?;
+        compiled.capture()?;
         Ok(compiled)
     }
 
@@ -452,7 +419,7 @@ impl Compiled {
     }
 
     /// Captures the whole program on CUDA. Kernels are compiled first, side by side.
-    fn capture(&mut self, optimizer: Option<&Optimizer>) -> Result<()> {
+    fn capture(&mut self) -> Result<()> {
         let Backend::Cuda(cuda) = self.device.backend() else { return Ok(()) };
         let gpu = Gpu::of(cuda);
         let mut modules: Vec<dittograd_device::cuda::Source> = Vec::new();
@@ -464,11 +431,11 @@ impl Compiled {
                 seen.push(i);
             }
         }
-        modules.extend(optimizer.map(Optimizer::cuda_modules).unwrap_or_default());
+        modules.extend(self.effects.iter().flat_map(|e| e.effect.cuda_modules()));
         modules.sort();
         modules.dedup();
         cuda.compile_all(&modules)?;
-        match cuda.capture(|| self.queue(cuda, optimizer, true)) {
+        match cuda.capture(|| self.queue(cuda, true)) {
             Ok(graph) => {
                 self.plan.launches = graph.nodes();
                 self.graph = Some(graph);
@@ -485,9 +452,9 @@ impl Compiled {
         Ok(())
     }
 
-    /// Queues all instructions and the update. While they are captured, each waits only for those whose memory it uses or
+    /// Queues all instructions and effects. While they are captured, each waits only for those whose memory it uses or
     /// reuses, so that the others run beside it.
-    fn queue(&self, cuda: &Arc<Cuda>, optimizer: Option<&Optimizer>, is_captured: bool) -> Result<()> {
+    fn queue(&self, cuda: &Arc<Cuda>, is_captured: bool) -> Result<()> {
         let waits = if is_captured { self.waits() } else { Vec::new() };
         let mut ends: Vec<Vec<Captured>> = Vec::new();
         let wait_for = |ends: &[Vec<Captured>], n: usize| match waits.get(n) {
@@ -522,41 +489,22 @@ impl Compiled {
                 ends.push(end);
             }
         }
-        if let Some(optimizer) = optimizer {
-            let count = self.instructions.len();
-            // Each after all instructions, and beside the others: none reads what another writes.
-            for (p, place) in &self.assigned {
-                wait_for(&ends, count)?;
-                let to = p.buffer().buffer().address("assign")?;
-                cuda.copy(to, self.address(*place)?, p.shape().numel() * 4)?;
-            }
-            wait_for(&ends, count)?;
-            let slots = self
-                .updates
-                .iter()
-                .map(|u| {
-                    let direction = u.direction.map_or(Ok(0), |d| self.address(d))?;
-                    optimizer.slot(&u.param, self.address(u.gradient)?, direction)
-                })
-                .collect::<Result<Vec<_>>>()?;
-            let factor = self.factor.map_or(Ok(0), |f| self.address(f))?;
-            let update = || optimizer.update_cuda(cuda, &slots, factor);
+        for e in &self.effects {
+            // After all instructions, and beside the other effects: none reads what another writes.
+            wait_for(&ends, self.instructions.len())?;
+            let inputs = e.inputs.iter().map(|i| self.address(i.0)).collect::<Result<Vec<_>>>()?;
+            let run = || e.effect.cuda(cuda, &inputs);
             match is_captured {
-                true => update()?,
-                false => self.device.timed("update", &[], updated(self.params())?, update)?,
+                true => run()?,
+                false => self.device.timed(e.effect.name(), &[], e.effect.extent()?, run)?,
             }
         }
         Ok(())
     }
 
-    /// The parameters that an update changes.
-    fn params(&self) -> impl Iterator<Item = &Param> {
-        self.updates.iter().map(|u| &u.param)
-    }
-
-    /// For each instruction, and for the update after them, the ones it must wait for, without those that they wait for
-    /// themselves: who writes what it reads or writes, and who reads what it writes. Only the update and what is assigned
-    /// write outside the block, and they wait for all.
+    /// For each instruction, and for the effects after them, the ones it must wait for, without those that they wait for
+    /// themselves: who writes what it reads or writes, and who reads what it writes. Only effects write outside the block, and
+    /// they wait for all.
     fn waits(&self) -> Vec<Vec<usize>> {
         let count = self.instructions.len();
         let uses: Vec<Uses> = self.instructions.iter().map(Instruction::uses).collect();
@@ -646,12 +594,14 @@ impl Compiled {
         Ok(copy)
     }
 
-    /// Runs the program once on the current inputs and parameters, then updates the parameters. Random
-    /// calls continue at `random_calls`.
+    /// Runs the program once on the current inputs and parameters, then its effects. Random calls continue at
+    /// `random_calls`.
     #[doc(hidden)]
-    pub fn run(&self, random_calls: u64, optimizer: Option<&Optimizer>) -> Result<()> {
+    pub fn run(&self, random_calls: u64) -> Result<()> {
         let _strict = environment::enter();
-        if self.outside.iter().any(|b| b.buffer().is_released()) {
+        let written = || self.effects.iter().flat_map(|e| e.effect.writes());
+        let is_released = |b: &AnyBuffer| b.buffer().is_released();
+        if self.outside.iter().any(is_released) || written().any(|p| is_released(&p.buffer())) {
             return Err(Error::new("program", ErrorKind::Released));
         }
         if let Some(base) = self.random_base {
@@ -669,8 +619,8 @@ impl Compiled {
         }
         match (self.device.backend(), &self.graph) {
             (Backend::Cuda(_), Some(graph)) if !self.device.is_profiled() => graph.launch()?,
-            (Backend::Cuda(cuda), _) => self.queue(cuda, optimizer, false)?,
-            (Backend::Cpu(cpu), _) => self.run_cpu(cpu, optimizer)?,
+            (Backend::Cuda(cuda), _) => self.queue(cuda, false)?,
+            (Backend::Cpu(cpu), _) => self.run_cpu(cpu)?,
             (Backend::Host(_), _) => {
                 return Err(Error::new(
                     "program",
@@ -678,14 +628,11 @@ impl Compiled {
                 ));
             }
         }
-        if optimizer.is_some() {
-            self.updates.iter().for_each(|u| u.param.changed());
-            self.assigned.iter().for_each(|a| a.0.changed());
-        }
+        written().for_each(Param::changed);
         Ok(())
     }
 
-    fn run_cpu(&self, cpu: &dittograd_device::Cpu, optimizer: Option<&Optimizer>) -> Result<()> {
+    fn run_cpu(&self, cpu: &dittograd_device::Cpu) -> Result<()> {
         let mut arena = self.arena.write("program")?;
         {
             let locked = self.outside_set.lock("program")?;
@@ -736,44 +683,21 @@ impl Compiled {
             }
             *self.spare.lock().unwrap_or_else(PoisonError::into_inner) = spare;
         }
-        if let Some(optimizer) = optimizer {
-            let arena = arena.host();
-            let arena: &[f32] = arena;
-            for (p, place) in &self.assigned {
-                let write = |words: &[f32]| p.buffer().buffer().write_words("assign", words);
-                self.with_words(arena, *place, p.shape().numel(), write)?;
-            }
-            let factor = match self.factor {
-                Some(place) => self.with_words(arena, place, 1, |f| Ok(f[0]))?,
-                None => 1.0,
-            };
-            self.device.timed("update", &[], updated(self.params())?, || {
-                self.updates.iter().try_for_each(|u| {
-                    let n = u.param.shape().numel();
-                    self.with_words(arena, u.gradient, n, |g| match u.direction {
-                        Some(place) => self.with_words(arena, place, n, |d| {
-                            optimizer.update_cpu(cpu, &u.param, g, d, factor)
-                        }),
-                        None => optimizer.update_cpu(cpu, &u.param, g, &[], factor),
-                    })
-                })
-            })?;
+        let arena: &[f32] = arena.host();
+        for e in &self.effects {
+            let read = |i: usize| self.host_value(arena, e.inputs[i]);
+            self.device.timed(e.effect.name(), &[], e.effect.extent()?, || e.effect.cpu(cpu, &read))?;
         }
         Ok(())
     }
 
-    /// Calls `f` with `n` words of a place, on the CPU.
-    fn with_words<T>(
-        &self,
-        arena: &[f32],
-        place: Place,
-        n: usize,
-        f: impl FnOnce(&[f32]) -> Result<T>,
-    ) -> Result<T> {
+    /// A value, on the CPU.
+    fn host_value<'a>(&'a self, arena: &'a [f32], (place, meta): (Place, Meta)) -> HostValue<'a> {
+        let n = meta.shape.numel();
         match place {
-            Place::Arena(_) if n == 0 => f(&[]),
-            Place::Arena(at) => f(&arena[at..at + n]),
-            Place::Outside(o, at) => f(&self.outside[o].buffer().read("program")?.host()[at..at + n]),
+            Place::Arena(_) if n == 0 => HostValue::Words(&[]),
+            Place::Arena(at) => HostValue::Words(&arena[at..at + n]),
+            Place::Outside(o, at) => HostValue::Buffer(self.outside[o].buffer(), at..at + n),
         }
     }
 
