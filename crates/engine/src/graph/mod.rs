@@ -2,8 +2,10 @@
 //! of memory, and run again and again. It holds the same ops as the tape and runs the same kernels, so it
 //! gives the same bits as running eagerly.
 
+mod compile;
 mod draw;
 mod function;
+mod in_place;
 mod passes;
 mod plan;
 mod run;
@@ -11,9 +13,10 @@ mod text;
 mod traced;
 mod train;
 
+pub use compile::Plan;
 pub use function::Function;
 pub use passes::{Pass, Passes};
-pub use run::{Compiled, Plan};
+pub use run::Compiled;
 pub use traced::Traced;
 pub use train::{Batch, TrainStep};
 

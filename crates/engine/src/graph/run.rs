@@ -1,9 +1,7 @@
 //! A compiled program and its executors. On the CPU the instructions run one after the other in one
 //! planned block; on CUDA they are captured once and replayed as one launch. Effects, which write outside the block, come last.
 
-use super::passes::Passes;
-use super::plan::{Flow, Request, place, place_apart};
-use super::{Graph, Source, What};
+use super::compile::Plan;
 use crate::effect::{EffectOf, HostValue};
 use crate::params::Param;
 use crate::session::Nats;
@@ -12,37 +10,34 @@ use dittograd_device::{AnyBuffer, Backend, Buffer, DType, Device, Meta, ReadSet,
 use dittograd_numerics::environment;
 use dittograd_numerics::error::{Error, ErrorKind, Result};
 use dittograd_numerics::reserve::{copied, filled};
-use dittograd_numerics::shape::Shape;
-use dittograd_ops::map::Map;
-use dittograd_ops::program::Program;
-use dittograd_ops::{
-    AnyOp, CpuRun, CudaRun, Gpu, Kernel, PerInput, Recorder, Val, check_bound, check_indices, elementwise,
-    launch,
-};
+use dittograd_ops::{AnyOp, CpuRun, CudaRun, Gpu, Kernel, PerInput, check_bound, check_indices, launch};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Where a value lives during a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Place {
+pub(super) enum Place {
     /// Words into the program's block.
     Arena(usize),
     /// An outside buffer (input, parameter, constant or random base) and words into it.
     Outside(usize, usize),
 }
 
-struct Instruction {
-    op: AnyOp,
-    /// The op's kernel, on the CPU, if it has one to be made once.
-    kernel: Option<Kernel>,
-    ins: Vec<Place>,
-    metas: Vec<Meta>,
-    out: usize,
-    meta: Meta,
-    workspace: (usize, usize),
-    /// The value is written over the first input, which nobody needs any more.
-    in_place: bool,
+/// An op with its places.
+pub(super) struct Instruction {
+    pub op: AnyOp,
+    /// The kernel on the CPU, if it is not the op's own.
+    pub kernel: Option<Kernel>,
+    pub ins: Vec<Place>,
+    pub metas: Vec<Meta>,
+    /// Where its value starts in the block.
+    pub out: usize,
+    pub meta: Meta,
+    /// Where its workspace starts in the block, and how many words it has.
+    pub workspace: (usize, usize),
+    /// The value is written over the first input. A kernel on the CPU then gets the others as its inputs.
+    pub in_place: bool,
 }
 
 /// The words of the block that an instruction reads and writes, as ranges.
@@ -76,333 +71,40 @@ impl Instruction {
     }
 }
 
-/// Where a value will live, before the block is laid out.
-#[derive(Clone, Copy, Debug)]
-enum Spot {
-    /// A request for memory, and words into it.
-    Request(usize, usize),
-    /// As [`Place::Outside`].
-    Outside(usize, usize),
-}
-
-impl Spot {
-    fn moved(self, words: usize) -> Spot {
-        match self {
-            Spot::Request(r, at) => Spot::Request(r, at + words),
-            Spot::Outside(o, at) => Spot::Outside(o, at + words),
-        }
-    }
-
-    fn place(self, starts: &[usize]) -> Place {
-        match self {
-            Spot::Request(r, at) => Place::Arena(starts[r] + at),
-            Spot::Outside(o, at) => Place::Outside(o, at),
-        }
-    }
-}
-
-/// An instruction before the block is laid out: `out` and `workspace` are requests.
-struct Draft {
-    op: AnyOp,
-    ins: Vec<(Spot, Meta)>,
-    out: usize,
-    meta: Meta,
-    workspace: usize,
-    in_place: bool,
-}
-
-/// The elementwise op as one that is computed in place, and the order of its inputs: an input of as many elements that
-/// `is_free` comes first and becomes the value.
-fn overwriting(
-    op: &AnyOp,
-    metas: &[Meta],
-    meta: Meta,
-    is_free: impl Fn(usize) -> bool,
-) -> Option<(AnyOp, Vec<usize>)> {
-    let program = op.as_program(metas).filter(|p| p.outputs() == 1)?;
-    let words = meta.shape.numel();
-    let first = (0..metas.len()).find(|&k| metas[k].shape.numel() == words && words > 0 && is_free(k))?;
-    let order: Vec<usize> = [first].into_iter().chain((0..metas.len()).filter(|&k| k != first)).collect();
-    let turned = Program::trace(metas.len(), |x| {
-        let mut args = x.to_vec();
-        order.iter().enumerate().for_each(|(new, &old)| args[old] = x[new]);
-        program.eval(&args)
-    });
-    Some((Map::new(turned, meta.shape).into(), order))
-}
-
-/// The value as one that the end of a step does not change: a copy of what is in the memory of a parameter, which the
-/// update or an assignment overwrites, or of an input, which a run that fails may overwrite.
-fn lasting(graph: &mut Graph, v: Val) -> Result<Val> {
-    let mut root = v;
-    while let What::Op(op, ins) = &graph.node(root).what
-        && op.view(&graph.metas(ins)).is_some()
-    {
-        root = ins[0];
-    }
-    let is_shared =
-        matches!(graph.node(root).what, What::Leaf(Source::Param(_) | Source::State(_) | Source::Input(_)));
-    match is_shared && graph.node(v).meta.dtype == DType::F32 {
-        true => graph.record(elementwise::Copy {}.into(), &[v]),
-        false => Ok(v),
-    }
-}
-
-/// What a program looks like after planning.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Plan {
-    /// Values as traced, with gradients.
-    pub traced: usize,
-    /// Instructions after all passes.
-    pub instructions: usize,
-    /// Bytes of the block all values share.
-    pub arena_bytes: usize,
-    /// Bytes of values and workspaces that are needed at the same time, at the worst instruction: the block cannot be
-    /// smaller.
-    pub least_bytes: usize,
-    /// Bytes all values would take if none shared memory.
-    pub total_bytes: usize,
-    /// Kernels of the captured CUDA graph, 0 on the CPU.
-    pub launches: usize,
-}
-
 /// An index input's entries must be below a limit for some op.
 #[derive(Debug)]
-struct Limit {
-    input: usize,
-    limit: usize,
-    op: &'static str,
+pub(super) struct Limit {
+    pub input: usize,
+    pub limit: usize,
+    pub op: &'static str,
 }
+
+/// A list of whole numbers, where it is outside the block, and what version of it is there.
+pub(super) type NatsAt = (usize, Nats, AtomicU64);
 
 /// A program ready to run with new inputs, any number of times.
 pub struct Compiled {
-    device: Device,
-    instructions: Vec<Instruction>,
-    arena: Buffer,
+    pub(super) device: Device,
+    pub(super) instructions: Vec<Instruction>,
+    pub(super) arena: Buffer,
     /// Everything from outside, inputs first.
-    outside: Vec<AnyBuffer>,
-    outside_set: ReadSet,
+    pub(super) outside: Vec<AnyBuffer>,
+    pub(super) outside_set: ReadSet,
     /// Memory for the list of an instruction's inputs.
-    spare: Mutex<Vec<&'static [f32]>>,
-    inputs: usize,
-    random_base: Option<usize>,
-    /// Lists of whole numbers, where they are, and what version of each is there.
-    nats: Vec<(usize, Nats, AtomicU64)>,
-    limits: Vec<Limit>,
-    outputs: Vec<(Place, Meta)>,
+    pub(super) spare: Mutex<Vec<&'static [f32]>>,
+    pub(super) inputs: usize,
+    pub(super) random_base: Option<usize>,
+    pub(super) nats: Vec<NatsAt>,
+    pub(super) limits: Vec<Limit>,
+    pub(super) outputs: Vec<(Place, Meta)>,
     /// What is written outside the block at the end of a run.
-    effects: Vec<EffectOf<(Place, Meta)>>,
-    graph: Option<CudaGraph>,
-    plan: Plan,
-    text: String,
+    pub(super) effects: Vec<EffectOf<(Place, Meta)>>,
+    pub(super) graph: Option<CudaGraph>,
+    pub(super) plan: Plan,
+    pub(super) text: String,
 }
 
 impl Compiled {
-    /// Compiles `graph` for `device`: the values `outputs` can be read after each run, whose `effects` come last. Its values live in the block `within`, if that is large enough, and overwrite what is there.
-    #[doc(hidden)]
-    pub fn new(
-        device: &Device,
-        graph: &Graph,
-        outputs: &[Val],
-        effects: Vec<EffectOf<Val>>,
-        passes: Passes,
-        within: Option<&Buffer>,
-    ) -> Result<Compiled> {
-        let _strict = environment::enter();
-        if matches!(device.backend(), Backend::Host(_)) {
-            let what =
-                format!("programs are compiled for cpu and cuda; on {device} run them in an eager session");
-            return Err(Error::unsupported("compile", what));
-        }
-        let traced = graph.size();
-        let mut wanted: Vec<Val> = outputs.to_vec();
-        wanted.extend(effects.iter().flat_map(|e| &e.inputs));
-        let mut graph = passes.run(graph, &mut wanted, device)?;
-        if !effects.is_empty() {
-            for v in &mut wanted {
-                *v = lasting(&mut graph, *v)?;
-            }
-        }
-        let text = graph.to_string();
-
-        let mut outside = Vec::new();
-        let mut spots: Vec<Spot> = vec![Spot::Outside(usize::MAX, 0); graph.size()];
-        let mut random_base = None;
-        let mut nats: Vec<(usize, Nats, AtomicU64)> = Vec::new();
-        let is_input = |i: &usize| matches!(graph.nodes()[*i].what, What::Leaf(Source::Input(_)));
-        let leaves = (0..graph.size()).filter(|i| matches!(graph.nodes()[*i].what, What::Leaf(_)));
-        let (ins, others): (Vec<usize>, Vec<usize>) = leaves.partition(is_input);
-        let inputs = ins.len();
-        for i in ins.into_iter().chain(others) {
-            let node = &graph.nodes()[i];
-            spots[i] = Spot::Outside(outside.len(), 0);
-            if let What::Leaf(Source::Nats(list)) = &node.what {
-                nats.push((outside.len(), list.clone(), AtomicU64::new(u64::MAX)));
-            }
-            outside.push(match &node.what {
-                What::Leaf(Source::Param(p)) => p.buffer(),
-                What::Leaf(Source::Constant(c) | Source::State(c)) => c.clone(),
-                What::Leaf(Source::RandomBase) => {
-                    random_base = Some(outside.len());
-                    AnyBuffer::new(device.alloc(2)?, node.meta)?
-                }
-                _ => AnyBuffer::new(device.alloc_for("program input", &node.meta.shape)?, node.meta)?,
-            });
-        }
-
-        // A view lives where its input lives; lifetimes are those of the memory, not of the names.
-        let mut root: Vec<usize> = (0..graph.size()).collect();
-        let mut last_use = vec![0usize; graph.size()];
-        for (i, node) in graph.nodes().iter().enumerate() {
-            if let What::Op(op, ins) = &node.what {
-                if op.view(&graph.metas(ins)).is_some() {
-                    root[i] = root[ins[0].0 as usize];
-                }
-                ins.iter().for_each(|v| last_use[root[v.0 as usize]] = i);
-            }
-        }
-        wanted.iter().for_each(|v| last_use[root[v.0 as usize]] = usize::MAX);
-
-        let is_cuda = matches!(device.backend(), Backend::Cuda(_));
-        let mut drafts: Vec<Draft> = Vec::new();
-        let mut limits = Vec::new();
-        let mut requests: Vec<Request> = Vec::new();
-        let mut total = 0;
-        for (i, node) in graph.nodes().iter().enumerate() {
-            let What::Op(op, ins) = &node.what else { continue };
-            let metas = graph.metas(ins);
-            if let Some(start) = op.view(&metas) {
-                spots[i] = spots[ins[0].0 as usize].moved(start);
-                continue;
-            }
-            if let Some((at, limit)) = op.index_limit(&metas) {
-                // What the program computes was checked when it was recorded.
-                for leaf in graph.index_sources(ins[at]).0 {
-                    match spots[leaf] {
-                        Spot::Outside(input, _) if input < inputs || nats.iter().any(|n| n.0 == input) => {
-                            limits.push(Limit { input, limit, op: op.name() })
-                        }
-                        Spot::Outside(fixed, _) => check_bound(op.name(), &outside[fixed], limit)?,
-                        Spot::Request(..) => {}
-                    }
-                }
-            }
-            let (now, words) = (drafts.len(), node.meta.shape.numel());
-            let roots: Vec<usize> = ins.iter().map(|v| root[v.0 as usize]).collect();
-            let mut sorted = roots.clone();
-            sorted.sort_unstable();
-            let is_once =
-                |r: usize| sorted.partition_point(|x| *x <= r) - sorted.partition_point(|x| *x < r) == 1;
-            let is_free = |k: usize| {
-                matches!(spots[roots[k]], Spot::Request(..))
-                    && last_use[roots[k]] == i
-                    && graph.nodes()[roots[k]].meta.shape.numel() == words
-                    && is_once(roots[k])
-            };
-            // The logits of a language model and their gradient are the largest of its values.
-            let by_itself = || is_cuda && op.overwrites() && words > 0 && is_free(0);
-            let over = overwriting(op, &metas, node.meta, is_free)
-                .or_else(|| by_itself().then(|| (op.clone(), (0..ins.len()).collect())));
-            let in_place = over.is_some();
-            let (op, order) = over.unwrap_or_else(|| (op.clone(), (0..ins.len()).collect()));
-            let ins: Vec<(Spot, Meta)> =
-                order.iter().map(|&k| (spots[ins[k].0 as usize], metas[k])).collect();
-            let out = match (in_place, ins.first()) {
-                (true, Some((Spot::Request(r, _), _))) => *r,
-                _ => {
-                    requests.push(Request { words, from: now, to: now });
-                    requests.len() - 1
-                }
-            };
-            for (spot, _) in &ins {
-                if let Spot::Request(r, _) = spot {
-                    requests[*r].to = now;
-                }
-            }
-            let metas: Vec<Meta> = ins.iter().map(|i| i.1).collect();
-            requests.push(Request { words: op.workspace(&metas, device), from: now, to: now });
-            total += words;
-            spots[i] = Spot::Request(out, 0);
-            let workspace = requests.len() - 1;
-            drafts.push(Draft { op, ins, out, meta: node.meta, workspace, in_place });
-        }
-        for v in &wanted {
-            if let Spot::Request(r, _) = spots[v.0 as usize] {
-                requests[r].to = usize::MAX;
-            }
-        }
-        let block = match device.backend() {
-            Backend::Cuda(_) => {
-                let mut flow = Flow::default();
-                for d in &drafts {
-                    let of = |i: &(Spot, Meta)| if let Spot::Request(r, _) = i.0 { Some(r) } else { None };
-                    flow.push(&d.ins.iter().filter_map(of).collect::<Vec<_>>(), &[d.out, d.workspace]);
-                }
-                place_apart(&requests, &flow)
-            }
-            Backend::Cpu(_) | Backend::Host(_) => place(&requests),
-        };
-        let kernel_of = |d: &Draft| match device.backend() {
-            Backend::Cpu(_) => d.op.prepared(&d.ins.iter().map(|i| i.1).collect::<Vec<_>>()),
-            Backend::Cuda(_) | Backend::Host(_) => None,
-        };
-        let instruction = |d: Draft| Instruction {
-            kernel: kernel_of(&d),
-            op: d.op,
-            ins: d.ins.iter().map(|i| i.0.place(&block.starts)).collect(),
-            metas: d.ins.iter().map(|i| i.1).collect(),
-            out: block.starts[d.out],
-            meta: d.meta,
-            workspace: (block.starts[d.workspace], requests[d.workspace].words),
-            in_place: d.in_place,
-        };
-        let instructions: Vec<Instruction> = drafts.into_iter().map(instruction).collect();
-
-        let places_of =
-            |v: &Val| (spots[v.0 as usize].place(&block.starts), graph.nodes()[v.0 as usize].meta);
-        let (out_vals, rest) = wanted.split_at(outputs.len());
-        let mut rest = rest.iter().map(places_of);
-        let placed = |e: EffectOf<Val>| EffectOf {
-            inputs: rest.by_ref().take(e.inputs.len()).collect(),
-            effect: e.effect,
-        };
-        let effects = effects.into_iter().map(placed).collect();
-        let plan = Plan {
-            traced,
-            instructions: instructions.len(),
-            arena_bytes: block.size * 4,
-            least_bytes: block.bound * 4,
-            total_bytes: total * 4,
-            launches: 0,
-        };
-        let arena = match within.filter(|b| b.len() >= block.size) {
-            Some(shared) => {
-                device.check_accepts("program", shared)?;
-                shared.part(0, block.size)?
-            }
-            None => device.alloc_for("program", &Shape::new(&[block.size])?)?,
-        };
-        let mut compiled = Compiled {
-            device: device.clone(),
-            instructions,
-            arena,
-            outside_set: ReadSet::new(outside.iter().map(AnyBuffer::buffer)),
-            outside,
-            spare: Mutex::default(),
-            inputs,
-            random_base,
-            nats,
-            limits,
-            outputs: out_vals.iter().map(places_of).collect(),
-            effects,
-            graph: None,
-            plan,
-            text,
-        };
-        compiled.capture()?;
-        Ok(compiled)
-    }
-
     /// The program after all passes, one value a line.
     pub fn text(&self) -> &str {
         &self.text
@@ -419,7 +121,7 @@ impl Compiled {
     }
 
     /// Captures the whole program on CUDA. Kernels are compiled first, side by side.
-    fn capture(&mut self) -> Result<()> {
+    pub(super) fn capture(&mut self) -> Result<()> {
         let Backend::Cuda(cuda) = self.device.backend() else { return Ok(()) };
         let gpu = Gpu::of(cuda);
         let mut modules: Vec<dittograd_device::cuda::Source> = Vec::new();
@@ -672,10 +374,9 @@ impl Compiled {
                     workspace,
                 };
                 self.device.timed(i.op.name(), &i.metas, i.meta.shape, || {
-                    match (&i.op, &i.kernel) {
-                        (AnyOp::Map(map), _) if i.in_place => map.cpu_in_place(run),
-                        (_, Some(kernel)) => kernel(run),
-                        (op, None) => op.cpu(run),
+                    match &i.kernel {
+                        Some(kernel) => kernel(run),
+                        None => i.op.cpu(run),
                     }
                     Ok(())
                 })?;

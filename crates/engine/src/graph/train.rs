@@ -1,8 +1,7 @@
 //! A whole training step as one compiled program.
 
-use super::run::{Compiled, Plan};
 use super::traced::KEPT;
-use super::{Graph, Passes, Source};
+use super::{Compiled, Graph, Passes, Plan, Source};
 use crate::effect::{self, EffectOf};
 use crate::optim::{Optimizer, OptimizerState};
 use crate::params::{Param, Params, Traits};
