@@ -52,7 +52,7 @@ fn led(
     let Some(slot) = led::slot(base) else { return Ok(None) };
     let shape = graph.node(ins[slot]).meta.shape;
     let Some((program, made, args)) = elements(graph, uses, ins[slot]) else { return Ok(None) };
-    let is_alike = made.again == graph.nodes[i].again;
+    let is_alike = made.checkpointed == graph.nodes[i].checkpointed;
     if !is_alike || args.is_empty() || args.len() > MOST_INPUTS || program.weight() > fused::most_weight(base)
     {
         return Ok(None);
