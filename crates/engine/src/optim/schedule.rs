@@ -62,8 +62,8 @@ impl Schedule {
         Schedule::of(Curve::OneCycle { steps, rise, div, final_div })
     }
 
-    /// The same schedule behind `steps` steps in which the rate grows evenly from `start` times what the schedule begins
-    /// with: `LinearLR`, and the schedule behind it by `SequentialLR`.
+    /// The same schedule after `steps` steps in which the rate grows evenly from `start` times what the schedule begins
+    /// with: `LinearLR`, and the schedule after it by `SequentialLR`.
     pub fn warmup(mut self, steps: u64, start: f64) -> Schedule {
         self.warmup = Some((steps, start));
         self
