@@ -30,7 +30,7 @@ impl Net {
 /// Matrices follow Muon, the last one AdamW; biases are not decayed.
 fn optimizer() -> Optimizer {
     Optimizer::muon(0.02)
-        .group(Group::prefix("out.").rule(Rule::Adam { beta1: 0.9, beta2: 0.95, eps: 1e-8 }).lr(0.01))
+        .group(Group::prefix("out.").rule(rules::Adam { beta2: 0.95, ..Default::default() }).lr(0.01))
         .group(Group::names(&["hidden.bias"]).weight_decay(0.0))
         .schedule(Schedule::cosine(90, 1e-3).warmup(10, 0.1))
         .clip_norm(1.0)

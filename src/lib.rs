@@ -113,7 +113,7 @@ pub mod prelude {
     };
     pub use crate::numerics::rng::Stream;
     pub use crate::ops::{Reduction, Window};
-    pub use crate::optim::{Group, Optimizer, Rule, Schedule};
+    pub use crate::optim::{Group, Optimizer, Rule, Schedule, rules};
     pub use crate::params::{Fan, Param, Params};
     pub use crate::session::{AttentionOptions, Grads, LabelLoss, Session, Var};
     pub use crate::shape::Shape;

@@ -434,7 +434,7 @@ fn run_compiled(device: &Device, case: &Case) -> Result<Ran> {
     let gradients = case.op.vjp(&mut graph, Io { ins: &ins, out }, dy)?;
     let wanted: Vec<Val> = std::iter::once(out).chain(gradients.iter().flatten().copied()).collect();
     let metas: Vec<Meta> = wanted.iter().map(|v| graph.meta(*v)).collect();
-    let program = Compiled::new(device, &graph, &wanted, None, Passes::all(), None)?;
+    let program = Compiled::new(device, &graph, &wanted, Vec::new(), Passes::all(), None)?;
     for (i, x) in case.ins.iter().enumerate() {
         match x {
             AnyTensor::Num(t) => program.set_input(i, x.meta(), t.data())?,
@@ -442,7 +442,7 @@ fn run_compiled(device: &Device, case: &Case) -> Result<Ran> {
         }
     }
     program.set_input(ins.len(), Meta::f32(meta.shape), upstream.data())?;
-    program.run(0, None)?;
+    program.run(0)?;
     let read = |i: usize| {
         let words = program.output(i)?;
         let words = match metas[i].dtype {

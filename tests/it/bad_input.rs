@@ -268,17 +268,17 @@ fn optimizers(rows: &mut Table) {
         });
         add("weight_decay", x, |x| Optimizer::adamw(0.1).weight_decay(x));
         add("weight_decay", x, |x| Optimizer::sgd(0.1).group(Group::matching(|_| true).weight_decay(x)));
-        add("eps", x, |eps| Optimizer::new(Rule::Adam { beta1: 0.9, beta2: 0.99, eps }, 0.1));
-        add("eps", x, |eps| Optimizer::new(Rule::AdaGrad { lr_decay: 0.0, initial: 0.0, eps }, 0.1));
+        add("eps", x, |eps| Optimizer::new(rules::Adam { beta1: 0.9, beta2: 0.99, eps }, 0.1));
+        add("eps", x, |eps| Optimizer::new(rules::AdaGrad { lr_decay: 0.0, initial: 0.0, eps }, 0.1));
         add("eps", x, |eps| {
-            Optimizer::new(Rule::RmsProp { alpha: 0.9, eps, momentum: 0.0, centered: false }, 0.1)
+            Optimizer::new(rules::RmsProp { alpha: 0.9, eps, momentum: 0.0, centered: false }, 0.1)
         });
-        add("eps", x, |eps| Optimizer::new(Rule::Adadelta { rho: 0.9, eps }, 0.1));
-        add("eps", x, |eps| Optimizer::new(Rule::Muon { momentum: 0.9, nesterov: true, eps }, 0.1));
+        add("eps", x, |eps| Optimizer::new(rules::Adadelta { rho: 0.9, eps }, 0.1));
+        add("eps", x, |eps| Optimizer::new(rules::Muon { momentum: 0.9, nesterov: true, eps }, 0.1));
         add("lr_decay", x, |lr_decay| {
-            Optimizer::new(Rule::AdaGrad { lr_decay, initial: 0.0, eps: 0.1 }, 0.1)
+            Optimizer::new(rules::AdaGrad { lr_decay, initial: 0.0, eps: 0.1 }, 0.1)
         });
-        add("initial", x, |initial| Optimizer::new(Rule::AdaGrad { lr_decay: 0.0, initial, eps: 0.1 }, 0.1));
+        add("initial", x, |initial| Optimizer::new(rules::AdaGrad { lr_decay: 0.0, initial, eps: 0.1 }, 0.1));
         add("clip_norm", x, |x| Optimizer::sgd(0.1).clip_norm(x));
         add("clip_value", x, |x| Optimizer::sgd(0.1).clip_value(x));
         add("gamma", x, |x| Optimizer::sgd(0.1).schedule(Schedule::step(1, x)));
@@ -288,18 +288,20 @@ fn optimizers(rows: &mut Table) {
     }
     for x in [1.0, 1.5, -0.1, f64::NAN, f64::INFINITY] {
         add("mu", x, |x| Optimizer::momentum(0.1, x));
-        add("beta1", x, |beta1| Optimizer::new(Rule::Adam { beta1, beta2: 0.9, eps: 1e-8 }, 0.1));
-        add("beta2", x, |beta2| Optimizer::new(Rule::Adam { beta1: 0.9, beta2, eps: 1e-8 }, 0.1));
-        add("beta1", x, |beta1| Optimizer::new(Rule::Lion { beta1, beta2: 0.9 }, 0.1));
-        add("beta2", x, |beta2| Optimizer::new(Rule::Lion { beta1: 0.9, beta2 }, 0.1));
-        add("rho", x, |rho| Optimizer::new(Rule::Adadelta { rho, eps: 1e-6 }, 0.1));
+        add("beta1", x, |beta1| Optimizer::new(rules::Adam { beta1, beta2: 0.9, eps: 1e-8 }, 0.1));
+        add("beta2", x, |beta2| Optimizer::new(rules::Adam { beta1: 0.9, beta2, eps: 1e-8 }, 0.1));
+        add("beta1", x, |beta1| Optimizer::new(rules::Lion { beta1, beta2: 0.9 }, 0.1));
+        add("beta2", x, |beta2| Optimizer::new(rules::Lion { beta1: 0.9, beta2 }, 0.1));
+        add("rho", x, |rho| Optimizer::new(rules::Adadelta { rho, eps: 1e-6 }, 0.1));
         add("alpha", x, |alpha| {
-            Optimizer::new(Rule::RmsProp { alpha, eps: 0.1, momentum: 0.0, centered: true }, 0.1)
+            Optimizer::new(rules::RmsProp { alpha, eps: 0.1, momentum: 0.0, centered: true }, 0.1)
         });
         add("momentum", x, |momentum| {
-            Optimizer::new(Rule::RmsProp { alpha: 0.9, eps: 0.1, momentum, centered: false }, 0.1)
+            Optimizer::new(rules::RmsProp { alpha: 0.9, eps: 0.1, momentum, centered: false }, 0.1)
         });
-        add("momentum", x, |momentum| Optimizer::new(Rule::Muon { momentum, nesterov: true, eps: 0.1 }, 0.1));
+        add("momentum", x, |momentum| {
+            Optimizer::new(rules::Muon { momentum, nesterov: true, eps: 0.1 }, 0.1)
+        });
     }
     for x in [-0.1, 1.5, f64::NAN] {
         add("pct_start", x, |x| Optimizer::sgd(0.1).schedule(Schedule::one_cycle_with(9, x, 25.0, 1e4)));
@@ -314,7 +316,7 @@ fn optimizers(rows: &mut Table) {
     add("steps", 0.0, |_| Optimizer::sgd(0.1).schedule(Schedule::one_cycle(0)));
     add("size", 0.0, |_| Optimizer::sgd(0.1).schedule(Schedule::step(0, 0.5)));
     add("dampening", 0.5, |dampening| {
-        Optimizer::new(Rule::Momentum { mu: 0.9, dampening, nesterov: true }, 0.1)
+        Optimizer::new(rules::Momentum { mu: 0.9, dampening, nesterov: true }, 0.1)
     });
     add("group", 0.0, |_| Optimizer::sgd(0.1).group(Group::names(&["none"])));
     add("group", 0.0, |_| Optimizer::sgd(0.1).group(Group::prefix("none.")));

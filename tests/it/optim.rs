@@ -74,7 +74,7 @@ fn makes() -> Vec<(&'static str, Make)> {
         ("sgd decay", || Optimizer::sgd(0.1).weight_decay(0.1)),
         ("momentum", || Optimizer::momentum(0.1, 0.9)),
         ("dampening", || {
-            let rule = Rule::Momentum { mu: 0.9, dampening: 0.5, nesterov: false };
+            let rule = rules::Momentum { mu: 0.9, dampening: 0.5, nesterov: false };
             Optimizer::new(rule, 0.1).weight_decay(0.1)
         }),
         ("nesterov", || Optimizer::nesterov(0.1, 0.9)),
@@ -83,27 +83,27 @@ fn makes() -> Vec<(&'static str, Make)> {
         ("adamw", || Optimizer::adamw(0.05)),
         ("adagrad", || Optimizer::adagrad(0.1)),
         ("adagrad decay", || {
-            let rule = Rule::AdaGrad { lr_decay: 0.05, initial: 0.5, eps: 1e-6 };
+            let rule = rules::AdaGrad { lr_decay: 0.05, initial: 0.5, eps: 1e-6 };
             Optimizer::new(rule, 0.1).weight_decay(0.1)
         }),
         ("rmsprop", || Optimizer::rmsprop(0.01)),
         ("rmsprop momentum", || {
-            let rule = Rule::RmsProp { alpha: 0.9, eps: 1e-8, momentum: 0.9, centered: false };
+            let rule = rules::RmsProp { alpha: 0.9, eps: 1e-8, momentum: 0.9, centered: false };
             Optimizer::new(rule, 0.01).weight_decay(0.1)
         }),
         ("rmsprop centered", || {
-            Optimizer::new(Rule::RmsProp { alpha: 0.99, eps: 1e-8, momentum: 0.0, centered: true }, 0.01)
+            Optimizer::new(rules::RmsProp { alpha: 0.99, eps: 1e-8, momentum: 0.0, centered: true }, 0.01)
         }),
         ("rmsprop all", || {
-            Optimizer::new(Rule::RmsProp { alpha: 0.99, eps: 1e-8, momentum: 0.5, centered: true }, 0.01)
+            Optimizer::new(rules::RmsProp { alpha: 0.99, eps: 1e-8, momentum: 0.5, centered: true }, 0.01)
         }),
         ("adadelta", || Optimizer::adadelta(1.0)),
-        ("adadelta decay", || Optimizer::new(Rule::Adadelta { rho: 0.8, eps: 1e-4 }, 0.5).weight_decay(0.1)),
+        ("adadelta decay", || Optimizer::new(rules::Adadelta { rho: 0.8, eps: 1e-4 }, 0.5).weight_decay(0.1)),
         ("lion", || Optimizer::lion(0.01)),
-        ("lion decay", || Optimizer::new(Rule::Lion { beta1: 0.8, beta2: 0.95 }, 0.01).weight_decay(0.1)),
+        ("lion decay", || Optimizer::new(rules::Lion { beta1: 0.8, beta2: 0.95 }, 0.01).weight_decay(0.1)),
         ("muon", || Optimizer::muon(0.02)),
         ("muon plain", || {
-            Optimizer::new(Rule::Muon { momentum: 0.95, nesterov: false, eps: 1e-7 }, 0.02).weight_decay(0.1)
+            Optimizer::new(rules::Muon { momentum: 0.95, nesterov: false, eps: 1e-7 }, 0.02).weight_decay(0.1)
         }),
         ("groups", || Optimizer::adamw(0.05).group(Group::names(&["b"]).lr(0.2).weight_decay(0.0))),
         ("clip norm", || Optimizer::momentum(0.1, 0.9).clip_norm(1.5)),
@@ -116,7 +116,9 @@ fn more_makes() -> Vec<(&'static str, Make)> {
     let mut all = makes();
     all.push(("everything", || {
         Optimizer::muon(0.02)
-            .group(Group::prefix("b").rule(Rule::Lion { beta1: 0.9, beta2: 0.99 }).lr(0.01).weight_decay(0.0))
+            .group(
+                Group::prefix("b").rule(rules::Lion { beta1: 0.9, beta2: 0.99 }).lr(0.01).weight_decay(0.0),
+            )
             .schedule(Schedule::cosine(15, 1e-3).warmup(3, 0.1))
             .clip_norm(1.0)
             .clip_value(0.3)
@@ -170,7 +172,7 @@ fn every_rule_follows_pytorch_for_twenty_steps() {
 fn exact_numbers_are_trained_exactly() {
     let d = Device::host::<Ratio>();
     let params = start(&d);
-    let mut optimizer = Optimizer::new(Rule::Momentum { mu: 0.5, dampening: 0.0, nesterov: false }, 0.25);
+    let mut optimizer = Optimizer::new(rules::Momentum { mu: 0.5, dampening: 0.0, nesterov: false }, 0.25);
     for step in 0..2 {
         eager_step(&params, &mut optimizer, step).unwrap();
     }
@@ -292,8 +294,8 @@ fn options_that_make_no_sense_are_refused() {
         (Optimizer::sgd(0.1).clip_norm(0.0), "clip_norm"),
         (Optimizer::sgd(0.1).clip_value(f64::NAN), "clip_value"),
         (Optimizer::nesterov(0.1, 0.0), "Nesterov"),
-        (Optimizer::new(Rule::Momentum { mu: 0.9, dampening: 0.1, nesterov: true }, 0.1), "Nesterov"),
-        (Optimizer::new(Rule::Lion { beta1: 1.0, beta2: 0.9 }, 0.1), "beta1"),
+        (Optimizer::new(rules::Momentum { mu: 0.9, dampening: 0.1, nesterov: true }, 0.1), "Nesterov"),
+        (Optimizer::new(rules::Lion { beta1: 1.0, beta2: 0.9 }, 0.1), "beta1"),
         (Optimizer::muon(0.1).decoupled(false), "coupled"),
         (Optimizer::sgd(0.1).schedule(Schedule::step(0, 0.5)), "size"),
         (Optimizer::sgd(0.1).schedule(Schedule::cosine(0, 0.0)), "steps"),
@@ -551,7 +553,7 @@ fn states_are_those_of_the_rule() {
         (0.5, true, &["grad_avg", "momentum_buffer", "square_avg"]),
     ] {
         let params = start(&d);
-        let mut optimizer = Optimizer::new(Rule::RmsProp { alpha: 0.9, eps: 1e-8, momentum, centered }, 0.1);
+        let mut optimizer = Optimizer::new(rules::RmsProp { alpha: 0.9, eps: 1e-8, momentum, centered }, 0.1);
         let s = Session::eager(&d);
         let loss = params.iter().map(|p| s.param(p)?.sum()).reduce(|a, b| a?.add(b?)).unwrap().unwrap();
         optimizer.step(&params, loss.backward().unwrap()).unwrap();
@@ -564,7 +566,7 @@ fn states_are_those_of_the_rule() {
         // As many steps as can be counted, and one more.
         for (steps, taken) in [(1 << 53, true), ((1 << 53) + 1, false)] {
             state.step = steps;
-            let loaded = Optimizer::new(Rule::RmsProp { alpha: 0.9, eps: 1e-8, momentum, centered }, 0.1)
+            let loaded = Optimizer::new(rules::RmsProp { alpha: 0.9, eps: 1e-8, momentum, centered }, 0.1)
                 .load_state(&params, &state);
             assert_eq!(loaded.is_ok(), taken, "{loaded:?}");
         }
@@ -577,7 +579,7 @@ fn a_group_of_another_rule_decays_as_that_rule_does() {
     let d = device();
     let mut params = Params::new(&d, 0);
     let w = params.value("w", &t(&[1], &[1.0])).unwrap();
-    let lion = Group::names(&["w"]).rule(Rule::Lion { beta1: 0.9, beta2: 0.99 });
+    let lion = Group::names(&["w"]).rule(rules::Lion { beta1: 0.9, beta2: 0.99 });
     let mut optimizer = Optimizer::sgd(0.1).weight_decay(0.5).group(lion);
     let s = Session::eager(&d);
     let loss = s.param(&w).unwrap().scale(-0.1).unwrap().sum().unwrap();

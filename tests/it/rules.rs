@@ -18,25 +18,25 @@ fn every_number_of_a_rule_is_checked() {
     // A number that must be below 1 is refused where it is 1; all are where they are negative, infinite or no number.
     type Make = fn(f64) -> Rule;
     let shares: [(&str, Make); 9] = [
-        ("mu", |x| Rule::Momentum { mu: x, dampening: 0.0, nesterov: false }),
-        ("beta1", |x| Rule::Adam { beta1: x, beta2: 0.9, eps: 1e-8 }),
-        ("beta2", |x| Rule::Adam { beta1: 0.9, beta2: x, eps: 1e-8 }),
-        ("alpha", |x| Rule::RmsProp { alpha: x, eps: 1e-8, momentum: 0.5, centered: false }),
-        ("momentum", |x| Rule::RmsProp { alpha: 0.9, eps: 1e-8, momentum: x, centered: true }),
-        ("rho", |x| Rule::Adadelta { rho: x, eps: 1e-8 }),
-        ("beta1", |x| Rule::Lion { beta1: x, beta2: 0.9 }),
-        ("beta2", |x| Rule::Lion { beta1: 0.9, beta2: x }),
-        ("momentum", |x| Rule::Muon { momentum: x, nesterov: true, eps: 1e-8 }),
+        ("mu", |x| rules::Momentum { mu: x, dampening: 0.0, nesterov: false }.into()),
+        ("beta1", |x| rules::Adam { beta1: x, beta2: 0.9, eps: 1e-8 }.into()),
+        ("beta2", |x| rules::Adam { beta1: 0.9, beta2: x, eps: 1e-8 }.into()),
+        ("alpha", |x| rules::RmsProp { alpha: x, eps: 1e-8, momentum: 0.5, centered: false }.into()),
+        ("momentum", |x| rules::RmsProp { alpha: 0.9, eps: 1e-8, momentum: x, centered: true }.into()),
+        ("rho", |x| rules::Adadelta { rho: x, eps: 1e-8 }.into()),
+        ("beta1", |x| rules::Lion { beta1: x, beta2: 0.9 }.into()),
+        ("beta2", |x| rules::Lion { beta1: 0.9, beta2: x }.into()),
+        ("momentum", |x| rules::Muon { momentum: x, nesterov: true, eps: 1e-8 }.into()),
     ];
     let numbers: [(&str, Make); 8] = [
-        ("dampening", |x| Rule::Momentum { mu: 0.9, dampening: x, nesterov: false }),
-        ("eps", |x| Rule::Adam { beta1: 0.9, beta2: 0.9, eps: x }),
-        ("lr_decay", |x| Rule::AdaGrad { lr_decay: x, initial: 0.0, eps: 1e-8 }),
-        ("initial", |x| Rule::AdaGrad { lr_decay: 0.0, initial: x, eps: 1e-8 }),
-        ("eps", |x| Rule::AdaGrad { lr_decay: 0.0, initial: 0.0, eps: x }),
-        ("eps", |x| Rule::RmsProp { alpha: 0.9, eps: x, momentum: 0.5, centered: false }),
-        ("eps", |x| Rule::Adadelta { rho: 0.9, eps: x }),
-        ("eps", |x| Rule::Muon { momentum: 0.9, nesterov: true, eps: x }),
+        ("dampening", |x| rules::Momentum { mu: 0.9, dampening: x, nesterov: false }.into()),
+        ("eps", |x| rules::Adam { beta1: 0.9, beta2: 0.9, eps: x }.into()),
+        ("lr_decay", |x| rules::AdaGrad { lr_decay: x, initial: 0.0, eps: 1e-8 }.into()),
+        ("initial", |x| rules::AdaGrad { lr_decay: 0.0, initial: x, eps: 1e-8 }.into()),
+        ("eps", |x| rules::AdaGrad { lr_decay: 0.0, initial: 0.0, eps: x }.into()),
+        ("eps", |x| rules::RmsProp { alpha: 0.9, eps: x, momentum: 0.5, centered: false }.into()),
+        ("eps", |x| rules::Adadelta { rho: 0.9, eps: x }.into()),
+        ("eps", |x| rules::Muon { momentum: 0.9, nesterov: true, eps: x }.into()),
     ];
     let refused = |name: &str, make: Make, x: f64| {
         let e = first_step(make(x)).expect_err(name).to_string();
@@ -81,7 +81,7 @@ fn muon_takes_longer_steps_with_tall_matrices() {
         let w = params.value("w", &Tensor::new(dims, vec![1.0f32, -2.0, 3.0, 0.5]).unwrap()).unwrap();
         let session = Session::eager(&device);
         let loss = session.param(&w).unwrap().square().unwrap().sum().unwrap();
-        let rule = Rule::Muon { momentum: 0.0, nesterov: false, eps: 1e-7 };
+        let rule = rules::Muon { momentum: 0.0, nesterov: false, eps: 1e-7 };
         Optimizer::new(rule, 0.01).step(&params, loss.backward().unwrap()).unwrap();
         let now = w.get::<f32>().unwrap();
         now.data().iter().zip([1.0f32, -2.0, 3.0, 0.5]).map(|(a, b)| f64::from(a - b)).collect::<Vec<_>>()

@@ -24,6 +24,8 @@ const AREAS: &[(&str, &str)] = &[
     ("tape", "crates/engine/src/session/derivatives.rs"),
     ("ops", "crates/ops/src"),
     ("planner", "crates/engine/src/graph/plan.rs"),
+    ("planner", "crates/engine/src/graph/compile.rs"),
+    ("planner", "crates/engine/src/graph/in_place.rs"),
     ("planner", "crates/engine/src/graph/run.rs"),
     ("planner", "crates/engine/src/graph/passes"),
     ("io", "src/io"),

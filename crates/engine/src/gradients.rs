@@ -1,9 +1,42 @@
-//! Gradients as part of the program: the reverse walk records the ops of the rules where the values are, on a tape or in
-//! a graph, so that they are values like any other and have gradients themselves.
+//! The reverse walk, and gradients as part of a program: recorded where the values are, on a tape or in a graph, they are values
+//! like any other and have gradients themselves.
 
 use dittograd_device::{AnyBuffer, Device, Meta};
 use dittograd_numerics::error::{Error, ErrorKind, Result};
 use dittograd_ops::{self, AnyOp, Io, Recorder, Val, elementwise};
+
+/// Values that gradients are passed back through. The tape runs the rules of its ops at once and frees what they leave behind;
+/// [`gradients`] records them.
+pub(crate) trait Reverse {
+    /// What a gradient is: memory, or a recorded value.
+    type Gradient: Clone;
+
+    /// The gradient of value `id` as it is passed on, now that all contributions are there. `None` if it is not.
+    fn complete(&mut self, id: usize, grad: Self::Gradient) -> Result<Option<Self::Gradient>>;
+
+    /// What the rule of value `id` contributes to which values, in the order the rule lists them.
+    fn contributions(&mut self, id: usize, grad: &Self::Gradient) -> Result<Vec<(usize, Self::Gradient)>>;
+
+    /// Adds a contribution to the gradient of value `id`; the first is stored as it is.
+    fn accumulate(
+        &mut self,
+        grads: &mut [Option<Self::Gradient>],
+        id: usize,
+        contribution: Self::Gradient,
+    ) -> Result<()>;
+}
+
+/// One step of the reverse walk: passes the gradient of value `id`, if it has one, on to what the value was computed from. A
+/// walk takes it for strictly decreasing ids, so that gradients accumulate in a fixed order (C5).
+pub(crate) fn step<W: Reverse>(walk: &mut W, grads: &mut [Option<W::Gradient>], id: usize) -> Result<()> {
+    let Some(grad) = grads[id].clone() else { return Ok(()) };
+    let Some(grad) = walk.complete(id, grad)? else { return Ok(()) };
+    grads[id] = Some(grad.clone());
+    for (parent, contribution) in walk.contributions(id, &grad)? {
+        walk.accumulate(grads, parent, contribution)?;
+    }
+    Ok(())
+}
 
 /// Values that know what they were computed from.
 pub(crate) trait Program: Recorder {
@@ -13,9 +46,8 @@ pub(crate) trait Program: Recorder {
     fn requires_grad(&self, v: Val) -> bool;
 }
 
-/// Appends the gradients of `Σ <seed, value>` over `seeds = (value, seed)` with respect to `wrt`, in the order the tape
-/// walks (C5): values from the last to the first, contributions in the order their rule lists them. Only values
-/// between the two are walked. `None` where nothing depends on a value.
+/// Appends the gradients of `Σ <seed, value>` over `seeds = (value, seed)` with respect to `wrt`. Only values between the two
+/// are walked. `None` where nothing depends on a value.
 pub(crate) fn gradients(
     program: &mut impl Program,
     seeds: &[(Val, Val)],
@@ -33,39 +65,54 @@ pub(crate) fn gradients(
         origins.push(origin);
     }
     let mut grads: Vec<Option<Val>> = vec![None; end];
+    let mut walk = Recorded { program, origins, leads };
     for &(v, seed) in seeds {
-        add(program, &mut grads[v.0 as usize], seed)?;
+        walk.accumulate(&mut grads, v.0 as usize, seed)?;
     }
-    for id in (0..end).rev() {
-        let (Some(dy), Some((op, ins))) = (grads[id].filter(|_| leads[id]), origins[id].take()) else {
-            continue;
-        };
-        let wanted: Vec<bool> =
-            ins.iter().map(|p| leads[p.0 as usize] && program.requires_grad(*p)).collect();
-        if !wanted.contains(&true) {
-            continue;
-        }
-        let given: Vec<Val> = ins.iter().copied().chain([Val(id as u32), dy]).collect();
-        let rule = Rule::of(&op, given.iter().map(|v| program.meta(*v)).collect(), &wanted)?;
-        let contributions = rule.replay(program, &given)?;
-        for (parent, g) in ins.iter().zip(contributions) {
-            if let Some(g) = g {
-                add(program, &mut grads[parent.0 as usize], g)?;
-            }
-        }
-    }
+    (0..end).rev().try_for_each(|id| step(&mut walk, &mut grads, id))?;
     Ok(wrt.iter().map(|v| grads.get(v.0 as usize).copied().flatten()).collect())
 }
 
-fn add(program: &mut impl Program, slot: &mut Option<Val>, g: Val) -> Result<()> {
-    *slot = Some(match *slot {
-        None => g,
-        Some(sum) if program.meta(sum) != program.meta(g) => {
-            return Err(wrong_shape("gradients", program.meta(g), program.meta(sum)));
+/// A walk that records what rules emit.
+struct Recorded<'p, P> {
+    program: &'p mut P,
+    /// For each value that gradients flow through, what it was computed from.
+    origins: Vec<Option<(AnyOp, Vec<Val>)>>,
+    /// Whether a value depends on one of those to differentiate by.
+    leads: Vec<bool>,
+}
+
+impl<P: Program> Reverse for Recorded<'_, P> {
+    type Gradient = Val;
+
+    fn complete(&mut self, id: usize, grad: Val) -> Result<Option<Val>> {
+        Ok(Some(grad).filter(|_| self.leads[id]))
+    }
+
+    fn contributions(&mut self, id: usize, grad: &Val) -> Result<Vec<(usize, Val)>> {
+        let Some((op, ins)) = self.origins[id].take() else { return Ok(Vec::new()) };
+        let is_wanted = |p: &Val| self.leads[p.0 as usize] && self.program.requires_grad(*p);
+        let wanted: Vec<bool> = ins.iter().map(is_wanted).collect();
+        if !wanted.contains(&true) {
+            return Ok(Vec::new());
         }
-        Some(sum) => program.record(elementwise::Add {}.into(), &[sum, g])?,
-    });
-    Ok(())
+        let given: Vec<Val> = ins.iter().copied().chain([Val(id as u32), *grad]).collect();
+        let rule = Rule::of(&op, given.iter().map(|v| self.program.meta(*v)).collect(), &wanted)?;
+        let contributions = ins.iter().zip(rule.replay(self.program, &given)?);
+        Ok(contributions.filter_map(|(p, g)| g.map(|g| (p.0 as usize, g))).collect())
+    }
+
+    fn accumulate(&mut self, grads: &mut [Option<Val>], id: usize, contribution: Val) -> Result<()> {
+        grads[id] = Some(match grads[id] {
+            None => contribution,
+            Some(sum) if self.program.meta(sum) != self.program.meta(contribution) => {
+                let (got, want) = (self.program.meta(contribution), self.program.meta(sum));
+                return Err(wrong_shape("gradients", got, want));
+            }
+            Some(sum) => self.program.record(elementwise::Add {}.into(), &[sum, contribution])?,
+        });
+        Ok(())
+    }
 }
 
 #[cold]

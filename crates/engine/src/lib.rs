@@ -1,5 +1,6 @@
 //! What runs and differentiates programs of ops: the tape, graphs and their compiler, sessions, parameters, optimizers.
 
+mod effect;
 mod gradients;
 pub mod graph;
 mod host;

@@ -4,7 +4,7 @@
 //! their rule lists them, the first stored as it is and later ones added. A node none of whose parents
 //! require a gradient records no rule, and branches the output does not depend on are never walked.
 
-use crate::gradients::{Program, Rule};
+use crate::gradients::{Program, Reverse, Rule, step};
 use dittograd_device::{AnyBuffer, Buffer, DType, Device, Meta, readable_bytes};
 use dittograd_numerics::environment;
 use dittograd_numerics::error::{Error, ErrorKind, Result};
@@ -242,48 +242,15 @@ impl Tape {
         })
     }
 
-    /// Contributions of node `id` to its parents, given its gradient. Work whose result no parent wants
-    /// is not done.
-    fn contributions(&self, id: usize, grad: &AnyBuffer) -> Result<Vec<(usize, AnyBuffer)>> {
-        let node = &self.nodes[id];
-        match &node.backward {
-            Backward::None => Ok(Vec::new()),
-            Backward::Custom(rule) => rule(grad),
-            Backward::Op(op) => {
-                let metas = node.parents.iter().map(|&p| self.nodes[p].meta).chain([node.meta, grad.meta()]);
-                let wanted: Vec<bool> = node.parents.iter().map(|&p| self.nodes[p].requires_grad).collect();
-                let rule = Rule::of(op, metas.collect(), &wanted)?;
-                let given = |i: usize| match node.parents.get(i) {
-                    Some(&p) => self.live_value("backward", p).cloned(),
-                    None if i == node.parents.len() => self.live_value("backward", id).cloned(),
-                    None => Ok(grad.clone()),
-                };
-                let contributions = rule.run(&self.device, given)?;
-                let named = node.parents.iter().zip(contributions);
-                Ok(named.filter_map(|(&p, g)| g.map(|g| (p, g))).collect())
-            }
-        }
-    }
-
     /// One node's step of the walk: passes its gradient, if it has one, on to its parents.
     pub fn backward_step(&self, grads: &mut [Option<AnyBuffer>], id: usize) -> Result<()> {
         let _strict = environment::enter();
-        let node = self.node(id).ok_or_else(|| no_node("backward", id, self.size()))?;
+        self.node(id).ok_or_else(|| no_node("backward", id, self.size()))?;
         if grads.len() != self.size() {
             let kind = ErrorKind::Length { want: self.size(), got: grads.len() };
             return Err(Error::new("backward", kind));
         }
-        let Some(grad) = grads[id].clone() else { return Ok(()) };
-        Tape::require_grad(&grad, node.meta.shape)?;
-        if !node.requires_grad {
-            return Ok(());
-        }
-        let grad = self.hooked(id, grad)?;
-        grads[id] = Some(grad.clone());
-        for (parent, contribution) in self.contributions(id, &grad)? {
-            self.accumulate(grads, parent, contribution)?;
-        }
-        Ok(())
+        step(&mut &*self, grads, id)
     }
 
     /// Has `hook` look at the gradient of a node in every walk, once it is complete, and replace it. Several hooks of a
@@ -305,15 +272,6 @@ impl Tape {
             self.device.check_accepts("hook", grad.buffer())?;
             checked("hook", grad, meta.shape)
         })
-    }
-
-    fn accumulate(&self, grads: &mut [Option<AnyBuffer>], id: usize, contribution: AnyBuffer) -> Result<()> {
-        let node = self.node(id).ok_or_else(|| no_node("backward", id, self.size()))?;
-        if !node.requires_grad {
-            return Ok(());
-        }
-        grads[id] = Some(self.sum(grads[id].take(), contribution, node.meta.shape)?);
-        Ok(())
     }
 
     /// The walk over the first `n` nodes: `n - 1`, `n - 2`, …, 0.
@@ -438,6 +396,56 @@ impl Tape {
     pub fn clear(&mut self) {
         self.nodes.clear();
         self.hooks.clear();
+    }
+}
+
+/// A walk that runs the rules of ops at once.
+impl Reverse for &Tape {
+    type Gradient = AnyBuffer;
+
+    fn complete(&mut self, id: usize, grad: AnyBuffer) -> Result<Option<AnyBuffer>> {
+        let node = &self.nodes[id];
+        Tape::require_grad(&grad, node.meta.shape)?;
+        if !node.requires_grad {
+            return Ok(None);
+        }
+        self.hooked(id, grad).map(Some)
+    }
+
+    /// Work whose result no parent wants is not done.
+    fn contributions(&mut self, id: usize, grad: &AnyBuffer) -> Result<Vec<(usize, AnyBuffer)>> {
+        let node = &self.nodes[id];
+        match &node.backward {
+            Backward::None => Ok(Vec::new()),
+            Backward::Custom(rule) => rule(grad),
+            Backward::Op(op) => {
+                let metas = node.parents.iter().map(|&p| self.nodes[p].meta).chain([node.meta, grad.meta()]);
+                let wanted: Vec<bool> = node.parents.iter().map(|&p| self.nodes[p].requires_grad).collect();
+                let rule = Rule::of(op, metas.collect(), &wanted)?;
+                let given = |i: usize| match node.parents.get(i) {
+                    Some(&p) => self.live_value("backward", p).cloned(),
+                    None if i == node.parents.len() => self.live_value("backward", id).cloned(),
+                    None => Ok(grad.clone()),
+                };
+                let contributions = rule.run(&self.device, given)?;
+                let named = node.parents.iter().zip(contributions);
+                Ok(named.filter_map(|(&p, g)| g.map(|g| (p, g))).collect())
+            }
+        }
+    }
+
+    fn accumulate(
+        &mut self,
+        grads: &mut [Option<AnyBuffer>],
+        id: usize,
+        contribution: AnyBuffer,
+    ) -> Result<()> {
+        let node = self.node(id).ok_or_else(|| no_node("backward", id, self.size()))?;
+        if !node.requires_grad {
+            return Ok(());
+        }
+        grads[id] = Some(self.sum(grads[id].take(), contribution, node.meta.shape)?);
+        Ok(())
     }
 }
 

@@ -329,7 +329,8 @@ impl Function {
             self.device.check_accepts(&format!("parameter {}", p.name()), p.buffer().buffer())?;
         }
         let (graph, within) = (&self.graph, self.within.as_ref());
-        self.compiled = Some(Compiled::new(&self.device, graph, &graph.outputs, None, self.passes, within)?);
+        let compiled = Compiled::new(&self.device, graph, &graph.outputs, Vec::new(), self.passes, within)?;
+        self.compiled = Some(compiled);
         self.moves = moves;
         Ok(())
     }
@@ -397,7 +398,7 @@ impl Function {
         let results = match &self.compiled {
             Some(compiled) => {
                 inputs.iter().enumerate().try_for_each(|(i, x)| compiled.copy_input(i, x))?;
-                compiled.run(calls, None)?;
+                compiled.run(calls)?;
                 (0..self.graph.outputs.len()).map(|i| compiled.copy_output(i)).collect::<Result<Vec<_>>>()?
             }
             None => {
@@ -436,7 +437,7 @@ impl Function {
                 AnyTensor::Idx(t) => compiled.set_input(i, x.meta(), bytemuck::cast_slice(t.data()))?,
             }
         }
-        compiled.run(self.random_calls, None)?;
+        compiled.run(self.random_calls)?;
         let output = |(i, v): (usize, &Val)| {
             let (words, meta) = (compiled.output(i)?, self.graph.node(*v).meta);
             Ok(match meta.dtype {

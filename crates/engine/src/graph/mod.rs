@@ -2,8 +2,10 @@
 //! of memory, and run again and again. It holds the same ops as the tape and runs the same kernels, so it
 //! gives the same bits as running eagerly.
 
+mod compile;
 mod draw;
 mod function;
+mod in_place;
 mod passes;
 mod plan;
 mod run;
@@ -11,9 +13,10 @@ mod text;
 mod traced;
 mod train;
 
+pub use compile::Plan;
 pub use function::Function;
 pub use passes::{Pass, Passes};
-pub use run::{Compiled, Plan};
+pub use run::Compiled;
 pub use traced::Traced;
 pub use train::{Batch, TrainStep};
 
@@ -76,8 +79,8 @@ pub struct Node {
     pub meta: Meta,
     /// Whether gradients flow through it.
     pub requires_grad: bool,
-    /// Whether it may be computed again instead of being kept.
-    pub again: bool,
+    /// Whether it was traced in a checkpointed segment, so that it may be rematerialized instead of being kept.
+    pub checkpointed: bool,
 }
 
 /// A program as plain data: values in the order they are computed, each from earlier ones, and which of them it returns.
@@ -90,7 +93,7 @@ pub struct Node {
 pub struct Graph {
     nodes: Vec<Node>,
     random_base: Option<Val>,
-    /// Whether what is recorded now may be computed again instead of being kept.
+    /// Whether a checkpointed segment is being recorded.
     in_segment: bool,
     outputs: Vec<Val>,
 }
@@ -116,18 +119,18 @@ impl Graph {
     pub fn leaf(&mut self, source: Source, requires_grad: bool) -> usize {
         let meta = source.meta();
         let requires_grad = requires_grad && meta.dtype == DType::F32;
-        self.nodes.push(Node { what: What::Leaf(source), meta, requires_grad, again: false });
+        self.nodes.push(Node { what: What::Leaf(source), meta, requires_grad, checkpointed: false });
         self.nodes.len() - 1
     }
 
-    /// Begins or ends a segment of values that may be computed again instead of being kept; whether one was open.
+    /// Begins or ends a checkpointed segment, whose values may be rematerialized instead of being kept; whether one was open.
     pub(crate) fn segment(&mut self, open: bool) -> bool {
         std::mem::replace(&mut self.in_segment, open)
     }
 
     /// Keeps a value of a segment.
     pub(crate) fn keep(&mut self, v: Val) {
-        self.nodes[v.0 as usize].again = false;
+        self.nodes[v.0 as usize].checkpointed = false;
     }
 
     /// The same value, as one that gradients are wanted of.
@@ -250,8 +253,8 @@ impl Recorder for Graph {
         let meta = op.shape(&self.metas(ins))?;
         self.check_index_bounds(&op, ins)?;
         let requires_grad = op.differentiable() && ins.iter().any(|v| self.node(*v).requires_grad);
-        let again = self.in_segment;
-        self.nodes.push(Node { what: What::Op(op, ins.to_vec()), meta, requires_grad, again });
+        let checkpointed = self.in_segment;
+        self.nodes.push(Node { what: What::Op(op, ins.to_vec()), meta, requires_grad, checkpointed });
         Ok(Val(self.nodes.len() as u32 - 1))
     }
 

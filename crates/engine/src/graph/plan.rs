@@ -207,7 +207,7 @@ mod tests {
         let overlaps = |p: &Places, r: &[Request], a: usize, b: usize| {
             p.starts[a] < p.starts[b] + r[b].words && p.starts[b] < p.starts[a] + r[a].words
         };
-        // Of the chain's links only those behind the branch of another may have its memory, since they depend on it not.
+        // A link of the chain does not depend on the branch before it, so it must not get its memory.
         let false_waits = |p: &Places, r: &[Request]| {
             let pairs = (0..r.len()).flat_map(|a| (a + 1..r.len().min(a + 8)).map(move |b| (a, b)));
             pairs.filter(|&(a, b)| a % 2 == 1 && r[a].to < r[b].from && overlaps(p, r, a, b)).count()

@@ -1,10 +1,8 @@
 //! A compiled program and its executors. On the CPU the instructions run one after the other in one
-//! planned block; on CUDA they are captured once, with the optimizer's update, and replayed as one launch.
+//! planned block; on CUDA they are captured once and replayed as one launch. Effects, which write outside the block, come last.
 
-use super::passes::Passes;
-use super::plan::{Flow, Request, place, place_apart};
-use super::{Graph, Source, What};
-use crate::optim::{Optimizer, updated};
+use super::compile::Plan;
+use crate::effect::{EffectOf, HostValue};
 use crate::params::Param;
 use crate::session::Nats;
 use dittograd_device::cuda::{Captured, Cuda, CudaGraph};
@@ -12,37 +10,34 @@ use dittograd_device::{AnyBuffer, Backend, Buffer, DType, Device, Meta, ReadSet,
 use dittograd_numerics::environment;
 use dittograd_numerics::error::{Error, ErrorKind, Result};
 use dittograd_numerics::reserve::{copied, filled};
-use dittograd_numerics::shape::Shape;
-use dittograd_ops::map::Map;
-use dittograd_ops::program::Program;
-use dittograd_ops::{
-    AnyOp, CpuRun, CudaRun, Gpu, Kernel, PerInput, Recorder, Val, check_bound, check_indices, elementwise,
-    launch,
-};
+use dittograd_ops::{AnyOp, CpuRun, CudaRun, Gpu, Kernel, PerInput, check_bound, check_indices, launch};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Where a value lives during a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Place {
+pub(super) enum Place {
     /// Words into the program's block.
     Arena(usize),
     /// An outside buffer (input, parameter, constant or random base) and words into it.
     Outside(usize, usize),
 }
 
-struct Instruction {
-    op: AnyOp,
-    /// The op's kernel, on the CPU, if it has one to be made once.
-    kernel: Option<Kernel>,
-    ins: Vec<Place>,
-    metas: Vec<Meta>,
-    out: usize,
-    meta: Meta,
-    workspace: (usize, usize),
-    /// The value is written over the first input, which nobody needs any more.
-    in_place: bool,
+/// An op with its places.
+pub(super) struct Instruction {
+    pub op: AnyOp,
+    /// The kernel on the CPU, if it is not the op's own.
+    pub kernel: Option<Kernel>,
+    pub ins: Vec<Place>,
+    pub metas: Vec<Meta>,
+    /// Where its value starts in the block.
+    pub out: usize,
+    pub meta: Meta,
+    /// Where its workspace starts in the block, and how many words it has.
+    pub workspace: (usize, usize),
+    /// The value is written over the first input. A kernel on the CPU then gets the others as its inputs.
+    pub in_place: bool,
 }
 
 /// The words of the block that an instruction reads and writes, as ranges.
@@ -76,366 +71,40 @@ impl Instruction {
     }
 }
 
-/// Where a value will live, before the block is laid out.
-#[derive(Clone, Copy, Debug)]
-enum Spot {
-    /// A request for memory, and words into it.
-    Request(usize, usize),
-    /// As [`Place::Outside`].
-    Outside(usize, usize),
-}
-
-impl Spot {
-    fn moved(self, words: usize) -> Spot {
-        match self {
-            Spot::Request(r, at) => Spot::Request(r, at + words),
-            Spot::Outside(o, at) => Spot::Outside(o, at + words),
-        }
-    }
-
-    fn place(self, starts: &[usize]) -> Place {
-        match self {
-            Spot::Request(r, at) => Place::Arena(starts[r] + at),
-            Spot::Outside(o, at) => Place::Outside(o, at),
-        }
-    }
-}
-
-/// An instruction before the block is laid out: `out` and `workspace` are requests.
-struct Draft {
-    op: AnyOp,
-    ins: Vec<(Spot, Meta)>,
-    out: usize,
-    meta: Meta,
-    workspace: usize,
-    in_place: bool,
-}
-
-/// The elementwise op as one that is computed in place, and the order of its inputs: an input of as many elements that
-/// `is_free` comes first and becomes the value.
-fn overwriting(
-    op: &AnyOp,
-    metas: &[Meta],
-    meta: Meta,
-    is_free: impl Fn(usize) -> bool,
-) -> Option<(AnyOp, Vec<usize>)> {
-    let program = op.as_program(metas).filter(|p| p.outputs() == 1)?;
-    let words = meta.shape.numel();
-    let first = (0..metas.len()).find(|&k| metas[k].shape.numel() == words && words > 0 && is_free(k))?;
-    let order: Vec<usize> = [first].into_iter().chain((0..metas.len()).filter(|&k| k != first)).collect();
-    let turned = Program::trace(metas.len(), |x| {
-        let mut args = x.to_vec();
-        order.iter().enumerate().for_each(|(new, &old)| args[old] = x[new]);
-        program.eval(&args)
-    });
-    Some((Map::new(turned, meta.shape).into(), order))
-}
-
-/// The value as one that the end of a step does not change: a copy of what is in the memory of a parameter, which the
-/// update or an assignment overwrites, or of an input, which a run that fails may overwrite.
-fn lasting(graph: &mut Graph, v: Val) -> Result<Val> {
-    let mut root = v;
-    while let What::Op(op, ins) = &graph.node(root).what
-        && op.view(&graph.metas(ins)).is_some()
-    {
-        root = ins[0];
-    }
-    let is_shared =
-        matches!(graph.node(root).what, What::Leaf(Source::Param(_) | Source::State(_) | Source::Input(_)));
-    match is_shared && graph.node(v).meta.dtype == DType::F32 {
-        true => graph.record(elementwise::Copy {}.into(), &[v]),
-        false => Ok(v),
-    }
-}
-
-/// What a program looks like after planning.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Plan {
-    /// Values as traced, with gradients.
-    pub traced: usize,
-    /// Instructions after all passes.
-    pub instructions: usize,
-    /// Bytes of the block all values share.
-    pub arena_bytes: usize,
-    /// Bytes of values and workspaces that are needed at the same time, at the worst instruction: the block cannot be
-    /// smaller.
-    pub least_bytes: usize,
-    /// Bytes all values would take if none shared memory.
-    pub total_bytes: usize,
-    /// Kernels of the captured CUDA graph, 0 on the CPU.
-    pub launches: usize,
-}
-
 /// An index input's entries must be below a limit for some op.
 #[derive(Debug)]
-struct Limit {
-    input: usize,
-    limit: usize,
-    op: &'static str,
+pub(super) struct Limit {
+    pub input: usize,
+    pub limit: usize,
+    pub op: &'static str,
 }
 
-/// A parameter to update, and what with: its gradient, and its direction if its rule has one.
-#[derive(Clone, Debug)]
-pub struct Update<V> {
-    pub param: Param,
-    pub gradient: V,
-    pub direction: Option<V>,
-}
-
-/// The optimizer of a program, the parameters it updates, the factor of norm clipping, and parameters that become a value
-/// of the program.
-pub struct Training<'a> {
-    pub optimizer: &'a Optimizer,
-    pub updates: Vec<Update<Val>>,
-    pub factor: Option<Val>,
-    pub assigned: Vec<(Param, Val)>,
-}
+/// A list of whole numbers, where it is outside the block, and what version of it is there.
+pub(super) type NatsAt = (usize, Nats, AtomicU64);
 
 /// A program ready to run with new inputs, any number of times.
 pub struct Compiled {
-    device: Device,
-    instructions: Vec<Instruction>,
-    arena: Buffer,
+    pub(super) device: Device,
+    pub(super) instructions: Vec<Instruction>,
+    pub(super) arena: Buffer,
     /// Everything from outside, inputs first.
-    outside: Vec<AnyBuffer>,
-    outside_set: ReadSet,
+    pub(super) outside: Vec<AnyBuffer>,
+    pub(super) outside_set: ReadSet,
     /// Memory for the list of an instruction's inputs.
-    spare: Mutex<Vec<&'static [f32]>>,
-    inputs: usize,
-    random_base: Option<usize>,
-    /// Lists of whole numbers, where they are, and what version of each is there.
-    nats: Vec<(usize, Nats, AtomicU64)>,
-    limits: Vec<Limit>,
-    outputs: Vec<(Place, Meta)>,
-    updates: Vec<Update<Place>>,
-    /// Where the factor of norm clipping is.
-    factor: Option<Place>,
-    /// Parameters that become a value of the program at the end of a run, before the update.
-    assigned: Vec<(Param, Place)>,
-    graph: Option<CudaGraph>,
-    plan: Plan,
-    text: String,
+    pub(super) spare: Mutex<Vec<&'static [f32]>>,
+    pub(super) inputs: usize,
+    pub(super) random_base: Option<usize>,
+    pub(super) nats: Vec<NatsAt>,
+    pub(super) limits: Vec<Limit>,
+    pub(super) outputs: Vec<(Place, Meta)>,
+    /// What is written outside the block at the end of a run.
+    pub(super) effects: Vec<EffectOf<(Place, Meta)>>,
+    pub(super) graph: Option<CudaGraph>,
+    pub(super) plan: Plan,
+    pub(super) text: String,
 }
 
 impl Compiled {
-    /// Compiles `graph` for `device`: the values `outputs` can be read after each run, and then the parameters of
-    /// `training` are updated. Its values live in the block `within`, if that is large enough, and overwrite what is there.
-    #[doc(hidden)]
-    pub fn new(
-        device: &Device,
-        graph: &Graph,
-        outputs: &[Val],
-        training: Option<Training<'_>>,
-        passes: Passes,
-        within: Option<&Buffer>,
-    ) -> Result<Compiled> {
-        let _strict = environment::enter();
-        if matches!(device.backend(), Backend::Host(_)) {
-            let what =
-                format!("programs are compiled for cpu and cuda; on {device} run them in an eager session");
-            return Err(Error::unsupported("compile", what));
-        }
-        let traced = graph.size();
-        let optimizer = training.as_ref().map(|t| t.optimizer);
-        let (updates, factor, assigned) =
-            training.map_or((Vec::new(), None, Vec::new()), |t| (t.updates, t.factor, t.assigned));
-        let mut wanted: Vec<Val> = outputs.to_vec();
-        wanted.extend(updates.iter().map(|u| u.gradient));
-        wanted.extend(updates.iter().filter_map(|u| u.direction));
-        wanted.extend(factor);
-        wanted.extend(assigned.iter().map(|a| a.1));
-        let mut graph = passes.run(graph, &mut wanted, device)?;
-        if optimizer.is_some() {
-            for v in &mut wanted {
-                *v = lasting(&mut graph, *v)?;
-            }
-        }
-        let text = graph.to_string();
-
-        let mut outside = Vec::new();
-        let mut spots: Vec<Spot> = vec![Spot::Outside(usize::MAX, 0); graph.size()];
-        let mut random_base = None;
-        let mut nats: Vec<(usize, Nats, AtomicU64)> = Vec::new();
-        let is_input = |i: &usize| matches!(graph.nodes()[*i].what, What::Leaf(Source::Input(_)));
-        let leaves = (0..graph.size()).filter(|i| matches!(graph.nodes()[*i].what, What::Leaf(_)));
-        let (ins, others): (Vec<usize>, Vec<usize>) = leaves.partition(is_input);
-        let inputs = ins.len();
-        for i in ins.into_iter().chain(others) {
-            let node = &graph.nodes()[i];
-            spots[i] = Spot::Outside(outside.len(), 0);
-            if let What::Leaf(Source::Nats(list)) = &node.what {
-                nats.push((outside.len(), list.clone(), AtomicU64::new(u64::MAX)));
-            }
-            outside.push(match &node.what {
-                What::Leaf(Source::Param(p)) => p.buffer(),
-                What::Leaf(Source::Constant(c) | Source::State(c)) => c.clone(),
-                What::Leaf(Source::RandomBase) => {
-                    random_base = Some(outside.len());
-                    AnyBuffer::new(device.alloc(2)?, node.meta)?
-                }
-                _ => AnyBuffer::new(device.alloc_for("program input", &node.meta.shape)?, node.meta)?,
-            });
-        }
-
-        // A view lives where its input lives; lifetimes are those of the memory, not of the names.
-        let mut root: Vec<usize> = (0..graph.size()).collect();
-        let mut last_use = vec![0usize; graph.size()];
-        for (i, node) in graph.nodes().iter().enumerate() {
-            if let What::Op(op, ins) = &node.what {
-                if op.view(&graph.metas(ins)).is_some() {
-                    root[i] = root[ins[0].0 as usize];
-                }
-                ins.iter().for_each(|v| last_use[root[v.0 as usize]] = i);
-            }
-        }
-        wanted.iter().for_each(|v| last_use[root[v.0 as usize]] = usize::MAX);
-
-        let is_cuda = matches!(device.backend(), Backend::Cuda(_));
-        let mut drafts: Vec<Draft> = Vec::new();
-        let mut limits = Vec::new();
-        let mut requests: Vec<Request> = Vec::new();
-        let mut total = 0;
-        for (i, node) in graph.nodes().iter().enumerate() {
-            let What::Op(op, ins) = &node.what else { continue };
-            let metas = graph.metas(ins);
-            if let Some(start) = op.view(&metas) {
-                spots[i] = spots[ins[0].0 as usize].moved(start);
-                continue;
-            }
-            if let Some((at, limit)) = op.index_limit(&metas) {
-                // What the program computes was checked when it was recorded.
-                for leaf in graph.index_sources(ins[at]).0 {
-                    match spots[leaf] {
-                        Spot::Outside(input, _) if input < inputs || nats.iter().any(|n| n.0 == input) => {
-                            limits.push(Limit { input, limit, op: op.name() })
-                        }
-                        Spot::Outside(fixed, _) => check_bound(op.name(), &outside[fixed], limit)?,
-                        Spot::Request(..) => {}
-                    }
-                }
-            }
-            let (now, words) = (drafts.len(), node.meta.shape.numel());
-            let roots: Vec<usize> = ins.iter().map(|v| root[v.0 as usize]).collect();
-            let mut sorted = roots.clone();
-            sorted.sort_unstable();
-            let is_once =
-                |r: usize| sorted.partition_point(|x| *x <= r) - sorted.partition_point(|x| *x < r) == 1;
-            let is_free = |k: usize| {
-                matches!(spots[roots[k]], Spot::Request(..))
-                    && last_use[roots[k]] == i
-                    && graph.nodes()[roots[k]].meta.shape.numel() == words
-                    && is_once(roots[k])
-            };
-            // The logits of a language model and their gradient are the largest of its values.
-            let by_itself = || is_cuda && op.overwrites() && words > 0 && is_free(0);
-            let over = overwriting(op, &metas, node.meta, is_free)
-                .or_else(|| by_itself().then(|| (op.clone(), (0..ins.len()).collect())));
-            let in_place = over.is_some();
-            let (op, order) = over.unwrap_or_else(|| (op.clone(), (0..ins.len()).collect()));
-            let ins: Vec<(Spot, Meta)> =
-                order.iter().map(|&k| (spots[ins[k].0 as usize], metas[k])).collect();
-            let out = match (in_place, ins.first()) {
-                (true, Some((Spot::Request(r, _), _))) => *r,
-                _ => {
-                    requests.push(Request { words, from: now, to: now });
-                    requests.len() - 1
-                }
-            };
-            for (spot, _) in &ins {
-                if let Spot::Request(r, _) = spot {
-                    requests[*r].to = now;
-                }
-            }
-            let metas: Vec<Meta> = ins.iter().map(|i| i.1).collect();
-            requests.push(Request { words: op.workspace(&metas, device), from: now, to: now });
-            total += words;
-            spots[i] = Spot::Request(out, 0);
-            let workspace = requests.len() - 1;
-            drafts.push(Draft { op, ins, out, meta: node.meta, workspace, in_place });
-        }
-        for v in &wanted {
-            if let Spot::Request(r, _) = spots[v.0 as usize] {
-                requests[r].to = usize::MAX;
-            }
-        }
-        let block = match device.backend() {
-            Backend::Cuda(_) => {
-                let mut flow = Flow::default();
-                for d in &drafts {
-                    let of = |i: &(Spot, Meta)| if let Spot::Request(r, _) = i.0 { Some(r) } else { None };
-                    flow.push(&d.ins.iter().filter_map(of).collect::<Vec<_>>(), &[d.out, d.workspace]);
-                }
-                place_apart(&requests, &flow)
-            }
-            Backend::Cpu(_) | Backend::Host(_) => place(&requests),
-        };
-        let kernel_of = |d: &Draft| match device.backend() {
-            Backend::Cpu(_) => d.op.prepared(&d.ins.iter().map(|i| i.1).collect::<Vec<_>>()),
-            Backend::Cuda(_) | Backend::Host(_) => None,
-        };
-        let instruction = |d: Draft| Instruction {
-            kernel: kernel_of(&d),
-            op: d.op,
-            ins: d.ins.iter().map(|i| i.0.place(&block.starts)).collect(),
-            metas: d.ins.iter().map(|i| i.1).collect(),
-            out: block.starts[d.out],
-            meta: d.meta,
-            workspace: (block.starts[d.workspace], requests[d.workspace].words),
-            in_place: d.in_place,
-        };
-        let instructions: Vec<Instruction> = drafts.into_iter().map(instruction).collect();
-
-        let places_of =
-            |v: &Val| (spots[v.0 as usize].place(&block.starts), graph.nodes()[v.0 as usize].meta);
-        let (out_vals, rest) = wanted.split_at(outputs.len());
-        let (gradients, rest) = rest.split_at(updates.len());
-        let mut rest = rest.iter().map(|v| places_of(v).0);
-        let update = |(u, g): (Update<Val>, &Val)| Update {
-            param: u.param,
-            gradient: places_of(g).0,
-            direction: u.direction.and_then(|_| rest.next()),
-        };
-        let updates: Vec<Update<Place>> = updates.into_iter().zip(gradients).map(update).collect();
-        let factor = factor.and_then(|_| rest.next());
-        let assigned = assigned.into_iter().map(|a| a.0).zip(rest).collect();
-        let plan = Plan {
-            traced,
-            instructions: instructions.len(),
-            arena_bytes: block.size * 4,
-            least_bytes: block.bound * 4,
-            total_bytes: total * 4,
-            launches: 0,
-        };
-        let arena = match within.filter(|b| b.len() >= block.size) {
-            Some(shared) => {
-                device.check_accepts("program", shared)?;
-                shared.part(0, block.size)?
-            }
-            None => device.alloc_for("program", &Shape::new(&[block.size])?)?,
-        };
-        let mut compiled = Compiled {
-            device: device.clone(),
-            instructions,
-            arena,
-            outside_set: ReadSet::new(outside.iter().map(AnyBuffer::buffer)),
-            outside,
-            spare: Mutex::default(),
-            inputs,
-            random_base,
-            nats,
-            limits,
-            outputs: out_vals.iter().map(places_of).collect(),
-            updates,
-            factor,
-            assigned,
-            graph: None,
-            plan,
-            text,
-        };
-        compiled.capture(optimizer)?;
-        Ok(compiled)
-    }
-
     /// The program after all passes, one value a line.
     pub fn text(&self) -> &str {
         &self.text
@@ -452,7 +121,7 @@ impl Compiled {
     }
 
     /// Captures the whole program on CUDA. Kernels are compiled first, side by side.
-    fn capture(&mut self, optimizer: Option<&Optimizer>) -> Result<()> {
+    pub(super) fn capture(&mut self) -> Result<()> {
         let Backend::Cuda(cuda) = self.device.backend() else { return Ok(()) };
         let gpu = Gpu::of(cuda);
         let mut modules: Vec<dittograd_device::cuda::Source> = Vec::new();
@@ -464,11 +133,11 @@ impl Compiled {
                 seen.push(i);
             }
         }
-        modules.extend(optimizer.map(Optimizer::cuda_modules).unwrap_or_default());
+        modules.extend(self.effects.iter().flat_map(|e| e.effect.cuda_modules()));
         modules.sort();
         modules.dedup();
         cuda.compile_all(&modules)?;
-        match cuda.capture(|| self.queue(cuda, optimizer, true)) {
+        match cuda.capture(|| self.queue(cuda, true)) {
             Ok(graph) => {
                 self.plan.launches = graph.nodes();
                 self.graph = Some(graph);
@@ -485,9 +154,9 @@ impl Compiled {
         Ok(())
     }
 
-    /// Queues all instructions and the update. While they are captured, each waits only for those whose memory it uses or
+    /// Queues all instructions and effects. While they are captured, each waits only for those whose memory it uses or
     /// reuses, so that the others run beside it.
-    fn queue(&self, cuda: &Arc<Cuda>, optimizer: Option<&Optimizer>, is_captured: bool) -> Result<()> {
+    fn queue(&self, cuda: &Arc<Cuda>, is_captured: bool) -> Result<()> {
         let waits = if is_captured { self.waits() } else { Vec::new() };
         let mut ends: Vec<Vec<Captured>> = Vec::new();
         let wait_for = |ends: &[Vec<Captured>], n: usize| match waits.get(n) {
@@ -522,41 +191,22 @@ impl Compiled {
                 ends.push(end);
             }
         }
-        if let Some(optimizer) = optimizer {
-            let count = self.instructions.len();
-            // Each after all instructions, and beside the others: none reads what another writes.
-            for (p, place) in &self.assigned {
-                wait_for(&ends, count)?;
-                let to = p.buffer().buffer().address("assign")?;
-                cuda.copy(to, self.address(*place)?, p.shape().numel() * 4)?;
-            }
-            wait_for(&ends, count)?;
-            let slots = self
-                .updates
-                .iter()
-                .map(|u| {
-                    let direction = u.direction.map_or(Ok(0), |d| self.address(d))?;
-                    optimizer.slot(&u.param, self.address(u.gradient)?, direction)
-                })
-                .collect::<Result<Vec<_>>>()?;
-            let factor = self.factor.map_or(Ok(0), |f| self.address(f))?;
-            let update = || optimizer.update_cuda(cuda, &slots, factor);
+        for e in &self.effects {
+            // After all instructions, and beside the other effects: none reads what another writes.
+            wait_for(&ends, self.instructions.len())?;
+            let inputs = e.inputs.iter().map(|i| self.address(i.0)).collect::<Result<Vec<_>>>()?;
+            let run = || e.effect.cuda(cuda, &inputs);
             match is_captured {
-                true => update()?,
-                false => self.device.timed("update", &[], updated(self.params())?, update)?,
+                true => run()?,
+                false => self.device.timed(e.effect.name(), &[], e.effect.extent()?, run)?,
             }
         }
         Ok(())
     }
 
-    /// The parameters that an update changes.
-    fn params(&self) -> impl Iterator<Item = &Param> {
-        self.updates.iter().map(|u| &u.param)
-    }
-
-    /// For each instruction, and for the update after them, the ones it must wait for, without those that they wait for
-    /// themselves: who writes what it reads or writes, and who reads what it writes. Only the update and what is assigned
-    /// write outside the block, and they wait for all.
+    /// For each instruction, and for the effects after them, the ones it must wait for, without those that they wait for
+    /// themselves: who writes what it reads or writes, and who reads what it writes. Only effects write outside the block, and
+    /// they wait for all.
     fn waits(&self) -> Vec<Vec<usize>> {
         let count = self.instructions.len();
         let uses: Vec<Uses> = self.instructions.iter().map(Instruction::uses).collect();
@@ -646,12 +296,14 @@ impl Compiled {
         Ok(copy)
     }
 
-    /// Runs the program once on the current inputs and parameters, then updates the parameters. Random
-    /// calls continue at `random_calls`.
+    /// Runs the program once on the current inputs and parameters, then its effects. Random calls continue at
+    /// `random_calls`.
     #[doc(hidden)]
-    pub fn run(&self, random_calls: u64, optimizer: Option<&Optimizer>) -> Result<()> {
+    pub fn run(&self, random_calls: u64) -> Result<()> {
         let _strict = environment::enter();
-        if self.outside.iter().any(|b| b.buffer().is_released()) {
+        let written = || self.effects.iter().flat_map(|e| e.effect.writes());
+        let is_released = |b: &AnyBuffer| b.buffer().is_released();
+        if self.outside.iter().any(is_released) || written().any(|p| is_released(&p.buffer())) {
             return Err(Error::new("program", ErrorKind::Released));
         }
         if let Some(base) = self.random_base {
@@ -669,8 +321,8 @@ impl Compiled {
         }
         match (self.device.backend(), &self.graph) {
             (Backend::Cuda(_), Some(graph)) if !self.device.is_profiled() => graph.launch()?,
-            (Backend::Cuda(cuda), _) => self.queue(cuda, optimizer, false)?,
-            (Backend::Cpu(cpu), _) => self.run_cpu(cpu, optimizer)?,
+            (Backend::Cuda(cuda), _) => self.queue(cuda, false)?,
+            (Backend::Cpu(cpu), _) => self.run_cpu(cpu)?,
             (Backend::Host(_), _) => {
                 return Err(Error::new(
                     "program",
@@ -678,14 +330,11 @@ impl Compiled {
                 ));
             }
         }
-        if optimizer.is_some() {
-            self.updates.iter().for_each(|u| u.param.changed());
-            self.assigned.iter().for_each(|a| a.0.changed());
-        }
+        written().for_each(Param::changed);
         Ok(())
     }
 
-    fn run_cpu(&self, cpu: &dittograd_device::Cpu, optimizer: Option<&Optimizer>) -> Result<()> {
+    fn run_cpu(&self, cpu: &dittograd_device::Cpu) -> Result<()> {
         let mut arena = self.arena.write("program")?;
         {
             let locked = self.outside_set.lock("program")?;
@@ -725,10 +374,9 @@ impl Compiled {
                     workspace,
                 };
                 self.device.timed(i.op.name(), &i.metas, i.meta.shape, || {
-                    match (&i.op, &i.kernel) {
-                        (AnyOp::Map(map), _) if i.in_place => map.cpu_in_place(run),
-                        (_, Some(kernel)) => kernel(run),
-                        (op, None) => op.cpu(run),
+                    match &i.kernel {
+                        Some(kernel) => kernel(run),
+                        None => i.op.cpu(run),
                     }
                     Ok(())
                 })?;
@@ -736,44 +384,21 @@ impl Compiled {
             }
             *self.spare.lock().unwrap_or_else(PoisonError::into_inner) = spare;
         }
-        if let Some(optimizer) = optimizer {
-            let arena = arena.host();
-            let arena: &[f32] = arena;
-            for (p, place) in &self.assigned {
-                let write = |words: &[f32]| p.buffer().buffer().write_words("assign", words);
-                self.with_words(arena, *place, p.shape().numel(), write)?;
-            }
-            let factor = match self.factor {
-                Some(place) => self.with_words(arena, place, 1, |f| Ok(f[0]))?,
-                None => 1.0,
-            };
-            self.device.timed("update", &[], updated(self.params())?, || {
-                self.updates.iter().try_for_each(|u| {
-                    let n = u.param.shape().numel();
-                    self.with_words(arena, u.gradient, n, |g| match u.direction {
-                        Some(place) => self.with_words(arena, place, n, |d| {
-                            optimizer.update_cpu(cpu, &u.param, g, d, factor)
-                        }),
-                        None => optimizer.update_cpu(cpu, &u.param, g, &[], factor),
-                    })
-                })
-            })?;
+        let arena: &[f32] = arena.host();
+        for e in &self.effects {
+            let read = |i: usize| self.host_value(arena, e.inputs[i]);
+            self.device.timed(e.effect.name(), &[], e.effect.extent()?, || e.effect.cpu(cpu, &read))?;
         }
         Ok(())
     }
 
-    /// Calls `f` with `n` words of a place, on the CPU.
-    fn with_words<T>(
-        &self,
-        arena: &[f32],
-        place: Place,
-        n: usize,
-        f: impl FnOnce(&[f32]) -> Result<T>,
-    ) -> Result<T> {
+    /// A value, on the CPU.
+    fn host_value<'a>(&'a self, arena: &'a [f32], (place, meta): (Place, Meta)) -> HostValue<'a> {
+        let n = meta.shape.numel();
         match place {
-            Place::Arena(_) if n == 0 => f(&[]),
-            Place::Arena(at) => f(&arena[at..at + n]),
-            Place::Outside(o, at) => f(&self.outside[o].buffer().read("program")?.host()[at..at + n]),
+            Place::Arena(_) if n == 0 => HostValue::Words(&[]),
+            Place::Arena(at) => HostValue::Words(&arena[at..at + n]),
+            Place::Outside(o, at) => HostValue::Buffer(self.outside[o].buffer(), at..at + n),
         }
     }
 

@@ -505,7 +505,7 @@ impl<'a> Parser<'a> {
             }
             graph.random_base = Some(Val(graph.size() as u32));
         }
-        graph.nodes.push(Node { what: What::Leaf(source), meta, requires_grad: false, again: false });
+        graph.nodes.push(Node { what: What::Leaf(source), meta, requires_grad: false, checkpointed: false });
         self.mark(graph, mark, mark_at)
     }
 

@@ -1,8 +1,8 @@
 //! A whole training step as one compiled program.
 
-use super::run::{Compiled, Plan, Training, Update};
 use super::traced::KEPT;
-use super::{Graph, Passes, Source};
+use super::{Compiled, Graph, Passes, Plan, Source};
+use crate::effect::{self, EffectOf};
 use crate::optim::{Optimizer, OptimizerState};
 use crate::params::{Param, Params, Traits};
 use crate::session::{Session, Var};
@@ -244,7 +244,7 @@ where
             items.push((p, g.ok_or_else(|| p.unreached())?));
         }
         let prepared = self.optimizer.prepare(&self.device, &self.params.iter().collect::<Vec<_>>())?;
-        let program = self.program(graph, &outputs, &trained, items, assigned);
+        let program = self.program(graph, &outputs, items, assigned);
         match program {
             Ok(program) => {
                 let (metas, used) = (metas.to_vec(), self.steps);
@@ -262,23 +262,17 @@ where
         &self,
         mut graph: Graph,
         outputs: &[Val],
-        trained: &[Param],
         items: Vec<(&Param, Val)>,
         assigned: Vec<(Param, Val)>,
     ) -> Result<Compiled> {
         let optimizer = &self.optimizer;
         let mut leaf = |b| Val(graph.leaf(Source::State(b), false) as u32);
-        let buffers: Vec<Option<Val>> =
-            trained.iter().map(|p| optimizer.direction_buffer(p).map(&mut leaf)).collect();
-        let extras = optimizer.extras(&mut graph, &items, &buffers)?;
-        let update = |((p, gradient), direction): ((&Param, Val), Option<Val>)| Update {
-            param: p.clone(),
-            gradient,
-            direction,
-        };
-        let updates = items.into_iter().zip(extras.directions).map(update).collect();
-        let training = Training { optimizer, updates, factor: extras.factor, assigned };
-        Compiled::new(&self.device, &graph, outputs, Some(training), self.passes, None)
+        let states: Vec<Option<Val>> =
+            items.iter().map(|i| optimizer.direction_state(i.0).map(&mut leaf)).collect();
+        let (update, inputs) = optimizer.update(&mut graph, &items, &states)?;
+        let mut effects = vec![EffectOf { effect: Box::new(update), inputs }];
+        effects.extend(assigned.into_iter().map(|(p, v)| effect::assign(p, v)));
+        Compiled::new(&self.device, &graph, outputs, effects, self.passes, None)
     }
 
     /// One step on these inputs. On an error nothing was updated.
@@ -341,7 +335,7 @@ where
         entry.used = self.steps;
         entry.ran = false;
         self.optimizer.begin(entry.trained.iter())?;
-        if let Err(error) = entry.program.run(self.random_calls, Some(&self.optimizer)) {
+        if let Err(error) = entry.program.run(self.random_calls) {
             self.optimizer.unbegin(entry.trained.iter());
             return Err(error);
         }

@@ -1,6 +1,6 @@
 //! Groups: parameters with options of their own.
 
-use super::rule::{Rule, finite};
+use super::rules::{Rule, finite};
 use crate::params::Param;
 use dittograd_numerics::error::{Error, Result};
 use std::fmt;
@@ -18,11 +18,7 @@ impl Options {
     pub(super) fn check(&self) -> Result<()> {
         finite("lr", self.lr)?;
         finite("weight_decay", self.weight_decay)?;
-        if matches!(self.rule, Rule::Muon { .. }) && !self.decoupled {
-            let why = "Muon's direction has no length to add weights to; leave it decoupled";
-            return Err(Error::argument("optimizer", "coupled", why));
-        }
-        self.rule.check()
+        self.rule.check(self.decoupled)
     }
 }
 
@@ -83,8 +79,8 @@ impl Group {
     }
 
     /// With another rule.
-    pub fn rule(mut self, rule: Rule) -> Group {
-        self.rule = Some(rule);
+    pub fn rule(mut self, rule: impl Into<Rule>) -> Group {
+        self.rule = Some(rule.into());
         self
     }
 

@@ -3,34 +3,32 @@
 //! them; learning rates and bias corrections are formed in f64, rounded once (C8), and reach the kernel through a small
 //! buffer, so that a captured program sees new ones every step.
 
-mod direction;
+mod clip;
 mod group;
 pub(crate) mod host;
-mod rule;
+mod kernel;
+pub mod rules;
 mod schedule;
 mod state;
 mod update;
 
 pub use group::Group;
-pub use rule::Rule;
+pub use rules::Rule;
 pub use schedule::Schedule;
 pub use state::{OptimizerState, ParamState};
 
-pub(crate) use rule::{Element, HYPERS, Kind, STATES};
-pub(crate) use update::Slot;
+pub(crate) use rules::{Element, HYPERS, Kind};
 
+use crate::effect::{Effect, HostValue};
 use crate::params::{Param, Params};
 use crate::session::Grads;
-use dittograd_device::cuda::{Cuda, Source};
-use dittograd_device::{AnyBuffer, Backend, Buffer, Cpu, Device, WriteGuard};
+use dittograd_device::cuda::Source;
+use dittograd_device::{AnyBuffer, Backend, Buffer, Device};
 use dittograd_numerics::environment;
 use dittograd_numerics::error::{Error, ErrorKind, Result};
-use dittograd_numerics::shape::Shape;
-use dittograd_ops::DeviceRecorder;
-use dittograd_ops::{Recorder, Val};
+use dittograd_ops::{DeviceRecorder, Val};
 use group::Options;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 /// An optimizer with its state, which is kept by parameter: it follows a parameter to another device, and does not
 /// depend on the order of parameters or on which of them are frozen.
@@ -77,20 +75,16 @@ pub(crate) struct Prepared {
     buffer: bool,
 }
 
-/// What updates need besides gradients: the factor of norm clipping, and a direction for each parameter that has one.
-pub(crate) struct Extras {
-    pub factor: Option<Val>,
-    pub directions: Vec<Option<Val>>,
-}
-
-/// All numbers that an update of these parameters changes, as a shape.
-pub(crate) fn updated<'p>(params: impl Iterator<Item = &'p Param>) -> Result<Shape> {
-    Shape::new(&[params.map(|p| p.shape().numel()).sum()])
-}
-
 impl Optimizer {
     /// Any rule.
-    pub fn new(rule: Rule, lr: f64) -> Optimizer {
+    ///
+    /// ```
+    /// use dittograd::optim::{Optimizer, rules::Adam};
+    /// let optimizer = Optimizer::new(Adam { beta2: 0.95, ..Adam::default() }, 3e-4);
+    /// assert_eq!(optimizer.lr(), 3e-4);
+    /// ```
+    pub fn new(rule: impl Into<Rule>, lr: f64) -> Optimizer {
+        let rule = rule.into();
         let options = Options { rule, lr, weight_decay: 0.0, decoupled: rule.decouples() };
         Optimizer {
             options,
@@ -104,58 +98,6 @@ impl Optimizer {
             words: Vec::new(),
             buffer: None,
         }
-    }
-
-    /// Gradient descent.
-    pub fn sgd(lr: f64) -> Optimizer {
-        Optimizer::new(Rule::Sgd, lr)
-    }
-
-    /// Gradient descent with momentum.
-    pub fn momentum(lr: f64, mu: f64) -> Optimizer {
-        Optimizer::new(Rule::Momentum { mu, dampening: 0.0, nesterov: false }, lr)
-    }
-
-    /// Gradient descent with Nesterov's momentum.
-    pub fn nesterov(lr: f64, mu: f64) -> Optimizer {
-        Optimizer::new(Rule::Momentum { mu, dampening: 0.0, nesterov: true }, lr)
-    }
-
-    /// Adam with the usual constants (0.9, 0.999, 1e-8).
-    pub fn adam(lr: f64) -> Optimizer {
-        Optimizer::new(Rule::Adam { beta1: 0.9, beta2: 0.999, eps: 1e-8 }, lr)
-    }
-
-    /// AdamW with the usual constants (0.9, 0.999, 1e-8, weight decay 0.01).
-    pub fn adamw(lr: f64) -> Optimizer {
-        Optimizer::adam(lr).decoupled(true).weight_decay(0.01)
-    }
-
-    /// AdaGrad with PyTorch's constants (eps 1e-10, learning rate not decayed).
-    pub fn adagrad(lr: f64) -> Optimizer {
-        Optimizer::new(Rule::AdaGrad { lr_decay: 0.0, initial: 0.0, eps: 1e-10 }, lr)
-    }
-
-    /// RMSProp with PyTorch's constants (alpha 0.99, eps 1e-8, no momentum, not centered).
-    pub fn rmsprop(lr: f64) -> Optimizer {
-        Optimizer::new(Rule::RmsProp { alpha: 0.99, eps: 1e-8, momentum: 0.0, centered: false }, lr)
-    }
-
-    /// Adadelta with PyTorch's constants (rho 0.9, eps 1e-6); the usual learning rate is 1.
-    pub fn adadelta(lr: f64) -> Optimizer {
-        Optimizer::new(Rule::Adadelta { rho: 0.9, eps: 1e-6 }, lr)
-    }
-
-    /// Lion with the published constants (0.9, 0.99, no weight decay).
-    pub fn lion(lr: f64) -> Optimizer {
-        Optimizer::new(Rule::Lion { beta1: 0.9, beta2: 0.99 }, lr)
-    }
-
-    /// Muon with PyTorch's constants (momentum 0.95, Nesterov, weight decay 0.1) for matrices, AdamW with the same learning
-    /// rate and weight decay for everything else. Matrices that should follow AdamW too, such as embeddings, go into a
-    /// [`Group`] with that rule.
-    pub fn muon(lr: f64) -> Optimizer {
-        Optimizer::new(Rule::Muon { momentum: 0.95, nesterov: true, eps: 1e-7 }, lr).weight_decay(0.1)
     }
 
     /// The same optimizer with another weight decay.
@@ -260,7 +202,7 @@ impl Optimizer {
         let groups = group::resolve(&self.groups, params)?;
         for (p, group) in params.iter().zip(groups) {
             let options = self.options(group);
-            let (row, rule) = (self.entries.len(), options.rule.of(p));
+            let (row, rule) = (self.entries.len(), options.rule.of(p.shape()));
             let kind = rule.kind(options.decoupled);
             let name = p.name().to_string();
             self.entries.entry(p.id()).or_insert(Entry {
@@ -358,12 +300,10 @@ impl Optimizer {
             let options = self.options(e.group);
             let lr = self.schedule.lr(options.lr, self.step);
             // A schedule may grow a rate beyond what float32 has.
-            rule::finite("lr", lr)?;
-            let decoupled = options.decoupled;
-            let mut h = e.rule.hypers(lr, options.weight_decay, decoupled, e.step + 1, p.shape().dims());
-            h[HYPERS - 1] = limit;
+            rules::finite("lr", lr)?;
+            let decay = (lr, options.weight_decay, options.decoupled);
             let row = e.row;
-            self.hypers[row] = h;
+            self.hypers[row] = e.rule.hypers(decay, limit, e.step + 1, p.shape());
         }
         self.words.clear();
         self.words.extend(self.hypers.iter().flatten().map(|&x| x as f32));
@@ -387,99 +327,10 @@ impl Optimizer {
         }
     }
 
-    /// The buffer that a parameter's direction is made from, if it has a direction.
-    pub(crate) fn direction_buffer(&self, p: &Param) -> Option<AnyBuffer> {
-        let entry = self.entries.get(&p.id()).filter(|e| e.kind.directed())?;
-        entry.states.first().cloned()
-    }
-
-    /// Records what the updates of parameters with these gradients need besides them. `buffers` are the values of
-    /// [`Optimizer::direction_buffer`].
-    pub(crate) fn extras(
-        &self,
-        r: &mut dyn Recorder,
-        items: &[(&Param, Val)],
-        buffers: &[Option<Val>],
-    ) -> Result<Extras> {
-        let grads: Vec<Val> = items.iter().map(|i| i.1).collect();
-        let factor = match self.clip_norm.filter(|_| !grads.is_empty()) {
-            Some(max_norm) => Some(direction::clip_factor(r, &grads, max_norm)?),
-            None => None,
-        };
-        let limit = self.clip_value.unwrap_or(f64::INFINITY);
-        let mut directions = Vec::with_capacity(items.len());
-        for ((p, g), buffer) in items.iter().zip(buffers) {
-            directions.push(match buffer {
-                Some(buffer) => {
-                    let rule = self.entry(p)?.rule;
-                    Some(direction::muon(r, rule, *g, *buffer, factor, limit)?)
-                }
-                None => None,
-            });
-        }
-        Ok(Extras { factor, directions })
-    }
-
-    /// Updates one parameter on the CPU.
-    pub(crate) fn update_cpu(
-        &self,
-        cpu: &Cpu,
-        p: &Param,
-        g: &[f32],
-        direction: &[f32],
-        factor: f32,
-    ) -> Result<()> {
-        let entry = self.entry(p)?;
-        let value = p.buffer();
-        let mut value = value.buffer().write("optimizer")?;
-        let mut guards: [Option<WriteGuard<'_>>; STATES] = Default::default();
-        for (g, s) in guards.iter_mut().zip(&entry.states) {
-            *g = Some(s.buffer().write("optimizer")?);
-        }
-        let mut states: [&mut [f32]; STATES] = Default::default();
-        for (s, g) in states.iter_mut().zip(guards.iter_mut().flatten()) {
-            *s = g.host();
-        }
-        let h = self.hypers[entry.row].map(|x| x as f32);
-        update::cpu(cpu, entry.kind, (value.host(), states), (g, direction), factor, h);
-        Ok(())
-    }
-
-    /// Where one parameter's update reads and writes on CUDA.
-    pub(crate) fn slot(&self, p: &Param, g: u64, direction: u64) -> Result<Slot> {
-        let entry = self.entry(p)?;
-        let mut states = [0; STATES];
-        for (s, b) in states.iter_mut().zip(&entry.states) {
-            *s = b.buffer().address("optimizer")?;
-        }
-        Ok(Slot {
-            kind: entry.kind,
-            p: p.buffer().buffer().address("optimizer")?,
-            g,
-            states,
-            direction,
-            row: entry.row,
-            len: p.shape().numel(),
-        })
-    }
-
-    /// Queues the updates of all parameters on CUDA; `factor` is the address of norm clipping's factor, or 0.
-    pub(crate) fn update_cuda(&self, cuda: &Arc<Cuda>, slots: &[Slot], factor: u64) -> Result<()> {
-        update::cuda(cuda, slots, self.scalars()?.address("optimizer")?, factor)
-    }
-
-    /// The CUDA modules of parameters it has seen, by name and text.
-    pub(crate) fn cuda_modules(&self) -> Vec<Source> {
-        let mut kinds: Vec<Kind> = self.entries.values().map(|e| e.kind).collect();
-        kinds.sort();
-        kinds.dedup();
-        kinds.into_iter().map(update::module).collect()
-    }
-
     /// The CUDA modules of every rule there is, by name and text.
     #[doc(hidden)]
     pub fn all_cuda_modules() -> Vec<Source> {
-        Kind::all().map(update::module).collect()
+        Kind::all().map(kernel::module).collect()
     }
 
     /// One step: changes every trainable parameter in place. Errors, before anything is changed, if a
@@ -503,7 +354,7 @@ impl Optimizer {
         let all: Vec<&Param> = params.iter().collect();
         let prepared = self.prepare(device, &all)?;
         let trained: Vec<&Param> = items.iter().map(|i| i.0).collect();
-        let result = self.update(device, &items);
+        let result = self.update_eagerly(device, &items);
         match result {
             Ok(()) => trained.into_iter().for_each(Param::changed),
             Err(_) => self.unprepare(prepared),
@@ -512,63 +363,31 @@ impl Optimizer {
     }
 
     /// Updates parameters of which everything is there. On an error nothing was counted.
-    fn update(&mut self, device: &Device, items: &[(&Param, &AnyBuffer)]) -> Result<()> {
+    fn update_eagerly(&mut self, device: &Device, items: &[(&Param, &AnyBuffer)]) -> Result<()> {
         let mut recorder = DeviceRecorder::new(device);
         let vals: Vec<(&Param, Val)> =
             items.iter().map(|(p, g)| (*p, recorder.input((*g).clone()))).collect();
-        let buffers: Vec<Option<Val>> =
-            items.iter().map(|(p, _)| self.direction_buffer(p).map(|b| recorder.input(b))).collect();
-        let extras = self.extras(&mut recorder, &vals, &buffers)?;
-        let value = |v: Option<Val>| v.map(|v| recorder.value(v).cloned()).transpose();
-        let factor = value(extras.factor)?;
-        let directions = extras.directions.into_iter().map(value).collect::<Result<Vec<_>>>()?;
-        let numbers = updated(items.iter().map(|i| i.0))?;
+        let states: Vec<Option<Val>> =
+            items.iter().map(|(p, _)| self.direction_state(p).map(|b| recorder.input(b))).collect();
+        let (update, inputs) = self.update(&mut recorder, &vals, &states)?;
+        let inputs = inputs.into_iter().map(|v| recorder.value(v).cloned()).collect::<Result<Vec<_>>>()?;
+        let extent = update.extent()?;
         self.begin(items.iter().map(|i| i.0))?;
-        let update = || self.update_all(device, items, &directions, factor.as_ref());
-        let updated = device.timed("update", &[], numbers, update);
+        let run = || match device.backend() {
+            Backend::Cpu(cpu) => {
+                let read = |i: usize| HostValue::Buffer(inputs[i].buffer(), 0..inputs[i].shape().numel());
+                update.cpu(cpu, &read)
+            }
+            Backend::Cuda(cuda) => {
+                let addresses = inputs.iter().map(|b| b.buffer().address("optimizer"));
+                update.cuda(cuda, &addresses.collect::<Result<Vec<_>>>()?)
+            }
+            Backend::Host(numbers) => update.host(numbers.as_ref(), &self.hypers, &inputs),
+        };
+        let updated = device.timed(update.name(), &[], extent, run);
         if updated.is_err() {
             self.unbegin(items.iter().map(|i| i.0));
         }
         updated
-    }
-
-    fn update_all(
-        &self,
-        device: &Device,
-        items: &[(&Param, &AnyBuffer)],
-        directions: &[Option<AnyBuffer>],
-        factor: Option<&AnyBuffer>,
-    ) -> Result<()> {
-        let items = items.iter().zip(directions);
-        match device.backend() {
-            Backend::Cpu(cpu) => {
-                let factor = match factor {
-                    Some(f) => f.to_tensor::<f32>()?.item()?,
-                    None => 1.0,
-                };
-                for ((p, g), d) in items {
-                    let g = g.buffer().read("optimizer")?;
-                    let d = d.as_ref().map(|d| d.buffer().read("optimizer")).transpose()?;
-                    self.update_cpu(cpu, p, g.host(), d.as_ref().map_or(&[], |d| d.host()), factor)?;
-                }
-            }
-            Backend::Cuda(cuda) => {
-                let address = |b: Option<&AnyBuffer>| b.map_or(Ok(0), |b| b.buffer().address("optimizer"));
-                let slots = items
-                    .map(|((p, g), d)| self.slot(p, address(Some(g))?, address(d.as_ref())?))
-                    .collect::<Result<Vec<_>>>()?;
-                self.update_cuda(cuda, &slots, address(factor)?)?;
-            }
-            Backend::Host(numbers) => {
-                for ((p, g), d) in items {
-                    let entry = self.entry(p)?;
-                    let (value, h) = (p.buffer(), &self.hypers[entry.row]);
-                    let mut ins = vec![&value, *g];
-                    ins.extend(&entry.states);
-                    (host::update_of(numbers.as_ref())?)(entry.kind, h, &ins, d.as_ref(), factor)?;
-                }
-            }
-        }
-        Ok(())
     }
 }

@@ -1,6 +1,6 @@
 //! Learning rates over time. A schedule is a plain function of the number of updates made so far, formed in f64.
 
-use super::rule::finite;
+use super::rules::finite;
 use dittograd_numerics::environment::strict;
 use dittograd_numerics::error::{Error, Result};
 use std::f64::consts::PI;
@@ -62,8 +62,8 @@ impl Schedule {
         Schedule::of(Curve::OneCycle { steps, rise, div, final_div })
     }
 
-    /// The same schedule behind `steps` steps in which the rate grows evenly from `start` times what the schedule begins
-    /// with: `LinearLR`, and the schedule behind it by `SequentialLR`.
+    /// The same schedule after `steps` steps in which the rate grows evenly from `start` times what the schedule begins
+    /// with: `LinearLR`, and the schedule after it by `SequentialLR`.
     pub fn warmup(mut self, steps: u64, start: f64) -> Schedule {
         self.warmup = Some((steps, start));
         self

@@ -375,7 +375,8 @@ impl Fuser<'_> {
                 }
                 None => self.to.out.record(Map::new(program.clone(), shape).into(), &ins)?,
             };
-            self.to.out.nodes[value.0 as usize].again = members.iter().all(|&m| self.to.old.nodes[m].again);
+            self.to.out.nodes[value.0 as usize].checkpointed =
+                members.iter().all(|&m| self.to.old.nodes[m].checkpointed);
             let values = results(&mut self.to.out, value, program.outputs(), shape)?;
             for (&m, v) in members.iter().zip(values) {
                 let own = self.to.old.nodes[m].meta.shape;

@@ -1,14 +1,14 @@
 //! Passes: each takes a program and the values wanted from it, and returns one that computes the same bits with less
 //! work. They can be switched off one by one; the bits stay.
 
-mod again;
 mod common;
 mod constants;
 mod fuse;
 mod layout;
-mod peak;
+mod lower_peak_memory;
 mod prologues;
 mod reductions;
+mod rematerialize;
 
 use super::{Graph, Node, Source, What};
 use dittograd_device::Device;
@@ -39,15 +39,13 @@ pub enum Pass {
     Reductions,
     /// Joins elementwise ops to the softmax or norm after them.
     Prologues,
-    /// Copies that only move elements are made again for who reads them much later, if what they are copies of is kept
-    /// anyway.
+    /// Rematerializes copies that only move elements for late readers, if the value that was copied is alive anyway.
     Copies,
-    /// So is all that was traced in [`Session::checkpoint`](crate::session::Session::checkpoint).
+    /// Rematerializes what was traced in [`Session::checkpoint`](crate::session::Session::checkpoint).
     Checkpoints,
-    /// So are large values that an elementwise kernel can make beside its own, where it makes the most memory that is needed
-    /// at a time less.
+    /// Lowers peak memory: rematerializes large values that an elementwise kernel can compute beside its own.
     Peak,
-    /// So are all elementwise ops: less memory for more time. Not among [`Passes::all`].
+    /// Rematerializes all elementwise ops: less memory for more time. Not among [`Passes::all`].
     Recompute,
 }
 
@@ -93,8 +91,8 @@ impl Pass {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Passes {
     on: [bool; Pass::ALL.len()],
-    /// Words from which on [`Pass::Peak`] looks at a value.
-    least: usize,
+    /// The least words of a value that [`Pass::Peak`] considers.
+    min_words: usize,
 }
 
 impl Default for Passes {
@@ -111,7 +109,7 @@ impl Passes {
 
     /// None of them.
     pub fn none() -> Passes {
-        Passes { on: [false; Pass::ALL.len()], least: peak::LEAST }
+        Passes { on: [false; Pass::ALL.len()], min_words: lower_peak_memory::MIN_WORDS }
     }
 
     /// These, with one more.
@@ -134,7 +132,7 @@ impl Passes {
     /// These, with values of so many words counted as large by [`Pass::Peak`], so that tests need none that are.
     #[doc(hidden)]
     pub fn large(mut self, words: usize) -> Passes {
-        self.least = words;
+        self.min_words = words;
         self
     }
 
@@ -166,10 +164,10 @@ impl Passes {
             graph = prologues::join(&self.swept(graph, wanted), wanted)?;
         }
         if [Pass::Copies, Pass::Checkpoints, Pass::Recompute].iter().any(|p| self.has(*p)) {
-            graph = again::make(&self.swept(graph, wanted), wanted, self);
+            graph = rematerialize::run(&self.swept(graph, wanted), wanted, self);
         }
         if self.has(Pass::Peak) {
-            graph = peak::lower(&self.swept(graph, wanted), wanted, self.least)?;
+            graph = lower_peak_memory::run(&self.swept(graph, wanted), wanted, self.min_words)?;
         }
         Ok(self.swept(graph, wanted))
     }
@@ -221,7 +219,7 @@ impl<'g> Rewrite<'g> {
     fn record(&mut self, i: usize, op: impl Into<AnyOp>, ins: &[Val]) -> Result<()> {
         let v = self.out.record(op.into(), ins)?;
         let (new, old) = (&mut self.out.nodes[v.0 as usize], &self.old.nodes[i]);
-        (new.requires_grad, new.again) = (old.requires_grad, old.again);
+        (new.requires_grad, new.checkpointed) = (old.requires_grad, old.checkpointed);
         self.new[i] = Some(v);
         Ok(())
     }

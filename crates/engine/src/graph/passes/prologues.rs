@@ -48,7 +48,7 @@ fn with_prologue(
     let Some((slot, _)) = fusion.prologue else { return Ok(None) };
     let shape = graph.node(own[slot]).meta.shape;
     let Some((program, made, args)) = elements(graph, uses, own[slot]) else { return Ok(None) };
-    let is_alike = made.again == graph.nodes[i].again;
+    let is_alike = made.checkpointed == graph.nodes[i].checkpointed;
     if !is_alike || args.is_empty() || args.len() > MOST_INPUTS || program.weight() > fusion.weight {
         return Ok(None);
     }

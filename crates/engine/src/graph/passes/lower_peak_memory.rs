@@ -1,8 +1,8 @@
-//! The most memory that is needed at a time, lowered: what an elementwise op makes, and is read again long after, is made
-//! again then as one more result of an elementwise kernel that reads all it is made of, as the gradient of an activation
-//! does. That costs no more than writing it, and no launch. Readers that come shortly before that kernel go behind it.
+//! Lowers peak memory: rematerializes a pointwise value next to its late readers. A pointwise kernel that already reads the
+//! value's inputs, as the gradient of an activation does, recomputes it as an extra output, so the value need not be kept
+//! alive. That costs one more write and no launch. Readers that come shortly before that kernel are moved after it.
 
-use super::again::GAP;
+use super::rematerialize::GAP;
 use super::{Rewrite, What, readers};
 use crate::graph::Graph;
 use dittograd_numerics::error::Result;
@@ -11,28 +11,28 @@ use dittograd_ops::map::{Map, results};
 use dittograd_ops::program::Program;
 use dittograd_ops::{Recorder, Val};
 
-/// Words from which on a value counts: 16 MiB. A model of smaller ones takes little memory as it is.
-pub(super) const LEAST: usize = 1 << 22;
-/// The most words that are written for each by which the most at a time falls.
-const PRICE: usize = 2;
-/// The part of all words a program moves that may be written in addition. A step whose kernels do nothing but move
-/// words gets longer by it; those of large models mostly multiply, so that it is a small part of that.
-const PART: usize = 32;
+/// Only values of at least so many words are considered: 16 MiB. A model of smaller ones takes little memory as it is.
+pub(super) const MIN_WORDS: usize = 1 << 22;
+/// The most extra words that may be written for each word by which the peak falls.
+const MAX_PRICE: usize = 2;
+/// The budget: one extra word for so many that the program moves. A step whose kernels only move words gets longer by that
+/// part; steps of large models are mostly matrix products, and get longer by much less.
+const BUDGET_PART: usize = 32;
 
-/// A value that can be made again.
-struct Again {
+/// A value that can be rematerialized.
+struct Candidate {
     value: usize,
-    /// The node that makes it again.
+    /// The kernel that recomputes it.
     at: usize,
-    /// The nodes before that one that read it, and then go behind.
+    /// Its readers shortly before that kernel, which are moved after it.
     moved: Vec<usize>,
-    /// Words that are written.
+    /// Extra words that are written.
     cost: usize,
     /// How the memory in use changes: from, to (inclusive), words.
     changes: Vec<(usize, usize, isize)>,
 }
 
-impl Again {
+impl Candidate {
     fn apply(&self, used: &mut [isize]) {
         for &(from, to, words) in &self.changes {
             used[from..=to].iter_mut().for_each(|u| *u += words);
@@ -40,30 +40,32 @@ impl Again {
     }
 }
 
-pub(super) fn lower(graph: &Graph, wanted: &mut [Val], least: usize) -> Result<Graph> {
+pub(super) fn run(graph: &Graph, wanted: &mut [Val], min_words: usize) -> Result<Graph> {
     let view = View::new(graph, wanted);
-    let mut options: Vec<Again> =
-        (0..graph.size()).filter(|&i| view.words(i) >= least.max(1)).filter_map(|i| view.option(i)).collect();
+    let mut candidates: Vec<Candidate> = (0..graph.size())
+        .filter(|&i| view.words(i) >= min_words.max(1))
+        .filter_map(|i| view.candidate(i))
+        .collect();
     let mut used = view.used();
-    let mut budget = view.traffic() / PART;
-    let mut chosen: Vec<Again> = Vec::new();
+    let mut budget = view.traffic() / BUDGET_PART;
+    let mut chosen: Vec<Candidate> = Vec::new();
     loop {
-        let most = used.iter().copied().max().unwrap_or(0);
-        // The words by which the most falls.
-        let gain = |o: &Again| {
+        let peak = used.iter().copied().max().unwrap_or(0);
+        // The words by which the peak falls.
+        let gain = |o: &Candidate| {
             let mut then = used.clone();
             o.apply(&mut then);
-            usize::try_from(most - then.iter().copied().max().unwrap_or(0)).unwrap_or(0)
+            usize::try_from(peak - then.iter().copied().max().unwrap_or(0)).unwrap_or(0)
         };
-        options.retain(|o| o.cost <= budget && chosen.iter().all(|c| view.agree(o, c)));
-        let gains = options.iter().map(gain).enumerate();
-        let pays = gains.filter(|&(k, gain)| gain * PRICE >= options[k].cost);
-        // The most for each word written; of equal ones the first.
+        candidates.retain(|o| o.cost <= budget && chosen.iter().all(|c| view.agree(o, c)));
+        let gains = candidates.iter().map(gain).enumerate();
+        let pays = gains.filter(|&(k, gain)| gain * MAX_PRICE >= candidates[k].cost);
+        // The one that lowers the peak most for each word written; of equal ones the first.
         let better = |a: &(usize, usize), b: &(usize, usize)| {
-            (a.1 * options[b.0].cost).cmp(&(b.1 * options[a.0].cost)).then(b.0.cmp(&a.0))
+            (a.1 * candidates[b.0].cost).cmp(&(b.1 * candidates[a.0].cost)).then(b.0.cmp(&a.0))
         };
         let Some((best, _)) = pays.max_by(better) else { break };
-        let best = options.remove(best);
+        let best = candidates.remove(best);
         budget -= best.cost;
         best.apply(&mut used);
         chosen.push(best);
@@ -76,7 +78,7 @@ struct View<'g> {
     graph: &'g Graph,
     root: Vec<usize>,
     readers: Vec<Vec<usize>>,
-    /// For each node, the one whose memory it takes over.
+    /// For each node, the value that it is written over in place.
     over: Vec<Option<usize>>,
     /// The programs of elementwise ops with one result.
     programs: Vec<Option<Program>>,
@@ -155,12 +157,12 @@ impl<'g> View<'g> {
         (0..self.graph.size()).filter(|&i| self.words(i) > 0).map(moved).sum()
     }
 
-    /// How a value can be made again.
-    fn option(&self, i: usize) -> Option<Again> {
+    /// How a value can be rematerialized.
+    fn candidate(&self, i: usize) -> Option<Candidate> {
         let (n, words) = (self.graph.size(), self.words(i));
         let own = self.programs[i].as_ref()?;
         let node = &self.graph.nodes[i];
-        if node.again || self.readers[i].last() >= Some(&n) || !words.is_multiple_of(4) {
+        if node.checkpointed || self.readers[i].last() >= Some(&n) || !words.is_multiple_of(4) {
             return None;
         }
         // The longest time without a reader.
@@ -169,7 +171,7 @@ impl<'g> View<'g> {
         let joins = |&at: &usize| {
             let other = &self.graph.nodes[at];
             other.meta.shape == node.meta.shape
-                && !other.again
+                && !other.checkpointed
                 && self.reads(at, i) == 0
                 && self.inputs(i).iter().all(|v| self.inputs(at).contains(v))
                 && self.programs[at].as_ref().is_some_and(|p| self.joined(i, own, at, p).fits())
@@ -180,7 +182,7 @@ impl<'g> View<'g> {
         if moved.iter().any(|&m| self.readers[m].iter().any(|&r| r <= at)) {
             return None;
         }
-        // All results of a kernel are one value: it is needed as long as one of them is, and has no memory to take over.
+        // All results of a kernel are one value: it is alive as long as one of them is, and cannot run in place.
         let end = self.last(i);
         let until = self.last(at).max(end).min(n - 1);
         let mut changes = vec![(last + 1, end, -(words as isize)), (at, until, words as isize)];
@@ -188,7 +190,7 @@ impl<'g> View<'g> {
         for r in moved.iter().flat_map(|&m| self.roots(m)).filter(|&r| r != i && self.last(r) < at) {
             changes.push((self.last(r) + 1, at, self.words(r) as isize));
         }
-        Some(Again { value: i, at, moved, cost: words, changes })
+        Some(Candidate { value: i, at, moved, cost: words, changes })
     }
 
     /// The program of `at` with that of `i` as one more result.
@@ -201,27 +203,28 @@ impl<'g> View<'g> {
         })
     }
 
-    /// Whether two values can both be made again: neither of the other, each by a kernel of its own that stays where it is.
-    fn agree(&self, a: &Again, b: &Again) -> bool {
-        let apart = |a: &Again, b: &Again| self.reads(a.value, b.value) == 0 && !a.moved.contains(&b.at);
+    /// Whether two values can both be rematerialized: neither from the other, each by a kernel of its own that is not moved.
+    fn agree(&self, a: &Candidate, b: &Candidate) -> bool {
+        let apart =
+            |a: &Candidate, b: &Candidate| self.reads(a.value, b.value) == 0 && !a.moved.contains(&b.at);
         apart(a, b) && apart(b, a) && a.at != b.at
     }
 
-    fn rewrite(&self, chosen: &[Again], wanted: &mut [Val]) -> Result<Graph> {
+    fn rewrite(&self, chosen: &[Candidate], wanted: &mut [Val]) -> Result<Graph> {
         let n = self.graph.size();
         let mut to = Rewrite::new(self.graph);
-        // For each node, what is made again there, and the node that it goes behind, with its views.
-        let mut here: Vec<Option<&Again>> = vec![None; n];
-        let mut behind: Vec<usize> = (0..n).collect();
+        // For each node, what is rematerialized there, and the node that it is moved after, with its views.
+        let mut here: Vec<Option<&Candidate>> = vec![None; n];
+        let mut after: Vec<usize> = (0..n).collect();
         for c in chosen {
             here[c.at] = Some(c);
-            c.moved.iter().for_each(|&m| behind[m] = behind[m].max(c.at));
+            c.moved.iter().for_each(|&m| after[m] = after[m].max(c.at));
         }
-        (0..n).for_each(|i| behind[i] = behind[i].max(behind[self.root[i]]));
+        (0..n).for_each(|i| after[i] = after[i].max(after[self.root[i]]));
         let mut waiting: Vec<Vec<usize>> = vec![Vec::new(); n];
         for i in 0..n {
-            if behind[i] > i {
-                waiting[behind[i]].push(i);
+            if after[i] > i {
+                waiting[after[i]].push(i);
                 continue;
             }
             if let (Some(c), Some(of)) = (here[i], &self.programs[i])

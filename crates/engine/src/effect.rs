@@ -1,0 +1,93 @@
+//! Effects: ops in place at the end of a program. They read values of the program and write memory outside of it, such as
+//! parameters and the states of an optimizer. A program runs them after all its instructions, so that every instruction reads
+//! what was there before.
+
+use crate::params::Param;
+use dittograd_device::cuda::{Cuda, Source};
+use dittograd_device::{Buffer, Cpu};
+use dittograd_numerics::error::Result;
+use dittograd_numerics::shape::Shape;
+use dittograd_ops::Val;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// An op that writes parameters in place. No effect of a program reads what another one writes.
+pub trait Effect: Send + Sync {
+    /// Its name in profiles.
+    fn name(&self) -> &'static str;
+
+    /// The parameters that it changes.
+    fn writes(&self) -> &[Param];
+
+    /// All numbers that it changes, as a shape.
+    fn extent(&self) -> Result<Shape> {
+        Shape::new(&[self.writes().iter().map(|p| p.shape().numel()).sum()])
+    }
+
+    /// The CUDA modules that it launches kernels of.
+    fn cuda_modules(&self) -> Vec<Source> {
+        Vec::new()
+    }
+
+    /// Runs on the CPU.
+    fn cpu(&self, cpu: &Cpu, read: &Read<'_>) -> Result<()>;
+
+    /// Queues it on CUDA; its inputs are at these addresses.
+    fn cuda(&self, cuda: &Arc<Cuda>, inputs: &[u64]) -> Result<()>;
+}
+
+/// Gives the inputs of an effect by number, on the CPU.
+pub type Read<'a> = dyn Fn(usize) -> HostValue<'a> + 'a;
+
+/// An effect and the values it reads.
+pub struct EffectOf<V> {
+    /// The op.
+    pub effect: Box<dyn Effect>,
+    /// Its inputs.
+    pub inputs: Vec<V>,
+}
+
+/// A value in host memory.
+pub enum HostValue<'a> {
+    /// The words themselves.
+    Words(&'a [f32]),
+    /// Words of a buffer, which is locked only while they are read.
+    Buffer(&'a Buffer, Range<usize>),
+}
+
+impl HostValue<'_> {
+    /// Calls `f` with the words.
+    pub fn with<T>(self, op: &str, f: impl FnOnce(&[f32]) -> Result<T>) -> Result<T> {
+        match self {
+            HostValue::Words(words) => f(words),
+            HostValue::Buffer(buffer, range) => f(&buffer.read(op)?.host()[range]),
+        }
+    }
+}
+
+/// A parameter becomes a value of the program.
+struct Assign(Param);
+
+/// The effect that gives `param` a value of the program.
+pub(crate) fn assign(param: Param, value: Val) -> EffectOf<Val> {
+    EffectOf { effect: Box::new(Assign(param)), inputs: vec![value] }
+}
+
+impl Effect for Assign {
+    fn name(&self) -> &'static str {
+        "assign"
+    }
+
+    fn writes(&self) -> &[Param] {
+        std::slice::from_ref(&self.0)
+    }
+
+    fn cpu(&self, _cpu: &Cpu, read: &Read<'_>) -> Result<()> {
+        read(0).with("assign", |words| self.0.buffer().buffer().write_words("assign", words))
+    }
+
+    fn cuda(&self, cuda: &Arc<Cuda>, inputs: &[u64]) -> Result<()> {
+        let to = self.0.buffer().buffer().address("assign")?;
+        cuda.copy(to, inputs[0], self.0.shape().numel() * 4)
+    }
+}

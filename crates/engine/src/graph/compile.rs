@@ -1,0 +1,346 @@
+//! From a graph to a program: passes, in-place rewriting, then the plan, which gives every value its place.
+
+use super::in_place::{self, InPlace};
+use super::passes::Passes;
+use super::plan::{Flow, Places, Request, place, place_apart};
+use super::run::{Compiled, Instruction, Limit, NatsAt, Place};
+use super::{Graph, Source, What};
+use crate::effect::EffectOf;
+use dittograd_device::{AnyBuffer, Backend, Buffer, DType, Device, Meta, ReadSet};
+use dittograd_numerics::environment;
+use dittograd_numerics::error::{Error, Result};
+use dittograd_numerics::shape::Shape;
+use dittograd_ops::{AnyOp, Kernel, Recorder, Val, check_bound, elementwise};
+use std::sync::Mutex;
+use std::sync::atomic::AtomicU64;
+
+/// What a program looks like after planning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// Values as traced, with gradients.
+    pub traced: usize,
+    /// Instructions after all passes.
+    pub instructions: usize,
+    /// Bytes of the block all values share.
+    pub arena_bytes: usize,
+    /// Bytes of values and workspaces that are needed at the same time, at the worst instruction: the block cannot be
+    /// smaller.
+    pub least_bytes: usize,
+    /// Bytes all values would take if none shared memory.
+    pub total_bytes: usize,
+    /// Kernels of the captured CUDA graph, 0 on the CPU.
+    pub launches: usize,
+}
+
+impl Compiled {
+    /// Compiles `graph` for `device`: the values `outputs` can be read after each run, whose `effects` come last. Its values live
+    /// in the block `within`, if that is large enough, and overwrite what is there.
+    #[doc(hidden)]
+    pub fn new(
+        device: &Device,
+        graph: &Graph,
+        outputs: &[Val],
+        effects: Vec<EffectOf<Val>>,
+        passes: Passes,
+        within: Option<&Buffer>,
+    ) -> Result<Compiled> {
+        let _strict = environment::enter();
+        if matches!(device.backend(), Backend::Host(_)) {
+            let what =
+                format!("programs are compiled for cpu and cuda; on {device} run them in an eager session");
+            return Err(Error::unsupported("compile", what));
+        }
+        let traced = graph.size();
+        let mut wanted: Vec<Val> = outputs.to_vec();
+        wanted.extend(effects.iter().flat_map(|e| &e.inputs));
+        let mut graph = passes.run(graph, &mut wanted, device)?;
+        if !effects.is_empty() {
+            for v in &mut wanted {
+                *v = lasting(&mut graph, *v)?;
+            }
+        }
+        let text = graph.to_string();
+        let outside = Outside::of(&graph, device)?;
+        let limits = outside.limits(&graph)?;
+        let in_place = in_place::rewrite(graph, &wanted, device);
+        let mut draft = Draft::of(&in_place, &wanted, &outside, device);
+        let block = draft.placed(device);
+        let instructions = draft.instructions(&block, device);
+
+        let graph = &in_place.graph;
+        let places_of = |v: &Val| (draft.spots[v.0 as usize].place(&block.starts), graph.node(*v).meta);
+        let (out_vals, rest) = wanted.split_at(outputs.len());
+        let mut rest = rest.iter().map(places_of);
+        let placed = |e: EffectOf<Val>| EffectOf {
+            inputs: rest.by_ref().take(e.inputs.len()).collect(),
+            effect: e.effect,
+        };
+        let effects = effects.into_iter().map(placed).collect();
+        let plan = Plan {
+            traced,
+            instructions: instructions.len(),
+            arena_bytes: block.size * 4,
+            least_bytes: block.bound * 4,
+            total_bytes: draft.total * 4,
+            launches: 0,
+        };
+        let arena = match within.filter(|b| b.len() >= block.size) {
+            Some(shared) => {
+                device.check_accepts("program", shared)?;
+                shared.part(0, block.size)?
+            }
+            None => device.alloc_for("program", &Shape::new(&[block.size])?)?,
+        };
+        let mut compiled = Compiled {
+            device: device.clone(),
+            instructions,
+            arena,
+            outside_set: ReadSet::new(outside.buffers.iter().map(AnyBuffer::buffer)),
+            outside: outside.buffers,
+            spare: Mutex::default(),
+            inputs: outside.inputs,
+            random_base: outside.random_base,
+            nats: outside.nats,
+            limits,
+            outputs: out_vals.iter().map(places_of).collect(),
+            effects,
+            graph: None,
+            plan,
+            text,
+        };
+        compiled.capture()?;
+        Ok(compiled)
+    }
+}
+
+/// The value as one that the end of a step does not change: a copy of what is in the memory of a parameter, which an effect
+/// overwrites, or of an input, which a run that fails may overwrite.
+fn lasting(graph: &mut Graph, v: Val) -> Result<Val> {
+    let mut root = v;
+    while let What::Op(op, ins) = &graph.node(root).what
+        && op.view(&graph.metas(ins)).is_some()
+    {
+        root = ins[0];
+    }
+    let is_shared =
+        matches!(graph.node(root).what, What::Leaf(Source::Param(_) | Source::State(_) | Source::Input(_)));
+    match is_shared && graph.node(v).meta.dtype == DType::F32 {
+        true => graph.record(elementwise::Copy {}.into(), &[v]),
+        false => Ok(v),
+    }
+}
+
+/// The buffers of the leaves.
+struct Outside {
+    /// Inputs first.
+    buffers: Vec<AnyBuffer>,
+    /// For each value of the program, which of the buffers it is.
+    of: Vec<Option<usize>>,
+    inputs: usize,
+    random_base: Option<usize>,
+    nats: Vec<NatsAt>,
+}
+
+impl Outside {
+    fn of(graph: &Graph, device: &Device) -> Result<Outside> {
+        let is_input = |i: &usize| matches!(graph.nodes()[*i].what, What::Leaf(Source::Input(_)));
+        let leaves = (0..graph.size()).filter(|i| matches!(graph.nodes()[*i].what, What::Leaf(_)));
+        let (ins, others): (Vec<usize>, Vec<usize>) = leaves.partition(is_input);
+        let mut outside = Outside {
+            buffers: Vec::new(),
+            of: vec![None; graph.size()],
+            inputs: ins.len(),
+            random_base: None,
+            nats: Vec::new(),
+        };
+        for i in ins.into_iter().chain(others) {
+            let (node, at) = (&graph.nodes()[i], outside.buffers.len());
+            outside.of[i] = Some(at);
+            if let What::Leaf(Source::Nats(list)) = &node.what {
+                outside.nats.push((at, list.clone(), AtomicU64::new(u64::MAX)));
+            }
+            outside.buffers.push(match &node.what {
+                What::Leaf(Source::Param(p)) => p.buffer(),
+                What::Leaf(Source::Constant(c) | Source::State(c)) => c.clone(),
+                What::Leaf(Source::RandomBase) => {
+                    outside.random_base = Some(at);
+                    AnyBuffer::new(device.alloc(2)?, node.meta)?
+                }
+                _ => AnyBuffer::new(device.alloc_for("program input", &node.meta.shape)?, node.meta)?,
+            });
+        }
+        Ok(outside)
+    }
+
+    /// What the indices that are given anew for a run must be below. Others are checked now; what the program computes was
+    /// checked when it was recorded.
+    fn limits(&self, graph: &Graph) -> Result<Vec<Limit>> {
+        let is_given = |at: usize| at < self.inputs || self.nats.iter().any(|n| n.0 == at);
+        let mut limits = Vec::new();
+        for node in graph.nodes() {
+            let What::Op(op, ins) = &node.what else { continue };
+            let Some((at, limit)) = op.index_limit(&graph.metas(ins)) else { continue };
+            for buffer in graph.index_sources(ins[at]).0.into_iter().filter_map(|leaf| self.of[leaf]) {
+                match is_given(buffer) {
+                    true => limits.push(Limit { input: buffer, limit, op: op.name() }),
+                    false => check_bound(op.name(), &self.buffers[buffer], limit)?,
+                }
+            }
+        }
+        Ok(limits)
+    }
+}
+
+/// Where a value will live, before the block is laid out.
+#[derive(Clone, Copy, Debug)]
+enum Spot {
+    /// A request for memory, and words into it.
+    Request(usize, usize),
+    /// As [`Place::Outside`].
+    Outside(usize, usize),
+}
+
+impl Spot {
+    fn moved(self, words: usize) -> Spot {
+        match self {
+            Spot::Request(r, at) => Spot::Request(r, at + words),
+            Spot::Outside(o, at) => Spot::Outside(o, at + words),
+        }
+    }
+
+    fn place(self, starts: &[usize]) -> Place {
+        match self {
+            Spot::Request(r, at) => Place::Arena(starts[r] + at),
+            Spot::Outside(o, at) => Place::Outside(o, at),
+        }
+    }
+
+    fn request(self) -> Option<usize> {
+        match self {
+            Spot::Request(r, _) => Some(r),
+            Spot::Outside(..) => None,
+        }
+    }
+}
+
+/// An instruction before the block is laid out: `out` and `workspace` are requests.
+struct Step {
+    op: AnyOp,
+    ins: Vec<(Spot, Meta)>,
+    out: usize,
+    meta: Meta,
+    workspace: usize,
+    in_place: bool,
+}
+
+/// A program before the block is laid out.
+struct Draft {
+    steps: Vec<Step>,
+    requests: Vec<Request>,
+    /// Where each value will live.
+    spots: Vec<Spot>,
+    /// Words of all values.
+    total: usize,
+}
+
+impl Draft {
+    fn of(in_place: &InPlace, wanted: &[Val], outside: &Outside, device: &Device) -> Draft {
+        let graph = &in_place.graph;
+        let spot = |o: &Option<usize>| Spot::Outside(o.unwrap_or(usize::MAX), 0);
+        let spots = outside.of.iter().map(spot).collect();
+        let mut draft = Draft { steps: Vec::new(), requests: Vec::new(), spots, total: 0 };
+        for (i, node) in graph.nodes().iter().enumerate() {
+            let What::Op(op, ins) = &node.what else { continue };
+            let metas = graph.metas(ins);
+            // A view lives where its input lives.
+            if let Some(start) = op.view(&metas) {
+                draft.spots[i] = draft.spots[ins[0].0 as usize].moved(start);
+                continue;
+            }
+            draft.push(i, node.meta, op, (ins, &metas), in_place.is_over[i], device);
+        }
+        for v in wanted {
+            if let Some(r) = draft.spots[v.0 as usize].request() {
+                draft.requests[r].to = usize::MAX;
+            }
+        }
+        draft
+    }
+
+    /// Appends the instruction of value `i`.
+    fn push(
+        &mut self,
+        i: usize,
+        meta: Meta,
+        op: &AnyOp,
+        (ins, metas): (&[Val], &[Meta]),
+        in_place: bool,
+        device: &Device,
+    ) {
+        let (now, words) = (self.steps.len(), meta.shape.numel());
+        let ins: Vec<(Spot, Meta)> =
+            ins.iter().map(|v| self.spots[v.0 as usize]).zip(metas.iter().copied()).collect();
+        let out = match ins.first().and_then(|first| first.0.request()).filter(|_| in_place) {
+            Some(r) => r,
+            None => {
+                self.requests.push(Request { words, from: now, to: now });
+                self.requests.len() - 1
+            }
+        };
+        for r in ins.iter().filter_map(|i| i.0.request()) {
+            self.requests[r].to = now;
+        }
+        self.requests.push(Request { words: op.workspace(metas, device), from: now, to: now });
+        self.total += words;
+        self.spots[i] = Spot::Request(out, 0);
+        let workspace = self.requests.len() - 1;
+        self.steps.push(Step { op: op.clone(), ins, out, meta, workspace, in_place });
+    }
+
+    /// Lays out the block.
+    fn placed(&self, device: &Device) -> Places {
+        match device.backend() {
+            Backend::Cuda(_) => {
+                let mut flow = Flow::default();
+                for step in &self.steps {
+                    let reads: Vec<usize> = step.ins.iter().filter_map(|i| i.0.request()).collect();
+                    flow.push(&reads, &[step.out, step.workspace]);
+                }
+                place_apart(&self.requests, &flow)
+            }
+            Backend::Cpu(_) | Backend::Host(_) => place(&self.requests),
+        }
+    }
+
+    /// The instructions, taken out.
+    fn instructions(&mut self, block: &Places, device: &Device) -> Vec<Instruction> {
+        let is_cpu = matches!(device.backend(), Backend::Cpu(_));
+        let instruction = |step: Step| {
+            let metas: Vec<Meta> = step.ins.iter().map(|i| i.1).collect();
+            Instruction {
+                kernel: if is_cpu { step.kernel(&metas) } else { None },
+                op: step.op,
+                ins: step.ins.iter().map(|i| i.0.place(&block.starts)).collect(),
+                metas,
+                out: block.starts[step.out],
+                meta: step.meta,
+                workspace: (block.starts[step.workspace], self.requests[step.workspace].words),
+                in_place: step.in_place,
+            }
+        };
+        std::mem::take(&mut self.steps).into_iter().map(instruction).collect()
+    }
+}
+
+impl Step {
+    /// The kernel on the CPU, if it is not the op's own.
+    fn kernel(&self, metas: &[Meta]) -> Option<Kernel> {
+        match &self.op {
+            AnyOp::Map(map) if self.in_place => {
+                let map = map.clone();
+                Some(Box::new(move |run| map.cpu_in_place(run)))
+            }
+            op => op.prepared(metas),
+        }
+    }
+}
