@@ -65,7 +65,7 @@ macro_rules! with_instrs {
 macro_rules! instructions {
     ($($name:ident($($arg:ident),*) = $rust:expr, $cuda:literal;)*) => {
         /// One operation on whole registers.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[allow(missing_docs)]
         pub enum Instr { $($name,)* }
 
@@ -148,7 +148,7 @@ fn next<R: Real>(args: &mut impl Iterator<Item = R>) -> R {
 with_instrs!(instructions);
 
 /// Where an instruction reads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Reg {
     /// Input number.
     In(u16),
@@ -159,7 +159,7 @@ pub enum Reg {
 }
 
 /// One step: an instruction and where its arguments come from (unused ones repeat the first).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Step {
     /// The instruction.
     pub instr: Instr,

@@ -31,7 +31,7 @@ use std::array::from_fn;
 use std::sync::Arc;
 
 /// How elements are put together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     /// By the sum trees.
     Sum,
