@@ -1,7 +1,7 @@
-//! Programs as CUDA device functions: what kernels written in CUDA call for each element.
+//! Programs as CUDA device functions, and the `#define` lines before a kernel's text: all that is generated of a kernel.
 
 use crate::pointwise::program::Program;
-use std::fmt::Write;
+use std::fmt::{Display, Write};
 
 /// Where a device function has the program's constants from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,4 +60,14 @@ pub(crate) fn array_function(name: &str, program: &Program, constants: Constants
     }
     t.push_str("}\n");
     t
+}
+
+/// The line `#define name value`.
+pub(crate) fn define(name: &str, value: impl Display) -> String {
+    format!("#define {name} {value}\n")
+}
+
+/// `F(item) F(item) …`, for a macro that is given the macro `F`.
+pub(crate) fn list(items: impl IntoIterator<Item = impl Display>) -> String {
+    items.into_iter().map(|item| format!("F({item}) ")).collect()
 }

@@ -1,20 +1,20 @@
 // Elementwise kernel: a program over inputs that are broadcast to the output.
 //
 // This text is compiled at run time after the program's device function and a few lines that pick one variant:
-//   DITTO_INPUTS      length of the program's array of inputs
-//   DITTO_RESULTS     results of the program; result k is stored k n words after the first
+//   DITTO_X, _Y       lengths of the program's arrays of inputs and results
 //   DITTO_MAX_RANK    most axes of a shape
 //   DITTO_RANK        axes of the output, after merging, that strided inputs are read along; 1: no input is strided
 //   DITTO_WHOLE       1: no vector crosses the end of a row: loads and stores are vectorized
-//   DITTO_PARAMS(F)   F(kind, i) for every input i
-//   DITTO_READS(F)    F(kind, i) for every input i that the program reads
+//   DITTO_INPUTS(F)   F(kind, i) for every input i
+//   DITTO_RESULTS(F)  F(k) for every result k, which is stored k n words after the first
 //   DITTO_CONSTS(F)   F(c) for every constant c
 //   program(x, y, k0, ...)   one element: results y from inputs x and the constants
 // How an input is read, its kind:
+//   UNREAD    not at all: the program does not use it
 //   PLAIN     element by element, in order
 //   SINGLE    one element for the whole output
-//   STRIDED   one stride per axis; in vectors, the last is 1
-//   REPEATED  one stride per axis, the last is 0; where DITTO_WHOLE is 1, STRIDED otherwise
+//   STRIDED   one stride per axis; the last is 1 where DITTO_WHOLE is
+//   REPEATED  one stride per axis, the last is 0; only where DITTO_WHOLE is 1
 //
 // Thread mapping: each thread computes VECTOR neighbouring elements per turn of a grid-stride loop. 4 bytes are read per
 // element and plain input, 4 written; no sums, so no order. The output may be an input too: a thread reads its elements
@@ -65,6 +65,7 @@ template <int N> __device__ __forceinline__ void fill_vector(float (&x)[VECTOR][
 
 // Parameters of an input.
 #define PARAM(kind, i) PARAM_##kind(i)
+#define PARAM_UNREAD(i) , const float* in##i
 #define PARAM_PLAIN(i) , const float* in##i
 #define PARAM_SINGLE(i) , const float* in##i
 #define PARAM_STRIDED(i) , const float* in##i, Strides strides##i
@@ -72,6 +73,7 @@ template <int N> __device__ __forceinline__ void fill_vector(float (&x)[VECTOR][
 
 // Before the loop: elements of which there is one only.
 #define ONCE(kind, i) ONCE_##kind(i)
+#define ONCE_UNREAD(i)
 #define ONCE_PLAIN(i)
 #define ONCE_SINGLE(i) const float single##i = in##i[0];
 #define ONCE_STRIDED(i)
@@ -79,6 +81,7 @@ template <int N> __device__ __forceinline__ void fill_vector(float (&x)[VECTOR][
 
 // Where the element is, or the vector begins.
 #define POSITION(kind, i) POSITION_##kind(i)
+#define POSITION_UNREAD(i)
 #define POSITION_PLAIN(i)
 #define POSITION_SINGLE(i)
 #define POSITION_STRIDED(i) const u64 position##i = position<DITTO_RANK - 1>(c, strides##i);
@@ -86,6 +89,7 @@ template <int N> __device__ __forceinline__ void fill_vector(float (&x)[VECTOR][
 
 // Elements at..at + VECTOR.
 #define LOAD_VECTOR(kind, i) LOAD_VECTOR_##kind(i)
+#define LOAD_VECTOR_UNREAD(i)
 #define LOAD_VECTOR_PLAIN(i) load_vector(x, i, in##i + at);
 #define LOAD_VECTOR_SINGLE(i) fill_vector(x, i, single##i);
 #define LOAD_VECTOR_STRIDED(i) load_vector(x, i, in##i + position##i);
@@ -93,10 +97,16 @@ template <int N> __device__ __forceinline__ void fill_vector(float (&x)[VECTOR][
 
 // Element at + j.
 #define LOAD(kind, i) LOAD_##kind(i)
+#define LOAD_UNREAD(i)
 #define LOAD_PLAIN(i) x[i] = in##i[at + j];
 #define LOAD_SINGLE(i) x[i] = single##i;
 #define LOAD_STRIDED(i) x[i] = in##i[position##i];
 #define LOAD_REPEATED(i) LOAD_STRIDED(i)
+
+// Results of elements at..at + VECTOR, and of element at + j.
+#define STORE_VECTOR(k) \
+    *reinterpret_cast<float4*>(out + k * n + at) = make_float4(y[0][k], y[1][k], y[2][k], y[3][k]);
+#define STORE(k) out[k * n + at + j] = y[k];
 
 #define CONST_PARAM(c) , float k##c
 #define CONST(c) , k##c
@@ -106,8 +116,8 @@ extern "C" __global__ void map(
 #if DITTO_RANK > 1
     , Walk walk
 #endif
-    DITTO_PARAMS(PARAM) DITTO_CONSTS(CONST_PARAM)) {
-    DITTO_READS(ONCE)
+    DITTO_INPUTS(PARAM) DITTO_CONSTS(CONST_PARAM)) {
+    DITTO_INPUTS(ONCE)
     for (u64 v = blockIdx.x * (u64)blockDim.x + threadIdx.x; v * VECTOR < n; v += (u64)gridDim.x * blockDim.x) {
         const u64 at = v * VECTOR;
 #if DITTO_WHOLE
@@ -116,14 +126,12 @@ extern "C" __global__ void map(
             u64 c[DITTO_RANK];
             coordinates<DITTO_RANK - 1>(at, walk, c);
 #endif
-            float x[VECTOR][DITTO_INPUTS], y[VECTOR][DITTO_RESULTS];
-            DITTO_READS(POSITION)
-            DITTO_READS(LOAD_VECTOR)
+            float x[VECTOR][DITTO_X], y[VECTOR][DITTO_Y];
+            DITTO_INPUTS(POSITION)
+            DITTO_INPUTS(LOAD_VECTOR)
             #pragma unroll
             for (int j = 0; j < VECTOR; ++j) program(x[j], y[j] DITTO_CONSTS(CONST));
-            #pragma unroll
-            for (int k = 0; k < DITTO_RESULTS; ++k)
-                *reinterpret_cast<float4*>(out + k * n + at) = make_float4(y[0][k], y[1][k], y[2][k], y[3][k]);
+            DITTO_RESULTS(STORE_VECTOR)
             continue;
         }
 #endif
@@ -133,12 +141,11 @@ extern "C" __global__ void map(
             u64 c[DITTO_RANK];
             coordinates<DITTO_RANK - 1>(at + j, walk, c);
 #endif
-            float x[DITTO_INPUTS], y[DITTO_RESULTS];
-            DITTO_READS(POSITION)
-            DITTO_READS(LOAD)
+            float x[DITTO_X], y[DITTO_Y];
+            DITTO_INPUTS(POSITION)
+            DITTO_INPUTS(LOAD)
             program(x, y DITTO_CONSTS(CONST));
-            #pragma unroll
-            for (int k = 0; k < DITTO_RESULTS; ++k) out[k * n + at + j] = y[k];
+            DITTO_RESULTS(STORE)
         }
     }
 }

@@ -1,17 +1,15 @@
 //! The CUDA kernel: its text for a program and an access pattern, and its launch.
 
 use super::{Access, Walk};
-use crate::CudaRun;
-use crate::pointwise::device_function::{Constants, array_function};
+use crate::pointwise::device_function::{Constants, array_function, define, list};
 use crate::pointwise::program::{Program, Reg, Step};
-use crate::{Known, known, lasting};
+use crate::{CudaRun, Generated, Known, known};
 use dittograd_device::cuda::{Args, Cuda, Source};
 use dittograd_numerics::error::{Error, ErrorKind, Result};
 use dittograd_numerics::functions;
 use dittograd_numerics::shape::{MAX_RANK, Shape};
 use std::collections::HashMap;
-use std::fmt::Write;
-use std::sync::{Arc, LazyLock, OnceLock, RwLock};
+use std::sync::{LazyLock, OnceLock, RwLock};
 
 /// Elements each thread takes at a time: one 16-byte access where rows allow it. `VECTOR` of `map.cu`.
 const VECTOR: usize = 4;
@@ -21,6 +19,7 @@ const MAP_CU: &str = include_str!("../map.cu");
 /// How an input is read; see `map.cu`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Kind {
+    Unread,
     Plain,
     Single,
     Strided,
@@ -30,6 +29,7 @@ enum Kind {
 impl Kind {
     fn cuda(self) -> &'static str {
         match self {
+            Kind::Unread => "UNREAD",
             Kind::Plain => "PLAIN",
             Kind::Single => "SINGLE",
             Kind::Strided => "STRIDED",
@@ -53,14 +53,15 @@ struct Pattern {
 }
 
 impl Pattern {
-    fn new(inputs: usize, walk: &Walk) -> Pattern {
+    fn new(program: &Program, walk: &Walk) -> Pattern {
         let kind = |i: usize| match walk.strides(i) {
+            _ if !program.reads()[i] => Kind::Unread,
             _ if walk.plain(i) => Kind::Plain,
             strides if strides.iter().all(|&s| s == 0) => Kind::Single,
             [.., 0] => Kind::Repeated,
             _ => Kind::Strided,
         };
-        let mut kinds: Vec<Kind> = (0..inputs).map(kind).collect();
+        let mut kinds: Vec<Kind> = (0..program.inputs()).map(kind).collect();
         let is_flat = !kinds.iter().any(|k| k.is_strided());
         let rank = if is_flat { 1 } else { walk.dims().len() };
         // Rows whose length is a multiple of the vector never split a vector between two rows.
@@ -69,19 +70,12 @@ impl Pattern {
             !kinds[i].is_strided() || (last[0] <= 1 && outer.iter().all(|s| s.is_multiple_of(VECTOR)))
         };
         let inner = walk.dims()[walk.dims().len() - 1];
-        let whole = is_flat || (inner.is_multiple_of(VECTOR) && (0..inputs).all(fits));
+        let whole = is_flat || (inner.is_multiple_of(VECTOR) && (0..kinds.len()).all(fits));
         if !whole {
             kinds.iter_mut().filter(|k| k.is_strided()).for_each(|k| *k = Kind::Strided);
         }
         Pattern { kinds, rank, whole }
     }
-}
-
-/// A module: its name and its text.
-#[derive(Clone)]
-struct Module {
-    name: Arc<str>,
-    source: &'static str,
 }
 
 /// What is written into a kernel's text: the program without its constants' values, and the pattern.
@@ -97,33 +91,29 @@ pub fn prelude() -> &'static str {
     })
 }
 
-fn module_of(program: &Program, pattern: Pattern) -> Module {
-    static MODULES: Known<ModuleKey, Module> = LazyLock::new(|| RwLock::new(HashMap::new()));
+fn module_of(program: &Program, pattern: Pattern) -> Generated {
+    static MODULES: Known<ModuleKey, Generated> = LazyLock::new(|| RwLock::new(HashMap::new()));
     let key = (program.steps().to_vec(), program.results().to_vec(), program.consts().len(), pattern);
-    known(&MODULES, key, |(.., pattern)| {
-        let text = kernel_text(program, pattern);
-        let name = format!("map_{}", &blake3::hash(text.as_bytes()).to_hex()[..16]);
-        Module { name: name.into(), source: lasting(format!("{}{text}", prelude())) }
-    })
+    known(&MODULES, key, |(.., pattern)| Generated::new("map", prelude(), &kernel_text(program, pattern)))
 }
 
 /// The program's function, the lines that `map.cu` asks for, and `map.cu`.
 fn kernel_text(program: &Program, pattern: &Pattern) -> String {
-    let mut t = array_function("program", program, Constants::Parameters);
-    let mut define = |name: &str, value: &dyn std::fmt::Display| {
-        let _ = writeln!(t, "#define {name} {value}");
-    };
-    let input = |i: usize| format!("F({}, {i}) ", pattern.kinds[i].cuda());
-    let inputs = 0..program.inputs();
-    define("DITTO_INPUTS", &program.inputs().max(1));
-    define("DITTO_RESULTS", &program.outputs());
-    define("DITTO_MAX_RANK", &MAX_RANK);
-    define("DITTO_RANK", &pattern.rank);
-    define("DITTO_WHOLE", &u8::from(pattern.whole));
-    define("DITTO_PARAMS(F)", &inputs.clone().map(input).collect::<String>());
-    define("DITTO_READS(F)", &inputs.filter(|&i| program.reads()[i]).map(input).collect::<String>());
-    define("DITTO_CONSTS(F)", &(0..program.consts().len()).map(|c| format!("F({c}) ")).collect::<String>());
-    t + MAP_CU
+    let Pattern { kinds, rank, whole } = pattern;
+    let inputs = kinds.iter().enumerate().map(|(i, kind)| format!("{}, {i}", kind.cuda()));
+    [
+        &array_function("program", program, Constants::Parameters),
+        &define("DITTO_X", program.inputs().max(1)),
+        &define("DITTO_Y", program.outputs()),
+        &define("DITTO_MAX_RANK", MAX_RANK),
+        &define("DITTO_RANK", rank),
+        &define("DITTO_WHOLE", u8::from(*whole)),
+        &define("DITTO_INPUTS(F)", list(inputs)),
+        &define("DITTO_RESULTS(F)", list(0..program.outputs())),
+        &define("DITTO_CONSTS(F)", list(0..program.consts().len())),
+        MAP_CU,
+    ]
+    .concat()
 }
 
 /// Blocks of 256 threads for a grid-stride loop over `items`: several times what fills the device, so that a multiprocessor
@@ -140,7 +130,7 @@ pub(crate) fn run_cuda(program: &Program, accesses: &[Access], run: &CudaRun<'_>
         return Ok(());
     }
     let walk = Walk::new(&run.shape, accesses);
-    let pattern = Pattern::new(program.inputs(), &walk);
+    let pattern = Pattern::new(program, &walk);
     let mut args = Args::new();
     args.ptr(run.out).u64(n as u64);
     if pattern.rank > 1 {
@@ -176,6 +166,5 @@ fn too_large(shape: &Shape) -> Error {
 
 /// The module [`run_cuda`] will want.
 pub(crate) fn module(program: &Program, shape: &Shape, accesses: &[Access]) -> Source {
-    let made = module_of(program, Pattern::new(program.inputs(), &Walk::new(shape, accesses)));
-    (made.name.to_string(), made.source)
+    module_of(program, Pattern::new(program, &Walk::new(shape, accesses))).source()
 }

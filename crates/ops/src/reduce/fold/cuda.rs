@@ -1,19 +1,17 @@
 //! The CUDA kernels: which one is launched, and with what.
 
 use super::{Fold, Kind, Pass, Regions, Stage, is_plain, passes};
-use crate::pointwise::device_function::{Constants, scalar_function};
+use crate::pointwise::device_function::{Constants, define, list, scalar_function};
 use crate::pointwise::map;
 use crate::pointwise::map::grid;
 use crate::pointwise::program::{Program, Reg, Step};
-use crate::{CudaRun, Gpu};
-use crate::{Known, known, lasting};
+use crate::{CudaRun, Generated, Gpu, Known, known};
 use dittograd_device::Meta;
 use dittograd_device::cuda::{Args, Cuda, Source};
 use dittograd_numerics::error::Result;
 use dittograd_numerics::shape::Shape;
 use dittograd_numerics::sum::{CHUNK, LANES, ROWS};
 use std::collections::HashMap;
-use std::fmt::Display;
 use std::iter::once;
 use std::ops::Range;
 use std::sync::{Arc, LazyLock, RwLock};
@@ -42,13 +40,6 @@ enum Fused {
     Block(u32),
 }
 
-/// A generated module.
-#[derive(Clone)]
-struct Module {
-    name: Arc<str>,
-    source: &'static str,
-}
-
 /// What of a stage is written into its text: all but the values of constants.
 type StageKey = (Kind, Vec<Step>, Reg, usize, Vec<Step>, Reg, usize);
 
@@ -72,11 +63,6 @@ impl Stage {
         let (steps, more) = (l.steps().to_vec(), p.steps().to_vec());
         (self.kind, steps, l.result(), l.consts().len(), more, p.result(), p.consts().len())
     }
-}
-
-/// `#define name value`, a line.
-fn define(name: &str, value: impl Display) -> String {
-    format!("#define {name} {value}\n")
 }
 
 /// A call of a program's function: its arguments, then its constants, called `prefix0…`.
@@ -162,7 +148,6 @@ impl Fold {
             Fused::Warp(per_lane) => (per_lane, 0),
             Fused::Block(threads) => (0, threads),
         };
-        let each = |n: usize| (0..n).map(|i| format!("F({i}) ")).collect::<String>();
         let given = |i: usize| match i.checked_sub(self.aux) {
             None => format!("a{i}"),
             Some(stage) => format!("r{stage}"),
@@ -173,8 +158,8 @@ impl Fold {
         t += &define("THREADS", threads);
         t += &define("PARTS", PARTS);
         t += &define("PARAMS", self.parameters(0..count, self.aux));
-        t += &define("GIVEN(F)", each(self.aux));
-        t += &define("STAGES(F)", each(count));
+        t += &define("GIVEN(F)", list(0..self.aux));
+        t += &define("STAGES(F)", list(0..count));
         t += &define("RESULT", format_args!("r{}", count - 1));
         for k in 0..count {
             t += &define(&format!("LOAD{k}(x)"), self.load_call(k, |_| "x".into(), given));
@@ -184,8 +169,8 @@ impl Fold {
     }
 
     /// The module of one stage, or of all at once.
-    fn module(&self, stages: &[usize], fused: Option<Fused>) -> Module {
-        static MODULES: Known<ModuleKey, Module> = LazyLock::new(|| RwLock::new(HashMap::new()));
+    fn module(&self, stages: &[usize], fused: Option<Fused>) -> Generated {
+        static MODULES: Known<ModuleKey, Generated> = LazyLock::new(|| RwLock::new(HashMap::new()));
         let aux = self.aux + if fused.is_some() { 0 } else { stages[0] };
         let key: ModuleKey = (self.ins, aux, stages.iter().map(|&k| self.stages[k].key()).collect(), fused);
         known(&MODULES, key, |_| {
@@ -194,9 +179,7 @@ impl Fold {
                 None => (self.stage_lines(stages[0]), FOLD_CU),
             };
             let prelude = if lines.contains("ditto_") { map::prelude() } else { "" };
-            let text = format!("{KINDS_CU}{lines}{kernels}");
-            let name = format!("fold_{}", &blake3::hash(text.as_bytes()).to_hex()[..16]);
-            Module { name: name.into(), source: lasting(prelude.to_string() + &text) }
+            Generated::new("fold", prelude, &format!("{KINDS_CU}{lines}{kernels}"))
         })
     }
 
@@ -212,7 +195,7 @@ impl Fold {
             Some(fused) => vec![self.module(&all, Some(fused))],
             None => all.iter().map(|&k| self.module(&[k], None)).collect(),
         };
-        let mut modules: Vec<Source> = own.iter().map(|m| (m.name.to_string(), m.source)).collect();
+        let mut modules: Vec<Source> = own.iter().map(Generated::source).collect();
         if passes.len() > 1 && self.aux + self.stages.len() > 1 {
             let (from, to) = Fold::spread_shapes(shape, axes);
             modules.push(map::module(&Program::same(1), &to, &[map::access(&from, &to)]));

@@ -69,8 +69,8 @@ template <class Kind> __device__ __forceinline__ float fold_warp(float s) {
 // A row's fold in all threads of the block. A warp folds a chunk at a time; then every warp folds the chunks' results for
 // itself.
 template <class Kind, class Element>
-__device__ __forceinline__ float fold_row(float (&parts)[PARTS], unsigned columns, Element element) {
-    const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32, chunks = (columns + CHUNK - 1) / CHUNK;
+__device__ __forceinline__ float fold_row(
+    float (&parts)[PARTS], unsigned lane, unsigned warp, unsigned columns, unsigned chunks, Element element) {
     for (unsigned c = warp; c < chunks; c += THREADS / 32) {
         float s = Kind::start();
         const unsigned end = columns < (c + 1) * CHUNK ? columns : (c + 1) * CHUNK;
@@ -89,7 +89,8 @@ __device__ __forceinline__ float fold_row(float (&parts)[PARTS], unsigned column
 
 #define LOAD_GIVEN(i) const float a##i = g##i[row];
 #define STAGE(k) \
-    const float s##k = fold_row<Kind##k>(parts, columns, [&](unsigned j) { return LOAD##k(x[j]); }); \
+    const float s##k = \
+        fold_row<Kind##k>(parts, lane, warp, columns, chunks, [&](unsigned j) { return LOAD##k(x[j]); }); \
     const float r##k = POST##k(s##k);
 
 // Thread mapping: a block per row. The last barrier of a stage comes after all its reads of the row.
@@ -97,6 +98,7 @@ extern "C" __global__ void fused_rows(
     PARAMS, float* __restrict__ out, u64 rows, unsigned columns, unsigned group) {
     extern __shared__ float x[];
     __shared__ float parts[PARTS];
+    const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32, chunks = (columns + CHUNK - 1) / CHUNK;
     for (u64 row = blockIdx.x; row < rows; row += gridDim.x) {
         #pragma unroll 8
         for (unsigned j = threadIdx.x; j < columns; j += THREADS) x[j] = in0[row * columns + j];
