@@ -1,5 +1,5 @@
-//! [`Map`]: an elementwise program over inputs that may be broadcast. The kernels of all elementwise
-//! ops, of broadcasting and of fused chains are the two functions here.
+//! [`Map`]: an elementwise program over inputs that may be broadcast. Its two kernels, `run_cpu` and `run_cuda`, are
+//! those of all elementwise ops, of broadcasting and of fused chains.
 
 #[cfg(feature = "cases")]
 mod cases;
