@@ -3,11 +3,31 @@
 use dittograd_device::cuda::Source;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
-use std::sync::{LazyLock, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError, RwLock};
 
 /// A text that is kept for good, as compiled kernels are.
 pub(crate) fn lasting(text: String) -> &'static str {
     text.leak()
+}
+
+/// A module with a text of its own, called by its family and the hash of that text.
+#[derive(Clone)]
+pub(crate) struct Generated {
+    pub name: Arc<str>,
+    pub source: &'static str,
+}
+
+impl Generated {
+    /// The module of `text`, which comes after `prelude`.
+    pub(crate) fn new(family: &str, prelude: &str, text: &str) -> Generated {
+        let name = format!("{family}_{}", &blake3::hash(text.as_bytes()).to_hex()[..16]);
+        Generated { name: name.into(), source: lasting(format!("{prelude}{text}")) }
+    }
+
+    /// Name and text.
+    pub(crate) fn source(&self) -> Source {
+        (self.name.to_string(), self.source)
+    }
 }
 
 /// A module by a name that stands for its text. The text is made once: making it costs more than a launch.

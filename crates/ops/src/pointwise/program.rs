@@ -11,6 +11,7 @@ use dittograd_numerics::scalar::{Real, signed};
 use dittograd_numerics::{environment, functions};
 use std::cell::RefCell;
 use std::fmt::Write;
+use std::hash::{Hash, Hasher};
 use std::ops::{Add, Div, Mul, Neg, Sub};
 
 /// The most elements of a block of the CPU evaluator.
@@ -158,6 +159,17 @@ pub enum Reg {
     Step(u16),
 }
 
+impl Reg {
+    /// A number of 18 bits that only this one has.
+    fn word(self) -> u32 {
+        match self {
+            Reg::In(i) => u32::from(i),
+            Reg::Const(c) => 1 << 16 | u32::from(c),
+            Reg::Step(s) => 2 << 16 | u32::from(s),
+        }
+    }
+}
+
 /// One step: an instruction and where its arguments come from (unused ones repeat the first).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Step {
@@ -165,6 +177,20 @@ pub struct Step {
     pub instr: Instr,
     /// Its arguments.
     pub args: [Reg; 4],
+}
+
+// Programs are looked up at every launch: a step is one word to the hasher.
+impl Hash for Reg {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u32(self.word());
+    }
+}
+
+impl Hash for Step {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let args = self.args.iter().fold(0, |all, reg| all << 24 | u128::from(reg.word()));
+        state.write_u128(args << 8 | self.instr as u128);
+    }
 }
 
 /// An elementwise program.

@@ -1,93 +1,79 @@
 //! The CUDA kernels: which one is launched, and with what.
 
 use super::{Fold, Kind, Pass, Regions, Stage, is_plain, passes};
+use crate::pointwise::device_function::{Constants, define, list, scalar_function};
 use crate::pointwise::map;
 use crate::pointwise::map::grid;
 use crate::pointwise::program::{Program, Reg, Step};
-use crate::{CudaRun, Gpu};
+use crate::{CudaRun, Generated, Gpu, Known, known};
 use dittograd_device::Meta;
 use dittograd_device::cuda::{Args, Cuda, Source};
 use dittograd_numerics::error::Result;
 use dittograd_numerics::shape::Shape;
 use dittograd_numerics::sum::{CHUNK, LANES, ROWS};
-use std::collections::BTreeMap;
-use std::fmt::Write;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::collections::HashMap;
+use std::iter::once;
+use std::ops::Range;
+use std::sync::{Arc, LazyLock, RwLock};
 
-impl Kind {
-    /// What a fold starts from, as CUDA text, and what it does with one more element.
-    pub(super) fn cuda(self) -> (&'static str, &'static str) {
-        match self {
-            Kind::Sum => ("0.0f", "__fadd_rn(a, b)"),
-            Kind::Product => ("1.0f", "__fmul_rn(a, b)"),
-            Kind::Max => ("-__int_as_float(0x7f800000)", "(b > a || b != b) ? b : a"),
-            Kind::Min => ("__int_as_float(0x7f800000)", "(a > b || b != b) ? b : a"),
-        }
-    }
-}
+/// What kernels do with elements, by kind.
+const KINDS_CU: &str = include_str!("kinds.cu");
 
-pub(super) const FOLD_CU: &str = include_str!("fold.cu");
+/// The kernels of one stage.
+const FOLD_CU: &str = include_str!("fold.cu");
+
+/// The kernel of all stages over rows at once.
+const FUSED_ROWS_CU: &str = include_str!("fused_rows.cu");
 
 /// Longest row that a warp keeps in registers.
-pub(super) const WARP_ROW: usize = 1024;
+const WARP_ROW: usize = 1024;
 
 /// Chunks of the longest row that a block keeps in shared memory.
-pub(super) const PARTS: usize = 64;
+const PARTS: usize = 64;
 
 /// How all stages over rows that end the shape are run at once.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Fused {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Fused {
     /// A warp or a part of one per row, so many elements per lane in registers.
     Warp(usize),
     /// A block of so many threads per row, the row in shared memory.
     Block(u32),
 }
 
-/// A generated module.
-#[derive(Clone)]
-pub(super) struct Module {
-    pub(super) name: Arc<str>,
-    pub(super) source: &'static str,
+/// What of a stage is written into its text: all but the values of constants.
+type StageKey = (Kind, Vec<Step>, Reg, usize, Vec<Step>, Reg, usize);
+
+type ModuleKey = (usize, usize, Vec<StageKey>, Option<Fused>);
+
+impl Kind {
+    /// The struct of `kinds.cu`.
+    fn cuda(self) -> &'static str {
+        match self {
+            Kind::Sum => "Sum",
+            Kind::Product => "Product",
+            Kind::Max => "Max",
+            Kind::Min => "Min",
+        }
+    }
 }
 
-/// What of a stage is written into its text: all but the values of constants.
-pub(super) type StageKey = (Kind, Vec<Step>, Reg, usize, Vec<Step>, Reg, usize);
-
-pub(super) type ModuleKey = (usize, usize, Vec<StageKey>, Option<Fused>);
-
 impl Stage {
-    pub(super) fn key(&self) -> StageKey {
+    fn key(&self) -> StageKey {
         let (l, p) = (&self.load, &self.post);
         let (steps, more) = (l.steps().to_vec(), p.steps().to_vec());
         (self.kind, steps, l.result(), l.consts().len(), more, p.result(), p.consts().len())
     }
 }
 
-/// A device function of a program over `x0…` and constants `k0…`.
-pub(super) fn function(text: &mut String, name: &str, program: &Program) {
-    let params: Vec<String> = (0..program.inputs())
-        .map(|i| format!("float x{i}"))
-        .chain((0..program.consts().len()).map(|c| format!("float k{c}")))
-        .collect();
-    let _ = writeln!(text, "__device__ __forceinline__ float {name}({}) {{", params.join(", "));
-    text.push_str(&program.cuda());
-    text.push_str("return y0;\n}\n");
-}
-
-/// A call with the given arguments, then constants called `prefix0…`.
-pub(super) fn call(
-    name: &str,
-    args: impl IntoIterator<Item = String>,
-    program: &Program,
-    prefix: &str,
-) -> String {
+/// A call of a program's function: its arguments, then its constants, called `prefix0…`.
+fn call(name: &str, args: impl Iterator<Item = String>, program: &Program, prefix: &str) -> String {
     let consts = (0..program.consts().len()).map(|c| format!("{prefix}{c}"));
-    format!("{name}({})", args.into_iter().chain(consts).collect::<Vec<_>>().join(", "))
+    format!("{name}({})", args.chain(consts).collect::<Vec<_>>().join(", "))
 }
 
 impl Fold {
     /// How the stages over rows of `columns` elements can be fused, if they can.
-    pub(super) fn fused(&self, passes: &[Pass], gpu: &Gpu) -> Option<Fused> {
+    fn fused(&self, passes: &[Pass], gpu: &Gpu) -> Option<Fused> {
         let [Pass { inner: 1, rows: columns, .. }] = *passes else { return None };
         let room = (gpu.shared.saturating_sub(1024) / 4).min(PARTS * CHUNK);
         match columns {
@@ -99,10 +85,12 @@ impl Fold {
     }
 
     /// Parameters of inputs, what is given and the constants of some stages.
-    pub(super) fn parameters(&self, stages: std::ops::Range<usize>, given: usize) -> String {
-        let mut all: Vec<String> =
-            (0..self.ins).map(|i| format!("const float* __restrict__ in{i}")).collect();
-        all.extend((0..given).map(|i| format!("const float* __restrict__ g{i}")));
+    fn parameters(&self, stages: Range<usize>, given: usize) -> String {
+        let pointers = |name: &str, n: usize| -> Vec<String> {
+            (0..n).map(|i| format!("const float* __restrict__ {name}{i}")).collect()
+        };
+        let mut all = pointers("in", self.ins);
+        all.extend(pointers("g", given));
         for k in stages {
             all.extend((0..self.stages[k].load.consts().len()).map(|c| format!("float kl{k}_{c}")));
             all.extend((0..self.stages[k].post.consts().len()).map(|c| format!("float kp{k}_{c}")));
@@ -110,31 +98,16 @@ impl Fold {
         all.join(", ")
     }
 
-    /// The functions of a stage.
-    pub(super) fn functions(&self, k: usize) -> String {
-        let mut t = String::new();
-        let (start, combine) = self.stages[k].kind.cuda();
-        function(&mut t, &format!("load{k}"), &self.stages[k].load);
-        function(&mut t, &format!("post{k}"), &self.stages[k].post);
-        let _ = writeln!(t, "#define START{k} {start}");
-        let _ = writeln!(
-            t,
-            "__device__ __forceinline__ float combine{k}(float a, float b) {{ return {combine}; }}"
-        );
-        t
+    /// The functions of a stage, and its kind.
+    fn functions(&self, k: usize) -> String {
+        let Stage { kind, load, post } = &self.stages[k];
+        scalar_function(&format!("load{k}"), load, Constants::Parameters)
+            + &scalar_function(&format!("post{k}"), post, Constants::Parameters)
+            + &format!("using Kind{k} = {};\n", kind.cuda())
     }
 
-    /// Result `k` from what was folded; a maximum or minimum has +0 added, whatever zero was met first.
-    pub(super) fn post_call(&self, k: usize, folded: &str, given: impl Fn(usize) -> String) -> String {
-        let folded = match self.stages[k].kind {
-            Kind::Sum | Kind::Product => folded.to_string(),
-            Kind::Max | Kind::Min => format!("__fadd_rn({folded}, 0.0f)"),
-        };
-        let args = std::iter::once(folded).chain((0..self.aux + k).map(given));
-        call(&format!("post{k}"), args, &self.stages[k].post, &format!("kp{k}_"))
-    }
-
-    pub(super) fn load_call(
+    /// The element of stage `k`, from the inputs' and from what is given.
+    fn load_call(
         &self,
         k: usize,
         input: impl Fn(usize) -> String,
@@ -144,125 +117,70 @@ impl Fold {
         call(&format!("load{k}"), args, &self.stages[k].load, &format!("kl{k}_"))
     }
 
-    /// The text of one stage on its own.
-    pub(super) fn stage_text(&self, k: usize) -> String {
-        let mut t = self.functions(k);
-        let load = self.load_call(k, |i| format!("in{i}[i]"), |i| format!("g{i}[o]"));
-        let post = self.post_call(k, "s", |i| format!("g{i}[o]"));
-        let _ = writeln!(t, "#define CHUNK {CHUNK}\n#define ROWS {ROWS}\n#define START START{k}");
-        // Plain elements are under way all at once; formulas would only become long code.
-        let unroll = if is_plain(&self.stages[k].load) { 32 } else { 8 };
-        let _ = writeln!(t, "constexpr int UNROLL = {unroll};");
-        let _ = writeln!(t, "#define combine combine{k}\n#define POST(s, o) {post}");
-        let _ = writeln!(t, "#define PARAMS {}", self.parameters(k..k + 1, self.aux + k));
-        let _ = writeln!(t, "#define ELEMENT(i, o) {load}");
-        let more = "#undef ELEMENT\n#define ELEMENT(i, o) partial[i]\n#define fold_rows more_rows\n#define fold_short more_short\n#define fold_columns more_columns\n";
-        format!("{t}{FOLD_CU}{more}{FOLD_CU}")
+    /// The result of stage `k`, from `s`, which was folded, and from what is given.
+    fn post_call(&self, k: usize, given: impl Fn(usize) -> String) -> String {
+        let args = once(format!("Kind{k}::finish(s)")).chain((0..self.aux + k).map(given));
+        call(&format!("post{k}"), args, &self.stages[k].post, &format!("kp{k}_"))
     }
 
-    /// The text of all stages over rows at once. A row is read from memory once.
-    pub(super) fn fused_text(&self, fused: Fused) -> String {
+    /// The functions of a stage on its own, and the lines that `fold.cu` asks for.
+    fn stage_lines(&self, k: usize) -> String {
+        // Plain elements are under way all at once; formulas would only become long code.
+        let unroll = if is_plain(&self.stages[k].load) { 32 } else { 8 };
+        let given = |i: usize| format!("g{i}[o]");
+        [
+            self.functions(k),
+            define("CHUNK", CHUNK),
+            define("ROWS", ROWS),
+            define("UNROLL", unroll),
+            define("KIND", format_args!("Kind{k}")),
+            define("PARAMS", self.parameters(k..k + 1, self.aux + k)),
+            define("ELEMENT(i, o)", self.load_call(k, |i| format!("in{i}[i]"), given)),
+            define("POST(s, o)", self.post_call(k, given)),
+        ]
+        .concat()
+    }
+
+    /// The functions of all stages, and the lines that `fused_rows.cu` asks for.
+    fn fused_lines(&self, fused: Fused) -> String {
         let count = self.stages.len();
-        let mut t: String = (0..count).map(|k| self.functions(k)).collect();
-        let _ = writeln!(
-            t,
-            "extern \"C\" __global__ void fused_rows({}, float* __restrict__ out, unsigned long long rows, unsigned columns, unsigned group) {{",
-            self.parameters(0..count, self.aux)
-        );
+        let (per_lane, threads) = match fused {
+            Fused::Warp(per_lane) => (per_lane, 0),
+            Fused::Block(threads) => (0, threads),
+        };
         let given = |i: usize| match i.checked_sub(self.aux) {
             None => format!("a{i}"),
             Some(stage) => format!("r{stage}"),
         };
-        match fused {
-            Fused::Warp(per_lane) => {
-                t.push_str(
-                    "const unsigned lane = threadIdx.x % group, per_warp = 32 / group;\n\
-                     const unsigned long long step = (unsigned long long)gridDim.x * (blockDim.x / 32) * per_warp;\n\
-                     unsigned long long first = (blockIdx.x * (unsigned long long)(blockDim.x / 32) + threadIdx.x / 32) * per_warp;\n\
-                     for (; first < rows; first += step) {\n\
-                     const unsigned long long row = first + threadIdx.x % 32 / group;\nconst bool here = row < rows;\n",
-                );
-                for i in 0..self.aux {
-                    let _ = writeln!(t, "const float a{i} = here ? g{i}[row] : 0.0f;");
-                }
-                let each = format!(
-                    "#pragma unroll\nfor (unsigned q = 0; q < {per_lane}; ++q) {{ const unsigned j = lane + 32 * q;"
-                );
-                let _ = writeln!(
-                    t,
-                    "float x[{per_lane}];\n{each} x[q] = here && j < columns ? in0[row * columns + j] : 0.0f; }}"
-                );
-                for k in 0..count {
-                    let load = self.load_call(k, |_| "x[q]".into(), given);
-                    let _ = writeln!(
-                        t,
-                        "float s{k} = START{k};\n{each} if (j < columns) s{k} = combine{k}(s{k}, {load}); }}"
-                    );
-                    let _ = writeln!(
-                        t,
-                        "for (unsigned o = group / 2; o > 0; o /= 2) s{k} = combine{k}(s{k}, __shfl_down_sync(0xffffffffu, s{k}, o, group));\ns{k} = __shfl_sync(0xffffffffu, s{k}, 0, group);"
-                    );
-                    let _ = writeln!(t, "const float r{k} = {};", self.post_call(k, &format!("s{k}"), given));
-                }
-                let _ = writeln!(t, "if (lane == 0 && here) out[row] = r{};\n}}\n}}", count - 1);
-            }
-            Fused::Block(threads) => {
-                let warps = threads / 32;
-                let _ = writeln!(
-                    t,
-                    "extern __shared__ float x[];\n__shared__ float parts[{PARTS}];\n\
-                     const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32, chunks = (columns + {CHUNK} - 1) / {CHUNK};\n\
-                     for (unsigned long long row = blockIdx.x; row < rows; row += gridDim.x) {{\n\
-                     #pragma unroll 8\n\
-                     for (unsigned j = threadIdx.x; j < columns; j += {threads}) x[j] = in0[row * columns + j];"
-                );
-                for i in 0..self.aux {
-                    let _ = writeln!(t, "const float a{i} = g{i}[row];");
-                }
-                t.push_str("__syncthreads();\n");
-                for k in 0..count {
-                    let load = self.load_call(k, |_| "x[j]".into(), given);
-                    let fold = format!(
-                        "#pragma unroll\nfor (int o = 16; o > 0; o /= 2) s = combine{k}(s, __shfl_down_sync(0xffffffffu, s, o));"
-                    );
-                    let _ = writeln!(
-                        t,
-                        "for (unsigned c = warp; c < chunks; c += {warps}) {{ float s = START{k}; const unsigned end = columns < (c + 1) * {CHUNK} ? columns : (c + 1) * {CHUNK};\n\
-                         #pragma unroll 8\nfor (unsigned j = c * {CHUNK} + lane; j < end; j += 32) s = combine{k}(s, {load});\n{fold}\n\
-                         if (lane == 0) parts[c] = s; }}\n__syncthreads();"
-                    );
-                    // Every warp folds the chunks' results for itself.
-                    let _ = writeln!(
-                        t,
-                        "float s{k}; {{ float s = START{k}; for (unsigned c = lane; c < chunks; c += 32) s = combine{k}(s, parts[c]);\n{fold}\ns{k} = __shfl_sync(0xffffffffu, s, 0); }}\n__syncthreads();"
-                    );
-                    let _ = writeln!(t, "const float r{k} = {};", self.post_call(k, &format!("s{k}"), given));
-                }
-                // The last barrier has passed all reads of the row.
-                let _ = writeln!(t, "if (threadIdx.x == 0) out[row] = r{};\n}}\n}}", count - 1);
-            }
+        let mut t: String = (0..count).map(|k| self.functions(k)).collect();
+        t += &define("CHUNK", CHUNK);
+        t += &define("PER_LANE", per_lane);
+        t += &define("THREADS", threads);
+        t += &define("PARTS", PARTS);
+        t += &define("PARAMS", self.parameters(0..count, self.aux));
+        t += &define("GIVEN(F)", list(0..self.aux));
+        t += &define("STAGES(F)", list(0..count));
+        t += &define("RESULT", format_args!("r{}", count - 1));
+        for k in 0..count {
+            t += &define(&format!("LOAD{k}(x)"), self.load_call(k, |_| "x".into(), given));
+            t += &define(&format!("POST{k}(s)"), self.post_call(k, given));
         }
         t
     }
 
     /// The module of one stage, or of all at once.
-    pub(super) fn module(&self, stages: &[usize], fused: Option<Fused>) -> Module {
-        static CACHE: OnceLock<Mutex<BTreeMap<ModuleKey, Module>>> = OnceLock::new();
+    fn module(&self, stages: &[usize], fused: Option<Fused>) -> Generated {
+        static MODULES: Known<ModuleKey, Generated> = LazyLock::new(|| RwLock::new(HashMap::new()));
         let aux = self.aux + if fused.is_some() { 0 } else { stages[0] };
         let key: ModuleKey = (self.ins, aux, stages.iter().map(|&k| self.stages[k].key()).collect(), fused);
-        let cache = CACHE.get_or_init(Mutex::default);
-        if let Some(hit) = cache.lock().unwrap_or_else(PoisonError::into_inner).get(&key) {
-            return hit.clone();
-        }
-        let text = match fused {
-            Some(fused) => self.fused_text(fused),
-            None => self.stage_text(stages[0]),
-        };
-        let prelude = if text.contains("ditto_") { map::prelude() } else { "" };
-        let name = format!("fold_{}", &blake3::hash(text.as_bytes()).to_hex()[..16]);
-        let made = Module { name: name.into(), source: crate::lasting(format!("{prelude}{text}")) };
-        cache.lock().unwrap_or_else(PoisonError::into_inner).insert(key, made.clone());
-        made
+        known(&MODULES, key, |_| {
+            let (lines, kernels) = match fused {
+                Some(fused) => (self.fused_lines(fused), FUSED_ROWS_CU),
+                None => (self.stage_lines(stages[0]), FOLD_CU),
+            };
+            let prelude = if lines.contains("ditto_") { map::prelude() } else { "" };
+            Generated::new("fold", prelude, &format!("{KINDS_CU}{lines}{kernels}"))
+        })
     }
 
     /// The modules [`Fold::run_cuda`] will want.
@@ -277,7 +195,7 @@ impl Fold {
             Some(fused) => vec![self.module(&all, Some(fused))],
             None => all.iter().map(|&k| self.module(&[k], None)).collect(),
         };
-        let mut modules: Vec<Source> = own.iter().map(|m| (m.name.to_string(), m.source)).collect();
+        let mut modules: Vec<Source> = own.iter().map(Generated::source).collect();
         if passes.len() > 1 && self.aux + self.stages.len() > 1 {
             let (from, to) = Fold::spread_shapes(shape, axes);
             modules.push(map::module(&Program::same(1), &to, &[map::access(&from, &to)]));
@@ -285,14 +203,14 @@ impl Fold {
         modules
     }
 
-    pub(super) fn constants(args: &mut Args, stage: &Stage) {
+    fn constants(args: &mut Args, stage: &Stage) {
         for &k in stage.load.consts().iter().chain(stage.post.consts()) {
             args.f32(k);
         }
     }
 
     /// Queues one pass of a stage: as many launches as the tree has kernel levels.
-    pub(super) fn pass_cuda(
+    fn pass_cuda(
         &self,
         launch: &Launch<'_>,
         pass: Pass,
@@ -423,11 +341,11 @@ impl Fold {
 }
 
 /// What the launches of a pass have in common.
-pub(super) struct Launch<'a> {
-    pub(super) cuda: &'a Arc<Cuda>,
-    pub(super) stage: usize,
-    pub(super) ins: &'a [u64],
-    pub(super) given: &'a [u64],
-    pub(super) partial: u64,
-    pub(super) workspace: u64,
+struct Launch<'a> {
+    cuda: &'a Arc<Cuda>,
+    stage: usize,
+    ins: &'a [u64],
+    given: &'a [u64],
+    partial: u64,
+    workspace: u64,
 }

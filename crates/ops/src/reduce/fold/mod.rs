@@ -22,7 +22,7 @@ use dittograd_numerics::sum::{CHUNK, ROWS};
 use std::array::from_fn;
 
 /// How elements are put together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     /// By the sum trees.
     Sum,

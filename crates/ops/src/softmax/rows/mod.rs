@@ -5,10 +5,11 @@
 mod cpu;
 mod cuda;
 
+pub(crate) use crate::pointwise::device_function::device_function;
 use crate::pointwise::program::{Program, Scratch};
 use crate::{CpuRun, norm};
 use cpu::{column_max, of_rows, repeated, results_by, some_rows, terms_by};
-pub(crate) use cuda::{COLUMN_SUM, device_function};
+pub(crate) use cuda::COLUMN_SUM;
 use dittograd_numerics::scalar::Real;
 use dittograd_numerics::sum::{CHUNK, LANES, WIDTH};
 use std::array::from_fn;
