@@ -12,7 +12,7 @@ pub(crate) use cpu::{copy_cpu, follow_cpu, prepared, run_cpu};
 pub use cuda::prelude;
 pub(crate) use cuda::{grid, module, run_cuda};
 
-use crate::pointwise::program::{Program, Reg};
+use crate::pointwise::program::Program;
 use crate::{AnyTensor, Attr, Attrs, CpuRun, CudaRun, Gpu, Io, Op, PerInput, Recorder, Val, layout};
 use dittograd_device::cuda::Source;
 use dittograd_device::{DType, Meta};

@@ -1,13 +1,16 @@
 //! What the checks run these ops on.
 
-use super::{MaskedSoftmax, Softmax};
-use crate::cases::{Bound, Cases, Reject, Sample, SampleIn, edge_shape};
+use super::{
+    LogSoftmax, LogSoftmaxAxis, LogSoftmaxAxisBwd, LogSoftmaxBwd, MaskedSoftmax, Softmax, SoftmaxAxis,
+    SoftmaxAxisBwd, SoftmaxBwd,
+};
+use crate::cases::{Bound, Cases, Reject, Sample, SampleIn, depth, edge_shape};
 use crate::dims;
 use dittograd_device::Meta;
 use dittograd_numerics::rng::Stream;
 use dittograd_numerics::shape::Shape;
 
-pub(super) fn row_shapes() -> Vec<Shape> {
+fn row_shapes() -> Vec<Shape> {
     let d: [&[usize]; 17] = [
         &[],
         &[1],
@@ -30,7 +33,7 @@ pub(super) fn row_shapes() -> Vec<Shape> {
     d.iter().map(|d| dims(d)).collect()
 }
 
-pub(super) const AXIS_CASES: [(&[usize], usize); 14] = [
+const AXIS_CASES: [(&[usize], usize); 14] = [
     (&[4], 0),
     (&[3, 5], 0),
     (&[3, 5], 1),
@@ -46,6 +49,92 @@ pub(super) const AXIS_CASES: [(&[usize], usize); 14] = [
     (&[1100, 3], 0),
     (&[40, 1100], 0),
 ];
+
+macro_rules! last_axis_cases {
+    ($($op:ident $arity:literal $bound:expr;)*) => {$(
+        impl Cases for $op {
+            fn samples() -> Vec<Sample<$op>> {
+                let ins = |s: Shape| vec![SampleIn::any(s); $arity];
+                row_shapes().into_iter().map(|s| Sample { op: $op, ins: ins(s) }).collect()
+            }
+
+            fn random(stream: &mut Stream) -> Option<Sample<$op>> {
+                Some(Sample { op: $op, ins: vec![SampleIn::any(edge_shape(1, 3, stream)); $arity] })
+            }
+
+            fn rejects() -> Vec<Reject<$op>> {
+                let f = |d: &[usize]| Meta::f32(dims(d));
+                let mut bad = vec![
+                    Reject { op: $op, ins: vec![], want: "Arity" },
+                    Reject { op: $op, ins: vec![f(&[3, 0]); $arity], want: "Argument" },
+                    Reject { op: $op, ins: vec![Meta::u32(dims(&[3])); $arity], want: "DType" },
+                ];
+                if $arity == 2 {
+                    bad.push(Reject { op: $op, ins: vec![f(&[3]), f(&[4])], want: "Shapes" });
+                }
+                bad
+            }
+
+            fn bound(&self, ins: &[Meta]) -> Bound {
+                $bound(ins[0].shape.last())
+            }
+        }
+    )*};
+}
+
+macro_rules! any_axis_cases {
+    ($($op:ident $arity:literal like $last:ident;)*) => {$(
+        impl Cases for $op {
+            fn samples() -> Vec<Sample<$op>> {
+                let one = |(d, axis): &(&[usize], usize)| Sample {
+                    op: $op { axis: *axis },
+                    ins: vec![SampleIn::any(dims(d)); $arity],
+                };
+                AXIS_CASES.iter().map(one).collect()
+            }
+
+            fn random(stream: &mut Stream) -> Option<Sample<$op>> {
+                let shape = edge_shape(2, 3, stream);
+                let axis = stream.below(shape.rank());
+                Some(Sample { op: $op { axis }, ins: vec![SampleIn::any(shape); $arity] })
+            }
+
+            fn rejects() -> Vec<Reject<$op>> {
+                let f = |d: &[usize]| Meta::f32(dims(d));
+                let mut bad = vec![
+                    Reject { op: $op { axis: 0 }, ins: vec![], want: "Arity" },
+                    Reject { op: $op { axis: 0 }, ins: vec![f(&[]); $arity], want: "Axis" },
+                    Reject { op: $op { axis: 2 }, ins: vec![f(&[3, 2]); $arity], want: "Axis" },
+                    Reject { op: $op { axis: 0 }, ins: vec![f(&[0, 2]); $arity], want: "Argument" },
+                    Reject { op: $op { axis: 0 }, ins: vec![Meta::u32(dims(&[3])); $arity], want: "DType" },
+                ];
+                if $arity == 2 {
+                    bad.push(Reject { op: $op { axis: 0 }, ins: vec![f(&[3]), f(&[4])], want: "Shapes" });
+                }
+                bad
+            }
+
+            fn bound(&self, ins: &[Meta]) -> Bound {
+                $last.bound(&[Meta::f32(dims(&[ins[0].shape.dims()[self.axis]]))])
+            }
+        }
+    )*};
+}
+
+last_axis_cases! {
+    // The one term is the rounding of x - m, which the exponential amplifies.
+    Softmax 1 |n: usize| Bound { ulps: 8.0 + depth(n), terms: 1.0 };
+    LogSoftmax 1 |n: usize| Bound { ulps: 4.0, terms: 8.0 + depth(n) };
+    SoftmaxBwd 2 |n: usize| Bound { ulps: 4.0, terms: 8.0 + depth(n) };
+    LogSoftmaxBwd 2 |n: usize| Bound { ulps: 4.0, terms: 8.0 + depth(n) };
+}
+
+any_axis_cases! {
+    SoftmaxAxis 1 like Softmax;
+    LogSoftmaxAxis 1 like LogSoftmax;
+    SoftmaxAxisBwd 2 like SoftmaxBwd;
+    LogSoftmaxAxisBwd 2 like LogSoftmaxBwd;
+}
 
 impl Cases for MaskedSoftmax {
     fn samples() -> Vec<Sample<MaskedSoftmax>> {

@@ -1,4 +1,4 @@
-//! The CPU kernels.
+//! The CPU kernels of rows and columns.
 
 use super::{Formula, Given, Row, part, results};
 use crate::pointwise::program::Scratch;
@@ -42,7 +42,7 @@ pub(super) fn reach<const N: usize>(x: &[&[f32]; N], at: usize) -> bool {
     x.iter().all(|x| x.len() >= at + LANES)
 }
 
-/// The first `n` lanes of `ONLY[LANES - n..]` are all ones, those behind them zeros.
+/// A mask of the first `n` lanes is `ONLY[LANES - n..]`: all ones there, zeros after them.
 pub(super) const ONLY: [u32; 2 * LANES] = {
     let mut only = [0; 2 * LANES];
     let mut i = 0;
@@ -53,15 +53,15 @@ pub(super) const ONLY: [u32; 2 * LANES] = {
     only
 };
 
-/// Sums of a row and maxima of the next so far, lane by lane.
+/// Running sums of a row and maxima of the next one, per lane.
 pub(super) struct Lanes {
     pub(super) sums: [f32; LANES],
-    pub(super) best: [f32; LANES],
+    pub(super) maxima: [f32; LANES],
 }
 
 impl Lanes {
-    /// Adds an element per lane, or only the first `n` in a tail: its term, which is left in `t`, and what the next row has
-    /// in its place.
+    /// Adds an element per lane, or only the first `n` in a tail: the term of the row's, which is stored in `t`, and the score of
+    /// the next row's at the same position.
     #[inline(always)]
     pub(super) fn add<const N: usize, const TAIL: bool, F: Formula<N>>(
         &mut self,
@@ -71,52 +71,52 @@ impl Lanes {
         t: &mut [f32],
         n: usize,
     ) {
-        // Slices of known length, so that this is a few vectors.
+        // Slices of known length, so that the loop is vectorized.
         let (x, next) = (part(&x, 0, LANES), part(&next, 0, LANES));
         let only = &ONLY[LANES - n..][..LANES];
-        let t = if F::KEEPS { &mut t[..LANES] } else { t };
+        let t = if F::STORES_TERMS { &mut t[..LANES] } else { t };
         for lane in 0..LANES {
             let mut term = f.term(from_fn(|i| x[i][lane]), m);
-            let mut best = f.best(from_fn(|i| next[i][lane]));
-            if F::KEEPS {
+            let mut score = f.score(from_fn(|i| next[i][lane]));
+            if F::STORES_TERMS {
                 t[lane] = term;
             }
             if TAIL {
                 // A sum is never -0, so another +0 changes nothing.
                 term = f32::from_bits(term.to_bits() & only[lane]);
                 let none = f32::NEG_INFINITY.to_bits() & !only[lane];
-                best = f32::from_bits(best.to_bits() & only[lane] | none);
+                score = f32::from_bits(score.to_bits() & only[lane] | none);
             }
             self.sums[lane] += term;
             if F::MAX {
-                self.best[lane] = larger(best, self.best[lane]);
+                self.maxima[lane] = larger(score, self.maxima[lane]);
             }
         }
     }
 }
 
-/// Takes the elements of a row into the maxima of its lanes.
+/// Adds the elements of a row to the maxima of its lanes.
 #[inline(always)]
-pub(super) fn best_of<const N: usize, F: Formula<N>>(
+pub(super) fn add_to_maxima<const N: usize, F: Formula<N>>(
     f: F,
     x: [&[f32]; N],
     columns: usize,
-    best: &mut [f32; LANES],
+    maxima: &mut [f32; LANES],
 ) {
     let mut at = 0;
     while at < columns {
         let n = LANES.min(columns - at);
         let x = part(&x, at, n);
         for lane in 0..n {
-            best[lane] = larger(f.best(from_fn(|i| x[i][lane])), best[lane]);
+            maxima[lane] = larger(f.score(from_fn(|i| x[i][lane])), maxima[lane]);
         }
         at += n;
     }
 }
 
-/// The sum of the terms of at most a chunk, `len` elements from `at` on; `best` takes in what the next row has in the
-/// same places. Where slices go on behind the row, so may what is read and left in `t`: the last elements then cost
-/// as much as a vector of them, not a scalar evaluation each.
+/// The sum of the terms of at most a chunk, `len` elements from `at` on; the next row's elements at the same positions are added
+/// to `maxima`. Where slices go on after the row, a tail reads and stores a whole vector: it costs one vector, not a scalar
+/// evaluation per element.
 #[inline(always)]
 pub(super) fn chunk_terms<const N: usize, F: Formula<N>>(
     f: F,
@@ -124,20 +124,20 @@ pub(super) fn chunk_terms<const N: usize, F: Formula<N>>(
     rows: [[&[f32]; N]; 2],
     t: &mut [f32],
     (at, len): (usize, usize),
-    best: &mut [f32; LANES],
+    maxima: &mut [f32; LANES],
 ) -> f32 {
     let [x, next] = &rows;
     let whole = at + len / LANES * LANES;
-    let mut lanes = Lanes { sums: [0.0; LANES], best: *best };
+    let mut lanes = Lanes { sums: [0.0; LANES], maxima: *maxima };
     let mut i = at;
     while i < whole {
-        let t = if F::KEEPS { &mut t[i..i + LANES] } else { &mut *t };
+        let t = if F::STORES_TERMS { &mut t[i..i + LANES] } else { &mut *t };
         lanes.add::<N, false, F>(f, m, [part(x, i, LANES), part(next, i, LANES)], t, LANES);
         i += LANES;
     }
     let n = at + len - whole;
     if n > 0 {
-        let direct = reach(x, i) && reach(next, i) && (!F::KEEPS || t.len() >= i + LANES);
+        let direct = reach(x, i) && reach(next, i) && (!F::STORES_TERMS || t.len() >= i + LANES);
         let (buffer, rows);
         if direct {
             rows = [part(x, i, LANES), part(next, i, LANES)];
@@ -146,39 +146,39 @@ pub(super) fn chunk_terms<const N: usize, F: Formula<N>>(
             rows = [0, 1].map(|row: usize| from_fn(|k| &buffer[row][k][..]));
         }
         let mut terms = [0.0; LANES];
-        let t = if F::KEEPS { &mut t[i..] } else { t };
+        let t = if F::STORES_TERMS { &mut t[i..] } else { t };
         let to = if direct { &mut *t } else { &mut terms[..] };
         lanes.add::<N, true, F>(f, m, rows, to, n);
-        if F::KEEPS && !direct {
+        if F::STORES_TERMS && !direct {
             t[..n].copy_from_slice(&terms[..n]);
         }
     }
-    *best = lanes.best;
+    *maxima = lanes.maxima;
     sum::fold::<sum::Add>(lanes.sums)
 }
 
 simd_fn! {
-    /// The rows from `first` on. Every element is read from memory once, by the search for the maximum; that goes on
-    /// one row ahead, in the loop that computes the terms, so that waiting and computing overlap.
+    /// The rows from `first` on. The maximum of the next row is found in the loop that computes this row's terms, so that
+    /// loads and arithmetic overlap and every element is read from memory once.
     pub(super) fn some_rows<const N: usize, F: Formula<N>>(simd, f: F, given: &Given<'_, N>, first: usize, out: &mut [f32]) {
         let columns = given.columns;
         let width = if F::PER_ROW { 1 } else { columns };
         let rows = out.len() / width;
-        let mut best = [f32::NEG_INFINITY; LANES];
+        let mut maxima = [f32::NEG_INFINITY; LANES];
         if F::MAX {
-            best_of(f, given.from(first), columns, &mut best);
+            add_to_maxima(f, given.from(first), columns, &mut maxima);
         }
         for i in 0..rows {
-            let m = if F::MAX { fold_max(best) } else { 0.0 };
-            best = [f32::NEG_INFINITY; LANES];
-            // The last row has none behind it; it looks at itself.
+            let m = if F::MAX { fold_max(maxima) } else { 0.0 };
+            maxima = [f32::NEG_INFINITY; LANES];
+            // There is no row after the last one; it takes itself.
             let x = given.from(first + i);
             let both = [x, given.from(first + (i + 1).min(rows - 1))];
             let out = &mut out[i * width..];
             let (mut s, mut at, mut tree) = (0.0, 0, (columns > CHUNK).then(Tree::new));
             while at < columns {
                 let n = CHUNK.min(columns - at);
-                s = chunk_terms(f, m, both, out, (at, n), &mut best);
+                s = chunk_terms(f, m, both, out, (at, n), &mut maxima);
                 if let Some(tree) = &mut tree {
                     tree.push(s);
                 }
@@ -230,10 +230,10 @@ simd_fn! {
     }
 }
 
-/// Words that rows of columns are repeated to, where they are short.
+/// Words that short rows of statistics are repeated to.
 pub(super) const REPEATED: usize = 512;
 
-/// Calls `f` with rows of columns, as often repeated as makes long loops of them.
+/// Calls `f` with the statistics of all columns, repeated so that loops over them are long.
 pub(super) fn repeated<const K: usize>(rows: [&[f32]; K], len: usize, f: impl FnOnce([&[f32]; K])) {
     let inner = rows[0].len();
     let times = (REPEATED / inner).min(len / inner).max(1);
@@ -276,7 +276,7 @@ simd_fn! {
 }
 
 simd_fn! {
-    /// What is computed once for each of some sums.
+    /// [`Formula::of_row`] of some sums.
     pub(super) fn of_rows<const N: usize, F: Formula<N>>(simd, f: F, s: &[f32], r: &mut [f32]) {
         r.iter_mut().zip(s).for_each(|(r, s)| *r = f.of_row(*s));
     }

@@ -1,9 +1,10 @@
-//! Row kernels: ops that take a maximum and a sum along the last axis and then compute each element
-//! from them (softmax and its relatives). A [`Formula`] is their little formulas for any number type: over
-//! `f32` it is the CPU code, and as the programs of a [`RowKernel`] it is the CUDA text.
+//! Row kernels: a maximum and a sum along an axis, and elements computed from both (softmax and its relatives). A
+//! [`Formula`] is generic over the number type: over `f32` it is the CPU code, and as the programs of a [`RowKernel`] it is the
+//! device functions of `rows.cu`.
 
 mod cpu;
 mod cuda;
+mod variant;
 
 pub(crate) use crate::pointwise::device_function::device_function;
 use crate::pointwise::program::{Program, Scratch};
@@ -13,6 +14,7 @@ pub(crate) use cuda::COLUMN_SUM;
 use dittograd_numerics::scalar::Real;
 use dittograd_numerics::sum::{CHUNK, LANES, WIDTH};
 use std::array::from_fn;
+
 /// Elements per lane when a warp keeps a row of `columns` elements in registers, rounded so that few kernels
 /// serve all lengths.
 pub(crate) fn per_lane(columns: usize) -> usize {
@@ -22,37 +24,37 @@ pub(crate) fn per_lane(columns: usize) -> usize {
     }
 }
 
-/// Whether a row gives every lane of a warp as many elements, so that no lane asks for the row's end.
+/// Whether a row gives every lane of a warp equally many elements, so that no lane tests for the row's end.
 pub(crate) fn fills_lanes(columns: usize) -> bool {
     columns == per_lane(columns) * LANES
 }
 
-/// What a result is made from besides the elements of its place.
+/// What a result is computed from, besides the elements at its position.
 #[derive(Clone, Copy)]
 pub(crate) struct Row<R> {
     /// The maximum.
     pub m: R,
     /// The sum of the terms.
     pub s: R,
-    /// The term of the place.
+    /// The term at the position.
     pub t: R,
     /// 1 at the row's label and 0 elsewhere.
     pub hit: R,
     /// The scalar input.
     pub g: R,
-    /// What was computed once for the row.
+    /// [`Formula::of_row`].
     pub r: R,
 }
 
-/// How a row becomes its results. With `x` the row's elements of each of the `N` inputs that have rows, which come first:
-/// `m = max best(x)` (NaN ignored), `t = term(x, m)`, `s = Σ t` by the row rule, `r = of_row(s)`, `y = post(x, …)`.
+/// How a row becomes its results. With `x` the elements of the `N` inputs that have rows, which come first, at one position:
+/// `m = max score(x)` (NaN ignored), `t = term(x, m)`, `s = Σ t` by the row rule, `r = of_row(s)`, `y = post(x, …)`.
 pub(crate) trait Formula<const N: usize>: Copy + Sync {
     /// Kernel name in traces.
     const NAME: &'static str;
     /// Whether `m` is needed; it is +0 otherwise.
     const MAX: bool = true;
     /// Whether the last of the inputs with rows is a mask, which leaves elements out of the maximum. It may have
-    /// fewer rows than the others; then it repeats.
+    /// fewer rows than the others; then it is broadcast over them.
     const MASKED: bool = false;
     /// Position of the label input, if there is one.
     const LABELS: Option<usize> = None;
@@ -60,13 +62,13 @@ pub(crate) trait Formula<const N: usize>: Copy + Sync {
     const SCALAR: Option<usize> = None;
     /// One result per row, from the element at the label, instead of one per element; it may not read `t`.
     const PER_ROW: bool = false;
-    /// Whether the terms are left where the results will be. Results that do not read them may have it for speed:
-    /// then the memory of the results comes in while the terms are computed.
-    const KEEPS: bool = !Self::PER_ROW;
+    /// Whether the CPU stores the terms in the output. Results that do not read them may have it for speed: the output's
+    /// cache lines are then loaded while the terms are computed.
+    const STORES_TERMS: bool = !Self::PER_ROW;
 
-    /// What `m` is the maximum of; another than the first input only with a mask.
+    /// What `m` is the maximum of; other than the first input only with a mask.
     #[inline(always)]
-    fn best<R: Real>(self, x: [R; N]) -> R {
+    fn score<R: Real>(self, x: [R; N]) -> R {
         x[0]
     }
 
@@ -76,7 +78,7 @@ pub(crate) trait Formula<const N: usize>: Copy + Sync {
         (x[0] - m).decay()
     }
 
-    /// What is computed once a row from its sum.
+    /// What is computed once per row, from its sum.
     #[inline(always)]
     fn of_row<R: Real>(self, s: R) -> R {
         R::c(1.0) / s
@@ -102,7 +104,7 @@ pub(crate) trait Formula<const N: usize>: Copy + Sync {
             name: Self::NAME,
             ins: N,
             max: Self::MAX,
-            best: Self::MASKED.then(|| Program::trace(N, |v| vec![self.best(from_fn(|i| v[i]))])),
+            score: Self::MASKED.then(|| Program::trace(N, |v| vec![self.score(from_fn(|i| v[i]))])),
             term,
             of_row: Program::trace(1, |v| vec![self.of_row(v[0])]),
             post,
@@ -194,7 +196,7 @@ pub(crate) trait Formula<const N: usize>: Copy + Sync {
     }
 }
 
-/// A [`Formula`] as programs, for CUDA text.
+/// A [`Formula`] as programs, for CUDA.
 #[derive(Clone, Debug)]
 pub(crate) struct RowKernel {
     /// Kernel name in traces.
@@ -203,12 +205,11 @@ pub(crate) struct RowKernel {
     pub ins: usize,
     /// Whether `m` is needed; it is +0 otherwise.
     pub max: bool,
-    /// What `m` is the maximum of, where that is not the first input: a mask, the last of the inputs with rows,
-    /// leaves elements out. It may have fewer rows than the others; then it repeats.
-    pub best: Option<Program>,
+    /// What `m` is the maximum of, with a mask; see [`Formula::MASKED`].
+    pub score: Option<Program>,
     /// The summand.
     pub term: Program,
-    /// What is computed once a row from its sum.
+    /// What is computed once per row, from its sum.
     pub of_row: Program,
     /// The result.
     pub post: Program,
@@ -222,11 +223,11 @@ pub(crate) struct RowKernel {
     pub per_row: bool,
 }
 
-/// What the rows of a run have in common.
+/// The inputs of a run on the CPU.
 struct Given<'a, const N: usize> {
     ins: [&'a [f32]; N],
     columns: usize,
-    /// Rows of the last input, after which it repeats.
+    /// Rows of the last input, which is broadcast over the others' rows.
     period: usize,
     labels: &'a [u32],
     /// One for all rows, or one for each.
@@ -258,54 +259,19 @@ fn results<const N: usize, F: Formula<N>>(f: F, x: [&[f32]; N], row: Row<f32>, o
 }
 
 impl RowKernel {
-    /// Inputs whose rows a block keeps in shared memory if there is room: all, but for a mask, whose rows may start
-    /// elsewhere, and what comes with it.
-    fn kept(&self) -> usize {
-        if self.best.is_some() { 1 } else { self.ins }
+    /// Inputs whose rows a block stages in shared memory if there is room. Rows of a mask may start elsewhere, so with a
+    /// mask only the first input.
+    fn staged(&self) -> usize {
+        if self.score.is_some() { 1 } else { self.ins }
     }
-}
 
-// Columns: the same kernels along an axis that is not the last one, for values of (outer, n, inner). The sum is by
-// the column rule, since a column's elements are a row apart.
-impl RowKernel {
-    /// Words of workspace on the CPU: maxima, sums and what is computed from them, of all columns.
+    /// Words of workspace on the CPU along an axis that is not the last one: maximum, sum and [`Formula::of_row`] of each column.
     pub(crate) fn columns_workspace(inner: usize) -> usize {
         3 * inner
     }
 }
 
-/// How rows of a given length are shared out on CUDA. It changes the speed, not the sums.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Variant {
-    /// A warp per row, so many elements per lane in registers, all of them used or not.
-    Warp { per_lane: usize, exact: bool },
-    /// A block per row, the rows of so many inputs in shared memory, the next ones on their way into a second buffer
-    /// if there is room. Rows that divide by four start at aligned addresses; others have a few elements before the first one.
-    Shared { threads: u32, aligned: bool, kept: usize, buffers: u32 },
-    /// A block per row of one input, a warp for so many of its chunks. Rows that divide by four start at aligned addresses.
-    Chunks { warps: u32, each: u32, aligned: bool },
-    /// A block per row that does not fit into shared memory.
-    Long,
-}
-
-impl Variant {
-    fn name(self) -> String {
-        match self {
-            Variant::Warp { per_lane, exact } => {
-                format!("warp{per_lane}{}", if exact { "e" } else { "" })
-            }
-            Variant::Shared { threads, aligned, kept, buffers } => {
-                format!("shared{threads}x{kept}x{buffers}{}", if aligned { "a" } else { "" })
-            }
-            Variant::Chunks { warps, each, aligned } => {
-                format!("chunks{each}x{warps}{}", if aligned { "a" } else { "" })
-            }
-            Variant::Long => "long".into(),
-        }
-    }
-}
-
-/// Words of `partial` one long row takes: its chunk sums and the levels above.
+/// Words of workspace of a long row on CUDA: its chunk sums and the levels above them.
 pub(crate) fn partials(columns: usize) -> usize {
     let (mut count, mut words) = (columns.div_ceil(CHUNK), 0);
     while count > 1 {

@@ -2,13 +2,13 @@
 // and are as long. A device that can copies a part with one instruction; on others each lane copies its share.
 #define BULK (__CUDA_ARCH__ >= 900)
 
-struct Arrivals {
+struct RowCopy {
 #if BULK
     unsigned barrier, phase;
 #endif
 
     // `parts`: how many are fetched between two waits. The warp has `memory` for itself.
-    __device__ __forceinline__ Arrivals(unsigned long long* memory, int parts) {
+    __device__ __forceinline__ RowCopy(unsigned long long* memory, int parts) {
 #if BULK
         barrier = (unsigned)__cvta_generic_to_shared(memory);
         phase = 0;
@@ -25,7 +25,7 @@ struct Arrivals {
 #endif
     }
     // Starts a part of `count` floats, which may be none, once all lanes are done with what is there.
-    __device__ __forceinline__ void fetch(float* to, const float* from, int count) {
+    __device__ __forceinline__ void start(float* to, const float* from, int count) {
         __syncwarp();
         const unsigned at = (unsigned)__cvta_generic_to_shared(to);
         const int lane = threadIdx.x % 32;
