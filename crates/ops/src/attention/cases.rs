@@ -1,6 +1,7 @@
 //! What the checks run these ops on.
 
-use super::{Attention, AttentionBwd, AttentionMask, BLOCK, parts};
+use super::geometry::BLOCK;
+use super::{Attention, AttentionBwd, AttentionMask, parts};
 use crate::cases::{Bound, Cases, Reject, Sample, SampleIn, pick};
 use crate::{dims, layout};
 use dittograd_device::Meta;

@@ -1,6 +1,6 @@
 //! The CPU kernels.
 
-use super::{BLOCK, Back, Geometry, Job, LANES, Rule, list_scratch, row_lanes};
+use super::geometry::{BLOCK, Geometry, Rule};
 use crate::pointwise::program::Scratch;
 use dittograd_device::cpu::LINE;
 use dittograd_device::cpu::lanes::{self, Skip};
@@ -10,11 +10,60 @@ use dittograd_numerics::scalar::Real;
 use dittograd_numerics::{K_CHUNK, functions, sum};
 use std::f64::consts::LOG2_E;
 
+/// Rows that a tile has side by side, on the CPU.
+pub(super) const LANES: usize = 64;
+
 /// Stands for a pair that may not attend: a signalling NaN, which no arithmetic gives.
 pub(super) const BLOCKED: u32 = 0xff80_0001;
 
 /// One number of each.
 pub(super) type Lanes = [f32; LANES];
+
+/// One attention on the CPU.
+#[derive(Clone, Copy)]
+pub(super) struct Job<'a> {
+    pub(super) simd: Simd,
+    pub(super) g: Geometry,
+    pub(super) causal: bool,
+    /// The magnitude of the scale times log2 e, whether it is negative, and the scale.
+    pub(super) factor: f32,
+    pub(super) flips: bool,
+    pub(super) scale: f32,
+    pub(super) q: &'a [f32],
+    pub(super) k: &'a [f32],
+    pub(super) v: &'a [f32],
+    pub(super) mask: &'a [f32],
+}
+
+/// Scratch rows of lanes the forward pass of a tile needs.
+pub(super) fn forward_scratch(g: &Geometry) -> usize {
+    g.d + g.dv + BLOCK
+}
+
+/// Streamed rows and their statistics, backward.
+#[derive(Clone, Copy)]
+pub(super) struct Back<'a> {
+    pub(super) job: Job<'a>,
+    pub(super) dy: &'a [f32],
+    pub(super) logs: &'a [f32],
+    pub(super) tops: &'a [f32],
+    pub(super) delta: &'a [f32],
+}
+
+/// Scratch rows of lanes the backward pass of a tile needs.
+pub(super) fn backward_scratch(g: &Geometry) -> usize {
+    3 * (g.d + g.dv) + 2 * BLOCK + row_lanes(g)
+}
+
+/// Floats of a row of `dq` under way: whole lines.
+pub(super) fn row_lanes(g: &Geometry) -> usize {
+    g.d.max(1).next_multiple_of(LINE)
+}
+
+/// Floats that [`list`] needs for its sums.
+pub(super) fn list_scratch(g: &Geometry) -> usize {
+    2 * g.rows() * row_lanes(g)
+}
 
 impl<'a> Job<'a> {
     pub(super) fn new(simd: Simd, rule: Rule, g: Geometry, ins: &[&'a [f32]]) -> Job<'a> {

@@ -1,6 +1,6 @@
 //! The CUDA kernels: which one is launched, and with what.
 
-use super::{BLOCK, Geometry, LEAD, MaskView, Rule, Space, Variant};
+use super::geometry::{BLOCK, Geometry, LEAD, MaskView, Rule};
 use crate::pointwise::map;
 use crate::{Gpu, layout};
 use dittograd_device::cuda::{Args, Cuda, Source};
@@ -27,7 +27,30 @@ pub(super) fn pitch(d: usize) -> usize {
 /// Shared memory a multiprocessor can split among two blocks, beside what each block costs.
 pub(super) const HALF: usize = 113 * 1024;
 
+/// A variant of the kernels and its shared memory.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Variant {
+    pub(super) kind: usize,
+    pub(super) rows: usize,
+    pub(super) warps: usize,
+    pub(super) stage: usize,
+    pub(super) share: bool,
+    pub(super) shared: usize,
+    pub(super) blocks: usize,
+    /// Whether tensor cores multiply.
+    pub(super) tensor: bool,
+}
+
 impl Variant {
+    /// Rows a thread has: few enough that its sums fit its registers.
+    pub(super) fn rows(g: &Geometry) -> usize {
+        match g.d.max(g.dv) {
+            0..=64 => 4,
+            65..=128 => 2,
+            _ => 1,
+        }
+    }
+
     pub(super) fn finish(self, gpu: &Gpu, words: usize) -> Option<Variant> {
         let shared = words * 4;
         // As their instructions cut rows and columns.
@@ -202,6 +225,25 @@ pub(super) fn delta_cuda(cuda: &Cuda, g: &Geometry, [dy, o, dl]: [u64; 3], delta
     let mut args = Args::new();
     args.ptr(dy).ptr(o).ptr(dl).ptr(delta).u64(rows as u64).u32(g.n as u32).u32(g.heads as u32);
     cuda.launch(kernel, map::grid(cuda, rows * 32), 256, 0, &args)
+}
+
+/// What the backward kernel works with, in words of its workspace: first the row products, then from `turns` on
+/// the order of work and how far each stage of queries is, from `chains` on the chains of `dq` under way.
+pub(super) struct Space {
+    pub(super) turns: usize,
+    pub(super) chains: usize,
+    pub(super) end: usize,
+}
+
+impl Space {
+    pub(super) fn of(g: &Geometry) -> Space {
+        let rows = g.batch * g.rows();
+        let turns = rows.next_multiple_of(4);
+        // Stages have 8 queries or more.
+        let chains = (turns + 2 + g.batch * g.rows().div_ceil(8)).next_multiple_of(4);
+        let end = chains + if g.m > K_CHUNK { rows * g.d } else { 0 };
+        Space { turns, chains, end }
+    }
 }
 
 /// The backward kernel, on the addresses of `q, k, v` and the mask, and of `dy`, the logarithms and the largest scores, to those of the

@@ -1,9 +1,10 @@
 //! What the checks run these ops on.
 
-use super::{Conv, ConvKernelGrad, ConvTranspose, Geometry, MAX_AXES, Sizes, Window};
+use super::{Conv, ConvKernelGrad, ConvTranspose, Geometry, Sizes, Window};
 use crate::cases::{Bound, Cases, Reject, Sample, SampleIn, pick};
 use crate::dims;
 use dittograd_device::Meta;
+use dittograd_device::cpu::conv::MAX_AXES;
 use dittograd_numerics::K_CHUNK;
 use dittograd_numerics::error::Result;
 use dittograd_numerics::rng::Stream;

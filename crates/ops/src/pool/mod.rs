@@ -455,6 +455,20 @@ impl Job {
         }
     }
 
+    /// The name of its `OP_` constant in `pool.cu`.
+    fn op(self) -> &'static str {
+        match self {
+            Job::Max => "MAX",
+            Job::MaxBwd => "MAX_BWD",
+            Job::Pick => "MAX_PICK",
+            Job::Avg { .. } => "AVG",
+            Job::AvgBwd { .. } => "AVG_BWD",
+            Job::Smooth => "SMOOTH",
+            Job::SmoothBwd => "SMOOTH_BWD",
+            Job::SmoothSum => "SMOOTH_SUM",
+        }
+    }
+
     /// Whether a thread has an input cell and visits the windows that hold it.
     fn gathers(self) -> bool {
         matches!(self, Job::MaxBwd | Job::AvgBwd { .. } | Job::SmoothBwd)

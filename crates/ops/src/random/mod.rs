@@ -19,7 +19,8 @@ use dittograd_numerics::rng;
 use dittograd_numerics::scalar::{Real, Scalar};
 use dittograd_numerics::shape::Shape;
 use dittograd_numerics::tensor::Tensor;
-use std::fmt::Write;
+
+const RANDOM_CU: &str = include_str!("random.cu");
 
 /// Every element `value`.
 #[derive(Clone, Debug, PartialEq)]
@@ -149,34 +150,33 @@ impl Draw {
         });
     }
 
-    /// The generated kernel: one thread per element, grid-stride; 4 bytes written per element.
+    /// The kernel `draw` of `random.cu` with the program as its formula. Constants are arguments, so that ops that differ
+    /// in them alone share a module.
     fn module(&self) -> Source {
         let scalars = self.program.inputs() - self.draws;
-        let mut t = String::from(
-            "extern \"C\" __global__ void draw(float* __restrict__ out, unsigned long long n, unsigned long long seed, unsigned long long counter, const unsigned* base",
+        let (inputs, constants) = (self.program.inputs(), self.program.consts().len());
+        let each = |count: usize, name: &dyn Fn(usize) -> String| (0..count).map(name).collect::<Vec<_>>();
+        let params = [
+            each(scalars, &|s| format!(", const float* s{s}")),
+            each(constants, &|k| format!(", float k{k}")),
+        ];
+        let arguments = [
+            each(self.draws, &|d| format!("UNIFORM({d})")),
+            each(scalars, &|s| format!("s{s}[0]")),
+            each(constants, &|k| format!("k{k}")),
+        ];
+        let formula = [each(inputs, &|x| format!("float x{x}")), each(constants, &|k| format!("float k{k}"))];
+        let text = format!(
+            "#define DRAWS {}\n#define PARAMS {}\n#define VALUE formula({})\n\
+             __device__ __forceinline__ float formula({}) {{\n{}return y0;\n}}\n",
+            self.draws,
+            params.concat().concat(),
+            arguments.concat().join(", "),
+            formula.concat().join(", "),
+            self.program.cuda()
         );
-        for s in 0..scalars {
-            let _ = write!(t, ", const float* s{s}");
-        }
-        for c in 0..self.program.consts().len() {
-            let _ = write!(t, ", float k{c}");
-        }
-        t.push_str(
-            ") {
-if (base) counter += base[0] | (unsigned long long)base[1] << 32;
-const unsigned long long key = ditto_key(seed, counter);
-for (unsigned long long i = blockIdx.x * (unsigned long long)blockDim.x + threadIdx.x; i < n; i += (unsigned long long)gridDim.x * blockDim.x) {\n",
-        );
-        for d in 0..self.draws {
-            let _ = writeln!(t, "const float x{d} = ditto_uniform(key, {}ull * i + {d}ull);", self.draws);
-        }
-        for s in 0..scalars {
-            let _ = writeln!(t, "const float x{} = s{s}[0];", self.draws + s);
-        }
-        t.push_str(&self.program.cuda());
-        t.push_str("out[i] = y0;\n}\n}\n");
-        let name = format!("random_{}", &blake3::hash(t.as_bytes()).to_hex()[..16]);
-        crate::module(name, || format!("{}{}{t}", map::prelude(), rng::cuda_text()))
+        let name = format!("random_{}", &blake3::hash(text.as_bytes()).to_hex()[..16]);
+        crate::module(name, || format!("{}{}{text}{RANDOM_CU}", map::prelude(), rng::cuda_text()))
     }
 
     fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {
@@ -404,25 +404,13 @@ random_op! {
     }
 }
 
-/// Whole numbers from random bits.
-const WHOLE_CU: &str = r#"
-extern "C" __global__ void whole(unsigned* __restrict__ out, unsigned long long n, unsigned long long seed, unsigned long long counter,
-                                 const unsigned* base, unsigned long long below) {
-    if (base) counter += base[0] | (unsigned long long)base[1] << 32;
-    const unsigned long long key = ditto_key(seed, counter);
-    for (unsigned long long i = blockIdx.x * (unsigned long long)blockDim.x + threadIdx.x; i < n; i += (unsigned long long)gridDim.x * blockDim.x) {
-        out[i] = (unsigned)((ditto_mix(key + i) >> 32) * below >> 32);
-    }
-}
-"#;
-
 /// The top 32 random bits of element `i`, scaled to be below `below`, which is at most 2^32.
 fn whole(key: u64, i: usize, below: u64) -> u32 {
     (((rng::mix(key.wrapping_add(i as u64)) >> 32) * below) >> 32) as u32
 }
 
 fn whole_module() -> Source {
-    crate::module("random_whole".into(), || format!("{}{WHOLE_CU}", rng::cuda_text()))
+    crate::module("random_whole".into(), || rng::cuda_text() + RANDOM_CU)
 }
 
 /// Queues `n` whole numbers below `below`.

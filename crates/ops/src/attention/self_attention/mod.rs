@@ -5,11 +5,14 @@
 #[cfg(feature = "cases")]
 mod cases;
 
-use crate::attention::{
-    Attention, AttentionBwd, BLOCK, Back, Geometry, Job, LANES, MAX_ROWS, Rule, Space, Variant, addresses,
-    backward_cuda, backward_scratch, delta_cuda, delta_module, fill_gaps, forward, forward_cuda,
-    forward_scratch, keys, like, list, list_scratch, pack, queries, row_products, run_tiles, unpack,
+use super::cpu::{
+    Back, Job, LANES, backward_scratch, forward, forward_scratch, keys, list, list_scratch, queries,
+    row_products, run_tiles,
 };
+use super::cuda::{Space, Variant, backward_cuda, delta_cuda, delta_module, fill_gaps, forward_cuda};
+use super::geometry::{BLOCK, Geometry, MAX_ROWS, Rule};
+use super::packed::{addresses, like, pack, unpack};
+use super::{Attention, AttentionBwd};
 use crate::{
     AnyTensor, Attr, Attrs, CpuRun, CudaRun, Gpu, Io, Op, Recorder, Val, arity, dims, layout, mismatch, typed,
 };
