@@ -45,7 +45,7 @@ pub use spectral::fft;
 pub use attrs::{Attr, Attrs};
 #[doc(hidden)]
 pub use cache::module;
-pub(crate) use cache::{Generated, Known, known, lasting};
+pub(crate) use cache::{Generated, Known, known};
 #[cfg(feature = "cases")]
 pub(crate) use cases::sample_shapes;
 #[cfg(feature = "cases")]
