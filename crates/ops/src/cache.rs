@@ -6,7 +6,7 @@ use std::hash::Hash;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, RwLock};
 
 /// A text that is kept for good, as compiled kernels are.
-pub(crate) fn lasting(text: String) -> &'static str {
+fn lasting(text: String) -> &'static str {
     text.leak()
 }
 

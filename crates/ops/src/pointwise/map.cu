@@ -53,14 +53,11 @@ __device__ __forceinline__ u64 position(const u64 (&c)[DITTO_RANK], const Stride
     else return position<AXIS - 1>(c, strides) + c[AXIS] * strides.s[AXIS];
 }
 
-// Input i of a vector of elements, from memory or all of them the same.
-template <int N> __device__ __forceinline__ void load_vector(float (&x)[VECTOR][N], int i, const float* from) {
+struct Vector { float e[VECTOR]; };
+
+__device__ __forceinline__ Vector load_vector(const float* from) {
     const float4 f = *reinterpret_cast<const float4*>(from);
-    x[0][i] = f.x, x[1][i] = f.y, x[2][i] = f.z, x[3][i] = f.w;
-}
-template <int N> __device__ __forceinline__ void fill_vector(float (&x)[VECTOR][N], int i, float e) {
-    #pragma unroll
-    for (int j = 0; j < VECTOR; ++j) x[j][i] = e;
+    return {f.x, f.y, f.z, f.w};
 }
 
 // Parameters of an input.
@@ -87,13 +84,20 @@ template <int N> __device__ __forceinline__ void fill_vector(float (&x)[VECTOR][
 #define POSITION_STRIDED(i) const u64 position##i = position<DITTO_RANK - 1>(c, strides##i);
 #define POSITION_REPEATED(i) POSITION_STRIDED(i)
 
-// Elements at..at + VECTOR.
+// Elements at..at + VECTOR, and one of them. What is computed from single elements only is computed once.
 #define LOAD_VECTOR(kind, i) LOAD_VECTOR_##kind(i)
 #define LOAD_VECTOR_UNREAD(i)
-#define LOAD_VECTOR_PLAIN(i) load_vector(x, i, in##i + at);
-#define LOAD_VECTOR_SINGLE(i) fill_vector(x, i, single##i);
-#define LOAD_VECTOR_STRIDED(i) load_vector(x, i, in##i + position##i);
-#define LOAD_VECTOR_REPEATED(i) fill_vector(x, i, in##i[position##i]);
+#define LOAD_VECTOR_PLAIN(i) const Vector vector##i = load_vector(in##i + at);
+#define LOAD_VECTOR_SINGLE(i)
+#define LOAD_VECTOR_STRIDED(i) const Vector vector##i = load_vector(in##i + position##i);
+#define LOAD_VECTOR_REPEATED(i) const float e##i = in##i[position##i]; const Vector vector##i = {e##i, e##i, e##i, e##i};
+
+#define TAKE(kind, i) TAKE_##kind(i)
+#define TAKE_UNREAD(i)
+#define TAKE_PLAIN(i) x[i] = vector##i.e[j];
+#define TAKE_SINGLE(i) x[i] = single##i;
+#define TAKE_STRIDED(i) x[i] = vector##i.e[j];
+#define TAKE_REPEATED(i) x[i] = vector##i.e[j];
 
 // Element at + j.
 #define LOAD(kind, i) LOAD_##kind(i)
@@ -104,8 +108,10 @@ template <int N> __device__ __forceinline__ void fill_vector(float (&x)[VECTOR][
 #define LOAD_REPEATED(i) LOAD_STRIDED(i)
 
 // Results of elements at..at + VECTOR, and of element at + j.
+#define KEEP(k) result[k][j] = y[k];
 #define STORE_VECTOR(k) \
-    *reinterpret_cast<float4*>(out + k * n + at) = make_float4(y[0][k], y[1][k], y[2][k], y[3][k]);
+    *reinterpret_cast<float4*>(out + k * n + at) = \
+        make_float4(result[k][0], result[k][1], result[k][2], result[k][3]);
 #define STORE(k) out[k * n + at + j] = y[k];
 
 #define CONST_PARAM(c) , float k##c
@@ -126,11 +132,16 @@ extern "C" __global__ void map(
             u64 c[DITTO_RANK];
             coordinates<DITTO_RANK - 1>(at, walk, c);
 #endif
-            float x[VECTOR][DITTO_X], y[VECTOR][DITTO_Y];
             DITTO_INPUTS(POSITION)
             DITTO_INPUTS(LOAD_VECTOR)
+            float result[DITTO_Y][VECTOR];
             #pragma unroll
-            for (int j = 0; j < VECTOR; ++j) program(x[j], y[j] DITTO_CONSTS(CONST));
+            for (int j = 0; j < VECTOR; ++j) {
+                float x[DITTO_X], y[DITTO_Y];
+                DITTO_INPUTS(TAKE)
+                program(x, y DITTO_CONSTS(CONST));
+                DITTO_RESULTS(KEEP)
+            }
             DITTO_RESULTS(STORE_VECTOR)
             continue;
         }
