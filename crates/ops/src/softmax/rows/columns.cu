@@ -8,8 +8,8 @@
 
 // Loads the elements at row r of the column that starts at `at`.
 #define LOAD(r) \
-    float x[INS]; \
-    _Pragma("unroll") for (int i = 0; i < INS; ++i) x[i] = in[i][at + (r) * inner];
+    float x[INS][1]; \
+    _Pragma("unroll") for (int i = 0; i < INS; ++i) x[i][0] = in[i][at + (r) * inner];
 
 extern "C" __global__ void columns(float* __restrict__ out, INPUT_PARAMETERS, u64 count, u64 n, u64 inner CONSTANT_PARAMETERS) {
     const float* const in[INS] = {INPUTS};
@@ -31,13 +31,13 @@ extern "C" __global__ void columns(float* __restrict__ out, INPUT_PARAMETERS, u6
         #pragma unroll 4
         for (unsigned r = 0; r < n; ++r) {
             LOAD(r)
-            s = __fadd_rn(s, TERM(x, m));
+            s = __fadd_rn(s, TERM(x, 0, m));
         }
         const float of = of_row(s);
         #pragma unroll 4
         for (unsigned r = 0; r < n; ++r) {
             LOAD(r)
-            out[at + r * inner] = POST(x, m, s, TERM(x, m), 0.0f, 0.0f, of);
+            out[at + r * inner] = POST(x, 0, m, s, TERM(x, 0, m), 0.0f, 0.0f, of);
         }
     }
 #else
@@ -59,14 +59,14 @@ extern "C" __global__ void columns(float* __restrict__ out, INPUT_PARAMETERS, u6
         }
         const float s = column_sum(n, part, [&](u64 r) {
             LOAD(r)
-            return TERM(x, m);
+            return TERM(x, 0, m);
         });
         const float of = of_row(s);
         if (wanted < count) {
             #pragma unroll 4
             for (u64 r = warp; r < n; r += warps) {
                 LOAD(r)
-                out[at + r * inner] = POST(x, m, s, TERM(x, m), 0.0f, 0.0f, of);
+                out[at + r * inner] = POST(x, 0, m, s, TERM(x, 0, m), 0.0f, 0.0f, of);
             }
         }
     }

@@ -1,5 +1,6 @@
-// Parts of a row on their way from global into shared memory, for the lanes of one warp. They start at multiples of 16 bytes
-// and are as long. A device that can copies a part with one instruction; on others each lane copies its share.
+// Asynchronous copies of parts of a row from global to shared memory, for one warp. Parts start at multiples of 16 bytes and are
+// multiples of 16 bytes long. From sm_90 on a part is one bulk copy that completes on an mbarrier; before, each lane copies its
+// share with cp.async.
 #define BULK (__CUDA_ARCH__ >= 900)
 
 struct RowCopy {
@@ -7,7 +8,7 @@ struct RowCopy {
     unsigned barrier, phase;
 #endif
 
-    // `parts`: how many are fetched between two waits. The warp has `memory` for itself.
+    // `memory` is the warp's mbarrier; `parts` are started between two waits.
     __device__ __forceinline__ RowCopy(unsigned long long* memory, int parts) {
 #if BULK
         barrier = (unsigned)__cvta_generic_to_shared(memory);
@@ -18,13 +19,13 @@ struct RowCopy {
         __syncwarp();
 #endif
     }
-    // Has what this lane has written in the place of a part come before what is fetched after the warp's next barrier.
+    // Orders this lane's stores to the memory of a part before the copies that start after the warp's next barrier.
     __device__ __forceinline__ void written() {
 #if BULK
         asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #endif
     }
-    // Starts a part of `count` floats, which may be none, once all lanes are done with what is there.
+    // Starts the copy of a part of `count` floats, possibly none. All lanes are done with its memory.
     __device__ __forceinline__ void start(float* to, const float* from, int count) {
         __syncwarp();
         const unsigned at = (unsigned)__cvta_generic_to_shared(to);
@@ -37,14 +38,14 @@ struct RowCopy {
             asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
                          ::"r"(at), "l"(from), "r"(bytes), "r"(barrier) : "memory");
 #else
-        // Not unrolled as a whole: the addresses would take the registers of a row.
+        // Not fully unrolled: the addresses would take a row's registers.
 #pragma unroll 2
         for (int j = 4 * lane; j < count; j += 128)
             asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(at + 4 * j), "l"(from + j) : "memory");
         asm volatile("cp.async.commit_group;" ::: "memory");
 #endif
     }
-    // Waits for all parts.
+    // Waits for all parts that were started.
     __device__ __forceinline__ void wait() {
 #if BULK
         asm volatile("{\n.reg .pred there;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 there, [%0], %1;\n@!there bra again;\n}"

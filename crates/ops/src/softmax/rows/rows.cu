@@ -28,21 +28,21 @@ typedef unsigned long long u64;
 #if INS == 1
 #define INPUT_PARAMETERS const float* __restrict__ in0
 #define INPUTS in0
-#define ELEMENTS(x) x[0]
+#define ELEMENTS(x, q) x[0][q]
 #else
 #define INPUT_PARAMETERS const float* __restrict__ in0, const float* __restrict__ in1
 #define INPUTS in0, in1
-#define ELEMENTS(x) x[0], x[1]
+#define ELEMENTS(x, q) x[0][q], x[1][q]
 #endif
 
-// The formulas on an array x[INS].
+// The formulas on the q-th elements of x[INS][].
 #if MASKED
-#define SCORE(x) score(ELEMENTS(x))
+#define SCORE(x, q) score(ELEMENTS(x, q))
 #else
-#define SCORE(x) x[0]
+#define SCORE(x, q) x[0][q]
 #endif
-#define TERM(x, m) term(ELEMENTS(x), m TERM_CONSTANTS)
-#define POST(x, m, s, t, hit, g, r) post(ELEMENTS(x), m, s, t, hit, g, r POST_CONSTANTS)
+#define TERM(x, q, m) term(ELEMENTS(x, q), m TERM_CONSTANTS)
+#define POST(x, q, m, s, t, hit, g, r) post(ELEMENTS(x, q), m, s, t, hit, g, r POST_CONSTANTS)
 
 // A fused prologue or epilogue is defined before this text.
 #ifdef DITTO_LEAD

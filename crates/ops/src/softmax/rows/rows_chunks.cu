@@ -1,7 +1,7 @@
 // Long rows of one input: one block per row, a warp for one chunk of the row rule or for two neighbours. A warp has its elements
-// in registers, as in rows_warp.cu, while those of the next row are copied to its shared memory; but for the first IN_SHARED
-// of each lane, which stay in shared memory until they are not needed any more. The input is read once and the result written
-// once, 4 bytes per element, the result past the caches.
+// in registers, as in rows_warp.cu, while those of the next row are copied to its shared memory. The first IN_SHARED of each
+// lane have no registers: they stay in shared memory until their last use. The input is read once and the result written once,
+// 4 bytes per element, with streaming stores.
 //
 // Beyond the row's end shared memory holds -inf, whose terms are 0, so that all lanes do the same. A row that is not aligned is
 // copied from the aligned address before it up to one beyond its end, and lies `shift` elements further in shared memory. Beyond
@@ -61,11 +61,16 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) rows(ROW_PARAME
         for (int q = IN_SHARED; q < PER_LANE; ++q) in_registers[q - IN_SHARED] = mine[32 * q];
         fetch(row + gridDim.x, IN_SHARED, PER_LANE);
         // The lane's q-th element, and another value in its place.
+#if IN_SHARED
         auto get = [&](int q) { return q < IN_SHARED ? mine[32 * q] : in_registers[q - IN_SHARED]; };
         auto set = [&](int q, float value) {
             if (q >= IN_SHARED) in_registers[q - IN_SHARED] = value;
             else if (32 * q < left) mine[32 * q] = value;
         };
+#else
+        auto get = [&](int q) { return in_registers[q]; };
+        auto set = [&](int q, float value) { in_registers[q] = value; };
+#endif
         #pragma unroll
         for (int q = 0; q < PER_LANE; ++q) m = fmaxf(m, get(q));
         m = warp_max(m);
@@ -81,7 +86,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) rows(ROW_PARAME
                 if (32 * from < length) {
                     #pragma unroll
                     for (int q = from; q < from + GROUP; ++q) {
-                        const float x[1] = {get(q)}, t = TERM(x, m);
+                        const float x[1][1] = {{get(q)}}, t = TERM(x, 0, m);
                         sum = __fadd_rn(sum, t);
                         if (!PER_ROW && TERM_REPLACES_X) set(q, t);
                     }
@@ -96,16 +101,16 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) rows(ROW_PARAME
         const unsigned label = label_of(labels, row, columns);
 #if PER_ROW
         if (threadIdx.x == 0) {
-            const float x[1] = {in0[row * columns + label]};
-            out[row] = POST(x, m, s, 0.0f, 1.0f, SCALAR_OF(row), r);
+            const float x[1][1] = {{in0[row * columns + label]}};
+            out[row] = POST(x, 0, m, s, 0.0f, 1.0f, SCALAR_OF(row), r);
         }
 #else
         float* to = out + row * columns + first + lane;
         // Hidden from the compiler, which would compute the address again for each element.
         asm("" : "+l"(to));
         auto store = [&](int q) {
-            const float x[1] = {get(q)}, t = TERM_REPLACES_X ? x[0] : TERM(x, m);
-            const float y = POST(x, m, s, t, HIT(first + 32 * q + lane), SCALAR_OF(row), r);
+            const float x[1][1] = {{get(q)}}, t = TERM_REPLACES_X ? x[0][0] : TERM(x, 0, m);
+            const float y = POST(x, 0, m, s, t, HIT(first + 32 * q + lane), SCALAR_OF(row), r);
             if (32 * q < left) __stcs(to + 32 * q, y);
         };
         #pragma unroll

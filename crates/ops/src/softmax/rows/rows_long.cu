@@ -16,17 +16,17 @@ extern "C" __global__ void __launch_bounds__(THREADS) rows(ROW_PARAMETERS) {
     __shared__ float maxima[WARPS];
     for (u64 row = blockIdx.x; row < rows; row += gridDim.x) {
         const u64 at = row * columns, mask_at = MASK_START(row);
-        auto load = [&](float (&x)[INS], u64 j) {
+        auto load = [&](float (&x)[INS][1], u64 j) {
             #pragma unroll
-            for (int i = 0; i < INS; ++i) x[i] = in[i][(IS_MASK(i) ? mask_at : at) + j];
+            for (int i = 0; i < INS; ++i) x[i][0] = in[i][(IS_MASK(i) ? mask_at : at) + j];
         };
-        float x[INS], m = 0.0f;
+        float x[INS][1], m = 0.0f;
         if (MAX) {
             m = NEG_INF;
             #pragma unroll 8
             for (u64 j = threadIdx.x; j < columns; j += THREADS) {
                 load(x, j);
-                m = fmaxf(m, SCORE(x));
+                m = fmaxf(m, SCORE(x, 0));
             }
             m = warp_max(m);
             if (lane == 0) maxima[warp] = m;
@@ -42,7 +42,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) rows(ROW_PARAMETERS) {
             #pragma unroll 8
             for (u64 j = c * CHUNK + lane; j < end; j += 32) {
                 load(x, j);
-                s = __fadd_rn(s, TERM(x, m));
+                s = __fadd_rn(s, TERM(x, 0, m));
             }
             s = warp_sum(s);
             if (lane == 0) sums[c] = s;
@@ -67,13 +67,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) rows(ROW_PARAMETERS) {
 #if PER_ROW
         if (threadIdx.x == 0) {
             load(x, label);
-            out[row] = POST(x, m, s, TERM(x, m), 1.0f, SCALAR_OF(row), r);
+            out[row] = POST(x, 0, m, s, TERM(x, 0, m), 1.0f, SCALAR_OF(row), r);
         }
 #else
         #pragma unroll 4
         for (u64 j = threadIdx.x; j < columns; j += THREADS) {
             load(x, j);
-            out[at + j] = POST(x, m, s, TERM(x, m), HIT(j), SCALAR_OF(row), r);
+            out[at + j] = POST(x, 0, m, s, TERM(x, 0, m), HIT(j), SCALAR_OF(row), r);
         }
 #endif
         __syncthreads();

@@ -108,15 +108,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) rows(ROW_PARAMETERS) {
         if (MAX) {
             m = NEG_INF;
             EACH_VECTOR {
-                float v[INS][4];
-                load_vector(v[0], staged + p);
+                float x[INS][4];
+                load_vector(x[0], staged + p);
                 #pragma unroll
-                for (int i = 1; i < INS; ++i) load_global(v[i], i, p);
+                for (int i = 1; i < INS; ++i) load_global(x[i], i, p);
                 EACH_ELEMENT {
-                    float x[INS];
-                    #pragma unroll
-                    for (int i = 0; i < INS; ++i) x[i] = v[i][e];
-                    const float of = SCORE(x);
+                    const float of = SCORE(x, e);
                     if (INSIDE(p + e, shift)) m = fmaxf(m, of);
                 }
             }
@@ -130,16 +127,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) rows(ROW_PARAMETERS) {
         // Terms of inputs that are not all in shared memory. What lies beside the row is not read.
         if (STAGED < INS) {
             EACH_VECTOR {
-                float v[INS][4], t[4];
-                load_vector(v[0], staged + p);
+                float x[INS][4], t[4];
+                load_vector(x[0], staged + p);
                 #pragma unroll
-                for (int i = 1; i < INS; ++i) load_global(v[i], i, p);
-                EACH_ELEMENT {
-                    float x[INS];
-                    #pragma unroll
-                    for (int i = 0; i < INS; ++i) x[i] = v[i][e];
-                    t[e] = TERM(x, m);
-                }
+                for (int i = 1; i < INS; ++i) load_global(x[i], i, p);
+                EACH_ELEMENT t[e] = TERM(x, e, m);
                 store_vector(staged + p, t);
             }
         }
@@ -154,10 +146,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) rows(ROW_PARAMETERS) {
                 if (STAGED < INS) {
                     t = staged[shift + j];
                 } else {
-                    float x[INS];
+                    float x[INS][1];
                     #pragma unroll
-                    for (int i = 0; i < INS; ++i) x[i] = staged[i * words + shift + j];
-                    t = TERM(x, m);
+                    for (int i = 0; i < INS; ++i) x[i][0] = staged[i * words + shift + j];
+                    t = TERM(x, 0, m);
                     if (STORE_TERMS) staged[shift + j] = t;
                 }
                 sum = __fadd_rn(sum, t);
@@ -169,28 +161,25 @@ extern "C" __global__ void __launch_bounds__(THREADS) rows(ROW_PARAMETERS) {
         const unsigned label = label_of(labels, row, columns);
 #if PER_ROW
         if (threadIdx.x == 0) {
-            float x[INS];
+            float x[INS][1];
             #pragma unroll
-            for (int i = 0; i < INS; ++i) x[i] = in[i][at + label];
-            out[row] = POST(x, m, s, staged[shift + label], 1.0f, SCALAR_OF(row), r);
+            for (int i = 0; i < INS; ++i) x[i][0] = in[i][at + label];
+            out[row] = POST(x, 0, m, s, staged[shift + label], 1.0f, SCALAR_OF(row), r);
         }
 #else
         EACH_VECTOR {
-            float v[INS][4], t[4], y[4];
+            float x[INS][4], t[4], y[4];
             #pragma unroll
             for (int i = 0; i < INS; ++i) {
                 if (i < STAGED && !(i == 0 && STORE_TERMS)) {
-                    load_vector(v[i], staged + i * words + p);
+                    load_vector(x[i], staged + i * words + p);
                 } else {
-                    load_global(v[i], i, p);
+                    load_global(x[i], i, p);
                 }
             }
             if (STORE_TERMS) load_vector(t, staged + p);
             EACH_ELEMENT {
-                float x[INS];
-                #pragma unroll
-                for (int i = 0; i < INS; ++i) x[i] = v[i][e];
-                y[e] = POST(x, m, s, STORE_TERMS ? t[e] : TERM(x, m), HIT(p + e - shift), SCALAR_OF(row), r);
+                y[e] = POST(x, e, m, s, STORE_TERMS ? t[e] : TERM(x, e, m), HIT(p + e - shift), SCALAR_OF(row), r);
             }
             if (ALL_INSIDE(p, shift)) {
                 store_vector(out + from + p, y);

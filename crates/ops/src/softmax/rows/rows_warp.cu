@@ -1,5 +1,5 @@
-// Rows of up to a chunk: one warp per row, the row in registers. Element lane + 32 q is the lane's q-th, as the row rule has
-// it. Each input is read once and the result written once, 4 bytes per element.
+// Rows of up to a chunk: one warp per row, the row in registers. Element lane + 32 q is the lane's q-th, as in the row rule.
+// Each input is read once and the result written once, 4 bytes per element.
 //
 //   THREADS     threads of a block, a warp for each row
 //   PER_LANE    elements of a row per lane
@@ -35,13 +35,13 @@ extern "C" __global__ void __launch_bounds__(BOUNDS) rows(ROW_PARAMETERS) {
     const float g_all = SCALAR == 1 ? scalar[0] : 0.0f;
     const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32, width = (unsigned)columns;
     const u64 step = gridDim.x * (u64)(THREADS / 32);
-    auto load = [&](float (&x)[PER_LANE][INS], u64 row) {
+    auto load = [&](float (&x)[INS][PER_LANE], u64 row) {
         EACH {
             #pragma unroll
-            for (int i = 0; i < INS; ++i) x[q][i] = IN ? READ(i, row, AT) : 0.0f;
+            for (int i = 0; i < INS; ++i) x[i][q] = IN ? READ(i, row, AT) : 0.0f;
         }
     };
-    float x[PER_LANE][INS], next[PER_LANE][INS];
+    float x[INS][PER_LANE], next[INS][PER_LANE];
     u64 row = blockIdx.x * (u64)(THREADS / 32) + warp;
     if (PREFETCH && row < rows) load(next, row);
     for (; row < rows; row += step) {
@@ -49,7 +49,7 @@ extern "C" __global__ void __launch_bounds__(BOUNDS) rows(ROW_PARAMETERS) {
         if (PREFETCH) {
             EACH {
                 #pragma unroll
-                for (int i = 0; i < INS; ++i) x[q][i] = next[q][i];
+                for (int i = 0; i < INS; ++i) x[i][q] = next[i][q];
             }
             if (row + step < rows) load(next, row + step);
         } else {
@@ -59,14 +59,14 @@ extern "C" __global__ void __launch_bounds__(BOUNDS) rows(ROW_PARAMETERS) {
         if (MAX) {
             m = NEG_INF;
             EACH {
-                const float v = SCORE(x[q]);
+                const float v = SCORE(x, q);
                 if (IN) m = fmaxf(m, v);
             }
             m = __fadd_rn(warp_max(m), 0.0f);
         }
         float t[PER_LANE], s = 0.0f;
         EACH {
-            t[q] = TERM(x[q], m);
+            t[q] = TERM(x, q, m);
             if (IN) s = __fadd_rn(s, t[q]);
         }
         s = __shfl_sync(0xffffffffu, warp_sum(s), 0);
@@ -74,9 +74,9 @@ extern "C" __global__ void __launch_bounds__(BOUNDS) rows(ROW_PARAMETERS) {
         const unsigned label = label_of(labels, row, columns);
         EACH {
 #if PER_ROW
-            if (IN && AT == label) out[row] = POST(x[q], m, s, t[q], 1.0f, SCALAR_OF(row), r);
+            if (IN && AT == label) out[row] = POST(x, q, m, s, t[q], 1.0f, SCALAR_OF(row), r);
 #else
-            if (IN) STORE(at + AT, AT, POST(x[q], m, s, t[q], HIT(AT), SCALAR_OF(row), r));
+            if (IN) STORE(at + AT, AT, POST(x, q, m, s, t[q], HIT(AT), SCALAR_OF(row), r));
 #endif
         }
     }
