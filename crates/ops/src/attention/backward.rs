@@ -2,11 +2,12 @@
 
 use super::AttentionMask;
 use super::cpu::{
-    Back, Job, LANES, backward_scratch, keys, list, list_scratch, queries, row_products, run_tiles,
+    BackwardOperands, LANES, Operands, backward_scratch, keys, list, list_scratch, queries, row_products,
+    run_tiles,
 };
-use super::cuda::{Space, Variant, backward_cuda, delta_cuda, delta_module, fill_gaps};
+use super::cuda::{BackwardWorkspace, Variant, backward_cuda, delta_cuda, delta_module, fill_gaps};
 use super::forward::{dot, is_open};
-use super::geometry::{Geometry, Rule};
+use super::geometry::{Geometry, Scoring};
 use super::packed::{addresses, like, pack, pack_reference, parts, unpack};
 use crate::matmul::Bmm;
 use crate::pointwise::map;
@@ -33,12 +34,12 @@ pub struct AttentionBwd {
 }
 
 impl AttentionBwd {
-    pub(super) fn rule(&self) -> Rule {
-        Rule { causal: self.causal, scale: self.scale }
+    pub(super) fn scoring(&self) -> Scoring {
+        Scoring { causal: self.causal, scale: self.scale }
     }
 
     pub(super) fn of(&self, ins: &[Meta]) -> Result<Geometry> {
-        let g = self.rule().geometry(Self::NAME, ins, 5)?;
+        let g = self.scoring().geometry(Self::NAME, ins, 5)?;
         let (_, words) = layout::packed(&parts(ins[0].shape, ins[2].shape));
         for packed in &ins[ins.len() - 2..] {
             if packed.shape.dims() != [words] {
@@ -75,14 +76,14 @@ impl Op for AttentionBwd {
     fn workspace(&self, ins: &[Meta], device: &Device) -> usize {
         let Ok(g) = self.of(ins) else { return 0 };
         match device.is_cuda() {
-            true => Space::of(&g).end,
+            true => BackwardWorkspace::of(&g).end,
             false => g.batch * g.rows(),
         }
     }
 
     fn cpu(&self, run: CpuRun<'_>) {
         let Ok(g) = self.of(run.metas) else { return };
-        let job = Job::new(run.simd, self.rule(), g, run.ins);
+        let job = Operands::new(run.simd, self.scoring(), g, run.ins);
         let [start, tops] = AttentionBwd::starts(run.metas);
         let [y, dy] = [run.ins[run.ins.len() - 2], run.ins[run.ins.len() - 1]];
         let rows = g.batch * g.rows();
@@ -92,7 +93,7 @@ impl Op for AttentionBwd {
             let at = i * task;
             row_products(run.simd, &dy[at * g.dv..], &y[at * g.dv..], &dy[start + at..], g.dv, delta);
         });
-        let back = Back { job, dy, logs: &y[start..], tops: &y[tops..], delta };
+        let back = BackwardOperands { job, dy, logs: &y[start..], tops: &y[tops..], delta };
         let [dq, dk, dv] = unpack(run.out, &[run.metas[0].shape, run.metas[1].shape, run.metas[2].shape]);
         let scratch = LANES * backward_scratch(&g);
         // Whole lists, where there are enough for all threads, make every score once.
@@ -134,12 +135,12 @@ impl Op for AttentionBwd {
         }
         let mask = if g.mask.is_some() { run.ins[3] } else { 0 };
         let ins = [run.ins[0], run.ins[1], run.ins[2], mask];
-        backward_cuda(run.cuda, self.rule(), &g, ins, [dy, logs, tops], [dq, dk, dv], run.workspace)
+        backward_cuda(run.cuda, self.scoring(), &g, ins, [dy, logs, tops], [dq, dk, dv], run.workspace)
     }
 
     fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<Source> {
         let Ok(g) = self.of(ins) else { return Vec::new() };
-        let backward = Variant::backward(&g, gpu).ok().map(|v| v.module(&g, self.rule().flips(g.d)));
+        let backward = Variant::backward(&g, gpu).ok().map(|v| v.module(&g, self.scoring().flips(g.d)));
         std::iter::once(delta_module(&g)).chain(backward).collect()
     }
 
@@ -150,7 +151,7 @@ impl Op for AttentionBwd {
         //   dō = A gv + Ē v - (Σ Ē) o,  ō = -(Σ Ē) do,  dl̄ = log2 e Σ Ē,  l̄ = -ln 2 Σ S,  t̄ = -|scale| Σ S
         let metas: Vec<Meta> = io.ins.iter().map(|&v| r.meta(v)).collect();
         let g = self.of(&metas)?;
-        let (b, rows, scale) = (g.batch, g.rows(), self.rule().scale(g.d));
+        let (b, rows, scale) = (g.batch, g.rows(), self.scoring().scale(g.d));
         let [q, k, v] = [io.ins[0], io.ins[1], io.ins[2]];
         let [qs, ks, vs] = [q, k, v].map(|x| r.meta(x).shape);
         let [y, dy] = [io.ins[io.ins.len() - 2], io.ins[io.ins.len() - 1]];
@@ -258,7 +259,7 @@ impl Op for AttentionBwd {
         let (q, k, v) = (ins[0].num()?.data(), ins[1].num()?.data(), ins[2].num()?.data());
         let (y, dy) = (ins[ins.len() - 2].num()?.data(), ins[ins.len() - 1].num()?.data());
         let [start, tops] = AttentionBwd::starts(&metas);
-        let scale = self.rule().scale(g.d);
+        let scale = self.scoring().scale(g.d);
         let (sign, size) = (T::c(if scale < 0.0 { -1.0 } else { 1.0 }), T::c(scale.abs()));
         let scale = T::c(scale);
         let mut out = [q.len(), k.len(), v.len()].map(|n| vec![T::c(0.0); n]);
@@ -286,11 +287,11 @@ impl Op for AttentionBwd {
     }
 
     fn attrs(&self) -> Vec<(&'static str, Attr)> {
-        self.rule().attrs()
+        self.scoring().attrs()
     }
 
     fn from_attrs(attrs: &Attrs) -> Result<AttentionBwd> {
-        let Rule { causal, scale } = Rule::from_attrs(attrs)?;
+        let Scoring { causal, scale } = Scoring::from_attrs(attrs)?;
         Ok(AttentionBwd { causal, scale })
     }
 }

@@ -1,6 +1,6 @@
 //! What the checks run these ops on.
 
-use super::geometry::BLOCK;
+use super::geometry::KEY_BLOCK;
 use super::{Attention, AttentionBwd, AttentionMask, parts};
 use crate::cases::{Bound, Cases, Reject, Sample, SampleIn, pick};
 use crate::{dims, layout};
@@ -144,7 +144,7 @@ impl Cases for Attention {
     fn bound(&self, ins: &[Meta]) -> Bound {
         // Roundings of a score, of a weight and its rescaling by every later block, and of the sums over keys.
         let Ok(g) = self.of(ins) else { return Bound::EXACT };
-        let blocks = g.m.div_ceil(BLOCK);
+        let blocks = g.m.div_ceil(KEY_BLOCK);
         Bound { ulps: 4.0, terms: (g.d + g.m + 4 * blocks + 32) as f64 }
     }
 }

@@ -1,6 +1,6 @@
 //! The CPU kernels.
 
-use super::geometry::{BLOCK, Geometry, Rule};
+use super::geometry::{Geometry, KEY_BLOCK, Scoring};
 use crate::pointwise::program::Scratch;
 use dittograd_device::cpu::LINE;
 use dittograd_device::cpu::lanes::{self, Skip};
@@ -19,9 +19,9 @@ pub(super) const BLOCKED: u32 = 0xff80_0001;
 /// One number of each.
 pub(super) type Lanes = [f32; LANES];
 
-/// One attention on the CPU.
+/// The inputs of one attention and how they are scored.
 #[derive(Clone, Copy)]
-pub(super) struct Job<'a> {
+pub(super) struct Operands<'a> {
     pub(super) simd: Simd,
     pub(super) g: Geometry,
     pub(super) causal: bool,
@@ -37,13 +37,13 @@ pub(super) struct Job<'a> {
 
 /// Scratch rows of lanes the forward pass of a tile needs.
 pub(super) fn forward_scratch(g: &Geometry) -> usize {
-    g.d + g.dv + BLOCK
+    g.d + g.dv + KEY_BLOCK
 }
 
-/// Streamed rows and their statistics, backward.
+/// What the backward pass reads besides: the upstream gradient and the statistics of each row.
 #[derive(Clone, Copy)]
-pub(super) struct Back<'a> {
-    pub(super) job: Job<'a>,
+pub(super) struct BackwardOperands<'a> {
+    pub(super) job: Operands<'a>,
     pub(super) dy: &'a [f32],
     pub(super) logs: &'a [f32],
     pub(super) tops: &'a [f32],
@@ -52,7 +52,7 @@ pub(super) struct Back<'a> {
 
 /// Scratch rows of lanes the backward pass of a tile needs.
 pub(super) fn backward_scratch(g: &Geometry) -> usize {
-    3 * (g.d + g.dv) + 2 * BLOCK + row_lanes(g)
+    3 * (g.d + g.dv) + 2 * KEY_BLOCK + row_lanes(g)
 }
 
 /// Floats of a row of `dq` under way: whole lines.
@@ -65,15 +65,15 @@ pub(super) fn list_scratch(g: &Geometry) -> usize {
     2 * g.rows() * row_lanes(g)
 }
 
-impl<'a> Job<'a> {
-    pub(super) fn new(simd: Simd, rule: Rule, g: Geometry, ins: &[&'a [f32]]) -> Job<'a> {
-        let scale = rule.scale(g.d);
-        Job {
+impl<'a> Operands<'a> {
+    pub(super) fn new(simd: Simd, scoring: Scoring, g: Geometry, ins: &[&'a [f32]]) -> Operands<'a> {
+        let scale = scoring.scale(g.d);
+        Operands {
             simd,
             g,
-            causal: rule.causal,
-            factor: rule.factor(g.d),
-            flips: rule.flips(g.d),
+            causal: scoring.causal,
+            factor: scoring.factor(g.d),
+            flips: scoring.flips(g.d),
             scale: scale as f32,
             q: ins[0],
             k: ins[1],
@@ -102,7 +102,7 @@ impl<'a> Job<'a> {
 
 /// The scores of products of queries and keys.
 #[inline(always)]
-pub(super) fn signed(job: &Job<'_>, scores: &mut [Lanes]) {
+pub(super) fn signed(job: &Operands<'_>, scores: &mut [Lanes]) {
     if job.flips {
         scores.as_flattened_mut().iter_mut().for_each(|x| *x = -*x);
     }
@@ -139,7 +139,7 @@ pub(super) fn accumulate(simd: Simd, some: bool, p: &[Lanes], b: &[f32], acc: &m
 /// keys, or the other way round.
 #[inline(always)]
 pub(super) fn block_pairs(
-    job: &Job<'_>,
+    job: &Operands<'_>,
     z: usize,
     lanes_are_keys: bool,
     lane0: usize,
@@ -194,7 +194,7 @@ pub(super) fn block_pairs(
 /// One tile of rows, forward: rows of list `z` from `r0` on, as many as `logs` and `tops` are long.
 #[inline(always)]
 pub(super) fn forward_tile(
-    job: &Job<'_>,
+    job: &Operands<'_>,
     z: usize,
     r0: usize,
     [o, logs, tops]: [&mut [f32]; 3],
@@ -212,8 +212,8 @@ pub(super) fn forward_tile(
     let mut top = [f32::NEG_INFINITY; LANES];
     let mut total = [0.0f32; LANES];
     let keys = if job.causal { m.min(high + 1) } else { m };
-    for j0 in (0..keys).step_by(BLOCK) {
-        let count = BLOCK.min(m - j0);
+    for j0 in (0..keys).step_by(KEY_BLOCK) {
+        let count = KEY_BLOCK.min(m - j0);
         let scores = &mut lanes[..count];
         let some = job.g.mask.is_some() || job.causal && j0 + count > low + 1;
         product(job.simd, qt, &job.k[(z * m + j0) * d..][..count * d], scores);
@@ -282,7 +282,7 @@ pub(super) fn forward_tile(
 
 simd_fn! {
     /// [`forward_tile`] at every level.
-    pub(super) fn forward(simd, job: &Job<'_>, z: usize, r0: usize, results: [&mut [f32]; 3], scratch: &mut [f32]) {
+    pub(super) fn forward(simd, job: &Operands<'_>, z: usize, r0: usize, results: [&mut [f32]; 3], scratch: &mut [f32]) {
         forward_tile(job, z, r0, results, scratch);
     }
 }
@@ -317,7 +317,7 @@ pub(super) fn turn_back(simd: Simd, lanes: &[Lanes], scale: f32, out: &mut [f32]
 /// The statistics (logarithm, largest score, `delta`) are those of the lanes or of the streamed rows.
 #[inline(always)]
 pub(super) fn weigh(
-    job: &Job<'_>,
+    job: &Operands<'_>,
     stats: impl Fn(usize) -> [Lanes; 3],
     scores: &mut [Lanes],
     slopes: &mut [Lanes],
@@ -346,7 +346,7 @@ pub(super) fn mark(marks: &[Lanes], to: &mut [Lanes]) {
 /// `dq` of as many rows of list `z` from `r0` on as `dq` holds.
 #[inline(always)]
 pub(super) fn queries_tile(
-    back: &Back<'_>,
+    back: &BackwardOperands<'_>,
     z: usize,
     r0: usize,
     dq: &mut [f32],
@@ -369,12 +369,12 @@ pub(super) fn queries_tile(
     let stats: [Lanes; 3] = [lane(back.logs), lane(back.tops), lane(back.delta)];
     let (low, high) = job.query_range(r0, valid);
     let keys = if job.causal { m.min(high + 1) } else { m };
-    for j0 in (0..keys).step_by(BLOCK) {
+    for j0 in (0..keys).step_by(KEY_BLOCK) {
         if j0 % K_CHUNK == 0 {
             close_chunk(total.as_flattened_mut(), chunk.as_flattened_mut());
         }
-        let count = BLOCK.min(m - j0);
-        let (scores, slopes) = lanes.split_at_mut(BLOCK);
+        let count = KEY_BLOCK.min(m - j0);
+        let (scores, slopes) = lanes.split_at_mut(KEY_BLOCK);
         let (scores, slopes) = (&mut scores[..count], &mut slopes[..count]);
         let some = job.g.mask.is_some() || job.causal && j0 + count > low + 1;
         let k = &job.k[(z * m + j0) * d..][..count * d];
@@ -394,7 +394,7 @@ pub(super) fn queries_tile(
 /// is then made once and not twice, but the keys of a list must come in order.
 #[inline(always)]
 pub(super) fn keys_tile(
-    back: &Back<'_>,
+    back: &BackwardOperands<'_>,
     z: usize,
     k0: usize,
     [dk, dv_out]: [&mut [f32]; 2],
@@ -412,8 +412,8 @@ pub(super) fn keys_tile(
     let (dk_total, lanes) = lanes.split_at_mut(d);
     let (dv_chunk, lanes) = lanes.split_at_mut(dv);
     let (dv_total, lanes) = lanes.split_at_mut(dv);
-    let (scores, lanes) = lanes.split_at_mut(BLOCK);
-    let (slopes, key_rows) = lanes.split_at_mut(BLOCK);
+    let (scores, lanes) = lanes.split_at_mut(KEY_BLOCK);
+    let (slopes, key_rows) = lanes.split_at_mut(KEY_BLOCK);
     let k = &job.k[(z * m + k0) * d..][..valid * d];
     turn(job.simd, k, d, kt);
     turn(job.simd, &job.v[(z * m + k0) * dv..][..valid * dv], dv, vt);
@@ -432,12 +432,12 @@ pub(super) fn keys_tile(
         }
         key_rows
     };
-    for r0 in (0..rows).step_by(BLOCK).rev() {
-        if (r0 + BLOCK).is_multiple_of(K_CHUNK) {
+    for r0 in (0..rows).step_by(KEY_BLOCK).rev() {
+        if (r0 + KEY_BLOCK).is_multiple_of(K_CHUNK) {
             close_chunk(dk_total.as_flattened_mut(), dk_chunk.as_flattened_mut());
             close_chunk(dv_total.as_flattened_mut(), dv_chunk.as_flattened_mut());
         }
-        let count = BLOCK.min(rows - r0);
+        let count = KEY_BLOCK.min(rows - r0);
         let (low, high) = job.query_range(r0, count);
         if job.causal && high < k0 {
             continue;
@@ -471,7 +471,7 @@ pub(super) fn keys_tile(
 /// All gradients of list `z`, its keys in order: `dq`, `dk` and `dv` of that list.
 pub(super) fn list(
     simd: Simd,
-    back: &Back<'_>,
+    back: &BackwardOperands<'_>,
     z: usize,
     [dq, dk, dv]: [&mut [f32]; 3],
     scratch: &mut [f32],
@@ -499,14 +499,14 @@ pub(super) fn list(
 
 simd_fn! {
     /// [`queries_tile`] at every level.
-    pub(super) fn queries(simd, back: &Back<'_>, z: usize, r0: usize, dq: &mut [f32], valid: usize, scratch: &mut [f32]) {
+    pub(super) fn queries(simd, back: &BackwardOperands<'_>, z: usize, r0: usize, dq: &mut [f32], valid: usize, scratch: &mut [f32]) {
         queries_tile(back, z, r0, dq, valid, scratch);
     }
 }
 
 simd_fn! {
     /// [`keys_tile`] at every level.
-    pub(super) fn keys(simd, back: &Back<'_>, z: usize, k0: usize, results: [&mut [f32]; 2], valid: usize, dq: Option<&mut [f32]>, scratch: &mut [f32]) {
+    pub(super) fn keys(simd, back: &BackwardOperands<'_>, z: usize, k0: usize, results: [&mut [f32]; 2], valid: usize, dq: Option<&mut [f32]>, scratch: &mut [f32]) {
         keys_tile(back, z, k0, results, valid, dq, scratch);
     }
 }

@@ -1,6 +1,6 @@
 //! The CUDA kernels: which one is launched, and with what.
 
-use super::geometry::{BLOCK, Geometry, LEAD, MaskView, Rule};
+use super::geometry::{Geometry, KEY_BLOCK, LEADING_AXES, MaskView, Scoring};
 use crate::pointwise::map;
 use crate::{Gpu, layout};
 use dittograd_device::cuda::{Args, Cuda, Source};
@@ -24,8 +24,8 @@ pub(super) fn pitch(d: usize) -> usize {
     d.max(1).next_multiple_of(16) + 4
 }
 
-/// Shared memory a multiprocessor can split among two blocks, beside what each block costs.
-pub(super) const HALF: usize = 113 * 1024;
+/// Shared memory of a block up to which a multiprocessor holds two of them.
+pub(super) const MAX_SHARED_OF_TWO_BLOCKS: usize = 113 * 1024;
 
 /// A variant of the kernels and its shared memory.
 #[derive(Clone, Copy, Debug)]
@@ -57,7 +57,7 @@ impl Variant {
         let fits = self.rows.is_multiple_of(2) && self.stage.is_multiple_of(16);
         (shared <= gpu.shared).then_some(Variant {
             shared,
-            blocks: if shared <= HALF { 2 } else { 1 },
+            blocks: if shared <= MAX_SHARED_OF_TWO_BLOCKS { 2 } else { 1 },
             tensor: self.tensor && fits,
             ..self
         })
@@ -79,7 +79,7 @@ impl Variant {
             };
             let own = v.own();
             let streamed = if share { pd.max(pv) } else { pd + pv };
-            if let Some(v) = v.finish(gpu, own * pd + BLOCK * streamed + own * (BLOCK + 4)) {
+            if let Some(v) = v.finish(gpu, own * pd + KEY_BLOCK * streamed + own * (KEY_BLOCK + 4)) {
                 return Ok(v);
             }
         }
@@ -155,7 +155,7 @@ impl Variant {
 /// A variant of the kernels: a name of its own, and the text.
 pub(super) fn source(defines: &[(&str, usize)]) -> Source {
     let mut name = "attention".to_string();
-    let mut text = format!("#define CHUNK {K_CHUNK}\n#define BLOCK {BLOCK}\n");
+    let mut text = format!("#define CHUNK {K_CHUNK}\n#define BLOCK {KEY_BLOCK}\n");
     for (key, value) in defines {
         name.push_str(&format!("_{}{value}", key.to_lowercase()));
         text.push_str(&format!("#define DITTO_{key} {value}\n"));
@@ -174,9 +174,9 @@ pub(super) fn delta_module(g: &Geometry) -> Source {
 }
 
 /// The mask's strides as the kernels take them.
-pub(super) fn mask_words(g: &Geometry) -> [u64; 2 * LEAD + 2] {
-    let view = g.mask.unwrap_or(MaskView { dims: [1; LEAD], ..MaskView::default() });
-    let mut words = [0; 2 * LEAD + 2];
+pub(super) fn mask_words(g: &Geometry) -> [u64; 2 * LEADING_AXES + 2] {
+    let view = g.mask.unwrap_or(MaskView { dims: [1; LEADING_AXES], ..MaskView::default() });
+    let mut words = [0; 2 * LEADING_AXES + 2];
     let all = view.dims.iter().chain(&view.strides).chain([&view.row, &view.column]);
     for (w, &x) in words.iter_mut().zip(all) {
         *w = x as u64;
@@ -195,7 +195,7 @@ pub(super) fn inside_words(g: &Geometry) -> [u32; 4] {
 /// The forward kernel, on the addresses of `q, k, v` and the mask, to those of the outputs, logarithms and largest scores.
 pub(super) fn forward_cuda(
     cuda: &Cuda,
-    rule: Rule,
+    scoring: Scoring,
     g: &Geometry,
     ins: [u64; 4],
     outs: [u64; 3],
@@ -208,10 +208,10 @@ pub(super) fn forward_cuda(
     for x in [g.batch, g.group, g.n, g.m] {
         args.u32(x as u32);
     }
-    args.u32(u32::from(rule.causal)).f32(rule.factor(g.d));
+    args.u32(u32::from(scoring.causal)).f32(scoring.factor(g.d));
     args.bytes(bytemuck::cast_slice(&mask_words(g)), 8);
     args.bytes(bytemuck::cast_slice(&inside_words(g)), 4);
-    variant.launch(cuda, (g, rule.flips(g.d)), "attention_forward", g.rows(), i32::MAX as usize, &args)
+    variant.launch(cuda, (g, scoring.flips(g.d)), "attention_forward", g.rows(), i32::MAX as usize, &args)
 }
 
 /// `delta` of every row, from the addresses of `dy`, the outputs and `dl`.
@@ -229,20 +229,20 @@ pub(super) fn delta_cuda(cuda: &Cuda, g: &Geometry, [dy, o, dl]: [u64; 3], delta
 
 /// What the backward kernel works with, in words of its workspace: first the row products, then from `turns` on
 /// the order of work and how far each stage of queries is, from `chains` on the chains of `dq` under way.
-pub(super) struct Space {
+pub(super) struct BackwardWorkspace {
     pub(super) turns: usize,
     pub(super) chains: usize,
     pub(super) end: usize,
 }
 
-impl Space {
-    pub(super) fn of(g: &Geometry) -> Space {
+impl BackwardWorkspace {
+    pub(super) fn of(g: &Geometry) -> BackwardWorkspace {
         let rows = g.batch * g.rows();
         let turns = rows.next_multiple_of(4);
         // Stages have 8 queries or more.
         let chains = (turns + 2 + g.batch * g.rows().div_ceil(8)).next_multiple_of(4);
         let end = chains + if g.m > K_CHUNK { rows * g.d } else { 0 };
-        Space { turns, chains, end }
+        BackwardWorkspace { turns, chains, end }
     }
 }
 
@@ -250,7 +250,7 @@ impl Space {
 /// gradients. The workspace begins with `delta`.
 pub(super) fn backward_cuda(
     cuda: &Cuda,
-    rule: Rule,
+    scoring: Scoring,
     g: &Geometry,
     ins: [u64; 4],
     [dy, logs, tops]: [u64; 3],
@@ -259,12 +259,12 @@ pub(super) fn backward_cuda(
 ) -> Result<()> {
     let gpu = Gpu::of(cuda);
     let variant = Variant::backward(g, &gpu)?;
-    let space = Space::of(g);
+    let space = BackwardWorkspace::of(g);
     let turns = workspace + space.turns as u64 * 4;
     cuda.fill(turns, 0, space.chains - space.turns)?;
     // Chains of the only chunk can grow where the result will be.
     let chains = if space.end > space.chains { workspace + space.chains as u64 * 4 } else { grads[0] };
-    let scale = rule.scale(g.d);
+    let scale = scoring.scale(g.d);
     let mut args = Args::new();
     for at in ins.into_iter().chain([dy, logs, tops, workspace]).chain(grads).chain([chains, turns]) {
         args.ptr(at);
@@ -272,11 +272,11 @@ pub(super) fn backward_cuda(
     for x in [g.batch, g.group, g.n, g.m] {
         args.u32(x as u32);
     }
-    args.u32(u32::from(rule.causal)).f32(rule.factor(g.d)).f32(scale as f32);
+    args.u32(u32::from(scoring.causal)).f32(scoring.factor(g.d)).f32(scale as f32);
     args.bytes(bytemuck::cast_slice(&mask_words(g)), 8);
     args.bytes(bytemuck::cast_slice(&inside_words(g)), 4);
     let most = gpu.sm_count as usize * variant.blocks;
-    variant.launch(cuda, (g, rule.flips(g.d)), "attention_backward", g.m, most, &args)
+    variant.launch(cuda, (g, scoring.flips(g.d)), "attention_backward", g.m, most, &args)
 }
 
 /// Zeroes the words between the parts of a packed value.

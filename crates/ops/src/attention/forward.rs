@@ -1,9 +1,9 @@
 //! The forward pass.
 
 use super::AttentionBwd;
-use super::cpu::{Job, LANES, forward, forward_scratch, run_tiles};
+use super::cpu::{LANES, Operands, forward, forward_scratch, run_tiles};
 use super::cuda::{Variant, fill_gaps, forward_cuda};
-use super::geometry::{Geometry, Rule};
+use super::geometry::{Geometry, Scoring};
 use super::packed::{addresses, pack_reference, parts, unpack};
 use crate::{AnyTensor, Attr, Attrs, CpuRun, CudaRun, Gpu, Io, Op, Recorder, Val, layout};
 use dittograd_device::cuda::Source;
@@ -33,12 +33,12 @@ pub struct Attention {
 }
 
 impl Attention {
-    pub(super) fn rule(&self) -> Rule {
-        Rule { causal: self.causal, scale: self.scale }
+    pub(super) fn scoring(&self) -> Scoring {
+        Scoring { causal: self.causal, scale: self.scale }
     }
 
     pub(super) fn of(&self, ins: &[Meta]) -> Result<Geometry> {
-        self.rule().geometry(Self::NAME, ins, 3)
+        self.scoring().geometry(Self::NAME, ins, 3)
     }
 }
 
@@ -57,7 +57,7 @@ impl Op for Attention {
 
     fn cpu(&self, run: CpuRun<'_>) {
         let Ok(g) = self.of(run.metas) else { return };
-        let job = Job::new(run.simd, self.rule(), g, run.ins);
+        let job = Operands::new(run.simd, self.scoring(), g, run.ins);
         let results = unpack(run.out, &parts(run.metas[0].shape, run.metas[2].shape));
         let (tiles, scratch) = ([g.batch, g.rows(), LANES], LANES * forward_scratch(&g));
         run_tiles(run.pool, tiles, results, [g.dv, 1, 1], scratch, |z, r0, _, results, scratch| {
@@ -74,12 +74,12 @@ impl Op for Attention {
         }
         let mask = if g.mask.is_some() { run.ins[3] } else { 0 };
         let outs = addresses(run.out, &parts);
-        forward_cuda(run.cuda, self.rule(), &g, [run.ins[0], run.ins[1], run.ins[2], mask], outs)
+        forward_cuda(run.cuda, self.scoring(), &g, [run.ins[0], run.ins[1], run.ins[2], mask], outs)
     }
 
     fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<Source> {
         let Ok(g) = self.of(ins) else { return Vec::new() };
-        Variant::forward(&g, gpu).map_or(Vec::new(), |v| vec![v.module(&g, self.rule().flips(g.d))])
+        Variant::forward(&g, gpu).map_or(Vec::new(), |v| vec![v.module(&g, self.scoring().flips(g.d))])
     }
 
     fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {
@@ -99,7 +99,7 @@ impl Op for Attention {
         let metas: Vec<Meta> = ins.iter().map(AnyTensor::meta).collect();
         let g = self.of(&metas)?;
         let (q, k, v) = (ins[0].num()?.data(), ins[1].num()?.data(), ins[2].num()?.data());
-        let scale = self.rule().scale(g.d);
+        let scale = self.scoring().scale(g.d);
         let (sign, size) = (T::c(if scale < 0.0 { -1.0 } else { 1.0 }), T::c(scale.abs()));
         let (mut o, mut l, mut t) = (Vec::new(), Vec::new(), Vec::new());
         for z in 0..g.batch {
@@ -131,11 +131,11 @@ impl Op for Attention {
     }
 
     fn attrs(&self) -> Vec<(&'static str, Attr)> {
-        self.rule().attrs()
+        self.scoring().attrs()
     }
 
     fn from_attrs(attrs: &Attrs) -> Result<Attention> {
-        let Rule { causal, scale } = Rule::from_attrs(attrs)?;
+        let Scoring { causal, scale } = Scoring::from_attrs(attrs)?;
         Ok(Attention { causal, scale })
     }
 }

@@ -7,7 +7,7 @@ use dittograd_numerics::shape::{MAX_RANK, Shape};
 use std::f64::consts::LOG2_E;
 
 /// Keys of a block of the online softmax.
-pub(super) const BLOCK: usize = 64;
+pub(super) const KEY_BLOCK: usize = 64;
 
 /// The largest size of a head.
 pub(super) const MAX_HEAD: usize = 256;
@@ -15,15 +15,15 @@ pub(super) const MAX_HEAD: usize = 256;
 /// The most rows of a list, so that kernels count them in 32 bits.
 pub(super) const MAX_ROWS: usize = 1 << 30;
 
-/// Axes before the last two of a value.
-pub(super) const LEAD: usize = MAX_RANK - 2;
+/// The most axes before the last two of a value.
+pub(super) const LEADING_AXES: usize = MAX_RANK - 2;
 
-/// How a mask is read: one stride per leading axis of the queries, aligned at the last of [`LEAD`], then per
+/// How a mask is read: one stride per leading axis of the queries, aligned at the last of [`LEADING_AXES`], then per
 /// query and per key; 0 where the mask is repeated.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct MaskView {
-    pub(super) dims: [usize; LEAD],
-    pub(super) strides: [usize; LEAD],
+    pub(super) dims: [usize; LEADING_AXES],
+    pub(super) strides: [usize; LEADING_AXES],
     pub(super) row: usize,
     pub(super) column: usize,
 }
@@ -125,23 +125,24 @@ impl MaskView {
             Some(axis) if mask.dims()[axis] != 1 => strides[axis],
             _ => 0,
         };
-        let mut view = MaskView { dims: [1; LEAD], row: stride(2), column: stride(1), ..MaskView::default() };
+        let mut view =
+            MaskView { dims: [1; LEADING_AXES], row: stride(2), column: stride(1), ..MaskView::default() };
         for from_end in 3..=q.rank() {
-            view.dims[LEAD + 2 - from_end] = q.dims()[q.rank() - from_end].max(1);
-            view.strides[LEAD + 2 - from_end] = stride(from_end);
+            view.dims[LEADING_AXES + 2 - from_end] = q.dims()[q.rank() - from_end].max(1);
+            view.strides[LEADING_AXES + 2 - from_end] = stride(from_end);
         }
         Ok(view)
     }
 }
 
-/// What [`Attention`] and [`AttentionBwd`] have in common.
+/// How products of queries and keys become scores: the attributes that all ops here share.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Rule {
+pub(super) struct Scoring {
     pub(super) causal: bool,
     pub(super) scale: Option<f64>,
 }
 
-impl Rule {
+impl Scoring {
     /// What scores are multiplied by; `1 / sqrt(d)` unless given.
     pub(super) fn scale(&self, d: usize) -> f64 {
         self.scale.unwrap_or_else(|| 1.0 / libm::sqrt(d.max(1) as f64))
@@ -179,9 +180,9 @@ impl Rule {
         all
     }
 
-    pub(super) fn from_attrs(attrs: &Attrs) -> Result<Rule> {
+    pub(super) fn from_attrs(attrs: &Attrs) -> Result<Scoring> {
         attrs.only(&["causal", "scale"])?;
         let scale = if attrs.get("scale").is_some() { Some(attrs.num("scale")?) } else { None };
-        Ok(Rule { causal: attrs.flag("causal")?, scale })
+        Ok(Scoring { causal: attrs.flag("causal")?, scale })
     }
 }

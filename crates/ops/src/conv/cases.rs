@@ -193,7 +193,7 @@ impl Cases for ConvKernelGrad {
     }
 
     fn bound(&self, ins: &[Meta]) -> Bound {
-        let terms = |g: Geometry| g.images() * g.lines().iter().map(|l| l.output).product::<usize>();
+        let terms = |g: Geometry| g.images() * g.axes().iter().map(|l| l.output).product::<usize>();
         self.of(ins).map_or(Bound::EXACT, |g| sum_bound(terms(g)))
     }
 }

@@ -12,39 +12,38 @@ use dittograd_numerics::error::Result;
 const DEPTHWISE_CU: &str = include_str!("depthwise.cu");
 
 /// The most threads of a block of a convolution, as `depthwise.cu` has them.
-const THREADS: usize = 256;
+const MAX_THREADS: usize = 256;
 
 /// The most pairs of channels in a group that are better off here.
-const MOST_PAIRS: usize = 8;
+const MAX_CHANNEL_PAIRS: usize = 8;
 
-/// The most taps along the last two axes together, and those whose operands stay in registers, as `depthwise.cu` has
-/// them, and the most operands.
-const MOST_TAPS: usize = 128;
+/// The most taps along the last two axes together.
+const MAX_TAPS: usize = 128;
 
-const FEW_TAPS: usize = 25;
+/// The most taps whose operands stay in registers, as `depthwise.cu` has them, and the most operands there.
+const MAX_REGISTER_TAPS: usize = 25;
+const MAX_REGISTER_OPERANDS: usize = 40;
 
-const MOST_OPERANDS: usize = 40;
+/// The largest distance of neighbouring positions, and of neighbouring taps, in unrolled loops.
+const MAX_STEP: usize = 8;
+const MAX_TAP_STEP: usize = 64;
 
-/// The farthest that positions and taps lie apart in what is unrolled, and the most lines of the source there.
-const MOST_STEP: usize = 8;
-
-const MOST_TAP_STEP: usize = 64;
-
-const MOST_ROWS: usize = 128;
+/// The most rows of the source that an unrolled loop reads.
+const MAX_SOURCE_ROWS: usize = 128;
 
 /// Groups side by side in a kernel's gradient, as `depthwise.cu` has them, and the fewest that fill enough lanes.
 const LANES: usize = 32;
 
-const LEAST_GROUPS: usize = 8;
+const MIN_GROUPS: usize = 8;
 
 /// The most lines of a kernel, each of which has a warp, and taps of a line, each of which has a register.
-const MOST_SIDE: usize = 16;
+const MAX_KERNEL_SIDE: usize = 16;
 
 /// Positions of a stage of a kernel's gradient.
-const STAGE: usize = 256;
+const STAGE_POSITIONS: usize = 256;
 
 /// Threads of a block that adds chunks, as `depthwise.cu` has them.
-const REDUCE: usize = 64;
+const REDUCE_THREADS: usize = 64;
 
 /// The axes of a view, at least two.
 fn axes_of(view: &View) -> ([Axis; MAX_AXES], usize) {
@@ -80,8 +79,8 @@ fn words(axes: &[Axis]) -> [[i32; 12]; MAX_AXES] {
 /// Whether the last two axes can be unrolled.
 fn can_unroll(axes: &[Axis]) -> bool {
     let inner = &axes[axes.len() - 2..];
-    inner.iter().map(|a| a.taps).product::<usize>() <= MOST_TAPS
-        && inner.iter().all(|a| a.step <= MOST_STEP && a.tap_step.unsigned_abs() <= MOST_TAP_STEP)
+    inner.iter().map(|a| a.taps).product::<usize>() <= MAX_TAPS
+        && inner.iter().all(|a| a.step <= MAX_STEP && a.tap_step.unsigned_abs() <= MAX_TAP_STEP)
 }
 
 /// What the taps of an axis span.
@@ -117,14 +116,14 @@ fn module(axes: &[Axis], lines: usize) -> Source {
 /// Lines of outputs of a thread, if the convolution is better off here.
 pub(crate) fn lines(g: &Gather, gpu: &Gpu) -> Option<usize> {
     let (axes, d) = axes_of(&g.view);
-    let thin = g.groups > 1 && g.rows * g.channels <= MOST_PAIRS && g.view.taps() > 0;
+    let thin = g.groups > 1 && g.rows * g.channels <= MAX_CHANNEL_PAIRS && g.view.taps() > 0;
     if !thin || !can_unroll(&axes[..d]) || g.channels * g.view.taps() > CHUNK {
         return None;
     }
     let [y, x] = [axes[d - 2], axes[d - 1]];
     let rows = |r: usize| (r - 1) * y.step + span(&y);
-    let large = y.taps * x.taps > FEW_TAPS;
-    if rows(1) > MOST_ROWS {
+    let large = y.taps * x.taps > MAX_REGISTER_TAPS;
+    if rows(1) > MAX_SOURCE_ROWS {
         return None;
     }
     let outputs = g.batch * g.groups * g.rows * g.view.positions();
@@ -132,7 +131,7 @@ pub(crate) fn lines(g: &Gather, gpu: &Gpu) -> Option<usize> {
         // Lines that are met at all, lines beyond the last, and threads enough for the GPU.
         let met = rows(r).min(r * y.taps);
         let little_waste = y.positions.next_multiple_of(r) * 3 <= y.positions * 4;
-        let small = rows(r) <= MOST_ROWS && met * x.taps <= MOST_OPERANDS;
+        let small = rows(r) <= MAX_SOURCE_ROWS && met * x.taps <= MAX_REGISTER_OPERANDS;
         (if large { r <= 2 } else { small }) && little_waste && outputs / r >= gpu.sm_count as usize * 1024
     };
     Some([8, 4, 2].into_iter().find(fits).unwrap_or(1))
@@ -148,9 +147,9 @@ pub(crate) fn columns_step(
     let (axes, d) = axes_of(&g.view);
     let axes = &axes[..d];
     let [y, x] = [axes[d - 2], axes[d - 1]];
-    let pieces = x.positions.div_ceil(THREADS);
+    let pieces = x.positions.div_ceil(MAX_THREADS);
     let across = x.positions.div_ceil(pieces);
-    let tall = THREADS / across;
+    let tall = MAX_THREADS / across;
     let blocks = y.positions.div_ceil(lines);
     let around: usize = axes[..d - 2].iter().map(|a| a.positions).product();
     let sheets: usize = axes[..d - 2].iter().map(|a| a.taps).product();
@@ -205,12 +204,12 @@ impl GradPlan {
         let (axes, d) = axes_of(&g.view);
         let [y, x] = [axes[0], axes[1]];
         let k = g.batch * g.view.positions();
-        let thin = g.groups >= LEAST_GROUPS && g.rows * g.channels <= MOST_PAIRS;
+        let thin = g.groups >= MIN_GROUPS && g.rows * g.channels <= MAX_CHANNEL_PAIRS;
         let blocks = g.groups.div_ceil(LANES);
         if !thin
             || d != 2
             || !can_unroll(&axes[..2])
-            || y.taps.max(x.taps) > MOST_SIDE
+            || y.taps.max(x.taps) > MAX_KERNEL_SIDE
             || blocks > MAX_Z
             || k == 0
         {
@@ -226,7 +225,7 @@ impl GradPlan {
                 GradPlan { parts: k.div_ceil(CHUNK), lines, piece: positions, source_rows, pitch_x, pitch_g };
             (plan.shared() <= most).then_some(plan)
         };
-        let whole = (1..=y.positions.min(STAGE / x.positions.max(1))).rev();
+        let whole = (1..=y.positions.min(STAGE_POSITIONS / x.positions.max(1))).rev();
         let whole = whole.filter_map(|lines| with(lines, x.positions)).next();
         whole.or_else(|| [256, 128, 64, 32].into_iter().filter(|&n| n < x.positions).find_map(|n| with(1, n)))
     }
@@ -284,8 +283,8 @@ impl GradPlan {
         f(Step {
             module: module(&axes[..d], 0),
             kernel: "ditto_depthwise_reduce",
-            grid: [clamp(total.div_ceil(REDUCE), MAX_X), 1, 1],
-            block: REDUCE as u32,
+            grid: [clamp(total.div_ceil(REDUCE_THREADS), MAX_X), 1, 1],
+            block: REDUCE_THREADS as u32,
             shared: 0,
             args,
         })

@@ -1,9 +1,9 @@
 //! The convolution.
 
-use super::geometry::{Geometry, Line, Sizes, Window};
+use super::geometry::{ConvAxis, Geometry, Sizes, Window};
 use super::{
-    ConvKernelGrad, ConvTranspose, add_bias, bias_grad, check_bias, columns, columns_words, image, inputs,
-    kernel, plan,
+    ConvKernelGrad, ConvTranspose, add_bias, bias_grad, check_bias, image, inputs, kernel, plan, run_gathers,
+    workspace_words,
 };
 use crate::fused::{Around, Fusion};
 use crate::{AnyTensor, Attr, Attrs, CpuRun, CudaRun, Gpu, Io, Kernel, Op, Recorder, Val, mismatch};
@@ -51,21 +51,21 @@ impl Op for Conv {
     fn workspace(&self, ins: &[Meta], device: &Device) -> usize {
         self.of(ins).map_or(0, |g| match device.as_cuda() {
             Some(cuda) => plan::workspace(&plan::forward(&g), &Gpu::of(cuda)),
-            None => columns_words(|| std::iter::once(g.forward()), device.threads()),
+            None => workspace_words(|| std::iter::once(g.forward()), device.threads()),
         })
     }
 
     fn cpu(&self, run: CpuRun<'_>) {
         if let Ok(g) = self.of(run.metas) {
             let classes = || std::iter::once(g.forward());
-            columns(Depthwise::new(classes()).as_ref(), classes, run);
+            run_gathers(Depthwise::new(classes()).as_ref(), classes, run);
         }
     }
 
     fn prepared(&self, ins: &[Meta]) -> Option<Kernel> {
         let g = self.of(ins).ok()?;
         let thin = Depthwise::new(std::iter::once(g.forward()))?;
-        Some(Box::new(move |run| columns(Some(&thin), || std::iter::once(g.forward()), run)))
+        Some(Box::new(move |run| run_gathers(Some(&thin), || std::iter::once(g.forward()), run)))
     }
 
     fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {
@@ -92,7 +92,7 @@ impl Op for Conv {
         let metas: Vec<Meta> = io.ins.iter().map(|&v| r.meta(v)).collect();
         let g = self.of(&metas)?;
         let (x, w) = (io.ins[0], io.ins[1]);
-        let sizes = |of: fn(&Line) -> usize| Sizes::new(&g.lines().iter().map(of).collect::<Vec<_>>());
+        let sizes = |of: fn(&ConvAxis) -> usize| Sizes::new(&g.axes().iter().map(of).collect::<Vec<_>>());
         let window = self.window;
         let dx = r.record(ConvTranspose { window, size: sizes(|l| l.input)? }.into(), &[dy, w])?;
         let dw = r.record(ConvKernelGrad { window, size: sizes(|l| l.kernel)? }.into(), &[dy, x])?;

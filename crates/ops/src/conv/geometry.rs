@@ -124,7 +124,7 @@ impl Window {
 
 /// One spatial axis of a convolution.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Line {
+pub(super) struct ConvAxis {
     pub(super) input: usize,
     pub(super) kernel: usize,
     pub(super) output: usize,
@@ -140,12 +140,12 @@ pub(crate) struct Geometry {
     pub(super) groups: usize,
     pub(super) channels_in: usize,
     pub(super) channels_out: usize,
-    lines: [Line; MAX_AXES],
+    axes: [ConvAxis; MAX_AXES],
     rank: usize,
 }
 
 /// The largest size of a padded axis, and of a channel: offsets inside one fit 32 bits.
-const MOST: usize = i32::MAX as usize - 4096;
+const MAX_EXTENT: usize = i32::MAX as usize - 4096;
 
 impl Geometry {
     /// The convolution of `input` channels of sizes `x` with a kernel of sizes `k`.
@@ -179,7 +179,7 @@ impl Geometry {
                 return Err(Error::argument(op, "groups", why));
             }
         }
-        let mut lines = [Line::default(); MAX_AXES];
+        let mut lines = [ConvAxis::default(); MAX_AXES];
         for (a, line) in lines.iter_mut().enumerate().take(rank) {
             let [stride, padding, dilation] =
                 [window.stride, window.padding, window.dilation].map(|s| s.get()[a] as usize);
@@ -189,9 +189,10 @@ impl Geometry {
             }
             let padded = padding.checked_mul(2).and_then(|p| p.checked_add(input));
             let reach = (kernel - 1).checked_mul(dilation).and_then(|r| r.checked_add(1));
-            let (Some(padded), Some(reach)) =
-                (padded.filter(|&p| p <= MOST && stride <= MOST), reach.filter(|&r| r <= MOST))
-            else {
+            let (Some(padded), Some(reach)) = (
+                padded.filter(|&p| p <= MAX_EXTENT && stride <= MAX_EXTENT),
+                reach.filter(|&r| r <= MAX_EXTENT),
+            ) else {
                 let why = format!(
                     "axis {a} of size {input} with padding {padding} or kernel {kernel} with dilation {dilation} is too long"
                 );
@@ -204,27 +205,27 @@ impl Geometry {
                 );
                 return Err(Error::argument(op, "kernel", why));
             };
-            *line = Line { input, kernel, output: room / stride + 1, stride, padding, dilation };
+            *line = ConvAxis { input, kernel, output: room / stride + 1, stride, padding, dilation };
         }
         let geometry = Geometry {
             batch,
             groups: window.groups,
             channels_in: input / window.groups,
             channels_out: output / window.groups,
-            lines,
+            axes: lines,
             rank,
         };
-        for plane in [|l: &Line| l.input, |l: &Line| l.kernel, |l: &Line| l.output] {
-            let sizes = geometry.lines().iter().map(plane);
-            if sizes.clone().try_fold(1usize, |n, d| n.checked_mul(d)).is_none_or(|n| n > MOST) {
+        for plane in [|l: &ConvAxis| l.input, |l: &ConvAxis| l.kernel, |l: &ConvAxis| l.output] {
+            let sizes = geometry.axes().iter().map(plane);
+            if sizes.clone().try_fold(1usize, |n, d| n.checked_mul(d)).is_none_or(|n| n > MAX_EXTENT) {
                 return Err(Error::new(op, ErrorKind::TooLarge { dims: sizes.collect() }));
             }
         }
         Ok(geometry)
     }
 
-    pub(super) fn lines(&self) -> &[Line] {
-        &self.lines[..self.rank]
+    pub(super) fn axes(&self) -> &[ConvAxis] {
+        &self.axes[..self.rank]
     }
 
     pub(super) fn images(&self) -> usize {
@@ -232,9 +233,9 @@ impl Geometry {
     }
 
     /// Shape of the images with `channels` in a group and the sizes that `of` takes from the axes.
-    fn image_shape(&self, channels: usize, of: fn(&Line) -> usize) -> Result<Shape> {
+    fn image_shape(&self, channels: usize, of: fn(&ConvAxis) -> usize) -> Result<Shape> {
         let first = self.batch.into_iter().chain([channels * self.groups]);
-        shape_of(first.chain(self.lines().iter().map(of)))
+        shape_of(first.chain(self.axes().iter().map(of)))
     }
 
     pub(super) fn input_shape(&self) -> Result<Shape> {
@@ -247,16 +248,16 @@ impl Geometry {
 
     pub(super) fn kernel_shape(&self) -> Result<Shape> {
         let first = [self.channels_out * self.groups, self.channels_in].into_iter();
-        shape_of(first.chain(self.lines().iter().map(|l| l.kernel)))
+        shape_of(first.chain(self.axes().iter().map(|l| l.kernel)))
     }
 
     pub(super) fn taps(&self) -> usize {
-        self.lines().iter().map(|l| l.kernel).product()
+        self.axes().iter().map(|l| l.kernel).product()
     }
 
     /// What the convolution reads: all outputs, all taps.
     pub(crate) fn view(&self) -> View {
-        View::new(self.lines().iter().map(|l| Axis {
+        View::new(self.axes().iter().map(|l| Axis {
             positions: l.output,
             step: l.stride,
             taps: l.kernel,
@@ -287,11 +288,11 @@ impl Geometry {
     pub(crate) fn transposed(&self) -> impl Iterator<Item = Gather> {
         let geometry = *self;
         let (rows, channels, taps) = (self.channels_in, self.channels_out, self.taps());
-        let classes: usize = self.lines().iter().map(|l| l.stride.min(l.input)).product();
+        let classes: usize = self.axes().iter().map(|l| l.stride.min(l.input)).product();
         (0..classes).map(move |class| {
             let mut rest = class;
             let mut axes = [Axis::ONE; MAX_AXES];
-            for (axis, l) in axes.iter_mut().zip(geometry.lines()).rev() {
+            for (axis, l) in axes.iter_mut().zip(geometry.axes()).rev() {
                 let count = l.stride.min(l.input);
                 *axis = l.residue(rest % count);
                 rest /= count;
@@ -321,7 +322,7 @@ impl Geometry {
     /// Calls `f` with (input, kernel, output) offsets inside a channel for every output position and tap that
     /// meet inside the input.
     fn each(&self, f: &mut dyn FnMut(usize, usize, usize)) {
-        fn walk(lines: &[Line], at: [usize; 3], f: &mut dyn FnMut(usize, usize, usize)) {
+        fn walk(lines: &[ConvAxis], at: [usize; 3], f: &mut dyn FnMut(usize, usize, usize)) {
             let Some((l, rest)) = lines.split_first() else { return f(at[0], at[1], at[2]) };
             for o in 0..l.output {
                 for t in 0..l.kernel {
@@ -334,12 +335,12 @@ impl Geometry {
                 }
             }
         }
-        walk(self.lines(), [0; 3], f);
+        walk(self.axes(), [0; 3], f);
     }
 
     /// Calls `f` with the indices in x, w and y of every product that the convolution sums.
     pub(super) fn products(&self, mut f: impl FnMut(usize, usize, usize)) {
-        let size = |of: fn(&Line) -> usize| self.lines().iter().map(of).product::<usize>();
+        let size = |of: fn(&ConvAxis) -> usize| self.axes().iter().map(of).product::<usize>();
         let (xs, ws, ys) = (size(|l| l.input), size(|l| l.kernel), size(|l| l.output));
         for n in 0..self.images() {
             for g in 0..self.groups {
@@ -355,10 +356,10 @@ impl Geometry {
     }
 }
 
-impl Line {
+impl ConvAxis {
     /// The input positions `r + stride·t` and the taps that reach them.
     fn residue(&self, r: usize) -> Axis {
-        let &Line { input, kernel, output, stride, padding, dilation } = self;
+        let &ConvAxis { input, kernel, output, stride, padding, dilation } = self;
         let period = stride / gcd(stride, dilation);
         // Tap t meets them if r + padding - t·dilation is a multiple of the stride.
         let reaches = |t: usize| (r + padding) % stride == (t % stride) * (dilation % stride) % stride;

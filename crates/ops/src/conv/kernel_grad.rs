@@ -32,7 +32,7 @@ impl ConvKernelGrad {
             return Err(mismatch(Self::NAME, "batch sizes differ", y, x));
         }
         let g = Geometry::new(Self::NAME, &self.window, batch, [channels, y_channels], sizes, k)?;
-        if g.lines().iter().zip(y_sizes).any(|(l, &n)| l.output != n) {
+        if g.axes().iter().zip(y_sizes).any(|(l, &n)| l.output != n) {
             return Err(mismatch(
                 Self::NAME,
                 "the convolution of the second has other sizes than the first",
@@ -92,7 +92,7 @@ impl Op for ConvKernelGrad {
         let metas = [r.meta(y), r.meta(x)];
         let g = self.of(&metas)?;
         let window = self.window;
-        let size = Sizes::new(&g.lines().iter().map(|l| l.input).collect::<Vec<_>>())?;
+        let size = Sizes::new(&g.axes().iter().map(|l| l.input).collect::<Vec<_>>())?;
         let dy = r.record(Conv { window }.into(), &[x, dw])?;
         let dx = r.record(ConvTranspose { window, size }.into(), &[y, dw])?;
         Ok(vec![Some(dy), Some(dx)])

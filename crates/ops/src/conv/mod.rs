@@ -37,7 +37,7 @@ use dittograd_numerics::error::{Error, ErrorKind, Result};
 use dittograd_numerics::scalar::Scalar;
 use dittograd_numerics::shape::Shape;
 
-/// The inputs as float32 shapes: `least` of them, or one more.
+/// Checks that there are two float32 inputs, or three where there may be a bias.
 fn inputs(op: &'static str, ins: &[Meta], bias: bool) -> Result<()> {
     if !(ins.len() == 2 || bias && ins.len() == 3) {
         return Err(Error::new(op, ErrorKind::Arity { want: 2 + usize::from(bias), got: ins.len() }));
@@ -86,16 +86,20 @@ fn bias_grad(r: &mut dyn Recorder, g: &Geometry, dy: Val) -> Result<Val> {
     r.record(Sum::new(&axes)?.into(), &[dy])
 }
 
-/// Words of workspace for convolutions of one result.
-fn columns_words<I: Iterator<Item = Gather>>(classes: impl Fn() -> I, threads: usize) -> usize {
+/// Words of workspace that the gathers of one result need on the CPU.
+fn workspace_words<I: Iterator<Item = Gather>>(classes: impl Fn() -> I, threads: usize) -> usize {
     match Depthwise::new(classes()).filter(|thin| thin.feeds(threads)) {
         Some(thin) => thin.scratch_len(threads),
         None => classes().map(|g| g.scratch_len(threads)).max().unwrap_or(0),
     }
 }
 
-/// Runs convolutions of one result, which may be thin.
-fn columns<I: Iterator<Item = Gather>>(thin: Option<&Depthwise>, classes: impl Fn() -> I, run: CpuRun<'_>) {
+/// Runs the gathers of one result on the CPU, by the kernels for thin groups where they feed all threads.
+fn run_gathers<I: Iterator<Item = Gather>>(
+    thin: Option<&Depthwise>,
+    classes: impl Fn() -> I,
+    run: CpuRun<'_>,
+) {
     let CpuRun { ins, out, workspace, pool, simd, .. } = run;
     let bias = ins.get(2).copied();
     match thin.filter(|thin| thin.feeds(pool.threads())) {

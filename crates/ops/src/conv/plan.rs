@@ -17,21 +17,21 @@ use dittograd_numerics::error::Result;
 const CONV_CU: &str = include_str!("conv.cu");
 
 /// The most taps whose sight a column keeps as bits; as `conv.cu` has it.
-const MOST_TAPS: usize = 30;
+const MAX_MASKED_TAPS: usize = 30;
 
-/// The taps of all axes together, if there are at most [`MOST_TAPS`] in all.
-const MOST_PATTERNS: usize = 38;
+/// The taps of all axes together, if there are at most [`MAX_MASKED_TAPS`] in all.
+const MAX_PATTERNS: usize = 38;
 
 /// The taps of all axes together up to which the gradient of a kernel has them in registers; below 32 each.
-const MOST_GRAD_PATTERNS: usize = 16;
+const MAX_GRAD_PATTERNS: usize = 16;
 
 /// Rows of a group up to which tiles would be mostly empty.
-const DIRECT_ROWS: usize = 2;
+const MAX_DIRECT_ROWS: usize = 2;
 
 /// Threads of a block of the small kernels, and the most blocks of them; they walk the rest in a loop.
-const SMALL: usize = 256;
+const SMALL_THREADS: usize = 256;
 
-const MAX_SMALL: usize = 1 << 16;
+const MAX_SMALL_BLOCKS: usize = 1 << 16;
 
 /// Tiles of convolutions, largest first: columns are many, rows few.
 const TILES: [Tile; 9] = [
@@ -206,7 +206,7 @@ enum Way {
 impl Layout {
     fn of(g: &Gather, turned: bool, alone: bool, gpu: &Gpu) -> Layout {
         let (taps, rank) = (g.view.taps(), g.view.axes().len());
-        let few = taps <= MOST_TAPS;
+        let few = taps <= MAX_MASKED_TAPS;
         let mut layout = Layout { way: Way::Nothing, few, turned, table: 0, kernel: 0, parts: 0 };
         let table = (taps * (rank + 2)).next_multiple_of(4);
         let problem = columns_problem(g, turned);
@@ -217,7 +217,7 @@ impl Layout {
             layout.way = Way::Fill;
         } else if let Some(lines) = depthwise::lines(g, gpu) {
             layout.way = Way::Thin(lines);
-        } else if g.rows <= DIRECT_ROWS && g.groups > 1 {
+        } else if g.rows <= MAX_DIRECT_ROWS && g.groups > 1 {
             (layout.way, layout.table) = (Way::Direct, table);
         } else {
             let (tile, split) = choose(&problem, &TILES, gpu.sm_count, alone);
@@ -267,12 +267,12 @@ fn axes(view: &View, step: usize) -> ([[i32; 10]; MAX_AXES], usize) {
 }
 
 /// `Few` of `conv.cu`: offsets of the taps, and per axis and its taps the bits of the taps that lie there.
-fn few(view: &View) -> [u32; MOST_TAPS + MOST_PATTERNS] {
-    let mut out = [0; MOST_TAPS + MOST_PATTERNS];
+fn few(view: &View) -> [u32; MAX_MASKED_TAPS + MAX_PATTERNS] {
+    let mut out = [0; MAX_MASKED_TAPS + MAX_PATTERNS];
     let axes = view.axes();
     for tap in 0..view.taps() {
         let (mut rest, mut offset, mut stride) = (tap, 0i64, 1i64);
-        let mut pattern = MOST_TAPS + axes.iter().map(|a| a.taps).sum::<usize>();
+        let mut pattern = MAX_MASKED_TAPS + axes.iter().map(|a| a.taps).sum::<usize>();
         for a in axes.iter().rev() {
             pattern -= a.taps;
             out[pattern + rest % a.taps] |= 1 << tap;
@@ -313,8 +313,8 @@ fn small_module(rank: usize, follow: Option<&Follow>) -> Source {
 }
 
 fn small_step(rank: usize, kernel: &'static str, threads: usize, args: Args) -> Step {
-    let grid = [clamp(threads.div_ceil(SMALL), MAX_SMALL), 1, 1];
-    Step { module: small_module(rank, None), kernel, grid, block: SMALL as u32, shared: 0, args }
+    let grid = [clamp(threads.div_ceil(SMALL_THREADS), MAX_SMALL_BLOCKS), 1, 1];
+    Step { module: small_module(rank, None), kernel, grid, block: SMALL_THREADS as u32, shared: 0, args }
 }
 
 /// A step of the small kernels that writes results, with the program that follows.
@@ -478,7 +478,7 @@ fn columns_steps(
             let (to, bias) = if split { (parts_at, 0) } else { (at.out, at.bias) };
             args.ptr(a).ptr(at.ins[0]).ptr(to).ptr(bias).ptr(table);
             args.bytes(bytemuck::bytes_of(&sizes.words()), 8).bytes(bytemuck::bytes_of(&axes), 4);
-            let few = if layout.few { few(view) } else { [0; MOST_TAPS + MOST_PATTERNS] };
+            let few = if layout.few { few(view) } else { [0; MAX_MASKED_TAPS + MAX_PATTERNS] };
             args.bytes(bytemuck::cast_slice(&few), 4);
             let now = if split { None } else { follow };
             if let Some(follow) = now {
@@ -556,7 +556,7 @@ fn grad_steps(g: &KernelGrad, at: &Pointers, gpu: &Gpu, f: &mut dyn FnMut(Step) 
         warps: 1,
     };
     let wide = p.n.is_multiple_of(4);
-    let few = view.axes().iter().map(|a| a.taps).sum::<usize>() <= MOST_GRAD_PATTERNS;
+    let few = view.axes().iter().map(|a| a.taps).sum::<usize>() <= MAX_GRAD_PATTERNS;
     let taps = if few { view.axes().iter().rev().fold(0, |all, a| all << 5 | a.taps) } else { 0 };
     let source = g.batch * channels[0] * view.plane();
     let flags = [

@@ -1,8 +1,8 @@
 use super::cases::Case;
 use super::*;
 use crate::cases::pick;
-use dittograd_device::cpu::simd::Simd;
 use dittograd_device::cpu::conv::depthwise::DepthwiseGrad;
+use dittograd_device::cpu::simd::Simd;
 use dittograd_device::cpu::threads::Pool;
 use dittograd_numerics::rng::Stream;
 

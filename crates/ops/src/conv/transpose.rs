@@ -2,8 +2,8 @@
 
 use super::geometry::{Geometry, Sizes, Window};
 use super::{
-    Conv, ConvKernelGrad, add_bias, bias_grad, check_bias, columns, columns_words, image, inputs, kernel,
-    plan,
+    Conv, ConvKernelGrad, add_bias, bias_grad, check_bias, image, inputs, kernel, plan, run_gathers,
+    workspace_words,
 };
 use crate::fused::{Around, Fusion};
 use crate::{AnyTensor, Attr, Attrs, CpuRun, CudaRun, Gpu, Io, Kernel, Op, Recorder, Val, mismatch};
@@ -53,7 +53,7 @@ impl ConvTranspose {
         }
         let g =
             Geometry::new(Self::NAME, &self.window, batch, [out, channels], &self.size.all()[..k.len()], k)?;
-        for (a, (l, &n)) in g.lines().iter().zip(sizes).enumerate() {
+        for (a, (l, &n)) in g.axes().iter().zip(sizes).enumerate() {
             if l.output != n {
                 let why = format!(
                     "{:?} has {} along axis {a}, which a convolution takes to {}, but the input has {n}: an \
@@ -78,20 +78,20 @@ impl Op for ConvTranspose {
     fn workspace(&self, ins: &[Meta], device: &Device) -> usize {
         self.of(ins).map_or(0, |g| match device.as_cuda() {
             Some(cuda) => plan::workspace(&plan::transposed(&g), &Gpu::of(cuda)),
-            None => columns_words(|| g.transposed(), device.threads()),
+            None => workspace_words(|| g.transposed(), device.threads()),
         })
     }
 
     fn cpu(&self, run: CpuRun<'_>) {
         if let Ok(g) = self.of(run.metas) {
-            columns(Depthwise::new(g.transposed()).as_ref(), || g.transposed(), run);
+            run_gathers(Depthwise::new(g.transposed()).as_ref(), || g.transposed(), run);
         }
     }
 
     fn prepared(&self, ins: &[Meta]) -> Option<Kernel> {
         let g = self.of(ins).ok()?;
         let thin = Depthwise::new(g.transposed())?;
-        Some(Box::new(move |run| columns(Some(&thin), || g.transposed(), run)))
+        Some(Box::new(move |run| run_gathers(Some(&thin), || g.transposed(), run)))
     }
 
     fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {
@@ -119,7 +119,7 @@ impl Op for ConvTranspose {
         let g = self.of(&metas)?;
         let (y, w) = (io.ins[0], io.ins[1]);
         let window = self.window;
-        let size = Sizes::new(&g.lines().iter().map(|l| l.kernel).collect::<Vec<_>>())?;
+        let size = Sizes::new(&g.axes().iter().map(|l| l.kernel).collect::<Vec<_>>())?;
         let d = r.record(Conv { window }.into(), &[dy, w])?;
         let dw = r.record(ConvKernelGrad { window, size }.into(), &[y, dy])?;
         let mut all = vec![Some(d), Some(dw)];

@@ -3,18 +3,18 @@
 use dittograd_device::cuda::{Args, Cuda, Source};
 use dittograd_numerics::error::Result;
 
-const SOURCE: &str = include_str!("sort.cu");
+const SORT_CU: &str = include_str!("sort.cu");
 
 /// Keys up to which each key is compared with all others: at 16384 that is about 20 µs, and a radix sort of as few
 /// keys is not faster.
-const RANKED: usize = 16 * 1024;
+const MAX_RANKED_KEYS: usize = 16 * 1024;
 
 /// Keys of a block of the radix sort.
-const TILE: usize = 4096;
+const KEYS_PER_BLOCK: usize = 4096;
 
 /// The module [`launch`] will want.
 pub(crate) fn module() -> Source {
-    ("sort".into(), SOURCE)
+    ("sort".into(), SORT_CU)
 }
 
 /// Words of a piece of workspace for `n` words: the next piece starts at a multiple of 16 bytes.
@@ -26,8 +26,8 @@ pub(crate) fn aligned(n: usize) -> usize {
 pub(crate) fn workspace(n: usize) -> usize {
     match n {
         0 => 0,
-        n if n <= RANKED => aligned(n),
-        n => 2 * aligned(n) + 256 * n.div_ceil(TILE),
+        n if n <= MAX_RANKED_KEYS => aligned(n),
+        n => 2 * aligned(n) + 256 * n.div_ceil(KEYS_PER_BLOCK),
     }
 }
 
@@ -39,7 +39,7 @@ pub fn launch(cuda: &Cuda, keys: u64, n: usize, bits: u32, workspace: u64, order
     if n == 0 {
         return Ok(keys);
     }
-    if n <= RANKED {
+    if n <= MAX_RANKED_KEYS {
         let kernel = cuda.kernel(&name, source, "rank_keys")?;
         let mut args = Args::new();
         args.ptr(keys).u32(count).ptr(workspace).ptr(order);
@@ -49,7 +49,7 @@ pub fn launch(cuda: &Cuda, keys: u64, n: usize, bits: u32, workspace: u64, order
     let [digits, sums, moves] =
         ["radix_count", "radix_sum", "radix_move"].map(|k| cuda.kernel(&name, source, k));
     let (digits, sums, moves) = (digits?, sums?, moves?);
-    let tiles = n.div_ceil(TILE);
+    let tiles = n.div_ceil(KEYS_PER_BLOCK);
     let words = |n: usize| n as u64 * 4;
     let (spare, counts) = (workspace + words(aligned(n)), workspace + words(2 * aligned(n)));
     let passes = bits.clamp(1, 32).div_ceil(8);

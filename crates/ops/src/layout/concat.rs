@@ -1,7 +1,7 @@
 //! Values one after the other along an axis.
 
 use super::permute::PERMUTE_CU;
-use super::run::COPY_TASK;
+use super::run::MIN_WORDS_PER_COPY_TASK;
 use super::slice::Slice;
 use crate::pointwise::map;
 use crate::{AnyTensor, Attr, Attrs, CpuRun, CudaRun, Gpu, IndexBound, Io, Op, Recorder, Val, mismatch};
@@ -64,13 +64,13 @@ impl Op for Concat {
             let mut rest = run.out;
             for (x, words) in parts.into_iter().filter(|p| p.1 > 0) {
                 let (out, behind) = rest.split_at_mut(words);
-                let per = run.pool.share(words, COPY_TASK, 1);
+                let per = run.pool.share(words, MIN_WORDS_PER_COPY_TASK, 1);
                 run.pool.chunks_mut(out, per, |task, out| out.copy_from_slice(&x[task * per..][..out.len()]));
                 rest = behind;
             }
             return;
         }
-        let rows = run.pool.share(run.out.len() / pitch, (COPY_TASK / pitch).max(1), 1);
+        let rows = run.pool.share(run.out.len() / pitch, (MIN_WORDS_PER_COPY_TASK / pitch).max(1), 1);
         run.pool.chunks_mut(run.out, rows * pitch, |task, out| {
             for (o, mut out) in out.chunks_mut(pitch).enumerate() {
                 for (x, words) in &parts {

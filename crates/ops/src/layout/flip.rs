@@ -1,7 +1,7 @@
 //! Axes in reverse.
 
 use super::permute::PERMUTE_CU;
-use super::run::COPY_TASK;
+use super::run::MIN_WORDS_PER_COPY_TASK;
 use crate::pointwise::map;
 use crate::{AnyTensor, Attr, Attrs, CpuRun, CudaRun, Gpu, IndexBound, Io, Op, Recorder, Val};
 use dittograd_device::Meta;
@@ -61,7 +61,7 @@ impl Op for Flip {
             return run.out.copy_from_slice(run.ins[0]);
         };
         let x = run.ins[0];
-        let rows = run.pool.share(run.out.len() / inner, (COPY_TASK / inner).max(1), 1);
+        let rows = run.pool.share(run.out.len() / inner, (MIN_WORDS_PER_COPY_TASK / inner).max(1), 1);
         run.pool.chunks_mut(run.out, rows * inner, |task, out| {
             for (r, out) in out.chunks_mut(inner).enumerate() {
                 let (mut rest, mut from, mut stride) = (task * rows + r, 0, 1);

@@ -1,7 +1,7 @@
 //! A constant around an axis.
 
 use super::permute::PERMUTE_CU;
-use super::run::{COPY_TASK, Run};
+use super::run::{MIN_WORDS_PER_COPY_TASK, Run};
 use super::slice::{Slice, check_run};
 use crate::{AnyTensor, Attr, Attrs, CpuRun, CudaRun, Gpu, Io, Op, Recorder, Val};
 use dittograd_device::cuda::Source;
@@ -54,7 +54,7 @@ impl Op for Pad {
             return;
         }
         let x = run.ins[0];
-        let rows = run.pool.share(r.outer, (COPY_TASK / long).max(1), 1);
+        let rows = run.pool.share(r.outer, (MIN_WORDS_PER_COPY_TASK / long).max(1), 1);
         run.pool.chunks_mut(run.out, rows * long, |task, out| {
             for (o, out) in out.chunks_mut(long).enumerate() {
                 let x = &x[(task * rows + o) * short..][..short];

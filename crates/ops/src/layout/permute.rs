@@ -1,6 +1,6 @@
 //! Axes in another order.
 
-use super::run::COPY_TASK;
+use super::run::MIN_WORDS_PER_COPY_TASK;
 use crate::pointwise::map;
 use crate::pointwise::map::Access;
 use crate::pointwise::program::Program;
@@ -51,7 +51,7 @@ pub(super) struct Turn {
 pub(super) const TILE: usize = 32;
 
 /// Tiles a block of the GPU takes one after the other along the value's last axis.
-pub(super) const STRIP: usize = 4;
+pub(super) const TILES_PER_BLOCK: usize = 4;
 
 impl Turn {
     pub(super) fn new(access: &Access, to: &Shape) -> Turn {
@@ -174,7 +174,7 @@ impl Op for Permute {
             return map::copy_cpu(&access, run);
         }
         let block: usize = turn.dims()[turn.last + 1..].iter().product();
-        let rows = run.pool.share(run.out.len() / block, (COPY_TASK / block).max(1), TILE);
+        let rows = run.pool.share(run.out.len() / block, (MIN_WORDS_PER_COPY_TASK / block).max(1), TILE);
         let x = run.ins[0];
         run.pool.chunks_mut(run.out, rows * block, |task, out| turn.copy(x, task * rows, out));
     }
@@ -193,7 +193,7 @@ impl Op for Permute {
         // All axes but the two that change places: dimensions, strides of the input, strides of the value.
         let mut others = [[0u64; MAX_RANK]; 3];
         let mut count = 0;
-        let mut tiles = a.div_ceil(along) * b.div_ceil(across * STRIP);
+        let mut tiles = a.div_ceil(along) * b.div_ceil(across * TILES_PER_BLOCK);
         for axis in (0..rank - 1).filter(|&axis| axis != turn.last) {
             tiles *= turn.dims()[axis];
             let of = [turn.dims()[axis], turn.strides()[axis], value[axis]];

@@ -78,4 +78,4 @@ impl Run {
 }
 
 /// The fewest words a task of the copies takes.
-pub(super) const COPY_TASK: usize = 32 * 1024;
+pub(super) const MIN_WORDS_PER_COPY_TASK: usize = 32 * 1024;

@@ -2,7 +2,7 @@
 
 use super::pad::Pad;
 use super::permute::PERMUTE_CU;
-use super::run::{COPY_TASK, Run};
+use super::run::{MIN_WORDS_PER_COPY_TASK, Run};
 use crate::{AnyTensor, Attr, Attrs, CpuRun, CudaRun, Gpu, IndexBound, Io, Op, Recorder, Val};
 use dittograd_device::Meta;
 use dittograd_device::cuda::Source;
@@ -64,7 +64,7 @@ impl Op for Slice {
             return;
         }
         let x = run.ins[0];
-        let rows = run.pool.share(r.outer, (COPY_TASK / short).max(1), 1);
+        let rows = run.pool.share(r.outer, (MIN_WORDS_PER_COPY_TASK / short).max(1), 1);
         run.pool.chunks_mut(run.out, rows * short, |task, out| {
             for (o, out) in out.chunks_mut(short).enumerate() {
                 let x = &x[(task * rows + o) * long..][..long];

@@ -1,7 +1,7 @@
 //! The upper or lower triangle of matrices.
 
 use super::permute::PERMUTE_CU;
-use super::run::COPY_TASK;
+use super::run::MIN_WORDS_PER_COPY_TASK;
 use crate::pointwise::map;
 use crate::{AnyTensor, Attr, Attrs, CpuRun, CudaRun, Gpu, Io, Op, Recorder, Val};
 use dittograd_device::Meta;
@@ -37,7 +37,7 @@ impl Op for Triangle {
         if run.out.is_empty() {
             return;
         }
-        let rows = run.pool.share(run.out.len() / columns, (COPY_TASK / columns).max(1), 1);
+        let rows = run.pool.share(run.out.len() / columns, (MIN_WORDS_PER_COPY_TASK / columns).max(1), 1);
         run.pool.chunks_mut(run.out, rows * columns, |task, out| {
             for (r, out) in out.chunks_mut(columns).enumerate() {
                 let row = task * rows + r;

@@ -1,6 +1,6 @@
 //! The CUDA kernels: which one is launched, and with what.
 
-use super::{MOST_BLOCKS, Rows, Variant, formulas, inverse};
+use super::{MAX_BLOCKS, Rows, Variant, formulas, inverse};
 use crate::fused::Around;
 use crate::pointwise::map::grid;
 use crate::softmax::rows::{COLUMN_SUM, fills_lanes, partials, per_lane};
@@ -31,7 +31,7 @@ impl Rows {
     /// Blocks of one row each. Those that need workspace take rows in turns; the others are as many as there are
     /// rows, since the device fills up better with short blocks than with turns.
     pub(super) fn blocks(&self, threads: u32, keep: bool, gpu: &Gpu) -> usize {
-        self.rows.min(if keep { MOST_BLOCKS } else { gpu.sm_count as usize * (2048 / threads as usize) })
+        self.rows.min(if keep { MAX_BLOCKS } else { gpu.sm_count as usize * (2048 / threads as usize) })
     }
 
     /// Words per block for the chunk sums of rows that do not fit into shared memory.
@@ -127,7 +127,7 @@ impl Rows {
     ) -> Result<()> {
         match self.variant(copies, gpu) {
             Variant::Warp { .. } => {
-                let blocks = self.rows.div_ceil(8).min(MOST_BLOCKS) as u32;
+                let blocks = self.rows.div_ceil(8).min(MAX_BLOCKS) as u32;
                 cuda.launch(kernel, [blocks, 1, 1], 256, 0, args)
             }
             Variant::Block { threads, keep } => {
@@ -155,7 +155,7 @@ impl Rows {
             args.u64(partials(self.width) as u64).u64(self.rows as u64).u64(groups as u64);
             args.u64(self.width as u64).f32(inverse(self.width)).f32(self.eps);
             if self.fused(sums, &gpu) {
-                let blocks = groups.min(MOST_BLOCKS);
+                let blocks = groups.min(MAX_BLOCKS);
                 run.cuda.launch(kernel, [blocks as u32, 1, 1], 256, 0, &args)?;
             } else {
                 self.launch(run.cuda, kernel, 2, &gpu, &args)?;

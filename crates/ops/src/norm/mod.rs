@@ -84,8 +84,8 @@ impl Rows {
     }
 }
 
-/// Blocks beyond which a kernel goes around again.
-pub(crate) const MOST_BLOCKS: usize = 1 << 20;
+/// The most blocks of a grid; grid-stride loops do the rest.
+pub(crate) const MAX_BLOCKS: usize = 1 << 20;
 
 /// How rows of a given length are shared out on CUDA. It changes the speed, not the sums.
 #[derive(Clone, Copy, Debug, PartialEq)]

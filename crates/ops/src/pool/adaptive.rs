@@ -1,10 +1,13 @@
 //! Means to a given size.
 
-use super::{Cells, Job, Planes, averages, coordinates, inverse, pooled, resized, sizes_attr, spread};
+use super::avg::{inverse, reference_avg, reference_avg_bwd};
+use super::cuda::PoolKernel;
+use super::window::{Cells, Planes, coordinates, pooled_axes, with_last_axes};
+use super::{Pooling, sizes_attr};
 use crate::{AnyTensor, Attr, Attrs, CpuRun, CudaRun, Gpu, Io, Kernel, Op, Recorder, Val, floats};
 use dittograd_device::Meta;
 use dittograd_device::cuda::Source;
-use dittograd_numerics::error::{Error, ErrorKind, Result};
+use dittograd_numerics::error::{Error, Result};
 use dittograd_numerics::scalar::Scalar;
 use dittograd_numerics::shape::Shape;
 use dittograd_numerics::tensor::Tensor;
@@ -14,7 +17,7 @@ pub(super) fn adapted(op: &'static str, x: &Shape, sizes: &[usize]) -> Result<Sh
     if sizes.is_empty() {
         return Err(Error::argument(op, "sizes", "names no axis; give one entry per pooled axis"));
     }
-    let from = pooled(op, x, sizes.len())?;
+    let from = pooled_axes(op, x, sizes.len())?;
     let fits = |&n: &usize| n > 0 && n < 1 << 31;
     if !from.iter().chain(sizes).all(fits) {
         return Err(Error::argument(
@@ -23,7 +26,7 @@ pub(super) fn adapted(op: &'static str, x: &Shape, sizes: &[usize]) -> Result<Sh
             format!("from {from:?} to {sizes:?} has an empty or endless axis"),
         ));
     }
-    resized(x, sizes)
+    with_last_axes(x, sizes)
 }
 
 pool_op! {
@@ -43,8 +46,8 @@ pool_op! {
     } attrs
 }
 
-impl AdaptiveAvgPool {
-    fn check(&self, [x]: &[Shape; 1]) -> Result<Shape> {
+impl Pooling<1> for AdaptiveAvgPool {
+    fn shape(&self, [x]: &[Shape; 1]) -> Result<Shape> {
         adapted(Self::NAME, x, &self.sizes)
     }
 
@@ -52,11 +55,11 @@ impl AdaptiveAvgPool {
         Planes::new(x, out, self.sizes.len(), Cells::Adaptive)
     }
 
-    fn job(&self) -> (Job, f32) {
-        (Job::Avg { counted: false }, 0.0)
+    fn cuda_kernel(&self) -> (PoolKernel, f32) {
+        (PoolKernel::Avg { count_padding: false }, 0.0)
     }
 
-    fn run(&self, planes: &Planes, run: CpuRun<'_>) {
+    fn cpu(&self, planes: &Planes, run: CpuRun<'_>) {
         let (x, len, last) = (run.ins[0], planes.input_len(), planes.rank() - 1);
         planes.each_output_row(run, |plane, o, _, out| {
             let x = &x[plane * len..(plane + 1) * len];
@@ -69,24 +72,24 @@ impl AdaptiveAvgPool {
                     let Some(row) = row else { return };
                     x[row + start..][..cells].iter().for_each(|v| sum += v);
                 });
-                *out = sum * inverse(planes.real(&o));
+                *out = sum * inverse(planes.real_cells(&o));
             }
         });
     }
 
-    fn record_vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {
+    fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {
         let x = r.meta(io.ins[0]).shape;
-        let sizes = pooled(Self::NAME, &x, self.sizes.len())?.to_vec();
+        let sizes = pooled_axes(Self::NAME, &x, self.sizes.len())?.to_vec();
         Ok(vec![Some(r.record(AdaptiveAvgPoolBwd { sizes }.into(), &[dy])?)])
     }
 
-    fn value<T: Scalar>(&self, planes: &Planes, ins: &[&[T]]) -> Vec<T> {
-        averages(planes, ins[0], false)
+    fn reference<T: Scalar>(&self, planes: &Planes, ins: &[&[T]]) -> Vec<T> {
+        reference_avg(planes, ins[0], false)
     }
 }
 
-impl AdaptiveAvgPoolBwd {
-    fn check(&self, [dy]: &[Shape; 1]) -> Result<Shape> {
+impl Pooling<1> for AdaptiveAvgPoolBwd {
+    fn shape(&self, [dy]: &[Shape; 1]) -> Result<Shape> {
         adapted(Self::NAME, dy, &self.sizes)
     }
 
@@ -94,16 +97,16 @@ impl AdaptiveAvgPoolBwd {
         Planes::new(out, dy, self.sizes.len(), Cells::Adaptive)
     }
 
-    fn job(&self) -> (Job, f32) {
-        (Job::AvgBwd { counted: false }, 0.0)
+    fn cuda_kernel(&self) -> (PoolKernel, f32) {
+        (PoolKernel::AvgBwd { count_padding: false }, 0.0)
     }
 
-    fn run(&self, planes: &Planes, run: CpuRun<'_>) {
+    fn cpu(&self, planes: &Planes, run: CpuRun<'_>) {
         let (dy, outputs, last) = (run.ins[0], planes.output_len(), planes.rank() - 1);
         planes.each_input_plane(run, |plane, out| {
             for i in 0..outputs {
                 let o = coordinates(i, &planes.output);
-                let g = dy[plane * outputs + i] * inverse(planes.real(&o));
+                let g = dy[plane * outputs + i] * inverse(planes.real_cells(&o));
                 let start = o[last] * planes.input[last] / planes.output[last];
                 let cells = planes.kernel(last, o[last]);
                 planes.rows(&o, |row| {
@@ -114,13 +117,13 @@ impl AdaptiveAvgPoolBwd {
         });
     }
 
-    fn record_vjp(&self, r: &mut dyn Recorder, io: Io<'_>, v: Val) -> Result<Vec<Option<Val>>> {
+    fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, v: Val) -> Result<Vec<Option<Val>>> {
         let dy = r.meta(io.ins[0]).shape;
-        let sizes = pooled(Self::NAME, &dy, self.sizes.len())?.to_vec();
+        let sizes = pooled_axes(Self::NAME, &dy, self.sizes.len())?.to_vec();
         Ok(vec![Some(r.record(AdaptiveAvgPool { sizes }.into(), &[v])?)])
     }
 
-    fn value<T: Scalar>(&self, planes: &Planes, ins: &[&[T]]) -> Vec<T> {
-        spread(planes, ins[0], false)
+    fn reference<T: Scalar>(&self, planes: &Planes, ins: &[&[T]]) -> Vec<T> {
+        reference_avg_bwd(planes, ins[0], false)
     }
 }

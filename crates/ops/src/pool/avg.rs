@@ -1,15 +1,16 @@
 //! The mean of each window.
 
 use super::cpu::{scale, share_step, sum_step};
-use super::{
-    Cells, Job, Planes, Window, alike, averages, inverse, pooled, resized, sizes_attr, spread, window_from,
-    windowed,
+use super::cuda::PoolKernel;
+use super::window::{
+    Cells, Planes, Window, check_shape, pooled_axes, window_from, window_shape, with_last_axes,
 };
+use super::{Pooling, sizes_attr};
 use crate::pointwise::program::Scratch;
 use crate::{AnyTensor, Attr, Attrs, CpuRun, CudaRun, Gpu, Io, Kernel, Op, Recorder, Val, floats};
 use dittograd_device::Meta;
 use dittograd_device::cuda::Source;
-use dittograd_numerics::error::{Error, ErrorKind, Result};
+use dittograd_numerics::error::{Error, Result};
 use dittograd_numerics::scalar::Scalar;
 use dittograd_numerics::shape::Shape;
 use dittograd_numerics::tensor::Tensor;
@@ -26,14 +27,41 @@ pub(super) fn input_of(
     sizes: &[usize],
     full: bool,
 ) -> Result<Shape> {
-    pooled(op, dy, w.kernel.len())?;
+    pooled_axes(op, dy, w.kernel.len())?;
     if sizes.len() != w.kernel.len() {
         let why = format!("{sizes:?} must have one entry per entry of kernel {:?}", w.kernel);
         return Err(Error::argument(op, "sizes", why));
     }
-    let x = resized(dy, sizes)?;
-    alike(op, "the gradient must have one element per window", windowed(op, w, &x, full)?, *dy)?;
+    let x = with_last_axes(dy, sizes)?;
+    check_shape(op, "the gradient must have one element per window", window_shape(op, w, &x, full)?, *dy)?;
     Ok(x)
+}
+
+/// `1 / cells`, formed in f64 and rounded once.
+pub(super) fn inverse(cells: usize) -> f32 {
+    (1.0 / cells as f64) as f32
+}
+
+/// Means of the real cells of each window: of all cells, or of the real ones.
+pub(super) fn reference_avg<T: Scalar>(planes: &Planes, x: &[T], count_padding: bool) -> Vec<T> {
+    let one = |o: usize| {
+        let window = planes.window(o);
+        let sum = window.iter().flatten().fold(T::c(0.0), |s, &i| s + x[i]);
+        let count = if count_padding { window.len() } else { window.iter().flatten().count() };
+        sum / T::c(count as f64)
+    };
+    (0..planes.output_len()).map(one).collect()
+}
+
+/// The adjoint of [`reference_avg`].
+pub(super) fn reference_avg_bwd<T: Scalar>(planes: &Planes, dy: &[T], count_padding: bool) -> Vec<T> {
+    let mut out = vec![T::c(0.0); planes.input_len()];
+    for (o, &dy) in dy.iter().enumerate() {
+        let window = planes.window(o);
+        let count = if count_padding { window.len() } else { window.iter().flatten().count() };
+        window.iter().flatten().for_each(|&i| out[i] = out[i] + dy / T::c(count as f64));
+    }
+    out
 }
 
 pool_op! {
@@ -60,29 +88,29 @@ pool_op! {
     } attrs
 }
 
-impl AvgPool {
-    fn check(&self, [x]: &[Shape; 1]) -> Result<Shape> {
-        windowed(Self::NAME, &self.window, x, self.count_include_pad)
+impl Pooling<1> for AvgPool {
+    fn shape(&self, [x]: &[Shape; 1]) -> Result<Shape> {
+        window_shape(Self::NAME, &self.window, x, self.count_include_pad)
     }
 
     fn planes(&self, x: &Shape, out: &Shape) -> Planes {
         Planes::new(x, out, self.window.kernel.len(), Cells::Fixed(self.window.clone()))
     }
 
-    fn job(&self) -> (Job, f32) {
-        (Job::Avg { counted: self.count_include_pad }, inverse(self.window.cells()))
+    fn cuda_kernel(&self) -> (PoolKernel, f32) {
+        (PoolKernel::Avg { count_padding: self.count_include_pad }, inverse(self.window.cells()))
     }
 
-    fn run(&self, planes: &Planes, run: CpuRun<'_>) {
+    fn cpu(&self, planes: &Planes, run: CpuRun<'_>) {
         let (simd, x, len) = (run.simd, run.ins[0], planes.input_len());
-        let ((stride, kernel), last) = (planes.last(), planes.rank() - 1);
+        let ((stride, kernel), last) = (planes.last_axis(), planes.rank() - 1);
         planes.each_output_row(run, |plane, o, _, out| {
             let x = &x[plane * len..(plane + 1) * len];
             out.fill(0.0);
             planes.rows(o, |row| {
                 let Some(row) = row else { return };
                 for k in 0..kernel {
-                    let (range, first) = planes.span(k);
+                    let (range, first) = planes.real_span(k);
                     if !range.is_empty() {
                         sum_step(simd, &x[row + first..], stride, &mut out[range]);
                     }
@@ -94,26 +122,26 @@ impl AvgPool {
                 let mut o = *o;
                 for (i, out) in out.iter_mut().enumerate() {
                     o[last] = i;
-                    *out *= inverse(planes.real(&o));
+                    *out *= inverse(planes.real_cells(&o));
                 }
             }
         });
     }
 
-    fn record_vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {
+    fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {
         let x = r.meta(io.ins[0]).shape;
-        let sizes = pooled(Self::NAME, &x, self.window.kernel.len())?.to_vec();
+        let sizes = pooled_axes(Self::NAME, &x, self.window.kernel.len())?.to_vec();
         let op = AvgPoolBwd { window: self.window.clone(), count_include_pad: self.count_include_pad, sizes };
         Ok(vec![Some(r.record(op.into(), &[dy])?)])
     }
 
-    fn value<T: Scalar>(&self, planes: &Planes, ins: &[&[T]]) -> Vec<T> {
-        averages(planes, ins[0], self.count_include_pad)
+    fn reference<T: Scalar>(&self, planes: &Planes, ins: &[&[T]]) -> Vec<T> {
+        reference_avg(planes, ins[0], self.count_include_pad)
     }
 }
 
-impl AvgPoolBwd {
-    fn check(&self, [dy]: &[Shape; 1]) -> Result<Shape> {
+impl Pooling<1> for AvgPoolBwd {
+    fn shape(&self, [dy]: &[Shape; 1]) -> Result<Shape> {
         input_of(Self::NAME, &self.window, dy, &self.sizes, self.count_include_pad)
     }
 
@@ -121,13 +149,13 @@ impl AvgPoolBwd {
         Planes::new(out, dy, self.window.kernel.len(), Cells::Fixed(self.window.clone()))
     }
 
-    fn job(&self) -> (Job, f32) {
-        (Job::AvgBwd { counted: self.count_include_pad }, inverse(self.window.cells()))
+    fn cuda_kernel(&self) -> (PoolKernel, f32) {
+        (PoolKernel::AvgBwd { count_padding: self.count_include_pad }, inverse(self.window.cells()))
     }
 
-    fn run(&self, planes: &Planes, run: CpuRun<'_>) {
+    fn cpu(&self, planes: &Planes, run: CpuRun<'_>) {
         let (simd, dy, outputs) = (run.simd, run.ins[0], planes.output_len());
-        let ((stride, kernel), last) = (planes.last(), planes.rank() - 1);
+        let ((stride, kernel), last) = (planes.last_axis(), planes.rank() - 1);
         let width = planes.output[last];
         planes.each_input_plane(run, |plane, out| {
             let mut scaled = Scratch::take(width);
@@ -141,14 +169,14 @@ impl AvgPoolBwd {
                 } else {
                     for (i, s) in scaled.iter_mut().enumerate() {
                         o[last] = i;
-                        *s = dy[i] * inverse(planes.real(&o));
+                        *s = dy[i] * inverse(planes.real_cells(&o));
                     }
                     (&*scaled, 1.0)
                 };
                 planes.rows(&o, |row| {
                     let Some(row) = row else { return };
                     for k in (0..kernel).rev() {
-                        let (range, first) = planes.span(k);
+                        let (range, first) = planes.real_span(k);
                         if !range.is_empty() {
                             share_step(simd, &dy[range], factor, stride, &mut out[row + first..]);
                         }
@@ -158,12 +186,12 @@ impl AvgPoolBwd {
         });
     }
 
-    fn record_vjp(&self, r: &mut dyn Recorder, _io: Io<'_>, v: Val) -> Result<Vec<Option<Val>>> {
+    fn vjp(&self, r: &mut dyn Recorder, _io: Io<'_>, v: Val) -> Result<Vec<Option<Val>>> {
         let op = AvgPool { window: self.window.clone(), count_include_pad: self.count_include_pad };
         Ok(vec![Some(r.record(op.into(), &[v])?)])
     }
 
-    fn value<T: Scalar>(&self, planes: &Planes, ins: &[&[T]]) -> Vec<T> {
-        spread(planes, ins[0], self.count_include_pad)
+    fn reference<T: Scalar>(&self, planes: &Planes, ins: &[&[T]]) -> Vec<T> {
+        reference_avg_bwd(planes, ins[0], self.count_include_pad)
     }
 }

@@ -4,7 +4,7 @@ use super::adaptive::{AdaptiveAvgPool, AdaptiveAvgPoolBwd};
 use super::avg::{AvgPool, AvgPoolBwd};
 use super::max::{MaxPool, MaxPoolBwd, MaxPoolPick};
 use super::smooth::{SmoothMaxPool, SmoothMaxPoolBwd, SmoothMaxPoolSum};
-use super::{Window, pooled, resized, windowed};
+use super::window::{Window, pooled_axes, window_shape, with_last_axes};
 use crate::cases::{Bound, Cases, Reject, Sample, SampleIn};
 use crate::{Op, dims};
 use dittograd_device::Meta;
@@ -50,7 +50,7 @@ fn windows(dilated: bool) -> impl Iterator<Item = (Window, Shape, Shape)> {
         let window = Window { dilation: g.to_vec(), ..Window::new(k, s, p) };
         let x = dims(d);
         let sizes = window.sizes("pool", &d[d.len() - k.len()..], false).ok()?;
-        let y = resized(&x, &sizes).ok()?;
+        let y = with_last_axes(&x, &sizes).ok()?;
         Some((window, x, y))
     })
 }
@@ -64,7 +64,7 @@ fn random_window(stream: &mut Stream) -> Option<(Window, Shape, Shape)> {
     let side = |stream: &mut Stream| [3, 4, 7, 31, 32, 33, 65][stream.below(7)];
     let x = dims(&[1 + stream.below(40), side(stream), side(stream)]);
     let sizes = window.sizes("pool", &x.dims()[1..], false).ok()?;
-    let y = resized(&x, &sizes).ok()?;
+    let y = with_last_axes(&x, &sizes).ok()?;
     Some((window, x, y))
 }
 
@@ -265,8 +265,8 @@ impl Cases for AvgPoolBwd {
         let one = |s: Sample<AvgPool>| {
             let AvgPool { window, count_include_pad } = s.op;
             let x = s.ins[0].meta().shape;
-            let y = windowed(Self::NAME, &window, &x, true).ok()?;
-            let sizes = pooled(Self::NAME, &x, window.kernel.len()).ok()?.to_vec();
+            let y = window_shape(Self::NAME, &window, &x, true).ok()?;
+            let sizes = pooled_axes(Self::NAME, &x, window.kernel.len()).ok()?.to_vec();
             Some(Sample { op: AvgPoolBwd { window, count_include_pad, sizes }, ins: vec![SampleIn::any(y)] })
         };
         AvgPool::samples().into_iter().filter_map(one).collect()
@@ -338,7 +338,7 @@ impl Cases for AdaptiveAvgPoolBwd {
     fn samples() -> Vec<Sample<AdaptiveAvgPoolBwd>> {
         let one = |(x, sizes): &(&[usize], &[usize])| {
             let from = x[x.len() - sizes.len()..].to_vec();
-            let dy = resized(&dims(x), sizes).unwrap_or_default();
+            let dy = with_last_axes(&dims(x), sizes).unwrap_or_default();
             Sample { op: AdaptiveAvgPoolBwd { sizes: from }, ins: vec![SampleIn::any(dy)] }
         };
         ADAPTED.iter().map(one).collect()

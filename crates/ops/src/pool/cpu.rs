@@ -1,10 +1,41 @@
 //! The CPU kernels.
 
-use super::{Cells, NONE, Planes, coordinates, shift, smooth, term, weighed};
+use super::smooth::{finite_shift, log_sum_exp, shifted_exp, weighted_exp};
+use super::window::{Cells, Planes, coordinates};
 use crate::CpuRun;
 use crate::reduce::extremum::{larger, same};
 use dittograd_device::cpu::simd::{Simd, simd_fn};
 use dittograd_numerics::shape::MAX_RANK;
+
+/// No cell.
+pub(super) const NO_CELL: u32 = u32::MAX;
+
+/// Loops over the elements of `x` that are `stride` apart, beside those of other slices.
+macro_rules! strided {
+    ($x:ident, $stride:ident, $out:ident, |$v:ident, $i:ident| $body:block) => {
+        if $stride == 1 {
+            let $x = &$x[..$out.len()];
+            for $i in 0..$out.len() {
+                let $v = $x[$i];
+                $body
+            }
+        } else if $stride == 2 {
+            // Pairs, of which a compiler knows how to take every other word.
+            let pairs = $x.as_chunks::<2>().0;
+            let pairs = &pairs[..pairs.len().min($out.len())];
+            for $i in 0..pairs.len() {
+                let $v = pairs[$i][0];
+                $body
+            }
+            for $i in pairs.len()..$out.len() {
+                let $v = $x[2 * $i];
+                $body
+            }
+        } else {
+            for ($i, &$v) in $x.iter().step_by($stride).take($out.len()).enumerate() $body
+        }
+    };
+}
 
 simd_fn! {
     pub(super) fn max_step(simd, x: &[f32], stride: usize, best: &mut [f32]) {
@@ -20,7 +51,7 @@ simd_fn! {
     pub(super) fn first_step(simd, x: &[f32], stride: usize, y: &[f32], cell: u32, found: &mut [u32]) {
         let (y, step) = (&y[..found.len()], stride as u32);
         strided!(x, stride, found, |v, i| {
-            let take = (found[i] == NONE) & same(v, y[i]);
+            let take = (found[i] == NO_CELL) & same(v, y[i]);
             found[i] = if take { cell + i as u32 * step } else { found[i] };
         });
     }
@@ -50,7 +81,7 @@ simd_fn! {
 simd_fn! {
     pub(super) fn term_step(simd, beta: f32, x: &[f32], stride: usize, m: &[f32], sums: &mut [f32]) {
         let m = &m[..sums.len()];
-        strided!(x, stride, sums, |v, i| { sums[i] += term(beta, v, m[i]); });
+        strided!(x, stride, sums, |v, i| { sums[i] += shifted_exp(beta, v, m[i]); });
     }
 }
 
@@ -58,14 +89,14 @@ simd_fn! {
     pub(super) fn smooth_row(simd, beta: f32, m: &[f32], out: &mut [f32]) {
         let m = &m[..out.len()];
         for i in 0..out.len() {
-            out[i] = smooth(m[i], out[i], beta);
+            out[i] = log_sum_exp(m[i], out[i], beta);
         }
     }
 }
 
 simd_fn! {
     pub(super) fn shift_row(simd, m: &mut [f32]) {
-        m.iter_mut().for_each(|m| *m = shift(*m));
+        m.iter_mut().for_each(|m| *m = finite_shift(*m));
     }
 }
 
@@ -74,7 +105,7 @@ simd_fn! {
     pub(super) fn weigh_step(simd, beta: f32, x: &[f32], v: &[f32], stride: usize, y: &[f32], sums: &mut [f32]) {
         let y = &y[..sums.len()];
         for (i, (&x, &v)) in x.iter().step_by(stride).zip(v.iter().step_by(stride)).take(sums.len()).enumerate() {
-            sums[i] += weighed(beta, x, y[i], v);
+            sums[i] += weighted_exp(beta, x, y[i], v);
         }
     }
 }
@@ -84,7 +115,7 @@ simd_fn! {
     pub(super) fn spread_step(simd, beta: f32, x: &[f32], stride: usize, y: &[f32], dy: &[f32], out: &mut [f32]) {
         let cells = x.iter().step_by(stride).zip(out.iter_mut().step_by(stride));
         for ((&x, out), (&y, &dy)) in cells.zip(y.iter().zip(dy)) {
-            *out += weighed(beta, x, y, dy);
+            *out += weighted_exp(beta, x, y, dy);
         }
     }
 }
@@ -99,7 +130,7 @@ simd_fn! {
 }
 
 /// Cells one task of the thread pool works on.
-pub(super) const TASK: usize = 16 * 1024;
+pub(super) const CELLS_PER_TASK: usize = 16 * 1024;
 
 impl Planes {
     /// Calls `f` with each output row: its plane, the coordinates of its first cell, where it starts, and its words.
@@ -114,7 +145,7 @@ impl Planes {
         }
         let per_plane = self.output_len() / row;
         let work = row * self.kernel_cells();
-        let per_task = run.pool.share(self.count * per_plane, (TASK / work).max(1), 1);
+        let per_task = run.pool.share(self.count * per_plane, (CELLS_PER_TASK / work).max(1), 1);
         run.pool.chunks_mut(run.out, per_task * row, |task, out| {
             for (i, out) in out.chunks_mut(row).enumerate() {
                 let at = task * per_task + i;
@@ -138,7 +169,7 @@ impl Planes {
             return;
         }
         let len = self.input_len();
-        let per_task = run.pool.share(self.count, (TASK / len).max(1), 1);
+        let per_task = run.pool.share(self.count, (CELLS_PER_TASK / len).max(1), 1);
         run.pool.chunks_mut(run.out, per_task * len, |task, out| {
             for (i, out) in out.chunks_mut(len).enumerate() {
                 out.fill(0.0);
@@ -156,12 +187,12 @@ impl Planes {
         y: &[f32],
         found: &mut [u32],
     ) {
-        let (stride, kernel) = self.last();
-        found.fill(NONE);
+        let (stride, kernel) = self.last_axis();
+        found.fill(NO_CELL);
         self.rows(o, |row| {
             let Some(row) = row else { return };
             for k in 0..kernel {
-                let (range, first) = self.span(k);
+                let (range, first) = self.real_span(k);
                 if !range.is_empty() {
                     // The shape rule holds planes below 2^32 cells.
                     let cell = (row + first) as u32;

@@ -1,6 +1,7 @@
 //! The CUDA kernels: which variant of `pool.cu` is compiled, and how it is launched.
 
-use super::{Cells, Job, Planes, shift, smooth, term, weighed};
+use super::smooth::{finite_shift, log_sum_exp, shifted_exp, weighted_exp};
+use super::window::{Cells, Planes};
 use crate::CudaRun;
 use crate::pointwise::map;
 use crate::pointwise::map::grid;
@@ -15,6 +16,49 @@ const POOL_CU: &str = include_str!("pool.cu");
 /// Cells of a window up to which loops over it are unrolled.
 const MAX_UNROLLED_CELLS: usize = 32;
 
+/// What a kernel of `pool.cu` computes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum PoolKernel {
+    Max,
+    MaxBwd,
+    Pick,
+    Avg { count_padding: bool },
+    AvgBwd { count_padding: bool },
+    Smooth,
+    SmoothBwd,
+    SmoothSum,
+}
+
+impl PoolKernel {
+    /// The name of its `OP_` constant in `pool.cu`.
+    pub(super) fn op(self) -> &'static str {
+        match self {
+            PoolKernel::Max => "MAX",
+            PoolKernel::MaxBwd => "MAX_BWD",
+            PoolKernel::Pick => "MAX_PICK",
+            PoolKernel::Avg { .. } => "AVG",
+            PoolKernel::AvgBwd { .. } => "AVG_BWD",
+            PoolKernel::Smooth => "SMOOTH",
+            PoolKernel::SmoothBwd => "SMOOTH_BWD",
+            PoolKernel::SmoothSum => "SMOOTH_SUM",
+        }
+    }
+
+    /// Its name in that of a module.
+    fn name(self) -> String {
+        let count_padding = !matches!(
+            self,
+            PoolKernel::Avg { count_padding: false } | PoolKernel::AvgBwd { count_padding: false }
+        );
+        self.op().to_lowercase() + if count_padding { "" } else { "_real" }
+    }
+
+    /// Whether a thread has an input cell and visits the windows that hold it.
+    pub(super) fn gathers(self) -> bool {
+        matches!(self, PoolKernel::MaxBwd | PoolKernel::AvgBwd { .. } | PoolKernel::SmoothBwd)
+    }
+}
+
 /// The formulas of the smooth maximum as device functions.
 fn smooth_functions() -> String {
     let function = |name: &str, inputs: usize, f: fn(&[Expr]) -> Expr| {
@@ -22,18 +66,18 @@ fn smooth_functions() -> String {
     };
     [
         map::prelude().to_string(),
-        function("finite_shift", 1, |v| shift(v[0])),
-        function("shifted_exp", 3, |v| term(v[0], v[1], v[2])),
-        function("log_sum_exp", 3, |v| smooth(v[0], v[1], v[2])),
-        function("weighted_exp", 4, |v| weighed(v[0], v[1], v[2], v[3])),
+        function("finite_shift", 1, |v| finite_shift(v[0])),
+        function("shifted_exp", 3, |v| shifted_exp(v[0], v[1], v[2])),
+        function("log_sum_exp", 3, |v| log_sum_exp(v[0], v[1], v[2])),
+        function("weighted_exp", 4, |v| weighted_exp(v[0], v[1], v[2], v[3])),
     ]
     .concat()
 }
 
 impl Planes {
-    /// The module of a job. Kernel, stride, padding and dilation are part of the text, so that loops over windows
+    /// The module of a kernel. Kernel, stride, padding and dilation are part of the text, so that loops over windows
     /// are unrolled; sizes are arguments.
-    pub(super) fn module(&self, job: Job) -> Source {
+    pub(super) fn module(&self, kernel: PoolKernel) -> Source {
         let list = |v: &[usize], by: &str| v.iter().map(usize::to_string).collect::<Vec<_>>().join(by);
         let rank = self.rank();
         let windows = match &self.cells {
@@ -42,14 +86,14 @@ impl Planes {
                 .concat(),
             Cells::Adaptive => "_adaptive".into(),
         };
-        crate::module(format!("pool_{}_{rank}{windows}", job.name()), || {
+        crate::module(format!("pool_{}_{rank}{windows}", kernel.name()), || {
             let (adaptive, padded, unroll) = match &self.cells {
                 Cells::Fixed(w) => (false, w.padding.iter().any(|&p| p > 0), w.cells() <= MAX_UNROLLED_CELLS),
                 Cells::Adaptive => (true, false, false),
             };
             let mut text = format!(
                 "#define OP OP_{}\n#define RANK {rank}\n#define ADAPTIVE {}\n#define PADDED {}\n#define UNROLL {}\n",
-                job.op(),
+                kernel.op(),
                 u8::from(adaptive),
                 u8::from(padded),
                 u8::from(unroll)
@@ -63,24 +107,33 @@ impl Planes {
                 ];
                 lists.iter().for_each(|(name, v)| text += &format!("#define {name} {}\n", list(v, ", ")));
             }
-            match job {
-                Job::Avg { counted } | Job::AvgBwd { counted } => {
-                    text += &format!("#define COUNT_PADDING {}\n", u8::from(counted));
+            match kernel {
+                PoolKernel::Avg { count_padding } | PoolKernel::AvgBwd { count_padding } => {
+                    text += &format!("#define COUNT_PADDING {}\n", u8::from(count_padding));
                 }
-                Job::Smooth | Job::SmoothBwd | Job::SmoothSum => text += &smooth_functions(),
-                Job::Max | Job::MaxBwd | Job::Pick => {}
+                PoolKernel::Smooth | PoolKernel::SmoothBwd | PoolKernel::SmoothSum => {
+                    text += &smooth_functions()
+                }
+                PoolKernel::Max | PoolKernel::MaxBwd | PoolKernel::Pick => {}
             }
             text + POOL_CU
         })
     }
 
-    /// Queues a job on inputs `x, y, dy`, 0 where there is none.
-    pub(super) fn run_cuda(&self, job: Job, ins: [u64; 3], scalar: f32, run: &CudaRun<'_>) -> Result<()> {
+    /// Queues the kernel.
+    pub(super) fn run_cuda(&self, kernel: PoolKernel, scalar: f32, run: &CudaRun<'_>) -> Result<()> {
+        // `x, y, dy`, of which a mean and its gradient have one alone.
+        let ins = match *run.ins {
+            [dy] if kernel.gathers() => [0, 0, dy],
+            [x] => [x, 0, 0],
+            [x, y, dy] => [x, y, dy],
+            _ => [0; 3],
+        };
         let items = run.shape.numel();
         if items == 0 {
             return Ok(());
         }
-        let (module, source) = self.module(job);
+        let (module, source) = self.module(kernel);
         let kernel = run.cuda.kernel(&module, source, "pool")?;
         let mut sizes = [1u32; 2 * MAX_RANK];
         for a in 0..self.rank() {

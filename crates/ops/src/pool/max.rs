@@ -1,13 +1,15 @@
 //! The largest of each window.
 
-use super::cpu::max_step;
-use super::{Cells, Job, NONE, Planes, Window, triple, window_from, windowed};
+use super::Pooling;
+use super::cpu::{NO_CELL, max_step};
+use super::cuda::PoolKernel;
+use super::window::{Cells, Planes, Window, three_shapes, window_from, window_shape};
 use crate::pointwise::program::Scratch;
 use crate::reduce::extremum::{larger, same};
 use crate::{AnyTensor, Attr, Attrs, CpuRun, CudaRun, Gpu, Io, Kernel, Op, Recorder, Val, floats};
 use dittograd_device::Meta;
 use dittograd_device::cuda::Source;
-use dittograd_numerics::error::{Error, ErrorKind, Result};
+use dittograd_numerics::error::Result;
 use dittograd_numerics::scalar::Scalar;
 use dittograd_numerics::shape::Shape;
 use dittograd_numerics::tensor::Tensor;
@@ -39,29 +41,29 @@ pool_op! {
     } attrs
 }
 
-impl MaxPool {
-    fn check(&self, [x]: &[Shape; 1]) -> Result<Shape> {
-        windowed(Self::NAME, &self.window, x, false)
+impl Pooling<1> for MaxPool {
+    fn shape(&self, [x]: &[Shape; 1]) -> Result<Shape> {
+        window_shape(Self::NAME, &self.window, x, false)
     }
 
     fn planes(&self, x: &Shape, out: &Shape) -> Planes {
         Planes::new(x, out, self.window.kernel.len(), Cells::Fixed(self.window.clone()))
     }
 
-    fn job(&self) -> (Job, f32) {
-        (Job::Max, 0.0)
+    fn cuda_kernel(&self) -> (PoolKernel, f32) {
+        (PoolKernel::Max, 0.0)
     }
 
-    fn run(&self, planes: &Planes, run: CpuRun<'_>) {
+    fn cpu(&self, planes: &Planes, run: CpuRun<'_>) {
         let (simd, x, len) = (run.simd, run.ins[0], planes.input_len());
-        let (stride, kernel) = planes.last();
+        let (stride, kernel) = planes.last_axis();
         planes.each_output_row(run, |plane, o, _, out| {
             let x = &x[plane * len..(plane + 1) * len];
             out.fill(f32::NEG_INFINITY);
             planes.rows(o, |row| {
                 let Some(row) = row else { return };
                 for k in 0..kernel {
-                    let (range, first) = planes.span(k);
+                    let (range, first) = planes.real_span(k);
                     if !range.is_empty() {
                         max_step(simd, &x[row + first..], stride, &mut out[range]);
                     }
@@ -70,12 +72,12 @@ impl MaxPool {
         });
     }
 
-    fn record_vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {
+    fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {
         let op = MaxPoolBwd { window: self.window.clone() };
         Ok(vec![Some(r.record(op.into(), &[io.ins[0], io.out, dy])?)])
     }
 
-    fn value<T: Scalar>(&self, planes: &Planes, ins: &[&[T]]) -> Vec<T> {
+    fn reference<T: Scalar>(&self, planes: &Planes, ins: &[&[T]]) -> Vec<T> {
         let one = |o: usize| {
             let cells = planes.window(o).into_iter().flatten().map(|i| ins[0][i]);
             cells.fold(T::c(f64::NEG_INFINITY), |best, v| if larger(v, best) { v } else { best })
@@ -84,22 +86,22 @@ impl MaxPool {
     }
 }
 
-impl MaxPoolBwd {
-    fn check(&self, shapes: &[Shape; 3]) -> Result<Shape> {
-        triple(Self::NAME, &self.window, shapes, false)
+impl Pooling<3> for MaxPoolBwd {
+    fn shape(&self, shapes: &[Shape; 3]) -> Result<Shape> {
+        three_shapes(Self::NAME, &self.window, shapes, false)
     }
 
     fn planes(&self, x: &Shape, _out: &Shape) -> Planes {
-        // After the check the windows fit.
-        let out = windowed(Self::NAME, &self.window, x, false).unwrap_or(*x);
+        // After the shape rule the windows fit.
+        let out = window_shape(Self::NAME, &self.window, x, false).unwrap_or(*x);
         Planes::new(x, &out, self.window.kernel.len(), Cells::Fixed(self.window.clone()))
     }
 
-    fn job(&self) -> (Job, f32) {
-        (Job::MaxBwd, 0.0)
+    fn cuda_kernel(&self) -> (PoolKernel, f32) {
+        (PoolKernel::MaxBwd, 0.0)
     }
 
-    fn run(&self, planes: &Planes, run: CpuRun<'_>) {
+    fn cpu(&self, planes: &Planes, run: CpuRun<'_>) {
         let (x, y, dy, simd) = (run.ins[0], run.ins[1], run.ins[2], run.simd);
         let (len, outputs) = (planes.input_len(), planes.output_len());
         let width = planes.output[planes.rank() - 1];
@@ -110,20 +112,20 @@ impl MaxPoolBwd {
             planes.each_row_of_plane(|o, at| {
                 let at = plane * outputs + at;
                 planes.first_cells(simd, x, o, &y[at..at + width], found);
-                for (&cell, dy) in found.iter().zip(&dy[at..]).filter(|(c, _)| **c != NONE) {
+                for (&cell, dy) in found.iter().zip(&dy[at..]).filter(|(c, _)| **c != NO_CELL) {
                     out[cell as usize] += dy;
                 }
             });
         });
     }
 
-    fn record_vjp(&self, r: &mut dyn Recorder, io: Io<'_>, v: Val) -> Result<Vec<Option<Val>>> {
+    fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, v: Val) -> Result<Vec<Option<Val>>> {
         let op = MaxPoolPick { window: self.window.clone() };
         let by_dy = r.record(op.into(), &[io.ins[0], io.ins[1], v])?;
         Ok(vec![None, None, Some(by_dy)])
     }
 
-    fn value<T: Scalar>(&self, planes: &Planes, ins: &[&[T]]) -> Vec<T> {
+    fn reference<T: Scalar>(&self, planes: &Planes, ins: &[&[T]]) -> Vec<T> {
         let mut out = vec![T::c(0.0); planes.input_len()];
         for o in 0..planes.output_len() {
             if let Some(i) = planes.window(o).into_iter().flatten().find(|&i| same(ins[0][i], ins[1][o])) {
@@ -134,20 +136,20 @@ impl MaxPoolBwd {
     }
 }
 
-impl MaxPoolPick {
-    fn check(&self, shapes: &[Shape; 3]) -> Result<Shape> {
-        triple(Self::NAME, &self.window, shapes, true)
+impl Pooling<3> for MaxPoolPick {
+    fn shape(&self, shapes: &[Shape; 3]) -> Result<Shape> {
+        three_shapes(Self::NAME, &self.window, shapes, true)
     }
 
     fn planes(&self, x: &Shape, out: &Shape) -> Planes {
         Planes::new(x, out, self.window.kernel.len(), Cells::Fixed(self.window.clone()))
     }
 
-    fn job(&self) -> (Job, f32) {
-        (Job::Pick, 0.0)
+    fn cuda_kernel(&self) -> (PoolKernel, f32) {
+        (PoolKernel::Pick, 0.0)
     }
 
-    fn run(&self, planes: &Planes, run: CpuRun<'_>) {
+    fn cpu(&self, planes: &Planes, run: CpuRun<'_>) {
         let (x, y, v, simd, len) = (run.ins[0], run.ins[1], run.ins[2], run.simd, planes.input_len());
         planes.each_output_row(run, |plane, o, at, out| {
             let cells = plane * len..(plane + 1) * len;
@@ -156,18 +158,18 @@ impl MaxPoolPick {
             let found: &mut [u32] = bytemuck::cast_slice_mut(&mut scratch.words()[..out.len()]);
             planes.first_cells(simd, x, o, &y[at..at + out.len()], found);
             for (out, &cell) in out.iter_mut().zip(&*found) {
-                *out = if cell == NONE { 0.0 } else { v[cell as usize] };
+                *out = if cell == NO_CELL { 0.0 } else { v[cell as usize] };
             }
         });
     }
 
-    fn record_vjp(&self, r: &mut dyn Recorder, io: Io<'_>, u: Val) -> Result<Vec<Option<Val>>> {
+    fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, u: Val) -> Result<Vec<Option<Val>>> {
         let op = MaxPoolBwd { window: self.window.clone() };
         let by_v = r.record(op.into(), &[io.ins[0], io.ins[1], u])?;
         Ok(vec![None, None, Some(by_v)])
     }
 
-    fn value<T: Scalar>(&self, planes: &Planes, ins: &[&[T]]) -> Vec<T> {
+    fn reference<T: Scalar>(&self, planes: &Planes, ins: &[&[T]]) -> Vec<T> {
         let one = |o: usize| {
             let first = planes.window(o).into_iter().flatten().find(|&i| same(ins[0][i], ins[1][o]));
             first.map_or(T::c(0.0), |i| ins[2][i])

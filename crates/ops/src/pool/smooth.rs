@@ -1,13 +1,16 @@
 //! A smooth maximum: the log-sum-exp of each window.
 
+use super::Pooling;
 use super::cpu::{largest_step, shift_row, smooth_row, spread_step, term_step, weigh_step};
-use super::{Cells, Job, Planes, Window, product, triple, window_from, windowed};
-use crate::pointwise::program::Scratch;
+use super::cuda::PoolKernel;
+use super::window::{Cells, Planes, Window, three_shapes, window_from, window_shape};
+use crate::pointwise::map::record_program;
+use crate::pointwise::program::{Program, Scratch};
 use crate::{AnyTensor, Attr, Attrs, CpuRun, CudaRun, Gpu, Io, Kernel, Op, Recorder, Val, floats};
 use dittograd_device::Meta;
 use dittograd_device::cuda::Source;
-use dittograd_numerics::error::{Error, ErrorKind, Result};
-use dittograd_numerics::scalar::Scalar;
+use dittograd_numerics::error::{Error, Result};
+use dittograd_numerics::scalar::{Real, Scalar};
 use dittograd_numerics::shape::Shape;
 use dittograd_numerics::tensor::Tensor;
 
@@ -20,6 +23,37 @@ pub(super) fn check_beta(op: &'static str, beta: f32) -> Result<()> {
         return Ok(());
     }
     Err(Error::argument(op, "beta", format!("is {beta}, use a finite number other than 0")))
+}
+
+/// The largest of `beta v`, or 0 where that is infinite: then the exponentials themselves say so.
+#[inline(always)]
+pub(super) fn finite_shift<R: Real>(m: R) -> R {
+    R::where_gt(R::c(f64::INFINITY), m.abs(), m, R::c(0.0))
+}
+
+/// `e^(beta v - m)`.
+#[inline(always)]
+pub(super) fn shifted_exp<R: Real>(beta: R, v: R, m: R) -> R {
+    (beta * v - m).exp()
+}
+
+/// `(m + ln s) / beta`.
+#[inline(always)]
+pub(super) fn log_sum_exp<R: Real>(m: R, s: R, beta: R) -> R {
+    (m + s.log()) / beta
+}
+
+/// `g e^(beta (x - y))`: what a cell weighs in a window of value `y`.
+#[inline(always)]
+pub(super) fn weighted_exp<R: Real>(beta: R, x: R, y: R, g: R) -> R {
+    g * (beta * (x - y)).exp()
+}
+
+/// Records a formula of two values of one shape.
+fn scaled_product(r: &mut dyn Recorder, a: Val, b: Val, factor: f32) -> Result<Val> {
+    let program = Program::trace(2, |v| vec![(v[0] * v[1]) * Real::c(f64::from(factor))]);
+    let shape = r.meta(a).shape;
+    record_program(r, &program, shape, &[a, b])
 }
 
 /// What is done with cells a stride apart and the outputs they belong to.
@@ -58,23 +92,23 @@ pool_op! {
     } attrs
 }
 
-impl SmoothMaxPool {
-    fn check(&self, [x]: &[Shape; 1]) -> Result<Shape> {
+impl Pooling<1> for SmoothMaxPool {
+    fn shape(&self, [x]: &[Shape; 1]) -> Result<Shape> {
         check_beta(Self::NAME, self.beta)?;
-        windowed(Self::NAME, &self.window, x, false)
+        window_shape(Self::NAME, &self.window, x, false)
     }
 
     fn planes(&self, x: &Shape, out: &Shape) -> Planes {
         Planes::new(x, out, self.window.kernel.len(), Cells::Fixed(self.window.clone()))
     }
 
-    fn job(&self) -> (Job, f32) {
-        (Job::Smooth, self.beta)
+    fn cuda_kernel(&self) -> (PoolKernel, f32) {
+        (PoolKernel::Smooth, self.beta)
     }
 
-    fn run(&self, planes: &Planes, run: CpuRun<'_>) {
+    fn cpu(&self, planes: &Planes, run: CpuRun<'_>) {
         let (simd, x, len, beta) = (run.simd, run.ins[0], planes.input_len(), self.beta);
-        let ((stride, kernel), width) = (planes.last(), planes.output[planes.rank() - 1]);
+        let ((stride, kernel), width) = (planes.last_axis(), planes.output[planes.rank() - 1]);
         planes.each_output_row(run, |plane, o, _, out| {
             let x = &x[plane * len..(plane + 1) * len];
             let mut scratch = Scratch::take(2 * width);
@@ -86,7 +120,7 @@ impl SmoothMaxPool {
                 planes.rows(o, |row| {
                     for k in 0..kernel {
                         let (range, first) = match row {
-                            Some(_) => planes.span(k),
+                            Some(_) => planes.real_span(k),
                             None => (0..0, 0),
                         };
                         f(zeros, 1, 0..range.start);
@@ -107,12 +141,12 @@ impl SmoothMaxPool {
         });
     }
 
-    fn record_vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {
+    fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {
         let op = SmoothMaxPoolBwd { window: self.window.clone(), beta: self.beta };
         Ok(vec![Some(r.record(op.into(), &[io.ins[0], io.out, dy])?)])
     }
 
-    fn value<T: Scalar>(&self, planes: &Planes, ins: &[&[T]]) -> Vec<T> {
+    fn reference<T: Scalar>(&self, planes: &Planes, ins: &[&[T]]) -> Vec<T> {
         let beta = T::from_f32(self.beta);
         let one = |o: usize| {
             let window = planes.window(o);
@@ -125,26 +159,26 @@ impl SmoothMaxPool {
     }
 }
 
-impl SmoothMaxPoolBwd {
-    fn check(&self, shapes: &[Shape; 3]) -> Result<Shape> {
+impl Pooling<3> for SmoothMaxPoolBwd {
+    fn shape(&self, shapes: &[Shape; 3]) -> Result<Shape> {
         check_beta(Self::NAME, self.beta)?;
-        triple(Self::NAME, &self.window, shapes, false)
+        three_shapes(Self::NAME, &self.window, shapes, false)
     }
 
     fn planes(&self, x: &Shape, _out: &Shape) -> Planes {
-        let out = windowed(Self::NAME, &self.window, x, false).unwrap_or(*x);
+        let out = window_shape(Self::NAME, &self.window, x, false).unwrap_or(*x);
         Planes::new(x, &out, self.window.kernel.len(), Cells::Fixed(self.window.clone()))
     }
 
-    fn job(&self) -> (Job, f32) {
-        (Job::SmoothBwd, self.beta)
+    fn cuda_kernel(&self) -> (PoolKernel, f32) {
+        (PoolKernel::SmoothBwd, self.beta)
     }
 
-    fn run(&self, planes: &Planes, run: CpuRun<'_>) {
+    fn cpu(&self, planes: &Planes, run: CpuRun<'_>) {
         let (simd, beta) = (run.simd, self.beta);
         let (x, y, dy) = (run.ins[0], run.ins[1], run.ins[2]);
         let (len, outputs) = (planes.input_len(), planes.output_len());
-        let ((stride, kernel), width) = (planes.last(), planes.output[planes.rank() - 1]);
+        let ((stride, kernel), width) = (planes.last_axis(), planes.output[planes.rank() - 1]);
         planes.each_input_plane(run, |plane, out| {
             let x = &x[plane * len..(plane + 1) * len];
             planes.each_row_of_plane(|o, at| {
@@ -153,7 +187,7 @@ impl SmoothMaxPoolBwd {
                 planes.rows(o, |row| {
                     let Some(row) = row else { return };
                     for k in (0..kernel).rev() {
-                        let (range, first) = planes.span(k);
+                        let (range, first) = planes.real_span(k);
                         if !range.is_empty() {
                             let (x, out) = (&x[row + first..], &mut out[row + first..]);
                             spread_step(simd, beta, x, stride, &y[range.clone()], &dy[range], out);
@@ -164,16 +198,16 @@ impl SmoothMaxPoolBwd {
         });
     }
 
-    fn record_vjp(&self, r: &mut dyn Recorder, io: Io<'_>, v: Val) -> Result<Vec<Option<Val>>> {
+    fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, v: Val) -> Result<Vec<Option<Val>>> {
         // With f = sum dy e^(beta (x - y)) and S = sum v e^(beta (x - y)): by x it is beta v f, by y -beta dy S, by dy S.
         let op = SmoothMaxPoolSum { window: self.window.clone(), beta: self.beta };
         let by_dy = r.record(op.into(), &[io.ins[0], io.ins[1], v])?;
-        let by_x = product(r, v, io.out, self.beta)?;
-        let by_y = product(r, io.ins[2], by_dy, -self.beta)?;
+        let by_x = scaled_product(r, v, io.out, self.beta)?;
+        let by_y = scaled_product(r, io.ins[2], by_dy, -self.beta)?;
         Ok(vec![Some(by_x), Some(by_y), Some(by_dy)])
     }
 
-    fn value<T: Scalar>(&self, planes: &Planes, ins: &[&[T]]) -> Vec<T> {
+    fn reference<T: Scalar>(&self, planes: &Planes, ins: &[&[T]]) -> Vec<T> {
         let beta = T::from_f32(self.beta);
         let mut out = vec![T::c(0.0); planes.input_len()];
         for o in 0..planes.output_len() {
@@ -185,24 +219,24 @@ impl SmoothMaxPoolBwd {
     }
 }
 
-impl SmoothMaxPoolSum {
-    fn check(&self, shapes: &[Shape; 3]) -> Result<Shape> {
+impl Pooling<3> for SmoothMaxPoolSum {
+    fn shape(&self, shapes: &[Shape; 3]) -> Result<Shape> {
         check_beta(Self::NAME, self.beta)?;
-        triple(Self::NAME, &self.window, shapes, true)
+        three_shapes(Self::NAME, &self.window, shapes, true)
     }
 
     fn planes(&self, x: &Shape, out: &Shape) -> Planes {
         Planes::new(x, out, self.window.kernel.len(), Cells::Fixed(self.window.clone()))
     }
 
-    fn job(&self) -> (Job, f32) {
-        (Job::SmoothSum, self.beta)
+    fn cuda_kernel(&self) -> (PoolKernel, f32) {
+        (PoolKernel::SmoothSum, self.beta)
     }
 
-    fn run(&self, planes: &Planes, run: CpuRun<'_>) {
+    fn cpu(&self, planes: &Planes, run: CpuRun<'_>) {
         let (simd, beta, len) = (run.simd, self.beta, planes.input_len());
         let (x, y, v) = (run.ins[0], run.ins[1], run.ins[2]);
-        let (stride, kernel) = planes.last();
+        let (stride, kernel) = planes.last_axis();
         planes.each_output_row(run, |plane, o, at, out| {
             let cells = plane * len..(plane + 1) * len;
             let (x, v) = (&x[cells.clone()], &v[cells]);
@@ -210,7 +244,7 @@ impl SmoothMaxPoolSum {
             planes.rows(o, |row| {
                 let Some(row) = row else { return };
                 for k in 0..kernel {
-                    let (range, first) = planes.span(k);
+                    let (range, first) = planes.real_span(k);
                     if !range.is_empty() {
                         let y = &y[at + range.start..at + range.end];
                         let from = row + first;
@@ -221,16 +255,16 @@ impl SmoothMaxPoolSum {
         });
     }
 
-    fn record_vjp(&self, r: &mut dyn Recorder, io: Io<'_>, u: Val) -> Result<Vec<Option<Val>>> {
+    fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, u: Val) -> Result<Vec<Option<Val>>> {
         // With S = sum v e^(beta (x - y)) and B = sum u e^(beta (x - y)): by v it is B, by x beta v B, by y -beta u S.
         let op = SmoothMaxPoolBwd { window: self.window.clone(), beta: self.beta };
         let by_v = r.record(op.into(), &[io.ins[0], io.ins[1], u])?;
-        let by_x = product(r, io.ins[2], by_v, self.beta)?;
-        let by_y = product(r, u, io.out, -self.beta)?;
+        let by_x = scaled_product(r, io.ins[2], by_v, self.beta)?;
+        let by_y = scaled_product(r, u, io.out, -self.beta)?;
         Ok(vec![Some(by_x), Some(by_y), Some(by_v)])
     }
 
-    fn value<T: Scalar>(&self, planes: &Planes, ins: &[&[T]]) -> Vec<T> {
+    fn reference<T: Scalar>(&self, planes: &Planes, ins: &[&[T]]) -> Vec<T> {
         let beta = T::from_f32(self.beta);
         let one = |o: usize| {
             planes

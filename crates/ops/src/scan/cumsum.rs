@@ -13,8 +13,8 @@ use dittograd_numerics::shape::Shape;
 use dittograd_numerics::tensor::Tensor;
 use std::sync::Arc;
 
-/// What a sum begins with so that nothing is changed: -0 + x is x, bit for bit.
-pub(super) const NOTHING: f32 = -0.0;
+/// The neutral element of addition: -0 + x is x, bit for bit.
+pub(super) const NEUTRAL: f32 = -0.0;
 
 /// Running sums along an axis: `y[i] = x[0] + … + x[i]` by the prefix rule. If `exclusive`, without `x[i]` and +0 at
 /// the beginning; if `reverse`, from the end of the axis.
@@ -79,7 +79,7 @@ impl Lines {
             let (totals, before) = scratch.words()[..2 * inner].split_at_mut(inner);
             for (i, out) in out.chunks_mut(words).enumerate() {
                 let x = &x[(task * per_task + i) * words..][..words];
-                before.fill(NOTHING);
+                before.fill(NEUTRAL);
                 for c in 0..self.chunks() {
                     let rows = self.rows(c);
                     let range = rows.start * inner..rows.end * inner;
@@ -190,16 +190,16 @@ simd_fn! {
     /// Scans a chunk of neighbouring elements. Returns its sum; the value is written if there is room for it.
     pub(super) fn chunk_line(simd, x: &[f32], before: Option<f32>, exclusive: bool, reverse: bool, out: &mut [f32]) -> f32 {
         let len = x.len().min(CHUNK);
-        let mut v = [NOTHING; CHUNK];
+        let mut v = [NEUTRAL; CHUNK];
         if reverse {
             v[..len].iter_mut().zip(x.iter().rev()).for_each(|(v, x)| *v = *x);
         } else {
             v[..len].copy_from_slice(&x[..len]);
         }
         // Chains of neighbouring blocks side by side, since each waits for its own last addition.
-        const SIDE: usize = 8;
-        for blocks in v.chunks_exact_mut(SIDE * BLOCK).take(len.div_ceil(SIDE * BLOCK)) {
-            let mut sums = [NOTHING; SIDE];
+        const CHAINS: usize = 8;
+        for blocks in v.chunks_exact_mut(CHAINS * BLOCK).take(len.div_ceil(CHAINS * BLOCK)) {
+            let mut sums = [NEUTRAL; CHAINS];
             for i in 0..BLOCK {
                 for (b, sum) in sums.iter_mut().enumerate() {
                     *sum += blocks[b * BLOCK + i];
@@ -207,7 +207,7 @@ simd_fn! {
                 }
             }
         }
-        let mut sum = NOTHING;
+        let mut sum = NEUTRAL;
         for block in v[..len].chunks_mut(BLOCK) {
             block.iter_mut().for_each(|v| *v += sum);
             sum = block[block.len() - 1];
@@ -216,7 +216,7 @@ simd_fn! {
             return sum;
         }
         let first = before.unwrap_or(0.0);
-        let base = before.unwrap_or(NOTHING);
+        let base = before.unwrap_or(NEUTRAL);
         let at = |i: usize| if reverse { len - 1 - i } else { i };
         if exclusive {
             out[at(0)] = first;
@@ -233,7 +233,7 @@ simd_fn! {
 }
 
 /// Columns that [`chunk_columns`] scans side by side.
-pub(super) const SIDE: usize = 64;
+pub(super) const COLUMNS: usize = 64;
 
 simd_fn! {
     /// Scans a chunk of rows of `inner` columns. Writes the columns' sums, and the value if there is room for it.
@@ -248,19 +248,19 @@ simd_fn! {
         totals: &mut [f32],
     ) {
         let rows = x.len() / inner;
-        for j in (0..inner).step_by(SIDE) {
-            let width = SIDE.min(inner - j);
-            let (mut base, mut first) = ([NOTHING; SIDE], [0.0; SIDE]);
+        for j in (0..inner).step_by(COLUMNS) {
+            let width = COLUMNS.min(inner - j);
+            let (mut base, mut first) = ([NEUTRAL; COLUMNS], [0.0; COLUMNS]);
             if let Some(before) = before {
                 base[..width].copy_from_slice(&before[j..j + width]);
                 first = base;
             }
-            let (mut blocks, mut chain) = ([NOTHING; SIDE], [NOTHING; SIDE]);
+            let (mut blocks, mut chain) = ([NEUTRAL; COLUMNS], [NEUTRAL; COLUMNS]);
             // What an exclusive scan has at the next row.
             let mut last = first;
             for i in 0..rows {
                 if i % BLOCK == 0 && i > 0 {
-                    blocks.iter_mut().zip(&mut chain).for_each(|(b, c)| *b += std::mem::replace(c, NOTHING));
+                    blocks.iter_mut().zip(&mut chain).for_each(|(b, c)| *b += std::mem::replace(c, NEUTRAL));
                 }
                 let row = if reverse { rows - 1 - i } else { i } * inner + j;
                 let x = &x[row..row + width];

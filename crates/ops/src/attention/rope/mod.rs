@@ -102,45 +102,10 @@ simd_fn! {
     }
 }
 
-/// One thread per pair and row, grid-stride: 8 bytes read and written of `x`, the table from the cache.
-const ROPE_CU: &str = r#"
-extern "C" __global__ void __launch_bounds__(256)
-rope(const float* __restrict__ x, const float* __restrict__ table, float* __restrict__ out, unsigned long long pairs,
-     unsigned long long n, unsigned half, unsigned interleaved, float sign) {
-    for (unsigned long long p = blockIdx.x * 256ull + threadIdx.x; p < pairs; p += gridDim.x * 256ull) {
-        unsigned long long row, t;
-        unsigned i;
-        if (pairs >> 32) {
-            row = p / half;
-            i = (unsigned)(p - row * half);
-            t = row % n;
-        } else {
-            row = (unsigned)p / half;
-            i = (unsigned)p - (unsigned)row * half;
-            t = (unsigned)row % (unsigned)n;
-        }
-        const float c = table[t * 2 * half + i], s = __fmul_rn(table[t * 2 * half + half + i], sign);
-        float a, b;
-        if (interleaved) {
-            const float2 v = reinterpret_cast<const float2*>(x)[p];
-            a = v.x; b = v.y;
-        } else {
-            a = x[row * 2 * half + i];
-            b = x[row * 2 * half + half + i];
-        }
-        const float ya = __fmaf_rn(a, c, -__fmul_rn(b, s)), yb = __fmaf_rn(b, c, __fmul_rn(a, s));
-        if (interleaved) {
-            reinterpret_cast<float2*>(out)[p] = make_float2(ya, yb);
-        } else {
-            out[row * 2 * half + i] = ya;
-            out[row * 2 * half + half + i] = yb;
-        }
-    }
-}
-"#;
+const ROPE_CU: &str = include_str!("rope.cu");
 
 /// The fewest words a task of the thread pool takes.
-const TASK: usize = 16 * 1024;
+const MIN_WORDS_PER_TASK: usize = 16 * 1024;
 
 impl Op for Rope {
     const NAME: &'static str = "rope";
@@ -157,7 +122,7 @@ impl Op for Rope {
         let (x, table) = (run.ins[0], run.ins[1]);
         let n = table.len() / d;
         let sign = if self.inverse { -1.0 } else { 1.0 };
-        let rows = run.pool.share(run.out.len() / d, TASK / d + 1, 1);
+        let rows = run.pool.share(run.out.len() / d, MIN_WORDS_PER_TASK / d + 1, 1);
         run.pool.chunks_mut(run.out, rows * d, |task, out| {
             for (r, out) in out.chunks_mut(d).enumerate() {
                 let row = task * rows + r;

@@ -6,11 +6,13 @@
 mod cases;
 
 use super::cpu::{
-    Back, Job, LANES, backward_scratch, forward, forward_scratch, keys, list, list_scratch, queries,
-    row_products, run_tiles,
+    BackwardOperands, LANES, Operands, backward_scratch, forward, forward_scratch, keys, list, list_scratch,
+    queries, row_products, run_tiles,
 };
-use super::cuda::{Space, Variant, backward_cuda, delta_cuda, delta_module, fill_gaps, forward_cuda};
-use super::geometry::{BLOCK, Geometry, MAX_ROWS, Rule};
+use super::cuda::{
+    BackwardWorkspace, Variant, backward_cuda, delta_cuda, delta_module, fill_gaps, forward_cuda,
+};
+use super::geometry::{Geometry, KEY_BLOCK, MAX_ROWS, Scoring};
 use super::packed::{addresses, like, pack, unpack};
 use super::{Attention, AttentionBwd};
 use crate::{
@@ -79,7 +81,7 @@ pub fn outputs_alone(qkv: Shape, pad: &layout::Pad, words: Shape) -> Option<Shap
     (is_first && words.dims() == [outputs.numel()]).then_some(outputs)
 }
 
-impl Rule {
+impl Scoring {
     /// Checks `qkv`.
     fn inside(&self, op: &'static str, ins: &[Meta]) -> Result<Geometry> {
         typed(op, ins, 0, DType::F32)?;
@@ -158,13 +160,13 @@ impl Geometry {
 }
 
 impl SelfAttention {
-    fn rule(&self) -> Rule {
-        Rule { causal: self.causal, scale: self.scale }
+    fn scoring(&self) -> Scoring {
+        Scoring { causal: self.causal, scale: self.scale }
     }
 
     fn of(&self, ins: &[Meta]) -> Result<Geometry> {
         arity::<1>(Self::NAME, ins)?;
-        self.rule().inside(Self::NAME, ins)
+        self.scoring().inside(Self::NAME, ins)
     }
 
     fn plain(&self) -> Attention {
@@ -237,11 +239,11 @@ impl Op for SelfAttention {
             let (q, rest) = copied.split_at_mut(n * d);
             let (k, v) = rest.split_at_mut(n * d);
             // Blocks of keys are read whole.
-            let keys = if self.causal { (r0 + count).next_multiple_of(BLOCK).min(n) } else { n };
+            let keys = if self.causal { (r0 + count).next_multiple_of(KEY_BLOCK).min(n) } else { n };
             g.gather(qkv, z, wide, 0, r0..r0 + count, q);
             g.gather(qkv, z, wide, narrow, 0..keys, k);
             g.gather(qkv, z, wide, 2 * narrow, 0..keys, v);
-            let job = Job::new(run.simd, self.rule(), g.alone(), &[q, k, v]);
+            let job = Operands::new(run.simd, self.scoring(), g.alone(), &[q, k, v]);
             forward(run.simd, &job, 0, r0, results, scratch);
         });
         g.scatter(run.pool, lists, 1, out);
@@ -255,12 +257,12 @@ impl Op for SelfAttention {
             return Ok(());
         }
         let [q, k, v] = three_addresses(&g, run.ins[0]);
-        forward_cuda(run.cuda, self.rule(), &g, [q, k, v, 0], addresses(run.out, &parts))
+        forward_cuda(run.cuda, self.scoring(), &g, [q, k, v, 0], addresses(run.out, &parts))
     }
 
     fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<Source> {
         let Ok(g) = self.of(ins) else { return Vec::new() };
-        Variant::forward(&g, gpu).map_or(Vec::new(), |v| vec![v.module(&g, self.rule().flips(g.d))])
+        Variant::forward(&g, gpu).map_or(Vec::new(), |v| vec![v.module(&g, self.scoring().flips(g.d))])
     }
 
     fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {
@@ -275,11 +277,11 @@ impl Op for SelfAttention {
     }
 
     fn attrs(&self) -> Vec<(&'static str, Attr)> {
-        self.rule().attrs()
+        self.scoring().attrs()
     }
 
     fn from_attrs(attrs: &Attrs) -> Result<SelfAttention> {
-        let Rule { causal, scale } = Rule::from_attrs(attrs)?;
+        let Scoring { causal, scale } = Scoring::from_attrs(attrs)?;
         Ok(SelfAttention { causal, scale })
     }
 }
@@ -292,13 +294,13 @@ fn three_addresses(g: &Geometry, qkv: u64) -> [u64; 3] {
 }
 
 impl SelfAttentionBwd {
-    fn rule(&self) -> Rule {
-        Rule { causal: self.causal, scale: self.scale }
+    fn scoring(&self) -> Scoring {
+        Scoring { causal: self.causal, scale: self.scale }
     }
 
     fn of(&self, ins: &[Meta]) -> Result<Geometry> {
         let [qkv, y, dy] = arity(Self::NAME, ins)?;
-        let g = self.rule().inside(Self::NAME, ins)?;
+        let g = self.scoring().inside(Self::NAME, ins)?;
         let parts = parts(qkv.shape);
         let (_, words) = layout::packed(&parts);
         for i in [1, 2] {
@@ -386,7 +388,7 @@ impl Op for SelfAttentionBwd {
     fn workspace(&self, ins: &[Meta], device: &Device) -> usize {
         let Ok(g) = self.of(ins) else { return 0 };
         match device.is_cuda() {
-            true => Space::of(&g).end,
+            true => BackwardWorkspace::of(&g).end,
             false => 3 * g.size(),
         }
     }
@@ -401,7 +403,7 @@ impl Op for SelfAttentionBwd {
         let (starts, _) = layout::packed(&parts);
         let inputs = Inputs {
             g,
-            rule: self.rule(),
+            scoring: self.scoring(),
             simd: run.simd,
             qkv: run.ins[0],
             y: run.ins[1],
@@ -448,12 +450,12 @@ impl Op for SelfAttentionBwd {
         delta_cuda(run.cuda, &g, [dy, y, dl], run.workspace)?;
         let [q, k, v] = three_addresses(&g, run.ins[0]);
         let grads = three_addresses(&g, run.out);
-        backward_cuda(run.cuda, self.rule(), &g, [q, k, v, 0], [dy, logs, tops], grads, run.workspace)
+        backward_cuda(run.cuda, self.scoring(), &g, [q, k, v, 0], [dy, logs, tops], grads, run.workspace)
     }
 
     fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<Source> {
         let Ok(g) = self.of(ins) else { return Vec::new() };
-        let backward = Variant::backward(&g, gpu).ok().map(|v| v.module(&g, self.rule().flips(g.d)));
+        let backward = Variant::backward(&g, gpu).ok().map(|v| v.module(&g, self.scoring().flips(g.d)));
         std::iter::once(delta_module(&g)).chain(backward).collect()
     }
 
@@ -507,11 +509,11 @@ impl Op for SelfAttentionBwd {
     }
 
     fn attrs(&self) -> Vec<(&'static str, Attr)> {
-        self.rule().attrs()
+        self.scoring().attrs()
     }
 
     fn from_attrs(attrs: &Attrs) -> Result<SelfAttentionBwd> {
-        let Rule { causal, scale } = Rule::from_attrs(attrs)?;
+        let Scoring { causal, scale } = Scoring::from_attrs(attrs)?;
         Ok(SelfAttentionBwd { causal, scale })
     }
 }
@@ -519,7 +521,7 @@ impl Op for SelfAttentionBwd {
 /// What a backward pass on the CPU reads.
 struct Inputs<'a> {
     g: Geometry,
-    rule: Rule,
+    scoring: Scoring,
     simd: Simd,
     qkv: &'a [f32],
     y: &'a [f32],
@@ -532,7 +534,7 @@ struct Inputs<'a> {
 
 impl Inputs<'_> {
     /// List `z` by itself, copied to `words`.
-    fn list<'b>(&'b self, z: usize, words: &'b mut [f32]) -> Back<'b> {
+    fn list<'b>(&'b self, z: usize, words: &'b mut [f32]) -> BackwardOperands<'b> {
         let Geometry { n, d, .. } = self.g;
         let [wide, narrow] = self.g.widths();
         let (copied, rows) = words.split_at_mut(5 * n * d);
@@ -551,7 +553,7 @@ impl Inputs<'_> {
         row_products(self.simd, dy, o, dl, d, delta);
         let (q, rest) = qkv.split_at(n * d);
         let (k, v) = rest.split_at(n * d);
-        let job = Job::new(self.simd, self.rule, self.g.alone(), &[q, k, v]);
-        Back { job, dy, logs: &self.logs[z * n..][..n], tops: &self.tops[z * n..][..n], delta }
+        let job = Operands::new(self.simd, self.scoring, self.g.alone(), &[q, k, v]);
+        BackwardOperands { job, dy, logs: &self.logs[z * n..][..n], tops: &self.tops[z * n..][..n], delta }
     }
 }

@@ -1,7 +1,7 @@
 //! The CUDA kernels: which one is launched, and with what.
 
 use super::{Channels, about_mean, moment_about_mean};
-use crate::norm::{MOST_BLOCKS, clear_gaps, formulas, inverse};
+use crate::norm::{MAX_BLOCKS, clear_gaps, formulas, inverse};
 use crate::pointwise::map::grid;
 use crate::pointwise::program::Program;
 use crate::softmax::rows::{COLUMN_SUM, device_function, per_lane};
@@ -75,7 +75,7 @@ impl Channels {
             args.ptr(sums).ptr(x).ptr(0);
             self.layout_args(&mut args);
             let lanes = self.s.clamp(1, 32).next_power_of_two();
-            let blocks = (self.leaves() * lanes).div_ceil(256).min(MOST_BLOCKS);
+            let blocks = (self.leaves() * lanes).div_ceil(256).min(MAX_BLOCKS);
             run.cuda.launch(kernel, [blocks as u32, 1, 1], 256, 0, &args)?;
         }
         let kernel = run.cuda.kernel(&module.0, module.1, "groups")?;
@@ -136,7 +136,7 @@ impl Channels {
             args.ptr(sums).ptr(x).ptr(dy);
             self.layout_args(&mut args);
             let lanes = self.s.clamp(1, 32).next_power_of_two();
-            let blocks = (self.leaves() * lanes).div_ceil(256).min(MOST_BLOCKS);
+            let blocks = (self.leaves() * lanes).div_ceil(256).min(MAX_BLOCKS);
             run.cuda.launch(kernel, [blocks as u32, 1, 1], 256, 0, &args)?;
         }
         if self.group_count() > 0 {

@@ -23,10 +23,10 @@ use dittograd_numerics::shape::Shape;
 use dittograd_numerics::tensor::Tensor;
 
 /// Longest line that is always one product: two steps save nothing below.
-const DIRECT: usize = 128;
+const MAX_DIRECT_LEN: usize = 128;
 
 /// Smallest first factor that two steps are worth.
-const FACTOR: usize = 8;
+const MIN_FACTOR: usize = 8;
 
 const FFT_CU: &str = include_str!("fft.cu");
 
@@ -36,11 +36,11 @@ fn module() -> Source {
 
 /// The factors of a length that is transformed in two steps.
 fn factors(n: usize) -> Option<(usize, usize)> {
-    if n <= DIRECT {
+    if n <= MAX_DIRECT_LEN {
         return None;
     }
     let n1 = (1..=n.isqrt()).rev().find(|d| n.is_multiple_of(*d))?;
-    (n1 >= FACTOR).then_some((n1, n / n1))
+    (n1 >= MIN_FACTOR).then_some((n1, n / n1))
 }
 
 /// Lines of one transform, and the way it goes.

@@ -1,0 +1,185 @@
+//! Adding rows of sources to rows of a value, in increasing source order (C6).
+
+use super::{Layout, MIN_WORDS_PER_TASK, module, sort};
+use crate::pointwise::map::grid;
+use crate::pointwise::program::Scratch;
+use crate::{CudaRun, mismatch, typed};
+use dittograd_device::cpu::simd::{Simd, simd_fn};
+use dittograd_device::cpu::threads::Pool;
+use dittograd_device::cuda::Args;
+use dittograd_device::{Backend, DType, Device, Meta};
+use dittograd_numerics::error::{Error, ErrorKind, Result};
+use dittograd_numerics::shape::Shape;
+
+simd_fn! {
+    /// `y += x`.
+    fn add_to(simd, y: &mut [f32], x: &[f32]) {
+        for (y, x) in y.iter_mut().zip(x) {
+            *y += x;
+        }
+    }
+}
+
+/// What is added where, on the CPU: `count` sources of `inner` words each, for every outer position; source `s` belongs
+/// to row `row(s)` of `rows`, or to none if that is not below.
+pub(super) struct Add<'a, F> {
+    pub(super) outer: usize,
+    pub(super) rows: usize,
+    pub(super) count: usize,
+    pub(super) inner: usize,
+    pub(super) src: &'a [f32],
+    pub(super) base: Option<&'a [f32]>,
+    pub(super) row: F,
+}
+
+impl<F: Fn(usize) -> usize + Sync> Add<'_, F> {
+    /// Rows `first..` of outer position `o` from their sources, given in increasing order.
+    fn rows(
+        &self,
+        simd: Simd,
+        o: usize,
+        first: usize,
+        out: &mut [f32],
+        sources: impl Iterator<Item = usize>,
+    ) {
+        match self.base {
+            Some(base) => out.copy_from_slice(&base[(o * self.rows + first) * self.inner..][..out.len()]),
+            None => out.fill(0.0),
+        }
+        for s in sources {
+            let (to, from) = ((self.row)(s), (o * self.count + s) * self.inner);
+            if to >= self.rows {
+                continue;
+            }
+            let to = (to - first) * self.inner;
+            if self.inner == 1 {
+                out[to] += self.src[from];
+            } else {
+                add_to(simd, &mut out[to..to + self.inner], &self.src[from..from + self.inner]);
+            }
+        }
+    }
+
+    /// Fills `out`. `lists` has a word per source.
+    pub(super) fn run(&self, pool: &Pool, simd: Simd, out: &mut [f32], lists: &mut [u32]) {
+        let words = self.rows * self.inner;
+        if words == 0 {
+            return;
+        }
+        let each = words + self.count * self.inner;
+        if self.outer >= 4 * pool.threads() || each <= MIN_WORDS_PER_TASK {
+            let per = pool.share(self.outer, (MIN_WORDS_PER_TASK / each).max(1), 1);
+            return pool.chunks_mut(out, per * words, |task, out| {
+                for (o, out) in out.chunks_mut(words).enumerate() {
+                    self.rows(simd, task * per + o, 0, out, 0..self.count);
+                }
+            });
+        }
+        // Each task owns a run of rows and gets the list of its sources, in order.
+        let per = pool.share(self.rows, (MIN_WORDS_PER_TASK / self.inner).max(1), 1);
+        let runs = self.rows.div_ceil(per);
+        let mut scratch = Scratch::take(2 * (runs + 1));
+        let (ends, rest) = scratch.words().split_at_mut(runs + 1);
+        let ends: &mut [u32] = bytemuck::cast_slice_mut(ends);
+        let starts: &mut [u32] = bytemuck::cast_slice_mut(&mut rest[..runs + 1]);
+        ends.fill(0);
+        for s in 0..self.count {
+            let to = (self.row)(s);
+            if to < self.rows {
+                ends[to / per + 1] += 1;
+            }
+        }
+        for r in 0..runs {
+            ends[r + 1] += ends[r];
+        }
+        starts.copy_from_slice(ends);
+        for s in 0..self.count {
+            let to = (self.row)(s);
+            if to < self.rows {
+                let next = &mut ends[to / per];
+                lists[*next as usize] = s as u32;
+                *next += 1;
+            }
+        }
+        let (lists, starts) = (&*lists, &*starts);
+        for (o, out) in out.chunks_mut(words).enumerate() {
+            pool.chunks_mut(out, per * self.inner, |r, out| {
+                let sources = lists[starts[r] as usize..starts[r + 1] as usize].iter().map(|&s| s as usize);
+                self.rows(simd, o, r * per, out, sources);
+            });
+        }
+    }
+}
+
+/// Words of workspace for adding `count` sources, on either device.
+pub(super) fn add_workspace(count: usize, device: &Device) -> usize {
+    match device.backend() {
+        Backend::Cpu(_) | Backend::Host(_) => count,
+        Backend::Cuda(_) => 2 * sort::aligned(count) + sort::workspace(count),
+    }
+}
+
+/// Queues the addition of `sources` rows of `l.inner` words (for each of `l.outer`) to `rows` rows. The row of a source is
+/// found from its index with the layout `at`.
+pub(super) fn add_cuda(run: &CudaRun<'_>, l: &Layout, at: &Layout) -> Result<()> {
+    let (sources, rows) = (l.count, l.size);
+    if run.shape.numel() == 0 {
+        return Ok(());
+    }
+    let (name, source) = module();
+    let (mut keys, order) = (run.workspace, run.workspace + sort::aligned(sources) as u64 * 4);
+    if sources > 0 {
+        let kernel = run.cuda.kernel(&name, source, "add_keys")?;
+        let mut args = Args::new();
+        args.ptr(run.ins[1]).ptr(keys).u64(sources as u64);
+        args.u64(at.size as u64).u64(at.count as u64).u64(at.inner as u64).u32(rows as u32);
+        run.cuda.launch(kernel, grid(run.cuda, sources), 256, 0, &args)?;
+        let bits = u32::BITS - (rows as u32).leading_zeros();
+        let scratch = run.workspace + 2 * sort::aligned(sources) as u64 * 4;
+        keys = sort::launch(run.cuda, keys, sources, bits, scratch, order)?;
+    }
+    let width = l.width();
+    let inner = l.inner / width;
+    // Columns of a block: all of them up to 4096, more only where the grid cannot have as many pieces. Where there are too few
+    // elements to keep the GPU busy, each has a long chain to wait for: then a warp's columns of one row.
+    let few = rows * inner * l.outer < run.cuda.sm_count() as usize * 2048;
+    let wide = inner.min(if few { 32 } else { 4096 }.max(inner.div_ceil(65_535)));
+    let per = if few { 1 } else { (3072 / wide).clamp(1, 256) };
+    let kernel = run.cuda.kernel(&name, source, &format!("add_rows{width}"))?;
+    let mut args = Args::new();
+    args.ptr(run.ins[0]).ptr(keys).ptr(order).ptr(run.ins.get(2).copied().unwrap_or(0)).ptr(run.out);
+    args.u32(sources as u32)
+        .u32(rows as u32)
+        .u64(inner as u64)
+        .u64(l.outer as u64)
+        .u32(per as u32)
+        .u32(wide as u32);
+    let blocks = [rows.div_ceil(per), l.outer.min(65_535), inner.div_ceil(wide)];
+    run.cuda.launch(kernel, blocks.map(|n| n as u32), 256, 0, &args)
+}
+
+/// Checks the optional base, and that the sources can be counted in 32 bits.
+pub(super) fn added(op: &'static str, ins: &[Meta], shape: Shape, count: usize) -> Result<Meta> {
+    if let Some(base) = ins.get(2) {
+        typed(op, ins, 2, DType::F32)?;
+        if base.shape != shape {
+            return Err(mismatch(op, "the base must have the shape of the result", base.shape, shape));
+        }
+    }
+    if count >= u32::MAX as usize {
+        return Err(Error::argument(
+            op,
+            "index",
+            format!("{count} elements to add are too many, split them"),
+        ));
+    }
+    Ok(Meta::f32(shape))
+}
+
+pub(super) fn two_or_three(op: &'static str, ins: &[Meta]) -> Result<()> {
+    if ins.len() != 2 && ins.len() != 3 {
+        return Err(Error::new(op, ErrorKind::Arity { want: 2, got: ins.len() }));
+    }
+    typed(op, ins, 0, DType::F32)?;
+    typed(op, ins, 1, DType::U32)
+}

@@ -1,0 +1,277 @@
+//! Elements added by index.
+
+use super::accumulate::{Add, add_cuda, add_workspace, added, two_or_three};
+use super::{IndexSelect, Layout, MIN_WORDS_PER_TASK, TakeAlongAxis, module, shape_of, size_fits, sort};
+use crate::pointwise::map::grid;
+use crate::{AnyTensor, Attr, Attrs, CpuRun, CudaRun, Gpu, Io, Op, Recorder, Val, mismatch};
+use dittograd_device::cuda::{Args, Source};
+use dittograd_device::{Backend, Device, Meta};
+use dittograd_numerics::error::{Error, ErrorKind, Result};
+use dittograd_numerics::scalar::Scalar;
+use dittograd_numerics::shape::Shape;
+use dittograd_numerics::tensor::Tensor;
+
+/// Elements added along an axis by index: `y[…, index[j…], …] += src[…, j…, …]` for all `j…` in increasing order, one
+/// after the other, starting from the third input if there is one and from zero otherwise. The value's axis has `size`
+/// elements. An index that is not below `size` drops its elements, or is an error if `checked`. The adjoint of
+/// [`IndexSelect`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct IndexAdd {
+    /// The axis of the value, and the first of the indices' axes in the sources.
+    pub axis: usize,
+    /// Size of that axis of the value.
+    pub size: usize,
+    /// Whether an index out of range is an error.
+    pub checked: bool,
+}
+
+impl Op for IndexAdd {
+    const NAME: &'static str = "index_add";
+
+    fn shape(&self, ins: &[Meta]) -> Result<Meta> {
+        two_or_three(Self::NAME, ins)?;
+        size_fits(Self::NAME, self.size)?;
+        let (src, index) = (ins[0].shape, ins[1].shape);
+        let behind = self.axis.checked_add(index.rank()).filter(|&b| b <= src.rank());
+        let Some(behind) = behind else {
+            return Err(Error::new(Self::NAME, ErrorKind::Axis { axis: self.axis, shape: src }));
+        };
+        if src.dims()[self.axis..behind] != *index.dims() {
+            return Err(mismatch(
+                Self::NAME,
+                "the sources must have the indices' axes at `axis`",
+                src,
+                index,
+            ));
+        }
+        let shape = shape_of(Self::NAME, [&src.dims()[..self.axis], &[self.size], &src.dims()[behind..]])?;
+        added(Self::NAME, ins, shape, index.numel())
+    }
+
+    fn index_limit(&self, _ins: &[Meta]) -> Option<(usize, usize)> {
+        self.checked.then_some((1, self.size))
+    }
+
+    fn workspace(&self, ins: &[Meta], device: &Device) -> usize {
+        add_workspace(ins[1].shape.numel(), device)
+    }
+
+    fn cpu(&self, run: CpuRun<'_>) {
+        let l = Layout::new(&run.shape, self.axis, run.metas[1].shape.numel());
+        let index: &[u32] = bytemuck::cast_slice(run.ins[1]);
+        let add = Add {
+            outer: l.outer,
+            rows: l.size,
+            count: l.count,
+            inner: l.inner,
+            src: run.ins[0],
+            base: run.ins.get(2).copied(),
+            row: |s: usize| index[s] as usize,
+        };
+        add.run(run.pool, run.simd, run.out, bytemuck::cast_slice_mut(run.workspace));
+    }
+
+    fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {
+        let l = Layout::new(&run.shape, self.axis, run.metas[1].shape.numel());
+        add_cuda(run, &l, &Layout { outer: 1, inner: 1, ..l })
+    }
+
+    fn cuda_modules(&self, _ins: &[Meta], _gpu: &Gpu) -> Vec<Source> {
+        vec![module(), sort::module()]
+    }
+
+    fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {
+        let select = IndexSelect { axis: self.axis, checked: false };
+        let mut all = vec![Some(r.record(select.into(), &[dy, io.ins[1]])?), None];
+        all.extend(io.ins.get(2).map(|_| Some(dy)));
+        Ok(all)
+    }
+
+    fn reference<T: Scalar>(&self, ins: &[AnyTensor<T>]) -> Result<Tensor<T>> {
+        let (src, index) = (ins[0].num()?, ins[1].idx()?);
+        let metas: Vec<Meta> = ins.iter().map(AnyTensor::meta).collect();
+        let shape = self.shape(&metas)?.shape;
+        let inner: usize = shape.dims()[self.axis + 1..].iter().product();
+        let count = index.shape().numel();
+        let mut out = match ins.get(2) {
+            Some(base) => base.num()?.clone(),
+            None => Tensor::full(shape, T::c(0.0)),
+        };
+        for (at, &x) in src.data().iter().enumerate() {
+            let (o, j, i) = (at / inner / count, at / inner % count, at % inner);
+            let to = index.data()[j] as usize;
+            if to < self.size {
+                let y = &mut out.data_mut()[(o * self.size + to) * inner + i];
+                *y = *y + x;
+            }
+        }
+        Ok(out)
+    }
+
+    attr_methods!(IndexAdd: axis, size);
+}
+
+/// Elements added along an axis, each by an index of its own: `y[…, index[…, j, …], …] += src[…, j, …]` for all `j` in
+/// increasing order, one after the other, starting from the third input if there is one and from zero otherwise. The
+/// value's axis has `size` elements. An index that is not below `size` drops its element, or is an error if `checked`.
+/// The adjoint of [`TakeAlongAxis`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ScatterAdd {
+    /// The axis.
+    pub axis: usize,
+    /// Size of that axis of the value.
+    pub size: usize,
+    /// Whether an index out of range is an error.
+    pub checked: bool,
+}
+
+/// Columns from which on one thread per column keeps a GPU busy.
+const MIN_PARALLEL_COLUMNS: usize = 8192;
+
+/// Indices that a thread adds one after the other sooner than they are sorted: about half a microsecond each, against
+/// thirty for a sort.
+const MAX_SERIAL_INDICES: usize = 64;
+
+impl ScatterAdd {
+    /// The whole as one axis, with rows of one element.
+    fn flat(&self, l: &Layout) -> Layout {
+        let (rows, sources) = (l.outer * l.size * l.inner, l.outer * l.count * l.inner);
+        Layout { outer: 1, size: rows, count: sources, inner: 1 }
+    }
+
+    /// Whether the GPU sorts the sources by their places instead of giving each column to a thread.
+    fn sorts(&self, l: &Layout) -> bool {
+        l.outer * l.inner < MIN_PARALLEL_COLUMNS
+            && l.count > MAX_SERIAL_INDICES
+            && self.flat(l).size < u32::MAX as usize
+    }
+
+    fn layout(&self, ins: &[Meta], shape: &Shape) -> Layout {
+        Layout::new(shape, self.axis, ins[1].shape.dims()[self.axis])
+    }
+}
+
+impl Op for ScatterAdd {
+    const NAME: &'static str = "scatter_add";
+
+    fn shape(&self, ins: &[Meta]) -> Result<Meta> {
+        two_or_three(Self::NAME, ins)?;
+        size_fits(Self::NAME, self.size)?;
+        let (src, index) = (ins[0].shape, ins[1].shape);
+        if self.axis >= src.rank() {
+            return Err(Error::new(Self::NAME, ErrorKind::Axis { axis: self.axis, shape: src }));
+        }
+        if src != index {
+            return Err(mismatch(Self::NAME, "sources and indices must have one shape", src, index));
+        }
+        let d = src.dims();
+        let shape = shape_of(Self::NAME, [&d[..self.axis], &[self.size], &d[self.axis + 1..]])?;
+        added(Self::NAME, ins, shape, index.numel())
+    }
+
+    fn index_limit(&self, _ins: &[Meta]) -> Option<(usize, usize)> {
+        self.checked.then_some((1, self.size))
+    }
+
+    fn workspace(&self, ins: &[Meta], device: &Device) -> usize {
+        let Ok(out) = self.shape(ins) else { return 0 };
+        let gpu_sorts = self.sorts(&self.layout(ins, &out.shape));
+        match device.backend() {
+            Backend::Cuda(_) if !gpu_sorts => 0,
+            _ => add_workspace(ins[1].shape.numel(), device),
+        }
+    }
+
+    fn cpu(&self, run: CpuRun<'_>) {
+        let l = self.layout(run.metas, &run.shape);
+        let index: &[u32] = bytemuck::cast_slice(run.ins[1]);
+        let (src, base) = (run.ins[0], run.ins.get(2).copied());
+        let lists = bytemuck::cast_slice_mut(run.workspace);
+        let words = l.size * l.inner;
+        if l.outer >= 4 * run.pool.threads() && words > 0 {
+            // Enough to share out without looking at the indices first.
+            let taken = l.count * l.inner;
+            let per = run.pool.share(l.outer, (MIN_WORDS_PER_TASK / (words + taken)).max(1), 1);
+            return run.pool.chunks_mut(run.out, per * words, |task, out| {
+                for (o, out) in out.chunks_mut(words).enumerate() {
+                    let o = task * per + o;
+                    match base {
+                        Some(base) => out.copy_from_slice(&base[o * words..][..words]),
+                        None => out.fill(0.0),
+                    }
+                    let (src, index) = (&src[o * taken..][..taken], &index[o * taken..][..taken]);
+                    for (s, (x, &to)) in src.iter().zip(index).enumerate() {
+                        if (to as usize) < l.size {
+                            out[to as usize * l.inner + s % l.inner] += x;
+                        }
+                    }
+                }
+            });
+        }
+        let flat = self.flat(&l);
+        let (outer, rows, count) = (1, flat.size, flat.count);
+        let row = |s: usize| match index[s] as usize {
+            to if to < l.size => (s / (l.count * l.inner) * l.size + to) * l.inner + s % l.inner,
+            _ => rows,
+        };
+        Add { outer, rows, count, inner: 1, src, base, row }.run(run.pool, run.simd, run.out, lists);
+    }
+
+    fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {
+        let l = self.layout(run.metas, &run.shape);
+        let words = run.shape.numel();
+        if self.sorts(&l) {
+            return add_cuda(run, &self.flat(&l), &l);
+        }
+        if words == 0 {
+            return Ok(());
+        }
+        match run.ins.get(2) {
+            Some(&base) => run.cuda.copy(run.out, base, words * 4)?,
+            None => run.cuda.fill(run.out, 0, words)?,
+        }
+        let columns = l.outer * l.inner;
+        let (name, source) = module();
+        let kernel = run.cuda.kernel(&name, source, "add_columns")?;
+        let mut args = Args::new();
+        args.ptr(run.ins[0]).ptr(run.ins[1]).ptr(run.out).u64(columns as u64);
+        args.u64(l.size as u64).u64(l.count as u64).u64(l.inner as u64);
+        run.cuda.launch(kernel, grid(run.cuda, columns), 256, 0, &args)
+    }
+
+    fn cuda_modules(&self, ins: &[Meta], _gpu: &Gpu) -> Vec<Source> {
+        match self.shape(ins) {
+            Ok(out) if self.sorts(&self.layout(ins, &out.shape)) => vec![module(), sort::module()],
+            _ => vec![module()],
+        }
+    }
+
+    fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {
+        let take = TakeAlongAxis { axis: self.axis, checked: false };
+        let mut all = vec![Some(r.record(take.into(), &[dy, io.ins[1]])?), None];
+        all.extend(io.ins.get(2).map(|_| Some(dy)));
+        Ok(all)
+    }
+
+    fn reference<T: Scalar>(&self, ins: &[AnyTensor<T>]) -> Result<Tensor<T>> {
+        let (src, index) = (ins[0].num()?, ins[1].idx()?);
+        let metas: Vec<Meta> = ins.iter().map(AnyTensor::meta).collect();
+        let shape = self.shape(&metas)?.shape;
+        let inner: usize = shape.dims()[self.axis + 1..].iter().product();
+        let count = index.shape().dims()[self.axis];
+        let mut out = match ins.get(2) {
+            Some(base) => base.num()?.clone(),
+            None => Tensor::full(shape, T::c(0.0)),
+        };
+        for (at, (&x, &to)) in src.data().iter().zip(index.data()).enumerate() {
+            let (o, i, to) = (at / inner / count, at % inner, to as usize);
+            if to < self.size {
+                let y = &mut out.data_mut()[(o * self.size + to) * inner + i];
+                *y = *y + x;
+            }
+        }
+        Ok(out)
+    }
+
+    attr_methods!(ScatterAdd: axis, size);
+}
