@@ -126,7 +126,7 @@ fn run(
                 shape: meta.shape,
                 out: out.address(name)?,
                 workspace: workspace.address(name)?,
-                around: Default::default(),
+                fused: Default::default(),
             };
             launch(op, &run)?;
         }

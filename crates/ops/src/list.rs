@@ -243,14 +243,14 @@ macro_rules! any_op {
                 match self { $(AnyOp::$op(op) => op.cuda_modules(ins, gpu),)* }
             }
 
-            /// See [`Op::joined`].
-            pub(crate) fn joined(
+            /// See [`Op::fused_modules`].
+            pub(crate) fn fused_modules(
                 &self,
                 ins: &[Meta],
                 gpu: &Gpu,
-                around: fused::Around<'_>,
+                fused: fused::FusedCode<'_>,
             ) -> Option<Vec<Source>> {
-                match self { $(AnyOp::$op(op) => op.joined(ins, gpu, around),)* }
+                match self { $(AnyOp::$op(op) => op.fused_modules(ins, gpu, fused),)* }
             }
 
             /// See [`Op::fusion`].

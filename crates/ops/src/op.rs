@@ -92,8 +92,8 @@ pub struct CudaRun<'a> {
     pub out: u64,
     /// Address of the workspace.
     pub workspace: u64,
-    /// Programs that the kernels are to take in, for ops that [can](Op::joined).
-    pub around: fused::Around<'a>,
+    /// Programs that the kernels are to take in, for ops that [can](Op::fused_modules).
+    pub fused: fused::FusedCode<'a>,
 }
 
 /// What is known of the entries of a value of indices before it is computed, so that ops that read at them need not
@@ -169,7 +169,7 @@ pub trait Op: Clone + PartialEq + Debug + Sized {
     }
 
     /// The CUDA modules with programs around what they do, if the kernels can take them in.
-    fn joined(&self, _ins: &[Meta], _gpu: &Gpu, _around: fused::Around<'_>) -> Option<Vec<Source>> {
+    fn fused_modules(&self, _ins: &[Meta], _gpu: &Gpu, _fused: fused::FusedCode<'_>) -> Option<Vec<Source>> {
         None
     }
 

@@ -180,7 +180,7 @@ impl Compiled {
                 shape: i.meta.shape,
                 out: self.address(Place::Arena(i.out))?,
                 workspace: self.address(Place::Arena(i.workspace.0))?,
-                around: Default::default(),
+                fused: Default::default(),
             };
             match is_captured {
                 true => launch(&i.op, &run)?,

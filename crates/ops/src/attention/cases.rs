@@ -18,7 +18,7 @@ pub(super) fn statistics(parts: &[Shape; 3]) -> Range<usize> {
 /// Sizes (leading, heads of keys, n, m, d, dv), with a causal mask, and the shape of a mask of indices.
 pub(super) type Case = (&'static [usize], usize, [usize; 4], bool, Option<&'static [usize]>);
 
-/// Around the edges of blocks of keys (64), of stages (32), and of tiles of rows (64 and 128); with a head size
+/// FusedCode the edges of blocks of keys (64), of stages (32), and of tiles of rows (64 and 128); with a head size
 /// of every variant; with nothing in one of the sizes; with shared heads; and with masks of every rank. Few
 /// pairs of head sizes, since each is a kernel to compile.
 pub(super) const CASES: [Case; 22] = [

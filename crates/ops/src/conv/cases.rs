@@ -367,7 +367,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
             false,
         ),
-        // Around tiles of both devices.
+        // FusedCode tiles of both devices.
         case(Some(1), [3, 33], 1, &[[9, 3, 1, 1, 1], [17, 3, 1, 1, 1]], true),
         case(Some(3), [17, 15], 1, &[[7, 3, 1, 1, 1], [7, 3, 1, 1, 1]], true),
         case(Some(2), [4, 65], 1, &[[8, 1, 1, 0, 1], [8, 1, 1, 0, 1]], false),

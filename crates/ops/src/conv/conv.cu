@@ -153,9 +153,9 @@ ditto_conv_taps(int* __restrict__ table, i64 taps, const __grid_constant__ Axes 
 }
 
 // Writes a result of the kernels below.
-#if DITTO_FOLLOW
-#define FOLLOWED , follow_with
-__device__ __forceinline__ void write(float* out, i64 at, float sum, const Follow& f) {
+#if DITTO_EPILOGUE
+#define EPILOGUE_ARGUMENT , epilogue_with
+__device__ __forceinline__ void write(float* out, i64 at, float sum, const Epilogue& f) {
     Extras<1> extras;
     Vec<1> v;
     v.v[0] = sum;
@@ -164,20 +164,20 @@ __device__ __forceinline__ void write(float* out, i64 at, float sum, const Follo
     out[at] = v.v[0];
 }
 #else
-#define FOLLOWED
+#define EPILOGUE_ARGUMENT
 __device__ __forceinline__ void write(float* out, i64 at, float sum) { out[at] = sum; }
 #endif
 
 // The positions that no tap reaches: +0 and, with `bias`, the channel's.
 extern "C" __global__ void __launch_bounds__(256)
 ditto_conv_fill(float* __restrict__ out, const float* __restrict__ bias, i64 images, i64 channels, i64 positions,
-                i64 out_plane, const __grid_constant__ Axes axes FOLLOW_PARAM) {
+                i64 out_plane, const __grid_constant__ Axes axes EPILOGUE_PARAM) {
     const i64 total = images * channels * positions;
     const Digits digits(positions, axes);
     for (i64 e = (i64)blockIdx.x * 256 + threadIdx.x; e < total; e += (i64)gridDim.x * 256) {
         const i64 line = e / positions;
         const float value = bias ? __fadd_rn(0.0f, bias[line % channels]) : 0.0f;
-        write(out, line * out_plane + digits.place((unsigned)(e - line * positions)), value FOLLOWED);
+        write(out, line * out_plane + digits.place((unsigned)(e - line * positions)), value EPILOGUE_ARGUMENT);
     }
 }
 
@@ -188,7 +188,7 @@ ditto_conv_fill(float* __restrict__ out, const float* __restrict__ bias, i64 ima
 extern "C" __global__ void __launch_bounds__(256)
 ditto_conv_direct(const float* __restrict__ w, const float* __restrict__ source, float* __restrict__ out,
                   const float* __restrict__ bias, const int* __restrict__ table, i64 by_group, i64 by_row,
-                  i64 by_channel, const __grid_constant__ Sizes s, const __grid_constant__ Axes axes FOLLOW_PARAM) {
+                  i64 by_channel, const __grid_constant__ Sizes s, const __grid_constant__ Axes axes EPILOGUE_PARAM) {
     const int taps = (int)s.taps, channels = (int)(s.k / s.taps);
     const int* places = table + taps * (D + 1);
     const Digits digits(s.positions, axes);
@@ -232,7 +232,7 @@ ditto_conv_direct(const float* __restrict__ w, const float* __restrict__ source,
             }
             if (left < CHUNK) sum = first ? chain : __fadd_rn(sum, chain);
             write(out, image * s.out_image + line * s.out_plane + digits.place((unsigned)p),
-                  bias ? __fadd_rn(sum, add) : sum FOLLOWED);
+                  bias ? __fadd_rn(sum, add) : sum EPILOGUE_ARGUMENT);
         }
     }
 }
@@ -246,7 +246,7 @@ extern "C" __global__ void __launch_bounds__(256) ditto_conv_zero(float* __restr
 // partial: [parts][total]; out: [total] = [images][channels][plane]; bias: [channels] or null.
 extern "C" __global__ void __launch_bounds__(256)
 ditto_conv_reduce(const float* __restrict__ partial, float* __restrict__ out, const float* __restrict__ bias,
-                  i64 total, i64 parts, i64 channels, i64 plane FOLLOW_PARAM) {
+                  i64 total, i64 parts, i64 channels, i64 plane EPILOGUE_PARAM) {
     for (i64 e = (i64)blockIdx.x * 256 + threadIdx.x; e < total; e += (i64)gridDim.x * 256) {
         float sum = partial[e];
 #pragma unroll 8
@@ -256,7 +256,7 @@ ditto_conv_reduce(const float* __restrict__ partial, float* __restrict__ out, co
                 total >> 31 ? e / plane % channels : (unsigned)e / (unsigned)plane % (unsigned)channels;
             sum = __fadd_rn(sum, bias[channel]);
         }
-        write(out, e, sum FOLLOWED);
+        write(out, e, sum EPILOGUE_ARGUMENT);
     }
 }
 
@@ -386,12 +386,12 @@ struct Columns : Tile<BN, TN, ROWS_LAST, false> {
     }
 };
 
-#if DITTO_FOLLOW
-#define FOLLOW_HERE , const float* whole, const Follow* follow_with
-#define FOLLOWED_HERE , out, &follow_with
+#if DITTO_EPILOGUE
+#define EPILOGUE_HERE , const float* whole, const Epilogue* epilogue_with
+#define EPILOGUE_HERE_ARGUMENTS , out, &epilogue_with
 #else
-#define FOLLOW_HERE
-#define FOLLOWED_HERE
+#define EPILOGUE_HERE
+#define EPILOGUE_HERE_ARGUMENTS
 #endif
 
 // Adds a chunk to what earlier ones left in the result, then, after the last one, the rows' bias, and writes
@@ -399,7 +399,7 @@ struct Columns : Tile<BN, TN, ROWS_LAST, false> {
 // few of their places are in registers at a time.
 __device__ __forceinline__ void store_columns(const float (&acc)[TM][TN], const Sizes& s, const Axes& axes, Origin o,
                                               float* out, const float* bias, bool has_bias, bool first,
-                                              bool last FOLLOW_HERE) {
+                                              bool last EPILOGUE_HERE) {
     constexpr int W = DITTO_VC ? VN : 1, COLS = TN / W, BATCH = TM < 4 ? TM : 4;
     hide(o);
     const Digits digits(s.positions, axes);
@@ -433,8 +433,8 @@ __device__ __forceinline__ void store_columns(const float (&acc)[TM][TN], const 
 #pragma unroll
                 for (int e = 0; e < W; ++e)
                     old[b].v[e] = finish(__fadd_rn(old[b].v[e], acc[i0 + b][c * W + e]), add[b].v[0]);
-#if DITTO_FOLLOW
-                if (last) follow_here<W>(old[b], to + row * s.out_plane - whole, follow_with, in);
+#if DITTO_EPILOGUE
+                if (last) epilogue_here<W>(old[b], to + row * s.out_plane - whole, epilogue_with, in);
 #endif
                 store_if(old[b], to + row * s.out_plane, in);
             }
@@ -448,7 +448,7 @@ __device__ __forceinline__ void store_columns(const float (&acc)[TM][TN], const 
 // shared memory that this takes.)
 template <int ROOM>
 __device__ __forceinline__ void store_spread(float* shared, const float (&acc)[TM][TN], const Sizes& s, const Axes& axes,
-                                             Origin o, float* out, const float* bias, bool has_bias, bool first FOLLOW_HERE) {
+                                             Origin o, float* out, const float* bias, bool has_bias, bool first EPILOGUE_HERE) {
     typedef Spread<ROOM> spread;
     constexpr int SLOTS = Columns::SLOTS, WARPS = Columns::WARPS;
     int thread = threadIdx.x;
@@ -487,8 +487,8 @@ __device__ __forceinline__ void store_spread(float* shared, const float (&acc)[T
             for (int c = 0; c < SLOTS; ++c) {
                 const float sum = shared[q * spread::PITCH + lane + c * 32];
                 v[c].v[0] = finish(__fadd_rn(v[c].v[0], sum), add.v[0]);
-#if DITTO_FOLLOW
-                follow_here<1>(v[c], to[c] + line - whole, follow_with, in & 1u << c);
+#if DITTO_EPILOGUE
+                epilogue_here<1>(v[c], to[c] + line - whole, epilogue_with, in & 1u << c);
 #endif
                 store_if(v[c], to[c] + line, in & 1u << c);
             }
@@ -506,7 +506,7 @@ __device__ __forceinline__ void store_spread(float* shared, const float (&acc)[T
 extern "C" __global__ void __launch_bounds__(THREADS, DITTO_BLOCKS)
 ditto_conv(const float* __restrict__ a, const float* __restrict__ source, float* out,
            const float* __restrict__ bias, const int* __restrict__ table, const __grid_constant__ Sizes s,
-           const __grid_constant__ Axes axes, const __grid_constant__ Few few FOLLOW_PARAM) {
+           const __grid_constant__ Axes axes, const __grid_constant__ Few few EPILOGUE_PARAM) {
     __shared__ __align__(16) float shared[STAGES * (TileA::SIZE + Columns::SIZE)];
     const Origin o(s.m, s.n);
     const i64 channels = s.k / s.taps;
@@ -528,26 +528,26 @@ ditto_conv(const float* __restrict__ a, const float* __restrict__ source, float*
             const i64 part = here / s.groups, group = here - part * s.groups;
             float* to = out + part * (s.n / s.positions * s.out_image) + group * s.m * s.out_plane;
             const float* add = bias + group * s.m;
-#if DITTO_FOLLOW && FOLLOW_TILE
+#if DITTO_EPILOGUE && EPILOGUE_TILE
             if (last) {
                 const Digits digits(s.positions, axes);
-                follow_tile<sizeof(shared) / 4>(shared, acc, o, [&](int row, int col) {
+                epilogue_tile<sizeof(shared) / 4>(shared, acc, o, [&](int row, int col) {
                     const i64 r = (i64)o.row0 + row;
                     i64 j = (i64)o.col0 + col;
                     const bool in = r < s.m && j < s.n;
                     j = in ? j : 0;
                     const i64 line = (group * s.m + r) * s.out_plane + digits.image(j) * s.out_image;
                     return Spot{in, line + digits.place((unsigned)j), 0, bias && in ? add + r : nullptr};
-                }, out, first, follow_with);
+                }, out, first, epilogue_with);
                 return;
             }
 #elif !DITTO_VC
             if (last) {
-                store_spread<sizeof(shared) / 4>(shared, acc, s, axes, o, to, add, bias != nullptr, first FOLLOWED_HERE);
+                store_spread<sizeof(shared) / 4>(shared, acc, s, axes, o, to, add, bias != nullptr, first EPILOGUE_HERE_ARGUMENTS);
                 return;
             }
 #endif
-            store_columns(acc, s, axes, o, to, add, bias != nullptr, first, last FOLLOWED_HERE);
+            store_columns(acc, s, axes, o, to, add, bias != nullptr, first, last EPILOGUE_HERE_ARGUMENTS);
         });
     }
 }

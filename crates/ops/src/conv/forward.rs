@@ -5,7 +5,7 @@ use super::{
     ConvKernelGrad, ConvTranspose, add_bias, bias_grad, check_bias, image, inputs, kernel, plan, run_gathers,
     workspace_words,
 };
-use crate::fused::{Around, Fusion};
+use crate::fused::{FusedCode, Fusion};
 use crate::{AnyTensor, Attr, Attrs, CpuRun, CudaRun, Gpu, Io, Kernel, Op, Recorder, Val, mismatch};
 use dittograd_device::cpu::conv::depthwise::Depthwise;
 use dittograd_device::cuda::Source;
@@ -82,10 +82,10 @@ impl Op for Conv {
         Fusion::product(kernel.numel() / kernel.dims()[0].max(1), results)
     }
 
-    fn joined(&self, ins: &[Meta], gpu: &Gpu, around: Around<'_>) -> Option<Vec<Source>> {
-        let follow = around.only_follow()?;
+    fn fused_modules(&self, ins: &[Meta], gpu: &Gpu, fused: FusedCode<'_>) -> Option<Vec<Source>> {
+        let epilogue = fused.only_epilogue()?;
         let work = plan::forward(&self.of(ins).ok()?);
-        plan::takes(&work, gpu, follow).then(|| plan::modules(&work, gpu, Some(follow)))
+        plan::takes(&work, gpu, epilogue).then(|| plan::modules(&work, gpu, Some(epilogue)))
     }
 
     fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {

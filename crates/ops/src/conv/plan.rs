@@ -4,12 +4,13 @@
 use crate::conv::Geometry;
 use crate::conv::depthwise;
 use crate::conv::depthwise::GradPlan;
-use crate::fused::Follow;
+use crate::fused::EpilogueCode;
 use crate::matmul;
 use crate::matmul::plan::{MAX_X, MAX_Z, Problem, Tile, choose, clamp, defines};
 use crate::matmul::variant;
 use crate::{CudaRun, Gpu, Known, known};
 use dittograd_device::cpu::conv::{Gather, KernelGrad, MAX_AXES, View};
+use dittograd_device::cpu::gemm::Gemm;
 use dittograd_device::cuda::{Args, Source};
 use dittograd_numerics::K_CHUNK as CHUNK;
 use dittograd_numerics::error::Result;
@@ -120,11 +121,11 @@ pub(crate) fn workspace(work: &Work, gpu: &Gpu) -> usize {
 
 /// Whether a program can follow the sums, in the kernels that write the result; those of depthwise convolutions cannot
 /// take one, and none reads another input by column.
-pub(crate) fn takes(work: &Work, gpu: &Gpu, follow: &Follow) -> bool {
+pub(crate) fn takes(work: &Work, gpu: &Gpu, epilogue: &EpilogueCode) -> bool {
     match work {
         Work::Columns { classes, turned } => classes.iter().all(|g| {
             let way = Layout::of(g, *turned, classes.len() == 1, gpu).way;
-            !follow.by_column() && !matches!(way, Way::Thin(_))
+            !epilogue.by_column() && !matches!(way, Way::Thin(_))
         }),
         Work::Grad(_) => false,
     }
@@ -138,17 +139,17 @@ pub fn launch(work: &Work, run: &CudaRun<'_>) -> Result<()> {
         out: run.out,
         workspace: run.workspace,
     };
-    steps(work, &pointers, &Gpu::of(run.cuda), run.around.follow, &mut |step| {
+    steps(work, &pointers, &Gpu::of(run.cuda), run.fused.epilogue, &mut |step| {
         let kernel = run.cuda.kernel(&step.module.0, step.module.1, step.kernel)?;
         run.cuda.launch(kernel, step.grid, step.block, step.shared, &step.args)
     })
 }
 
 /// The modules that the launches want.
-pub(crate) fn modules(work: &Work, gpu: &Gpu, follow: Option<&Follow>) -> Vec<Source> {
+pub(crate) fn modules(work: &Work, gpu: &Gpu, epilogue: Option<&EpilogueCode>) -> Vec<Source> {
     let mut all: Vec<Source> = Vec::new();
     // Nothing in here fails: the steps are only looked at.
-    let _ = steps(work, &Pointers::default(), gpu, follow, &mut |step| {
+    let _ = steps(work, &Pointers::default(), gpu, epilogue, &mut |step| {
         if !all.contains(&step.module) {
             all.push(step.module);
         }
@@ -161,13 +162,13 @@ fn steps(
     work: &Work,
     at: &Pointers,
     gpu: &Gpu,
-    follow: Option<&Follow>,
+    epilogue: Option<&EpilogueCode>,
     f: &mut dyn FnMut(Step) -> Result<()>,
 ) -> Result<()> {
     match work {
         Work::Columns { classes, turned } => {
             for g in classes {
-                columns_steps(g, &Layout::of(g, *turned, classes.len() == 1, gpu), at, follow, f)?;
+                columns_steps(g, &Layout::of(g, *turned, classes.len() == 1, gpu), at, epilogue, f)?;
             }
             Ok(())
         }
@@ -238,12 +239,14 @@ impl Layout {
 
 fn columns_problem(g: &Gather, turned: bool) -> Problem {
     Problem {
-        batch: g.groups,
-        m: g.rows,
-        n: g.batch * g.view.positions(),
-        k: g.channels * g.view.taps(),
-        ta: turned,
-        tb: false,
+        gemm: Gemm {
+            batch: g.groups,
+            m: g.rows,
+            n: g.batch * g.view.positions(),
+            k: g.channels * g.view.taps(),
+            ta: turned,
+            tb: false,
+        },
         aligned: true,
         has_bias: false,
         tensor: false,
@@ -297,19 +300,19 @@ fn kernel_axes(view: &View) -> [[i32; MAX_AXES]; 4] {
 }
 
 /// The variant of `conv.cu` behind these lines.
-fn module(defined: &[&[(&'static str, usize)]], follow: Option<&Follow>) -> Source {
+fn module(defined: &[&[(&'static str, usize)]], epilogue: Option<&EpilogueCode>) -> Source {
     static KNOWN: Known<Vec<(&'static str, usize)>, Source> = Known::new(Default::default);
-    let make = |list: &Vec<_>| variant("conv", &defines(list), CONV_CU, follow);
-    match follow {
+    let make = |list: &Vec<_>| variant("conv", &defines(list), CONV_CU, epilogue);
+    match epilogue {
         Some(_) => make(&defined.concat()),
         None => known(&KNOWN, defined.concat(), make),
     }
 }
 
 /// A module of the small kernels for so many axes.
-fn small_module(rank: usize, follow: Option<&Follow>) -> Source {
+fn small_module(rank: usize, epilogue: Option<&EpilogueCode>) -> Source {
     let list = [("VC", 0), ("BIAS", 0), ("LONG", 0), ("REDUCE", 1), ("CONV", 3), ("DENSE", 0), ("D", rank)];
-    module(&[&list, &[("MOST_AXES", MAX_AXES)]], follow)
+    module(&[&list, &[("MOST_AXES", MAX_AXES)]], epilogue)
 }
 
 fn small_step(rank: usize, kernel: &'static str, threads: usize, args: Args) -> Step {
@@ -323,18 +326,23 @@ fn last_step(
     kernel: &'static str,
     threads: usize,
     mut args: Args,
-    follow: Option<&Follow>,
+    epilogue: Option<&EpilogueCode>,
 ) -> Step {
-    if let Some(follow) = follow {
-        follow.push(&mut args);
+    if let Some(epilogue) = epilogue {
+        epilogue.push(&mut args);
     }
-    Step { module: small_module(rank, follow), ..small_step(rank, kernel, threads, args) }
+    Step { module: small_module(rank, epilogue), ..small_step(rank, kernel, threads, args) }
 }
 
 /// A module of tiles.
-fn tile_module(tile: &Tile, rank: usize, flags: &[(&'static str, usize)], follow: Option<&Follow>) -> Source {
+fn tile_module(
+    tile: &Tile,
+    rank: usize,
+    flags: &[(&'static str, usize)],
+    epilogue: Option<&EpilogueCode>,
+) -> Source {
     let list = [("VB", 0), ("REDUCE", 0), ("D", rank), ("MOST_AXES", MAX_AXES)];
-    module(&[&tile.defines(), &list, flags], follow)
+    module(&[&tile.defines(), &list, flags], epilogue)
 }
 
 /// `Sizes` of `conv.cu`.
@@ -382,7 +390,7 @@ fn columns_steps(
     g: &Gather,
     layout: &Layout,
     at: &Pointers,
-    follow: Option<&Follow>,
+    epilogue: Option<&EpilogueCode>,
     f: &mut dyn FnMut(Step) -> Result<()>,
 ) -> Result<()> {
     let p = columns_problem(g, layout.turned);
@@ -419,7 +427,7 @@ fn columns_steps(
                 args.u64(x as u64);
             }
             args.bytes(bytemuck::bytes_of(&axes_of(1).0), 4);
-            f(last_step(rank, "ditto_conv_fill", channels[1] * p.n, args, follow))
+            f(last_step(rank, "ditto_conv_fill", channels[1] * p.n, args, epilogue))
         }
         Way::Thin(lines) => depthwise::columns_step(g, lines, at, f),
         Way::Direct => {
@@ -438,7 +446,7 @@ fn columns_steps(
             args.ptr(at.ins[1]).ptr(at.ins[0]).ptr(at.out).ptr(at.bias).ptr(table);
             args.u64(by_group).u64(by_row).u64(by_channel);
             args.bytes(bytemuck::bytes_of(&sizes.words()), 8).bytes(bytemuck::bytes_of(&axes_of(1).0), 4);
-            let mut step = last_step(rank, "ditto_conv_direct", p.n, args, follow);
+            let mut step = last_step(rank, "ditto_conv_direct", p.n, args, epilogue);
             step.grid[1] = clamp(channels[1], MAX_Z);
             f(step)
         }
@@ -480,9 +488,9 @@ fn columns_steps(
             args.bytes(bytemuck::bytes_of(&sizes.words()), 8).bytes(bytemuck::bytes_of(&axes), 4);
             let few = if layout.few { few(view) } else { [0; MAX_MASKED_TAPS + MAX_PATTERNS] };
             args.bytes(bytemuck::cast_slice(&few), 4);
-            let now = if split { None } else { follow };
-            if let Some(follow) = now {
-                follow.push(&mut args);
+            let now = if split { None } else { epilogue };
+            if let Some(epilogue) = now {
+                epilogue.push(&mut args);
             }
             f(Step {
                 module: tile_module(tile, rank, &flags, now),
@@ -501,19 +509,21 @@ fn columns_steps(
             for x in [total, parts, channels[1], view.out_plane()] {
                 args.u64(x as u64);
             }
-            f(last_step(rank, "ditto_conv_reduce", total, args, follow))
+            f(last_step(rank, "ditto_conv_reduce", total, args, epilogue))
         }
     }
 }
 
 fn grad_problem(g: &KernelGrad) -> Problem {
     Problem {
-        batch: g.groups,
-        m: g.rows,
-        n: g.channels * g.view.taps(),
-        k: g.batch * g.view.positions(),
-        ta: false,
-        tb: true,
+        gemm: Gemm {
+            batch: g.groups,
+            m: g.rows,
+            n: g.channels * g.view.taps(),
+            k: g.batch * g.view.positions(),
+            ta: false,
+            tb: true,
+        },
         aligned: true,
         has_bias: false,
         tensor: false,

@@ -5,7 +5,7 @@ use super::{
     Conv, ConvKernelGrad, add_bias, bias_grad, check_bias, image, inputs, kernel, plan, run_gathers,
     workspace_words,
 };
-use crate::fused::{Around, Fusion};
+use crate::fused::{FusedCode, Fusion};
 use crate::{AnyTensor, Attr, Attrs, CpuRun, CudaRun, Gpu, Io, Kernel, Op, Recorder, Val, mismatch};
 use dittograd_device::cpu::conv::depthwise::Depthwise;
 use dittograd_device::cuda::Source;
@@ -108,10 +108,10 @@ impl Op for ConvTranspose {
         Fusion::product(kernel.numel() / kernel.dims()[1].max(1), results)
     }
 
-    fn joined(&self, ins: &[Meta], gpu: &Gpu, around: Around<'_>) -> Option<Vec<Source>> {
-        let follow = around.only_follow()?;
+    fn fused_modules(&self, ins: &[Meta], gpu: &Gpu, fused: FusedCode<'_>) -> Option<Vec<Source>> {
+        let epilogue = fused.only_epilogue()?;
         let work = plan::transposed(&self.of(ins).ok()?);
-        plan::takes(&work, gpu, follow).then(|| plan::modules(&work, gpu, Some(follow)))
+        plan::takes(&work, gpu, epilogue).then(|| plan::modules(&work, gpu, Some(epilogue)))
     }
 
     fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {

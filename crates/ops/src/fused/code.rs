@@ -24,7 +24,7 @@ pub(super) enum Reads {
 
 /// A prologue as CUDA text and arguments.
 #[derive(Debug)]
-pub struct Lead {
+pub struct PrologueCode {
     text: String,
     /// Names the text.
     tag: String,
@@ -34,7 +34,7 @@ pub struct Lead {
     words: Vec<u64>,
 }
 
-impl Lead {
+impl PrologueCode {
     /// Which input it computes.
     pub(crate) fn slot(&self) -> usize {
         self.slot
@@ -43,7 +43,7 @@ impl Lead {
 
 /// An epilogue as CUDA text and arguments.
 #[derive(Debug)]
-pub struct Follow {
+pub struct EpilogueCode {
     text: String,
     /// Names the text.
     tag: String,
@@ -53,7 +53,7 @@ pub struct Follow {
     addresses: Vec<u64>,
 }
 
-impl Follow {
+impl EpilogueCode {
     /// What goes before the kernel's text, and a name for it.
     pub(crate) fn text(&self) -> (&str, &str) {
         (&self.tag, &self.text)
@@ -72,22 +72,22 @@ impl Follow {
 
 /// What is to be part of an op's own kernel.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Around<'a> {
+pub struct FusedCode<'a> {
     /// Before it reads one of its inputs.
-    pub lead: Option<&'a Lead>,
+    pub prologue: Option<&'a PrologueCode>,
     /// After its results.
-    pub follow: Option<&'a Follow>,
+    pub epilogue: Option<&'a EpilogueCode>,
 }
 
-impl<'a> Around<'a> {
+impl<'a> FusedCode<'a> {
     /// The epilogue, for kernels that take no prologue.
-    pub(crate) fn only_follow(self) -> Option<&'a Follow> {
-        self.follow.filter(|_| self.lead.is_none())
+    pub(crate) fn only_epilogue(self) -> Option<&'a EpilogueCode> {
+        self.epilogue.filter(|_| self.prologue.is_none())
     }
 
     /// What goes before the kernel's text, and an end for its name.
     pub(crate) fn text(self) -> (String, String) {
-        let texts = [self.lead.map(|l| (&*l.tag, &*l.text)), self.follow.map(Follow::text)];
+        let texts = [self.prologue.map(|l| (&*l.tag, &*l.text)), self.epilogue.map(EpilogueCode::text)];
         texts
             .into_iter()
             .flatten()
@@ -96,25 +96,25 @@ impl<'a> Around<'a> {
 
     /// Appends the kernel's last arguments.
     pub(crate) fn push(self, args: &mut Args) {
-        if let Some(lead) = self.lead {
-            args.bytes(bytemuck::cast_slice(&lead.words), 8);
+        if let Some(prologue) = self.prologue {
+            args.bytes(bytemuck::cast_slice(&prologue.words), 8);
         }
-        if let Some(follow) = self.follow {
-            follow.push(args);
+        if let Some(epilogue) = self.epilogue {
+            epilogue.push(args);
         }
     }
 }
 
 /// Stores what the epilogue makes of a single result, at its place and column.
-const STORE: &str = "__device__ __forceinline__ void follow_store(const Follow& f, float* out, unsigned long long at, unsigned long long column, float v) {
-float from[FOLLOW_X + 1], to[FOLLOW_Y];
+const STORE: &str = "__device__ __forceinline__ void epilogue_store(const Epilogue& f, float* out, unsigned long long at, unsigned long long column, float v) {
+float from[EPILOGUE_X + 1], to[EPILOGUE_Y];
 from[0] = v;
 #pragma unroll
-for (int i = 0; i < FOLLOW_X; ++i) from[i + 1] = f.x[i][follow_reads(i) == 2 ? 0 : follow_reads(i) == 1 ? column : at];
-follow(from, to);
+for (int i = 0; i < EPILOGUE_X; ++i) from[i + 1] = f.x[i][epilogue_reads(i) == 2 ? 0 : epilogue_reads(i) == 1 ? column : at];
+epilogue(from, to);
 out[at] = to[0];
 #pragma unroll
-for (int k = 1; k < FOLLOW_Y; ++k) f.y[k - 1][at] = to[k];
+for (int k = 1; k < EPILOGUE_Y; ++k) f.y[k - 1][at] = to[k];
 }
 ";
 
@@ -175,14 +175,14 @@ impl Fused {
         after.iter().map(of).collect()
     }
 
-    fn lead(&self, p: &Prologue, ins: &[Meta], addresses: &[u64]) -> Option<Lead> {
+    fn prologue_text(&self, p: &Prologue, ins: &[Meta], addresses: &[u64]) -> Option<PrologueCode> {
         let reads = self.prologue_reads(ins)?;
         let n = reads.len().max(1);
         let mut t = format!(
-            "{}#define DITTO_LEAD 1\nstruct Lead {{ const float* x[{n}]; unsigned long long rows[{n}]; }};\n",
+            "{}#define DITTO_PROLOGUE 1\nstruct Prologue {{ const float* x[{n}]; unsigned long long rows[{n}]; }};\n",
             map::prelude()
         );
-        t.push_str("__device__ __forceinline__ float lead(const Lead& f, unsigned long long row, unsigned long long columns, unsigned long long j) {\n");
+        t.push_str("__device__ __forceinline__ float prologue(const Prologue& f, unsigned long long row, unsigned long long columns, unsigned long long j) {\n");
         for (i, reads) in reads.iter().enumerate() {
             let at = match reads {
                 Reads::Place => "row * columns + j".into(),
@@ -203,19 +203,19 @@ impl Fused {
         words.resize(n, 0);
         words.extend(reads.iter().map(|r| if let Reads::Rows(n) = r { *n } else { 1 }));
         words.resize(2 * n, 1);
-        Some(Lead { tag: tag(&t), text: t, slot: p.slot, words })
+        Some(PrologueCode { tag: tag(&t), text: t, slot: p.slot, words })
     }
 
-    fn follow(&self, e: &Epilogue, ins: &[Meta], addresses: &[u64], out: u64) -> Option<Follow> {
+    fn epilogue_text(&self, e: &Epilogue, ins: &[Meta], addresses: &[u64], out: u64) -> Option<EpilogueCode> {
         let reads = self.epilogue_reads(ins)?;
         let (others, results) = (reads.len(), e.program.outputs());
         let mut t = format!(
-            "{}#define DITTO_FOLLOW 1\n#define FOLLOW_X {others}\n#define FOLLOW_Y {results}\n",
+            "{}#define DITTO_EPILOGUE 1\n#define EPILOGUE_X {others}\n#define EPILOGUE_Y {results}\n",
             map::prelude()
         );
         let _ = writeln!(
             t,
-            "struct Follow {{ const float* x[{}]; float* y[{}]; }};",
+            "struct Epilogue {{ const float* x[{}]; float* y[{}]; }};",
             others.max(1),
             results.max(2) - 1
         );
@@ -228,11 +228,11 @@ impl Fused {
             reads.iter().enumerate().map(|(i, r)| format!("i == {i} ? {} : ", number(r))).collect();
         let _ = writeln!(
             t,
-            "__device__ __forceinline__ constexpr int follow_reads(int i) {{ return {choice}0; }}"
+            "__device__ __forceinline__ constexpr int epilogue_reads(int i) {{ return {choice}0; }}"
         );
         let _ = writeln!(
             t,
-            "__device__ __forceinline__ void follow(const float (&from)[{}], float (&to)[{results}]) {{",
+            "__device__ __forceinline__ void epilogue(const float (&from)[{}], float (&to)[{results}]) {{",
             others + 1
         );
         for i in 0..=others {
@@ -252,7 +252,12 @@ impl Fused {
         };
         all.resize(others.max(1), 0);
         all.extend((1..results.max(2) as u64).map(|k| out + 4 * k * words));
-        Some(Follow { tag: tag(&t), text: t, by_column: reads.contains(&Reads::Column), addresses: all })
+        Some(EpilogueCode {
+            tag: tag(&t),
+            text: t,
+            by_column: reads.contains(&Reads::Column),
+            addresses: all,
+        })
     }
 
     /// The prologue as part of the op's kernels on `gpu`, if they take it in. Addresses may be missing where only the text is
@@ -263,10 +268,10 @@ impl Fused {
         addresses: &[u64],
         metas: &[Meta],
         gpu: &Gpu,
-    ) -> Option<Lead> {
-        let lead = self.lead(self.prologue.as_ref()?, ins, addresses)?;
-        let around = Around { lead: Some(&lead), follow: None };
-        joins(&self.op, metas, gpu, around).then_some(lead)
+    ) -> Option<PrologueCode> {
+        let prologue = self.prologue_text(self.prologue.as_ref()?, ins, addresses)?;
+        let fused = FusedCode { prologue: Some(&prologue), epilogue: None };
+        joins(&self.op, metas, gpu, fused).then_some(prologue)
     }
 
     /// Both expressions as parts of the op's kernels on `gpu`, as far as they take them in: both, else the prologue. As
@@ -278,19 +283,20 @@ impl Fused {
         out: u64,
         metas: &[Meta],
         gpu: &Gpu,
-    ) -> (Option<Lead>, Option<Follow>) {
-        let lead = self.prologue_code(ins, addresses, metas, gpu);
-        let is_alone = self.prologue.is_some() && lead.is_none();
-        let follow = match &self.epilogue {
-            Some(e) if !is_alone => self.follow(e, ins, addresses, out),
+    ) -> (Option<PrologueCode>, Option<EpilogueCode>) {
+        let prologue = self.prologue_code(ins, addresses, metas, gpu);
+        let is_alone = self.prologue.is_some() && prologue.is_none();
+        let epilogue = match &self.epilogue {
+            Some(e) if !is_alone => self.epilogue_text(e, ins, addresses, out),
             _ => None,
         };
-        let joined =
-            follow.filter(|f| joins(&self.op, metas, gpu, Around { lead: lead.as_ref(), follow: Some(f) }));
-        (lead, joined)
+        let joined = epilogue.filter(|f| {
+            joins(&self.op, metas, gpu, FusedCode { prologue: prologue.as_ref(), epilogue: Some(f) })
+        });
+        (prologue, joined)
     }
 }
 
-fn joins(op: &AnyOp, metas: &[Meta], gpu: &Gpu, around: Around<'_>) -> bool {
-    op.joined(metas, gpu, around).is_some()
+fn joins(op: &AnyOp, metas: &[Meta], gpu: &Gpu, fused: FusedCode<'_>) -> bool {
+    op.fused_modules(metas, gpu, fused).is_some()
 }

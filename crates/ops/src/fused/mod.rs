@@ -6,7 +6,7 @@
 mod cases;
 mod code;
 
-pub use code::{Around, Follow, Lead};
+pub use code::{EpilogueCode, FusedCode, PrologueCode};
 
 use crate::layout;
 use crate::pointwise::Add;
@@ -247,7 +247,7 @@ impl Fused {
                 out,
                 workspace: &mut [],
             };
-            map::follow_cpu(&e.program, accesses.all(), run);
+            map::run_cpu_in_place(&e.program, accesses.all(), run);
         }
     }
 
@@ -314,7 +314,7 @@ impl Op for Fused {
             return Err(self.unsupported(&format!("a prologue cannot compute input {} of", p.slot)));
         }
         match &self.epilogue {
-            Some(_) if !fusion.epilogue => Err(self.unsupported("an epilogue cannot follow")),
+            Some(_) if !fusion.epilogue => Err(self.unsupported("an epilogue cannot epilogue")),
             Some(e) => map::results_meta(Self::NAME, &e.program, e.shape),
             None => Ok(Meta::f32(value)),
         }
@@ -352,11 +352,11 @@ impl Op for Fused {
         }
         let split = self.split(run.ins.len());
         let ([own, before, after], [_, before_metas, _]) = (split.parts(run.ins), split.parts(run.metas));
-        let (lead, follow) = self.code(run.metas, run.ins, run.out, &metas, &Gpu::of(run.cuda));
+        let (prologue, epilogue) = self.code(run.metas, run.ins, run.out, &metas, &Gpu::of(run.cuda));
         let (mut made, mut workspace) = (Vec::new(), run.workspace);
         if let Some(p) = &self.prologue {
-            made.push(if lead.is_some() { 0 } else { workspace });
-            if lead.is_none() {
+            made.push(if prologue.is_some() { 0 } else { workspace });
+            if prologue.is_none() {
                 let accesses = map::accesses(before_metas, &p.shape);
                 let alone =
                     CudaRun { metas: before_metas, ins: before, shape: p.shape, out: workspace, ..*run };
@@ -365,10 +365,10 @@ impl Op for Fused {
             }
         }
         let (shape, ins) = (self.op.shape(&metas)?.shape, self.inserted(own, &made, 0));
-        let around = Around { lead: lead.as_ref(), follow: follow.as_ref() };
-        self.op.cuda(&CudaRun { metas: &metas, ins: &ins, shape, workspace, around, ..*run })?;
+        let fused = FusedCode { prologue: prologue.as_ref(), epilogue: epilogue.as_ref() };
+        self.op.cuda(&CudaRun { metas: &metas, ins: &ins, shape, workspace, fused, ..*run })?;
         match &self.epilogue {
-            Some(e) if follow.is_none() => {
+            Some(e) if epilogue.is_none() => {
                 let (accesses, ins) = (self.alone(e, run.metas), [&[run.out], after].concat());
                 map::run_cuda(&e.program, &accesses, &CudaRun { ins: &ins, shape: e.shape, ..*run })
             }
@@ -381,17 +381,17 @@ impl Op for Fused {
         if let Some((fold, axes)) = self.fold_of(&metas) {
             return fold.modules(&self.elements(ins), &axes, gpu);
         }
-        let (lead, follow) = self.code(ins, &[], 0, &metas, gpu);
-        let around = Around { lead: lead.as_ref(), follow: follow.as_ref() };
-        let joined = || self.op.joined(&metas, gpu, around);
-        let is_plain = lead.is_none() && follow.is_none();
+        let (prologue, epilogue) = self.code(ins, &[], 0, &metas, gpu);
+        let fused = FusedCode { prologue: prologue.as_ref(), epilogue: epilogue.as_ref() };
+        let joined = || self.op.fused_modules(&metas, gpu, fused);
+        let is_plain = prologue.is_none() && epilogue.is_none();
         let mut modules =
             (!is_plain).then(joined).flatten().unwrap_or_else(|| self.op.cuda_modules(&metas, gpu));
-        if let Some(p) = self.prologue.as_ref().filter(|_| lead.is_none()) {
+        if let Some(p) = self.prologue.as_ref().filter(|_| prologue.is_none()) {
             let [_, before, _] = self.split(ins.len()).parts(ins);
             modules.push(map::module(&p.program, &p.shape, map::accesses(before, &p.shape).all()));
         }
-        if let Some(e) = self.epilogue.as_ref().filter(|_| follow.is_none()) {
+        if let Some(e) = self.epilogue.as_ref().filter(|_| epilogue.is_none()) {
             modules.push(map::module(&e.program, &e.shape, &self.alone(e, ins)));
         }
         modules

@@ -73,51 +73,51 @@ template <int W> __device__ __forceinline__ void store_if(const Vec<W>& v, float
                      ::"f"(v.v[0]), "l"(p), "r"(in));
 }
 
-#ifndef DITTO_FOLLOW
-#define DITTO_FOLLOW 0
-#define FOLLOW_PARAM
+#ifndef DITTO_EPILOGUE
+#define DITTO_EPILOGUE 0
+#define EPILOGUE_PARAM
 #endif
-#if DITTO_FOLLOW
+#if DITTO_EPILOGUE
 // A program follows the sums. The text before this one has it, as
-//   follow(from, to)  FOLLOW_Y results from a sum and FOLLOW_X other inputs
-//   follow_reads(i)   how input i is read: 0 at the place of the result, 1 at its column, 2 always the same element
-//   Follow            where the inputs lie, and the results but for the first
-#define FOLLOW_PARAM , const __grid_constant__ Follow follow_with
+//   epilogue(from, to)  EPILOGUE_Y results from a sum and EPILOGUE_X other inputs
+//   epilogue_reads(i)   how input i is read: 0 at the place of the result, 1 at its column, 2 always the same element
+//   Epilogue            where the inputs lie, and the results but for the first
+#define EPILOGUE_PARAM , const __grid_constant__ Epilogue epilogue_with
 // Without other inputs the program is computed where the sums are, in registers.
-#define FOLLOW_TILE (FOLLOW_X > 0)
+#define EPILOGUE_TILE (EPILOGUE_X > 0)
 
 // The other inputs for W neighbouring results.
 template <int W> struct Extras {
-    Vec<W> x[FOLLOW_X > 0 ? FOLLOW_X : 1];
+    Vec<W> x[EPILOGUE_X > 0 ? EPILOGUE_X : 1];
 
     // For the results from place `at` in column `column` on.
-    __device__ __forceinline__ void load(const Follow& f, i64 at, i64 column) {
+    __device__ __forceinline__ void load(const Epilogue& f, i64 at, i64 column) {
 #pragma unroll
-        for (int i = 0; i < FOLLOW_X; ++i) {
-            if (follow_reads(i) == 2) {
+        for (int i = 0; i < EPILOGUE_X; ++i) {
+            if (epilogue_reads(i) == 2) {
 #pragma unroll
                 for (int e = 0; e < W; ++e) x[i].v[e] = f.x[i][0];
             } else {
-                x[i] = *(const Vec<W>*)(f.x[i] + (follow_reads(i) == 1 ? column : at));
+                x[i] = *(const Vec<W>*)(f.x[i] + (epilogue_reads(i) == 1 ? column : at));
             }
         }
     }
     // Makes results of the sums in v, which keeps the first ones; the others are written.
-    __device__ __forceinline__ void finish(const Follow& f, Vec<W>& v, i64 at) const {
-        Vec<W> more[FOLLOW_Y > 1 ? FOLLOW_Y - 1 : 1];
+    __device__ __forceinline__ void finish(const Epilogue& f, Vec<W>& v, i64 at) const {
+        Vec<W> more[EPILOGUE_Y > 1 ? EPILOGUE_Y - 1 : 1];
 #pragma unroll
         for (int e = 0; e < W; ++e) {
-            float from[FOLLOW_X + 1], to[FOLLOW_Y];
+            float from[EPILOGUE_X + 1], to[EPILOGUE_Y];
             from[0] = v.v[e];
 #pragma unroll
-            for (int i = 0; i < FOLLOW_X; ++i) from[i + 1] = x[i].v[e];
-            follow(from, to);
+            for (int i = 0; i < EPILOGUE_X; ++i) from[i + 1] = x[i].v[e];
+            epilogue(from, to);
             v.v[e] = to[0];
 #pragma unroll
-            for (int k = 1; k < FOLLOW_Y; ++k) more[k - 1].v[e] = to[k];
+            for (int k = 1; k < EPILOGUE_Y; ++k) more[k - 1].v[e] = to[k];
         }
 #pragma unroll
-        for (int k = 1; k < FOLLOW_Y; ++k) *(Vec<W>*)(f.y[k - 1] + at) = more[k - 1];
+        for (int k = 1; k < EPILOGUE_Y; ++k) *(Vec<W>*)(f.y[k - 1] + at) = more[k - 1];
     }
 };
 #endif
@@ -133,7 +133,7 @@ template <int W> struct Extras {
 // partial: [parts][total], total = batch * m * n; out: [total]; bias: [n] or unused.
 extern "C" __global__ void __launch_bounds__(256)
 ditto_matmul_reduce(const float* __restrict__ partial, float* __restrict__ out,
-                    const float* __restrict__ bias, i64 total, i64 n, i64 parts FOLLOW_PARAM) {
+                    const float* __restrict__ bias, i64 total, i64 n, i64 parts EPILOGUE_PARAM) {
     constexpr int V = DITTO_VC ? 4 : 1, AT_ONCE = 8;
     typedef Vec<V> vec;
     i64 groups = total / V;
@@ -154,17 +154,17 @@ ditto_matmul_reduce(const float* __restrict__ partial, float* __restrict__ out,
         }
         vec add = {};
         i64 j = 0;
-        if (DITTO_BIAS || DITTO_FOLLOW) {
+        if (DITTO_BIAS || DITTO_EPILOGUE) {
             j = g * V;
             j = j >> 32 ? j % n : n >> 32 ? j : (unsigned)j % (unsigned)n;
         }
         if (DITTO_BIAS) add = *(const vec*)(bias + j);
 #pragma unroll
         for (int e = 0; e < V; ++e) sum.v[e] = finish(sum.v[e], add.v[e]);
-#if DITTO_FOLLOW
+#if DITTO_EPILOGUE
         Extras<V> extras;
-        extras.load(follow_with, g * V, j);
-        extras.finish(follow_with, sum, g * V);
+        extras.load(epilogue_with, g * V, j);
+        extras.finish(epilogue_with, sum, g * V);
 #endif
         *(vec*)(out + g * V) = sum;
     }
@@ -377,27 +377,27 @@ struct Place {
     const float* bias;
     idx ldc;
     idx rows, cols;  // how many rows and columns are left from there
-#if DITTO_FOLLOW
+#if DITTO_EPILOGUE
     const float* whole;  // where the result starts
-    const Follow* follow;
+    const Epilogue* epilogue;
 #endif
 };
 
-#if DITTO_FOLLOW
+#if DITTO_EPILOGUE
 // Makes results of sums that nothing else is needed for; those but the first are written, if `in`.
 template <int W>
-__device__ __forceinline__ void follow_here(Vec<W>& v, i64 at, const Follow* f, unsigned in) {
-    Vec<W> more[FOLLOW_Y > 1 ? FOLLOW_Y - 1 : 1];
+__device__ __forceinline__ void epilogue_here(Vec<W>& v, i64 at, const Epilogue* f, unsigned in) {
+    Vec<W> more[EPILOGUE_Y > 1 ? EPILOGUE_Y - 1 : 1];
 #pragma unroll
     for (int e = 0; e < W; ++e) {
-        float from[FOLLOW_X + 1] = {v.v[e]}, to[FOLLOW_Y];
-        follow(from, to);
+        float from[EPILOGUE_X + 1] = {v.v[e]}, to[EPILOGUE_Y];
+        epilogue(from, to);
         v.v[e] = to[0];
 #pragma unroll
-        for (int k = 1; k < FOLLOW_Y; ++k) more[k - 1].v[e] = to[k];
+        for (int k = 1; k < EPILOGUE_Y; ++k) more[k - 1].v[e] = to[k];
     }
 #pragma unroll
-    for (int k = 1; k < FOLLOW_Y; ++k) store_if(more[k - 1], f->y[k - 1] + at, in);
+    for (int k = 1; k < EPILOGUE_Y; ++k) store_if(more[k - 1], f->y[k - 1] + at, in);
 }
 #endif
 
@@ -430,8 +430,8 @@ __device__ __forceinline__ void store(const float (&acc)[TM][TN], const Place& a
                 for (int e = 0; e < W; ++e) {
                     v.v[e] = finish(__fadd_rn(v.v[e], acc[r][c * W + e]), add[c].v[e]);
                 }
-#if DITTO_FOLLOW
-                if (last) follow_here<W>(v, line + col_at(c * W) - at.whole, at.follow, in & 1u << c);
+#if DITTO_EPILOGUE
+                if (last) epilogue_here<W>(v, line + col_at(c * W) - at.whole, at.epilogue, in & 1u << c);
 #endif
                 store_if(v, line + col_at(c * W), in & 1u << c);
             }
@@ -514,7 +514,7 @@ template <int ROOM> struct Spread {
     }
 };
 
-#if DITTO_FOLLOW && FOLLOW_TILE
+#if DITTO_EPILOGUE && EPILOGUE_TILE
 
 // Where a result lies: whether there is one, its place in the whole result, its column, and its bias, if it has one.
 struct Spot {
@@ -529,12 +529,12 @@ struct Spot {
 // where(row, col): the spot of a result of the tile; with DITTO_VC four neighbours from a multiple of 4 on are neighbours
 // in the result. `first`: no earlier chunk is in the result.
 template <int ROOM, class Where>
-__device__ __forceinline__ void follow_tile(float* shared, const float (&acc)[TM][TN], const Origin& o, Where&& where,
-                                            float* out, bool first, const Follow& f) {
+__device__ __forceinline__ void epilogue_tile(float* shared, const float (&acc)[TM][TN], const Origin& o, Where&& where,
+                                            float* out, bool first, const Epilogue& f) {
     typedef Spread<ROOM> spread;
     constexpr int W = DITTO_VC ? 4 : 1, GROUPS = spread::LINES * (BN / W), EACH = (GROUPS + THREADS - 1) / THREADS;
     // A thread reads for several groups before it computes one, as far as there are registers beside the sums of other parts.
-    constexpr int MOST = TM * TN > 96 ? 1 : FOLLOW_X > 2 ? 2 : 4, BATCH = EACH < MOST ? EACH : MOST;
+    constexpr int MOST = TM * TN > 96 ? 1 : EPILOGUE_X > 2 ? 2 : 4, BATCH = EACH < MOST ? EACH : MOST;
 #pragma unroll
     for (int part = 0; part < spread::PARTS; ++part) {
         spread::write(shared, acc, o, part);
@@ -750,7 +750,7 @@ __device__ __forceinline__ void product(float* shared, A& ta, B& tb, const Origi
 extern "C" __global__ void __launch_bounds__(THREADS, DITTO_BLOCKS)
 ditto_matmul(const float* __restrict__ a, const float* __restrict__ b, float* out,
              const float* __restrict__ bias, i64 m_, i64 n_, i64 k_, i64 batch, i64 stride_a, i64 stride_b,
-             i64 slice, i64 parts FOLLOW_PARAM) {
+             i64 slice, i64 parts EPILOGUE_PARAM) {
     [[maybe_unused]] constexpr int ROOM = STAGES * (TileA::SIZE + TileB::SIZE);
 #if DITTO_TF32
     extern __shared__ __align__(16) float shared[];
@@ -776,19 +776,19 @@ ditto_matmul(const float* __restrict__ a, const float* __restrict__ b, float* ou
         at.rows = m - o.row0 - o.tm;
         at.cols = n - o.col0 - o.tn;
         at.bias = bias + o.col0 + o.tn;
-#if DITTO_FOLLOW
+#if DITTO_EPILOGUE
         at.whole = out;
-        at.follow = &follow_with;
+        at.epilogue = &epilogue_with;
 #endif
         product(shared, ta, tb, o, k, [&](const float (&acc)[TM][TN], bool first, bool last) {
-#if DITTO_FOLLOW && FOLLOW_TILE
+#if DITTO_EPILOGUE && EPILOGUE_TILE
             if (last) {
                 const i64 before = item * ((i64)m_ * n_);
-                follow_tile<ROOM>(shared, acc, o, [&](int row, int col) {
+                epilogue_tile<ROOM>(shared, acc, o, [&](int row, int col) {
                     const i64 r = (i64)o.row0 + row, c = (i64)o.col0 + col;
                     const bool in = r < m && c < n;
                     return Spot{in, before + r * n + c, c, DITTO_BIAS && in ? bias + c : nullptr};
-                }, out, first, follow_with);
+                }, out, first, epilogue_with);
                 return;
             }
 #endif

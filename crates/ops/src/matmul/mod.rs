@@ -5,7 +5,7 @@
 mod cases;
 pub(crate) mod plan;
 
-use crate::fused::{Around, Follow, Fusion};
+use crate::fused::{EpilogueCode, FusedCode, Fusion};
 use crate::matmul::plan::{MatmulPlan, Problem, plan};
 use crate::reduce::Sum;
 use crate::{
@@ -46,12 +46,7 @@ impl Problem {
     fn new([batch, m, n, k]: [usize; 4], [ta, tb]: [bool; 2], has_bias: bool) -> Problem {
         // Values start at multiples of four words; batches of odd matrices do not.
         let aligned = batch <= 1 || [m * k, k * n, m * n].iter().all(|x| x.is_multiple_of(4));
-        Problem { batch, m, n, k, ta, tb, aligned, has_bias, tensor: true }
-    }
-
-    fn gemm(&self) -> Gemm {
-        let Problem { batch, m, n, k, ta, tb, .. } = *self;
-        Gemm { batch, m, n, k, ta, tb }
+        Problem { gemm: Gemm { batch, m, n, k, ta, tb }, aligned, has_bias, tensor: true }
     }
 
     fn fusion(&self) -> Fusion {
@@ -62,13 +57,13 @@ impl Problem {
         match device.as_cuda() {
             Some(_) if self.batch * self.m * self.n == 0 => 0,
             Some(cuda) => planned(self, &Gpu::of(cuda)).plan.workspace,
-            None => self.gemm().scratch_len(device.threads()),
+            None => self.gemm.scratch_len(device.threads()),
         }
     }
 
     fn cpu(&self, run: CpuRun<'_>) {
         let bias = self.has_bias.then(|| run.ins[2]);
-        self.gemm().run(run.pool, run.simd, run.ins[0], run.ins[1], bias, run.out, run.workspace);
+        self.gemm.run(run.pool, run.simd, run.ins[0], run.ins[1], bias, run.out, run.workspace);
     }
 
     fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {
@@ -85,8 +80,8 @@ impl Problem {
         let plan = &planned.plan;
         let bias = if self.has_bias { run.ins[2] } else { 0 };
         let (first, last) =
-            if plan.reduce.is_some() { (None, run.around.follow) } else { (run.around.follow, None) };
-        let own = first.map(|follow| source(&plan.defines, Some(follow)));
+            if plan.reduce.is_some() { (None, run.fused.epilogue) } else { (run.fused.epilogue, None) };
+        let own = first.map(|epilogue| source(&plan.defines, Some(epilogue)));
         let (module, text) = own.as_ref().unwrap_or(&planned.product);
         let kernel = run.cuda.kernel(module, text, plan.kernel)?;
         let mut args = Args::new();
@@ -97,38 +92,38 @@ impl Problem {
         for x in [self.m, self.n, self.k, self.batch, strides[0], strides[1], plan.slice, plan.parts] {
             args.u64(x as u64);
         }
-        if let Some(follow) = first {
-            follow.push(&mut args);
+        if let Some(epilogue) = first {
+            epilogue.push(&mut args);
         }
         run.cuda.launch(kernel, plan.grid, plan.block, plan.shared, &args)?;
         if let (Some(reduce), Some(plain)) = (&plan.reduce, &planned.reduce) {
-            let own = last.map(|follow| source(&reduce.defines, Some(follow)));
+            let own = last.map(|epilogue| source(&reduce.defines, Some(epilogue)));
             let (module, text) = own.as_ref().unwrap_or(plain);
             let kernel = run.cuda.kernel(module, text, reduce.kernel)?;
             let mut args = Args::new();
             args.ptr(run.workspace).ptr(run.out).ptr(bias);
             args.u64(total as u64).u64(self.n as u64).u64(plan.parts as u64);
-            if let Some(follow) = last {
-                follow.push(&mut args);
+            if let Some(epilogue) = last {
+                epilogue.push(&mut args);
             }
             run.cuda.launch(kernel, reduce.grid, reduce.block, 0, &args)?;
         }
         Ok(())
     }
 
-    pub(crate) fn modules(&self, gpu: &Gpu, follow: Option<&Follow>) -> Vec<Source> {
+    pub(crate) fn modules(&self, gpu: &Gpu, epilogue: Option<&EpilogueCode>) -> Vec<Source> {
         if self.batch * self.m * self.n == 0 {
             return Vec::new();
         }
         let plan = &planned(self, gpu).plan;
-        let first = if plan.reduce.is_some() { None } else { follow };
+        let first = if plan.reduce.is_some() { None } else { epilogue };
         let mut modules = vec![source(&plan.defines, first)];
-        modules.extend(plan.reduce.iter().map(|r| source(&r.defines, follow)));
+        modules.extend(plan.reduce.iter().map(|r| source(&r.defines, epilogue)));
         modules
     }
 
     fn reference<T: Scalar>(&self, a: &[T], b: &[T], bias: Option<&[T]>) -> Vec<T> {
-        let Problem { batch, m, n, k, ta, tb, .. } = *self;
+        let Gemm { batch, m, n, k, ta, tb } = self.gemm;
         let mut out = Vec::with_capacity(batch * m * n);
         for t in 0..batch {
             let (a, b) = (&a[t * m * k..], &b[t * k * n..]);
@@ -149,15 +144,15 @@ impl Problem {
 }
 
 /// A variant of the kernels: a name of its own, and the text.
-pub(crate) fn source(defines: &str, follow: Option<&Follow>) -> Source {
-    variant("matmul", defines, "", follow)
+pub(crate) fn source(defines: &str, epilogue: Option<&EpilogueCode>) -> Source {
+    variant("matmul", defines, "", epilogue)
 }
 
 /// A variant of the kernels and of what is made of them: a name of its own, and the text.
-pub(crate) fn variant(family: &str, defines: &str, more: &str, follow: Option<&Follow>) -> Source {
+pub(crate) fn variant(family: &str, defines: &str, more: &str, epilogue: Option<&EpilogueCode>) -> Source {
     let name: Vec<&str> = defines.split_whitespace().filter(|w| !w.starts_with("#define")).collect();
     let name = name.join("_").replace("DITTO_", "").to_lowercase();
-    let (tag, before) = follow.map_or(("", ""), Follow::text);
+    let (tag, before) = epilogue.map_or(("", ""), EpilogueCode::text);
     let name = format!("{family}_{name}{}{tag}", if tag.is_empty() { "" } else { "_" });
     crate::module(name, || format!("#define CHUNK {K_CHUNK}\n{defines}{before}{MATMUL_CU}{more}"))
 }
@@ -265,8 +260,8 @@ macro_rules! product_op {
                 self.of(ins).map_or(Fusion::default(), |p| p.fusion())
             }
 
-            fn joined(&self, ins: &[Meta], gpu: &Gpu, around: Around<'_>) -> Option<Vec<Source>> {
-                Some(self.of(ins).ok()?.modules(gpu, Some(around.only_follow()?)))
+            fn fused_modules(&self, ins: &[Meta], gpu: &Gpu, fused: FusedCode<'_>) -> Option<Vec<Source>> {
+                Some(self.of(ins).ok()?.modules(gpu, Some(fused.only_epilogue()?)))
             }
 
             fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {
@@ -418,8 +413,8 @@ impl Op for Linear {
         Linear::of(ins).map_or(Fusion::default(), |p| p.fusion())
     }
 
-    fn joined(&self, ins: &[Meta], gpu: &Gpu, around: Around<'_>) -> Option<Vec<Source>> {
-        Some(Linear::of(ins).ok()?.modules(gpu, Some(around.only_follow()?)))
+    fn fused_modules(&self, ins: &[Meta], gpu: &Gpu, fused: FusedCode<'_>) -> Option<Vec<Source>> {
+        Some(Linear::of(ins).ok()?.modules(gpu, Some(fused.only_epilogue()?)))
     }
 
     fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {

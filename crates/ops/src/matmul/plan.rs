@@ -6,6 +6,7 @@
 mod tests;
 
 use crate::Gpu;
+use dittograd_device::cpu::gemm::Gemm;
 use dittograd_numerics::{K_CHUNK as CHUNK, Numerics};
 
 /// The most blocks along x.
@@ -78,21 +79,11 @@ pub struct ReduceLaunch {
     pub block: u32,
 }
 
-/// A batch of products `op(A) op(B) + bias`.
+/// Products as CUDA kernels are planned for: their sizes, which it derefs to, and what else the choice of a kernel depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Problem {
-    /// Products.
-    pub batch: usize,
-    /// Rows of the result.
-    pub m: usize,
-    /// Columns of the result.
-    pub n: usize,
-    /// Length of the sums.
-    pub k: usize,
-    /// A is stored (k, m).
-    pub ta: bool,
-    /// B is stored (n, k).
-    pub tb: bool,
+    /// The sizes, and how the operands are stored.
+    pub gemm: Gemm,
     /// The operands, the result and the bias start at multiples of 16 bytes, and batch strides are multiples
     /// of 4 floats.
     pub aligned: bool,
@@ -100,6 +91,14 @@ pub(crate) struct Problem {
     pub has_bias: bool,
     /// In mode `tf32`, tensor cores may multiply.
     pub tensor: bool,
+}
+
+impl std::ops::Deref for Problem {
+    type Target = Gemm;
+
+    fn deref(&self) -> &Gemm {
+        &self.gemm
+    }
 }
 
 /// The shape of a variant: what a block, a warp and a thread compute, and how fast.

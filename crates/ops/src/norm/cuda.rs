@@ -1,7 +1,7 @@
 //! The CUDA kernels: which one is launched, and with what.
 
 use super::{MAX_BLOCKS, Rows, Variant, formulas, inverse};
-use crate::fused::Around;
+use crate::fused::FusedCode;
 use crate::pointwise::map::grid;
 use crate::softmax::rows::{COLUMN_SUM, fills_lanes, partials, per_lane};
 use crate::{CudaRun, Gpu, layout};
@@ -58,17 +58,17 @@ impl Rows {
 
     /// The module for rows of this length with so many of gain and shift, and gradients of so many of them.
     pub(super) fn module(&self, copies: usize, affine: usize, sums: usize, gpu: &Gpu) -> Source {
-        self.module_with(copies, affine, sums, gpu, Around::default())
+        self.module_with(copies, affine, sums, gpu, FusedCode::default())
     }
 
-    /// The same, with programs around.
+    /// The same, with a prologue and an epilogue.
     pub(super) fn module_with(
         &self,
         copies: usize,
         affine: usize,
         sums: usize,
         gpu: &Gpu,
-        around: Around<'_>,
+        code: FusedCode<'_>,
     ) -> Source {
         let variant = self.variant(copies, gpu);
         let fused = copies == 2 && self.fused(sums, gpu);
@@ -97,7 +97,7 @@ impl Rows {
             if copies == 2 { "bwd" } else { "fwd" },
             if fused { "f" } else { "" }
         );
-        let (tag, before) = around.text();
+        let (tag, before) = code.text();
         crate::module(name + &tag, || head + &before + COLUMN_SUM + &formulas() + NORM_CU)
     }
 
@@ -107,13 +107,13 @@ impl Rows {
         }
         let gpu = Gpu::of(run.cuda);
         let at = |i: usize| run.ins.get(i).copied().unwrap_or(0);
-        let (module, source) = self.module_with(1, run.ins.len() - 1, 0, &gpu, run.around);
+        let (module, source) = self.module_with(1, run.ins.len() - 1, 0, &gpu, run.fused);
         let kernel = run.cuda.kernel(&module, source, "normalize")?;
         let mut args = Args::new();
         args.ptr(run.out).ptr(at(0)).ptr(at(1)).ptr(at(2)).ptr(run.workspace);
         args.u64(partials(self.width) as u64).u64(self.rows as u64).u64(self.width as u64);
         args.f32(inverse(self.width)).f32(self.eps);
-        run.around.push(&mut args);
+        run.fused.push(&mut args);
         self.launch(run.cuda, kernel, 1, &gpu, &args)
     }
 

@@ -11,7 +11,7 @@ mod cases;
 mod cpu;
 mod cuda;
 
-use crate::fused::{Around, Follow, Fusion};
+use crate::fused::{EpilogueCode, FusedCode, Fusion};
 use crate::pointwise::map::record_program;
 use crate::pointwise::program::{Expr, Program};
 use crate::reduce::Mean;
@@ -348,12 +348,12 @@ macro_rules! row_norm {
                 Fusion::rows(0, self.axes)
             }
 
-            fn joined(&self, ins: &[Meta], gpu: &Gpu, around: Around<'_>) -> Option<Vec<Source>> {
+            fn fused_modules(&self, ins: &[Meta], gpu: &Gpu, fused: FusedCode<'_>) -> Option<Vec<Source>> {
                 let rows = self.rows(&ins[0]);
                 let is_warp = matches!(rows.variant(1, gpu), Variant::Warp { .. });
                 // A row of several axes has no column that a program could read by.
-                let is_plain = self.axes == 1 || !around.follow.is_some_and(Follow::by_column);
-                (is_warp && is_plain).then(|| vec![rows.module_with(1, ins.len() - 1, 0, gpu, around)])
+                let is_plain = self.axes == 1 || !fused.epilogue.is_some_and(EpilogueCode::by_column);
+                (is_warp && is_plain).then(|| vec![rows.module_with(1, ins.len() - 1, 0, gpu, fused)])
             }
 
             fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {

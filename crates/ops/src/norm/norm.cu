@@ -3,20 +3,20 @@
 // out (PER_LANE and EXACT, for rows that fill all lanes, or THREADS and KEEP), the column rule and the formulas inverse_std, normalized and input_gradient.
 
 // Where a program comes before, the text before this one has it; rows are read through it.
-#ifdef DITTO_LEAD
-#define LEAD_PARAM , const __grid_constant__ Lead lead_with
-#define READ_ROW(v) EACH v[q] = IN ? lead(lead_with, row, columns, AT) : 0.0f
+#ifdef DITTO_PROLOGUE
+#define PROLOGUE_PARAM , const __grid_constant__ Prologue prologue_with
+#define READ_ROW(v) EACH v[q] = IN ? prologue(prologue_with, row, columns, AT) : 0.0f
 #else
-#define LEAD_PARAM
+#define PROLOGUE_PARAM
 #define READ_ROW(v) load_row(v, x + row * columns, width, lane)
 #endif
 
 // Where a program follows, so has it that; results are stored through it.
-#ifdef DITTO_FOLLOW
-#define FOLLOW_PARAM , const __grid_constant__ Follow follow_with
-#define STORE(at, column, value) follow_store(follow_with, out, at, column, value)
+#ifdef DITTO_EPILOGUE
+#define EPILOGUE_PARAM , const __grid_constant__ Epilogue epilogue_with
+#define STORE(at, column, value) epilogue_store(epilogue_with, out, at, column, value)
 #else
-#define FOLLOW_PARAM
+#define EPILOGUE_PARAM
 #define STORE(at, column, value) out[at] = value
 #endif
 
@@ -104,7 +104,7 @@ __device__ __forceinline__ void row_stats(const float (&v)[PER_LANE], unsigned w
 // 4 bytes read and 4 written per element.
 extern "C" __global__ void __launch_bounds__(256) normalize(
     float* __restrict__ out, const float* __restrict__ x, const float* __restrict__ gamma, const float* __restrict__ beta,
-    float* sums, u64 partials, u64 rows, u64 columns, float inv, float eps LEAD_PARAM FOLLOW_PARAM) {
+    float* sums, u64 partials, u64 rows, u64 columns, float inv, float eps PROLOGUE_PARAM EPILOGUE_PARAM) {
     const unsigned lane = threadIdx.x % 32, width = (unsigned)columns;
     for (u64 row = blockIdx.x * 8ull + threadIdx.x / 32; row < rows; row += gridDim.x * 8ull) {
         float v[PER_LANE], mean, r;

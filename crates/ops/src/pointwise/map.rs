@@ -8,7 +8,7 @@ mod cuda;
 
 #[cfg(feature = "cases")]
 pub(crate) use cases::sample_formula;
-pub(crate) use cpu::{copy_cpu, follow_cpu, prepared, run_cpu};
+pub(crate) use cpu::{copy_cpu, prepared, run_cpu, run_cpu_in_place};
 pub use cuda::prelude;
 pub(crate) use cuda::{grid, module, run_cuda};
 
@@ -111,7 +111,7 @@ impl Map {
     /// Fills the output on the CPU; its first input is what the output holds. The run has the others.
     #[doc(hidden)]
     pub fn cpu_in_place(&self, run: CpuRun<'_>) {
-        follow_cpu(
+        run_cpu_in_place(
             &self.program,
             accesses(run.metas, &self.shape).all(),
             CpuRun { shape: self.shape, ..run },

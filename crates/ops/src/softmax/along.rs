@@ -1,7 +1,7 @@
 //! A formula along one axis of a value: which kernels run it, and its definition.
 
 use super::rows::{Formula, RowKernel};
-use crate::fused::Around;
+use crate::fused::FusedCode;
 use crate::{AnyTensor, CpuRun, CudaRun, Gpu};
 use dittograd_device::Device;
 use dittograd_device::cuda::Source;
@@ -66,8 +66,8 @@ impl Along {
     }
 
     /// The modules of a formula with a prologue or epilogue.
-    pub(super) fn joined(self, kernel: &RowKernel, gpu: &Gpu, around: Around<'_>) -> Option<Vec<Source>> {
-        let module = if self.inner == 1 { kernel.joined(self.n, gpu, around) } else { None };
+    pub(super) fn joined(self, kernel: &RowKernel, gpu: &Gpu, fused: FusedCode<'_>) -> Option<Vec<Source>> {
+        let module = if self.inner == 1 { kernel.joined(self.n, gpu, fused) } else { None };
         module.map(|module| vec![module])
     }
 

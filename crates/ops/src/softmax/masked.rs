@@ -2,7 +2,7 @@
 
 use super::SoftmaxBwd;
 use super::along::{Along, nonempty_last};
-use crate::fused::{Around, Fusion};
+use crate::fused::{FusedCode, Fusion};
 use crate::softmax::rows::{Formula, Row};
 use crate::{AnyTensor, Attrs, CpuRun, CudaRun, Gpu, Io, Op, Recorder, Val, mismatch};
 use dittograd_device::cuda::Source;
@@ -90,8 +90,8 @@ impl Op for MaskedSoftmax {
         Fusion { prologue: Some((0, 1)), weight: 16, ..Fusion::default() }
     }
 
-    fn joined(&self, ins: &[Meta], gpu: &Gpu, around: Around<'_>) -> Option<Vec<Source>> {
-        Along::last(ins[0].shape).joined(&MaskedRow.kernel(), gpu, around)
+    fn fused_modules(&self, ins: &[Meta], gpu: &Gpu, fused: FusedCode<'_>) -> Option<Vec<Source>> {
+        Along::last(ins[0].shape).joined(&MaskedRow.kernel(), gpu, fused)
     }
 
     fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {

@@ -9,7 +9,7 @@ pub(crate) mod rows;
 
 pub use masked::MaskedSoftmax;
 
-use crate::fused::{Around, Fusion};
+use crate::fused::{FusedCode, Fusion};
 use crate::pointwise::map::record_program;
 use crate::pointwise::program::Program;
 use crate::softmax::rows::{Formula, Row};
@@ -287,8 +287,8 @@ macro_rules! axis_ops {
                 Fusion::rows($arity - 1, 1)
             }
 
-            fn joined(&self, ins: &[Meta], gpu: &Gpu, around: Around<'_>) -> Option<Vec<Source>> {
-                self.along(ins[0].shape).joined(&$formula.kernel(), gpu, around)
+            fn fused_modules(&self, ins: &[Meta], gpu: &Gpu, fused: FusedCode<'_>) -> Option<Vec<Source>> {
+                self.along(ins[0].shape).joined(&$formula.kernel(), gpu, fused)
             }
 
             fn from_attrs(attrs: &Attrs) -> Result<$last> {

@@ -1,6 +1,6 @@
 //! The product of a matrix with one axis of a value.
 
-use crate::fused::{Around, Follow, Fusion};
+use crate::fused::{EpilogueCode, FusedCode, Fusion};
 use crate::matmul::plan::Problem;
 use crate::matmul::{Bmm, planned};
 use crate::pointwise::program::Scratch;
@@ -33,19 +33,14 @@ impl Along {
         let Along { batch, m, k, w, ta } = *self;
         if w == 1 {
             return Problem {
-                batch: 1,
-                m: batch,
-                n: m,
-                k,
-                ta: false,
-                tb: !ta,
+                gemm: Gemm { batch: 1, m: batch, n: m, k, ta: false, tb: !ta },
                 aligned: true,
                 has_bias: false,
                 tensor: false,
             };
         }
         let aligned = batch <= 1 || [k * w, m * w].iter().all(|x| x.is_multiple_of(4));
-        Problem { batch, m, n: w, k, ta, tb: false, aligned, has_bias: false, tensor: false }
+        Problem { gemm: Gemm { batch, m, n: w, k, ta, tb: false }, aligned, has_bias: false, tensor: false }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -91,8 +86,8 @@ impl Along {
         p.launch(operands, [0, p.k * p.n], &CudaRun { out, workspace, ..*run })
     }
 
-    pub(crate) fn modules(&self, gpu: &Gpu, follow: Option<&Follow>) -> Vec<Source> {
-        self.problem().modules(gpu, follow)
+    pub(crate) fn modules(&self, gpu: &Gpu, epilogue: Option<&EpilogueCode>) -> Vec<Source> {
+        self.problem().modules(gpu, epilogue)
     }
 }
 
@@ -163,8 +158,8 @@ impl Op for AxisMatMul {
         }
     }
 
-    fn joined(&self, ins: &[Meta], gpu: &Gpu, around: Around<'_>) -> Option<Vec<Source>> {
-        Some(self.of(ins).ok()?.modules(gpu, Some(around.only_follow()?)))
+    fn fused_modules(&self, ins: &[Meta], gpu: &Gpu, fused: FusedCode<'_>) -> Option<Vec<Source>> {
+        Some(self.of(ins).ok()?.modules(gpu, Some(fused.only_epilogue()?)))
     }
 
     fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {

@@ -4,7 +4,7 @@ use super::*;
 const MOST_SHARED: usize = 227 * 1024;
 
 fn of([batch, m, n, k]: [usize; 4], [ta, tb, aligned, has_bias]: [bool; 4], sm_count: u32) -> MatmulPlan {
-    let p = Problem { batch, m, n, k, ta, tb, aligned, has_bias, tensor: true };
+    let p = Problem { gemm: Gemm { batch, m, n, k, ta, tb }, aligned, has_bias, tensor: true };
     plan(&p, &Gpu { sm_count, shared: MOST_SHARED, numerics: Numerics::Strict })
 }
 
@@ -81,7 +81,12 @@ fn wide_copies_only_where_the_axis_allows() {
         for (ta, tb) in [(false, false), (false, true), (true, false), (true, true)] {
             for aligned in [false, true] {
                 for (m, n, k) in [(64, 64, 64), (63, 64, 64), (64, 63, 64), (64, 64, 63)] {
-                    let p = Problem { batch: 1, m, n, k, ta, tb, aligned, has_bias: false, tensor: true };
+                    let p = Problem {
+                        gemm: Gemm { batch: 1, m, n, k, ta, tb },
+                        aligned,
+                        has_bias: false,
+                        tensor: true,
+                    };
                     let plan = plan_tile(&p, t, k, false);
                     let a = if ta { m } else { k };
                     let b = if tb { k } else { n };
@@ -103,8 +108,12 @@ fn tensor_tiles_fit_the_kernel() {
         assert!((t.rows() * t.bk).is_multiple_of(4 * t.threads()) && t.rows() * t.bk <= 32 * t.threads());
         assert!((t.cols() * t.bk).is_multiple_of(4 * t.threads()) && t.cols() * t.bk <= 32 * t.threads());
         for (ta, tb) in [(false, false), (false, true), (true, false), (true, true)] {
-            let p =
-                Problem { batch: 1, m: 9, n: 9, k: 9, ta, tb, aligned: true, has_bias: false, tensor: true };
+            let p = Problem {
+                gemm: Gemm { batch: 1, m: 9, n: 9, k: 9, ta, tb },
+                aligned: true,
+                has_bias: false,
+                tensor: true,
+            };
             let plan = plan_tile(&p, t, 9, true);
             // With k contiguous in both as many fit as registers allow; other layouts take a little more.
             let blocks = if !ta && tb { t.blocks } else { t.blocks - 1 };
@@ -115,12 +124,7 @@ fn tensor_tiles_fit_the_kernel() {
         for n in sizes {
             for k in [1, 31, 512, 1000, 8192, 100_000] {
                 let p = Problem {
-                    batch: 2,
-                    m,
-                    n,
-                    k,
-                    ta: false,
-                    tb: true,
+                    gemm: Gemm { batch: 2, m, n, k, ta: false, tb: true },
                     aligned: true,
                     has_bias: true,
                     tensor: true,

@@ -55,7 +55,7 @@ pub(crate) fn prepared(program: Program) -> Kernel {
 
 /// Runs `program` on the CPU, its first input being what the output holds already, element by element.
 /// `run.ins` are the other inputs.
-pub(crate) fn follow_cpu(program: &Program, accesses: &[Access], run: CpuRun<'_>) {
+pub(crate) fn run_cpu_in_place(program: &Program, accesses: &[Access], run: CpuRun<'_>) {
     evaluate(program, accesses, run, true);
 }
 

@@ -2,7 +2,7 @@
 
 use super::variant::Variant;
 use super::{RowKernel, partials};
-use crate::fused::Around;
+use crate::fused::FusedCode;
 use crate::pointwise::map;
 use crate::pointwise::map::grid;
 use crate::pointwise::program::Program;
@@ -109,22 +109,22 @@ impl RowKernel {
 
     /// Module name and source for rows of `columns` elements.
     pub(crate) fn module(&self, columns: usize, gpu: &Gpu) -> Source {
-        self.module_with(columns, gpu, Around::default())
+        self.module_with(columns, gpu, FusedCode::default())
     }
 
     /// The module with a prologue or epilogue: of rows that a warp keeps in registers.
-    pub(crate) fn joined(&self, columns: usize, gpu: &Gpu, around: Around<'_>) -> Option<Source> {
+    pub(crate) fn joined(&self, columns: usize, gpu: &Gpu, fused: FusedCode<'_>) -> Option<Source> {
         let is_warp = matches!(self.variant(columns, gpu), Variant::Warp { .. });
-        (is_warp && !self.per_row).then(|| self.module_with(columns, gpu, around))
+        (is_warp && !self.per_row).then(|| self.module_with(columns, gpu, fused))
     }
 
-    fn module_with(&self, columns: usize, gpu: &Gpu, around: Around<'_>) -> Source {
+    fn module_with(&self, columns: usize, gpu: &Gpu, fused: FusedCode<'_>) -> Source {
         let variant = self.variant(columns, gpu);
         let each = if self.row_scalar { "_each" } else { "" };
-        let (tag, before) = around.text();
+        let (tag, before) = fused.text();
         crate::module(format!("rows_{}{each}_{}{tag}", self.name, variant.name()), || {
             let (mut parameters, kernel) = variant.source();
-            parameters.extend(around.lead.map(|lead| ("LEAD_SLOT", lead.slot())));
+            parameters.extend(fused.prologue.map(|prologue| ("PROLOGUE_SLOT", prologue.slot())));
             [map::prelude(), &before, &self.formula(), &defines(&parameters), ROWS_CU, kernel].concat()
         })
     }
@@ -137,7 +137,7 @@ impl RowKernel {
         }
         let rows = elements / columns;
         let gpu = Gpu::of(run.cuda);
-        let (module, source) = self.module_with(columns, &gpu, run.around);
+        let (module, source) = self.module_with(columns, &gpu, run.fused);
         let kernel = run.cuda.kernel(&module, source, "rows")?;
         let mut args = Args::new();
         args.ptr(run.out);
@@ -148,7 +148,7 @@ impl RowKernel {
         args.ptr(run.workspace).u64(partials(columns) as u64).u64(rows as u64).u64(columns as u64);
         args.u64((run.metas[self.ins - 1].shape.numel() / columns) as u64);
         self.push_constants(&mut args);
-        run.around.push(&mut args);
+        run.fused.push(&mut args);
         let (grid, threads, shared) = self.variant(columns, &gpu).launch(rows, columns, run.cuda);
         run.cuda.launch(kernel, grid, threads, shared, &args)
     }

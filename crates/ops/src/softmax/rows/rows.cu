@@ -45,21 +45,21 @@ typedef unsigned long long u64;
 #define POST(x, q, m, s, t, hit, g, r) post(ELEMENTS(x, q), m, s, t, hit, g, r POST_CONSTANTS)
 
 // A fused prologue or epilogue is defined before this text.
-#ifdef DITTO_LEAD
-#define LEAD_PARAM , const __grid_constant__ Lead lead_with
+#ifdef DITTO_PROLOGUE
+#define PROLOGUE_PARAM , const __grid_constant__ Prologue prologue_with
 #else
-#define LEAD_PARAM
+#define PROLOGUE_PARAM
 #endif
-#ifdef DITTO_FOLLOW
-#define FOLLOW_PARAM , const __grid_constant__ Follow follow_with
+#ifdef DITTO_EPILOGUE
+#define EPILOGUE_PARAM , const __grid_constant__ Epilogue epilogue_with
 #else
-#define FOLLOW_PARAM
+#define EPILOGUE_PARAM
 #endif
 
 // Parameters of all kernels of rows. `workspace` has `workspace_words` for each row; `period` is the rows of the last input.
 #define ROW_PARAMETERS \
     float* __restrict__ out, INPUT_PARAMETERS, const unsigned* __restrict__ labels, const float* __restrict__ scalar, \
-    float* workspace, u64 workspace_words, u64 rows, u64 columns, u64 period CONSTANT_PARAMETERS LEAD_PARAM FOLLOW_PARAM
+    float* workspace, u64 workspace_words, u64 rows, u64 columns, u64 period CONSTANT_PARAMETERS PROLOGUE_PARAM EPILOGUE_PARAM
 
 #define NEG_INF (-__int_as_float(0x7f800000))
 #define IS_MASK(i) (MASKED && (i) == INS - 1)

@@ -4,10 +4,10 @@
 //   THREADS     threads of a block, a warp for each row
 //   PER_LANE    elements of a row per lane
 //   EXACT       rows fill all lanes, so that no lane tests for the row's end
-//   LEAD_SLOT   the input that the prologue computes, if there is one
+//   PROLOGUE_SLOT   the input that the prologue computes, if there is one
 
 // Occupancy hides latency where a warp holds a single row; two inputs or a prologue need more registers.
-#if INS == 1 && !defined(DITTO_LEAD)
+#if INS == 1 && !defined(DITTO_PROLOGUE)
 #define BOUNDS THREADS, 4
 #else
 #define BOUNDS THREADS
@@ -19,13 +19,13 @@
 #define AT (lane + 32 * q)
 #define IN (EXACT || AT < width)
 
-#ifdef DITTO_LEAD
-#define READ(i, row, j) (i == LEAD_SLOT ? lead(lead_with, row, columns, j) : in[i][(IS_MASK(i) ? MASK_START(row) : (row) * columns) + j])
+#ifdef DITTO_PROLOGUE
+#define READ(i, row, j) (i == PROLOGUE_SLOT ? prologue(prologue_with, row, columns, j) : in[i][(IS_MASK(i) ? MASK_START(row) : (row) * columns) + j])
 #else
 #define READ(i, row, j) in[i][(IS_MASK(i) ? MASK_START(row) : (row) * columns) + j]
 #endif
-#ifdef DITTO_FOLLOW
-#define STORE(at, j, y) follow_store(follow_with, out, at, j, y)
+#ifdef DITTO_EPILOGUE
+#define STORE(at, j, y) epilogue_store(epilogue_with, out, at, j, y)
 #else
 #define STORE(at, j, y) out[at] = y
 #endif
