@@ -5,7 +5,7 @@ use dittograd::device::cpu::simd::Simd;
 use dittograd::device::{AnyBuffer, Device};
 use dittograd::numerics::NUMERICS_VERSION;
 use dittograd::numerics::rng::Stream;
-use dittograd::ops::{self, AnyOp, AnyTensor};
+use dittograd::ops::{self, AnyOp, AnyTensor, Sample};
 
 /// Elements above which a sample is left to the other tests.
 const MOST: usize = 1 << 15;
@@ -25,9 +25,13 @@ impl Fnv {
 
 /// A hash of the values of all samples of an op, a NaN being one word.
 fn hash(device: &Device, name: &str) -> u64 {
+    hash_of(device, AnyOp::samples(name))
+}
+
+fn hash_of(device: &Device, samples: Vec<Sample<AnyOp>>) -> u64 {
     let (mut stream, mut hash) = (Stream::new(2024, 5), Fnv::new());
     let mut add = |word: u32| hash.add(word);
-    for sample in AnyOp::samples(name) {
+    for sample in samples {
         let ins = ops::draw(&sample.ins, &mut stream).unwrap();
         if ins.iter().any(|i| i.meta().shape.numel() > MOST) {
             continue;
@@ -70,4 +74,17 @@ fn no_bit_of_any_op_changes() {
     let lines = AnyOp::NAMES.iter().map(|name| format!("{name} {:016x}\n", hash(&device, name)));
     let text = format!("numerics {NUMERICS_VERSION}\n{}", lines.collect::<String>());
     check("bits.txt", &text, "it is a new NUMERICS_VERSION, a line in NUMERICS.md");
+}
+
+/// Epilogues, prologues and reductions with both were three ops once; their bits are as they were.
+#[test]
+fn fused_ops_have_the_bits_of_the_ops_they_were() {
+    let device = Device::cpu_with(2, Simd::best()).unwrap();
+    let mut samples = AnyOp::samples("fused").into_iter();
+    for (count, want) in
+        [(72, 0x8e4d_17f1_c986_e8bd), (58, 0x309b_6569_5f8d_aeb7), (24, 0x45ab_d434_9849_0458)]
+    {
+        let hash = hash_of(&device, samples.by_ref().take(count).collect());
+        assert_eq!(hash, want, "{count} samples: {hash:016x}");
+    }
 }

@@ -373,7 +373,7 @@ fn what_is_wrong_with_a_text_is_said_with_its_place() {
             "cannot compute input 0 of exp",
         ),
         ("add %0 %1", "fused %0 %1 of add", 4, 17, "no expression"),
-        ("add %0 %1", "fused %0 of fused of exp", 4, 29, "cannot be given by attributes"),
+        ("add %0 %1", "fused %0 of fused of exp", 4, 38, "`=`"),
         ("return %2", "return %3", 5, 8, "not there yet"),
         ("return %2\n", "return %2\n%3: f32[] = input", 6, 1, "follow"),
         ("return %2", "what", 5, 1, "found `what`"),

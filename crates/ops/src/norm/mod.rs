@@ -12,10 +12,10 @@ mod cpu;
 mod cuda;
 
 use crate::fused::{EpilogueCode, FusedCode, Fusion};
+use crate::pointwise::device_function::device_function;
 use crate::pointwise::map::record_program;
 use crate::pointwise::program::{Expr, Program};
 use crate::reduce::Mean;
-use crate::softmax::rows::device_function;
 use crate::{
     AnyTensor, Attr, Attrs, CpuRun, CudaRun, Gpu, Io, Op, PerInput, Recorder, Val, layout, mismatch, typed,
 };

@@ -3,10 +3,10 @@
 use super::smooth::{finite_shift, log_sum_exp, shifted_exp, weighted_exp};
 use super::window::{Cells, Planes};
 use crate::CudaRun;
+use crate::pointwise::device_function::device_function;
 use crate::pointwise::map;
 use crate::pointwise::map::grid;
 use crate::pointwise::program::{Expr, Program};
-use crate::softmax::rows::device_function;
 use dittograd_device::cuda::{Args, Source};
 use dittograd_numerics::error::Result;
 use dittograd_numerics::shape::MAX_RANK;

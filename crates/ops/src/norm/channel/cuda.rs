@@ -2,9 +2,10 @@
 
 use super::{Channels, about_mean, moment_about_mean};
 use crate::norm::{MAX_BLOCKS, clear_gaps, formulas, inverse};
+use crate::pointwise::device_function::device_function;
 use crate::pointwise::map::grid;
 use crate::pointwise::program::Program;
-use crate::softmax::rows::{COLUMN_SUM, device_function, per_lane};
+use crate::softmax::rows::{COLUMN_SUM, per_lane};
 use crate::{CudaRun, dims, layout};
 use dittograd_device::cuda::{Args, Source};
 use dittograd_numerics::error::Result;

@@ -3,6 +3,7 @@
 use super::variant::Variant;
 use super::{RowKernel, partials};
 use crate::fused::FusedCode;
+use crate::pointwise::device_function::{Constants, device_function, scalar_function};
 use crate::pointwise::map;
 use crate::pointwise::map::grid;
 use crate::pointwise::program::Program;
@@ -23,24 +24,6 @@ const COLUMNS_CU: &str = include_str!("columns.cu");
 
 /// Threads of a block whose threads have a column each.
 const COLUMN_THREADS: u32 = 256;
-
-/// A program with one result as a CUDA function of its inputs.
-pub(crate) fn device_function(name: &str, program: &Program) -> String {
-    function(name, program, 0, &program.cuda_constants())
-}
-
-/// The same, with the program's constants as parameters after its inputs.
-fn parametric_function(name: &str, program: &Program) -> String {
-    function(name, program, program.consts().len(), "")
-}
-
-/// A device function with so many constants as parameters; `constants` defines the others.
-fn function(name: &str, program: &Program, parameters: usize, constants: &str) -> String {
-    let inputs = (0..program.inputs()).map(|i| format!("float x{i}"));
-    let all: Vec<String> = inputs.chain((0..parameters).map(|c| format!("float k{c}"))).collect();
-    let (all, body) = (all.join(", "), program.cuda());
-    format!("__device__ __forceinline__ float {name}({all}) {{\n{constants}{body}return y0;\n}}\n")
-}
 
 /// Lines that define the parameters of a kernel.
 fn defines(parameters: &[(&str, usize)]) -> String {
@@ -95,8 +78,8 @@ impl RowKernel {
             text += &device_function("score", score);
         }
         text += &device_function("of_row", &self.of_row);
-        text += &parametric_function("term", &self.term);
-        text += &parametric_function("post", &self.post);
+        text += &scalar_function("term", &self.term, Constants::Parameters);
+        text += &scalar_function("post", &self.post, Constants::Parameters);
         text
     }
 

@@ -6,7 +6,6 @@ mod cpu;
 mod cuda;
 mod variant;
 
-pub(crate) use crate::pointwise::device_function::device_function;
 use crate::pointwise::program::{Program, Scratch};
 use crate::{CpuRun, norm};
 use cpu::{column_max, of_rows, repeated, results_by, some_rows, terms_by};
