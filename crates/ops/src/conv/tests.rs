@@ -1,6 +1,7 @@
 use super::cases::Case;
 use super::*;
 use crate::cases::pick;
+use dittograd_device::cpu::depthwise::ThinGrad;
 use dittograd_device::cpu::pool::Pool;
 use dittograd_device::cpu::simd::Simd;
 use dittograd_numerics::rng::Stream;
