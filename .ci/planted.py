@@ -4,7 +4,7 @@
 All bugs go into one build of a copy of the project, each behind a switch: `ON` in a bug's text is "this bug is planted", which
 the environment variable PLANTED decides when the tests run. Where a bug is in a kernel of a GPU, the tests need one.
 
-  .ci/planted.py make DIR          writes the copy with all bugs to DIR; build it with `cargo test --release --no-run --workspace --lib --test it`
+  .ci/planted.py make DIR          writes the copy with all bugs to DIR; build it with `cargo test --release --no-run --workspace --lib --test it --test ops`
   .ci/planted.py run A,B [N...]    runs the built test programs with each bug (or those given) and says who caught it
 """
 import os, pathlib, re, shutil, subprocess, sys
@@ -115,7 +115,7 @@ def run(programs, numbers):
         if numbers and n not in numbers:
             continue
         # The unit tests all run, the others as the bug says.
-        results = [failed(p, n, [] if "/it" not in p else filters.split()) for p in programs]
+        results = [failed(p, n, filters.split() if "/it" in p or "/ops-" in p else []) for p in programs]
         ran, names = sum(r[0] for r in results), [name for r in results for name in r[1]]
         caught.append(len(names))
         print(f"{n:2} {kind:22} {file:34} {len(names):4} of {ran:4} tests fail: {', '.join(names[:4])}", flush=True)

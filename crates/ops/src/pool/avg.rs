@@ -25,7 +25,7 @@ pub(super) fn input_of(
     w: &Window,
     dy: &Shape,
     sizes: &[usize],
-    full: bool,
+    padding_only: bool,
 ) -> Result<Shape> {
     pooled_axes(op, dy, w.kernel.len())?;
     if sizes.len() != w.kernel.len() {
@@ -33,7 +33,12 @@ pub(super) fn input_of(
         return Err(Error::argument(op, "sizes", why));
     }
     let x = with_last_axes(dy, sizes)?;
-    check_shape(op, "the gradient must have one element per window", window_shape(op, w, &x, full)?, *dy)?;
+    check_shape(
+        op,
+        "the gradient must have one element per window",
+        window_shape(op, w, &x, padding_only)?,
+        *dy,
+    )?;
     Ok(x)
 }
 

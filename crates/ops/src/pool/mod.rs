@@ -1,4 +1,4 @@
-//! Pooling over the last axes of a value: maximum, average, smooth maximum, and reference_avg to a given size.
+//! Pooling over the last axes of a value: maximum, average, smooth maximum, and averages to a given size.
 //!
 //! The window of output cell `o` holds, along each axis, the input positions `o stride - padding + k dilation` for
 //! `k` from 0 below the kernel. Every sum over a window, and every gradient's sum over the windows that hold a

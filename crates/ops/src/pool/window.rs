@@ -33,8 +33,8 @@ impl Window {
         self.kernel.iter().product()
     }
 
-    /// Sizes of the result for inputs of the given sizes, checked. `full` allows windows of padding only.
-    pub(super) fn sizes(&self, op: &'static str, input: &[usize], full: bool) -> Result<Vec<usize>> {
+    /// Sizes of the result for inputs of the given sizes, checked. `padding_only` allows windows that hold nothing but padding.
+    pub(super) fn sizes(&self, op: &'static str, input: &[usize], padding_only: bool) -> Result<Vec<usize>> {
         let d = self.kernel.len();
         if [&self.stride, &self.padding, &self.dilation].iter().any(|v| v.len() != d) {
             let why = format!(
@@ -55,14 +55,14 @@ impl Window {
                 if k == 0 || s == 0 || g == 0 {
                     return bad("kernel", format!("kernel {k}, stride {s}, dilation {g} must be positive"));
                 }
-                // Places are count_padding in 32 bits.
+                // Kernels count positions in 32 bits.
                 if s >= 1 << 31 {
                     return bad("stride", format!("{s} is beyond 31 bits"));
                 }
                 if n == 0 {
                     return bad("x", format!("axis {a} of the {d} pooled ones is empty"));
                 }
-                if p > k / 2 && !full {
+                if p > k / 2 && !padding_only {
                     return bad("padding", format!("{p} is more than half of kernel {k}, so windows could miss the input"));
                 }
                 let reach = (k - 1).checked_mul(g).and_then(|r| r.checked_add(1));
@@ -226,7 +226,7 @@ impl Planes {
         (low..high, (low * s + shift).saturating_sub(p))
     }
 
-    /// Real cells of each window, for reference_avg that do not count padding.
+    /// Cells of a window that are not padding.
     pub(super) fn real_cells(&self, o: &[usize; MAX_RANK]) -> usize {
         let along = |axis: usize| {
             (0..self.kernel(axis, o[axis])).filter(|&k| self.position(axis, o[axis], k).is_some()).count()
@@ -262,17 +262,19 @@ impl Planes {
     }
 }
 
-/// The shape of windows over `x`; `y` and the like must have it.
-pub(super) fn window_shape(op: &'static str, w: &Window, x: &Shape, full: bool) -> Result<Shape> {
-    let sizes = w.sizes(op, pooled_axes(op, x, w.kernel.len())?, full)?;
+/// The shape of a value with one element per window over `x`.
+pub(super) fn window_shape(op: &'static str, w: &Window, x: &Shape, padding_only: bool) -> Result<Shape> {
+    let sizes = w.sizes(op, pooled_axes(op, x, w.kernel.len())?, padding_only)?;
     with_last_axes(x, &sizes)
 }
 
+/// Errors with `why` unless the shapes are equal.
 pub(super) fn check_shape(op: &'static str, why: &'static str, want: Shape, got: Shape) -> Result<()> {
     if want == got { Ok(()) } else { Err(mismatch(op, why, want, got)) }
 }
 
-/// `x`, a value of each window, and another value like one of them, as the second input's companion.
+/// Checks `x`, `y` with one element per window, and `v`: with `cells` shaped as `x`, else as `y`. The value has the shape of
+/// the other.
 pub(super) fn three_shapes(
     op: &'static str,
     w: &Window,
@@ -289,6 +291,7 @@ pub(super) fn three_shapes(
 /// The attributes of a window.
 const WINDOW_ATTRS: [&str; 4] = ["kernel", "stride", "padding", "dilation"];
 
+/// The window in these attributes, beside which there are `more`.
 pub(super) fn window_from(attrs: &Attrs, more: &[&str]) -> Result<Window> {
     attrs.only(&[&WINDOW_ATTRS[..], more].concat())?;
     Window::from_attrs(attrs)
