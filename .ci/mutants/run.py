@@ -85,7 +85,7 @@ def build(work, jobs):
             sys.exit("errors that belong to no mutant:\n" + "\n".join(lost[:5]) + check.stderr[-2000:])
         dropped |= new
     begun = time.time()
-    out = sh(["cargo", "test", "--workspace", "--lib", "--test", "it", "--no-run", "--message-format=json", "--quiet", f"-j{jobs}"],
+    out = sh(["cargo", "test", "--workspace", "--lib", "--test", "it", "--test", "ops", "--no-run", "--message-format=json", "--quiet", f"-j{jobs}"],
              cwd=copy, env=env, stdout=subprocess.PIPE, text=True).stdout
     found = [json.loads(line) for line in out.splitlines()]
     paths = [m["executable"] for m in found if m.get("executable") and m["profile"]["test"]]

@@ -34,12 +34,12 @@ const AREAS: &[(&str, &str)] = &[
 
 /// Files of kernels and of what the checks draw.
 const NO_FILES: &[&str] = &[
-    "crates/ops/src/conv_plan.rs",
-    "crates/ops/src/depthwise_plan.rs",
-    "crates/ops/src/matmul_plan.rs",
-    "crates/ops/src/rows.rs",
-    "crates/ops/src/sampling.rs",
-    "crates/ops/src/sort.rs",
+    "crates/ops/src/conv/plan.rs",
+    "crates/ops/src/conv/depthwise.rs",
+    "crates/ops/src/matmul/plan.rs",
+    "crates/ops/src/softmax/rows/cuda.rs",
+    "crates/ops/src/cases.rs",
+    "crates/ops/src/index/sort.rs",
 ];
 
 /// Functions that are kernels, data or bounds of the checks, definitions to compare with, or wording.

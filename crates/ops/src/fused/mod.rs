@@ -314,7 +314,7 @@ impl Op for Fused {
             return Err(self.unsupported(&format!("a prologue cannot compute input {} of", p.slot)));
         }
         match &self.epilogue {
-            Some(_) if !fusion.epilogue => Err(self.unsupported("an epilogue cannot epilogue")),
+            Some(_) if !fusion.epilogue => Err(self.unsupported("an epilogue cannot follow")),
             Some(e) => map::results_meta(Self::NAME, &e.program, e.shape),
             None => Ok(Meta::f32(value)),
         }
