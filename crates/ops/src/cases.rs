@@ -61,7 +61,7 @@ pub struct Reject<O> {
     pub op: O,
     /// The inputs.
     pub ins: Vec<Meta>,
-    /// Name of the [`ErrorKind`] it must answer with.
+    /// Name of the [`ErrorKind`](dittograd_numerics::error::ErrorKind) it must answer with.
     pub want: &'static str,
 }
 

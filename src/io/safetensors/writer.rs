@@ -80,7 +80,7 @@ impl<'a> Writer<'a> {
         Ok(self)
     }
 
-    /// [`SafeTensors::digest`] of what will be written.
+    /// [`SafeTensors::digest`](super::SafeTensors::digest) of what will be written.
     pub(crate) fn digest(&self) -> String {
         let mut digest = Digest::new(self.metadata.iter());
         for (name, (dtype, shape, words)) in &self.tensors {

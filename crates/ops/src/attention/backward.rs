@@ -22,14 +22,14 @@ use dittograd_numerics::shape::Shape;
 use dittograd_numerics::tensor::Tensor;
 use std::f64::consts::{LN_2, LOG2_E};
 
-/// Gradients of [`Attention`]: `q, k, v`, the mask if there was one, the value and its upstream gradient, both
+/// Gradients of [`Attention`](super::Attention): `q, k, v`, the mask if there was one, the value and its upstream gradient, both
 /// packed, to `dq | dk | dv`, packed. With `p_ij = 2^(|scale| log2 e (s_ij - t_i) - l_i)`, `δ_i = do_i·o_i - dl_i log2 e` and `ds_ij =
 /// p_ij (do_i·v_j - δ_i)`: `dq_i = scale Σ_j ds_ij k_j`, `dk_j = scale Σ_i ds_ij q_i`, `dv_j = Σ_i p_ij do_i`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttentionBwd {
-    /// As in [`Attention`].
+    /// As in [`Attention`](super::Attention).
     pub causal: bool,
-    /// As in [`Attention`].
+    /// As in [`Attention`](super::Attention).
     pub scale: Option<f64>,
 }
 

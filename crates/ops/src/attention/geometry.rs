@@ -56,7 +56,7 @@ pub(super) struct Geometry {
     /// Size of values.
     pub(super) dv: usize,
     pub(super) mask: Option<MaskView>,
-    /// Heads that lie inside the rows of a linear layer, as in [`SelfAttention`]; 0 where each list is dense.
+    /// Heads that lie inside the rows of a linear layer, as in [`SelfAttention`](super::SelfAttention); 0 where each list is dense.
     pub(super) heads: usize,
 }
 

@@ -1,6 +1,6 @@
 //! Ops that take elements from, or add them to, places given by indices.
 //!
-//! An index that is not below the size of its axis is either an error ([`Op::index_limit`], where the op is `checked`)
+//! An index that is not below the size of its axis is either an error ([`Op::index_limit`](crate::Op::index_limit), where the op is `checked`)
 //! or no place at all: what is taken from there is zero, what is added there is dropped. Elements added to one place
 //! are added in increasing source order (C6).
 
