@@ -130,9 +130,9 @@ impl Fused {
 
     /// Shapes and types of the op's inputs.
     fn metas(&self, ins: &[Meta]) -> PerInput<Meta> {
-        let made =
-            self.prologue.as_ref().map_or(Vec::new(), |p| vec![Meta::f32(p.shape); p.program.outputs()]);
-        self.inserted(&ins[..self.split(ins.len()).own], &made, Meta::f32(Shape::SCALAR))
+        let one = self.prologue.as_ref().map_or(Meta::f32(Shape::SCALAR), |p| Meta::f32(p.shape));
+        let made = PerInput::new(self.prologue.as_ref().map_or(0, |p| p.program.outputs()), one);
+        self.inserted(&ins[..self.split(ins.len()).own], &made, one)
     }
 
     /// The op as a reduction with both expressions in its stages, and its axes. `metas` are those of the op.
