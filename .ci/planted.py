@@ -15,7 +15,7 @@ NUMERICS = "crates/numerics/src"
 # Kind, file, what stands there, what stands there with the bug, and the tests to run.
 BUGS = [
     ("sign", "crates/ops/src/pointwise/mod.rs", "a - b, d(y, g) = [g, -g]", "a - b, d(y, g) = [g, if ON { g } else { -g }]", "sub:: golden:: nn:: graph::"),
-    ("sign", "crates/ops/src/pointwise/mod.rs", "[-(g * x.sin())]", "[if ON { g * x.sin() } else { -(g * x.sin()) }]", "cos:: laws:: derivatives::"),
+    ("sign", "crates/ops/src/pointwise/mod.rs", "[-(g * x.sin())]", "[if ON { g * x.sin() } else { -(g * x.sin()) }]", "cos:: exact_gradients:: derivatives::"),
     ("formula", "crates/ops/src/pointwise/mod.rs", "[g * (R::c(1.0) - y * y)]", "[g * (R::c(1.0) - if ON { y } else { y * y })]", "tanh:: golden:: nn::"),
     ("axis", "crates/ops/src/layout/permute.rs", "order[from] = to;", "if ON { order[to] = from } else { order[from] = to }", "permute:: layout:: nn:: golden::"),
     ("axis", "crates/ops/src/layout/slice.rs", "let pad = Pad { axis: self.axis, start: self.start, step", "let pad = Pad { axis: self.axis, start: if ON { 0 } else { self.start }, step", "slice:: layout:: golden::"),
@@ -26,7 +26,7 @@ BUGS = [
     ("axis", "crates/ops/src/matmul/mod.rs", "let db = r.record(Sum::new(&[0])?.into(), &[g2])?;", "let db = r.record(if ON { crate::reduce::Mean::new(&[0])?.into() } else { Sum::new(&[0])?.into() }, &[g2])?;", "linear:: nn:: golden::"),
     ("off-by-one tile", "crates/device/src/cpu/gemm/block.rs", "let tiling = Tiling { width, max_vectors: block.max_vectors, end: (s0 + strip).min(j1) };", "let tiling = Tiling { width, max_vectors: block.max_vectors, end: (s0 + strip).min(j1) - usize::from(ON && j1 - s0 > 1) };", "matmul:: linear:: products:: golden::"),
     ("wrong stride", "crates/device/src/cpu/gemm/shared.rs", "let b = self.b.wrapping_add((b0 + x) * k * n);", "let b = self.b.wrapping_add(if ON { 0 } else { b0 + x } * k * n);", "bmm:: products:: attention::"),
-    ("wrong order of a sum", "crates/numerics/src/sum.rs", "            lanes[i] = C::combine(lanes[i], lanes[i + half]);", "            lanes[i] = if ON { C::combine(lanes[2 * i], lanes[2 * i + 1]) } else { C::combine(lanes[i], lanes[i + half]) };", "sum:: mean:: layer_norm:: golden:: frozen::"),
+    ("wrong order of a sum", "crates/numerics/src/sum.rs", "            lanes[i] = C::combine(lanes[i], lanes[i + half]);", "            lanes[i] = if ON { C::combine(lanes[2 * i], lanes[2 * i + 1]) } else { C::combine(lanes[i], lanes[i + half]) };", "sum:: mean:: layer_norm:: golden:: golden_bits::"),
     ("wrong order of a sum", "crates/numerics/src/sum.rs", "            let lane = &mut self.lanes[level][self.count[level] % LANES];\n            *lane = C::combine(*lane, x);\n            self.count", "            let lane = &mut self.lanes[level][if ON { 0 } else { self.count[level] % LANES }];\n            *lane = C::combine(*lane, x);\n            self.count", "sum:: mean:: layer_norm:: mse:: golden::"),
     ("missing sync", "crates/engine/src/graph/run.rs", "uses.get(n).is_none_or(|now| now.conflicts(&uses[m]))", "uses.get(n).is_none_or(|now| !ON && now.conflicts(&uses[m]))", "faults:: graph:: lifecycle::"),
     ("stale save", "crates/engine/src/graph/plan.rs", "if (other.from > r.to || other.to < r.from) && !apart(i, j) {", "if (other.from > r.to || if ON { other.to <= r.from } else { other.to < r.from }) && !apart(i, j) {", "graph:: nn:: add::compiled matmul::compiled softmax::compiled"),

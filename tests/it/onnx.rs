@@ -373,7 +373,7 @@ fn gradients_of_elementwise_programs_and_products_have_a_form() {
 fn the_form_of_no_op_changes() {
     let mut text = String::new();
     for name in AnyOp::NAMES {
-        let mut hash = crate::frozen::Fnv::new();
+        let mut hash = crate::golden_bits::Fnv::new();
         for sample in AnyOp::samples(name) {
             if sample.ins.iter().any(|i| i.meta().shape.numel() > SMALL) {
                 continue;
@@ -390,7 +390,7 @@ fn the_form_of_no_op_changes() {
         }
         text += &format!("{name} {:016x}\n", hash.0);
     }
-    crate::frozen::check("onnx.txt", &text, "try compare/onnx.py, DITTOGRAD_ONNX_SAMPLES=FOLDER");
+    crate::golden_bits::check("onnx.txt", &text, "try compare/onnx.py, DITTOGRAD_ONNX_SAMPLES=FOLDER");
 }
 
 /// Names of the model come first; what is made for the file goes round them, and what is the same is held once.

@@ -47,7 +47,7 @@ impl Plans {
             all += function.text().unwrap();
         }
         let [instructions, launches, total, arena, least] = sizes;
-        let mut hash = crate::frozen::Fnv::new();
+        let mut hash = crate::golden_bits::Fnv::new();
         all.bytes().for_each(|b| hash.add(u32::from(b)));
         let mut line = format!("{name}: {instructions} instructions, {total} bytes, {:016x}", hash.0);
         // On the CPU the workspaces of products change with their kernels, which is no business of plans.

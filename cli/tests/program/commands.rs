@@ -385,7 +385,7 @@ fn files_that_an_op_cannot_take_are_errors() {
         (
             vec![("x0", Dtype::F32, &[1, 2], f32s(&[0.0; 2])), ("x1", Dtype::I64, &[1], i64s(&[-1]))],
             "cross_entropy",
-            "tensor `x1`: element 0 is -1, an index is from 0",
+            "tensor `x1`: element 0 is -1: whole numbers are read as indices, 0 to 4294967295",
         ),
         (
             vec![("x0", Dtype::F32, &[1, 2], f32s(&[0.0; 2])), ("x1", Dtype::I64, &[1], i64s(&[1 << 32]))],

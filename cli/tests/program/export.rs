@@ -69,7 +69,10 @@ fn a_run_is_shown_as_a_program() {
     assert_eq!(answer(here, "graph program.txt"), plain);
     assert_eq!(answer(here, "graph program.txt --hash"), answer(here, "graph run --batch 3 --hash"));
     let compiled = answer(here, "graph run/checkpoint.safetensors --batch 3 --compiled");
-    assert!(compiled.contains("of linear {") && !compiled.contains("= relu %"), "{compiled}");
+    assert!(
+        compiled.contains("of linear epilogue inputs=0 ") && !compiled.contains("= relu %"),
+        "{compiled}"
+    );
     assert_eq!(answer(here, "graph program.txt --compiled"), compiled);
     assert!(answer(here, "graph run --compiled --svg").starts_with("<svg"));
     refused(here, "graph nothing.safetensors", "nothing.safetensors");
