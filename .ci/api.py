@@ -2,9 +2,10 @@
 """The public interface of the library, a line for each item, compared with `.ci/api`; `--update` writes that file.
 
 The lines are made of rustdoc's JSON, which only a nightly compiler writes: without one it says so and ends well. The library is
-several crates, of which users see one, `dittograd`: what it re-exports is looked up in the crate that has it and stands under the
-path that users write. What has several paths is listed at the shortest, and has a line at each of the others. What is hidden from
-the documentation is no part of the interface, and neither are conversions from it and variants that hold it.
+several crates, of which users see `dittograd`, and `dittograd-check` if they have ops of their own: what these re-export is looked up
+in the crate that has it and stands under the path that users write. What has several paths is listed at the shortest, and has a line
+at each of the others. What is hidden from the documentation is no part of the interface, and neither are conversions from it and
+variants that hold it.
 """
 
 import json
@@ -16,9 +17,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 SNAPSHOT = ROOT / ".ci" / "api"
 TARGET = ROOT / "target" / "api"
-# The crate that users see, and those that it is made of.
-FACADE = "dittograd"
-CRATES = [FACADE] + [f"{FACADE}-{manifest.parent.name}" for manifest in sorted(ROOT.glob("crates/*/Cargo.toml"))]
+# The crates that users see, and those that they are made of.
+FACADE, CHECK = "dittograd", "dittograd-check"
+PARTS = [f"{FACADE}-{manifest.parent.name}" for manifest in sorted(ROOT.glob("crates/*/Cargo.toml"))]
 # Traits that say something about how a type is used. Others, such as `Debug`, come and go with derives that nobody calls for.
 TOLD = {"Clone", "Copy", "Default", "PartialEq", "Eq", "Hash", "Display", "Error", "From", "FromStr", "Iterator", "IntoIterator", "FromIterator", "Drop", "Add", "Sub", "Mul", "Div", "Neg"}
 
@@ -249,10 +250,16 @@ def main():
         return
     # `cargo rustdoc` takes flags for one crate only, the environment for all.
     env = dict(os.environ, CARGO_TARGET_DIR=str(TARGET), RUSTDOCFLAGS="-Zunstable-options --output-format json --cap-lints allow")
-    packages = [word for name in CRATES for word in ("-p", name)]
-    subprocess.run(["cargo", "+nightly", "doc", "--quiet", "--no-deps", "--lib", *packages], cwd=ROOT, env=env, check=True)
-    docs = [json.loads((TARGET / "doc" / f"{name.replace('-', '_')}.json").read_text()) for name in CRATES]
-    now = Lines(docs).lines(docs[0])
+
+    def lines(seen):
+        """Those of one crate. Each is documented by itself: another one may ask for more features of what both are made of."""
+        crates = [seen, *PARTS]
+        packages = [word for name in crates for word in ("-p", name)]
+        subprocess.run(["cargo", "+nightly", "doc", "--quiet", "--no-deps", "--lib", *packages], cwd=ROOT, env=env, check=True)
+        docs = [json.loads((TARGET / "doc" / f"{name.replace('-', '_')}.json").read_text()) for name in crates]
+        return Lines(docs).lines(docs[0])
+
+    now = lines(FACADE) + lines(CHECK)
     if "--update" in sys.argv:
         SNAPSHOT.write_text("\n".join(now) + "\n")
         print(f"{len(now)} lines written")

@@ -17,10 +17,10 @@ pub fn cpu_devices() -> Result<Vec<Device>> {
     Ok(all)
 }
 
-/// [`cpu_devices`] once for a whole process, for tests that only run kernels on them. None where they cannot be had.
-pub fn all_cpus() -> &'static [Device] {
-    static ALL: OnceLock<Vec<Device>> = OnceLock::new();
-    ALL.get_or_init(|| cpu_devices().unwrap_or_default())
+/// [`cpu_devices`] once for a whole process, for tests that only run kernels on them.
+pub fn all_cpus() -> Result<&'static [Device]> {
+    static ALL: OnceLock<Result<Vec<Device>>> = OnceLock::new();
+    ALL.get_or_init(cpu_devices).as_deref().map_err(Clone::clone)
 }
 
 /// A handle of the first GPU with memory counters of its own, for tests, which take turns on it. Without one, says why on the

@@ -2,7 +2,7 @@
 //!
 //! `rawzip` reads the archive. It does not write it, since it would change names that look like paths and put sizes behind the data.
 
-use super::bytes::{self, crc32, u16_at};
+use super::bytes::{self, crc32, u16_at, u32_at, u64_at};
 use super::npy::{self, Parsed};
 use super::{said, shown};
 use crate::error::{Error, Result};
@@ -97,7 +97,9 @@ fn parse(bytes: &[u8]) -> Parsed<Vec<(String, AnyTensor)>> {
         }
         _ => "is not a .npz file: it has no zip directory at its end (or is cut off)".into(),
     })?;
-    let (end, count) = (zip.eocd_offset(), zip.entries_hint());
+    let end = zip.eocd_offset();
+    let damaged = || format!("byte {end}: the end record is damaged");
+    let (count, start) = stated(bytes, end as usize).ok_or_else(damaged)?;
     if zip.end_offset() != bytes.len() as u64 {
         return Err(format!("byte {}: the archive ends before the file does", zip.end_offset()));
     }
@@ -124,6 +126,9 @@ fn parse(bytes: &[u8]) -> Parsed<Vec<(String, AnyTensor)>> {
         let array = array.map_err(|why| format!("array `{}`: {why}", shown(&name)))?;
         arrays.push((name, array));
     }
+    if start != zip.directory_offset() {
+        return Err(damaged());
+    }
     if arrays.len() as u64 != count {
         let got = arrays.len();
         return Err(format!(
@@ -131,6 +136,17 @@ fn parse(bytes: &[u8]) -> Parsed<Vec<(String, AnyTensor)>> {
         ));
     }
     Ok(arrays)
+}
+
+/// The number of entries and the start of the directory, as the end record at byte `end` has them, or the wide one before it.
+/// `rawzip` reads the number of entries of the last part only, and takes bytes before an archive for a part of no archive.
+fn stated(bytes: &[u8], end: usize) -> Option<(u64, u64)> {
+    let (part, count, start) = (u16_at(bytes, end + 4)?, u16_at(bytes, end + 10)?, u32_at(bytes, end + 16)?);
+    if part != 0xffff && count != 0xffff && start != u32::MAX {
+        return Some((count.into(), start.into()));
+    }
+    let wide = usize::try_from(u64_at(bytes, end.checked_sub(20)? + 8)?).ok()?;
+    Some((u64_at(bytes, wide.checked_add(32)?)?, u64_at(bytes, wide.checked_add(48)?)?))
 }
 
 /// The bytes of an entry, whose place and sizes are checked against the file.
@@ -168,7 +184,6 @@ fn content<'a>(zip: &'a ZipSliceArchive<&[u8]>, entry: &ZipFileHeaderRecord<'_>)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::io::bytes::u32_at;
     use crate::tensor::Tensor;
     use flate2::Compression;
     use flate2::write::DeflateEncoder;
@@ -244,6 +259,7 @@ mod tests {
             "the directory is damaged: it has 2 entries, 9 were stated",
         );
         check(&[&whole[..], b"x"].concat(), "the archive ends before the file does");
+        check(&[b"x", &whole[..]].concat(), "the end record is damaged");
         check(&change(&whole, 0, b"XX"), "array `x`: byte 0: there is no entry where the directory says");
         check(&change(&whole, 40, &[1]), "array `x`: its checksum is wrong");
         let small = deflated();

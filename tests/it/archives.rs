@@ -157,6 +157,10 @@ fn damaged_wide_records_are_errors() {
     refuses(made.end_64 + 24, &counts(1 << 16), "has 2 entries, 65536 were stated");
     refuses(made.end_64 + 24, &counts(3), "has 2 entries, 3 were stated");
     refuses(made.end_64 + 24, &counts(1), "has 2 entries, 1 were stated");
+    // The number of all parts is the one that counts.
+    refuses(made.end_64 + 32, &((1u64 << 16) + 1).to_le_bytes(), "65537 arrays, at most 65536 are read");
+    refuses(made.end_64 + 32, &(1u64 << 16).to_le_bytes(), "has 2 entries, 65536 were stated");
+    refuses(made.end_64 + 32, &3u64.to_le_bytes(), "has 2 entries, 3 were stated");
     refuses(made.end_64 + 48, &(end as u64 + 1).to_le_bytes(), damaged);
     refuses(made.end_64 + 48, &0u64.to_le_bytes(), "entry 0 of the directory is damaged");
     // Fields that reach past the entry's, and numbers that are promised but not there.
