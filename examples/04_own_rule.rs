@@ -1,6 +1,6 @@
 //! A user's own operation: forward and backward as closures on the tape of a session.
 
-use dittograd::ops::{apply, elementwise};
+use dittograd::ops::{apply, pointwise};
 use dittograd::prelude::*;
 
 fn main() -> Result<()> {
@@ -21,13 +21,13 @@ fn main() -> Result<()> {
             x,
             (shape, shape),
             move |x| {
-                let square = apply(&forward, &elementwise::Square {}.into(), &[x])?;
-                apply(&forward, &elementwise::Mul {}.into(), &[&square, x])
+                let square = apply(&forward, &pointwise::Square {}.into(), &[x])?;
+                apply(&forward, &pointwise::Mul {}.into(), &[&square, x])
             },
             move |x, up| {
-                let square = apply(&backward, &elementwise::Square {}.into(), &[x])?;
-                let slope = apply(&backward, &elementwise::Scale { c: 3.0 }.into(), &[&square])?;
-                apply(&backward, &elementwise::Mul {}.into(), &[&slope, up])
+                let square = apply(&backward, &pointwise::Square {}.into(), &[x])?;
+                let slope = apply(&backward, &pointwise::Scale { c: 3.0 }.into(), &[&square])?;
+                apply(&backward, &pointwise::Mul {}.into(), &[&slope, up])
             },
         )?;
         let seed = AnyBuffer::full(&device, shape, 1.0)?;

@@ -77,7 +77,7 @@ pub mod numerics {
 /// [`Var`](crate::session::Var), which record them.
 ///
 /// [`AnyOp`](ops::AnyOp) is any of them, by [name](ops::AnyOp::NAMES) and [attributes](ops::Attrs). Each op is also a struct that
-/// converts into it, in a module per family: `ops::elementwise::Mul {}`, `ops::reduce::Sum`. Those are documented in the crate
+/// converts into it, in a module per family: `ops::pointwise::Mul {}`, `ops::reduce::Sum`. Those are documented in the crate
 /// `dittograd-ops`.
 pub mod ops {
     #[doc(inline)]
@@ -87,9 +87,9 @@ pub mod ops {
     #[doc(inline)]
     pub use dittograd_ops::loss::Reduction;
     #[doc(inline)]
-    pub use dittograd_ops::map::Map;
+    pub use dittograd_ops::pointwise::map::Map;
     #[doc(inline)]
-    pub use dittograd_ops::program::{Expr, Program};
+    pub use dittograd_ops::pointwise::program::{Expr, Program};
     #[doc(inline)]
     pub use dittograd_ops::{AnyOp, Attr, Attrs, Io, Recorder, Val, apply};
     // The structs of all ops, and what kernels are made of.

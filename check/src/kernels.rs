@@ -12,7 +12,7 @@ use dittograd_numerics::rng::Stream;
 use dittograd_numerics::same_bits;
 use dittograd_numerics::tensor::Tensor;
 use dittograd_ops::cases::random_cases;
-use dittograd_ops::elementwise::{self, Row};
+use dittograd_ops::pointwise::{self, Row};
 use dittograd_ops::{AnyOp, AnyTensor, DeviceRecorder, Io, Recorder, Val, apply};
 
 /// What an op and its gradient rule give on a device.
@@ -146,7 +146,7 @@ pub fn special(subject: impl Into<Subject>, device: &Device) -> Outcome {
     has_samples(&subject, property)?;
     let mut report = Report::new(&subject, property);
     let mut outcome = Ok(());
-    elementwise::for_each(|row| {
+    pointwise::for_each(|row| {
         if row.name() == subject.name && outcome.is_ok() {
             outcome = special_row(&subject, row, device, &mut report);
         }

@@ -6,7 +6,7 @@ use dittograd_numerics::error::{Error, ErrorKind, Result};
 use dittograd_numerics::scalar::Scalar;
 use dittograd_numerics::shape::Shape;
 use dittograd_numerics::tensor::Tensor;
-use dittograd_ops::{AnyOp, AnyTensor, Io, Recorder, Val, elementwise};
+use dittograd_ops::{AnyOp, AnyTensor, Io, Recorder, Val, pointwise};
 
 /// Records by running the reference of each op on host tensors.
 #[derive(Clone, Debug, Default)]
@@ -76,7 +76,7 @@ impl<T: Scalar> RefRecorder<T> {
 /// Adds a gradient to what there is already.
 fn add_to(r: &mut dyn Recorder, slot: &mut Option<Val>, g: Val) -> Result<()> {
     *slot = Some(match *slot {
-        Some(sum) => r.record(elementwise::Add {}.into(), &[sum, g])?,
+        Some(sum) => r.record(pointwise::Add {}.into(), &[sum, g])?,
         None => g,
     });
     Ok(())

@@ -9,8 +9,8 @@ use dittograd_numerics::error::Result;
 use dittograd_numerics::rng::Stream;
 use dittograd_numerics::scalar::{Dual, Scalar};
 use dittograd_numerics::tensor::Tensor;
-use dittograd_ops::elementwise::{self, Row};
-use dittograd_ops::map::broadcast_index;
+use dittograd_ops::pointwise::map::broadcast_index;
+use dittograd_ops::pointwise::{self, Row};
 use dittograd_ops::{AnyOp, AnyTensor, Io, Recorder, Val, apply};
 
 /// One float32 rounding, relative.
@@ -174,7 +174,7 @@ pub fn gradient(subject: impl Into<Subject>) -> Outcome {
     has_samples(&subject, property)?;
     let mut report = Report::new(&subject, property);
     let mut by_dual = Ok(());
-    elementwise::for_each(|row| {
+    pointwise::for_each(|row| {
         if row.name() == subject.name && by_dual.is_ok() {
             by_dual = row_gradient(&subject, row, &mut report);
         }

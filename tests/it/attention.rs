@@ -1,7 +1,7 @@
 //! Attention as a program uses it: known values, masks, heads, and agreement of its two forms.
 
 use crate::support::{data, device, t as tensor};
-use dittograd::ops::rope::rope_table;
+use dittograd::ops::attention::rope::rope_table;
 use dittograd::prelude::*;
 use dittograd_check::gpu;
 

@@ -8,7 +8,7 @@ use dittograd::graph::{Graph, Pass, Passes, TrainStep};
 use dittograd::numerics::rng::Stream;
 use dittograd::ops::conv::Window;
 use dittograd::ops::loss::Reduction;
-use dittograd::ops::{AnyTensor, Recorder, Val, elementwise};
+use dittograd::ops::{AnyTensor, Recorder, Val, pointwise};
 use dittograd::prelude::*;
 
 fn device(threads: usize) -> Device {
@@ -645,7 +645,7 @@ fn random_programs_have_one_answer() {
 #[test]
 fn a_graph_refuses_values_it_does_not_have() {
     let mut g = Graph::new();
-    assert!(g.record(elementwise::Exp {}.into(), &[Val(3)]).is_err());
+    assert!(g.record(pointwise::Exp {}.into(), &[Val(3)]).is_err());
     assert!(g.gradients(Val(0), &[]).is_err());
     assert_eq!((g.size(), g.to_string()), (0, String::new()));
 }

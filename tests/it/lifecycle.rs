@@ -6,7 +6,7 @@ use dittograd::device::cuda::fake::{Fake, Live};
 use dittograd::device::{AnyBuffer, Buffer, Meta};
 use dittograd::error::ErrorKind;
 use dittograd::graph::{Function, Graph};
-use dittograd::ops::{self, AnyTensor, elementwise};
+use dittograd::ops::{self, AnyTensor, pointwise};
 use dittograd::prelude::*;
 
 /// What was done through which entry point, and what came of it.
@@ -79,7 +79,7 @@ fn table() -> Vec<Row> {
                 let answers: Answers = vec![
                     ("binary op", mine.add(other).map(drop)),
                     ("op of the other", other.matmul(mine).map(drop)),
-                    ("apply", a.apply(elementwise::Exp {}, &[other]).map(drop)),
+                    ("apply", a.apply(pointwise::Exp {}, &[other]).map(drop)),
                     ("concat", a.concat(&[mine, other], 0).map(drop)),
                     ("stack", a.stack(&[mine, other], 0).map(drop)),
                     ("einsum", a.einsum("i,i->", &[mine, other]).map(drop)),
@@ -152,7 +152,7 @@ fn table() -> Vec<Row> {
                 vec![
                     ("buffer", s.buffer(&there).map(drop)),
                     ("param", s.param(&p).map(drop)),
-                    ("apply", ops::apply(d, &elementwise::Add {}.into(), &[&here, &there]).map(drop)),
+                    ("apply", ops::apply(d, &pointwise::Add {}.into(), &[&here, &there]).map(drop)),
                     ("call_on", parts.function.call_on(&[&there]).map(drop)),
                     ("buffer in a step", step.run(&[(&given).into()])),
                     ("param in a trace", Graph::trace(d, &[], |s, _| Ok(vec![s.param(&p)?])).map(drop)),

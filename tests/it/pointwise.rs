@@ -2,7 +2,7 @@
 //! needs.
 
 use crate::support::{data, device, t};
-use dittograd::ops::elementwise;
+use dittograd::ops::pointwise;
 use dittograd::prelude::*;
 
 /// All text of the sources below a folder, by path.
@@ -30,7 +30,7 @@ fn an_elementwise_op_is_one_row_and_one_line_of_the_list() {
     let list = std::fs::read_to_string(format!("{root}/crates/ops/src/list.rs")).unwrap();
     let table = std::fs::read_to_string(format!("{root}/crates/ops/src/pointwise/mod.rs")).unwrap();
     let mut types = Vec::new();
-    elementwise::for_each(|row| {
+    pointwise::for_each(|row| {
         let debug = format!("{:?}", row.op());
         let name = debug.split(|c: char| !c.is_alphanumeric()).next().unwrap().to_string();
         let line = format!("            {}: pointwise::{name},\n", row.name());

@@ -4,7 +4,7 @@ use dittograd::HostDevice;
 use dittograd::device::cpu::simd::Simd;
 use dittograd::device::{AnyBuffer, Device, Meta};
 use dittograd::error::{ErrorKind, Result};
-use dittograd::ops::{self, AnyOp, elementwise, reduce};
+use dittograd::ops::{self, AnyOp, pointwise, reduce};
 use dittograd::session::Session;
 use dittograd::shape::Shape;
 use dittograd::tape::{Backward, BackwardFn, Node, Tape};
@@ -60,12 +60,12 @@ fn a_failing_op_leaves_the_tape_and_the_memory_as_they_were() {
     let a = t.leaf(up(&d, &[1.0, 2.0]), None, true).unwrap();
     let b = t.leaf(up(&d, &[1.0, 2.0, 3.0]), None, true).unwrap();
     let live = d.memory().live;
-    assert!(t.record(elementwise::Add {}.into(), &[a, b]).is_err());
-    assert!(t.record(elementwise::Add {}.into(), &[a, 9]).is_err());
-    assert!(t.record(elementwise::Exp {}.into(), &[]).is_err());
+    assert!(t.record(pointwise::Add {}.into(), &[a, b]).is_err());
+    assert!(t.record(pointwise::Add {}.into(), &[a, 9]).is_err());
+    assert!(t.record(pointwise::Exp {}.into(), &[]).is_err());
     d.fail_allocation(Some(1), false);
     assert!(matches!(
-        t.record(elementwise::Exp {}.into(), &[a]).unwrap_err().kind(),
+        t.record(pointwise::Exp {}.into(), &[a]).unwrap_err().kind(),
         ErrorKind::OutOfMemory { .. }
     ));
     assert_eq!((t.size(), d.memory().live), (2, live));
@@ -86,8 +86,8 @@ fn a_value_used_twice_gets_both_contributions() {
     let d = device();
     let mut t = Tape::new(&d);
     let x = t.leaf(up(&d, &[1.0, -2.0]), None, true).unwrap();
-    let xx = t.record(elementwise::Mul {}.into(), &[x, x]).unwrap();
-    let y = t.record(elementwise::Add {}.into(), &[xx, x]).unwrap();
+    let xx = t.record(pointwise::Mul {}.into(), &[x, x]).unwrap();
+    let y = t.record(pointwise::Add {}.into(), &[xx, x]).unwrap();
     let s = t.record(sum(1), &[y]).unwrap();
     let grads = t.backward_dense(s, seed(&d)).unwrap();
     assert_eq!(grads.len(), t.size());
@@ -100,11 +100,11 @@ fn requires_grad_propagates_and_constant_branches_record_no_rule() {
     let d = device();
     let mut t = Tape::new(&d);
     let c = t.leaf(up(&d, &[1.0]), None, false).unwrap();
-    let e = t.record(elementwise::Exp {}.into(), &[c]).unwrap();
+    let e = t.record(pointwise::Exp {}.into(), &[c]).unwrap();
     assert!(!t.node(e).unwrap().requires_grad);
     assert!(matches!(t.node(e).unwrap().backward, Backward::None));
     let x = t.leaf(up(&d, &[2.0]), None, true).unwrap();
-    let y = t.record(elementwise::Mul {}.into(), &[e, x]).unwrap();
+    let y = t.record(pointwise::Mul {}.into(), &[e, x]).unwrap();
     assert!(t.node(y).unwrap().requires_grad);
 }
 
@@ -113,8 +113,8 @@ fn a_node_the_output_does_not_use_cannot_poison_gradients() {
     let d = device();
     let mut t = Tape::new(&d);
     let x = t.leaf(up(&d, &[0.0]), None, true).unwrap();
-    let _infinite = t.record(elementwise::Inv {}.into(), &[x]).unwrap();
-    let y = t.record(elementwise::Scale { c: 3.0 }.into(), &[x]).unwrap();
+    let _infinite = t.record(pointwise::Inv {}.into(), &[x]).unwrap();
+    let y = t.record(pointwise::Scale { c: 3.0 }.into(), &[x]).unwrap();
     let s = t.record(sum(1), &[y]).unwrap();
     let grads = t.backward_dense(s, seed(&d)).unwrap();
     assert_eq!(down(&grads[x]), [3.0]);
@@ -125,8 +125,8 @@ fn dense_from_an_array_takes_several_seeds() {
     let d = device();
     let mut t = Tape::new(&d);
     let x = t.leaf(up(&d, &[1.0, 2.0]), None, true).unwrap();
-    let a = t.record(elementwise::Scale { c: 2.0 }.into(), &[x]).unwrap();
-    let b = t.record(elementwise::Scale { c: 5.0 }.into(), &[x]).unwrap();
+    let a = t.record(pointwise::Scale { c: 2.0 }.into(), &[x]).unwrap();
+    let b = t.record(pointwise::Scale { c: 5.0 }.into(), &[x]).unwrap();
     let array = vec![up(&d, &[0.0, 0.0]), up(&d, &[1.0, 1.0]), up(&d, &[1.0, 10.0])];
     let grads = t.backward_dense_from(array).unwrap();
     assert_eq!(down(&grads[x]), [7.0, 52.0]);
@@ -140,8 +140,8 @@ fn the_stepwise_walk_is_the_dense_walk() {
     let d = device();
     let mut t = Tape::new(&d);
     let x = t.leaf(up(&d, &[0.5, -1.5, 2.0]), None, true).unwrap();
-    let y = t.record(elementwise::Tanh {}.into(), &[x]).unwrap();
-    let z = t.record(elementwise::Mul {}.into(), &[y, x]).unwrap();
+    let y = t.record(pointwise::Tanh {}.into(), &[x]).unwrap();
+    let z = t.record(pointwise::Mul {}.into(), &[y, x]).unwrap();
     let s = t.record(sum(1), &[z]).unwrap();
     let dense = t.backward_dense(s, seed(&d)).unwrap();
     let mut slots = vec![None; t.size()];
@@ -165,8 +165,8 @@ fn sparse_keeps_what_is_asked_for_and_frees_values_on_the_way() {
     let mut t = Tape::new(&d);
     let x = t.leaf(up(&d, &[1.0; 100]), None, true).unwrap();
     let frozen = t.leaf(up(&d, &[2.0; 100]), None, false).unwrap();
-    let y = t.record(elementwise::Mul {}.into(), &[x, frozen]).unwrap();
-    let z = t.record(elementwise::Exp {}.into(), &[y]).unwrap();
+    let y = t.record(pointwise::Mul {}.into(), &[x, frozen]).unwrap();
+    let z = t.record(pointwise::Exp {}.into(), &[y]).unwrap();
     let s = t.record(sum(1), &[z]).unwrap();
     let before = d.memory().live;
     let grads = t.backward_sparse(s, seed(&d), |id| id == x, true).unwrap();
@@ -203,7 +203,7 @@ fn gradients_of_another_shape_are_refused_wherever_they_come_from() {
     let mut t = Tape::new(&d);
     let x = t.leaf(three(1.0), None, true).unwrap();
     let fixed = t.leaf(three(1.0), None, false).unwrap();
-    let y = t.record(elementwise::Scale { c: 2.0 }.into(), &[x]).unwrap();
+    let y = t.record(pointwise::Scale { c: 2.0 }.into(), &[x]).unwrap();
     let right = || vec![three(10.0), three(0.0), three(1.0)];
     assert_eq!(down(&t.backward_dense_from(right()).unwrap()[x]), [12.0; 3]);
     let indices = AnyBuffer::upload_indices(&d, &Tensor::new(&[3], vec![1, 2, 3]).unwrap()).unwrap();
@@ -262,20 +262,20 @@ fn user_rules_take_part_and_are_checked() {
     let mut t = Tape::new(&d);
     let x = t.leaf(up(&d, &[3.0, 4.0]), None, true).unwrap();
     let dd = d.clone();
-    let square = move |x: &AnyBuffer| ops::apply(&dd, &elementwise::Square {}.into(), &[x]);
+    let square = move |x: &AnyBuffer| ops::apply(&dd, &pointwise::Square {}.into(), &[x]);
     let dd = d.clone();
     let y = t
         .unary("my_square", x, (two, two), square, move |x, up| {
-            let dx = ops::apply(&dd, &elementwise::Mul {}.into(), &[x, up])?;
-            ops::apply(&dd, &elementwise::Scale { c: 2.0 }.into(), &[&dx])
+            let dx = ops::apply(&dd, &pointwise::Mul {}.into(), &[x, up])?;
+            ops::apply(&dd, &pointwise::Scale { c: 2.0 }.into(), &[&dx])
         })
         .unwrap();
     let dd = d.clone();
-    let product = move |a: &AnyBuffer, b: &AnyBuffer| ops::apply(&dd, &elementwise::Mul {}.into(), &[a, b]);
+    let product = move |a: &AnyBuffer, b: &AnyBuffer| ops::apply(&dd, &pointwise::Mul {}.into(), &[a, b]);
     let dd = d.clone();
     let z = t
         .binary("my_mul", (y, x), (two, two, two), product, move |a, b, up| {
-            let mul = |x: &AnyBuffer| ops::apply(&dd, &elementwise::Mul {}.into(), &[x, up]);
+            let mul = |x: &AnyBuffer| ops::apply(&dd, &pointwise::Mul {}.into(), &[x, up]);
             Ok((mul(b)?, mul(a)?))
         })
         .unwrap();
@@ -320,9 +320,9 @@ proptest! {
         for (kind, a, b) in steps {
             let (a, b) = (a % t.size(), b % t.size());
             let op: AnyOp = match kind {
-                0 => elementwise::Add {}.into(),
-                1 => elementwise::Sub {}.into(),
-                _ => elementwise::Mul {}.into(),
+                0 => pointwise::Add {}.into(),
+                1 => pointwise::Sub {}.into(),
+                _ => pointwise::Mul {}.into(),
             };
             let pair = |j: usize| -> [i64; 3] {
                 let ([x, xa, xb], [y, ya, yb]) = (exact[a][j], exact[b][j]);
@@ -372,7 +372,7 @@ fn scratch_memory_goes_with_the_value_it_belongs_to() {
     };
     let node = node(&t);
     let custom = t.add_node(node).unwrap();
-    let doubled = t.record(elementwise::Add {}.into(), &[x, x]).unwrap();
+    let doubled = t.record(pointwise::Add {}.into(), &[x, x]).unwrap();
     let s = t.record(sum(1), &[doubled]).unwrap();
     let before = d.memory().live;
     t.backward_sparse(s, seed(&d), |id| id == x, true).unwrap();
@@ -384,7 +384,7 @@ fn scratch_memory_goes_with_the_value_it_belongs_to() {
 fn values_of_another_device_are_refused() {
     let (d, other) = (device(), Device::host::<f64>());
     let (mine, theirs) = (up(&d, &[1.0]), up(&other, &[1.0]));
-    let add = AnyOp::from(elementwise::Add {});
+    let add = AnyOp::from(pointwise::Add {});
     assert!(ops::apply(&d, &add, &[&mine, &mine]).is_ok());
     let e = ops::apply(&d, &add, &[&mine, &theirs]).unwrap_err();
     assert!(matches!(e.kind(), ErrorKind::Device { .. }), "{e}");

@@ -3,7 +3,7 @@
 
 use dittograd_device::{AnyBuffer, Device, Meta};
 use dittograd_numerics::error::{Error, ErrorKind, Result};
-use dittograd_ops::{self, AnyOp, Io, Recorder, Val, elementwise};
+use dittograd_ops::{self, AnyOp, Io, Recorder, Val, pointwise};
 
 /// Values that gradients are passed back through. The tape runs the rules of its ops at once and frees what they leave behind;
 /// [`gradients`] records them.
@@ -27,7 +27,7 @@ pub(crate) trait Reverse {
 }
 
 /// One step of the reverse walk: passes the gradient of value `id`, if it has one, on to what the value was computed from. A
-/// walk takes it for strictly decreasing ids, so that gradients accumulate in a fixed order (C5).
+/// walk takes it for strictly decreasing ids, so that gradients accumulate in a fixed order.
 pub(crate) fn step<W: Reverse>(walk: &mut W, grads: &mut [Option<W::Gradient>], id: usize) -> Result<()> {
     let Some(grad) = grads[id].clone() else { return Ok(()) };
     let Some(grad) = walk.complete(id, grad)? else { return Ok(()) };
@@ -109,7 +109,7 @@ impl<P: Program> Reverse for Recorded<'_, P> {
                 let (got, want) = (self.program.meta(contribution), self.program.meta(sum));
                 return Err(wrong_shape("gradients", got, want));
             }
-            Some(sum) => self.program.record(elementwise::Add {}.into(), &[sum, contribution])?,
+            Some(sum) => self.program.record(pointwise::Add {}.into(), &[sum, contribution])?,
         });
         Ok(())
     }

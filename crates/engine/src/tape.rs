@@ -1,6 +1,6 @@
 //! The autograd tape: nodes in the order they were computed, walked backwards to form gradients.
 //!
-//! Gradients accumulate in a fixed order (C5): nodes in strictly decreasing id, contributions in the order
+//! Gradients accumulate in a fixed order: nodes in strictly decreasing id, contributions in the order
 //! their rule lists them, the first stored as it is and later ones added. A node none of whose parents
 //! require a gradient records no rule, and branches the output does not depend on are never walked.
 
@@ -9,7 +9,7 @@ use dittograd_device::{AnyBuffer, Buffer, DType, Device, Meta, readable_bytes};
 use dittograd_numerics::environment;
 use dittograd_numerics::error::{Error, ErrorKind, Result};
 use dittograd_numerics::shape::Shape;
-use dittograd_ops::{self, AnyOp, Recorder, Val, elementwise};
+use dittograd_ops::{self, AnyOp, Recorder, Val, pointwise};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -332,7 +332,7 @@ impl Tape {
             None => Ok(more),
             Some(sum) => {
                 Tape::require_grad(&sum, shape)?;
-                dittograd_ops::apply(&self.device, &elementwise::Add {}.into(), &[&sum, &more])
+                dittograd_ops::apply(&self.device, &pointwise::Add {}.into(), &[&sum, &more])
             }
         }
     }

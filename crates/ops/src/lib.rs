@@ -2,8 +2,8 @@
 //! f64 reference, samples and rejects. The tape and the compiled graph hold the same [`AnyOp`].
 //!
 //! [`with_ops!`](crate::with_ops) is the one list of them: the enum, the dispatch, the documentation
-//! table and the tests of every op are made from it. To add an op, write it in its family's file and add
-//! its line here.
+//! table and the tests of every op are made from it. To add an op, write it in its family's folder and add
+//! its line to the list.
 
 mod attrs;
 mod cache;
@@ -16,7 +16,7 @@ mod op;
 mod record;
 mod validate;
 
-// Families, in the order of the list.
+// Families.
 pub mod attention;
 pub mod conv;
 pub mod fused;
@@ -32,13 +32,6 @@ pub mod reduce;
 pub mod scan;
 pub mod softmax;
 pub mod spectral;
-
-pub use attention::rope;
-pub use norm::channel as channel_norm;
-pub use pointwise as elementwise;
-pub use pointwise::{map, program};
-pub use reduce::{extremum, fold, global_norm};
-pub use spectral::fft;
 
 pub use attrs::{Attr, Attrs};
 #[doc(hidden)]

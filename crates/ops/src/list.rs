@@ -259,12 +259,12 @@ macro_rules! any_op {
             }
 
             /// See [`Op::as_program`].
-            pub fn as_program(&self, ins: &[Meta]) -> Option<program::Program> {
+            pub fn as_program(&self, ins: &[Meta]) -> Option<pointwise::program::Program> {
                 match self { $(AnyOp::$op(op) => op.as_program(ins),)* }
             }
 
             /// See [`Op::as_fold`].
-            pub fn as_fold(&self, ins: &[Meta]) -> Option<(fold::Fold, Vec<usize>)> {
+            pub fn as_fold(&self, ins: &[Meta]) -> Option<(reduce::fold::Fold, Vec<usize>)> {
                 match self { $(AnyOp::$op(op) => op.as_fold(ins),)* }
             }
 

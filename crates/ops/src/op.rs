@@ -1,6 +1,8 @@
 //! The trait that every op implements: what it is and how it runs. What it is tested with is [`Cases`](crate::cases::Cases).
 
-use crate::{AnyOp, AnyTensor, Attr, Attrs, fold, fused, program};
+use crate::pointwise::program::Program;
+use crate::reduce::fold::Fold;
+use crate::{AnyOp, AnyTensor, Attr, Attrs, fused};
 use dittograd_device::cpu::simd::Simd;
 use dittograd_device::cpu::threads::Pool;
 use dittograd_device::cuda::{Cuda, Source};
@@ -92,7 +94,7 @@ pub struct CudaRun<'a> {
     pub out: u64,
     /// Address of the workspace.
     pub workspace: u64,
-    /// Programs that the kernels are to take in, for ops that [can](Op::fused_modules).
+    /// The prologue and the epilogue that the kernels are to take in, for ops that [can](Op::fused_modules).
     pub fused: fused::FusedCode<'a>,
 }
 
@@ -168,20 +170,20 @@ pub trait Op: Clone + PartialEq + Debug + Sized {
         fused::Fusion::default()
     }
 
-    /// The CUDA modules with programs around what they do, if the kernels can take them in.
+    /// The CUDA modules with a prologue and an epilogue in their kernels, if these can take them in.
     fn fused_modules(&self, _ins: &[Meta], _gpu: &Gpu, _fused: fused::FusedCode<'_>) -> Option<Vec<Source>> {
         None
     }
 
     /// For an elementwise op or broadcast: the program it applies to its inputs, broadcast by NumPy's rule.
     /// This is what fusion joins.
-    fn as_program(&self, _ins: &[Meta]) -> Option<program::Program> {
+    fn as_program(&self, _ins: &[Meta]) -> Option<Program> {
         None
     }
 
     /// For a reduction or loss: the fold it is, and the axes of its first input that it folds.
     #[doc(hidden)]
-    fn as_fold(&self, _ins: &[Meta]) -> Option<(fold::Fold, Vec<usize>)> {
+    fn as_fold(&self, _ins: &[Meta]) -> Option<(Fold, Vec<usize>)> {
         None
     }
 

@@ -10,11 +10,11 @@ use crate::device::{DType, Meta};
 use crate::error::{Error, Result};
 use crate::graph::{Graph, Source, What};
 use crate::ops::attention::{self, AttentionMask};
-use crate::ops::fold::{self, Fold, Kind};
 use crate::ops::fused::Fused;
 use crate::ops::layout::{Pad, packed};
+use crate::ops::pointwise::program::{Instr, Program, Reg};
 use crate::ops::pool::Window;
-use crate::ops::program::{Instr, Program, Reg};
+use crate::ops::reduce::fold::{self, Fold, Kind};
 use crate::ops::spectral::DftTable;
 use crate::ops::{AnyOp, Attrs, Op, Val};
 use crate::session::unbound;
@@ -851,13 +851,10 @@ impl<'g> Lowering<'g> {
 
     /// An op with the expressions before and after it, one after the other.
     fn fused(&mut self, place: Place<'_>, fused: &Fused, ins: &[Value]) -> Result<Value> {
-        let others = fused.epilogue.as_ref().map_or(0, |e| e.program.inputs() - 1);
-        let (ins, after) = ins.split_at(ins.len() - others);
-        let (mut all, mut types) = (ins.to_vec(), place.metas[..ins.len()].to_vec());
+        let ([own, before, after], [metas, _, _]) = (fused.parts(ins), fused.parts(place.metas));
+        let (mut all, mut types) = (own.to_vec(), metas.to_vec());
         if let Some(p) = &fused.prologue {
-            let given = all.split_off(ins.len() - p.program.inputs());
-            types.truncate(all.len());
-            let mut made = self.program(&p.program, &given);
+            let mut made = self.program(&p.program, before);
             all.insert(p.slot, self.expand(&made.swap_remove(0), p.shape.dims()));
             types.insert(p.slot, Meta::f32(p.shape));
         }

@@ -10,7 +10,7 @@ use dittograd_device::{AnyBuffer, Backend, Buffer, DType, Device, Meta, ReadSet}
 use dittograd_numerics::environment;
 use dittograd_numerics::error::{Error, Result};
 use dittograd_numerics::shape::Shape;
-use dittograd_ops::{AnyOp, Kernel, Recorder, Val, check_bound, elementwise};
+use dittograd_ops::{AnyOp, Kernel, Recorder, Val, check_bound, pointwise};
 use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
 
@@ -125,7 +125,7 @@ fn lasting(graph: &mut Graph, v: Val) -> Result<Val> {
     let is_shared =
         matches!(graph.node(root).what, What::Leaf(Source::Param(_) | Source::State(_) | Source::Input(_)));
     match is_shared && graph.node(v).meta.dtype == DType::F32 {
-        true => graph.record(elementwise::Copy {}.into(), &[v]),
+        true => graph.record(pointwise::Copy {}.into(), &[v]),
         false => Ok(v),
     }
 }

@@ -3,8 +3,8 @@
 
 use super::{Graph, What};
 use dittograd_device::{Backend, Device, Meta};
-use dittograd_ops::map::Map;
-use dittograd_ops::program::Program;
+use dittograd_ops::pointwise::map::Map;
+use dittograd_ops::pointwise::program::Program;
 use dittograd_ops::{AnyOp, Val};
 
 /// A program some of whose ops run in place.

@@ -218,7 +218,7 @@ impl Graph {
     }
 
     /// Appends the gradients of the scalar `out` with respect to `wrt`, by the ops' own rules, in the same
-    /// order as the tape walks (C5). `None` where `out` does not depend on a value.
+    /// order as the tape walks. `None` where `out` does not depend on a value.
     pub fn gradients(&mut self, out: Val, wrt: &[Val]) -> Result<Vec<Option<Val>>> {
         wrt.iter().chain([&out]).try_for_each(|v| self.check("gradients", *v))?;
         if self.node(out).meta.dtype != DType::F32 {

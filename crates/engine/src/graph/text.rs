@@ -28,8 +28,8 @@ use dittograd_numerics::error::{self, Error, ErrorKind, Result};
 use dittograd_numerics::shape::{MAX_RANK, Shape};
 use dittograd_numerics::tensor::Tensor;
 use dittograd_ops::fused::{Epilogue, Fused, Prologue};
-use dittograd_ops::map::Map;
-use dittograd_ops::program::{Instr, Program, Reg, Step};
+use dittograd_ops::pointwise::map::Map;
+use dittograd_ops::pointwise::program::{Instr, Program, Reg, Step};
 use dittograd_ops::{AnyOp, Attr, Attrs, MAX_INS, Recorder, Val};
 use std::fmt::{self, Write};
 use std::sync::Arc;
@@ -234,8 +234,7 @@ fn print_rest(out: &mut String, op: &AnyOp) {
                 print_program(out, &p.program);
             }
             if let Some(e) = &fused.epilogue {
-                let others = e.program.inputs().saturating_sub(1);
-                let _ = write!(out, " epilogue inputs={others} shape={}", e.shape);
+                let _ = write!(out, " epilogue inputs={} shape={}", e.others(), e.shape);
                 print_program(out, &e.program);
             }
         }

@@ -3,9 +3,9 @@
 use dittograd_numerics::error::Result;
 use dittograd_numerics::scalar::Real;
 use dittograd_numerics::shape::Shape;
-use dittograd_ops::global_norm::GlobalNorm;
-use dittograd_ops::map::record_program;
-use dittograd_ops::program::{Expr, Program};
+use dittograd_ops::pointwise::program::{Expr, Program};
+use dittograd_ops::pointwise::record_program;
+use dittograd_ops::reduce::global_norm::GlobalNorm;
 use dittograd_ops::{Recorder, Val};
 
 /// Added to the norm of all gradients, as PyTorch does.

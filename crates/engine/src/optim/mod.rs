@@ -1,6 +1,6 @@
 //! Optimizers. A rule is one formula over [`Real`](dittograd_numerics::scalar::Real): the CPU loop, the CUDA kernel and the update in any
 //! other number type are read off it. All parameters are updated in place, on the device, in one launch per 32 of
-//! them; learning rates and bias corrections are formed in f64, rounded once (C8), and reach the kernel through a small
+//! them; learning rates and bias corrections are formed in f64, rounded once, and reach the kernel through a small
 //! buffer, so that a captured program sees new ones every step.
 
 mod clip;

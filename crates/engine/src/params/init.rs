@@ -12,8 +12,8 @@ use dittograd_numerics::scalar::Real;
 use dittograd_numerics::shape::Shape;
 use dittograd_numerics::sum;
 use dittograd_numerics::tensor::Tensor;
-use dittograd_ops::map::Map;
-use dittograd_ops::program::{Expr, Program};
+use dittograd_ops::pointwise::map::Map;
+use dittograd_ops::pointwise::program::{Expr, Program};
 use dittograd_ops::random::{Normal, Uniform};
 
 /// Which side of a weight the variance is kept on, by Kaiming's initialisers.

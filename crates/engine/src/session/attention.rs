@@ -4,10 +4,10 @@ use super::Var;
 use dittograd_numerics::environment;
 use dittograd_numerics::error::{Error, ErrorKind, Result};
 use dittograd_numerics::shape::Shape;
+use dittograd_ops::attention::rope::{Rope, rope_table};
 use dittograd_ops::attention::{Attention, AttentionMask, SelfAttention, parts};
 use dittograd_ops::layout::Slice;
 use dittograd_ops::matmul::Bmm;
-use dittograd_ops::rope::{Rope, rope_table};
 
 /// What an attention may attend to, and how it is computed.
 #[derive(Clone, Copy, Debug, Default)]

@@ -9,8 +9,8 @@ use dittograd_ops::index::{IndexSelect, TakeAlongAxis};
 use dittograd_ops::loss::{
     Bce, BceWithLogits, CrossEntropy, Huber, KlDiv, L1, LabelWeights, Mse, Nll, Reduction, SmoothL1,
 };
-use dittograd_ops::map::Map;
-use dittograd_ops::program::{Expr, Program};
+use dittograd_ops::pointwise::map::Map;
+use dittograd_ops::pointwise::program::{Expr, Program};
 
 /// How the losses of labels are weighed and put together.
 #[derive(Clone, Copy, Debug, Default)]

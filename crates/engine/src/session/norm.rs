@@ -5,11 +5,11 @@ use dittograd_numerics::environment::{self, single};
 use dittograd_numerics::error::{Error, ErrorKind, Result};
 use dittograd_numerics::scalar::Real;
 use dittograd_numerics::shape::Shape;
-use dittograd_ops::channel_norm::{BatchNorm, GroupNorm, Moments};
 use dittograd_ops::layout::{self, Slice};
-use dittograd_ops::map::Map;
+use dittograd_ops::norm::channel::{BatchNorm, GroupNorm, Moments};
 use dittograd_ops::norm::{LayerNorm, RmsNorm, check_eps, inverse_std, normalized};
-use dittograd_ops::program::Program;
+use dittograd_ops::pointwise::map::Map;
+use dittograd_ops::pointwise::program::Program;
 
 /// The inputs of a norm: the value, then gain and shift where they are given.
 fn inputs<'s>(

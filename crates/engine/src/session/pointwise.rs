@@ -4,7 +4,7 @@
 use super::Var;
 use dittograd_numerics::environment::single;
 use dittograd_numerics::error::Result;
-use dittograd_ops::elementwise;
+use dittograd_ops::pointwise;
 
 /// The example of the methods that are used most.
 macro_rules! example {
@@ -71,7 +71,7 @@ macro_rules! methods {
             #[doc = example!($name)]
             $(#[doc = concat!("\n\nBroadcasts with `", stringify!($rest), "` by NumPy's rule.")])*
             pub fn $name(self $(, $attr: f64)* $(, $rest: Var<'s>)*) -> Result<Var<'s>> {
-                self.session().apply(elementwise::$op { $($attr: single($attr)),* }, &[self $(, $rest)*])
+                self.session().apply(pointwise::$op { $($attr: single($attr)),* }, &[self $(, $rest)*])
             }
         )*}
     };

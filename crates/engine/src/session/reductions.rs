@@ -4,10 +4,10 @@ use super::{Session, Var};
 use dittograd_numerics::environment::single;
 use dittograd_numerics::error::{Error, Result};
 use dittograd_ops::AnyOp;
-use dittograd_ops::extremum::{Argmax, Argmin, are_neighbours, axes_last};
-use dittograd_ops::fold::kept;
-use dittograd_ops::global_norm::GlobalNorm;
 use dittograd_ops::norm::check_eps;
+use dittograd_ops::reduce::extremum::{Argmax, Argmin, are_neighbours, axes_last};
+use dittograd_ops::reduce::fold::kept;
+use dittograd_ops::reduce::global_norm::GlobalNorm;
 use dittograd_ops::reduce::{
     Amax, Amin, Logsumexp, Mean, NormInf, NormL1, NormL2, Prod, StdDev, Sum, Variance, sorted_axes,
 };

@@ -3,8 +3,8 @@
 use super::Var;
 use dittograd_numerics::error::{Error, ErrorKind, Result};
 use dittograd_numerics::shape::Shape;
-use dittograd_ops::fft::{Irfft, Rfft};
 use dittograd_ops::layout::Slice;
+use dittograd_ops::spectral::fft::{Irfft, Rfft};
 use dittograd_ops::spectral::{AxisMatMul, DftTable, ModeMix, SpectralConv1d};
 
 /// # Fourier transforms and spectral convolutions

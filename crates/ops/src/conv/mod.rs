@@ -1,6 +1,6 @@
 //! Convolutions over any number of spatial axes, with stride, padding, dilation and groups: the convolution,
 //! its transpose, and the gradient of its kernel. The three are one trilinear form, so that each is made of
-//! the others when differentiated. Every output is a dot product in the order of the contract (C4); operands
+//! the others when differentiated. Every output is a dot product in the order of the contract; operands
 //! are gathered on the way into tiles, no matrix of columns is ever stored.
 //!
 //! With `o` an output position, `κ` a tap of the kernel, axis by axis `i = o·stride + κ·dilation − padding`:
@@ -28,8 +28,9 @@ pub use geometry::{Sizes, Window};
 pub use kernel_grad::ConvKernelGrad;
 pub use transpose::ConvTranspose;
 
+use crate::fused::Fusion;
 use crate::reduce::Sum;
-use crate::{AnyTensor, CpuRun, Recorder, Val, mismatch, typed};
+use crate::{AnyTensor, CpuRun, Op, Recorder, Val, mismatch, typed};
 use dittograd_device::cpu::conv::Gather;
 use dittograd_device::cpu::conv::depthwise::Depthwise;
 use dittograd_device::{DType, Meta};
@@ -84,6 +85,13 @@ fn bias_grad(r: &mut dyn Recorder, g: &Geometry, dy: Val) -> Result<Val> {
     let channel = usize::from(g.batch.is_some());
     let axes: Vec<usize> = (0..rank).filter(|&a| a != channel).collect();
     r.record(Sum::new(&axes)?.into(), &[dy])
+}
+
+/// What may be fused to a convolution whose kernel has its output channels along axis `outputs`.
+fn fusion(op: &impl Op, ins: &[Meta], outputs: usize) -> Fusion {
+    let kernel = ins[1].shape;
+    let results = op.shape(ins).map_or(0, |out| out.shape.numel());
+    Fusion::product(kernel.numel() / kernel.dims()[outputs].max(1), results)
 }
 
 /// Words of workspace that the gathers of one result need on the CPU.

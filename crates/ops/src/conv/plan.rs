@@ -4,7 +4,7 @@
 use crate::conv::Geometry;
 use crate::conv::depthwise;
 use crate::conv::depthwise::GradPlan;
-use crate::fused::EpilogueCode;
+use crate::fused::{EpilogueCode, FusedCode};
 use crate::matmul;
 use crate::matmul::plan::{MAX_X, MAX_Z, Problem, Tile, choose, clamp, defines};
 use crate::matmul::variant;
@@ -119,9 +119,15 @@ pub(crate) fn workspace(work: &Work, gpu: &Gpu) -> usize {
     }
 }
 
-/// Whether a program can follow the sums, in the kernels that write the result; those of depthwise convolutions cannot
-/// take one, and none reads another input by column.
-pub(crate) fn takes(work: &Work, gpu: &Gpu, epilogue: &EpilogueCode) -> bool {
+/// The modules with an epilogue in the kernels that write the result, if these can take it in.
+pub(crate) fn fused_modules(work: &Work, gpu: &Gpu, fused: FusedCode<'_>) -> Option<Vec<Source>> {
+    let epilogue = fused.only_epilogue()?;
+    takes(work, gpu, epilogue).then(|| modules(work, gpu, Some(epilogue)))
+}
+
+/// Whether the kernels that write the result can take an epilogue in: those of depthwise convolutions cannot, and none reads
+/// another input by column.
+fn takes(work: &Work, gpu: &Gpu, epilogue: &EpilogueCode) -> bool {
     match work {
         Work::Columns { classes, turned } => classes.iter().all(|g| {
             let way = Layout::of(g, *turned, classes.len() == 1, gpu).way;
@@ -238,8 +244,8 @@ impl Layout {
 }
 
 fn columns_problem(g: &Gather, turned: bool) -> Problem {
-    Problem {
-        gemm: Gemm {
+    Problem::plain(
+        Gemm {
             batch: g.groups,
             m: g.rows,
             n: g.batch * g.view.positions(),
@@ -247,10 +253,8 @@ fn columns_problem(g: &Gather, turned: bool) -> Problem {
             ta: turned,
             tb: false,
         },
-        aligned: true,
-        has_bias: false,
-        tensor: false,
-    }
+        true,
+    )
 }
 
 /// `Axes` of `conv.cu`, with the digits of `step` positions and what is left of it for images.
@@ -515,8 +519,8 @@ fn columns_steps(
 }
 
 fn grad_problem(g: &KernelGrad) -> Problem {
-    Problem {
-        gemm: Gemm {
+    Problem::plain(
+        Gemm {
             batch: g.groups,
             m: g.rows,
             n: g.channels * g.view.taps(),
@@ -524,10 +528,8 @@ fn grad_problem(g: &KernelGrad) -> Problem {
             ta: false,
             tb: true,
         },
-        aligned: true,
-        has_bias: false,
-        tensor: false,
-    }
+        true,
+    )
 }
 
 /// The tile of a kernel's gradient, its number of parts, and their words; `None` if there is nothing to write.

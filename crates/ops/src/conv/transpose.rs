@@ -103,15 +103,11 @@ impl Op for ConvTranspose {
     }
 
     fn fusion(&self, ins: &[Meta]) -> Fusion {
-        let kernel = ins[1].shape;
-        let results = self.shape(ins).map_or(0, |out| out.shape.numel());
-        Fusion::product(kernel.numel() / kernel.dims()[1].max(1), results)
+        super::fusion(self, ins, 1)
     }
 
     fn fused_modules(&self, ins: &[Meta], gpu: &Gpu, fused: FusedCode<'_>) -> Option<Vec<Source>> {
-        let epilogue = fused.only_epilogue()?;
-        let work = plan::transposed(&self.of(ins).ok()?);
-        plan::takes(&work, gpu, epilogue).then(|| plan::modules(&work, gpu, Some(epilogue)))
+        plan::fused_modules(&plan::transposed(&self.of(ins).ok()?), gpu, fused)
     }
 
     fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {

@@ -1,11 +1,11 @@
 //! Prologues and epilogues as parts of CUDA kernels: their text and their arguments.
 
 use super::{Epilogue, Fused, Prologue};
+use crate::pointwise::device_function::{Constants, array_function, define, device_function};
 use crate::pointwise::map;
 use crate::{AnyOp, Gpu};
 use dittograd_device::Meta;
 use dittograd_device::cuda::Args;
-use std::fmt::Write;
 
 /// How a kernel reads an input of an expression.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,18 +105,7 @@ impl<'a> FusedCode<'a> {
     }
 }
 
-/// Stores what the epilogue makes of a single result, at its place and column.
-const STORE: &str = "__device__ __forceinline__ void epilogue_store(const Epilogue& f, float* out, unsigned long long at, unsigned long long column, float v) {
-float from[EPILOGUE_X + 1], to[EPILOGUE_Y];
-from[0] = v;
-#pragma unroll
-for (int i = 0; i < EPILOGUE_X; ++i) from[i + 1] = f.x[i][epilogue_reads(i) == 2 ? 0 : epilogue_reads(i) == 1 ? column : at];
-epilogue(from, to);
-out[at] = to[0];
-#pragma unroll
-for (int k = 1; k < EPILOGUE_Y; ++k) f.y[k - 1][at] = to[k];
-}
-";
+const EPILOGUE_CU: &str = include_str!("epilogue.cu");
 
 fn tag(text: &str) -> String {
     blake3::hash(text.as_bytes()).to_hex()[..12].to_string()
@@ -151,8 +140,7 @@ impl Fused {
             let is_row = each && want.iter().rev().take(last).product::<usize>() >= columns;
             is_row.then_some(Reads::Row)
         };
-        let [_, before, _] = self.split(ins.len()).parts(ins);
-        before.iter().map(of).collect()
+        self.parts(ins)[1].iter().map(of).collect()
     }
 
     /// How the epilogue's other inputs are read, if a kernel can do that: at the place of the result, by its column, or a single
@@ -171,35 +159,30 @@ impl Fused {
                 _ => None,
             }
         };
-        let [_, _, after] = self.split(ins.len()).parts(ins);
-        after.iter().map(of).collect()
+        self.parts(ins)[2].iter().map(of).collect()
     }
 
     fn prologue_text(&self, p: &Prologue, ins: &[Meta], addresses: &[u64]) -> Option<PrologueCode> {
         let reads = self.prologue_reads(ins)?;
         let n = reads.len().max(1);
-        let mut t = format!(
-            "{}#define DITTO_PROLOGUE 1\nstruct Prologue {{ const float* x[{n}]; unsigned long long rows[{n}]; }};\n",
-            map::prelude()
-        );
-        t.push_str("__device__ __forceinline__ float prologue(const Prologue& f, unsigned long long row, unsigned long long columns, unsigned long long j) {\n");
-        for (i, reads) in reads.iter().enumerate() {
-            let at = match reads {
-                Reads::Place => "row * columns + j".into(),
-                Reads::Column => "j".into(),
-                Reads::Single => "0".into(),
-                Reads::Row => "row".into(),
-                Reads::Rows(_) => format!("row % f.rows[{i}] * columns + j"),
-            };
-            let _ = writeln!(t, "const float x{i} = f.x[{i}][{at}];");
-        }
-        t.push_str(&p.program.cuda_constants());
-        t.push_str(&p.program.cuda());
-        t.push_str("return y0;\n}\n");
-        let mut words = match addresses {
-            [] => Vec::new(),
-            all => self.split(all.len()).parts(all)[1].to_vec(),
+        let at = |(i, reads): (usize, &Reads)| match reads {
+            Reads::Place => format!("f.x[{i}][row * columns + j]"),
+            Reads::Column => format!("f.x[{i}][j]"),
+            Reads::Single => format!("f.x[{i}][0]"),
+            Reads::Row => format!("f.x[{i}][row]"),
+            Reads::Rows(_) => format!("f.x[{i}][row % f.rows[{i}] * columns + j]"),
         };
+        let values: Vec<String> = reads.iter().enumerate().map(at).collect();
+        let t = format!(
+            "{}{}{}struct Prologue {{ const float* x[{n}]; unsigned long long rows[{n}]; }};\n\
+             __device__ __forceinline__ float prologue(const Prologue& f, unsigned long long row, unsigned long long columns, unsigned long long j) {{\n\
+             return prologue_of({});\n}}\n",
+            map::prelude(),
+            define("DITTO_PROLOGUE", 1),
+            device_function("prologue_of", &p.program),
+            values.join(", ")
+        );
+        let mut words = if addresses.is_empty() { Vec::new() } else { self.parts(addresses)[1].to_vec() };
         words.resize(n, 0);
         words.extend(reads.iter().map(|r| if let Reads::Rows(n) = r { *n } else { 1 }));
         words.resize(2 * n, 1);
@@ -209,16 +192,6 @@ impl Fused {
     fn epilogue_text(&self, e: &Epilogue, ins: &[Meta], addresses: &[u64], out: u64) -> Option<EpilogueCode> {
         let reads = self.epilogue_reads(ins)?;
         let (others, results) = (reads.len(), e.program.outputs());
-        let mut t = format!(
-            "{}#define DITTO_EPILOGUE 1\n#define EPILOGUE_X {others}\n#define EPILOGUE_Y {results}\n",
-            map::prelude()
-        );
-        let _ = writeln!(
-            t,
-            "struct Epilogue {{ const float* x[{}]; float* y[{}]; }};",
-            others.max(1),
-            results.max(2) - 1
-        );
         let number = |r: &Reads| match r {
             Reads::Column => 1,
             Reads::Single => 2,
@@ -226,30 +199,18 @@ impl Fused {
         };
         let choice: String =
             reads.iter().enumerate().map(|(i, r)| format!("i == {i} ? {} : ", number(r))).collect();
-        let _ = writeln!(
-            t,
-            "__device__ __forceinline__ constexpr int epilogue_reads(int i) {{ return {choice}0; }}"
-        );
-        let _ = writeln!(
-            t,
-            "__device__ __forceinline__ void epilogue(const float (&from)[{}], float (&to)[{results}]) {{",
-            others + 1
-        );
-        for i in 0..=others {
-            let _ = writeln!(t, "const float x{i} = from[{i}];");
-        }
-        t.push_str(&e.program.cuda_constants());
-        t.push_str(&e.program.cuda());
-        for k in 0..results {
-            let _ = writeln!(t, "to[{k}] = y{k};");
-        }
-        t.push_str("}\n");
-        t.push_str(STORE);
+        let lines = [
+            map::prelude().to_string(),
+            define("DITTO_EPILOGUE", 1),
+            define("EPILOGUE_X", others),
+            define("EPILOGUE_Y", results),
+            define("EPILOGUE_READS(i)", format!("({choice}0)")),
+            array_function("epilogue", &e.program, Constants::Values),
+            EPILOGUE_CU.to_string(),
+        ];
+        let t = lines.concat();
         let words = e.shape.numel() as u64;
-        let mut all = match addresses {
-            [] => Vec::new(),
-            all => self.split(all.len()).parts(all)[2].to_vec(),
-        };
+        let mut all = if addresses.is_empty() { Vec::new() } else { self.parts(addresses)[2].to_vec() };
         all.resize(others.max(1), 0);
         all.extend((1..results.max(2) as u64).map(|k| out + 4 * k * words));
         Some(EpilogueCode {

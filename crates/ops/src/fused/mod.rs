@@ -89,18 +89,26 @@ impl Fusion {
     }
 }
 
-/// How many inputs belong to whom.
-struct Split {
-    /// The op's, but for those that the prologue computes.
-    own: usize,
-    prologue: usize,
+impl Prologue {
+    /// The expression of the `k`-th input that it computes, as an op.
+    fn part(&self, k: usize) -> Map {
+        let program = match self.program.outputs() {
+            1 => self.program.clone(),
+            _ => Arc::new(Program::trace(self.program.inputs(), |x| vec![self.program.eval(x)[k]])),
+        };
+        Map { program, shape: self.shape }
+    }
 }
 
-impl Split {
-    fn parts<'a, T>(&self, all: &'a [T]) -> [&'a [T]; 3] {
-        let (own, rest) = all.split_at(self.own);
-        let (prologue, epilogue) = rest.split_at(self.prologue);
-        [own, prologue, epilogue]
+impl Epilogue {
+    /// How many inputs it has besides the op's value.
+    pub fn others(&self) -> usize {
+        self.program.inputs().saturating_sub(1)
+    }
+
+    /// The expression as an op.
+    fn map(&self) -> Map {
+        Map { program: self.program.clone(), shape: self.shape }
     }
 }
 
@@ -108,13 +116,16 @@ impl Fused {
     /// Inputs of the prologue, and those of the epilogue besides the op's value.
     fn given(&self) -> (usize, usize) {
         let prologue = self.prologue.as_ref().map_or(0, |p| p.program.inputs());
-        let epilogue = self.epilogue.as_ref().map_or(0, |e| e.program.inputs().saturating_sub(1));
-        (prologue, epilogue)
+        (prologue, self.epilogue.as_ref().map_or(0, Epilogue::others))
     }
 
-    fn split(&self, inputs: usize) -> Split {
+    /// Something of each input, by whom it belongs to: the op itself, the prologue, the epilogue.
+    #[doc(hidden)]
+    pub fn parts<'a, T>(&self, all: &'a [T]) -> [&'a [T]; 3] {
         let (prologue, epilogue) = self.given();
-        Split { own: inputs.saturating_sub(prologue + epilogue), prologue }
+        let (own, rest) = all.split_at(all.len().saturating_sub(prologue + epilogue));
+        let (prologue, epilogue) = rest.split_at(prologue.min(rest.len()));
+        [own, prologue, epilogue]
     }
 
     /// Something of each input of the op: `own` of those that it reads itself, `made` of those that the prologue computes.
@@ -132,7 +143,7 @@ impl Fused {
     fn metas(&self, ins: &[Meta]) -> PerInput<Meta> {
         let one = self.prologue.as_ref().map_or(Meta::f32(Shape::SCALAR), |p| Meta::f32(p.shape));
         let made = PerInput::new(self.prologue.as_ref().map_or(0, |p| p.program.outputs()), one);
-        self.inserted(&ins[..self.split(ins.len()).own], &made, one)
+        self.inserted(self.parts(ins)[0], &made, one)
     }
 
     /// The op as a reduction with both expressions in its stages, and its axes. `metas` are those of the op.
@@ -175,7 +186,7 @@ impl Fused {
     #[doc(hidden)]
     pub fn is_possible(&self, ins: &[Meta]) -> bool {
         match self.fold(ins) {
-            Some((fold, _)) => fold.stages.iter().all(|s| s.load.fits() && s.post.fits()),
+            Some((fold, _)) => fold.fits(),
             None => {
                 let prologue = || self.prologue.is_none() || self.prologue_reads(ins).is_some();
                 prologue() && (self.epilogue.is_none() || self.epilogue_reads(ins).is_some())
@@ -201,8 +212,7 @@ impl Fused {
     /// Runs the prologue, the op by `op_cpu`, and the epilogue.
     fn run_cpu(&self, run: CpuRun<'_>, op_cpu: impl Fn(CpuRun<'_>)) {
         let CpuRun { pool, simd, metas, ins, out, workspace, .. } = run;
-        let split = self.split(ins.len());
-        let ([own, before, after], [_, before_metas, after_metas]) = (split.parts(ins), split.parts(metas));
+        let ([own, before, after], [_, before_metas, after_metas]) = (self.parts(ins), self.parts(metas));
         let metas = self.metas(metas);
         let (made, workspace) = workspace.split_at_mut(self.made_words());
         if let Some(p) = &self.prologue {
@@ -253,7 +263,7 @@ impl Fused {
 
     /// How an epilogue reads its inputs, in place, in a kernel of its own.
     fn alone(&self, e: &Epilogue, ins: &[Meta]) -> Vec<Access> {
-        let [_, _, others] = self.split(ins.len()).parts(ins);
+        let [_, _, others] = self.parts(ins);
         let mut accesses = vec![access(&e.shape, &e.shape)];
         accesses.extend(map::accesses(others, &e.shape).all());
         accesses
@@ -273,8 +283,7 @@ impl Op for Fused {
             return Err(self.unsupported("there is no expression before or after"));
         }
         let named = |e: Error| Error::new(Self::NAME, e.kind().clone());
-        let split = self.split(ins.len());
-        let [own, before, after] = split.parts(ins);
+        let [own, before, after] = self.parts(ins);
         if let Some(p) = &self.prologue {
             map::check_inputs(Self::NAME, &p.program, before, &p.shape)?;
         }
@@ -291,7 +300,7 @@ impl Op for Fused {
             let Some((fold, _)) = self.fold_of(&metas) else {
                 return Err(self.unsupported("these expressions cannot be part of the reduction"));
             };
-            if !fold.stages.iter().all(|s| s.load.fits() && s.post.fits()) {
+            if !fold.fits() {
                 return Err(self.unsupported("the expressions need more registers than there are, with"));
             }
             if let Some(p) = &self.prologue
@@ -326,8 +335,8 @@ impl Op for Fused {
             return fold.workspace(&self.elements(ins), &axes, device);
         }
         let own = self.op.workspace(&metas, device);
-        let stays = |cuda| self.prologue_code(ins, &[], &metas, &Gpu::of(cuda)).is_some();
-        if device.as_cuda().is_some_and(|cuda| stays(cuda)) { own } else { self.made_words() + own }
+        let joins = |cuda| self.prologue_code(ins, &[], &metas, &Gpu::of(cuda)).is_some();
+        if device.as_cuda().is_some_and(|cuda| joins(cuda)) { own } else { self.made_words() + own }
     }
 
     fn cpu(&self, run: CpuRun<'_>) {
@@ -350,8 +359,7 @@ impl Op for Fused {
         if let Some((fold, axes)) = self.fold_of(&metas) {
             return fold.run_cuda(&self.elements(run.metas), &axes, run);
         }
-        let split = self.split(run.ins.len());
-        let ([own, before, after], [_, before_metas, _]) = (split.parts(run.ins), split.parts(run.metas));
+        let ([own, before, after], [_, before_metas, _]) = (self.parts(run.ins), self.parts(run.metas));
         let (prologue, epilogue) = self.code(run.metas, run.ins, run.out, &metas, &Gpu::of(run.cuda));
         let (mut made, mut workspace) = (Vec::new(), run.workspace);
         if let Some(p) = &self.prologue {
@@ -388,7 +396,7 @@ impl Op for Fused {
         let mut modules =
             (!is_plain).then(joined).flatten().unwrap_or_else(|| self.op.cuda_modules(&metas, gpu));
         if let Some(p) = self.prologue.as_ref().filter(|_| prologue.is_none()) {
-            let [_, before, _] = self.split(ins.len()).parts(ins);
+            let [_, before, _] = self.parts(ins);
             modules.push(map::module(&p.program, &p.shape, map::accesses(before, &p.shape).all()));
         }
         if let Some(e) = self.epilogue.as_ref().filter(|_| epilogue.is_none()) {
@@ -399,15 +407,11 @@ impl Op for Fused {
 
     /// As those of the ops that it is made of; the values between them were not kept.
     fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {
-        let [own, before, after] = self.split(io.ins.len()).parts(io.ins);
+        let [own, before, after] = self.parts(io.ins);
         let mut made: Vec<(Val, Map)> = Vec::new();
         if let Some(p) = &self.prologue {
             for k in 0..p.program.outputs() {
-                let one = match p.program.outputs() {
-                    1 => p.program.clone(),
-                    _ => Arc::new(Program::trace(before.len(), |x| vec![p.program.eval(x)[k]])),
-                };
-                let map = Map { program: one, shape: p.shape };
+                let map = p.part(k);
                 made.push((r.record(map.clone().into(), before)?, map));
             }
         }
@@ -417,8 +421,7 @@ impl Op for Fused {
         if let Some(e) = &self.epilogue {
             value = r.record((*self.op).clone(), &ins)?;
             let shaped = layout::reshape_to(r, value, e.shape)?;
-            let map = Map { program: e.program.clone(), shape: e.shape };
-            let mut grads = map.vjp(r, Io { ins: &[&[shaped], after].concat(), out: io.out }, dy)?;
+            let mut grads = e.map().vjp(r, Io { ins: &[&[shaped], after].concat(), out: io.out }, dy)?;
             rest = grads.split_off(1);
             let to = r.meta(value).shape;
             g = grads[0].map(|g| layout::reshape_to(r, g, to)).transpose()?;
@@ -444,19 +447,18 @@ impl Op for Fused {
     }
 
     fn reference<T: Scalar>(&self, ins: &[AnyTensor<T>]) -> Result<Tensor<T>> {
-        let [own, before, after] = self.split(ins.len()).parts(ins);
+        let [own, before, after] = self.parts(ins);
         let mut all = own.to_vec();
         if let Some(p) = &self.prologue {
             for k in 0..p.program.outputs() {
-                let one = Program::trace(before.len(), |x| vec![p.program.eval(x)[k]]);
-                all.insert(p.slot + k, AnyTensor::Num(Map::new(one, p.shape).reference(before)?));
+                all.insert(p.slot + k, AnyTensor::Num(p.part(k).reference(before)?));
             }
         }
         let value = self.op.reference(&all)?;
         let Some(e) = &self.epilogue else { return Ok(value) };
         let mut all = vec![AnyTensor::Num(Tensor::with_shape(e.shape, value.data().to_vec())?)];
         all.extend_from_slice(after);
-        Map { program: e.program.clone(), shape: e.shape }.reference(&all)
+        e.map().reference(&all)
     }
 
     fn attrs(&self) -> Vec<(&'static str, Attr)> {

@@ -1,4 +1,4 @@
-//! Adding rows of sources to rows of a value, in increasing source order (C6).
+//! Adding rows of sources to rows of a value, in increasing source order.
 
 use super::{Layout, MIN_WORDS_PER_TASK, module, sort};
 use crate::pointwise::map::grid;

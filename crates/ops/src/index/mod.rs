@@ -2,7 +2,7 @@
 //!
 //! An index that is not below the size of its axis is either an error ([`Op::index_limit`](crate::Op::index_limit), where the op is `checked`)
 //! or no place at all: what is taken from there is zero, what is added there is dropped. Elements added to one place
-//! are added in increasing source order (C6).
+//! are added in increasing source order.
 
 /// Attributes that all ops here share.
 macro_rules! attr_methods {

@@ -9,8 +9,8 @@ mod labels;
 mod nll;
 
 use crate::pointwise::map;
-use crate::pointwise::map::record_program;
 use crate::pointwise::program::Program;
+use crate::pointwise::record_program;
 use crate::reduce::fold::{Fold, Kind, Stage};
 use crate::{
     AnyTensor, Attr, Attrs, CpuRun, CudaRun, Gpu, Io, Kernel, Known, Op, Recorder, Val, floats, known,

@@ -1,4 +1,4 @@
-//! Matrix products: every output is a dot product in the fixed order of the contract (C4). Transposes
+//! Matrix products: every output is a dot product in the fixed order of the contract. Transposes
 //! are flags, never copies.
 
 #[cfg(feature = "cases")]

@@ -93,6 +93,13 @@ pub(crate) struct Problem {
     pub tensor: bool,
 }
 
+impl Problem {
+    /// Products without a bias that tensor cores take no part in.
+    pub(crate) fn plain(gemm: Gemm, aligned: bool) -> Problem {
+        Problem { gemm, aligned, has_bias: false, tensor: false }
+    }
+}
+
 impl std::ops::Deref for Problem {
     type Target = Gemm;
 

@@ -13,8 +13,8 @@ mod cuda;
 
 use crate::fused::{EpilogueCode, FusedCode, Fusion};
 use crate::pointwise::device_function::device_function;
-use crate::pointwise::map::record_program;
 use crate::pointwise::program::{Expr, Program};
+use crate::pointwise::record_program;
 use crate::reduce::Mean;
 use crate::{
     AnyTensor, Attr, Attrs, CpuRun, CudaRun, Gpu, Io, Op, PerInput, Recorder, Val, layout, mismatch, typed,

@@ -13,6 +13,7 @@ pub use cuda::prelude;
 pub(crate) use cuda::{grid, module, run_cuda};
 
 use crate::pointwise::program::Program;
+use crate::pointwise::record_program;
 use crate::{AnyTensor, Attr, Attrs, CpuRun, CudaRun, Gpu, Io, Op, PerInput, Recorder, Val, layout};
 use dittograd_device::cuda::Source;
 use dittograd_device::{DType, Meta};
@@ -236,5 +237,3 @@ pub fn broadcast_index(at: usize, from: &Shape, to: &Shape) -> usize {
     }
     index
 }
-
-pub use super::record::record_program;

@@ -9,6 +9,7 @@ pub mod program;
 mod record;
 
 pub use map::Map;
+pub use record::record_program;
 #[cfg(feature = "cases")]
 mod cases;
 
@@ -22,7 +23,7 @@ use dittograd_numerics::error::{Error, ErrorKind, Result};
 use dittograd_numerics::scalar::{Real, Scalar, signed};
 use dittograd_numerics::shape::Shape;
 use dittograd_numerics::tensor::Tensor;
-use record::Recorded;
+use record::Recordable;
 use std::sync::Arc;
 
 /// What a row of the table provides.
@@ -522,11 +523,11 @@ fn broadcast_shape(op: &'static str, arity: usize, ins: &[Meta]) -> Result<Meta>
 
 /// The gradients of a row's inputs as expressions of the inputs, the value and its gradient, traced once per process for each set
 /// of attributes.
-fn gradients<O: Elementwise>(op: &O) -> Arc<[Recorded]> {
-    static KNOWN: Known<Key, Arc<[Recorded]>> = Known::new(Default::default);
+fn gradients<O: Elementwise>(op: &O) -> Arc<[Recordable]> {
+    static KNOWN: Known<Key, Arc<[Recordable]>> = Known::new(Default::default);
     known(&KNOWN, (O::NAME, op.bits()), |_| {
         let one = |i| {
-            Recorded::new(&Program::trace(O::ARITY + 2, |e| {
+            Recordable::new(&Program::trace(O::ARITY + 2, |e| {
                 let (x, y, g) = (&e[..O::ARITY], e[O::ARITY], e[O::ARITY + 1]);
                 vec![op.gradient(x, y, g)[i]]
             }))

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 /// An expression with one result, ready to be recorded.
 #[derive(Clone, Debug)]
-pub(crate) struct Recorded {
+pub(crate) struct Recordable {
     /// The expression of the arguments that it reads.
     program: Arc<Program>,
     /// Which these are.
@@ -19,8 +19,8 @@ pub(crate) struct Recorded {
     same: Option<usize>,
 }
 
-impl Recorded {
-    pub(crate) fn new(program: &Program) -> Recorded {
+impl Recordable {
+    pub(crate) fn new(program: &Program) -> Recordable {
         let reads = program.reads();
         let used: Vec<usize> = (0..program.inputs()).filter(|&i| reads[i]).collect();
         let same = if let Reg::In(i) = program.result() { Some(usize::from(i)) } else { None };
@@ -29,7 +29,7 @@ impl Recorded {
             used.iter().zip(x).for_each(|(&old, x)| all[old] = *x);
             program.eval(&all)
         });
-        Recorded { program: Arc::new(dense), used, same }
+        Recordable { program: Arc::new(dense), used, same }
     }
 
     /// Whether it is zero everywhere.
@@ -54,5 +54,5 @@ impl Recorded {
 /// Records an expression with one result on those of `args` that it reads.
 #[doc(hidden)]
 pub fn record_program(r: &mut dyn Recorder, program: &Program, shape: Shape, args: &[Val]) -> Result<Val> {
-    Recorded::new(program).record(r, shape, args)
+    Recordable::new(program).record(r, shape, args)
 }

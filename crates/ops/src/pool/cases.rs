@@ -89,13 +89,16 @@ fn bad_windows() -> Vec<(Window, Shape, &'static str)> {
     ]
 }
 
-fn bad_triples() -> Vec<(Window, [Shape; 3], &'static str)> {
-    let w = || Window::new(&[2], &[2], &[0]);
-    vec![
-        (w(), [dims(&[4]), dims(&[3]), dims(&[2])], "Shapes"),
-        (w(), [dims(&[4]), dims(&[2]), dims(&[3])], "Shapes"),
-        (Window::new(&[2], &[0], &[0]), [dims(&[4]), dims(&[2]), dims(&[2])], "Argument"),
-    ]
+/// What an op on an input and two values of its windows must refuse.
+fn bad_triples<O: Cases>(make: impl Fn(Window) -> O) -> Vec<Reject<O>> {
+    let w = |stride| Window::new(&[2], &[stride], &[0]);
+    let bad = [(w(2), [4, 3, 2], "Shapes"), (w(2), [4, 2, 3], "Shapes"), (w(0), [4, 2, 2], "Argument")];
+    let one = |(window, ins, want): (Window, [usize; 3], _)| Reject {
+        op: make(window),
+        ins: ins.map(|n| Meta::f32(dims(&[n]))).to_vec(),
+        want,
+    };
+    with_bad_inputs(bad.into_iter().map(one).collect(), 3)
 }
 
 /// The input, where dividing by the number of cells is exact.
@@ -146,12 +149,9 @@ impl Cases for MaxPool {
     }
 
     fn rejects() -> Vec<Reject<MaxPool>> {
-        let bad = {
-            let one = |(window, x, want)| Reject { op: MaxPool { window }, ins: vec![Meta::f32(x)], want };
-            let deep = (Window::new(&[3], &[1], &[2]), dims(&[4]), "Argument");
-            bad_windows().into_iter().chain([deep]).map(one).collect()
-        };
-        with_bad_inputs(bad, 1)
+        let one = |(window, x, want)| Reject { op: MaxPool { window }, ins: vec![Meta::f32(x)], want };
+        let deep = (Window::new(&[3], &[1], &[2]), dims(&[4]), "Argument");
+        with_bad_inputs(bad_windows().into_iter().chain([deep]).map(one).collect(), 1)
     }
 
     fn bound(&self, _ins: &[Meta]) -> Bound {
@@ -166,15 +166,7 @@ impl Cases for MaxPoolBwd {
     }
 
     fn rejects() -> Vec<Reject<MaxPoolBwd>> {
-        let bad = {
-            let one = |(window, ins, want): (Window, [Shape; 3], _)| Reject {
-                op: MaxPoolBwd { window },
-                ins: ins.map(Meta::f32).to_vec(),
-                want,
-            };
-            bad_triples().into_iter().map(one).collect()
-        };
-        with_bad_inputs(bad, 3)
+        bad_triples(|window| MaxPoolBwd { window })
     }
 
     fn bound(&self, _ins: &[Meta]) -> Bound {
@@ -193,15 +185,7 @@ impl Cases for MaxPoolPick {
     }
 
     fn rejects() -> Vec<Reject<MaxPoolPick>> {
-        let bad = {
-            let one = |(window, ins, want): (Window, [Shape; 3], _)| Reject {
-                op: MaxPoolPick { window },
-                ins: ins.map(Meta::f32).to_vec(),
-                want,
-            };
-            bad_triples().into_iter().map(one).collect()
-        };
-        with_bad_inputs(bad, 3)
+        bad_triples(|window| MaxPoolPick { window })
     }
 
     fn bound(&self, _ins: &[Meta]) -> Bound {
@@ -239,16 +223,13 @@ impl Cases for AvgPool {
     }
 
     fn rejects() -> Vec<Reject<AvgPool>> {
-        let bad = {
-            let one = |(window, x, want)| Reject {
-                op: AvgPool { window, count_include_pad: false },
-                ins: vec![Meta::f32(x)],
-                want,
-            };
-            let deep = (Window::new(&[3], &[1], &[2]), dims(&[4]), "Argument");
-            bad_windows().into_iter().chain([deep]).map(one).collect()
+        let one = |(window, x, want)| Reject {
+            op: AvgPool { window, count_include_pad: false },
+            ins: vec![Meta::f32(x)],
+            want,
         };
-        with_bad_inputs(bad, 1)
+        let deep = (Window::new(&[3], &[1], &[2]), dims(&[4]), "Argument");
+        with_bad_inputs(bad_windows().into_iter().chain([deep]).map(one).collect(), 1)
     }
 
     fn bound(&self, _ins: &[Meta]) -> Bound {
@@ -279,21 +260,21 @@ impl Cases for AvgPoolBwd {
     }
 
     fn rejects() -> Vec<Reject<AvgPoolBwd>> {
-        let bad = {
-            let op = |sizes: &[usize]| AvgPoolBwd {
-                window: Window::new(&[2], &[2], &[0]),
-                count_include_pad: true,
-                sizes: sizes.to_vec(),
-            };
-            let f = |d: &[usize]| Meta::f32(dims(d));
+        let op = |sizes: &[usize]| AvgPoolBwd {
+            window: Window::new(&[2], &[2], &[0]),
+            count_include_pad: true,
+            sizes: sizes.to_vec(),
+        };
+        let f = |d: &[usize]| Meta::f32(dims(d));
+        with_bad_inputs(
             vec![
                 Reject { op: op(&[4, 4]), ins: vec![f(&[2])], want: "Argument" },
                 Reject { op: op(&[6]), ins: vec![f(&[2])], want: "Shapes" },
                 Reject { op: op(&[1]), ins: vec![f(&[2])], want: "Argument" },
                 Reject { op: op(&[4]), ins: vec![f(&[])], want: "Rank" },
-            ]
-        };
-        with_bad_inputs(bad, 1)
+            ],
+            1,
+        )
     }
 
     fn bound(&self, _ins: &[Meta]) -> Bound {
@@ -320,12 +301,8 @@ impl Cases for AdaptiveAvgPool {
     }
 
     fn rejects() -> Vec<Reject<AdaptiveAvgPool>> {
-        let bad = {
-            let one =
-                |(sizes, x, want)| Reject { op: AdaptiveAvgPool { sizes }, ins: vec![Meta::f32(x)], want };
-            bad_sizes().into_iter().map(one).collect()
-        };
-        with_bad_inputs(bad, 1)
+        let one = |(sizes, x, want)| Reject { op: AdaptiveAvgPool { sizes }, ins: vec![Meta::f32(x)], want };
+        with_bad_inputs(bad_sizes().into_iter().map(one).collect(), 1)
     }
 
     fn bound(&self, _ins: &[Meta]) -> Bound {
@@ -350,12 +327,9 @@ impl Cases for AdaptiveAvgPoolBwd {
     }
 
     fn rejects() -> Vec<Reject<AdaptiveAvgPoolBwd>> {
-        let bad = {
-            let one =
-                |(sizes, x, want)| Reject { op: AdaptiveAvgPoolBwd { sizes }, ins: vec![Meta::f32(x)], want };
-            bad_sizes().into_iter().map(one).collect()
-        };
-        with_bad_inputs(bad, 1)
+        let one =
+            |(sizes, x, want)| Reject { op: AdaptiveAvgPoolBwd { sizes }, ins: vec![Meta::f32(x)], want };
+        with_bad_inputs(bad_sizes().into_iter().map(one).collect(), 1)
     }
 
     fn bound(&self, _ins: &[Meta]) -> Bound {
@@ -375,19 +349,16 @@ impl Cases for SmoothMaxPool {
     }
 
     fn rejects() -> Vec<Reject<SmoothMaxPool>> {
-        let bad = {
-            let one = |(window, x, want)| Reject {
-                op: SmoothMaxPool { window, beta: 1.0 },
-                ins: vec![Meta::f32(x)],
-                want,
-            };
-            let mut bad: Vec<_> = bad_windows().into_iter().map(one).collect();
-            for beta in [0.0, -0.0, f32::INFINITY, f32::NAN] {
-                let op = SmoothMaxPool { window: Window::new(&[2], &[2], &[0]), beta };
-                bad.push(Reject { op, ins: vec![Meta::f32(dims(&[4]))], want: "Argument" });
-            }
-            bad
+        let one = |(window, x, want)| Reject {
+            op: SmoothMaxPool { window, beta: 1.0 },
+            ins: vec![Meta::f32(x)],
+            want,
         };
+        let mut bad: Vec<_> = bad_windows().into_iter().map(one).collect();
+        for beta in [0.0, -0.0, f32::INFINITY, f32::NAN] {
+            let op = SmoothMaxPool { window: Window::new(&[2], &[2], &[0]), beta };
+            bad.push(Reject { op, ins: vec![Meta::f32(dims(&[4]))], want: "Argument" });
+        }
         with_bad_inputs(bad, 1)
     }
 
@@ -412,15 +383,7 @@ impl Cases for SmoothMaxPoolBwd {
     }
 
     fn rejects() -> Vec<Reject<SmoothMaxPoolBwd>> {
-        let bad = {
-            let one = |(window, ins, want): (Window, [Shape; 3], _)| Reject {
-                op: SmoothMaxPoolBwd { window, beta: 1.0 },
-                ins: ins.map(Meta::f32).to_vec(),
-                want,
-            };
-            bad_triples().into_iter().map(one).collect()
-        };
-        with_bad_inputs(bad, 3)
+        bad_triples(|window| SmoothMaxPoolBwd { window, beta: 1.0 })
     }
 
     fn bound(&self, _ins: &[Meta]) -> Bound {
@@ -444,15 +407,7 @@ impl Cases for SmoothMaxPoolSum {
     }
 
     fn rejects() -> Vec<Reject<SmoothMaxPoolSum>> {
-        let bad = {
-            let one = |(window, ins, want): (Window, [Shape; 3], _)| Reject {
-                op: SmoothMaxPoolSum { window, beta: 1.0 },
-                ins: ins.map(Meta::f32).to_vec(),
-                want,
-            };
-            bad_triples().into_iter().map(one).collect()
-        };
-        with_bad_inputs(bad, 3)
+        bad_triples(|window| SmoothMaxPoolSum { window, beta: 1.0 })
     }
 
     fn bound(&self, _ins: &[Meta]) -> Bound {

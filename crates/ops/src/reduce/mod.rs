@@ -12,8 +12,8 @@ mod cases;
 #[cfg(feature = "cases")]
 use cases::Expected;
 
-use crate::pointwise::map::record_program;
 use crate::pointwise::program::Program;
+use crate::pointwise::record_program;
 use crate::pointwise::{Abs, Mul, Scale};
 use crate::reduce::extremum::Which;
 pub(crate) use crate::reduce::fold::chunk_sum;

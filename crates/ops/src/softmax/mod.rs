@@ -10,8 +10,8 @@ pub(crate) mod rows;
 pub use masked::MaskedSoftmax;
 
 use crate::fused::{FusedCode, Fusion};
-use crate::pointwise::map::record_program;
 use crate::pointwise::program::Program;
+use crate::pointwise::record_program;
 use crate::softmax::rows::{Formula, Row};
 use crate::{
     AnyOp, AnyTensor, Attr, Attrs, CpuRun, CudaRun, Gpu, Io, Op, Recorder, Val, floats, layout, mismatch,

@@ -32,15 +32,10 @@ impl Along {
     pub(super) fn problem(&self) -> Problem {
         let Along { batch, m, k, w, ta } = *self;
         if w == 1 {
-            return Problem {
-                gemm: Gemm { batch: 1, m: batch, n: m, k, ta: false, tb: !ta },
-                aligned: true,
-                has_bias: false,
-                tensor: false,
-            };
+            return Problem::plain(Gemm { batch: 1, m: batch, n: m, k, ta: false, tb: !ta }, true);
         }
         let aligned = batch <= 1 || [k * w, m * w].iter().all(|x| x.is_multiple_of(4));
-        Problem { gemm: Gemm { batch, m, n: w, k, ta, tb: false }, aligned, has_bias: false, tensor: false }
+        Problem::plain(Gemm { batch, m, n: w, k, ta, tb: false }, aligned)
     }
 
     pub(super) fn is_empty(&self) -> bool {

@@ -1,5 +1,5 @@
 //! Spectral convolution by truncated discrete Fourier transforms. A transform that keeps few modes is a product
-//! with a table of cosines and sines, so it runs on any grid size in the order of the contract (C4).
+//! with a table of cosines and sines, so it runs on any grid size in the order of the contract.
 //!
 //! A spectrum is a value (…, 2, modes, width): the real parts of all modes, then the imaginary parts. The two
 //! tables of a grid are the transform `A` and its weighted form `A'`; `A x` is the spectrum, `A'^T Z` the way

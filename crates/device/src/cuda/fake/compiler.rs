@@ -78,8 +78,8 @@ fn image(names: &[String]) -> Vec<u8> {
     image
 }
 
-/// The names of the kernels of a source, as far as its text shows them: the name after `__global__ void` and launch bounds, what it
-/// is defined as, and for a name that a macro pastes together, the usual vector widths.
+/// The names of the kernels of a source, as far as its text shows them: the name after `__global__ void` and launch bounds, and
+/// for a name that a macro pastes together, the usual vector widths.
 fn kernel_names(source: &str) -> Vec<String> {
     let mut names = Vec::new();
     for rest in source.split("__global__").skip(1) {
@@ -93,14 +93,6 @@ fn kernel_names(source: &str) -> Vec<String> {
             names.extend([1, 2, 4].map(|width| format!("{name}{width}")));
         } else if !name.is_empty() && after.trim_start().starts_with('(') {
             names.push(name.to_string());
-        }
-    }
-    let words = |line: &str| line.split(' ').map(str::to_string).collect::<Vec<_>>();
-    for line in source.lines().filter_map(|line| line.strip_prefix("#define ")).map(words) {
-        if let [name, other] = &line[..]
-            && names.contains(name)
-        {
-            names.push(other.clone());
         }
     }
     names

@@ -7,8 +7,8 @@ use super::{Rewrite, What, readers};
 use crate::graph::Graph;
 use dittograd_numerics::error::Result;
 use dittograd_ops::layout::reshape_to;
-use dittograd_ops::map::{Map, results};
-use dittograd_ops::program::Program;
+use dittograd_ops::pointwise::map::{Map, results};
+use dittograd_ops::pointwise::program::Program;
 use dittograd_ops::{Recorder, Val};
 
 /// Only values of at least so many words are considered: 16 MiB. A model of smaller ones takes little memory as it is.

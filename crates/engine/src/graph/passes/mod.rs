@@ -14,7 +14,7 @@ use super::{Graph, Node, Source, What};
 use dittograd_device::Device;
 use dittograd_numerics::error::Result;
 use dittograd_numerics::shape::Shape;
-use dittograd_ops::program::Program;
+use dittograd_ops::pointwise::program::Program;
 use dittograd_ops::{AnyOp, Recorder, Val};
 
 /// What can be done to a program before it is planned.

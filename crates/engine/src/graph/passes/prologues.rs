@@ -19,15 +19,12 @@ pub(super) fn join(graph: &Graph, wanted: &mut [Val]) -> Result<Graph> {
             to.keep(i);
             continue;
         };
-        let plain = Fused { prologue: None, op: Box::new(op.clone()), epilogue: None };
-        let (fused, own) = match op {
-            AnyOp::Fused(fused) if fused.prologue.is_none() => {
-                let others = fused.epilogue.as_ref().map_or(0, |e| e.program.inputs() - 1);
-                (fused.clone(), ins.len() - others)
-            }
-            _ => (plain, ins.len()),
+        let fused = match op {
+            AnyOp::Fused(fused) if fused.prologue.is_none() => fused.clone(),
+            _ => Fused { prologue: None, op: Box::new(op.clone()), epilogue: None },
         };
-        match with_prologue(&mut to, &uses, i, fused, ins.split_at(own))? {
+        let [own, _, others] = fused.parts(ins);
+        match with_prologue(&mut to, &uses, i, fused.clone(), (own, others))? {
             Some((fused, all)) => to.record(i, fused, &all)?,
             None => to.keep(i),
         }

@@ -6,7 +6,7 @@ use crate::graph::Graph;
 use dittograd_numerics::error::Result;
 use dittograd_numerics::shape::Shape;
 use dittograd_ops::fused::{Epilogue, Fused, Prologue};
-use dittograd_ops::program::{Expr, Program};
+use dittograd_ops::pointwise::program::{Expr, Program};
 use dittograd_ops::{AnyOp, Val, layout};
 use std::sync::Arc;
 

@@ -6,9 +6,9 @@ use crate::optim::clip::{Clip, clipped};
 use dittograd_numerics::error::{Error, Result};
 use dittograd_numerics::scalar::Real;
 use dittograd_numerics::shape::Shape;
-use dittograd_ops::map::record_program;
 use dittograd_ops::matmul::MatMul;
-use dittograd_ops::program::{Expr, Program};
+use dittograd_ops::pointwise::program::{Expr, Program};
+use dittograd_ops::pointwise::record_program;
 use dittograd_ops::reduce::NormL2;
 use dittograd_ops::{Recorder, Val, dims};
 

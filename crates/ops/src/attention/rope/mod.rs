@@ -4,9 +4,9 @@
 mod cases;
 
 use crate::pointwise::Add;
-use crate::pointwise::map;
 use crate::pointwise::map::grid;
 use crate::pointwise::program::Program;
+use crate::pointwise::record_program;
 use crate::reduce::Sum;
 use crate::{AnyTensor, Attr, Attrs, CpuRun, CudaRun, Gpu, Io, Op, Recorder, Val, floats, layout, mismatch};
 use dittograd_device::Meta;
@@ -172,7 +172,7 @@ impl Op for Rope {
         let sine = Program::trace(4, |v| vec![(v[3] * v[0] - v[2] * v[1]) * Real::c(sign)]);
         let mut whole = None;
         for (program, start) in [(cosine, 0), (sine, half)] {
-            let mut part = map::record_program(r, &program, halves, &[a, b, da, db])?;
+            let mut part = record_program(r, &program, halves, &[a, b, da, db])?;
             let lead: Vec<usize> = (0..shape.rank() - 2).collect();
             if !lead.is_empty() {
                 part = r.record(Sum::new(&lead)?.into(), &[part])?;

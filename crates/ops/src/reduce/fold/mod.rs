@@ -201,6 +201,11 @@ impl Fold {
         Fold::new(1, Kind::Sum, first(), first())
     }
 
+    /// Whether all its programs fit the registers there are.
+    pub(crate) fn fits(&self) -> bool {
+        self.stages.iter().all(|s| s.load.fits() && s.post.fits())
+    }
+
     /// Words of workspace on a device.
     pub(crate) fn workspace(&self, shape: &Shape, axes: &[usize], device: &Device) -> usize {
         let regions = Regions::of(&passes(shape, axes), device.is_cuda());

@@ -4,8 +4,8 @@
 #[cfg(feature = "cases")]
 mod cases;
 
-use crate::pointwise::map::record_program;
 use crate::pointwise::program::Program;
+use crate::pointwise::record_program;
 use crate::reduce::{row_sum, slope_by_root};
 use crate::{AnyTensor, Attrs, CpuRun, CudaRun, Gpu, Io, Op, Recorder, Val, typed};
 use dittograd_device::cpu::simd::simd_fn;
