@@ -15,9 +15,9 @@ pub struct Subject {
     /// Name in reports.
     pub name: String,
     /// Inputs to run on.
-    pub samples: Vec<Sample<AnyOp>>,
+    pub samples: Vec<Sample>,
     /// Inputs that must be refused.
-    pub rejects: Vec<Reject<AnyOp>>,
+    pub rejects: Vec<Reject>,
 }
 
 impl From<&str> for Subject {
@@ -35,8 +35,8 @@ impl From<&Subject> for Subject {
 
 impl Subject {
     /// Samples whose inputs have at most `limit` elements each.
-    pub(super) fn small(&self, limit: usize) -> impl Iterator<Item = (usize, &Sample<AnyOp>)> {
-        let fits = move |s: &Sample<AnyOp>| {
+    pub(super) fn small(&self, limit: usize) -> impl Iterator<Item = (usize, &Sample)> {
+        let fits = move |s: &Sample| {
             let metas: Vec<_> = s.ins.iter().map(SampleIn::meta).collect();
             let out = s.op.shape(&metas).map_or(0, |m| m.shape.numel());
             out <= limit && metas.iter().all(|m| m.shape.numel() <= limit)
@@ -92,7 +92,7 @@ pub struct Case {
 }
 
 /// Whether the sample's numbers may be drawn from a wider symmetric range than it asks for.
-pub(super) fn is_symmetric(sample: &Sample<AnyOp>) -> bool {
+pub(super) fn is_symmetric(sample: &Sample) -> bool {
     let symmetric = |i: &SampleIn| match i {
         SampleIn::Num(_, (lo, hi)) => *lo == -*hi,
         SampleIn::Idx(..) => true,
@@ -102,13 +102,13 @@ pub(super) fn is_symmetric(sample: &Sample<AnyOp>) -> bool {
 
 /// Whether the sample's numbers must be so near to each other that whole numbers are none of them: long products of
 /// those overflow in some chains while others hold a zero, and then the order shows.
-pub(super) fn is_narrow(sample: &Sample<AnyOp>) -> bool {
+pub(super) fn is_narrow(sample: &Sample) -> bool {
     sample.ins.iter().any(|i| matches!(i, SampleIn::Num(_, (lo, hi)) if hi - lo < 0.1))
 }
 
 impl Case {
     /// Draws the inputs of a sample.
-    pub fn draw(sample: &Sample<AnyOp>, values: Values, seed: u64) -> Case {
+    pub fn draw(sample: &Sample, values: Values, seed: u64) -> Case {
         let _strict = environment::enter();
         let mut stream = Stream::new(seed, 0);
         // Without them the op misses its inputs and says so.

@@ -35,7 +35,7 @@ impl Recorder for Shapes {
 }
 
 /// Which inputs of the sample get a gradient.
-fn gradients(sample: &Sample<AnyOp>) -> Result<Vec<bool>, Error> {
+fn gradients(sample: &Sample) -> Result<Vec<bool>, Error> {
     if !sample.op.differentiable() {
         return Ok(vec![false; sample.ins.len()]);
     }
@@ -78,8 +78,8 @@ impl Row {
         inputs.sort_unstable();
         inputs.dedup();
         // Of a few samples the one with the most elements shows attributes best; large ones tell no more.
-        let small = |s: &&Sample<AnyOp>| s.ins.iter().all(|i| (1..1000).contains(&i.meta().shape.numel()));
-        let rank = |s: &&Sample<AnyOp>| s.ins.iter().map(|i| i.meta().shape.rank()).max();
+        let small = |s: &&Sample| s.ins.iter().all(|i| (1..1000).contains(&i.meta().shape.numel()));
+        let rank = |s: &&Sample| s.ins.iter().map(|i| i.meta().shape.rank()).max();
         let shown = samples.iter().filter(small).max_by_key(rank).or(samples.first());
         let attrs = shown.map(|s| s.op.attrs()).unwrap_or_default();
         let dtype = |i: &SampleIn| match i.meta().dtype {

@@ -129,7 +129,7 @@ fn adjoint() {
         };
         let ax = apply(Conv { window }.into(), &[&x, &w]);
         let drawn = SampleIn::any(ax.shape());
-        let sample = dittograd::ops::Sample { op: case.op.clone(), ins: vec![drawn] };
+        let sample = dittograd::ops::Sample::new(case.op.clone(), vec![drawn]);
         let y = numbers(&Case::draw(&sample, Values::Integers, 1000 + at as u64), 0);
         let rank = w.shape().rank() - 2;
         let spatial = |t: &Tensor<f32>| Sizes::new(&t.shape().dims()[t.shape().rank() - rank..]).unwrap();

@@ -28,7 +28,7 @@ fn hash(device: &Device, name: &str) -> u64 {
     hash_of(device, AnyOp::samples(name))
 }
 
-fn hash_of(device: &Device, samples: Vec<Sample<AnyOp>>) -> u64 {
+fn hash_of(device: &Device, samples: Vec<Sample>) -> u64 {
     let (mut stream, mut hash) = (Stream::new(2024, 5), Fnv::new());
     let mut add = |word: u32| hash.add(word);
     for sample in samples {
@@ -81,8 +81,8 @@ fn no_bit_of_any_op_changes() {
 fn fused_ops_have_the_bits_of_the_ops_they_were() {
     let device = Device::cpu_with(2, Simd::best()).unwrap();
     let samples = AnyOp::samples("fused");
-    let has = |s: &Sample<AnyOp>, name| s.op.attrs().iter().any(|(n, _)| *n == name);
-    let only_prologue = |s: &Sample<AnyOp>| has(s, "prologue") && !has(s, "epilogue");
+    let has = |s: &Sample, name| s.op.attrs().iter().any(|(n, _)| *n == name);
+    let only_prologue = |s: &Sample| has(s, "prologue") && !has(s, "epilogue");
     let first = samples.iter().position(only_prologue).unwrap();
     let second = first + samples[first..].iter().position(|s| !only_prologue(s)).unwrap();
     // The last two are newer.

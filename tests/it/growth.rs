@@ -28,7 +28,7 @@ fn grows_gently(what: &str, mut make: impl FnMut(usize) -> Box<dyn FnMut()>) {
     }
     // The least of several: whatever else the machine does only adds.
     let mut least = [Duration::MAX; 2];
-    for _ in 0..4 {
+    for _ in 0..12 {
         least[0] = least[0].min(spent(&mut *short, turns));
         least[1] = least[1].min(spent(&mut *long, turns));
         if least[1] < least[0] * 8 {

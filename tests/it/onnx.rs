@@ -311,7 +311,7 @@ fn every_op_that_models_are_made_of_has_a_form() {
     let mut wrong = Vec::new();
     for name in AnyOp::NAMES {
         let samples = AnyOp::samples(name);
-        let small = |s: &Sample<AnyOp>| s.ins.iter().all(|i| i.meta().shape.numel() <= SMALL);
+        let small = |s: &Sample| s.ins.iter().all(|i| i.meta().shape.numel() <= SMALL);
         for (i, sample) in samples.iter().enumerate().filter(|(_, s)| small(s)) {
             let program = alone(&sample.op, &sample.ins);
             let onnx = match export(&program, &About::default()) {

@@ -8,7 +8,7 @@ use dittograd::ops::{self, AnyOp, AnyTensor, Sample, layout};
 use dittograd::shape::{MAX_RANK, Shape};
 use dittograd::tensor::Tensor;
 
-fn metas(sample: &Sample<AnyOp>) -> Vec<Meta> {
+fn metas(sample: &Sample) -> Vec<Meta> {
     sample.ins.iter().map(|i| i.meta()).collect()
 }
 
@@ -31,9 +31,8 @@ fn an_input_of_the_other_type_is_refused_by_its_number() {
                     // Some ops move elements of either type, and masks are numbers or marks.
                     Ok(meta) => {
                         let moved = i == 0 && meta.dtype == wrong[0].dtype;
-                        let known = |s: &Sample<AnyOp>| {
-                            s.ins.get(i).is_some_and(|m| m.meta().dtype == wrong[i].dtype)
-                        };
+                        let known =
+                            |s: &Sample| s.ins.get(i).is_some_and(|m| m.meta().dtype == wrong[i].dtype);
                         assert!(moved || AnyOp::samples(name).iter().any(known), "{name}, input {i}");
                     }
                 }

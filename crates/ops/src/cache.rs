@@ -52,14 +52,23 @@ pub(crate) type Known<K, V> = LazyLock<RwLock<HashMap<K, V>>>;
 
 /// What was made of `key` before, or is made now: eager steps ask for the same again and again.
 pub(crate) fn known<K: Hash + Eq, V: Clone>(all: &Known<K, V>, key: K, make: impl FnOnce(&K) -> V) -> V {
-    if let Some(known) = all.read().unwrap_or_else(PoisonError::into_inner).get(&key) {
-        return known.clone();
+    if let Some(known) = find(all, &key) {
+        return known;
     }
     let made = make(&key);
+    keep(all, key, made.clone());
+    made
+}
+
+// Apart from `known`, so that they are compiled once for a kind of key, not for every closure.
+fn find<K: Hash + Eq, V: Clone>(all: &Known<K, V>, key: &K) -> Option<V> {
+    all.read().unwrap_or_else(PoisonError::into_inner).get(key).cloned()
+}
+
+fn keep<K: Hash + Eq, V: Clone>(all: &Known<K, V>, key: K, made: V) {
     let mut all = all.write().unwrap_or_else(PoisonError::into_inner);
     if all.len() >= MOST_KNOWN {
         all.clear();
     }
-    all.insert(key, made.clone());
-    made
+    all.insert(key, made);
 }

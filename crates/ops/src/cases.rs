@@ -47,22 +47,36 @@ impl SampleIn {
 
 /// An op with inputs that the checks run it on.
 #[derive(Clone, Debug)]
-pub struct Sample<O> {
+pub struct Sample {
     /// The op.
-    pub op: O,
+    pub op: AnyOp,
     /// Its inputs.
     pub ins: Vec<SampleIn>,
 }
 
+impl Sample {
+    /// The op with these inputs.
+    pub fn new(op: impl Into<AnyOp>, ins: Vec<SampleIn>) -> Sample {
+        Sample { op: op.into(), ins }
+    }
+}
+
 /// An op with inputs it must refuse.
 #[derive(Clone, Debug)]
-pub struct Reject<O> {
+pub struct Reject {
     /// The op.
-    pub op: O,
+    pub op: AnyOp,
     /// The inputs.
     pub ins: Vec<Meta>,
     /// Name of the [`ErrorKind`](dittograd_numerics::error::ErrorKind) it must answer with.
     pub want: &'static str,
+}
+
+impl Reject {
+    /// The op with these inputs, and the kind of error.
+    pub fn new(op: impl Into<AnyOp>, ins: Vec<Meta>, want: &'static str) -> Reject {
+        Reject { op: op.into(), ins, want }
+    }
 }
 
 /// How far a result may be from the f64 reference: `|got - want| <= ulps * ulp(want) + terms * 2^-24 * magnitude`,
@@ -83,16 +97,16 @@ impl Bound {
 /// What the checks run an op on, and how exact it must be.
 pub trait Cases: Op {
     /// Inputs the checks run the op on: ordinary sizes, zero and one, and sizes around tile edges.
-    fn samples() -> Vec<Sample<Self>>;
+    fn samples() -> Vec<Sample>;
 
     /// The op with a random shape around tile edges, for comparing bits between devices; `None` where
     /// shapes cannot be drawn.
-    fn random(_stream: &mut Stream) -> Option<Sample<Self>> {
+    fn random(_stream: &mut Stream) -> Option<Sample> {
         None
     }
 
     /// Inputs the op must refuse.
-    fn rejects() -> Vec<Reject<Self>>;
+    fn rejects() -> Vec<Reject>;
 
     /// How far the value may be from the reference on these inputs.
     fn bound(&self, ins: &[Meta]) -> Bound;
@@ -164,27 +178,25 @@ macro_rules! any_cases {
             }
 
             /// The samples of the op of that name.
-            pub fn samples(name: &str) -> Vec<Sample<AnyOp>> {
+            pub fn samples(name: &str) -> Vec<Sample> {
                 $(if name == <$module::$op as Op>::NAME {
-                    let wrap = |s: Sample<$module::$op>| Sample { op: s.op.into(), ins: s.ins };
-                    return <$module::$op as Cases>::samples().into_iter().map(wrap).collect();
+                    return <$module::$op as Cases>::samples();
                 })*
                 Vec::new()
             }
 
             /// See [`Cases::random`].
-            pub fn random(name: &str, stream: &mut Stream) -> Option<Sample<AnyOp>> {
+            pub fn random(name: &str, stream: &mut Stream) -> Option<Sample> {
                 $(if name == <$module::$op as Op>::NAME {
-                    return <$module::$op as Cases>::random(stream).map(|s| Sample { op: s.op.into(), ins: s.ins });
+                    return <$module::$op as Cases>::random(stream);
                 })*
                 None
             }
 
             /// The rejects of the op of that name.
-            pub fn rejects(name: &str) -> Vec<Reject<AnyOp>> {
+            pub fn rejects(name: &str) -> Vec<Reject> {
                 $(if name == <$module::$op as Op>::NAME {
-                    let wrap = |r: Reject<$module::$op>| Reject { op: r.op.into(), ins: r.ins, want: r.want };
-                    return <$module::$op as Cases>::rejects().into_iter().map(wrap).collect();
+                    return <$module::$op as Cases>::rejects();
                 })*
                 Vec::new()
             }
@@ -242,16 +254,20 @@ pub(crate) fn edge_shape(least: usize, most: usize, stream: &mut Stream) -> Shap
 }
 
 /// The op with number inputs of these dimensions.
-pub(crate) fn sample<O>(op: O, ins: &[&[usize]]) -> Sample<O> {
-    Sample { op, ins: ins.iter().map(|d| SampleIn::any(dims(d))).collect() }
+pub(crate) fn sample(op: impl Into<AnyOp>, ins: &[&[usize]]) -> Sample {
+    Sample::new(op, inputs(ins))
+}
+
+/// Number inputs of these dimensions.
+fn inputs(dims: &[&[usize]]) -> Vec<SampleIn> {
+    dims.iter().map(|d| SampleIn::any(crate::dims(d))).collect()
 }
 
 /// `count` random cases of an op, and one more with a long axis where the op's shapes can have one.
 #[doc(hidden)]
-pub fn random_cases(name: &str, count: usize, stream: &mut Stream) -> Vec<Sample<AnyOp>> {
-    let is_long = |s: &Sample<AnyOp>| {
-        s.ins.iter().any(|i| i.meta().shape.dims().first().is_some_and(|d| LONG.contains(d)))
-    };
+pub fn random_cases(name: &str, count: usize, stream: &mut Stream) -> Vec<Sample> {
+    let is_long =
+        |s: &Sample| s.ins.iter().any(|i| i.meta().shape.dims().first().is_some_and(|d| LONG.contains(d)));
     let mut cases: Vec<_> = (0..count).filter_map(|_| AnyOp::random(name, stream)).collect();
     // One shape in three is long, so so many tries miss it only where there is none.
     cases.extend((0..40).filter_map(|_| AnyOp::random(name, stream)).find(is_long));

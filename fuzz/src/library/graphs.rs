@@ -99,7 +99,7 @@ fn run(text: &str, passes: Option<Passes>) -> Result<Vec<Vec<u32>>> {
 
 /// A step of a program: an op with the shapes of one of its samples, and which values it takes.
 struct Step {
-    sample: &'static Sample<AnyOp>,
+    sample: &'static Sample,
     /// Of each input: which value, and whether it is brought into the sample's range.
     takes: Vec<(usize, bool)>,
 }

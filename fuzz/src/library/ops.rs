@@ -17,10 +17,10 @@ const MOST: usize = 2048;
 const POISON: u32 = 0x7fa5_a5a5;
 
 /// The samples of every op, those with small values only.
-pub fn samples() -> &'static [Vec<Sample<AnyOp>>] {
-    static ALL: OnceLock<Vec<Vec<Sample<AnyOp>>>> = OnceLock::new();
+pub fn samples() -> &'static [Vec<Sample>] {
+    static ALL: OnceLock<Vec<Vec<Sample>>> = OnceLock::new();
     ALL.get_or_init(|| {
-        let small = |s: &Sample<AnyOp>| {
+        let small = |s: &Sample| {
             let metas: Vec<Meta> = s.ins.iter().map(|i| i.meta()).collect();
             metas.iter().all(|m| m.shape.numel() <= 256)
                 && s.op.shape(&metas).is_ok_and(|m| m.shape.numel() <= 512)

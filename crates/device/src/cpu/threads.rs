@@ -142,12 +142,17 @@ impl Pool {
     /// run, or a run of another thread. If calls panic, the panic of the lowest index goes on in the caller
     /// once the run has ended, and the pool stays usable.
     pub fn run(&self, tasks: usize, f: impl Fn(usize) + Sync) {
+        self.run_tasks(tasks, &f);
+    }
+
+    /// Apart from `run`, so that it is compiled once, not for every kernel.
+    fn run_tasks(&self, tasks: usize, f: &(dyn Fn(usize) + Sync)) {
         let _strict = environment::enter();
         if tasks <= 1 || self.workers.is_empty() || self.shared.busy.swap(true, Acquire) {
             (0..tasks).for_each(f);
             return;
         }
-        let job = Job { next: AtomicUsize::new(0), tasks, task: &f, panics: Mutex::new(Vec::new()) };
+        let job = Job { next: AtomicUsize::new(0), tasks, task: f, panics: Mutex::new(Vec::new()) };
         self.shared.open(&job);
         job.work();
         self.shared.close();

@@ -406,8 +406,12 @@ impl Session {
 
     /// Records any op on values of this session.
     pub fn apply(&self, op: impl Into<AnyOp>, ins: &[Var<'_>]) -> Result<Var<'_>> {
+        self.apply_any(op.into(), ins)
+    }
+
+    /// Apart from `apply`, so that it is compiled once, not for every op.
+    fn apply_any(&self, op: AnyOp, ins: &[Var<'_>]) -> Result<Var<'_>> {
         let _strict = environment::enter();
-        let op = op.into();
         let ids: Vec<usize> = ins.iter().map(|v| self.check(op.name(), *v)).collect::<Result<_>>()?;
         let id = {
             let mut state = self.state.borrow_mut();

@@ -109,35 +109,35 @@ impl Cases for Attention {
         statistics(&parts(ins[0].shape, ins[2].shape))
     }
 
-    fn samples() -> Vec<Sample<Attention>> {
+    fn samples() -> Vec<Sample> {
         let mut all: Vec<_> = CASES
             .iter()
             .enumerate()
             .map(|(i, case)| {
                 // Whole numbers would spread longer scores so far that weights vanish.
                 let scale = (case.2[1] >= 20 || i % 4 == 2).then_some(0.03);
-                Sample { op: Attention { causal: case.3, scale }, ins: case_inputs(case) }
+                Sample::new(Attention { causal: case.3, scale }, case_inputs(case))
             })
             .collect();
         // A mask of numbers, all of which let through.
         let mut ins = case_inputs(&CASES[0]);
         ins.push(SampleIn::Num(dims(&[3, 5]), (0.5, 1.5)));
-        all.push(Sample { op: Attention { causal: false, scale: Some(-0.5) }, ins });
+        all.push(Sample::new(Attention { causal: false, scale: Some(-0.5) }, ins));
         all
     }
 
-    fn random(stream: &mut Stream) -> Option<Sample<Attention>> {
+    fn random(stream: &mut Stream) -> Option<Sample> {
         let (ins, causal) = random_inputs(stream);
-        Some(Sample { op: Attention { causal, scale: None }, ins })
+        Some(Sample::new(Attention { causal, scale: None }, ins))
     }
 
-    fn rejects() -> Vec<Reject<Attention>> {
+    fn rejects() -> Vec<Reject> {
         let op = Attention { causal: false, scale: None };
         let mut all: Vec<_> =
-            forward_rejects().into_iter().map(|(ins, want)| Reject { op, ins, want }).collect();
+            forward_rejects().into_iter().map(|(ins, want)| Reject::new(op, ins, want)).collect();
         let f = |d: &[usize]| Meta::f32(dims(d));
         let ins = vec![f(&[2, 3]); 3];
-        all.push(Reject { op: Attention { causal: true, scale: Some(f64::NAN) }, ins, want: "Argument" });
+        all.push(Reject::new(Attention { causal: true, scale: Some(f64::NAN) }, ins, "Argument"));
         all
     }
 
@@ -150,7 +150,7 @@ impl Cases for Attention {
 }
 
 impl Cases for AttentionBwd {
-    fn samples() -> Vec<Sample<AttentionBwd>> {
+    fn samples() -> Vec<Sample> {
         // The logarithms are drawn like everything else, so weights are not bounded by 1: a small scale keeps
         // them in range.
         CASES
@@ -160,30 +160,30 @@ impl Cases for AttentionBwd {
                 let shapes = parts(ins[0].meta().shape, ins[2].meta().shape);
                 let packed = SampleIn::Num(dims(&[layout::packed(&shapes).1]), (-1.0, 1.5));
                 ins.extend([packed.clone(), packed]);
-                Sample { op: AttentionBwd { causal: case.3, scale: Some(0.02) }, ins }
+                Sample::new(AttentionBwd { causal: case.3, scale: Some(0.02) }, ins)
             })
             .collect()
     }
 
-    fn random(stream: &mut Stream) -> Option<Sample<AttentionBwd>> {
+    fn random(stream: &mut Stream) -> Option<Sample> {
         let (mut ins, causal) = random_inputs(stream);
         let shapes = parts(ins[0].meta().shape, ins[2].meta().shape);
         let packed = SampleIn::Num(dims(&[layout::packed(&shapes).1]), (-1.0, 1.5));
         ins.extend([packed.clone(), packed]);
-        Some(Sample { op: AttentionBwd { causal, scale: None }, ins })
+        Some(Sample::new(AttentionBwd { causal, scale: None }, ins))
     }
 
-    fn rejects() -> Vec<Reject<AttentionBwd>> {
+    fn rejects() -> Vec<Reject> {
         let op = AttentionBwd { causal: false, scale: None };
         let f = |d: &[usize]| Meta::f32(dims(d));
         let packed = || vec![f(&[64]), f(&[64])];
         let mut all: Vec<_> = forward_rejects()
             .into_iter()
-            .map(|(ins, want)| Reject { op, ins: [ins, packed()].concat(), want })
+            .map(|(ins, want)| Reject::new(op, [ins, packed()].concat(), want))
             .collect();
         let good = vec![f(&[2, 4, 3]), f(&[2, 5, 3]), f(&[2, 5, 6])];
         let short = [good, vec![f(&[64]), f(&[60])]].concat();
-        all.push(Reject { op, ins: short, want: "Shapes" });
+        all.push(Reject::new(op, short, "Shapes"));
         all
     }
 
@@ -194,33 +194,33 @@ impl Cases for AttentionBwd {
 }
 
 impl Cases for AttentionMask {
-    fn samples() -> Vec<Sample<AttentionMask>> {
+    fn samples() -> Vec<Sample> {
         let op = |causal, n, m| AttentionMask { causal, n, m };
         let mut all = vec![
-            Sample { op: op(true, 5, 7), ins: vec![] },
-            Sample { op: op(false, 2, 3), ins: vec![] },
-            Sample { op: op(true, 0, 3), ins: vec![] },
-            Sample { op: op(true, 4, 6), ins: vec![SampleIn::Num(dims(&[2, 4, 6]), (0.5, 1.0))] },
+            Sample::new(op(true, 5, 7), vec![]),
+            Sample::new(op(false, 2, 3), vec![]),
+            Sample::new(op(true, 0, 3), vec![]),
+            Sample::new(op(true, 4, 6), vec![SampleIn::Num(dims(&[2, 4, 6]), (0.5, 1.0))]),
         ];
         for d in [&[4, 6][..], &[6], &[2, 3, 1, 6], &[3, 4, 1], &[1], &[]] {
-            all.push(Sample { op: op(d.len() % 2 == 0, 4, 6), ins: vec![SampleIn::Idx(dims(d), 2)] });
+            all.push(Sample::new(op(d.len() % 2 == 0, 4, 6), vec![SampleIn::Idx(dims(d), 2)]));
         }
         all
     }
 
-    fn random(stream: &mut Stream) -> Option<Sample<AttentionMask>> {
+    fn random(stream: &mut Stream) -> Option<Sample> {
         let (n, m) = (1 + stream.below(70), 1 + stream.below(300));
         let ins = vec![SampleIn::Idx(dims(&[2, n, m]), 2)];
-        Some(Sample { op: AttentionMask { causal: stream.below(2) == 0, n, m }, ins })
+        Some(Sample::new(AttentionMask { causal: stream.below(2) == 0, n, m }, ins))
     }
 
-    fn rejects() -> Vec<Reject<AttentionMask>> {
+    fn rejects() -> Vec<Reject> {
         let op = AttentionMask { causal: false, n: 4, m: 6 };
         let f = |d: &[usize]| Meta::f32(dims(d));
         vec![
-            Reject { op, ins: vec![f(&[4, 6]), f(&[4, 6])], want: "Arity" },
-            Reject { op, ins: vec![f(&[6, 4])], want: "Shapes" },
-            Reject { op, ins: vec![f(&[5])], want: "Shapes" },
+            Reject::new(op, vec![f(&[4, 6]), f(&[4, 6])], "Arity"),
+            Reject::new(op, vec![f(&[6, 4])], "Shapes"),
+            Reject::new(op, vec![f(&[5])], "Shapes"),
         ]
     }
 

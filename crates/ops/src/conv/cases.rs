@@ -43,15 +43,15 @@ pub(super) fn sum_bound(k: usize) -> Bound {
 }
 
 impl Cases for Conv {
-    fn samples() -> Vec<Sample<Conv>> {
+    fn samples() -> Vec<Sample> {
         cases().iter().flat_map(Case::convs).collect()
     }
 
-    fn random(stream: &mut Stream) -> Option<Sample<Conv>> {
+    fn random(stream: &mut Stream) -> Option<Sample> {
         Case::random(stream).convs().into_iter().last()
     }
 
-    fn rejects() -> Vec<Reject<Conv>> {
+    fn rejects() -> Vec<Reject> {
         let f = |d: &[usize]| Meta::f32(dims(d));
         let w = |stride: usize, padding: usize, dilation: usize, groups| Conv {
             window: window(&[stride], &[padding], &[dilation], groups),
@@ -60,33 +60,33 @@ impl Cases for Conv {
         let two = Conv { window: window(&[1, 1], &[0, 0], &[1, 1], 1) };
         let far = u32::MAX as usize;
         vec![
-            Reject { op, ins: vec![f(&[2, 3, 4])], want: "Arity" },
-            Reject { op, ins: vec![f(&[2, 3, 4]), f(&[2, 3, 2]), f(&[2]), f(&[2])], want: "Arity" },
-            Reject { op, ins: vec![f(&[2, 3, 4]), f(&[3, 2])], want: "Rank" },
-            Reject { op, ins: vec![f(&[4]), f(&[2, 3, 2])], want: "Rank" },
-            Reject { op, ins: vec![f(&[1, 1, 3, 4]), f(&[2, 3, 2])], want: "Rank" },
-            Reject { op, ins: vec![f(&[2, 3, 4]), f(&[2, 2, 2])], want: "Shapes" },
-            Reject { op, ins: vec![f(&[2, 3, 4]), f(&[2, 3, 2]), f(&[3])], want: "Shapes" },
-            Reject { op, ins: vec![f(&[2, 3, 4]), f(&[2, 3, 2]), f(&[2, 1])], want: "Shapes" },
-            Reject { op, ins: vec![f(&[2, 3, 4]), Meta::u32(dims(&[2, 3, 2]))], want: "DType" },
+            Reject::new(op, vec![f(&[2, 3, 4])], "Arity"),
+            Reject::new(op, vec![f(&[2, 3, 4]), f(&[2, 3, 2]), f(&[2]), f(&[2])], "Arity"),
+            Reject::new(op, vec![f(&[2, 3, 4]), f(&[3, 2])], "Rank"),
+            Reject::new(op, vec![f(&[4]), f(&[2, 3, 2])], "Rank"),
+            Reject::new(op, vec![f(&[1, 1, 3, 4]), f(&[2, 3, 2])], "Rank"),
+            Reject::new(op, vec![f(&[2, 3, 4]), f(&[2, 2, 2])], "Shapes"),
+            Reject::new(op, vec![f(&[2, 3, 4]), f(&[2, 3, 2]), f(&[3])], "Shapes"),
+            Reject::new(op, vec![f(&[2, 3, 4]), f(&[2, 3, 2]), f(&[2, 1])], "Shapes"),
+            Reject::new(op, vec![f(&[2, 3, 4]), Meta::u32(dims(&[2, 3, 2]))], "DType"),
             // A kernel larger than the padded input, or of no size, or windows that do not move.
-            Reject { op, ins: vec![f(&[2, 3, 4]), f(&[2, 3, 5])], want: "Argument" },
-            Reject { op: w(1, 1, 2, 1), ins: vec![f(&[2, 3, 4]), f(&[2, 3, 4])], want: "Argument" },
-            Reject { op, ins: vec![f(&[2, 3, 4]), f(&[2, 3, 0])], want: "Argument" },
-            Reject { op, ins: vec![f(&[2, 3, 0]), f(&[2, 3, 1])], want: "Argument" },
-            Reject { op: w(0, 0, 1, 1), ins: vec![f(&[2, 3, 4]), f(&[2, 3, 2])], want: "Argument" },
-            Reject { op: w(1, 0, 0, 1), ins: vec![f(&[2, 3, 4]), f(&[2, 3, 2])], want: "Argument" },
-            Reject { op: w(1, 0, 1, 0), ins: vec![f(&[2, 3, 4]), f(&[2, 3, 2])], want: "Argument" },
-            Reject { op: w(1, 0, 1, 2), ins: vec![f(&[2, 3, 4]), f(&[2, 1, 2])], want: "Argument" },
-            Reject { op: w(1, 0, 1, 3), ins: vec![f(&[2, 3, 4]), f(&[2, 1, 2])], want: "Argument" },
-            Reject { op: w(1, far, 1, 1), ins: vec![f(&[2, 3, 4]), f(&[2, 3, 2])], want: "Argument" },
-            Reject { op: w(1, 0, far, 1), ins: vec![f(&[2, 3, 4]), f(&[2, 3, 3])], want: "Argument" },
-            Reject { op: two, ins: vec![f(&[2, 3, 4]), f(&[2, 3, 2])], want: "Argument" },
-            Reject {
-                op: Conv { window: window(&[1, 1], &[1 << 20, 1 << 20], &[1, 1], 1) },
-                ins: vec![f(&[1, 1, 4, 4]), f(&[1, 1, 1, 1])],
-                want: "TooLarge",
-            },
+            Reject::new(op, vec![f(&[2, 3, 4]), f(&[2, 3, 5])], "Argument"),
+            Reject::new(w(1, 1, 2, 1), vec![f(&[2, 3, 4]), f(&[2, 3, 4])], "Argument"),
+            Reject::new(op, vec![f(&[2, 3, 4]), f(&[2, 3, 0])], "Argument"),
+            Reject::new(op, vec![f(&[2, 3, 0]), f(&[2, 3, 1])], "Argument"),
+            Reject::new(w(0, 0, 1, 1), vec![f(&[2, 3, 4]), f(&[2, 3, 2])], "Argument"),
+            Reject::new(w(1, 0, 0, 1), vec![f(&[2, 3, 4]), f(&[2, 3, 2])], "Argument"),
+            Reject::new(w(1, 0, 1, 0), vec![f(&[2, 3, 4]), f(&[2, 3, 2])], "Argument"),
+            Reject::new(w(1, 0, 1, 2), vec![f(&[2, 3, 4]), f(&[2, 1, 2])], "Argument"),
+            Reject::new(w(1, 0, 1, 3), vec![f(&[2, 3, 4]), f(&[2, 1, 2])], "Argument"),
+            Reject::new(w(1, far, 1, 1), vec![f(&[2, 3, 4]), f(&[2, 3, 2])], "Argument"),
+            Reject::new(w(1, 0, far, 1), vec![f(&[2, 3, 4]), f(&[2, 3, 3])], "Argument"),
+            Reject::new(two, vec![f(&[2, 3, 4]), f(&[2, 3, 2])], "Argument"),
+            Reject::new(
+                Conv { window: window(&[1, 1], &[1 << 20, 1 << 20], &[1, 1], 1) },
+                vec![f(&[1, 1, 4, 4]), f(&[1, 1, 1, 1])],
+                "TooLarge",
+            ),
         ]
     }
 
@@ -104,15 +104,15 @@ impl Cases for Conv {
 }
 
 impl Cases for ConvTranspose {
-    fn samples() -> Vec<Sample<ConvTranspose>> {
+    fn samples() -> Vec<Sample> {
         cases().iter().flat_map(Case::transposes).collect()
     }
 
-    fn random(stream: &mut Stream) -> Option<Sample<ConvTranspose>> {
+    fn random(stream: &mut Stream) -> Option<Sample> {
         Case::random(stream).transposes().into_iter().last()
     }
 
-    fn rejects() -> Vec<Reject<ConvTranspose>> {
+    fn rejects() -> Vec<Reject> {
         let f = |d: &[usize]| Meta::f32(dims(d));
         let w = |stride: usize, padding: usize, size: usize, groups| ConvTranspose {
             window: window(&[stride], &[padding], &[1], groups),
@@ -121,25 +121,21 @@ impl Cases for ConvTranspose {
         let op = w(2, 0, 8, 1);
         let y = f(&[2, 3, 4]);
         vec![
-            Reject { op, ins: vec![y], want: "Arity" },
-            Reject { op, ins: vec![y, f(&[3, 2])], want: "Rank" },
-            Reject { op, ins: vec![f(&[1, 2, 3, 4]), f(&[3, 2, 2])], want: "Rank" },
-            Reject { op, ins: vec![y, f(&[2, 2, 2])], want: "Shapes" },
-            Reject { op, ins: vec![y, f(&[3, 2, 2]), f(&[3])], want: "Shapes" },
-            Reject { op, ins: vec![y, Meta::u32(dims(&[3, 2, 2]))], want: "DType" },
+            Reject::new(op, vec![y], "Arity"),
+            Reject::new(op, vec![y, f(&[3, 2])], "Rank"),
+            Reject::new(op, vec![f(&[1, 2, 3, 4]), f(&[3, 2, 2])], "Rank"),
+            Reject::new(op, vec![y, f(&[2, 2, 2])], "Shapes"),
+            Reject::new(op, vec![y, f(&[3, 2, 2]), f(&[3])], "Shapes"),
+            Reject::new(op, vec![y, Meta::u32(dims(&[3, 2, 2]))], "DType"),
             // Sizes whose convolution is not the input: one too few, and an output padding of a whole stride.
-            Reject { op: w(2, 0, 7, 1), ins: vec![y, f(&[3, 2, 2])], want: "Argument" },
-            Reject { op: w(2, 0, 10, 1), ins: vec![y, f(&[3, 2, 2])], want: "Argument" },
-            Reject { op: w(2, 5, 0, 1), ins: vec![y, f(&[3, 2, 2])], want: "Argument" },
-            Reject { op: w(0, 0, 8, 1), ins: vec![y, f(&[3, 2, 2])], want: "Argument" },
-            Reject { op: w(2, 0, 8, 2), ins: vec![y, f(&[3, 2, 2])], want: "Argument" },
-            Reject { op: w(2, 0, 8, usize::MAX), ins: vec![y, f(&[3, 2, 2])], want: "Argument" },
-            Reject { op: w(2, 0, 8, 0), ins: vec![y, f(&[3, 2, 2])], want: "Argument" },
-            Reject {
-                op: ConvTranspose { size: sizes(&[8, 8]), ..op },
-                ins: vec![y, f(&[3, 2, 2])],
-                want: "Argument",
-            },
+            Reject::new(w(2, 0, 7, 1), vec![y, f(&[3, 2, 2])], "Argument"),
+            Reject::new(w(2, 0, 10, 1), vec![y, f(&[3, 2, 2])], "Argument"),
+            Reject::new(w(2, 5, 0, 1), vec![y, f(&[3, 2, 2])], "Argument"),
+            Reject::new(w(0, 0, 8, 1), vec![y, f(&[3, 2, 2])], "Argument"),
+            Reject::new(w(2, 0, 8, 2), vec![y, f(&[3, 2, 2])], "Argument"),
+            Reject::new(w(2, 0, 8, usize::MAX), vec![y, f(&[3, 2, 2])], "Argument"),
+            Reject::new(w(2, 0, 8, 0), vec![y, f(&[3, 2, 2])], "Argument"),
+            Reject::new(ConvTranspose { size: sizes(&[8, 8]), ..op }, vec![y, f(&[3, 2, 2])], "Argument"),
         ]
     }
 
@@ -157,15 +153,15 @@ impl Cases for ConvTranspose {
 }
 
 impl Cases for ConvKernelGrad {
-    fn samples() -> Vec<Sample<ConvKernelGrad>> {
+    fn samples() -> Vec<Sample> {
         cases().iter().flat_map(Case::kernel_grads).collect()
     }
 
-    fn random(stream: &mut Stream) -> Option<Sample<ConvKernelGrad>> {
+    fn random(stream: &mut Stream) -> Option<Sample> {
         Case::random(stream).kernel_grads().into_iter().last()
     }
 
-    fn rejects() -> Vec<Reject<ConvKernelGrad>> {
+    fn rejects() -> Vec<Reject> {
         let f = |d: &[usize]| Meta::f32(dims(d));
         let w = |size: &[usize], groups| ConvKernelGrad {
             window: window(&[1], &[0], &[1], groups),
@@ -173,18 +169,18 @@ impl Cases for ConvKernelGrad {
         };
         let op = w(&[2], 1);
         vec![
-            Reject { op, ins: vec![f(&[2, 3, 4])], want: "Arity" },
-            Reject { op, ins: vec![f(&[2, 3, 3]), f(&[2, 3, 4]), f(&[2])], want: "Arity" },
-            Reject { op, ins: vec![f(&[3]), f(&[2, 3, 4])], want: "Rank" },
-            Reject { op, ins: vec![f(&[2, 3, 3]), f(&[4])], want: "Rank" },
-            Reject { op, ins: vec![f(&[2, 3, 3]), f(&[1, 3, 4])], want: "Shapes" },
-            Reject { op, ins: vec![f(&[3, 3]), f(&[2, 3, 4])], want: "Shapes" },
-            Reject { op, ins: vec![f(&[2, 3, 4]), f(&[2, 3, 4])], want: "Shapes" },
-            Reject { op, ins: vec![f(&[2, 3, 3]), Meta::u32(dims(&[2, 3, 4]))], want: "DType" },
-            Reject { op: w(&[5], 1), ins: vec![f(&[2, 3, 1]), f(&[2, 3, 4])], want: "Argument" },
-            Reject { op: w(&[0], 1), ins: vec![f(&[2, 3, 5]), f(&[2, 3, 4])], want: "Argument" },
-            Reject { op: w(&[2], 2), ins: vec![f(&[2, 3, 3]), f(&[2, 3, 4])], want: "Argument" },
-            Reject { op: w(&[2, 2], 1), ins: vec![f(&[2, 3, 3]), f(&[2, 3, 4])], want: "Argument" },
+            Reject::new(op, vec![f(&[2, 3, 4])], "Arity"),
+            Reject::new(op, vec![f(&[2, 3, 3]), f(&[2, 3, 4]), f(&[2])], "Arity"),
+            Reject::new(op, vec![f(&[3]), f(&[2, 3, 4])], "Rank"),
+            Reject::new(op, vec![f(&[2, 3, 3]), f(&[4])], "Rank"),
+            Reject::new(op, vec![f(&[2, 3, 3]), f(&[1, 3, 4])], "Shapes"),
+            Reject::new(op, vec![f(&[3, 3]), f(&[2, 3, 4])], "Shapes"),
+            Reject::new(op, vec![f(&[2, 3, 4]), f(&[2, 3, 4])], "Shapes"),
+            Reject::new(op, vec![f(&[2, 3, 3]), Meta::u32(dims(&[2, 3, 4]))], "DType"),
+            Reject::new(w(&[5], 1), vec![f(&[2, 3, 1]), f(&[2, 3, 4])], "Argument"),
+            Reject::new(w(&[0], 1), vec![f(&[2, 3, 5]), f(&[2, 3, 4])], "Argument"),
+            Reject::new(w(&[2], 2), vec![f(&[2, 3, 3]), f(&[2, 3, 4])], "Argument"),
+            Reject::new(w(&[2, 2], 1), vec![f(&[2, 3, 3]), f(&[2, 3, 4])], "Argument"),
         ]
     }
 
@@ -208,28 +204,28 @@ impl Case {
         Some([x, w, y, dims(&self.channels[1..]), dims(&self.channels[..1])])
     }
 
-    pub(super) fn convs(&self) -> Vec<Sample<Conv>> {
+    pub(super) fn convs(&self) -> Vec<Sample> {
         let with = |[x, w, _, b, _]: [Shape; 5]| {
             let ins = [x, w, b].map(SampleIn::any)[..2 + usize::from(self.bias)].to_vec();
-            Sample { op: Conv { window: self.window() }, ins }
+            Sample::new(Conv { window: self.window() }, ins)
         };
         self.shapes().map(with).into_iter().collect()
     }
 
-    pub(super) fn transposes(&self) -> Vec<Sample<ConvTranspose>> {
+    pub(super) fn transposes(&self) -> Vec<Sample> {
         let size = sizes(&self.axes.iter().map(|a| a[0]).collect::<Vec<_>>());
         let with = |[_, w, y, _, b]: [Shape; 5]| {
             let ins = [y, w, b].map(SampleIn::any)[..2 + usize::from(self.bias)].to_vec();
-            Sample { op: ConvTranspose { window: self.window(), size }, ins }
+            Sample::new(ConvTranspose { window: self.window(), size }, ins)
         };
         self.shapes().map(with).into_iter().collect()
     }
 
-    pub(super) fn kernel_grads(&self) -> Vec<Sample<ConvKernelGrad>> {
+    pub(super) fn kernel_grads(&self) -> Vec<Sample> {
         let size = sizes(&self.axes.iter().map(|a| a[1]).collect::<Vec<_>>());
         let with = |[x, _, y, _, _]: [Shape; 5]| {
             let ins = [y, x].map(SampleIn::any).to_vec();
-            Sample { op: ConvKernelGrad { window: self.window(), size }, ins }
+            Sample::new(ConvKernelGrad { window: self.window(), size }, ins)
         };
         self.shapes().map(with).into_iter().collect()
     }

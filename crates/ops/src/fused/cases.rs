@@ -11,7 +11,7 @@ use crate::pointwise::{Add, Exp, Neg};
 use crate::reduce::{Mean, Sum, Variance};
 use crate::softmax::{LogSoftmax, LogSoftmaxBwd, MaskedSoftmax, Softmax, SoftmaxBwd};
 use crate::spectral::AxisMatMul;
-use crate::{AnyOp, Op, conv, dims};
+use crate::{AnyOp, conv, dims};
 use dittograd_device::Meta;
 use dittograd_numerics::rng::Stream;
 use dittograd_numerics::scalar::Real;
@@ -41,22 +41,21 @@ fn led(op: AnyOp, shape: &[usize]) -> Fused {
 }
 
 /// A reduction of `inputs` elements that are computed of two, with an epilogue.
-fn folded(op: AnyOp, inputs: usize, d: &[usize]) -> Sample<Fused> {
+fn folded(op: AnyOp, inputs: usize, d: &[usize]) -> Fused {
     let elements = Program::trace(2, |x| {
         let wave = (x[0] * x[1]).tanh();
         [wave + x[1], x[0] - wave][..inputs].to_vec()
     });
     let after = Program::trace(1, |x| vec![x[0] * x[0] - Real::c(0.25)]);
     let shape = op.shape(&vec![Meta::f32(dims(d)); inputs]).map_or(dims(&[]), |m| m.shape);
-    let op = Fused {
+    Fused {
         prologue: Some(Prologue { program: Arc::new(elements), slot: 0, shape: dims(d) }),
         op: Box::new(op),
         epilogue: Some(Epilogue { program: Arc::new(after), shape }),
-    };
-    Sample { op, ins: vec![any(d); 2] }
+    }
 }
 
-fn with_epilogues() -> Vec<Sample<Fused>> {
+fn with_epilogues() -> Vec<Sample> {
     let mut all = Vec::new();
     // Tiles of every size, several chunks in one block and in blocks of their own, and edges; the others at the
     // place, by column, single, and as only the CPU and the epilogue alone can read them.
@@ -70,10 +69,10 @@ fn with_epilogues() -> Vec<Sample<Fused>> {
                 continue;
             }
             let ins = vec![any(&[m, k]), any(&[k, n]), any(others[0]), any(others[1])];
-            all.push(Sample { op: followed(MatMul { ta: false, tb: false }, results, &[m, n]), ins });
+            all.push(Sample::new(followed(MatMul { ta: false, tb: false }, results, &[m, n]), ins));
         }
         let ins = vec![any(&[m, k]), any(&[n, k]), any(&[n]), any(&[m, n]), any(&[])];
-        all.push(Sample { op: followed(Linear, 1, &[m, n]), ins });
+        all.push(Sample::new(followed(Linear, 1, &[m, n]), ins));
     }
     for (i, sample) in conv::Conv::samples().into_iter().enumerate().step_by(3) {
         let metas: Vec<Meta> = sample.ins.iter().map(SampleIn::meta).collect();
@@ -82,39 +81,37 @@ fn with_epilogues() -> Vec<Sample<Fused>> {
         let results = if value.shape.numel().is_multiple_of(4) { 1 + i % 2 } else { 1 };
         let mut ins = sample.ins;
         ins.extend([any(&d), any(&[])]);
-        all.push(Sample { op: followed(sample.op, results, &d), ins });
+        all.push(Sample::new(followed(sample.op, results, &d), ins));
     }
     for (b, k, w) in [(3, 33, 8), (2, 40, 1), (5, 2050, 4), (1, 7, 5)] {
         let (d, ins) = ([b, 6, w], vec![any(&[6, k]), any(&[b, k, w]), any(&[b, 6, w]), any(&[w])]);
         let op = followed(AxisMatMul { ta: false }, if b * w % 2 == 0 { 2 } else { 1 }, &d);
-        all.push(Sample { op, ins });
+        all.push(Sample::new(op, ins));
     }
     // The value under another shape.
     let op = followed(MatMul { ta: true, tb: false }, 2, &[2, 3, 4]);
-    all.push(Sample { op, ins: vec![any(&[5, 6]), any(&[5, 4]), any(&[2, 3, 4]), any(&[4])] });
+    all.push(Sample::new(op, vec![any(&[5, 6]), any(&[5, 4]), any(&[2, 3, 4]), any(&[4])]));
     // Rows in registers, with and without a tail, and rows that are not.
     for (m, n) in [(5, 1), (3, 32), (7, 33), (4, 300), (2, 1024), (3, 1030), (0, 4)] {
         let results = if (m * n) % 4 == 0 { 2 } else { 1 };
         let (x, column) = (any(&[m, n]), any(&[n]));
         let others = vec![column.clone(), any(&[m, n])];
-        let rows = |op: AnyOp, own: &[&SampleIn]| Sample {
-            op: followed(op, results, &[m, n]),
-            ins: own.iter().map(|x| (*x).clone()).chain(others.clone()).collect(),
-        };
+        let ins = |own: &[&SampleIn]| own.iter().map(|x| (*x).clone()).chain(others.clone()).collect();
+        let rows = |op: AnyOp, own: &[&SampleIn]| Sample::new(followed(op, results, &[m, n]), ins(own));
         all.push(rows(Softmax.into(), &[&x]));
         all.push(rows(LogSoftmaxBwd.into(), &[&x, &x]));
         all.push(rows(LayerNorm { axes: 1, eps: 1e-5 }.into(), &[&x, &column, &column]));
         all.push(rows(RmsNorm { axes: 1, eps: 1e-5 }.into(), &[&x]));
         // A prologue as well.
-        let mut both = rows(Softmax.into(), &[&x, &any(&[])]);
         let scaled = Arc::new(Program::trace(2, |x| vec![x[0] * x[1]]));
-        both.op.prologue = Some(Prologue { program: scaled, slot: 0, shape: dims(&[m, n]) });
-        all.push(both);
+        let prologue = Some(Prologue { program: scaled, slot: 0, shape: dims(&[m, n]) });
+        let both = Fused { prologue, ..followed(Softmax, results, &[m, n]) };
+        all.push(Sample::new(both, ins(&[&x, &any(&[])])));
     }
     all
 }
 
-fn with_prologues() -> Vec<Sample<Fused>> {
+fn with_prologues() -> Vec<Sample> {
     let mut all = Vec::new();
     // Rows in registers, with and without a tail, and rows that are not; what the prologue reads at the place, by
     // column, row, from rows that repeat, from a single element, and as only the CPU and the prologue alone can.
@@ -130,7 +127,7 @@ fn with_prologues() -> Vec<Sample<Fused>> {
         for (i, others) in others.into_iter().enumerate() {
             let mut push = |op: AnyOp, own: &[&SampleIn]| {
                 let own = own.iter().map(|x| (*x).clone());
-                all.push(Sample { op: led(op, &[b, m, n]), ins: own.chain(others.map(any)).collect() });
+                all.push(Sample::new(led(op, &[b, m, n]), own.chain(others.map(any)).collect()));
             };
             match i {
                 0 => {
@@ -152,17 +149,17 @@ fn with_prologues() -> Vec<Sample<Fused>> {
     // Rows of two axes whose gain is one for each, and a mask of fewer rows.
     let op = led(LayerNorm { axes: 2, eps: 1e-5 }.into(), &[3, 4, 8]);
     let gains = [any(&[4, 8]), any(&[4, 8])];
-    all.push(Sample {
+    all.push(Sample::new(
         op,
-        ins: gains.into_iter().chain([any(&[3, 1, 1]), any(&[3, 4, 8]), any(&[4, 8])]).collect(),
-    });
+        gains.into_iter().chain([any(&[3, 1, 1]), any(&[3, 4, 8]), any(&[4, 8])]).collect(),
+    ));
     let mask = SampleIn::Idx(dims(&[3, 40]), 2);
     let op = led(MaskedSoftmax.into(), &[2, 3, 40]);
-    all.push(Sample { op, ins: vec![mask, any(&[2, 3, 40]), any(&[]), any(&[40])] });
+    all.push(Sample::new(op, vec![mask, any(&[2, 3, 40]), any(&[]), any(&[40])]));
     all
 }
 
-fn of_reductions() -> Vec<Sample<Fused>> {
+fn of_reductions() -> Vec<Sample> {
     let mut all = Vec::new();
     let shapes: [&[usize]; 7] = [&[5, 7], &[33, 70], &[4, 1025], &[1, 3], &[3, 0], &[2, 3, 4], &[150_000]];
     for d in shapes {
@@ -179,30 +176,31 @@ fn of_reductions() -> Vec<Sample<Fused>> {
             if d.contains(&0) && matches!(op, AnyOp::Mean(_)) {
                 continue;
             }
-            all.push(folded(op, inputs, d));
+            all.push(Sample::new(folded(op, inputs, d), vec![any(d); 2]));
         }
     }
     // Stages that use the result of earlier ones.
-    all.extend(Variance::new(&[1], 1).map(|op| folded(op.into(), 1, &[6, 40])));
+    all.extend(
+        Variance::new(&[1], 1).map(|op| Sample::new(folded(op.into(), 1, &[6, 40]), vec![any(&[6, 40]); 2])),
+    );
     // Either expression alone.
-    let prologue_only = |mut s: Sample<Fused>| {
-        s.op.epilogue = None;
-        s
-    };
-    all.extend(Sum::new(&[1]).map(|op| prologue_only(folded(op.into(), 1, &[4, 65]))));
+    all.extend(Sum::new(&[1]).map(|op| {
+        let prologue_only = Fused { epilogue: None, ..folded(op.into(), 1, &[4, 65]) };
+        Sample::new(prologue_only, vec![any(&[4, 65]); 2])
+    }));
     all.extend(Sum::new(&[0]).map(|op| {
-        let Sample { op, ins } = folded(op.into(), 1, &[65, 4]);
-        Sample { op: Fused { prologue: None, ..op }, ins: ins[..1].to_vec() }
+        let epilogue_only = Fused { prologue: None, ..folded(op.into(), 1, &[65, 4]) };
+        Sample::new(epilogue_only, vec![any(&[65, 4])])
     }));
     all
 }
 
 impl Cases for Fused {
-    fn samples() -> Vec<Sample<Fused>> {
+    fn samples() -> Vec<Sample> {
         [with_epilogues(), with_prologues(), of_reductions()].concat()
     }
 
-    fn random(stream: &mut Stream) -> Option<Sample<Fused>> {
+    fn random(stream: &mut Stream) -> Option<Sample> {
         if stream.below(2) == 0 {
             let base = MatMul::random(stream)?;
             let metas: Vec<Meta> = base.ins.iter().map(SampleIn::meta).collect();
@@ -213,7 +211,7 @@ impl Cases for Fused {
                 let other = [&d[..], &d[1..], &[]][stream.below(3)];
                 ins.push(SampleIn::any(dims(other)));
             }
-            return Some(Sample { op: followed(base.op, if several { 3 } else { 1 }, &d), ins });
+            return Some(Sample::new(followed(base.op, if several { 3 } else { 1 }, &d), ins));
         }
         let shape = edge_shape(1, 3, stream);
         let d = shape.dims();
@@ -228,12 +226,12 @@ impl Cases for Fused {
             1 => LogSoftmax.into(),
             _ => RmsNorm { axes: 1, eps: 1e-5 }.into(),
         };
-        Some(Sample { op: led(op, d), ins })
+        Some(Sample::new(led(op, d), ins))
     }
 
-    fn rejects() -> Vec<Reject<Fused>> {
+    fn rejects() -> Vec<Reject> {
         let f = |d: &[usize]| Meta::f32(dims(d));
-        let reject = |op: &Fused, ins: Vec<Meta>, want| Reject { op: op.clone(), ins, want };
+        let reject = |op: &Fused, ins: Vec<Meta>, want| Reject::new(op.clone(), ins, want);
         let with_op = |op: &Fused, inner: AnyOp| Fused { op: Box::new(inner), ..op.clone() };
         let after = followed(MatMul { ta: false, tb: false }, 1, &[2, 3]);
         let wrong = Fused { epilogue: Some(epilogue(1, &[2, 4])), ..after.clone() };
@@ -245,10 +243,10 @@ impl Cases for Fused {
             let prologue = before.prologue.clone().map(|p| Prologue { slot, ..p });
             Fused { prologue, ..before.clone() }
         };
-        let around = folded(Sum::all(2).into(), 1, &[2, 3]).op;
+        let around = folded(Sum::all(2).into(), 1, &[2, 3]);
         let elements = Fused { epilogue: None, ..around.clone() };
         let nothing = Fused { prologue: None, epilogue: None, ..after.clone() };
-        let both_results = folded(Mse { reduction: Reduction::Mean }.into(), 2, &[2, 3]).op;
+        let both_results = folded(Mse { reduction: Reduction::Mean }.into(), 2, &[2, 3]);
         vec![
             reject(&after, vec![f(&[2, 4]), f(&[4, 3])], "Arity"),
             reject(&wrong, operands(f(&[])), "Shapes"),

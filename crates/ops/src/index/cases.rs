@@ -12,34 +12,34 @@ fn index_bound(size: usize, checked: bool) -> u32 {
     if checked { size as u32 } else { (size + size / 4 + 1) as u32 }
 }
 
-fn select(x: &[usize], axis: usize, index: &[usize], checked: bool) -> Sample<IndexSelect> {
+fn select(x: &[usize], axis: usize, index: &[usize], checked: bool) -> Sample {
     let index = SampleIn::Idx(dims(index), index_bound(x[axis], checked));
-    Sample { op: IndexSelect { axis, checked }, ins: vec![SampleIn::any(dims(x)), index] }
+    Sample::new(IndexSelect { axis, checked }, vec![SampleIn::any(dims(x)), index])
 }
 
 impl Cases for IndexSelect {
-    fn samples() -> Vec<Sample<IndexSelect>> {
+    fn samples() -> Vec<Sample> {
         select_cases()
             .into_iter()
             .map(|(x, axis, index, checked)| select(&x, axis, &index, checked))
             .collect()
     }
 
-    fn random(stream: &mut Stream) -> Option<Sample<IndexSelect>> {
+    fn random(stream: &mut Stream) -> Option<Sample> {
         let (x, axis, index) = random_index(stream);
         Some(select(&x, axis, &index, stream.below(2) == 0))
     }
 
-    fn rejects() -> Vec<Reject<IndexSelect>> {
+    fn rejects() -> Vec<Reject> {
         let (f, u) = (|d: &[usize]| Meta::f32(dims(d)), |d: &[usize]| Meta::u32(dims(d)));
         let op = |axis| IndexSelect { axis, checked: false };
         vec![
-            Reject { op: op(0), ins: vec![f(&[3])], want: "Arity" },
-            Reject { op: op(0), ins: vec![f(&[3]), f(&[2])], want: "DType" },
-            Reject { op: op(0), ins: vec![f(&[]), u(&[2])], want: "Axis" },
-            Reject { op: op(2), ins: vec![f(&[3, 4]), u(&[2])], want: "Axis" },
-            Reject { op: op(0), ins: vec![f(&[1; MAX_RANK - 2]), u(&[1; 4])], want: "Argument" },
-            Reject { op: op(0), ins: vec![f(&[u32::MAX as usize, 0]), u(&[2])], want: "Argument" },
+            Reject::new(op(0), vec![f(&[3])], "Arity"),
+            Reject::new(op(0), vec![f(&[3]), f(&[2])], "DType"),
+            Reject::new(op(0), vec![f(&[]), u(&[2])], "Axis"),
+            Reject::new(op(2), vec![f(&[3, 4]), u(&[2])], "Axis"),
+            Reject::new(op(0), vec![f(&[1; MAX_RANK - 2]), u(&[1; 4])], "Argument"),
+            Reject::new(op(0), vec![f(&[u32::MAX as usize, 0]), u(&[2])], "Argument"),
         ]
     }
 
@@ -84,7 +84,7 @@ pub(super) fn random_index(stream: &mut Stream) -> (Vec<usize>, usize, Vec<usize
 }
 
 impl Cases for IndexAdd {
-    fn samples() -> Vec<Sample<IndexAdd>> {
+    fn samples() -> Vec<Sample> {
         let mut all: Vec<_> = select_cases()
             .into_iter()
             .enumerate()
@@ -98,23 +98,23 @@ impl Cases for IndexAdd {
         all
     }
 
-    fn random(stream: &mut Stream) -> Option<Sample<IndexAdd>> {
+    fn random(stream: &mut Stream) -> Option<Sample> {
         let (x, axis, index) = random_index(stream);
         Some(index_add(&x, axis, &index, stream.below(2) == 0, stream.below(2) == 0))
     }
 
-    fn rejects() -> Vec<Reject<IndexAdd>> {
+    fn rejects() -> Vec<Reject> {
         let (f, u) = (|d: &[usize]| Meta::f32(dims(d)), |d: &[usize]| Meta::u32(dims(d)));
         let op = |axis, size| IndexAdd { axis, size, checked: false };
         vec![
-            Reject { op: op(0, 4), ins: vec![f(&[3])], want: "Arity" },
-            Reject { op: op(0, 4), ins: vec![f(&[3]), f(&[3])], want: "DType" },
-            Reject { op: op(0, 4), ins: vec![f(&[3]), u(&[2])], want: "Shapes" },
-            Reject { op: op(2, 4), ins: vec![f(&[3, 2]), u(&[2])], want: "Axis" },
-            Reject { op: op(usize::MAX, 4), ins: vec![f(&[3, 2]), u(&[2])], want: "Axis" },
-            Reject { op: op(0, 4), ins: vec![f(&[3, 2]), u(&[3]), f(&[3, 2])], want: "Shapes" },
-            Reject { op: op(0, 4), ins: vec![f(&[3, 2]), u(&[3]), u(&[4, 2])], want: "DType" },
-            Reject { op: op(0, u32::MAX as usize), ins: vec![f(&[3]), u(&[3])], want: "Argument" },
+            Reject::new(op(0, 4), vec![f(&[3])], "Arity"),
+            Reject::new(op(0, 4), vec![f(&[3]), f(&[3])], "DType"),
+            Reject::new(op(0, 4), vec![f(&[3]), u(&[2])], "Shapes"),
+            Reject::new(op(2, 4), vec![f(&[3, 2]), u(&[2])], "Axis"),
+            Reject::new(op(usize::MAX, 4), vec![f(&[3, 2]), u(&[2])], "Axis"),
+            Reject::new(op(0, 4), vec![f(&[3, 2]), u(&[3]), f(&[3, 2])], "Shapes"),
+            Reject::new(op(0, 4), vec![f(&[3, 2]), u(&[3]), u(&[4, 2])], "DType"),
+            Reject::new(op(0, u32::MAX as usize), vec![f(&[3]), u(&[3])], "Argument"),
         ]
     }
 
@@ -127,45 +127,39 @@ impl Cases for IndexAdd {
     }
 }
 
-pub(super) fn index_add(
-    x: &[usize],
-    axis: usize,
-    index: &[usize],
-    checked: bool,
-    base: bool,
-) -> Sample<IndexAdd> {
+pub(super) fn index_add(x: &[usize], axis: usize, index: &[usize], checked: bool, base: bool) -> Sample {
     let src = [&x[..axis], index, &x[axis + 1..]].concat();
     let bound = index_bound(x[axis], checked);
     let mut ins = vec![SampleIn::any(dims(&src)), SampleIn::Idx(dims(index), bound)];
     if base {
         ins.push(SampleIn::any(dims(x)));
     }
-    Sample { op: IndexAdd { axis, size: x[axis], checked }, ins }
+    Sample::new(IndexAdd { axis, size: x[axis], checked }, ins)
 }
 
 impl Cases for TakeAlongAxis {
-    fn samples() -> Vec<Sample<TakeAlongAxis>> {
+    fn samples() -> Vec<Sample> {
         along_cases()
             .into_iter()
             .map(|(x, axis, count, checked)| take_along(&x, axis, count, checked))
             .collect()
     }
 
-    fn random(stream: &mut Stream) -> Option<Sample<TakeAlongAxis>> {
+    fn random(stream: &mut Stream) -> Option<Sample> {
         let (x, axis, index) = random_index(stream);
         Some(take_along(&x, axis, index[0], stream.below(2) == 0))
     }
 
-    fn rejects() -> Vec<Reject<TakeAlongAxis>> {
+    fn rejects() -> Vec<Reject> {
         let (f, u) = (|d: &[usize]| Meta::f32(dims(d)), |d: &[usize]| Meta::u32(dims(d)));
         let op = |axis| TakeAlongAxis { axis, checked: false };
         vec![
-            Reject { op: op(0), ins: vec![f(&[3])], want: "Arity" },
-            Reject { op: op(0), ins: vec![f(&[3]), f(&[2])], want: "DType" },
-            Reject { op: op(0), ins: vec![f(&[]), u(&[])], want: "Axis" },
-            Reject { op: op(0), ins: vec![f(&[3, 4]), u(&[2])], want: "Shapes" },
-            Reject { op: op(0), ins: vec![f(&[3, 4]), u(&[2, 3])], want: "Shapes" },
-            Reject { op: op(0), ins: vec![f(&[u32::MAX as usize, 0]), u(&[2, 0])], want: "Argument" },
+            Reject::new(op(0), vec![f(&[3])], "Arity"),
+            Reject::new(op(0), vec![f(&[3]), f(&[2])], "DType"),
+            Reject::new(op(0), vec![f(&[]), u(&[])], "Axis"),
+            Reject::new(op(0), vec![f(&[3, 4]), u(&[2])], "Shapes"),
+            Reject::new(op(0), vec![f(&[3, 4]), u(&[2, 3])], "Shapes"),
+            Reject::new(op(0), vec![f(&[u32::MAX as usize, 0]), u(&[2, 0])], "Argument"),
         ]
     }
 
@@ -196,15 +190,15 @@ pub(super) fn along_cases() -> Vec<(Vec<usize>, usize, usize, bool)> {
     ]
 }
 
-pub(super) fn take_along(x: &[usize], axis: usize, count: usize, checked: bool) -> Sample<TakeAlongAxis> {
+pub(super) fn take_along(x: &[usize], axis: usize, count: usize, checked: bool) -> Sample {
     let mut index = x.to_vec();
     index[axis] = count;
     let index = SampleIn::Idx(dims(&index), index_bound(x[axis], checked));
-    Sample { op: TakeAlongAxis { axis, checked }, ins: vec![SampleIn::any(dims(x)), index] }
+    Sample::new(TakeAlongAxis { axis, checked }, vec![SampleIn::any(dims(x)), index])
 }
 
 impl Cases for ScatterAdd {
-    fn samples() -> Vec<Sample<ScatterAdd>> {
+    fn samples() -> Vec<Sample> {
         let mut all: Vec<_> = along_cases()
             .into_iter()
             .enumerate()
@@ -218,22 +212,22 @@ impl Cases for ScatterAdd {
         all
     }
 
-    fn random(stream: &mut Stream) -> Option<Sample<ScatterAdd>> {
+    fn random(stream: &mut Stream) -> Option<Sample> {
         let (x, axis, index) = random_index(stream);
         Some(scatter(&x, axis, index[0], stream.below(2) == 0, stream.below(2) == 0))
     }
 
-    fn rejects() -> Vec<Reject<ScatterAdd>> {
+    fn rejects() -> Vec<Reject> {
         let (f, u) = (|d: &[usize]| Meta::f32(dims(d)), |d: &[usize]| Meta::u32(dims(d)));
         let op = |axis, size| ScatterAdd { axis, size, checked: false };
         vec![
-            Reject { op: op(0, 4), ins: vec![f(&[3])], want: "Arity" },
-            Reject { op: op(0, 4), ins: vec![f(&[3]), f(&[3])], want: "DType" },
-            Reject { op: op(0, 4), ins: vec![f(&[3]), u(&[2])], want: "Shapes" },
-            Reject { op: op(1, 4), ins: vec![f(&[3]), u(&[3])], want: "Axis" },
-            Reject { op: op(0, 4), ins: vec![f(&[3, 2]), u(&[3, 2]), f(&[3, 2])], want: "Shapes" },
-            Reject { op: op(0, 4), ins: vec![f(&[3, 2]), u(&[3, 2]), u(&[4, 2])], want: "DType" },
-            Reject { op: op(0, u32::MAX as usize), ins: vec![f(&[3]), u(&[3])], want: "Argument" },
+            Reject::new(op(0, 4), vec![f(&[3])], "Arity"),
+            Reject::new(op(0, 4), vec![f(&[3]), f(&[3])], "DType"),
+            Reject::new(op(0, 4), vec![f(&[3]), u(&[2])], "Shapes"),
+            Reject::new(op(1, 4), vec![f(&[3]), u(&[3])], "Axis"),
+            Reject::new(op(0, 4), vec![f(&[3, 2]), u(&[3, 2]), f(&[3, 2])], "Shapes"),
+            Reject::new(op(0, 4), vec![f(&[3, 2]), u(&[3, 2]), u(&[4, 2])], "DType"),
+            Reject::new(op(0, u32::MAX as usize), vec![f(&[3]), u(&[3])], "Argument"),
         ]
     }
 
@@ -246,13 +240,7 @@ impl Cases for ScatterAdd {
     }
 }
 
-pub(super) fn scatter(
-    x: &[usize],
-    axis: usize,
-    count: usize,
-    checked: bool,
-    base: bool,
-) -> Sample<ScatterAdd> {
+pub(super) fn scatter(x: &[usize], axis: usize, count: usize, checked: bool, base: bool) -> Sample {
     let mut src = x.to_vec();
     src[axis] = count;
     let bound = index_bound(x[axis], checked);
@@ -260,5 +248,5 @@ pub(super) fn scatter(
     if base {
         ins.push(SampleIn::any(dims(x)));
     }
-    Sample { op: ScatterAdd { axis, size: x[axis], checked }, ins }
+    Sample::new(ScatterAdd { axis, size: x[axis], checked }, ins)
 }

@@ -22,27 +22,27 @@ pub(super) fn loss_samples() -> Vec<(Shape, Reduction)> {
 }
 
 impl Cases for CrossEntropy {
-    fn samples() -> Vec<Sample<CrossEntropy>> {
+    fn samples() -> Vec<Sample> {
         label_samples()
             .into_iter()
             .map(|(ignore, smoothing, reduction, ins)| {
                 let op = CrossEntropy { ignore, smoothing, reduction };
-                Sample { op, ins }
+                Sample::new(op, ins)
             })
             .collect()
     }
 
-    fn random(stream: &mut Stream) -> Option<Sample<CrossEntropy>> {
+    fn random(stream: &mut Stream) -> Option<Sample> {
         let (ignore, smoothing, reduction, ins) = random_labels(stream);
-        Some(Sample { op: CrossEntropy { ignore, smoothing, reduction }, ins })
+        Some(Sample::new(CrossEntropy { ignore, smoothing, reduction }, ins))
     }
 
-    fn rejects() -> Vec<Reject<CrossEntropy>> {
+    fn rejects() -> Vec<Reject> {
         let op = CrossEntropy::default();
         let mut bad: Vec<_> =
-            bad_labels(&[]).into_iter().map(|(ins, want)| Reject { op, ins, want }).collect();
+            bad_labels(&[]).into_iter().map(|(ins, want)| Reject::new(op, ins, want)).collect();
         let ins = vec![Meta::f32(dims(&[2, 3])), Meta::u32(dims(&[2]))];
-        bad.push(Reject { op: CrossEntropy { smoothing: 1.5, ..op }, ins, want: "Argument" });
+        bad.push(Reject::new(CrossEntropy { smoothing: 1.5, ..op }, ins, "Argument"));
         bad
     }
 
@@ -130,25 +130,25 @@ pub(super) fn bad_labels(tail: &[Meta]) -> Vec<(Vec<Meta>, &'static str)> {
 }
 
 impl Cases for CrossEntropyBwd {
-    fn samples() -> Vec<Sample<CrossEntropyBwd>> {
+    fn samples() -> Vec<Sample> {
         label_samples().into_iter().map(with_dy).collect()
     }
 
-    fn random(stream: &mut Stream) -> Option<Sample<CrossEntropyBwd>> {
+    fn random(stream: &mut Stream) -> Option<Sample> {
         Some(with_dy(random_labels(stream)))
     }
 
-    fn rejects() -> Vec<Reject<CrossEntropyBwd>> {
+    fn rejects() -> Vec<Reject> {
         let (op, scalar) = (CrossEntropyBwd::default(), Meta::f32(Shape::SCALAR));
         let mut bad: Vec<_> =
-            bad_labels(&[scalar]).into_iter().map(|(ins, want)| Reject { op, ins, want }).collect();
+            bad_labels(&[scalar]).into_iter().map(|(ins, want)| Reject::new(op, ins, want)).collect();
         let ins = |dy: Meta| vec![Meta::f32(dims(&[2, 3])), Meta::u32(dims(&[2])), dy];
-        bad.push(Reject { op, ins: ins(Meta::f32(dims(&[1]))), want: "Rank" });
+        bad.push(Reject::new(op, ins(Meta::f32(dims(&[1]))), "Rank"));
         let rows = CrossEntropyBwd { reduction: Reduction::None, ..op };
-        bad.push(Reject { op: rows, ins: ins(scalar), want: "Shapes" });
-        bad.push(Reject { op: rows, ins: ins(Meta::u32(dims(&[2]))), want: "DType" });
+        bad.push(Reject::new(rows, ins(scalar), "Shapes"));
+        bad.push(Reject::new(rows, ins(Meta::u32(dims(&[2]))), "DType"));
         let op = CrossEntropyBwd { smoothing: -0.5, ..op };
-        bad.push(Reject { op, ins: ins(scalar), want: "Argument" });
+        bad.push(Reject::new(op, ins(scalar), "Argument"));
         bad
     }
 
@@ -158,14 +158,14 @@ impl Cases for CrossEntropyBwd {
 }
 
 /// With a random upstream gradient.
-pub(super) fn with_dy((ignore, smoothing, reduction, mut ins): LabelSample) -> Sample<CrossEntropyBwd> {
+pub(super) fn with_dy((ignore, smoothing, reduction, mut ins): LabelSample) -> Sample {
     let shape = if reduction == Reduction::None { ins[1].meta().shape } else { Shape::SCALAR };
     ins.push(SampleIn::any(shape));
-    Sample { op: CrossEntropyBwd { ignore, smoothing, reduction }, ins }
+    Sample::new(CrossEntropyBwd { ignore, smoothing, reduction }, ins)
 }
 
 impl Cases for LabelWeights {
-    fn samples() -> Vec<Sample<LabelWeights>> {
+    fn samples() -> Vec<Sample> {
         let cases: [(&[usize], Option<u32>, u32); 7] = [
             (&[], None, 3),
             (&[0], Some(1), 3),
@@ -176,20 +176,16 @@ impl Cases for LabelWeights {
             (&[1300], None, 3),
         ];
         let sample = |mean: bool| {
-            move |(d, ignore, bound): (&[usize], Option<u32>, u32)| Sample {
-                op: LabelWeights { ignore, classes: 3, mean },
-                ins: vec![SampleIn::Idx(dims(d), bound)],
+            move |(d, ignore, bound): (&[usize], Option<u32>, u32)| {
+                Sample::new(LabelWeights { ignore, classes: 3, mean }, vec![SampleIn::Idx(dims(d), bound)])
             }
         };
         [cases.map(sample(true)), cases.map(sample(false))].concat()
     }
 
-    fn rejects() -> Vec<Reject<LabelWeights>> {
+    fn rejects() -> Vec<Reject> {
         let op = LabelWeights { ignore: None, classes: 3, mean: true };
-        vec![
-            Reject { op, ins: vec![], want: "Arity" },
-            Reject { op, ins: vec![Meta::f32(dims(&[3]))], want: "DType" },
-        ]
+        vec![Reject::new(op, vec![], "Arity"), Reject::new(op, vec![Meta::f32(dims(&[3]))], "DType")]
     }
 
     fn bound(&self, _ins: &[Meta]) -> Bound {
@@ -198,18 +194,18 @@ impl Cases for LabelWeights {
 }
 
 impl Cases for Nll {
-    fn samples() -> Vec<Sample<Nll>> {
-        nll_samples().into_iter().map(|(ignore, ins)| Sample { op: Nll { ignore }, ins }).collect()
+    fn samples() -> Vec<Sample> {
+        nll_samples().into_iter().map(|(ignore, ins)| Sample::new(Nll { ignore }, ins)).collect()
     }
 
-    fn random(stream: &mut Stream) -> Option<Sample<Nll>> {
+    fn random(stream: &mut Stream) -> Option<Sample> {
         let (ignore, _, _, ins) = random_labels(stream);
-        Some(Sample { op: Nll { ignore }, ins })
+        Some(Sample::new(Nll { ignore }, ins))
     }
 
-    fn rejects() -> Vec<Reject<Nll>> {
+    fn rejects() -> Vec<Reject> {
         let op = Nll::default();
-        bad_labels(&[]).into_iter().map(|(ins, want)| Reject { op, ins, want }).collect()
+        bad_labels(&[]).into_iter().map(|(ins, want)| Reject::new(op, ins, want)).collect()
     }
 
     fn bound(&self, ins: &[Meta]) -> Bound {
@@ -224,23 +220,23 @@ pub(super) fn nll_samples() -> Vec<(Option<u32>, Vec<SampleIn>)> {
 }
 
 impl Cases for NllBwd {
-    fn samples() -> Vec<Sample<NllBwd>> {
+    fn samples() -> Vec<Sample> {
         let sample = |(ignore, ins): (Option<u32>, Vec<SampleIn>)| {
             let (classes, labels) = (ins[0].meta().shape.last(), ins[1].clone());
-            Sample { op: NllBwd { ignore, classes }, ins: vec![SampleIn::any(Shape::SCALAR), labels] }
+            Sample::new(NllBwd { ignore, classes }, vec![SampleIn::any(Shape::SCALAR), labels])
         };
         nll_samples().into_iter().map(sample).collect()
     }
 
-    fn rejects() -> Vec<Reject<NllBwd>> {
+    fn rejects() -> Vec<Reject> {
         let (scalar, labels) = (Meta::f32(Shape::SCALAR), Meta::u32(dims(&[4])));
         let op = NllBwd { ignore: None, classes: 3 };
         vec![
-            Reject { op, ins: vec![scalar], want: "Arity" },
-            Reject { op, ins: vec![Meta::f32(dims(&[1])), labels], want: "Rank" },
-            Reject { op, ins: vec![scalar, Meta::f32(dims(&[4]))], want: "DType" },
-            Reject { op: NllBwd { classes: 0, ..op }, ins: vec![scalar, labels], want: "Argument" },
-            Reject { op: NllBwd { classes: usize::MAX, ..op }, ins: vec![scalar, labels], want: "TooLarge" },
+            Reject::new(op, vec![scalar], "Arity"),
+            Reject::new(op, vec![Meta::f32(dims(&[1])), labels], "Rank"),
+            Reject::new(op, vec![scalar, Meta::f32(dims(&[4]))], "DType"),
+            Reject::new(NllBwd { classes: 0, ..op }, vec![scalar, labels], "Argument"),
+            Reject::new(NllBwd { classes: usize::MAX, ..op }, vec![scalar, labels], "TooLarge"),
         ]
     }
 

@@ -230,29 +230,26 @@ macro_rules! losses {
 
         #[cfg(feature = "cases")]
         impl crate::Cases for $op {
-            fn samples() -> Vec<crate::Sample<$op>> {
-                let sample = |(shape, reduction): (Shape, Reduction)| crate::Sample {
-                    op: $op { $($attr: $default,)* reduction },
-                    ins: vec![crate::SampleIn::Num(shape, $xs), crate::SampleIn::Num(shape, $ts)],
-                };
+            fn samples() -> Vec<crate::Sample> {
+                let sample = |(shape, reduction): (Shape, Reduction)| crate::Sample::new($op { $($attr: $default,)* reduction }, vec![crate::SampleIn::Num(shape, $xs), crate::SampleIn::Num(shape, $ts)]);
                 cases::loss_samples().into_iter().map(sample).collect()
             }
 
-            fn random(stream: &mut dittograd_numerics::rng::Stream) -> Option<crate::Sample<$op>> {
+            fn random(stream: &mut dittograd_numerics::rng::Stream) -> Option<crate::Sample> {
                 let shape = crate::cases::edge_shape(1, 3, stream);
                 let reduction = [Reduction::Mean, Reduction::Sum, Reduction::None][stream.below(3)];
                 let ins = vec![crate::SampleIn::Num(shape, $xs), crate::SampleIn::Num(shape, $ts)];
-                Some(crate::Sample { op: $op { $($attr: $default,)* reduction }, ins })
+                Some(crate::Sample::new($op { $($attr: $default,)* reduction }, ins))
             }
 
-            fn rejects() -> Vec<crate::Reject<$op>> {
+            fn rejects() -> Vec<crate::Reject> {
                 let f = |d: &[usize]| Meta::f32(crate::dims(d));
                 let op = $op { $($attr: $default,)* reduction: Reduction::Mean };
                 vec![
-                    crate::Reject { op, ins: vec![f(&[2])], want: "Arity" },
-                    crate::Reject { op, ins: vec![f(&[2]), f(&[2, 1])], want: "Shapes" },
-                    crate::Reject { op, ins: vec![f(&[2]), f(&[])], want: "Shapes" },
-                    crate::Reject { op, ins: vec![f(&[2]), Meta::u32(crate::dims(&[2]))], want: "DType" },
+                    crate::Reject::new(op, vec![f(&[2])], "Arity"),
+                    crate::Reject::new(op, vec![f(&[2]), f(&[2, 1])], "Shapes"),
+                    crate::Reject::new(op, vec![f(&[2]), f(&[])], "Shapes"),
+                    crate::Reject::new(op, vec![f(&[2]), Meta::u32(crate::dims(&[2]))], "DType"),
                 ]
             }
 

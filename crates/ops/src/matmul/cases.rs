@@ -28,7 +28,7 @@ pub(super) fn random_sizes(batch: usize, stream: &mut Stream) -> (usize, usize, 
 }
 
 impl Cases for Linear {
-    fn samples() -> Vec<Sample<Linear>> {
+    fn samples() -> Vec<Sample> {
         let cases: [(&[usize], usize); 8] = [
             (&[3], 4),
             (&[5, 3], 2),
@@ -44,24 +44,24 @@ impl Cases for Linear {
             .map(|(x, out)| {
                 let x = dims(x);
                 let ins = [x, dims(&[*out, x.last()]), dims(&[*out])].map(SampleIn::any).to_vec();
-                Sample { op: Linear, ins }
+                Sample::new(Linear, ins)
             })
             .collect()
     }
 
-    fn random(stream: &mut Stream) -> Option<Sample<Linear>> {
+    fn random(stream: &mut Stream) -> Option<Sample> {
         let (m, n, k) = random_sizes(1, stream);
         Some(sample(Linear, &[&[m, k], &[n, k], &[n]]))
     }
 
-    fn rejects() -> Vec<Reject<Linear>> {
+    fn rejects() -> Vec<Reject> {
         let f = |d: &[usize]| Meta::f32(dims(d));
         vec![
-            Reject { op: Linear, ins: vec![f(&[2, 3]), f(&[4, 3])], want: "Arity" },
-            Reject { op: Linear, ins: vec![f(&[]), f(&[4, 3]), f(&[4])], want: "Rank" },
-            Reject { op: Linear, ins: vec![f(&[3]), f(&[3]), f(&[3])], want: "Rank" },
-            Reject { op: Linear, ins: vec![f(&[2, 5]), f(&[4, 3]), f(&[4])], want: "Shapes" },
-            Reject { op: Linear, ins: vec![f(&[2, 3]), f(&[4, 3]), f(&[3])], want: "Shapes" },
+            Reject::new(Linear, vec![f(&[2, 3]), f(&[4, 3])], "Arity"),
+            Reject::new(Linear, vec![f(&[]), f(&[4, 3]), f(&[4])], "Rank"),
+            Reject::new(Linear, vec![f(&[3]), f(&[3]), f(&[3])], "Rank"),
+            Reject::new(Linear, vec![f(&[2, 5]), f(&[4, 3]), f(&[4])], "Shapes"),
+            Reject::new(Linear, vec![f(&[2, 3]), f(&[4, 3]), f(&[3])], "Shapes"),
         ]
     }
 

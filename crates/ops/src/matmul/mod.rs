@@ -286,7 +286,7 @@ macro_rules! product_op {
 
         #[cfg(feature = "cases")]
         impl crate::Cases for $op {
-            fn samples() -> Vec<crate::Sample<$op>> {
+            fn samples() -> Vec<crate::Sample> {
                 let mut all = Vec::new();
                 // Sizes around the tiles of both devices, a product with several chunks, and empty ones.
                 let sizes = [(1, 1, 1), (2, 3, 4), (17, 31, 33), (65, 64, 63), (128, 10, 257), (3, 2, 2049), (4, 5, 0), (0, 3, 2), (1, 129, 100), (130, 132, 68)];
@@ -297,13 +297,13 @@ macro_rules! product_op {
                         let (a, b) = ([batch, a.0, a.1], [batch, b.0, b.1]);
                         let from = usize::from(!$batched);
                         let ins = vec![crate::SampleIn::any(crate::dims(&a[from..])), crate::SampleIn::any(crate::dims(&b[from..]))];
-                        all.push(crate::Sample { op: $op { ta, tb }, ins });
+                        all.push(crate::Sample::new($op { ta, tb }, ins));
                     }
                 }
                 all
             }
 
-            fn random(stream: &mut dittograd_numerics::rng::Stream) -> Option<crate::Sample<$op>> {
+            fn random(stream: &mut dittograd_numerics::rng::Stream) -> Option<crate::Sample> {
                 let batch = if $batched { crate::cases::pick(&[1, 2, 3, 8], stream) } else { 1 };
                 let (m, n, k) = cases::random_sizes(batch, stream);
                 let (ta, tb) = (stream.below(2) == 1, stream.below(2) == 1);
@@ -312,19 +312,19 @@ macro_rules! product_op {
                 Some(crate::cases::sample($op { ta, tb }, &[&[batch, a.0, a.1][from..], &[batch, b.0, b.1][from..]]))
             }
 
-            fn rejects() -> Vec<crate::Reject<$op>> {
+            fn rejects() -> Vec<crate::Reject> {
                 let op = $op { ta: false, tb: false };
                 let f = |d: &[usize]| Meta::f32(crate::dims(&[&[2][..usize::from($batched)], d].concat()));
                 let mut bad = vec![
-                    crate::Reject { op, ins: vec![f(&[2, 3])], want: "Arity" },
-                    crate::Reject { op, ins: vec![f(&[2, 3]), f(&[4, 5])], want: "Shapes" },
-                    crate::Reject { op: $op { ta: true, tb: false }, ins: vec![f(&[2, 3]), f(&[3, 5])], want: "Shapes" },
-                    crate::Reject { op, ins: vec![f(&[3]), f(&[3, 5])], want: "Rank" },
-                    crate::Reject { op, ins: vec![f(&[2, 3]), Meta { dtype: dittograd_device::DType::U32, ..f(&[3, 5]) }], want: "DType" },
+                    crate::Reject::new(op, vec![f(&[2, 3])], "Arity"),
+                    crate::Reject::new(op, vec![f(&[2, 3]), f(&[4, 5])], "Shapes"),
+                    crate::Reject::new($op { ta: true, tb: false }, vec![f(&[2, 3]), f(&[3, 5])], "Shapes"),
+                    crate::Reject::new(op, vec![f(&[3]), f(&[3, 5])], "Rank"),
+                    crate::Reject::new(op, vec![f(&[2, 3]), Meta { dtype: dittograd_device::DType::U32, ..f(&[3, 5]) }], "DType"),
                 ];
                 if $batched {
                     let ins = vec![Meta::f32(crate::dims(&[2, 3, 4])), Meta::f32(crate::dims(&[3, 4, 5]))];
-                    bad.push(crate::Reject { op, ins, want: "Shapes" });
+                    bad.push(crate::Reject::new(op, ins, "Shapes"));
                 }
                 bad
             }

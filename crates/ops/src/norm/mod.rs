@@ -399,34 +399,31 @@ macro_rules! row_norm {
 
         #[cfg(feature = "cases")]
         impl crate::Cases for $op {
-            fn samples() -> Vec<crate::Sample<$op>> {
-                let one = |(i, (d, axes)): (usize, &(&[usize], usize))| crate::Sample {
-                    op: $op { axes: *axes, eps: if i % 2 == 0 { 1e-5 } else { 1e-6 } },
-                    ins: cases::inputs(d, *axes, if i % 4 == 2 { 0 } else { $affine - usize::from(i == 5) }, false),
-                };
+            fn samples() -> Vec<crate::Sample> {
+                let one = |(i, (d, axes)): (usize, &(&[usize], usize))| crate::Sample::new($op { axes: *axes, eps: if i % 2 == 0 { 1e-5 } else { 1e-6 } }, cases::inputs(d, *axes, if i % 4 == 2 { 0 } else { $affine - usize::from(i == 5) }, false));
                 cases::SHAPES.iter().enumerate().map(one).collect()
             }
 
-            fn random(stream: &mut dittograd_numerics::rng::Stream) -> Option<crate::Sample<$op>> {
+            fn random(stream: &mut dittograd_numerics::rng::Stream) -> Option<crate::Sample> {
                 let (d, axes) = cases::random_shape(stream);
-                Some(crate::Sample { op: $op { axes, eps: 1e-5 }, ins: cases::inputs(&d, axes, $affine, false) })
+                Some(crate::Sample::new($op { axes, eps: 1e-5 }, cases::inputs(&d, axes, $affine, false)))
             }
 
-            fn rejects() -> Vec<crate::Reject<$op>> {
+            fn rejects() -> Vec<crate::Reject> {
                 let f = |d: &[usize]| Meta::f32(crate::dims(d));
                 let op = |axes: usize, eps: f32| $op { axes, eps };
                 let mut many = vec![f(&[2, 3])];
                 many.extend(vec![f(&[3]); $affine + 1]);
                 vec![
-                    crate::Reject { op: op(1, 1e-5), ins: vec![], want: "Arity" },
-                    crate::Reject { op: op(1, 1e-5), ins: many, want: "Arity" },
-                    crate::Reject { op: op(0, 1e-5), ins: vec![f(&[2, 3])], want: "Argument" },
-                    crate::Reject { op: op(3, 1e-5), ins: vec![f(&[2, 3])], want: "Argument" },
-                    crate::Reject { op: op(1, 1e-5), ins: vec![f(&[2, 0])], want: "Argument" },
-                    crate::Reject { op: op(1, -1.0), ins: vec![f(&[2, 3])], want: "Argument" },
-                    crate::Reject { op: op(1, f32::NAN), ins: vec![f(&[2, 3])], want: "Argument" },
-                    crate::Reject { op: op(1, 1e-5), ins: vec![f(&[2, 3]), f(&[2])], want: "Shapes" },
-                    crate::Reject { op: op(1, 1e-5), ins: vec![f(&[2, 3]), Meta::u32(crate::dims(&[3]))], want: "DType" },
+                    crate::Reject::new(op(1, 1e-5), vec![], "Arity"),
+                    crate::Reject::new(op(1, 1e-5), many, "Arity"),
+                    crate::Reject::new(op(0, 1e-5), vec![f(&[2, 3])], "Argument"),
+                    crate::Reject::new(op(3, 1e-5), vec![f(&[2, 3])], "Argument"),
+                    crate::Reject::new(op(1, 1e-5), vec![f(&[2, 0])], "Argument"),
+                    crate::Reject::new(op(1, -1.0), vec![f(&[2, 3])], "Argument"),
+                    crate::Reject::new(op(1, f32::NAN), vec![f(&[2, 3])], "Argument"),
+                    crate::Reject::new(op(1, 1e-5), vec![f(&[2, 3]), f(&[2])], "Shapes"),
+                    crate::Reject::new(op(1, 1e-5), vec![f(&[2, 3]), Meta::u32(crate::dims(&[3]))], "DType"),
                 ]
             }
 
@@ -537,43 +534,37 @@ macro_rules! row_norm {
 
         #[cfg(feature = "cases")]
         impl crate::Cases for $bwd {
-            fn samples() -> Vec<crate::Sample<$bwd>> {
+            fn samples() -> Vec<crate::Sample> {
                 let one = |(i, (d, axes)): (usize, &(&[usize], usize))| {
                     let affine = usize::from(i % 4 != 2);
                     let bias = affine == 1 && $affine == 2 && i != 5;
-                    crate::Sample {
-                        op: $bwd { axes: *axes, eps: if i % 2 == 0 { 1e-5 } else { 1e-6 }, bias },
-                        ins: cases::inputs(d, *axes, affine, true),
-                    }
+                    crate::Sample::new($bwd { axes: *axes, eps: if i % 2 == 0 { 1e-5 } else { 1e-6 }, bias }, cases::inputs(d, *axes, affine, true))
                 };
                 let mut all: Vec<_> = cases::SHAPES.iter().enumerate().map(one).collect();
                 // Enough rows that one kernel does it all on a GPU.
-                all.push(crate::Sample {
-                    op: $bwd { axes: 1, eps: 1e-5, bias: $affine == 2 },
-                    ins: cases::inputs(&[4300, 9], 1, 1, true),
-                });
+                all.push(crate::Sample::new($bwd { axes: 1, eps: 1e-5, bias: $affine == 2 }, cases::inputs(&[4300, 9], 1, 1, true)));
                 all
             }
 
-            fn random(stream: &mut dittograd_numerics::rng::Stream) -> Option<crate::Sample<$bwd>> {
+            fn random(stream: &mut dittograd_numerics::rng::Stream) -> Option<crate::Sample> {
                 let (d, axes) = cases::random_shape(stream);
                 let op = $bwd { axes, eps: 1e-5, bias: $affine == 2 };
-                Some(crate::Sample { op, ins: cases::inputs(&d, axes, 1, true) })
+                Some(crate::Sample::new(op, cases::inputs(&d, axes, 1, true)))
             }
 
-            fn rejects() -> Vec<crate::Reject<$bwd>> {
+            fn rejects() -> Vec<crate::Reject> {
                 let f = |d: &[usize]| Meta::f32(crate::dims(d));
                 let op = |axes: usize, eps: f32, bias: bool| $bwd { axes, eps, bias };
                 let x = || f(&[2, 3]);
                 vec![
-                    crate::Reject { op: op(1, 1e-5, false), ins: vec![x()], want: "Arity" },
-                    crate::Reject { op: op(1, 1e-5, false), ins: vec![x(), f(&[3]), f(&[3]), x()], want: "Arity" },
-                    crate::Reject { op: op(4, 1e-5, false), ins: vec![x(), x()], want: "Argument" },
-                    crate::Reject { op: op(1, -1.0, false), ins: vec![x(), x()], want: "Argument" },
-                    crate::Reject { op: op(1, 1e-5, true), ins: vec![x(), x()], want: "Argument" },
-                    crate::Reject { op: op(1, 1e-5, false), ins: vec![x(), f(&[3, 2])], want: "Shapes" },
-                    crate::Reject { op: op(1, 1e-5, false), ins: vec![x(), f(&[2]), x()], want: "Shapes" },
-                    crate::Reject { op: op(1, 1e-5, false), ins: vec![x(), Meta::u32(crate::dims(&[2, 3]))], want: "DType" },
+                    crate::Reject::new(op(1, 1e-5, false), vec![x()], "Arity"),
+                    crate::Reject::new(op(1, 1e-5, false), vec![x(), f(&[3]), f(&[3]), x()], "Arity"),
+                    crate::Reject::new(op(4, 1e-5, false), vec![x(), x()], "Argument"),
+                    crate::Reject::new(op(1, -1.0, false), vec![x(), x()], "Argument"),
+                    crate::Reject::new(op(1, 1e-5, true), vec![x(), x()], "Argument"),
+                    crate::Reject::new(op(1, 1e-5, false), vec![x(), f(&[3, 2])], "Shapes"),
+                    crate::Reject::new(op(1, 1e-5, false), vec![x(), f(&[2]), x()], "Shapes"),
+                    crate::Reject::new(op(1, 1e-5, false), vec![x(), Meta::u32(crate::dims(&[2, 3]))], "DType"),
                 ]
             }
 

@@ -1,13 +1,33 @@
 //! What the checks run these ops on.
 
 use crate::cases::{edge_dims, sample_shapes};
-use crate::dims;
+use crate::{AnyOp, Reject, Sample, SampleIn, dims};
 use dittograd_device::Meta;
 use dittograd_numerics::rng::Stream;
 use dittograd_numerics::shape::Shape;
 
+/// A range of numbers to draw from.
+type Range = (f64, f64);
+
+/// The op with numbers of these ranges, one for each input.
+fn with_inputs(op: AnyOp, ranges: &[Range], shapes: Vec<Shape>) -> Sample {
+    Sample { op, ins: shapes.into_iter().zip(ranges).map(|(s, r)| SampleIn::Num(s, *r)).collect() }
+}
+
+pub(super) fn samples(op: &AnyOp, ranges: &[Range]) -> Vec<Sample> {
+    input_shapes(ranges.len()).into_iter().map(|s| with_inputs(op.clone(), ranges, s)).collect()
+}
+
+pub(super) fn random(op: AnyOp, ranges: &[Range], stream: &mut Stream) -> Sample {
+    with_inputs(op, ranges, random_shapes(ranges.len(), stream))
+}
+
+pub(super) fn rejects(op: &AnyOp, arity: usize) -> Vec<Reject> {
+    bad_inputs(arity).into_iter().map(|(ins, want)| Reject { op: op.clone(), ins, want }).collect()
+}
+
 /// Shapes of the inputs of an op of that arity: equal ones, and ones that broadcast.
-pub(super) fn input_shapes(arity: usize) -> Vec<Vec<Shape>> {
+fn input_shapes(arity: usize) -> Vec<Vec<Shape>> {
     let mut all: Vec<Vec<Shape>> = sample_shapes().into_iter().map(|s| vec![s; arity]).collect();
     // Few of them: each reads its inputs in another way, which is another CUDA module.
     let broadcast: [[&[usize]; 3]; 4] = [
@@ -23,7 +43,7 @@ pub(super) fn input_shapes(arity: usize) -> Vec<Vec<Shape>> {
 }
 
 /// Random shapes that broadcast to one; equal ones half of the time.
-pub(super) fn random_shapes(arity: usize, stream: &mut Stream) -> Vec<Shape> {
+fn random_shapes(arity: usize, stream: &mut Stream) -> Vec<Shape> {
     let to = edge_dims(1, 3, stream);
     if arity == 1 || stream.below(2) == 0 {
         return vec![dims(&to); arity];
@@ -37,7 +57,7 @@ pub(super) fn random_shapes(arity: usize, stream: &mut Stream) -> Vec<Shape> {
 }
 
 /// Inputs that no elementwise op of that arity takes.
-pub(super) fn bad_inputs(arity: usize) -> Vec<(Vec<Meta>, &'static str)> {
+fn bad_inputs(arity: usize) -> Vec<(Vec<Meta>, &'static str)> {
     let f = |d: &[usize]| Meta::f32(dims(d));
     let mut last_wrong = vec![f(&[2]); arity];
     last_wrong[arity - 1] = Meta::u32(dims(&[2]));

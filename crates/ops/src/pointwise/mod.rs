@@ -13,7 +13,7 @@ pub use record::record_program;
 #[cfg(feature = "cases")]
 mod cases;
 
-use crate::pointwise::program::{Program, by_larger, by_power, by_quotient, by_root};
+use crate::pointwise::program::{Expr, Program, by_larger, by_power, by_quotient, by_root};
 use crate::{
     AnyTensor, Attr, Attrs, CpuRun, CudaRun, Gpu, Io, Kernel, Known, Op, Recorder, Val, known, layout,
 };
@@ -122,17 +122,12 @@ macro_rules! rows {
             }
 
             fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {
-                record_gradients(self, r, io, dy)
+                let key = (Self::NAME, self.bits());
+                record_gradients(&gradients(key, Self::ARITY, &|x, y, g| self.gradient(x, y, g)), r, io, dy)
             }
 
             fn reference<T: Scalar>(&self, ins: &[AnyTensor<T>]) -> Result<Tensor<T>> {
-                let tensors: Vec<&Tensor<T>> = ins.iter().map(AnyTensor::num).collect::<Result<_>>()?;
-                let metas: Vec<Meta> = ins.iter().map(AnyTensor::meta).collect();
-                let shape = self.shape(&metas)?.shape;
-                Ok(Tensor::from_fn(shape, |at| {
-                    let read = |t: &&Tensor<T>| t.data()[map::broadcast_index(at, &t.shape(), &shape)];
-                    self.formula(&tensors.iter().map(read).collect::<Vec<T>>())
-                }))
+                reference(Self::NAME, ins, &|x| self.formula(x))
             }
 
             fn attrs(&self) -> Vec<(&'static str, Attr)> {
@@ -147,24 +142,16 @@ macro_rules! rows {
 
         #[cfg(feature = "cases")]
         impl crate::Cases for $op {
-            fn samples() -> Vec<crate::Sample<$op>> {
-                let op = $op { $($attr: $default),* };
-                let ranges = [$($range),+];
-                let ins = |shapes: Vec<Shape>| -> Vec<crate::SampleIn> {
-                    shapes.into_iter().zip(&ranges).map(|(s, r)| crate::SampleIn::Num(s, *r)).collect()
-                };
-                cases::input_shapes(Self::ARITY).into_iter().map(|s| crate::Sample { op, ins: ins(s) }).collect()
+            fn samples() -> Vec<crate::Sample> {
+                cases::samples(&$op { $($attr: $default),* }.into(), &[$($range),+])
             }
 
-            fn random(stream: &mut dittograd_numerics::rng::Stream) -> Option<crate::Sample<$op>> {
-                let shapes = cases::random_shapes(Self::ARITY, stream);
-                let ins = [$($range),+].iter().zip(shapes).map(|(r, s)| crate::SampleIn::Num(s, *r)).collect();
-                Some(crate::Sample { op: $op { $($attr: $default),* }, ins })
+            fn random(stream: &mut dittograd_numerics::rng::Stream) -> Option<crate::Sample> {
+                Some(cases::random($op { $($attr: $default),* }.into(), &[$($range),+], stream))
             }
 
-            fn rejects() -> Vec<crate::Reject<$op>> {
-                let op = $op { $($attr: $default),* };
-                cases::bad_inputs(Self::ARITY).into_iter().map(|(ins, want)| crate::Reject { op, ins, want }).collect()
+            fn rejects() -> Vec<crate::Reject> {
+                cases::rejects(&$op { $($attr: $default),* }.into(), Self::ARITY)
             }
 
             fn bound(&self, _ins: &[Meta]) -> crate::Bound {
@@ -521,26 +508,43 @@ fn broadcast_shape(op: &'static str, arity: usize, ins: &[Meta]) -> Result<Meta>
     Ok(Meta::f32(all))
 }
 
+/// The value of a row by its formula, on inputs that broadcast.
+fn reference<T: Scalar>(
+    op: &'static str,
+    ins: &[AnyTensor<T>],
+    formula: &dyn Fn(&[T]) -> T,
+) -> Result<Tensor<T>> {
+    let tensors: Vec<&Tensor<T>> = ins.iter().map(AnyTensor::num).collect::<Result<_>>()?;
+    let metas: Vec<Meta> = ins.iter().map(AnyTensor::meta).collect();
+    let shape = broadcast_shape(op, ins.len(), &metas)?.shape;
+    Ok(Tensor::from_fn(shape, |at| {
+        let read = |t: &&Tensor<T>| t.data()[map::broadcast_index(at, &t.shape(), &shape)];
+        formula(&tensors.iter().map(read).collect::<Vec<T>>())
+    }))
+}
+
+/// Gradients of the inputs, from the inputs, the value and its gradient.
+type Gradient<'a> = &'a dyn Fn(&[Expr], Expr, Expr) -> Vec<Expr>;
+
 /// The gradients of a row's inputs as expressions of the inputs, the value and its gradient, traced once per process for each set
 /// of attributes.
-fn gradients<O: Elementwise>(op: &O) -> Arc<[Recordable]> {
+fn gradients(key: Key, arity: usize, gradient: Gradient<'_>) -> Arc<[Recordable]> {
     static KNOWN: Known<Key, Arc<[Recordable]>> = Known::new(Default::default);
-    known(&KNOWN, (O::NAME, op.bits()), |_| {
+    known(&KNOWN, key, |_| {
         let one = |i| {
-            Recordable::new(&Program::trace(O::ARITY + 2, |e| {
-                let (x, y, g) = (&e[..O::ARITY], e[O::ARITY], e[O::ARITY + 1]);
-                vec![op.gradient(x, y, g)[i]]
+            Recordable::new(&Program::trace(arity + 2, |e| {
+                vec![gradient(&e[..arity], e[arity], e[arity + 1])[i]]
             }))
         };
-        (0..O::ARITY).map(one).collect()
+        (0..arity).map(one).collect()
     })
 }
 
 /// Records each gradient of a row as one program over the inputs, the value and the upstream gradient
 /// that it really reads, summed over the axes the input was repeated along. A gradient that is zero
 /// everywhere is none at all.
-fn record_gradients<O: Elementwise>(
-    op: &O,
+fn record_gradients(
+    gradients: &[Recordable],
     r: &mut dyn Recorder,
     io: Io<'_>,
     dy: Val,
@@ -548,8 +552,7 @@ fn record_gradients<O: Elementwise>(
     let shape = r.meta(io.out).shape;
     let mut args = io.ins.to_vec();
     args.extend([io.out, dy]);
-    let gradients = gradients(op);
-    std::iter::zip(&*gradients, io.ins)
+    std::iter::zip(gradients, io.ins)
         .map(|(gradient, &x)| {
             if gradient.is_zero() {
                 return Ok(None);

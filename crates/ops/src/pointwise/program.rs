@@ -221,6 +221,12 @@ thread_local! {
 #[derive(Clone, Copy, Debug)]
 pub struct Expr(Reg);
 
+impl Expr {
+    fn inputs(count: usize) -> Vec<Expr> {
+        (0..count).map(|i| Expr(Reg::In(i as u16))).collect()
+    }
+}
+
 fn push(instr: Instr, args: &[Expr]) -> Expr {
     let first = args[0].0;
     let mut regs = [first; 4];
@@ -314,10 +320,13 @@ impl Program {
         let _strict = environment::enter();
         // A formula that itself builds a program must not see this one's steps.
         let outer = BUILDER.take();
-        let ins: Vec<Expr> = (0..inputs).map(|i| Expr(Reg::In(i as u16))).collect();
-        let outputs = f(&ins).into_iter().map(|e| e.0).collect();
-        let built = BUILDER.replace(outer);
-        Program::finish(inputs, built.consts, built.steps, outputs)
+        let outputs = f(&Expr::inputs(inputs));
+        Program::built(inputs, &outputs, BUILDER.replace(outer))
+    }
+
+    /// The program that a builder holds. Apart from `trace`, so that it is not compiled again for every formula.
+    fn built(inputs: usize, outputs: &[Expr], built: Builder) -> Program {
+        Program::finish(inputs, built.consts, built.steps, outputs.iter().map(|e| e.0).collect())
     }
 
     /// The program that passes its inputs through.

@@ -7,20 +7,17 @@ use dittograd_device::Meta;
 use dittograd_numerics::rng::Stream;
 
 impl Cases for Full {
-    fn samples() -> Vec<Sample<Full>> {
-        sample_shapes()
-            .into_iter()
-            .map(|shape| Sample { op: Full { shape, value: -1.25 }, ins: vec![] })
-            .collect()
+    fn samples() -> Vec<Sample> {
+        sample_shapes().into_iter().map(|shape| Sample::new(Full { shape, value: -1.25 }, vec![])).collect()
     }
 
-    fn random(stream: &mut Stream) -> Option<Sample<Full>> {
-        Some(Sample { op: Full { shape: edge_shape(1, 3, stream), value: -1.25 }, ins: vec![] })
+    fn random(stream: &mut Stream) -> Option<Sample> {
+        Some(Sample::new(Full { shape: edge_shape(1, 3, stream), value: -1.25 }, vec![]))
     }
 
-    fn rejects() -> Vec<Reject<Full>> {
+    fn rejects() -> Vec<Reject> {
         let op = Full { shape: dims(&[2]), value: 0.0 };
-        vec![Reject { op, ins: vec![Meta::f32(dims(&[2]))], want: "Arity" }]
+        vec![Reject::new(op, vec![Meta::f32(dims(&[2]))], "Arity")]
     }
 
     fn bound(&self, _ins: &[Meta]) -> Bound {
@@ -33,27 +30,27 @@ impl Cases for RandInt {
         Bound::EXACT
     }
 
-    fn samples() -> Vec<Sample<RandInt>> {
+    fn samples() -> Vec<Sample> {
         let op = |(i, shape)| RandInt { shape, seed: 7, counter: i as u64, below: 1 + 100 * i as u32 };
         let mut all: Vec<_> =
-            sample_shapes().into_iter().enumerate().map(|s| Sample { op: op(s), ins: vec![] }).collect();
-        all.push(Sample { op: op((2, dims(&[5, 7]))), ins: vec![SampleIn::Idx(dims(&[2]), 1000)] });
+            sample_shapes().into_iter().enumerate().map(|s| Sample::new(op(s), vec![])).collect();
+        all.push(Sample::new(op((2, dims(&[5, 7]))), vec![SampleIn::Idx(dims(&[2]), 1000)]));
         all
     }
 
-    fn random(stream: &mut Stream) -> Option<Sample<RandInt>> {
+    fn random(stream: &mut Stream) -> Option<Sample> {
         let op = RandInt { shape: edge_shape(1, 3, stream), seed: 7, counter: 0, below: 50_304 };
-        Some(Sample { op, ins: vec![] })
+        Some(Sample::new(op, vec![]))
     }
 
-    fn rejects() -> Vec<Reject<RandInt>> {
+    fn rejects() -> Vec<Reject> {
         let op = RandInt { shape: dims(&[2]), seed: 0, counter: 0, below: 3 };
         let u = |d: &[usize]| Meta::u32(dims(d));
         vec![
-            Reject { op: op.clone(), ins: vec![u(&[2]), u(&[2])], want: "Arity" },
-            Reject { op: op.clone(), ins: vec![u(&[3])], want: "Shapes" },
-            Reject { op: op.clone(), ins: vec![Meta::f32(dims(&[2]))], want: "DType" },
-            Reject { op: RandInt { below: 0, ..op }, ins: vec![], want: "Argument" },
+            Reject::new(op.clone(), vec![u(&[2]), u(&[2])], "Arity"),
+            Reject::new(op.clone(), vec![u(&[3])], "Shapes"),
+            Reject::new(op.clone(), vec![Meta::f32(dims(&[2]))], "DType"),
+            Reject::new(RandInt { below: 0, ..op }, vec![], "Argument"),
         ]
     }
 }
@@ -63,28 +60,27 @@ impl Cases for Permutation {
         Bound::EXACT
     }
 
-    fn samples() -> Vec<Sample<Permutation>> {
+    fn samples() -> Vec<Sample> {
         let op = |(i, n)| Permutation { n, seed: 7, counter: i as u64 };
         let sizes = [0, 1, 2, 33, 64, 255, 257, 4097, 20_000];
-        let mut all: Vec<_> =
-            sizes.into_iter().enumerate().map(|s| Sample { op: op(s), ins: vec![] }).collect();
-        all.push(Sample { op: op((2, 35)), ins: vec![SampleIn::Idx(dims(&[2]), 1000)] });
+        let mut all: Vec<_> = sizes.into_iter().enumerate().map(|s| Sample::new(op(s), vec![])).collect();
+        all.push(Sample::new(op((2, 35)), vec![SampleIn::Idx(dims(&[2]), 1000)]));
         all
     }
 
-    fn random(stream: &mut Stream) -> Option<Sample<Permutation>> {
+    fn random(stream: &mut Stream) -> Option<Sample> {
         let op = Permutation { n: edge_shape(1, 1, stream).numel(), seed: 7, counter: 0 };
-        Some(Sample { op, ins: vec![] })
+        Some(Sample::new(op, vec![]))
     }
 
-    fn rejects() -> Vec<Reject<Permutation>> {
+    fn rejects() -> Vec<Reject> {
         let op = Permutation { n: 3, seed: 0, counter: 0 };
         let u = |d: &[usize]| Meta::u32(dims(d));
         vec![
-            Reject { op: op.clone(), ins: vec![u(&[2]), u(&[2])], want: "Arity" },
-            Reject { op: op.clone(), ins: vec![u(&[3])], want: "Shapes" },
-            Reject { op: op.clone(), ins: vec![Meta::f32(dims(&[2]))], want: "DType" },
-            Reject { op: Permutation { n: u32::MAX as usize, ..op }, ins: vec![], want: "Argument" },
+            Reject::new(op.clone(), vec![u(&[2]), u(&[2])], "Arity"),
+            Reject::new(op.clone(), vec![u(&[3])], "Shapes"),
+            Reject::new(op.clone(), vec![Meta::f32(dims(&[2]))], "DType"),
+            Reject::new(Permutation { n: u32::MAX as usize, ..op }, vec![], "Argument"),
         ]
     }
 }

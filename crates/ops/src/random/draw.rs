@@ -211,41 +211,38 @@ macro_rules! random_op {
 
         #[cfg(feature = "cases")]
         impl crate::Cases for $op {
-            fn samples() -> Vec<crate::Sample<$op>> {
+            fn samples() -> Vec<crate::Sample> {
                 let numbers = || std::iter::repeat_n(crate::SampleIn::Num(Shape::SCALAR, (0.0, 1.0)), $scalars).collect::<Vec<_>>();
-                let sample = |(i, shape): (usize, Shape)| crate::Sample {
-                    op: $op { shape, seed: 7, counter: i as u64, $($attr: $default),* },
-                    ins: numbers(),
-                };
-                let mut all: Vec<crate::Sample<$op>> = crate::cases::sample_shapes().into_iter().enumerate().map(sample).collect();
+                let sample = |(i, shape): (usize, Shape)| crate::Sample::new($op { shape, seed: 7, counter: i as u64, $($attr: $default),* }, numbers());
+                let mut all: Vec<crate::Sample> = crate::cases::sample_shapes().into_iter().enumerate().map(sample).collect();
                 let op = $op { shape: crate::dims(&[5, 7]), seed: 1, counter: 2, $($attr: $default),* };
                 let mut ins = numbers();
                 ins.push(crate::SampleIn::Idx(crate::dims(&[2]), 1000));
-                all.push(crate::Sample { op, ins });
+                all.push(crate::Sample::new(op, ins));
                 all
             }
 
-            fn random(stream: &mut dittograd_numerics::rng::Stream) -> Option<crate::Sample<$op>> {
+            fn random(stream: &mut dittograd_numerics::rng::Stream) -> Option<crate::Sample> {
                 let op = $op { shape: crate::cases::edge_shape(1, 3, stream), seed: 7, counter: 0, $($attr: $default),* };
-                Some(crate::Sample { op, ins: std::iter::repeat_n(crate::SampleIn::Num(Shape::SCALAR, (0.0, 1.0)), $scalars).collect() })
+                Some(crate::Sample::new(op, std::iter::repeat_n(crate::SampleIn::Num(Shape::SCALAR, (0.0, 1.0)), $scalars).collect()))
             }
 
-            fn rejects() -> Vec<crate::Reject<$op>> {
+            fn rejects() -> Vec<crate::Reject> {
                 let op = $op { shape: crate::dims(&[2]), seed: 0, counter: 0, $($attr: $default),* };
                 let with = |more: &[Meta]| std::iter::repeat_n(Meta::f32(Shape::SCALAR), $scalars).chain(more.iter().copied()).collect::<Vec<_>>();
                 let u = |d: &[usize]| Meta::u32(crate::dims(d));
                 let mut bad = vec![
-                    crate::Reject { op: op.clone(), ins: with(&[u(&[2]), u(&[2])]), want: "Arity" },
-                    crate::Reject { op: op.clone(), ins: with(&[u(&[3])]), want: "Shapes" },
-                    crate::Reject { op: op.clone(), ins: with(&[Meta::f32(crate::dims(&[2]))]), want: "DType" },
+                    crate::Reject::new(op.clone(), with(&[u(&[2]), u(&[2])]), "Arity"),
+                    crate::Reject::new(op.clone(), with(&[u(&[3])]), "Shapes"),
+                    crate::Reject::new(op.clone(), with(&[Meta::f32(crate::dims(&[2]))]), "DType"),
                 ];
                 if $scalars > 0 {
-                    bad.push(crate::Reject { op: op.clone(), ins: vec![], want: "Arity" });
-                    bad.push(crate::Reject { op: op.clone(), ins: std::iter::repeat_n(u(&[]), $scalars).collect(), want: "DType" });
-                    bad.push(crate::Reject { op: op.clone(), ins: std::iter::repeat_n(Meta::f32(crate::dims(&[2])), $scalars).collect(), want: "Shapes" });
+                    bad.push(crate::Reject::new(op.clone(), vec![], "Arity"));
+                    bad.push(crate::Reject::new(op.clone(), std::iter::repeat_n(u(&[]), $scalars).collect(), "DType"));
+                    bad.push(crate::Reject::new(op.clone(), std::iter::repeat_n(Meta::f32(crate::dims(&[2])), $scalars).collect(), "Shapes"));
                 }
                 $(for wrong in $wrong {
-                    bad.push(crate::Reject { op: $op { $attr: wrong, ..op.clone() }, ins: with(&[]), want: "Argument" });
+                    bad.push(crate::Reject::new($op { $attr: wrong, ..op.clone() }, with(&[]), "Argument"));
                 })*
                 bad
             }

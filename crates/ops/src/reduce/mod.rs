@@ -204,37 +204,37 @@ macro_rules! reductions {
 
         #[cfg(feature = "cases")]
         impl crate::Cases for $op {
-            fn samples() -> Vec<crate::Sample<$op>> {
+            fn samples() -> Vec<crate::Sample> {
                 let op = |axes: &[usize]| $op { axes: axes.to_vec() $(, $attr: $default)* };
                 cases::sample_axes(Self::OF_NOTHING && Self::NUMBER_OF_NOTHING)
                     .into_iter()
                     .map(|(axes, d)| {
                         let op = op(axes).suited(count(&crate::dims(d), axes));
-                        crate::Sample { op, ins: vec![crate::SampleIn::Num(crate::dims(d), Self::RANGE)] }
+                        crate::Sample::new(op, vec![crate::SampleIn::Num(crate::dims(d), Self::RANGE)])
                     })
                     .collect()
             }
 
-            fn random(stream: &mut dittograd_numerics::rng::Stream) -> Option<crate::Sample<$op>> {
+            fn random(stream: &mut dittograd_numerics::rng::Stream) -> Option<crate::Sample> {
                 let d = crate::cases::edge_dims(1, 4, stream);
                 let axes = (0..d.len()).filter(|_| stream.below(2) == 0).collect();
                 let ins = vec![crate::SampleIn::Num(crate::dims(&d), Self::RANGE)];
-                Some(crate::Sample { op: $op { axes $(, $attr: $default)* }, ins })
+                Some(crate::Sample::new($op { axes $(, $attr: $default)* }, ins))
             }
 
-            fn rejects() -> Vec<crate::Reject<$op>> {
+            fn rejects() -> Vec<crate::Reject> {
                 let f = |d: &[usize]| Meta::f32(crate::dims(d));
                 let op = |axes: &[usize]| $op { axes: axes.to_vec() $(, $attr: $default)* };
                 let mut bad = vec![
-                    crate::Reject { op: op(&[0]), ins: vec![], want: "Arity" },
-                    crate::Reject { op: op(&[0]), ins: vec![f(&[])], want: "Axis" },
-                    crate::Reject { op: op(&[2]), ins: vec![f(&[2, 3])], want: "Axis" },
-                    crate::Reject { op: op(&[1, 1]), ins: vec![f(&[2, 3])], want: "Axis" },
-                    crate::Reject { op: op(&[usize::MAX]), ins: vec![f(&[2, 3])], want: "Axis" },
-                    crate::Reject { op: op(&[0]), ins: vec![Meta::u32(crate::dims(&[3]))], want: "DType" },
+                    crate::Reject::new(op(&[0]), vec![], "Arity"),
+                    crate::Reject::new(op(&[0]), vec![f(&[])], "Axis"),
+                    crate::Reject::new(op(&[2]), vec![f(&[2, 3])], "Axis"),
+                    crate::Reject::new(op(&[1, 1]), vec![f(&[2, 3])], "Axis"),
+                    crate::Reject::new(op(&[usize::MAX]), vec![f(&[2, 3])], "Axis"),
+                    crate::Reject::new(op(&[0]), vec![Meta::u32(crate::dims(&[3]))], "DType"),
                 ];
                 if !Self::OF_NOTHING {
-                    bad.push(crate::Reject { op: op(&[1]), ins: vec![f(&[2, 0])], want: "Argument" });
+                    bad.push(crate::Reject::new(op(&[1]), vec![f(&[2, 0])], "Argument"));
                 }
                 bad
             }

@@ -9,7 +9,7 @@ use dittograd_device::Meta;
 use dittograd_numerics::rng::Stream;
 
 impl Cases for CumSum {
-    fn samples() -> Vec<Sample<CumSum>> {
+    fn samples() -> Vec<Sample> {
         let cases: [(&[usize], usize); 15] = [
             (&[1], 0),
             (&[5], 0),
@@ -36,21 +36,21 @@ impl Cases for CumSum {
         all
     }
 
-    fn random(stream: &mut Stream) -> Option<Sample<CumSum>> {
+    fn random(stream: &mut Stream) -> Option<Sample> {
         let d = edge_dims(1, 3, stream);
         let axis = stream.below(d.len());
         let (exclusive, reverse) = (stream.below(2) == 1, stream.below(2) == 1);
         Some(sample(CumSum { axis, exclusive, reverse }, &[&d]))
     }
 
-    fn rejects() -> Vec<Reject<CumSum>> {
+    fn rejects() -> Vec<Reject> {
         let op = |axis| CumSum { axis, exclusive: false, reverse: false };
         let f = |d: &[usize]| Meta::f32(dims(d));
         vec![
-            Reject { op: op(0), ins: vec![], want: "Arity" },
-            Reject { op: op(0), ins: vec![f(&[])], want: "Axis" },
-            Reject { op: op(2), ins: vec![f(&[2, 3])], want: "Axis" },
-            Reject { op: op(0), ins: vec![Meta::u32(dims(&[3]))], want: "DType" },
+            Reject::new(op(0), vec![], "Arity"),
+            Reject::new(op(0), vec![f(&[])], "Axis"),
+            Reject::new(op(2), vec![f(&[2, 3])], "Axis"),
+            Reject::new(op(0), vec![Meta::u32(dims(&[3]))], "DType"),
         ]
     }
 
@@ -65,24 +65,24 @@ impl Cases for CumSum {
 }
 
 impl Cases for SelectiveScan {
-    fn samples() -> Vec<Sample<SelectiveScan>> {
-        scan_cases().into_iter().map(|ins| Sample { op: SelectiveScan, ins }).collect()
+    fn samples() -> Vec<Sample> {
+        scan_cases().into_iter().map(|ins| Sample::new(SelectiveScan, ins)).collect()
     }
 
-    fn random(stream: &mut Stream) -> Option<Sample<SelectiveScan>> {
-        Some(Sample { op: SelectiveScan, ins: random_scan(stream) })
+    fn random(stream: &mut Stream) -> Option<Sample> {
+        Some(Sample::new(SelectiveScan, random_scan(stream)))
     }
 
-    fn rejects() -> Vec<Reject<SelectiveScan>> {
+    fn rejects() -> Vec<Reject> {
         let f = |d: &[usize]| Meta::f32(dims(d));
         let op = SelectiveScan;
         vec![
-            Reject { op, ins: vec![f(&[3]), f(&[3]), f(&[4, 3])], want: "Arity" },
-            Reject { op, ins: vec![f(&[3]), f(&[3]), f(&[3]), f(&[3])], want: "Rank" },
-            Reject { op, ins: vec![f(&[4]), f(&[3]), f(&[4, 3]), f(&[3])], want: "Shapes" },
-            Reject { op, ins: vec![f(&[3]), f(&[2, 3]), f(&[4, 3]), f(&[3])], want: "Shapes" },
-            Reject { op, ins: vec![f(&[3]), f(&[3]), f(&[2, 4, 3]), f(&[3])], want: "Shapes" },
-            Reject { op, ins: vec![Meta::u32(dims(&[3])), f(&[3]), f(&[4, 3]), f(&[3])], want: "DType" },
+            Reject::new(op, vec![f(&[3]), f(&[3]), f(&[4, 3])], "Arity"),
+            Reject::new(op, vec![f(&[3]), f(&[3]), f(&[3]), f(&[3])], "Rank"),
+            Reject::new(op, vec![f(&[4]), f(&[3]), f(&[4, 3]), f(&[3])], "Shapes"),
+            Reject::new(op, vec![f(&[3]), f(&[2, 3]), f(&[4, 3]), f(&[3])], "Shapes"),
+            Reject::new(op, vec![f(&[3]), f(&[3]), f(&[2, 4, 3]), f(&[3])], "Shapes"),
+            Reject::new(op, vec![Meta::u32(dims(&[3])), f(&[3]), f(&[4, 3]), f(&[3])], "DType"),
         ]
     }
 
@@ -147,23 +147,23 @@ pub(super) fn random_scan(stream: &mut Stream) -> Vec<SampleIn> {
 }
 
 impl Cases for SelectiveScanBwd {
-    fn samples() -> Vec<Sample<SelectiveScanBwd>> {
+    fn samples() -> Vec<Sample> {
         scan_cases().into_iter().map(bwd_sample).collect()
     }
 
-    fn random(stream: &mut Stream) -> Option<Sample<SelectiveScanBwd>> {
+    fn random(stream: &mut Stream) -> Option<Sample> {
         Some(bwd_sample(random_scan(stream)))
     }
 
-    fn rejects() -> Vec<Reject<SelectiveScanBwd>> {
+    fn rejects() -> Vec<Reject> {
         let f = |d: &[usize]| Meta::f32(dims(d));
         let op = SelectiveScanBwd;
         let with = |last: &[Meta]| [&[f(&[3]), f(&[3]), f(&[4, 3]), f(&[3])], last].concat();
         vec![
-            Reject { op, ins: with(&[f(&[4, 3])]), want: "Arity" },
-            Reject { op, ins: with(&[f(&[4, 3]), f(&[3, 3])]), want: "Shapes" },
-            Reject { op, ins: with(&[f(&[3, 4]), f(&[4, 3])]), want: "Shapes" },
-            Reject { op, ins: with(&[f(&[4, 3]), Meta::u32(dims(&[4, 3]))]), want: "DType" },
+            Reject::new(op, with(&[f(&[4, 3])]), "Arity"),
+            Reject::new(op, with(&[f(&[4, 3]), f(&[3, 3])]), "Shapes"),
+            Reject::new(op, with(&[f(&[3, 4]), f(&[4, 3])]), "Shapes"),
+            Reject::new(op, with(&[f(&[4, 3]), Meta::u32(dims(&[4, 3]))]), "DType"),
         ]
     }
 
@@ -173,8 +173,8 @@ impl Cases for SelectiveScanBwd {
     }
 }
 
-pub(super) fn bwd_sample(mut ins: Vec<SampleIn>) -> Sample<SelectiveScanBwd> {
+pub(super) fn bwd_sample(mut ins: Vec<SampleIn>) -> Sample {
     let x = ins[2].clone();
     ins.extend([x.clone(), x]);
-    Sample { op: SelectiveScanBwd, ins }
+    Sample::new(SelectiveScanBwd, ins)
 }

@@ -53,24 +53,24 @@ const AXIS_CASES: [(&[usize], usize); 14] = [
 macro_rules! last_axis_cases {
     ($($op:ident $arity:literal $bound:expr;)*) => {$(
         impl Cases for $op {
-            fn samples() -> Vec<Sample<$op>> {
+            fn samples() -> Vec<Sample> {
                 let ins = |s: Shape| vec![SampleIn::any(s); $arity];
-                row_shapes().into_iter().map(|s| Sample { op: $op, ins: ins(s) }).collect()
+                row_shapes().into_iter().map(|s| Sample::new($op, ins(s))).collect()
             }
 
-            fn random(stream: &mut Stream) -> Option<Sample<$op>> {
-                Some(Sample { op: $op, ins: vec![SampleIn::any(edge_shape(1, 3, stream)); $arity] })
+            fn random(stream: &mut Stream) -> Option<Sample> {
+                Some(Sample::new($op, vec![SampleIn::any(edge_shape(1, 3, stream)); $arity]))
             }
 
-            fn rejects() -> Vec<Reject<$op>> {
+            fn rejects() -> Vec<Reject> {
                 let f = |d: &[usize]| Meta::f32(dims(d));
                 let mut bad = vec![
-                    Reject { op: $op, ins: vec![], want: "Arity" },
-                    Reject { op: $op, ins: vec![f(&[3, 0]); $arity], want: "Argument" },
-                    Reject { op: $op, ins: vec![Meta::u32(dims(&[3])); $arity], want: "DType" },
+                    Reject::new($op, vec![], "Arity"),
+                    Reject::new($op, vec![f(&[3, 0]); $arity], "Argument"),
+                    Reject::new($op, vec![Meta::u32(dims(&[3])); $arity], "DType"),
                 ];
                 if $arity == 2 {
-                    bad.push(Reject { op: $op, ins: vec![f(&[3]), f(&[4])], want: "Shapes" });
+                    bad.push(Reject::new($op, vec![f(&[3]), f(&[4])], "Shapes"));
                 }
                 bad
             }
@@ -85,31 +85,28 @@ macro_rules! last_axis_cases {
 macro_rules! any_axis_cases {
     ($($op:ident $arity:literal like $last:ident;)*) => {$(
         impl Cases for $op {
-            fn samples() -> Vec<Sample<$op>> {
-                let one = |(d, axis): &(&[usize], usize)| Sample {
-                    op: $op { axis: *axis },
-                    ins: vec![SampleIn::any(dims(d)); $arity],
-                };
+            fn samples() -> Vec<Sample> {
+                let one = |(d, axis): &(&[usize], usize)| Sample::new($op { axis: *axis }, vec![SampleIn::any(dims(d)); $arity]);
                 AXIS_CASES.iter().map(one).collect()
             }
 
-            fn random(stream: &mut Stream) -> Option<Sample<$op>> {
+            fn random(stream: &mut Stream) -> Option<Sample> {
                 let shape = edge_shape(2, 3, stream);
                 let axis = stream.below(shape.rank());
-                Some(Sample { op: $op { axis }, ins: vec![SampleIn::any(shape); $arity] })
+                Some(Sample::new($op { axis }, vec![SampleIn::any(shape); $arity]))
             }
 
-            fn rejects() -> Vec<Reject<$op>> {
+            fn rejects() -> Vec<Reject> {
                 let f = |d: &[usize]| Meta::f32(dims(d));
                 let mut bad = vec![
-                    Reject { op: $op { axis: 0 }, ins: vec![], want: "Arity" },
-                    Reject { op: $op { axis: 0 }, ins: vec![f(&[]); $arity], want: "Axis" },
-                    Reject { op: $op { axis: 2 }, ins: vec![f(&[3, 2]); $arity], want: "Axis" },
-                    Reject { op: $op { axis: 0 }, ins: vec![f(&[0, 2]); $arity], want: "Argument" },
-                    Reject { op: $op { axis: 0 }, ins: vec![Meta::u32(dims(&[3])); $arity], want: "DType" },
+                    Reject::new($op { axis: 0 }, vec![], "Arity"),
+                    Reject::new($op { axis: 0 }, vec![f(&[]); $arity], "Axis"),
+                    Reject::new($op { axis: 2 }, vec![f(&[3, 2]); $arity], "Axis"),
+                    Reject::new($op { axis: 0 }, vec![f(&[0, 2]); $arity], "Argument"),
+                    Reject::new($op { axis: 0 }, vec![Meta::u32(dims(&[3])); $arity], "DType"),
                 ];
                 if $arity == 2 {
-                    bad.push(Reject { op: $op { axis: 0 }, ins: vec![f(&[3]), f(&[4])], want: "Shapes" });
+                    bad.push(Reject::new($op { axis: 0 }, vec![f(&[3]), f(&[4])], "Shapes"));
                 }
                 bad
             }
@@ -137,12 +134,10 @@ any_axis_cases! {
 }
 
 impl Cases for MaskedSoftmax {
-    fn samples() -> Vec<Sample<MaskedSoftmax>> {
+    fn samples() -> Vec<Sample> {
         let bits = |d: &[usize]| SampleIn::Idx(dims(d), 2);
-        let with = |d: &[usize], mask: SampleIn| Sample {
-            op: MaskedSoftmax,
-            ins: vec![SampleIn::any(dims(d)), mask],
-        };
+        let with =
+            |d: &[usize], mask: SampleIn| Sample::new(MaskedSoftmax, vec![SampleIn::any(dims(d)), mask]);
         vec![
             with(&[], SampleIn::any(dims(&[]))),
             with(&[1], bits(&[1])),
@@ -160,24 +155,24 @@ impl Cases for MaskedSoftmax {
         ]
     }
 
-    fn random(stream: &mut Stream) -> Option<Sample<MaskedSoftmax>> {
+    fn random(stream: &mut Stream) -> Option<Sample> {
         let shape = edge_shape(1, 3, stream);
         let from = stream.below(shape.rank());
         let mask = SampleIn::Idx(dims(&shape.dims()[from..]), 2);
-        Some(Sample { op: MaskedSoftmax, ins: vec![SampleIn::any(shape), mask] })
+        Some(Sample::new(MaskedSoftmax, vec![SampleIn::any(shape), mask]))
     }
 
-    fn rejects() -> Vec<Reject<MaskedSoftmax>> {
+    fn rejects() -> Vec<Reject> {
         let f = |d: &[usize]| Meta::f32(dims(d));
         let op = MaskedSoftmax;
         vec![
-            Reject { op, ins: vec![f(&[3])], want: "Arity" },
-            Reject { op, ins: vec![f(&[3]), f(&[4])], want: "Shapes" },
-            Reject { op, ins: vec![f(&[3]), f(&[])], want: "Shapes" },
-            Reject { op, ins: vec![f(&[3]), f(&[2, 3])], want: "Shapes" },
-            Reject { op, ins: vec![f(&[2, 2, 3]), f(&[2, 1, 3])], want: "Shapes" },
-            Reject { op, ins: vec![f(&[3, 0]), f(&[3, 0])], want: "Argument" },
-            Reject { op, ins: vec![Meta::u32(dims(&[3])), f(&[3])], want: "DType" },
+            Reject::new(op, vec![f(&[3])], "Arity"),
+            Reject::new(op, vec![f(&[3]), f(&[4])], "Shapes"),
+            Reject::new(op, vec![f(&[3]), f(&[])], "Shapes"),
+            Reject::new(op, vec![f(&[3]), f(&[2, 3])], "Shapes"),
+            Reject::new(op, vec![f(&[2, 2, 3]), f(&[2, 1, 3])], "Shapes"),
+            Reject::new(op, vec![f(&[3, 0]), f(&[3, 0])], "Argument"),
+            Reject::new(op, vec![Meta::u32(dims(&[3])), f(&[3])], "DType"),
         ]
     }
 

@@ -16,27 +16,27 @@ pub(crate) fn chain(k: usize) -> f64 {
 }
 
 impl Cases for DftTable {
-    fn samples() -> Vec<Sample<DftTable>> {
+    fn samples() -> Vec<Sample> {
         let real = [(1, 1), (1, 0), (2, 2), (4, 3), (5, 2), (7, 4), (64, 33), (1000, 5)];
         let complex = [(1, 1, 0), (4, 2, 2), (5, 2, 1), (6, 0, 3), (33, 7, 8)];
         let real = real.into_iter().map(|(n, low)| DftTable { n, low, high: 0, complex: false });
         let complex = complex.into_iter().map(|(n, low, high)| DftTable { n, low, high, complex: true });
-        real.chain(complex).map(|op| Sample { op, ins: vec![] }).collect()
+        real.chain(complex).map(|op| Sample::new(op, vec![])).collect()
     }
 
-    fn random(stream: &mut Stream) -> Option<Sample<DftTable>> {
+    fn random(stream: &mut Stream) -> Option<Sample> {
         let n = 1 + stream.below(300);
         let complex = stream.below(2) == 1;
         let low = stream.below(if complex { n / 2 } else { n / 2 + 1 } + 1);
         let high = if complex { stream.below(n - low + 1) } else { 0 };
-        Some(Sample { op: DftTable { n, low, high, complex }, ins: vec![] })
+        Some(Sample::new(DftTable { n, low, high, complex }, vec![]))
     }
 
-    fn rejects() -> Vec<Reject<DftTable>> {
+    fn rejects() -> Vec<Reject> {
         let op = |n, low, high, complex| DftTable { n, low, high, complex };
-        let reject = |op, want| Reject { op, ins: vec![], want };
+        let reject = |op, want| Reject::new(op, vec![], want);
         vec![
-            Reject { op: op(4, 2, 0, false), ins: vec![Meta::f32(dims(&[2]))], want: "Arity" },
+            Reject::new(op(4, 2, 0, false), vec![Meta::f32(dims(&[2]))], "Arity"),
             reject(op(0, 0, 0, false), "Argument"),
             reject(op(MAX_GRID + 1, 1, 0, false), "Argument"),
             reject(op(4, 4, 0, false), "Argument"),
@@ -53,7 +53,7 @@ impl Cases for DftTable {
 }
 
 impl Cases for AxisMatMul {
-    fn samples() -> Vec<Sample<AxisMatMul>> {
+    fn samples() -> Vec<Sample> {
         let cases: [(&[usize], usize); 12] = [
             (&[3, 4], 2),
             (&[2, 5, 3], 4),
@@ -77,7 +77,7 @@ impl Cases for AxisMatMul {
         all
     }
 
-    fn random(stream: &mut Stream) -> Option<Sample<AxisMatMul>> {
+    fn random(stream: &mut Stream) -> Option<Sample> {
         let (batch, m, k, w) = loop {
             let one = |s: &mut Stream| pick(&[1, 3, 4, 17, 32, 33, 64, 65, 128, 1024, 1025], s);
             let (batch, m, k, w) = (pick(&[1, 2, 7, 32], stream), one(stream), one(stream), one(stream));
@@ -90,16 +90,16 @@ impl Cases for AxisMatMul {
         Some(sample(AxisMatMul { ta }, &[&a, &[batch, k, w]]))
     }
 
-    fn rejects() -> Vec<Reject<AxisMatMul>> {
+    fn rejects() -> Vec<Reject> {
         let f = |d: &[usize]| Meta::f32(dims(d));
         let op = AxisMatMul { ta: false };
         vec![
-            Reject { op, ins: vec![f(&[2, 3])], want: "Arity" },
-            Reject { op, ins: vec![f(&[3]), f(&[3, 2])], want: "Rank" },
-            Reject { op, ins: vec![f(&[2, 3]), f(&[3])], want: "Rank" },
-            Reject { op, ins: vec![f(&[2, 3]), f(&[4, 2, 2])], want: "Shapes" },
-            Reject { op: AxisMatMul { ta: true }, ins: vec![f(&[2, 3]), f(&[4, 3, 2])], want: "Shapes" },
-            Reject { op, ins: vec![f(&[2, 3]), Meta::u32(dims(&[3, 2]))], want: "DType" },
+            Reject::new(op, vec![f(&[2, 3])], "Arity"),
+            Reject::new(op, vec![f(&[3]), f(&[3, 2])], "Rank"),
+            Reject::new(op, vec![f(&[2, 3]), f(&[3])], "Rank"),
+            Reject::new(op, vec![f(&[2, 3]), f(&[4, 2, 2])], "Shapes"),
+            Reject::new(AxisMatMul { ta: true }, vec![f(&[2, 3]), f(&[4, 3, 2])], "Shapes"),
+            Reject::new(op, vec![f(&[2, 3]), Meta::u32(dims(&[3, 2]))], "DType"),
         ]
     }
 
@@ -113,7 +113,7 @@ impl Cases for AxisMatMul {
 }
 
 impl Cases for ModeMix {
-    fn samples() -> Vec<Sample<ModeMix>> {
+    fn samples() -> Vec<Sample> {
         let mut all = Vec::new();
         for ([batch, modes, c, o], lead) in mix_cases().into_iter().zip([0, 1, 2].into_iter().cycle()) {
             for adjoint in [false, true] {
@@ -126,27 +126,27 @@ impl Cases for ModeMix {
         all
     }
 
-    fn random(stream: &mut Stream) -> Option<Sample<ModeMix>> {
+    fn random(stream: &mut Stream) -> Option<Sample> {
         let [batch, modes, c, o] = random_mix(stream);
         let adjoint = stream.below(2) == 1;
         let x = [batch, 2, modes, if adjoint { o } else { c }];
         Some(sample(ModeMix { adjoint }, &[&x, &[modes, c, o], &[modes, c, o]]))
     }
 
-    fn rejects() -> Vec<Reject<ModeMix>> {
+    fn rejects() -> Vec<Reject> {
         let f = |d: &[usize]| Meta::f32(dims(d));
         let op = ModeMix { adjoint: false };
         let w = || f(&[3, 4, 5]);
         vec![
-            Reject { op, ins: vec![f(&[2, 3, 4]), w()], want: "Arity" },
-            Reject { op, ins: vec![f(&[3, 4]), w(), w()], want: "Rank" },
-            Reject { op, ins: vec![f(&[3, 3, 4]), w(), w()], want: "Shapes" },
-            Reject { op, ins: vec![f(&[2, 3, 4]), f(&[3, 4]), f(&[3, 4])], want: "Rank" },
-            Reject { op, ins: vec![f(&[2, 3, 4]), w(), f(&[3, 5, 4])], want: "Shapes" },
-            Reject { op, ins: vec![f(&[2, 2, 4]), w(), w()], want: "Shapes" },
-            Reject { op, ins: vec![f(&[2, 3, 5]), w(), w()], want: "Shapes" },
-            Reject { op: ModeMix { adjoint: true }, ins: vec![f(&[2, 3, 4]), w(), w()], want: "Shapes" },
-            Reject { op, ins: vec![f(&[2, 3, 4]), w(), Meta::u32(dims(&[3, 4, 5]))], want: "DType" },
+            Reject::new(op, vec![f(&[2, 3, 4]), w()], "Arity"),
+            Reject::new(op, vec![f(&[3, 4]), w(), w()], "Rank"),
+            Reject::new(op, vec![f(&[3, 3, 4]), w(), w()], "Shapes"),
+            Reject::new(op, vec![f(&[2, 3, 4]), f(&[3, 4]), f(&[3, 4])], "Rank"),
+            Reject::new(op, vec![f(&[2, 3, 4]), w(), f(&[3, 5, 4])], "Shapes"),
+            Reject::new(op, vec![f(&[2, 2, 4]), w(), w()], "Shapes"),
+            Reject::new(op, vec![f(&[2, 3, 5]), w(), w()], "Shapes"),
+            Reject::new(ModeMix { adjoint: true }, vec![f(&[2, 3, 4]), w(), w()], "Shapes"),
+            Reject::new(op, vec![f(&[2, 3, 4]), w(), Meta::u32(dims(&[3, 4, 5]))], "DType"),
         ]
     }
 
@@ -188,28 +188,28 @@ pub(super) fn random_mix(stream: &mut Stream) -> [usize; 4] {
 }
 
 impl Cases for ModeMixDw {
-    fn samples() -> Vec<Sample<ModeMixDw>> {
+    fn samples() -> Vec<Sample> {
         let one = |[batch, modes, c, o]: [usize; 4]| {
             sample(ModeMixDw, &[&[batch, 2, modes, c], &[batch, 2, modes, o]])
         };
         mix_cases().into_iter().map(one).collect()
     }
 
-    fn random(stream: &mut Stream) -> Option<Sample<ModeMixDw>> {
+    fn random(stream: &mut Stream) -> Option<Sample> {
         let [batch, modes, c, o] = random_mix(stream);
         Some(sample(ModeMixDw, &[&[batch, 2, modes, c], &[batch, 2, modes, o]]))
     }
 
-    fn rejects() -> Vec<Reject<ModeMixDw>> {
+    fn rejects() -> Vec<Reject> {
         let f = |d: &[usize]| Meta::f32(dims(d));
         let op = ModeMixDw;
         vec![
-            Reject { op, ins: vec![f(&[2, 3, 4])], want: "Arity" },
-            Reject { op, ins: vec![f(&[3, 4]), f(&[2, 3, 4])], want: "Rank" },
-            Reject { op, ins: vec![f(&[2, 3, 4]), f(&[1, 3, 4])], want: "Shapes" },
-            Reject { op, ins: vec![f(&[2, 3, 4]), f(&[2, 2, 4])], want: "Shapes" },
-            Reject { op, ins: vec![f(&[5, 2, 3, 4]), f(&[4, 2, 3, 4])], want: "Shapes" },
-            Reject { op, ins: vec![f(&[2, 3, 4]), Meta::u32(dims(&[2, 3, 4]))], want: "DType" },
+            Reject::new(op, vec![f(&[2, 3, 4])], "Arity"),
+            Reject::new(op, vec![f(&[3, 4]), f(&[2, 3, 4])], "Rank"),
+            Reject::new(op, vec![f(&[2, 3, 4]), f(&[1, 3, 4])], "Shapes"),
+            Reject::new(op, vec![f(&[2, 3, 4]), f(&[2, 2, 4])], "Shapes"),
+            Reject::new(op, vec![f(&[5, 2, 3, 4]), f(&[4, 2, 3, 4])], "Shapes"),
+            Reject::new(op, vec![f(&[2, 3, 4]), Meta::u32(dims(&[2, 3, 4]))], "DType"),
         ]
     }
 
@@ -223,7 +223,7 @@ impl Cases for ModeMixDw {
 }
 
 impl Cases for SpectralConv1d {
-    fn samples() -> Vec<Sample<SpectralConv1d>> {
+    fn samples() -> Vec<Sample> {
         let cases: [(&[usize], usize, usize); 12] = [
             (&[4, 1], 3, 1),
             (&[5, 1], 2, 1),
@@ -245,7 +245,7 @@ impl Cases for SpectralConv1d {
         cases.into_iter().map(one).collect()
     }
 
-    fn random(stream: &mut Stream) -> Option<Sample<SpectralConv1d>> {
+    fn random(stream: &mut Stream) -> Option<Sample> {
         let n = pick(&[1, 2, 5, 16, 31, 64, 100, 127, 255], stream);
         let modes = stream.below((n / 2 + 2).min(20));
         let (c, o) = (pick(&[1, 3, 16, 33], stream), pick(&[1, 4, 17, 32], stream));
@@ -253,21 +253,21 @@ impl Cases for SpectralConv1d {
         Some(sample(SpectralConv1d, &[&[pick(&[1, 2, 9], stream), n, c], &w, &w]))
     }
 
-    fn rejects() -> Vec<Reject<SpectralConv1d>> {
+    fn rejects() -> Vec<Reject> {
         let f = |d: &[usize]| Meta::f32(dims(d));
         let op = SpectralConv1d;
         let w = || f(&[3, 4, 5]);
         vec![
-            Reject { op, ins: vec![f(&[8, 4]), w()], want: "Arity" },
-            Reject { op, ins: vec![f(&[4]), w(), w()], want: "Rank" },
-            Reject { op, ins: vec![f(&[0, 4]), w(), w()], want: "Argument" },
-            Reject { op, ins: vec![f(&[8, 4]), f(&[3, 4]), f(&[3, 4])], want: "Rank" },
-            Reject { op, ins: vec![f(&[8, 4]), w(), f(&[3, 5, 4])], want: "Shapes" },
-            Reject { op, ins: vec![f(&[8, 0]), f(&[3, 0, 5]), f(&[3, 0, 5])], want: "Argument" },
-            Reject { op, ins: vec![f(&[8, 4]), f(&[3, 4, 0]), f(&[3, 4, 0])], want: "Argument" },
-            Reject { op, ins: vec![f(&[3, 4]), w(), w()], want: "Argument" },
-            Reject { op, ins: vec![f(&[8, 5]), w(), w()], want: "Shapes" },
-            Reject { op, ins: vec![f(&[8, 4]), w(), Meta::u32(dims(&[3, 4, 5]))], want: "DType" },
+            Reject::new(op, vec![f(&[8, 4]), w()], "Arity"),
+            Reject::new(op, vec![f(&[4]), w(), w()], "Rank"),
+            Reject::new(op, vec![f(&[0, 4]), w(), w()], "Argument"),
+            Reject::new(op, vec![f(&[8, 4]), f(&[3, 4]), f(&[3, 4])], "Rank"),
+            Reject::new(op, vec![f(&[8, 4]), w(), f(&[3, 5, 4])], "Shapes"),
+            Reject::new(op, vec![f(&[8, 0]), f(&[3, 0, 5]), f(&[3, 0, 5])], "Argument"),
+            Reject::new(op, vec![f(&[8, 4]), f(&[3, 4, 0]), f(&[3, 4, 0])], "Argument"),
+            Reject::new(op, vec![f(&[3, 4]), w(), w()], "Argument"),
+            Reject::new(op, vec![f(&[8, 5]), w(), w()], "Shapes"),
+            Reject::new(op, vec![f(&[8, 4]), w(), Meta::u32(dims(&[3, 4, 5]))], "DType"),
         ]
     }
 

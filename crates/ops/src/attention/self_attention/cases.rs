@@ -40,27 +40,26 @@ impl Cases for SelfAttention {
         statistics(&parts(ins[0].shape))
     }
 
-    fn samples() -> Vec<Sample<SelfAttention>> {
-        let sample = |(d, causal): (&[usize], bool)| Sample {
-            op: SelfAttention { causal, scale: (d[0] > 30).then_some(0.03) },
-            ins: vec![case_input(d)],
+    fn samples() -> Vec<Sample> {
+        let sample = |(d, causal): (&[usize], bool)| {
+            Sample::new(SelfAttention { causal, scale: (d[0] > 30).then_some(0.03) }, vec![case_input(d)])
         };
         CASES.into_iter().map(sample).collect()
     }
 
-    fn random(stream: &mut Stream) -> Option<Sample<SelfAttention>> {
+    fn random(stream: &mut Stream) -> Option<Sample> {
         let ins = vec![case_input(&random_shape(stream))];
-        Some(Sample { op: SelfAttention { causal: stream.below(2) == 0, scale: None }, ins })
+        Some(Sample::new(SelfAttention { causal: stream.below(2) == 0, scale: None }, ins))
     }
 
-    fn rejects() -> Vec<Reject<SelfAttention>> {
+    fn rejects() -> Vec<Reject> {
         let op = SelfAttention { causal: true, scale: None };
         let f = |d: &[usize]| Meta::f32(dims(d));
         let mut all: Vec<_> =
-            rejects().into_iter().map(|(meta, want)| Reject { op, ins: vec![meta], want }).collect();
-        all.push(Reject { op, ins: vec![], want: "Arity" });
+            rejects().into_iter().map(|(meta, want)| Reject::new(op, vec![meta], want)).collect();
+        all.push(Reject::new(op, vec![], "Arity"));
         let op = SelfAttention { causal: true, scale: Some(f64::NAN) };
-        all.push(Reject { op, ins: vec![f(&[4, 3, 1, 4])], want: "Argument" });
+        all.push(Reject::new(op, vec![f(&[4, 3, 1, 4])], "Argument"));
         all
     }
 
@@ -82,35 +81,34 @@ pub(super) fn rejects() -> Vec<(Meta, &'static str)> {
 }
 
 impl Cases for SelfAttentionBwd {
-    fn samples() -> Vec<Sample<SelfAttentionBwd>> {
+    fn samples() -> Vec<Sample> {
         // The logarithms are drawn like everything else, so weights are not bounded by 1: a small scale keeps
         // them in range.
-        let sample = |(i, (d, causal)): (usize, (&[usize], bool))| Sample {
-            op: SelfAttentionBwd { causal, scale: Some(0.02) },
-            ins: backward_inputs(d, i % 2 == 0),
+        let sample = |(i, (d, causal)): (usize, (&[usize], bool))| {
+            Sample::new(SelfAttentionBwd { causal, scale: Some(0.02) }, backward_inputs(d, i % 2 == 0))
         };
         CASES.into_iter().enumerate().map(sample).collect()
     }
 
-    fn random(stream: &mut Stream) -> Option<Sample<SelfAttentionBwd>> {
+    fn random(stream: &mut Stream) -> Option<Sample> {
         let ins = backward_inputs(&random_shape(stream), stream.below(2) == 0);
-        Some(Sample { op: SelfAttentionBwd { causal: stream.below(2) == 0, scale: None }, ins })
+        Some(Sample::new(SelfAttentionBwd { causal: stream.below(2) == 0, scale: None }, ins))
     }
 
-    fn rejects() -> Vec<Reject<SelfAttentionBwd>> {
+    fn rejects() -> Vec<Reject> {
         let op = SelfAttentionBwd { causal: false, scale: None };
         let f = |d: &[usize]| Meta::f32(dims(d));
         let mut all: Vec<_> = rejects()
             .into_iter()
-            .map(|(x, want)| Reject { op, ins: vec![x, f(&[24]), f(&[24])], want })
+            .map(|(x, want)| Reject::new(op, vec![x, f(&[24]), f(&[24])], want))
             .collect();
         let good = f(&[4, 3, 1, 4]);
         all.extend([
-            Reject { op, ins: vec![good, f(&[24])], want: "Arity" },
-            Reject { op, ins: vec![good, f(&[28]), f(&[24])], want: "Shapes" },
-            Reject { op, ins: vec![good, f(&[4, 1, 4]), f(&[24])], want: "Shapes" },
-            Reject { op, ins: vec![good, f(&[24]), f(&[1, 4, 4])], want: "Shapes" },
-            Reject { op, ins: vec![good, f(&[24]), Meta::u32(dims(&[24]))], want: "DType" },
+            Reject::new(op, vec![good, f(&[24])], "Arity"),
+            Reject::new(op, vec![good, f(&[28]), f(&[24])], "Shapes"),
+            Reject::new(op, vec![good, f(&[4, 1, 4]), f(&[24])], "Shapes"),
+            Reject::new(op, vec![good, f(&[24]), f(&[1, 4, 4])], "Shapes"),
+            Reject::new(op, vec![good, f(&[24]), Meta::u32(dims(&[24]))], "DType"),
         ]);
         all
     }

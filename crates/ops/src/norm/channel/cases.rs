@@ -62,19 +62,19 @@ pub(super) fn random_shape(stream: &mut Stream) -> [usize; 3] {
 }
 
 impl Cases for Moments {
-    fn samples() -> Vec<Sample<Moments>> {
-        SHAPES.iter().map(|(d, _)| Sample { op: Moments, ins: inputs(d, 0, false) }).collect()
+    fn samples() -> Vec<Sample> {
+        SHAPES.iter().map(|(d, _)| Sample::new(Moments, inputs(d, 0, false))).collect()
     }
 
-    fn random(stream: &mut Stream) -> Option<Sample<Moments>> {
-        Some(Sample { op: Moments, ins: inputs(&random_shape(stream), 0, false) })
+    fn random(stream: &mut Stream) -> Option<Sample> {
+        Some(Sample::new(Moments, inputs(&random_shape(stream), 0, false)))
     }
 
-    fn rejects() -> Vec<Reject<Moments>> {
+    fn rejects() -> Vec<Reject> {
         vec![
-            Reject { op: Moments, ins: vec![], want: "Arity" },
-            Reject { op: Moments, ins: vec![Meta::f32(dims(&[3]))], want: "Rank" },
-            Reject { op: Moments, ins: vec![Meta::u32(dims(&[2, 3]))], want: "DType" },
+            Reject::new(Moments, vec![], "Arity"),
+            Reject::new(Moments, vec![Meta::f32(dims(&[3]))], "Rank"),
+            Reject::new(Moments, vec![Meta::u32(dims(&[2, 3]))], "DType"),
         ]
     }
 

@@ -270,38 +270,35 @@ macro_rules! channel_norm {
 
         #[cfg(feature = "cases")]
         impl crate::Cases for $op {
-            fn samples() -> Vec<crate::Sample<$op>> {
-                let one = |(i, (d, _groups)): (usize, &(&[usize], usize))| crate::Sample {
-                    op: $op { $($field: *_groups,)? eps: cases::sample_eps(i) },
-                    ins: cases::inputs(d, match i % 4 { 2 => 0, 3 => 1, _ => 2 }, false),
-                };
+            fn samples() -> Vec<crate::Sample> {
+                let one = |(i, (d, _groups)): (usize, &(&[usize], usize))| crate::Sample::new($op { $($field: *_groups,)? eps: cases::sample_eps(i) }, cases::inputs(d, match i % 4 { 2 => 0, 3 => 1, _ => 2 }, false));
                 cases::SHAPES.iter().enumerate().map(one).collect()
             }
 
-            fn random(stream: &mut dittograd_numerics::rng::Stream) -> Option<crate::Sample<$op>> {
+            fn random(stream: &mut dittograd_numerics::rng::Stream) -> Option<crate::Sample> {
                 let d = cases::random_shape(stream);
                 let op = $op { $($field: if d[1] % 2 == 0 { 2 } else { d[1] },)? eps: 1e-5 };
-                Some(crate::Sample { op, ins: cases::inputs(&d, 2, false) })
+                Some(crate::Sample::new(op, cases::inputs(&d, 2, false)))
             }
 
-            fn rejects() -> Vec<crate::Reject<$op>> {
+            fn rejects() -> Vec<crate::Reject> {
                 let f = |d: &[usize]| Meta::f32(crate::dims(d));
                 let op = |eps: f32| $op { $($field: 2,)? eps };
                 let x = || f(&[2, 4, 3]);
                 #[allow(unused_mut)]
                 let mut bad = vec![
-                    crate::Reject { op: op(1e-5), ins: vec![], want: "Arity" },
-                    crate::Reject { op: op(1e-5), ins: vec![x(), f(&[4]), f(&[4]), f(&[4])], want: "Arity" },
-                    crate::Reject { op: op(1e-5), ins: vec![f(&[4])], want: "Rank" },
-                    crate::Reject { op: op(-1.0), ins: vec![x()], want: "Argument" },
-                    crate::Reject { op: op(f32::INFINITY), ins: vec![x()], want: "Argument" },
-                    crate::Reject { op: op(1e-5), ins: vec![x(), f(&[3])], want: "Shapes" },
-                    crate::Reject { op: op(1e-5), ins: vec![x(), f(&[4]), f(&[1, 4])], want: "Shapes" },
-                    crate::Reject { op: op(1e-5), ins: vec![Meta::u32(crate::dims(&[2, 4]))], want: "DType" },
+                    crate::Reject::new(op(1e-5), vec![], "Arity"),
+                    crate::Reject::new(op(1e-5), vec![x(), f(&[4]), f(&[4]), f(&[4])], "Arity"),
+                    crate::Reject::new(op(1e-5), vec![f(&[4])], "Rank"),
+                    crate::Reject::new(op(-1.0), vec![x()], "Argument"),
+                    crate::Reject::new(op(f32::INFINITY), vec![x()], "Argument"),
+                    crate::Reject::new(op(1e-5), vec![x(), f(&[3])], "Shapes"),
+                    crate::Reject::new(op(1e-5), vec![x(), f(&[4]), f(&[1, 4])], "Shapes"),
+                    crate::Reject::new(op(1e-5), vec![Meta::u32(crate::dims(&[2, 4]))], "DType"),
                 ];
                 $(
-                    bad.push(crate::Reject { op: $op { $field: 3, eps: 1e-5 }, ins: vec![x()], want: "Argument" });
-                    bad.push(crate::Reject { op: $op { $field: 0, eps: 1e-5 }, ins: vec![x()], want: "Argument" });
+                    bad.push(crate::Reject::new($op { $field: 3, eps: 1e-5 }, vec![x()], "Argument"));
+                    bad.push(crate::Reject::new($op { $field: 0, eps: 1e-5 }, vec![x()], "Argument"));
                 )?
                 bad
             }
@@ -399,33 +396,33 @@ macro_rules! channel_norm {
 
         #[cfg(feature = "cases")]
         impl crate::Cases for $bwd {
-            fn samples() -> Vec<crate::Sample<$bwd>> {
+            fn samples() -> Vec<crate::Sample> {
                 let one = |(i, (d, _groups)): (usize, &(&[usize], usize))| {
                     let (affine, eps) = (usize::from(i % 4 != 2), cases::sample_eps(i));
                     let op = $bwd { $($field: *_groups,)? eps, bias: affine == 1 && i % 4 != 3 };
-                    crate::Sample { op, ins: cases::inputs(d, affine, true) }
+                    crate::Sample::new(op, cases::inputs(d, affine, true))
                 };
                 cases::SHAPES.iter().enumerate().map(one).collect()
             }
 
-            fn random(stream: &mut dittograd_numerics::rng::Stream) -> Option<crate::Sample<$bwd>> {
+            fn random(stream: &mut dittograd_numerics::rng::Stream) -> Option<crate::Sample> {
                 let d = cases::random_shape(stream);
                 let op = $bwd { $($field: if d[1] % 2 == 0 { 2 } else { d[1] },)? eps: 1e-5, bias: true };
-                Some(crate::Sample { op, ins: cases::inputs(&d, 1, true) })
+                Some(crate::Sample::new(op, cases::inputs(&d, 1, true)))
             }
 
-            fn rejects() -> Vec<crate::Reject<$bwd>> {
+            fn rejects() -> Vec<crate::Reject> {
                 let f = |d: &[usize]| Meta::f32(crate::dims(d));
                 let op = |eps: f32, bias: bool| $bwd { $($field: 2,)? eps, bias };
                 let x = || f(&[2, 4, 3]);
                 vec![
-                    crate::Reject { op: op(1e-5, false), ins: vec![x()], want: "Arity" },
-                    crate::Reject { op: op(1e-5, false), ins: vec![f(&[4]), f(&[4])], want: "Rank" },
-                    crate::Reject { op: op(-1.0, false), ins: vec![x(), x()], want: "Argument" },
-                    crate::Reject { op: op(1e-5, true), ins: vec![x(), x()], want: "Argument" },
-                    crate::Reject { op: op(1e-5, false), ins: vec![x(), f(&[3]), x()], want: "Shapes" },
-                    crate::Reject { op: op(1e-5, false), ins: vec![x(), f(&[2, 4, 4])], want: "Shapes" },
-                    crate::Reject { op: op(1e-5, false), ins: vec![x(), Meta::u32(crate::dims(&[2, 4, 3]))], want: "DType" },
+                    crate::Reject::new(op(1e-5, false), vec![x()], "Arity"),
+                    crate::Reject::new(op(1e-5, false), vec![f(&[4]), f(&[4])], "Rank"),
+                    crate::Reject::new(op(-1.0, false), vec![x(), x()], "Argument"),
+                    crate::Reject::new(op(1e-5, true), vec![x(), x()], "Argument"),
+                    crate::Reject::new(op(1e-5, false), vec![x(), f(&[3]), x()], "Shapes"),
+                    crate::Reject::new(op(1e-5, false), vec![x(), f(&[2, 4, 4])], "Shapes"),
+                    crate::Reject::new(op(1e-5, false), vec![x(), Meta::u32(crate::dims(&[2, 4, 3]))], "DType"),
                 ]
             }
 

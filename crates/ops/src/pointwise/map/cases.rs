@@ -20,7 +20,7 @@ pub(crate) fn sample_formula(results: usize) -> Program {
 }
 
 impl Cases for Map {
-    fn samples() -> Vec<Sample<Map>> {
+    fn samples() -> Vec<Sample> {
         let cases: [(&[usize], [&[usize]; 3]); 6] = [
             (&[5, 7], [&[5, 7], &[7], &[]]),
             (&[4, 64], [&[4, 64], &[4, 1], &[64]]),
@@ -31,18 +31,22 @@ impl Cases for Map {
         ];
         cases
             .iter()
-            .map(|(out, ins)| Sample {
-                op: Map::new(sample_formula(1), dims(out)),
-                ins: ins.iter().map(|d| SampleIn::any(dims(d))).collect(),
+            .map(|(out, ins)| {
+                Sample::new(
+                    Map::new(sample_formula(1), dims(out)),
+                    ins.iter().map(|d| SampleIn::any(dims(d))).collect(),
+                )
             })
-            .chain([&[4, 7][..], &[4, 64], &[3, 5, 8], &[2, 0, 3]].iter().map(|out| Sample {
-                op: Map::new(sample_formula(3), dims(out)),
-                ins: [&out[..], &[1], &out[1..]].iter().map(|d| SampleIn::any(dims(d))).collect(),
+            .chain([&[4, 7][..], &[4, 64], &[3, 5, 8], &[2, 0, 3]].iter().map(|out| {
+                Sample::new(
+                    Map::new(sample_formula(3), dims(out)),
+                    [&out[..], &[1], &out[1..]].iter().map(|d| SampleIn::any(dims(d))).collect(),
+                )
             }))
             .collect()
     }
 
-    fn random(stream: &mut Stream) -> Option<Sample<Map>> {
+    fn random(stream: &mut Stream) -> Option<Sample> {
         let to = edge_dims(1, 3, stream);
         let mut from = || {
             let mut from: Vec<usize> = to[stream.below(to.len() + 1)..].to_vec();
@@ -51,17 +55,17 @@ impl Cases for Map {
         };
         let ins = (0..3).map(|_| from()).collect();
         let several = dims(&to).numel().is_multiple_of(4) && stream.below(2) == 0;
-        Some(Sample { ins, op: Map::new(sample_formula(if several { 3 } else { 1 }), dims(&to)) })
+        Some(Sample::new(Map::new(sample_formula(if several { 3 } else { 1 }), dims(&to)), ins))
     }
 
-    fn rejects() -> Vec<Reject<Map>> {
+    fn rejects() -> Vec<Reject> {
         let op = Map::new(Program::trace(1, |x| vec![x[0].exp()]), dims(&[2, 3]));
         let f = |d: &[usize]| Meta::f32(dims(d));
         vec![
-            Reject { op: op.clone(), ins: vec![], want: "Arity" },
-            Reject { op: op.clone(), ins: vec![f(&[2])], want: "Shapes" },
-            Reject { op: op.clone(), ins: vec![f(&[4, 2, 3])], want: "Shapes" },
-            Reject { op, ins: vec![Meta::u32(dims(&[2, 3]))], want: "DType" },
+            Reject::new(op.clone(), vec![], "Arity"),
+            Reject::new(op.clone(), vec![f(&[2])], "Shapes"),
+            Reject::new(op.clone(), vec![f(&[4, 2, 3])], "Shapes"),
+            Reject::new(op, vec![Meta::u32(dims(&[2, 3]))], "DType"),
         ]
     }
 

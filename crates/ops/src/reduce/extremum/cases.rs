@@ -18,27 +18,27 @@ pub(super) const PLACES: [(&[usize], &[usize]); 8] = [
 ];
 
 impl Cases for Place {
-    fn samples() -> Vec<Sample<Place>> {
+    fn samples() -> Vec<Sample> {
         let sample = |(axes, d): (&[usize], &[usize])| {
             let (shape, axes) = (dims(d), axes.to_vec());
             let kept = check_axes(Self::NAME, &axes, &shape).unwrap_or_default();
             // One place in a few is outside.
             let ins = vec![SampleIn::any(kept), SampleIn::Idx(kept, count(&shape, &axes) as u32 + 1)];
-            Sample { op: Place { shape, axes }, ins }
+            Sample::new(Place { shape, axes }, ins)
         };
         PLACES.map(sample).into()
     }
 
-    fn rejects() -> Vec<Reject<Place>> {
+    fn rejects() -> Vec<Reject> {
         let (f, u) = (|d: &[usize]| Meta::f32(dims(d)), |d: &[usize]| Meta::u32(dims(d)));
         let op = |axes: &[usize]| Place { shape: dims(&[2, 3]), axes: axes.to_vec() };
         vec![
-            Reject { op: op(&[1]), ins: vec![f(&[2])], want: "Arity" },
-            Reject { op: op(&[1]), ins: vec![f(&[2]), f(&[2])], want: "DType" },
-            Reject { op: op(&[1]), ins: vec![f(&[2]), u(&[3])], want: "Shapes" },
-            Reject { op: op(&[1]), ins: vec![f(&[3]), u(&[2])], want: "Shapes" },
-            Reject { op: op(&[2]), ins: vec![f(&[2]), u(&[2])], want: "Axis" },
-            Reject { op: op(&[]), ins: vec![f(&[2, 3]), u(&[2, 3])], want: "Argument" },
+            Reject::new(op(&[1]), vec![f(&[2])], "Arity"),
+            Reject::new(op(&[1]), vec![f(&[2]), f(&[2])], "DType"),
+            Reject::new(op(&[1]), vec![f(&[2]), u(&[3])], "Shapes"),
+            Reject::new(op(&[1]), vec![f(&[3]), u(&[2])], "Shapes"),
+            Reject::new(op(&[2]), vec![f(&[2]), u(&[2])], "Axis"),
+            Reject::new(op(&[]), vec![f(&[2, 3]), u(&[2, 3])], "Argument"),
         ]
     }
 
@@ -52,24 +52,24 @@ impl Cases for Place {
 }
 
 impl Cases for Pick {
-    fn samples() -> Vec<Sample<Pick>> {
+    fn samples() -> Vec<Sample> {
         let sample = |(axes, d): (&[usize], &[usize])| {
             let (shape, axes) = (dims(d), axes.to_vec());
             let kept = check_axes(Self::NAME, &axes, &shape).unwrap_or_default();
             let ins = vec![SampleIn::any(shape), SampleIn::Idx(kept, count(&shape, &axes) as u32 + 1)];
-            Sample { op: Pick { axes }, ins }
+            Sample::new(Pick { axes }, ins)
         };
         PLACES.map(sample).into()
     }
 
-    fn rejects() -> Vec<Reject<Pick>> {
+    fn rejects() -> Vec<Reject> {
         let (f, u) = (|d: &[usize]| Meta::f32(dims(d)), |d: &[usize]| Meta::u32(dims(d)));
         let op = |axes: &[usize]| Pick { axes: axes.to_vec() };
         vec![
-            Reject { op: op(&[1]), ins: vec![f(&[2, 3])], want: "Arity" },
-            Reject { op: op(&[1]), ins: vec![f(&[2, 3]), f(&[2])], want: "DType" },
-            Reject { op: op(&[1]), ins: vec![f(&[2, 3]), u(&[3])], want: "Shapes" },
-            Reject { op: op(&[2]), ins: vec![f(&[2, 3]), u(&[2])], want: "Axis" },
+            Reject::new(op(&[1]), vec![f(&[2, 3])], "Arity"),
+            Reject::new(op(&[1]), vec![f(&[2, 3]), f(&[2])], "DType"),
+            Reject::new(op(&[1]), vec![f(&[2, 3]), u(&[3])], "Shapes"),
+            Reject::new(op(&[2]), vec![f(&[2, 3]), u(&[2])], "Axis"),
         ]
     }
 

@@ -162,7 +162,7 @@ macro_rules! arg_op {
 
         #[cfg(feature = "cases")]
         impl crate::Cases for $op {
-            fn samples() -> Vec<crate::Sample<$op>> {
+            fn samples() -> Vec<crate::Sample> {
                 let cases: [(&[usize], &[usize]); 14] = [
                     (&[0], &[1]),
                     (&[0], &[33]),
@@ -179,30 +179,27 @@ macro_rules! arg_op {
                     (&[1], &[0, 3]),
                     (&[0], &[0, 0]),
                 ];
-                let sample = |(axes, d): (&[usize], &[usize])| crate::Sample {
-                    op: $op { axes: axes.to_vec() },
-                    ins: vec![crate::SampleIn::any(crate::dims(d))],
-                };
+                let sample = |(axes, d): (&[usize], &[usize])| crate::Sample::new($op { axes: axes.to_vec() }, vec![crate::SampleIn::any(crate::dims(d))]);
                 cases.map(sample).into()
             }
 
-            fn random(stream: &mut dittograd_numerics::rng::Stream) -> Option<crate::Sample<$op>> {
+            fn random(stream: &mut dittograd_numerics::rng::Stream) -> Option<crate::Sample> {
                 let d = crate::cases::edge_dims(1, 4, stream);
                 let first = stream.below(d.len());
                 let axes = (first..=first + stream.below(d.len() - first)).collect();
-                Some(crate::Sample { op: $op { axes }, ins: vec![crate::SampleIn::any(crate::dims(&d))] })
+                Some(crate::Sample::new($op { axes }, vec![crate::SampleIn::any(crate::dims(&d))]))
             }
 
-            fn rejects() -> Vec<crate::Reject<$op>> {
+            fn rejects() -> Vec<crate::Reject> {
                 let f = |d: &[usize]| Meta::f32(crate::dims(d));
                 let op = |axes: &[usize]| $op { axes: axes.to_vec() };
                 vec![
-                    crate::Reject { op: op(&[0]), ins: vec![], want: "Arity" },
-                    crate::Reject { op: op(&[]), ins: vec![f(&[2])], want: "Argument" },
-                    crate::Reject { op: op(&[0, 2]), ins: vec![f(&[2, 3, 4])], want: "Argument" },
-                    crate::Reject { op: op(&[1]), ins: vec![f(&[2, 0])], want: "Argument" },
-                    crate::Reject { op: op(&[2]), ins: vec![f(&[2, 3])], want: "Axis" },
-                    crate::Reject { op: op(&[0]), ins: vec![Meta::u32(crate::dims(&[3]))], want: "DType" },
+                    crate::Reject::new(op(&[0]), vec![], "Arity"),
+                    crate::Reject::new(op(&[]), vec![f(&[2])], "Argument"),
+                    crate::Reject::new(op(&[0, 2]), vec![f(&[2, 3, 4])], "Argument"),
+                    crate::Reject::new(op(&[1]), vec![f(&[2, 0])], "Argument"),
+                    crate::Reject::new(op(&[2]), vec![f(&[2, 3])], "Axis"),
+                    crate::Reject::new(op(&[0]), vec![Meta::u32(crate::dims(&[3]))], "DType"),
                 ]
             }
 

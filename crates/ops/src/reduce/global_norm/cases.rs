@@ -9,7 +9,7 @@ use dittograd_numerics::rng::Stream;
 use dittograd_numerics::shape::Shape;
 
 impl Cases for GlobalNorm {
-    fn samples() -> Vec<Sample<GlobalNorm>> {
+    fn samples() -> Vec<Sample> {
         let cases: [&[&[usize]]; 7] = [
             &[&[]],
             &[&[7]],
@@ -22,15 +22,15 @@ impl Cases for GlobalNorm {
         cases.iter().map(|shapes| sample(shapes.iter().map(|d| dims(d)))).collect()
     }
 
-    fn random(stream: &mut Stream) -> Option<Sample<GlobalNorm>> {
+    fn random(stream: &mut Stream) -> Option<Sample> {
         let shapes: Vec<Shape> = (0..1 + stream.below(9)).map(|_| dims(&edge_dims(0, 3, stream))).collect();
         Some(sample(shapes))
     }
 
-    fn rejects() -> Vec<Reject<GlobalNorm>> {
+    fn rejects() -> Vec<Reject> {
         vec![
-            Reject { op: GlobalNorm, ins: vec![], want: "Arity" },
-            Reject { op: GlobalNorm, ins: vec![Meta::f32(dims(&[3])), Meta::u32(dims(&[3]))], want: "DType" },
+            Reject::new(GlobalNorm, vec![], "Arity"),
+            Reject::new(GlobalNorm, vec![Meta::f32(dims(&[3])), Meta::u32(dims(&[3]))], "DType"),
         ]
     }
 
@@ -40,6 +40,6 @@ impl Cases for GlobalNorm {
     }
 }
 
-pub(super) fn sample(shapes: impl IntoIterator<Item = Shape>) -> Sample<GlobalNorm> {
-    Sample { op: GlobalNorm, ins: shapes.into_iter().map(SampleIn::any).collect() }
+pub(super) fn sample(shapes: impl IntoIterator<Item = Shape>) -> Sample {
+    Sample::new(GlobalNorm, shapes.into_iter().map(SampleIn::any).collect())
 }

@@ -27,7 +27,7 @@ impl Lines {
 pub(super) const LENGTHS: [usize; 16] = [1, 2, 3, 4, 5, 8, 31, 64, 128, 129, 131, 144, 200, 225, 256, 390];
 
 impl Cases for Rfft {
-    fn samples() -> Vec<Sample<Rfft>> {
+    fn samples() -> Vec<Sample> {
         let mut all: Vec<_> = LENGTHS.iter().map(|&n| sample(Rfft { scaled: false }, &[&[2, n]])).collect();
         all.extend([
             sample(Rfft { scaled: false }, &[&[5]]),
@@ -39,20 +39,20 @@ impl Cases for Rfft {
         all
     }
 
-    fn random(stream: &mut Stream) -> Option<Sample<Rfft>> {
+    fn random(stream: &mut Stream) -> Option<Sample> {
         let (batch, n) = (pick(&[1, 3, 17], stream), pick(&[7, 127, 160, 512, 630, 1000, 1024], stream));
         Some(sample(Rfft { scaled: stream.below(2) == 1 }, &[&[batch, n]]))
     }
 
-    fn rejects() -> Vec<Reject<Rfft>> {
+    fn rejects() -> Vec<Reject> {
         let f = |d: &[usize]| Meta::f32(dims(d));
         let op = Rfft { scaled: false };
         vec![
-            Reject { op, ins: vec![], want: "Arity" },
-            Reject { op, ins: vec![f(&[])], want: "Rank" },
-            Reject { op, ins: vec![f(&[3, 0])], want: "Argument" },
-            Reject { op, ins: vec![f(&[MAX_GRID + 1])], want: "Argument" },
-            Reject { op, ins: vec![Meta::u32(dims(&[4]))], want: "DType" },
+            Reject::new(op, vec![], "Arity"),
+            Reject::new(op, vec![f(&[])], "Rank"),
+            Reject::new(op, vec![f(&[3, 0])], "Argument"),
+            Reject::new(op, vec![f(&[MAX_GRID + 1])], "Argument"),
+            Reject::new(op, vec![Meta::u32(dims(&[4]))], "DType"),
         ]
     }
 
@@ -66,7 +66,7 @@ impl Cases for Rfft {
 }
 
 impl Cases for Irfft {
-    fn samples() -> Vec<Sample<Irfft>> {
+    fn samples() -> Vec<Sample> {
         let one = |lead: &[usize], n: usize, scaled: bool| {
             sample(Irfft { n, scaled }, &[&[lead, &[n / 2 + 1, 2]].concat()])
         };
@@ -81,21 +81,21 @@ impl Cases for Irfft {
         all
     }
 
-    fn random(stream: &mut Stream) -> Option<Sample<Irfft>> {
+    fn random(stream: &mut Stream) -> Option<Sample> {
         let (batch, n) = (pick(&[1, 3, 17], stream), pick(&[7, 127, 160, 512, 630, 1000, 1024], stream));
         Some(sample(Irfft { n, scaled: stream.below(2) == 1 }, &[&[batch, n / 2 + 1, 2]]))
     }
 
-    fn rejects() -> Vec<Reject<Irfft>> {
+    fn rejects() -> Vec<Reject> {
         let f = |d: &[usize]| Meta::f32(dims(d));
         let op = |n| Irfft { n, scaled: true };
         vec![
-            Reject { op: op(4), ins: vec![], want: "Arity" },
-            Reject { op: op(0), ins: vec![f(&[1, 2])], want: "Argument" },
-            Reject { op: op(4), ins: vec![f(&[3])], want: "Rank" },
-            Reject { op: op(4), ins: vec![f(&[5, 4, 2])], want: "Shapes" },
-            Reject { op: op(4), ins: vec![f(&[5, 3, 3])], want: "Shapes" },
-            Reject { op: op(4), ins: vec![Meta::u32(dims(&[3, 2]))], want: "DType" },
+            Reject::new(op(4), vec![], "Arity"),
+            Reject::new(op(0), vec![f(&[1, 2])], "Argument"),
+            Reject::new(op(4), vec![f(&[3])], "Rank"),
+            Reject::new(op(4), vec![f(&[5, 4, 2])], "Shapes"),
+            Reject::new(op(4), vec![f(&[5, 3, 3])], "Shapes"),
+            Reject::new(op(4), vec![Meta::u32(dims(&[3, 2]))], "DType"),
         ]
     }
 
