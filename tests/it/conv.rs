@@ -194,10 +194,6 @@ fn digits(mut n: usize, sizes: impl DoubleEndedIterator<Item = usize>) -> Vec<us
     out
 }
 
-fn index(at: &[usize], sizes: impl Iterator<Item = usize>) -> usize {
-    at.iter().zip(sizes).fold(0, |n, (&i, s)| n * s + i)
-}
-
 /// The three ops word for word as NUMERICS.md has them.
 struct Contract {
     images: usize,
@@ -232,24 +228,44 @@ impl Contract {
         self.lines.iter().map(of).product()
     }
 
-    /// The element of a channel of x that a tap meets at an output, or zero.
-    fn meets(&self, x: &[f32], o: usize, t: usize) -> f32 {
-        let (o, t) = (digits(o, self.lines.iter().map(|l| l.y)), digits(t, self.lines.iter().map(|l| l.k)));
-        let mut at = 0;
-        for ((l, o), t) in self.lines.iter().zip(o).zip(t) {
-            let i = (o * l.s + t * l.d) as isize - l.p as isize;
-            if i < 0 || i >= l.x as isize {
-                return 0.0;
+    /// For each output and tap, the element of a channel of x that the tap meets there; none is a zero of the padding.
+    fn met(&self) -> Vec<Option<usize>> {
+        let one = |o: usize, t: usize| {
+            let (o, t) =
+                (digits(o, self.lines.iter().map(|l| l.y)), digits(t, self.lines.iter().map(|l| l.k)));
+            self.lines.iter().zip(o).zip(t).try_fold(0, |at, ((l, o), t)| {
+                let i = (o * l.s + t * l.d).checked_sub(l.p)?;
+                (i < l.x).then_some(at * l.x + i)
+            })
+        };
+        let taps = self.size(|l| l.k);
+        (0..self.size(|l| l.y) * taps).map(|i| one(i / taps, i % taps)).collect()
+    }
+
+    /// For each element of a channel of x and tap: nothing if the tap meets no whole step there, else the output, or `None` beyond y.
+    fn reached(&self) -> Vec<Option<Option<usize>>> {
+        let one = |i: usize, t: usize| {
+            let (i, t) =
+                (digits(i, self.lines.iter().map(|l| l.x)), digits(t, self.lines.iter().map(|l| l.k)));
+            let steps: Vec<isize> = (self.lines.iter().zip(i).zip(t))
+                .map(|((l, i), t)| (i + l.p) as isize - (t * l.d) as isize)
+                .collect();
+            if steps.iter().zip(&self.lines).any(|(o, l)| o.rem_euclid(l.s as isize) != 0) {
+                return None;
             }
-            at = at * l.x + i as usize;
-        }
-        x[at]
+            Some(steps.iter().zip(&self.lines).try_fold(0, |at, (o, l)| {
+                let o = usize::try_from(*o).ok()? / l.s;
+                (o < l.y).then_some(at * l.y + o)
+            }))
+        };
+        let taps = self.size(|l| l.k);
+        (0..self.size(|l| l.x) * taps).map(|j| one(j / taps, j % taps)).collect()
     }
 
     fn conv(&self, x: &[f32], w: &[f32], b: Option<&[f32]>) -> Vec<f32> {
         let [ci, co] = self.channels;
         let (xs, ks, ys) = (self.size(|l| l.x), self.size(|l| l.k), self.size(|l| l.y));
-        let mut out = Vec::new();
+        let (met, mut out) = (self.met(), Vec::new());
         for n in 0..self.images {
             for c in 0..self.groups * co {
                 for o in 0..ys {
@@ -257,7 +273,7 @@ impl Contract {
                     for a in 0..ci {
                         let channel = (n * self.groups + c / co) * ci + a;
                         for t in 0..ks {
-                            let v = self.meets(&x[channel * xs..][..xs], o, t);
+                            let v = met[o * ks + t].map_or(0.0, |at| x[channel * xs + at]);
                             chain.add(w[(c * ci + a) * ks + t], v);
                         }
                     }
@@ -272,31 +288,17 @@ impl Contract {
     fn transpose(&self, y: &[f32], w: &[f32], b: Option<&[f32]>) -> Vec<f32> {
         let [ci, co] = self.channels;
         let (xs, ks, ys) = (self.size(|l| l.x), self.size(|l| l.k), self.size(|l| l.y));
-        let mut out = Vec::new();
+        let (reached, mut out) = (self.reached(), Vec::new());
         for n in 0..self.images {
             for a in 0..self.groups * ci {
                 let g = a / ci;
                 for i in 0..xs {
-                    let at = digits(i, self.lines.iter().map(|l| l.x));
                     let mut chain = Chain::default();
                     for c in g * co..(g + 1) * co {
                         for t in 0..ks {
-                            let taps = digits(t, self.lines.iter().map(|l| l.k));
-                            let steps: Vec<(isize, Line)> = (self.lines.iter().zip(&at).zip(&taps))
-                                .map(|((l, i), t)| ((i + l.p) as isize - (t * l.d) as isize, *l))
-                                .collect();
                             // Only taps that meet the position at a whole step take part; those beyond y as zeros.
-                            if steps.iter().any(|(o, l)| o.rem_euclid(l.s as isize) != 0) {
-                                continue;
-                            }
-                            let o: Option<Vec<usize>> = steps
-                                .iter()
-                                .map(|(o, l)| usize::try_from(o / l.s as isize).ok().filter(|&o| o < l.y))
-                                .collect();
-                            let o = if steps.iter().any(|(o, _)| *o < 0) { None } else { o };
-                            let v = o.map_or(0.0, |o| {
-                                y[(n * self.groups * co + c) * ys + index(&o, self.lines.iter().map(|l| l.y))]
-                            });
+                            let Some(o) = reached[i * ks + t] else { continue };
+                            let v = o.map_or(0.0, |o| y[(n * self.groups * co + c) * ys + o]);
                             chain.add(w[(c * ci + a % ci) * ks + t], v);
                         }
                     }
@@ -311,7 +313,7 @@ impl Contract {
     fn kernel_grad(&self, y: &[f32], x: &[f32]) -> Vec<f32> {
         let [ci, co] = self.channels;
         let (xs, ks, ys) = (self.size(|l| l.x), self.size(|l| l.k), self.size(|l| l.y));
-        let mut out = Vec::new();
+        let (met, mut out) = (self.met(), Vec::new());
         for c in 0..self.groups * co {
             for a in 0..ci {
                 for t in 0..ks {
@@ -319,7 +321,7 @@ impl Contract {
                     for n in 0..self.images {
                         let channel = (n * self.groups + c / co) * ci + a;
                         for o in 0..ys {
-                            let v = self.meets(&x[channel * xs..][..xs], o, t);
+                            let v = met[o * ks + t].map_or(0.0, |at| x[channel * xs + at]);
                             chain.add(y[(n * self.groups * co + c) * ys + o], v);
                         }
                     }

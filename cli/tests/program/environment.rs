@@ -245,7 +245,7 @@ fn named_pipes_are_not_waited_for() {
 fn little_memory() {
     let here = tempfile::tempdir().unwrap();
     let commands = [
-        "train mlp --steps 3 --hidden 2000,2000 --samples 3000 --batch 1000 --out none --threads 2 --quiet",
+        "train mlp --steps 2 --hidden 2000,2000 --samples 3000 --batch 250 --out none --threads 2 --quiet",
         "bench matmul:1500,1500,1500 --threads 2",
         "train cnn --steps 2 --samples 700 --batch 500 --out none --threads 3 --quiet",
     ];

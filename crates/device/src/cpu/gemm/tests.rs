@@ -106,28 +106,42 @@ fn long_sums_of_full_tiles() {
     }
 }
 
+/// Also rows that are read in place, several chunks, batches, and more rows and columns than are packed at a time.
 #[test]
-fn products_that_threads_share() {
+fn threads_that_pack_rows_of_their_own() {
+    let sizes = [
+        (1, 1000, 200, 100),
+        (1, 5000, 60, 60),
+        (1, 300, 66, 1030),
+        (3, 500, 120, 100),
+        (1, 1000, 400, 800),
+        (1, MAX_SHARED / 64 + 100, 70, 20),
+    ];
+    threads_share(OwnPacking::Rows, &sizes);
+}
+
+#[test]
+fn threads_that_pack_columns_of_their_own() {
+    let sizes = [
+        (1, 130, 1100, 300),
+        (2, 150, 900, 300),
+        (1, 40, 500, 1030),
+        (8, 700, 60, 60),
+        (1, 60, MAX_SHARED / 64 + 5, 20),
+    ];
+    threads_share(OwnPacking::Columns, &sizes);
+}
+
+#[test]
+fn threads_that_pack_nothing_of_their_own() {
+    threads_share(OwnPacking::Nothing, &[(1, 420, 450, 1030), (2, 300, 450, 1030)]);
+}
+
+/// Products of these batches and sizes (m, n, k), on any number of threads.
+fn threads_share(own: OwnPacking, sizes: &[(usize, usize, usize, usize)]) {
     let pools = [1, 2, 3, 8].map(Pool::new);
     let mut rng = Rng(0x1111_5432_1abc_def1);
-    let max_vectors = MAX_SHARED / 64;
-    // Also rows that are read in place, several chunks, batches, and more rows and columns than are packed at a time.
-    let sizes = [
-        (OwnPacking::Rows, 1, 1000, 200, 100),
-        (OwnPacking::Rows, 1, 5000, 60, 60),
-        (OwnPacking::Rows, 1, 300, 66, 1030),
-        (OwnPacking::Rows, 3, 500, 120, 100),
-        (OwnPacking::Rows, 1, 1000, 400, 800),
-        (OwnPacking::Columns, 1, 130, 1100, 300),
-        (OwnPacking::Columns, 2, 150, 900, 300),
-        (OwnPacking::Columns, 1, 40, 500, 1030),
-        (OwnPacking::Columns, 8, 700, 60, 60),
-        (OwnPacking::Nothing, 1, 420, 450, 1030),
-        (OwnPacking::Nothing, 2, 300, 450, 1030),
-        (OwnPacking::Rows, 1, max_vectors + 100, 70, 20),
-        (OwnPacking::Columns, 1, 60, max_vectors + 5, 20),
-    ];
-    for (own, batch, m, n, k) in sizes {
+    for &(batch, m, n, k) in sizes {
         for (ta, tb) in [(false, true), (true, false)] {
             let g = Gemm { batch, m, n, k, ta, tb };
             assert_eq!(g.shared(2).map(|shared| shared.own), Some(own), "{g:?}");
