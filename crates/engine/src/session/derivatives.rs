@@ -128,7 +128,7 @@ impl Session {
         self.matrix(rows, y, x)?.reshape(&joined(y, x)?)
     }
 
-    /// As [`Session::jacobian`], by forward mode: one walk for each element of `x`.
+    /// Like [`Session::jacobian`], by forward mode: one walk for each element of `x`.
     #[doc(alias = "jacfwd")]
     pub fn jacobian_forward<'s>(&'s self, y: Var<'s>, x: Var<'s>) -> Result<Var<'s>> {
         let (seed, grads) = self.transposed(y, &[x])?;
@@ -213,7 +213,7 @@ impl<'s> Var<'s> {
         self.session.backward(&[(self, None)], true)
     }
 
-    /// As [`Var::backward`], but values stay, so that a second walk is possible.
+    /// Like [`Var::backward`], but values stay, so that a second walk is possible.
     #[doc(alias = "retain_graph")]
     pub fn backward_retain(self) -> Result<Grads> {
         self.session.backward(&[(self, None)], false)

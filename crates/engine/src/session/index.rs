@@ -42,7 +42,7 @@ impl<'s> Var<'s> {
         self.session.apply(IndexSelect { axis, checked: true }, &[self, index])
     }
 
-    /// As [`Var::index_select`], with zeros for an index out of range.
+    /// Like [`Var::index_select`], with zeros for an index out of range.
     pub fn index_select_or_zero(self, axis: usize, index: Var<'s>) -> Result<Var<'s>> {
         self.session.apply(IndexSelect { axis, checked: false }, &[self, index])
     }
@@ -79,7 +79,7 @@ impl<'s> Var<'s> {
         self.session.apply(IndexAdd { axis, size, checked: true }, &[src, index, self])
     }
 
-    /// As [`Var::index_add`], without what has an index out of range.
+    /// Like [`Var::index_add`], without what has an index out of range.
     pub fn index_add_or_skip(self, axis: usize, index: Var<'s>, src: Var<'s>) -> Result<Var<'s>> {
         let size = self.dim("index_add_or_skip", axis)?;
         self.session.apply(IndexAdd { axis, size, checked: false }, &[src, index, self])

@@ -12,7 +12,7 @@ fn bad_axis(op: &str, axis: usize, shape: Shape) -> Error {
 }
 
 impl Session {
-    /// The values one after the other along `axis`; they agree in all other dimensions. Any number from one on.
+    /// The values one after another along `axis`; they agree in all other dimensions. Any number from one on.
     #[doc(alias = "cat")]
     pub fn concat<'s>(&'s self, values: &[Var<'s>], axis: usize) -> Result<Var<'s>> {
         if values.len() <= MAX_INS {
@@ -281,7 +281,7 @@ impl<'s> Var<'s> {
         self.pad_with(axis, before, after, 0.0)
     }
 
-    /// As [`Var::pad`], with any number instead of zero.
+    /// Like [`Var::pad`], with any number instead of zero.
     pub fn pad_with(self, axis: usize, before: usize, after: usize, value: f64) -> Result<Var<'s>> {
         let shape = self.shape()?;
         let Some(&d) = shape.dims().get(axis) else { return Err(bad_axis("pad", axis, shape)) };

@@ -254,7 +254,7 @@ impl Session {
         state.random_calls = calls;
     }
 
-    /// As [`Session::set_random_calls`], by code that means the counter of the trace where there is one.
+    /// Like [`Session::set_random_calls`], by code that means the counter of the trace where there is one.
     pub(crate) fn seek_random(&self, calls: u64) {
         self.state.borrow_mut().random_calls = calls;
     }

@@ -34,7 +34,7 @@ impl Session {
         Ok(graph.outputs().iter().map(|v| all[v.0 as usize]).collect())
     }
 
-    /// As [`Session::replay`], but gives every value of the program.
+    /// Like [`Session::replay`], but gives every value of the program.
     #[doc(hidden)]
     pub fn replay_all<'s>(&'s self, graph: &Graph, inputs: &[Var<'s>]) -> Result<Vec<Var<'s>>> {
         let wanted = graph.inputs();

@@ -21,7 +21,7 @@ impl<'s> Var<'s> {
         self.session().apply(Irfft { n, scaled: true }, &[self])
     }
 
-    /// `a` applied along the last axis but one: `y[…, i, j] = Σ_l a[i, l] x[…, l, j]`.
+    /// `a` applied along the second-to-last axis: `y[…, i, j] = Σ_l a[i, l] x[…, l, j]`.
     pub fn axis_matmul(self, a: Var<'s>) -> Result<Var<'s>> {
         self.session().apply(AxisMatMul { ta: false }, &[a, self])
     }
@@ -37,7 +37,7 @@ impl<'s> Var<'s> {
         Ok([half(0)?, half(1)?])
     }
 
-    /// The matrix `a`, or its transpose, applied along the last axis but one.
+    /// The matrix `a`, or its transpose, applied along the second-to-last axis.
     fn along(self, a: Var<'s>, ta: bool) -> Result<Var<'s>> {
         self.session().apply(AxisMatMul { ta }, &[a, self])
     }
