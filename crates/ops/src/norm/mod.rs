@@ -170,8 +170,9 @@ impl Grouped {
     /// shapes of the packed value.
     ///
     /// Let `h = dy gamma`, `D(q) = r (q - mean q - x^ mean(q x^))` and `v = [u | w | z]`. `D` is the derivative of `x^`
-    /// by `x` and is symmetric; the derivative of `r` is `-r^2 x^ / n`. So the gradients are `by dy = gamma D(u) + w x^
-    /// + z`, `by gamma = sum dy D(u)`, `by x = D(w dy - r (mean(h x^) u + mean(u x^) h)) - r x^ mean(u D(h))`.
+    /// by `x` and is symmetric; the derivative of `r` is `-r^2 x^ / n`. So the gradients are
+    /// `by dy = gamma D(u) + w x^ + z`, `by gamma = sum dy D(u)`,
+    /// `by x = D(w dy - r (mean(h x^) u + mean(u x^) h)) - r x^ mean(u D(h))`.
     pub(crate) fn second(
         &self,
         r: &mut dyn Recorder,
@@ -589,9 +590,9 @@ row_norm! {
     /// last `axes` axes. Inputs are `x`, or `x, gamma`, or `x, gamma, beta`; gain and shift have the shape of those
     /// axes. A constant row gives `beta`.
     LayerNorm "layer_norm",
-    /// Gradients of [`LayerNorm`] from `x, dy` or `x, gamma, dy`, packed as `[dx | dgamma | dbeta]`. With `h = dy
-    /// gamma`: `dx = (h - mean(h) - x^ mean(h x^)) / sqrt(var + eps)`, and over all rows `dgamma = sum dy x^`, `dbeta =
-    /// sum dy`.
+    /// Gradients of [`LayerNorm`] from `x, dy` or `x, gamma, dy`, packed as `[dx | dgamma | dbeta]`. With
+    /// `h = dy gamma`: `dx = (h - mean(h) - x^ mean(h x^)) / sqrt(var + eps)`, and over all rows `dgamma = sum dy x^`,
+    /// `dbeta = sum dy`.
     LayerNormBwd "layer_norm_bwd",
     centered: true, affine: 2
 }
@@ -600,8 +601,8 @@ row_norm! {
     /// RMS norm: `y = x^ gamma` with `x^ = x / sqrt(mean(x^2) + eps)`, the mean over the last `axes` axes. Inputs are
     /// `x`, or `x, gamma`; the gain has the shape of those axes.
     RmsNorm "rms_norm",
-    /// Gradients of [`RmsNorm`] from `x, dy` or `x, gamma, dy`, packed as `[dx | dgamma]`. With `h = dy gamma`: `dx =
-    /// (h - x^ mean(h x^)) / sqrt(mean(x^2) + eps)`, and over all rows `dgamma = sum dy x^`.
+    /// Gradients of [`RmsNorm`] from `x, dy` or `x, gamma, dy`, packed as `[dx | dgamma]`. With `h = dy gamma`:
+    /// `dx = (h - x^ mean(h x^)) / sqrt(mean(x^2) + eps)`, and over all rows `dgamma = sum dy x^`.
     RmsNormBwd "rms_norm_bwd",
     centered: false, affine: 1
 }

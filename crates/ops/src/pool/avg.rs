@@ -81,8 +81,8 @@ pool_op! {
 }
 
 pool_op! {
-    /// Gradient of [`AvgPool`] from the upstream gradient: each window adds its gradient, times the rounded `1 /
-    /// cells`, to all its real cells.
+    /// Gradient of [`AvgPool`] from the upstream gradient: each window adds its gradient, times the rounded
+    /// `1 / cells`, to all its real cells.
     AvgPoolBwd "avg_pool_bwd" 1 {
         /// The windows.
         window: Window = window_from(attrs, &["count_include_pad", "sizes"]), Window::attrs;

@@ -195,10 +195,10 @@ impl Op for SelectiveScan {
 }
 
 /// The packed gradients of [`SelectiveScan`]. Inputs are `a, b, x, h0`, the value `h` and its gradient `g`. From the
-/// last step to the first, `τ[t] = fma(a[t+1], τ[t+1], g[t])`, with `τ = g` at the last step. Then `da[t] = τ[t]
-/// h[t-1]`, `db[t] = τ[t] x[t]`, `dx[t] = b[t] τ[t]`, `dh0 = a[0] τ[0]`. For a coefficient that does not vary, `da` (…,
-/// S) is the sum of these terms by fused multiply-adds from the last step to the first, starting at +0. With no steps
-/// all parts are zero.
+/// last step to the first, `τ[t] = fma(a[t+1], τ[t+1], g[t])`, with `τ = g` at the last step. Then
+/// `da[t] = τ[t] h[t-1]`, `db[t] = τ[t] x[t]`, `dx[t] = b[t] τ[t]`, `dh0 = a[0] τ[0]`. For a coefficient that does not
+/// vary, `da` (…, S) is the sum of these terms by fused multiply-adds from the last step to the first, starting at +0.
+/// With no steps all parts are zero.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SelectiveScanBwd;
 

@@ -14,10 +14,10 @@ use dittograd_numerics::tensor::Tensor;
 
 /// Spectral convolution along a grid: `x` (…, grid, c), `wRe`, `wIm` (modes, c, o), value (…, grid, o).
 ///
-/// Let `θ = 2π k t / grid`. The value is `y[t, o] = 1/grid Σ_k s_k Re(Z[k, o] e^{iθ})` over the kept modes, with `X[k]
-/// = Σ_t x[t] e^{-iθ}` and `Z[k, o] = Σ_c X[k, c] (wRe + i wIm)[k, c, o]`. The weight `s_k` is 1 for mode 0 and for the
-/// highest mode of an even grid, whose imaginary part of `Z` does not count; otherwise it is 2. With no modes the value
-/// is zero. More than `grid / 2 + 1` modes, an empty grid and no channels are errors.
+/// Let `θ = 2π k t / grid`. The value is `y[t, o] = 1/grid Σ_k s_k Re(Z[k, o] e^{iθ})` over the kept modes, with
+/// `X[k] = Σ_t x[t] e^{-iθ}` and `Z[k, o] = Σ_c X[k, c] (wRe + i wIm)[k, c, o]`. The weight `s_k` is 1 for mode 0 and
+/// for the highest mode of an even grid, whose imaginary part of `Z` does not count; otherwise it is 2. With no modes
+/// the value is zero. More than `grid / 2 + 1` modes, an empty grid and no channels are errors.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SpectralConv1d;
 

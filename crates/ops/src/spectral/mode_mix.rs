@@ -157,10 +157,10 @@ impl Mix {
     }
 }
 
-/// Multiplies a spectrum (…, 2, modes, c) by complex weights, mode by mode: `Z[k, o] = Σ_c X[k, c] (wRe + i wIm)[k, c,
-/// o]` with `wRe`, `wIm` (modes, c, o). With `adjoint` it maps o channels to c by the conjugate transpose: `X[k, c] =
-/// Σ_o Z[k, o] (wRe - i wIm)[k, c, o]`. Each part is a dot product by rule C4 over the channels, a channel's real part
-/// before its imaginary part.
+/// Multiplies a spectrum (…, 2, modes, c) by complex weights, mode by mode:
+/// `Z[k, o] = Σ_c X[k, c] (wRe + i wIm)[k, c, o]` with `wRe`, `wIm` (modes, c, o). With `adjoint` it maps o channels to
+/// c by the conjugate transpose: `X[k, c] = Σ_o Z[k, o] (wRe - i wIm)[k, c, o]`. Each part is a dot product by rule C4
+/// over the channels, a channel's real part before its imaginary part.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ModeMix {
     /// Whether to use the conjugate transpose of the weights.

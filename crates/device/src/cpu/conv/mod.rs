@@ -122,8 +122,9 @@ impl Gather {
     }
 }
 
-/// The kernel gradient of a convolution: for each group, `out[row, channel, tap] = Σ g[image, row, position] ·
-/// source[image, channel, position and tap]`, summed over (image, position) like a matrix product.
+/// The kernel gradient of a convolution: for each group,
+/// `out[row, channel, tap] = Σ g[image, row, position] · source[image, channel, position and tap]`, summed over (image,
+/// position) like a matrix product.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct KernelGrad {
     /// Positions and taps. The view's result is dense and has the layout of `g`; its kernel is the whole kernel.

@@ -11,8 +11,8 @@ use crate::cpu::vector::Vector;
 /// Packs a panel whose lines run across the terms, by copying. The last vector is filled up with zeros.
 ///
 /// # Safety
-/// `from` points to `kc` lines, `stride` apart, of `cols` floats, which make `nv` vectors, and `to` to `kc *
-/// nv` vectors. The processor has the instructions of `V`.
+/// `from` points to `kc` lines, `stride` apart, of `cols` floats, which make `nv` vectors, and `to` to `kc * nv`
+/// vectors. The processor has the instructions of `V`.
 #[inline(always)]
 pub(crate) unsafe fn pack<V: Vector>(
     from: *const f32,

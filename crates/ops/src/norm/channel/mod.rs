@@ -439,20 +439,20 @@ macro_rules! channel_norm {
 
 channel_norm! {
     /// Batch norm while training, on `(N, C, …)`: `y = x^ gamma + beta` with `x^ = (x - mean) / sqrt(var + eps)`. Mean
-    /// and biased variance are per channel, over all samples and positions. Inputs are `x`, or `x, gamma`, or `x,
-    /// gamma, beta`, with one gain and shift per channel.
+    /// and biased variance are per channel, over all samples and positions. Inputs are `x`, or `x, gamma`, or
+    /// `x, gamma, beta`, with one gain and shift per channel.
     BatchNorm "batch_norm",
-    /// Gradients of [`BatchNorm`] from `x, dy` or `x, gamma, dy`, packed as `[dx | dgamma | dbeta]`. With `h = dy
-    /// gamma`: `dx = (h - mean(h) - x^ mean(h x^)) / sqrt(var + eps)`, and per channel `dgamma = sum dy x^`, `dbeta =
-    /// sum dy`.
+    /// Gradients of [`BatchNorm`] from `x, dy` or `x, gamma, dy`, packed as `[dx | dgamma | dbeta]`. With
+    /// `h = dy gamma`: `dx = (h - mean(h) - x^ mean(h x^)) / sqrt(var + eps)`, and per channel `dgamma = sum dy x^`,
+    /// `dbeta = sum dy`.
     BatchNormBwd "batch_norm_bwd",
     {}
 }
 
 channel_norm! {
     /// Group norm on `(N, C, …)`: `y = x^ gamma + beta` with `x^ = (x - mean) / sqrt(var + eps)`. Mean and biased
-    /// variance are per group of neighbouring channels of one sample. Inputs are `x`, or `x, gamma`, or `x, gamma,
-    /// beta`, with one gain and shift per channel. One group per channel is instance norm.
+    /// variance are per group of neighbouring channels of one sample. Inputs are `x`, or `x, gamma`, or
+    /// `x, gamma, beta`, with one gain and shift per channel. One group per channel is instance norm.
     GroupNorm "group_norm",
     /// Gradients of [`GroupNorm`] from `x, dy` or `x, gamma, dy`, packed as `[dx | dgamma | dbeta]`. The formulas are
     /// those of [`BatchNormBwd`], with means over a group and sums over a channel.

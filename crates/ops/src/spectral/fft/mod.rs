@@ -397,9 +397,10 @@ impl Op for Rfft {
     }
 }
 
-/// The inverse transform to real lines: from pairs (…, n/2 + 1, 2) to (…, n), `x[t] = 1/n Σ_k s_k Re(X[k] e^{2πi k t /
-/// n})`. The weight `s_k` is 1 for mode 0 and for the highest mode of an even `n`, whose imaginary parts do not count;
-/// otherwise it is 2. Without `scaled` the factor `s_k / n` is left out, which makes it the gradient of [`Rfft`].
+/// The inverse transform to real lines: from pairs (…, n/2 + 1, 2) to (…, n),
+/// `x[t] = 1/n Σ_k s_k Re(X[k] e^{2πi k t / n})`. The weight `s_k` is 1 for mode 0 and for the highest mode of an even
+/// `n`, whose imaginary parts do not count; otherwise it is 2. Without `scaled` the factor `s_k / n` is left out, which
+/// makes it the gradient of [`Rfft`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Irfft {
     /// Length of a line.
