@@ -94,7 +94,7 @@ pub struct MultiheadAttention {
 
 impl MultiheadAttention {
     /// Parameters `name.in_proj_weight (3 width, width)`, by Xavier's rule, and `name.in_proj_bias`, zeros: queries, keys and
-    /// values one behind the other; the layer `name.out_proj`, whose bias is zeros. If `causal`, a place attends only to
+    /// values one after another; the layer `name.out_proj`, whose bias is zeros. If `causal`, a place attends only to
     /// itself and those before it.
     pub fn new(
         params: &mut Params,

@@ -64,7 +64,7 @@ impl<const AXES: usize> Conv<AXES> {
         Conv::with(params, name, [inputs, outputs], kernel, window, Some(outputs))
     }
 
-    /// As [`Conv::new`], without the bias.
+    /// Like [`Conv::new`], without the bias.
     pub fn without_bias(
         params: &mut Params,
         name: &str,
@@ -136,7 +136,7 @@ impl<const AXES: usize> ConvTranspose<AXES> {
         ConvTranspose::with(params, name, [inputs, outputs], kernel, (window, output_padding), Some(outputs))
     }
 
-    /// As [`ConvTranspose::new`], without the bias.
+    /// Like [`ConvTranspose::new`], without the bias.
     pub fn without_bias(
         params: &mut Params,
         name: &str,

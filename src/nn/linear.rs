@@ -19,7 +19,7 @@ impl Linear {
         Linear::with(params, name, inputs, outputs, None)?.biased(params, name)
     }
 
-    /// As [`Linear::new`], with a weight of normal draws with standard deviation `std`.
+    /// Like [`Linear::new`], with a weight of normal draws with standard deviation `std`.
     pub fn normal(
         params: &mut Params,
         name: &str,
@@ -30,7 +30,7 @@ impl Linear {
         Linear::with(params, name, inputs, outputs, Some(std))?.biased(params, name)
     }
 
-    /// As [`Linear::new`], without the bias.
+    /// Like [`Linear::new`], without the bias.
     pub fn without_bias(params: &mut Params, name: &str, inputs: usize, outputs: usize) -> Result<Linear> {
         Linear::with(params, name, inputs, outputs, None)
     }

@@ -52,7 +52,7 @@ modules! {
     eval: BatchNorm, Block, Dropout, Gpt, Residual, ResNet, Sequential, TransformerEncoderLayer, Vit;
 }
 
-/// Modules one after the other. Give layers the names `net.0`, `net.1`, … for those of a PyTorch `Sequential` called `net`.
+/// Modules one after another. Give layers the names `net.0`, `net.1`, … for those of a PyTorch `Sequential` called `net`.
 ///
 /// ```
 /// use dittograd::nn::{Activation, Lambda, Linear, Residual, Sequential};

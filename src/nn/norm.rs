@@ -29,7 +29,7 @@ impl LayerNorm {
         LayerNorm::with_eps(params, name, size, EPS)
     }
 
-    /// As [`LayerNorm::new`], with another eps than 1e-5.
+    /// Like [`LayerNorm::new`], with another eps than 1e-5.
     pub fn with_eps(params: &mut Params, name: &str, size: usize, eps: f64) -> Result<LayerNorm> {
         let (weight, bias) = affine(params, "layer_norm", name, size)?;
         Ok(LayerNorm { weight, bias, eps })

@@ -92,7 +92,7 @@ impl<'a> Evaluation<'a> {
         self.run_within(device, None)
     }
 
-    /// As [`Evaluation::run`], in memory of somebody else who does not need it now, if that is enough.
+    /// Like [`Evaluation::run`], in memory of somebody else who does not need it now, if that is enough.
     pub(super) fn run_within(&mut self, device: &Device, within: Option<&Buffer>) -> Result<Scores> {
         let _strict = environment::enter();
         let mut sums: Vec<f64> = Vec::new();

@@ -204,7 +204,7 @@ impl<'a> Trainer<'a> {
         self
     }
 
-    /// Computes each batch in so many equal parts, one after the other, which takes less memory. The loss must be a mean over
+    /// Computes each batch in so many equal parts, one after another, which takes less memory. The loss must be a mean over
     /// the rows.
     pub fn accumulate(mut self, parts: usize) -> Trainer<'a> {
         self.accumulate = parts;

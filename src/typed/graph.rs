@@ -312,7 +312,7 @@ where
         self.grow(|s, values, _| Ok(f(s, <All<G, N>>::vars(values)?)?.into_untyped()))
     }
 
-    /// As [`GraphData::node`], of all values so far and the indices.
+    /// Like [`GraphData::node`], of all values so far and the indices.
     pub fn node_aux<S: Dims, F>(self, f: F) -> Result<Grown<G, N, D, S>>
     where
         N: Append<Cons<S, Nil>>,
@@ -367,7 +367,7 @@ where
         self.compile_aux(device, inputs, Nil)
     }
 
-    /// As [`GraphData::compile`], with indices, which have no gradient.
+    /// Like [`GraphData::compile`], with indices, which have no gradient.
     pub fn compile_aux<T: Scalar>(
         &self,
         device: &Device,

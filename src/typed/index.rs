@@ -38,7 +38,7 @@ impl<'s, S: Dims> Typed<'s, S> {
         Ok(Typed::trust(self.var.index_select(AXIS, index.var)?))
     }
 
-    /// As [`Typed::index_select`], with zeros for an index out of range.
+    /// Like [`Typed::index_select`], with zeros for an index out of range.
     pub fn index_select_or_zero<const AXIS: usize, N: Dim>(
         self,
         index: Typed<'s, (N,), u32>,

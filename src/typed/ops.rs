@@ -72,7 +72,7 @@ impl<'s, S: Dims> Typed<'s, S> {
         Ok(Typed::trust(self.var.linear(weight.var, bias.var)?))
     }
 
-    /// A matrix applied along the last axis but one: [`Var::axis_matmul`].
+    /// A matrix applied along the second-to-last axis: [`Var::axis_matmul`].
     #[allow(clippy::type_complexity)] // the last two dimensions, spelt out
     pub fn axis_matmul<I: Dim, K: Dim, N: Dim>(
         self,
@@ -259,7 +259,7 @@ impl<'s, S: Dims> Typed<'s, S> {
         Ok(Typed::trust(self.var.masked_softmax(self.operand(mask)?)?))
     }
 
-    /// The recurrence `h[t] = a ∘ h[t-1] + b ∘ x[t]` from `h0` along the last axis but one: [`Var::selective_scan`].
+    /// The recurrence `h[t] = a ∘ h[t-1] + b ∘ x[t]` from `h0` along the second-to-last axis: [`Var::selective_scan`].
     /// `a` and `b` have the last axis of `x`, or its shape if they vary with time.
     pub fn selective_scan<A, B, T, N>(
         self,
