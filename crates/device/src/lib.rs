@@ -166,7 +166,8 @@ impl Device {
             None | Some(0) => false,
             Some(1) => true,
             Some(n) => {
-                let kind = ErrorKind::Env { name: "DITTOGRAD_WATCH", value: n.to_string(), want: WATCH_VALUES };
+                let kind =
+                    ErrorKind::Env { name: "DITTOGRAD_WATCH", value: n.to_string(), want: WATCH_VALUES };
                 return Err(Error::new("environment", kind));
             }
         };

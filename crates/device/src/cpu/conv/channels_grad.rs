@@ -63,7 +63,13 @@ impl ByChannelsGrad {
         // The lines of a chunk, and the padding of the images that it touches.
         let lines = (k.min(K_CHUNK) - 1) / along.axis.positions + 2;
         let max_box = (lines + ((lines - 1) / down.axis.positions + 2) * down.more()) * pitch;
-        (max_box * 8 <= MAX_TASK_BOXES_LEN).then_some(ByChannelsGrad { grad: *grad, down, along, pitch, max_box })
+        (max_box * 8 <= MAX_TASK_BOXES_LEN).then_some(ByChannelsGrad {
+            grad: *grad,
+            down,
+            along,
+            pitch,
+            max_box,
+        })
     }
 
     /// Taps of the kernel.

@@ -75,7 +75,8 @@ impl KernelGrad {
         let row_blocks = self.rows.div_ceil(max_block_rows(k)).max(1);
         let rows = self.rows.div_ceil(row_blocks).max(1);
         let row_blocks = self.rows.div_ceil(rows).max(1);
-        let wave = if threads == 1 || self.size() >= MIN_LARGE_GRAD_LEN { 1 } else { chunks.min(4 * threads) };
+        let wave =
+            if threads == 1 || self.size() >= MIN_LARGE_GRAD_LEN { 1 } else { chunks.min(4 * threads) };
         let work = self.size().saturating_mul(k);
         let target = if threads == 1 { 1 } else { (work >> 15).clamp(1, 4 * threads) };
         let per = target.div_ceil(self.groups.max(1) * row_blocks * wave);

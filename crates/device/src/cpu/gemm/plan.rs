@@ -236,7 +236,8 @@ impl Gemm {
         } else {
             n <= cols && panels >= MIN_PANELS_PER_THREAD_UNCACHED
         };
-        let by_columns = a_len <= MAX_CACHED_OPERAND && parts_of_thread(cols / PANEL) >= MIN_PANELS_PER_THREAD;
+        let by_columns =
+            a_len <= MAX_CACHED_OPERAND && parts_of_thread(cols / PANEL) >= MIN_PANELS_PER_THREAD;
         let prefers_columns = 2 * a_len < b_len || m < n && self.fuses_packing();
         let own = if by_columns && (prefers_columns || !by_rows) {
             OwnPacking::Columns
