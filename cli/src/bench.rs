@@ -35,7 +35,7 @@ const DEFAULT: [&str; 6] = [
 pub(crate) struct Bench {
     /// A training step of a model: mlp_b128, cnn_b128, cnn_b32, fno1d_b32_g1024, fno1d_b8_g1024,
     /// babygpt_b64_t256, gpt2s_b8_t1024 or gpt_b8_t128, or with another batch (b), context (t), vocabulary (v) or
-    /// grid (g), with _eager behind it for one op at a time; or an op:
+    /// grid (g), and with the suffix _eager for one op at a time; or an op:
     /// matmul:M,N,K[,ta][,tb], or OP:INPUTS[@ATTRS][+grad] for any op: inputs are sizes like 64,128
     /// separated by /, indices below 10 are 64%10, attributes a JSON object, and +grad adds the gradient
     /// rule; equal inputs of elementwise ops and the axis of sum and mean need not be written [default:

@@ -34,13 +34,13 @@ pub(crate) struct Predict {
     /// Text to continue (gpt, mamba)
     #[arg(long, value_name = "TEXT")]
     prompt: Option<String>,
-    /// Tokens to write behind the prompt [default: 200, or an answer]
+    /// Number of tokens to generate after the prompt [default: 200, or an answer]
     #[arg(long, value_name = "N", value_parser = positive)]
     tokens: Option<usize>,
-    /// How freely tokens are drawn; at 0 the likeliest is taken
+    /// Sampling temperature; at 0 the likeliest token is taken
     #[arg(long, default_value_t = 0.0)]
     temperature: f64,
-    /// Draw among so many of the likeliest tokens
+    /// Draw only among the N likeliest tokens
     #[arg(long, value_name = "N", value_parser = positive)]
     top_k: Option<usize>,
     /// Seed of the draws

@@ -41,7 +41,7 @@ pub(crate) struct Train {
     /// Rows in a batch [default: by the model, or all training rows if fewer]
     #[arg(long, value_parser = positive)]
     batch: Option<usize>,
-    /// Parts that a batch is computed in, one after another, which takes less memory [default: 1]
+    /// Gradient accumulation: compute each batch in this many parts, which takes less memory [default: 1]
     #[arg(long, value_parser = positive)]
     accumulate: Option<usize>,
     /// Learning rate [default: by the model]
@@ -50,7 +50,7 @@ pub(crate) struct Train {
     /// How the learning rate changes from step to step [default: by the model]
     #[arg(long, value_enum)]
     schedule: Option<Curve>,
-    /// Steps in which the learning rate grows to its height [default: 0]
+    /// Warm-up: steps in which the learning rate grows to its maximum [default: 0]
     #[arg(long)]
     warmup: Option<u64>,
     /// Update rule [default: adamw]
@@ -59,7 +59,7 @@ pub(crate) struct Train {
     /// Weight decay [default: by the rule]
     #[arg(long, value_parser = rate)]
     weight_decay: Option<f64>,
-    /// Largest norm of all gradients together
+    /// Gradient clipping: the largest global norm of the gradients
     #[arg(long, value_parser = rate)]
     clip: Option<f64>,
     /// Seed of the data, the split, the batches, the initial parameters and dropout [default: 7]
@@ -71,12 +71,12 @@ pub(crate) struct Train {
     /// Sizes of the model, as a JSON object; `inspect` shows what a trained one has
     #[arg(long, value_name = "JSON")]
     config: Option<String>,
-    /// A data set that is made from the seed (spirals, digits, burgers, darcy, additions, …), or a file: .csv with numbers and
-    /// a class behind them, .npz with x and y, .txt, or a folder with MNIST, CIFAR-10, or folders of PNG files
+    /// A data set generated from the seed (spirals, digits, burgers, darcy, additions, …), or a file: .csv with numbers and a
+    /// class in the last column, .npz with x and y, .txt, or a folder with MNIST, CIFAR-10, or folders of PNG files
     /// named by their class [default: by the model]
     #[arg(long, value_name = "NAME|PATH")]
     data: Option<PathBuf>,
-    /// Samples that are made
+    /// Number of samples to generate
     #[arg(long, value_parser = positive)]
     samples: Option<usize>,
     /// Points of the grid of fields, or tokens in a sample of text
@@ -85,14 +85,14 @@ pub(crate) struct Train {
     /// Last columns of a CSV file that are numbers to predict, instead of a class
     #[arg(long, value_parser = positive)]
     targets: Option<usize>,
-    /// What the tokens of a text are: bytes; pairs of them, joined as is frequent in the text, up to SIZE tokens; or those of a
-    /// tokenizer.json, or of a folder with it or with vocab.json and merges.txt [default: bytes]
+    /// The tokens of a text: bytes; bpe:SIZE, a byte-pair encoding of SIZE tokens trained on the text; or a tokenizer.json,
+    /// or a folder with it or with vocab.json and merges.txt [default: bytes]
     #[arg(long, value_name = "bytes|bpe:SIZE|PATH")]
     tokenizer: Option<String>,
-    /// Steps from one evaluation and checkpoint to the next [default: a tenth of all]
+    /// Steps between evaluations and checkpoints [default: a tenth of all]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     eval_every: Option<u64>,
-    /// Stop after so many evaluations without a better one
+    /// Early stopping: end after this many evaluations in a row without a better one
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     patience: Option<u64>,
     /// Folder for checkpoint, measurements and pictures, or `none` [default: a new one in runs/, or in DITTOGRAD_RUNS]
@@ -101,7 +101,7 @@ pub(crate) struct Train {
     /// Start from the parameters of a safetensors file, by their names, such as PyTorch's state dicts
     #[arg(long, value_name = "FILE", conflicts_with = "resume")]
     weights: Option<PathBuf>,
-    /// Go on from a checkpoint, or from the one in a folder, to the same bits as without the break
+    /// Continue from a checkpoint, or from the one in a folder, to the same bits as without the interruption
     #[arg(long, value_name = "PATH")]
     resume: Option<PathBuf>,
     /// Also write event files for TensorBoard into the folder
@@ -110,7 +110,7 @@ pub(crate) struct Train {
     /// Time every op of a few steps, and write them as a trace for ui.perfetto.dev
     #[arg(long, value_name = "FILE")]
     profile: Option<PathBuf>,
-    /// Watch the memory: print it every N steps, and warn where it grows from step to step
+    /// Watch the memory: print it every N steps, and warn if it grows from step to step
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     memory: Option<u64>,
 }

@@ -503,7 +503,7 @@ impl Driver {
             Err(error) if matches!(error.kind(), ErrorKind::Cuda { code: NOT_SUPPORTED, .. }) => Ok(None),
             Err(error) => Err(error),
             Ok(()) if count == 0 || nodes.is_null() => Ok(Some(Vec::new())),
-            // SAFETY: on success the driver gives an array of so many nodes, which is there until the next call that
+            // SAFETY: on success the driver gives an array of `count` nodes, which is valid until the next call that
             // uses the stream.
             Ok(()) => Ok(Some(unsafe { std::slice::from_raw_parts(nodes, count) }.to_vec())),
         }
