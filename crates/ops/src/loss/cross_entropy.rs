@@ -450,8 +450,8 @@ impl Op for CrossEntropyBwd {
     }
 
     fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, v: Val) -> Result<Vec<Option<Val>>> {
-        // f = (p - target) c with c = dy / rows for a mean, else dy. df/dx = softmax_bwd(p, v c). df/ddy = sum of v (p
-        // - target) over everything that dy scales, divided by the rows for a mean.
+        // f = (p - target) c with c = dy / rows for a mean, else dy. df/dx = softmax_bwd(p, v c). df/ddy is the sum of
+        // v (p - target) over everything that dy scales, divided by the rows for a mean.
         let (x, labels, dy) = (io.ins[0], io.ins[1], io.ins[2]);
         let shape = r.meta(x).shape;
         let kept = fold::kept(&shape, &[shape.rank() - 1]);
