@@ -47,7 +47,7 @@ pub use dittograd_numerics::{error, scalar, shape, tensor};
 #[doc(hidden)]
 pub use dittograd_ops::with_ops;
 
-/// Devices, their memory, and what they tell about it.
+/// Devices, their memory and its statistics.
 ///
 /// The kernels, the thread pool and the CUDA driver behind them are documented in the crate `dittograd-device`.
 pub mod device {
@@ -57,13 +57,13 @@ pub mod device {
     pub use dittograd_device::{AnyBuffer, Buffer, DType, Device, Meta, readable_bytes};
     #[doc(inline)]
     pub use dittograd_device::{Holder, MemoryReport, MemoryStats, OpTime, StepMemory};
-    // What only the parts of this library and its tests name.
+    // Internals of this library and its tests.
     #[doc(hidden)]
     pub use dittograd_device::*;
 }
 
-/// The numerics contract: elementary functions, the sum tree, random streams, modes. Everything here is defined down to the bit
-/// and is the same on every device; `NUMERICS.md` is its prose form.
+/// The numerics contract: elementary functions, the sum tree, random streams, modes. Everything here is defined down to
+/// the bit and the same on every device; `NUMERICS.md` describes it.
 pub mod numerics {
     #[doc(hidden)]
     pub use dittograd_numerics::lane;
@@ -76,9 +76,9 @@ pub mod numerics {
 /// Operations as values, for code that works on ops themselves: tapes, graphs, checks. Programs call the methods of
 /// [`Var`](crate::session::Var), which record them.
 ///
-/// [`AnyOp`](ops::AnyOp) is any of them, by [name](ops::AnyOp::NAMES) and [attributes](ops::Attrs). Each op is also a struct that
-/// converts into it, in a module per family: `ops::pointwise::Mul {}`, `ops::reduce::Sum`. Those are documented in the crate
-/// `dittograd-ops`.
+/// [`AnyOp`](ops::AnyOp) is any op, with a [name](ops::AnyOp::NAMES) and [attributes](ops::Attrs). Each op is also a
+/// struct that converts into it, in one module per family: `ops::pointwise::Mul {}`, `ops::reduce::Sum`. Those are
+/// documented in the crate `dittograd-ops`.
 pub mod ops {
     #[doc(inline)]
     pub use dittograd_ops::conv::{Sizes, Window};
@@ -92,7 +92,7 @@ pub mod ops {
     pub use dittograd_ops::pointwise::program::{Expr, Program};
     #[doc(inline)]
     pub use dittograd_ops::{AnyOp, Attr, Attrs, Io, Recorder, Val, apply};
-    // The structs of all ops, and what kernels are made of.
+    // The structs of all ops, and the building blocks of kernels.
     #[doc(hidden)]
     pub use dittograd_ops::*;
 }
@@ -122,7 +122,7 @@ pub mod prelude {
     pub use crate::typed::{self, ToTyped as _};
 }
 
-/// The examples of the README and of the guide are run with those of the documentation.
+/// Runs the examples of the README and of the guide as documentation tests.
 #[cfg(doctest)]
 mod documents {
     macro_rules! pages {

@@ -1,7 +1,7 @@
 //! TorchLean's names for operations.
 //!
-//! [`Var`] has the names that PyTorch users expect. TorchLean's runtime has others for some operations, such as
-//! `gatherRowsNat`. Programs that come from there import this module, and write those names in snake case:
+//! [`Var`] has the names that PyTorch users expect. TorchLean's runtime names some operations differently, such as
+//! `gatherRowsNat`. Programs ported from it import this module and write those names in snake case:
 //!
 //! ```
 //! use dittograd::prelude::*;
@@ -35,7 +35,7 @@
 //! | `scatterAddRows` | [`scatter_add_rows_nat`](TorchLean::scatter_add_rows_nat) | [`Var::index_add_or_skip`] along axis 0 |
 //! | `batchnormChannelFirst` | [`batchnorm_channel_first`](TorchLean::batchnorm_channel_first) | [`Var::instance_norm`] of a batch of one image |
 //!
-//! Its other operations are methods of `Var` under the names in [`KNOWN`], which has them all.
+//! TorchLean's other operations are methods of `Var`. [`KNOWN`] lists all names.
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::session::Var;
@@ -44,8 +44,8 @@ use crate::tensor::Tensor;
 use crate::typed::{self, Dim, Typed, assert};
 use dittograd_ops::layout::AxisMap;
 
-/// Calls `$then` with the list of names: `"name" method op;`, where the method, of `Var` or [`TorchLean`], records that op, by
-/// itself or with others.
+/// Calls `$then` with the list of names: `"name" method op;`. The method, of `Var` or [`TorchLean`], records that op,
+/// possibly with others.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! with_names {
@@ -94,7 +94,7 @@ macro_rules! with_names {
 
 macro_rules! known {
     ($($name:literal $method:ident $op:ident;)*) => {
-        /// Each of TorchLean's names, with the method that has its place and the op that it records.
+        /// Each of TorchLean's names, with the corresponding method and the op that it records.
         pub const KNOWN: &[(&str, &str, &str)] = &[$(($name, stringify!($method), stringify!($op)),)*];
     };
 }
@@ -114,28 +114,28 @@ pub trait TorchLean<'s>: Sized {
     /// `[a, b, c]` to `[a, c, b]`.
     fn transpose3d_last_two(self) -> Result<Var<'s>>;
 
-    /// Axes `depth` and `depth + 1` exchanged; the value itself where there are no such two axes.
+    /// Swaps axes `depth` and `depth + 1`; returns the value itself if there are no such axes.
     fn swap_adjacent_at_depth(self, depth: usize) -> Result<Var<'s>>;
 
-    /// A vector as each of `rows` rows of a matrix: `y[i, j] = x[j]`.
+    /// A matrix with `rows` copies of a vector as rows: `y[i, j] = x[j]`.
     fn broadcast_vec_to_rows(self, rows: usize) -> Result<Var<'s>>;
 
-    /// A vector as each of `columns` columns of a matrix: `y[i, j] = x[i]`.
+    /// A matrix with `columns` copies of a vector as columns: `y[i, j] = x[i]`.
     fn broadcast_vec_to_cols(self, columns: usize) -> Result<Var<'s>>;
 
     /// Element `i` of a vector.
     fn gather_scalar(self, i: usize) -> Result<Var<'s>>;
 
-    /// Element `i` of a vector; 0, with a gradient of zeros, if there is none.
+    /// Element `i` of a vector; 0, with a zero gradient, if there is none.
     fn gather_scalar_nat(self, i: usize) -> Result<Var<'s>>;
 
     /// Row `i` of a matrix.
     fn gather_row(self, i: usize) -> Result<Var<'s>>;
 
-    /// Elements of a vector by index, 0 where there is none.
+    /// Elements of a vector by index, 0 if out of range.
     fn gather_vec_nat(self, index: Var<'s>) -> Result<Var<'s>>;
 
-    /// Rows of a matrix by index, zeros where there is none.
+    /// Rows of a matrix by index, zeros if out of range.
     fn gather_rows_nat(self, index: Var<'s>) -> Result<Var<'s>>;
 
     /// A vector with the scalar `v` added to element `i`.
@@ -144,13 +144,14 @@ pub trait TorchLean<'s>: Sized {
     /// A matrix with the vector `v` added to row `i`.
     fn scatter_add_row(self, i: usize, v: Var<'s>) -> Result<Var<'s>>;
 
-    /// A vector with the elements of `values` added to those that `index` names, in order. Indices out of range are ignored.
+    /// A vector with `values` added at the elements given by `index`, in order. Indices out of range are ignored.
     fn scatter_add_nat(self, index: Var<'s>, values: Var<'s>) -> Result<Var<'s>>;
 
-    /// A matrix with the rows of `values` added to those that `index` names, in order. Indices out of range are ignored.
+    /// A matrix with the rows of `values` added at the rows given by `index`, in order. Indices out of range are
+    /// ignored.
     fn scatter_add_rows_nat(self, index: Var<'s>, values: Var<'s>) -> Result<Var<'s>>;
 
-    /// The norm of the channels of one image `(C, H, W)`, or `(C, …)`: each channel over its positions, with eps 1e-6.
+    /// Normalizes each channel of one image `(C, H, W)`, or `(C, …)`, over its positions, with eps 1e-6.
     fn batchnorm_channel_first(self, weight: Var<'s>, bias: Var<'s>) -> Result<Var<'s>>;
 }
 
@@ -253,7 +254,7 @@ impl<'s> TorchLean<'s> for Var<'s> {
     }
 }
 
-/// The shape of a value, which must have that many axes.
+/// The shape of a value, which must have `rank` axes.
 fn of_rank(v: Var<'_>, op: &str, rank: usize) -> Result<Shape> {
     const EXACTLY: [&str; 4] = ["exactly 0", "exactly 1", "exactly 2", "exactly 3"];
     match v.shape()? {

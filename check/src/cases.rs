@@ -1,5 +1,5 @@
-//! What the properties run ops on: the samples of an op, shapes drawn around tile edges, and values drawn
-//! from several distributions. Every case is fixed by the op, its shapes and one seed.
+//! The inputs for the properties: the samples of an op, shapes drawn around tile edges, and values drawn from several
+//! distributions. Every case is determined by the op, its shapes and one seed.
 
 use dittograd_numerics::environment;
 use dittograd_numerics::rng::{self, Stream};
@@ -8,8 +8,8 @@ use dittograd_numerics::tensor::Tensor;
 use dittograd_ops::{AnyOp, AnyTensor, Reject, Sample, SampleIn, draw};
 use std::fmt;
 
-/// An op to check: its name, inputs to run it on and inputs it must refuse. Made from the name of an op
-/// of the list, or put together for an op with other attributes or another program.
+/// An op to check: its name, inputs to run it on and inputs it must refuse. It converts from the name of a listed op,
+/// or is built by hand for an op with other attributes or another program.
 #[derive(Clone, Debug)]
 pub struct Subject {
     /// Name in reports.
@@ -21,7 +21,7 @@ pub struct Subject {
 }
 
 impl From<&str> for Subject {
-    /// The op of that name; without samples if there is none.
+    /// The op of that name. An unknown name gives no samples.
     fn from(name: &str) -> Subject {
         Subject { name: name.to_string(), samples: AnyOp::samples(name), rejects: AnyOp::rejects(name) }
     }
@@ -44,13 +44,13 @@ impl Subject {
         self.samples.iter().enumerate().filter(move |(_, s)| fits(s))
     }
 
-    /// Seed of sample `index`: a function of the name, so that adding an op changes no other op's cases.
+    /// Seed of sample `index`: a function of the name, so that adding an op does not change the cases of others.
     pub fn seed(&self, index: usize) -> u64 {
         self.name.bytes().fold(rng::mix(index as u64), |h, b| rng::mix(h ^ u64::from(b)))
     }
 }
 
-/// How the numbers of a case are drawn.
+/// The distribution of the numbers of a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Values {
     /// Uniform in the range of the sample.
@@ -59,8 +59,8 @@ pub enum Values {
     Wide,
     /// Whole numbers from -8 to 8.
     Integers,
-    /// In the range of the sample but on a lattice that stays clear of kinks: off every multiple of 1/32,
-    /// by another amount for each input, so that no two inputs are equal either.
+    /// In the range of the sample, but on a lattice that avoids kinks: off every multiple of 1/32, by another amount
+    /// for each input, so that no two inputs are equal either.
     Lattice,
     /// The special values of float32, in all combinations.
     Special,
@@ -87,7 +87,7 @@ pub struct Case {
     pub ins: Vec<AnyTensor<f32>>,
     /// How they were drawn.
     pub values: Values,
-    /// What they were drawn from.
+    /// The seed they were drawn from.
     pub seed: u64,
 }
 
@@ -100,8 +100,8 @@ pub(super) fn is_symmetric(sample: &Sample) -> bool {
     sample.ins.iter().all(symmetric) && sample.ins.iter().any(|i| matches!(i, SampleIn::Num(..)))
 }
 
-/// Whether the sample's numbers must be so near to each other that whole numbers are none of them: long products of
-/// those overflow in some chains while others hold a zero, and then the order shows.
+/// Whether the sample's numbers must be so close together that no integers are among them: long products of integers
+/// overflow in some chains while others contain a zero, so that the order would show.
 pub(super) fn is_narrow(sample: &Sample) -> bool {
     sample.ins.iter().any(|i| matches!(i, SampleIn::Num(_, (lo, hi)) if hi - lo < 0.1))
 }
@@ -111,7 +111,7 @@ impl Case {
     pub fn draw(sample: &Sample, values: Values, seed: u64) -> Case {
         let _strict = environment::enter();
         let mut stream = Stream::new(seed, 0);
-        // Without them the op misses its inputs and says so.
+        // If drawing fails, the op reports its missing inputs.
         let mut ins = draw(&sample.ins, &mut stream).unwrap_or_default();
         let numbers = ins.iter().filter(|i| matches!(i, AnyTensor::Num(_))).count();
         for (i, value) in ins.iter_mut().enumerate() {
@@ -134,7 +134,7 @@ impl Case {
         Case { op: sample.op.clone(), ins, values, seed }
     }
 
-    /// An upstream gradient for the op's value, uniform in `[-1, 1)`, of another stream than the inputs.
+    /// An upstream gradient for the op's value, uniform in `[-1, 1)`, from another stream than the inputs.
     pub fn upstream(&self, shape: Shape) -> Tensor<f32> {
         let metas: Vec<_> = self.ins.iter().map(AnyTensor::meta).collect();
         let (mut stream, none) = (Stream::new(self.seed, 1), self.op.statistics(&metas));

@@ -6,7 +6,7 @@ use dittograd_numerics::error::Result;
 use std::io::Write;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// The CPU at every SIMD level it has, with 1, 2, 3 and 8 threads; the plainest one first.
+/// The CPU at every SIMD level it has, with 1, 2, 3 and 8 threads; the simplest one first.
 pub fn cpu_devices() -> Result<Vec<Device>> {
     let mut all = Vec::new();
     for simd in Simd::all_available() {
@@ -17,20 +17,20 @@ pub fn cpu_devices() -> Result<Vec<Device>> {
     Ok(all)
 }
 
-/// [`cpu_devices`] once for a whole process, for tests that only run kernels on them.
+/// [`cpu_devices`], created once per process, for tests that only run kernels on them.
 pub fn all_cpus() -> Result<&'static [Device]> {
     static ALL: OnceLock<Result<Vec<Device>>> = OnceLock::new();
     ALL.get_or_init(cpu_devices).as_deref().map_err(Clone::clone)
 }
 
-/// A handle of the first GPU with memory counters of its own, for tests, which take turns on it. Without one, says why on the
-/// terminal: a run without a GPU must not look like one with it.
+/// A handle of the first GPU with its own memory counters, for tests, which take turns on it. Without a GPU, it prints
+/// why to the terminal: a run without a GPU must not look like one with it.
 pub fn gpu() -> Option<(MutexGuard<'static, ()>, Device)> {
     static TURN: Mutex<()> = Mutex::new(());
     static GPU: OnceLock<Result<Device>> = OnceLock::new();
     let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let open = || {
-        // Past the test runner's capture, once.
+        // Bypasses the test runner's capture, once.
         Device::cuda(0).inspect_err(|why| {
             let _ = writeln!(std::io::stderr(), "skipped: all that needs a GPU, no CUDA device ({why})");
         })

@@ -1,5 +1,5 @@
-//! Properties of the kernels themselves: the same bits everywhere and every time, special values, what
-//! happens on bad input, without memory, and around the edges of buffers.
+//! Properties of the kernels themselves: the same bits everywhere and every time, special values, and behaviour on bad
+//! input, out of memory, and around the edges of buffers.
 
 use crate::cases::{Case, Subject, Values};
 use crate::{Failure, Outcome, Property, Report, describe, describe_op, has_samples, label, plain_failure};
@@ -15,7 +15,7 @@ use dittograd_ops::cases::random_cases;
 use dittograd_ops::pointwise::{self, Row};
 use dittograd_ops::{AnyOp, AnyTensor, DeviceRecorder, Io, Recorder, Val, apply};
 
-/// What an op and its gradient rule give on a device.
+/// The results of an op and its gradient rule on a device.
 #[derive(Clone, Debug)]
 pub(super) struct Ran {
     pub value: Tensor<f32>,
@@ -23,7 +23,7 @@ pub(super) struct Ran {
 }
 
 impl Ran {
-    /// The first element whose bits differ, all NaNs being one: in words, its position, both elements.
+    /// The first element whose bits differ (all NaNs count as equal): what it is, its position, both elements.
     fn difference(&self, other: &Ran) -> Option<(String, usize, f32, f32)> {
         let mut pairs = vec![("value".to_string(), Some(&self.value), Some(&other.value))];
         for (i, (a, b)) in self.gradients.iter().zip(&other.gradients).enumerate() {
@@ -56,7 +56,7 @@ pub(super) fn numbers(value: &AnyBuffer) -> Result<Tensor<f32>> {
     }
 }
 
-/// Runs op and rule on buffers that are on the device already.
+/// Runs op and rule on buffers that are already on the device.
 fn run_buffers(device: &Device, op: &AnyOp, ins: &[AnyBuffer], upstream: &AnyBuffer) -> Result<Ran> {
     let mut recorder = DeviceRecorder::new(device);
     let ins: Vec<Val> = ins.iter().map(|b| recorder.input(b.clone())).collect();
@@ -102,12 +102,12 @@ fn special_values() -> Vec<f32> {
     all
 }
 
-/// Whether an elementwise op may give a number at inputs of which one is NaN. Every other op must give NaN.
+/// Whether an elementwise op may return a number if one of these inputs is NaN. Every other op must return NaN.
 fn may_hide_nan(name: &str, at: &[f32]) -> bool {
     match name {
-        // Answers, and a sign that is 0.
+        // Comparisons, and a sign that is 0.
         "eq" | "ne" | "lt" | "le" | "gt" | "ge" | "sign" => true,
-        // The value that was not chosen; a condition that is NaN is not 0.
+        // The branch that is not selected. A NaN condition is not 0.
         "where_" => !at[if at[0] == 0.0 { 2 } else { 1 }].is_nan(),
         "fmax" | "fmin" => at.iter().any(|x| !x.is_nan()),
         "pow" => at[0] == 1.0 || at[1] == 0.0,
@@ -115,20 +115,20 @@ fn may_hide_nan(name: &str, at: &[f32]) -> bool {
     }
 }
 
-/// Whether an input of an op may be NaN and what depends on it a number. Every other op must give NaN.
+/// Whether an op may return a number although this input is NaN. Every other op must return NaN.
 fn may_ignore_nan(name: &str, input: usize) -> bool {
     match name {
-        // Held at each point of their special values, where they may.
+        // These are checked at each of their special values instead.
         "eq" | "ne" | "lt" | "le" | "gt" | "ge" | "sign" | "where_" | "fmax" | "fmin" => true,
-        // Programs of any kind, with selections in them.
+        // Arbitrary programs, which may contain selections.
         "map" | "fused" => true,
-        // Indices are no numbers.
+        // Indices are not numbers.
         "argmax" | "argmin" => true,
-        // Where something goes or comes from: the value itself is not read on.
+        // Inputs that only decide where an element goes or comes from.
         "max_pool_bwd" | "max_pool_pick" => input < 2,
-        // A number that uniform ones are compared with.
+        // A threshold for uniform draws.
         "bernoulli_mask" => true,
-        // Masks: all but 0 lets an element in.
+        // Masks: everything but 0 allows an element.
         "masked_softmax" => input == 1,
         "attention" | "attention_bwd" => input == 3,
         "attention_mask" => true,
@@ -136,11 +136,11 @@ fn may_ignore_nan(name: &str, input: usize) -> bool {
     }
 }
 
-/// NaN must not be lost. Elementwise rows at the special values of float32 (all pairs of them for two inputs): the device
-/// must give the bits of the formula in scalar float32, all NaNs being one, and the stated values at the row's
-/// exact pairs; with a NaN among the inputs that is NaN, and so is its gradient where the upstream one is. All ops: what
-/// depends on an element is NaN where the element is, and its gradient is NaN where the upstream one is. The lists of what
-/// may give a number are above.
+/// NaN must not be lost. Elementwise rows are run at the special values of float32 (all pairs of them for two inputs):
+/// the device must return the bits of the formula in scalar float32 (all NaNs count as equal) and the stated values at
+/// the row's exact pairs. If an input is NaN, the value must be NaN, and so must its gradient if the upstream one is.
+/// For all ops, what depends on an element must be NaN if the element is, and its gradient must be NaN if the upstream
+/// one is. The exceptions are listed above.
 pub fn special(subject: impl Into<Subject>, device: &Device) -> Outcome {
     let (subject, property) = (subject.into(), Property::Special);
     has_samples(&subject, property)?;
@@ -156,10 +156,11 @@ pub fn special(subject: impl Into<Subject>, device: &Device) -> Outcome {
     Ok(report)
 }
 
-/// Samples with at most so many elements have a NaN put in.
-const SMALL: usize = 300;
+/// Only samples with at most this many elements are tested with NaNs.
+const MAX_NAN_TEST_ELEMENTS: usize = 300;
 
-/// What of the value depends on element `at` of input `i`: where the reference differs as that element is moved far up or down.
+/// The elements of the value that depend on element `at` of input `i`: those where the reference changes when that
+/// element is moved far up or down.
 fn dependents(case: &Case, i: usize, at: usize) -> Result<Vec<usize>> {
     let with = |x: f64| {
         let mut ins = case.widened::<f64>();
@@ -182,7 +183,7 @@ fn lost_nans(
     device: &Device,
     report: &mut Report,
 ) -> std::result::Result<(), Box<Failure>> {
-    for (index, sample) in subject.small(SMALL) {
+    for (index, sample) in subject.small(MAX_NAN_TEST_ELEMENTS) {
         let drawn = Case::draw(sample, Values::Lattice, subject.seed(index));
         for i in 0..drawn.ins.len() {
             let AnyTensor::Num(t) = &drawn.ins[i] else { continue };
@@ -263,7 +264,7 @@ fn special_row(
         |at: &usize| points[*at].iter().any(|x| x.is_nan()) && !may_hide_nan(&subject.name, &points[*at]);
     let upstream = Tensor::full(got.shape(), f32::NAN);
     let ran = run_with(device, &case, &upstream).map_err(|e| case.error(subject, Property::Special, &e))?;
-    // Of what is chosen from only one has a gradient.
+    // Only the selected one has a gradient.
     let is_choice = matches!(subject.name.as_str(), "where_" | "fmax" | "fmin");
     for at in (0..points.len()).filter(is_lost) {
         if !got.data()[at].is_nan() {
@@ -285,7 +286,7 @@ fn special_row(
     Ok(())
 }
 
-/// The name of a kind of error.
+/// The name of an error kind.
 fn kind_name(kind: &ErrorKind) -> String {
     format!("{kind:?}").chars().take_while(|c| c.is_alphanumeric()).collect()
 }
@@ -298,8 +299,8 @@ fn zeros(device: &Device, meta: &Meta) -> Result<AnyBuffer> {
     }
 }
 
-/// Inputs that must be refused: the error has the stated kind and names the op, from [`AnyOp::shape`] and
-/// from running the op on a device, which must leave no memory behind.
+/// Inputs that must be refused: the error has the stated kind and names the op, both from [`AnyOp::shape`] and from
+/// running the op on a device, which must not leak memory.
 pub fn rejects(subject: impl Into<Subject>) -> Outcome {
     let (subject, property) = (subject.into(), Property::Rejects);
     let fail = |what: String| plain_failure(&subject.name, property, what);
@@ -338,7 +339,7 @@ pub fn rejects(subject: impl Into<Subject>) -> Outcome {
     Ok(report)
 }
 
-/// Where an op takes indices below a limit, an index at the limit must be refused by name and position.
+/// If an op takes indices below a limit, an index at the limit must be refused, with its name and position.
 fn index_rejects(
     subject: &Subject,
     device: &Device,
@@ -376,8 +377,7 @@ fn index_rejects(
 /// Random shapes per op in [`bits`].
 const RANDOM_SHAPES: usize = 4;
 
-/// Value and gradients of every sample, and of some shapes around tile edges, have the same bits on all
-/// the devices given.
+/// Value and gradients of every sample, and of some shapes around tile edges, have the same bits on all given devices.
 pub fn bits(subject: impl Into<Subject>, devices: &[Device]) -> Outcome {
     let (subject, property) = (subject.into(), Property::Bits);
     has_samples(&subject, property)?;
@@ -403,7 +403,7 @@ pub fn bits(subject: impl Into<Subject>, devices: &[Device]) -> Outcome {
     Ok(report)
 }
 
-/// Op and rule as one compiled program, against the same run step by step: the same bits.
+/// Op and rule as one compiled program give the same bits as run step by step.
 pub fn compiled(subject: impl Into<Subject>, device: &Device) -> Outcome {
     let (subject, property) = (subject.into(), Property::Compiled);
     has_samples(&subject, property)?;
@@ -456,20 +456,20 @@ fn run_compiled(device: &Device, case: &Case) -> Result<Ran> {
     Ok(Ran { value: read(0)?, gradients: gradients.into_iter().map(gradient).collect::<Result<_>>()? })
 }
 
-/// A number with its bits, since two different floats can print alike.
+/// A number with its bits, since two different floats can print the same.
 fn bits_of(x: f32) -> String {
     format!("{x:e} ({:#010x})", x.to_bits())
 }
 
-/// Failing each allocation of an op and its rule in turn, once and from then on: the answer is an
-/// out-of-memory error, live bytes are what they were, and the next try has the bits of an undisturbed one.
-/// The device must not be in use by others.
+/// Fails each allocation of an op and its rule in turn, once and from then on. The result must be an out-of-memory
+/// error, live bytes must be as before, and the next try must have the bits of an undisturbed run. The device must not
+/// be used by others.
 pub fn faults(subject: impl Into<Subject>, device: &Device) -> Outcome {
     let (subject, property) = (subject.into(), Property::Faults);
     has_samples(&subject, property)?;
     let mut report = Report::new(&subject, property);
-    // More allocations than any rule makes: an op that still fails after so many never stops failing.
-    const MOST: u64 = 200;
+    // More allocations than any rule makes: an op that still fails after this many never stops failing.
+    const MAX_ALLOCATIONS: u64 = 200;
     for (index, sample) in subject.small(5_000) {
         let case = Case::draw(sample, Values::Uniform, subject.seed(index));
         let error = |e: Error| case.error(&subject, property, &e);
@@ -478,7 +478,7 @@ pub fn faults(subject: impl Into<Subject>, device: &Device) -> Outcome {
         let live = device.memory().live;
         for persistent in [false, true] {
             let mut done = false;
-            for n in 1..MOST {
+            for n in 1..MAX_ALLOCATIONS {
                 device.fail_allocation(Some(n), persistent);
                 let outcome = run_buffers(device, &case.op, &ins, &upstream);
                 device.fail_allocation(None, false);
@@ -507,16 +507,20 @@ pub fn faults(subject: impl Into<Subject>, device: &Device) -> Outcome {
                 }
             }
             if !done {
-                return Err(case.fail(&subject, property, format!("still failing after {MOST} allocations")));
+                return Err(case.fail(
+                    &subject,
+                    property,
+                    format!("still failing after {MAX_ALLOCATIONS} allocations"),
+                ));
             }
         }
     }
     Ok(report)
 }
 
-/// Every sample in memory that is poisoned with NaN and fenced with guard words: the bits are those of an
-/// ordinary run, so nothing was read before it was written, and the guards are whole, so nothing was
-/// written outside. The device must not be in use by others; check mode is off afterwards.
+/// Runs every sample in memory that is poisoned with NaN and surrounded by guard words. The bits must be those of an
+/// ordinary run, so nothing was read before it was written, and the guards must be intact, so nothing was written
+/// outside. The device must not be used by others; check mode is off afterwards.
 pub fn guards(subject: impl Into<Subject>, device: &Device) -> Outcome {
     let (subject, property) = (subject.into(), Property::Guards);
     has_samples(&subject, property)?;
@@ -542,11 +546,11 @@ pub fn guards(subject: impl Into<Subject>, device: &Device) -> Outcome {
     Ok(report)
 }
 
-/// Times each sample is run where nothing else is asked for.
+/// Default number of runs per sample.
 pub(super) const REPEATS: usize = 20;
 
-/// Many runs of every sample give one result: `times` of those of moderate size, a twentieth of that of larger
-/// ones. The report has the fingerprint of all results, which is one for all devices, thread counts and processes.
+/// Many runs of every sample give one result: `times` runs of samples of moderate size, a twentieth of that for larger
+/// ones. The report has the fingerprint of all results, which is the same for all devices, thread counts and processes.
 pub fn repeat(subject: impl Into<Subject>, device: &Device, times: usize) -> Outcome {
     let (subject, property) = (subject.into(), Property::Repeat);
     has_samples(&subject, property)?;

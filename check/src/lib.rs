@@ -1,9 +1,9 @@
-//! Checks that hold for every op: value against the f64 reference, gradients against differences, the same
-//! bits on all devices, behaviour on bad input and without memory. The tests, the program's `check` command
-//! and users with ops of their own call the same functions.
+//! Checks that hold for every op: value against the f64 reference, gradients against differences, the same bits on all
+//! devices, behaviour on bad input and out of memory. The tests, the program's `check` command and users with their own
+//! ops call the same functions.
 //!
-//! Each property takes a [`Subject`], usually made from an op's name, and answers with a [`Report`] of what
-//! was run or with a [`Failure`] that says how to run the failing case again. Seeds are fixed.
+//! Each property takes a [`Subject`], usually converted from an op's name, and returns a [`Report`] of what was run, or
+//! a [`Failure`] that says how to reproduce the failing case. Seeds are fixed.
 
 mod cases;
 mod devices;
@@ -88,8 +88,8 @@ impl Property {
         }
     }
 
-    /// Checks the property. The devices must not be in use by others; [`Property::Bits`] compares all of
-    /// them with each other, other properties use the first one or none.
+    /// Checks the property. The devices must not be used by others. [`Property::Bits`] compares all of them with each
+    /// other; other properties use the first one or none.
     pub fn check(self, subject: &Subject, devices: &[Device]) -> Outcome {
         let Some(device) = devices.first() else {
             return Err(plain_failure(&subject.name, self, "no device was given".into()));
@@ -110,7 +110,7 @@ impl Property {
         }
     }
 
-    /// Whether the property is about one device, so that it is worth checking on each.
+    /// Whether the property is about one device, so that it should be checked on each.
     pub fn is_per_device(self) -> bool {
         !matches!(self, Property::Gradient | Property::Second | Property::Rejects | Property::Bits)
     }
@@ -122,20 +122,20 @@ impl fmt::Display for Property {
     }
 }
 
-/// What was run, when all of it held.
+/// What was run, if all of it held.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Report {
     /// The op.
     pub op: String,
     /// The property.
     pub property: Property,
-    /// Number of cases; 0 where the property does not concern the op.
+    /// Number of cases; 0 if the property does not apply to the op.
     pub cases: usize,
-    /// The largest error as a part of what is allowed, from 0 to 1; 0 where bits are compared.
+    /// The largest error as a fraction of what is allowed, from 0 to 1; 0 if bits are compared.
     pub worst: f64,
-    /// The largest error in units in the last place of the wanted float32, where that was measured.
+    /// The largest error in units in the last place of the wanted float32, if it was measured.
     pub ulps: Option<f64>,
-    /// The hash of all results, where they were compared over time.
+    /// The hash of all results, if they were compared over time.
     pub fingerprint: Option<String>,
 }
 
@@ -144,7 +144,7 @@ impl Report {
         Report { op: subject.name.clone(), property, cases: 0, worst: 0.0, ulps: None, fingerprint: None }
     }
 
-    /// Notes an error and whether it is within what is allowed.
+    /// Records an error. Returns whether it is within what is allowed.
     fn within(&mut self, error: f64, allowed: f64) -> bool {
         if error == 0.0 || allowed == f64::INFINITY {
             return true;
@@ -168,14 +168,14 @@ impl fmt::Display for Report {
     }
 }
 
-/// What did not hold, and how to run it again: draw the inputs with [`Case::draw`] from the seed.
+/// What did not hold, and how to reproduce it: draw the inputs with [`Case::draw`] from the seed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Failure {
     /// The op.
     pub op: String,
     /// The property.
     pub property: Property,
-    /// What went wrong, in words.
+    /// What went wrong.
     pub what: String,
     /// The op with its attributes.
     pub attributes: String,
@@ -185,11 +185,11 @@ pub struct Failure {
     pub values: Option<Values>,
     /// The seed they were drawn from.
     pub seed: Option<u64>,
-    /// Row-major position in the value, if it is about one element.
+    /// Row-major position in the value, if one element is wrong.
     pub element: Option<usize>,
-    /// What came out.
+    /// The actual result.
     pub got: String,
-    /// What should have.
+    /// The expected result.
     pub want: String,
 }
 
@@ -214,10 +214,10 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// The result of checking a property. The failure is boxed, since it is seldom there.
+/// The result of checking a property. The failure is boxed, since it is rare.
 pub type Outcome = std::result::Result<Report, Box<Failure>>;
 
-/// A failure that is about no case in particular.
+/// A failure that is not about a particular case.
 fn plain_failure(op: &str, property: Property, what: String) -> Box<Failure> {
     let empty = String::new;
     Box::new(Failure {
@@ -234,7 +234,7 @@ fn plain_failure(op: &str, property: Property, what: String) -> Box<Failure> {
     })
 }
 
-/// Types and shapes in words.
+/// Types and shapes as text.
 fn describe(metas: &[Meta]) -> String {
     let one = |m: &Meta| format!("{}{}", m.dtype.name(), m.shape);
     let all: Vec<String> = metas.iter().map(one).collect();
@@ -257,7 +257,7 @@ impl Case {
         failure
     }
 
-    /// A failure because something that should work gave an error.
+    /// A failure because of an unexpected error.
     fn error(&self, subject: &Subject, property: Property, error: &Error) -> Box<Failure> {
         self.fail(subject, property, format!("error: {error}"))
     }
@@ -280,7 +280,7 @@ impl Failure {
     }
 }
 
-/// Errors if there is nothing to run, which would make every property hold.
+/// Errors if there is nothing to run, since then every property would hold.
 fn has_samples(subject: &Subject, property: Property) -> std::result::Result<(), Box<Failure>> {
     if subject.samples.is_empty() {
         return Err(plain_failure(&subject.name, property, "no op of that name has samples".into()));
@@ -288,7 +288,7 @@ fn has_samples(subject: &Subject, property: Property) -> std::result::Result<(),
     Ok(())
 }
 
-/// The device in a few words: `cpu avx2 x3`, `cuda:0`.
+/// A short name of the device: `cpu avx2 x3`, `cuda:0`.
 fn label(device: &Device) -> String {
     match device.backend() {
         Backend::Cpu(cpu) => format!("cpu {} x{}", cpu.simd, device.threads()),
@@ -305,7 +305,7 @@ pub struct Row {
     pub property: Property,
     /// The device, or `all` or `none`.
     pub device: String,
-    /// What came out.
+    /// The result.
     pub outcome: Outcome,
 }
 
@@ -325,8 +325,8 @@ impl fmt::Display for Row {
     }
 }
 
-/// Whether a filter asks for a property of an op: `softmax::gradient` for just that, `softmax::` for all of
-/// that op, anything without `::` for names of either that contain it.
+/// Whether a filter selects a property of an op: `softmax::gradient` selects just that, `softmax::` all properties of
+/// that op, and text without `::` all op or property names that contain it.
 fn matches(filter: &str, op: &str, property: Property) -> bool {
     match filter.split_once("::") {
         Some((name, part)) => op == name && (part.is_empty() || property.name() == part),
@@ -334,11 +334,10 @@ fn matches(filter: &str, op: &str, property: Property) -> bool {
     }
 }
 
-/// Checks properties of ops, on each device where the property is about one, and hands each line to `each`
-/// as soon as it is known. [`bits`] compares all the devices with all SIMD levels and several thread counts
-/// of the CPU. `filter` is `softmax::` for one op,
-/// `softmax::gradient` for one property of it, a part of the name of an op or a property, or empty for all.
-/// Says how many failed.
+/// Checks properties of ops, on each device if the property is about one, and passes each line to `each` as soon as it
+/// is known. [`bits`] compares all the devices with all SIMD levels and several thread counts of the CPU. `filter` is
+/// `softmax::` for one op, `softmax::gradient` for one property of it, a part of the name of an op or a property, or
+/// empty for all. Returns the number of failures.
 pub fn run_all(devices: &[Device], filter: &str, mut each: impl FnMut(&Row)) -> Result<usize> {
     let mut everywhere = cpu_devices()?;
     everywhere.extend(devices.iter().cloned());
@@ -368,7 +367,7 @@ pub fn run_all(devices: &[Device], filter: &str, mut each: impl FnMut(&Row)) -> 
     Ok(failed)
 }
 
-/// Whether gradients can be asked of an input.
+/// Whether an input can have a gradient.
 fn is_number(meta: Meta) -> bool {
     meta.dtype == DType::F32
 }

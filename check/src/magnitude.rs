@@ -1,26 +1,25 @@
-//! [`Magnitude`]: a number that carries how large its rounding errors can be, in units of one rounding.
+//! [`Magnitude`]: a number with a bound on its rounding errors, in units of one rounding.
 //!
-//! Running a reference over it gives the value in f64 and, beside it, a first-order bound on what float32
-//! roundings can do to that value: if no path through the formula has more than `n` roundings, the error
-//! is at most `n * 2^-24 * m`. This is Higham's running error analysis with the count factored out, so
-//! tolerances come from the formula and the number of roundings, and nothing is tuned.
+//! Evaluating a reference with it gives the value in f64 and a first-order bound on what float32 roundings can do to
+//! that value: if no path through the formula has more than `n` roundings, the error is at most `n * 2^-24 * m`. This
+//! is Higham's running error analysis with the count factored out. Tolerances come from the formula and the number of
+//! roundings; nothing is tuned.
 
 use dittograd_numerics::scalar::{Real, Scalar};
 use std::ops::{Add, Div, Mul, Neg, Sub};
 
-/// A value and the size its errors scale with.
+/// A value and the size that its errors scale with.
 ///
-/// `m` is 0 for a number that float32 holds exactly. An operation that rounds has `m >= |v|` (its own
-/// rounding) and `m >=` the errors of its arguments times its slopes. A sum has
-/// the sum of its arguments' sizes, because the kernels may add in another order, whose partial sums can
-/// be as large as that. The sum of two exact numbers is one rounding of the result, so a reference must
-/// start its sums from zero. Terms of second order are left out, and so is what happens when a comparison
-/// of inexact numbers goes the other way: references compare inputs only.
+/// `m` is 0 for a number that float32 holds exactly. An operation that rounds has `m >= |v|` (its own rounding) and
+/// `m >=` the errors of its arguments times its slopes. A sum has the sum of its arguments' sizes, because kernels may
+/// add in another order, whose partial sums can be as large as that. The sum of two exact numbers is one rounding of
+/// the result, so a reference must start its sums from zero. Second-order terms are left out, and so are comparisons of
+/// inexact numbers that go the other way: references compare inputs only.
 #[derive(Clone, Copy, Debug)]
 pub struct Magnitude {
     /// The value.
     pub v: f64,
-    /// What one rounding, relative to its size, can amount to in the value.
+    /// The error that one relative rounding can cause in the value.
     pub m: f64,
 }
 
@@ -30,8 +29,8 @@ impl Magnitude {
         Magnitude { v, m: 0.0 }
     }
 
-    /// A rounded result with errors carried over from its arguments. Below the smallest normal number a
-    /// rounding no longer shrinks with the value.
+    /// A rounded result with errors carried over from its arguments. Below the smallest normal number a rounding error
+    /// no longer shrinks with the value.
     fn rounded(v: f64, carried: f64) -> Magnitude {
         Magnitude { v, m: v.abs().max(carried).max(f64::from(f32::MIN_POSITIVE)) }
     }
@@ -55,7 +54,7 @@ impl Magnitude {
     }
 }
 
-/// An error times a slope; no error stays none even where the slope is infinite.
+/// An error times a slope. Without an error there is none, even if the slope is infinite.
 fn carried(slope: f64, m: f64) -> f64 {
     if m == 0.0 { 0.0 } else { (slope * m).abs() }
 }
@@ -223,7 +222,7 @@ mod tests {
         assert_eq!((inexact * Magnitude::exact(3.0)).m, 15.0);
         assert_eq!((Magnitude::exact(1.0) / inexact).m, 1.25);
         assert_eq!(Real::exp(inexact).m, 5.0 * Real::exp(2.0f64));
-        // A saturated function swallows them.
+        // A saturated function absorbs errors.
         assert_eq!(Real::tanh(Magnitude { v: 100.0, m: 1e3 }).m, 1.0);
     }
 }

@@ -1,5 +1,5 @@
-//! [`RefRecorder`] runs references over any scalar on the host at once, so a gradient rule can be evaluated exactly in f64. It
-//! remembers what it ran and can walk back over it, which gives higher derivatives.
+//! [`RefRecorder`] evaluates references in any scalar type on the host, so that a gradient rule can be evaluated
+//! exactly in f64. It records what it ran and can differentiate it, which gives higher derivatives.
 
 use dittograd_device::{DType, Meta};
 use dittograd_numerics::error::{Error, ErrorKind, Result};
@@ -12,7 +12,7 @@ use dittograd_ops::{AnyOp, AnyTensor, Io, Recorder, Val, pointwise};
 #[derive(Clone, Debug, Default)]
 pub struct RefRecorder<T: Scalar> {
     values: Vec<AnyTensor<T>>,
-    /// What made each value; nothing for inputs.
+    /// The op and inputs of each value; `None` for inputs.
     made_by: Vec<Option<(AnyOp, Vec<Val>)>>,
 }
 
@@ -33,12 +33,12 @@ impl<T: Scalar> RefRecorder<T> {
         Val(self.values.len() as u32 - 1)
     }
 
-    /// A value that was recorded. Errors if there is none of that number.
+    /// A recorded value. Errors if there is none with that number.
     pub fn value(&self, v: Val) -> Result<&AnyTensor<T>> {
         self.values.get(v.0 as usize).ok_or_else(|| no_value(v, self.values.len()))
     }
 
-    /// The numbers of a value that was recorded. Errors for indices.
+    /// The numbers of a recorded value. Errors for indices.
     pub fn tensor(&self, v: Val) -> Result<&Tensor<T>> {
         self.value(v)?.num()
     }
@@ -48,8 +48,8 @@ impl<T: Scalar> RefRecorder<T> {
         self.made_by.iter().flatten().map(|(op, ins)| (op, &ins[..]))
     }
 
-    /// Walks back over everything recorded. `seeds` are values with their gradients; the answer holds the
-    /// gradient of each value recorded before the call, where there is one.
+    /// The backward pass over everything recorded. `seeds` are values with their gradients. Returns the gradient of
+    /// each value recorded before the call, where there is one.
     pub fn gradients(&mut self, seeds: &[(Val, Val)]) -> Result<Vec<Option<Val>>> {
         let count = self.values.len();
         let mut grads: Vec<Option<Val>> = vec![None; count];
@@ -73,7 +73,7 @@ impl<T: Scalar> RefRecorder<T> {
     }
 }
 
-/// Adds a gradient to what there is already.
+/// Adds a gradient to an existing one.
 fn add_to(r: &mut dyn Recorder, slot: &mut Option<Val>, g: Val) -> Result<()> {
     *slot = Some(match *slot {
         Some(sum) => r.record(pointwise::Add {}.into(), &[sum, g])?,
@@ -108,7 +108,7 @@ impl<T: Scalar> Recorder for RefRecorder<T> {
     }
 
     fn meta(&self, v: Val) -> Meta {
-        // The trait has no way to refuse; a number that was never given out has no meaning to keep.
+        // The trait cannot refuse, and a number that was never given out has no meaning.
         self.values.get(v.0 as usize).map_or(Meta::f32(Shape::SCALAR), AnyTensor::meta)
     }
 }

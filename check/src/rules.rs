@@ -1,5 +1,5 @@
-//! Properties against the definition: values within their error bound of the f64 reference, and gradient
-//! rules, once and twice, against derivatives of the reference.
+//! Properties against the definition: values within their error bound of the f64 reference, and first and second
+//! gradient rules against derivatives of the reference.
 
 use crate::cases::{self, Case, Subject, Values};
 use crate::kernels::{run_on, run_with};
@@ -22,8 +22,8 @@ fn ulp(x: f64) -> f64 {
     libm::ldexp(1.0, exponent.min(127) - 23)
 }
 
-/// How far `got` is from `want`, or `None` if one of them is NaN or infinite as float32 and the other is
-/// something else. An overflow next to the largest number counts with the value it stands for.
+/// The distance of `got` from `want`, or `None` if one of them is NaN or infinite as float32 and the other is something
+/// else. An overflow next to the largest number counts with the value it stands for.
 fn distance(got: f32, want: f64) -> Option<f64> {
     let rounded = want as f32;
     if !rounded.is_finite() {
@@ -90,7 +90,7 @@ fn value_on(device: &Device, case: &Case) -> Result<Tensor<f32>> {
     crate::kernels::numbers(&apply(device, &case.op, &buffers.iter().collect::<Vec<_>>())?)
 }
 
-/// A rule evaluated by references: the inputs, the value and the gradients the rule gives.
+/// A rule evaluated by references: the inputs, the value and the rule's gradients.
 struct Ruled<T: Scalar> {
     recorder: RefRecorder<T>,
     ins: Vec<Val>,
@@ -123,10 +123,10 @@ fn dot_sizes(a: &[f64], b: &[f64]) -> f64 {
 
 /// Directions per input.
 const DIRECTIONS: usize = 4;
-/// Step of the differences: small beside the distance of the lattice from kinks, large beside roundings.
+/// Step of the differences: small compared with the distance of the lattice from kinks, large compared with roundings.
 const STEP: f64 = 1.0 / 4096.0;
 
-/// Derivative of `f` at 0 by four points; the error is of order `STEP^4`.
+/// Derivative of `f` at 0 by a four-point formula; the error is of order `STEP^4`.
 fn slope(f: impl Fn(f64) -> Result<f64>) -> Result<f64> {
     let odd = |h: f64| -> Result<f64> { Ok(f(h)? - f(-h)?) };
     Ok((8.0 * odd(STEP)? - odd(2.0 * STEP)?) / (12.0 * STEP))
@@ -141,8 +141,7 @@ fn moved(ins: &[AnyTensor<f64>], i: usize, direction: &[f64], h: f64) -> Vec<Any
     ins
 }
 
-/// The shape of what a gradient rule must answer with: one entry per input, none for indices, and the
-/// input's own shape otherwise.
+/// Checks what a gradient rule returns: one entry per input, `None` for indices, and the input's own shape otherwise.
 fn check_gradients<T: Scalar>(
     ruled: &Ruled<T>,
     fail: impl Fn(String) -> Box<Failure>,
@@ -164,11 +163,10 @@ fn check_gradients<T: Scalar>(
     Ok(())
 }
 
-/// The op's gradient rule, evaluated in f64, against derivatives of the reference: along random directions
-/// by four-point differences for every sample of at most 2000 elements, to 1e-6 of the sum of the absolute
-/// terms of the derivative (constants of rules are rounded to float32, which alone is 6e-8), and for
-/// elementwise rows also by dual numbers to 1e-9. An op that is not differentiable must give no gradients,
-/// and no op one for indices.
+/// The op's gradient rule, evaluated in f64, against derivatives of the reference: along random directions by
+/// four-point differences for every sample of at most 2000 elements, to 1e-6 of the sum of the absolute terms of the
+/// derivative (constants of rules are rounded to float32, which alone is 6e-8), and for elementwise rows also by dual
+/// numbers to 1e-9. An op that is not differentiable must return no gradients, and no op may return one for indices.
 pub fn gradient(subject: impl Into<Subject>) -> Outcome {
     let (subject, property) = (subject.into(), Property::Gradient);
     has_samples(&subject, property)?;
@@ -211,7 +209,7 @@ pub fn gradient(subject: impl Into<Subject>) -> Outcome {
                     Ok(dot(upstream.data(), value.data()))
                 });
                 let want = want.map_err(error)?;
-                // Roundings of f64 in the value, divided by the step, are the floor of any difference.
+                // f64 roundings in the value, divided by the step, limit the accuracy of any difference.
                 let allowed = 1e-6 * dot_sizes(rule_says, &direction) + 1e-11 * size + 1e-8;
                 if !report.within((got - want).abs(), allowed) {
                     let what = format!("derivative by input {i}, allowed {allowed:e}");
@@ -255,10 +253,10 @@ fn row_gradient(
     Ok(())
 }
 
-/// Second derivatives: the gradient rule is recorded, contracted with random vectors, and walked back with
-/// the gradient rules of the ops it is made of. The result must be the derivative of the first-order rule,
-/// taken by four-point differences along random directions of every input and of the upstream gradient, to
-/// 1e-4 of the sum of the absolute terms.
+/// Second derivatives: the gradient rule is recorded, contracted with random vectors, and differentiated by the
+/// gradient rules of the ops it consists of. The result must be the derivative of the first-order rule, taken by
+/// four-point differences along random directions of every input and of the upstream gradient, to 1e-4 of the sum of
+/// the absolute terms.
 pub fn second(subject: impl Into<Subject>) -> Outcome {
     let (subject, property) = (subject.into(), Property::Second);
     has_samples(&subject, property)?;
@@ -322,10 +320,10 @@ pub fn second(subject: impl Into<Subject>) -> Outcome {
     Ok(report)
 }
 
-/// The gradient rule run in float32 on the device, against the rule evaluated over [`Magnitude`]. Each op
-/// the rule is made of adds its own [`Bound`](dittograd_ops::Bound) to what its inputs bring along, so with
-/// `n` the sum of `2 * ulps + terms` over all of them (an ulp is at most two roundings), the first-order
-/// error is at most `n * 2^-24 * m`; twice that is allowed, for the terms of second order.
+/// The gradient rule run in float32 on the device, against the rule evaluated over [`Magnitude`]. Each op of the rule
+/// adds its own [`Bound`](dittograd_ops::Bound) to the errors of its inputs. Let `n` be the sum of `2 * ulps + terms`
+/// over all of them (an ulp is at most two roundings). Then the first-order error is at most `n * 2^-24 * m`; twice
+/// that is allowed, for second-order terms.
 pub fn device_gradient(subject: impl Into<Subject>, device: &Device) -> Outcome {
     let (subject, property) = (subject.into(), Property::DeviceGradient);
     has_samples(&subject, property)?;
@@ -372,9 +370,9 @@ pub fn device_gradient(subject: impl Into<Subject>, device: &Device) -> Outcome 
     Ok(report)
 }
 
-/// Ops that are linear in some of their inputs, on whole numbers, where float32 makes no error: the value on
-/// the device must be that of the reference exactly, and for every such set of inputs `<A x, g> = <x, A^T g>`
-/// must hold exactly, with `A^T g` what the gradient rule gives on the device. Other ops have nothing to check.
+/// Ops that are linear in some of their inputs, on integers, where float32 makes no error: the value on the device must
+/// equal the reference exactly, and for every such set of inputs `<A x, g> = <x, A^T g>` must hold exactly, where
+/// `A^T g` is what the gradient rule gives on the device. Other ops have nothing to check.
 pub fn adjoint(subject: impl Into<Subject>, device: &Device) -> Outcome {
     let (subject, property) = (subject.into(), Property::Adjoint);
     has_samples(&subject, property)?;

@@ -1,5 +1,5 @@
-//! `bench`: how long training steps and single ops take. Medians of many runs, after a warm-up, with what
-//! is measured said next to the number.
+//! `bench`: how long training steps and single ops take. Medians of many runs, after a warm-up; the output says what is
+//! measured next to the number.
 
 use crate::op::attributes;
 use crate::out::{Out, bytes};
@@ -14,11 +14,11 @@ use dittograd::prelude::*;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
-/// Most steps that are queued without waiting between them.
+/// The most steps that are queued without waiting in between.
 const BACK_TO_BACK: usize = 50;
-/// Steps that ops are timed in one by one.
-const PROFILED: usize = 5;
-/// Most elements of an op that is timed alone, inputs and output together.
+/// Number of steps in which ops are timed one by one.
+const PROFILED_STEPS: usize = 5;
+/// The most elements of an op that is timed alone, inputs and output together.
 const MAX_WORDS: usize = 1 << 31;
 /// Workloads when none is named.
 const DEFAULT: [&str; 6] = [
@@ -35,7 +35,7 @@ const DEFAULT: [&str; 6] = [
 pub(crate) struct Bench {
     /// A training step of a model: mlp_b128, cnn_b128, cnn_b32, fno1d_b32_g1024, fno1d_b8_g1024,
     /// babygpt_b64_t256, gpt2s_b8_t1024 or gpt_b8_t128, or with another batch (b), context (t), vocabulary (v) or
-    /// grid (g), with _eager behind it for one op at a time; or an op:
+    /// grid (g), and with the suffix _eager for one op at a time; or an op:
     /// matmul:M,N,K[,ta][,tb], or OP:INPUTS[@ATTRS][+grad] for any op: inputs are sizes like 64,128
     /// separated by /, indices below 10 are 64%10, attributes a JSON object, and +grad adds the gradient
     /// rule; equal inputs of elementwise ops and the axis of sum and mean need not be written [default:
@@ -50,7 +50,7 @@ pub(crate) struct Bench {
     profile: bool,
 }
 
-/// The middle of some times.
+/// The median of some times.
 fn median(mut times: Vec<f64>) -> f64 {
     times.sort_by(f64::total_cmp);
     times.get(times.len() / 2).copied().unwrap_or(f64::NAN)
@@ -60,8 +60,8 @@ fn milliseconds(start: Instant) -> f64 {
     start.elapsed().as_secs_f64() * 1e3
 }
 
-/// Median milliseconds of a call, queue and launch included. On CUDA by the device's clock around many
-/// calls in a row, on the CPU by the host's around each.
+/// Median milliseconds of a call, queue and launch included. On CUDA, the device's clock around many calls in a row; on
+/// the CPU, the host's clock around each.
 fn time(device: &Device, mut call: impl FnMut() -> Result<(), Error>) -> Result<f64, Error> {
     let warm = Instant::now();
     let mut calls = 0;
@@ -101,7 +101,7 @@ fn time(device: &Device, mut call: impl FnMut() -> Result<(), Error>) -> Result<
 struct Work {
     op: AnyOp,
     ins: Vec<SampleIn>,
-    /// Multiplications and additions, where that is what counts.
+    /// Multiplications and additions, if the op is bound by them.
     flops: Option<f64>,
     /// Whether the gradient rule runs too.
     grad: bool,
@@ -115,7 +115,7 @@ fn sizes(workload: &str, text: &str) -> Answer<Vec<usize>> {
     text.split(',').filter(|p| !p.is_empty()).map(one).collect()
 }
 
-/// An input: sizes, and for indices what they are below.
+/// An input: sizes, and for indices their exclusive bound.
 fn input(workload: &str, text: &str) -> Answer<SampleIn> {
     let (dims, bound) = match text.split_once('%') {
         Some((dims, bound)) => (dims, sizes(workload, bound)?.first().copied()),
@@ -212,15 +212,15 @@ fn op(device: &Device, workload: &str) -> Answer<(Value, String)> {
     Ok((object, format!("{workload}: {ms:.4} ms, {rate:.1} {shown}, live at the end {live} bytes")))
 }
 
-/// What a run of training steps took.
+/// The times of a series of training steps.
 struct Took {
     first: f64,
     median: f64,
     back_to_back: f64,
 }
 
-/// Times steps: the first, then each with a wait after it, then many with one wait. How many there are does not depend on
-/// how fast they are, so that the fingerprint behind them can be compared.
+/// Times steps: the first, then each with a wait after it, then many with one wait. Their number does not depend on
+/// their speed, so that the fingerprint after them can be compared.
 fn steps(device: &Device, n: usize, mut step: impl FnMut() -> Result<(), Error>) -> Result<Took, Error> {
     let mut one = |wait: bool| {
         let start = Instant::now();
@@ -244,7 +244,7 @@ fn steps(device: &Device, n: usize, mut step: impl FnMut() -> Result<(), Error>)
     Ok(Took { first, median, back_to_back: milliseconds(start) / queued as f64 })
 }
 
-/// What one op, by its name and the shape of its value, takes of a step.
+/// The share of a step that one op takes, by its name and the shape of its value.
 #[derive(Clone, Copy)]
 struct Part {
     name: &'static str,
@@ -253,10 +253,10 @@ struct Part {
     ms: f64,
 }
 
-/// The ops of `PROFILED` runs of `step`, the longest first.
+/// The ops of `PROFILED_STEPS` runs of `step`, the longest first.
 fn parts(device: &Device, mut step: impl FnMut() -> Result<(), Error>) -> Result<Vec<Part>, Error> {
     device.profile();
-    (0..PROFILED).try_for_each(|_| step())?;
+    (0..PROFILED_STEPS).try_for_each(|_| step())?;
     let mut parts: Vec<Part> = Vec::new();
     for op in device.profiled() {
         let at = parts.iter().position(|p| p.name == op.name && p.shape == op.shape).unwrap_or(parts.len());
@@ -267,14 +267,14 @@ fn parts(device: &Device, mut step: impl FnMut() -> Result<(), Error>) -> Result
         parts[at].ms += op.time.as_secs_f64() * 1e3;
     }
     for part in &mut parts {
-        part.calls /= PROFILED;
-        part.ms /= PROFILED as f64;
+        part.calls /= PROFILED_STEPS;
+        part.ms /= PROFILED_STEPS as f64;
     }
     parts.sort_by(|a, b| b.ms.total_cmp(&a.ms));
     Ok(parts)
 }
 
-/// A table of parts: milliseconds of a step, their share, calls, and what.
+/// A table of parts: milliseconds of a step, their share, number of calls, and op.
 fn table(parts: &[Part]) -> String {
     let all: f64 = parts.iter().map(|p| p.ms).sum();
     let line = |p: &Part| {
@@ -287,20 +287,20 @@ fn table(parts: &[Part]) -> String {
 #[derive(Clone, Copy)]
 struct Step {
     name: &'static str,
-    /// Steps to take the median of, unless another number is asked for.
+    /// Default number of steps to take the median of.
     steps: usize,
     batch: usize,
     model: Model,
 }
 
-/// What is trained. All use AdamW.
+/// The model. All use AdamW.
 #[derive(Clone, Copy)]
 enum Model {
     /// A perceptron of these sizes, on rows of numbers with a class each.
     Mlp(&'static [usize]),
     /// A convolutional network of the default sizes, on images with a class each.
     Cnn,
-    /// A Fourier neural operator of the default sizes, on a grid of so many points.
+    /// A Fourier neural operator of the default sizes, on a grid with this many points.
     Fno1d(usize),
     /// A language model, on sequences as long as its context.
     Gpt(GptConfig),
@@ -311,7 +311,7 @@ const fn gpt(vocab: usize, context: usize, width: usize, heads: usize, layers: u
     Model::Gpt(GptConfig { vocab, context, width, heads, layers, dropout: 0.0 })
 }
 
-/// The training steps that are timed, each also with `_eager` behind its name.
+/// The training steps that can be timed, each also with the suffix `_eager`.
 const STEPS: [Step; 8] = [
     Step { name: "mlp_b128", steps: 200, batch: 128, model: Model::Mlp(&[784, 512, 512, 10]) },
     Step { name: "cnn_b128", steps: 100, batch: 128, model: Model::Cnn },
@@ -323,7 +323,7 @@ const STEPS: [Step; 8] = [
     Step { name: "gpt_b8_t128", steps: 50, batch: 8, model: gpt(65, 128, 192, 6, 4) },
 ];
 
-/// The step a workload names, and whether it is to run eagerly: one of [`STEPS`], or one of them with other numbers behind
+/// The step that a workload names, and whether to run it eagerly: one of [`STEPS`], possibly with other numbers after
 /// `b`, `t`, `v` and `g`.
 fn step_of(workload: &str) -> Option<(Step, bool)> {
     let (name, eager) = workload.strip_suffix("_eager").map_or((workload, false), |name| (name, true));
@@ -400,7 +400,7 @@ impl Step {
         })
     }
 
-    /// The step, whole: forward, backward and update, data already on the device.
+    /// The whole step: forward, backward and update, with data already on the device.
     fn run(&self, device: &Device, workload: &str, eager: bool, asked: &Bench) -> Answer<(Value, String)> {
         let n = asked.steps.unwrap_or(self.steps);
         let data = self.data()?;
@@ -465,7 +465,7 @@ impl Step {
 }
 
 impl Bench {
-    /// Errors if one of the workloads is none.
+    /// Errors if one of the workloads is unknown.
     pub(crate) fn look(&self) -> Answer<()> {
         for workload in self.workloads.iter().filter(|w| step_of(w).is_none()) {
             let Work { op, ins, .. } = parse(workload)?;
@@ -478,7 +478,7 @@ impl Bench {
     pub(crate) fn run(&self, global: &Global, out: &Out) -> Answer {
         let named: Vec<&str> = self.workloads.iter().map(String::as_str).collect();
         for workload in if named.is_empty() { &DEFAULT[..] } else { &named[..] } {
-            // A device of its own, so that its peak is the workload's.
+            // A separate device, so that its peak memory is the workload's.
             let device = global.device()?;
             let (object, text) = match step_of(workload) {
                 Some((step, eager)) => step.run(&device, workload, eager, self)?,

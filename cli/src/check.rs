@@ -20,7 +20,7 @@ pub(crate) struct Check {
     repeats: Option<u32>,
 }
 
-/// What was seen so far.
+/// The results so far.
 #[derive(Default)]
 struct Tally {
     rows: usize,
@@ -29,7 +29,7 @@ struct Tally {
 }
 
 impl Check {
-    /// The CPU, and the GPU asked for or the first one if there is one. Asking for the CPU leaves it out.
+    /// The CPU, and the requested or first GPU. Requesting the CPU excludes the GPU.
     fn devices(&self, global: &Global) -> Answer<Vec<Device>> {
         let mut devices = vec![global.cpu()?];
         let asked = global.device()?;
@@ -83,7 +83,7 @@ impl Check {
     }
 }
 
-/// Runs ops many times on each device; the fingerprints of the devices must be one.
+/// Runs ops many times on each device; the fingerprints of all devices must agree.
 fn repeats<'a>(
     ops: impl Iterator<Item = &'a &'a str>,
     times: usize,
@@ -97,7 +97,7 @@ fn repeats<'a>(
             match repeat(*op, device, times) {
                 Ok(report) => {
                     cases += report.cases;
-                    // Each is a hash of the op's name too, so a sum without order tells as much as one with it.
+                    // Each hash includes the op's name, so an unordered sum says as much as an ordered one.
                     let hash = report.fingerprint.and_then(|f| u64::from_str_radix(&f, 16).ok());
                     *print ^= hash.unwrap_or_default();
                 }

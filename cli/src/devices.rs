@@ -1,4 +1,4 @@
-//! `devices`: what this machine computes with, what was looked for, and why something is not there.
+//! `devices`: what this machine computes with, what was searched for, and why something is missing.
 
 use crate::out::{Out, bytes, table};
 use crate::{Answer, Global, simd};
@@ -7,7 +7,7 @@ use dittograd::device::cuda::{Cuda, Nvrtc, cache_folder};
 use dittograd::device::{Device, cuda::Driver};
 use serde_json::{Value, json};
 
-/// The processor's name, where the system says it.
+/// The processor's name, if the system tells it.
 pub(crate) fn model() -> String {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let name = info.lines().find_map(|l| l.strip_prefix("model name")?.split_once(':'));

@@ -1,4 +1,4 @@
-//! `export`: a trained model as an ONNX file, which gives what `predict` gives.
+//! `export`: a trained model as an ONNX file, which computes what `predict` computes.
 
 use crate::out::{Out, bytes, table};
 use crate::task::program;
@@ -36,12 +36,12 @@ fn dtype(meta: &Meta) -> &'static str {
     if meta.dtype.name() == "u32" { "int64" } else { "float32" }
 }
 
-/// A value at the edge as an object.
+/// An input or output as a JSON object.
 fn object((name, meta): &(String, Meta)) -> Value {
     json!({"name": name, "type": dtype(meta), "shape": meta.shape.dims()})
 }
 
-/// A trained model and its program, of batches of so many rows.
+/// A trained model and its program for batches of a given number of rows.
 pub(crate) struct Traced {
     file: PathBuf,
     checkpoint: Checkpoint,
@@ -50,7 +50,7 @@ pub(crate) struct Traced {
 }
 
 impl Traced {
-    /// Of a checkpoint or the folder of a run, for rows of that shape, or of the shape of its data.
+    /// Loads a checkpoint or the folder of a run, for rows of the given shape, or of the shape of its data.
     pub(crate) fn load(
         global: &Global,
         model: &Path,
@@ -60,7 +60,7 @@ impl Traced {
         let file = checkpoint_file(model);
         let checkpoint = Checkpoint::load(&file)?;
         let spec = Spec::of(&checkpoint, &file)?;
-        // Nothing is computed, so there is no need for a GPU.
+        // Nothing is computed, so no GPU is needed.
         let device = global.cpu()?;
         let (params, net) = spec.net_of(&checkpoint, &device)?;
         params.load_state_dict(&checkpoint.params, true)?;

@@ -1,4 +1,4 @@
-//! Pictures in folders: a folder for each class, in the order of their names, with PNG files in it.
+//! Pictures in folders: one folder per class, sorted by name, with PNG files in it.
 
 use crate::{Answer, fail};
 use dittograd::data::Dataset;
@@ -9,10 +9,10 @@ use std::fs;
 use std::io::Cursor;
 use std::path::{Path, PathBuf};
 
-/// Most bytes of one picture.
-const MOST: usize = 1 << 28;
+/// The most bytes of one picture.
+const MAX_PICTURE_BYTES: usize = 1 << 28;
 
-/// What is in a folder, in the order of names.
+/// The entries of a folder, sorted by name.
 fn entries(path: &Path) -> Answer<Vec<PathBuf>> {
     let read = fs::read_dir(path).and_then(Iterator::collect::<std::io::Result<Vec<_>>>);
     match read {
@@ -36,8 +36,8 @@ pub(crate) fn classes(path: &Path) -> Answer<Option<Vec<PathBuf>>> {
     Ok((!folders.is_empty()).then_some(folders))
 }
 
-/// Pictures `(N, C, H, W)` from 0 to 1 and their classes. All must have one size; they have three channels if one of them is
-/// in colour, and one otherwise.
+/// Pictures `(N, C, H, W)` from 0 to 1 and their classes. All must have the same size. They have three channels if one
+/// of them is in colour, and one otherwise.
 pub(crate) fn load(path: &Path, classes: &[PathBuf]) -> Answer<Dataset> {
     let mut pictures = Vec::new();
     let mut labels = Vec::new();
@@ -82,7 +82,7 @@ pub(crate) fn load(path: &Path, classes: &[PathBuf]) -> Answer<Dataset> {
     Ok(Dataset::new(name, x, Tensor::new(&[labels.len()], labels)?, Some(classes.len()))?)
 }
 
-/// A picture as bytes, its channels side by side, without transparency.
+/// A picture as bytes with interleaved channels, without transparency.
 struct Picture {
     size: [usize; 2],
     channels: usize,
@@ -92,14 +92,14 @@ struct Picture {
 fn read(path: &Path) -> Answer<Picture> {
     let wrong = |why: &dyn std::fmt::Display| fail(format!("{}: {why}", path.display()));
     let file = dittograd::io::read(path)?;
-    let mut decoder = Decoder::new_with_limits(Cursor::new(&file), Limits { bytes: MOST });
+    let mut decoder = Decoder::new_with_limits(Cursor::new(&file), Limits { bytes: MAX_PICTURE_BYTES });
     decoder.set_transformations(Transformations::normalize_to_color8());
     let mut reader = match decoder.read_info() {
         Ok(reader) => reader,
         Err(e) => return wrong(&e),
     };
     let info = reader.info();
-    // Before there is memory for the pixels, since a few bytes can promise any number of them.
+    // Checked before memory for the pixels is allocated, since a few bytes can claim any number of them.
     if info.raw_bytes() > file.len().saturating_mul(dittograd::io::MAX_RATIO) {
         return wrong(&format!(
             "its {} bytes cannot hold {} by {} pixels",
@@ -111,7 +111,7 @@ fn read(path: &Path) -> Answer<Picture> {
     if info.palette.as_ref().is_some_and(|p| p.len() % 3 != 0) {
         return wrong(&"has a palette with a part of a colour");
     }
-    let Some(room) = reader.output_buffer_size().filter(|n| *n <= MOST) else {
+    let Some(room) = reader.output_buffer_size().filter(|n| *n <= MAX_PICTURE_BYTES) else {
         return wrong(&"is too large");
     };
     let mut bytes = filled("picture", room, 0)?;

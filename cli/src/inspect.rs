@@ -19,19 +19,19 @@ pub(crate) struct Inspect {
     file: PathBuf,
 }
 
-/// Characters of a name in the table; a file may hold names that fill pages.
+/// The most characters of a name in the table; a file may hold names that fill pages.
 const MAX_NAME: usize = 100;
 
-/// A tensor in a line.
+/// One tensor: a line of the table.
 struct Row {
     name: String,
     shape: Shape,
     dtype: &'static str,
-    /// None if it cannot be converted.
+    /// `None` if it cannot be converted.
     stats: Option<Stats>,
 }
 
-/// Numbers about the elements, NaNs left out; formed in f64.
+/// Statistics of the elements without NaNs, computed in f64.
 struct Stats {
     min: f64,
     max: f64,
@@ -64,7 +64,7 @@ impl Row {
         let stats = match file.tensor(name) {
             Ok(AnyTensor::Num(t)) => Some(Stats::of(t.data().iter().map(|x| f64::from(*x)))),
             Ok(AnyTensor::Idx(t)) => Some(Stats::of(t.data().iter().map(|x| f64::from(*x)))),
-            // Whole numbers below 0 and the like are no tensors here, but may be in a file.
+            // A file may hold elements that no tensor here can, such as negative integers.
             Err(_) => None,
         };
         Row { name: name.to_string(), shape: entry.shape(), dtype: entry.dtype().name(), stats }
@@ -97,7 +97,7 @@ impl Row {
     }
 }
 
-/// Six digits, as `%g`.
+/// Six digits, like `%g`.
 fn short(x: f64) -> String {
     if x.is_nan() {
         return "-".to_string();
@@ -127,7 +127,7 @@ impl Inspect {
         };
         let fingerprint = match &checkpoint {
             Some(c) => Some(c.fingerprint()),
-            // Tensors that are none here have no fingerprint.
+            // Tensors that cannot be converted have no fingerprint.
             None => StateDict::from_file(&file).ok().map(|s| s.fingerprint()),
         };
         if out.json() {
@@ -145,7 +145,7 @@ impl Inspect {
                     json!({"tokens": tokenizer.size(), "merges": tokenizer.merges()});
             }
             if checkpoint.is_some() {
-                // It is all in the checkpoint's own entry.
+                // The checkpoint's own entry already has all of it.
                 all["metadata"] = Value::Null;
             }
             out.line(&all.to_string())?;
@@ -178,7 +178,7 @@ impl Inspect {
     }
 }
 
-/// Names of the optimizer's tensors, of any parameter.
+/// Names of the optimizer's tensors for any parameter.
 fn states(c: &Checkpoint) -> Vec<&str> {
     let all = c.optimizer.iter().flat_map(|o| o.params.values());
     let mut names: Vec<&str> = all.flat_map(|p| p.tensors.keys().map(String::as_str)).collect();

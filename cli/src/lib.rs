@@ -1,8 +1,8 @@
 //! The dittograd program: trains, checks, measures and compares, on any device, with the same bits.
 //!
-//! Exit codes: 0 done, 1 ran and the answer is no, 2 could not run. Errors are one line on stderr. This
-//! file has what the commands share: options, the device, and the way out; each command has its own file.
-// Comments on arguments are the program's help, in which brackets are what may be left out.
+//! Exit codes: 0 done, 1 ran and the answer is no, 2 could not run. Errors are one line on stderr. This file has what
+//! the commands share: options, the device, and exiting; each command has its own file.
+// Comments on arguments are the help of the program. Brackets there mark what may be left out.
 #![allow(rustdoc::broken_intra_doc_links)]
 
 mod bench;
@@ -87,18 +87,18 @@ enum Command {
     Bench(bench::Bench),
 }
 
-/// Why a command ended early.
+/// Why a command failed.
 pub(crate) enum Fail {
-    /// The library refused.
+    /// An error of the library.
     Library(Error),
-    /// The program itself did.
+    /// An error of the program itself.
     Message(String),
     /// Nobody reads stdout any more, which is not an error.
     Closed,
 }
 
 impl Fail {
-    /// What to say about it, if it is an error.
+    /// The message, if it is an error.
     fn message(self) -> Option<String> {
         match self {
             Fail::Library(e) => Some(e.to_string()),
@@ -128,11 +128,11 @@ pub(crate) fn fail<T>(why: impl Into<String>) -> Answer<T> {
     Err(Fail::Message(why.into()))
 }
 
-/// What commands return; the truth value of a whole command says whether the answer is yes.
+/// The result of commands. For a whole command, the boolean says whether the answer is yes.
 pub(crate) type Answer<T = bool> = Result<T, Fail>;
 
 impl Global {
-    /// The device asked for.
+    /// The requested device.
     fn device(&self) -> Answer<Device> {
         let device = self.plain_device()?;
         match &self.numerics {
@@ -141,7 +141,7 @@ impl Global {
         }
     }
 
-    /// The device asked for, in the mode of the environment.
+    /// The requested device, in the mode of the environment.
     fn plain_device(&self) -> Answer<Device> {
         Ok(match (&self.device, self.threads) {
             (None, None) => Device::best()?,
@@ -156,7 +156,7 @@ impl Global {
         })
     }
 
-    /// The CPU with the threads asked for, whatever the device.
+    /// The CPU with the requested number of threads, whatever the device.
     fn cpu(&self) -> Answer<Device> {
         Ok(match self.threads {
             Some(threads) => cpu(threads)?,
@@ -176,7 +176,7 @@ fn cpu(threads: usize) -> Result<Device, Error> {
     Device::cpu_with(threads, simd()?)
 }
 
-/// The SIMD level of the environment, or else the best one.
+/// The SIMD level of the environment, else the best one.
 pub(crate) fn simd() -> Result<Simd, Error> {
     match std::env::var_os("DITTOGRAD_SIMD").filter(|v| !v.is_empty()) {
         None => Ok(Simd::best()),
@@ -190,7 +190,7 @@ pub(crate) fn simd() -> Result<Simd, Error> {
     }
 }
 
-/// A usage error of clap's in one line.
+/// A usage error of clap in one line.
 fn usage(e: &clap::Error) -> String {
     let text = e.to_string();
     let lines = text.lines().take_while(|l| !l.trim().is_empty()).map(str::trim);
@@ -198,7 +198,7 @@ fn usage(e: &clap::Error) -> String {
     format!("{} (see --help)", line.strip_prefix("error: ").unwrap_or(&line))
 }
 
-/// What [`Cli`] makes of arguments, or what is to be said instead: an answer, such as the help, or an error.
+/// Parses arguments. Otherwise returns what to print instead: an answer, such as the help, or an error.
 fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, Answer<String>> {
     match Cli::try_parse_from(args) {
         Ok(cli) => Ok(cli),
@@ -235,9 +235,9 @@ fn run() -> Answer {
     }
 }
 
-/// Looks at arguments, the program's name first, as the program would before it does anything: options, and the small
-/// languages inside them. Nothing is read, written or run. Says what the program would say: the error, or what it prints
-/// instead of doing something.
+/// Checks arguments, starting with the program's name, as the program would before it does anything: options, and the
+/// small languages inside them. Nothing is read, written or run. Returns what the program would print: the error, or
+/// the text that it prints instead of doing something.
 #[doc(hidden)]
 pub fn look_at(args: impl IntoIterator<Item = OsString>) -> Result<Option<String>, String> {
     let looked = || -> Answer<Option<String>> {
@@ -258,7 +258,7 @@ pub fn look_at(args: impl IntoIterator<Item = OsString>) -> Result<Option<String
     looked().map_err(|end| end.message().unwrap_or_default())
 }
 
-/// Reads pictures as `train --data FOLDER` does; what the data is called and the sizes of its pictures, or the error.
+/// Reads pictures like `train --data FOLDER`. Returns the name of the data and the sizes of its pictures, or the error.
 #[doc(hidden)]
 pub fn pictures(folder: &std::path::Path) -> Result<(String, Vec<usize>), String> {
     let load = || match images::classes(folder)? {
@@ -269,8 +269,8 @@ pub fn pictures(folder: &std::path::Path) -> Result<(String, Vec<usize>), String
     Ok((data.name().to_string(), data.x().shape().dims().to_vec()))
 }
 
-/// Reads the settings of a run as `train --resume` does from a checkpoint of a small mlp that has them, and makes their model; its
-/// name, or the error. No data is read or made.
+/// Reads the settings of a run like `train --resume`, from a checkpoint of a small mlp that has them, and builds their
+/// model. Returns its name, or the error. No data is read or generated.
 #[doc(hidden)]
 pub fn settings(text: &str) -> Result<String, String> {
     let read = || -> Answer<String> {

@@ -1,4 +1,4 @@
-//! The models the program knows: what they are called, what they are made from, and what they are for.
+//! The models of the program: their names, configurations and tasks.
 
 use crate::{Answer, fail};
 use clap::ValueEnum;
@@ -12,9 +12,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// Most parameters the program makes a model with.
+/// The most parameters of a model.
 pub(crate) const MAX_PARAMETERS: usize = 1 << 32;
-/// Most tokens, classes, channels, layers and the like that a model is made with.
+/// The most tokens, classes, channels, layers and the like of a model.
 const MAX_SIZE: f64 = (1u64 << 24) as f64;
 
 /// A model by its name.
@@ -42,7 +42,7 @@ pub(crate) enum Model {
     Autoencoder,
 }
 
-/// What a model is asked for, which decides the loss and what is measured.
+/// The task of a model, which decides the loss and the measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Task {
@@ -71,12 +71,12 @@ pub(crate) struct Net {
 }
 
 impl Model {
-    /// Its name, as it is typed.
+    /// Its name as typed.
     pub(crate) fn name(self) -> String {
         crate::train::name(&self)
     }
 
-    /// The data set it is trained on if nothing else is said.
+    /// The default data set.
     pub(crate) fn data(self) -> &'static str {
         match self {
             Model::Mlp => "spirals",
@@ -87,12 +87,12 @@ impl Model {
         }
     }
 
-    /// Whether it writes text.
+    /// Whether it generates text.
     pub(crate) fn writes(self) -> bool {
         matches!(self, Model::Gpt | Model::Mamba)
     }
 
-    /// What it learns from such data.
+    /// The task on such data.
     pub(crate) fn task(self, data: &Dataset) -> Task {
         match self {
             Model::Gpt | Model::Mamba => Task::Text,
@@ -112,7 +112,8 @@ impl Model {
         ))
     }
 
-    /// The data as it is learnt from, or what is wrong with its shapes. One number to predict may be without an axis of its own.
+    /// The data in the shape for training, or an error about its shapes. A single number to predict may lack its own
+    /// axis.
     pub(crate) fn fit(self, data: Dataset) -> Answer<Dataset> {
         let (x, y) = (data.x().shape(), data.y().shape());
         let tokens = matches!(data.x(), AnyTensor::Idx(_));
@@ -166,7 +167,7 @@ impl Model {
         }
     }
 
-    /// Its sizes for such data: what the data says, small sizes for the rest, and then what `given` says of them.
+    /// The configuration for such data: sizes from the data, small defaults for the rest, overridden by `given`.
     pub(crate) fn config(self, data: &Dataset, hidden: &[usize], given: &Value) -> Answer<Value> {
         let (x, y) = (data.x().shape(), data.y().shape());
         let outputs = data.classes().unwrap_or(y.last());
@@ -220,7 +221,7 @@ impl Model {
     }
 }
 
-/// A config as the type of a model. Sizes beyond all reason are refused before memory is asked for.
+/// A configuration as the type of a model. Absurd sizes are refused before memory is allocated.
 fn typed<T: for<'a> Deserialize<'a>>(model: Model, config: &Value) -> Answer<T> {
     fn largest(value: &Value) -> f64 {
         match value {
@@ -240,7 +241,7 @@ fn typed<T: for<'a> Deserialize<'a>>(model: Model, config: &Value) -> Answer<T> 
 }
 
 impl Net {
-    /// The model, with parameters drawn from the seed of `params`.
+    /// Builds the model, with parameters drawn from the seed of `params`.
     pub(crate) fn new(model: Model, params: &mut Params, config: &Value) -> Answer<Net> {
         let plain = |module: Arc<dyn Module>| Net { module, writer: None };
         Ok(match model {
@@ -267,7 +268,7 @@ impl Net {
         })
     }
 
-    /// The module, as in training.
+    /// The module in training mode.
     pub(crate) fn module(&self) -> &Arc<dyn Module> {
         &self.module
     }

@@ -1,5 +1,5 @@
-//! `op`: one op on tensors from a safetensors file, with its gradient if asked for. This is how other
-//! programs compare themselves with this one.
+//! `op`: one op on tensors from a safetensors file, optionally with its gradient. Other programs use this to compare
+//! themselves with this one.
 
 use crate::out::Out;
 use crate::{Answer, Global, fail};
@@ -11,7 +11,7 @@ use dittograd::prelude::*;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
-/// Most inputs an op can have.
+/// The most inputs of an op.
 const MAX_INPUTS: usize = 32;
 
 /// Run one op, and its gradient, on tensors from a file.
@@ -62,7 +62,7 @@ fn file_error<T>(path: &Path, why: impl std::fmt::Display) -> Answer<T> {
     fail(format!("{}: {why}", path.display()))
 }
 
-/// The inputs in order, and the seed of the gradient.
+/// The inputs in order, and the upstream gradient.
 fn inputs(path: &Path) -> Answer<(Vec<AnyTensor>, Option<Tensor<f32>>)> {
     let file = SafeTensors::read(path)?;
     let count = file.iter().filter(|(n, _)| *n != "dy").count();
@@ -71,7 +71,7 @@ fn inputs(path: &Path) -> Answer<(Vec<AnyTensor>, Option<Tensor<f32>>)> {
         let odd = shown(odd, 60);
         return file_error(path, format!("has a tensor `{odd}`; expected x0, x1, … without a gap, and dy"));
     }
-    // Other floats would be rounded, and results compared with those of a program that did not.
+    // Other floats would be rounded, and then compared with results of a program that did not round.
     let whole = [Dtype::I64, Dtype::I32, Dtype::U32];
     if let Some((name, e)) = file.iter().find(|(_, e)| e.dtype() != Dtype::F32 && !whole.contains(&e.dtype()))
     {
@@ -91,7 +91,7 @@ fn inputs(path: &Path) -> Answer<(Vec<AnyTensor>, Option<Tensor<f32>>)> {
 }
 
 impl Op {
-    /// Errors if there is no such op or it has no such attributes.
+    /// Errors if the op or one of its attributes is unknown.
     pub(crate) fn look(&self) -> Answer<()> {
         AnyOp::from_name(&self.name, &attributes(&self.attrs)?)?;
         Ok(())

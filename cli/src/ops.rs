@@ -1,5 +1,5 @@
-//! `ops`: the table of all ops, made from the ops themselves: inputs and attributes from their samples,
-//! gradients by asking their rules.
+//! `ops`: the table of all ops, generated from the ops themselves: inputs and attributes from their samples, gradients
+//! by running their rules.
 
 use crate::Answer;
 use crate::out::{Out, table};
@@ -19,7 +19,7 @@ pub(crate) struct Ops {
     ulp: Option<u32>,
 }
 
-/// Records shapes only, to see what a gradient rule answers.
+/// A recorder of shapes only, to see what a gradient rule returns.
 struct Shapes(Vec<Meta>);
 
 impl Recorder for Shapes {
@@ -49,11 +49,11 @@ fn gradients(sample: &Sample) -> Result<Vec<bool>, Error> {
     Ok(answers.iter().map(Option::is_some).collect())
 }
 
-/// An attribute as JSON, which is how `op` reads it.
+/// An attribute as JSON, the format that `op` reads.
 fn value(attr: &Attr) -> Value {
     match attr {
         Attr::Num(x) if x.fract() == 0.0 && x.abs() < 1e15 => json!(*x as i64),
-        // Most are float32; their shortest form reads back to the same one.
+        // Most are float32; their shortest form reads back as the same number.
         Attr::Num(x) => json!((*x as f32).to_string().parse::<f64>().unwrap_or(*x)),
         Attr::Whole(x) => json!(x),
         Attr::Bool(x) => json!(x),
@@ -77,7 +77,7 @@ impl Row {
         let mut inputs: Vec<usize> = samples.iter().map(|s| s.ins.len()).collect();
         inputs.sort_unstable();
         inputs.dedup();
-        // Of a few samples the one with the most elements shows attributes best; large ones tell no more.
+        // Among the small samples, the one with the most elements shows the attributes best.
         let small = |s: &&Sample| s.ins.iter().all(|i| (1..1000).contains(&i.meta().shape.numel()));
         let rank = |s: &&Sample| s.ins.iter().map(|i| i.meta().shape.rank()).max();
         let shown = samples.iter().filter(small).max_by_key(rank).or(samples.first());

@@ -1,4 +1,4 @@
-//! What goes to stdout and stderr: lines or JSON objects, without panicking when nobody reads them.
+//! Output to stdout and stderr: lines or JSON objects, without panicking when nobody reads them.
 
 use crate::Answer;
 pub(crate) use dittograd::device::readable_bytes as bytes;
@@ -6,14 +6,14 @@ use dittograd::error::shown;
 use serde_json::Value;
 use std::io::{IsTerminal, Write};
 
-/// The way to stdout.
+/// Writes to stdout.
 pub(crate) struct Out {
     json: bool,
     quiet: bool,
 }
 
 impl Out {
-    /// JSON objects instead of lines; no progress if `quiet`.
+    /// Writes JSON objects instead of lines; no progress if `quiet`.
     pub(crate) fn new(json: bool, quiet: bool) -> Out {
         Out { json, quiet }
     }
@@ -28,7 +28,7 @@ impl Out {
         !self.quiet
     }
 
-    /// Whether a progress bar has somebody to look at it.
+    /// Whether a progress bar would be visible.
     pub(crate) fn bar(&self) -> bool {
         !self.json && !self.quiet && std::io::stdout().is_terminal() && std::io::stderr().is_terminal()
     }
@@ -46,8 +46,8 @@ impl Out {
         if self.json { self.line(&object().to_string()) } else { self.line(&text()) }
     }
 
-    /// Progress: as a result, but nothing if it is not wanted. That nobody reads it, or that there is no room for it, does not
-    /// end what makes the progress; a result that cannot be written says so at the end.
+    /// Progress: like a result, but skipped if it is not wanted. If progress cannot be written (nobody reads it, or the
+    /// disk is full), the work goes on; a result that cannot be written is an error at the end.
     pub(crate) fn progress(&self, object: impl FnOnce() -> Value, text: impl FnOnce() -> String) {
         if !self.quiet {
             let _ = self.result(object, text);
@@ -55,19 +55,19 @@ impl Out {
     }
 }
 
-/// Most characters of a line on stderr, since arguments may have any number.
-const LONGEST: usize = 1000;
+/// The most characters of a line on stderr, since arguments may be long.
+const MAX_LINE_CHARS: usize = 1000;
 
 /// One line on stderr, in the program's name. Line breaks inside become spaces, other control characters are escaped.
 pub(crate) fn warn(text: &str) {
     let line =
         text.split(['\n', '\r']).map(str::trim).filter(|l| !l.is_empty()).collect::<Vec<_>>().join(" ");
-    let line = shown(&line, LONGEST);
-    // Nothing can be said where stderr is closed too.
+    let line = shown(&line, MAX_LINE_CHARS);
+    // If stderr is closed too, nothing can be printed.
     let _ = writeln!(std::io::stderr(), "dittograd: {line}");
 }
 
-/// Rows as a table with columns as wide as they need to be, two spaces apart.
+/// Rows as a table with columns as wide as needed, two spaces apart.
 pub(crate) fn table(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let wide = |c: usize| rows.iter().filter_map(|r| r.get(c)).map(|s| s.chars().count()).max().unwrap_or(0);

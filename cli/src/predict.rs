@@ -1,4 +1,4 @@
-//! `predict`: a trained model on data from a file, on the data it was judged by, or on a text that it continues.
+//! `predict`: a trained model on data from a file, on its test data, or on a text that it continues.
 
 use crate::models::Task;
 use crate::out::Out;
@@ -15,7 +15,7 @@ use serde_json::json;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-/// Rows that are computed at a time.
+/// Rows computed at a time.
 const ROWS: usize = 256;
 
 /// Use a trained model.
@@ -34,13 +34,13 @@ pub(crate) struct Predict {
     /// Text to continue (gpt, mamba)
     #[arg(long, value_name = "TEXT")]
     prompt: Option<String>,
-    /// Tokens to write behind the prompt [default: 200, or an answer]
+    /// Number of tokens to generate after the prompt [default: 200, or an answer]
     #[arg(long, value_name = "N", value_parser = positive)]
     tokens: Option<usize>,
-    /// How freely tokens are drawn; at 0 the likeliest is taken
+    /// Sampling temperature; at 0 the likeliest token is taken
     #[arg(long, default_value_t = 0.0)]
     temperature: f64,
-    /// Draw among so many of the likeliest tokens
+    /// Draw only among the N likeliest tokens
     #[arg(long, value_name = "N", value_parser = positive)]
     top_k: Option<usize>,
     /// Seed of the draws
@@ -132,7 +132,7 @@ impl Predict {
             atomic::write(path, &[prompt.as_bytes(), &bytes, b"\n"].concat())?;
             return Ok(true);
         }
-        // The last character may be cut, and what the model writes need not be characters.
+        // The last character may be cut off, and the model's output need not be valid UTF-8.
         let text = String::from_utf8_lossy(&bytes);
         out.result(
             || json!({"prompt": prompt, "text": text, "answer": number}),
@@ -156,7 +156,7 @@ fn some(x: &AnyTensor, rows: std::ops::Range<usize>) -> Answer<AnyTensor> {
     })
 }
 
-/// Inputs from a file: tokens, or numbers, which may be written as whole ones.
+/// Inputs from a file: tokens, or numbers, which may be written as integers.
 fn read(path: &Path, tokens: bool) -> Answer<AnyTensor> {
     let end = path.extension().and_then(|e| e.to_str()).unwrap_or_default();
     let numbers = |t: AnyTensor| -> AnyTensor {
@@ -186,7 +186,7 @@ fn read(path: &Path, tokens: bool) -> Answer<AnyTensor> {
     Ok(x)
 }
 
-/// Predictions as CSV, a row for each sample: for classes the class, then the numbers of all of them.
+/// Predictions as CSV, one row per sample: for classes the class, then the logits of all classes.
 fn table(y: &Tensor<f32>, task: Task) -> String {
     let rows = y.shape().dims()[0].max(1);
     let wide = (y.data().len() / rows).max(1);

@@ -1,4 +1,4 @@
-//! Ctrl-C and its like: the first one asks a run to stop, the second one ends the program at once.
+//! Ctrl-C and similar signals: the first one asks a run to stop, the second one ends the program at once.
 #![allow(unsafe_code)]
 
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -6,17 +6,18 @@ use signal_hook::flag;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
-/// What the program ends with at the second signal.
+/// Exit code at the second signal.
 const EXIT: i32 = 130;
 
-/// A flag that becomes true at the first Ctrl-C, request to end, or end of the terminal. A signal that was ignored when the
-/// program began, as by `nohup`, stays ignored.
+/// A flag that becomes true at the first Ctrl-C, termination request, or hangup. A signal that was ignored when the
+/// program started, as with `nohup`, stays ignored.
 pub(crate) fn stop() -> Arc<AtomicBool> {
     static FLAG: OnceLock<Arc<AtomicBool>> = OnceLock::new();
     let flag = FLAG.get_or_init(|| {
         let flag = Arc::new(AtomicBool::new(false));
         for signal in signals().into_iter().filter(|s| !is_ignored(*s)) {
-            // In this order: the first signal finds the flag down. Where a signal cannot be caught, it does what it always does.
+            // In this order: at the first signal the flag is not set yet. A signal that cannot be caught keeps its
+            // default effect.
             let _ = flag::register_conditional_shutdown(signal, EXIT, flag.clone());
             let _ = flag::register(signal, flag.clone());
         }
@@ -35,11 +36,11 @@ fn signals() -> [i32; 2] {
     [SIGINT, SIGTERM]
 }
 
-/// Whether nothing happens at a signal.
+/// Whether a signal is ignored.
 #[cfg(unix)]
 fn is_ignored(signal: i32) -> bool {
     let mut old = std::mem::MaybeUninit::<libc::sigaction>::uninit();
-    // SAFETY: without a new action the call only writes the present one, and says by 0 that it did.
+    // SAFETY: without a new action the call only writes the current one, and returns 0 if it did.
     unsafe {
         libc::sigaction(signal, std::ptr::null(), old.as_mut_ptr()) == 0
             && old.assume_init().sa_sigaction == libc::SIG_IGN

@@ -1,4 +1,4 @@
-//! What a model learns: the data by its name or file, the loss, and what is measured on data it has not seen.
+//! What a model learns: the data by name or file, the loss, and the measures on test data.
 
 use crate::images;
 use crate::models::{Model, Task};
@@ -14,45 +14,45 @@ use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Share of the rows that is trained on where a data set does not say.
+/// Fraction of the rows to train on, unless the data set has its own split.
 const TRAIN_PART: f64 = 0.8;
 /// Arms of the spirals.
 const ARMS: usize = 3;
-/// Added to squared distances, so that a perfect prediction has a gradient.
-const TINY: f64 = 1e-12;
-/// Samples that are made where only their shape is wanted.
-const FEW: usize = 8;
+/// Added to squared distances, so that even a perfect prediction has a gradient.
+const DISTANCE_EPS: f64 = 1e-12;
+/// Number of samples to generate if only their shape is needed.
+const SHAPE_SAMPLES: usize = 8;
 /// Viscosity of the fields of Burgers' equation: steep fronts, but no shocks.
 const VISCOSITY: f64 = 0.01;
-/// Tokens of a sample of text.
+/// Default number of tokens of a text sample.
 pub(crate) const WINDOW: usize = 64;
 
-/// Where data comes from, all of which decides every bit of it.
+/// The source of data. It determines every bit of it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Source {
-    /// A data set made from the seed, or a file.
+    /// A data set generated from the seed, or a file.
     pub(crate) name: String,
-    /// The file, whose name need not be text.
+    /// The file; its name need not be valid text.
     #[serde(skip)]
     pub(crate) path: Option<PathBuf>,
-    /// Samples that are made.
+    /// Number of samples to generate.
     pub(crate) samples: Option<usize>,
     /// Points of a grid, or tokens of a sample of text.
     pub(crate) grid: Option<usize>,
-    /// Columns of a CSV file that are targets; the last one is a class if not given.
+    /// Number of last columns of a CSV file that are targets; without it, the last column is a class.
     pub(crate) targets: Option<usize>,
-    /// Seed of what is drawn, and of the split.
+    /// Seed of the draws and of the split.
     pub(crate) seed: u64,
-    /// Where the tokens of a text come from, if they are not its bytes, as it was asked for.
+    /// The requested tokenizer of a text, if not bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) tokenizer: Option<String>,
-    /// The tokenizer itself, which a checkpoint keeps beside this.
+    /// The tokenizer itself, which a checkpoint stores separately.
     #[serde(skip)]
     pub(crate) tokens: Option<Arc<Tokenizer>>,
 }
 
-/// Mean and deviation of a scaling, as they are kept.
+/// Mean and deviation of a scaling, as stored.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Kept {
@@ -70,7 +70,7 @@ impl Kept {
     }
 }
 
-/// How the numbers of the data were scaled before the model saw them.
+/// How the data was scaled for the model.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Scales {
@@ -81,7 +81,7 @@ pub(crate) struct Scales {
 }
 
 impl Scales {
-    /// Inputs as the model wants them.
+    /// Scales inputs for the model.
     pub(crate) fn inputs(&self, x: AnyTensor) -> Answer<AnyTensor> {
         Ok(match &self.x {
             Some(kept) => kept.scaling()?.apply_to(x.num()?)?.into(),
@@ -89,7 +89,7 @@ impl Scales {
         })
     }
 
-    /// Inputs as they were.
+    /// Unscales inputs.
     pub(crate) fn raw_inputs(&self, x: AnyTensor) -> Answer<Tensor<f32>> {
         Ok(match &self.x {
             Some(kept) => kept.scaling()?.undo(x.num()?)?,
@@ -102,7 +102,7 @@ impl Scales {
         [&self.x, &self.y].map(|kept| kept.as_ref().map(|k| (k.mean.clone(), k.deviation.clone())))
     }
 
-    /// What the model says, in the units of the data.
+    /// The model's outputs in the units of the data.
     pub(crate) fn outputs(&self, y: Tensor<f32>) -> Answer<Tensor<f32>> {
         Ok(match &self.y {
             Some(kept) => kept.scaling()?.undo(&y)?,
@@ -111,12 +111,12 @@ impl Scales {
     }
 }
 
-/// Data to learn from and data to be judged by, scaled.
+/// Scaled training and test data.
 pub(crate) struct Data {
     pub(crate) train: Dataset,
     pub(crate) test: Dataset,
     pub(crate) scales: Scales,
-    /// What made the tokens of a text.
+    /// The tokenizer of a text.
     pub(crate) tokenizer: Option<Arc<Tokenizer>>,
 }
 
@@ -127,7 +127,7 @@ fn built_in() -> String {
 }
 
 impl Source {
-    /// The file of text it is, to a model that writes.
+    /// The path, if it is a text file for a model that generates text.
     fn text(&self, model: Model) -> Option<&Path> {
         let is_made = built_in().split(", ").any(|name| name == self.name);
         let path = self.path.as_deref().unwrap_or(Path::new(&self.name));
@@ -135,7 +135,7 @@ impl Source {
         (model.writes() && is_text).then_some(path)
     }
 
-    /// Makes the tokenizer: `bytes`, `bpe:SIZE` or a path.
+    /// Creates the tokenizer: `bytes`, `bpe:SIZE` or a path.
     pub(crate) fn tokenize(&mut self, model: Model, choice: &str) -> Answer<()> {
         let Some(path) = self.text(model) else {
             return fail("--tokenizer is for gpt and mamba on a file of text");
@@ -160,12 +160,12 @@ impl Source {
         Ok(())
     }
 
-    /// What makes tokens of a prompt.
+    /// The tokenizer for a prompt.
     pub(crate) fn tokenizer(&self) -> Arc<Tokenizer> {
         self.tokens.clone().unwrap_or_else(|| Arc::new(Tokenizer::bytes()))
     }
 
-    /// The parts of the data as they are.
+    /// Training and test data, unscaled.
     fn parts(&self, model: Model) -> Answer<(Dataset, Dataset)> {
         let (seed, samples) = (self.seed, |default: usize| self.samples.unwrap_or(default));
         let split = |data: Dataset, part: f64| -> Answer<(Dataset, Dataset)> {
@@ -199,7 +199,7 @@ impl Source {
         }
     }
 
-    /// The parts of the data in a file or a folder.
+    /// Training and test data from a file or a folder.
     fn files(
         &self,
         model: Model,
@@ -238,20 +238,20 @@ impl Source {
         }
     }
 
-    /// Whether it is made from the seed.
+    /// Whether it is generated from the seed.
     fn is_made(&self) -> bool {
         matches!(self.name.as_str(), "spirals" | "digits" | "burgers" | "darcy" | "additions")
             || Regression::named(&self.name).is_ok()
     }
 
-    /// The shape of one input. Of data that is made, a few samples say it.
+    /// The shape of one input. For generated data, from a few samples.
     pub(crate) fn row(&self, model: Model) -> Answer<Vec<usize>> {
-        let samples = if self.is_made() { Some(FEW) } else { self.samples };
+        let samples = if self.is_made() { Some(SHAPE_SAMPLES) } else { self.samples };
         let (train, _) = Source { samples, ..self.clone() }.parts(model)?;
         Ok(model.fit(train)?.x().shape().dims()[1..].to_vec())
     }
 
-    /// The data for a model. Numbers whose units are anybody's are scaled by what the training part says.
+    /// The data for a model. Numbers with arbitrary units are scaled by statistics of the training part.
     pub(crate) fn load(&self, model: Model) -> Answer<Data> {
         let (train, test) = self.parts(model)?;
         let (mut train, mut test) = (model.fit(train)?, model.fit(test)?);
@@ -266,7 +266,7 @@ impl Source {
         }
         let is_made = matches!(self.name.as_str(), "spirals" | "digits" | "burgers" | "additions");
         let mut scales = Scales::default();
-        // Pictures are in [0, 1] as they come.
+        // Pictures are already in [0, 1].
         let is_picture = train.x().shape().rank() == 4 && self.name != "darcy";
         if !is_made
             && !is_picture
@@ -278,7 +278,7 @@ impl Source {
         }
         if !is_made && let AnyTensor::Num(_) = train.y() {
             let scaling = Scaling::of_tensor(train.y())?;
-            // Relative errors of fields are those of the scaled ones only if zero stays zero.
+            // Relative errors of fields stay the same under scaling only if zero stays zero.
             let scaling = match model.task(&train) {
                 Task::Field => {
                     Scaling::from_parts(vec![0.0; scaling.mean().len()], scaling.deviation().to_vec())?
@@ -294,7 +294,7 @@ impl Source {
     }
 }
 
-/// MNIST or CIFAR-10 in a folder, whose files say what is for training, or pictures in folders of their classes.
+/// MNIST or CIFAR-10 in a folder, whose files define the training part, or pictures in folders by class.
 fn folder(
     path: &Path,
     split: &dyn Fn(Dataset, f64) -> Answer<(Dataset, Dataset)>,
@@ -328,7 +328,7 @@ fn folder(
     fail(format!("{}: a folder of data has {wanted}", path.display()))
 }
 
-/// The loss of a batch, written once for both modes.
+/// The loss of a batch, for eager and compiled runs.
 pub(crate) fn loss<'s>(task: Task, net: &dyn Module, x: Var<'s>, y: Var<'s>) -> Result<Var<'s>, Error> {
     let out = net.forward(x)?;
     match task {
@@ -340,26 +340,26 @@ pub(crate) fn loss<'s>(task: Task, net: &dyn Module, x: Var<'s>, y: Var<'s>) -> 
     }
 }
 
-/// Squares of the distance of each row of a prediction from the truth, and of the truth's length.
+/// Per row: the squared distance of the prediction from the truth, and the squared norm of the truth.
 fn field_squares<'s>(out: Var<'s>, y: Var<'s>) -> Result<[Var<'s>; 2], Error> {
     let squares = |v: Var<'s>| v.flatten_from(1)?.square()?.sum_axes(&[1]);
     Ok([squares(out.sub(y)?)?, squares(y)?])
 }
 
-/// The relative distance of each row of a prediction from the truth, with a gradient where it is nothing.
+/// The relative distance of each row of a prediction from the truth; it has a gradient even at distance zero.
 fn relative_rows<'s>(out: Var<'s>, y: Var<'s>) -> Result<Var<'s>, Error> {
     let [off, size] = field_squares(out, y)?;
-    off.add_scalar(TINY)?.div(size.add_scalar(TINY)?)?.sqrt()
+    off.add_scalar(DISTANCE_EPS)?.div(size.add_scalar(DISTANCE_EPS)?)?.sqrt()
 }
 
-/// Puts all scores into an object, by names that begin with `test_`.
+/// Adds all scores to an object, with names that start with `test_`.
 pub(crate) fn put(scores: &Scores, object: &mut Value) {
     for (name, value) in &scores.values {
         object[format!("test_{name}")] = json!(value);
     }
 }
 
-/// Scores as words.
+/// Scores as text.
 pub(crate) fn text(scores: &Scores) -> String {
     let word = |(name, value): &(String, f64)| match name.as_str() {
         "loss" => format!("test loss {value:.6}"),
@@ -371,13 +371,13 @@ pub(crate) fn text(scores: &Scores) -> String {
     scores.values.iter().map(word).collect::<Vec<_>>().join(", ")
 }
 
-/// Position of the largest of some numbers, the first of equal ones; none where one is NaN.
+/// Position of the largest number, the first of equal ones; `None` if one is NaN.
 pub(crate) fn best(row: &[f32]) -> Option<usize> {
     let larger = |b: usize, (i, v): (usize, &f32)| if *v > row[b] { i } else { b };
     row.iter().all(|v| !v.is_nan()).then(|| row.iter().enumerate().fold(0, larger))
 }
 
-/// Squares of the L2 distance of a prediction from the truth, and of the truth's own length.
+/// The squared L2 distance of a prediction from the truth, and the squared norm of the truth.
 pub(crate) fn squares(
     truth: impl Iterator<Item = f64> + Clone,
     prediction: impl Iterator<Item = f64>,
@@ -386,7 +386,7 @@ pub(crate) fn squares(
     [truth.clone().zip(prediction).map(|(t, p)| square(p - t)).sum(), truth.map(square).sum()]
 }
 
-/// The same of float32 numbers.
+/// Like [`squares`], for float32 numbers.
 fn squares_of(truth: &[f32], prediction: &[f32]) -> [f64; 2] {
     squares(truth.iter().map(|v| f64::from(*v)), prediction.iter().map(|v| f64::from(*v)))
 }
@@ -397,13 +397,13 @@ pub(crate) fn relative(truth: &[f32], prediction: &[f32]) -> f64 {
     (off / size).sqrt()
 }
 
-/// The model's output for inputs as it wants them.
+/// The model's output for scaled inputs.
 pub(crate) fn predict(device: &Device, net: &dyn Module, x: &AnyTensor) -> Result<Tensor<f32>, Error> {
     let session = Session::inference(device);
     net.forward(session.input_any(x)?)?.value()
 }
 
-/// The bytes of tokens, or their numbers where a model has tokens that nothing is known about.
+/// The bytes of tokens, or their numbers if a token is unknown.
 pub(crate) fn spelled(tokenizer: &Tokenizer, tokens: &[u32]) -> Vec<u8> {
     tokenizer.decode(tokens).unwrap_or_else(|_| {
         let numbers: Vec<String> = tokens.iter().map(u32::to_string).collect();
@@ -411,23 +411,22 @@ pub(crate) fn spelled(tokenizer: &Tokenizer, tokens: &[u32]) -> Vec<u8> {
     })
 }
 
-/// What [`predict`] computes, for inputs like these.
+/// The program of [`predict`], for inputs with this shape and type.
 pub(crate) fn program(device: &Device, net: &dyn Module, x: Meta) -> Result<Graph, Error> {
     Graph::trace(device, &[x], |_, x| Ok(vec![net.forward(x[0])?]))
 }
 
-/// 1 where what a model says of a place with a label, `(…, classes)`, is largest for another class, else 0; 0 where the label is
-/// ignored.
+/// 1 where the class with the largest logit `(…, classes)` is not the label, else 0; 0 where the label is ignored.
 fn misses<'s>(out: Var<'s>, labels: Var<'s>) -> Result<Var<'s>, Error> {
     let (session, last) = (out.session(), out.shape()?.rank() - 1);
-    // Classes as numbers, which can be compared; 0 is for those that are none.
+    // Classes as numbers that can be compared, from 1; 0 stands for ignored labels.
     let numbers = session.arange(1.0, out.shape()?.last() as f64 + 1.0, 1.0)?;
     let truth = numbers.index_select_or_zero(0, labels)?;
     let said = numbers.index_select_or_zero(0, out.argmax(&[last], false)?)?;
     said.ne(truth)?.mul(truth.gt(session.scalar(0.0)?)?)
 }
 
-/// How a model that is not in training does on the test data: the mean loss, and further measures of which the first one
+/// Evaluates a model in evaluation mode on the test data: the mean loss, and further measures, of which the first one
 /// decides what is better.
 pub(crate) fn evaluation(task: Task, net: Arc<dyn Module>, data: &Data) -> Answer<Evaluation<'static>> {
     let Data { test, scales, tokenizer, .. } = data;
@@ -435,7 +434,7 @@ pub(crate) fn evaluation(task: Task, net: Arc<dyn Module>, data: &Data) -> Answe
         Some(kept) => Some(kept.scaling()?.deviation().to_vec()),
         None => None,
     };
-    // What is counted in a text depends on the data alone.
+    // The counts of a text depend only on the data.
     let (mut counted, mut bytes) = (0usize, 0usize);
     if task == Task::Text {
         let labels = test.y().idx()?.data().iter().filter(|l| **l != IGNORE);
@@ -458,7 +457,7 @@ pub(crate) fn evaluation(task: Task, net: Arc<dyn Module>, data: &Data) -> Answe
                     true => more.insert(0, ("exact", means[2])),
                     false => more.push(("accuracy", 1.0 - means[1] / counted)),
                 }
-                // Tokens of one tokenizer are longer than those of another; bytes are the same to all.
+                // Tokenizers have tokens of different lengths; bytes are comparable.
                 if bytes > 0.0 {
                     more.push(("bits_per_byte", means[0] / bytes / std::f64::consts::LN_2));
                 }
@@ -477,7 +476,7 @@ pub(crate) fn evaluation(task: Task, net: Arc<dyn Module>, data: &Data) -> Answe
     Ok(Evaluation::new(test.clone(), move |v| row_values(task, net.as_ref(), deviation.as_deref(), v), score))
 }
 
-/// What is measured of each row: its loss (of a text, the sum over its tokens) and what further scores are made of.
+/// The measured values per row: its loss (for a text, the sum over its tokens) and what further scores need.
 fn row_values<'s>(
     task: Task,
     net: &dyn Module,

@@ -1,4 +1,4 @@
-//! Scalars as TensorBoard reads them: a file of records, each an `Event` message of protocol buffers.
+//! Scalars in TensorBoard's format: a file of records, each an `Event` message of protocol buffers.
 
 use crate::{Answer, Fail};
 use dittograd::io::checksum::crc32c;
@@ -14,8 +14,8 @@ pub(crate) struct EventWriter {
 }
 
 impl EventWriter {
-    /// Starts a new event file in a folder, which is made if it is not there. A run that goes on gets another file
-    /// beside those it has; TensorBoard shows them as one.
+    /// Starts a new event file in a folder, which is created if necessary. A resumed run gets another file beside the
+    /// old ones; TensorBoard shows them as one.
     pub(crate) fn create(folder: &Path) -> Answer<EventWriter> {
         let failed =
             |path: &Path, e: std::io::Error| Fail::Message(format!("tensorboard: {}: {e}", path.display()));
@@ -41,12 +41,12 @@ impl EventWriter {
         crate::fail("tensorboard: no name left for an event file")
     }
 
-    /// Adds the value a quantity has at a step, at a time in seconds since 1970 ([`wall_time`]).
+    /// Adds the value of a quantity at a step, at a time in seconds since 1970 ([`wall_time`]).
     pub(crate) fn scalar(&mut self, tag: &str, step: u64, value: f32, wall_time: f64) -> Answer<()> {
         self.record(&event(tag, step, value, wall_time))
     }
 
-    /// Hands everything to the system, so that TensorBoard sees it.
+    /// Flushes to the system, so that TensorBoard sees everything.
     pub(crate) fn flush(&mut self) -> Answer<()> {
         let done = self.file.flush();
         self.checked(done)
@@ -88,7 +88,7 @@ fn event(tag: &str, step: u64, value: f32, wall_time: f64) -> Vec<u8> {
     event
 }
 
-/// The number of a field and how it is written: 0 varint, 1 eight bytes, 2 bytes after their number, 5 four bytes.
+/// The number of a field and its wire type: 0 varint, 1 eight bytes, 2 length and bytes, 5 four bytes.
 fn key(to: &mut Vec<u8>, field: u64, kind: u64) {
     varint(to, field << 3 | kind);
 }
@@ -104,7 +104,7 @@ fn bytes(to: &mut Vec<u8>, field: u64, value: &[u8]) {
     to.extend_from_slice(value);
 }
 
-/// Seven bits a byte, the lowest first; the eighth says that more follow.
+/// A varint: seven bits per byte, lowest first; the eighth bit says that more follow.
 fn varint(to: &mut Vec<u8>, mut v: u64) {
     while v >= 128 {
         to.push(v as u8 | 128);
@@ -119,7 +119,7 @@ fn framed(data: &[u8]) -> Vec<u8> {
     [&length[..], &masked(&length).to_le_bytes(), data, &masked(data).to_le_bytes()].concat()
 }
 
-/// A checksum that may itself be part of what is summed: turned, and moved by a constant.
+/// A masked checksum, as TFRecord requires: rotated, plus a constant.
 fn masked(data: &[u8]) -> u32 {
     crc32c(data).rotate_right(15).wrapping_add(0xa282_ead8)
 }

@@ -1,14 +1,14 @@
-//! Traces that Perfetto (ui.perfetto.dev) and Chrome (chrome://tracing) show: what ran when, on which track.
+//! Traces for Perfetto (ui.perfetto.dev) and Chrome (chrome://tracing): what ran when, on which track.
 
 use crate::Answer;
 use dittograd::io::atomic;
 use serde_json::{Map, Value, json};
 use std::path::Path;
 
-/// The number of the one process in a trace.
+/// The id of the only process in a trace.
 const PROCESS: u32 = 1;
 
-/// Spans of time and counters, in microseconds from any beginning.
+/// Spans of time and counters, in microseconds from any origin.
 #[derive(Default)]
 pub(crate) struct Trace {
     tracks: Vec<String>,
@@ -21,8 +21,8 @@ impl Trace {
         Trace::default()
     }
 
-    /// Something that took a while. Tracks are shown in the order in which they first come; spans of one track may
-    /// contain each other, but not overlap otherwise.
+    /// Adds a span of time. Tracks are shown in the order of their first use. Spans of one track may be nested, but
+    /// must not overlap otherwise.
     pub(crate) fn span(
         &mut self,
         track: &str,
@@ -43,7 +43,7 @@ impl Trace {
         self.events.push(event);
     }
 
-    /// A quantity that has this value from now on; drawn as steps. What is not finite is left out.
+    /// Sets a quantity from now on; drawn as steps. Values that are not finite are left out.
     pub(crate) fn counter(&mut self, name: &str, at_us: f64, value: f64) {
         if value.is_finite() {
             let args = json!({ "value": value });
@@ -53,7 +53,7 @@ impl Trace {
         }
     }
 
-    /// Writes the trace, whole or not at all.
+    /// Writes the trace atomically.
     pub(crate) fn write(&self, path: &Path) -> Answer<()> {
         atomic::write_with(path, |file| {
             let mut names = vec![
@@ -88,7 +88,7 @@ impl Trace {
     }
 }
 
-/// Microseconds with nanoseconds behind the point; what is not finite is the beginning.
+/// Microseconds with a precision of nanoseconds; 0 if not finite.
 fn time(us: f64) -> Value {
     let us = if us.is_finite() { (us * 1e3).round() / 1e3 } else { 0.0 };
     json!(us)

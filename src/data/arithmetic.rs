@@ -1,20 +1,20 @@
 //! Additions as text, for language models: `47+85=` and then the answer.
 //!
-//! A line has nine tokens of the vocabulary [`VOCABULARY`]: two digits, `+`, two digits, `=`, and the three
-//! digits of the sum **from the last to the first**, with zeros where there are none: `47+85=231` for 132,
-//! `10+25=530` for 35. In that order a digit needs only the digits above it and the carry, so a small model
-//! can learn it. All lines have the same length, so there is nothing to pad.
+//! A line has nine tokens of the vocabulary [`VOCABULARY`]: two digits, `+`, two digits, `=`, and the three digits of
+//! the sum **from the last to the first**, padded with zeros: `47+85=231` for 132, `10+25=530` for 35. In that order a
+//! digit needs only the two digits above it and the carry, so a small model can learn it. All lines have the same
+//! length, so there is nothing to pad.
 //!
-//! A sample is the first eight tokens, and its targets are the tokens after each of them; those of the
-//! question cannot be known and are [`IGNORE`], so three places count. `cross_entropy` with `ignore` set to
-//! it leaves the others out.
+//! A sample is the first eight tokens, and its targets are the tokens after each of them. The tokens of the question
+//! cannot be predicted; their targets are [`IGNORE`], so only three positions count. `cross_entropy` with `ignore` set
+//! to it skips the others.
 
 use super::{Dataset, IGNORE};
 use crate::error::{Error, Result};
 use crate::numerics::rng::{self, Stream};
 use crate::tensor::Tensor;
 
-/// The characters; a token is the place of its character.
+/// The characters. A token is the position of its character.
 pub const VOCABULARY: &str = "0123456789+=";
 /// Tokens of a line.
 pub const LINE: usize = 9;
@@ -27,21 +27,21 @@ const SET: u64 = 0x6164_6473;
 /// Numbers have two digits.
 const NUMBERS: std::ops::Range<u32> = 10..100;
 const COUNT: usize = (NUMBERS.end - NUMBERS.start) as usize;
-/// Numbers `a` whose `a+a` is held out, and pairs `a < b` whose `a+b` and `b+a` are.
+/// Numbers `a` for which `a+a` is held out, and pairs `a < b` for which `a+b` and `b+a` are held out.
 const HELD_DOUBLES: usize = 9;
 const HELD_PAIRS: usize = 400;
 
-/// Which of the 8100 additions of two numbers from 10 to 99.
+/// A part of the 8100 additions of two numbers from 10 to 99.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// Those to learn from.
+    /// The training part.
     Train,
-    /// Those that are held out. `a+b` is held out if and only if `b+a` is.
+    /// The held-out part. `a+b` is held out if and only if `b+a` is.
     HeldOut,
 }
 
 impl Part {
-    /// How many additions the part has, whatever the seed: 7291 and 809.
+    /// Number of additions of the part, for any seed: 7291 and 809.
     pub fn lines(self) -> usize {
         let held = HELD_DOUBLES + 2 * HELD_PAIRS;
         match self {
@@ -51,8 +51,8 @@ impl Part {
     }
 }
 
-/// `samples` different additions of a part, in an order of the seed, which also splits the parts: tokens
-/// `(N, 8)`, next tokens `(N, 8)`, 12 classes. Errors if there are not as many.
+/// `samples` different additions of a part: tokens `(N, 8)`, next tokens `(N, 8)`, 12 classes. The seed decides the
+/// split into parts and the order. Errors if there are not as many.
 pub fn additions(seed: u64, samples: usize, part: Part) -> Result<Dataset> {
     if samples == 0 || samples > part.lines() {
         let why = format!("got {samples}, use 1 to {}, the additions of the part", part.lines());
@@ -105,7 +105,7 @@ pub fn question(a: u32, b: u32) -> Result<Vec<u32>> {
     Ok(line(a, b)[..QUESTION].to_vec())
 }
 
-/// The number that the three tokens of an answer stand for; none if they are not three digits.
+/// The number that the three tokens of an answer stand for; `None` if they are not three digits.
 pub fn answer(tokens: &[u32]) -> Option<u32> {
     let [ones, tens, hundreds] = *tokens else { return None };
     tokens.iter().all(|t| *t < 10).then_some(100 * hundreds + 10 * tens + ones)
@@ -122,7 +122,7 @@ pub fn encode(text: &str) -> Result<Vec<u32>> {
     text.chars().enumerate().map(token).collect()
 }
 
-/// The text of tokens; `?` for what is no token.
+/// The text of tokens, with `?` for a number that is no token.
 pub fn decode(tokens: &[u32]) -> String {
     let character = |t: &u32| VOCABULARY.as_bytes().get(*t as usize).map_or('?', |b| char::from(*b));
     tokens.iter().map(character).collect()

@@ -7,16 +7,16 @@ use crate::io::{read_npz, said};
 use crate::tensor::{AnyTensor, Tensor};
 use std::path::Path;
 
-/// Reads a data set from a `.npz` file with the arrays `x` and `y`, as `np.savez("set.npz", x=x, y=y)` writes
-/// it; others are left alone. Floats are numbers, integers are indices (see
-/// [`read_npy`](crate::io::read_npy)). If the targets are indices, there are as many classes as the largest
-/// one plus one, or as the array `classes` says. Its name is that of the file.
+/// Reads a data set from a `.npz` file with the arrays `x` and `y`, as `np.savez("set.npz", x=x, y=y)` writes it; other
+/// arrays are ignored. Floats are numbers, integers are indices (see [`read_npy`](crate::io::read_npy)). If the targets
+/// are indices, the number of classes is the largest one plus one, or the value of the array `classes`. The data set is
+/// named after the file.
 pub fn npz(path: impl AsRef<Path>) -> Result<Dataset> {
     let path = path.as_ref();
     of(path, read_npz(path)?)
 }
 
-/// As [`npz`], and the test part, if there are arrays `x_test` and `y_test`, which has the same classes.
+/// Like [`npz`], with a test part of the same classes if there are arrays `x_test` and `y_test`.
 pub fn npz_parts(path: impl AsRef<Path>) -> Result<(Dataset, Option<Dataset>)> {
     let path = path.as_ref();
     let (tests, mut arrays): (Vec<_>, Vec<_>) =
@@ -41,7 +41,7 @@ pub fn npz_parts(path: impl AsRef<Path>) -> Result<(Dataset, Option<Dataset>)> {
     Ok((of(path, arrays)?, Some(of(path, test)?)))
 }
 
-/// One more than the largest of the targets that count, which is below [`IGNORE`].
+/// One more than the largest target that counts, that is, below [`IGNORE`].
 fn classes_of(y: &Tensor<u32>) -> u32 {
     y.data().iter().filter(|c| **c != IGNORE).max().map_or(1, |c| c + 1)
 }

@@ -1,17 +1,17 @@
-//! Batches in a shuffled order that any step can be asked for, so a resumed run sees the same ones.
+//! Shuffled batches by step number, so that a resumed run sees the same ones.
 
 use super::{Dataset, Samples};
 use crate::error::{Error, Result};
 use crate::numerics::rng::Stream;
 
-/// Deals out a data set in batches. Every epoch has its own order, from the seed and the epoch's number;
-/// rows that do not fill a last batch wait for another epoch.
+/// Deals out a data set in batches. Every epoch has its own order, which depends on the seed and the epoch's number.
+/// Rows that do not fill a last batch are left out of that epoch.
 #[derive(Clone, Debug)]
 pub struct Batches {
     data: Dataset,
     size: usize,
     seed: u64,
-    /// The order of the epoch asked for last, kept because the next step is mostly in the same one.
+    /// The order of the last requested epoch, cached because the next step is usually in the same one.
     order: Option<(u64, Vec<usize>)>,
 }
 
@@ -25,7 +25,7 @@ impl Batches {
         Ok(Batches { data, size, seed, order: None })
     }
 
-    /// The data that is dealt out.
+    /// The data set.
     pub fn data(&self) -> &Dataset {
         &self.data
     }
@@ -45,8 +45,7 @@ impl Batches {
         self.data.rows() / self.size
     }
 
-    /// The batch of a step, counted from 0: a function of data, size, seed and step, whatever was asked for
-    /// before.
+    /// The batch of a step, counted from 0. It depends only on data, size, seed and step, not on earlier calls.
     pub fn batch(&mut self, step: u64) -> Result<Samples> {
         let per_epoch = self.per_epoch() as u64;
         let (epoch, at) = (step / per_epoch, (step % per_epoch) as usize * self.size);

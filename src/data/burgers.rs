@@ -1,4 +1,4 @@
-//! Burgers' equation, the usual first problem of neural operators: from a field to the same field later.
+//! Burgers' equation, the usual first problem of neural operators: from an initial field to the field later.
 
 use super::Dataset;
 use super::fft::{Complex, RealFft};
@@ -8,33 +8,32 @@ use crate::numerics::environment;
 use std::f64::consts::{SQRT_2, TAU};
 
 const SET: u64 = 0x6275_7267;
-/// Viscosity unless another is asked for.
+/// Default viscosity.
 const VISCOSITY: f64 = 0.1;
-/// Waves of an initial field, whatever the grid, so that fields are the same on all grids.
+/// Waves of an initial field, the same for all grids, so that fields are the same on all grids.
 const WAVES: usize = 85;
-/// Finest grid that is made.
+/// Finest allowed grid.
 const MAX_GRID: usize = 8192;
-/// A wave of the shortest length turns by at most this angle in one step at the field's largest speed: more than
-/// the steps alone could bear, but viscosity takes such waves away.
+/// In one step at the field's largest speed, a wave of the shortest length turns by at most this angle. The method
+/// alone would not be stable with such steps, but viscosity damps these waves.
 const TURN: f64 = 4.0;
-/// Times that take the same number of steps: a field is at its liveliest in the beginning.
+/// Times that get the same number of steps: a field changes fastest in the beginning.
 const STAGES: [f64; 4] = [0.1, 0.15, 0.25, 0.5];
 /// Fewest steps of a stage.
 const STEPS: f64 = 64.0;
 
-/// `samples` solutions of `u_t + u u_x = 0.1 u_xx`, periodic on `[0, 1)`: inputs `(N, grid, 2)` are the
-/// initial field and the place `x`, targets `(N, grid, 1)` the field at time 1. See [`burgers_with`].
+/// `samples` solutions of `u_t + u u_x = 0.1 u_xx`, periodic on `[0, 1)`. Inputs `(N, grid, 2)` are the initial field
+/// and the position `x`; targets `(N, grid, 1)` are the field at time 1. See [`burgers_with`].
 pub fn burgers(seed: u64, samples: usize, grid: usize) -> Result<Dataset> {
     burgers_with(VISCOSITY, seed, samples, grid)
 }
 
-/// [`burgers`] with another viscosity, 0.001 to 10; a small one makes steeper fields and takes longer.
+/// [`burgers`] with another viscosity from 0.001 to 10. A small one makes steeper fields and takes longer.
 ///
-/// Initial fields are drawn from the normal distribution with mean 0 and covariance `625 (-Δ + 25)^-2`,
-/// without its constant part (the mean of a field never changes), up to the 85th wave. They are solved in
-/// f64 on 256 points or more by a pseudo-spectral method, the third of the waves that squares would fold back
-/// left out, with an integrating factor and Runge–Kutta steps of fourth order. The same sample on another
-/// `grid`, a power of two from 4 to 8192, is the same field at other places.
+/// Initial fields are normal draws with mean 0 and covariance `625 (-Δ + 25)^-2`, without the constant part (the mean
+/// of a field never changes), up to the 85th wave. They are solved in f64 on at least 256 points by a pseudo-spectral
+/// method with the 2/3 rule against aliasing, an integrating factor and fourth-order Runge–Kutta steps. The same sample
+/// on another `grid`, a power of two from 4 to 8192, is the same field at other points.
 pub fn burgers_with(viscosity: f64, seed: u64, samples: usize, grid: usize) -> Result<Dataset> {
     let _strict = environment::enter();
     if !(0.001..=10.0).contains(&viscosity) {
@@ -64,7 +63,7 @@ pub fn burgers_with(viscosity: f64, seed: u64, samples: usize, grid: usize) -> R
     Dataset::new("burgers", x, y, None)
 }
 
-/// A field as waves `c[k]` of `Σ_k c[k] e^(2πi kx)`, and what it takes to move it on.
+/// A field as waves `c[k]` of `Σ_k c[k] e^(2πi kx)`, and the scratch to advance it in time.
 struct Solver {
     viscosity: f64,
     points: usize,
@@ -72,18 +71,18 @@ struct Solver {
     now: Complex,
     field: Vec<f64>,
     square: Complex,
-    /// The four slopes, and the field they are taken at.
+    /// The four slopes, and the field they are evaluated at.
     slopes: [Complex; 4],
     at: Complex,
-    /// What viscosity leaves of every wave after half a step.
+    /// The factor by which viscosity damps every wave in half a step.
     decay: Vec<f64>,
 }
 
 impl Solver {
     fn new(viscosity: f64) -> Solver {
-        // The steepest fields have fronts some times as wide as the viscosity.
+        // The steepest fronts are a few times as wide as the viscosity.
         let points = ((2.56 / viscosity) as usize).next_power_of_two().max(256);
-        // Below a third of the points: the square of a wave then folds back on none of them.
+        // Below a third of the points, so that the square of a wave does not alias onto any of them.
         let zeros = || Complex::zeros((points - 1) / 3 + 1);
         Solver {
             viscosity,
@@ -105,15 +104,15 @@ impl Solver {
         self.now.im.fill(0.0);
         for k in 1..=WAVES {
             let wave = TAU * k as f64;
-            // Of √2 (a cos - b sin) every wave and its conjugate have a half.
+            // √2 (a cos - b sin) is half a wave and half its conjugate.
             let size = 25.0 / (wave * wave + 25.0) * (SQRT_2 / 2.0);
             self.now.re[k] = size * f64::from(stream.normal());
             self.now.im[k] = size * f64::from(stream.normal());
         }
     }
 
-    /// Steps a stage that are enough for the field, which never gets faster than it is at the start, nor than
-    /// `1 / 2t` at time `t`.
+    /// Steps per stage that are enough for the field. Its speed never exceeds the initial one, nor `1 / 2t` at time
+    /// `t`.
     fn steps(&mut self) -> usize {
         self.fft.inverse(&self.now, &mut self.field);
         let speed = self.field.iter().fold(0.0f64, |m, u| m.max(u.abs()));
@@ -125,7 +124,7 @@ impl Solver {
         (most * TAU * self.now.re.len() as f64 / TURN).ceil().max(STEPS) as usize
     }
 
-    /// The field after time 1, in this many steps a stage.
+    /// Advances the field to time 1, with this many steps per stage.
     fn run(&mut self, steps: usize) {
         for stage in STAGES {
             let time = stage / steps as f64;
@@ -152,7 +151,7 @@ impl Solver {
         }
     }
 
-    /// Sets `at` to a formula of the decay, the field and the slopes, for both parts.
+    /// Sets `at` to a formula of the decay, the field and the slopes, for real and imaginary parts.
     fn set(&mut self, f: impl Fn(f64, f64, [f64; 4]) -> f64) {
         let Solver { now, slopes: [a, b, c, d], at, decay, .. } = self;
         for (k, &e) in decay.iter().enumerate() {
@@ -182,7 +181,7 @@ mod tests {
     use super::super::make::hash;
     use super::*;
 
-    /// Distance of two lists of waves over the size of the second.
+    /// Relative distance of two lists of waves.
     fn distance(a: &Complex, b: &Complex) -> f64 {
         let (mut off, mut size) = (0.0, 0.0);
         for k in 0..a.re.len() {
@@ -278,7 +277,7 @@ mod tests {
         assert!(many[..64].chunks(2).enumerate().all(|(j, p)| p[1] == j as f32 / 32.0));
         let fine = numbers(burgers(2, 1, 1024).unwrap().x());
         assert!(few.chunks(2).zip(fine.chunks(2).step_by(64)).all(|(a, b)| (a[0] - b[0]).abs() < 1e-6));
-        // The means of a field and of what becomes of it are 0.
+        // The means of a field and of its solution are 0.
         let data = burgers(2, 2, 256).unwrap();
         assert!(numbers(data.y()).chunks(256).all(|u| u.iter().sum::<f32>().abs() < 1e-4));
     }

@@ -1,14 +1,14 @@
-//! Comma-separated files: numeric features, then a class in the last column or numbers in the last few.
+//! Comma-separated files: numeric features, then a class in the last column or numbers in the last few columns.
 //!
-//! - A first line of which no cell is a number is a header and is skipped.
-//! - The class is a whole number from 0; there are as many classes as the largest one plus one.
-//! - Cells may be quoted, with `""` for a quote inside; a quoted cell cannot go over several lines.
-//! - CRLF, a byte order mark, spaces around cells and blank lines at the end are all right.
+//! - A first line without any number is a header and is skipped.
+//! - The class is an integer from 0; the number of classes is the largest one plus one.
+//! - Cells may be quoted, with `""` for a quote inside; a quoted cell cannot span lines.
+//! - CRLF, a byte order mark, spaces around cells and blank lines at the end are allowed.
 //!
-//! Errors name file, line and column, counted from 1. Memory follows the size of the file only.
+//! Errors name file, line and column, counted from 1. Memory is proportional to the size of the file.
 //!
-//! Cells are cut here and not by the crate `csv`, which has no strict mode: it reads `"1"2` as 12, takes an open quote to the end of
-//! the file and skips blank lines, all without an error.
+//! Cells are split here and not by the crate `csv`, which has no strict mode: it reads `"1"2` as 12, extends an open
+//! quote to the end of the file and skips blank lines, all without an error.
 
 use super::{Dataset, MAX_CLASSES};
 use crate::error::{Error, Result};
@@ -21,20 +21,20 @@ use std::borrow::Cow;
 use std::fmt::Write;
 use std::path::Path;
 
-/// Reads a data set for classification from a file. Its name is that of the file.
+/// Reads a data set for classification from a file. It is named after the file.
 pub fn csv(path: impl AsRef<Path>) -> Result<Dataset> {
     let path = path.as_ref();
     parse(path, &read_text("csv", path)?, Targets::Class)
 }
 
-/// Reads a data set for regression from a file: numbers only, of which the last `targets` columns are the
-/// targets `(N, targets)`. Otherwise as [`csv`].
+/// Reads a data set for regression from a file of numbers. The last `targets` columns are the targets `(N, targets)`.
+/// The other rules are those of [`csv`].
 pub fn csv_regression(path: impl AsRef<Path>, targets: usize) -> Result<Dataset> {
     let path = path.as_ref();
     parse(path, &read_text("csv", path)?, Targets::Numbers(targets))
 }
 
-/// Reads a table of numbers, by the rules of [`csv`] but for the class: `(N, columns)`.
+/// Reads a table of numbers without a class column, by the rules of [`csv`]: `(N, columns)`.
 pub fn csv_table(path: impl AsRef<Path>) -> Result<Tensor<f32>> {
     let path = path.as_ref();
     table(path, &read_text("csv", path)?, Targets::None).map(|table| table.x)
@@ -95,7 +95,7 @@ pub fn print_csv(data: &Dataset) -> Result<String> {
     Ok(text)
 }
 
-/// What the last columns are.
+/// What the last columns hold.
 #[derive(Clone, Copy)]
 enum Targets {
     None,
@@ -122,7 +122,7 @@ impl Targets {
     }
 }
 
-/// What a file holds.
+/// The contents of a file.
 struct Table {
     x: Tensor<f32>,
     classes: Vec<u32>,
@@ -220,7 +220,7 @@ fn class(cell: &str) -> std::result::Result<u32, String> {
     }
 }
 
-/// Cuts a line into trimmed cells. An error has the column and what is wrong there.
+/// Splits a line into trimmed cells. An error has the column and the reason.
 fn cells(line: &str) -> std::result::Result<Vec<Cow<'_, str>>, (usize, &'static str)> {
     let mut cells = Vec::new();
     let mut rest = line;

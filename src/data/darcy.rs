@@ -7,22 +7,21 @@ use crate::numerics::environment;
 use std::f64::consts::PI;
 
 const SET: u64 = 0x6461_7263;
-/// Waves of the field in each direction, whatever the grid, so that fields are the same on all grids.
+/// Waves of the field in each direction, the same for all grids, so that fields are the same on all grids.
 const WAVES: usize = 32;
 /// The coefficient where the field is not negative, and where it is.
 const OPEN: f64 = 12.0;
 const TIGHT: f64 = 3.0;
-/// Finest grid that is made; the solver's time grows with its fourth power.
+/// Finest allowed grid. The solver's time grows with its fourth power.
 const MAX_GRID: usize = 128;
 
-/// `samples` solutions of `-∇·(a ∇u) = 1` on the unit square with `u = 0` on its edge: inputs
-/// `(N, grid, grid, 3)` are the coefficient `a` and the place `x`, `y`, targets `(N, grid, grid, 1)` the
-/// pressure `u`; rows go along `y`.
+/// `samples` solutions of `-∇·(a ∇u) = 1` on the unit square with `u = 0` on its edge. Inputs `(N, grid, grid, 3)` are
+/// the coefficient `a` and the position `x`, `y`; targets `(N, grid, grid, 1)` are the pressure `u`. Rows go along `y`.
 ///
-/// `a` is 12 where a random field is not negative and 3 elsewhere; the field is drawn from the normal
-/// distribution with mean 0 and covariance `(-Δ + 9)^-2` with slope 0 at the edge, up to 32 waves each way.
-/// Values are those in the middle of cells, between which the flow has the harmonic mean of their
-/// coefficients (finite volumes); the equations are solved in f64 without iterating. The grid is 2 to 128.
+/// `a` is 12 where a random field is not negative and 3 elsewhere. The field is a normal draw with mean 0 and
+/// covariance `(-Δ + 9)^-2`, with slope 0 at the edge and up to 32 waves in each direction. Values are those at the
+/// centres of cells. Finite volumes: the flow between two cells uses the harmonic mean of their coefficients. The
+/// equations are solved directly in f64. The grid is 2 to 128.
 pub fn darcy(seed: u64, samples: usize, grid: usize) -> Result<Dataset> {
     let _strict = environment::enter();
     if !(2..=MAX_GRID).contains(&grid) {
@@ -52,8 +51,8 @@ struct Solver {
     grid: usize,
     /// The coefficient of every cell.
     a: Vec<f64>,
-    /// The lower triangle of the symmetric matrix: of every row the entries from `grid` before the diagonal up
-    /// to it. After `solve` it is Cholesky's factor.
+    /// The lower triangle of the symmetric band matrix: for every row the entries from `grid` before the diagonal up to
+    /// it. After `solve` it is the Cholesky factor.
     band: Vec<f64>,
 }
 
@@ -71,7 +70,7 @@ impl Solver {
         for (ky, row) in rows.chunks_exact_mut(grid).enumerate() {
             for (kx, wave) in cosines.chunks_exact(grid).enumerate() {
                 let squares = PI * PI * (kx * kx + ky * ky) as f64;
-                // The factors that make a wave of the cosine's kind of size 1.
+                // Normalizes the cosine wave to size 1.
                 let size = if kx == 0 { 1.0 } else { 2.0 } * if ky == 0 { 1.0 } else { 2.0 };
                 let drawn = f64::from(stream.normal()) * f64::sqrt(size) / (squares + 9.0);
                 row.iter_mut().zip(wave).for_each(|(r, w)| *r += drawn * w);
@@ -93,7 +92,7 @@ impl Solver {
         band.fill(0.0);
         for cell in 0..n * n {
             let (row, column) = (cell / n, cell % n);
-            // The flow to each side: to a neighbour with the harmonic mean, to the edge over half a cell.
+            // The flow to each side: to a neighbour by the harmonic mean, to the edge over half a cell.
             let to = |inside: bool, other: usize| match inside {
                 true => 2.0 * a[cell] * a[other] / (a[cell] + a[other]),
                 false => 2.0 * a[cell],
@@ -110,15 +109,15 @@ impl Solver {
                 entries[0] -= below;
             }
         }
-        // Multiplied by the area of a cell, 1 on the right is this.
+        // The right-hand side 1, times the area of a cell.
         let mut u = vec![1.0 / (n * n) as f64; n * n];
-        // Row by row: entry j is what is left of it after the product of the rows so far, over the diagonal.
+        // Cholesky factorization, row by row.
         for i in 0..n * n {
             let (done, rest) = band.split_at_mut(i * width);
             let own = &mut rest[..width];
             for j in i.saturating_sub(n)..i {
                 let before = &done[j * width..][..width];
-                // Columns that both rows have, from the first of this one.
+                // Columns that both rows have, from this row's first one.
                 let from = i.saturating_sub(n);
                 let (mine, theirs) = (&own[from + n - i..j + n - i], &before[from + n - j..n]);
                 let dot = dot(mine, theirs);
@@ -142,7 +141,7 @@ impl Solver {
     }
 }
 
-/// The sum of products in eight partial sums, which are then added up in order.
+/// The dot product in eight partial sums, which are then added in order.
 fn dot(a: &[f64], b: &[f64]) -> f64 {
     let mut sums = [0.0f64; 8];
     let (a8, b8) = (a.chunks_exact(8), b.chunks_exact(8));
@@ -200,7 +199,7 @@ mod tests {
         let mut solver = Solver::new(n);
         solver.a.fill(1.0);
         let u = solver.solve();
-        // In the middle of the square it is 0.07367135.
+        // The exact value at the centre of the square is 0.07367135.
         let middle = (u[31 * n + 31] + u[31 * n + 32] + u[32 * n + 31] + u[32 * n + 32]) / 4.0;
         assert!((middle - 0.073_671_35).abs() < 1e-4, "{middle}");
     }
@@ -212,7 +211,7 @@ mod tests {
         let (coarse, fine) = (numbers(&coarse), numbers(&fine));
         for sample in 0..4 {
             for cell in 0..81 {
-                // The middle of a coarse cell is that of the middle one of nine fine cells.
+                // The centre of a coarse cell is that of the middle one of nine fine cells.
                 let other = (3 * (cell / 9) + 1) * 27 + 3 * (cell % 9) + 1;
                 let (a, b) =
                     (&coarse[3 * (81 * sample + cell)..][..3], &fine[3 * (729 * sample + other)..][..3]);

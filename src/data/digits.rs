@@ -1,5 +1,4 @@
-//! Digits drawn as a hand would: strokes through a few points, bent, slanted and inked a little differently
-//! each time.
+//! Digits drawn as if by hand: strokes through a few points, with random bends, slants and ink.
 
 use super::Dataset;
 use super::make::{parallel, stream};
@@ -15,13 +14,13 @@ const SET: u64 = 0x6469_6769;
 const SIDE: usize = 28;
 /// Pixels of a digit's height, before it is scaled.
 const HEIGHT: f64 = 20.0;
-/// Straight pieces a curve has between two of its points.
+/// Straight segments of a curve between two of its points.
 const PIECES: usize = 6;
 
 type Point = (f64, f64);
 
-/// The ways to write each digit. A way is a list of strokes, each a curve through its points, to the right and
-/// down, of a digit of height 1 with its middle at 0. A stroke that ends where it starts is closed.
+/// The ways to write each digit. A way is a list of strokes, each a curve through its points: to the right and down,
+/// for a digit of height 1 centred at 0. A stroke that ends where it starts is closed.
 #[rustfmt::skip] // Points in rows, not in one long column.
 const SHAPES: [&[&[&[Point]]]; 10] = [
     &[
@@ -152,9 +151,9 @@ const SHAPES: [&[&[&[Point]]]; 10] = [
     ],
 ];
 
-/// `samples` drawn digits: pictures `(N, 1, 28, 28)` of bright ink on black, from 0 to 1, of 10 classes;
-/// sample `i` is the digit `i % 10`. Every digit has two or three shapes, which are bent, turned, slanted,
-/// scaled and shifted at random and drawn with a pen of random width, softness and strength, with noise.
+/// `samples` drawn digits: pictures `(N, 1, 28, 28)` of bright ink on black, from 0 to 1, in 10 classes. Sample `i` is
+/// the digit `i % 10`. Every digit has two or three shapes. They are randomly bent, rotated, slanted, scaled and
+/// shifted, and drawn with a pen of random width, softness and strength, with noise.
 pub fn digits(seed: u64, samples: usize) -> Result<Dataset> {
     let _strict = environment::enter();
     let shapes: Vec<Vec<Vec<Vec<Point>>>> = SHAPES
@@ -200,19 +199,19 @@ fn curve(points: &[Point]) -> Vec<Point> {
     out
 }
 
-/// A number between two others.
+/// A uniform random number between two others.
 fn between(stream: &mut Stream, lo: f64, hi: f64) -> f64 {
     lo + (hi - lo) * f64::from(stream.uniform())
 }
 
-/// Roughly normal, within ±2 and of deviation 0.58.
+/// A roughly normal number within ±2, with standard deviation 0.58.
 fn bell(stream: &mut Stream) -> f64 {
     f64::from((stream.uniform() + stream.uniform()) + (stream.uniform() + stream.uniform()) - 2.0)
 }
 
 /// Draws strokes into a picture of zeros.
 fn draw(stream: &mut Stream, strokes: &[Vec<Point>], picture: &mut [f32]) {
-    // Two slow waves bend the plane, the same for all strokes, so that they stay joined.
+    // Two slow waves bend the plane. They are the same for all strokes, so that strokes stay joined.
     let waves: Vec<[f64; 5]> = (0..2)
         .map(|_| {
             let (x, y) = (between(stream, -5.0, 5.0), between(stream, -5.0, 5.0));
@@ -241,7 +240,7 @@ fn draw(stream: &mut Stream, strokes: &[Vec<Point>], picture: &mut [f32]) {
     let ink = between(stream, 0.85, 1.0) as f32;
     let noise = between(stream, 0.0, 0.06) as f32;
     for stroke in strokes {
-        // The pen presses harder in one place than in another.
+        // The pen's pressure varies along the stroke.
         let (turns, phase) = (between(stream, 0.5, 1.5) * TAU, between(stream, 0.0, TAU));
         let points: Vec<Point> = stroke.iter().map(place).collect();
         for (i, ends) in points.windows(2).enumerate() {
@@ -255,7 +254,7 @@ fn draw(stream: &mut Stream, strokes: &[Vec<Point>], picture: &mut [f32]) {
     }
 }
 
-/// Inks a straight piece of half width `pen`, by the distance of every pixel's middle to it.
+/// Inks a straight segment of half width `pen`, by the distance of every pixel's centre from it.
 fn line(picture: &mut [f32], from: Point, to: Point, pen: f64, soft: f64) {
     let (dx, dy) = (to.0 - from.0, to.1 - from.1);
     let length = dx * dx + dy * dy;
@@ -296,7 +295,7 @@ mod tests {
             assert!(picture.iter().all(|v| (0.0..=1.0).contains(v)));
             let ink: f32 = picture.iter().sum();
             assert!((25.0..330.0).contains(&ink), "{i}: {ink}");
-            // What leaves the picture would be lost: its edge has noise at most.
+            // Nothing may leave the picture: its edge has at most noise.
             let inside = 1..SIDE - 1;
             let edge = |j: usize| !inside.contains(&(j % SIDE)) || !inside.contains(&(j / SIDE));
             let lost = picture.iter().enumerate().filter(|(j, v)| edge(*j) && **v > 0.5).count();

@@ -1,8 +1,8 @@
-//! A small Fourier transform in f64 for the solvers: powers of two, with its factors made once.
+//! A small Fourier transform in f64 for the solvers. Lengths are powers of two; its factors are computed once.
 
 use std::f64::consts::TAU;
 
-/// Complex numbers, the two parts apart.
+/// Complex numbers with separate real and imaginary parts.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Complex {
     pub(super) re: Vec<f64>,
@@ -22,13 +22,13 @@ fn turn(j: usize, n: usize) -> (f64, f64) {
     (libm::cos(angle), -libm::sin(angle))
 }
 
-/// A step of four (or two) at a time: `rest` is the length of the transforms before it, and there are as many
-/// of them as `stride` side by side.
+/// A radix-4 (or radix-2) step. `rest` is the length of the transforms before it; there are `stride` of them,
+/// interleaved.
 struct Stage {
     radix: usize,
     rest: usize,
     stride: usize,
-    /// For every place below `rest / radix`, its factors of powers 1 to 3.
+    /// For every position below `rest / radix`, its twiddle factors of powers 1 to 3.
     factors: Vec<[(f64, f64); 3]>,
 }
 
@@ -84,8 +84,8 @@ impl RealFft {
         }
     }
 
-    /// `Σ_k c[k] e^(2πi jk/n)` over all `k` above `-n/2` up to `n/2`, where those below 0 are the conjugates of
-    /// those above and those that `c` does not have are 0.
+    /// `Σ_k c[k] e^(2πi jk/n)` over all `k` from above `-n/2` to `n/2`. Negative `k` are the conjugates of positive
+    /// ones, and missing entries of `c` are 0.
     pub(super) fn inverse(&mut self, c: &Complex, u: &mut [f64]) {
         let h = self.half;
         let (known, pad) = (c.re.len(), &mut self.pad);
@@ -103,7 +103,7 @@ impl RealFft {
             self.a.re[k] = er - oi;
             self.a.im[k] = ei + or;
         }
-        // With the parts swapped the forward transform is the inverse one.
+        // With real and imaginary parts swapped, the forward transform is the inverse.
         std::mem::swap(&mut self.a.re, &mut self.a.im);
         complex(&self.stages, &mut self.a, &mut self.b);
         std::mem::swap(&mut self.a.re, &mut self.a.im);
@@ -113,7 +113,7 @@ impl RealFft {
     }
 }
 
-/// The forward transform of `a`, in order, with `b` as scratch (Stockham's way, so nothing is shuffled).
+/// The forward transform of `a`, in order, with `b` as scratch (Stockham's algorithm, so no reordering is needed).
 fn complex(stages: &[Stage], a: &mut Complex, b: &mut Complex) {
     for stage in stages {
         match (stage.radix, stage.stride) {
@@ -148,7 +148,7 @@ fn fours(stage: &Stage, x: &Complex, y: &mut Complex) {
     }
 }
 
-/// The first stage, where the inner loop of [`fours`] would have one turn.
+/// The first stage, for which the inner loop of [`fours`] would run once.
 fn first_fours(stage: &Stage, x: &Complex, y: &mut Complex) {
     let m = stage.rest / 4;
     let outs = y.re.chunks_exact_mut(4).zip(y.im.chunks_exact_mut(4));
@@ -164,7 +164,7 @@ fn first_fours(stage: &Stage, x: &Complex, y: &mut Complex) {
 
 type Pair = (f64, f64);
 
-/// The transform of four numbers, three of which are then turned by the factors.
+/// The transform of four numbers; three results are multiplied by twiddle factors.
 #[inline(always)]
 fn four([a, b, c, d]: [Pair; 4], w1: &Pair, w2: &Pair, w3: &Pair) -> [Pair; 4] {
     let times = |u: Pair, w: &Pair| (u.0 * w.0 - u.1 * w.1, u.0 * w.1 + u.1 * w.0);

@@ -11,9 +11,9 @@ use std::path::Path;
 /// Bytes of a CIFAR-10 record: a class, then 32 x 32 of red, of green and of blue.
 const RECORD: usize = 1 + 3 * 32 * 32;
 
-/// Reads pictures and their classes from two IDX files, the format of MNIST and its kin, as they are or with
-/// gzip. Inputs are `(N, 1, H, W)` from 0 to 1; there are 10 classes, or as many as the largest class needs.
-/// Its name is that of the file of pictures.
+/// Reads images and their classes from two IDX files, the format of MNIST and its relatives, plain or gzipped. Inputs
+/// are `(N, 1, H, W)` from 0 to 1. There are 10 classes, or more if the largest class needs them. The data set is named
+/// after the file of images.
 pub fn idx(images: impl AsRef<Path>, labels: impl AsRef<Path>) -> Result<Dataset> {
     let _strict = environment::enter();
     let (images, labels) = (images.as_ref(), labels.as_ref());
@@ -68,7 +68,7 @@ fn idx_array<'a>(
     Ok((dims, data))
 }
 
-/// Reads CIFAR-10 from files of its binary version, one after the other: `data_batch_1.bin` and so on.
+/// Reads CIFAR-10 from files of its binary version, one after another: `data_batch_1.bin` and so on.
 /// Inputs are `(N, 3, 32, 32)` from 0 to 1, red, green and blue; there are 10 classes.
 pub fn cifar10(paths: &[impl AsRef<Path>]) -> Result<Dataset> {
     let _strict = environment::enter();

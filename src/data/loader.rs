@@ -1,4 +1,4 @@
-//! Batches made ahead of time on a thread of their own.
+//! Batches prepared ahead of time on a background thread.
 
 use super::{Batches, Samples};
 use crate::error::{Error, Result, shown};
@@ -9,18 +9,18 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread::{Builder, JoinHandle};
 
-/// Most batches that may wait.
+/// The most batches that may wait.
 pub const MAX_AHEAD: usize = 1 << 12;
 
 /// Characters of a panic's message that an error shows.
 const MESSAGE: usize = 200;
 
-/// The batches of a step and all after it, made on one background thread while the last ones are in use.
-/// They are those, and in that order, of [`Batches::batch`]. An error, or a panic as one, is handed on once, and ends it.
-/// Dropping it stops the thread and waits for it.
+/// The batches from a step on, prepared by one background thread while earlier ones are in use. They are the same, in
+/// the same order, as those of [`Batches::batch`]. An error (or a panic, as an error) is returned once and ends the
+/// iteration. Dropping the loader stops the thread and waits for it.
 #[derive(Debug)]
 pub struct Loader {
-    /// Gone once the loader is being dropped, which tells the thread to stop.
+    /// `None` once the loader is being dropped, which tells the thread to stop.
     receiver: Option<Receiver<Result<Samples>>>,
     thread: Option<JoinHandle<()>>,
     step: u64,
@@ -32,13 +32,13 @@ impl Loader {
         Loader::with(step, ahead, move |step| batches.batch(step))
     }
 
-    /// The same for any function of the step, such as one that reads files.
+    /// The same for any function of the step, for example one that reads files.
     pub fn with(
         step: u64,
         ahead: usize,
         mut make: impl FnMut(u64) -> Result<Samples> + Send + 'static,
     ) -> Result<Loader> {
-        // The places for them are made at once.
+        // The slots for them are allocated at once.
         if ahead > MAX_AHEAD {
             return Err(Error::argument("loader", "ahead", format!("got {ahead}, use at most {MAX_AHEAD}")));
         }
@@ -69,7 +69,7 @@ impl Loader {
     }
 }
 
-/// The error of a function that panicked instead of making the batch of a step.
+/// The error for a function that panicked instead of preparing the batch of a step.
 #[cold]
 fn panicked(step: u64, payload: Box<dyn Any + Send>) -> Error {
     let text = match (payload.downcast_ref::<&str>(), payload.downcast_ref::<String>()) {
@@ -84,7 +84,7 @@ fn panicked(step: u64, payload: Box<dyn Any + Send>) -> Error {
 impl Iterator for Loader {
     type Item = Result<Samples>;
 
-    /// The batch of the next step, as soon as it is there; none after an error.
+    /// The batch of the next step, as soon as it is ready; `None` after an error.
     fn next(&mut self) -> Option<Result<Samples>> {
         let batch = self.receiver.as_ref()?.recv().ok();
         if matches!(batch, Some(Ok(_))) {
@@ -98,7 +98,7 @@ impl Drop for Loader {
     fn drop(&mut self) {
         self.receiver = None;
         if let Some(thread) = self.thread.take() {
-            // What the thread's function panics with was handed on as an error.
+            // A panic of the thread's function was already returned as an error.
             let _ = thread.join();
         }
     }
@@ -173,7 +173,7 @@ mod tests {
         .unwrap();
         for asked in 1..20 {
             loader.next().unwrap().unwrap();
-            // Two wait, and one is in the maker's hands.
+            // Two batches wait, and one is being prepared.
             assert!(made.load(Ordering::SeqCst) <= asked + 3);
         }
         drop(loader);

@@ -1,5 +1,5 @@
-//! What the sets made from a seed share: a stream for every sample, so that a sample depends on the seed and
-//! its number alone, and threads that each make some of them.
+//! Shared by the sets generated from a seed: one random stream per sample, so that a sample depends only on the seed
+//! and its number, and threads that each generate some samples.
 
 use crate::error::{Error, Result};
 use crate::numerics::environment;
@@ -10,7 +10,7 @@ use crate::tensor::Tensor;
 use std::num::NonZero;
 use std::sync::{Mutex, PoisonError};
 
-/// The random stream of sample `i`. `set` keeps the sets apart.
+/// The random stream of sample `i`. `set` separates the data sets.
 pub(super) fn stream(seed: u64, set: u64, i: usize) -> Stream {
     Stream::new(rng::key(seed, set), i as u64)
 }
@@ -26,8 +26,8 @@ fn zeros(op: &str, samples: usize, dims: &[usize]) -> Result<Tensor<f32>> {
     Tensor::with_shape(shape, data)
 }
 
-/// Inputs `(samples, x…)` and targets `(samples, y…)`, made on all processors. `maker` is called once for
-/// each thread and gives what makes sample `i`, which must depend on `i` alone.
+/// Inputs `(samples, x…)` and targets `(samples, y…)`, generated on all processors. `maker` is called once per thread
+/// and returns the function that generates sample `i`, which must depend on `i` alone.
 pub(super) fn parallel<F>(
     op: &str,
     samples: usize,
@@ -51,7 +51,7 @@ where
             make(first + i, x, y);
         }
     };
-    // Parts wait in a list for whoever is free: where a thread cannot be started, the others do its part.
+    // Parts wait in a list, so that if a thread cannot be started, the others do its part.
     let parts = Mutex::new(parts.enumerate());
     let take_parts = || {
         loop {

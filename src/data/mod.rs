@@ -1,12 +1,12 @@
-//! Data sets: made from a seed or read from files, split, standardised, and dealt out in batches, in the
-//! background if wanted. Everything is a pure function of the data and a seed, down to the bit: streams of
+//! Data sets: generated from a seed or read from files, split, standardized, and served in batches, optionally in the
+//! background. Everything is a pure function of the data and a seed, down to the bit: it uses the random streams of
 //! [`crate::numerics::rng`], the crate's own float32 functions or `libm` in f64, and sums in a fixed order.
 //!
-//! | made from a seed | inputs | targets |
+//! | generated from a seed | inputs | targets |
 //! |---|---|---|
 //! | [`spirals()`] | points `(N, 2)` | classes `(N)` |
-//! | [`burgers()`] | initial field and place `(N, X, 2)` | field at the end `(N, X, 1)` |
-//! | [`darcy()`] | coefficient and place `(N, Y, X, 3)` | pressure `(N, Y, X, 1)` |
+//! | [`burgers()`] | initial field and position `(N, X, 2)` | field at the end `(N, X, 1)` |
+//! | [`darcy()`] | coefficient and position `(N, Y, X, 3)` | pressure `(N, Y, X, 1)` |
 //! | [`digits()`] | pictures `(N, 1, 28, 28)` | classes `(N)` |
 //! | [`additions`] | tokens `(N, T)` | next tokens `(N, T)` |
 //! | [`regression()`] | features `(N, F)` | values `(N, 1)` |
@@ -58,14 +58,14 @@ use crate::shape::Shape;
 use crate::tensor::{AnyTensor, Tensor};
 use std::sync::Arc;
 
-/// Most classes a data set may have, so that a wild label cannot ask for a giant model.
+/// The most classes of a data set, so that a wrong label cannot cause a giant model.
 pub const MAX_CLASSES: usize = 1 << 16;
 
-/// The target of a place that does not count, such as the next token inside of a question. It is what
-/// `ignore` of [`crate::session::LabelLoss`] is to be set to for data that has such places.
+/// The target of a position that does not count, such as the next token inside a question. Set `ignore` of
+/// [`crate::session::LabelLoss`] to it for data with such positions.
 pub const IGNORE: u32 = u32::MAX;
 
-/// Counter of the random stream that draws points; epochs count up from 0, so they never meet.
+/// Counter of the random stream that draws points. Epochs count up from 0, so the streams never meet.
 const DRAW: u64 = u64::MAX;
 /// Counter of the random stream that splits.
 const SPLIT: u64 = u64::MAX - 1;
@@ -73,8 +73,8 @@ const SPLIT: u64 = u64::MAX - 1;
 /// Inputs and targets of some samples, in the same order.
 pub type Samples = (AnyTensor, AnyTensor);
 
-/// Samples along the first axis: inputs and targets, each numbers or indices of any shape. Numbers are
-/// finite, and there is one sample at least. Clones share the memory.
+/// Samples along the first axis: inputs and targets, each numbers or indices of any shape. Numbers are finite, and
+/// there is at least one sample. Clones share the memory.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Dataset {
     name: String,
@@ -84,9 +84,9 @@ pub struct Dataset {
 }
 
 impl Dataset {
-    /// Inputs `x (N, …)` and targets `y (N, …)`. With `classes` the targets are indices below it or
-    /// [`IGNORE`]. Errors unless there are a sample and a number of each at least, and all of it fits
-    /// together and is finite.
+    /// Inputs `x (N, …)` and targets `y (N, …)`. With `classes`, the targets are indices below it or [`IGNORE`]. Errors
+    /// unless there is at least one sample with at least one element each, the shapes fit together, and all numbers are
+    /// finite.
     pub fn new(
         name: impl Into<String>,
         x: impl Into<AnyTensor>,
@@ -126,7 +126,7 @@ impl Dataset {
         Ok(Dataset { name: name.into(), x: Arc::new(x), y: Arc::new(y), classes })
     }
 
-    /// What it is called in reports.
+    /// Its name in reports.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -141,7 +141,7 @@ impl Dataset {
         &self.y
     }
 
-    /// Number of classes or tokens, if the targets are such: they are below it, or [`IGNORE`].
+    /// Number of classes or tokens if the targets are indices: they are below it, or [`IGNORE`].
     pub fn classes(&self) -> Option<usize> {
         self.classes
     }
@@ -175,8 +175,8 @@ impl Dataset {
         Dataset::new(self.name.clone(), x, y, self.classes)
     }
 
-    /// A hash of everything a model can learn from it: 64 hex digits of shapes, kinds and bits of inputs and targets. The name
-    /// does not count.
+    /// A hash of everything a model can learn from it: 64 hex digits of shapes, kinds and bits of inputs and targets,
+    /// without the name.
     pub fn hash(&self) -> String {
         let mut hash = blake3::Hasher::new();
         for t in [self.x(), self.y()] {
@@ -194,7 +194,7 @@ impl Dataset {
         hash.finalize().to_hex().to_string()
     }
 
-    /// All samples in order, in batches of `size`; the last one has what is left. For evaluation.
+    /// All samples in order, in batches of `size`; the last batch may be smaller. For evaluation.
     pub fn in_order(&self, size: usize) -> Result<impl Iterator<Item = Result<Samples>> + '_> {
         if size == 0 {
             return Err(Error::argument("dataset", "size", "got 0, use 1 or more"));

@@ -1,4 +1,4 @@
-//! Functions to be learnt from their values.
+//! Functions to learn from their values.
 
 use super::Dataset;
 use super::make::{parallel, stream};
@@ -8,7 +8,7 @@ use std::f64::consts::PI;
 
 const SET: u64 = 0x7265_6772;
 
-/// A function to be learnt.
+/// A function to learn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Regression {
     /// `sin(2πx)` of one feature from -1 to 1.
@@ -17,10 +17,10 @@ pub enum Regression {
     Waves,
     /// `x₀² - x₁²`, of two features from -1 to 1.
     Saddle,
-    /// Friedman's first, `10 sin(πx₀x₁) + 20 (x₂ - ½)² + 10x₃ + 5x₄`, of ten features from 0 to 1, the last
-    /// five of which do not matter.
+    /// Friedman's first function, `10 sin(πx₀x₁) + 20 (x₂ - ½)² + 10x₃ + 5x₄`, of ten features from 0 to 1, the last
+    /// five of which have no effect.
     Friedman1,
-    /// Friedman's second, `√(x₀² + (x₁x₂ - 1/(x₁x₃))²)`, of four features from 0 to 100, 40π to 560π, 0 to 1
+    /// Friedman's second function, `√(x₀² + (x₁x₂ - 1/(x₁x₃))²)`, of four features from 0 to 100, 40π to 560π, 0 to 1
     /// and 1 to 11.
     Friedman2,
 }
@@ -35,7 +35,7 @@ impl Regression {
         Regression::Friedman2,
     ];
 
-    /// The name, in small letters.
+    /// The name, in lower case.
     pub fn name(self) -> &'static str {
         match self {
             Regression::Sine => "sine",
@@ -82,8 +82,8 @@ impl Regression {
     }
 }
 
-/// `samples` values of a function at places drawn evenly, without noise: features `(N, F)`, values `(N, 1)`
-/// of the features as float32 has them, in f64 and rounded once.
+/// `samples` values of a function at uniformly drawn points, without noise: features `(N, F)`, values `(N, 1)`. The
+/// values are computed in f64 from the float32 features and rounded once.
 pub fn regression(kind: Regression, seed: u64, samples: usize) -> Result<Dataset> {
     let _strict = environment::enter();
     let ranges = kind.ranges();
@@ -142,7 +142,7 @@ mod tests {
                 );
                 assert_eq!(kind.value(&wide) as f32, *y);
             }
-            // Sample by sample, so a smaller set is the beginning of a larger one.
+            // Samples are independent, so a smaller set is the beginning of a larger one.
             let few = regression(kind, 3, 7).unwrap();
             assert_eq!(few.x().num().unwrap().data(), &data.x().num().unwrap().data()[..7 * features]);
             assert_ne!(regression(kind, 4, 7).unwrap(), few);

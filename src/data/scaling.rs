@@ -1,4 +1,4 @@
-//! Standardisation: learnt on one part of the data, applied to all of it, and undone on predictions.
+//! Standardization: fitted on one part of the data, applied to all of it, and undone on predictions.
 
 use super::Dataset;
 use crate::error::{Error, Result};
@@ -6,8 +6,8 @@ use crate::numerics::environment;
 use crate::reserve::collected;
 use crate::tensor::{AnyTensor, Tensor};
 
-/// Shift and scale of every feature, which are the entries of the last axis: the columns of `(N, F)`, the
-/// channels of `(N, X, C)` and `(N, H, W, C)`.
+/// Shift and scale per feature. Features are the entries of the last axis: the columns of `(N, F)`, the channels of
+/// `(N, X, C)` and `(N, H, W, C)`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scaling {
     mean: Vec<f64>,
@@ -20,9 +20,8 @@ impl Scaling {
         Scaling::of_tensor(data.x())
     }
 
-    /// Mean and standard deviation (over N, not N - 1) of every feature, in f64, summed in row order. A
-    /// feature that never changes gets deviation 1. Errors for indices, which have no scale, and if there
-    /// is nothing to learn from.
+    /// Mean and standard deviation (over N, not N - 1) of every feature, in f64, summed in row order. A constant
+    /// feature gets deviation 1. Errors for indices, which have no scale, and for empty data.
     pub fn of_tensor(data: &AnyTensor) -> Result<Scaling> {
         let _strict = environment::enter();
         let data = data.num()?;
@@ -51,8 +50,8 @@ impl Scaling {
         Ok(Scaling { mean, deviation })
     }
 
-    /// A scaling with these means and deviations, for one that was saved. Errors unless there are as many
-    /// of each and at least one, all finite, the deviations above 0.
+    /// A scaling with the given means and deviations, for example saved ones. Errors unless there are as many of each,
+    /// at least one, all finite, and the deviations are above 0.
     pub fn from_parts(mean: Vec<f64>, deviation: Vec<f64>) -> Result<Scaling> {
         let _strict = environment::enter();
         let fits = !mean.is_empty() && mean.len() == deviation.len();
@@ -81,14 +80,13 @@ impl Scaling {
         data.with(self.apply_to(data.x().num()?)?, data.y().clone())
     }
 
-    /// `(x - mean) / deviation` for every feature, in f64 and rounded once. Errors if the number of
-    /// features is another.
+    /// `(x - mean) / deviation` for every feature, in f64 and rounded once. Errors if the number of features differs.
     pub fn apply_to(&self, data: &Tensor<f32>) -> Result<Tensor<f32>> {
         self.each(data, |v, mean, deviation| (v - mean) / deviation)
     }
 
-    /// `x · deviation + mean` for every feature, in f64 and rounded once: undoes [`Scaling::apply_to`] but
-    /// for rounding. Errors if the number of features is another.
+    /// `x · deviation + mean` for every feature, in f64 and rounded once: undoes [`Scaling::apply_to`] up to rounding.
+    /// Errors if the number of features differs.
     pub fn undo(&self, data: &Tensor<f32>) -> Result<Tensor<f32>> {
         self.each(data, |v, mean, deviation| v * deviation + mean)
     }

@@ -1,4 +1,4 @@
-//! Interleaved spiral arms: the small problem that a linear model cannot solve.
+//! Interleaved spiral arms: a small problem that a linear model cannot solve.
 
 use super::{DRAW, Dataset};
 use crate::error::{Error, Result};
@@ -9,14 +9,14 @@ use crate::reserve::reserved;
 use crate::shape::Shape;
 use crate::tensor::Tensor;
 
-/// Angle an arm winds through from the centre to its end, in radians.
+/// Angle of an arm from the centre to its end, in radians.
 const TURN: f32 = 5.0;
 /// Scale of the angle's noise, whose standard deviation is 0.58 of this.
 const NOISE: f32 = 0.4;
 
-/// `samples` points on `classes` noisy spiral arms around the centre, the class being the arm; row `i` is
-/// on arm `i % classes`. Both features are within `[-1, 1]`. The bits depend on the arguments alone: sine
-/// and cosine are the crate's own, and the noise is a sum of four uniforms.
+/// `samples` points on `classes` noisy spiral arms around the centre; the class is the arm. Row `i` is on arm
+/// `i % classes`. Both features are within `[-1, 1]`. The bits depend only on the arguments: sine and cosine are the
+/// crate's own, and the noise is a sum of four uniforms.
 pub fn spirals(seed: u64, samples: usize, classes: usize) -> Result<Dataset> {
     let _strict = environment::enter();
     if classes == 0 || samples < classes {

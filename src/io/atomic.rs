@@ -1,5 +1,5 @@
-//! Files that are written whole or not at all: first beside their place under another name, then, once they are on the
-//! disk, moved into it. Whoever reads, and whoever dies or runs out of room in the middle, finds the old file or the new one.
+//! Atomic file writes: a file is written under another name in the same folder, synced, and renamed into place.
+//! Readers, and a crash or a full disk in the middle, find either the old file or the new one.
 
 use crate::error::{Error, Result};
 use std::ffi::{OsStr, OsString};
@@ -8,15 +8,16 @@ use std::io::{self, BufWriter, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Replaces or makes the file `path` with these bytes. On an error what was there is untouched.
+/// Replaces or creates the file `path` with these bytes. On an error the old file is unchanged.
 pub fn write(path: impl AsRef<Path>, bytes: &[u8]) -> Result<()> {
     write_with(path, |file| file.write_all(bytes))
 }
 
-/// Replaces or makes the file `path` with what `content` writes. On an error, also of `content`, what was there is untouched.
+/// Replaces or creates the file `path` with what `content` writes. On an error, also of `content`, the old file is
+/// unchanged.
 ///
-/// A link is followed, the permissions of a file that is replaced are kept (a read-only one is not replaced), and what a killed process left behind while it
-/// wrote the same file is removed. A device or pipe is written to as it is.
+/// Links are followed. The permissions of a replaced file are kept, and a read-only file is not replaced. Temporary
+/// files that a killed process left while writing the same file are removed. A device or pipe is written directly.
 pub fn write_with(
     path: impl AsRef<Path>,
     content: impl FnOnce(&mut dyn Write) -> io::Result<()>,
@@ -33,7 +34,7 @@ fn place(path: &Path, content: impl FnOnce(&mut dyn Write) -> io::Result<()>) ->
             let mut device = OpenOptions::new().write(true).open(path)?;
             return content(&mut device);
         }
-        // Moving a file into its place would not ask.
+        // A rename would ignore it.
         Ok(meta) if meta.permissions().readonly() => return other("is read-only"),
         Ok(meta) => Some(meta.permissions()),
         Err(e) if e.kind() == ErrorKind::NotFound => None,
@@ -62,20 +63,20 @@ fn place(path: &Path, content: impl FnOnce(&mut dyn Write) -> io::Result<()>) ->
     sync_folder(folder)
 }
 
-/// Makes a folder and those above it that are not there, as [`std::fs::create_dir_all`], and brings each new one's name to the
-/// disk: what is then [written](write()) into it is not lost with the folder.
+/// Creates a folder and its missing parents, like [`std::fs::create_dir_all`], and syncs the name of each new one to
+/// the disk, so that files [written](write()) into it are not lost with the folder.
 pub fn create_dir_all(path: impl AsRef<Path>) -> Result<()> {
     let path = path.as_ref();
     make_folders(path, &mut sync_folder).map_err(|e| Error::file("make folder", path, e))
 }
 
-/// `sync` is called with the folder above each new one, the outermost first.
+/// `sync` is called with the parent of each new folder, the outermost first.
 fn make_folders(path: &Path, sync: &mut dyn FnMut(&Path) -> io::Result<()>) -> io::Result<()> {
     if path.as_os_str().is_empty() || path.is_dir() {
         return Ok(());
     }
     let above = path.parent().unwrap_or(Path::new(""));
-    // A file in the place of a folder is told by what follows.
+    // If a file is in the way, the code below reports it.
     if !above.exists() {
         make_folders(above, sync)?;
     }
@@ -87,13 +88,13 @@ fn make_folders(path: &Path, sync: &mut dyn FnMut(&Path) -> io::Result<()>) -> i
     sync(if above.as_os_str().is_empty() { Path::new(".") } else { above })
 }
 
-/// Brings the new name to the disk, where folders can be opened for that.
+/// Syncs a new name to the disk, where folders can be opened for that.
 fn sync_folder(folder: &Path) -> io::Result<()> {
     if cfg!(not(unix)) {
         return Ok(());
     }
     match File::open(folder).and_then(|f| f.sync_all()) {
-        // Some file systems have no such thing; a folder that may be written but not listed cannot be opened.
+        // Some file systems do not support this, and a folder that may be written but not listed cannot be opened.
         Err(e)
             if matches!(
                 e.kind(),
@@ -108,13 +109,13 @@ fn sync_folder(folder: &Path) -> io::Result<()> {
 
 const END: &str = ".dittograd-tmp";
 
-/// Bytes of a name beyond which a temporary one could be longer than file systems allow, which is 255.
-const LONG: usize = 200;
+/// Longer names are shortened in temporary names, since file systems allow 255 bytes.
+const MAX_PLAIN_NAME: usize = 200;
 
-/// How the names of temporary files for `name` begin.
+/// The prefix of temporary names for `name`.
 fn beginning(name: &OsStr) -> OsString {
     let mut text = OsString::from(".");
-    match name.len() > LONG {
+    match name.len() > MAX_PLAIN_NAME {
         true => text.push(&blake3::hash(name.as_encoded_bytes()).to_hex()[..16]),
         false => text.push(name),
     }
@@ -122,7 +123,7 @@ fn beginning(name: &OsStr) -> OsString {
     text
 }
 
-/// Removes temporary files for `name` that nobody writes: their writers hold locks, which end with the process.
+/// Removes abandoned temporary files for `name`. Writers hold locks, which end with their process.
 fn clean(folder: &Path, name: &OsStr) {
     let (begin, Ok(list)) = (beginning(name), fs::read_dir(folder)) else { return };
     for entry in list.flatten() {
@@ -133,7 +134,7 @@ fn clean(folder: &Path, name: &OsStr) {
             continue;
         }
         let path = entry.path();
-        // Left where it is if it cannot be removed: it is in nobody's way.
+        // If it cannot be removed, it stays; it does no harm.
         if let Ok(file) = File::open(&path)
             && file.try_lock().is_ok()
         {
@@ -142,7 +143,7 @@ fn clean(folder: &Path, name: &OsStr) {
     }
 }
 
-/// A file that goes away unless it is moved to its place.
+/// A temporary file, removed unless it is renamed into place.
 struct Temporary {
     path: PathBuf,
     file: File,
@@ -159,14 +160,14 @@ impl Temporary {
             text.push(format!("{}-{number}{END}", std::process::id()));
             let path = folder.join(text);
             let file = match OpenOptions::new().write(true).create_new(true).open(&path) {
-                // Of a process with this number that is no more, on a disk without locks.
+                // Left by a dead process with the same id, on a disk without locks.
                 Err(e) if e.kind() == ErrorKind::AlreadyExists => continue,
                 opened => opened?,
             };
-            // Without locks the file is merely not cleaned up after a crash.
+            // Without locks, the file is just not cleaned up after a crash.
             let locked = file.lock().is_ok();
             let temporary = Temporary { path, file, placed: false };
-            // Somebody may have cleaned it up before it was locked.
+            // Another process may have removed it before it was locked.
             if !locked || fs::symlink_metadata(&temporary.path).is_ok() {
                 return Ok(temporary);
             }
@@ -183,7 +184,7 @@ impl Temporary {
 impl Drop for Temporary {
     fn drop(&mut self) {
         if !self.placed {
-            // There is nothing more to do about one that cannot be removed.
+            // Nothing more can be done if it cannot be removed.
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -302,7 +303,7 @@ mod tests {
     #[test]
     fn names_may_be_as_long_as_the_file_system_allows() {
         let here = tempfile::tempdir().unwrap();
-        for length in [1, LONG, LONG + 1, 255] {
+        for length in [1, MAX_PLAIN_NAME, MAX_PLAIN_NAME + 1, 255] {
             let name = "n".repeat(length);
             fs::write(
                 here.path().join(beginning(OsStr::new(&name))).with_extension("1-0.dittograd-tmp"),

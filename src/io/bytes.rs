@@ -1,4 +1,4 @@
-//! Files as bytes, with bounds: nothing is allocated that the file's own length does not pay for.
+//! Files as bytes, with bounds: memory is allocated only in proportion to the file's own length.
 
 use crate::error::{Error, Result};
 use crate::reserve::reserved;
@@ -7,9 +7,9 @@ use flate2::bufread::{DeflateDecoder, GzDecoder};
 use std::io::Read;
 use std::path::Path;
 
-/// Most bytes that are read of what is not a regular file. A cap, because a path may name an endless device.
+/// The most bytes read from anything but a regular file, since a path may name an endless device.
 const MAX_STREAM: u64 = 1 << 30;
-/// Most bytes that deflate makes of one: 258 of two bits, and a little.
+/// The most bytes that deflate produces per byte: 258 from two bits, and a little.
 pub const MAX_RATIO: usize = 1032;
 
 /// All of a file.
@@ -18,7 +18,7 @@ pub(crate) fn read(op: &str, path: &Path) -> Result<Vec<u8>> {
     if path.is_dir() {
         return Err(fail(&"is a folder, not a file"));
     }
-    // Asked before opening, which would wait for the other end.
+    // Checked before opening, which would wait for the other end.
     if is_named_pipe(path) {
         return Err(fail(&"is a named pipe, which might never end; use a regular file, or /dev/stdin"));
     }
@@ -30,7 +30,7 @@ pub(crate) fn read(op: &str, path: &Path) -> Result<Vec<u8>> {
     if bytes.try_reserve_exact(expected).is_err() {
         return Err(fail(&format!("no memory for its {most} bytes")));
     }
-    // One more than there should be, to see that it is too long or growing.
+    // One byte more than expected, to detect a file that is too long or growing.
     file.take(most.saturating_add(1)).read_to_end(&mut bytes).map_err(|e| fail(&e))?;
     if bytes.len() as u64 > most {
         let why = match meta.is_file() {
@@ -42,8 +42,8 @@ pub(crate) fn read(op: &str, path: &Path) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Whether a path is a pipe that has its place in a folder. Those that a shell opens for a program, which are behind
-/// `/dev/stdin` and `/dev/fd/N`, have none, and their other end is there.
+/// Whether a path is a named pipe in a folder. The pipes that a shell opens for a program, at `/dev/stdin` and
+/// `/dev/fd/N`, are not, and their other end exists.
 fn is_named_pipe(path: &Path) -> bool {
     #[cfg(unix)]
     {
@@ -58,9 +58,9 @@ fn is_named_pipe(path: &Path) -> bool {
     }
 }
 
-/// All of a regular file: pipes and devices are errors.
+/// All of a regular file. Pipes and devices are errors.
 pub(crate) fn read_regular(op: &str, path: &Path) -> Result<Vec<u8>> {
-    // Asked before opening, which would wait for the other end of a pipe.
+    // Checked before opening, which would wait for the other end of a pipe.
     let meta = std::fs::metadata(path).map_err(|e| Error::file(op, path, e))?;
     if meta.is_file() || meta.is_dir() {
         return read(op, path);
@@ -87,7 +87,7 @@ pub(crate) fn inflate(deflated: &[u8], size: usize) -> std::result::Result<Vec<u
     unpacked(&mut DeflateDecoder::new(deflated), deflated.len(), size)
 }
 
-/// The content of a gzip file (one member), or the bytes themselves if they do not start as one does.
+/// The content of a gzip file (one member), or the bytes themselves if they are not gzip.
 pub(crate) fn gunzip(bytes: Vec<u8>) -> std::result::Result<Vec<u8>, String> {
     if !bytes.starts_with(&[0x1f, 0x8b]) {
         return Ok(bytes);
@@ -107,7 +107,7 @@ fn unpacked(decoder: &mut impl Read, packed: usize, size: usize) -> std::result:
     if size > packed.saturating_mul(MAX_RATIO) {
         return Err(format!("{packed} compressed bytes cannot be the stated {size} bytes"));
     }
-    // One byte more than there should be, to see that there are more.
+    // One byte more than expected, to detect that there are more.
     let most = size.saturating_add(1);
     let mut bytes = reserved("inflate", most).map_err(super::said)?;
     let end = decoder.take(most as u64).read_to_end(&mut bytes);

@@ -1,8 +1,8 @@
-//! Checkpoints: everything a training run needs to go on bit for bit, in one safetensors file.
+//! Checkpoints: everything that a training run needs to continue bit for bit, in one safetensors file.
 //!
-//! Parameters are tensors under their own names, so PyTorch can load them; tensors of the optimizer are called
-//! `optimizer.PARAMETER.STATE`; the rest is JSON in the file's metadata, beside a hash of everything, so that a flipped bit is
-//! found.
+//! Parameters are tensors under their own names, so PyTorch can load them. Tensors of the optimizer are called
+//! `optimizer.PARAMETER.STATE`. The rest is JSON in the file's metadata, with a hash of everything, so that a flipped
+//! bit is detected.
 
 use super::SaveLoad;
 use super::safetensors::{Dtype, SafeTensors, Writer};
@@ -21,40 +21,40 @@ use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// How the names of the optimizer's tensors begin.
+/// Prefix of the optimizer's tensors.
 pub(super) const OPTIMIZER: &str = "optimizer.";
 /// Entries of the metadata.
 const FORMAT: &str = "dittograd.checkpoint";
 const STATE: &str = "dittograd.state";
 const HASH: &str = "dittograd.blake3";
-/// How the entries of further texts begin.
+/// Prefix of further texts in the metadata.
 const TEXT: &str = "dittograd.text.";
-/// The one format there is.
+/// The only format.
 const VERSION: &str = "1";
 
-/// Where a random stream is: its seed and the calls made so far.
+/// The position in a random stream: its seed and the calls so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RandomState {
-    /// Where the stream starts.
+    /// The seed.
     pub seed: u64,
     /// Random calls so far.
     pub calls: u64,
 }
 
 impl RandomState {
-    /// That of a session.
+    /// The random state of a session.
     pub fn of(session: &Session) -> RandomState {
         RandomState { seed: session.seed(), calls: session.random_calls() }
     }
 
-    /// Lets a session draw on from here. Its seed must be the same: it is given when a session is made.
+    /// Makes a session continue from here. The session must have the same seed, which is set when it is created.
     pub fn restore(self, session: &Session) -> Result<()> {
         self.check("session", session.seed(), "Session::eager_seeded")?;
         session.set_random_calls(self.calls);
         Ok(())
     }
 
-    /// Errors if `what` draws from another seed.
+    /// Errors if `what` has another seed.
     pub(crate) fn check(self, what: &str, seed: u64, how: &str) -> Result<()> {
         if seed == self.seed {
             return Ok(());
@@ -65,7 +65,7 @@ impl RandomState {
     }
 }
 
-/// Which batches come when.
+/// The state of the data: which batch comes at which step.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DataState {
     /// The data set.
@@ -74,7 +74,7 @@ pub struct DataState {
     pub seed: u64,
     /// Rows of a batch.
     pub batch: u64,
-    /// What identifies the data itself, such as [`Dataset::hash`](crate::data::Dataset::hash); empty if nobody said.
+    /// A hash that identifies the data itself, such as [`Dataset::hash`](crate::data::Dataset::hash); empty if unknown.
     #[serde(default)]
     pub hash: String,
 }
@@ -84,22 +84,22 @@ pub struct DataState {
 pub struct Best {
     /// Steps done by then.
     pub step: u64,
-    /// What it was judged by; larger is better.
+    /// The score it was judged by; larger is better.
     pub merit: f64,
 }
 
-/// What a run has to know beside parameters, optimizer and random stream to end where it would have ended without a stop.
+/// What a run needs besides parameters, optimizer and random stream to end as if it had not been stopped.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Progress {
     /// The best evaluation so far.
     pub best: Option<Best>,
-    /// Evaluations since then that were no better.
+    /// Evaluations since then, none of which was better.
     pub since_best: u64,
-    /// The training loss that was read last.
+    /// The last training loss that was read.
     pub loss: Option<f32>,
 }
 
-/// A training run, stopped. `step` says where in the data it was: the order of batches follows from it and [`DataState`].
+/// A stopped training run. `step` is its position in the data: the order of batches follows from it and [`DataState`].
 ///
 /// ```
 /// use dittograd::prelude::*;
@@ -140,35 +140,35 @@ pub struct Progress {
 pub struct Checkpoint {
     /// Name of the model.
     pub model: String,
-    /// What the model was made from.
+    /// The configuration of the model.
     pub config: Value,
     /// All parameters, frozen ones and statistics included.
     pub params: StateDict,
     /// Names of the parameters that are not trained.
     pub frozen: BTreeSet<String>,
-    /// What the optimizer has learnt.
+    /// The state of the optimizer.
     pub optimizer: Option<OptimizerState>,
     /// Steps done.
     pub step: u64,
     /// The random stream of training.
     pub random: RandomState,
-    /// How numbers were computed.
+    /// The numerics mode.
     pub numerics: Numerics,
-    /// The version of the numerics contract they were computed by.
+    /// The version of the numerics contract.
     pub numerics_version: u32,
     /// The data.
     pub data: DataState,
-    /// What early stopping and the best state depend on.
+    /// State of early stopping and of the best model.
     pub progress: Progress,
-    /// Whatever was measured so far.
+    /// The measurements so far.
     pub metrics: Value,
-    /// Further texts by their names, such as that of a tokenizer.
+    /// Further texts by name, such as a tokenizer.
     pub texts: BTreeMap<String, String>,
-    /// The version of this crate that made it.
+    /// The version of this crate that wrote it.
     pub version: String,
 }
 
-/// A float as the digits of its bits, which no reader of JSON rounds.
+/// A float as the digits of its bits, so that no JSON reader rounds it.
 #[derive(Clone, Copy)]
 struct Bits(f64);
 
@@ -188,7 +188,7 @@ impl<'de> Deserialize<'de> for Bits {
     }
 }
 
-/// What is saved as JSON.
+/// The part that is saved as JSON.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct State {
@@ -242,11 +242,11 @@ struct OptimizerScalars {
     step: u64,
     lr: Bits,
     group_lrs: Vec<Option<Bits>>,
-    /// Updates of each parameter.
+    /// Number of updates of each parameter.
     updates: BTreeMap<String, u64>,
 }
 
-/// The same value with the keys of all its objects in order, so that equal values are equal text.
+/// The same value with sorted keys in all objects, so that equal values are equal text.
 fn sorted(value: &Value) -> Value {
     match value {
         Value::Object(map) => {
@@ -258,12 +258,12 @@ fn sorted(value: &Value) -> Value {
     }
 }
 
-/// What a checkpoint can be taken of and continue: an [`Optimizer`], or a [`TrainStep`] with its random stream.
+/// What a checkpoint can be taken of and resumed: an [`Optimizer`], or a [`TrainStep`] with its random stream.
 pub trait Resume {
     /// Puts its state into the checkpoint.
     fn take_into(&self, checkpoint: &mut Checkpoint) -> Result<()>;
 
-    /// Continues from the checkpoint. Errors before anything is changed.
+    /// Continues from the checkpoint. On an error nothing is changed.
     fn resume(&mut self, params: &Params, checkpoint: &Checkpoint) -> Result<()>;
 }
 
@@ -298,7 +298,8 @@ where
 }
 
 impl Checkpoint {
-    /// The parameters of a model, before the first step, with nothing said about anything else. Waits for the device.
+    /// A checkpoint of a model's parameters before the first step; the other fields have defaults. Waits for the
+    /// device.
     pub fn new(model: &str, params: &Params) -> Result<Checkpoint> {
         let frozen = params.iter().filter(|p| !p.trainable()).map(|p| p.name().to_string()).collect();
         Ok(Checkpoint {
@@ -319,7 +320,8 @@ impl Checkpoint {
         })
     }
 
-    /// Adds the state of what changes the parameters. An eager loop also sets `random`, by [`RandomState::of`] its session.
+    /// Adds the state of the optimizer or training step. In an eager loop, also set `random` to [`RandomState::of`] the
+    /// session.
     pub fn take(&mut self, training: &impl Resume) -> Result<()> {
         training.take_into(self)
     }
@@ -330,10 +332,10 @@ impl Checkpoint {
         self.optimizer.as_ref().ok_or_else(|| Error::argument("restore", "optimizer", why))
     }
 
-    /// Puts parameters and optimizer (and, of a [`TrainStep`], the random stream) where they were, so that training goes on
-    /// bit for bit. An eager loop also calls [`RandomState::restore`] with its session. Errors, with nothing changed, if the
-    /// checkpoint is of another model, optimizer, seed, mode or version of the numerics; with `numerics_version` set to
-    /// [`NUMERICS_VERSION`] by hand it goes on with other bits.
+    /// Restores parameters and optimizer (and the random stream of a [`TrainStep`]), so that training continues bit for
+    /// bit. In an eager loop, also call [`RandomState::restore`] with the session. If the checkpoint has another model,
+    /// optimizer, seed, mode or version of the numerics, this is an error and nothing changes. To continue with other
+    /// bits, set `numerics_version` to [`NUMERICS_VERSION`].
     pub fn restore(&self, params: &Params, training: &mut impl Resume) -> Result<()> {
         if self.numerics_version != NUMERICS_VERSION {
             let why = format!(
@@ -365,7 +367,7 @@ impl Checkpoint {
         self.params.fingerprint()
     }
 
-    /// Writes the checkpoint to a file, whole or not at all. Equal checkpoints give equal bytes.
+    /// Writes the checkpoint to a file atomically. Equal checkpoints give equal bytes.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         self.with_writer(|file| file.save(path))
     }
@@ -424,7 +426,7 @@ impl Checkpoint {
         f(&file)
     }
 
-    /// Whether a file says that it is a checkpoint.
+    /// Whether a file is marked as a checkpoint.
     pub fn is_one(file: &SafeTensors) -> bool {
         [FORMAT, STATE, HASH].iter().any(|key| file.metadata().contains_key(*key))
     }
@@ -434,7 +436,7 @@ impl Checkpoint {
         Checkpoint::from_file(&SafeTensors::read(path)?)
     }
 
-    /// Errors unless the file is a checkpoint, whole and of a known format; the text of its state.
+    /// Errors unless the file is a complete checkpoint of a known format. Returns the text of its state.
     pub(super) fn verify(file: &SafeTensors) -> Result<&str> {
         if !Checkpoint::is_one(file) {
             let why = format!(
@@ -461,7 +463,7 @@ impl Checkpoint {
         Ok(text)
     }
 
-    /// The checkpoint in a file that was read.
+    /// The checkpoint in an already read file.
     pub fn from_file(file: &SafeTensors) -> Result<Checkpoint> {
         let _strict = environment::enter();
         let text = Checkpoint::verify(file)?;
@@ -524,7 +526,7 @@ mod tests {
     use crate::prelude::*;
     use serde_json::json;
 
-    /// A net with dropout and a frozen parameter, in one of two ways to train it.
+    /// A net with dropout and a frozen parameter, trained in one of two ways.
     struct Net {
         params: Params,
         first: Linear,
@@ -559,7 +561,7 @@ mod tests {
 
     const SEED: u64 = 11;
 
-    /// Trains from step `from`, where a saved run may be continued, up to `to`, and saves.
+    /// Trains up to step `to` and saves, from the start or from a saved run.
     fn train(net: &Net, compiled: bool, saved: Option<&Checkpoint>, to: u64) -> Checkpoint {
         let data = data::spirals(3, 40, 3).unwrap();
         let from = saved.map_or(0, |s| s.step);
@@ -643,7 +645,7 @@ mod tests {
         checkpoint.progress = Progress { best, since_best: u64::MAX, loss: Some(f32::from_bits(1)) };
         let file = SafeTensors::parse("x", checkpoint.to_bytes().unwrap()).unwrap();
         assert_eq!(Checkpoint::from_file(&file).unwrap(), checkpoint);
-        // The order in which keys came does not matter.
+        // The order of keys does not matter.
         let mut other = checkpoint.clone();
         other.metrics = json!({"deep": {"x": "ü\u{0}", "y": 1}, "a": null, "z": floats});
         assert_eq!(other.to_bytes().unwrap(), checkpoint.to_bytes().unwrap());
@@ -722,7 +724,7 @@ mod tests {
         wrong("a part of its metadata is missing");
         with(&|_| ());
         wrong("its content is not what was saved");
-        // A checkpoint is also a file of its parameters.
+        // A checkpoint can also be read as a file of its parameters.
         saved.save(&path).unwrap();
         let net = Net::new(9);
         net.params.load(&path).unwrap();
@@ -750,7 +752,7 @@ mod tests {
             for bit in 0..8 {
                 let mut bad = bytes.clone();
                 bad[at] ^= 1 << bit;
-                // White space at the end of the header has other forms.
+                // White space at the end of the header may differ.
                 assert!(load(bad).map_or(true, |c| c == checkpoint), "bit {bit} of byte {at}");
             }
         }

@@ -1,4 +1,4 @@
-//! Types of elements in files, and tensors of their bytes.
+//! Element types in files, and tensors from their bytes.
 
 use super::said;
 use crate::reserve::{collected, reserved};
@@ -59,8 +59,8 @@ impl fmt::Display for Dtype {
     }
 }
 
-/// A tensor of bytes, the low ones first. Floats are numbers (F64 is rounded to float32; one too large for it is an error), BOOL
-/// and whole numbers are indices; one below 0 or above the largest u32 is an error.
+/// A tensor from little-endian bytes. Floats become numbers (F64 is rounded to float32; a number too large for it is an
+/// error). BOOL and integers become indices; a negative one or one above the largest u32 is an error.
 pub(super) fn tensor(dtype: Dtype, shape: Shape, bytes: &[u8]) -> Result<AnyTensor, String> {
     let all = match dtype {
         Dtype::Bool => booleans(bytes).and_then(|bytes| indices(bytes, u8::from_le_bytes)),
@@ -77,7 +77,7 @@ pub(super) fn tensor(dtype: Dtype, shape: Shape, bytes: &[u8]) -> Result<AnyTens
     shaped(shape, all?).map(AnyTensor::Idx)
 }
 
-/// The same as numbers, whatever their type: BOOL and whole numbers are rounded to float32.
+/// The same as numbers, whatever their type: BOOL and integers are rounded to float32.
 pub(super) fn numbers(dtype: Dtype, shape: Shape, bytes: &[u8]) -> Result<Tensor<f32>, String> {
     let all = match dtype {
         Dtype::F32 => values(bytes, f32::from_le_bytes),
@@ -135,7 +135,7 @@ fn indices<const N: usize, T: TryInto<u32> + Display + Copy>(
     Ok(all)
 }
 
-/// The bytes, if each is a boolean.
+/// The bytes, if all are booleans.
 fn booleans(bytes: &[u8]) -> Result<&[u8], String> {
     match bytes.iter().position(|b| *b > 1) {
         Some(i) => Err(format!("element {i} is the byte {}, a bool is 0 or 1", bytes[i])),
@@ -143,7 +143,7 @@ fn booleans(bytes: &[u8]) -> Result<&[u8], String> {
     }
 }
 
-/// The float32 of a half-precision number, which holds all of them.
+/// The float32 of a half-precision number; the conversion is exact.
 fn from_half(bits: u16) -> f32 {
     let bits = u32::from(bits);
     let (sign, exponent, fraction) = ((bits >> 15) << 31, (bits >> 10) & 31, bits & 1023);
@@ -156,7 +156,7 @@ fn from_half(bits: u16) -> f32 {
     )
 }
 
-/// Calls `f` with the bytes of all words, as they are in files.
+/// Calls `f` with the little-endian bytes of all words.
 pub(super) fn little_endian(words: &[u32], mut f: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
     if cfg!(target_endian = "little") {
         return f(bytemuck::cast_slice(words));

@@ -1,5 +1,5 @@
-//! Files: tensors in safetensors and in NumPy's `.npy` and `.npz`, checkpoints that training goes on from bit for bit, programs in ONNX, and writing that
-//! leaves a whole file, the old one or the new one, whatever happens.
+//! Files: tensors in safetensors and in NumPy's `.npy` and `.npz`, checkpoints for exact resumption, programs in ONNX,
+//! and atomic writes, which leave either the old file or the new one, whatever happens.
 
 pub mod atomic;
 pub(crate) mod bytes;
@@ -22,15 +22,15 @@ pub use state_dict::{Loaded, SaveLoad, StateDict};
 use crate::error::Result;
 use std::path::Path;
 
-/// All bytes of a file, as every reader here takes them: a folder and a named pipe are errors, and of what has no length, such
-/// as standard input, at most 1 GiB is read.
+/// All bytes of a file, as every reader here gets them. A folder or a named pipe is an error. From a source without a
+/// length, such as standard input, at most 1 GiB is read.
 pub fn read(path: impl AsRef<Path>) -> Result<Vec<u8>> {
     bytes::read("read", path.as_ref())
 }
 
 pub(crate) use crate::error::shown_name as shown;
 
-/// What another library says about a file as part of a message.
+/// Another library's message about a file, as part of an error.
 pub(crate) fn said(what: impl std::fmt::Display) -> String {
     crate::error::shown(&what.to_string(), 200)
 }

@@ -1,7 +1,7 @@
 //! NumPy's `.npy` format, versions 1 to 3.
 //!
-//! The crates that read it take a header to be any Python literal and bring a parser generator for that; the three keys that
-//! are allowed need a hundred lines.
+//! The crates that read it accept any Python literal as a header and bring a parser generator for that; the three
+//! allowed keys need a hundred lines.
 
 use super::elements::{self, Dtype, little_endian};
 use super::{atomic, bytes, shown};
@@ -14,14 +14,14 @@ use std::borrow::Cow;
 use std::path::Path;
 
 const MAGIC: &[u8] = b"\x93NUMPY";
-/// Longest header that is read; those of real arrays have some hundred bytes.
+/// The longest header that is read; real ones have about a hundred bytes.
 const MAX_HEADER: usize = 1 << 16;
 
-/// What is wrong, and where if there is a place.
+/// What is wrong, and where if known.
 pub(super) type Parsed<T> = std::result::Result<T, String>;
 
-/// Reads an array from a file. Floats become numbers (`float64` is rounded to float32, and must be in its
-/// range), integers and booleans become indices and so must not be negative nor above 2³² - 1.
+/// Reads an array from a file. Floats become numbers (`float64` is rounded to float32 and must be in its range).
+/// Integers and booleans become indices, so they must be from 0 to 2³² - 1.
 pub fn read_npy(path: impl AsRef<Path>) -> Result<AnyTensor> {
     let path = path.as_ref();
     array(&bytes::read("npy", path)?).map_err(|why| Error::file("npy", path, why))
@@ -33,18 +33,17 @@ pub fn read_npy_numbers(path: impl AsRef<Path>) -> Result<Tensor<f32>> {
     numbers(&bytes::read("npy", path)?).map_err(|why| Error::file("npy", path, why))
 }
 
-/// Reads an array from the bytes of a file, as [`read_npy`] does; `name` stands for the file in errors.
+/// Like [`read_npy`], from the bytes of a file; `name` stands for the file in errors.
 pub fn parse_npy(name: &str, bytes: &[u8]) -> Result<AnyTensor> {
     array(bytes).map_err(|why| Error::file("npy", name, why))
 }
 
-/// Reads an array from the bytes of a file, as [`read_npy_numbers`] does; `name` stands for the file in
-/// errors.
+/// Like [`read_npy_numbers`], from the bytes of a file; `name` stands for the file in errors.
 pub fn parse_npy_numbers(name: &str, bytes: &[u8]) -> Result<Tensor<f32>> {
     numbers(bytes).map_err(|why| Error::file("npy", name, why))
 }
 
-/// Writes an array to a file, whole or not at all: `<f4` or `<u4`, row-major, version 1.
+/// Writes an array to a file atomically: `<f4` or `<u4`, row-major, version 1.
 pub fn write_npy(path: impl AsRef<Path>, array: &AnyTensor) -> Result<()> {
     let (header, words) = parts(array);
     atomic::write_with(path, |file| {
@@ -53,7 +52,7 @@ pub fn write_npy(path: impl AsRef<Path>, array: &AnyTensor) -> Result<()> {
     })
 }
 
-/// What [`write_npy`] writes.
+/// The bytes that [`write_npy`] writes.
 pub fn npy_bytes(array: &AnyTensor) -> Vec<u8> {
     let (mut out, words) = parts(array);
     out.reserve_exact(4 * words.len());
@@ -63,14 +62,14 @@ pub fn npy_bytes(array: &AnyTensor) -> Vec<u8> {
 
 /// Appends the bytes of words.
 pub(super) fn append(out: &mut Vec<u8>, words: &[u32]) {
-    // Memory takes what it is given.
+    // Writing to memory cannot fail.
     let _ = little_endian(words, |bytes| {
         out.extend_from_slice(bytes);
         Ok(())
     });
 }
 
-/// What is before the elements in the file, and the elements.
+/// The bytes before the elements in the file, and the elements.
 pub(super) fn parts(array: &AnyTensor) -> (Vec<u8>, &[u32]) {
     let (descr, words): (_, &[u32]) = match array {
         AnyTensor::Num(t) => ("<f4", bytemuck::cast_slice(t.data())),
@@ -79,7 +78,7 @@ pub(super) fn parts(array: &AnyTensor) -> (Vec<u8>, &[u32]) {
     let shape = array.shape();
     let dims: String = shape.dims().iter().map(|d| format!("{d},")).collect();
     let mut header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({dims}), }}");
-    // The data starts at a multiple of 64, as NumPy has it.
+    // The data starts at a multiple of 64, as in NumPy.
     let start = (MAGIC.len() + 4 + header.len() + 1).next_multiple_of(64);
     header.push_str(&" ".repeat(start - 1 - MAGIC.len() - 4 - header.len()));
     header.push('\n');
@@ -91,7 +90,7 @@ pub(super) fn parts(array: &AnyTensor) -> (Vec<u8>, &[u32]) {
     (out, words)
 }
 
-/// What the header says, checked against the length of the file.
+/// The contents of the header, checked against the length of the file.
 struct Array<'a> {
     dtype: Dtype,
     big_endian: bool,
@@ -145,7 +144,7 @@ impl<'a> Array<'a> {
         Ok(Array { dtype, big_endian, fortran, shape, data })
     }
 
-    /// The bytes of the elements in row-major order, the low one of each first.
+    /// The bytes of the elements in row-major order, each little-endian.
     fn elements(&self) -> Parsed<Cow<'a, [u8]>> {
         let size = self.dtype.bytes();
         let mut bytes = if !self.fortran || self.shape.rank() < 2 {
@@ -164,11 +163,11 @@ impl<'a> Array<'a> {
         Ok(bytes)
     }
 
-    /// The bytes of elements that are column-major in the file.
+    /// The row-major bytes of elements that are column-major in the file.
     fn row_major(&self) -> Parsed<Vec<u8>> {
         let (size, dims) = (self.dtype.bytes(), self.shape.dims());
         let mut out = reserved("array", self.data.len()).map_err(super::said)?;
-        // The first axis is the fastest one in the file.
+        // In the file, the first axis varies fastest.
         let mut strides = [1usize; MAX_RANK];
         (1..dims.len()).for_each(|a| strides[a] = strides[a - 1] * dims[a - 1]);
         let (mut place, mut at) = ([0usize; MAX_RANK], 0);
@@ -188,7 +187,7 @@ impl<'a> Array<'a> {
     }
 }
 
-/// Reads the header, which is a Python dictionary of three entries.
+/// A reader of the header, which is a Python dictionary of three entries.
 struct Header<'a> {
     text: &'a str,
     at: usize,
@@ -231,7 +230,7 @@ impl<'a> Header<'a> {
         format!("byte {}", self.start + self.at)
     }
 
-    /// What is left, from the next character that is no space.
+    /// The rest, from the next non-space character.
     fn rest(&mut self) -> &'a str {
         let left = &self.text[self.at..];
         let trimmed = left.trim_start_matches([' ', '\t', '\n', '\r']);
@@ -284,7 +283,7 @@ impl<'a> Header<'a> {
             }
             dims.push(d);
             self.at += digits.len();
-            // Python 2 wrote long numbers so.
+            // Python 2 wrote long integers this way.
             self.accept('L');
             if !self.accept(',') {
                 self.expect(')')?;

@@ -1,6 +1,7 @@
 //! NumPy's `.npz` format: a zip archive of `.npy` files, stored or deflated.
 //!
-//! `rawzip` reads the archive. It does not write it, since it would change names that look like paths and put sizes behind the data.
+//! `rawzip` reads the archive. It does not write it, since it would change names that look like paths and put sizes
+//! after the data.
 
 use super::bytes::{self, crc32, u16_at, u32_at, u64_at};
 use super::npy::{self, Parsed};
@@ -18,28 +19,27 @@ const ENTRY: u32 = 0x0201_4b50;
 const LOCAL: u32 = 0x0403_4b50;
 /// Bytes of an end record without its comment.
 const END_SIZE: usize = 22;
-/// Most arrays an archive may have.
+/// The most arrays of an archive.
 const MAX_ARRAYS: u64 = 1 << 16;
 
-/// Reads all arrays of a file with their names, in the order of the file, each as by
-/// [`read_npy`](super::read_npy).
+/// Reads all arrays of a file with their names, in the order of the file, each like [`read_npy`](super::read_npy).
 pub fn read_npz(path: impl AsRef<Path>) -> Result<Vec<(String, AnyTensor)>> {
     let path = path.as_ref();
     parse(&bytes::read("npz", path)?).map_err(|why| Error::file("npz", path, why))
 }
 
-/// Reads all arrays from the bytes of a file, as [`read_npz`] does; `name` stands for the file in errors.
+/// Like [`read_npz`], from the bytes of a file; `name` stands for the file in errors.
 pub fn parse_npz(name: &str, bytes: &[u8]) -> Result<Vec<(String, AnyTensor)>> {
     parse(bytes).map_err(|why| Error::file("npz", name, why))
 }
 
-/// Writes arrays to a file, whole or not at all, not compressed. Errors for names that are empty, too long or there twice, and
-/// for more than 4 GiB.
+/// Writes arrays to a file atomically, without compression. Errors for empty, too long or duplicate names, and for more
+/// than 4 GiB.
 pub fn write_npz(path: impl AsRef<Path>, arrays: &[(&str, &AnyTensor)]) -> Result<()> {
     super::atomic::write(path, &npz_bytes(arrays)?)
 }
 
-/// What [`write_npz`] writes.
+/// The bytes that [`write_npz`] writes.
 pub fn npz_bytes(arrays: &[(&str, &AnyTensor)]) -> Result<Vec<u8>> {
     let wrong = |name: &'static str, why: String| Err(Error::argument("npz", name, why));
     let (mut out, mut directory) = (Vec::new(), Vec::new());
@@ -53,7 +53,7 @@ pub fn npz_bytes(arrays: &[(&str, &AnyTensor)]) -> Result<Vec<u8>> {
         npy::append(&mut content, words);
         let file = format!("{name}.npy");
         let mut fields = Vec::new();
-        // Version 2.0, names in UTF-8, stored, and the first day there is.
+        // Version 2.0, UTF-8 names, stored, and the earliest date.
         for half in [20u16, 1 << 11, 0, 0, 0x21] {
             fields.extend(half.to_le_bytes());
         }
@@ -112,7 +112,7 @@ fn parse(bytes: &[u8]) -> Parsed<Vec<(String, AnyTensor)>> {
     let (mut arrays, mut names, mut packed) = (Vec::new(), HashSet::new(), 0u64);
     for (i, entry) in zip.entries().enumerate() {
         let entry = entry.map_err(|e| format!("entry {i} of the directory is damaged: {}", said(e)))?;
-        // Entries that share their bytes could ask for any amount of memory.
+        // Entries that share bytes could claim any amount of memory.
         packed = packed.saturating_add(entry.compressed_size_hint());
         if packed > bytes.len() as u64 {
             return Err(format!("entry {i} of the directory: the entries have more bytes than the file"));
@@ -138,8 +138,8 @@ fn parse(bytes: &[u8]) -> Parsed<Vec<(String, AnyTensor)>> {
     Ok(arrays)
 }
 
-/// The number of entries and the start of the directory, as the end record at byte `end` has them, or the wide one before it.
-/// `rawzip` reads the number of entries of the last part only, and takes bytes before an archive for a part of no archive.
+/// The number of entries and the start of the directory, from the end record at byte `end` or the ZIP64 one before it.
+/// `rawzip` reads the number of entries of the last part only, and does not notice bytes before an archive.
 fn stated(bytes: &[u8], end: usize) -> Option<(u64, u64)> {
     let (part, count, start) = (u16_at(bytes, end + 4)?, u16_at(bytes, end + 10)?, u32_at(bytes, end + 16)?);
     if part != 0xffff && count != 0xffff && start != u32::MAX {
@@ -149,7 +149,7 @@ fn stated(bytes: &[u8], end: usize) -> Option<(u64, u64)> {
     Some((u64_at(bytes, wide.checked_add(32)?)?, u64_at(bytes, wide.checked_add(48)?)?))
 }
 
-/// The bytes of an entry, whose place and sizes are checked against the file.
+/// The bytes of an entry. Its position and sizes are checked against the file.
 fn content<'a>(zip: &'a ZipSliceArchive<&[u8]>, entry: &ZipFileHeaderRecord<'_>) -> Parsed<Cow<'a, [u8]>> {
     if entry.flags().is_encrypted() {
         return Err("is encrypted, which is not supported".into());

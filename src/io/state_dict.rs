@@ -1,4 +1,4 @@
-//! Named tensors without a program, and parameters from and to them.
+//! State dicts: named tensors, and parameters from and to them.
 
 use super::checkpoint::{Checkpoint, OPTIMIZER};
 use super::safetensors::{SafeTensors, Writer};
@@ -10,8 +10,8 @@ use crate::tensor::{AnyTensor, Tensor};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Tensors by name, as files and other programs have them: what parameters are [loaded from](Params::load_state_dict), after
-/// names and layouts were made to fit.
+/// Tensors by name, for example from a file. Adapt names and layouts, then [load](Params::load_state_dict) them into
+/// parameters.
 ///
 /// ```no_run
 /// use dittograd::prelude::*;
@@ -34,12 +34,12 @@ impl From<BTreeMap<String, AnyTensor>> for StateDict {
     }
 }
 
-/// What [`Params::load_state_dict`] had no use for, or no value for.
+/// What did not match in [`Params::load_state_dict`].
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Loaded {
     /// Parameters that are not in the state; they keep their values.
     pub missing: Vec<String>,
-    /// Tensors of the state that are no parameter.
+    /// Tensors of the state that match no parameter.
     pub extra: Vec<String>,
 }
 
@@ -49,12 +49,12 @@ impl StateDict {
         StateDict::default()
     }
 
-    /// All tensors of a safetensors file; of a checkpoint its parameters.
+    /// All tensors of a safetensors file; for a checkpoint, its parameters.
     pub fn read(path: impl AsRef<Path>) -> Result<StateDict> {
         StateDict::from_file(&SafeTensors::read(path)?)
     }
 
-    /// All tensors of a file that was read; of a checkpoint its parameters.
+    /// All tensors of an already read file; for a checkpoint, its parameters.
     pub fn from_file(file: &SafeTensors) -> Result<StateDict> {
         match Checkpoint::is_one(file) {
             true => Checkpoint::verify(file).and_then(|_| StateDict::of(file, |n| !n.starts_with(OPTIMIZER))),
@@ -62,7 +62,7 @@ impl StateDict {
         }
     }
 
-    /// The tensors of a file whose names `wanted` holds for.
+    /// The tensors whose names `wanted` accepts.
     pub(super) fn of(file: &SafeTensors, wanted: impl Fn(&str) -> bool) -> Result<StateDict> {
         let names = file.iter().map(|(name, _)| name).filter(|n| wanted(n));
         names.map(|n| Ok((n.to_string(), file.tensor(n)?))).collect::<Result<_>>().map(StateDict)
@@ -73,7 +73,7 @@ impl StateDict {
         self.0.get(name)
     }
 
-    /// Puts a tensor in, in place of one that has the name.
+    /// Inserts or replaces a tensor.
     pub fn insert(&mut self, name: &str, tensor: impl Into<AnyTensor>) {
         self.0.insert(name.to_string(), tensor.into());
     }
@@ -88,7 +88,7 @@ impl StateDict {
         self.0.len()
     }
 
-    /// Elements of all tensors together.
+    /// Total number of elements.
     pub fn numel(&self) -> usize {
         self.iter().map(|(_, t)| t.shape().numel()).sum()
     }
@@ -98,7 +98,7 @@ impl StateDict {
         self.0.is_empty()
     }
 
-    /// The same tensors under other names; those without one are left out. Two of one name are an error.
+    /// Renames the tensors; those that get `None` are dropped. Duplicate names are an error.
     pub fn rename(self, f: impl Fn(&str) -> Option<String>) -> Result<StateDict> {
         let mut renamed: BTreeMap<String, AnyTensor> = BTreeMap::new();
         for (old, tensor) in self.0 {
@@ -112,12 +112,12 @@ impl StateDict {
         Ok(StateDict(renamed))
     }
 
-    /// The same tensors, those whose names begin with `prefix`, such as `module.`, without it.
+    /// Removes `prefix`, such as `module.`, from the names that start with it.
     pub fn without_prefix(self, prefix: &str) -> Result<StateDict> {
         self.rename(|name| Some(name.strip_prefix(prefix).unwrap_or(name).to_string()))
     }
 
-    /// The same tensors, where the matrices whose names `of` holds for are transposed.
+    /// Transposes the matrices whose names `of` accepts.
     pub fn transpose(mut self, of: impl Fn(&str) -> bool) -> Result<StateDict> {
         for (name, tensor) in self.0.iter_mut().filter(|(name, _)| of(name)) {
             let shape = tensor.shape();
@@ -135,20 +135,20 @@ impl StateDict {
         Ok(self)
     }
 
-    /// Writes a safetensors file, whole or not at all. Equal tensors give equal bytes.
+    /// Writes a safetensors file atomically. Equal tensors give equal bytes.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         self.writer()?.save(path)
     }
 
     fn writer(&self) -> Result<Writer<'_>> {
         let mut file = Writer::new();
-        // The mark by which Hugging Face's programs know PyTorch's layouts.
+        // Hugging Face's programs expect this mark for PyTorch's layouts.
         file.metadata("format", "pt")?;
         self.iter().try_for_each(|(name, t)| file.tensor(name, t).map(|_| ()))?;
         Ok(file)
     }
 
-    /// The [fingerprint](Params::fingerprint) of parameters with these names and values. Indices do not count.
+    /// The [fingerprint](Params::fingerprint) of parameters with these names and values, without indices.
     pub fn fingerprint(&self) -> String {
         let mut print = Fingerprint::default();
         for (name, tensor) in self.iter() {
@@ -166,14 +166,14 @@ fn some(list: &[String]) -> String {
     format!("({}{more})", list[..list.len().min(3)].join(", "))
 }
 
-/// Parameters and the tensors they will get, and what is left over on both sides.
+/// Parameters with their new tensors, and what is left over on both sides.
 pub(super) struct Fit<'a> {
     pairs: Vec<(&'a Param, &'a Tensor<f32>)>,
     loaded: Loaded,
 }
 
 impl<'a> Fit<'a> {
-    /// Checks everything there is to check; the error says all that does not fit.
+    /// Checks everything; the error lists all mismatches.
     pub(super) fn new(params: &'a Params, state: &'a StateDict, strict: bool) -> Result<Fit<'a>, String> {
         let mut fit = Fit { pairs: Vec::new(), loaded: Loaded::default() };
         let (mut misshaped, mut indices) = (Vec::new(), Vec::new());
@@ -192,7 +192,7 @@ impl<'a> Fit<'a> {
         }
         let known: std::collections::BTreeSet<&str> = params.iter().map(Param::name).collect();
         let extra = state.iter().map(|(name, _)| name).filter(|name| !known.contains(name));
-        // A count that PyTorch's batch norms keep beside their statistics, which takes no part in them.
+        // A counter that PyTorch's batch norms keep beside their statistics. It has no effect.
         fit.loaded.extra =
             extra.filter(|n| !n.ends_with("num_batches_tracked")).map(str::to_string).collect();
         let mut wrong = Vec::new();
@@ -233,15 +233,16 @@ pub trait SaveLoad {
     /// All values on the host. Waits for the device.
     fn state_dict(&self) -> Result<StateDict>;
 
-    /// Replaces values by the tensors of the same names. Errors, with nothing changed, if one has another shape or, if
-    /// `strict`, if there is a parameter without a tensor or a tensor without a parameter; else those are returned.
+    /// Replaces values by the tensors with the same names. If a shape differs, this is an error and nothing changes.
+    /// With `strict`, a parameter without a tensor or a tensor without a parameter is an error too; otherwise these are
+    /// returned.
     fn load_state_dict(&self, state: &StateDict, strict: bool) -> Result<Loaded>;
 
-    /// Writes all values to a safetensors file, whole or not at all, from which [`SaveLoad::load`] and PyTorch load them.
+    /// Writes all values to a safetensors file atomically. [`SaveLoad::load`] and PyTorch can load it.
     fn save(&self, path: impl AsRef<Path>) -> Result<()>;
 
-    /// Replaces all values by those of a safetensors file or checkpoint. Names and shapes must be the same on both sides;
-    /// nothing is changed on an error. For files that are a little different, read a [`StateDict`].
+    /// Replaces all values by those of a safetensors file or checkpoint. Names and shapes must be the same on both
+    /// sides; on an error nothing changes. For files that differ slightly, read a [`StateDict`].
     fn load(&self, path: impl AsRef<Path>) -> Result<()>;
 }
 

@@ -1,4 +1,4 @@
-//! Attention of sequences to themselves and to others.
+//! Attention within a sequence and between sequences.
 
 use super::{Linear, positive};
 use crate::error::{Error, ErrorKind, Result};
@@ -6,7 +6,7 @@ use crate::params::{Param, Params};
 use crate::session::{AttentionOptions, Var};
 use crate::shape::Shape;
 
-/// Errors unless the heads divide the width.
+/// Errors unless the number of heads divides the width.
 pub(super) fn check_heads(width: usize, heads: usize) -> Result<()> {
     positive("attention", "sizes", &[width, heads])?;
     if !width.is_multiple_of(heads) {
@@ -16,7 +16,7 @@ pub(super) fn check_heads(width: usize, heads: usize) -> Result<()> {
     Ok(())
 }
 
-/// Sequences and their length of a value `(…, length, width)`.
+/// The shape of a value `(…, length, width)`, its number of sequences, and their length.
 fn sequences(x: Var<'_>, width: usize) -> Result<(Shape, usize, usize)> {
     let shape = x.shape()?;
     let &[.., length, last] = shape.dims() else {
@@ -32,17 +32,17 @@ fn sequences(x: Var<'_>, width: usize) -> Result<(Shape, usize, usize)> {
     Ok((shape, shape.rows().checked_div(length).unwrap_or(0), length))
 }
 
-/// Values `(batch · length, count · width)` side by side as `(count, batch, heads, length, size)`, by one turn of the axes.
+/// Splits `(batch · length, count · width)` into `(count, batch, heads, length, size)` with one permutation.
 fn cut<'s>(all: Var<'s>, [batch, length, count, heads, size]: [usize; 5]) -> Result<Var<'s>> {
     all.reshape(&[batch, length, count, heads, size])?.permute(&[2, 0, 3, 1, 4])
 }
 
-/// The heads' outputs `(batch, heads, length, size)` side by side again.
+/// Joins the heads' outputs `(batch, heads, length, size)`.
 fn join<'s>(mixed: Var<'s>, shape: &Shape) -> Result<Var<'s>> {
     mixed.permute(&[0, 2, 1, 3])?.reshape(shape.dims())
 }
 
-/// Self-attention with several heads, each position attending to itself and those before it.
+/// Multi-head self-attention in which each position attends to itself and earlier ones.
 #[derive(Clone, Debug)]
 pub struct CausalSelfAttention {
     qkv: Linear,
@@ -52,8 +52,8 @@ pub struct CausalSelfAttention {
 }
 
 impl CausalSelfAttention {
-    /// Layers `name.qkv`, to queries, keys and values side by side, and `name.o`, from the heads' outputs; weights are normal
-    /// draws with standard deviation `std`.
+    /// Layers `name.qkv` (to queries, keys and values) and `name.o` (from the heads' outputs). Weights are normal draws
+    /// with standard deviation `std`.
     pub fn new(
         params: &mut Params,
         name: &str,
@@ -80,8 +80,8 @@ impl CausalSelfAttention {
     }
 }
 
-/// Attention with several heads, PyTorch's `MultiheadAttention(…, batch_first=True)` without dropout of its weights: names,
-/// layouts and initial distributions.
+/// Multi-head attention: PyTorch's `MultiheadAttention(…, batch_first=True)`, with its names, layouts and initial
+/// distributions, without dropout of attention weights.
 #[derive(Clone, Debug)]
 pub struct MultiheadAttention {
     weight: Param,
@@ -93,9 +93,9 @@ pub struct MultiheadAttention {
 }
 
 impl MultiheadAttention {
-    /// Parameters `name.in_proj_weight (3 width, width)`, by Xavier's rule, and `name.in_proj_bias`, zeros: queries, keys and
-    /// values one behind the other; the layer `name.out_proj`, whose bias is zeros. If `causal`, a place attends only to
-    /// itself and those before it.
+    /// Parameters `name.in_proj_weight (3 width, width)`, by Xavier's rule, and `name.in_proj_bias`, zeros, for
+    /// queries, keys and values in this order; and the layer `name.out_proj`, whose bias is zeros. With `causal`, a
+    /// position attends only to itself and earlier ones.
     pub fn new(
         params: &mut Params,
         name: &str,
@@ -123,7 +123,7 @@ impl MultiheadAttention {
         self.out.forward(mixed.reshape(shape.dims())?)
     }
 
-    /// The attention of sequences `(…, n, width)` to others, `(…, m, width)`, which give keys and values.
+    /// The attention of sequences `(…, n, width)` to other sequences `(…, m, width)`, which give keys and values.
     pub fn forward_to<'s>(&self, x: Var<'s>, memory: Var<'s>) -> Result<Var<'s>> {
         let (shape, batch, length) = sequences(x, self.width)?;
         let (other, memories, m) = sequences(memory, self.width)?;

@@ -17,7 +17,7 @@ pub struct AutoencoderConfig {
     pub image: [usize; 2],
     /// Channels after each convolution.
     pub widths: Vec<usize>,
-    /// Numbers that an image becomes.
+    /// Size of the latent code of an image.
     pub latent: usize,
 }
 
@@ -28,22 +28,22 @@ impl Default for AutoencoderConfig {
     }
 }
 
-/// A network that puts images into few numbers and makes them again: convolutions of 3 by 3 and stride 2 with relu, a linear
-/// layer; and back a linear layer and transposed convolutions. The output has no bounds: take its sigmoid for images from 0
-/// to 1, or train by [`Var::bce_with_logits`].
+/// Compresses images to a few numbers and reconstructs them: 3 by 3 convolutions of stride 2 with relu and a linear
+/// layer; then a linear layer and transposed convolutions. The output is unbounded: apply a sigmoid for images from 0
+/// to 1, or train with [`Var::bce_with_logits`].
 #[derive(Clone, Debug)]
 pub struct Autoencoder {
     convs: Vec<Conv2d>,
     squeeze: Linear,
     expand: Linear,
     transposed: Vec<ConvTranspose2d>,
-    /// Channels, height and width where the linear layers are.
+    /// Channels, height and width next to the linear layers.
     inner: [usize; 3],
 }
 
 impl Autoencoder {
-    /// Layers of two PyTorch `Sequential`s, with two convolutions: `encoder.0`, `encoder.2` and, behind a `Flatten`,
-    /// `encoder.5`; `decoder.0` and, behind a relu and an `Unflatten`, `decoder.3` and `decoder.5`.
+    /// Layers named as in two PyTorch `Sequential`s. With two convolutions: `encoder.0`, `encoder.2` and, after a
+    /// `Flatten`, `encoder.5`; `decoder.0` and, after a relu and an `Unflatten`, `decoder.3` and `decoder.5`.
     pub fn new(params: &mut Params, config: AutoencoderConfig) -> Result<Autoencoder> {
         let AutoencoderConfig { channels, image, widths, latent } = config;
         positive("autoencoder", "sizes", &[channels, latent, image[0], image[1]])?;
@@ -83,7 +83,7 @@ impl Autoencoder {
         Ok(Autoencoder { convs, squeeze, expand, transposed, inner })
     }
 
-    /// The numbers `(N, latent)` of images `(N, channels, height, width)`.
+    /// Encodes images `(N, channels, height, width)` to codes `(N, latent)`.
     pub fn encode<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {
         let mut x = x;
         for conv in &self.convs {
@@ -92,7 +92,7 @@ impl Autoencoder {
         self.squeeze.forward(x.flatten_from(1)?)
     }
 
-    /// The images `(N, channels, height, width)` of numbers `(N, latent)`.
+    /// Decodes codes `(N, latent)` to images `(N, channels, height, width)`.
     pub fn decode<'s>(&self, z: Var<'s>) -> Result<Var<'s>> {
         let [channels, height, width] = self.inner;
         let mut x = self.expand.forward(z)?.relu()?;
@@ -107,7 +107,7 @@ impl Autoencoder {
         Ok(x)
     }
 
-    /// The images, made again.
+    /// Reconstructs images: encodes, then decodes.
     pub fn forward<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {
         self.decode(self.encode(x)?)
     }

@@ -28,8 +28,8 @@ impl Default for CnnConfig {
     }
 }
 
-/// A classifier of images: three convolutions of 3 by 3 with relu, the largest of each 2 by 2 after the second and the
-/// third, and a linear layer.
+/// An image classifier: three 3 by 3 convolutions with relu, 2 by 2 max pooling after the second and the third, and a
+/// linear layer.
 #[derive(Clone, Debug)]
 pub struct Cnn {
     convs: [Conv2d; 3],
@@ -38,7 +38,7 @@ pub struct Cnn {
 
 impl Cnn {
     /// Layers `net.0`, `net.2`, `net.5` and `net.9`, as in a PyTorch `Sequential` with activations, pools and a
-    /// `Flatten` between.
+    /// `Flatten` in between.
     pub fn new(params: &mut Params, config: CnnConfig) -> Result<Cnn> {
         let CnnConfig { channels, image: [height, width], widths, classes } = config;
         positive("cnn", "sizes", &[channels, widths[0], widths[1], widths[2], classes])?;
@@ -56,7 +56,7 @@ impl Cnn {
         Ok(Cnn { convs, head: Linear::new(params, "net.9", features, classes)? })
     }
 
-    /// A number for each class of images `(N, channels, height, width)`.
+    /// Logits per class for images `(N, channels, height, width)`.
     pub fn forward<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {
         let [first, second, third] = &self.convs;
         let x = first.forward(x)?.relu()?;

@@ -7,7 +7,7 @@ use crate::ops::conv::Window;
 use crate::params::{Param, Params};
 use crate::session::Var;
 
-/// A convolution of images with `AXES` axes besides samples and channels, with PyTorch's names, layout and initial range.
+/// A convolution over `AXES` spatial axes, with PyTorch's names, layout and initial range.
 #[derive(Clone, Debug)]
 pub struct Conv<const AXES: usize> {
     weight: Param,
@@ -33,8 +33,8 @@ fn check(inputs: usize, outputs: usize, kernel: &[usize], groups: usize) -> Resu
     Ok(())
 }
 
-/// The weight `name.weight`, and its bias if there is one, uniform within one over the root of the elements of `dims` behind
-/// the first axis.
+/// The parameter `name.weight`, and its bias if there is one, uniform within one over the root of the number of
+/// elements of `dims` after the first axis.
 fn uniform(
     params: &mut Params,
     name: &str,
@@ -51,8 +51,8 @@ fn uniform(
 }
 
 impl<const AXES: usize> Conv<AXES> {
-    /// Parameters `name.weight (out, in / groups, kernel…)` and `name.bias (out)`, uniform within `1 / sqrt(inputs of an
-    /// output)`. Stride, padding, dilation and groups are those of `window`.
+    /// Parameters `name.weight (out, in / groups, kernel…)` and `name.bias (out)`, uniform within `1 / sqrt(fan_in)`.
+    /// `window` has stride, padding, dilation and groups.
     pub fn new(
         params: &mut Params,
         name: &str,
@@ -64,7 +64,7 @@ impl<const AXES: usize> Conv<AXES> {
         Conv::with(params, name, [inputs, outputs], kernel, window, Some(outputs))
     }
 
-    /// As [`Conv::new`], without the bias.
+    /// Like [`Conv::new`], without the bias.
     pub fn without_bias(
         params: &mut Params,
         name: &str,
@@ -90,12 +90,12 @@ impl<const AXES: usize> Conv<AXES> {
         Ok(Conv { weight, bias, window })
     }
 
-    /// The convolution of these parameters.
+    /// A convolution with these parameters.
     pub(super) fn of(weight: Param, bias: Option<Param>, window: Window) -> Conv<AXES> {
         Conv { weight, bias, window }
     }
 
-    /// The convolution of images `(N, in, sizes…)`, or of one image, plus the bias: see [`Var::conv`].
+    /// Convolves images `(N, in, sizes…)`, or one image, and adds the bias: see [`Var::conv`].
     pub fn forward<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {
         let s = x.session();
         let weight = s.param(&self.weight)?;
@@ -103,8 +103,7 @@ impl<const AXES: usize> Conv<AXES> {
     }
 }
 
-/// A transposed convolution of images with `AXES` axes besides samples and channels, with PyTorch's names, layout and initial
-/// range.
+/// A transposed convolution over `AXES` spatial axes, with PyTorch's names, layout and initial range.
 #[derive(Clone, Debug)]
 pub struct ConvTranspose<const AXES: usize> {
     weight: Param,
@@ -121,9 +120,9 @@ pub type ConvTranspose2d = ConvTranspose<2>;
 pub type ConvTranspose3d = ConvTranspose<3>;
 
 impl<const AXES: usize> ConvTranspose<AXES> {
-    /// Parameters `name.weight (in, out / groups, kernel…)` and `name.bias (out)`, uniform within `1 / sqrt(elements of an
-    /// input's weight)`. Stride, padding, dilation and groups are those of `window`; `output_padding`, below the stride, is
-    /// what each axis of the output is longer by.
+    /// Parameters `name.weight (in, out / groups, kernel…)` and `name.bias (out)`, uniform within one over the root of
+    /// the elements of an input channel's weight. `window` has stride, padding, dilation and groups. `output_padding`,
+    /// which must be below the stride, makes each axis of the output longer.
     pub fn new(
         params: &mut Params,
         name: &str,
@@ -136,7 +135,7 @@ impl<const AXES: usize> ConvTranspose<AXES> {
         ConvTranspose::with(params, name, [inputs, outputs], kernel, (window, output_padding), Some(outputs))
     }
 
-    /// As [`ConvTranspose::new`], without the bias.
+    /// Like [`ConvTranspose::new`], without the bias.
     pub fn without_bias(
         params: &mut Params,
         name: &str,
@@ -163,7 +162,7 @@ impl<const AXES: usize> ConvTranspose<AXES> {
         Ok(ConvTranspose { weight, bias, window, output_padding })
     }
 
-    /// The transposed convolution of images `(N, in, sizes…)`, or of one image, plus the bias: see
+    /// Applies the transposed convolution to images `(N, in, sizes…)`, or one image, and adds the bias: see
     /// [`Var::conv_transpose`].
     pub fn forward<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {
         let s = x.session();

@@ -1,18 +1,18 @@
-//! Tables of vectors.
+//! Embedding tables.
 
 use super::positive;
 use crate::error::Result;
 use crate::params::{Param, Params};
 use crate::session::Var;
 
-/// A vector for each index.
+/// A vector per index.
 #[derive(Clone, Debug)]
 pub struct Embedding {
     weight: Param,
 }
 
 impl Embedding {
-    /// The parameter `name.weight (count, size)` of normal draws with standard deviation `std`; PyTorch's default is 1.
+    /// The parameter `name.weight (count, size)`: normal draws with standard deviation `std`; PyTorch's default is 1.
     pub fn new(params: &mut Params, name: &str, count: usize, size: usize, std: f64) -> Result<Embedding> {
         positive("embedding", "sizes", &[count, size])?;
         Ok(Embedding { weight: params.normal(&format!("{name}.weight"), &[count, size], 0.0, std)? })
@@ -23,7 +23,7 @@ impl Embedding {
         &self.weight
     }
 
-    /// The vectors of indices of any shape: `(…)` to `(…, size)`. An index out of range is an error.
+    /// The vectors for indices of any shape: `(…)` to `(…, size)`. An index out of range is an error.
     pub fn forward<'s>(&self, index: Var<'s>) -> Result<Var<'s>> {
         index.session().param(&self.weight)?.embedding(index)
     }

@@ -6,8 +6,7 @@ use crate::params::Params;
 use crate::session::Var;
 use serde::{Deserialize, Serialize};
 
-/// What operators on lines and planes have in common: `gelu(spectral(x) + linear(x))` layer by layer between a lift and a
-/// projection.
+/// Shared by operators on lines and planes: layers of `gelu(spectral(x) + linear(x))` between a lift and a projection.
 #[derive(Clone, Debug)]
 struct Fno<S> {
     lift: Linear,
@@ -49,15 +48,15 @@ impl<S: Module> Fno<S> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Fno1dConfig {
-    /// Numbers at each point of the grid: usually the field and the place.
+    /// Inputs per grid point: usually the field and the position.
     pub inputs: usize,
-    /// Numbers that are predicted at each point.
+    /// Outputs per grid point.
     pub outputs: usize,
     /// Channels of the Fourier layers.
     pub width: usize,
-    /// Fourier modes that are kept.
+    /// Number of Fourier modes kept.
     pub modes: usize,
-    /// Fourier layers.
+    /// Number of Fourier layers.
     pub layers: usize,
     /// Channels of the hidden layer of the projection.
     pub hidden: usize,
@@ -85,7 +84,7 @@ impl Fno1d {
         Ok(Fno1d(Fno::new(params, [inputs, outputs, width, layers, hidden], spectral)?))
     }
 
-    /// The predicted field, `(…, grid, outputs)`, of `(…, grid, inputs)`.
+    /// Maps a field `(…, grid, inputs)` to the predicted field `(…, grid, outputs)`.
     pub fn forward<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {
         self.0.forward(x)
     }
@@ -95,15 +94,15 @@ impl Fno1d {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Fno2dConfig {
-    /// Numbers at each point of the grid: usually the field and the place.
+    /// Inputs per grid point: usually the field and the position.
     pub inputs: usize,
-    /// Numbers that are predicted at each point.
+    /// Outputs per grid point.
     pub outputs: usize,
     /// Channels of the Fourier layers.
     pub width: usize,
-    /// Fourier modes that are kept along either axis; along the first, as many of either sign.
+    /// Number of Fourier modes kept along each axis; along the first axis, as many of either sign.
     pub modes: [usize; 2],
-    /// Fourier layers.
+    /// Number of Fourier layers.
     pub layers: usize,
     /// Channels of the hidden layer of the projection.
     pub hidden: usize,
@@ -130,7 +129,7 @@ impl Fno2d {
         Ok(Fno2d(Fno::new(params, [inputs, outputs, width, layers, hidden], spectral)?))
     }
 
-    /// The predicted field, `(…, gx, gy, outputs)`, of `(…, gx, gy, inputs)`.
+    /// Maps a field `(…, gx, gy, inputs)` to the predicted field `(…, gx, gy, outputs)`.
     pub fn forward<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {
         self.0.forward(x)
     }

@@ -14,12 +14,11 @@ use std::cmp::Ordering;
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Sampling {
-    /// What numbers are divided by before the softmax. At 0 the token with the largest number is taken, the first of
-    /// several.
+    /// Divides the logits before the softmax. At 0, the token with the largest logit is taken, the first of several.
     pub temperature: f64,
-    /// Draws only among so many tokens with the largest numbers, the first of equal ones; among all if not given.
+    /// Draws only among this many tokens with the largest logits (the first of equal ones); among all if `None`.
     pub top_k: Option<usize>,
-    /// Where the random stream starts.
+    /// Seed of the random stream.
     pub seed: u64,
 }
 
@@ -30,12 +29,12 @@ impl Default for Sampling {
 }
 
 impl Sampling {
-    /// Always the token with the largest number.
+    /// Always takes the token with the largest logit.
     pub const GREEDY: Sampling = Sampling { temperature: 0.0, top_k: None, seed: 0 };
 
-    /// The token that is drawn at a step, by one number for each token. It depends on nothing else, bit for bit: weights are
-    /// `exp((x - largest) / temperature)` in float32 by the contract's function, their sums in f64 in the order of tokens,
-    /// and the draw is number 0 of the random stream of the seed and the step.
+    /// Draws a token at a step, given one logit per token. The result depends on nothing else, bit for bit: weights are
+    /// `exp((x - largest) / temperature)` in float32 by the contract's function, their sums are in f64 in the order of
+    /// tokens, and the draw is number 0 of the random stream of the seed and the step.
     pub fn draw(&self, numbers: &[f32], step: u64) -> Result<u32> {
         let _strict = environment::enter();
         let wrong = |name: &'static str, why: String| Err(Error::argument("sample", name, why));
@@ -49,7 +48,7 @@ impl Sampling {
             return wrong("numbers", format!("that of token {at} is {}", numbers[at]));
         }
         let mut order: Vec<usize> = (0..numbers.len()).collect();
-        // Stable, so that equal ones stay in the order of tokens.
+        // A stable sort keeps equal ones in the order of tokens.
         order.sort_by(|&a, &b| numbers[b].partial_cmp(&numbers[a]).unwrap_or(Ordering::Equal));
         let Some(&first) = order.first().filter(|&&i| numbers[i].is_finite()) else {
             return wrong("numbers", "there is no token that may come".to_string());
@@ -79,7 +78,7 @@ impl Sampling {
     }
 }
 
-/// The vectors `(…, width)` of the last place of sequences `(…, length, width)`.
+/// The vectors `(…, width)` at the last position of sequences `(…, length, width)`.
 pub(super) fn last_place<'s>(model: &str, x: Var<'s>) -> Result<Var<'s>> {
     let shape = x.shape()?;
     match *shape.dims() {
@@ -91,7 +90,7 @@ pub(super) fn last_place<'s>(model: &str, x: Var<'s>) -> Result<Var<'s>> {
     }
 }
 
-/// Tokens that go on from a prompt, each drawn by what `last` says of the last `context` ones before it.
+/// Continues a prompt. Each token is drawn from the logits that `last` gives for the last `context` tokens before it.
 pub(super) fn generate(
     device: &Device,
     context: usize,

@@ -12,28 +12,28 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GptConfig {
-    /// Different tokens.
+    /// Vocabulary size.
     pub vocab: usize,
-    /// The longest sequence.
+    /// Maximum sequence length.
     pub context: usize,
     /// Channels.
     pub width: usize,
-    /// Heads of each attention; they divide the width.
+    /// Number of attention heads; divides the width.
     pub heads: usize,
-    /// Blocks.
+    /// Number of blocks.
     pub layers: usize,
-    /// Probability that training drops an element behind the embedding and behind either part of a block.
+    /// Dropout probability after the embedding and after either part of a block.
     pub dropout: f64,
 }
 
 impl GptConfig {
-    /// GPT-2 small, the vocabulary rounded up to a multiple of 64.
+    /// GPT-2 small, with the vocabulary rounded up to a multiple of 64.
     pub const GPT2_SMALL: GptConfig =
         GptConfig { vocab: 50304, context: 1024, width: 768, heads: 12, layers: 12, dropout: 0.0 };
 }
 
 impl Default for GptConfig {
-    /// A small model of bytes.
+    /// A small byte-level model.
     fn default() -> GptConfig {
         GptConfig { vocab: 256, context: 128, width: 128, heads: 4, layers: 4, dropout: 0.0 }
     }
@@ -42,7 +42,7 @@ impl Default for GptConfig {
 /// Standard deviation of the initial weights.
 const STD: f64 = 0.02;
 
-/// A block of a transformer: `x + attention(ln1(x))`, and on that `x + down(gelu(up(ln2(x))))`.
+/// A transformer block: `x + attention(ln1(x))`, then `x + down(gelu(up(ln2(x))))`.
 #[derive(Clone, Debug)]
 pub struct Block {
     ln1: LayerNorm,
@@ -54,8 +54,8 @@ pub struct Block {
 }
 
 impl Block {
-    /// Layers `name.ln1`, `name.ln2`, `name.qkv`, `name.o`, `name.up` and `name.down`, four times as wide between the last
-    /// two; weights are normal draws with standard deviation 0.02.
+    /// Layers `name.ln1`, `name.ln2`, `name.qkv`, `name.o`, `name.up` and `name.down`, with four times the width
+    /// between the last two. Weights are normal draws with standard deviation 0.02.
     pub fn new(
         params: &mut Params,
         name: &str,
@@ -74,12 +74,12 @@ impl Block {
         })
     }
 
-    /// The block as it is after training.
+    /// The block in evaluation mode.
     pub fn eval(&self) -> Block {
         Block { dropout: self.dropout.eval(), ..self.clone() }
     }
 
-    /// The block of sequences `(…, length, width)`.
+    /// Applies the block to sequences `(…, length, width)`.
     pub fn forward<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {
         let mixed = self.attention.forward(self.ln1.forward(x)?)?;
         let x = x.add(self.dropout.forward(mixed)?)?;
@@ -88,8 +88,8 @@ impl Block {
     }
 }
 
-/// A language model as GPT-2: embeddings of tokens and places, blocks, a norm, and for each place a number for each next
-/// token, by the table of the embedding.
+/// A language model like GPT-2: embeddings of tokens and positions, blocks, a norm, and logits for the next token at
+/// each position, by the transposed embedding table.
 #[derive(Clone, Debug)]
 pub struct Gpt {
     tokens: Embedding,
@@ -101,7 +101,7 @@ pub struct Gpt {
 }
 
 impl Gpt {
-    /// Layers `tok`, `pos`, `blocks.i` and `ln`. The head has no parameters of its own: PyTorch's `head.weight` is
+    /// Layers `tok`, `pos`, `blocks.i` and `ln`. The head shares the embedding's weight: PyTorch's `head.weight` is
     /// `tok.weight`.
     pub fn new(params: &mut Params, config: GptConfig) -> Result<Gpt> {
         let GptConfig { vocab, context, width, heads, layers, dropout } = config;
@@ -121,7 +121,7 @@ impl Gpt {
         })
     }
 
-    /// The model as it is after training: nothing is dropped.
+    /// The model in evaluation mode: nothing is dropped.
     pub fn eval(&self) -> Gpt {
         Gpt {
             blocks: self.blocks.iter().map(Block::eval).collect(),
@@ -130,7 +130,7 @@ impl Gpt {
         }
     }
 
-    /// What the blocks make of sequences of tokens.
+    /// The blocks' output for sequences of tokens.
     fn hidden<'s>(&self, tokens: Var<'s>) -> Result<Var<'s>> {
         let shape = tokens.shape()?;
         let Some(&length) = shape.dims().last() else {
@@ -157,19 +157,19 @@ impl Gpt {
         self.norm.forward(x)?.matmul_with(table, false, true)
     }
 
-    /// For each place of sequences of tokens `(…, length)`, a number for each token that may come next: `(…, length, vocab)`.
+    /// Logits of the next token at each position of sequences of tokens `(…, length)`: `(…, length, vocab)`.
     pub fn forward<'s>(&self, tokens: Var<'s>) -> Result<Var<'s>> {
         self.head(self.hidden(tokens)?)
     }
 
-    /// The numbers of the last place alone, `(…, vocab)`: the bits of [`Gpt::forward`] there, without the head's work for the
-    /// others.
+    /// The logits `(…, vocab)` at the last position only: the same bits as [`Gpt::forward`], without computing the head
+    /// for the other positions.
     pub fn last<'s>(&self, tokens: Var<'s>) -> Result<Var<'s>> {
         self.head(last_place("gpt", self.hidden(tokens)?)?)
     }
 
-    /// `steps` tokens that go on from a prompt, each drawn as `sampling` says; nothing is dropped. The model sees as many
-    /// tokens as its context has. It is a pure function of its arguments and the parameters, bit for bit, on any device.
+    /// Continues a prompt by `steps` tokens, drawn by `sampling`, without dropout. The model sees as many tokens as fit
+    /// in its context. The result depends only on the arguments and the parameters, bit for bit, on any device.
     ///
     /// ```
     /// use dittograd::nn::Sampling;

@@ -1,10 +1,10 @@
-//! GPT-2's weights as others publish them.
+//! GPT-2's weights as published.
 
 use super::GptConfig;
 use crate::error::{Error, Result};
 use crate::io::StateDict;
 
-/// Parts of names in Hugging Face's files and ours.
+/// Parts of names in Hugging Face's files, and ours.
 const NAMES: [(&str, &str); 9] = [
     ("wte.", "tok."),
     ("wpe.", "pos."),
@@ -17,8 +17,7 @@ const NAMES: [(&str, &str); 9] = [
     ("mlp.c_proj.", "down."),
 ];
 
-/// Our name of a tensor in Hugging Face's files; none of what is no parameter of ours: masks, and the head, which is the
-/// table of the embedding.
+/// Our name of a tensor in Hugging Face's files; `None` for masks and for the head, which is the embedding table.
 fn name(theirs: &str) -> Option<String> {
     let short = theirs.strip_prefix("transformer.").unwrap_or(theirs);
     if short == "lm_head.weight" || short.ends_with(".attn.bias") || short.ends_with(".attn.masked_bias") {
@@ -32,9 +31,9 @@ fn name(theirs: &str) -> Option<String> {
     Some(known.map_or(short.to_string(), |(to, rest)| format!("{block}{to}{rest}")))
 }
 
-/// The weights of a GPT-2 file of Hugging Face's, or of programs that use its names, under our names and in our layout, to
-/// be [loaded](crate::io::SaveLoad::load_state_dict) by a [`Gpt`](super::Gpt). With or without the prefix
-/// `transformer.`; weights between layers may be (in, out), as published, or (out, in).
+/// Converts the weights of a GPT-2 file of Hugging Face, or of programs that use its names, to our names and layout, to
+/// be [loaded](crate::io::SaveLoad::load_state_dict) by a [`Gpt`](super::Gpt). The prefix `transformer.` is optional.
+/// Weights of layers may be (in, out), as published, or (out, in).
 pub fn from_gpt2(state: StateDict) -> Result<StateDict> {
     if let (Some(head), Some((_, table))) =
         (state.get("lm_head.weight"), state.iter().find(|(n, _)| n.ends_with("wte.weight")))
@@ -55,8 +54,8 @@ pub fn from_gpt2(state: StateDict) -> Result<StateDict> {
 }
 
 impl GptConfig {
-    /// The sizes of the model whose weights, under our names, are in `state`. Heads cannot be seen in them; GPT-2's have 64
-    /// channels each. Nothing is dropped.
+    /// The sizes of the model whose weights are in `state`, under our names. The number of heads cannot be derived;
+    /// GPT-2's have 64 channels each. Dropout is 0.
     pub fn of_state(state: &StateDict, heads: usize) -> Result<GptConfig> {
         let matrix = |name: &str| match state.get(name).map(|t| t.shape()) {
             Some(shape) if shape.rank() == 2 => Ok((shape.dims()[0], shape.dims()[1])),

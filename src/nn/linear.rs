@@ -1,4 +1,4 @@
-//! Affine maps.
+//! Linear layers.
 
 use super::positive;
 use crate::error::Result;
@@ -6,7 +6,7 @@ use crate::numerics::environment::strict;
 use crate::params::{Param, Params};
 use crate::session::Var;
 
-/// An affine map of the last axis, with PyTorch's names, layout and initial range.
+/// A linear layer on the last axis, with PyTorch's names, layout and initial range.
 #[derive(Clone, Debug)]
 pub struct Linear {
     weight: Param,
@@ -19,7 +19,7 @@ impl Linear {
         Linear::with(params, name, inputs, outputs, None)?.biased(params, name)
     }
 
-    /// As [`Linear::new`], with a weight of normal draws with standard deviation `std`.
+    /// Like [`Linear::new`], with a weight of normal draws of standard deviation `std`.
     pub fn normal(
         params: &mut Params,
         name: &str,
@@ -30,12 +30,12 @@ impl Linear {
         Linear::with(params, name, inputs, outputs, Some(std))?.biased(params, name)
     }
 
-    /// As [`Linear::new`], without the bias.
+    /// Like [`Linear::new`], without the bias.
     pub fn without_bias(params: &mut Params, name: &str, inputs: usize, outputs: usize) -> Result<Linear> {
         Linear::with(params, name, inputs, outputs, None)
     }
 
-    /// The map of these parameters.
+    /// A layer with these parameters.
     pub(super) fn of(weight: Param, bias: Option<Param>) -> Linear {
         Linear { weight, bias }
     }

@@ -1,4 +1,4 @@
-//! State space models with selective scans.
+//! State-space models with selective scans.
 
 use super::generate::{Sampling, generate};
 use super::{Conv1d, Embedding, Linear, RmsNorm, positive};
@@ -15,22 +15,22 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MambaConfig {
-    /// Different tokens.
+    /// Vocabulary size.
     pub vocab: usize,
     /// Channels.
     pub width: usize,
-    /// Blocks.
+    /// Number of blocks.
     pub layers: usize,
-    /// States of each inner channel.
+    /// States per inner channel.
     pub state: usize,
-    /// Taps of each convolution.
+    /// Taps of the convolutions.
     pub conv: usize,
-    /// Inner channels for each channel.
+    /// Inner channels per channel.
     pub expand: usize,
 }
 
 impl Default for MambaConfig {
-    /// A small model of bytes, with the inner sizes of the published ones.
+    /// A small byte-level model, with the inner sizes of the published ones.
     fn default() -> MambaConfig {
         MambaConfig { vocab: 256, width: 128, layers: 4, state: 16, conv: 4, expand: 2 }
     }
@@ -38,12 +38,12 @@ impl Default for MambaConfig {
 
 /// Eps of the norms.
 const EPS: f64 = 1e-5;
-/// Time steps that a fresh model begins with, and the least of them.
+/// Range of the initial time steps, and their lower bound.
 const STEPS: [f64; 2] = [1e-3, 1e-1];
 const LEAST_STEP: f64 = 1e-4;
 
-/// A layer with selective state spaces, on sequences: a convolution along time, then the recurrence whose step size, inflow
-/// and outflow depend on the input, and a gate. Names as in the published implementation.
+/// A layer with selective state spaces: a convolution along time, then a recurrence whose step size, input and output
+/// weights depend on the input, and a gate. Names are those of the published implementation.
 #[derive(Clone, Debug)]
 pub struct MambaBlock {
     a_log: Param,
@@ -60,8 +60,8 @@ pub struct MambaBlock {
 
 impl MambaBlock {
     /// Parameters `name.A_log (inner, state)`, the logarithms of 1, 2, …, and `name.D (inner)`, ones; layers
-    /// `name.in_proj`, `name.conv1d`, `name.x_proj`, `name.dt_proj` and `name.out_proj`, the last divided by the root of
-    /// `config.layers`. Steps begin between 0.001 and 0.1.
+    /// `name.in_proj`, `name.conv1d`, `name.x_proj`, `name.dt_proj` and `name.out_proj`, the last divided by the root
+    /// of `config.layers`. Initial time steps are between 0.001 and 0.1.
     pub fn new(params: &mut Params, name: &str, config: MambaConfig) -> Result<MambaBlock> {
         let _strict = environment::enter();
         let MambaConfig { width, layers, state, conv, expand, .. } = config;
@@ -79,7 +79,7 @@ impl MambaBlock {
         let dt_proj = Linear::without_bias(params, &part("dt_proj"), rank, inner)?;
         let bias =
             params.uniform(&part("dt_proj.bias"), &[inner], libm::log(STEPS[0]), libm::log(STEPS[1]))?;
-        // The inverse of softplus, so that steps are what was drawn.
+        // The inverse of softplus, so that the time steps are the drawn ones.
         let drawn = bias.get::<f64>()?;
         let inverse = |i: usize| {
             let step = libm::exp(drawn.data()[i]).max(LEAST_STEP);
@@ -104,7 +104,7 @@ impl MambaBlock {
         })
     }
 
-    /// The layer of sequences `(…, length, width)`.
+    /// Applies the layer to sequences `(…, length, width)`.
     pub fn forward<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {
         let shape = x.shape()?;
         let &[.., length, width] = shape.dims() else {
@@ -115,7 +115,7 @@ impl MambaBlock {
         let batch = shape.rows().checked_div(length).unwrap_or(0);
         let both = self.in_proj.forward(x.reshape(&[batch, length, width])?)?;
         let (u, gate) = (both.narrow(2, 0, inner)?, both.narrow(2, inner, inner)?);
-        // Zeros before the first time only, so that nothing is seen before its time.
+        // Pads only in front, so that the convolution is causal.
         let u = u.permute(&[0, 2, 1])?.pad(2, self.taps - 1, 0)?;
         let u = self.conv.forward(u)?.silu()?.permute(&[0, 2, 1])?;
         let all = self.x_proj.forward(u)?;
@@ -128,8 +128,8 @@ impl MambaBlock {
     }
 }
 
-/// A language model of [`MambaBlock`]s: an embedding, `x + block(norm(x))` again and again, a norm, and for each place a
-/// number for each next token, by the table of the embedding.
+/// A language model of [`MambaBlock`]s: an embedding, layers of `x + block(norm(x))`, a norm, and logits for the next
+/// token at each position, by the transposed embedding table.
 #[derive(Clone, Debug)]
 pub struct Mamba {
     tokens: Embedding,
@@ -138,8 +138,8 @@ pub struct Mamba {
 }
 
 impl Mamba {
-    /// Layers `backbone.embedding`, `backbone.layers.i.norm`, `backbone.layers.i.mixer` and `backbone.norm_f`, as in the
-    /// published implementation. The head has no parameters of its own: `lm_head.weight` is the embedding's.
+    /// Layers `backbone.embedding`, `backbone.layers.i.norm`, `backbone.layers.i.mixer` and `backbone.norm_f`, as in
+    /// the published implementation. The head shares the embedding's weight, which is also `lm_head.weight`.
     pub fn new(params: &mut Params, config: MambaConfig) -> Result<Mamba> {
         let MambaConfig { vocab, width, layers, state, conv, expand } = config;
         super::layers("mamba", layers)?;
@@ -168,7 +168,7 @@ impl Mamba {
         self.norm.forward(x)?.matmul_with(table, false, true)
     }
 
-    /// For each place of sequences of tokens `(…, length)`, a number for each token that may come next: `(…, length, vocab)`.
+    /// Logits of the next token at each position of sequences of tokens `(…, length)`: `(…, length, vocab)`.
     pub fn forward<'s>(&self, tokens: Var<'s>) -> Result<Var<'s>> {
         let shape = tokens.shape()?;
         if shape.rank() == 0 {
@@ -177,12 +177,12 @@ impl Mamba {
         self.head(self.hidden(tokens)?)
     }
 
-    /// The numbers of the last place alone, `(…, vocab)`: the bits of [`Mamba::forward`] there.
+    /// The logits `(…, vocab)` at the last position only, with the bits of [`Mamba::forward`].
     pub fn last<'s>(&self, tokens: Var<'s>) -> Result<Var<'s>> {
         self.head(super::generate::last_place("mamba", self.hidden(tokens)?)?)
     }
 
-    /// Tokens that go on from a prompt: see [`Gpt::generate`](super::Gpt::generate).
+    /// Continues a prompt: see [`Gpt::generate`](super::Gpt::generate).
     pub fn generate(&self, prompt: &[u32], steps: usize, sampling: Sampling) -> Result<Vec<u32>> {
         let device = self.tokens.weight().buffer().buffer().device().clone();
         generate(&device, usize::MAX, |tokens| self.last(tokens), prompt, steps, sampling)

@@ -1,4 +1,4 @@
-//! Perceptrons of several layers.
+//! Multi-layer perceptrons.
 
 use super::Linear;
 use crate::error::{Error, Result};
@@ -6,16 +6,16 @@ use crate::params::Params;
 use crate::session::Var;
 use serde::{Deserialize, Serialize};
 
-/// Sizes of an [`Mlp`]. A list of sizes is one.
+/// Sizes of an [`Mlp`]. A list of sizes converts to it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MlpConfig {
-    /// Numbers that come in, of each hidden layer, and that go out.
+    /// Number of inputs, sizes of the hidden layers, number of outputs.
     pub sizes: Vec<usize>,
 }
 
 impl Default for MlpConfig {
-    /// Two numbers to three classes.
+    /// Two inputs, three classes.
     fn default() -> MlpConfig {
         MlpConfig { sizes: vec![2, 64, 64, 3] }
     }
@@ -46,8 +46,8 @@ pub struct Mlp {
 }
 
 impl Mlp {
-    /// Layers between neighbouring sizes, called `net.0`, `net.2`, … as in a PyTorch `Sequential` with
-    /// activations between.
+    /// Layers between consecutive sizes, named `net.0`, `net.2`, … as in a PyTorch `Sequential` with activations in
+    /// between.
     pub fn new(params: &mut Params, config: impl Into<MlpConfig>) -> Result<Mlp> {
         let MlpConfig { sizes } = config.into();
         if sizes.len() < 2 {

@@ -1,8 +1,9 @@
 //! Layers and models, written once for eager and compiled runs. Parameters have PyTorch's names, layouts and initial
-//! distributions, so that weights can be carried over either way.
+//! distributions, so that weights can be exchanged in both directions.
 //!
-//! A model is a value: its clones share the parameters. Layers that act otherwise in training, such as [`Dropout`] and
-//! [`BatchNorm`], are switched over by `eval`, which gives the same model as it is after training. A [`Module`] is any of
+//! A model is a value: its clones share the parameters. Layers that behave differently in training, such as [`Dropout`]
+//! and [`BatchNorm`], have `eval`, which returns the same model in evaluation mode. A [`Module`] is any of them with
+//! one input.
 //! them with one input.
 
 mod attention;
@@ -53,7 +54,8 @@ pub use vit::{Vit, VitConfig, VitPool};
 
 use crate::error::{Error, Result};
 
-/// Most layers of a model. Each has parameters of its own, so that a wild number would fill the memory little by little.
+/// The most layers of a model. Each has its own parameters, so that a wrong number would fill the memory little by
+/// little.
 pub const MAX_LAYERS: usize = 1 << 12;
 
 /// Errors unless there are 1 to [`MAX_LAYERS`] layers.

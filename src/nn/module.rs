@@ -1,4 +1,4 @@
-//! Layers of one input behind one interface, and what can be built of any of them.
+//! One interface for layers with one input, and combinators for them.
 
 use super::{
     Autoencoder, BatchNorm, Block, CausalSelfAttention, Cnn, Conv, ConvTranspose, Dropout, Embedding, Fno1d,
@@ -12,16 +12,16 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::Arc;
 
-/// A layer or model of one input. What has a `forward` of one value is one.
+/// A layer or model with one input: a type with a `forward` of one value.
 pub trait Module: fmt::Debug + Send + Sync {
     /// The output for an input.
     fn forward<'s>(&self, x: Var<'s>) -> Result<Var<'s>>;
 
-    /// The module as it is after training, with the same parameters.
+    /// The module in evaluation mode, with the same parameters.
     fn to_eval(&self) -> Arc<dyn Module>;
 }
 
-/// Types that have `forward`, and an `eval` of their own or nothing that training changes.
+/// Types with `forward`, and either their own `eval` or no difference between training and evaluation.
 macro_rules! modules {
     (same: $($same:ty),*; eval: $($eval:ty),*;) => {
         $(impl Module for $same {
@@ -52,7 +52,7 @@ modules! {
     eval: BatchNorm, Block, Dropout, Gpt, Residual, ResNet, Sequential, TransformerEncoderLayer, Vit;
 }
 
-/// Modules one after the other. Give layers the names `net.0`, `net.1`, … for those of a PyTorch `Sequential` called `net`.
+/// Modules one after another. Name the layers `net.0`, `net.1`, … to match a PyTorch `Sequential` called `net`.
 ///
 /// ```
 /// use dittograd::nn::{Activation, Lambda, Linear, Residual, Sequential};
@@ -76,23 +76,23 @@ pub struct Sequential {
 }
 
 impl Sequential {
-    /// None yet: its output is its input.
+    /// No modules: the output is the input.
     pub fn new() -> Sequential {
         Sequential::default()
     }
 
-    /// The same with one more module at the end.
+    /// Appends a module.
     pub fn then(mut self, module: impl Module + 'static) -> Sequential {
         self.modules.push(Arc::new(module));
         self
     }
 
-    /// The modules as they are after training.
+    /// The modules in evaluation mode.
     pub fn eval(&self) -> Sequential {
         Sequential { modules: self.modules.iter().map(|m| m.to_eval()).collect() }
     }
 
-    /// The last module's output.
+    /// The output of the last module.
     pub fn forward<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {
         self.modules.iter().try_fold(x, |x, m| m.forward(x))
     }
@@ -104,19 +104,19 @@ impl From<Vec<Box<dyn Module>>> for Sequential {
     }
 }
 
-/// `x + f(x)` of a module `f`.
+/// A residual connection: `x + f(x)` for a module `f`.
 #[derive(Clone, Debug)]
 pub struct Residual {
     inner: Arc<dyn Module>,
 }
 
 impl Residual {
-    /// The way around a module.
+    /// A residual connection around a module.
     pub fn new(inner: impl Module + 'static) -> Residual {
         Residual { inner: Arc::new(inner) }
     }
 
-    /// The module as it is after training.
+    /// The module in evaluation mode.
     pub fn eval(&self) -> Residual {
         Residual { inner: self.inner.to_eval() }
     }
@@ -135,7 +135,7 @@ pub enum Activation {
     Identity,
     /// [`Var::relu`].
     Relu,
-    /// [`Var::gelu`], by the tangent: PyTorch's `approximate="tanh"`.
+    /// [`Var::gelu`], the tanh approximation: PyTorch's `approximate="tanh"`.
     Gelu,
     /// [`Var::gelu_erf`], PyTorch's default.
     GeluErf,
@@ -150,7 +150,7 @@ pub enum Activation {
 }
 
 impl Activation {
-    /// The function of each element.
+    /// Applies the function to each element.
     pub fn forward<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {
         match self {
             Activation::Identity => Ok(x),
@@ -165,10 +165,10 @@ impl Activation {
     }
 }
 
-/// What a [`Lambda`] calls.
+/// The function of a [`Lambda`].
 type Function = dyn for<'s> Fn(Var<'s>) -> Result<Var<'s>> + Send + Sync;
 
-/// Any function of one value as a module: pools, changes of shape.
+/// Any function of one value as a module: pooling, reshapes.
 #[derive(Clone)]
 pub struct Lambda {
     name: &'static str,
@@ -176,7 +176,7 @@ pub struct Lambda {
 }
 
 impl Lambda {
-    /// The function `f`, with a name to be shown.
+    /// The function `f`, with a name for display.
     pub fn new(
         name: &'static str,
         f: impl for<'s> Fn(Var<'s>) -> Result<Var<'s>> + Send + Sync + 'static,

@@ -1,4 +1,4 @@
-//! Norms.
+//! Normalization layers.
 
 use super::positive;
 use crate::error::{Error, ErrorKind, Result};
@@ -6,7 +6,7 @@ use crate::numerics::environment::strict;
 use crate::params::{Param, Params};
 use crate::session::Var;
 
-/// PyTorch's default of all norms but [`RmsNorm`].
+/// PyTorch's default for all norms except [`RmsNorm`].
 const EPS: f64 = 1e-5;
 
 /// Parameters `name.weight (size)`, ones, and `name.bias (size)`, zeros.
@@ -15,7 +15,7 @@ fn affine(params: &mut Params, layer: &str, name: &str, size: usize) -> Result<(
     Ok((params.ones(&format!("{name}.weight"), &[size])?, params.zeros(&format!("{name}.bias"), &[size])?))
 }
 
-/// Layer norm of the last axis with gain and shift, PyTorch's names and eps.
+/// Layer norm of the last axis with gain and shift, with PyTorch's names and eps.
 #[derive(Clone, Debug)]
 pub struct LayerNorm {
     weight: Param,
@@ -29,7 +29,7 @@ impl LayerNorm {
         LayerNorm::with_eps(params, name, size, EPS)
     }
 
-    /// As [`LayerNorm::new`], with another eps than 1e-5.
+    /// Like [`LayerNorm::new`], with another eps than the default 1e-5.
     pub fn with_eps(params: &mut Params, name: &str, size: usize, eps: f64) -> Result<LayerNorm> {
         let (weight, bias) = affine(params, "layer_norm", name, size)?;
         Ok(LayerNorm { weight, bias, eps })
@@ -62,7 +62,7 @@ impl RmsNorm {
     }
 }
 
-/// Group norm of `(N, C, …)` with gain and shift of each channel, PyTorch's names and eps.
+/// Group norm of `(N, C, …)` with gain and shift per channel, with PyTorch's names and eps.
 #[derive(Clone, Debug)]
 pub struct GroupNorm {
     weight: Param,
@@ -82,15 +82,15 @@ impl GroupNorm {
         Ok(GroupNorm { weight, bias, groups })
     }
 
-    /// Each group of a sample's channels less its mean, over its standard deviation: see [`Var::group_norm`].
+    /// Normalizes each group of a sample's channels: see [`Var::group_norm`].
     pub fn forward<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {
         let s = x.session();
         x.group_norm(self.groups, Some(s.param(&self.weight)?), Some(s.param(&self.bias)?), EPS)
     }
 }
 
-/// Instance norm of `(N, C, …)`: each channel of each sample on its own. As in PyTorch there are no parameters unless asked
-/// for.
+/// Instance norm of `(N, C, …)`: normalizes each channel of each sample. As in PyTorch, it has no parameters unless
+/// requested.
 #[derive(Clone, Debug, Default)]
 pub struct InstanceNorm {
     affine: Option<(Param, Param)>,
@@ -107,7 +107,7 @@ impl InstanceNorm {
         Ok(InstanceNorm { affine: Some(affine(params, "instance_norm", name, channels)?) })
     }
 
-    /// Each channel of each sample less its mean, over its standard deviation: see [`Var::instance_norm`].
+    /// Normalizes each channel of each sample: see [`Var::instance_norm`].
     pub fn forward<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {
         let s = x.session();
         match &self.affine {
@@ -117,12 +117,13 @@ impl InstanceNorm {
     }
 }
 
-/// Batch norm of `(N, C, …)` with gain and shift of each channel, PyTorch's names, eps and momentum; it serves any number of
-/// axes behind the channels.
+/// Batch norm of `(N, C, …)` with gain and shift per channel, with PyTorch's names, eps and momentum, for any number of
+/// axes after the channels.
 ///
-/// In training it takes mean and variance of the batch, and moves the running ones a tenth of the way towards them (the
-/// variance's unbiased estimate): a step that is run eagerly changes them at its end, a compiled one with its update, see
-/// [`Session::assign`](crate::session::Session::assign). After training, [`BatchNorm::eval`] takes the running ones.
+/// In training it uses mean and variance of the batch, and moves the running statistics by a tenth towards them (using
+/// the unbiased variance). An eager step updates them at its end, a compiled one together with its update; see
+/// [`Session::assign`](crate::session::Session::assign). In evaluation mode ([`BatchNorm::eval`]) it uses the running
+/// statistics.
 #[derive(Clone, Debug)]
 pub struct BatchNorm {
     weight: Param,
@@ -133,12 +134,12 @@ pub struct BatchNorm {
 }
 
 impl BatchNorm {
-    /// How far the running statistics go towards those of a batch: PyTorch's default.
+    /// How far the running statistics move towards those of a batch: PyTorch's default.
     pub const MOMENTUM: f64 = 0.1;
 
     /// Parameters `name.weight (channels)`, ones, and `name.bias`, zeros; and `name.running_mean`, zeros, and
-    /// `name.running_var`, ones, which are not trained. PyTorch's `num_batches_tracked` is not kept: with a momentum it is
-    /// not used.
+    /// `name.running_var`, ones, which are not trained. PyTorch's `num_batches_tracked` is left out: it has no effect
+    /// with a fixed momentum.
     pub fn new(params: &mut Params, name: &str, channels: usize) -> Result<BatchNorm> {
         let (weight, bias) = affine(params, "batch_norm", name, channels)?;
         let running_mean = params.zeros(&format!("{name}.running_mean"), &[channels])?;
@@ -148,13 +149,13 @@ impl BatchNorm {
         Ok(BatchNorm { weight, bias, running_mean, running_var, training: true })
     }
 
-    /// The layer as it is after training: it uses the running statistics and leaves them alone.
+    /// The layer in evaluation mode: it uses the running statistics and does not change them.
     pub fn eval(&self) -> BatchNorm {
         BatchNorm { training: false, ..self.clone() }
     }
 
-    /// Each channel less its mean, over its standard deviation, times its gain plus its shift: see [`Var::batch_norm`].
-    /// In training there must be at least two values of each channel.
+    /// Normalizes each channel and applies gain and shift: see [`Var::batch_norm`]. In training there must be at least
+    /// two values per channel.
     pub fn forward<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {
         let s = x.session();
         let (weight, bias) = (Some(s.param(&self.weight)?), Some(s.param(&self.bias)?));

@@ -1,4 +1,4 @@
-//! Encodings of places in a sequence.
+//! Position encodings.
 
 use super::positive;
 use crate::error::{Error, ErrorKind, Result};
@@ -20,13 +20,13 @@ fn sizes(x: Var<'_>) -> Result<[usize; 2]> {
     }
 }
 
-/// Adds waves to sequences of any length: without parameters.
+/// Adds sinusoidal position encodings to sequences of any length. No parameters.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SinusoidalPositions;
 
 impl SinusoidalPositions {
-    /// The waves `(length, width)`: at place `p` the channels `2 i` and `2 i + 1` are sine and cosine of
-    /// `p / 10000^(2 i / width)`, formed in f64.
+    /// The table `(length, width)`: at position `p` the channels `2 i` and `2 i + 1` are sine and cosine of
+    /// `p / 10000^(2 i / width)`, computed in f64.
     pub fn table(length: usize, width: usize) -> Result<Tensor<f64>> {
         let _strict = environment::enter();
         let wave = |i: usize| {
@@ -37,21 +37,21 @@ impl SinusoidalPositions {
         Tensor::try_from_fn(Shape::new(&[length, width])?, wave)
     }
 
-    /// Sequences `(…, length, width)` plus the waves.
+    /// Adds the encodings to sequences `(…, length, width)`.
     pub fn forward<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {
         let [length, width] = sizes(x)?;
         x.add(x.session().constant(&SinusoidalPositions::table(length, width)?)?)
     }
 }
 
-/// Adds a learnt vector for each place.
+/// Adds a learned vector per position.
 #[derive(Clone, Debug)]
 pub struct LearntPositions {
     weight: Param,
 }
 
 impl LearntPositions {
-    /// The parameter `name.weight (most, width)` for sequences of at most so many places: normal draws with standard
+    /// The parameter `name.weight (most, width)` for sequences of at most `most` positions: normal draws with standard
     /// deviation `std`, usually 0.02.
     pub fn new(
         params: &mut Params,
@@ -64,7 +64,7 @@ impl LearntPositions {
         Ok(LearntPositions { weight: params.normal(&format!("{name}.weight"), &[most, width], 0.0, std)? })
     }
 
-    /// Sequences `(…, length, width)` plus the vectors of their places.
+    /// Adds the vectors of the positions to sequences `(…, length, width)`.
     pub fn forward<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {
         let ([length, _], most) = (sizes(x)?, self.weight.shape().dims()[0]);
         if length > most {

@@ -1,5 +1,5 @@
-//! Recurrent layers, with PyTorch's names, layouts and initial range. Inputs are `(N, T, F)`; those of all times are
-//! projected by one product.
+//! Recurrent layers, with PyTorch's names, layouts and initial range. Inputs are `(N, T, F)`. One matrix product
+//! projects the inputs of all time steps.
 
 use super::positive;
 use crate::error::{Error, ErrorKind, Result};
@@ -13,13 +13,13 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RecurrentConfig {
-    /// Numbers at each time.
+    /// Inputs per time step.
     pub inputs: usize,
-    /// Numbers of the state.
+    /// Size of the hidden state.
     pub hidden: usize,
-    /// Layers, each of which reads the outputs of the one before.
+    /// Number of layers. Each reads the outputs of the one before.
     pub layers: usize,
-    /// Whether each layer also has a part that goes from the last time to the first.
+    /// Whether each layer also has a part that runs backwards in time.
     pub bidirectional: bool,
 }
 
@@ -29,7 +29,7 @@ impl Default for RecurrentConfig {
     }
 }
 
-/// What one direction of one layer is made of.
+/// The parameters of one direction of one layer.
 #[derive(Clone, Debug)]
 struct Cell {
     weight_ih: Param,
@@ -38,15 +38,15 @@ struct Cell {
     bias_hh: Param,
 }
 
-/// Cells of all layers and directions. `GATES` are the parts of a projection.
+/// Cells of all layers and directions. A projection has `GATES` parts.
 #[derive(Clone, Debug)]
 struct Cells<const GATES: usize> {
     cells: Vec<Cell>,
     config: RecurrentConfig,
 }
 
-/// The new states from the projections of the input and of the state, gate by gate, and the states before. The first state is
-/// the output.
+/// Computes the new states from the projections of input and state, gate by gate, and the previous states. The first
+/// state is the output.
 type Rule<const GATES: usize, const STATES: usize> =
     for<'s> fn([Var<'s>; GATES], [Var<'s>; GATES], [Var<'s>; STATES]) -> Result<[Var<'s>; STATES]>;
 
@@ -81,7 +81,7 @@ impl<const GATES: usize> Cells<GATES> {
         1 + usize::from(self.config.bidirectional)
     }
 
-    /// The parts `(N, hidden)` of a projection `(N, GATES hidden)`.
+    /// Splits a projection `(N, GATES hidden)` into parts `(N, hidden)`.
     fn gates<'s>(&self, all: Var<'s>) -> Result<[Var<'s>; GATES]> {
         let mut gates = [all; GATES];
         if GATES > 1 {
@@ -122,7 +122,7 @@ impl<const GATES: usize> Cells<GATES> {
         let s = x.session();
         let zero = s.zeros(&[batch, hidden])?;
         let mut last: Vec<[Var<'s>; STATES]> = Vec::new();
-        // Times first, so that those of one time lie together.
+        // Time first, so that the inputs of one time step are contiguous.
         let mut x = x.permute(&[1, 0, 2])?;
         for (layer, cells) in self.cells.chunks(self.directions()).enumerate() {
             let mut outputs = Vec::new();
@@ -156,7 +156,7 @@ impl<const GATES: usize> Cells<GATES> {
     }
 }
 
-/// `h' = tanh(W_ih x + b_ih + W_hh h + b_hh)`, PyTorch's `RNN(…, batch_first=True)`.
+/// A simple recurrent layer, PyTorch's `RNN(…, batch_first=True)`: `h' = tanh(W_ih x + b_ih + W_hh h + b_hh)`.
 #[derive(Clone, Debug)]
 pub struct Rnn(Cells<1>);
 
@@ -165,7 +165,7 @@ pub struct Rnn(Cells<1>);
 #[derive(Clone, Debug)]
 pub struct Gru(Cells<3>);
 
-/// Long short-term memory, PyTorch's `LSTM(…, batch_first=True)`: `i`, `f` and `o` are sigmoids, `g` a tangent,
+/// Long short-term memory, PyTorch's `LSTM(…, batch_first=True)`: `i`, `f` and `o` are sigmoids, `g` is a tanh,
 /// `c' = f c + i g`, `h' = o tanh(c')`.
 #[derive(Clone, Debug)]
 pub struct Lstm(Cells<4>);
@@ -190,14 +190,14 @@ fn lstm<'s>(x: [Var<'s>; 4], h: [Var<'s>; 4], [_, c]: [Var<'s>; 2]) -> Result<[V
 macro_rules! one_state {
     ($($layer:ident $rule:ident;)*) => {$(
         impl $layer {
-            /// Parameters `name.weight_ih_l0`, `weight_hh_l0`, `bias_ih_l0`, `bias_hh_l0`, and so on for each layer, those of
-            /// the other direction with `_reverse` behind; uniform within `1 / sqrt(hidden)`.
+            /// Parameters `name.weight_ih_l0`, `weight_hh_l0`, `bias_ih_l0`, `bias_hh_l0`, and so on for each layer.
+            /// Those of the backward direction end in `_reverse`. Uniform within `1 / sqrt(hidden)`.
             pub fn new(params: &mut Params, name: &str, config: RecurrentConfig) -> Result<$layer> {
                 Ok($layer(Cells::new(params, name, config)?))
             }
 
-            /// The outputs `(N, T, hidden)` of `(N, T, inputs)`, those of both directions side by side, and the last states
-            /// `(layers times directions, N, hidden)`. The initial states are zeros if not given.
+            /// Maps `(N, T, inputs)` to the outputs `(N, T, hidden)`, with both directions concatenated, and the last
+            /// states `(layers times directions, N, hidden)`. The initial states are zeros by default.
             pub fn forward<'s>(&self, x: Var<'s>, initial: Option<Var<'s>>) -> Result<(Var<'s>, Var<'s>)> {
                 let (out, [state]) = self.0.run(x, initial.map(|h| [h]), $rule)?;
                 Ok((out, state))
@@ -212,14 +212,14 @@ one_state! {
 }
 
 impl Lstm {
-    /// Parameters `name.weight_ih_l0`, `weight_hh_l0`, `bias_ih_l0`, `bias_hh_l0`, and so on for each layer, those of the
-    /// other direction with `_reverse` behind; uniform within `1 / sqrt(hidden)`.
+    /// Parameters `name.weight_ih_l0`, `weight_hh_l0`, `bias_ih_l0`, `bias_hh_l0`, and so on for each layer. Those of
+    /// the backward direction end in `_reverse`. Uniform within `1 / sqrt(hidden)`.
     pub fn new(params: &mut Params, name: &str, config: RecurrentConfig) -> Result<Lstm> {
         Ok(Lstm(Cells::new(params, name, config)?))
     }
 
-    /// The outputs `(N, T, hidden)` of `(N, T, inputs)`, those of both directions side by side, and the last states `h` and
-    /// `c`, each `(layers times directions, N, hidden)`. The initial ones are zeros if not given.
+    /// Maps `(N, T, inputs)` to the outputs `(N, T, hidden)`, with both directions concatenated, and the last states
+    /// `h` and `c`, each `(layers times directions, N, hidden)`. The initial states are zeros by default.
     pub fn forward<'s>(&self, x: Var<'s>, initial: Option<[Var<'s>; 2]>) -> Result<(Var<'s>, [Var<'s>; 2])> {
         self.0.run(x, initial, lstm)
     }

@@ -13,9 +13,9 @@ use serde::{Deserialize, Serialize};
 pub struct ResNetConfig {
     /// Channels of an image.
     pub channels: usize,
-    /// Layers: 8, 14, 20, …, that is 6 for each block of a stage, and 2.
+    /// Number of layers: 8, 14, 20, …, that is, 2 plus 6 per block of a stage.
     pub depth: usize,
-    /// Channels of the first stage; the others have twice and four times as many.
+    /// Channels of the first stage; the others have two and four times as many.
     pub width: usize,
     /// Classes.
     pub classes: usize,
@@ -28,7 +28,7 @@ impl Default for ResNetConfig {
     }
 }
 
-/// A convolution without bias, normal draws by Kaiming's rule for relu, and the batch norm behind it.
+/// A convolution without bias, with normal draws by Kaiming's rule for relu, followed by batch norm.
 #[derive(Clone, Debug)]
 struct ConvNorm {
     conv: Conv2d,
@@ -61,12 +61,12 @@ impl ConvNorm {
     }
 }
 
-/// Two convolutions with a way around them.
+/// Two convolutions with a residual connection.
 #[derive(Clone, Debug)]
 struct BasicBlock {
     first: ConvNorm,
     second: ConvNorm,
-    /// On the way around, where size or channels change.
+    /// On the residual connection, where size or channels change.
     downsample: Option<ConvNorm>,
 }
 
@@ -105,8 +105,8 @@ impl BasicBlock {
     }
 }
 
-/// A classifier of small images with batch norm: a convolution, three stages of residual blocks, each stage half as high
-/// and wide as the one before, the mean of each channel, and a linear layer.
+/// A classifier of small images with batch norm: a convolution, three stages of residual blocks (each stage halves
+/// height and width), the mean of each channel, and a linear layer.
 #[derive(Clone, Debug)]
 pub struct ResNet {
     stem: ConvNorm,
@@ -115,7 +115,7 @@ pub struct ResNet {
 }
 
 impl ResNet {
-    /// Layers `conv1`, `bn1`, `layer1.0.conv1`, `layer1.0.bn1`, …, `layer2.0.downsample.0`, …, `fc`, as torchvision has them.
+    /// Layers `conv1`, `bn1`, `layer1.0.conv1`, `layer1.0.bn1`, …, `layer2.0.downsample.0`, …, `fc`, as in torchvision.
     pub fn new(params: &mut Params, config: ResNetConfig) -> Result<ResNet> {
         let ResNetConfig { channels, depth, width, classes } = config;
         positive("resnet", "sizes", &[channels, width, classes])?;
@@ -139,7 +139,7 @@ impl ResNet {
         Ok(ResNet { stem, blocks, head: Linear::new(params, "fc", inputs, classes)? })
     }
 
-    /// The model as it is after training: norms use their running statistics.
+    /// The model in evaluation mode: norms use their running statistics.
     pub fn eval(&self) -> ResNet {
         ResNet {
             stem: self.stem.eval(),
@@ -148,7 +148,7 @@ impl ResNet {
         }
     }
 
-    /// A number for each class of images `(N, channels, height, width)`.
+    /// Logits per class for images `(N, channels, height, width)`.
     pub fn forward<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {
         let mut x = self.stem.forward(x)?.relu()?;
         for block in &self.blocks {

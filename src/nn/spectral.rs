@@ -13,7 +13,7 @@ fn weights(params: &mut Params, name: &str, dims: &[usize], inputs: usize) -> Re
     Ok([part("wr")?, part("wi")?])
 }
 
-/// A convolution along a grid by complex weights of its lowest Fourier modes; higher modes become zero.
+/// A convolution along a grid with complex weights for its lowest Fourier modes; higher modes become zero.
 #[derive(Clone, Debug)]
 pub struct SpectralConv1d {
     weights: [Param; 2],
@@ -33,7 +33,7 @@ impl SpectralConv1d {
         Ok(SpectralConv1d { weights: weights(params, name, &[modes, inputs, outputs], inputs)? })
     }
 
-    /// The convolution of `(…, grid, in)`, to `(…, grid, out)`.
+    /// Convolves `(…, grid, in)` to `(…, grid, out)`.
     pub fn forward<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {
         let s = x.session();
         let [real, imaginary] = &self.weights;
@@ -41,16 +41,16 @@ impl SpectralConv1d {
     }
 }
 
-/// A convolution over a plane by complex weights of its lowest Fourier modes; higher modes become zero.
+/// A convolution over a plane with complex weights for its lowest Fourier modes; higher modes become zero.
 #[derive(Clone, Debug)]
 pub struct SpectralConv2d {
     weights: [Param; 2],
 }
 
 impl SpectralConv2d {
-    /// Parameters `name.wr` and `name.wi (2, modes along x, modes along y, in, out)`, the real and imaginary parts: normal
-    /// draws with standard deviation `1 / in`. The first axis has the weights of modes `0, 1, …` along x, then those of the
-    /// negative ones.
+    /// Parameters `name.wr` and `name.wi (2, modes along x, modes along y, in, out)`, the real and imaginary parts:
+    /// normal draws with standard deviation `1 / in`. Along the first axis come the weights of modes `0, 1, …` along x,
+    /// then those of negative modes.
     pub fn new(
         params: &mut Params,
         name: &str,
@@ -63,7 +63,7 @@ impl SpectralConv2d {
         Ok(SpectralConv2d { weights: weights(params, name, &dims, inputs)? })
     }
 
-    /// The convolution of `(…, gx, gy, in)`, to `(…, gx, gy, out)`.
+    /// Convolves `(…, gx, gy, in)` to `(…, gx, gy, out)`.
     pub fn forward<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {
         let s = x.session();
         let [real, imaginary] = &self.weights;

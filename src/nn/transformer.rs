@@ -1,4 +1,4 @@
-//! Layers of transformers.
+//! Transformer layers.
 
 use super::{Activation, Dropout, LayerNorm, Linear, MultiheadAttention};
 use crate::error::Result;
@@ -12,17 +12,17 @@ use serde::{Deserialize, Serialize};
 pub struct TransformerConfig {
     /// Channels.
     pub width: usize,
-    /// Heads of the attention; they divide the width.
+    /// Number of attention heads; divides the width.
     pub heads: usize,
     /// Channels between the two linear layers.
     pub hidden: usize,
-    /// Probability that training drops an element.
+    /// Dropout probability.
     pub dropout: f64,
-    /// What is between the two linear layers.
+    /// The activation between the two linear layers.
     pub activation: Activation,
-    /// Norms before attention and linear layers, instead of after their sums.
+    /// Whether norms come before attention and linear layers instead of after the residual sums.
     pub norm_first: bool,
-    /// Whether a place attends only to itself and those before it.
+    /// Whether a position attends only to itself and earlier ones.
     pub causal: bool,
 }
 
@@ -41,7 +41,7 @@ impl Default for TransformerConfig {
     }
 }
 
-/// An encoder layer of a transformer, PyTorch's `TransformerEncoderLayer(…, batch_first=True)` without dropout of attention
+/// A transformer encoder layer, PyTorch's `TransformerEncoderLayer(…, batch_first=True)` without dropout of attention
 /// weights.
 #[derive(Clone, Debug)]
 pub struct TransformerEncoderLayer {
@@ -77,7 +77,7 @@ impl TransformerEncoderLayer {
         })
     }
 
-    /// The layer as it is after training: nothing is dropped.
+    /// The layer in evaluation mode: nothing is dropped.
     pub fn eval(&self) -> TransformerEncoderLayer {
         TransformerEncoderLayer { dropout: self.dropout.eval(), ..self.clone() }
     }
@@ -91,7 +91,7 @@ impl TransformerEncoderLayer {
         self.dropout.forward(self.attention.forward(x)?)
     }
 
-    /// The layer of sequences `(…, length, width)`.
+    /// Applies the layer to sequences `(…, length, width)`.
     pub fn forward<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {
         if self.norm_first {
             let x = x.add(self.attend(self.norm1.forward(x)?)?)?;

@@ -1,4 +1,4 @@
-//! Transformers of images.
+//! Vision transformers.
 
 use super::{Conv2d, Dropout, LayerNorm, Linear, MultiheadAttention, positive};
 use crate::error::{Error, ErrorKind, Result};
@@ -8,11 +8,11 @@ use crate::params::{Param, Params};
 use crate::session::Var;
 use serde::{Deserialize, Serialize};
 
-/// What a [`Vit`] classifies by.
+/// What a [`Vit`] classifies from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum VitPool {
-    /// A learnt token in front of the patches.
+    /// A learned class token in front of the patches.
     Class,
     /// The mean of the patches.
     Mean,
@@ -26,21 +26,21 @@ pub struct VitConfig {
     pub channels: usize,
     /// Height and width of an image.
     pub image: [usize; 2],
-    /// Height and width of a patch; they divide those of the image.
+    /// Height and width of a patch; divide those of the image.
     pub patch: [usize; 2],
-    /// Channels of a patch's vector.
+    /// Width of the vectors of patches.
     pub width: usize,
-    /// Heads of each attention; they divide the width.
+    /// Number of attention heads; divides the width.
     pub heads: usize,
-    /// Blocks.
+    /// Number of blocks.
     pub layers: usize,
     /// Channels between the two linear layers of a block.
     pub hidden: usize,
     /// Classes.
     pub classes: usize,
-    /// What is classified by.
+    /// What the classifier reads.
     pub pool: VitPool,
-    /// Probability that training drops an element behind the embedding and inside the blocks.
+    /// Dropout probability after the embedding and inside the blocks.
     pub dropout: f64,
 }
 
@@ -62,7 +62,7 @@ impl Default for VitConfig {
     }
 }
 
-/// Eps of the norms, as torchvision has it.
+/// Eps of the norms, as in torchvision.
 const EPS: f64 = 1e-6;
 
 #[derive(Clone, Debug)]
@@ -79,7 +79,7 @@ impl EncoderBlock {
     fn new(params: &mut Params, name: &str, config: &VitConfig, dropout: Dropout) -> Result<EncoderBlock> {
         let VitConfig { width, heads, hidden, .. } = *config;
         let part = |part: &str| format!("{name}.{part}");
-        // Weights by Xavier's rule, biases of next to nothing.
+        // Weights by Xavier's rule, biases almost zero.
         let linear = |params: &mut Params, name: &str, inputs: usize, outputs: usize| -> Result<Linear> {
             let weight = params.xavier_uniform(&part(&format!("{name}.weight")), &[outputs, inputs], 1.0)?;
             let bias = params.normal(&part(&format!("{name}.bias")), &[outputs], 0.0, 1e-6)?;
@@ -108,9 +108,9 @@ impl EncoderBlock {
     }
 }
 
-/// A transformer that classifies images: patches as vectors by a convolution, learnt places, blocks with norms first, and a
-/// linear layer. Names, layouts and initial distributions are torchvision's `VisionTransformer`'s; only the convolution's
-/// normal draws are not cut off beyond two standard deviations.
+/// A transformer that classifies images: a convolution embeds patches, then learned positions, pre-norm blocks, and a
+/// linear layer. Names, layouts and initial distributions are those of torchvision's `VisionTransformer`, except that
+/// the convolution's normal draws are not truncated at two standard deviations.
 #[derive(Clone, Debug)]
 pub struct Vit {
     class: Option<Param>,
@@ -124,7 +124,7 @@ pub struct Vit {
 }
 
 impl Vit {
-    /// Parameters `class_token`, of [`VitPool::Class`] only, and `encoder.pos_embedding`; layers `conv_proj`,
+    /// Parameters `class_token` (for [`VitPool::Class`] only) and `encoder.pos_embedding`; layers `conv_proj`,
     /// `encoder.layers.encoder_layer_i` with `ln_1`, `self_attention`, `ln_2`, `mlp.0` and `mlp.3`, `encoder.ln` and
     /// `heads.head`.
     pub fn new(params: &mut Params, config: VitConfig) -> Result<Vit> {
@@ -167,7 +167,7 @@ impl Vit {
         Ok(Vit { class, patches, places, blocks, norm, head, dropout, count })
     }
 
-    /// The model as it is after training: nothing is dropped.
+    /// The model in evaluation mode: nothing is dropped.
     pub fn eval(&self) -> Vit {
         Vit {
             blocks: self.blocks.iter().map(EncoderBlock::eval).collect(),
@@ -176,7 +176,7 @@ impl Vit {
         }
     }
 
-    /// A number for each class of images `(N, channels, height, width)`.
+    /// Logits per class for images `(N, channels, height, width)`.
     pub fn forward<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {
         let s = x.session();
         let patches = self.patches.forward(x)?;
@@ -198,7 +198,7 @@ impl Vit {
             x = block.forward(x)?;
         }
         let pooled = match self.class {
-            // The norm is of each vector, so the others need none.
+            // The norm works per vector, so it is applied to the class token only.
             Some(_) => self.norm.forward(x.select(1, 0)?)?,
             None => self.norm.forward(x)?.mean_axes(&[1])?,
         };

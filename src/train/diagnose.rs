@@ -1,4 +1,4 @@
-//! Where the first number that is none came from.
+//! Finds where the first NaN or infinity came from.
 
 use super::step::Loss;
 use crate::data::Batches;
@@ -10,8 +10,8 @@ use crate::params::Params;
 use crate::session::Session;
 use crate::tensor::Tensor;
 
-/// Runs the steps from a state on again, one op at a time, to the same bits, up to the one whose loss was no number, and says
-/// where the first such number appeared. The parameters are left as they were before that step.
+/// Repeats the steps from a state on, op by op and with the same bits, up to the one whose loss was not finite, and
+/// reports where the first such number appeared. The parameters are left as they were before that step.
 pub(super) fn diagnose(
     params: &Params,
     mut optimizer: Optimizer,

@@ -1,4 +1,4 @@
-//! What a model is worth: values of every row of a data set, computed by a compiled program, and scores made of their means.
+//! Evaluation: values per row of a data set, computed by a compiled program, and scores from their means.
 
 use crate::data::Dataset;
 use crate::device::{Buffer, Device, Meta};
@@ -8,19 +8,19 @@ use crate::numerics::environment;
 use crate::session::Var;
 use crate::tensor::AnyTensor;
 
-/// Rows of a batch unless another number is asked for.
+/// Default number of rows of a batch.
 const ROWS: usize = 256;
 
-/// Values of the rows of a batch, of its inputs and targets.
+/// Computes values per row of a batch from its inputs and targets.
 type Measure<'a> = dyn for<'s> Fn(&[Var<'s>]) -> Result<Vec<Var<'s>>> + 'a;
 
-/// Scores of the means of these values.
+/// Computes scores from the means of these values.
 type Score<'a> = dyn Fn(&[f64]) -> Scores + 'a;
 
-/// What an evaluation says about a model.
+/// The result of an evaluation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scores {
-    /// What models are ranked by: larger is better. NaN is never better than anything.
+    /// The score that models are ranked by: larger is better. NaN is never better.
     pub merit: f64,
     /// Named values, in the order they are reported.
     pub values: Vec<(String, f64)>,
@@ -33,9 +33,9 @@ impl Scores {
     }
 }
 
-/// An evaluation of a model on data it is not trained on. The rows go through a compiled program batch by batch; each gives
-/// a few numbers, and only these come to the host, where they are added in f64 in the order of the rows. So the
-/// scores do not depend on the size of the batches.
+/// An evaluation of a model on data that it is not trained on. The rows go through a compiled program batch by batch.
+/// Each row gives a few numbers; only these come to the host, where they are summed in f64 in the order of the rows. So
+/// the scores do not depend on the batch size.
 ///
 /// ```
 /// use dittograd::prelude::*;
@@ -64,8 +64,8 @@ pub struct Evaluation<'a> {
 }
 
 impl<'a> Evaluation<'a> {
-    /// `measure` computes from a batch of inputs and targets, `v[0]` and `v[1]`, some values with one number for each row,
-    /// `(rows)`; `score` makes scores of their means over all rows of `data`.
+    /// `measure` computes values with one number per row, `(rows)`, from a batch of inputs `v[0]` and targets `v[1]`.
+    /// `score` computes scores from their means over all rows of `data`.
     pub fn new(
         data: Dataset,
         measure: impl for<'s> Fn(&[Var<'s>]) -> Result<Vec<Var<'s>>> + 'a,
@@ -75,8 +75,8 @@ impl<'a> Evaluation<'a> {
         Evaluation { data, rows: ROWS, measure, score, programs: Vec::new() }
     }
 
-    /// The same with batches of at most so many rows, which take memory accordingly; 256 if not said, and in a
-    /// [`Trainer`](super::Trainer) what it computes at a time.
+    /// Limits batches to `rows` rows, which limits memory. The default is 256, and in a [`Trainer`](super::Trainer) the
+    /// number of rows it computes at a time.
     pub fn rows(mut self, rows: usize) -> Evaluation<'a> {
         self.rows = rows;
         self
@@ -87,12 +87,12 @@ impl<'a> Evaluation<'a> {
         &self.data
     }
 
-    /// Evaluates the model as it is now. The programs are compiled at the first call.
+    /// Evaluates the model in its current state. The programs are compiled at the first call.
     pub fn run(&mut self, device: &Device) -> Result<Scores> {
         self.run_within(device, None)
     }
 
-    /// As [`Evaluation::run`], in memory of somebody else who does not need it now, if that is enough.
+    /// Like [`Evaluation::run`], but borrows memory that its owner does not need now, if it is large enough.
     pub(super) fn run_within(&mut self, device: &Device, within: Option<&Buffer>) -> Result<Scores> {
         let _strict = environment::enter();
         let mut sums: Vec<f64> = Vec::new();
@@ -112,7 +112,7 @@ impl<'a> Evaluation<'a> {
                 }
             };
             let program = &mut self.programs[at].1;
-            // A model is worth the same whenever it is asked.
+            // Restart the random stream, so that repeated evaluations agree.
             program.set_random_calls(0);
             let values = program.call(&inputs)?;
             sums.resize(values.len(), 0.0);
@@ -125,7 +125,7 @@ impl<'a> Evaluation<'a> {
     }
 }
 
-/// What is measured, if it is one number for each row.
+/// The measured values. Errors unless each has one number per row.
 fn values<'s>(measure: &Measure<'_>, v: &[Var<'s>], rows: usize) -> Result<Vec<Var<'s>>> {
     let values = measure(v)?;
     for (i, value) in values.iter().enumerate() {

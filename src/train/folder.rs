@@ -1,4 +1,4 @@
-//! The folder of a run: its latest state, its best one, and what was measured.
+//! The folder of a run: its latest state, its best state, and the measurements.
 
 use crate::error::{Error, Result};
 use crate::io::{Checkpoint, atomic};
@@ -11,11 +11,11 @@ use std::path::{Path, PathBuf};
 pub const CHECKPOINT: &str = "checkpoint.safetensors";
 /// The state at the best evaluation.
 pub const BEST: &str = "best.safetensors";
-/// What was measured, a JSON object a line.
+/// The measurements, one JSON object per line.
 pub const METRICS: &str = "metrics.jsonl";
 
-/// A folder that one run at a time writes to: it is locked until this value is dropped, or the process ends. Files come into
-/// it whole or not at all.
+/// A folder that one run at a time writes to: it is locked until this value is dropped or the process ends. Files are
+/// written atomically.
 #[derive(Debug)]
 pub struct RunFolder {
     path: PathBuf,
@@ -28,8 +28,8 @@ pub struct RunFolder {
 }
 
 impl RunFolder {
-    /// A folder for a new run, made if it is not there. Errors, with nothing changed, if it holds a run or if another process
-    /// is at work in it.
+    /// A folder for a new run, created if necessary. If it holds a run, or another process uses it, this is an error
+    /// and nothing changes.
     pub fn create(path: impl AsRef<Path>) -> Result<RunFolder> {
         let folder = RunFolder::open(path)?;
         if !folder.is_new || !folder.lines.is_empty() {
@@ -39,7 +39,7 @@ impl RunFolder {
         Ok(folder)
     }
 
-    /// A folder for a run that is new or goes on: what is in it is read. Errors if another process is at work in it.
+    /// A folder for a new or continued run; reads what is in it. Errors if another process uses it.
     pub fn open(path: impl AsRef<Path>) -> Result<RunFolder> {
         let path = path.as_ref().to_path_buf();
         if fs::metadata(&path).is_ok_and(|meta| !meta.is_dir()) {
@@ -56,27 +56,28 @@ impl RunFolder {
         Ok(RunFolder { path, _lock: lock, checkpoint, is_new, metrics: None, lines })
     }
 
-    /// Where it is.
+    /// Its path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Whether it held no state of a run when it was opened.
+    /// Whether it held no run when it was opened.
     pub fn is_new(&self) -> bool {
         self.is_new
     }
 
-    /// Hands over the state it held when it was opened, once: a state is as large as the model.
+    /// Takes the state that it held when it was opened, once: a state is as large as the model.
     pub fn take_checkpoint(&mut self) -> Option<Checkpoint> {
         self.checkpoint.take()
     }
 
-    /// Everything measured so far.
+    /// All measurements so far.
     pub fn lines(&self) -> &[Value] {
         &self.lines
     }
 
-    /// Takes over what another run measured and its best state, `from` its folder. For a run that goes on in this one.
+    /// Copies the measurements and best state of another run, whose folder is `from`, for a run that continues in this
+    /// one.
     pub fn adopt(&mut self, from: &Path, best_step: Option<u64>) -> Result<()> {
         self.lines = lines_of(&from.join(METRICS))?;
         let best = from.join(BEST);
@@ -89,7 +90,7 @@ impl RunFolder {
         Ok(())
     }
 
-    /// Keeps what was measured up to `step`; what came later is measured again.
+    /// Keeps the measurements up to `step`; later ones are measured again.
     pub(super) fn begin(&mut self, step: u64) -> Result<()> {
         self.lines.retain(|l| l["step"].as_u64().is_some_and(|s| s <= step));
         let file = self.path.join(METRICS);
@@ -110,13 +111,13 @@ impl RunFolder {
         Ok(())
     }
 
-    /// Saves the state of the run. What was measured until then is on the disk before it.
+    /// Saves the state of the run. Earlier measurements are on the disk before it.
     pub(super) fn save(&self, state: &Checkpoint, is_best: bool) -> Result<()> {
         if let Some(file) = &self.metrics {
-            // A disk that cannot be synced, such as a pipe in its place, has no more to give.
+            // Ignore errors: some files, such as pipes, cannot be synced.
             let _ = file.sync_data();
         }
-        // The best one first: a run that goes on from the other takes it as saved.
+        // The best one first: a run that continues from the other file assumes that it is saved.
         if is_best {
             state.save(self.path.join(BEST))?;
         }
@@ -133,8 +134,8 @@ impl RunFolder {
     }
 }
 
-/// The lines of a file of measurements that can be read: the last one may be cut where the run was, and a damaged one is no
-/// reason to lose the others.
+/// The readable lines of a file of measurements: the last line may be cut off if the run was killed, and a damaged line
+/// must not hide the others.
 fn lines_of(file: &Path) -> Result<Vec<Value>> {
     let bytes = match fs::read(file) {
         Ok(bytes) => bytes,
@@ -144,9 +145,9 @@ fn lines_of(file: &Path) -> Result<Vec<Value>> {
     Ok(bytes.split(|b| *b == b'\n').filter_map(|l| serde_json::from_slice(l).ok()).collect())
 }
 
-/// Locks a folder. None where the file system has no locks.
+/// Locks a folder. `None` if the file system has no locks.
 fn lock(path: &Path) -> Result<Option<File>> {
-    // Only on Unix can a folder be opened as a file.
+    // Only Unix can open a folder as a file.
     let file = match cfg!(unix) {
         true => File::open(path),
         false => OpenOptions::new().create(true).append(true).open(path.join(".lock")),

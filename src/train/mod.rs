@@ -1,11 +1,11 @@
-//! Training from the first step to the last, with everything that may come between: evaluations, the best state, early
-//! stopping, checkpoints, and a stop that is asked for from outside. A [`Trainer`] that is stopped or killed at any moment and
-//! goes on from its folder ends in the same place as one that never stopped, to the bit.
+//! Training from the first step to the last, with evaluations, the best state, early stopping, checkpoints, and
+//! stopping on request. A [`Trainer`] that is stopped or killed at any moment and continued from its folder ends in the
+//! same place as one that never stopped, to the bit.
 //!
-//! A run is a sequence of states, one for each number of steps done. In a state everything that was due at that step has been
-//! done: the loss read, the model evaluated, the best one kept. Only such states are saved, and what comes next depends on
-//! nothing but the state: a run that has come to its last step, or has lost its patience, is over, and stays so when it is
-//! opened again.
+//! A run is a sequence of states, one per number of steps done. In a state, everything that was due at that step has
+//! been done: the loss was read, the model evaluated, the best one kept. Only such states are saved, and what comes
+//! next depends only on the state. A run that has reached its last step, or has run out of patience, is over and stays
+//! so when it is opened again.
 
 mod diagnose;
 mod evaluate;
@@ -30,16 +30,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use step::{Loss, Stepper, in_parts};
 
-/// Times that the loss is read in a run. Reading waits for the device.
+/// How often the loss is read in a run. Reading waits for the device.
 const READINGS: u64 = 200;
-/// Batches that are made ahead.
+/// Batches that are prepared ahead.
 const AHEAD: usize = 4;
 
-/// What happens in a run, for whoever reports it.
+/// An event in a run, for reporting.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event<'e> {
-    /// A step is done. The device may still be at work on it.
+    /// A step is done. The device may still be working on it.
     Step {
         /// Steps done.
         step: u64,
@@ -59,14 +59,14 @@ pub enum Event<'e> {
         step: u64,
         /// The training loss of the last of them.
         loss: f32,
-        /// What came out.
+        /// The scores.
         scores: &'e Scores,
-        /// Whether it is better than all before.
+        /// Whether it is the best so far.
         is_best: bool,
     },
 }
 
-/// What is told about events.
+/// Receives events.
 type Observe<'a> = dyn FnMut(&Event<'_>) -> Result<()> + 'a;
 
 /// Why a run ended.
@@ -74,13 +74,13 @@ type Observe<'a> = dyn FnMut(&Event<'_>) -> Result<()> + 'a;
 pub enum End {
     /// All steps are done.
     Finished,
-    /// There were too many evaluations without a better one.
+    /// Too many evaluations in a row were not better.
     Patience,
-    /// A stop was asked for. The run can go on from its last checkpoint.
+    /// A stop was requested. The run can continue from its last checkpoint.
     Stopped,
 }
 
-/// Where the time of a run went. Making data and models is not part of it.
+/// Where the time of a run went, without generating data and models.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Times {
     /// The first step, in which kernels and programs are compiled.
@@ -89,28 +89,28 @@ pub struct Times {
     pub steps: Duration,
     /// Evaluations.
     pub evaluations: Duration,
-    /// Checkpoints and measurements on their way to the disk.
+    /// Writing checkpoints and measurements.
     pub files: Duration,
 }
 
-/// What a run ended with.
+/// The result of a run.
 #[derive(Debug)]
 pub struct Outcome {
     /// Why it ended.
     pub end: End,
-    /// Steps behind the parameters.
+    /// Number of steps that the parameters have been trained.
     pub step: u64,
-    /// Steps that this run made.
+    /// Steps that this call made.
     pub ran: u64,
-    /// The training loss that was read last.
+    /// The last training loss that was read.
     pub loss: Option<f32>,
-    /// The last evaluation; none without one, or if the run was stopped before any.
+    /// The last evaluation; `None` without evaluations, or if the run was stopped before the first.
     pub scores: Option<Scores>,
-    /// The best evaluation, and those since.
+    /// The best evaluation, and the number of evaluations since.
     pub progress: Progress,
     /// Where the time went.
     pub times: Times,
-    /// The folder of the run, still locked, for whatever else belongs there.
+    /// The folder of the run, still locked, for further files.
     pub folder: Option<RunFolder>,
 }
 
@@ -164,8 +164,8 @@ pub struct Trainer<'a> {
 }
 
 impl<'a> Trainer<'a> {
-    /// A run that minimises the scalar `loss` of batches, inputs `v[0]` and targets `v[1]`, over the trainable ones of
-    /// `params`. It is one epoch long unless [`Trainer::steps`] says otherwise.
+    /// A run that minimizes the scalar `loss` of batches, with inputs `v[0]` and targets `v[1]`, over the trainable
+    /// parameters of `params`. It is one epoch long unless [`Trainer::steps`] is called.
     pub fn new(
         params: &'a Params,
         optimizer: Optimizer,
@@ -192,76 +192,76 @@ impl<'a> Trainer<'a> {
         }
     }
 
-    /// Steps in all, those before a resume included.
+    /// Total number of steps, including those before a resume.
     pub fn steps(mut self, steps: u64) -> Trainer<'a> {
         self.steps = steps;
         self
     }
 
-    /// Where the random streams of training, such as dropout's, start; 0 if not said.
+    /// Seed of the random streams of training, such as dropout's; 0 by default.
     pub fn seed(mut self, seed: u64) -> Trainer<'a> {
         self.seed = seed;
         self
     }
 
-    /// Computes each batch in so many equal parts, one after the other, which takes less memory. The loss must be a mean over
-    /// the rows.
+    /// Gradient accumulation: computes each batch in `parts` equal parts, one after another, which takes less memory.
+    /// The loss must be a mean over the rows.
     pub fn accumulate(mut self, parts: usize) -> Trainer<'a> {
         self.accumulate = parts;
         self
     }
 
-    /// Runs each op as it comes instead of compiling the step. The bits are the same.
+    /// Runs op by op instead of compiling the step. The bits are the same.
     pub fn eager(mut self) -> Trainer<'a> {
         self.is_eager = true;
         self
     }
 
-    /// Evaluates the model every so many steps, and after the last one, in batches of as many rows as a step computes at a
-    /// time.
+    /// Evaluates the model every `every` steps and after the last one, in batches of as many rows as a step computes at
+    /// a time.
     pub fn evaluate(mut self, every: u64, evaluation: Evaluation<'a>) -> Trainer<'a> {
         self.evaluation = Some((every, evaluation));
         self
     }
 
-    /// Ends the run after so many evaluations in a row that were no better than the best before.
+    /// Early stopping: ends the run after this many evaluations in a row that are not better than the best one.
     pub fn patience(mut self, evaluations: u64) -> Trainer<'a> {
         self.patience = Some(evaluations);
         self
     }
 
-    /// Keeps checkpoints, the best state and measurements in a folder. If it holds a run, this one goes on from there. The
+    /// Keeps checkpoints, the best state and measurements in a folder. If it holds a run, this one continues it. The
     /// state is saved before the first step, at every evaluation, and at the end.
     pub fn folder(mut self, folder: RunFolder) -> Trainer<'a> {
         self.folder = Some(folder);
         self
     }
 
-    /// Also saves the state every so many steps.
+    /// Also saves the state every `steps` steps.
     pub fn save_every(mut self, steps: u64) -> Trainer<'a> {
         self.save_every = Some(steps);
         self
     }
 
-    /// Goes on from a checkpoint, wherever it came from.
+    /// Continues from a checkpoint from any source.
     pub fn resume(mut self, checkpoint: Checkpoint) -> Trainer<'a> {
         self.from = Some(checkpoint);
         self
     }
 
-    /// Stops the run, saved, after the step it is at when the flag becomes true.
+    /// Stops and saves the run after the current step when the flag becomes true.
     pub fn stop_when(mut self, flag: Arc<AtomicBool>) -> Trainer<'a> {
         self.stop = flag;
         self
     }
 
-    /// Adds to every checkpoint what the run does not know: the name of the model, its settings, further texts.
+    /// Adds what the run does not know to every checkpoint: the name of the model, its settings, further texts.
     pub fn describe(mut self, f: impl Fn(&mut Checkpoint) + 'a) -> Trainer<'a> {
         self.describe = Box::new(f);
         self
     }
 
-    /// Tells what happens, to report it. An error ends the run.
+    /// Reports events to `f`. An error ends the run.
     pub fn observe(mut self, f: impl FnMut(&Event<'_>) -> Result<()> + 'a) -> Trainer<'a> {
         self.observe = Box::new(f);
         self
@@ -293,8 +293,8 @@ impl<'a> Trainer<'a> {
         DataState { name: data.name().into(), seed, batch, hash }
     }
 
-    /// Trains until the run is over. On an error the parameters are those of the last step that was made, or, where the loss
-    /// was no number, of the last one before that.
+    /// Trains until the run is over. On an error the parameters are those of the last step that was made, or, if the
+    /// loss was not finite, of the last step before that.
     pub fn run(mut self) -> Result<Outcome> {
         let _strict = environment::enter();
         self.check()?;
@@ -346,7 +346,7 @@ impl<'a> Trainer<'a> {
             times: Times::default(),
         };
         if !is_saved {
-            // So that a run can go on that is killed before anything else is saved.
+            // So that the run can be continued even if it is killed before the next save.
             run.save(false)?;
         }
         if let Some(folder) = &mut run.folder {
@@ -384,13 +384,13 @@ impl<'a> Trainer<'a> {
     }
 }
 
-/// What identifies the data of a run: that which is learnt from, and that which decides about the best state.
+/// Identifies the data of a run: the training data, and the test data that decides about the best state.
 pub fn data_hash(train: &Dataset, test: Option<&Dataset>) -> String {
     let all = [Some(train), test];
     all.into_iter().flatten().map(Dataset::hash).collect::<Vec<_>>().join("-")
 }
 
-/// Errors unless a checkpoint is of a run on this data.
+/// Errors unless a checkpoint belongs to a run on this data.
 fn check_data(from: &Checkpoint, now: &DataState) -> Result<()> {
     let was = &from.data;
     let wrong = |what: &str, was: &dyn std::fmt::Display, now: &dyn std::fmt::Display| {
@@ -415,7 +415,7 @@ fn check_data(from: &Checkpoint, now: &DataState) -> Result<()> {
     Ok(())
 }
 
-/// The beginnings of the hashes of the parts of some data.
+/// The first digits of the hashes of the parts of a data set.
 fn short(hash: &str) -> String {
     let part = |p: &str| crate::error::shown(p, 16).trim_end_matches('…').to_string();
     hash.split('-').take(2).map(part).collect::<Vec<_>>().join("-")
@@ -435,11 +435,11 @@ struct Run<'a> {
     step: u64,
     progress: Progress,
     scores: Option<Scores>,
-    /// The values of the last evaluation, also of one before a resume.
+    /// The values of the last evaluation, possibly from before a resume.
     metrics: Value,
-    /// The step of the last state that was saved.
+    /// The step of the last saved state.
     saved: u64,
-    /// A state to go back to where the folder has none.
+    /// A state to go back to if there is no folder.
     last: Option<Checkpoint>,
     times: Times,
 }
@@ -449,7 +449,7 @@ impl Run<'_> {
         self.evaluation.as_ref().is_some_and(|(every, _)| step.is_multiple_of(*every) || step == self.steps)
     }
 
-    /// One step, on a batch that was waited for since `start`. Gives the loss if it is no number.
+    /// Makes one step on a batch that was awaited since `start`. Returns the loss if it is not finite.
     fn advance(&mut self, batch: &Samples, first: u64, start: Instant) -> Result<Option<f32>> {
         let next = self.step + 1;
         let every = self.steps.div_ceil(READINGS);
@@ -480,11 +480,11 @@ impl Run<'_> {
         Ok(None)
     }
 
-    /// The scores of the model as it is.
+    /// The scores of the current model.
     fn scores(&mut self) -> Result<Option<Scores>> {
         let Some((_, evaluation)) = &mut self.evaluation else { return Ok(None) };
         let start = Instant::now();
-        // Steps that are still on their way are not part of it.
+        // Finish queued steps first, so that they are not counted as evaluation time.
         self.device.synchronize()?;
         self.times.steps += start.elapsed();
         let start = Instant::now();
@@ -493,7 +493,7 @@ impl Run<'_> {
         Ok(Some(scores))
     }
 
-    /// Evaluates and saves, if it is time to.
+    /// Evaluates and saves if it is due.
     fn evaluate_if_due(&mut self) -> Result<()> {
         let step = self.step;
         if !self.is_evaluated_at(step) {
@@ -519,7 +519,7 @@ impl Run<'_> {
         self.save(is_best)
     }
 
-    /// Saves the state, on the disk or, without a folder, in memory.
+    /// Saves the state: on disk, or in memory without a folder.
     fn save(&mut self, is_best: bool) -> Result<()> {
         let start = Instant::now();
         let is_kept = self.folder.is_some() || self.last.is_none();
@@ -540,7 +540,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// The error of a loss that is no number.
+    /// The error for a loss that is not finite.
     fn not_a_number(self, bad: f32, loss: &Loss<'_>, batches: Batches) -> Error {
         let (step, params) = (self.step, self.params);
         let found = || {
@@ -570,7 +570,7 @@ impl Run<'_> {
         if self.saved != self.step {
             self.save(false)?;
         }
-        // A run that was over before it was opened is judged as it is.
+        // A run that was over before it was opened is evaluated as it is.
         if self.scores.is_none() && end != End::Stopped {
             self.scores = self.scores()?;
         }

@@ -1,4 +1,4 @@
-//! One training step after another, eagerly or compiled, with the same bits.
+//! Training steps, eager or compiled, with the same bits.
 
 use crate::device::Buffer;
 use crate::error::Result;
@@ -13,8 +13,8 @@ use std::rc::Rc;
 /// The loss of a batch.
 pub(super) type Loss<'a> = dyn for<'s> Fn(&[Var<'s>]) -> Result<Var<'s>> + 'a;
 
-/// The mean loss of a batch that is computed in so many equal parts. Values of one part are computed again when its gradient
-/// is taken, so a compiled step holds only those of one part at a time.
+/// The mean loss of a batch that is computed in `parts` equal parts. The values of a part are recomputed for its
+/// gradient, so a compiled step holds those of one part at a time.
 pub(super) fn in_parts<'s>(loss: &Loss<'_>, parts: usize, v: &[Var<'s>]) -> Result<Var<'s>> {
     if parts == 1 {
         return loss(v);
@@ -33,7 +33,7 @@ pub(super) fn in_parts<'s>(loss: &Loss<'_>, parts: usize, v: &[Var<'s>]) -> Resu
     sum * (1.0 / parts as f64)
 }
 
-/// How steps are made.
+/// How steps are executed.
 pub(super) enum Stepper<'a> {
     Eager { session: Session, optimizer: Optimizer, loss: Rc<Loss<'a>> },
     Compiled(TrainStep<Box<Loss<'a>>>),
@@ -62,7 +62,7 @@ impl<'a> Stepper<'a> {
         }
     }
 
-    /// A step on a batch; the loss before it if wanted, because asking waits for the device.
+    /// Makes a step on a batch. Returns the loss before it if wanted, since reading waits for the device.
     pub(super) fn step(
         &mut self,
         params: &Params,
@@ -87,7 +87,7 @@ impl<'a> Stepper<'a> {
         }
     }
 
-    /// The optimizer, once no more steps are made.
+    /// The optimizer, after the last step.
     pub(super) fn into_optimizer(self) -> Optimizer {
         match self {
             Stepper::Eager { optimizer, .. } => optimizer,
@@ -95,7 +95,7 @@ impl<'a> Stepper<'a> {
         }
     }
 
-    /// Memory that nobody needs between two steps.
+    /// Memory that is unused between two steps.
     pub(super) fn workspace(&self) -> Option<Buffer> {
         match self {
             Stepper::Eager { .. } => None,

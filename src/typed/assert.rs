@@ -1,9 +1,9 @@
-//! Checks that the compiler runs, in `const` blocks of generic functions: it can compute with sizes there, though not
-//! in types. A failed one is a compile error whose text is made here, with the numbers in it.
+//! Compile-time checks in `const` blocks of generic functions, which can compute with sizes where types cannot. A
+//! failed check is a compile error whose text, with the numbers in it, is built here.
 
 type Extent = Option<usize>;
 
-/// Text put together by the compiler, which has no `format!`. What does not fit is cut off.
+/// A text built at compile time, where there is no `format!`. What does not fit is cut off.
 struct Text {
     bytes: [u8; 200],
     len: usize,
@@ -69,7 +69,7 @@ pub(super) const fn count(dims: &[Extent]) -> Extent {
     Some(n)
 }
 
-/// How many dimensions are unknown.
+/// Number of unknown dimensions.
 pub(super) const fn unknown(dims: &[Extent]) -> usize {
     let (mut n, mut i) = (0, 0);
     while i < dims.len() {
@@ -79,13 +79,13 @@ pub(super) const fn unknown(dims: &[Extent]) -> usize {
     n
 }
 
-/// The compiler knows all dimensions.
+/// All dimensions must be known.
 #[track_caller]
 pub(super) const fn all_known(op: &str, dims: &[Extent]) {
     Text::new(op).str("the sizes of ").dims(dims).str(" must all be known here").demand(unknown(dims) == 0);
 }
 
-/// A reshape keeps the number of elements, and has at most one dimension to find out.
+/// A reshape keeps the number of elements, and has at most one dimension to infer.
 #[track_caller]
 pub(super) const fn same_count(op: &str, from: &[Extent], to: &[Extent]) {
     let text = Text::new(op).dims(from).str(" cannot become ").dims(to);
@@ -97,7 +97,7 @@ pub(super) const fn same_count(op: &str, from: &[Extent], to: &[Extent]) {
     }
 }
 
-/// A layer that flattens says how many elements all axes but the first have.
+/// A flatten layer's size must be the product of all axes but the first.
 #[track_caller]
 pub(super) const fn flat_size(op: &str, from: &[Extent], size: usize) {
     if let Some((_, rest)) = from.split_first()
@@ -108,7 +108,7 @@ pub(super) const fn flat_size(op: &str, from: &[Extent], size: usize) {
     }
 }
 
-/// Shapes of one rank that agree where both are known.
+/// Shapes of one rank must agree where both are known.
 #[track_caller]
 pub(super) const fn compatible(op: &str, from: &[Extent], to: &[Extent]) {
     let mut agree = from.len() == to.len();
@@ -122,7 +122,7 @@ pub(super) const fn compatible(op: &str, from: &[Extent], to: &[Extent]) {
     Text::new(op).dims(from).str(" cannot be ").dims(to).demand(agree);
 }
 
-/// NumPy's rule: aligned at the last axis, equal or 1, where both are known.
+/// NumPy's broadcasting rule: aligned at the last axis, equal or 1, where both are known.
 #[track_caller]
 pub(super) const fn broadcasts(op: &str, from: &[Extent], to: &[Extent]) {
     let mut fits = from.len() <= to.len();
@@ -136,7 +136,7 @@ pub(super) const fn broadcasts(op: &str, from: &[Extent], to: &[Extent]) {
     Text::new(op).dims(from).str(" does not broadcast to ").dims(to).demand(fits);
 }
 
-/// Elements `start..start + len` lie in an axis.
+/// Elements `start..start + len` must lie in an axis.
 #[track_caller]
 pub(super) const fn range_in(op: &str, axis: usize, size: Extent, start: usize, len: usize) {
     if let Some(size) = size {
@@ -145,7 +145,7 @@ pub(super) const fn range_in(op: &str, axis: usize, size: Extent, start: usize, 
     }
 }
 
-/// An index lies in an axis.
+/// An index must lie in an axis.
 #[track_caller]
 pub(crate) const fn index_in(op: &str, axis: usize, size: Extent, index: usize) {
     if let Some(size) = size {
@@ -154,7 +154,7 @@ pub(crate) const fn index_in(op: &str, axis: usize, size: Extent, index: usize) 
     }
 }
 
-/// An order of axes names each one once.
+/// An order of axes must name each one once.
 #[track_caller]
 pub(super) const fn permutation(op: &str, order: &[usize]) {
     let mut i = 0;
@@ -168,7 +168,7 @@ pub(super) const fn permutation(op: &str, order: &[usize]) {
     }
 }
 
-/// Side by side along an axis, sizes add up.
+/// In a concatenation, sizes must add up.
 #[track_caller]
 pub(super) const fn sum_of(op: &str, axis: usize, parts: &[Extent], whole: Extent) {
     let (mut text, mut sum, mut i) = (Text::new(op), 0, 0);
@@ -189,7 +189,7 @@ pub(super) const fn sum_of(op: &str, axis: usize, parts: &[Extent], whole: Exten
     }
 }
 
-/// So many times the size of a part along an axis is that of the whole.
+/// `times` times the size of a part must be the whole size.
 #[track_caller]
 pub(super) const fn times(op: &str, axis: usize, times: usize, part: Extent, whole: Extent) {
     if let (Some(part), Some(whole)) = (part, whole) {
@@ -199,19 +199,19 @@ pub(super) const fn times(op: &str, axis: usize, times: usize, part: Extent, who
     }
 }
 
-/// There is something to be put together.
+/// There must be at least one operand.
 #[track_caller]
 pub(super) const fn some(op: &str, count: usize) {
     Text::new(op).str("there must be at least one value").demand(count > 0);
 }
 
-/// At least one of two sizes is known.
+/// At least one of two sizes must be known.
 #[track_caller]
 pub(super) const fn one_known(op: &str, a: Extent, b: Extent) {
     Text::new(op).str("the size of one piece must be known here").demand(a.is_some() || b.is_some());
 }
 
-/// What is shared evenly.
+/// `by` must divide `n`.
 #[track_caller]
 pub(super) const fn divides(op: &str, n: Extent, what: &str, by: Extent, among: &str) {
     if let (Some(n), Some(by)) = (n, by) {
@@ -220,14 +220,14 @@ pub(super) const fn divides(op: &str, n: Extent, what: &str, by: Extent, among: 
     }
 }
 
-/// A value that comes once, or for every step, of shapes of these ranks.
+/// A value must be given once, or for every step: its rank must be one of these.
 #[track_caller]
 pub(super) const fn once_or_each(op: &str, name: &str, rank: usize, each: usize) {
     let text = Text::new(op).str(name).str(" must have the last axis of the value, or all of them");
     text.demand(rank == 1 || rank == each);
 }
 
-/// Modes of a line of real points: as many as there are, or at most as many.
+/// Number of modes of a line of real points: exactly as many as there are, or at most as many.
 #[track_caller]
 pub(super) const fn modes(op: &str, points: Extent, modes: Extent, all: bool) {
     if let (Some(points), Some(modes)) = (points, modes) {
@@ -238,7 +238,7 @@ pub(super) const fn modes(op: &str, points: Extent, modes: Extent, all: bool) {
     }
 }
 
-/// So many modes from either end of a line's spectrum.
+/// The modes from both ends must fit in a line's spectrum.
 #[track_caller]
 pub(super) const fn both_ends(op: &str, points: Extent, modes: Extent) {
     if let (Some(points), Some(modes)) = (points, modes) {
@@ -261,7 +261,7 @@ impl Sliding {
         text.str(", stride ").num(self.stride)
     }
 
-    /// The number of places a window can take is the one a type says.
+    /// The number of window positions must be the one in the type.
     #[track_caller]
     pub(super) const fn gives(&self, op: &str, axis: &str, out: Extent) {
         Text::new(op).str("a stride must be at least 1").demand(self.stride > 0);
@@ -276,7 +276,7 @@ impl Sliding {
         }
     }
 
-    /// The other way round: the windows at all places reach over as many elements as a type says.
+    /// The reverse, for transposed convolutions: the windows must cover as many elements as the type says.
     #[track_caller]
     pub(super) const fn spans(&self, op: &str, axis: &str, more: usize, out: Extent) {
         let text = Text::new(op).str("an output padding of ").num(more).str(" must be below the stride ");

@@ -1,7 +1,7 @@
-//! Dimensions and shapes as types, and what the compiler can be asked about them.
+//! Dimensions and shapes as types, and relations between them.
 
-/// A dimension: [`Size`], [`Dyn`], or a type of your own for a size that is known only at run time but must
-/// not be taken for another.
+/// A dimension: [`Size`], [`Dyn`], or your own type for a size that is known only at run time but must not be confused
+/// with another.
 ///
 /// ```compile_fail
 /// use dittograd::typed::{Size, Dim, Typed};
@@ -18,7 +18,7 @@
     note = "dimensions are `Size<N>`, `Dyn`, and types of your own that implement `Dim`"
 )]
 pub trait Dim {
-    /// The size, where the compiler knows it.
+    /// The size, if the compiler knows it.
     const SIZE: Option<usize>;
 }
 
@@ -26,7 +26,7 @@ pub trait Dim {
 #[derive(Clone, Copy, Debug)]
 pub struct Size<const N: usize>;
 
-/// A dimension whose size is known at run time only.
+/// A dimension whose size is known only at run time.
 #[derive(Clone, Copy, Debug)]
 pub struct Dyn;
 
@@ -74,14 +74,14 @@ pub trait EndsIn<D: Dim>: Dims {
     type With<E: Dim>: Dims;
 }
 
-/// A shape that another dimension can be put behind.
+/// A shape that a dimension can be appended to.
 #[diagnostic::on_unimplemented(message = "the shape `{Self}` has no room for another axis")]
 pub trait Push: Dims {
     /// The shape followed by `D`.
     type With<D: Dim>: Dims;
 }
 
-/// A shape that another dimension can be put into, to be its axis `A`.
+/// A shape that a new axis `A` can be inserted into.
 #[diagnostic::on_unimplemented(
     message = "the shape `{Self}` cannot have a new axis {A}",
     note = "axes are counted from 0, outermost first; a shape has up to six"
@@ -98,7 +98,7 @@ pub trait Transpose: Dims {
     type Output: Dims;
 }
 
-/// A shape that is `S`, or the last axes of `S`: one element for each row of it, or for all of it.
+/// A shape that is `S`, or the last axes of `S`, so that it broadcasts to `S`.
 #[diagnostic::on_unimplemented(
     message = "shapes do not fit: `{Self}` does not broadcast to `{S}`",
     label = "must have the shape `{S}`, or its last axes",
@@ -115,7 +115,7 @@ macro_rules! shapes {
     )*};
 }
 
-/// The impls that speak of one axis, axis after axis: those before it are in brackets.
+/// Impls for one axis, axis by axis. The axes before it are in brackets.
 macro_rules! axes {
     ([$($lead:ident)*]) => {
         #[diagnostic::do_not_recommend]
@@ -134,7 +134,7 @@ macro_rules! axes {
     };
 }
 
-/// The impls that speak of the last axes; the brackets have those before them.
+/// Impls for the last axes. The axes before them are in brackets.
 macro_rules! ends {
     ($([$($lead:ident)*])*) => {$(
         #[diagnostic::do_not_recommend]
@@ -148,7 +148,7 @@ macro_rules! ends {
     )*};
 }
 
-/// The impls of new axes, place after place: the dimensions before it are in brackets.
+/// Impls for new axes, position by position. The dimensions before it are in brackets.
 macro_rules! inserts {
     ([$($lead:ident)*] $i:literal) => {
         #[diagnostic::do_not_recommend]

@@ -1,9 +1,9 @@
-//! Programs with the shapes of their values in their types: [`GraphData`] is built node by node, each of which sees
-//! the inputs and all nodes before it, and compiles to a tape; [`CompiledGraph`] and [`CompiledScalar`] are made once
-//! and run many times, with derivatives.
+//! Programs with the shapes of their values in their types. [`GraphData`] is built node by node; each node sees the
+//! inputs and all earlier nodes, and the program compiles to a tape. [`CompiledGraph`] and [`CompiledScalar`] are
+//! compiled once and run many times, with derivatives.
 //!
-//! A list of shapes such as `TListOf![Rank2<2, 3>, Rank1<3>]` ([`Shapes`]) stands for three kinds of contexts: handles
-//! while a program is built, host tensors of any number type ([`Value`]) that go in and come out, and indices.
+//! A list of shapes such as `TListOf![Rank2<2, 3>, Rank1<3>]` ([`Shapes`]) describes three kinds of contexts: handles
+//! while a program is built, host tensors of any number type ([`Value`]) as inputs and outputs, and indices.
 //!
 //! ```
 //! use dittograd::prelude::*;
@@ -78,7 +78,7 @@ impl<S, T> Value<S, T> {
     }
 }
 
-/// Checks the shape, once.
+/// Checks the shape.
 impl<S: Dims, T: Clone> TryFrom<Tensor<T>> for Value<S, T> {
     type Error = Error;
 
@@ -95,7 +95,7 @@ impl<S: Dims, T: Clone> TryFrom<Tensor<T>> for Value<S, T> {
 
 /// Host tensors with their shapes in their types.
 pub trait ToTyped<T: Clone> {
-    /// The same tensor with its shape in its type; an error if it has another. See [`crate::typed::graph`].
+    /// The same tensor with its shape in its type. Errors if it has another shape. See [`crate::typed::graph`].
     fn typed<S: Dims>(self) -> Result<Value<S, T>>;
 }
 
@@ -105,7 +105,7 @@ impl<T: Clone> ToTyped<T> for Tensor<T> {
     }
 }
 
-/// A list of shapes, all sizes of which the compiler knows: what contexts are made of.
+/// A list of shapes with sizes that the compiler knows: the description of a context.
 pub trait Shapes: TList + 'static {
     /// Handles of numbers of these shapes.
     type Vars<'s>: TList;
@@ -116,9 +116,9 @@ pub trait Shapes: TList + 'static {
 
     /// The shapes without their types.
     fn shapes() -> Result<Vec<Shape>>;
-    /// Handles with their types. There must be as many, of these shapes.
+    /// Typed handles. There must be as many, with these shapes.
     fn vars<'s>(vars: &[Var<'s>]) -> Result<Self::Vars<'s>>;
-    /// Handles of indices with their types.
+    /// Typed handles of indices.
     fn indices<'s>(vars: &[Var<'s>]) -> Result<Self::Indices<'s>>;
 
     /// Zeros.
@@ -126,7 +126,8 @@ pub trait Shapes: TList + 'static {
         Self::Values::restore(Self::shapes()?.into_iter().map(|s| Tensor::full(s, T::c(0.0))).collect())
     }
 
-    /// Zeros, but `value` at place `at`, counted from 0. Errors if there is none, or it has another shape.
+    /// Zeros, except for `value` at position `at`, counted from 0. Errors if there is no such position, or the shape
+    /// differs.
     fn single<T: Scalar>(at: usize, value: Tensor<T>) -> Result<Self::Values<T>> {
         let mut all = Self::zeros::<T>()?.erase();
         let size = all.len();
@@ -188,11 +189,11 @@ fn ended(left: usize) -> Result<Nil> {
     if left == 0 { Ok(Nil) } else { Err(Error::new("context", ErrorKind::Length { want: 0, got: left })) }
 }
 
-/// A context of host tensors that can be turned into a plain list, and back: the shapes come from its type.
+/// A context of host tensors that converts to a plain list and back. Its type has the shapes.
 pub trait Erase<T: Clone>: TList {
     /// The tensors without their types.
     fn erase(self) -> Vec<Tensor<T>>;
-    /// Tensors with their types. There must be as many, of these shapes.
+    /// Typed tensors. There must be as many, with these shapes.
     fn restore(tensors: Vec<Tensor<T>>) -> Result<Self>;
 }
 
@@ -223,7 +224,7 @@ impl<T: Clone, S: Dims, R: Erase<T>> Erase<T> for Cons<Value<S, T>, R> {
 
 /// Arithmetic of contexts, element by element.
 pub trait Context<T: Scalar>: Erase<T> + Clone {
-    /// `f` of the elements of two contexts.
+    /// Applies `f` to the elements of two contexts.
     fn zip(&self, other: &Self, f: impl Fn(T, T) -> T) -> Result<Self> {
         let pairs = self.clone().erase().into_iter().zip(other.clone().erase());
         let one = |(a, b): (Tensor<T>, Tensor<T>)| {
@@ -269,11 +270,11 @@ pub type Grown<G, N, D, S> = GraphData<G, All<N, Cons<S, Nil>>, D>;
 /// Names types without holding values of them.
 type Names<T> = PhantomData<fn() -> T>;
 
-/// A program over inputs of shapes `G` that computes values of shapes `N`, one op each. A node is built from all
-/// values before it, in any number; indices of shapes `D` go in beside them, without gradients.
+/// A program with inputs of shapes `G` that computes values of shapes `N`, one op each. A node may use any number of
+/// earlier values. Indices of shapes `D` are further inputs, without gradients.
 ///
-/// Value `i` of the context `G` followed by `N` is node `i` of the tape it [compiles](GraphData::compile) to (with indices:
-/// those of `D` come between the two). For one that is compiled once and run many times see [`CompiledGraph`].
+/// Value `i` of the context `G` followed by `N` is node `i` of the tape that it [compiles](GraphData::compile) to;
+/// indices `D` come between the two. For a program that is compiled once and run many times, see [`CompiledGraph`].
 pub struct GraphData<G, N = Nil, D = Nil> {
     graph: Graph,
     is: Names<(G, N, D)>,
@@ -303,7 +304,7 @@ impl<G: Shapes + Append<N>, N: Shapes, D: Shapes> GraphData<G, N, D>
 where
     All<G, N>: Shapes,
 {
-    /// Appends the node that `f` makes of all values so far: one op, or a constant.
+    /// Appends a node: `f` computes it from all earlier values by one op, or as a constant.
     pub fn node<S: Dims, F>(self, f: F) -> Result<Grown<G, N, D, S>>
     where
         N: Append<Cons<S, Nil>>,
@@ -312,7 +313,7 @@ where
         self.grow(|s, values, _| Ok(f(s, <All<G, N>>::vars(values)?)?.into_untyped()))
     }
 
-    /// As [`GraphData::node`], of all values so far and the indices.
+    /// Like [`GraphData::node`], from all earlier values and the indices.
     pub fn node_aux<S: Dims, F>(self, f: F) -> Result<Grown<G, N, D, S>>
     where
         N: Append<Cons<S, Nil>>,
@@ -348,18 +349,18 @@ where
         Ok(GraphData { graph, is: PhantomData })
     }
 
-    /// Nodes of the tape for each value of the context.
+    /// The tape nodes of the values of the context.
     fn ids(&self) -> impl Iterator<Item = usize> + use<G, N, D> {
         (0..G::LEN).chain((0..N::LEN).map(|i| G::LEN + D::LEN + i))
     }
 
-    /// The program, which returns its last node, without the types.
+    /// The untyped program, which returns its last node.
     pub fn graph(&self) -> &Graph {
         &self.graph
     }
 
-    /// Runs the program on a tape of its own, with the inputs as leaves whose gradients can be asked for: the tape, and
-    /// all values, inputs first.
+    /// Runs the program on a new tape, with the inputs as leaves that have gradients. Returns the tape and all values,
+    /// inputs first.
     pub fn compile<T: Scalar>(&self, device: &Device, inputs: G::Values<T>) -> Result<(Tape, Values<G, N, T>)>
     where
         D: Shapes<Values<u32> = Nil>,
@@ -367,7 +368,7 @@ where
         self.compile_aux(device, inputs, Nil)
     }
 
-    /// As [`GraphData::compile`], with indices, which have no gradient.
+    /// Like [`GraphData::compile`], with indices, which have no gradient.
     pub fn compile_aux<T: Scalar>(
         &self,
         device: &Device,
@@ -388,8 +389,8 @@ where
         Ok((session.into_tape().ok_or_else(|| internal("an eager session without a tape"))?, values))
     }
 
-    /// The tape's node of the last value: inputs + nodes - 1, with indices between them. Without nodes it is an input,
-    /// or 0: see [`GraphData::checked_out_id`].
+    /// The tape node of the last value: inputs + nodes - 1, plus the indices between them. Without nodes it is an
+    /// input, or 0: see [`GraphData::checked_out_id`].
     pub fn out_id(&self) -> usize {
         (G::LEN + D::LEN + N::LEN).saturating_sub(1)
     }
@@ -428,9 +429,9 @@ where
     }
 }
 
-/// A program of one result of shape `S`, compiled once for a device and run many times with new inputs: its value, its
-/// derivative along directions, and its gradients. Each of the three is compiled when it is first wanted. Indices of shapes `D`
-/// go in beside the inputs, without gradients: then the calls that end in `_aux` take them.
+/// A program with one result of shape `S`, compiled once for a device and run many times with new inputs. It computes
+/// the value, the directional derivative, and gradients; each of the three is compiled when first used. Indices of
+/// shapes `D` are further inputs, without gradients; the calls that end in `_aux` take them.
 #[derive(Debug)]
 pub struct CompiledGraph<G, S, D = Nil> {
     device: Device,
@@ -465,7 +466,7 @@ fn takes<G: Shapes, D: Shapes>() -> Result<Vec<Meta>> {
 }
 
 impl<G: Shapes, S: Dims> CompiledGraph<G, S> {
-    /// The program of `f`, which must return what it computes last.
+    /// Traces `f`, which must return the value that it computes last.
     pub fn trace<F>(device: &Device, f: F) -> Result<Self>
     where
         F: for<'s> FnOnce(&'s Session, G::Vars<'s>) -> Result<Typed<'s, S>>,
@@ -494,7 +495,7 @@ impl<G: Shapes, S: Dims> CompiledGraph<G, S> {
 }
 
 impl<G: Shapes, S: Dims, D: Shapes> CompiledGraph<G, S, D> {
-    /// The program of `f` on inputs and indices. It must return what it computes last.
+    /// Traces `f` on inputs and indices. It must return the value that it computes last.
     pub fn trace_aux<F>(device: &Device, f: F) -> Result<Self>
     where
         F: for<'s> FnOnce(&'s Session, G::Vars<'s>, D::Indices<'s>) -> Result<Typed<'s, S>>,
@@ -506,7 +507,7 @@ impl<G: Shapes, S: Dims, D: Shapes> CompiledGraph<G, S, D> {
         CompiledGraph::new(device, graph)
     }
 
-    /// A program that was built node by node.
+    /// Compiles a program that was built node by node.
     pub fn of<N: Shapes>(device: &Device, data: &GraphData<G, N, D>) -> Result<Self>
     where
         G: Append<N>,
@@ -515,8 +516,8 @@ impl<G: Shapes, S: Dims, D: Shapes> CompiledGraph<G, S, D> {
         CompiledGraph::new(device, data.graph.clone())
     }
 
-    /// A program without types. Errors if it has other inputs, no nodes, returns not just its last node, or that has
-    /// another shape.
+    /// Compiles an untyped program. Errors if its inputs differ, it has no nodes, it does not return just its last
+    /// node, or that has another shape.
     pub fn new(device: &Device, graph: Graph) -> Result<Self> {
         let inputs = takes::<G, D>()?;
         if graph.inputs() != inputs {
@@ -544,12 +545,12 @@ impl<G: Shapes, S: Dims, D: Shapes> CompiledGraph<G, S, D> {
         Ok(CompiledGraph { device: device.clone(), graph, functions: [const { None }; 3], is: PhantomData })
     }
 
-    /// The program without the types.
+    /// The untyped program.
     pub fn graph(&self) -> &Graph {
         &self.graph
     }
 
-    /// Runs one of the three programs, compiled if it is the first time.
+    /// Runs one of the three programs, and compiles it the first time.
     fn call<T: Scalar>(
         &mut self,
         which: usize,

@@ -1,4 +1,4 @@
-//! Convolutions and pools. The caller names the sizes of results.
+//! Convolutions and pooling. The caller names the sizes of results.
 
 use super::assert::{self, Sliding, unknown};
 use super::{Dim, Dims, Kernel, OutputPadding, Padding, Rank2, Size, Stride, Typed};
@@ -66,7 +66,7 @@ convolutions! {
 
 macro_rules! pools {
     ($($(#[$doc:meta])* $pool:ident $padded:ident($($arg:ident),*);)*) => {
-        /// Pools of images `(batch, channels, height, width)`.
+        /// Pooling of images `(batch, channels, height, width)`.
         impl<'s, B: Dim, C: Dim, H: Dim, W: Dim> Typed<'s, (B, C, H, W)> {$(
             $(#[$doc])*
             #[doc = concat!(" of each square window: [`Var::", stringify!($pool), "`].")]
@@ -105,9 +105,9 @@ pools! {
     smooth_max_pool2d smooth_max_pool2d_pad(beta);
 }
 
-/// Pools to a size.
+/// Pooling to a given size.
 impl<'s, B: Dim, C: Dim, H: Dim, W: Dim> Typed<'s, (B, C, H, W)> {
-    /// Means to a size that the caller names and the compiler knows: [`Var::adaptive_avg_pool`].
+    /// Average pooling to a size that the caller names and the compiler knows: [`Var::adaptive_avg_pool`].
     pub fn adaptive_avg_pool2d<HO: Dim, WO: Dim>(self) -> Result<Typed<'s, (B, C, HO, WO)>> {
         const { assert::all_known("adaptive_avg_pool2d", &[HO::SIZE, WO::SIZE]) };
         let sizes: Vec<usize> = [HO::SIZE, WO::SIZE].into_iter().flatten().collect();
@@ -119,20 +119,20 @@ impl<'s, B: Dim, C: Dim, H: Dim, W: Dim> Typed<'s, (B, C, H, W)> {
         Ok(Typed::trust(self.var.global_avg_pool(2)?))
     }
 
-    /// The largest of each channel: [`Var::global_max_pool`].
+    /// The maximum of each channel: [`Var::global_max_pool`].
     pub fn global_max_pool(self) -> Result<Typed<'s, (B, C, Size<1>, Size<1>)>> {
         Ok(Typed::trust(self.var.global_max_pool(2)?))
     }
 }
 
-/// What axes are called in messages, the last one last.
+/// Names of axes in messages, ending with the last one.
 const NAMES: [&str; 3] = ["depth", "height", "width"];
 
 const fn name(rank: usize, axis: usize) -> &'static str {
     if rank == 1 { "length" } else { NAMES[NAMES.len() - rank + axis] }
 }
 
-/// Windows that slide along all axes make the sizes that are named.
+/// Sliding windows along all axes must give the named sizes.
 #[track_caller]
 pub(super) const fn windows_fit<Image: Dims, Window: Dims, Out: Dims>(
     op: &str,
@@ -147,7 +147,7 @@ pub(super) const fn windows_fit<Image: Dims, Window: Dims, Out: Dims>(
     }
 }
 
-/// Windows at all places along all axes reach over the sizes that are named.
+/// Windows at all positions along all axes must cover the named sizes.
 #[track_caller]
 const fn windows_span<Image: Dims, Window: Dims, Out: Dims>(
     op: &str,

@@ -1,10 +1,9 @@
-//! Tensors taken from, and added to, places given by indices. An index that the compiler knows is one of
-//! [`Typed::select`].
+//! Gathers and scatter-adds. For an index that the compiler knows, use [`Typed::select`].
 
 use super::{Axis, Dim, Dims, HasAxis, Push, Size, Typed};
 use crate::error::Result;
 
-/// A table with a row for each index.
+/// Embedding tables.
 impl<'s, V: Dim, C: Dim> Typed<'s, (V, C)> {
     /// Rows of this table for indices of any shape. An index out of range is an error.
     pub fn embedding<I: Push>(self, index: Typed<'s, I, u32>) -> Result<Typed<'s, I::With<C>>> {
@@ -14,7 +13,7 @@ impl<'s, V: Dim, C: Dim> Typed<'s, (V, C)> {
 
 /// Along an axis.
 impl<'s, S: Dims> Typed<'s, S> {
-    /// Elements of an axis by index. An index out of range is an error.
+    /// Gathers slices along an axis. An index out of range is an error.
     ///
     /// ```
     /// use dittograd::prelude::*;
@@ -38,7 +37,7 @@ impl<'s, S: Dims> Typed<'s, S> {
         Ok(Typed::trust(self.var.index_select(AXIS, index.var)?))
     }
 
-    /// As [`Typed::index_select`], with zeros for an index out of range.
+    /// Like [`Typed::index_select`], but an index out of range gives zeros.
     pub fn index_select_or_zero<const AXIS: usize, N: Dim>(
         self,
         index: Typed<'s, (N,), u32>,
@@ -50,7 +49,7 @@ impl<'s, S: Dims> Typed<'s, S> {
         Ok(Typed::trust(self.var.index_select_or_zero(AXIS, index.var)?))
     }
 
-    /// Elements along an axis, each by an index of its own:
+    /// Gathers elements along an axis, each with its own index:
     /// [`Var::take_along_axis`](crate::session::Var::take_along_axis).
     pub fn take_along_axis<const AXIS: usize, N: Dim>(
         self,
@@ -76,7 +75,7 @@ impl<'s, S: Dims> Typed<'s, S> {
         Ok(Typed::trust(self.var.index_add(AXIS, index.var, src.var)?))
     }
 
-    /// The tensor with each element of `src` added along an axis at an index of its own:
+    /// The tensor with each element of `src` added along an axis at its own index:
     /// [`Var::scatter_add`](crate::session::Var::scatter_add).
     pub fn scatter_add<const AXIS: usize, N: Dim>(
         self,
@@ -93,7 +92,7 @@ impl<'s, S: Dims> Typed<'s, S> {
 
 /// Indices.
 impl<'s, I: Push> Typed<'s, I, u32> {
-    /// Rows of zeros with a 1 at the index, of as many classes as the caller names.
+    /// One-hot rows with as many classes as the caller names.
     pub fn one_hot<const C: usize>(self) -> Result<Typed<'s, I::With<Size<C>>>> {
         Ok(Typed::trust(self.var.one_hot(C)?))
     }

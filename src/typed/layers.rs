@@ -1,4 +1,4 @@
-//! Layers and parameters with their sizes in their types; layers in a row fit, or do not compile.
+//! Layers and parameters with their sizes in their types. Layers that do not fit together do not compile.
 
 use super::images::windows_fit;
 use super::{Dim, Dims, EndsIn, HasAxis, Push, Rank2, Size, Typed, assert};
@@ -29,7 +29,7 @@ impl<S> fmt::Debug for Param<S> {
 }
 
 impl<S: Dims> Param<S> {
-    /// The compiler knows all of the shape, or says at the caller that it does not.
+    /// All of the shape must be known; otherwise a compile error points at the caller.
     const KNOWN: () = assert::all_known("parameter", S::DIMS);
 
     fn dims() -> Vec<usize> {
@@ -67,9 +67,9 @@ impl<S: Dims> Param<S> {
     }
 }
 
-/// A layer, or layers in a row, that takes an `Input`.
+/// A layer, or layers in sequence, with input type `Input`.
 ///
-/// A tuple of layers is a layer where each takes what the one before it gives:
+/// A tuple of layers is a layer if each accepts the output of the one before it:
 ///
 /// ```
 /// use dittograd::prelude::*;
@@ -89,7 +89,7 @@ impl<S: Dims> Param<S> {
 /// # }
 /// ```
 ///
-/// A layer of your own, around any other that keeps the shape:
+/// Your own layer, around any other that keeps the shape:
 ///
 /// ```
 /// use dittograd::prelude::*;
@@ -113,24 +113,24 @@ impl<S: Dims> Param<S> {
     label = "the layers do not fit this input, or each other"
 )]
 pub trait Module<Input> {
-    /// What it gives.
+    /// The output type.
     type Output;
-    /// What a type cannot say about sizes, evaluated by the compiler wherever [`Module::forward`] is called. A layer
-    /// without such conditions need not mention it.
+    /// Conditions on sizes that types cannot express, evaluated by the compiler wherever [`Module::forward`] is called.
+    /// A layer without such conditions need not define it.
     const FITS: () = ();
-    /// What a layer does.
+    /// The implementation of a layer.
     fn apply(&self, x: Input) -> Result<Self::Output>;
-    /// Its value for an input.
+    /// Applies the layer to an input.
     fn forward(&self, x: Input) -> Result<Self::Output> {
         let () = Self::FITS;
         self.apply(x)
     }
 }
 
-/// A layer that can be made from its type.
+/// A layer that can be built from its type.
 pub trait Build: Sized {
-    /// The layer, with parameters called `name.…` in `params`. The layers of a tuple are called `name.0`, `name.1`,
-    /// … as in a PyTorch `Sequential`.
+    /// Builds the layer, with parameters named `name.…` in `params`. The layers of a tuple are named `name.0`,
+    /// `name.1`, … as in a PyTorch `Sequential`.
     fn build(params: &mut Params, name: &str) -> Result<Self>;
 }
 
@@ -199,7 +199,7 @@ activations! {
     LogSoftmax log_softmax;
 }
 
-/// An affine map of the last axis, from `IN` to `OUT` elements: [`nn::Linear`].
+/// A linear layer on the last axis, from `IN` to `OUT` elements: [`nn::Linear`].
 #[derive(Clone, Debug)]
 pub struct Linear<const IN: usize, const OUT: usize>(nn::Linear);
 
@@ -216,8 +216,7 @@ impl<'s, S: EndsIn<Size<IN>>, const IN: usize, const OUT: usize> Module<Typed<'s
     }
 }
 
-/// A vector of `N` elements, drawn from the normal distribution at first, for each of `COUNT` indices:
-/// [`nn::Embedding`].
+/// A vector of `N` elements, initially normal draws, for each of `COUNT` indices: [`nn::Embedding`].
 ///
 /// ```
 /// use dittograd::prelude::*;
@@ -252,7 +251,7 @@ impl<'s, I: Push, const COUNT: usize, const N: usize> Module<Typed<'s, I, u32>> 
     }
 }
 
-/// Layer norm over a last axis of `N`, with a gain of ones and a shift of zeros at first, and eps 1e-5.
+/// Layer norm over a last axis of `N`, with an initial gain of ones and shift of zeros, and eps 1e-5.
 #[derive(Clone, Debug)]
 pub struct LayerNorm<const N: usize> {
     weight: Param<(Size<N>,)>,
@@ -274,7 +273,7 @@ impl<'s, S: EndsIn<Size<N>>, const N: usize> Module<Typed<'s, S>> for LayerNorm<
     }
 }
 
-/// A convolution of `IN` to `OUT` channels with a square kernel of side `K`, which makes images of `H` by `W`.
+/// A convolution from `IN` to `OUT` channels with a square kernel of side `K`; the output images are `H` by `W`.
 ///
 /// ```
 /// use dittograd::prelude::*;
@@ -379,7 +378,7 @@ pools! {
     AvgPool2d avg_pool2d "mean";
 }
 
-/// All axes behind the first as one, of `N` elements.
+/// Flattens all axes after the first into one of `N` elements.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Flatten<const N: usize>;
 

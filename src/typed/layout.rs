@@ -1,4 +1,4 @@
-//! Tensors cut, joined, turned and repeated.
+//! Layout: slicing, joining, permuting and repeating.
 
 use super::assert::{self, unknown};
 use super::{Axis, Dim, Dims, Element, HasAxis, Insert, Padding, Size, Times, Transpose, Typed};
@@ -8,7 +8,7 @@ use crate::shape::Shape;
 
 /// Layout.
 impl<'s, S: Dims, E: Element> Typed<'s, S, E> {
-    /// The same elements under another shape of as many. One dimension of it may be dynamic: it is found out.
+    /// The same elements with another shape of as many elements. One dimension of it may be dynamic and is inferred.
     ///
     /// ```
     /// use dittograd::prelude::*;
@@ -34,8 +34,8 @@ impl<'s, S: Dims, E: Element> Typed<'s, S, E> {
         Ok(Typed::trust(self.var.reshape(&dims)?))
     }
 
-    /// The value repeated to another shape by NumPy's rule: along axes of one element, and along new axes in
-    /// front. All sizes of that shape are known to the compiler.
+    /// Broadcasts to another shape by NumPy's rule: along axes of one element, and along new axes in front. The
+    /// compiler must know all sizes of that shape.
     pub fn expand<T: Dims>(self) -> Result<Typed<'s, T, E>> {
         const { assert::broadcasts("expand", S::DIMS, T::DIMS) };
         const { assert::all_known("expand", T::DIMS) };
@@ -43,7 +43,7 @@ impl<'s, S: Dims, E: Element> Typed<'s, S, E> {
         Ok(Typed::trust(self.var.broadcast_to(Shape::new(&dims)?)?))
     }
 
-    /// [`Typed::expand`] to the shape of another tensor, whose sizes need not be known to the compiler.
+    /// [`Typed::expand`] to the shape of another tensor, whose sizes the compiler need not know.
     ///
     /// ```
     /// use dittograd::prelude::*;
@@ -61,7 +61,7 @@ impl<'s, S: Dims, E: Element> Typed<'s, S, E> {
         Ok(Typed::trust(self.var.broadcast_to(other.shape()?)?))
     }
 
-    /// A new axis of one element.
+    /// Inserts an axis of one element.
     pub fn unsqueeze<const AXIS: usize>(self) -> Result<Typed<'s, S::With<Size<1>>, E>>
     where
         S: Insert<AXIS>,
@@ -69,7 +69,7 @@ impl<'s, S: Dims, E: Element> Typed<'s, S, E> {
         Ok(Typed::trust(self.var.unsqueeze(AXIS)?))
     }
 
-    /// An axis of one element dropped. [`Typed::select`] drops one whose size the compiler does not know.
+    /// Removes an axis of one element. Use [`Typed::select`] if the compiler does not know its size.
     pub fn squeeze<const AXIS: usize>(self) -> Result<Typed<'s, S::Without, E>>
     where
         S: HasAxis<AXIS, Dim = Size<1>>,
@@ -77,7 +77,7 @@ impl<'s, S: Dims, E: Element> Typed<'s, S, E> {
         Ok(Typed::trust(self.var.squeeze(AXIS)?))
     }
 
-    /// The last two axes exchanged.
+    /// Swaps the last two axes.
     pub fn transpose(self) -> Result<Typed<'s, S::Output, E>>
     where
         S: Transpose,
@@ -108,7 +108,7 @@ impl<'s, S: Dims, E: Element> Typed<'s, S, E> {
         Ok(Typed::trust(self.var.narrow(AXIS, START, LEN)?))
     }
 
-    /// Element `INDEX` of an axis, which is dropped.
+    /// Element `INDEX` of an axis; the axis is dropped.
     pub fn select<const AXIS: usize, const INDEX: usize>(self) -> Result<Typed<'s, S::Without, E>>
     where
         S: HasAxis<AXIS>,
@@ -117,7 +117,7 @@ impl<'s, S: Dims, E: Element> Typed<'s, S, E> {
         Ok(Typed::trust(self.var.select(AXIS, INDEX)?))
     }
 
-    /// The value followed by another along an axis. The caller names the sum of their sizes.
+    /// Concatenates this value and another along an axis. The caller names the sum of their sizes.
     ///
     /// ```
     /// use dittograd::prelude::*;
@@ -143,7 +143,7 @@ impl<'s, S: Dims, E: Element> Typed<'s, S, E> {
         Typed::trust_if(const { unknown(&[S::Dim::SIZE, D::SIZE]) == 0 }, self.var.concat(other.var, AXIS)?)
     }
 
-    /// Tensors of one shape along a new axis, as many as there are.
+    /// Stacks tensors of one shape along a new axis.
     ///
     /// ```
     /// use dittograd::prelude::*;
@@ -167,7 +167,7 @@ impl<'s, S: Dims, E: Element> Typed<'s, S, E> {
         Ok(Typed::trust(session.stack(&values.map(Var::from), AXIS)?))
     }
 
-    /// Two pieces along an axis, which they fill. The caller names their sizes; one may be dynamic, and is found out.
+    /// Splits an axis into two pieces. The caller names their sizes; one may be dynamic and is inferred.
     ///
     /// ```
     /// use dittograd::prelude::*;
@@ -198,7 +198,7 @@ impl<'s, S: Dims, E: Element> Typed<'s, S, E> {
         Ok((Typed::trust(parts[0]), Typed::trust(parts[1])))
     }
 
-    /// Equal pieces along an axis, as many as the caller names.
+    /// Splits an axis into equal pieces. The caller names how many.
     ///
     /// ```
     /// use dittograd::prelude::*;
@@ -224,7 +224,7 @@ impl<'s, S: Dims, E: Element> Typed<'s, S, E> {
         Ok(std::array::from_fn(|i| Typed::trust(parts[i])))
     }
 
-    /// The whole axis so many times in a row: [`Var::repeat`]. The caller names the product.
+    /// Repeats the whole axis: [`Var::repeat`]. The caller names the resulting size.
     pub fn repeat<const AXIS: usize, const T: usize, N: Dim>(
         self,
         _: Axis<AXIS>,
@@ -239,7 +239,7 @@ impl<'s, S: Dims, E: Element> Typed<'s, S, E> {
         Typed::trust_if(const { S::Dim::SIZE.is_some() }, self.var.repeat(&times)?)
     }
 
-    /// Each element of an axis so many times in a row: [`Var::repeat_interleave`]. The caller names the product.
+    /// Repeats each element of an axis: [`Var::repeat_interleave`]. The caller names the resulting size.
     pub fn repeat_interleave<const AXIS: usize, const T: usize, N: Dim>(
         self,
         _: Axis<AXIS>,
@@ -252,7 +252,7 @@ impl<'s, S: Dims, E: Element> Typed<'s, S, E> {
         Typed::trust_if(const { S::Dim::SIZE.is_some() }, self.var.repeat_interleave(AXIS, T)?)
     }
 
-    /// An axis in reverse order.
+    /// Reverses an axis.
     pub fn flip<const AXIS: usize>(self) -> Result<Self>
     where
         S: HasAxis<AXIS>,
@@ -260,7 +260,7 @@ impl<'s, S: Dims, E: Element> Typed<'s, S, E> {
         Ok(Typed::trust(self.var.flip(&[AXIS])?))
     }
 
-    /// The elements of an axis moved `shift` places towards its end, in a circle: [`Var::roll`].
+    /// Shifts the elements of an axis by `shift` places towards its end, cyclically: [`Var::roll`].
     pub fn roll<const AXIS: usize>(self, shift: i64) -> Result<Self>
     where
         S: HasAxis<AXIS>,
@@ -271,7 +271,7 @@ impl<'s, S: Dims, E: Element> Typed<'s, S, E> {
 
 /// Layout of numbers.
 impl<'s, S: Dims> Typed<'s, S> {
-    /// `A` times `value` in front of an axis and `B` times behind it. The caller names the sum of the sizes.
+    /// Pads an axis with `A` elements `value` in front and `B` at the end. The caller names the resulting size.
     ///
     /// ```
     /// use dittograd::prelude::*;
@@ -298,7 +298,7 @@ impl<'s, S: Dims> Typed<'s, S> {
         Typed::trust_if(const { S::Dim::SIZE.is_some() }, self.var.pad_with(AXIS, A, B, value)?)
     }
 
-    /// Matrices in the last two axes with zeros above a diagonal: [`Var::tril`].
+    /// The lower triangle of the matrices in the last two axes: [`Var::tril`].
     pub fn tril(self, diagonal: i64) -> Result<Self>
     where
         S: Transpose,
@@ -306,7 +306,7 @@ impl<'s, S: Dims> Typed<'s, S> {
         Ok(Typed::trust(self.var.tril(diagonal)?))
     }
 
-    /// Matrices in the last two axes with zeros below a diagonal: [`Var::triu`].
+    /// The upper triangle of the matrices in the last two axes: [`Var::triu`].
     pub fn triu(self, diagonal: i64) -> Result<Self>
     where
         S: Transpose,
@@ -318,9 +318,9 @@ impl<'s, S: Dims> Typed<'s, S> {
 macro_rules! permutes {
     ($([$($d:ident)*] $shape:ty, $($i:ident)*;)*) => {$(
         impl<'s, E: Element, $($d: Dim),*> Typed<'s, $shape, E> {
-            /// The axes in another order: those of the result, named by where they are now.
+            /// Permutes the axes. The arguments name, for each axis of the result, where it is now.
             ///
-            /// `x.permute::<1, 2, 0>()` has the first axis last.
+            /// `x.permute::<1, 2, 0>()` moves the first axis to the end.
             #[allow(clippy::type_complexity)] // the new order, spelt out
             pub fn permute<$(const $i: usize),*>(
                 self,

@@ -1,5 +1,5 @@
-//! Lists of tensors of different shapes, each with a type of its own. [`TList`] has what they do; the other
-//! traits say of which lists.
+//! Lists of tensors of different shapes, each with its own type. [`TList`] has their methods; the other traits say
+//! which lists have which.
 
 use super::{Dims, Param, Typed};
 use crate::error::Result;
@@ -40,21 +40,21 @@ macro_rules! __tlist_of {
 }
 pub use crate::__tlist_of as TListOf;
 
-/// The first place in a list, as a type.
+/// The first position in a list, as a type.
 #[derive(Clone, Copy, Debug)]
 pub struct First;
 
-/// The place after `I`.
+/// The position after `I`.
 #[derive(Clone, Copy, Debug)]
 pub struct Next<I>(I);
 
-/// A number that is to be a place: see [`Position`].
+/// A number that names a position: see [`Position`].
 #[derive(Clone, Copy, Debug)]
 pub struct Index<const N: usize>;
 
-/// The place that a number names. Numbers up to 31 do; beyond, split the list.
+/// The position that a number names. Numbers up to 31 are supported; beyond that, split the list.
 pub trait Position {
-    /// The place as a type.
+    /// The position as a type.
     type Place;
 }
 
@@ -75,7 +75,7 @@ macro_rules! positions {
 }
 positions! { 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31 }
 
-/// A list with an element at place `I`.
+/// A list with an element at position `I`.
 #[diagnostic::on_unimplemented(
     message = "the list ends before that element",
     note = "elements are counted from 0"
@@ -103,7 +103,7 @@ impl<I, H, T: Get<I>> Get<Next<I>> for Cons<H, T> {
     }
 }
 
-/// A list that can be cut before place `I`.
+/// A list that can be split before position `I`.
 #[diagnostic::on_unimplemented(message = "the list is too short to be split there")]
 pub trait SplitAt<I> {
     /// The elements before.
@@ -133,7 +133,7 @@ impl<I, H, T: SplitAt<I>> SplitAt<Next<I>> for Cons<H, T> {
     }
 }
 
-/// A list that another can be put behind.
+/// A list that another can be appended to.
 pub trait Append<R> {
     /// The type of both together.
     type Output;
@@ -155,7 +155,7 @@ impl<R, H, T: Append<R>> Append<R> for Cons<H, T> {
     }
 }
 
-/// What lists do.
+/// The methods of lists.
 ///
 /// ```
 /// use dittograd::prelude::*;
@@ -203,7 +203,7 @@ pub trait TList: Sized {
         self.at()
     }
 
-    /// The list with one more element at its end.
+    /// Appends an element.
     fn snoc<X>(self, last: X) -> Self::Output
     where
         Self: Append<Cons<X, Nil>>,
@@ -211,7 +211,7 @@ pub trait TList: Sized {
         self.before(Cons { head: last, tail: Nil })
     }
 
-    /// The list followed by another.
+    /// Appends another list.
     fn append<R>(self, other: R) -> Self::Output
     where
         Self: Append<R>,

@@ -1,19 +1,19 @@
-//! Losses, whose results have the shape that their reduction says.
+//! Losses. The reduction decides the shape of the result.
 
 use super::{Dim, Dims, EndsIn, Scalar, Typed};
 use crate::error::Result;
 use crate::ops::loss::Reduction;
 use crate::session::{LabelLoss, Var};
 
-/// What becomes of losses of shape `S`, as an argument: [`ToMean`], [`ToSum`] or [`Each`].
+/// How losses of shape `S` are combined, as an argument: [`ToMean`], [`ToSum`] or [`Each`].
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not say what becomes of losses",
     note = "use `ToMean`, `ToSum`, or `Each` for all of them as they are"
 )]
 pub trait ReduceTo<S> {
-    /// The shape that is left.
+    /// The resulting shape.
     type Output: Dims;
-    /// The same for the untyped form.
+    /// The untyped reduction.
     const REDUCTION: Reduction;
 }
 
@@ -35,7 +35,7 @@ reductions! {
     ToMean Mean ();
     /// The sum of all losses.
     ToSum Sum ();
-    /// Every loss by itself.
+    /// No reduction: one loss per element.
     Each None S;
 }
 
@@ -109,8 +109,7 @@ impl<'s, S: Dims> Typed<'s, S> {
         Ok(Typed::trust(self.var.nll(labels.var, ignore)?))
     }
 
-    /// Cross-entropy of logits with a weight for each class, a label that does not count, and a part of the target
-    /// spread over all classes: [`Var::cross_entropy_loss`].
+    /// Cross-entropy of logits with class weights, an ignored label and label smoothing: [`Var::cross_entropy_loss`].
     pub fn cross_entropy_loss<C: Dim, R: ReduceTo<S::Lead>>(
         self,
         labels: Typed<'s, S::Lead, u32>,
@@ -127,8 +126,7 @@ impl<'s, S: Dims> Typed<'s, S> {
         Ok(Typed::trust(self.var.cross_entropy_loss(labels.var, options)?))
     }
 
-    /// `-x[label]` of log-probabilities with a weight for each class, and a label that does not count:
-    /// [`Var::nll_loss`].
+    /// Negative log-likelihood of log-probabilities with class weights and an ignored label: [`Var::nll_loss`].
     pub fn nll_loss<C: Dim, R: ReduceTo<S::Lead>>(
         self,
         labels: Typed<'s, S::Lead, u32>,

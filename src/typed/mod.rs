@@ -1,7 +1,7 @@
-//! Shapes in types, over the same session: what the compiler can know about shapes, it checks.
+//! Shapes in types, over the same session: the compiler checks what it can know about shapes.
 //!
-//! A [`Typed`] is a [`Var`] whose shape is part of its type, at no cost: every method calls the one of `Var`, and
-//! gives back a type that says what came out.
+//! A [`Typed`] is a [`Var`] whose shape is part of its type, at no cost: every method calls the one of `Var` and
+//! returns a type with the shape of the result.
 //!
 //! ```
 //! use dittograd::prelude::*;
@@ -28,33 +28,33 @@
 //!
 //! # Shapes
 //!
-//! A shape is a tuple of dimensions, outermost first: `(Size<8>, Size<2>)`, in short [`Rank2<8, 2>`](Rank2);
-//! [`Matrix<8, 2>`](Matrix) is a tensor of that shape. A dimension the compiler does not know is [`Dyn`], or a type of
-//! yours ([`Dim`]): `(Dyn, Size<2>)` is any number of pairs. Where dynamic dimensions meet, they are compared at run
-//! time, and the error is that of the session; [`Typed::retype`] turns one kind into the other.
+//! A shape is a tuple of dimensions, outermost first: `(Size<8>, Size<2>)`, or [`Rank2<8, 2>`](Rank2) for short.
+//! [`Matrix<8, 2>`](Matrix) is a tensor of that shape. A dimension that the compiler does not know is [`Dyn`], or your
+//! own type ([`Dim`]): `(Dyn, Size<2>)` is any number of pairs. Dynamic dimensions are compared at run time, with the
+//! session's errors. [`Typed::retype`] converts between known and dynamic dimensions.
 //!
 //! # When it is checked
 //!
-//! What a type can say (equal shapes, inner sizes of products, axes, layers in a row) is checked wherever types
-//! are: in the editor and by `cargo check`. Sums and products of sizes (reshapes, slices, concatenation,
-//! convolutions, pools) stable Rust computes only when it generates code: these are errors of `cargo build` and
-//! `cargo test`, of the form
+//! What a type can express (equal shapes, inner sizes of products, axes, layers in sequence) is checked with the types:
+//! in the editor and by `cargo check`. Stable Rust computes sums and products of sizes (reshapes, slices,
+//! concatenation, convolutions, pooling) only when it generates code. Errors there appear in `cargo build` and
+//! `cargo test`, in the form
 //!
 //! ```text
 //! error[E0080]: evaluation panicked: reshape: [3, 4] cannot become [2, 5]: they have 12 and 10 elements
 //! ```
 //!
-//! with a last note that points at the caller. Since types cannot hold such sums, the caller names the result (most
-//! often by what it is used for), and the compiler checks it.
+//! with a last note that points at the caller. Since types cannot express such sums, the caller names the result type
+//! (usually implied by how the result is used), and the compiler checks it.
 //!
 //! # What is left out
 //!
-//! Forms that would say no more than the untyped ones, since what they do to a shape depends on numbers or lists given
-//! at run time: reductions over several axes (over all of them: [`Typed::reshape`] to `(Dyn,)` first), axes that
-//! reductions keep ([`Typed::unsqueeze`] brings them back), strided slices, diagonals, windows with dilation or groups,
-//! indices of several axes for one axis, lists of pieces of different sizes, einsum. Masks in [`AttentionOptions`] and
-//! numbers given at run time (eps, shifts, labels) are checked at run time. The way there and back is free:
-//! [`Typed::into_untyped`] and [`Var::typed`].
+//! Methods whose effect on a shape depends on numbers or lists given at run time have no typed form, since it would say
+//! no more than the untyped one: reductions over several axes (for all of them, [`Typed::reshape`] to `(Dyn,)` first),
+//! reductions with `keepdim` ([`Typed::unsqueeze`] restores the axes), strided slices, diagonals, windows with dilation
+//! or groups, indices of several axes for one axis, lists of pieces of different sizes, einsum. Masks in
+//! [`AttentionOptions`] and numbers given at run time (eps, shifts, labels) are checked at run time. Converting back
+//! and forth is free: [`Typed::into_untyped`] and [`Var::typed`].
 //!
 //! [`AttentionOptions`]: crate::session::AttentionOptions
 
@@ -109,9 +109,9 @@ pub type Rows<'s, const N: usize> = Typed<'s, (Dyn, Size<N>)>;
 /// A class for each of `B` rows.
 pub type Labels<'s, const B: usize> = Typed<'s, Rank1<B>, u32>;
 
-/// What a tensor holds: `f32` numbers, or `u32` indices.
+/// The element type of a tensor: `f32` numbers, or `u32` indices.
 pub trait Element {
-    /// Its name on devices.
+    /// The device's element type.
     const DTYPE: DType;
 }
 
@@ -146,20 +146,20 @@ impl<S: Dims, E> fmt::Debug for Typed<'_, S, E> {
     }
 }
 
-/// As the handle without the type prints it: downloads.
+/// Prints like the untyped handle; downloads the elements.
 impl<S, E> fmt::Display for Typed<'_, S, E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.var.fmt(f)
     }
 }
 
-/// A shape in words: unknown dimensions are question marks.
+/// A shape as text, with question marks for unknown dimensions.
 fn sizes(dims: &[Option<usize>]) -> String {
     let words: Vec<String> = dims.iter().map(|d| d.map_or("?".to_string(), |n| n.to_string())).collect();
     format!("[{}]", words.join(", "))
 }
 
-/// Whether a value is what its type says.
+/// Errors unless a value has the shape and element type of its type.
 fn check<S: Dims, E: Element>(meta: Meta) -> Result<()> {
     if meta.dtype != E::DTYPE {
         let kind = ErrorKind::DType { want: E::DTYPE.name(), got: meta.dtype.name(), input: 0 };
@@ -174,7 +174,7 @@ fn check<S: Dims, E: Element>(meta: Meta) -> Result<()> {
     Err(Error::argument("typed", "shape", why))
 }
 
-/// Checks shape and kind of elements, once.
+/// Checks shape and element type.
 impl<'s, S: Dims, E: Element> TryFrom<Var<'s>> for Typed<'s, S, E> {
     type Error = Error;
 
@@ -191,13 +191,13 @@ impl<'s, S, E> From<Typed<'s, S, E>> for Var<'s> {
 }
 
 impl<'s, S: Dims, E: Element> Typed<'s, S, E> {
-    /// A value that is known to be what the type says.
+    /// A value that is known to have this type.
     pub(crate) fn trust(var: Var<'s>) -> Self {
         debug_assert_eq!(var.meta().and_then(check::<S, E>), Ok(()));
         Typed { var, is: PhantomData }
     }
 
-    /// A value whose type the compiler has checked, if it knew all the sizes it is made of.
+    /// A value whose type the compiler has checked, if it knew all the sizes; otherwise checked now.
     fn trust_if(known: bool, var: Var<'s>) -> Result<Self> {
         if known { Ok(Typed::trust(var)) } else { Typed::try_from(var) }
     }
@@ -217,8 +217,8 @@ impl<'s, S: Dims, E: Element> Typed<'s, S, E> {
         self.var.shape()
     }
 
-    /// The same tensor under a type that knows more or less of its shape. What both know is compared by the
-    /// compiler, what only the new one knows is checked now.
+    /// The same tensor with a type that knows more or less of its shape. What both types know is compared at compile
+    /// time, what only the new one knows is checked now.
     ///
     /// ```
     /// use dittograd::prelude::*;
@@ -239,7 +239,7 @@ impl<'s, S: Dims, E: Element> Typed<'s, S, E> {
 }
 
 impl<'s, S: Dims> Typed<'s, S> {
-    /// Whole numbers as indices: [`Var::to_index`]. Waits for the device.
+    /// Integers as indices: [`Var::to_index`]. Waits for the device.
     pub fn to_index(self) -> Result<Typed<'s, S, u32>> {
         Ok(Typed::trust(self.var.to_index()?))
     }
@@ -249,7 +249,7 @@ impl<'s, S: Dims> Typed<'s, S> {
         self.var.value()
     }
 
-    /// The handle of an operand that broadcasts to this one. Sizes the compiler does not know are compared now:
+    /// The handle of an operand that broadcasts to this one. Sizes that the compiler does not know are compared now:
     /// the session would broadcast a dynamic dimension of 1.
     fn operand<R: Dims + Broadcast<S>, E: Element>(self, other: Typed<'s, R, E>) -> Result<Var<'s>> {
         if const { assert::unknown(R::DIMS) > 0 } {
@@ -269,7 +269,7 @@ impl<'s> Scalar<'s> {
         self.var.item()
     }
 
-    /// [`Var::backward`]. Only a scalar has it.
+    /// [`Var::backward`]. Only for scalars.
     pub fn backward(self) -> Result<Grads> {
         self.var.backward()
     }
@@ -279,7 +279,7 @@ impl<'s> Scalar<'s> {
         self.var.backward_retain()
     }
 
-    /// The gradient with respect to a tensor, of its shape and to be differentiated again: [`Session::grad`].
+    /// The gradient with respect to a tensor, with its shape. It can be differentiated again: [`Session::grad`].
     pub fn grad<S: Dims>(self, by: Typed<'s, S>) -> Result<Typed<'s, S>> {
         Ok(Typed::trust(self.session().grad(self.var, &[by.var])?[0]))
     }
@@ -312,17 +312,17 @@ macro_rules! methods {
 dittograd_ops::with_rows!(methods);
 // Further methods of `Var` that keep the shape.
 methods! {
-    /// The larger of two: [`Typed::max`] under its other name.
+    /// The larger of two elements: another name of [`Typed::max`].
     maximum Var {} (other);
-    /// The smaller of two: [`Typed::min`] under its other name.
+    /// The smaller of two elements: another name of [`Typed::min`].
     minimum Var {} (other);
-    /// From the tensor at `weight` 0 to `end` at 1, in a straight line: [`Var::lerp`].
+    /// Linear interpolation from this tensor to `end`: [`Var::lerp`].
     lerp Var { weight } (end);
     /// 1 where an element is NaN, else 0.
     isnan Var {} ();
-    /// Held between -1 and 1.
+    /// Clamps to `[-1, 1]`.
     hardtanh Var {} ();
-    /// Held between 0 and 6.
+    /// Clamps to `[0, 6]`.
     relu6 Var {} ();
     /// A tensor of this shape with every element `value`.
     full_like Var { value } ();
@@ -336,15 +336,15 @@ methods! {
     log_softmax Var {} ();
     /// [`Var::dropout`].
     dropout Var { p } ();
-    /// The same value, through which no gradient flows.
+    /// The same value, cut off from gradients.
     detach Var {} ();
-    /// [`Var::tracked`]: the value as one that can be differentiated by.
+    /// [`Var::tracked`]: the value in a form that can be differentiated by.
     tracked Var {} ();
 }
 
 macro_rules! creations {
     ($($(#[$doc:meta])* $name:ident($($arg:ident),*);)*) => {
-        /// Tensors made in a session. The compiler knows all of their shape.
+        /// Creates tensors in a session. The compiler must know all of their shape.
         impl<'s, S: Dims> Typed<'s, S> {$(
             $(#[$doc])*
             pub fn $name(session: &'s Session $(, $arg: f64)*) -> Result<Self> {

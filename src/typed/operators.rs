@@ -1,5 +1,5 @@
-//! The operators of [`Var`](crate::session::Var), with shapes in types: see its `+`, `-`, `*`, `/`. The right operand has
-//! the shape of the left one, or its last axes; a result on either side and an `f64` fit in as they do there.
+//! The operators of [`Var`](crate::session::Var), `+`, `-`, `*`, `/`, with shapes in types. The right operand has the
+//! shape of the left one, or its last axes. Operands may be a `Result` or an `f64` as there.
 
 use super::{Broadcast, Dims, Typed};
 use crate::error::Result;
@@ -34,7 +34,7 @@ macro_rules! operators {
             }
         }
 
-        /// With the same number for every element.
+        /// With a number as the right operand.
         impl<'s, S: Dims> $trait<f64> for Typed<'s, S> {
             type Output = Result<Typed<'s, S>>;
 
@@ -43,7 +43,7 @@ macro_rules! operators {
             }
         }
 
-        /// Of the same number for every element.
+        /// With a number as the left operand.
         impl<'s, S: Dims> $trait<Typed<'s, S>> for f64 {
             type Output = Result<Typed<'s, S>>;
 

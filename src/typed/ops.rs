@@ -1,4 +1,4 @@
-//! Products, attention, norms, scans, and what works along an axis.
+//! Products, attention, norms, scans, and operations along an axis.
 
 use super::assert;
 use super::{Broadcast, Dim, Dims, Element, EndsIn, HasAxis, Push, Scalar, Size, Transpose, Typed};
@@ -22,7 +22,7 @@ tokens! {
     Stride;
     /// A padding as an argument.
     Padding;
-    /// What a transposed convolution is to have more at its end, as an argument.
+    /// The extra size at the end of a transposed convolution's output, as an argument.
     OutputPadding;
     /// How often something is repeated, as an argument: `x.repeat(Axis::<0>, Times::<3>)`.
     Times;
@@ -34,7 +34,7 @@ tokens! {
 
 /// Products along the last axis.
 impl<'s, S: Dims> Typed<'s, S> {
-    /// The product with a matrix that has as many rows as this tensor's last axis has elements.
+    /// The matrix product with a matrix that has as many rows as this tensor's last axis has elements.
     ///
     /// ```compile_fail
     /// # use dittograd::typed::Matrix;
@@ -52,7 +52,7 @@ impl<'s, S: Dims> Typed<'s, S> {
         Ok(Typed::trust(self.var.matmul(other.var)?))
     }
 
-    /// The product with a vector as long as the last axis, which is dropped. Of two vectors it is a number.
+    /// The product with a vector as long as the last axis, which is dropped. For two vectors it is a scalar.
     pub fn mv<K: Dim>(self, vector: Typed<'s, (K,)>) -> Result<Typed<'s, S::Lead>>
     where
         S: EndsIn<K>,
@@ -72,7 +72,7 @@ impl<'s, S: Dims> Typed<'s, S> {
         Ok(Typed::trust(self.var.linear(weight.var, bias.var)?))
     }
 
-    /// A matrix applied along the last axis but one: [`Var::axis_matmul`].
+    /// Applies a matrix along the second-to-last axis: [`Var::axis_matmul`].
     #[allow(clippy::type_complexity)] // the last two dimensions, spelt out
     pub fn axis_matmul<I: Dim, K: Dim, N: Dim>(
         self,
@@ -98,7 +98,7 @@ impl<'s, S: Dims> Typed<'s, S> {
 
 /// Batches of matrices.
 impl<'s, B: Dim, M: Dim, K: Dim> Typed<'s, (B, M, K)> {
-    /// The products with as many matrices, each with as many rows as these have columns.
+    /// Batched matrix product: each of the other matrices has as many rows as these have columns.
     pub fn bmm<N: Dim>(self, other: Typed<'s, (B, K, N)>) -> Result<Typed<'s, (B, M, N)>> {
         Ok(Typed::trust(self.var.bmm(other.var)?))
     }
@@ -117,7 +117,7 @@ impl<'s, B: Dim, M: Dim, K: Dim> Typed<'s, (B, M, K)> {
 
 /// Queries `(batch, heads, n, d)`.
 impl<'s, B: Dim, H: Dim, N: Dim, D: Dim> Typed<'s, (B, H, N, D)> {
-    /// [`Var::attention`] on keys and values of as many heads, or of fewer that are shared evenly.
+    /// [`Var::attention`] to keys and values of as many heads, or of fewer that are shared evenly.
     pub fn attention<G: Dim, M: Dim, V: Dim>(
         self,
         keys: Typed<'s, (B, G, M, D)>,
@@ -129,7 +129,7 @@ impl<'s, B: Dim, H: Dim, N: Dim, D: Dim> Typed<'s, (B, H, N, D)> {
     }
 }
 
-/// Queries, keys and values side by side.
+/// Packed queries, keys and values.
 impl<'s, B: Dim, N: Dim, H: Dim, D: Dim> Typed<'s, (B, N, Size<3>, H, D)> {
     /// [`Var::self_attention`].
     pub fn self_attention(self, options: AttentionOptions<'s>) -> Result<Typed<'s, (B, N, H, D)>> {
@@ -139,8 +139,8 @@ impl<'s, B: Dim, N: Dim, H: Dim, D: Dim> Typed<'s, (B, N, Size<3>, H, D)> {
 
 /// Rows `(…, n, d)` that attend to each other.
 impl<'s, S: Transpose> Typed<'s, S> {
-    /// [`Var::multi_head_attention`]: weights of queries, keys and values, whose columns the heads share, and of the
-    /// outputs.
+    /// [`Var::multi_head_attention`] with the weights of queries, keys and values, whose columns are split into heads,
+    /// and of the outputs.
     pub fn multi_head_attention<D: Dim, P: Dim, O: Dim, const H: usize>(
         self,
         [wq, wk, wv]: [Typed<'s, (D, P)>; 3],
@@ -165,7 +165,7 @@ impl<'s, S: Transpose> Typed<'s, S> {
     }
 }
 
-/// Over everything.
+/// Reductions over everything.
 impl<'s, S: Dims> Typed<'s, S> {
     /// Sum of all elements.
     pub fn sum(self) -> Result<Scalar<'s>> {
@@ -189,7 +189,7 @@ macro_rules! along_axis {
         $(#[$doc:meta])*
         $name:ident($($arg:ident: $type:ty),*) -> $out:ty, $e:ty, |$x:ident, $axis:ident| $value:expr;
     )*) => {
-        /// Along an axis, which stays, or is dropped.
+        /// Along an axis, which is kept or dropped.
         impl<'s, S: Dims> Typed<'s, S> {$(
             $(#[$doc])*
             pub fn $name<const AXIS: usize>(self $(, $arg: $type)*) -> Result<Typed<'s, $out, $e>>
@@ -221,46 +221,46 @@ along_axis! {
     amax() -> S::Without, f32, |x, axis| x.amax(&[axis], false);
     /// The smallest elements along an axis: [`Var::amin`].
     amin() -> S::Without, f32, |x, axis| x.amin(&[axis], false);
-    /// The places of the largest elements along an axis: [`Var::argmax`].
+    /// The positions of the largest elements along an axis: [`Var::argmax`].
     argmax() -> S::Without, u32, |x, axis| x.argmax(&[axis], false);
-    /// The places of the smallest elements along an axis: [`Var::argmin`].
+    /// The positions of the smallest elements along an axis: [`Var::argmin`].
     argmin() -> S::Without, u32, |x, axis| x.argmin(&[axis], false);
     /// `ln Σ e^x` along an axis, without overflow.
     logsumexp() -> S::Without, f32, |x, axis| x.logsumexp(&[axis], false);
-    /// Variances along an axis, the count less `correction`: [`Var::var`].
+    /// Variances along an axis; the divisor is the count minus `correction`: [`Var::var`].
     var(correction: usize) -> S::Without, f32, |x, axis| x.var(&[axis], correction, false);
-    /// Standard deviations along an axis, the count less `correction`: [`Var::std`].
+    /// Standard deviations along an axis; the divisor is the count minus `correction`: [`Var::std`].
     std(correction: usize) -> S::Without, f32, |x, axis| x.std(&[axis], correction, false);
-    /// Norms along an axis, `p` being 1, 2 or infinite: [`Var::norm`].
+    /// Norms along an axis, with `p` 1, 2 or infinite: [`Var::norm`].
     norm(p: f64) -> S::Without, f32, |x, axis| x.norm(p, &[axis], false);
-    /// Divided by the Euclidean norm along an axis, or by `eps` where that is larger.
+    /// The tensor divided by its Euclidean norm along an axis, or by `eps` if that is larger.
     normalize(eps: f64) -> S, f32, |x, axis| x.normalize(axis, eps);
     /// Softmax along an axis.
     softmax_axis() -> S, f32, |x, axis| x.softmax_axis(axis);
     /// Logarithm of the softmax along an axis.
     log_softmax_axis() -> S, f32, |x, axis| x.log_softmax_axis(axis);
-    /// Running sums along an axis.
+    /// Cumulative sums along an axis.
     cumsum() -> S, f32, |x, axis| x.cumsum(axis);
-    /// Running sums without the element itself (`exclusive`), from the end (`reverse`), or both.
+    /// Cumulative sums without the element itself (`exclusive`), from the end (`reverse`), or both.
     cumsum_with(exclusive: bool, reverse: bool) -> S, f32, |x, axis| x.cumsum_with(axis, exclusive, reverse);
-    /// Running products along an axis.
+    /// Cumulative products along an axis.
     cumprod() -> S, f32, |x, axis| x.cumprod(axis);
 }
 
 /// Masks and scans.
 impl<'s, S: Dims> Typed<'s, S> {
-    /// The tensor, with `value` where the mask is not 0.
+    /// `value` where the mask is not 0, otherwise this tensor.
     pub fn masked_fill(self, mask: Typed<'s, impl Dims + Broadcast<S>>, value: f64) -> Result<Self> {
         Ok(Typed::trust(self.var.masked_fill(self.operand(mask)?, value)?))
     }
 
-    /// Softmax along the last axis of what a mask of numbers or indices allows: [`Var::masked_softmax`].
+    /// Softmax along the last axis over the elements that a mask of numbers or indices allows: [`Var::masked_softmax`].
     pub fn masked_softmax<E: Element>(self, mask: Typed<'s, impl Dims + Broadcast<S>, E>) -> Result<Self> {
         Ok(Typed::trust(self.var.masked_softmax(self.operand(mask)?)?))
     }
 
-    /// The recurrence `h[t] = a ∘ h[t-1] + b ∘ x[t]` from `h0` along the last axis but one: [`Var::selective_scan`].
-    /// `a` and `b` have the last axis of `x`, or its shape if they vary with time.
+    /// The recurrence `h[t] = a ∘ h[t-1] + b ∘ x[t]` from `h0` along the second-to-last axis: [`Var::selective_scan`].
+    /// `a` and `b` have the last axis of `x`, or its whole shape if they vary with time.
     pub fn selective_scan<A, B, T, N>(
         self,
         a: Typed<'s, A>,
@@ -305,12 +305,12 @@ impl<'s, S: Dims> Typed<'s, S> {
     }
 }
 
-/// A number for each channel of `(batch, channels, …)`.
+/// One number per channel of `(batch, channels, …)`.
 type PerChannel<'s, S> = Typed<'s, (<S as HasAxis<1>>::Dim,)>;
 
 /// Norms of channels `(batch, channels, …)`.
 impl<'s, S: HasAxis<1>> Typed<'s, S> {
-    /// [`Var::batch_norm`], while training.
+    /// [`Var::batch_norm`], for training.
     pub fn batch_norm(
         self,
         weight: PerChannel<'s, S>,
@@ -320,7 +320,7 @@ impl<'s, S: HasAxis<1>> Typed<'s, S> {
         Ok(Typed::trust(self.var.batch_norm(Some(weight.var), Some(bias.var), eps)?))
     }
 
-    /// [`Var::batch_norm_eval`], with mean and variance of each channel.
+    /// [`Var::batch_norm_eval`], with given mean and variance per channel.
     pub fn batch_norm_eval(
         self,
         mean: PerChannel<'s, S>,
@@ -333,7 +333,7 @@ impl<'s, S: HasAxis<1>> Typed<'s, S> {
         Ok(Typed::trust(self.var.batch_norm_eval(mean.var, var.var, weight, bias, eps)?))
     }
 
-    /// Mean and biased variance of each channel: [`Var::moments`].
+    /// Mean and biased variance per channel: [`Var::moments`].
     pub fn moments(self) -> Result<(PerChannel<'s, S>, PerChannel<'s, S>)> {
         let (mean, var) = self.var.moments()?;
         Ok((Typed::trust(mean), Typed::trust(var)))
@@ -349,7 +349,7 @@ impl<'s, S: HasAxis<1>> Typed<'s, S> {
         Ok(Typed::trust(self.var.instance_norm(Some(weight.var), Some(bias.var), eps)?))
     }
 
-    /// [`Var::group_norm`] of groups that divide the channels.
+    /// [`Var::group_norm`] with a number of groups that divides the channels.
     pub fn group_norm<const G: usize>(
         self,
         _: Groups<G>,

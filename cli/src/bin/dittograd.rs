@@ -5,16 +5,16 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Memory that is in proportion to data is asked for, and not to get it is an error like others. For names, lists and the like,
-/// which are below this size, nobody asks: without memory for these the program ends with one line and its usual exit code.
-const SMALL: usize = 1 << 20;
+/// Large allocations, in proportion to data, are fallible, and a failure is an ordinary error. Allocations below this
+/// size (names, lists and the like) are not: if one fails, the program ends with one line and its usual exit code.
+const MAX_INFALLIBLE_BYTES: usize = 1 << 20;
 
 struct Memory;
 
-/// The address, if there is one; else, for a small request, the end.
+/// The address if there is one. Otherwise, a small request ends the process.
 fn given(address: *mut u8, bytes: usize) -> *mut u8 {
     static ENDS: AtomicBool = AtomicBool::new(false);
-    if !address.is_null() || bytes >= SMALL {
+    if !address.is_null() || bytes >= MAX_INFALLIBLE_BYTES {
         return address;
     }
     if ENDS.swap(true, Ordering::SeqCst) {
@@ -23,13 +23,13 @@ fn given(address: *mut u8, bytes: usize) -> *mut u8 {
             std::thread::sleep(std::time::Duration::from_secs(1));
         }
     }
-    // Neither of these takes memory. There is nobody to tell if nobody reads.
+    // Neither of these allocates. If stderr is closed, nobody can be told.
     let _ =
         writeln!(std::io::stderr(), "dittograd: out of memory asking for {bytes} bytes for lists and names");
     end()
 }
 
-/// Ends the process without anything that could ask for memory again.
+/// Ends the process without anything that could allocate again.
 #[cfg(unix)]
 fn end() -> ! {
     // SAFETY: it takes a number and does not come back.

@@ -3,29 +3,30 @@
 use super::raster::{ZOOM, text_width};
 use super::scene::{Anchor, Colour, FRAME, Font, GRID, SOFT, Scene, Shape};
 
-/// Numbers at axes.
+/// Font of the numbers at axes.
 pub(super) const SMALL: Font = Font { size: 14.0, bold: false, colour: SOFT };
-/// Room between a number and its axis.
+/// Distance between a number and its axis.
 pub(super) const GAP: f64 = 7.0;
 /// Lines with at most this many points show each of them.
 const DOTS: usize = 16;
 
-/// From values to places on an axis.
+/// Maps values to positions on an axis.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Scale {
     lo: f64,
     hi: f64,
     log: bool,
-    /// Only whole numbers are written.
+    /// Whether only integers are labelled.
     whole: bool,
 }
 
-/// A place on an axis, from 0 to 1, and the number there.
+/// A position on an axis, from 0 to 1, and its label.
 pub(super) type Tick = (f64, String);
 
 impl Scale {
-    /// The scale that all finite values have a place on; nothing if there is none. A logarithmic one leaves out
-    /// what is not positive, and is not logarithmic if nothing is. Wider than the values by the share `pad` at each end.
+    /// A scale that covers all finite values, or `None` if there are none. A logarithmic scale leaves out values that
+    /// are not positive, and falls back to linear if none is. It is wider than the values by the fraction `pad` at each
+    /// end.
     pub(super) fn of(values: impl Iterator<Item = f64> + Clone, log: bool, pad: f64) -> Option<Scale> {
         let range = |log: bool| {
             let shown = values.clone().filter(|v| v.is_finite() && (!log || *v > 0.0));
@@ -34,7 +35,7 @@ impl Scale {
         };
         let ((lo, hi), log) = log.then(|| range(true)).flatten().or_else(|| range(false))?;
         let (lo, hi) = if log { (libm::log10(lo), libm::log10(hi)) } else { (lo, hi) };
-        // Halves, since the distance of the ends may be more than a number can hold.
+        // Halves, since the distance of the ends may overflow.
         let half = hi / 2.0 - lo / 2.0;
         let largest = lo.abs().max(hi.abs());
         let differ = half > if log { 1e-6 } else { 1e-9 * largest };
@@ -53,7 +54,7 @@ impl Scale {
         Scale { lo: -limit, hi: limit, log: false, whole: false }
     }
 
-    /// Where a value is, 0 to 1; nothing if it has no place.
+    /// The position of a value, from 0 to 1; `None` if it has none.
     pub(super) fn at(&self, v: f64) -> Option<f64> {
         let v = match self.log {
             true if v > 0.0 => libm::log10(v),
@@ -68,7 +69,7 @@ impl Scale {
     pub(super) fn ticks(&self, count: usize) -> Vec<Tick> {
         let values = match self.log {
             true => self.log_values(count),
-            // One number says nothing about a scale.
+            // A single label says nothing about a scale.
             false => {
                 let tries = (count..count + 3).map(|c| self.linear_values(c));
                 tries.into_iter().find(|v| v.len() > 1).unwrap_or_else(|| self.linear_values(count))
@@ -113,7 +114,7 @@ impl Scale {
             decades(1, &[1.0]),
         ];
         if tries[0].len() < 3 {
-            // Less than a few numbers of one digit: as on a linear axis.
+            // Fewer than a few one-digit labels: use those of a linear axis.
             let between = |v: f64| libm::pow(10.0, v);
             return Scale { lo: between(lo), hi: between(hi), log: false, ..*self }
                 .linear_values(count.min(5));
@@ -131,12 +132,12 @@ fn power(exponent: i32) -> f64 {
     libm::pow(10.0, f64::from(exponent))
 }
 
-/// A number times a power of ten, as it would be read from text: dividing by a whole power rounds only once.
+/// A number times a power of ten, correctly rounded: dividing by an integer power rounds only once.
 fn decimal(mantissa: f64, exponent: i32) -> f64 {
     if exponent < 0 { mantissa / power(-exponent) } else { mantissa * power(exponent) }
 }
 
-/// The numbers as texts, all in the same manner. Those of logarithmic axes have no digits they do not need.
+/// The numbers as texts in one style. Those of logarithmic axes have no unneeded digits.
 fn labels(values: &[f64], log: bool) -> Vec<String> {
     let sizes = || values.iter().map(|v| v.abs()).filter(|v| *v > 0.0);
     let (smallest, largest) = (sizes().fold(f64::INFINITY, f64::min), sizes().fold(0.0, f64::max));
@@ -174,7 +175,7 @@ fn signed(text: String) -> String {
     text.replace('-', "−")
 }
 
-/// As `1.5e−7`, with at most this many digits behind the point.
+/// Scientific notation such as `1.5e−7`, with at most this many digits after the point.
 fn scientific(v: f64, digits: usize) -> String {
     if v == 0.0 {
         return "0".to_string();
@@ -188,7 +189,7 @@ fn scientific(v: f64, digits: usize) -> String {
     signed(format!("{mantissa}e{exponent}"))
 }
 
-/// A number with three digits that count, as in `1.23 %` or `4.5e−7`.
+/// A number with three significant digits, as in `1.23 %` or `4.5e−7`.
 pub(super) fn three(v: f64) -> String {
     let size = v.abs();
     match size {
@@ -215,7 +216,7 @@ pub(super) struct Curve<'a> {
 pub(super) struct Plot<'a> {
     pub(super) curves: Vec<Curve<'a>>,
     pub(super) log: bool,
-    /// Places are whole numbers.
+    /// Whether positions are integers.
     pub(super) whole: bool,
     pub(super) x_name: &'a str,
     pub(super) y_name: &'a str,
@@ -245,7 +246,7 @@ impl Plot<'_> {
         SMALL.size + GAP + if self.x_name.is_empty() { 0.0 } else { SMALL.size + 6.0 }
     }
 
-    /// Draws into the box `[x, y, width, height]`; numbers and names are outside of it, in `left` and `below`.
+    /// Draws into the box `[x, y, width, height]`. Numbers and names are outside of it, in `left` and `below`.
     pub(super) fn draw(&self, scene: &mut Scene, [x, y, width, height]: [f64; 4], left: f64) {
         let (right, bottom) = (x + width, y + height);
         let scales = self.scales();
@@ -298,7 +299,7 @@ impl Plot<'_> {
     }
 }
 
-/// As many numbers as have room beside each other.
+/// As many labels as fit beside each other.
 fn spaced(scale: &Scale, width: f64) -> Vec<Tick> {
     let fits = |ticks: &Vec<Tick>| {
         ticks.windows(2).all(|pair| {
@@ -310,8 +311,7 @@ fn spaced(scale: &Scale, width: f64) -> Vec<Tick> {
     tries.into_iter().find(fits).unwrap_or_default()
 }
 
-/// The same line with at most four points where more are in one column of pixels: the first, the lowest, the
-/// highest and the last.
+/// The same line with at most four points per column of pixels: the first, the lowest, the highest and the last.
 fn thinned(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     let column = |p: &(f64, f64)| (p.0 * ZOOM).floor();
     let mut kept = Vec::new();

@@ -1,4 +1,4 @@
-//! Pictures of pixels: fields in the plane in colours, and images with what a model says about them.
+//! Pictures of pixels: fields in the plane as colours, and images with a model's predictions.
 
 use super::axes::{GAP, SMALL, Scale};
 use super::raster::{ZOOM, text_width};
@@ -7,19 +7,19 @@ use super::{MARGIN, NAME, PART, bad, count, header, relative, titled, write};
 use crate::Answer;
 use std::path::Path;
 
-/// Most rows of [`maps`].
+/// The most rows of [`maps`].
 const MOST_ROWS: usize = 64;
-/// Most images.
+/// The most images.
 const MOST_TILES: usize = 1024;
 /// Longer side of a field.
 const MAP: f64 = 210.0;
 /// Longer side of an image.
 const TILE: f64 = 84.0;
-/// Width of a bar of colours.
+/// Width of a colour bar.
 const BAR: f64 = 12.0;
-/// What is not finite.
+/// Colour of values that are not finite.
 const HOLE: Colour = [190, 190, 190];
-/// Anchors of viridis (van der Walt and Smith, CC0), from dark to light at an even rate for every eye.
+/// Anchors of viridis (van der Walt and Smith, CC0), a perceptually uniform colour map.
 const VIRIDIS: [Colour; 9] = [
     [68, 1, 84],
     [71, 45, 123],
@@ -31,24 +31,24 @@ const VIRIDIS: [Colour; 9] = [
     [173, 220, 48],
     [253, 231, 37],
 ];
-/// From blue over white to orange, for what may have either sign.
+/// From blue over white to orange, for values of either sign.
 const SIGNED: [Colour; 5] = [[0, 62, 130], [86, 160, 211], [250, 250, 250], [235, 140, 70], [148, 48, 0]];
 
-/// What a neural operator made of a field in the plane.
+/// A field in the plane and a neural operator's prediction.
 pub(crate) struct MapRow {
     /// What it is called.
     pub(crate) name: String,
     /// Rows and columns; the first row is at the top.
     pub(crate) size: [usize; 2],
-    /// What the model was given; may be empty.
+    /// The model's input; may be empty.
     pub(crate) input: Vec<f32>,
-    /// What it should have said.
+    /// The true field.
     pub(crate) truth: Vec<f32>,
-    /// What it said.
+    /// The predicted field.
     pub(crate) prediction: Vec<f32>,
 }
 
-/// An image with what is to be said about it.
+/// An image with its label.
 #[derive(Clone)]
 pub(crate) struct Tile {
     /// All of the first channel, row by row from the top, then the next channel.
@@ -57,13 +57,13 @@ pub(crate) struct Tile {
     pub(crate) size: [usize; 2],
     /// 1 for grey, 3 for red, green and blue.
     pub(crate) channels: usize,
-    /// What stands beneath, such as the class; may be empty.
+    /// The text below it, such as the class; may be empty.
     pub(crate) label: String,
-    /// Whether the model was right; where it was not, label and frame are red.
+    /// Whether the model was right. If not, label and frame are red.
     pub(crate) right: Option<bool>,
 }
 
-/// The colour at a place from 0 to 1.
+/// The colour at a position from 0 to 1.
 fn colour(map: &[Colour], at: f64) -> Colour {
     let place = at.clamp(0.0, 1.0) * (map.len() - 1) as f64;
     let i = (place as usize).min(map.len() - 2);
@@ -71,7 +71,7 @@ fn colour(map: &[Colour], at: f64) -> Colour {
     [0, 1, 2].map(|c| (f64::from(map[i][c]) * (1.0 - part) + f64::from(map[i + 1][c]) * part + 0.5) as u8)
 }
 
-/// Means of squares of values, so that at most as many rows and columns are left as there are pixels for.
+/// Averages blocks of values, so that there are at most as many rows and columns as pixels.
 fn shrunk([rows, columns]: [usize; 2], values: &[f32], side: f64) -> ([usize; 2], Vec<f32>) {
     let most = (side * ZOOM) as usize;
     let by = rows.max(columns).div_ceil(most);
@@ -94,7 +94,7 @@ fn shrunk([rows, columns]: [usize; 2], values: &[f32], side: f64) -> ([usize; 2]
     (size, means)
 }
 
-/// Width and height on the picture, so that each of an image's pixels gets the same whole number of pixels.
+/// Width and height in the picture, so that each pixel of an image gets the same integer number of pixels.
 fn extent([rows, columns]: [usize; 2], side: f64) -> (f64, f64) {
     let each = ((side * ZOOM) as usize / rows.max(columns).max(1)).max(1) as f64;
     (columns as f64 * each / ZOOM, rows as f64 * each / ZOOM)
@@ -105,8 +105,8 @@ fn range<'a>(values: impl Iterator<Item = &'a f32> + Clone) -> Scale {
     Scale::of(all, false, 0.0).unwrap_or(Scale::around_zero(1.0))
 }
 
-/// Draws what a neural operator says about fields in the plane into `path.svg` and `path.png`: what it was given,
-/// the truth and the prediction in one scale of colours, and the prediction less the truth, a row for each.
+/// Draws fields in the plane into `path.svg` and `path.png`, one row each: the input, the truth and the prediction with
+/// one colour scale, and prediction minus truth.
 pub(crate) fn maps(path: &Path, title: &str, rows: &[MapRow]) -> Answer<()> {
     count(path, "fields", rows.len(), MOST_ROWS)?;
     for row in rows {
@@ -125,7 +125,7 @@ pub(crate) fn maps(path: &Path, title: &str, rows: &[MapRow]) -> Answer<()> {
             return bad(path, &why);
         }
     }
-    // A scale, the bar at its end and the colours.
+    // A scale, the colour bar at its end, and its colours.
     struct Band<'a> {
         names: Vec<(&'a str, Vec<f32>)>,
         scale: Scale,
@@ -187,7 +187,7 @@ pub(crate) fn maps(path: &Path, title: &str, rows: &[MapRow]) -> Answer<()> {
                 }
                 x += wide + near;
             }
-            // Right of the last map, however narrow it is.
+            // Right of the last map, even if it is narrow.
             let left = x - wide + w;
             if band.names.iter().any(|n| !n.1.is_empty()) {
                 let steps = 128;
@@ -197,7 +197,7 @@ pub(crate) fn maps(path: &Path, title: &str, rows: &[MapRow]) -> Answer<()> {
                 for (at, text) in band.scale.ticks(((h / 30.0) as usize).clamp(2, 6)) {
                     let level = top + h - at * h;
                     scene.path(vec![(left + BAR, level), (left + BAR + 3.0, level)], FRAME, 1.0);
-                    // Inside of the bar's height, also at its ends.
+                    // Within the bar's height, also at its ends.
                     let base = (level + 0.36 * SMALL.size).clamp(top + 0.72 * SMALL.size, top + h);
                     scene.text((left + BAR + GAP, base), SMALL, Anchor::Start, &text);
                 }
@@ -231,7 +231,7 @@ fn pixels(tile: &Tile, scale: Scale) -> ([usize; 2], Vec<u8>) {
     (size, (0..size[0] * size[1]).flat_map(pixel).collect())
 }
 
-/// From black to white: 0 to 1 if the pixels are, else from the least to the largest.
+/// From black to white: 0 to 1 if the pixels are in that range, else from the smallest to the largest.
 fn brightness<'a>(tiles: impl Iterator<Item = &'a Tile> + Clone) -> Scale {
     let all = tiles.flat_map(|t| &t.pixels);
     let unit = all.clone().all(|v| !v.is_finite() || (0.0..=1.0).contains(v));
@@ -255,7 +255,7 @@ fn checked<'a>(path: &Path, tiles: impl Iterator<Item = &'a Tile>) -> Answer<()>
     Ok(())
 }
 
-/// Draws an image with its frame into the middle of the space that starts at `x`.
+/// Draws an image with its frame, centred in the space that starts at `x`.
 fn place(scene: &mut Scene, tile: &Tile, scale: Scale, (x, y): (f64, f64), cell: f64) {
     let (size, rgb) = pixels(tile, scale);
     let (w, h) = extent(size, TILE);
@@ -291,7 +291,7 @@ pub(crate) fn samples(path: &Path, title: &str, tiles: &[Tile]) -> Answer<()> {
     // About twice as wide as high.
     let columns = (2.0 * tiles.len() as f64 * high / (cell + gap)).sqrt().ceil().clamp(1.0, 16.0) as usize;
     let columns = columns.min(tiles.len());
-    // Rows as even as they can be.
+    // Rows as even as possible.
     let columns = tiles.len().div_ceil(tiles.len().div_ceil(columns));
     let mut scene = Scene { width: columns as f64 * (cell + gap) - gap + 2.0 * MARGIN, ..Scene::default() };
     widen(&mut scene, title);
@@ -308,8 +308,8 @@ pub(crate) fn samples(path: &Path, title: &str, tiles: &[Tile]) -> Answer<()> {
     write(path, &scene)
 }
 
-/// Draws images and, beneath each, what a model made of it, into `path.svg` and `path.png`. The second one's label
-/// stands below. Both are as bright as the first ones say.
+/// Draws pairs of images, each with the model's reconstruction below it, into `path.svg` and `path.png`. The label of
+/// the second one is at the bottom. The first images decide the brightness of both.
 pub(crate) fn pairs(path: &Path, title: &str, pairs: &[(Tile, Tile)]) -> Answer<()> {
     count(path, "pairs of images", pairs.len(), MOST_TILES)?;
     checked(path, pairs.iter().flat_map(|(a, b)| [a, b]))?;
@@ -346,7 +346,7 @@ pub(crate) fn pairs(path: &Path, title: &str, pairs: &[(Tile, Tile)]) -> Answer<
     write(path, &scene)
 }
 
-/// A few images need not cut the title.
+/// Widens a picture of few images, so that its title is not cut off.
 fn widen(scene: &mut Scene, title: &str) {
     let need = (text_width(title, super::TITLE) + 2.0 * MARGIN + 1.0).ceil();
     scene.width = scene.width.max(need.min(640.0));

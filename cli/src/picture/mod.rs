@@ -1,8 +1,8 @@
-//! Pictures of a run, each as an SVG and as a PNG file of the same bytes everywhere: curves of training, fields
-//! of neural operators beside the truth, images with what the model says about them.
+//! Pictures of a run, each as an SVG and a PNG file with the same bytes on every machine: training curves, fields of
+//! neural operators beside the truth, images with the model's predictions.
 //!
-//! A picture is a list of shapes (`scene`); one file writes it as SVG, another (`raster`) draws it with letters that
-//! the program brings along, since a machine may have none.
+//! A picture is a list of shapes (`scene`), which is written as SVG or rasterized (`raster`) with fonts that the
+//! program contains, since a machine may have none.
 
 mod axes;
 mod images;
@@ -27,11 +27,11 @@ const TITLE: Font = Font { size: 20.0, bold: true, colour: INK };
 const PART: Font = Font { size: 16.0, bold: true, colour: INK };
 /// Names of lines.
 const NAME: Font = Font { size: 15.0, bold: false, colour: INK };
-/// Most parts of a picture.
+/// The most parts of a picture.
 const MOST_PARTS: usize = 64;
-/// More points than this are a band rather than a line.
-const DENSE: usize = 2000;
-/// Length of a line beside its name.
+/// Lines with more points than this look like a band.
+const MAX_LINE_POINTS: usize = 2000;
+/// Length of the sample line beside a name.
 const SWATCH: f64 = 26.0;
 
 /// One plot among several: values against the training step.
@@ -40,36 +40,36 @@ pub(crate) struct Panel {
     pub(crate) title: String,
     /// What the values are, along the axis; may be empty.
     pub(crate) y: String,
-    /// Logarithmic; values that are not positive are left out then.
+    /// Whether the axis is logarithmic; values that are not positive are left out then.
     pub(crate) log: bool,
-    /// What is drawn, the last over the others.
+    /// The lines, drawn in order.
     pub(crate) lines: Vec<Line>,
 }
 
 /// A line of a [`Panel`].
 pub(crate) struct Line {
-    /// Its name, shown where there is more than one line.
+    /// Its name, shown if there is more than one line.
     pub(crate) name: String,
     /// Steps and values. Points that are not finite leave a gap.
     pub(crate) points: Vec<(f64, f64)>,
 }
 
-/// What a neural operator made of a field on a line.
+/// A field on a line and a neural operator's prediction.
 pub(crate) struct Field {
     /// What it is called.
     pub(crate) name: String,
-    /// The places.
+    /// The positions.
     pub(crate) x: Vec<f64>,
-    /// What the model was given, shown lightly; may be empty.
+    /// The model's input, drawn lightly; may be empty.
     pub(crate) input: Vec<f64>,
-    /// What it should have said.
+    /// The true field.
     pub(crate) truth: Vec<f64>,
-    /// What it said.
+    /// The predicted field.
     pub(crate) prediction: Vec<f64>,
 }
 
-/// Draws curves against the training step into `path.svg` and `path.png`. Lines and panels without points are left
-/// out; there must be a point somewhere.
+/// Draws curves against the training step into `path.svg` and `path.png`. Lines and panels without points are left out;
+/// there must be at least one point.
 pub(crate) fn curves(path: &Path, title: &str, panels: &[Panel]) -> Answer<()> {
     let drawn = |p: &&Panel| p.lines.iter().any(|l| !l.points.is_empty());
     let panels: Vec<&Panel> = panels.iter().filter(drawn).collect();
@@ -85,10 +85,10 @@ fn part(panel: &Panel) -> (String, Plot<'_>, bool) {
         let i = curves.len();
         let dash = [None, Some([8.0, 4.0]), Some([2.0, 3.0])][i / LINES.len() % 3];
         let (mut colour, points) = (LINES[i % LINES.len()], line.points.clone());
-        // Many points are mostly noise.
+        // Many points are mostly noise: draw a thinner line.
         let width = if points.len() > 250 { 1.5 } else { 2.25 };
-        if points.len() > DENSE && panel.lines.len() > 1 {
-            // Paler, so that it does not bury the others.
+        if points.len() > MAX_LINE_POINTS && panel.lines.len() > 1 {
+            // Paler, so that it does not hide the others.
             colour = colour.map(|c| c / 2 + 127);
         }
         curves.push(Curve { points, name: &line.name, colour, width, dash });
@@ -101,8 +101,8 @@ fn part(panel: &Panel) -> (String, Plot<'_>, bool) {
     )
 }
 
-/// Draws what a neural operator says about fields on a line into `path.svg` and `path.png`: what it was given,
-/// the truth, and the prediction dashed over it, with the relative L2 error above.
+/// Draws fields on a line into `path.svg` and `path.png`: the input, the truth, and the prediction dashed over it, with
+/// the relative L2 error above.
 pub(crate) fn fields(path: &Path, title: &str, samples: &[Field]) -> Answer<()> {
     count(path, "fields", samples.len(), MOST_PARTS)?;
     let mut parts = Vec::with_capacity(samples.len());
@@ -146,7 +146,7 @@ pub(crate) fn fields(path: &Path, title: &str, samples: &[Field]) -> Answer<()> 
     plots(path, title, parts, size, names)
 }
 
-/// Relative L2 error of a prediction; not a number if the truth is zero and the prediction is not.
+/// Relative L2 error of a prediction; NaN if the truth is zero and the prediction is not.
 fn relative(truth: impl Iterator<Item = f64> + Clone, prediction: impl Iterator<Item = f64>) -> f64 {
     let [off, size] = squares(truth, prediction);
     if off == 0.0 {
@@ -158,13 +158,13 @@ fn relative(truth: impl Iterator<Item = f64> + Clone, prediction: impl Iterator<
     }
 }
 
-/// A name with the error behind it.
+/// A name followed by the error.
 fn titled(name: &str, error: f64) -> String {
     let error = if error.is_finite() { format!("{} %", three(100.0 * error)) } else { three(error) };
     if name.is_empty() { format!("error {error}") } else { format!("{name} · error {error}") }
 }
 
-/// Plots beside and below each other. With `shared` names of lines, they stand once, at the top.
+/// Plots in a grid. With `shared`, the names of lines appear once, at the top.
 fn plots(
     path: &Path,
     title: &str,
@@ -186,7 +186,7 @@ fn plots(
         let legend: Vec<&Curve> = plot.curves.iter().collect();
         top = names(&mut scene, &legend, MARGIN + left, top, all - left) + 4.0;
     }
-    // Names of lines below a title need as many rows in all plots of a row.
+    // Within a row, all plots reserve as many lines for names.
     for row in parts.chunks(columns) {
         let mut start = top;
         for (i, (title, plot, legend)) in row.iter().enumerate() {
@@ -214,12 +214,12 @@ fn plots(
     write(path, &scene)
 }
 
-/// How wide the name of a line is.
+/// The width of a line's name.
 fn named(curve: &Curve) -> f64 {
     SWATCH + 7.0 + text_width(curve.name, NAME)
 }
 
-/// Names of lines in rows; says where they end.
+/// Draws names of lines in rows. Returns where they end.
 fn names(scene: &mut Scene, curves: &[&Curve], left: f64, top: f64, width: f64) -> f64 {
     let (mut x, mut y) = (left, top);
     for curve in curves {
@@ -242,7 +242,7 @@ fn names(scene: &mut Scene, curves: &[&Curve], left: f64, top: f64, width: f64) 
     y + NAME.size + 14.0
 }
 
-/// The title, and where it ends.
+/// Draws the title. Returns where it ends.
 fn header(scene: &mut Scene, title: &str) -> f64 {
     if title.is_empty() {
         return MARGIN;
@@ -264,7 +264,7 @@ fn count(path: &Path, what: &str, count: usize, most: usize) -> Answer<()> {
     }
 }
 
-/// Writes both files, once both are there to be written.
+/// Writes both files, once both have been rendered.
 fn write(path: &Path, scene: &Scene) -> Answer<()> {
     let Some(png) = scene.png() else {
         return bad(path, &format!("{} by {} pixels are too many", scene.width, scene.height));

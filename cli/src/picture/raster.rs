@@ -1,4 +1,4 @@
-//! A picture as pixels, twice as many in each direction as its shapes count.
+//! Rasterizes a picture, with two pixels per unit in each direction.
 
 use super::png;
 use super::scene::{Anchor, Colour, Font, Scene, Shape};
@@ -6,9 +6,9 @@ use std::sync::LazyLock;
 use tiny_skia::{FillRule, LineJoin, Paint, Path, PathBuilder, Pixmap, Rect, Stroke, StrokeDash, Transform};
 use ttf_parser::{Face, OutlineBuilder};
 
-/// Pixels of the file for one of the picture.
+/// Pixels of the file per pixel of the picture.
 pub(super) const ZOOM: f64 = 2.0;
-/// Pixels of the file per metre, so that a viewer shows it in its size (96 pixels an inch).
+/// Pixels of the file per metre, so that a viewer shows it at its size (96 pixels per inch).
 const PER_METRE: u32 = 7559;
 
 static FACES: LazyLock<[Option<Face<'static>>; 2]> =
@@ -31,13 +31,13 @@ fn glyphs(face: &Face, text: &str) -> (Vec<(ttf_parser::GlyphId, f32)>, f32) {
     (all, at)
 }
 
-/// How long a text is.
+/// The width of a text.
 pub(super) fn text_width(text: &str, font: Font) -> f64 {
     let Some(face) = face(font.bold) else { return 0.6 * font.size * text.chars().count() as f64 };
     f64::from(glyphs(face, text).1) * font.size / f64::from(face.units_per_em())
 }
 
-/// Collects the outline of one letter at its place in a text.
+/// Collects the outline of one letter at its position in a text.
 struct Letter {
     path: PathBuilder,
     at: f32,
@@ -72,7 +72,7 @@ fn rect([x, y, w, h]: [f64; 4]) -> Option<Path> {
 }
 
 impl Scene {
-    /// The picture as a PNG file; nothing if it has no size that fits into memory.
+    /// The picture as a PNG file; `None` if its size does not fit into memory.
     pub(super) fn png(&self) -> Option<Vec<u8>> {
         let (width, height) = ((self.width * ZOOM).round() as u32, (self.height * ZOOM).round() as u32);
         let mut pixels = Pixmap::new(width, height)?;
@@ -80,14 +80,14 @@ impl Scene {
         for shape in &self.shapes {
             shape.draw(&mut pixels);
         }
-        // Everything is opaque, so the fourth channel says nothing.
+        // Everything is opaque, so the alpha channel is dropped.
         let rgb: Vec<u8> = pixels.data().chunks_exact(4).flat_map(|p| [p[0], p[1], p[2]]).collect();
         png::encode([height as usize, width as usize], &rgb, Some(PER_METRE)).ok()
     }
 }
 
 impl Shape {
-    /// Parts outside of the picture, and shapes without extent, are not drawn.
+    /// Draws all shapes. Parts outside of the picture, and shapes without extent, are skipped.
     fn draw(&self, pixels: &mut Pixmap) {
         let zoom = Transform::from_scale(ZOOM as f32, ZOOM as f32);
         match self {
@@ -147,7 +147,7 @@ impl Shape {
     }
 }
 
-/// Each pixel of the box gets the colour of the image's pixel it lies in.
+/// Each pixel of the box gets the colour of the image pixel that it lies in.
 fn image(pixels: &mut Pixmap, at: [f64; 4], [rows, columns]: [usize; 2], rgb: &[u8]) {
     let [left, top, width, height] = at.map(|v| (v * ZOOM).round());
     let (wide, high) = (pixels.width() as usize, pixels.height() as usize);

@@ -1,4 +1,4 @@
-//! What a picture consists of, whatever the kind of file, and its SVG form.
+//! The shapes of a picture, independent of the file format, and its SVG form.
 
 use super::png;
 use super::raster::text_width;
@@ -7,21 +7,21 @@ use std::fmt::Write;
 /// Red, green and blue.
 pub(super) type Colour = [u8; 3];
 
-/// Text, axes and everything else that must be read.
+/// Text, axes and everything else that must be readable.
 pub(super) const INK: Colour = [34, 34, 34];
-/// Numbers and names that must not shout.
+/// Less prominent numbers and names.
 pub(super) const SOFT: Colour = [85, 85, 85];
 /// Axes and frames.
 pub(super) const FRAME: Colour = [150, 150, 150];
-/// The lines behind a plot.
+/// Grid lines of a plot.
 pub(super) const GRID: Colour = [230, 230, 230];
-/// What is wrong.
+/// Errors.
 pub(super) const RED: Colour = [200, 30, 30];
-/// Lines, in this order: Okabe and Ito's colours, which people with any kind of colour vision tell apart.
+/// Colours of lines, in this order: Okabe and Ito's palette, which is safe for colour-blind readers.
 pub(super) const LINES: [Colour; 6] =
     [[0, 114, 178], [213, 94, 0], [0, 158, 115], [204, 121, 167], [230, 159, 0], [86, 180, 233]];
 
-/// Where the given point is in a text.
+/// Where the given point lies in a text.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Anchor {
     Start,
@@ -37,7 +37,7 @@ pub(super) struct Font {
     pub(super) colour: Colour,
 }
 
-/// Something in a picture, in pixels to the right and down.
+/// A shape, in pixels to the right and down.
 pub(super) enum Shape {
     /// A box `[x, y, width, height]` without rounded corners.
     Rect { at: [f64; 4], fill: Option<Colour>, stroke: Option<(Colour, f64)> },
@@ -51,7 +51,7 @@ pub(super) enum Shape {
     Image { at: [f64; 4], size: [usize; 2], rgb: Vec<u8> },
 }
 
-/// A picture: shapes, the later ones over the earlier ones, on white.
+/// A picture: shapes on white, later ones over earlier ones.
 #[derive(Default)]
 pub(super) struct Scene {
     pub(super) shapes: Vec<Shape>,
@@ -177,7 +177,7 @@ impl Shape {
     }
 }
 
-/// Hundredths of a pixel are enough.
+/// Hundredths of a pixel are precise enough.
 fn number(v: f64) -> String {
     let text = format!("{v:.2}");
     let text = text.trim_end_matches('0').trim_end_matches('.');
@@ -192,7 +192,7 @@ fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
-/// Without characters that XML has no place for; line breaks become spaces.
+/// Removes characters that XML does not allow; line breaks become spaces.
 fn clean(text: &str) -> String {
     let char = |c: char| if c.is_control() || matches!(c, '\u{fffe}' | '\u{ffff}') { ' ' } else { c };
     text.chars().map(char).collect()
@@ -210,7 +210,7 @@ fn base64(s: &mut String, bytes: &[u8]) {
     }
 }
 
-/// As much of the text as fits, with an ellipsis for the rest.
+/// As much of the text as fits, with an ellipsis if it is cut.
 pub(super) fn fitted(text: &str, font: Font, width: f64) -> String {
     if text_width(text, font) <= width {
         return text.to_string();

@@ -1,4 +1,4 @@
-//! A run with what the program says, draws and writes about it.
+//! Runs training, with the program's reports, pictures and files.
 
 use super::{Mode, Plan, TOKENIZER, Train};
 use crate::models::Net;
@@ -18,9 +18,9 @@ use serde_json::{Value, json};
 use std::path::Path;
 use std::time::Instant;
 
-/// The steps that are profiled, and those before them, which take longer.
-const PROFILED: u64 = 3;
-const PROFILED_AFTER: u64 = 2;
+/// The number of profiled steps, and of warm-up steps before them.
+const PROFILED_STEPS: u64 = 3;
+const WARM_UP_STEPS: u64 = 2;
 
 /// Trains and evaluates. Everything on the device is freed on return.
 pub(super) fn fit(
@@ -72,7 +72,7 @@ pub(super) fn fit(
     let mut report = Report::new(command, device, out, board, [first, spec.steps]);
     let ended = trainer.observe(|event| report.see(event)).run();
     report.bar.finish_and_clear();
-    // What a file of ours could not take is said as it was.
+    // An error of writing our own file is reported unchanged.
     if let Some(fail) = report.failed.take() {
         return Err(fail);
     }
@@ -107,14 +107,14 @@ pub(super) fn fit(
     Ok((outcome, files, fingerprint))
 }
 
-/// Tells what happens in a run.
+/// Reports the events of a run.
 struct Report<'a> {
     command: &'a Train,
     device: &'a Device,
     out: &'a Out,
     board: Option<EventWriter>,
     bar: ProgressBar,
-    /// The first step and the last.
+    /// The first and the last step.
     range: [u64; 2],
     start: Instant,
     scores: String,
@@ -151,16 +151,16 @@ impl<'a> Report<'a> {
         report
     }
 
-    /// Begins to time ops if `step` is the one before those that are timed. A short run has no steps to warm up with.
+    /// Starts timing ops if `step` is the one before the profiled steps. A short run has no warm-up.
     fn profile_after(&self, step: u64) {
         let [first, steps] = self.range;
-        let after = PROFILED_AFTER.min(steps.saturating_sub(first + 1));
+        let after = WARM_UP_STEPS.min(steps.saturating_sub(first + 1));
         if self.command.profile.is_some() && step == first + after && step < steps {
             self.device.profile();
         }
     }
 
-    /// Writes what the ops of some steps took, if they were timed.
+    /// Writes the times of ops, if they were profiled.
     fn write_profile(&self) -> Answer<()> {
         match &self.command.profile {
             Some(path) if self.device.is_profiled() => write_profile(path, self.device),
@@ -186,7 +186,7 @@ impl<'a> Report<'a> {
             Event::Step { step } => {
                 let step = *step;
                 self.profile_after(step);
-                if step == self.range[0] + PROFILED_AFTER + PROFILED {
+                if step == self.range[0] + WARM_UP_STEPS + PROFILED_STEPS {
                     self.write_profile()?;
                 }
                 if self.command.memory.is_some_and(|n| step.is_multiple_of(n)) {
@@ -236,7 +236,7 @@ impl<'a> Report<'a> {
     }
 }
 
-/// Writes what the ops of some steps took.
+/// Writes the times of profiled ops as a trace.
 fn write_profile(path: &Path, device: &Device) -> Answer<()> {
     let mut trace = Trace::new();
     for op in device.profiled() {
@@ -250,7 +250,7 @@ fn write_profile(path: &Path, device: &Device) -> Answer<()> {
     trace.write(path)
 }
 
-/// The memory in one step: what was live at its end and at most, what is kept for reuse, and what went through the door.
+/// The memory of one step: live at its end, peak, cached, and number of allocations and frees.
 fn memory_line(step: u64, report: &MemoryReport) -> String {
     let (in_step, cached) = (report.step.unwrap_or_default(), bytes(report.now.cached));
     let (live, peak) = (bytes(in_step.live), bytes(in_step.peak));
@@ -259,7 +259,7 @@ fn memory_line(step: u64, report: &MemoryReport) -> String {
     format!("step {step} memory live {live}, peak {peak}, cached {cached}, {counts}{largest}")
 }
 
-/// The same as an object.
+/// Like [`memory_line`], as a JSON object.
 fn memory_json(step: u64, report: &MemoryReport) -> Value {
     let in_step = report.step.unwrap_or_default();
     json!({

@@ -6,11 +6,11 @@ use dittograd::prelude::*;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Most runs of a model in one place.
-const MOST: usize = 10_000;
+/// The most runs of a model in one place.
+const MAX_RUNS: usize = 10_000;
 
-/// The folder asked for, or a new one of the model's name. None if none is wanted. A folder that holds a run already is an
-/// error: nothing is overwritten.
+/// The requested folder, or a new one with the model's name; `None` if none is wanted. A folder that already holds a
+/// run is an error: nothing is overwritten.
 pub(super) fn make(asked: Option<&Path>, model: &str) -> Answer<Option<RunFolder>> {
     let runs = std::env::var_os("DITTOGRAD_RUNS").filter(|v| !v.is_empty());
     let path = match (asked, runs) {
@@ -30,11 +30,11 @@ pub(super) fn make(asked: Option<&Path>, model: &str) -> Answer<Option<RunFolder
     Ok(Some(folder))
 }
 
-/// A new folder of the model's name. Making it is what takes the name, so two runs at a time never share one.
+/// A new folder with the model's name. Creating it reserves the name, so two simultaneous runs never share one.
 fn free(runs: &Path, model: &str) -> Answer<PathBuf> {
     let named = |n: usize| runs.join(if n == 1 { model.to_string() } else { format!("{model}-{n}") });
     atomic::create_dir_all(runs)?;
-    for path in (1..MOST).map(named) {
+    for path in (1..MAX_RUNS).map(named) {
         match fs::create_dir(&path) {
             Ok(()) => return Ok(path),
             Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}

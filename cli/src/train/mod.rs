@@ -1,5 +1,5 @@
-//! `train`: a model from data to a fingerprint, eagerly or compiled, with everything in a folder that another run can go on
-//! from.
+//! `train`: trains a model, eagerly or compiled, and prints its fingerprint. Everything is in a folder from which
+//! another run can continue.
 
 mod fit;
 mod folder;
@@ -20,7 +20,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// What the text of the tokenizer is called in a checkpoint.
+/// The name of the tokenizer's text in a checkpoint.
 pub(crate) const TOKENIZER: &str = "tokenizer";
 
 /// Train a model; the last line is the fingerprint of its parameters.
@@ -41,7 +41,7 @@ pub(crate) struct Train {
     /// Rows in a batch [default: by the model, or all training rows if fewer]
     #[arg(long, value_parser = positive)]
     batch: Option<usize>,
-    /// Parts that a batch is computed in, one after the other, which takes less memory [default: 1]
+    /// Gradient accumulation: compute each batch in this many parts, which takes less memory [default: 1]
     #[arg(long, value_parser = positive)]
     accumulate: Option<usize>,
     /// Learning rate [default: by the model]
@@ -50,7 +50,7 @@ pub(crate) struct Train {
     /// How the learning rate changes from step to step [default: by the model]
     #[arg(long, value_enum)]
     schedule: Option<Curve>,
-    /// Steps in which the learning rate grows to its height [default: 0]
+    /// Warm-up: steps in which the learning rate grows to its maximum [default: 0]
     #[arg(long)]
     warmup: Option<u64>,
     /// Update rule [default: adamw]
@@ -59,7 +59,7 @@ pub(crate) struct Train {
     /// Weight decay [default: by the rule]
     #[arg(long, value_parser = rate)]
     weight_decay: Option<f64>,
-    /// Largest norm of all gradients together
+    /// Gradient clipping: the largest global norm of the gradients
     #[arg(long, value_parser = rate)]
     clip: Option<f64>,
     /// Seed of the data, the split, the batches, the initial parameters and dropout [default: 7]
@@ -71,12 +71,12 @@ pub(crate) struct Train {
     /// Sizes of the model, as a JSON object; `inspect` shows what a trained one has
     #[arg(long, value_name = "JSON")]
     config: Option<String>,
-    /// A data set that is made from the seed (spirals, digits, burgers, darcy, additions, …), or a file: .csv with numbers and
-    /// a class behind them, .npz with x and y, .txt, or a folder with MNIST, CIFAR-10, or folders of PNG files
+    /// A data set generated from the seed (spirals, digits, burgers, darcy, additions, …), or a file: .csv with numbers and a
+    /// class in the last column, .npz with x and y, .txt, or a folder with MNIST, CIFAR-10, or folders of PNG files
     /// named by their class [default: by the model]
     #[arg(long, value_name = "NAME|PATH")]
     data: Option<PathBuf>,
-    /// Samples that are made
+    /// Number of samples to generate
     #[arg(long, value_parser = positive)]
     samples: Option<usize>,
     /// Points of the grid of fields, or tokens in a sample of text
@@ -85,14 +85,14 @@ pub(crate) struct Train {
     /// Last columns of a CSV file that are numbers to predict, instead of a class
     #[arg(long, value_parser = positive)]
     targets: Option<usize>,
-    /// What the tokens of a text are: bytes; pairs of them, joined as is frequent in the text, up to SIZE tokens; or those of a
-    /// tokenizer.json, or of a folder with it or with vocab.json and merges.txt [default: bytes]
+    /// The tokens of a text: bytes; bpe:SIZE, a byte-pair encoding of SIZE tokens trained on the text; or a tokenizer.json,
+    /// or a folder with it or with vocab.json and merges.txt [default: bytes]
     #[arg(long, value_name = "bytes|bpe:SIZE|PATH")]
     tokenizer: Option<String>,
-    /// Steps from one evaluation and checkpoint to the next [default: a tenth of all]
+    /// Steps between evaluations and checkpoints [default: a tenth of all]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     eval_every: Option<u64>,
-    /// Stop after so many evaluations without a better one
+    /// Early stopping: end after this many evaluations in a row without a better one
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     patience: Option<u64>,
     /// Folder for checkpoint, measurements and pictures, or `none` [default: a new one in runs/, or in DITTOGRAD_RUNS]
@@ -101,7 +101,7 @@ pub(crate) struct Train {
     /// Start from the parameters of a safetensors file, by their names, such as PyTorch's state dicts
     #[arg(long, value_name = "FILE", conflicts_with = "resume")]
     weights: Option<PathBuf>,
-    /// Go on from a checkpoint, or from the one in a folder, to the same bits as without the break
+    /// Continue from a checkpoint, or from the one in a folder, to the same bits as without the interruption
     #[arg(long, value_name = "PATH")]
     resume: Option<PathBuf>,
     /// Also write event files for TensorBoard into the folder
@@ -110,7 +110,7 @@ pub(crate) struct Train {
     /// Time every op of a few steps, and write them as a trace for ui.perfetto.dev
     #[arg(long, value_name = "FILE")]
     profile: Option<PathBuf>,
-    /// Watch the memory: print it every N steps, and warn where it grows from step to step
+    /// Watch the memory: print it every N steps, and warn if it grows from step to step
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     memory: Option<u64>,
 }
@@ -147,7 +147,7 @@ enum Curve {
     OneCycle,
 }
 
-/// A whole number from 1.
+/// A positive integer.
 pub(crate) fn positive(text: &str) -> Result<usize, String> {
     match text.trim().parse() {
         Ok(0) => Err("use at least 1".into()),
@@ -156,7 +156,7 @@ pub(crate) fn positive(text: &str) -> Result<usize, String> {
     }
 }
 
-/// A learning rate that is a number in float32 too.
+/// A learning rate: not negative, and finite as float32 too.
 fn rate(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(x) if x >= 0.0 && (x as f32).is_finite() => Ok(x),
@@ -164,12 +164,12 @@ fn rate(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Name of a choice as it is typed.
+/// Name of a choice as typed.
 pub(crate) fn name(choice: &impl ValueEnum) -> String {
     choice.to_possible_value().map_or_else(String::new, |v| v.get_name().to_string())
 }
 
-/// Everything that decides the bits of a run, as it is kept in a checkpoint.
+/// Everything that determines the bits of a run, as stored in a checkpoint.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Spec {
@@ -192,11 +192,11 @@ pub(crate) struct Spec {
     seed: u64,
     eval_every: u64,
     patience: Option<u64>,
-    /// Where the first parameters came from, if not from the seed.
+    /// Where the initial parameters came from, if not from the seed.
     weights: Option<String>,
 }
 
-/// What is usual for a model: steps, rows in a batch, learning rate and its schedule.
+/// Defaults of a model: steps, rows in a batch, learning rate and its schedule.
 fn usual(model: Model) -> (u64, usize, f64, Curve) {
     match model {
         Model::Mlp => (300, 128, 1e-2, Curve::Constant),
@@ -245,7 +245,7 @@ impl Spec {
         if self.warmup == 0 { curve } else { curve.warmup(self.warmup, 1.0 / self.warmup as f64) }
     }
 
-    /// Errors unless these settings are some that a run can have, whoever wrote them.
+    /// Errors unless these are valid settings of a run, whoever wrote them.
     fn check(&self) -> Answer<()> {
         let ranges = [
             ("steps", self.steps as f64, 1.0),
@@ -274,7 +274,7 @@ impl Spec {
         Ok(())
     }
 
-    /// Errors unless this is the data that the run of a checkpoint was trained and judged on.
+    /// Errors unless this is the data that the checkpoint's run was trained and evaluated on.
     pub(crate) fn check_data(&self, data: &Data, checkpoint: &Checkpoint) -> Answer<()> {
         let now = data_hash(&data.train, Some(&data.test));
         if data.scales == self.scales && now == checkpoint.data.hash {
@@ -284,20 +284,20 @@ impl Spec {
         fail(format!("{}: the data is not what the run was trained on; {how}", self.data.name))
     }
 
-    /// The model with parameters of the seed, at most so many of them, on a device.
+    /// The model with parameters from the seed, at most `most` of them, on a device.
     fn net(&self, device: &Device, most: usize) -> Answer<(Params, Net)> {
         let mut params = Params::new(device, self.seed).at_most(most);
         let net = Net::new(self.model, &mut params, &self.config)?;
         Ok((params, net))
     }
 
-    /// The model of a checkpoint, on a device. Its parameters are still those of the seed. A file whose settings ask for a
+    /// The model of a checkpoint, on a device, still with parameters from the seed. A file whose settings ask for a
     /// larger model than it holds gets no memory for it.
     pub(crate) fn net_of(&self, checkpoint: &Checkpoint, device: &Device) -> Answer<(Params, Net)> {
         self.net(device, checkpoint.params.numel())
     }
 
-    /// That of a checkpoint.
+    /// The settings of a checkpoint.
     pub(crate) fn of(checkpoint: &Checkpoint, path: &Path) -> Answer<Spec> {
         let not_ours = |why: String| {
             let at = path.display();
@@ -317,7 +317,7 @@ impl Spec {
     }
 }
 
-/// A run, ready to go.
+/// A run that is ready to start.
 struct Plan {
     spec: Spec,
     data: Data,
@@ -326,7 +326,7 @@ struct Plan {
 }
 
 impl Train {
-    /// A run from its beginning.
+    /// A new run.
     fn anew(&self) -> Answer<Plan> {
         let Some(model) = self.model else {
             return fail("train what? name a model, or a checkpoint with --resume (see train --help)");
@@ -394,8 +394,8 @@ impl Train {
         Ok(Plan { spec, data, from: None, folder: None })
     }
 
-    /// A run from where a checkpoint was made. The state of a run that goes on in its own folder is read behind the folder's
-    /// lock; any other file is only read, and the run goes on in a folder of its own.
+    /// A run that continues from a checkpoint. If it continues in its own folder, its state is read while holding the
+    /// folder's lock. Any other file is only read, and the run continues in a new folder.
     fn again(&self, path: &Path) -> Answer<Plan> {
         let file = checkpoint_file(path);
         let home = file.parent().filter(|_| file.file_name() == Some(OsStr::new(CHECKPOINT)));
@@ -414,7 +414,7 @@ impl Train {
             None => Checkpoint::load(&file)?,
         };
         let mut spec = Spec::of(&checkpoint, &file)?;
-        // The steps and when to look are all that may be changed; anything else would be another run.
+        // Only the number of steps and the evaluation interval may change; anything else would be another run.
         let same = |is_same: Option<bool>, option: &str| match is_same {
             Some(false) => {
                 fail(format!("--{option} is another than that of {}; leave it out", file.display()))
@@ -456,7 +456,7 @@ impl Train {
         Ok(Plan { spec, data, from: Some(checkpoint), folder })
     }
 
-    /// The folder of a run that has none yet: a new one, which takes over what was measured so far.
+    /// The folder of a run that has none yet: a new one, which takes over the earlier measurements.
     fn folder(&self, plan: &Plan) -> Answer<Option<RunFolder>> {
         let mut folder = folder::make(self.out.as_deref(), &plan.spec.model.name())?;
         let from = self.resume.as_deref().map(checkpoint_file);
@@ -474,7 +474,7 @@ impl Train {
             None => self.anew()?,
             Some(path) => self.again(path)?,
         };
-        // Whatever is wrong with the model shows before there is a folder.
+        // Errors about the model appear before the folder is created.
         let built = match &plan.from {
             Some(from) => plan.spec.net_of(from, &device)?,
             None => plan.spec.net(&device, MAX_PARAMETERS)?,
@@ -486,7 +486,7 @@ impl Train {
             plan.folder = self.folder(&plan)?;
         }
         if let (Some(folder), Some(tokenizer)) = (&plan.folder, &plan.spec.data.tokens) {
-            // For other programs, and other runs; this one has it in its checkpoint.
+            // For other programs and other runs; this one has it in its checkpoint.
             atomic::write(folder.path().join("tokenizer.json"), tokenizer.to_json().as_bytes())?;
         }
         if self.memory.is_some() {
@@ -556,7 +556,7 @@ impl Train {
     }
 }
 
-/// The checkpoint that a path means: a file, or the one in a folder.
+/// The checkpoint that a path refers to: a file, or the one in a folder.
 pub(crate) fn checkpoint_file(path: &Path) -> PathBuf {
     if path.is_dir() { path.join(CHECKPOINT) } else { path.to_path_buf() }
 }

@@ -1,4 +1,4 @@
-//! Pictures of a run: curves, and what the model says beside what is true.
+//! Pictures of a run: curves, and predictions beside the truth.
 
 use super::Spec;
 use crate::Answer;
@@ -17,7 +17,7 @@ const MAPS: usize = 3;
 const TILES: usize = 40;
 const PAIRS: usize = 10;
 const TEXTS: usize = 20;
-/// Tokens of a text that is given, and of what is written behind it.
+/// Tokens of the prompt, and of the text generated after it.
 const PROMPT: usize = 16;
 const WRITTEN: usize = 400;
 
@@ -76,7 +76,7 @@ pub(super) fn pictures(
     }
 }
 
-/// Losses and measures against the step.
+/// Draws losses and measures against the step.
 fn curves(folder: &RunFolder, title: &str) -> Answer<()> {
     let points = |key: &str| -> Vec<(f64, f64)> {
         let at = |v: &Value| Some((v["step"].as_f64()?, v[key].as_f64()?));
@@ -105,7 +105,7 @@ fn curves(folder: &RunFolder, title: &str) -> Answer<()> {
     if rate.points.iter().any(|p| p.1 != rate.points[0].1) {
         panels.push(Panel { title: "Learning rate".into(), y: String::new(), log: false, lines: vec![rate] });
     }
-    // A run that ended before anything was measured has none.
+    // A run that ended before its first measurement has no curves.
     if panels.iter().all(|p| p.lines.iter().all(|l| l.points.is_empty())) {
         return Ok(());
     }
@@ -118,14 +118,14 @@ fn row(t: &Tensor<f32>, i: usize) -> &[f32] {
     &t.data()[i * wide..(i + 1) * wide]
 }
 
-/// Picture `i` of some.
+/// Picture `i` of a tensor.
 fn image(t: &Tensor<f32>, i: usize) -> Tile {
     let d = t.shape();
     let d = d.dims();
     Tile { pixels: row(t, i).to_vec(), size: [d[2], d[3]], channels: d[1], label: String::new(), right: None }
 }
 
-/// Every `channels`-th number of a sample, from `channel` on.
+/// One channel of a sample.
 fn channel(t: &Tensor<f32>, i: usize, channel: usize) -> Vec<f32> {
     row(t, i).iter().skip(channel).step_by(t.shape().last()).copied().collect()
 }
@@ -141,7 +141,7 @@ fn fields(
     let grid = x.shape().dims()[1];
     let field = |i: usize| Field {
         name: format!("Test sample {i}"),
-        // The place is the last channel of the inputs where there is more than one.
+        // The position is the last channel of the inputs if there is more than one.
         x: match x.shape().last() {
             1 => (0..grid).map(|p| p as f64 / grid as f64).collect(),
             channels => wide(channel(x, i, channels - 1)),
@@ -173,7 +173,7 @@ fn maps(
     picture::maps(path, title, &all)
 }
 
-/// What the model writes: answers to questions it has not seen, or a text that goes on from one.
+/// Generated text: answers to unseen questions, or a continuation.
 fn written(spec: &Spec, net: &Net, test: &Dataset) -> Answer<String> {
     use dittograd::data::arithmetic::{ANSWER, QUESTION, answer, decode};
     let x = test.x().idx()?;

@@ -1,5 +1,5 @@
-//! A device whose numbers are of any [`Scalar`] type, in host memory: f64, dual numbers, exact fractions. Ops run by
-//! their definitions, so the tape and the session above it are the same as on a real device.
+//! A device in host memory whose numbers are of any [`Scalar`] type: f64, dual numbers, exact fractions. Ops run by
+//! their references, so the tape and the session above it are the same as on a real device.
 
 use super::AnyBuffer;
 use dittograd_numerics::environment;
@@ -15,7 +15,7 @@ use std::ops::Range;
 /// The elements of a block: a `Vec` of the device's number type.
 pub(crate) type Values = Box<dyn Any + Send + Sync>;
 
-/// What layers above compute with.
+/// The implementation of ops for a number type, supplied by the layer above.
 #[doc(hidden)]
 pub type Kernels = Box<dyn Any + Send + Sync>;
 
@@ -28,7 +28,7 @@ pub trait Numbers: Send + Sync {
     fn name(&self) -> &'static str;
     /// Bytes of one number.
     fn size(&self) -> usize;
-    /// A tensor's elements in this type: as they are if it is of this type, else each by way of `f64`.
+    /// A tensor's elements in this type: unchanged if it has this type, else converted through `f64`.
     fn import(&self, tensor: &dyn Any, elements: &dyn Fn() -> Result<Vec<f64>>) -> Result<Values>;
     /// The nearest `f64` numbers.
     fn to_f64(&self, values: &Values, range: Range<usize>) -> Result<Vec<f64>>;
@@ -38,7 +38,7 @@ pub trait Numbers: Send + Sync {
     fn set_f32(&self, values: &mut Values, range: Range<usize>, words: &[f32]);
     /// Copies elements between blocks of this type; both ranges are of one length.
     fn copy(&self, to: &mut Values, range: Range<usize>, from: &Values, source: Range<usize>);
-    /// What layers above compute with numbers of this type, as they gave it to [`Device::of_numbers`].
+    /// The implementation of ops for this type, as it was given to [`Device::of_numbers`].
     fn kernels(&self) -> &(dyn Any + Send + Sync);
     /// Writes a value's elements as a tensor of this type.
     fn print(&self, value: &AnyBuffer, f: &mut fmt::Formatter<'_>) -> Result<fmt::Result>;
@@ -54,7 +54,7 @@ pub(super) fn numbers<T: Scalar>(kernels: Kernels) -> Box<dyn Numbers> {
     Box::new(Of::<T> { kernels, number: PhantomData })
 }
 
-/// The elements as numbers of type `T`, if they are.
+/// The elements as numbers of type `T`, if they have that type.
 pub(super) fn elements<T: Scalar>(values: &Values, range: Range<usize>) -> Option<&[T]> {
     values.downcast_ref::<Vec<T>>().and_then(|all| all.get(range))
 }
@@ -115,7 +115,7 @@ pub(super) fn import<T: Scalar>(numbers: &dyn Numbers, tensor: &Tensor<T>) -> Re
     numbers.import(tensor, &|| collected("upload", tensor.data().iter().map(|x| x.to_f64())))
 }
 
-/// Numbers as float32, rounded to nearest; an error if their type has no such form.
+/// Numbers rounded to the nearest float32. An error if the type has no float32 form.
 #[doc(hidden)]
 pub fn to_words<T: Scalar>(numbers: &[T]) -> Result<Vec<f32>> {
     let _strict = environment::enter();
@@ -126,7 +126,7 @@ pub fn to_words<T: Scalar>(numbers: &[T]) -> Result<Vec<f32>> {
     Ok(words)
 }
 
-/// The error of a number type that a device of float32 numbers was asked to hold.
+/// The error for a number type that has no float32 form.
 #[cold]
 fn no_float32(name: &str) -> Error {
     Error::unsupported("upload", format!("{name} has no float32 form, so it can live on the host only"))

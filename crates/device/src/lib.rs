@@ -26,9 +26,9 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-/// A place where tensors live and operations run. Cloning gives another handle of the same device;
-/// `Device::cpu()` called twice gives two devices with separate memory counters whose buffers may be
-/// mixed freely, since both are host memory.
+/// A place where tensors live and operations run. A clone is another handle of the same device. `Device::cpu()` called
+/// twice gives two devices with separate memory counters. Their buffers may be mixed freely, since both are host
+/// memory.
 #[derive(Clone)]
 pub struct Device(Arc<Inner>);
 
@@ -38,14 +38,14 @@ struct Inner {
     profile: profile::Profile,
 }
 
-/// What a device computes with.
+/// The implementation of a device.
 #[doc(hidden)]
 pub enum Backend {
     /// Threads and SIMD.
     Cpu(Cpu),
     /// A GPU.
     Cuda(Arc<Cuda>),
-    /// The definitions, in another number type than float32.
+    /// References of ops, in a number type other than float32.
     Host(Box<dyn host::Numbers>),
 }
 
@@ -58,8 +58,8 @@ pub struct Cpu {
     pub simd: Simd,
 }
 
-/// What `DITTOGRAD_WATCH` can be.
-const WATCH: &str = "0 or 1";
+/// Values that `DITTOGRAD_WATCH` can have.
+const WATCH_VALUES: &str = "0 or 1";
 
 /// The value of an environment variable, if it is set and not empty.
 fn env<T: FromStr>(name: &'static str, want: &'static str) -> Result<Option<T>> {
@@ -76,12 +76,12 @@ fn env<T: FromStr>(name: &'static str, want: &'static str) -> Result<Option<T>> 
     }
 }
 
-/// The mode that the environment asks for.
+/// The mode set by the environment.
 fn wanted_mode() -> Result<Numerics> {
     Ok(env::<Numerics>("DITTOGRAD_NUMERICS", "strict or tf32")?.unwrap_or_default())
 }
 
-/// Refuses modes that only a GPU has.
+/// Refuses modes that only GPUs have.
 fn only_strict(numerics: Numerics) -> Result<()> {
     match numerics {
         Numerics::Strict => Ok(()),
@@ -119,7 +119,7 @@ impl Device {
         Device::open(Backend::Cuda(Cuda::open(ordinal, wanted_mode()?)?))
     }
 
-    /// Host memory with numbers of type `T`. What ops compute there, and how, is `kernels`, which the layer that knows ops makes.
+    /// Host memory with numbers of type `T`. `kernels` computes the ops; the layer that knows ops supplies it.
     #[doc(hidden)]
     pub fn of_numbers<T: Scalar>(kernels: Kernels) -> Device {
         Device::new(Backend::Host(host::numbers::<T>(kernels)))
@@ -131,8 +131,8 @@ impl Device {
         Device::new(Backend::Cuda(cuda))
     }
 
-    /// The device of `DITTOGRAD_DEVICE`, or else a GPU if there is a usable one, or else the CPU.
-    /// Which one it is does not change any result.
+    /// The device named by `DITTOGRAD_DEVICE`; without it, a GPU if there is a usable one, otherwise the CPU. The
+    /// choice does not change any result.
     pub fn best() -> Result<Device> {
         if let Some(name) = env::<String>("DITTOGRAD_DEVICE", "cpu, cuda or cuda:N")? {
             return Device::parse(&name);
@@ -157,16 +157,17 @@ impl Device {
         }
     }
 
-    /// A device as the environment wants it.
+    /// A device with the settings of the environment.
     fn open(backend: Backend) -> Result<Device> {
         if !matches!(backend, Backend::Cuda(_)) {
             only_strict(wanted_mode()?)?;
         }
-        let watch = match env::<u8>("DITTOGRAD_WATCH", WATCH)? {
+        let watch = match env::<u8>("DITTOGRAD_WATCH", WATCH_VALUES)? {
             None | Some(0) => false,
             Some(1) => true,
             Some(n) => {
-                let kind = ErrorKind::Env { name: "DITTOGRAD_WATCH", value: n.to_string(), want: WATCH };
+                let kind =
+                    ErrorKind::Env { name: "DITTOGRAD_WATCH", value: n.to_string(), want: WATCH_VALUES };
                 return Err(Error::new("environment", kind));
             }
         };
@@ -181,19 +182,19 @@ impl Device {
         Device(Arc::new(Inner { backend, memory: memory::Memory::default(), profile: Default::default() }))
     }
 
-    /// What it computes with.
+    /// The implementation.
     #[doc(hidden)]
     pub fn backend(&self) -> &Backend {
         &self.0.backend
     }
 
-    /// How products are computed on this device: by `DITTOGRAD_NUMERICS` (default `strict`) unless it is of
-    /// [`Device::in_mode`].
+    /// The numerics mode of this device: set by [`Device::in_mode`], otherwise by `DITTOGRAD_NUMERICS` (default
+    /// `strict`).
     pub fn numerics(&self) -> Numerics {
         self.as_cuda().map_or(Numerics::Strict, |cuda| cuda.numerics())
     }
 
-    /// This device in another mode: a handle of its own, with memory of its own. Only CUDA has other modes than
+    /// This device in another numerics mode: a separate handle with its own memory. Only CUDA has modes other than
     /// `strict`.
     pub fn in_mode(&self, numerics: Numerics) -> Result<Device> {
         match &self.0.backend {
@@ -225,7 +226,7 @@ impl Device {
         }
     }
 
-    /// Whether both are handles of one device.
+    /// Whether both are handles of the same device.
     #[doc(hidden)]
     pub fn same(&self, other: &Device) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
@@ -241,7 +242,7 @@ impl Device {
         }
     }
 
-    /// Errors, in the name of `op`, unless `buffer` can be used on this device.
+    /// Errors, with the name of `op`, unless `buffer` can be used on this device.
     #[doc(hidden)]
     pub fn check_accepts(&self, op: &str, buffer: &Buffer) -> Result<()> {
         if self.accepts(buffer.device()) {
@@ -251,7 +252,7 @@ impl Device {
         Err(Error::new(op, ErrorKind::Device { want, got }))
     }
 
-    /// Errors if the device has become unusable, or with what it has to tell.
+    /// Errors if the device has become unusable, or with an error that waits to be reported.
     #[doc(hidden)]
     pub fn check_alive(&self) -> Result<()> {
         self.as_cuda().map_or(Ok(()), |cuda| cuda.good())

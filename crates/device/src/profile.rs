@@ -1,4 +1,4 @@
-//! What ops take: each one timed by itself, on request.
+//! Times of single ops, on request.
 
 use super::{Backend, Device, Meta};
 use dittograd_numerics::error::Result;
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// One op that ran, as [`Device::profile`] saw it.
+/// One timed op, from [`Device::profile`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct OpTime {
     /// The op.
@@ -16,15 +16,15 @@ pub struct OpTime {
     pub shape: Shape,
     /// Bytes of its inputs and its value.
     pub bytes: usize,
-    /// Bytes of the device's memory that are in use after it.
+    /// Bytes of device memory in use after it.
     pub live: usize,
-    /// When it began, from the start of profiling.
+    /// When it began, since the start of profiling.
     pub start: Duration,
     /// How long it took, the device's work included.
     pub time: Duration,
 }
 
-/// The list of a device.
+/// The timed ops of a device.
 #[derive(Default)]
 pub(super) struct Profile {
     is_on: AtomicBool,
@@ -32,8 +32,8 @@ pub(super) struct Profile {
 }
 
 impl Device {
-    /// Times every op from now on, eager or in a program, until [`Device::profiled`]. The device is waited for after each,
-    /// so a run takes longer as a whole, and on CUDA programs are launched op by op. The bits are the same.
+    /// Times every op from now on, eager or compiled, until [`Device::profiled`]. Each op waits for the device, so a
+    /// whole run takes longer, and on CUDA programs are launched op by op. The bits are the same.
     ///
     /// ```
     /// use dittograd::prelude::*;
@@ -53,18 +53,18 @@ impl Device {
         self.0.profile.is_on.store(true, Ordering::Relaxed);
     }
 
-    /// The ops since [`Device::profile`], in the order they ran; nothing is timed any more.
+    /// Ends profiling. Returns the ops since [`Device::profile`], in the order they ran.
     pub fn profiled(&self) -> Vec<OpTime> {
         self.0.profile.is_on.store(false, Ordering::Relaxed);
         std::mem::take(&mut *self.0.profile.seen.lock().unwrap_or_else(PoisonError::into_inner)).1
     }
 
-    /// Whether ops are timed.
+    /// Whether profiling is on.
     pub fn is_profiled(&self) -> bool {
         self.0.profile.is_on.load(Ordering::Relaxed)
     }
 
-    /// Runs an op, timed if that is wanted.
+    /// Runs an op, and times it if profiling is on.
     #[doc(hidden)]
     pub fn timed<T>(
         &self,

@@ -1,5 +1,5 @@
-//! Who holds memory. While a device is watched, every buffer is counted under what it was made for: the op and the shape.
-//! That names the values that pile up from step to step, and the largest ones when memory runs out.
+//! Who holds memory. While a device is watched, every buffer is counted by what it was allocated for: the op and the
+//! shape. This names the values that pile up from step to step, and the largest ones when memory runs out.
 
 use super::{Device, MemoryStats};
 use dittograd_numerics::error::readable_bytes;
@@ -9,21 +9,21 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Steps in a row that end with more live memory than the one before, until that is worth a warning.
+/// Consecutive steps of growing live memory that cause a warning.
 const GROWING_STEPS: u64 = 20;
-/// Holders that messages name.
-const NAMED: usize = 5;
+/// The most holders that a message names.
+const MAX_NAMED_HOLDERS: usize = 5;
 
-/// Live buffers that were made for the same thing.
+/// Live buffers that were allocated for the same thing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// The op whose value or workspace they are, or what else they are.
+    /// The op whose value or workspace they are, or another purpose.
     pub what: &'static str,
     /// The shape of each.
     pub shape: Shape,
-    /// How many there are.
+    /// Number of buffers.
     pub count: usize,
-    /// Bytes of all of them.
+    /// Total bytes.
     pub bytes: usize,
 }
 
@@ -37,15 +37,15 @@ impl fmt::Display for Holder {
     }
 }
 
-/// The memory of one step: from the end of the step before to its own end, which is `Session::reset` or
-/// the end of a compiled step.
+/// The memory of one step, from the end of the previous step to its own end. A step ends with `Session::reset` or with
+/// a compiled step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StepMemory {
-    /// Steps ended so far, this one included.
+    /// Number of steps so far, this one included.
     pub step: u64,
     /// Bytes live at its end.
     pub live: usize,
-    /// The most bytes live at any time in it.
+    /// Peak of live bytes during it.
     pub peak: usize,
     /// Buffers allocated in it.
     pub allocs: u64,
@@ -61,14 +61,14 @@ impl fmt::Display for StepMemory {
     }
 }
 
-/// The memory of a device now, in the last step, and by holder. Steps and holders are known while it is watched.
+/// The memory of a device: now, in the last step, and by holder. Steps and holders are known only while it is watched.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemoryReport {
     /// The counters.
     pub now: MemoryStats,
     /// The last step that ended while the device was watched.
     pub step: Option<StepMemory>,
-    /// What is alive of what was made while the device was watched, largest first.
+    /// Live buffers that were allocated while the device was watched, largest first.
     pub holders: Vec<Holder>,
 }
 
@@ -81,27 +81,27 @@ impl fmt::Display for MemoryReport {
     }
 }
 
-/// The first few holders, in words that go on a sentence.
+/// The first few holders, as the end of a sentence.
 fn largest(holders: &[Holder]) -> String {
     if holders.is_empty() {
         return String::new();
     }
-    let named: Vec<String> = holders.iter().take(NAMED).map(Holder::to_string).collect();
-    let more = if holders.len() > NAMED { ", …" } else { "" };
+    let named: Vec<String> = holders.iter().take(MAX_NAMED_HOLDERS).map(Holder::to_string).collect();
+    let more = if holders.len() > MAX_NAMED_HOLDERS { ", …" } else { "" };
     format!("; largest: {}{more}", named.join(", "))
 }
 
 /// Where warnings go.
 pub(super) type Sink = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// What a device's memory remembers while it is watched. Turning it off stops new entries only, so that buffers counted
-/// here are still taken off when they are freed.
+/// The watch's data of a device. Turning the watch off only stops new entries, so that buffers counted here are still
+/// removed when they are freed.
 #[derive(Default)]
 pub(super) struct Watch {
     sink: Option<Sink>,
     places: HashMap<(&'static str, Shape), u32>,
     holders: Vec<Holder>,
-    /// The most bytes live since the last step ended.
+    /// Peak of live bytes since the last step ended.
     peak: usize,
     /// The counters at the end of the last step.
     before: MemoryStats,
@@ -109,12 +109,12 @@ pub(super) struct Watch {
     growth: Growth,
 }
 
-/// Steps in a row that ended with more live memory than the one before.
+/// Consecutive steps that ended with more live memory than the step before.
 #[derive(Default)]
 struct Growth {
     steps: u64,
     warn_at: u64,
-    /// Live bytes, altogether and by holder, before the first of them.
+    /// Live bytes before the first of them, in total and by holder.
     live: usize,
     bytes: Vec<usize>,
 }
@@ -130,7 +130,7 @@ impl Watch {
         self.sink = None;
     }
 
-    /// Counts a buffer, if anything is counted; the answer goes to [`Watch::freed`].
+    /// Counts a buffer if the watch is on. Pass the result to [`Watch::freed`].
     pub(super) fn allocated(
         &mut self,
         what: &'static str,
@@ -164,13 +164,13 @@ impl Watch {
         all
     }
 
-    /// No growth: what is live now is what later steps are compared with.
+    /// Growth ended: later steps are compared with what is live now.
     fn rest(&mut self, live: usize) {
         let bytes = self.holders.iter().map(|h| h.bytes).collect();
         self.growth = Growth { steps: 0, warn_at: GROWING_STEPS, live, bytes };
     }
 
-    /// Takes note of the end of a step; a warning, and where to, if it is time for one.
+    /// Records the end of a step. Returns a warning and its sink if one is due.
     fn end_step(&mut self, stats: MemoryStats) -> Option<(Sink, String)> {
         let sink = self.sink.clone()?;
         self.last = Some(StepMemory {
@@ -190,7 +190,7 @@ impl Watch {
         if self.growth.steps < self.growth.warn_at {
             return None;
         }
-        // Twice as long until the next one: a warning is to be read, not counted.
+        // Double the interval, so that warnings stay few.
         self.growth.warn_at *= 2;
         Some((sink, self.warning(stats.live)))
     }
@@ -216,9 +216,9 @@ impl Watch {
 }
 
 impl Device {
-    /// Watches this device's memory from now on: buffers are counted by what they were made for, steps are measured, and
-    /// growth over many steps is warned of on stderr. `DITTOGRAD_WATCH=1` does it from the start. Without it none of
-    /// this costs anything.
+    /// Watches this device's memory from now on: buffers are counted by what they were allocated for, steps are
+    /// measured, and growth over many steps causes a warning on stderr. `DITTOGRAD_WATCH=1` turns it on from the start.
+    /// When off, it costs nothing.
     ///
     /// ```
     /// use dittograd::prelude::*;
@@ -238,7 +238,7 @@ impl Device {
         self.watch_with(|warning| eprintln!("dittograd: {warning}"));
     }
 
-    /// As [`Device::watch`], with warnings given to a function.
+    /// Like [`Device::watch`], with warnings given to a function.
     pub fn watch_with(&self, warn: impl Fn(&str) + Send + Sync + 'static) {
         let mut state = self.0.memory.lock();
         let stats = state.stats;
@@ -252,15 +252,15 @@ impl Device {
         self.0.memory.watched.store(false, Ordering::Relaxed);
     }
 
-    /// The state of this device's memory; while it is watched, also the last step and the holders, largest first.
+    /// The state of this device's memory. While it is watched, also the last step and the holders, largest first.
     pub fn memory_report(&self) -> MemoryReport {
         let now = self.memory();
         let state = self.0.memory.lock();
         MemoryReport { now, step: state.watch.last, holders: state.watch.largest() }
     }
 
-    /// Says that a step ended, to a device that is watched. `Session::reset` and
-    /// `TrainStep` do; call it in a loop without either.
+    /// Tells a watched device that a step ended. `Session::reset` and `TrainStep` do this; call it in a loop that uses
+    /// neither.
     pub fn end_step(&self) {
         if !self.0.memory.watched.load(Ordering::Relaxed) {
             return;
@@ -270,13 +270,13 @@ impl Device {
             let stats = state.stats;
             state.watch.end_step(stats)
         };
-        // The lock is free again: the function may look at the device.
+        // The lock is released: the function may query the device.
         if let Some((warn, text)) = warning {
             warn(&text);
         }
     }
 
-    /// The memory's state and its largest holders, or how to learn of them: for the error when it runs out.
+    /// The largest holders, or how to learn of them: for out-of-memory errors.
     pub(super) fn holders_in_words(&self) -> String {
         let report = self.memory_report();
         let hint = match self.0.memory.watched.load(Ordering::Relaxed) {

@@ -8,25 +8,25 @@ use serde_json::{Map, Value};
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
-/// What a file of GPT-2's format calls the end of a text.
+/// The name of the end of a text in GPT-2's files.
 const END_OF_TEXT: &str = "<|endoftext|>";
-/// Most tokens that are looked for in a text as they are.
+/// The most added tokens: tokens that are matched literally in a text.
 const MAX_ADDED: usize = 4096;
 
 /// Why a file is refused.
 type Wrong<T> = std::result::Result<T, String>;
 
-/// A token that is looked for in a text as it is.
+/// A token that is matched literally in a text.
 struct Added {
     content: String,
     id: u64,
-    /// In a file: found after those that are not.
+    /// As in files: a normalized token is matched after those that are not.
     normalized: bool,
 }
 
 impl Tokenizer {
-    /// Reads a tokenizer from a folder with `tokenizer.json` or with `vocab.json` and `merges.txt`, or from a file as
-    /// `tokenizer.json`: [`Tokenizer::from_json`], [`Tokenizer::from_gpt2`].
+    /// Reads a tokenizer from a folder with `tokenizer.json`, or with `vocab.json` and `merges.txt`, or from a file
+    /// like `tokenizer.json`: [`Tokenizer::from_json`], [`Tokenizer::from_gpt2`].
     pub fn read(path: impl AsRef<Path>) -> Result<Tokenizer> {
         let path = path.as_ref();
         let named = |file: &Path, why: String| Error::file("tokenizer", file, why);
@@ -49,22 +49,23 @@ impl Tokenizer {
         build(tokens, pairs, None).map_err(|why| named(path, why))
     }
 
-    /// A tokenizer in GPT-2's format: `vocab` is a JSON object from tokens to their numbers, `merges` has a merge a line, two
-    /// tokens with a blank between them. A token `<|endoftext|>` is found in texts. Errors unless all 256 bytes are tokens, the
-    /// numbers are 0 to the number of tokens, each once, and every merge makes a token of two tokens.
+    /// A tokenizer in GPT-2's format: `vocab` is a JSON object from tokens to their numbers, `merges` has one merge per
+    /// line, two tokens separated by a blank. A token `<|endoftext|>` is matched in texts. Errors unless all 256 bytes
+    /// are tokens, every number from 0 to below the number of tokens occurs once, and every merge joins two tokens to a
+    /// token.
     pub fn from_gpt2(vocab: &str, merges: &str) -> Result<Tokenizer> {
         let wrong = |why| Error::argument("tokenizer", "files", why);
         build(vocab_of(vocab).map_err(wrong)?, merges_of(merges).map_err(wrong)?, None).map_err(wrong)
     }
 
-    /// A tokenizer as Hugging Face's `tokenizer.json`. It must be a byte-level byte-pair encoding as GPT-2's; a file that asks
-    /// for anything else (a normalizer, another way to cut words, a blank in front, dropout, tokens put around a text) is an error
-    /// that says what.
+    /// A tokenizer from Hugging Face's `tokenizer.json`. It must be a byte-level byte-pair encoding like GPT-2's. A
+    /// file that asks for anything else (a normalizer, another way to split words, a leading blank, dropout, tokens
+    /// added around a text) is an error that says what.
     pub fn from_json(text: &str) -> Result<Tokenizer> {
         of_json(text).map_err(|why| Error::argument("tokenizer", "json", why))
     }
 
-    /// As Hugging Face's `tokenizer.json`. Equal tokenizers give equal text.
+    /// In the format of Hugging Face's `tokenizer.json`. Equal tokenizers give equal text.
     pub fn to_json(&self) -> String {
         let quoted = |text: &str| Value::from(text).to_string();
         let mut added: Vec<(u32, bool)> = Vec::new();
@@ -175,7 +176,7 @@ fn of_json(text: &str) -> Wrong<Tokenizer> {
             (shown(&kind(words)), "only \"ByteLevel\" with use_regex, which is GPT-2's, is read");
         return Err(format!("its pre_tokenizer is {found}; {how}"));
     }
-    // Where it is not said, it is true.
+    // The default is true.
     if words["add_prefix_space"].as_bool() != Some(false) {
         return Err(
             "its pre_tokenizer has add_prefix_space, so that a text would not come back as it was".into()
@@ -222,7 +223,7 @@ fn of_json(text: &str) -> Wrong<Tokenizer> {
     build(tokens_of(vocab)?, merges, Some(added))
 }
 
-/// A tokenizer of these parts; without a list of added tokens the end of a text is one, if it is there.
+/// A tokenizer from these parts. Without a list of added tokens, the end of a text is one, if it exists.
 fn build(
     vocab: Vec<(String, u64)>,
     merges: Vec<(String, String)>,
@@ -262,7 +263,7 @@ fn build(
         let place = usize::try_from(*id).ok().and_then(|id| names.get_mut(id));
         match place {
             Some(place @ None) => *place = Some(name.clone()),
-            // Which of the two comes first is not known, so neither is named.
+            // Which of the two comes first is unknown, so neither is named.
             Some(Some(_)) => return Err(format!("two tokens have the number {id}")),
             None => {
                 let why = format!("there are {count} tokens, whose numbers must be below that");
@@ -270,10 +271,10 @@ fn build(
             }
         }
     }
-    // As many names as places, each in one of its own.
+    // As many names as numbers, each with its own.
     let names: Vec<String> = names.into_iter().flatten().collect();
     let byte_of: HashMap<char, u8> = (0..=255).map(|b| (CHARS[usize::from(b)], b)).collect();
-    // Names of other characters, such as those of added tokens, stand for themselves.
+    // Names with other characters, such as added tokens, stand for themselves.
     let bytes_of = |name: &str| name.chars().map(|c| byte_of.get(&c).copied()).collect::<Option<Vec<u8>>>();
     let tokens = (0..).zip(&names).map(|(id, name)| match is_added.contains(&id) {
         true => name.as_bytes().to_vec(),

@@ -1,10 +1,11 @@
-//! Text as tokens and back: byte-level byte-pair encoding, as GPT-2 has it.
+//! Text to tokens and back: byte-level byte-pair encoding, like GPT-2.
 //!
-//! A text is cut into words ([`words`]), a word is its bytes, and neighbours are joined by a list of merges, always the first
-//! of the list that applies, the leftmost where it applies more than once. Every byte is a token, so every string of bytes has
-//! tokens and comes back as it was, whether it is UTF-8 or not.
+//! A text is split into words ([`words`]), a word starts as its bytes, and neighbours are joined by a list of merges:
+//! always the first merge of the list that applies, at the leftmost position. Every byte is a token, so every byte
+//! string can be encoded and decodes to itself, whether it is UTF-8 or not.
 //!
-//! The crate `tokenizers` knows every kind of `tokenizer.json`, but brings 75 crates, which take longer to build than the program does.
+//! The crate `tokenizers` supports every kind of `tokenizer.json`, but brings 75 crates, which take longer to build
+//! than the program does.
 
 mod file;
 mod split;
@@ -18,18 +19,18 @@ use std::collections::{BinaryHeap, HashMap};
 use std::fmt;
 use std::ops::Range;
 
-/// Most tokens a tokenizer may have.
+/// The most tokens of a tokenizer.
 pub const MAX_TOKENS: usize = 1 << 20;
-/// Bytes of a word that is joined by looking at all pairs again and again; longer ones take a heap.
-const SHORT: usize = 32;
-/// Bytes of a word that is remembered, since it will come again.
-const REMEMBERED: usize = 64;
-/// In the place of a token that was joined to the one before it.
-const GONE: u32 = u32::MAX;
-/// In the place of a neighbour that is not there.
+/// Words up to this many bytes are joined by scanning all pairs repeatedly; longer ones use a heap.
+const MAX_SCANNED_WORD: usize = 32;
+/// Words up to this many bytes are cached.
+const MAX_CACHED_WORD: usize = 64;
+/// Replaces a token that was joined to the one before it.
+const JOINED: u32 = u32::MAX;
+/// A missing neighbour.
 const NONE: usize = usize::MAX;
 
-/// A merge of two tokens: its place in the list, and the token it makes.
+/// A merge of two tokens: its position in the list, and the token it produces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Merge {
     rank: u32,
@@ -55,13 +56,13 @@ struct Merge {
 pub struct Tokenizer {
     /// The bytes of each token.
     tokens: Vec<Vec<u8>>,
-    /// What each token is called in files.
+    /// The name of each token in files.
     names: Vec<String>,
     /// The token of each byte.
     bytes: Vec<u32>,
     merges: HashMap<(u32, u32), Merge>,
-    /// Tokens that are found in a text before it is cut into words: first those of the first list, then those of the second in
-    /// what is left.
+    /// Added tokens, which are matched before a text is split into words: first those of the first list, then those of
+    /// the second in the rest.
     added: [Vec<(Vec<u8>, u32)>; 2],
 }
 
@@ -72,7 +73,7 @@ impl fmt::Debug for Tokenizer {
 }
 
 impl Tokenizer {
-    /// A token for each byte, and no others: token `b` is the byte `b`.
+    /// One token per byte and no others: token `b` is the byte `b`.
     pub fn bytes() -> Tokenizer {
         Tokenizer {
             tokens: (0..=255u8).map(|b| vec![b]).collect(),
@@ -83,7 +84,7 @@ impl Tokenizer {
         }
     }
 
-    /// Number of tokens: they are the numbers below it.
+    /// Number of tokens. Tokens are the numbers below it.
     pub fn size(&self) -> usize {
         self.tokens.len()
     }
@@ -93,12 +94,12 @@ impl Tokenizer {
         self.merges.len()
     }
 
-    /// The bytes of a token, if there is such a token. They need not be whole characters.
+    /// The bytes of a token, if it exists. They need not be whole characters.
     pub fn token(&self, id: u32) -> Option<&[u8]> {
         self.tokens.get(id as usize).map(Vec::as_slice)
     }
 
-    /// The tokens of a text. [`Tokenizer::decode`] gives back the same bytes.
+    /// The tokens of a text. [`Tokenizer::decode`] restores the same bytes.
     pub fn encode(&self, text: &[u8]) -> Vec<u32> {
         let mut out = Vec::new();
         if self.merges.is_empty() && self.added.iter().all(Vec::is_empty) {
@@ -110,7 +111,7 @@ impl Tokenizer {
         out
     }
 
-    /// The bytes of some tokens. Errors if one of them is none.
+    /// The bytes of some tokens. Errors if a number is no token.
     pub fn decode(&self, ids: &[u32]) -> Result<Vec<u8>> {
         let mut out = Vec::new();
         for (at, id) in ids.iter().enumerate() {
@@ -125,7 +126,7 @@ impl Tokenizer {
         Ok(out)
     }
 
-    /// Encodes around the added tokens of list `level` and those after it.
+    /// Encodes the text around the added tokens of list `level` and later.
     fn pieces<'t>(
         &self,
         text: &'t [u8],
@@ -164,16 +165,16 @@ impl Tokenizer {
         self.pieces(&text[from..], level + 1, out, seen);
     }
 
-    /// Encodes a word, or copies what it was before: `seen` says where in `out`.
+    /// Encodes a word, or copies its earlier encoding: `seen` has its position in `out`.
     fn word<'t>(&self, word: &'t [u8], out: &mut Vec<u32>, seen: &mut HashMap<&'t [u8], Range<usize>>) {
-        if word.len() > REMEMBERED {
+        if word.len() > MAX_CACHED_WORD {
             return self.long(word, out);
         }
         if let Some(range) = seen.get(word) {
             return out.extend_from_within(range.clone());
         }
         let from = out.len();
-        if word.len() <= SHORT {
+        if word.len() <= MAX_SCANNED_WORD {
             self.short(word, out)
         } else {
             self.long(word, out)
@@ -187,7 +188,7 @@ impl Tokenizer {
 
     fn short(&self, word: &[u8], out: &mut Vec<u32>) {
         let mut ids: Vec<u32> = word.iter().map(|b| self.bytes[usize::from(*b)]).collect();
-        // What joins each token with the next one.
+        // The merge of each token with the next one.
         let mut next: Vec<Option<Merge>> = ids.windows(2).map(|p| self.merge(p[0], p[1])).collect();
         while let Some((merge, at)) = next.iter().enumerate().filter_map(|(i, m)| m.map(|m| (m, i))).min() {
             ids[at] = merge.id;
@@ -203,7 +204,7 @@ impl Tokenizer {
         out.extend(ids);
     }
 
-    /// The same in a time that grows as `n log n`.
+    /// Like `short`, in `n log n` time.
     fn long(&self, word: &[u8], out: &mut Vec<u32>) {
         let mut ids: Vec<u32> = word.iter().map(|b| self.bytes[usize::from(*b)]).collect();
         let last = ids.len().saturating_sub(1);
@@ -214,12 +215,12 @@ impl Tokenizer {
         let mut heap: BinaryHeap<Reverse<(Merge, usize)>> = start.collect();
         while let Some(Reverse((merge, at))) = heap.pop() {
             let right = next[at];
-            // What was found earlier may have been joined to something else since.
-            if ids[at] == GONE || right == NONE || self.merge(ids[at], ids[right]) != Some(merge) {
+            // A merge found earlier may be outdated.
+            if ids[at] == JOINED || right == NONE || self.merge(ids[at], ids[right]) != Some(merge) {
                 continue;
             }
             ids[at] = merge.id;
-            ids[right] = GONE;
+            ids[right] = JOINED;
             let (left, after) = (before[at], next[right]);
             next[at] = after;
             if after != NONE {
@@ -230,11 +231,11 @@ impl Tokenizer {
                 heap.extend(self.merge(ids[left], merge.id).map(|m| Reverse((m, left))));
             }
         }
-        out.extend(ids.into_iter().filter(|id| *id != GONE));
+        out.extend(ids.into_iter().filter(|id| *id != JOINED));
     }
 }
 
-/// How bytes are written in files of tokens: as themselves where they are visible characters of Latin-1, and else as the
+/// How bytes are written in tokenizer files: visible Latin-1 characters stand for themselves, other bytes are the
 /// characters from U+0100 on, in order.
 const CHARS: [char; 256] = {
     let (mut chars, mut b, mut hidden) = (['\0'; 256], 0u8, 0u8);
@@ -243,7 +244,7 @@ const CHARS: [char; 256] = {
             b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff => b as char,
             _ => {
                 hidden += 1;
-                // 68 bytes are hidden.
+                // 68 bytes are not visible.
                 match char::from_u32(0xff + hidden as u32) {
                     Some(c) => c,
                     None => '\0',

@@ -1,8 +1,8 @@
-//! How a text is cut into words that merges do not cross.
+//! Splits a text into words, which merges do not cross.
 
 use unicode_properties::{GeneralCategoryGroup, UnicodeGeneralCategory};
 
-/// What a character is to the rule.
+/// The class of a character in the rule.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Class {
     Letter,
@@ -11,16 +11,16 @@ enum Class {
     Other,
 }
 
-/// The words of a text, as GPT-2 cuts it; together they are the text. At each place it is the first of these that fits, as
-/// long as it can be:
+/// Splits a text into words like GPT-2; together they are the text. Each word is the first of these that matches, as
+/// long as possible:
 ///
 /// 1. `'s`, `'t`, `'re`, `'ve`, `'m`, `'ll` or `'d`;
 /// 2. letters, numbers, or other characters that are no white space, with at most one blank before them;
-/// 3. white space, but for the last character of it if something follows;
+/// 3. white space, without its last character if something follows;
 /// 4. white space.
 ///
-/// Letters and numbers are Unicode's categories L and N. A byte that is not part of a character in UTF-8 counts as another
-/// character.
+/// Letters and numbers are Unicode's categories L and N. A byte that is not part of a UTF-8 character counts as an
+/// other character.
 pub fn words(text: &[u8]) -> Words<'_> {
     Words { text }
 }
@@ -55,7 +55,8 @@ impl<'t> Iterator for Words<'t> {
 }
 
 impl Words<'_> {
-    /// Where characters of a class that go on from `at` end, and where the last of them begins: 0 if there is none behind `at`.
+    /// Where characters of a class starting at `at` end, and where the last of them begins (0 if there is none after
+    /// `at`).
     fn run(&self, class: Class, mut at: usize) -> (usize, usize) {
         let mut last = 0;
         while let Some((next, len)) = first(&self.text[at..])
@@ -67,7 +68,7 @@ impl Words<'_> {
     }
 }
 
-/// The end of a shortened word that a text begins with.
+/// The length of a contraction at the start of a text.
 fn contraction(text: &[u8]) -> Option<usize> {
     match text {
         [b'\'', b's' | b't' | b'm' | b'd', ..] => Some(2),
@@ -76,7 +77,7 @@ fn contraction(text: &[u8]) -> Option<usize> {
     }
 }
 
-/// The first character: what it is, and its bytes.
+/// The class of the first character, and its number of bytes.
 fn first(text: &[u8]) -> Option<(Class, usize)> {
     let lead = *text.first()?;
     let len = match lead {

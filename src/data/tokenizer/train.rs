@@ -1,4 +1,4 @@
-//! Learning the merges of a text.
+//! Training: finds the merges for a text.
 
 use super::{Merge, Tokenizer, alphabet, char_of, words};
 use crate::error::{Error, Result};
@@ -6,21 +6,21 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::path::Path;
 
-/// In the place of a token that was joined to the one before it, or of a neighbour that is not there.
+/// Replaces a token that was joined to the one before it, or marks a missing neighbour.
 const NONE: u32 = u32::MAX;
 
-/// Two tokens side by side.
+/// Two neighbouring tokens.
 type Pair = (u32, u32);
 
-/// Where a pair is, and how often with the counts of the words.
+/// Where a pair occurs, and how often, weighted by the counts of words.
 #[derive(Default)]
 struct Found {
     count: u64,
-    /// Every place of it, perhaps twice, and perhaps places where it is no more.
+    /// Every position, perhaps twice, and perhaps outdated ones.
     places: Vec<u32>,
 }
 
-/// All distinct words one after the other, as lists of tokens that shrink.
+/// All distinct words, one after another, as lists of tokens that shrink.
 #[derive(Default)]
 struct Corpus {
     ids: Vec<u32>,
@@ -44,7 +44,7 @@ impl Corpus {
         found.places.push(place);
     }
 
-    /// Joins a pair wherever it is, from left to right. The pairs that became more.
+    /// Joins a pair everywhere, from left to right. Returns the pairs that became more frequent.
     fn join(&mut self, pair: Pair, id: u32) -> Vec<Pair> {
         let mut places = self.pairs.get_mut(&pair).map(|f| std::mem::take(&mut f.places)).unwrap_or_default();
         places.sort_unstable();
@@ -82,10 +82,11 @@ impl Corpus {
 }
 
 impl Tokenizer {
-    /// Learns from a text: the first tokens are the bytes, in the order of the characters that files write for them, as in
-    /// GPT-2; then, again and again, the pair of tokens that is most often side by side in a word of the text becomes a token, of
-    /// equal ones the one whose numbers are the smallest. Ends with `size` tokens, or with fewer once no pair is there twice. The
-    /// same text gives the same tokens, everywhere. Errors unless `size` is 257 to [`MAX_TOKENS`](super::MAX_TOKENS).
+    /// Trains a tokenizer on a text. The first tokens are the bytes, in the order of the characters that files write
+    /// for them, as in GPT-2. Then the most frequent pair of neighbouring tokens in words becomes a token, again and
+    /// again; among equally frequent pairs, the one with the smallest numbers. It ends with `size` tokens, or with
+    /// fewer once no pair occurs twice. The same text gives the same tokens on every machine. Errors unless `size` is
+    /// 257 to [`MAX_TOKENS`](super::MAX_TOKENS).
     pub fn train(text: &[u8], size: usize) -> Result<Tokenizer> {
         let wrong = |name, why: String| Err(Error::argument("tokenizer", name, why));
         if !(257..=super::MAX_TOKENS).contains(&size) {
@@ -130,7 +131,7 @@ impl Tokenizer {
         {
             let now = corpus.pairs.get(&pair).map_or(0, |f| f.count);
             if now != count {
-                // Where it grew there is another entry.
+                // If it became more frequent, there is another entry.
                 if now < count {
                     heap.push((now, Reverse(pair)));
                 }
@@ -140,12 +141,12 @@ impl Tokenizer {
                 break;
             }
             let joined = [&tokens[pair.0 as usize][..], &tokens[pair.1 as usize]].concat();
-            // The same bytes may come together in several ways; they are one token.
+            // The same bytes may arise in several ways; they are one token.
             let id = *known.entry(joined).or_insert_with_key(|joined| {
                 tokens.push(joined.clone());
                 tokens.len() as u32 - 1
             });
-            // A pair that was joined before may be there again, through such a token.
+            // Through such a token, a pair that was joined before may occur again.
             let rank = merges.len() as u32;
             merges.entry(pair).or_insert(Merge { rank, id });
             for grown in corpus.join(pair, id) {

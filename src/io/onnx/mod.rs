@@ -1,9 +1,9 @@
-//! Programs as ONNX files, for other runtimes. Parameters keep their names and bits; the values of another runtime agree up to
-//! the order of its sums and the roundings of its functions.
+//! Programs as ONNX files, for other runtimes. Parameters keep their names and bits. Values of another runtime agree up
+//! to the order of its sums and the roundings of its functions.
 //!
-//! A program has fixed shapes, so the file has, the number of rows in a batch among them. Indices are int64 there. NaN goes
-//! through elementwise ops as it does here; an extremum over axes or windows is NaN here if one element is, which ONNX leaves
-//! open for `ReduceMax`, `ArgMax` and `MaxPool`.
+//! A program has fixed shapes, including the batch size, and so has the file. Indices are int64 there. NaN passes
+//! through elementwise ops as it does here. An extremum over axes or windows is NaN here if one element is; ONNX does
+//! not specify this for `ReduceMax`, `ArgMax` and `MaxPool`.
 
 mod lower;
 mod proto;
@@ -15,39 +15,39 @@ use crate::numerics::environment;
 use lower::{Lowering, dtype};
 use proto::{Body, Message, Value};
 
-/// The version of ONNX's operators that files ask for: the first with dilated averages, the last of those needed.
+/// The opset version of the files: the first with dilated average pooling, which is the newest feature needed.
 pub const OPSET: i64 = 19;
-/// The version of the format that came with these operators.
+/// The format version that belongs to this opset.
 const IR_VERSION: i64 = 9;
-/// Bytes that a message can hold.
+/// The most bytes of a protobuf message.
 const MAX_BYTES: usize = i32::MAX as usize;
 
-/// A value at the edge of a program.
+/// An input or output of a program.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Port {
-    /// What it is called in the file.
+    /// Its name in the file.
     pub name: String,
-    /// Mean and deviation of each entry of the last axis, where the program's numbers are scaled: the file's input becomes
-    /// `(x - mean) / deviation` before the program sees it, its output is `y · deviation + mean` of what the program
-    /// says. In float64 and rounded once, as [`Scaling`](crate::data::Scaling).
+    /// Mean and deviation per entry of the last axis, if the program works on scaled numbers: the file's input becomes
+    /// `(x - mean) / deviation` before the program sees it, and its output is `y · deviation + mean` of the program's
+    /// output. Computed in float64 and rounded once, like [`Scaling`](crate::data::Scaling).
     pub scaling: Option<(Vec<f64>, Vec<f64>)>,
 }
 
 impl Port {
-    /// A value of that name, as it is.
+    /// A value with this name, without scaling.
     pub fn new(name: impl Into<String>) -> Port {
         Port { name: name.into(), scaling: None }
     }
 }
 
-/// What a file says besides its program.
+/// Names and metadata of a file.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct About {
     /// Name of the program.
     pub name: String,
-    /// The inputs, in order; those beyond the list are called `x0`, `x1`, ….
+    /// The inputs, in order. Missing names are `x0`, `x1`, ….
     pub inputs: Vec<Port>,
-    /// The outputs, in order; those beyond the list are called `y0`, `y1`, ….
+    /// The outputs, in order. Missing names are `y0`, `y1`, ….
     pub outputs: Vec<Port>,
     /// Further texts by name.
     pub metadata: Vec<(String, String)>,
@@ -62,17 +62,18 @@ pub struct Onnx {
     pub inputs: Vec<(String, Meta)>,
     /// Names of the outputs, with shapes and types.
     pub outputs: Vec<(String, Meta)>,
-    /// How many nodes it has.
+    /// Number of nodes.
     pub nodes: usize,
-    /// How many elements the parameters have that it holds.
+    /// Number of elements of its parameters.
     pub parameters: usize,
 }
 
-/// The program as the bytes of an ONNX file; the same program gives the same bytes. Parameters are stored by their own names
-/// as they are now, as are [`Nats`](crate::session::Nats). What the outputs do not need is left out, but for inputs.
+/// The program as the bytes of an ONNX file; the same program gives the same bytes. Parameters are stored with their
+/// names and current values, as are [`Nats`](crate::session::Nats). Ops that the outputs do not need are left out;
+/// inputs stay.
 ///
-/// Errors name the value of the program (as [`Graph::text`] numbers them) whose op has no ONNX form: gradients of
-/// convolutions and the like, and random numbers, which a model has none of after training (`eval`).
+/// If an op has no ONNX form, the error names its value (as numbered by [`Graph::text`]). These are gradients of
+/// convolutions and the like, and random numbers, which a model in evaluation (`eval`) does not use.
 ///
 /// ```
 /// use dittograd::device::Meta;

@@ -1,6 +1,6 @@
-//! The messages of an ONNX file, in the wire format of protocol buffers: fields one after the other, each a number with a
-//! kind, then a whole number of variable length, four bytes, or a length and so many bytes. Fields keep their order here,
-//! so that the same program gives the same bytes.
+//! The messages of an ONNX file, in the wire format of protocol buffers. A message is a list of fields, each a number
+//! with a kind, then a varint, four bytes, or a length and that many bytes. Fields keep their order here, so that the
+//! same program gives the same bytes.
 
 /// Element types, by their numbers in the format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -28,7 +28,7 @@ impl Message {
         self.varint(u64::from(field << 3 | kind));
     }
 
-    /// A whole number.
+    /// An integer.
     pub(super) fn int(mut self, field: u32, x: i64) -> Message {
         self.key(field, 0);
         self.varint(x as u64);
@@ -60,7 +60,7 @@ impl Message {
         self.bytes(field, &x.0)
     }
 
-    /// A field that is repeated.
+    /// A repeated field.
     pub(super) fn each<T>(
         self,
         all: impl IntoIterator<Item = T>,
@@ -69,7 +69,7 @@ impl Message {
         all.into_iter().fold(self, f)
     }
 
-    /// All that was written.
+    /// The bytes written so far.
     pub(super) fn into_bytes(self) -> Vec<u8> {
         self.0
     }
@@ -101,7 +101,7 @@ impl Value {
     }
 }
 
-/// A value that the file holds.
+/// A value stored in the file.
 #[derive(Clone, Debug)]
 pub(super) struct Initializer {
     pub(super) value: Value,
@@ -130,7 +130,7 @@ pub(super) enum Attribute {
     Graph(Body),
 }
 
-/// A graph within a node. It may read values of the graph around it.
+/// A subgraph of a node. It may read values of the enclosing graph.
 #[derive(Clone, Debug)]
 pub(super) struct Body {
     pub(super) nodes: Vec<Node>,
@@ -149,7 +149,7 @@ pub(super) struct Node {
 }
 
 impl Node {
-    /// The names of all values that it reads, graphs within it included.
+    /// The names of all values that it reads, also in subgraphs.
     pub(super) fn reads(&self) -> Vec<&str> {
         let mut all: Vec<&str> = self.inputs.iter().map(String::as_str).collect();
         for (_, attribute) in &self.attributes {
@@ -168,7 +168,7 @@ impl Node {
             .text(3, &self.name)
             .text(4, self.op)
             .each(&self.attributes, |m, (name, attribute)| {
-                // `AttributeProto`: the value, and behind it which kind of value it is.
+                // `AttributeProto`: the value, and after it the kind of value.
                 let a = Message::default().text(1, name);
                 let a = match attribute {
                     Attribute::Float(x) => a.float(2, *x).int(20, 1),
@@ -190,7 +190,7 @@ impl Body {
         self.with(name, &[], &[])
     }
 
-    /// `GraphProto` with what it holds, and types of values in the middle of it.
+    /// `GraphProto` with initializers and types of intermediate values.
     pub(super) fn with(&self, name: &str, initializers: &[Initializer], infos: &[Value]) -> Message {
         Message::default()
             .each(&self.nodes, |m, n| m.message(1, n.message()))

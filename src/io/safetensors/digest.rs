@@ -3,7 +3,7 @@
 use super::Dtype;
 use crate::shape::Shape;
 
-/// A hash of names, types, shapes, elements and texts, in which nothing can be mistaken for something else.
+/// A hash of names, types, shapes, elements and texts. Each part is delimited, so that no part can pass for another.
 pub(super) struct Digest(blake3::Hasher);
 
 impl Digest {

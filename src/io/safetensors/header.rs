@@ -1,6 +1,6 @@
-//! Reading the header of a file, which may be forged.
+//! Reads the header of a file, which may be malicious.
 //!
-//! This is not done by the crate `safetensors`: of a name that is there twice it takes one, a forged header can take 48 times its
+//! The crate `safetensors` is not used for this: it accepts duplicate names, a malicious header can take 48 times its
 //! size in memory, and a header of 20,000 tensors takes it twice as long.
 
 use super::{Dtype, Entries, Entry, MAX_HEADER, MAX_NAMES, METADATA};
@@ -62,7 +62,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<(BTreeMap<String, String>, Entries),
     Ok((header.metadata.unwrap_or_default(), entries))
 }
 
-/// The header as it is written, each name once.
+/// The header as written, with each name once.
 struct Header {
     metadata: Option<BTreeMap<String, String>>,
     tensors: BTreeMap<String, Raw>,

@@ -1,9 +1,9 @@
 //! Safetensors files: named tensors and a map of texts, as PyTorch, NumPy and others read and write them.
 //!
-//! A file is the length of a header (8 bytes), the header (JSON: for each name its type, shape and place), and the bytes of
-//! the tensors, one behind the other without holes. Reading takes no more memory than about the file's own size, whatever
-//! the header says, and every error is one line that names the file and the tensor. Writing gives the same bytes for the
-//! same content.
+//! A file is the length of a header (8 bytes), the header (JSON: type, shape and position for each name), and the bytes
+//! of the tensors, one after another without gaps. Reading takes about as much memory as the file has bytes, whatever
+//! the header says, and every error is one line that names the file and the tensor. Writing gives the same bytes for
+//! the same content.
 
 mod digest;
 mod header;
@@ -27,7 +27,8 @@ use std::path::Path;
 
 /// The longest header, as in other readers.
 const MAX_HEADER: u64 = 100_000_000;
-/// Most tensors, and most texts. Their lines in the header may be short, so that what is kept of them is many times larger.
+/// The most tensors, and the most texts. Their lines in the header may be short, and what is kept of them many times
+/// larger.
 const MAX_NAMES: usize = 1 << 17;
 /// The name the header keeps for the map of texts.
 const METADATA: &str = "__metadata__";
@@ -37,7 +38,7 @@ const METADATA: &str = "__metadata__";
 pub struct Entry {
     dtype: Dtype,
     shape: Shape,
-    /// Where its bytes are in the file.
+    /// Position of its bytes in the file.
     place: Range<usize>,
 }
 
@@ -55,7 +56,7 @@ impl Entry {
 
 type Entries = BTreeMap<String, Entry>;
 
-/// A file that was read and checked. Tensors are converted when they are asked for.
+/// A file that was read and checked. Tensors are converted on request.
 pub struct SafeTensors {
     /// For errors.
     name: String,
@@ -96,7 +97,7 @@ impl SafeTensors {
         SafeTensors::parse(path.display().to_string(), bytes::read_regular("read", path)?)
     }
 
-    /// The same of bytes in memory; `name` stands for the file in errors.
+    /// Reads a file from bytes in memory; `name` stands for the file in errors.
     pub fn parse(name: impl Into<String>, bytes: Vec<u8>) -> Result<SafeTensors> {
         let name = name.into();
         match header::parse(&bytes) {
@@ -141,8 +142,8 @@ impl SafeTensors {
         Error::file(op, &self.name, why)
     }
 
-    /// A tensor. F32, F16, BF16 and F64 are numbers (of which F64 is rounded to float32; one too large for it is an error),
-    /// BOOL and whole numbers are indices; one below 0 or above the largest u32 is an error.
+    /// A tensor. F32, F16, BF16 and F64 become numbers (F64 is rounded to float32; a number too large for it is an
+    /// error). BOOL and integers become indices; a negative one or one above the largest u32 is an error.
     pub fn tensor(&self, name: &str) -> Result<AnyTensor> {
         let _strict = environment::enter();
         let wrong = |why: String| self.error("read", format!("tensor `{}`: {why}", shown(name)));
@@ -153,7 +154,8 @@ impl SafeTensors {
         elements::tensor(e.dtype, e.shape, bytes).map_err(wrong)
     }
 
-    /// A hash of all tensors and of the map of texts without the entry `but`, however the header is spelled.
+    /// A hash of all tensors and of the map of texts without the entry `but`. It does not depend on how the header is
+    /// written.
     pub(crate) fn digest(&self, but: &str) -> String {
         let mut digest = Digest::new(self.metadata.iter().filter(|(key, _)| *key != but));
         for (name, e) in &self.entries {

@@ -1,6 +1,6 @@
-//! Writing a file.
+//! Writes a file.
 //!
-//! This is not done by the crate `safetensors`: it puts tensors in the order of their types, and checkpoints would have other bytes.
+//! The crate `safetensors` is not used for this: it sorts tensors by type, and checkpoints would have other bytes.
 
 use super::digest::Digest;
 use super::{Dtype, MAX_HEADER, MAX_NAMES, METADATA};
@@ -16,11 +16,11 @@ use std::fmt;
 use std::io::{self, Write};
 use std::path::Path;
 
-/// The content of a file to be written: tensors in the order of their names, then each at once.
+/// The content of a file to write. Tensors are sorted by name.
 #[derive(Clone, Default)]
 pub struct Writer<'a> {
     metadata: BTreeMap<String, String>,
-    /// Their elements as words, which all types that are written have.
+    /// The elements as words: all written types have 4 bytes.
     tensors: BTreeMap<String, (Dtype, Shape, &'a [u32])>,
 }
 
@@ -80,7 +80,7 @@ impl<'a> Writer<'a> {
         Ok(self)
     }
 
-    /// [`SafeTensors::digest`](super::SafeTensors::digest) of what will be written.
+    /// [`SafeTensors::digest`](super::SafeTensors::digest) of the content.
     pub(crate) fn digest(&self) -> String {
         let mut digest = Digest::new(self.metadata.iter());
         for (name, (dtype, shape, words)) in &self.tensors {
@@ -94,7 +94,7 @@ impl<'a> Writer<'a> {
         digest.finish()
     }
 
-    /// Length of the header and the header, a multiple of 8 bytes long.
+    /// The length of the header, and the header, padded to a multiple of 8 bytes.
     fn header(&self) -> Result<Vec<u8>> {
         let mut at = 0;
         let mut parts: Vec<(&str, serde_json::Result<String>)> = Vec::new();
@@ -135,7 +135,7 @@ impl<'a> Writer<'a> {
         self.tensors.values().try_for_each(|(_, _, words)| little_endian(words, |b| file.write_all(b)))
     }
 
-    /// Writes the file, [whole or not at all](atomic).
+    /// Writes the file [atomically](atomic).
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         let header = self.header()?;
         atomic::write_with(path, |file| self.write(&header, file))
@@ -146,7 +146,7 @@ impl<'a> Writer<'a> {
         let header = self.header()?;
         let words: usize = self.tensors.values().map(|(_, _, words)| words.len()).sum();
         let mut bytes = reserved("safetensors", header.len() + 4 * words)?;
-        // Memory takes what it is given.
+        // Writing to memory cannot fail.
         let _ = self.write(&header, &mut bytes);
         Ok(bytes)
     }

@@ -50,7 +50,7 @@ pub(crate) struct Kernels {
     pub pack_transposed: PackFn,
     /// Copies the lines of a view.
     pub gather: GatherFn,
-    /// Adds to each row of a tile its bias.
+    /// Adds a bias to each row of a tile.
     pub add_bias: BiasFn,
     /// Stores columns of a tile in the result.
     pub store_tile: StoreTileFn,
@@ -67,7 +67,7 @@ pub(crate) struct Kernels {
 }
 
 impl Kernels {
-    /// Those of a level, or of the best level that the processor has.
+    /// The microkernels of a level, or of the best level that the processor has.
     pub fn of(simd: Simd) -> &'static Kernels {
         match simd.usable() {
             #[cfg(target_arch = "x86_64")]
@@ -79,14 +79,14 @@ impl Kernels {
     }
 }
 
-/// The table of a level: its vector type, target features, the most rows of a tile, the most vectors of [`accumulate_lanes`], and
-/// for each number of rows the third and fourth number of vectors of a tile, as many as fit the registers. Entries that do not
-/// fit repeat the last that does, and are never called.
+/// The table of one level: its vector type, target features, the most rows of a tile, the most vectors of
+/// [`accumulate_lanes`], and for each number of rows the third and fourth number of vectors of a tile, as many as fit
+/// in the registers. Entries that do not fit repeat the last one that does, and are never called.
 macro_rules! kernels {
     ($vector:ty, $(#[$features:meta])* $mr:literal, $nv:literal; $($rows:literal: $v2:literal $v3:literal,)*) => {
         $(#[$features])*
         unsafe fn run_tile<const MR: usize, const NV: usize, const TA: bool, const B: u8>(t: &Tile) {
-            // SAFETY: the caller's; this function has the features of the vector.
+            // SAFETY: upheld by the caller; this function has the features of the vector.
             unsafe { tile::<$vector, MR, NV, TA, B>(t) }
         }
 
@@ -94,7 +94,7 @@ macro_rules! kernels {
         unsafe fn pack_copied(
             from: *const f32, stride: usize, cols: usize, nv: usize, kc: usize, to: *mut f32,
         ) {
-            // SAFETY: the caller's; this function has the features of the vector.
+            // SAFETY: upheld by the caller; this function has the features of the vector.
             unsafe { pack::<$vector>(from, stride, cols, nv, kc, to) }
         }
 
@@ -102,55 +102,55 @@ macro_rules! kernels {
         unsafe fn pack_transposed(
             from: *const f32, stride: usize, cols: usize, nv: usize, kc: usize, to: *mut f32,
         ) {
-            // SAFETY: the caller's; this function has the features of the vector.
+            // SAFETY: upheld by the caller; this function has the features of the vector.
             unsafe { transpose::<$vector>(from, stride, cols, nv, kc, to) }
         }
 
         $(#[$features])*
         unsafe fn add_row_bias(to: *mut f32, stride: usize, rows: usize, cols: usize, bias: *const f32) {
-            // SAFETY: the caller's; this function has the features of the vector.
+            // SAFETY: upheld by the caller; this function has the features of the vector.
             unsafe { add_bias::<$vector>(to, stride, rows, cols, bias) }
         }
 
         $(#[$features])*
         unsafe fn store_columns(columns: &StoreTile) {
-            // SAFETY: the caller's; this function has the features of the vector.
+            // SAFETY: upheld by the caller; this function has the features of the vector.
             unsafe { store_tile::<$vector>(columns) }
         }
 
         $(#[$features])*
         unsafe fn store_sums(sums: &StoreTransposed) {
-            // SAFETY: the caller's; this function has the features of the vector.
+            // SAFETY: upheld by the caller; this function has the features of the vector.
             unsafe { store_transposed::<$vector>(sums) }
         }
 
         $(#[$features])*
         unsafe fn gather_lines(lines: &Lines, to: *mut f32) {
-            // SAFETY: the caller's; this function has the features of the vector.
+            // SAFETY: upheld by the caller; this function has the features of the vector.
             unsafe { gather::<$vector>(lines, to) }
         }
 
         $(#[$features])*
         unsafe fn channel_sums<const MR: usize, const NV: usize>(sums: &ChannelTile) {
-            // SAFETY: the caller's; this function has the features of the vector.
+            // SAFETY: upheld by the caller; this function has the features of the vector.
             unsafe { channel_tile::<$vector, MR, NV>(sums) }
         }
 
         $(#[$features])*
         unsafe fn stencil_lines(stencil: &Stencil) {
-            // SAFETY: the caller's; this function has the features of the vector.
+            // SAFETY: upheld by the caller; this function has the features of the vector.
             unsafe { stencil_all::<$vector>(stencil) }
         }
 
         $(#[$features])*
         unsafe fn some_dots<const T: usize>(sums: &Dots) {
-            // SAFETY: the caller's; this function has the features of the vector.
+            // SAFETY: upheld by the caller; this function has the features of the vector.
             unsafe { lane_dots::<$vector, T, { LINE / <$vector as Vector>::WIDTH }>(sums) }
         }
 
         $(#[$features])*
         unsafe fn accumulated(w: &Accumulate) {
-            // SAFETY: the caller's; this function has the features of the vector.
+            // SAFETY: upheld by the caller; this function has the features of the vector.
             unsafe {
                 match w.skip {
                     Skip::Nothing => accumulate_lanes::<$vector, $nv, SKIP_NOTHING>(w, 0),

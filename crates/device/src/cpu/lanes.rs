@@ -1,5 +1,5 @@
-//! Products too thin for the tiles of [`super::gemm`]: those of attention and of depthwise convolutions. Each lane of a vector
-//! holds a sum of its own. The functions here are safe: they check all lengths and call the microkernels below them.
+//! Products too thin for the tiles of [`super::gemm`]: those of attention and of depthwise convolutions. Each lane of a
+//! vector holds its own sum. The functions here are safe: they check all lengths and call the microkernels below them.
 #![allow(unsafe_code)]
 
 use super::LINE;
@@ -43,8 +43,8 @@ pub fn transpose_lines(
     }
 }
 
-/// `acc[c][l] = fma(a[k][l], x[k * term + c * column], acc[c][l])` in increasing k, for rows of `lanes` elements; from +0.0 if
-/// sums `begin` here.
+/// `acc[c][l] = fma(a[k][l], x[k * term + c * column], acc[c][l])` in increasing k, for rows of `lanes` elements. With
+/// `begin`, sums start at +0.0.
 ///
 /// # Panics
 /// If `lanes` is no multiple of [`LINE`], `a` or `acc` is not whole rows of it, or `x` is too short.
@@ -127,12 +127,12 @@ pub(crate) struct Accumulate {
     pub columns: usize,
     /// Floats of a row of `a` and of `acc`, a multiple of [`LINE`].
     pub lanes: usize,
-    /// Whether sums begin here, from +0.0.
+    /// Whether sums start at +0.0.
     pub begin: bool,
     pub skip: Skip,
 }
 
-/// [`Skip`] as a constant, so that each case is compiled by itself.
+/// [`Skip`] as a constant, so that each case is compiled separately.
 pub(crate) const SKIP_NOTHING: u8 = 0;
 pub(crate) const SKIP_LANES: u8 = 1;
 pub(crate) const SKIP_FACTORS: u8 = 2;
@@ -140,7 +140,7 @@ pub(crate) const SKIP_FACTORS: u8 = 2;
 /// Computes C columns from `c` on, NV vectors of lanes from `l` on.
 ///
 /// # Safety
-/// `Accumulate` leads to what it says, and these columns and lanes are inside. The processor has the instructions of `V`.
+/// `Accumulate` points to what it says, and these columns and lanes are inside. The processor has the instructions of `V`.
 #[inline(always)]
 #[allow(clippy::needless_range_loop)]
 unsafe fn accumulate_block<V: Vector, const NV: usize, const C: usize, const SKIP: u8>(
@@ -149,7 +149,7 @@ unsafe fn accumulate_block<V: Vector, const NV: usize, const C: usize, const SKI
     l: usize,
     c: usize,
 ) {
-    // SAFETY: the caller's.
+    // SAFETY: upheld by the caller.
     unsafe {
         let to = w.acc.add(c * w.lanes + l);
         let mut acc = [[V::splat(0.0); NV]; C];
@@ -194,17 +194,17 @@ unsafe fn accumulate_block<V: Vector, const NV: usize, const C: usize, const SKI
 /// Computes all columns, NV vectors of lanes from `l` on.
 ///
 /// # Safety
-/// As for [`accumulate_block`].
+/// The same as for [`accumulate_block`].
 #[inline(always)]
 unsafe fn accumulate_columns<V: Vector, const NV: usize, const SKIP: u8>(
     w: &Accumulate,
     mark: u32,
     l: usize,
 ) {
-    // Four columns of four vectors are enough independent sums to hide the latency of an FMA, and fit the registers.
+    // Four columns of four vectors are enough independent sums to hide the latency of an FMA, and fit in the registers.
     const C: usize = 4;
     let whole = w.columns - w.columns % C;
-    // SAFETY: the caller's.
+    // SAFETY: upheld by the caller.
     unsafe {
         for c in (0..whole).step_by(C) {
             accumulate_block::<V, NV, C, SKIP>(w, mark, l, c);
@@ -218,11 +218,11 @@ unsafe fn accumulate_columns<V: Vector, const NV: usize, const SKIP: u8>(
 /// The microkernel of [`accumulate`]: all columns and lanes, at most NV vectors of lanes at a time.
 ///
 /// # Safety
-/// `Accumulate` leads to what it says. The processor has the instructions of `V`.
+/// `Accumulate` points to what it says. The processor has the instructions of `V`.
 #[inline(always)]
 pub(crate) unsafe fn accumulate_lanes<V: Vector, const NV: usize, const SKIP: u8>(w: &Accumulate, mark: u32) {
     let mut l = 0;
-    // SAFETY: the caller's; lanes are whole vectors.
+    // SAFETY: upheld by the caller; lanes are whole vectors.
     unsafe {
         while l + NV * V::WIDTH <= w.lanes {
             accumulate_columns::<V, NV, SKIP>(w, mark, l);
@@ -257,11 +257,11 @@ const STENCIL_VECTORS: usize = 8;
 /// Computes NV vectors of outputs from `at` on.
 ///
 /// # Safety
-/// `Stencil` leads to what it says, `at` and the vectors are inside `len`. The processor has the instructions of `V`.
+/// `Stencil` points to what it says, `at` and the vectors are inside `len`. The processor has the instructions of `V`.
 #[inline(always)]
 #[allow(clippy::needless_range_loop)]
 unsafe fn stencil_vectors<V: Vector, const NV: usize>(c: &Stencil, at: usize) {
-    // SAFETY: the caller's.
+    // SAFETY: upheld by the caller.
     unsafe {
         let mut acc = [V::splat(0.0); NV];
         for t in 0..c.taps {
@@ -280,11 +280,11 @@ unsafe fn stencil_vectors<V: Vector, const NV: usize>(c: &Stencil, at: usize) {
 /// The microkernel of [`stencil`]: all outputs.
 ///
 /// # Safety
-/// `Stencil` leads to what it says. The processor has the instructions of `V`.
+/// `Stencil` points to what it says. The processor has the instructions of `V`.
 #[inline(always)]
 pub(crate) unsafe fn stencil_all<V: Vector>(c: &Stencil) {
     let mut at = 0;
-    // SAFETY: the caller's; the vectors end with `len`, which is a multiple of their width.
+    // SAFETY: upheld by the caller; the vectors end with `len`, which is a multiple of their width.
     unsafe {
         while at + STENCIL_VECTORS * V::WIDTH <= c.len {
             stencil_vectors::<V, STENCIL_VECTORS>(c, at);
@@ -311,11 +311,11 @@ pub(crate) struct Dots {
 /// The microkernel of [`dots`]: T sums of [`LINE`] lanes, NV vectors each.
 ///
 /// # Safety
-/// `Dots` leads to what it says, and T starts and sums. The processor has the instructions of `V`.
+/// `Dots` points to what it says, and T starts and sums. The processor has the instructions of `V`.
 #[inline(always)]
 #[allow(clippy::needless_range_loop)]
 pub(crate) unsafe fn lane_dots<V: Vector, const T: usize, const NV: usize>(d: &Dots) {
-    // SAFETY: the caller's.
+    // SAFETY: upheld by the caller.
     unsafe {
         let mut acc = [[V::splat(0.0); NV]; T];
         let mut x = [d.x; T];

@@ -21,7 +21,7 @@ pub enum Simd {
 }
 
 impl Simd {
-    /// The fastest level of this processor; looked up once.
+    /// The fastest level of this processor, detected once.
     pub fn best() -> Simd {
         static BEST: OnceLock<Simd> = OnceLock::new();
         *BEST.get_or_init(detect)
@@ -37,14 +37,14 @@ impl Simd {
         [Simd::Scalar, Simd::Avx2, Simd::Avx512].into_iter().filter(|s| s.available()).collect()
     }
 
-    /// The level itself if this processor has it, else the best it has: the level a kernel may rely on.
+    /// This level if the processor has it, else the best it has: the level that a kernel may rely on.
     #[inline]
     pub fn usable(self) -> Simd {
         self.min(Simd::best())
     }
 }
 
-/// Asks the processor. Each level includes those below it, as the order of `Simd` says.
+/// Detects the level. Each level includes those below it in the order of `Simd`.
 fn detect() -> Simd {
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
@@ -92,10 +92,10 @@ impl FromStr for Simd {
     }
 }
 
-/// Compiles one function, written as plain safe loops, for every [`Simd`] level, behind a dispatcher of the
-/// same name that takes the level first. The level is clamped to what the processor has, so any value is
-/// sound. The arguments are plain names with types; the body does not see the level. One const and one type
-/// parameter may come along, if what the body calls of them is `#[inline(always)]`.
+/// Compiles one function, written as plain safe loops, for every [`Simd`] level. A dispatcher of the same name takes
+/// the level as its first argument and clamps it to what the processor has, so any value is sound. The arguments are
+/// plain names with types; the body does not see the level. One const and one type parameter are allowed if everything
+/// the body calls of them is `#[inline(always)]`.
 ///
 /// ```ignore
 /// simd_fn! {

@@ -1,11 +1,12 @@
 //! A fork-join thread pool for kernels that last microseconds.
 //!
-//! A run is published as one packed word, `state` = (epoch, workers inside, open), which workers poll for half a millisecond
-//! before they sleep. So back-to-back kernels fork in about a microsecond, and an idle process costs nothing. A worker enters a
-//! run by adding itself to that word while it is open. The caller closes the word once all tasks are taken, and waits only for the
-//! workers inside, so a worker that was never scheduled delays nobody. A thread that is about to sleep and one that would wake it
-//! read each other's word, so all changes of these words are `SeqCst`: with weaker orders miri finds runs in which each misses the
-//! other. Which thread runs which task is left to chance: kernels must not depend on it.
+//! A run is published as one packed word, `state` = (epoch, workers inside, open). Workers poll it for half a
+//! millisecond before they sleep. So back-to-back kernels fork in about a microsecond, and an idle process costs
+//! nothing. A worker enters a run by adding itself to that word while it is open. The caller closes the word once all
+//! tasks are taken, and waits only for the workers inside, so a worker that was never scheduled delays nobody. A thread
+//! that is about to sleep and one that would wake it read each other's word, so all changes of these words are
+//! `SeqCst`: with weaker orders miri finds runs in which each misses the other. Which thread runs which task is not
+//! determined: kernels must not depend on it.
 #![allow(unsafe_code)]
 
 use dittograd_numerics::environment;
@@ -19,7 +20,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// How long a thread polls without giving up its core, and how long it polls in all, before it sleeps.
+/// How long a thread spins without giving up its core, and how long it polls in total before it sleeps.
 const SPIN: Duration = Duration::from_micros(15);
 const POLL: Duration = Duration::from_micros(500);
 
@@ -29,11 +30,11 @@ const INSIDE: u64 = 2;
 const INSIDE_MASK: u64 = 0xffff_fffe;
 const EPOCH: u64 = 1 << 32;
 
-/// What a panicking task threw.
+/// The payload of a task's panic.
 type Payload = Box<dyn Any + Send>;
 
-/// One run: it lives on the caller's stack while `Pool::run` blocks. Aligned so that the counter shares its
-/// cache lines with nothing else.
+/// One run. It lives on the caller's stack while `Pool::run` blocks. It is aligned so that the counter has its cache
+/// lines to itself.
 #[repr(align(128))]
 struct Job<'a> {
     next: AtomicUsize,
@@ -43,7 +44,7 @@ struct Job<'a> {
 }
 
 impl Job<'_> {
-    /// Takes tasks until none is left. Never unwinds: what tasks throw is kept for the caller.
+    /// Takes tasks until none is left. Never unwinds: panics of tasks are kept for the caller.
     fn work(&self) {
         let mut current = 0;
         loop {
@@ -75,9 +76,9 @@ struct Shared {
     busy: AtomicBool,
     /// Set once, by the drop of the pool.
     quit: AtomicBool,
-    /// Whether polling is worth it: false if there are more threads than cores.
+    /// Whether polling pays off: false if there are more threads than cores.
     poll: bool,
-    /// Number of workers asleep or about to be, and where they sleep.
+    /// Number of workers asleep or about to sleep, and where they sleep.
     sleepers: AtomicUsize,
     bed: Mutex<()>,
     wake: Condvar,
@@ -94,8 +95,8 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// Makes a pool of `threads` threads (at least one): the caller of [`Pool::run`] and `threads - 1`
-    /// workers. If the system refuses to start a thread the pool is smaller, which changes no result.
+    /// A pool of `threads` threads (at least one): the caller of [`Pool::run`] and `threads - 1` workers. If the system
+    /// refuses to start a thread, the pool is smaller, which changes no result.
     pub fn new(threads: usize) -> Pool {
         let cores = thread::available_parallelism().map_or(1, usize::from);
         let shared = Arc::new(Shared {
@@ -130,17 +131,17 @@ impl Pool {
         self.workers.len() + 1
     }
 
-    /// How many of `items` one task should take: a few tasks per thread, so that an uneven machine evens out,
-    /// but at least `least` items, which must be worth handing over; a multiple of `unit`.
+    /// How many of `items` one task should take, a multiple of `unit`: a few tasks per thread, so that uneven threads
+    /// balance, but at least `least` items, so that a task is worth handing over.
     pub fn share(&self, items: usize, least: usize, unit: usize) -> usize {
         (items / (4 * self.threads())).max(least).next_multiple_of(unit.max(1))
     }
 
-    /// Calls `f` with each of `0..tasks` exactly once, on any thread, and returns when all calls have.
+    /// Calls `f` with each of `0..tasks` exactly once, on any thread, and returns when all calls have returned.
     ///
-    /// The calls are made inline, in order, if there is nothing to share out or the pool is busy: a nested
-    /// run, or a run of another thread. If calls panic, the panic of the lowest index goes on in the caller
-    /// once the run has ended, and the pool stays usable.
+    /// The calls are made inline, in order, if there is only one task or the pool is busy (a nested run, or a run of
+    /// another thread). If calls panic, the panic of the lowest index resumes in the caller once the run has ended, and
+    /// the pool stays usable.
     pub fn run(&self, tasks: usize, f: impl Fn(usize) + Sync) {
         self.run_tasks(tasks, &f);
     }
@@ -174,8 +175,8 @@ impl Pool {
         });
     }
 
-    /// As [`Pool::chunks_mut`], for two slices with pieces of their own lengths. The first one says how many
-    /// pieces there are; where the other is shorter, its pieces are shorter or empty.
+    /// Like [`Pool::chunks_mut`], for two slices with their own piece lengths. The first slice determines the number of
+    /// pieces; where the other is shorter, its pieces are shorter or empty.
     pub fn pairs_mut<T: Send>(
         &self,
         a: (&mut [T], usize),
@@ -189,8 +190,8 @@ impl Pool {
         });
     }
 
-    /// As [`Pool::chunks_mut`], for three slices cut in step. The first one says how many pieces there are;
-    /// where another is shorter, its pieces are shorter or empty.
+    /// Like [`Pool::chunks_mut`], for three slices. The first one determines the number of pieces; where another is
+    /// shorter, its pieces are shorter or empty.
     pub fn chunks3_mut<T: Send>(
         &self,
         slices: [&mut [T]; 3],
@@ -204,9 +205,9 @@ impl Pool {
         });
     }
 
-    /// Calls `f(index, pieces)` for each of `0..tasks` in parallel, with the piece of that index of each slice; slice
-    /// `i` is cut into pieces of `sizes[i]` elements, which end where it does. A size of zero gives empty pieces of
-    /// an empty slice.
+    /// Calls `f(index, pieces)` for each of `0..tasks` in parallel, with piece `index` of each slice. Slice `i` is cut
+    /// into pieces of `sizes[i]` elements; the last piece ends where the slice does. A size of zero gives empty pieces
+    /// of an empty slice.
     pub fn pieces_mut<T: Send, const N: usize>(
         &self,
         slices: [&mut [T]; N],
@@ -224,9 +225,9 @@ impl Pool {
 }
 
 impl Pool {
-    /// Lists of `rows` rows lie one behind the other in each of the slices, whose rows have these widths. Calls
-    /// `f(list, row, count, pieces)` in parallel for each run of up to `tile` rows of a list, with that run of each slice;
-    /// runs do not go on in the next list. `tile` must not be zero.
+    /// Each slice holds lists of `rows` rows, one list after another; `widths` are the widths of the rows. Calls
+    /// `f(list, row, count, pieces)` in parallel for each tile of up to `tile` rows of a list, with that tile of each
+    /// slice. A tile does not continue into the next list. `tile` must not be zero.
     pub fn tiles_mut<T: Send, const N: usize>(
         &self,
         slices: [&mut [T]; N],
@@ -246,7 +247,7 @@ impl Pool {
         });
     }
 
-    /// A pool of only the calling thread.
+    /// A pool with only the calling thread.
     #[doc(hidden)]
     pub fn alone() -> &'static Pool {
         static ALONE: OnceLock<Pool> = OnceLock::new();
@@ -257,24 +258,24 @@ impl Pool {
 impl Drop for Pool {
     fn drop(&mut self) {
         self.shared.quit.store(true, SeqCst);
-        // Taking the lock orders the flag before or after a worker's last look at it; either way it wakes.
+        // Taking the lock orders the flag before or after a worker's last check of it; either way the worker wakes.
         drop(lock(&self.shared.bed));
         self.shared.wake.notify_all();
         for worker in self.workers.drain(..) {
-            // Workers do not unwind, so there is nothing to learn from the outcome.
+            // Workers do not unwind, so the result of joining is of no interest.
             let _ = worker.join();
         }
     }
 }
 
 impl Shared {
-    /// Publishes a run. The caller owns `busy`, and calls `close` before `job` goes.
+    /// Publishes a run. The caller owns `busy`, and calls `close` before `job` is dropped.
     fn open(&self, job: &Job<'_>) {
         self.job.store(std::ptr::from_ref(job).cast_mut().cast(), Relaxed);
         // Nobody is inside and the word is closed, so only the owner of `busy` can change it.
         let epoch = self.state.load(Relaxed) & !(EPOCH - 1);
         self.state.store(epoch.wrapping_add(EPOCH) | OPEN, SeqCst);
-        // Either this load sees a sleeper, or the sleeper's look at `state` comes later and sees the run.
+        // Either this load sees a sleeper, or the sleeper checks `state` later and sees the run.
         let sleepers = self.sleepers.load(SeqCst);
         if sleepers > 0 {
             drop(lock(&self.bed));
@@ -301,7 +302,7 @@ impl Shared {
         self.waiting.store(false, SeqCst);
     }
 
-    /// The life of a worker.
+    /// The main loop of a worker.
     fn worker(&self) {
         let mut seen = 0;
         loop {
@@ -329,7 +330,7 @@ impl Shared {
             // `Pool::run` keeps the job and all it borrows alive, until the count is given back below. A
             // `Job` is shared between threads only by reference, and its parts are all `Sync`.
             let job = unsafe { &*self.job.load(Relaxed) };
-            // A task may have changed it.
+            // A task may have changed the floating-point environment.
             environment::set_strict();
             job.work();
             let state = self.state.fetch_sub(INSIDE, SeqCst) - INSIDE;
@@ -419,12 +420,12 @@ impl<'a, T> Cut<'a, T> {
     }
 }
 
-/// Locks, also after a panic elsewhere: the data guarded here is valid at every moment.
+/// Locks even after a panic elsewhere: the guarded data is valid at every moment.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// An address that threads share. Its users see to it that no two threads write the same elements.
+/// An address that threads share. Its users make sure that no two threads write the same elements.
 #[derive(Clone, Copy)]
 pub(crate) struct SharedPtr(pub *mut f32);
 
@@ -567,7 +568,7 @@ mod tests {
         }
     }
 
-    /// Short enough for miri with many seeds: sleepers on both sides, and tasks that throw.
+    /// Short enough for miri with many seeds: sleepers on both sides, and tasks that panic.
     #[test]
     fn few_runs_of_sleepers() {
         let pool = Pool::new(4);
@@ -602,7 +603,7 @@ mod tests {
         let pool = Pool::new(2);
         for _ in 0..20 {
             thread::sleep(POLL * 4);
-            // Both tasks wait for each other, so this ends only if the worker wakes.
+            // Both tasks wait for each other, so this ends only if the worker wakes up.
             let arrived = AtomicUsize::new(0);
             pool.run(2, |_| {
                 arrived.fetch_add(1, SeqCst);

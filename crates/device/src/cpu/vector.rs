@@ -17,11 +17,11 @@ pub(crate) trait Vector: Copy {
     unsafe fn load_part(from: *const f32, n: usize) -> Self;
     /// The floats whose bits are set; the other lanes are zeros.
     unsafe fn load_mask(from: *const f32, bits: u32) -> Self;
-    /// As `load_mask`, where lane i is the float at `from + 2 i`.
+    /// Like `load_mask`, where lane i is the float at `from + 2 i`.
     unsafe fn load_even(from: *const f32, bits: u32) -> Self;
     /// Stores the lanes whose bits are set.
     unsafe fn store_mask(self, to: *mut f32, bits: u32);
-    /// As `store_mask`, where lane i goes to `to + 2 i`.
+    /// Like `store_mask`, where lane i goes to `to + 2 i`.
     unsafe fn store_even(self, to: *mut f32, bits: u32);
     /// Loads group g from `from[4 * g] + at`.
     unsafe fn load_groups(from: &[*const f32], at: usize) -> Self;
@@ -31,11 +31,11 @@ pub(crate) trait Vector: Copy {
     unsafe fn store_part(self, to: *mut f32, n: usize);
     /// `a * b + self`, rounded once.
     unsafe fn fma(self, a: Self, b: Self) -> Self;
-    /// As `fma`, but `self` in lanes where `a` has the bits of `mark`.
+    /// Like `fma`, but keeps `self` in lanes where `a` has the bits of `mark`.
     unsafe fn fma_unless(self, mark: Self, a: Self, b: Self) -> Self;
     /// The sum.
     unsafe fn add(self, other: Self) -> Self;
-    /// Transposes each 4×4 square that the four vectors have in a group.
+    /// Transposes each 4×4 square: one group of lanes in all four vectors.
     unsafe fn transpose(x: [Self; 4]) -> [Self; 4];
     /// Prefetches a cache line into all caches.
     unsafe fn prefetch(at: *const f32);
@@ -54,7 +54,7 @@ fn spread_bits(bits: u32) -> u32 {
 }
 
 // Plain Rust, which the compiler maps to whatever vectors the target has.
-// SAFETY: of all of these, the caller's.
+// SAFETY: all of these are upheld by the caller.
 impl Vector for [f32; 4] {
     const WIDTH: usize = 4;
     #[inline(always)]

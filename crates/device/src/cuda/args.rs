@@ -1,16 +1,16 @@
-//! Kernel arguments, packed the way the kernel's parameters lie: one after the other, each at its own
-//! alignment. The driver takes them as one buffer with its size, so a wrong count can be refused instead
-//! of making it read past the end. The buffer is inline: no launch allocates.
+//! Kernel arguments, packed in the layout of the kernel's parameters: one after another, each at its own alignment. The
+//! driver takes them as one buffer with its size, so a wrong count is refused instead of read past the end. The buffer
+//! is inline: no launch allocates.
 
-/// Most bytes of arguments a launch takes: as many as every GPU allows.
+/// The most bytes of arguments that a launch takes: as many as every GPU allows.
 pub const MAX_ARGS: usize = 4096;
 
-/// Aligned for every parameter type there is.
+/// Aligned for every parameter type.
 #[repr(align(16))]
 struct Buffer([u8; MAX_ARGS]);
 
-/// The arguments of one launch, in the order of the kernel's parameters. The methods chain:
-/// `Args::new().ptr(x).u32(n)` can be passed to a launch as it stands.
+/// The arguments of one launch, in the order of the kernel's parameters. The methods chain: `Args::new().ptr(x).u32(n)`
+/// can be passed to a launch directly.
 pub struct Args {
     buffer: Buffer,
     len: usize,
@@ -59,9 +59,9 @@ impl Args {
         }
     }
 
-    /// Forgets all arguments, to be filled again.
+    /// Removes all arguments.
     pub fn clear(&mut self) {
-        // The padding between arguments is not written again, so it is cleared here.
+        // Padding between arguments is not rewritten, so clear it here.
         self.buffer.0[..self.len].fill(0);
         (self.len, self.count, self.wrong) = (0, 0, None);
     }
@@ -79,7 +79,7 @@ impl Args {
         self
     }
 
-    /// The buffer, padded and packed.
+    /// The buffer with its padding.
     pub(super) fn packed(&self) -> &[u8] {
         &self.buffer.0[..self.len]
     }

@@ -1,10 +1,10 @@
 //! Cubins on disk, so that only the first run of a kernel on a machine compiles it.
 //!
-//! A file is named by the BLAKE3 hash of what the cubin is made from: format, options, architecture and
-//! source. The version of NVRTC is not part of the name but stands in the header: a warm cache then needs
-//! no NVRTC at all. The header also carries a hash over name, version and payload; a file that is cut
-//! short, damaged or misnamed is taken for absent and compiled again. Files appear by rename, so readers
-//! never see a half-written one. Nothing here is an error: a folder that cannot be used is no cache.
+//! A file is named by the BLAKE3 hash of everything the cubin is made from: format, options, architecture and source.
+//! The version of NVRTC is not part of the name but of the header, so a warm cache needs no NVRTC at all. The header
+//! also has a hash of name, version and payload: a file that is cut short, damaged or misnamed counts as absent and is
+//! compiled again. Files appear by rename, so readers never see a half-written one. Nothing here is an error: a folder
+//! that cannot be used means no cache.
 
 use super::nvrtc::OPTIONS;
 use std::ffi::OsString;
@@ -12,7 +12,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// First bytes of every file; the number changes with the layout.
+/// The first bytes of every file. The number changes with the layout.
 const MAGIC: &[u8; 16] = b"dittograd-cubin1";
 /// Magic, NVRTC version, payload length, hash.
 const HEADER: usize = 16 + 8 + 8 + 32;
@@ -25,7 +25,7 @@ impl Key {
     /// The key of `source` compiled for `arch` with the fixed options.
     pub(super) fn new(source: &str, arch: &str) -> Key {
         let mut hasher = blake3::Hasher::new();
-        // Lengths in front keep the parts apart.
+        // Each part follows its length, so that parts cannot run together.
         let mut part = |bytes: &[u8]| {
             hasher.update(&(bytes.len() as u64).to_le_bytes());
             hasher.update(bytes);
@@ -44,7 +44,7 @@ pub(super) struct Cache {
 }
 
 impl Cache {
-    /// The cache in `folder`, which is made when something is first stored.
+    /// The cache in `folder`, which is created when something is first stored.
     pub(super) fn new(folder: PathBuf) -> Cache {
         Cache { folder }
     }
@@ -68,7 +68,7 @@ impl Cache {
         Some(file)
     }
 
-    /// Stores a cubin. Failing to is no error: it will be compiled again.
+    /// Stores a cubin. A failure is no error: the kernel is compiled again next time.
     pub(super) fn store(&self, key: Key, version: (i32, i32), cubin: &[u8]) {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let mut numbers = [0u8; 8];
@@ -113,7 +113,7 @@ fn folder_from(var: &dyn Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
     if let Some(given) = var("DITTOGRAD_CACHE") {
         return (given != "off").then(|| PathBuf::from(given));
     }
-    // A relative XDG_CACHE_HOME is to be ignored, says its specification.
+    // Its specification says to ignore a relative XDG_CACHE_HOME.
     if let Some(base) = var("XDG_CACHE_HOME").map(PathBuf::from).filter(|base| base.is_absolute()) {
         return Some(base.join("dittograd"));
     }
@@ -123,14 +123,14 @@ fn folder_from(var: &dyn Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
     }
 }
 
-/// A folder under `base`, which others can write to, that only this user can. A cubin is code: one that
+/// A folder that only this user can write to, under `base`, which others can write to. A cubin is code: one that
 /// somebody else could have put there must not be loaded.
 #[cfg(unix)]
 fn private(base: &Path) -> Option<PathBuf> {
     use std::os::unix::fs::{DirBuilderExt, MetadataExt};
     let user = fs::metadata("/proc/self").ok()?.uid();
     let folder = base.join(format!("dittograd-{user}"));
-    // It may be there already; what counts is checked below.
+    // It may exist already; the checks below decide.
     let _ = fs::DirBuilder::new().mode(0o700).create(&folder);
     let found = fs::symlink_metadata(&folder).ok()?;
     (found.is_dir() && found.uid() == user && found.mode() & 0o022 == 0).then_some(folder)

@@ -1,10 +1,10 @@
-//! A CUDA device in use: opening, closing, errors, and whose turn it is. Memory, kernels and graphs are
-//! further `impl` blocks in files of their own.
+//! An open CUDA device: opening, closing, errors, and which thread may submit. Memory, kernels and graphs are `impl`
+//! blocks in their own files.
 //!
-//! Everything runs on one non-default stream, in the order it was submitted; that is what lets the pool
-//! hand freed memory out again at once. An error that the driver never recovers from (an illegal address,
-//! a hardware fault) poisons the device: the first one is kept and every later call reports it. What
-//! cannot be returned where it happens, in `free` or in a `Drop`, is returned by the next call.
+//! Everything runs on one non-default stream, in the order of submission; so the pool can reuse freed memory at once.
+//! An error that the driver never recovers from (an illegal address, a hardware fault) poisons the device: the first
+//! one is kept and every later call reports it. Errors that cannot be returned where they happen, in `free` or in a
+//! `Drop`, are returned by the next call.
 //! Lock order: `building`, `turn`, then one of `pool`, `ring`, `modules`, `kernels`, `pending`.
 
 use super::cache::{self, Cache};
@@ -22,7 +22,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 
-/// A device in use. Shared through an `Arc`; all methods may be called from any thread.
+/// An open device. Shared through an `Arc`; all methods may be called from any thread.
 pub struct Cuda {
     pub(super) driver: Arc<Driver>,
     ordinal: usize,
@@ -30,7 +30,7 @@ pub struct Cuda {
     device: i32,
     context: Handle,
     pub(super) stream: Handle,
-    /// Unique in the process and never used again; 0 is nobody.
+    /// Unique in the process and never reused; 0 is no device.
     pub(super) id: u32,
     name: String,
     pub(super) arch: String,
@@ -39,16 +39,16 @@ pub struct Cuda {
     total_memory: usize,
     max_shared: usize,
 
-    /// The first error that made the device unusable, for all contexts on it.
+    /// The first error that made the device unusable, shared by all contexts on it.
     fate: Arc<Fate>,
-    /// Whether `pending` has any.
+    /// Whether `pending` is not empty.
     has_pending: AtomicBool,
     /// Errors of calls that could not return them.
     pending: Mutex<VecDeque<Error>>,
-    /// Held shared around every call on the stream, and alone during a capture: what another thread
-    /// submits then must not end up in the graph.
+    /// Held shared around every call on the stream, and exclusively during a capture, so that calls of other threads do
+    /// not end up in the graph.
     pub(super) turn: RwLock<()>,
-    /// The thread that captures, as [`this_thread`] names it, or 0.
+    /// The capturing thread, as [`this_thread`] numbers it, or 0.
     pub(super) capturing: AtomicUsize,
     pub(super) pool: Mutex<MemoryPool>,
     pub(super) ring: Mutex<Ring>,
@@ -57,7 +57,7 @@ pub struct Cuda {
     pub(super) cache: Option<Cache>,
     /// Held while modules are compiled and loaded, so that none is built twice.
     pub(super) building: Mutex<()>,
-    /// By name; several with different sources may share one.
+    /// By name. Several modules with different sources may share a name.
     pub(super) modules: RwLock<HashMap<String, Vec<Module>>>,
     pub(super) kernels: RwLock<Vec<KernelInfo>>,
     pub(super) launches: AtomicU64,
@@ -67,7 +67,7 @@ pub struct Cuda {
 
 /// The right to call on the stream.
 pub(super) enum Turn<'a> {
-    /// Shared with other threads; no capture runs meanwhile.
+    /// Shared with other threads, while no capture runs.
     Shared(#[allow(dead_code, reason = "held, not read")] RwLockReadGuard<'a, ()>),
     /// The calling thread is inside its own capture.
     Capturing,
@@ -95,7 +95,7 @@ pub(super) fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
     lock.write().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The driver's code in an error, if it is the driver's.
+/// The code in an error of the driver.
 pub(super) fn code(error: &Error) -> Option<i32> {
     match error.kind() {
         ErrorKind::Cuda { code, .. } => Some(*code),
@@ -103,7 +103,7 @@ pub(super) fn code(error: &Error) -> Option<i32> {
     }
 }
 
-/// Opening, and what is known of the device.
+/// Opening, and properties of the device.
 impl Cuda {
     /// Number of devices. Errors with [`ErrorKind::Library`] where there is no driver.
     pub fn count() -> Result<usize> {
@@ -115,8 +115,8 @@ impl Cuda {
         }
     }
 
-    /// The device `ordinal` in a mode: the same one for everybody in the process, opened by the first and closed
-    /// by the last.
+    /// The device `ordinal` in a mode. It is shared by everybody in the process: the first opens it, the last closes
+    /// it.
     pub fn open(ordinal: usize, numerics: Numerics) -> Result<Arc<Cuda>> {
         type Open = ((usize, Numerics), Weak<Cuda>);
         static OPEN: Mutex<Vec<Open>> = Mutex::new(Vec::new());
@@ -137,8 +137,7 @@ impl Cuda {
         Ok(cuda)
     }
 
-    /// As [`Cuda::open`], on any driver and compiler, with the disk cache in `cache` or none, and not
-    /// shared with other callers.
+    /// Like [`Cuda::open`], on any driver and compiler, with an optional disk cache, and not shared with other callers.
     #[doc(hidden)]
     pub fn with_driver(
         driver: Arc<Driver>,
@@ -285,7 +284,7 @@ fn poisoned(ordinal: usize, first: &str) -> Error {
     Error::new(format!("cuda:{ordinal}"), ErrorKind::Poisoned { first: first.to_string() })
 }
 
-/// The driver's error with the name of the device it is about.
+/// The driver's error with the name of the device it concerns.
 #[cold]
 fn named(ordinal: usize, error: Error) -> Error {
     match error.kind() {
@@ -298,7 +297,7 @@ fn named(ordinal: usize, error: Error) -> Error {
 
 /// Errors, turns and the current context.
 impl Cuda {
-    /// What stands in the way of a call, if anything.
+    /// Errors if the device cannot be used, or with a pending error.
     pub(crate) fn good(&self) -> Result<()> {
         if self.fate.get().is_none() && !self.has_pending.load(Ordering::Acquire) {
             return Ok(());
@@ -317,7 +316,7 @@ impl Cuda {
         error.map_or(Ok(()), Err)
     }
 
-    /// Passes a driver's answer on, with the device's name in an error, noting one that poisons the device.
+    /// Passes on a driver's result. Adds the device's name to an error, and records an error that poisons the device.
     pub(super) fn noted<T>(&self, result: Result<T>) -> Result<T> {
         result.map_err(|error| {
             let error = named(self.ordinal, error);
@@ -337,7 +336,7 @@ impl Cuda {
         self.has_pending.store(true, Ordering::Release);
     }
 
-    /// For clean-up that cannot return: a poisoning error is noted, any other kept.
+    /// For clean-up that cannot return an error: records a poisoning error, keeps any other.
     pub(super) fn settle(&self, result: Result<()>) {
         match self.noted(result) {
             Err(error) if !code(&error).is_some_and(is_sticky) => self.keep(error),
@@ -367,7 +366,7 @@ impl Cuda {
         self.turn()
     }
 
-    /// As [`Cuda::enter`], whatever error waits to be returned.
+    /// Like [`Cuda::enter`], even if an error is pending.
     pub(super) fn turn(&self) -> Result<Turn<'_>> {
         let turn = if self.capturing_here() { Turn::Capturing } else { Turn::Shared(read(&self.turn)) };
         self.make_current()?;
@@ -380,7 +379,7 @@ impl Cuda {
         self.enter()
     }
 
-    /// On a driver that runs no kernels: queues what those launched last compute.
+    /// On a driver that runs no kernels: queues the host computation that replaces the last launches.
     #[doc(hidden)]
     pub fn stand_in(&self, work: impl FnOnce() -> Work) -> Result<()> {
         if !self.driver.computes {
@@ -408,7 +407,7 @@ impl fmt::Debug for Cuda {
 
 impl Drop for Cuda {
     fn drop(&mut self) {
-        // Everything is tried whatever fails before it. Graphs are gone already: they own an `Arc`.
+        // Every step is tried, even if an earlier one failed. Graphs are already gone: they own an `Arc`.
         let driver = self.driver.clone();
         self.settle(driver.ctx_set_current(self.context));
         self.settle(driver.stream_synchronize(self.stream));
@@ -431,7 +430,7 @@ impl Drop for Cuda {
         self.settle(driver.ctx_set_current(Handle::NULL));
         self.settle(driver.primary_ctx_release(self.device));
         CURRENT.set(0);
-        // What nobody has been told is left for whoever opens the device next.
+        // Errors that nobody was told are left for whoever opens the device next.
         lock(&self.pending).drain(..).for_each(|error| driver.leave(self.ordinal, error));
     }
 }

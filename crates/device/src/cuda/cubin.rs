@@ -1,47 +1,47 @@
-//! What is in a compiled module. A cubin is an ELF file, whose symbol table says which kernels there are, whatever
-//! macros and templates they were made by.
+//! The contents of a compiled module. A cubin is an ELF file, whose symbol table lists its kernels, whatever macros and
+//! templates they come from.
 
-/// Symbols of functions, and the flag of those that are kernels.
+/// Symbol type of functions, and the flag of those that are kernels.
 const FUNCTION: u8 = 2;
 const KERNEL: u8 = 0x10;
-/// A section of symbols.
-const SYMBOLS: usize = 2;
+/// Section type of a symbol table.
+const SYMBOL_SECTION: usize = 2;
 
-/// A whole number of `N` bytes at `at`, low byte first.
+/// A little-endian integer of `N` bytes at `at`.
 fn number<const N: usize>(image: &[u8], at: usize) -> Option<usize> {
     let bytes = image.get(at..)?.get(..N)?;
     bytes.iter().rev().try_fold(0usize, |n, &b| Some(n.checked_mul(256)? + usize::from(b)))
 }
 
-/// A section: its type, the section it is linked with, its bytes and the bytes of one entry.
+/// A section: its type, the section it is linked with, its bytes, and the bytes of one entry.
 fn section(image: &[u8], index: usize) -> Option<(usize, usize, &[u8], usize)> {
     let (table, size) = (number::<8>(image, 40)?, number::<2>(image, 58)?);
     let at = index.checked_mul(size)?.checked_add(table)?;
     let field = |offset: usize| number::<8>(image, at.checked_add(offset)?);
     let bytes = match number::<4>(image, at.checked_add(4)?)? {
-        // Takes no room in the file.
+        // This section type takes no room in the file.
         8 => &[],
         _ => image.get(field(24)?..)?.get(..field(32)?)?,
     };
     Some((number::<4>(image, at + 4)?, number::<4>(image, at + 40)?, bytes, field(56)?))
 }
 
-/// Names of the kernels of a cubin that can be asked for; `None` if it is not one.
+/// Names of the kernels that a cubin exports; `None` if it is not a cubin.
 pub fn kernels(image: &[u8]) -> Option<Vec<String>> {
-    // 64 bits, low byte first.
+    // 64 bits, little-endian.
     if !image.starts_with(b"\x7fELF\x02\x01") {
         return None;
     }
     let mut names = Vec::new();
     for index in 0..number::<2>(image, 60)? {
         let (kind, link, symbols, size) = section(image, index)?;
-        if kind != SYMBOLS {
+        if kind != SYMBOL_SECTION {
             continue;
         }
         let (.., strings, _) = section(image, link)?;
         for symbol in symbols.chunks_exact(size.max(24)) {
             let (info, other) = (symbol[4], symbol[5]);
-            // The upper half says who can see it; 0 is nobody outside.
+            // The upper half is the binding; 0 is local.
             if info & 15 == FUNCTION && info >> 4 != 0 && other & KERNEL != 0 {
                 let name = strings.get(number::<4>(symbol, 0)?..)?.split(|&b| b == 0).next()?;
                 names.push(String::from_utf8(name.to_vec()).ok()?);
@@ -52,23 +52,24 @@ pub fn kernels(image: &[u8]) -> Option<Vec<String>> {
     Some(names)
 }
 
-/// A section of what is to be known of all functions: entries of a form, an attribute, the bytes that follow, and these.
-const FACTS: usize = 0x7000_0000;
-const SIZED: u8 = 4;
-/// The bytes of a function's stack: which function, and how many.
-const FRAME: u8 = 0x11;
+/// Section type of the attributes of all functions. An entry is its form, an attribute, the size of its value, and the
+/// value.
+const INFO_SECTION: usize = 0x7000_0000;
+const SIZED_ENTRY: u8 = 4;
+/// Attribute: bytes of a function's stack frame. The value is which function, and how many.
+const FRAME_SIZE: u8 = 0x11;
 
-/// The most bytes of memory that a thread of one of a cubin's functions has beside its registers; `None` if it is not a
-/// cubin.
+/// The largest stack frame of a cubin's functions, in bytes: memory that a thread uses besides its registers. `None` if
+/// it is not a cubin.
 pub fn stack(image: &[u8]) -> Option<usize> {
     kernels(image)?;
     let mut most = 0;
     for index in 0..number::<2>(image, 60)? {
-        let (FACTS, _, mut facts, _) = section(image, index)? else { continue };
+        let (INFO_SECTION, _, mut facts, _) = section(image, index)? else { continue };
         while let [form, attribute, ..] = *facts {
-            let size = if form == SIZED { number::<2>(facts, 2)? } else { 0 };
+            let size = if form == SIZED_ENTRY { number::<2>(facts, 2)? } else { 0 };
             let value = facts.get(4..)?.get(..size)?;
-            if (form, attribute) == (SIZED, FRAME) {
+            if (form, attribute) == (SIZED_ENTRY, FRAME_SIZE) {
                 most = most.max(number::<4>(value, 4)?);
             }
             facts = &facts[4 + size..];

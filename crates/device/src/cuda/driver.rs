@@ -1,9 +1,9 @@
 //! The CUDA driver: a table of entry points, and one checked method for each.
 //!
-//! The table is a trait, [`Entry`], written out once by a macro from a list of name, exported symbol and
-//! signature. The library's implementation holds function pointers; the fake of the tests is another
-//! one. [`Driver`] sits on top: its methods turn out-parameters into values and every result code into
-//! [`ErrorKind::Cuda`] with the driver's own words. Nothing else in the crate calls an entry point.
+//! The table is a trait, [`Entry`]. A macro generates it from one list of name, exported symbol and signature. The
+//! library's implementation holds function pointers; the fake driver of the tests is another one. [`Driver`] wraps the
+//! table: its methods turn out-parameters into values, and result codes into [`ErrorKind::Cuda`] with the driver's own
+//! text. Nothing else in the crate calls an entry point.
 
 #![allow(unsafe_code)]
 
@@ -80,7 +80,7 @@ pub mod attribute {
     pub const FUNCTION_DYNAMIC_SHARED: i32 = 8;
 }
 
-/// Device memory where a host computes in the place of a GPU. Ranges outside of it give nothing.
+/// Device memory for a host that computes in place of a GPU. Ranges outside of it give `None`.
 pub trait HostMemory {
     /// Words from an address on.
     fn words(&mut self, address: u64, count: usize) -> Option<Vec<f32>>;
@@ -88,11 +88,11 @@ pub trait HostMemory {
     fn set_words(&mut self, address: u64, words: &[f32]) -> Option<()>;
 }
 
-/// What kernels compute, for a driver that runs none. Gives nothing if it reads or writes where nothing is.
+/// What kernels compute, for a driver that runs none. `None` if it accesses memory outside all allocations.
 pub type Work = Arc<dyn Fn(&mut dyn HostMemory) -> Option<()> + Send + Sync>;
 
 macro_rules! entries {
-    // What stands in for a symbol the library does not have.
+    // The stand-in for a symbol that the library does not have.
     (@absent required $symbol:literal ($($arg:ident: $ty:ty),*) $path:ident) => {
         return Err(Error::new(
             "cuda",
@@ -109,7 +109,7 @@ macro_rules! entries {
         absent
     }};
     ($($need:ident $name:ident = $symbol:literal ($($arg:ident: $ty:ty),* $(,)?);)*) => {
-        /// The driver entry points this crate uses. Each takes what the C function takes and gives its
+        /// The driver entry points that this crate uses. Each takes the arguments of the C function and returns its
         /// result code.
         #[allow(clippy::too_many_arguments)]
         pub trait Entry: Send + Sync {
@@ -121,12 +121,12 @@ macro_rules! entries {
                 unsafe fn $name(&self, $($arg: $ty),*) -> i32;
             )*
 
-            /// Whether [`Entry::compute`] is wanted: no GPU runs the kernels.
+            /// Whether [`Entry::compute`] is used: no GPU runs the kernels.
             fn computes(&self) -> bool {
                 false
             }
 
-            /// Queues what the kernels launched last compute. Gives a result code.
+            /// Queues what the last launches compute. Returns a result code.
             fn compute(&self, _stream: Handle, _work: Work) -> i32 {
                 SUCCESS
             }
@@ -135,7 +135,7 @@ macro_rules! entries {
         /// The entry points of the library.
         struct Loaded {
             $($name: unsafe extern "C" fn($($ty),*) -> i32,)*
-            // Keeps the code mapped; the last field, so that it goes last.
+            // Keeps the code mapped. Last field, so that it is dropped last.
             _library: Library,
         }
 
@@ -164,7 +164,7 @@ macro_rules! entries {
             )*
         }
 
-        /// The symbols looked up in the library.
+        /// The symbols to look up in the library.
         pub const SYMBOLS: &[&str] = &[$($symbol),*];
     };
 }
@@ -243,20 +243,21 @@ entries! {
     required event_destroy = "cuEventDestroy_v2" (event: Handle);
 }
 
-/// Folders where the driver's library lies when the loader does not know it.
+/// Folders to search for the driver's library after the loader's own search.
 const FOLDERS: [&str; 4] =
     ["/usr/lib/x86_64-linux-gnu", "/usr/local/nvidia/lib64", "/usr/lib64", "/usr/lib/wsl/lib"];
 
-/// The driver with every call checked, and what earlier contexts on it left behind.
+/// The driver with every call checked, and errors left behind by earlier contexts on it.
 pub struct Driver {
     entry: Box<dyn Entry>,
-    /// Whether results are computed by the host.
+    /// Whether the host computes the results.
     pub(super) computes: bool,
     left: Mutex<HashMap<usize, Vec<Error>>>,
     fates: Mutex<HashMap<usize, Arc<Fate>>>,
 }
 
-/// What all contexts on a device share, since the driver gives them one: the first error that made it unusable.
+/// The first error that made a device unusable. All contexts on the device share it, since the driver gives them one
+/// context.
 pub(super) type Fate = OnceLock<String>;
 
 /// Calls an entry point and checks its result code.
@@ -320,22 +321,22 @@ impl Driver {
         Error::new("cuda", ErrorKind::Cuda { call, code, message })
     }
 
-    /// Keeps an error that nobody was told while a context on device `ordinal` was dropped.
+    /// Keeps an error that nobody was told, from a context on device `ordinal` that was dropped.
     pub(super) fn leave(&self, ordinal: usize, error: Error) {
         self.left.lock().unwrap_or_else(PoisonError::into_inner).entry(ordinal).or_default().push(error);
     }
 
-    /// Takes what earlier contexts on device `ordinal` left.
+    /// Takes the errors that earlier contexts on device `ordinal` left.
     pub(super) fn left(&self, ordinal: usize) -> Vec<Error> {
         self.left.lock().unwrap_or_else(PoisonError::into_inner).remove(&ordinal).unwrap_or_default()
     }
 
-    /// What became of device `ordinal`.
+    /// The fatal error of device `ordinal`, if any.
     pub(super) fn fate(&self, ordinal: usize) -> Arc<Fate> {
         self.fates.lock().unwrap_or_else(PoisonError::into_inner).entry(ordinal).or_default().clone()
     }
 
-    /// Queues what the kernels launched last compute, on a driver that runs none.
+    /// Queues what the last launches compute, on a driver that runs no kernels.
     pub(super) fn compute(&self, stream: Handle, work: Work) -> Result<()> {
         match self.entry.compute(stream, work) {
             SUCCESS => Ok(()),
@@ -344,8 +345,8 @@ impl Driver {
     }
 }
 
-// Checked calls. They are for this folder only: the contract of the driver API, that a handle is alive
-// and of the right kind, is kept by the owners of the handles. What takes a host address is unsafe.
+// Checked calls, for this folder only. The owners of handles keep the contract of the driver API, that a handle is
+// alive and of the right kind. Methods that take a host address are unsafe.
 impl Driver {
     /// Starts the driver.
     pub(super) fn init(&self) -> Result<()> {
@@ -489,7 +490,7 @@ impl Driver {
         Ok(graph)
     }
 
-    /// What the next operation that is captured will wait for; none where the driver does not tell.
+    /// What the next captured operation will wait for; `None` if the driver cannot tell.
     pub(super) fn stream_captured(&self, stream: Handle) -> Result<Option<Vec<Handle>>> {
         let (mut status, mut id, mut graph) = (0, 0, Handle::NULL);
         let (mut nodes, mut count) = (ptr::null(), 0);
@@ -502,13 +503,13 @@ impl Driver {
             Err(error) if matches!(error.kind(), ErrorKind::Cuda { code: NOT_SUPPORTED, .. }) => Ok(None),
             Err(error) => Err(error),
             Ok(()) if count == 0 || nodes.is_null() => Ok(Some(Vec::new())),
-            // SAFETY: on success the driver gives an array of so many nodes, which is there until the next call that
+            // SAFETY: on success the driver gives an array of `count` nodes, which is valid until the next call that
             // uses the stream.
             Ok(()) => Ok(Some(unsafe { std::slice::from_raw_parts(nodes, count) }.to_vec())),
         }
     }
 
-    /// Says what the next operation that is captured is to wait for, and nothing else.
+    /// Makes the next captured operation wait for these nodes and nothing else.
     pub(super) fn stream_capture_after(&self, stream: Handle, nodes: &mut [Handle]) -> Result<()> {
         const SET: u32 = 1;
         checked!(
@@ -572,8 +573,8 @@ impl Driver {
         Ok(value)
     }
 
-    /// Number and bytes of a function's parameters, where the driver tells (CUDA 12.4 and later). Asked in
-    /// debug builds only: the list ends with an error of the driver, which memory checkers report.
+    /// Number and bytes of a function's parameters, if the driver tells (CUDA 12.4 and later). Used in debug builds
+    /// only: the end of the list is reported as a driver error, which memory checkers show.
     pub(super) fn function_params(&self, function: Handle) -> Result<Option<(usize, usize)>> {
         if !cfg!(debug_assertions) {
             return Ok(None);
@@ -589,7 +590,7 @@ impl Driver {
                 Ok(()) => (count, end) = (count + 1, offset + size),
                 Err(error) => match error.kind() {
                     ErrorKind::Cuda { code: NOT_SUPPORTED, .. } => return Ok(None),
-                    // The index after the last one.
+                    // The index after the last parameter.
                     ErrorKind::Cuda { code: INVALID_VALUE, .. } => return Ok(Some((count, end))),
                     _ => return Err(error),
                 },
@@ -597,7 +598,7 @@ impl Driver {
         }
     }
 
-    /// Loads a function now rather than at its first launch, where the driver can.
+    /// Loads a function now rather than at its first launch, if the driver can.
     pub(super) fn function_load(&self, function: Handle) -> Result<()> {
         match checked!(self, "cuFuncLoad", func_load(function)) {
             Err(error) if matches!(error.kind(), ErrorKind::Cuda { code: NOT_SUPPORTED, .. }) => Ok(()),
@@ -605,8 +606,8 @@ impl Driver {
         }
     }
 
-    /// Launches with the parameters packed in one buffer: the driver is told its size, so it never reads
-    /// past it whatever the kernel declares.
+    /// Launches with the parameters packed in one buffer. The driver is told its size, so it never reads past it,
+    /// whatever the kernel declares.
     pub(super) fn launch(
         &self,
         function: Handle,

@@ -1,7 +1,7 @@
-//! Graphs and timing: what is submitted between a begin and an end.
+//! Graphs and timing.
 //!
-//! A capture belongs to one thread and has the device to itself: calls of other threads wait, and what
-//! cannot be recorded is refused before the driver sees it, so that a refusal never spoils the capture.
+//! A capture belongs to one thread and has the device to itself: calls of other threads wait. Calls that cannot be
+//! recorded are refused before the driver sees them, so that a refusal never spoils the capture.
 
 use super::context::{Cuda, this_thread, write};
 use super::driver::Handle;
@@ -12,10 +12,10 @@ use std::sync::atomic::Ordering;
 
 /// Graphs and timing.
 impl Cuda {
-    /// Records what `f` submits from this thread instead of running it. Launches, device copies and fills
-    /// can be recorded; what allocates, compiles, moves data to or from the host or waits is refused.
-    /// Other threads wait with their calls on this device until `f` returns, so `f` must not wait for
-    /// them. The memory a graph works on must stay allocated for as long as the graph is launched.
+    /// Records what `f` submits from this thread instead of running it. Launches, device copies and fills can be
+    /// recorded. Calls that allocate, compile, move data to or from the host, or wait are refused. Calls of other
+    /// threads on this device wait until `f` returns, so `f` must not wait for them. The memory that a graph uses must
+    /// stay allocated for as long as the graph is launched.
     pub fn capture(self: &Arc<Self>, f: impl FnOnce() -> Result<()>) -> Result<CudaGraph> {
         self.outside("cuda capture")?;
         self.good()?;
@@ -32,7 +32,7 @@ impl Cuda {
                 self.settle(self.driver.graph_destroy(graph));
                 return Err(error);
             }
-            // The capture was lost to the same cause; `noted` has seen whatever else it means.
+            // The capture was lost to the same cause; `noted` has recorded what it means for the device.
             (Err(error), Err(_)) => return Err(error),
         };
         if graph.is_null() {
@@ -57,22 +57,22 @@ impl Cuda {
         }
     }
 
-    /// During a capture: what was captured last, as the next operation would wait for it; none where the driver cannot
-    /// tell, and then operations wait for each other in order.
+    /// During a capture: the nodes that the next operation would wait for. `None` if the driver cannot tell; then
+    /// operations run in order.
     #[doc(hidden)]
     pub fn captured(&self) -> Result<Option<Vec<Captured>>> {
         let nodes = self.noted(self.driver.stream_captured(self.stream))?;
         Ok(nodes.map(|nodes| nodes.into_iter().map(Captured).collect()))
     }
 
-    /// During a capture: the next operation waits for these, and for nothing else.
+    /// During a capture: makes the next operation wait for these nodes, and for nothing else.
     #[doc(hidden)]
     pub fn capture_after(&self, nodes: &[Captured]) -> Result<()> {
         let mut nodes: Vec<Handle> = nodes.iter().map(|n| n.0).collect();
         self.noted(self.driver.stream_capture_after(self.stream, &mut nodes))
     }
 
-    /// Milliseconds that what `f` submits takes on the device. Waits for it.
+    /// Device time in milliseconds of what `f` submits. Waits for it.
     pub fn time(&self, f: impl FnOnce() -> Result<()>) -> Result<f32> {
         let mark = |event: &Event<'_>| {
             let _turn = self.enter()?;
@@ -96,7 +96,7 @@ impl Cuda {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Captured(Handle);
 
-/// A capture in progress, ended also when the closure panics.
+/// A capture in progress. It also ends if the closure panics.
 struct Capture<'a>(&'a Cuda);
 
 impl Capture<'_> {
@@ -142,7 +142,7 @@ impl Drop for Event<'_> {
     }
 }
 
-/// Recorded work that can be submitted again as a whole.
+/// Recorded work that can be submitted as a whole, any number of times.
 pub struct CudaGraph {
     cuda: Arc<Cuda>,
     exec: Handle,
@@ -164,7 +164,7 @@ impl CudaGraph {
 
 impl Drop for CudaGraph {
     fn drop(&mut self) {
-        // One still running is freed by the driver when it ends.
+        // If the graph is still running, the driver frees it when it ends.
         let current = self.cuda.make_current();
         let destroyed = self.cuda.driver.graph_exec_destroy(self.exec);
         self.cuda.settle(current);

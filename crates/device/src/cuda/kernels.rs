@@ -1,8 +1,7 @@
 //! Kernels of a device: modules from memory, disk or the compiler, and launches.
 //!
-//! Callers resolve a [`Kernel`] once and launch it many times, so a launch touches no map: the handle
-//! carries what a launch checks. Modules stay loaded until the device is closed, which keeps every handle
-//! valid for as long as it can be used.
+//! Callers look up a [`Kernel`] once and launch it many times. A launch uses no map: the handle carries everything that
+//! a launch checks. Modules stay loaded until the device is closed, so every handle stays valid.
 
 #![allow(unsafe_code)]
 
@@ -17,9 +16,9 @@ use dittograd_numerics::reserve::room_for_a_thread;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Dynamic plus static shared memory a kernel may use without asking.
+/// Dynamic plus static shared memory that a kernel may use without permission.
 const SHARED_BY_DEFAULT: u32 = 48 << 10;
-/// A module to be compiled: its name and its text. Texts last, so that one that is loaded is found by its place.
+/// A module to compile: its name and its text. Texts are static, so that a loaded one is found by its address.
 pub type Source = (String, &'static str);
 
 /// A loaded module.
@@ -28,11 +27,11 @@ pub(super) struct Module {
     handle: Handle,
     /// Names of all kernels it has.
     names: Vec<String>,
-    /// Those that were looked up.
+    /// The kernels that were looked up.
     kernels: HashMap<String, Kernel>,
 }
 
-/// What a launch only needs now and then.
+/// Data that most launches do not need.
 pub(super) struct KernelInfo {
     name: String,
     /// Dynamic shared memory allowed so far.
@@ -47,7 +46,7 @@ pub struct Kernel {
     index: u32,
     /// Dynamic shared memory that needs no permission.
     plain_shared: u32,
-    /// Number and bytes of the parameters, where the driver told.
+    /// Number and bytes of the parameters, if the driver tells.
     params: Option<(u32, u32)>,
 }
 
@@ -89,14 +88,14 @@ impl Cuda {
         let found =
             modules.get_mut(module).and_then(|all| all.iter_mut().find(|one| same(one.source, source)));
         if let Some(found) = found {
-            // Another thread may have been faster; both handles are good.
+            // Another thread may have inserted it first; both handles are valid.
             found.kernels.insert(name.to_string(), kernel);
         }
         Ok(kernel)
     }
 
-    /// Builds and loads every module that is not loaded yet, compiling several at a time, and looks up their
-    /// kernels, so that launching them is allowed in a capture. The modules are pairs of name and source.
+    /// Builds and loads every module that is not loaded yet, compiling several at a time, and looks up their kernels,
+    /// so that they can be launched in a capture.
     pub fn compile_all(&self, sources: &[Source]) -> Result<()> {
         self.good()?;
         self.outside("cuda compile")?;
@@ -114,7 +113,7 @@ impl Cuda {
         Ok(())
     }
 
-    /// Looks at a loaded module. Texts are mostly one and the same, and compared whole otherwise.
+    /// Looks into a loaded module. Texts usually have the same address; otherwise they are compared completely.
     fn find<T>(&self, module: &str, source: &'static str, look: impl FnOnce(&Module) -> T) -> Option<T> {
         let modules = read(&self.modules);
         modules.get(module)?.iter().find(|found| same(found.source, source)).map(look)
@@ -141,7 +140,7 @@ impl Cuda {
                 Some(Ok(())) => {
                     self.from_disk.fetch_add(1, Ordering::Relaxed);
                 }
-                // A cubin that this driver does not take, as one of a later NVRTC, is made anew.
+                // This driver does not accept the cubin, perhaps because of a later NVRTC: compile it again.
                 Some(Err(error)) if self.poisoned() || code(&error) == Some(OUT_OF_MEMORY) => {
                     fail(Err(error))
                 }
@@ -170,7 +169,7 @@ impl Cuda {
         let mut results: Vec<Result<Vec<u8>>> = jobs.iter().map(|_| lost()).collect();
         std::thread::scope(|scope| {
             let cores = std::thread::available_parallelism().map_or(1, usize::from);
-            // This thread works too; helpers that cannot be started are done without.
+            // This thread works too. If helper threads cannot be started, it works alone.
             let helpers: Vec<_> = (1..cores.min(jobs.len()))
                 .filter_map(|_| {
                     room_for_a_thread().then(|| std::thread::Builder::new().spawn_scoped(scope, work).ok())?
@@ -213,7 +212,7 @@ impl Cuda {
 
     fn resolve(&self, module: Handle, name: &str) -> Result<Kernel> {
         let function = self.driver.module_function(module, name)?;
-        // Loaded now: the driver would otherwise do it at the first launch, which may be in a capture.
+        // Load it now: otherwise the driver does it at the first launch, which may be in a capture.
         self.driver.function_load(function)?;
         let fixed = self.driver.function_get(function, attribute::FUNCTION_SHARED)?.max(0) as u32;
         let params = self.driver.function_params(function)?;
@@ -271,7 +270,7 @@ impl Cuda {
         format!("cuda:{} kernel {name}", self.ordinal())
     }
 
-    /// Permits more shared memory than a kernel gets by default, once per kernel and size.
+    /// Permits more shared memory than the default, once per kernel and size.
     fn allow_shared(&self, kernel: Kernel, shared: u32) -> Result<()> {
         let index = kernel.index as usize;
         if read(&self.kernels).get(index).is_some_and(|info| info.allowed >= shared) {
@@ -286,7 +285,7 @@ impl Cuda {
         Ok(())
     }
 
-    /// Kernels handed to the driver so far, captured ones included; replays of graphs are not counted.
+    /// Kernels launched so far, including captured ones. Replays of graphs are not counted.
     pub fn launches(&self) -> u64 {
         self.launches.load(Ordering::Relaxed)
     }

@@ -1,8 +1,8 @@
 //! Memory of a device: the pool over the driver's allocations, and copies.
 //!
-//! Uploads go through a ring of pinned memory, so the caller's slice is free as soon as the call returns
-//! and the host does not wait for the device until the ring is full. Every address is checked to lie in a
-//! live allocation: a stale one is an error here instead of a fault that ends the device.
+//! Uploads go through a ring of pinned memory. The caller's slice can be reused as soon as the call returns, and the
+//! host does not wait for the device until the ring is full. Every address is checked to lie in a live allocation: a
+//! stale one is an error here instead of a fault that poisons the device.
 
 #![allow(unsafe_code)]
 
@@ -12,11 +12,11 @@ use super::memory_pool::{self, MemoryPool};
 use dittograd_numerics::error::{Error, ErrorKind, Result};
 
 /// Bytes of one slot of the upload ring, and the number of slots.
-const SLOT: usize = 2 << 20;
+const SLOT_BYTES: usize = 2 << 20;
 const SLOTS: usize = 8;
 
-/// Pinned memory that uploads go through, used round and round. A slot is filled by any number of
-/// uploads; an event marks the end of its last copy.
+/// Pinned memory for uploads, used as a ring. A slot is filled by any number of uploads; an event marks the end of its
+/// last copy.
 #[derive(Default)]
 pub(super) struct Ring {
     base: Handle,
@@ -27,7 +27,7 @@ pub(super) struct Ring {
 }
 
 impl Ring {
-    /// The pinned memory, possibly none, and the events.
+    /// The pinned memory (possibly null) and the events.
     pub(super) fn objects(&self) -> (Handle, Vec<Handle>) {
         (self.base, self.events.iter().copied().filter(|event| !event.is_null()).collect())
     }
@@ -35,8 +35,8 @@ impl Ring {
 
 /// Memory.
 impl Cuda {
-    /// `bytes` bytes, aligned to 512, contents undefined. `bytes` must not be 0. Where the device has no
-    /// room even after cached memory was returned, the error is [`ErrorKind::Cuda`] with code 2.
+    /// `bytes` bytes, aligned to 512, contents undefined. `bytes` must not be 0. If the device has no room even after
+    /// cached memory was returned, the error is [`ErrorKind::Cuda`] with code 2.
     pub fn alloc(&self, bytes: usize) -> Result<u64> {
         let _turn = self.enter_outside("cuda alloc")?;
         if bytes == 0 {
@@ -61,8 +61,8 @@ impl Cuda {
         })
     }
 
-    /// Makes a driver call that takes memory by itself. Where there is none left, it is made again once the cached memory is
-    /// returned.
+    /// Makes a driver call that needs memory. If there is none left, returns cached memory to the driver and calls
+    /// again.
     pub(super) fn with_room<T>(&self, call: impl Fn() -> Result<T>) -> Result<T> {
         match self.noted(call()) {
             Err(error)
@@ -70,7 +70,7 @@ impl Cuda {
                     && !self.capturing_here()
                     && self.cached_bytes() > 0 =>
             {
-                // That it cannot be returned is not what the caller asked for.
+                // An error of returning memory does not replace the error of the call.
                 match self.return_segments(&mut lock(&self.pool)) {
                     Ok(_) => self.noted(call()),
                     Err(_) => Err(error),
@@ -80,8 +80,8 @@ impl Cuda {
         }
     }
 
-    /// Gives memory from [`Cuda::alloc`] back to the pool. It may still be in use by what was submitted
-    /// before. An address that is not live is reported by the next call.
+    /// Gives memory from [`Cuda::alloc`] back to the pool. Work submitted earlier may still use it. An address that is
+    /// not live is reported by the next call.
     pub fn free(&self, ptr: u64) {
         if !self.poisoned() && !lock(&self.pool).give(ptr) {
             let why =
@@ -101,18 +101,18 @@ impl Cuda {
         lock(&self.pool).live()
     }
 
-    /// Returns segments without a live allocation to the driver, and gives their bytes. Synchronises.
+    /// Returns segments without a live allocation to the driver. Returns their bytes. Synchronizes.
     pub fn collect(&self) -> Result<usize> {
         let _turn = self.enter_outside("cuda collect")?;
         self.return_segments(&mut lock(&self.pool))
     }
 
-    /// Waits for what may still use cached memory, then returns what is wholly free.
+    /// Waits for work that may still use cached memory, then returns all free segments.
     fn return_segments(&self, pool: &mut MemoryPool) -> Result<usize> {
         self.noted(self.driver.stream_synchronize(self.stream))?;
         let mut outcome = Ok(0);
         for (segment, size) in pool.drain_free() {
-            // All are tried; the first error is the answer.
+            // All are tried; the first error is returned.
             match (self.noted(self.driver.mem_free(segment)), &mut outcome) {
                 (Ok(()), Ok(total)) => *total += size,
                 (Err(error), Ok(_)) => outcome = Err(error),
@@ -129,7 +129,7 @@ impl Cuda {
         self.noted(self.driver.mem_info())
     }
 
-    /// As [`Cuda::mem_info`], for reports, which return no errors: one that waits for the next call goes on waiting.
+    /// Like [`Cuda::mem_info`], for reports, which return no errors. A pending error stays pending.
     pub(crate) fn mem_info_if_told(&self) -> Option<(usize, usize)> {
         if self.poisoned() {
             return None;
@@ -147,22 +147,22 @@ impl Cuda {
         self.owned("cuda upload", "dst", dst, src.len())?;
         let mut ring = lock(&self.ring);
         if ring.base.is_null() {
-            ring.base = self.noted(self.driver.mem_host_alloc(SLOT * SLOTS)).map_err(|error| {
+            ring.base = self.noted(self.driver.mem_host_alloc(SLOT_BYTES * SLOTS)).map_err(|error| {
                 if code(&error) != Some(OUT_OF_MEMORY) {
                     return error;
                 }
                 let report = format!("of pinned host memory for uploads to cuda:{}", self.ordinal());
-                Error::new("cuda upload", ErrorKind::OutOfMemory { bytes: SLOT * SLOTS, report })
+                Error::new("cuda upload", ErrorKind::OutOfMemory { bytes: SLOT_BYTES * SLOTS, report })
             })?;
         }
         let mut done = 0;
         while done < src.len() {
-            if ring.used == SLOT {
+            if ring.used == SLOT_BYTES {
                 self.next_slot(&mut ring)?;
             }
-            let bytes = (src.len() - done).min(SLOT - ring.used);
-            // SAFETY: the ring has SLOT * SLOTS bytes, slot < SLOTS, and used + bytes <= SLOT.
-            let staged = unsafe { ring.base.0.cast::<u8>().add(ring.slot * SLOT + ring.used) };
+            let bytes = (src.len() - done).min(SLOT_BYTES - ring.used);
+            // SAFETY: the ring has SLOT_BYTES * SLOTS bytes, slot < SLOTS, and used + bytes <= SLOT_BYTES.
+            let staged = unsafe { ring.base.0.cast::<u8>().add(ring.slot * SLOT_BYTES + ring.used) };
             // SAFETY: `bytes` bytes are there on both sides. This part of the ring is in nobody's use:
             // a slot is entered only after its last copy has run, and filled front to back.
             unsafe { staged.copy_from_nonoverlapping(src[done..].as_ptr(), bytes) };
@@ -174,8 +174,8 @@ impl Cuda {
         Ok(())
     }
 
-    /// Marks the end of the full slot and waits until the next one is free. Where a step fails, calling
-    /// again continues there.
+    /// Marks the end of the full slot and waits until the next one is free. If a step fails, the next call continues
+    /// there.
     fn next_slot(&self, ring: &mut Ring) -> Result<()> {
         let slot = ring.slot;
         if !ring.busy[slot] {

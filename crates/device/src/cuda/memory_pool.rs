@@ -1,10 +1,10 @@
 //! The bookkeeping of the caching allocator for GPU memory: addresses in, addresses out, no driver.
 //!
-//! Memory comes from the driver in segments. A segment serves either small blocks (up to 1 MiB, steps of
-//! 512 B, carved out of 2 MiB) or large ones (steps of 2 MiB), so that a small long-lived block never
-//! splits a large one. A block is the best fit among the free ones, split when larger, and joined with
-//! free neighbours of its segment when given back. All work is ordered on one stream, so a block can be
-//! handed out again at once: whoever used it before has been submitted before.
+//! Memory comes from the driver in segments. A segment serves either small blocks (up to 1 MiB, steps of 512 B, carved
+//! out of 2 MiB) or large ones (steps of 2 MiB), so that a small long-lived block never splits a large one. Allocation
+//! takes the best fit among the free blocks and splits it if it is larger. A freed block is joined with free neighbours
+//! in its segment. All work is ordered on one stream, so a block can be reused at once: its earlier users were
+//! submitted earlier.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -52,7 +52,7 @@ pub(super) fn segment_bytes(bytes: usize) -> Option<usize> {
 }
 
 impl MemoryPool {
-    /// A free block for `bytes`, if there is one.
+    /// Takes a free block for `bytes`, if there is one.
     pub(super) fn take(&mut self, bytes: usize) -> Option<u64> {
         let (size, large) = class(bytes)?;
         let &(found, address) = self.free[usize::from(large)].range((size, 0)..).next()?;
@@ -100,7 +100,7 @@ impl MemoryPool {
         true
     }
 
-    /// Takes wholly free segments out, for the caller to return to the driver.
+    /// Removes completely free segments, for the caller to return to the driver.
     pub(super) fn drain_free(&mut self) -> Vec<(u64, usize)> {
         let whole: Vec<(u64, usize)> = self
             .segments
@@ -118,7 +118,7 @@ impl MemoryPool {
         whole
     }
 
-    /// Takes every segment out, whatever is still handed out of it.
+    /// Removes all segments, even those with blocks in use.
     pub(super) fn drain_all(&mut self) -> Vec<u64> {
         let segments = std::mem::take(self).segments;
         segments.into_keys().collect()

@@ -1,9 +1,8 @@
 //! NVRTC: kernel source to cubin.
 //!
-//! The library is searched for where the loader, a toolkit, a distribution or pip puts it, and opened by
-//! absolute path together with its `libnvrtc-builtins`. The options are one constant: a multiply and an
-//! add stay two roundings, subnormals stay, division and square root are correctly rounded, so that a
-//! kernel means what its C++ says.
+//! The library is searched for where the loader, a toolkit, a distribution or pip puts it, and opened by absolute path
+//! together with its `libnvrtc-builtins`. The options are one constant: no contraction of multiply and add, subnormals
+//! are kept, division and square root are correctly rounded. So a kernel computes what its C++ says.
 
 #![allow(unsafe_code)]
 
@@ -14,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::ptr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What every kernel is compiled with, next to the architecture. Part of the key of the kernel cache.
+/// Options for every kernel, besides the architecture. Part of the kernel cache's key.
 pub const OPTIONS: [&str; 6] =
     ["-std=c++17", "-fmad=false", "-ftz=false", "-prec-div=true", "-prec-sqrt=true", "-default-device"];
 
@@ -48,23 +47,23 @@ pub struct Nvrtc {
     cubin_size: unsafe extern "C" fn(Program, *mut usize) -> i32,
     cubin: unsafe extern "C" fn(Program, *mut c_char) -> i32,
     error_string: unsafe extern "C" fn(i32) -> *const c_char,
-    // The code of the pointers above; last, so that they go first.
+    // Keeps the code of the pointers above mapped. Last field, so that it is dropped last.
     _libraries: Vec<Library>,
 }
 
 impl Nvrtc {
-    /// Finds and opens NVRTC. Errors with [`ErrorKind::Library`] and everything looked for if there is
-    /// none. `DITTOGRAD_NVRTC`, a folder or a file, makes it the only place looked at.
+    /// Finds and opens NVRTC. If there is none, errors with [`ErrorKind::Library`] and a list of all places searched.
+    /// `DITTOGRAD_NVRTC`, a folder or a file, makes it the only place to search.
     pub fn open() -> Result<Nvrtc> {
         Nvrtc::open_up_to(i32::MAX)
     }
 
-    /// As [`Nvrtc::open`], but skips versions above major version `major`: a driver does not load the
-    /// cubins of a later major version.
+    /// Like [`Nvrtc::open`], but skips major versions above `major`: a driver does not load the cubins of a later major
+    /// version.
     pub fn open_up_to(major: i32) -> Result<Nvrtc> {
         let mut looked = Vec::new();
         for path in candidates(&|name| std::env::var_os(name).filter(|value| !value.is_empty())) {
-            // A bare name goes to the loader's own search.
+            // A bare name uses the loader's own search.
             let bare = path.components().count() == 1;
             if !bare && !path.exists() {
                 looked.push(path.display().to_string());
@@ -83,7 +82,7 @@ impl Nvrtc {
             }
         }
         if std::env::var_os("DITTOGRAD_NVRTC").is_none_or(|value| value.is_empty()) {
-            // Folders of packages are listed above only where they hold one.
+            // Folders of packages are listed above only if they contain NVRTC.
             let packages = "nvidia/*/lib in the site-packages of $VIRTUAL_ENV, $PYTHONPATH, ~/.local, /usr, \
                             /usr/local and /opt/*/.venv";
             let remedy = "pip install nvidia-cuda-nvrtc, or set DITTOGRAD_NVRTC to its folder";
@@ -94,8 +93,8 @@ impl Nvrtc {
 
     fn load(path: &Path) -> Result<Nvrtc, String> {
         let mut libraries = Vec::new();
-        // NVRTC opens its builtins by bare name. Its run path finds them in packages that set one; with
-        // the file already loaded under that name, it is found in any case.
+        // NVRTC opens its builtins by bare name. Some packages set a run path for that; loading the file first makes it
+        // work everywhere.
         if let Some(folder) = path.parent() {
             for builtins in entries(folder, "libnvrtc-builtins.so") {
                 // SAFETY: a library of data tables beside NVRTC; its initialisers have no preconditions.
@@ -186,7 +185,7 @@ impl Nvrtc {
             })
     }
 
-    /// A byte string of a program, through the pair of functions that give its size and content.
+    /// A byte string of a program, read by the pair of functions that give its size and its content.
     fn fetch(
         &self,
         program: Program,
@@ -233,8 +232,8 @@ impl Drop for Owned {
     }
 }
 
-/// NVRTC opened at the first compile, so that nobody with a warm kernel cache needs it. One per process
-/// and driver version; a failure to open is tried again, since a library can be installed meanwhile.
+/// NVRTC, opened at the first compilation: with a warm kernel cache it is never needed. One per process and driver
+/// version. A failure to open is retried, since a library can be installed meanwhile.
 pub struct System {
     major: i32,
 }
@@ -310,7 +309,7 @@ fn candidates(var: &dyn Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
         parts.sort_by(|a, b| b.cmp(a));
         folders.extend(parts.into_iter().map(|part| part.join("lib")).filter(|lib| holds_nvrtc(lib)));
     }
-    // Each once: the environment often names the usual places.
+    // Remove duplicates: the environment often names the usual places.
     let mut out: Vec<PathBuf> = NAMES.map(PathBuf::from).into();
     for path in folders.iter().flat_map(|folder| NAMES.map(|name| folder.join(name))) {
         if !out.contains(&path) {
@@ -330,8 +329,7 @@ fn pythons(lib: &Path, kind: &str) -> Vec<PathBuf> {
     folders.into_iter().map(|python| python.join(kind)).filter(|path| path.is_dir()).collect()
 }
 
-/// What lies in `folder` under a name that starts with `prefix`, in order of name. A folder that cannot
-/// be read holds nothing.
+/// Entries of `folder` whose name starts with `prefix`, sorted by name. An unreadable folder counts as empty.
 fn entries(folder: &Path, prefix: &str) -> Vec<PathBuf> {
     let Ok(listing) = std::fs::read_dir(folder) else { return Vec::new() };
     let mut found: Vec<PathBuf> = listing
@@ -352,7 +350,7 @@ mod tests {
         if (i < n) y[i] = a * x[i] + y[i];
     }";
 
-    /// NVRTC if this machine has it; a test without it has nothing to say.
+    /// NVRTC if this machine has it; otherwise the test is skipped.
     fn nvrtc() -> Option<Nvrtc> {
         match Nvrtc::open() {
             Ok(nvrtc) => Some(nvrtc),

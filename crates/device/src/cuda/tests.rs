@@ -1,4 +1,4 @@
-//! The whole context over the fake driver: behaviour, and what is left when any one call fails.
+//! The whole context over the fake driver: behaviour, and the state after any one call fails.
 
 use super::Source;
 use super::driver::{Driver, OUT_OF_MEMORY, SYMBOLS, is_sticky};
@@ -87,7 +87,7 @@ fn the_device_is_described() {
 fn data_goes_there_and_back() {
     let fake = Fake::new();
     let cuda = fake.open().expect("opens");
-    // Through more than the whole ring, in odd pieces.
+    // More data than the whole ring holds, in odd pieces.
     let data: Vec<u8> = (0..19 * MIB + 13).map(|i| (i * 31 % 251) as u8).collect();
     let a = cuda.alloc(data.len()).expect("room");
     for (from, to) in [(0, 5), (5, 5), (5, 3 * MIB), (3 * MIB, 3 * MIB + 1), (3 * MIB + 1, data.len())] {
@@ -109,7 +109,7 @@ fn data_goes_there_and_back() {
     assert_eq!(back[4..12], [4, 3, 2, 1, 4, 3, 2, 1]);
     assert_eq!(back[12..16], data[112..116]);
 
-    // Ranges that are not the caller's.
+    // Ranges outside the caller's allocations.
     assert!(is_argument(cuda.upload(b + 4000, &[0; 97])), "past the block");
     assert!(is_argument(cuda.download(7, &mut [0])));
     assert!(is_argument(cuda.fill(b + 2, 0, 1)), "misaligned");
@@ -119,7 +119,7 @@ fn data_goes_there_and_back() {
     assert!(is_argument(cuda.alloc(usize::MAX)));
     cuda.free(b);
     assert!(is_argument(cuda.fill(b, 0, 1)), "freed");
-    // Nothing to do is nothing wrong.
+    // Empty requests are fine.
     cuda.upload(0, &[]).and_then(|()| cuda.copy(0, 0, 0)).and_then(|()| cuda.fill(0, 0, 0)).expect("no-ops");
     drop(cuda);
     assert_eq!(fake.live(), Live::default());
@@ -139,13 +139,13 @@ fn memory_is_cached_and_returned() {
     let calls = fake.calls();
     assert_eq!(cuda.alloc(19 * MIB), Ok(a), "reused at once");
     assert_eq!(fake.calls(), calls, "without the driver");
-    // Still to be written when it is freed: it goes back to the driver only after that.
+    // Work is still queued when it is freed: it goes back to the driver only after that.
     cuda.fill(a, 0, 100).expect("fills");
     cuda.free(a);
     // 18 MiB are left with the driver, 20 in the cache: the cache is returned to serve this.
     let b = cuda.alloc(30 * MIB).expect("after returning the cache");
     assert_eq!(cuda.live_bytes() + cuda.cached_bytes(), 32 * MIB);
-    // And where that does not help, the driver's answer is passed on.
+    // If that does not help, the driver's error is passed on.
     let error = cuda.alloc(30 * MIB).expect_err("no room");
     assert!(
         matches!(error.kind(), ErrorKind::Cuda { code: OUT_OF_MEMORY, call: "cuMemAlloc_v2", .. }),
@@ -159,7 +159,7 @@ fn memory_is_cached_and_returned() {
     assert_eq!((cuda.cached_bytes(), fake.live().allocations), (0, 0));
 }
 
-/// A captured graph and a module take memory of the device too: what is cached is returned for them.
+/// A captured graph and a module need device memory too: cached memory is returned for them.
 #[test]
 fn graphs_and_modules_get_the_cached_memory() {
     for graph in [true, false] {
@@ -190,7 +190,7 @@ fn a_bad_free_is_reported_by_the_next_call() {
     assert!(is_argument(cuda.synchronize()));
     assert!(cuda.alloc(1).is_err_and(|error| error.to_string().contains("0x3039")));
     assert_eq!(cuda.synchronize(), Ok(()));
-    // Unseen when the device is closed, it meets whoever opens it next.
+    // An error that nobody saw before the device was closed is given to whoever opens it next.
     cuda.free(54321);
     drop(cuda);
     let cuda = fake.open().expect("opens");
@@ -264,7 +264,7 @@ fn many_modules_compile_at_once() {
     cuda.compile_all(&sources).expect("nothing to do");
     cuda.kernel("m7", "source 7", "k").expect("loaded");
     assert_eq!(cuda.compiled(), 40);
-    // One that fails does not keep the others from being built.
+    // One failing module does not keep the others from being built.
     sources = vec![("x".into(), "#error"), ("y".into(), "good")];
     assert!(cuda.compile_all(&sources).is_err());
     assert_eq!(cuda.compiled(), 41);
@@ -385,7 +385,7 @@ fn a_capture_refuses_what_it_must() {
     assert!(error.to_string().contains("cuda alloc"), "{error}");
     assert_eq!(fake.live().captures, 0);
     cuda.synchronize().expect("works");
-    // As after a panic.
+    // The same after a panic.
     let panicked =
         std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| cuda.capture(|| panic!("on purpose"))));
     assert!(panicked.is_err());
@@ -447,7 +447,7 @@ fn a_fault_poisons_the_device() {
     let a = cuda.alloc(64).expect("room");
     let kernel = cuda.kernel("m", "source", "k").expect("a kernel");
     let graph = cuda.capture(|| Ok(())).expect("captures");
-    // Not this one: it concerns one launch only.
+    // Not this one: it concerns only one launch.
     fake.fail_call(1, 701);
     assert!(cuda.launch(kernel, [1; 3], 1, 0, &Args::new()).is_err());
     cuda.synchronize().expect("works");
@@ -490,7 +490,7 @@ fn a_fault_poisons_the_device() {
     }
 }
 
-/// Something of everything.
+/// Uses a bit of everything.
 fn scenario(fake: &Fake, cache: Option<PathBuf>) -> Result<()> {
     let cuda = Cuda::with_driver(fake.driver(), 0, Numerics::Strict, fake.stub(), cache)?;
     let a = cuda.alloc(3 * MIB)?;
@@ -517,7 +517,7 @@ fn scenario(fake: &Fake, cache: Option<PathBuf>) -> Result<()> {
     cuda.download(b, &mut back)?;
     assert_eq!(back, [8, 0, 0, 0]);
     cuda.free(a);
-    // Fits only when what is cached goes back.
+    // Fits only if cached memory is returned.
     let c = cuda.alloc(12 * MIB)?;
     cuda.mem_info()?;
     cuda.synchronize()?;
@@ -540,14 +540,14 @@ fn is_named(error: &Error, symbol: &str) -> bool {
     by_kind && text.contains("cuda:0")
 }
 
-/// What is never called can never fail.
+/// An entry point that is never called can never fail.
 #[test]
 fn something_of_everything_calls_every_entry_point() {
     let fake = Fake::with(1, 16 * MIB);
     fake.declare("k", &[(0, 8)]);
     scenario(&fake, None).expect("runs");
     let mut called: Vec<&str> = fake.calls_by_symbol().into_keys().collect();
-    // These are asked only once something failed.
+    // These are called only after a failure.
     called.extend(["cuGetErrorName", "cuGetErrorString"]);
     if !cfg!(debug_assertions) {
         called.push("cuFuncGetParamInfo");
@@ -561,7 +561,7 @@ fn something_of_everything_calls_every_entry_point() {
 
 #[test]
 fn any_one_call_may_fail() {
-    // What is sticky stays, as it does on a device; it is also told by one call only, as of an earlier launch.
+    // Sticky errors stay, as on a device. Each is also reported by one call only, like that of an earlier launch.
     let passing = [1, OUT_OF_MEMORY, 600, 701].map(|code| (code, false));
     let sticky = [(214, true), (700, true), (719, true), (719, false)];
     let mut swept = 0;
@@ -581,14 +581,14 @@ fn any_one_call_may_fail() {
                 assert!(k > 50, "{what}");
                 break;
             };
-            // The end of a list of parameters is told by the same code.
+            // The end of a parameter list has the same code.
             if (symbol, code) == ("cuFuncGetParamInfo", 1) {
                 continue;
             }
             swept += 1;
             fake.recover();
-            // Nobody overlooks it: it is returned, or waits for the next call. Only an allocation may
-            // have been served after all, by returning what was cached.
+            // The error is not lost: it is returned, or waits for the next call. Only an allocation may have succeeded
+            // after all, by returning cached memory.
             let next = fake.open().and_then(|cuda| cuda.synchronize());
             match (&result, &next) {
                 (Err(error), _) | (Ok(()), Err(error)) => {
@@ -607,8 +607,8 @@ fn any_one_call_may_fail() {
     println!("{swept} failing calls");
 }
 
-/// Two contexts on one device are one to the driver: what is the end of one is told by both, with the first cause, and at
-/// once; a context on another device goes on.
+/// Two contexts on one device are one to the driver: after a fatal error, both report the first cause, at once. A
+/// context on another device goes on.
 #[test]
 fn the_end_of_a_device_is_told_by_all_contexts_on_it() {
     let fake = Fake::with(2, 64 * MIB);
@@ -621,7 +621,7 @@ fn the_end_of_a_device_is_told_by_all_contexts_on_it() {
     first.synchronize().expect("works");
     fake.fail_device(0, 1, 719);
     assert!(first.synchronize().is_err());
-    // Later errors of another kind do not take the place of the first.
+    // Later errors of another kind do not replace the first.
     fake.fail_device(0, 1, 700);
     for cuda in [&first, &second] {
         let error = cuda.alloc(1).expect_err("poisoned");
@@ -654,7 +654,7 @@ fn any_one_call_may_fail_with_a_warm_cache() {
     }
 }
 
-/// On a machine with a GPU and NVRTC: the same things for real.
+/// The same on a machine with a GPU and NVRTC.
 #[test]
 fn on_a_real_device() {
     let cuda: Arc<Cuda> = match Cuda::open(0, Numerics::Strict) {
@@ -733,7 +733,7 @@ fn on_a_real_device() {
     let words: Vec<u32> =
         words.chunks_exact(4).map(|w| u32::from_ne_bytes([w[0], w[1], w[2], w[3]])).collect();
     assert_eq!(words, [5, 77, 88, 2f32.to_bits(), 31]);
-    // Drivers from CUDA 12.4 on tell the parameters.
+    // Drivers since CUDA 12.4 report the parameters.
     if own.driver_version() >= (12, 4) {
         assert!(is_argument(own.launch(axpy, blocks, 256, 0, Args::new().ptr(dy))), "arguments are counted");
     }
@@ -754,7 +754,7 @@ fn on_a_real_device() {
     own.free(out);
     own.collect().expect("collects");
     assert_eq!((own.live_bytes(), own.cached_bytes()), (0, 0));
-    // More than any device has; the driver's answer, and the device goes on.
+    // More than any device has: the driver reports it, and the device goes on.
     let error = own.alloc(1 << 46).expect_err("no room");
     assert!(matches!(error.kind(), ErrorKind::Cuda { code: OUT_OF_MEMORY, .. }), "{error}");
     own.synchronize().expect("works");

@@ -9,7 +9,7 @@ use std::sync::{PoisonError, RwLock};
 pub(super) const GUARD: usize = 256;
 /// What guard words hold.
 const CANARY: u32 = 0xdead_70ad;
-/// What new memory holds in check mode: a NaN that no operation makes by itself.
+/// What new memory holds in check mode: a NaN that no operation produces.
 pub(super) const POISON: u32 = 0x7fa5_a5a5;
 
 /// The memory of one block.
@@ -25,11 +25,11 @@ pub(crate) enum Mem {
 /// An allocation, counted until it is freed.
 pub(super) struct Block {
     pub(super) device: Device,
-    /// Elements, of 4 bytes but for numbers of another type.
+    /// Number of elements: 4 bytes each, except for other number types.
     pub(super) words: usize,
     pub(super) bytes: usize,
     pub(super) guard: usize,
-    /// Where the watch counts it, if it was made while the device was watched.
+    /// The entry of the watch that counts it, if it was allocated while the device was watched.
     pub(super) place: Option<u32>,
     pub(super) mem: RwLock<Option<Mem>>,
 }
@@ -56,7 +56,7 @@ impl Block {
         }
     }
 
-    /// Whether nobody has overwritten the guard words.
+    /// Whether the guard words are unchanged.
     fn guards_intact(&self, mem: &Mem) -> bool {
         let whole = |words: &[f32]| words.iter().all(|w| w.to_bits() == CANARY);
         match (mem, self.device.backend()) {
@@ -71,7 +71,7 @@ impl Block {
                 let read = cuda.download(*ptr, bytemuck::cast_slice_mut(head));
                 match read.and_then(|()| cuda.download(end, bytemuck::cast_slice_mut(tail))) {
                     Ok(()) => whole(&words),
-                    // What cannot be read cannot be called broken; the error is for the next call.
+                    // If the guards cannot be read, they do not count as broken; the next call returns the error.
                     Err(error) => {
                         if !matches!(error.kind(), ErrorKind::Poisoned { .. } | ErrorKind::Unsupported { .. })
                         {
@@ -85,7 +85,7 @@ impl Block {
         }
     }
 
-    /// Gives the memory back; says whether there was any.
+    /// Frees the memory. Returns whether there was any.
     pub(super) fn free(&self) -> bool {
         let mem = self.mem.write().unwrap_or_else(PoisonError::into_inner).take();
         let Some(mem) = mem else { return false };

@@ -8,8 +8,8 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, PoisonError};
 
-/// A handle of device memory holding float32 values or u32 indices, all of an allocation or a part of it.
-/// Clones and parts share the memory.
+/// A handle of device memory that holds float32 values or u32 indices: a whole allocation or a part of it. Clones and
+/// parts share the memory.
 #[derive(Clone)]
 pub struct Buffer {
     pub(super) block: Arc<Block>,
@@ -32,7 +32,7 @@ impl Buffer {
         self.words == 0
     }
 
-    /// Elements `start..start + words` as a handle of their own. Errors if there are not as many.
+    /// Elements `start..start + words` as a separate handle. Errors if there are not as many.
     pub fn part(&self, start: usize, words: usize) -> Result<Buffer> {
         match start.checked_add(words) {
             Some(end) if end <= self.words => {
@@ -45,7 +45,7 @@ impl Buffer {
         }
     }
 
-    /// Where the elements are in the block.
+    /// Range of the elements in the block.
     pub(super) fn range(&self) -> Range<usize> {
         let from = self.block.guard + self.start;
         from..from + self.words
@@ -56,8 +56,8 @@ impl Buffer {
         &self.block.device
     }
 
-    /// Frees the memory now, for this handle and every other handle and view of it. Says whether
-    /// there was memory to free, so a second call, or one on an empty buffer, answers `false`.
+    /// Frees the memory now, for this handle and every other handle and view of it. Returns whether there was memory to
+    /// free: a second call, or a call on an empty buffer, returns `false`.
     pub fn release(&self) -> bool {
         self.block.free()
     }
@@ -67,13 +67,13 @@ impl Buffer {
         self.block.mem.read().unwrap_or_else(PoisonError::into_inner).is_none()
     }
 
-    /// Bytes of the whole allocation this is a part of, and a number that tells it from others that are alive.
+    /// Bytes of the allocation that this is a part of, and an id that is unique among live allocations.
     #[doc(hidden)]
     pub fn allocation(&self) -> (usize, usize) {
         (self.block.bytes, Arc::as_ptr(&self.block) as usize)
     }
 
-    /// Whether both handles name the same memory.
+    /// Whether both handles refer to the same memory.
     pub fn shares(&self, other: &Buffer) -> bool {
         Arc::ptr_eq(&self.block, &other.block)
     }

@@ -26,15 +26,15 @@ impl ReadGuard<'_> {
     }
 }
 
-/// Buffers that are read together, any number of times. Each block is locked once, however many of them share it: a
+/// Buffers that are read together, any number of times. Each block is locked once, even if several buffers share it: a
 /// thread must not lock a block for reading twice.
 #[doc(hidden)]
 pub struct ReadSet {
     /// One buffer of each block.
     blocks: Vec<Buffer>,
-    /// For each buffer, its block and its words in it.
+    /// For each buffer: its block, and its range of words in the block.
     of: Vec<(usize, Range<usize>)>,
-    /// Memory for the guards of the next lock; a guard is two words.
+    /// Memory reused for the guards of the next lock; a guard is two words.
     spare: Mutex<Vec<[usize; 2]>>,
 }
 
@@ -64,7 +64,7 @@ impl ReadSet {
     }
 }
 
-/// An empty list that reuses the memory of `list`, whose elements have the same size.
+/// An empty list that reuses the memory of `list`. Both element types have the same size.
 #[doc(hidden)]
 pub fn emptied<A, B>(mut list: Vec<A>) -> Vec<B> {
     list.clear();

@@ -1,8 +1,8 @@
-//! Device memory: buffers, and the one door they come through.
+//! Device memory: buffers, and the one function that allocates them.
 //!
-//! A [`Buffer`] is a handle of a block of 4-byte words; clones and reshaped views share the block.
-//! Dropping the last handle frees it; [`Buffer::release`] frees it early, for every handle at once.
-//! The CPU keeps freed blocks by size class, because fresh pages cost more than most kernels.
+//! A [`Buffer`] is a handle of a block of 4-byte words; clones and reshaped views share the block. Dropping the last
+//! handle frees it. [`Buffer::release`] frees it early, for every handle at once. The CPU keeps freed blocks by size
+//! class, because fresh pages cost more than most kernels.
 //!
 //! - this file: allocation, counters, and what tests can ask for (failures, limits, check mode);
 //! - `block`: the memory of an allocation, its guard words, and how it is freed;
@@ -35,13 +35,13 @@ use std::fmt;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-/// State of a device's memory. Bytes are those of the elements asked for; blocks kept for reuse are
-/// `cached`, not `live`.
+/// State of a device's memory. Bytes are those of the requested elements. Blocks kept for reuse are `cached`, not
+/// `live`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryStats {
     /// Bytes in buffers that are alive now.
     pub live: usize,
-    /// The most bytes that were ever live.
+    /// Peak of `live`.
     pub peak: usize,
     /// Bytes kept for reuse.
     pub cached: usize,
@@ -49,9 +49,9 @@ pub struct MemoryStats {
     pub allocs: u64,
     /// Buffers freed so far, by drop or release.
     pub frees: u64,
-    /// Free bytes as the driver sees it; 0 on the CPU.
+    /// Free bytes reported by the driver; 0 on the CPU.
     pub device_free: usize,
-    /// All bytes as the driver sees it; 0 on the CPU.
+    /// Total bytes reported by the driver; 0 on the CPU.
     pub device_total: usize,
 }
 
@@ -75,11 +75,11 @@ impl fmt::Display for MemoryStats {
 #[derive(Default)]
 pub(super) struct Memory {
     state: Mutex<State>,
-    /// Whether `State::watch` wants to hear of steps.
+    /// Whether `State::watch` counts steps.
     pub(super) watched: AtomicBool,
 }
 
-/// What is known of a device's memory.
+/// The counters and settings of a device's memory.
 #[derive(Default)]
 pub(super) struct State {
     pub(super) stats: MemoryStats,
@@ -87,16 +87,16 @@ pub(super) struct State {
     /// Freed host blocks by capacity.
     shelf: BTreeMap<usize, Vec<Vec<f32>>>,
     checks: bool,
-    /// Allocations until one fails, and whether all later ones fail too.
+    /// Number of allocations until one fails, and whether all later ones fail too.
     fail: Option<(u64, bool)>,
-    /// Most bytes that may be live.
+    /// The most bytes that may be live.
     limit: Option<usize>,
-    /// Guard words found overwritten so far.
+    /// Buffers found with overwritten guard words so far.
     broken_guards: u64,
 }
 
 impl State {
-    /// Counts an allocation of `bytes` bytes, and says whether it fails: on request, or because it is beyond the limit.
+    /// Counts an allocation of `bytes` bytes. Returns whether it fails: on request, or because of the limit.
     fn fails(&mut self, bytes: usize) -> bool {
         if bytes > 0 && self.limit.is_some_and(|limit| self.stats.live.saturating_add(bytes) > limit) {
             return true;
@@ -117,20 +117,20 @@ impl Memory {
     }
 }
 
-/// Words a host block of `words` really takes: rounded up so that few classes serve many sizes.
+/// Words that a host block of `words` really takes: rounded up, so that few classes serve many sizes.
 fn size_class(words: usize) -> usize {
     let step = (words.next_power_of_two() / 8).max(64);
     words.div_ceil(step) * step
 }
 
 impl Device {
-    /// Memory for `words` elements. Its contents are undefined: zeros, old values, or in check mode a
-    /// NaN pattern. This is the only door to tensor memory.
+    /// Memory for `words` elements. Its contents are undefined: zeros, old values, or in check mode a NaN pattern. All
+    /// tensor memory is allocated here.
     pub fn alloc(&self, words: usize) -> Result<Buffer> {
         self.alloc_for("alloc", &Shape::new(&[words])?)
     }
 
-    /// Memory for a value of `shape`, made for what messages call `what`.
+    /// Memory for a value of `shape`. Messages call it `what`.
     #[doc(hidden)]
     pub fn alloc_for(&self, what: &'static str, shape: &Shape) -> Result<Buffer> {
         let memory = &self.0.memory;
@@ -175,14 +175,14 @@ impl Device {
         if guard > 0
             && let Err(error) = block.poison()
         {
-            // Its guards were never whole, so nobody has broken them.
+            // Its guards were never written, so they cannot be broken.
             block.guard = 0;
             return Err(error);
         }
         Ok(Buffer { block: Arc::new(block), start: 0, words })
     }
 
-    /// Memory that holds numbers of this device's own type, as many as `shape` has.
+    /// Memory that holds numbers of this device's number type, as many as `shape` has.
     fn hold(
         &self,
         what: &'static str,
@@ -198,7 +198,7 @@ impl Device {
         Ok(Buffer { block: Arc::new(block), start: 0, words: shape.numel() })
     }
 
-    /// A block that is counted from now on until it is freed.
+    /// A new block, counted until it is freed.
     fn block(&self, what: &'static str, shape: &Shape, bytes: usize, guard: usize, mem: Mem) -> Block {
         let mut place = None;
         if bytes > 0 {
@@ -228,7 +228,7 @@ impl Device {
         stats
     }
 
-    /// Returns cached memory to the system or the driver and says how many bytes that were.
+    /// Returns cached memory to the system or the driver. Returns the number of bytes.
     pub fn collect(&self) -> Result<usize> {
         match self.backend() {
             Backend::Cuda(cuda) => cuda.collect(),
@@ -240,7 +240,7 @@ impl Device {
         }
     }
 
-    /// Takes host memory, and where there is none, that of the blocks that this device keeps for reuse.
+    /// Allocates host memory. If there is none left, frees the cached blocks and tries again.
     fn on_host<T>(&self, take: impl Fn() -> Result<T>) -> Result<T> {
         match take() {
             Err(_) if !self.is_cuda() && self.collect()? > 0 => take(),
@@ -248,25 +248,25 @@ impl Device {
         }
     }
 
-    /// Makes the `n`-th allocation from now fail (1 is the next), once or from then on; `None` ends
-    /// that. For testing how code behaves when memory runs out.
+    /// Makes the `n`-th allocation from now fail (1 is the next), once or from then on; `None` ends that. For testing
+    /// how code behaves when memory runs out.
     pub fn fail_allocation(&self, n: Option<u64>, persistent: bool) {
         self.0.memory.lock().fail = n.map(|n| (n, persistent));
     }
 
-    /// Limits live memory: an allocation beyond `bytes` is out of memory, as on a smaller device. `None`, the default, sets no
-    /// limit.
+    /// Limits live memory: an allocation beyond `bytes` is out of memory, as on a smaller device. `None`, the default,
+    /// means no limit.
     pub fn limit_memory(&self, bytes: Option<usize>) {
         self.0.memory.lock().limit = bytes;
     }
 
-    /// Turns check mode on or off for later allocations: new memory is poisoned with a NaN pattern and
-    /// has guard words on both sides, which are looked at when it is freed.
+    /// Turns check mode on or off for later allocations: new memory is poisoned with a NaN pattern and has guard words
+    /// on both sides, which are checked when it is freed.
     pub fn set_checks(&self, on: bool) {
         self.0.memory.lock().checks = on;
     }
 
-    /// How many buffers were freed with overwritten guard words, since check mode was turned on.
+    /// Number of buffers freed with overwritten guard words since check mode was turned on.
     pub fn broken_guards(&self) -> u64 {
         self.0.memory.lock().broken_guards
     }

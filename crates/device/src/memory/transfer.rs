@@ -65,7 +65,7 @@ impl Buffer {
         Buffer::upload_for("upload", device, &Shape::new(&[values.len()])?, values)
     }
 
-    /// As [`Buffer::upload`], for a value of `shape` that messages call `what`.
+    /// Like [`Buffer::upload`], for a value of `shape` that messages call `what`.
     fn upload_for(what: &'static str, device: &Device, shape: &Shape, values: &[f32]) -> Result<Buffer> {
         let buffer = device.alloc_for(what, shape)?;
         buffer.write_words(what, values)?;
@@ -81,14 +81,13 @@ impl Buffer {
 }
 
 impl AnyBuffer {
-    /// A new value on `device` with the elements of `tensor`, rounded to float32. Scalars without a
-    /// float32 wire form are refused. A device of another number type takes numbers of that type as they are, and
-    /// others through f64.
+    /// A new value on `device` with the elements of `tensor`, rounded to float32. Scalars without a float32 form are
+    /// refused. A device of another number type takes numbers of that type unchanged, and others through f64.
     pub fn upload<T: Scalar>(device: &Device, tensor: &Tensor<T>) -> Result<AnyBuffer> {
         AnyBuffer::upload_for("upload", device, tensor)
     }
 
-    /// As [`AnyBuffer::upload`], for what messages call `what`.
+    /// Like [`AnyBuffer::upload`], for what messages call `what`.
     #[doc(hidden)]
     pub fn upload_for<T: Scalar>(
         what: &'static str,
@@ -115,7 +114,7 @@ impl AnyBuffer {
         AnyBuffer::new(Buffer::upload_for(what, device, &shape, words)?, Meta::f32(shape))
     }
 
-    /// A new value on `device`, of numbers as by [`AnyBuffer::upload`] or of indices.
+    /// A new value on `device`, of numbers (as by [`AnyBuffer::upload`]) or of indices.
     pub fn upload_any<T: Scalar>(device: &Device, tensor: &AnyTensor<T>) -> Result<AnyBuffer> {
         match tensor {
             AnyTensor::Num(t) => AnyBuffer::upload(device, t),
@@ -123,7 +122,7 @@ impl AnyBuffer {
         }
     }
 
-    /// The elements as a host tensor, whatever their type. Waits for the device.
+    /// The elements as a host tensor of numbers or indices. Waits for the device.
     pub fn to_any<T: Scalar>(&self) -> Result<AnyTensor<T>> {
         match self.meta.dtype {
             DType::F32 => self.to_tensor().map(AnyTensor::Num),
@@ -163,7 +162,8 @@ impl AnyBuffer {
         AnyBuffer::new(buffer, Meta::f32(shape))
     }
 
-    /// Replaces the elements by those of `tensor`, in place, as [`AnyBuffer::upload`] would. Errors if the counts differ.
+    /// Replaces the elements by those of `tensor`, in place, converted as by [`AnyBuffer::upload`]. Errors if the
+    /// counts differ.
     #[doc(hidden)]
     pub fn assign<T: Scalar>(&self, op: &str, tensor: &Tensor<T>) -> Result<()> {
         let _strict = environment::enter();
@@ -181,7 +181,8 @@ impl AnyBuffer {
         self.buffer.write_words(op, &host::to_words(tensor.data())?)
     }
 
-    /// Replaces the elements by those of `from`, in place: on the device if both are on one, else through the host.
+    /// Replaces the elements by those of `from`, in place: on the device if both are on the same one, else through the
+    /// host.
     #[doc(hidden)]
     pub fn copy_from(&self, op: &str, from: &AnyBuffer) -> Result<()> {
         let (to, source) = (&self.buffer, &from.buffer);
@@ -213,7 +214,7 @@ impl AnyBuffer {
     }
 
     /// The elements as a host tensor, widened exactly from float32. Waits for the device. From a device of another
-    /// number type: as they are, or through f64 if `T` is not that type.
+    /// number type, they are unchanged if `T` is that type, and go through f64 otherwise.
     pub fn to_tensor<T: Scalar>(&self) -> Result<Tensor<T>> {
         let _strict = environment::enter();
         if self.meta.dtype != DType::F32 {
@@ -245,9 +246,8 @@ impl AnyBuffer {
         Tensor::with_shape(self.meta.shape, collected("download", values.into_iter().map(f32::to_bits))?)
     }
 
-    /// A copy of the value on another device (or the same one), through the host. From a device of other numbers to
-    /// one of float32 it rounds to nearest; the other way it is exact. Between devices of other numbers it goes
-    /// through f64.
+    /// A copy of the value on another device (or the same one), through the host. It is rounded to nearest from other
+    /// number types to float32, and exact the other way. Between two devices of other number types it goes through f64.
     pub fn to_device(&self, device: &Device) -> Result<AnyBuffer> {
         if self.meta.dtype == DType::F32 && matches!(device.backend(), Backend::Host(_)) {
             return AnyBuffer::upload(device, &self.to_tensor::<f64>()?);
@@ -259,7 +259,7 @@ impl AnyBuffer {
     }
 }
 
-/// The smallest number above all `indices`.
+/// The smallest number above all `indices`, 0 if there are none.
 fn index_bound(indices: &[u32]) -> u32 {
     indices.iter().max().map_or(0, |m| m.saturating_add(1))
 }

@@ -1,4 +1,4 @@
-//! A value of the runtime: a buffer under a shape.
+//! Values: buffers with a shape.
 
 use super::buffer::Buffer;
 use crate::Backend;
@@ -7,8 +7,7 @@ use dittograd_numerics::shape::Shape;
 use dittograd_numerics::tensor::{DType, Meta};
 use std::fmt;
 
-/// A value of the runtime: a buffer under a shape, row-major. The constructor checks that the counts
-/// agree, so they always do.
+/// A value: a row-major buffer with a shape. The constructor checks that the element counts agree.
 #[derive(Clone, Debug)]
 pub struct AnyBuffer {
     pub(super) buffer: Buffer,
@@ -18,7 +17,7 @@ pub struct AnyBuffer {
 }
 
 impl AnyBuffer {
-    /// `buffer` under `meta`. Errors if the element counts differ. For indices of unknown range.
+    /// `buffer` with shape and type `meta`. Errors if the element counts differ. Indices get an unknown range.
     pub fn new(buffer: Buffer, meta: Meta) -> Result<AnyBuffer> {
         if buffer.len() != meta.shape.numel() {
             let kind = ErrorKind::Length { want: meta.shape.numel(), got: buffer.len() };
@@ -27,7 +26,7 @@ impl AnyBuffer {
         Ok(AnyBuffer { buffer, meta, bound: u32::MAX })
     }
 
-    /// The same value, whose entries, if they are indices, are known to be below `bound`.
+    /// The same value. If it holds indices, all are known to be below `bound`.
     #[doc(hidden)]
     pub fn with_bound(self, bound: u32) -> AnyBuffer {
         AnyBuffer { bound, ..self }
@@ -48,12 +47,12 @@ impl AnyBuffer {
         self.meta.shape
     }
 
-    /// For indices: a number all entries are known to be below.
+    /// For indices: a known upper bound (exclusive) of all entries.
     pub fn bound(&self) -> u32 {
         self.bound
     }
 
-    /// The same memory under another shape of equal count.
+    /// The same memory with another shape of as many elements.
     pub fn view(&self, shape: Shape) -> Result<AnyBuffer> {
         if shape.numel() != self.meta.shape.numel() {
             let kind = ErrorKind::Length { want: shape.numel(), got: self.meta.shape.numel() };
@@ -62,7 +61,7 @@ impl AnyBuffer {
         self.part(0, shape)
     }
 
-    /// The elements from `start` on that `shape` has room for, under that shape, sharing the memory.
+    /// Elements from `start` on with the given shape. Shares the memory.
     pub fn part(&self, start: usize, shape: Shape) -> Result<AnyBuffer> {
         let buffer = self.buffer.part(start, shape.numel())?;
         let mut view = AnyBuffer::new(buffer, Meta { shape, ..self.meta })?;
@@ -71,7 +70,8 @@ impl AnyBuffer {
     }
 }
 
-/// The elements as a host tensor prints them. Waits for the device and downloads them all; where that fails, the text says why.
+/// Prints the elements like a host tensor. Waits for the device and downloads them all; if that fails, the text says
+/// why.
 impl fmt::Display for AnyBuffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let written = match self.meta.dtype {

@@ -1,4 +1,4 @@
-//! Values that a step computes and that parameters keep: running statistics, moving averages.
+//! Assignments: parameters that get a value which the step computed, such as running statistics and moving averages.
 
 use super::{Leaf, Record, Session, Var, lent};
 use crate::params::Param;
@@ -6,17 +6,17 @@ use dittograd_device::{AnyBuffer, DType};
 use dittograd_numerics::error::{Error, ErrorKind, Result};
 use dittograd_ops::Val;
 
-/// What parameters become when the step ends, in the order they were first assigned to.
+/// New values of parameters, which take effect when the step ends, in the order of first assignment.
 #[derive(Default)]
 pub(super) struct Assigned {
     list: Vec<Assignment>,
-    /// Why the last step's assignments could not be made. The end of a step has nobody to tell.
+    /// Why the last step's assignments failed. The end of a step cannot return an error.
     failed: Option<Error>,
 }
 
 struct Assignment {
     param: Param,
-    /// The node that is the parameter's value from now on, and the one that was before.
+    /// The node that is the parameter's value from now on, and the one before it.
     id: usize,
     before: usize,
     /// The value, in an eager session.
@@ -43,7 +43,7 @@ impl Drop for Assigned {
     fn drop(&mut self) {
         let device = self.list.first().map(|a| a.param.buffer().buffer().device().clone());
         self.perform();
-        // The session is gone; the device tells it with its next call.
+        // The session is gone, so the device's next call returns the error.
         if let (Some(error), Some(device)) = (self.failed.take(), device)
             && let Some(cuda) = device.as_cuda()
         {
@@ -53,11 +53,11 @@ impl Drop for Assigned {
 }
 
 impl Session {
-    /// Gives a parameter that is not trained a new value, which this step computed: running statistics, a moving average of
-    /// weights. The parameter itself changes when the step ends, by [`Session::reset`] or the end of the session, or, in a
-    /// [`TrainStep`](crate::graph::TrainStep), with the update, so that gradients are those of the value the step began with.
-    /// Within the step [`Session::param`] gives the new value, so that a second assignment goes on from the first. No
-    /// gradient flows through it.
+    /// Assigns a new value, which this step computed, to a parameter that is not trained: running statistics, a moving
+    /// average of weights. The parameter itself changes when the step ends: at [`Session::reset`], at the end of the
+    /// session or, in a [`TrainStep`](crate::graph::TrainStep), together with the update. So gradients are those of the
+    /// value at the start of the step. Within the step [`Session::param`] gives the new value, so a second assignment
+    /// continues from the first. No gradient flows through it.
     ///
     /// ```
     /// use dittograd::prelude::*;
@@ -99,11 +99,11 @@ impl Session {
             ));
         }
         let before = self.param(param)?.id();
-        // Not the value itself: that may be another parameter, which is updated before this one is.
+        // Copy it: the value may be another parameter, which is updated before this one.
         let copy = value.detach()?.copy()?;
         let mut state = self.state.borrow_mut();
         let (id, value) = match &mut state.record {
-            // A leaf, which outlives a scope.
+            // A leaf, so that it outlives a scope.
             Record::Eager(tape) => {
                 let value = tape.live_value("assign", copy.id())?.clone();
                 (tape.leaf(value.clone(), Some(param.name()), false)?, Some(value))
@@ -120,7 +120,7 @@ impl Session {
         Ok(())
     }
 
-    /// Takes the assignments recorded so far out of a trace; parameters are what they were at its beginning again.
+    /// Takes the assignments recorded so far out of a trace. Parameters have their initial values again.
     pub(crate) fn take_assigned(&self) -> Vec<(Param, Val)> {
         let mut state = self.state.borrow_mut();
         let list = std::mem::take(&mut state.assigned.list);

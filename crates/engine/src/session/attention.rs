@@ -9,26 +9,27 @@ use dittograd_ops::attention::{Attention, AttentionMask, SelfAttention, parts};
 use dittograd_ops::layout::Slice;
 use dittograd_ops::matmul::Bmm;
 
-/// What an attention may attend to, and how it is computed.
+/// Mask, scale and method of an attention.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AttentionOptions<'s> {
-    /// Where its magnitude is above 0, the query may attend to the key. Broadcasts to `(…, heads, n, m)` by
-    /// NumPy's rule; `(batch…, n, m)` is shared by all heads.
+    /// The query may attend to the key where the mask's magnitude is above 0. Broadcasts to `(…, heads, n, m)` by
+    /// NumPy's rule; a mask `(batch…, n, m)` is shared by all heads.
     pub mask: Option<Var<'s>>,
-    /// Query `i` attends only to keys up to `i`.
+    /// Whether query `i` attends only to keys up to `i`.
     pub causal: bool,
-    /// What scores are multiplied by; `1 / sqrt(d)` if not given.
+    /// Factor of the scores; by default `1 / sqrt(d)`.
     pub scale: Option<f64>,
-    /// As products and a softmax that store all scores, instead of by blocks. The same values up to rounding.
+    /// Whether to compute it by matrix products and a softmax, which store all scores, instead of block by block. The
+    /// values are the same up to rounding.
     pub composed: bool,
 }
 
 /// # Attention
 impl<'s> Var<'s> {
-    /// Scaled dot-product attention of queries `(…, heads, n, d)` on keys `(…, heads, m, d)` and values `(…, heads,
-    /// m, dv)`: the mean of the values, weighed by the softmax of `scale · q·k` over the keys a query may attend to. A
-    /// query without such keys gives zeros. Keys and values may have fewer heads, shared by neighbouring heads
-    /// of the queries.
+    /// Scaled dot-product attention of queries `(…, heads, n, d)` to keys `(…, heads, m, d)` and values
+    /// `(…, heads, m, dv)`. The result is the mean of the values, weighted by the softmax of `scale · q·k` over the
+    /// keys that a query may attend to. A query without such keys gives zeros. Keys and values may have fewer heads,
+    /// which neighbouring heads of the queries share (grouped-query attention).
     ///
     /// ```
     /// # use dittograd::prelude::*;
@@ -56,22 +57,22 @@ impl<'s> Var<'s> {
         packed.outputs(parts(q, v.shape()?)[0])
     }
 
-    /// The outputs, of that shape, of a packed attention.
+    /// The outputs, with the given shape, of a packed attention.
     fn outputs(self, shape: Shape) -> Result<Var<'s>> {
         let part = Slice { axis: 0, start: 0, len: shape.numel(), step: 1 };
         self.session().apply(part, &[self])?.reshape(shape.dims())
     }
 
-    /// [`Var::attention`] of every head of `(…, n, 3, heads, d)` to itself, to `(…, n, heads, d)`: queries, keys and values side
-    /// by side as a linear layer gives them, and the heads' outputs side by side as the next one takes them. The same values as
-    /// with the axes turned, without the copies.
+    /// Self-attention of every head: `(…, n, 3, heads, d)` to `(…, n, heads, d)`. Queries, keys and values are laid out
+    /// as a linear layer writes them, and the heads' outputs as the next one reads them. The values are those of
+    /// [`Var::attention`] on permuted axes, without the copies.
     pub fn self_attention(self, options: AttentionOptions<'s>) -> Result<Var<'s>> {
         let op = SelfAttention { causal: options.causal, scale: options.scale };
         dittograd_ops::Op::shape(&op, &[self.meta()?])?;
         let shape = self.shape()?;
         let (dims, rank) = (shape.dims(), shape.rank());
         if options.mask.is_some() || options.composed {
-            // Without the axis of the three, n and heads are those before the last one.
+            // Without the axis of length 3, n and heads are the two axes before the last.
             let mut order: Vec<usize> = (0..rank - 1).collect();
             order.swap(rank - 4, rank - 3);
             let part = |i| self.select(rank - 3, i)?.permute(&order);
@@ -116,8 +117,9 @@ impl<'s> Var<'s> {
         out.reshape(parts(qs, vs)[0].dims())
     }
 
-    /// Multi-head self-attention of `x (…, n, D)`: queries, keys and values are `x Wq`, `x Wk` and `x Wv`, with `W (D, P)`, cut
-    /// into `heads` heads of `P / heads` columns each; the heads' outputs, side by side, times `Wo (P, D)`.
+    /// Multi-head self-attention of `x (…, n, D)`. Queries, keys and values are `x Wq`, `x Wk` and `x Wv` with
+    /// `W (D, P)`, split into `heads` heads of `P / heads` columns. The concatenated outputs of the heads are
+    /// multiplied by `Wo (P, D)`.
     #[doc(alias = "MultiheadAttention")]
     pub fn multi_head_attention(
         self,
@@ -137,7 +139,7 @@ impl<'s> Var<'s> {
         }
         let rank = x.rank();
         let flat = self.reshape(&[x.rows(), x.last()])?;
-        // (…, n, heads, size) and (…, heads, n, size): the exchange of two neighbouring axes.
+        // (…, n, heads, size) and (…, heads, n, size) differ by a swap of two neighbouring axes.
         let mut split = x.dims()[..rank - 1].to_vec();
         split.extend([heads, width / heads]);
         let mut order: Vec<usize> = (0..rank + 1).collect();
@@ -150,8 +152,8 @@ impl<'s> Var<'s> {
         joined.reshape(&dims)
     }
 
-    /// Rotary position embedding of `x (…, n, d)`: pair `i` of row `p` turned by `(offset + p) base^(-2i/d)`. Pairs are
-    /// `(i, i + d/2)`, or neighbours `(2i, 2i + 1)` if `interleaved`.
+    /// Rotary position embedding of `x (…, n, d)`: rotates pair `i` of row `p` by `(offset + p) base^(-2i/d)`. Pairs
+    /// are `(i, i + d/2)`, or neighbours `(2i, 2i + 1)` if `interleaved`.
     #[doc(alias = "rotary_embedding")]
     pub fn rope(self, base: f64, offset: usize, interleaved: bool) -> Result<Var<'s>> {
         let x = self.shape()?;
@@ -164,7 +166,7 @@ impl<'s> Var<'s> {
     }
 }
 
-/// A mask `(batch…, n, m)` for queries `(batch…, heads, n, d)` with an axis for the heads.
+/// A mask `(batch…, n, m)` with an axis for the heads, for queries `(batch…, heads, n, d)`.
 fn with_head_axis<'s>(mask: Var<'s>, q: Shape) -> Result<Var<'s>> {
     let m = mask.shape()?;
     let batch = q.rank().saturating_sub(3);

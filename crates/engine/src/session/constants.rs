@@ -1,4 +1,4 @@
-//! Constants that stay on the device, so that a step that uses one again does not upload it again.
+//! A cache of constants on the device, so that a step which uses a constant again does not upload it again.
 
 use dittograd_device::{AnyBuffer, Backend, Device, to_words};
 use dittograd_numerics::error::Result;
@@ -7,16 +7,16 @@ use dittograd_numerics::shape::Shape;
 use dittograd_numerics::tensor::Tensor;
 use std::collections::HashMap;
 
-/// Bytes that are kept at most.
+/// The most bytes kept.
 const MOST: usize = 64 << 20;
-/// Steps a constant is kept for without being used. Fewer than those after which growing memory is warned of, so that
-/// a new constant at every step is no leak.
+/// Steps for which an unused constant is kept. Fewer than the steps of growing memory before a warning, so that a new
+/// constant at every step is no leak.
 const PATIENCE: u64 = 8;
 
-/// The constants of a session. They are told by shape and bits, all of them compared.
+/// The constants of a session, identified by shape and bits. All bits are compared.
 #[derive(Default)]
 pub(super) struct Constants {
-    /// By shape and a few of the elements, since most constants differ there already.
+    /// By shape and a few elements, which tell most constants apart.
     kept: HashMap<(Shape, [u32; 3]), Vec<Kept>>,
     bytes: usize,
     /// Steps ended so far.
@@ -25,7 +25,7 @@ pub(super) struct Constants {
 
 struct Kept {
     value: AnyBuffer,
-    /// The elements, where those of the value are not in host memory.
+    /// The elements, if those of the value are not in host memory.
     words: Option<Vec<f32>>,
     /// The last step that used it.
     used: u64,
@@ -36,7 +36,7 @@ fn bits(words: &[f32]) -> &[u32] {
 }
 
 impl Kept {
-    /// Whether these are its elements. A value that someone released has none.
+    /// Whether these are its elements. A released value has none.
     fn holds(&self, words: &[f32]) -> bool {
         match self.value.buffer().read("constant") {
             Ok(value) => bits(self.words.as_deref().unwrap_or(value.host())) == bits(words),
@@ -46,7 +46,7 @@ impl Kept {
 }
 
 impl Constants {
-    /// The value of a constant on `device`: one that is there, or else a new one.
+    /// The value of a constant on `device`, from the cache or new.
     pub(super) fn get<T: Scalar>(&mut self, device: &Device, tensor: &Tensor<T>) -> Result<AnyBuffer> {
         let (shape, bytes) = (tensor.shape(), tensor.shape().numel() * 4);
         let has_words = !matches!(device.backend(), Backend::Host(_));
@@ -74,7 +74,7 @@ impl Constants {
         Ok(value)
     }
 
-    /// Drops what the last steps did not use.
+    /// Drops constants that the last steps did not use.
     pub(super) fn end_step(&mut self) {
         self.step += 1;
         let now = self.step;

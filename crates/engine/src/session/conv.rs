@@ -37,18 +37,18 @@ macro_rules! ranked {
 /// # Convolution
 impl<'s> Var<'s> {
     /// Convolution (cross-correlation) of images `(N, Cin, sizes…)` or one image `(Cin, sizes…)` with a kernel
-    /// `(Cout, Cin / groups, kernel…)`: `y[c, o] = Σ_{a, κ} x[a, o·stride + κ·dilation − padding] · w[c, a, κ] +
-    /// b[c]`, elements beyond the input being zeros. Along each axis there are `⌊(in + 2·padding −
-    /// dilation·(kernel − 1) − 1) / stride⌋ + 1` outputs; a kernel that reaches beyond the padded input is an
-    /// error.
+    /// `(Cout, Cin / groups, kernel…)`: `y[c, o] = Σ_{a, κ} x[a, o·stride + κ·dilation − padding] · w[c, a, κ] + b[c]`,
+    /// where elements beyond the input are zeros. Each axis has
+    /// `⌊(in + 2·padding − dilation·(kernel − 1) − 1) / stride⌋ + 1` outputs; a kernel that reaches beyond the padded
+    /// input is an error.
     pub fn conv(self, kernel: Var<'s>, bias: Option<Var<'s>>, window: Window) -> Result<Var<'s>> {
         self.with_bias(Conv { window }, kernel, bias)
     }
 
-    /// Transposed convolution of images `(N, Cin, sizes…)` or one image with a kernel `(Cin, Cout / groups,
-    /// kernel…)`: the transpose of [`Var::conv`] with that window, plus a bias `(Cout)`. Along each axis
-    /// `(in − 1)·stride − 2·padding + dilation·(kernel − 1) + 1 + output_padding` outputs; fewer than one, or an
-    /// output padding that is not below the stride, is an error.
+    /// Transposed convolution of images `(N, Cin, sizes…)` or one image with a kernel `(Cin, Cout / groups, kernel…)`:
+    /// the transpose of [`Var::conv`] with that window, plus a bias `(Cout)`. Each axis has
+    /// `(in − 1)·stride − 2·padding + dilation·(kernel − 1) + 1 + output_padding` outputs; fewer than one, or an output
+    /// padding that is not below the stride, is an error.
     pub fn conv_transpose(
         self,
         kernel: Var<'s>,
@@ -61,7 +61,7 @@ impl<'s> Var<'s> {
         let rank = w.rank().saturating_sub(2);
         let lists = [window.stride, window.padding, window.dilation];
         if rank == 0 || x.rank() < rank || lists.iter().any(|l| l.get().len() != rank) {
-            // The op says what is wrong.
+            // The op reports what is wrong.
             return self.with_bias(ConvTranspose { window, size: window.stride }, kernel, bias);
         }
         if output_padding.len() != rank {

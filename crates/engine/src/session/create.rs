@@ -1,4 +1,4 @@
-//! Values made from nothing but numbers. [`Session::full`] and its like run on the device; lists of numbers are formed in
+//! Values created from numbers. [`Session::full`] and its relatives run on the device; lists of numbers are computed in
 //! f64 on the host and become constants.
 
 use super::{Session, Var};
@@ -25,7 +25,7 @@ impl Session {
         self.full(dims, 1.0)
     }
 
-    /// The numbers `start + i step` that lie before `end`, each rounded once.
+    /// The numbers `start + i step` below `end` (above it, if the step is negative), each rounded once.
     pub fn arange(&self, start: f64, end: f64, step: f64) -> Result<Var<'_>> {
         let _strict = environment::enter();
         let count = ((end - start) / step).ceil();
@@ -39,11 +39,12 @@ impl Session {
         self.constant(&Tensor::try_from_fn(shape, |i| start + i as f64 * step)?)
     }
 
-    /// `count` numbers from `start` to `end`, both included, at equal distances, each rounded once. One number is `start`.
+    /// `count` evenly spaced numbers from `start` to `end`, both included, each rounded once. A single number is
+    /// `start`.
     pub fn linspace(&self, start: f64, end: f64, count: usize) -> Result<Var<'_>> {
         let _strict = environment::enter();
         let last = count.saturating_sub(1);
-        // From the nearer end, so that both are exact.
+        // Computed from the nearer end, so that both ends are exact.
         let at = |i: usize| match 2 * i <= last {
             true => start + (end - start) * (i as f64 / last.max(1) as f64),
             false => end - (end - start) * ((last - i) as f64 / last as f64),
@@ -51,7 +52,7 @@ impl Session {
         self.constant(&Tensor::try_from_fn(Shape::new(&[count])?, at)?)
     }
 
-    /// The unit matrix of `n` rows.
+    /// The identity matrix with `n` rows.
     #[doc(alias = "identity")]
     pub fn eye(&self, n: usize) -> Result<Var<'_>> {
         self.ones(&[n, n])?.tril(0)?.triu(0)
@@ -77,7 +78,7 @@ impl<'s> Var<'s> {
         self.full_like(1.0)
     }
 
-    /// Indices `(…)` as rows `(…, classes)` of zeros with a 1 at the index. An index out of range is an error.
+    /// One-hot rows: indices `(…)` to `(…, classes)`, zeros with a 1 at the index. An index out of range is an error.
     pub fn one_hot(self, classes: usize) -> Result<Var<'s>> {
         let meta = self.meta()?;
         if meta.dtype != DType::U32 {

@@ -1,5 +1,5 @@
-//! Derivatives as values: gradients that have gradients, derivatives along a direction, Hessian products. They are
-//! recorded like any other op, so they work eagerly, in compiled programs and on every device.
+//! Derivatives as values: gradients of gradients, directional derivatives, Hessian products. They are recorded like any
+//! other op, so they work eagerly, in compiled programs and on every device.
 
 use super::{Grads, Record, Session, Var, lent};
 use crate::gradients::gradients;
@@ -68,10 +68,11 @@ impl Session {
         Ok(grads.into_iter().map(|g| g.map(|g| self.var(g.0 as usize))).collect())
     }
 
-    /// The derivative of `y` along directions `(x, v)`: `Σ (∂y/∂x) v`, of the shape of `y`. Forward mode by way of
-    /// reverse mode: `∂y/∂x` transposed is linear in its seed, and its own gradient by the seed is what is asked for.
+    /// The directional derivative of `y` along directions `(x, v)`: `Σ (∂y/∂x) v`, in the shape of `y`. It is forward
+    /// mode by reverse mode twice: the transposed `∂y/∂x` is linear in its seed, and its gradient by the seed is the
+    /// result.
     pub fn jvp<'s>(&'s self, y: Var<'s>, directions: &[(Var<'s>, Var<'s>)]) -> Result<Var<'s>> {
-        // Also of those that nothing depends on.
+        // Check the shapes of inputs that `y` does not depend on too.
         let why = "the direction has another shape than the value";
         directions.iter().try_for_each(|(x, along)| alike(why, *x, *along))?;
         let wrt: Vec<Var<'s>> = directions.iter().map(|d| d.0).collect();
@@ -79,15 +80,15 @@ impl Session {
         self.along(seed, &grads, &directions.iter().map(|d| d.1).collect::<Vec<_>>())
     }
 
-    /// A seed of `y`, and the gradients by `wrt` as functions of it: `∂y/∂x` transposed.
+    /// A seed of `y`, and the gradients by `wrt` as functions of it: the transposed `∂y/∂x`.
     fn transposed<'s>(&'s self, y: Var<'s>, wrt: &[Var<'s>]) -> Result<(Var<'s>, Vec<Option<Var<'s>>>)> {
-        // Linear in the seed, so any will do.
+        // The gradients are linear in the seed, so any seed will do.
         let zeros = AnyBuffer::zeros(&self.device, y.shape()?)?;
         let seed = self.leaf("seed", Source::Constant(zeros.clone()), || Ok(zeros), true)?;
         Ok((seed, self.vjp(&[(y, seed)], wrt)?))
     }
 
-    /// The derivative along a direction for each of the gradients that [`Session::transposed`] gave.
+    /// The directional derivative for each of the gradients of [`Session::transposed`].
     fn along<'s>(
         &'s self,
         seed: Var<'s>,
@@ -102,9 +103,9 @@ impl Session {
         }
     }
 
-    /// All partial derivatives `∂y/∂x`: the axes of `y`, then those of `x`. By reverse mode, one walk back for each
-    /// element of `y`; if `x` has fewer elements, [`Session::jacobian_forward`] takes fewer. Zeros where nothing
-    /// depends on `x`.
+    /// The Jacobian: all partial derivatives `∂y/∂x`, with the axes of `y`, then those of `x`. It uses reverse mode,
+    /// one backward pass per element of `y`; if `x` has fewer elements, [`Session::jacobian_forward`] is cheaper. It is
+    /// zero where `y` does not depend on `x`.
     ///
     /// ```
     /// # use dittograd::prelude::*;
@@ -128,7 +129,7 @@ impl Session {
         self.matrix(rows, y, x)?.reshape(&joined(y, x)?)
     }
 
-    /// As [`Session::jacobian`], by forward mode: one walk for each element of `x`.
+    /// Like [`Session::jacobian`], by forward mode: one pass per element of `x`.
     #[doc(alias = "jacfwd")]
     pub fn jacobian_forward<'s>(&'s self, y: Var<'s>, x: Var<'s>) -> Result<Var<'s>> {
         let (seed, grads) = self.transposed(y, &[x])?;
@@ -137,21 +138,21 @@ impl Session {
         self.matrix(columns, x, y)?.transpose()?.reshape(&joined(y, x)?)
     }
 
-    /// All second derivatives of the scalar `y` by `x`: the axes of `x` twice. One walk for each element of `x`, through
-    /// the gradient; [`Session::hvp`] has the product with a direction for one walk in all.
+    /// The Hessian: all second derivatives of the scalar `y` by `x`, with the axes of `x` twice. One pass per element
+    /// of `x` through the gradient. [`Session::hvp`] computes the product with one direction in a single pass.
     pub fn hessian<'s>(&'s self, y: Var<'s>, x: Var<'s>) -> Result<Var<'s>> {
         let gradient = self.grad(y, &[x])?[0];
         self.jacobian(gradient, x)
     }
 
-    /// For each element of a value, a value of its shape with a 1 there and zeros elsewhere.
+    /// One-hot values: for each element of a value, a 1 there and zeros elsewhere.
     fn units<'s>(&'s self, like: Var<'s>) -> Result<Vec<Var<'s>>> {
         let shape = like.shape()?;
         let eye = self.eye(shape.numel())?;
         (0..shape.numel()).map(|i| eye.narrow(0, i, 1)?.reshape(shape.dims())).collect()
     }
 
-    /// Rows of as many elements as `x` has, one for each element of `y`.
+    /// Stacks rows of as many elements as `x` has, one per element of `y`.
     fn matrix<'s>(&'s self, rows: Vec<Var<'s>>, y: Var<'s>, x: Var<'s>) -> Result<Var<'s>> {
         if rows.is_empty() {
             return self.zeros(&[y.shape()?.numel(), x.shape()?.numel()]);
@@ -159,8 +160,8 @@ impl Session {
         self.stack(&rows, 0)
     }
 
-    /// The Hessian of the scalar `y` times a direction: for directions `(x, v)`, the gradient of `Σ <∂y/∂x, v>` with
-    /// respect to each `x`; `None` where that does not depend on it.
+    /// Hessian-vector product of the scalar `y`: for directions `(x, v)`, the gradient of `Σ <∂y/∂x, v>` with respect
+    /// to each `x`; `None` where it does not depend on it.
     pub fn hvp<'s>(&'s self, y: Var<'s>, directions: &[(Var<'s>, Var<'s>)]) -> Result<Vec<Option<Var<'s>>>> {
         let wrt: Vec<Var<'s>> = directions.iter().map(|d| d.0).collect();
         let grads = self.grad(y, &wrt)?;
@@ -181,9 +182,9 @@ impl Session {
 
 /// # Gradients
 ///
-/// [`Session::grad`] gives gradients as values, which have gradients again.
+/// [`Session::grad`] gives gradients as values, which can be differentiated again.
 impl<'s> Var<'s> {
-    /// The same value, through which no gradient flows.
+    /// The same value, cut off from gradients.
     ///
     /// ```
     /// # use dittograd::prelude::*;
@@ -198,8 +199,8 @@ impl<'s> Var<'s> {
         self.session.apply(Detach, &[self])
     }
 
-    /// Gradients of this scalar with respect to all parameters and variables it was computed from. The
-    /// values in between are freed as the walk passes them.
+    /// Gradients of this scalar with respect to all parameters and variables it was computed from. Intermediate values
+    /// are freed during the pass.
     ///
     /// ```
     /// # use dittograd::prelude::*;
@@ -213,7 +214,7 @@ impl<'s> Var<'s> {
         self.session.backward(&[(self, None)], true)
     }
 
-    /// As [`Var::backward`], but values stay, so that a second walk is possible.
+    /// Like [`Var::backward`], but keeps values, so that a second backward pass is possible.
     #[doc(alias = "retain_graph")]
     pub fn backward_retain(self) -> Result<Grads> {
         self.session.backward(&[(self, None)], false)
@@ -229,8 +230,8 @@ impl<'s> Var<'s> {
         self.session.requires_grad(self)
     }
 
-    /// The value as one that can be differentiated by: itself if gradients flow to it, else a leaf that shares its
-    /// memory. What was computed from it before does not depend on the new one.
+    /// This value in a form that can be differentiated by: itself if gradients flow to it, else a leaf that shares its
+    /// memory. Values computed before this call do not depend on the leaf.
     #[doc(alias = "requires_grad_")]
     pub fn tracked(self) -> Result<Var<'s>> {
         if self.requires_grad()? {
@@ -252,8 +253,8 @@ impl<'s> Var<'s> {
         Ok(self.session.var(id))
     }
 
-    /// Has `hook` look at this value's gradient in every later backward pass, once it is complete, and replace it by
-    /// one of the same shape before it is passed on. For eager sessions; [`Session::grad`] does not call hooks.
+    /// Calls `hook` with this value's complete gradient in every later backward pass, and passes on the gradient that
+    /// it returns, which must have the same shape. For eager sessions; [`Session::grad`] does not call hooks.
     #[doc(alias = "register_hook")]
     pub fn hook(self, hook: impl Fn(&AnyBuffer) -> Result<AnyBuffer> + Send + Sync + 'static) -> Result<()> {
         let id = self.session.check("hook", self)?;
@@ -261,7 +262,7 @@ impl<'s> Var<'s> {
     }
 }
 
-/// Errors unless a value and its seed or direction are numbers of one shape.
+/// Errors unless a value and its seed or direction are numbers of the same shape.
 fn alike(why: &'static str, v: Var<'_>, other: Var<'_>) -> Result<()> {
     let (want, got) = (v.meta()?, other.meta()?);
     if let Some(meta) = [want, got].into_iter().find(|m| m.dtype != DType::F32) {

@@ -5,7 +5,8 @@ use dittograd_numerics::error::shown_name as shown;
 use dittograd_numerics::error::{Error, ErrorKind, Result};
 use dittograd_ops::matmul::Bmm;
 
-/// The name of an axis. Letters are their own; the axes of an ellipsis count down from [`DOTS`] from the last one on.
+/// The name of an axis. Letters stand for themselves; the axes of an ellipsis count down from [`DOTS`], starting with
+/// the last one.
 type Label = u32;
 const DOTS: Label = 0x0011_0100;
 
@@ -13,7 +14,7 @@ fn wrong(why: String) -> Error {
     Error::argument("einsum", "equation", why)
 }
 
-/// The labels of one operand, or of the result where the rank is unknown: then an ellipsis stands for `dots` axes.
+/// The labels of one operand, or of the result, whose rank is unknown: then an ellipsis stands for `dots` axes.
 fn labels(term: &str, rank: Option<usize>, dots: usize) -> Result<Vec<Label>> {
     if term.matches("...").count() > 1 {
         return Err(wrong(format!("`{}` has `...` more than once", shown(term))));
@@ -49,7 +50,7 @@ fn labels(term: &str, rank: Option<usize>, dots: usize) -> Result<Vec<Label>> {
     Ok(out)
 }
 
-/// The places of the first two axes of one name.
+/// The positions of the first two axes with the same name.
 fn twice(labels: &[Label]) -> Option<(usize, usize)> {
     (0..labels.len()).find_map(|j| labels[..j].iter().position(|l| *l == labels[j]).map(|i| (i, j)))
 }
@@ -71,7 +72,8 @@ impl<'s> Named<'s> {
         Ok(labels.iter().map(|l| self.size(*l)).collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
     }
 
-    /// With one axis of each name: of two of one name, the elements whose indices along both are the same.
+    /// Takes diagonals until each name occurs once: of two axes with one name, the elements whose indices along both
+    /// are equal.
     fn diagonal(mut self) -> Result<Named<'s>> {
         while let Some((i, j)) = twice(&self.labels) {
             let shape = self.v.shape()?;
@@ -84,7 +86,7 @@ impl<'s> Named<'s> {
         Ok(self)
     }
 
-    /// Summed over all axes that `keep` does not want.
+    /// Sums over all axes that `keep` rejects.
     fn summed(self, keep: impl Fn(Label) -> bool) -> Result<Named<'s>> {
         let gone: Vec<usize> = (0..self.labels.len()).filter(|&i| !keep(self.labels[i])).collect();
         if gone.is_empty() {
@@ -94,7 +96,7 @@ impl<'s> Named<'s> {
         Ok(Named { v, labels: self.labels.into_iter().filter(|l| keep(*l)).collect() })
     }
 
-    /// With the axes in another order.
+    /// Permutes the axes.
     fn ordered(self, labels: &[Label]) -> Result<Named<'s>> {
         if self.labels == labels {
             return Ok(self);
@@ -109,8 +111,8 @@ fn without(labels: &[Label], drop: impl Fn(Label) -> bool) -> Vec<Label> {
     labels.iter().copied().filter(|l| !drop(*l)).collect()
 }
 
-/// The product of two values over the axes that both have and `keep` does not want. The result has the axes of both that
-/// are wanted, in the order of `keep` as far as a single product gives it.
+/// The product of two values, summed over the axes that both have and that are not in `keep`. The result has the other
+/// axes, in the order of `keep` as far as a single product gives it.
 fn product<'s>(a: Named<'s>, b: Named<'s>, keep: &[Label]) -> Result<Named<'s>> {
     for &l in &a.labels {
         if let (Some(x), Some(y)) = (a.size(l)?, b.size(l)?)
@@ -124,7 +126,7 @@ fn product<'s>(a: Named<'s>, b: Named<'s>, keep: &[Label]) -> Result<Named<'s>> 
             return Err(Error::new("einsum", kind));
         }
     }
-    // What only one of them has and nobody wants is summed first.
+    // Sum over axes that only one operand has and nobody wants.
     let a = a.clone().summed(|l| keep.contains(&l) || b.labels.contains(&l))?;
     let b = b.clone().summed(|l| keep.contains(&l) || a.labels.contains(&l))?;
     let shared = |l: &Label| a.labels.contains(l) && b.labels.contains(l);
@@ -132,7 +134,7 @@ fn product<'s>(a: Named<'s>, b: Named<'s>, keep: &[Label]) -> Result<Named<'s>> 
     let inner: Vec<Label> = a.labels.iter().copied().filter(|l| shared(l) && !keep.contains(l)).collect();
     let (m, n) = (without(&a.labels, |l| shared(&l)), without(&b.labels, |l| shared(&l)));
     if inner.is_empty() {
-        // Nothing is summed: every element is one product.
+        // Nothing to sum: every element is a single product.
         let all = [&batch[..], &m, &n].concat();
         let (ba, bb) = (a.sizes(&batch)?, b.sizes(&batch)?);
         let left = [&ba[..], &a.sizes(&m)?, &vec![1; n.len()]].concat();
@@ -144,7 +146,7 @@ fn product<'s>(a: Named<'s>, b: Named<'s>, keep: &[Label]) -> Result<Named<'s>> 
     let (sb, sm, sn) = (a.sizes(&batch)?, a.sizes(&m)?, b.sizes(&n)?);
     let count = |sizes: &[usize]| sizes.iter().product::<usize>();
     let k = count(&a.sizes(&inner)?);
-    // Products read either order of their last two axes, so an operand that has one of them stays as it is.
+    // A product reads its last two axes in either order, so an operand that has one of these layouts is not copied.
     let matrix = |x: Named<'s>, outer: &[Label], first: bool| -> Result<(Var<'s>, bool)> {
         let (plain, turned) = ([&batch[..], outer, &inner].concat(), [&batch[..], &inner, outer].concat());
         let rows = count(&x.sizes(outer)?);
@@ -156,7 +158,7 @@ fn product<'s>(a: Named<'s>, b: Named<'s>, keep: &[Label]) -> Result<Named<'s>> 
     let (left, ta) = matrix(a.clone(), &m, true)?;
     let (right, tb) = matrix(b.clone(), &n, false)?;
     let session = a.v.session;
-    // With the operands exchanged, the columns come first; the sums are the same.
+    // With the operands swapped, the columns come first; the sums are the same.
     let flipped = [&batch[..], &n, &m].concat();
     if *keep == *flipped && keep != [&batch[..], &m, &n].concat() {
         let v = session.apply(Bmm { ta: !tb, tb: !ta }, &[right, left])?;
@@ -167,10 +169,11 @@ fn product<'s>(a: Named<'s>, b: Named<'s>, keep: &[Label]) -> Result<Named<'s>> 
 }
 
 impl Session {
-    /// The sum of products that an equation names, as in `"bij,bjk->bik"`: axes of one letter run together, those that are
-    /// not in the result are summed over. Without `->`, the result has the letters that occur once, in alphabetical
-    /// order, behind the axes of `...`, which stands for any further axes, aligned at the last. Operands are multiplied
-    /// from left to right. Axes of one operand with one letter become their diagonal: `"ii->"` is the trace.
+    /// Einstein summation, for example `"bij,bjk->bik"`: axes with one letter are multiplied elementwise, and axes that
+    /// are not in the result are summed over. Without `->`, the result has the letters that occur once, in alphabetical
+    /// order, after the axes of `...`. An ellipsis stands for any further axes, aligned at the last one. Operands are
+    /// multiplied from left to right. A letter that occurs twice in one operand takes the diagonal: `"ii->"` is the
+    /// trace.
     ///
     /// ```
     /// # use dittograd::prelude::*;
@@ -225,7 +228,7 @@ impl Session {
         let mut rest = operands.into_iter();
         let Some(mut sum) = rest.next() else { return Err(wrong("there are no operands".into())) };
         while let Some(next) = rest.next() {
-            // What later operands or the result want stays, in the result's order.
+            // Axes that later operands or the result need stay, in the result's order.
             let later = |l: &Label| out.contains(l) || rest.as_slice().iter().any(|o| o.labels.contains(l));
             let mut keep = out.clone();
             for l in sum.labels.iter().chain(&next.labels).filter(|l| later(l)) {

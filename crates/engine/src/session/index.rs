@@ -1,4 +1,4 @@
-//! Values taken from, and added to, places given by indices.
+//! Gathers and scatter-adds.
 
 use super::{Session, Var};
 use crate::graph::Source;
@@ -8,8 +8,8 @@ use dittograd_numerics::tensor::Tensor;
 use dittograd_ops::index::{IndexAdd, IndexSelect, ScatterAdd, TakeAlongAxis};
 
 impl Session {
-    /// Indices that are known now. In a trace they become part of the program; see [`Session::labels`] for indices that are
-    /// given anew for every run.
+    /// Indices that are known now. In a trace they become part of the program; see [`Session::labels`] for indices that
+    /// are given at every run.
     pub fn indices(&self, value: &Tensor<u32>) -> Result<Var<'_>> {
         let value = AnyBuffer::upload_indices(&self.device, value)?;
         self.leaf("indices", Source::Constant(value.clone()), || Ok(value), false)
@@ -18,16 +18,16 @@ impl Session {
 
 /// # Indexing
 ///
-/// Elements taken from, and added to, places that indices name. Additions to one place are made in order of their sources.
+/// Gathers and scatter-adds. Additions to one place are made in the order of their sources.
 impl<'s> Var<'s> {
-    /// The axis must be there: a scalar has none.
+    /// The size of an axis. Errors if the value has no such axis.
     fn dim(self, op: &str, axis: usize) -> Result<usize> {
         let shape = self.shape()?;
         let dim = shape.dims().get(axis).copied();
         dim.ok_or_else(|| Error::new(op, ErrorKind::Axis { axis, shape }))
     }
 
-    /// Elements of an axis by index; the axes of the indices stand where `axis` was. An index out of range is an error.
+    /// Gathers slices along an axis; the axes of the indices replace `axis`. An index out of range is an error.
     ///
     /// ```
     /// # use dittograd::prelude::*;
@@ -42,7 +42,7 @@ impl<'s> Var<'s> {
         self.session.apply(IndexSelect { axis, checked: true }, &[self, index])
     }
 
-    /// As [`Var::index_select`], with zeros for an index out of range.
+    /// Like [`Var::index_select`], but an index out of range gives zeros.
     pub fn index_select_or_zero(self, axis: usize, index: Var<'s>) -> Result<Var<'s>> {
         self.session.apply(IndexSelect { axis, checked: false }, &[self, index])
     }
@@ -55,8 +55,8 @@ impl<'s> Var<'s> {
         }
     }
 
-    /// Elements along an axis, each by an index of its own: `y[…, j, …] = x[…, index[…, j, …], …]`. An index out of range is
-    /// an error.
+    /// Gathers elements along an axis, each with its own index: `y[…, j, …] = x[…, index[…, j, …], …]`. An index out of
+    /// range is an error.
     ///
     /// ```
     /// # use dittograd::prelude::*;
@@ -71,21 +71,21 @@ impl<'s> Var<'s> {
         self.session.apply(TakeAlongAxis { axis, checked: true }, &[self, index])
     }
 
-    /// The value with `src` added along an axis by index, in increasing source order: `y[…, index[j], …] += src[…, j, …]`. An
-    /// index out of range is an error.
+    /// This value with `src` added along an axis by index, in increasing source order:
+    /// `y[…, index[j], …] += src[…, j, …]`. An index out of range is an error.
     #[doc(alias = "index_add_")]
     pub fn index_add(self, axis: usize, index: Var<'s>, src: Var<'s>) -> Result<Var<'s>> {
         let size = self.dim("index_add", axis)?;
         self.session.apply(IndexAdd { axis, size, checked: true }, &[src, index, self])
     }
 
-    /// As [`Var::index_add`], without what has an index out of range.
+    /// Like [`Var::index_add`], but skips elements with an index out of range.
     pub fn index_add_or_skip(self, axis: usize, index: Var<'s>, src: Var<'s>) -> Result<Var<'s>> {
         let size = self.dim("index_add_or_skip", axis)?;
         self.session.apply(IndexAdd { axis, size, checked: false }, &[src, index, self])
     }
 
-    /// The value with each element of `src` added along an axis at an index of its own, in increasing source order:
+    /// This value with each element of `src` added along an axis at its own index, in increasing source order:
     /// `y[…, index[…, j, …], …] += src[…, j, …]`. An index out of range is an error.
     #[doc(alias = "scatter_add_")]
     pub fn scatter_add(self, axis: usize, index: Var<'s>, src: Var<'s>) -> Result<Var<'s>> {

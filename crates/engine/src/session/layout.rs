@@ -1,4 +1,4 @@
-//! Layout: values cut, joined, turned and repeated. What only relabels elements shares their memory.
+//! Layout: slicing, joining, permuting and repeating values. Ops that only relabel elements share memory.
 
 use super::{Session, Var};
 use dittograd_numerics::environment::single;
@@ -12,7 +12,7 @@ fn bad_axis(op: &str, axis: usize, shape: Shape) -> Error {
 }
 
 impl Session {
-    /// The values one after the other along `axis`; they agree in all other dimensions. Any number from one on.
+    /// Concatenates one or more values along `axis`. All other dimensions must agree.
     #[doc(alias = "cat")]
     pub fn concat<'s>(&'s self, values: &[Var<'s>], axis: usize) -> Result<Var<'s>> {
         if values.len() <= MAX_INS {
@@ -23,7 +23,7 @@ impl Session {
         self.concat(&joined, axis)
     }
 
-    /// Values of one shape along a new axis.
+    /// Stacks values of one shape along a new axis.
     pub fn stack<'s>(&'s self, values: &[Var<'s>], axis: usize) -> Result<Var<'s>> {
         let values = values.iter().map(|v| v.unsqueeze(axis)).collect::<Result<Vec<_>>>()?;
         self.concat(&values, axis)
@@ -32,9 +32,9 @@ impl Session {
 
 /// # Shape
 ///
-/// The same elements under other axes, or repeated along some. What only relabels elements shares their memory.
+/// The same elements with other axes, or repeated along some. Ops that only relabel elements share memory.
 impl<'s> Var<'s> {
-    /// The same elements under other dimensions of equal count. Shares memory.
+    /// The same elements with another shape of as many elements. Shares memory.
     ///
     /// ```
     /// # use dittograd::prelude::*;
@@ -54,7 +54,7 @@ impl<'s> Var<'s> {
         self.reshape(&[n])
     }
 
-    /// The last two axes exchanged.
+    /// Swaps the last two axes.
     ///
     /// ```
     /// # use dittograd::prelude::*;
@@ -72,7 +72,7 @@ impl<'s> Var<'s> {
         self.session.apply(Permute::transpose(shape.rank()), &[self])
     }
 
-    /// The axes in another order: axis `j` of the result is axis `order[j]` of the value.
+    /// Permutes the axes: axis `j` of the result is axis `order[j]` of the value.
     ///
     /// ```
     /// # use dittograd::prelude::*;
@@ -86,7 +86,7 @@ impl<'s> Var<'s> {
         self.session.apply(Permute { order: order.to_vec() }, &[self])
     }
 
-    /// The value repeated to `shape` by NumPy's rule.
+    /// Broadcasts the value to `shape` by NumPy's rule.
     pub fn broadcast_to(self, shape: Shape) -> Result<Var<'s>> {
         let from = self.shape()?;
         if from == shape {
@@ -95,18 +95,18 @@ impl<'s> Var<'s> {
         self.session.apply(BroadcastTo::numpy(&from, shape), &[self])
     }
 
-    /// The value repeated to `dims` by NumPy's rule: [`Var::broadcast_to`].
+    /// Broadcasts the value to `dims` by NumPy's rule, like [`Var::broadcast_to`].
     pub fn expand(self, dims: &[usize]) -> Result<Var<'s>> {
         self.broadcast_to(Shape::new(dims)?)
     }
 
-    /// The value repeated to `shape` with an explicit map from output axes to input axes.
+    /// Broadcasts the value to `shape` with an explicit map from output axes to input axes.
     #[doc(alias = "broadcast_in_dim")]
     pub fn broadcast_axes(self, shape: Shape, map: AxisMap) -> Result<Var<'s>> {
         self.session.apply(BroadcastTo { shape, map }, &[self])
     }
 
-    /// The value without an axis of one element. Shares memory.
+    /// Removes an axis of one element. Shares memory.
     pub fn squeeze(self, axis: usize) -> Result<Var<'s>> {
         let shape = self.shape()?;
         match shape.dims().get(axis) {
@@ -120,7 +120,7 @@ impl<'s> Var<'s> {
         }
     }
 
-    /// The value with a new axis of one element at `axis`. Shares memory.
+    /// Inserts an axis of one element at `axis`. Shares memory.
     pub fn unsqueeze(self, axis: usize) -> Result<Var<'s>> {
         let shape = self.shape()?;
         if axis > shape.rank() {
@@ -130,7 +130,7 @@ impl<'s> Var<'s> {
         self.reshape(&[lead, &[1], rest].concat())
     }
 
-    /// Axes from `axis` on as one. Shares memory.
+    /// Merges the axes from `axis` on into one. Shares memory.
     #[doc(alias = "flatten")]
     pub fn flatten_from(self, axis: usize) -> Result<Var<'s>> {
         let shape = self.shape()?;
@@ -141,7 +141,7 @@ impl<'s> Var<'s> {
         self.reshape(&[lead, &[rest.iter().product()]].concat())
     }
 
-    /// Two axes exchanged.
+    /// Swaps two axes.
     #[doc(alias("swapaxes", "swapdims"))]
     pub fn swap_axes(self, a: usize, b: usize) -> Result<Var<'s>> {
         let shape = self.shape()?;
@@ -153,7 +153,7 @@ impl<'s> Var<'s> {
         self.permute(&order)
     }
 
-    /// Axis `from` moved to the place `to`; the others keep their order.
+    /// Moves axis `from` to position `to`; the others keep their order.
     #[doc(alias = "moveaxis")]
     pub fn movedim(self, from: usize, to: usize) -> Result<Var<'s>> {
         let shape = self.shape()?;
@@ -168,7 +168,7 @@ impl<'s> Var<'s> {
 
 /// # Parts, joins and repetitions
 impl<'s> Var<'s> {
-    /// The value followed by another along `axis`.
+    /// Concatenates this value and another along `axis`.
     ///
     /// ```
     /// # use dittograd::prelude::*;
@@ -183,7 +183,7 @@ impl<'s> Var<'s> {
         self.session.concat(&[self, other], axis)
     }
 
-    /// Elements `start..start + len` of an axis. Shares memory where they are one aligned run.
+    /// Elements `start..start + len` of an axis. Shares memory if they are contiguous and aligned.
     ///
     /// ```
     /// # use dittograd::prelude::*;
@@ -196,7 +196,7 @@ impl<'s> Var<'s> {
         self.session.apply(Slice { axis, start, len, step: 1 }, &[self])
     }
 
-    /// Elements `start`, `start + step`, … below `end` of an axis.
+    /// Elements `start`, `start + step`, … of an axis, up to but not including `end`.
     ///
     /// ```
     /// # use dittograd::prelude::*;
@@ -220,7 +220,7 @@ impl<'s> Var<'s> {
         }
     }
 
-    /// Ranges of the first axes, one each; further axes stay whole.
+    /// Slices the first axes, one range each; further axes stay whole.
     #[doc(alias = "getitem")]
     pub fn slice_ranges(self, ranges: &[std::ops::Range<usize>]) -> Result<Var<'s>> {
         let mut v = self;
@@ -232,12 +232,12 @@ impl<'s> Var<'s> {
         Ok(v)
     }
 
-    /// Element `i` of an axis, which is dropped.
+    /// Element `i` of an axis; the axis is dropped.
     pub fn select(self, axis: usize, i: usize) -> Result<Var<'s>> {
         self.narrow(axis, i, 1)?.squeeze(axis)
     }
 
-    /// Pieces of the given sizes along an axis, which they must fill.
+    /// Splits an axis into pieces of the given sizes, which must add up to its size.
     #[doc(alias = "split_with_sizes")]
     pub fn split(self, axis: usize, sizes: &[usize]) -> Result<Vec<Var<'s>>> {
         let shape = self.shape()?;
@@ -254,7 +254,7 @@ impl<'s> Var<'s> {
         sizes.iter().map(piece).collect()
     }
 
-    /// Pieces of `size` elements along an axis, the last one shorter if it must be.
+    /// Splits an axis into pieces of `size` elements; the last one may be shorter.
     #[doc(alias = "split")]
     pub fn chunks(self, axis: usize, size: usize) -> Result<Vec<Var<'s>>> {
         let shape = self.shape()?;
@@ -266,7 +266,7 @@ impl<'s> Var<'s> {
         self.split(axis, &sizes)
     }
 
-    /// At most `count` pieces of equal size along an axis, the last one shorter if it must be.
+    /// Splits an axis into at most `count` pieces of equal size; the last one may be shorter.
     pub fn chunk(self, axis: usize, count: usize) -> Result<Vec<Var<'s>>> {
         let shape = self.shape()?;
         let all = *shape.dims().get(axis).ok_or_else(|| bad_axis("chunk", axis, shape))?;
@@ -276,12 +276,12 @@ impl<'s> Var<'s> {
         self.chunks(axis, all.div_ceil(count).max(1))
     }
 
-    /// `before` zeros in front of an axis and `after` behind it.
+    /// Pads an axis with `before` zeros in front and `after` zeros at the end.
     pub fn pad(self, axis: usize, before: usize, after: usize) -> Result<Var<'s>> {
         self.pad_with(axis, before, after, 0.0)
     }
 
-    /// As [`Var::pad`], with any number instead of zero.
+    /// Like [`Var::pad`], with any number instead of zero.
     pub fn pad_with(self, axis: usize, before: usize, after: usize, value: f64) -> Result<Var<'s>> {
         let shape = self.shape()?;
         let Some(&d) = shape.dims().get(axis) else { return Err(bad_axis("pad", axis, shape)) };
@@ -289,7 +289,7 @@ impl<'s> Var<'s> {
         self.session.apply(Pad { axis, start: before, step: 1, size, value: single(value) }, &[self])
     }
 
-    /// Pads the first axes by a value, each by (before, after).
+    /// Pads the first axes with `value`, each by (before, after).
     pub fn pad_axes(self, pads: &[(usize, usize)], value: f64) -> Result<Var<'s>> {
         pads.iter().enumerate().try_fold(self, |v, (axis, &(before, after))| match (before, after) {
             (0, 0) if axis < v.shape()?.rank() => Ok(v),
@@ -297,7 +297,8 @@ impl<'s> Var<'s> {
         })
     }
 
-    /// The whole value `times[a]` times in a row along each axis `a`. More entries than axes are axes in front.
+    /// Repeats the whole value `times[a]` times along each axis `a`. If there are more entries than axes, the first
+    /// ones are new axes in front.
     #[doc(alias = "tile")]
     pub fn repeat(self, times: &[usize]) -> Result<Var<'s>> {
         let rank = self.shape()?.rank();
@@ -314,7 +315,7 @@ impl<'s> Var<'s> {
         Ok(v)
     }
 
-    /// Each element of an axis `n` times in a row.
+    /// Repeats each element of an axis `n` times in a row.
     pub fn repeat_interleave(self, axis: usize, n: usize) -> Result<Var<'s>> {
         let shape = self.shape()?;
         if axis >= shape.rank() {
@@ -323,7 +324,7 @@ impl<'s> Var<'s> {
         self.repeat_at(axis, n, false)
     }
 
-    /// A new axis of `n` in front of (`whole`) or behind an axis, merged with it: one copy.
+    /// Inserts an axis of size `n` before (`whole`) or after an axis and merges the two: one copy.
     fn repeat_at(self, axis: usize, n: usize, whole: bool) -> Result<Var<'s>> {
         let shape = self.shape()?;
         let (lead, rest) = shape.dims().split_at(axis);
@@ -337,13 +338,13 @@ impl<'s> Var<'s> {
         wide.reshape(&[lead, &[d.saturating_mul(n)], &rest[1..]].concat())
     }
 
-    /// Some axes in reverse order.
+    /// Reverses the order of elements along some axes.
     pub fn flip(self, axes: &[usize]) -> Result<Var<'s>> {
         self.session.apply(Flip { axes: axes.to_vec() }, &[self])
     }
 
-    /// The elements of an axis moved `shift` places towards its end (or its start, if negative), those pushed out
-    /// coming back at the other side.
+    /// Shifts the elements of an axis by `shift` places towards its end (towards its start if negative). Elements that
+    /// are pushed out come back at the other side.
     pub fn roll(self, axis: usize, shift: i64) -> Result<Var<'s>> {
         let shape = self.shape()?;
         let Some(&d) = shape.dims().get(axis) else { return Err(bad_axis("roll", axis, shape)) };
@@ -354,8 +355,8 @@ impl<'s> Var<'s> {
         self.narrow(axis, d - by, by)?.concat(self.narrow(axis, 0, d - by)?, axis)
     }
 
-    /// The diagonal of axes `a` and `b`, as the last axis of the value: the elements whose index along `b` is the one along
-    /// `a` plus `offset`.
+    /// The diagonal of axes `a` and `b`, as the last axis: the elements whose index along `b` is the index along `a`
+    /// plus `offset`.
     #[doc(alias = "diag")]
     pub fn diagonal(self, offset: i64, a: usize, b: usize) -> Result<Var<'s>> {
         let rank = self.shape()?.rank();
@@ -365,7 +366,7 @@ impl<'s> Var<'s> {
         v.permute(&order)
     }
 
-    /// The diagonal of axes `a` and `b` in the place of `a`: every so many elements of the two as one axis.
+    /// The diagonal of axes `a` and `b` in place of `a`: a strided slice of the two axes merged into one.
     pub(super) fn diagonal_in_place(self, offset: i64, a: usize, b: usize) -> Result<Var<'s>> {
         let shape = self.shape()?;
         if let Some(axis) = [a, b].into_iter().find(|&x| x >= shape.rank()) {
@@ -374,7 +375,7 @@ impl<'s> Var<'s> {
         if a == b {
             return Err(Error::argument("diagonal", "axes", format!("both are axis {a}; name two")));
         }
-        // b right behind a.
+        // Move b right after a.
         let mut order: Vec<usize> = (0..shape.rank()).filter(|i| *i != b).collect();
         let at = if a < b { a } else { a - 1 };
         order.insert(at + 1, b);
@@ -400,17 +401,19 @@ impl<'s> Var<'s> {
         self.diagonal(0, rank - 2, rank - 1)?.sum_axes(&[rank - 2])
     }
 
-    /// Matrices in the last two axes with zeros above the diagonal that lies `diagonal` columns right of the main one.
+    /// The lower triangle of the matrices in the last two axes: zeros above the diagonal `diagonal` columns right of
+    /// the main one.
     pub fn tril(self, diagonal: i64) -> Result<Var<'s>> {
         self.session.apply(Triangle { upper: false, shift: diagonal }, &[self])
     }
 
-    /// Matrices in the last two axes with zeros below the diagonal that lies `diagonal` columns right of the main one.
+    /// The upper triangle of the matrices in the last two axes: zeros below the diagonal `diagonal` columns right of
+    /// the main one.
     pub fn triu(self, diagonal: i64) -> Result<Var<'s>> {
         self.session.apply(Triangle { upper: true, shift: diagonal }, &[self])
     }
 
-    /// The length of a vector.
+    /// The length of a vector. Errors for other ranks.
     pub(super) fn vector(self, op: &str) -> Result<usize> {
         match self.shape()? {
             shape if shape.rank() == 1 => Ok(shape.last()),

@@ -12,24 +12,24 @@ use dittograd_ops::loss::{
 use dittograd_ops::pointwise::map::Map;
 use dittograd_ops::pointwise::program::{Expr, Program};
 
-/// How the losses of labels are weighed and put together.
+/// How losses of labels are weighted and combined.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LabelLoss<'s> {
-    /// A weight for each class, `(C)`; all 1 if not given.
+    /// A weight per class, `(C)`; by default all 1.
     pub weight: Option<Var<'s>>,
     /// Label of rows that do not count: their loss is 0.
     pub ignore: Option<u32>,
-    /// Part of the target that is spread over all classes, from 0 to 1.
+    /// Label smoothing: the part of the target spread over all classes, from 0 to 1.
     pub label_smoothing: f64,
-    /// What becomes of the losses of all rows.
+    /// How the losses of the rows are combined.
     pub reduction: Reduction,
 }
 
-/// What each row counts.
+/// The weights of rows.
 struct RowCounts<'s> {
-    /// The weight of its label; 0 if that is ignored.
+    /// The weight of the row's label; 0 if the label is ignored.
     weights: Var<'s>,
-    /// 1, or 0 for an ignored label; if there may be any.
+    /// 1, or 0 for an ignored label; present only if labels can be ignored.
     mask: Option<Var<'s>>,
 }
 
@@ -85,8 +85,7 @@ impl<'s> Var<'s> {
         self.session().apply(CrossEntropy::default(), &[self, labels])
     }
 
-    /// Mean cross-entropy of logits against labels, over the rows whose label is not `ignore`, against a target
-    /// of which `label_smoothing` is spread over all classes.
+    /// Mean cross-entropy of logits against labels, over the rows whose label is not `ignore`, with label smoothing.
     pub fn cross_entropy_with(
         self,
         labels: Var<'s>,
@@ -112,7 +111,7 @@ impl<'s> Var<'s> {
         if label_smoothing > 0.0 {
             let shape = self.shape()?;
             let (lead, classes) = (labels.shape()?, shape.last());
-            // Rows that do not count may hold anything.
+            // Rows that do not count may hold anything, so mask them.
             let x = match counts.mask {
                 Some(mask) => mask.unsqueeze(lead.rank())?.where_(self, self.session().scalar(0.0)?)?,
                 None => self,
@@ -135,8 +134,8 @@ impl<'s> Var<'s> {
         self.session().apply(Nll { ignore }, &[self, labels])
     }
 
-    /// Losses `-w[label] · x[label]` of rows of log-probabilities `(…, C)` against labels `(…)`, as
-    /// [`Var::cross_entropy_loss`] of logits. There is no label smoothing.
+    /// Losses `-w[label] · x[label]` of rows of log-probabilities `(…, C)` against labels `(…)`, with the options of
+    /// [`Var::cross_entropy_loss`]. There is no label smoothing.
     pub fn nll_loss(self, labels: Var<'s>, options: LabelLoss<'s>) -> Result<Var<'s>> {
         let LabelLoss { weight, ignore, label_smoothing, reduction } = options;
         if label_smoothing != 0.0 {
@@ -184,7 +183,7 @@ impl<'s> Var<'s> {
         self.session().apply(L1 { reduction }, &[self, target])
     }
 
-    /// Half the squared error up to `delta`, linear from there on.
+    /// Huber loss: half the squared error up to `delta`, linear from there on.
     pub fn huber_loss(self, target: Var<'s>, delta: f64, reduction: Reduction) -> Result<Var<'s>> {
         if !(delta > 0.0 && single(delta).is_finite()) {
             return Err(Error::argument("huber_loss", "delta", format!("got {delta}, use a number above 0")));
@@ -192,7 +191,7 @@ impl<'s> Var<'s> {
         self.session().apply(Huber { delta: single(delta), reduction }, &[self, target])
     }
 
-    /// [`Var::huber_loss`] divided by its bound, here `beta`.
+    /// [`Var::huber_loss`] with `delta = beta`, divided by `beta`.
     pub fn smooth_l1_loss(self, target: Var<'s>, beta: f64, reduction: Reduction) -> Result<Var<'s>> {
         if !(beta > 0.0 && single(beta).is_finite()) {
             return Err(Error::argument(
@@ -216,7 +215,7 @@ impl<'s> Var<'s> {
         self.session().apply(BceWithLogits { reduction }, &[self, target])
     }
 
-    /// [`Var::bce_with_logits`] with a weight of positive targets, which broadcasts by NumPy's rule:
+    /// [`Var::bce_with_logits`] with a weight for positive targets, which broadcasts by NumPy's rule:
     /// `w t softplus(-x) + (1 - t) softplus(x)`.
     pub fn bce_with_logits_weighted(
         self,
@@ -233,7 +232,7 @@ impl<'s> Var<'s> {
         self.session().apply(Map::new(formula, shape), &[self, target, pos_weight])?.reduced(reduction)
     }
 
-    /// All losses as they are, their sum, or their mean, which is 0 for none.
+    /// Applies the reduction to the losses. The mean of no losses is 0.
     fn reduced(self, reduction: Reduction) -> Result<Var<'s>> {
         match reduction {
             Reduction::None => Ok(self),
@@ -242,8 +241,8 @@ impl<'s> Var<'s> {
         }
     }
 
-    /// Divergence of log-probabilities from target probabilities. The mean is over all elements; for the mean
-    /// over a batch take the sum and divide.
+    /// Kullback-Leibler divergence of log-probabilities from target probabilities. The mean is over all elements; for
+    /// the mean over a batch, take the sum and divide.
     pub fn kl_div(self, target: Var<'s>, reduction: Reduction) -> Result<Var<'s>> {
         self.session().apply(KlDiv { reduction }, &[self, target])
     }

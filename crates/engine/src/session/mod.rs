@@ -1,13 +1,13 @@
-//! Sessions: where programs are written. A session either *executes* each operation as it is recorded
-//! (eager) or only *records* it (trace, the front half of the compiled path). Model code is written once
-//! against [`Var`] and does not know which.
+//! Sessions: where programs are written. An eager session *executes* each operation as it is recorded. A trace only
+//! *records* it, for compilation. Model code is written once against [`Var`] and does not know which of the two it runs
+//! in.
 
 mod assign;
 mod constants;
 mod operators;
 mod replay;
 
-// One file for each section of `Var`'s page, in the order they have there; blank lines keep that order.
+// One file per section of `Var`'s documentation page, in the order of the page. Blank lines keep rustfmt from sorting.
 mod var;
 
 mod create;
@@ -59,12 +59,12 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// How a session works.
+/// Options of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Where the random streams start.
+    /// Seed of the random streams.
     pub seed: u64,
-    /// Whether gradients can be asked for. Without, nothing is recorded for them, and [`Session::scope`] frees values.
+    /// Whether gradients can be computed. If not, nothing is recorded for them, and [`Session::scope`] frees values.
     pub track_gradients: bool,
 }
 
@@ -74,8 +74,8 @@ impl Default for Options {
     }
 }
 
-/// A place to compute in. Values are named by [`Var`] handles, which know their session and its epoch:
-/// after [`Session::reset`] old handles are errors, not other values.
+/// A place to compute in. Values are named by [`Var`] handles, which know their session and its epoch: after
+/// [`Session::reset`], using an old handle is an error.
 pub struct Session {
     device: Device,
     state: RefCell<State>,
@@ -84,19 +84,19 @@ pub struct Session {
 struct State {
     record: Record,
     epoch: u32,
-    /// Epochs so far; each has a number of its own.
+    /// Number of epochs so far.
     epochs: u32,
     track_gradients: bool,
-    /// The one leaf of each parameter in this epoch, with the parameter's version when it was recorded.
+    /// The leaf of each parameter in this epoch, with the parameter's version when it was recorded.
     leaves: BTreeMap<u64, Leaf>,
-    /// What parameters become when the step ends.
+    /// New values of parameters, which take effect when the step ends.
     assigned: Assigned,
-    /// Constants on the device; they survive resets too.
+    /// Constants on the device. They survive resets.
     constants: Constants,
     seed: u64,
-    /// Random calls so far; survives resets, so every step draws anew.
+    /// Random calls so far. Survives resets, so every step draws new numbers.
     random_calls: u64,
-    /// What a trace did that its program could not do again at every run. Told when the trace ends.
+    /// An error for something that a program could not repeat at every run. Reported when the trace ends.
     refused: Option<Error>,
     /// [`params::changes`] when the session began.
     changes: u64,
@@ -111,11 +111,12 @@ struct Leaf {
 enum Record {
     Eager(Tape),
     Trace(Graph),
-    /// The tape is in the hands of [`Session::with_tape`]'s closure.
+    /// The tape is lent to the closure of [`Session::with_tape`].
     Lent,
 }
 
-/// What was recorded since the last reset, one value a line: the [`Tape`] of an eager session, the [`Graph`] of a trace.
+/// Prints what was recorded since the last reset, one value per line: the [`Tape`] of an eager session, the [`Graph`]
+/// of a trace.
 ///
 /// ```
 /// use dittograd::prelude::*;
@@ -150,12 +151,12 @@ impl Session {
         Session::new(device, Options::default())
     }
 
-    /// An eager session whose random streams start from `seed`.
+    /// An eager session with the given random seed.
     pub fn eager_seeded(device: &Device, seed: u64) -> Session {
         Session::new(device, Options { seed, ..Options::default() })
     }
 
-    /// An eager session for computing values only: nothing is recorded for gradients.
+    /// An eager session for inference: nothing is recorded for gradients.
     #[doc(alias("no_grad", "inference_mode"))]
     pub fn inference(device: &Device) -> Session {
         Session::new(device, Options { track_gradients: false, ..Options::default() })
@@ -190,7 +191,7 @@ impl Session {
         Session { device: device.clone(), state: RefCell::new(state) }
     }
 
-    /// Where its random streams start.
+    /// The random seed.
     pub fn seed(&self) -> u64 {
         self.state.borrow().seed
     }
@@ -209,10 +210,10 @@ impl Session {
         }
     }
 
-    /// Forgets all values of this epoch; parameters, the random counter and constants that are in use stay. Handles
-    /// from before become errors. It is the end of a step: parameters become what was [assigned](Session::assign) to them,
-    /// and a device that is [watched](Device::watch) counts it. A traced program has no such end: there it is an error,
-    /// told when the trace ends.
+    /// Ends a step: forgets all values of this epoch, and makes older handles errors. Parameters, the random counter
+    /// and constants in use stay. Parameters get the values [assigned](Session::assign) to them, and a
+    /// [watched](Device::watch) device counts the step. In a traced program this is an error, which is reported when
+    /// the trace ends.
     pub fn reset(&self) {
         let mut state = self.state.borrow_mut();
         if matches!(state.record, Record::Trace(_)) {
@@ -229,20 +230,20 @@ impl Session {
         match &mut state.record {
             Record::Eager(tape) => tape.clear(),
             Record::Trace(_) => {}
-            // The new epoch tells `with_tape` to clear it.
+            // `with_tape` sees the new epoch and clears the tape.
             Record::Lent => {}
         }
         drop(state);
         self.device.end_step();
     }
 
-    /// Random calls so far.
+    /// Number of random calls so far.
     pub fn random_calls(&self) -> u64 {
         self.state.borrow().random_calls
     }
 
-    /// Continues the random stream at a given call, as after a resume. Inside a traced program it is an error, told when the
-    /// trace ends: there calls are counted from the beginning of each run.
+    /// Sets the number of random calls, to continue the random stream after a resume. In a traced program this is an
+    /// error, which is reported when the trace ends: there calls are counted from the start of each run.
     pub fn set_random_calls(&self, calls: u64) {
         let mut state = self.state.borrow_mut();
         if matches!(state.record, Record::Trace(_)) {
@@ -254,7 +255,7 @@ impl Session {
         state.random_calls = calls;
     }
 
-    /// As [`Session::set_random_calls`], by code that means the counter of the trace where there is one.
+    /// Like [`Session::set_random_calls`], but in a trace it sets the trace's own counter.
     pub(crate) fn seek_random(&self, calls: u64) {
         self.state.borrow_mut().random_calls = calls;
     }
@@ -263,7 +264,8 @@ impl Session {
         Var::new(self, id as u32, self.state.borrow().epoch)
     }
 
-    /// Takes the recorded graph out of a trace. Errors if the code did what the program would not do at every run.
+    /// Takes the recorded graph out of a trace. Errors if the code did something that a program cannot repeat at every
+    /// run.
     #[doc(hidden)]
     pub fn into_graph(self) -> Result<Graph> {
         let State { record, refused, changes, .. } = self.state.into_inner();
@@ -300,7 +302,7 @@ impl Session {
         Ok(self.var(id))
     }
 
-    /// Errors in a trace, whose program would not see a value from the host at its later runs.
+    /// Errors in a trace, whose program would not see a new host value in later runs.
     fn only_eager(&self, op: &str, fixed: &str) -> Result<()> {
         if !self.is_trace() {
             return Ok(());
@@ -316,8 +318,8 @@ impl Session {
         matches!(self.state.borrow().record, Record::Trace(_))
     }
 
-    /// A value from the host, without a gradient. Inside a traced program it is an error: pass the value as an argument of
-    /// the program, or use [`Session::constant`].
+    /// A value from the host, without a gradient. In a traced program this is an error: pass the value as an argument
+    /// of the program, or use [`Session::constant`].
     #[doc(alias("tensor", "from_numpy"))]
     pub fn input<T: Scalar>(&self, value: &Tensor<T>) -> Result<Var<'_>> {
         self.only_eager("input", "constant")?;
@@ -325,7 +327,7 @@ impl Session {
         self.leaf("input", source, || AnyBuffer::upload(&self.device, value), false)
     }
 
-    /// A value from the host, of numbers as by [`Session::input`] or of indices as by [`Session::labels`].
+    /// A value from the host: numbers (see [`Session::input`]) or indices (see [`Session::labels`]).
     pub fn input_any<T: Scalar>(&self, value: &AnyTensor<T>) -> Result<Var<'_>> {
         match value {
             AnyTensor::Num(t) => self.input(t),
@@ -333,8 +335,8 @@ impl Session {
         }
     }
 
-    /// A value from the host whose gradient can be asked for. Inside a traced program it is an error: see
-    /// [`Session::input`], and [`Var::tracked`] for gradients.
+    /// A value from the host with a gradient. In a traced program this is an error: see [`Session::input`], and
+    /// [`Var::tracked`] for gradients.
     #[doc(alias = "requires_grad")]
     pub fn variable<T: Scalar>(&self, value: &Tensor<T>) -> Result<Var<'_>> {
         self.only_eager("variable", "constant and tracked")?;
@@ -342,7 +344,7 @@ impl Session {
         self.leaf("variable", source, || AnyBuffer::upload(&self.device, value), true)
     }
 
-    /// Labels or other indices from the host. Inside a traced program it is an error: pass them as an argument of the
+    /// Labels or other indices from the host. In a traced program this is an error: pass them as an argument of the
     /// program, or use [`Session::indices`] or [`Session::nats`].
     pub fn labels(&self, value: &Tensor<u32>) -> Result<Var<'_>> {
         self.only_eager("labels", "indices")?;
@@ -350,14 +352,14 @@ impl Session {
         self.leaf("labels", source, || AnyBuffer::upload_indices(&self.device, value), false)
     }
 
-    /// A value already on the device, without a gradient. It shares the memory.
+    /// A value that is already on the device, without a gradient. Shares its memory.
     pub fn buffer(&self, value: &AnyBuffer) -> Result<Var<'_>> {
         self.device.check_accepts("buffer", value.buffer())?;
         self.leaf("buffer", Source::State(value.clone()), || Ok(value.clone()), false)
     }
 
-    /// A constant, without a gradient. In a trace it becomes part of the program. The session keeps up to 64 MiB of
-    /// constants on the device: one that the last few steps used is not uploaded again, and used twice it is there once.
+    /// A constant, without a gradient. In a trace it becomes part of the program. The session caches up to 64 MiB of
+    /// constants on the device: one that the last few steps used is not uploaded again, and equal ones share memory.
     pub fn constant<T: Scalar>(&self, value: &Tensor<T>) -> Result<Var<'_>> {
         let value = self.state.borrow_mut().constants.get(&self.device, value)?;
         self.leaf("constant", Source::Constant(value.clone()), || Ok(value), false)
@@ -368,14 +370,14 @@ impl Session {
         self.constant(&Tensor::scalar(value))
     }
 
-    /// A placeholder input of a trace, known by shape only.
+    /// A placeholder input of a trace: only its shape is known.
     pub(crate) fn placeholder(&self, meta: Meta) -> Result<Var<'_>> {
         let missing = || Err(Error::unsupported("placeholder", "an eager session needs values, use input"));
         self.leaf("input", Source::Input(meta), missing, false)
     }
 
-    /// The value of a parameter. Using it again gives the same leaf, so its gradients add up; after an
-    /// [assignment](Session::assign) in this step it is what was assigned.
+    /// The value of a parameter. Every use gives the same leaf, so gradients add up. After an
+    /// [assignment](Session::assign) in this step it is the assigned value.
     pub fn param(&self, param: &Param) -> Result<Var<'_>> {
         self.device.check_accepts(&format!("parameter {}", param.name()), param.buffer().buffer())?;
         self.state.borrow_mut().assigned.check()?;
@@ -427,9 +429,9 @@ impl Session {
         Ok(self.var(id))
     }
 
-    /// Runs `f`, which computes one value from others. In a compiled program the values in between are not kept until the
-    /// backward pass, but computed again there from what came in: less memory for more time, and the same bits, random draws
-    /// included. An eager session keeps them.
+    /// Gradient checkpointing: runs `f`, which computes one value from others. A compiled program does not keep the
+    /// intermediate values until the backward pass, but recomputes them there from the inputs of `f`: less memory for
+    /// more time, and the same bits, random draws included. An eager session keeps them.
     #[doc(alias("checkpointing", "remat"))]
     pub fn checkpoint<'s>(&'s self, f: impl FnOnce() -> Result<Var<'s>>) -> Result<Var<'s>> {
         let set = |open: bool| match &mut self.state.borrow_mut().record {
@@ -447,8 +449,8 @@ impl Session {
         Ok(value)
     }
 
-    /// Works on the tape of an eager session, for users' own rules. Inside the closure the session itself
-    /// answers with an error: its values are on the tape.
+    /// Gives access to the tape of an eager session, for custom gradient rules. Inside the closure, calls on the
+    /// session itself are errors, since its values are on the tape.
     pub fn with_tape<T>(&self, f: impl FnOnce(&mut Tape) -> Result<T>) -> Result<T> {
         let lent_out = {
             let mut state = self.state.borrow_mut();
@@ -468,8 +470,8 @@ impl Session {
         lent_out.use_in(f)
     }
 
-    /// Runs `f` on an empty tape of its own and takes up the one there was afterwards. Handles from before are
-    /// stale inside, those from inside are stale afterwards; parameters and the random counter go on.
+    /// Runs `f` on a new, empty tape and restores the old one afterwards. Handles from outside are stale inside, and
+    /// handles from inside are stale afterwards. Parameters and the random counter continue.
     pub fn fresh<T>(&self, f: impl FnOnce(&Session) -> Result<T>) -> Result<T> {
         let (record, leaves, epoch) = {
             let mut state = self.state.borrow_mut();
@@ -493,8 +495,8 @@ impl Session {
         result
     }
 
-    /// Runs `f` and frees the values it computed, except the one it returns: what is needed to predict one batch after
-    /// the other. For sessions that do not track gradients, since those need the values.
+    /// Runs `f` and frees the values it computed, except for the one it returns. Use it to predict many batches one
+    /// after another. Only for sessions that do not track gradients, since gradients need the values.
     pub fn scope<'s>(&'s self, f: impl FnOnce() -> Result<Var<'s>>) -> Result<Var<'s>> {
         if self.state.borrow().track_gradients {
             let what = "gradients need the values in between; use Session::inference";
@@ -537,7 +539,7 @@ impl Session {
     }
 
     /// Gradients of `Σ <seed, value>` over several values with their seeds, with respect to all parameters and
-    /// variables they were computed from. The values in between are freed as the walk passes them.
+    /// variables they were computed from. Intermediate values are freed during the pass.
     pub fn backward_from(&self, seeds: &[(Var<'_>, &Tensor<f32>)]) -> Result<Grads> {
         let seeds: Vec<_> = seeds.iter().map(|(v, seed)| (*v, Some(*seed))).collect();
         self.backward(&seeds, true)
@@ -587,7 +589,7 @@ impl Session {
             };
             seeds.push((id, seed));
         }
-        // Gradients of leaves are kept: those of parameters and of variables.
+        // Keep the gradients of leaves: parameters and variables.
         let leaf: Vec<bool> =
             (0..tape.size()).map(|i| tape.node(i).is_some_and(|n| n.parents.is_empty())).collect();
         let param_of: BTreeMap<usize, &Param> = leaves.values().map(|l| (l.id, &l.param)).collect();
@@ -596,7 +598,7 @@ impl Session {
     }
 }
 
-/// Gives a lent tape back, also when the borrower panics.
+/// Returns a lent tape, even if the borrower panics.
 struct LentTape<'s> {
     session: &'s Session,
     tape: Option<Tape>,
@@ -623,7 +625,7 @@ impl Drop for LentTape<'_> {
     }
 }
 
-/// Takes up a session's tape again, also after a panic.
+/// Restores a session's tape, even after a panic.
 struct Restore<'s> {
     session: &'s Session,
     before: Option<(Record, BTreeMap<u64, Leaf>, u32)>,

@@ -1,4 +1,4 @@
-//! Whole numbers that are read at run time: positions, tokens, seeds of a schedule.
+//! Integers that are read at run time: positions, tokens, seeds of a schedule.
 
 use super::{Session, Var};
 use crate::graph::Source;
@@ -11,8 +11,8 @@ use dittograd_numerics::tensor::Tensor;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A list of whole numbers beside the values of a program. Clones are the same list. An eager session reads it when it
-/// is used, a compiled program anew at every run, so that overwriting it changes what the next run gathers.
+/// A list of integers outside the values of a program. Clones share the list. An eager session reads it when it is
+/// used, a compiled program at every run: overwriting it changes what the next run gathers.
 #[derive(Clone, Debug)]
 pub struct Nats(Arc<Inner>);
 
@@ -24,7 +24,7 @@ struct Inner {
 }
 
 impl Nats {
-    /// The list of these numbers. Its length stays.
+    /// A list of these numbers. Its length is fixed.
     pub fn new(values: &[u32]) -> Nats {
         Nats(Arc::new(Inner { values: Mutex::new(values.to_vec()), version: AtomicU64::new(0) }))
     }
@@ -63,7 +63,7 @@ impl Nats {
         self.lock().clone()
     }
 
-    /// Overwrites all numbers. Errors if there are not as many; nothing is changed then.
+    /// Overwrites all numbers. Errors if there are not as many, and then changes nothing.
     pub fn set_values(&self, new: &[u32]) -> Result<()> {
         let mut values = self.lock();
         if new.len() != values.len() {
@@ -89,7 +89,7 @@ fn outside(index: usize, bound: usize) -> Error {
 }
 
 impl Session {
-    /// The numbers of a list as indices, for ops that gather. In a trace they are read anew at every run.
+    /// The numbers of a list as indices, for ops that gather. A compiled program reads them at every run.
     pub fn nats(&self, nats: &Nats) -> Result<Var<'_>> {
         let upload = || {
             let values = nats.values();
@@ -101,8 +101,8 @@ impl Session {
 
 /// # Numbers as indices
 impl<'s> Var<'s> {
-    /// The value's elements as indices, for numbers that came as floats: token ids in a data file. Each must be a
-    /// whole number from 0 that its type holds exactly; the error names the first that is not. Waits for the device.
+    /// The elements as indices, for integers stored as floats, such as token ids in a data file. Each must be an
+    /// integer from 0 up that its type holds exactly; the error names the first that is not. Waits for the device.
     #[doc(alias = "long")]
     pub fn to_index(self) -> Result<Var<'s>> {
         let ids = whole(&self.value::<f32>()?, f64::from(1 << f32::MANTISSA_DIGITS))?;
@@ -113,7 +113,7 @@ impl<'s> Var<'s> {
 impl<T: Scalar> TryFrom<&Tensor<T>> for Nats {
     type Error = Error;
 
-    /// The elements as whole numbers; the error names the first that is none.
+    /// The elements as integers. The error names the first that is not one.
     fn try_from(tensor: &Tensor<T>) -> Result<Nats> {
         Ok(Nats::new(&whole(tensor, f64::from(u32::MAX - 1))?))
     }

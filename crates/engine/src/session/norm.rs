@@ -11,7 +11,7 @@ use dittograd_ops::norm::{LayerNorm, RmsNorm, check_eps, inverse_std, normalized
 use dittograd_ops::pointwise::map::Map;
 use dittograd_ops::pointwise::program::Program;
 
-/// The inputs of a norm: the value, then gain and shift where they are given.
+/// The inputs of a norm: the value, then gain and shift if given.
 fn inputs<'s>(
     op: &'static str,
     x: Var<'s>,
@@ -26,8 +26,8 @@ fn inputs<'s>(
 
 /// # Normalization
 impl<'s> Var<'s> {
-    /// `(x - mean) / sqrt(var + eps) * weight + bias`, mean and biased variance over the last `axes` axes. PyTorch's default
-    /// eps is 1e-5.
+    /// Layer norm: `(x - mean) / sqrt(var + eps) * weight + bias`, with mean and biased variance over the last `axes`
+    /// axes. PyTorch's default eps is 1e-5.
     ///
     /// ```
     /// # use dittograd::prelude::*;
@@ -47,21 +47,21 @@ impl<'s> Var<'s> {
         self.session().apply(LayerNorm { axes, eps: single(eps) }, &ins)
     }
 
-    /// `x / sqrt(mean(x^2) + eps) * weight`, the mean over the last `axes` axes. An eps of 1e-6 is usual; PyTorch's
-    /// default is the distance from 1 to the next float32, 1.1920929e-7.
+    /// RMS norm: `x / sqrt(mean(x^2) + eps) * weight`, with the mean over the last `axes` axes. An eps of 1e-6 is
+    /// usual; PyTorch's default is the distance from 1 to the next float32, 1.1920929e-7.
     pub fn rms_norm(self, axes: usize, weight: Option<Var<'s>>, eps: f64) -> Result<Var<'s>> {
         let ins = inputs("rms_norm", self, weight, None)?;
         self.session().apply(RmsNorm { axes, eps: single(eps) }, &ins)
     }
 
-    /// Batch norm of `(N, C, …)` while training: mean and biased variance of each channel over all samples and positions.
-    /// [`Var::moments`] gives those for running statistics. PyTorch's default eps is 1e-5.
+    /// Batch norm of `(N, C, …)` in training: mean and biased variance per channel, over all samples and positions.
+    /// [`Var::moments`] gives these for running statistics. PyTorch's default eps is 1e-5.
     pub fn batch_norm(self, weight: Option<Var<'s>>, bias: Option<Var<'s>>, eps: f64) -> Result<Var<'s>> {
         let ins = inputs("batch_norm", self, weight, bias)?;
         self.session().apply(BatchNorm { eps: single(eps) }, &ins)
     }
 
-    /// Batch norm of `(N, C, …)` with given mean and variance of each channel, as after training.
+    /// Batch norm of `(N, C, …)` in evaluation, with given mean and variance per channel.
     pub fn batch_norm_eval(
         self,
         mean: Var<'s>,
@@ -98,8 +98,8 @@ impl<'s> Var<'s> {
         self.session().apply(Map::new(program, shape), &ins)
     }
 
-    /// Mean and biased variance of each channel of `(N, C, …)` over all samples and positions. No gradient flows
-    /// through them.
+    /// Mean and biased variance per channel of `(N, C, …)`, over all samples and positions. No gradient flows through
+    /// them.
     pub fn moments(self) -> Result<(Var<'s>, Var<'s>)> {
         let shape = self.shape()?;
         let packed = self.session().apply(Moments, &[self])?;
@@ -112,8 +112,8 @@ impl<'s> Var<'s> {
         Ok((part(0)?, part(1)?))
     }
 
-    /// Group norm of `(N, C, …)`: mean and biased variance of each of `groups` equal groups of a sample's channels.
-    /// PyTorch's default eps is 1e-5.
+    /// Group norm of `(N, C, …)`: mean and biased variance per group, where a sample's channels form `groups` equal
+    /// groups. PyTorch's default eps is 1e-5.
     pub fn group_norm(
         self,
         groups: usize,
@@ -125,7 +125,7 @@ impl<'s> Var<'s> {
         self.session().apply(GroupNorm { groups, eps: single(eps) }, &ins)
     }
 
-    /// Instance norm of `(N, C, …)`: group norm with a group per channel. PyTorch's default eps is 1e-5.
+    /// Instance norm of `(N, C, …)`: group norm with one group per channel. PyTorch's default eps is 1e-5.
     pub fn instance_norm(self, weight: Option<Var<'s>>, bias: Option<Var<'s>>, eps: f64) -> Result<Var<'s>> {
         let shape = self.shape()?;
         let channels = shape.dims().get(1).copied().unwrap_or(1);

@@ -1,4 +1,4 @@
-//! Arithmetic with operators, as the documentation of [`Var`] has it.
+//! Arithmetic operators of [`Var`]. Its documentation explains them.
 
 use super::Var;
 use dittograd_numerics::error::Result;
@@ -33,7 +33,7 @@ macro_rules! operators {
             }
         }
 
-        /// With the same number for every element.
+        /// With a number as the right operand.
         impl<'s> $trait<f64> for Var<'s> {
             type Output = Result<Var<'s>>;
 
@@ -43,7 +43,7 @@ macro_rules! operators {
             }
         }
 
-        /// Of the same number for every element.
+        /// With a number as the left operand.
         impl<'s> $trait<Var<'s>> for f64 {
             type Output = Result<Var<'s>>;
 
@@ -55,7 +55,7 @@ macro_rules! operators {
     )*};
 }
 
-// A quotient by a number is a division, not a product with the inverse, which would round twice.
+// Division by a number is a division, not a product with the inverse, which would round twice.
 operators! {
     Add add |x, c| x.add_scalar(c), x.add_scalar(c);
     Sub sub |x, c| x.add_scalar(-c), x.session.full(&[], c)?.sub(x);

@@ -1,12 +1,12 @@
-//! Elementwise methods. Those of the table are made from its rows: `x.tanh()`, `a.add(b)`,
-//! `x.clamp(lo, hi)`, `cond.where_(a, b)`; scalars come before further values.
+//! Elementwise methods. Those of the table are generated from its rows: `x.tanh()`, `a.add(b)`, `x.clamp(lo, hi)`,
+//! `cond.where_(a, b)`. Scalar arguments come before further values.
 
 use super::Var;
 use dittograd_numerics::environment::single;
 use dittograd_numerics::error::Result;
 use dittograd_ops::pointwise;
 
-/// The example of the methods that are used most.
+/// Examples for the most common methods.
 macro_rules! example {
     (add) => {
         r#"
@@ -63,7 +63,7 @@ macro_rules! methods {
     ($($(#[$doc:meta])* $name:ident $op:ident { $($attr:ident),* } ($($rest:ident),*);)*) => {
         /// # Elementwise
         ///
-        /// Numbers come before further values: `x.clamp(lo, hi)`, `cond.where_(a, b)`.
+        /// Scalar arguments come before further values: `x.clamp(lo, hi)`, `cond.where_(a, b)`.
         // The operators of the standard library are there too; methods chain without parentheses.
         #[allow(clippy::should_implement_trait)]
         impl<'s> Var<'s> {$(
@@ -80,23 +80,25 @@ dittograd_ops::with_rows!(methods);
 
 /// # More elementwise operations
 impl<'s> Var<'s> {
-    /// The larger of two, NaN if either is: [`Var::max`] under its other name. In [`Var::fmax`] a number wins over NaN.
+    /// The larger of two elements, NaN if either is: another name of [`Var::max`]. [`Var::fmax`] prefers a number over
+    /// NaN.
     pub fn maximum(self, other: Var<'s>) -> Result<Var<'s>> {
         self.max(other)
     }
 
-    /// The smaller of two, NaN if either is: [`Var::min`] under its other name. In [`Var::fmin`] a number wins over NaN.
+    /// The smaller of two elements, NaN if either is: another name of [`Var::min`]. [`Var::fmin`] prefers a number over
+    /// NaN.
     pub fn minimum(self, other: Var<'s>) -> Result<Var<'s>> {
         self.min(other)
     }
 
-    /// The value, with `value` where `mask` is not 0. The mask broadcasts by NumPy's rule.
+    /// `value` where `mask` is not 0, otherwise this value. The mask broadcasts by NumPy's rule.
     pub fn masked_fill(self, mask: Var<'s>, value: f64) -> Result<Var<'s>> {
         mask.where_(self.session().full(&[], value)?, self)
     }
 
-    /// From the value at `weight` 0 to `end` at 1, in a straight line: `x + weight (end - x)`, the product and the last
-    /// sum with one rounding.
+    /// Linear interpolation from this value (`weight` 0) to `end` (`weight` 1): `x + weight (end - x)`, where the
+    /// product and the last sum round once.
     pub fn lerp(self, weight: f64, end: Var<'s>) -> Result<Var<'s>> {
         self.axpy(weight, end.sub(self)?)
     }
@@ -106,12 +108,12 @@ impl<'s> Var<'s> {
         self.ne(self)
     }
 
-    /// `x` held between -1 and 1: [`Var::clamp`].
+    /// Clamps `x` to `[-1, 1]`, like [`Var::clamp`].
     pub fn hardtanh(self) -> Result<Var<'s>> {
         self.clamp(-1.0, 1.0)
     }
 
-    /// `x` held between 0 and 6: [`Var::clamp`].
+    /// Clamps `x` to `[0, 6]`, like [`Var::clamp`].
     pub fn relu6(self) -> Result<Var<'s>> {
         self.clamp(0.0, 6.0)
     }

@@ -11,12 +11,12 @@ use dittograd_ops::pool::{AdaptiveAvgPool, AvgPool, MaxPool, SmoothMaxPool, Wind
 ///
 /// The pooled axes are the last ones, as many as the kernel has entries; all others are independent of each other.
 impl<'s> Var<'s> {
-    /// The largest of each window. Padding is ignored; a NaN counts as larger than every number.
+    /// Max pooling. Padding is ignored; a NaN counts as larger than every number.
     pub fn max_pool(self, kernel: &[usize], stride: &[usize], padding: &[usize]) -> Result<Var<'s>> {
         self.session().apply(MaxPool { window: Window::new(kernel, stride, padding) }, &[self])
     }
 
-    /// The largest of each window, whose neighbouring cells are `dilation` apart.
+    /// Max pooling with dilated windows, whose neighbouring cells are `dilation` apart.
     pub fn max_pool_dilated(
         self,
         kernel: &[usize],
@@ -28,7 +28,7 @@ impl<'s> Var<'s> {
         self.session().apply(MaxPool { window }, &[self])
     }
 
-    /// The mean of each window. Padding counts as cells of value 0 if `count_include_pad`, else not at all.
+    /// Average pooling. Padding counts as cells of value 0 if `count_include_pad`, else not at all.
     pub fn avg_pool(
         self,
         kernel: &[usize],
@@ -40,7 +40,7 @@ impl<'s> Var<'s> {
         self.session().apply(op, &[self])
     }
 
-    /// `ln(sum e^(beta v)) / beta` over each window; padding takes part with value 0.
+    /// Smooth max pooling: `ln(sum e^(beta v)) / beta` over each window. Padding takes part with value 0.
     pub fn smooth_max_pool(
         self,
         kernel: &[usize],
@@ -52,8 +52,8 @@ impl<'s> Var<'s> {
         self.session().apply(op, &[self])
     }
 
-    /// Means to the given sizes of the last axes. To size 1 along all of them it is [`Var::global_avg_pool`], whose sum
-    /// is that of a mean.
+    /// Average pooling to the given sizes of the last axes. To size 1 along all of them it is [`Var::global_avg_pool`],
+    /// which sums like a mean.
     #[doc(alias = "adaptive_avg_pool2d")]
     pub fn adaptive_avg_pool(self, sizes: &[usize]) -> Result<Var<'s>> {
         if !sizes.is_empty() && sizes.iter().all(|&n| n == 1) {
@@ -62,7 +62,7 @@ impl<'s> Var<'s> {
         self.session().apply(AdaptiveAvgPool { sizes: sizes.to_vec() }, &[self])
     }
 
-    /// The mean over the last `axes` axes, which stay with size 1.
+    /// The mean over the last `axes` axes, which are kept with size 1.
     pub fn global_avg_pool(self, axes: usize) -> Result<Var<'s>> {
         let shape = self.shape()?;
         let at = whole_axes("global_avg_pool", &shape, axes)?;
@@ -71,7 +71,7 @@ impl<'s> Var<'s> {
         self.mean_axes(&(at..shape.rank()).collect::<Vec<_>>())?.reshape(&kept)
     }
 
-    /// The largest over the last `axes` axes, which stay with size 1.
+    /// The maximum over the last `axes` axes, which are kept with size 1.
     pub fn global_max_pool(self, axes: usize) -> Result<Var<'s>> {
         let shape = self.shape()?;
         let at = whole_axes("global_max_pool", &shape, axes)?;
@@ -101,7 +101,7 @@ impl<'s> Var<'s> {
         self.avg_pool2d_pad(kernel, stride, 0)
     }
 
-    /// [`Var::avg_pool`] over the last two axes with one stride and padding, which counts.
+    /// [`Var::avg_pool`] over the last two axes with one stride and padding, which counts as cells.
     pub fn avg_pool2d_pad(self, kernel: [usize; 2], stride: usize, padding: usize) -> Result<Var<'s>> {
         self.avg_pool(&kernel, &[stride; 2], &[padding; 2], true)
     }
@@ -123,7 +123,7 @@ impl<'s> Var<'s> {
     }
 }
 
-/// Where the last `axes` axes start, which must be some.
+/// The first of the last `axes` axes. Errors if there are none.
 fn whole_axes(op: &'static str, shape: &Shape, axes: usize) -> Result<usize> {
     match shape.rank().checked_sub(axes) {
         Some(at) if axes > 0 => Ok(at),

@@ -7,8 +7,8 @@ use dittograd_ops::matmul::{Bmm, Linear, MatMul};
 
 /// # Matrix products
 impl<'s> Var<'s> {
-    /// Matrix product over the last two axes, as NumPy defines it: leading axes are batches and broadcast
-    /// against each other; a vector is a row on the left, a column on the right, and that axis is dropped.
+    /// Matrix product over the last two axes, as in NumPy: leading axes are batches and broadcast against each other. A
+    /// vector is a row on the left and a column on the right, and that axis is dropped.
     ///
     /// ```
     /// # use dittograd::prelude::*;
@@ -24,11 +24,11 @@ impl<'s> Var<'s> {
         self.matmul_with(other, false, false)
     }
 
-    /// [`Var::matmul`] with the last two axes of the left (`ta`) or right (`tb`) operand exchanged, which costs
-    /// nothing: kernels read operands in either order.
+    /// [`Var::matmul`] with the last two axes of the left (`ta`) or right (`tb`) operand swapped. This costs nothing:
+    /// kernels read operands in either order.
     pub fn matmul_with(self, other: Var<'s>, ta: bool, tb: bool) -> Result<Var<'s>> {
         let (left, right) = (self.shape()?, other.shape()?);
-        // Whatever shapes the product was brought into, errors are about those that were given.
+        // Errors name the given shapes, not those that the operands were reshaped to.
         self.product(other, ta, tb).map_err(|e| match *e.kind() {
             ErrorKind::Shapes { why, .. } => Error::new("matmul", ErrorKind::Shapes { why, left, right }),
             _ => e,
@@ -50,7 +50,7 @@ impl<'s> Var<'s> {
         }
         let (la, lb) = (&a.dims()[..a.rank() - 2], &b.dims()[..b.rank() - 2]);
         if lb.iter().all(|&d| d == 1) && lb.len() <= la.len() && (la.is_empty() || !ta) {
-            // One matrix on the right: all rows of the left are rows of one product.
+            // With one matrix on the right, all rows of the left operand are rows of one product.
             let left = if la.is_empty() { self } else { self.reshape(&[a.rows(), a.last()])? };
             let right = if lb.is_empty() { other } else { other.reshape(&b.dims()[lb.len()..])? };
             let product = self.session.apply(MatMul { ta, tb }, &[left, right])?;
@@ -72,7 +72,7 @@ impl<'s> Var<'s> {
         product.reshape(&[lead.dims(), &shape.dims()[1..]].concat())
     }
 
-    /// The value without an axis of one element.
+    /// Drops an axis of one element.
     fn without_axis(self, axis: usize) -> Result<Var<'s>> {
         let mut dims = self.shape()?.dims().to_vec();
         dims.remove(axis);

@@ -1,4 +1,5 @@
-//! Random values. Each random call of a session draws other numbers; a compiled program draws what an eager session would.
+//! Random values. Each random call of a session draws new numbers; a compiled program draws the same ones as an eager
+//! session.
 
 use super::{Record, Session, Var, lent};
 use dittograd_numerics::environment::{self, single};
@@ -15,7 +16,7 @@ impl Session {
         self.random(&[], |seed, counter| Uniform { shape, seed, counter }.into())
     }
 
-    /// Uniform draws from `lo` to `hi`.
+    /// Uniform draws in `[lo, hi)`, up to rounding.
     pub fn uniform_range(&self, dims: &[usize], lo: f64, hi: f64) -> Result<Var<'_>> {
         let (shape, lo, hi) = (Shape::new(dims)?, single(lo), single(hi));
         self.random(&[], |seed, counter| UniformRange { shape, seed, counter, lo, hi }.into())
@@ -37,20 +38,20 @@ impl Session {
         self.random(&[], |seed, counter| Bernoulli { shape, seed, counter, keep }.into())
     }
 
-    /// A mask of ones with the probability that `keep`, a value of one element, says, and zeros otherwise. No gradient
-    /// flows into the probability.
+    /// A mask of ones with probability `keep`, a value of one element, and zeros otherwise. No gradient flows into the
+    /// probability.
     pub fn bernoulli_mask<'s>(&'s self, dims: &[usize], keep: Var<'s>) -> Result<Var<'s>> {
         let shape = Shape::new(dims)?;
         self.random(&[keep], |seed, counter| BernoulliMask { shape, seed, counter }.into())
     }
 
-    /// Indices from 0 to below `below`.
+    /// Random indices below `below`.
     pub fn randint(&self, dims: &[usize], below: u32) -> Result<Var<'_>> {
         let shape = Shape::new(dims)?;
         self.random(&[], |seed, counter| RandInt { shape, seed, counter, below }.into())
     }
 
-    /// The indices below `n` in random order.
+    /// A random permutation of the indices below `n`.
     #[doc(alias = "randperm")]
     pub fn permutation(&self, n: usize) -> Result<Var<'_>> {
         self.random(&[], |seed, counter| Permutation { n, seed, counter }.into())
@@ -70,7 +71,7 @@ impl Session {
                 }
                 Record::Lent => return Err(lent(op.name())),
             };
-            // A count may be given from outside, and kernels wrap likewise.
+            // The count may come from outside; kernels wrap too.
             state.random_calls = state.random_calls.wrapping_add(1);
             id
         };
@@ -80,7 +81,7 @@ impl Session {
 
 /// # Dropout
 impl<'s> Var<'s> {
-    /// Keeps each element with probability `1 - p` and scales what is kept by `1 / (1 - p)`.
+    /// Keeps each element with probability `1 - p`, scaled by `1 / (1 - p)`; the others become 0.
     ///
     /// ```
     /// # use dittograd::prelude::*;
@@ -98,7 +99,7 @@ impl<'s> Var<'s> {
         }
         let calls = self.session.random_calls();
         let mask = self.session.bernoulli(self.shape()?.dims(), keep)?;
-        // Tried again it draws the same.
+        // After an error, undo the count, so that a second try draws the same numbers.
         let undone = |e| {
             self.session.seek_random(calls);
             e

@@ -1,4 +1,4 @@
-//! Reductions. Axes are dropped, or kept with one element where `keepdim` is true.
+//! Reductions. Axes are dropped, or kept with size 1 if `keepdim` is true.
 
 use super::{Session, Var};
 use dittograd_numerics::environment::single;
@@ -13,7 +13,7 @@ use dittograd_ops::reduce::{
 };
 
 impl Session {
-    /// The L2 norm of all elements of these values together. The slope is zero where it is zero.
+    /// The L2 norm of all elements of these values together. Its gradient is zero where the norm is zero.
     #[doc(alias("get_total_norm", "clip_grad_norm"))]
     pub fn global_norm(&self, values: &[Var<'_>]) -> Result<Var<'_>> {
         self.apply(GlobalNorm, values)
@@ -22,9 +22,9 @@ impl Session {
 
 /// # Reductions
 ///
-/// Axes are dropped, or kept with one element where `keepdim` is true.
+/// Axes are dropped, or kept with size 1 if `keepdim` is true.
 impl<'s> Var<'s> {
-    /// A reduction over `axes`, whose shape is changed back to that of the value if `keepdim`.
+    /// A reduction over `axes`. With `keepdim` the reduced axes are kept with size 1.
     fn reduce(self, op: impl Into<AnyOp>, axes: &[usize], keepdim: bool) -> Result<Var<'s>> {
         let shape = self.shape()?;
         let value = self.session().apply(op, &[self])?;
@@ -92,32 +92,32 @@ impl<'s> Var<'s> {
         self.session().apply(Prod::all(self.shape()?.rank()), &[self])
     }
 
-    /// Product over some axes. A product of no elements is 1. The gradient is right at zeros too.
+    /// Product over some axes. A product of no elements is 1. The gradient is also correct at zeros.
     pub fn prod_dim(self, axes: &[usize], keepdim: bool) -> Result<Var<'s>> {
         self.reduce(Prod::new(axes)?, axes, keepdim)
     }
 
-    /// The largest element over some axes, NaN if one is; the gradient goes to the first of several largest
+    /// The largest element over some axes, NaN if there is one. The gradient goes to the first of several largest
     /// elements in row-major order, or to the first NaN.
     #[doc(alias = "max")]
     pub fn amax(self, axes: &[usize], keepdim: bool) -> Result<Var<'s>> {
         self.reduce(Amax::new(axes)?, axes, keepdim)
     }
 
-    /// The smallest element over some axes, NaN if one is; the gradient goes to the first of several smallest
+    /// The smallest element over some axes, NaN if there is one. The gradient goes to the first of several smallest
     /// elements in row-major order, or to the first NaN.
     #[doc(alias = "min")]
     pub fn amin(self, axes: &[usize], keepdim: bool) -> Result<Var<'s>> {
         self.reduce(Amin::new(axes)?, axes, keepdim)
     }
 
-    /// The place of the largest element over some axes, counted in row-major order, as indices. The first of
+    /// The position of the largest element over some axes, counted in row-major order, as indices. The first of
     /// several, or the first NaN.
     pub fn argmax(self, axes: &[usize], keepdim: bool) -> Result<Var<'s>> {
         self.arg("argmax", axes, keepdim, |axes| Argmax::new(axes).map(AnyOp::from))
     }
 
-    /// The place of the smallest element over some axes, counted in row-major order, as indices. The first of
+    /// The position of the smallest element over some axes, counted in row-major order, as indices. The first of
     /// several, or the first NaN.
     pub fn argmin(self, axes: &[usize], keepdim: bool) -> Result<Var<'s>> {
         self.arg("argmin", axes, keepdim, |axes| Argmin::new(axes).map(AnyOp::from))
@@ -147,17 +147,17 @@ impl<'s> Var<'s> {
         self.reduce(Logsumexp::new(axes)?, axes, keepdim)
     }
 
-    /// Variance over some axes: squares are divided by the count less `correction` (0 biased, 1 unbiased).
+    /// Variance over some axes: the sum of squares is divided by the count minus `correction` (0 biased, 1 unbiased).
     pub fn var(self, axes: &[usize], correction: usize, keepdim: bool) -> Result<Var<'s>> {
         self.reduce(Variance::new(axes, correction)?, axes, keepdim)
     }
 
-    /// The square root of [`Var::var`], with slope zero where it is zero.
+    /// The square root of [`Var::var`]. Its gradient is zero where it is zero.
     pub fn std(self, axes: &[usize], correction: usize, keepdim: bool) -> Result<Var<'s>> {
         self.reduce(StdDev::new(axes, correction)?, axes, keepdim)
     }
 
-    /// The value divided by its Euclidean norm along an axis, or by `eps` where that is larger.
+    /// The value divided by its Euclidean norm along an axis, or by `eps` if that is larger.
     pub fn normalize(self, axis: usize, eps: f64) -> Result<Var<'s>> {
         check_eps("normalize", single(eps))?;
         let norm = self.norm(2.0, &[axis], true)?;

@@ -1,4 +1,4 @@
-//! Programs as part of other programs: a graph is a function of its inputs in any session.
+//! Graphs inside other programs: a graph is a function of its inputs in any session.
 
 use super::{Options, Record, Session, Var};
 use crate::graph::{Graph, Source, What};
@@ -11,9 +11,9 @@ use dittograd_ops::layout::Reshape;
 use dittograd_ops::{AnyOp, Attr, Attrs, Val};
 
 impl Session {
-    /// Records all of a program on values of this session, which take the place of its inputs, and gives what it returns.
-    /// Eagerly it runs, with the bits of the compiled one; in a trace it becomes part of the new program. Gradients
-    /// flow through it to `inputs`, and random draws are those of the same calls made here.
+    /// Records all ops of a graph, with values of this session as its inputs, and returns its results. An eager session
+    /// runs it, with the bits of the compiled program; in a trace it becomes part of the new program. Gradients flow
+    /// through it to `inputs`, and random draws are those of the same calls made here.
     ///
     /// ```
     /// use dittograd::device::Meta;
@@ -34,7 +34,7 @@ impl Session {
         Ok(graph.outputs().iter().map(|v| all[v.0 as usize]).collect())
     }
 
-    /// As [`Session::replay`], but gives every value of the program.
+    /// Like [`Session::replay`], but returns every value of the graph.
     #[doc(hidden)]
     pub fn replay_all<'s>(&'s self, graph: &Graph, inputs: &[Var<'s>]) -> Result<Vec<Var<'s>>> {
         let wanted = graph.inputs();
@@ -59,13 +59,13 @@ impl Session {
                 What::Op(op, ins) => {
                     let args: Vec<Var<'s>> = ins.iter().map(|v| all[v.0 as usize]).collect();
                     let draws = ins.iter().any(|v| Some(v.0 as usize) == base);
-                    // A value that was given a gradient of its own is made so here too.
+                    // A value that had its own gradient in the graph gets one here too.
                     let tracked = matches!(op, AnyOp::Reshape(Reshape { shape }) if *shape == graph.shape_of(ins[0]))
                         && node.requires_grad
                         && !args[0].requires_grad()?;
                     match (tracked, draws && traces) {
                         (true, _) => args[0].tracked()?,
-                        // A trace has one base, that of its first call.
+                        // A trace has one base: that of its first call.
                         (_, true) => self.apply(later(op, first_call)?, &args)?,
                         _ => self.apply(op.clone(), &args)?,
                     }
@@ -77,7 +77,7 @@ impl Session {
         Ok(all)
     }
 
-    /// The number of random calls so far: that of the run in a trace, that of now in an eager session.
+    /// The number of random calls so far: of the run in a trace, of now in an eager session.
     fn random_base(&self) -> Result<Var<'_>> {
         let traced = match &mut self.state.borrow_mut().record {
             Record::Trace(graph) => Some(graph.random_base()),
@@ -96,7 +96,7 @@ impl Session {
         )
     }
 
-    /// A leaf of a program in this session.
+    /// A leaf of a graph, in this session.
     fn source(&self, source: &Source, grad: bool) -> Result<Var<'_>> {
         match source {
             Source::Param(p) => self.param(p),
@@ -106,7 +106,7 @@ impl Session {
                 self.leaf("constant", Source::Constant(value.clone()), || Ok(value), grad)
             }
             Source::State(value) => {
-                // A copy is right for now only.
+                // A copy would be right only now, not in later runs.
                 if self.is_trace() {
                     self.device.check_accepts("buffer", value.buffer())?;
                 }
@@ -122,7 +122,7 @@ impl Session {
         }
     }
 
-    /// A session that goes on recording a program.
+    /// A session that continues recording a graph.
     #[doc(hidden)]
     pub fn resume(device: &Device, graph: Graph, seed: u64) -> Session {
         let calls = graph.random_calls();
@@ -139,7 +139,7 @@ impl Session {
         self.leaf("input", Source::Input(meta), missing, true)
     }
 
-    /// A handle's value, if it is of this session and epoch.
+    /// A handle's value. Errors unless it is of this session and epoch.
     #[doc(hidden)]
     pub fn val(&self, op: &str, v: Var<'_>) -> Result<Val> {
         Ok(Val(self.check(op, v)? as u32))
@@ -161,7 +161,7 @@ impl Session {
     }
 }
 
-/// Errors unless input `i` is as the program takes it.
+/// Errors unless input `i` has the shape and type that the graph takes.
 #[doc(hidden)]
 pub fn check_input(i: usize, want: Meta, got: Meta) -> Result<()> {
     if want.dtype != got.dtype {
@@ -175,7 +175,7 @@ pub fn check_input(i: usize, want: Meta, got: Meta) -> Result<()> {
     Ok(())
 }
 
-/// The error of a parameter that has no value.
+/// The error for a parameter without a value.
 #[doc(hidden)]
 #[cold]
 pub fn unbound(name: &str, shape: Shape) -> Error {
@@ -190,7 +190,7 @@ pub fn on(value: &AnyBuffer, device: &Device) -> Result<AnyBuffer> {
     if device.accepts(value.buffer().device()) { Ok(value.clone()) } else { value.to_device(device) }
 }
 
-/// A random op of a program as it is `calls` random calls later.
+/// A random op of a graph, shifted by `calls` random calls.
 fn later(op: &AnyOp, calls: u64) -> Result<AnyOp> {
     let attrs = op.attrs().into_iter().map(|(name, value)| match value {
         Attr::Whole(n) if name == "counter" => (name.to_string(), Attr::Whole(n.wrapping_add(calls))),

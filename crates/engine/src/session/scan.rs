@@ -8,7 +8,7 @@ use dittograd_ops::scan::{CumSum, SelectiveScan};
 
 /// # Scans and recurrences
 impl<'s> Var<'s> {
-    /// Running sums along an axis: `y[i] = x[0] + … + x[i]`.
+    /// Cumulative sum along an axis: `y[i] = x[0] + … + x[i]`.
     pub fn cumsum(self, axis: usize) -> Result<Var<'s>> {
         self.cumsum_with(axis, false, false)
     }
@@ -18,7 +18,7 @@ impl<'s> Var<'s> {
         self.session().apply(CumSum { axis, exclusive, reverse }, &[self])
     }
 
-    /// Running products along an axis, `y[i] = x[0] · … · x[i]`, in order. The gradient is right at zeros too.
+    /// Cumulative product along an axis, `y[i] = x[0] · … · x[i]`, in order. The gradient is also correct at zeros.
     pub fn cumprod(self, axis: usize) -> Result<Var<'s>> {
         let shape = self.shape()?;
         let d = shape.dims();
@@ -26,7 +26,7 @@ impl<'s> Var<'s> {
             return Err(Error::new("cumprod", ErrorKind::Axis { axis, shape }));
         }
         let (outer, inner) = (d[..axis].iter().product(), d[axis + 1..].iter().product());
-        // y[i] = x[i] y[i-1] + 0 from 1: a recurrence whose coefficient is x.
+        // y[i] = x[i] y[i-1] + 0, starting at 1: a recurrence with coefficient x.
         let full =
             |dims: &[usize], value| self.session().apply(Full { shape: Shape::new(dims)?, value }, &[]);
         let x = self.reshape(&[outer, d[axis], inner])?;
@@ -37,14 +37,14 @@ impl<'s> Var<'s> {
     }
 
     /// The diagonal recurrence `h[t] = a ∘ h[t-1] + b ∘ x[t]` from `h0`, for a value `x` (…, T, S): see
-    /// [`SelectiveScan`]. `a` and `b` are each (S), or vary with time and have the shape of `x`; `h0` is (…, S).
+    /// [`SelectiveScan`]. `a` and `b` are (S), or vary with time and have the shape of `x`; `h0` is (…, S).
     pub fn selective_scan(self, a: Var<'s>, b: Var<'s>, h0: Var<'s>) -> Result<Var<'s>> {
         self.session().apply(SelectiveScan, &[a, b, self, h0])
     }
 
-    /// The selective state space of Mamba for an input `u` (B, L, D): with `delta` (B, L, D), `a` (D, N), `b` and `c`
-    /// (B, L, N), the states `h[t] = exp(delta a) ∘ h[t-1] + (delta u) b` (B, D, N) from zero, and the value
-    /// `y[t] = Σ_n c h[t]` (B, L, D). The states of all steps are stored.
+    /// The selective state space of Mamba for an input `u` (B, L, D), with `delta` (B, L, D), `a` (D, N), `b` and `c`
+    /// (B, L, N). The states are `h[t] = exp(delta a) ∘ h[t-1] + (delta u) b` (B, D, N), starting at zero, and the
+    /// value is `y[t] = Σ_n c h[t]` (B, L, D). The states of all steps are stored.
     pub fn selective_ssm(self, delta: Var<'s>, a: Var<'s>, b: Var<'s>, c: Var<'s>) -> Result<Var<'s>> {
         const NAME: &str = "selective_ssm";
         let u = self.shape()?;

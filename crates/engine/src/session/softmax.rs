@@ -40,9 +40,9 @@ impl<'s> Var<'s> {
         self.session().apply(LogSoftmaxAxis { axis }, &[self])
     }
 
-    /// Softmax along the last axis of what a mask allows, that is where it is not 0; the rest becomes exactly 0, and
-    /// so does a row with nothing allowed. The mask is float32, or u32 of zeros and ones, and broadcasts by NumPy's
-    /// rule; one that has the last axes of the value as they are is not copied, others must be float32.
+    /// Softmax along the last axis over the elements that a mask allows, where it is not 0. The other elements become
+    /// exactly 0, as does a row with nothing allowed. The mask is float32, or u32 of zeros and ones, and broadcasts by
+    /// NumPy's rule. A mask with exactly the last axes of the value is not copied; others must be float32.
     pub fn masked_softmax(self, mask: Var<'s>) -> Result<Var<'s>> {
         let (shape, of) = (self.shape()?, mask.shape()?);
         let fits = of.rank() > 0 && shape.dims().ends_with(of.dims());

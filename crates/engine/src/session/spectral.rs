@@ -10,7 +10,7 @@ use dittograd_ops::spectral::{AxisMatMul, DftTable, ModeMix, SpectralConv1d};
 /// # Fourier transforms and spectral convolutions
 impl<'s> Var<'s> {
     /// The discrete Fourier transform along the last axis, real to complex: (…, n) to (…, n/2 + 1, 2), pairs of real
-    /// and imaginary part, not normalised.
+    /// and imaginary part, not normalized.
     pub fn rfft(self) -> Result<Var<'s>> {
         self.session().apply(Rfft { scaled: false }, &[self])
     }
@@ -21,7 +21,7 @@ impl<'s> Var<'s> {
         self.session().apply(Irfft { n, scaled: true }, &[self])
     }
 
-    /// `a` applied along the last axis but one: `y[…, i, j] = Σ_l a[i, l] x[…, l, j]`.
+    /// Applies the matrix `a` along the second-to-last axis: `y[…, i, j] = Σ_l a[i, l] x[…, l, j]`.
     pub fn axis_matmul(self, a: Var<'s>) -> Result<Var<'s>> {
         self.session().apply(AxisMatMul { ta: false }, &[a, self])
     }
@@ -37,16 +37,16 @@ impl<'s> Var<'s> {
         Ok([half(0)?, half(1)?])
     }
 
-    /// The matrix `a`, or its transpose, applied along the last axis but one.
+    /// Applies the matrix `a`, or its transpose, along the second-to-last axis.
     fn along(self, a: Var<'s>, ta: bool) -> Result<Var<'s>> {
         self.session().apply(AxisMatMul { ta }, &[a, self])
     }
 
     /// Spectral convolution along a grid, of a value (…, grid, c) with complex weights (modes, c, o): see
-    /// [`SpectralConv1d`]. It is recorded as its three parts, so that the way back has the spectrum at hand.
+    /// [`SpectralConv1d`]. It is recorded as three ops, so that the backward pass can use the spectrum.
     pub fn spectral_conv1d(self, w_re: Var<'s>, w_im: Var<'s>) -> Result<Var<'s>> {
         let x = self.shape()?;
-        // One validator: that of the op.
+        // The op's shape rule does all checks.
         let metas = [self.meta()?, w_re.meta()?, w_im.meta()?];
         let out = dittograd_ops::Op::shape(&SpectralConv1d, &metas)?.shape;
         let w = w_re.shape()?;
@@ -59,14 +59,14 @@ impl<'s> Var<'s> {
         mixed.reshape(&[batch, 2 * modes, o])?.along(weighted, true)?.reshape(out.dims())
     }
 
-    /// [`Var::spectral_conv1d`] of a value (…, c, grid), as PyTorch's Fourier layers have it.
+    /// [`Var::spectral_conv1d`] of a value (…, c, grid), the layout of PyTorch's Fourier layers.
     pub fn spectral_conv1d_channels_first(self, w_re: Var<'s>, w_im: Var<'s>) -> Result<Var<'s>> {
         self.transpose()?.spectral_conv1d(w_re, w_im)?.transpose()
     }
 
-    /// Spectral convolution over a plane, of a value (…, gx, gy, c) with complex weights (2, mx, my, c, o): the modes
-    /// `0 … my - 1` along y, and along x the modes `0 … mx - 1` (weights 0) and `-mx … -1` (weights 1), as Fourier
-    /// neural operators keep them. All other modes are zero; `2 mx` is at most `gx`, `my` at most `gy / 2 + 1`.
+    /// Spectral convolution over a plane, of a value (…, gx, gy, c) with complex weights (2, mx, my, c, o). As in
+    /// Fourier neural operators, it keeps the modes `0 … my - 1` along y, and along x the modes `0 … mx - 1` (weights
+    /// 0) and `-mx … -1` (weights 1). All other modes are zero. `2 mx` is at most `gx`, `my` at most `gy / 2 + 1`.
     pub fn spectral_conv2d(self, w_re: Var<'s>, w_im: Var<'s>) -> Result<Var<'s>> {
         const NAME: &str = "spectral_conv2d";
         let (x, w) = (self.shape()?, w_re.shape()?);

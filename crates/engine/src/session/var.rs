@@ -1,4 +1,4 @@
-//! Handles of values, and what can be done with them.
+//! Handles of values.
 
 use super::Session;
 use crate::params::Param;
@@ -14,8 +14,9 @@ use std::fmt;
 ///
 /// # Operators
 ///
-/// Any step may fail (shapes, memory, a stale handle), so `+`, `-`, `*` and `/` give a `Result`, and take one too on one
-/// side: `a * b + c` is one expression with one `?` at its end. Numbers are `f64`, rounded once to float32.
+/// Any step may fail (shapes, memory, a stale handle), so `+`, `-`, `*` and `/` return a `Result`. One of the operands
+/// may be a `Result` too: `a * b + c` is one expression with one `?` at its end. Numbers are `f64`, rounded once to
+/// float32.
 ///
 /// ```
 /// use dittograd::prelude::*;
@@ -33,8 +34,8 @@ use std::fmt;
 /// # }
 /// ```
 ///
-/// `Result + Result`, `Result + f64` and `-Result` are of the standard library's own types, so no crate can define them:
-/// they do not compile, and the `?` above is the answer.
+/// `Result + Result`, `Result + f64` and `-Result` involve only types of the standard library, so no crate can define
+/// them. They do not compile; use `?` as above.
 ///
 /// # Methods by family
 ///
@@ -70,8 +71,8 @@ impl fmt::Debug for Var<'_> {
     }
 }
 
-/// The elements as [`Tensor`] prints them. Waits for the device and downloads them all, so it is for looking, not for
-/// every step; where there is no value (a trace, a freed or stale one) the text says why.
+/// Prints the elements like [`Tensor`]. This waits for the device and downloads them all, so it is for inspection, not
+/// for every step. If there is no value (a trace, a freed or stale one), the text says why.
 impl fmt::Display for Var<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.buffer() {
@@ -83,7 +84,7 @@ impl fmt::Display for Var<'_> {
 
 /// # The value itself
 ///
-/// Its shape and device memory, and its elements on the host. Reading elements waits for the device.
+/// Shape, device memory, and elements on the host. Reading elements waits for the device.
 impl<'s> Var<'s> {
     pub(super) fn new(session: &'s Session, id: u32, epoch: u32) -> Var<'s> {
         Var { session, id, epoch }
@@ -123,22 +124,22 @@ impl<'s> Var<'s> {
         self.buffer()?.to_tensor()
     }
 
-    /// The value, which holds indices, as a host tensor. Waits for the device.
+    /// The indices as a host tensor. Waits for the device.
     pub fn indices(self) -> Result<Tensor<u32>> {
         self.buffer()?.to_indices()
     }
 
-    /// The value as a host tensor, of numbers or of indices, whichever it holds. Waits for the device.
+    /// The value as a host tensor, of numbers or indices, whichever it holds. Waits for the device.
     pub fn to_any<T: Scalar>(self) -> Result<AnyTensor<T>> {
         self.buffer()?.to_any()
     }
 
-    /// The only element of a value with one element. Waits for the device.
+    /// The element of a value with one element. Waits for the device.
     pub fn item(self) -> Result<f32> {
         self.value::<f32>()?.item()
     }
 
-    /// The same value with its shape in its type; an error if it has another. See module `typed`.
+    /// The same value with its shape in its type. Errors if it has another shape. See module `typed`.
     ///
     /// ```
     /// use dittograd::prelude::*;

@@ -20,8 +20,8 @@ simd_fn! {
     }
 }
 
-/// What is added where, on the CPU: `count` sources of `inner` words each, for every outer position; source `s` belongs
-/// to row `row(s)` of `rows`, or to none if that is not below.
+/// Scatter-add of rows on the CPU: `count` sources of `inner` words for every outer position. Source `s` is added to
+/// row `row(s)` of `rows`, or dropped if that is out of range.
 pub(super) struct Add<'a, F> {
     pub(super) outer: usize,
     pub(super) rows: usize,
@@ -33,7 +33,7 @@ pub(super) struct Add<'a, F> {
 }
 
 impl<F: Fn(usize) -> usize + Sync> Add<'_, F> {
-    /// Rows `first..` of outer position `o` from their sources, given in increasing order.
+    /// Computes rows `first..` of outer position `o`. `sources` are given in increasing order.
     fn rows(
         &self,
         simd: Simd,
@@ -60,7 +60,7 @@ impl<F: Fn(usize) -> usize + Sync> Add<'_, F> {
         }
     }
 
-    /// Fills `out`. `lists` has a word per source.
+    /// Computes `out`. `lists` has a word per source.
     pub(super) fn run(&self, pool: &Pool, simd: Simd, out: &mut [f32], lists: &mut [u32]) {
         let words = self.rows * self.inner;
         if words == 0 {
@@ -75,7 +75,7 @@ impl<F: Fn(usize) -> usize + Sync> Add<'_, F> {
                 }
             });
         }
-        // Each task owns a run of rows and gets the list of its sources, in order.
+        // Each task owns a range of rows and gets the ordered list of its sources.
         let per = pool.share(self.rows, (MIN_WORDS_PER_TASK / self.inner).max(1), 1);
         let runs = self.rows.div_ceil(per);
         let mut scratch = Scratch::take(2 * (runs + 1));
@@ -119,8 +119,8 @@ pub(super) fn add_workspace(count: usize, device: &Device) -> usize {
     }
 }
 
-/// Queues the addition of `sources` rows of `l.inner` words (for each of `l.outer`) to `rows` rows. The row of a source is
-/// found from its index with the layout `at`.
+/// Queues the addition of `sources` rows of `l.inner` words (for each of `l.outer`) to `rows` rows. The layout `at`
+/// says how to find the row of a source from its index.
 pub(super) fn add_cuda(run: &CudaRun<'_>, l: &Layout, at: &Layout) -> Result<()> {
     let (sources, rows) = (l.count, l.size);
     if run.shape.numel() == 0 {
@@ -140,8 +140,8 @@ pub(super) fn add_cuda(run: &CudaRun<'_>, l: &Layout, at: &Layout) -> Result<()>
     }
     let width = l.width();
     let inner = l.inner / width;
-    // Columns of a block: all of them up to 4096, more only where the grid cannot have as many pieces. Where there are too few
-    // elements to keep the GPU busy, each has a long chain to wait for: then a warp's columns of one row.
+    // A block takes up to 4096 columns, or more if the grid would have too many pieces. If there are too few elements
+    // to keep the GPU busy, the long chains of additions dominate: then a block takes 32 columns of one row.
     let few = rows * inner * l.outer < run.cuda.sm_count() as usize * 2048;
     let wide = inner.min(if few { 32 } else { 4096 }.max(inner.div_ceil(65_535)));
     let per = if few { 1 } else { (3072 / wide).clamp(1, 256) };
@@ -158,7 +158,7 @@ pub(super) fn add_cuda(run: &CudaRun<'_>, l: &Layout, at: &Layout) -> Result<()>
     run.cuda.launch(kernel, blocks.map(|n| n as u32), 256, 0, &args)
 }
 
-/// Checks the optional base, and that the sources can be counted in 32 bits.
+/// Checks the optional base, and that the number of sources fits in 32 bits.
 pub(super) fn added(op: &'static str, ins: &[Meta], shape: Shape, count: usize) -> Result<Meta> {
     if let Some(base) = ins.get(2) {
         typed(op, ins, 2, DType::F32)?;

@@ -1,4 +1,4 @@
-//! Elements taken by index.
+//! Gathers.
 
 use super::{IndexAdd, Layout, MIN_WORDS_PER_TASK, ScatterAdd, along, axis_of, module, shape_of};
 use crate::pointwise::map::grid;
@@ -9,8 +9,8 @@ use dittograd_numerics::error::Result;
 use dittograd_numerics::scalar::Scalar;
 use dittograd_numerics::tensor::Tensor;
 
-/// Elements of an axis by index: `y[…, j…, …] = x[…, index[j…], …]`. The axes of the indices stand where `axis` was.
-/// An index that is not below the size of the axis gives zeros, or an error if `checked`.
+/// Gathers slices along an axis: `y[…, j…, …] = x[…, index[j…], …]`. The axes of the indices replace `axis`. An index
+/// that is out of range gives zeros, or an error if `checked`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct IndexSelect {
     /// The axis.
@@ -100,9 +100,8 @@ impl Op for IndexSelect {
     attr_methods!(IndexSelect: axis);
 }
 
-/// Elements along an axis, each by an index of its own: `y[…, j, …] = x[…, index[…, j, …], …]`. The indices have the
-/// value's dimensions except along `axis`. An index that is not below the size of the axis gives zero, or an error if
-/// `checked`.
+/// Gathers elements along an axis, each with its own index: `y[…, j, …] = x[…, index[…, j, …], …]`. The indices have
+/// the dimensions of `x` except along `axis`. An index that is out of range gives zero, or an error if `checked`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TakeAlongAxis {
     /// The axis.

@@ -1,5 +1,5 @@
-// Taking and adding elements at places given by indices. A value is seen as (outer, size, inner); `inner` counts
-// vectors of four words where rows allow it.
+// Gathers and scatter-adds. A value is seen as (outer, size, inner); `inner` counts vectors of four words where rows
+// are divisible by four.
 
 __device__ __forceinline__ float zero(float) { return 0.0f; }
 __device__ __forceinline__ float4 zero(float4) { return make_float4(0.0f, 0.0f, 0.0f, 0.0f); }
@@ -9,7 +9,7 @@ __device__ __forceinline__ float4 plus(float4 a, float4 b) {
 }
 
 // out[o, j, i] = in[o, index[j], i], zero where the index is not below `size`. One thread per word or vector of the
-// result, grid-stride, neighbours on neighbours.
+// result in a grid-stride loop; accesses are coalesced.
 template <typename T>
 __device__ __forceinline__ void take(const T* in, const unsigned* index, T* out, unsigned long long total, unsigned long long size, unsigned long long count,
                                      unsigned long long inner) {
@@ -47,8 +47,8 @@ extern "C" __global__ void add_keys(const unsigned* __restrict__ index, unsigned
     }
 }
 
-// First place in `keys[0..n)`, which increase, whose key is not below `want`. All lanes of a warp look at once, so
-// 32 times fewer places are left after each look.
+// The first position in the sorted `keys[0..n)` whose key is not below `want`. A warp searches 32 positions at a time,
+// so each step leaves 1 / 32 of the range.
 __device__ __forceinline__ unsigned first_not_below(const unsigned* keys, unsigned n, unsigned want) {
     const unsigned lane = threadIdx.x % 32;
     unsigned low = 0, high = n;
@@ -64,13 +64,13 @@ __device__ __forceinline__ unsigned first_not_below(const unsigned* keys, unsign
     return low;
 }
 
-// Each row of the result is the row of `base` (zero without one) with its sources added in increasing order, one after
-// the other. The sources are listed in `order`, sorted by the row they belong to, which is in `keys`.
+// Each row of the result is the row of `base` (zero without one) plus its sources, added one after another in
+// increasing order. `order` lists the sources sorted by their row, and `keys` those rows.
 //
-// A block of 256 threads makes `per` neighbouring rows: it finds their sources once and then writes the rows front to
-// back, neighbouring threads on neighbouring words, rows without sources too. So the result is written once, and
-// beside it only the sources are read. The additions of one element are a chain; sixteen loads are under way at once.
-// blockIdx.y counts outer, blockIdx.z pieces of `wide` columns.
+// A block of 256 threads computes `per` neighbouring rows. It finds their sources once, then writes the rows front to
+// back with coalesced accesses, rows without sources too. So the result is written once, and only the sources and the
+// base are read. The additions to one element are sequential; sixteen loads overlap. blockIdx.y counts outer,
+// blockIdx.z pieces of `wide` columns.
 template <typename T>
 __device__ __forceinline__ void add_rows(const T* src, const unsigned* keys, const unsigned* order, const T* base, T* out, unsigned count, unsigned rows,
                                          unsigned long long inner, unsigned long long outer, unsigned per, unsigned wide) {
@@ -114,7 +114,7 @@ __device__ __forceinline__ void add_rows(const T* src, const unsigned* keys, con
     }
 }
 
-// out[o, index[o, j, i], i] += src[o, j, i] for all j in order; `out` holds the base already. A thread owns a column
+// out[o, index[o, j, i], i] += src[o, j, i] for all j in order. `out` already holds the base. A thread owns a column
 // (o, i), so no two threads touch one element.
 extern "C" __global__ void add_columns(const float* __restrict__ src, const unsigned* __restrict__ index, float* out, unsigned long long total,
                                        unsigned long long size, unsigned long long count, unsigned long long inner) {

@@ -1,8 +1,8 @@
-//! Ops that take elements from, or add them to, places given by indices.
+//! Gathers and scatter-adds: ops that read or add to elements given by indices.
 //!
-//! An index that is not below the size of its axis is either an error ([`Op::index_limit`](crate::Op::index_limit), where the op is `checked`)
-//! or no place at all: what is taken from there is zero, what is added there is dropped. Elements added to one place
-//! are added in increasing source order.
+//! An index that is not below the size of its axis is an error if the op is `checked`
+//! ([`Op::index_limit`](crate::Op::index_limit)). Otherwise a gather gives zero there and a scatter drops the element.
+//! Elements that are added to one place are added in increasing source order.
 
 /// Attributes that all ops here share.
 macro_rules! attr_methods {
@@ -39,7 +39,8 @@ fn module() -> Source {
     ("index".into(), INDEX_CU)
 }
 
-/// How a value and its indices lie: the value is (outer, size, inner), what is taken or added (outer, count, inner).
+/// How a value and its indices are laid out: the value is (outer, size, inner), the gathered or added elements are
+/// (outer, count, inner).
 #[derive(Clone, Copy)]
 struct Layout {
     outer: usize,
@@ -49,14 +50,14 @@ struct Layout {
 }
 
 impl Layout {
-    /// Of a value of shape `long` with `count` indices for its axis.
+    /// The layout for a value of shape `long` with `count` indices along `axis`.
     fn new(long: &Shape, axis: usize, count: usize) -> Layout {
         let d = long.dims();
         let (outer, inner) = (d[..axis].iter().product(), d[axis + 1..].iter().product());
         Layout { outer, size: d[axis], count, inner }
     }
 
-    /// Elements per thread of a kernel that moves rows: vectors of four where rows divide.
+    /// Words per thread of a kernel that moves rows: 4 if rows are divisible by four, else 1.
     fn width(&self) -> usize {
         if self.inner.is_multiple_of(4) { 4 } else { 1 }
     }
@@ -69,7 +70,7 @@ fn axis_of(op: &'static str, x: &Shape, axis: usize) -> Result<()> {
     size_fits(op, x.dims()[axis])
 }
 
-/// Indices have 32 bits, and one number beyond the last is needed to say "nowhere".
+/// Errors if indices do not fit in 32 bits. The largest u32 is reserved to mean "nowhere".
 fn size_fits(op: &'static str, size: usize) -> Result<()> {
     if size < u32::MAX as usize {
         return Ok(());
@@ -77,7 +78,7 @@ fn size_fits(op: &'static str, size: usize) -> Result<()> {
     Err(Error::argument(op, "axis", format!("has {size} elements, which indices of 32 bits cannot reach")))
 }
 
-/// A shape from pieces, with errors in the name of the op.
+/// The concatenated dimensions as a shape; errors carry the op's name.
 fn shape_of(op: &'static str, pieces: [&[usize]; 3]) -> Result<Shape> {
     Shape::new(&pieces.concat()).map_err(|e| Error::new(op, e.kind().clone()))
 }

@@ -1,4 +1,4 @@
-//! Elements added by index.
+//! Scatter-adds.
 
 use super::accumulate::{Add, add_cuda, add_workspace, added, two_or_three};
 use super::{IndexSelect, Layout, MIN_WORDS_PER_TASK, TakeAlongAxis, module, shape_of, size_fits, sort};
@@ -11,13 +11,12 @@ use dittograd_numerics::scalar::Scalar;
 use dittograd_numerics::shape::Shape;
 use dittograd_numerics::tensor::Tensor;
 
-/// Elements added along an axis by index: `y[…, index[j…], …] += src[…, j…, …]` for all `j…` in increasing order, one
-/// after the other, starting from the third input if there is one and from zero otherwise. The value's axis has `size`
-/// elements. An index that is not below `size` drops its elements, or is an error if `checked`. The adjoint of
-/// [`IndexSelect`].
+/// Adds slices along an axis by index: `y[…, index[j…], …] += src[…, j…, …]` for all `j…` in increasing order, one
+/// after another. It starts from the third input if there is one, else from zero. The value's axis has `size` elements.
+/// An index that is out of range drops its elements, or is an error if `checked`. The adjoint of [`IndexSelect`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct IndexAdd {
-    /// The axis of the value, and the first of the indices' axes in the sources.
+    /// The axis of the value. In the sources it is the first axis of the indices.
     pub axis: usize,
     /// Size of that axis of the value.
     pub size: usize,
@@ -111,10 +110,10 @@ impl Op for IndexAdd {
     attr_methods!(IndexAdd: axis, size);
 }
 
-/// Elements added along an axis, each by an index of its own: `y[…, index[…, j, …], …] += src[…, j, …]` for all `j` in
-/// increasing order, one after the other, starting from the third input if there is one and from zero otherwise. The
-/// value's axis has `size` elements. An index that is not below `size` drops its element, or is an error if `checked`.
-/// The adjoint of [`TakeAlongAxis`].
+/// Adds elements along an axis, each with its own index: `y[…, index[…, j, …], …] += src[…, j, …]` for all `j` in
+/// increasing order, one after another. It starts from the third input if there is one, else from zero. The value's
+/// axis has `size` elements. An index that is out of range drops its element, or is an error if `checked`. The adjoint
+/// of [`TakeAlongAxis`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ScatterAdd {
     /// The axis.
@@ -125,21 +124,21 @@ pub struct ScatterAdd {
     pub checked: bool,
 }
 
-/// Columns from which on one thread per column keeps a GPU busy.
+/// With at least this many columns, one thread per column keeps a GPU busy.
 const MIN_PARALLEL_COLUMNS: usize = 8192;
 
-/// Indices that a thread adds one after the other sooner than they are sorted: about half a microsecond each, against
-/// thirty for a sort.
+/// Up to this many indices, adding them one after another on a thread (about half a microsecond each) beats sorting
+/// them (about thirty).
 const MAX_SERIAL_INDICES: usize = 64;
 
 impl ScatterAdd {
-    /// The whole as one axis, with rows of one element.
+    /// The same elements as one axis with rows of one element.
     fn flat(&self, l: &Layout) -> Layout {
         let (rows, sources) = (l.outer * l.size * l.inner, l.outer * l.count * l.inner);
         Layout { outer: 1, size: rows, count: sources, inner: 1 }
     }
 
-    /// Whether the GPU sorts the sources by their places instead of giving each column to a thread.
+    /// Whether the GPU sorts the sources by target row. Otherwise each thread owns a column.
     fn sorts(&self, l: &Layout) -> bool {
         l.outer * l.inner < MIN_PARALLEL_COLUMNS
             && l.count > MAX_SERIAL_INDICES
@@ -189,7 +188,7 @@ impl Op for ScatterAdd {
         let lists = bytemuck::cast_slice_mut(run.workspace);
         let words = l.size * l.inner;
         if l.outer >= 4 * run.pool.threads() && words > 0 {
-            // Enough to share out without looking at the indices first.
+            // Enough outer positions to share out between threads without looking at the indices first.
             let taken = l.count * l.inner;
             let per = run.pool.share(l.outer, (MIN_WORDS_PER_TASK / (words + taken)).max(1), 1);
             return run.pool.chunks_mut(run.out, per * words, |task, out| {

@@ -1,9 +1,9 @@
-// Stable sorting of u32 keys: `order` lists the positions by increasing key, equal keys by increasing position.
-// Only whole numbers are compared and counted, so there is one answer whatever runs first; no atomics.
+// Stable sort of u32 keys: `order` lists the positions by increasing key, equal keys by increasing position. Only
+// integers are compared and counted, so the result does not depend on scheduling; no atomics.
 
-// Few keys: the place of key j is the number of keys that come before it, counted by looking at all of them.
-// A block of 1024 threads places 64 keys: each of 16 groups of 64 threads looks at its 256 of every 4096 keys,
-// which all its threads read at the same address. n^2 comparisons, n / 64 blocks.
+// Few keys: the rank of key j is the number of keys before it, counted by comparing with all of them. A block of 1024
+// threads ranks 64 keys: each of 16 groups of 64 threads compares with its 256 of every 4096 keys, which all its
+// threads read at the same address. n^2 comparisons, n / 64 blocks.
 extern "C" __global__ void __launch_bounds__(1024) rank_keys(const unsigned* __restrict__ keys, unsigned n, unsigned* __restrict__ sorted,
                                                              unsigned* __restrict__ order) {
     __shared__ uint4 tile[1024];
@@ -15,7 +15,7 @@ extern "C" __global__ void __launch_bounds__(1024) rank_keys(const unsigned* __r
     for (unsigned base = 0; base < n; base += 4096) {
         __syncthreads();
         for (unsigned i = threadIdx.x; i < 4096; i += 1024) {
-            // What stands behind the last key counts as behind every key.
+            // Padding after the last key sorts after every key.
             reinterpret_cast<unsigned*>(tile)[i] = base + i < n ? keys[base + i] : 0xffffffffu;
         }
         __syncthreads();
@@ -55,17 +55,17 @@ extern "C" __global__ void __launch_bounds__(1024) rank_keys(const unsigned* __r
     }
 }
 
-// Many keys: radix sort by digits of 8 bits, lowest first. A block of 8 warps takes a tile of 4096 keys, each
-// warp 512 of them in order. A pass counts the digits of every tile, sums the counts (by digit, then tile),
-// and moves each key to its place; lanes with one digit find each other by `__match_any_sync`, and one of them
-// counts for all, so no two threads touch one counter. 16 bytes read and 8 written per key and pass.
+// Many keys: radix sort by 8-bit digits, lowest first. A block of 8 warps takes a tile of 4096 keys, each warp 512
+// consecutive ones. A pass counts the digits of every tile, sums the counts (by digit, then tile) and moves each key to
+// its place. Lanes with equal digits find each other by `__match_any_sync`, and one of them counts for all, so no two
+// threads touch one counter. 16 bytes read and 8 written per key and pass.
 
 #define WARPS 8
 #define ROUNDS 16
 #define TILE (WARPS * ROUNDS * 32)
 
-// Counts the digits of a warp's keys in `counts`. With `rank`, also how many keys of the warp with the same digit
-// came before each of a lane's keys.
+// Counts the digits of a warp's keys in `counts`. With `rank`, also counts for each of a lane's keys how many earlier
+// keys of the warp have the same digit.
 __device__ __forceinline__ void count_digits(const unsigned* keys, unsigned n, unsigned shift, unsigned first, unsigned* counts, unsigned* key, unsigned* rank) {
     const unsigned lane = threadIdx.x % 32;
 #pragma unroll
@@ -73,7 +73,7 @@ __device__ __forceinline__ void count_digits(const unsigned* keys, unsigned n, u
         const unsigned at = first + r * 32 + lane;
         const bool there = at < n;
         key[r] = there ? keys[at] : 0;
-        // Lanes past the end have a digit that no key has.
+        // Lanes past the end get a digit that no key has.
         const unsigned digit = there ? key[r] >> shift & 255u : 256u;
         const unsigned peers = __match_any_sync(0xffffffffu, digit);
         const unsigned before = __popc(peers & ((1u << lane) - 1));
@@ -98,8 +98,8 @@ extern "C" __global__ void __launch_bounds__(256) radix_count(const unsigned* __
     counts[threadIdx.x * (unsigned long long)gridDim.x + blockIdx.x] = sum;
 }
 
-// Replaces `m` counts (a multiple of 16) by the sums of all before them. One block of 1024 threads; 16 neighbouring
-// counts a thread and turn.
+// Exclusive prefix sum of `m` counts (a multiple of 16), in place. One block of 1024 threads; each thread takes 16
+// neighbouring counts per turn.
 extern "C" __global__ void __launch_bounds__(1024) radix_sum(unsigned* __restrict__ counts, unsigned long long m) {
     __shared__ unsigned totals[32];
     const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;

@@ -5,19 +5,19 @@ use dittograd_numerics::error::Result;
 
 const SORT_CU: &str = include_str!("sort.cu");
 
-/// Keys up to which each key is compared with all others: at 16384 that is about 20 µs, and a radix sort of as few
-/// keys is not faster.
+/// Up to this many keys, each key is compared with all others. 16384 keys take about 20 µs, and a radix sort is not
+/// faster for so few.
 const MAX_RANKED_KEYS: usize = 16 * 1024;
 
 /// Keys of a block of the radix sort.
 const KEYS_PER_BLOCK: usize = 4096;
 
-/// The module [`launch`] will want.
+/// The module that [`launch`] uses.
 pub(crate) fn module() -> Source {
     ("sort".into(), SORT_CU)
 }
 
-/// Words of a piece of workspace for `n` words: the next piece starts at a multiple of 16 bytes.
+/// `n` rounded up, so that the next region of the workspace starts at a multiple of 16 bytes.
 pub(crate) fn aligned(n: usize) -> usize {
     n.next_multiple_of(4)
 }
@@ -31,8 +31,8 @@ pub(crate) fn workspace(n: usize) -> usize {
     }
 }
 
-/// Sorts `n` keys below 2^`bits`: writes the positions by increasing key to `order`, equal keys by increasing position,
-/// and returns where the sorted keys are: in `keys` or in the workspace. What was in `keys` is lost.
+/// Sorts `n` keys below 2^`bits`. Writes the positions by increasing key to `order`, equal keys by increasing position.
+/// Returns where the sorted keys are: in `keys` or in the workspace. The contents of `keys` are lost.
 pub fn launch(cuda: &Cuda, keys: u64, n: usize, bits: u32, workspace: u64, order: u64) -> Result<u64> {
     let (name, source) = module();
     let count = n as u32;
@@ -56,7 +56,7 @@ pub fn launch(cuda: &Cuda, keys: u64, n: usize, bits: u32, workspace: u64, order
     let (mut from, mut to) = (keys, workspace);
     let mut positions = 0;
     for pass in 0..passes {
-        // The last pass writes the order where it is wanted.
+        // Buffers alternate so that the last pass writes to `order`.
         let moved = if (passes - pass) % 2 == 1 { order } else { spare };
         let grid = [tiles as u32, 1, 1];
         let mut args = Args::new();

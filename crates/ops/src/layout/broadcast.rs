@@ -24,8 +24,8 @@ impl AxisMap {
     }
 }
 
-/// The input repeated along new or size-one axes: `out[o] = in[i]`, where `i` takes the coordinate of
-/// each output axis that `map` ties to an input axis, or 0 where the input's dimension is 1.
+/// Broadcasts the input along new or size-one axes: `out[o] = in[i]`. Input axis coordinates come from the output axes
+/// that `map` ties them to, or are 0 where the input's dimension is 1.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BroadcastTo {
     /// Shape of the value.
@@ -92,7 +92,7 @@ impl Op for BroadcastTo {
     }
 
     fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {
-        // dx[i] = sum of dy over all o that read i
+        // dx[i] = sum of dy[o] over all o that read i
         let x = r.meta(io.ins[0]).shape;
         let axes: Vec<usize> = self
             .map

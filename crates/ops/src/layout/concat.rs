@@ -1,4 +1,4 @@
-//! Values one after the other along an axis.
+//! Concatenation along an axis.
 
 use super::permute::PERMUTE_CU;
 use super::run::MIN_WORDS_PER_COPY_TASK;
@@ -12,7 +12,7 @@ use dittograd_numerics::scalar::Scalar;
 use dittograd_numerics::shape::Shape;
 use dittograd_numerics::tensor::Tensor;
 
-/// The inputs one after the other along an axis. They agree in all other dimensions.
+/// Concatenates the inputs along an axis. All other dimensions must agree.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Concat {
     /// The axis.

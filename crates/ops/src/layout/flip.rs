@@ -1,4 +1,4 @@
-//! Axes in reverse.
+//! Reversal of axes.
 
 use super::permute::PERMUTE_CU;
 use super::run::MIN_WORDS_PER_COPY_TASK;
@@ -11,7 +11,7 @@ use dittograd_numerics::scalar::Scalar;
 use dittograd_numerics::shape::{MAX_RANK, Shape};
 use dittograd_numerics::tensor::Tensor;
 
-/// Some axes in reverse order.
+/// Reverses the order of elements along some axes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Flip {
     /// The axes.
@@ -19,8 +19,8 @@ pub struct Flip {
 }
 
 impl Flip {
-    /// The shape with neighbouring axes merged that are all reversed or all not: reversing two of them is reversing
-    /// the one they make. Each with whether it is reversed.
+    /// The dimensions after merging neighbouring axes that are all reversed or all not, each with whether it is
+    /// reversed. Reversing two neighbouring axes is the same as reversing the merged one.
     pub(super) fn merged(&self, shape: &Shape) -> Vec<(usize, bool)> {
         let mut all: Vec<(usize, bool)> = Vec::new();
         for (axis, &d) in shape.dims().iter().enumerate().filter(|(_, d)| **d != 1) {

@@ -1,18 +1,16 @@
-// Copies that move elements. Positions are found by `divide`.
+// Copies that rearrange elements. `divide` turns linear positions into coordinates.
 
-// Dimensions of axes, and how far apart their elements are in the input and in the value.
-// The host's MAX_RANK.
+// Dimensions of axes, and their strides in the input and in the value. MOST_AXES is the host's MAX_RANK.
 enum { MOST_AXES = 10 };
 
 struct Others {
     unsigned long long dims[MOST_AXES], from[MOST_AXES], to[MOST_AXES];
 };
 
-// A permutation that moves the last axis: the input's last axis, of `a` elements, lies `to_a` words apart in the value, and
-// the value's last axis, of `b` elements, `from_b` words apart in the input. A block of 256 threads takes a strip of four
-// tiles of 1024 elements, `ta` along a and 1024 / ta along b: reads have neighbouring threads along a, writes along b, and
-// between them the tile is in shared memory, padded so that neither meets a bank twice. 4 bytes read and 4 written per
-// element.
+// A permutation that moves the last axis. The input's last axis has `a` elements, `to_a` words apart in the value. The
+// value's last axis has `b` elements, `from_b` words apart in the input. A block of 256 threads takes four consecutive
+// tiles of 1024 elements, each `ta` along a and 1024 / ta along b. Threads read along a and write along b. The tile
+// passes through shared memory, which is padded against bank conflicts. 4 bytes read and 4 written per element.
 extern "C" __global__ void __launch_bounds__(256) permute_tiles(const float* __restrict__ in, float* __restrict__ out, unsigned long long a, unsigned long long b,
                                                                 unsigned long long from_b, unsigned long long to_a, Others others, unsigned rank, unsigned ta,
                                                                 unsigned long long tiles) {
@@ -51,9 +49,8 @@ extern "C" __global__ void __launch_bounds__(256) permute_tiles(const float* __r
     }
 }
 
-// A run along one axis of a value seen as (outer, size, inner): `len` of the axis' elements, from `start` in
-// steps of `step`. One thread per word (or vector of four) of the result, grid-stride, neighbouring threads on
-// neighbouring words.
+// Slices and pads along one axis of a value seen as (outer, size, inner): `len` elements of the axis, from `start` in
+// steps of `step`. One thread per word (or vector of four) of the result in a grid-stride loop; accesses are coalesced.
 
 template <typename T>
 __device__ __forceinline__ void slice_axis(const T* in, T* out, unsigned long long total, unsigned long long size, unsigned long long inner,
@@ -92,8 +89,8 @@ __device__ __forceinline__ void pad_axis(const T* in, T* out, T value, unsigned 
 RUN_KERNELS(float, 1, value)
 RUN_KERNELS(float4, 4, make_float4(value, value, value, value))
 
-// Inputs side by side along one axis: each is `outer` rows of its own `words`, which go to `start` in rows of `pitch`.
-// blockIdx.y is the input; one thread per word or vector, grid-stride.
+// Concatenation along one axis: each input is `outer` rows of `words`, copied to `start` in rows of `pitch`. blockIdx.y
+// is the input; one thread per word or vector in a grid-stride loop.
 struct Parts {
     unsigned long long in[32], words[32], start[32];
 };
@@ -109,7 +106,7 @@ __device__ __forceinline__ void concat(const Parts& parts, T* out, unsigned long
     }
 }
 
-// Axes read backwards where `mask` has their bit; `rank` axes of `dims`.
+// Reverses the axes whose bit is set in `mask`. There are `rank` axes of `dims`.
 struct Dims {
     unsigned long long dims[MOST_AXES];
 };
@@ -128,8 +125,8 @@ __device__ __forceinline__ void flip(const T* in, T* out, unsigned long long tot
     }
 }
 
-// Matrices of `rows` x `columns` with zeros above (or below) a diagonal: what lies `shift` or less columns right of the main
-// diagonal stays, or what lies `shift` or more does.
+// Triangles of matrices of `rows` x `columns`. Elements with column - row <= shift stay (or >= shift, for the upper
+// triangle); the others become zero.
 extern "C" __global__ void triangle(const float* __restrict__ in, float* __restrict__ out, unsigned long long total, unsigned long long rows,
                                     unsigned long long columns, long long shift, int upper) {
     for (unsigned long long at = blockIdx.x * (unsigned long long)blockDim.x + threadIdx.x; at < total; at += (unsigned long long)gridDim.x * blockDim.x) {

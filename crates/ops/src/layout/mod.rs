@@ -1,4 +1,4 @@
-//! Ops that move or relabel elements without changing them.
+//! Ops that rearrange, repeat or relabel elements without changing them.
 
 mod broadcast;
 #[cfg(feature = "cases")]
@@ -26,7 +26,7 @@ pub use reshape::{Detach, Reshape};
 pub use slice::Slice;
 pub use triangle::Triangle;
 
-/// For each axis of a broadcast value: the input axis it reads, or `None` where it is inserted.
+/// For each axis of a broadcast value: the input axis it reads, or `None` if the axis is new.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AxisMap {
     axes: [Option<u8>; MAX_RANK],
@@ -55,7 +55,7 @@ impl AxisMap {
         self.axes[..self.rank as usize].iter().map(|a| a.map(usize::from))
     }
 
-    /// How the input is read, seen from the output.
+    /// The input's strides along the output's axes.
     fn access(&self, from: &Shape) -> Access {
         let strides = from.strides();
         let mut access = [0; MAX_RANK];
@@ -68,12 +68,12 @@ impl AxisMap {
     }
 }
 
-// `MOST_AXES` of the kernels.
+// Keep in step with `MOST_AXES` in the kernels.
 const _: () = assert!(MAX_RANK == 10);
 
-/// Where each part of a packed value starts, and the words of the whole. An op with several results gives
-/// them one behind the other in a flat value; each part starts at a multiple of four words, so that kernels
-/// can read vectors from it, and the words between parts are zero.
+/// The start of each part of a packed value, and the total number of words. An op with several results packs them one
+/// after another into a flat value. Each part starts at a multiple of four words, so that kernels can use vector loads.
+/// The words between parts are zero.
 #[doc(hidden)]
 pub fn packed(parts: &[Shape]) -> (PerInput<usize>, usize) {
     let mut starts = PerInput::new(parts.len(), 0);
@@ -85,26 +85,26 @@ pub fn packed(parts: &[Shape]) -> (PerInput<usize>, usize) {
     (starts, end)
 }
 
-/// Part `i` of a packed value, sharing its memory.
+/// Part `i` of a packed value. It shares memory with the value.
 pub(crate) fn part(r: &mut dyn Recorder, value: Val, parts: &[Shape], i: usize) -> Result<Val> {
     let slice = Slice { axis: 0, start: packed(parts).0[i], len: parts[i].numel(), step: 1 };
     let flat = r.record(slice.into(), &[value])?;
     reshape_to(r, flat, parts[i])
 }
 
-/// `v` under `shape`, without a node if it has that shape already.
+/// `v` reshaped to `shape`. Records nothing if it has that shape already.
 #[doc(hidden)]
 pub fn reshape_to(r: &mut dyn Recorder, v: Val, shape: Shape) -> Result<Val> {
     if r.meta(v).shape == shape { Ok(v) } else { r.record(Reshape { shape }.into(), &[v]) }
 }
 
-/// `v` repeated to `shape` by NumPy's rule, without a node if it has that shape already.
+/// `v` broadcast to `shape` by NumPy's rule. Records nothing if it has that shape already.
 pub(crate) fn broadcast_to(r: &mut dyn Recorder, v: Val, shape: Shape) -> Result<Val> {
     let from = r.meta(v).shape;
     if from == shape { Ok(v) } else { r.record(BroadcastTo::numpy(&from, shape).into(), &[v]) }
 }
 
-/// The adjoint of broadcasting by NumPy's rule: `v` summed down to `shape`.
+/// The adjoint of NumPy's broadcasting: `v` summed down to `shape`.
 pub(crate) fn sum_to(r: &mut dyn Recorder, v: Val, shape: Shape) -> Result<Val> {
     let from = r.meta(v).shape;
     if from == shape {

@@ -1,4 +1,4 @@
-//! A constant around an axis.
+//! Padding with a constant along an axis.
 
 use super::permute::PERMUTE_CU;
 use super::run::{MIN_WORDS_PER_COPY_TASK, Run};
@@ -11,7 +11,8 @@ use dittograd_numerics::scalar::Scalar;
 use dittograd_numerics::shape::Shape;
 use dittograd_numerics::tensor::Tensor;
 
-/// One number along an axis with the input's elements at `start`, `start + step`, …: for zeros the adjoint of [`Slice`].
+/// Fills an axis with a constant and puts the input's elements at `start`, `start + step`, …. With zeros it is the
+/// adjoint of [`Slice`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pad {
     /// The axis.
@@ -22,7 +23,7 @@ pub struct Pad {
     pub step: usize,
     /// Size of the axis of the value.
     pub size: usize,
-    /// What the other elements are.
+    /// The constant.
     pub value: f32,
 }
 

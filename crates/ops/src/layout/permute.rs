@@ -1,4 +1,4 @@
-//! Axes in another order.
+//! Permutation of axes.
 
 use super::run::MIN_WORDS_PER_COPY_TASK;
 use crate::pointwise::map;
@@ -12,7 +12,7 @@ use dittograd_numerics::scalar::Scalar;
 use dittograd_numerics::shape::{MAX_RANK, Shape};
 use dittograd_numerics::tensor::Tensor;
 
-/// The axes in another order: axis `j` of the value is axis `order[j]` of the input.
+/// Permutes the axes: axis `j` of the value is axis `order[j]` of the input.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Permute {
     /// For each output axis, the input axis.
@@ -20,7 +20,7 @@ pub struct Permute {
 }
 
 impl Permute {
-    /// The exchange of the last two axes of a value of rank `rank`.
+    /// Swaps the last two axes of a value of rank `rank`.
     pub fn transpose(rank: usize) -> Permute {
         let mut order: Vec<usize> = (0..rank).collect();
         if rank >= 2 {
@@ -39,18 +39,18 @@ impl Permute {
     }
 }
 
-/// A permutation as its kernels see it: the value's axes, merged where they stay together and without those of one
-/// element, and how far apart the input's elements are along them.
+/// A permutation as its kernels see it: the value's axes and the input's strides along them. Axes of one element are
+/// dropped, and axes that stay neighbours are merged.
 pub(super) struct Turn {
     pub(super) walk: map::Walk,
-    /// Where the input's last axis went.
+    /// The output axis that is the input's last axis.
     pub(super) last: usize,
 }
 
-/// Edge of the squares in which elements change places.
+/// Edge of the square tiles that the CPU transposes.
 pub(super) const TILE: usize = 32;
 
-/// Tiles a block of the GPU takes one after the other along the value's last axis.
+/// Tiles that a CUDA block takes in turn along the value's last axis.
 pub(super) const TILES_PER_BLOCK: usize = 4;
 
 impl Turn {
@@ -68,23 +68,23 @@ impl Turn {
         self.walk.strides(0)
     }
 
-    /// Whether nothing moves.
+    /// Whether the permutation moves nothing.
     pub(super) fn is_plain(&self) -> bool {
         self.dims().len() == 1
     }
 
-    /// Whether runs of neighbours stay together, so that copying runs is all there is to do.
+    /// Whether the last axis stays last, so that whole rows can be copied.
     pub(super) fn keeps_rows(&self) -> bool {
         self.last + 1 == self.dims().len()
     }
 
-    /// Elements along the input's last axis, and along the value's.
+    /// Sizes of the input's last axis and of the value's last axis.
     pub(super) fn edges(&self) -> (usize, usize) {
         (self.dims()[self.last], self.dims()[self.dims().len() - 1])
     }
 
-    /// Powers of two whose product is 1024: the shape of a tile along the input's last axis and along the value's; `None`
-    /// if both are so short that a tile would be mostly empty.
+    /// The shape of a tile along the input's last axis and along the value's: powers of two whose product is 1024.
+    /// `None` if both axes are so short that a tile would be mostly empty.
     pub(super) fn tile(&self) -> Option<(usize, usize)> {
         let (a, b) = self.edges();
         let along = match (a < TILE, b < TILE) {
@@ -96,8 +96,8 @@ impl Turn {
         Some((along, 1024 / along))
     }
 
-    /// Copies the value's rows `first..` (a row for each position of the axes up to the input's last one) into `out`.
-    /// Squares of the input are read while their cache lines are there.
+    /// Copies the value's rows from `first` on into `out`. A row is one position of the axes up to the input's last
+    /// one. Square tiles of the input are read while their cache lines are hot.
     pub(super) fn copy(&self, x: &[f32], first: usize, out: &mut [f32]) {
         let (a, b) = self.edges();
         let block: usize = self.dims()[self.last + 1..].iter().product();
@@ -190,7 +190,7 @@ impl Op for Permute {
         };
         let ((a, b), rank) = (turn.edges(), turn.dims().len());
         let value = dims(turn.dims()).strides();
-        // All axes but the two that change places: dimensions, strides of the input, strides of the value.
+        // All axes except the two that are tiled: dimensions, strides of the input, strides of the value.
         let mut others = [[0u64; MAX_RANK]; 3];
         let mut count = 0;
         let mut tiles = a.div_ceil(along) * b.div_ceil(across * TILES_PER_BLOCK);

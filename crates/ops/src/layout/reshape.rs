@@ -1,4 +1,4 @@
-//! The same elements under another shape, and the same value without a gradient: views.
+//! Views: the same elements under another shape, and the same value without a gradient.
 
 use super::reshape_to;
 use crate::{AnyTensor, Attr, Attrs, CpuRun, CudaRun, Gpu, IndexBound, Io, Op, Recorder, Val, mismatch};
@@ -9,7 +9,7 @@ use dittograd_numerics::scalar::Scalar;
 use dittograd_numerics::shape::Shape;
 use dittograd_numerics::tensor::Tensor;
 
-/// What ops that only relabel their input have in common. Nothing runs where memory can be shared.
+/// Methods shared by ops that only relabel their input. Nothing runs if the memory can be shared.
 macro_rules! view_methods {
     () => {
         fn index_bound(&self, _ins: &[Meta]) -> IndexBound {
@@ -34,7 +34,7 @@ macro_rules! view_methods {
     };
 }
 
-/// The same elements under another shape of equal count. Shares memory with its input.
+/// The same elements under another shape with as many elements. Shares memory with its input.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reshape {
     /// Shape of the value.
@@ -73,7 +73,7 @@ impl Op for Reshape {
     }
 }
 
-/// The same value, through which no gradient flows. Shares memory with its input.
+/// The same value, cut off from gradients. Shares memory with its input.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Detach;
 

@@ -1,4 +1,4 @@
-//! Copies of runs along an axis: what slices, pads and concatenations share.
+//! Strided copies along an axis, shared by slices, pads and concatenations.
 
 use super::permute::PERMUTE_CU;
 use crate::CudaRun;
@@ -7,8 +7,8 @@ use dittograd_device::cuda::Args;
 use dittograd_numerics::error::Result;
 use dittograd_numerics::shape::Shape;
 
-/// A run along one axis of a value seen as (outer, axis, inner): `size` elements of the axis on the long
-/// side, and the `len` of them at `start`, `start + step`, … on the short side.
+/// A strided run along one axis of a value seen as (outer, axis, inner). The long side has `size` elements along the
+/// axis. The short side has the `len` of them at `start`, `start + step`, ….
 #[derive(Clone, Copy)]
 pub(super) struct Run {
     pub(super) outer: usize,
@@ -26,12 +26,12 @@ impl Run {
         Run { outer, size: d[axis], inner, start, len, step }
     }
 
-    /// Words of the long side, and of the short side, that belong to one position of the outer axes.
+    /// Words per outer position: of the long side, and of the short side.
     pub(super) fn words(&self) -> (usize, usize) {
         (self.size * self.inner, self.len * self.inner)
     }
 
-    /// Copies the short side of one outer position out of the long side, or into it.
+    /// Calls `pair(at_long, at_short, words)` for each contiguous piece of one outer position.
     pub(super) fn copy(&self, mut pair: impl FnMut(usize, usize, usize)) {
         if self.step == 1 {
             return pair(self.start * self.inner, 0, self.len * self.inner);
@@ -41,7 +41,7 @@ impl Run {
         }
     }
 
-    /// The kernel of `name` with its arguments; elements are vectors of four where everything divides.
+    /// Launches the kernel `name`. Elements are vectors of four words where all sizes are divisible by four.
     pub(super) fn launch(&self, run: &CudaRun<'_>, name: &str, value: Option<f32>) -> Result<()> {
         let total = run.shape.numel();
         if total == 0 {
@@ -49,7 +49,7 @@ impl Run {
         }
         let mut r = *self;
         if r.step == 1 {
-            // One run: its words are elements of the axis.
+            // The run is contiguous, so inner words count as elements of the axis.
             r = Run { size: r.size * r.inner, start: r.start * r.inner, len: r.len * r.inner, inner: 1, ..r };
         }
         let divides = |n: usize| n.is_multiple_of(4);
@@ -77,5 +77,5 @@ impl Run {
     }
 }
 
-/// The fewest words a task of the copies takes.
+/// The fewest words that a copy task of the thread pool takes.
 pub(super) const MIN_WORDS_PER_COPY_TASK: usize = 32 * 1024;

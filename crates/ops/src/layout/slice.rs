@@ -1,4 +1,4 @@
-//! A range of an axis.
+//! Slices of an axis.
 
 use super::pad::Pad;
 use super::permute::PERMUTE_CU;
@@ -11,8 +11,8 @@ use dittograd_numerics::scalar::Scalar;
 use dittograd_numerics::shape::Shape;
 use dittograd_numerics::tensor::Tensor;
 
-/// Elements `start`, `start + step`, … of an axis, `len` of them. A run at the front axes that starts at a
-/// multiple of four words shares memory with its input.
+/// Elements `start`, `start + step`, … of an axis, `len` of them. A contiguous slice that starts at a multiple of four
+/// words shares memory with its input.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Slice {
     /// The axis.

@@ -10,13 +10,13 @@ use dittograd_numerics::error::{Error, ErrorKind, Result};
 use dittograd_numerics::scalar::Scalar;
 use dittograd_numerics::tensor::Tensor;
 
-/// Matrices in the last two axes with zeros on one side of a diagonal: element (i, j) stays where `j - i <= shift`, or
+/// Zeroes one side of a diagonal of the matrices in the last two axes. Element (i, j) stays where `j - i <= shift`, or
 /// with `upper` where `j - i >= shift`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Triangle {
-    /// Whether the upper part stays.
+    /// Whether the upper triangle stays.
     pub upper: bool,
-    /// Columns right of the main diagonal.
+    /// The diagonal, counted in columns right of the main one.
     pub shift: i64,
 }
 
@@ -42,7 +42,7 @@ impl Op for Triangle {
             for (r, out) in out.chunks_mut(columns).enumerate() {
                 let row = task * rows + r;
                 let x = &x[row * columns..][..columns];
-                // The first column of the right part; the diagonal itself always stays.
+                // Each row is split at `edge`, so that the diagonal itself always stays.
                 let i = (row % height) as i64;
                 let edge = i.saturating_add(self.shift).saturating_add(i64::from(!self.upper));
                 let edge = usize::try_from(edge).unwrap_or(0).min(columns);

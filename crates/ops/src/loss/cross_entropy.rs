@@ -20,30 +20,31 @@ use dittograd_numerics::scalar::{Real, Scalar};
 use dittograd_numerics::shape::Shape;
 use dittograd_numerics::tensor::Tensor;
 
-/// Cross-entropy of `softmax(x)` against the row's label, with logits `(…, C)` and labels `(…)` below C: `-ln p[label]`,
-/// or with label smoothing `e` the cross-entropy against `1 - e` at the label plus `e / C` everywhere; the mean or sum
-/// over all rows, or one loss a row, of the labels' shape. Rows whose label is `ignore` do not count, whatever is in
-/// them, and have loss 0; then a label that is neither below C nor ignored gives NaN instead of an error. No rows have
-/// loss 0.
+/// Cross-entropy of `softmax(x)` against integer labels, with logits `(…, C)` and labels `(…)` below C. A row's loss is
+/// `-ln p[label]`; with label smoothing `e` the target is `1 - e` at the label plus `e / C` everywhere. The value is
+/// the mean or sum over all rows, or one loss per row in the labels' shape.
+///
+/// Rows whose label is `ignore` do not count, whatever is in them, and have loss 0. If `ignore` is set, a label that is
+/// neither below C nor ignored gives NaN instead of an error. No rows have loss 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct CrossEntropy {
     /// Label of rows that do not count.
     pub ignore: Option<u32>,
-    /// Part of the target that is spread over all classes, from 0 to 1.
+    /// Label smoothing: the part of the target spread over all classes, from 0 to 1.
     pub smoothing: f32,
-    /// What becomes of the losses of all rows.
+    /// How the losses of the rows are combined.
     pub reduction: Reduction,
 }
 
-/// Gradient of [`CrossEntropy`] with respect to the logits: `(softmax(x) - target) * dy`, divided by the rows that
-/// count for a mean; 0 in rows that do not count. For one loss a row `dy` has the labels' shape.
+/// Gradient of [`CrossEntropy`] by the logits: `(softmax(x) - target) * dy`, for a mean divided by the number of rows
+/// that count; 0 in rows that do not count. With one loss per row, `dy` has the labels' shape.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct CrossEntropyBwd {
     /// Label of rows that do not count.
     pub ignore: Option<u32>,
-    /// Part of the target that is spread over all classes, from 0 to 1.
+    /// Label smoothing: the part of the target spread over all classes, from 0 to 1.
     pub smoothing: f32,
-    /// What becomes of the losses of all rows.
+    /// How the losses of the rows are combined.
     pub reduction: Reduction,
 }
 
@@ -62,11 +63,11 @@ impl Formula<1> for RowLoss {
     }
 }
 
-/// Gradient of one row: `(t (1 / s) - hit) * (g weight)`, the weight being `1 / rows` for a mean.
+/// Gradient of one row: `(t (1 / s) - hit) * (g weight)`. The weight is `1 / rows` for a mean.
 #[derive(Clone, Copy)]
 pub(super) struct RowGradient {
     pub(super) weight: f64,
-    /// Whether every row has a `g` of its own.
+    /// Whether each row has its own `g`.
     pub(super) each: bool,
 }
 
@@ -91,12 +92,12 @@ impl Formula<1> for RowGradient {
     }
 }
 
-/// Gradient of one row against a smoothed target; the scalar is weighted already.
+/// Gradient of one row against a smoothed target. The scalar includes the weight.
 #[derive(Clone, Copy)]
 pub(super) struct SmoothGradient {
     pub(super) keep: f64,
     pub(super) share: f64,
-    /// Whether every row has a `g` of its own.
+    /// Whether each row has its own `g`.
     pub(super) each: bool,
 }
 
@@ -116,13 +117,13 @@ impl Formula<1> for SmoothGradient {
     }
 }
 
-/// What is left at the label and what every class gets.
+/// The smoothed target: the weight at the label, and the weight of every class.
 pub(super) fn smooth_target(smoothing: f32, classes: usize) -> (f64, f64) {
     let e = f64::from(smoothing);
     (f64::from((1.0 - e) as f32), f64::from((e / classes as f64) as f32))
 }
 
-/// Loss of one row against a smoothed target, given `x_label`: `ln s - ((1 - e) (x_label - m) + e/C Σ (x - m))`.
+/// Loss of one row against a smoothed target: `ln s - ((1 - e) (x_label - m) + e/C Σ (x - m))`. `x_label` is an input.
 pub(super) fn smooth_loss(keep: f64, share: f64) -> Fold {
     let plain = |n: usize| Program::trace(n, |x| vec![x[0]]);
     let shifted = |x: &[crate::pointwise::program::Expr]| x[0] - x[2];
@@ -145,25 +146,25 @@ pub(super) fn check_smoothing(op: &'static str, smoothing: f32) -> Result<()> {
 }
 
 impl CrossEntropy {
-    /// Whether every row counts and has all of its target at the label.
+    /// Whether every row counts and the target is not smoothed.
     pub(super) fn is_plain(self) -> bool {
         self.ignore.is_none() && self.smoothing == 0.0
     }
 
-    /// The sum of the rows' losses, or their mean where every row counts.
+    /// The sum of the rows' losses, or their mean if every row counts.
     pub(super) fn total(self, rows: usize) -> Fold {
         let weight = self.reduction.weight(rows);
         let post = Program::trace(1, |s| vec![s[0] * Real::c(weight)]);
         Fold::new(1, Kind::Sum, Program::same(1), post)
     }
 
-    /// The loss of a row if its target is smoothed.
+    /// The fold of a row's loss if the target is smoothed.
     pub(super) fn smooth_loss(self, ins: &[Meta]) -> Option<Fold> {
         let (keep, share) = smooth_target(self.smoothing, ins[0].shape.last());
         (self.smoothing > 0.0).then(|| smooth_loss(keep, share))
     }
 
-    /// Fills the output on the CPU, with the fold of a smoothed loss.
+    /// Computes the value on the CPU. `smooth` is the fold of a smoothed loss.
     pub(super) fn run(&self, smooth: Option<&Fold>, run: CpuRun<'_>) {
         let x = run.metas[0].shape;
         let labels = Labels::of(&x, self.ignore);
@@ -392,8 +393,8 @@ impl Op for CrossEntropyBwd {
         self.ignore.is_none().then_some((1, ins[0].shape.last()))
     }
 
-    /// A row is read as a whole, for its maximum and sum, before its first result is written; if it is read again, who
-    /// writes an element reads it before.
+    /// A row is read completely, for its maximum and sum, before its first result is written. If it is read again, the
+    /// thread that writes an element reads that element first.
     fn overwrites(&self) -> bool {
         self.is_plain()
     }
@@ -449,8 +450,8 @@ impl Op for CrossEntropyBwd {
     }
 
     fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, v: Val) -> Result<Vec<Option<Val>>> {
-        // f = (p - target) c with c = dy / rows for a mean, else dy:  df/dx = softmax_bwd(p, v c), and df/ddy is the sum
-        // of v (p - target), over the rows for a mean, over all that one dy counts for.
+        // f = (p - target) c with c = dy / rows for a mean, else dy. df/dx = softmax_bwd(p, v c). df/ddy is the sum of
+        // v (p - target) over everything that dy scales, divided by the rows for a mean.
         let (x, labels, dy) = (io.ins[0], io.ins[1], io.ins[2]);
         let shape = r.meta(x).shape;
         let kept = fold::kept(&shape, &[shape.rank() - 1]);

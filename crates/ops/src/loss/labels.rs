@@ -1,4 +1,4 @@
-//! Labels with a weight per class and an ignored class: what cross-entropy and the negative log-likelihood share.
+//! Labels with an ignored class: what cross-entropy and negative log-likelihood share.
 
 use super::{inverse, mean};
 use crate::pointwise::map::grid;
@@ -12,8 +12,8 @@ use dittograd_numerics::shape::Shape;
 
 pub(super) const LOSS_CU: &str = include_str!("loss.cu");
 
-/// Labels of rows, some of which may be ignored. A label that is neither ignored nor below the number of classes
-/// makes its row NaN; where nothing is ignored such labels are refused instead.
+/// Labels of rows, some of which may be ignored. A label that is neither ignored nor below the number of classes makes
+/// its row NaN. If no label is ignored, such labels are refused instead.
 #[derive(Clone, Copy)]
 pub(super) struct Labels {
     pub(super) rows: usize,
@@ -21,7 +21,7 @@ pub(super) struct Labels {
     pub(super) ignore: Option<u32>,
 }
 
-/// Where the parts of the workspace start, in words.
+/// Where the parts of the workspace start, in words. Safe labels come first.
 pub(super) struct LabelSpace {
     pub(super) losses: usize,
     pub(super) picked: usize,
@@ -34,13 +34,13 @@ impl Labels {
         Labels { rows: x.rows(), classes: x.last(), ignore }
     }
 
-    /// Safe labels first, then these.
+    /// The layout of the workspace.
     pub(super) fn space(self) -> LabelSpace {
         let rows = self.rows.next_multiple_of(4);
         LabelSpace { losses: rows, picked: 2 * rows, scalars: 3 * rows, rest: 3 * rows + 4 }
     }
 
-    /// What a row becomes that has no loss: 0 if it is ignored, NaN if its label is bad.
+    /// The value of a row without a loss: 0 if its label is ignored, NaN if it is out of range.
     pub(super) fn instead(self, label: u32) -> Option<f32> {
         match label {
             _ if self.ignore == Some(label) => Some(0.0),
@@ -49,19 +49,19 @@ impl Labels {
         }
     }
 
-    /// `1 / n` for the rows that are not ignored; 0 if all are.
+    /// `1 / n` for the `n` rows that are not ignored; 0 if all are.
     pub(super) fn inverse(self, labels: &[u32]) -> f32 {
         inverse(labels.iter().filter(|l| self.ignore != Some(**l)).count())
     }
 
-    /// Labels that can be read at.
+    /// Writes labels that are safe to index with: out-of-range and ignored ones become 0.
     pub(super) fn safe(self, labels: &[u32], out: &mut [u32]) {
         for (s, &label) in out.iter_mut().zip(labels) {
             *s = if self.instead(label).is_some() { 0 } else { label };
         }
     }
 
-    /// Overwrites the rows that have no loss.
+    /// Overwrites the rows without a loss.
     pub(super) fn settle(self, labels: &[u32], width: usize, out: &mut [f32]) {
         for (row, &label) in out.chunks_mut(width).zip(labels) {
             if let Some(value) = self.instead(label) {
@@ -82,7 +82,7 @@ impl Labels {
         run.cuda.launch(kernel, grid(run.cuda, threads), 256, 0, args)
     }
 
-    /// Queues the safe labels and the two scalars; `dy` may be 0.
+    /// Queues the computation of the safe labels and the two scalars. `dy` may be 0.
     pub(super) fn prepare_cuda(self, run: &CudaRun<'_>, labels: u64, dy: u64) -> Result<()> {
         let scalars = run.workspace + self.space().scalars as u64 * 4;
         let kernel = run.cuda.kernel("loss", LOSS_CU, "labels_prepare")?;
@@ -93,7 +93,7 @@ impl Labels {
         run.cuda.launch(kernel, [1, 1, 1], 1024, 0, &args)
     }
 
-    /// Queues the elements at the safe labels.
+    /// Queues a gather of the elements at the safe labels.
     pub(super) fn pick_cuda(self, run: &CudaRun<'_>, out: u64, negative: bool) -> Result<()> {
         let mut args = Args::new();
         args.ptr(run.ins[0]).ptr(run.workspace).ptr(out);
@@ -136,7 +136,7 @@ impl Labels {
         mean().run_cpu(&shape, &[0], run);
     }
 
-    /// Queues the same; the scalar is the first of the workspace's.
+    /// [`Labels::mean_cpu`] on CUDA. The factor is the first scalar in the workspace.
     pub(super) fn mean_cuda(self, run: &CudaRun<'_>) -> Result<()> {
         let space = self.space();
         let at = |words: usize| run.workspace + words as u64 * 4;

@@ -1,5 +1,5 @@
-// What losses over integer labels need besides the rows themselves. A label that is to be ignored, or one
-// at or above the number of classes, is seen by `state`.
+// Helpers of losses over integer labels. `state` tells ignored labels and labels at or above the number of classes from
+// good ones.
 
 enum { HIT = 0, IGNORED = 1, BAD = 2 };
 
@@ -7,8 +7,9 @@ __device__ __forceinline__ int state(unsigned label, unsigned long long classes,
     return ignores && label == ignore ? IGNORED : (label < classes ? HIT : BAD);
 }
 
-// Counts the rows that are not ignored; scalars[0] = 1 / count rounded once (0 for none), scalars[1] = dy times it.
-// `safe` gets labels that can be read at. One block; the count is a whole number, so its order does not matter.
+// Counts the rows that are not ignored. scalars[0] = 1 / count, rounded once (0 for none); scalars[1] = dy *
+// scalars[0]. `safe` gets labels that are safe to index with. One block; the count is an integer, so its order does not
+// matter.
 extern "C" __global__ void labels_prepare(
     const unsigned* __restrict__ labels, const float* __restrict__ dy, unsigned* __restrict__ safe, float* __restrict__ scalars,
     unsigned long long rows, unsigned long long classes, unsigned ignore, int ignores) {
@@ -45,7 +46,7 @@ extern "C" __global__ void labels_pick(
     }
 }
 
-// Rows of ignored labels become 0, those of bad labels NaN. One warp per row.
+// Rows of ignored labels become 0, rows of out-of-range labels NaN. One warp per row.
 extern "C" __global__ void labels_settle(
     const unsigned* __restrict__ labels, float* __restrict__ out, unsigned long long rows, unsigned long long width,
     unsigned long long classes, unsigned ignore, int ignores) {
@@ -59,7 +60,7 @@ extern "C" __global__ void labels_settle(
     }
 }
 
-// out[row, label] = -scalars[1], where out is zero already. One thread per row.
+// out[row, label] = -scalars[1]; out is already zero. One thread per row.
 extern "C" __global__ void labels_place(
     const unsigned* __restrict__ safe, const float* __restrict__ scalars, float* __restrict__ out,
     unsigned long long rows, unsigned long long classes) {

@@ -1,6 +1,6 @@
-//! Losses. Those of two values of one shape are rows of a table: a formula, its gradient and ranges to sample;
-//! the sum or mean over all elements is one pass (a fold). Those of logits or log-probabilities against
-//! integer labels are below.
+//! Losses. A loss of two values of one shape is a row of a table: a formula, its gradient and ranges to sample; its sum
+//! or mean over all elements is one pass (a fold). Losses of logits or log-probabilities against integer labels have
+//! files of their own.
 
 #[cfg(feature = "cases")]
 mod cases;
@@ -27,7 +27,7 @@ use labels::LOSS_CU;
 pub use nll::{LabelWeights, Nll, NllBwd};
 use std::sync::{Arc, OnceLock};
 
-/// What becomes of the losses of all elements.
+/// How the losses of all elements are combined.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Reduction {
     /// Their mean; 0 for no elements.
@@ -35,7 +35,7 @@ pub enum Reduction {
     Mean,
     /// Their sum.
     Sum,
-    /// They stay as they are.
+    /// No reduction: one loss per element.
     None,
 }
 
@@ -44,7 +44,7 @@ impl Reduction {
         ("reduction", Attr::Num(self as usize as f64))
     }
 
-    /// From a whole number: 0 is the mean, 1 the sum, 2 neither; the mean if there is none.
+    /// Reads the attribute: 0 is the mean, 1 the sum, 2 none. Without the attribute it is the mean.
     fn from_attrs(attrs: &Attrs) -> Result<Reduction> {
         if !attrs.has("reduction") {
             return Ok(Reduction::Mean);
@@ -57,7 +57,7 @@ impl Reduction {
         }
     }
 
-    /// What each loss counts in the value.
+    /// The weight of each loss in the value.
     fn weight(self, count: usize) -> f64 {
         if self == Reduction::Mean { f64::from(inverse(count)) } else { 1.0 }
     }
@@ -72,7 +72,7 @@ fn inverse(count: usize) -> f32 {
 trait Loss: Op {
     /// Loss of one element `x` against `t`.
     fn formula<R: Real>(&self, x: R, t: R) -> R;
-    /// Gradients of both, with the upstream gradient `g` and what each loss counts, `k`.
+    /// Gradients by `x` and `t`, given the upstream gradient `g` and the weight `k` of each loss.
     fn gradient<R: Real>(&self, x: R, t: R, g: R, k: R) -> [R; 2];
 
     /// The bits of the attribute, if there is one.
@@ -82,7 +82,7 @@ trait Loss: Op {
         Program::trace(2, |x| vec![self.formula(x[0], x[1])])
     }
 
-    /// The fold of `count` elements, whose formulas are traced once per process.
+    /// The fold over `count` elements. Its formulas are traced once per process.
     fn fold(&self, reduction: Reduction, count: usize) -> Arc<Fold> {
         static KNOWN: Known<(&str, u32, u32, bool), Arc<Fold>> = Known::new(Default::default);
         let k = reduction.weight(count);
@@ -109,7 +109,7 @@ macro_rules! losses {
         #[derive(Clone, Copy, Debug, PartialEq)]
         pub struct $op {
             $(#[doc = "Scalar attribute, rounded once to float32."] pub $attr: f32,)*
-            /// What becomes of the losses of all elements.
+            /// How the losses of all elements are combined.
             pub reduction: Reduction,
         }
 
@@ -261,7 +261,7 @@ macro_rules! losses {
     )*};
 }
 
-/// A logarithm held at or above -100, as in the losses of probabilities.
+/// A logarithm clamped to at least -100, as in losses of probabilities.
 fn held_log<R: Real>(log: R) -> R {
     R::where_gt(R::c(-100.0), log, R::c(-100.0), log)
 }
@@ -283,7 +283,7 @@ losses! {
     "l1" L1 {} (x, t) = (x - t).abs(),
         d(g, k) = [signed(x - t, g * k), signed(t - x, g * k)], on [ANY, ANY];
 
-    /// With `r = |x - t|`: `r^2 / 2` up to `delta`, then `delta (r - delta / 2)`.
+    /// With `r = |x - t|`: `r^2 / 2` up to `delta`, `delta (r - delta / 2)` above.
     "huber" Huber { delta = 0.75 } (x, t) = {
             let r = (x - t).abs();
             R::where_gt(r, delta, delta * (r - R::c(0.5) * delta), R::c(0.5) * (r * r))
@@ -291,7 +291,7 @@ losses! {
         d(g, k) = [(R::where_gt((x - t).abs(), delta, signed(x - t, delta), x - t) * g) * k,
                    (R::where_gt((x - t).abs(), delta, signed(t - x, delta), t - x) * g) * k], on [ANY, ANY];
 
-    /// With `r = |x - t|`: `r^2 / (2 beta)` below `beta`, then `r - beta / 2`.
+    /// With `r = |x - t|`: `r^2 / (2 beta)` below `beta`, `r - beta / 2` from there on.
     "smooth_l1" SmoothL1 { beta = 0.75 } (x, t) = {
             let r = (x - t).abs();
             R::where_gt(beta, r, (R::c(0.5) * (r * r)) / beta, r - R::c(0.5) * beta)
@@ -300,7 +300,7 @@ losses! {
                    (R::where_gt(beta, (x - t).abs(), (t - x) / beta, signed(t - x, R::c(1.0))) * g) * k],
         on [ANY, ANY];
 
-    /// Binary cross-entropy of a probability: `-(t ln x + (1 - t) ln(1 - x))`, both logarithms held at or above
+    /// Binary cross-entropy of a probability: `-(t ln x + (1 - t) ln(1 - x))`, both logarithms clamped to at least
     /// -100. NaN outside `[0, 1]`. The slope in `x` is `(x - t) / max(x (1 - x), 1e-12)`.
     "bce" Bce {} (x, t) =
             -(t * held_log(x.log()) + (R::c(1.0) - t) * held_log((-x).log1p())),
@@ -308,13 +308,13 @@ losses! {
                    ((held_log((-x).log1p()) - held_log(x.log())) * g) * k],
         on [(0.05, 0.9), (0.0, 1.0)];
 
-    /// Binary cross-entropy of a logit: `t softplus(-x) + (1 - t) softplus(x)`, without overflow or loss at
-    /// either end.
+    /// Binary cross-entropy of a logit: `t softplus(-x) + (1 - t) softplus(x)`. It neither overflows nor loses
+    /// precision for large `|x|`.
     "bce_with_logits" BceWithLogits {} (x, t) = t * (-x).softplus() + (R::c(1.0) - t) * x.softplus(),
         d(g, k) = [((x.sigmoid() - t) * g) * k, -((x * g) * k)], on [(-8.0, 8.0), (0.0, 1.0)];
 
-    /// Divergence of a log-probability `x` from a target probability: `t (ln t - x)`, 0 where the target is 0 and `x` is
-    /// not NaN, also in its gradients.
+    /// Kullback-Leibler divergence of a log-probability `x` from a target probability: `t (ln t - x)`. Where the target
+    /// is 0 and `x` is not NaN, the loss and its gradients are 0.
     "kl_div" KlDiv {} (x, t) = R::where_eq(t, R::c(0.0), zero_or_nan(x), t * (t.log() - x)),
         d(g, k) = [R::where_eq(x, x, -((t * g) * k), x),
                    R::where_eq(t, R::c(0.0), zero_or_nan(x), (((t.log() - x) + R::c(1.0)) * g) * k)],
@@ -358,7 +358,7 @@ fn label_module() -> Source {
     ("loss".into(), LOSS_CU)
 }
 
-/// A sum times a scalar that is given.
+/// The fold of a sum times a scalar input.
 fn mean() -> &'static Fold {
     static FOLD: OnceLock<Fold> = OnceLock::new();
     FOLD.get_or_init(|| {
@@ -368,7 +368,7 @@ fn mean() -> &'static Fold {
     })
 }
 
-/// The attribute of an ignored label.
+/// The attribute for an ignored label.
 fn ignore_attr(ignore: Option<u32>) -> Option<(&'static str, Attr)> {
     ignore.map(|i| ("ignore_index", Attr::Num(f64::from(i))))
 }

@@ -10,15 +10,15 @@ use dittograd_numerics::scalar::Scalar;
 use dittograd_numerics::shape::Shape;
 use dittograd_numerics::tensor::Tensor;
 
-/// What each row counts in a mean over rows: `1 / n` for `n` rows that are not ignored, or 1 in a sum; 0 for those that
-/// are, NaN for a label at or above the number of classes.
+/// The weight of each row in a mean or sum over rows. In a mean it is `1 / n` for the `n` rows that are not ignored; in
+/// a sum it is 1. It is 0 for ignored rows and NaN for a label at or above the number of classes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LabelWeights {
     /// Label of rows that do not count.
     pub ignore: Option<u32>,
     /// Number of classes.
     pub classes: usize,
-    /// Whether it is for a mean.
+    /// Whether the weights are for a mean.
     pub mean: bool,
 }
 
@@ -99,16 +99,16 @@ impl LabelWeights {
     }
 }
 
-/// Mean over all rows of `-x[label]`, with log-probabilities `(…, C)` and labels `(…)` below C. Rows whose label is
-/// `ignore` do not count; then a label that is neither below C nor ignored gives NaN instead of an error. No rows
-/// have loss 0.
+/// Negative log-likelihood: the mean over rows of `-x[label]`, with log-probabilities `(…, C)` and labels `(…)` below
+/// C. Rows whose label is `ignore` do not count; if `ignore` is set, a label that is neither below C nor ignored gives
+/// NaN instead of an error. No rows have loss 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Nll {
     /// Label of rows that do not count.
     pub ignore: Option<u32>,
 }
 
-/// Gradient of [`Nll`] with respect to the log-probabilities: `-dy / rows` at the labels of rows that count, else 0.
+/// Gradient of [`Nll`] by the log-probabilities: `-dy / rows` at the labels of rows that count, else 0.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NllBwd {
     /// Label of rows that do not count.
@@ -253,7 +253,7 @@ impl Op for NllBwd {
     }
 
     fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, v: Val) -> Result<Vec<Option<Val>>> {
-        // linear in dy, and what it does is what the loss does to v
+        // The gradient is linear in dy, and its adjoint is the loss applied to v.
         let ddy = r.record(Nll { ignore: self.ignore }.into(), &[v, io.ins[1]])?;
         Ok(vec![Some(ddy), None])
     }

@@ -9,21 +9,21 @@ use dittograd_numerics::sum;
 use dittograd_numerics::sum::{ROWS, WIDTH};
 
 simd_fn! {
-    /// Sum of squared distances from `mean` of at most one chunk of the row rule.
+    /// Sum of `(x - mean)^2` over at most one chunk of the row rule.
     pub(crate) fn chunk_squares(simd, x: &[f32], mean: f32) -> f32 {
         sum::chunk([x], |[x]| (x - mean) * (x - mean))
     }
 }
 
 simd_fn! {
-    /// Sum of products of at most one chunk of the row rule.
+    /// Sum of products over at most one chunk of the row rule.
     pub(super) fn chunk_products(simd, a: &[f32], b: &[f32]) -> f32 {
         sum::chunk([a, &b[..a.len()]], |[a, b]| a * b)
     }
 }
 
 simd_fn! {
-    /// Sum of `dy gamma x^` of at most one chunk of the row rule; an empty `gamma` is one.
+    /// Sum of `dy gamma x^` over at most one chunk of the row rule. An empty `gamma` stands for ones.
     pub(super) fn chunk_moments(simd, x: &[f32], dy: &[f32], gamma: &[f32], mean: f32, r: f32) -> f32 {
         let dy = &dy[..x.len()];
         if gamma.is_empty() {
@@ -34,7 +34,7 @@ simd_fn! {
 }
 
 simd_fn! {
-    /// `x^ gamma + beta` along a row, without what is empty.
+    /// `x^ gamma + beta` along a row. An empty `gamma` or `beta` is left out.
     pub(super) fn normalize_row(simd, x: &[f32], gamma: &[f32], beta: &[f32], mean: f32, r: f32, out: &mut [f32]) {
         let n = out.len();
         let x = &x[..n];
@@ -57,7 +57,7 @@ simd_fn! {
 }
 
 simd_fn! {
-    /// The input gradient along a row; an empty `gamma` is one. `row` is mean, r, mean of h, mean of h x^.
+    /// The input gradient along a row. `row` is mean, r, mean of h, mean of h x^. An empty `gamma` stands for ones.
     pub(super) fn gradient_row(simd, x: &[f32], dy: &[f32], gamma: &[f32], row: [f32; 4], out: &mut [f32]) {
         let n = out.len();
         let (x, dy, [mean, r, mean_h, mean_hx]) = (&x[..n], &dy[..n], row);
@@ -75,7 +75,7 @@ simd_fn! {
 }
 
 simd_fn! {
-    /// Adds a row's `dy x^` and `dy` to the chains of its columns; an empty chain is not wanted.
+    /// Adds a row's `dy x^` and `dy` to the running sums of its columns. An empty slice of sums is skipped.
     pub(super) fn chain_row(simd, x: &[f32], dy: &[f32], mean: f32, r: f32, gain: &mut [f32], shift: &mut [f32]) {
         let n = gain.len();
         let (x, dy) = (&x[..n], &dy[..n]);
@@ -96,7 +96,7 @@ simd_fn! {
 }
 
 impl Rows {
-    /// Mean (0 where the norm does not centre) and `1 / std` of a row.
+    /// Mean (0 if the norm does not subtract it) and `1 / std` of a row.
     pub(super) fn stats(&self, simd: Simd, x: &[f32]) -> (f32, f32) {
         let inv = inverse(self.width);
         let mean = if self.centered { reduce::row_sum(simd, x) * inv } else { 0.0 };
@@ -144,7 +144,7 @@ impl Rows {
         (mean, r)
     }
 
-    /// Fills `[dx | dgamma | dbeta]`, of which the first `parts` are there.
+    /// Computes `[dx | dgamma | dbeta]`, or as many of them as `parts` has.
     pub(super) fn cpu_bwd(&self, parts: &[Shape], run: CpuRun<'_>) {
         let (simd, width, rows) = (run.simd, self.width, self.rows);
         let (x, dy) = (run.ins[0], run.ins[run.ins.len() - 1]);

@@ -1,4 +1,4 @@
-//! The CUDA kernels: which one is launched, and with what.
+//! Choice and launch of the CUDA kernels.
 
 use super::{MAX_BLOCKS, Rows, Variant, formulas, inverse};
 use crate::fused::FusedCode;
@@ -13,7 +13,7 @@ use dittograd_numerics::sum::{CHUNK, ROWS};
 pub(super) const NORM_CU: &str = include_str!("norm.cu");
 
 impl Rows {
-    /// `copies` rows are worked on at a time: `x`, and `dy` for gradients.
+    /// The kernel variant when `copies` rows are held at a time: `x`, and `dy` too for gradients.
     pub(super) fn variant(&self, copies: usize, gpu: &Gpu) -> Variant {
         if self.width <= CHUNK {
             return Variant::Warp { per_lane: per_lane(self.width) };
@@ -23,13 +23,13 @@ impl Rows {
             4097..=8192 => 256,
             _ => 512,
         };
-        // Shared memory has room for so many chunk sums beside the rows.
+        // Shared memory holds the rows and up to 64 chunk sums.
         let keep = self.width <= 64 * CHUNK && copies * self.width * 4 + 1024 <= gpu.shared;
         Variant::Block { threads, keep }
     }
 
-    /// Blocks of one row each. Those that need workspace take rows in turns; the others are as many as there are
-    /// rows, since the device fills up better with short blocks than with turns.
+    /// Number of blocks, one row each. Blocks that need workspace loop over rows. Otherwise there is one block per row:
+    /// many short blocks fill the device better than looping ones.
     pub(super) fn blocks(&self, threads: u32, keep: bool, gpu: &Gpu) -> usize {
         self.rows.min(if keep { MAX_BLOCKS } else { gpu.sm_count as usize * (2048 / threads as usize) })
     }
@@ -44,24 +44,25 @@ impl Rows {
         }
     }
 
-    /// Whether one kernel gives all gradients: rows that fit a warp, and enough of them that 32 per block fill
-    /// the device.
+    /// Whether one kernel computes all gradients: a row fits in a warp, and there are enough rows that 32 per block
+    /// still fill the device.
     pub(super) fn fused(&self, sums: usize, gpu: &Gpu) -> bool {
         sums > 0 && self.width <= CHUNK && self.rows >= ROWS * gpu.sm_count as usize
     }
 
-    /// Words of workspace of the backward kernels on CUDA: chain sums, statistics of rows, sums of long rows.
+    /// Words of the backward kernels' workspace on CUDA: column sums, statistics of rows, chunk sums of long rows.
     pub(super) fn regions(&self, sums: usize, gpu: &Gpu) -> [usize; 3] {
         let stats = if sums > 0 && !self.fused(sums, gpu) { 2 * self.rows } else { 0 };
         [sums * self.rows.div_ceil(ROWS) * self.width, stats, self.sums_words(2, gpu)]
     }
 
-    /// The module for rows of this length with so many of gain and shift, and gradients of so many of them.
+    /// The module for rows of this length. `affine` counts gain and shift, `sums` the gradients of them that are
+    /// wanted.
     pub(super) fn module(&self, copies: usize, affine: usize, sums: usize, gpu: &Gpu) -> Source {
         self.module_with(copies, affine, sums, gpu, FusedCode::default())
     }
 
-    /// The same, with a prologue and an epilogue.
+    /// [`Rows::module`] with a prologue and an epilogue.
     pub(super) fn module_with(
         &self,
         copies: usize,

@@ -1,7 +1,7 @@
-//! Normalisation of rows: layer norm and rms norm over the last axes, each one forward and one backward
-//! kernel. A row's elements are neighbours, so all its sums are by the row rule; sums over rows, for the
-//! gradients of gain and shift, are by the column rule. The backward kernels take the statistics from `x`
-//! again, which they have to read anyway, so nothing but the inputs is kept.
+//! Normalisation of rows: layer norm and RMS norm over the last axes. Each has one forward and one backward kernel. A
+//! row is contiguous, so sums along it follow the row rule. Sums over rows, for the gradients of gain and shift, follow
+//! the column rule. The backward kernels have to read `x` anyway and recompute its statistics, so nothing but the
+//! inputs is saved.
 
 pub mod channel;
 
@@ -43,7 +43,7 @@ pub fn normalized<R: Real>(x: R, mean: R, r: R) -> R {
     (x - mean) * r
 }
 
-/// `h - mean(h) - x^ mean(h x^)`, times `r`: the gradient of a normalised value by its input.
+/// The gradient of a normalised value by its input: `(h - mean(h) - x^ mean(h x^)) r`.
 #[inline(always)]
 pub(crate) fn input_gradient<R: Real>(h: R, mean_h: R, hat: R, mean_hx: R, r: R) -> R {
     (-hat).fma(mean_hx, h - mean_h) * r
@@ -77,26 +77,26 @@ struct Rows {
 }
 
 impl Rows {
-    /// The rows of `shape` whose last `axes` axes are one row.
+    /// The rows of `shape`; its last `axes` axes form one row.
     fn of(shape: &Shape, axes: usize, centered: bool, eps: f32) -> Rows {
         let (lead, row) = shape.dims().split_at(shape.rank().saturating_sub(axes));
         Rows { rows: lead.iter().product(), width: row.iter().product(), centered, eps }
     }
 }
 
-/// The most blocks of a grid; grid-stride loops do the rest.
+/// The most blocks of a grid. Grid-stride loops cover larger values.
 pub(crate) const MAX_BLOCKS: usize = 1 << 20;
 
-/// How rows of a given length are shared out on CUDA. It changes the speed, not the sums.
+/// How the CUDA kernels split rows of a given length. This changes the speed, not the sums.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Variant {
-    /// A warp per row, so many elements per lane in registers.
+    /// One warp per row, with `per_lane` elements per lane in registers.
     Warp { per_lane: usize },
-    /// A block per row; what it reads stays in shared memory if there is room.
+    /// One block per row. With `keep`, the row stays in shared memory.
     Block { threads: u32, keep: bool },
 }
 
-/// Shapes of the packed gradients of a norm's input, its gain where there is one, and its shift if `bias`.
+/// Shapes of the packed gradients: of the input, of the gain if there is one, and of the shift if `bias`.
 pub(crate) fn gradient_parts(ins: &[Meta], bias: bool) -> PerInput<Shape> {
     let more = if ins.len() == 3 { 1 + usize::from(bias) } else { 0 };
     let mut parts = PerInput::new(1 + more, ins[0].shape);
@@ -104,7 +104,7 @@ pub(crate) fn gradient_parts(ins: &[Meta], bias: bool) -> PerInput<Shape> {
     parts
 }
 
-/// Errors unless `eps` is a number that can be added to a variance.
+/// Errors unless `eps` is finite and not negative.
 #[doc(hidden)]
 pub fn check_eps(op: &'static str, eps: f32) -> Result<()> {
     if eps >= 0.0 && eps.is_finite() {
@@ -113,7 +113,7 @@ pub fn check_eps(op: &'static str, eps: f32) -> Result<()> {
     Err(Error::argument(op, "eps", format!("is {eps}, use a finite number that is not negative")))
 }
 
-/// The number of inputs, which must be one of a range, all of them float32.
+/// Errors unless the number of inputs is in range and all are float32.
 pub(crate) fn check_inputs(
     op: &'static str,
     ins: &[Meta],
@@ -126,7 +126,7 @@ pub(crate) fn check_inputs(
     (0..ins.len()).try_for_each(|i| typed(op, ins, i, DType::F32))
 }
 
-/// The part of `x`'s shape that its last `axes` axes have, checked.
+/// The last `axes` dimensions of `x`, checked.
 fn row_shape(op: &'static str, x: &Shape, axes: usize) -> Result<Shape> {
     if axes == 0 || axes > x.rank() {
         let why = format!("is {axes} for a value of rank {}, use at least 1 and at most the rank", x.rank());
@@ -139,15 +139,15 @@ fn row_shape(op: &'static str, x: &Shape, axes: usize) -> Result<Shape> {
     Ok(row)
 }
 
-/// A recorded value in a view in which its groups are whole axes.
+/// A view of a recorded value in which each group spans whole axes.
 pub(crate) struct Grouped {
-    /// The view.
+    /// Shape of the view.
     pub view: Shape,
-    /// Axes of the view that a group's elements lie along.
+    /// Axes of the view that a group spans.
     pub reduced: Vec<usize>,
-    /// Gain and shift under a shape that broadcasts to the view.
+    /// Shape of gain and shift that broadcasts to the view.
     pub affine: Shape,
-    /// Whether the mean is taken off.
+    /// Whether the mean is subtracted.
     pub centered: bool,
     /// Added to the variance.
     pub eps: f32,
@@ -158,7 +158,7 @@ impl Grouped {
         record_program(r, &Program::trace(args.len(), |v| vec![f(v)]), self.view, args)
     }
 
-    /// Means over the groups, which broadcast to the view.
+    /// Means over the groups, in a shape that broadcasts to the view.
     fn mean(&self, r: &mut dyn Recorder, v: Val) -> Result<Val> {
         let mut kept = self.view.dims().to_vec();
         self.reduced.iter().for_each(|&a| kept[a] = 1);
@@ -166,11 +166,11 @@ impl Grouped {
         layout::reshape_to(r, mean, Shape::new(&kept)?)
     }
 
-    /// Gradients of `<v, [dx | dgamma | dbeta]>` by `x`, `gamma` and `dy`, made of ordinary ops. `parts` are the
+    /// Gradients of `<v, [dx | dgamma | dbeta]>` by `x`, `gamma` and `dy`, recorded as ordinary ops. `parts` are the
     /// shapes of the packed value.
     ///
-    /// With `h = dy gamma`, `D(q) = r (q - mean q - x^ mean(q x^))` and `v = [u | w | z]`: D is the derivative of
-    /// `x^` by `x` and symmetric, and the derivative of `r` is `-r^2 x^ / n`, so
+    /// Let `h = dy gamma`, `D(q) = r (q - mean q - x^ mean(q x^))` and `v = [u | w | z]`. `D` is the derivative of `x^`
+    /// by `x` and is symmetric; the derivative of `r` is `-r^2 x^ / n`. So the gradients are
     /// `by dy = gamma D(u) + w x^ + z`, `by gamma = sum dy D(u)`,
     /// `by x = D(w dy - r (mean(h x^) u + mean(u x^) h)) - r x^ mean(u D(h))`.
     pub(crate) fn second(
@@ -278,7 +278,7 @@ macro_rules! row_norm {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq)]
         pub struct $op {
-            /// How many of the last axes are one row.
+            /// Number of last axes that form a row.
             pub axes: usize,
             /// Added to the mean square.
             pub eps: f32,
@@ -287,11 +287,11 @@ macro_rules! row_norm {
         $(#[$bwd_doc])*
         #[derive(Clone, Copy, Debug, PartialEq)]
         pub struct $bwd {
-            /// How many of the last axes are one row.
+            /// Number of last axes that form a row.
             pub axes: usize,
             /// Added to the mean square.
             pub eps: f32,
-            /// Whether the gradient of the shift is wanted.
+            /// Whether to compute the gradient of the shift.
             pub bias: bool,
         }
 
@@ -306,7 +306,7 @@ macro_rules! row_norm {
                 Rows::of(&x.shape, self.axes, $centered, self.eps)
             }
 
-            /// Shapes of the packed results.
+            /// Shapes of the packed gradients.
             fn parts(&self, ins: &[Meta]) -> PerInput<Shape> {
                 gradient_parts(ins, self.bias)
             }
@@ -351,7 +351,7 @@ macro_rules! row_norm {
             fn fused_modules(&self, ins: &[Meta], gpu: &Gpu, fused: FusedCode<'_>) -> Option<Vec<Source>> {
                 let rows = self.rows(&ins[0]);
                 let is_warp = matches!(rows.variant(1, gpu), Variant::Warp { .. });
-                // A row of several axes has no column that a program could read by.
+                // An epilogue reads by column; a row of several axes has no single column axis.
                 let is_plain = self.axes == 1 || !fused.epilogue.is_some_and(EpilogueCode::by_column);
                 (is_warp && is_plain).then(|| vec![rows.module_with(1, ins.len() - 1, 0, gpu, fused)])
             }
@@ -541,7 +541,7 @@ macro_rules! row_norm {
                     crate::Sample::new($bwd { axes: *axes, eps: if i % 2 == 0 { 1e-5 } else { 1e-6 }, bias }, cases::inputs(d, *axes, affine, true))
                 };
                 let mut all: Vec<_> = cases::SHAPES.iter().enumerate().map(one).collect();
-                // Enough rows that one kernel does it all on a GPU.
+                // Enough rows that the GPU uses the one-kernel variant.
                 all.push(crate::Sample::new($bwd { axes: 1, eps: 1e-5, bias: $affine == 2 }, cases::inputs(&[4300, 9], 1, 1, true)));
                 all
             }
@@ -577,22 +577,23 @@ macro_rules! row_norm {
 }
 
 row_norm! {
-    /// `y = x^ gamma + beta` with `x^ = (x - mean) / sqrt(var + eps)`, mean and biased variance over the last `axes`
-    /// axes. Inputs `x`, or `x, gamma`, or `x, gamma, beta`; gain and shift have the shape of those axes. A
-    /// constant row gives `beta`.
+    /// Layer norm: `y = x^ gamma + beta` with `x^ = (x - mean) / sqrt(var + eps)`, mean and biased variance over the
+    /// last `axes` axes. Inputs are `x`, or `x, gamma`, or `x, gamma, beta`; gain and shift have the shape of those
+    /// axes. A constant row gives `beta`.
     LayerNorm "layer_norm",
-    /// Gradients of [`LayerNorm`] from `x, dy` or `x, gamma, dy`, packed as `[dx | dgamma | dbeta]`: with `h = dy gamma`,
-    /// `dx = (h - mean(h) - x^ mean(h x^)) / sqrt(var + eps)`, `dgamma = sum dy x^`, `dbeta = sum dy` over all rows.
+    /// Gradients of [`LayerNorm`] from `x, dy` or `x, gamma, dy`, packed as `[dx | dgamma | dbeta]`. With
+    /// `h = dy gamma`: `dx = (h - mean(h) - x^ mean(h x^)) / sqrt(var + eps)`, and over all rows `dgamma = sum dy x^`,
+    /// `dbeta = sum dy`.
     LayerNormBwd "layer_norm_bwd",
     centered: true, affine: 2
 }
 
 row_norm! {
-    /// `y = x^ gamma` with `x^ = x / sqrt(mean(x^2) + eps)`, the mean over the last `axes` axes. Inputs `x`, or
-    /// `x, gamma`; the gain has the shape of those axes.
+    /// RMS norm: `y = x^ gamma` with `x^ = x / sqrt(mean(x^2) + eps)`, the mean over the last `axes` axes. Inputs are
+    /// `x`, or `x, gamma`; the gain has the shape of those axes.
     RmsNorm "rms_norm",
-    /// Gradients of [`RmsNorm`] from `x, dy` or `x, gamma, dy`, packed as `[dx | dgamma]`: with `h = dy gamma`,
-    /// `dx = (h - x^ mean(h x^)) / sqrt(mean(x^2) + eps)`, `dgamma = sum dy x^` over all rows.
+    /// Gradients of [`RmsNorm`] from `x, dy` or `x, gamma, dy`, packed as `[dx | dgamma]`. With `h = dy gamma`:
+    /// `dx = (h - x^ mean(h x^)) / sqrt(mean(x^2) + eps)`, and over all rows `dgamma = sum dy x^`.
     RmsNormBwd "rms_norm_bwd",
     centered: false, affine: 1
 }

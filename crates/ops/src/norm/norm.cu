@@ -1,8 +1,14 @@
-// Normalisation of rows. The module's head defines the constants of the sum trees (CHUNK, ROWS), CENTERED,
-// AFFINE (0, 1 gain, 2 gain and shift), SUMS (gradients of gain and shift wanted), FUSED, how rows are shared
-// out (PER_LANE and EXACT, for rows that fill all lanes, or THREADS and KEEP), the column rule and the formulas inverse_std, normalized and input_gradient.
+// Normalisation of rows. This text is compiled after `#define` lines:
+//   CHUNK, ROWS        constants of the sum trees
+//   CENTERED           1: the mean is subtracted
+//   AFFINE             0: none, 1: gain, 2: gain and shift
+//   SUMS               how many gradients of gain and shift are wanted
+//   FUSED              1: one kernel computes all gradients
+//   PER_LANE, EXACT    a warp per row: elements of a lane, and whether rows fill all lanes
+//   THREADS, KEEP      a block per row: its threads, and whether the row stays in shared memory
+// The column rule and the formulas inverse_std, normalized and input_gradient come before this text too.
 
-// Where a program comes before, the text before this one has it; rows are read through it.
+// A prologue, if there is one, is defined before this text; rows are read through it.
 #ifdef DITTO_PROLOGUE
 #define PROLOGUE_PARAM , const __grid_constant__ Prologue prologue_with
 #define READ_ROW(v) EACH v[q] = IN ? prologue(prologue_with, row, columns, AT) : 0.0f
@@ -11,7 +17,7 @@
 #define READ_ROW(v) load_row(v, x + row * columns, width, lane)
 #endif
 
-// Where a program follows, so has it that; results are stored through it.
+// So is an epilogue, if there is one; results are stored through it.
 #ifdef DITTO_EPILOGUE
 #define EPILOGUE_PARAM , const __grid_constant__ Epilogue epilogue_with
 #define STORE(at, column, value) epilogue_store(epilogue_with, out, at, column, value)
@@ -20,7 +26,7 @@
 #define STORE(at, column, value) out[at] = value
 #endif
 
-// The sum of a warp's lanes, folded by halving, in all lanes.
+// The sum of a warp's lanes, by halving; every lane gets it.
 __device__ __forceinline__ float warp_sum(float s) {
     #pragma unroll
     for (int o = 16; o > 0; o /= 2) s = __fadd_rn(s, __shfl_down_sync(0xffffffffu, s, o));
@@ -45,7 +51,8 @@ __device__ __forceinline__ float gained(float dy, const float* __restrict__ gamm
 #endif
 }
 
-// Chains over `count` rows of a column of dy x^ and of dy. Whole chains have many loads on their way at a time.
+// Running sums of dy x^ and of dy over `count` rows of a column. Full groups of ROWS rows are unrolled, so many loads
+// overlap.
 __device__ __forceinline__ void chain_column(
     const float* __restrict__ x, const float* __restrict__ dy, const float* means, const float* inverses, unsigned step,
     unsigned count, u64 columns, float& gain, float& shift) {
@@ -76,7 +83,7 @@ __device__ __forceinline__ void chain_column(
 
 #ifdef PER_LANE
 
-// A warp per row: element lane + 32 q of the row is the lane's q-th, which is the lane it has in the row rule.
+// A warp per row. Element lane + 32 q of the row is the lane's q-th element, as in the row rule.
 #define EACH _Pragma("unroll") for (unsigned q = 0; q < PER_LANE; ++q)
 #define AT (lane + 32 * q)
 #define IN (EXACT || AT < width)
@@ -101,7 +108,7 @@ __device__ __forceinline__ void row_stats(const float (&v)[PER_LANE], unsigned w
     r = inverse_std(__fmul_rn(warp_sum(squares), inv), eps);
 }
 
-// 4 bytes read and 4 written per element.
+// Forward. 4 bytes read and 4 written per element.
 extern "C" __global__ void __launch_bounds__(256) normalize(
     float* __restrict__ out, const float* __restrict__ x, const float* __restrict__ gamma, const float* __restrict__ beta,
     float* sums, u64 partials, u64 rows, u64 columns, float inv, float eps PROLOGUE_PARAM EPILOGUE_PARAM) {
@@ -116,7 +123,7 @@ extern "C" __global__ void __launch_bounds__(256) normalize(
 
 #ifdef BACKWARD
 
-// The gradient of one row by its input: 8 bytes read and 4 written per element.
+// The input gradient of one row. 8 bytes read and 4 written per element.
 __device__ __forceinline__ void row_gradient(
     float* __restrict__ to, const float* __restrict__ x, const float* __restrict__ gamma, const float* __restrict__ dy,
     unsigned width, unsigned lane, float inv, float eps, float& mean, float& r) {
@@ -138,8 +145,8 @@ __device__ __forceinline__ void row_gradient(
 
 #if FUSED
 
-// A block takes the ROWS rows of one chain: first its warps a row each in turn, then its threads a column each,
-// which chain over the rows just read, out of the caches.
+// A block takes ROWS rows, one chain of the column rule. First its warps process a row each in turn. Then its threads
+// sum a column each over those rows, which are still in the caches.
 extern "C" __global__ void __launch_bounds__(256, 2) gradients(
     float* __restrict__ dx, const float* __restrict__ x, const float* __restrict__ gamma, const float* __restrict__ dy,
     float* __restrict__ chain, float* stats, float* sums, u64 partials, u64 rows, u64 groups, u64 columns, float inv, float eps) {
@@ -190,9 +197,8 @@ extern "C" __global__ void __launch_bounds__(256, 2) gradients(
 
 #else
 
-// A block per row. Chunk c of the row belongs to one warp, and element lane + 32 q of it to one lane, in every
-// pass: so only the sums need barriers. What is read stays in shared memory (KEEP), or is read again, mostly from
-// the L2 cache.
+// A block per row. In every pass, a chunk of the row belongs to one warp, and element lane + 32 q of it to one lane, so
+// only the sums need barriers. The row stays in shared memory (KEEP), or is read again, mostly from the L2 cache.
 #define WARPS (THREADS / 32)
 #if KEEP
 extern __shared__ float kept[];
@@ -201,8 +207,8 @@ typedef unsigned at_t;
 typedef u64 at_t;
 #endif
 
-// The sum by the row rule of use(j, load(j)) over a row. `parts` has room for the chunk sums and the levels above
-// them; two calls in a row must not share it.
+// The sum of use(j, load(j)) over a row, by the row rule. `parts` has room for the chunk sums and the levels above
+// them; two consecutive calls must use different `parts`.
 template <class Load, class Use>
 __device__ __forceinline__ float block_sum(at_t width, float* parts, Load load, Use use) {
     const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -246,7 +252,7 @@ __device__ __forceinline__ float block_sum(at_t width, float* parts, Load load, 
     return warp_sum(s);
 }
 
-// Calls body(j) for all elements of the row, by the thread that has them in block_sum.
+// Calls body(j) for each element j of the row, on the thread that has j in block_sum.
 template <class Body>
 __device__ __forceinline__ void for_each(at_t width, Body body) {
     const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -269,7 +275,7 @@ __device__ __forceinline__ void for_each(at_t width, Body body) {
 #define STORE(k, j, value)
 #endif
 
-// Mean and 1 / std of the row at `from`, which is kept as row 0.
+// Mean and 1 / std of the row at `from`. The row is kept as row 0.
 __device__ __forceinline__ void row_stats(const float* __restrict__ from, at_t width, float* parts0, float* parts1, unsigned& turn, float inv, float eps, float& mean, float& r) {
     mean = 0.0f;
     const auto fetch = [&](at_t j) { return from[j]; };
@@ -319,7 +325,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) gradients(
         const float* const up = dy + row * columns;
         float mean, r;
         row_stats(from, width, PARTS(0), PARTS(1), turn, inv, eps, mean, r);
-        // Row 1 keeps h; without shared memory it is formed again.
+        // Row 1 keeps h. Without shared memory, h is recomputed.
         const auto h_of = [&](at_t j) { return gained(up[j], gamma, j); };
 #if KEEP
         const auto h_again = [&](at_t j) { return kept[width + j]; };
@@ -353,7 +359,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) gradients(
 
 #if !FUSED
 
-// First level of the column rule: a thread chains over ROWS rows of its column. 8 bytes read per element.
+// First level of the column rule: a thread sums ROWS rows of its column. 8 bytes read per element.
 extern "C" __global__ void __launch_bounds__(256) chains(
     float* __restrict__ chain, const float* __restrict__ stats, const float* __restrict__ x, const float* __restrict__ dy,
     u64 rows, u64 groups, u64 columns) {
@@ -371,7 +377,7 @@ extern "C" __global__ void __launch_bounds__(256) chains(
 
 #endif
 
-// The further levels of the column rule over the chains' sums. A block takes 32 columns.
+// The other levels of the column rule. A block takes 32 columns.
 extern "C" __global__ void fold(const float* __restrict__ chain, float* __restrict__ out, u64 groups, u64 columns, u64 stride, u64 count) {
     __shared__ float part[ROWS][33];
     const unsigned x = threadIdx.x % 32, y = threadIdx.x / 32;

@@ -1,4 +1,4 @@
-//! Means to a given size.
+//! Average pooling to a given output size.
 
 use super::avg::{inverse, reference_avg, reference_avg_bwd};
 use super::cuda::PoolKernel;
@@ -12,7 +12,7 @@ use dittograd_numerics::scalar::Scalar;
 use dittograd_numerics::shape::Shape;
 use dittograd_numerics::tensor::Tensor;
 
-/// A shape with other sizes along its last axes, none of them zero.
+/// `x` with the given sizes along its last axes. None may be zero.
 pub(super) fn adapted(op: &'static str, x: &Shape, sizes: &[usize]) -> Result<Shape> {
     if sizes.is_empty() {
         return Err(Error::argument(op, "sizes", "names no axis; give one entry per pooled axis"));
@@ -30,10 +30,10 @@ pub(super) fn adapted(op: &'static str, x: &Shape, sizes: &[usize]) -> Result<Sh
 }
 
 pool_op! {
-    /// Means to given sizes: output cell `o` of `m` along an axis of `n` is the mean of the cells from `floor(o n / m)` to
-    /// below `ceil((o + 1) n / m)`.
+    /// Average pooling to given sizes: output cell `o` of `m`, along an axis of `n`, is the mean of the cells from
+    /// `floor(o n / m)` to below `ceil((o + 1) n / m)`.
     AdaptiveAvgPool "adaptive_avg_pool" 1 {
-        /// Sizes of the pooled axes of the value.
+        /// Sizes of the value's pooled axes.
         sizes: Vec<usize> = attrs.only(&["sizes"]).and_then(|()| attrs.list("sizes")), sizes_attr;
     } attrs
 }
@@ -41,7 +41,7 @@ pool_op! {
 pool_op! {
     /// Gradient of [`AdaptiveAvgPool`] from the upstream gradient.
     AdaptiveAvgPoolBwd "adaptive_avg_pool_bwd" 1 {
-        /// Sizes of the pooled axes of the input.
+        /// Sizes of the input's pooled axes.
         sizes: Vec<usize> = attrs.only(&["sizes"]).and_then(|()| attrs.list("sizes")), sizes_attr;
     } attrs
 }

@@ -1,4 +1,4 @@
-//! The mean of each window.
+//! Average pooling.
 
 use super::cpu::{scale, share_step, sum_step};
 use super::cuda::PoolKernel;
@@ -19,7 +19,7 @@ pub(super) fn count_attr(count: &bool) -> Vec<(&'static str, Attr)> {
     vec![("count_include_pad", Attr::Bool(*count))]
 }
 
-/// The shape of the input of windows whose values have shape `dy`, checked.
+/// The shape of the input whose windows' values have shape `dy`, checked.
 pub(super) fn input_of(
     op: &'static str,
     w: &Window,
@@ -47,7 +47,7 @@ pub(super) fn inverse(cells: usize) -> f32 {
     (1.0 / cells as f64) as f32
 }
 
-/// Means of the real cells of each window: of all cells, or of the real ones.
+/// The sum of the real cells of each window, divided by the number of all its cells or of the real ones.
 pub(super) fn reference_avg<T: Scalar>(planes: &Planes, x: &[T], count_padding: bool) -> Vec<T> {
     let one = |o: usize| {
         let window = planes.window(o);
@@ -70,10 +70,10 @@ pub(super) fn reference_avg_bwd<T: Scalar>(planes: &Planes, dy: &[T], count_padd
 }
 
 pool_op! {
-    /// The mean of each window. Padding counts as cells of value 0, or, if `count_include_pad` is false, not at all.
-    /// The sum is multiplied by the rounded `1 / cells`.
+    /// Average pooling: the mean of each window. Padding counts as cells of value 0, or not at all if
+    /// `count_include_pad` is false. The sum is multiplied by the rounded `1 / cells`.
     AvgPool "avg_pool" 1 {
-        /// The windows; where padding does not count it is at most half of the kernel.
+        /// The windows. If padding does not count, it is at most half of the kernel.
         window: Window = window_from(attrs, &["count_include_pad"]), Window::attrs;
         /// Whether padding counts as cells.
         count_include_pad: bool = attrs.flag("count_include_pad"), count_attr;
@@ -81,14 +81,14 @@ pool_op! {
 }
 
 pool_op! {
-    /// Gradient of [`AvgPool`] from the upstream gradient: each window's, times its rounded `1 / cells`, to all its real
-    /// cells.
+    /// Gradient of [`AvgPool`] from the upstream gradient: each window adds its gradient, times the rounded
+    /// `1 / cells`, to all its real cells.
     AvgPoolBwd "avg_pool_bwd" 1 {
         /// The windows.
         window: Window = window_from(attrs, &["count_include_pad", "sizes"]), Window::attrs;
         /// Whether padding counts as cells.
         count_include_pad: bool = attrs.flag("count_include_pad"), count_attr;
-        /// Sizes of the pooled axes of the input.
+        /// Sizes of the input's pooled axes.
         sizes: Vec<usize> = attrs.list("sizes"), sizes_attr;
     } attrs
 }
@@ -168,7 +168,7 @@ impl Pooling<1> for AvgPoolBwd {
             planes.each_row_of_plane(|o, at| {
                 let dy = &dy[plane * outputs + at..][..width];
                 let mut o = *o;
-                // Windows of one row in increasing order reach a cell with their cells in decreasing order.
+                // For one input cell, increasing windows of a row mean decreasing kernel cells.
                 let (dy, factor) = if self.count_include_pad {
                     (dy, inverse(self.window.cells()))
                 } else {

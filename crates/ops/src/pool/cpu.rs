@@ -7,10 +7,10 @@ use crate::reduce::extremum::{larger, same};
 use dittograd_device::cpu::simd::{Simd, simd_fn};
 use dittograd_numerics::shape::MAX_RANK;
 
-/// No cell.
+/// Marks a window without a chosen cell.
 pub(super) const NO_CELL: u32 = u32::MAX;
 
-/// Loops over the elements of `x` that are `stride` apart, beside those of other slices.
+/// Loops over the elements of `x` with the given stride, zipped with other slices.
 macro_rules! strided {
     ($x:ident, $stride:ident, $out:ident, |$v:ident, $i:ident| $body:block) => {
         if $stride == 1 {
@@ -20,7 +20,7 @@ macro_rules! strided {
                 $body
             }
         } else if $stride == 2 {
-            // Pairs, of which a compiler knows how to take every other word.
+            // Compilers vectorize a stride of two if it is written as pairs.
             let pairs = $x.as_chunks::<2>().0;
             let pairs = &pairs[..pairs.len().min($out.len())];
             for $i in 0..pairs.len() {
@@ -46,7 +46,7 @@ simd_fn! {
 }
 
 simd_fn! {
-    /// Notes the cell of each window whose first one is not found yet, if it is the same number as `y`. The cells are
+    /// For each window without a chosen cell: chooses this cell if its number is the same as `y`. The cells are
     /// `stride` apart, from `cell` on.
     pub(super) fn first_step(simd, x: &[f32], stride: usize, y: &[f32], cell: u32, found: &mut [u32]) {
         let (y, step) = (&y[..found.len()], stride as u32);
@@ -101,7 +101,7 @@ simd_fn! {
 }
 
 simd_fn! {
-    /// Adds `v e^(beta (x - y))` of cells `stride` apart to the sums of their windows.
+    /// Adds `v e^(beta (x - y))` of strided cells to the sums of their windows.
     pub(super) fn weigh_step(simd, beta: f32, x: &[f32], v: &[f32], stride: usize, y: &[f32], sums: &mut [f32]) {
         let y = &y[..sums.len()];
         for (i, (&x, &v)) in x.iter().step_by(stride).zip(v.iter().step_by(stride)).take(sums.len()).enumerate() {
@@ -111,7 +111,7 @@ simd_fn! {
 }
 
 simd_fn! {
-    /// Adds `dy e^(beta (x - y))` of windows to cells `stride` apart.
+    /// Adds `dy e^(beta (x - y))` of windows to strided cells.
     pub(super) fn spread_step(simd, beta: f32, x: &[f32], stride: usize, y: &[f32], dy: &[f32], out: &mut [f32]) {
         let cells = x.iter().step_by(stride).zip(out.iter_mut().step_by(stride));
         for ((&x, out), (&y, &dy)) in cells.zip(y.iter().zip(dy)) {
@@ -121,7 +121,7 @@ simd_fn! {
 }
 
 simd_fn! {
-    /// Adds `dy factor` of windows to cells `stride` apart.
+    /// Adds `dy factor` of windows to strided cells.
     pub(super) fn share_step(simd, dy: &[f32], factor: f32, stride: usize, out: &mut [f32]) {
         for (out, dy) in out.iter_mut().step_by(stride).zip(dy) {
             *out += dy * factor;
@@ -129,11 +129,11 @@ simd_fn! {
     }
 }
 
-/// Cells one task of the thread pool works on.
+/// Cells per task of the thread pool.
 pub(super) const CELLS_PER_TASK: usize = 16 * 1024;
 
 impl Planes {
-    /// Calls `f` with each output row: its plane, the coordinates of its first cell, where it starts, and its words.
+    /// Calls `f` for each output row: its plane, the coordinates of its first cell, its start, and its words.
     pub(super) fn each_output_row(
         &self,
         run: CpuRun<'_>,
@@ -155,7 +155,7 @@ impl Planes {
         });
     }
 
-    /// About how many cells a window has.
+    /// Number of cells of a window; an estimate for adaptive windows.
     pub(super) fn kernel_cells(&self) -> usize {
         match &self.cells {
             Cells::Fixed(w) => w.cells(),
@@ -163,7 +163,7 @@ impl Planes {
         }
     }
 
-    /// Calls `f` with each plane of the input's gradient, filled with zeros.
+    /// Calls `f` for each plane of the input gradient, which is filled with zeros first.
     pub(super) fn each_input_plane(&self, run: CpuRun<'_>, f: impl Fn(usize, &mut [f32]) + Sync) {
         if run.out.is_empty() {
             return;
@@ -178,7 +178,7 @@ impl Planes {
         });
     }
 
-    /// For each window of an output row the first cell that is the same number as `y`, in row-major order.
+    /// For each window of an output row: the first cell, in row-major order, that is the same number as `y`.
     pub(super) fn first_cells(
         &self,
         simd: Simd,
@@ -194,7 +194,7 @@ impl Planes {
             for k in 0..kernel {
                 let (range, first) = self.real_span(k);
                 if !range.is_empty() {
-                    // The shape rule holds planes below 2^32 cells.
+                    // The shape rule limits planes to fewer than 2^32 cells.
                     let cell = (row + first) as u32;
                     first_step(simd, &x[row + first..], stride, &y[range.clone()], cell, &mut found[range]);
                 }

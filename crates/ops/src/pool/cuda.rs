@@ -13,7 +13,7 @@ use dittograd_numerics::shape::MAX_RANK;
 
 const POOL_CU: &str = include_str!("pool.cu");
 
-/// Cells of a window up to which loops over it are unrolled.
+/// Windows with more cells than this are not unrolled.
 const MAX_UNROLLED_CELLS: usize = 32;
 
 /// What a kernel of `pool.cu` computes.
@@ -44,7 +44,7 @@ impl PoolKernel {
         }
     }
 
-    /// Its name in that of a module.
+    /// Its part of the module's name.
     fn name(self) -> String {
         let count_padding = !matches!(
             self,
@@ -53,7 +53,7 @@ impl PoolKernel {
         self.op().to_lowercase() + if count_padding { "" } else { "_real" }
     }
 
-    /// Whether a thread has an input cell and visits the windows that hold it.
+    /// Whether each thread has an input cell and visits the windows that hold it.
     pub(super) fn gathers(self) -> bool {
         matches!(self, PoolKernel::MaxBwd | PoolKernel::AvgBwd { .. } | PoolKernel::SmoothBwd)
     }
@@ -75,8 +75,8 @@ fn smooth_functions() -> String {
 }
 
 impl Planes {
-    /// The module of a kernel. Kernel, stride, padding and dilation are part of the text, so that loops over windows
-    /// are unrolled; sizes are arguments.
+    /// The module of a kernel. Kernel size, stride, padding and dilation are constants of the text, so that loops over
+    /// windows unroll; sizes of planes are arguments.
     pub(super) fn module(&self, kernel: PoolKernel) -> Source {
         let list = |v: &[usize], by: &str| v.iter().map(usize::to_string).collect::<Vec<_>>().join(by);
         let rank = self.rank();
@@ -122,7 +122,7 @@ impl Planes {
 
     /// Queues the kernel.
     pub(super) fn run_cuda(&self, kernel: PoolKernel, scalar: f32, run: &CudaRun<'_>) -> Result<()> {
-        // `x, y, dy`, of which a mean and its gradient have one alone.
+        // The inputs are `x, y, dy`; averages and their gradients have only one.
         let ins = match *run.ins {
             [dy] if kernel.gathers() => [0, 0, dy],
             [x] => [x, 0, 0],
@@ -137,7 +137,7 @@ impl Planes {
         let kernel = run.cuda.kernel(&module, source, "pool")?;
         let mut sizes = [1u32; 2 * MAX_RANK];
         for a in 0..self.rank() {
-            // The shape rule holds sizes below 2^31.
+            // The shape rule limits sizes to less than 2^31.
             sizes[a] = self.input[a] as u32;
             sizes[MAX_RANK + a] = self.output[a] as u32;
         }

@@ -1,4 +1,4 @@
-//! The largest of each window.
+//! Max pooling.
 
 use super::Pooling;
 use super::cpu::{NO_CELL, max_step};
@@ -15,17 +15,17 @@ use dittograd_numerics::shape::Shape;
 use dittograd_numerics::tensor::Tensor;
 
 pool_op! {
-    /// The largest of each window. Padding is ignored; a NaN counts as larger than every number; a window of `-inf`
-    /// gives `-inf`, as does one without a real cell, which only a dilated window can be.
+    /// Max pooling: the largest element of each window. Padding is ignored. A NaN counts as larger than every number. A
+    /// window of `-inf` gives `-inf`, and so does a window without a real cell (which only dilation can cause).
     MaxPool "max_pool" 1 {
-        /// The windows; padding is at most half of the kernel.
+        /// The windows. Padding is at most half of the kernel.
         window: Window = window_from(attrs, &[]), Window::attrs;
     } attrs
 }
 
 pool_op! {
-    /// Gradient of [`MaxPool`] from `x`, its value `y` and the upstream gradient: each window's gradient goes to its
-    /// first cell, in row-major order, that is the same number as `y` there.
+    /// Gradient of [`MaxPool`] from `x`, its value `y` and the upstream gradient. Each window's gradient goes to its
+    /// first cell, in row-major order, that is the same number as the window's `y`.
     MaxPoolBwd "max_pool_bwd" 3 {
         /// The windows.
         window: Window = window_from(attrs, &[]), Window::attrs;
@@ -33,8 +33,8 @@ pool_op! {
 }
 
 pool_op! {
-    /// Of each window the element of `v` at the cell that [`MaxPoolBwd`] gives the window's gradient to, from `x, y, v`;
-    /// 0 where there is none.
+    /// From `x, y, v`, for each window: the element of `v` at the cell that [`MaxPoolBwd`] gives the window's gradient
+    /// to; 0 if there is none.
     MaxPoolPick "max_pool_pick" 3 {
         /// The windows.
         window: Window = window_from(attrs, &[]), Window::attrs;
@@ -92,7 +92,7 @@ impl Pooling<3> for MaxPoolBwd {
     }
 
     fn planes(&self, x: &Shape, _out: &Shape) -> Planes {
-        // After the shape rule the windows fit.
+        // The shape rule has checked that the windows fit.
         let out = window_shape(Self::NAME, &self.window, x, false).unwrap_or(*x);
         Planes::new(x, &out, self.window.kernel.len(), Cells::Fixed(self.window.clone()))
     }

@@ -1,10 +1,10 @@
-//! Pooling over the last axes of a value: maximum, average, smooth maximum, and averages to a given size.
+//! Pooling over the last axes of a value: max, average, smooth max, and adaptive average.
 //!
-//! The window of output cell `o` holds, along each axis, the input positions `o stride - padding + k dilation` for
-//! `k` from 0 below the kernel. Every sum over a window, and every gradient's sum over the windows that hold a
-//! cell, is one chain from +0, in row-major order of the cells or of the windows.
+//! The window of output cell `o` holds, along each axis, the input positions `o stride - padding + k dilation` for `k`
+//! from 0 to below the kernel size. Every sum over a window, and in gradients every sum over the windows that hold a
+//! cell, is sequential from +0, in row-major order of the cells or of the windows.
 
-/// A struct with attributes, and [`Op`] for it by its [`Pooling`].
+/// Defines a struct with attributes and implements [`Op`] for it from its [`Pooling`].
 macro_rules! pool_op {
     (
         $(#[$doc:meta])* $op:ident $name:literal $arity:literal
@@ -90,12 +90,12 @@ use dittograd_numerics::shape::Shape;
 use dittograd_numerics::tensor::Tensor;
 use window::Planes;
 
-/// What pooling ops of `INPUTS` inputs differ in. Methods named as those of [`Op`] do the same, on planes.
+/// What differs between pooling ops of `INPUTS` inputs. Methods with the names of [`Op`]'s do the same on planes.
 trait Pooling<const INPUTS: usize>: Op {
-    /// Shape of the value from those of the inputs, or why they cannot be.
+    /// Shape of the value, or an error about the inputs' shapes.
     fn shape(&self, ins: &[Shape; INPUTS]) -> Result<Shape>;
 
-    /// The planes and windows, from the shapes of the first input and of the value.
+    /// The planes and windows for the shapes of the first input and of the value.
     fn planes(&self, first: &Shape, out: &Shape) -> Planes;
 
     /// The CUDA kernel and its scalar argument.
@@ -107,7 +107,7 @@ trait Pooling<const INPUTS: usize>: Op {
     /// Records the gradients of the inputs.
     fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>>;
 
-    /// The value of one plane by the definition, from that plane of each input.
+    /// The value of one plane from the definition, given that plane of each input.
     fn reference<T: Scalar>(&self, planes: &Planes, ins: &[&[T]]) -> Vec<T>;
 }
 

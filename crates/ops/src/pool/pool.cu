@@ -4,7 +4,7 @@
 // The window of output o holds, along each axis, the cells o * stride - padding + k * dilation for k < kernel; those outside
 // the plane are padding.
 //
-// This text is compiled behind `#define` lines that pick one variant. The geometry is a constant, so that loops over a
+// This text is compiled after `#define` lines that pick one variant. The geometry is constant, so that loops over a
 // window unroll; sizes of planes are arguments.
 //   OP                 what is computed, one of the OP_ constants below
 //   RANK               pooled axes
@@ -16,7 +16,8 @@
 // The smooth ops also need device functions, generated from the same formulas as the CPU's: `finite_shift`, `shifted_exp`,
 // `log_sum_exp` and `weighted_exp`.
 //
-// Order of summation: one chain from +0, in row-major order of the cells of a window, or of the windows that hold a cell.
+// Order of summation: sequential from +0, in row-major order of the cells of a window, or of the windows that hold a
+// cell.
 
 //                          out                 x          y            dy                      scalar
 #define OP_MAX 1         // max of the window   input      -            -                       -
@@ -57,13 +58,13 @@ template <int A> __device__ constexpr int at(const int (&list)[RANK]) { return l
 #define DILATION_AT(A) at<A>({DILATION})
 #endif
 
-// NaN is larger than every number; of equals the first stays.
+// NaN is larger than every number; among equals the first stays.
 __device__ __forceinline__ bool larger(float v, float best) { return v > best || (v != v && best == best); }
 
 // Equality in which NaN equals NaN.
 __device__ __forceinline__ bool same(float a, float b) { return a == b || (a != a && b != b); }
 
-// Splits the innermost coordinate off a linear index. 32-bit division where it suffices: it is several times faster.
+// Splits the innermost coordinate off a linear index. 32-bit division where it suffices is several times faster.
 __device__ __forceinline__ unsigned take(u64& rest, unsigned size) {
     u64 left;
     if (rest <= 0xffffffffull) left = (unsigned)rest / size;
@@ -73,7 +74,7 @@ __device__ __forceinline__ unsigned take(u64& rest, unsigned size) {
     return c;
 }
 
-// Coordinates of a linear index; what is left of it is the plane.
+// Coordinates of a linear index; the remaining quotient is the plane.
 template <int A = RANK - 1>
 __device__ __forceinline__ void coordinates(u64& rest, const unsigned (&sizes)[10], Position& p) {
     p.at[A] = take(rest, sizes[A]);
@@ -107,7 +108,7 @@ __device__ __forceinline__ void window_of(const Position& o, const Sizes& sizes,
     }
 }
 
-// Calls f(real, offset) for each cell of a window in row-major order; cells of the padding are not real.
+// Calls f(real, offset) for each cell of a window in row-major order. Padding cells are not real.
 template <int A = 0, class F>
 __device__ __forceinline__ void each_cell(const Window& w, const Sizes& sizes, Position& p, const F& f) {
     if constexpr (A == RANK) {
@@ -125,7 +126,7 @@ __device__ __forceinline__ void each_cell(const Window& w, const Sizes& sizes, P
     }
 }
 
-// The offset of the first cell of a window that holds `value`, ~0 if there is none.
+// The offset of the first cell of a window that holds `value`, or ~0.
 __device__ __forceinline__ u64 first_cell(const Window& w, const Sizes& sizes, const float* plane, float value) {
     u64 first = ~0ull;
     Position p;
@@ -151,7 +152,7 @@ __device__ __forceinline__ void each_window(const Position& c, const Sizes& size
 #else
         const int padded = (int)c.at[A] + PADDING_AT(A);
         if constexpr (DILATION_AT(A) == 1) {
-            // Neighbouring windows, at most kernel / stride of them.
+            // Consecutive windows, at most kernel / stride of them.
             const int past = padded - KERNEL_AT(A) + 1;
             const int low = past <= 0 ? 0 : (past + STRIDE_AT(A) - 1) / STRIDE_AT(A);
             const int high = min(padded / STRIDE_AT(A), (int)sizes.out[A] - 1);
@@ -162,7 +163,7 @@ __device__ __forceinline__ void each_window(const Position& c, const Sizes& size
                 each_window<A + 1>(c, sizes, o, f);
             }
         } else {
-            // The window whose cell k this is: the larger k, the earlier the window.
+            // The window in which this is cell k. The larger k, the earlier the window.
             UNROLL_WINDOW
             for (int k = KERNEL_AT(A) - 1; k >= 0; --k) {
                 const int start = padded - k * DILATION_AT(A);
@@ -177,7 +178,7 @@ __device__ __forceinline__ void each_window(const Position& c, const Sizes& size
 }
 
 #if OP == OP_AVG || OP == OP_AVG_BWD
-// Cells of a window inside the plane. Averages are not dilated.
+// Cells of a window inside the plane. Average pooling has no dilation.
 template <int A = RANK - 1>
 __device__ __forceinline__ auto real_cells(const Window& w, const Sizes& sizes) {
 #if ADAPTIVE
@@ -190,7 +191,7 @@ __device__ __forceinline__ auto real_cells(const Window& w, const Sizes& sizes) 
 #endif
 }
 
-// 1 / cells of a window, rounded: of all cells or of the real ones.
+// The rounded 1 / cells of a window: of all cells or of the real ones.
 __device__ __forceinline__ float inverse_cells(const Window& w, const Sizes& sizes, float inverse_of_all) {
     return COUNT_PADDING ? inverse_of_all : __fdiv_rn(1.0f, (float)real_cells(w, sizes));
 }

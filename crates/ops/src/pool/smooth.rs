@@ -25,7 +25,7 @@ pub(super) fn check_beta(op: &'static str, beta: f32) -> Result<()> {
     Err(Error::argument(op, "beta", format!("is {beta}, use a finite number other than 0")))
 }
 
-/// The largest of `beta v`, or 0 where that is infinite: then the exponentials themselves say so.
+/// The largest `beta v`, or 0 if it is infinite: then the exponentials give the infinite result.
 #[inline(always)]
 pub(super) fn finite_shift<R: Real>(m: R) -> R {
     R::where_gt(R::c(f64::INFINITY), m.abs(), m, R::c(0.0))
@@ -43,7 +43,7 @@ pub(super) fn log_sum_exp<R: Real>(m: R, s: R, beta: R) -> R {
     (m + s.log()) / beta
 }
 
-/// `g e^(beta (x - y))`: what a cell weighs in a window of value `y`.
+/// `g e^(beta (x - y))`: a cell's weight in a window of value `y`, times `g`.
 #[inline(always)]
 pub(super) fn weighted_exp<R: Real>(beta: R, x: R, y: R, g: R) -> R {
     g * (beta * (x - y)).exp()
@@ -56,17 +56,17 @@ fn scaled_product(r: &mut dyn Recorder, a: Val, b: Val, factor: f32) -> Result<V
     record_program(r, &program, shape, &[a, b])
 }
 
-/// What is done with cells a stride apart and the outputs they belong to.
+/// A callback for strided cells: the cells, their stride, and the outputs they belong to.
 pub(super) type Visit<'f> = &'f mut dyn FnMut(&[f32], usize, std::ops::Range<usize>);
 
 pool_op! {
-    /// `ln(sum e^(beta v)) / beta` over each window, with the largest `beta v` taken out first. Padding takes part with
-    /// value 0. It is not a mean: a constant window of `K` cells gives `c + ln(K) / beta`. A negative `beta` gives a smooth
-    /// minimum.
+    /// Smooth max pooling: `ln(sum e^(beta v)) / beta` over each window, with the largest `beta v` subtracted first.
+    /// Padding takes part with value 0. It is not a mean: a constant window of `K` cells gives `c + ln(K) / beta`. A
+    /// negative `beta` gives a smooth minimum.
     SmoothMaxPool "smooth_max_pool" 1 {
-        /// The windows; padding is at most half of the kernel.
+        /// The windows. Padding is at most half of the kernel.
         window: Window = window_from(attrs, &["beta"]), Window::attrs;
-        /// How sharp: finite and not 0.
+        /// Sharpness: finite and not 0.
         beta: f32 = attrs.num("beta").map(|b| b as f32), beta_attr;
     } attrs
 }
@@ -77,7 +77,7 @@ pool_op! {
     SmoothMaxPoolBwd "smooth_max_pool_bwd" 3 {
         /// The windows.
         window: Window = window_from(attrs, &["beta"]), Window::attrs;
-        /// How sharp.
+        /// Sharpness.
         beta: f32 = attrs.num("beta").map(|b| b as f32), beta_attr;
     } attrs
 }
@@ -87,7 +87,7 @@ pool_op! {
     SmoothMaxPoolSum "smooth_max_pool_sum" 3 {
         /// The windows.
         window: Window = window_from(attrs, &["beta"]), Window::attrs;
-        /// How sharp.
+        /// Sharpness.
         beta: f32 = attrs.num("beta").map(|b| b as f32), beta_attr;
     } attrs
 }
@@ -115,7 +115,7 @@ impl Pooling<1> for SmoothMaxPool {
             let (m, zeros) = scratch.words()[..2 * width].split_at_mut(width);
             m.fill(f32::NEG_INFINITY);
             zeros.fill(0.0);
-            // Each cell of the kernel: real ones for a range of outputs, padding around it.
+            // For each cell of the kernel: real for a range of outputs, padding outside it.
             let each = |f: Visit<'_>| {
                 planes.rows(o, |row| {
                     for k in 0..kernel {
@@ -199,7 +199,8 @@ impl Pooling<3> for SmoothMaxPoolBwd {
     }
 
     fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, v: Val) -> Result<Vec<Option<Val>>> {
-        // With f = sum dy e^(beta (x - y)) and S = sum v e^(beta (x - y)): by x it is beta v f, by y -beta dy S, by dy S.
+        // Let f = sum dy e^(beta (x - y)) and S = sum v e^(beta (x - y)). The gradients are: by x, beta v f; by y,
+        // -beta dy S; by dy, S.
         let op = SmoothMaxPoolSum { window: self.window.clone(), beta: self.beta };
         let by_dy = r.record(op.into(), &[io.ins[0], io.ins[1], v])?;
         let by_x = scaled_product(r, v, io.out, self.beta)?;
@@ -256,7 +257,8 @@ impl Pooling<3> for SmoothMaxPoolSum {
     }
 
     fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, u: Val) -> Result<Vec<Option<Val>>> {
-        // With S = sum v e^(beta (x - y)) and B = sum u e^(beta (x - y)): by v it is B, by x beta v B, by y -beta u S.
+        // Let S = sum v e^(beta (x - y)) and B = sum u e^(beta (x - y)). The gradients are: by v, B; by x, beta v B; by
+        // y, -beta u S.
         let op = SmoothMaxPoolBwd { window: self.window.clone(), beta: self.beta };
         let by_v = r.record(op.into(), &[io.ins[0], io.ins[1], u])?;
         let by_x = scaled_product(r, io.ins[2], by_v, self.beta)?;

@@ -9,16 +9,16 @@ use dittograd_numerics::shape::{MAX_RANK, Shape};
 pub struct Window {
     /// Cells of a window.
     pub kernel: Vec<usize>,
-    /// Cells between neighbouring windows.
+    /// Distance between the starts of neighbouring windows.
     pub stride: Vec<usize>,
     /// Cells added at both ends of an axis.
     pub padding: Vec<usize>,
-    /// Distance of a window's neighbouring cells.
+    /// Distance between neighbouring cells of a window.
     pub dilation: Vec<usize>,
 }
 
 impl Window {
-    /// Windows of neighbouring cells.
+    /// Windows without dilation.
     pub fn new(kernel: &[usize], stride: &[usize], padding: &[usize]) -> Window {
         Window {
             kernel: kernel.to_vec(),
@@ -33,7 +33,7 @@ impl Window {
         self.kernel.iter().product()
     }
 
-    /// Sizes of the result for inputs of the given sizes, checked. `padding_only` allows windows that hold nothing but padding.
+    /// Output sizes for the given input sizes, checked. `padding_only` allows windows of padding only.
     pub(super) fn sizes(&self, op: &'static str, input: &[usize], padding_only: bool) -> Result<Vec<usize>> {
         let d = self.kernel.len();
         if [&self.stride, &self.padding, &self.dilation].iter().any(|v| v.len() != d) {
@@ -55,7 +55,7 @@ impl Window {
                 if k == 0 || s == 0 || g == 0 {
                     return bad("kernel", format!("kernel {k}, stride {s}, dilation {g} must be positive"));
                 }
-                // Kernels count positions in 32 bits.
+                // The kernels use 32-bit positions.
                 if s >= 1 << 31 {
                     return bad("stride", format!("{s} is beyond 31 bits"));
                 }
@@ -106,7 +106,7 @@ pub(super) fn with_last_axes(shape: &Shape, sizes: &[usize]) -> Result<Shape> {
     Shape::new(&d)
 }
 
-/// The last `count` dimensions, or an error if there are fewer or none are asked for.
+/// The last `count` dimensions. An error if `count` is 0 or more than there are.
 pub(super) fn pooled_axes<'s>(op: &'static str, shape: &'s Shape, count: usize) -> Result<&'s [usize]> {
     if count == 0 {
         return Err(Error::argument(op, "kernel", "names no axis; give one entry per pooled axis"));
@@ -128,7 +128,7 @@ pub(super) enum Cells {
     Adaptive,
 }
 
-/// Planes of input and output sizes.
+/// The sizes of input and output planes, and the windows.
 #[derive(Clone, Debug)]
 pub(super) struct Planes {
     pub(super) count: usize,
@@ -137,7 +137,7 @@ pub(super) struct Planes {
     pub(super) cells: Cells,
 }
 
-/// A position by its coordinates.
+/// Coordinates of a linear position.
 pub(super) fn coordinates(mut at: usize, sizes: &[usize]) -> [usize; MAX_RANK] {
     let mut c = [0; MAX_RANK];
     for axis in (0..sizes.len()).rev() {
@@ -170,7 +170,7 @@ impl Planes {
         self.output.iter().product()
     }
 
-    /// Kernel cells along an axis in the window of output `o`, and where cell `k` lies, padding included.
+    /// Number of kernel cells along an axis in the window of output `o`, padding included.
     pub(super) fn kernel(&self, axis: usize, o: usize) -> usize {
         match &self.cells {
             Cells::Fixed(w) => w.kernel[axis],
@@ -190,8 +190,8 @@ impl Planes {
         (at < self.input[axis]).then_some(at)
     }
 
-    /// Calls `f` with the start of each input row that a window touches, in row-major order of the kernel's cells
-    /// along all axes but the last; `None` for rows of padding.
+    /// Calls `f` with the start of each input row that a window touches, in row-major order of the kernel's cells along
+    /// all axes but the last. Rows of padding are `None`.
     pub(super) fn rows(&self, outer: &[usize; MAX_RANK], mut f: impl FnMut(Option<usize>)) {
         let last = self.rank() - 1;
         if last == 1 {
@@ -214,8 +214,8 @@ impl Planes {
         }
     }
 
-    /// For fixed windows: the outputs of a row whose cell `k` along the last axis is real, and the position of the
-    /// first one's.
+    /// For fixed windows: the outputs of a row whose cell `k` along the last axis is real, and the input position of
+    /// that cell for the first of them.
     pub(super) fn real_span(&self, k: usize) -> (std::ops::Range<usize>, usize) {
         let last = self.rank() - 1;
         let Cells::Fixed(w) = &self.cells else { return (0..0, 0) };
@@ -234,7 +234,7 @@ impl Planes {
         (0..self.rank()).map(along).product()
     }
 
-    /// Positions of the cells of a window in row-major order, `None` in the padding: the definition.
+    /// Positions of the cells of a window in row-major order, from the definition. Padding is `None`.
     pub(super) fn window(&self, output: usize) -> Vec<Option<usize>> {
         let o = coordinates(output, &self.output);
         let sizes: Vec<usize> = (0..self.rank()).map(|a| self.kernel(a, o[a])).collect();
@@ -247,7 +247,7 @@ impl Planes {
             .collect()
     }
 
-    /// Calls `f` with each output row of a plane: coordinates of its first cell and where it starts in the plane.
+    /// Calls `f` for each output row of a plane: coordinates of its first cell, and its start in the plane.
     pub(super) fn each_row_of_plane(&self, mut f: impl FnMut(&[usize; MAX_RANK], usize)) {
         let row = self.output[self.rank() - 1];
         (0..self.output_len()).step_by(row).for_each(|at| f(&coordinates(at, &self.output), at));
@@ -262,7 +262,7 @@ impl Planes {
     }
 }
 
-/// The shape of a value with one element per window over `x`.
+/// The shape with one element per window over `x`.
 pub(super) fn window_shape(op: &'static str, w: &Window, x: &Shape, padding_only: bool) -> Result<Shape> {
     let sizes = w.sizes(op, pooled_axes(op, x, w.kernel.len())?, padding_only)?;
     with_last_axes(x, &sizes)
@@ -273,8 +273,8 @@ pub(super) fn check_shape(op: &'static str, why: &'static str, want: Shape, got:
     if want == got { Ok(()) } else { Err(mismatch(op, why, want, got)) }
 }
 
-/// Checks `x`, `y` with one element per window, and `v`: with `cells` shaped as `x`, else as `y`. The value has the shape of
-/// the other.
+/// Checks `x`, `y` and `v`, where `y` has one element per window. `v` has the shape of `x` if `cells`, else of `y`.
+/// Returns the shape of the other.
 pub(super) fn three_shapes(
     op: &'static str,
     w: &Window,
@@ -291,7 +291,7 @@ pub(super) fn three_shapes(
 /// The attributes of a window.
 const WINDOW_ATTRS: [&str; 4] = ["kernel", "stride", "padding", "dilation"];
 
-/// The window in these attributes, beside which there are `more`.
+/// Reads a window from attributes. `more` lists other attributes that are allowed.
 pub(super) fn window_from(attrs: &Attrs, more: &[&str]) -> Result<Window> {
     attrs.only(&[&WINDOW_ATTRS[..], more].concat())?;
     Window::from_attrs(attrs)

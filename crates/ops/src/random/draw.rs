@@ -1,4 +1,4 @@
-//! Floats: formulas of uniform draws.
+//! Random floats: formulas of uniform draws.
 
 use super::{ELEMENTS_PER_TASK, RANDOM_CU, base, check, reference_key};
 use crate::pointwise::map;
@@ -13,11 +13,11 @@ use dittograd_numerics::scalar::{Real, Scalar};
 use dittograd_numerics::shape::Shape;
 use dittograd_numerics::tensor::Tensor;
 
-/// A formula of uniform draws and scalar inputs, as a program: the draws come first.
+/// A pointwise program of uniform draws and scalar inputs. The draws come first.
 struct Draw {
     seed: u64,
     counter: u64,
-    /// Uniforms per element: element `i` has those at `draws * i`, `draws * i + 1`, …
+    /// Uniforms per element: element `i` uses those at `draws * i`, `draws * i + 1`, …
     draws: usize,
     program: Program,
 }
@@ -30,7 +30,7 @@ impl Draw {
         run.pool.chunks_mut(run.out, ELEMENTS_PER_TASK, |task, out| {
             let mut registers = Registers::new(&self.program, block);
             let mut scratch = Scratch::take((self.draws + scalars) * block);
-            // The thread's scratch may be longer than asked for.
+            // The thread's scratch may be longer than requested.
             let words = &mut scratch.words()[..(self.draws + scalars) * block];
             for (s, words) in words.chunks_exact_mut(block).skip(self.draws).enumerate() {
                 words.fill(ins[s][0]);
@@ -51,8 +51,8 @@ impl Draw {
         });
     }
 
-    /// The kernel `draw` of `random.cu` with the program as its formula. Constants are arguments, so that ops that differ
-    /// in them alone share a module.
+    /// The kernel `draw` of `random.cu` with the program as its formula. Constants are arguments, so that ops that
+    /// differ only in constants share a module.
     fn module(&self) -> Source {
         let scalars = self.program.inputs() - self.draws;
         let (inputs, constants) = (self.program.inputs(), self.program.consts().len());
@@ -101,7 +101,7 @@ impl Draw {
     }
 }
 
-/// Why an attribute cannot be, in words.
+/// Why an attribute's value is refused.
 type Refusal = Option<&'static str>;
 
 fn probability(p: f32) -> Refusal {
@@ -132,7 +132,7 @@ macro_rules! random_op {
         }
 
         impl $op {
-            /// An element from its uniforms and the scalar inputs.
+            /// One element, from its uniforms and the scalar inputs.
             fn value<R: Real>(&$self, $u: &[R]) -> R {
                 $value
             }
@@ -260,11 +260,11 @@ random_op! {
 }
 
 random_op! {
-    /// Uniform draws from `lo` to `hi`: `lo + (hi - lo) u` with one rounding. The rounding may give `hi` itself.
+    /// Uniform draws in `[lo, hi)`: `lo + (hi - lo) u` with one rounding, which may give `hi` itself.
     UniformRange "uniform_range" {
-        /// The least value.
+        /// Lower end of the range.
         lo: -1.5, finite, not [f32::NAN, f32::INFINITY];
-        /// The end of the range.
+        /// Upper end of the range.
         hi: 2.25, finite, not [f32::NAN, f32::NEG_INFINITY];
     } draws: 1, scalars: 0, bound: crate::Bound { ulps: 0.0, terms: 2.0 },
     value(self, u) = u[0].fma(R::c(f64::from(self.hi) - f64::from(self.lo)), R::c(f64::from(self.lo)))
@@ -280,15 +280,15 @@ random_op! {
 }
 
 random_op! {
-    /// 1 with the probability that the input, a single number, says, else 0: everything is kept from 1 on, nothing up to
-    /// 0 or for NaN. The probability has no gradient.
+    /// 1 with the probability given by the input, a scalar, else 0. From 1 on everything is kept, up to 0 or for NaN
+    /// nothing. The probability has no gradient.
     BernoulliMask "bernoulli_mask" {} draws: 1, scalars: 1, bound: crate::Bound::EXACT,
     value(self, u) = R::where_gt(u[1], u[0], R::c(1.0), R::c(0.0))
 }
 
 random_op! {
-    /// Normal draws by Box and Muller, two uniforms each: `z = sqrt(-2 ln(u + 2^-24)) cos(2 pi v)`, the value `mean + std z`
-    /// with one rounding. No draw is further than 5.77 `std` from the mean.
+    /// Normal draws by Box and Muller from two uniforms each: `z = sqrt(-2 ln(u + 2^-24)) cos(2 pi v)`. The value is
+    /// `mean + std z` with one rounding. No draw is further than 5.77 `std` from the mean.
     Normal "normal" {
         /// The mean.
         mean: -0.25, finite, not [f32::NAN, f32::INFINITY];

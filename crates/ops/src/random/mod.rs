@@ -1,8 +1,8 @@
-//! Values made from nothing: constants and random draws.
+//! Ops without tensor inputs: constants and random draws.
 //!
-//! A random op knows its seed and its place in the stream of random calls. Eagerly that place is absolute;
-//! in a compiled program it is relative to a counter that is a run-time input (two u32 words, low first),
-//! so each run draws anew and eager and compiled runs draw the same numbers.
+//! A random op has a seed and a position in the stream of random calls. In eager mode the position is absolute. In a
+//! compiled program it is relative to a counter that is a run-time input (two u32 words, low first). So each run draws
+//! new numbers, and eager and compiled runs draw the same ones.
 
 #[cfg(feature = "cases")]
 mod cases;
@@ -23,7 +23,7 @@ use dittograd_numerics::tensor::Tensor;
 
 const RANDOM_CU: &str = include_str!("random.cu");
 
-/// Every element `value`.
+/// A constant: every element is `value`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Full {
     /// Shape of the value.
@@ -73,7 +73,7 @@ impl Op for Full {
     }
 }
 
-/// Checks the inputs of a draw from the stream `(seed, counter + base)`: `scalars` numbers, and then optionally the base.
+/// Checks the inputs of a draw from the stream `(seed, counter + base)`: `scalars` numbers, then optionally the base.
 fn check(op: &'static str, meta: Meta, ins: &[Meta], scalars: usize) -> Result<Meta> {
     if ins.len() < scalars || ins.len() > scalars + 1 {
         return Err(Error::new(op, ErrorKind::Arity { want: scalars, got: ins.len() }));
@@ -93,7 +93,7 @@ fn check(op: &'static str, meta: Meta, ins: &[Meta], scalars: usize) -> Result<M
     Ok(meta)
 }
 
-/// The base counter of a compiled run; 0 without one.
+/// The base counter of a compiled run; 0 in eager mode.
 fn base(words: Option<&[f32]>) -> u64 {
     match words.map(bytemuck::cast_slice::<f32, u32>) {
         Some([low, high]) => u64::from(*low) | u64::from(*high) << 32,
@@ -101,7 +101,7 @@ fn base(words: Option<&[f32]>) -> u64 {
     }
 }
 
-/// As [`base`], for references.
+/// The stream's key for references, with the base as in [`base`].
 fn reference_key<T: Scalar>(seed: u64, counter: u64, ins: &[AnyTensor<T>], scalars: usize) -> Result<u64> {
     let base = match ins.get(scalars) {
         Some(words) => base(Some(bytemuck::cast_slice(words.idx()?.data()))),
@@ -110,5 +110,5 @@ fn reference_key<T: Scalar>(seed: u64, counter: u64, ins: &[AnyTensor<T>], scala
     Ok(rng::key(seed, counter.wrapping_add(base)))
 }
 
-/// Elements one task of the thread pool draws.
+/// Elements per task of the thread pool.
 const ELEMENTS_PER_TASK: usize = 16 * 1024;

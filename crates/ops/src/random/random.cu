@@ -1,12 +1,12 @@
-// Random draws, one thread per element in a grid-stride loop; 4 bytes are written per element.
+// Random draws. One thread per element in a grid-stride loop; 4 bytes written per element.
 //
-// Element i of a call has the bits `ditto_mix(key + i)` of the stream whose key is made of the seed and the place of the
-// call: `counter`, plus `base` (two words, low first) in a compiled program, null elsewhere. The functions `ditto_` come
-// before this text.
+// Element i of a call has the bits `ditto_mix(key + i)`. The stream's key is made of the seed and the position of the
+// call: `counter`, plus `base` in a compiled program (two words, low first; null in eager mode). The functions
+// `ditto_…` come before this text.
 //
-// This text is compiled behind `#define` lines that pick one of two kernels:
-//   DRAWS      uniforms of an element, at DRAWS * i, DRAWS * i + 1, …; then the kernel is `draw`, which needs
-//   PARAMS     the parameters of the formula, each behind a comma: pointers to scalar inputs, then constants
+// This text is compiled after `#define` lines that pick one of two kernels:
+//   DRAWS      uniforms per element, at DRAWS * i, DRAWS * i + 1, …; defined for the kernel `draw`, which needs
+//   PARAMS     the parameters of the formula, each after a comma: pointers to scalar inputs, then constants
 //   VALUE      the element: a generated device function of UNIFORM(0), … and the parameters
 // Without DRAWS the kernel is `whole`.
 
@@ -32,7 +32,7 @@ extern "C" __global__ void draw(float* __restrict__ out, u64 n, u64 seed, u64 co
 
 #else
 
-// Whole numbers below `below`, at most 2^32: the top 32 bits times `below`, over 2^32.
+// Integers below `below`, which is at most 2^32: the top 32 bits times `below`, over 2^32.
 extern "C" __global__ void whole(unsigned* __restrict__ out, u64 n, u64 seed, u64 counter, const unsigned* base, u64 below) {
     const u64 key = key_of(seed, counter, base);
     for (u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x; i < n; i += (u64)gridDim.x * blockDim.x) {

@@ -1,4 +1,4 @@
-//! Whole numbers: integers below a bound, and permutations.
+//! Random integers below a bound, and permutations.
 
 use super::{ELEMENTS_PER_TASK, RANDOM_CU, base, check, reference_key};
 use crate::index::sort;
@@ -12,7 +12,7 @@ use dittograd_numerics::scalar::Scalar;
 use dittograd_numerics::shape::Shape;
 use dittograd_numerics::tensor::Tensor;
 
-/// The top 32 random bits of element `i`, scaled to be below `below`, which is at most 2^32.
+/// The top 32 random bits of element `i`, scaled to an integer below `below`, which is at most 2^32.
 fn whole(key: u64, i: usize, below: u64) -> u32 {
     (((rng::mix(key.wrapping_add(i as u64)) >> 32) * below) >> 32) as u32
 }
@@ -21,7 +21,7 @@ fn whole_module() -> Source {
     crate::module("random_whole".into(), || rng::cuda_text() + RANDOM_CU)
 }
 
-/// Queues `n` whole numbers below `below`.
+/// Queues `n` integers below `below`.
 fn whole_cuda(run: &CudaRun<'_>, seed: u64, counter: u64, below: u64, out: u64) -> Result<()> {
     let n = run.shape.numel();
     let (name, source) = whole_module();
@@ -31,7 +31,7 @@ fn whole_cuda(run: &CudaRun<'_>, seed: u64, counter: u64, below: u64, out: u64) 
     run.cuda.launch(kernel, grid(run.cuda, n), 256, 0, &args)
 }
 
-/// What the ops that give indices have in common.
+/// Methods shared by ops whose value is indices.
 macro_rules! whole_methods {
     () => {
         fn vjp(&self, _r: &mut dyn Recorder, io: Io<'_>, _dy: Val) -> Result<Vec<Option<Val>>> {
@@ -44,7 +44,7 @@ macro_rules! whole_methods {
     };
 }
 
-/// Whole numbers from 0 to below `below`, as indices: the top 32 random bits times `below`, over 2^32.
+/// Random integers from 0 to below `below`, as indices: the top 32 random bits times `below`, over 2^32.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RandInt {
     /// Shape of the value.
@@ -53,7 +53,7 @@ pub struct RandInt {
     pub seed: u64,
     /// Which random call of the stream this is.
     pub counter: u64,
-    /// One more than the largest number.
+    /// Exclusive upper bound.
     pub below: u32,
 }
 
@@ -119,10 +119,10 @@ impl Op for RandInt {
     }
 }
 
-/// The numbers below `n` in random order, as indices: sorted by 32 random bits each, equal ones by the number itself.
+/// A random permutation of the numbers below `n`, as indices: sorted by 32 random bits each, ties by the number itself.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Permutation {
-    /// How many numbers.
+    /// How many numbers to permute.
     pub n: usize,
     /// Seed of the stream.
     pub seed: u64,
@@ -146,7 +146,7 @@ impl Op for Permutation {
 
     fn workspace(&self, _ins: &[Meta], device: &Device) -> usize {
         match device.backend() {
-            // Pairs of key and number; one more, so that they can be aligned.
+            // Pairs of key and number, and room to align them.
             Backend::Cpu(_) | Backend::Host(_) => 2 * (self.n + 1),
             Backend::Cuda(_) => sort::aligned(self.n) + sort::workspace(self.n),
         }

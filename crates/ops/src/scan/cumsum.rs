@@ -16,19 +16,19 @@ use std::sync::Arc;
 /// The neutral element of addition: -0 + x is x, bit for bit.
 pub(super) const NEUTRAL: f32 = -0.0;
 
-/// Running sums along an axis: `y[i] = x[0] + … + x[i]` by the prefix rule. If `exclusive`, without `x[i]` and +0 at
-/// the beginning; if `reverse`, from the end of the axis.
+/// Cumulative sum along an axis: `y[i] = x[0] + … + x[i]` by the prefix rule. With `exclusive` it leaves out `x[i]` and
+/// starts at +0. With `reverse` it runs from the end of the axis.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CumSum {
     /// The axis.
     pub axis: usize,
-    /// Without the element itself.
+    /// Whether to leave out the element itself.
     pub exclusive: bool,
-    /// From the end.
+    /// Whether to sum from the end.
     pub reverse: bool,
 }
 
-/// Lines of `n` elements, `inner` words apart.
+/// Lines of `n` elements with stride `inner`.
 #[derive(Clone, Copy)]
 pub(super) struct Lines {
     pub(super) outer: usize,
@@ -38,8 +38,7 @@ pub(super) struct Lines {
     pub(super) reverse: bool,
 }
 
-/// The chunk of a line: rows of x and of the value as they lie in memory, and the sums before it, one for each
-/// column; `None` at the beginning of the line.
+/// One chunk of a line: its rows of `x`, and the sums before it, one per column (`None` at the beginning of the line).
 pub(super) struct Piece<'a> {
     pub(super) x: &'a [f32],
     pub(super) before: Option<&'a [f32]>,
@@ -50,14 +49,13 @@ impl Lines {
         self.n.div_ceil(CHUNK)
     }
 
-    /// The rows of chunk `c` in memory.
+    /// The rows of chunk `c`, as they lie in memory.
     pub(super) fn rows(&self, c: usize) -> std::ops::Range<usize> {
         let (from, to) = (c * CHUNK, self.n.min((c + 1) * CHUNK));
         if self.reverse { self.n - to..self.n - from } else { from..to }
     }
 
-    /// Scans one chunk. Writes the value if there is room for it, and the sums at the chunk's end, not counting
-    /// those before.
+    /// Scans one chunk. Writes the value if `out` is given, and the chunk's own sums to `totals`.
     pub(super) fn chunk(&self, simd: Simd, piece: &Piece<'_>, out: Option<&mut [f32]>, totals: &mut [f32]) {
         let Lines { inner, exclusive, reverse, .. } = *self;
         let out = out.unwrap_or_default();
@@ -69,7 +67,7 @@ impl Lines {
         }
     }
 
-    /// One line after the other, each by one thread.
+    /// Scans whole lines, each on one thread.
     pub(super) fn whole(&self, pool: &Pool, simd: Simd, x: &[f32], out: &mut [f32]) {
         let Lines { n, inner, .. } = *self;
         let words = n * inner;
@@ -91,8 +89,8 @@ impl Lines {
         });
     }
 
-    /// The chunks of one long line shared out between threads: their sums first, then the scan of these, then the
-    /// values. `sums` holds `inner` words for each chunk.
+    /// Splits the chunks of one long line between threads: first the sums of the chunks, then the scan of these sums,
+    /// then the values. `sums` has `inner` words per chunk.
     pub(super) fn split(&self, pool: &Pool, simd: Simd, x: &[f32], out: &mut [f32], sums: &mut [f32]) {
         let Lines { inner, .. } = *self;
         let range = |c: usize| {
@@ -114,7 +112,7 @@ impl Lines {
         };
         let words = CHUNK * inner;
         if self.reverse {
-            // The last chunk of the line, perhaps a short one, comes first in memory.
+            // Memory begins with the line's last chunk, which may be short.
             let (front, rest) = out.split_at_mut(out.len() % words);
             let whole = rest.len() / words;
             pool.chunks_mut(rest, words, |i, out| value(whole - 1 - i, out));
@@ -139,7 +137,7 @@ impl Lines {
         }
     }
 
-    /// Words of workspace: the sums of all chunks, of all lines on a GPU.
+    /// Words of workspace for the sums of chunks: of one line on the CPU, of all lines on a GPU.
     pub(super) fn workspace(&self, device: &Device) -> usize {
         if self.chunks() <= 1 {
             return 0;
@@ -164,7 +162,7 @@ impl Lines {
         self.launch(cuda, x, out, workspace, false)
     }
 
-    /// Queues the chunks: their sums, or their values given the scanned sums of all chunks.
+    /// Queues a pass over the chunks: either their sums, or the values given the scanned sums of all chunks.
     pub(super) fn launch(&self, cuda: &Cuda, x: u64, out: u64, before: u64, sums: bool) -> Result<()> {
         let (name, source) = module();
         let mut args = Args::new();
@@ -187,7 +185,7 @@ impl Lines {
 }
 
 simd_fn! {
-    /// Scans a chunk of neighbouring elements. Returns its sum; the value is written if there is room for it.
+    /// Scans a chunk of contiguous elements and returns its sum. Writes the value if `out` is not empty.
     pub(super) fn chunk_line(simd, x: &[f32], before: Option<f32>, exclusive: bool, reverse: bool, out: &mut [f32]) -> f32 {
         let len = x.len().min(CHUNK);
         let mut v = [NEUTRAL; CHUNK];
@@ -196,7 +194,7 @@ simd_fn! {
         } else {
             v[..len].copy_from_slice(&x[..len]);
         }
-        // Chains of neighbouring blocks side by side, since each waits for its own last addition.
+        // Neighbouring blocks are summed together, since each addition in a block waits for the one before it.
         const CHAINS: usize = 8;
         for blocks in v.chunks_exact_mut(CHAINS * BLOCK).take(len.div_ceil(CHAINS * BLOCK)) {
             let mut sums = [NEUTRAL; CHAINS];
@@ -232,11 +230,11 @@ simd_fn! {
     }
 }
 
-/// Columns that [`chunk_columns`] scans side by side.
+/// Columns that [`chunk_columns`] scans at once.
 pub(super) const COLUMNS: usize = 64;
 
 simd_fn! {
-    /// Scans a chunk of rows of `inner` columns. Writes the columns' sums, and the value if there is room for it.
+    /// Scans a chunk of rows of `inner` columns. Writes the columns' sums, and the value if `out` is not empty.
     pub(super) fn chunk_columns(
         simd,
         x: &[f32],
@@ -256,7 +254,7 @@ simd_fn! {
                 first = base;
             }
             let (mut blocks, mut chain) = ([NEUTRAL; COLUMNS], [NEUTRAL; COLUMNS]);
-            // What an exclusive scan has at the next row.
+            // The value of an exclusive scan at the next row.
             let mut last = first;
             for i in 0..rows {
                 if i % BLOCK == 0 && i > 0 {
@@ -323,7 +321,7 @@ impl Op for CumSum {
     }
 
     fn vjp(&self, r: &mut dyn Recorder, _io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {
-        // Each element is in all sums from its own on.
+        // An element is part of its own sum and of all later ones.
         Ok(vec![Some(r.record(CumSum { reverse: !self.reverse, ..*self }.into(), &[dy])?)])
     }
 

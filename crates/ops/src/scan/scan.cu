@@ -1,16 +1,16 @@
-// Scans along an axis. The head defines BLOCK, the elements of a block of the prefix rule; a chunk is BLOCK blocks.
-// What is absent in front of a sum is -0.0, which changes no bit of it.
+// Scans along an axis. `#define BLOCK` before this text is the elements of a block of the prefix rule; a chunk is BLOCK
+// blocks. A missing summand is -0.0, which changes no bit of a sum.
 
 typedef unsigned long long u64;
 constexpr unsigned CHUNK = BLOCK * BLOCK;
 static_assert(BLOCK == 32, "a block is a lane's, a chunk a warp's");
 
-// Running sums of neighbouring elements: value (outer, n).
+// Cumulative sums of contiguous elements: value (outer, n).
 //
-// Thread mapping: a warp scans one chunk, a lane one block of it. The chunk passes through shared memory, so that
-// reads and writes of a warp are 32 neighbouring words while a lane has 32 neighbours (the pitch of 33 keeps
-// both free of bank conflicts). With `sums` the chunk's sum is all that is written, to out[line * chunks + chunk];
-// otherwise `before` holds the scanned sums of all chunks. 4 bytes read and 4 written per element.
+// Thread mapping: a warp scans one chunk, a lane one block of it. The chunk passes through shared memory, so that a
+// warp reads and writes 32 contiguous words while a lane owns 32 contiguous elements (the pitch of 33 avoids bank
+// conflicts). With `sums` only the chunk's sum is written, to out[line * chunks + chunk]; otherwise `before` holds the
+// scanned sums of all chunks. 4 bytes read and 4 written per element.
 extern "C" __global__ void __launch_bounds__(128)
 scan_lines(const float* __restrict__ x, const float* __restrict__ before, float* __restrict__ out, u64 outer, u64 n,
            u64 inner, u64 chunks, int exclusive, int reverse, int sums) {
@@ -20,7 +20,7 @@ scan_lines(const float* __restrict__ x, const float* __restrict__ before, float*
     for (u64 item = blockIdx.x * 4ull + warp; item < outer * chunks; item += gridDim.x * 4ull) {
         const u64 line = item / chunks, chunk = item % chunks, first = chunk * CHUNK;
         const unsigned len = n - first < CHUNK ? (unsigned)(n - first) : CHUNK;
-        // Element i of the chunk lies at from[i], or counted from the end at from[-i].
+        // Element i of the chunk is at from[i], or at from[-i] if the scan is reversed.
         const u64 start = line * n + (reverse ? n - 1 - first : first);
         for (unsigned r = 0; r < BLOCK; ++r) {
             const unsigned i = r * BLOCK + lane;
@@ -33,7 +33,7 @@ scan_lines(const float* __restrict__ x, const float* __restrict__ before, float*
             s = __fadd_rn(s, v[lane][i]);
             v[lane][i] = s;
         }
-        // The chain over the blocks: each lane gets what is before its own block. Blocks beyond the end are -0.
+        // Sequential sum over the blocks: each lane gets the sum before its block. Blocks beyond the end count -0.
         float blocks = -0.0f, mine = -0.0f;
 #pragma unroll
         for (unsigned b = 0; b < BLOCK; ++b) {
@@ -63,11 +63,11 @@ scan_lines(const float* __restrict__ x, const float* __restrict__ before, float*
     }
 }
 
-// Running sums of elements `inner` words apart: value (outer, n, inner).
+// Cumulative sums of strided elements: value (outer, n, inner).
 //
-// Thread mapping: a block takes one chunk of rows and 32 neighbouring columns, a lane one column, a warp up to 32
-// rows at a time, which it keeps in registers; with fewer than 32 warps the lines are no longer than the warps
-// have rows. Reads and writes of a warp are 32 neighbouring words.
+// Thread mapping: a block takes one chunk of rows and 32 neighbouring columns, a lane one column, a warp up to 32 rows,
+// which it keeps in registers. A launch with fewer than 32 warps has lines that need no more. A warp reads and writes
+// 32 contiguous words.
 extern "C" __global__ void __launch_bounds__(1024)
 scan_columns(const float* __restrict__ x, const float* __restrict__ before, float* __restrict__ out, u64 outer,
              u64 n, u64 inner, u64 chunks, int exclusive, int reverse, int sums) {
@@ -79,7 +79,7 @@ scan_columns(const float* __restrict__ x, const float* __restrict__ before, floa
         const u64 first = chunk * CHUNK + warp * BLOCK;
         const unsigned len = first >= n ? 0 : n - first < BLOCK ? (unsigned)(n - first) : BLOCK;
         const bool in = column < inner;
-        // Row i of this warp lies at start + i * step.
+        // Row i of this warp is at start + i * step.
         const u64 start = (o * n + (reverse ? n - 1 - first : first)) * inner + column;
         const u64 step = reverse ? 0ull - inner : inner;
         float v[BLOCK];
@@ -102,7 +102,7 @@ scan_columns(const float* __restrict__ x, const float* __restrict__ before, floa
         } else if (in && len) {
             for (unsigned b = 0; b < warp; ++b) blocks = __fadd_rn(blocks, ends[b][lane]);
             const float base = chunk ? before[(o * chunks + chunk - 1) * inner + column] : -0.0f;
-            // What an exclusive scan has at the first row: the value at the end of the block before.
+            // The exclusive scan's value at the first row: the sum at the end of the previous block.
             float last = warp ? __fadd_rn(base, blocks) : chunk ? base : 0.0f;
 #pragma unroll
             for (unsigned i = 0; i < BLOCK; ++i) {
@@ -115,10 +115,10 @@ scan_columns(const float* __restrict__ x, const float* __restrict__ before, floa
     }
 }
 
-// Scans the sums of the chunks of each line, (outer, chunks, inner), in place: one chain along each line.
+// Scans the sums of the chunks of each line, (outer, chunks, inner), in place and sequentially.
 //
-// Thread mapping: a warp takes a line and up to 32 columns of it, a lane a column. A single column is read 32
-// chunks at a time by all lanes, which pass their words around, so that no step waits for memory.
+// Thread mapping: a warp takes a line and up to 32 columns of it, a lane one column. A single column is read 32 chunks
+// at a time by all lanes, which exchange their words by shuffles, so that no step waits for memory.
 extern "C" __global__ void __launch_bounds__(128)
 scan_sums(float* __restrict__ sums, u64 outer, u64 chunks, u64 inner) {
     const unsigned lane = threadIdx.x % 32;
@@ -163,15 +163,14 @@ scan_sums(float* __restrict__ sums, u64 outer, u64 chunks, u64 inner) {
     }
 }
 
-// Steps of a recurrence whose loads are started together.
+// Steps of a recurrence whose loads are issued together.
 constexpr int AHEAD = 8;
 
 // h[t] = fma(a, h[t-1], b x[t]).
 //
-// Thread mapping: a thread has one state of one batch entry and walks along the time; threads of a warp have
-// neighbouring states, so that their reads and writes are neighbouring words. The loads of AHEAD steps are on their
-// way together; only the chain of multiply-adds waits for itself. 12 bytes read and 4 written per step where the
-// coefficients vary.
+// Thread mapping: a thread has one state of one batch entry and walks along the time axis. Threads of a warp have
+// neighbouring states, so their accesses are coalesced. The loads of AHEAD steps overlap; only the multiply-adds depend
+// on each other. 12 bytes read and 4 written per step where the coefficients vary.
 extern "C" __global__ void __launch_bounds__(128)
 selective_scan(const float* __restrict__ a, const float* __restrict__ b, const float* __restrict__ x,
                const float* __restrict__ h0, float* __restrict__ out, u64 batch, u64 steps, u64 states, int a_varies,
@@ -203,10 +202,10 @@ selective_scan(const float* __restrict__ a, const float* __restrict__ b, const f
     }
 }
 
-// The gradients of a recurrence: tau[t] = fma(a[t+1], tau[t+1], g[t]) from the end; its products go to the parts of
-// `out` that start at *_at, and the words from *_end to the next part are set to zero.
+// The gradients of a recurrence: tau[t] = fma(a[t+1], tau[t+1], g[t]) from the end. Its products go to the parts of
+// `out` that start at *_at. The words from *_end to the next part are set to zero.
 //
-// Thread mapping as above, walking back along the time.
+// Thread mapping as above, walking backwards in time.
 extern "C" __global__ void __launch_bounds__(128)
 selective_scan_bwd(const float* __restrict__ a, const float* __restrict__ b, const float* __restrict__ x,
                    const float* __restrict__ h0, const float* __restrict__ h, const float* __restrict__ g,

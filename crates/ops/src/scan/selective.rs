@@ -57,8 +57,8 @@ impl Recurrence {
         &v[at..at + self.states]
     }
 
-    /// The parts of the packed gradient for an input of shape `x`: of a, b, x and h0. What does not vary with time
-    /// has one entry for each of the batch.
+    /// The parts of the packed gradient for an input of shape `x`: of a, b, x and h0. A coefficient that does not vary
+    /// with time has one gradient per batch entry.
     pub(super) fn parts(&self, x: Shape, h0: Shape) -> [Shape; 4] {
         let coefficient = |varies: bool| if varies { x } else { h0 };
         [coefficient(self.a_varies), coefficient(self.b_varies), x, h0]
@@ -66,7 +66,7 @@ impl Recurrence {
 }
 
 simd_fn! {
-    /// One step: `h = a h' + b x`, a fused multiply-add of a rounded product.
+    /// One step: `h = fma(a, h', b x)` with `b x` rounded.
     pub(super) fn step(simd, a: &[f32], b: &[f32], x: &[f32], before: &[f32], h: &mut [f32]) {
         for ((h, before), ((a, b), x)) in h.iter_mut().zip(before).zip(a.iter().zip(b).zip(x)) {
             *h = a.mul_add(*before, b * x);
@@ -101,10 +101,10 @@ simd_fn! {
     }
 }
 
-/// The diagonal linear recurrence of state-space models: `h[t] = a ∘ h[t-1] + b ∘ x[t]` with `h[-1] = h0`, for `x`
-/// (…, T, S) and `h0` (…, S); the value is `h` (…, T, S). The coefficients `a` and `b` are each (S), or vary with
-/// time and have the shape of `x`. Strictly in the order of t, as `fma(a, h[t-1], b x[t])`. No steps or no states
-/// give an empty value.
+/// The diagonal linear recurrence of state-space models: `h[t] = a ∘ h[t-1] + b ∘ x[t]` with `h[-1] = h0`, for `x` (…,
+/// T, S) and `h0` (…, S); the value is `h` (…, T, S). The coefficients `a` and `b` are (S), or vary with time and have
+/// the shape of `x`. Each step is `fma(a, h[t-1], b x[t])`, strictly in the order of t. No steps or no states give an
+/// empty value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SelectiveScan;
 
@@ -167,7 +167,7 @@ impl Op for SelectiveScan {
         let mut grads = Vec::new();
         for (i, meta) in metas.iter().enumerate() {
             let part = layout::part(r, packed, &parts, i)?;
-            // A coefficient that all of the batch share.
+            // A coefficient that the whole batch shares: sum its gradient over the batch.
             grads.push(Some(layout::sum_to(r, part, meta.shape)?));
         }
         Ok(grads)
@@ -194,10 +194,10 @@ impl Op for SelectiveScan {
     }
 }
 
-/// The gradients of [`SelectiveScan`], packed: with inputs `a, b, x, h0`, the value `h` and its gradient `g`,
-/// `τ[t] = fma(a[t+1], τ[t+1], g[t])` from the end, where it is `g`, and
-/// `da[t] = τ[t] h[t-1]`, `db[t] = τ[t] x[t]`, `dx[t] = b[t] τ[t]`, `dh0 = a[0] τ[0]`. For a coefficient that does
-/// not vary, `da` (…, S) is the fused multiply-add chain of its terms from the last step to the first, from +0.
+/// The packed gradients of [`SelectiveScan`]. Inputs are `a, b, x, h0`, the value `h` and its gradient `g`. From the
+/// last step to the first, `τ[t] = fma(a[t+1], τ[t+1], g[t])`, with `τ = g` at the last step. Then
+/// `da[t] = τ[t] h[t-1]`, `db[t] = τ[t] x[t]`, `dx[t] = b[t] τ[t]`, `dh0 = a[0] τ[0]`. For a coefficient that does not
+/// vary, `da` (…, S) is the sum of these terms by fused multiply-adds from the last step to the first, starting at +0.
 /// With no steps all parts are zero.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SelectiveScanBwd;
@@ -216,7 +216,7 @@ impl SelectiveScanBwd {
     }
 }
 
-/// `x` moved on by one step along its last axis but one, behind `first`.
+/// `x` shifted by one step along its second-to-last axis, with `first` in front.
 pub(super) fn shifted(r: &mut dyn Recorder, x: Val, first: Val) -> Result<Val> {
     let shape = r.meta(x).shape;
     let axis = shape.rank() - 2;
@@ -319,8 +319,8 @@ impl Op for SelectiveScanBwd {
     }
 
     fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {
-        // With the gradients ȧ, ḃ, ẋ, ḣ of the parts: w[t] = ȧ h[t-1] + ḃ x + b ẋ, and σ the recurrence of w with
-        // coefficient a from ḣ; then dg = σ, da = τ σ[t-1], db = τ ẋ, dx = ḃ τ, dh[t-1] = ȧ τ.
+        // Let ȧ, ḃ, ẋ, ḣ be the gradients of the parts, w[t] = ȧ h[t-1] + ḃ x + b ẋ, and σ the recurrence of w with
+        // coefficient a that starts at ḣ. Then dg = σ, da = τ σ[t-1], db = τ ẋ, dx = ḃ τ, dh[t-1] = ȧ τ.
         let [a, b, x, h0, h, g] = [0, 1, 2, 3, 4, 5].map(|i| io.ins[i]);
         let metas = [a, b, x, h0, h, g].map(|v| r.meta(v));
         let (s, parts) = SelectiveScanBwd::of(&metas)?;
@@ -333,7 +333,7 @@ impl Op for SelectiveScanBwd {
         let mut dots = Vec::new();
         for (i, part) in parts.iter().enumerate() {
             let dot = layout::part(r, dy, &parts, i)?;
-            // What does not vary with time is repeated along it.
+            // Broadcast what does not vary with time along the time axis.
             dots.push(if i < 2 && *part != full {
                 let mut line = full.dims().to_vec();
                 line[axis] = 1;

@@ -1,4 +1,4 @@
-//! The product of a matrix with one axis of a value.
+//! A matrix product along one axis of a value.
 
 use crate::fused::{EpilogueCode, FusedCode, Fusion};
 use crate::matmul::plan::Problem;
@@ -16,7 +16,7 @@ use dittograd_numerics::scalar::Scalar;
 use dittograd_numerics::shape::{MAX_RANK, Shape};
 use dittograd_numerics::tensor::Tensor;
 
-/// One matrix applied along an axis of many: `y[b] = op(A) x[b]`, x (batch, k, w), y (batch, m, w).
+/// One matrix applied to a batch: `y[b] = op(A) x[b]`, x (batch, k, w), y (batch, m, w).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Along {
     pub batch: usize,
@@ -28,7 +28,7 @@ pub(crate) struct Along {
 }
 
 impl Along {
-    /// The product on a GPU. Single columns are rows of one larger product.
+    /// The GPU's matrix product. If w is 1, the batch becomes the rows of one larger product.
     pub(super) fn problem(&self) -> Problem {
         let Along { batch, m, k, w, ta } = *self;
         if w == 1 {
@@ -65,7 +65,7 @@ impl Along {
             }
             return;
         }
-        // Enough products to give each thread whole ones.
+        // Enough products that each thread can take whole ones.
         let one = Pool::alone();
         pool.chunks_mut(out, m * w, |b, out| {
             let mut scratch = Scratch::take(g.scratch_len(1));
@@ -73,11 +73,11 @@ impl Along {
         });
     }
 
-    /// Queues the product of `a` and `x`, as part of a run.
+    /// Queues the product of `a` and `x`.
     pub(crate) fn cuda(&self, run: &CudaRun<'_>, a: u64, x: u64, out: u64, workspace: u64) -> Result<()> {
         let p = self.problem();
         let operands = if self.w == 1 { [x, a] } else { [a, x] };
-        // The matrix is the same in all products of the batch: a stride of 0.
+        // All products of the batch use the same matrix: its stride is 0.
         p.launch(operands, [0, p.k * p.n], &CudaRun { out, workspace, ..*run })
     }
 
@@ -86,8 +86,8 @@ impl Along {
     }
 }
 
-/// A matrix applied along the last axis but one: `y[…, i, j] = Σ_l A[i, l] x[…, l, j]`, with `A` (m, k) or, if
-/// `ta`, stored (k, m). Each element is a dot product by C4.
+/// Applies a matrix along the second-to-last axis: `y[…, i, j] = Σ_l A[i, l] x[…, l, j]`, with `A` (m, k) or, if `ta`,
+/// stored (k, m). Each element is a dot product by rule C4.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AxisMatMul {
     /// The matrix is stored transposed.
@@ -118,7 +118,7 @@ impl Op for AxisMatMul {
     fn shape(&self, ins: &[Meta]) -> Result<Meta> {
         let along = self.of(ins)?;
         let x = ins[1].shape;
-        // On the stack: this is asked for in every run of what follows the product.
+        // An array on the stack: the epilogue asks for this shape in every run.
         let mut out = [0; MAX_RANK];
         out[..x.rank()].copy_from_slice(x.dims());
         out[x.rank() - 2] = along.m;

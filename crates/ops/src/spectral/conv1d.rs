@@ -14,14 +14,14 @@ use dittograd_numerics::tensor::Tensor;
 
 /// Spectral convolution along a grid: `x` (…, grid, c), `wRe`, `wIm` (modes, c, o), value (…, grid, o).
 ///
-/// With `X[k] = Σ_t x[t] e^{-iθ}`, `θ = 2π k t / grid`, and `Z[k, o] = Σ_c X[k, c] (wRe + i wIm)[k, c, o]` for the
-/// kept modes, `y[t, o] = 1/grid Σ_k s_k Re(Z[k, o] e^{iθ})`, where `s_k` is 2, but 1 for mode 0 and for the highest
-/// mode of an even grid, whose imaginary part of `Z` does not count. No modes give zeros; more than
-/// `grid / 2 + 1` are an error, as are an empty grid and no channels.
+/// Let `θ = 2π k t / grid`. The value is `y[t, o] = 1/grid Σ_k s_k Re(Z[k, o] e^{iθ})` over the kept modes, with
+/// `X[k] = Σ_t x[t] e^{-iθ}` and `Z[k, o] = Σ_c X[k, c] (wRe + i wIm)[k, c, o]`. The weight `s_k` is 1 for mode 0 and
+/// for the highest mode of an even grid, whose imaginary part of `Z` does not count; otherwise it is 2. With no modes
+/// the value is zero. More than `grid / 2 + 1` modes, an empty grid and no channels are errors.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SpectralConv1d;
 
-/// The parts of a spectral convolution.
+/// The steps of a spectral convolution.
 pub(super) struct Conv {
     pub(super) table: Table,
     pub(super) analysis: Along,
@@ -30,7 +30,7 @@ pub(super) struct Conv {
 }
 
 impl Conv {
-    /// Words of the two tables, the spectrum and the mixed spectrum; each starts at a multiple of 4.
+    /// Words of the two tables, of the spectrum and of the mixed spectrum. Each region starts at a multiple of 4.
     pub(super) fn words(&self) -> [usize; 3] {
         let spectrum = self.mix.batch * self.table.rows();
         let [table, x, z] =
@@ -79,7 +79,7 @@ impl SpectralConv1d {
     }
 }
 
-/// The two tables of a grid, as values.
+/// Records the two tables of a grid.
 pub(super) fn tables(r: &mut dyn Recorder, n: usize, modes: usize) -> Result<[Val; 2]> {
     let op = DftTable { n, low: modes, high: 0, complex: false };
     let both = r.record(op.into(), &[])?;

@@ -1,4 +1,4 @@
-//! Tables of sines and cosines: a discrete Fourier transform of few modes as a matrix.
+//! Tables of sines and cosines: a discrete Fourier transform that keeps few modes is a product with such a matrix.
 
 use super::SPECTRAL_CU;
 use crate::pointwise::map::grid;
@@ -14,10 +14,10 @@ use dittograd_numerics::scalar::Scalar;
 use dittograd_numerics::shape::Shape;
 use dittograd_numerics::tensor::Tensor;
 
-/// Longest axis a table can be made for: positions up to here are exact in float32.
+/// Longest axis that a table can be made for: positions up to here are exact in float32.
 pub(crate) const MAX_GRID: usize = 1 << 24;
 
-/// Which table of cosines and sines: rows are real and imaginary parts of modes, columns are grid points.
+/// A table of cosines and sines. Rows are the real and imaginary parts of modes, columns are grid points.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Table {
     /// Grid points.
@@ -26,9 +26,9 @@ pub(crate) struct Table {
     pub low: usize,
     /// Modes `…, n - 1` that are kept.
     pub high: usize,
-    /// Whether grid points have two columns, real and imaginary part, or are real.
+    /// Whether each grid point has two columns, real and imaginary part, or only a real one.
     pub complex: bool,
-    /// Whether the two rows of a mode are neighbours, or all real parts come first.
+    /// Whether a mode's two rows are neighbours. Otherwise all real parts come first.
     pub interleaved: bool,
 }
 
@@ -57,8 +57,8 @@ impl Table {
         (if i < self.low { i } else { self.n - self.high + (i - self.low) }, part == 1)
     }
 
-    /// What mode `k` counts on the way back to a real grid: twice, for its mirror image, but for the constant
-    /// and the highest mode of an even grid, which are their own.
+    /// The weight of mode `k` in the inverse transform to a real grid. It is 2, since the mode stands for its mirror
+    /// image too; it is 1 for mode 0 and for the highest mode of an even grid, which are their own mirror images.
     pub(crate) fn weight(&self, k: usize) -> f64 {
         if self.complex || k == 0 || 2 * k == self.n { 1.0 } else { 2.0 }
     }
@@ -68,13 +68,13 @@ impl Table {
         4 * self.n
     }
 
-    /// Fills `out` with the plain tables from `first` on: 0 is the plain one, 1 the weighted one.
+    /// Fills `out` with tables from number `first` on: 0 is the plain one, 1 the weighted one.
     pub(crate) fn cpu(&self, pool: &Pool, simd: Simd, first: usize, out: &mut [f32], scratch: &mut [f32]) {
         let columns = self.columns();
         if out.is_empty() {
             return;
         }
-        // Only n different angles occur: each is formed once and looked up.
+        // There are only n different angles: compute each once, then look it up.
         let (turns, _) = scratch.split_at_mut(4 * self.n);
         pool.chunks_mut(turns, self.n, |which, to| turns_of(simd, which, self.n, to));
         let turns: Vec<&[f32]> = turns.chunks(self.n).collect();
@@ -106,7 +106,7 @@ impl Table {
         });
     }
 
-    /// Queues the filling of `parts` tables from `first` on, `pitch` words from one to the next.
+    /// Queues the computation of `parts` tables from number `first` on, `pitch` words apart.
     pub(crate) fn cuda(&self, cuda: &Cuda, first: usize, parts: usize, out: u64, pitch: usize) -> Result<()> {
         let total = parts * self.len();
         if total == 0 {
@@ -137,7 +137,7 @@ impl Table {
     }
 }
 
-/// Cosine and sine of `2π k t / n` in f64, for references; exact at quarter turns, where the angle is not.
+/// Cosine and sine of `2π k t / n` in f64, for references. Exact at quarter turns.
 pub(crate) fn angle(k: usize, t: usize, n: usize) -> (f64, f64) {
     let j = (k as u128 * t as u128 % n as u128) as usize;
     if (4 * j).is_multiple_of(n) {
@@ -147,13 +147,13 @@ pub(crate) fn angle(k: usize, t: usize, n: usize) -> (f64, f64) {
     (libm::cos(theta), libm::sin(theta))
 }
 
-/// [`angle`] of all parts of a turn: the entry of `k t` is at `k t mod n`.
+/// [`angle`] of all n fractions of a turn. The entry for `k t` is at `k t mod n`.
 pub(crate) fn angles(n: usize) -> Vec<(f64, f64)> {
     (0..n).map(|j| angle(1, j, n)).collect()
 }
 
 simd_fn! {
-    /// Cosines (0), sines (1), and both over n (2, 3), of all parts of a turn.
+    /// Of all n fractions of a turn: cosines (0), sines (1), or these divided by n (2, 3).
     pub(super) fn turns_of(simd, which: usize, n: usize, to: &mut [f32]) {
         let n = n as f32;
         match which {
@@ -165,26 +165,27 @@ simd_fn! {
     }
 }
 
-/// The module with the kernel of the tables; apart from the others, since its text is long.
+/// The module with the kernel that computes tables. It is separate since its text is long.
 pub(crate) fn table_module() -> Source {
     crate::module("dft_table".into(), || {
         format!("{}#define DITTO_TABLE 1\n{SPECTRAL_CU}", functions::cuda_turn_text())
     })
 }
 
-/// Tables of the discrete Fourier transform of `n` points at the modes `0 … low - 1` and `n - high … n - 1`:
-/// a value (2, 2 modes, columns). The first table has `cos θ` in the rows of real parts and `-sin θ` in those of
-/// imaginary parts, `θ = 2π k t / n`; all rows of real parts come first. The second is the same times `s_k / n`,
-/// `s_k` 1 for mode 0 and for the highest mode of an even `n`, else 2. A complex transform has two
-/// columns for each point, with `(cos, sin)` in rows of real parts and `(-sin, cos)` in the others, and `s_k = 1`.
-/// Formed in f64 with `k t` reduced modulo `n` in whole numbers, and rounded once.
+/// Tables of the discrete Fourier transform of `n` points at the modes `0 … low - 1` and `n - high … n - 1`: a value
+/// (2, 2 modes, columns). With `θ = 2π k t / n`, the first table has `cos θ` in the rows of real parts and `-sin θ` in
+/// the rows of imaginary parts; all rows of real parts come first. The second table is the first times `s_k / n`, where
+/// `s_k` is 1 for mode 0 and for the highest mode of an even `n`, else 2.
+///
+/// A complex transform has two columns per point, with `(cos, sin)` in rows of real parts and `(-sin, cos)` in the
+/// others, and `s_k = 1`. Elements are computed in f64, with `k t` reduced modulo `n` in integers, and rounded once.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DftTable {
-    /// Points, at most 2^24.
+    /// Number of points, at most 2^24.
     pub n: usize,
-    /// Modes from 0 up; for a real transform at most `n / 2 + 1`.
+    /// Number of modes from 0 up; for a real transform at most `n / 2 + 1`.
     pub low: usize,
-    /// Modes from `n - 1` down; none for a real transform.
+    /// Number of modes from `n - 1` down; 0 for a real transform.
     pub high: usize,
     /// Whether points are complex.
     pub complex: bool,

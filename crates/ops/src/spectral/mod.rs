@@ -1,9 +1,9 @@
-//! Spectral convolution by truncated discrete Fourier transforms. A transform that keeps few modes is a product
-//! with a table of cosines and sines, so it runs on any grid size in the order of the contract.
+//! Spectral convolution by truncated discrete Fourier transforms. A transform that keeps few modes is a product with a
+//! table of cosines and sines. So it works for any grid size, and its order of summation is that of the contract.
 //!
-//! A spectrum is a value (…, 2, modes, width): the real parts of all modes, then the imaginary parts. The two
-//! tables of a grid are the transform `A` and its weighted form `A'`; `A x` is the spectrum, `A'^T Z` the way
-//! back, and the adjoints are the same products with the other flag.
+//! A spectrum is a value (…, 2, modes, width): the real parts of all modes, then the imaginary parts. A grid has two
+//! tables, the transform `A` and its weighted form `A'`. The transform is `A x`, the inverse `A'^T Z`, and the adjoints
+//! are the same products with the other transpose flag.
 
 pub mod fft;
 
@@ -27,7 +27,7 @@ pub use mode_mix::{ModeMix, ModeMixDw};
 
 const SPECTRAL_CU: &str = include_str!("spectral.cu");
 
-/// Checks a spectrum and gives its batch, modes and channels.
+/// Checks a spectrum and returns its batch, modes and channels.
 fn spectrum(op: &'static str, x: Shape) -> Result<[usize; 3]> {
     if x.rank() < 3 {
         return Err(Error::new(op, ErrorKind::Rank { want: "at least 3", got: x }));
@@ -48,7 +48,7 @@ fn with_channels(like: Shape, channels: usize) -> Result<Shape> {
     Shape::new(&out)
 }
 
-/// The two weight gradients of a packed value.
+/// Shapes of the two weight gradients in a packed value.
 fn weight_parts(modes: usize, c: usize, o: usize) -> Result<[Shape; 2]> {
     Ok([Shape::new(&[modes, c, o])?; 2])
 }

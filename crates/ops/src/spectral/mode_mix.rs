@@ -14,7 +14,7 @@ use dittograd_numerics::scalar::Scalar;
 use dittograd_numerics::shape::Shape;
 use dittograd_numerics::tensor::Tensor;
 
-/// The module of the products over modes, with so many batch rows to a thread.
+/// The module of the products over modes, with `rows` batch rows per thread.
 pub(super) fn mix_module(rows: usize) -> Source {
     crate::module(format!("mode_mix_{rows}"), || {
         format!("#define DITTO_TABLE 0\n#define CHUNK {K_CHUNK}\n#define ROWS {rows}\n{SPECTRAL_CU}")
@@ -33,18 +33,18 @@ pub(super) struct Mix {
 }
 
 impl Mix {
-    /// Channels that come in and go out.
+    /// Input and output channels.
     pub(super) fn sides(&self) -> (usize, usize) {
         if self.adjoint { (self.o, self.c) } else { (self.c, self.o) }
     }
 
-    /// Words of the result on the CPU, mode by mode.
+    /// Words of the CPU's intermediate result, which is ordered by mode.
     pub(super) fn scratch(&self) -> usize {
         self.batch * 2 * self.modes * self.sides().1
     }
 
-    /// Per mode one real product of (batch, 2 channels) with (2 channels, 2 channels), real and imaginary part
-    /// of a channel being neighbouring terms.
+    /// Per mode, one real matrix product of (batch, 2 channels) with (2 channels, 2 channels). The real and imaginary
+    /// part of a channel are neighbouring terms.
     pub(super) fn cpu(
         &self,
         pool: &Pool,
@@ -103,7 +103,7 @@ impl Mix {
         });
     }
 
-    /// Batch rows of a thread: few where that is needed to fill the device.
+    /// Batch rows per thread: fewer where more threads are needed to fill the device.
     pub(super) fn rows(&self, sm_count: u32) -> usize {
         let tiles = self.modes * self.sides().1.div_ceil(32);
         if tiles * self.batch.div_ceil(16) >= 2 * sm_count as usize { 4 } else { 2 }
@@ -128,7 +128,7 @@ impl Mix {
         cuda.launch(kernel, [tiles.min(1 << 20) as u32, 1, 1], 128, 0, &args)
     }
 
-    /// The product in another scalar, from the definition.
+    /// The product in another scalar type, from the definition.
     pub(super) fn reference<T: Scalar>(&self, x: &[T], re: &[T], im: &[T]) -> Vec<T> {
         let Mix { batch, modes, c, o, adjoint } = *self;
         let (inner, outer) = self.sides();
@@ -157,13 +157,13 @@ impl Mix {
     }
 }
 
-/// A spectrum (…, 2, modes, c) times complex weights, mode by mode: `Z[k, o] = Σ_c X[k, c] (wRe + i wIm)[k, c, o]`
-/// with `wRe`, `wIm` (modes, c, o). If `adjoint`, from o channels to c by the conjugate transpose:
-/// `X[k, c] = Σ_o Z[k, o] (wRe - i wIm)[k, c, o]`. Each part is a dot product by C4 over the channels, the real
-/// part of a channel before its imaginary part.
+/// Multiplies a spectrum (…, 2, modes, c) by complex weights, mode by mode:
+/// `Z[k, o] = Σ_c X[k, c] (wRe + i wIm)[k, c, o]` with `wRe`, `wIm` (modes, c, o). With `adjoint` it maps o channels to
+/// c by the conjugate transpose: `X[k, c] = Σ_o Z[k, o] (wRe - i wIm)[k, c, o]`. Each part is a dot product by rule C4
+/// over the channels, a channel's real part before its imaginary part.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ModeMix {
-    /// By the conjugate transpose.
+    /// Whether to use the conjugate transpose of the weights.
     pub adjoint: bool,
 }
 
@@ -242,9 +242,9 @@ impl Op for ModeMix {
     }
 }
 
-/// The gradient of [`ModeMix`] by its weights: of spectra `X` (…, 2, modes, c) and `D` (…, 2, modes, o) the
-/// packed parts `wRe = Σ_b Re X Re D + Im X Im D` and `wIm = Σ_b Re X Im D - Im X Re D`, each (modes, c, o): the
-/// sum of `conj(X) D`. Dot products by C4 over the batch, the real part of an entry before its imaginary part.
+/// The gradient of [`ModeMix`] by its weights, `Σ_b conj(X) D`, for spectra `X` (…, 2, modes, c) and `D` (…, 2, modes,
+/// o). The parts `wRe = Σ_b Re X Re D + Im X Im D` and `wIm = Σ_b Re X Im D - Im X Re D` are packed, each (modes, c,
+/// o). They are dot products by rule C4 over the batch, an entry's real part before its imaginary part.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ModeMixDw;
 

@@ -1,14 +1,15 @@
 // Tables of the discrete Fourier transform, and products over modes.
 //
-// The head defines DITTO_TABLE; with it 1, there is the kernel of the tables only, behind the functions of a turn.
-// Otherwise CHUNK, the terms of a chunk of C4, and ROWS, the batch rows of a thread of mode_mix.
+// This text is compiled after `#define` lines. If DITTO_TABLE is 1, it is only the kernel of the tables, which needs
+// the functions of a turn before it. Otherwise CHUNK is the terms of a chunk of C4, and ROWS the batch rows of a thread
+// of mode_mix.
 
 typedef unsigned long long u64;
 
 #if DITTO_TABLE
 
-// Table elements. Thread mapping: one element per thread and turn of a grid-stride loop. Table 0 is plain, table
-// 1 has the weights s / n; rows are (part, mode) or (mode, part), columns points or (point, part).
+// Table elements. One element per thread and turn of a grid-stride loop. Table 0 is plain, table 1 has the weights s /
+// n. Rows are (part, mode) or (mode, part), columns are points or (point, part).
 extern "C" __global__ void dft_table(float* __restrict__ out, u64 total, u64 pitch, u64 n, u64 low, u64 count,
                                      u64 high_from, int complex, int interleaved, int first) {
     const u64 columns = complex ? 2 * n : n, rows = 2 * count, each = rows * columns;
@@ -35,17 +36,17 @@ extern "C" __global__ void dft_table(float* __restrict__ out, u64 total, u64 pit
 
 #else
 
-// One tile of channels that come in: so many terms are staged at a time. It divides CHUNK / 2.
+// Input channels that are staged at a time. It divides CHUNK / 2.
 constexpr int DEPTH = 32;
 constexpr int TILE = 32;
 static_assert(CHUNK / 2 % DEPTH == 0, "chunks end where tiles do");
 
-// A complex accumulator by C4: the chain of the running chunk, and the sum of those before.
+// A complex accumulator by C4: the running sum of the current chunk, and the sum of the earlier chunks.
 struct Acc {
     float re, im, sum_re, sum_im;
     bool more;
     __device__ __forceinline__ void clear() { re = im = sum_re = sum_im = 0.0f; more = false; }
-    // Ends a chunk.
+    // Ends a chunk: adds its sum to the total.
     __device__ __forceinline__ void carry() {
         sum_re = more ? __fadd_rn(sum_re, re) : re;
         sum_im = more ? __fadd_rn(sum_im, im) : im;
@@ -60,16 +61,16 @@ struct Acc {
     }
 };
 
-// A division that is short where it can be.
+// Division, by the faster 32-bit instruction where both fit.
 __device__ __forceinline__ u64 over(u64 a, u64 b) { return (a | b) >> 32 ? a / b : (unsigned)a / (unsigned)b; }
 
-// Z[b, k, j] = Σ_i X[b, k, i] W[k, i, j], or with the conjugate transpose of W (stored (outer, inner) then).
+// Z[b, k, j] = Σ_i X[b, k, i] W[k, i, j], or with the conjugate transpose of W, which is then stored (outer, inner).
 //
-// Thread mapping: a block of 4 warps takes one mode, 4 ROWS batch rows and 32 channels j; a warp ROWS of the rows, a
-// lane one j. Weights and rows are staged 64 channels i at a time, so that a small product waits for memory once; the weights
-// of a stage are read by lanes that are neighbours (no bank conflicts: the pitch is odd for the transposed store), the rows
-// by broadcast. The next stage is on its way, into registers, while one is computed.
-// Order: i increasing, for each the real part before the imaginary part; chunks of CHUNK terms are CHUNK / 2 channels.
+// Thread mapping: a block of 4 warps takes one mode, 4 ROWS batch rows and 32 output channels j. A warp takes ROWS of
+// the rows, a lane one j. Weights and rows are staged 64 input channels i at a time, so a small product waits for memory
+// once. Neighbouring lanes read neighbouring weights (an odd pitch keeps the transposed store free of bank conflicts);
+// rows are read by broadcast. The next stage is loaded into registers while the current one is computed.
+// Order: i increasing, for each the real part before the imaginary part. A chunk of CHUNK terms is CHUNK / 2 channels.
 template <bool ADJOINT>
 __device__ __forceinline__ void mix(const float* __restrict__ x, const float* __restrict__ re,
                                     const float* __restrict__ im, float* __restrict__ out, u64 batch, u64 modes,
@@ -87,7 +88,7 @@ __device__ __forceinline__ void mix(const float* __restrict__ x, const float* __
 #pragma unroll
         for (int r = 0; r < ROWS; ++r) acc[r].clear();
         float next_re[16], next_im[16], next_x[4 * ROWS];
-        // Lanes follow the axis that is contiguous in memory.
+        // Lanes run along the axis that is contiguous in memory.
         auto place_i = [&](unsigned n) { return ADJOINT ? n / 8 * 32 + lane : 4 * n + warp; };
         auto place_j = [&](unsigned n) { return ADJOINT ? 4 * (n % 8) + warp : lane; };
         auto fetch = [&](u64 i0) {
@@ -174,11 +175,11 @@ mode_mix_adjoint(const float* __restrict__ x, const float* __restrict__ re, cons
     mix<true>(x, re, im, out, batch, modes, inner, outer, down, across, tiles);
 }
 
-// W[k, i, j] = Σ_b conj(X[b, k, i]) D[b, k, j]; real parts, then imaginary parts `half` words on.
+// W[k, i, j] = Σ_b conj(X[b, k, i]) D[b, k, j]. Real parts come first; imaginary parts start at word `half`.
 //
-// Thread mapping: a block of 4 warps takes one mode, 16 channels i and 32 channels j; a warp 4 of the i, a lane one j.
-// Both spectra are staged 32 batch rows at a time. Order: b increasing, for each the real part of X before the
-// imaginary part; chunks of CHUNK terms are CHUNK / 2 batch rows. The words between the parts are set to zero.
+// Thread mapping: a block of 4 warps takes one mode, 16 channels i and 32 channels j. A warp takes 4 of the i, a lane
+// one j. Both spectra are staged 32 batch rows at a time. Order: b increasing, for each the real part of X before the
+// imaginary part. A chunk of CHUNK terms is CHUNK / 2 batch rows. The words between the parts are set to zero.
 extern "C" __global__ void __launch_bounds__(128)
 mode_mix_dw(const float* __restrict__ x, const float* __restrict__ d, float* __restrict__ out, u64 batch, u64 modes,
             u64 c, u64 o, u64 down, u64 across, u64 tiles, u64 half) {

@@ -1,10 +1,10 @@
-//! Bands of output lines, and the boxes they read: padded copies of a part of the source.
+//! Bands of output lines, and boxes: the padded copies of the source that they read.
 
 use super::Gather;
 use super::view::{Axis, View, inner_range};
 use dittograd_numerics::shape::MAX_RANK;
 
-/// The elements of the source that the taps of an axis reach, counted from the lowest one at position 0.
+/// The source elements that the taps of an axis reach, counted from the lowest one at position 0.
 #[derive(Clone, Copy)]
 pub(super) struct Reach {
     pub axis: Axis,
@@ -23,18 +23,18 @@ impl Reach {
         (self.axis.first + tap as isize * self.axis.tap_step - self.low).cast_unsigned()
     }
 
-    /// A strided axis is copied as several phases, each of the elements `step` apart: how many phases there are.
+    /// Number of phases. A strided axis is copied as several phases, each with every `step`-th element.
     pub fn phases(&self) -> usize {
         self.axis.step.min(self.span)
     }
 
-    /// How many more elements than positions a phase has.
+    /// How many elements a phase has beyond the number of positions.
     pub fn more(&self) -> usize {
         (self.span - 1) / self.axis.step
     }
 }
 
-/// The index along each axis of the `index`-th element, row-major; `of` gives the size of an axis.
+/// Row-major coordinates of element `index`; `of` gives the size of an axis.
 pub(super) fn digits(mut index: usize, axes: &[Reach], of: fn(&Axis) -> usize) -> [usize; MAX_RANK] {
     let mut out = [0; MAX_RANK];
     for (to, a) in out.iter_mut().zip(axes).rev() {
@@ -48,12 +48,12 @@ pub(super) fn reaches(view: &View) -> Vec<Reach> {
     view.axes().iter().map(|&a| Reach::of(a)).collect()
 }
 
-/// A convolution cut into bands of output lines. The source of a band is copied into a box, with its padding, so that neighbouring
-/// outputs have neighbouring operands. The outputs of a band can then be computed as one long line; what falls between the lines
-/// of the box is computed as well and dropped.
+/// A convolution cut into bands of output lines. The source of a band is copied into a box, with its padding, so that
+/// neighbouring outputs have neighbouring operands. The outputs of a band are then computed as one long line; outputs
+/// between the lines of the box are computed too and dropped.
 pub(super) struct Bands {
     pub gather: Gather,
-    /// The axes: the outer ones, the axis down the lines of a band, and the axis along a line.
+    /// The outer axes, the axis across the lines of a band, and the axis along a line.
     pub around: Vec<Reach>,
     pub down: Reach,
     pub along: Reach,
@@ -69,7 +69,7 @@ pub(super) struct Bands {
 }
 
 impl Bands {
-    /// Bands of at most `piece` positions along a line, whose boxes have about `room` floats, or a single line.
+    /// Bands of at most `piece` positions along a line. A box has about `room` floats, or is a single line.
     pub fn new(gather: &Gather, piece: usize, room: usize) -> Option<Bands> {
         let Gather { view, channels, .. } = *gather;
         let mut around = reaches(&view);
@@ -82,7 +82,7 @@ impl Bands {
         let pitch = positions + along.more();
         let sheets = around.iter().map(|a| a.axis.taps).product::<usize>();
         let per_line = (channels * sheets * down.phases() * along.phases()).checked_mul(pitch)?;
-        // Positions that no tap reaches have no box.
+        // If no tap reaches a position, there is no box.
         let lines = (room / per_line.max(1)).saturating_sub(down.more()).clamp(1, down.axis.positions);
         let lines = down.axis.positions.div_ceil(down.axis.positions.div_ceil(lines));
         let phase = (lines + down.more()) * pitch;
@@ -102,14 +102,14 @@ impl Bands {
         Some(Bands { gather: *gather, around, down, along, lines, positions, pitch, phase, channel, offsets })
     }
 
-    /// The number of bands down the lines, and along a line.
+    /// Number of bands across the lines, and along a line.
     pub fn blocks(&self) -> [usize; 2] {
         let (down, along) = (&self.down.axis, &self.along.axis);
         [down.positions.div_ceil(self.lines), along.positions.div_ceil(self.positions)]
     }
 
-    /// Calls `f` with each line of a channel of a band's box: where its first element lies in the channel, and which of its
-    /// elements are inside the source.
+    /// Calls `f` for each line of one channel of a band's box: the position of its first element in the channel, and
+    /// the range of its elements that are inside the source.
     pub fn lines(
         &self,
         around: &[usize; MAX_RANK],

@@ -1,5 +1,5 @@
-//! Convolution by output channels, for many of them: lanes are output channels, and elements of the source are broadcast from a
-//! padded copy, its box. So an element is copied once, not once per tap.
+//! Convolution with many output channels: vector lanes are output channels, and source elements are broadcast from a
+//! padded copy, the box. So an element is copied once, not once per tap.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -9,7 +9,7 @@ use super::Gather;
 use super::bands::{Bands, digits};
 use super::kernel::{ChannelTile, StoreTransposed};
 use super::padded_copy::PaddedCopy;
-use super::position_tile::{ALL_BOXES_LEN, Piece, PositionTile, Prefetch, SUMS_LEN, TILES_PER_RUN};
+use super::position_tile::{MAX_TASK_BOXES_LEN, Piece, PositionTile, Prefetch, SUMS_LEN, TILES_PER_RUN};
 use crate::cpu::LINE;
 use crate::cpu::gemm::plan::{MAX_MR, PANEL, Tiling};
 use crate::cpu::kernels::Kernels;
@@ -21,26 +21,27 @@ use dittograd_numerics::K_CHUNK;
 const K_RUN: usize = 160;
 /// The most positions of a line of a box.
 const MAX_LINE_POSITIONS: usize = 448;
-/// Rows that a task packs at a time, if no other task needs them.
-const OWN_ROWS: usize = 4 * PANEL;
+/// Rows that a task packs at a time when it packs rows for itself.
+const PACKED_ROWS_PER_STEP: usize = 4 * PANEL;
 /// The most floats of the boxes of a task, so that they stay in the L2 cache.
 const BOX_LEN: usize = 96 * K_CHUNK;
-/// The fewest positions of a line for which a strided convolution needs only two taps per copied element to pay for the copy.
-const LONG_LINE: usize = 14;
-/// The most columns that are so few that packing the kernel takes most of the time.
-const FEW_COLUMNS: usize = 256;
+/// From this many positions of a line, a strided convolution needs only two taps per copied element to pay for the
+/// copy.
+const MIN_LONG_LINE_POSITIONS: usize = 14;
+/// Up to this many columns, packing the kernel takes most of the time.
+const MAX_PACKING_BOUND_COLUMNS: usize = 256;
 /// The most floats of a kernel that stays in the L2 cache beside the boxes.
 const MAX_CACHED_KERNEL: usize = 192 * K_CHUNK;
 
-/// A convolution and how it is cut up: a task computes some rows of a group at the positions of some boxes. The workspace has the
-/// packed kernel, then a slot per thread: boxes, the sums of tiles, and rows that the task packs for itself.
+/// A convolution and its plan. A task computes some rows of a group at the positions of some boxes. The workspace has
+/// the packed kernel, then a slot per thread with boxes, the sums of tiles, and rows that the task packs for itself.
 pub(super) struct ByChannels {
     gather: Gather,
     bands: Bands,
-    /// Boxes of an image, and of a task.
+    /// Boxes per image, and per task.
     per_image: usize,
     boxes: usize,
-    /// Rows of a task, whole panels but for the last.
+    /// Rows of a task: whole panels, except for the last task.
     rows: usize,
     row_blocks: usize,
     col_blocks: usize,
@@ -54,10 +55,10 @@ impl ByChannels {
         let work = batch.saturating_mul(view.positions()).saturating_mul(groups * rows).saturating_mul(k);
         let inner = view.axes()[view.axes().len() - 1];
         let steps = view.axes().iter().map(|a| a.step).product::<usize>();
-        // A copy pays if there are several taps per copied element, or if there are so few columns for so many rows that packing
-        // the kernel takes most of the time.
-        let some = if steps > 1 && inner.positions >= LONG_LINE { 2 } else { 6 };
-        let few = view.taps() == 1 && batch * view.positions() <= FEW_COLUMNS && rows >= k;
+        // A copy pays off if there are several taps per copied element, or if there are so few columns and so many rows
+        // that packing the kernel takes most of the time.
+        let some = if steps > 1 && inner.positions >= MIN_LONG_LINE_POSITIONS { 2 } else { 6 };
+        let few = view.taps() == 1 && batch * view.positions() <= MAX_PACKING_BOUND_COLUMNS && rows >= k;
         if view.taps() < some * steps && !few
             || rows < 32
             || rows * 7 < rows.next_multiple_of(LINE) * 6
@@ -70,17 +71,18 @@ impl ByChannels {
         }
         let bands = Bands::new(gather, MAX_LINE_POSITIONS, BOX_LEN)?;
         let box_len = gather.channels * bands.channel;
-        if box_len > ALL_BOXES_LEN {
+        if box_len > MAX_TASK_BOXES_LEN {
             return None;
         }
         let per_image = bands.around.iter().map(|a| a.axis.positions).product::<usize>()
             * bands.blocks().iter().product::<usize>();
         let all = batch * per_image;
         let panels = rows.div_ceil(PANEL);
-        // A few tasks per thread. If the whole kernel stays in the cache, tasks differ in their boxes, else in their rows first.
+        // A few tasks per thread. If the whole kernel stays in the cache, tasks are cut by boxes, otherwise by rows
+        // first.
         let target = if threads == 1 { 1 } else { 4 * threads };
         let cached = rows * k <= MAX_CACHED_KERNEL;
-        let least = if !cached && all * box_len <= ALL_BOXES_LEN {
+        let least = if !cached && all * box_len <= MAX_TASK_BOXES_LEN {
             1
         } else {
             all.div_ceil((BOX_LEN / box_len).max(1))
@@ -99,7 +101,7 @@ impl ByChannels {
         self.gather.channels * self.bands.channel
     }
 
-    /// Whether only one task needs a row of the kernel, and packs it itself.
+    /// Whether each row of the kernel is used by one task only, which then packs it itself.
     fn packs_own_rows(&self) -> bool {
         self.col_blocks == 1
     }
@@ -114,7 +116,7 @@ impl ByChannels {
     }
 
     fn slot_len(&self) -> usize {
-        let own = if self.packs_own_rows() { OWN_ROWS * K_CHUNK } else { 0 };
+        let own = if self.packs_own_rows() { PACKED_ROWS_PER_STEP * K_CHUNK } else { 0 };
         (self.boxes * self.box_len()).next_multiple_of(LINE) + SUMS_LEN + own
     }
 
@@ -192,7 +194,7 @@ impl ByChannels {
     }
 }
 
-/// A convolution under way.
+/// A convolution in progress.
 struct ChannelsWork<'a> {
     by_channels: &'a ByChannels,
     kernels: &'static Kernels,
@@ -203,12 +205,12 @@ struct ChannelsWork<'a> {
     out: SharedPtr,
 }
 
-// SAFETY: the pointers lead into slices that `ByChannels::run` borrows for as long as this lives; what is written is kept
+// SAFETY: the pointers point into slices that `ByChannels::run` borrows for as long as this lives; what is written is kept
 // apart between tasks.
 unsafe impl Sync for ChannelsWork<'_> {}
 
 impl ChannelsWork<'_> {
-    /// What to prefetch of the source for a part.
+    /// The part of the source to prefetch for part `part`.
     fn next_boxes(&self, part: usize, turns: usize) -> Prefetch {
         let ByChannels { gather, per_image, boxes, col_blocks, .. } = *self.by_channels;
         let plane = gather.view.plane();
@@ -219,7 +221,7 @@ impl ChannelsWork<'_> {
             return Prefetch::new(image, 0, 0, 0, turns);
         }
         if per_image > 1 {
-            // About the same part of each channel.
+            // About the same fraction of each channel.
             let of = |unit: usize| plane * unit / per_image;
             return Prefetch::new(
                 image.wrapping_add(of(unit)),
@@ -233,7 +235,7 @@ impl ChannelsWork<'_> {
         Prefetch::new(image, gather.channels * plane, gather.groups * gather.channels * plane, images, turns)
     }
 
-    /// What to prefetch of the kernel for rows `i`, for a chunk from `k0` on.
+    /// The part of the kernel to prefetch for rows `i` of a chunk that starts at `k0`.
     fn next_rows(&self, group: usize, i: Range<usize>, k0: usize, turns: usize) -> Prefetch {
         let gather = &self.by_channels.gather;
         let [by_group, by_row, by_channel] = gather.w_strides;
@@ -248,10 +250,10 @@ impl ChannelsWork<'_> {
         }
     }
 
-    /// Copies the boxes of a part, and lists their positions, in pieces of half a tile at most.
+    /// Copies the boxes of a part, and lists their positions in pieces of at most half a tile.
     ///
     /// # Safety
-    /// `slot` leads to `slot_len` floats that no other thread uses.
+    /// `slot` points to `slot_len` floats that no other thread uses.
     unsafe fn fill(&self, part: usize, slot: *mut f32, pieces: &mut Vec<Piece>, copy: &mut PaddedCopy) {
         let ByChannels { gather, ref bands, per_image, boxes, col_blocks, .. } = *self.by_channels;
         let Gather { view, batch, groups, rows, channels, .. } = gather;
@@ -293,10 +295,10 @@ impl ChannelsWork<'_> {
         }
     }
 
-    /// Computes a block of rows at the positions of a part. What the thread does next is about `threads` tasks later.
+    /// Computes a block of rows at the positions of a part. The thread's next task is about `threads` tasks later.
     ///
     /// # Safety
-    /// `slot` leads to `slot_len` floats that no other thread uses, which begin with the boxes of these pieces; and no
+    /// `slot` points to `slot_len` floats that no other thread uses, which begin with the boxes of these pieces; and no
     /// other thread writes these results.
     unsafe fn block(&self, part: usize, block: usize, slot: *mut f32, pieces: &[Piece], threads: usize) {
         let ByChannels { gather, ref bands, .. } = *self.by_channels;
@@ -313,10 +315,10 @@ impl ChannelsWork<'_> {
         let (group, i0) = (part / self.by_channels.col_blocks, block * self.by_channels.rows);
         let last = rows.min(i0 + self.by_channels.rows);
         let own_rows = self.by_channels.packs_own_rows();
-        // How many tiles of `rows` rows can prefetch what comes next.
+        // How many tiles of `rows` rows can prefetch data for later.
         let turns = |rows: usize, k: usize| pieces.len() / 2 * (k / K_RUN) * rows.div_ceil(PANEL);
         let mut next = self.next_boxes(part + threads, turns(last - i0, k));
-        let max_rows = if own_rows { OWN_ROWS } else { PANEL };
+        let max_rows = if own_rows { PACKED_ROWS_PER_STEP } else { PANEL };
         let cuts =
             (i0..last).step_by(max_rows).flat_map(|i0| (0..k).step_by(K_CHUNK).map(move |k0| (i0, k0)));
         for (i0, k0) in cuts {
@@ -324,10 +326,10 @@ impl ChannelsWork<'_> {
             if own_rows {
                 let (i, k0) = match () {
                     () if k0 + kc < k => (i0..end, k0 + kc),
-                    () if end < last => (end..last.min(end + OWN_ROWS), 0),
+                    () if end < last => (end..last.min(end + PACKED_ROWS_PER_STEP), 0),
                     () => {
                         let i = rows.min((block + threads) * self.by_channels.rows);
-                        (i..rows.min(i + OWN_ROWS.min(self.by_channels.rows)), 0)
+                        (i..rows.min(i + PACKED_ROWS_PER_STEP.min(self.by_channels.rows)), 0)
                     }
                 };
                 next = self.next_rows(group, i, k0, turns(end - i0, kc));

@@ -1,5 +1,6 @@
-//! The gradient of a convolution's kernel by output channels: lanes are the channels of `g`, which is transposed for that, and the
-//! source is broadcast from a padded copy, in which neighbouring taps have neighbouring operands.
+//! The kernel gradient of a convolution with many output channels: vector lanes are the channels of `g`, which is
+//! transposed for that, and the source is broadcast from a padded copy, in which neighbouring taps have neighbouring
+//! operands.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -8,7 +9,7 @@ use super::KernelGrad;
 use super::bands::Reach;
 use super::kernel::{ChannelTile, StoreTile};
 use super::padded_copy::PaddedCopy;
-use super::position_tile::{ALL_BOXES_LEN, Piece, PositionTile, Prefetch, SUMS_LEN, TILES_PER_RUN};
+use super::position_tile::{MAX_TASK_BOXES_LEN, Piece, PositionTile, Prefetch, SUMS_LEN, TILES_PER_RUN};
 use super::view::{Axis, inner_range};
 use crate::cpu::LINE;
 use crate::cpu::gemm::plan::Tiling;
@@ -17,28 +18,28 @@ use dittograd_numerics::K_CHUNK;
 
 /// The most terms of a run, so that transposed `g` of a run stays in the L1 cache.
 const GRAD_RUN: usize = 96;
-/// The most columns of a tile: few, so that it can have more vectors.
+/// The most columns of a tile. Few columns leave registers for more vectors.
 const GRAD_MR: usize = 6;
 
-/// The gradient of a kernel with at most two spatial axes and no steps.
+/// The gradient of a kernel with at most two spatial axes and no strides.
 pub(super) struct ByChannelsGrad {
     grad: KernelGrad,
     down: Reach,
     along: Reach,
     /// Floats from one line of a box to the next.
     pitch: usize,
-    /// The most floats of a channel's box.
+    /// Upper bound of the floats of a channel's box.
     max_box: usize,
 }
 
-/// What a thread keeps from one block to the next.
+/// What a thread keeps between blocks.
 #[derive(Default)]
 pub(super) struct BlockCache {
-    /// Which rows of `g` and which channels the workspace holds: group, first one, and chunk.
+    /// The rows of `g` and the channels that the workspace holds: group, first one, and chunk.
     rows: Option<[usize; 3]>,
     channels: Option<[usize; 3]>,
     copy: PaddedCopy,
-    /// Where each position lies in the box of a channel, and all tiles.
+    /// The position of each output in the box of a channel, and all tiles.
     offsets: Vec<usize>,
     tiles: Vec<PositionTile>,
 }
@@ -62,7 +63,13 @@ impl ByChannelsGrad {
         // The lines of a chunk, and the padding of the images that it touches.
         let lines = (k.min(K_CHUNK) - 1) / along.axis.positions + 2;
         let max_box = (lines + ((lines - 1) / down.axis.positions + 2) * down.more()) * pitch;
-        (max_box * 8 <= ALL_BOXES_LEN).then_some(ByChannelsGrad { grad: *grad, down, along, pitch, max_box })
+        (max_box * 8 <= MAX_TASK_BOXES_LEN).then_some(ByChannelsGrad {
+            grad: *grad,
+            down,
+            along,
+            pitch,
+            max_box,
+        })
     }
 
     /// Taps of the kernel.
@@ -72,7 +79,7 @@ impl ByChannelsGrad {
 
     /// The most channels of a block.
     pub fn channels(&self) -> usize {
-        ALL_BOXES_LEN / self.max_box
+        MAX_TASK_BOXES_LEN / self.max_box
     }
 
     /// Floats of workspace for a block of this many rows and channels.
@@ -81,10 +88,10 @@ impl ByChannelsGrad {
         (channels * self.max_box).next_multiple_of(LINE) + rows.next_multiple_of(LINE) * k + 2 * SUMS_LEN
     }
 
-    /// Copies the source of a chunk's positions, for some channels of a group, and lists where each position is.
+    /// Copies the source at a chunk's positions, for some channels of a group, and lists where each position is.
     ///
     /// # Safety
-    /// `source` leads to what `KernelGrad` says, and `to` to room for the boxes of these channels.
+    /// `source` points to what `KernelGrad` says, and `to` to room for the boxes of these channels.
     unsafe fn fill(
         &self,
         kernels: &Kernels,
@@ -117,7 +124,7 @@ impl ByChannelsGrad {
             }
             for (i, c) in part.clone().enumerate() {
                 let source = source.wrapping_add(((n * groups + group) * channels + c) * view.plane());
-                // SAFETY: the caller's; these lines are of this channel.
+                // SAFETY: upheld by the caller; these lines are of this channel.
                 unsafe { cache.copy.run(kernels, source, 0, 1, to.wrapping_add(i * plane + at)) };
             }
             for y in y0..y1 {
@@ -147,7 +154,8 @@ impl ByChannelsGrad {
         }
     }
 
-    /// What to prefetch of channels `mine` for a chunk. A group of an image has `channels` channels of `positions` elements.
+    /// The part of channels `mine` to prefetch for a chunk. A group of an image has `channels` channels of `positions`
+    /// elements.
     fn next_chunk(
         &self,
         from: *const f32,
@@ -173,7 +181,7 @@ impl ByChannelsGrad {
     /// chunk is `later` chunks later.
     ///
     /// # Safety
-    /// `g` and `source` lead to what `KernelGrad` says, `to` to a whole gradient of which no other call writes this
+    /// `g` and `source` point to what `KernelGrad` says, `to` to a whole gradient of which no other call writes this
     /// block, and `slot` to `slot_len` floats for `most_rows` rows that no other thread uses.
     #[allow(clippy::too_many_arguments)]
     pub unsafe fn block(
@@ -195,7 +203,7 @@ impl ByChannelsGrad {
             *kernels;
         let (k, taps, positions) = (self.grad.k(), view.taps(), view.positions());
         let columns = channels * taps;
-        // The places of these do not depend on the block, so that they can be kept.
+        // These regions do not depend on the block, so their contents can be reused.
         let (sums, transposed) = (slot, slot.wrapping_add(SUMS_LEN));
         let transposed_g = transposed.wrapping_add(SUMS_LEN);
         let boxes = transposed_g.wrapping_add(most_rows.next_multiple_of(LINE) * k.min(K_CHUNK));
@@ -207,7 +215,7 @@ impl ByChannelsGrad {
             let kc = (k - k0).min(K_CHUNK);
             let key = Some([group, part.start, chunk]);
             if cache.channels != key {
-                // SAFETY: the caller's; the workspace has room for these boxes.
+                // SAFETY: upheld by the caller; the workspace has room for these boxes.
                 unsafe { self.fill(kernels, source, (group, part.clone()), (k0, kc), boxes, cache) };
                 cache.channels = key;
             }

@@ -1,6 +1,6 @@
 //! Depthwise convolutions, and others with many groups of few channels: products too thin for the tiles of
-//! [`crate::cpu::gemm`]. Lanes are neighbouring outputs; in the gradient of a kernel they are groups. They are never terms of one
-//! sum, so the order of summation is that of the other algorithms.
+//! [`crate::cpu::gemm`]. Vector lanes are neighbouring outputs; in a kernel gradient they are groups. They are never
+//! terms of one sum, so the order of summation is that of the other algorithms.
 
 pub use super::depthwise_grad::DepthwiseGrad;
 
@@ -25,7 +25,7 @@ pub(super) const MAX_LINE_POSITIONS: usize = 512;
 pub(super) const TASKS_PER_THREAD: usize = 4;
 
 impl Bands {
-    /// Room for the box; the last vectors may read beyond it.
+    /// Floats of the box, with room for the last vectors to read beyond it.
     fn box_len(&self) -> usize {
         self.gather.channels * self.channel + 2 * LINE
     }
@@ -101,7 +101,7 @@ impl Bands {
                             *to = w[group * by_group + row * by_row + at];
                         }
                         debug_assert_eq!(kernel.len(), channels * taps);
-                        // Without a bias -0.0 is added, which changes nothing.
+                        // Without a bias, add -0.0, which changes no bit.
                         let add = bias.map_or(-0.0, |b| b[group * rows + row]);
                         stencil(simd, copied, &self.offsets, kernel, add, &mut sums[..len]);
                         for l in 0..lines {
@@ -123,7 +123,7 @@ impl Bands {
     }
 }
 
-/// Whether groups are so small, and sums so short, that positions make the better lanes.
+/// Whether groups are so small, and sums so short, that lanes are best used for positions.
 fn is_depthwise(gather: &Gather) -> bool {
     let Gather { view, batch, groups, rows, channels, .. } = *gather;
     groups > 1
@@ -133,13 +133,14 @@ fn is_depthwise(gather: &Gather) -> bool {
         && channels * view.taps() <= K_CHUNK
 }
 
-/// Depthwise convolutions that share a result, each with positions of its own: one, or the classes of a transposed one.
+/// Depthwise convolutions that write disjoint positions of one result: one convolution, or the classes of a transposed
+/// one.
 pub struct Depthwise {
     classes: Vec<Bands>,
 }
 
 impl Depthwise {
-    /// The plan, if all of the convolutions are faster this way, provided they [feed](Depthwise::feeds) all threads.
+    /// The plan, if this is faster for all of the convolutions, provided they [feed](Depthwise::feeds) all threads.
     pub fn new(classes: impl Iterator<Item = Gather>) -> Option<Depthwise> {
         let mut all = Vec::new();
         for gather in classes {
@@ -154,7 +155,7 @@ impl Depthwise {
         (!all.is_empty()).then_some(Depthwise { classes: all })
     }
 
-    /// Whether there is work for this many threads.
+    /// Whether there is enough work for this many threads.
     pub fn feeds(&self, threads: usize) -> bool {
         self.classes.iter().all(|c| c.gather.batch * c.gather.groups >= threads)
     }

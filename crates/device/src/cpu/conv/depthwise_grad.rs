@@ -1,4 +1,5 @@
-//! The gradient of the kernel of a depthwise convolution: lanes are groups, and lines of the operands are transposed for that.
+//! The kernel gradient of a depthwise convolution: vector lanes are groups, and lines of the operands are transposed
+//! for that.
 
 use super::KernelGrad;
 use super::bands::{Reach, digits, reaches};
@@ -10,9 +11,9 @@ use crate::cpu::simd::Simd;
 use crate::cpu::threads::Pool;
 use dittograd_numerics::K_CHUNK;
 
-/// The fewest groups whose gradients fill enough lanes.
+/// The fewest groups that fill enough lanes.
 const MIN_GROUPS: usize = 4;
-/// Groups that are computed side by side.
+/// Groups that are computed at once.
 const LANES: usize = LINE;
 
 /// The gradient of the kernel of a depthwise convolution.
@@ -21,7 +22,7 @@ pub struct DepthwiseGrad {
     /// The axes: the outer ones, and the one along a line.
     around: Vec<Reach>,
     along: Reach,
-    /// Positions that are computed at a time: a line, or a part of it.
+    /// Positions that are computed at a time: a line or a part of it.
     positions: usize,
     /// Transposed source lines that are kept: as many as the taps reach. A line of zeros follows them.
     kept: usize,
@@ -62,7 +63,7 @@ impl DepthwiseGrad {
         (self.grad.batch * self.grad.view.positions()).div_ceil(K_CHUNK)
     }
 
-    /// Chunks that are computed at the same time, each into sums of its own; one, if there are enough blocks.
+    /// Chunks that are computed at the same time, each into its own sums. One if there are enough blocks.
     fn wave(&self, threads: usize) -> usize {
         match threads {
             1 => 1,
@@ -136,7 +137,7 @@ impl DepthwiseGrad {
         }
     }
 
-    /// Computes a chunk's sums of a block of groups, and adds them to `part` unless they are the first.
+    /// Computes a chunk's sums for a block of groups. Adds them to `part`, or stores them if they are the first.
     #[allow(clippy::too_many_arguments)]
     fn chunk(
         &self,
@@ -157,7 +158,7 @@ impl DepthwiseGrad {
         let (kept, rest) = slot.split_at_mut((self.kept + 1) * keep);
         let (turned, rest) = rest.split_at_mut(rows * self.positions * LANES);
         let (acc, rest) = rest.split_at_mut(self.sums() * LANES);
-        // The source line that each kept line is, and where each tap's operands start.
+        // Which source line each kept line holds, and where each tap's operands start.
         let (names, starts) =
             bytemuck::cast_slice_mut::<f32, u32>(rest)[..self.kept + taps].split_at_mut(self.kept);
         names.fill(u32::MAX);
@@ -169,7 +170,7 @@ impl DepthwiseGrad {
             let (n, o) = (k / all, k % all);
             let (line, p) = (o / along.positions, o % along.positions);
             let len = (along.positions - p).min(end - k).min(self.positions);
-            // Of a long line, only the part from here on is kept.
+            // Of a long line, only the part from `base` on is kept.
             let base = if self.positions < along.positions { p } else { 0 };
             if self.positions < along.positions {
                 names.fill(u32::MAX);

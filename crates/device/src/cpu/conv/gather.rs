@@ -1,5 +1,5 @@
-//! Convolution as implicit GEMM: columns of the second operand are gathered from the source strip by strip, packed, and multiplied
-//! by the tiles of [`crate::cpu::gemm`].
+//! Convolution as implicit GEMM: columns of the second operand are gathered from the source strip by strip, packed, and
+//! multiplied with the tiles of [`crate::cpu::gemm`].
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -15,16 +15,16 @@ use crate::cpu::simd::Simd;
 use crate::cpu::threads::Pool;
 use dittograd_numerics::K_CHUNK;
 
-/// How the work of a convolution is cut up. The workspace has the packed kernel, then a slot per thread: packed columns, saved
-/// accumulators, a tile, runs and what taps see of them.
+/// How the work of a convolution is split. The workspace has the packed kernel, then a slot per thread: packed columns,
+/// saved accumulators, a tile, the runs, and each tap's view of the runs.
 struct Plan {
     rows: usize,
     row_blocks: usize,
-    /// All columns, and how many of them are never cut apart.
+    /// All columns, and how many of them stay together in a block.
     columns: usize,
     unit: usize,
     col_blocks: usize,
-    /// Whether there are enough columns for blocks that become smaller and smaller, see [`taper`].
+    /// Whether there are enough columns for blocks of decreasing size, see [`taper`].
     tapers: bool,
     strip: usize,
     a_len: usize,
@@ -33,9 +33,9 @@ struct Plan {
     seen_len: usize,
 }
 
-/// The most floats of packed kernel in a block. It is large, since columns are gathered again for each block of rows.
+/// The most floats of packed kernel in a block. Large, since columns are gathered again for each block of rows.
 const MAX_BLOCK_A: usize = 528 * K_CHUNK;
-/// The fewest rows of a block, if rows are cut at all.
+/// The fewest rows of a block if rows are split at all.
 const MIN_BLOCK_ROWS: usize = 6 * MAX_MR;
 /// The most terms of a run, so that a strip of gathered columns stays in the L1 cache.
 pub(super) const K_RUN: usize = 128;
@@ -67,12 +67,12 @@ pub(super) fn max_block_rows(k: usize) -> usize {
     (MAX_BLOCK_A / k.clamp(64, K_CHUNK) / MAX_MR).max(1) * MAX_MR
 }
 
-/// Room in floats for `rows` packed rows of one term: a vector is at most a third wider than a panel.
+/// Room in floats for `rows` packed rows of one term. Padding to whole vectors adds at most a third.
 pub(super) fn packed_rows(rows: usize) -> usize {
     rows * 4 / 3 + LINE
 }
 
-/// Cuts a chunk of `kc` terms into runs: their number, and the length of all but the last.
+/// Splits a chunk of `kc` terms into runs: their number, and the length of all but the last.
 pub(super) fn split_runs(kc: usize) -> (usize, usize) {
     let runs = kc.div_ceil(K_RUN).max(1);
     (runs, kc.div_ceil(runs))
@@ -91,8 +91,8 @@ impl Gather {
         let groups = self.groups.max(1);
         let unit = if columns >= 3 * threads * STRIP { STRIP } else { PANEL };
         let units = columns.div_ceil(unit).max(1);
-        // A few tasks per thread, if there is enough work. If there are few columns, rows are cut as well, but into blocks that
-        // are large enough to pay for gathering the columns again.
+        // A few tasks per thread if there is enough work. With few columns, rows are split too, but into blocks large
+        // enough to pay for gathering the columns again.
         let work = columns.saturating_mul(self.rows * groups).saturating_mul(k);
         let target = if threads == 1 { 1 } else { (work >> 15).clamp(1, 4 * threads) };
         let most = self.rows.div_ceil(MIN_BLOCK_ROWS);
@@ -104,7 +104,7 @@ impl Gather {
         let tapers = units >= 3 * threads;
         let cols = if tapers { 2 * units.div_ceil(col_blocks) } else { units.div_ceil(col_blocks) } * unit;
         let strip = strip(k).min(cols);
-        // Tiles cut the runs of a strip once more. All but the last have two vectors of columns or more.
+        // Tiles split the runs of a strip again. All tiles but the last have at least two vectors of columns.
         let runs = self.view.most_runs(strip) + strip / (2 * MIN_VECTOR) + 4;
         Plan {
             rows,
@@ -127,7 +127,7 @@ impl Gather {
         self.groups * plan.row_blocks * plan.a_len + threads * plan.slot_len() + LINE
     }
 
-    /// [`Gather::run`] by gathering, after its checks of the lengths.
+    /// [`Gather::run`] by gathering. The lengths are already checked.
     #[allow(clippy::too_many_arguments)]
     pub(super) fn run_gathered(
         &self,
@@ -158,7 +158,7 @@ impl Gather {
             slots: packed.wrapping_add(packed_len),
             plan,
         };
-        // A task of packing is a panel.
+        // Packing one panel is a task.
         let panels = Panels::new(work.plan.rows, work.kernels.mr).count;
         let packs = groups * work.plan.row_blocks * panels;
         pool.run(packs, |task| {
@@ -181,7 +181,7 @@ impl Gather {
     }
 }
 
-/// A convolution under way.
+/// A convolution in progress.
 struct GatherWork {
     gather: Gather,
     plan: Plan,
@@ -194,7 +194,7 @@ struct GatherWork {
     slots: *mut f32,
 }
 
-// SAFETY: the pointers lead into slices that `Gather::run` borrows for as long as this lives; what is written
+// SAFETY: the pointers point into slices that `Gather::run` borrows for as long as this lives; what is written
 // is kept apart between tasks.
 unsafe impl Sync for GatherWork {}
 
@@ -206,10 +206,10 @@ impl GatherWork {
         (group, i0, Panels::new(rows, self.kernels.mr))
     }
 
-    /// Packs panel `p` of row block `b`: for each run of terms, a vector of the panel's rows for each term.
+    /// Packs panel `p` of row block `b`: for each run of terms, one vector of the panel's rows per term.
     ///
     /// # Safety
-    /// The pointers lead to what `Gather` says, and no other thread writes this panel.
+    /// The pointers point to what `Gather` says, and no other thread writes this panel.
     unsafe fn pack(&self, b: usize, p: usize) {
         let (k, width) = (self.gather.k(), self.kernels.width);
         let (group, i0, panels) = self.rows_of(b);
@@ -228,10 +228,10 @@ impl GatherWork {
         }
     }
 
-    /// Computes one block of the result: some rows of a group at some columns (image, position).
+    /// Computes one block of the result: some rows of a group at some columns, which count (image, position).
     ///
     /// # Safety
-    /// The pointers lead to what `Gather` says; `task` names a block that no other call has; and `slot` leads to
+    /// The pointers point to what `Gather` says; `task` names a block that no other call has; and `slot` points to
     /// `slot_len` floats that no other thread uses.
     unsafe fn block(&self, task: usize, slot: *mut f32) {
         let Gather { view, groups, rows, channels, .. } = self.gather;
@@ -245,7 +245,7 @@ impl GatherWork {
         let step = view.axes()[view.axes().len() - 1].step;
         let out_step = view.axes()[view.axes().len() - 1].out_step;
         let dense = view.is_dense();
-        // If there are few rows, tiles are wider, so that there are enough independent sums to hide the latency of an FMA.
+        // With few rows, tiles are wider, so that there are enough independent sums to hide the latency of an FMA.
         let single_panel = panels.count == 1;
         let max_vectors = if single_panel {
             max_vectors[panels.iter().map(|(_, mr)| mr).max().unwrap_or(1) - 1]
@@ -298,8 +298,8 @@ impl GatherWork {
                     }
                     n
                 };
-                // Mostly, the next strip's columns follow in memory, and are prefetched from there.
-                // SAFETY: a strip has at least one run, and an entry for each tap of it.
+                // The next strip's columns usually follow in memory and are prefetched from there. SAFETY: a strip has
+                // at least one run, and an entry for each tap of it.
                 let (base, seen) = unsafe { ((*runs_at).base, (*seen_at).at as isize) };
                 let upcoming = self.source.wrapping_add(base + strip).wrapping_offset(seen);
                 for r in 0..runs {

@@ -6,14 +6,14 @@ use crate::cpu::LINE;
 use crate::cpu::gemm::plan::STRIP;
 use crate::cpu::vector::Vector;
 
-/// Lines of a view: for each (channel, tap) from a first one on, the elements of all runs.
+/// Lines of a view: for each (channel, tap) from the first one on, the elements of all runs.
 pub(crate) struct Lines {
     pub source: *const f32,
     /// Floats of a channel.
     pub plane: usize,
     pub runs: *const Run,
     pub count: usize,
-    /// Per run, what each tap sees of it.
+    /// For each run, each tap's view of it.
     pub seen: *const Seen,
     pub taps: usize,
     pub channel: usize,
@@ -21,19 +21,19 @@ pub(crate) struct Lines {
     pub lines: usize,
     /// Floats from one line to the next.
     pub pitch: usize,
-    /// How far apart neighbouring positions lie in the source.
+    /// Distance of neighbouring positions in the source.
     pub step: usize,
 }
 
 /// Copies the lines of a view; see [`Lines`].
 ///
 /// # Safety
-/// The runs with what the taps see of them describe floats of `source`, and `to` leads to as many floats as
+/// The runs with what the taps see of them describe floats of `source`, and `to` points to as many floats as
 /// the lines have. The processor has the instructions of `V`.
 #[inline(always)]
 pub(crate) unsafe fn gather<V: Vector>(l: &Lines, to: *mut f32) {
     let lanes = u32::MAX >> (32 - V::WIDTH);
-    // SAFETY: of all of this, the caller's: only positions inside the source are read, and only columns of the run are
+    // SAFETY: all of this is upheld by the caller: only positions inside the source are read, and only columns of the run are
     // written.
     unsafe {
         for r in 0..l.count {
@@ -54,7 +54,7 @@ pub(crate) unsafe fn gather<V: Vector>(l: &Lines, to: *mut f32) {
                             if l.step == 1 { V::load_mask(from, inside) } else { V::load_even(from, inside) };
                         x.store_mask(to.add(i), all >> i & lanes);
                         if tap + 1 == l.taps {
-                            // Mostly, the next columns follow in memory.
+                            // The next columns usually follow in memory.
                             V::prefetch_far(from.wrapping_add(STRIP * l.step));
                         }
                         i += V::WIDTH;
@@ -76,26 +76,27 @@ pub(crate) unsafe fn gather<V: Vector>(l: &Lines, to: *mut f32) {
     }
 }
 
-/// A tile whose lanes are channels: `to[r][lane] = Σ x_r[offsets[k]] · w[k][lane]` at each position r, in increasing k.
+/// A tile whose lanes are channels: `to[r][lane] = Σ x_r[offsets[k]] · w[k][lane]` for each position r, in increasing
+/// k.
 pub(crate) struct ChannelTile {
     pub kc: usize,
     pub offsets: *const usize,
-    /// The first positions of the two halves of the tile; a half's other positions follow its first.
+    /// The first positions of the tile's two halves. The other positions of a half follow its first.
     pub x: [*const f32; 2],
     pub w: *const f32,
     pub to: *mut f32,
-    /// Whether sums begin at +0.0, or are loaded from `to`.
+    /// Whether sums start at +0.0. Otherwise they are loaded from `to`.
     pub begin: bool,
-    /// Cache lines to prefetch: the first, how far apart they are, and how many.
+    /// Cache lines to prefetch: the first, their distance, and how many.
     pub prefetch: *const f32,
     pub prefetch_step: usize,
     pub prefetches: usize,
 }
 
-/// Adds one term to the sums of a [`ChannelTile`]. Not a closure: that would be compiled without the instructions of `V`.
+/// Adds one term to the sums of a [`ChannelTile`]. A closure would be compiled without the instructions of `V`.
 ///
 /// # Safety
-/// As for [`channel_tile`], whose term is at `x` and `w`.
+/// The same as for [`channel_tile`], whose term is at `x` and `w`.
 #[inline(always)]
 #[allow(clippy::needless_range_loop)]
 unsafe fn channel_term<V: Vector, const MR: usize, const NV: usize>(
@@ -105,7 +106,7 @@ unsafe fn channel_term<V: Vector, const MR: usize, const NV: usize>(
     w: *const f32,
 ) {
     let half = MR.div_ceil(2);
-    // SAFETY: the caller's.
+    // SAFETY: upheld by the caller.
     unsafe {
         let mut wv = [V::splat(0.0); NV];
         for v in 0..NV {
@@ -124,11 +125,11 @@ unsafe fn channel_term<V: Vector, const MR: usize, const NV: usize>(
 /// Computes a [`ChannelTile`] of MR positions and NV vectors of lanes.
 ///
 /// # Safety
-/// `ChannelTile` leads to what it says. The processor has the instructions of `V`.
+/// `ChannelTile` points to what it says. The processor has the instructions of `V`.
 #[inline(always)]
 #[allow(clippy::needless_range_loop)]
 pub(crate) unsafe fn channel_tile<V: Vector, const MR: usize, const NV: usize>(t: &ChannelTile) {
-    // SAFETY: the caller's.
+    // SAFETY: upheld by the caller.
     unsafe {
         let mut acc = [[V::splat(0.0); NV]; MR];
         if !t.begin {
@@ -139,7 +140,7 @@ pub(crate) unsafe fn channel_tile<V: Vector, const MR: usize, const NV: usize>(t
             }
         }
         let (mut w, mut offsets, mut prefetch) = (t.w, t.offsets, t.prefetch);
-        // Two terms at a time, and with them a prefetch, as long as there are any.
+        // Two terms at a time, with one prefetch as long as any are left.
         let prefetches = t.prefetches.min(t.kc / 2);
         for (turns, prefetching) in [(prefetches, true), (t.kc / 2 - prefetches, false)] {
             for _ in 0..turns {
@@ -175,7 +176,7 @@ pub(crate) struct StoreTile {
     pub to_step: usize,
     pub rows: usize,
     pub cols: usize,
-    /// Whether they are added to the result.
+    /// Whether to add to the result instead of storing.
     pub add: bool,
     /// A bias for each row, added last, or null.
     pub bias: *const f32,
@@ -184,10 +185,10 @@ pub(crate) struct StoreTile {
 /// Stores columns of a tile; see [`StoreTile`].
 ///
 /// # Safety
-/// `StoreTile` leads to what it says. The processor has the instructions of `V`.
+/// `StoreTile` points to what it says. The processor has the instructions of `V`.
 #[inline(always)]
 pub(crate) unsafe fn store_tile<V: Vector>(p: &StoreTile) {
-    // SAFETY: the caller's; last vectors are cut to what there is.
+    // SAFETY: upheld by the caller; last vectors are cut to what there is.
     unsafe {
         for r in 0..p.rows {
             let (from, to) = (p.from.add(r * p.from_stride), p.to.add(r * p.to_stride));
@@ -229,7 +230,7 @@ pub(crate) struct StoreTransposed {
     pub from: *const f32,
     /// Floats from one position to the next.
     pub from_stride: usize,
-    /// Where the positions of the two halves go, and how many they are; together at most a vector.
+    /// Where the positions of the two halves go, and how many there are; together at most one vector.
     pub to: [*mut f32; 2],
     pub len: [usize; 2],
     /// Floats from one row to the next.
@@ -243,7 +244,7 @@ pub(crate) struct StoreTransposed {
 /// Transposes and stores sums; see [`StoreTransposed`].
 ///
 /// # Safety
-/// `StoreTransposed` leads to what it says, the rows filled up to whole vectors. The processor has the instructions of `V`.
+/// `StoreTransposed` points to what it says, the rows filled up to whole vectors. The processor has the instructions of `V`.
 #[inline(always)]
 #[allow(clippy::needless_range_loop)]
 pub(crate) unsafe fn store_transposed<V: Vector>(p: &StoreTransposed) {
@@ -253,7 +254,7 @@ pub(crate) unsafe fn store_transposed<V: Vector>(p: &StoreTransposed) {
     for (j, line) in lines.iter_mut().enumerate() {
         *line = p.from.wrapping_add(j.min(a + b - 1) * p.from_stride);
     }
-    // SAFETY: the caller's; only positions and rows that exist are written.
+    // SAFETY: upheld by the caller; only positions and rows that exist are written.
     unsafe {
         for first in (0..p.rows).step_by(V::WIDTH) {
             for g in (0..V::WIDTH).step_by(4) {
@@ -281,11 +282,11 @@ pub(crate) unsafe fn store_transposed<V: Vector>(p: &StoreTransposed) {
     }
 }
 
-/// Adds its bias to each of `rows` rows of `cols` floats, `stride` apart. Not a part of the tile's kernel: its last loops would no
-/// longer be unrolled, and its sums not stay in registers.
+/// Adds a bias to each of `rows` rows of `cols` floats, `stride` apart. It is not part of the tile's kernel: there, the
+/// last loops would no longer be unrolled, and the sums would not stay in registers.
 ///
 /// # Safety
-/// `to` leads to such rows and `bias` to a float for each. The processor has the instructions of `V`.
+/// `to` points to such rows and `bias` to a float for each. The processor has the instructions of `V`.
 #[inline(always)]
 pub(crate) unsafe fn add_bias<V: Vector>(
     to: *mut f32,
@@ -294,7 +295,7 @@ pub(crate) unsafe fn add_bias<V: Vector>(
     cols: usize,
     bias: *const f32,
 ) {
-    // SAFETY: the caller's; last vectors are cut to what there is.
+    // SAFETY: upheld by the caller; last vectors are cut to what there is.
     unsafe {
         for r in 0..rows {
             let (to, bias) = (to.add(r * stride), V::splat(*bias.add(r)));

@@ -17,19 +17,19 @@ use crate::cpu::simd::Simd;
 use crate::cpu::threads::{Pool, SharedPtr};
 use dittograd_numerics::K_CHUNK;
 
-/// Elements of a gradient that is so large that its columns alone are work enough for all threads.
-const LARGE_GRAD: usize = 1 << 18;
-/// The most columns for which rows of `g` are read in place: packing them does not pay.
+/// From this many elements of the gradient, its columns alone are work enough for all threads.
+const MIN_LARGE_GRAD_LEN: usize = 1 << 18;
+/// Up to this many columns, rows of `g` are read in place, since packing them does not pay off.
 const MAX_COLUMNS_IN_PLACE: usize = 128;
-/// Bytes after which addresses fall into the same set of the L1 cache.
+/// Addresses this many bytes apart fall into the same set of the L1 cache.
 const CACHE_SET_BYTES: usize = 4096;
 /// Floats from one line of gathered terms to the next.
 const TERM_PITCH: usize = K_RUN + LINE;
 /// Room for the gathered lines of a tile.
 const TERMS_LEN: usize = PANEL * TERM_PITCH;
 
-/// How the work of a kernel's gradient is cut up. Chunks are computed in waves: those of a wave at the same time, each into a
-/// partial gradient of its own; these are then added in order.
+/// How the work of a kernel gradient is split. Chunks are computed in waves: those of a wave at the same time, each
+/// into its own partial gradient; these are then added in order.
 struct GradPlan {
     by_channels: Option<ByChannelsGrad>,
     rows: usize,
@@ -75,7 +75,8 @@ impl KernelGrad {
         let row_blocks = self.rows.div_ceil(max_block_rows(k)).max(1);
         let rows = self.rows.div_ceil(row_blocks).max(1);
         let row_blocks = self.rows.div_ceil(rows).max(1);
-        let wave = if threads == 1 || self.size() >= LARGE_GRAD { 1 } else { chunks.min(4 * threads) };
+        let wave =
+            if threads == 1 || self.size() >= MIN_LARGE_GRAD_LEN { 1 } else { chunks.min(4 * threads) };
         let work = self.size().saturating_mul(k);
         let target = if threads == 1 { 1 } else { (work >> 15).clamp(1, 4 * threads) };
         let per = target.div_ceil(self.groups.max(1) * row_blocks * wave);
@@ -153,7 +154,7 @@ impl KernelGrad {
             plan,
         };
         let slots = SharedPtr(slots.as_mut_ptr());
-        // In waves of one chunk, a task computes all chunks of its block.
+        // With waves of one chunk, a task computes all chunks of its block.
         let waves = if wave == 1 { 1 } else { chunks.div_ceil(wave) };
         for w in 0..waves {
             let c0 = w * wave;
@@ -169,7 +170,7 @@ impl KernelGrad {
                         break;
                     }
                     let (c, block) = (task / blocks, task % blocks);
-                    // The first chunk of a wave is added to the result, the others have partial gradients of their own.
+                    // The first chunk of a wave is added to the result; the others have their own partial gradients.
                     let (to, first) = match c {
                         0 => (to.at(0), c0 == 0),
                         _ => (part_at.at((c - 1) * work.grad.size()), true),
@@ -203,7 +204,7 @@ impl KernelGrad {
     }
 }
 
-/// A kernel's gradient under way.
+/// A kernel gradient in progress.
 struct GradWork {
     grad: KernelGrad,
     plan: GradPlan,
@@ -213,15 +214,15 @@ struct GradWork {
     source: *const f32,
 }
 
-// SAFETY: the pointers lead into slices that `KernelGrad::run` borrows for as long as this lives, and are only
+// SAFETY: the pointers point into slices that `KernelGrad::run` borrows for as long as this lives, and are only
 // read.
 unsafe impl Sync for GradWork {}
 
 impl GradWork {
-    /// As `block`, with rows in lanes.
+    /// Like `block`, with rows in lanes.
     ///
     /// # Safety
-    /// As for `block`.
+    /// The same as for `block`.
     #[allow(clippy::too_many_arguments)]
     unsafe fn channels_block(
         &self,
@@ -240,7 +241,7 @@ impl GradWork {
         let part =
             (group, i0..rows.min(i0 + self.plan.rows), col_task * per..channels.min(col_task * per + per));
         let later = if self.plan.wave == 1 { 1 } else { (self.threads / self.plan.col_blocks).max(1) };
-        // SAFETY: the caller's.
+        // SAFETY: upheld by the caller.
         unsafe {
             by_channels.block(
                 self.kernels,
@@ -261,7 +262,7 @@ impl GradWork {
     /// Computes one block of the gradient over some chunks. `packed` notes which rows of `g` the workspace holds.
     ///
     /// # Safety
-    /// The pointers lead to what `KernelGrad` says, `to` to a whole gradient of which no other call writes this
+    /// The pointers point to what `KernelGrad` says, `to` to a whole gradient of which no other call writes this
     /// block, and `slot` to `slot_len` floats that no other thread uses.
     unsafe fn block(
         &self,
@@ -290,12 +291,12 @@ impl GradWork {
         let first_row = group * rows + i0;
         let to = to.wrapping_add(first_row * columns);
 
-        // With few columns, packing does not pay: a run's rows of g are read in place if they are in one image and not so far
-        // apart that they evict each other from the cache. With very few, packing pays as a prefetch.
+        // With few columns, packing does not pay off: a run's rows of g are read in place if they are in one image and not so far
+        // apart that they evict each other from the cache. With very few, packing pays off as a prefetch.
         let few = (STRIP + 1..=MAX_COLUMNS_IN_PLACE).contains(&columns)
             && !(4 * positions).is_multiple_of(CACHE_SET_BYTES);
         let in_place = |kr: usize, len: usize| few && kr % positions + len <= positions;
-        // With one tap and no steps the terms are contiguous, as those of g are.
+        // With one tap and no strides the terms are contiguous, like those of g.
         let plain = view.axes().len() == 1 && view.axes()[0].is_plain();
 
         let first_chunk = chunks.start;
@@ -339,7 +340,7 @@ impl GradWork {
                         let base = group * channels * plane;
                         view.runs(kr, kr + len, base, groups * channels * plane, 0, runs_at, seen_at)
                     };
-                    // What is packed next, to be prefetched: the next terms, or columns.
+                    // What is packed next, and so prefetched: the next terms, or the next columns.
                     let (sn, kn) = match (r + 1 < runs, s1 < j1) {
                         (true, _) => (s0, kr + len),
                         (false, true) => (s1, k0),

@@ -1,14 +1,14 @@
 //! Convolutions, and the gradients of their kernels.
 //!
-//! A convolution is a matrix product whose second operand is a view of the source: [`View`] says which element of the source a
-//! tap meets at a position. Positions outside the source are zeros and take part. The order of summation is that of
-//! [`super::gemm`], whichever algorithm computes it:
+//! A convolution is a matrix product whose second operand is a view of the source: [`View`] says which source element a
+//! tap reads at a position. Positions outside the source are zeros and take part in the sum. The order of summation is
+//! that of [`super::gemm`], whichever algorithm is used:
 //!
-//! - `gather`: implicit GEMM: elements are gathered while panels are packed, so that only what fits a thread's caches is ever
-//!   copied. `kernel_grad` does the same for gradients of kernels;
-//! - `channels`, `channels_grad`: lanes are output channels, and elements of the source are broadcast from a padded copy;
-//! - [`depthwise`], `depthwise_grad`: many groups of few channels; lanes are neighbouring outputs, or groups;
-//! - `bands`, `padded_copy`, `position_tile`: what these have in common: padded copies of the source, and tiles of positions;
+//! - `gather`: implicit GEMM. Elements are gathered while panels are packed, so that at most a cache-sized part is
+//!   copied at a time. `kernel_grad` does the same for kernel gradients;
+//! - `channels`, `channels_grad`: lanes are output channels, and source elements are broadcast from a padded copy;
+//! - [`depthwise`], `depthwise_grad`: many groups of few channels. Lanes are neighbouring outputs, or groups;
+//! - `bands`, `padded_copy`, `position_tile`: shared parts: padded copies of the source, and tiles of positions;
 //! - `view`, `pack`, `kernel`: views, packing of kernels, and microkernels.
 
 mod bands;
@@ -31,8 +31,8 @@ use super::threads::Pool;
 use channels::ByChannels;
 
 /// A convolution, or those positions of a transposed one that have the same taps. For each image and group,
-/// `out[row, position] = Σ w[row, channel, tap] · source[channel, position and tap] (+ bias[row])`, summed over (channel, tap)
-/// as matrix products are.
+/// `out[row, position] = Σ w[row, channel, tap] · source[channel, position and tap] (+ bias[row])`, summed over
+/// (channel, tap) like a matrix product.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Gather {
     /// Positions and taps.
@@ -122,11 +122,12 @@ impl Gather {
     }
 }
 
-/// The gradient of a convolution's kernel: for each group, `out[row, channel, tap] = Σ g[image, row, position] ·
-/// source[image, channel, position and tap]`, summed over (image, position) as matrix products are.
+/// The kernel gradient of a convolution: for each group,
+/// `out[row, channel, tap] = Σ g[image, row, position] · source[image, channel, position and tap]`, summed over (image,
+/// position) like a matrix product.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct KernelGrad {
-    /// Positions and taps. The view's result is dense, and is where `g` lies; its kernel is the whole kernel.
+    /// Positions and taps. The view's result is dense and has the layout of `g`; its kernel is the whole kernel.
     pub view: View,
     /// Images.
     pub batch: usize,

@@ -5,11 +5,11 @@ use super::Gather;
 use crate::cpu::kernels::Kernels;
 
 impl Gather {
-    /// Packs `rows` rows of kernel `w` from (`group`, `row`) on, for `len` terms from `k0` on: `vectors` vectors per term, which
-    /// hold its rows.
+    /// Packs `rows` rows of the kernel `w` from (`group`, `row`) on, for `len` terms from `k0` on: `vectors` vectors
+    /// per term, which hold its rows.
     ///
     /// # Safety
-    /// Rows and terms are inside the kernel, `to` leads to `len * vectors` vectors, and the processor has the SIMD level of
+    /// Rows and terms are inside the kernel, `to` points to `len * vectors` vectors, and the processor has the SIMD level of
     /// `kernels`.
     pub(super) unsafe fn pack(
         &self,
@@ -24,7 +24,7 @@ impl Gather {
         let taps = view.taps();
         let w = w.wrapping_add(group * by_group + row * by_row);
         let all = view.has_all_taps();
-        // SAFETY: the caller's.
+        // SAFETY: upheld by the caller.
         unsafe {
             if all && taps == 1 && by_row == 1 {
                 (kernels.pack_copied)(w.wrapping_add(k0 * by_channel), by_channel, rows, vectors, len, to);

@@ -69,7 +69,7 @@ impl PaddedCopy {
             pitch: self.pitch,
             step: self.step,
         };
-        // SAFETY: the caller's; the processor has the SIMD level of the kernels.
+        // SAFETY: upheld by the caller; the processor has the SIMD level of the kernels.
         unsafe { (kernels.gather)(&lines, to) };
     }
 }

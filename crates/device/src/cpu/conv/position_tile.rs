@@ -1,18 +1,19 @@
-//! Tiles of positions, for kernels whose lanes are channels; and what they prefetch meanwhile.
+//! Tiles of positions, for kernels whose lanes are channels; and prefetching during their computation.
 
 use crate::cpu::LINE;
 use crate::cpu::gemm::plan::{MAX_MR, PANEL};
 use dittograd_numerics::K_CHUNK;
 
-/// Tiles that take turns with a run of terms, whose packed kernel stays in the L1 cache meanwhile.
+/// Tiles that are computed one after another over the same run of terms, while the packed kernel of the run stays in
+/// the L1 cache.
 pub(super) const TILES_PER_RUN: usize = 16;
 /// Room for the sums of these tiles.
 pub(super) const SUMS_LEN: usize = TILES_PER_RUN * MAX_MR * PANEL;
-/// The most floats of all boxes, if one task has them all, so that no other task reads its rows of the kernel; and of the boxes of
-/// a block of a gradient.
-pub(super) const ALL_BOXES_LEN: usize = 272 * K_CHUNK;
+/// The most floats of the boxes of a task that has all boxes (then no other task reads its rows of the kernel), and of
+/// the boxes of a block of a gradient.
+pub(super) const MAX_TASK_BOXES_LEN: usize = 272 * K_CHUNK;
 
-/// Neighbouring positions: where the first lies in the boxes, and in the result, and how many there are.
+/// Neighbouring positions: where the first is in the boxes and in the result, and how many there are.
 #[derive(Clone, Copy)]
 pub(super) struct Piece {
     pub at: usize,
@@ -20,7 +21,7 @@ pub(super) struct Piece {
     pub len: usize,
 }
 
-/// A tile of one or two pieces: two halves, of which the second is as long or one position shorter.
+/// A tile of one or two pieces. The second half is as long as the first or one position shorter.
 #[derive(Clone, Copy, Default)]
 pub(super) struct PositionTile {
     pub at: [usize; 2],
@@ -29,8 +30,8 @@ pub(super) struct PositionTile {
 }
 
 impl PositionTile {
-    /// A tile of the first piece, and of the second if that fits; and the pieces that are left. `order` keeps the pieces of
-    /// a tile in order, else the longer one comes first.
+    /// The next tile: the first piece, with the second if it fits; and the remaining pieces. With `order`, pieces stay
+    /// in order; otherwise the longer one comes first.
     pub fn next(pieces: &[Piece], order: bool) -> Option<(PositionTile, &[Piece])> {
         let (&a, rest) = pieces.split_first()?;
         Some(match rest.split_first() {
@@ -47,7 +48,7 @@ impl PositionTile {
     }
 }
 
-/// Memory that is needed later, prefetched a few cache lines at a time: `count` stretches of `lines` lines, `stride` apart.
+/// Memory to prefetch a few cache lines at a time: `count` stretches of `lines` lines, `stride` apart.
 pub(super) struct Prefetch {
     at: *const f32,
     lines: usize,
@@ -64,7 +65,7 @@ impl Prefetch {
         Prefetch { at, lines, stride, count, some: (lines * count).div_ceil(turns.max(1)), done: 0 }
     }
 
-    /// The lines of the next turn: the first, how far apart they are, and how many.
+    /// The lines of the next turn: the first, their distance, and how many.
     pub fn take(&mut self) -> (*const f32, usize, usize) {
         let (stretch, line) = (self.done / self.lines, self.done % self.lines);
         let some = if stretch < self.count { self.some.min(self.lines - line) } else { 0 };

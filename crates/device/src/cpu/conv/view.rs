@@ -1,13 +1,13 @@
-//! Views: which element of the source a tap meets at a position; and runs of neighbouring positions, as kernels take them.
+//! Views: which source element a tap reads at a position; and runs of neighbouring positions, which kernels work on.
 #![allow(unsafe_code)]
 
 use dittograd_numerics::shape::MAX_RANK;
 
-/// The most spatial axes: two axes of a shape are the batch's and the channels'.
+/// The most spatial axes: two axes of a shape are the batch and the channels.
 pub const MAX_AXES: usize = MAX_RANK - 2;
 
-/// One spatial axis of a view: position `p` and tap `t` meet element `p * step + first + t * tap_step` of the
-/// source, or a zero outside it.
+/// One spatial axis of a view: position `p` and tap `t` read element `p * step + first + t * tap_step` of the source,
+/// or a zero outside it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Axis {
     /// Positions.
@@ -16,19 +16,19 @@ pub struct Axis {
     pub step: usize,
     /// Taps.
     pub taps: usize,
-    /// What tap 0 meets at position 0.
+    /// The source element that tap 0 reads at position 0.
     pub first: isize,
     /// Elements of the source from one tap to the next.
     pub tap_step: isize,
     /// Size of the source.
     pub source: usize,
-    /// Where position 0 lies in the result.
+    /// The result position of position 0.
     pub out_first: usize,
     /// Elements of the result from one position to the next.
     pub out_step: usize,
     /// Size of the result.
     pub out: usize,
-    /// Where tap 0 lies in the kernel.
+    /// The kernel position of tap 0.
     pub w_first: usize,
     /// Elements of the kernel from one tap to the next.
     pub w_step: usize,
@@ -37,7 +37,7 @@ pub struct Axis {
 }
 
 impl Axis {
-    /// An axis of one element, which changes nothing.
+    /// An axis of one element: the neutral axis.
     pub const ONE: Axis = Axis {
         positions: 1,
         step: 1,
@@ -53,7 +53,7 @@ impl Axis {
         w: 1,
     };
 
-    /// Whether the result is laid out like the source, so that the axis can be merged with a neighbour like it.
+    /// Whether the result has the source's layout along this axis, so that it can be merged with a similar neighbour.
     pub(crate) fn is_plain(&self) -> bool {
         let n = self.positions;
         *self == Axis { positions: n, source: n, out: n, tap_step: self.tap_step, ..Axis::ONE }
@@ -68,7 +68,7 @@ pub struct View {
 }
 
 impl View {
-    /// A view with these axes; neighbours that can be merged are.
+    /// A view with these axes. Neighbours are merged where possible.
     pub fn new(axes: impl IntoIterator<Item = Axis>) -> View {
         let mut view = View { axes: [Axis::ONE; MAX_AXES], rank: 0 };
         for axis in axes.into_iter().take(MAX_AXES) {
@@ -146,9 +146,9 @@ impl View {
         ((cols - 1) / inner + 2 + cols / RUN).min(cols)
     }
 
-    /// Writes the runs of positions `from..to`, and what each tap sees of them; returns their number. Positions are counted
-    /// over all images, which are `image` apart in the source and `out_image` in the result; `base` is the first channel of
-    /// the group.
+    /// Writes the runs of positions `from..to` and each tap's view of them, and returns the number of runs. Positions
+    /// are counted over all images, which are `image` apart in the source and `out_image` in the result; `base` is the
+    /// first channel of the group.
     ///
     /// # Safety
     /// `runs` has room for `most_runs(to - from)` entries, `seen` for as many times the number of taps.
@@ -190,7 +190,7 @@ impl View {
             };
             // SAFETY: the caller has room.
             unsafe { *runs.add(count) = run };
-            // All taps; the innermost axis has a loop of its own.
+            // Loop over all taps; the innermost axis has its own loop.
             let mut tap = [0; MAX_AXES];
             for _ in 0..taps / inner.taps {
                 let (mut line, mut inside) = (0isize, true);
@@ -253,8 +253,8 @@ pub(crate) struct Run {
 /// The most positions of a run: the bits of [`Seen::inside`].
 pub(crate) const RUN: usize = 32;
 
-/// What one tap sees of a run: where the first position lies in the source, relative to the start of a channel, and a mask of
-/// the positions that are inside the source; the others are zeros.
+/// One tap's view of a run: the source position of the run's first element, relative to the start of a channel, and a
+/// mask of the positions inside the source. The others are zeros.
 #[derive(Clone, Copy)]
 pub(crate) struct Seen {
     pub at: i32,

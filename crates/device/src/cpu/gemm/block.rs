@@ -1,4 +1,4 @@
-//! Blocks of C: how one is computed tile by tile, and the driver for blocks whose thread packs what they need itself.
+//! Blocks of C: how one is computed tile by tile, and the driver for blocks whose thread packs its own operands.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -16,7 +16,7 @@ use crate::cpu::threads::Pool;
 use dittograd_numerics::K_CHUNK;
 
 impl Gemm {
-    /// [`Gemm::run`], after its checks of the lengths.
+    /// [`Gemm::run`] after the lengths are checked.
     #[allow(clippy::too_many_arguments)]
     pub(super) fn run_blocks(
         &self,
@@ -59,7 +59,7 @@ impl Gemm {
     }
 }
 
-/// A product under way.
+/// A product in progress.
 pub(super) struct Work {
     pub gemm: Gemm,
     pub kernels: &'static Kernels,
@@ -70,17 +70,17 @@ pub(super) struct Work {
     pub scratch: *mut f32,
 }
 
-// SAFETY: the pointers lead into slices that `Gemm::run` borrows for as long as a `Work` lives; A, B and bias
+// SAFETY: the pointers point into slices that `Gemm::run` borrows for as long as a `Work` lives; A, B and bias
 // are only read, and `block` and `run_shared` keep what they write of C and of the workspace apart between threads.
 unsafe impl Sync for Work {}
 
-/// A block of C: some panels of rows, and where their operands are.
+/// A block of C: some panels of rows, and the addresses of their operands.
 pub(super) struct Block {
     /// The product's A, B and C.
     pub a: *const f32,
     pub b: *const f32,
     pub c: *mut f32,
-    /// First row of the panels, the panels, and which of them are the block's.
+    /// First row of the panels, the panels, and the range of them in this block.
     pub i0: usize,
     pub panels: Panels,
     pub mine: std::ops::Range<usize>,
@@ -91,15 +91,15 @@ pub(super) struct Block {
     pub prefetch: bool,
     /// The most vectors of a tile.
     pub max_vectors: usize,
-    /// Packed A, the panels it has, and saved accumulators.
+    /// Packed A, the range of its panels, and saved accumulators.
     pub a_pack: *mut f32,
     pub packed_panels: std::ops::Range<usize>,
     pub acc: *mut f32,
 }
 
 impl Work {
-    /// Calls `f` with each of `tasks`, the workspace of its thread (`slot_len` floats), and a note that the thread keeps
-    /// from one task to the next.
+    /// Calls `f` for each of `tasks`, with the workspace of its thread (`slot_len` floats) and a note that the thread
+    /// keeps between tasks.
     pub(super) fn for_each_task(
         &self,
         pool: &Pool,
@@ -197,12 +197,12 @@ impl Work {
                 // packed or not, have `len` terms each, and packed B has room for the tile's vectors.
                 unsafe { tile[usize::from(ta_tile)][usize::from(reads)][mr - 1][log](&t) };
             };
-        // Long tiles go down a panel of B, which they share; short tiles go along the rows of C, which they write.
+        // Long tiles go down a panel of B, which they share. Short tiles go along the rows of C, which they write.
         if len > SHORT_RUN {
             let mut j = s0;
             while j < tiling.end {
                 let shape = tiling.at(j);
-                // The next panel of B is not in a near cache: each tile prefetches its share of it.
+                // The next panel of B is not in a close cache: each tile prefetches a part of it.
                 let (share, step) = match block.prefetch {
                     true => {
                         let share = ((width << shape.0) * len).div_ceil(mine.len());
@@ -230,8 +230,8 @@ impl Work {
     /// Computes one block of C over all of k. `packed` notes which rows of A the workspace holds.
     ///
     /// # Safety
-    /// The pointers lead to as many elements as `Gemm` says; `task` names a block that no other call has; and
-    /// `scratch` leads to `slot_len` floats that no other thread uses.
+    /// The pointers point to as many elements as `Gemm` says; `task` names a block that no other call has; and
+    /// `scratch` points to `slot_len` floats that no other thread uses.
     pub(super) unsafe fn block(
         &self,
         plan: &BlockPlan,

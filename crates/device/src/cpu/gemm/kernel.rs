@@ -4,8 +4,8 @@
 use crate::cpu::LINE;
 use crate::cpu::vector::Vector;
 
-/// Terms that a tile computes per cache line it prefetches, by whether A is transposed. If A is not, the loop takes one term at
-/// a time: with two, the compiler would load them together and then have to separate them.
+/// Terms that a tile computes per prefetched cache line, by whether A is transposed. If it is not, the loop takes one
+/// term at a time: with two, the compiler would load them together and then have to separate them.
 pub(crate) const TERMS_PER_PREFETCH: [usize; 2] = [1, 2];
 /// A tile that reads packed B.
 pub(crate) const PACKED: u8 = 0;
@@ -13,10 +13,10 @@ pub(crate) const PACKED: u8 = 0;
 pub(crate) const IN_PLACE: u8 = 1;
 /// A tile that reads B in place and packs it for other tiles.
 pub(crate) const PACKING: u8 = 2;
-/// How many terms ahead a tile prefetches what it reads.
+/// How many terms ahead a tile prefetches its operands.
 pub(crate) const PREFETCH_TERMS: usize = 16;
 
-/// What the microkernel works on: `kc` terms of some rows of A and some vectors of columns of B.
+/// The microkernel's operands: `kc` terms of some rows of A and some vectors of columns of B.
 pub(crate) struct Tile {
     pub kc: usize,
     pub a: *const f32,
@@ -25,29 +25,29 @@ pub(crate) struct Tile {
     pub stride_b: usize,
     /// Where a tile that packs B writes it.
     pub pack_to: *mut f32,
-    /// What a tile that reads packed B prefetches for later, a line every few terms ([`TERMS_PER_PREFETCH`]).
+    /// Memory that a tile which reads packed B prefetches for later, a line every few terms ([`TERMS_PER_PREFETCH`]).
     pub prefetch: *const f32,
     pub prefetch_step: usize,
     /// Where accumulators are saved between runs, vector after vector.
     pub acc: *mut f32,
-    /// Whether accumulators begin at +0.0, or are loaded.
+    /// Whether accumulators start at +0.0. Otherwise they are loaded.
     pub begin: bool,
-    /// Whether the chunk ends here, or accumulators are saved.
+    /// Whether the chunk ends here. Otherwise accumulators are saved.
     pub end: bool,
     pub c: *mut f32,
     pub stride_c: usize,
-    /// Whether this is the first chunk, so that C holds nothing yet.
+    /// Whether this is the first chunk: C holds nothing yet.
     pub first: bool,
     /// Bias of the tile's columns if this is the last chunk, or null.
     pub bias: *const f32,
-    /// Columns of the last vector that exist.
+    /// Valid columns of the last vector.
     pub tail: usize,
 }
 
-/// Adds one term to the accumulators of a tile. Not a closure: that would be compiled without the instructions of `V`.
+/// Adds one term to the accumulators of a tile. A closure would be compiled without the instructions of `V`.
 ///
 /// # Safety
-/// As for [`tile`], whose term is at `a` and `b`.
+/// The same as for [`tile`], whose term is at `a` and `b`.
 #[inline(always)]
 #[allow(clippy::needless_range_loop)]
 unsafe fn term<V: Vector, const MR: usize, const NV: usize, const TA: bool, const B: u8>(
@@ -59,7 +59,7 @@ unsafe fn term<V: Vector, const MR: usize, const NV: usize, const TA: bool, cons
     pack_to: *mut f32,
     tail: usize,
 ) {
-    // SAFETY: the caller's.
+    // SAFETY: upheld by the caller.
     unsafe {
         if TA && B != IN_PLACE {
             V::prefetch(a.wrapping_add(PREFETCH_TERMS * stride_a));
@@ -96,7 +96,7 @@ pub(crate) unsafe fn tile<V: Vector, const MR: usize, const NV: usize, const TA:
 ) {
     let &Tile { kc, mut a, stride_a, mut b, stride_b, mut pack_to, acc: saved, tail, .. } = t;
     let last = NV - 1;
-    // SAFETY: of all of this, the caller's: addresses are inside the tile, and last vectors are cut to `tail`. Packed B and
+    // SAFETY: all of this is upheld by the caller: addresses are inside the tile, and last vectors are cut to `tail`. Packed B and
     // saved accumulators have whole vectors.
     unsafe {
         let mut acc = [[V::splat(0.0); NV]; MR];
@@ -109,8 +109,8 @@ pub(crate) unsafe fn tile<V: Vector, const MR: usize, const NV: usize, const TA:
         }
         let step_a = if TA { stride_a } else { 1 };
         let step_b = if B == PACKED { NV * V::WIDTH } else { stride_b };
-        // Every few terms a line is prefetched. At the end of a chunk these are first the lines of the tile's part of C, one
-        // at either end of each row, then `t.prefetch`.
+        // A line is prefetched every few terms. At the end of a chunk these are first the lines of the tile's part of
+        // C, one at each end of each row, then `t.prefetch`.
         let between = TERMS_PER_PREFETCH[TA as usize];
         let mut prefetches = kc / between;
         let mut ends = if B == PACKED && t.end && prefetches > 2 * MR { 2 } else { 0 };

@@ -1,16 +1,17 @@
-//! Matrix products whose every element is summed in one fixed order.
+//! Matrix products with one fixed order of summation for every element.
 //!
-//! k is cut into chunks of `K_CHUNK` terms. Within a chunk, an element is one chain of FMAs in increasing k, from +0.0; the sums
-//! of chunks are added in order. A chunk is longer than caches like, so it is cut into runs: after a run a tile saves its
-//! accumulators in the workspace, and the next run loads them again. Only a finished chunk is added to C. Threads divide C
-//! into blocks and never split a sum, so neither their number nor the shape of tiles can change a bit.
+//! k is cut into chunks of `K_CHUNK` terms. Within a chunk, an element is one chain of FMAs in increasing k, from +0.0;
+//! the sums of chunks are added in order. A chunk is too long for the caches, so it is cut into runs: after a run a
+//! tile saves its accumulators in the workspace, and the next run loads them. Only a finished chunk is added to C.
+//! Threads divide C into blocks and never split a sum, so neither the number of threads nor the shape of tiles can
+//! change a bit.
 //!
 //! - `plan`: the planner: blocks, chunks and runs, panels, tiles; workspace;
 //! - `pack`: packs panels of A and B, by copying or transposing;
-//! - `kernel`: the microkernel: a tile of C over a run. Vectors run along n, and elements of A are broadcast; tiles at the lower
-//!   edge have fewer rows, those at the right edge masked columns;
-//! - `block`: a block of C whose thread packs what it needs itself. What is used only once is read in place;
-//! - `shared`: large products, for which all threads pack together and share what is packed.
+//! - `kernel`: the microkernel: a tile of C over a run. Vectors run along n, and elements of A are broadcast. Tiles at
+//!   the lower edge have fewer rows, those at the right edge masked columns;
+//! - `block`: a block of C whose thread packs its own operands. What is used only once is read in place;
+//! - `shared`: large products, for which all threads pack together and share the packed operands.
 
 mod block;
 pub(crate) mod kernel;
@@ -90,7 +91,8 @@ impl Gemm {
         }
     }
 
-    /// A product with a single column as its transpose, a single row, whose elements fill vectors. The memory is the same.
+    /// A product with a single column, rewritten as its transpose: a single row, whose elements fill vectors. The
+    /// memory is the same.
     fn as_row(&self) -> Gemm {
         match *self {
             Gemm { batch, m, n: 1, k, ta, tb } if m > 1 => Gemm { batch, m: 1, n: m, k, ta: !tb, tb: !ta },

@@ -11,8 +11,8 @@ use crate::cpu::vector::Vector;
 /// Packs a panel whose lines run across the terms, by copying. The last vector is filled up with zeros.
 ///
 /// # Safety
-/// `from` leads to `kc` lines, `stride` apart, of `cols` floats, which make `nv` vectors, and `to` to `kc *
-/// nv` vectors. The processor has the instructions of `V`.
+/// `from` points to `kc` lines, `stride` apart, of `cols` floats, which make `nv` vectors, and `to` to `kc * nv`
+/// vectors. The processor has the instructions of `V`.
 #[inline(always)]
 pub(crate) unsafe fn pack<V: Vector>(
     from: *const f32,
@@ -43,7 +43,7 @@ pub(crate) unsafe fn pack<V: Vector>(
 /// Packs a panel whose lines run along the terms, by transposing. The last vector is filled up with the last column.
 ///
 /// # Safety
-/// `from` leads to `cols` lines, `stride` apart, of `kc` floats, which make `nv` vectors or less, and `to` to
+/// `from` points to `cols` lines, `stride` apart, of `kc` floats, which make `nv` vectors or less, and `to` to
 /// `kc * nv` vectors. The processor has the instructions of `V`.
 #[inline(always)]
 #[allow(clippy::needless_range_loop)]
@@ -64,8 +64,8 @@ pub(crate) unsafe fn transpose<V: Vector>(
         let mut k = 0;
         // SAFETY: terms k.. of the lines are inside B, and rows k.. of this vector inside the panel.
         unsafe {
-            // Whole squares, so that all that is needed of a cache line is read at once: lines that are a large power of two
-            // apart evict each other.
+            // Whole squares, so that everything needed of a cache line is read at once: lines that are a large power of
+            // two apart evict each other.
             while k + V::WIDTH <= kc {
                 let mut x = [[V::splat(0.0); 4]; LINE / 4];
                 for i in 0..4 {
@@ -102,7 +102,7 @@ impl Work {
     /// `packed_panels`.
     ///
     /// # Safety
-    /// The rows and terms are inside A, and `to` leads to packed A of `packed_panels`, of which no other thread writes
+    /// The rows and terms are inside A, and `to` points to packed A of `packed_panels`, of which no other thread writes
     /// panels `mine`.
     #[allow(clippy::too_many_arguments)]
     pub(super) unsafe fn pack_a(
@@ -118,7 +118,7 @@ impl Work {
         let (Gemm { m, k, ta, .. }, width) = (self.gemm, self.kernels.width);
         for r in 0..chunk.runs {
             let (kr, len) = chunk.run(r);
-            // A few lines at a time, so that what is close in memory is read together.
+            // A few lines at a time, so that memory that is close together is read together.
             let block = if ta { PACK_LINES } else { len.max(1) };
             for first in (0..len).step_by(block) {
                 let (kr, some) = (kr + first, block.min(len - first));
@@ -126,7 +126,7 @@ impl Work {
                     let (i, mr) = panels.at(p);
                     let i = i0 + i;
                     let to = to.wrapping_add((chunk.panel(packed_panels, r, p) + first) * width);
-                    // SAFETY: the caller's; packed A has a vector per term and panel.
+                    // SAFETY: upheld by the caller; packed A has a vector per term and panel.
                     unsafe {
                         if ta {
                             (self.kernels.pack_copied)(a.wrapping_add(kr * m + i), m, mr, 1, some, to);
@@ -142,7 +142,7 @@ impl Work {
     /// Packs the columns of B from `s0` on, tile after tile, for `len` terms from `kr` on.
     ///
     /// # Safety
-    /// The columns and terms are inside B, and `to` leads to as many floats as the tiles have, which no other thread uses.
+    /// The columns and terms are inside B, and `to` points to as many floats as the tiles have, which no other thread uses.
     pub(super) unsafe fn pack_b(
         &self,
         b: *const f32,
@@ -153,7 +153,7 @@ impl Work {
         to: *mut f32,
     ) {
         let Gemm { n, k, tb, .. } = self.gemm;
-        // A few lines at a time, so that what is close in memory is read together.
+        // A few lines at a time, so that memory that is close together is read together.
         let block = if tb { len.max(1) } else { PACK_LINES };
         for first in (0..len).step_by(block) {
             let (kr, some) = (kr + first, block.min(len - first));
@@ -161,7 +161,7 @@ impl Work {
             while j < tiling.end {
                 let (log, valid) = tiling.at(j);
                 let to = to.wrapping_add((j - s0) * len + ((first * self.kernels.width) << log));
-                // SAFETY: the caller's; each tile before this one has filled its vectors.
+                // SAFETY: upheld by the caller; each tile before this one has filled its vectors.
                 unsafe {
                     if tb {
                         (self.kernels.pack_transposed)(

@@ -11,37 +11,37 @@ use dittograd_numerics::K_CHUNK;
 const MAX_BLOCK_A: usize = 128 * K_CHUNK;
 /// The most floats of packed A, and of packed B, that threads share at a time.
 pub(crate) const MAX_SHARED: usize = 2048 * K_CHUNK;
-/// Columns of B that are packed at a time if a chunk has several runs, so that accumulators are saved between them.
+/// Columns of B that are packed at a time if a chunk has several runs and accumulators are saved between them.
 pub(crate) const STRIP: usize = 2 * PANEL;
 /// The most floats of packed B in a strip.
 pub(crate) const STRIP_LEN: usize = STRIP * K_RUN;
 /// The most terms of a run, if several tiles read the same panel of B.
 pub(crate) const K_RUN: usize = 256;
-/// The most terms of a run, if only one tile reads B, in place: so few that the TLB holds the pages of these rows.
+/// The most terms of a run if only one tile reads B, in place: few enough that the TLB holds the pages of these rows.
 pub(crate) const K_RUN_IN_PLACE: usize = 32;
-/// The most terms of a run in which writing C costs more than reading B.
+/// The most terms of a run for which writing C costs more than reading B.
 pub(crate) const SHORT_RUN: usize = 32;
 /// Columns of the widest tile that reads packed B, over all SIMD levels.
 pub(crate) const PANEL: usize = 32;
 /// The most rows of a tile, over all SIMD levels.
 pub(crate) const MAX_MR: usize = 14;
-/// The most columns of C for which A is read in place: packing it does not pay.
+/// The most columns of C for which A is read in place: packing it does not pay off.
 pub(crate) const MAX_N_IN_PLACE: usize = 64;
 /// Rows of a row-major operand that are packed at a time, panel after panel.
 pub(crate) const PACK_LINES: usize = 32;
 /// The fewest panels per thread for which each thread packs its own part of one operand.
-const MIN_OWN_PANELS: usize = 3;
-/// The most floats of the other operand meanwhile: every block reads all of it, from the L2 cache.
+const MIN_PANELS_PER_THREAD: usize = 3;
+/// The most floats of the other operand in that case: every block reads all of it, from the L2 cache.
 const MAX_CACHED_OPERAND: usize = 288 * K_CHUNK;
 /// The fewest panels of rows per thread for which each thread packs its own rows even if packed B is larger than
-/// [`MAX_CACHED_OPERAND`]: blocks are then so tall that reading B from farther away does not matter.
-const MIN_OWN_PANELS_FAR: usize = 32;
+/// [`MAX_CACHED_OPERAND`]: blocks are then so tall that reading B from a farther cache does not matter.
+const MIN_PANELS_PER_THREAD_UNCACHED: usize = 32;
 /// The most multiplications of a product whose threads share nothing: it is too short for a barrier between packing and
 /// multiplying.
 const MAX_UNSHARED_WORK: usize = 1 << 24;
 
-/// How C is cut into blocks whose thread packs all they need. The workspace of a thread is packed A, packed B and saved
-/// accumulators.
+/// How C is cut into blocks whose thread packs its own operands. The workspace of a thread is packed A, packed B and
+/// saved accumulators.
 pub(crate) struct BlockPlan {
     pub rows: usize,
     pub cols: usize,
@@ -66,16 +66,16 @@ pub(crate) enum OwnPacking {
     Columns,
 }
 
-/// How all threads compute C together. They take some products of the batch, rows and columns at a time, pack the operands
-/// together, and then share them. The workspace has a slot per thread (saved accumulators, and what the thread packs for
-/// itself), then packed A and B of each product.
+/// How all threads compute C together. They take some products of the batch, rows and columns at a time, pack the
+/// operands together, and then share them. The workspace has a slot per thread (saved accumulators, and operands that
+/// the thread packs for itself), then packed A and B of each product.
 pub(crate) struct SharedPlan {
     pub batches: usize,
     pub rows: usize,
     pub cols: usize,
-    /// The fewest blocks of rows, so that a block's part of A fits the cache.
+    /// The fewest blocks of rows for which a block's part of A fits in the cache.
     pub row_blocks: usize,
-    /// How many blocks there should be, over all products taken at a time.
+    /// Target number of blocks, over all products taken at a time.
     pub target: usize,
     pub own: OwnPacking,
     pub a_len: usize,
@@ -94,13 +94,13 @@ impl SharedPlan {
     }
 }
 
-/// Where part `i` of `parts` begins if `len` is cut into shorter and shorter parts, so that threads that take one after the
-/// other finish together. The first part is twice as long as the mean.
+/// The start of part `i` if `len` is cut into `parts` parts of decreasing length, so that threads that take them in
+/// turn finish together. The first part is twice as long as the mean.
 pub(crate) fn taper(len: usize, parts: usize, i: usize) -> usize {
     len - len * (parts - i).pow(2) / parts.pow(2)
 }
 
-/// Room in floats for packed A of `rows` rows and `kc` terms. A panel takes whole vectors, which are at most a third wider;
+/// Room in floats for packed A of `rows` rows and `kc` terms. Padding a panel to whole vectors adds at most a third,
 /// and the last run and panel may be shorter than the others.
 fn packed_a(rows: usize, kc: usize) -> usize {
     ((rows * 4 / 3 + LINE) * (kc + K_CHUNK / K_RUN)).next_multiple_of(LINE)
@@ -133,7 +133,7 @@ impl Chunk {
         (self.k0 + r * self.run, self.run.min(self.kc - r * self.run))
     }
 
-    /// Where panel `p` of run `r` begins in packed A, which has the panels `packed_panels`; in vectors.
+    /// Start of panel `p` of run `r` in packed A, which has the panels `packed_panels`; in vectors.
     pub fn panel(&self, packed_panels: &std::ops::Range<usize>, r: usize, p: usize) -> usize {
         (r * packed_panels.len() + p - packed_panels.start) * self.run
     }
@@ -175,7 +175,7 @@ pub(crate) struct Tiling {
 impl Tiling {
     /// The tile that begins at column `j`: log2 of its vectors, and its columns.
     pub fn at(self, j: usize) -> (usize, usize) {
-        // A shift, since widths are powers of two: a division would take too long for a short tile.
+        // A shift, since widths are powers of two: a division would be too slow for a short tile.
         let vectors = (self.end - j + self.width - 1) >> self.width.trailing_zeros();
         let log = vectors.min(self.max_vectors).ilog2() as usize;
         (log, (self.width << log).min(self.end - j))
@@ -183,8 +183,8 @@ impl Tiling {
 }
 
 impl Gemm {
-    /// How many blocks there should be: at most one per thread if there is little work, else several, the more the larger
-    /// they are.
+    /// Target number of blocks: at most one per thread if there is little work, otherwise several, and more for larger
+    /// products.
     fn target(&self, threads: usize) -> usize {
         if threads == 1 {
             return 1;
@@ -206,14 +206,15 @@ impl Gemm {
         (MAX_BLOCK_A / self.k.clamp(64, K_CHUNK) / MAX_MR).max(1) * MAX_MR
     }
 
-    /// Whether packing B is fused into multiplying: a block's first tiles read B in place and pack it for the tiles below
-    /// them. Not if B is transposed, nor if its rows are so far apart, or so many, that they are better read a few at a time.
+    /// Whether packing B is fused into multiplying: a block's first tiles read B in place and pack it for the tiles
+    /// below them. Not if B is transposed, nor if its rows are so far apart, or so many, that they are better read a
+    /// few at a time.
     pub(super) fn fuses_packing(&self) -> bool {
         !self.tb && self.n <= 2 * K_CHUNK && self.n * self.k <= K_CHUNK * K_CHUNK
     }
 
-    /// How threads share packed operands, if that pays: if there are enough rows to use B more than once, and a block is
-    /// smaller than a product.
+    /// How threads share packed operands, if that pays off: there must be enough rows to use B more than once, and a
+    /// block must be smaller than a product.
     pub(super) fn shared(&self, threads: usize) -> Option<SharedPlan> {
         let (m, n, kc) = (self.m, self.n.max(1), self.k.clamp(1, K_CHUNK));
         let (batch, target) = (self.batch.max(1), self.target(threads));
@@ -226,16 +227,17 @@ impl Gemm {
         let cols = n.div_ceil(n.div_ceil(most)).next_multiple_of(STRIP);
         let (a_len, b_len) = (if n <= MAX_N_IN_PLACE { 0 } else { packed_a(rows, kc) }, cols * kc);
         let batches = (2 * MAX_SHARED / (a_len + b_len)).clamp(1, batch);
-        // Each thread packs its own part of one operand if the other one fits the cache: rows rather than columns, since C is
+        // Each thread packs its own part of one operand if the other one fits in the cache. It packs rows, since C is
         // written along rows, unless there are far more columns, or more columns and their packing is fused.
         let parts_of_thread = |parts: usize| batches * parts / threads;
         let panels = parts_of_thread(rows.div_ceil(MAX_MR));
         let by_rows = if b_len <= MAX_CACHED_OPERAND {
-            panels >= MIN_OWN_PANELS
+            panels >= MIN_PANELS_PER_THREAD
         } else {
-            n <= cols && panels >= MIN_OWN_PANELS_FAR
+            n <= cols && panels >= MIN_PANELS_PER_THREAD_UNCACHED
         };
-        let by_columns = a_len <= MAX_CACHED_OPERAND && parts_of_thread(cols / PANEL) >= MIN_OWN_PANELS;
+        let by_columns =
+            a_len <= MAX_CACHED_OPERAND && parts_of_thread(cols / PANEL) >= MIN_PANELS_PER_THREAD;
         let prefers_columns = 2 * a_len < b_len || m < n && self.fuses_packing();
         let own = if by_columns && (prefers_columns || !by_rows) {
             OwnPacking::Columns
@@ -245,7 +247,7 @@ impl Gemm {
             OwnPacking::Nothing
         };
         let row_blocks = if own == OwnPacking::Columns { 1 } else { rows.div_ceil(tall) };
-        // A block of whole panels may have more rows than its share: a panel, and a row for each panel that is taller.
+        // A block of whole panels may have more rows than its share: one more panel, and one more row per tall panel.
         let most_rows = rows.div_ceil(row_blocks) + 2 * MAX_MR;
         let (a_len, b_len, own_len) = match own {
             OwnPacking::Nothing => (a_len, b_len, 0),
@@ -256,7 +258,7 @@ impl Gemm {
         Some(SharedPlan { batches, rows, cols, row_blocks, target, own, a_len, b_len, acc_len, own_len })
     }
 
-    /// Cuts C so that a block's part of A fits the cache and every thread has a few blocks, if there is enough work.
+    /// Cuts C so that a block's part of A fits in the cache, and every thread has a few blocks if there is enough work.
     pub(super) fn plan(&self, threads: usize) -> BlockPlan {
         let (m, n, kc) = (self.m.max(1), self.n.max(1), self.k.clamp(1, K_CHUNK));
         let (mut row_blocks, mut col_blocks) = (m.div_ceil(self.max_block_rows()), 1);

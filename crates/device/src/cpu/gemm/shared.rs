@@ -1,4 +1,4 @@
-//! Large products: all threads pack together and share what is packed.
+//! Large products: all threads pack together and share the packed operands.
 #![allow(unsafe_code)]
 
 use super::Gemm;
@@ -11,10 +11,11 @@ use crate::cpu::threads::Pool;
 use dittograd_numerics::K_CHUNK;
 
 impl Work {
-    /// Computes C with all threads: they pack rows and columns together, wait, and then compute blocks of C.
+    /// Computes C with all threads: they pack rows and columns together, wait for each other, and then compute blocks
+    /// of C.
     ///
     /// # Safety
-    /// The pointers lead to as many elements as `Gemm` says, and `scratch` to as many as `shared` says.
+    /// The pointers point to as many elements as `Gemm` says, and `scratch` to as many as `shared` says.
     pub(super) unsafe fn run_shared(&self, pool: &Pool, shared: &SharedPlan) {
         let Gemm { batch, m, n, k, .. } = self.gemm;
         let SharedPlan { own, a_len, b_len, .. } = *shared;

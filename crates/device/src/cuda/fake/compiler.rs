@@ -4,7 +4,7 @@ use crate::cuda::nvrtc::Compiler;
 use dittograd_numerics::error::{Error, ErrorKind, Result};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// A compiler whose images have only the names of kernels. It rejects a source that has `#error` in it.
+/// A compiler whose images contain only the names of kernels. It rejects a source that contains `#error`.
 #[derive(Default)]
 pub struct Stub {
     compiled: AtomicU64,
@@ -17,7 +17,7 @@ impl Stub {
         self.compiled.load(Ordering::Relaxed)
     }
 
-    /// Behaves as if no NVRTC were installed, or as if it were again.
+    /// Pretends that no NVRTC is installed, or that it is again.
     pub fn set_missing(&self, missing: bool) {
         self.missing.store(missing, Ordering::Relaxed);
     }
@@ -50,7 +50,7 @@ impl Compiler for Stub {
     }
 }
 
-/// An ELF file with nothing in it but the symbols of these kernels.
+/// An ELF file that contains only the symbols of these kernels.
 fn image(names: &[String]) -> Vec<u8> {
     let mut strings = vec![0u8];
     let mut symbols = vec![0u8; 24];
@@ -78,8 +78,8 @@ fn image(names: &[String]) -> Vec<u8> {
     image
 }
 
-/// The names of the kernels of a source, as far as its text shows them: the name after `__global__ void` and launch bounds, and
-/// for a name that a macro pastes together, the usual vector widths.
+/// The names of the kernels of a source, as far as its text shows them: the name after `__global__ void` and launch
+/// bounds. For a name that a macro pastes together, the usual vector widths.
 fn kernel_names(source: &str) -> Vec<String> {
     let mut names = Vec::new();
     for rest in source.split("__global__").skip(1) {

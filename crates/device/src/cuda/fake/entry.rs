@@ -24,12 +24,12 @@ impl Table {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A call that does `f` unless it is to fail.
+    /// A call that does `f` unless it is made to fail.
     fn act(&self, symbol: &'static str, f: impl FnOnce(&mut State) -> Outcome) -> i32 {
         self.act_on(None, symbol, f)
     }
 
-    /// As [`Table::act`], for a call that names a device.
+    /// Like [`Table::act`], for a call that names a device.
     fn act_on(
         &self,
         device: Option<i32>,
@@ -44,7 +44,7 @@ impl Table {
         state.answer(symbol, outcome)
     }
 
-    /// A call that does `f` even if it is to fail.
+    /// A call that does `f` even if it is made to fail.
     fn end(&self, device: Option<i32>, symbol: &'static str, f: impl FnOnce(&mut State) -> Outcome) -> i32 {
         let mut state = self.state();
         let step = state.step(symbol, device);
@@ -53,7 +53,7 @@ impl Table {
         step.err().unwrap_or(done)
     }
 
-    /// A call that writes the value of `f` to `out` unless it is to fail.
+    /// A call that writes the value of `f` to `out` unless it is made to fail.
     ///
     /// # Safety
     /// `out` must be null or writable.
@@ -67,7 +67,7 @@ impl Table {
         unsafe { self.give_on(None, symbol, out, f) }
     }
 
-    /// As [`Table::give`], for a call that names a device.
+    /// Like [`Table::give`], for a call that names a device.
     ///
     /// # Safety
     /// `out` must be null or writable.
@@ -98,7 +98,7 @@ impl Entry for Table {
     }
 
     fn compute(&self, stream: Handle, work: Work) -> i32 {
-        // Not a call of a driver: it is not counted and does not fail.
+        // Not a driver call: it is not counted and does not fail.
         let mut state = self.state();
         let outcome = state.submit(stream, Node::Work(work));
         state.answer("compute", outcome)
@@ -239,7 +239,7 @@ impl Entry for Table {
             if bytes > state.memory - used {
                 return Err(OUT_OF_MEMORY);
             }
-            // Allocations lie end to end: whoever takes two for one is found out.
+            // Allocations are adjacent, so code that takes two for one is found out.
             let at = state.address;
             state.address += (bytes as u64).next_multiple_of(512);
             state.allocations.insert(at, Memory { device, bytes: vec![0xCD; bytes] });
@@ -261,7 +261,7 @@ impl Entry for Table {
             state.allocations.remove(&address);
             Ok(())
         });
-        // Stricter than a driver, which would wait: no mistake, but to be known.
+        // Stricter than a driver, which would wait.
         if is_waiting && code == SUCCESS { INVALID_VALUE } else { code }
     }
 
@@ -301,7 +301,7 @@ impl Entry for Table {
             if state.is_pinned(src, bytes) {
                 return state.submit(stream, Node::Upload { dst, src, bytes });
             }
-            // From other memory the copy is done when the call returns.
+            // From other memory, the copy has happened when the call returns.
             state.drain(stream, u64::MAX)?;
             let device = state.here()?;
             let range = state.range(device, dst, bytes)?;
@@ -432,7 +432,7 @@ impl Entry for Table {
     unsafe fn stream_end_capture(&self, stream: Handle, graph: *mut Handle) -> i32 {
         let thread = std::thread::current().id();
         let mut made = Handle::NULL;
-        // A failing end still ends the capture; its graph goes with it.
+        // A failing end still ends the capture and destroys its graph.
         let code = self.end(None, "cuStreamEndCapture", |state| {
             let found = state.stream(stream)?;
             if found.capture.as_ref().is_some_and(|capture| capture.thread != thread) {
@@ -587,7 +587,7 @@ impl Entry for Table {
             let name = &state.functions.get(&function).ok_or(INVALID_HANDLE)?.name;
             let params = state.params.get(name).ok_or(NOT_SUPPORTED)?;
             let Some(&(at, bytes)) = params.get(index) else {
-                // What a list ends with is no mistake.
+                // The end of the list is no misuse.
                 is_end = true;
                 return Ok(());
             };

@@ -18,7 +18,7 @@ pub(super) struct Fault {
 }
 
 impl State {
-    /// Counts a call, and fails it if it is to fail.
+    /// Counts a call, and fails it if it should fail.
     pub fn step(&mut self, symbol: &'static str, device: Option<i32>) -> Outcome {
         self.calls += 1;
         *self.by_symbol.entry(symbol).or_default() += 1;
@@ -61,12 +61,12 @@ impl Fake {
         self.state().fault = Some(Fault { symbol, device, at, stays, code, seen: 0, failed: None });
     }
 
-    /// Makes no call fail any more.
+    /// Ends all injected failures.
     pub fn recover(&self) {
         self.state().fault = None;
     }
 
-    /// Whether the call that was to fail has been made.
+    /// Whether the call that should fail has been made.
     pub fn has_failed(&self) -> bool {
         self.failed().is_some()
     }

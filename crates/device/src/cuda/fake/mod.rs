@@ -1,14 +1,15 @@
 //! A driver in host memory, for tests where there is no GPU.
 //!
-//! It implements the same table of entry points as the library. Device memory is a map of byte vectors. Work submitted to a
-//! stream stays in its queue until somebody waits for it, and pinned sources are read only then, so reusing memory too early
-//! shows. The fake refuses what a driver refuses: unknown, dead or foreign handles, ranges outside an allocation, invalid sizes
-//! and flags, a missing context, calls that a capture must not contain. It is stricter in one point: memory is not freed with
-//! work queued. What it refused is listed. A chosen call can be made to fail. Such a call creates nothing, but destroys what it
-//! was to destroy, as a driver does that reports an earlier error. Live objects are counted, so leaks show.
+//! It implements the same table of entry points as the library. Device memory is a map of byte vectors. Work submitted
+//! to a stream stays in its queue until somebody waits for it, and pinned sources are read only then, so reusing memory
+//! too early shows. The fake refuses what a driver refuses: unknown, dead or foreign handles, ranges outside an
+//! allocation, invalid sizes and flags, a missing context, calls that a capture must not contain. It is stricter in one
+//! point: memory must not be freed while work is queued. All refusals are listed. A chosen call can be made to fail.
+//! Such a call creates nothing, but still destroys what it should destroy, like a driver that reports an earlier error.
+//! Live objects are counted, so leaks show.
 //!
-//! Kernels do not run. A computing fake gets their results from the CPU, and runs a captured graph in the most unexpected order
-//! that its dependencies allow.
+//! Kernels do not run. A computing fake gets their results from the CPU, and runs a captured graph in the most
+//! unexpected order that its dependencies allow.
 //!
 //! - `entry`: the entry points of the driver;
 //! - `state`: the objects they work on, and the checks of handles and addresses;
@@ -92,7 +93,7 @@ impl Fake {
         Fake::of(State { devices, memory, ..State::default() })
     }
 
-    /// As [`Fake::with`], with results: what kernels would compute, the CPU does.
+    /// Like [`Fake::with`], with results: the CPU computes what kernels would.
     pub fn computing(devices: i32, memory: usize) -> Fake {
         Fake::of(State { devices, memory, computes: true, ..State::default() })
     }
@@ -119,12 +120,12 @@ impl Fake {
         self.open_at(0)
     }
 
-    /// As [`Fake::open`], on any of its devices.
+    /// Like [`Fake::open`], on any of its devices.
     pub fn open_at(&self, ordinal: usize) -> Result<Arc<Cuda>> {
         Cuda::with_driver(self.driver(), ordinal, Numerics::Strict, self.stub(), None)
     }
 
-    /// As [`Fake::open`], with a disk cache in `folder`.
+    /// Like [`Fake::open`], with a disk cache in `folder`.
     pub fn open_cached(&self, folder: PathBuf) -> Result<Arc<Cuda>> {
         Cuda::with_driver(self.driver(), 0, Numerics::Strict, self.stub(), Some(folder))
     }
@@ -133,7 +134,7 @@ impl Fake {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Calls so far that were refused for what they asked, as entry point and code; not those that were made to fail.
+    /// Refused calls so far, as entry point and code. Injected failures are not included.
     pub fn misuses(&self) -> Vec<(&'static str, i32)> {
         self.state().misuses.clone()
     }
@@ -143,12 +144,12 @@ impl Fake {
         self.state().by_symbol.clone()
     }
 
-    /// Driver calls so far; asking for the text of an error does not count.
+    /// Driver calls so far, except for those that ask for an error's text.
     pub fn calls(&self) -> u64 {
         self.state().calls
     }
 
-    /// What is alive.
+    /// Counts of live objects.
     pub fn live(&self) -> Live {
         let state = self.state();
         Live {
@@ -163,19 +164,19 @@ impl Fake {
         }
     }
 
-    /// The launches so far, replayed ones included. Runs what is queued.
+    /// The launches so far, including replays. Runs everything queued.
     pub fn launches(&self) -> Vec<Launch> {
         let mut state = self.state();
         state.drain_all();
         state.launches.clone()
     }
 
-    /// How many others all nodes that were captured so far wait for, each counted by itself.
+    /// Total number of dependencies of all nodes captured so far.
     pub fn waits(&self) -> u64 {
         self.state().waits
     }
 
-    /// `bytes` bytes of device memory at `address`, if they are inside one allocation. Runs what is queued.
+    /// `bytes` bytes of device memory at `address`, if they are inside one allocation. Runs everything queued.
     pub fn read(&self, address: u64, bytes: usize) -> Option<Vec<u8>> {
         let mut state = self.state();
         state.drain_all();
@@ -183,7 +184,7 @@ impl Fake {
         state.range(device, address, bytes).ok().map(|found| found.to_vec())
     }
 
-    /// Gives kernels called `name` parameters with these offsets and sizes.
+    /// Declares the offsets and sizes of the parameters of kernels called `name`.
     pub fn declare(&self, name: &str, params: &[(usize, usize)]) {
         self.state().params.insert(name.to_string(), params.to_vec());
     }

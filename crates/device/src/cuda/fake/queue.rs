@@ -1,4 +1,4 @@
-//! The work of streams. It is queued, or recorded by a capture, and runs when somebody waits for it.
+//! The work of streams: queued, or recorded by a capture. It runs when somebody waits for it.
 #![allow(unsafe_code)]
 
 use super::Launch;
@@ -17,7 +17,7 @@ pub(super) enum Node {
     Work(Work),
 }
 
-/// A captured operation, and the numbers, from 1, of those it waits for.
+/// A captured operation, and the numbers (from 1) of those it waits for.
 pub(super) type Captured = (Node, Vec<usize>);
 
 impl State {
@@ -56,7 +56,7 @@ impl State {
         Ok(())
     }
 
-    /// Runs what is queued up to the operation numbered `until`.
+    /// Runs the queue up to operation number `until`.
     pub fn drain(&mut self, stream: Handle, until: u64) -> Outcome {
         loop {
             let found = self.streams.get_mut(&stream).ok_or(INVALID_HANDLE)?;
@@ -74,7 +74,7 @@ impl State {
     pub fn drain_all(&mut self) {
         let streams: Vec<Handle> = self.streams.keys().copied().collect();
         for stream in streams {
-            // An operation on memory that is gone is dropped.
+            // An operation on freed memory is dropped.
             while self.drain(stream, u64::MAX).is_err() {}
         }
     }
@@ -90,7 +90,7 @@ impl State {
                 if !self.is_pinned(src, bytes) {
                     return Err(INVALID_VALUE);
                 }
-                // SAFETY: the range is in pinned memory that was not freed. That nobody writes it now is what tests show.
+                // SAFETY: the range is in pinned memory that was not freed. Tests check that nobody writes it now.
                 let data = unsafe { std::slice::from_raw_parts(src.0.cast::<u8>(), bytes) };
                 self.range(device, dst, bytes)?.copy_from_slice(data);
             }
@@ -107,8 +107,8 @@ impl State {
         Ok(())
     }
 
-    /// Refuses arguments that look like addresses but are in no allocation. The end of an allocation is allowed, as the address
-    /// of an empty part.
+    /// Refuses arguments that look like addresses but are in no allocation. The end of an allocation is allowed: it is
+    /// the address of an empty part.
     fn check_addresses(&self, device: i32, args: &[u8]) -> Outcome {
         for word in args.chunks_exact(8) {
             let address = u64::from_ne_bytes(word.try_into().map_err(|_| INVALID_VALUE)?);

@@ -9,14 +9,14 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ptr;
 use std::thread::ThreadId;
 
-/// Where device memory begins. Odd enough for no other argument of a kernel to look like an address.
+/// Where device memory begins. Unusual enough that no other kernel argument looks like an address.
 pub(super) const FIRST_ADDRESS: u64 = 0x5eed_0000_0000;
 
 /// A capture of a stream.
 pub(super) struct Capture {
     pub thread: ThreadId,
     pub nodes: Vec<Captured>,
-    /// Whether something happened that no capture can contain.
+    /// Whether something happened that a capture cannot contain.
     pub is_lost: bool,
 }
 
@@ -24,10 +24,10 @@ pub(super) struct Capture {
 pub(super) struct Stream {
     pub device: i32,
     pub capture: Option<Capture>,
-    /// What the next recorded node waits for: numbers of nodes, from 1.
+    /// What the next recorded node waits for: numbers of nodes (from 1).
     pub after: Vec<Handle>,
     pub queue: VecDeque<Node>,
-    /// Operations that have left the queue.
+    /// Number of operations that have left the queue.
     pub done: u64,
 }
 
@@ -41,14 +41,14 @@ pub(super) struct Memory {
 pub(super) struct Function {
     pub module: Handle,
     pub name: String,
-    /// Dynamic shared memory it may have.
+    /// Dynamic shared memory it is allowed.
     pub shared: i32,
 }
 
 /// The stream in which an event was recorded, and the number of operations before it.
 pub(super) type Recorded = Option<(Handle, u64)>;
 
-/// All that the fake driver knows.
+/// The state of the fake driver.
 #[derive(Default)]
 pub(super) struct State {
     pub devices: i32,
@@ -89,7 +89,7 @@ pub(super) fn device_of(context: Handle) -> i32 {
 }
 
 impl State {
-    /// The answer to a call. Errors that a correct caller can get are not listed as misuses.
+    /// The result code of a call. Errors that a correct caller can get are not listed as misuses.
     pub fn answer(&mut self, symbol: &'static str, outcome: Outcome) -> i32 {
         let Err(code) = outcome else { return SUCCESS };
         if !matches!(code, OUT_OF_MEMORY | NOT_SUPPORTED) {

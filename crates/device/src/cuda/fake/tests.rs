@@ -4,7 +4,7 @@ use super::Fake;
 use crate::cuda::driver::{Handle, attribute};
 use dittograd_numerics::error::{ErrorKind, Result};
 
-/// The fake is as strict as a driver, and says so: a table of calls that no driver takes.
+/// The fake is as strict as a driver: a table of calls that every driver refuses.
 #[test]
 fn the_fake_refuses_what_a_driver_refuses() {
     fn code<T>(result: Result<T>) -> i32 {
@@ -139,7 +139,7 @@ fn the_fake_refuses_what_a_driver_refuses() {
     // Each of them is on record, but for being out of memory.
     assert_eq!(fake.misuses().len(), 2 + before.len() + table.len() - 1);
 
-    // An event that has not passed, and work on memory that is freed before it runs.
+    // An event that has not happened yet, and work on memory that is freed before it runs.
     driver.memset_d32(a, 7, 1, stream).expect("queued");
     driver.event_record(raw, stream).expect("records");
     assert_eq!(code(driver.event_elapsed(event, raw)), 600);
@@ -148,7 +148,7 @@ fn the_fake_refuses_what_a_driver_refuses() {
     driver.memset_d32(b, 7, 1, stream).expect("queued");
     assert_eq!(code(driver.mem_free(b)), 1, "with work queued");
     assert_eq!(code(driver.stream_synchronize(stream)), 700, "it was freed");
-    // A kernel that is given an address that is no more; the end of what is there is not one.
+    // A kernel that gets the address of freed memory. The end of an allocation is allowed.
     let args = |address: u64| address.to_ne_bytes();
     driver.launch(function, [1; 3], 32, 0, stream, &args(a + 64)).expect("queued");
     driver.stream_synchronize(stream).expect("an empty range");
@@ -157,7 +157,7 @@ fn the_fake_refuses_what_a_driver_refuses() {
         assert_eq!(code(driver.stream_synchronize(stream)), 700, "{address:#x}");
     }
 
-    // What a capture cannot contain loses it; another thread cannot end it.
+    // A call that a capture cannot contain invalidates it. Another thread cannot end a capture.
     driver.stream_begin_capture(stream).expect("begins");
     driver.memset_d32(a, 1, 1, stream).expect("recorded");
     let mut beyond = [Handle(std::ptr::without_provenance_mut(2))];
@@ -188,7 +188,7 @@ fn the_fake_refuses_what_a_driver_refuses() {
     let graph = driver.stream_end_capture(stream).expect("ends");
     driver.graph_destroy(graph).expect("destroys");
     assert_eq!(code(driver.graph_instantiate(graph)), 400);
-    // What is alive is on the books.
+    // Live objects are counted.
     let live = fake.live();
     assert_eq!((live.contexts, live.allocations, live.pinned, live.streams), (2, 2, 1, 2));
     assert_eq!((live.events, live.modules, live.graphs, live.captures), (2, 2, 0, 0));

@@ -1,4 +1,4 @@
-//! Equal ops on equal inputs are computed once.
+//! Common subexpressions: equal ops on equal inputs are computed once.
 
 use super::{Rewrite, What};
 use crate::graph::Graph;
@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 
 pub(super) fn subexpressions(graph: &Graph, wanted: &mut [Val]) -> Graph {
     let mut to = Rewrite::new(graph);
-    // The values of ops so far, by inputs, name and attributes as text: 0 and -0 differ. Some ops hold more than that, such as a
-    // program, so they are compared too.
+    // Values so far, by inputs, name and attributes as text (which tells 0 from -0). Some ops hold more than their
+    // attributes, such as a program, so ops are compared too.
     let mut known: BTreeMap<(Vec<Val>, &'static str, String), Vec<Val>> = BTreeMap::new();
     for (i, node) in graph.nodes.iter().enumerate() {
         let What::Op(op, ins) = &node.what else {

@@ -1,4 +1,4 @@
-//! What depends on constants only is computed once, when the program is made.
+//! Constant folding: ops that depend only on constants are computed once, at compile time.
 
 use super::{Rewrite, What};
 use crate::graph::{Graph, Source};
@@ -6,7 +6,7 @@ use dittograd_device::{AnyBuffer, Device};
 use dittograd_numerics::error::Result;
 use dittograd_ops::{self, AnyOp, Val};
 
-/// Bytes of all constants a program may be given so. What is made from little, like a table, may be large.
+/// The most bytes of folded constants of a program. A small computation can give a large constant, such as a table.
 const MOST: usize = 64 << 20;
 
 pub(super) fn fold(graph: &Graph, wanted: &mut [Val], device: &Device) -> Result<Graph> {
@@ -18,7 +18,7 @@ pub(super) fn fold(graph: &Graph, wanted: &mut [Val], device: &Device) -> Result
         match &node.what {
             What::Leaf(Source::Constant(c)) => known[i] = Some(c.clone()),
             What::Leaf(_) => {}
-            // A kernel that reads one takes the number instead.
+            // Not folded: a kernel that reads it takes the number instead.
             What::Op(AnyOp::Full(_), _) => {}
             What::Op(op, ins) => {
                 let size = 4 * node.meta.shape.numel();

@@ -1,9 +1,10 @@
-//! Elementwise ops become one kernel: with each other, with the broadcasts and constants they read, and with the
-//! matrix product, convolution, softmax or norm before them. A value between them that is needed elsewhere is one more result of the
-//! kernel.
+//! Fuses elementwise ops into one kernel: with each other, with the broadcasts and constants they read, and with the
+//! matrix product, convolution, softmax or norm before them. An intermediate value that is needed elsewhere becomes an
+//! extra result of the kernel.
 //!
-//! Nodes are taken in order. A group of joined ops waits for the first op that reads one of its results; if that one can
-//! join, the group grows, otherwise it is recorded just before. So nothing is ever recorded later than it is read.
+//! Nodes are visited in order. A group of fused ops waits for the first op that reads one of its results. If that op
+//! can join, the group grows; otherwise the group is recorded just before it. So nothing is recorded later than it is
+//! read.
 
 use super::{Rewrite, What, readers, reshaped};
 use crate::graph::Graph;
@@ -18,7 +19,7 @@ use dittograd_ops::random::Full;
 use dittograd_ops::{AnyOp, Recorder, Val};
 use std::sync::Arc;
 
-/// What is joined.
+/// What may be fused.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fusion {
     pub elementwise: bool,
@@ -26,18 +27,18 @@ pub(super) struct Fusion {
     pub epilogues: bool,
 }
 
-/// The most other inputs of a program after a product: all are in registers beside the sums.
+/// The most extra inputs of an epilogue: all are held in registers beside the accumulators.
 const MOST_OTHERS: usize = 4;
 
-/// The most steps of a joined program: each op that joins traces it anew, and compilers take their time over long ones.
+/// The most steps of a fused program: each op that joins traces it again, and compilers are slow on long programs.
 const MOST_STEPS: usize = 256;
 
-/// The most nodes for which a product waits to be joined: what it reads is kept as long.
+/// The most nodes for which a product waits for an epilogue: its inputs stay alive as long.
 const FAR: usize = 64;
 
-/// Ops that are joined so far.
+/// Ops fused so far.
 struct Group {
-    /// The product whose value is the program's first input, with its inputs.
+    /// The op whose value is the program's first input, with its inputs.
     base: Option<(AnyOp, Vec<Val>)>,
     /// The program's other inputs.
     ins: Vec<Val>,
@@ -45,17 +46,17 @@ struct Group {
     shape: Shape,
     /// The old nodes that are its results, in order.
     members: Vec<usize>,
-    /// The old node it is, as long as it is only one.
+    /// The old node, as long as the group has only one.
     alone: Option<usize>,
-    /// Old nodes that are members under another shape.
+    /// Old nodes that are members with another shape.
     views: Vec<usize>,
-    /// Ops on the longest way from a leaf to it.
+    /// Length of the longest path from a leaf, in ops.
     depth: usize,
 }
 
-/// What an elementwise op reads.
+/// An input of an elementwise op.
 enum Arg {
-    /// The same number everywhere.
+    /// A constant.
     Number(f32),
     /// A result of a group: which group, which result.
     Member(usize, usize),
@@ -66,14 +67,14 @@ enum Arg {
 struct Fuser<'g> {
     fusion: Fusion,
     to: Rewrite<'g>,
-    /// For each node, the value it is under another shape.
+    /// For each node, the value it is a view of.
     root: Vec<usize>,
-    /// For each node that is not a view, who reads it, in order; `usize::MAX` is the world.
+    /// For each node that is not a view, its readers in order; `usize::MAX` stands for the caller.
     readers: Vec<Vec<usize>>,
     groups: Vec<Option<Group>>,
-    /// The group that waits with a node.
+    /// For each node, the waiting group that it belongs to.
     waiting: Vec<Option<usize>>,
-    /// For each node, ops on the longest way from a leaf to it.
+    /// For each node, the length of the longest path from a leaf, in ops.
     depth: Vec<usize>,
 }
 
@@ -94,7 +95,7 @@ impl Fusion {
     }
 }
 
-/// For each node, ops on the longest way from a leaf to it.
+/// For each node, the length of the longest path from a leaf, in ops.
 fn depths(graph: &Graph) -> Vec<usize> {
     let mut depth = vec![0; graph.size()];
     for (i, node) in graph.nodes.iter().enumerate() {
@@ -191,11 +192,11 @@ impl Fuser<'_> {
         }
     }
 
-    /// What an elementwise op of `shape` reads as `v`.
+    /// How an elementwise op of `shape` reads `v`.
     fn arg(&self, v: Val, shape: &Shape) -> Arg {
         let graph = self.to.old;
         let mut at = v;
-        // A broadcast or constant is read where it comes from.
+        // Look through broadcasts.
         while let What::Op(op @ AnyOp::BroadcastTo(_), ins) = &graph.node(at).what
             && graph.node(at).meta.shape == *shape
             && op.as_program(&graph.metas(ins)).is_some()
@@ -235,8 +236,8 @@ impl Fuser<'_> {
                 }
                 break group;
             }
-            // Without one of them it may work; alone it does. Of several products the one that is ready first goes: it can
-            // run beside the others, and what follows the last of them follows both.
+            // Fewer groups may work; none always does. Of several products, record the one that is ready first: it can
+            // run in parallel with the others, and the epilogue goes to the last.
             let ready = |g: &&usize| self.groups[**g].as_ref().and_then(|g| g.base.as_ref().map(|_| g.depth));
             let with_base = parts.iter().filter(|g| ready(g).is_some());
             let first =
@@ -264,7 +265,7 @@ impl Fuser<'_> {
     ) -> Result<Option<Group>> {
         let mut base = None;
         let mut ins: Vec<Val> = Vec::new();
-        // For each group, where its inputs are among the new one's.
+        // For each group, the positions of its inputs among the new inputs.
         let mut places: Vec<Vec<usize>> = Vec::new();
         let groups: Vec<Group> = parts.iter().filter_map(|&g| self.groups[g].take()).collect();
         let restore = |this: &mut Self, groups: Vec<Group>| {
@@ -301,7 +302,7 @@ impl Fuser<'_> {
         }
         let direct: Vec<usize> =
             args.iter().map(|a| if let Arg::Value(v) = a { place(*v) } else { usize::MAX }).collect();
-        // A result that only this op reads is none any more.
+        // A result that only this op reads is no longer a result.
         let mut members = Vec::new();
         let mut kept = Vec::new();
         for (g, group) in groups.iter().enumerate() {

@@ -1,5 +1,5 @@
-//! Copies and changes of shape that move nothing go away, transposed operands of products become flags, and zeros behind a
-//! gradient are not written where they go without saying.
+//! Removes copies and reshapes that move nothing, turns transposed operands of products into flags, and drops padding
+//! with zeros from a gradient where it is implied.
 
 use super::{Rewrite, What};
 use crate::graph::Graph;
@@ -21,7 +21,7 @@ pub(super) fn simplify(graph: &Graph, wanted: &mut [Val]) -> Result<Graph> {
         let mut args = to.all(ins);
         let shape = node.meta.shape;
         let same = |v: Val| graph.node(v).meta.shape == shape;
-        // A copy that is wanted stays: what it was taken from may be a parameter, which is updated before it is read.
+        // A wanted copy stays: its source may be a parameter, which is updated before the copy is read.
         let is_wanted = is_wanted[i];
         match op {
             AnyOp::Copy(_) | AnyOp::Detach(_) if !is_wanted => to.new[i] = Some(args[0]),
@@ -79,7 +79,8 @@ fn made_by(graph: &Graph, v: Val) -> Option<(&AnyOp, &[Val])> {
     }
 }
 
-/// The upstream gradient of the outputs of a self-attention on `qkv`, if it was padded with zeros for the rest of the value.
+/// The upstream gradient of the outputs of a self-attention on `qkv`, without the zeros it was padded with for the rest
+/// of the value.
 fn unpadded(graph: &mut Graph, qkv: Val, dy: Val) -> Result<Option<Val>> {
     let Some((AnyOp::Pad(pad), from)) = made_by(graph, dy) else { return Ok(None) };
     let mut from = from[0];
@@ -92,7 +93,7 @@ fn unpadded(graph: &mut Graph, qkv: Val, dy: Val) -> Result<Option<Val>> {
     reshape_to(graph, from, shape).map(Some)
 }
 
-/// Reads an operand before its last two axes were swapped, if they were.
+/// Replaces a transposed operand by its source and flips the flag.
 fn untranspose(graph: &Graph, arg: &mut Val, flag: &mut bool) {
     let Some((AnyOp::Permute(p), from)) = made_by(graph, *arg) else { return };
     let rank = graph.meta(*arg).shape.rank();

@@ -11,12 +11,13 @@ use dittograd_ops::pointwise::map::{Map, results};
 use dittograd_ops::pointwise::program::Program;
 use dittograd_ops::{Recorder, Val};
 
-/// Only values of at least so many words are considered: 16 MiB. A model of smaller ones takes little memory as it is.
+/// Only values of at least this many words (16 MiB) are considered. A model of smaller values needs little memory
+/// anyway.
 pub(super) const MIN_WORDS: usize = 1 << 22;
-/// The most extra words that may be written for each word by which the peak falls.
+/// The most extra words written per word by which the peak falls.
 const MAX_PRICE: usize = 2;
-/// The budget: one extra word for so many that the program moves. A step whose kernels only move words gets longer by that
-/// part; steps of large models are mostly matrix products, and get longer by much less.
+/// The budget: one extra word per this many words that the program moves. A memory-bound step gets slower by that
+/// fraction; steps of large models are mostly matrix products and get slower by much less.
 const BUDGET_PART: usize = 32;
 
 /// A value that can be rematerialized.
@@ -51,7 +52,7 @@ pub(super) fn run(graph: &Graph, wanted: &mut [Val], min_words: usize) -> Result
     let mut chosen: Vec<Candidate> = Vec::new();
     loop {
         let peak = used.iter().copied().max().unwrap_or(0);
-        // The words by which the peak falls.
+        // The number of words by which the peak falls.
         let gain = |o: &Candidate| {
             let mut then = used.clone();
             o.apply(&mut then);
@@ -60,7 +61,7 @@ pub(super) fn run(graph: &Graph, wanted: &mut [Val], min_words: usize) -> Result
         candidates.retain(|o| o.cost <= budget && chosen.iter().all(|c| view.agree(o, c)));
         let gains = candidates.iter().map(gain).enumerate();
         let pays = gains.filter(|&(k, gain)| gain * MAX_PRICE >= candidates[k].cost);
-        // The one that lowers the peak most for each word written; of equal ones the first.
+        // The candidate that lowers the peak most per word written; the first of equal ones.
         let better = |a: &(usize, usize), b: &(usize, usize)| {
             (a.1 * candidates[b.0].cost).cmp(&(b.1 * candidates[a.0].cost)).then(b.0.cmp(&a.0))
         };
@@ -73,12 +74,12 @@ pub(super) fn run(graph: &Graph, wanted: &mut [Val], min_words: usize) -> Result
     view.rewrite(&chosen, wanted)
 }
 
-/// A program and who reads what.
+/// A program and its readers.
 struct View<'g> {
     graph: &'g Graph,
     root: Vec<usize>,
     readers: Vec<Vec<usize>>,
-    /// For each node, the value that it is written over in place.
+    /// For each node, the value that it overwrites in place.
     over: Vec<Option<usize>>,
     /// The programs of elementwise ops with one result.
     programs: Vec<Option<Program>>,
@@ -103,13 +104,13 @@ impl<'g> View<'g> {
         view
     }
 
-    /// Words a value takes, 0 for one from outside and for one that lies in another.
+    /// Words that a value takes: 0 for inputs and for views.
     fn words(&self, i: usize) -> usize {
         let node = &self.graph.nodes[i];
         if self.root[i] == i && matches!(node.what, What::Op(..)) { node.meta.shape.numel() } else { 0 }
     }
 
-    /// The last node that reads a value, the last of all for one that is wanted.
+    /// The last node that reads a value; the last node of all for a wanted value.
     fn last(&self, i: usize) -> usize {
         self.readers[i].last().map_or(i, |&r| r.min(self.graph.size()))
     }
@@ -134,7 +135,7 @@ impl<'g> View<'g> {
         for i in 0..n {
             steps[i] += self.words(i) as isize;
             steps[self.last(i) + 1] -= self.words(i) as isize;
-            // What is written over another value begins as that ends.
+            // A value that overwrites another starts where that one ends.
             if let Some(r) = self.over[i] {
                 steps[i] -= self.words(r) as isize;
                 steps[i + 1] += self.words(r) as isize;
@@ -165,7 +166,7 @@ impl<'g> View<'g> {
         if node.checkpointed || self.readers[i].last() >= Some(&n) || !words.is_multiple_of(4) {
             return None;
         }
-        // The longest time without a reader.
+        // The longest gap between two readers.
         let pairs = self.readers[i].windows(2).map(|r| (r[0], r[1]));
         let (last, first) = pairs.filter(|r| r.1 - r.0 > GAP).max_by_key(|r| (r.1 - r.0, n - r.0))?;
         let joins = |&at: &usize| {
@@ -178,11 +179,11 @@ impl<'g> View<'g> {
         };
         let at = (last.max(first - GAP) + 1..n.min(first + GAP)).find(joins)?;
         let moved: Vec<usize> = self.readers[i].iter().copied().filter(|&r| first <= r && r < at).collect();
-        // Nothing until then may read what they make.
+        // Nothing before `at` may read the results of the moved nodes.
         if moved.iter().any(|&m| self.readers[m].iter().any(|&r| r <= at)) {
             return None;
         }
-        // All results of a kernel are one value: it is alive as long as one of them is, and cannot run in place.
+        // All results of a kernel are one value: it is alive as long as any of them, and cannot be in place.
         let end = self.last(i);
         let until = self.last(at).max(end).min(n - 1);
         let mut changes = vec![(last + 1, end, -(words as isize)), (at, until, words as isize)];
@@ -203,7 +204,8 @@ impl<'g> View<'g> {
         })
     }
 
-    /// Whether two values can both be rematerialized: neither from the other, each by a kernel of its own that is not moved.
+    /// Whether two values can both be rematerialized: neither from the other, each by its own kernel, which is not
+    /// moved.
     fn agree(&self, a: &Candidate, b: &Candidate) -> bool {
         let apart =
             |a: &Candidate, b: &Candidate| self.reads(a.value, b.value) == 0 && !a.moved.contains(&b.at);
@@ -213,7 +215,7 @@ impl<'g> View<'g> {
     fn rewrite(&self, chosen: &[Candidate], wanted: &mut [Val]) -> Result<Graph> {
         let n = self.graph.size();
         let mut to = Rewrite::new(self.graph);
-        // For each node, what is rematerialized there, and the node that it is moved after, with its views.
+        // For each node, the value that is rematerialized there, and the node that it is moved after, with its views.
         let mut here: Vec<Option<&Candidate>> = vec![None; n];
         let mut after: Vec<usize> = (0..n).collect();
         for c in chosen {

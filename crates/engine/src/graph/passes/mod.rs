@@ -1,5 +1,5 @@
 //! Passes: each takes a program and the values wanted from it, and returns one that computes the same bits with less
-//! work. They can be switched off one by one; the bits stay.
+//! work. Each can be switched off; the bits stay the same.
 
 mod common;
 mod constants;
@@ -17,33 +17,33 @@ use dittograd_numerics::shape::Shape;
 use dittograd_ops::pointwise::program::Program;
 use dittograd_ops::{AnyOp, Recorder, Val};
 
-/// What can be done to a program before it is planned.
+/// A rewrite of a program before it is planned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pass {
-    /// Drops what no wanted value is computed from.
+    /// Removes what no wanted value depends on.
     DeadCode,
-    /// Drops copies and changes of shape that move nothing, joins permutations, and turns transposed operands of
-    /// products into flags.
+    /// Removes copies and reshapes that move nothing, merges permutations, and turns transposed operands of products
+    /// into flags.
     Layout,
-    /// Computes what depends on constants only, once.
+    /// Constant folding.
     Constants,
-    /// Computes equal ops on equal inputs once.
+    /// Common subexpression elimination.
     Common,
-    /// Joins elementwise ops and broadcasts into one kernel, if the values between them are needed nowhere else.
+    /// Fuses elementwise ops and broadcasts into one kernel if the intermediate values are needed nowhere else.
     Elementwise,
-    /// Joins elementwise ops even if values between them are needed elsewhere: one kernel writes several results.
+    /// Fuses elementwise ops even if intermediate values are needed elsewhere: one kernel writes several results.
     Results,
-    /// Joins elementwise ops to the matrix product, convolution, softmax or norm before them.
+    /// Fuses elementwise ops into the matrix product, convolution, softmax or norm before them.
     Epilogues,
-    /// Joins elementwise ops to the reductions and losses after and before them.
+    /// Fuses elementwise ops into the reductions and losses before and after them.
     Reductions,
-    /// Joins elementwise ops to the softmax or norm after them.
+    /// Fuses elementwise ops into the softmax or norm after them.
     Prologues,
-    /// Rematerializes copies that only move elements for late readers, if the value that was copied is alive anyway.
+    /// Rematerializes copies that only move elements for late readers, if the copied value is alive anyway.
     Copies,
     /// Rematerializes what was traced in [`Session::checkpoint`](crate::session::Session::checkpoint).
     Checkpoints,
-    /// Lowers peak memory: rematerializes large values that an elementwise kernel can compute beside its own.
+    /// Lowers peak memory: rematerializes large values in elementwise kernels that read the same inputs.
     Peak,
     /// Rematerializes all elementwise ops: less memory for more time. Not among [`Passes::all`].
     Recompute,
@@ -91,7 +91,7 @@ impl Pass {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Passes {
     on: [bool; Pass::ALL.len()],
-    /// The least words of a value that [`Pass::Peak`] considers.
+    /// The fewest words of a value that [`Pass::Peak`] considers.
     min_words: usize,
 }
 
@@ -102,23 +102,23 @@ impl Default for Passes {
 }
 
 impl Passes {
-    /// All that make a program faster or smaller at no cost worth naming: all but [`Pass::Recompute`].
+    /// All passes that cost almost nothing: all but [`Pass::Recompute`].
     pub fn all() -> Passes {
         Passes { on: [true; Pass::ALL.len()], ..Passes::none() }.without(Pass::Recompute)
     }
 
-    /// None of them.
+    /// No passes.
     pub fn none() -> Passes {
         Passes { on: [false; Pass::ALL.len()], min_words: lower_peak_memory::MIN_WORDS }
     }
 
-    /// These, with one more.
+    /// These passes and one more.
     pub fn with(mut self, pass: Pass) -> Passes {
         self.on[pass as usize] = true;
         self
     }
 
-    /// These, without one.
+    /// These passes without one.
     pub fn without(mut self, pass: Pass) -> Passes {
         self.on[pass as usize] = false;
         self
@@ -129,14 +129,14 @@ impl Passes {
         self.on[pass as usize]
     }
 
-    /// These, with values of so many words counted as large by [`Pass::Peak`], so that tests need none that are.
+    /// These passes, where [`Pass::Peak`] considers values from `words` words on, so that tests need no large ones.
     #[doc(hidden)]
     pub fn large(mut self, words: usize) -> Passes {
         self.min_words = words;
         self
     }
 
-    /// Runs them. `wanted` are the values that are read afterwards; they follow the renumbering. Constants are computed
+    /// Runs the passes. `wanted` are the values that are read afterwards; they are renumbered. Constants are computed
     /// on `device`.
     pub(crate) fn run(self, graph: &Graph, wanted: &mut [Val], device: &Device) -> Result<Graph> {
         let mut graph = self.swept(graph.clone(), wanted);
@@ -172,17 +172,17 @@ impl Passes {
         Ok(self.swept(graph, wanted))
     }
 
-    /// Without dead code, unless that pass is off. Other passes leave behind what they have replaced.
+    /// Removes dead code, unless that pass is off. Other passes leave replaced nodes behind.
     fn swept(self, graph: Graph, wanted: &mut [Val]) -> Graph {
         if self.has(Pass::DeadCode) { dead_code(&graph, wanted) } else { graph }
     }
 }
 
-/// A new program made of an old one, node by node.
+/// Rewrites a program into a new one, node by node.
 struct Rewrite<'g> {
     old: &'g Graph,
     out: Graph,
-    /// The new value of each old one that has one yet.
+    /// The new value of each old one, where there is one yet.
     new: Vec<Option<Val>>,
 }
 
@@ -215,7 +215,7 @@ impl<'g> Rewrite<'g> {
         self.new[i] = Some(v);
     }
 
-    /// Records another op for a node.
+    /// Records a different op for a node.
     fn record(&mut self, i: usize, op: impl Into<AnyOp>, ins: &[Val]) -> Result<()> {
         let v = self.out.record(op.into(), ins)?;
         let (new, old) = (&mut self.out.nodes[v.0 as usize], &self.old.nodes[i]);
@@ -230,7 +230,7 @@ impl<'g> Rewrite<'g> {
     }
 }
 
-/// An input of a program of shape `from`, for one of shape `to` with the same elements, if it can be read so.
+/// An input of a program of shape `from`, reshaped for a program of shape `to` with the same elements, if possible.
 fn reshaped(out: &mut Graph, v: Val, from: &Shape, to: &Shape) -> Result<Option<Val>> {
     if from == to {
         return Ok(Some(v));
@@ -239,9 +239,9 @@ fn reshaped(out: &mut Graph, v: Val, from: &Shape, to: &Shape) -> Result<Option<
     let shape = match shape.numel() {
         n if n == to.numel() => *to,
         1 => Shape::SCALAR,
-        // A row is a row as long as the last axis stays.
+        // A row stays a row as long as the last axis stays.
         n if n == shape.last() && n == to.last() && n == from.last() => Shape::new(&[n])?,
-        // So is one element for each row. Without elements there can be more rows of one shape than of the other.
+        // So does one element per row. Without elements, one shape can have more rows than the other.
         n if shape.rank() == from.rank()
             && shape.last() == 1
             && n == from.rows()
@@ -256,7 +256,7 @@ fn reshaped(out: &mut Graph, v: Val, from: &Shape, to: &Shape) -> Result<Option<
     dittograd_ops::layout::reshape_to(out, v, shape).map(Some)
 }
 
-/// The elementwise program that makes `v`, its node, and what it reads, if each value on the way is read once.
+/// The elementwise program that computes `v`, its node and its inputs, if each value in between is read once.
 fn elements<'g>(graph: &'g Graph, uses: &[usize], mut v: Val) -> Option<(Program, &'g Node, &'g [Val])> {
     loop {
         let node = graph.node(v);
@@ -273,8 +273,8 @@ fn elements<'g>(graph: &'g Graph, uses: &[usize], mut v: Val) -> Option<(Program
     }
 }
 
-/// For each value, the one whose memory it shares, where `shares` says of an op that it shares its first input's; and for
-/// each of those, who reads it, in order, `usize::MAX` being the world.
+/// For each value, the one whose memory it shares (`shares` says whether an op shares its first input's); and for each
+/// of those, its readers in order, where `usize::MAX` stands for the caller.
 fn readers(
     graph: &Graph,
     wanted: &[Val],
@@ -293,7 +293,7 @@ fn readers(
     (root, readers)
 }
 
-/// How often each value is read, being wanted counted as one more reader.
+/// How often each value is read. Being wanted counts as one more reader.
 fn uses(graph: &Graph, wanted: &[Val]) -> Vec<usize> {
     let mut uses = vec![0; graph.size()];
     let read = graph.nodes.iter().flat_map(|n| match &n.what {
@@ -304,7 +304,7 @@ fn uses(graph: &Graph, wanted: &[Val]) -> Vec<usize> {
     uses
 }
 
-/// Keeps only what the wanted values are computed from.
+/// Keeps only what the wanted values depend on.
 fn dead_code(graph: &Graph, wanted: &mut [Val]) -> Graph {
     let mut live = vec![false; graph.size()];
     wanted.iter().for_each(|v| live[v.0 as usize] = true);
@@ -312,7 +312,7 @@ fn dead_code(graph: &Graph, wanted: &mut [Val]) -> Graph {
         if let (What::Op(_, ins), true) = (&node.what, live[i]) {
             ins.iter().for_each(|v| live[v.0 as usize] = true);
         }
-        // Inputs stay: a program takes what it was traced with.
+        // Inputs stay: a program takes the inputs that it was traced with.
         live[i] |= matches!(node.what, What::Leaf(Source::Input(_)));
     }
     let mut to = Rewrite::new(graph);

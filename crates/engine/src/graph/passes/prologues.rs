@@ -1,5 +1,5 @@
-//! Pointwise ops become the prologue of the softmax or norm that reads them: it computes the elements as it reads them, and they are
-//! never stored.
+//! Fuses pointwise ops into the softmax or norm that reads them, as its prologue: it computes the elements as it reads
+//! them, and they are never stored.
 
 use super::{Rewrite, What, elements, reshaped, uses};
 use crate::graph::Graph;
@@ -8,7 +8,7 @@ use dittograd_ops::fused::{Fused, Prologue};
 use dittograd_ops::{AnyOp, Val};
 use std::sync::Arc;
 
-/// The most inputs of a prologue: all of them are read where one was.
+/// The most inputs of a prologue: all of them are read in place of one.
 const MOST_INPUTS: usize = 4;
 
 pub(super) fn join(graph: &Graph, wanted: &mut [Val]) -> Result<Graph> {
@@ -32,7 +32,8 @@ pub(super) fn join(graph: &Graph, wanted: &mut [Val]) -> Result<Graph> {
     Ok(to.finish(wanted))
 }
 
-/// The op of node `i` with the expression that computes one of its inputs, and what it reads then, if only it reads that input.
+/// The op of node `i` with a prologue that computes one of its inputs, and its new inputs, if nothing else reads that
+/// input.
 fn with_prologue(
     to: &mut Rewrite<'_>,
     uses: &[usize],

@@ -1,5 +1,5 @@
-//! Pointwise ops become the prologue of the reduction or loss that reads them, and what is done to its result becomes its
-//! epilogue: the elements are never stored.
+//! Fuses pointwise ops into the reduction or loss that reads them, as its prologue, and pointwise ops on its result as
+//! its epilogue: the elements are never stored.
 
 use super::{Rewrite, What, elements, uses};
 use crate::graph::Graph;
@@ -31,7 +31,7 @@ pub(super) fn join(graph: &Graph, wanted: &mut [Val]) -> Result<Graph> {
     Ok(to.finish(wanted))
 }
 
-/// The program of an op on a single value that only it reads.
+/// The program of a pointwise op whose only input nothing else reads.
 fn following(graph: &Graph, uses: &[usize], op: &AnyOp, ins: &[Val]) -> Option<Program> {
     let [v] = *ins else { return None };
     let same = graph.node(v).meta.shape == op.shape(&graph.metas(ins)).ok()?.shape;
@@ -57,7 +57,7 @@ fn followed(to: &Rewrite<'_>, v: Val, after: Program) -> Option<(Fused, Vec<Val>
     fused.is_possible(&metas).then(|| (fused, args.clone()))
 }
 
-/// The reduction `op` with the expressions that compute its elements, if there are any.
+/// The reduction `op` with a prologue that computes its elements, if possible.
 fn with_elements(
     to: &mut Rewrite<'_>,
     graph: &Graph,
@@ -103,8 +103,7 @@ fn with_elements(
     Ok(possible.then_some((fused, args)))
 }
 
-/// The program that makes `v`, and what it reads, if only one op reads `v`, and the program reads all elements in
-/// order.
+/// The program that computes `v`, and its inputs, if only one op reads `v` and the program reads all elements in order.
 fn in_order<'g>(graph: &'g Graph, uses: &[usize], v: Val, shape: &Shape) -> Option<(Program, &'g [Val])> {
     let (program, _, ins) = elements(graph, uses, v)?;
     let plain = ins.iter().all(|v| graph.node(*v).meta.shape.numel() == shape.numel());

@@ -1,6 +1,7 @@
-//! Rematerialization: a value with a late reader is computed a second time next to that reader, so that it need not be kept
-//! alive in between. This is done for cheap ops whose inputs are alive then anyway: copies that only move elements and, if
-//! asked for, elementwise ops. It is also done for everything that was traced in a checkpointed segment, from the segment's inputs.
+//! Rematerialization: a value with a late reader is computed a second time next to that reader, so that it need not be
+//! kept alive in between. This is done for cheap ops whose inputs are alive then anyway: copies that only move elements
+//! and, if requested, elementwise ops. It is also done for everything traced in a checkpointed segment, from the
+//! segment's inputs.
 
 use super::{Pass, Passes, Rewrite, What, readers};
 use crate::graph::Graph;
@@ -8,7 +9,7 @@ use dittograd_ops::{AnyOp, Val};
 
 /// Distance in nodes between two readers above which a value is rematerialized near the second.
 pub(super) const GAP: usize = 12;
-/// Cheap ops are rematerialized only if their value has at least so many bytes.
+/// Cheap ops are rematerialized only if their value has at least this many bytes.
 const MIN_BYTES: usize = 1 << 16;
 
 pub(super) fn run(graph: &Graph, wanted: &mut [Val], passes: Passes) -> Graph {
@@ -30,7 +31,7 @@ pub(super) fn run(graph: &Graph, wanted: &mut [Val], passes: Passes) -> Graph {
         let late = readers[i].windows(2).find(|r| r[1] - r[0] > GAP && r[1] < n).map(|r| r[1]);
         if in_segment(i) {
             first[i] = first[i].min(late.unwrap_or(usize::MAX));
-            // The second copy is computed from values of the segment, which need second copies too.
+            // The second copy is computed from values of the segment, which then need second copies too.
             for v in ins {
                 let from = root[v.0 as usize];
                 if in_segment(from) {
@@ -60,7 +61,7 @@ pub(super) fn run(graph: &Graph, wanted: &mut [Val], passes: Passes) -> Graph {
     }
     let mut to = Rewrite::new(graph);
     for (i, before) in before.iter().enumerate() {
-        // A view that comes later reads the second copy by itself.
+        // A later view reads the second copy anyway.
         before.iter().filter(|&&made| made < i).for_each(|&made| to.keep(made));
         to.keep(i);
     }

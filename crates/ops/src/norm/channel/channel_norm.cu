@@ -1,11 +1,16 @@
-// Normalisation of channels of (N, C, S). The module's head defines the constants of the sum trees (CHUNK, ROWS),
-// how chunks are shared out (LANES lanes each, PER_LANE elements per lane), VECTOR elements per access, BATCH
-// (a group is a channel of all samples) or not (a group is neighbouring channels of one sample), SINGLE (S is 1),
-// AFFINE (0, 1 gain, 2 gain and shift), BACKWARD, the column rule and the formulas.
+// Normalisation of channels of (N, C, S). This text is compiled after `#define` lines:
+//   CHUNK, ROWS        constants of the sum trees
+//   LANES, PER_LANE    lanes that sum one chunk, and elements of a lane
+//   VECTOR             elements per access
+//   BATCH              1: a group is one channel of all samples; 0: neighbouring channels of one sample
+//   SINGLE             1: S is 1
+//   AFFINE             0: none, 1: gain, 2: gain and shift
+//   BACKWARD           1: the gradient kernels
+// The column rule and the formulas come before this text too.
 
-// n samples of c channels of s elements; chunks per run; all chunks; groups; runs per group; groups per sample.
+// n samples of c channels of s elements; chunks per run; chunks in total; groups; runs per group; groups per sample.
 struct Shape { u64 n, c, s, chunks, leaves, groups, runs, per_sample; };
-// 1 / length of a whole chunk and of a run's last one, 1 / elements of a group, eps.
+// 1 / length of a full chunk, 1 / length of a run's last chunk, 1 / elements of a group, eps.
 struct Factors { float whole, tail, group, eps; };
 
 #ifdef BACKWARD
@@ -14,7 +19,7 @@ struct Factors { float whole, tail, group, eps; };
 #define WORDS 2
 #endif
 
-// A chunk's sum, squares about its mean, sum of dy and products with dy about its mean; its mean and length.
+// Of one chunk: sum of x, sum of squares about the chunk's mean, sum of dy, sum of dy (x - mean); its mean and length.
 struct Leaf { float a, q, b, p, m, len; };
 
 __device__ __forceinline__ Leaf leaf_at(const float* __restrict__ sums, const float* __restrict__ x, const float* __restrict__ dy, u64 piece, u64 k, const Shape& shape, const Factors& by) {
@@ -72,18 +77,18 @@ __device__ __forceinline__ float over_chunks(u64 runs, const Shape& shape, float
 
 #if !SINGLE
 
-// The sum over LANES lanes, folded by halving, in all of them: the rest of a warp's lanes would add +0.
+// The sum over LANES lanes, by halving; every lane gets it. The other lanes of the warp would only add +0.
 __device__ __forceinline__ float lanes_sum(float s) {
     #pragma unroll
     for (int o = LANES / 2; o > 0; o /= 2) s = __fadd_rn(s, __shfl_down_sync(0xffffffffu, s, o, LANES));
     return __shfl_sync(0xffffffffu, s, 0, LANES);
 }
 
-// The sums of one chunk by LANES lanes, which keep it in registers: 4 bytes read per element, 8 with dy.
+// Sums of one chunk by LANES lanes, which hold the chunk in registers. 4 bytes read per element, 8 with dy.
 extern "C" __global__ void __launch_bounds__(256) leaves(float* __restrict__ sums, const float* __restrict__ x, const float* __restrict__ dy, Shape shape, Factors by) {
     const unsigned lane = threadIdx.x % LANES;
     const u64 step = (u64)gridDim.x * (256 / LANES);
-    // All lanes of a warp stay in the loop together.
+    // Shuffles need the whole warp, so all its lanes stay in the loop.
     for (u64 base = blockIdx.x * (u64)(256 / LANES); base < shape.leaves; base += step) {
         const u64 leaf = base + threadIdx.x / LANES;
         const bool live = leaf < shape.leaves;
@@ -130,7 +135,7 @@ extern "C" __global__ void __launch_bounds__(256) leaves(float* __restrict__ sum
 
 #endif
 
-// Mean and variance of the group this lane has.
+// Mean and variance of this lane's group.
 #define GROUP_MOMENTS \
     const auto run = [&](u64 i) { return run_of(group, i, shape); }; \
     const float mean = __fmul_rn(over_chunks(shape.runs, shape, part, run, [&](u64 piece, u64 k) { \
@@ -139,7 +144,7 @@ extern "C" __global__ void __launch_bounds__(256) leaves(float* __restrict__ sum
         const Leaf l = leaf_at(sums, x, dy, piece, k, shape, by); \
         return about_mean(l.q, l.len, l.m, mean); }), by.group);
 
-// A block takes 32 groups, a lane each.
+// A block takes 32 groups, one per lane.
 #define EACH_TILE(count) for (u64 tile = blockIdx.x; tile * 32 < (count); tile += gridDim.x)
 
 #ifndef BACKWARD
@@ -158,7 +163,7 @@ extern "C" __global__ void groups(float* __restrict__ first, float* __restrict__
     }
 }
 
-// 4 bytes read and 4 written per element.
+// Forward. 4 bytes read and 4 written per element.
 extern "C" __global__ void __launch_bounds__(256) normalize(float* __restrict__ out, const float* __restrict__ x, const float* __restrict__ gamma, const float* __restrict__ beta, const float* __restrict__ stats, Shape shape, Factors by) {
     const u64 run = shape.s / VECTOR, items = shape.n * shape.c * run;
     for (u64 item = blockIdx.x * 256ull + threadIdx.x; item < items; item += gridDim.x * 256ull) {
@@ -217,7 +222,7 @@ extern "C" __global__ void group_gradients(float* __restrict__ stats, const floa
     }
 }
 
-// Gradients of gain and shift: a block takes 32 channels, a lane each.
+// Gradients of gain and shift. A block takes 32 channels, one per lane.
 extern "C" __global__ void channel_gradients(float* __restrict__ dgamma, float* __restrict__ dbeta, const float* __restrict__ stats, const float* __restrict__ sums, const float* __restrict__ x, const float* __restrict__ dy, Shape shape, Factors by) {
     __shared__ float part[ROWS][33];
     EACH_TILE(shape.c) {
@@ -239,7 +244,7 @@ extern "C" __global__ void channel_gradients(float* __restrict__ dgamma, float* 
     }
 }
 
-// 8 bytes read and 4 written per element.
+// Gradient of x. 8 bytes read and 4 written per element.
 extern "C" __global__ void __launch_bounds__(256) gradients(float* __restrict__ dx, const float* __restrict__ x, const float* __restrict__ gamma, const float* __restrict__ dy, const float* __restrict__ stats, Shape shape, Factors by) {
     const u64 run = shape.s / VECTOR, items = shape.n * shape.c * run;
     for (u64 item = blockIdx.x * 256ull + threadIdx.x; item < items; item += gridDim.x * 256ull) {

@@ -11,14 +11,14 @@ use dittograd_numerics::sum;
 use dittograd_numerics::sum::{CHUNK, Chains, ROWS, WIDTH};
 
 simd_fn! {
-    /// Sum of `dy (x - m)` of at most one chunk of the row rule.
+    /// Sum of `dy (x - m)` over at most one chunk of the row rule.
     pub(super) fn chunk_moments(simd, x: &[f32], dy: &[f32], m: f32) -> f32 {
         sum::chunk([x, &dy[..x.len()]], |[x, dy]| dy * (x - m))
     }
 }
 
 simd_fn! {
-    /// A channel's run of elements normalised; `row` is mean and `1 / std`, then gain and shift if they are there.
+    /// Normalises one run of a channel. `row` is mean, `1 / std`, and the gain and shift if there are any.
     pub(super) fn normalize_run(simd, x: &[f32], row: [f32; 4], affine: usize, out: &mut [f32]) {
         let [mean, r, gamma, beta] = row;
         let x = &x[..out.len()];
@@ -34,7 +34,7 @@ simd_fn! {
 }
 
 simd_fn! {
-    /// The input gradient along a channel's run; `row` is mean, `1 / std`, mean of h, mean of h x^.
+    /// The input gradient of one run of a channel. `row` is mean, `1 / std`, mean of h, mean of h x^.
     pub(super) fn gradient_run(simd, x: &[f32], dy: &[f32], row: [f32; 4], gamma: Option<f32>, out: &mut [f32]) {
         let [mean, r, mean_h, mean_hx] = row;
         let (x, dy) = (&x[..out.len()], &dy[..out.len()]);
@@ -50,7 +50,7 @@ simd_fn! {
 }
 
 simd_fn! {
-    /// Neighbouring channels of one sample normalised; `stats` is their means, then their `1 / std`.
+    /// Normalises neighbouring channels of one sample. `stats` is all means, then all `1 / std`.
     pub(super) fn normalize_columns(simd, x: &[f32], stats: &[f32], gamma: &[f32], beta: &[f32], out: &mut [f32]) {
         let n = out.len();
         let (x, mean, r) = (&x[..n], &stats[..n], &stats[n..2 * n]);
@@ -73,8 +73,8 @@ simd_fn! {
 }
 
 simd_fn! {
-    /// The input gradients of neighbouring channels of one sample; `stats` is their means, their `1 / std`, their
-    /// means of h and of h x^.
+    /// The input gradients of neighbouring channels of one sample. `stats` is four lists: means, `1 / std`, means of h,
+    /// means of h x^.
     pub(super) fn gradient_columns(simd, x: &[f32], dy: &[f32], stats: &[f32], gamma: &[f32], out: &mut [f32]) {
         let n = out.len();
         let (x, dy) = (&x[..n], &dy[..n]);
@@ -92,9 +92,9 @@ simd_fn! {
     }
 }
 
-/// Sums by the column rule of [`WIDTH`] columns side by side, of terms that `f` adds row by row.
+/// Sums [`WIDTH`] columns at once by the column rule. `add` adds the terms of one row.
 pub(super) fn side_by_side(rows: usize, mut add: impl FnMut(usize, &mut [f32; WIDTH])) -> [f32; WIDTH] {
-    // The chains of a level, then theirs, as few as there are.
+    // The first level of the column rule sums ROWS rows each; `sum::columns` does the other levels.
     let groups = rows.div_ceil(ROWS);
     let mut scratch = Scratch::take(groups.max(1) * WIDTH);
     let partial = &mut scratch.words()[..groups.max(1) * WIDTH];
@@ -110,7 +110,7 @@ pub(super) fn side_by_side(rows: usize, mut add: impl FnMut(usize, &mut [f32; WI
     sums
 }
 
-/// A chunk's sums: `a`, `q`, and for gradients `b`, `p`; then its mean.
+/// Sums of a chunk: `a`, `q`, and for gradients `b`, `p`; then its mean.
 #[derive(Clone, Copy)]
 pub(super) struct Leaf {
     pub(super) q: f32,
@@ -130,7 +130,8 @@ impl Channels {
         }
     }
 
-    /// Chunk `k` of a run, from the sums kept of it, `width` words each, or from the inputs.
+    /// The sums of chunk `k` of a run: read from `sums` (`width` words per chunk), or the element itself where runs are
+    /// single elements.
     pub(super) fn leaf(&self, sums: &[f32], width: usize, ins: [&[f32]; 2], piece: usize, k: usize) -> Leaf {
         if self.s == 1 {
             let (x, dy) = (ins[0][piece], ins[1].get(piece).copied().unwrap_or(0.0));
@@ -142,7 +143,7 @@ impl Channels {
         Leaf { a: word(0), q: word(1), b: word(2), p: word(3), m: word(0) * inverse(len), len: len as f32 }
     }
 
-    /// Fills in the sums of all chunks, two or four words each.
+    /// Computes the sums of all chunks, two or four words each.
     pub(super) fn fill_sums(
         &self,
         run: (&dittograd_device::cpu::threads::Pool, Simd),
@@ -176,7 +177,7 @@ impl Channels {
         });
     }
 
-    /// The sum by the column rule of a term of each chunk of `runs` runs.
+    /// Sums one term per chunk over `runs` runs, by the column rule.
     pub(super) fn over_chunks(
         &self,
         runs: usize,
@@ -203,7 +204,7 @@ impl Channels {
         (mean, squares * inv)
     }
 
-    /// Means and variances of neighbouring channels from `c` on, where runs are single elements.
+    /// Means and variances of `width` neighbouring channels from `c`, where runs are single elements.
     pub(super) fn column_moments(&self, x: &[f32], c: usize, width: usize) -> [[f32; WIDTH]; 2] {
         let inv = self.inverse();
         let row = |n: usize| &x[n * self.c + c..][..width];
@@ -258,7 +259,7 @@ impl Channels {
             if !gamma.is_empty() {
                 ones[..width].copy_from_slice(&gamma[at..at + width]);
             }
-            // A gain of one changes no bit.
+            // Multiplying by a gain of 1 changes no bit.
             let gamma = ones;
             let sum = side_by_side(self.n, |n, sums| {
                 for ((s, dy), g) in sums.iter_mut().zip(&dy[row(dy, n, at, width)]).zip(gamma) {
@@ -327,7 +328,7 @@ impl Channels {
         mean.fill(0.0);
         var.fill(0.0);
         let of = |g: usize| self.moments(g, |p, k| self.leaf(sums, 2, [x, &[]], p, k));
-        // Two slices cut in step, and the words after the last channel stay zero.
+        // Means and variances are cut into the same ranges of channels. The words after the last channel stay zero.
         let c = self.c;
         if self.single() {
             run.pool.pairs_mut((&mut mean[..c], WIDTH), (&mut var[..c], WIDTH), |tile, mean, var| {

@@ -1,4 +1,4 @@
-//! The CUDA kernels: which one is launched, and with what.
+//! Choice and launch of the CUDA kernels.
 
 use super::{Channels, about_mean, moment_about_mean};
 use crate::norm::{MAX_BLOCKS, clear_gaps, formulas, inverse};
@@ -17,7 +17,7 @@ pub(super) const CHANNEL_CU: &str = include_str!("channel_norm.cu");
 impl Channels {
     pub(super) fn module(&self, backward: bool, affine: usize) -> Source {
         let run = self.s.min(CHUNK);
-        // Short runs share a warp: so many lanes each.
+        // Short runs share a warp: each gets as many lanes as it has elements, rounded up to a power of two.
         let lanes = run.clamp(1, 32).next_power_of_two();
         let per_lane = per_lane(run);
         let vector = if self.s.is_multiple_of(4) && self.s > 0 { 4 } else { 1 };
@@ -42,7 +42,7 @@ impl Channels {
         crate::module(name, || head + COLUMN_SUM + &formulas() + &traced() + CHANNEL_CU)
     }
 
-    /// What all kernels know of the shape: a struct of eight 64-bit and four 32-bit words.
+    /// The kernels' `Shape` and `Factors` arguments: eight 64-bit and four 32-bit words.
     pub(super) fn layout_args(&self, args: &mut Args) {
         let words = [
             self.n,
@@ -61,7 +61,7 @@ impl Channels {
         args.bytes(bytemuck::cast_slice(&floats), 4);
     }
 
-    /// Queues the sums of all chunks, and then the mean and `1 / std`, or variance, of each group.
+    /// Queues the sums of all chunks, then the mean and `1 / std` (or variance) of each group.
     pub(super) fn cuda_stats(
         &self,
         run: &CudaRun<'_>,
@@ -86,12 +86,12 @@ impl Channels {
         run.cuda.launch(kernel, self.tiles(self.group_count()), self.threads(self.group_runs()), 0, &args)
     }
 
-    /// Blocks that take 32 groups or channels each.
+    /// Number of blocks if each takes 32 groups or channels.
     pub(super) fn tiles(&self, count: usize) -> [u32; 3] {
         [count.div_ceil(32).min(1 << 20) as u32, 1, 1]
     }
 
-    /// Threads of such a block: a warp per chain of chunks.
+    /// Threads of such a block: one warp per chain of chunks.
     pub(super) fn threads(&self, runs: usize) -> u32 {
         (runs * self.chunks()).div_ceil(ROWS).clamp(1, 32) as u32 * 32
     }

@@ -1,11 +1,11 @@
-//! Normalisation of channels: batch norm and group norm on values `(N, C, spatial…)`. Instance norm is group norm
-//! with a group per channel, and the norm of a single image's channels is that with `N = 1`.
+//! Normalisation of channels: batch norm and group norm on values `(N, C, spatial…)`. Instance norm is group norm with
+//! one group per channel.
 //!
-//! The statistics of a group need one reading of it. Every run of neighbouring elements of a channel is cut into
-//! chunks of the row rule; a chunk gives its sum `a` and, from its own mean `m`, its squares `q = sum (x - m)^2`.
-//! Then `mean = sum a / n` and `var = sum (q + len (m - mean)^2) / n`, both by the column rule over the group's
-//! chunks in memory order. The gradients are made the same way from `b = sum dy` and `p = sum dy (x - m)`, since
-//! `sum dy (x - mean) = sum (p + (m - mean) b)`.
+//! The statistics of a group need a single pass over it. A run is the contiguous elements of one channel of one sample.
+//! Every run is cut into chunks of the row rule. A chunk gives its sum `a`, its mean `m` and its squares about that
+//! mean, `q = sum (x - m)^2`. Then `mean = sum a / n` and `var = sum (q + len (m - mean)^2) / n`, both by the column
+//! rule over the group's chunks in memory order. The gradients use `b = sum dy` and `p = sum dy (x - m)` in the same
+//! way, since `sum dy (x - mean) = sum (p + (m - mean) b)`.
 
 #[cfg(feature = "cases")]
 mod cases;
@@ -36,13 +36,13 @@ fn moment_about_mean<R: Real>(p: R, m: R, mean: R, b: R) -> R {
     (m - mean).fma(b, p)
 }
 
-/// Which elements are normalised together, in a value of `pieces = n c` runs of `s` elements.
+/// Which elements are normalised together. The value is `n c` runs of `s` contiguous elements.
 #[derive(Clone, Copy, Debug)]
 struct Channels {
     n: usize,
     c: usize,
     s: usize,
-    /// Groups of channels of one sample, or none where a channel of all samples is a group.
+    /// Groups per sample, or `None` if a group is one channel of all samples.
     groups: Option<usize>,
     eps: f32,
 }
@@ -50,7 +50,7 @@ struct Channels {
 impl Channels {
     fn of(shape: &Shape, groups: Option<usize>, eps: f32) -> Channels {
         let d = shape.dims();
-        // However many empty samples there are, there is nothing to do for them.
+        // Empty samples need no work, however many there are.
         let n = if shape.numel() == 0 { 0 } else { d[0] };
         Channels { n, c: d[1], s: d[2..].iter().product(), groups, eps }
     }
@@ -64,7 +64,7 @@ impl Channels {
         self.s.div_ceil(CHUNK)
     }
 
-    /// Chunks whose sums are kept; runs of one element are their own sums.
+    /// Chunks whose sums are stored. A run of one element is its own sum and needs none.
     fn leaves(&self) -> usize {
         if self.s == 1 { 0 } else { self.pieces() * self.chunks() }
     }
@@ -78,7 +78,7 @@ impl Channels {
         self.groups.map_or(self.n, |g| self.c.checked_div(g).unwrap_or(0))
     }
 
-    /// `1 / n` of a group.
+    /// `1 / n` for the `n` elements of a group.
     fn inverse(&self) -> f32 {
         inverse(self.group_runs() * self.s)
     }
@@ -96,18 +96,18 @@ impl Channels {
         CHUNK.min(self.s - k * CHUNK)
     }
 
-    /// Whether runs are single elements that lie beside those of other groups: then channels are worked on side by
-    /// side.
+    /// Whether runs are single elements and the groups' elements alternate in memory. Then neighbouring channels are
+    /// processed together.
     fn single(&self) -> bool {
         self.s == 1 && self.groups.is_none()
     }
 
-    /// Words of workspace: the chunks' sums and the groups' statistics, two or four words each.
+    /// Words of workspace: sums per chunk and statistics per group, `width` words each.
     fn workspace(&self, width: usize) -> usize {
         width * (self.leaves() + self.group_count())
     }
 
-    /// The view of the second-order rule.
+    /// The view that the second-order gradient rule works on.
     fn grouped(&self) -> Result<Grouped> {
         let (n, c, s) = (self.n, self.c, self.s);
         let (view, reduced, affine) = match self.groups {
@@ -118,7 +118,7 @@ impl Channels {
         Ok(Grouped { view, reduced, affine, centered: true, eps: self.eps })
     }
 
-    /// Positions of the elements of a group, by the definition.
+    /// Positions of the elements of a group, for the reference.
     fn positions(&self, group: usize) -> Vec<usize> {
         let runs = (0..self.group_runs()).map(|i| self.run_of(group, i) * self.s);
         runs.flat_map(|at| at..at + self.s).collect()
@@ -167,7 +167,7 @@ macro_rules! channel_norm {
             pub $field: usize,)?
             /// Added to the variance.
             pub eps: f32,
-            /// Whether the gradient of the shift is wanted.
+            /// Whether to compute the gradient of the shift.
             pub bias: bool,
         }
 
@@ -190,7 +190,7 @@ macro_rules! channel_norm {
                 Channels::of(&x.shape, self.groups(), self.eps)
             }
 
-            /// Shapes of the packed results.
+            /// Shapes of the packed gradients.
             fn parts(&self, ins: &[Meta]) -> PerInput<Shape> {
                 gradient_parts(ins, self.bias)
             }
@@ -435,29 +435,30 @@ macro_rules! channel_norm {
 }
 
 channel_norm! {
-    /// `y = x^ gamma + beta` with `x^ = (x - mean) / sqrt(var + eps)` on `(N, C, …)`, mean and biased variance of each channel
-    /// over all samples and positions: batch norm while training. Inputs `x`, or `x, gamma`, or `x, gamma, beta`,
-    /// one gain and shift per channel.
+    /// Batch norm while training, on `(N, C, …)`: `y = x^ gamma + beta` with `x^ = (x - mean) / sqrt(var + eps)`. Mean
+    /// and biased variance are per channel, over all samples and positions. Inputs are `x`, or `x, gamma`, or
+    /// `x, gamma, beta`, with one gain and shift per channel.
     BatchNorm "batch_norm",
-    /// Gradients of [`BatchNorm`] from `x, dy` or `x, gamma, dy`, packed as `[dx | dgamma | dbeta]`: with `h = dy gamma`,
-    /// `dx = (h - mean(h) - x^ mean(h x^)) / sqrt(var + eps)`, `dgamma = sum dy x^`, `dbeta = sum dy` over a channel.
+    /// Gradients of [`BatchNorm`] from `x, dy` or `x, gamma, dy`, packed as `[dx | dgamma | dbeta]`. With
+    /// `h = dy gamma`: `dx = (h - mean(h) - x^ mean(h x^)) / sqrt(var + eps)`, and per channel `dgamma = sum dy x^`,
+    /// `dbeta = sum dy`.
     BatchNormBwd "batch_norm_bwd",
     {}
 }
 
 channel_norm! {
-    /// `y = x^ gamma + beta` with `x^ = (x - mean) / sqrt(var + eps)` on `(N, C, …)`, mean and biased variance of each of the
-    /// groups that a sample's channels are shared out to. Inputs `x`, or `x, gamma`, or `x, gamma, beta`, one gain
-    /// and shift per channel. A group per channel is instance norm.
+    /// Group norm on `(N, C, …)`: `y = x^ gamma + beta` with `x^ = (x - mean) / sqrt(var + eps)`. Mean and biased
+    /// variance are per group of neighbouring channels of one sample. Inputs are `x`, or `x, gamma`, or
+    /// `x, gamma, beta`, with one gain and shift per channel. One group per channel is instance norm.
     GroupNorm "group_norm",
-    /// Gradients of [`GroupNorm`] from `x, dy` or `x, gamma, dy`, packed as `[dx | dgamma | dbeta]`; the formulas are those of
-    /// [`BatchNormBwd`], means over a group, sums over a channel.
+    /// Gradients of [`GroupNorm`] from `x, dy` or `x, gamma, dy`, packed as `[dx | dgamma | dbeta]`. The formulas are
+    /// those of [`BatchNormBwd`], with means over a group and sums over a channel.
     GroupNormBwd "group_norm_bwd",
     { groups }
 }
 
-/// Mean and biased variance of each channel of `(N, C, …)` over all samples and positions, packed as `[mean | var]`: what
-/// [`BatchNorm`] divides by, for running statistics. No gradient flows through it.
+/// Mean and biased variance of each channel of `(N, C, …)` over all samples and positions, packed as `[mean | var]`.
+/// These are [`BatchNorm`]'s statistics, for running averages. No gradient flows through them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Moments;
 

@@ -1,12 +1,13 @@
-// Between the two steps of a transform, and its ends. All kernels: one complex element per thread and turn of a
-// grid-stride loop; slots are (k1, k2) or (k1, t2) of one line, k1 < half. 8 bytes read and 8 written per element.
+// The twiddle factors between the two steps of a transform, and the reordering before and after. In all kernels a
+// thread takes one complex element per turn of a grid-stride loop. Slots are (k1, k2) or (k1, t2) of one line, k1 <
+// half. 8 bytes read and 8 written per element.
 
 typedef unsigned long long u64;
 
 #define EACH(i, total) \
     for (u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x; i < total; i += (u64)gridDim.x * blockDim.x)
 
-// Cosine and sine of k1 t2 / n turns, in pairs; k1 t2 is below n.
+// Twiddle factors: cosine and sine of k1 t2 / n turns, in pairs. k1 t2 is below n.
 extern "C" __global__ void fft_turns(float* __restrict__ out, u64 total, u64 n2, u64 n) {
     EACH(i, total) {
         const float j = (float)(i / n2 * (i % n2));
@@ -15,7 +16,7 @@ extern "C" __global__ void fft_turns(float* __restrict__ out, u64 total, u64 n2,
     }
 }
 
-// (part, k1, t2) times e^{-i} of the turns, to (k1, t2, part).
+// (part, k1, t2) times the twiddle factors' e^{-i…}, to (k1, t2, part).
 extern "C" __global__ void fft_turn(const float* __restrict__ in, float* __restrict__ out,
                                     const float* __restrict__ turns, u64 total, u64 n, u64 n1, u64 n2, u64 half,
                                     float once, float twice) {
@@ -44,7 +45,7 @@ extern "C" __global__ void fft_turn_back(const float* __restrict__ in, float* __
     }
 }
 
-// The modes 0 .. n / 2 out of the slots, times their weights.
+// Gathers the modes 0 .. n / 2 from the slots and multiplies them by their weights.
 extern "C" __global__ void fft_gather(const float* __restrict__ in, float* __restrict__ out,
                                       const float* __restrict__ turns, u64 total, u64 n, u64 n1, u64 n2, u64 half,
                                       float once, float twice) {

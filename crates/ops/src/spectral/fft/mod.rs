@@ -1,10 +1,10 @@
-//! The discrete Fourier transform of real lines, and back. Short lines, and lengths without fitting factors, are
-//! products with a table. A longer line of `n = n1 n2` points, `n1` the largest divisor up to the square root, is
-//! transformed in two steps (Cooley and Tukey): along `n1`, a turn of each element, then along `n2`; both steps are
-//! products with tables, so the order is that of C4.
+//! The discrete Fourier transform of real lines, and its inverse. A short line, or one whose length has no good
+//! factors, is multiplied by a table. A longer line of `n = n1 n2` points is transformed in two steps (Cooley and
+//! Tukey), where `n1` is the largest divisor up to the square root: along `n1`, then multiplication by twiddle factors,
+//! then along `n2`. Both steps are products with tables, so the order of summation is that of rule C4.
 //!
-//! With `t = t1 n2 + t2` and `k = k1 + n1 k2`, only `k1 <= n1 / 2` is computed; the other modes are the mirror
-//! images of these, since the input is real.
+//! With `t = t1 n2 + t2` and `k = k1 + n1 k2`, only `k1 <= n1 / 2` is computed. The input is real, so the other modes
+//! are mirror images of these.
 
 #[cfg(feature = "cases")]
 mod cases;
@@ -22,10 +22,10 @@ use dittograd_numerics::scalar::Scalar;
 use dittograd_numerics::shape::Shape;
 use dittograd_numerics::tensor::Tensor;
 
-/// Longest line that is always one product: two steps save nothing below.
+/// Longest line that is always one product. Below this length two steps save nothing.
 const MAX_DIRECT_LEN: usize = 128;
 
-/// Smallest first factor that two steps are worth.
+/// Smallest first factor for which two steps pay off.
 const MIN_FACTOR: usize = 8;
 
 const FFT_CU: &str = include_str!("fft.cu");
@@ -34,7 +34,7 @@ fn module() -> Source {
     crate::module("fft".into(), || format!("{}{FFT_CU}", functions::cuda_turn_text()))
 }
 
-/// The factors of a length that is transformed in two steps.
+/// The factors of a length that is transformed in two steps, else `None`.
 fn factors(n: usize) -> Option<(usize, usize)> {
     if n <= MAX_DIRECT_LEN {
         return None;
@@ -43,13 +43,13 @@ fn factors(n: usize) -> Option<(usize, usize)> {
     (n1 >= MIN_FACTOR).then_some((n1, n / n1))
 }
 
-/// Lines of one transform, and the way it goes.
+/// The lines of one transform, and its direction.
 #[derive(Clone, Copy, Debug)]
 struct Lines {
     batch: usize,
     n: usize,
     scaled: bool,
-    /// From modes to points.
+    /// The inverse direction: from modes to points.
     back: bool,
 }
 
@@ -71,7 +71,7 @@ impl Lines {
         factors(self.n).map(|(n1, n2)| Steps { n1, n2, half: n1 / 2 + 1 })
     }
 
-    /// What a mode is multiplied with: `s_k / n` if scaled.
+    /// The factor of mode `k`: `s_k / n` if scaled, else 1.
     fn weight(&self, k: usize) -> f32 {
         if self.scaled { (Table::real(self.n, 0).weight(k) / self.n as f64) as f32 } else { 1.0 }
     }
@@ -86,7 +86,7 @@ impl Lines {
         Along { batch: self.batch, m, k, w: 1, ta: self.back }
     }
 
-    /// The tables and products of a transform in two steps: along `n1` and along `n2`.
+    /// The two tables of a transform in two steps: along `n1` and along `n2`.
     fn tables(&self, s: &Steps) -> [Table; 2] {
         let second = Table { n: s.n2, low: s.n2, high: 0, complex: true, interleaved: true };
         [Table::real(s.n1, s.half), second]
@@ -99,8 +99,8 @@ impl Lines {
         [first, second]
     }
 
-    /// Words of the regions of the workspace, each starting at a multiple of 4: tables, the turns between the
-    /// steps, and two values between steps; the rest is for the products and the making of tables.
+    /// Words of the regions of the workspace, each starting at a multiple of 4: tables, twiddle factors, and two
+    /// intermediate values; the last is scratch of the products and tables.
     fn regions(&self) -> [usize; 5] {
         let words = match self.steps() {
             None => [self.table().len(), 0, 0, 0, 0],
@@ -175,7 +175,7 @@ impl Lines {
         k == 0 || 2 * k == self.n
     }
 
-    /// The modes of one line out of (k1, k2, part).
+    /// Gathers the modes of one line from (k1, k2, part).
     fn gather(&self, s: &Steps, from: &[f32], to: &mut [f32]) {
         for (k, to) in to.chunks_exact_mut(2).enumerate() {
             let (k1, k2) = (k % s.n1, k / s.n1);
@@ -240,7 +240,7 @@ impl Lines {
             for n in [self.n, s.n1, s.n2, s.half] {
                 args.u64(n as u64);
             }
-            // The two weights there are: of modes that count once and twice.
+            // Only two weights occur: of modes that count once, and of modes that count twice.
             let [once, twice] = [self.weight(0), if self.scaled { 2.0 * self.weight(0) } else { 1.0 }];
             args.f32(once).f32(twice);
             cuda.launch(kernel, grid(cuda, items), 256, 0, &args)
@@ -280,7 +280,7 @@ impl Lines {
 }
 
 simd_fn! {
-    /// Cosine and sine of `k1 t2 / n` turns, in pairs.
+    /// Twiddle factors: cosine and sine of `k1 t2 / n` turns, in pairs.
     fn turns_between(simd, k1: usize, n2: usize, n: usize, to: &mut [f32]) {
         for (t2, to) in to.chunks_exact_mut(2).enumerate().take(n2) {
             // k1 t2 is below n.
@@ -291,7 +291,7 @@ simd_fn! {
 }
 
 simd_fn! {
-    /// One line (part, k1, t2) times `e^{-i}` of the turns, to (k1, t2, part).
+    /// Multiplies one line (part, k1, t2) by the conjugate twiddle factors and writes it as (k1, t2, part).
     fn turn(simd, turns: &[f32], from: &[f32], to: &mut [f32]) {
         let (re, im) = from.split_at(from.len() / 2);
         for ((to, turn), (re, im)) in
@@ -319,12 +319,12 @@ simd_fn! {
     }
 }
 
-/// The discrete Fourier transform of real lines (…, n): `X[k] = Σ_t x[t] e^{-2πi k t / n}` for `k = 0 … n/2`, as
-/// pairs (…, n/2 + 1, 2) of real and imaginary part. If `scaled`, times `s_k / n` as in [`Irfft`], whose gradient
-/// that is.
+/// The discrete Fourier transform of real lines (…, n): `X[k] = Σ_t x[t] e^{-2πi k t / n}` for `k = 0 … n/2`, as pairs
+/// (…, n/2 + 1, 2) of real and imaginary part. With `scaled` it is multiplied by `s_k / n` as in [`Irfft`], which makes
+/// it the gradient of [`Irfft`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rfft {
-    /// Times `s_k / n`.
+    /// Whether to multiply by `s_k / n`.
     pub scaled: bool,
 }
 
@@ -397,14 +397,15 @@ impl Op for Rfft {
     }
 }
 
-/// The inverse of the transform of real lines: of pairs (…, n/2 + 1, 2) the lines (…, n)
-/// `x[t] = 1/n Σ_k s_k Re(X[k] e^{2πi k t / n})`, `s_k` 1 for mode 0 and for the highest mode of an even `n`, whose
-/// imaginary parts do not count, else 2. If not `scaled`, without the `s_k / n`, which is the gradient of [`Rfft`].
+/// The inverse transform to real lines: from pairs (…, n/2 + 1, 2) to (…, n),
+/// `x[t] = 1/n Σ_k s_k Re(X[k] e^{2πi k t / n})`. The weight `s_k` is 1 for mode 0 and for the highest mode of an even
+/// `n`, whose imaginary parts do not count; otherwise it is 2. Without `scaled` the factor `s_k / n` is left out, which
+/// makes it the gradient of [`Rfft`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Irfft {
-    /// Points of a line.
+    /// Length of a line.
     pub n: usize,
-    /// Times `s_k / n`.
+    /// Whether to multiply by `s_k / n`.
     pub scaled: bool,
 }
 
