@@ -101,26 +101,15 @@ fn named(at: &[String], code: &str) -> Vec<Vec<String>> {
     paths
 }
 
-/// The top-level modules of a crate, and the other ones that each knows. What the root of the crate re-exports is of the
-/// module that it comes from.
+/// The top-level modules of a crate, and the other ones that each names.
 fn imports(folder: &str) -> BTreeMap<String, BTreeSet<String>> {
     let mut all = BTreeMap::new();
     modules(&root().join(folder).join("src"), &[], &mut all);
-    let tops: BTreeSet<String> = all.keys().filter_map(|k| k.first().cloned()).collect();
-    let mut owner: BTreeMap<String, String> = tops.iter().map(|t| (t.clone(), t.clone())).collect();
-    for line in all.get(&Vec::new()).into_iter().flat_map(|code| code.split("pub use ").skip(1)) {
-        let mut words = line.split(';').next().unwrap().split(|c: char| !c.is_alphanumeric() && c != '_');
-        let Some(top) = words.next().and_then(|first| tops.get(first)) else { continue };
-        words.filter(|w| !w.is_empty()).for_each(|w| {
-            owner.entry(w.to_string()).or_insert(top.clone());
-        });
-    }
     let mut knows: BTreeMap<String, BTreeSet<String>> =
-        tops.iter().map(|t| (t.clone(), BTreeSet::new())).collect();
+        all.keys().filter_map(|at| Some((at.first()?.clone(), BTreeSet::new()))).collect();
     for (at, code) in all.iter().filter(|(at, _)| !at.is_empty()) {
-        let others = named(at, code);
-        let firsts = others.iter().filter_map(|p| owner.get(p.first()?)).filter(|t| **t != at[0]);
-        knows.entry(at[0].clone()).or_default().extend(firsts.cloned());
+        let firsts = named(at, code).into_iter().filter_map(|path| path.into_iter().next());
+        knows.entry(at[0].clone()).or_default().extend(firsts.filter(|first| *first != at[0]));
     }
     knows
 }
@@ -131,7 +120,7 @@ fn circles(folder: &str) -> BTreeSet<BTreeSet<String>> {
     let reach = |from: &String| {
         let (mut seen, mut next) = (BTreeSet::new(), vec![from]);
         while let Some(at) = next.pop() {
-            next.extend(knows[at].iter().filter(|t| seen.insert((*t).clone())));
+            next.extend(knows[at].iter().filter(|t| knows.contains_key(*t) && seen.insert((*t).clone())));
         }
         seen
     };
@@ -158,6 +147,7 @@ fn inside_the_engine_are_those_of_its_drawing() {
     for (above, all) in &knows {
         assert!(drawn.contains_key(above.as_str()), "{above} is not in the drawing");
         for below in all {
+            assert!(drawn.contains_key(below.as_str()), "{above} names {below}: name the module that has it");
             assert!(
                 drawn[above.as_str()] < drawn[below.as_str()],
                 "{above} knows {below}, which is not below it"
