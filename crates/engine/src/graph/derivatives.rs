@@ -105,15 +105,6 @@ impl Graph {
     fn live(&self) -> Result<Graph> {
         self.after(Passes::none().with(Pass::DeadCode))
     }
-
-    /// The program after these passes, which is what [`Graph::compile_with`] plans and runs.
-    pub fn after(&self, passes: Passes) -> Result<Graph> {
-        let _strict = environment::enter();
-        let mut outputs = self.outputs.clone();
-        let mut graph = passes.run(self, &mut outputs, &self.home())?;
-        graph.outputs = outputs;
-        Ok(graph)
-    }
 }
 
 impl Program for Graph {
