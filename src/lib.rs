@@ -39,13 +39,24 @@ pub mod train;
 pub mod typed;
 
 #[doc(inline)]
-pub use dittograd_engine::{HostDevice, graph, optim, params, session, tape};
+pub use dittograd_engine::{HostDevice, optim, params, session, tape};
 #[doc(hidden)]
 pub use dittograd_numerics::reserve;
 #[doc(inline)]
 pub use dittograd_numerics::{error, scalar, shape, tensor};
 #[doc(hidden)]
 pub use dittograd_ops::with_ops;
+
+/// The compiled path: a program as plain data, made smaller and faster by passes, planned into one block of memory, and run again
+/// and again. It holds the same ops as the tape and runs the same kernels, so it gives the same bits as running eagerly.
+pub mod graph {
+    #[doc(inline)]
+    pub use dittograd_engine::compiled::{Batch, Function, Traced, TrainStep};
+    #[doc(hidden)]
+    pub use dittograd_engine::graph::unbound;
+    #[doc(inline)]
+    pub use dittograd_engine::graph::{Compiled, Graph, Node, Pass, Passes, Plan, Source, What};
+}
 
 /// Devices, their memory and its statistics.
 ///

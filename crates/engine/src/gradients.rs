@@ -1,9 +1,42 @@
 //! The reverse walk, and gradients as part of a program: recorded where the values are, on a tape or in a graph, they are values
 //! like any other and have gradients themselves.
 
+use crate::params::Param;
 use dittograd_device::{AnyBuffer, Device, Meta};
 use dittograd_numerics::error::{Error, ErrorKind, Result};
 use dittograd_ops::{self, AnyOp, Io, Recorder, Val, pointwise};
+use std::collections::BTreeMap;
+
+/// Gradients of one backward pass.
+#[derive(Debug)]
+pub struct Grads {
+    by_leaf: BTreeMap<usize, AnyBuffer>,
+    by_param: BTreeMap<u64, AnyBuffer>,
+    /// The epoch of the session that the leaves are of.
+    epoch: u32,
+}
+
+impl Grads {
+    pub(crate) fn new(
+        by_leaf: BTreeMap<usize, AnyBuffer>,
+        params: &BTreeMap<usize, &Param>,
+        epoch: u32,
+    ) -> Grads {
+        let by_param =
+            by_leaf.iter().filter_map(|(i, g)| params.get(i).map(|p| (p.id(), g.clone()))).collect();
+        Grads { by_leaf, by_param, epoch }
+    }
+
+    /// The gradient of a parameter, if the value depends on it.
+    pub fn param(&self, param: &Param) -> Option<&AnyBuffer> {
+        self.by_param.get(&param.id())
+    }
+
+    /// The gradient of the leaf `id` of an epoch, if the value depends on it.
+    pub(crate) fn leaf(&self, id: usize, epoch: u32) -> Option<&AnyBuffer> {
+        self.by_leaf.get(&id).filter(|_| epoch == self.epoch)
+    }
+}
 
 /// Values that gradients are passed back through. The tape runs the rules of its ops at once and frees what they leave behind;
 /// [`gradients`] records them.

@@ -1,9 +1,11 @@
 //! What runs and differentiates programs of ops: the tape, graphs and their compiler, sessions, parameters, optimizers.
 
+pub mod compiled;
 mod effect;
 mod gradients;
 pub mod graph;
 mod host;
+mod nats;
 pub mod optim;
 pub mod params;
 pub mod session;

@@ -8,7 +8,7 @@
 use super::proto::{Attribute, Body, Initializer, Node, Type, Value};
 use crate::device::{DType, Meta};
 use crate::error::{Error, Result};
-use crate::graph::{Graph, Source, What};
+use crate::graph::{Graph, Source, What, unbound};
 use crate::ops::attention::{self, AttentionMask};
 use crate::ops::fused::Fused;
 use crate::ops::layout::{Pad, packed};
@@ -17,7 +17,6 @@ use crate::ops::pool::Window;
 use crate::ops::reduce::fold::{self, Fold, Kind};
 use crate::ops::spectral::DftTable;
 use crate::ops::{AnyOp, Attrs, Op, Val};
-use crate::session::unbound;
 use crate::shape::Shape;
 use crate::tensor::Tensor;
 use std::collections::{BTreeMap, BTreeSet};

@@ -32,54 +32,70 @@ pub(super) fn rewrite(mut graph: Graph, wanted: &[Val], device: &Device) -> InPl
     let is_cuda = matches!(device.backend(), Backend::Cuda(_));
     let mut is_over = vec![false; graph.size()];
     for i in 0..graph.size() {
-        let node = &graph.nodes[i];
-        let What::Op(op, ins) = &node.what else { continue };
-        let metas = graph.metas(ins);
-        if root[i] != i {
+        let What::Op(op, ins) = &graph.nodes[i].what else { continue };
+        let program = pointwise(op, &graph.metas(ins));
+        let Some(first) = overwritten(&graph, &root, i, program.as_ref(), |r| last_use[r] == i) else {
             continue;
-        }
-        let words = node.meta.shape.numel();
-        let roots: Vec<usize> = ins.iter().map(|v| root[v.0 as usize]).collect();
-        let mut sorted = roots.clone();
-        sorted.sort_unstable();
-        let is_once =
-            |r: usize| sorted.partition_point(|x| *x <= r) - sorted.partition_point(|x| *x < r) == 1;
-        let is_free = |k: usize| {
-            let made = &graph.nodes[roots[k]];
-            matches!(made.what, What::Op(..))
-                && last_use[roots[k]] == i
-                && made.meta.shape.numel() == words
-                && is_once(roots[k])
         };
-        // The logits of a language model and their gradient are the largest of its values.
-        let by_itself = || is_cuda && op.overwrites() && words > 0 && is_free(0);
-        if let Some((op, order)) = overwriting(op, &metas, node.meta, is_free) {
-            let ins = order.into_iter().map(|k| ins[k]).collect();
-            graph.nodes[i].what = What::Op(op, ins);
-            is_over[i] = true;
-        } else if by_itself() {
-            is_over[i] = true;
+        match program {
+            Some(program) => {
+                let (op, order) = overwriting(&program, graph.nodes[i].meta, first);
+                let ins = order.into_iter().map(|k| ins[k]).collect();
+                graph.nodes[i].what = What::Op(op, ins);
+                is_over[i] = true;
+            }
+            None => is_over[i] = is_cuda,
         }
     }
     InPlace { graph, is_over }
 }
 
-/// The elementwise op as one that is computed in place, and the order of its inputs: an input of as many elements that
-/// `is_free` comes first and becomes the value.
-fn overwriting(
-    op: &AnyOp,
-    metas: &[Meta],
-    meta: Meta,
-    is_free: impl Fn(usize) -> bool,
-) -> Option<(AnyOp, Vec<usize>)> {
-    let program = op.as_program(metas).filter(|p| p.outputs() == 1)?;
-    let words = meta.shape.numel();
-    let first = (0..metas.len()).find(|&k| metas[k].shape.numel() == words && words > 0 && is_free(k))?;
-    let order: Vec<usize> = [first].into_iter().chain((0..metas.len()).filter(|&k| k != first)).collect();
-    let turned = Program::trace(metas.len(), |x| {
+/// The expression of an op that is elementwise and has one result.
+pub(super) fn pointwise(op: &AnyOp, metas: &[Meta]) -> Option<Program> {
+    op.as_program(metas).filter(|p| p.outputs() == 1)
+}
+
+/// Which input the value of node `i` can be written over: one of as many elements that an op computed, that the node reads
+/// once, and that nobody reads afterwards, as `dies` says of what is in a root. An elementwise op, of which `program` is the
+/// expression, takes the first such input; another op takes only its first input, and only on CUDA.
+pub(super) fn overwritten(
+    graph: &Graph,
+    root: &[usize],
+    i: usize,
+    program: Option<&Program>,
+    dies: impl Fn(usize) -> bool,
+) -> Option<usize> {
+    let (node, words) = (&graph.nodes[i], graph.nodes[i].meta.shape.numel());
+    let What::Op(op, ins) = &node.what else { return None };
+    if root[i] != i {
+        return None;
+    }
+    let candidates = match program {
+        Some(_) => ins.len(),
+        // The logits of a language model and their gradient are the largest of its values.
+        None => usize::from(op.overwrites()),
+    };
+    let roots: Vec<usize> = ins.iter().map(|v| root[v.0 as usize]).collect();
+    let mut sorted = roots.clone();
+    sorted.sort_unstable();
+    let is_once = |r: usize| sorted.partition_point(|x| *x <= r) - sorted.partition_point(|x| *x < r) == 1;
+    let is_computed = |r: usize| matches!(graph.nodes[r].what, What::Op(..));
+    let has_words = |r: usize| graph.nodes[r].meta.shape.numel() == words;
+    (0..candidates).find(|&k| {
+        let r = roots[k];
+        words > 0 && has_words(ins[k].0 as usize) && has_words(r) && is_computed(r) && dies(r) && is_once(r)
+    })
+}
+
+/// An elementwise op as one that is computed in place, and the order of its inputs: input `first` comes first and becomes the
+/// value.
+fn overwriting(program: &Program, meta: Meta, first: usize) -> (AnyOp, Vec<usize>) {
+    let inputs = program.inputs();
+    let order: Vec<usize> = [first].into_iter().chain((0..inputs).filter(|&k| k != first)).collect();
+    let turned = Program::trace(inputs, |x| {
         let mut args = x.to_vec();
         order.iter().enumerate().for_each(|(new, &old)| args[old] = x[new]);
         program.eval(&args)
     });
-    Some((Map::new(turned, meta.shape).into(), order))
+    (Map::new(turned, meta.shape).into(), order)
 }

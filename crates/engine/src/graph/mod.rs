@@ -3,30 +3,28 @@
 //! gives the same bits as running eagerly.
 
 mod compile;
+mod derivatives;
 mod draw;
-mod function;
 mod in_place;
 mod passes;
 mod plan;
 mod run;
+mod signature;
 mod text;
-mod traced;
-mod train;
 
 pub use compile::Plan;
-pub use function::Function;
 pub use passes::{Pass, Passes};
 pub use run::Compiled;
-pub use traced::Traced;
-pub use train::{Batch, TrainStep};
+#[doc(hidden)]
+pub use signature::unbound;
+pub(crate) use signature::{check_input, on};
 
-use crate::gradients::{Program, gradients};
+use crate::nats::Nats;
 use crate::params::Param;
-use crate::session::Nats;
 use dittograd_device::{AnyBuffer, DType, Meta};
 use dittograd_numerics::error::{Error, ErrorKind, Result};
 use dittograd_numerics::shape::Shape;
-use dittograd_ops::{AnyOp, IndexBound, Recorder, Val, layout, random};
+use dittograd_ops::{AnyOp, IndexBound, Recorder, Val, layout};
 use std::collections::BTreeSet;
 
 /// Where a value that is not computed comes from.
@@ -87,7 +85,7 @@ pub struct Node {
 ///
 /// [`Graph::trace`] makes one from a function over [`Var`](crate::session::Var)s, [`Graph::parse`] from text;
 /// [`Graph::text`], [`Graph::hash`], `==`, [`Graph::to_dot`] and [`Graph::to_svg`] look at it; [`Graph::run`] runs it once,
-/// [`Graph::compile`] makes a [`Function`] that runs many times, [`Session::replay`](crate::session::Session::replay)
+/// [`Graph::compile`] makes a [`Function`](crate::compiled::Function) that runs many times, [`Session::replay`](crate::session::Session::replay)
 /// records it among other values; [`Graph::vjp`] and [`Graph::jvp`] differentiate it.
 #[derive(Clone, Debug, Default)]
 pub struct Graph {
@@ -215,35 +213,6 @@ impl Graph {
             return Err(Error::argument(op.name(), "indices", why));
         }
         Ok(())
-    }
-
-    /// Appends the gradients of the scalar `out` with respect to `wrt`, by the ops' own rules, in the same
-    /// order as the tape walks. `None` where `out` does not depend on a value.
-    pub fn gradients(&mut self, out: Val, wrt: &[Val]) -> Result<Vec<Option<Val>>> {
-        wrt.iter().chain([&out]).try_for_each(|v| self.check("gradients", *v))?;
-        if self.node(out).meta.dtype != DType::F32 {
-            let kind = ErrorKind::DType { want: "f32", got: self.node(out).meta.dtype.name(), input: 0 };
-            return Err(Error::new("gradients", kind));
-        }
-        if self.node(out).meta.shape != Shape::SCALAR {
-            let kind = ErrorKind::Rank { want: "exactly 0", got: self.node(out).meta.shape };
-            return Err(Error::new("gradients", kind));
-        }
-        let one = self.record(random::Full { shape: Shape::SCALAR, value: 1.0 }.into(), &[])?;
-        gradients(self, &[(out, one)], wrt)
-    }
-}
-
-impl Program for Graph {
-    fn origin(&self, v: Val) -> Result<Option<(AnyOp, Vec<Val>)>> {
-        Ok(match &self.node(v).what {
-            What::Op(op, ins) => Some((op.clone(), ins.clone())),
-            What::Leaf(_) => None,
-        })
-    }
-
-    fn requires_grad(&self, v: Val) -> bool {
-        self.node(v).requires_grad
     }
 }
 

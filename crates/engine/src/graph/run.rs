@@ -3,8 +3,8 @@
 
 use super::compile::Plan;
 use crate::effect::{EffectOf, HostValue};
+use crate::nats::Nats;
 use crate::params::Param;
-use crate::session::Nats;
 use dittograd_device::cuda::{Captured, Cuda, CudaGraph};
 use dittograd_device::{AnyBuffer, Backend, Buffer, DType, Device, Meta, ReadSet, emptied};
 use dittograd_numerics::environment;

@@ -20,8 +20,8 @@
 //! one says that it is the nearest float32); bits are written as `0x…`, eight digits a word.
 
 use super::{Graph, Node, Source, What};
-use crate::HostDevice;
-use crate::session::Nats;
+use crate::host::HostDevice;
+use crate::nats::Nats;
 use dittograd_device::{AnyBuffer, DType, Device, Meta};
 use dittograd_numerics::environment;
 use dittograd_numerics::error::{self, Error, ErrorKind, Result};
@@ -120,7 +120,7 @@ impl Graph {
     }
 
     /// Whether gradients flow through a value by what it is.
-    fn expected_grad(&self, what: &What) -> bool {
+    pub(super) fn expected_grad(&self, what: &What) -> bool {
         match what {
             What::Leaf(_) => false,
             What::Op(op, ins) => op.differentiable() && ins.iter().any(|v| self.node(*v).requires_grad),

@@ -7,10 +7,10 @@ use dittograd_device::cpu::simd::simd_fn;
 use dittograd_device::cuda::driver::HostMemory;
 use dittograd_device::cuda::{Args, Cuda, Source, Work};
 use dittograd_numerics::error::{Error, ErrorKind, Result};
+use dittograd_ops::pointwise::device_function::{Constants, array_function, define};
 use dittograd_ops::pointwise::map::prelude;
 use dittograd_ops::pointwise::program::Program;
 use dittograd_ops::with_stand_in;
-use std::fmt::Write;
 use std::sync::Arc;
 
 /// One update of neighbouring elements; slices of what the rule has not are empty. All that depends on the kind is constant, so
@@ -135,9 +135,11 @@ pub(super) struct Slot {
     pub len: usize,
 }
 
+const UPDATE_CU: &str = include_str!("update.cu");
+
 /// Parameters one launch takes: their addresses travel as kernel arguments.
 const PER_LAUNCH: usize = 32;
-/// Addresses and lengths of a parameter in the table.
+/// Addresses and length of a parameter in `Table` of `update.cu`.
 const COLUMNS: usize = 7;
 
 /// Queues the updates of all parameters on CUDA, with the scalars at `hypers` and the factor of norm clipping at
@@ -220,73 +222,31 @@ fn stand_in(cuda: &Arc<Cuda>, slot: Slot, hypers: u64, factor: u64) -> Result<()
     })
 }
 
-/// The kernel of a kind: blocks along y take a parameter each, along x its elements in a grid-stride loop, four at a time
-/// where all addresses allow it. Reads parameter, gradient and states once and writes parameter and states once.
+/// The kernel of a kind.
 pub(super) fn module(kind: Kind) -> Source {
     dittograd_ops::module(format!("optimizer_{}", kind.code()), || text(kind))
 }
 
+/// The rule's function, the lines that `update.cu` asks for, and `update.cu`.
 fn text(kind: Kind) -> String {
-    // Inputs of the program: parameter, gradient, states, direction, factor, scalars.
+    let states = kind.states().len();
+    // Parameter, gradient, states, direction, factor, scalars: the places in `x` that `update.cu` names.
     const FACTOR: usize = STATES + 3;
-    let program = Program::trace(FACTOR + 1 + HYPERS, |x| {
+    let rule = Program::trace(FACTOR + 1 + HYPERS, |x| {
         let h = std::array::from_fn(|i| x[FACTOR + 1 + i]);
         let element = Element { p: x[0], g: x[1], states: [x[2], x[3], x[4]], direction: x[5] };
-        let (p, [a, b, c]) = kind.formula(element, x[FACTOR], h);
-        vec![p, a, b, c]
+        let (p, new) = kind.formula(element, x[FACTOR], h);
+        [p].into_iter().chain(new).take(1 + states).collect()
     });
-    let mut t = format!(
-        "{}struct Table {{ unsigned long long p[{n}], g[{n}], a[{n}], b[{n}], c[{n}], d[{n}], len[{n}]; unsigned row[{n}]; }};\n",
+    [
         prelude(),
-        n = PER_LAUNCH
-    );
-    t.push_str("extern \"C\" __global__ void update(const __grid_constant__ Table table, const float* __restrict__ hypers, const float* __restrict__ factor) {\n");
-    t.push_str("const unsigned i = blockIdx.y;\nconst unsigned long long len = table.len[i];\n");
-    let _ = writeln!(t, "const float* h = hypers + table.row[i] * {HYPERS}u;");
-    let _ = writeln!(t, "const float x{FACTOR} = factor ? *factor : 1.0f;");
-    t.push_str(&program.cuda_constants());
-    for i in 0..HYPERS {
-        let _ = writeln!(t, "const float x{} = h[{i}];", FACTOR + 1 + i);
-    }
-    // What is read, with its column in the table, and how many of these are written.
-    let states = &["a", "b", "c"][..kind.states().len()];
-    let written: Vec<&str> = ["p"].iter().chain(states).copied().collect();
-    let read: Vec<&str> =
-        written.iter().copied().chain(["g"]).chain(kind.directed().then_some("d")).collect();
-    t.push_str(
-        "auto one = [&](float& x0, const float x1, float& x2, float& x3, float& x4, const float x5) {\n",
-    );
-    t.push_str(&program.cuda());
-    t.push_str("x0 = y0; x2 = y1; x3 = y2; x4 = y3;\n};\n");
-    t.push_str("const unsigned long long first = blockIdx.x * (unsigned long long)blockDim.x + threadIdx.x, stride = (unsigned long long)gridDim.x * blockDim.x;\nunsigned long long done = 0;\n");
-    let addresses: Vec<String> = read.iter().map(|x| format!("table.{x}[i]")).collect();
-    let _ = writeln!(t, "if ((({}) & 15) == 0) {{\ndone = len / 4 * 4;", addresses.join(" | "));
-    t.push_str("for (unsigned long long j = first; j < len / 4; j += stride) {\n");
-    let load = |t: &mut String, of: &str, zero: &str| {
-        for x in ["p", "g", "a", "b", "c", "d"] {
-            let value = match read.contains(&x) {
-                true => format!("reinterpret_cast<const {of}*>(table.{x}[i])[j]"),
-                false => zero.to_string(),
-            };
-            let _ = writeln!(t, "{of} {x} = {value};");
-        }
-    };
-    let store = |t: &mut String, of: &str| {
-        for x in &written {
-            let _ = writeln!(t, "reinterpret_cast<{of}*>(table.{x}[i])[j] = {x};");
-        }
-    };
-    load(&mut t, "float4", "make_float4(0.0f, 0.0f, 0.0f, 0.0f)");
-    for lane in ["x", "y", "z", "w"] {
-        let args: Vec<String> =
-            ["p", "g", "a", "b", "c", "d"].iter().map(|x| format!("{x}.{lane}")).collect();
-        let _ = writeln!(t, "one({});", args.join(", "));
-    }
-    store(&mut t, "float4");
-    t.push_str("}\n}\nfor (unsigned long long j = done + first; j < len; j += stride) {\n");
-    load(&mut t, "float", "0.0f");
-    t.push_str("one(p, g, a, b, c, d);\n");
-    store(&mut t, "float");
-    t.push_str("}\n}\n");
-    t
+        &array_function("rule", &rule, Constants::Values),
+        &define("DITTO_TABLE", PER_LAUNCH),
+        &define("DITTO_HYPERS", HYPERS),
+        &define("DITTO_MAX_STATES", STATES),
+        &define("DITTO_STATES", states),
+        &define("DITTO_DIRECTED", u8::from(kind.directed())),
+        UPDATE_CU,
+    ]
+    .concat()
 }

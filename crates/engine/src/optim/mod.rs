@@ -20,8 +20,8 @@ pub use state::{OptimizerState, ParamState};
 pub(crate) use rules::{Element, HYPERS, Kind};
 
 use crate::effect::{Effect, HostValue};
+use crate::gradients::Grads;
 use crate::params::{Param, Params};
-use crate::session::Grads;
 use dittograd_device::cuda::Source;
 use dittograd_device::{AnyBuffer, Backend, Buffer, Device};
 use dittograd_numerics::environment;

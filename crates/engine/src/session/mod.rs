@@ -37,11 +37,11 @@ mod losses;
 
 mod derivatives;
 
+pub use crate::gradients::Grads;
+pub use crate::nats::Nats;
 pub use attention::AttentionOptions;
 pub use losses::LabelLoss;
-pub use nats::Nats;
-pub use replay::{check_input, on, unbound};
-pub use var::{Grads, Var};
+pub use var::Var;
 
 use crate::graph::{Graph, Source};
 use crate::params::{self, Param};

@@ -1,11 +1,10 @@
 //! Graphs inside other programs: a graph is a function of its inputs in any session.
 
 use super::{Options, Record, Session, Var};
-use crate::graph::{Graph, Source, What};
+use crate::graph::{Graph, Source, What, check_input, on, unbound};
 use crate::tape::Tape;
-use dittograd_device::{AnyBuffer, Device, Meta};
+use dittograd_device::{AnyBuffer, Device};
 use dittograd_numerics::error::{Error, ErrorKind, Result};
-use dittograd_numerics::shape::Shape;
 use dittograd_numerics::tensor::Tensor;
 use dittograd_ops::layout::Reshape;
 use dittograd_ops::{AnyOp, Attr, Attrs, Val};
@@ -132,13 +131,6 @@ impl Session {
         session
     }
 
-    /// A placeholder input of a trace whose gradient can be asked for.
-    pub(crate) fn variable_placeholder(&self, meta: Meta) -> Result<Var<'_>> {
-        let missing =
-            || Err(Error::unsupported("placeholder", "an eager session needs values, use variable"));
-        self.leaf("input", Source::Input(meta), missing, true)
-    }
-
     /// A handle's value. Errors unless it is of this session and epoch.
     #[doc(hidden)]
     pub fn val(&self, op: &str, v: Var<'_>) -> Result<Val> {
@@ -161,36 +153,7 @@ impl Session {
     }
 }
 
-/// Errors unless input `i` has the shape and type that the graph takes.
-#[doc(hidden)]
-pub fn check_input(i: usize, want: Meta, got: Meta) -> Result<()> {
-    if want.dtype != got.dtype {
-        let kind = ErrorKind::DType { want: want.dtype.name(), got: got.dtype.name(), input: i };
-        return Err(Error::new("graph", kind));
-    }
-    if want.shape != got.shape {
-        let why = format!("input {i} has shape {}, the program takes {}", got.shape, want.shape);
-        return Err(Error::argument("graph", "inputs", why));
-    }
-    Ok(())
-}
-
-/// The error for a parameter without a value.
-#[doc(hidden)]
-#[cold]
-pub fn unbound(name: &str, shape: Shape) -> Error {
-    let why =
-        format!("parameter {name} of shape {shape} has no value yet; call bind with parameters of that name");
-    Error::argument("graph", "params", why)
-}
-
-/// The value on a device: itself if it can be used there, else a copy.
-#[doc(hidden)]
-pub fn on(value: &AnyBuffer, device: &Device) -> Result<AnyBuffer> {
-    if device.accepts(value.buffer().device()) { Ok(value.clone()) } else { value.to_device(device) }
-}
-
-/// A random op of a graph, shifted by `calls` random calls.
+/// A random op of a program as it is `calls` random calls later.
 fn later(op: &AnyOp, calls: u64) -> Result<AnyOp> {
     let attrs = op.attrs().into_iter().map(|(name, value)| match value {
         Attr::Whole(n) if name == "counter" => (name.to_string(), Attr::Whole(n.wrapping_add(calls))),

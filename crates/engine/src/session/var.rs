@@ -1,13 +1,12 @@
 //! Handles of values.
 
 use super::Session;
-use crate::params::Param;
+use crate::gradients::Grads;
 use dittograd_device::{AnyBuffer, Meta};
 use dittograd_numerics::error::{Error, Result};
 use dittograd_numerics::scalar::Scalar;
 use dittograd_numerics::shape::Shape;
 use dittograd_numerics::tensor::{AnyTensor, Tensor};
-use std::collections::BTreeMap;
 use std::fmt;
 
 /// A handle of a value in a session. Copying it copies the handle, not the value.
@@ -158,32 +157,9 @@ impl<'s> Var<'s> {
     }
 }
 
-/// Gradients of one backward pass.
-#[derive(Debug)]
-pub struct Grads {
-    by_node: BTreeMap<usize, AnyBuffer>,
-    by_param: BTreeMap<u64, AnyBuffer>,
-    epoch: u32,
-}
-
 impl Grads {
-    pub(super) fn new(
-        by_node: BTreeMap<usize, AnyBuffer>,
-        params: &BTreeMap<usize, &Param>,
-        epoch: u32,
-    ) -> Grads {
-        let by_param =
-            by_node.iter().filter_map(|(i, g)| params.get(i).map(|p| (p.id(), g.clone()))).collect();
-        Grads { by_node, by_param, epoch }
-    }
-
-    /// The gradient of a parameter, if the value depends on it.
-    pub fn param(&self, param: &Param) -> Option<&AnyBuffer> {
-        self.by_param.get(&param.id())
-    }
-
     /// The gradient of a variable or parameter leaf, if the value depends on it.
     pub fn var(&self, v: Var<'_>) -> Option<&AnyBuffer> {
-        self.by_node.get(&v.id()).filter(|_| v.epoch() == self.epoch)
+        self.leaf(v.id(), v.epoch())
     }
 }

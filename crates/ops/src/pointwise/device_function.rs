@@ -5,7 +5,7 @@ use std::fmt::{Display, Write};
 
 /// Where a device function has the program's constants from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Constants {
+pub enum Constants {
     /// Their values stand in the text.
     Values,
     /// They are the last parameters, `k0…`, so that one text serves all values.
@@ -44,7 +44,7 @@ pub(crate) fn scalar_function(name: &str, program: &Program, constants: Constant
 
 /// A program as `void name(const float (&x)[inputs], float (&y)[results])`. Arrays have at least one element; inputs
 /// that the program does not read may be undefined.
-pub(crate) fn array_function(name: &str, program: &Program, constants: Constants) -> String {
+pub fn array_function(name: &str, program: &Program, constants: Constants) -> String {
     let arrays = [
         format!("const float (&x)[{}]", program.inputs().max(1)),
         format!("float (&y)[{}]", program.outputs().max(1)),
@@ -63,7 +63,7 @@ pub(crate) fn array_function(name: &str, program: &Program, constants: Constants
 }
 
 /// The line `#define name value`.
-pub(crate) fn define(name: &str, value: impl Display) -> String {
+pub fn define(name: &str, value: impl Display) -> String {
     format!("#define {name} {value}\n")
 }
 

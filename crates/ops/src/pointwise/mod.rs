@@ -3,7 +3,8 @@
 //! compiled path and the method of `Var` are all read off those lines. Inputs are broadcast to one shape by
 //! NumPy's rule: aligned at the last axis, equal dimensions or one of them 1.
 
-pub(crate) mod device_function;
+#[doc(hidden)]
+pub mod device_function;
 pub mod map;
 pub mod program;
 mod record;

@@ -5,6 +5,7 @@
 use super::rematerialize::GAP;
 use super::{Rewrite, What, readers};
 use crate::graph::Graph;
+use crate::graph::in_place::{overwritten, pointwise};
 use dittograd_numerics::error::Result;
 use dittograd_ops::layout::reshape_to;
 use dittograd_ops::pointwise::map::{Map, results};
@@ -92,14 +93,10 @@ impl<'g> View<'g> {
         let mut view = View { graph, root, readers, over: vec![None; n], programs: vec![None; n] };
         for i in 0..n {
             let (true, What::Op(op, ins)) = (view.root[i] == i, &graph.nodes[i].what) else { continue };
-            view.programs[i] = op.as_program(&graph.metas(ins)).filter(|p| p.outputs() == 1);
-            let dies =
-                |&r: &usize| view.words(r) == view.words(i) && view.last(r) == i && view.reads(i, r) == 1;
-            let into = match view.programs[i] {
-                Some(_) => ins.len(),
-                None => usize::from(op.overwrites()),
-            };
-            view.over[i] = ins[..into].iter().map(|v| view.root[v.0 as usize]).find(dies);
+            view.programs[i] = pointwise(op, &graph.metas(ins));
+            // As on CUDA, whatever the device: a program is the same on all of them.
+            let first = overwritten(graph, &view.root, i, view.programs[i].as_ref(), |r| view.last(r) == i);
+            view.over[i] = first.map(|k| view.root[ins[k].0 as usize]);
         }
         view
     }

@@ -12,6 +12,7 @@ mod rematerialize;
 
 use super::{Graph, Node, Source, What};
 use dittograd_device::Device;
+use dittograd_numerics::environment;
 use dittograd_numerics::error::Result;
 use dittograd_numerics::shape::Shape;
 use dittograd_ops::pointwise::program::Program;
@@ -175,6 +176,17 @@ impl Passes {
     /// Removes dead code, unless that pass is off. Other passes leave replaced nodes behind.
     fn swept(self, graph: Graph, wanted: &mut [Val]) -> Graph {
         if self.has(Pass::DeadCode) { dead_code(&graph, wanted) } else { graph }
+    }
+}
+
+impl Graph {
+    /// The program after these passes, which is what [`Graph::compile_with`] plans and runs.
+    pub fn after(&self, passes: Passes) -> Result<Graph> {
+        let _strict = environment::enter();
+        let mut outputs = self.outputs.clone();
+        let mut graph = passes.run(self, &mut outputs, &self.home())?;
+        graph.outputs = outputs;
+        Ok(graph)
     }
 }
 

@@ -1,7 +1,8 @@
 //! A function of sessions that is compiled for each set of input shapes it meets.
 
+use super::Function;
 use super::function::given;
-use super::{Function, Graph, Passes};
+use crate::graph::{Graph, Passes};
 use crate::params::Traits;
 use crate::session::{Session, Var};
 use dittograd_device::{Device, Meta};

@@ -1,16 +1,13 @@
-//! A program as a function: made from a closure, given parameters, run once or many times, differentiated.
+//! A program as a function: made from a closure, run once or many times.
 
-use super::{Compiled, Graph, Pass, Passes, Plan, Source, What};
-use crate::HostDevice;
-use crate::params::{Param, Params};
-use crate::session::{Nats, Session, Var, check_input, on, unbound};
+use crate::graph::{Compiled, Graph, Passes, Plan, check_input};
+use crate::params::Param;
+use crate::session::{Session, Var};
 use dittograd_device::{AnyBuffer, Backend, Buffer, DType, Device, Meta, to_words};
-use dittograd_numerics::environment;
 use dittograd_numerics::error::{Error, ErrorKind, Result};
 use dittograd_numerics::scalar::Scalar;
-use dittograd_numerics::shape::Shape;
 use dittograd_numerics::tensor::Tensor;
-use dittograd_ops::{AnyTensor, Attr, Val};
+use dittograd_ops::{AnyTensor, Recorder, Val};
 
 impl Graph {
     /// The program of `f`, a function of inputs of these types and shapes. It is written as any code over a session is;
@@ -45,21 +42,8 @@ impl Graph {
     where
         F: for<'s> FnOnce(&'s Session, &[Var<'s>]) -> Result<Vec<Var<'s>>>,
     {
-        let inputs: Vec<(Meta, bool)> = inputs.iter().map(|m| (*m, false)).collect();
-        Graph::traced(device, seed, &inputs, f)
-    }
-
-    /// The program of `f`, whose inputs may be ones that gradients can be asked of.
-    fn traced<F>(device: &Device, seed: u64, inputs: &[(Meta, bool)], f: F) -> Result<Graph>
-    where
-        F: for<'s> FnOnce(&'s Session, &[Var<'s>]) -> Result<Vec<Var<'s>>>,
-    {
         let session = Session::trace(device, seed);
-        let input = |(meta, grad): &(Meta, bool)| match grad {
-            true => session.variable_placeholder(*meta),
-            false => session.placeholder(*meta),
-        };
-        let vars = inputs.iter().map(input).collect::<Result<Vec<_>>>()?;
+        let vars = inputs.iter().map(|m| session.placeholder(*m)).collect::<Result<Vec<_>>>()?;
         let returned = f(&session, &vars)?;
         let outputs = returned.into_iter().map(|v| session.val("trace", v)).collect::<Result<Vec<_>>>()?;
         if let Some((param, _)) = session.take_assigned().first() {
@@ -73,99 +57,6 @@ impl Graph {
         let mut graph = session.into_graph()?;
         graph.set_outputs(&outputs)?;
         Ok(graph)
-    }
-
-    /// The values it returns, in order.
-    pub fn outputs(&self) -> &[Val] {
-        &self.outputs
-    }
-
-    /// Says which values it returns.
-    pub fn set_outputs(&mut self, outputs: &[Val]) -> Result<()> {
-        outputs.iter().try_for_each(|v| self.check("outputs", *v))?;
-        self.outputs = outputs.to_vec();
-        Ok(())
-    }
-
-    /// Types and shapes of the inputs, in the order they are given.
-    pub fn inputs(&self) -> Vec<Meta> {
-        let input = |n: &super::Node| matches!(n.what, What::Leaf(Source::Input(_))).then_some(n.meta);
-        self.nodes.iter().filter_map(input).collect()
-    }
-
-    /// Names and shapes of the parameters it reads, in the order it does.
-    pub fn params(&self) -> Vec<(String, Shape)> {
-        let param = |n: &super::Node| match &n.what {
-            What::Leaf(Source::Param(p)) => Some((p.name().to_string(), n.meta.shape)),
-            What::Leaf(Source::Named(name, shape)) => Some((name.clone(), *shape)),
-            _ => None,
-        };
-        self.nodes.iter().filter_map(param).collect()
-    }
-
-    /// The parameters it reads, those without a value left out.
-    pub(crate) fn parameters(&self) -> impl Iterator<Item = &Param> {
-        self.nodes.iter().filter_map(|n| match &n.what {
-            What::Leaf(Source::Param(p)) => Some(p),
-            _ => None,
-        })
-    }
-
-    /// The lists of whole numbers it reads at every run, which can be overwritten.
-    pub fn nats(&self) -> Vec<Nats> {
-        let nats = |n: &super::Node| match &n.what {
-            What::Leaf(Source::Nats(nats)) => Some(nats.clone()),
-            _ => None,
-        };
-        self.nodes.iter().filter_map(nats).collect()
-    }
-
-    /// How many random calls one run makes.
-    pub fn random_calls(&self) -> u64 {
-        let Some(base) = self.random_base else { return 0 };
-        let draws = self.nodes.iter().filter_map(|n| match &n.what {
-            What::Op(op, ins) if ins.contains(&base) => Some(op.attrs()),
-            _ => None,
-        });
-        let counter = |(name, value): (&str, Attr)| match value {
-            Attr::Whole(n) if name == "counter" => Some(n.saturating_add(1)),
-            _ => None,
-        };
-        draws.flatten().filter_map(counter).max().unwrap_or(0)
-    }
-
-    pub(crate) fn shape_of(&self, v: Val) -> Shape {
-        self.node(v).meta.shape
-    }
-
-    /// Gives the parameters that the program reads the values of those of the same names. Errors if one is missing or
-    /// has another shape; nothing is changed then.
-    pub fn bind(&mut self, params: &Params) -> Result<()> {
-        let mut bound = Vec::new();
-        for (i, node) in self.nodes.iter().enumerate() {
-            let name = match &node.what {
-                What::Leaf(Source::Param(p)) => p.name(),
-                What::Leaf(Source::Named(name, _)) => name,
-                _ => continue,
-            };
-            let Some(param) = params.get(name) else {
-                let there: Vec<&str> = params.iter().map(Param::name).take(8).collect();
-                let why = format!(
-                    "there is no parameter {name} of shape {}; there are {}",
-                    node.meta.shape,
-                    if there.is_empty() { "none".to_string() } else { there.join(", ") }
-                );
-                return Err(Error::argument("bind", "params", why));
-            };
-            if param.shape() != node.meta.shape {
-                let why = "the parameter has another shape than in the program";
-                let kind = ErrorKind::Shapes { why, left: param.shape(), right: node.meta.shape };
-                return Err(Error::new(format!("parameter {name}"), kind));
-            }
-            bound.push((i, param.clone()));
-        }
-        bound.into_iter().for_each(|(i, p)| self.nodes[i].what = What::Leaf(Source::Param(p)));
-        Ok(())
     }
 
     /// Runs the program once on these inputs, step by step, on any device: also on those of other numbers, such as
@@ -195,100 +86,13 @@ impl Graph {
         passes: Passes,
         within: Option<&Buffer>,
     ) -> Result<Function> {
-        let mut graph = self.clone();
-        for node in &mut graph.nodes {
-            match &node.what {
-                What::Leaf(Source::Named(name, shape)) => return Err(unbound(name, *shape)),
-                What::Leaf(Source::Constant(c)) => {
-                    node.what = What::Leaf(Source::Constant(on(c, device)?));
-                }
-                // A copy would not follow what is written there later.
-                What::Leaf(Source::State(c)) => device.check_accepts("buffer", c.buffer())?,
-                _ => {}
-            }
-        }
+        let graph = self.on_device(device)?;
         let (device, within) = (device.clone(), within.cloned());
         let mut function =
             Function { graph, device, passes, within, compiled: None, moves: 0, random_calls: 0 };
         function.prepare()?;
         Ok(function)
     }
-
-    /// A device that the program's values can be on.
-    fn home(&self) -> Device {
-        let param = self.nodes.iter().find_map(|n| match &n.what {
-            What::Leaf(Source::Param(p)) => Some(p.buffer().buffer().device().clone()),
-            _ => None,
-        });
-        let constant = || {
-            self.nodes.iter().find_map(|n| match &n.what {
-                What::Leaf(Source::Constant(c) | Source::State(c)) => Some(c.buffer().device().clone()),
-                _ => None,
-            })
-        };
-        param.or_else(constant).unwrap_or_else(Device::host::<f32>)
-    }
-
-    /// The program of its gradients, by the ops' own rules: it takes the inputs, then a seed for each value of numbers that
-    /// is returned, and returns the gradient of `Σ <seed, value>` with respect to each input of numbers, zeros where
-    /// nothing depends on one. It is a program like any other: `graph.vjp()?.vjp()?` has second derivatives.
-    pub fn vjp(&self) -> Result<Graph> {
-        let inputs = self.inputs();
-        let outputs: Vec<Meta> = self.metas(&self.outputs);
-        let takes = inputs.iter().map(|m| (*m, true)).chain(numbers(&outputs).map(|m| (m, false)));
-        let graph = Graph::traced(&self.home(), 0, &takes.collect::<Vec<_>>(), |s, x| {
-            let (x, seeds) = x.split_at(inputs.len());
-            let values = s.replay(self, x)?;
-            let pairs = numbered(&values)?.into_iter().zip(seeds.iter().copied()).collect::<Vec<_>>();
-            let wrt = numbered(x)?;
-            let grads = s.vjp(&pairs, &wrt)?;
-            grads.into_iter().zip(wrt).map(|(g, x)| g.map_or_else(|| x.zeros_like(), Ok)).collect()
-        })?;
-        graph.live()
-    }
-
-    /// The program of its derivative along directions: it takes the inputs, then a direction for each input of numbers,
-    /// and returns the derivative of each value of numbers that is returned.
-    pub fn jvp(&self) -> Result<Graph> {
-        let inputs = self.inputs();
-        let takes = inputs.iter().map(|m| (*m, true)).chain(numbers(&inputs).map(|m| (m, false)));
-        let graph = Graph::traced(&self.home(), 0, &takes.collect::<Vec<_>>(), |s, x| {
-            let (x, along) = x.split_at(inputs.len());
-            let values = s.replay(self, x)?;
-            let directions: Vec<_> = numbered(x)?.into_iter().zip(along.iter().copied()).collect();
-            numbered(&values)?.into_iter().map(|y| s.jvp(y, &directions)).collect()
-        })?;
-        graph.live()
-    }
-
-    /// Without what nothing returned is computed from.
-    fn live(&self) -> Result<Graph> {
-        self.after(Passes::none().with(Pass::DeadCode))
-    }
-
-    /// The program after these passes, which is what [`Graph::compile_with`] plans and runs.
-    pub fn after(&self, passes: Passes) -> Result<Graph> {
-        let _strict = environment::enter();
-        let mut outputs = self.outputs.clone();
-        let mut graph = passes.run(self, &mut outputs, &self.home())?;
-        graph.outputs = outputs;
-        Ok(graph)
-    }
-}
-
-fn numbers(metas: &[Meta]) -> impl Iterator<Item = Meta> {
-    metas.iter().copied().filter(|m| m.dtype == DType::F32)
-}
-
-/// Those of the values that are numbers.
-fn numbered<'s>(values: &[Var<'s>]) -> Result<Vec<Var<'s>>> {
-    let mut all = Vec::with_capacity(values.len());
-    for v in values {
-        if v.meta()?.dtype == DType::F32 {
-            all.push(*v);
-        }
-    }
-    Ok(all)
 }
 
 fn replay<T: Scalar>(session: &Session, graph: &Graph, inputs: &[AnyTensor<T>]) -> Result<Vec<AnyTensor<T>>> {
@@ -329,7 +133,7 @@ impl Function {
             self.device.check_accepts(&format!("parameter {}", p.name()), p.buffer().buffer())?;
         }
         let (graph, within) = (&self.graph, self.within.as_ref());
-        let compiled = Compiled::new(&self.device, graph, &graph.outputs, Vec::new(), self.passes, within)?;
+        let compiled = Compiled::new(&self.device, graph, graph.outputs(), Vec::new(), self.passes, within)?;
         self.compiled = Some(compiled);
         self.moves = moves;
         Ok(())
@@ -399,7 +203,9 @@ impl Function {
             Some(compiled) => {
                 inputs.iter().enumerate().try_for_each(|(i, x)| compiled.copy_input(i, x))?;
                 compiled.run(calls)?;
-                (0..self.graph.outputs.len()).map(|i| compiled.copy_output(i)).collect::<Result<Vec<_>>>()?
+                (0..self.graph.outputs().len())
+                    .map(|i| compiled.copy_output(i))
+                    .collect::<Result<Vec<_>>>()?
             }
             None => {
                 let session = Session::inference(&self.device);
@@ -439,7 +245,7 @@ impl Function {
         }
         compiled.run(self.random_calls)?;
         let output = |(i, v): (usize, &Val)| {
-            let (words, meta) = (compiled.output(i)?, self.graph.node(*v).meta);
+            let (words, meta) = (compiled.output(i)?, self.graph.meta(*v));
             Ok(match meta.dtype {
                 DType::F32 => AnyTensor::Num(Tensor::with_shape(
                     meta.shape,
@@ -451,6 +257,6 @@ impl Function {
                 )?),
             })
         };
-        self.graph.outputs.iter().enumerate().map(output).collect()
+        self.graph.outputs().iter().enumerate().map(output).collect()
     }
 }

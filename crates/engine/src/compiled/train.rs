@@ -1,8 +1,8 @@
 //! A whole training step as one compiled program.
 
-use super::traced::KEPT;
-use super::{Compiled, Graph, Passes, Plan, Source};
+use super::traced::{KEPT, say_if_many};
 use crate::effect::{self, EffectOf};
+use crate::graph::{Compiled, Graph, Passes, Plan, Source};
 use crate::optim::{Optimizer, OptimizerState};
 use crate::params::{Param, Params, Traits};
 use crate::session::{Session, Var};
@@ -285,7 +285,7 @@ where
                 let metas: Vec<Meta> = inputs.iter().map(Batch::meta).collect();
                 let entry = self.compile(&metas)?;
                 self.traces += 1;
-                super::traced::say_if_many(self.traces, &metas);
+                say_if_many(self.traces, &metas);
                 self.keep(entry)
             }
         };

@@ -1,0 +1,10 @@
+//! Closures over sessions, compiled: traced into graphs once for each set of input shapes, and run many times with the bits of
+//! running them eagerly.
+
+mod function;
+mod traced;
+mod train;
+
+pub use function::Function;
+pub use traced::Traced;
+pub use train::{Batch, TrainStep};
