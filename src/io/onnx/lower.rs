@@ -13,7 +13,7 @@ use crate::ops::attention::{self, AttentionMask};
 use crate::ops::fused::Fused;
 use crate::ops::layout::{Pad, packed};
 use crate::ops::pointwise::program::{Instr, Program, Reg};
-use crate::ops::pool::Window;
+use crate::ops::pool::PoolWindow;
 use crate::ops::reduce::fold::{self, Fold, Kind};
 use crate::ops::spectral::DftTable;
 use crate::ops::{AnyOp, Attrs, Op, Val};
@@ -733,7 +733,7 @@ impl<'g> Lowering<'g> {
         place: &Place<'_>,
         op: &'static str,
         x: &Value,
-        window: &Window,
+        window: &PoolWindow,
         more: Option<(&'static str, Attribute)>,
     ) -> Result<Value> {
         let axes = window.kernel.len();
@@ -764,7 +764,7 @@ impl<'g> Lowering<'g> {
         &mut self,
         place: &Place<'_>,
         ins: &[Value],
-        window: &crate::ops::conv::Window,
+        window: &crate::ops::conv::ConvWindow,
         size: Option<&[u32]>,
     ) -> Value {
         if ins[1].numel() == 0 {
