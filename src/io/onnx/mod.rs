@@ -11,9 +11,10 @@ mod proto;
 use crate::device::Meta;
 use crate::error::{Error, Result};
 use crate::graph::{Graph, Source, What};
+use crate::io::protobuf::Message;
 use crate::numerics::environment;
 use lower::{Lowering, dtype};
-use proto::{Body, Message, Value};
+use proto::{Body, Value};
 
 /// The version of ONNX's operators that files ask for: the first with dilated averages, the last of those needed.
 pub const OPSET: i64 = 19;
