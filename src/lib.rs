@@ -92,7 +92,7 @@ pub mod numerics {
 /// documented in the crate `dittograd-ops`.
 pub mod ops {
     #[doc(inline)]
-    pub use dittograd_ops::conv::{Sizes, Window};
+    pub use dittograd_ops::conv::{ConvWindow, Sizes};
     #[doc(inline)]
     pub use dittograd_ops::layout::AxisMap;
     #[doc(inline)]
@@ -123,7 +123,7 @@ pub mod prelude {
         Gpt, GptConfig, Linear, Mamba, MambaConfig, Mlp, MlpConfig, ResNet, ResNetConfig, Vit, VitConfig,
     };
     pub use crate::numerics::rng::Stream;
-    pub use crate::ops::{Reduction, Window};
+    pub use crate::ops::{ConvWindow, Reduction};
     pub use crate::optim::{Group, Optimizer, Rule, Schedule, rules};
     pub use crate::params::{Fan, Param, Params};
     pub use crate::session::{AttentionOptions, Grads, LabelLoss, Session, Var};

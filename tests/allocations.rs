@@ -131,7 +131,7 @@ fn models(device: &Device) -> [usize; 5] {
     let mut params = Params::new(device, 7);
     let w = params.uniform("w", &[40, 1, 3, 3], -1.0, 1.0).unwrap();
     let x = fill(&[2, 40, 6, 5]);
-    let window = Window { groups: 40, ..Window::plain(2).unwrap() };
+    let window = ConvWindow { groups: 40, ..ConvWindow::plain(2).unwrap() };
     let thin = steps("depthwise", &params, &[(&x).into()], |v| {
         let w = v[0].session().param(&w)?;
         let y = v[0].tracked()?.conv(w, None, window)?.tanh()?;

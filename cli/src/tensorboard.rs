@@ -1,7 +1,7 @@
 //! Scalars in TensorBoard's format: a file of records, each an `Event` message of protocol buffers.
 
 use crate::{Answer, Fail};
-use dittograd::io::checksum::crc32c;
+use dittograd::io::protobuf::Message;
 use std::fs::{File, OpenOptions};
 use std::io::{BufWriter, ErrorKind, Write};
 use std::path::{Path, PathBuf};
@@ -31,10 +31,7 @@ impl EventWriter {
                 opened => opened.map_err(|e| failed(&path, e))?,
             };
             let mut writer = EventWriter { path, file: BufWriter::new(file) };
-            let mut event = Vec::new();
-            double(&mut event, 1, now);
-            bytes(&mut event, 3, b"brain.Event:2");
-            writer.record(&event)?;
+            writer.record(&Message::default().double(1, now).text(3, "brain.Event:2").into_bytes())?;
             writer.flush()?;
             return Ok(writer);
         }
@@ -75,42 +72,11 @@ pub(crate) fn wall_time() -> f64 {
 
 /// `Event { wall_time = 1, step = 2, summary = 5 { value = 1 { tag = 1, simple_value = 2 } } }`.
 fn event(tag: &str, step: u64, value: f32, wall_time: f64) -> Vec<u8> {
-    let (mut one, mut summary, mut event) = (Vec::new(), Vec::new(), Vec::new());
-    bytes(&mut one, 1, tag.as_bytes());
-    key(&mut one, 2, 5);
-    one.extend_from_slice(&value.to_le_bytes());
-    bytes(&mut summary, 1, &one);
-    double(&mut event, 1, wall_time);
-    key(&mut event, 2, 0);
     // Steps are int64.
-    varint(&mut event, step.min(i64::MAX as u64));
-    bytes(&mut event, 5, &summary);
-    event
-}
-
-/// The number of a field and its wire type: 0 varint, 1 eight bytes, 2 length and bytes, 5 four bytes.
-fn key(to: &mut Vec<u8>, field: u64, kind: u64) {
-    varint(to, field << 3 | kind);
-}
-
-fn double(to: &mut Vec<u8>, field: u64, value: f64) {
-    key(to, field, 1);
-    to.extend_from_slice(&value.to_le_bytes());
-}
-
-fn bytes(to: &mut Vec<u8>, field: u64, value: &[u8]) {
-    key(to, field, 2);
-    varint(to, value.len() as u64);
-    to.extend_from_slice(value);
-}
-
-/// A varint: seven bits per byte, lowest first; the eighth bit says that more follow.
-fn varint(to: &mut Vec<u8>, mut v: u64) {
-    while v >= 128 {
-        to.push(v as u8 | 128);
-        v >>= 7;
-    }
-    to.push(v as u8);
+    let step = step.min(i64::MAX as u64) as i64;
+    let one = Message::default().text(1, tag).float(2, value);
+    let summary = Message::default().message(1, one);
+    Message::default().double(1, wall_time).int(2, step).message(5, summary).into_bytes()
 }
 
 /// A record of a TFRecord file: length, its checksum, the data, its checksum.
@@ -122,6 +88,12 @@ fn framed(data: &[u8]) -> Vec<u8> {
 /// A masked checksum, as TFRecord requires: rotated, plus a constant.
 fn masked(data: &[u8]) -> u32 {
     crc32c(data).rotate_right(15).wrapping_add(0xa282_ead8)
+}
+
+/// Castagnoli's checksum, bit by bit: records are short.
+fn crc32c(bytes: &[u8]) -> u32 {
+    let shifted = |c: u32| (c >> 1) ^ if c & 1 == 1 { 0x82f6_3b78 } else { 0 };
+    !bytes.iter().fold(!0, |c, b| (0..8).fold(c ^ u32::from(*b), |c, _| shifted(c)))
 }
 
 #[cfg(test)]
@@ -142,9 +114,6 @@ mod tests {
 
     #[test]
     fn tensorboard_bytes() {
-        let mut v = Vec::new();
-        [0, 127, 128, 300, u64::MAX].into_iter().for_each(|x| varint(&mut v, x));
-        assert_eq!(v, [0, 127, 128, 1, 172, 2, 255, 255, 255, 255, 255, 255, 255, 255, 255, 1]);
         #[rustfmt::skip] // A field a line.
         let want = [
             9, 0, 0, 0, 0, 0, 0, 248, 63,

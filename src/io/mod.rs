@@ -4,11 +4,12 @@
 pub mod atomic;
 pub(crate) mod bytes;
 mod checkpoint;
-pub mod checksum;
 mod elements;
 mod npy;
 mod npz;
 pub mod onnx;
+#[doc(hidden)]
+pub mod protobuf;
 pub mod safetensors;
 mod state_dict;
 

@@ -2,7 +2,7 @@
 
 use super::{Conv2d, ConvTranspose2d, Linear, positive};
 use crate::error::{Error, Result};
-use crate::ops::conv::Window;
+use crate::ops::conv::ConvWindow;
 use crate::params::Params;
 use crate::session::Var;
 use serde::{Deserialize, Serialize};
@@ -57,7 +57,7 @@ impl Autoencoder {
             let why = format!("{image:?} cannot be halved {} times; use multiples of {parts}", widths.len());
             return Err(Error::argument("autoencoder", "image", why));
         }
-        let window = Window::plain(2)?.stride(2).padding(1);
+        let window = ConvWindow::plain(2)?.stride(2).padding(1);
         let inner = [deepest, image[0] / parts, image[1] / parts];
         let flat = inner.iter().fold(1usize, |n, d| n.saturating_mul(*d));
         let all: Vec<usize> = [channels].into_iter().chain(widths).collect();

@@ -2,7 +2,7 @@
 
 use super::{Conv2d, Linear, positive};
 use crate::error::{Error, Result};
-use crate::ops::conv::Window;
+use crate::ops::conv::ConvWindow;
 use crate::params::Params;
 use crate::session::Var;
 use serde::{Deserialize, Serialize};
@@ -46,7 +46,7 @@ impl Cnn {
             let why = format!("{height} by {width} is too small to be halved twice: use at least 4 by 4");
             return Err(Error::argument("cnn", "image", why));
         }
-        let window = Window::plain(2)?.padding(1);
+        let window = ConvWindow::plain(2)?.padding(1);
         let mut conv = |i: usize, inputs, outputs| {
             Conv2d::new(params, &format!("net.{i}"), inputs, outputs, [3, 3], window)
         };

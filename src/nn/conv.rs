@@ -3,7 +3,7 @@
 use super::positive;
 use crate::error::{Error, Result};
 use crate::numerics::environment;
-use crate::ops::conv::Window;
+use crate::ops::conv::ConvWindow;
 use crate::params::{Param, Params};
 use crate::session::Var;
 
@@ -12,7 +12,7 @@ use crate::session::Var;
 pub struct Conv<const AXES: usize> {
     weight: Param,
     bias: Option<Param>,
-    window: Window,
+    window: ConvWindow,
 }
 
 /// A convolution of lines `(N, C, L)`.
@@ -59,7 +59,7 @@ impl<const AXES: usize> Conv<AXES> {
         inputs: usize,
         outputs: usize,
         kernel: [usize; AXES],
-        window: Window,
+        window: ConvWindow,
     ) -> Result<Conv<AXES>> {
         Conv::with(params, name, [inputs, outputs], kernel, window, Some(outputs))
     }
@@ -71,7 +71,7 @@ impl<const AXES: usize> Conv<AXES> {
         inputs: usize,
         outputs: usize,
         kernel: [usize; AXES],
-        window: Window,
+        window: ConvWindow,
     ) -> Result<Conv<AXES>> {
         Conv::with(params, name, [inputs, outputs], kernel, window, None)
     }
@@ -81,7 +81,7 @@ impl<const AXES: usize> Conv<AXES> {
         name: &str,
         [inputs, outputs]: [usize; 2],
         kernel: [usize; AXES],
-        window: Window,
+        window: ConvWindow,
         bias: Option<usize>,
     ) -> Result<Conv<AXES>> {
         check(inputs, outputs, &kernel, window.groups)?;
@@ -91,7 +91,7 @@ impl<const AXES: usize> Conv<AXES> {
     }
 
     /// A convolution with these parameters.
-    pub(super) fn of(weight: Param, bias: Option<Param>, window: Window) -> Conv<AXES> {
+    pub(super) fn of(weight: Param, bias: Option<Param>, window: ConvWindow) -> Conv<AXES> {
         Conv { weight, bias, window }
     }
 
@@ -108,7 +108,7 @@ impl<const AXES: usize> Conv<AXES> {
 pub struct ConvTranspose<const AXES: usize> {
     weight: Param,
     bias: Option<Param>,
-    window: Window,
+    window: ConvWindow,
     output_padding: [usize; AXES],
 }
 
@@ -129,7 +129,7 @@ impl<const AXES: usize> ConvTranspose<AXES> {
         inputs: usize,
         outputs: usize,
         kernel: [usize; AXES],
-        window: Window,
+        window: ConvWindow,
         output_padding: [usize; AXES],
     ) -> Result<ConvTranspose<AXES>> {
         ConvTranspose::with(params, name, [inputs, outputs], kernel, (window, output_padding), Some(outputs))
@@ -142,7 +142,7 @@ impl<const AXES: usize> ConvTranspose<AXES> {
         inputs: usize,
         outputs: usize,
         kernel: [usize; AXES],
-        window: Window,
+        window: ConvWindow,
         output_padding: [usize; AXES],
     ) -> Result<ConvTranspose<AXES>> {
         ConvTranspose::with(params, name, [inputs, outputs], kernel, (window, output_padding), None)
@@ -153,7 +153,7 @@ impl<const AXES: usize> ConvTranspose<AXES> {
         name: &str,
         [inputs, outputs]: [usize; 2],
         kernel: [usize; AXES],
-        (window, output_padding): (Window, [usize; AXES]),
+        (window, output_padding): (ConvWindow, [usize; AXES]),
         bias: Option<usize>,
     ) -> Result<ConvTranspose<AXES>> {
         check(inputs, outputs, &kernel, window.groups)?;

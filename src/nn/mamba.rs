@@ -4,7 +4,7 @@ use super::generate::{Sampling, generate};
 use super::{Conv1d, Embedding, Linear, RmsNorm, positive};
 use crate::error::{Error, ErrorKind, Result};
 use crate::numerics::environment;
-use crate::ops::conv::Window;
+use crate::ops::conv::ConvWindow;
 use crate::params::{Param, Params};
 use crate::session::Var;
 use crate::shape::Shape;
@@ -72,7 +72,7 @@ impl MambaBlock {
         let a_log = params.value(&part("A_log"), &Tensor::try_from_fn(Shape::new(&[inner, state])?, log)?)?;
         let skip = params.ones(&part("D"), &[inner])?;
         let in_proj = Linear::without_bias(params, &part("in_proj"), width, inner.saturating_mul(2))?;
-        let window = Window::plain(1)?.groups(inner);
+        let window = ConvWindow::plain(1)?.groups(inner);
         let conv1d = Conv1d::new(params, &part("conv1d"), inner, inner, [conv], window)?;
         let outputs = state.saturating_mul(2).saturating_add(rank);
         let x_proj = Linear::without_bias(params, &part("x_proj"), inner, outputs)?;

@@ -2,7 +2,7 @@
 
 use super::{BatchNorm, Conv2d, Linear, positive};
 use crate::error::{Error, Result};
-use crate::ops::conv::Window;
+use crate::ops::conv::ConvWindow;
 use crate::params::{Fan, Params};
 use crate::session::Var;
 use serde::{Deserialize, Serialize};
@@ -47,7 +47,7 @@ impl ConvNorm {
         let gain = std::f64::consts::SQRT_2;
         let dims = [outputs, inputs, kernel, kernel];
         let weight = params.kaiming_normal(&format!("{}.weight", names[0]), &dims, Fan::Out, gain)?;
-        let window = Window::plain(2)?.stride(stride).padding(kernel / 2);
+        let window = ConvWindow::plain(2)?.stride(stride).padding(kernel / 2);
         let conv = Conv2d::of(weight, None, window);
         Ok(ConvNorm { conv, norm: BatchNorm::new(params, names[1], outputs)? })
     }

@@ -3,7 +3,7 @@
 use super::{Conv2d, Dropout, LayerNorm, Linear, MultiheadAttention, positive};
 use crate::error::{Error, ErrorKind, Result};
 use crate::numerics::environment;
-use crate::ops::conv::{Sizes, Window};
+use crate::ops::conv::{ConvWindow, Sizes};
 use crate::params::{Param, Params};
 use crate::session::Var;
 use serde::{Deserialize, Serialize};
@@ -149,7 +149,7 @@ impl Vit {
         let fan_in = dims[1..].iter().map(|&d| d as f64).product::<f64>();
         let weight = params.normal("conv_proj.weight", &dims, 0.0, (1.0 / fan_in).sqrt())?;
         let bias = params.zeros("conv_proj.bias", &[width])?;
-        let window = Window { stride: Sizes::new(&patch)?, ..Window::plain(2)? };
+        let window = ConvWindow { stride: Sizes::new(&patch)?, ..ConvWindow::plain(2)? };
         let patches = Conv2d::of(weight, Some(bias), window);
         let count = (image[0] / patch[0]).saturating_mul(image[1] / patch[1]);
         let rows = count.saturating_add(usize::from(class.is_some()));

@@ -161,10 +161,7 @@ fn sizes(dims: &[Option<usize>]) -> String {
 
 /// Errors unless a value has the shape and element type of its type.
 fn check<S: Dims, E: Element>(meta: Meta) -> Result<()> {
-    if meta.dtype != E::DTYPE {
-        let kind = ErrorKind::DType { want: E::DTYPE.name(), got: meta.dtype.name(), input: 0 };
-        return Err(Error::new("typed", kind));
-    }
+    meta.dtype.require(E::DTYPE, "typed", 0)?;
     let dims = meta.shape.dims();
     let agree = |(known, d): (&Option<usize>, &usize)| known.is_none_or(|n| n == *d);
     if dims.len() == S::DIMS.len() && S::DIMS.iter().zip(dims).all(agree) {

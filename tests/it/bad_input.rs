@@ -154,7 +154,7 @@ fn session(rows: &mut Table) {
         v[0].unsqueeze(0)?.multi_head_attention([w; 4], 2, Default::default()).map(drop)
     });
     rows.value("irfft", whole, "n", |_, v| v[0].irfft(usize::MAX).map(drop));
-    let window = |f: fn(Window) -> Window| move || Window::plain(2).map(f);
+    let window = |f: fn(ConvWindow) -> ConvWindow| move || ConvWindow::plain(2).map(f);
     for (says, made) in [
         ("stride", window(|w| w.stride(0))),
         ("dilation", window(|w| w.dilation(0))),
@@ -176,9 +176,9 @@ fn session(rows: &mut Table) {
         });
     }
     rows.value("conv", whole, "kernel", |s, v| {
-        v[4].conv(s.ones(&[2, 2, 5, 5])?, None, Window::plain(2)?).map(drop)
+        v[4].conv(s.ones(&[2, 2, 5, 5])?, None, ConvWindow::plain(2)?).map(drop)
     });
-    rows.add("Window::plain", whole, "axes", |_| Window::plain(0).map(drop));
+    rows.add("ConvWindow::plain", whole, "axes", |_| ConvWindow::plain(0).map(drop));
     rows.add("Sizes::new", whole, "sizes", |_| Sizes::new(&[usize::MAX; 2]).map(drop));
     rows.add("Nats::get", "Index", "index 1", |_| Nats::new(&[4]).get(1).map(drop));
     rows.add("Nats::set", "Index", "index 1", |_| Nats::new(&[4]).set(1, 0).map(drop));
@@ -523,7 +523,7 @@ fn models(rows: &mut Table) {
     rows.params("GroupNorm", whole, "groups", |p| GroupNorm::new(p, "n", 0, 4).map(drop));
     rows.params("GroupNorm", whole, "groups", |p| GroupNorm::new(p, "n", 3, 4).map(drop));
     rows.params("ConvTranspose2d", whole, "output_padding", |p| {
-        let conv = ConvTranspose2d::new(p, "c", 2, 2, [3, 3], Window::plain(2)?, [1, 0])?;
+        let conv = ConvTranspose2d::new(p, "c", 2, 2, [3, 3], ConvWindow::plain(2)?, [1, 0])?;
         let s = Session::inference(p.device());
         conv.forward(s.ones(&[1, 2, 4, 4])?).map(drop)
     });
@@ -748,14 +748,14 @@ const METHODS: &[Method] = &[
     ("irfft", |v, [a, ..]| v.irfft(a).map(drop)),
     ("rope", |v, [a, ..]| v.rope(10000.0, a, false).map(drop)),
     ("conv", |v, [a, b, c]| {
-        let window = Window::plain(2)?.stride(a).padding(b).dilation(c);
+        let window = ConvWindow::plain(2)?.stride(a).padding(b).dilation(c);
         v.conv(v.session().ones(&[1, 3, 2, 2])?, None, window).map(drop)
     }),
     ("conv groups", |v, [a, b, _]| {
-        v.conv(v.session().ones(&[1, 3, 2, 2])?, None, Window::plain(2)?.groups(a).padding(b)).map(drop)
+        v.conv(v.session().ones(&[1, 3, 2, 2])?, None, ConvWindow::plain(2)?.groups(a).padding(b)).map(drop)
     }),
     ("conv_transpose", |v, [a, b, c]| {
-        let window = Window::plain(2)?.stride(a).padding(b);
+        let window = ConvWindow::plain(2)?.stride(a).padding(b);
         v.conv_transpose(v.session().ones(&[3, 1, 2, 2])?, None, window, &[c, c]).map(drop)
     }),
     ("one_hot", |v, [a, ..]| v.argmax(&[0], false)?.one_hot(a).map(drop)),

@@ -2,7 +2,7 @@
 
 use crate::support::{fractions, t};
 use dittograd::device::cpu::simd::Simd;
-use dittograd::ops::conv::{Conv, ConvKernelGrad, ConvTranspose, Sizes, Window};
+use dittograd::ops::conv::{Conv, ConvKernelGrad, ConvTranspose, ConvWindow, Sizes};
 use dittograd::ops::{AnyOp, SampleIn};
 use dittograd::prelude::*;
 use dittograd_check::{Case, Values};
@@ -94,10 +94,10 @@ fn sizes_of_transposes() {
     assert!(x.conv_transpose1d(w, None, 0, 0, 0).is_err());
     assert!(x.conv1d(w, None, 0, 0).is_err());
     assert!(x.conv1d(w, None, 1, 0).unwrap_err().to_string().contains("only 1"));
-    let window = Window::plain(1).unwrap().padding(1).dilation(1).groups(1);
+    let window = ConvWindow::plain(1).unwrap().padding(1).dilation(1).groups(1);
     assert_eq!(x.conv(w, None, window).unwrap().shape().unwrap().dims(), [1, 1, 1]);
     assert!(x.conv_transpose(w, None, window, &[0, 0]).is_err());
-    assert!(Window::plain(0).is_err() && Window::plain(9).is_err() && Sizes::new(&[]).is_err());
+    assert!(ConvWindow::plain(0).is_err() && ConvWindow::plain(9).is_err() && Sizes::new(&[]).is_err());
 }
 
 /// The samples of an op with inputs of whole numbers.
@@ -203,7 +203,7 @@ struct Contract {
 }
 
 impl Contract {
-    fn new(window: &Window, x: &Shape, w: &Shape, y: &Shape) -> Contract {
+    fn new(window: &ConvWindow, x: &Shape, w: &Shape, y: &Shape) -> Contract {
         let rank = w.rank() - 2;
         let images = if x.rank() == rank + 2 { x.dims()[0] } else { 1 };
         let sizes = |s: &Shape| s.dims()[s.rank() - rank..].to_vec();
@@ -414,7 +414,7 @@ fn contract_of_many_channels() {
         let rank = x.len() - 2;
         let sizes = |n: usize| Sizes::new(&vec![n; rank]).unwrap();
         let window =
-            Window { stride: sizes(stride), padding: sizes(padding), dilation: sizes(dilation), groups };
+            ConvWindow { stride: sizes(stride), padding: sizes(padding), dilation: sizes(dilation), groups };
         let some = |dims: &[usize], by: usize| {
             let mut x = fractions(dims, by);
             if index % 4 == 3 {

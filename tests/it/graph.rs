@@ -6,7 +6,7 @@ use dittograd::device::cuda::fake::Fake;
 use dittograd::device::{AnyBuffer, DType, Meta};
 use dittograd::graph::{Graph, Pass, Passes, TrainStep};
 use dittograd::numerics::rng::Stream;
-use dittograd::ops::conv::Window;
+use dittograd::ops::conv::ConvWindow;
 use dittograd::ops::loss::Reduction;
 use dittograd::ops::{AnyTensor, Recorder, Val, pointwise};
 use dittograd::prelude::*;
@@ -541,7 +541,7 @@ pub(crate) fn program<'s>(params: &[Param], x: Var<'s>, size: usize, steps: &[St
             30 if square => a.transpose()?.matmul(values[2])?.tanh()?.mul(a)?,
             31 if square => {
                 let image = a.reshape(&[1, 1, size, size])?;
-                let window = Window::plain(2)?.padding(1);
+                let window = ConvWindow::plain(2)?.padding(1);
                 image.conv(kernel, None, window)?.relu()?.reshape(&[size, size])?.add(b)?
             }
             32 if square => a.reshape(&[size * size])?.tanh()?.reshape(&[size, size])?.mul(a)?,

@@ -4,7 +4,7 @@ use crate::support::{data, device, t};
 use dittograd::device::{AnyBuffer, Buffer, Meta};
 use dittograd::error::ErrorKind;
 use dittograd::graph::TrainStep;
-use dittograd::ops::conv::{Sizes, Window};
+use dittograd::ops::conv::{ConvWindow, Sizes};
 use dittograd::ops::loss::Reduction;
 use dittograd::optim::Optimizer;
 use dittograd::prelude::*;
@@ -83,7 +83,7 @@ fn transposed_convolution_undoes_the_shape_of_a_convolution() {
     let w = s.input(&Tensor::full(Shape::new(&[2, 3, 3, 4]).unwrap(), 1.0f32)).unwrap();
     let sizes = |x: &[usize]| Sizes::new(x).unwrap();
     let window =
-        Window { stride: sizes(&[2, 3]), padding: sizes(&[1, 0]), dilation: sizes(&[1, 2]), groups: 1 };
+        ConvWindow { stride: sizes(&[2, 3]), padding: sizes(&[1, 0]), dilation: sizes(&[1, 2]), groups: 1 };
     let y = x.conv_transpose(w, None, window, &[1, 2]).unwrap();
     let want = [1, 3, 4 * 2 - 2 + 2 + 1 + 1, 6 * 3 + 2 * 3 + 1 + 2];
     assert_eq!(y.shape().unwrap().dims(), want);

@@ -14,7 +14,7 @@ use dittograd::ops::loss::{CrossEntropyBwd, NllBwd, Reduction};
 use dittograd::ops::norm::LayerNorm;
 use dittograd::ops::pointwise::map::Map;
 use dittograd::ops::pointwise::program::Program;
-use dittograd::ops::pool::{AdaptiveAvgPool, MaxPool, SmoothMaxPoolBwd, SmoothMaxPoolSum, Window};
+use dittograd::ops::pool::{AdaptiveAvgPool, MaxPool, PoolWindow, SmoothMaxPoolBwd, SmoothMaxPoolSum};
 use dittograd::ops::reduce::extremum::Argmax;
 use dittograd::ops::softmax::MaskedSoftmax;
 use dittograd::ops::spectral::fft::{Irfft, Rfft};
@@ -60,14 +60,14 @@ fn convolutions_count_places_in_31_bits() {
     let most = i32::MAX as usize - 4096;
     let made = |input: usize, kernel: usize, stride: usize, dilation: usize| {
         let sizes = |n: usize| Sizes::new(&[n]);
-        let plain = conv::Window::plain(1)?;
-        let window = conv::Window { stride: sizes(stride)?, dilation: sizes(dilation)?, ..plain };
+        let plain = conv::ConvWindow::plain(1)?;
+        let window = conv::ConvWindow { stride: sizes(stride)?, dilation: sizes(dilation)?, ..plain };
         Conv { window }.shape(&[f(&[1, 1, input]), f(&[1, 1, kernel])])
     };
     limit(most, "too long", |n| made(n, 1, 1, 1));
     limit(most, "too long", |n| made(7, 1, n, 1));
     limit(most - 1, "too long", |n| made(most, 2, 1, n));
-    let plain = Conv { window: conv::Window::plain(1).unwrap() };
+    let plain = Conv { window: conv::ConvWindow::plain(1).unwrap() };
     let e = plain.shape(&[f(&[1, 1, 4])]).unwrap_err();
     assert_eq!(*e.kind(), ErrorKind::Arity { want: 3, got: 1 });
 }
@@ -75,7 +75,7 @@ fn convolutions_count_places_in_31_bits() {
 #[test]
 fn pooling_counts_places_in_31_bits() {
     let pooled = |dims: &[usize], stride: usize| {
-        let window = Window::new(&vec![1; dims.len()], &vec![stride; dims.len()], &vec![0; dims.len()]);
+        let window = PoolWindow::new(&vec![1; dims.len()], &vec![stride; dims.len()], &vec![0; dims.len()]);
         MaxPool { window }.shape(&[f(dims)])
     };
     limit((1 << 31) - 1, "do not fit", |n| pooled(&[n], 1));
@@ -85,7 +85,7 @@ fn pooling_counts_places_in_31_bits() {
     refused("does not fit", pooled(&[65535, 65537], 1));
     limit((1 << 31) - 1, "endless", |n| AdaptiveAvgPool { sizes: vec![1] }.shape(&[f(&[n])]));
     for beta in [0.0, f32::NAN, f32::INFINITY] {
-        let (window, three) = (Window::new(&[2], &[2], &[0]), [f(&[4]), f(&[2]), f(&[2])]);
+        let (window, three) = (PoolWindow::new(&[2], &[2], &[0]), [f(&[4]), f(&[2]), f(&[2])]);
         refused("beta", SmoothMaxPoolBwd { window: window.clone(), beta }.shape(&three));
         refused("beta", SmoothMaxPoolSum { window, beta }.shape(&[f(&[4]), f(&[2]), f(&[4])]));
     }

@@ -82,7 +82,7 @@ impl Case {
         let small = |dims: &[usize]| Data::Num(fill(dims, 90));
         let large = |dims: &[usize], by: f32| Data::Num(times(&fill(dims, 90), by));
         let labels = |dims: &[usize], k: usize, below: usize| Some(Data::Idx(whole(dims, k, below)));
-        let window = |axes: usize| Window::plain(axes).unwrap();
+        let window = |axes: usize| ConvWindow::plain(axes).unwrap();
         let recurrent = |layers: usize, bidirectional: bool| nn::RecurrentConfig {
             inputs: 3,
             hidden: 4,
@@ -542,7 +542,7 @@ fn bad_sizes_are_errors_that_say_so() {
         assert!(text.contains(words), "{text}");
     }
     let p = &mut Params::new(&d, 1);
-    let window = Window::plain(2).unwrap();
+    let window = ConvWindow::plain(2).unwrap();
     says(Linear::new(p, "a", 0, 3), "use at least 1");
     says(nn::Conv2d::new(p, "b", 3, 4, [3, 0], window), "use at least 1");
     says(nn::Conv2d::new(p, "c", 3, 4, [3, 3], window.groups(2)), "do not divide");

@@ -2,7 +2,7 @@
 
 use crate::support::{device, fractions};
 use dittograd::ops::AnyOp;
-use dittograd::ops::conv::Window;
+use dittograd::ops::conv::ConvWindow;
 use dittograd::ops::layout::AxisMap;
 use dittograd::prelude::*;
 use dittograd::session::AttentionOptions;
@@ -30,7 +30,7 @@ fn call<'s>(s: &'s Session, method: &str) -> Option<Result<Var<'s>>> {
     let x = |dims: &[usize]| s.variable(&fractions(dims, 7919)).unwrap();
     let at = |index: &[u32]| s.labels(&Tensor::new(&[index.len()], index.to_vec()).unwrap()).unwrap();
     let (v, w, m) = (x(&[3]), x(&[3]), x(&[2, 3]));
-    let window = || Window::plain(2).unwrap();
+    let window = || ConvWindow::plain(2).unwrap();
     // One image of one channel.
     let image = x(&[1, 1, 4, 4]);
     Some(match method {

@@ -120,10 +120,7 @@ impl Param {
     /// another device it comes through the host. Errors if the shape is another; nothing is changed then.
     pub fn set_from(&self, value: &AnyBuffer) -> Result<()> {
         self.check_shape(value.shape())?;
-        if value.meta().dtype != DType::F32 {
-            let kind = ErrorKind::DType { want: "f32", got: value.meta().dtype.name(), input: 0 };
-            return Err(Error::new("set", kind));
-        }
+        value.meta().dtype.require(DType::F32, "set", 0)?;
         self.buffer().copy_from("set", value)?;
         self.changed();
         Ok(())

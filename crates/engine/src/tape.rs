@@ -147,10 +147,7 @@ impl Tape {
 
     /// An upstream gradient, which must be numbers of this shape.
     pub fn require_grad(grad: &AnyBuffer, shape: Shape) -> Result<&AnyBuffer> {
-        if grad.meta().dtype != DType::F32 {
-            let kind = ErrorKind::DType { want: DType::F32.name(), got: grad.meta().dtype.name(), input: 0 };
-            return Err(Error::new("backward", kind));
-        }
+        grad.meta().dtype.require(DType::F32, "backward", 0)?;
         if grad.shape() != shape {
             let kind = ErrorKind::Shapes {
                 why: "the upstream gradient has another shape than the value",
@@ -307,11 +304,7 @@ impl Tape {
         let mut slots = vec![None; self.size()];
         for (out, seed) in seeds {
             let node = self.node(out).ok_or_else(|| no_node("backward", out, self.size()))?;
-            if node.meta.dtype != DType::F32 {
-                let kind =
-                    ErrorKind::DType { want: DType::F32.name(), got: node.meta.dtype.name(), input: 0 };
-                return Err(Error::new("backward", kind));
-            }
+            node.meta.dtype.require(DType::F32, "backward", 0)?;
             if seed.meta() != node.meta {
                 let kind = ErrorKind::Shapes {
                     why: "the seed has another shape than the output",

@@ -11,10 +11,7 @@ pub(crate) fn arity<const N: usize>(op: &'static str, ins: &[Meta]) -> Result<[M
 
 /// Errors unless input `i` has the wanted element type.
 pub(crate) fn typed(op: &'static str, ins: &[Meta], i: usize, want: DType) -> Result<()> {
-    match ins[i].dtype {
-        got if got == want => Ok(()),
-        got => Err(Error::new(op, ErrorKind::DType { want: want.name(), got: got.name(), input: i })),
-    }
+    ins[i].dtype.require(want, op, i)
 }
 
 /// The inputs as an array of float32 shapes, or an error.

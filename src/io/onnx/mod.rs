@@ -11,9 +11,10 @@ mod proto;
 use crate::device::Meta;
 use crate::error::{Error, Result};
 use crate::graph::{Graph, Source, What};
+use crate::io::protobuf::Message;
 use crate::numerics::environment;
 use lower::{Lowering, dtype};
-use proto::{Body, Message, Value};
+use proto::{Body, Value};
 
 /// The opset version of the files: the first with dilated average pooling, which is the newest feature needed.
 pub const OPSET: i64 = 19;

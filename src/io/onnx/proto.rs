@@ -1,6 +1,6 @@
-//! The messages of an ONNX file, in the wire format of protocol buffers. A message is a list of fields, each a number
-//! with a kind, then a varint, four bytes, or a length and that many bytes. Fields keep their order here, so that the
-//! same program gives the same bytes.
+//! The messages of an ONNX file. Fields keep their order here, so that the same program gives the same bytes.
+
+use crate::io::protobuf::Message;
 
 /// Element types, by their numbers in the format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -9,70 +9,6 @@ pub(super) enum Type {
     I64 = 7,
     Bool = 9,
     F64 = 11,
-}
-
-/// A message being written.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Message(Vec<u8>);
-
-impl Message {
-    fn varint(&mut self, mut x: u64) {
-        while x >= 0x80 {
-            self.0.push(x as u8 | 0x80);
-            x >>= 7;
-        }
-        self.0.push(x as u8);
-    }
-
-    fn key(&mut self, field: u32, kind: u32) {
-        self.varint(u64::from(field << 3 | kind));
-    }
-
-    /// An integer.
-    pub(super) fn int(mut self, field: u32, x: i64) -> Message {
-        self.key(field, 0);
-        self.varint(x as u64);
-        self
-    }
-
-    /// A float32.
-    pub(super) fn float(mut self, field: u32, x: f32) -> Message {
-        self.key(field, 5);
-        self.0.extend(x.to_le_bytes());
-        self
-    }
-
-    /// Bytes.
-    pub(super) fn bytes(mut self, field: u32, x: &[u8]) -> Message {
-        self.key(field, 2);
-        self.varint(x.len() as u64);
-        self.0.extend(x);
-        self
-    }
-
-    /// A text.
-    pub(super) fn text(self, field: u32, x: &str) -> Message {
-        self.bytes(field, x.as_bytes())
-    }
-
-    /// A message within this one.
-    pub(super) fn message(self, field: u32, x: Message) -> Message {
-        self.bytes(field, &x.0)
-    }
-
-    /// A repeated field.
-    pub(super) fn each<T>(
-        self,
-        all: impl IntoIterator<Item = T>,
-        f: impl Fn(Message, T) -> Message,
-    ) -> Message {
-        all.into_iter().fold(self, f)
-    }
-
-    /// The bytes written so far.
-    pub(super) fn into_bytes(self) -> Vec<u8> {
-        self.0
-    }
 }
 
 /// A value by name: what it is called, and its type and shape.

@@ -217,10 +217,7 @@ impl AnyBuffer {
     /// number type, they are unchanged if `T` is that type, and go through f64 otherwise.
     pub fn to_tensor<T: Scalar>(&self) -> Result<Tensor<T>> {
         let _strict = environment::enter();
-        if self.meta.dtype != DType::F32 {
-            let kind = ErrorKind::DType { want: "f32", got: self.meta.dtype.name(), input: 0 };
-            return Err(Error::new("download", kind));
-        }
+        self.meta.dtype.require(DType::F32, "download", 0)?;
         if let Backend::Host(numbers) = self.buffer.device().backend() {
             let guard = self.buffer.read("download")?;
             if let Some(Mem::Values(values)) = &*guard.guard {
@@ -238,10 +235,7 @@ impl AnyBuffer {
 
     /// The indices as a host tensor. Waits for the device.
     pub fn to_indices(&self) -> Result<Tensor<u32>> {
-        if self.meta.dtype != DType::U32 {
-            let kind = ErrorKind::DType { want: "u32", got: self.meta.dtype.name(), input: 0 };
-            return Err(Error::new("download", kind));
-        }
+        self.meta.dtype.require(DType::U32, "download", 0)?;
         let values = self.buffer.download()?;
         Tensor::with_shape(self.meta.shape, collected("download", values.into_iter().map(f32::to_bits))?)
     }

@@ -92,12 +92,7 @@ impl Session {
                 ErrorKind::Shapes { why, left: meta.shape, right: param.shape() },
             ));
         }
-        if meta.dtype != DType::F32 {
-            return Err(Error::new(
-                what(),
-                ErrorKind::DType { want: "f32", got: meta.dtype.name(), input: 0 },
-            ));
-        }
+        meta.dtype.require(DType::F32, what(), 0)?;
         let before = self.param(param)?.id();
         // Copy it: the value may be another parameter, which is updated before this one.
         let copy = value.detach()?.copy()?;

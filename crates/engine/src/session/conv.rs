@@ -2,7 +2,7 @@
 
 use super::Var;
 use dittograd_numerics::error::{Error, Result};
-use dittograd_ops::conv::{Conv, ConvTranspose, Sizes, Window};
+use dittograd_ops::conv::{Conv, ConvTranspose, ConvWindow, Sizes};
 
 macro_rules! ranked {
     ($($conv:ident $transpose:ident $rank:literal $sizes:literal $($example:expr)?;)*) => {$(
@@ -15,7 +15,7 @@ macro_rules! ranked {
             stride: usize,
             padding: usize,
         ) -> Result<Var<'s>> {
-            self.conv(kernel, bias, Window::plain($rank)?.stride(stride).padding(padding))
+            self.conv(kernel, bias, ConvWindow::plain($rank)?.stride(stride).padding(padding))
         }
 
         #[doc = concat!("[`Var::conv_transpose`] over images `(N, Cin, ", $sizes, ")`, one stride, padding and \
@@ -28,7 +28,7 @@ macro_rules! ranked {
             padding: usize,
             output_padding: usize,
         ) -> Result<Var<'s>> {
-            let window = Window::plain($rank)?.stride(stride).padding(padding);
+            let window = ConvWindow::plain($rank)?.stride(stride).padding(padding);
             self.conv_transpose(kernel, bias, window, &[output_padding; $rank])
         }
     )*};
@@ -41,7 +41,7 @@ impl<'s> Var<'s> {
     /// where elements beyond the input are zeros. Each axis has
     /// `⌊(in + 2·padding − dilation·(kernel − 1) − 1) / stride⌋ + 1` outputs; a kernel that reaches beyond the padded
     /// input is an error.
-    pub fn conv(self, kernel: Var<'s>, bias: Option<Var<'s>>, window: Window) -> Result<Var<'s>> {
+    pub fn conv(self, kernel: Var<'s>, bias: Option<Var<'s>>, window: ConvWindow) -> Result<Var<'s>> {
         self.with_bias(Conv { window }, kernel, bias)
     }
 
@@ -53,7 +53,7 @@ impl<'s> Var<'s> {
         self,
         kernel: Var<'s>,
         bias: Option<Var<'s>>,
-        window: Window,
+        window: ConvWindow,
         output_padding: &[usize],
     ) -> Result<Var<'s>> {
         const NAME: &str = "conv_transpose";

@@ -4,7 +4,7 @@
 use super::{Session, Var};
 use dittograd_device::DType;
 use dittograd_numerics::environment::{self, single};
-use dittograd_numerics::error::{Error, ErrorKind, Result};
+use dittograd_numerics::error::{Error, Result};
 use dittograd_numerics::shape::Shape;
 use dittograd_numerics::tensor::Tensor;
 use dittograd_ops::random::Full;
@@ -81,10 +81,7 @@ impl<'s> Var<'s> {
     /// One-hot rows: indices `(…)` to `(…, classes)`, zeros with a 1 at the index. An index out of range is an error.
     pub fn one_hot(self, classes: usize) -> Result<Var<'s>> {
         let meta = self.meta()?;
-        if meta.dtype != DType::U32 {
-            let kind = ErrorKind::DType { want: DType::U32.name(), got: meta.dtype.name(), input: 0 };
-            return Err(Error::new("one_hot", kind));
-        }
+        meta.dtype.require(DType::U32, "one_hot", 0)?;
         let (lead, axis) = (meta.shape.dims(), meta.shape.rank());
         let one = self.session.ones(&[lead, &[1]].concat())?;
         let rows = self.session.zeros(&[lead, &[classes]].concat())?;

@@ -265,10 +265,7 @@ impl<'s> Var<'s> {
 /// Errors unless a value and its seed or direction are numbers of the same shape.
 fn alike(why: &'static str, v: Var<'_>, other: Var<'_>) -> Result<()> {
     let (want, got) = (v.meta()?, other.meta()?);
-    if let Some(meta) = [want, got].into_iter().find(|m| m.dtype != DType::F32) {
-        let kind = ErrorKind::DType { want: DType::F32.name(), got: meta.dtype.name(), input: 0 };
-        return Err(Error::new("grad", kind));
-    }
+    [want, got].iter().try_for_each(|m| m.dtype.require(DType::F32, "grad", 0))?;
     match want.shape == got.shape {
         true => Ok(()),
         false => Err(Error::new("grad", ErrorKind::Shapes { why, left: got.shape, right: want.shape })),

@@ -5,7 +5,7 @@ use super::Var;
 use dittograd_numerics::environment::single;
 use dittograd_numerics::error::{Error, ErrorKind, Result};
 use dittograd_numerics::shape::Shape;
-use dittograd_ops::pool::{AdaptiveAvgPool, AvgPool, MaxPool, SmoothMaxPool, Window};
+use dittograd_ops::pool::{AdaptiveAvgPool, AvgPool, MaxPool, PoolWindow, SmoothMaxPool};
 
 /// # Pooling
 ///
@@ -13,7 +13,7 @@ use dittograd_ops::pool::{AdaptiveAvgPool, AvgPool, MaxPool, SmoothMaxPool, Wind
 impl<'s> Var<'s> {
     /// Max pooling. Padding is ignored; a NaN counts as larger than every number.
     pub fn max_pool(self, kernel: &[usize], stride: &[usize], padding: &[usize]) -> Result<Var<'s>> {
-        self.session().apply(MaxPool { window: Window::new(kernel, stride, padding) }, &[self])
+        self.session().apply(MaxPool { window: PoolWindow::new(kernel, stride, padding) }, &[self])
     }
 
     /// Max pooling with dilated windows, whose neighbouring cells are `dilation` apart.
@@ -24,7 +24,7 @@ impl<'s> Var<'s> {
         padding: &[usize],
         dilation: &[usize],
     ) -> Result<Var<'s>> {
-        let window = Window { dilation: dilation.to_vec(), ..Window::new(kernel, stride, padding) };
+        let window = PoolWindow { dilation: dilation.to_vec(), ..PoolWindow::new(kernel, stride, padding) };
         self.session().apply(MaxPool { window }, &[self])
     }
 
@@ -36,7 +36,7 @@ impl<'s> Var<'s> {
         padding: &[usize],
         count_include_pad: bool,
     ) -> Result<Var<'s>> {
-        let op = AvgPool { window: Window::new(kernel, stride, padding), count_include_pad };
+        let op = AvgPool { window: PoolWindow::new(kernel, stride, padding), count_include_pad };
         self.session().apply(op, &[self])
     }
 
@@ -48,7 +48,7 @@ impl<'s> Var<'s> {
         padding: &[usize],
         beta: f64,
     ) -> Result<Var<'s>> {
-        let op = SmoothMaxPool { window: Window::new(kernel, stride, padding), beta: single(beta) };
+        let op = SmoothMaxPool { window: PoolWindow::new(kernel, stride, padding), beta: single(beta) };
         self.session().apply(op, &[self])
     }
 

@@ -22,6 +22,13 @@ impl DType {
             DType::U32 => "u32",
         }
     }
+
+    /// Errors unless this type, that of an input of `op`, is the one that `op` needs there.
+    #[doc(hidden)]
+    #[inline]
+    pub fn require(self, want: DType, op: impl Into<String>, input: usize) -> Result<()> {
+        if self == want { Ok(()) } else { Err(wrong_type(op, want, self, input)) }
+    }
 }
 
 /// What is known of a value without looking at its elements.
@@ -75,7 +82,7 @@ impl<T: Scalar> AnyTensor<T> {
     pub fn num(&self) -> Result<&Tensor<T>> {
         match self {
             AnyTensor::Num(t) => Ok(t),
-            AnyTensor::Idx(_) => Err(other_kind(DType::F32, DType::U32)),
+            AnyTensor::Idx(_) => Err(wrong_type("tensor", DType::F32, DType::U32, 0)),
         }
     }
 
@@ -83,14 +90,14 @@ impl<T: Scalar> AnyTensor<T> {
     pub fn idx(&self) -> Result<&Tensor<u32>> {
         match self {
             AnyTensor::Idx(t) => Ok(t),
-            AnyTensor::Num(_) => Err(other_kind(DType::U32, DType::F32)),
+            AnyTensor::Num(_) => Err(wrong_type("tensor", DType::U32, DType::F32, 0)),
         }
     }
 }
 
 #[cold]
-fn other_kind(want: DType, got: DType) -> Error {
-    Error::new("tensor", ErrorKind::DType { want: want.name(), got: got.name(), input: 0 })
+fn wrong_type(op: impl Into<String>, want: DType, got: DType, input: usize) -> Error {
+    Error::new(op, ErrorKind::DType { want: want.name(), got: got.name(), input })
 }
 
 impl<T: Scalar> From<Tensor<T>> for AnyTensor<T> {

@@ -9,7 +9,17 @@ use dittograd_numerics::lane::cuda_function;
 use dittograd_numerics::shape::Shape;
 use dittograd_numerics::{K_CHUNK, Numerics, functions};
 
-pub(super) const ATTENTION_CU: &str = concat!(include_str!("../tensor.cu"), include_str!("attention.cu"));
+/// A kernel's name and text.
+type Kernel = (&'static str, &'static str);
+
+const FORWARD: Kernel = ("attention_forward", concat!(include_str!("tiles.cu"), include_str!("forward.cu")));
+const BACKWARD: Kernel =
+    ("attention_backward", concat!(include_str!("tiles.cu"), include_str!("backward.cu")));
+const DELTA: Kernel = ("attention_delta", include_str!("delta.cu"));
+pub(super) const MASK: Kernel = ("attention_mask", include_str!("mask.cu"));
+
+/// What the text of every kernel starts with.
+const COMMON_CU: &str = concat!(include_str!("../tensor.cu"), include_str!("attention.cu"));
 
 impl Geometry {
     /// Whether tensor cores may multiply, and the sizes of heads are such that they can.
@@ -30,7 +40,7 @@ pub(super) const MAX_SHARED_OF_TWO_BLOCKS: usize = 113 * 1024;
 /// A variant of the kernels and its shared memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Variant {
-    pub(super) kind: usize,
+    kernel: Kernel,
     pub(super) rows: usize,
     pub(super) warps: usize,
     pub(super) stage: usize,
@@ -68,7 +78,7 @@ impl Variant {
         let tensor = g.takes_tensor(gpu);
         for (warps, share) in [(4, false), (4, true), (2, true), (1, true)] {
             let v = Variant {
-                kind: 0,
+                kernel: FORWARD,
                 rows: Variant::rows(g),
                 warps,
                 stage: 0,
@@ -95,7 +105,8 @@ impl Variant {
         for (warps, stage, rows) in
             [first, (4, 32, rows), (4, 16, rows), (2, 16, rows), (2, 8, rows), (1, 8, rows)]
         {
-            let v = Variant { kind: 1, rows, warps, stage, share: false, shared: 0, blocks: 1, tensor };
+            let v =
+                Variant { kernel: BACKWARD, rows, warps, stage, share: false, shared: 0, blocks: 1, tensor };
             let own = v.own();
             let words = own * (pd + pv) + stage * (2 * pd + pv) + own * (stage + 4) + 10 * stage;
             if let Some(v) = v.finish(gpu, words) {
@@ -112,7 +123,6 @@ impl Variant {
 
     pub(super) fn module(&self, g: &Geometry, flips: bool) -> Source {
         let defines = [
-            ("KIND", self.kind),
             ("D", g.d),
             ("DV", g.dv),
             ("TR", self.rows),
@@ -132,7 +142,7 @@ impl Variant {
             _ => true,
         };
         let defines: Vec<_> = defines.into_iter().filter(|(name, _)| is_used(name)).collect();
-        source(&defines)
+        source(self.kernel, &defines)
     }
 
     /// Launches the kernel of `module` on tiles of `rows` rows of every list, with `most` blocks at most.
@@ -140,21 +150,20 @@ impl Variant {
         &self,
         cuda: &Cuda,
         (g, flips): (&Geometry, bool),
-        name: &str,
         rows: usize,
         most: usize,
         args: &Args,
     ) -> Result<()> {
         let (module, text) = self.module(g, flips);
-        let kernel = cuda.kernel(&module, text, name)?;
+        let kernel = cuda.kernel(&module, text, self.kernel.0)?;
         let blocks = rows.div_ceil(self.own()).saturating_mul(g.batch).min(most);
         cuda.launch(kernel, [blocks as u32, 1, 1], 32 * self.warps as u32, self.shared as u32, args)
     }
 }
 
-/// A variant of the kernels: a name of its own, and the text.
-pub(super) fn source(defines: &[(&str, usize)]) -> Source {
-    let mut name = "attention".to_string();
+/// A variant of a kernel: a name of its own, and the text.
+pub(super) fn source((kernel, own): Kernel, defines: &[(&str, usize)]) -> Source {
+    let mut name = kernel.to_string();
     let mut text = format!("#define CHUNK {K_CHUNK}\n#define BLOCK {KEY_BLOCK}\n");
     for (key, value) in defines {
         name.push_str(&format!("_{}{value}", key.to_lowercase()));
@@ -163,14 +172,15 @@ pub(super) fn source(defines: &[(&str, usize)]) -> Source {
     crate::module(name, || {
         text.push_str(&cuda_function("ditto_weight", functions::weight));
         text.push_str(&cuda_function("ditto_log", functions::log));
-        text.push_str(ATTENTION_CU);
+        text.push_str(COMMON_CU);
+        text.push_str(own);
         text
     })
 }
 
 pub(super) fn delta_module(g: &Geometry) -> Source {
-    let defines = [("KIND", 2), ("DV", g.dv), ("INSIDE", 1)];
-    source(if g.heads > 0 { &defines } else { &defines[..2] })
+    let defines = [("DV", g.dv), ("INSIDE", 1)];
+    source(DELTA, if g.heads > 0 { &defines } else { &defines[..1] })
 }
 
 /// The mask's strides as the kernels take them.
@@ -211,7 +221,7 @@ pub(super) fn forward_cuda(
     args.u32(u32::from(scoring.causal)).f32(scoring.factor(g.d));
     args.bytes(bytemuck::cast_slice(&mask_words(g)), 8);
     args.bytes(bytemuck::cast_slice(&inside_words(g)), 4);
-    variant.launch(cuda, (g, scoring.flips(g.d)), "attention_forward", g.rows(), i32::MAX as usize, &args)
+    variant.launch(cuda, (g, scoring.flips(g.d)), g.rows(), i32::MAX as usize, &args)
 }
 
 /// `delta` of every row, from the addresses of `dy`, the outputs and `dl`.
@@ -221,7 +231,7 @@ pub(super) fn delta_cuda(cuda: &Cuda, g: &Geometry, [dy, o, dl]: [u64; 3], delta
         return Ok(());
     }
     let (module, text) = delta_module(g);
-    let kernel = cuda.kernel(&module, text, "attention_delta")?;
+    let kernel = cuda.kernel(&module, text, DELTA.0)?;
     let mut args = Args::new();
     args.ptr(dy).ptr(o).ptr(dl).ptr(delta).u64(rows as u64).u32(g.n as u32).u32(g.heads as u32);
     cuda.launch(kernel, map::grid(cuda, rows * 32), 256, 0, &args)
@@ -276,7 +286,7 @@ pub(super) fn backward_cuda(
     args.bytes(bytemuck::cast_slice(&mask_words(g)), 8);
     args.bytes(bytemuck::cast_slice(&inside_words(g)), 4);
     let most = gpu.sm_count as usize * variant.blocks;
-    variant.launch(cuda, (g, scoring.flips(g.d)), "attention_backward", g.m, most, &args)
+    variant.launch(cuda, (g, scoring.flips(g.d)), g.m, most, &args)
 }
 
 /// Zeroes the words between the parts of a packed value.

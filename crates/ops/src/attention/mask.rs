@@ -1,6 +1,6 @@
 //! The mask as a value, for gradients of gradients.
 
-use super::cuda::source;
+use super::cuda::{MASK, source};
 use crate::pointwise::map;
 use crate::{AnyTensor, Attr, Attrs, CpuRun, CudaRun, Gpu, Io, Op, Recorder, Val, dims, mismatch};
 use dittograd_device::cuda::{Args, Source};
@@ -87,8 +87,8 @@ impl Op for AttentionMask {
         if total == 0 {
             return Ok(());
         }
-        let (module, text) = source(&[("KIND", 3)]);
-        let kernel = run.cuda.kernel(&module, text, "attention_mask")?;
+        let (module, text) = source(MASK, &[]);
+        let kernel = run.cuda.kernel(&module, text, MASK.0)?;
         let strides = run.metas.first().map_or([0; 3], |mask| AttentionMask::strides(mask.shape));
         let mut args = Args::new();
         args.ptr(run.ins.first().copied().unwrap_or(0)).ptr(run.out);
@@ -100,7 +100,7 @@ impl Op for AttentionMask {
     }
 
     fn cuda_modules(&self, _ins: &[Meta], _gpu: &Gpu) -> Vec<Source> {
-        vec![source(&[("KIND", 3)])]
+        vec![source(MASK, &[])]
     }
 
     fn vjp(&self, _r: &mut dyn Recorder, io: Io<'_>, _dy: Val) -> Result<Vec<Option<Val>>> {

@@ -1,6 +1,6 @@
 //! What the checks run these ops on.
 
-use super::{Conv, ConvKernelGrad, ConvTranspose, Geometry, Sizes, Window};
+use super::{Conv, ConvKernelGrad, ConvTranspose, ConvWindow, Geometry, Sizes};
 use crate::cases::{Bound, Cases, Reject, Sample, SampleIn, pick};
 use crate::dims;
 use dittograd_device::Meta;
@@ -15,8 +15,8 @@ pub(super) fn sizes(of: &[usize]) -> Sizes {
     Sizes::new(of).unwrap_or(Sizes { at: [0; MAX_AXES], len: 1 })
 }
 
-pub(super) fn window(stride: &[usize], padding: &[usize], dilation: &[usize], groups: usize) -> Window {
-    Window { stride: sizes(stride), padding: sizes(padding), dilation: sizes(dilation), groups }
+pub(super) fn window(stride: &[usize], padding: &[usize], dilation: &[usize], groups: usize) -> ConvWindow {
+    ConvWindow { stride: sizes(stride), padding: sizes(padding), dilation: sizes(dilation), groups }
 }
 
 /// A convolution for samples: batch (`None` for none), channels in and out, and per axis (input, kernel, stride,
@@ -31,7 +31,7 @@ pub(super) struct Case {
 }
 
 impl Case {
-    pub(super) fn window(&self) -> Window {
+    pub(super) fn window(&self) -> ConvWindow {
         let of = |i: usize| self.axes.iter().map(|a| a[i]).collect::<Vec<_>>();
         window(&of(2), &of(3), &of(4), self.groups)
     }

@@ -1,6 +1,6 @@
 //! The convolution.
 
-use super::geometry::{ConvAxis, Geometry, Sizes, Window};
+use super::geometry::{ConvAxis, ConvWindow, Geometry, Sizes};
 use super::{
     ConvKernelGrad, ConvTranspose, add_bias, bias_grad, check_bias, image, inputs, kernel, plan, run_gathers,
     workspace_words,
@@ -21,7 +21,7 @@ use dittograd_numerics::tensor::Tensor;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Conv {
     /// How the kernel moves.
-    pub window: Window,
+    pub window: ConvWindow,
 }
 
 impl Conv {
@@ -115,6 +115,6 @@ impl Op for Conv {
 
     fn from_attrs(attrs: &Attrs) -> Result<Conv> {
         attrs.only(&["stride", "padding", "dilation", "groups"])?;
-        Ok(Conv { window: Window::from_attrs(attrs)? })
+        Ok(Conv { window: ConvWindow::from_attrs(attrs)? })
     }
 }

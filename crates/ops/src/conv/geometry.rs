@@ -58,9 +58,9 @@ impl fmt::Debug for Sizes {
     }
 }
 
-/// How the kernel moves over the input.
+/// How the kernel of a convolution moves over the input; its sizes are those of the weights.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Window {
+pub struct ConvWindow {
     /// Input elements from one output to the next, at least 1.
     pub stride: Sizes,
     /// Zeros on either side.
@@ -71,31 +71,31 @@ pub struct Window {
     pub groups: usize,
 }
 
-impl Window {
+impl ConvWindow {
     /// Stride 1, no padding, dilation 1 along `rank` axes, one group.
-    pub fn plain(rank: usize) -> Result<Window> {
+    pub fn plain(rank: usize) -> Result<ConvWindow> {
         let one = Sizes::new(&[1; MAX_AXES + 1][..rank.min(MAX_AXES + 1)])?;
-        Ok(Window { stride: one, padding: one.filled(0), dilation: one, groups: 1 })
+        Ok(ConvWindow { stride: one, padding: one.filled(0), dilation: one, groups: 1 })
     }
 
     /// The same stride along all axes.
-    pub fn stride(self, stride: usize) -> Window {
-        Window { stride: self.stride.filled(stride), ..self }
+    pub fn stride(self, stride: usize) -> ConvWindow {
+        ConvWindow { stride: self.stride.filled(stride), ..self }
     }
 
     /// The same padding on either side of all axes.
-    pub fn padding(self, padding: usize) -> Window {
-        Window { padding: self.padding.filled(padding), ..self }
+    pub fn padding(self, padding: usize) -> ConvWindow {
+        ConvWindow { padding: self.padding.filled(padding), ..self }
     }
 
     /// The same dilation along all axes.
-    pub fn dilation(self, dilation: usize) -> Window {
-        Window { dilation: self.dilation.filled(dilation), ..self }
+    pub fn dilation(self, dilation: usize) -> ConvWindow {
+        ConvWindow { dilation: self.dilation.filled(dilation), ..self }
     }
 
     /// So many groups of channels.
-    pub fn groups(self, groups: usize) -> Window {
-        Window { groups, ..self }
+    pub fn groups(self, groups: usize) -> ConvWindow {
+        ConvWindow { groups, ..self }
     }
 
     pub(super) fn attrs(&self) -> Vec<(&'static str, Attr)> {
@@ -108,12 +108,12 @@ impl Window {
         ]
     }
 
-    pub(super) fn from_attrs(attrs: &Attrs) -> Result<Window> {
+    pub(super) fn from_attrs(attrs: &Attrs) -> Result<ConvWindow> {
         let groups = attrs.num("groups")?;
         if !(groups >= 1.0 && groups <= f64::from(u32::MAX) && groups.fract() == 0.0) {
             return Err(Error::argument("conv", "groups", format!("{groups} is not a number of groups")));
         }
-        Ok(Window {
+        Ok(ConvWindow {
             stride: Sizes::new(&attrs.list("stride")?)?,
             padding: Sizes::new(&attrs.list("padding")?)?,
             dilation: Sizes::new(&attrs.list("dilation")?)?,
@@ -151,7 +151,7 @@ impl Geometry {
     /// The convolution of `input` channels of sizes `x` with a kernel of sizes `k`.
     pub(super) fn new(
         op: &'static str,
-        window: &Window,
+        window: &ConvWindow,
         batch: Option<usize>,
         [input, output]: [usize; 2],
         x: &[usize],

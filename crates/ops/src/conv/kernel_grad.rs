@@ -1,6 +1,6 @@
 //! The gradient of a convolution's kernel.
 
-use super::geometry::{Geometry, Sizes, Window};
+use super::geometry::{ConvWindow, Geometry, Sizes};
 use super::{Conv, ConvTranspose, image, inputs, plan};
 use crate::{AnyTensor, Attr, Attrs, CpuRun, CudaRun, Gpu, Io, Kernel, Op, Recorder, Val, mismatch};
 use dittograd_device::cpu::conv::depthwise::DepthwiseGrad;
@@ -16,7 +16,7 @@ use dittograd_numerics::tensor::Tensor;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ConvKernelGrad {
     /// How the kernel moves.
-    pub window: Window,
+    pub window: ConvWindow,
     /// Sizes of the kernel.
     pub size: Sizes,
 }
@@ -113,6 +113,6 @@ impl Op for ConvKernelGrad {
 
     fn from_attrs(attrs: &Attrs) -> Result<ConvKernelGrad> {
         attrs.only(&["stride", "padding", "dilation", "groups", "size"])?;
-        Ok(ConvKernelGrad { window: Window::from_attrs(attrs)?, size: Sizes::new(&attrs.list("size")?)? })
+        Ok(ConvKernelGrad { window: ConvWindow::from_attrs(attrs)?, size: Sizes::new(&attrs.list("size")?)? })
     }
 }

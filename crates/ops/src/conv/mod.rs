@@ -24,7 +24,7 @@ mod transpose;
 
 pub use forward::Conv;
 pub(crate) use geometry::Geometry;
-pub use geometry::{Sizes, Window};
+pub use geometry::{ConvWindow, Sizes};
 pub use kernel_grad::ConvKernelGrad;
 pub use transpose::ConvTranspose;
 

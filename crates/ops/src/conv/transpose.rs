@@ -1,6 +1,6 @@
 //! The transposed convolution.
 
-use super::geometry::{Geometry, Sizes, Window};
+use super::geometry::{ConvWindow, Geometry, Sizes};
 use super::{
     Conv, ConvKernelGrad, add_bias, bias_grad, check_bias, image, inputs, kernel, plan, run_gathers,
     workspace_words,
@@ -24,7 +24,7 @@ use dittograd_numerics::tensor::Tensor;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ConvTranspose {
     /// How the kernel moves.
-    pub window: Window,
+    pub window: ConvWindow,
     /// Sizes of the value.
     pub size: Sizes,
 }
@@ -141,6 +141,6 @@ impl Op for ConvTranspose {
 
     fn from_attrs(attrs: &Attrs) -> Result<ConvTranspose> {
         attrs.only(&["stride", "padding", "dilation", "groups", "size"])?;
-        Ok(ConvTranspose { window: Window::from_attrs(attrs)?, size: Sizes::new(&attrs.list("size")?)? })
+        Ok(ConvTranspose { window: ConvWindow::from_attrs(attrs)?, size: Sizes::new(&attrs.list("size")?)? })
     }
 }

@@ -3,7 +3,7 @@
 use super::cpu::{scale, share_step, sum_step};
 use super::cuda::PoolKernel;
 use super::window::{
-    Cells, Planes, Window, check_shape, pooled_axes, window_from, window_shape, with_last_axes,
+    Cells, Planes, PoolWindow, check_shape, pooled_axes, window_from, window_shape, with_last_axes,
 };
 use super::{Pooling, sizes_attr};
 use crate::pointwise::program::Scratch;
@@ -22,7 +22,7 @@ pub(super) fn count_attr(count: &bool) -> Vec<(&'static str, Attr)> {
 /// The shape of the input whose windows' values have shape `dy`, checked.
 pub(super) fn input_of(
     op: &'static str,
-    w: &Window,
+    w: &PoolWindow,
     dy: &Shape,
     sizes: &[usize],
     padding_only: bool,
@@ -74,7 +74,7 @@ pool_op! {
     /// `count_include_pad` is false. The sum is multiplied by the rounded `1 / cells`.
     AvgPool "avg_pool" 1 {
         /// The windows. If padding does not count, it is at most half of the kernel.
-        window: Window = window_from(attrs, &["count_include_pad"]), Window::attrs;
+        window: PoolWindow = window_from(attrs, &["count_include_pad"]), PoolWindow::attrs;
         /// Whether padding counts as cells.
         count_include_pad: bool = attrs.flag("count_include_pad"), count_attr;
     } attrs
@@ -85,7 +85,7 @@ pool_op! {
     /// `1 / cells`, to all its real cells.
     AvgPoolBwd "avg_pool_bwd" 1 {
         /// The windows.
-        window: Window = window_from(attrs, &["count_include_pad", "sizes"]), Window::attrs;
+        window: PoolWindow = window_from(attrs, &["count_include_pad", "sizes"]), PoolWindow::attrs;
         /// Whether padding counts as cells.
         count_include_pad: bool = attrs.flag("count_include_pad"), count_attr;
         /// Sizes of the input's pooled axes.

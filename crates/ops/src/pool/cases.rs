@@ -4,7 +4,7 @@ use super::adaptive::{AdaptiveAvgPool, AdaptiveAvgPoolBwd};
 use super::avg::{AvgPool, AvgPoolBwd};
 use super::max::{MaxPool, MaxPoolBwd, MaxPoolPick};
 use super::smooth::{SmoothMaxPool, SmoothMaxPoolBwd, SmoothMaxPoolSum};
-use super::window::{Window, pooled_axes, window_shape, with_last_axes};
+use super::window::{PoolWindow, pooled_axes, window_shape, with_last_axes};
 use crate::cases::{Bound, Cases, Reject, Sample, SampleIn};
 use crate::{AnyOp, Op, dims};
 use dittograd_device::Meta;
@@ -44,10 +44,10 @@ const GEOMETRIES: [Geometry; 11] = [
 const DILATED: [Geometry; 2] =
     [(&[2, 9, 8], &[3, 2], &[1, 2], &[1, 0], &[2, 3]), (&[6], &[2], &[1], &[1], &[3])];
 
-fn windows(dilated: bool) -> impl Iterator<Item = (Window, Shape, Shape)> {
+fn windows(dilated: bool) -> impl Iterator<Item = (PoolWindow, Shape, Shape)> {
     let more = if dilated { &DILATED[..] } else { &[] };
     GEOMETRIES.iter().chain(more).filter_map(|(d, k, s, p, g)| {
-        let window = Window { dilation: g.to_vec(), ..Window::new(k, s, p) };
+        let window = PoolWindow { dilation: g.to_vec(), ..PoolWindow::new(k, s, p) };
         let x = dims(d);
         let sizes = window.sizes("pool", &d[d.len() - k.len()..], false).ok()?;
         let y = with_last_axes(&x, &sizes).ok()?;
@@ -56,11 +56,11 @@ fn windows(dilated: bool) -> impl Iterator<Item = (Window, Shape, Shape)> {
 }
 
 /// A random geometry around tile edges, along two axes.
-fn random_window(stream: &mut Stream) -> Option<(Window, Shape, Shape)> {
+fn random_window(stream: &mut Stream) -> Option<(PoolWindow, Shape, Shape)> {
     // Few windows, since each is a kernel of its own; any sizes.
     let (k, s, p) =
         [([2, 2], [2, 2], [0, 0]), ([3, 3], [2, 2], [1, 1]), ([3, 3], [1, 1], [1, 1])][stream.below(3)];
-    let window = Window::new(&k, &s, &p);
+    let window = PoolWindow::new(&k, &s, &p);
     let side = |stream: &mut Stream| [3, 4, 7, 31, 32, 33, 65][stream.below(7)];
     let x = dims(&[1 + stream.below(40), side(stream), side(stream)]);
     let sizes = window.sizes("pool", &x.dims()[1..], false).ok()?;
@@ -74,8 +74,8 @@ fn distinct(shape: Shape) -> SampleIn {
 }
 
 /// Inputs that windows must refuse: with what they are made from and the error.
-fn bad_windows() -> Vec<(Window, Shape, &'static str)> {
-    let w = Window::new;
+fn bad_windows() -> Vec<(PoolWindow, Shape, &'static str)> {
+    let w = PoolWindow::new;
     vec![
         (w(&[], &[], &[]), dims(&[4, 4]), "Argument"),
         (w(&[2, 2], &[1], &[0, 0]), dims(&[4, 4]), "Argument"),
@@ -85,22 +85,22 @@ fn bad_windows() -> Vec<(Window, Shape, &'static str)> {
         (w(&[2, 2], &[1, 1], &[usize::MAX, 0]), dims(&[4, 4]), "Argument"),
         (w(&[2, 2], &[1, 1], &[0, 0]), dims(&[4]), "Rank"),
         (w(&[2, 2], &[1, 1], &[1, 1]), dims(&[0, 4]), "Argument"),
-        (Window { dilation: vec![usize::MAX], ..w(&[3], &[1], &[0]) }, dims(&[4]), "Argument"),
+        (PoolWindow { dilation: vec![usize::MAX], ..w(&[3], &[1], &[0]) }, dims(&[4]), "Argument"),
     ]
 }
 
 /// What an op on an input and two values of its windows must refuse.
-fn bad_triples<O: Cases + Into<AnyOp>>(make: impl Fn(Window) -> O) -> Vec<Reject> {
-    let w = |stride| Window::new(&[2], &[stride], &[0]);
+fn bad_triples<O: Cases + Into<AnyOp>>(make: impl Fn(PoolWindow) -> O) -> Vec<Reject> {
+    let w = |stride| PoolWindow::new(&[2], &[stride], &[0]);
     let bad = [(w(2), [4, 3, 2], "Shapes"), (w(2), [4, 2, 3], "Shapes"), (w(0), [4, 2, 2], "Argument")];
-    let one = |(window, ins, want): (Window, [usize; 3], _)| {
+    let one = |(window, ins, want): (PoolWindow, [usize; 3], _)| {
         Reject::new(make(window), ins.map(|n| Meta::f32(dims(&[n]))).to_vec(), want)
     };
     with_bad_inputs(&O::samples(), bad.into_iter().map(one).collect(), 3)
 }
 
 /// The input, where dividing by the number of cells is exact.
-fn whole_factors(window: &Window, counted: bool) -> Vec<Vec<usize>> {
+fn whole_factors(window: &PoolWindow, counted: bool) -> Vec<Vec<usize>> {
     if counted && window.cells().is_power_of_two() { vec![vec![0]] } else { Vec::new() }
 }
 
@@ -146,7 +146,7 @@ impl Cases for MaxPool {
 
     fn rejects() -> Vec<Reject> {
         let one = |(window, x, want)| Reject::new(MaxPool { window }, vec![Meta::f32(x)], want);
-        let deep = (Window::new(&[3], &[1], &[2]), dims(&[4]), "Argument");
+        let deep = (PoolWindow::new(&[3], &[1], &[2]), dims(&[4]), "Argument");
         with_bad_inputs(&Self::samples(), bad_windows().into_iter().chain([deep]).map(one).collect(), 1)
     }
 
@@ -195,16 +195,16 @@ impl Cases for MaxPoolPick {
 
 impl Cases for AvgPool {
     fn samples() -> Vec<Sample> {
-        let one = |(i, (window, x, _)): (usize, (Window, Shape, Shape))| {
+        let one = |(i, (window, x, _)): (usize, (PoolWindow, Shape, Shape))| {
             Sample::new(AvgPool { window, count_include_pad: i % 2 == 0 }, vec![SampleIn::any(x)])
         };
         let mut all: Vec<_> = windows(false).enumerate().map(one).collect();
-        let window = Window::new(&[3, 3], &[2, 2], &[1, 1]);
+        let window = PoolWindow::new(&[3, 3], &[2, 2], &[1, 1]);
         all.push(Sample::new(
             AvgPool { window, count_include_pad: true },
             vec![SampleIn::any(dims(&[2, 5, 6]))],
         ));
-        let window = Window::new(&[2], &[3], &[3]);
+        let window = PoolWindow::new(&[2], &[3], &[3]);
         all.push(Sample::new(
             AvgPool { window, count_include_pad: true },
             vec![SampleIn::any(dims(&[2, 7]))],
@@ -221,7 +221,7 @@ impl Cases for AvgPool {
         let one = |(window, x, want)| {
             Reject::new(AvgPool { window, count_include_pad: false }, vec![Meta::f32(x)], want)
         };
-        let deep = (Window::new(&[3], &[1], &[2]), dims(&[4]), "Argument");
+        let deep = (PoolWindow::new(&[3], &[1], &[2]), dims(&[4]), "Argument");
         with_bad_inputs(&Self::samples(), bad_windows().into_iter().chain([deep]).map(one).collect(), 1)
     }
 
@@ -254,7 +254,7 @@ impl Cases for AvgPoolBwd {
 
     fn rejects() -> Vec<Reject> {
         let op = |sizes: &[usize]| AvgPoolBwd {
-            window: Window::new(&[2], &[2], &[0]),
+            window: PoolWindow::new(&[2], &[2], &[0]),
             count_include_pad: true,
             sizes: sizes.to_vec(),
         };
@@ -345,7 +345,7 @@ impl Cases for SmoothMaxPool {
             |(window, x, want)| Reject::new(SmoothMaxPool { window, beta: 1.0 }, vec![Meta::f32(x)], want);
         let mut bad: Vec<_> = bad_windows().into_iter().map(one).collect();
         for beta in [0.0, -0.0, f32::INFINITY, f32::NAN] {
-            let op = SmoothMaxPool { window: Window::new(&[2], &[2], &[0]), beta };
+            let op = SmoothMaxPool { window: PoolWindow::new(&[2], &[2], &[0]), beta };
             bad.push(Reject::new(op, vec![Meta::f32(dims(&[4]))], "Argument"));
         }
         with_bad_inputs(&Self::samples(), bad, 1)

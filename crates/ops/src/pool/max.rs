@@ -3,7 +3,7 @@
 use super::Pooling;
 use super::cpu::{NO_CELL, max_step};
 use super::cuda::PoolKernel;
-use super::window::{Cells, Planes, Window, three_shapes, window_from, window_shape};
+use super::window::{Cells, Planes, PoolWindow, three_shapes, window_from, window_shape};
 use crate::pointwise::program::Scratch;
 use crate::reduce::extremum::{larger, same};
 use crate::{AnyTensor, Attr, Attrs, CpuRun, CudaRun, Gpu, Io, Kernel, Op, Recorder, Val, floats};
@@ -19,7 +19,7 @@ pool_op! {
     /// window of `-inf` gives `-inf`, and so does a window without a real cell (which only dilation can cause).
     MaxPool "max_pool" 1 {
         /// The windows. Padding is at most half of the kernel.
-        window: Window = window_from(attrs, &[]), Window::attrs;
+        window: PoolWindow = window_from(attrs, &[]), PoolWindow::attrs;
     } attrs
 }
 
@@ -28,7 +28,7 @@ pool_op! {
     /// first cell, in row-major order, that is the same number as the window's `y`.
     MaxPoolBwd "max_pool_bwd" 3 {
         /// The windows.
-        window: Window = window_from(attrs, &[]), Window::attrs;
+        window: PoolWindow = window_from(attrs, &[]), PoolWindow::attrs;
     } attrs
 }
 
@@ -37,7 +37,7 @@ pool_op! {
     /// to; 0 if there is none.
     MaxPoolPick "max_pool_pick" 3 {
         /// The windows.
-        window: Window = window_from(attrs, &[]), Window::attrs;
+        window: PoolWindow = window_from(attrs, &[]), PoolWindow::attrs;
     } attrs
 }
 

@@ -80,7 +80,7 @@ pub use adaptive::{AdaptiveAvgPool, AdaptiveAvgPoolBwd};
 pub use avg::{AvgPool, AvgPoolBwd};
 pub use max::{MaxPool, MaxPoolBwd, MaxPoolPick};
 pub use smooth::{SmoothMaxPool, SmoothMaxPoolBwd, SmoothMaxPoolSum};
-pub use window::Window;
+pub use window::PoolWindow;
 
 use crate::{AnyTensor, Attr, CpuRun, Io, Op, Recorder, Val};
 use cuda::PoolKernel;

@@ -47,7 +47,7 @@ struct Sizes { unsigned in[10], out[10]; };  // the host's MAX_RANK
 struct Position { unsigned at[RANK]; };
 
 // The window of an output: its first cell, which may be padding, and how many cells it has along each axis.
-struct Window { int start[RANK], cells[RANK]; };
+struct PoolWindow { int start[RANK], cells[RANK]; };
 
 #if !ADAPTIVE
 // Element A of a list.
@@ -95,7 +95,7 @@ __device__ __forceinline__ bool inside(const Position& p, const unsigned (&sizes
 }
 
 template <int A = 0>
-__device__ __forceinline__ void window_of(const Position& o, const Sizes& sizes, Window& w) {
+__device__ __forceinline__ void window_of(const Position& o, const Sizes& sizes, PoolWindow& w) {
     if constexpr (A < RANK) {
 #if ADAPTIVE
         w.start[A] = (int)((u64)o.at[A] * sizes.in[A] / sizes.out[A]);
@@ -110,7 +110,7 @@ __device__ __forceinline__ void window_of(const Position& o, const Sizes& sizes,
 
 // Calls f(real, offset) for each cell of a window in row-major order. Padding cells are not real.
 template <int A = 0, class F>
-__device__ __forceinline__ void each_cell(const Window& w, const Sizes& sizes, Position& p, const F& f) {
+__device__ __forceinline__ void each_cell(const PoolWindow& w, const Sizes& sizes, Position& p, const F& f) {
     if constexpr (A == RANK) {
         f(inside(p, sizes.in), offset(p, sizes.in));
     } else {
@@ -127,7 +127,7 @@ __device__ __forceinline__ void each_cell(const Window& w, const Sizes& sizes, P
 }
 
 // The offset of the first cell of a window that holds `value`, or ~0.
-__device__ __forceinline__ u64 first_cell(const Window& w, const Sizes& sizes, const float* plane, float value) {
+__device__ __forceinline__ u64 first_cell(const PoolWindow& w, const Sizes& sizes, const float* plane, float value) {
     u64 first = ~0ull;
     Position p;
     each_cell(w, sizes, p, [&](bool real, u64 cell) {
@@ -180,7 +180,7 @@ __device__ __forceinline__ void each_window(const Position& c, const Sizes& size
 #if OP == OP_AVG || OP == OP_AVG_BWD
 // Cells of a window inside the plane. Average pooling has no dilation.
 template <int A = RANK - 1>
-__device__ __forceinline__ auto real_cells(const Window& w, const Sizes& sizes) {
+__device__ __forceinline__ auto real_cells(const PoolWindow& w, const Sizes& sizes) {
 #if ADAPTIVE
     if constexpr (A == 0) return w.cells[0];
     else return real_cells<A - 1>(w, sizes) * w.cells[A];
@@ -192,7 +192,7 @@ __device__ __forceinline__ auto real_cells(const Window& w, const Sizes& sizes) 
 }
 
 // The rounded 1 / cells of a window: of all cells or of the real ones.
-__device__ __forceinline__ float inverse_cells(const Window& w, const Sizes& sizes, float inverse_of_all) {
+__device__ __forceinline__ float inverse_cells(const PoolWindow& w, const Sizes& sizes, float inverse_of_all) {
     return COUNT_PADDING ? inverse_of_all : __fdiv_rn(1.0f, (float)real_cells(w, sizes));
 }
 #endif
@@ -203,7 +203,7 @@ pool(float* __restrict__ out, const float* __restrict__ x, const float* __restri
     for (u64 item = blockIdx.x * 256ull + threadIdx.x; item < items; item += gridDim.x * 256ull) {
         u64 n = item;  // the plane, once the coordinates are taken off
         Position c, o;
-        Window w;
+        PoolWindow w;
 #if GATHERS
         coordinates(n, sizes.in, c);
 #if OP != OP_AVG_BWD

@@ -3,7 +3,7 @@
 use super::Pooling;
 use super::cpu::{largest_step, shift_row, smooth_row, spread_step, term_step, weigh_step};
 use super::cuda::PoolKernel;
-use super::window::{Cells, Planes, Window, three_shapes, window_from, window_shape};
+use super::window::{Cells, Planes, PoolWindow, three_shapes, window_from, window_shape};
 use crate::pointwise::program::{Program, Scratch};
 use crate::pointwise::record_program;
 use crate::{AnyTensor, Attr, Attrs, CpuRun, CudaRun, Gpu, Io, Kernel, Op, Recorder, Val, floats};
@@ -65,7 +65,7 @@ pool_op! {
     /// negative `beta` gives a smooth minimum.
     SmoothMaxPool "smooth_max_pool" 1 {
         /// The windows. Padding is at most half of the kernel.
-        window: Window = window_from(attrs, &["beta"]), Window::attrs;
+        window: PoolWindow = window_from(attrs, &["beta"]), PoolWindow::attrs;
         /// Sharpness: finite and not 0.
         beta: f32 = attrs.num("beta").map(|b| b as f32), beta_attr;
     } attrs
@@ -76,7 +76,7 @@ pool_op! {
     /// windows that hold a cell.
     SmoothMaxPoolBwd "smooth_max_pool_bwd" 3 {
         /// The windows.
-        window: Window = window_from(attrs, &["beta"]), Window::attrs;
+        window: PoolWindow = window_from(attrs, &["beta"]), PoolWindow::attrs;
         /// Sharpness.
         beta: f32 = attrs.num("beta").map(|b| b as f32), beta_attr;
     } attrs
@@ -86,7 +86,7 @@ pool_op! {
     /// `sum v e^(beta (x - y))` over the real cells of each window, from `x, y, v`: the adjoint of [`SmoothMaxPoolBwd`].
     SmoothMaxPoolSum "smooth_max_pool_sum" 3 {
         /// The windows.
-        window: Window = window_from(attrs, &["beta"]), Window::attrs;
+        window: PoolWindow = window_from(attrs, &["beta"]), PoolWindow::attrs;
         /// Sharpness.
         beta: f32 = attrs.num("beta").map(|b| b as f32), beta_attr;
     } attrs

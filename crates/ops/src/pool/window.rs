@@ -6,7 +6,7 @@ use dittograd_numerics::shape::{MAX_RANK, Shape};
 
 /// Kernel, stride, padding and dilation along each of the last axes.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Window {
+pub struct PoolWindow {
     /// Cells of a window.
     pub kernel: Vec<usize>,
     /// Distance between the starts of neighbouring windows.
@@ -17,10 +17,10 @@ pub struct Window {
     pub dilation: Vec<usize>,
 }
 
-impl Window {
+impl PoolWindow {
     /// Windows without dilation.
-    pub fn new(kernel: &[usize], stride: &[usize], padding: &[usize]) -> Window {
-        Window {
+    pub fn new(kernel: &[usize], stride: &[usize], padding: &[usize]) -> PoolWindow {
+        PoolWindow {
             kernel: kernel.to_vec(),
             stride: stride.to_vec(),
             padding: padding.to_vec(),
@@ -88,8 +88,8 @@ impl Window {
         ]
     }
 
-    pub(super) fn from_attrs(attrs: &Attrs) -> Result<Window> {
-        Ok(Window {
+    pub(super) fn from_attrs(attrs: &Attrs) -> Result<PoolWindow> {
+        Ok(PoolWindow {
             kernel: attrs.list("kernel")?,
             stride: attrs.list("stride")?,
             padding: attrs.list("padding")?,
@@ -123,7 +123,7 @@ pub(super) fn pooled_axes<'s>(op: &'static str, shape: &'s Shape, count: usize) 
 /// Which cells a window holds along each axis.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Cells {
-    Fixed(Window),
+    Fixed(PoolWindow),
     /// From `floor(o n / m)` to below `ceil((o + 1) n / m)`, for `n` input and `m` output cells.
     Adaptive,
 }
@@ -263,7 +263,7 @@ impl Planes {
 }
 
 /// The shape with one element per window over `x`.
-pub(super) fn window_shape(op: &'static str, w: &Window, x: &Shape, padding_only: bool) -> Result<Shape> {
+pub(super) fn window_shape(op: &'static str, w: &PoolWindow, x: &Shape, padding_only: bool) -> Result<Shape> {
     let sizes = w.sizes(op, pooled_axes(op, x, w.kernel.len())?, padding_only)?;
     with_last_axes(x, &sizes)
 }
@@ -277,7 +277,7 @@ pub(super) fn check_shape(op: &'static str, why: &'static str, want: Shape, got:
 /// Returns the shape of the other.
 pub(super) fn three_shapes(
     op: &'static str,
-    w: &Window,
+    w: &PoolWindow,
     [x, y, v]: &[Shape; 3],
     cells: bool,
 ) -> Result<Shape> {
@@ -292,7 +292,7 @@ pub(super) fn three_shapes(
 const WINDOW_ATTRS: [&str; 4] = ["kernel", "stride", "padding", "dilation"];
 
 /// Reads a window from attributes. `more` lists other attributes that are allowed.
-pub(super) fn window_from(attrs: &Attrs, more: &[&str]) -> Result<Window> {
+pub(super) fn window_from(attrs: &Attrs, more: &[&str]) -> Result<PoolWindow> {
     attrs.only(&[&WINDOW_ATTRS[..], more].concat())?;
-    Window::from_attrs(attrs)
+    PoolWindow::from_attrs(attrs)
 }
