@@ -98,9 +98,9 @@ pub mod ops {
     #[doc(inline)]
     pub use dittograd_ops::loss::Reduction;
     #[doc(inline)]
-    pub use dittograd_ops::pointwise::map::Map;
+    pub use dittograd_ops::pointwise::expression::{Expr, Pointwise};
     #[doc(inline)]
-    pub use dittograd_ops::pointwise::program::{Expr, Program};
+    pub use dittograd_ops::pointwise::map::Map;
     #[doc(inline)]
     pub use dittograd_ops::{AnyOp, Attr, Attrs, Io, Recorder, Val, apply};
     // The structs of all ops, and the building blocks of kernels.

@@ -4,8 +4,8 @@ use crate::support::{data, device, t};
 use dittograd::device::AnyBuffer;
 use dittograd::error::ErrorKind;
 use dittograd::graph::TrainStep;
+use dittograd::ops::pointwise::expression::{Expr, Pointwise};
 use dittograd::ops::pointwise::map::Map;
-use dittograd::ops::pointwise::program::{Expr, Program};
 use dittograd::optim::Optimizer;
 use dittograd::prelude::*;
 use dittograd::scalar::{Dual, Ratio, Real, Scalar};
@@ -21,7 +21,7 @@ fn formulas_have_slopes_where_they_break() {
     let x = s.variable(&t(&[5], &[-2.0, 0.0, 3.0, -2.0, 4.0])).unwrap();
     let y = s.variable(&t(&[5], &[-2.0, 1.0, 1.0, -4.0, 4.0])).unwrap();
     let slopes = |f: fn(&[Expr]) -> Expr| {
-        let op = Map::new(Program::trace(2, |x| vec![f(x)]), x.shape().unwrap());
+        let op = Map::new(Pointwise::trace(2, |x| vec![f(x)]), x.shape().unwrap());
         let all = s.grad(s.apply(op, &[x, y]).unwrap().sum().unwrap(), &[x, y]).unwrap();
         [data(all[0]), data(all[1])]
     };

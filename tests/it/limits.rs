@@ -12,8 +12,8 @@ use dittograd::ops::index::{IndexAdd, TakeAlongAxis};
 use dittograd::ops::layout::AxisMap;
 use dittograd::ops::loss::{CrossEntropyBwd, NllBwd, Reduction};
 use dittograd::ops::norm::LayerNorm;
+use dittograd::ops::pointwise::expression::Pointwise;
 use dittograd::ops::pointwise::map::Map;
-use dittograd::ops::pointwise::program::Program;
 use dittograd::ops::pool::{AdaptiveAvgPool, MaxPool, PoolWindow, SmoothMaxPoolBwd, SmoothMaxPoolSum};
 use dittograd::ops::reduce::extremum::Argmax;
 use dittograd::ops::softmax::MaskedSoftmax;
@@ -151,7 +151,7 @@ fn axes_and_inputs_are_counted() {
         assert_eq!(*e.kind(), ErrorKind::Arity { want, got: given });
     }
     // Several results lie behind each other, each at an aligned place.
-    let two = Program::trace(1, |x| vec![x[0], x[0].exp()]);
+    let two = Pointwise::trace(1, |x| vec![x[0], x[0].exp()]);
     refused("multiple of 4", Map::new(two, Shape::new(&[5]).unwrap()).shape(&[f(&[5])]));
     for base in [0.0, -1.0, f64::INFINITY] {
         refused("base", rope_table(2, 4, base, 0));

@@ -5,8 +5,8 @@ use dittograd::device::Meta;
 use dittograd::error::ErrorKind;
 use dittograd::graph::{Graph, Pass, Passes, What};
 use dittograd::numerics::rng::Stream;
+use dittograd::ops::pointwise::expression::Pointwise;
 use dittograd::ops::pointwise::map::Map;
-use dittograd::ops::pointwise::program::Program;
 use dittograd::ops::{AnyOp, AnyTensor, SampleIn};
 use dittograd::prelude::*;
 use dittograd::scalar::Ratio;
@@ -205,7 +205,7 @@ fn fused_kernels_read_what_the_program_says() {
     check(&[&[4, 4], &[4, 4]], &|x| {
         let (a, c) = (x[0].exp()?, x[1].tanh()?);
         let b = a.mul(x[0])?;
-        let op = Map::new(Program::trace(3, |v| vec![v[0] * v[1] + v[2]]), a.shape()?);
+        let op = Map::new(Pointwise::trace(3, |v| vec![v[0] * v[1] + v[2]]), a.shape()?);
         Ok(vec![a.session().apply(op, &[a, b, c])?, a, b])
     });
 }

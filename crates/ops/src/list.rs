@@ -258,9 +258,9 @@ macro_rules! any_op {
                 match self { $(AnyOp::$op(op) => op.fusion(ins),)* }
             }
 
-            /// See [`Op::as_program`].
-            pub fn as_program(&self, ins: &[Meta]) -> Option<pointwise::program::Program> {
-                match self { $(AnyOp::$op(op) => op.as_program(ins),)* }
+            /// See [`Op::as_pointwise`].
+            pub fn as_pointwise(&self, ins: &[Meta]) -> Option<pointwise::expression::Pointwise> {
+                match self { $(AnyOp::$op(op) => op.as_pointwise(ins),)* }
             }
 
             /// See [`Op::as_fold`].

@@ -1,6 +1,6 @@
 //! The trait that every op implements: what it is and how it runs. What it is tested with is [`Cases`](crate::cases::Cases).
 
-use crate::pointwise::program::Program;
+use crate::pointwise::expression::Pointwise;
 use crate::reduce::fold::Fold;
 use crate::{AnyOp, AnyTensor, Attr, Attrs, fused};
 use dittograd_device::cpu::simd::Simd;
@@ -177,7 +177,7 @@ pub trait Op: Clone + PartialEq + Debug + Sized {
 
     /// For an elementwise op or broadcast: the program it applies to its inputs, broadcast by NumPy's rule.
     /// This is what fusion joins.
-    fn as_program(&self, _ins: &[Meta]) -> Option<Program> {
+    fn as_pointwise(&self, _ins: &[Meta]) -> Option<Pointwise> {
         None
     }
 

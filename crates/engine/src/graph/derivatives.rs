@@ -14,12 +14,10 @@ impl Graph {
     /// order as the tape walks. `None` where `out` does not depend on a value.
     pub fn gradients(&mut self, out: Val, wrt: &[Val]) -> Result<Vec<Option<Val>>> {
         wrt.iter().chain([&out]).try_for_each(|v| self.check("gradients", *v))?;
-        if self.node(out).meta.dtype != DType::F32 {
-            let kind = ErrorKind::DType { want: "f32", got: self.node(out).meta.dtype.name(), input: 0 };
-            return Err(Error::new("gradients", kind));
-        }
-        if self.node(out).meta.shape != Shape::SCALAR {
-            let kind = ErrorKind::Rank { want: "exactly 0", got: self.node(out).meta.shape };
+        let meta = self.node(out).meta;
+        meta.dtype.require(DType::F32, "gradients", 0)?;
+        if meta.shape != Shape::SCALAR {
+            let kind = ErrorKind::Rank { want: "exactly 0", got: meta.shape };
             return Err(Error::new("gradients", kind));
         }
         let one = self.record(Full { shape: Shape::SCALAR, value: 1.0 }.into(), &[])?;

@@ -3,8 +3,8 @@
 
 use super::{Graph, What};
 use dittograd_device::{Backend, Device, Meta};
+use dittograd_ops::pointwise::expression::Pointwise;
 use dittograd_ops::pointwise::map::Map;
-use dittograd_ops::pointwise::program::Program;
 use dittograd_ops::{AnyOp, Val};
 
 /// A program some of whose ops run in place.
@@ -31,7 +31,7 @@ pub(super) fn rewrite(mut graph: Graph, wanted: &[Val], device: &Device) -> InPl
 
     let is_cuda = matches!(device.backend(), Backend::Cuda(_));
     let mut is_over = vec![false; graph.size()];
-    for i in 0..graph.size() {
+    for (i, is_over) in is_over.iter_mut().enumerate() {
         let What::Op(op, ins) = &graph.nodes[i].what else { continue };
         let program = pointwise(op, &graph.metas(ins));
         let Some(first) = overwritten(&graph, &root, i, program.as_ref(), |r| last_use[r] == i) else {
@@ -42,17 +42,17 @@ pub(super) fn rewrite(mut graph: Graph, wanted: &[Val], device: &Device) -> InPl
                 let (op, order) = overwriting(&program, graph.nodes[i].meta, first);
                 let ins = order.into_iter().map(|k| ins[k]).collect();
                 graph.nodes[i].what = What::Op(op, ins);
-                is_over[i] = true;
+                *is_over = true;
             }
-            None => is_over[i] = is_cuda,
+            None => *is_over = is_cuda,
         }
     }
     InPlace { graph, is_over }
 }
 
 /// The expression of an op that is elementwise and has one result.
-pub(super) fn pointwise(op: &AnyOp, metas: &[Meta]) -> Option<Program> {
-    op.as_program(metas).filter(|p| p.outputs() == 1)
+pub(super) fn pointwise(op: &AnyOp, metas: &[Meta]) -> Option<Pointwise> {
+    op.as_pointwise(metas).filter(|p| p.outputs() == 1)
 }
 
 /// Which input the value of node `i` can be written over: one of as many elements that an op computed, that the node reads
@@ -62,7 +62,7 @@ pub(super) fn overwritten(
     graph: &Graph,
     root: &[usize],
     i: usize,
-    program: Option<&Program>,
+    program: Option<&Pointwise>,
     dies: impl Fn(usize) -> bool,
 ) -> Option<usize> {
     let (node, words) = (&graph.nodes[i], graph.nodes[i].meta.shape.numel());
@@ -89,10 +89,10 @@ pub(super) fn overwritten(
 
 /// An elementwise op as one that is computed in place, and the order of its inputs: input `first` comes first and becomes the
 /// value.
-fn overwriting(program: &Program, meta: Meta, first: usize) -> (AnyOp, Vec<usize>) {
+fn overwriting(program: &Pointwise, meta: Meta, first: usize) -> (AnyOp, Vec<usize>) {
     let inputs = program.inputs();
     let order: Vec<usize> = [first].into_iter().chain((0..inputs).filter(|&k| k != first)).collect();
-    let turned = Program::trace(inputs, |x| {
+    let turned = Pointwise::trace(inputs, |x| {
         let mut args = x.to_vec();
         order.iter().enumerate().for_each(|(new, &old)| args[old] = x[new]);
         program.eval(&args)

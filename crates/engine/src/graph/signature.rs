@@ -139,10 +139,7 @@ impl Graph {
 
 /// Errors unless input `i` is as the program takes it.
 pub(crate) fn check_input(i: usize, want: Meta, got: Meta) -> Result<()> {
-    if want.dtype != got.dtype {
-        let kind = ErrorKind::DType { want: want.dtype.name(), got: got.dtype.name(), input: i };
-        return Err(Error::new("graph", kind));
-    }
+    got.dtype.require(want.dtype, "graph", i)?;
     if want.shape != got.shape {
         let why = format!("input {i} has shape {}, the program takes {}", got.shape, want.shape);
         return Err(Error::argument("graph", "inputs", why));

@@ -28,8 +28,8 @@ use dittograd_numerics::error::{self, Error, ErrorKind, Result};
 use dittograd_numerics::shape::{MAX_RANK, Shape};
 use dittograd_numerics::tensor::Tensor;
 use dittograd_ops::fused::{Epilogue, Fused, Prologue};
+use dittograd_ops::pointwise::expression::{Instr, Pointwise, Reg, Step};
 use dittograd_ops::pointwise::map::Map;
-use dittograd_ops::pointwise::program::{Instr, Program, Reg, Step};
 use dittograd_ops::{AnyOp, Attr, Attrs, MAX_INS, Recorder, Val};
 use std::fmt::{self, Write};
 use std::sync::Arc;
@@ -253,7 +253,7 @@ fn print_attrs(out: &mut String, op: &AnyOp) {
     }
 }
 
-fn print_program(out: &mut String, program: &Program) {
+fn print_program(out: &mut String, program: &Pointwise) {
     let reg = |r: &Reg| match r {
         Reg::In(i) => format!("x{i}"),
         Reg::Const(i) => format!("k{i}"),
@@ -676,7 +676,7 @@ impl<'a> Parser<'a> {
     }
 
     /// An elementwise program.
-    fn program(&mut self, inputs: usize) -> Result<Program> {
+    fn program(&mut self, inputs: usize) -> Result<Pointwise> {
         self.demand("{")?;
         let (mut consts, mut steps): (Vec<f32>, Vec<Step>) = (Vec::new(), Vec::new());
         loop {
@@ -688,7 +688,7 @@ impl<'a> Parser<'a> {
                 while !self.eat("}") {
                     results.push(self.reg(inputs, consts.len(), steps.len())?);
                 }
-                return Ok(Program::finish(inputs, consts, steps, results));
+                return Ok(Pointwise::finish(inputs, consts, steps, results));
             }
             if consts.len().max(steps.len()) >= STEPS {
                 return Err(self.error_at(start, "the program is too long"));

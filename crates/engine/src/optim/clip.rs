@@ -3,8 +3,8 @@
 use dittograd_numerics::error::Result;
 use dittograd_numerics::scalar::Real;
 use dittograd_numerics::shape::Shape;
-use dittograd_ops::pointwise::program::{Expr, Program};
-use dittograd_ops::pointwise::record_program;
+use dittograd_ops::pointwise::expression::{Expr, Pointwise};
+use dittograd_ops::pointwise::record_pointwise;
 use dittograd_ops::reduce::global_norm::GlobalNorm;
 use dittograd_ops::{Recorder, Val};
 
@@ -23,11 +23,11 @@ pub(super) struct Clip {
 /// Records `min(1, max_norm / (n + 1e-6))` with `n` the norm of all gradients.
 pub(super) fn norm_factor(r: &mut dyn Recorder, grads: &[Val], max_norm: f64) -> Result<Val> {
     let n = r.record(GlobalNorm.into(), grads)?;
-    let factor = Program::trace(1, |x| {
+    let factor = Pointwise::trace(1, |x| {
         let c = Expr::c(max_norm) / (x[0] + Expr::c(NORM_EPS));
         vec![Expr::where_gt(c, Expr::c(1.0), Expr::c(1.0), c)]
     });
-    record_program(r, &factor, Shape::SCALAR, &[n])
+    record_pointwise(r, &factor, Shape::SCALAR, &[n])
 }
 
 /// A gradient's element times the factor of norm clipping, then within `limit` of zero; a NaN stays.

@@ -8,8 +8,8 @@ use dittograd_device::cuda::driver::HostMemory;
 use dittograd_device::cuda::{Args, Cuda, Source, Work};
 use dittograd_numerics::error::{Error, ErrorKind, Result};
 use dittograd_ops::pointwise::device_function::{Constants, array_function, define};
+use dittograd_ops::pointwise::expression::Pointwise;
 use dittograd_ops::pointwise::map::prelude;
-use dittograd_ops::pointwise::program::Program;
 use dittograd_ops::with_stand_in;
 use std::sync::Arc;
 
@@ -232,7 +232,7 @@ fn text(kind: Kind) -> String {
     let states = kind.states().len();
     // Parameter, gradient, states, direction, factor, scalars: the places in `x` that `update.cu` names.
     const FACTOR: usize = STATES + 3;
-    let rule = Program::trace(FACTOR + 1 + HYPERS, |x| {
+    let rule = Pointwise::trace(FACTOR + 1 + HYPERS, |x| {
         let h = std::array::from_fn(|i| x[FACTOR + 1 + i]);
         let element = Element { p: x[0], g: x[1], states: [x[2], x[3], x[4]], direction: x[5] };
         let (p, new) = kind.formula(element, x[FACTOR], h);

@@ -12,8 +12,8 @@ use dittograd_numerics::scalar::Real;
 use dittograd_numerics::shape::Shape;
 use dittograd_numerics::sum;
 use dittograd_numerics::tensor::Tensor;
+use dittograd_ops::pointwise::expression::{Expr, Pointwise};
 use dittograd_ops::pointwise::map::Map;
-use dittograd_ops::pointwise::program::{Expr, Program};
 use dittograd_ops::random::{Normal, Uniform};
 
 /// Which side of a weight the variance is kept on, by Kaiming's initialisers.
@@ -73,7 +73,7 @@ impl Params {
         let shape = self.room(name, dims)?;
         let draw = Uniform { shape, seed: self.seed(), counter: self.len() as u64 };
         let u = dittograd_ops::apply(self.device(), &draw.into(), &[])?;
-        let scale = Program::trace(1, |x| vec![Expr::c(lo) + x[0] * Expr::c(hi - lo)]);
+        let scale = Pointwise::trace(1, |x| vec![Expr::c(lo) + x[0] * Expr::c(hi - lo)]);
         let value = dittograd_ops::apply(self.device(), &Map::new(scale, shape).into(), &[&u])?;
         self.add(name, value)
     }

@@ -9,8 +9,8 @@ use dittograd_ops::index::{IndexSelect, TakeAlongAxis};
 use dittograd_ops::loss::{
     Bce, BceWithLogits, CrossEntropy, Huber, KlDiv, L1, LabelWeights, Mse, Nll, Reduction, SmoothL1,
 };
+use dittograd_ops::pointwise::expression::{Expr, Pointwise};
 use dittograd_ops::pointwise::map::Map;
-use dittograd_ops::pointwise::program::{Expr, Program};
 
 /// How losses of labels are weighted and combined.
 #[derive(Clone, Copy, Debug, Default)]
@@ -225,7 +225,7 @@ impl<'s> Var<'s> {
     ) -> Result<Var<'s>> {
         let shape =
             BceWithLogits { reduction: Reduction::None }.shape(&[self.meta()?, target.meta()?])?.shape;
-        let formula = Program::trace(3, |v| {
+        let formula = Pointwise::trace(3, |v| {
             let (x, t, w, one) = (v[0], v[1], v[2], Expr::c(1.0));
             vec![w * (t * (-x).softplus()) + (one - t) * x.softplus()]
         });

@@ -8,8 +8,8 @@ use dittograd_numerics::shape::Shape;
 use dittograd_ops::layout::{self, Slice};
 use dittograd_ops::norm::channel::{BatchNorm, GroupNorm, Moments};
 use dittograd_ops::norm::{LayerNorm, RmsNorm, check_eps, inverse_std, normalized};
+use dittograd_ops::pointwise::expression::Pointwise;
 use dittograd_ops::pointwise::map::Map;
-use dittograd_ops::pointwise::program::Program;
 
 /// The inputs of a norm: the value, then gain and shift if given.
 fn inputs<'s>(
@@ -81,13 +81,13 @@ impl<'s> Var<'s> {
         per_channel[0] = shape.dims()[1];
         let column = |v: Var<'s>| v.reshape(&per_channel);
         let eps = f64::from(single(eps));
-        let inverse = Program::trace(1, |v| vec![inverse_std(v[0], Real::c(eps))]);
+        let inverse = Pointwise::trace(1, |v| vec![inverse_std(v[0], Real::c(eps))]);
         let r = self.session().apply(Map::new(inverse, Shape::new(&per_channel)?), &[column(var)?])?;
         let mut ins = vec![self, column(mean)?, r];
         for v in &inputs("batch_norm_eval", self, weight, bias)?[1..] {
             ins.push(column(*v)?);
         }
-        let program = Program::trace(ins.len(), |v| {
+        let program = Pointwise::trace(ins.len(), |v| {
             let hat = normalized(v[0], v[1], v[2]);
             vec![match v.len() {
                 5 => hat.fma(v[3], v[4]),

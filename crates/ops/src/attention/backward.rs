@@ -10,8 +10,8 @@ use super::forward::{dot, is_open};
 use super::geometry::{Geometry, Scoring};
 use super::packed::{addresses, like, pack, pack_reference, parts, unpack};
 use crate::matmul::Bmm;
-use crate::pointwise::program::{Expr, Program};
-use crate::pointwise::record_program;
+use crate::pointwise::expression::{Expr, Pointwise};
+use crate::pointwise::record_pointwise;
 use crate::reduce::Sum;
 use crate::{AnyTensor, Attr, Attrs, CpuRun, CudaRun, Gpu, Io, Op, Recorder, Val, layout, mismatch};
 use dittograd_device::cuda::Source;
@@ -191,21 +191,21 @@ impl Op for AttentionBwd {
             let op = AttentionMask { causal: self.causal, n: g.n, m: g.m };
             let open =
                 if g.mask.is_some() { r.record(op.into(), &[io.ins[3]])? } else { r.record(op.into(), &[])? };
-            let program = Program::trace(4, |x| {
+            let program = Pointwise::trace(4, |x| {
                 let zero = Real::c(0.0);
                 vec![Real::where_gt(x[3], zero, weight(x), zero)]
             });
-            record_program(r, &program, full, &[s, l, top, open])?
+            record_pointwise(r, &program, full, &[s, l, top, open])?
         } else {
-            record_program(r, &Program::trace(3, |x| vec![weight(x)]), full, &[s, l, top])?
+            record_pointwise(r, &Pointwise::trace(3, |x| vec![weight(x)]), full, &[s, l, top])?
         };
-        let product = Program::trace(2, |x| vec![x[0] * x[1]]);
-        let d_o = record_program(r, &product, packed[0], &[g_o, o])?;
+        let product = Pointwise::trace(2, |x| vec![x[0] * x[1]]);
+        let d_o = record_pointwise(r, &product, packed[0], &[g_o, o])?;
         let d_o = row_sum(r, d_o)?;
         let dp = bmm(r, false, true, do3, v3)?;
         let dp = layout::reshape_to(r, dp, full)?;
-        let slope = Program::trace(3, |x| vec![x[0] - (x[1] - x[2] * Real::c(LOG2_E))]);
-        let e = record_program(r, &slope, full, &[dp, d_o, g_l])?;
+        let slope = Pointwise::trace(3, |x| vec![x[0] - (x[1] - x[2] * Real::c(LOG2_E))]);
+        let e = record_pointwise(r, &slope, full, &[dp, d_o, g_l])?;
         let (w1, w2) = (bmm(r, false, true, gq, k3)?, bmm(r, false, true, q3, gk)?);
         let t = bmm(r, false, true, do3, gv)?;
         let (w1, w2, t) = (
@@ -213,28 +213,28 @@ impl Op for AttentionBwd {
             layout::reshape_to(r, w2, full)?,
             layout::reshape_to(r, t, full)?,
         );
-        let scaled = Program::trace(2, |x| vec![(x[0] + x[1]) * Real::c(scale)]);
-        let w = record_program(r, &scaled, full, &[w1, w2])?;
-        let e_bar = record_program(r, &product, full, &[w, a])?;
-        let ds = record_program(r, &product, full, &[a, e])?;
-        let s_bar = Program::trace(4, |x| vec![(x[0] + x[1] * x[2]) * x[3]]);
-        let s_bar = record_program(r, &s_bar, full, &[t, w, e, a])?;
+        let scaled = Pointwise::trace(2, |x| vec![(x[0] + x[1]) * Real::c(scale)]);
+        let w = record_pointwise(r, &scaled, full, &[w1, w2])?;
+        let e_bar = record_pointwise(r, &product, full, &[w, a])?;
+        let ds = record_pointwise(r, &product, full, &[a, e])?;
+        let s_bar = Pointwise::trace(4, |x| vec![(x[0] + x[1] * x[2]) * x[3]]);
+        let s_bar = record_pointwise(r, &s_bar, full, &[t, w, e, a])?;
 
         let turn = |r: &mut dyn Recorder, x: Val| matrix(r, x, rows, g.m);
         let (a3, ds3, e3, s3) = (turn(r, a)?, turn(r, ds)?, turn(r, e_bar)?, turn(r, s_bar)?);
         let (q1, q2) = (bmm(r, false, false, ds3, gk)?, bmm(r, false, false, s3, k3)?);
         let (q3_shape, k3_shape) = (r.meta(q3).shape, r.meta(k3).shape);
-        let q_bar = record_program(r, &scaled, q3_shape, &[q1, q2])?;
+        let q_bar = record_pointwise(r, &scaled, q3_shape, &[q1, q2])?;
         let (k1, k2) = (bmm(r, true, false, ds3, gq)?, bmm(r, true, false, s3, q3)?);
-        let k_bar = record_program(r, &scaled, k3_shape, &[k1, k2])?;
+        let k_bar = record_pointwise(r, &scaled, k3_shape, &[k1, k2])?;
         let v_bar = bmm(r, true, false, e3, do3)?;
         let (o1, o2) = (bmm(r, false, false, a3, gv)?, bmm(r, false, false, e3, v3)?);
         let (o1, o2) = (layout::reshape_to(r, o1, packed[0])?, layout::reshape_to(r, o2, packed[0])?);
         let (e_sum, s_sum) = (row_sum(r, e_bar)?, row_sum(r, s_bar)?);
-        let program = Program::trace(4, |x| vec![x[0] + x[1] - x[2] * x[3]]);
-        let do_bar = record_program(r, &program, packed[0], &[o1, o2, e_sum, o])?;
-        let minus = Program::trace(2, |x| vec![-(x[0] * x[1])]);
-        let o_bar = record_program(r, &minus, packed[0], &[e_sum, g_o])?;
+        let program = Pointwise::trace(4, |x| vec![x[0] + x[1] - x[2] * x[3]]);
+        let do_bar = record_pointwise(r, &program, packed[0], &[o1, o2, e_sum, o])?;
+        let minus = Pointwise::trace(2, |x| vec![-(x[0] * x[1])]);
+        let o_bar = record_pointwise(r, &minus, packed[0], &[e_sum, g_o])?;
         let by = |r: &mut dyn Recorder, x: Val, c: f64| {
             r.record(crate::pointwise::Scale { c: c as f32 }.into(), &[x])
         };

@@ -1,7 +1,7 @@
 //! The CPU kernels.
 
 use super::geometry::{Geometry, KEY_BLOCK, Scoring};
-use crate::pointwise::program::Scratch;
+use crate::pointwise::expression::Scratch;
 use dittograd_device::cpu::LINE;
 use dittograd_device::cpu::lanes::{self, Skip};
 use dittograd_device::cpu::simd::{Simd, simd_fn};

@@ -5,8 +5,8 @@ use crate::cases::{Bound, Cases, Reject, Sample, SampleIn, edge_shape};
 use crate::loss::{Mse, Reduction};
 use crate::matmul::{Linear, MatMul};
 use crate::norm::{LayerNorm, RmsNorm};
+use crate::pointwise::expression::Pointwise;
 use crate::pointwise::map::sample_formula;
-use crate::pointwise::program::Program;
 use crate::pointwise::{Add, Exp, Neg};
 use crate::reduce::{Mean, Sum, Variance};
 use crate::softmax::{LogSoftmax, LogSoftmaxBwd, MaskedSoftmax, Softmax, SoftmaxBwd};
@@ -42,11 +42,11 @@ fn led(op: AnyOp, shape: &[usize]) -> Fused {
 
 /// A reduction of `inputs` elements that are computed of two, with an epilogue.
 fn folded(op: AnyOp, inputs: usize, d: &[usize]) -> Fused {
-    let elements = Program::trace(2, |x| {
+    let elements = Pointwise::trace(2, |x| {
         let wave = (x[0] * x[1]).tanh();
         [wave + x[1], x[0] - wave][..inputs].to_vec()
     });
-    let after = Program::trace(1, |x| vec![x[0] * x[0] - Real::c(0.25)]);
+    let after = Pointwise::trace(1, |x| vec![x[0] * x[0] - Real::c(0.25)]);
     let shape = op.shape(&vec![Meta::f32(dims(d)); inputs]).map_or(dims(&[]), |m| m.shape);
     Fused {
         prologue: Some(Prologue { program: Arc::new(elements), slot: 0, shape: dims(d) }),
@@ -103,7 +103,7 @@ fn with_epilogues() -> Vec<Sample> {
         all.push(rows(LayerNorm { axes: 1, eps: 1e-5 }.into(), &[&x, &column, &column]));
         all.push(rows(RmsNorm { axes: 1, eps: 1e-5 }.into(), &[&x]));
         // A prologue as well.
-        let scaled = Arc::new(Program::trace(2, |x| vec![x[0] * x[1]]));
+        let scaled = Arc::new(Pointwise::trace(2, |x| vec![x[0] * x[1]]));
         let prologue = Some(Prologue { program: scaled, slot: 0, shape: dims(&[m, n]) });
         let both = Fused { prologue, ..followed(Softmax, results, &[m, n]) };
         all.push(Sample::new(both, ins(&[&x, &any(&[])])));

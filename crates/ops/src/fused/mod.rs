@@ -10,8 +10,8 @@ pub use code::{EpilogueCode, FusedCode, PrologueCode};
 
 use crate::layout;
 use crate::pointwise::Add;
+use crate::pointwise::expression::Pointwise;
 use crate::pointwise::map::{self, Access, Map, access};
-use crate::pointwise::program::Program;
 use crate::reduce::fold::{Fold, Stage};
 use crate::{AnyOp, AnyTensor, Attr, Attrs, CpuRun, CudaRun, Gpu, Io, Kernel, Op, PerInput, Recorder, Val};
 use dittograd_device::cuda::Source;
@@ -38,7 +38,7 @@ pub struct Fused {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Prologue {
     /// The expression: one result for each input that it computes.
-    pub program: Arc<Program>,
+    pub program: Arc<Pointwise>,
     /// The first of these inputs; the others follow it.
     pub slot: usize,
     /// The shape of each.
@@ -50,7 +50,7 @@ pub struct Prologue {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Epilogue {
     /// The expression.
-    pub program: Arc<Program>,
+    pub program: Arc<Pointwise>,
     /// The shape of each result, which has the elements of the op's value.
     pub shape: Shape,
 }
@@ -94,7 +94,7 @@ impl Prologue {
     fn part(&self, k: usize) -> Map {
         let program = match self.program.outputs() {
             1 => self.program.clone(),
-            _ => Arc::new(Program::trace(self.program.inputs(), |x| vec![self.program.eval(x)[k]])),
+            _ => Arc::new(Pointwise::trace(self.program.inputs(), |x| vec![self.program.eval(x)[k]])),
         };
         Map { program, shape: self.shape }
     }
@@ -161,14 +161,14 @@ impl Fused {
         let count = fold.stages.len();
         let stages = fold.stages.iter().enumerate().map(|(k, stage)| Stage {
             kind: stage.kind,
-            load: Program::trace(ins + k, |x| {
+            load: Pointwise::trace(ins + k, |x| {
                 let elements = match &self.prologue {
                     Some(p) => p.program.eval(&x[..ins]),
                     None => x[..ins].to_vec(),
                 };
                 stage.load.eval(&[&elements, &x[ins..]].concat())
             }),
-            post: Program::trace(stage.post.inputs(), |x| match &self.epilogue {
+            post: Pointwise::trace(stage.post.inputs(), |x| match &self.epilogue {
                 Some(e) if k + 1 == count => e.program.eval(&stage.post.eval(x)),
                 _ => stage.post.eval(x),
             }),
@@ -462,7 +462,7 @@ impl Op for Fused {
     }
 
     fn attrs(&self) -> Vec<(&'static str, Attr)> {
-        let steps = |p: &Program| Attr::Num(p.steps().len() as f64);
+        let steps = |p: &Pointwise| Attr::Num(p.steps().len() as f64);
         let prologue = self.prologue.as_ref().map(|p| ("prologue", steps(&p.program)));
         let epilogue = self.epilogue.as_ref().map(|e| ("epilogue", steps(&e.program)));
         prologue.into_iter().chain(epilogue).collect()

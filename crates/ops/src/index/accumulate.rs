@@ -1,8 +1,8 @@
 //! Adding rows of sources to rows of a value, in increasing source order.
 
 use super::{Layout, MIN_WORDS_PER_TASK, module, sort};
+use crate::pointwise::expression::Scratch;
 use crate::pointwise::map::grid;
-use crate::pointwise::program::Scratch;
 use crate::{CudaRun, mismatch, typed};
 use dittograd_device::cpu::simd::{Simd, simd_fn};
 use dittograd_device::cpu::threads::Pool;

@@ -1,8 +1,8 @@
 //! Repeating a value along axes.
 
 use super::{AxisMap, reshape_to};
+use crate::pointwise::expression::Pointwise;
 use crate::pointwise::map;
-use crate::pointwise::program::Program;
 use crate::reduce::Sum;
 use crate::{AnyTensor, Attr, Attrs, CpuRun, CudaRun, Gpu, IndexBound, Io, Op, Recorder, Val, mismatch};
 use dittograd_device::Meta;
@@ -80,15 +80,15 @@ impl Op for BroadcastTo {
     }
 
     fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {
-        map::run_cuda(&Program::same(1), &[self.map.access(&run.metas[0].shape)], run)
+        map::run_cuda(&Pointwise::same(1), &[self.map.access(&run.metas[0].shape)], run)
     }
 
     fn cuda_modules(&self, ins: &[Meta], _gpu: &Gpu) -> Vec<Source> {
-        vec![map::module(&Program::same(1), &self.shape, &[self.map.access(&ins[0].shape)])]
+        vec![map::module(&Pointwise::same(1), &self.shape, &[self.map.access(&ins[0].shape)])]
     }
 
-    fn as_program(&self, ins: &[Meta]) -> Option<Program> {
-        (self.map == AxisMap::trailing(&ins[0].shape, &self.shape)).then(|| Program::same(1))
+    fn as_pointwise(&self, ins: &[Meta]) -> Option<Pointwise> {
+        (self.map == AxisMap::trailing(&ins[0].shape, &self.shape)).then(|| Pointwise::same(1))
     }
 
     fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {

@@ -1,9 +1,9 @@
 //! Permutation of axes.
 
 use super::run::MIN_WORDS_PER_COPY_TASK;
+use crate::pointwise::expression::Pointwise;
 use crate::pointwise::map;
 use crate::pointwise::map::Access;
-use crate::pointwise::program::Program;
 use crate::{AnyTensor, Attr, Attrs, CpuRun, CudaRun, Gpu, IndexBound, Io, Op, Recorder, Val, dims};
 use dittograd_device::Meta;
 use dittograd_device::cuda::{Args, Source};
@@ -186,7 +186,7 @@ impl Op for Permute {
         let access = self.access(&run.metas[0].shape);
         let turn = Turn::new(&access, &run.shape);
         let (Some((along, across)), false) = (turn.tile(), turn.keeps_rows()) else {
-            return map::run_cuda(&Program::same(1), &[access], run);
+            return map::run_cuda(&Pointwise::same(1), &[access], run);
         };
         let ((a, b), rank) = (turn.edges(), turn.dims().len());
         let value = dims(turn.dims()).strides();
@@ -214,7 +214,7 @@ impl Op for Permute {
         let turn = Turn::new(&access, &to);
         match turn.tile() {
             Some(_) if !turn.keeps_rows() => vec![("layout".into(), PERMUTE_CU)],
-            _ => vec![map::module(&Program::same(1), &to, &[access])],
+            _ => vec![map::module(&Pointwise::same(1), &to, &[access])],
         }
     }
 

@@ -3,7 +3,7 @@
 use super::labels::Labels;
 use super::nll::LabelWeights;
 use super::{Reduction, check, check_scalar, ignore_attr, inverse, label_module, mean, read_ignore};
-use crate::pointwise::program::Program;
+use crate::pointwise::expression::Pointwise;
 use crate::random::Full;
 use crate::reduce::fold;
 use crate::reduce::fold::{Fold, Kind, Stage};
@@ -125,15 +125,16 @@ pub(super) fn smooth_target(smoothing: f32, classes: usize) -> (f64, f64) {
 
 /// Loss of one row against a smoothed target: `ln s - ((1 - e) (x_label - m) + e/C Σ (x - m))`. `x_label` is an input.
 pub(super) fn smooth_loss(keep: f64, share: f64) -> Fold {
-    let plain = |n: usize| Program::trace(n, |x| vec![x[0]]);
-    let shifted = |x: &[crate::pointwise::program::Expr]| x[0] - x[2];
+    let plain = |n: usize| Pointwise::trace(n, |x| vec![x[0]]);
+    let shifted = |x: &[crate::pointwise::expression::Expr]| x[0] - x[2];
     let max = Stage { kind: Kind::Max, load: plain(2), post: plain(2) };
-    let sum = Stage { kind: Kind::Sum, load: Program::trace(3, |x| vec![shifted(x).exp()]), post: plain(3) };
-    let post = Program::trace(4, |v| {
+    let sum =
+        Stage { kind: Kind::Sum, load: Pointwise::trace(3, |x| vec![shifted(x).exp()]), post: plain(3) };
+    let post = Pointwise::trace(4, |v| {
         // sum of x - m, x_label, m, s
         vec![v[3].log() - ((v[1] - v[2]) * Real::c(keep) + v[0] * Real::c(share))]
     });
-    let spread = Stage { kind: Kind::Sum, load: Program::trace(4, |x| vec![shifted(x)]), post };
+    let spread = Stage { kind: Kind::Sum, load: Pointwise::trace(4, |x| vec![shifted(x)]), post };
     Fold { ins: 1, aux: 1, stages: vec![max, sum, spread] }
 }
 
@@ -154,8 +155,8 @@ impl CrossEntropy {
     /// The sum of the rows' losses, or their mean if every row counts.
     pub(super) fn total(self, rows: usize) -> Fold {
         let weight = self.reduction.weight(rows);
-        let post = Program::trace(1, |s| vec![s[0] * Real::c(weight)]);
-        Fold::new(1, Kind::Sum, Program::same(1), post)
+        let post = Pointwise::trace(1, |s| vec![s[0] * Real::c(weight)]);
+        Fold::new(1, Kind::Sum, Pointwise::same(1), post)
     }
 
     /// The fold of a row's loss if the target is smoothed.

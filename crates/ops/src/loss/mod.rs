@@ -8,9 +8,9 @@ mod cross_entropy;
 mod labels;
 mod nll;
 
+use crate::pointwise::expression::Pointwise;
 use crate::pointwise::map;
-use crate::pointwise::program::Program;
-use crate::pointwise::record_program;
+use crate::pointwise::record_pointwise;
 use crate::reduce::fold::{Fold, Kind, Stage};
 use crate::{
     AnyTensor, Attr, Attrs, CpuRun, CudaRun, Gpu, Io, Kernel, Known, Op, Recorder, Val, floats, known,
@@ -78,8 +78,8 @@ trait Loss: Op {
     /// The bits of the attribute, if there is one.
     fn bits(&self) -> u32;
 
-    fn program(&self) -> Program {
-        Program::trace(2, |x| vec![self.formula(x[0], x[1])])
+    fn program(&self) -> Pointwise {
+        Pointwise::trace(2, |x| vec![self.formula(x[0], x[1])])
     }
 
     /// The fold over `count` elements. Its formulas are traced once per process.
@@ -89,8 +89,8 @@ trait Loss: Op {
         let key = (Self::NAME, self.bits(), (k as f32).to_bits(), reduction == Reduction::Mean);
         known(&KNOWN, key, |_| {
             let post = match reduction {
-                Reduction::Mean => Program::trace(1, |s| vec![s[0] * Real::c(k)]),
-                _ => Program::same(1),
+                Reduction::Mean => Pointwise::trace(1, |s| vec![s[0] * Real::c(k)]),
+                _ => Pointwise::same(1),
             };
             Arc::new(Fold::new(2, Kind::Sum, self.program(), post))
         })
@@ -160,7 +160,7 @@ macro_rules! losses {
 
             fn prepared(&self, ins: &[Meta]) -> Option<Kernel> {
                 let fold = self.as_fold(ins).map(|(fold, axes)| fold.prepared(ins[0].shape, axes));
-                fold.or_else(|| self.as_program(ins).map(map::prepared))
+                fold.or_else(|| self.as_pointwise(ins).map(map::prepared))
             }
 
             fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {
@@ -181,7 +181,7 @@ macro_rules! losses {
                 }
             }
 
-            fn as_program(&self, _ins: &[Meta]) -> Option<Program> {
+            fn as_pointwise(&self, _ins: &[Meta]) -> Option<Pointwise> {
                 (self.reduction == Reduction::None).then(|| self.program())
             }
 
@@ -198,8 +198,8 @@ macro_rules! losses {
                 (0..2)
                     .map(|i| {
                         let rule =
-                            Program::trace(3, |v| vec![self.gradient(v[0], v[1], v[2], Real::c(k))[i]]);
-                        record_program(r, &rule, shape, &args).map(Some)
+                            Pointwise::trace(3, |v| vec![self.gradient(v[0], v[1], v[2], Real::c(k))[i]]);
+                        record_pointwise(r, &rule, shape, &args).map(Some)
                     })
                     .collect()
             }
@@ -362,8 +362,8 @@ fn label_module() -> Source {
 fn mean() -> &'static Fold {
     static FOLD: OnceLock<Fold> = OnceLock::new();
     FOLD.get_or_init(|| {
-        let load = Program::trace(2, |x| vec![x[0]]);
-        let post = Program::trace(2, |s| vec![s[0] * s[1]]);
+        let load = Pointwise::trace(2, |x| vec![x[0]]);
+        let post = Pointwise::trace(2, |s| vec![s[0] * s[1]]);
         Fold { ins: 1, aux: 1, stages: vec![Stage { kind: Kind::Sum, load, post }] }
     })
 }

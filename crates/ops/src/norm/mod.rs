@@ -13,8 +13,8 @@ mod cuda;
 
 use crate::fused::{EpilogueCode, FusedCode, Fusion};
 use crate::pointwise::device_function::device_function;
-use crate::pointwise::program::{Expr, Program};
-use crate::pointwise::record_program;
+use crate::pointwise::expression::{Expr, Pointwise};
+use crate::pointwise::record_pointwise;
 use crate::reduce::Mean;
 use crate::{
     AnyTensor, Attr, Attrs, CpuRun, CudaRun, Gpu, Io, Op, PerInput, Recorder, Val, layout, mismatch, typed,
@@ -57,7 +57,7 @@ pub(crate) fn inverse(n: usize) -> f32 {
 /// The formulas as device functions.
 pub(crate) fn formulas() -> String {
     let function = |name: &str, n: usize, f: fn(&[Expr]) -> Expr| {
-        device_function(name, &Program::trace(n, |v| vec![f(v)]))
+        device_function(name, &Pointwise::trace(n, |v| vec![f(v)]))
     };
     [
         function("inverse_std", 2, |v| inverse_std(v[0], v[1])),
@@ -155,7 +155,7 @@ pub(crate) struct Grouped {
 
 impl Grouped {
     fn map(&self, r: &mut dyn Recorder, args: &[Val], f: impl FnOnce(&[Expr]) -> Expr) -> Result<Val> {
-        record_program(r, &Program::trace(args.len(), |v| vec![f(v)]), self.view, args)
+        record_pointwise(r, &Pointwise::trace(args.len(), |v| vec![f(v)]), self.view, args)
     }
 
     /// Means over the groups, in a shape that broadcasts to the view.
@@ -200,9 +200,9 @@ impl Grouped {
         let squares = self.map(r, &[d], |v| v[0] * v[0])?;
         let var = self.mean(r, squares)?;
         let eps = f64::from(self.eps);
-        let inverse = Program::trace(1, |v| vec![inverse_std(v[0], Real::c(eps))]);
+        let inverse = Pointwise::trace(1, |v| vec![inverse_std(v[0], Real::c(eps))]);
         let kept = r.meta(var).shape;
-        let rstd = record_program(r, &inverse, kept, &[var])?;
+        let rstd = record_pointwise(r, &inverse, kept, &[var])?;
         let hat = self.map(r, &[d, rstd], |v| v[0] * v[1])?;
         let derivative = |r: &mut dyn Recorder, q: Val| -> Result<Val> {
             let product = self.map(r, &[q, hat], |v| v[0] * v[1])?;

@@ -1,6 +1,6 @@
 //! Programs as CUDA device functions, and the `#define` lines before a kernel's text: all that is generated of a kernel.
 
-use crate::pointwise::program::Program;
+use crate::pointwise::expression::Pointwise;
 use std::fmt::{Display, Write};
 
 /// Where a device function has the program's constants from.
@@ -14,25 +14,25 @@ pub enum Constants {
 
 impl Constants {
     /// Parameters of the constants, if they are that.
-    fn parameters(self, program: &Program) -> impl Iterator<Item = String> + use<> {
+    fn parameters(self, program: &Pointwise) -> impl Iterator<Item = String> + use<> {
         let count = if self == Constants::Parameters { program.consts().len() } else { 0 };
         (0..count).map(|c| format!("float k{c}"))
     }
 
     /// Statements of the program, from `x0…` to `y0…`.
-    fn body(self, program: &Program) -> String {
+    fn body(self, program: &Pointwise) -> String {
         let values = if self == Constants::Values { program.cuda_constants() } else { String::new() };
         values + &program.cuda()
     }
 }
 
 /// A program with one result as `float name(float x0, …)`, the constants' values in the text.
-pub(crate) fn device_function(name: &str, program: &Program) -> String {
+pub(crate) fn device_function(name: &str, program: &Pointwise) -> String {
     scalar_function(name, program, Constants::Values)
 }
 
 /// A program with one result as `float name(float x0, …)`.
-pub(crate) fn scalar_function(name: &str, program: &Program, constants: Constants) -> String {
+pub(crate) fn scalar_function(name: &str, program: &Pointwise, constants: Constants) -> String {
     let inputs = (0..program.inputs()).map(|i| format!("float x{i}"));
     let parameters: Vec<String> = inputs.chain(constants.parameters(program)).collect();
     format!(
@@ -44,7 +44,7 @@ pub(crate) fn scalar_function(name: &str, program: &Program, constants: Constant
 
 /// A program as `void name(const float (&x)[inputs], float (&y)[results])`. Arrays have at least one element; inputs
 /// that the program does not read may be undefined.
-pub fn array_function(name: &str, program: &Program, constants: Constants) -> String {
+pub fn array_function(name: &str, program: &Pointwise, constants: Constants) -> String {
     let arrays = [
         format!("const float (&x)[{}]", program.inputs().max(1)),
         format!("float (&y)[{}]", program.outputs().max(1)),

@@ -12,8 +12,8 @@ pub(crate) use cpu::{copy_cpu, prepared, run_cpu, run_cpu_in_place};
 pub use cuda::prelude;
 pub(crate) use cuda::{grid, module, run_cuda};
 
-use crate::pointwise::program::Program;
-use crate::pointwise::record_program;
+use crate::pointwise::expression::Pointwise;
+use crate::pointwise::record_pointwise;
 use crate::{AnyTensor, Attr, Attrs, CpuRun, CudaRun, Gpu, Io, Op, PerInput, Recorder, Val, layout};
 use dittograd_device::cuda::Source;
 use dittograd_device::{DType, Meta};
@@ -31,14 +31,14 @@ pub type Access = [usize; MAX_RANK];
 #[derive(Clone, Debug, PartialEq)]
 pub struct Map {
     /// What is computed for each element.
-    pub program: Arc<Program>,
+    pub program: Arc<Pointwise>,
     /// Shape of each result.
     pub shape: Shape,
 }
 
 impl Map {
     /// The program of a formula over inputs of `shape`.
-    pub fn new(program: Program, shape: Shape) -> Map {
+    pub fn new(program: Pointwise, shape: Shape) -> Map {
         Map { program: Arc::new(program), shape }
     }
 }
@@ -121,7 +121,7 @@ impl Map {
 }
 
 /// The value of `program` for elements of `shape`, or why there is none: results one behind the other.
-pub(crate) fn results_meta(op: &'static str, program: &Program, shape: Shape) -> Result<Meta> {
+pub(crate) fn results_meta(op: &'static str, program: &Pointwise, shape: Shape) -> Result<Meta> {
     if !program.fits() {
         return Err(Error::unsupported(op, "the program needs more registers or results than there are"));
     }
@@ -144,7 +144,7 @@ pub fn results(r: &mut dyn Recorder, value: Val, count: usize, shape: Shape) -> 
 }
 
 /// Errors unless these are the inputs of `program` and broadcast to `shape`.
-pub(crate) fn check_inputs(op: &'static str, program: &Program, ins: &[Meta], shape: &Shape) -> Result<()> {
+pub(crate) fn check_inputs(op: &'static str, program: &Pointwise, ins: &[Meta], shape: &Shape) -> Result<()> {
     if ins.len() != program.inputs() {
         return Err(Error::new(op, ErrorKind::Arity { want: program.inputs(), got: ins.len() }));
     }
@@ -183,7 +183,7 @@ impl Op for Map {
         vec![module(&self.program, &self.shape, accesses(ins, &self.shape).all())]
     }
 
-    fn as_program(&self, _ins: &[Meta]) -> Option<Program> {
+    fn as_pointwise(&self, _ins: &[Meta]) -> Option<Pointwise> {
         Some((*self.program).clone())
     }
 
@@ -196,7 +196,7 @@ impl Op for Map {
                 if !reads[i] {
                     return Ok(None);
                 }
-                let full = record_program(r, &self.program.gradient(i), self.shape, &args)?;
+                let full = record_pointwise(r, &self.program.gradient(i), self.shape, &args)?;
                 let to = r.meta(io.ins[i]).shape;
                 layout::sum_to(r, full, to).map(Some)
             })

@@ -5,16 +5,16 @@
 
 #[doc(hidden)]
 pub mod device_function;
+pub mod expression;
 pub mod map;
-pub mod program;
 mod record;
 
 pub use map::Map;
-pub use record::record_program;
+pub use record::record_pointwise;
 #[cfg(feature = "cases")]
 mod cases;
 
-use crate::pointwise::program::{Expr, Program, by_larger, by_power, by_quotient, by_root};
+use crate::pointwise::expression::{Expr, Pointwise, by_larger, by_power, by_quotient, by_root};
 use crate::{
     AnyTensor, Attr, Attrs, CpuRun, CudaRun, Gpu, Io, Kernel, Known, Op, Recorder, Val, known, layout,
 };
@@ -40,10 +40,10 @@ pub trait Elementwise: Op {
     /// The bits of the attributes.
     fn bits(&self) -> [u32; MAX_ATTRS];
     /// The formula as an expression, traced once per process for each set of attributes.
-    fn program(&self) -> Arc<Program> {
-        static KNOWN: Known<Key, Arc<Program>> = Known::new(Default::default);
+    fn program(&self) -> Arc<Pointwise> {
+        static KNOWN: Known<Key, Arc<Pointwise>> = Known::new(Default::default);
         known(&KNOWN, (Self::NAME, self.bits()), |_| {
-            Arc::new(Program::trace(Self::ARITY, |x| vec![self.formula(x)]))
+            Arc::new(Pointwise::trace(Self::ARITY, |x| vec![self.formula(x)]))
         })
     }
 }
@@ -106,7 +106,7 @@ macro_rules! rows {
             }
 
             fn prepared(&self, _ins: &[Meta]) -> Option<Kernel> {
-                Some(map::prepared(Program::clone(&self.program())))
+                Some(map::prepared(Pointwise::clone(&self.program())))
             }
 
             fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {
@@ -118,8 +118,8 @@ macro_rules! rows {
                 vec![map::module(&self.program(), &out.shape, map::accesses(ins, &out.shape).all())]
             }
 
-            fn as_program(&self, _ins: &[Meta]) -> Option<Program> {
-                Some(Program::clone(&self.program()))
+            fn as_pointwise(&self, _ins: &[Meta]) -> Option<Pointwise> {
+                Some(Pointwise::clone(&self.program()))
             }
 
             fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {
@@ -533,7 +533,7 @@ fn gradients(key: Key, arity: usize, gradient: Gradient<'_>) -> Arc<[Recordable]
     static KNOWN: Known<Key, Arc<[Recordable]>> = Known::new(Default::default);
     known(&KNOWN, key, |_| {
         let one = |i| {
-            Recordable::new(&Program::trace(arity + 2, |e| {
+            Recordable::new(&Pointwise::trace(arity + 2, |e| {
                 vec![gradient(&e[..arity], e[arity], e[arity + 1])[i]]
             }))
         };

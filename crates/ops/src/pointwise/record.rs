@@ -1,7 +1,7 @@
 //! Expressions as gradient rules record them: on those of their arguments that they read.
 
+use super::expression::{Expr, Pointwise, Reg};
 use super::map::Map;
-use super::program::{Expr, Program, Reg};
 use crate::{Recorder, Val};
 use dittograd_numerics::error::Result;
 use dittograd_numerics::scalar::Real;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 pub(crate) struct Recordable {
     /// The expression of the arguments that it reads.
-    program: Arc<Program>,
+    program: Arc<Pointwise>,
     /// Which these are.
     used: Vec<usize>,
     /// The argument that it only passes on, if it does nothing else.
@@ -20,11 +20,11 @@ pub(crate) struct Recordable {
 }
 
 impl Recordable {
-    pub(crate) fn new(program: &Program) -> Recordable {
+    pub(crate) fn new(program: &Pointwise) -> Recordable {
         let reads = program.reads();
         let used: Vec<usize> = (0..program.inputs()).filter(|&i| reads[i]).collect();
         let same = if let Reg::In(i) = program.result() { Some(usize::from(i)) } else { None };
-        let dense = Program::trace(used.len(), |x| {
+        let dense = Pointwise::trace(used.len(), |x| {
             let mut all = vec![Expr::c(0.0); program.inputs()];
             used.iter().zip(x).for_each(|(&old, x)| all[old] = *x);
             program.eval(&all)
@@ -53,6 +53,11 @@ impl Recordable {
 
 /// Records an expression with one result on those of `args` that it reads.
 #[doc(hidden)]
-pub fn record_program(r: &mut dyn Recorder, program: &Program, shape: Shape, args: &[Val]) -> Result<Val> {
+pub fn record_pointwise(
+    r: &mut dyn Recorder,
+    program: &Pointwise,
+    shape: Shape,
+    args: &[Val],
+) -> Result<Val> {
     Recordable::new(program).record(r, shape, args)
 }

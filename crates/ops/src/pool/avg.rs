@@ -6,7 +6,7 @@ use super::window::{
     Cells, Planes, PoolWindow, check_shape, pooled_axes, window_from, window_shape, with_last_axes,
 };
 use super::{Pooling, sizes_attr};
-use crate::pointwise::program::Scratch;
+use crate::pointwise::expression::Scratch;
 use crate::{AnyTensor, Attr, Attrs, CpuRun, CudaRun, Gpu, Io, Kernel, Op, Recorder, Val, floats};
 use dittograd_device::Meta;
 use dittograd_device::cuda::Source;

@@ -4,9 +4,9 @@ use super::smooth::{finite_shift, log_sum_exp, shifted_exp, weighted_exp};
 use super::window::{Cells, Planes};
 use crate::CudaRun;
 use crate::pointwise::device_function::device_function;
+use crate::pointwise::expression::{Expr, Pointwise};
 use crate::pointwise::map;
 use crate::pointwise::map::grid;
-use crate::pointwise::program::{Expr, Program};
 use dittograd_device::cuda::{Args, Source};
 use dittograd_numerics::error::Result;
 use dittograd_numerics::shape::MAX_RANK;
@@ -62,7 +62,7 @@ impl PoolKernel {
 /// The formulas of the smooth maximum as device functions.
 fn smooth_functions() -> String {
     let function = |name: &str, inputs: usize, f: fn(&[Expr]) -> Expr| {
-        device_function(name, &Program::trace(inputs, |v| vec![f(v)]))
+        device_function(name, &Pointwise::trace(inputs, |v| vec![f(v)]))
     };
     [
         map::prelude().to_string(),

@@ -4,7 +4,7 @@ use super::Pooling;
 use super::cpu::{NO_CELL, max_step};
 use super::cuda::PoolKernel;
 use super::window::{Cells, Planes, PoolWindow, three_shapes, window_from, window_shape};
-use crate::pointwise::program::Scratch;
+use crate::pointwise::expression::Scratch;
 use crate::reduce::extremum::{larger, same};
 use crate::{AnyTensor, Attr, Attrs, CpuRun, CudaRun, Gpu, Io, Kernel, Op, Recorder, Val, floats};
 use dittograd_device::Meta;

@@ -4,8 +4,8 @@ use super::Pooling;
 use super::cpu::{largest_step, shift_row, smooth_row, spread_step, term_step, weigh_step};
 use super::cuda::PoolKernel;
 use super::window::{Cells, Planes, PoolWindow, three_shapes, window_from, window_shape};
-use crate::pointwise::program::{Program, Scratch};
-use crate::pointwise::record_program;
+use crate::pointwise::expression::{Pointwise, Scratch};
+use crate::pointwise::record_pointwise;
 use crate::{AnyTensor, Attr, Attrs, CpuRun, CudaRun, Gpu, Io, Kernel, Op, Recorder, Val, floats};
 use dittograd_device::Meta;
 use dittograd_device::cuda::Source;
@@ -51,9 +51,9 @@ pub(super) fn weighted_exp<R: Real>(beta: R, x: R, y: R, g: R) -> R {
 
 /// Records a formula of two values of one shape.
 fn scaled_product(r: &mut dyn Recorder, a: Val, b: Val, factor: f32) -> Result<Val> {
-    let program = Program::trace(2, |v| vec![(v[0] * v[1]) * Real::c(f64::from(factor))]);
+    let program = Pointwise::trace(2, |v| vec![(v[0] * v[1]) * Real::c(f64::from(factor))]);
     let shape = r.meta(a).shape;
-    record_program(r, &program, shape, &[a, b])
+    record_pointwise(r, &program, shape, &[a, b])
 }
 
 /// A callback for strided cells: the cells, their stride, and the outputs they belong to.

@@ -1,9 +1,9 @@
 //! Random floats: formulas of uniform draws.
 
 use super::{ELEMENTS_PER_TASK, RANDOM_CU, base, check, reference_key};
+use crate::pointwise::expression::{Pointwise, Registers, Scratch};
 use crate::pointwise::map;
 use crate::pointwise::map::grid;
-use crate::pointwise::program::{Program, Registers, Scratch};
 use crate::{AnyTensor, Attr, Attrs, CpuRun, CudaRun, Gpu, Io, Kernel, Op, Recorder, Val};
 use dittograd_device::Meta;
 use dittograd_device::cuda::{Args, Source};
@@ -19,7 +19,7 @@ struct Draw {
     counter: u64,
     /// Uniforms per element: element `i` uses those at `draws * i`, `draws * i + 1`, …
     draws: usize,
-    program: Program,
+    program: Pointwise,
 }
 
 impl Draw {
@@ -138,7 +138,7 @@ macro_rules! random_op {
             }
 
             fn draw(&self) -> Draw {
-                let program = Program::trace($draws + $scalars, |u| vec![self.value(u)]);
+                let program = Pointwise::trace($draws + $scalars, |u| vec![self.value(u)]);
                 Draw { seed: self.seed, counter: self.counter, draws: $draws, program }
             }
         }

@@ -12,8 +12,8 @@ mod cases;
 #[cfg(feature = "cases")]
 use cases::Expected;
 
-use crate::pointwise::program::Program;
-use crate::pointwise::record_program;
+use crate::pointwise::expression::Pointwise;
+use crate::pointwise::record_pointwise;
 use crate::pointwise::{Abs, Mul, Scale};
 use crate::reduce::extremum::Which;
 pub(crate) use crate::reduce::fold::chunk_sum;
@@ -303,12 +303,12 @@ reductions! {
 
 fn trace(
     n: usize,
-    f: impl FnOnce(&[crate::pointwise::program::Expr]) -> crate::pointwise::program::Expr,
-) -> Program {
-    Program::trace(n, |x| vec![f(x)])
+    f: impl FnOnce(&[crate::pointwise::expression::Expr]) -> crate::pointwise::expression::Expr,
+) -> Pointwise {
+    Pointwise::trace(n, |x| vec![f(x)])
 }
 
-fn plain() -> Program {
+fn plain() -> Pointwise {
     trace(1, |x| x[0])
 }
 
@@ -455,7 +455,7 @@ impl Reduction for Logsumexp {
         // Nothing but -inf has gradient zero.
         let lowest = || Real::c(f64::NEG_INFINITY);
         let rule = trace(3, |v| v[2] * (v[0] - Real::where_eq(v[1], lowest(), Real::c(0.0), v[1])).exp());
-        record_program(r, &rule, shape, &[x, y, dy])
+        record_pointwise(r, &rule, shape, &[x, y, dy])
     }
 }
 
@@ -502,7 +502,7 @@ impl Reduction for Variance {
         let twice = 2.0 * inverse(n.saturating_sub(self.correction));
         let rule = trace(3, |v| (v[0] - v[1]) * (v[2] * Real::c(twice)));
         let shape = r.meta(x).shape;
-        record_program(r, &rule, shape, &[x, mean, dy])
+        record_pointwise(r, &rule, shape, &[x, mean, dy])
     }
 
     fn extras(&self) -> Vec<(&'static str, Attr)> {
@@ -545,7 +545,7 @@ impl Reduction for StdDev {
         let inverse = inverse(n.saturating_sub(self.correction));
         let rule = trace(4, |v| (v[0] - v[1]) * slope_by_root(v[3] * Real::c(inverse), v[2]));
         let shape = r.meta(x).shape;
-        record_program(r, &rule, shape, &[x, mean, y, dy])
+        record_pointwise(r, &rule, shape, &[x, mean, y, dy])
     }
 
     fn extras(&self) -> Vec<(&'static str, Attr)> {
@@ -564,7 +564,7 @@ impl Reduction for NormL1 {
 
     fn rule(&self, r: &mut dyn Recorder, x: Val, _y: Val, dy: Val, _n: usize) -> Result<Val> {
         let shape = r.meta(x).shape;
-        record_program(r, &trace(2, |v| signed(v[0], v[1])), shape, &[x, dy])
+        record_pointwise(r, &trace(2, |v| signed(v[0], v[1])), shape, &[x, dy])
     }
 }
 
@@ -580,7 +580,7 @@ impl Reduction for NormL2 {
     fn rule(&self, r: &mut dyn Recorder, x: Val, y: Val, dy: Val, _n: usize) -> Result<Val> {
         let shape = r.meta(x).shape;
         let rule = trace(3, |v| v[0] * slope_by_root(v[2], v[1]));
-        record_program(r, &rule, shape, &[x, y, dy])
+        record_pointwise(r, &rule, shape, &[x, y, dy])
     }
 }
 
@@ -599,6 +599,6 @@ impl Reduction for NormInf {
         let size = r.record(Abs {}.into(), &[x])?;
         let place = extremum::record_place(r, size, &self.axes, Which::Largest, dy)?;
         let shape = r.meta(x).shape;
-        record_program(r, &trace(2, |v| signed(v[0], v[1])), shape, &[x, place])
+        record_pointwise(r, &trace(2, |v| signed(v[0], v[1])), shape, &[x, place])
     }
 }

@@ -1,7 +1,7 @@
 //! Cumulative sums.
 
 use super::{BLOCK, CHUNK, module};
-use crate::pointwise::program::Scratch;
+use crate::pointwise::expression::Scratch;
 use crate::{AnyTensor, Attr, Attrs, CpuRun, CudaRun, Gpu, Io, Op, Recorder, Val, floats};
 use dittograd_device::cpu::simd::{Simd, simd_fn};
 use dittograd_device::cpu::threads::Pool;

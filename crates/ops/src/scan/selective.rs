@@ -1,7 +1,7 @@
 //! The selective scan of state-space models and its gradient.
 
 use super::{blocks, module};
-use crate::pointwise::program::Scratch;
+use crate::pointwise::expression::Scratch;
 use crate::pointwise::{Add, Mul};
 use crate::random::Full;
 use crate::{AnyTensor, Attrs, CpuRun, CudaRun, Gpu, Io, Op, Recorder, Val, layout, mismatch};

@@ -10,8 +10,8 @@ pub(crate) mod rows;
 pub use masked::MaskedSoftmax;
 
 use crate::fused::{FusedCode, Fusion};
-use crate::pointwise::program::Program;
-use crate::pointwise::record_program;
+use crate::pointwise::expression::Pointwise;
+use crate::pointwise::record_pointwise;
 use crate::softmax::rows::{Formula, Row};
 use crate::{
     AnyOp, AnyTensor, Attr, Attrs, CpuRun, CudaRun, Gpu, Io, Op, Recorder, Val, floats, layout, mismatch,
@@ -191,8 +191,8 @@ fn sum(r: &mut dyn Recorder, axis: usize, a: Val) -> Result<Val> {
 fn softmax_bwd_by_y(r: &mut dyn Recorder, axis: usize, [y, g, v]: [Val; 3]) -> Result<Val> {
     let (s, w) = (dot(r, axis, g, y)?, dot(r, axis, v, y)?);
     let shape = r.meta(y).shape;
-    let by_y = Program::trace(4, |e| vec![e[0] * (e[1] - e[2]) - e[3] * e[1]]);
-    record_program(r, &by_y, shape, &[v, g, s, w])
+    let by_y = Pointwise::trace(4, |e| vec![e[0] * (e[1] - e[2]) - e[3] * e[1]]);
+    record_pointwise(r, &by_y, shape, &[v, g, s, w])
 }
 
 /// Gradients of [`LogSoftmaxBwd`] along an axis by `y` and `dy`.
@@ -201,12 +201,12 @@ fn softmax_bwd_by_y(r: &mut dyn Recorder, axis: usize, [y, g, v]: [Val; 3]) -> R
 fn log_softmax_bwd_vjp(r: &mut dyn Recorder, axis: usize, [y, g, v]: [Val; 3]) -> Result<Vec<Option<Val>>> {
     let s = sum(r, axis, g)?;
     let shape = r.meta(y).shape;
-    let by_y = Program::trace(3, |e| vec![-(e[0] * (e[1].exp() * e[2]))]);
-    let dy = record_program(r, &by_y, shape, &[v, y, s])?;
+    let by_y = Pointwise::trace(3, |e| vec![-(e[0] * (e[1].exp() * e[2]))]);
+    let dy = record_pointwise(r, &by_y, shape, &[v, y, s])?;
     let e = r.record(elementwise::Exp {}.into(), &[y])?;
     let w = dot(r, axis, v, e)?;
-    let by_g = Program::trace(2, |e| vec![e[0] - e[1]]);
-    let dg = record_program(r, &by_g, shape, &[v, w])?;
+    let by_g = Pointwise::trace(2, |e| vec![e[0] - e[1]]);
+    let dg = record_pointwise(r, &by_g, shape, &[v, w])?;
     Ok(vec![Some(dy), Some(dg)])
 }
 

@@ -3,7 +3,7 @@
 use crate::fused::{EpilogueCode, FusedCode, Fusion};
 use crate::matmul::plan::Problem;
 use crate::matmul::{Bmm, planned};
-use crate::pointwise::program::Scratch;
+use crate::pointwise::expression::Scratch;
 use crate::reduce::Sum;
 use crate::{AnyTensor, Attr, Attrs, CpuRun, CudaRun, Gpu, Io, Op, Recorder, Val, floats, layout, mismatch};
 use dittograd_device::cpu::gemm::Gemm;

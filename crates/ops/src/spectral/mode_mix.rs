@@ -1,7 +1,7 @@
 //! Complex weights applied to each mode of a spectrum.
 
 use super::{SPECTRAL_CU, spectrum, weight_parts, with_channels};
-use crate::pointwise::program::Scratch;
+use crate::pointwise::expression::Scratch;
 use crate::{AnyTensor, Attr, Attrs, CpuRun, CudaRun, Gpu, Io, Op, Recorder, Val, floats, layout, mismatch};
 use dittograd_device::cpu::gemm::Gemm;
 use dittograd_device::cpu::simd::Simd;

@@ -55,7 +55,7 @@ impl Lowering<'_> {
             let x = self.reshape(&ins[0], &dims);
             return Ok(self.expand(&x, out.dims()));
         }
-        if let Some(program) = op.as_program(metas) {
+        if let Some(program) = op.as_pointwise(metas) {
             let results = self.program(&program, ins);
             return self.results(place.at, results, &out);
         }

@@ -2,11 +2,11 @@
 
 use super::super::proto::Value;
 use super::Lowering;
-use crate::ops::pointwise::program::{Instr, Program, Reg};
+use crate::ops::pointwise::expression::{Instr, Pointwise, Reg};
 
 impl Lowering<'_> {
     /// What an elementwise program gives.
-    pub(super) fn program(&mut self, program: &Program, ins: &[Value]) -> Vec<Value> {
+    pub(super) fn program(&mut self, program: &Pointwise, ins: &[Value]) -> Vec<Value> {
         let consts: Vec<Value> = program.consts().iter().map(|k| self.c(*k)).collect();
         let mut steps: Vec<Value> = Vec::new();
         let read = |reg: &Reg, steps: &[Value]| match reg {

@@ -13,8 +13,8 @@ use dittograd_numerics::scalar::Real;
 use dittograd_numerics::shape::Shape;
 use dittograd_ops::fused::{Epilogue, Fused};
 use dittograd_ops::layout::{self, Reshape};
+use dittograd_ops::pointwise::expression::{Expr, Pointwise};
 use dittograd_ops::pointwise::map::{Map, results};
-use dittograd_ops::pointwise::program::{Expr, Program};
 use dittograd_ops::random::Full;
 use dittograd_ops::{AnyOp, Recorder, Val};
 use std::sync::Arc;
@@ -42,7 +42,7 @@ struct Group {
     base: Option<(AnyOp, Vec<Val>)>,
     /// The program's other inputs.
     ins: Vec<Val>,
-    program: Program,
+    program: Pointwise,
     shape: Shape,
     /// The old nodes that are its results, in order.
     members: Vec<usize>,
@@ -107,18 +107,18 @@ fn depths(graph: &Graph) -> Vec<usize> {
 }
 
 /// The op with an epilogue.
-fn followed(op: &AnyOp, program: &Program, shape: Shape) -> Fused {
+fn followed(op: &AnyOp, program: &Pointwise, shape: Shape) -> Fused {
     let epilogue = Epilogue { program: Arc::new(program.clone()), shape };
     Fused { prologue: None, op: Box::new(op.clone()), epilogue: Some(epilogue) }
 }
 
 /// The program of an elementwise op with one result.
-fn program_of(graph: &Graph, i: usize) -> Option<(Program, &[Val])> {
+fn program_of(graph: &Graph, i: usize) -> Option<(Pointwise, &[Val])> {
     let What::Op(op, ins) = &graph.nodes[i].what else { return None };
     if matches!(op, AnyOp::BroadcastTo(_)) {
         return None;
     }
-    let program = op.as_program(&graph.metas(ins)).filter(|p| p.outputs() == 1)?;
+    let program = op.as_pointwise(&graph.metas(ins)).filter(|p| p.outputs() == 1)?;
     Some((program, ins))
 }
 
@@ -151,7 +151,7 @@ impl Fuser<'_> {
             let group = Group {
                 base: Some((op.clone(), self.to.all(ins))),
                 ins: Vec::new(),
-                program: Program::same(1),
+                program: Pointwise::same(1),
                 shape,
                 members: vec![i],
                 alone: Some(i),
@@ -199,7 +199,7 @@ impl Fuser<'_> {
         // Look through broadcasts.
         while let What::Op(op @ AnyOp::BroadcastTo(_), ins) = &graph.node(at).what
             && graph.node(at).meta.shape == *shape
-            && op.as_program(&graph.metas(ins)).is_some()
+            && op.as_pointwise(&graph.metas(ins)).is_some()
         {
             at = ins[0];
         }
@@ -216,7 +216,7 @@ impl Fuser<'_> {
         Arg::Value(self.to.at(at))
     }
 
-    fn elementwise(&mut self, i: usize, program: &Program, ins: &[Val]) -> Result<()> {
+    fn elementwise(&mut self, i: usize, program: &Pointwise, ins: &[Val]) -> Result<()> {
         let shape = self.to.old.nodes[i].meta.shape;
         // Groups that hold another number of elements cannot be joined.
         for v in ins {
@@ -258,7 +258,7 @@ impl Fuser<'_> {
     fn joined(
         &mut self,
         i: usize,
-        program: &Program,
+        program: &Pointwise,
         (old, args): (&[Val], &[Arg]),
         parts: &[usize],
         shape: Shape,
@@ -318,7 +318,7 @@ impl Fuser<'_> {
         if members.len() > 1 && !several {
             return restore(self, groups);
         }
-        let joined = Program::trace(first + ins.len(), |x| {
+        let joined = Pointwise::trace(first + ins.len(), |x| {
             let values: Vec<Vec<Expr>> = groups
                 .iter()
                 .zip(&places)

@@ -8,8 +8,8 @@ use crate::graph::Graph;
 use crate::graph::in_place::{overwritten, pointwise};
 use dittograd_numerics::error::Result;
 use dittograd_ops::layout::reshape_to;
+use dittograd_ops::pointwise::expression::Pointwise;
 use dittograd_ops::pointwise::map::{Map, results};
-use dittograd_ops::pointwise::program::Program;
 use dittograd_ops::{Recorder, Val};
 
 /// Only values of at least this many words (16 MiB) are considered. A model of smaller values needs little memory
@@ -83,7 +83,7 @@ struct View<'g> {
     /// For each node, the value that it overwrites in place.
     over: Vec<Option<usize>>,
     /// The programs of elementwise ops with one result.
-    programs: Vec<Option<Program>>,
+    programs: Vec<Option<Pointwise>>,
 }
 
 impl<'g> View<'g> {
@@ -192,9 +192,9 @@ impl<'g> View<'g> {
     }
 
     /// The program of `at` with that of `i` as one more result.
-    fn joined(&self, i: usize, own: &Program, at: usize, of: &Program) -> Program {
+    fn joined(&self, i: usize, own: &Pointwise, at: usize, of: &Pointwise) -> Pointwise {
         let ins = self.inputs(at);
-        Program::trace(ins.len(), |x| {
+        Pointwise::trace(ins.len(), |x| {
             let place = |v: &Val| x[ins.iter().position(|w| w == v).unwrap_or(0)];
             let args: Vec<_> = self.inputs(i).iter().map(place).collect();
             [of.eval(x), own.eval(&args)].concat()

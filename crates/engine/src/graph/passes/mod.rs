@@ -15,7 +15,7 @@ use dittograd_device::Device;
 use dittograd_numerics::environment;
 use dittograd_numerics::error::Result;
 use dittograd_numerics::shape::Shape;
-use dittograd_ops::pointwise::program::Program;
+use dittograd_ops::pointwise::expression::Pointwise;
 use dittograd_ops::{AnyOp, Recorder, Val};
 
 /// A rewrite of a program before it is planned.
@@ -269,7 +269,7 @@ fn reshaped(out: &mut Graph, v: Val, from: &Shape, to: &Shape) -> Result<Option<
 }
 
 /// The elementwise program that computes `v`, its node and its inputs, if each value in between is read once.
-fn elements<'g>(graph: &'g Graph, uses: &[usize], mut v: Val) -> Option<(Program, &'g Node, &'g [Val])> {
+fn elements<'g>(graph: &'g Graph, uses: &[usize], mut v: Val) -> Option<(Pointwise, &'g Node, &'g [Val])> {
     loop {
         let node = graph.node(v);
         let What::Op(op, ins) = &node.what else { return None };
@@ -280,7 +280,7 @@ fn elements<'g>(graph: &'g Graph, uses: &[usize], mut v: Val) -> Option<(Program
             v = ins[0];
             continue;
         }
-        let program = op.as_program(&graph.metas(ins)).filter(|p| p.outputs() == 1)?;
+        let program = op.as_pointwise(&graph.metas(ins)).filter(|p| p.outputs() == 1)?;
         return Some((program, node, ins));
     }
 }

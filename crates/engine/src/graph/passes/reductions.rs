@@ -6,7 +6,7 @@ use crate::graph::Graph;
 use dittograd_numerics::error::Result;
 use dittograd_numerics::shape::Shape;
 use dittograd_ops::fused::{Epilogue, Fused, Prologue};
-use dittograd_ops::pointwise::program::{Expr, Program};
+use dittograd_ops::pointwise::expression::{Expr, Pointwise};
 use dittograd_ops::{AnyOp, Val, layout};
 use std::sync::Arc;
 
@@ -32,15 +32,15 @@ pub(super) fn join(graph: &Graph, wanted: &mut [Val]) -> Result<Graph> {
 }
 
 /// The program of a pointwise op whose only input nothing else reads.
-fn following(graph: &Graph, uses: &[usize], op: &AnyOp, ins: &[Val]) -> Option<Program> {
+fn following(graph: &Graph, uses: &[usize], op: &AnyOp, ins: &[Val]) -> Option<Pointwise> {
     let [v] = *ins else { return None };
     let same = graph.node(v).meta.shape == op.shape(&graph.metas(ins)).ok()?.shape;
-    let program = op.as_program(&graph.metas(ins)).filter(|p| p.outputs() == 1 && !p.steps().is_empty());
+    let program = op.as_pointwise(&graph.metas(ins)).filter(|p| p.outputs() == 1 && !p.steps().is_empty());
     program.filter(|_| same && uses[v.0 as usize] == 1)
 }
 
 /// The reduction that computed `v`, with one more expression after it.
-fn followed(to: &Rewrite<'_>, v: Val, after: Program) -> Option<(Fused, Vec<Val>)> {
+fn followed(to: &Rewrite<'_>, v: Val, after: Pointwise) -> Option<(Fused, Vec<Val>)> {
     let node = to.out.node(to.at(v));
     let What::Op(op, args) = &node.what else { return None };
     let metas = to.out.metas(args);
@@ -50,7 +50,7 @@ fn followed(to: &Rewrite<'_>, v: Val, after: Program) -> Option<(Fused, Vec<Val>
     };
     fused.fold(&metas)?;
     let program = match &fused.epilogue {
-        Some(e) => Program::trace(1, |x| after.eval(&e.program.eval(x))),
+        Some(e) => Pointwise::trace(1, |x| after.eval(&e.program.eval(x))),
         None => after,
     };
     fused.epilogue = Some(Epilogue { program: Arc::new(program), shape: node.meta.shape });
@@ -70,7 +70,7 @@ fn with_elements(
         return Ok(None);
     };
     let shape = metas[0].shape;
-    let made: Vec<Option<(Program, &[Val])>> =
+    let made: Vec<Option<(Pointwise, &[Val])>> =
         ins.iter().map(|v| in_order(graph, uses, *v, &shape)).collect();
     if made.iter().all(Option::is_none) || fold.ins > 4 {
         return Ok(None);
@@ -90,8 +90,8 @@ fn with_elements(
         }
         places.push(at);
     }
-    let before = Program::trace(args.len(), |x| {
-        let of = |(made, at): (&Option<(Program, &[Val])>, &Vec<usize>)| -> Expr {
+    let before = Pointwise::trace(args.len(), |x| {
+        let of = |(made, at): (&Option<(Pointwise, &[Val])>, &Vec<usize>)| -> Expr {
             let own: Vec<Expr> = at.iter().map(|&p| x[p]).collect();
             made.as_ref().map_or(own[0], |(p, _)| p.eval(&own)[0])
         };
@@ -104,7 +104,7 @@ fn with_elements(
 }
 
 /// The program that computes `v`, and its inputs, if only one op reads `v` and the program reads all elements in order.
-fn in_order<'g>(graph: &'g Graph, uses: &[usize], v: Val, shape: &Shape) -> Option<(Program, &'g [Val])> {
+fn in_order<'g>(graph: &'g Graph, uses: &[usize], v: Val, shape: &Shape) -> Option<(Pointwise, &'g [Val])> {
     let (program, _, ins) = elements(graph, uses, v)?;
     let plain = ins.iter().all(|v| graph.node(*v).meta.shape.numel() == shape.numel());
     (plain && !ins.is_empty()).then_some((program, ins))

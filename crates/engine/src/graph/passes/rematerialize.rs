@@ -42,7 +42,7 @@ pub(super) fn run(graph: &Graph, wanted: &mut [Val], passes: Passes) -> Graph {
         }
         let cheap = match op {
             AnyOp::Permute(_) => passes.has(Pass::Copies),
-            _ => passes.has(Pass::Recompute) && op.as_program(&graph.metas(ins)).is_some(),
+            _ => passes.has(Pass::Recompute) && op.as_pointwise(&graph.metas(ins)).is_some(),
         };
         if let Some(late) = late
             && cheap

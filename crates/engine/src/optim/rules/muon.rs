@@ -7,8 +7,8 @@ use dittograd_numerics::error::{Error, Result};
 use dittograd_numerics::scalar::Real;
 use dittograd_numerics::shape::Shape;
 use dittograd_ops::matmul::MatMul;
-use dittograd_ops::pointwise::program::{Expr, Program};
-use dittograd_ops::pointwise::record_program;
+use dittograd_ops::pointwise::expression::{Expr, Pointwise};
+use dittograd_ops::pointwise::record_pointwise;
 use dittograd_ops::reduce::NormL2;
 use dittograd_ops::{Recorder, Val, dims};
 
@@ -81,7 +81,7 @@ impl UpdateRule for Muon {
             if self.nesterov { blend(buf, g, keep, take) } else { buf }
         });
         let ins = [gradient, state, clip.factor.unwrap_or(gradient)];
-        let u = record_program(r, &update, shape, &ins)?;
+        let u = record_pointwise(r, &update, shape, &ins)?;
         orthogonalised(r, u, self.eps)
     }
 }
@@ -108,8 +108,8 @@ fn blend<R: Real>(old: R, new: R, keep: R, take: R) -> R {
 const QUINTIC: [f64; 3] = [3.4445, -4.775, 2.0315];
 const STEPS: usize = 5;
 
-fn trace(inputs: usize, f: impl FnOnce(&[Expr]) -> Expr) -> Program {
-    Program::trace(inputs, |x| vec![f(x)])
+fn trace(inputs: usize, f: impl FnOnce(&[Expr]) -> Expr) -> Pointwise {
+    Pointwise::trace(inputs, |x| vec![f(x)])
 }
 
 /// Five Newton-Schulz steps from `x` over its norm: with `s = x x^T` of the shorter side, `x' = a x + (b s + c s s) x`.
@@ -122,15 +122,15 @@ fn orthogonalised(r: &mut dyn Recorder, x: Val, eps: f64) -> Result<Val> {
     let mix = trace(2, |s| Expr::c(c).fma(s[1], Expr::c(b) * s[0]));
     let next = trace(2, |x| Expr::c(a).fma(x[0], x[1]));
     let n = r.record(NormL2::all(shape.rank()).into(), &[x])?;
-    let mut x = record_program(r, &over_norm, shape, &[x, n])?;
+    let mut x = record_pointwise(r, &over_norm, shape, &[x, n])?;
     let plain = MatMul { ta: false, tb: false };
     for _ in 0..STEPS {
         let s = r.record(MatMul { ta: tall, tb: !tall }.into(), &[x, x])?;
         let square = r.record(plain.into(), &[s, s])?;
-        let mixed = record_program(r, &mix, side, &[s, square])?;
+        let mixed = record_pointwise(r, &mix, side, &[s, square])?;
         let ins = if tall { [x, mixed] } else { [mixed, x] };
         let moved = r.record(plain.into(), &ins)?;
-        x = record_program(r, &next, shape, &[x, moved])?;
+        x = record_pointwise(r, &next, shape, &[x, moved])?;
     }
     Ok(x)
 }

@@ -4,9 +4,9 @@
 mod cases;
 
 use crate::pointwise::Add;
+use crate::pointwise::expression::Pointwise;
 use crate::pointwise::map::grid;
-use crate::pointwise::program::Program;
-use crate::pointwise::record_program;
+use crate::pointwise::record_pointwise;
 use crate::reduce::Sum;
 use crate::{AnyTensor, Attr, Attrs, CpuRun, CudaRun, Gpu, Io, Op, Recorder, Val, floats, layout, mismatch};
 use dittograd_device::Meta;
@@ -168,11 +168,11 @@ impl Op for Rope {
         let (da, db) = (member(r, dy, 0)?, member(r, dy, second)?);
         let halves = r.meta(a).shape;
         let sign = if self.inverse { -1.0 } else { 1.0 };
-        let cosine = Program::trace(4, |v| vec![v[2] * v[0] + v[3] * v[1]]);
-        let sine = Program::trace(4, |v| vec![(v[3] * v[0] - v[2] * v[1]) * Real::c(sign)]);
+        let cosine = Pointwise::trace(4, |v| vec![v[2] * v[0] + v[3] * v[1]]);
+        let sine = Pointwise::trace(4, |v| vec![(v[3] * v[0] - v[2] * v[1]) * Real::c(sign)]);
         let mut whole = None;
         for (program, start) in [(cosine, 0), (sine, half)] {
-            let mut part = record_program(r, &program, halves, &[a, b, da, db])?;
+            let mut part = record_pointwise(r, &program, halves, &[a, b, da, db])?;
             let lead: Vec<usize> = (0..shape.rank() - 2).collect();
             if !lead.is_empty() {
                 part = r.record(Sum::new(&lead)?.into(), &[part])?;

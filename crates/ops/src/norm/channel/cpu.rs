@@ -2,7 +2,7 @@
 
 use super::{Channels, about_mean, moment_about_mean};
 use crate::norm::{chunk_squares, input_gradient, inverse, inverse_std, normalized};
-use crate::pointwise::program::Scratch;
+use crate::pointwise::expression::Scratch;
 use crate::reduce;
 use crate::{CpuRun, layout};
 use dittograd_device::cpu::simd::{Simd, simd_fn};

@@ -3,8 +3,8 @@
 use super::{Channels, about_mean, moment_about_mean};
 use crate::norm::{MAX_BLOCKS, clear_gaps, formulas, inverse};
 use crate::pointwise::device_function::device_function;
+use crate::pointwise::expression::Pointwise;
 use crate::pointwise::map::grid;
-use crate::pointwise::program::Program;
 use crate::softmax::rows::{COLUMN_SUM, per_lane};
 use crate::{CudaRun, dims, layout};
 use dittograd_device::cuda::{Args, Source};
@@ -29,8 +29,8 @@ impl Channels {
             head.push_str("#define BACKWARD\n");
         }
         let traced = || {
-            let about = Program::trace(4, |v| vec![about_mean(v[0], v[1], v[2], v[3])]);
-            let moment = Program::trace(4, |v| vec![moment_about_mean(v[0], v[1], v[2], v[3])]);
+            let about = Pointwise::trace(4, |v| vec![about_mean(v[0], v[1], v[2], v[3])]);
+            let moment = Pointwise::trace(4, |v| vec![moment_about_mean(v[0], v[1], v[2], v[3])]);
             device_function("about_mean", &about) + &device_function("moment_about_mean", &moment)
         };
         let name = format!(

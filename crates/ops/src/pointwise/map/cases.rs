@@ -3,15 +3,15 @@
 use super::Map;
 use crate::cases::{Bound, Cases, Reject, Sample, SampleIn, edge_dims};
 use crate::dims;
-use crate::pointwise::program::Program;
+use crate::pointwise::expression::Pointwise;
 use dittograd_device::Meta;
 use dittograd_numerics::rng::Stream;
 use dittograd_numerics::scalar::Real;
 
 /// A program of three inputs and up to three results for the checks: a step that others read, one that none does, and
 /// an input.
-pub(crate) fn sample_formula(results: usize) -> Program {
-    Program::trace(3, |x| {
+pub(crate) fn sample_formula(results: usize) -> Pointwise {
+    Pointwise::trace(3, |x| {
         let wave = (x[0] * x[1]).tanh();
         // Of inputs only: the first may be another op's value, whose last bits no reference has.
         let last = Real::where_gt(x[1], x[2], wave, x[2] * Real::c(0.5)) + x[0];
@@ -59,7 +59,7 @@ impl Cases for Map {
     }
 
     fn rejects() -> Vec<Reject> {
-        let op = Map::new(Program::trace(1, |x| vec![x[0].exp()]), dims(&[2, 3]));
+        let op = Map::new(Pointwise::trace(1, |x| vec![x[0].exp()]), dims(&[2, 3]));
         let f = |d: &[usize]| Meta::f32(dims(d));
         vec![
             Reject::new(op.clone(), vec![], "Arity"),

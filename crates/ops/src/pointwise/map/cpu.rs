@@ -1,7 +1,7 @@
 //! The CPU kernel: the program over blocks of elements, inputs that are broadcast gathered first.
 
 use super::{Access, Walk, accesses};
-use crate::pointwise::program::{MAX_RESULTS, Program, Registers, Scratch};
+use crate::pointwise::expression::{MAX_RESULTS, Pointwise, Registers, Scratch};
 use crate::{CpuRun, Kernel};
 
 /// Copies elements `start..start + out.len()` of the broadcast view into `out`.
@@ -44,22 +44,22 @@ pub(crate) fn copy_cpu(access: &Access, run: CpuRun<'_>) {
 }
 
 /// Runs `program` on the CPU. `accesses` says how each input is read.
-pub(crate) fn run_cpu(program: &Program, accesses: &[Access], run: CpuRun<'_>) {
+pub(crate) fn run_cpu(program: &Pointwise, accesses: &[Access], run: CpuRun<'_>) {
     evaluate(program, accesses, run, false);
 }
 
 /// A program on inputs that are broadcast to the output, for many runs on the CPU.
-pub(crate) fn prepared(program: Program) -> Kernel {
+pub(crate) fn prepared(program: Pointwise) -> Kernel {
     Box::new(move |run| run_cpu(&program, accesses(run.metas, &run.shape).all(), run))
 }
 
 /// Runs `program` on the CPU, its first input being what the output holds already, element by element.
 /// `run.ins` are the other inputs.
-pub(crate) fn run_cpu_in_place(program: &Program, accesses: &[Access], run: CpuRun<'_>) {
+pub(crate) fn run_cpu_in_place(program: &Pointwise, accesses: &[Access], run: CpuRun<'_>) {
     evaluate(program, accesses, run, true);
 }
 
-fn evaluate(program: &Program, accesses: &[Access], run: CpuRun<'_>, in_place: bool) {
+fn evaluate(program: &Pointwise, accesses: &[Access], run: CpuRun<'_>, in_place: bool) {
     let walk = Walk::new(&run.shape, accesses);
     let reads = program.reads();
     let (simd, ins, n) = (run.simd, run.ins, run.shape.numel());

@@ -2,7 +2,7 @@
 
 use super::{Access, Walk};
 use crate::pointwise::device_function::{Constants, array_function, define, list};
-use crate::pointwise::program::{Program, Reg, Step};
+use crate::pointwise::expression::{Pointwise, Reg, Step};
 use crate::{CudaRun, Generated, Known, known};
 use dittograd_device::cuda::{Args, Cuda, Source};
 use dittograd_numerics::error::{Error, ErrorKind, Result};
@@ -53,7 +53,7 @@ struct Pattern {
 }
 
 impl Pattern {
-    fn new(program: &Program, walk: &Walk) -> Pattern {
+    fn new(program: &Pointwise, walk: &Walk) -> Pattern {
         let kind = |i: usize| match walk.strides(i) {
             _ if !program.reads()[i] => Kind::Unread,
             _ if walk.plain(i) => Kind::Plain,
@@ -91,14 +91,14 @@ pub fn prelude() -> &'static str {
     })
 }
 
-fn module_of(program: &Program, pattern: Pattern) -> Generated {
+fn module_of(program: &Pointwise, pattern: Pattern) -> Generated {
     static MODULES: Known<ModuleKey, Generated> = LazyLock::new(|| RwLock::new(HashMap::new()));
     let key = (program.steps().to_vec(), program.results().to_vec(), program.consts().len(), pattern);
     known(&MODULES, key, |(.., pattern)| Generated::new("map", prelude(), &kernel_text(program, pattern)))
 }
 
 /// The program's function, the lines that `map.cu` asks for, and `map.cu`.
-fn kernel_text(program: &Program, pattern: &Pattern) -> String {
+fn kernel_text(program: &Pointwise, pattern: &Pattern) -> String {
     let Pattern { kinds, rank, whole } = pattern;
     let inputs = kinds.iter().enumerate().map(|(i, kind)| format!("{}, {i}", kind.cuda()));
     [
@@ -124,7 +124,7 @@ pub(crate) fn grid(cuda: &Cuda, items: usize) -> [u32; 3] {
 }
 
 /// Queues `program` on CUDA.
-pub(crate) fn run_cuda(program: &Program, accesses: &[Access], run: &CudaRun<'_>) -> Result<()> {
+pub(crate) fn run_cuda(program: &Pointwise, accesses: &[Access], run: &CudaRun<'_>) -> Result<()> {
     let n = run.shape.numel();
     if n == 0 {
         return Ok(());
@@ -165,6 +165,6 @@ fn too_large(shape: &Shape) -> Error {
 }
 
 /// The module [`run_cuda`] will want.
-pub(crate) fn module(program: &Program, shape: &Shape, accesses: &[Access]) -> Source {
+pub(crate) fn module(program: &Pointwise, shape: &Shape, accesses: &[Access]) -> Source {
     module_of(program, Pattern::new(program, &Walk::new(shape, accesses))).source()
 }

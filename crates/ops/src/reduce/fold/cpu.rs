@@ -1,8 +1,8 @@
 //! The CPU kernels.
 
 use super::{Elements, Fold, Kind, Pass, Regions, Stage, is_plain, passes};
+use crate::pointwise::expression::{Pointwise, Registers, Scratch};
 use crate::pointwise::map;
-use crate::pointwise::program::{Program, Registers, Scratch};
 use crate::{CpuRun, PerInput};
 use dittograd_device::cpu::simd::{Simd, simd_fn};
 use dittograd_device::cpu::threads::Pool;
@@ -147,8 +147,8 @@ pub(super) fn fold_row(kind: Kind, len: usize, mut chunk: impl FnMut(std::ops::R
 #[derive(Clone, Copy)]
 pub(super) struct Sweep<'a> {
     pub(super) kind: Kind,
-    pub(super) load: Option<&'a Program>,
-    pub(super) post: Option<&'a Program>,
+    pub(super) load: Option<&'a Pointwise>,
+    pub(super) post: Option<&'a Pointwise>,
 }
 
 impl Stage {
@@ -411,7 +411,7 @@ impl Host<'_> {
     }
 
     /// Replaces what was folded by the results.
-    pub(super) fn post(self, post: &Program, out: &mut [f32]) {
+    pub(super) fn post(self, post: &Pointwise, out: &mut [f32]) {
         let block = post.block();
         let per_task = self.pool.share(out.len(), LONG_ROW / 8, block);
         self.pool.chunks_mut(out, per_task, |task, out| {
@@ -500,7 +500,7 @@ impl Fold {
 }
 
 /// A fold over no axes, by its program.
-pub(super) fn each_alone(program: &Program, shape: &Shape, run: CpuRun<'_>) {
+pub(super) fn each_alone(program: &Pointwise, shape: &Shape, run: CpuRun<'_>) {
     let accesses = PerInput::new(run.ins.len(), map::access(shape, shape));
     map::run_cpu(program, accesses.all(), CpuRun { shape: *shape, ..run });
 }

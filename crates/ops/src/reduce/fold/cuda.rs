@@ -2,9 +2,9 @@
 
 use super::{Fold, Kind, Pass, Regions, Stage, is_plain, passes};
 use crate::pointwise::device_function::{Constants, define, list, scalar_function};
+use crate::pointwise::expression::{Pointwise, Reg, Step};
 use crate::pointwise::map;
 use crate::pointwise::map::grid;
-use crate::pointwise::program::{Program, Reg, Step};
 use crate::{CudaRun, Generated, Gpu, Known, known};
 use dittograd_device::Meta;
 use dittograd_device::cuda::{Args, Cuda, Source};
@@ -66,7 +66,7 @@ impl Stage {
 }
 
 /// A call of a program's function: its arguments, then its constants, called `prefix0…`.
-fn call(name: &str, args: impl Iterator<Item = String>, program: &Program, prefix: &str) -> String {
+fn call(name: &str, args: impl Iterator<Item = String>, program: &Pointwise, prefix: &str) -> String {
     let consts = (0..program.consts().len()).map(|c| format!("{prefix}{c}"));
     format!("{name}({})", args.chain(consts).collect::<Vec<_>>().join(", "))
 }
@@ -198,7 +198,7 @@ impl Fold {
         let mut modules: Vec<Source> = own.iter().map(Generated::source).collect();
         if passes.len() > 1 && self.aux + self.stages.len() > 1 {
             let (from, to) = Fold::spread_shapes(shape, axes);
-            modules.push(map::module(&Program::same(1), &to, &[map::access(&from, &to)]));
+            modules.push(map::module(&Pointwise::same(1), &to, &[map::access(&from, &to)]));
         }
         modules
     }
@@ -320,7 +320,7 @@ impl Fold {
                 for (i, s) in spread.iter_mut().enumerate() {
                     let out = spread_at + words(i * regions.spread);
                     let run = CudaRun { ins: &[*s], metas: &[Meta::f32(from)], shape: to, out, ..*run };
-                    map::run_cuda(&Program::same(1), &[map::access(&from, &to)], &run)?;
+                    map::run_cuda(&Pointwise::same(1), &[map::access(&from, &to)], &run)?;
                     *s = out;
                 }
             }

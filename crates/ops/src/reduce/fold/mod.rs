@@ -13,7 +13,7 @@ mod cuda;
 mod tests;
 
 use crate::Kernel;
-use crate::pointwise::program::{Expr, Program, Reg, Registers, Scratch};
+use crate::pointwise::expression::{Expr, Pointwise, Reg, Registers, Scratch};
 pub(crate) use cpu::chunk_sum;
 use cpu::each_alone;
 use dittograd_device::Device;
@@ -41,9 +41,9 @@ pub struct Stage {
     pub kind: Kind,
     /// The element, from the inputs there, then what is given per result: further inputs, and the results
     /// of earlier stages.
-    pub load: Program,
+    pub load: Pointwise,
     /// The result, from what was folded, then what is given per result.
-    pub post: Program,
+    pub post: Pointwise,
 }
 
 /// Stages that are run one after the other; the value is the result of the last one.
@@ -120,7 +120,7 @@ pub fn kept(shape: &Shape, axes: &[usize]) -> Shape {
 }
 
 /// Whether a program is just its first input.
-fn is_plain(program: &Program) -> bool {
+fn is_plain(program: &Pointwise) -> bool {
     program.result() == Reg::In(0)
 }
 
@@ -191,13 +191,13 @@ fn cuda_levels(pass: Pass) -> usize {
 
 impl Fold {
     /// One stage over `ins` inputs, each element `load`, the result `post` of what was folded.
-    pub(crate) fn new(ins: usize, kind: Kind, load: Program, post: Program) -> Fold {
+    pub(crate) fn new(ins: usize, kind: Kind, load: Pointwise, post: Pointwise) -> Fold {
         Fold { ins, aux: 0, stages: vec![Stage { kind, load, post }] }
     }
 
     /// The sum of plain elements.
     pub(crate) fn sum() -> Fold {
-        let first = || Program::same(1);
+        let first = || Pointwise::same(1);
         Fold::new(1, Kind::Sum, first(), first())
     }
 
@@ -214,8 +214,8 @@ impl Fold {
     }
 
     /// A fold over no axes: each element is folded alone.
-    fn pointwise(&self) -> Program {
-        Program::trace(self.ins + self.aux, |x| {
+    fn pointwise(&self) -> Pointwise {
+        Pointwise::trace(self.ins + self.aux, |x| {
             let (ins, mut given) = (&x[..self.ins], x[self.ins..].to_vec());
             let mut result: Vec<Expr> = Vec::new();
             for stage in &self.stages {

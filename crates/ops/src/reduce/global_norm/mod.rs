@@ -4,8 +4,8 @@
 #[cfg(feature = "cases")]
 mod cases;
 
-use crate::pointwise::program::Program;
-use crate::pointwise::record_program;
+use crate::pointwise::expression::Pointwise;
+use crate::pointwise::record_pointwise;
 use crate::reduce::{row_sum, slope_by_root};
 use crate::{AnyTensor, Attrs, CpuRun, CudaRun, Gpu, Io, Op, Recorder, Val, typed};
 use dittograd_device::cpu::simd::simd_fn;
@@ -145,10 +145,10 @@ impl Op for GlobalNorm {
     }
 
     fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {
-        let rule = Program::trace(3, |v| vec![v[0] * slope_by_root(v[2], v[1])]);
+        let rule = Pointwise::trace(3, |v| vec![v[0] * slope_by_root(v[2], v[1])]);
         let one = |&x: &Val| {
             let shape = r.meta(x).shape;
-            record_program(r, &rule, shape, &[x, io.out, dy]).map(Some)
+            record_pointwise(r, &rule, shape, &[x, io.out, dy]).map(Some)
         };
         io.ins.iter().map(one).collect()
     }

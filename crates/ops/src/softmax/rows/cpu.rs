@@ -1,7 +1,7 @@
 //! The CPU kernels of rows and columns.
 
 use super::{Formula, Given, Row, part, results};
-use crate::pointwise::program::Scratch;
+use crate::pointwise::expression::Scratch;
 use dittograd_device::cpu::simd::simd_fn;
 use dittograd_numerics::sum;
 use dittograd_numerics::sum::{CHUNK, LANES, Tree};

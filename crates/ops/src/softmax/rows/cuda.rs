@@ -4,9 +4,9 @@ use super::variant::Variant;
 use super::{RowKernel, partials};
 use crate::fused::FusedCode;
 use crate::pointwise::device_function::{Constants, device_function, scalar_function};
+use crate::pointwise::expression::Pointwise;
 use crate::pointwise::map;
 use crate::pointwise::map::grid;
-use crate::pointwise::program::Program;
 use crate::{CudaRun, Gpu};
 use dittograd_device::cuda::{Args, Source};
 use dittograd_numerics::error::Result;
@@ -63,7 +63,7 @@ impl RowKernel {
             ("TERM_REPLACES_X", usize::from(reads_term && !reads_x)),
             ("CHUNK", CHUNK),
         ]);
-        let list = |before: &str, name: &str, program: &Program| -> String {
+        let list = |before: &str, name: &str, program: &Pointwise| -> String {
             (0..program.consts().len()).map(|c| format!(", {before}{name}{c}")).collect()
         };
         let _ = write!(

@@ -6,7 +6,7 @@ mod cpu;
 mod cuda;
 mod variant;
 
-use crate::pointwise::program::{Program, Scratch};
+use crate::pointwise::expression::{Pointwise, Scratch};
 use crate::{CpuRun, norm};
 use cpu::{column_max, of_rows, repeated, results_by, some_rows, terms_by};
 pub(crate) use cuda::COLUMN_SUM;
@@ -94,8 +94,8 @@ pub(crate) trait Formula<const N: usize>: Copy + Sync {
 
     /// The formulas as programs.
     fn kernel(self) -> RowKernel {
-        let term = Program::trace(N + 1, |v| vec![self.term(from_fn(|i| v[i]), v[N])]);
-        let post = Program::trace(N + 6, |v| {
+        let term = Pointwise::trace(N + 1, |v| vec![self.term(from_fn(|i| v[i]), v[N])]);
+        let post = Pointwise::trace(N + 6, |v| {
             let row = Row { m: v[N], s: v[N + 1], t: v[N + 2], hit: v[N + 3], g: v[N + 4], r: v[N + 5] };
             vec![self.post(from_fn(|i| v[i]), row)]
         });
@@ -103,9 +103,9 @@ pub(crate) trait Formula<const N: usize>: Copy + Sync {
             name: Self::NAME,
             ins: N,
             max: Self::MAX,
-            score: Self::MASKED.then(|| Program::trace(N, |v| vec![self.score(from_fn(|i| v[i]))])),
+            score: Self::MASKED.then(|| Pointwise::trace(N, |v| vec![self.score(from_fn(|i| v[i]))])),
             term,
-            of_row: Program::trace(1, |v| vec![self.of_row(v[0])]),
+            of_row: Pointwise::trace(1, |v| vec![self.of_row(v[0])]),
             post,
             labels: Self::LABELS,
             scalar: Self::SCALAR,
@@ -205,13 +205,13 @@ pub(crate) struct RowKernel {
     /// Whether `m` is needed; it is +0 otherwise.
     pub max: bool,
     /// What `m` is the maximum of, with a mask; see [`Formula::MASKED`].
-    pub score: Option<Program>,
+    pub score: Option<Pointwise>,
     /// The summand.
-    pub term: Program,
+    pub term: Pointwise,
     /// What is computed once per row, from its sum.
-    pub of_row: Program,
+    pub of_row: Pointwise,
     /// The result.
-    pub post: Program,
+    pub post: Pointwise,
     /// Position of the label input, if there is one.
     pub labels: Option<usize>,
     /// Position of the scalar input, if there is one.

@@ -3,7 +3,7 @@ use dittograd_numerics::scalar::Dual;
 
 #[test]
 fn equal_steps_are_shared_and_dead_ones_dropped() {
-    let p = Program::trace(2, |x| {
+    let p = Pointwise::trace(2, |x| {
         let _dead = x[0].exp() * Expr::c(3.0);
         vec![(x[0] * x[1]) + (x[0] * x[1])]
     });
@@ -13,7 +13,7 @@ fn equal_steps_are_shared_and_dead_ones_dropped() {
 
 #[test]
 fn the_block_evaluator_equals_the_scalar_one() {
-    let p = Program::trace(2, |x| {
+    let p = Pointwise::trace(2, |x| {
         let mut y = x[0];
         for i in 0..12 {
             y = (y * x[1] + Expr::c(f64::from(i))).tanh() - x[0];
@@ -36,7 +36,7 @@ fn the_block_evaluator_equals_the_scalar_one() {
 fn derivatives_of_all_instructions_match_dual_numbers() {
     for &instr in Instr::ALL {
         let n = instr.arity();
-        let p = Program::trace(n, |x| vec![instr.apply(x)]);
+        let p = Pointwise::trace(n, |x| vec![instr.apply(x)]);
         let mut s = dittograd_numerics::rng::Stream::new(11, instr as u64);
         for _ in 0..50 {
             let x: Vec<f64> = (0..n).map(|_| f64::from(s.range(0.1, 2.0))).collect();

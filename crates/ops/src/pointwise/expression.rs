@@ -1,7 +1,7 @@
-//! Elementwise programs: straight-line code over [`Instr`], made by running a formula over [`Expr`]
-//! instead of over numbers. One program is what the CPU evaluates block by block, what is printed as
-//! CUDA text, what the compiled path glues together when it fuses, and what is differentiated again.
-//! Since every instruction is one operation of the numerics contract, none of this changes a bit.
+//! Pointwise expressions: straight-line code over [`Instr`], traced by running a formula over [`Expr`] instead of over
+//! numbers. The CPU evaluates an expression block by block, CUDA kernels contain it as text, fusion joins several into
+//! one, and gradient rules differentiate it. Every instruction is one operation of the numerics contract, so none of this
+//! changes a bit.
 
 #[cfg(test)]
 mod tests;
@@ -193,9 +193,9 @@ impl Hash for Step {
     }
 }
 
-/// An elementwise program.
+/// A pointwise expression: results as straight-line code of the inputs.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Program {
+pub struct Pointwise {
     inputs: usize,
     consts: Vec<f32>,
     steps: Vec<Step>,
@@ -314,30 +314,30 @@ impl Real for Expr {
     }
 }
 
-impl Program {
+impl Pointwise {
     /// The program of `f`, which gets its inputs and returns its results.
-    pub fn trace(inputs: usize, f: impl FnOnce(&[Expr]) -> Vec<Expr>) -> Program {
+    pub fn trace(inputs: usize, f: impl FnOnce(&[Expr]) -> Vec<Expr>) -> Pointwise {
         let _strict = environment::enter();
         // A formula that itself builds a program must not see this one's steps.
         let outer = BUILDER.take();
         let outputs = f(&Expr::inputs(inputs));
-        Program::built(inputs, &outputs, BUILDER.replace(outer))
+        Pointwise::built(inputs, &outputs, BUILDER.replace(outer))
     }
 
     /// The program that a builder holds. Apart from `trace`, so that it is not compiled again for every formula.
-    fn built(inputs: usize, outputs: &[Expr], built: Builder) -> Program {
-        Program::finish(inputs, built.consts, built.steps, outputs.iter().map(|e| e.0).collect())
+    fn built(inputs: usize, outputs: &[Expr], built: Builder) -> Pointwise {
+        Pointwise::finish(inputs, built.consts, built.steps, outputs.iter().map(|e| e.0).collect())
     }
 
     /// The program that passes its inputs through.
     #[doc(hidden)]
-    pub fn same(inputs: usize) -> Program {
-        Program::trace(inputs, |x| x.to_vec())
+    pub fn same(inputs: usize) -> Pointwise {
+        Pointwise::trace(inputs, |x| x.to_vec())
     }
 
     /// Drops what no output needs, then assigns registers.
     #[doc(hidden)]
-    pub fn finish(inputs: usize, consts: Vec<f32>, steps: Vec<Step>, mut outputs: Vec<Reg>) -> Program {
+    pub fn finish(inputs: usize, consts: Vec<f32>, steps: Vec<Step>, mut outputs: Vec<Reg>) -> Pointwise {
         let mut live = vec![false; steps.len()];
         let mut const_used = vec![false; consts.len()];
         let mut mark = |reg: &Reg, live: &mut Vec<bool>| match reg {
@@ -383,7 +383,8 @@ impl Program {
                 reads[*i as usize] = true;
             }
         }
-        let mut program = Program { inputs, consts, steps, outputs, reads, slots: Vec::new(), slot_count: 0 };
+        let mut program =
+            Pointwise { inputs, consts, steps, outputs, reads, slots: Vec::new(), slot_count: 0 };
         program.assign_slots();
         program
     }
@@ -490,8 +491,8 @@ impl Program {
 
     /// The gradient of the results with respect to input `wrt`, as a program over the same inputs
     /// followed by the upstream gradient of each result.
-    pub(crate) fn gradient(&self, wrt: usize) -> Program {
-        Program::trace(self.inputs + self.outputs.len(), |ins| {
+    pub(crate) fn gradient(&self, wrt: usize) -> Pointwise {
+        Pointwise::trace(self.inputs + self.outputs.len(), |ins| {
             let (ins, upstream) = ins.split_at(self.inputs);
             let consts: Vec<Expr> = self.consts.iter().map(|&k| Expr::c(f64::from(k))).collect();
             let mut values: Vec<Expr> = Vec::new();
@@ -673,13 +674,13 @@ impl Drop for Scratch {
 
 /// Registers of the CPU evaluator for one program, made once per task.
 pub(crate) struct Registers<'p> {
-    program: &'p Program,
+    program: &'p Pointwise,
     block: usize,
     /// The registers, then the constants, a block each.
     scratch: Scratch,
 }
 
-impl Program {
+impl Pointwise {
     /// Elements of a block that this program is best evaluated in.
     pub(crate) fn block(&self) -> usize {
         let blocks = self.slot_count + self.consts.len() + self.inputs + 1;
@@ -689,7 +690,7 @@ impl Program {
 
 impl<'p> Registers<'p> {
     /// Registers for blocks of at most `block` elements.
-    pub(crate) fn new(program: &'p Program, block: usize) -> Registers<'p> {
+    pub(crate) fn new(program: &'p Pointwise, block: usize) -> Registers<'p> {
         let mut scratch = Scratch::take((program.slot_count + program.consts.len()) * block);
         let consts = &mut scratch.words()[program.slot_count * block..];
         for (k, words) in program.consts.iter().zip(consts.chunks_exact_mut(block)) {
@@ -734,7 +735,7 @@ impl<'p> Registers<'p> {
     }
 }
 
-impl Program {
+impl Pointwise {
     /// The result that the last step writes by itself, past its register: no other step or result reads it.
     fn direct(&self, step: usize) -> Option<usize> {
         let is = |reg: &Reg| *reg == Reg::Step(step as u16);
