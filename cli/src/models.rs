@@ -70,10 +70,15 @@ pub(crate) struct Net {
     writer: Option<Writer>,
 }
 
+/// Name of a choice as typed.
+pub(crate) fn name(choice: &impl ValueEnum) -> String {
+    choice.to_possible_value().map_or_else(String::new, |v| v.get_name().to_string())
+}
+
 impl Model {
     /// Its name as typed.
     pub(crate) fn name(self) -> String {
-        crate::train::name(&self)
+        name(&self)
     }
 
     /// The default data set.

@@ -5,7 +5,7 @@ mod fit;
 mod folder;
 mod report;
 
-use crate::models::{MAX_PARAMETERS, Model, Net, Task};
+use crate::models::{MAX_PARAMETERS, Model, Net, Task, name};
 use crate::out::{Out, bytes, warn};
 use crate::task::{self, Data, Scales, Source};
 use crate::{Answer, Fail, Global, fail};
@@ -162,11 +162,6 @@ fn rate(text: &str) -> Result<f64, String> {
         Ok(x) if x >= 0.0 && (x as f32).is_finite() => Ok(x),
         _ => Err("use a finite number that is not negative".into()),
     }
-}
-
-/// Name of a choice as typed.
-pub(crate) fn name(choice: &impl ValueEnum) -> String {
-    choice.to_possible_value().map_or_else(String::new, |v| v.get_name().to_string())
 }
 
 /// Everything that determines the bits of a run, as stored in a checkpoint.

@@ -55,7 +55,7 @@ impl Drop for Assigned {
 impl Session {
     /// Assigns a new value, which this step computed, to a parameter that is not trained: running statistics, a moving
     /// average of weights. The parameter itself changes when the step ends: at [`Session::reset`], at the end of the
-    /// session or, in a [`TrainStep`](crate::graph::TrainStep), together with the update. So gradients are those of the
+    /// session or, in a [`TrainStep`](crate::compiled::TrainStep), together with the update. So gradients are those of the
     /// value at the start of the step. Within the step [`Session::param`] gives the new value, so a second assignment
     /// continues from the first. No gradient flows through it.
     ///

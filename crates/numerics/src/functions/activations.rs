@@ -7,7 +7,7 @@ use crate::lane::{Lane, LaneInt};
 /// The hyperbolic tangent.
 ///
 /// Below 0.95, x + x^3 P(x^2); above, 1 - 2 / (e^2x + 1), where e^2x + 1 is rounded once from the split of
-/// [`exp`]. Largest error 0.936 ulp. Odd bit for bit, keeps the sign of zero, and is exactly 1 from 9.02
+/// [`exp`](super::exp()). Largest error 0.936 ulp. Odd bit for bit, keeps the sign of zero, and is exactly 1 from 9.02
 /// on.
 #[inline(always)]
 pub fn tanh<L: Lane>(x: L) -> L {
@@ -36,7 +36,7 @@ pub fn tanh<L: Lane>(x: L) -> L {
 
 /// The logistic function 1 / (1 + e^-x).
 ///
-/// With e^-x = 2^n (1 + q) as in [`exp`] it is 2^-n / (1 + q + 2^-n), whose numerator is exact; what 1 + 2^-n
+/// With e^-x = 2^n (1 + q) as in [`exp`](super::exp()) it is 2^-n / (1 + q + 2^-n), whose numerator is exact; what 1 + 2^-n
 /// rounds off is added back with q, and the scaling goes in two steps as there. Largest error 1.695
 /// ulp. Far below zero it is e^x, subnormal results included; 0 at -inf, 1 from 17.4 on.
 #[inline(always)]
