@@ -6,6 +6,7 @@
 use dittograd_check::{self as check, Outcome, all_cpus, gpu};
 use dittograd_device::Device;
 use dittograd_device::cpu::simd::Simd;
+use dittograd_numerics::rng::Stream;
 use dittograd_ops::{AnyOp, with_ops};
 
 /// Prints what was run, so that `--nocapture` gives a table.
@@ -164,6 +165,17 @@ fn names_are_distinct_and_those_of_the_list() {
     assert_eq!(LISTED, AnyOp::NAMES);
     let distinct: std::collections::BTreeSet<&&str> = LISTED.iter().collect();
     assert_eq!(distinct.len(), LISTED.len());
+}
+
+#[test]
+fn the_cases_of_an_op_are_of_that_op() {
+    for name in AnyOp::NAMES {
+        let mut stream = Stream::new(1, 0);
+        let samples = AnyOp::samples(name).into_iter().chain(AnyOp::random(name, &mut stream)).map(|s| s.op);
+        let rejects = AnyOp::rejects(name).into_iter().map(|r| r.op);
+        let names: Vec<&str> = samples.chain(rejects).map(|op| op.name()).collect();
+        assert!(names.len() > 1 && names.iter().all(|n| n == name), "{name}: {names:?}");
+    }
 }
 
 #[test]

@@ -68,14 +68,13 @@ impl Graph {
         let mut inputs = Vec::new();
         for i in 0..graph.size() {
             let node = &graph.nodes[i];
-            let tracked = match &node.what {
-                What::Leaf(Source::Input(meta)) => meta.dtype == DType::F32,
+            graph.nodes[i].requires_grad = match &node.what {
+                What::Leaf(Source::Input(meta)) if meta.dtype == DType::F32 => {
+                    inputs.push(Val(i as u32));
+                    true
+                }
                 what => node.requires_grad || graph.expected_grad(what),
             };
-            if matches!(node.what, What::Leaf(Source::Input(_))) && tracked {
-                inputs.push(Val(i as u32));
-            }
-            graph.nodes[i].requires_grad = tracked;
         }
         (graph, inputs)
     }

@@ -33,7 +33,7 @@ pub(super) fn rewrite(mut graph: Graph, wanted: &[Val], device: &Device) -> InPl
     let mut is_over = vec![false; graph.size()];
     for (i, is_over) in is_over.iter_mut().enumerate() {
         let What::Op(op, ins) = &graph.nodes[i].what else { continue };
-        let program = pointwise(op, &graph.metas(ins));
+        let program = graph.pointwise(op, ins);
         let Some(first) = overwritten(&graph, &root, i, program.as_ref(), |r| last_use[r] == i) else {
             continue;
         };
@@ -48,11 +48,6 @@ pub(super) fn rewrite(mut graph: Graph, wanted: &[Val], device: &Device) -> InPl
         }
     }
     InPlace { graph, is_over }
-}
-
-/// The expression of an op that is elementwise and has one result.
-pub(super) fn pointwise(op: &AnyOp, metas: &[Meta]) -> Option<Pointwise> {
-    op.as_pointwise(metas).filter(|p| p.outputs() == 1)
 }
 
 /// Which input the value of node `i` can be written over: one of as many elements that an op computed, that the node reads

@@ -24,6 +24,7 @@ use crate::params::Param;
 use dittograd_device::{AnyBuffer, DType, Meta};
 use dittograd_numerics::error::{Error, ErrorKind, Result};
 use dittograd_numerics::shape::Shape;
+use dittograd_ops::pointwise::expression::Pointwise;
 use dittograd_ops::{AnyOp, IndexBound, Recorder, Val, layout};
 use std::collections::BTreeSet;
 
@@ -163,6 +164,11 @@ impl Graph {
     #[doc(hidden)]
     pub fn metas(&self, ins: &[Val]) -> Vec<Meta> {
         ins.iter().map(|v| self.node(*v).meta).collect()
+    }
+
+    /// The expression of an op on these inputs, if it is elementwise and has one result.
+    fn pointwise(&self, op: &AnyOp, ins: &[Val]) -> Option<Pointwise> {
+        op.as_pointwise(&self.metas(ins)).filter(|p| p.outputs() == 1)
     }
 
     /// Where the entries of the indices `v` come from: leaves, whose entries can be looked at, and computed values,

@@ -231,7 +231,10 @@ macro_rules! losses {
         #[cfg(feature = "cases")]
         impl crate::Cases for $op {
             fn samples() -> Vec<crate::Sample> {
-                let sample = |(shape, reduction): (Shape, Reduction)| crate::Sample::new($op { $($attr: $default,)* reduction }, vec![crate::SampleIn::Num(shape, $xs), crate::SampleIn::Num(shape, $ts)]);
+                let sample = |(shape, reduction): (Shape, Reduction)| {
+                    let ins = vec![crate::SampleIn::Num(shape, $xs), crate::SampleIn::Num(shape, $ts)];
+                    crate::Sample::new($op { $($attr: $default,)* reduction }, ins)
+                };
                 cases::loss_samples().into_iter().map(sample).collect()
             }
 

@@ -400,7 +400,11 @@ macro_rules! row_norm {
         #[cfg(feature = "cases")]
         impl crate::Cases for $op {
             fn samples() -> Vec<crate::Sample> {
-                let one = |(i, (d, axes)): (usize, &(&[usize], usize))| crate::Sample::new($op { axes: *axes, eps: if i % 2 == 0 { 1e-5 } else { 1e-6 } }, cases::inputs(d, *axes, if i % 4 == 2 { 0 } else { $affine - usize::from(i == 5) }, false));
+                let one = |(i, (d, axes)): (usize, &(&[usize], usize))| {
+                    let affine = if i % 4 == 2 { 0 } else { $affine - usize::from(i == 5) };
+                    let op = $op { axes: *axes, eps: if i % 2 == 0 { 1e-5 } else { 1e-6 } };
+                    crate::Sample::new(op, cases::inputs(d, *axes, affine, false))
+                };
                 cases::SHAPES.iter().enumerate().map(one).collect()
             }
 
@@ -538,11 +542,13 @@ macro_rules! row_norm {
                 let one = |(i, (d, axes)): (usize, &(&[usize], usize))| {
                     let affine = usize::from(i % 4 != 2);
                     let bias = affine == 1 && $affine == 2 && i != 5;
-                    crate::Sample::new($bwd { axes: *axes, eps: if i % 2 == 0 { 1e-5 } else { 1e-6 }, bias }, cases::inputs(d, *axes, affine, true))
+                    let op = $bwd { axes: *axes, eps: if i % 2 == 0 { 1e-5 } else { 1e-6 }, bias };
+                    crate::Sample::new(op, cases::inputs(d, *axes, affine, true))
                 };
                 let mut all: Vec<_> = cases::SHAPES.iter().enumerate().map(one).collect();
                 // Enough rows that the GPU uses the one-kernel variant.
-                all.push(crate::Sample::new($bwd { axes: 1, eps: 1e-5, bias: $affine == 2 }, cases::inputs(&[4300, 9], 1, 1, true)));
+                let op = $bwd { axes: 1, eps: 1e-5, bias: $affine == 2 };
+                all.push(crate::Sample::new(op, cases::inputs(&[4300, 9], 1, 1, true)));
                 all
             }
 

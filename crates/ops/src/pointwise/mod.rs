@@ -128,7 +128,7 @@ macro_rules! rows {
             }
 
             fn reference<T: Scalar>(&self, ins: &[AnyTensor<T>]) -> Result<Tensor<T>> {
-                reference(Self::NAME, ins, &|x| self.formula(x))
+                reference(Self::NAME, Self::ARITY, ins, &|x| self.formula(x))
             }
 
             fn attrs(&self) -> Vec<(&'static str, Attr)> {
@@ -512,12 +512,13 @@ fn broadcast_shape(op: &'static str, arity: usize, ins: &[Meta]) -> Result<Meta>
 /// The value of a row by its formula, on inputs that broadcast.
 fn reference<T: Scalar>(
     op: &'static str,
+    arity: usize,
     ins: &[AnyTensor<T>],
     formula: &dyn Fn(&[T]) -> T,
 ) -> Result<Tensor<T>> {
     let tensors: Vec<&Tensor<T>> = ins.iter().map(AnyTensor::num).collect::<Result<_>>()?;
     let metas: Vec<Meta> = ins.iter().map(AnyTensor::meta).collect();
-    let shape = broadcast_shape(op, ins.len(), &metas)?.shape;
+    let shape = broadcast_shape(op, arity, &metas)?.shape;
     Ok(Tensor::from_fn(shape, |at| {
         let read = |t: &&Tensor<T>| t.data()[map::broadcast_index(at, &t.shape(), &shape)];
         formula(&tensors.iter().map(read).collect::<Vec<T>>())

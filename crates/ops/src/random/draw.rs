@@ -213,8 +213,12 @@ macro_rules! random_op {
         impl crate::Cases for $op {
             fn samples() -> Vec<crate::Sample> {
                 let numbers = || std::iter::repeat_n(crate::SampleIn::Num(Shape::SCALAR, (0.0, 1.0)), $scalars).collect::<Vec<_>>();
-                let sample = |(i, shape): (usize, Shape)| crate::Sample::new($op { shape, seed: 7, counter: i as u64, $($attr: $default),* }, numbers());
-                let mut all: Vec<crate::Sample> = crate::cases::sample_shapes().into_iter().enumerate().map(sample).collect();
+                let sample = |(i, shape): (usize, Shape)| {
+                    let op = $op { shape, seed: 7, counter: i as u64, $($attr: $default),* };
+                    crate::Sample::new(op, numbers())
+                };
+                let shapes = crate::cases::sample_shapes().into_iter().enumerate();
+                let mut all: Vec<crate::Sample> = shapes.map(sample).collect();
                 let op = $op { shape: crate::dims(&[5, 7]), seed: 1, counter: 2, $($attr: $default),* };
                 let mut ins = numbers();
                 ins.push(crate::SampleIn::Idx(crate::dims(&[2]), 1000));

@@ -118,8 +118,7 @@ fn program_of(graph: &Graph, i: usize) -> Option<(Pointwise, &[Val])> {
     if matches!(op, AnyOp::BroadcastTo(_)) {
         return None;
     }
-    let program = op.as_pointwise(&graph.metas(ins)).filter(|p| p.outputs() == 1)?;
-    Some((program, ins))
+    Some((graph.pointwise(op, ins)?, ins))
 }
 
 impl Fuser<'_> {

@@ -5,7 +5,7 @@
 use super::rematerialize::GAP;
 use super::{Rewrite, What, readers};
 use crate::graph::Graph;
-use crate::graph::in_place::{overwritten, pointwise};
+use crate::graph::in_place::overwritten;
 use dittograd_numerics::error::Result;
 use dittograd_ops::layout::reshape_to;
 use dittograd_ops::pointwise::expression::Pointwise;
@@ -93,7 +93,7 @@ impl<'g> View<'g> {
         let mut view = View { graph, root, readers, over: vec![None; n], programs: vec![None; n] };
         for i in 0..n {
             let (true, What::Op(op, ins)) = (view.root[i] == i, &graph.nodes[i].what) else { continue };
-            view.programs[i] = pointwise(op, &graph.metas(ins));
+            view.programs[i] = graph.pointwise(op, ins);
             // As on CUDA, whatever the device: a program is the same on all of them.
             let first = overwritten(graph, &view.root, i, view.programs[i].as_ref(), |r| view.last(r) == i);
             view.over[i] = first.map(|k| view.root[ins[k].0 as usize]);

@@ -280,7 +280,7 @@ fn elements<'g>(graph: &'g Graph, uses: &[usize], mut v: Val) -> Option<(Pointwi
             v = ins[0];
             continue;
         }
-        let program = op.as_pointwise(&graph.metas(ins)).filter(|p| p.outputs() == 1)?;
+        let program = graph.pointwise(op, ins)?;
         return Some((program, node, ins));
     }
 }

@@ -35,7 +35,7 @@ pub(super) fn join(graph: &Graph, wanted: &mut [Val]) -> Result<Graph> {
 fn following(graph: &Graph, uses: &[usize], op: &AnyOp, ins: &[Val]) -> Option<Pointwise> {
     let [v] = *ins else { return None };
     let same = graph.node(v).meta.shape == op.shape(&graph.metas(ins)).ok()?.shape;
-    let program = op.as_pointwise(&graph.metas(ins)).filter(|p| p.outputs() == 1 && !p.steps().is_empty());
+    let program = graph.pointwise(op, ins).filter(|p| !p.steps().is_empty());
     program.filter(|_| same && uses[v.0 as usize] == 1)
 }
 

@@ -271,7 +271,11 @@ macro_rules! channel_norm {
         #[cfg(feature = "cases")]
         impl crate::Cases for $op {
             fn samples() -> Vec<crate::Sample> {
-                let one = |(i, (d, _groups)): (usize, &(&[usize], usize))| crate::Sample::new($op { $($field: *_groups,)? eps: cases::sample_eps(i) }, cases::inputs(d, match i % 4 { 2 => 0, 3 => 1, _ => 2 }, false));
+                let one = |(i, (d, _groups)): (usize, &(&[usize], usize))| {
+                    let affine = match i % 4 { 2 => 0, 3 => 1, _ => 2 };
+                    let op = $op { $($field: *_groups,)? eps: cases::sample_eps(i) };
+                    crate::Sample::new(op, cases::inputs(d, affine, false))
+                };
                 cases::SHAPES.iter().enumerate().map(one).collect()
             }
 

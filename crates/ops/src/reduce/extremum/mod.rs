@@ -179,7 +179,9 @@ macro_rules! arg_op {
                     (&[1], &[0, 3]),
                     (&[0], &[0, 0]),
                 ];
-                let sample = |(axes, d): (&[usize], &[usize])| crate::Sample::new($op { axes: axes.to_vec() }, vec![crate::SampleIn::any(crate::dims(d))]);
+                let sample = |(axes, d): (&[usize], &[usize])| {
+                    crate::Sample::new($op { axes: axes.to_vec() }, vec![crate::SampleIn::any(crate::dims(d))])
+                };
                 cases.map(sample).into()
             }
 
