@@ -37,6 +37,19 @@ pub(crate) trait Vector: Copy {
     unsafe fn add(self, other: Self) -> Self;
     /// Transposes each 4×4 square: one group of lanes in all four vectors.
     unsafe fn transpose(x: [Self; 4]) -> [Self; 4];
+    /// The transposed squares that begin at `at` in lines: [`load_groups`](Vector::load_groups) of each line of a group, turned.
+    #[inline(always)]
+    unsafe fn load_transposed(from: &[*const f32], at: usize) -> [Self; 4] {
+        // SAFETY: upheld by the caller.
+        unsafe {
+            Self::transpose([
+                Self::load_groups(from, at),
+                Self::load_groups(&from[1..], at),
+                Self::load_groups(&from[2..], at),
+                Self::load_groups(&from[3..], at),
+            ])
+        }
+    }
     /// Prefetches a cache line into all caches.
     unsafe fn prefetch(at: *const f32);
     /// Prefetches a cache line that is needed later into all caches but L1.
@@ -51,6 +64,12 @@ fn spread_bits(bits: u32) -> u32 {
     let x = (x | x << 4) & 0x0f0f_0f0f;
     let x = (x | x << 2) & 0x3333_3333;
     (x | x << 1) & 0x5555_5555
+}
+
+/// A vector by its elements; `std::array::from_fn` is not always inlined.
+#[inline(always)]
+fn each(f: impl Fn(usize) -> f32) -> [f32; 4] {
+    [f(0), f(1), f(2), f(3)]
 }
 
 // Plain Rust, which the compiler maps to whatever vectors the target has.
@@ -69,12 +88,12 @@ impl Vector for [f32; 4] {
     #[inline(always)]
     unsafe fn load_part(from: *const f32, n: usize) -> Self {
         // SAFETY: the caller has n floats there, and only those are read.
-        std::array::from_fn(|i| if i < n { unsafe { *from.add(i) } } else { 0.0 })
+        each(|i| if i < n { unsafe { *from.add(i) } } else { 0.0 })
     }
     #[inline(always)]
     unsafe fn load_mask(from: *const f32, bits: u32) -> Self {
         // SAFETY: the caller has floats where bits are set.
-        std::array::from_fn(|i| if bits >> i & 1 != 0 { unsafe { *from.wrapping_add(i) } } else { 0.0 })
+        each(|i| if bits >> i & 1 != 0 { unsafe { *from.wrapping_add(i) } } else { 0.0 })
     }
     #[inline(always)]
     unsafe fn load_even(from: *const f32, bits: u32) -> Self {
@@ -122,21 +141,20 @@ impl Vector for [f32; 4] {
     }
     #[inline(always)]
     unsafe fn fma(self, a: Self, b: Self) -> Self {
-        std::array::from_fn(|i| a[i].mul_add(b[i], self[i]))
+        each(|i| a[i].mul_add(b[i], self[i]))
     }
     #[inline(always)]
     unsafe fn fma_unless(self, mark: Self, a: Self, b: Self) -> Self {
-        std::array::from_fn(|i| {
-            if a[i].to_bits() == mark[i].to_bits() { self[i] } else { a[i].mul_add(b[i], self[i]) }
-        })
+        each(|i| if a[i].to_bits() == mark[i].to_bits() { self[i] } else { a[i].mul_add(b[i], self[i]) })
     }
     #[inline(always)]
     unsafe fn add(self, other: Self) -> Self {
-        std::array::from_fn(|i| self[i] + other[i])
+        each(|i| self[i] + other[i])
     }
     #[inline(always)]
     unsafe fn transpose(x: [Self; 4]) -> [Self; 4] {
-        std::array::from_fn(|i| std::array::from_fn(|j| x[j][i]))
+        let column = |i: usize| each(|j| x[j][i]);
+        [column(0), column(1), column(2), column(3)]
     }
     #[inline(always)]
     unsafe fn prefetch(_: *const f32) {}

@@ -170,8 +170,10 @@ pub(super) fn block_pairs(
         return;
     }
     if job.causal {
-        let queries: [u32; LANES] =
-            std::array::from_fn(|l| if l < valid { job.query(lane0 + l) as u32 } else { u32::MAX });
+        let mut queries = [u32::MAX; LANES];
+        for (l, query) in queries.iter_mut().enumerate().take(valid) {
+            *query = job.query(lane0 + l) as u32;
+        }
         for (j, s) in scores.iter_mut().enumerate() {
             let key = (stream0 + j) as u32;
             for l in 0..LANES {
@@ -365,8 +367,10 @@ pub(super) fn queries_tile(
     turn(job.simd, &back.dy[at * dv..][..valid * dv], dv, gt);
     chunk.fill([0.0; LANES]);
     total.fill([0.0; LANES]);
-    let lane = |x: &[f32]| std::array::from_fn(|l| if l < valid { x[at + l] } else { 0.0 });
-    let stats: [Lanes; 3] = [lane(back.logs), lane(back.tops), lane(back.delta)];
+    let mut stats: [Lanes; 3] = [[0.0; LANES]; 3];
+    for (lanes, x) in stats.iter_mut().zip([back.logs, back.tops, back.delta]) {
+        lanes[..valid].copy_from_slice(&x[at..at + valid]);
+    }
     let (low, high) = job.query_range(r0, valid);
     let keys = if job.causal { m.min(high + 1) } else { m };
     for j0 in (0..keys).step_by(KEY_BLOCK) {

@@ -258,9 +258,8 @@ pub(crate) unsafe fn store_transposed<V: Vector>(p: &StoreTransposed) {
     unsafe {
         for first in (0..p.rows).step_by(V::WIDTH) {
             for g in (0..V::WIDTH).step_by(4) {
-                let x = std::array::from_fn(|i| V::load_groups(&lines[i..], first + g));
-                for (i, x) in V::transpose(x).into_iter().enumerate().take((p.rows - first).saturating_sub(g))
-                {
+                let squares = V::load_transposed(&lines, first + g);
+                for (i, x) in squares.into_iter().enumerate().take((p.rows - first).saturating_sub(g)) {
                     let row = first + g + i;
                     let to = p.to.map(|to| to.wrapping_add(row * p.to_stride));
                     for (to, bits) in [(to[0], bits[0]), (to[1].wrapping_sub(a), bits[1])] {

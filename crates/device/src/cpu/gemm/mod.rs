@@ -16,10 +16,9 @@
 mod block;
 pub(crate) mod kernel;
 pub(crate) mod pack;
-pub(crate) mod plan;
+#[doc(hidden)]
+pub mod plan;
 mod shared;
-#[cfg(test)]
-pub(crate) mod tests;
 
 use super::LINE;
 use super::simd::Simd;

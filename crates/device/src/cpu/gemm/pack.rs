@@ -81,8 +81,7 @@ pub(crate) unsafe fn transpose<V: Vector>(
                 k += V::WIDTH;
             }
             while k + 4 <= kc {
-                let x = std::array::from_fn(|i| V::load_groups(&lines[i..], k));
-                for (i, x) in V::transpose(x).into_iter().enumerate() {
+                for (i, x) in V::load_transposed(&lines, k).into_iter().enumerate() {
                     x.store(to.add((k + i) * nv * V::WIDTH));
                 }
                 k += 4;

@@ -10,7 +10,7 @@ use dittograd_numerics::K_CHUNK;
 /// The most floats of packed A in a block, so that it stays in the L2 cache.
 const MAX_BLOCK_A: usize = 128 * K_CHUNK;
 /// The most floats of packed A, and of packed B, that threads share at a time.
-pub(crate) const MAX_SHARED: usize = 2048 * K_CHUNK;
+pub const MAX_SHARED: usize = 2048 * K_CHUNK;
 /// Columns of B that are packed at a time if a chunk has several runs and accumulators are saved between them.
 pub(crate) const STRIP: usize = 2 * PANEL;
 /// The most floats of packed B in a strip.
@@ -60,9 +60,12 @@ impl BlockPlan {
 
 /// The operand that each thread packs for itself, part after part, into its own cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum OwnPacking {
+pub enum OwnPacking {
+    /// None: threads pack both together.
     Nothing,
+    /// Some rows of A.
     Rows,
+    /// Some columns of B.
     Columns,
 }
 
@@ -211,6 +214,11 @@ impl Gemm {
     /// few at a time.
     pub(super) fn fuses_packing(&self) -> bool {
         !self.tb && self.n <= 2 * K_CHUNK && self.n * self.k <= K_CHUNK * K_CHUNK
+    }
+
+    /// The operand that each thread packs for itself, if threads share the other one.
+    pub fn own_packing(&self, threads: usize) -> Option<OwnPacking> {
+        self.shared(threads).map(|plan| plan.own)
     }
 
     /// How threads share packed operands, if that pays off: there must be enough rows to use B more than once, and a

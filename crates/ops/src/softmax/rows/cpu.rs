@@ -1,10 +1,10 @@
 //! The CPU kernels of rows and columns.
 
-use super::{Formula, Given, Row, part, results};
+use super::{Formula, Given, Row, results};
 use crate::pointwise::expression::Scratch;
 use dittograd_device::cpu::simd::simd_fn;
 use dittograd_numerics::sum;
-use dittograd_numerics::sum::{CHUNK, LANES, Tree};
+use dittograd_numerics::sum::{CHUNK, LANES, Tree, elements, part};
 use std::array::from_fn;
 
 /// The larger of two; a NaN loses: every row op whose maximum this is gives NaN by its sum.
@@ -29,11 +29,11 @@ pub(super) fn fold_max(mut lanes: [f32; LANES]) -> f32 {
 /// `n` elements of slices, filled up with zeros to one per lane.
 #[inline(always)]
 pub(super) fn padded<const N: usize>(x: &[&[f32]; N], at: usize, n: usize) -> [[f32; LANES]; N] {
-    from_fn(|i| {
-        let mut lanes = [0.0; LANES];
-        lanes[..n].copy_from_slice(&x[i][at..at + n]);
-        lanes
-    })
+    let mut all = [[0.0; LANES]; N];
+    for i in 0..N {
+        all[i][..n].copy_from_slice(&x[i][at..at + n]);
+    }
+    all
 }
 
 /// Whether the slices go on for a whole vector of lanes.
@@ -76,8 +76,8 @@ impl Lanes {
         let only = &ONLY[LANES - n..][..LANES];
         let t = if F::STORES_TERMS { &mut t[..LANES] } else { t };
         for lane in 0..LANES {
-            let mut term = f.term(from_fn(|i| x[i][lane]), m);
-            let mut score = f.score(from_fn(|i| next[i][lane]));
+            let mut term = f.term(elements(&x, lane), m);
+            let mut score = f.score(elements(&next, lane));
             if F::STORES_TERMS {
                 t[lane] = term;
             }
@@ -108,7 +108,7 @@ pub(super) fn add_to_maxima<const N: usize, F: Formula<N>>(
         let n = LANES.min(columns - at);
         let x = part(&x, at, n);
         for lane in 0..n {
-            maxima[lane] = larger(f.score(from_fn(|i| x[i][lane])), maxima[lane]);
+            maxima[lane] = larger(f.score(elements(&x, lane)), maxima[lane]);
         }
         at += n;
     }
@@ -192,11 +192,11 @@ simd_fn! {
             if F::PER_ROW {
                 let at = label.min(columns - 1);
                 let hit = if at == label { 1.0 } else { 0.0 };
-                out[0] = f.post(from_fn(|n| x[n][at]), Row { hit, ..row });
+                out[0] = f.post(elements(&x, at), Row { hit, ..row });
                 continue;
             }
             let hit = (label < columns)
-                .then(|| f.post(from_fn(|n| x[n][label]), Row { hit: 1.0, t: out[label], ..row }));
+                .then(|| f.post(elements(&x, label), Row { hit: 1.0, t: out[label], ..row }));
             let (body, rest) = out.split_at_mut(columns / LANES * LANES);
             let at = body.len();
             results(f, x, row, body);
@@ -255,7 +255,7 @@ simd_fn! {
         for (i, out) in out.chunks_mut(m.len()).enumerate() {
             let (x, m) = (part(&x, i * m.len(), out.len()), &m[..out.len()]);
             for j in 0..out.len() {
-                out[j] = f.term(from_fn(|n| x[n][j]), m[j]);
+                out[j] = f.term(elements(&x, j), m[j]);
             }
         }
     }
@@ -269,7 +269,7 @@ simd_fn! {
             let (x, [m, s, r]) = (part(&x, i * width, out.len()), part(&given, 0, out.len()));
             for j in 0..out.len() {
                 let row = Row { m: m[j], s: s[j], t: out[j], hit: 0.0, g: 0.0, r: r[j] };
-                out[j] = f.post(from_fn(|n| x[n][j]), row);
+                out[j] = f.post(elements(&x, j), row);
             }
         }
     }

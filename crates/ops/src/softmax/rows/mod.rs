@@ -11,7 +11,7 @@ use crate::{CpuRun, norm};
 use cpu::{column_max, of_rows, repeated, results_by, some_rows, terms_by};
 pub(crate) use cuda::COLUMN_SUM;
 use dittograd_numerics::scalar::Real;
-use dittograd_numerics::sum::{CHUNK, LANES, WIDTH};
+use dittograd_numerics::sum::{CHUNK, LANES, WIDTH, elements, part};
 use std::array::from_fn;
 
 /// Elements per lane when a warp keeps a row of `columns` elements in registers, rounded so that few kernels
@@ -238,14 +238,12 @@ impl<'a, const N: usize> Given<'a, N> {
     #[inline(always)]
     fn from(&self, row: usize) -> [&'a [f32]; N] {
         let start = |i: usize| if i + 1 == N && row >= self.period { row % self.period } else { row };
-        from_fn(|i| &self.ins[i][start(i) * self.columns..])
+        let mut rows = self.ins;
+        for (i, row) in rows.iter_mut().enumerate() {
+            *row = &row[start(i) * self.columns..];
+        }
+        rows
     }
-}
-
-/// The same part of all slices.
-#[inline(always)]
-fn part<'a, const N: usize>(x: &[&'a [f32]; N], at: usize, len: usize) -> [&'a [f32]; N] {
-    from_fn(|i| &x[i][at..at + len])
 }
 
 /// Results from terms, in their place.
@@ -253,7 +251,7 @@ fn part<'a, const N: usize>(x: &[&'a [f32]; N], at: usize, len: usize) -> [&'a [
 fn results<const N: usize, F: Formula<N>>(f: F, x: [&[f32]; N], row: Row<f32>, out: &mut [f32]) {
     let x = part(&x, 0, out.len());
     for i in 0..out.len() {
-        out[i] = f.post(from_fn(|n| x[n][i]), Row { t: out[i], ..row });
+        out[i] = f.post(elements(&x, i), Row { t: out[i], ..row });
     }
 }
 

@@ -1,7 +1,12 @@
-use super::Gemm;
-use super::plan::{MAX_SHARED, OwnPacking};
-use crate::cpu::simd::Simd;
-use crate::cpu::threads::Pool;
+//! The products of the CPU against the contract, element by element, at every SIMD level. They are not in the crate, or all of
+//! its kernels would be compiled once more for its tests.
+#![allow(missing_docs)]
+
+use dittograd_device::cpu::gemm::Gemm;
+use dittograd_device::cpu::gemm::plan::{MAX_SHARED, OwnPacking};
+use dittograd_device::cpu::lanes::{Skip, accumulate};
+use dittograd_device::cpu::simd::Simd;
+use dittograd_device::cpu::threads::Pool;
 use dittograd_numerics::K_CHUNK;
 
 /// An element of a product, by the contract.
@@ -32,24 +37,24 @@ fn reference(g: &Gemm, a: &[f32], b: &[f32], bias: Option<&[f32]>) -> Vec<f32> {
     c
 }
 
-pub(crate) struct Rng(pub(crate) u64);
+struct Rng(u64);
 
 impl Rng {
-    pub(crate) fn next(&mut self) -> usize {
+    fn next(&mut self) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
         (self.0 >> 20) as usize
     }
-    pub(crate) fn of<T: Copy>(&mut self, from: &[T]) -> T {
+    fn of<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.next() % from.len()]
     }
-    pub(crate) fn floats(&mut self, len: usize) -> Vec<f32> {
+    fn floats(&mut self, len: usize) -> Vec<f32> {
         (0..len).map(|_| (self.next() % 4001) as f32 / 1999.0 - 1.0).collect()
     }
 }
 
-pub(crate) fn bits(c: &[f32]) -> Vec<u32> {
+fn bits(c: &[f32]) -> Vec<u32> {
     c.iter().map(|x| if x.is_nan() { 0x7fc0_0000 } else { x.to_bits() }).collect()
 }
 
@@ -134,17 +139,20 @@ fn threads_that_pack_columns_of_their_own() {
 
 #[test]
 fn threads_that_pack_nothing_of_their_own() {
-    threads_share(OwnPacking::Nothing, &[(1, 420, 450, 1030), (2, 300, 450, 1030)]);
+    threads_share(OwnPacking::Nothing, &[(1, 250, 340, 1030), (2, 230, 330, 1030)]);
 }
 
-/// Products of these batches and sizes (m, n, k), on any number of threads.
+/// Products of these batches and sizes (m, n, k), on any number of threads. The scalar level, which takes most of the time, has
+/// one of these numbers in turn: how threads share does not depend on the level.
 fn threads_share(own: OwnPacking, sizes: &[(usize, usize, usize, usize)]) {
     let pools = [1, 2, 3, 8].map(Pool::new);
     let mut rng = Rng(0x1111_5432_1abc_def1);
+    let mut turns = pools.iter().map(Pool::threads).cycle();
     for &(batch, m, n, k) in sizes {
         for (ta, tb) in [(false, true), (true, false)] {
+            let turn = turns.next();
             let g = Gemm { batch, m, n, k, ta, tb };
-            assert_eq!(g.shared(2).map(|shared| shared.own), Some(own), "{g:?}");
+            assert_eq!(g.own_packing(2), Some(own), "{g:?}");
             let (a, b, bias) = (rng.floats(batch * m * k), rng.floats(batch * k * n), rng.floats(n));
             // All columns of some rows, and all rows of some columns.
             let edge = |i: usize, len: usize| i < 2 || i % 211 == 13 || i + 1 == len;
@@ -157,7 +165,8 @@ fn threads_share(own: OwnPacking, sizes: &[(usize, usize, usize, usize)]) {
                 }
             }
             for pool in &pools {
-                for simd in Simd::all_available() {
+                let is_run = |s: &Simd| *s != Simd::Scalar || Some(pool.threads()) == turn;
+                for simd in Simd::all_available().into_iter().filter(is_run) {
                     let mut scratch = vec![f32::NAN; g.scratch_len(pool.threads())];
                     let mut c = vec![f32::NAN; batch * m * n];
                     g.run(pool, simd, &a, &b, Some(&bias), &mut c, &mut scratch);
@@ -190,5 +199,48 @@ fn nan_and_infinity_go_through() {
             }
         }
         check(&pools, &g, &a, &b, None);
+    }
+}
+
+#[test]
+fn accumulated_lanes() {
+    const MARK: u32 = 0xff80_0001;
+    let mut rng = Rng(0x2222_5432_1abc_def1);
+    for round in 0..60 {
+        let lanes = rng.of(&[16, 32, 48, 64, 112]);
+        let (terms, columns) = (rng.of(&[0, 1, 2, 5, 33]), rng.of(&[0, 1, 3, 4, 5, 9]));
+        let strides = rng.of(&[[1, 40], [12, 1]]);
+        let (mut a, mut x) = (rng.floats(terms * lanes), rng.floats(40 * 12));
+        for marked in [&mut a, &mut x] {
+            for at in marked.iter_mut().filter(|_| rng.next().is_multiple_of(5)) {
+                *at = f32::from_bits(MARK);
+            }
+        }
+        let old = rng.floats(columns * lanes);
+        for skip in [Skip::Nothing, Skip::Lanes(MARK), Skip::Factors(MARK)] {
+            let begin = round % 2 == 0;
+            let mut want = if begin { vec![0.0; columns * lanes] } else { old.clone() };
+            for (at, sum) in want.iter_mut().enumerate() {
+                for k in 0..terms {
+                    let (lane, factor) =
+                        (a[k * lanes + at % lanes], x[k * strides[0] + at / lanes * strides[1]]);
+                    let out = match skip {
+                        Skip::Nothing => false,
+                        Skip::Lanes(mark) => lane.to_bits() == mark,
+                        Skip::Factors(mark) => factor.to_bits() == mark,
+                    };
+                    *sum = if out { *sum } else { lane.mul_add(factor, *sum) };
+                }
+            }
+            for simd in Simd::all_available() {
+                let mut acc = old.clone();
+                accumulate(simd, skip, lanes, &a, &x, strides, begin, &mut acc);
+                assert_eq!(
+                    bits(&acc),
+                    bits(&want),
+                    "{simd} {skip:?} {lanes} lanes {terms} {columns} {strides:?}"
+                );
+            }
+        }
     }
 }
