@@ -107,8 +107,8 @@ pub(super) fn add_to_maxima<const N: usize, F: Formula<N>>(
     while at < columns {
         let n = LANES.min(columns - at);
         let x = part(&x, at, n);
-        for lane in 0..n {
-            maxima[lane] = larger(f.score(elements(&x, lane)), maxima[lane]);
+        for (lane, max) in maxima.iter_mut().enumerate().take(n) {
+            *max = larger(f.score(elements(&x, lane)), *max);
         }
         at += n;
     }

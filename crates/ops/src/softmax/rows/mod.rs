@@ -250,8 +250,8 @@ impl<'a, const N: usize> Given<'a, N> {
 #[inline(always)]
 fn results<const N: usize, F: Formula<N>>(f: F, x: [&[f32]; N], row: Row<f32>, out: &mut [f32]) {
     let x = part(&x, 0, out.len());
-    for i in 0..out.len() {
-        out[i] = f.post(elements(&x, i), Row { t: out[i], ..row });
+    for (i, out) in out.iter_mut().enumerate() {
+        *out = f.post(elements(&x, i), Row { t: *out, ..row });
     }
 }
 
