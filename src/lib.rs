@@ -90,6 +90,8 @@ pub mod numerics {
 /// [`AnyOp`](ops::AnyOp) is any op, with a [name](ops::AnyOp::NAMES) and [attributes](ops::Attrs). Each op is also a
 /// struct that converts into it, in one module per family: `ops::pointwise::Mul {}`, `ops::reduce::Sum`. Those are
 /// documented in the crate `dittograd-ops`.
+///
+/// A type that implements [`Op`](ops::Op) is an op of your own: [`Session::custom`](crate::session::Session::custom) records it.
 pub mod ops {
     #[doc(inline)]
     pub use dittograd_ops::conv::{ConvWindow, Sizes};
@@ -103,6 +105,8 @@ pub mod ops {
     pub use dittograd_ops::pointwise::map::Map;
     #[doc(inline)]
     pub use dittograd_ops::{AnyOp, Attr, Attrs, Io, Recorder, Val, apply};
+    #[doc(inline)]
+    pub use dittograd_ops::{CpuRun, CudaKernel, Custom, Number, Op, register};
     // The structs of all ops, and the building blocks of kernels.
     #[doc(hidden)]
     pub use dittograd_ops::*;
@@ -125,7 +129,7 @@ pub mod prelude {
     pub use crate::numerics::rng::Stream;
     pub use crate::ops::{ConvWindow, Reduction};
     pub use crate::optim::{Group, Optimizer, Rule, Schedule, rules};
-    pub use crate::params::{Fan, Param, Params};
+    pub use crate::params::{Fan, Param, Params, Scope};
     pub use crate::session::{AttentionOptions, Grads, LabelLoss, Session, Var};
     pub use crate::shape::Shape;
     pub use crate::tensor::{AnyTensor, Tensor};

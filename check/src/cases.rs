@@ -1,11 +1,14 @@
 //! The inputs for the properties: the samples of an op, shapes drawn around tile edges, and values drawn from several
 //! distributions. Every case is determined by the op, its shapes and one seed.
 
+use crate::Magnitude;
 use dittograd_numerics::environment;
+use dittograd_numerics::error::Result;
 use dittograd_numerics::rng::{self, Stream};
 use dittograd_numerics::shape::Shape;
 use dittograd_numerics::tensor::Tensor;
-use dittograd_ops::{AnyOp, AnyTensor, Reject, Sample, SampleIn, draw};
+use dittograd_ops::cases::random_cases;
+use dittograd_ops::{AnyOp, AnyTensor, Cases, Reject, Sample, SampleIn, draw};
 use std::fmt;
 
 /// An op to check: its name, inputs to run it on and inputs it must refuse. It converts from the name of a listed op,
@@ -16,6 +19,8 @@ pub struct Subject {
     pub name: String,
     /// Inputs to run on.
     pub samples: Vec<Sample>,
+    /// Inputs of shapes drawn around tile edges, whose bits are compared too.
+    pub drawn: Vec<Sample>,
     /// Inputs that must be refused.
     pub rejects: Vec<Reject>,
 }
@@ -23,7 +28,12 @@ pub struct Subject {
 impl From<&str> for Subject {
     /// The op of that name. An unknown name gives no samples.
     fn from(name: &str) -> Subject {
-        Subject { name: name.to_string(), samples: AnyOp::samples(name), rejects: AnyOp::rejects(name) }
+        Subject {
+            name: name.to_string(),
+            samples: AnyOp::samples(name),
+            drawn: random_cases(name, RANDOM_SHAPES, &mut Stream::new(seed(name, usize::MAX), 0)),
+            rejects: AnyOp::rejects(name),
+        }
     }
 }
 
@@ -34,6 +44,19 @@ impl From<&Subject> for Subject {
 }
 
 impl Subject {
+    /// An op of one's own. Errors if its name is taken.
+    pub fn of<O: Cases + Send + Sync + 'static>() -> Result<Subject> {
+        dittograd_ops::cases::register::<O>()?;
+        dittograd_ops::register_numbers::<O, Magnitude>();
+        let mut shapes = Stream::new(seed(O::NAME, usize::MAX), 0);
+        Ok(Subject {
+            name: O::NAME.to_string(),
+            samples: O::samples(),
+            drawn: (0..RANDOM_SHAPES).filter_map(|_| O::random(&mut shapes)).collect(),
+            rejects: O::rejects(),
+        })
+    }
+
     /// Samples whose inputs have at most `limit` elements each.
     pub(super) fn small(&self, limit: usize) -> impl Iterator<Item = (usize, &Sample)> {
         let fits = move |s: &Sample| {
@@ -46,9 +69,16 @@ impl Subject {
 
     /// Seed of sample `index`: a function of the name, so that adding an op does not change the cases of others.
     pub fn seed(&self, index: usize) -> u64 {
-        self.name.bytes().fold(rng::mix(index as u64), |h, b| rng::mix(h ^ u64::from(b)))
+        seed(&self.name, index)
     }
 }
+
+fn seed(name: &str, index: usize) -> u64 {
+    name.bytes().fold(rng::mix(index as u64), |h, b| rng::mix(h ^ u64::from(b)))
+}
+
+/// Random shapes per op.
+const RANDOM_SHAPES: usize = 4;
 
 /// The distribution of the numbers of a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,10 +8,8 @@ use dittograd_device::{AnyBuffer, DType, Device, Meta};
 use dittograd_engine::graph::{Compiled, Graph, Passes, Source};
 use dittograd_engine::params::Fingerprint;
 use dittograd_numerics::error::{Error, ErrorKind, Result};
-use dittograd_numerics::rng::Stream;
 use dittograd_numerics::same_bits;
 use dittograd_numerics::tensor::Tensor;
-use dittograd_ops::cases::random_cases;
 use dittograd_ops::pointwise::{self, Row};
 use dittograd_ops::{AnyOp, AnyTensor, DeviceRecorder, Io, Recorder, Val, apply};
 
@@ -374,9 +372,6 @@ fn index_rejects(
     Ok(())
 }
 
-/// Random shapes per op in [`bits`].
-const RANDOM_SHAPES: usize = 4;
-
 /// Value and gradients of every sample, and of some shapes around tile edges, have the same bits on all given devices.
 pub fn bits(subject: impl Into<Subject>, devices: &[Device]) -> Outcome {
     let (subject, property) = (subject.into(), Property::Bits);
@@ -385,9 +380,7 @@ pub fn bits(subject: impl Into<Subject>, devices: &[Device]) -> Outcome {
         return Err(plain_failure(&subject.name, property, "no device was given".into()));
     };
     let mut report = Report::new(&subject, property);
-    let mut shapes = Stream::new(subject.seed(usize::MAX), 0);
-    let drawn = random_cases(&subject.name, RANDOM_SHAPES, &mut shapes);
-    for (index, sample) in subject.samples.iter().chain(&drawn).enumerate() {
+    for (index, sample) in subject.samples.iter().chain(&subject.drawn).enumerate() {
         let case = Case::draw(sample, Values::Uniform, subject.seed(index));
         let error = |e: Error| case.error(&subject, property, &e);
         let want = run_on(first, &case).map_err(error)?;

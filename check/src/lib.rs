@@ -22,6 +22,7 @@ pub use rules::{adjoint, device_gradient, forward, gradient, second};
 use dittograd_device::{Backend, DType, Device, Meta};
 use dittograd_numerics::error::{Error, Result};
 use dittograd_ops::{AnyOp, AnyTensor};
+pub use dittograd_ops::{Bound, Cases, Reject, Sample, SampleIn};
 use std::fmt;
 
 /// The properties that are checked.

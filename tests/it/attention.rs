@@ -439,3 +439,35 @@ fn a_compiled_step_of_self_attention_turns_and_pads_nothing() {
     Optimizer::sgd(0.5).step(&same, grads).unwrap();
     assert_eq!(params.fingerprint().unwrap(), same.fingerprint().unwrap());
 }
+
+/// Larger heads than the kernels take are computed by products: first and second derivatives, eager and compiled, with one answer.
+#[test]
+fn heads_of_any_size() {
+    let d = device();
+    for (dims, dv) in [([2, 5, 257], 3), ([2, 5, 8], 300), ([1, 4, 512], 512)] {
+        let [q, k] = [1, 2].map(|by| drawn(&dims, by));
+        let v = drawn(&[dims[0], dims[1], dv], 3);
+        for causal in [false, true] {
+            let mut f = Session::eager(&d).compile(move |s, x| {
+                let [q, k, v] = [x[0].tracked()?, x[1].tracked()?, x[2].tracked()?];
+                let options = |composed| AttentionOptions { causal, composed, ..Default::default() };
+                let y = q.attention(k, v, options(false))?;
+                let mut all = vec![y, q.attention(k, v, options(true))?];
+                all.extend(s.grad(y.square()?.sum()?, &[q, k, v])?);
+                Ok(all)
+            });
+            let ins = [q.clone().into(), k.clone().into(), v.clone().into()];
+            let got = f.call(&ins).unwrap();
+            assert_eq!(got[0], got[1], "{dims:?}");
+            assert_eq!(got, f.eager(&ins).unwrap(), "{dims:?}");
+        }
+    }
+    let s = Session::eager(&d);
+    let qkv = s.input(&drawn(&[2, 4, 3, 2, 260], 4)).unwrap();
+    let y = qkv.self_attention(AttentionOptions::default()).unwrap();
+    let by_parts = |i: usize| qkv.select(2, i).unwrap().permute(&[0, 2, 1, 3]).unwrap();
+    let options = AttentionOptions { composed: true, ..Default::default() };
+    let want =
+        by_parts(0).attention(by_parts(1), by_parts(2), options).unwrap().permute(&[0, 2, 1, 3]).unwrap();
+    assert_eq!(data(y), data(want));
+}

@@ -11,9 +11,11 @@ use dittograd_numerics::error::{Error, ErrorKind, Result};
 use dittograd_numerics::scalar::Scalar;
 use dittograd_numerics::shape::Shape;
 use dittograd_numerics::tensor::Tensor;
+use std::borrow::Cow;
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::fmt;
+use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -188,6 +190,8 @@ pub struct Params {
     list: Vec<Param>,
     /// Where each name is in the list.
     names: HashMap<String, usize>,
+    /// What the names of new parameters begin with, inside scopes.
+    prefix: String,
     /// Elements of all together, and the most that there may be.
     numel: usize,
     most: usize,
@@ -197,7 +201,15 @@ impl Params {
     /// No parameters yet. Initial values will be drawn from `seed`.
     pub fn new(device: &Device, seed: u64) -> Params {
         let (list, names) = (Vec::new(), HashMap::new());
-        Params { device: device.clone(), seed, list, names, numel: 0, most: usize::MAX }
+        Params {
+            device: device.clone(),
+            seed,
+            list,
+            names,
+            prefix: String::new(),
+            numel: 0,
+            most: usize::MAX,
+        }
     }
 
     /// The same with room for so many elements in all: a parameter beyond that is an error before it takes any memory. For models
@@ -207,11 +219,54 @@ impl Params {
         self
     }
 
+    /// The same parameters, where `name` and a dot come before every name that is given: two models can be in one `Params`.
+    /// Initial values do not depend on names.
+    ///
+    /// ```
+    /// use dittograd::prelude::*;
+    /// # fn main() -> Result<()> {
+    /// let mut params = Params::new(&Device::cpu()?, 0);
+    /// let encoder = Mlp::new(&mut params.scope("encoder"), &[8, 16, 4])?;
+    /// let decoder = Mlp::new(&mut params.scope("decoder"), &[4, 16, 8])?;
+    /// assert!(params.get("encoder.net.0.weight").is_some());
+    /// for p in params.under("encoder") {
+    ///     p.set_trainable(false); // frozen: a step trains the decoder only
+    /// }
+    /// # let _ = (encoder, decoder);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[doc(alias("pp", "push_prefix"))]
+    pub fn scope(&mut self, name: &str) -> Scope<'_> {
+        let outer = self.prefix.len();
+        if !name.is_empty() {
+            self.prefix.push_str(name);
+            self.prefix.push('.');
+        }
+        Scope { params: self, outer }
+    }
+
+    /// A name with those of the scopes around it.
+    fn full_name<'a>(&self, name: &'a str) -> Cow<'a, str> {
+        if self.prefix.is_empty() { name.into() } else { format!("{}{name}", self.prefix).into() }
+    }
+
+    /// The parameters whose names begin with `name` and a dot: those that were made in that scope.
+    pub fn under(&self, name: &str) -> impl Iterator<Item = &Param> {
+        let prefix = format!("{}.", self.full_name(name));
+        self.list.iter().filter(move |p| p.name().starts_with(&prefix))
+    }
+
     /// The shape of a new parameter, if there is room for it and its name is free.
     pub(crate) fn room(&self, name: &str, dims: &[usize]) -> Result<Shape> {
         let shape = Shape::new(dims)?;
-        if name.is_empty() || self.get(name).is_some() {
-            let why = format!("`{name}` is empty or taken; names must be unique");
+        if name.is_empty() {
+            return Err(Error::argument("parameter", "name", "is empty; every parameter has a name"));
+        }
+        if self.get(name).is_some() {
+            let full = self.full_name(name);
+            let why =
+                format!("`{full}` is taken; make the second model in a scope: `params.scope(\"second\")`");
             return Err(Error::argument("parameter", "name", why));
         }
         if self.numel.saturating_add(shape.numel()) > self.most {
@@ -243,7 +298,8 @@ impl Params {
 
     pub(crate) fn add(&mut self, name: &str, value: AnyBuffer) -> Result<Param> {
         self.numel += self.room(name, value.shape().dims())?.numel();
-        let param = Param::new(name, value);
+        let name = self.full_name(name);
+        let param = Param::new(&name, value);
         self.names.insert(name.into(), self.list.len());
         self.list.push(param.clone());
         Ok(param)
@@ -271,9 +327,9 @@ impl Params {
         self.list.is_empty()
     }
 
-    /// The parameter of that name.
+    /// The parameter of that name; in a scope, of that name there.
     pub fn get(&self, name: &str) -> Option<&Param> {
-        self.names.get(name).map(|i| &self.list[*i])
+        self.names.get(&*self.full_name(name)).map(|i| &self.list[*i])
     }
 
     /// Elements of all parameters together.
@@ -291,6 +347,34 @@ impl Params {
             print.add(p.name(), &p.get()?);
         }
         Ok(print.finish())
+    }
+}
+
+/// [`Params`] inside a scope: what [`Params::scope`] returns. It is used as `Params` are.
+#[derive(Debug)]
+pub struct Scope<'a> {
+    params: &'a mut Params,
+    /// Length of the prefix outside.
+    outer: usize,
+}
+
+impl Deref for Scope<'_> {
+    type Target = Params;
+
+    fn deref(&self) -> &Params {
+        self.params
+    }
+}
+
+impl DerefMut for Scope<'_> {
+    fn deref_mut(&mut self) -> &mut Params {
+        self.params
+    }
+}
+
+impl Drop for Scope<'_> {
+    fn drop(&mut self) {
+        self.params.prefix.truncate(self.outer);
     }
 }
 

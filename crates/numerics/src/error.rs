@@ -240,6 +240,11 @@ pub enum ErrorKind {
         /// What would be understood.
         want: &'static str,
     },
+    /// What a program that uses the library has to say.
+    Message {
+        /// Its words.
+        why: String,
+    },
     /// A broken internal invariant: a bug in this crate.
     Internal {
         /// Which one.
@@ -254,6 +259,20 @@ impl Error {
         Error(Box::new(Inner { op: op.into(), kind }))
     }
 
+    /// An error of a program that uses the library, in its own words.
+    ///
+    /// ```
+    /// # use dittograd::prelude::*;
+    /// fn positive(x: f32) -> Result<f32> {
+    ///     if x > 0.0 { Ok(x) } else { Err(Error::msg(format!("{x} is not positive"))) }
+    /// }
+    /// assert_eq!(positive(-1.0).unwrap_err().to_string(), "-1 is not positive");
+    /// ```
+    #[cold]
+    pub fn msg(why: impl Into<String>) -> Error {
+        Error::new("", ErrorKind::Message { why: why.into() })
+    }
+
     /// The operation that failed.
     pub fn op(&self) -> &str {
         &self.0.op
@@ -264,8 +283,7 @@ impl Error {
         &self.0.kind
     }
 
-    /// A bad argument.
-    #[doc(hidden)]
+    /// A bad argument: which one, what is wrong with it, and what would be right.
     #[cold]
     pub fn argument(op: impl Into<String>, name: &'static str, why: impl Into<String>) -> Error {
         Error::new(op, ErrorKind::Argument { name, why: why.into() })
@@ -289,6 +307,12 @@ impl Error {
 
 impl std::error::Error for Error {}
 
+impl From<std::io::Error> for Error {
+    fn from(e: std::io::Error) -> Error {
+        Error::new("io", ErrorKind::Message { why: e.to_string() })
+    }
+}
+
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Error({self})")
@@ -298,8 +322,11 @@ impl fmt::Debug for Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let f = &mut OneLine(f);
-        write!(f, "{}: ", self.0.op)?;
+        if !self.0.op.is_empty() {
+            write!(f, "{}: ", self.0.op)?;
+        }
         match &self.0.kind {
+            ErrorKind::Message { why } => f.write_str(why),
             ErrorKind::Arity { want, got } => write!(f, "takes {want} inputs, got {got}"),
             ErrorKind::Rank { want, got } => {
                 let rank = got.rank();

@@ -8,6 +8,8 @@ use dittograd_numerics::rng::Stream;
 use dittograd_numerics::shape::Shape;
 use dittograd_numerics::sum::{CHUNK, ROWS};
 use dittograd_numerics::tensor::Tensor;
+use std::any::TypeId;
+use std::sync::PoisonError;
 
 /// Roundings on the longest path through either tree of `n` elements.
 pub(crate) fn depth(n: usize) -> f64 {
@@ -159,22 +161,59 @@ pub fn draw(ins: &[SampleIn], stream: &mut Stream) -> Result<Vec<AnyTensor<f32>>
     ins.iter().map(one).collect()
 }
 
+/// What [`Cases`] says of the ops of a type that is not in the list.
+#[derive(Clone, Copy)]
+struct OwnCases {
+    bound: fn(&Custom, &[Meta]) -> Bound,
+    statistics: fn(&Custom, &[Meta]) -> std::ops::Range<usize>,
+    linear: fn(&Custom, &[Meta]) -> Vec<Vec<usize>>,
+}
+
+/// [`OwnCases`] by types.
+static OWN: Known<TypeId, OwnCases> = Known::new(Default::default);
+
+/// Makes known what [`Cases`] says of an op of one's own.
+pub fn register<O: Cases + Send + Sync + 'static>() -> Result<()> {
+    crate::register::<O>()?;
+    let cases = OwnCases {
+        bound: |op, ins| op.get::<O>().map_or(Bound::EXACT, |op| op.bound(ins)),
+        statistics: |op, ins| op.get::<O>().map_or(0..0, |op| op.statistics(ins)),
+        linear: |op, ins| op.get::<O>().map_or_else(Vec::new, |op| op.linear(ins)),
+    };
+    OWN.write().unwrap_or_else(PoisonError::into_inner).insert(TypeId::of::<O>(), cases);
+    Ok(())
+}
+
+fn own<T>(op: &Custom, f: impl FnOnce(OwnCases) -> T) -> Option<T> {
+    let cases = OWN.read().unwrap_or_else(PoisonError::into_inner).get(&op.kind()).copied();
+    cases.map(f)
+}
+
 macro_rules! any_cases {
     ($($name:ident: $module:ident::$op:ident,)*) => {
         impl AnyOp {
             /// See [`Cases::linear`].
             pub fn linear(&self, ins: &[Meta]) -> Vec<Vec<usize>> {
-                match self { $(AnyOp::$op(op) => op.linear(ins),)* }
+                match self {
+                    $(AnyOp::$op(op) => op.linear(ins),)*
+                    AnyOp::Custom(op) => own(op, |cases| (cases.linear)(op, ins)).unwrap_or_default(),
+                }
             }
 
             /// See [`Cases::bound`].
             pub fn bound(&self, ins: &[Meta]) -> Bound {
-                match self { $(AnyOp::$op(op) => op.bound(ins),)* }
+                match self {
+                    $(AnyOp::$op(op) => op.bound(ins),)*
+                    AnyOp::Custom(op) => own(op, |cases| (cases.bound)(op, ins)).unwrap_or(Bound::EXACT),
+                }
             }
 
             /// See [`Cases::statistics`].
             pub fn statistics(&self, ins: &[Meta]) -> std::ops::Range<usize> {
-                match self { $(AnyOp::$op(op) => op.statistics(ins),)* }
+                match self {
+                    $(AnyOp::$op(op) => op.statistics(ins),)*
+                    AnyOp::Custom(op) => own(op, |cases| (cases.statistics)(op, ins)).unwrap_or(0..0),
+                }
             }
 
             /// The samples of the op of that name.

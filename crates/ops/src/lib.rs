@@ -9,6 +9,7 @@ mod attrs;
 mod cache;
 #[cfg(feature = "cases")]
 pub mod cases;
+mod custom;
 mod definitions;
 mod eager;
 mod list;
@@ -41,6 +42,7 @@ pub(crate) use cache::{Generated, Known, known};
 pub(crate) use cases::sample_shapes;
 #[cfg(feature = "cases")]
 pub use cases::{Bound, Cases, Reject, Sample, SampleIn, draw};
+pub use custom::{CudaKernel, Custom, Number, register, register_numbers};
 pub use definitions::Definitions;
 #[doc(hidden)]
 pub use dittograd_numerics::tensor::AnyTensor;

@@ -176,7 +176,10 @@ macro_rules! any_op {
         /// Any op, as tapes and graphs hold it.
         #[derive(Clone, Debug, PartialEq)]
         #[allow(missing_docs)]
-        pub enum AnyOp { $($op($module::$op),)* }
+        pub enum AnyOp {
+            $($op($module::$op),)*
+            Custom(Custom),
+        }
 
         $(impl From<$module::$op> for AnyOp {
             fn from(op: $module::$op) -> AnyOp {
@@ -190,57 +193,90 @@ macro_rules! any_op {
 
             /// The op's name.
             pub fn name(&self) -> &'static str {
-                match self { $(AnyOp::$op(_) => <$module::$op as Op>::NAME,)* }
+                match self {
+                    $(AnyOp::$op(_) => <$module::$op as Op>::NAME,)*
+                    AnyOp::Custom(op) => op.op().name(),
+                }
             }
 
             /// See [`Op::shape`].
             pub fn shape(&self, ins: &[Meta]) -> Result<Meta> {
-                match self { $(AnyOp::$op(op) => op.shape(ins),)* }
+                match self {
+                    $(AnyOp::$op(op) => op.shape(ins),)*
+                    AnyOp::Custom(op) => op.op().shape(ins),
+                }
             }
 
             /// See [`Op::index_limit`].
             pub fn index_limit(&self, ins: &[Meta]) -> Option<(usize, usize)> {
-                match self { $(AnyOp::$op(op) => op.index_limit(ins),)* }
+                match self {
+                    $(AnyOp::$op(op) => op.index_limit(ins),)*
+                    AnyOp::Custom(op) => op.op().index_limit(ins),
+                }
             }
 
             /// See [`Op::index_bound`].
             pub fn index_bound(&self, ins: &[Meta]) -> IndexBound {
-                match self { $(AnyOp::$op(op) => op.index_bound(ins),)* }
+                match self {
+                    $(AnyOp::$op(op) => op.index_bound(ins),)*
+                    AnyOp::Custom(op) => op.op().index_bound(ins),
+                }
             }
 
             /// See [`Op::view`].
             pub fn view(&self, ins: &[Meta]) -> Option<usize> {
-                match self { $(AnyOp::$op(op) => op.view(ins),)* }
+                match self {
+                    $(AnyOp::$op(op) => op.view(ins),)*
+                    AnyOp::Custom(_) => None,
+                }
             }
 
             /// See [`Op::overwrites`].
             pub fn overwrites(&self) -> bool {
-                match self { $(AnyOp::$op(op) => op.overwrites(),)* }
+                match self {
+                    $(AnyOp::$op(op) => op.overwrites(),)*
+                    AnyOp::Custom(_) => false,
+                }
             }
 
             /// See [`Op::workspace`].
             pub fn workspace(&self, ins: &[Meta], device: &Device) -> usize {
-                match self { $(AnyOp::$op(op) => op.workspace(ins, device),)* }
+                match self {
+                    $(AnyOp::$op(op) => op.workspace(ins, device),)*
+                    AnyOp::Custom(op) => op.op().workspace(ins, device),
+                }
             }
 
             /// See [`Op::cpu`].
             pub fn cpu(&self, run: CpuRun<'_>) {
-                match self { $(AnyOp::$op(op) => op.cpu(run),)* }
+                match self {
+                    $(AnyOp::$op(op) => op.cpu(run),)*
+                    AnyOp::Custom(op) => op.op().cpu(run),
+                }
             }
 
             /// See [`Op::prepared`].
             pub fn prepared(&self, ins: &[Meta]) -> Option<Kernel> {
-                match self { $(AnyOp::$op(op) => op.prepared(ins),)* }
+                match self {
+                    $(AnyOp::$op(op) => op.prepared(ins),)*
+                    AnyOp::Custom(op) => op.op().prepared(ins),
+                }
             }
 
             /// See [`Op::cuda`].
             pub(crate) fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {
-                match self { $(AnyOp::$op(op) => op.cuda(run),)* }
+                match self {
+                    $(AnyOp::$op(op) => op.cuda(run),)*
+                    AnyOp::Custom(op) => op.op().cuda(run),
+                }
             }
 
             /// See [`Op::cuda_modules`].
             pub fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<Source> {
-                match self { $(AnyOp::$op(op) => op.cuda_modules(ins, gpu),)* }
+                match self {
+                    $(AnyOp::$op(op) => op.cuda_modules(ins, gpu),)*
+                    AnyOp::Custom(op) => op.op().cuda_modules(ins, gpu),
+                }
             }
 
             /// See [`Op::fused_modules`].
@@ -250,28 +286,43 @@ macro_rules! any_op {
                 gpu: &Gpu,
                 fused: fused::FusedCode<'_>,
             ) -> Option<Vec<Source>> {
-                match self { $(AnyOp::$op(op) => op.fused_modules(ins, gpu, fused),)* }
+                match self {
+                    $(AnyOp::$op(op) => op.fused_modules(ins, gpu, fused),)*
+                    AnyOp::Custom(_) => None,
+                }
             }
 
             /// See [`Op::fusion`].
             pub fn fusion(&self, ins: &[Meta]) -> fused::Fusion {
-                match self { $(AnyOp::$op(op) => op.fusion(ins),)* }
+                match self {
+                    $(AnyOp::$op(op) => op.fusion(ins),)*
+                    AnyOp::Custom(_) => fused::Fusion::default(),
+                }
             }
 
             /// See [`Op::as_pointwise`].
             pub fn as_pointwise(&self, ins: &[Meta]) -> Option<pointwise::expression::Pointwise> {
-                match self { $(AnyOp::$op(op) => op.as_pointwise(ins),)* }
+                match self {
+                    $(AnyOp::$op(op) => op.as_pointwise(ins),)*
+                    AnyOp::Custom(op) => op.op().as_pointwise(ins),
+                }
             }
 
             /// See [`Op::as_fold`].
             pub fn as_fold(&self, ins: &[Meta]) -> Option<(reduce::fold::Fold, Vec<usize>)> {
-                match self { $(AnyOp::$op(op) => op.as_fold(ins),)* }
+                match self {
+                    $(AnyOp::$op(op) => op.as_fold(ins),)*
+                    AnyOp::Custom(_) => None,
+                }
             }
 
             /// See [`Op::vjp`].
             pub fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {
                 let _strict = dittograd_numerics::environment::enter();
-                match self { $(AnyOp::$op(op) => op.vjp(r, io, dy),)* }
+                match self {
+                    $(AnyOp::$op(op) => op.vjp(r, io, dy),)*
+                    AnyOp::Custom(op) => op.op().vjp(r, io, dy),
+                }
             }
 
             /// See [`Op::reference`]. Errors if the inputs do not fit.
@@ -282,17 +333,26 @@ macro_rules! any_op {
                 if let Some((i, limit)) = self.index_limit(&metas) {
                     check_indices(self.name(), ins[i].idx()?.data(), limit)?;
                 }
-                match self { $(AnyOp::$op(op) => op.reference(ins),)* }
+                match self {
+                    $(AnyOp::$op(op) => op.reference(ins),)*
+                    AnyOp::Custom(op) => op.reference(ins),
+                }
             }
 
             /// See [`Op::differentiable`].
             pub fn differentiable(&self) -> bool {
-                match self { $(AnyOp::$op(op) => op.differentiable(),)* }
+                match self {
+                    $(AnyOp::$op(op) => op.differentiable(),)*
+                    AnyOp::Custom(op) => op.op().differentiable(),
+                }
             }
 
             /// See [`Op::attrs`].
             pub fn attrs(&self) -> Vec<(&'static str, Attr)> {
-                match self { $(AnyOp::$op(op) => op.attrs(),)* }
+                match self {
+                    $(AnyOp::$op(op) => op.attrs(),)*
+                    AnyOp::Custom(op) => op.op().attrs(),
+                }
             }
 
             /// The op of that name with the given attributes.
@@ -300,7 +360,11 @@ macro_rules! any_op {
                 $(if name == <$module::$op as Op>::NAME {
                     return Ok(AnyOp::$op(<$module::$op as Op>::from_attrs(attrs)?));
                 })*
-                Err(Error::argument("op", "name", format!("`{name}` is not an op; `dittograd ops` lists them")))
+                if let Some(op) = custom::from_name(name, attrs) {
+                    return op;
+                }
+                let why = format!("`{name}` is not an op; `dittograd ops` lists them, and a program can register its own");
+                Err(Error::argument("op", "name", why))
             }
         }
     };

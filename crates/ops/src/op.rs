@@ -1,14 +1,15 @@
 //! The trait that every op implements: what it is and how it runs. What it is tested with is [`Cases`](crate::cases::Cases).
 
-use crate::pointwise::expression::Pointwise;
+use crate::pointwise::expression::{Expr, Pointwise};
+use crate::pointwise::map::Map;
 use crate::reduce::fold::Fold;
-use crate::{AnyOp, AnyTensor, Attr, Attrs, fused};
+use crate::{AnyOp, AnyTensor, Attr, Attrs, CudaKernel, custom, fused};
 use dittograd_device::cpu::simd::Simd;
 use dittograd_device::cpu::threads::Pool;
 use dittograd_device::cuda::{Cuda, Source};
 use dittograd_device::{Device, Meta};
 use dittograd_numerics::Numerics;
-use dittograd_numerics::error::Result;
+use dittograd_numerics::error::{Error, Result};
 use dittograd_numerics::scalar::Scalar;
 use dittograd_numerics::shape::Shape;
 use dittograd_numerics::tensor::Tensor;
@@ -26,6 +27,14 @@ pub trait Recorder {
     fn record(&mut self, op: AnyOp, ins: &[Val]) -> Result<Val>;
     /// Shape and element type of a value.
     fn meta(&self, v: Val) -> Meta;
+}
+
+impl dyn Recorder + '_ {
+    /// Records an elementwise formula over values that broadcast.
+    pub fn pointwise(&mut self, ins: &[Val], f: impl FnOnce(&[Expr]) -> Expr) -> Result<Val> {
+        let metas: Vec<Meta> = ins.iter().map(|v| self.meta(*v)).collect();
+        self.record(Map::of(&metas, f)?.into(), ins)
+    }
 }
 
 /// What a gradient rule can see: the inputs and the value of the op.
@@ -150,8 +159,10 @@ pub trait Op: Clone + PartialEq + Debug + Sized {
         0
     }
 
-    /// Fills the output on the CPU.
-    fn cpu(&self, run: CpuRun<'_>);
+    /// Fills the output on the CPU. Without it the definition is computed in float32, which is slow.
+    fn cpu(&self, run: CpuRun<'_>) {
+        custom::cpu_by_definition(self, run);
+    }
 
     /// [`Op::cpu`] on inputs of these shapes, for many runs: whatever takes memory to make, a program or a table, was made
     /// before the first. `None` where there is nothing of the kind.
@@ -159,18 +170,38 @@ pub trait Op: Clone + PartialEq + Debug + Sized {
         None
     }
 
+    /// The CUDA kernel that fills the output, for ops that need only one. Without it, and without a `cuda` of its own, the op cannot
+    /// run on a GPU.
+    fn cuda_kernel(&self, _ins: &[Meta]) -> Option<CudaKernel> {
+        None
+    }
+
     /// Queues the kernels that fill the output on CUDA.
-    fn cuda(&self, run: &CudaRun<'_>) -> Result<()>;
+    #[doc(hidden)]
+    fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {
+        match self.cuda_kernel(run.metas) {
+            Some(kernel) => kernel.launch(Self::NAME, run),
+            None => Err(Error::unsupported(
+                Self::NAME,
+                "CUDA: it has no kernel there; give it `cuda_kernel`, or compute it on the CPU",
+            )),
+        }
+    }
 
     /// The CUDA modules the launch will want, as (name, source), for compiling ahead.
-    fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<Source>;
+    #[doc(hidden)]
+    fn cuda_modules(&self, ins: &[Meta], _gpu: &Gpu) -> Vec<Source> {
+        self.cuda_kernel(ins).map(|kernel| kernel.module(Self::NAME)).into_iter().collect()
+    }
 
     /// What may be fused to the op, on inputs that [`Op::shape`] accepts. Reductions say it by [`Op::as_fold`].
+    #[doc(hidden)]
     fn fusion(&self, _ins: &[Meta]) -> fused::Fusion {
         fused::Fusion::default()
     }
 
     /// The CUDA modules with a prologue and an epilogue in their kernels, if these can take them in.
+    #[doc(hidden)]
     fn fused_modules(&self, _ins: &[Meta], _gpu: &Gpu, _fused: fused::FusedCode<'_>) -> Option<Vec<Source>> {
         None
     }
@@ -189,7 +220,9 @@ pub trait Op: Clone + PartialEq + Debug + Sized {
 
     /// Records the gradients of the inputs given the gradient `dy` of the value; `None` where there is
     /// none to be had (indices, or no dependence).
-    fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>>;
+    fn vjp(&self, _r: &mut dyn Recorder, _io: Io<'_>, _dy: Val) -> Result<Vec<Option<Val>>> {
+        Err(Error::unsupported(Self::NAME, "gradients: it has no rule; give it `vjp`"))
+    }
 
     /// The definition, naively, in any scalar type. Written from the formula, not from the kernels.
     fn reference<T: Scalar>(&self, ins: &[AnyTensor<T>]) -> Result<Tensor<T>>;
@@ -207,5 +240,7 @@ pub trait Op: Clone + PartialEq + Debug + Sized {
     }
 
     /// The op with the given attributes.
-    fn from_attrs(attrs: &Attrs) -> Result<Self>;
+    fn from_attrs(_attrs: &Attrs) -> Result<Self> {
+        Err(Error::unsupported(Self::NAME, "being read from a text: give it `attrs` and `from_attrs`"))
+    }
 }

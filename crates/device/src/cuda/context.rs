@@ -186,7 +186,8 @@ impl Cuda {
             )
         })?;
         let device = driver.device(number)?;
-        let get = |attribute| Ok(driver.device_attribute(attribute, device)?.max(0) as u32);
+        let get =
+            |attribute| -> Result<u32> { Ok(driver.device_attribute(attribute, device)?.max(0) as u32) };
         let (major, minor) = (get(attribute::MAJOR)?, get(attribute::MINOR)?);
         let (sm_count, max_shared) = (get(attribute::MULTIPROCESSORS)?, get(attribute::SHARED_OPTIN)?);
         let name = driver.device_name(device)?;

@@ -5,7 +5,7 @@ use dittograd_numerics::environment;
 use dittograd_numerics::error::{Error, ErrorKind, Result};
 use dittograd_numerics::shape::Shape;
 use dittograd_ops::attention::rope::{Rope, rope_table};
-use dittograd_ops::attention::{Attention, AttentionMask, SelfAttention, parts};
+use dittograd_ops::attention::{Attention, AttentionMask, MAX_HEAD, SelfAttention, parts};
 use dittograd_ops::layout::Slice;
 use dittograd_ops::matmul::Bmm;
 
@@ -20,7 +20,7 @@ pub struct AttentionOptions<'s> {
     /// Factor of the scores; by default `1 / sqrt(d)`.
     pub scale: Option<f64>,
     /// Whether to compute it by matrix products and a softmax, which store all scores, instead of block by block. The
-    /// values are the same up to rounding.
+    /// values are the same up to rounding. Heads of more than 256 elements are always computed so.
     pub composed: bool,
 }
 
@@ -50,7 +50,7 @@ impl<'s> Var<'s> {
         let op = Attention { causal: options.causal, scale: options.scale };
         let mut ins = vec![self, k, v];
         ins.extend(options.mask);
-        if options.composed {
+        if options.composed || q.last().max(v.shape()?.last()) > MAX_HEAD {
             return self.composed(k, v, op, options.mask);
         }
         let packed = self.session().apply(op, &ins)?;
@@ -68,10 +68,10 @@ impl<'s> Var<'s> {
     /// [`Var::attention`] on permuted axes, without the copies.
     pub fn self_attention(self, options: AttentionOptions<'s>) -> Result<Var<'s>> {
         let op = SelfAttention { causal: options.causal, scale: options.scale };
-        dittograd_ops::Op::shape(&op, &[self.meta()?])?;
+        op.check(self.meta()?)?;
         let shape = self.shape()?;
         let (dims, rank) = (shape.dims(), shape.rank());
-        if options.mask.is_some() || options.composed {
+        if options.mask.is_some() || options.composed || shape.last() > MAX_HEAD {
             // Without the axis of length 3, n and heads are the two axes before the last.
             let mut order: Vec<usize> = (0..rank - 1).collect();
             order.swap(rank - 4, rank - 3);
@@ -89,7 +89,7 @@ impl<'s> Var<'s> {
         let (qs, ks, vs) = (self.meta()?, k.meta()?, v.meta()?);
         let metas: Vec<_> =
             [Ok(qs), Ok(ks), Ok(vs)].into_iter().chain(mask.map(|m| m.meta())).collect::<Result<_>>()?;
-        dittograd_ops::Op::shape(&op, &metas)?;
+        op.check(&metas)?;
         let (qs, ks, vs) = (qs.shape, ks.shape, vs.shape);
         let (n, m, d) = (qs.dims()[qs.rank() - 2], ks.dims()[ks.rank() - 2], qs.last());
         let batch: usize = ks.dims()[..ks.rank() - 2].iter().product();

@@ -54,7 +54,9 @@ use dittograd_numerics::error::{Error, ErrorKind, Result};
 use dittograd_numerics::scalar::Scalar;
 use dittograd_numerics::shape::Shape;
 use dittograd_numerics::tensor::{AnyTensor, Tensor};
-use dittograd_ops::{AnyOp, Recorder, Val};
+use dittograd_ops::pointwise::expression::Expr;
+use dittograd_ops::pointwise::map::Map;
+use dittograd_ops::{AnyOp, Custom, Op, Recorder, Val};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -409,6 +411,31 @@ impl Session {
     /// Records any op on values of this session.
     pub fn apply(&self, op: impl Into<AnyOp>, ins: &[Var<'_>]) -> Result<Var<'_>> {
         self.apply_any(op.into(), ins)
+    }
+
+    /// Records an op of one's own: any type that implements [`Op`](dittograd_ops::Op). It works wherever the library's ops do:
+    /// eagerly and compiled, on every device it has a kernel for, with gradients if it has a rule.
+    pub fn custom<O: Op + Send + Sync + 'static>(&self, op: &O, ins: &[Var<'_>]) -> Result<Var<'_>> {
+        self.apply_any(Custom::new(op.clone())?.into(), ins)
+    }
+
+    /// Records an elementwise formula over values that broadcast, as one op: its kernels and its gradient are made from the formula,
+    /// and it is fused with its neighbours as any other.
+    ///
+    /// ```
+    /// use dittograd::prelude::*;
+    /// use dittograd::scalar::Real;
+    /// # fn main() -> Result<()> {
+    /// let session = Session::eager(&Device::cpu()?);
+    /// let x = session.variable(&Tensor::new(&[3], vec![-1.0f32, 0.0, 2.0])?)?;
+    /// let y = session.pointwise(&[x], |v| v[0] * v[0].sigmoid())?;
+    /// assert_eq!(y.value::<f32>()?, x.mul(x.sigmoid()?)?.value::<f32>()?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn pointwise(&self, ins: &[Var<'_>], f: impl FnOnce(&[Expr]) -> Expr) -> Result<Var<'_>> {
+        let metas: Vec<Meta> = ins.iter().map(|v| v.meta()).collect::<Result<_>>()?;
+        self.apply_any(Map::of(&metas, f)?.into(), ins)
     }
 
     /// Apart from `apply`, so that it is compiled once, not for every op.

@@ -37,6 +37,9 @@ pub(super) fn pitch(d: usize) -> usize {
 /// Shared memory of a block up to which a multiprocessor holds two of them.
 pub(super) const MAX_SHARED_OF_TWO_BLOCKS: usize = 113 * 1024;
 
+/// Why a GPU cannot. By the composed form it could, but with other bits than all others.
+const TOO_LITTLE_SHARED: &str = "this GPU's blocks have too little shared memory for such heads; GPUs of compute capability 8.0 and above have enough";
+
 /// A variant of the kernels and its shared memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Variant {
@@ -93,7 +96,7 @@ impl Variant {
                 return Ok(v);
             }
         }
-        Err(Error::unsupported("attention", "this GPU's blocks have too little shared memory"))
+        Err(Error::unsupported("attention", TOO_LITTLE_SHARED))
     }
 
     pub(super) fn backward(g: &Geometry, gpu: &Gpu) -> Result<Variant> {
@@ -113,7 +116,7 @@ impl Variant {
                 return Ok(v);
             }
         }
-        Err(Error::unsupported("attention_bwd", "this GPU's blocks have too little shared memory"))
+        Err(Error::unsupported("attention_bwd", TOO_LITTLE_SHARED))
     }
 
     /// Rows a block owns.
@@ -299,4 +302,25 @@ pub(super) fn fill_gaps(cuda: &Cuda, out: u64, parts: &[Shape]) -> Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::geometry::MAX_HEAD;
+    use super::*;
+
+    /// Blocks of compute capability 8.6 and 8.9 have the least shared memory of all from 8.0 on.
+    #[test]
+    fn all_heads_fit_a_block_of_99_kib() {
+        let gpu = Gpu { sm_count: 58, shared: 99 * 1024, numerics: Numerics::Strict };
+        for d in 1..=MAX_HEAD {
+            for dv in [1, d, MAX_HEAD] {
+                let shape = |last: usize| Shape::new(&[2, 70, last]);
+                let [q, v] = [shape(d), shape(dv)].map(Result::unwrap_or_default);
+                let g = Geometry::of("attention", [q, q, v], None);
+                let g = g.and_then(|g| Variant::forward(&g, &gpu).and(Variant::backward(&g, &gpu)));
+                assert!(g.is_ok(), "{d} and {dv}: {g:?}");
+            }
+        }
+    }
 }

@@ -40,6 +40,12 @@ impl Attention {
     pub(super) fn of(&self, ins: &[Meta]) -> Result<Geometry> {
         self.scoring().geometry(Self::NAME, ins, 3)
     }
+
+    /// Errors unless there is an attention of these inputs, with heads of any size.
+    #[doc(hidden)]
+    pub fn check(&self, ins: &[Meta]) -> Result<()> {
+        self.scoring().any_geometry(Self::NAME, ins, 3).map(|_| ())
+    }
 }
 
 impl Op for Attention {

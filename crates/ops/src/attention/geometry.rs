@@ -10,7 +10,7 @@ use std::f64::consts::LOG2_E;
 pub(super) const KEY_BLOCK: usize = 64;
 
 /// The largest size of a head.
-pub(super) const MAX_HEAD: usize = 256;
+pub const MAX_HEAD: usize = 256;
 
 /// The most rows of a list, so that kernels count them in 32 bits.
 pub(super) const MAX_ROWS: usize = 1 << 30;
@@ -93,15 +93,23 @@ impl Geometry {
         if k.last() != d {
             return Err(mismatch(op, "sizes of queries and keys differ", q, k));
         }
-        if d.max(dv) > MAX_HEAD {
-            let why = format!("is {}, at most {MAX_HEAD} fits: use more heads", d.max(dv));
-            return Err(Error::argument(op, "head size", why));
-        }
         if m.max(n.saturating_mul(group.max(1))) > MAX_ROWS {
             return Err(Error::new(op, ErrorKind::TooLarge { dims: vec![group, n, m] }));
         }
         let mask = mask.map(|mask| MaskView::of(op, mask, q, m)).transpose()?;
         Ok(Geometry { batch: kl.iter().product(), group, n, m, d, dv, mask, heads: 0 })
+    }
+
+    /// Errors if heads are too large for the kernels. The composed form has heads of any size.
+    pub(super) fn with_kernels(self, op: &'static str) -> Result<Geometry> {
+        let head = self.d.max(self.dv);
+        if head > MAX_HEAD {
+            let why = format!(
+                "is {head}, at most {MAX_HEAD} fits the kernels: use more heads, or products and a softmax"
+            );
+            return Err(Error::argument(op, "head size", why));
+        }
+        Ok(self)
     }
 
     /// Rows of a list.
@@ -158,8 +166,13 @@ impl Scoring {
         self.scale(d) < 0.0
     }
 
-    /// Checks `q, k, v` and the mask, if `count` inputs are one more than `without`.
+    /// Checks `q, k, v` and the mask, if there is one input more than `without`, for the kernels.
     pub(super) fn geometry(&self, op: &'static str, ins: &[Meta], without: usize) -> Result<Geometry> {
+        self.any_geometry(op, ins, without)?.with_kernels(op)
+    }
+
+    /// The same for heads of any size.
+    pub(super) fn any_geometry(&self, op: &'static str, ins: &[Meta], without: usize) -> Result<Geometry> {
         if ins.len() != without && ins.len() != without + 1 {
             return Err(Error::new(op, ErrorKind::Arity { want: without, got: ins.len() }));
         }

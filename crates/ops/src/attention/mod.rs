@@ -19,6 +19,8 @@ mod self_attention;
 
 pub use backward::AttentionBwd;
 pub use forward::Attention;
+#[doc(hidden)]
+pub use geometry::MAX_HEAD;
 pub use mask::AttentionMask;
 #[doc(hidden)]
 pub use packed::parts;

@@ -12,7 +12,7 @@ pub(crate) use cpu::{copy_cpu, prepared, run_cpu, run_cpu_in_place};
 pub use cuda::prelude;
 pub(crate) use cuda::{grid, module, run_cuda};
 
-use crate::pointwise::expression::Pointwise;
+use crate::pointwise::expression::{Expr, Pointwise};
 use crate::pointwise::record_pointwise;
 use crate::{AnyTensor, Attr, Attrs, CpuRun, CudaRun, Gpu, Io, Op, PerInput, Recorder, Val, layout};
 use dittograd_device::cuda::Source;
@@ -40,6 +40,13 @@ impl Map {
     /// The program of a formula over inputs of `shape`.
     pub fn new(program: Pointwise, shape: Shape) -> Map {
         Map { program: Arc::new(program), shape }
+    }
+
+    /// A formula over inputs of these shapes, which broadcast.
+    pub fn of(ins: &[Meta], f: impl FnOnce(&[Expr]) -> Expr) -> Result<Map> {
+        let shape = ins.iter().try_fold(Shape::SCALAR, |all, m| all.broadcast(&m.shape));
+        let shape = shape.map_err(|e| Error::new(Self::NAME, e.kind().clone()))?;
+        Ok(Map::new(Pointwise::trace(ins.len(), |v| vec![f(v)]), shape))
     }
 }
 

@@ -55,7 +55,7 @@ impl Pooling<1> for AdaptiveAvgPool {
         Planes::new(x, out, self.sizes.len(), Cells::Adaptive)
     }
 
-    fn cuda_kernel(&self) -> (PoolKernel, f32) {
+    fn pool_kernel(&self) -> (PoolKernel, f32) {
         (PoolKernel::Avg { count_padding: false }, 0.0)
     }
 
@@ -97,7 +97,7 @@ impl Pooling<1> for AdaptiveAvgPoolBwd {
         Planes::new(out, dy, self.sizes.len(), Cells::Adaptive)
     }
 
-    fn cuda_kernel(&self) -> (PoolKernel, f32) {
+    fn pool_kernel(&self) -> (PoolKernel, f32) {
         (PoolKernel::AvgBwd { count_padding: false }, 0.0)
     }
 

@@ -102,7 +102,7 @@ impl Pooling<1> for AvgPool {
         Planes::new(x, out, self.window.kernel.len(), Cells::Fixed(self.window.clone()))
     }
 
-    fn cuda_kernel(&self) -> (PoolKernel, f32) {
+    fn pool_kernel(&self) -> (PoolKernel, f32) {
         (PoolKernel::Avg { count_padding: self.count_include_pad }, inverse(self.window.cells()))
     }
 
@@ -154,7 +154,7 @@ impl Pooling<1> for AvgPoolBwd {
         Planes::new(out, dy, self.window.kernel.len(), Cells::Fixed(self.window.clone()))
     }
 
-    fn cuda_kernel(&self) -> (PoolKernel, f32) {
+    fn pool_kernel(&self) -> (PoolKernel, f32) {
         (PoolKernel::AvgBwd { count_padding: self.count_include_pad }, inverse(self.window.cells()))
     }
 

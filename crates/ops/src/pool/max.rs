@@ -50,7 +50,7 @@ impl Pooling<1> for MaxPool {
         Planes::new(x, out, self.window.kernel.len(), Cells::Fixed(self.window.clone()))
     }
 
-    fn cuda_kernel(&self) -> (PoolKernel, f32) {
+    fn pool_kernel(&self) -> (PoolKernel, f32) {
         (PoolKernel::Max, 0.0)
     }
 
@@ -97,7 +97,7 @@ impl Pooling<3> for MaxPoolBwd {
         Planes::new(x, &out, self.window.kernel.len(), Cells::Fixed(self.window.clone()))
     }
 
-    fn cuda_kernel(&self) -> (PoolKernel, f32) {
+    fn pool_kernel(&self) -> (PoolKernel, f32) {
         (PoolKernel::MaxBwd, 0.0)
     }
 
@@ -145,7 +145,7 @@ impl Pooling<3> for MaxPoolPick {
         Planes::new(x, out, self.window.kernel.len(), Cells::Fixed(self.window.clone()))
     }
 
-    fn cuda_kernel(&self) -> (PoolKernel, f32) {
+    fn pool_kernel(&self) -> (PoolKernel, f32) {
         (PoolKernel::Pick, 0.0)
     }
 

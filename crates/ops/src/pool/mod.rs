@@ -36,13 +36,13 @@ macro_rules! pool_op {
             }
 
             fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {
-                let (kernel, scalar) = self.cuda_kernel();
+                let (kernel, scalar) = self.pool_kernel();
                 self.planes(&run.metas[0].shape, &run.shape).run_cuda(kernel, scalar, run)
             }
 
             fn cuda_modules(&self, ins: &[Meta], _gpu: &Gpu) -> Vec<Source> {
                 let out = Op::shape(self, ins).map_or(ins[0].shape, |m| m.shape);
-                vec![self.planes(&ins[0].shape, &out).module(self.cuda_kernel().0)]
+                vec![self.planes(&ins[0].shape, &out).module(self.pool_kernel().0)]
             }
 
             fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {
@@ -99,7 +99,7 @@ trait Pooling<const INPUTS: usize>: Op {
     fn planes(&self, first: &Shape, out: &Shape) -> Planes;
 
     /// The CUDA kernel and its scalar argument.
-    fn cuda_kernel(&self) -> (PoolKernel, f32);
+    fn pool_kernel(&self) -> (PoolKernel, f32);
 
     /// Fills the output on the CPU.
     fn cpu(&self, planes: &Planes, run: CpuRun<'_>);

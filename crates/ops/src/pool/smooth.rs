@@ -102,7 +102,7 @@ impl Pooling<1> for SmoothMaxPool {
         Planes::new(x, out, self.window.kernel.len(), Cells::Fixed(self.window.clone()))
     }
 
-    fn cuda_kernel(&self) -> (PoolKernel, f32) {
+    fn pool_kernel(&self) -> (PoolKernel, f32) {
         (PoolKernel::Smooth, self.beta)
     }
 
@@ -170,7 +170,7 @@ impl Pooling<3> for SmoothMaxPoolBwd {
         Planes::new(x, &out, self.window.kernel.len(), Cells::Fixed(self.window.clone()))
     }
 
-    fn cuda_kernel(&self) -> (PoolKernel, f32) {
+    fn pool_kernel(&self) -> (PoolKernel, f32) {
         (PoolKernel::SmoothBwd, self.beta)
     }
 
@@ -230,7 +230,7 @@ impl Pooling<3> for SmoothMaxPoolSum {
         Planes::new(x, out, self.window.kernel.len(), Cells::Fixed(self.window.clone()))
     }
 
-    fn cuda_kernel(&self) -> (PoolKernel, f32) {
+    fn pool_kernel(&self) -> (PoolKernel, f32) {
         (PoolKernel::SmoothSum, self.beta)
     }
 

@@ -82,8 +82,13 @@ pub fn outputs_alone(qkv: Shape, pad: &layout::Pad, words: Shape) -> Option<Shap
 }
 
 impl Scoring {
-    /// Checks `qkv`.
+    /// Checks `qkv` for the kernels.
     fn inside(&self, op: &'static str, ins: &[Meta]) -> Result<Geometry> {
+        self.any_inside(op, ins)?.with_kernels(op)
+    }
+
+    /// The same for heads of any size.
+    fn any_inside(&self, op: &'static str, ins: &[Meta]) -> Result<Geometry> {
         typed(op, ins, 0, DType::F32)?;
         let shape = ins[0].shape;
         let &[.., n, three, heads, d] = shape.dims() else {
@@ -97,7 +102,7 @@ impl Scoring {
             return Err(Error::argument(op, "qkv", why));
         }
         let one = Meta { shape: apart(shape), ..ins[0] };
-        let g = self.geometry(op, &[one; 3], 3)?;
+        let g = self.any_geometry(op, &[one; 3], 3)?;
         // Kernels count rows of all lists, and words of a row, in 32 bits.
         let too_large =
             g.batch.saturating_mul(n) > u32::MAX as usize || heads.saturating_mul(3 * d) > MAX_ROWS;
@@ -162,6 +167,12 @@ impl Geometry {
 impl SelfAttention {
     fn scoring(&self) -> Scoring {
         Scoring { causal: self.causal, scale: self.scale }
+    }
+
+    /// Errors unless there is an attention of `qkv`, with heads of any size.
+    #[doc(hidden)]
+    pub fn check(&self, qkv: Meta) -> Result<()> {
+        self.scoring().any_inside(Self::NAME, &[qkv]).map(|_| ())
     }
 
     fn of(&self, ins: &[Meta]) -> Result<Geometry> {
