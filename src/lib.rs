@@ -106,7 +106,7 @@ pub mod ops {
     #[doc(inline)]
     pub use dittograd_ops::{AnyOp, Attr, Attrs, Io, Recorder, Val, apply};
     #[doc(inline)]
-    pub use dittograd_ops::{CpuRun, CudaKernel, Custom, Number, Op, register};
+    pub use dittograd_ops::{CpuRun, CudaKernel, Custom, IndexBound, Number, Op, register};
     // The structs of all ops, and the building blocks of kernels.
     #[doc(hidden)]
     pub use dittograd_ops::*;

@@ -122,7 +122,8 @@ pub enum IndexBound {
 /// A kernel of the CPU that can be run many times.
 pub type Kernel = Box<dyn Fn(CpuRun<'_>) + Send + Sync>;
 
-/// The rules of an op.
+/// The rules of an op. A name, a shape rule and a definition are enough to be one; the rest makes it fast, and gives it gradients, a
+/// place on the GPU and a text.
 pub trait Op: Clone + PartialEq + Debug + Sized {
     /// The op's name in messages, graphs, tests and the program.
     const NAME: &'static str;
@@ -143,6 +144,7 @@ pub trait Op: Clone + PartialEq + Debug + Sized {
 
     /// For a value that is a run of its first input's elements, under any shape, and shares its memory:
     /// where the run starts. A start must be a multiple of 4 words, since kernels read vectors.
+    #[doc(hidden)]
     fn view(&self, _ins: &[Meta]) -> Option<usize> {
         None
     }
@@ -154,7 +156,7 @@ pub trait Op: Clone + PartialEq + Debug + Sized {
         false
     }
 
-    /// Words of scratch memory the kernel on `device` needs.
+    /// Words of scratch memory the kernel on `device` needs. A [`CudaKernel`] gets none.
     fn workspace(&self, _ins: &[Meta], _device: &Device) -> usize {
         0
     }
@@ -166,6 +168,7 @@ pub trait Op: Clone + PartialEq + Debug + Sized {
 
     /// [`Op::cpu`] on inputs of these shapes, for many runs: whatever takes memory to make, a program or a table, was made
     /// before the first. `None` where there is nothing of the kind.
+    #[doc(hidden)]
     fn prepared(&self, _ins: &[Meta]) -> Option<Kernel> {
         None
     }

@@ -413,7 +413,7 @@ impl Session {
         self.apply_any(op.into(), ins)
     }
 
-    /// Records an op of one's own: any type that implements [`Op`](dittograd_ops::Op). It works wherever the library's ops do:
+    /// Records an op of one's own: any type that implements [`Op`]. It works wherever the library's ops do:
     /// eagerly and compiled, on every device it has a kernel for, with gradients if it has a rule.
     pub fn custom<O: Op + Send + Sync + 'static>(&self, op: &O, ins: &[Var<'_>]) -> Result<Var<'_>> {
         self.apply_any(Custom::new(op.clone())?.into(), ins)
