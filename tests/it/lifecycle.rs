@@ -222,13 +222,37 @@ fn table() -> Vec<Row> {
         },
         Row {
             what: "a step whose loss is no scalar",
-            kind: "Rank",
-            says: "needs rank exactly 0",
+            kind: "Gradient",
+            says: "end it with mean() or sum()",
             run: |d, _| {
                 let Parts { params, p, .. } = parts(d);
                 let mut step =
                     TrainStep::new(&params, Optimizer::sgd(0.1), |v| v[0].session().param(&p)?.mul(v[0]));
                 vec![("run", step.run(&[(&x()).into()]))]
+            },
+        },
+        Row {
+            what: "a model of other parameters than the step's",
+            kind: "Gradient",
+            says: "make model and step from the same Params",
+            run: |d, _| {
+                let (mine, other) = (parts(d), parts(d));
+                let mut step = TrainStep::new(&mine.params, Optimizer::sgd(0.1), |v| {
+                    v[0].session().param(&other.p)?.mul(v[0])?.mean()
+                });
+                let s = Session::eager(d);
+                let grads = s.param(&other.p).unwrap().sum().unwrap().backward().unwrap();
+                let eager = Optimizer::sgd(0.1).step(&mine.params, grads);
+                vec![("run", step.run(&[(&x()).into()])), ("step", eager)]
+            },
+        },
+        Row {
+            what: "one number of indices",
+            kind: "Unsupported",
+            says: "indices()?.item()?",
+            run: |d, _| {
+                let s = Session::eager(d);
+                vec![("item", s.variable(&x()).unwrap().argmax(&[0], false).unwrap().item().map(drop))]
             },
         },
         Row {

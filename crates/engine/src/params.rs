@@ -143,7 +143,8 @@ impl Param {
     #[cold]
     pub(crate) fn unreached(&self) -> Error {
         let name = self.name();
-        let why = format!("the loss does not depend on trainable parameter {name}; freeze it, or use it");
+        let what = "use it, freeze it, or make model and step from the same Params";
+        let why = format!("the loss does not depend on trainable parameter {name}: {what}");
         Error::new("optimizer", ErrorKind::Gradient { why })
     }
 

@@ -20,6 +20,11 @@ pub(super) fn parse(bytes: &[u8]) -> Result<(BTreeMap<String, String>, Entries),
             n => format!("it has {n} bytes, too few for the length of a header"),
         });
     };
+    // Files of `torch.save`: zip archives since 1.6, pickles before.
+    if bytes.starts_with(b"PK\x03\x04") || bytes.starts_with(b"\x80\x02\x8a\x0a") {
+        let how = "safetensors.torch.save_file(model.state_dict(), \"model.safetensors\")";
+        return Err(format!("it is one of torch.save, or another archive; in Python, write {how}"));
+    }
     let length = u64::from_le_bytes(*length);
     let room = rest.len();
     let Some(text) = usize::try_from(length).ok().and_then(|n| rest.get(..n)) else {

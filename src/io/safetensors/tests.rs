@@ -96,6 +96,8 @@ fn hostile_files_are_refused() {
     for (bytes, want) in [
         (vec![], "it is empty"),
         (vec![0xff; 7], "it has 7 bytes"),
+        (b"PK\x03\x04\0\0\0\0\0\0".to_vec(), "one of torch.save"),
+        (b"\x80\x02\x8a\x0al\xfc\x9cF\xf9".to_vec(), "safetensors.torch.save_file(model.state_dict()"),
         (vec![0xff; 64], "a header of 18446744073709551615 bytes is announced, 56 bytes follow"),
         (file("", &[]), "does not begin with {"),
         (file(" {}", &[]), "does not begin with {"),

@@ -17,8 +17,11 @@ impl Graph {
         let meta = self.node(out).meta;
         meta.dtype.require(DType::F32, "gradients", 0)?;
         if meta.shape != Shape::SCALAR {
-            let kind = ErrorKind::Rank { want: "exactly 0", got: meta.shape };
-            return Err(Error::new("gradients", kind));
+            let why = format!(
+                "the loss has shape {}, and a loss is one number: end it with mean() or sum()",
+                meta.shape
+            );
+            return Err(Error::new("gradients", ErrorKind::Gradient { why }));
         }
         let one = self.record(Full { shape: Shape::SCALAR, value: 1.0 }.into(), &[])?;
         gradients(self, &[(out, one)], wrt)

@@ -84,7 +84,9 @@ impl Optimizer {
             let want = self.entry(p)?.kind.states();
             if saved.tensors.len() != want.len() || want.iter().any(|n| !saved.tensors.contains_key(*n)) {
                 let got: Vec<&String> = saved.tensors.keys().collect();
-                return wrong(format!("parameter {} has {got:?}, its rule has {want:?}", p.name()));
+                let name = p.name();
+                let what = "load it into an optimizer of the rule it was saved from";
+                return wrong(format!("parameter {name} has {got:?}, its rule has {want:?}: {what}"));
             }
             if let Some(t) = saved.tensors.values().find(|t| t.shape() != p.shape()) {
                 let why = "the state has another shape than the parameter";

@@ -2,7 +2,7 @@
 
 use super::Session;
 use crate::gradients::Grads;
-use dittograd_device::{AnyBuffer, Meta};
+use dittograd_device::{AnyBuffer, DType, Meta};
 use dittograd_numerics::error::{Error, Result};
 use dittograd_numerics::scalar::Scalar;
 use dittograd_numerics::shape::Shape;
@@ -135,6 +135,9 @@ impl<'s> Var<'s> {
 
     /// The element of a value with one element. Waits for the device.
     pub fn item(self) -> Result<f32> {
+        if self.meta()?.dtype == DType::U32 {
+            return Err(Error::unsupported("item", "indices: read them with indices()?.item()?"));
+        }
         self.value::<f32>()?.item()
     }
 
