@@ -3,7 +3,7 @@
 use crate::support::{data, device, f, t};
 use dittograd::device::{DType, Meta};
 use dittograd::graph::Graph;
-use dittograd::ops::{CudaKernel, Custom, Op, register};
+use dittograd::ops::{CudaKernel, Custom, Io, Op, Recorder, Val, register};
 use dittograd::prelude::*;
 use dittograd::scalar::{Real, Scalar};
 use dittograd_check::{self as check, Bound, Cases, Property, Reject, Sample, SampleIn, Subject};
@@ -193,6 +193,39 @@ fn what_an_op_does_not_have_is_named() {
     assert!(e.contains("plain_copy") && e.contains("give it `cuda_kernel`"), "{e}");
 }
 
+/// A rule that gives other gradients than there are inputs, or of another shape.
+#[derive(Clone, Debug, PartialEq)]
+struct BadRule {
+    count: usize,
+}
+
+impl Op for BadRule {
+    const NAME: &'static str = "bad_rule";
+
+    fn shape(&self, ins: &[Meta]) -> Result<Meta> {
+        Ok(Meta { shape: Shape::SCALAR, ..ins[0] })
+    }
+
+    fn vjp(&self, _: &mut dyn Recorder, _: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {
+        Ok(vec![Some(dy); self.count])
+    }
+
+    fn reference<T: Scalar>(&self, _: &[AnyTensor<T>]) -> Result<Tensor<T>> {
+        Ok(Tensor::scalar(T::c(1.0)))
+    }
+}
+
+#[test]
+fn a_rule_that_does_not_fit_is_named() {
+    let s = Session::eager(&device());
+    let x = s.variable(&t(&[2], &[1.0, 2.0])).unwrap();
+    for (count, says) in [(2, "`vjp` gave 2 gradients for 1 inputs"), (1, "a gradient of another shape")] {
+        let e = s.custom(&BadRule { count }, &[x]).unwrap().backward_retain().unwrap_err().to_string();
+        assert!(e.starts_with("bad_rule: ") && e.contains(says), "{e}");
+    }
+    assert_eq!(CudaKernel::for_each("", "f", 1 << 32), None);
+}
+
 #[test]
 fn a_formula_is_one_op_with_a_gradient() {
     let s = Session::eager(&device());
@@ -230,6 +263,6 @@ fn kernels_compile() {
             nvrtc.compile(&name, source, "sm_90").unwrap();
         }
     }
-    let wrong = CudaKernel::for_each("this is no kernel", "f", 3);
+    let wrong = CudaKernel::for_each("this is no kernel", "f", 3).unwrap();
     assert!(nvrtc.compile("wrong", Box::leak(wrong.source.into_boxed_str()), "sm_90").is_err());
 }

@@ -9,7 +9,7 @@ use crate::{
 };
 use dittograd_device::cuda::{Args, Source};
 use dittograd_device::{DType, Device, Meta};
-use dittograd_numerics::error::{Error, Result};
+use dittograd_numerics::error::{Error, ErrorKind, Result};
 use dittograd_numerics::scalar::{Dual, Ratio, Scalar};
 use dittograd_numerics::tensor::Tensor;
 use std::any::{Any, TypeId};
@@ -41,6 +41,26 @@ impl Custom {
 
     pub(crate) fn op(&self) -> &dyn Erased {
         &*self.0
+    }
+
+    /// See [`Op::vjp`]. Errors unless there is a place for each input, and gradients have the inputs' shapes.
+    pub(crate) fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {
+        let wrong = |why: String| Err(Error::new(self.0.name(), ErrorKind::Gradient { why }));
+        let grads = self.0.vjp(r, io, dy)?;
+        if grads.len() != io.ins.len() {
+            return wrong(format!("`vjp` gave {} gradients for {} inputs", grads.len(), io.ins.len()));
+        }
+        for (i, (x, grad)) in io.ins.iter().zip(&grads).enumerate() {
+            let Some(grad) = grad else { continue };
+            let (x, grad) = (r.meta(*x), r.meta(*grad));
+            if x != grad {
+                let (want, got) = (x.shape, grad.shape);
+                return wrong(format!(
+                    "`vjp` gave input {i}, {want}, a gradient of another shape or type, {got}"
+                ));
+            }
+        }
+        Ok(grads)
     }
 
     /// See [`Op::reference`]. Numbers of other types than the library's must be made known by [`register_numbers`].
@@ -167,6 +187,8 @@ struct Registered {
 /// Types of ops by their names.
 static NAMES: RwLock<BTreeMap<&'static str, Registered>> = RwLock::new(BTreeMap::new());
 
+const TAKEN: &str = "is the name of another type of op; choose another name";
+
 /// [`Op::reference`] of one type of op in one type of number.
 type Definition<T> = fn(&dyn Any, &[AnyTensor<T>]) -> Result<Tensor<T>>;
 
@@ -178,12 +200,7 @@ static DEFINITIONS: Known<(TypeId, TypeId), Arc<dyn Any + Send + Sync>> = Known:
 pub fn register<O: Op + Send + Sync + 'static>() -> Result<()> {
     let wrong = |why: &str| Err(Error::argument("custom op", "NAME", format!("`{}` {why}", O::NAME)));
     if let Some(known) = NAMES.read().unwrap_or_else(PoisonError::into_inner).get(O::NAME) {
-        let is_same = known.kind == TypeId::of::<O>();
-        return if is_same {
-            Ok(())
-        } else {
-            wrong("is the name of another type of op; choose another name")
-        };
+        return if known.kind == TypeId::of::<O>() { Ok(()) } else { wrong(TAKEN) };
     }
     let letter = |c: char| c.is_ascii_lowercase() || c == '_';
     if !O::NAME.starts_with(letter) || !O::NAME.chars().all(|c| letter(c) || c.is_ascii_digit()) {
@@ -198,8 +215,9 @@ pub fn register<O: Op + Send + Sync + 'static>() -> Result<()> {
     register_numbers::<O, Ratio>();
     let from_attrs = |attrs: &Attrs| Ok(Custom(Arc::new(O::from_attrs(attrs)?)).into());
     let mut names = NAMES.write().unwrap_or_else(PoisonError::into_inner);
-    names.entry(O::NAME).or_insert(Registered { kind: TypeId::of::<O>(), from_attrs });
-    Ok(())
+    let known = names.entry(O::NAME).or_insert(Registered { kind: TypeId::of::<O>(), from_attrs });
+    // Another thread may have been first.
+    if known.kind == TypeId::of::<O>() { Ok(()) } else { wrong(TAKEN) }
 }
 
 /// Makes the definition of an op of one's own known in another type of number than the library's.
@@ -252,11 +270,11 @@ pub struct CudaKernel {
 
 impl CudaKernel {
     /// A kernel with a thread for each of `n` elements, in blocks of 256: its last argument is `unsigned int n`, and a thread from `n` on
-    /// does nothing.
-    pub fn for_each(source: impl Into<String>, function: &'static str, n: usize) -> CudaKernel {
-        let n = u32::try_from(n).unwrap_or(u32::MAX);
+    /// does nothing. `None` if there are more than 32 bits count.
+    pub fn for_each(source: impl Into<String>, function: &'static str, n: usize) -> Option<CudaKernel> {
+        let n = u32::try_from(n).ok()?;
         let (grid, numbers) = ([n.div_ceil(256), 1, 1], vec![Number::U32(n)]);
-        CudaKernel { source: source.into(), function, grid, block: 256, shared: 0, numbers }
+        Some(CudaKernel { source: source.into(), function, grid, block: 256, shared: 0, numbers })
     }
 
     /// The module of the kernel of an op called `op`.

@@ -321,7 +321,7 @@ macro_rules! any_op {
                 let _strict = dittograd_numerics::environment::enter();
                 match self {
                     $(AnyOp::$op(op) => op.vjp(r, io, dy),)*
-                    AnyOp::Custom(op) => op.op().vjp(r, io, dy),
+                    AnyOp::Custom(op) => op.vjp(r, io, dy),
                 }
             }
 

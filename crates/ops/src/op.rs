@@ -186,7 +186,7 @@ pub trait Op: Clone + PartialEq + Debug + Sized {
             Some(kernel) => kernel.launch(Self::NAME, run),
             None => Err(Error::unsupported(
                 Self::NAME,
-                "CUDA: it has no kernel there; give it `cuda_kernel`, or compute it on the CPU",
+                "CUDA: it has no kernel there for such inputs; give it `cuda_kernel`, or compute it on the CPU",
             )),
         }
     }
