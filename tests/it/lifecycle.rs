@@ -248,8 +248,8 @@ fn table() -> Vec<Row> {
         },
         Row {
             what: "one number of indices",
-            kind: "Unsupported",
-            says: "indices()?.item()?",
+            kind: "DType",
+            says: "indices are read with indices()",
             run: |d, _| {
                 let s = Session::eager(d);
                 vec![("item", s.variable(&x()).unwrap().argmax(&[0], false).unwrap().item().map(drop))]

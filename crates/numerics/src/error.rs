@@ -339,7 +339,9 @@ impl fmt::Display for Error {
             ErrorKind::DType { want, got, input } => {
                 let hint = match *want {
                     "u32" => "indices come from Session::labels or Session::indices",
-                    _ => "numbers come from Session::input, variable or param",
+                    _ => {
+                        "numbers come from Session::input, variable or param, and indices are read with indices()"
+                    }
                 };
                 write!(f, "input {input} holds {got} elements, needs {want}; {hint}")
             }

@@ -135,9 +135,7 @@ impl<'s> Var<'s> {
 
     /// The element of a value with one element. Waits for the device.
     pub fn item(self) -> Result<f32> {
-        if self.meta()?.dtype == DType::U32 {
-            return Err(Error::unsupported("item", "indices: read them with indices()?.item()?"));
-        }
+        self.meta()?.dtype.require(DType::F32, "item", 0)?;
         self.value::<f32>()?.item()
     }
 
