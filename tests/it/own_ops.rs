@@ -40,7 +40,7 @@ impl Cases for SecondDifference {
 #[test]
 fn an_own_op_is_held_to_every_property() {
     let subject = Subject::of::<SecondDifference>().unwrap();
-    let mut devices = check::all_cpus().unwrap().to_vec();
+    let mut devices = check::cpu_devices().unwrap();
     let gpu = check::gpu();
     devices.extend(gpu.as_ref().map(|g| g.1.clone()));
     for property in Property::ALL {

@@ -1,7 +1,6 @@
 //! The trait that every op implements: what it is and how it runs. What it is tested with is [`Cases`](crate::cases::Cases).
 
-use crate::pointwise::expression::{Expr, Pointwise};
-use crate::pointwise::map::Map;
+use crate::pointwise::expression::Pointwise;
 use crate::reduce::fold::Fold;
 use crate::{AnyOp, AnyTensor, Attr, Attrs, CudaKernel, custom, fused};
 use dittograd_device::cpu::simd::Simd;
@@ -27,14 +26,6 @@ pub trait Recorder {
     fn record(&mut self, op: AnyOp, ins: &[Val]) -> Result<Val>;
     /// Shape and element type of a value.
     fn meta(&self, v: Val) -> Meta;
-}
-
-impl dyn Recorder + '_ {
-    /// Records an elementwise formula over values that broadcast.
-    pub fn pointwise(&mut self, ins: &[Val], f: impl FnOnce(&[Expr]) -> Expr) -> Result<Val> {
-        let metas: Vec<Meta> = ins.iter().map(|v| self.meta(*v)).collect();
-        self.record(Map::of(&metas, f)?.into(), ins)
-    }
 }
 
 /// What a gradient rule can see: the inputs and the value of the op.

@@ -3,6 +3,7 @@
 use super::expression::{Expr, Pointwise, Reg};
 use super::map::Map;
 use crate::{Recorder, Val};
+use dittograd_device::Meta;
 use dittograd_numerics::error::Result;
 use dittograd_numerics::scalar::Real;
 use dittograd_numerics::shape::Shape;
@@ -60,4 +61,12 @@ pub fn record_pointwise(
     args: &[Val],
 ) -> Result<Val> {
     Recordable::new(program).record(r, shape, args)
+}
+
+impl dyn Recorder + '_ {
+    /// Records an elementwise formula over values that broadcast.
+    pub fn pointwise(&mut self, ins: &[Val], f: impl FnOnce(&[Expr]) -> Expr) -> Result<Val> {
+        let metas: Vec<Meta> = ins.iter().map(|v| self.meta(*v)).collect();
+        self.record(Map::of(&metas, f)?.into(), ins)
+    }
 }
