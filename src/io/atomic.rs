@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Replaces or creates the file `path` with these bytes. On an error the old file is unchanged.
+#[track_caller]
 pub fn write(path: impl AsRef<Path>, bytes: &[u8]) -> Result<()> {
     write_with(path, |file| file.write_all(bytes))
 }
@@ -18,6 +19,7 @@ pub fn write(path: impl AsRef<Path>, bytes: &[u8]) -> Result<()> {
 ///
 /// Links are followed. The permissions of a replaced file are kept, and a read-only file is not replaced. Temporary
 /// files that a killed process left while writing the same file are removed. A device or pipe is written directly.
+#[track_caller]
 pub fn write_with(
     path: impl AsRef<Path>,
     content: impl FnOnce(&mut dyn Write) -> io::Result<()>,
@@ -65,6 +67,7 @@ fn place(path: &Path, content: impl FnOnce(&mut dyn Write) -> io::Result<()>) ->
 
 /// Creates a folder and its missing parents, like [`std::fs::create_dir_all`], and syncs the name of each new one to
 /// the disk, so that files [written](write()) into it are not lost with the folder.
+#[track_caller]
 pub fn create_dir_all(path: impl AsRef<Path>) -> Result<()> {
     let path = path.as_ref();
     make_folders(path, &mut sync_folder).map_err(|e| Error::file("make folder", path, e))

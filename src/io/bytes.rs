@@ -13,6 +13,7 @@ const MAX_STREAM: u64 = 1 << 30;
 pub const MAX_RATIO: usize = 1032;
 
 /// All of a file.
+#[track_caller]
 pub(crate) fn read(op: &str, path: &Path) -> Result<Vec<u8>> {
     let fail = |why: &dyn std::fmt::Display| Error::file(op, path, why);
     if path.is_dir() {
@@ -59,6 +60,7 @@ fn is_named_pipe(path: &Path) -> bool {
 }
 
 /// All of a regular file. Pipes and devices are errors.
+#[track_caller]
 pub(crate) fn read_regular(op: &str, path: &Path) -> Result<Vec<u8>> {
     // Checked before opening, which would wait for the other end of a pipe.
     let meta = std::fs::metadata(path).map_err(|e| Error::file(op, path, e))?;
@@ -69,6 +71,7 @@ pub(crate) fn read_regular(op: &str, path: &Path) -> Result<Vec<u8>> {
 }
 
 /// All of a file of text.
+#[track_caller]
 pub(crate) fn read_text(op: &str, path: &Path) -> Result<String> {
     String::from_utf8(read(op, path)?).map_err(|e| {
         let valid = e.utf8_error().valid_up_to();
@@ -83,11 +86,13 @@ pub(crate) fn file_name(path: &Path) -> String {
 }
 
 /// Inflates to exactly `size` bytes. The error says what is wrong.
+#[track_caller]
 pub(crate) fn inflate(deflated: &[u8], size: usize) -> std::result::Result<Vec<u8>, String> {
     unpacked(&mut DeflateDecoder::new(deflated), deflated.len(), size)
 }
 
 /// The content of a gzip file (one member), or the bytes themselves if they are not gzip.
+#[track_caller]
 pub(crate) fn gunzip(bytes: Vec<u8>) -> std::result::Result<Vec<u8>, String> {
     if !bytes.starts_with(&[0x1f, 0x8b]) {
         return Ok(bytes);
@@ -103,6 +108,7 @@ pub(crate) fn gunzip(bytes: Vec<u8>) -> std::result::Result<Vec<u8>, String> {
 }
 
 /// Reads a decoder of `packed` bytes to its end, which must come after `size` bytes.
+#[track_caller]
 fn unpacked(decoder: &mut impl Read, packed: usize, size: usize) -> std::result::Result<Vec<u8>, String> {
     if size > packed.saturating_mul(MAX_RATIO) {
         return Err(format!("{packed} compressed bytes cannot be the stated {size} bytes"));

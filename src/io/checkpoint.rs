@@ -48,6 +48,7 @@ impl RandomState {
     }
 
     /// Makes a session continue from here. The session must have the same seed, which is set when it is created.
+    #[track_caller]
     pub fn restore(self, session: &Session) -> Result<()> {
         self.check("session", session.seed(), "Session::eager_seeded")?;
         session.set_random_calls(self.calls);
@@ -55,6 +56,7 @@ impl RandomState {
     }
 
     /// Errors if `what` has another seed.
+    #[track_caller]
     pub(crate) fn check(self, what: &str, seed: u64, how: &str) -> Result<()> {
         if seed == self.seed {
             return Ok(());
@@ -173,12 +175,14 @@ pub struct Checkpoint {
 struct Bits(f64);
 
 impl Serialize for Bits {
+    #[track_caller]
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
         s.serialize_str(&format!("{:016x}", self.0.to_bits()))
     }
 }
 
 impl<'de> Deserialize<'de> for Bits {
+    #[track_caller]
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Bits, D::Error> {
         let text = String::deserialize(d)?;
         match u64::from_str_radix(&text, 16) {
@@ -261,19 +265,23 @@ fn sorted(value: &Value) -> Value {
 /// What a checkpoint can be taken of and resumed: an [`Optimizer`], or a [`TrainStep`] with its random stream.
 pub trait Resume {
     /// Puts its state into the checkpoint.
+    #[track_caller]
     fn take_into(&self, checkpoint: &mut Checkpoint) -> Result<()>;
 
     /// Continues from the checkpoint. On an error nothing is changed.
+    #[track_caller]
     fn resume(&mut self, params: &Params, checkpoint: &Checkpoint) -> Result<()>;
 }
 
 impl Resume for Optimizer {
+    #[track_caller]
     fn take_into(&self, checkpoint: &mut Checkpoint) -> Result<()> {
         checkpoint.optimizer = Some(self.state()?);
         checkpoint.step = self.steps();
         Ok(())
     }
 
+    #[track_caller]
     fn resume(&mut self, params: &Params, checkpoint: &Checkpoint) -> Result<()> {
         self.load_state(params, checkpoint.optimizer()?)
     }
@@ -283,12 +291,14 @@ impl<F> Resume for TrainStep<F>
 where
     F: for<'s> Fn(&[Var<'s>]) -> Result<Var<'s>>,
 {
+    #[track_caller]
     fn take_into(&self, checkpoint: &mut Checkpoint) -> Result<()> {
         self.optimizer().take_into(checkpoint)?;
         checkpoint.random = RandomState { seed: self.seed(), calls: self.random_calls() };
         Ok(())
     }
 
+    #[track_caller]
     fn resume(&mut self, _: &Params, checkpoint: &Checkpoint) -> Result<()> {
         checkpoint.random.check("step", self.seed(), "TrainStep::seeded")?;
         self.load_state(checkpoint.optimizer()?)?;
@@ -300,6 +310,7 @@ where
 impl Checkpoint {
     /// A checkpoint of a model's parameters before the first step; the other fields have defaults. Waits for the
     /// device.
+    #[track_caller]
     pub fn new(model: &str, params: &Params) -> Result<Checkpoint> {
         let frozen = params.iter().filter(|p| !p.trainable()).map(|p| p.name().to_string()).collect();
         Ok(Checkpoint {
@@ -322,10 +333,12 @@ impl Checkpoint {
 
     /// Adds the state of the optimizer or training step. In an eager loop, also set `random` to [`RandomState::of`] the
     /// session.
+    #[track_caller]
     pub fn take(&mut self, training: &impl Resume) -> Result<()> {
         training.take_into(self)
     }
 
+    #[track_caller]
     fn optimizer(&self) -> Result<&OptimizerState> {
         let why =
             "the checkpoint has no optimizer state; only its parameters can be loaded, with Params::load";
@@ -336,6 +349,7 @@ impl Checkpoint {
     /// bit. In an eager loop, also call [`RandomState::restore`] with the session. If the checkpoint has another model,
     /// optimizer, seed, mode or version of the numerics, this is an error and nothing changes. To continue with other
     /// bits, set `numerics_version` to [`NUMERICS_VERSION`].
+    #[track_caller]
     pub fn restore(&self, params: &Params, training: &mut impl Resume) -> Result<()> {
         if self.numerics_version != NUMERICS_VERSION {
             let why = format!(
@@ -368,16 +382,19 @@ impl Checkpoint {
     }
 
     /// Writes the checkpoint to a file atomically. Equal checkpoints give equal bytes.
+    #[track_caller]
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         self.with_writer(|file| file.save(path))
     }
 
     /// The bytes of the file.
+    #[track_caller]
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         let _strict = environment::enter();
         self.with_writer(|file| file.to_bytes())
     }
 
+    #[track_caller]
     fn with_writer<T>(&self, f: impl FnOnce(&Writer<'_>) -> Result<T>) -> Result<T> {
         let mut file = Writer::new();
         for (name, tensor) in self.params.iter() {
@@ -432,11 +449,13 @@ impl Checkpoint {
     }
 
     /// Reads and checks a file.
+    #[track_caller]
     pub fn load(path: impl AsRef<Path>) -> Result<Checkpoint> {
         Checkpoint::from_file(&SafeTensors::read(path)?)
     }
 
     /// Errors unless the file is a complete checkpoint of a known format. Returns the text of its state.
+    #[track_caller]
     pub(super) fn verify(file: &SafeTensors) -> Result<&str> {
         if !Checkpoint::is_one(file) {
             let why = format!(
@@ -464,6 +483,7 @@ impl Checkpoint {
     }
 
     /// The checkpoint in an already read file.
+    #[track_caller]
     pub fn from_file(file: &SafeTensors) -> Result<Checkpoint> {
         let _strict = environment::enter();
         let text = Checkpoint::verify(file)?;
@@ -513,6 +533,7 @@ impl Checkpoint {
     }
 }
 
+#[track_caller]
 fn numbers(file: &SafeTensors, name: &str) -> Result<Tensor<f32>> {
     match file.tensor(name)? {
         AnyTensor::Num(t) => Ok(t),

@@ -61,6 +61,7 @@ impl fmt::Display for Dtype {
 
 /// A tensor from little-endian bytes. Floats become numbers (F64 is rounded to float32; a number too large for it is an
 /// error). BOOL and integers become indices; a negative one or one above the largest u32 is an error.
+#[track_caller]
 pub(super) fn tensor(dtype: Dtype, shape: Shape, bytes: &[u8]) -> Result<AnyTensor, String> {
     let all = match dtype {
         Dtype::Bool => booleans(bytes).and_then(|bytes| indices(bytes, u8::from_le_bytes)),
@@ -78,6 +79,7 @@ pub(super) fn tensor(dtype: Dtype, shape: Shape, bytes: &[u8]) -> Result<AnyTens
 }
 
 /// The same as numbers, whatever their type: BOOL and integers are rounded to float32.
+#[track_caller]
 pub(super) fn numbers(dtype: Dtype, shape: Shape, bytes: &[u8]) -> Result<Tensor<f32>, String> {
     let all = match dtype {
         Dtype::F32 => values(bytes, f32::from_le_bytes),
@@ -108,15 +110,18 @@ pub(super) fn numbers(dtype: Dtype, shape: Shape, bytes: &[u8]) -> Result<Tensor
     shaped(shape, all?)
 }
 
+#[track_caller]
 fn shaped<T: Clone>(shape: Shape, all: Vec<T>) -> Result<Tensor<T>, String> {
     Tensor::with_shape(shape, all).map_err(|e| e.to_string())
 }
 
 /// Elements of `N` bytes each.
+#[track_caller]
 fn values<const N: usize>(bytes: &[u8], one: impl Fn([u8; N]) -> f32) -> Result<Vec<f32>, String> {
     collected("tensor", bytes.as_chunks::<N>().0.iter().map(|b| one(*b))).map_err(said)
 }
 
+#[track_caller]
 fn indices<const N: usize, T: TryInto<u32> + Display + Copy>(
     bytes: &[u8],
     one: impl Fn([u8; N]) -> T,
@@ -136,6 +141,7 @@ fn indices<const N: usize, T: TryInto<u32> + Display + Copy>(
 }
 
 /// The bytes, if all are booleans.
+#[track_caller]
 fn booleans(bytes: &[u8]) -> Result<&[u8], String> {
     match bytes.iter().position(|b| *b > 1) {
         Some(i) => Err(format!("element {i} is the byte {}, a bool is 0 or 1", bytes[i])),

@@ -25,6 +25,7 @@ use std::path::Path;
 
 /// All bytes of a file, as every reader here gets them. A folder or a named pipe is an error. From a source without a
 /// length, such as standard input, at most 1 GiB is read.
+#[track_caller]
 pub fn read(path: impl AsRef<Path>) -> Result<Vec<u8>> {
     bytes::read("read", path.as_ref())
 }

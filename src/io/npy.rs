@@ -22,28 +22,33 @@ pub(super) type Parsed<T> = std::result::Result<T, String>;
 
 /// Reads an array from a file. Floats become numbers (`float64` is rounded to float32 and must be in its range).
 /// Integers and booleans become indices, so they must be from 0 to 2³² - 1.
+#[track_caller]
 pub fn read_npy(path: impl AsRef<Path>) -> Result<AnyTensor> {
     let path = path.as_ref();
     array(&bytes::read("npy", path)?).map_err(|why| Error::file("npy", path, why))
 }
 
 /// Reads an array from a file as numbers, whatever its type; integers are rounded to float32.
+#[track_caller]
 pub fn read_npy_numbers(path: impl AsRef<Path>) -> Result<Tensor<f32>> {
     let path = path.as_ref();
     numbers(&bytes::read("npy", path)?).map_err(|why| Error::file("npy", path, why))
 }
 
 /// Like [`read_npy`], from the bytes of a file; `name` stands for the file in errors.
+#[track_caller]
 pub fn parse_npy(name: &str, bytes: &[u8]) -> Result<AnyTensor> {
     array(bytes).map_err(|why| Error::file("npy", name, why))
 }
 
 /// Like [`read_npy_numbers`], from the bytes of a file; `name` stands for the file in errors.
+#[track_caller]
 pub fn parse_npy_numbers(name: &str, bytes: &[u8]) -> Result<Tensor<f32>> {
     numbers(bytes).map_err(|why| Error::file("npy", name, why))
 }
 
 /// Writes an array to a file atomically: `<f4` or `<u4`, row-major, version 1.
+#[track_caller]
 pub fn write_npy(path: impl AsRef<Path>, array: &AnyTensor) -> Result<()> {
     let (header, words) = parts(array);
     atomic::write_with(path, |file| {

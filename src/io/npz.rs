@@ -23,23 +23,27 @@ const END_SIZE: usize = 22;
 const MAX_ARRAYS: u64 = 1 << 16;
 
 /// Reads all arrays of a file with their names, in the order of the file, each like [`read_npy`](super::read_npy).
+#[track_caller]
 pub fn read_npz(path: impl AsRef<Path>) -> Result<Vec<(String, AnyTensor)>> {
     let path = path.as_ref();
     parse(&bytes::read("npz", path)?).map_err(|why| Error::file("npz", path, why))
 }
 
 /// Like [`read_npz`], from the bytes of a file; `name` stands for the file in errors.
+#[track_caller]
 pub fn parse_npz(name: &str, bytes: &[u8]) -> Result<Vec<(String, AnyTensor)>> {
     parse(bytes).map_err(|why| Error::file("npz", name, why))
 }
 
 /// Writes arrays to a file atomically, without compression. Errors for empty, too long or duplicate names, and for more
 /// than 4 GiB.
+#[track_caller]
 pub fn write_npz(path: impl AsRef<Path>, arrays: &[(&str, &AnyTensor)]) -> Result<()> {
     super::atomic::write(path, &npz_bytes(arrays)?)
 }
 
 /// The bytes that [`write_npz`] writes.
+#[track_caller]
 pub fn npz_bytes(arrays: &[(&str, &AnyTensor)]) -> Result<Vec<u8>> {
     let wrong = |name: &'static str, why: String| Err(Error::argument("npz", name, why));
     let (mut out, mut directory) = (Vec::new(), Vec::new());

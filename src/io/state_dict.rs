@@ -50,11 +50,13 @@ impl StateDict {
     }
 
     /// All tensors of a safetensors file; for a checkpoint, its parameters.
+    #[track_caller]
     pub fn read(path: impl AsRef<Path>) -> Result<StateDict> {
         StateDict::from_file(&SafeTensors::read(path)?)
     }
 
     /// All tensors of an already read file; for a checkpoint, its parameters.
+    #[track_caller]
     pub fn from_file(file: &SafeTensors) -> Result<StateDict> {
         match Checkpoint::is_one(file) {
             true => Checkpoint::verify(file).and_then(|_| StateDict::of(file, |n| !n.starts_with(OPTIMIZER))),
@@ -63,6 +65,7 @@ impl StateDict {
     }
 
     /// The tensors whose names `wanted` accepts.
+    #[track_caller]
     pub(super) fn of(file: &SafeTensors, wanted: impl Fn(&str) -> bool) -> Result<StateDict> {
         let names = file.iter().map(|(name, _)| name).filter(|n| wanted(n));
         names.map(|n| Ok((n.to_string(), file.tensor(n)?))).collect::<Result<_>>().map(StateDict)
@@ -99,6 +102,7 @@ impl StateDict {
     }
 
     /// Renames the tensors; those that get `None` are dropped. Duplicate names are an error.
+    #[track_caller]
     pub fn rename(self, f: impl Fn(&str) -> Option<String>) -> Result<StateDict> {
         let mut renamed: BTreeMap<String, AnyTensor> = BTreeMap::new();
         for (old, tensor) in self.0 {
@@ -113,11 +117,13 @@ impl StateDict {
     }
 
     /// Removes `prefix`, such as `module.`, from the names that start with it.
+    #[track_caller]
     pub fn without_prefix(self, prefix: &str) -> Result<StateDict> {
         self.rename(|name| Some(name.strip_prefix(prefix).unwrap_or(name).to_string()))
     }
 
     /// Transposes the matrices whose names `of` accepts.
+    #[track_caller]
     pub fn transpose(mut self, of: impl Fn(&str) -> bool) -> Result<StateDict> {
         for (name, tensor) in self.0.iter_mut().filter(|(name, _)| of(name)) {
             let shape = tensor.shape();
@@ -136,10 +142,12 @@ impl StateDict {
     }
 
     /// Writes a safetensors file atomically. Equal tensors give equal bytes.
+    #[track_caller]
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         self.writer()?.save(path)
     }
 
+    #[track_caller]
     fn writer(&self) -> Result<Writer<'_>> {
         let mut file = Writer::new();
         // Hugging Face's programs expect this mark for PyTorch's layouts.
@@ -174,6 +182,7 @@ pub(super) struct Fit<'a> {
 
 impl<'a> Fit<'a> {
     /// Checks everything; the error lists all mismatches.
+    #[track_caller]
     pub(super) fn new(params: &'a Params, state: &'a StateDict, strict: bool) -> Result<Fit<'a>, String> {
         let mut fit = Fit { pairs: Vec::new(), loaded: Loaded::default() };
         let (mut misshaped, mut indices) = (Vec::new(), Vec::new());
@@ -222,6 +231,7 @@ impl<'a> Fit<'a> {
         Err(why)
     }
 
+    #[track_caller]
     pub(super) fn apply(self) -> Result<Loaded> {
         self.pairs.iter().try_for_each(|(p, t)| p.set(t))?;
         Ok(self.loaded)
@@ -231,27 +241,33 @@ impl<'a> Fit<'a> {
 /// Parameters to and from state dicts and files.
 pub trait SaveLoad {
     /// All values on the host. Waits for the device.
+    #[track_caller]
     fn state_dict(&self) -> Result<StateDict>;
 
     /// Replaces values by the tensors with the same names. If a shape differs, this is an error and nothing changes.
     /// With `strict`, a parameter without a tensor or a tensor without a parameter is an error too; otherwise these are
     /// returned.
+    #[track_caller]
     fn load_state_dict(&self, state: &StateDict, strict: bool) -> Result<Loaded>;
 
     /// Writes all values to a safetensors file atomically. [`SaveLoad::load`] and PyTorch can load it.
+    #[track_caller]
     fn save(&self, path: impl AsRef<Path>) -> Result<()>;
 
     /// Replaces all values by those of a safetensors file or checkpoint. Names and shapes must be the same on both
     /// sides; on an error nothing changes. For files that differ slightly, read a [`StateDict`].
+    #[track_caller]
     fn load(&self, path: impl AsRef<Path>) -> Result<()>;
 }
 
 impl SaveLoad for Params {
+    #[track_caller]
     fn state_dict(&self) -> Result<StateDict> {
         let value = |p: &Param| Ok((p.name().to_string(), p.get::<f32>()?.into()));
         self.iter().map(value).collect::<Result<_>>().map(StateDict)
     }
 
+    #[track_caller]
     fn load_state_dict(&self, state: &StateDict, strict: bool) -> Result<Loaded> {
         match Fit::new(self, state, strict) {
             Ok(fit) => fit.apply(),
@@ -259,10 +275,12 @@ impl SaveLoad for Params {
         }
     }
 
+    #[track_caller]
     fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         self.state_dict()?.save(path)
     }
 
+    #[track_caller]
     fn load(&self, path: impl AsRef<Path>) -> Result<()> {
         let state = StateDict::read(path.as_ref())?;
         match Fit::new(self, &state, true) {

@@ -12,6 +12,7 @@ use crate::tensor::Tensor;
 
 /// Repeats the steps from a state on, op by op and with the same bits, up to the one whose loss was not finite, and
 /// reports where the first such number appeared. The parameters are left as they were before that step.
+#[track_caller]
 pub(super) fn diagnose(
     params: &Params,
     mut optimizer: Optimizer,

@@ -66,6 +66,7 @@ pub struct Evaluation<'a> {
 impl<'a> Evaluation<'a> {
     /// `measure` computes values with one number per row, `(rows)`, from a batch of inputs `v[0]` and targets `v[1]`.
     /// `score` computes scores from their means over all rows of `data`.
+    #[track_caller]
     pub fn new(
         data: Dataset,
         measure: impl for<'s> Fn(&[Var<'s>]) -> Result<Vec<Var<'s>>> + 'a,
@@ -88,11 +89,13 @@ impl<'a> Evaluation<'a> {
     }
 
     /// Evaluates the model in its current state. The programs are compiled at the first call.
+    #[track_caller]
     pub fn run(&mut self, device: &Device) -> Result<Scores> {
         self.run_within(device, None)
     }
 
     /// Like [`Evaluation::run`], but borrows memory that its owner does not need now, if it is large enough.
+    #[track_caller]
     pub(super) fn run_within(&mut self, device: &Device, within: Option<&Buffer>) -> Result<Scores> {
         let _strict = environment::enter();
         let mut sums: Vec<f64> = Vec::new();
@@ -126,6 +129,7 @@ impl<'a> Evaluation<'a> {
 }
 
 /// The measured values. Errors unless each has one number per row.
+#[track_caller]
 fn values<'s>(measure: &Measure<'_>, v: &[Var<'s>], rows: usize) -> Result<Vec<Var<'s>>> {
     let values = measure(v)?;
     for (i, value) in values.iter().enumerate() {

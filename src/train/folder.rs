@@ -30,6 +30,7 @@ pub struct RunFolder {
 impl RunFolder {
     /// A folder for a new run, created if necessary. If it holds a run, or another process uses it, this is an error
     /// and nothing changes.
+    #[track_caller]
     pub fn create(path: impl AsRef<Path>) -> Result<RunFolder> {
         let folder = RunFolder::open(path)?;
         if !folder.is_new || !folder.lines.is_empty() {
@@ -40,6 +41,7 @@ impl RunFolder {
     }
 
     /// A folder for a new or continued run; reads what is in it. Errors if another process uses it.
+    #[track_caller]
     pub fn open(path: impl AsRef<Path>) -> Result<RunFolder> {
         let path = path.as_ref().to_path_buf();
         if fs::metadata(&path).is_ok_and(|meta| !meta.is_dir()) {
@@ -78,6 +80,7 @@ impl RunFolder {
 
     /// Copies the measurements and best state of another run, whose folder is `from`, for a run that continues in this
     /// one.
+    #[track_caller]
     pub fn adopt(&mut self, from: &Path, best_step: Option<u64>) -> Result<()> {
         self.lines = lines_of(&from.join(METRICS))?;
         let best = from.join(BEST);
@@ -91,6 +94,7 @@ impl RunFolder {
     }
 
     /// Keeps the measurements up to `step`; later ones are measured again.
+    #[track_caller]
     pub(super) fn begin(&mut self, step: u64) -> Result<()> {
         self.lines.retain(|l| l["step"].as_u64().is_some_and(|s| s <= step));
         let file = self.path.join(METRICS);
@@ -102,6 +106,7 @@ impl RunFolder {
     }
 
     /// Adds a measurement.
+    #[track_caller]
     pub(super) fn record(&mut self, line: Value) -> Result<()> {
         if let Some(file) = &mut self.metrics {
             file.write_all(format!("{line}\n").as_bytes())
@@ -112,6 +117,7 @@ impl RunFolder {
     }
 
     /// Saves the state of the run. Earlier measurements are on the disk before it.
+    #[track_caller]
     pub(super) fn save(&self, state: &Checkpoint, is_best: bool) -> Result<()> {
         if let Some(file) = &self.metrics {
             // Ignore errors: some files, such as pipes, cannot be synced.
@@ -136,6 +142,7 @@ impl RunFolder {
 
 /// The readable lines of a file of measurements: the last line may be cut off if the run was killed, and a damaged line
 /// must not hide the others.
+#[track_caller]
 fn lines_of(file: &Path) -> Result<Vec<Value>> {
     let bytes = match fs::read(file) {
         Ok(bytes) => bytes,
@@ -146,6 +153,7 @@ fn lines_of(file: &Path) -> Result<Vec<Value>> {
 }
 
 /// Locks a folder. `None` if the file system has no locks.
+#[track_caller]
 fn lock(path: &Path) -> Result<Option<File>> {
     // Only Unix can open a folder as a file.
     let file = match cfg!(unix) {

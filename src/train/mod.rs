@@ -28,7 +28,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use step::{Loss, Stepper, in_parts};
+use step::{Loss, Stepper};
 
 /// How often the loss is read in a run. Reading waits for the device.
 const READINGS: u64 = 200;
@@ -166,6 +166,7 @@ pub struct Trainer<'a> {
 impl<'a> Trainer<'a> {
     /// A run that minimizes the scalar `loss` of batches, with inputs `v[0]` and targets `v[1]`, over the trainable
     /// parameters of `params`. It is one epoch long unless [`Trainer::steps`] is called.
+    #[track_caller]
     pub fn new(
         params: &'a Params,
         optimizer: Optimizer,
@@ -262,11 +263,13 @@ impl<'a> Trainer<'a> {
     }
 
     /// Reports events to `f`. An error ends the run.
+    #[track_caller]
     pub fn observe(mut self, f: impl FnMut(&Event<'_>) -> Result<()> + 'a) -> Trainer<'a> {
         self.observe = Box::new(f);
         self
     }
 
+    #[track_caller]
     fn check(&self) -> Result<()> {
         let wrong = |name: &'static str, why: String| Err(Error::argument("train", name, why));
         let size = self.batches.size();
@@ -295,6 +298,7 @@ impl<'a> Trainer<'a> {
 
     /// Trains until the run is over. On an error the parameters are those of the last step that was made, or, if the
     /// loss was not finite, of the last step before that.
+    #[track_caller]
     pub fn run(mut self) -> Result<Outcome> {
         let _strict = environment::enter();
         self.check()?;
@@ -315,7 +319,7 @@ impl<'a> Trainer<'a> {
             }
         }
         let (loss, parts) = (self.loss.clone(), self.accumulate);
-        let whole: Rc<Loss<'a>> = Rc::new(move |v| in_parts(loss.as_ref(), parts, v));
+        let whole: Rc<Loss<'a>> = Rc::new(move |v| v[0].session().accumulate(parts, v, |part| loss(part)));
         let mut stepper = Stepper::new(self.params, self.optimizer, whole.clone(), self.seed, self.is_eager);
         if let Some(from) = &from {
             stepper.restore(self.params, from)?;
@@ -391,6 +395,7 @@ pub fn data_hash(train: &Dataset, test: Option<&Dataset>) -> String {
 }
 
 /// Errors unless a checkpoint belongs to a run on this data.
+#[track_caller]
 fn check_data(from: &Checkpoint, now: &DataState) -> Result<()> {
     let was = &from.data;
     let wrong = |what: &str, was: &dyn std::fmt::Display, now: &dyn std::fmt::Display| {
@@ -450,6 +455,7 @@ impl Run<'_> {
     }
 
     /// Makes one step on a batch that was awaited since `start`. Returns the loss if it is not finite.
+    #[track_caller]
     fn advance(&mut self, batch: &Samples, first: u64, start: Instant) -> Result<Option<f32>> {
         let next = self.step + 1;
         let every = self.steps.div_ceil(READINGS);
@@ -481,6 +487,7 @@ impl Run<'_> {
     }
 
     /// The scores of the current model.
+    #[track_caller]
     fn scores(&mut self) -> Result<Option<Scores>> {
         let Some((_, evaluation)) = &mut self.evaluation else { return Ok(None) };
         let start = Instant::now();
@@ -494,6 +501,7 @@ impl Run<'_> {
     }
 
     /// Evaluates and saves if it is due.
+    #[track_caller]
     fn evaluate_if_due(&mut self) -> Result<()> {
         let step = self.step;
         if !self.is_evaluated_at(step) {
@@ -520,6 +528,7 @@ impl Run<'_> {
     }
 
     /// Saves the state: on disk, or in memory without a folder.
+    #[track_caller]
     fn save(&mut self, is_best: bool) -> Result<()> {
         let start = Instant::now();
         let is_kept = self.folder.is_some() || self.last.is_none();
@@ -541,6 +550,7 @@ impl Run<'_> {
     }
 
     /// The error for a loss that is not finite.
+    #[track_caller]
     fn not_a_number(self, bad: f32, loss: &Loss<'_>, batches: Batches) -> Error {
         let (step, params) = (self.step, self.params);
         let found = || {
@@ -563,6 +573,7 @@ impl Run<'_> {
         }
     }
 
+    #[track_caller]
     fn finish(mut self, end: End, first: u64) -> Result<Outcome> {
         let start = Instant::now();
         self.device.synchronize()?;

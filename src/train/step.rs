@@ -13,26 +13,6 @@ use std::rc::Rc;
 /// The loss of a batch.
 pub(super) type Loss<'a> = dyn for<'s> Fn(&[Var<'s>]) -> Result<Var<'s>> + 'a;
 
-/// The mean loss of a batch that is computed in `parts` equal parts. The values of a part are recomputed for its
-/// gradient, so a compiled step holds those of one part at a time.
-pub(super) fn in_parts<'s>(loss: &Loss<'_>, parts: usize, v: &[Var<'s>]) -> Result<Var<'s>> {
-    if parts == 1 {
-        return loss(v);
-    }
-    let (session, rows) = (v[0].session(), v[0].shape()?.dims()[0] / parts);
-    let part = |i: usize| {
-        session.checkpoint(|| {
-            let of = |v: &Var<'s>| v.narrow(0, i * rows, rows);
-            loss(&v.iter().map(of).collect::<Result<Vec<_>>>()?)
-        })
-    };
-    let mut sum = part(0)?;
-    for i in 1..parts {
-        sum = sum.add(part(i)?)?;
-    }
-    sum * (1.0 / parts as f64)
-}
-
 /// How steps are executed.
 pub(super) enum Stepper<'a> {
     Eager { session: Session, optimizer: Optimizer, loss: Rc<Loss<'a>> },
@@ -63,6 +43,7 @@ impl<'a> Stepper<'a> {
     }
 
     /// Makes a step on a batch. Returns the loss before it if wanted, since reading waits for the device.
+    #[track_caller]
     pub(super) fn step(
         &mut self,
         params: &Params,
@@ -104,6 +85,7 @@ impl<'a> Stepper<'a> {
     }
 
     /// Puts its state into a checkpoint.
+    #[track_caller]
     pub(super) fn take(&self, checkpoint: &mut Checkpoint) -> Result<()> {
         match self {
             Stepper::Eager { session, optimizer, .. } => {
@@ -115,6 +97,7 @@ impl<'a> Stepper<'a> {
     }
 
     /// Goes on from a checkpoint.
+    #[track_caller]
     pub(super) fn restore(&mut self, params: &Params, checkpoint: &Checkpoint) -> Result<()> {
         match self {
             Stepper::Eager { session, optimizer, .. } => {

@@ -27,6 +27,7 @@ mod layout;
 mod lifecycle;
 mod limits;
 mod losses;
+mod mistakes;
 mod nn;
 mod norm;
 mod onnx;

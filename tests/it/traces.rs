@@ -39,7 +39,7 @@ fn scalar(v: &AnyTensor<f32>) -> f32 {
 /// What code may not do while it is traced.
 type Act = for<'s> fn(&'s Session, &Two) -> Result<Var<'s>>;
 
-const ACTS: [(&str, Act, &str); 16] = [
+const ACTS: [(&str, Act, &str); 15] = [
     ("input", |s, _| s.input(&one()), "pass it as an argument of the step or program, or use constant"),
     ("variable", |s, _| s.variable(&one()), "pass it as an argument of the step or program, or use constant"),
     (
@@ -50,12 +50,11 @@ const ACTS: [(&str, Act, &str); 16] = [
     ("value", |s, p| s.constant(&s.param(&p.m)?.value::<f32>()?), "return the value from the program"),
     ("item", |s, p| s.scalar(s.param(&p.m)?.item()?.into()), "return the value from the program"),
     ("buffer of a value", |s, p| s.buffer(&s.param(&p.m)?.buffer()?), "return the value from the program"),
-    ("to_index", |s, p| s.ones(&[9])?.index_select(0, s.param(&p.m)?.to_index()?), "return the value from"),
+    ("to_index", |s, p| s.ones(&[9])?.index_select(0, s.param(&p.m)?.to_index()?), "to_index_below(n)"),
     ("backward", |s, p| s.param(&p.m)?.backward().and(s.scalar(1.0)), "when it is compiled"),
     ("hook", |s, p| s.param(&p.w)?.hook(|g| Ok(g.clone())).and(s.scalar(1.0)), "use an eager session"),
     ("with_tape", |s, _| s.with_tape(|_| Ok(())).and(s.scalar(1.0)), "use an eager session"),
     ("fresh", |s, _| s.fresh(|_| Ok(())).and(s.scalar(1.0)), "use an eager session"),
-    ("scope", |s, _| s.scope(|| s.scalar(1.0)), "use Session::inference"),
     (
         "reset",
         |s, _| {

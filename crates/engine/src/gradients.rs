@@ -32,6 +32,42 @@ impl Grads {
         self.by_param.get(&param.id())
     }
 
+    /// Adds the gradients of parameters of another backward pass, to accumulate over parts of a batch. Those of variables are of one pass only
+    /// and are dropped.
+    ///
+    /// ```
+    /// use dittograd::prelude::*;
+    /// # fn main() -> Result<()> {
+    /// # let device = Device::cpu()?;
+    /// let mut params = Params::new(&device, 0);
+    /// let w = params.value("w", &Tensor::scalar(3.0f32))?;
+    /// let session = Session::eager(&device);
+    /// let part = |x: f64| session.param(&w)?.scale(x / 2.0)?.backward(); // half of the mean of two parts
+    /// let mut grads = part(1.0)?;
+    /// session.reset(); // frees the values of the first part
+    /// grads.add(&part(2.0)?)?;
+    /// assert_eq!(grads.param(&w).map(|g| g.to_tensor::<f32>()).transpose()?, Some(Tensor::scalar(1.5)));
+    /// session.reset();
+    /// Optimizer::sgd(0.1).step(&params, grads)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[track_caller]
+    pub fn add(&mut self, other: &Grads) -> Result<()> {
+        for (id, grad) in &other.by_param {
+            let sum = match self.by_param.get(id) {
+                None => grad.clone(),
+                Some(sum) => {
+                    let device = sum.buffer().device();
+                    dittograd_ops::apply(device, &pointwise::Add {}.into(), &[sum, grad])?
+                }
+            };
+            self.by_param.insert(*id, sum);
+        }
+        self.by_leaf.clear();
+        Ok(())
+    }
+
     /// The gradient of the leaf `id` of an epoch, if the value depends on it.
     pub(crate) fn leaf(&self, id: usize, epoch: u32) -> Option<&AnyBuffer> {
         self.by_leaf.get(&id).filter(|_| epoch == self.epoch)

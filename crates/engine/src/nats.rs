@@ -41,12 +41,14 @@ impl Nats {
     }
 
     /// Number `i`.
+    #[track_caller]
     pub fn get(&self, i: usize) -> Result<u32> {
         let values = self.lock();
         values.get(i).copied().ok_or_else(|| outside(i, values.len()))
     }
 
     /// Overwrites number `i`.
+    #[track_caller]
     pub fn set(&self, i: usize, value: u32) -> Result<()> {
         let mut values = self.lock();
         let len = values.len();
@@ -61,6 +63,7 @@ impl Nats {
     }
 
     /// Overwrites all numbers. Errors if there are not as many; nothing is changed then.
+    #[track_caller]
     pub fn set_values(&self, new: &[u32]) -> Result<()> {
         let mut values = self.lock();
         if new.len() != values.len() {
@@ -81,6 +84,7 @@ impl Nats {
     }
 }
 
+#[track_caller]
 fn outside(index: usize, bound: usize) -> Error {
     Error::new("nats", ErrorKind::Index { at: 0, index, bound })
 }
@@ -89,12 +93,14 @@ impl<T: Scalar> TryFrom<&Tensor<T>> for Nats {
     type Error = Error;
 
     /// The elements as whole numbers; the error names the first that is none.
+    #[track_caller]
     fn try_from(tensor: &Tensor<T>) -> Result<Nats> {
         Ok(Nats::new(&whole(tensor, f64::from(u32::MAX - 1))?))
     }
 }
 
 /// The elements as whole numbers, none above `most`; the error names the first that is none.
+#[track_caller]
 pub(crate) fn whole<T: Scalar>(tensor: &Tensor<T>, most: f64) -> Result<Vec<u32>> {
     let _strict = environment::enter();
     let id = |(at, x): (usize, &T)| {

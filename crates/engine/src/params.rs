@@ -96,10 +96,12 @@ impl Param {
     }
 
     /// The current value. Waits for the device.
+    #[track_caller]
     pub fn get<T: Scalar>(&self) -> Result<Tensor<T>> {
         self.buffer().to_tensor()
     }
 
+    #[track_caller]
     fn check_shape(&self, shape: Shape) -> Result<()> {
         if shape == self.shape() {
             return Ok(());
@@ -111,6 +113,7 @@ impl Param {
 
     /// Replaces the value, rounded to float32 (on a device of another number type: in that type). Errors if the shape is
     /// another; nothing is changed then.
+    #[track_caller]
     pub fn set<T: Scalar>(&self, value: &Tensor<T>) -> Result<()> {
         self.check_shape(value.shape())?;
         self.buffer().assign("set", value)?;
@@ -120,6 +123,7 @@ impl Param {
 
     /// Replaces the value by a copy of one that is on a device already, such as that of a [`Var`](crate::session::Var); from
     /// another device it comes through the host. Errors if the shape is another; nothing is changed then.
+    #[track_caller]
     pub fn set_from(&self, value: &AnyBuffer) -> Result<()> {
         self.check_shape(value.shape())?;
         value.meta().dtype.require(DType::F32, "set", 0)?;
@@ -141,6 +145,7 @@ impl Param {
 
     /// The error of a trainable parameter that the loss was not computed from.
     #[cold]
+    #[track_caller]
     pub(crate) fn unreached(&self) -> Error {
         let name = self.name();
         let what = "use it, freeze it, or make model and step from the same Params";
@@ -259,6 +264,7 @@ impl Params {
     }
 
     /// The shape of a new parameter, if there is room for it and its name is free.
+    #[track_caller]
     pub(crate) fn room(&self, name: &str, dims: &[usize]) -> Result<Shape> {
         let shape = Shape::new(dims)?;
         if name.is_empty() {
@@ -290,6 +296,7 @@ impl Params {
     /// Moves all parameters, and so every model that holds them, to another device; nothing is moved on an error.
     /// Optimizers bring their state along at the next step, and compiled steps are compiled again. Between devices of
     /// float32 no bit changes.
+    #[track_caller]
     pub fn to(&mut self, device: &Device) -> Result<()> {
         let moved = self.list.iter().map(|p| p.buffer().to_device(device)).collect::<Result<Vec<_>>>()?;
         self.list.iter().zip(moved).for_each(|(p, value)| p.move_to(value));
@@ -297,6 +304,7 @@ impl Params {
         Ok(())
     }
 
+    #[track_caller]
     pub(crate) fn add(&mut self, name: &str, value: AnyBuffer) -> Result<Param> {
         self.numel += self.room(name, value.shape().dims())?.numel();
         let name = self.full_name(name);
@@ -307,6 +315,7 @@ impl Params {
     }
 
     /// A parameter with a given initial value.
+    #[track_caller]
     pub fn value<T: Scalar>(&mut self, name: &str, value: &Tensor<T>) -> Result<Param> {
         self.room(name, value.shape().dims())?;
         let value = AnyBuffer::upload(&self.device, value)?;
@@ -340,6 +349,7 @@ impl Params {
 
     /// A hash of all parameter bits in the order of their names: 16 hex digits that two machines can
     /// compare. All NaNs count as one value.
+    #[track_caller]
     pub fn fingerprint(&self) -> Result<String> {
         let mut sorted: Vec<&Param> = self.list.iter().collect();
         sorted.sort_by_key(|p| p.name());

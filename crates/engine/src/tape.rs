@@ -68,6 +68,7 @@ pub struct Tape {
     hooks: Vec<(usize, Hook)>,
 }
 
+#[track_caller]
 fn no_node(op: &str, id: usize, size: usize) -> Error {
     Error::new(op, ErrorKind::Node { id, size })
 }
@@ -99,6 +100,7 @@ impl Tape {
     }
 
     /// Appends a node and returns its id, which is the size before. Parents must be earlier nodes.
+    #[track_caller]
     pub fn add_node(&mut self, node: Node) -> Result<usize> {
         let id = self.nodes.len();
         if let Some(&parent) = node.parents.iter().find(|&&p| p >= id) {
@@ -109,6 +111,7 @@ impl Tape {
     }
 
     /// Appends a value that was not computed here.
+    #[track_caller]
     pub fn leaf(&mut self, value: AnyBuffer, name: Option<&str>, requires_grad: bool) -> Result<usize> {
         self.device.check_accepts("leaf", value.buffer())?;
         let meta = value.meta();
@@ -124,6 +127,7 @@ impl Tape {
     }
 
     /// The value of a node that must have this shape.
+    #[track_caller]
     pub fn require_value(&self, id: usize, shape: Shape) -> Result<&AnyBuffer> {
         let value = self.live_value("require_value", id)?;
         if value.shape() != shape {
@@ -135,6 +139,7 @@ impl Tape {
     }
 
     /// The value of a node, or why there is none.
+    #[track_caller]
     pub(crate) fn live_value(&self, op: &str, id: usize) -> Result<&AnyBuffer> {
         let node = self.node(id).ok_or_else(|| no_node(op, id, self.size()))?;
         node.value.as_ref().ok_or_else(|| {
@@ -146,6 +151,7 @@ impl Tape {
     }
 
     /// An upstream gradient, which must be numbers of this shape.
+    #[track_caller]
     pub fn require_grad(grad: &AnyBuffer, shape: Shape) -> Result<&AnyBuffer> {
         grad.meta().dtype.require(DType::F32, "backward", 0)?;
         if grad.shape() != shape {
@@ -160,6 +166,7 @@ impl Tape {
     }
 
     /// Runs an op on nodes and appends its value. On any error the tape is as before.
+    #[track_caller]
     pub fn record(&mut self, op: AnyOp, parents: &[usize]) -> Result<usize> {
         let ins: Vec<&AnyBuffer> =
             parents.iter().map(|&p| self.live_value(op.name(), p)).collect::<Result<_>>()?;
@@ -178,6 +185,7 @@ impl Tape {
 
     /// Appends a user's op of one input: `forward` computes the value, `backward` gets the input and the
     /// upstream gradient and returns the input's gradient. Shapes are checked on both ways.
+    #[track_caller]
     pub fn unary(
         &mut self,
         name: &str,
@@ -197,6 +205,7 @@ impl Tape {
     }
 
     /// Appends a user's op of two inputs, like [`Tape::unary`]; contributions go to `a`, then to `b`.
+    #[track_caller]
     pub fn binary(
         &mut self,
         name: &str,
@@ -220,6 +229,7 @@ impl Tape {
         self.custom(name, value, vec![a, b], rule)
     }
 
+    #[track_caller]
     fn custom(
         &mut self,
         name: &str,
@@ -240,6 +250,7 @@ impl Tape {
     }
 
     /// One node's step of the walk: passes its gradient, if it has one, on to its parents.
+    #[track_caller]
     pub fn backward_step(&self, grads: &mut [Option<AnyBuffer>], id: usize) -> Result<()> {
         let _strict = environment::enter();
         self.node(id).ok_or_else(|| no_node("backward", id, self.size()))?;
@@ -252,6 +263,7 @@ impl Tape {
 
     /// Has `hook` look at the gradient of a node in every walk, once it is complete, and replace it. Several hooks of a
     /// node follow each other.
+    #[track_caller]
     pub fn hook(&mut self, id: usize, hook: Hook) -> Result<()> {
         let node = self.node(id).ok_or_else(|| no_node("hook", id, self.size()))?;
         if !node.requires_grad {
@@ -262,6 +274,7 @@ impl Tape {
         Ok(())
     }
 
+    #[track_caller]
     fn hooked(&self, id: usize, grad: AnyBuffer) -> Result<AnyBuffer> {
         let meta = grad.meta();
         self.hooks.iter().filter(|h| h.0 == id).try_fold(grad, |grad, (_, hook)| {
@@ -272,12 +285,14 @@ impl Tape {
     }
 
     /// The walk over the first `n` nodes: `n - 1`, `n - 2`, …, 0.
+    #[track_caller]
     pub fn backward_first(&self, grads: &mut [Option<AnyBuffer>], n: usize) -> Result<()> {
         (0..n).rev().try_for_each(|id| self.backward_step(grads, id))
     }
 
     /// Backward from an array with one gradient for every node, of the node's shape, several of which may be seeds. Returns
     /// the array with everything accumulated.
+    #[track_caller]
     pub fn backward_dense_from(&self, grads: Vec<AnyBuffer>) -> Result<Vec<AnyBuffer>> {
         let mut slots: Vec<Option<AnyBuffer>> = grads.into_iter().map(Some).collect();
         if slots.len() != self.size() {
@@ -293,6 +308,7 @@ impl Tape {
 
     /// Backward from one output. Returns a gradient for every node; those the output does not depend on
     /// get zeros, and their rules are not run.
+    #[track_caller]
     pub fn backward_dense(&self, out: usize, seed: AnyBuffer) -> Result<Vec<AnyBuffer>> {
         let mut slots = self.seeded(vec![(out, seed)])?;
         self.backward_first(&mut slots, out + 1)?;
@@ -300,6 +316,7 @@ impl Tape {
     }
 
     /// A slot for every node, with the seeds of some in place. Seeds of one node add up.
+    #[track_caller]
     fn seeded(&self, seeds: Vec<(usize, AnyBuffer)>) -> Result<Vec<Option<AnyBuffer>>> {
         let mut slots = vec![None; self.size()];
         for (out, seed) in seeds {
@@ -319,6 +336,7 @@ impl Tape {
     }
 
     /// A gradient of this shape with one more contribution. Both must have it: nothing is broadcast.
+    #[track_caller]
     fn sum(&self, so_far: Option<AnyBuffer>, more: AnyBuffer, shape: Shape) -> Result<AnyBuffer> {
         Tape::require_grad(&more, shape)?;
         match so_far {
@@ -330,6 +348,7 @@ impl Tape {
         }
     }
 
+    #[track_caller]
     fn filled(&self, slots: Vec<Option<AnyBuffer>>) -> Result<Vec<AnyBuffer>> {
         let fill = |(slot, node): (Option<AnyBuffer>, &Node)| match slot {
             Some(grad) => Ok(grad),
@@ -341,6 +360,7 @@ impl Tape {
     /// Backward from one output, keeping only the gradients of nodes that `retain` names; the others
     /// are freed as soon as they have been passed on. With `free_values`, so are the values of computed
     /// nodes the walk has passed, except the output's.
+    #[track_caller]
     pub fn backward_sparse(
         &mut self,
         out: usize,
@@ -352,6 +372,7 @@ impl Tape {
     }
 
     /// As [`Tape::backward_sparse`], from several outputs, each with its seed.
+    #[track_caller]
     pub fn backward_seeds(
         &mut self,
         seeds: Vec<(usize, AnyBuffer)>,
@@ -375,10 +396,10 @@ impl Tape {
         Ok(kept)
     }
 
-    /// Frees the values of computed nodes from `first` on, except `kept`. Nodes stay, as shapes.
+    /// Frees the values of nodes from `first` on, except `kept`. Nodes stay, as shapes.
     pub(crate) fn free_values(&mut self, first: usize, kept: &[usize]) {
         for (id, node) in self.nodes.iter_mut().enumerate().skip(first) {
-            if !kept.contains(&id) && !node.parents.is_empty() {
+            if !kept.contains(&id) {
                 node.value = None;
                 node.cleanup.clear();
             }
@@ -521,6 +542,7 @@ impl fmt::Display for Tape {
     }
 }
 
+#[track_caller]
 fn checked(op: &str, value: AnyBuffer, shape: Shape) -> Result<AnyBuffer> {
     if value.meta() != Meta::f32(shape) {
         let kind = ErrorKind::Shapes {

@@ -5,6 +5,7 @@
 
 use crate::shape::Shape;
 use std::fmt::{self, Write};
+use std::panic::Location;
 
 /// Shorthand for a result with this crate's error.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -59,14 +60,37 @@ pub fn readable_bytes(n: usize) -> String {
     }
 }
 
-/// What went wrong, where, and with which shapes. As text it is one line, whatever files and arguments held.
-#[derive(Clone, PartialEq)]
+/// What went wrong, where, and with which shapes. As text it is one line, whatever files and arguments held:
+/// `conv (unet.down2.conv1, src/main.rs:41): …` names the operation, the layer whose parameters it read, and the line of the
+/// program that called it. Two errors are equal if operation and kind are, wherever they happened.
+#[derive(Clone)]
 pub struct Error(Box<Inner>);
 
-#[derive(Clone, PartialEq)]
+#[derive(Clone)]
 struct Inner {
     op: String,
     kind: ErrorKind,
+    layer: Option<String>,
+    location: Option<&'static Location<'static>>,
+}
+
+impl PartialEq for Error {
+    fn eq(&self, other: &Error) -> bool {
+        (&self.0.op, &self.0.kind) == (&other.0.op, &other.0.kind)
+    }
+}
+
+/// Whether a file is one of the library's own. A line there tells its user nothing.
+fn is_ours(file: &str) -> bool {
+    match file!().strip_suffix("crates/numerics/src/error.rs") {
+        Some(root) => {
+            file.strip_prefix(root).is_some_and(|f| f.starts_with("src/") || f.starts_with("crates/"))
+        }
+        // From a registry: the crates are side by side.
+        None => file!()
+            .split_once("dittograd-numerics")
+            .is_some_and(|(root, _)| file.strip_prefix(root).is_some_and(|f| f.starts_with("dittograd"))),
+    }
 }
 
 /// The classes of error. New ones may be added, so a `match` needs a wildcard arm.
@@ -255,8 +279,41 @@ pub enum ErrorKind {
 impl Error {
     /// An error of `kind` raised by the operation `op`.
     #[cold]
+    #[track_caller]
     pub fn new(op: impl Into<String>, kind: ErrorKind) -> Error {
-        Error(Box::new(Inner { op: op.into(), kind }))
+        Error(Box::new(Inner { op: op.into(), kind, layer: None, location: None })).at(Location::caller())
+    }
+
+    /// The same error with the line of the program that called the operation, unless it has one. Lines of the library itself
+    /// are left out.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn at(mut self, location: &'static Location<'static>) -> Error {
+        if self.0.location.is_none() && !is_ours(location.file()) {
+            self.0.location = Some(location);
+        }
+        self
+    }
+
+    /// The same error with the layer of the parameters that the operation read, unless it has one.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn in_layer(mut self, parameters: &[&str]) -> Error {
+        let layer_of = |name: &'_ str| name.rsplit_once('.').map_or(name, |(layer, _)| layer).to_string();
+        if self.0.layer.is_none() && !parameters.is_empty() {
+            let mut layers: Vec<String> = parameters.iter().map(|name| layer_of(name)).collect();
+            layers.dedup();
+            self.0.layer = Some(layers.join(", "));
+        }
+        self
+    }
+
+    /// The same error without the line of the program that called the operation, for programs whose users do not see
+    /// their code.
+    #[must_use]
+    pub fn without_location(mut self) -> Error {
+        self.0.location = None;
+        self
     }
 
     /// An error of a program that uses the library, in its own words.
@@ -269,6 +326,7 @@ impl Error {
     /// assert_eq!(positive(-1.0).unwrap_err().to_string(), "-1 is not positive");
     /// ```
     #[cold]
+    #[track_caller]
     pub fn msg(why: impl Into<String>) -> Error {
         Error::new("", ErrorKind::Message { why: why.into() })
     }
@@ -278,6 +336,16 @@ impl Error {
         &self.0.op
     }
 
+    /// The line of the program that called the operation, if it is known.
+    pub fn location(&self) -> Option<&'static Location<'static>> {
+        self.0.location
+    }
+
+    /// The layer whose parameters the operation read, if it read any.
+    pub fn layer(&self) -> Option<&str> {
+        self.0.layer.as_deref()
+    }
+
     /// What went wrong.
     pub fn kind(&self) -> &ErrorKind {
         &self.0.kind
@@ -285,6 +353,7 @@ impl Error {
 
     /// A bad argument: which one, what is wrong with it, and what would be right.
     #[cold]
+    #[track_caller]
     pub fn argument(op: impl Into<String>, name: &'static str, why: impl Into<String>) -> Error {
         Error::new(op, ErrorKind::Argument { name, why: why.into() })
     }
@@ -292,6 +361,7 @@ impl Error {
     /// Something that is not offered.
     #[doc(hidden)]
     #[cold]
+    #[track_caller]
     pub fn unsupported(op: impl Into<String>, what: impl Into<String>) -> Error {
         Error::new(op, ErrorKind::Unsupported { what: what.into() })
     }
@@ -299,6 +369,7 @@ impl Error {
     /// A file that could not be read or written.
     #[doc(hidden)]
     #[cold]
+    #[track_caller]
     pub fn file(op: impl Into<String>, path: impl AsRef<std::path::Path>, why: impl fmt::Display) -> Error {
         let path = path.as_ref().display().to_string();
         Error::new(op, ErrorKind::File { path, why: why.to_string() })
@@ -323,7 +394,14 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let f = &mut OneLine(f);
         if !self.0.op.is_empty() {
-            write!(f, "{}: ", self.0.op)?;
+            f.write_str(&self.0.op)?;
+            match (&self.0.layer, self.0.location) {
+                (None, None) => {}
+                (Some(layer), None) => write!(f, " ({layer})")?,
+                (None, Some(l)) => write!(f, " ({}:{})", l.file(), l.line())?,
+                (Some(layer), Some(l)) => write!(f, " ({layer}, {}:{})", l.file(), l.line())?,
+            }
+            f.write_str(": ")?;
         }
         match &self.0.kind {
             ErrorKind::Message { why } => f.write_str(why),
@@ -338,9 +416,11 @@ impl fmt::Display for Error {
             ErrorKind::Shapes { why, left, right } => write!(f, "{why}: {left} and {right}"),
             ErrorKind::DType { want, got, input } => {
                 let hint = match *want {
-                    "u32" => "indices come from Session::labels or Session::indices",
+                    "u32" => {
+                        "indices come from Session::labels or Session::indices, or from numbers by to_index()"
+                    }
                     _ => {
-                        "numbers come from Session::input, variable or param, and indices are read with indices()"
+                        "numbers come from Session::input, variable or param, or from indices by to_float(); indices are read with indices()"
                     }
                 };
                 write!(f, "input {input} holds {got} elements, needs {want}; {hint}")

@@ -24,6 +24,7 @@ impl Shape {
 
     /// A shape from its dimensions. Errors if there are more than [`MAX_RANK`] or if a tensor of
     /// that many float32 elements could not be addressed.
+    #[track_caller]
     pub fn new(dims: &[usize]) -> Result<Shape> {
         let too_large = || Error::new("shape", ErrorKind::TooLarge { dims: dims.to_vec() });
         if dims.len() > MAX_RANK {
@@ -80,6 +81,7 @@ impl Shape {
     }
 
     /// The same shape without `axis`.
+    #[track_caller]
     pub fn without(&self, axis: usize) -> Result<Shape> {
         if axis >= self.rank() {
             return Err(Error::new("shape", ErrorKind::Axis { axis, shape: *self }));
@@ -91,6 +93,7 @@ impl Shape {
 
     /// The shape two operands broadcast to by NumPy's rule: aligned at the last axis, equal
     /// dimensions or one of them 1.
+    #[track_caller]
     pub fn broadcast(&self, other: &Shape) -> Result<Shape> {
         let rank = self.rank().max(other.rank());
         let mut dims = [0; MAX_RANK];

@@ -20,11 +20,13 @@ pub struct Tensor<T = f32> {
 
 impl<T: Clone> Tensor<T> {
     /// A tensor of `dims` holding `data`. Errors if the counts differ.
+    #[track_caller]
     pub fn new(dims: &[usize], data: Vec<T>) -> Result<Tensor<T>> {
         Tensor::with_shape(Shape::new(dims)?, data)
     }
 
     /// A tensor of `shape` holding `data`. Errors if the counts differ.
+    #[track_caller]
     pub fn with_shape(shape: Shape, data: Vec<T>) -> Result<Tensor<T>> {
         if data.len() != shape.numel() {
             let kind = ErrorKind::Length { want: shape.numel(), got: data.len() };
@@ -49,6 +51,7 @@ impl<T: Clone> Tensor<T> {
     }
 
     /// As [`Tensor::from_fn`], for shapes that come from a user's sizes: an error if the host has no room.
+    #[track_caller]
     pub fn try_from_fn(shape: Shape, f: impl FnMut(usize) -> T) -> Result<Tensor<T>> {
         let data = collected(&format!("tensor of shape {shape}"), (0..shape.numel()).map(f))?;
         Ok(Tensor { shape, data })
@@ -75,6 +78,7 @@ impl<T: Clone> Tensor<T> {
     }
 
     /// The same elements under another shape of equal count.
+    #[track_caller]
     pub fn reshape(self, shape: Shape) -> Result<Tensor<T>> {
         Tensor::with_shape(shape, self.data)
     }
@@ -87,6 +91,7 @@ impl<T: Scalar> Tensor<T> {
     }
 
     /// The only element of a tensor with one element.
+    #[track_caller]
     pub fn item(&self) -> Result<T> {
         match self.data[..] {
             [x] => Ok(x),

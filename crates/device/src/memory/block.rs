@@ -36,6 +36,7 @@ pub(super) struct Block {
 
 impl Block {
     /// Fills the memory with the poison pattern and the guards with canaries.
+    #[track_caller]
     pub(super) fn poison(&self) -> Result<()> {
         let mut mem = self.mem.write().unwrap_or_else(PoisonError::into_inner);
         match (&mut *mem, self.device.backend()) {

@@ -17,6 +17,7 @@ pub struct Buffer {
     pub(super) words: usize,
 }
 
+#[track_caller]
 fn released(op: &str) -> Error {
     Error::new(op, ErrorKind::Released)
 }
@@ -33,6 +34,7 @@ impl Buffer {
     }
 
     /// Elements `start..start + words` as a separate handle. Errors if there are not as many.
+    #[track_caller]
     pub fn part(&self, start: usize, words: usize) -> Result<Buffer> {
         match start.checked_add(words) {
             Some(end) if end <= self.words => {
@@ -80,6 +82,7 @@ impl Buffer {
 
     /// Its words, to read. Errors if it was released.
     #[doc(hidden)]
+    #[track_caller]
     pub fn read(&self, op: &str) -> Result<ReadGuard<'_>> {
         let guard = self.block.mem.read().unwrap_or_else(PoisonError::into_inner);
         if guard.is_none() {
@@ -90,6 +93,7 @@ impl Buffer {
 
     /// Its words, to write. Errors if it was released.
     #[doc(hidden)]
+    #[track_caller]
     pub fn write(&self, op: &str) -> Result<WriteGuard<'_>> {
         let guard = self.block.mem.write().unwrap_or_else(PoisonError::into_inner);
         if guard.is_none() {
@@ -100,6 +104,7 @@ impl Buffer {
 
     /// The device address, for kernels on the same stream; 0 for an empty or host buffer.
     #[doc(hidden)]
+    #[track_caller]
     pub fn address(&self, op: &str) -> Result<u64> {
         match &*self.block.mem.read().unwrap_or_else(PoisonError::into_inner) {
             Some(Mem::Cuda(ptr)) => Ok(*ptr + self.range().start as u64 * 4),

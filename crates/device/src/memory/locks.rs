@@ -53,6 +53,7 @@ impl ReadSet {
     }
 
     /// Locks all of them for reading. Errors if one was released.
+    #[track_caller]
     pub fn lock(&self, op: &str) -> Result<ReadGuards<'_>> {
         let spare = std::mem::take(&mut *self.spare.lock().unwrap_or_else(PoisonError::into_inner));
         let mut locked = ReadGuards { set: self, guards: emptied(spare) };

@@ -15,6 +15,7 @@ use dittograd_numerics::tensor::{AnyTensor, DType, Meta, Tensor};
 impl Buffer {
     /// Copies host words into the buffer.
     #[doc(hidden)]
+    #[track_caller]
     pub fn write_words(&self, op: &str, words: &[f32]) -> Result<()> {
         if words.len() != self.len() {
             return Err(Error::new(op, ErrorKind::Length { want: self.len(), got: words.len() }));
@@ -35,6 +36,7 @@ impl Buffer {
     }
 
     /// Copies the buffer into host words. Waits for the device.
+    #[track_caller]
     pub(crate) fn read_words(&self, op: &str, words: &mut [f32]) -> Result<()> {
         if words.len() != self.len() {
             return Err(Error::new(op, ErrorKind::Length { want: self.len(), got: words.len() }));
@@ -61,11 +63,13 @@ impl Buffer {
     }
 
     /// A new buffer on `device` holding `values`.
+    #[track_caller]
     pub fn upload(device: &Device, values: &[f32]) -> Result<Buffer> {
         Buffer::upload_for("upload", device, &Shape::new(&[values.len()])?, values)
     }
 
     /// Like [`Buffer::upload`], for a value of `shape` that messages call `what`.
+    #[track_caller]
     fn upload_for(what: &'static str, device: &Device, shape: &Shape, values: &[f32]) -> Result<Buffer> {
         let buffer = device.alloc_for(what, shape)?;
         buffer.write_words(what, values)?;
@@ -73,6 +77,7 @@ impl Buffer {
     }
 
     /// The float32 values. Waits for the device.
+    #[track_caller]
     pub fn download(&self) -> Result<Vec<f32>> {
         let mut values = self.device().on_host(|| filled("download", self.len(), 0.0))?;
         self.read_words("download", &mut values)?;
@@ -83,12 +88,14 @@ impl Buffer {
 impl AnyBuffer {
     /// A new value on `device` with the elements of `tensor`, rounded to float32. Scalars without a float32 form are
     /// refused. A device of another number type takes numbers of that type unchanged, and others through f64.
+    #[track_caller]
     pub fn upload<T: Scalar>(device: &Device, tensor: &Tensor<T>) -> Result<AnyBuffer> {
         AnyBuffer::upload_for("upload", device, tensor)
     }
 
     /// Like [`AnyBuffer::upload`], for what messages call `what`.
     #[doc(hidden)]
+    #[track_caller]
     pub fn upload_for<T: Scalar>(
         what: &'static str,
         device: &Device,
@@ -105,6 +112,7 @@ impl AnyBuffer {
 
     /// A new value of float32 numbers, on a device that has these.
     #[doc(hidden)]
+    #[track_caller]
     pub fn upload_words(
         what: &'static str,
         device: &Device,
@@ -115,6 +123,7 @@ impl AnyBuffer {
     }
 
     /// A new value on `device`, of numbers (as by [`AnyBuffer::upload`]) or of indices.
+    #[track_caller]
     pub fn upload_any<T: Scalar>(device: &Device, tensor: &AnyTensor<T>) -> Result<AnyBuffer> {
         match tensor {
             AnyTensor::Num(t) => AnyBuffer::upload(device, t),
@@ -123,6 +132,7 @@ impl AnyBuffer {
     }
 
     /// The elements as a host tensor of numbers or indices. Waits for the device.
+    #[track_caller]
     pub fn to_any<T: Scalar>(&self) -> Result<AnyTensor<T>> {
         match self.meta.dtype {
             DType::F32 => self.to_tensor().map(AnyTensor::Num),
@@ -131,6 +141,7 @@ impl AnyBuffer {
     }
 
     /// A new index value on `device`.
+    #[track_caller]
     pub fn upload_indices(device: &Device, tensor: &Tensor<u32>) -> Result<AnyBuffer> {
         let shape = tensor.shape();
         let buffer = Buffer::upload_for("upload", device, &shape, bytemuck::cast_slice(tensor.data()))?;
@@ -140,11 +151,13 @@ impl AnyBuffer {
     }
 
     /// Zeros of `shape` on `device`.
+    #[track_caller]
     pub fn zeros(device: &Device, shape: Shape) -> Result<AnyBuffer> {
         AnyBuffer::full(device, shape, 0.0)
     }
 
     /// A float32 value of `shape` on `device` with every element `value`.
+    #[track_caller]
     pub fn full(device: &Device, shape: Shape, value: f32) -> Result<AnyBuffer> {
         let _strict = environment::enter();
         if matches!(device.backend(), Backend::Host(_)) {
@@ -165,6 +178,7 @@ impl AnyBuffer {
     /// Replaces the elements by those of `tensor`, in place, converted as by [`AnyBuffer::upload`]. Errors if the
     /// counts differ.
     #[doc(hidden)]
+    #[track_caller]
     pub fn assign<T: Scalar>(&self, op: &str, tensor: &Tensor<T>) -> Result<()> {
         let _strict = environment::enter();
         let len = tensor.data().len();
@@ -184,6 +198,7 @@ impl AnyBuffer {
     /// Replaces the elements by those of `from`, in place: on the device if both are on the same one, else through the
     /// host.
     #[doc(hidden)]
+    #[track_caller]
     pub fn copy_from(&self, op: &str, from: &AnyBuffer) -> Result<()> {
         let (to, source) = (&self.buffer, &from.buffer);
         if to.len() != source.len() {
@@ -215,6 +230,7 @@ impl AnyBuffer {
 
     /// The elements as a host tensor, widened exactly from float32. Waits for the device. From a device of another
     /// number type, they are unchanged if `T` is that type, and go through f64 otherwise.
+    #[track_caller]
     pub fn to_tensor<T: Scalar>(&self) -> Result<Tensor<T>> {
         let _strict = environment::enter();
         self.meta.dtype.require(DType::F32, "download", 0)?;
@@ -234,6 +250,7 @@ impl AnyBuffer {
     }
 
     /// The indices as a host tensor. Waits for the device.
+    #[track_caller]
     pub fn to_indices(&self) -> Result<Tensor<u32>> {
         self.meta.dtype.require(DType::U32, "download", 0)?;
         let values = self.buffer.download()?;
@@ -242,6 +259,7 @@ impl AnyBuffer {
 
     /// A copy of the value on another device (or the same one), through the host. It is rounded to nearest from other
     /// number types to float32, and exact the other way. Between two devices of other number types it goes through f64.
+    #[track_caller]
     pub fn to_device(&self, device: &Device) -> Result<AnyBuffer> {
         if self.meta.dtype == DType::F32 && matches!(device.backend(), Backend::Host(_)) {
             return AnyBuffer::upload(device, &self.to_tensor::<f64>()?);

@@ -18,6 +18,7 @@ pub struct AnyBuffer {
 
 impl AnyBuffer {
     /// `buffer` with shape and type `meta`. Errors if the element counts differ. Indices get an unknown range.
+    #[track_caller]
     pub fn new(buffer: Buffer, meta: Meta) -> Result<AnyBuffer> {
         if buffer.len() != meta.shape.numel() {
             let kind = ErrorKind::Length { want: meta.shape.numel(), got: buffer.len() };
@@ -53,6 +54,7 @@ impl AnyBuffer {
     }
 
     /// The same memory with another shape of as many elements.
+    #[track_caller]
     pub fn view(&self, shape: Shape) -> Result<AnyBuffer> {
         if shape.numel() != self.meta.shape.numel() {
             let kind = ErrorKind::Length { want: shape.numel(), got: self.meta.shape.numel() };
@@ -62,6 +64,7 @@ impl AnyBuffer {
     }
 
     /// Elements from `start` on with the given shape. Shares the memory.
+    #[track_caller]
     pub fn part(&self, start: usize, shape: Shape) -> Result<AnyBuffer> {
         let buffer = self.buffer.part(start, shape.numel())?;
         let mut view = AnyBuffer::new(buffer, Meta { shape, ..self.meta })?;

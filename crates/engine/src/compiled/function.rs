@@ -2,7 +2,7 @@
 
 use crate::graph::{Compiled, Graph, Passes, Plan, check_input};
 use crate::params::Param;
-use crate::session::{Session, Var};
+use crate::session::{Session, Var, with_inputs};
 use dittograd_device::{AnyBuffer, Backend, Buffer, DType, Device, Meta, to_words};
 use dittograd_numerics::error::{Error, ErrorKind, Result};
 use dittograd_numerics::scalar::Scalar;
@@ -30,6 +30,7 @@ impl Graph {
     /// # Ok(())
     /// # }
     /// ```
+    #[track_caller]
     pub fn trace<F>(device: &Device, inputs: &[Meta], f: F) -> Result<Graph>
     where
         F: for<'s> FnOnce(&'s Session, &[Var<'s>]) -> Result<Vec<Var<'s>>>,
@@ -38,13 +39,14 @@ impl Graph {
     }
 
     /// As [`Graph::trace`], with random streams that start from `seed`, as those of [`Session::eager_seeded`].
+    #[track_caller]
     pub fn trace_seeded<F>(device: &Device, seed: u64, inputs: &[Meta], f: F) -> Result<Graph>
     where
         F: for<'s> FnOnce(&'s Session, &[Var<'s>]) -> Result<Vec<Var<'s>>>,
     {
         let session = Session::trace(device, seed);
         let vars = inputs.iter().map(|m| session.placeholder(*m)).collect::<Result<Vec<_>>>()?;
-        let returned = f(&session, &vars)?;
+        let returned = with_inputs("trace", vars.len(), || f(&session, &vars))?;
         let outputs = returned.into_iter().map(|v| session.val("trace", v)).collect::<Result<Vec<_>>>()?;
         if let Some((param, _)) = session.take_assigned().first() {
             let what = format!(
@@ -61,6 +63,7 @@ impl Graph {
 
     /// Runs the program once on these inputs, step by step, on any device: also on those of other numbers, such as
     /// `Device::host::<Ratio>()`. To run it again and again, [`Graph::compile`] it.
+    #[track_caller]
     pub fn run<T: Scalar>(&self, device: &Device, inputs: &[AnyTensor<T>]) -> Result<Vec<AnyTensor<T>>> {
         let session = Session::inference(device);
         replay(&session, self, inputs)
@@ -69,17 +72,20 @@ impl Graph {
     /// The program ready to run on a device with new inputs, any number of times: planned and fused, as one CUDA graph on
     /// a GPU. Parameters are read where they are, so that every run sees their current values. On a device of other
     /// numbers it runs step by step.
+    #[track_caller]
     pub fn compile(&self, device: &Device) -> Result<Function> {
         self.compile_with(device, Passes::all())
     }
 
     /// As [`Graph::compile`], with some passes switched off; the bits are the same.
+    #[track_caller]
     pub fn compile_with(&self, device: &Device, passes: Passes) -> Result<Function> {
         self.compile_within(device, passes, None)
     }
 
     /// As [`Graph::compile_with`], in memory that is there already, if it is enough: every run overwrites it.
     #[doc(hidden)]
+    #[track_caller]
     pub fn compile_within(
         &self,
         device: &Device,
@@ -95,11 +101,13 @@ impl Graph {
     }
 }
 
+#[track_caller]
 fn replay<T: Scalar>(session: &Session, graph: &Graph, inputs: &[AnyTensor<T>]) -> Result<Vec<AnyTensor<T>>> {
     session.replay(graph, &given(session, inputs)?)?.into_iter().map(Var::to_any).collect()
 }
 
 /// Inputs as values of a session.
+#[track_caller]
 pub(super) fn given<'s, T: Scalar>(session: &'s Session, inputs: &[AnyTensor<T>]) -> Result<Vec<Var<'s>>> {
     inputs.iter().map(|x| session.input_any(x)).collect()
 }
@@ -122,6 +130,7 @@ pub struct Function {
 
 impl Function {
     /// Compiles it, unless it is and no parameter was moved since.
+    #[track_caller]
     fn prepare(&mut self) -> Result<()> {
         let moves = self.graph.parameters().map(Param::moves).sum();
         if matches!(self.device.backend(), Backend::Host(_))
@@ -160,6 +169,7 @@ impl Function {
     }
 
     /// Runs the program on these inputs and gives what it returns. Waits for the device.
+    #[track_caller]
     pub fn call<T: Scalar>(&mut self, inputs: &[AnyTensor<T>]) -> Result<Vec<AnyTensor<T>>> {
         self.prepare()?;
         let calls = self.random_calls;
@@ -195,6 +205,7 @@ impl Function {
     /// # Ok(())
     /// # }
     /// ```
+    #[track_caller]
     pub fn call_on(&mut self, inputs: &[&AnyBuffer]) -> Result<Vec<AnyBuffer>> {
         self.prepare()?;
         self.check_inputs(inputs.iter().map(|x| x.meta()))?;
@@ -223,6 +234,7 @@ impl Function {
         Ok(results)
     }
 
+    #[track_caller]
     fn check_inputs(&self, metas: impl ExactSizeIterator<Item = Meta>) -> Result<()> {
         let wanted = self.graph.inputs();
         if wanted.len() != metas.len() {
@@ -231,6 +243,7 @@ impl Function {
         wanted.iter().zip(metas).enumerate().try_for_each(|(i, (want, meta))| check_input(i, *want, meta))
     }
 
+    #[track_caller]
     fn compiled_call<T: Scalar>(
         &self,
         compiled: &Compiled,

@@ -70,6 +70,7 @@ where
     }
 
     /// Runs it on these inputs.
+    #[track_caller]
     pub fn call<T: Scalar>(&mut self, inputs: &[AnyTensor<T>]) -> Result<Vec<AnyTensor<T>>> {
         self.programs.retain(|e| !e.traits.moved());
         let metas: Vec<Meta> = inputs.iter().map(AnyTensor::meta).collect();
@@ -89,6 +90,7 @@ where
     }
 
     /// Runs it eagerly, to see the same bits step by step; random draws go on as if it had been called.
+    #[track_caller]
     pub fn eager<T: Scalar>(&mut self, inputs: &[AnyTensor<T>]) -> Result<Vec<AnyTensor<T>>> {
         let session = Session::eager_seeded(&self.device, self.seed);
         session.set_random_calls(self.random_calls);
@@ -98,6 +100,7 @@ where
         Ok(values)
     }
 
+    #[track_caller]
     fn trace(&mut self, metas: Vec<Meta>) -> Result<Entry> {
         let graph = Graph::trace_seeded(&self.device, self.seed, &metas, &self.f)?;
         let traits = Traits::of(graph.parameters());
@@ -139,6 +142,7 @@ impl Session {
     /// # Ok(())
     /// # }
     /// ```
+    #[track_caller]
     pub fn compile<F>(&self, f: F) -> Traced<F>
     where
         F: for<'s> Fn(&'s Session, &[Var<'s>]) -> Result<Vec<Var<'s>>>,

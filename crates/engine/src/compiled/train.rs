@@ -5,7 +5,7 @@ use crate::effect::{self, EffectOf};
 use crate::graph::{Compiled, Graph, Passes, Plan, Source};
 use crate::optim::{Optimizer, OptimizerState};
 use crate::params::{Param, Params, Traits};
-use crate::session::{Session, Var};
+use crate::session::{Session, Var, with_inputs};
 use dittograd_device::{Buffer, DType, Device, Meta};
 use dittograd_numerics::environment;
 use dittograd_numerics::error::{Error, ErrorKind, Result};
@@ -72,6 +72,8 @@ pub struct TrainStep<F> {
     random_calls: u64,
     f: F,
     metrics: Option<Metrics>,
+    /// Parts that the batch is computed in.
+    parts: usize,
     programs: Vec<Entry>,
     traces: usize,
     steps: u64,
@@ -115,6 +117,7 @@ where
             random_calls: 0,
             f,
             metrics: None,
+            parts: 1,
             programs: Vec::new(),
             traces: 0,
             steps: 0,
@@ -132,11 +135,20 @@ where
 
     /// The same step, with values that are computed in the same program and can be read with [`TrainStep::metric`]:
     /// what the loss computes as well, random draws included, is computed once.
+    #[track_caller]
     pub fn metrics(
         mut self,
         f: impl for<'s> Fn(&[Var<'s>]) -> Result<Vec<Var<'s>>> + 'static,
     ) -> TrainStep<F> {
         self.metrics = Some(Box::new(f));
+        self.forget();
+        self
+    }
+
+    /// Gradient accumulation: the same step, which computes the loss of a batch as the mean over `parts` equal parts of its rows, one
+    /// after the other, and so needs the memory of one. See [`Session::accumulate`].
+    pub fn accumulate(mut self, parts: usize) -> TrainStep<F> {
+        self.parts = parts;
         self.forget();
         self
     }
@@ -165,11 +177,13 @@ where
     }
 
     /// The optimizer's state, to be saved. Waits for the device.
+    #[track_caller]
     pub fn state<T: Scalar>(&self) -> Result<OptimizerState<T>> {
         self.optimizer.state()
     }
 
     /// Continues from a saved state, as [`Optimizer::load_state`].
+    #[track_caller]
     pub fn load_state<T: Scalar>(&mut self, state: &OptimizerState<T>) -> Result<()> {
         self.follow();
         self.optimizer.load(&self.device, &self.params.iter().collect::<Vec<_>>(), state)
@@ -207,10 +221,12 @@ where
         (self.programs, self.last) = (Vec::new(), None);
     }
 
+    #[track_caller]
     fn compile(&mut self, metas: &[Meta]) -> Result<Entry> {
         let session = Session::trace(&self.device, self.seed);
         let vars = metas.iter().map(|m| session.placeholder(*m)).collect::<Result<Vec<_>>>()?;
-        let loss = session.val("step", (self.f)(&vars)?)?;
+        let loss = || session.accumulate(self.parts, &vars, &self.f);
+        let loss = session.val("step", with_inputs("step", vars.len(), loss)?)?;
         let mut leaves = Vec::new();
         for p in self.params.iter().filter(|p| p.trainable()) {
             leaves.push((p.clone(), Val(session.param(p)?.id() as u32)));
@@ -258,6 +274,7 @@ where
     }
 
     /// Compiles the recorded values, the parameters' gradients and their update.
+    #[track_caller]
     fn program(
         &self,
         mut graph: Graph,
@@ -276,6 +293,7 @@ where
     }
 
     /// One step on these inputs. On an error nothing was updated.
+    #[track_caller]
     pub fn run(&mut self, inputs: &[Batch<'_>]) -> Result<()> {
         self.follow();
         let fits = |e: &Entry| e.metas.iter().copied().eq(inputs.iter().map(Batch::meta));
@@ -315,6 +333,7 @@ where
     }
 
     /// One more step on the inputs of the last one, which are still on the device.
+    #[track_caller]
     pub fn again(&mut self) -> Result<()> {
         let _strict = environment::enter();
         self.follow();
@@ -345,6 +364,7 @@ where
         Ok(())
     }
 
+    #[track_caller]
     fn entry(&self) -> Result<&Entry> {
         self.last.and_then(|at| self.programs.get(at)).ok_or_else(|| {
             Error::argument("step", "order", "no step has been run yet; call run with inputs first")
@@ -352,6 +372,7 @@ where
     }
 
     /// The words of an output of the last step, which must be of this type.
+    #[track_caller]
     fn output(&self, i: usize, want: DType, how: &str) -> Result<(Shape, Vec<f32>)> {
         let entry = self.entry()?;
         let meta = entry.program.output_meta(i)?;
@@ -371,6 +392,7 @@ where
     }
 
     /// The number of metric `i` among the outputs.
+    #[track_caller]
     fn metric_at(&self, i: usize) -> Result<usize> {
         let metrics = self.entry()?.program.outputs() - 1;
         if i < metrics {
@@ -380,6 +402,7 @@ where
     }
 
     /// The loss of the last step. Waits for the device.
+    #[track_caller]
     pub fn loss(&self) -> Result<f32> {
         let (_, words) = self.output(0, DType::F32, "metric_indices")?;
         words
@@ -390,18 +413,21 @@ where
 
     /// Metric `i` of the last step, which holds numbers; for one of indices see [`TrainStep::metric_indices`]. Waits for the
     /// device.
+    #[track_caller]
     pub fn metric(&self, i: usize) -> Result<Tensor<f32>> {
         let (shape, words) = self.output(self.metric_at(i)?, DType::F32, "metric_indices")?;
         Tensor::with_shape(shape, words)
     }
 
     /// Metric `i` of the last step, which holds indices, such as those of `argmax`. Waits for the device.
+    #[track_caller]
     pub fn metric_indices(&self, i: usize) -> Result<Tensor<u32>> {
         let (shape, words) = self.output(self.metric_at(i)?, DType::U32, "metric")?;
         Tensor::with_shape(shape, words.into_iter().map(f32::to_bits).collect())
     }
 
     /// The program of the last step, printed.
+    #[track_caller]
     pub fn text(&self) -> Result<&str> {
         Ok(self.entry()?.program.text())
     }
@@ -414,6 +440,7 @@ where
     }
 
     /// Sizes of the program of the last step.
+    #[track_caller]
     pub fn plan(&self) -> Result<Plan> {
         Ok(self.entry()?.program.plan())
     }

@@ -53,6 +53,7 @@ impl Compiled {
         let traced = graph.size();
         let mut wanted: Vec<Val> = outputs.to_vec();
         wanted.extend(effects.iter().flat_map(|e| &e.inputs));
+        let as_traced = graph;
         let mut graph = passes.run(graph, &mut wanted, device)?;
         if !effects.is_empty() {
             for v in &mut wanted {
@@ -61,7 +62,7 @@ impl Compiled {
         }
         let text = graph.to_string();
         let outside = Outside::of(&graph, device)?;
-        let limits = outside.limits(&graph)?;
+        let limits = outside.limits(&graph, as_traced)?;
         let in_place = in_place::rewrite(graph, &wanted, device);
         let mut draft = Draft::of(&in_place, &wanted, &outside, device);
         let block = draft.placed(device);
@@ -174,7 +175,7 @@ impl Outside {
 
     /// What the indices that are given anew for a run must be below. Others are checked now; what the program computes was
     /// checked when it was recorded.
-    fn limits(&self, graph: &Graph) -> Result<Vec<Limit>> {
+    fn limits(&self, graph: &Graph, as_traced: &Graph) -> Result<Vec<Limit>> {
         let is_given = |at: usize| at < self.inputs || self.nats.iter().any(|n| n.0 == at);
         let mut limits = Vec::new();
         for node in graph.nodes() {
@@ -182,7 +183,10 @@ impl Outside {
             let Some((at, limit)) = op.index_limit(&graph.metas(ins)) else { continue };
             for buffer in graph.index_sources(ins[at]).0.into_iter().filter_map(|leaf| self.of[leaf]) {
                 match is_given(buffer) {
-                    true => limits.push(Limit { input: buffer, limit, op: op.name() }),
+                    true => {
+                        let reader = as_traced.index_reader(buffer, limit);
+                        limits.push(Limit { input: buffer, limit, op: op.name(), reader });
+                    }
                     false => check_bound(op.name(), &self.buffers[buffer], limit)?,
                 }
             }

@@ -27,6 +27,7 @@ use dittograd_numerics::shape::Shape;
 use dittograd_ops::pointwise::expression::Pointwise;
 use dittograd_ops::{AnyOp, IndexBound, Recorder, Val, layout};
 use std::collections::BTreeSet;
+use std::panic::Location;
 
 /// Where a value that is not computed comes from.
 #[derive(Clone, Debug)]
@@ -80,6 +81,24 @@ pub struct Node {
     pub requires_grad: bool,
     /// Whether it was traced in a checkpointed segment, so that it may be rematerialized instead of being kept.
     pub checkpointed: bool,
+    /// The line of the program that recorded it, for messages. No part of the text.
+    pub location: Option<&'static Location<'static>>,
+}
+
+/// Where an op comes from, for messages.
+#[derive(Debug, Default)]
+struct Origin {
+    location: Option<&'static Location<'static>>,
+    /// Names of the parameters it reads.
+    parameters: Vec<String>,
+}
+
+impl Origin {
+    /// An error of the op, with its origin.
+    fn locate(&self, e: Error) -> Error {
+        let e = e.in_layer(&self.parameters.iter().map(String::as_str).collect::<Vec<_>>());
+        if let Some(location) = self.location { e.at(location) } else { e }
+    }
 }
 
 /// A program as plain data: values in the order they are computed, each from earlier ones, and which of them it returns.
@@ -94,6 +113,8 @@ pub struct Graph {
     random_base: Option<Val>,
     /// Whether a checkpointed segment is being recorded.
     in_segment: bool,
+    /// The line of the program that records.
+    location: Option<&'static Location<'static>>,
     outputs: Vec<Val>,
 }
 
@@ -118,8 +139,45 @@ impl Graph {
     pub fn leaf(&mut self, source: Source, requires_grad: bool) -> usize {
         let meta = source.meta();
         let requires_grad = requires_grad && meta.dtype == DType::F32;
-        self.nodes.push(Node { what: What::Leaf(source), meta, requires_grad, checkpointed: false });
+        let (checkpointed, location) = (false, None);
+        self.nodes.push(Node { what: What::Leaf(source), meta, requires_grad, checkpointed, location });
         self.nodes.len() - 1
+    }
+
+    /// Records an op for a line of the program.
+    pub(crate) fn record_at(
+        &mut self,
+        location: &'static Location<'static>,
+        op: AnyOp,
+        ins: &[Val],
+    ) -> Result<Val> {
+        self.location = Some(location);
+        let recorded = self.record(op, ins);
+        self.location = None;
+        recorded.map_err(|e| self.origin(Some(location), ins).locate(e))
+    }
+
+    /// Where an op on these inputs comes from.
+    fn origin(&self, location: Option<&'static Location<'static>>, ins: &[Val]) -> Origin {
+        let name = |v: &Val| match &self.nodes.get(v.0 as usize)?.what {
+            What::Leaf(Source::Param(p)) => Some(p.name().to_string()),
+            What::Leaf(Source::Named(name, _)) => Some(name.clone()),
+            _ => None,
+        };
+        Origin { location, parameters: ins.iter().filter_map(name).collect() }
+    }
+
+    /// Where the first op comes from that reads at the indices of an input and takes those below `limit`.
+    fn index_reader(&self, input: usize, limit: usize) -> Origin {
+        let is_input = |i: &usize| matches!(self.nodes[*i].what, What::Leaf(Source::Input(_)));
+        let leaf = (0..self.size()).filter(is_input).nth(input);
+        let reads = |node: &Node| {
+            let What::Op(op, ins) = &node.what else { return None };
+            let (at, bound) = op.index_limit(&self.metas(ins))?;
+            let is_it = bound == limit && self.index_sources(ins[at]).0.contains(&leaf?);
+            is_it.then(|| self.origin(node.location, ins))
+        };
+        self.nodes.iter().find_map(reads).unwrap_or_default()
     }
 
     /// Begins or ends a checkpointed segment, whose values may be rematerialized instead of being kept; whether one was open.
@@ -228,8 +286,14 @@ impl Recorder for Graph {
         let meta = op.shape(&self.metas(ins))?;
         self.check_index_bounds(&op, ins)?;
         let requires_grad = op.differentiable() && ins.iter().any(|v| self.node(*v).requires_grad);
-        let checkpointed = self.in_segment;
-        self.nodes.push(Node { what: What::Op(op, ins.to_vec()), meta, requires_grad, checkpointed });
+        let (checkpointed, location) = (self.in_segment, self.location);
+        self.nodes.push(Node {
+            what: What::Op(op, ins.to_vec()),
+            meta,
+            requires_grad,
+            checkpointed,
+            location,
+        });
         Ok(Val(self.nodes.len() as u32 - 1))
     }
 

@@ -1,6 +1,7 @@
 //! A compiled program and its executors. On the CPU the instructions run one after the other in one
 //! planned block; on CUDA they are captured once and replayed as one launch. Effects, which write outside the block, come last.
 
+use super::Origin;
 use super::compile::Plan;
 use crate::effect::{EffectOf, HostValue};
 use crate::nats::Nats;
@@ -77,6 +78,7 @@ pub(super) struct Limit {
     pub input: usize,
     pub limit: usize,
     pub op: &'static str,
+    pub reader: Origin,
 }
 
 /// A list of whole numbers, where it is outside the block, and what version of it is there.
@@ -240,7 +242,7 @@ impl Compiled {
     /// Errors if one of the indices from outside is more than the ops that read them take.
     fn check_limits(&self, outside: usize, indices: &[u32]) -> Result<()> {
         let mut limits = self.limits.iter().filter(|l| l.input == outside);
-        limits.try_for_each(|l| check_indices(l.op, indices, l.limit))
+        limits.try_for_each(|l| check_indices(l.op, indices, l.limit).map_err(|e| l.reader.locate(e)))
     }
 
     /// Where an input of this shape and type goes.
@@ -277,7 +279,7 @@ impl Compiled {
         let slot = self.slot(input, value.meta())?;
         self.device.check_accepts("program", value.buffer())?;
         for l in self.limits.iter().filter(|l| l.input == input) {
-            check_bound(l.op, value, l.limit)?;
+            check_bound(l.op, value, l.limit).map_err(|e| l.reader.locate(e))?;
         }
         slot.copy_from("program", value)
     }

@@ -19,7 +19,7 @@
 //! what it is: a leaf has none, an op has one if one of its inputs does. Numbers are decimal and exact (an `f` behind
 //! one says that it is the nearest float32); bits are written as `0x…`, eight digits a word.
 
-use super::{Graph, Node, Source, What};
+use super::{Graph, Source, What};
 use crate::host::HostDevice;
 use crate::nats::Nats;
 use dittograd_device::{AnyBuffer, DType, Device, Meta};
@@ -504,7 +504,7 @@ impl<'a> Parser<'a> {
             }
             graph.random_base = Some(Val(graph.size() as u32));
         }
-        graph.nodes.push(Node { what: What::Leaf(source), meta, requires_grad: false, checkpointed: false });
+        graph.leaf(source, false);
         self.mark(graph, mark, mark_at)
     }
 

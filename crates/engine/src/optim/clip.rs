@@ -21,6 +21,7 @@ pub(super) struct Clip {
 }
 
 /// Records `min(1, max_norm / (n + 1e-6))` with `n` the norm of all gradients.
+#[track_caller]
 pub(super) fn norm_factor(r: &mut dyn Recorder, grads: &[Val], max_norm: f64) -> Result<Val> {
     let n = r.record(GlobalNorm.into(), grads)?;
     let factor = Pointwise::trace(1, |x| {

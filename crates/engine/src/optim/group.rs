@@ -15,6 +15,7 @@ pub(super) struct Options {
 }
 
 impl Options {
+    #[track_caller]
     pub(super) fn check(&self) -> Result<()> {
         finite("lr", self.lr)?;
         finite("weight_decay", self.weight_decay)?;
@@ -113,6 +114,7 @@ impl Group {
     }
 
     /// Errors if it names a parameter that is not there.
+    #[track_caller]
     pub(super) fn check_known(&self, params: &[&Param]) -> Result<()> {
         let missing = match &self.members {
             Members::Names(names) => names.iter().find(|n| !params.iter().any(|p| p.name() == **n)),
@@ -132,6 +134,7 @@ impl Group {
 }
 
 /// For each parameter the group it is in, if it is in any.
+#[track_caller]
 pub(super) fn resolve(groups: &[Group], params: &[&Param]) -> Result<Vec<Option<usize>>> {
     groups.iter().try_for_each(|g| g.check_known(params))?;
     let of = |p: &&Param| {

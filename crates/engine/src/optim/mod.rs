@@ -162,6 +162,7 @@ impl Optimizer {
     }
 
     /// Sets the learning rate of a group for later steps.
+    #[track_caller]
     pub fn set_group_lr(&mut self, group: usize, lr: f64) -> Result<()> {
         match self.groups.get_mut(group) {
             Some(g) => {
@@ -181,6 +182,7 @@ impl Optimizer {
         group.and_then(|g| self.groups.get(g)).map_or(self.options, |g| g.options(self.options))
     }
 
+    #[track_caller]
     fn check(&self) -> Result<()> {
         self.options.check()?;
         self.groups.iter().try_for_each(|g| g.options(self.options).check())?;
@@ -194,6 +196,7 @@ impl Optimizer {
     }
 
     /// Gives parameters that it has not seen yet their options.
+    #[track_caller]
     fn register(&mut self, params: &[&Param]) -> Result<()> {
         self.check()?;
         if params.iter().all(|p| self.entries.contains_key(&p.id())) {
@@ -221,6 +224,7 @@ impl Optimizer {
     /// Makes the state of the trainable ones of `params` that have none yet, brings states to where the parameters are, and
     /// makes the buffer of scalars.
     /// Errors leave no new memory behind. Answers whose state is new, for [`Optimizer::unprepare`].
+    #[track_caller]
     pub(crate) fn prepare(&mut self, device: &Device, params: &[&Param]) -> Result<Prepared> {
         self.register(params)?;
         let trainable: Vec<&Param> = params.iter().copied().filter(|p| p.trainable()).collect();
@@ -241,6 +245,7 @@ impl Optimizer {
     }
 
     /// Makes the states of parameters, all of them or none.
+    #[track_caller]
     fn make_states(&mut self, device: &Device, params: &[&Param]) -> Result<Prepared> {
         let mut prepared = Prepared { states: Vec::new(), buffer: false };
         for p in params {
@@ -267,6 +272,7 @@ impl Optimizer {
         }
     }
 
+    #[track_caller]
     fn states_on(&mut self, device: &Device, p: &Param) -> Result<()> {
         let Some(entry) = self.entries.get_mut(&p.id()) else { return Ok(()) };
         if entry.states.is_empty() {
@@ -279,12 +285,14 @@ impl Optimizer {
         Ok(())
     }
 
+    #[track_caller]
     fn entry(&self, p: &Param) -> Result<&Entry> {
         self.entries
             .get(&p.id())
             .ok_or_else(|| Error::new("optimizer", ErrorKind::Internal { what: "an unknown parameter" }))
     }
 
+    #[track_caller]
     fn scalars(&self) -> Result<&Buffer> {
         self.buffer
             .as_ref()
@@ -292,6 +300,7 @@ impl Optimizer {
     }
 
     /// Counts a step of these parameters and forms its scalars.
+    #[track_caller]
     pub(crate) fn begin<'a>(&mut self, params: impl Iterator<Item = &'a Param> + Clone) -> Result<()> {
         self.check()?;
         let limit = self.clip_value.unwrap_or(f64::INFINITY);
@@ -335,6 +344,7 @@ impl Optimizer {
 
     /// One step: changes every trainable parameter in place. Errors, before anything is changed, if a
     /// trainable parameter has no gradient or memory runs out; frozen ones are left alone.
+    #[track_caller]
     pub fn step(&mut self, params: &Params, grads: Grads) -> Result<()> {
         let _strict = environment::enter();
         let device = params.device();
@@ -363,6 +373,7 @@ impl Optimizer {
     }
 
     /// Updates parameters of which everything is there. On an error nothing was counted.
+    #[track_caller]
     fn update_eagerly(&mut self, device: &Device, items: &[(&Param, &AnyBuffer)]) -> Result<()> {
         let mut recorder = DeviceRecorder::new(device);
         let vals: Vec<(&Param, Val)> =

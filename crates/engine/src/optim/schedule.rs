@@ -80,6 +80,7 @@ impl Schedule {
         })
     }
 
+    #[track_caller]
     pub(super) fn check(&self) -> Result<()> {
         let above = |name: &'static str, x: f64| match x > 0.0 && x.is_finite() {
             true => Ok(()),

@@ -26,6 +26,7 @@ pub enum Fan {
 }
 
 /// Inputs of an output and outputs of an input of a weight `[out, in, spatial…]`.
+#[track_caller]
 fn fans(op: &str, dims: &[usize]) -> Result<(f64, f64)> {
     let shape = Shape::new(dims)?;
     let [out, inner, spatial @ ..] = dims else {
@@ -38,6 +39,7 @@ fn fans(op: &str, dims: &[usize]) -> Result<(f64, f64)> {
     Ok(((inner * field) as f64, (out * field) as f64))
 }
 
+#[track_caller]
 fn check_gain(op: &'static str, gain: f64) -> Result<()> {
     if gain >= 0.0 && gain.is_finite() {
         return Ok(());
@@ -47,16 +49,19 @@ fn check_gain(op: &'static str, gain: f64) -> Result<()> {
 
 impl Params {
     /// A parameter of zeros.
+    #[track_caller]
     pub fn zeros(&mut self, name: &str, dims: &[usize]) -> Result<Param> {
         self.full(name, dims, 0.0)
     }
 
     /// A parameter of ones.
+    #[track_caller]
     pub fn ones(&mut self, name: &str, dims: &[usize]) -> Result<Param> {
         self.full(name, dims, 1.0)
     }
 
     /// A parameter with every element `value`.
+    #[track_caller]
     pub fn full(&mut self, name: &str, dims: &[usize], value: f64) -> Result<Param> {
         let _strict = environment::enter();
         let value = AnyBuffer::full(self.device(), self.room(name, dims)?, value as f32)?;
@@ -65,6 +70,7 @@ impl Params {
 
     /// A parameter drawn uniformly from `[lo, hi)`, on the device: `lo + u (hi - lo)`. The draws depend on
     /// the seed and on how many parameters came before, not on the device.
+    #[track_caller]
     pub fn uniform(&mut self, name: &str, dims: &[usize], lo: f64, hi: f64) -> Result<Param> {
         let _strict = environment::enter();
         if !(lo.is_finite() && hi.is_finite() && lo <= hi) {
@@ -78,6 +84,7 @@ impl Params {
         self.add(name, value)
     }
 
+    #[track_caller]
     fn normals(&self, shape: Shape, mean: f64, std: f64) -> Result<AnyBuffer> {
         let _strict = environment::enter();
         let (mean, std) = (mean as f32, std as f32);
@@ -87,6 +94,7 @@ impl Params {
 
     /// A parameter of normal draws, on the device; as those of [`Params::uniform`] they depend on the seed and on
     /// how many parameters came before.
+    #[track_caller]
     pub fn normal(&mut self, name: &str, dims: &[usize], mean: f64, std: f64) -> Result<Param> {
         if std < 0.0 {
             return Err(Error::argument("parameter", "std", format!("got {std}, which is below 0")));
@@ -96,6 +104,7 @@ impl Params {
     }
 
     /// Xavier's (Glorot's) uniform draws within `gain sqrt(6 / (fan_in + fan_out))` for a weight `[out, in, spatial…]`.
+    #[track_caller]
     pub fn xavier_uniform(&mut self, name: &str, dims: &[usize], gain: f64) -> Result<Param> {
         let _strict = environment::enter();
         check_gain("xavier_uniform", gain)?;
@@ -105,6 +114,7 @@ impl Params {
     }
 
     /// Xavier's normal draws of standard deviation `gain sqrt(2 / (fan_in + fan_out))`.
+    #[track_caller]
     pub fn xavier_normal(&mut self, name: &str, dims: &[usize], gain: f64) -> Result<Param> {
         let _strict = environment::enter();
         check_gain("xavier_normal", gain)?;
@@ -114,6 +124,7 @@ impl Params {
 
     /// Kaiming's (He's) uniform draws within `gain sqrt(3 / fan)` for a weight `[out, in, spatial…]`. The gain of relu is
     /// `sqrt(2)`, that of leaky relu `sqrt(2 / (1 + slope^2))`, that of tanh 5/3, that of nothing 1.
+    #[track_caller]
     pub fn kaiming_uniform(&mut self, name: &str, dims: &[usize], fan: Fan, gain: f64) -> Result<Param> {
         let _strict = environment::enter();
         check_gain("kaiming_uniform", gain)?;
@@ -124,6 +135,7 @@ impl Params {
     }
 
     /// Kaiming's normal draws of standard deviation `gain / sqrt(fan)`.
+    #[track_caller]
     pub fn kaiming_normal(&mut self, name: &str, dims: &[usize], fan: Fan, gain: f64) -> Result<Param> {
         let _strict = environment::enter();
         check_gain("kaiming_normal", gain)?;
@@ -134,6 +146,7 @@ impl Params {
 
     /// `gain` times a random matrix `[out, in spatial…]` whose shorter side is orthonormal. The normal draws are made on the
     /// device and orthogonalised on the host, vector by vector.
+    #[track_caller]
     pub fn orthogonal(&mut self, name: &str, dims: &[usize], gain: f64) -> Result<Param> {
         let _strict = environment::enter();
         check_gain("orthogonal", gain)?;
@@ -189,6 +202,7 @@ const PANEL: usize = 32;
 
 /// Gram and Schmidt's way, twice over, on the rows or columns of a matrix, whichever are fewer. The second time has to wait
 /// for the row before; the first time is done on all threads, for all later rows once a few are finished.
+#[track_caller]
 fn orthogonal(
     pool: &Pool,
     simd: Simd,

@@ -34,6 +34,7 @@ impl Assigned {
     }
 
     /// The error of the last step's assignments, once.
+    #[track_caller]
     pub(super) fn check(&mut self) -> Result<()> {
         self.failed.take().map_or(Ok(()), Err)
     }
@@ -76,6 +77,7 @@ impl Session {
     /// # }
     /// ```
     #[doc(alias("register_buffer", "copy_"))]
+    #[track_caller]
     pub fn assign<'s>(&'s self, param: &Param, value: Var<'s>) -> Result<()> {
         let what = || format!("parameter {}", param.name());
         if param.trainable() {

@@ -41,6 +41,7 @@ impl<'s> Var<'s> {
     /// # Ok::<(), Error>(())
     /// ```
     #[doc(alias("scaled_dot_product_attention", "flash_attention"))]
+    #[track_caller]
     pub fn attention(self, k: Var<'s>, v: Var<'s>, options: AttentionOptions<'s>) -> Result<Var<'s>> {
         let q = self.shape()?;
         let mut options = options;
@@ -58,6 +59,7 @@ impl<'s> Var<'s> {
     }
 
     /// The outputs, with the given shape, of a packed attention.
+    #[track_caller]
     fn outputs(self, shape: Shape) -> Result<Var<'s>> {
         let part = Slice { axis: 0, start: 0, len: shape.numel(), step: 1 };
         self.session().apply(part, &[self])?.reshape(shape.dims())
@@ -66,6 +68,7 @@ impl<'s> Var<'s> {
     /// Self-attention of every head: `(…, n, 3, heads, d)` to `(…, n, heads, d)`. Queries, keys and values are laid out
     /// as a linear layer writes them, and the heads' outputs as the next one reads them. The values are those of
     /// [`Var::attention`] on permuted axes, without the copies.
+    #[track_caller]
     pub fn self_attention(self, options: AttentionOptions<'s>) -> Result<Var<'s>> {
         let op = SelfAttention { causal: options.causal, scale: options.scale };
         op.check(self.meta()?)?;
@@ -83,6 +86,7 @@ impl<'s> Var<'s> {
     }
 
     /// The composed form: scores, masked softmax, product.
+    #[track_caller]
     fn composed(self, k: Var<'s>, v: Var<'s>, op: Attention, mask: Option<Var<'s>>) -> Result<Var<'s>> {
         let _strict = environment::enter();
         let session = self.session();
@@ -121,6 +125,7 @@ impl<'s> Var<'s> {
     /// `W (D, P)`, split into `heads` heads of `P / heads` columns. The concatenated outputs of the heads are
     /// multiplied by `Wo (P, D)`.
     #[doc(alias = "MultiheadAttention")]
+    #[track_caller]
     pub fn multi_head_attention(
         self,
         [wq, wk, wv, wo]: [Var<'s>; 4],
@@ -155,6 +160,7 @@ impl<'s> Var<'s> {
     /// Rotary position embedding of `x (…, n, d)`: rotates pair `i` of row `p` by `(offset + p) base^(-2i/d)`. Pairs
     /// are `(i, i + d/2)`, or neighbours `(2i, 2i + 1)` if `interleaved`.
     #[doc(alias = "rotary_embedding")]
+    #[track_caller]
     pub fn rope(self, base: f64, offset: usize, interleaved: bool) -> Result<Var<'s>> {
         let x = self.shape()?;
         if x.rank() < 2 {
@@ -167,6 +173,7 @@ impl<'s> Var<'s> {
 }
 
 /// A mask `(batch…, n, m)` with an axis for the heads, for queries `(batch…, heads, n, d)`.
+#[track_caller]
 fn with_head_axis<'s>(mask: Var<'s>, q: Shape) -> Result<Var<'s>> {
     let m = mask.shape()?;
     let batch = q.rank().saturating_sub(3);

@@ -47,6 +47,7 @@ impl Kept {
 
 impl Constants {
     /// The value of a constant on `device`, from the cache or new.
+    #[track_caller]
     pub(super) fn get<T: Scalar>(&mut self, device: &Device, tensor: &Tensor<T>) -> Result<AnyBuffer> {
         let (shape, bytes) = (tensor.shape(), tensor.shape().numel() * 4);
         let has_words = !matches!(device.backend(), Backend::Host(_));

@@ -8,6 +8,7 @@ macro_rules! ranked {
     ($($conv:ident $transpose:ident $rank:literal $sizes:literal $($example:expr)?;)*) => {$(
         #[doc = concat!("[`Var::conv`] over images `(N, Cin, ", $sizes, ")`, one stride and padding for all axes.")]
         $(#[doc = $example])?
+        #[track_caller]
         pub fn $conv(
             self,
             kernel: Var<'s>,
@@ -20,6 +21,7 @@ macro_rules! ranked {
 
         #[doc = concat!("[`Var::conv_transpose`] over images `(N, Cin, ", $sizes, ")`, one stride, padding and \
             output padding for all axes.")]
+        #[track_caller]
         pub fn $transpose(
             self,
             kernel: Var<'s>,
@@ -41,6 +43,7 @@ impl<'s> Var<'s> {
     /// where elements beyond the input are zeros. Each axis has
     /// `⌊(in + 2·padding − dilation·(kernel − 1) − 1) / stride⌋ + 1` outputs; a kernel that reaches beyond the padded
     /// input is an error.
+    #[track_caller]
     pub fn conv(self, kernel: Var<'s>, bias: Option<Var<'s>>, window: ConvWindow) -> Result<Var<'s>> {
         self.with_bias(Conv { window }, kernel, bias)
     }
@@ -49,6 +52,7 @@ impl<'s> Var<'s> {
     /// the transpose of [`Var::conv`] with that window, plus a bias `(Cout)`. Each axis has
     /// `(in − 1)·stride − 2·padding + dilation·(kernel − 1) + 1 + output_padding` outputs; fewer than one, or an output
     /// padding that is not below the stride, is an error.
+    #[track_caller]
     pub fn conv_transpose(
         self,
         kernel: Var<'s>,
@@ -96,6 +100,7 @@ impl<'s> Var<'s> {
         self.with_bias(ConvTranspose { window, size: Sizes::new(&size)? }, kernel, bias)
     }
 
+    #[track_caller]
     fn with_bias(
         self,
         op: impl Into<dittograd_ops::AnyOp>,

@@ -11,21 +11,25 @@ use dittograd_ops::random::Full;
 
 impl Session {
     /// Every element `value`.
+    #[track_caller]
     pub fn full(&self, dims: &[usize], value: f64) -> Result<Var<'_>> {
         self.apply(Full { shape: Shape::new(dims)?, value: single(value) }, &[])
     }
 
     /// Every element 0.
+    #[track_caller]
     pub fn zeros(&self, dims: &[usize]) -> Result<Var<'_>> {
         self.full(dims, 0.0)
     }
 
     /// Every element 1.
+    #[track_caller]
     pub fn ones(&self, dims: &[usize]) -> Result<Var<'_>> {
         self.full(dims, 1.0)
     }
 
     /// The numbers `start + i step` below `end` (above it, if the step is negative), each rounded once.
+    #[track_caller]
     pub fn arange(&self, start: f64, end: f64, step: f64) -> Result<Var<'_>> {
         let _strict = environment::enter();
         let count = ((end - start) / step).ceil();
@@ -41,6 +45,7 @@ impl Session {
 
     /// `count` evenly spaced numbers from `start` to `end`, both included, each rounded once. A single number is
     /// `start`.
+    #[track_caller]
     pub fn linspace(&self, start: f64, end: f64, count: usize) -> Result<Var<'_>> {
         let _strict = environment::enter();
         let last = count.saturating_sub(1);
@@ -54,6 +59,7 @@ impl Session {
 
     /// The identity matrix with `n` rows.
     #[doc(alias = "identity")]
+    #[track_caller]
     pub fn eye(&self, n: usize) -> Result<Var<'_>> {
         self.ones(&[n, n])?.tril(0)?.triu(0)
     }
@@ -64,21 +70,25 @@ impl Session {
 /// Values of the same shape, and rows of zeros and ones for indices.
 impl<'s> Var<'s> {
     /// A value of this shape with every element `value`.
+    #[track_caller]
     pub fn full_like(self, value: f64) -> Result<Var<'s>> {
         self.session.full(self.shape()?.dims(), value)
     }
 
     /// A value of this shape with every element 0.
+    #[track_caller]
     pub fn zeros_like(self) -> Result<Var<'s>> {
         self.full_like(0.0)
     }
 
     /// A value of this shape with every element 1.
+    #[track_caller]
     pub fn ones_like(self) -> Result<Var<'s>> {
         self.full_like(1.0)
     }
 
     /// One-hot rows: indices `(…)` to `(…, classes)`, zeros with a 1 at the index. An index out of range is an error.
+    #[track_caller]
     pub fn one_hot(self, classes: usize) -> Result<Var<'s>> {
         let meta = self.meta()?;
         meta.dtype.require(DType::U32, "one_hot", 0)?;

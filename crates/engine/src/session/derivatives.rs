@@ -28,6 +28,7 @@ impl Session {
     /// # Ok(())
     /// # }
     /// ```
+    #[track_caller]
     pub fn grad<'s>(&'s self, y: Var<'s>, wrt: &[Var<'s>]) -> Result<Vec<Var<'s>>> {
         let shape = y.shape()?;
         if shape != Shape::SCALAR {
@@ -45,6 +46,7 @@ impl Session {
 
     /// Gradients of `Σ <seed, value>` over `seeds = (value, seed)` with respect to each of `wrt`, as values; `None`
     /// where nothing depends on it.
+    #[track_caller]
     pub fn vjp<'s>(&'s self, seeds: &[(Var<'s>, Var<'s>)], wrt: &[Var<'s>]) -> Result<Vec<Option<Var<'s>>>> {
         let val = |v: &Var<'s>| Ok(Val(self.check("grad", *v)? as u32));
         for (i, x) in wrt.iter().enumerate() {
@@ -71,6 +73,7 @@ impl Session {
     /// The directional derivative of `y` along directions `(x, v)`: `Σ (∂y/∂x) v`, in the shape of `y`. It is forward
     /// mode by reverse mode twice: the transposed `∂y/∂x` is linear in its seed, and its gradient by the seed is the
     /// result.
+    #[track_caller]
     pub fn jvp<'s>(&'s self, y: Var<'s>, directions: &[(Var<'s>, Var<'s>)]) -> Result<Var<'s>> {
         // Check the shapes of inputs that `y` does not depend on too.
         let why = "the direction has another shape than the value";
@@ -81,6 +84,7 @@ impl Session {
     }
 
     /// A seed of `y`, and the gradients by `wrt` as functions of it: the transposed `∂y/∂x`.
+    #[track_caller]
     fn transposed<'s>(&'s self, y: Var<'s>, wrt: &[Var<'s>]) -> Result<(Var<'s>, Vec<Option<Var<'s>>>)> {
         // The gradients are linear in the seed, so any seed will do.
         let zeros = AnyBuffer::zeros(&self.device, y.shape()?)?;
@@ -89,6 +93,7 @@ impl Session {
     }
 
     /// The directional derivative for each of the gradients of [`Session::transposed`].
+    #[track_caller]
     fn along<'s>(
         &'s self,
         seed: Var<'s>,
@@ -119,6 +124,7 @@ impl Session {
     /// # }
     /// ```
     #[doc(alias = "jacrev")]
+    #[track_caller]
     pub fn jacobian<'s>(&'s self, y: Var<'s>, x: Var<'s>) -> Result<Var<'s>> {
         let units = self.units(y)?;
         let row = |unit: Var<'s>| match self.vjp(&[(y, unit)], &[x])?.first().copied().flatten() {
@@ -131,6 +137,7 @@ impl Session {
 
     /// Like [`Session::jacobian`], by forward mode: one pass per element of `x`.
     #[doc(alias = "jacfwd")]
+    #[track_caller]
     pub fn jacobian_forward<'s>(&'s self, y: Var<'s>, x: Var<'s>) -> Result<Var<'s>> {
         let (seed, grads) = self.transposed(y, &[x])?;
         let column = |unit: Var<'s>| self.along(seed, &grads, &[unit])?.flatten();
@@ -140,12 +147,14 @@ impl Session {
 
     /// The Hessian: all second derivatives of the scalar `y` by `x`, with the axes of `x` twice. One pass per element
     /// of `x` through the gradient. [`Session::hvp`] computes the product with one direction in a single pass.
+    #[track_caller]
     pub fn hessian<'s>(&'s self, y: Var<'s>, x: Var<'s>) -> Result<Var<'s>> {
         let gradient = self.grad(y, &[x])?[0];
         self.jacobian(gradient, x)
     }
 
     /// One-hot values: for each element of a value, a 1 there and zeros elsewhere.
+    #[track_caller]
     fn units<'s>(&'s self, like: Var<'s>) -> Result<Vec<Var<'s>>> {
         let shape = like.shape()?;
         let eye = self.eye(shape.numel())?;
@@ -153,6 +162,7 @@ impl Session {
     }
 
     /// Stacks rows of as many elements as `x` has, one per element of `y`.
+    #[track_caller]
     fn matrix<'s>(&'s self, rows: Vec<Var<'s>>, y: Var<'s>, x: Var<'s>) -> Result<Var<'s>> {
         if rows.is_empty() {
             return self.zeros(&[y.shape()?.numel(), x.shape()?.numel()]);
@@ -162,6 +172,7 @@ impl Session {
 
     /// Hessian-vector product of the scalar `y`: for directions `(x, v)`, the gradient of `Σ <∂y/∂x, v>` with respect
     /// to each `x`; `None` where it does not depend on it.
+    #[track_caller]
     pub fn hvp<'s>(&'s self, y: Var<'s>, directions: &[(Var<'s>, Var<'s>)]) -> Result<Vec<Option<Var<'s>>>> {
         let wrt: Vec<Var<'s>> = directions.iter().map(|d| d.0).collect();
         let grads = self.grad(y, &wrt)?;
@@ -170,6 +181,7 @@ impl Session {
         self.vjp(&pairs, &wrt)
     }
 
+    #[track_caller]
     fn requires_grad(&self, v: Var<'_>) -> Result<bool> {
         let id = self.check("grad", v)?;
         match &self.state.borrow().record {
@@ -195,6 +207,7 @@ impl<'s> Var<'s> {
     /// # Ok::<(), Error>(())
     /// ```
     #[doc(alias = "stop_gradient")]
+    #[track_caller]
     pub fn detach(self) -> Result<Var<'s>> {
         self.session.apply(Detach, &[self])
     }
@@ -210,22 +223,26 @@ impl<'s> Var<'s> {
     /// assert_eq!(grads.var(x).map(|g| g.to_string()).as_deref(), Some("[ 6. 10.]"));
     /// # Ok::<(), Error>(())
     /// ```
+    #[track_caller]
     pub fn backward(self) -> Result<Grads> {
         self.session.backward(&[(self, None)], true)
     }
 
     /// Like [`Var::backward`], but keeps values, so that a second backward pass is possible.
     #[doc(alias = "retain_graph")]
+    #[track_caller]
     pub fn backward_retain(self) -> Result<Grads> {
         self.session.backward(&[(self, None)], false)
     }
 
     /// Gradients of `<seed, value>`.
+    #[track_caller]
     pub fn backward_from(self, seed: &Tensor<f32>) -> Result<Grads> {
         self.session.backward(&[(self, Some(seed))], true)
     }
 
     /// Whether gradients flow to this value.
+    #[track_caller]
     pub fn requires_grad(self) -> Result<bool> {
         self.session.requires_grad(self)
     }
@@ -233,6 +250,7 @@ impl<'s> Var<'s> {
     /// This value in a form that can be differentiated by: itself if gradients flow to it, else a leaf that shares its
     /// memory. Values computed before this call do not depend on the leaf.
     #[doc(alias = "requires_grad_")]
+    #[track_caller]
     pub fn tracked(self) -> Result<Var<'s>> {
         if self.requires_grad()? {
             return Ok(self);
@@ -256,6 +274,7 @@ impl<'s> Var<'s> {
     /// Calls `hook` with this value's complete gradient in every later backward pass, and passes on the gradient that
     /// it returns, which must have the same shape. For eager sessions; [`Session::grad`] does not call hooks.
     #[doc(alias = "register_hook")]
+    #[track_caller]
     pub fn hook(self, hook: impl Fn(&AnyBuffer) -> Result<AnyBuffer> + Send + Sync + 'static) -> Result<()> {
         let id = self.session.check("hook", self)?;
         self.session.with_tape(|tape| tape.hook(id, std::sync::Arc::new(hook)))
@@ -263,6 +282,7 @@ impl<'s> Var<'s> {
 }
 
 /// Errors unless a value and its seed or direction are numbers of the same shape.
+#[track_caller]
 fn alike(why: &'static str, v: Var<'_>, other: Var<'_>) -> Result<()> {
     let (want, got) = (v.meta()?, other.meta()?);
     [want, got].iter().try_for_each(|m| m.dtype.require(DType::F32, "grad", 0))?;
@@ -273,6 +293,7 @@ fn alike(why: &'static str, v: Var<'_>, other: Var<'_>) -> Result<()> {
 }
 
 /// The axes of one value, then those of another.
+#[track_caller]
 fn joined(y: Var<'_>, x: Var<'_>) -> Result<Vec<usize>> {
     Ok([y.shape()?.dims(), x.shape()?.dims()].concat())
 }

@@ -10,11 +10,13 @@ use dittograd_ops::matmul::Bmm;
 type Label = u32;
 const DOTS: Label = 0x0011_0100;
 
+#[track_caller]
 fn wrong(why: String) -> Error {
     Error::argument("einsum", "equation", why)
 }
 
 /// The labels of one operand, or of the result, whose rank is unknown: then an ellipsis stands for `dots` axes.
+#[track_caller]
 fn labels(term: &str, rank: Option<usize>, dots: usize) -> Result<Vec<Label>> {
     if term.matches("...").count() > 1 {
         return Err(wrong(format!("`{}` has `...` more than once", shown(term))));
@@ -63,17 +65,20 @@ struct Named<'s> {
 }
 
 impl<'s> Named<'s> {
+    #[track_caller]
     fn size(&self, label: Label) -> Result<Option<usize>> {
         let at = self.labels.iter().position(|l| *l == label);
         at.map(|at| self.v.shape().map(|s| s.dims()[at])).transpose()
     }
 
+    #[track_caller]
     fn sizes(&self, labels: &[Label]) -> Result<Vec<usize>> {
         Ok(labels.iter().map(|l| self.size(*l)).collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
     }
 
     /// Takes diagonals until each name occurs once: of two axes with one name, the elements whose indices along both
     /// are equal.
+    #[track_caller]
     fn diagonal(mut self) -> Result<Named<'s>> {
         while let Some((i, j)) = twice(&self.labels) {
             let shape = self.v.shape()?;
@@ -87,6 +92,7 @@ impl<'s> Named<'s> {
     }
 
     /// Sums over all axes that `keep` rejects.
+    #[track_caller]
     fn summed(self, keep: impl Fn(Label) -> bool) -> Result<Named<'s>> {
         let gone: Vec<usize> = (0..self.labels.len()).filter(|&i| !keep(self.labels[i])).collect();
         if gone.is_empty() {
@@ -97,6 +103,7 @@ impl<'s> Named<'s> {
     }
 
     /// Permutes the axes.
+    #[track_caller]
     fn ordered(self, labels: &[Label]) -> Result<Named<'s>> {
         if self.labels == labels {
             return Ok(self);
@@ -113,6 +120,7 @@ fn without(labels: &[Label], drop: impl Fn(Label) -> bool) -> Vec<Label> {
 
 /// The product of two values, summed over the axes that both have and that are not in `keep`. The result has the other
 /// axes, in the order of `keep` as far as a single product gives it.
+#[track_caller]
 fn product<'s>(a: Named<'s>, b: Named<'s>, keep: &[Label]) -> Result<Named<'s>> {
     for &l in &a.labels {
         if let (Some(x), Some(y)) = (a.size(l)?, b.size(l)?)
@@ -182,6 +190,7 @@ impl Session {
     /// assert_eq!(session.einsum("ij,kj->ik", &[x, x])?.to_string(), "[[ 5. 14.]\n [14. 50.]]");
     /// # Ok::<(), Error>(())
     /// ```
+    #[track_caller]
     pub fn einsum<'s>(&'s self, equation: &str, values: &[Var<'s>]) -> Result<Var<'s>> {
         let (left, right) = match equation.split_once("->") {
             Some((left, right)) => (left, Some(right)),
@@ -247,6 +256,7 @@ impl Session {
 impl<'s> Var<'s> {
     /// The dot product of two vectors, summed in the order of a matrix product.
     #[doc(alias = "vdot")]
+    #[track_caller]
     pub fn dot(self, other: Var<'s>) -> Result<Var<'s>> {
         let (n, m) = (self.vector("dot")?, other.vector("dot")?);
         if n != m {
@@ -262,12 +272,14 @@ impl<'s> Var<'s> {
 
     /// All products of two vectors: `y[i, j] = a[i] b[j]`.
     #[doc(alias = "ger")]
+    #[track_caller]
     pub fn outer(self, other: Var<'s>) -> Result<Var<'s>> {
         let (n, m) = (self.vector("outer")?, other.vector("outer")?);
         self.reshape(&[n, 1])?.mul(other.reshape(&[1, m])?)
     }
 
     /// The sum of products over the last `axes` axes of this value and the first `axes` of the other.
+    #[track_caller]
     pub fn tensordot(self, other: Var<'s>, axes: usize) -> Result<Var<'s>> {
         let (a, b) = (self.shape()?, other.shape()?);
         if let Some(got) = [a, b].into_iter().find(|s| s.rank() < axes) {

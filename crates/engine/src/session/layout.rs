@@ -7,6 +7,7 @@ use dittograd_numerics::shape::Shape;
 use dittograd_ops::MAX_INS;
 use dittograd_ops::layout::{AxisMap, BroadcastTo, Concat, Flip, Pad, Permute, Reshape, Slice, Triangle};
 
+#[track_caller]
 fn bad_axis(op: &str, axis: usize, shape: Shape) -> Error {
     Error::new(op, ErrorKind::Axis { axis, shape })
 }
@@ -14,6 +15,7 @@ fn bad_axis(op: &str, axis: usize, shape: Shape) -> Error {
 impl Session {
     /// Concatenates one or more values along `axis`. All other dimensions must agree.
     #[doc(alias = "cat")]
+    #[track_caller]
     pub fn concat<'s>(&'s self, values: &[Var<'s>], axis: usize) -> Result<Var<'s>> {
         if values.len() <= MAX_INS {
             return self.apply(Concat { axis }, values);
@@ -24,6 +26,7 @@ impl Session {
     }
 
     /// Stacks values of one shape along a new axis.
+    #[track_caller]
     pub fn stack<'s>(&'s self, values: &[Var<'s>], axis: usize) -> Result<Var<'s>> {
         let values = values.iter().map(|v| v.unsqueeze(axis)).collect::<Result<Vec<_>>>()?;
         self.concat(&values, axis)
@@ -44,11 +47,13 @@ impl<'s> Var<'s> {
     /// # Ok::<(), Error>(())
     /// ```
     #[doc(alias = "view")]
+    #[track_caller]
     pub fn reshape(self, dims: &[usize]) -> Result<Var<'s>> {
         self.session.apply(Reshape { shape: Shape::new(dims)? }, &[self])
     }
 
     /// All elements as one axis. Shares memory.
+    #[track_caller]
     pub fn flatten(self) -> Result<Var<'s>> {
         let n = self.shape()?.numel();
         self.reshape(&[n])
@@ -64,6 +69,7 @@ impl<'s> Var<'s> {
     /// # Ok::<(), Error>(())
     /// ```
     #[doc(alias("t", "mT"))]
+    #[track_caller]
     pub fn transpose(self) -> Result<Var<'s>> {
         let shape = self.shape()?;
         if shape.rank() < 2 {
@@ -82,11 +88,13 @@ impl<'s> Var<'s> {
     /// assert_eq!(last.shape()?.dims(), [8, 28, 32, 3]);
     /// # Ok::<(), Error>(())
     /// ```
+    #[track_caller]
     pub fn permute(self, order: &[usize]) -> Result<Var<'s>> {
         self.session.apply(Permute { order: order.to_vec() }, &[self])
     }
 
     /// Broadcasts the value to `shape` by NumPy's rule.
+    #[track_caller]
     pub fn broadcast_to(self, shape: Shape) -> Result<Var<'s>> {
         let from = self.shape()?;
         if from == shape {
@@ -96,17 +104,20 @@ impl<'s> Var<'s> {
     }
 
     /// Broadcasts the value to `dims` by NumPy's rule, like [`Var::broadcast_to`].
+    #[track_caller]
     pub fn expand(self, dims: &[usize]) -> Result<Var<'s>> {
         self.broadcast_to(Shape::new(dims)?)
     }
 
     /// Broadcasts the value to `shape` with an explicit map from output axes to input axes.
     #[doc(alias = "broadcast_in_dim")]
+    #[track_caller]
     pub fn broadcast_axes(self, shape: Shape, map: AxisMap) -> Result<Var<'s>> {
         self.session.apply(BroadcastTo { shape, map }, &[self])
     }
 
     /// Removes an axis of one element. Shares memory.
+    #[track_caller]
     pub fn squeeze(self, axis: usize) -> Result<Var<'s>> {
         let shape = self.shape()?;
         match shape.dims().get(axis) {
@@ -121,6 +132,7 @@ impl<'s> Var<'s> {
     }
 
     /// Inserts an axis of one element at `axis`. Shares memory.
+    #[track_caller]
     pub fn unsqueeze(self, axis: usize) -> Result<Var<'s>> {
         let shape = self.shape()?;
         if axis > shape.rank() {
@@ -132,6 +144,7 @@ impl<'s> Var<'s> {
 
     /// Merges the axes from `axis` on into one. Shares memory.
     #[doc(alias = "flatten")]
+    #[track_caller]
     pub fn flatten_from(self, axis: usize) -> Result<Var<'s>> {
         let shape = self.shape()?;
         if axis > shape.rank() {
@@ -143,6 +156,7 @@ impl<'s> Var<'s> {
 
     /// Swaps two axes.
     #[doc(alias("swapaxes", "swapdims"))]
+    #[track_caller]
     pub fn swap_axes(self, a: usize, b: usize) -> Result<Var<'s>> {
         let shape = self.shape()?;
         if let Some(axis) = [a, b].into_iter().find(|&x| x >= shape.rank()) {
@@ -155,6 +169,7 @@ impl<'s> Var<'s> {
 
     /// Moves axis `from` to position `to`; the others keep their order.
     #[doc(alias = "moveaxis")]
+    #[track_caller]
     pub fn movedim(self, from: usize, to: usize) -> Result<Var<'s>> {
         let shape = self.shape()?;
         if let Some(axis) = [from, to].into_iter().find(|&x| x >= shape.rank()) {
@@ -179,6 +194,7 @@ impl<'s> Var<'s> {
     /// # Ok::<(), Error>(())
     /// ```
     #[doc(alias = "cat")]
+    #[track_caller]
     pub fn concat(self, other: Var<'s>, axis: usize) -> Result<Var<'s>> {
         self.session.concat(&[self, other], axis)
     }
@@ -192,6 +208,7 @@ impl<'s> Var<'s> {
     /// assert_eq!(x.narrow(1, 1, 2)?.to_string(), "[[1. 2.]\n [4. 5.]]");
     /// # Ok::<(), Error>(())
     /// ```
+    #[track_caller]
     pub fn narrow(self, axis: usize, start: usize, len: usize) -> Result<Var<'s>> {
         self.session.apply(Slice { axis, start, len, step: 1 }, &[self])
     }
@@ -205,6 +222,7 @@ impl<'s> Var<'s> {
     /// assert_eq!(x.slice(1, 0, 3, 2)?.to_string(), "[[0. 2.]\n [3. 5.]]"); // x[:, 0:3:2]
     /// # Ok::<(), Error>(())
     /// ```
+    #[track_caller]
     pub fn slice(self, axis: usize, start: usize, end: usize, step: usize) -> Result<Var<'s>> {
         let shape = self.shape()?;
         match shape.dims().get(axis) {
@@ -222,6 +240,7 @@ impl<'s> Var<'s> {
 
     /// Slices the first axes, one range each; further axes stay whole.
     #[doc(alias = "getitem")]
+    #[track_caller]
     pub fn slice_ranges(self, ranges: &[std::ops::Range<usize>]) -> Result<Var<'s>> {
         let mut v = self;
         for (axis, r) in ranges.iter().enumerate() {
@@ -233,12 +252,14 @@ impl<'s> Var<'s> {
     }
 
     /// Element `i` of an axis; the axis is dropped.
+    #[track_caller]
     pub fn select(self, axis: usize, i: usize) -> Result<Var<'s>> {
         self.narrow(axis, i, 1)?.squeeze(axis)
     }
 
     /// Splits an axis into pieces of the given sizes, which must add up to its size.
     #[doc(alias = "split_with_sizes")]
+    #[track_caller]
     pub fn split(self, axis: usize, sizes: &[usize]) -> Result<Vec<Var<'s>>> {
         let shape = self.shape()?;
         let size = *shape.dims().get(axis).ok_or_else(|| bad_axis("split", axis, shape))?;
@@ -256,6 +277,7 @@ impl<'s> Var<'s> {
 
     /// Splits an axis into pieces of `size` elements; the last one may be shorter.
     #[doc(alias = "split")]
+    #[track_caller]
     pub fn chunks(self, axis: usize, size: usize) -> Result<Vec<Var<'s>>> {
         let shape = self.shape()?;
         let all = *shape.dims().get(axis).ok_or_else(|| bad_axis("chunks", axis, shape))?;
@@ -267,6 +289,7 @@ impl<'s> Var<'s> {
     }
 
     /// Splits an axis into at most `count` pieces of equal size; the last one may be shorter.
+    #[track_caller]
     pub fn chunk(self, axis: usize, count: usize) -> Result<Vec<Var<'s>>> {
         let shape = self.shape()?;
         let all = *shape.dims().get(axis).ok_or_else(|| bad_axis("chunk", axis, shape))?;
@@ -277,11 +300,13 @@ impl<'s> Var<'s> {
     }
 
     /// Pads an axis with `before` zeros in front and `after` zeros at the end.
+    #[track_caller]
     pub fn pad(self, axis: usize, before: usize, after: usize) -> Result<Var<'s>> {
         self.pad_with(axis, before, after, 0.0)
     }
 
     /// Like [`Var::pad`], with any number instead of zero.
+    #[track_caller]
     pub fn pad_with(self, axis: usize, before: usize, after: usize, value: f64) -> Result<Var<'s>> {
         let shape = self.shape()?;
         let Some(&d) = shape.dims().get(axis) else { return Err(bad_axis("pad", axis, shape)) };
@@ -290,6 +315,7 @@ impl<'s> Var<'s> {
     }
 
     /// Pads the first axes with `value`, each by (before, after).
+    #[track_caller]
     pub fn pad_axes(self, pads: &[(usize, usize)], value: f64) -> Result<Var<'s>> {
         pads.iter().enumerate().try_fold(self, |v, (axis, &(before, after))| match (before, after) {
             (0, 0) if axis < v.shape()?.rank() => Ok(v),
@@ -300,6 +326,7 @@ impl<'s> Var<'s> {
     /// Repeats the whole value `times[a]` times along each axis `a`. If there are more entries than axes, the first
     /// ones are new axes in front.
     #[doc(alias = "tile")]
+    #[track_caller]
     pub fn repeat(self, times: &[usize]) -> Result<Var<'s>> {
         let rank = self.shape()?.rank();
         if times.len() < rank {
@@ -316,6 +343,7 @@ impl<'s> Var<'s> {
     }
 
     /// Repeats each element of an axis `n` times in a row.
+    #[track_caller]
     pub fn repeat_interleave(self, axis: usize, n: usize) -> Result<Var<'s>> {
         let shape = self.shape()?;
         if axis >= shape.rank() {
@@ -325,6 +353,7 @@ impl<'s> Var<'s> {
     }
 
     /// Inserts an axis of size `n` before (`whole`) or after an axis and merges the two: one copy.
+    #[track_caller]
     fn repeat_at(self, axis: usize, n: usize, whole: bool) -> Result<Var<'s>> {
         let shape = self.shape()?;
         let (lead, rest) = shape.dims().split_at(axis);
@@ -339,12 +368,14 @@ impl<'s> Var<'s> {
     }
 
     /// Reverses the order of elements along some axes.
+    #[track_caller]
     pub fn flip(self, axes: &[usize]) -> Result<Var<'s>> {
         self.session.apply(Flip { axes: axes.to_vec() }, &[self])
     }
 
     /// Shifts the elements of an axis by `shift` places towards its end (towards its start if negative). Elements that
     /// are pushed out come back at the other side.
+    #[track_caller]
     pub fn roll(self, axis: usize, shift: i64) -> Result<Var<'s>> {
         let shape = self.shape()?;
         let Some(&d) = shape.dims().get(axis) else { return Err(bad_axis("roll", axis, shape)) };
@@ -358,6 +389,7 @@ impl<'s> Var<'s> {
     /// The diagonal of axes `a` and `b`, as the last axis: the elements whose index along `b` is the index along `a`
     /// plus `offset`.
     #[doc(alias = "diag")]
+    #[track_caller]
     pub fn diagonal(self, offset: i64, a: usize, b: usize) -> Result<Var<'s>> {
         let rank = self.shape()?.rank();
         let v = self.diagonal_in_place(offset, a, b)?;
@@ -367,6 +399,7 @@ impl<'s> Var<'s> {
     }
 
     /// The diagonal of axes `a` and `b` in place of `a`: a strided slice of the two axes merged into one.
+    #[track_caller]
     pub(super) fn diagonal_in_place(self, offset: i64, a: usize, b: usize) -> Result<Var<'s>> {
         let shape = self.shape()?;
         if let Some(axis) = [a, b].into_iter().find(|&x| x >= shape.rank()) {
@@ -392,6 +425,7 @@ impl<'s> Var<'s> {
     }
 
     /// The sum of the diagonal of each matrix in the last two axes.
+    #[track_caller]
     pub fn trace(self) -> Result<Var<'s>> {
         let shape = self.shape()?;
         let rank = shape.rank();
@@ -403,17 +437,20 @@ impl<'s> Var<'s> {
 
     /// The lower triangle of the matrices in the last two axes: zeros above the diagonal `diagonal` columns right of
     /// the main one.
+    #[track_caller]
     pub fn tril(self, diagonal: i64) -> Result<Var<'s>> {
         self.session.apply(Triangle { upper: false, shift: diagonal }, &[self])
     }
 
     /// The upper triangle of the matrices in the last two axes: zeros below the diagonal `diagonal` columns right of
     /// the main one.
+    #[track_caller]
     pub fn triu(self, diagonal: i64) -> Result<Var<'s>> {
         self.session.apply(Triangle { upper: true, shift: diagonal }, &[self])
     }
 
     /// The length of a vector. Errors for other ranks.
+    #[track_caller]
     pub(super) fn vector(self, op: &str) -> Result<usize> {
         match self.shape()? {
             shape if shape.rank() == 1 => Ok(shape.last()),

@@ -34,6 +34,7 @@ struct RowCounts<'s> {
 }
 
 impl<'s> RowCounts<'s> {
+    #[track_caller]
     fn new(
         op: &str,
         x: Var<'s>,
@@ -56,6 +57,7 @@ impl<'s> RowCounts<'s> {
         Ok(RowCounts { weights: weights.mul(mask)?, mask: Some(mask) })
     }
 
+    #[track_caller]
     fn reduced(self, losses: Var<'s>, reduction: Reduction) -> Result<Var<'s>> {
         match reduction {
             Reduction::None => Ok(losses),
@@ -81,11 +83,13 @@ impl<'s> Var<'s> {
     /// assert_eq!(logits.cross_entropy(labels)?.item()?, std::f32::consts::LN_2);
     /// # Ok::<(), Error>(())
     /// ```
+    #[track_caller]
     pub fn cross_entropy(self, labels: Var<'s>) -> Result<Var<'s>> {
         self.session().apply(CrossEntropy::default(), &[self, labels])
     }
 
     /// Mean cross-entropy of logits against labels, over the rows whose label is not `ignore`, with label smoothing.
+    #[track_caller]
     pub fn cross_entropy_with(
         self,
         labels: Var<'s>,
@@ -98,6 +102,7 @@ impl<'s> Var<'s> {
     /// Cross-entropy of logits `(…, C)` against labels `(…)`. The loss of a row is `w[label] · -ln p[label]`; with label
     /// smoothing `e` it is `(1 - e) w[label] · -ln p[label] + e/C Σ_c w[c] · -ln p[c]`. A weighted mean is the sum of the
     /// losses divided by the sum of `w[label]` over the rows that count; 0 if that is 0.
+    #[track_caller]
     pub fn cross_entropy_loss(self, labels: Var<'s>, options: LabelLoss<'s>) -> Result<Var<'s>> {
         let LabelLoss { weight, ignore, label_smoothing, reduction } = options;
         let op = CrossEntropy { ignore, smoothing: single(label_smoothing), reduction };
@@ -130,12 +135,14 @@ impl<'s> Var<'s> {
     }
 
     /// Mean of `-x[label]` over the rows of log-probabilities whose label is not `ignore`.
+    #[track_caller]
     pub fn nll(self, labels: Var<'s>, ignore: Option<u32>) -> Result<Var<'s>> {
         self.session().apply(Nll { ignore }, &[self, labels])
     }
 
     /// Losses `-w[label] · x[label]` of rows of log-probabilities `(…, C)` against labels `(…)`, with the options of
     /// [`Var::cross_entropy_loss`]. There is no label smoothing.
+    #[track_caller]
     pub fn nll_loss(self, labels: Var<'s>, options: LabelLoss<'s>) -> Result<Var<'s>> {
         let LabelLoss { weight, ignore, label_smoothing, reduction } = options;
         if label_smoothing != 0.0 {
@@ -169,21 +176,25 @@ impl<'s> Var<'s> {
     /// assert_eq!(x.mse((x + 2.0)?)?.item()?, 4.0);
     /// # Ok::<(), Error>(())
     /// ```
+    #[track_caller]
     pub fn mse(self, target: Var<'s>) -> Result<Var<'s>> {
         self.mse_loss(target, Reduction::Mean)
     }
 
     /// Squared error against a target.
+    #[track_caller]
     pub fn mse_loss(self, target: Var<'s>, reduction: Reduction) -> Result<Var<'s>> {
         self.session().apply(Mse { reduction }, &[self, target])
     }
 
     /// Absolute error against a target.
+    #[track_caller]
     pub fn l1_loss(self, target: Var<'s>, reduction: Reduction) -> Result<Var<'s>> {
         self.session().apply(L1 { reduction }, &[self, target])
     }
 
     /// Huber loss: half the squared error up to `delta`, linear from there on.
+    #[track_caller]
     pub fn huber_loss(self, target: Var<'s>, delta: f64, reduction: Reduction) -> Result<Var<'s>> {
         if !(delta > 0.0 && single(delta).is_finite()) {
             return Err(Error::argument("huber_loss", "delta", format!("got {delta}, use a number above 0")));
@@ -192,6 +203,7 @@ impl<'s> Var<'s> {
     }
 
     /// [`Var::huber_loss`] with `delta = beta`, divided by `beta`.
+    #[track_caller]
     pub fn smooth_l1_loss(self, target: Var<'s>, beta: f64, reduction: Reduction) -> Result<Var<'s>> {
         if !(beta > 0.0 && single(beta).is_finite()) {
             return Err(Error::argument(
@@ -205,18 +217,21 @@ impl<'s> Var<'s> {
 
     /// Binary cross-entropy of probabilities against targets from 0 to 1.
     #[doc(alias = "binary_cross_entropy")]
+    #[track_caller]
     pub fn bce(self, target: Var<'s>, reduction: Reduction) -> Result<Var<'s>> {
         self.session().apply(Bce { reduction }, &[self, target])
     }
 
     /// Binary cross-entropy of logits against targets from 0 to 1.
     #[doc(alias = "binary_cross_entropy_with_logits")]
+    #[track_caller]
     pub fn bce_with_logits(self, target: Var<'s>, reduction: Reduction) -> Result<Var<'s>> {
         self.session().apply(BceWithLogits { reduction }, &[self, target])
     }
 
     /// [`Var::bce_with_logits`] with a weight for positive targets, which broadcasts by NumPy's rule:
     /// `w t softplus(-x) + (1 - t) softplus(x)`.
+    #[track_caller]
     pub fn bce_with_logits_weighted(
         self,
         target: Var<'s>,
@@ -233,6 +248,7 @@ impl<'s> Var<'s> {
     }
 
     /// Applies the reduction to the losses. The mean of no losses is 0.
+    #[track_caller]
     fn reduced(self, reduction: Reduction) -> Result<Var<'s>> {
         match reduction {
             Reduction::None => Ok(self),
@@ -243,6 +259,7 @@ impl<'s> Var<'s> {
 
     /// Kullback-Leibler divergence of log-probabilities from target probabilities. The mean is over all elements; for
     /// the mean over a batch, take the sum and divide.
+    #[track_caller]
     pub fn kl_div(self, target: Var<'s>, reduction: Reduction) -> Result<Var<'s>> {
         self.session().apply(KlDiv { reduction }, &[self, target])
     }

@@ -60,6 +60,7 @@ use dittograd_ops::{AnyOp, Custom, Op, Recorder, Val};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::panic::Location;
 
 /// Options of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -269,6 +270,7 @@ impl Session {
     /// Takes the recorded graph out of a trace. Errors if the code did something that a program cannot repeat at every
     /// run.
     #[doc(hidden)]
+    #[track_caller]
     pub fn into_graph(self) -> Result<Graph> {
         let State { record, refused, changes, .. } = self.state.into_inner();
         if let Some(error) = refused {
@@ -285,6 +287,7 @@ impl Session {
         }
     }
 
+    #[track_caller]
     fn leaf(
         &self,
         what: &str,
@@ -305,6 +308,7 @@ impl Session {
     }
 
     /// Errors in a trace, whose program would not see a new host value in later runs.
+    #[track_caller]
     fn only_eager(&self, op: &str, fixed: &str) -> Result<()> {
         if !self.is_trace() {
             return Ok(());
@@ -323,6 +327,7 @@ impl Session {
     /// A value from the host, without a gradient. In a traced program this is an error: pass the value as an argument
     /// of the program, or use [`Session::constant`].
     #[doc(alias("tensor", "from_numpy"))]
+    #[track_caller]
     pub fn input<T: Scalar>(&self, value: &Tensor<T>) -> Result<Var<'_>> {
         self.only_eager("input", "constant")?;
         let source = Source::Input(Meta::f32(value.shape()));
@@ -330,6 +335,7 @@ impl Session {
     }
 
     /// A value from the host: numbers (see [`Session::input`]) or indices (see [`Session::labels`]).
+    #[track_caller]
     pub fn input_any<T: Scalar>(&self, value: &AnyTensor<T>) -> Result<Var<'_>> {
         match value {
             AnyTensor::Num(t) => self.input(t),
@@ -340,6 +346,7 @@ impl Session {
     /// A value from the host with a gradient. In a traced program this is an error: see [`Session::input`], and
     /// [`Var::tracked`] for gradients.
     #[doc(alias = "requires_grad")]
+    #[track_caller]
     pub fn variable<T: Scalar>(&self, value: &Tensor<T>) -> Result<Var<'_>> {
         self.only_eager("variable", "constant and tracked")?;
         let source = Source::Input(Meta::f32(value.shape()));
@@ -348,6 +355,7 @@ impl Session {
 
     /// Labels or other indices from the host. In a traced program this is an error: pass them as an argument of the
     /// program, or use [`Session::indices`] or [`Session::nats`].
+    #[track_caller]
     pub fn labels(&self, value: &Tensor<u32>) -> Result<Var<'_>> {
         self.only_eager("labels", "indices")?;
         let source = Source::Input(Meta::u32(value.shape()));
@@ -355,6 +363,7 @@ impl Session {
     }
 
     /// A value that is already on the device, without a gradient. Shares its memory.
+    #[track_caller]
     pub fn buffer(&self, value: &AnyBuffer) -> Result<Var<'_>> {
         self.device.check_accepts("buffer", value.buffer())?;
         self.leaf("buffer", Source::State(value.clone()), || Ok(value.clone()), false)
@@ -362,17 +371,20 @@ impl Session {
 
     /// A constant, without a gradient. In a trace it becomes part of the program. The session caches up to 64 MiB of
     /// constants on the device: one that the last few steps used is not uploaded again, and equal ones share memory.
+    #[track_caller]
     pub fn constant<T: Scalar>(&self, value: &Tensor<T>) -> Result<Var<'_>> {
         let value = self.state.borrow_mut().constants.get(&self.device, value)?;
         self.leaf("constant", Source::Constant(value.clone()), || Ok(value), false)
     }
 
     /// A scalar constant.
+    #[track_caller]
     pub fn scalar(&self, value: f64) -> Result<Var<'_>> {
         self.constant(&Tensor::scalar(value))
     }
 
     /// A placeholder input of a trace: only its shape is known.
+    #[track_caller]
     pub(crate) fn placeholder(&self, meta: Meta) -> Result<Var<'_>> {
         let missing = || Err(Error::unsupported("placeholder", "an eager session needs values, use input"));
         self.leaf("input", Source::Input(meta), missing, false)
@@ -380,6 +392,7 @@ impl Session {
 
     /// The value of a parameter. Every use gives the same leaf, so gradients add up. After an
     /// [assignment](Session::assign) in this step it is the assigned value.
+    #[track_caller]
     pub fn param(&self, param: &Param) -> Result<Var<'_>> {
         self.device.check_accepts(&format!("parameter {}", param.name()), param.buffer().buffer())?;
         self.state.borrow_mut().assigned.check()?;
@@ -397,6 +410,7 @@ impl Session {
         Ok(var)
     }
 
+    #[track_caller]
     fn check(&self, op: &str, v: Var<'_>) -> Result<usize> {
         if !std::ptr::eq(self, v.session()) {
             return Err(Error::new(op, ErrorKind::Foreign));
@@ -409,12 +423,14 @@ impl Session {
     }
 
     /// Records any op on values of this session.
+    #[track_caller]
     pub fn apply(&self, op: impl Into<AnyOp>, ins: &[Var<'_>]) -> Result<Var<'_>> {
         self.apply_any(op.into(), ins)
     }
 
     /// Records an op of one's own: any type that implements [`Op`]. It works wherever the library's ops do:
     /// eagerly and compiled, on every device it has a kernel for, with gradients if it has a rule.
+    #[track_caller]
     pub fn custom<O: Op + Send + Sync + 'static>(&self, op: &O, ins: &[Var<'_>]) -> Result<Var<'_>> {
         self.apply_any(Custom::new(op.clone())?.into(), ins)
     }
@@ -433,22 +449,30 @@ impl Session {
     /// # Ok(())
     /// # }
     /// ```
+    #[track_caller]
     pub fn pointwise(&self, ins: &[Var<'_>], f: impl FnOnce(&[Expr]) -> Expr) -> Result<Var<'_>> {
         let metas: Vec<Meta> = ins.iter().map(|v| v.meta()).collect::<Result<_>>()?;
         self.apply_any(Map::of(&metas, f)?.into(), ins)
     }
 
     /// Apart from `apply`, so that it is compiled once, not for every op.
+    #[track_caller]
     fn apply_any(&self, op: AnyOp, ins: &[Var<'_>]) -> Result<Var<'_>> {
         let _strict = environment::enter();
-        let ids: Vec<usize> = ins.iter().map(|v| self.check(op.name(), *v)).collect::<Result<_>>()?;
+        let location = Location::caller();
+        let ids = ins.iter().map(|v| self.check(op.name(), *v)).collect::<Result<Vec<usize>>>();
+        let ids = ids.map_err(|e| e.at(location))?;
         let id = {
             let mut state = self.state.borrow_mut();
-            match &mut state.record {
-                Record::Eager(tape) => tape.record(op, &ids)?,
+            let State { record, leaves, .. } = &mut *state;
+            match record {
+                Record::Eager(tape) => tape.record(op, &ids).map_err(|e| {
+                    let name = |id: &usize| leaves.values().find(|l| l.id == *id).map(|l| l.param.name());
+                    e.in_layer(&ids.iter().filter_map(name).collect::<Vec<_>>()).at(location)
+                })?,
                 Record::Trace(graph) => {
                     let vals: Vec<Val> = ids.iter().map(|&i| Val(i as u32)).collect();
-                    graph.record(op, &vals)?.0 as usize
+                    graph.record_at(location, op, &vals)?.0 as usize
                 }
                 Record::Lent => return Err(lent(op.name())),
             }
@@ -460,6 +484,7 @@ impl Session {
     /// intermediate values until the backward pass, but recomputes them there from the inputs of `f`: less memory for
     /// more time, and the same bits, random draws included. An eager session keeps them.
     #[doc(alias("checkpointing", "remat"))]
+    #[track_caller]
     pub fn checkpoint<'s>(&'s self, f: impl FnOnce() -> Result<Var<'s>>) -> Result<Var<'s>> {
         let set = |open: bool| match &mut self.state.borrow_mut().record {
             Record::Trace(graph) => graph.segment(open),
@@ -476,8 +501,56 @@ impl Session {
         Ok(value)
     }
 
+    /// Gradient accumulation: the mean of `f` over `parts` equal parts of the values' first axis. It is the mean loss of a large
+    /// batch for a mean loss `f`. A compiled step holds the intermediate values of one part at a time, since those of the others are
+    /// [recomputed](Session::checkpoint) for their gradient; an eager session keeps them all, see [`Grads::add`].
+    ///
+    /// ```
+    /// use dittograd::prelude::*;
+    /// # fn main() -> Result<()> {
+    /// let session = Session::eager(&Device::cpu()?);
+    /// let x = session.arange(0.0, 8.0, 1.0)?;
+    /// let loss = session.accumulate(4, &[x], |part| part[0].mean())?;
+    /// assert_eq!(loss.item()?, 3.5);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[track_caller]
+    pub fn accumulate<'s>(
+        &'s self,
+        parts: usize,
+        values: &[Var<'s>],
+        f: impl Fn(&[Var<'s>]) -> Result<Var<'s>>,
+    ) -> Result<Var<'s>> {
+        if parts == 1 {
+            return f(values);
+        }
+        for v in values {
+            let shape = v.shape()?;
+            if parts == 0 || !shape.dims().first().is_some_and(|rows| rows.is_multiple_of(parts)) {
+                let why = format!("the first axis of a value of shape {shape} has no {parts} equal parts");
+                return Err(Error::argument("accumulate", "parts", why));
+            }
+        }
+        let part = |i: usize| {
+            self.checkpoint(|| {
+                let of = |v: &Var<'s>| {
+                    let rows = v.shape()?.dims()[0] / parts;
+                    v.narrow(0, i * rows, rows)
+                };
+                f(&values.iter().map(of).collect::<Result<Vec<_>>>()?)
+            })
+        };
+        let mut sum = part(0)?;
+        for i in 1..parts {
+            sum = sum.add(part(i)?)?;
+        }
+        sum.scale(1.0 / parts as f64)
+    }
+
     /// Gives access to the tape of an eager session, for custom gradient rules. Inside the closure, calls on the
     /// session itself are errors, since its values are on the tape.
+    #[track_caller]
     pub fn with_tape<T>(&self, f: impl FnOnce(&mut Tape) -> Result<T>) -> Result<T> {
         let lent_out = {
             let mut state = self.state.borrow_mut();
@@ -499,6 +572,7 @@ impl Session {
 
     /// Runs `f` on a new, empty tape and restores the old one afterwards. Handles from outside are stale inside, and
     /// handles from inside are stale afterwards. Parameters and the random counter continue.
+    #[track_caller]
     pub fn fresh<T>(&self, f: impl FnOnce(&Session) -> Result<T>) -> Result<T> {
         let (record, leaves, epoch) = {
             let mut state = self.state.borrow_mut();
@@ -522,25 +596,31 @@ impl Session {
         result
     }
 
-    /// Runs `f` and frees the values it computed, except for the one it returns. Use it to predict many batches one
-    /// after another. Only for sessions that do not track gradients, since gradients need the values.
+    /// Runs `f` and, in a session that does not track gradients, frees the values it computed, except for the one it returns. In
+    /// others it only runs `f`: gradients need the values. All models of the library compute in a scope, so that in an
+    /// [inference](Session::inference) session only their results stay.
+    #[track_caller]
     pub fn scope<'s>(&'s self, f: impl FnOnce() -> Result<Var<'s>>) -> Result<Var<'s>> {
         if self.state.borrow().track_gradients {
-            let what = "gradients need the values in between; use Session::inference";
-            return Err(Error::unsupported("scope", what));
+            return f();
         }
         let first = self.size();
         let result = f();
-        let kept = match &result {
+        let mut kept = match &result {
             Ok(v) => vec![self.check("scope", *v)?],
             Err(_) => Vec::new(),
         };
-        if let Record::Eager(tape) = &mut self.state.borrow_mut().record {
+        let mut state = self.state.borrow_mut();
+        let State { record, leaves, .. } = &mut *state;
+        // Every use of a parameter is the same leaf.
+        kept.extend(leaves.values().map(|l| l.id));
+        if let Record::Eager(tape) = record {
             tape.free_values(first, &kept);
         }
         result
     }
 
+    #[track_caller]
     fn meta(&self, v: Var<'_>) -> Result<Meta> {
         let id = self.check("meta", v)?;
         match &self.state.borrow().record {
@@ -553,6 +633,7 @@ impl Session {
         }
     }
 
+    #[track_caller]
     fn read(&self, v: Var<'_>) -> Result<AnyBuffer> {
         let id = self.check("value", v)?;
         match &self.state.borrow().record {
@@ -567,11 +648,13 @@ impl Session {
 
     /// Gradients of `Σ <seed, value>` over several values with their seeds, with respect to all parameters and
     /// variables they were computed from. Intermediate values are freed during the pass.
+    #[track_caller]
     pub fn backward_from(&self, seeds: &[(Var<'_>, &Tensor<f32>)]) -> Result<Grads> {
         let seeds: Vec<_> = seeds.iter().map(|(v, seed)| (*v, Some(*seed))).collect();
         self.backward(&seeds, true)
     }
 
+    #[track_caller]
     fn backward(&self, from: &[(Var<'_>, Option<&Tensor<f32>>)], free_values: bool) -> Result<Grads> {
         let from = from
             .iter()
@@ -633,6 +716,7 @@ struct LentTape<'s> {
 }
 
 impl LentTape<'_> {
+    #[track_caller]
     fn use_in<T>(mut self, f: impl FnOnce(&mut Tape) -> Result<T>) -> Result<T> {
         match &mut self.tape {
             Some(tape) => f(tape),
@@ -667,7 +751,27 @@ impl Drop for Restore<'_> {
     }
 }
 
+/// Calls the closure of a program with `count` inputs. To read one beyond the last is an error then, not a panic.
+#[track_caller]
+pub(crate) fn with_inputs<T>(op: &str, count: usize, f: impl FnOnce() -> Result<T>) -> Result<T> {
+    let panic = match std::panic::catch_unwind(std::panic::AssertUnwindSafe(f)) {
+        Ok(result) => return result,
+        Err(panic) => panic,
+    };
+    let beyond = format!("index out of bounds: the len is {count} but the index is ");
+    match panic.downcast_ref::<String>().and_then(|text| text.strip_prefix(&beyond)) {
+        Some(index) => {
+            let why = format!(
+                "the closure reads input {index}, but the call gave {count}; inputs are counted from 0"
+            );
+            Err(Error::argument(op, "inputs", why))
+        }
+        None => std::panic::resume_unwind(panic),
+    }
+}
+
 #[cold]
+#[track_caller]
 fn lent(op: &str) -> Error {
     Error::unsupported(
         op,
@@ -676,12 +780,14 @@ fn lent(op: &str) -> Error {
 }
 
 #[cold]
+#[track_caller]
 fn changed_in_trace() -> Error {
     let what = "a parameter or a list of Nats was changed while the code was traced, which the program would not do at its \
                 later runs; change it between runs, or use Session::assign";
     Error::unsupported("trace", what)
 }
 
+#[track_caller]
 fn changed(param: &Param) -> Error {
     let why = format!(
         "parameter {} changed after it was recorded; reset the session before the next step",

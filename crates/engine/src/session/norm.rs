@@ -12,6 +12,7 @@ use dittograd_ops::pointwise::expression::Pointwise;
 use dittograd_ops::pointwise::map::Map;
 
 /// The inputs of a norm: the value, then gain and shift if given.
+#[track_caller]
 fn inputs<'s>(
     op: &'static str,
     x: Var<'s>,
@@ -36,6 +37,7 @@ impl<'s> Var<'s> {
     /// assert_eq!(x.layer_norm(1, None, None, 1e-5)?.to_string(), "[[-1.2247  0.      1.2247]\n [-1.2247  0.      1.2247]]");
     /// # Ok::<(), Error>(())
     /// ```
+    #[track_caller]
     pub fn layer_norm(
         self,
         axes: usize,
@@ -49,6 +51,7 @@ impl<'s> Var<'s> {
 
     /// RMS norm: `x / sqrt(mean(x^2) + eps) * weight`, with the mean over the last `axes` axes. An eps of 1e-6 is
     /// usual; PyTorch's default is the distance from 1 to the next float32, 1.1920929e-7.
+    #[track_caller]
     pub fn rms_norm(self, axes: usize, weight: Option<Var<'s>>, eps: f64) -> Result<Var<'s>> {
         let ins = inputs("rms_norm", self, weight, None)?;
         self.session().apply(RmsNorm { axes, eps: single(eps) }, &ins)
@@ -56,12 +59,14 @@ impl<'s> Var<'s> {
 
     /// Batch norm of `(N, C, …)` in training: mean and biased variance per channel, over all samples and positions.
     /// [`Var::moments`] gives these for running statistics. PyTorch's default eps is 1e-5.
+    #[track_caller]
     pub fn batch_norm(self, weight: Option<Var<'s>>, bias: Option<Var<'s>>, eps: f64) -> Result<Var<'s>> {
         let ins = inputs("batch_norm", self, weight, bias)?;
         self.session().apply(BatchNorm { eps: single(eps) }, &ins)
     }
 
     /// Batch norm of `(N, C, …)` in evaluation, with given mean and variance per channel.
+    #[track_caller]
     pub fn batch_norm_eval(
         self,
         mean: Var<'s>,
@@ -100,6 +105,7 @@ impl<'s> Var<'s> {
 
     /// Mean and biased variance per channel of `(N, C, …)`, over all samples and positions. No gradient flows through
     /// them.
+    #[track_caller]
     pub fn moments(self) -> Result<(Var<'s>, Var<'s>)> {
         let shape = self.shape()?;
         let packed = self.session().apply(Moments, &[self])?;
@@ -114,6 +120,7 @@ impl<'s> Var<'s> {
 
     /// Group norm of `(N, C, …)`: mean and biased variance per group, where a sample's channels form `groups` equal
     /// groups. PyTorch's default eps is 1e-5.
+    #[track_caller]
     pub fn group_norm(
         self,
         groups: usize,
@@ -126,6 +133,7 @@ impl<'s> Var<'s> {
     }
 
     /// Instance norm of `(N, C, …)`: group norm with one group per channel. PyTorch's default eps is 1e-5.
+    #[track_caller]
     pub fn instance_norm(self, weight: Option<Var<'s>>, bias: Option<Var<'s>>, eps: f64) -> Result<Var<'s>> {
         let shape = self.shape()?;
         let channels = shape.dims().get(1).copied().unwrap_or(1);

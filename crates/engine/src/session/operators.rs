@@ -10,6 +10,7 @@ macro_rules! operators {
         impl<'s> $trait for Var<'s> {
             type Output = Result<Var<'s>>;
 
+            #[track_caller]
             fn $name(self, other: Var<'s>) -> Result<Var<'s>> {
                 Var::$name(self, other)
             }
@@ -19,6 +20,7 @@ macro_rules! operators {
         impl<'s> $trait<Result<Var<'s>>> for Var<'s> {
             type Output = Result<Var<'s>>;
 
+            #[track_caller]
             fn $name(self, other: Result<Var<'s>>) -> Result<Var<'s>> {
                 Var::$name(self, other?)
             }
@@ -28,6 +30,7 @@ macro_rules! operators {
         impl<'s> $trait<Var<'s>> for Result<Var<'s>> {
             type Output = Result<Var<'s>>;
 
+            #[track_caller]
             fn $name(self, other: Var<'s>) -> Result<Var<'s>> {
                 Var::$name(self?, other)
             }
@@ -37,6 +40,7 @@ macro_rules! operators {
         impl<'s> $trait<f64> for Var<'s> {
             type Output = Result<Var<'s>>;
 
+            #[track_caller]
             fn $name(self, number: f64) -> Result<Var<'s>> {
                 let ($x, $c) = (self, number);
                 $right
@@ -47,6 +51,7 @@ macro_rules! operators {
         impl<'s> $trait<Var<'s>> for f64 {
             type Output = Result<Var<'s>>;
 
+            #[track_caller]
             fn $name(self, value: Var<'s>) -> Result<Var<'s>> {
                 let ($x, $c) = (value, self);
                 $left
@@ -67,6 +72,7 @@ operators! {
 impl<'s> Neg for Var<'s> {
     type Output = Result<Var<'s>>;
 
+    #[track_caller]
     fn neg(self) -> Result<Var<'s>> {
         Var::neg(self)
     }

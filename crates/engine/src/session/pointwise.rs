@@ -2,9 +2,12 @@
 //! `cond.where_(a, b)`. Scalar arguments come before further values.
 
 use super::Var;
+use dittograd_device::DType;
 use dittograd_numerics::environment::single;
-use dittograd_numerics::error::Result;
+use dittograd_numerics::error::{Error, Result};
+use dittograd_ops::index::IndexEq;
 use dittograd_ops::pointwise;
+use std::panic::Location;
 
 /// Examples for the most common methods.
 macro_rules! example {
@@ -59,6 +62,21 @@ assert_eq!(x.gelu()?.to_string(), "[-0.1588  0.      1.9546]");
     };
 }
 
+/// Comparisons that take two values of indices as well.
+macro_rules! compare_indices {
+    (eq, $a:expr, $b:expr) => {
+        if $a.is_index()? && $b.is_index()? {
+            return $a.index_eq($b);
+        }
+    };
+    (ne, $a:expr, $b:expr) => {
+        if $a.is_index()? && $b.is_index()? {
+            return $a.index_eq($b)?.scale(-1.0)?.add_scalar(1.0);
+        }
+    };
+    ($($other:tt)*) => {};
+}
+
 macro_rules! methods {
     ($($(#[$doc:meta])* $name:ident $op:ident { $($attr:ident),* } ($($rest:ident),*);)*) => {
         /// # Elementwise
@@ -70,7 +88,9 @@ macro_rules! methods {
             $(#[$doc])*
             #[doc = example!($name)]
             $(#[doc = concat!("\n\nBroadcasts with `", stringify!($rest), "` by NumPy's rule.")])*
+            #[track_caller]
             pub fn $name(self $(, $attr: f64)* $(, $rest: Var<'s>)*) -> Result<Var<'s>> {
+                compare_indices!($name, self $(, $rest)*);
                 self.session().apply(pointwise::$op { $($attr: single($attr)),* }, &[self $(, $rest)*])
             }
         )*}
@@ -78,42 +98,64 @@ macro_rules! methods {
 }
 dittograd_ops::with_rows!(methods);
 
+impl<'s> Var<'s> {
+    #[track_caller]
+    fn is_index(self) -> Result<bool> {
+        Ok(self.meta()?.dtype == DType::U32)
+    }
+
+    /// [`Var::eq`] of indices.
+    #[track_caller]
+    fn index_eq(self, other: Var<'s>) -> Result<Var<'s>> {
+        let shape = self.shape()?.broadcast(&other.shape()?);
+        let shape = shape.map_err(|e| Error::new("eq", e.kind().clone()).at(Location::caller()))?;
+        self.session().apply(IndexEq {}, &[self.expand(shape.dims())?, other.expand(shape.dims())?])
+    }
+}
+
 /// # More elementwise operations
 impl<'s> Var<'s> {
     /// The larger of two elements, NaN if either is: another name of [`Var::max`]. [`Var::fmax`] prefers a number over
     /// NaN.
+    #[track_caller]
     pub fn maximum(self, other: Var<'s>) -> Result<Var<'s>> {
         self.max(other)
     }
 
     /// The smaller of two elements, NaN if either is: another name of [`Var::min`]. [`Var::fmin`] prefers a number over
     /// NaN.
+    #[track_caller]
     pub fn minimum(self, other: Var<'s>) -> Result<Var<'s>> {
         self.min(other)
     }
 
     /// `value` where `mask` is not 0, otherwise this value. The mask broadcasts by NumPy's rule.
+    #[track_caller]
     pub fn masked_fill(self, mask: Var<'s>, value: f64) -> Result<Var<'s>> {
         mask.where_(self.session().full(&[], value)?, self)
     }
 
     /// Linear interpolation from this value (`weight` 0) to `end` (`weight` 1): `x + weight (end - x)`, where the
     /// product and the last sum round once.
+    #[track_caller]
     pub fn lerp(self, weight: f64, end: Var<'s>) -> Result<Var<'s>> {
         self.axpy(weight, end.sub(self)?)
     }
 
     /// 1 where an element is NaN, else 0.
+    #[track_caller]
     pub fn isnan(self) -> Result<Var<'s>> {
         self.ne(self)
     }
 
     /// Clamps `x` to `[-1, 1]`, like [`Var::clamp`].
+    #[track_caller]
     pub fn hardtanh(self) -> Result<Var<'s>> {
         self.clamp(-1.0, 1.0)
     }
 
     /// Clamps `x` to `[0, 6]`, like [`Var::clamp`].
+    #[track_caller]
     pub fn relu6(self) -> Result<Var<'s>> {
         self.clamp(0.0, 6.0)
     }

@@ -12,11 +12,13 @@ use dittograd_ops::pool::{AdaptiveAvgPool, AvgPool, MaxPool, PoolWindow, SmoothM
 /// The pooled axes are the last ones, as many as the kernel has entries; all others are independent of each other.
 impl<'s> Var<'s> {
     /// Max pooling. Padding is ignored; a NaN counts as larger than every number.
+    #[track_caller]
     pub fn max_pool(self, kernel: &[usize], stride: &[usize], padding: &[usize]) -> Result<Var<'s>> {
         self.session().apply(MaxPool { window: PoolWindow::new(kernel, stride, padding) }, &[self])
     }
 
     /// Max pooling with dilated windows, whose neighbouring cells are `dilation` apart.
+    #[track_caller]
     pub fn max_pool_dilated(
         self,
         kernel: &[usize],
@@ -29,6 +31,7 @@ impl<'s> Var<'s> {
     }
 
     /// Average pooling. Padding counts as cells of value 0 if `count_include_pad`, else not at all.
+    #[track_caller]
     pub fn avg_pool(
         self,
         kernel: &[usize],
@@ -41,6 +44,7 @@ impl<'s> Var<'s> {
     }
 
     /// Smooth max pooling: `ln(sum e^(beta v)) / beta` over each window. Padding takes part with value 0.
+    #[track_caller]
     pub fn smooth_max_pool(
         self,
         kernel: &[usize],
@@ -55,6 +59,7 @@ impl<'s> Var<'s> {
     /// Average pooling to the given sizes of the last axes. To size 1 along all of them it is [`Var::global_avg_pool`],
     /// which sums like a mean.
     #[doc(alias = "adaptive_avg_pool2d")]
+    #[track_caller]
     pub fn adaptive_avg_pool(self, sizes: &[usize]) -> Result<Var<'s>> {
         if !sizes.is_empty() && sizes.iter().all(|&n| n == 1) {
             return self.global_avg_pool(sizes.len());
@@ -63,6 +68,7 @@ impl<'s> Var<'s> {
     }
 
     /// The mean over the last `axes` axes, which are kept with size 1.
+    #[track_caller]
     pub fn global_avg_pool(self, axes: usize) -> Result<Var<'s>> {
         let shape = self.shape()?;
         let at = whole_axes("global_avg_pool", &shape, axes)?;
@@ -72,6 +78,7 @@ impl<'s> Var<'s> {
     }
 
     /// The maximum over the last `axes` axes, which are kept with size 1.
+    #[track_caller]
     pub fn global_max_pool(self, axes: usize) -> Result<Var<'s>> {
         let shape = self.shape()?;
         let at = whole_axes("global_max_pool", &shape, axes)?;
@@ -87,31 +94,37 @@ impl<'s> Var<'s> {
     /// assert_eq!(image.max_pool2d([2, 2], 2)?.flatten()?.to_string(), "[ 5.  7. 13. 15.]");
     /// # Ok::<(), Error>(())
     /// ```
+    #[track_caller]
     pub fn max_pool2d(self, kernel: [usize; 2], stride: usize) -> Result<Var<'s>> {
         self.max_pool2d_pad(kernel, stride, 0)
     }
 
     /// [`Var::max_pool`] over the last two axes with one stride and padding.
+    #[track_caller]
     pub fn max_pool2d_pad(self, kernel: [usize; 2], stride: usize, padding: usize) -> Result<Var<'s>> {
         self.max_pool(&kernel, &[stride; 2], &[padding; 2])
     }
 
     /// [`Var::avg_pool`] over the last two axes with one stride, without padding.
+    #[track_caller]
     pub fn avg_pool2d(self, kernel: [usize; 2], stride: usize) -> Result<Var<'s>> {
         self.avg_pool2d_pad(kernel, stride, 0)
     }
 
     /// [`Var::avg_pool`] over the last two axes with one stride and padding, which counts as cells.
+    #[track_caller]
     pub fn avg_pool2d_pad(self, kernel: [usize; 2], stride: usize, padding: usize) -> Result<Var<'s>> {
         self.avg_pool(&kernel, &[stride; 2], &[padding; 2], true)
     }
 
     /// [`Var::smooth_max_pool`] over the last two axes with one stride, without padding.
+    #[track_caller]
     pub fn smooth_max_pool2d(self, kernel: [usize; 2], stride: usize, beta: f64) -> Result<Var<'s>> {
         self.smooth_max_pool2d_pad(kernel, stride, 0, beta)
     }
 
     /// [`Var::smooth_max_pool`] over the last two axes with one stride and padding.
+    #[track_caller]
     pub fn smooth_max_pool2d_pad(
         self,
         kernel: [usize; 2],
@@ -124,6 +137,7 @@ impl<'s> Var<'s> {
 }
 
 /// The first of the last `axes` axes. Errors if there are none.
+#[track_caller]
 fn whole_axes(op: &'static str, shape: &Shape, axes: usize) -> Result<usize> {
     match shape.rank().checked_sub(axes) {
         Some(at) if axes > 0 => Ok(at),

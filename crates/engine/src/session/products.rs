@@ -20,12 +20,14 @@ impl<'s> Var<'s> {
     /// # Ok::<(), Error>(())
     /// ```
     #[doc(alias("mm", "mv"))]
+    #[track_caller]
     pub fn matmul(self, other: Var<'s>) -> Result<Var<'s>> {
         self.matmul_with(other, false, false)
     }
 
     /// [`Var::matmul`] with the last two axes of the left (`ta`) or right (`tb`) operand swapped. This costs nothing:
     /// kernels read operands in either order.
+    #[track_caller]
     pub fn matmul_with(self, other: Var<'s>, ta: bool, tb: bool) -> Result<Var<'s>> {
         let (left, right) = (self.shape()?, other.shape()?);
         // Errors name the given shapes, not those that the operands were reshaped to.
@@ -35,6 +37,7 @@ impl<'s> Var<'s> {
         })
     }
 
+    #[track_caller]
     fn product(self, other: Var<'s>, ta: bool, tb: bool) -> Result<Var<'s>> {
         let (a, b) = (self.shape()?, other.shape()?);
         if let Some(scalar) = [a, b].into_iter().find(|s| s.rank() == 0) {
@@ -73,6 +76,7 @@ impl<'s> Var<'s> {
     }
 
     /// Drops an axis of one element.
+    #[track_caller]
     fn without_axis(self, axis: usize) -> Result<Var<'s>> {
         let mut dims = self.shape()?.dims().to_vec();
         dims.remove(axis);
@@ -80,12 +84,14 @@ impl<'s> Var<'s> {
     }
 
     /// Product with another batch of matrices, `(B, M, K)` by `(B, K, N)`.
+    #[track_caller]
     pub fn bmm(self, other: Var<'s>) -> Result<Var<'s>> {
         self.session.apply(Bmm { ta: false, tb: false }, &[self, other])
     }
 
     /// `x W^T + b` along the last axis.
     #[doc(alias = "addmm")]
+    #[track_caller]
     pub fn linear(self, w: Var<'s>, b: Var<'s>) -> Result<Var<'s>> {
         self.session.apply(Linear, &[self, w, b])
     }

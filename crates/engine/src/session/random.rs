@@ -11,12 +11,14 @@ use dittograd_ops::{AnyOp, Recorder, Val};
 impl Session {
     /// Uniform draws in `[0, 1)`.
     #[doc(alias = "rand")]
+    #[track_caller]
     pub fn uniform(&self, dims: &[usize]) -> Result<Var<'_>> {
         let shape = Shape::new(dims)?;
         self.random(&[], |seed, counter| Uniform { shape, seed, counter }.into())
     }
 
     /// Uniform draws in `[lo, hi)`, up to rounding.
+    #[track_caller]
     pub fn uniform_range(&self, dims: &[usize], lo: f64, hi: f64) -> Result<Var<'_>> {
         let (shape, lo, hi) = (Shape::new(dims)?, single(lo), single(hi));
         self.random(&[], |seed, counter| UniformRange { shape, seed, counter, lo, hi }.into())
@@ -24,6 +26,7 @@ impl Session {
 
     /// Normal draws.
     #[doc(alias = "randn")]
+    #[track_caller]
     pub fn normal(&self, dims: &[usize], mean: f64, std: f64) -> Result<Var<'_>> {
         if std < 0.0 {
             return Err(Error::argument("normal", "std", format!("got {std}, which is below 0")));
@@ -33,6 +36,7 @@ impl Session {
     }
 
     /// A mask of ones with probability `keep` and zeros otherwise.
+    #[track_caller]
     pub fn bernoulli(&self, dims: &[usize], keep: f64) -> Result<Var<'_>> {
         let (shape, keep) = (Shape::new(dims)?, single(keep));
         self.random(&[], |seed, counter| Bernoulli { shape, seed, counter, keep }.into())
@@ -40,12 +44,14 @@ impl Session {
 
     /// A mask of ones with probability `keep`, a value of one element, and zeros otherwise. No gradient flows into the
     /// probability.
+    #[track_caller]
     pub fn bernoulli_mask<'s>(&'s self, dims: &[usize], keep: Var<'s>) -> Result<Var<'s>> {
         let shape = Shape::new(dims)?;
         self.random(&[keep], |seed, counter| BernoulliMask { shape, seed, counter }.into())
     }
 
     /// Random indices below `below`.
+    #[track_caller]
     pub fn randint(&self, dims: &[usize], below: u32) -> Result<Var<'_>> {
         let shape = Shape::new(dims)?;
         self.random(&[], |seed, counter| RandInt { shape, seed, counter, below }.into())
@@ -53,10 +59,12 @@ impl Session {
 
     /// A random permutation of the indices below `n`.
     #[doc(alias = "randperm")]
+    #[track_caller]
     pub fn permutation(&self, n: usize) -> Result<Var<'_>> {
         self.random(&[], |seed, counter| Permutation { n, seed, counter }.into())
     }
 
+    #[track_caller]
     fn random(&self, ins: &[Var<'_>], op: impl FnOnce(u64, u64) -> AnyOp) -> Result<Var<'_>> {
         let mut ids: Vec<usize> = ins.iter().map(|v| self.check("random", *v)).collect::<Result<_>>()?;
         let id = {
@@ -91,6 +99,7 @@ impl<'s> Var<'s> {
     /// assert!(y.data().iter().all(|y| [0.0, 4.0 / 3.0].contains(y)));
     /// # Ok::<(), Error>(())
     /// ```
+    #[track_caller]
     pub fn dropout(self, p: f64) -> Result<Var<'s>> {
         let _strict = environment::enter();
         let keep = 1.0 - p;

@@ -28,6 +28,7 @@ impl Session {
     /// # Ok(())
     /// # }
     /// ```
+    #[track_caller]
     pub fn replay<'s>(&'s self, graph: &Graph, inputs: &[Var<'s>]) -> Result<Vec<Var<'s>>> {
         let all = self.replay_all(graph, inputs)?;
         Ok(graph.outputs().iter().map(|v| all[v.0 as usize]).collect())
@@ -35,6 +36,7 @@ impl Session {
 
     /// Like [`Session::replay`], but returns every value of the graph.
     #[doc(hidden)]
+    #[track_caller]
     pub fn replay_all<'s>(&'s self, graph: &Graph, inputs: &[Var<'s>]) -> Result<Vec<Var<'s>>> {
         let wanted = graph.inputs();
         if wanted.len() != inputs.len() {
@@ -77,6 +79,7 @@ impl Session {
     }
 
     /// The number of random calls so far: of the run in a trace, of now in an eager session.
+    #[track_caller]
     fn random_base(&self) -> Result<Var<'_>> {
         let traced = match &mut self.state.borrow_mut().record {
             Record::Trace(graph) => Some(graph.random_base()),
@@ -96,6 +99,7 @@ impl Session {
     }
 
     /// A leaf of a graph, in this session.
+    #[track_caller]
     fn source(&self, source: &Source, grad: bool) -> Result<Var<'_>> {
         match source {
             Source::Param(p) => self.param(p),
@@ -133,6 +137,7 @@ impl Session {
 
     /// A handle's value. Errors unless it is of this session and epoch.
     #[doc(hidden)]
+    #[track_caller]
     pub fn val(&self, op: &str, v: Var<'_>) -> Result<Val> {
         Ok(Val(self.check(op, v)? as u32))
     }
@@ -154,6 +159,7 @@ impl Session {
 }
 
 /// A random op of a program as it is `calls` random calls later.
+#[track_caller]
 fn later(op: &AnyOp, calls: u64) -> Result<AnyOp> {
     let attrs = op.attrs().into_iter().map(|(name, value)| match value {
         Attr::Whole(n) if name == "counter" => (name.to_string(), Attr::Whole(n.wrapping_add(calls))),

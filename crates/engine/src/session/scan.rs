@@ -9,16 +9,19 @@ use dittograd_ops::scan::{CumSum, SelectiveScan};
 /// # Scans and recurrences
 impl<'s> Var<'s> {
     /// Cumulative sum along an axis: `y[i] = x[0] + … + x[i]`.
+    #[track_caller]
     pub fn cumsum(self, axis: usize) -> Result<Var<'s>> {
         self.cumsum_with(axis, false, false)
     }
 
     /// [`Var::cumsum`] without the element itself (`exclusive`), from the end of the axis (`reverse`), or both.
+    #[track_caller]
     pub fn cumsum_with(self, axis: usize, exclusive: bool, reverse: bool) -> Result<Var<'s>> {
         self.session().apply(CumSum { axis, exclusive, reverse }, &[self])
     }
 
     /// Cumulative product along an axis, `y[i] = x[0] · … · x[i]`, in order. The gradient is also correct at zeros.
+    #[track_caller]
     pub fn cumprod(self, axis: usize) -> Result<Var<'s>> {
         let shape = self.shape()?;
         let d = shape.dims();
@@ -38,6 +41,7 @@ impl<'s> Var<'s> {
 
     /// The diagonal recurrence `h[t] = a ∘ h[t-1] + b ∘ x[t]` from `h0`, for a value `x` (…, T, S): see
     /// [`SelectiveScan`]. `a` and `b` are (S), or vary with time and have the shape of `x`; `h0` is (…, S).
+    #[track_caller]
     pub fn selective_scan(self, a: Var<'s>, b: Var<'s>, h0: Var<'s>) -> Result<Var<'s>> {
         self.session().apply(SelectiveScan, &[a, b, self, h0])
     }
@@ -45,6 +49,7 @@ impl<'s> Var<'s> {
     /// The selective state space of Mamba for an input `u` (B, L, D), with `delta` (B, L, D), `a` (D, N), `b` and `c`
     /// (B, L, N). The states are `h[t] = exp(delta a) ∘ h[t-1] + (delta u) b` (B, D, N), starting at zero, and the
     /// value is `y[t] = Σ_n c h[t]` (B, L, D). The states of all steps are stored.
+    #[track_caller]
     pub fn selective_ssm(self, delta: Var<'s>, a: Var<'s>, b: Var<'s>, c: Var<'s>) -> Result<Var<'s>> {
         const NAME: &str = "selective_ssm";
         let u = self.shape()?;

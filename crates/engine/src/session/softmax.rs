@@ -15,16 +15,19 @@ impl<'s> Var<'s> {
     /// assert_eq!(logits.softmax()?.to_string(), "[0.042  0.1142 0.8438]");
     /// # Ok::<(), Error>(())
     /// ```
+    #[track_caller]
     pub fn softmax(self) -> Result<Var<'s>> {
         self.session().apply(Softmax, &[self])
     }
 
     /// Logarithm of the softmax along the last axis.
+    #[track_caller]
     pub fn log_softmax(self) -> Result<Var<'s>> {
         self.session().apply(LogSoftmax, &[self])
     }
 
     /// Softmax along an axis.
+    #[track_caller]
     pub fn softmax_axis(self, axis: usize) -> Result<Var<'s>> {
         if Some(axis) == self.shape()?.rank().checked_sub(1) {
             return self.softmax();
@@ -33,6 +36,7 @@ impl<'s> Var<'s> {
     }
 
     /// Logarithm of the softmax along an axis.
+    #[track_caller]
     pub fn log_softmax_axis(self, axis: usize) -> Result<Var<'s>> {
         if Some(axis) == self.shape()?.rank().checked_sub(1) {
             return self.log_softmax();
@@ -43,6 +47,7 @@ impl<'s> Var<'s> {
     /// Softmax along the last axis over the elements that a mask allows, where it is not 0. The other elements become
     /// exactly 0, as does a row with nothing allowed. The mask is float32, or u32 of zeros and ones, and broadcasts by
     /// NumPy's rule. A mask with exactly the last axes of the value is not copied; others must be float32.
+    #[track_caller]
     pub fn masked_softmax(self, mask: Var<'s>) -> Result<Var<'s>> {
         let (shape, of) = (self.shape()?, mask.shape()?);
         let fits = of.rank() > 0 && shape.dims().ends_with(of.dims());

@@ -11,22 +11,26 @@ use dittograd_ops::spectral::{AxisMatMul, DftTable, ModeMix, SpectralConv1d};
 impl<'s> Var<'s> {
     /// The discrete Fourier transform along the last axis, real to complex: (…, n) to (…, n/2 + 1, 2), pairs of real
     /// and imaginary part, not normalized.
+    #[track_caller]
     pub fn rfft(self) -> Result<Var<'s>> {
         self.session().apply(Rfft { scaled: false }, &[self])
     }
 
     /// The inverse of [`Var::rfft`] for lines of `n` points: (…, n/2 + 1, 2) to (…, n). The imaginary parts of mode
     /// 0 and of the highest mode of an even `n` do not count.
+    #[track_caller]
     pub fn irfft(self, n: usize) -> Result<Var<'s>> {
         self.session().apply(Irfft { n, scaled: true }, &[self])
     }
 
     /// Applies the matrix `a` along the second-to-last axis: `y[…, i, j] = Σ_l a[i, l] x[…, l, j]`.
+    #[track_caller]
     pub fn axis_matmul(self, a: Var<'s>) -> Result<Var<'s>> {
         self.session().apply(AxisMatMul { ta: false }, &[a, self])
     }
 
     /// The two tables of a transform, plain and weighted.
+    #[track_caller]
     fn dft_tables(self, table: DftTable) -> Result<[Var<'s>; 2]> {
         let both = self.session().apply(table, &[])?;
         let d = both.shape()?;
@@ -38,12 +42,14 @@ impl<'s> Var<'s> {
     }
 
     /// Applies the matrix `a`, or its transpose, along the second-to-last axis.
+    #[track_caller]
     fn along(self, a: Var<'s>, ta: bool) -> Result<Var<'s>> {
         self.session().apply(AxisMatMul { ta }, &[a, self])
     }
 
     /// Spectral convolution along a grid, of a value (…, grid, c) with complex weights (modes, c, o): see
     /// [`SpectralConv1d`]. It is recorded as three ops, so that the backward pass can use the spectrum.
+    #[track_caller]
     pub fn spectral_conv1d(self, w_re: Var<'s>, w_im: Var<'s>) -> Result<Var<'s>> {
         let x = self.shape()?;
         // The op's shape rule does all checks.
@@ -60,6 +66,7 @@ impl<'s> Var<'s> {
     }
 
     /// [`Var::spectral_conv1d`] of a value (…, c, grid), the layout of PyTorch's Fourier layers.
+    #[track_caller]
     pub fn spectral_conv1d_channels_first(self, w_re: Var<'s>, w_im: Var<'s>) -> Result<Var<'s>> {
         self.transpose()?.spectral_conv1d(w_re, w_im)?.transpose()
     }
@@ -67,6 +74,7 @@ impl<'s> Var<'s> {
     /// Spectral convolution over a plane, of a value (…, gx, gy, c) with complex weights (2, mx, my, c, o). As in
     /// Fourier neural operators, it keeps the modes `0 … my - 1` along y, and along x the modes `0 … mx - 1` (weights
     /// 0) and `-mx … -1` (weights 1). All other modes are zero. `2 mx` is at most `gx`, `my` at most `gy / 2 + 1`.
+    #[track_caller]
     pub fn spectral_conv2d(self, w_re: Var<'s>, w_im: Var<'s>) -> Result<Var<'s>> {
         const NAME: &str = "spectral_conv2d";
         let (x, w) = (self.shape()?, w_re.shape()?);

@@ -43,7 +43,7 @@ use std::fmt;
 /// | family | methods, for example |
 /// |---|---|
 /// | the value itself | [`shape`](Var::shape), [`value`](Var::value), [`item`](Var::item) |
-/// | values like it | [`zeros_like`](Var::zeros_like), [`one_hot`](Var::one_hot), [`to_index`](Var::to_index) |
+/// | values like it | [`zeros_like`](Var::zeros_like), [`one_hot`](Var::one_hot), [`to_index`](Var::to_index), [`to_float`](Var::to_float) |
 /// | elementwise | [`add`](Var::add), [`mul`](Var::mul), [`relu`](Var::relu), [`gelu`](Var::gelu), [`exp`](Var::exp), [`where_`](Var::where_) |
 /// | reductions, scans | [`sum`](Var::sum), [`mean`](Var::mean), [`amax`](Var::amax), [`argmax`](Var::argmax), [`norm`](Var::norm), [`cumsum`](Var::cumsum) |
 /// | shape | [`reshape`](Var::reshape), [`permute`](Var::permute), [`transpose`](Var::transpose), [`expand`](Var::expand) |
@@ -103,37 +103,44 @@ impl<'s> Var<'s> {
     }
 
     /// Shape and element type.
+    #[track_caller]
     pub fn meta(self) -> Result<Meta> {
         self.session.meta(self)
     }
 
     /// The shape.
+    #[track_caller]
     pub fn shape(self) -> Result<Shape> {
         Ok(self.meta()?.shape)
     }
 
     /// The value on the device.
+    #[track_caller]
     pub fn buffer(self) -> Result<AnyBuffer> {
         self.session.read(self)
     }
 
     /// The value as a host tensor. Waits for the device.
     #[doc(alias("numpy", "tolist", "cpu", "to_tensor"))]
+    #[track_caller]
     pub fn value<T: Scalar>(self) -> Result<Tensor<T>> {
         self.buffer()?.to_tensor()
     }
 
     /// The indices as a host tensor. Waits for the device.
+    #[track_caller]
     pub fn indices(self) -> Result<Tensor<u32>> {
         self.buffer()?.to_indices()
     }
 
     /// The value as a host tensor, of numbers or indices, whichever it holds. Waits for the device.
+    #[track_caller]
     pub fn to_any<T: Scalar>(self) -> Result<AnyTensor<T>> {
         self.buffer()?.to_any()
     }
 
     /// The element of a value with one element. Waits for the device.
+    #[track_caller]
     pub fn item(self) -> Result<f32> {
         self.meta()?.dtype.require(DType::F32, "item", 0)?;
         self.value::<f32>()?.item()
@@ -153,6 +160,7 @@ impl<'s> Var<'s> {
     /// # Ok(())
     /// # }
     /// ```
+    #[track_caller]
     pub fn typed<T: TryFrom<Var<'s>, Error = Error>>(self) -> Result<T> {
         T::try_from(self)
     }

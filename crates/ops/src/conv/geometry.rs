@@ -16,6 +16,7 @@ pub struct Sizes {
 
 impl Sizes {
     /// These numbers. Errors if there are none, more than a shape has room for, or one is beyond 32 bits.
+    #[track_caller]
     pub fn new(sizes: &[usize]) -> Result<Sizes> {
         if sizes.is_empty() || sizes.len() > MAX_AXES {
             let why = format!("{} axes given, 1 to {MAX_AXES} are supported", sizes.len());
@@ -73,6 +74,7 @@ pub struct ConvWindow {
 
 impl ConvWindow {
     /// Stride 1, no padding, dilation 1 along `rank` axes, one group.
+    #[track_caller]
     pub fn plain(rank: usize) -> Result<ConvWindow> {
         let one = Sizes::new(&[1; MAX_AXES + 1][..rank.min(MAX_AXES + 1)])?;
         Ok(ConvWindow { stride: one, padding: one.filled(0), dilation: one, groups: 1 })
@@ -108,6 +110,7 @@ impl ConvWindow {
         ]
     }
 
+    #[track_caller]
     pub(super) fn from_attrs(attrs: &Attrs) -> Result<ConvWindow> {
         let groups = attrs.num("groups")?;
         if !(groups >= 1.0 && groups <= f64::from(u32::MAX) && groups.fract() == 0.0) {
@@ -149,6 +152,7 @@ const MAX_EXTENT: usize = i32::MAX as usize - 4096;
 
 impl Geometry {
     /// The convolution of `input` channels of sizes `x` with a kernel of sizes `k`.
+    #[track_caller]
     pub(super) fn new(
         op: &'static str,
         window: &ConvWindow,
@@ -233,19 +237,23 @@ impl Geometry {
     }
 
     /// Shape of the images with `channels` in a group and the sizes that `of` takes from the axes.
+    #[track_caller]
     fn image_shape(&self, channels: usize, of: fn(&ConvAxis) -> usize) -> Result<Shape> {
         let first = self.batch.into_iter().chain([channels * self.groups]);
         shape_of(first.chain(self.axes().iter().map(of)))
     }
 
+    #[track_caller]
     pub(super) fn input_shape(&self) -> Result<Shape> {
         self.image_shape(self.channels_in, |l| l.input)
     }
 
+    #[track_caller]
     pub(super) fn output_shape(&self) -> Result<Shape> {
         self.image_shape(self.channels_out, |l| l.output)
     }
 
+    #[track_caller]
     pub(super) fn kernel_shape(&self) -> Result<Shape> {
         let first = [self.channels_out * self.groups, self.channels_in].into_iter();
         shape_of(first.chain(self.axes().iter().map(|l| l.kernel)))
@@ -388,6 +396,7 @@ fn gcd(a: usize, b: usize) -> usize {
 }
 
 /// The shape of these dimensions; there are at most as many as a shape has.
+#[track_caller]
 fn shape_of(dims: impl Iterator<Item = usize>) -> Result<Shape> {
     let (mut all, mut rank) = ([0; MAX_RANK], 0);
     for (to, d) in all.iter_mut().zip(dims) {

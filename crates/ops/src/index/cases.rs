@@ -1,6 +1,6 @@
 //! What the checks run these ops on.
 
-use super::{IndexAdd, IndexSelect, ScatterAdd, TakeAlongAxis};
+use super::{IndexAdd, IndexEq, IndexSelect, ScatterAdd, TakeAlongAxis, ToFloat, ToIndex};
 use crate::cases::{Bound, Cases, EDGES, Reject, Sample, SampleIn, VOLUME, edge_dims, pick};
 use crate::dims;
 use dittograd_device::Meta;
@@ -249,4 +249,87 @@ pub(super) fn scatter(x: &[usize], axis: usize, count: usize, checked: bool, bas
         ins.push(SampleIn::any(dims(x)));
     }
     Sample::new(ScatterAdd { axis, size: x[axis], checked }, ins)
+}
+
+/// Shapes for ops of single elements: empty, one, tile edges, and more than one task of the thread pool.
+const SHAPES: [&[usize]; 7] = [&[], &[0], &[1], &[5, 3], &[2, 0, 4], &[33, 65], &[3, 128, 65]];
+
+impl Cases for ToFloat {
+    fn samples() -> Vec<Sample> {
+        // Small indices, and those that are rounded.
+        let sample = |(d, bound)| Sample::new(ToFloat {}, vec![SampleIn::Idx(dims(d), bound)]);
+        SHAPES.into_iter().flat_map(|d| [(d, 10), (d, u32::MAX)]).map(sample).collect()
+    }
+
+    fn random(stream: &mut Stream) -> Option<Sample> {
+        let x = edge_dims(1, 3, stream);
+        Some(Sample::new(ToFloat {}, vec![SampleIn::Idx(dims(&x), pick(&[7, 1 << 25, u32::MAX], stream))]))
+    }
+
+    fn rejects() -> Vec<Reject> {
+        let (f, u) = (Meta::f32(dims(&[3])), Meta::u32(dims(&[3])));
+        vec![
+            Reject::new(ToFloat {}, vec![], "Arity"),
+            Reject::new(ToFloat {}, vec![u, u], "Arity"),
+            Reject::new(ToFloat {}, vec![f], "DType"),
+        ]
+    }
+
+    fn bound(&self, _ins: &[Meta]) -> Bound {
+        Bound { ulps: 0.5, terms: 0.0 }
+    }
+}
+
+impl Cases for ToIndex {
+    fn samples() -> Vec<Sample> {
+        let sample = |(d, below)| Sample::new(ToIndex { below }, vec![SampleIn::any(dims(d))]);
+        SHAPES.into_iter().flat_map(|d| [(d, 1), (d, 2), (d, u32::MAX)]).map(sample).collect()
+    }
+
+    fn random(stream: &mut Stream) -> Option<Sample> {
+        let x = edge_dims(1, 3, stream);
+        Some(Sample::new(ToIndex { below: pick(&[1, 3, u32::MAX], stream) }, vec![SampleIn::any(dims(&x))]))
+    }
+
+    fn rejects() -> Vec<Reject> {
+        let (f, u) = (Meta::f32(dims(&[3])), Meta::u32(dims(&[3])));
+        vec![
+            Reject::new(ToIndex { below: 3 }, vec![], "Arity"),
+            Reject::new(ToIndex { below: 3 }, vec![u], "DType"),
+            Reject::new(ToIndex { below: 0 }, vec![f], "Argument"),
+        ]
+    }
+
+    fn bound(&self, _ins: &[Meta]) -> Bound {
+        Bound::EXACT
+    }
+}
+
+impl Cases for IndexEq {
+    fn samples() -> Vec<Sample> {
+        let sample = |(d, bound)| {
+            Sample::new(IndexEq {}, vec![SampleIn::Idx(dims(d), bound), SampleIn::Idx(dims(d), bound)])
+        };
+        // Mostly equal, often equal, never equal by chance.
+        SHAPES.into_iter().flat_map(|d| [(d, 1), (d, 3), (d, u32::MAX)]).map(sample).collect()
+    }
+
+    fn random(stream: &mut Stream) -> Option<Sample> {
+        let (x, bound) = (dims(&edge_dims(1, 3, stream)), pick(&[2, 5], stream));
+        Some(Sample::new(IndexEq {}, vec![SampleIn::Idx(x, bound), SampleIn::Idx(x, bound)]))
+    }
+
+    fn rejects() -> Vec<Reject> {
+        let (f, u) = (|d: &[usize]| Meta::f32(dims(d)), |d: &[usize]| Meta::u32(dims(d)));
+        vec![
+            Reject::new(IndexEq {}, vec![u(&[3])], "Arity"),
+            Reject::new(IndexEq {}, vec![f(&[3]), u(&[3])], "DType"),
+            Reject::new(IndexEq {}, vec![u(&[3]), f(&[3])], "DType"),
+            Reject::new(IndexEq {}, vec![u(&[3]), u(&[1])], "Shapes"),
+        ]
+    }
+
+    fn bound(&self, _ins: &[Meta]) -> Bound {
+        Bound::EXACT
+    }
 }

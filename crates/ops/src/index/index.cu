@@ -145,3 +145,20 @@ extern "C" __global__ void add_columns(const float* __restrict__ src, const unsi
 
 ROW_KERNELS(float, 1)
 ROW_KERNELS(float4, 4)
+
+// Casts and comparisons, one thread per element in a grid-stride loop: 4 bytes read per input, 4 written.
+#define EACH(i, total) \
+    for (unsigned long long i = blockIdx.x * (unsigned long long)blockDim.x + threadIdx.x; i < total; i += (unsigned long long)gridDim.x * blockDim.x)
+
+extern "C" __global__ void to_float(const unsigned* __restrict__ in, float* __restrict__ out, unsigned, unsigned long long total) {
+    EACH(i, total) out[i] = __uint2float_rn(in[i]);
+}
+
+// Toward zero; below 0 and NaN give 0, above 2^32 gives the largest u32. `last` is the largest result.
+extern "C" __global__ void to_index(const float* __restrict__ in, unsigned* __restrict__ out, unsigned last, unsigned long long total) {
+    EACH(i, total) out[i] = min(__float2uint_rz(in[i]), last);
+}
+
+extern "C" __global__ void index_eq(const unsigned* __restrict__ a, const unsigned* __restrict__ b, float* __restrict__ out, unsigned, unsigned long long total) {
+    EACH(i, total) out[i] = a[i] == b[i] ? 1.0f : 0.0f;
+}

@@ -1,4 +1,4 @@
-//! Gathers and scatter-adds: ops that read or add to elements given by indices.
+//! Gathers and scatter-adds: ops that read or add to elements given by indices. Casts between indices and numbers.
 //!
 //! An index that is not below the size of its axis is an error if the op is `checked`
 //! ([`Op::index_limit`](crate::Op::index_limit)). Otherwise a gather gives zero there and a scatter drops the element.
@@ -21,10 +21,12 @@ macro_rules! attr_methods {
 mod accumulate;
 #[cfg(feature = "cases")]
 mod cases;
+mod cast;
 mod gather;
 mod scatter;
 pub(crate) mod sort;
 
+pub use cast::{IndexEq, ToFloat, ToIndex};
 pub use gather::{IndexSelect, TakeAlongAxis};
 pub use scatter::{IndexAdd, ScatterAdd};
 

@@ -251,6 +251,14 @@ macro_rules! binary_operator {
                 push(Instr::$op, &[self, b])
             }
         }
+
+        /// With a number as the left operand. (As the right one it would leave the type of `Real::c` open.)
+        impl $op<Expr> for f64 {
+            type Output = Expr;
+            fn $method(self, b: Expr) -> Expr {
+                Expr::c(self).$method(b)
+            }
+        }
     )*};
 }
 

@@ -12,6 +12,18 @@ impl Lowering<'_> {
         (self.pad(x, axis, 0, 1, 0.0), self.binary("Min", index, &beyond))
     }
 
+    /// Numbers as indices below a bound. A conversion of NaN is not defined, so it becomes 0 before.
+    pub(super) fn to_index(&mut self, x: &Value, below: u32) -> Value {
+        let (zero, last) = (self.c(0.0), self.wholes(&[], &[i64::from(below) - 1]));
+        let positive = self.compare("Greater", x, &zero);
+        let x = self.choose(&positive, x, &zero);
+        // Larger ones could not be converted.
+        let most = self.c(u32::MAX as f32);
+        let x = self.binary("Min", &x, &most);
+        let index = self.cast(&x, Type::I64);
+        self.binary("Min", &index, &last)
+    }
+
     /// What indices along an axis name, by the node that has their rule.
     pub(super) fn gather(
         &mut self,

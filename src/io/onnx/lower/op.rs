@@ -1,6 +1,6 @@
 //! Which form each op has.
 
-use super::super::proto::Value;
+use super::super::proto::{Type, Value};
 use super::Lowering;
 use super::nodes::flag;
 use super::spectral::tables;
@@ -88,6 +88,12 @@ impl Lowering<'_> {
             AnyOp::IndexSelect(s) => self.gather("Gather", ins, (s.axis, s.checked), dims),
             AnyOp::TakeAlongAxis(t) => self.gather("GatherElements", ins, (t.axis, t.checked), dims),
             AnyOp::ScatterAdd(s) => self.scatter((&ins[0], &ins[1]), ins.get(2), (s.axis, s.size, s.checked)),
+            AnyOp::ToFloat(_) => self.cast(&ins[0], Type::F32),
+            AnyOp::ToIndex(t) => self.to_index(&ins[0], t.below),
+            AnyOp::IndexEq(_) => {
+                let truth = self.compare("Equal", &ins[0], &ins[1]);
+                self.cast(&truth, Type::F32)
+            }
             AnyOp::IndexAdd(s) => self.index_add(ins, s, dims),
             AnyOp::Argmax(_) => self.arg_extremum("ArgMax", &place, &ins[0])?,
             AnyOp::Argmin(_) => self.arg_extremum("ArgMin", &place, &ins[0])?,
