@@ -27,6 +27,7 @@ mod layout;
 mod lifecycle;
 mod limits;
 mod losses;
+mod module;
 mod nn;
 mod norm;
 mod onnx;
