@@ -31,6 +31,9 @@
 //! | port a TorchLean program | [`torchlean`]: its names for operations |
 //! | work with ops themselves | [`ops`], [`tape`], [`numerics`], the contract that says what the one answer is; the crate `dittograd-check` holds any op to it |
 
+// Paths in what `#[derive(Module)]` writes begin with `::dittograd`, here too.
+extern crate self as dittograd;
+
 pub mod data;
 pub mod io;
 pub mod nn;
@@ -122,6 +125,7 @@ pub mod prelude {
     pub use crate::io::{Checkpoint, SaveLoad, StateDict};
     pub use crate::nn::{
         self, Autoencoder, AutoencoderConfig, Cnn, CnnConfig, Fno1d, Fno1dConfig, Fno2d, Fno2dConfig,
+        Forward, Module,
     };
     pub use crate::nn::{
         Gpt, GptConfig, Linear, Mamba, MambaConfig, Mlp, MlpConfig, ResNet, ResNetConfig, Vit, VitConfig,

@@ -73,7 +73,7 @@ impl Traced {
         };
         let shape = Shape::new(&[&[batch], &row[..]].concat())?;
         let meta = if spec.model.writes() { Meta::u32(shape) } else { Meta::f32(shape) };
-        let graph = program(&device, net.module().to_eval().as_ref(), meta)?;
+        let graph = program(&device, net.module().eval().as_ref(), meta)?;
         Ok(Traced { file, checkpoint, spec, graph })
     }
 }

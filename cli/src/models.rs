@@ -5,7 +5,7 @@ use clap::ValueEnum;
 use dittograd::data::Dataset;
 use dittograd::nn::{
     Autoencoder, AutoencoderConfig, Cnn, CnnConfig, Fno1d, Fno1dConfig, Fno2d, Fno2dConfig, Gpt, GptConfig,
-    Mamba, MambaConfig, Mlp, MlpConfig, Module, ResNet, ResNetConfig, Sampling, Vit, VitConfig,
+    Mamba, MambaConfig, Mlp, MlpConfig, ResNet, ResNetConfig, Sampling, Vit, VitConfig,
 };
 use dittograd::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -66,7 +66,7 @@ enum Writer {
 
 /// A model with its parameters.
 pub(crate) struct Net {
-    module: Arc<dyn Module>,
+    module: Arc<dyn Forward>,
     writer: Option<Writer>,
 }
 
@@ -248,7 +248,7 @@ fn typed<T: for<'a> Deserialize<'a>>(model: Model, config: &Value) -> Answer<T> 
 impl Net {
     /// Builds the model, with parameters drawn from the seed of `params`.
     pub(crate) fn new(model: Model, params: &mut Params, config: &Value) -> Answer<Net> {
-        let plain = |module: Arc<dyn Module>| Net { module, writer: None };
+        let plain = |module: Arc<dyn Forward>| Net { module, writer: None };
         Ok(match model {
             Model::Mlp => {
                 let config: MlpConfig = typed(model, config)?;
@@ -274,7 +274,7 @@ impl Net {
     }
 
     /// The module in training mode.
-    pub(crate) fn module(&self) -> &Arc<dyn Module> {
+    pub(crate) fn module(&self) -> &Arc<dyn Forward> {
         &self.module
     }
 

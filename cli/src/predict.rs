@@ -60,7 +60,7 @@ impl Predict {
         if let Some(prompt) = &self.prompt {
             return self.write(&spec, &net, prompt, out);
         }
-        let eval = net.module().to_eval();
+        let eval = net.module().eval();
         let Some(path) = &self.data else {
             let data = spec.data.load(spec.model)?;
             spec.check_data(&data, &checkpoint)?;

@@ -6,7 +6,6 @@ use crate::{Answer, fail};
 use dittograd::data::{self, Dataset, IGNORE, MAX_CLASSES, Part, Regression, Scaling, Tokenizer};
 use dittograd::device::Meta;
 use dittograd::graph::Graph;
-use dittograd::nn::Module;
 use dittograd::prelude::*;
 use dittograd::session::LabelLoss;
 use serde::{Deserialize, Serialize};
@@ -329,7 +328,7 @@ fn folder(
 }
 
 /// The loss of a batch, for eager and compiled runs.
-pub(crate) fn loss<'s>(task: Task, net: &dyn Module, x: Var<'s>, y: Var<'s>) -> Result<Var<'s>, Error> {
+pub(crate) fn loss<'s>(task: Task, net: &dyn Forward, x: Var<'s>, y: Var<'s>) -> Result<Var<'s>, Error> {
     let out = net.forward(x)?;
     match task {
         Task::Classes => out.cross_entropy(y),
@@ -398,7 +397,7 @@ pub(crate) fn relative(truth: &[f32], prediction: &[f32]) -> f64 {
 }
 
 /// The model's output for scaled inputs.
-pub(crate) fn predict(device: &Device, net: &dyn Module, x: &AnyTensor) -> Result<Tensor<f32>, Error> {
+pub(crate) fn predict(device: &Device, net: &dyn Forward, x: &AnyTensor) -> Result<Tensor<f32>, Error> {
     let session = Session::inference(device);
     net.forward(session.input_any(x)?)?.value()
 }
@@ -412,7 +411,7 @@ pub(crate) fn spelled(tokenizer: &Tokenizer, tokens: &[u32]) -> Vec<u8> {
 }
 
 /// The program of [`predict`], for inputs with this shape and type.
-pub(crate) fn program(device: &Device, net: &dyn Module, x: Meta) -> Result<Graph, Error> {
+pub(crate) fn program(device: &Device, net: &dyn Forward, x: Meta) -> Result<Graph, Error> {
     Graph::trace(device, &[x], |_, x| Ok(vec![net.forward(x[0])?]))
 }
 
@@ -428,7 +427,7 @@ fn misses<'s>(out: Var<'s>, labels: Var<'s>) -> Result<Var<'s>, Error> {
 
 /// Evaluates a model in evaluation mode on the test data: the mean loss, and further measures, of which the first one
 /// decides what is better.
-pub(crate) fn evaluation(task: Task, net: Arc<dyn Module>, data: &Data) -> Answer<Evaluation<'static>> {
+pub(crate) fn evaluation(task: Task, net: Arc<dyn Forward>, data: &Data) -> Answer<Evaluation<'static>> {
     let Data { test, scales, tokenizer, .. } = data;
     let deviation = match &scales.y {
         Some(kept) => Some(kept.scaling()?.deviation().to_vec()),
@@ -479,7 +478,7 @@ pub(crate) fn evaluation(task: Task, net: Arc<dyn Module>, data: &Data) -> Answe
 /// The measured values per row: its loss (for a text, the sum over its tokens) and what further scores need.
 fn row_values<'s>(
     task: Task,
-    net: &dyn Module,
+    net: &dyn Forward,
     deviation: Option<&[f64]>,
     v: &[Var<'s>],
 ) -> Result<Vec<Var<'s>>, Error> {

@@ -1,6 +1,6 @@
 //! Attention within a sequence and between sequences.
 
-use super::{Linear, positive};
+use super::{Linear, Module, positive};
 use crate::error::{Error, ErrorKind, Result};
 use crate::params::{Param, Params};
 use crate::session::{AttentionOptions, Var};
@@ -43,7 +43,7 @@ fn join<'s>(mixed: Var<'s>, shape: &Shape) -> Result<Var<'s>> {
 }
 
 /// Multi-head self-attention in which each position attends to itself and earlier ones.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Module)]
 pub struct CausalSelfAttention {
     qkv: Linear,
     out: Linear,
@@ -82,7 +82,7 @@ impl CausalSelfAttention {
 
 /// Multi-head attention: PyTorch's `MultiheadAttention(…, batch_first=True)`, with its names, layouts and initial
 /// distributions, without dropout of attention weights.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Module)]
 pub struct MultiheadAttention {
     weight: Param,
     bias: Param,

@@ -1,6 +1,6 @@
 //! Convolutional autoencoders.
 
-use super::{Conv2d, ConvTranspose2d, Linear, positive};
+use super::{Conv2d, ConvTranspose2d, Linear, Module, positive};
 use crate::error::{Error, Result};
 use crate::ops::conv::ConvWindow;
 use crate::params::Params;
@@ -31,7 +31,7 @@ impl Default for AutoencoderConfig {
 /// Compresses images to a few numbers and reconstructs them: 3 by 3 convolutions of stride 2 with relu and a linear
 /// layer; then a linear layer and transposed convolutions. The output is unbounded: apply a sigmoid for images from 0
 /// to 1, or train with [`Var::bce_with_logits`].
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Module)]
 pub struct Autoencoder {
     convs: Vec<Conv2d>,
     squeeze: Linear,

@@ -1,6 +1,6 @@
 //! A convolutional classifier.
 
-use super::{Conv2d, Linear, positive};
+use super::{Conv2d, Linear, Module, positive};
 use crate::error::{Error, Result};
 use crate::ops::conv::ConvWindow;
 use crate::params::Params;
@@ -30,7 +30,7 @@ impl Default for CnnConfig {
 
 /// An image classifier: three 3 by 3 convolutions with relu, 2 by 2 max pooling after the second and the third, and a
 /// linear layer.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Module)]
 pub struct Cnn {
     convs: [Conv2d; 3],
     head: Linear,

@@ -1,6 +1,6 @@
 //! Convolutions and their transposes.
 
-use super::positive;
+use super::{Module, positive};
 use crate::error::{Error, Result};
 use crate::numerics::environment;
 use crate::ops::conv::ConvWindow;
@@ -8,7 +8,7 @@ use crate::params::{Param, Params};
 use crate::session::Var;
 
 /// A convolution over `AXES` spatial axes, with PyTorch's names, layout and initial range.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Module)]
 pub struct Conv<const AXES: usize> {
     weight: Param,
     bias: Option<Param>,
@@ -104,7 +104,7 @@ impl<const AXES: usize> Conv<AXES> {
 }
 
 /// A transposed convolution over `AXES` spatial axes, with PyTorch's names, layout and initial range.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Module)]
 pub struct ConvTranspose<const AXES: usize> {
     weight: Param,
     bias: Option<Param>,

@@ -1,12 +1,12 @@
 //! Embedding tables.
 
-use super::positive;
+use super::{Module, positive};
 use crate::error::Result;
 use crate::params::{Param, Params};
 use crate::session::Var;
 
 /// A vector per index.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Module)]
 pub struct Embedding {
     weight: Param,
 }

@@ -1,20 +1,20 @@
 //! Fourier neural operators.
 
-use super::{Linear, Module, SpectralConv1d, SpectralConv2d, positive};
+use super::{Forward, Linear, Module, SpectralConv1d, SpectralConv2d, positive};
 use crate::error::Result;
 use crate::params::Params;
 use crate::session::Var;
 use serde::{Deserialize, Serialize};
 
 /// Shared by operators on lines and planes: layers of `gelu(spectral(x) + linear(x))` between a lift and a projection.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Module)]
 struct Fno<S> {
     lift: Linear,
     project: [Linear; 2],
     layers: Vec<(S, Linear)>,
 }
 
-impl<S: Module> Fno<S> {
+impl<S: Forward> Fno<S> {
     /// Layers `lift`, `p1`, `p2`, and for each Fourier layer `sp.i` and `lin.i`.
     fn new(
         params: &mut Params,
@@ -71,7 +71,7 @@ impl Default for Fno1dConfig {
 
 /// A Fourier neural operator on a line: it maps fields to fields, on any grid. Each layer is `gelu(spectral(x) +
 /// linear(x))`.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Module)]
 pub struct Fno1d(Fno<SpectralConv1d>);
 
 impl Fno1d {
@@ -116,7 +116,7 @@ impl Default for Fno2dConfig {
 }
 
 /// A Fourier neural operator on a plane: [`Fno1d`] with one more axis.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Module)]
 pub struct Fno2d(Fno<SpectralConv2d>);
 
 impl Fno2d {

@@ -2,7 +2,7 @@
 
 use super::attention::check_heads;
 use super::generate::{Sampling, generate, last_place};
-use super::{CausalSelfAttention, Dropout, Embedding, LayerNorm, Linear, positive};
+use super::{CausalSelfAttention, Dropout, Embedding, LayerNorm, Linear, Module, positive};
 use crate::error::{Error, ErrorKind, Result};
 use crate::params::Params;
 use crate::session::Var;
@@ -43,7 +43,7 @@ impl Default for GptConfig {
 const STD: f64 = 0.02;
 
 /// A transformer block: `x + attention(ln1(x))`, then `x + down(gelu(up(ln2(x))))`.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Module)]
 pub struct Block {
     ln1: LayerNorm,
     ln2: LayerNorm,
@@ -74,11 +74,6 @@ impl Block {
         })
     }
 
-    /// The block in evaluation mode.
-    pub fn eval(&self) -> Block {
-        Block { dropout: self.dropout.eval(), ..self.clone() }
-    }
-
     /// Applies the block to sequences `(…, length, width)`.
     pub fn forward<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {
         let mixed = self.attention.forward(self.ln1.forward(x)?)?;
@@ -90,7 +85,7 @@ impl Block {
 
 /// A language model like GPT-2: embeddings of tokens and positions, blocks, a norm, and logits for the next token at
 /// each position, by the transposed embedding table.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Module)]
 pub struct Gpt {
     tokens: Embedding,
     places: Embedding,
@@ -119,15 +114,6 @@ impl Gpt {
             dropout,
             context,
         })
-    }
-
-    /// The model in evaluation mode: nothing is dropped.
-    pub fn eval(&self) -> Gpt {
-        Gpt {
-            blocks: self.blocks.iter().map(Block::eval).collect(),
-            dropout: self.dropout.eval(),
-            ..self.clone()
-        }
     }
 
     /// The blocks' output for sequences of tokens.

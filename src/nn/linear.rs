@@ -1,13 +1,13 @@
 //! Linear layers.
 
-use super::positive;
+use super::{Module, positive};
 use crate::error::Result;
 use crate::numerics::environment::strict;
 use crate::params::{Param, Params};
 use crate::session::Var;
 
 /// A linear layer on the last axis, with PyTorch's names, layout and initial range.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Module)]
 pub struct Linear {
     weight: Param,
     bias: Option<Param>,

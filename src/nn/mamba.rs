@@ -1,7 +1,7 @@
 //! State-space models with selective scans.
 
 use super::generate::{Sampling, generate};
-use super::{Conv1d, Embedding, Linear, RmsNorm, positive};
+use super::{Conv1d, Embedding, Linear, Module, RmsNorm, positive};
 use crate::error::{Error, ErrorKind, Result};
 use crate::numerics::environment;
 use crate::ops::conv::ConvWindow;
@@ -44,7 +44,7 @@ const LEAST_STEP: f64 = 1e-4;
 
 /// A layer with selective state spaces: a convolution along time, then a recurrence whose step size, input and output
 /// weights depend on the input, and a gate. Names are those of the published implementation.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Module)]
 pub struct MambaBlock {
     a_log: Param,
     skip: Param,
@@ -130,7 +130,7 @@ impl MambaBlock {
 
 /// A language model of [`MambaBlock`]s: an embedding, layers of `x + block(norm(x))`, a norm, and logits for the next
 /// token at each position, by the transposed embedding table.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Module)]
 pub struct Mamba {
     tokens: Embedding,
     blocks: Vec<(RmsNorm, MambaBlock)>,

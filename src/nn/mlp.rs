@@ -1,6 +1,6 @@
 //! Multi-layer perceptrons.
 
-use super::Linear;
+use super::{Linear, Module};
 use crate::error::{Error, Result};
 use crate::params::Params;
 use crate::session::Var;
@@ -40,7 +40,7 @@ impl From<&Vec<usize>> for MlpConfig {
 }
 
 /// Linear layers with relu between them.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Module)]
 pub struct Mlp {
     layers: Vec<Linear>,
 }

@@ -1,14 +1,14 @@
 //! Layers and models, written once for eager and compiled runs. Parameters have PyTorch's names, layouts and initial
 //! distributions, so that weights can be exchanged in both directions.
 //!
-//! A model is a value: its clones share the parameters. Layers that behave differently in training, such as [`Dropout`]
-//! and [`BatchNorm`], have `eval`, which returns the same model in evaluation mode. A [`Module`] is any of them with
-//! one input.
-//! them with one input.
+//! A model is a value: its clones share the parameters. It is a [`Module`], by `#[derive(Module)]`: `eval` returns the same
+//! model in evaluation mode, in which layers such as [`Dropout`] and [`BatchNorm`] behave differently, and `parameters`
+//! lists what it is made of. One with one input is a [`Forward`].
 
 mod attention;
 mod autoencoder;
 mod cnn;
+mod combine;
 mod conv;
 mod dropout;
 mod embedding;
@@ -31,6 +31,7 @@ mod vit;
 pub use attention::{CausalSelfAttention, MultiheadAttention};
 pub use autoencoder::{Autoencoder, AutoencoderConfig};
 pub use cnn::{Cnn, CnnConfig};
+pub use combine::{Activation, Lambda, Residual, Sequential};
 pub use conv::{
     Conv, Conv1d, Conv2d, Conv3d, ConvTranspose, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d,
 };
@@ -43,7 +44,9 @@ pub use gpt2::from_gpt2;
 pub use linear::Linear;
 pub use mamba::{Mamba, MambaBlock, MambaConfig};
 pub use mlp::{Mlp, MlpConfig};
-pub use module::{Activation, Lambda, Module, Residual, Sequential};
+#[doc(hidden)]
+pub use module::BoxedInMode;
+pub use module::{Forward, Mode, Module, Visitor};
 pub use norm::{BatchNorm, GroupNorm, InstanceNorm, LayerNorm, RmsNorm};
 pub use positions::{LearntPositions, SinusoidalPositions};
 pub use recurrent::{Gru, Lstm, RecurrentConfig, Rnn};

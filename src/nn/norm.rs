@@ -1,6 +1,6 @@
 //! Normalization layers.
 
-use super::positive;
+use super::{Mode, Module, positive};
 use crate::error::{Error, ErrorKind, Result};
 use crate::numerics::environment::strict;
 use crate::params::{Param, Params};
@@ -16,7 +16,7 @@ fn affine(params: &mut Params, layer: &str, name: &str, size: usize) -> Result<(
 }
 
 /// Layer norm of the last axis with gain and shift, with PyTorch's names and eps.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Module)]
 pub struct LayerNorm {
     weight: Param,
     bias: Param,
@@ -43,7 +43,7 @@ impl LayerNorm {
 }
 
 /// Root-mean-square norm of the last axis with a gain.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Module)]
 pub struct RmsNorm {
     weight: Param,
     eps: f64,
@@ -63,7 +63,7 @@ impl RmsNorm {
 }
 
 /// Group norm of `(N, C, …)` with gain and shift per channel, with PyTorch's names and eps.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Module)]
 pub struct GroupNorm {
     weight: Param,
     bias: Param,
@@ -91,7 +91,7 @@ impl GroupNorm {
 
 /// Instance norm of `(N, C, …)`: normalizes each channel of each sample. As in PyTorch, it has no parameters unless
 /// requested.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Module)]
 pub struct InstanceNorm {
     affine: Option<(Param, Param)>,
 }
@@ -122,15 +122,15 @@ impl InstanceNorm {
 ///
 /// In training it uses mean and variance of the batch, and moves the running statistics by a tenth towards them (using
 /// the unbiased variance). An eager step updates them at its end, a compiled one together with its update; see
-/// [`Session::assign`](crate::session::Session::assign). In evaluation mode ([`BatchNorm::eval`]) it uses the running
+/// [`Session::assign`](crate::session::Session::assign). In evaluation mode ([`Module::eval`]) it uses the running
 /// statistics.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Module)]
 pub struct BatchNorm {
     weight: Param,
     bias: Param,
     running_mean: Param,
     running_var: Param,
-    training: bool,
+    mode: Mode,
 }
 
 impl BatchNorm {
@@ -146,12 +146,7 @@ impl BatchNorm {
         let running_var = params.ones(&format!("{name}.running_var"), &[channels])?;
         running_mean.set_trainable(false);
         running_var.set_trainable(false);
-        Ok(BatchNorm { weight, bias, running_mean, running_var, training: true })
-    }
-
-    /// The layer in evaluation mode: it uses the running statistics and does not change them.
-    pub fn eval(&self) -> BatchNorm {
-        BatchNorm { training: false, ..self.clone() }
+        Ok(BatchNorm { weight, bias, running_mean, running_var, mode: Mode::Train })
     }
 
     /// Normalizes each channel and applies gain and shift: see [`Var::batch_norm`]. In training there must be at least
@@ -160,7 +155,7 @@ impl BatchNorm {
         let s = x.session();
         let (weight, bias) = (Some(s.param(&self.weight)?), Some(s.param(&self.bias)?));
         let (mean, var) = (s.param(&self.running_mean)?, s.param(&self.running_var)?);
-        if !self.training {
+        if self.mode == Mode::Eval {
             return x.batch_norm_eval(mean, var, weight, bias, EPS);
         }
         let shape = x.shape()?;

@@ -1,6 +1,6 @@
 //! Position encodings.
 
-use super::positive;
+use super::{Module, positive};
 use crate::error::{Error, ErrorKind, Result};
 use crate::numerics::environment;
 use crate::params::{Param, Params};
@@ -21,7 +21,7 @@ fn sizes(x: Var<'_>) -> Result<[usize; 2]> {
 }
 
 /// Adds sinusoidal position encodings to sequences of any length. No parameters.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Module)]
 pub struct SinusoidalPositions;
 
 impl SinusoidalPositions {
@@ -45,7 +45,7 @@ impl SinusoidalPositions {
 }
 
 /// Adds a learned vector per position.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Module)]
 pub struct LearntPositions {
     weight: Param,
 }

@@ -1,7 +1,7 @@
 //! Recurrent layers, with PyTorch's names, layouts and initial range. Inputs are `(N, T, F)`. One matrix product
 //! projects the inputs of all time steps.
 
-use super::positive;
+use super::{Module, positive};
 use crate::error::{Error, ErrorKind, Result};
 use crate::numerics::environment;
 use crate::params::{Param, Params};
@@ -30,7 +30,7 @@ impl Default for RecurrentConfig {
 }
 
 /// The parameters of one direction of one layer.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Module)]
 struct Cell {
     weight_ih: Param,
     weight_hh: Param,
@@ -39,9 +39,10 @@ struct Cell {
 }
 
 /// Cells of all layers and directions. A projection has `GATES` parts.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Module)]
 struct Cells<const GATES: usize> {
     cells: Vec<Cell>,
+    #[module(skip)]
     config: RecurrentConfig,
 }
 
@@ -157,17 +158,17 @@ impl<const GATES: usize> Cells<GATES> {
 }
 
 /// A simple recurrent layer, PyTorch's `RNN(…, batch_first=True)`: `h' = tanh(W_ih x + b_ih + W_hh h + b_hh)`.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Module)]
 pub struct Rnn(Cells<1>);
 
 /// Gated recurrent units, PyTorch's `GRU(…, batch_first=True)`: `r` and `z` are sigmoids, `n = tanh(x_n + r h_n)`,
 /// `h' = n + z (h - n)`.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Module)]
 pub struct Gru(Cells<3>);
 
 /// Long short-term memory, PyTorch's `LSTM(…, batch_first=True)`: `i`, `f` and `o` are sigmoids, `g` is a tanh,
 /// `c' = f c + i g`, `h' = o tanh(c')`.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Module)]
 pub struct Lstm(Cells<4>);
 
 fn rnn<'s>([x]: [Var<'s>; 1], [h]: [Var<'s>; 1], _: [Var<'s>; 1]) -> Result<[Var<'s>; 1]> {

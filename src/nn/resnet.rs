@@ -1,6 +1,6 @@
 //! Residual networks for small images.
 
-use super::{BatchNorm, Conv2d, Linear, positive};
+use super::{BatchNorm, Conv2d, Linear, Module, positive};
 use crate::error::{Error, Result};
 use crate::ops::conv::ConvWindow;
 use crate::params::{Fan, Params};
@@ -29,7 +29,7 @@ impl Default for ResNetConfig {
 }
 
 /// A convolution without bias, with normal draws by Kaiming's rule for relu, followed by batch norm.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Module)]
 struct ConvNorm {
     conv: Conv2d,
     norm: BatchNorm,
@@ -52,17 +52,13 @@ impl ConvNorm {
         Ok(ConvNorm { conv, norm: BatchNorm::new(params, names[1], outputs)? })
     }
 
-    fn eval(&self) -> ConvNorm {
-        ConvNorm { norm: self.norm.eval(), ..self.clone() }
-    }
-
     fn forward<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {
         self.norm.forward(self.conv.forward(x)?)
     }
 }
 
 /// Two convolutions with a residual connection.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Module)]
 struct BasicBlock {
     first: ConvNorm,
     second: ConvNorm,
@@ -87,14 +83,6 @@ impl BasicBlock {
         })
     }
 
-    fn eval(&self) -> BasicBlock {
-        BasicBlock {
-            first: self.first.eval(),
-            second: self.second.eval(),
-            downsample: self.downsample.as_ref().map(ConvNorm::eval),
-        }
-    }
-
     fn forward<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {
         let y = self.second.forward(self.first.forward(x)?.relu()?)?;
         let around = match &self.downsample {
@@ -107,7 +95,7 @@ impl BasicBlock {
 
 /// A classifier of small images with batch norm: a convolution, three stages of residual blocks (each stage halves
 /// height and width), the mean of each channel, and a linear layer.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Module)]
 pub struct ResNet {
     stem: ConvNorm,
     blocks: Vec<BasicBlock>,
@@ -137,15 +125,6 @@ impl ResNet {
             }
         }
         Ok(ResNet { stem, blocks, head: Linear::new(params, "fc", inputs, classes)? })
-    }
-
-    /// The model in evaluation mode: norms use their running statistics.
-    pub fn eval(&self) -> ResNet {
-        ResNet {
-            stem: self.stem.eval(),
-            blocks: self.blocks.iter().map(BasicBlock::eval).collect(),
-            head: self.head.clone(),
-        }
     }
 
     /// Logits per class for images `(N, channels, height, width)`.

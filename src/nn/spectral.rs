@@ -1,6 +1,6 @@
 //! Convolutions in Fourier space.
 
-use super::positive;
+use super::{Module, positive};
 use crate::error::Result;
 use crate::numerics::environment;
 use crate::params::{Param, Params};
@@ -14,7 +14,7 @@ fn weights(params: &mut Params, name: &str, dims: &[usize], inputs: usize) -> Re
 }
 
 /// A convolution along a grid with complex weights for its lowest Fourier modes; higher modes become zero.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Module)]
 pub struct SpectralConv1d {
     weights: [Param; 2],
 }
@@ -42,7 +42,7 @@ impl SpectralConv1d {
 }
 
 /// A convolution over a plane with complex weights for its lowest Fourier modes; higher modes become zero.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Module)]
 pub struct SpectralConv2d {
     weights: [Param; 2],
 }

@@ -1,6 +1,6 @@
 //! Transformer layers.
 
-use super::{Activation, Dropout, LayerNorm, Linear, MultiheadAttention};
+use super::{Activation, Dropout, LayerNorm, Linear, Module, MultiheadAttention};
 use crate::error::Result;
 use crate::params::Params;
 use crate::session::Var;
@@ -43,7 +43,7 @@ impl Default for TransformerConfig {
 
 /// A transformer encoder layer, PyTorch's `TransformerEncoderLayer(…, batch_first=True)` without dropout of attention
 /// weights.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Module)]
 pub struct TransformerEncoderLayer {
     attention: MultiheadAttention,
     linear1: Linear,
@@ -75,11 +75,6 @@ impl TransformerEncoderLayer {
             activation,
             norm_first,
         })
-    }
-
-    /// The layer in evaluation mode: nothing is dropped.
-    pub fn eval(&self) -> TransformerEncoderLayer {
-        TransformerEncoderLayer { dropout: self.dropout.eval(), ..self.clone() }
     }
 
     fn feed<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {

@@ -1,6 +1,6 @@
 //! Vision transformers.
 
-use super::{Conv2d, Dropout, LayerNorm, Linear, MultiheadAttention, positive};
+use super::{Conv2d, Dropout, LayerNorm, Linear, Module, MultiheadAttention, positive};
 use crate::error::{Error, ErrorKind, Result};
 use crate::numerics::environment;
 use crate::ops::conv::{ConvWindow, Sizes};
@@ -65,7 +65,7 @@ impl Default for VitConfig {
 /// Eps of the norms, as in torchvision.
 const EPS: f64 = 1e-6;
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Module)]
 struct EncoderBlock {
     ln1: LayerNorm,
     attention: MultiheadAttention,
@@ -95,10 +95,6 @@ impl EncoderBlock {
         })
     }
 
-    fn eval(&self) -> EncoderBlock {
-        EncoderBlock { dropout: self.dropout.eval(), ..self.clone() }
-    }
-
     fn forward<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {
         let mixed = self.attention.forward(self.ln1.forward(x)?)?;
         let x = x.add(self.dropout.forward(mixed)?)?;
@@ -111,7 +107,7 @@ impl EncoderBlock {
 /// A transformer that classifies images: a convolution embeds patches, then learned positions, pre-norm blocks, and a
 /// linear layer. Names, layouts and initial distributions are those of torchvision's `VisionTransformer`, except that
 /// the convolution's normal draws are not truncated at two standard deviations.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Module)]
 pub struct Vit {
     class: Option<Param>,
     patches: Conv2d,
@@ -165,15 +161,6 @@ impl Vit {
         let bias = params.zeros("heads.head.bias", &[classes])?;
         let head = Linear::of(weight, Some(bias));
         Ok(Vit { class, patches, places, blocks, norm, head, dropout, count })
-    }
-
-    /// The model in evaluation mode: nothing is dropped.
-    pub fn eval(&self) -> Vit {
-        Vit {
-            blocks: self.blocks.iter().map(EncoderBlock::eval).collect(),
-            dropout: self.dropout.eval(),
-            ..self.clone()
-        }
     }
 
     /// Logits per class for images `(N, channels, height, width)`.

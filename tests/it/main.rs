@@ -28,6 +28,7 @@ mod lifecycle;
 mod limits;
 mod losses;
 mod mistakes;
+mod module;
 mod nn;
 mod norm;
 mod onnx;

@@ -2,7 +2,7 @@
 //! the same bits.
 
 use super::support::{data, device, t};
-use dittograd::nn::{Activation, Module, Sampling};
+use dittograd::nn::{Activation, Sampling};
 use dittograd::prelude::*;
 use dittograd_check::gpu;
 use serde_json::Value;
@@ -61,7 +61,7 @@ fn names() -> impl Iterator<Item = &'static str> {
     MODELS.into_iter().chain(LAYERS)
 }
 
-fn net(module: impl Module + 'static) -> Box<Net> {
+fn net(module: impl Forward + 'static) -> Box<Net> {
     Box::new(move |x| module.forward(x))
 }
 
@@ -260,7 +260,7 @@ impl Case {
                 of(net(nn::LearntPositions::new(p, "layer", 6, 5, 0.02).unwrap()), small(&[2, 4, 5]), None)
             }
             "sequential" => {
-                let layers: Vec<Box<dyn Module>> = vec![
+                let layers: Vec<Box<dyn Forward>> = vec![
                     Box::new(Linear::new(p, "layer.0", 3, 4).unwrap()),
                     Box::new(Activation::Silu),
                     Box::new(nn::Residual::new(Linear::new(p, "layer.2.inner", 4, 4).unwrap())),

@@ -48,7 +48,7 @@ pub(super) fn fit(
             .steps(spec.steps)
             .seed(spec.seed)
             .accumulate(spec.accumulate)
-            .evaluate(spec.eval_every, evaluation(task, net.module().to_eval(), &data)?)
+            .evaluate(spec.eval_every, evaluation(task, net.module().eval(), &data)?)
             .stop_when(signals::stop())
             .describe(|checkpoint| {
                 checkpoint.model = spec.model.name();

@@ -31,7 +31,7 @@ pub(super) fn pictures(
 ) -> Answer<()> {
     let title = format!("{} on {}", spec.model.name(), data.train.name());
     curves(folder, &title)?;
-    let eval = net.module().to_eval();
+    let eval = net.module().eval();
     let first = |count: usize| data.test.take(&(0..count.min(data.test.rows())).collect::<Vec<_>>());
     let path = |name: &str| folder.path().join(name);
     match spec.task {
