@@ -1,8 +1,11 @@
 //! Fourier transforms and spectral convolutions: golden values, identities, and the same bits on either way.
 
 use crate::support::{data, device as cpu, t as tensor};
+use dittograd::device::Meta;
+use dittograd::graph::Graph;
 use dittograd::numerics::rng::Stream;
-use dittograd::ops::spectral::SpectralConv1d;
+use dittograd::ops::AnyTensor;
+use dittograd::ops::spectral::{DftTable, SpectralConv1d};
 use dittograd::session::Session;
 use dittograd::tensor::Tensor;
 
@@ -222,4 +225,144 @@ fn imaginary_parts_at_the_edges_do_not_count() {
         }
         assert_eq!(back(&x), want);
     }
+}
+
+/// The sizes of a transform along one axis: its points, and the modes that are kept.
+fn sizes(n: usize, modes: usize) -> DftTable {
+    DftTable { n, low: modes, high: 0, complex: false }
+}
+
+#[test]
+fn the_kind_of_transform_follows_from_the_sizes() {
+    // The first number of modes that is transformed by FFT, if any. Lengths up to 128 and primes never are.
+    let cases = [
+        (64, None),
+        (128, None),
+        (256, None),
+        (512, Some(174)),
+        (1000, Some(183)),
+        (1009, None),
+        (1024, Some(180)),
+        (2048, Some(214)),
+        (4096, Some(228)),
+        (8192, Some(294)),
+        (8191, None),
+        // 8 · 1021: the second factor is long.
+        (8168, Some(1410)),
+    ];
+    for (n, want) in cases {
+        let first = (0..=n / 2 + 1).find(|&m| sizes(n, m).is_faster_by_fft());
+        assert_eq!(first, want, "{n} points");
+        let rest = first.map_or(0..0, |m| m..n / 2 + 2);
+        assert!(rest.into_iter().all(|m| sizes(n, m).is_faster_by_fft()), "{n} points");
+    }
+    // A complex line has modes of both signs.
+    let plane = |low| DftTable { n: 512, low, high: low, complex: true }.is_faster_by_fft();
+    assert_eq!((plane(86), plane(87)), (false, true));
+}
+
+/// Value, gradients and a second derivative of a convolution, by the op, which is always by tables, or by the method.
+fn both_forms(n: usize, modes: usize) -> [Vec<Vec<f32>>; 2] {
+    let device = cpu();
+    let s = Session::eager(&device);
+    let (c, o) = (3, 2);
+    let (x, re, im) = (random(&[2, n, c], 1), random(&[modes, c, o], 2), random(&[modes, c, o], 3));
+    let (seed, direction) = (random(&[2, n, o], 4), random(&[2, n, c], 5));
+    [false, true].map(|method| {
+        let [x, re, im] = [&x, &re, &im].map(|t| s.variable(t).unwrap());
+        let y =
+            if method { x.spectral_conv1d(re, im) } else { s.apply(SpectralConv1d, &[x, re, im]) }.unwrap();
+        let loss = y.mul(y).unwrap().mul(s.input(&seed).unwrap()).unwrap().sum().unwrap();
+        let first = s.grad(loss, &[x, re, im]).unwrap();
+        let along = first[0].mul(s.input(&direction).unwrap()).unwrap().sum().unwrap();
+        let second = s.grad(along, &[x, re, im]).unwrap();
+        [y].into_iter().chain(first).chain(second).map(data).collect()
+    })
+}
+
+#[test]
+fn both_forms_agree_around_the_threshold() {
+    for (n, first) in [(512, 174), (1000, 183)] {
+        let [op, method] = both_forms(n, first - 1);
+        assert_eq!(op, method, "{n} points: by tables, to the bit");
+        for modes in [first, n / 2 + 1] {
+            let [op, method] = both_forms(n, modes);
+            assert_ne!(op, method, "{n} points, {modes} modes: other roundings");
+            for (which, (op, method)) in op.iter().zip(&method).enumerate() {
+                let most = op.iter().fold(0.0f32, |m, x| m.max(x.abs()));
+                let off = op.iter().zip(method).fold(0.0f32, |m, (a, b)| m.max((a - b).abs()));
+                assert!(off <= 1e-5 * most, "{n} points, {modes} modes, value {which}: {off} of {most}");
+            }
+        }
+    }
+}
+
+#[test]
+fn planes_by_fft_follow_their_definition() {
+    let device = cpu();
+    let s = Session::eager(&device);
+    // By FFT along x, at all its modes and at fewer; along y; along an odd x.
+    for (gx, gy, mx, my) in [(512, 2, 256, 2), (512, 3, 87, 1), (2, 512, 1, 174), (765, 1, 110, 1)] {
+        let (c, o) = (1, 2);
+        let [x, re, im] =
+            [random(&[gx, gy, c], 1), random(&[2, mx, my, c, o], 2), random(&[2, mx, my, c, o], 3)];
+        let [vx, vre, vim] = [&x, &re, &im].map(|t| s.variable(t).unwrap());
+        let y = vx.spectral_conv2d(vre, vim).unwrap();
+        let value = data(y);
+        close(&value, &plane(&x, &re, &im), 3e-6);
+        // It is linear in the value, and in the weights: <y, dy> = <x, dx> = <re, dre> + <im, dim>.
+        let dy = random(&[gx, gy, o], 4);
+        let grads = y.backward_from(&dy).unwrap();
+        let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(a * b)).sum::<f64>();
+        let with =
+            |v, t: &Tensor<f32>| dot(grads.var(v).unwrap().to_tensor::<f32>().unwrap().data(), t.data());
+        let want = dot(&value, dy.data());
+        for got in [with(vx, &x), with(vre, &re) + with(vim, &im)] {
+            assert!((got - want).abs() <= 1e-4 * want.abs().max(1.0), "{got} {want}");
+        }
+        // Compiled it is the same.
+        let metas = [&x, &re, &im].map(|t| Meta::f32(t.shape()));
+        let graph =
+            Graph::trace(&device, &metas, |_, v| Ok(vec![v[0].spectral_conv2d(v[1], v[2])?])).unwrap();
+        let args = [x, re, im].map(AnyTensor::Num);
+        let compiled = graph.compile(&device).unwrap().call(&args).unwrap();
+        assert_eq!(compiled[0].num().unwrap().data(), value);
+        assert_eq!(Graph::parse(&graph.text().unwrap()).unwrap().hash().unwrap(), graph.hash().unwrap());
+    }
+}
+
+#[test]
+fn long_lines_with_all_modes_take_little_memory() {
+    let device = cpu();
+    let (n, modes) = (8192, 4097);
+    let (x, w) = (random(&[n, 1], 1), random(&[modes, 1, 1], 2));
+    let s = Session::eager(&device);
+    let [x, re, im] = [&x, &w, &w].map(|t| s.variable(t).unwrap());
+    let y = x.spectral_conv1d(re, im).unwrap().sum().unwrap();
+    y.backward().unwrap();
+    let peak = device.memory().peak;
+    assert!(peak < 4 << 20, "{peak} bytes");
+}
+
+#[test]
+fn eager_steps_compute_the_tables_of_a_transform_once() {
+    let device = cpu();
+    let (n, modes) = (40, 9);
+    let table = 2 * 2 * modes * n * 4;
+    let (x, w) = (random(&[2, n, 1], 1), random(&[modes, 1, 1], 2));
+    let s = Session::eager(&device);
+    let mut allocs = Vec::new();
+    for _ in 0..20 {
+        let before = device.memory().allocs;
+        let [x, w] = [&x, &w].map(|t| s.variable(t).unwrap());
+        let y = x.spectral_conv1d(w, w).unwrap().spectral_conv1d(w, w).unwrap();
+        y.sum().unwrap().backward().unwrap();
+        s.reset();
+        allocs.push(device.memory().allocs - before);
+        assert_eq!(device.memory().live, table, "one table for both layers and all steps");
+    }
+    assert!(allocs[1] < allocs[0] && allocs[1..].iter().all(|a| *a == allocs[1]), "{allocs:?}");
+    // Without use it goes, as other constants do.
+    (0..20).for_each(|_| s.reset());
+    assert_eq!(device.memory().live, 0);
 }

@@ -5,6 +5,7 @@ use dittograd_numerics::error::Result;
 use dittograd_numerics::scalar::Scalar;
 use dittograd_numerics::shape::Shape;
 use dittograd_numerics::tensor::Tensor;
+use dittograd_ops::spectral::DftTable;
 use std::collections::HashMap;
 
 /// The most bytes kept.
@@ -18,6 +19,8 @@ const PATIENCE: u64 = 8;
 pub(super) struct Constants {
     /// By shape and a few elements, which tell most constants apart.
     kept: HashMap<(Shape, [u32; 3]), Vec<Kept>>,
+    /// Tables of transforms, which the device computes.
+    tables: HashMap<DftTable, Kept>,
     bytes: usize,
     /// Steps ended so far.
     step: u64,
@@ -29,6 +32,10 @@ struct Kept {
     words: Option<Vec<f32>>,
     /// The last step that used it.
     used: u64,
+}
+
+fn bytes_of(value: &AnyBuffer) -> usize {
+    value.shape().numel() * 4
 }
 
 fn bits(words: &[f32]) -> &[u32] {
@@ -62,17 +69,37 @@ impl Constants {
             return Ok(kept.value.clone());
         }
         let value = AnyBuffer::upload_words("constant", device, shape, &words)?;
+        if self.makes_room(bytes) {
+            let words = device.is_cuda().then_some(words);
+            let kept = Kept { value: value.clone(), words, used: self.step };
+            self.kept.entry(key).or_default().push(kept);
+        }
+        Ok(value)
+    }
+
+    /// The tables of a transform on `device`, from the cache or computed.
+    #[track_caller]
+    pub(super) fn table(&mut self, device: &Device, table: DftTable) -> Result<AnyBuffer> {
+        if let Some(kept) = self.tables.get_mut(&table).filter(|k| !k.value.buffer().is_released()) {
+            kept.used = self.step;
+            return Ok(kept.value.clone());
+        }
+        let value = dittograd_ops::apply(device, &table.into(), &[])?;
+        if self.makes_room(bytes_of(&value)) {
+            self.tables.insert(table, Kept { value: value.clone(), words: None, used: self.step });
+        }
+        Ok(value)
+    }
+
+    /// Counts so many more bytes as kept, if they fit; constants that this step has not used make room.
+    fn makes_room(&mut self, bytes: usize) -> bool {
         if self.bytes + bytes > MOST {
             let now = self.step;
             self.retain(|k| k.used == now);
         }
-        if self.bytes + bytes <= MOST {
-            let words = device.is_cuda().then_some(words);
-            let kept = Kept { value: value.clone(), words, used: self.step };
-            self.kept.entry(key).or_default().push(kept);
-            self.bytes += bytes;
-        }
-        Ok(value)
+        let fits = self.bytes + bytes <= MOST;
+        self.bytes += if fits { bytes } else { 0 };
+        fits
     }
 
     /// Drops constants that the last steps did not use.
@@ -84,11 +111,16 @@ impl Constants {
 
     fn retain(&mut self, keep: impl Fn(&Kept) -> bool) {
         let mut bytes = 0;
-        self.kept.retain(|key, all| {
-            all.retain(|k| keep(k) && !k.value.buffer().is_released());
-            bytes += all.len() * key.0.numel() * 4;
+        let mut keep = |k: &Kept| {
+            let stays = keep(k) && !k.value.buffer().is_released();
+            bytes += if stays { bytes_of(&k.value) } else { 0 };
+            stays
+        };
+        self.kept.retain(|_, all| {
+            all.retain(&mut keep);
             !all.is_empty()
         });
+        self.tables.retain(|_, k| keep(k));
         self.bytes = bytes;
     }
 }

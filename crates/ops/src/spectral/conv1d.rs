@@ -18,6 +18,9 @@ use dittograd_numerics::tensor::Tensor;
 /// `X[k] = Σ_t x[t] e^{-iθ}` and `Z[k, o] = Σ_c X[k, c] (wRe + i wIm)[k, c, o]`. The weight `s_k` is 1 for mode 0 and
 /// for the highest mode of an even grid, whose imaginary part of `Z` does not count; otherwise it is 2. With no modes
 /// the value is zero. More than `grid / 2 + 1` modes, an empty grid and no channels are errors.
+///
+/// This op is always by tables, which have `4 modes grid` elements; sessions choose by
+/// [`DftTable::is_faster_by_fft`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SpectralConv1d;
 

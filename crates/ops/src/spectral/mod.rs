@@ -1,5 +1,6 @@
 //! Spectral convolution by truncated discrete Fourier transforms. A transform that keeps few modes is a product with a
-//! table of cosines and sines. So it works for any grid size, and its order of summation is that of the contract.
+//! table of cosines and sines. So it works for any grid size, and its order of summation is that of the contract. One
+//! that keeps many modes is faster by [`fft`]; [`DftTable::is_faster_by_fft`] says from which number of modes on.
 //!
 //! A spectrum is a value (…, 2, modes, width): the real parts of all modes, then the imaginary parts. A grid has two
 //! tables, the transform `A` and its weighted form `A'`. The transform is `A x`, the inverse `A'^T Z`, and the adjoints

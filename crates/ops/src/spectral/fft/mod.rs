@@ -43,6 +43,13 @@ fn factors(n: usize) -> Option<(usize, usize)> {
     (n1 >= MIN_FACTOR).then_some((n1, n / n1))
 }
 
+/// Multiply-adds of a transform of `n` points in two steps, per line; `None` if it is one product with a table.
+pub(super) fn products_of_two_steps(n: usize) -> Option<usize> {
+    let (n1, n2) = factors(n)?;
+    let half = n1 / 2 + 1;
+    Some(2 * half * n1 * n2 + half * (2 * n2) * (2 * n2))
+}
+
 /// The lines of one transform, and its direction.
 #[derive(Clone, Copy, Debug)]
 struct Lines {
