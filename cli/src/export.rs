@@ -64,8 +64,9 @@ impl Traced {
         let device = global.cpu()?;
         let (params, net) = spec.net_of(&checkpoint, &device)?;
         params.load_state_dict(&checkpoint.params, true)?;
-        let row = match shape {
+        let row = match shape.or(spec.input.as_deref()) {
             Some(shape) => shape.to_vec(),
+            // A run of an earlier version does not say it.
             None => spec.data.row(spec.model).or_else(|e| {
                 let why = e.message().unwrap_or_default();
                 fail(format!("{why}; the data has the shape of the model's inputs, or give it with --shape"))

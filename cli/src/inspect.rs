@@ -1,21 +1,23 @@
-//! `inspect`: what a checkpoint or another safetensors file holds.
+//! `inspect`: what a checkpoint, another safetensors file or the folder of a run holds.
 
-use crate::Answer;
 use crate::out::{Out, bytes, table};
+use crate::task;
 use crate::train::TOKENIZER;
+use crate::{Answer, fail};
 use clap::Args;
 use dittograd::data::Tokenizer;
 use dittograd::error::shown;
 use dittograd::io::Checkpoint;
 use dittograd::io::safetensors::{Entry, SafeTensors};
 use dittograd::prelude::*;
+use dittograd::train::{BEST, CHECKPOINT, measurements};
 use serde_json::{Value, json};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-/// Show what a checkpoint or another safetensors file holds.
+/// Show what the folder of a run, a checkpoint or another safetensors file holds.
 #[derive(Args)]
 pub(crate) struct Inspect {
-    /// Checkpoint, or any safetensors file
+    /// Folder of a run, checkpoint, or any safetensors file
     file: PathBuf,
 }
 
@@ -115,6 +117,9 @@ fn short(x: f64) -> String {
 impl Inspect {
     /// Runs the command.
     pub(crate) fn run(&self, out: &Out) -> Answer {
+        if self.file.is_dir() {
+            return self.folder(out);
+        }
         let file = SafeTensors::read(&self.file)?;
         let checkpoint = if Checkpoint::is_one(&file) { Some(Checkpoint::from_file(&file)?) } else { None };
         let is_param = |name: &str| checkpoint.as_ref().is_none_or(|c| c.params.get(name).is_some());
@@ -176,6 +181,95 @@ impl Inspect {
         }
         Ok(true)
     }
+}
+
+impl Inspect {
+    /// Shows a run: its model and settings, how far it is, its scores, and its files. A run that is under way is not
+    /// disturbed.
+    fn folder(&self, out: &Out) -> Answer {
+        let folder = &self.file;
+        let Some(last) = state(folder, CHECKPOINT)? else {
+            return fail(format!("{}: is a folder without a run: it has no {CHECKPOINT}", folder.display()));
+        };
+        let lines = measurements(folder)?;
+        let best = last.progress.best.map(|b| b.step);
+        let best_print = state(folder, BEST)?.filter(|c| Some(c.step) == best).map(|c| c.fingerprint());
+        let scores = |step: Option<u64>| step.and_then(|s| task::scores_at(&lines, s));
+        let evaluated =
+            lines.iter().filter(|l| l.get("test_loss").is_some()).filter_map(|l| l["step"].as_u64()).max();
+        let files = files(folder)?;
+        if out.json() {
+            let scored = |step: Option<u64>| {
+                let mut object = json!({"step": step});
+                if let Some(scores) = scores(step) {
+                    task::put(&scores, &mut object);
+                }
+                object
+            };
+            let mut best_object = scored(best);
+            best_object["fingerprint"] = json!(best_print);
+            let files: Vec<Value> = files.iter().map(|(n, b)| json!({"name": n, "bytes": b})).collect();
+            let all = json!({
+                "folder": folder.display().to_string(), "model": last.model, "settings": last.config, "step": last.step,
+                "parameters": last.params.numel(), "evaluated": scored(evaluated), "best": best_object,
+                "fingerprint": last.fingerprint(), "files": files,
+            });
+            out.line(&all.to_string())?;
+            return Ok(true);
+        }
+        let model = if last.model.is_empty() { "a model without a name" } else { &last.model };
+        let mut text = vec![format!("run of {model}, {} parameters", last.params.numel())];
+        text.extend(settings("", &last.config));
+        text.push(format!("step {}", last.step));
+        let scored = |what: &str, step: Option<u64>| match (step, scores(step)) {
+            (Some(step), Some(scores)) => Some(format!("{what} step {step}: {}", task::text(&scores))),
+            (Some(step), None) => Some(format!("{what} step {step}")),
+            (None, _) => None,
+        };
+        text.extend(scored("last evaluation at", evaluated));
+        text.extend(scored("best at", best));
+        text.iter_mut().for_each(|l| *l = shown(l, 400));
+        text.push(table(
+            &files.iter().map(|(name, size)| vec![shown(name, MAX_NAME), bytes(*size)]).collect::<Vec<_>>(),
+        ));
+        text.extend(best_print.map(|p| format!("fingerprint {p} of the best state")));
+        text.push(format!("fingerprint {}", last.fingerprint()));
+        out.line(&text.join("\n"))?;
+        Ok(true)
+    }
+}
+
+/// A state in the folder of a run, if it has it.
+fn state(folder: &Path, name: &str) -> Answer<Option<Checkpoint>> {
+    let file = folder.join(name);
+    Ok(if file.exists() { Some(Checkpoint::load(file)?) } else { None })
+}
+
+/// Names and sizes of the files in a folder, in order.
+fn files(folder: &Path) -> Answer<Vec<(String, usize)>> {
+    let read = || -> std::io::Result<Vec<(String, usize)>> {
+        let mut all = Vec::new();
+        for entry in std::fs::read_dir(folder)? {
+            let entry = entry?;
+            all.push((entry.file_name().to_string_lossy().into_owned(), entry.metadata()?.len() as usize));
+        }
+        all.retain(|(name, _)| !name.starts_with('.'));
+        all.sort();
+        Ok(all)
+    };
+    read().or_else(|e| fail(format!("{}: {e}", folder.display())))
+}
+
+/// The settings of a run, one a line; those that are not set are left out.
+fn settings(before: &str, config: &Value) -> Vec<String> {
+    let Some(all) = config.as_object() else { return Vec::new() };
+    let line = |(name, value): (&String, &Value)| match value {
+        Value::Null => Vec::new(),
+        Value::Object(_) => settings(&format!("{before}{name}."), value),
+        Value::String(text) => vec![format!("{before}{name} {text}")],
+        value => vec![format!("{before}{name} {value}")],
+    };
+    all.iter().flat_map(line).collect()
 }
 
 /// Names of the optimizer's tensors for any parameter.

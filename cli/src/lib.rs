@@ -25,7 +25,7 @@ mod trace_file;
 mod train;
 
 use clap::error::ErrorKind as Usage;
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use dittograd::device::Device;
 use dittograd::device::cpu::simd::Simd;
 use dittograd::error::{Error, ErrorKind};
@@ -47,19 +47,19 @@ struct Cli {
 #[derive(Args)]
 struct Global {
     /// Where to compute: cpu, cuda or cuda:N [default: a GPU if there is one; same bits]
-    #[arg(long, global = true, value_name = "NAME")]
+    #[arg(long, global = true, help_heading = "Every command", value_name = "NAME")]
     device: Option<String>,
     /// How products are computed: strict (the same bits everywhere) or tf32 (tensor cores, CUDA only)
-    #[arg(long, global = true, value_name = "MODE")]
+    #[arg(long, global = true, help_heading = "Every command", value_name = "MODE")]
     numerics: Option<String>,
     /// CPU threads [default: all cores; same bits]
-    #[arg(long, global = true, value_name = "N")]
+    #[arg(long, global = true, help_heading = "Every command", value_name = "N")]
     threads: Option<usize>,
     /// One JSON object a line on stdout, and nothing else there
-    #[arg(long, global = true)]
+    #[arg(long, global = true, help_heading = "Every command")]
     json: bool,
     /// Results only, no progress
-    #[arg(long, global = true)]
+    #[arg(long, global = true, help_heading = "Every command")]
     quiet: bool,
 }
 
@@ -79,7 +79,7 @@ enum Command {
     Op(op::Op),
     /// Check and show a program from a text file
     Graph(graph::Graph),
-    /// Show what a checkpoint or another safetensors file holds
+    /// Show what the folder of a run, a checkpoint or another safetensors file holds
     Inspect(inspect::Inspect),
     /// Check ops against their references, on every device; exit 1 if anything is off
     Check(check::Check),
@@ -200,10 +200,17 @@ fn usage(e: &clap::Error) -> String {
 
 /// Parses arguments. Otherwise returns what to print instead: an answer, such as the help, or an error.
 fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, Answer<String>> {
-    match Cli::try_parse_from(args) {
+    let args: Vec<OsString> = args.into_iter().collect();
+    match Cli::try_parse_from(&args) {
         Ok(cli) => Ok(cli),
         Err(e) if matches!(e.kind(), Usage::DisplayHelp | Usage::DisplayVersion) => {
-            Err(Ok(e.to_string().trim_end().to_string()))
+            let mut text = e.to_string().trim_end().to_string();
+            // `train MODEL --help` also has what only this model has.
+            let words = args.iter().filter_map(|a| a.to_str()).skip_while(|a| *a != "train").skip(1);
+            if let Some(model) = words.filter_map(|w| models::Model::from_str(w, false).ok()).next() {
+                text += &format!("\n\n{}", train::model_help(model));
+            }
+            Err(Ok(text))
         }
         Err(e) if e.kind() == Usage::DisplayHelpOnMissingArgumentOrSubcommand => Err(fail(
             "a command is needed: train, predict, export, devices, ops, op, graph, inspect, check or bench (see --help)",
@@ -258,11 +265,11 @@ pub fn look_at(args: impl IntoIterator<Item = OsString>) -> Result<Option<String
     looked().map_err(|end| end.message().unwrap_or_default())
 }
 
-/// Reads pictures like `train --data FOLDER`. Returns the name of the data and the sizes of its pictures, or the error.
+/// Reads images like `train --data FOLDER`. Returns the name of the data and the sizes of its images, or the error.
 #[doc(hidden)]
 pub fn pictures(folder: &std::path::Path) -> Result<(String, Vec<usize>), String> {
     let load = || match images::classes(folder)? {
-        Some(classes) => images::load(folder, &classes),
+        Some(classes) => images::load(folder, &classes, None, &out::Busy::hidden()),
         None => fail("no folders"),
     };
     let data = load().map_err(|end| end.message().unwrap_or_default())?;

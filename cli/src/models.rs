@@ -9,7 +9,7 @@ use dittograd::nn::{
 };
 use dittograd::prelude::*;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
 /// The most parameters of a model.
@@ -58,6 +58,9 @@ pub(crate) enum Task {
     Itself,
 }
 
+/// A field of a configuration: its name, its default as JSON if the data does not decide, and its meaning.
+pub(crate) type Field = (&'static str, Option<&'static str>, &'static str);
+
 /// A model that writes text.
 enum Writer {
     Gpt(Gpt),
@@ -105,6 +108,88 @@ impl Model {
             Model::Autoencoder => Task::Itself,
             Model::Mlp | Model::Cnn | Model::ResNet | Model::Vit if data.classes().is_some() => Task::Classes,
             Model::Mlp | Model::Cnn | Model::ResNet | Model::Vit => Task::Numbers,
+        }
+    }
+
+    /// The fields of its `--config`, in order.
+    pub(crate) fn fields(self) -> &'static [Field] {
+        const CHANNELS: Field = ("channels", None, "channels of an image");
+        const IMAGE: Field = ("image", None, "height and width of an image");
+        const CLASSES: Field = ("classes", None, "classes, or numbers to predict");
+        const VOCAB: Field = ("vocab", None, "different tokens");
+        const INPUTS: Field = ("inputs", None, "numbers at a point of the grid that go in");
+        const OUTPUTS: Field = ("outputs", None, "numbers at a point of the grid that come out");
+        const HEADS: Field = ("heads", Some("4"), "attention heads; divides the width");
+        const DROPOUT: Field =
+            ("dropout", Some("0.0"), "probability that dropout sets a value to 0, from 0 to below 1");
+        match self {
+            Model::Mlp => &[("sizes", None, "inputs, sizes of the hidden layers (--hidden), outputs")],
+            Model::Cnn => &[
+                CHANNELS,
+                IMAGE,
+                ("widths", Some("[16,32,64]"), "channels after each of the three convolutions"),
+                CLASSES,
+            ],
+            Model::ResNet => &[
+                CHANNELS,
+                ("depth", Some("8"), "layers: 8, 14, 20, …, a multiple of 6 plus 2"),
+                ("width", Some("16"), "channels of the first third; each third doubles them"),
+                CLASSES,
+            ],
+            Model::Vit => &[
+                CHANNELS,
+                IMAGE,
+                ("patch", Some("[4,4]"), "height and width of a patch; divide those of the image"),
+                ("width", Some("64"), "channels"),
+                HEADS,
+                ("layers", Some("4"), "transformer blocks"),
+                ("hidden", Some("128"), "channels of the hidden layer of a block"),
+                CLASSES,
+                (
+                    "pool",
+                    Some("\"mean\""),
+                    "what is classified: the \"mean\" of all patches, or a \"class\" token",
+                ),
+                DROPOUT,
+            ],
+            Model::Gpt => &[
+                VOCAB,
+                ("context", None, "most tokens of a sequence"),
+                ("width", Some("64"), "channels"),
+                HEADS,
+                ("layers", Some("2"), "transformer blocks"),
+                DROPOUT,
+            ],
+            Model::Mamba => &[
+                VOCAB,
+                ("width", Some("64"), "channels"),
+                ("layers", Some("2"), "blocks"),
+                ("state", Some("16"), "states of an inner channel"),
+                ("conv", Some("4"), "taps of the convolutions along time"),
+                ("expand", Some("2"), "inner channels per channel"),
+            ],
+            Model::Fno1d => &[
+                INPUTS,
+                OUTPUTS,
+                ("width", Some("32"), "channels of the Fourier layers"),
+                ("modes", Some("16"), "Fourier modes that are kept"),
+                ("layers", Some("4"), "Fourier layers"),
+                ("hidden", Some("64"), "channels of the hidden layer of the projection"),
+            ],
+            Model::Fno2d => &[
+                INPUTS,
+                OUTPUTS,
+                ("width", Some("24"), "channels of the Fourier layers"),
+                ("modes", Some("[8,8]"), "Fourier modes that are kept along each axis"),
+                ("layers", Some("4"), "Fourier layers"),
+                ("hidden", Some("64"), "channels of the hidden layer of the projection"),
+            ],
+            Model::Autoencoder => &[
+                CHANNELS,
+                IMAGE,
+                ("widths", Some("[16,32]"), "channels after each convolution, which halves the image"),
+                ("latent", Some("16"), "numbers that an image becomes"),
+            ],
         }
     }
 
@@ -176,43 +261,20 @@ impl Model {
     pub(crate) fn config(self, data: &Dataset, hidden: &[usize], given: &Value) -> Answer<Value> {
         let (x, y) = (data.x().shape(), data.y().shape());
         let outputs = data.classes().unwrap_or(y.last());
-        let mut config = match self {
-            Model::Mlp => {
-                let sizes = [&[data.features()], hidden, &[outputs]].concat();
-                json!({"sizes": sizes})
-            }
-            Model::Cnn | Model::ResNet | Model::Vit | Model::Autoencoder => {
-                let &[_, channels, height, width] = x.dims() else {
-                    return self.wants("images (N, C, H, W)", data);
-                };
-                let image = [height, width];
-                match self {
-                    Model::Cnn => {
-                        json!({"channels": channels, "image": image, "widths": [16, 32, 64], "classes": outputs})
-                    }
-                    Model::ResNet => {
-                        json!({"channels": channels, "depth": 8, "width": 16, "classes": outputs})
-                    }
-                    Model::Vit => json!({
-                        "channels": channels, "image": image, "patch": [4, 4], "width": 64, "heads": 4, "layers": 4,
-                        "hidden": 128, "classes": outputs, "pool": "mean", "dropout": 0.0,
-                    }),
-                    _ => json!({"channels": channels, "image": image, "widths": [16, 32], "latent": 16}),
-                }
-            }
-            Model::Gpt => json!({
-                "vocab": outputs, "context": x.last(), "width": 64, "heads": 4, "layers": 2, "dropout": 0.0,
-            }),
-            Model::Mamba => {
-                json!({"vocab": outputs, "width": 64, "layers": 2, "state": 16, "conv": 4, "expand": 2})
-            }
-            Model::Fno1d => json!({
-                "inputs": x.last(), "outputs": y.last(), "width": 32, "modes": 16, "layers": 4, "hidden": 64,
-            }),
-            Model::Fno2d => json!({
-                "inputs": x.last(), "outputs": y.last(), "width": 24, "modes": [8, 8], "layers": 4, "hidden": 64,
-            }),
-        };
+        let mut config = Map::new();
+        for (name, default, _) in self.fields() {
+            let value = match (*name, default) {
+                (_, Some(text)) => serde_json::from_str(text).unwrap_or(Value::Null),
+                ("sizes", _) => json!([&[data.features()], hidden, &[outputs]].concat()),
+                ("channels", _) => json!(x.dims().get(1)),
+                ("image", _) => json!(x.dims().get(2..)),
+                ("context" | "inputs", _) => json!(x.last()),
+                ("outputs", _) => json!(y.last()),
+                _ => json!(outputs),
+            };
+            config.insert(name.to_string(), value);
+        }
+        let mut config = Value::Object(config);
         let Some(given) = given.as_object() else {
             return fail(format!("--config {given}: use a JSON object such as {config}"));
         };

@@ -3,8 +3,10 @@
 use crate::Answer;
 pub(crate) use dittograd::device::readable_bytes as bytes;
 use dittograd::error::shown;
+use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::Value;
 use std::io::{IsTerminal, Write};
+use std::time::Duration;
 
 /// Writes to stdout.
 pub(crate) struct Out {
@@ -33,6 +35,11 @@ impl Out {
         !self.json && !self.quiet && std::io::stdout().is_terminal() && std::io::stderr().is_terminal()
     }
 
+    /// Shows on a terminal that something is under way, until the result is dropped.
+    pub(crate) fn busy(&self, what: &str) -> Busy {
+        Busy::new(self.bar(), what)
+    }
+
     /// A line of text.
     pub(crate) fn line(&self, text: &str) -> Answer<()> {
         let mut stdout = std::io::stdout().lock();
@@ -52,6 +59,47 @@ impl Out {
         if !self.quiet {
             let _ = self.result(object, text);
         }
+    }
+}
+
+/// A line on a terminal that shows what is under way and for how long.
+pub(crate) struct Busy(ProgressBar);
+
+impl Busy {
+    fn new(is_shown: bool, what: &str) -> Busy {
+        let bar = if is_shown { ProgressBar::new_spinner() } else { ProgressBar::hidden() };
+        if let Ok(style) = ProgressStyle::with_template("{spinner} {msg}{prefix} {elapsed}") {
+            bar.set_style(style);
+        }
+        bar.set_message(what.to_string());
+        if is_shown {
+            bar.enable_steady_tick(Duration::from_millis(100));
+        }
+        Busy(bar)
+    }
+
+    /// Shows nothing.
+    pub(crate) fn hidden() -> Busy {
+        Busy::new(false, "")
+    }
+
+    /// Shows what comes next.
+    pub(crate) fn now(&self, what: &str) {
+        self.0.set_message(what.to_string());
+        self.0.set_prefix("");
+    }
+
+    /// Shows that so many of them are done.
+    pub(crate) fn at(&self, done: usize, all: usize) {
+        if !self.0.is_hidden() {
+            self.0.set_prefix(format!(" {done}/{all}"));
+        }
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
     }
 }
 

@@ -1,7 +1,8 @@
 //! What a model learns: the data by name or file, the loss, and the measures on test data.
 
-use crate::images;
+use crate::images::{self, Size};
 use crate::models::{Model, Task};
+use crate::out::Busy;
 use crate::{Answer, fail};
 use dittograd::data::{self, Dataset, IGNORE, MAX_CLASSES, Part, Regression, Scaling, Tokenizer};
 use dittograd::device::Meta;
@@ -41,6 +42,9 @@ pub(crate) struct Source {
     pub(crate) grid: Option<usize>,
     /// Number of last columns of a CSV file that are targets; without it, the last column is a class.
     pub(crate) targets: Option<usize>,
+    /// The size that all images of a folder get.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) resize: Option<Size>,
     /// Seed of the draws and of the split.
     pub(crate) seed: u64,
     /// The requested tokenizer of a text, if not bytes.
@@ -165,7 +169,7 @@ impl Source {
     }
 
     /// Training and test data, unscaled.
-    fn parts(&self, model: Model) -> Answer<(Dataset, Dataset)> {
+    fn parts(&self, model: Model, busy: &Busy) -> Answer<(Dataset, Dataset)> {
         let (seed, samples) = (self.seed, |default: usize| self.samples.unwrap_or(default));
         let split = |data: Dataset, part: f64| -> Answer<(Dataset, Dataset)> {
             if data.rows() < 2 {
@@ -176,6 +180,10 @@ impl Source {
         if self.grid.is_some() && !matches!(self.name.as_str(), "burgers" | "darcy") && !model.writes() {
             return fail(format!("--grid: {} has no grid", self.name));
         }
+        if self.resize.is_some() && self.is_made() {
+            return fail(format!("--resize is for folders of images; {} is made in its size", self.name));
+        }
+        busy.now(&format!("{} {}", if self.is_made() { "making" } else { "reading" }, self.name));
         match self.name.as_str() {
             "spirals" => split(data::spirals(seed, samples(3000), ARMS)?, TRAIN_PART),
             "digits" => split(data::digits(seed, samples(12_000))?, 5.0 / 6.0),
@@ -193,7 +201,7 @@ impl Source {
             }
             name => match Regression::named(name) {
                 Ok(kind) => split(data::regression(kind, seed, samples(2000))?, TRAIN_PART),
-                Err(_) => self.files(model, self.path.as_deref().unwrap_or(Path::new(name)), &split),
+                Err(_) => self.files(model, self.path.as_deref().unwrap_or(Path::new(name)), &split, busy),
             },
         }
     }
@@ -204,12 +212,16 @@ impl Source {
         model: Model,
         path: &Path,
         split: &dyn Fn(Dataset, f64) -> Answer<(Dataset, Dataset)>,
+        busy: &Busy,
     ) -> Answer<(Dataset, Dataset)> {
         if self.samples.is_some() {
             return fail("--samples is for data that is made from a seed; a file has the samples it has");
         }
         if path.is_dir() {
-            return folder(path, split);
+            return self.folder(path, split, busy);
+        }
+        if self.resize.is_some() {
+            return fail(format!("--resize is for folders of images; {} is a file", path.display()));
         }
         let end = path.extension().and_then(|e| e.to_str()).unwrap_or_default();
         if !path.exists() && end.is_empty() {
@@ -246,13 +258,13 @@ impl Source {
     /// The shape of one input. For generated data, from a few samples.
     pub(crate) fn row(&self, model: Model) -> Answer<Vec<usize>> {
         let samples = if self.is_made() { Some(SHAPE_SAMPLES) } else { self.samples };
-        let (train, _) = Source { samples, ..self.clone() }.parts(model)?;
+        let (train, _) = Source { samples, ..self.clone() }.parts(model, &Busy::hidden())?;
         Ok(model.fit(train)?.x().shape().dims()[1..].to_vec())
     }
 
     /// The data for a model. Numbers with arbitrary units are scaled by statistics of the training part.
-    pub(crate) fn load(&self, model: Model) -> Answer<Data> {
-        let (train, test) = self.parts(model)?;
+    pub(crate) fn load(&self, model: Model, busy: &Busy) -> Answer<Data> {
+        let (train, test) = self.parts(model, busy)?;
         let (mut train, mut test) = (model.fit(train)?, model.fit(test)?);
         for (name, a, b) in [("x", train.x(), test.x()), ("y", train.y(), test.y())] {
             let (a, b) = (a.shape(), b.shape());
@@ -291,13 +303,33 @@ impl Source {
         let tokenizer = self.text(model).map(|_| self.tokenizer());
         Ok(Data { train, test, scales, tokenizer })
     }
+
+    /// MNIST or CIFAR-10 in a folder, whose files define the training part, or images in folders by class.
+    fn folder(
+        &self,
+        path: &Path,
+        split: &dyn Fn(Dataset, f64) -> Answer<(Dataset, Dataset)>,
+        busy: &Busy,
+    ) -> Answer<(Dataset, Dataset)> {
+        if let Some(parts) = known_folder(path)? {
+            return match self.resize {
+                Some(_) => {
+                    fail(format!("--resize is for folders of images; {} holds arrays", path.display()))
+                }
+                None => Ok(parts),
+            };
+        }
+        if let Some(classes) = images::classes(path)? {
+            return split(images::load(path, &classes, self.resize, busy)?, TRAIN_PART);
+        }
+        let wanted = "train-images-idx3-ubyte and its like (MNIST), data_batch_1.bin and test_batch.bin (CIFAR-10), or a \
+                      folder of PNG or JPEG files for each class";
+        fail(format!("{}: a folder of data has {wanted}", path.display()))
+    }
 }
 
-/// MNIST or CIFAR-10 in a folder, whose files define the training part, or pictures in folders by class.
-fn folder(
-    path: &Path,
-    split: &dyn Fn(Dataset, f64) -> Answer<(Dataset, Dataset)>,
-) -> Answer<(Dataset, Dataset)> {
+/// Training and test data of a folder with the files of MNIST or CIFAR-10.
+pub(crate) fn known_folder(path: &Path) -> Answer<Option<(Dataset, Dataset)>> {
     let find = |names: &[&str]| names.iter().map(|n| path.join(n)).find(|p| p.is_file());
     let idx = |stem: &str, kind: &str, axes: u8| {
         let names = [
@@ -313,18 +345,13 @@ fn folder(
         idx("t10k", "images", 3),
         idx("t10k", "labels", 1),
     ] {
-        return Ok((data::idx(a, b)?, data::idx(c, d)?));
+        return Ok(Some((data::idx(a, b)?, data::idx(c, d)?)));
     }
     let batches: Vec<PathBuf> = (1..=5).filter_map(|i| find(&[&format!("data_batch_{i}.bin")])).collect();
     if let (false, Some(test)) = (batches.is_empty(), find(&["test_batch.bin"])) {
-        return Ok((data::cifar10(&batches)?, data::cifar10(&[test])?));
+        return Ok(Some((data::cifar10(&batches)?, data::cifar10(&[test])?)));
     }
-    if let Some(classes) = images::classes(path)? {
-        return split(images::load(path, &classes)?, TRAIN_PART);
-    }
-    let wanted = "train-images-idx3-ubyte and its like (MNIST), data_batch_1.bin and test_batch.bin (CIFAR-10), or a folder \
-                  of PNG files for each class";
-    fail(format!("{}: a folder of data has {wanted}", path.display()))
+    Ok(None)
 }
 
 /// The loss of a batch, for eager and compiled runs.
@@ -356,6 +383,16 @@ pub(crate) fn put(scores: &Scores, object: &mut Value) {
     for (name, value) in &scores.values {
         object[format!("test_{name}")] = json!(value);
     }
+}
+
+/// The scores of an evaluation among the measurements of a run.
+pub(crate) fn scores_at(lines: &[Value], step: u64) -> Option<Scores> {
+    let is_it = |l: &&Value| l["step"].as_u64() == Some(step) && l.get("test_loss").is_some();
+    let all = lines.iter().find(is_it)?.as_object()?;
+    let score =
+        |(name, value): (&String, &Value)| Some((name.strip_prefix("test_")?.to_string(), value.as_f64()?));
+    // The merit is not among the measurements.
+    Some(Scores { merit: f64::NAN, values: all.iter().filter_map(score).collect() })
 }
 
 /// Scores as text.

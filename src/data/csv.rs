@@ -1,7 +1,8 @@
 //! Comma-separated files: numeric features, then a class in the last column or numbers in the last few columns.
 //!
 //! - A first line without any number is a header and is skipped.
-//! - The class is an integer from 0; the number of classes is the largest one plus one.
+//! - The class is an integer from 0, and the number of classes is the largest one plus one; or it is a name, and the
+//!   names of the whole file, sorted by their bytes, are the classes 0, 1, …. The first row decides which of the two.
 //! - Cells may be quoted, with `""` for a quote inside; a quoted cell cannot span lines.
 //! - CRLF, a byte order mark, spaces around cells and blank lines at the end are allowed.
 //!
@@ -18,6 +19,7 @@ use crate::numerics::environment;
 use crate::reserve::grow;
 use crate::tensor::{AnyTensor, Tensor};
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
 
@@ -40,6 +42,13 @@ pub fn csv_table(path: impl AsRef<Path>) -> Result<Tensor<f32>> {
     table(path, &read_text("csv", path)?, Targets::None).map(|table| table.x)
 }
 
+/// Reads the inputs of a model, `(N, features)`, from a file that has `features` columns, or `targets` further ones, which
+/// are not looked at. The other rules are those of [`csv`].
+pub fn csv_inputs(path: impl AsRef<Path>, features: usize, targets: usize) -> Result<Tensor<f32>> {
+    let path = path.as_ref();
+    table(path, &read_text("csv", path)?, Targets::Skipped { features, targets }).map(|table| table.x)
+}
+
 /// Reads a data set from text, by the rules of [`csv`]; `name` stands for the file in errors.
 pub fn parse_csv(name: &str, text: &str) -> Result<Dataset> {
     parse(Path::new(name), text, Targets::Class)
@@ -50,7 +59,8 @@ pub fn parse_csv_regression(name: &str, text: &str, targets: usize) -> Result<Da
     parse(Path::new(name), text, Targets::Numbers(targets))
 }
 
-/// The data set as text that [`parse_csv`] or [`parse_csv_regression`] reads back to the same bits. Errors
+/// The data set as text that [`parse_csv`] or [`parse_csv_regression`] reads back to the same bits. Classes are written as
+/// numbers, without their names. Errors
 /// unless it has inputs `(N, F)` that are numbers, and classes `(N)` or numbers `(N, K)` as targets.
 pub fn print_csv(data: &Dataset) -> Result<String> {
     let (x, rank) = (data.x().num()?, data.y().shape().rank());
@@ -101,20 +111,27 @@ enum Targets {
     None,
     Class,
     Numbers(usize),
+    /// So many columns may follow the features.
+    Skipped {
+        features: usize,
+        targets: usize,
+    },
 }
 
 impl Targets {
-    fn columns(self) -> usize {
+    /// Columns of targets in a file of `width` columns.
+    fn columns(self, width: usize) -> usize {
         match self {
             Targets::None => 0,
             Targets::Class => 1,
             Targets::Numbers(n) => n,
+            Targets::Skipped { features, .. } => width.saturating_sub(features),
         }
     }
 
     fn meant(self) -> String {
         match self {
-            Targets::None => "nothing else".into(),
+            Targets::None | Targets::Skipped { .. } => "nothing else".into(),
             Targets::Class => "a class in the last column".into(),
             Targets::Numbers(1) => "a target in the last column".into(),
             Targets::Numbers(n) => format!("targets in the last {n} columns"),
@@ -126,24 +143,27 @@ impl Targets {
 struct Table {
     x: Tensor<f32>,
     classes: Vec<u32>,
+    /// The names of the classes if they are not numbers.
+    names: Option<Vec<String>>,
     values: Vec<f32>,
 }
 
 fn parse(path: &Path, text: &str, targets: Targets) -> Result<Dataset> {
     let _strict = environment::enter();
-    if targets.columns() == 0 {
+    if matches!(targets, Targets::Numbers(0)) {
         return Err(Error::argument("csv", "targets", "got 0, use 1 or more columns"));
     }
-    let Table { x, classes, values } = table(path, text, targets)?;
+    let Table { x, classes, names, values } = table(path, text, targets)?;
     let (rows, name) = (x.shape().rows(), file_name(path));
-    match targets {
-        Targets::Class => {
-            let count = classes.iter().max().map_or(1, |&c| c as usize + 1);
-            Dataset::new(name, x, Tensor::new(&[rows], classes)?, Some(count))
-        }
-        Targets::None | Targets::Numbers(_) => {
-            Dataset::new(name, x, Tensor::new(&[rows, targets.columns()], values)?, None)
-        }
+    if !matches!(targets, Targets::Class) {
+        let columns = values.len() / rows;
+        return Dataset::new(name, x, Tensor::new(&[rows, columns], values)?, None);
+    }
+    let count = classes.iter().max().map_or(1, |&c| c as usize + 1);
+    let data = Dataset::new(name, x, Tensor::new(&[rows], classes)?, Some(count))?;
+    match names {
+        Some(names) => data.with_class_names(names),
+        None => Ok(data),
     }
 }
 
@@ -154,16 +174,28 @@ fn table(path: &Path, text: &str, targets: Targets) -> Result<Table> {
     if text.is_empty() {
         return Err(fail(format!("is empty; expected rows of numbers with {}", targets.meant())));
     }
-    let (mut x, mut classes, mut values): (Vec<f32>, Vec<u32>, Vec<f32>) = Default::default();
+    let (mut x, mut values): (Vec<f32>, Vec<f32>) = Default::default();
+    let mut classes = Classes::default();
     let (mut width, mut features, mut rows) = (0, 0, 0);
     for (i, line) in text.lines().enumerate() {
         let at = |column: usize, why: String| fail(format!("line {}, column {column}: {why}", i + 1));
         let cells = cells(line).map_err(|(column, why)| at(column, why.into()))?;
         if i == 0 {
             width = cells.len();
-            features = width.saturating_sub(targets.columns());
+            features = width.saturating_sub(targets.columns(width));
+            if let Targets::Skipped { features, targets } = targets
+                && width != features
+                && width != features.saturating_add(targets)
+            {
+                let or = if targets > 0 {
+                    format!(", or {} with targets", features + targets)
+                } else {
+                    String::new()
+                };
+                return Err(at(width, format!("the row has {width} columns, but {features} are needed{or}")));
+            }
             if features == 0 {
-                let least = match targets.columns().saturating_add(1) {
+                let least = match targets.columns(width).saturating_add(1) {
                     2 => "two".into(),
                     n => n.to_string(),
                 };
@@ -185,14 +217,15 @@ fn table(path: &Path, text: &str, targets: Targets) -> Result<Table> {
             return Err(at(cells.len().min(width), why));
         }
         grow("csv", &mut x, width)?;
-        grow("csv", &mut classes, width)?;
+        grow("csv", &mut classes.of_rows, 1)?;
         grow("csv", &mut values, width)?;
         for (column, cell) in cells.iter().enumerate() {
             let wrong = |why: &str| at(column + 1, format!("`{}` {why}", shown(cell)));
             match targets {
                 _ if column < features => x.push(number(cell).map_err(wrong)?),
-                Targets::Class => classes.push(class(cell).map_err(|why| wrong(&why))?),
+                Targets::Class => classes.push(cell).map_err(|why| wrong(&why))?,
                 Targets::None | Targets::Numbers(_) => values.push(number(cell).map_err(wrong)?),
+                Targets::Skipped { .. } => {}
             }
         }
         rows += 1;
@@ -200,7 +233,52 @@ fn table(path: &Path, text: &str, targets: Targets) -> Result<Table> {
     if rows == 0 {
         return Err(fail("has a header but no rows".into()));
     }
-    Ok(Table { x: Tensor::new(&[rows, features], x)?, classes, values })
+    let (classes, names) = classes.sorted();
+    Ok(Table { x: Tensor::new(&[rows, features], x)?, classes, names, values })
+}
+
+/// The classes of the rows so far: numbers, or names by the order in which they came.
+#[derive(Default)]
+struct Classes {
+    of_rows: Vec<u32>,
+    names: BTreeMap<String, u32>,
+}
+
+impl Classes {
+    /// Adds the class of a row. The first one decides whether classes are numbers or names.
+    fn push(&mut self, cell: &str) -> std::result::Result<(), String> {
+        let is_number = cell.parse::<f64>().is_ok();
+        if self.names.is_empty() && (is_number || !self.of_rows.is_empty()) {
+            self.of_rows.push(class(cell)?);
+            return Ok(());
+        }
+        if cell.is_empty() {
+            return Err("is empty; give each row its class".into());
+        }
+        if is_number {
+            return Err("is a number, but the classes above are names; use one or the other".into());
+        }
+        let count = self.names.len() as u32;
+        let class = *self.names.entry(cell.to_string()).or_insert(count);
+        if self.names.len() > MAX_CLASSES {
+            return Err(format!("is one name too many: there can be {MAX_CLASSES} classes"));
+        }
+        self.of_rows.push(class);
+        Ok(())
+    }
+
+    /// The class of each row, and the names in the order of the classes.
+    fn sorted(mut self) -> (Vec<u32>, Option<Vec<String>>) {
+        if self.names.is_empty() {
+            return (self.of_rows, None);
+        }
+        let mut numbers = vec![0; self.names.len()];
+        for (number, came) in self.names.values().enumerate() {
+            numbers[*came as usize] = number as u32;
+        }
+        self.of_rows.iter_mut().for_each(|class| *class = numbers[*class as usize]);
+        (self.of_rows, Some(self.names.into_keys().collect()))
+    }
 }
 
 fn number(cell: &str) -> std::result::Result<f32, &'static str> {
@@ -310,7 +388,10 @@ mod tests {
             ("\n1,0", "line 1, column 1: expected two columns"),
             ("1\n2", "line 1, column 1: expected two columns"),
             ("1;2;0", "separated by commas"),
-            ("1,a\n", "line 1, column 2: `a` is not a class"),
+            ("1,0\n1,a\n", "line 2, column 2: `a` is not a class"),
+            ("1,a\n1,0\n", "line 2, column 2: `0` is a number, but the classes above are names"),
+            ("1,a\n1,\n", "line 2, column 2: `` is empty; give each row its class"),
+            ("1,\n", "line 1, column 2: `` is empty"),
             ("a,1\n", "line 1, column 1: `a` is not a number"),
             ("x,y\n1,0\nq,1", "line 3, column 1: `q` is not a number"),
             ("x,y\n,1", "line 2, column 1: `` is not a number"),
@@ -324,7 +405,7 @@ mod tests {
             ("1,\"0", "line 1, column 2: has a quote that is not closed"),
             ("\"1\"2,0", "column 1: has text after a closing quote"),
             ("1\"2,0", "column 1: has a quote inside a cell"),
-            ("1,\u{1}x", "`\\u{1}x` is not a class"),
+            ("1,0\n1,\u{1}x", "`\\u{1}x` is not a class"),
         ] {
             let got = read(text).expect_err(text);
             assert!(got.contains(parts), "{text:?}: {got}");
@@ -332,6 +413,37 @@ mod tests {
         }
         let long = read(&format!("1,0\n{},0", "z".repeat(1 << 16))).unwrap_err();
         assert!(long.len() < 200, "{long}");
+    }
+
+    #[test]
+    fn classes_may_be_names() {
+        // Sorted by bytes, whatever the order of the rows; quoted or not.
+        let data = read("x,kind\n1,rose\n2,Iris\n3,\"élan, vital\"\n4,Iris\n5,aster\n").unwrap();
+        let names = ["Iris", "aster", "rose", "élan, vital"].map(String::from);
+        assert_eq!((data.classes(), data.class_names()), (Some(4), Some(&names[..])));
+        assert_eq!(data.y().idx().unwrap().data(), [2, 0, 3, 0, 1]);
+        assert_eq!(read("1,0\n2,1\n").unwrap().class_names(), None);
+        let numbers = read("1,2\n2,0\n3,3\n4,0\n5,1").unwrap();
+        assert_eq!(numbers.hash(), data.hash());
+        let many: String = (0..=MAX_CLASSES).map(|i| format!("1,c{i}\n")).collect();
+        assert!(read(&many).unwrap_err().contains("line 65537, column 2: `c65536` is one name too many"));
+    }
+
+    #[test]
+    fn inputs_may_stand_beside_targets() {
+        let inputs = |text: &str, features, targets| {
+            let table = table(Path::new("f.csv"), text, Targets::Skipped { features, targets });
+            table.map(|t| t.x.data().to_vec()).map_err(|e| e.to_string())
+        };
+        assert_eq!(inputs("a,b\n1,2\n3,4\n", 2, 1), Ok(vec![1.0, 2.0, 3.0, 4.0]));
+        assert_eq!(inputs("a,b,c\n1,2,rose\n3,4,\n", 2, 1), Ok(vec![1.0, 2.0, 3.0, 4.0]));
+        let why = inputs("1,2,3,4\n", 2, 1).unwrap_err();
+        assert!(
+            why.contains("line 1, column 4: the row has 4 columns, but 2 are needed, or 3 with targets"),
+            "{why}"
+        );
+        assert!(inputs("1\n", 2, 0).unwrap_err().contains("the row has 1 columns, but 2 are needed"));
+        assert!(inputs("1,2\n3,x\n", 2, 1).unwrap_err().contains("line 2, column 2: `x` is not a number"));
     }
 
     #[test]

@@ -39,7 +39,7 @@ pub use arithmetic::{Part, additions};
 pub use arrays::{npz, npz_parts};
 pub use batches::Batches;
 pub use burgers::{burgers, burgers_with};
-pub use csv::{csv, csv_regression, csv_table, parse_csv, parse_csv_regression, print_csv};
+pub use csv::{csv, csv_inputs, csv_regression, csv_table, parse_csv, parse_csv_regression, print_csv};
 pub use darcy::darcy;
 pub use digits::digits;
 pub use images::{cifar10, idx};
@@ -81,6 +81,7 @@ pub struct Dataset {
     x: Arc<AnyTensor>,
     y: Arc<AnyTensor>,
     classes: Option<usize>,
+    class_names: Option<Arc<[String]>>,
 }
 
 impl Dataset {
@@ -123,7 +124,21 @@ impl Dataset {
                 return wrong("y", format!("class {c} of row {} is outside 0..{classes}", i / width));
             }
         }
-        Ok(Dataset { name: name.into(), x: Arc::new(x), y: Arc::new(y), classes })
+        Ok(Dataset { name: name.into(), x: Arc::new(x), y: Arc::new(y), classes, class_names: None })
+    }
+
+    /// Gives each class a name, for reports. Errors unless there are as many names as classes.
+    pub fn with_class_names(self, names: impl Into<Arc<[String]>>) -> Result<Dataset> {
+        let names = names.into();
+        if self.classes != Some(names.len()) {
+            let (have, want) = (names.len(), self.classes.unwrap_or(0));
+            return Err(Error::argument(
+                "dataset",
+                "class_names",
+                format!("{have} names for {want} classes"),
+            ));
+        }
+        Ok(Dataset { class_names: Some(names), ..self })
     }
 
     /// Its name in reports.
@@ -144,6 +159,11 @@ impl Dataset {
     /// Number of classes or tokens if the targets are indices: they are below it, or [`IGNORE`].
     pub fn classes(&self) -> Option<usize> {
         self.classes
+    }
+
+    /// The names of the classes, in the order of their indices, if they have names.
+    pub fn class_names(&self) -> Option<&[String]> {
+        self.class_names.as_deref()
     }
 
     /// Numbers or indices in the input of one sample, at least 1.
@@ -167,16 +187,17 @@ impl Dataset {
     /// The data set of some rows, in the order given. Errors if there is no such row, or none at all.
     pub fn select(&self, rows: &[usize]) -> Result<Dataset> {
         let (x, y) = self.take(rows)?;
-        Dataset::new(self.name.clone(), x, y, self.classes)
+        self.with(x, y)
     }
 
     /// The same samples with other inputs or targets, of as many rows.
     pub fn with(&self, x: impl Into<AnyTensor>, y: impl Into<AnyTensor>) -> Result<Dataset> {
-        Dataset::new(self.name.clone(), x, y, self.classes)
+        let same = Dataset::new(self.name.clone(), x, y, self.classes)?;
+        Ok(Dataset { class_names: self.class_names.clone(), ..same })
     }
 
     /// A hash of everything a model can learn from it: 64 hex digits of shapes, kinds and bits of inputs and targets,
-    /// without the name.
+    /// without any names.
     pub fn hash(&self) -> String {
         let mut hash = blake3::Hasher::new();
         for t in [self.x(), self.y()] {
@@ -227,7 +248,7 @@ fn gather(t: &AnyTensor, rows: &[usize]) -> Result<AnyTensor> {
 }
 
 /// Splits at random into a first part with `fraction` of the rows (rounded down) and the rest. Both keep
-/// the number of classes. Errors if one of them would be empty.
+/// the number of classes and their names. Errors if one of them would be empty.
 pub fn split(data: &Dataset, fraction: f64, seed: u64) -> Result<(Dataset, Dataset)> {
     let _strict = environment::enter();
     let rows = data.rows();
@@ -269,6 +290,18 @@ mod tests {
         assert!(data.take(&[4]).is_err() && data.select(&[]).is_err() && data.in_order(0).is_err());
         let ignored = tensor(&[2, 2], &[0u32, IGNORE, 1, IGNORE]);
         assert!(Dataset::new("d", x(&[2, 2]), ignored, two).is_ok());
+    }
+
+    #[test]
+    fn names_of_classes_stay_with_the_rows_and_out_of_the_hash() {
+        let plain = spirals(3, 30, 3).unwrap();
+        let names = ["a", "b", "c"].map(String::from);
+        let named = plain.clone().with_class_names(names.to_vec()).unwrap();
+        assert_eq!((named.hash(), named.class_names()), (plain.hash(), Some(&names[..])));
+        let (first, rest) = split(&named, 0.5, 1).unwrap();
+        assert_eq!([first.class_names(), rest.class_names()], [Some(&names[..]); 2]);
+        let why = plain.with_class_names(names[..2].to_vec()).unwrap_err().to_string();
+        assert!(why.contains("2 names for 3 classes"), "{why}");
     }
 
     #[test]

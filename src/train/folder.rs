@@ -140,6 +140,11 @@ impl RunFolder {
     }
 }
 
+/// The measurements of the run in a folder so far. It need not be this process that writes them, and it is not locked.
+pub fn measurements(folder: impl AsRef<Path>) -> Result<Vec<Value>> {
+    lines_of(&folder.as_ref().join(METRICS))
+}
+
 /// The readable lines of a file of measurements: the last line may be cut off if the run was killed, and a damaged line
 /// must not hide the others.
 #[track_caller]

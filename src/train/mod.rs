@@ -13,7 +13,7 @@ mod folder;
 mod step;
 
 pub use evaluate::{Evaluation, Scores};
-pub use folder::{BEST, CHECKPOINT, METRICS, RunFolder};
+pub use folder::{BEST, CHECKPOINT, METRICS, RunFolder, measurements};
 
 use crate::data::{Batches, Dataset, Loader, Samples};
 use crate::device::Device;

@@ -210,6 +210,8 @@ pub(super) struct Curve<'a> {
     pub(super) colour: Colour,
     pub(super) width: f64,
     pub(super) dash: Option<[f64; 2]>,
+    /// Whether it is points without a line.
+    pub(super) dots: bool,
 }
 
 /// Lines with their scales.
@@ -282,14 +284,14 @@ impl Plot<'_> {
                 Some((x + u * width, bottom - v * height))
             };
             let places: Vec<Option<(f64, f64)>> = curve.points.iter().map(place).collect();
-            let dots = places.iter().flatten().count() <= DOTS && curve.dash.is_none();
+            let few = places.iter().flatten().count() <= DOTS && curve.dash.is_none();
             for piece in places.split(Option::is_none) {
                 let piece: Vec<(f64, f64)> = piece.iter().flatten().copied().collect();
-                if dots || piece.len() == 1 {
+                if few || curve.dots || piece.len() == 1 {
                     let dot = |at| Shape::Dot { at, radius: curve.width + 1.0, colour: curve.colour };
                     scene.shapes.extend(piece.iter().copied().map(dot));
                 }
-                if piece.len() > 1 {
+                if piece.len() > 1 && !curve.dots {
                     let (points, colour) = (thinned(&piece), curve.colour);
                     let path = Shape::Path { points, colour, width: curve.width, dash: curve.dash };
                     scene.shapes.push(path);

@@ -68,6 +68,52 @@ pub(crate) struct Field {
     pub(crate) prediction: Vec<f64>,
 }
 
+/// Predicted numbers against true ones.
+pub(crate) struct Scatter {
+    /// What it shows.
+    pub(crate) name: String,
+    /// The truth and the prediction. Points that are not finite are left out.
+    pub(crate) points: Vec<(f64, f64)>,
+}
+
+/// Draws predictions against the truth into `path.svg` and `path.png`, over the diagonal on which they would be right, with
+/// the root of the mean squared error above.
+pub(crate) fn scatters(path: &Path, title: &str, all: &[Scatter]) -> Answer<()> {
+    count(path, "columns of numbers", all.len(), MOST_PARTS)?;
+    let part = |scatter: &Scatter| {
+        let (points, n) = (&scatter.points, scatter.points.len().max(1) as f64);
+        let error = (points.iter().map(|(t, p)| (p - t) * (p - t)).sum::<f64>() / n).sqrt();
+        let truths = points.iter().map(|p| p.0).filter(|t| t.is_finite());
+        let ends = [truths.clone().fold(f64::INFINITY, f64::min), truths.fold(f64::NEG_INFINITY, f64::max)];
+        let right = Curve {
+            points: ends.iter().map(|end| (*end, *end)).collect(),
+            name: "truth",
+            colour: [178; 3],
+            width: 2.0,
+            dash: Some([8.0, 4.0]),
+            dots: false,
+        };
+        let dots = Curve {
+            points: points.clone(),
+            name: "prediction",
+            colour: LINES[0],
+            width: 1.5,
+            dash: None,
+            dots: true,
+        };
+        let plot = Plot {
+            curves: vec![right, dots],
+            log: false,
+            whole: false,
+            x_name: "truth",
+            y_name: "prediction",
+        };
+        (format!("{} · RMSE {}", scatter.name, three(error)), plot, false)
+    };
+    let size = if all.len() == 1 { [400.0, 360.0] } else { [300.0, 270.0] };
+    plots(path, title, all.iter().map(part).collect(), size, None)
+}
+
 /// Draws curves against the training step into `path.svg` and `path.png`. Lines and panels without points are left out;
 /// there must be at least one point.
 pub(crate) fn curves(path: &Path, title: &str, panels: &[Panel]) -> Answer<()> {
@@ -91,7 +137,7 @@ fn part(panel: &Panel) -> (String, Plot<'_>, bool) {
             // Paler, so that it does not hide the others.
             colour = colour.map(|c| c / 2 + 127);
         }
-        curves.push(Curve { points, name: &line.name, colour, width, dash });
+        curves.push(Curve { points, name: &line.name, colour, width, dash, dots: false });
     }
     let legend = curves.len() > 1;
     (
@@ -124,18 +170,29 @@ pub(crate) fn fields(path: &Path, title: &str, samples: &[Field]) -> Answer<()> 
         }
         let along = |values: &[f64]| field.x.iter().copied().zip(values.iter().copied()).collect::<Vec<_>>();
         let mut curves = vec![
-            Curve { points: along(&field.truth), name: "truth", colour: LINES[5], width: 5.0, dash: None },
+            Curve {
+                points: along(&field.truth),
+                name: "truth",
+                colour: LINES[5],
+                width: 5.0,
+                dash: None,
+                dots: false,
+            },
             Curve {
                 points: along(&field.prediction),
                 name: "prediction",
                 colour: [160, 50, 0],
                 width: 2.25,
                 dash: Some([8.0, 4.0]),
+                dots: false,
             },
         ];
         if any_input {
             let points = along(&field.input);
-            curves.insert(0, Curve { points, name: "input", colour: [178; 3], width: 2.0, dash: None });
+            curves.insert(
+                0,
+                Curve { points, name: "input", colour: [178; 3], width: 2.0, dash: None, dots: false },
+            );
         }
         let error = relative(field.truth.iter().copied(), field.prediction.iter().copied());
         let plot = Plot { curves, log: false, whole: false, x_name: "x", y_name: "" };

@@ -392,3 +392,21 @@ fn picture_of_pairs() {
     assert!(svg.contains(">0.0123<"));
     assert!(message(pairs(&folder.path("none"), "", &[])).ends_with("no pairs of images, nothing to draw"));
 }
+
+#[test]
+fn picture_of_predicted_numbers() {
+    let folder = Folder::new();
+    let points: Vec<(f64, f64)> =
+        (0..40).map(|i| (f64::from(i), f64::from(i) + f64::from(i % 5) - 2.0)).collect();
+    let one = |points| Scatter { name: "Test rows".into(), points };
+    assert!(scatters(&folder.path("scatter"), "A model", &[one(points.clone())]).is_ok());
+    let (svg, ..) = folder.look("scatter");
+    assert_eq!(svg.matches("<circle").count(), 40);
+    assert!(svg.contains("Test rows · RMSE 1.41") && svg.contains("stroke-dasharray"), "{svg}");
+    // One row, equal rows, and numbers that are none.
+    let nan = f64::NAN;
+    let odd = [vec![(1.0, 2.0)], vec![(3.0, 3.0); 5], vec![(1.0, nan), (2.0, 2.5)], vec![(nan, nan)]];
+    assert!(scatters(&folder.path("odd"), "", &odd.map(one)).is_ok());
+    folder.look("odd");
+    assert!(scatters(&folder.path("none"), "", &[]).is_err());
+}

@@ -13,14 +13,24 @@ use dittograd::device::MemoryReport;
 use dittograd::error::ErrorKind;
 use dittograd::prelude::*;
 use dittograd::train::{End, Event, Outcome};
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{FormattedDuration, ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The number of profiled steps, and of warm-up steps before them.
 const PROFILED_STEPS: u64 = 3;
 const WARM_UP_STEPS: u64 = 2;
+
+/// The result of a run.
+pub(super) struct Fitted {
+    pub(super) outcome: Outcome,
+    /// The step of the best evaluation, and its scores.
+    pub(super) best: Option<(u64, Scores)>,
+    /// The names of the files in its folder.
+    pub(super) files: Vec<String>,
+    pub(super) fingerprint: String,
+}
 
 /// Trains and evaluates. Everything on the device is freed on return.
 pub(super) fn fit(
@@ -29,7 +39,7 @@ pub(super) fn fit(
     device: &Device,
     command: &Train,
     out: &Out,
-) -> Answer<(Outcome, Vec<String>, String)> {
+) -> Answer<Fitted> {
     let Plan { spec, data, from, folder } = plan;
     let first = from.as_ref().map_or(0, |f| f.step);
     let board = match &folder {
@@ -81,10 +91,12 @@ pub(super) fn fit(
         _ => error.into(),
     })?;
     report.write_profile()?;
+    let best = outcome.progress.best.and_then(|best| report.best(best.step, outcome.folder.as_ref()));
     let fingerprint = params.fingerprint()?;
     let mut files = Vec::new();
     if let Some(folder) = &outcome.folder {
         if outcome.end != End::Stopped {
+            let _busy = out.busy("drawing pictures");
             super::report::pictures(folder, &spec, &net, device, &data)?;
         }
         files = folder.files();
@@ -104,7 +116,7 @@ pub(super) fn fit(
             || format!("step {at}: stopped, {since} evaluations without a better one"),
         );
     }
-    Ok((outcome, files, fingerprint))
+    Ok(Fitted { outcome, best, files, fingerprint })
 }
 
 /// Reports the events of a run.
@@ -116,8 +128,10 @@ struct Report<'a> {
     bar: ProgressBar,
     /// The first and the last step.
     range: [u64; 2],
-    start: Instant,
-    scores: String,
+    /// When the first step was done: it compiles kernels and says nothing about the others.
+    start: Option<Instant>,
+    /// The last better evaluation.
+    better: Option<(u64, Scores)>,
     /// Why a file could not be written.
     failed: Option<Fail>,
 }
@@ -132,21 +146,19 @@ impl<'a> Report<'a> {
     ) -> Report<'a> {
         let [first, steps] = range;
         let bar = if out.bar() { ProgressBar::new(steps) } else { ProgressBar::hidden() };
-        if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}") {
+        if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} {elapsed} {msg}") {
             bar.set_style(style);
         }
         bar.set_position(first);
-        let report = Report {
-            command,
-            device,
-            out,
-            board,
-            bar,
-            range,
-            start: Instant::now(),
-            scores: String::new(),
-            failed: None,
-        };
+        bar.set_message(match command.mode {
+            Mode::Compiled => "compiling the step",
+            Mode::Eager => "first step",
+        });
+        if out.bar() {
+            bar.enable_steady_tick(Duration::from_millis(200));
+        }
+        let report =
+            Report { command, device, out, board, bar, range, start: None, better: None, failed: None };
         report.profile_after(first);
         report
     }
@@ -168,6 +180,28 @@ impl<'a> Report<'a> {
         }
     }
 
+    /// What stands beside the bar: the loss, the speed, the memory and the time that is left.
+    fn message(&self, step: u64, loss: f32) -> String {
+        let live = bytes(self.device.memory().live);
+        let [first, steps] = self.range;
+        let done = step.saturating_sub(first + 1);
+        let seconds = self.start.map_or(0.0, |s| s.elapsed().as_secs_f64());
+        if done == 0 || seconds == 0.0 {
+            return format!("loss {loss:.4}, memory {live}");
+        }
+        let rate = done as f64 / seconds;
+        let left = Duration::try_from_secs_f64(steps.saturating_sub(step) as f64 / rate).unwrap_or_default();
+        format!("loss {loss:.4}, {rate:.0} a second, memory {live}, {} left", FormattedDuration(left))
+    }
+
+    /// The scores of the best evaluation, possibly from before a resume.
+    fn best(&self, step: u64, folder: Option<&RunFolder>) -> Option<(u64, Scores)> {
+        if let Some(better) = self.better.clone().filter(|b| b.0 == step) {
+            return Some(better);
+        }
+        task::scores_at(folder?.lines(), step).map(|scores| (step, scores))
+    }
+
     fn see(&mut self, event: &Event<'_>) -> Result<(), Error> {
         match self.tell(event) {
             Ok(()) => Ok(()),
@@ -185,6 +219,7 @@ impl<'a> Report<'a> {
         match event {
             Event::Step { step } => {
                 let step = *step;
+                self.start.get_or_insert_with(Instant::now);
                 self.profile_after(step);
                 if step == self.range[0] + WARM_UP_STEPS + PROFILED_STEPS {
                     self.write_profile()?;
@@ -203,15 +238,14 @@ impl<'a> Report<'a> {
                 }
                 if self.out.bar() {
                     self.bar.set_position(*step);
-                    let rate = (step - self.range[0]) as f64 / self.start.elapsed().as_secs_f64();
-                    let live = bytes(self.device.memory().live);
-                    let scores = &self.scores;
-                    self.bar
-                        .set_message(format!("loss {loss:.4}{scores}, {rate:.0} a second, memory {live}"));
+                    self.bar.set_message(self.message(*step, *loss));
                 }
             }
-            Event::Evaluated { step, loss, scores, .. } => {
-                if !self.out.bar() {
+            Event::Evaluated { step, loss, scores, is_best, .. } => {
+                if *is_best {
+                    self.better = Some((*step, (*scores).clone()));
+                }
+                let tell = || {
                     self.out.progress(
                         || {
                             let mut line = json!({"step": step, "loss": loss});
@@ -220,7 +254,8 @@ impl<'a> Report<'a> {
                         },
                         || format!("step {step} loss {loss:.6}, {}", task::text(scores)),
                     );
-                }
+                };
+                self.bar.suspend(tell);
                 if let Some(board) = &mut self.board {
                     for (name, value) in &scores.values {
                         let name = if name == "loss" { "loss/test".into() } else { format!("test/{name}") };
@@ -228,7 +263,6 @@ impl<'a> Report<'a> {
                     }
                     board.flush()?;
                 }
-                self.scores = format!(", {}", task::text(scores));
             }
             _ => {}
         }

@@ -5,8 +5,9 @@ mod fit;
 mod folder;
 mod report;
 
-use crate::models::{MAX_PARAMETERS, Model, Net, Task, name};
-use crate::out::{Out, bytes, warn};
+use crate::images::{MAX_SIDE, Size, parse_size, size_text};
+use crate::models::{Field, MAX_PARAMETERS, Model, Net, Task, name};
+use crate::out::{Busy, Out, bytes, table, warn};
 use crate::task::{self, Data, Scales, Source};
 use crate::{Answer, Fail, Global, fail};
 use clap::{Args, ValueEnum};
@@ -23,95 +24,105 @@ use std::sync::Arc;
 /// The name of the tokenizer's text in a checkpoint.
 pub(crate) const TOKENIZER: &str = "tokenizer";
 
-/// Train a model; the last line is the fingerprint of its parameters.
+/// Train a model; the last line is the fingerprint of its parameters. `dittograd train MODEL --help` adds the fields of its
+/// --config and its defaults.
 #[derive(Args)]
 pub(crate) struct Train {
     /// The model [with --resume: that of the checkpoint]
     #[arg(value_enum)]
     model: Option<Model>,
-    /// Run each op as it comes, or the whole step as one program; same bits
-    #[arg(long, value_enum, default_value = "compiled")]
-    mode: Mode,
-    /// Training steps [default: enough for the model's own data]
-    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
-    steps: Option<u64>,
-    /// Passes over the training rows, instead of steps
-    #[arg(long, conflicts_with = "steps", value_parser = clap::value_parser!(u64).range(1..))]
-    epochs: Option<u64>,
-    /// Rows in a batch [default: by the model, or all training rows if fewer]
-    #[arg(long, value_parser = positive)]
-    batch: Option<usize>,
-    /// Gradient accumulation: compute each batch in this many parts, which takes less memory [default: 1]
-    #[arg(long, value_parser = positive)]
-    accumulate: Option<usize>,
-    /// Learning rate [default: by the model]
-    #[arg(long, value_parser = rate, allow_negative_numbers = true)]
-    lr: Option<f64>,
-    /// How the learning rate changes from step to step [default: by the model]
-    #[arg(long, value_enum)]
-    schedule: Option<Curve>,
-    /// Warm-up: steps in which the learning rate grows to its maximum [default: 0]
-    #[arg(long)]
-    warmup: Option<u64>,
-    /// Update rule [default: adamw]
-    #[arg(long, value_enum)]
-    optimizer: Option<Rule>,
-    /// Weight decay [default: by the rule]
-    #[arg(long, value_parser = rate)]
-    weight_decay: Option<f64>,
-    /// Gradient clipping: the largest global norm of the gradients
-    #[arg(long, value_parser = rate)]
-    clip: Option<f64>,
-    /// Seed of the data, the split, the batches, the initial parameters and dropout [default: 7]
-    #[arg(long)]
-    seed: Option<u64>,
+
     /// Sizes of the hidden layers of an mlp [default: 64,64]
-    #[arg(long, value_delimiter = ',', value_parser = positive)]
+    #[arg(long, help_heading = "Model", value_delimiter = ',', value_parser = positive)]
     hidden: Option<Vec<usize>>,
-    /// Sizes of the model, as a JSON object; `inspect` shows what a trained one has
-    #[arg(long, value_name = "JSON")]
+    /// Sizes of the model, as a JSON object; `train MODEL --help` lists its fields
+    #[arg(long, help_heading = "Model", value_name = "JSON")]
     config: Option<String>,
+    /// Start from the parameters of a safetensors file, by their names, such as PyTorch's state dicts
+    #[arg(long, help_heading = "Model", value_name = "FILE")]
+    weights: Option<PathBuf>,
+
     /// A data set generated from the seed (spirals, digits, burgers, darcy, additions, …), or a file: .csv with numbers and a
-    /// class in the last column, .npz with x and y, .txt, or a folder with MNIST, CIFAR-10, or folders of PNG files
-    /// named by their class [default: by the model]
-    #[arg(long, value_name = "NAME|PATH")]
+    /// class, a number or a name, in the last column, .npz with x and y, .txt, or a folder with MNIST, CIFAR-10, or
+    /// folders of PNG and JPEG files named by their class [default: by the model]
+    #[arg(long, help_heading = "Data", value_name = "NAME|PATH")]
     data: Option<PathBuf>,
     /// Number of samples to generate
-    #[arg(long, value_parser = positive)]
+    #[arg(long, help_heading = "Data", value_parser = positive)]
     samples: Option<usize>,
     /// Points of the grid of fields, or tokens in a sample of text
-    #[arg(long, value_parser = positive)]
+    #[arg(long, help_heading = "Data", value_parser = positive)]
     grid: Option<usize>,
     /// Last columns of a CSV file that are numbers to predict, instead of a class
-    #[arg(long, value_parser = positive)]
+    #[arg(long, help_heading = "Data", value_parser = positive)]
     targets: Option<usize>,
+    /// Height and width that every image of a folder gets, by antialiased bilinear interpolation
+    #[arg(long, help_heading = "Data", value_name = "HxW", value_parser = parse_size)]
+    resize: Option<Size>,
     /// The tokens of a text: bytes; bpe:SIZE, a byte-pair encoding of SIZE tokens trained on the text; or a tokenizer.json,
     /// or a folder with it or with vocab.json and merges.txt [default: bytes]
-    #[arg(long, value_name = "bytes|bpe:SIZE|PATH")]
+    #[arg(long, help_heading = "Data", value_name = "bytes|bpe:SIZE|PATH")]
     tokenizer: Option<String>,
+
+    /// Training steps [default: enough for the model's own data]
+    #[arg(long, help_heading = "Training", value_parser = clap::value_parser!(u64).range(1..))]
+    steps: Option<u64>,
+    /// Passes over the training rows, instead of steps
+    #[arg(long, help_heading = "Training", conflicts_with = "steps", value_parser = clap::value_parser!(u64).range(1..))]
+    epochs: Option<u64>,
+    /// Rows in a batch [default: by the model, or all training rows if fewer]
+    #[arg(long, help_heading = "Training", value_parser = positive)]
+    batch: Option<usize>,
+    /// Gradient accumulation: compute each batch in this many parts, which takes less memory [default: 1]
+    #[arg(long, help_heading = "Training", value_parser = positive)]
+    accumulate: Option<usize>,
+    /// Seed of the data, the split, the batches, the initial parameters and dropout [default: 7]
+    #[arg(long, help_heading = "Training")]
+    seed: Option<u64>,
     /// Steps between evaluations and checkpoints [default: a tenth of all]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, help_heading = "Training", value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     eval_every: Option<u64>,
     /// Early stopping: end after this many evaluations in a row without a better one
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, help_heading = "Training", value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     patience: Option<u64>,
+    /// Run each op as it comes, or the whole step as one program; same bits
+    #[arg(long, help_heading = "Training", value_enum, default_value = "compiled")]
+    mode: Mode,
+
+    /// Update rule [default: adamw]
+    #[arg(long, help_heading = "Optimizer", value_enum)]
+    optimizer: Option<Rule>,
+    /// Learning rate [default: by the model]
+    #[arg(long, help_heading = "Optimizer", value_parser = rate, allow_negative_numbers = true)]
+    lr: Option<f64>,
+    /// How the learning rate changes from step to step [default: by the model]
+    #[arg(long, help_heading = "Optimizer", value_enum)]
+    schedule: Option<Curve>,
+    /// Warm-up: steps in which the learning rate grows to its maximum [default: 0]
+    #[arg(long, help_heading = "Optimizer")]
+    warmup: Option<u64>,
+    /// Weight decay [default: by the rule]
+    #[arg(long, help_heading = "Optimizer", value_parser = rate)]
+    weight_decay: Option<f64>,
+    /// Gradient clipping: the largest global norm of the gradients
+    #[arg(long, help_heading = "Optimizer", value_parser = rate)]
+    clip: Option<f64>,
+
     /// Folder for checkpoint, measurements and pictures, or `none` [default: a new one in runs/, or in DITTOGRAD_RUNS]
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, help_heading = "Run and files", value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Start from the parameters of a safetensors file, by their names, such as PyTorch's state dicts
-    #[arg(long, value_name = "FILE", conflicts_with = "resume")]
-    weights: Option<PathBuf>,
-    /// Continue from a checkpoint, or from the one in a folder, to the same bits as without the interruption
-    #[arg(long, value_name = "PATH")]
+    /// Continue from a checkpoint, or from the one in a folder, to the same bits as without the interruption. Options of
+    /// the run may be repeated; only --steps, --epochs, --eval-every and --patience may change
+    #[arg(long, help_heading = "Run and files", value_name = "PATH")]
     resume: Option<PathBuf>,
     /// Also write event files for TensorBoard into the folder
-    #[arg(long)]
+    #[arg(long, help_heading = "Run and files")]
     tensorboard: bool,
     /// Time every op of a few steps, and write them as a trace for ui.perfetto.dev
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, help_heading = "Run and files", value_name = "FILE")]
     profile: Option<PathBuf>,
     /// Watch the memory: print it every N steps, and warn if it grows from step to step
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, help_heading = "Run and files", value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     memory: Option<u64>,
 }
 
@@ -175,6 +186,12 @@ pub(crate) struct Spec {
     pub(crate) config: Value,
     pub(crate) data: Source,
     pub(crate) scales: Scales,
+    /// Names of the classes, if they have names.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) class_names: Option<Vec<String>>,
+    /// The shape of one input; runs of earlier versions have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) input: Option<Vec<usize>>,
     steps: u64,
     batch: usize,
     accumulate: usize,
@@ -204,6 +221,24 @@ fn usual(model: Model) -> (u64, usize, f64, Curve) {
         Model::Fno2d => (1000, 16, 2e-3, Curve::OneCycle),
         Model::Autoencoder => (800, 64, 2e-3, Curve::OneCycle),
     }
+}
+
+/// The fields of the configuration of a model and its defaults, for the help.
+pub(crate) fn model_help(model: Model) -> String {
+    let name_of = model.name();
+    let (steps, batch, lr, schedule) = usual(model);
+    let field = |(field, default, meaning): &Field| {
+        let default = default.unwrap_or("by the data");
+        vec![format!("  {field}"), format!("{meaning} [default: {default}]")]
+    };
+    let fields: Vec<Vec<String>> = model.fields().iter().map(field).collect();
+    format!(
+        "Fields of --config for {name_of}:\n{}\n\nDefaults of {name_of}:\n  --data {} --steps {steps} --batch {batch} --lr {lr} \
+         --schedule {} --optimizer adamw",
+        table(&fields),
+        model.data(),
+        name(&schedule),
+    )
 }
 
 impl Spec {
@@ -260,6 +295,17 @@ impl Spec {
                 return fail(format!("--{name} {value}: use a finite number from {least}"));
             }
         }
+        if let Some(size) = self.data.resize
+            && !size.iter().all(|n| (1..=MAX_SIDE).contains(n))
+        {
+            return fail(format!("--resize {}: use sizes from 1 to {MAX_SIDE}", size_text(size)));
+        }
+        if let (Some(names), Task::Classes, Some(classes)) =
+            (&self.class_names, self.task, self.config.get("classes").and_then(Value::as_u64))
+            && names.len() as u64 != classes
+        {
+            return fail(format!("there are {} names for {classes} classes", names.len()));
+        }
         let Spec { batch, accumulate, .. } = self;
         if !batch.is_multiple_of(*accumulate) {
             return fail(format!(
@@ -267,6 +313,12 @@ impl Spec {
             ));
         }
         Ok(())
+    }
+
+    /// A class by its name, or by its number if it has none.
+    pub(crate) fn class_name(&self, class: usize) -> String {
+        let name = self.class_names.as_ref().and_then(|names| names.get(class));
+        name.cloned().unwrap_or_else(|| class.to_string())
     }
 
     /// Errors unless this is the data that the checkpoint's run was trained and evaluated on.
@@ -321,8 +373,80 @@ struct Plan {
 }
 
 impl Train {
+    /// The JSON object of `--config`.
+    fn given_config(&self) -> Answer<Value> {
+        let Some(text) = &self.config else { return Ok(json!({})) };
+        serde_json::from_str(text).or_else(|e| fail(format!("--config {text}: {e}; use a JSON object")))
+    }
+
+    /// The number of steps from `--steps` or `--epochs`.
+    fn asked_steps(&self, rows: usize, batch: usize) -> Option<u64> {
+        let steps_of = |epochs: u64| epochs.saturating_mul((rows / batch.max(1)) as u64);
+        self.epochs.map(steps_of).or(self.steps)
+    }
+
+    /// Errors if an option that defines a run is given and has another value than in the run. The number of steps, the
+    /// evaluation interval and the patience may change.
+    fn check_same(&self, run: &Spec) -> Answer<()> {
+        let text = |value: &dyn std::fmt::Display| Some(value.to_string());
+        let list = |sizes: &[usize]| sizes.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
+        let layers = |sizes: &Value| -> Option<String> {
+            let sizes: Vec<usize> = Vec::deserialize(sizes).ok()?;
+            Some(list(sizes.get(1..sizes.len().saturating_sub(1))?))
+        };
+        let has_tokens = run.data.tokenizer.clone().unwrap_or_else(|| "bytes".into());
+        let all = [
+            ("model", self.model.map(|m| m.name()), text(&run.model.name())),
+            ("--hidden", self.hidden.as_deref().map(list), layers(&run.config["sizes"])),
+            (
+                "--weights",
+                self.weights.as_ref().map(|w| w.to_string_lossy().into_owned()),
+                run.weights.clone(),
+            ),
+            ("--samples", self.samples.and_then(|v| text(&v)), run.data.samples.and_then(|v| text(&v))),
+            ("--grid", self.grid.and_then(|v| text(&v)), run.data.grid.and_then(|v| text(&v))),
+            ("--targets", self.targets.and_then(|v| text(&v)), run.data.targets.and_then(|v| text(&v))),
+            ("--resize", self.resize.map(size_text), run.data.resize.map(size_text)),
+            ("--tokenizer", self.tokenizer.clone(), Some(has_tokens)),
+            ("--batch", self.batch.and_then(|v| text(&v)), text(&run.batch)),
+            ("--accumulate", self.accumulate.and_then(|v| text(&v)), text(&run.accumulate)),
+            ("--seed", self.seed.and_then(|v| text(&v)), text(&run.seed)),
+            ("--optimizer", self.optimizer.map(|o| name(&o)), Some(name(&run.optimizer))),
+            ("--lr", self.lr.and_then(|v| text(&v)), text(&run.lr)),
+            ("--schedule", self.schedule.map(|c| name(&c)), Some(name(&run.schedule))),
+            ("--warmup", self.warmup.and_then(|v| text(&v)), text(&run.warmup)),
+            (
+                "--weight-decay",
+                self.weight_decay.and_then(|v| text(&v)),
+                run.weight_decay.and_then(|v| text(&v)),
+            ),
+            ("--clip", self.clip.and_then(|v| text(&v)), run.clip.and_then(|v| text(&v))),
+        ];
+        let mut other: Vec<String> = Vec::new();
+        for (option, given, has) in all {
+            if let Some(given) = given.filter(|g| Some(g) != has.as_ref()) {
+                let has = has.unwrap_or_else(|| "none".into());
+                other.push(format!("{option} {given}: the run has {has}"));
+            }
+        }
+        for (field, given) in self.given_config()?.as_object().into_iter().flatten() {
+            let has = run.config.get(field).unwrap_or(&Value::Null);
+            // 0 and 0.0 are one number.
+            if given != has && (given.as_f64().is_none() || given.as_f64() != has.as_f64()) {
+                other.push(format!("--config {{\"{field}\":{given}}}: the run has {has}"));
+            }
+        }
+        match other.is_empty() {
+            true => Ok(()),
+            false => fail(format!(
+                "{}; leave out what differs, or start another run without --resume",
+                other.join("; ")
+            )),
+        }
+    }
+
     /// A new run.
-    fn anew(&self) -> Answer<Plan> {
+    fn anew(&self, busy: &Busy) -> Answer<Plan> {
         let Some(model) = self.model else {
             return fail("train what? name a model, or a checkpoint with --resume (see train --help)");
         };
@@ -340,37 +464,32 @@ impl Train {
             samples: self.samples,
             grid: self.grid,
             targets: self.targets,
+            resize: self.resize,
             seed,
             tokenizer: None,
             tokens: None,
         };
         if let Some(choice) = &self.tokenizer {
+            busy.now("making the tokenizer");
             source.tokenize(model, choice)?;
         }
-        let data = source.load(model)?;
-        let given: Value = match &self.config {
-            None => json!({}),
-            Some(text) => match serde_json::from_str(text) {
-                Ok(value) => value,
-                Err(e) => return fail(format!("--config {text}: {e}; use a JSON object")),
-            },
-        };
+        let data = source.load(model, busy)?;
+        let given = self.given_config()?;
         let config = model.config(&data.train, self.hidden.as_deref().unwrap_or(&[64, 64]), &given)?;
         let rows = data.train.rows();
         let batch = self.batch.unwrap_or(batch.min(rows));
         if batch > rows {
             return fail(format!("--batch {batch}: there are {rows} training rows"));
         }
-        let steps = match self.epochs {
-            Some(epochs) => epochs.saturating_mul((rows / batch) as u64),
-            None => self.steps.unwrap_or(steps),
-        };
+        let steps = self.asked_steps(rows, batch).unwrap_or(steps);
         let spec = Spec {
             model,
             task: model.task(&data.train),
             config,
             data: source,
             scales: data.scales.clone(),
+            class_names: data.train.class_names().map(<[String]>::to_vec),
+            input: Some(data.train.x().shape().dims()[1..].to_vec()),
             steps,
             batch,
             accumulate: self.accumulate.unwrap_or(1),
@@ -391,7 +510,7 @@ impl Train {
 
     /// A run that continues from a checkpoint. If it continues in its own folder, its state is read while holding the
     /// folder's lock. Any other file is only read, and the run continues in a new folder.
-    fn again(&self, path: &Path) -> Answer<Plan> {
+    fn again(&self, path: &Path, busy: &Busy) -> Answer<Plan> {
         let file = checkpoint_file(path);
         let home = file.parent().filter(|_| file.file_name() == Some(OsStr::new(CHECKPOINT)));
         let home = home.map(|h| if h.as_os_str().is_empty() { Path::new(".") } else { h });
@@ -409,43 +528,22 @@ impl Train {
             None => Checkpoint::load(&file)?,
         };
         let mut spec = Spec::of(&checkpoint, &file)?;
-        // Only the number of steps and the evaluation interval may change; anything else would be another run.
-        let same = |is_same: Option<bool>, option: &str| match is_same {
-            Some(false) => {
-                fail(format!("--{option} is another than that of {}; leave it out", file.display()))
-            }
-            _ => Ok(()),
-        };
-        same(self.model.map(|m| m == spec.model), "model")?;
-        same(self.batch.map(|b| b == spec.batch), "batch")?;
-        same(self.accumulate.map(|a| a == spec.accumulate), "accumulate")?;
-        same(self.lr.map(|l| l == spec.lr), "lr")?;
-        same(self.schedule.map(|s| s == spec.schedule), "schedule")?;
-        same(self.warmup.map(|w| w == spec.warmup), "warmup")?;
-        same(self.optimizer.map(|o| o == spec.optimizer), "optimizer")?;
-        same(self.weight_decay.map(|w| Some(w) == spec.weight_decay), "weight-decay")?;
-        same(self.clip.map(|c| Some(c) == spec.clip), "clip")?;
-        same(self.seed.map(|s| s == spec.seed), "seed")?;
-        same(self.samples.map(|s| Some(s) == spec.data.samples), "samples")?;
-        same(self.grid.map(|g| Some(g) == spec.data.grid), "grid")?;
-        same(self.targets.map(|t| Some(t) == spec.data.targets), "targets")?;
-        let asked = self.tokenizer.as_deref().filter(|t| *t != "bytes");
-        same(self.tokenizer.as_ref().map(|_| asked == spec.data.tokenizer.as_deref()), "tokenizer")?;
-        same(self.hidden.as_ref().map(|_| false), "hidden")?;
-        same(self.config.as_ref().map(|_| false), "config")?;
-        same(self.epochs.map(|_| false), "epochs")?;
+        self.check_same(&spec)?;
         if let Some(moved) = &self.data {
             spec.data.name = moved.to_string_lossy().into_owned();
             spec.data.path = Some(moved.clone());
         }
-        let data = spec.data.load(spec.model)?;
+        let data = spec.data.load(spec.model, busy)?;
         spec.check_data(&data, &checkpoint)?;
-        spec.steps = self.steps.unwrap_or(spec.steps);
+        spec.steps = self.asked_steps(data.train.rows(), spec.batch).unwrap_or(spec.steps);
         spec.eval_every = self.eval_every.unwrap_or(spec.eval_every);
         spec.patience = self.patience.or(spec.patience);
         if checkpoint.step > spec.steps {
             let steps = checkpoint.step;
-            return fail(format!("--steps {}: the checkpoint has {steps} steps behind it", spec.steps));
+            return fail(format!(
+                "--steps {}: the run has made {steps} steps already; use as many or more",
+                spec.steps
+            ));
         }
         spec.check()?;
         Ok(Plan { spec, data, from: Some(checkpoint), folder })
@@ -464,17 +562,19 @@ impl Train {
 
     /// Runs the command.
     pub(crate) fn run(&self, global: &Global, out: &Out) -> Answer {
+        let busy = out.busy("looking for devices");
         let device = global.device()?;
         let mut plan = match &self.resume {
-            None => self.anew()?,
-            Some(path) => self.again(path)?,
+            None => self.anew(&busy)?,
+            Some(path) => self.again(path, &busy)?,
         };
+        busy.now("building the model");
         // Errors about the model appear before the folder is created.
         let built = match &plan.from {
             Some(from) => plan.spec.net_of(from, &device)?,
             None => plan.spec.net(&device, MAX_PARAMETERS)?,
         };
-        if let Some(weights) = &self.weights {
+        if let (Some(weights), None) = (&self.weights, &plan.from) {
             built.0.load(weights)?;
         }
         if plan.folder.is_none() {
@@ -484,6 +584,7 @@ impl Train {
             // For other programs and other runs; this one has it in its checkpoint.
             atomic::write(folder.path().join("tokenizer.json"), tokenizer.to_json().as_bytes())?;
         }
+        drop(busy);
         if self.memory.is_some() {
             device.watch_with(warn);
         }
@@ -504,7 +605,8 @@ impl Train {
             },
         );
         let (optimizer, parameters) = (name(&plan.spec.optimizer), built.0.numel());
-        let (end, files, fingerprint) = fit::fit(plan, built, &device, self, out)?;
+        let fit::Fitted { outcome: end, best, files, fingerprint } =
+            fit::fit(plan, built, &device, self, out)?;
         let memory = device.memory();
         let numerics = device.numerics().to_string();
         let Times { first_step, steps, evaluations, files: saving } = end.times;
@@ -522,6 +624,10 @@ impl Train {
             if let Some(scores) = &end.scores {
                 task::put(scores, &mut last);
             }
+            if let Some((step, scores)) = &best {
+                last["best"] = json!({"step": step});
+                task::put(scores, &mut last["best"]);
+            }
             last["fingerprint"] = json!(fingerprint);
             out.line(&last.to_string())?;
             return Ok(!is_cut);
@@ -536,6 +642,9 @@ impl Train {
         }
         if let Some(scores) = &end.scores {
             out.line(&task::text(scores))?;
+        }
+        if let (Some((step, scores)), true) = (&best, out.chatty()) {
+            out.line(&format!("best at step {step}: {}", task::text(scores)))?;
         }
         if out.chatty() {
             let (peak, live) = (bytes(memory.peak), memory.live);

@@ -3,7 +3,7 @@
 use super::Spec;
 use crate::Answer;
 use crate::models::{Net, Task};
-use crate::picture::{self, Field, Line, MapRow, Panel, Tile};
+use crate::picture::{self, Field, Line, MapRow, Panel, Scatter, Tile};
 use crate::task::{Data, best, predict, relative, spelled};
 use dittograd::data::Dataset;
 use dittograd::io::atomic;
@@ -17,6 +17,9 @@ const MAPS: usize = 3;
 const TILES: usize = 40;
 const PAIRS: usize = 10;
 const TEXTS: usize = 20;
+/// Rows and columns of numbers shown against the truth.
+const DOTS: usize = 1000;
+const SCATTERS: usize = 6;
 /// Tokens of the prompt, and of the text generated after it.
 const PROMPT: usize = 16;
 const WRITTEN: usize = 400;
@@ -51,8 +54,9 @@ pub(super) fn pictures(
             let tile = |(i, (row, label)): (usize, (&[f32], &u32))| {
                 let class = best(row);
                 let right = class == Some(*label as usize);
-                let said = class.map_or_else(|| "?".into(), |c| c.to_string());
-                let label = if right { said } else { format!("{said} (is {label})") };
+                let said = class.map_or_else(|| "?".into(), |c| spec.class_name(c));
+                let label =
+                    if right { said } else { format!("{said} (is {})", spec.class_name(*label as usize)) };
                 Ok(Tile { label, right: Some(right), ..image(x.num()?, i) })
             };
             let tiles = rows.enumerate().map(tile).collect::<Answer<Vec<_>>>()?;
@@ -72,8 +76,28 @@ pub(super) fn pictures(
             let text = written(spec, net, &data.test)?;
             Ok(atomic::write(path("samples.txt"), text.as_bytes())?)
         }
-        Task::Classes | Task::Numbers | Task::Itself => Ok(()),
+        Task::Numbers => {
+            let (x, y) = first(DOTS)?;
+            let out = data.scales.outputs(predict(device, eval.as_ref(), &x)?)?;
+            scatters(&path("prediction"), &title, &data.scales.outputs(y.num()?.clone())?, &out)
+        }
+        Task::Classes | Task::Itself => Ok(()),
     }
+}
+
+/// Draws predictions of numbers against the truth, a plot for each of the first few columns.
+fn scatters(path: &std::path::Path, title: &str, y: &Tensor<f32>, out: &Tensor<f32>) -> Answer<()> {
+    let columns = y.shape().last();
+    let column = |c: usize| {
+        let of = |t: &Tensor<f32>| {
+            t.data().iter().skip(c).step_by(columns).map(|v| f64::from(*v)).collect::<Vec<_>>()
+        };
+        Scatter {
+            name: if columns == 1 { "Test rows".into() } else { format!("Target {c} of test rows") },
+            points: of(y).into_iter().zip(of(out)).collect(),
+        }
+    };
+    picture::scatters(path, title, &(0..columns.min(SCATTERS)).map(column).collect::<Vec<_>>())
 }
 
 /// Draws losses and measures against the step.

@@ -37,8 +37,7 @@ fn tokens_are_whole_numbers_and_data_that_is_gone_has_a_shape_still() {
     std::fs::write(here.join("a.csv"), "a,b,c\n1,2,0\n2,1,1\n3,3,0\n4,1,1\n0,5,0\n1,1,1\n").unwrap();
     answer(here, "train mlp --data a.csv --hidden 4 --batch 2 --steps 1 --out rows --device cpu");
     std::fs::remove_file(here.join("a.csv")).unwrap();
-    refused(here, "export rows", "--shape");
-    let json = answer(here, "export rows --shape 2 --json");
+    let json = answer(here, "export rows --json");
     assert_eq!(serde_json::from_str::<Value>(&json).unwrap()["inputs"][0]["shape"], json!([1, 2]));
     refused(here, "export rows --shape 3", "");
 }

@@ -146,7 +146,7 @@ fn what_is_no_such_file_is_one_line_and_exit_2() {
     let name =
         format!(r#"{{"{}":{{"dtype":"F32","shape":[9],"data_offsets":[0,4]}}}}"#, "x\\n".repeat(1 << 18));
     put(&header(&name), "tensor `x\\nx\\n");
-    refused(here.path(), "is a folder");
+    refused(here.path(), "is a folder without a run: it has no checkpoint.safetensors");
     refused(&here.path().join("none"), "No such file");
     if cfg!(unix) {
         refused(Path::new("/dev/zero"), "is not a regular file");

@@ -6,8 +6,10 @@ mod commands;
 #[cfg(unix)]
 mod environment;
 mod export;
+mod images;
 mod inspect;
 mod program;
+mod resume;
 #[cfg(unix)]
 mod runs;
 #[cfg(unix)]

@@ -146,13 +146,13 @@ fn predictions_of_files() {
     good(home.path(), "train mlp --data classes.csv --steps 3 --batch 8 --device cpu --out c");
     write("inputs.csv", "a,b\n1,2\n3,4\n");
     let run1 = good(home.path(), "predict c --data inputs.csv --device cpu");
-    assert_eq!(run1.out.lines().next(), Some("class,y0,y1"));
+    assert_eq!(run1.out.lines().next(), Some("class,probability,y0,y1"));
     assert_eq!(run1.out.lines().count(), 3, "{}", run1.out);
     good(home.path(), "predict c --data inputs.csv --device cpu --out p.npy");
     let npy = dittograd::io::read_npy(home.path().join("p.npy")).unwrap();
     assert_eq!(npy.shape().dims(), [2, 2]);
     let cells: Vec<f32> =
-        run1.out.lines().nth(2).unwrap().split(',').skip(1).map(|c| c.parse().unwrap()).collect();
+        run1.out.lines().nth(2).unwrap().split(',').skip(2).map(|c| c.parse().unwrap()).collect();
     assert_eq!(npy.num().unwrap().data()[2..], cells[..]);
 
     for (class, shade) in ["bright", "dark"].into_iter().zip([200u8, 30]) {
@@ -316,9 +316,12 @@ fn bad_input_is_one_line_and_nothing_is_lost() {
         ("train --resume nothing", "nothing"),
         ("train --resume cut.safetensors", "cut.safetensors"),
         ("train --resume flipped.safetensors", "flipped.safetensors"),
-        ("train --resume kept --lr 3", "--lr is another"),
-        ("train --resume kept --steps 1", "has 2 steps behind it"),
-        ("train cnn --resume kept", "--model is another"),
+        (
+            "train --resume kept --lr 3",
+            "--lr 3: the run has 0.01; leave out what differs, or start another run",
+        ),
+        ("train --resume kept --steps 1", "--steps 1: the run has made 2 steps already"),
+        ("train cnn --resume kept", "model cnn: the run has mlp"),
         ("train mlp --tokenizer bpe:300", "--tokenizer is for gpt and mamba on a file of text"),
         ("train gpt --tokenizer bpe:300", "on a file of text"),
         ("train gpt --data scores.npz --tokenizer bpe:300", "on a file of text"),
@@ -335,11 +338,17 @@ fn bad_input_is_one_line_and_nothing_is_lost() {
         ("train gpt --data file --tokenizer folder", "folder: has no tokenizer.json, and not both"),
         ("train gpt --data file --tokenizer broken.npz", "broken.npz: is no JSON"),
         ("train gpt --data file --tokenizer kept/checkpoint.safetensors", "is not UTF-8 text"),
-        ("train --resume kept --tokenizer bpe:300", "--tokenizer is another"),
+        ("train --resume kept --tokenizer bpe:300", "--tokenizer bpe:300: the run has bytes"),
         ("predict nothing", "nothing"),
         ("predict kept --data empty.csv", "is empty"),
         ("predict kept --data nothing.npy", "nothing.npy"),
         ("predict kept --prompt x", "only gpt and mamba write"),
+        ("predict kept --data image.png", "image.png: mlp takes no images"),
+        ("predict kept --data folder", "folder: holds no PNG or JPEG files"),
+        ("predict kept --data square.npz", "square.npz: has rows of shape [8, 8, 2]; this mlp takes [2]"),
+        ("train mlp --resize 8x8", "--resize is for folders of images; spirals is made in its size"),
+        ("train mlp --data some.csv --resize 8x8", "--resize is for folders of images; some.csv is a file"),
+        ("train mlp --resize 8", "use HxW"),
         ("predict kept --data file", "file"),
         ("predict kept --data some.csv --out file/p.npy", "file/p.npy: Not a directory"),
         ("predict kept --data some.csv --out folder", "folder: is a folder, not a file"),
