@@ -53,6 +53,7 @@ impl Part {
 
 /// `samples` different additions of a part: tokens `(N, 8)`, next tokens `(N, 8)`, 12 classes. The seed decides the
 /// split into parts and the order. Errors if there are not as many.
+#[track_caller]
 pub fn additions(seed: u64, samples: usize, part: Part) -> Result<Dataset> {
     if samples == 0 || samples > part.lines() {
         let why = format!("got {samples}, use 1 to {}, the additions of the part", part.lines());
@@ -98,6 +99,7 @@ fn line(a: u32, b: u32) -> [u32; LINE] {
 }
 
 /// The tokens of the question `a+b=`. Errors unless both numbers are from 10 to 99.
+#[track_caller]
 pub fn question(a: u32, b: u32) -> Result<Vec<u32>> {
     if !NUMBERS.contains(&a) || !NUMBERS.contains(&b) {
         return Err(Error::argument("additions", "numbers", format!("{a} and {b}: use 10 to 99")));
@@ -112,6 +114,7 @@ pub fn answer(tokens: &[u32]) -> Option<u32> {
 }
 
 /// The tokens of a text. Errors at a character that is not in [`VOCABULARY`].
+#[track_caller]
 pub fn encode(text: &str) -> Result<Vec<u32>> {
     let token = |(i, c): (usize, char)| {
         VOCABULARY.find(c).map(|t| t as u32).ok_or_else(|| {

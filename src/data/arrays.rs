@@ -11,12 +11,14 @@ use std::path::Path;
 /// arrays are ignored. Floats are numbers, integers are indices (see [`read_npy`](crate::io::read_npy)). If the targets
 /// are indices, the number of classes is the largest one plus one, or the value of the array `classes`. The data set is
 /// named after the file.
+#[track_caller]
 pub fn npz(path: impl AsRef<Path>) -> Result<Dataset> {
     let path = path.as_ref();
     of(path, read_npz(path)?)
 }
 
 /// Like [`npz`], with a test part of the same classes if there are arrays `x_test` and `y_test`.
+#[track_caller]
 pub fn npz_parts(path: impl AsRef<Path>) -> Result<(Dataset, Option<Dataset>)> {
     let path = path.as_ref();
     let (tests, mut arrays): (Vec<_>, Vec<_>) =
@@ -46,6 +48,7 @@ fn classes_of(y: &Tensor<u32>) -> u32 {
     y.data().iter().filter(|c| **c != IGNORE).max().map_or(1, |c| c + 1)
 }
 
+#[track_caller]
 fn of(path: &Path, mut arrays: Vec<(String, AnyTensor)>) -> Result<Dataset> {
     let names: Vec<String> = arrays.iter().map(|(n, _)| format!("`{n}`")).collect();
     let mut find = |name: &str| {

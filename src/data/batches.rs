@@ -17,6 +17,7 @@ pub struct Batches {
 
 impl Batches {
     /// Batches of `size` rows. Errors if that is 0 or more rows than there are.
+    #[track_caller]
     pub fn new(data: Dataset, size: usize, seed: u64) -> Result<Batches> {
         if !(1..=data.rows()).contains(&size) {
             let why = format!("got {size}, use 1 to {}, the rows of {}", data.rows(), data.name());
@@ -46,6 +47,7 @@ impl Batches {
     }
 
     /// The batch of a step, counted from 0. It depends only on data, size, seed and step, not on earlier calls.
+    #[track_caller]
     pub fn batch(&mut self, step: u64) -> Result<Samples> {
         let per_epoch = self.per_epoch() as u64;
         let (epoch, at) = (step / per_epoch, (step % per_epoch) as usize * self.size);

@@ -24,6 +24,7 @@ const STEPS: f64 = 64.0;
 
 /// `samples` solutions of `u_t + u u_x = 0.1 u_xx`, periodic on `[0, 1)`. Inputs `(N, grid, 2)` are the initial field
 /// and the position `x`; targets `(N, grid, 1)` are the field at time 1. See [`burgers_with`].
+#[track_caller]
 pub fn burgers(seed: u64, samples: usize, grid: usize) -> Result<Dataset> {
     burgers_with(VISCOSITY, seed, samples, grid)
 }
@@ -34,6 +35,7 @@ pub fn burgers(seed: u64, samples: usize, grid: usize) -> Result<Dataset> {
 /// of a field never changes), up to the 85th wave. They are solved in f64 on at least 256 points by a pseudo-spectral
 /// method with the 2/3 rule against aliasing, an integrating factor and fourth-order Runge–Kutta steps. The same sample
 /// on another `grid`, a power of two from 4 to 8192, is the same field at other points.
+#[track_caller]
 pub fn burgers_with(viscosity: f64, seed: u64, samples: usize, grid: usize) -> Result<Dataset> {
     let _strict = environment::enter();
     if !(0.001..=10.0).contains(&viscosity) {

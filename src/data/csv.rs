@@ -12,7 +12,7 @@
 //! quote to the end of the file and skips blank lines, all without an error.
 
 use super::{Dataset, MAX_CLASSES};
-use crate::error::{Error, Result};
+use crate::error::{Error, Located, Result};
 use crate::io::bytes::{file_name, read_text};
 use crate::io::shown;
 use crate::numerics::environment;
@@ -24,44 +24,53 @@ use std::fmt::Write;
 use std::path::Path;
 
 /// Reads a data set for classification from a file. It is named after the file.
+#[track_caller]
 pub fn csv(path: impl AsRef<Path>) -> Result<Dataset> {
     let path = path.as_ref();
-    parse(path, &read_text("csv", path)?, Targets::Class)
+    parse(path, &read_text("csv", path)?, Targets::Class).located()
 }
 
 /// Reads a data set for regression from a file of numbers. The last `targets` columns are the targets `(N, targets)`.
 /// The other rules are those of [`csv`].
+#[track_caller]
 pub fn csv_regression(path: impl AsRef<Path>, targets: usize) -> Result<Dataset> {
     let path = path.as_ref();
-    parse(path, &read_text("csv", path)?, Targets::Numbers(targets))
+    parse(path, &read_text("csv", path)?, Targets::Numbers(targets)).located()
 }
 
 /// Reads a table of numbers without a class column, by the rules of [`csv`]: `(N, columns)`.
+#[track_caller]
 pub fn csv_table(path: impl AsRef<Path>) -> Result<Tensor<f32>> {
     let path = path.as_ref();
-    table(path, &read_text("csv", path)?, Targets::None).map(|table| table.x)
+    table(path, &read_text("csv", path)?, Targets::None).map(|table| table.x).located()
 }
 
 /// Reads the inputs of a model, `(N, features)`, from a file that has `features` columns, or `targets` further ones, which
 /// are not looked at. The other rules are those of [`csv`].
+#[track_caller]
 pub fn csv_inputs(path: impl AsRef<Path>, features: usize, targets: usize) -> Result<Tensor<f32>> {
     let path = path.as_ref();
-    table(path, &read_text("csv", path)?, Targets::Skipped { features, targets }).map(|table| table.x)
+    table(path, &read_text("csv", path)?, Targets::Skipped { features, targets })
+        .map(|table| table.x)
+        .located()
 }
 
 /// Reads a data set from text, by the rules of [`csv`]; `name` stands for the file in errors.
+#[track_caller]
 pub fn parse_csv(name: &str, text: &str) -> Result<Dataset> {
-    parse(Path::new(name), text, Targets::Class)
+    parse(Path::new(name), text, Targets::Class).located()
 }
 
 /// Reads a data set from text, by the rules of [`csv_regression`]; `name` stands for the file in errors.
+#[track_caller]
 pub fn parse_csv_regression(name: &str, text: &str, targets: usize) -> Result<Dataset> {
-    parse(Path::new(name), text, Targets::Numbers(targets))
+    parse(Path::new(name), text, Targets::Numbers(targets)).located()
 }
 
 /// The data set as text that [`parse_csv`] or [`parse_csv_regression`] reads back to the same bits. Classes are written as
 /// numbers, without their names. Errors
 /// unless it has inputs `(N, F)` that are numbers, and classes `(N)` or numbers `(N, K)` as targets.
+#[track_caller]
 pub fn print_csv(data: &Dataset) -> Result<String> {
     let (x, rank) = (data.x().num()?, data.y().shape().rank());
     let fits = x.shape().rank() == 2 && rank == if matches!(data.y(), AnyTensor::Idx(_)) { 1 } else { 2 };
@@ -148,6 +157,7 @@ struct Table {
     values: Vec<f32>,
 }
 
+#[track_caller]
 fn parse(path: &Path, text: &str, targets: Targets) -> Result<Dataset> {
     let _strict = environment::enter();
     if matches!(targets, Targets::Numbers(0)) {
@@ -167,6 +177,7 @@ fn parse(path: &Path, text: &str, targets: Targets) -> Result<Dataset> {
     }
 }
 
+#[track_caller]
 fn table(path: &Path, text: &str, targets: Targets) -> Result<Table> {
     let _strict = environment::enter();
     let fail = |why: String| Error::file("csv", path, why);
@@ -246,6 +257,7 @@ struct Classes {
 
 impl Classes {
     /// Adds the class of a row. The first one decides whether classes are numbers or names.
+    #[track_caller]
     fn push(&mut self, cell: &str) -> std::result::Result<(), String> {
         let is_number = cell.parse::<f64>().is_ok();
         if self.names.is_empty() && (is_number || !self.of_rows.is_empty()) {
@@ -281,6 +293,7 @@ impl Classes {
     }
 }
 
+#[track_caller]
 fn number(cell: &str) -> std::result::Result<f32, &'static str> {
     match cell.parse::<f32>() {
         Ok(v) if v.is_finite() => Ok(v),
@@ -289,6 +302,7 @@ fn number(cell: &str) -> std::result::Result<f32, &'static str> {
     }
 }
 
+#[track_caller]
 fn class(cell: &str) -> std::result::Result<u32, String> {
     let want = format!("a class is a whole number from 0 to {}", MAX_CLASSES - 1);
     match cell.parse::<u32>() {
@@ -299,6 +313,7 @@ fn class(cell: &str) -> std::result::Result<u32, String> {
 }
 
 /// Splits a line into trimmed cells. An error has the column and the reason.
+#[track_caller]
 fn cells(line: &str) -> std::result::Result<Vec<Cow<'_, str>>, (usize, &'static str)> {
     let mut cells = Vec::new();
     let mut rest = line;

@@ -22,6 +22,7 @@ const MAX_GRID: usize = 128;
 /// covariance `(-Δ + 9)^-2`, with slope 0 at the edge and up to 32 waves in each direction. Values are those at the
 /// centres of cells. Finite volumes: the flow between two cells uses the harmonic mean of their coefficients. The
 /// equations are solved directly in f64. The grid is 2 to 128.
+#[track_caller]
 pub fn darcy(seed: u64, samples: usize, grid: usize) -> Result<Dataset> {
     let _strict = environment::enter();
     if !(2..=MAX_GRID).contains(&grid) {

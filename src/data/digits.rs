@@ -154,6 +154,7 @@ const SHAPES: [&[&[&[Point]]]; 10] = [
 /// `samples` drawn digits: pictures `(N, 1, 28, 28)` of bright ink on black, from 0 to 1, in 10 classes. Sample `i` is
 /// the digit `i % 10`. Every digit has two or three shapes. They are randomly bent, rotated, slanted, scaled and
 /// shifted, and drawn with a pen of random width, softness and strength, with noise.
+#[track_caller]
 pub fn digits(seed: u64, samples: usize) -> Result<Dataset> {
     let _strict = environment::enter();
     let shapes: Vec<Vec<Vec<Vec<Point>>>> = SHAPES

@@ -14,6 +14,7 @@ const RECORD: usize = 1 + 3 * 32 * 32;
 /// Reads images and their classes from two IDX files, the format of MNIST and its relatives, plain or gzipped. Inputs
 /// are `(N, 1, H, W)` from 0 to 1. There are 10 classes, or more if the largest class needs them. The data set is named
 /// after the file of images.
+#[track_caller]
 pub fn idx(images: impl AsRef<Path>, labels: impl AsRef<Path>) -> Result<Dataset> {
     let _strict = environment::enter();
     let (images, labels) = (images.as_ref(), labels.as_ref());
@@ -40,6 +41,7 @@ fn shade(byte: u8) -> f32 {
 }
 
 /// The dimensions and bytes of an IDX file of `rank` axes.
+#[track_caller]
 fn idx_array<'a>(
     bytes: &'a [u8],
     rank: usize,
@@ -70,6 +72,7 @@ fn idx_array<'a>(
 
 /// Reads CIFAR-10 from files of its binary version, one after another: `data_batch_1.bin` and so on.
 /// Inputs are `(N, 3, 32, 32)` from 0 to 1, red, green and blue; there are 10 classes.
+#[track_caller]
 pub fn cifar10(paths: &[impl AsRef<Path>]) -> Result<Dataset> {
     let _strict = environment::enter();
     let Some(first) = paths.first() else {

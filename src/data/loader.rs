@@ -28,11 +28,13 @@ pub struct Loader {
 
 impl Loader {
     /// Starts at `step`, with up to `ahead` batches waiting (at least one, at most [`MAX_AHEAD`]).
+    #[track_caller]
     pub fn new(mut batches: Batches, step: u64, ahead: usize) -> Result<Loader> {
         Loader::with(step, ahead, move |step| batches.batch(step))
     }
 
     /// The same for any function of the step, for example one that reads files.
+    #[track_caller]
     pub fn with(
         step: u64,
         ahead: usize,
@@ -71,6 +73,7 @@ impl Loader {
 
 /// The error for a function that panicked instead of preparing the batch of a step.
 #[cold]
+#[track_caller]
 fn panicked(step: u64, payload: Box<dyn Any + Send>) -> Error {
     let text = match (payload.downcast_ref::<&str>(), payload.downcast_ref::<String>()) {
         (Some(text), _) => text,

@@ -16,6 +16,7 @@ pub(super) fn stream(seed: u64, set: u64, i: usize) -> Stream {
 }
 
 /// Memory for `samples` of `width` numbers each, all zero.
+#[track_caller]
 fn zeros(op: &str, samples: usize, dims: &[usize]) -> Result<Tensor<f32>> {
     let shape = Shape::new(&[&[samples], dims].concat())?;
     if samples == 0 {
@@ -28,6 +29,7 @@ fn zeros(op: &str, samples: usize, dims: &[usize]) -> Result<Tensor<f32>> {
 
 /// Inputs `(samples, x…)` and targets `(samples, y…)`, generated on all processors. `maker` is called once per thread
 /// and returns the function that generates sample `i`, which must depend on `i` alone.
+#[track_caller]
 pub(super) fn parallel<F>(
     op: &str,
     samples: usize,

@@ -88,6 +88,7 @@ impl Dataset {
     /// Inputs `x (N, …)` and targets `y (N, …)`. With `classes`, the targets are indices below it or [`IGNORE`]. Errors
     /// unless there is at least one sample with at least one element each, the shapes fit together, and all numbers are
     /// finite.
+    #[track_caller]
     pub fn new(
         name: impl Into<String>,
         x: impl Into<AnyTensor>,
@@ -128,6 +129,7 @@ impl Dataset {
     }
 
     /// Gives each class a name, for reports. Errors unless there are as many names as classes.
+    #[track_caller]
     pub fn with_class_names(self, names: impl Into<Arc<[String]>>) -> Result<Dataset> {
         let names = names.into();
         if self.classes != Some(names.len()) {
@@ -177,6 +179,7 @@ impl Dataset {
     }
 
     /// Inputs and targets of some rows, in the order given. Errors if there is no such row.
+    #[track_caller]
     pub fn take(&self, rows: &[usize]) -> Result<Samples> {
         if let Some(row) = rows.iter().find(|row| **row >= self.rows()) {
             return Err(Error::argument("dataset", "row", format!("{row} is not one of {}", self.rows())));
@@ -185,12 +188,14 @@ impl Dataset {
     }
 
     /// The data set of some rows, in the order given. Errors if there is no such row, or none at all.
+    #[track_caller]
     pub fn select(&self, rows: &[usize]) -> Result<Dataset> {
         let (x, y) = self.take(rows)?;
         self.with(x, y)
     }
 
     /// The same samples with other inputs or targets, of as many rows.
+    #[track_caller]
     pub fn with(&self, x: impl Into<AnyTensor>, y: impl Into<AnyTensor>) -> Result<Dataset> {
         let same = Dataset::new(self.name.clone(), x, y, self.classes)?;
         Ok(Dataset { class_names: self.class_names.clone(), ..same })
@@ -216,6 +221,7 @@ impl Dataset {
     }
 
     /// All samples in order, in batches of `size`; the last batch may be smaller. For evaluation.
+    #[track_caller]
     pub fn in_order(&self, size: usize) -> Result<impl Iterator<Item = Result<Samples>> + '_> {
         if size == 0 {
             return Err(Error::argument("dataset", "size", "got 0, use 1 or more"));
@@ -230,7 +236,9 @@ impl Dataset {
 }
 
 /// The entries of the first axis named by `rows`, which exist.
+#[track_caller]
 fn gather(t: &AnyTensor, rows: &[usize]) -> Result<AnyTensor> {
+    #[track_caller]
     fn of<T: Clone>(t: &Tensor<T>, rows: &[usize]) -> Result<Tensor<T>> {
         let mut dims = t.shape().dims().to_vec();
         let width = dims.drain(1..).product::<usize>();
@@ -249,6 +257,7 @@ fn gather(t: &AnyTensor, rows: &[usize]) -> Result<AnyTensor> {
 
 /// Splits at random into a first part with `fraction` of the rows (rounded down) and the rest. Both keep
 /// the number of classes and their names. Errors if one of them would be empty.
+#[track_caller]
 pub fn split(data: &Dataset, fraction: f64, seed: u64) -> Result<(Dataset, Dataset)> {
     let _strict = environment::enter();
     let rows = data.rows();

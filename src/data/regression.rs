@@ -47,6 +47,7 @@ impl Regression {
     }
 
     /// The function of a name.
+    #[track_caller]
     pub fn named(name: &str) -> Result<Regression> {
         Regression::ALL.into_iter().find(|f| f.name() == name).ok_or_else(|| {
             let all: Vec<&str> = Regression::ALL.iter().map(|f| f.name()).collect();
@@ -84,6 +85,7 @@ impl Regression {
 
 /// `samples` values of a function at uniformly drawn points, without noise: features `(N, F)`, values `(N, 1)`. The
 /// values are computed in f64 from the float32 features and rounded once.
+#[track_caller]
 pub fn regression(kind: Regression, seed: u64, samples: usize) -> Result<Dataset> {
     let _strict = environment::enter();
     let ranges = kind.ranges();

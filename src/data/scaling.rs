@@ -16,12 +16,14 @@ pub struct Scaling {
 
 impl Scaling {
     /// The scaling of the inputs: [`Scaling::of_tensor`] of [`Dataset::x`].
+    #[track_caller]
     pub fn of(data: &Dataset) -> Result<Scaling> {
         Scaling::of_tensor(data.x())
     }
 
     /// Mean and standard deviation (over N, not N - 1) of every feature, in f64, summed in row order. A constant
     /// feature gets deviation 1. Errors for indices, which have no scale, and for empty data.
+    #[track_caller]
     pub fn of_tensor(data: &AnyTensor) -> Result<Scaling> {
         let _strict = environment::enter();
         let data = data.num()?;
@@ -52,6 +54,7 @@ impl Scaling {
 
     /// A scaling with the given means and deviations, for example saved ones. Errors unless there are as many of each,
     /// at least one, all finite, and the deviations are above 0.
+    #[track_caller]
     pub fn from_parts(mean: Vec<f64>, deviation: Vec<f64>) -> Result<Scaling> {
         let _strict = environment::enter();
         let fits = !mean.is_empty() && mean.len() == deviation.len();
@@ -76,21 +79,25 @@ impl Scaling {
     }
 
     /// The data set with its inputs through [`Scaling::apply_to`].
+    #[track_caller]
     pub fn apply(&self, data: &Dataset) -> Result<Dataset> {
         data.with(self.apply_to(data.x().num()?)?, data.y().clone())
     }
 
     /// `(x - mean) / deviation` for every feature, in f64 and rounded once. Errors if the number of features differs.
+    #[track_caller]
     pub fn apply_to(&self, data: &Tensor<f32>) -> Result<Tensor<f32>> {
         self.each(data, |v, mean, deviation| (v - mean) / deviation)
     }
 
     /// `x · deviation + mean` for every feature, in f64 and rounded once: undoes [`Scaling::apply_to`] up to rounding.
     /// Errors if the number of features differs.
+    #[track_caller]
     pub fn undo(&self, data: &Tensor<f32>) -> Result<Tensor<f32>> {
         self.each(data, |v, mean, deviation| v * deviation + mean)
     }
 
+    #[track_caller]
     fn each(&self, data: &Tensor<f32>, f: impl Fn(f64, f64, f64) -> f64) -> Result<Tensor<f32>> {
         let _strict = environment::enter();
         let width = data.shape().last();

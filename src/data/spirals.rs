@@ -17,6 +17,7 @@ const NOISE: f32 = 0.4;
 /// `samples` points on `classes` noisy spiral arms around the centre; the class is the arm. Row `i` is on arm
 /// `i % classes`. Both features are within `[-1, 1]`. The bits depend only on the arguments: sine and cosine are the
 /// crate's own, and the noise is a sum of four uniforms.
+#[track_caller]
 pub fn spirals(seed: u64, samples: usize, classes: usize) -> Result<Dataset> {
     let _strict = environment::enter();
     if classes == 0 || samples < classes {

@@ -8,15 +8,18 @@ use crate::tensor::Tensor;
 use std::path::Path;
 
 /// The bytes of a file in windows: [`text_windows`] of its content. The data set is named after the file.
+#[track_caller]
 pub fn text(path: impl AsRef<Path>, window: usize) -> Result<Dataset> {
     file(path.as_ref(), &Tokenizer::bytes(), window, "byte")
 }
 
 /// The tokens of a file in windows: [`token_windows`] of its content. The data set is named after the file.
+#[track_caller]
 pub fn text_with(path: impl AsRef<Path>, tokenizer: &Tokenizer, window: usize) -> Result<Dataset> {
     file(path.as_ref(), tokenizer, window, "token")
 }
 
+#[track_caller]
 fn file(path: &Path, tokenizer: &Tokenizer, window: usize, what: &str) -> Result<Dataset> {
     let tokens = tokenizer.encode(&read("text", path)?);
     token_windows(&file_name(path), &tokens, tokenizer.size(), window).map_err(|e| match tokens.len() {
@@ -29,6 +32,7 @@ fn file(path: &Path, tokenizer: &Tokenizer, window: usize, what: &str) -> Result
 }
 
 /// [`token_windows`] of bytes, with 256 classes.
+#[track_caller]
 pub fn text_windows(name: &str, bytes: &[u8], window: usize) -> Result<Dataset> {
     token_windows(name, &Tokenizer::bytes().encode(bytes), 256, window)
 }
@@ -36,6 +40,7 @@ pub fn text_windows(name: &str, bytes: &[u8], window: usize) -> Result<Dataset> 
 /// Adjacent windows of `window` tokens: inputs `(N, window)`, and as targets the token after each of them,
 /// `(N, window)`. Tokens are below `classes`. Tokens at the end that do not fill a window are left out. Errors if there
 /// is no full window, that is, unless there are more tokens than `window`.
+#[track_caller]
 pub fn token_windows(name: &str, tokens: &[u32], classes: usize, window: usize) -> Result<Dataset> {
     if window == 0 || tokens.len() <= window {
         let why = format!("got {window}, use 1 to {} for {} tokens", tokens.len().max(1) - 1, tokens.len());

@@ -8,7 +8,7 @@ use super::SaveLoad;
 use super::safetensors::{Dtype, SafeTensors, Writer};
 use super::state_dict::{Fit, StateDict};
 use super::{said, shown};
-use crate::error::{Error, Result};
+use crate::error::{Error, Located, Result};
 use crate::graph::TrainStep;
 use crate::numerics::environment;
 use crate::numerics::{NUMERICS_VERSION, Numerics};
@@ -451,7 +451,7 @@ impl Checkpoint {
     /// Reads and checks a file.
     #[track_caller]
     pub fn load(path: impl AsRef<Path>) -> Result<Checkpoint> {
-        Checkpoint::from_file(&SafeTensors::read(path)?)
+        SafeTensors::read(path).and_then(|file| Checkpoint::from_file(&file)).located()
     }
 
     /// Errors unless the file is a complete checkpoint of a known format. Returns the text of its state.

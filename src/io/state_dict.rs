@@ -3,7 +3,7 @@
 use super::checkpoint::{Checkpoint, OPTIMIZER};
 use super::safetensors::{SafeTensors, Writer};
 use super::shown;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Located, Result};
 use crate::params::{Fingerprint, Param, Params};
 use crate::shape::Shape;
 use crate::tensor::{AnyTensor, Tensor};
@@ -52,7 +52,7 @@ impl StateDict {
     /// All tensors of a safetensors file; for a checkpoint, its parameters.
     #[track_caller]
     pub fn read(path: impl AsRef<Path>) -> Result<StateDict> {
-        StateDict::from_file(&SafeTensors::read(path)?)
+        SafeTensors::read(path).and_then(|file| StateDict::from_file(&file)).located()
     }
 
     /// All tensors of an already read file; for a checkpoint, its parameters.

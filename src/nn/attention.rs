@@ -7,6 +7,7 @@ use crate::session::{AttentionOptions, Var};
 use crate::shape::Shape;
 
 /// Errors unless the number of heads divides the width.
+#[track_caller]
 pub(super) fn check_heads(width: usize, heads: usize) -> Result<()> {
     positive("attention", "sizes", &[width, heads])?;
     if !width.is_multiple_of(heads) {
@@ -17,6 +18,7 @@ pub(super) fn check_heads(width: usize, heads: usize) -> Result<()> {
 }
 
 /// The shape of a value `(…, length, width)`, its number of sequences, and their length.
+#[track_caller]
 fn sequences(x: Var<'_>, width: usize) -> Result<(Shape, usize, usize)> {
     let shape = x.shape()?;
     let &[.., length, last] = shape.dims() else {
@@ -33,11 +35,13 @@ fn sequences(x: Var<'_>, width: usize) -> Result<(Shape, usize, usize)> {
 }
 
 /// Splits `(batch · length, count · width)` into `(count, batch, heads, length, size)` with one permutation.
+#[track_caller]
 fn cut<'s>(all: Var<'s>, [batch, length, count, heads, size]: [usize; 5]) -> Result<Var<'s>> {
     all.reshape(&[batch, length, count, heads, size])?.permute(&[2, 0, 3, 1, 4])
 }
 
 /// Joins the heads' outputs `(batch, heads, length, size)`.
+#[track_caller]
 fn join<'s>(mixed: Var<'s>, shape: &Shape) -> Result<Var<'s>> {
     mixed.permute(&[0, 2, 1, 3])?.reshape(shape.dims())
 }
@@ -54,6 +58,7 @@ pub struct CausalSelfAttention {
 impl CausalSelfAttention {
     /// Layers `name.qkv` (to queries, keys and values) and `name.o` (from the heads' outputs). Weights are normal draws
     /// with standard deviation `std`.
+    #[track_caller]
     pub fn new(
         params: &mut Params,
         name: &str,
@@ -71,12 +76,15 @@ impl CausalSelfAttention {
     }
 
     /// The attention of sequences `(…, length, width)`.
+    #[track_caller]
     pub fn forward<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {
-        let (shape, batch, length) = sequences(x, self.width)?;
-        let dims = [batch, length, 3, self.heads, self.width / self.heads];
-        let options = AttentionOptions { causal: true, ..AttentionOptions::default() };
-        let mixed = self.qkv.forward(x)?.reshape(&dims)?.self_attention(options)?;
-        self.out.forward(mixed.reshape(shape.dims())?)
+        x.session().scope(|| {
+            let (shape, batch, length) = sequences(x, self.width)?;
+            let dims = [batch, length, 3, self.heads, self.width / self.heads];
+            let options = AttentionOptions { causal: true, ..AttentionOptions::default() };
+            let mixed = self.qkv.forward(x)?.reshape(&dims)?.self_attention(options)?;
+            self.out.forward(mixed.reshape(shape.dims())?)
+        })
     }
 }
 
@@ -96,6 +104,7 @@ impl MultiheadAttention {
     /// Parameters `name.in_proj_weight (3 width, width)`, by Xavier's rule, and `name.in_proj_bias`, zeros, for
     /// queries, keys and values in this order; and the layer `name.out_proj`, whose bias is zeros. With `causal`, a
     /// position attends only to itself and earlier ones.
+    #[track_caller]
     pub fn new(
         params: &mut Params,
         name: &str,
@@ -114,16 +123,20 @@ impl MultiheadAttention {
     }
 
     /// The attention of sequences `(…, length, width)` to themselves.
+    #[track_caller]
     pub fn forward<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {
-        let (shape, batch, length) = sequences(x, self.width)?;
-        let s = x.session();
-        let all = x.linear(s.param(&self.weight)?, s.param(&self.bias)?)?;
-        let dims = [batch, length, 3, self.heads, self.width / self.heads];
-        let mixed = all.reshape(&dims)?.self_attention(self.options())?;
-        self.out.forward(mixed.reshape(shape.dims())?)
+        x.session().scope(|| {
+            let (shape, batch, length) = sequences(x, self.width)?;
+            let s = x.session();
+            let all = x.linear(s.param(&self.weight)?, s.param(&self.bias)?)?;
+            let dims = [batch, length, 3, self.heads, self.width / self.heads];
+            let mixed = all.reshape(&dims)?.self_attention(self.options())?;
+            self.out.forward(mixed.reshape(shape.dims())?)
+        })
     }
 
     /// The attention of sequences `(…, n, width)` to other sequences `(…, m, width)`, which give keys and values.
+    #[track_caller]
     pub fn forward_to<'s>(&self, x: Var<'s>, memory: Var<'s>) -> Result<Var<'s>> {
         let (shape, batch, length) = sequences(x, self.width)?;
         let (other, memories, m) = sequences(memory, self.width)?;

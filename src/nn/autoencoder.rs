@@ -44,6 +44,7 @@ pub struct Autoencoder {
 impl Autoencoder {
     /// Layers named as in two PyTorch `Sequential`s. With two convolutions: `encoder.0`, `encoder.2` and, after a
     /// `Flatten`, `encoder.5`; `decoder.0` and, after a relu and an `Unflatten`, `decoder.3` and `decoder.5`.
+    #[track_caller]
     pub fn new(params: &mut Params, config: AutoencoderConfig) -> Result<Autoencoder> {
         let AutoencoderConfig { channels, image, widths, latent } = config;
         positive("autoencoder", "sizes", &[channels, latent, image[0], image[1]])?;
@@ -84,31 +85,38 @@ impl Autoencoder {
     }
 
     /// Encodes images `(N, channels, height, width)` to codes `(N, latent)`.
+    #[track_caller]
     pub fn encode<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {
-        let mut x = x;
-        for conv in &self.convs {
-            x = conv.forward(x)?.relu()?;
-        }
-        self.squeeze.forward(x.flatten_from(1)?)
+        x.session().scope(|| {
+            let mut x = x;
+            for conv in &self.convs {
+                x = conv.forward(x)?.relu()?;
+            }
+            self.squeeze.forward(x.flatten_from(1)?)
+        })
     }
 
     /// Decodes codes `(N, latent)` to images `(N, channels, height, width)`.
+    #[track_caller]
     pub fn decode<'s>(&self, z: Var<'s>) -> Result<Var<'s>> {
-        let [channels, height, width] = self.inner;
-        let mut x = self.expand.forward(z)?.relu()?;
-        let batch = x.shape()?.rows();
-        x = x.reshape(&[batch, channels, height, width])?;
-        for (i, layer) in self.transposed.iter().enumerate() {
-            if i > 0 {
-                x = x.relu()?;
+        z.session().scope(|| {
+            let [channels, height, width] = self.inner;
+            let mut x = self.expand.forward(z)?.relu()?;
+            let batch = x.shape()?.rows();
+            x = x.reshape(&[batch, channels, height, width])?;
+            for (i, layer) in self.transposed.iter().enumerate() {
+                if i > 0 {
+                    x = x.relu()?;
+                }
+                x = layer.forward(x)?;
             }
-            x = layer.forward(x)?;
-        }
-        Ok(x)
+            Ok(x)
+        })
     }
 
     /// Reconstructs images: encodes, then decodes.
+    #[track_caller]
     pub fn forward<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {
-        self.decode(self.encode(x)?)
+        x.session().scope(|| self.decode(self.encode(x)?))
     }
 }

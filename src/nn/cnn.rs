@@ -1,7 +1,7 @@
 //! A convolutional classifier.
 
 use super::{Conv2d, Linear, Module, positive};
-use crate::error::{Error, Result};
+use crate::error::{Error, Located, Result};
 use crate::ops::conv::ConvWindow;
 use crate::params::Params;
 use crate::session::Var;
@@ -39,6 +39,7 @@ pub struct Cnn {
 impl Cnn {
     /// Layers `net.0`, `net.2`, `net.5` and `net.9`, as in a PyTorch `Sequential` with activations, pools and a
     /// `Flatten` in between.
+    #[track_caller]
     pub fn new(params: &mut Params, config: CnnConfig) -> Result<Cnn> {
         let CnnConfig { channels, image: [height, width], widths, classes } = config;
         positive("cnn", "sizes", &[channels, widths[0], widths[1], widths[2], classes])?;
@@ -50,18 +51,24 @@ impl Cnn {
         let mut conv = |i: usize, inputs, outputs| {
             Conv2d::new(params, &format!("net.{i}"), inputs, outputs, [3, 3], window)
         };
-        let convs =
-            [conv(0, channels, widths[0])?, conv(2, widths[0], widths[1])?, conv(5, widths[1], widths[2])?];
+        let convs = [
+            conv(0, channels, widths[0]).located()?,
+            conv(2, widths[0], widths[1]).located()?,
+            conv(5, widths[1], widths[2]).located()?,
+        ];
         let features = (height / 4).saturating_mul(width / 4).saturating_mul(widths[2]);
         Ok(Cnn { convs, head: Linear::new(params, "net.9", features, classes)? })
     }
 
     /// Logits per class for images `(N, channels, height, width)`.
+    #[track_caller]
     pub fn forward<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {
-        let [first, second, third] = &self.convs;
-        let x = first.forward(x)?.relu()?;
-        let x = second.forward(x)?.relu()?.max_pool2d([2, 2], 2)?;
-        let x = third.forward(x)?.relu()?.max_pool2d([2, 2], 2)?;
-        self.head.forward(x.flatten_from(1)?)
+        x.session().scope(|| {
+            let [first, second, third] = &self.convs;
+            let x = first.forward(x)?.relu()?;
+            let x = second.forward(x)?.relu()?.max_pool2d([2, 2], 2)?;
+            let x = third.forward(x)?.relu()?.max_pool2d([2, 2], 2)?;
+            self.head.forward(x.flatten_from(1)?)
+        })
     }
 }

@@ -16,6 +16,7 @@ use std::sync::Arc;
 macro_rules! forward {
     ($($module:ty),*) => {$(
         impl Forward for $module {
+            #[track_caller]
             fn forward<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {
                 <$module>::forward(self, x)
             }
@@ -64,8 +65,9 @@ impl Sequential {
     }
 
     /// The output of the last module.
+    #[track_caller]
     pub fn forward<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {
-        self.0.iter().try_fold(x, |x, m| m.forward(x))
+        x.session().scope(|| self.0.iter().try_fold(x, |x, m| m.forward(x)))
     }
 }
 
@@ -86,8 +88,9 @@ impl Residual {
     }
 
     /// `x + f(x)`.
+    #[track_caller]
     pub fn forward<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {
-        x.add(self.0.forward(x)?)
+        x.session().scope(|| x.add(self.0.forward(x)?))
     }
 }
 
@@ -115,6 +118,7 @@ pub enum Activation {
 
 impl Activation {
     /// Applies the function to each element.
+    #[track_caller]
     pub fn forward<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {
         match self {
             Activation::Identity => Ok(x),
@@ -142,6 +146,7 @@ pub struct Lambda {
 
 impl Lambda {
     /// The function `f`, with a name for display.
+    #[track_caller]
     pub fn new(
         name: &'static str,
         f: impl for<'s> Fn(Var<'s>) -> Result<Var<'s>> + Send + Sync + 'static,
@@ -150,6 +155,7 @@ impl Lambda {
     }
 
     /// The function's value.
+    #[track_caller]
     pub fn forward<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {
         (self.f)(x)
     }

@@ -23,6 +23,7 @@ pub type Conv2d = Conv<2>;
 pub type Conv3d = Conv<3>;
 
 /// Errors if a layer has no channels or taps, or groups that do not divide its channels.
+#[track_caller]
 fn check(inputs: usize, outputs: usize, kernel: &[usize], groups: usize) -> Result<()> {
     positive("conv", "channels", &[inputs, outputs])?;
     positive("conv", "kernel", kernel)?;
@@ -35,6 +36,7 @@ fn check(inputs: usize, outputs: usize, kernel: &[usize], groups: usize) -> Resu
 
 /// The parameter `name.weight`, and its bias if there is one, uniform within one over the root of the number of
 /// elements of `dims` after the first axis.
+#[track_caller]
 fn uniform(
     params: &mut Params,
     name: &str,
@@ -53,6 +55,7 @@ fn uniform(
 impl<const AXES: usize> Conv<AXES> {
     /// Parameters `name.weight (out, in / groups, kernel…)` and `name.bias (out)`, uniform within `1 / sqrt(fan_in)`.
     /// `window` has stride, padding, dilation and groups.
+    #[track_caller]
     pub fn new(
         params: &mut Params,
         name: &str,
@@ -65,6 +68,7 @@ impl<const AXES: usize> Conv<AXES> {
     }
 
     /// Like [`Conv::new`], without the bias.
+    #[track_caller]
     pub fn without_bias(
         params: &mut Params,
         name: &str,
@@ -76,6 +80,7 @@ impl<const AXES: usize> Conv<AXES> {
         Conv::with(params, name, [inputs, outputs], kernel, window, None)
     }
 
+    #[track_caller]
     fn with(
         params: &mut Params,
         name: &str,
@@ -96,6 +101,7 @@ impl<const AXES: usize> Conv<AXES> {
     }
 
     /// Convolves images `(N, in, sizes…)`, or one image, and adds the bias: see [`Var::conv`].
+    #[track_caller]
     pub fn forward<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {
         let s = x.session();
         let weight = s.param(&self.weight)?;
@@ -123,6 +129,7 @@ impl<const AXES: usize> ConvTranspose<AXES> {
     /// Parameters `name.weight (in, out / groups, kernel…)` and `name.bias (out)`, uniform within one over the root of
     /// the elements of an input channel's weight. `window` has stride, padding, dilation and groups. `output_padding`,
     /// which must be below the stride, makes each axis of the output longer.
+    #[track_caller]
     pub fn new(
         params: &mut Params,
         name: &str,
@@ -136,6 +143,7 @@ impl<const AXES: usize> ConvTranspose<AXES> {
     }
 
     /// Like [`ConvTranspose::new`], without the bias.
+    #[track_caller]
     pub fn without_bias(
         params: &mut Params,
         name: &str,
@@ -148,6 +156,7 @@ impl<const AXES: usize> ConvTranspose<AXES> {
         ConvTranspose::with(params, name, [inputs, outputs], kernel, (window, output_padding), None)
     }
 
+    #[track_caller]
     fn with(
         params: &mut Params,
         name: &str,
@@ -164,6 +173,7 @@ impl<const AXES: usize> ConvTranspose<AXES> {
 
     /// Applies the transposed convolution to images `(N, in, sizes…)`, or one image, and adds the bias: see
     /// [`Var::conv_transpose`].
+    #[track_caller]
     pub fn forward<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {
         let s = x.session();
         let weight = s.param(&self.weight)?;

@@ -14,6 +14,7 @@ pub struct Dropout {
 
 impl Dropout {
     /// Drops each element with probability `p`, at least 0 and below 1.
+    #[track_caller]
     pub fn new(p: f64) -> Result<Dropout> {
         match (0.0..1.0).contains(&p) {
             true => Ok(Dropout { p, mode: Mode::Train }),
@@ -23,6 +24,7 @@ impl Dropout {
 
     /// Drops elements of `x` and scales the others by `1 / (1 - p)`. With probability 0 and in evaluation mode nothing is
     /// drawn, and `x` is returned.
+    #[track_caller]
     pub fn forward<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {
         if self.p == 0.0 || self.mode == Mode::Eval { Ok(x) } else { x.dropout(self.p) }
     }

@@ -16,6 +16,7 @@ struct Fno<S> {
 
 impl<S: Forward> Fno<S> {
     /// Layers `lift`, `p1`, `p2`, and for each Fourier layer `sp.i` and `lin.i`.
+    #[track_caller]
     fn new(
         params: &mut Params,
         [inputs, outputs, width, layers, hidden]: [usize; 5],
@@ -34,13 +35,16 @@ impl<S: Forward> Fno<S> {
         Ok(Fno { lift, project, layers: spectral.into_iter().zip(linear).collect() })
     }
 
+    #[track_caller]
     fn forward<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {
-        let mut x = self.lift.forward(x)?;
-        for (spectral, linear) in &self.layers {
-            x = spectral.forward(x)?.add(linear.forward(x)?)?.gelu()?;
-        }
-        let [first, second] = &self.project;
-        second.forward(first.forward(x)?.gelu()?)
+        x.session().scope(|| {
+            let mut x = self.lift.forward(x)?;
+            for (spectral, linear) in &self.layers {
+                x = spectral.forward(x)?.add(linear.forward(x)?)?.gelu()?;
+            }
+            let [first, second] = &self.project;
+            second.forward(first.forward(x)?.gelu()?)
+        })
     }
 }
 
@@ -76,6 +80,7 @@ pub struct Fno1d(Fno<SpectralConv1d>);
 
 impl Fno1d {
     /// Layers `lift`, `p1`, `p2`, and for each Fourier layer `sp.i` and `lin.i`.
+    #[track_caller]
     pub fn new(params: &mut Params, config: Fno1dConfig) -> Result<Fno1d> {
         let Fno1dConfig { inputs, outputs, width, modes, layers, hidden } = config;
         positive("fno1d", "modes", &[modes])?;
@@ -85,8 +90,9 @@ impl Fno1d {
     }
 
     /// Maps a field `(…, grid, inputs)` to the predicted field `(…, grid, outputs)`.
+    #[track_caller]
     pub fn forward<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {
-        self.0.forward(x)
+        x.session().scope(|| self.0.forward(x))
     }
 }
 
@@ -121,6 +127,7 @@ pub struct Fno2d(Fno<SpectralConv2d>);
 
 impl Fno2d {
     /// Layers `lift`, `p1`, `p2`, and for each Fourier layer `sp.i` and `lin.i`.
+    #[track_caller]
     pub fn new(params: &mut Params, config: Fno2dConfig) -> Result<Fno2d> {
         let Fno2dConfig { inputs, outputs, width, modes, layers, hidden } = config;
         positive("fno2d", "modes", &modes)?;
@@ -130,7 +137,8 @@ impl Fno2d {
     }
 
     /// Maps a field `(…, gx, gy, inputs)` to the predicted field `(…, gx, gy, outputs)`.
+    #[track_caller]
     pub fn forward<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {
-        self.0.forward(x)
+        x.session().scope(|| self.0.forward(x))
     }
 }

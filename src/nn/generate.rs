@@ -35,6 +35,7 @@ impl Sampling {
     /// Draws a token at a step, given one logit per token. The result depends on nothing else, bit for bit: weights are
     /// `exp((x - largest) / temperature)` in float32 by the contract's function, their sums are in f64 in the order of
     /// tokens, and the draw is number 0 of the random stream of the seed and the step.
+    #[track_caller]
     pub fn draw(&self, numbers: &[f32], step: u64) -> Result<u32> {
         let _strict = environment::enter();
         let wrong = |name: &'static str, why: String| Err(Error::argument("sample", name, why));
@@ -79,6 +80,7 @@ impl Sampling {
 }
 
 /// The vectors `(…, width)` at the last position of sequences `(…, length, width)`.
+#[track_caller]
 pub(super) fn last_place<'s>(model: &str, x: Var<'s>) -> Result<Var<'s>> {
     let shape = x.shape()?;
     match *shape.dims() {
@@ -91,6 +93,7 @@ pub(super) fn last_place<'s>(model: &str, x: Var<'s>) -> Result<Var<'s>> {
 }
 
 /// Continues a prompt. Each token is drawn from the logits that `last` gives for the last `context` tokens before it.
+#[track_caller]
 pub(super) fn generate(
     device: &Device,
     context: usize,

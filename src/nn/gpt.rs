@@ -56,6 +56,7 @@ pub struct Block {
 impl Block {
     /// Layers `name.ln1`, `name.ln2`, `name.qkv`, `name.o`, `name.up` and `name.down`, with four times the width
     /// between the last two. Weights are normal draws with standard deviation 0.02.
+    #[track_caller]
     pub fn new(
         params: &mut Params,
         name: &str,
@@ -75,11 +76,14 @@ impl Block {
     }
 
     /// Applies the block to sequences `(…, length, width)`.
+    #[track_caller]
     pub fn forward<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {
-        let mixed = self.attention.forward(self.ln1.forward(x)?)?;
-        let x = x.add(self.dropout.forward(mixed)?)?;
-        let wide = self.up.forward(self.ln2.forward(x)?)?.gelu()?;
-        x.add(self.dropout.forward(self.down.forward(wide)?)?)
+        x.session().scope(|| {
+            let mixed = self.attention.forward(self.ln1.forward(x)?)?;
+            let x = x.add(self.dropout.forward(mixed)?)?;
+            let wide = self.up.forward(self.ln2.forward(x)?)?.gelu()?;
+            x.add(self.dropout.forward(self.down.forward(wide)?)?)
+        })
     }
 }
 
@@ -98,6 +102,7 @@ pub struct Gpt {
 impl Gpt {
     /// Layers `tok`, `pos`, `blocks.i` and `ln`. The head shares the embedding's weight: PyTorch's `head.weight` is
     /// `tok.weight`.
+    #[track_caller]
     pub fn new(params: &mut Params, config: GptConfig) -> Result<Gpt> {
         let GptConfig { vocab, context, width, heads, layers, dropout } = config;
         super::layers("gpt", layers)?;
@@ -117,6 +122,7 @@ impl Gpt {
     }
 
     /// The blocks' output for sequences of tokens.
+    #[track_caller]
     fn hidden<'s>(&self, tokens: Var<'s>) -> Result<Var<'s>> {
         let shape = tokens.shape()?;
         let Some(&length) = shape.dims().last() else {
@@ -138,20 +144,23 @@ impl Gpt {
         Ok(x)
     }
 
+    #[track_caller]
     fn head<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {
         let table = x.session().param(self.tokens.weight())?;
         self.norm.forward(x)?.matmul_with(table, false, true)
     }
 
     /// Logits of the next token at each position of sequences of tokens `(…, length)`: `(…, length, vocab)`.
+    #[track_caller]
     pub fn forward<'s>(&self, tokens: Var<'s>) -> Result<Var<'s>> {
-        self.head(self.hidden(tokens)?)
+        tokens.session().scope(|| self.head(self.hidden(tokens)?))
     }
 
     /// The logits `(…, vocab)` at the last position only: the same bits as [`Gpt::forward`], without computing the head
     /// for the other positions.
+    #[track_caller]
     pub fn last<'s>(&self, tokens: Var<'s>) -> Result<Var<'s>> {
-        self.head(last_place("gpt", self.hidden(tokens)?)?)
+        tokens.session().scope(|| self.head(last_place("gpt", self.hidden(tokens)?)?))
     }
 
     /// Continues a prompt by `steps` tokens, drawn by `sampling`, without dropout. The model sees as many tokens as fit
@@ -169,6 +178,7 @@ impl Gpt {
     /// # Ok(())
     /// # }
     /// ```
+    #[track_caller]
     pub fn generate(&self, prompt: &[u32], steps: usize, sampling: Sampling) -> Result<Vec<u32>> {
         let (net, device) = (self.eval(), self.tokens.weight().buffer().buffer().device().clone());
         generate(&device, self.context, |tokens| net.last(tokens), prompt, steps, sampling)

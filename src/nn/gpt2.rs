@@ -34,6 +34,7 @@ fn name(theirs: &str) -> Option<String> {
 /// Converts the weights of a GPT-2 file of Hugging Face, or of programs that use its names, to our names and layout, to
 /// be [loaded](crate::io::SaveLoad::load_state_dict) by a [`Gpt`](super::Gpt). The prefix `transformer.` is optional.
 /// Weights of layers may be (in, out), as published, or (out, in).
+#[track_caller]
 pub fn from_gpt2(state: StateDict) -> Result<StateDict> {
     if let (Some(head), Some((_, table))) =
         (state.get("lm_head.weight"), state.iter().find(|(n, _)| n.ends_with("wte.weight")))
@@ -56,6 +57,7 @@ pub fn from_gpt2(state: StateDict) -> Result<StateDict> {
 impl GptConfig {
     /// The sizes of the model whose weights are in `state`, under our names. The number of heads cannot be derived;
     /// GPT-2's have 64 channels each. Dropout is 0.
+    #[track_caller]
     pub fn of_state(state: &StateDict, heads: usize) -> Result<GptConfig> {
         let matrix = |name: &str| match state.get(name).map(|t| t.shape()) {
             Some(shape) if shape.rank() == 2 => Ok((shape.dims()[0], shape.dims()[1])),

@@ -15,11 +15,13 @@ pub struct Linear {
 
 impl Linear {
     /// Parameters `name.weight (out, in)` and `name.bias (out)`, uniform within `1 / sqrt(in)`.
+    #[track_caller]
     pub fn new(params: &mut Params, name: &str, inputs: usize, outputs: usize) -> Result<Linear> {
         Linear::with(params, name, inputs, outputs, None)?.biased(params, name)
     }
 
     /// Like [`Linear::new`], with a weight of normal draws of standard deviation `std`.
+    #[track_caller]
     pub fn normal(
         params: &mut Params,
         name: &str,
@@ -31,6 +33,7 @@ impl Linear {
     }
 
     /// Like [`Linear::new`], without the bias.
+    #[track_caller]
     pub fn without_bias(params: &mut Params, name: &str, inputs: usize, outputs: usize) -> Result<Linear> {
         Linear::with(params, name, inputs, outputs, None)
     }
@@ -40,6 +43,7 @@ impl Linear {
         Linear { weight, bias }
     }
 
+    #[track_caller]
     fn with(
         params: &mut Params,
         name: &str,
@@ -57,6 +61,7 @@ impl Linear {
         Ok(Linear { weight, bias: None })
     }
 
+    #[track_caller]
     fn biased(self, params: &mut Params, name: &str) -> Result<Linear> {
         let shape = self.weight.shape();
         let limit = Linear::limit(shape.dims()[1]);
@@ -79,6 +84,7 @@ impl Linear {
     }
 
     /// `x W^T + b`.
+    #[track_caller]
     pub fn forward<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {
         let s = x.session();
         let weight = s.param(&self.weight)?;

@@ -62,6 +62,7 @@ impl MambaBlock {
     /// Parameters `name.A_log (inner, state)`, the logarithms of 1, 2, …, and `name.D (inner)`, ones; layers
     /// `name.in_proj`, `name.conv1d`, `name.x_proj`, `name.dt_proj` and `name.out_proj`, the last divided by the root
     /// of `config.layers`. Initial time steps are between 0.001 and 0.1.
+    #[track_caller]
     pub fn new(params: &mut Params, name: &str, config: MambaConfig) -> Result<MambaBlock> {
         let _strict = environment::enter();
         let MambaConfig { width, layers, state, conv, expand, .. } = config;
@@ -105,26 +106,29 @@ impl MambaBlock {
     }
 
     /// Applies the layer to sequences `(…, length, width)`.
+    #[track_caller]
     pub fn forward<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {
-        let shape = x.shape()?;
-        let &[.., length, width] = shape.dims() else {
-            let want = "at least 2: (…, length, width)";
-            return Err(Error::new("mamba", ErrorKind::Rank { want, got: shape }));
-        };
-        let (s, inner) = (x.session(), self.skip.shape().numel());
-        let batch = shape.rows().checked_div(length).unwrap_or(0);
-        let both = self.in_proj.forward(x.reshape(&[batch, length, width])?)?;
-        let (u, gate) = (both.narrow(2, 0, inner)?, both.narrow(2, inner, inner)?);
-        // Pads only in front, so that the convolution is causal.
-        let u = u.permute(&[0, 2, 1])?.pad(2, self.taps - 1, 0)?;
-        let u = self.conv.forward(u)?.silu()?.permute(&[0, 2, 1])?;
-        let all = self.x_proj.forward(u)?;
-        let delta = self.dt_proj.forward(all.narrow(2, 0, self.rank)?)?.softplus()?;
-        let b = all.narrow(2, self.rank, self.state)?;
-        let c = all.narrow(2, self.rank + self.state, self.state)?;
-        let a = s.param(&self.a_log)?.exp()?.neg()?;
-        let y = u.selective_ssm(delta, a, b, c)?.add(u.mul(s.param(&self.skip)?)?)?;
-        self.out_proj.forward(y.mul(gate.silu()?)?)?.reshape(shape.dims())
+        x.session().scope(|| {
+            let shape = x.shape()?;
+            let &[.., length, width] = shape.dims() else {
+                let want = "at least 2: (…, length, width)";
+                return Err(Error::new("mamba", ErrorKind::Rank { want, got: shape }));
+            };
+            let (s, inner) = (x.session(), self.skip.shape().numel());
+            let batch = shape.rows().checked_div(length).unwrap_or(0);
+            let both = self.in_proj.forward(x.reshape(&[batch, length, width])?)?;
+            let (u, gate) = (both.narrow(2, 0, inner)?, both.narrow(2, inner, inner)?);
+            // Pads only in front, so that the convolution is causal.
+            let u = u.permute(&[0, 2, 1])?.pad(2, self.taps - 1, 0)?;
+            let u = self.conv.forward(u)?.silu()?.permute(&[0, 2, 1])?;
+            let all = self.x_proj.forward(u)?;
+            let delta = self.dt_proj.forward(all.narrow(2, 0, self.rank)?)?.softplus()?;
+            let b = all.narrow(2, self.rank, self.state)?;
+            let c = all.narrow(2, self.rank + self.state, self.state)?;
+            let a = s.param(&self.a_log)?.exp()?.neg()?;
+            let y = u.selective_ssm(delta, a, b, c)?.add(u.mul(s.param(&self.skip)?)?)?;
+            self.out_proj.forward(y.mul(gate.silu()?)?)?.reshape(shape.dims())
+        })
     }
 }
 
@@ -140,6 +144,7 @@ pub struct Mamba {
 impl Mamba {
     /// Layers `backbone.embedding`, `backbone.layers.i.norm`, `backbone.layers.i.mixer` and `backbone.norm_f`, as in
     /// the published implementation. The head shares the embedding's weight, which is also `lm_head.weight`.
+    #[track_caller]
     pub fn new(params: &mut Params, config: MambaConfig) -> Result<Mamba> {
         let MambaConfig { vocab, width, layers, state, conv, expand } = config;
         super::layers("mamba", layers)?;
@@ -155,6 +160,7 @@ impl Mamba {
         Ok(Mamba { tokens, blocks, norm: RmsNorm::new(params, "backbone.norm_f", width, EPS)? })
     }
 
+    #[track_caller]
     fn hidden<'s>(&self, tokens: Var<'s>) -> Result<Var<'s>> {
         let mut x = self.tokens.forward(tokens)?;
         for (norm, block) in &self.blocks {
@@ -163,26 +169,35 @@ impl Mamba {
         Ok(x)
     }
 
+    #[track_caller]
     fn head<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {
         let table = x.session().param(self.tokens.weight())?;
         self.norm.forward(x)?.matmul_with(table, false, true)
     }
 
     /// Logits of the next token at each position of sequences of tokens `(…, length)`: `(…, length, vocab)`.
+    #[track_caller]
     pub fn forward<'s>(&self, tokens: Var<'s>) -> Result<Var<'s>> {
-        let shape = tokens.shape()?;
-        if shape.rank() == 0 {
-            return Err(Error::new("mamba", ErrorKind::Rank { want: "at least 1: (…, length)", got: shape }));
-        }
-        self.head(self.hidden(tokens)?)
+        tokens.session().scope(|| {
+            let shape = tokens.shape()?;
+            if shape.rank() == 0 {
+                return Err(Error::new(
+                    "mamba",
+                    ErrorKind::Rank { want: "at least 1: (…, length)", got: shape },
+                ));
+            }
+            self.head(self.hidden(tokens)?)
+        })
     }
 
     /// The logits `(…, vocab)` at the last position only, with the bits of [`Mamba::forward`].
+    #[track_caller]
     pub fn last<'s>(&self, tokens: Var<'s>) -> Result<Var<'s>> {
-        self.head(super::generate::last_place("mamba", self.hidden(tokens)?)?)
+        tokens.session().scope(|| self.head(super::generate::last_place("mamba", self.hidden(tokens)?)?))
     }
 
     /// Continues a prompt: see [`Gpt::generate`](super::Gpt::generate).
+    #[track_caller]
     pub fn generate(&self, prompt: &[u32], steps: usize, sampling: Sampling) -> Result<Vec<u32>> {
         let device = self.tokens.weight().buffer().buffer().device().clone();
         generate(&device, usize::MAX, |tokens| self.last(tokens), prompt, steps, sampling)

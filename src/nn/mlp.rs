@@ -1,7 +1,7 @@
 //! Multi-layer perceptrons.
 
 use super::{Linear, Module};
-use crate::error::{Error, Result};
+use crate::error::{Error, Located, Result};
 use crate::params::Params;
 use crate::session::Var;
 use serde::{Deserialize, Serialize};
@@ -48,6 +48,7 @@ pub struct Mlp {
 impl Mlp {
     /// Layers between consecutive sizes, named `net.0`, `net.2`, … as in a PyTorch `Sequential` with activations in
     /// between.
+    #[track_caller]
     pub fn new(params: &mut Params, config: impl Into<MlpConfig>) -> Result<Mlp> {
         let MlpConfig { sizes } = config.into();
         if sizes.len() < 2 {
@@ -58,18 +59,21 @@ impl Mlp {
             ));
         }
         let layer = |(i, w): (usize, &[usize])| Linear::new(params, &format!("net.{}", 2 * i), w[0], w[1]);
-        Ok(Mlp { layers: sizes.windows(2).enumerate().map(layer).collect::<Result<_>>()? })
+        Ok(Mlp { layers: sizes.windows(2).enumerate().map(layer).collect::<Result<_>>().located()? })
     }
 
     /// The network's output for a batch `(…, sizes[0])`.
+    #[track_caller]
     pub fn forward<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {
-        let mut x = x;
-        for (i, layer) in self.layers.iter().enumerate() {
-            if i > 0 {
-                x = x.relu()?;
+        x.session().scope(|| {
+            let mut x = x;
+            for (i, layer) in self.layers.iter().enumerate() {
+                if i > 0 {
+                    x = x.relu()?;
+                }
+                x = layer.forward(x)?;
             }
-            x = layer.forward(x)?;
-        }
-        Ok(x)
+            Ok(x)
+        })
     }
 }

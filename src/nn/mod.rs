@@ -62,6 +62,7 @@ use crate::error::{Error, Result};
 pub const MAX_LAYERS: usize = 1 << 12;
 
 /// Errors unless there are 1 to [`MAX_LAYERS`] layers.
+#[track_caller]
 fn layers(model: &str, count: usize) -> Result<()> {
     match (1..=MAX_LAYERS).contains(&count) {
         true => Ok(()),
@@ -70,6 +71,7 @@ fn layers(model: &str, count: usize) -> Result<()> {
 }
 
 /// Errors if one of the sizes of a layer is 0.
+#[track_caller]
 fn positive(layer: &str, what: &'static str, sizes: &[usize]) -> Result<()> {
     match sizes.contains(&0) {
         true => Err(Error::argument(layer, what, format!("{sizes:?}: use at least 1 for each"))),

@@ -276,6 +276,7 @@ tuples! {
 /// a method implement it. In a struct, any of them is an `Arc<dyn Forward>`.
 pub trait Forward: Module + BoxedInMode + fmt::Debug + Send + Sync {
     /// The output for an input.
+    #[track_caller]
     fn forward<'s>(&self, x: Var<'s>) -> Result<Var<'s>>;
 }
 

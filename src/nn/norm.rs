@@ -10,6 +10,7 @@ use crate::session::Var;
 const EPS: f64 = 1e-5;
 
 /// Parameters `name.weight (size)`, ones, and `name.bias (size)`, zeros.
+#[track_caller]
 fn affine(params: &mut Params, layer: &str, name: &str, size: usize) -> Result<(Param, Param)> {
     positive(layer, "size", &[size])?;
     Ok((params.ones(&format!("{name}.weight"), &[size])?, params.zeros(&format!("{name}.bias"), &[size])?))
@@ -25,17 +26,20 @@ pub struct LayerNorm {
 
 impl LayerNorm {
     /// Parameters `name.weight (size)`, ones, and `name.bias (size)`, zeros.
+    #[track_caller]
     pub fn new(params: &mut Params, name: &str, size: usize) -> Result<LayerNorm> {
         LayerNorm::with_eps(params, name, size, EPS)
     }
 
     /// Like [`LayerNorm::new`], with another eps than the default 1e-5.
+    #[track_caller]
     pub fn with_eps(params: &mut Params, name: &str, size: usize, eps: f64) -> Result<LayerNorm> {
         let (weight, bias) = affine(params, "layer_norm", name, size)?;
         Ok(LayerNorm { weight, bias, eps })
     }
 
     /// `(x - mean) / sqrt(var + eps) * weight + bias` along the last axis.
+    #[track_caller]
     pub fn forward<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {
         let s = x.session();
         x.layer_norm(1, Some(s.param(&self.weight)?), Some(s.param(&self.bias)?), self.eps)
@@ -51,12 +55,14 @@ pub struct RmsNorm {
 
 impl RmsNorm {
     /// The parameter `name.weight (size)`, ones. An eps of 1e-6 or 1e-5 is usual; PyTorch's default is 1.1920929e-7.
+    #[track_caller]
     pub fn new(params: &mut Params, name: &str, size: usize, eps: f64) -> Result<RmsNorm> {
         positive("rms_norm", "size", &[size])?;
         Ok(RmsNorm { weight: params.ones(&format!("{name}.weight"), &[size])?, eps })
     }
 
     /// `x / sqrt(mean(x^2) + eps) * weight` along the last axis.
+    #[track_caller]
     pub fn forward<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {
         x.rms_norm(1, Some(x.session().param(&self.weight)?), self.eps)
     }
@@ -72,6 +78,7 @@ pub struct GroupNorm {
 
 impl GroupNorm {
     /// Parameters `name.weight (channels)`, ones, and `name.bias (channels)`, zeros; `groups` divides the channels.
+    #[track_caller]
     pub fn new(params: &mut Params, name: &str, groups: usize, channels: usize) -> Result<GroupNorm> {
         positive("group_norm", "groups", &[groups])?;
         if !channels.is_multiple_of(groups) {
@@ -83,6 +90,7 @@ impl GroupNorm {
     }
 
     /// Normalizes each group of a sample's channels: see [`Var::group_norm`].
+    #[track_caller]
     pub fn forward<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {
         let s = x.session();
         x.group_norm(self.groups, Some(s.param(&self.weight)?), Some(s.param(&self.bias)?), EPS)
@@ -103,11 +111,13 @@ impl InstanceNorm {
     }
 
     /// Parameters `name.weight (channels)`, ones, and `name.bias (channels)`, zeros: PyTorch's `affine=True`.
+    #[track_caller]
     pub fn affine(params: &mut Params, name: &str, channels: usize) -> Result<InstanceNorm> {
         Ok(InstanceNorm { affine: Some(affine(params, "instance_norm", name, channels)?) })
     }
 
     /// Normalizes each channel of each sample: see [`Var::instance_norm`].
+    #[track_caller]
     pub fn forward<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {
         let s = x.session();
         match &self.affine {
@@ -140,6 +150,7 @@ impl BatchNorm {
     /// Parameters `name.weight (channels)`, ones, and `name.bias`, zeros; and `name.running_mean`, zeros, and
     /// `name.running_var`, ones, which are not trained. PyTorch's `num_batches_tracked` is left out: it has no effect
     /// with a fixed momentum.
+    #[track_caller]
     pub fn new(params: &mut Params, name: &str, channels: usize) -> Result<BatchNorm> {
         let (weight, bias) = affine(params, "batch_norm", name, channels)?;
         let running_mean = params.zeros(&format!("{name}.running_mean"), &[channels])?;
@@ -151,6 +162,7 @@ impl BatchNorm {
 
     /// Normalizes each channel and applies gain and shift: see [`Var::batch_norm`]. In training there must be at least
     /// two values per channel.
+    #[track_caller]
     pub fn forward<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {
         let s = x.session();
         let (weight, bias) = (Some(s.param(&self.weight)?), Some(s.param(&self.bias)?));
@@ -163,7 +175,7 @@ impl BatchNorm {
         if shape.rank() < 2 || shape.dims()[1] != channels {
             let why = "the input is not (N, C, …) with the layer's channels";
             let kind = ErrorKind::Shapes { why, left: shape, right: self.weight.shape() };
-            return Err(Error::new("batch_norm", kind));
+            return Err(Error::new("batch_norm", kind).in_layer(&[self.weight.name()]));
         }
         let count = shape.numel() / channels;
         if count < 2 {

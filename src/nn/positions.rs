@@ -9,6 +9,7 @@ use crate::shape::Shape;
 use crate::tensor::Tensor;
 
 /// Length and width of a value `(…, length, width)`.
+#[track_caller]
 fn sizes(x: Var<'_>) -> Result<[usize; 2]> {
     let shape = x.shape()?;
     match *shape.dims() {
@@ -27,6 +28,7 @@ pub struct SinusoidalPositions;
 impl SinusoidalPositions {
     /// The table `(length, width)`: at position `p` the channels `2 i` and `2 i + 1` are sine and cosine of
     /// `p / 10000^(2 i / width)`, computed in f64.
+    #[track_caller]
     pub fn table(length: usize, width: usize) -> Result<Tensor<f64>> {
         let _strict = environment::enter();
         let wave = |i: usize| {
@@ -38,6 +40,7 @@ impl SinusoidalPositions {
     }
 
     /// Adds the encodings to sequences `(…, length, width)`.
+    #[track_caller]
     pub fn forward<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {
         let [length, width] = sizes(x)?;
         x.add(x.session().constant(&SinusoidalPositions::table(length, width)?)?)
@@ -53,6 +56,7 @@ pub struct LearntPositions {
 impl LearntPositions {
     /// The parameter `name.weight (most, width)` for sequences of at most `most` positions: normal draws with standard
     /// deviation `std`, usually 0.02.
+    #[track_caller]
     pub fn new(
         params: &mut Params,
         name: &str,
@@ -65,6 +69,7 @@ impl LearntPositions {
     }
 
     /// Adds the vectors of the positions to sequences `(…, length, width)`.
+    #[track_caller]
     pub fn forward<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {
         let ([length, _], most) = (sizes(x)?, self.weight.shape().dims()[0]);
         if length > most {

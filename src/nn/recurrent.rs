@@ -52,6 +52,7 @@ type Rule<const GATES: usize, const STATES: usize> =
     for<'s> fn([Var<'s>; GATES], [Var<'s>; GATES], [Var<'s>; STATES]) -> Result<[Var<'s>; STATES]>;
 
 impl<const GATES: usize> Cells<GATES> {
+    #[track_caller]
     fn new(params: &mut Params, name: &str, config: RecurrentConfig) -> Result<Cells<GATES>> {
         let _strict = environment::enter();
         let RecurrentConfig { inputs, hidden, layers, bidirectional } = config;
@@ -83,6 +84,7 @@ impl<const GATES: usize> Cells<GATES> {
     }
 
     /// Splits a projection `(N, GATES hidden)` into parts `(N, hidden)`.
+    #[track_caller]
     fn gates<'s>(&self, all: Var<'s>) -> Result<[Var<'s>; GATES]> {
         let mut gates = [all; GATES];
         if GATES > 1 {
@@ -94,7 +96,19 @@ impl<const GATES: usize> Cells<GATES> {
     }
 
     /// The outputs `(N, T, directions hidden)` of `(N, T, inputs)`, and the last states `(cells, N, hidden)`.
+    #[track_caller]
     fn run<'s, const STATES: usize>(
+        &self,
+        x: Var<'s>,
+        initial: Option<[Var<'s>; STATES]>,
+        rule: Rule<GATES, STATES>,
+    ) -> Result<(Var<'s>, [Var<'s>; STATES])> {
+        let values = |(out, states): &(Var<'s>, [Var<'s>; STATES])| [&[*out], &states[..]].concat();
+        x.session().scope_of(|| self.compute(x, initial, rule), values)
+    }
+
+    #[track_caller]
+    fn compute<'s, const STATES: usize>(
         &self,
         x: Var<'s>,
         initial: Option<[Var<'s>; STATES]>,
@@ -171,16 +185,19 @@ pub struct Gru(Cells<3>);
 #[derive(Clone, Debug, Module)]
 pub struct Lstm(Cells<4>);
 
+#[track_caller]
 fn rnn<'s>([x]: [Var<'s>; 1], [h]: [Var<'s>; 1], _: [Var<'s>; 1]) -> Result<[Var<'s>; 1]> {
     Ok([x.add(h)?.tanh()?])
 }
 
+#[track_caller]
 fn gru<'s>(x: [Var<'s>; 3], h: [Var<'s>; 3], [state]: [Var<'s>; 1]) -> Result<[Var<'s>; 1]> {
     let gate = |i: usize| x[i].add(h[i])?.sigmoid();
     let n = x[2].add(gate(0)?.mul(h[2])?)?.tanh()?;
     Ok([n.add(gate(1)?.mul(state.sub(n)?)?)?])
 }
 
+#[track_caller]
 fn lstm<'s>(x: [Var<'s>; 4], h: [Var<'s>; 4], [_, c]: [Var<'s>; 2]) -> Result<[Var<'s>; 2]> {
     let gate = |i: usize| x[i].add(h[i]);
     let kept = gate(1)?.sigmoid()?.mul(c)?;
@@ -193,12 +210,14 @@ macro_rules! one_state {
         impl $layer {
             /// Parameters `name.weight_ih_l0`, `weight_hh_l0`, `bias_ih_l0`, `bias_hh_l0`, and so on for each layer.
             /// Those of the backward direction end in `_reverse`. Uniform within `1 / sqrt(hidden)`.
+            #[track_caller]
             pub fn new(params: &mut Params, name: &str, config: RecurrentConfig) -> Result<$layer> {
                 Ok($layer(Cells::new(params, name, config)?))
             }
 
             /// Maps `(N, T, inputs)` to the outputs `(N, T, hidden)`, with both directions concatenated, and the last
             /// states `(layers times directions, N, hidden)`. The initial states are zeros by default.
+            #[track_caller]
             pub fn forward<'s>(&self, x: Var<'s>, initial: Option<Var<'s>>) -> Result<(Var<'s>, Var<'s>)> {
                 let (out, [state]) = self.0.run(x, initial.map(|h| [h]), $rule)?;
                 Ok((out, state))
@@ -215,12 +234,14 @@ one_state! {
 impl Lstm {
     /// Parameters `name.weight_ih_l0`, `weight_hh_l0`, `bias_ih_l0`, `bias_hh_l0`, and so on for each layer. Those of
     /// the backward direction end in `_reverse`. Uniform within `1 / sqrt(hidden)`.
+    #[track_caller]
     pub fn new(params: &mut Params, name: &str, config: RecurrentConfig) -> Result<Lstm> {
         Ok(Lstm(Cells::new(params, name, config)?))
     }
 
     /// Maps `(N, T, inputs)` to the outputs `(N, T, hidden)`, with both directions concatenated, and the last states
     /// `h` and `c`, each `(layers times directions, N, hidden)`. The initial states are zeros by default.
+    #[track_caller]
     pub fn forward<'s>(&self, x: Var<'s>, initial: Option<[Var<'s>; 2]>) -> Result<(Var<'s>, [Var<'s>; 2])> {
         self.0.run(x, initial, lstm)
     }

@@ -1,7 +1,7 @@
 //! Residual networks for small images.
 
 use super::{BatchNorm, Conv2d, Linear, Module, positive};
-use crate::error::{Error, Result};
+use crate::error::{Error, Located, Result};
 use crate::ops::conv::ConvWindow;
 use crate::params::{Fan, Params};
 use crate::session::Var;
@@ -37,6 +37,7 @@ struct ConvNorm {
 
 impl ConvNorm {
     /// `names` are those of the convolution and of the norm.
+    #[track_caller]
     fn new(
         params: &mut Params,
         names: [&str; 2],
@@ -52,8 +53,9 @@ impl ConvNorm {
         Ok(ConvNorm { conv, norm: BatchNorm::new(params, names[1], outputs)? })
     }
 
+    #[track_caller]
     fn forward<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {
-        self.norm.forward(self.conv.forward(x)?)
+        x.session().scope(|| self.norm.forward(self.conv.forward(x)?))
     }
 }
 
@@ -67,6 +69,7 @@ struct BasicBlock {
 }
 
 impl BasicBlock {
+    #[track_caller]
     fn new(params: &mut Params, name: &str, channels: [usize; 2], stride: usize) -> Result<BasicBlock> {
         let part = |part: &str| format!("{name}.{part}");
         let mut two = |names: [&str; 2], channels, kernel, stride| {
@@ -74,22 +77,25 @@ impl BasicBlock {
             ConvNorm::new(params, [&names[0], &names[1]], channels, kernel, stride)
         };
         Ok(BasicBlock {
-            first: two(["conv1", "bn1"], channels, 3, stride)?,
-            second: two(["conv2", "bn2"], [channels[1]; 2], 3, 1)?,
+            first: two(["conv1", "bn1"], channels, 3, stride).located()?,
+            second: two(["conv2", "bn2"], [channels[1]; 2], 3, 1).located()?,
             downsample: match stride == 1 && channels[0] == channels[1] {
                 true => None,
-                false => Some(two(["downsample.0", "downsample.1"], channels, 1, stride)?),
+                false => Some(two(["downsample.0", "downsample.1"], channels, 1, stride).located()?),
             },
         })
     }
 
+    #[track_caller]
     fn forward<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {
-        let y = self.second.forward(self.first.forward(x)?.relu()?)?;
-        let around = match &self.downsample {
-            Some(down) => down.forward(x)?,
-            None => x,
-        };
-        y.add(around)?.relu()
+        x.session().scope(|| {
+            let y = self.second.forward(self.first.forward(x)?.relu()?)?;
+            let around = match &self.downsample {
+                Some(down) => down.forward(x)?,
+                None => x,
+            };
+            y.add(around)?.relu()
+        })
     }
 }
 
@@ -104,6 +110,7 @@ pub struct ResNet {
 
 impl ResNet {
     /// Layers `conv1`, `bn1`, `layer1.0.conv1`, `layer1.0.bn1`, …, `layer2.0.downsample.0`, …, `fc`, as in torchvision.
+    #[track_caller]
     pub fn new(params: &mut Params, config: ResNetConfig) -> Result<ResNet> {
         let ResNetConfig { channels, depth, width, classes } = config;
         positive("resnet", "sizes", &[channels, width, classes])?;
@@ -128,11 +135,14 @@ impl ResNet {
     }
 
     /// Logits per class for images `(N, channels, height, width)`.
+    #[track_caller]
     pub fn forward<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {
-        let mut x = self.stem.forward(x)?.relu()?;
-        for block in &self.blocks {
-            x = block.forward(x)?;
-        }
-        self.head.forward(x.mean_axes(&[2, 3])?)
+        x.session().scope(|| {
+            let mut x = self.stem.forward(x)?.relu()?;
+            for block in &self.blocks {
+                x = block.forward(x)?;
+            }
+            self.head.forward(x.mean_axes(&[2, 3])?)
+        })
     }
 }

@@ -7,6 +7,7 @@ use crate::params::{Param, Params};
 use crate::session::Var;
 
 /// Parameters `name.wr` and `name.wi`, the real and imaginary parts: normal draws with standard deviation `1 / in`.
+#[track_caller]
 fn weights(params: &mut Params, name: &str, dims: &[usize], inputs: usize) -> Result<[Param; 2]> {
     let _strict = environment::enter();
     let mut part = |part: &str| params.normal(&format!("{name}.{part}"), dims, 0.0, 1.0 / inputs as f64);
@@ -22,6 +23,7 @@ pub struct SpectralConv1d {
 impl SpectralConv1d {
     /// Parameters `name.wr` and `name.wi (modes, in, out)`, the real and imaginary parts: normal draws with standard
     /// deviation `1 / in`.
+    #[track_caller]
     pub fn new(
         params: &mut Params,
         name: &str,
@@ -34,10 +36,13 @@ impl SpectralConv1d {
     }
 
     /// Convolves `(…, grid, in)` to `(…, grid, out)`.
+    #[track_caller]
     pub fn forward<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {
-        let s = x.session();
-        let [real, imaginary] = &self.weights;
-        x.spectral_conv1d(s.param(real)?, s.param(imaginary)?)
+        x.session().scope(|| {
+            let s = x.session();
+            let [real, imaginary] = &self.weights;
+            x.spectral_conv1d(s.param(real)?, s.param(imaginary)?)
+        })
     }
 }
 
@@ -51,6 +56,7 @@ impl SpectralConv2d {
     /// Parameters `name.wr` and `name.wi (2, modes along x, modes along y, in, out)`, the real and imaginary parts:
     /// normal draws with standard deviation `1 / in`. Along the first axis come the weights of modes `0, 1, …` along x,
     /// then those of negative modes.
+    #[track_caller]
     pub fn new(
         params: &mut Params,
         name: &str,
@@ -64,9 +70,12 @@ impl SpectralConv2d {
     }
 
     /// Convolves `(…, gx, gy, in)` to `(…, gx, gy, out)`.
+    #[track_caller]
     pub fn forward<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {
-        let s = x.session();
-        let [real, imaginary] = &self.weights;
-        x.spectral_conv2d(s.param(real)?, s.param(imaginary)?)
+        x.session().scope(|| {
+            let s = x.session();
+            let [real, imaginary] = &self.weights;
+            x.spectral_conv2d(s.param(real)?, s.param(imaginary)?)
+        })
     }
 }

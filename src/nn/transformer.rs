@@ -57,6 +57,7 @@ pub struct TransformerEncoderLayer {
 
 impl TransformerEncoderLayer {
     /// Layers `name.self_attn`, `name.linear1`, `name.linear2`, `name.norm1` and `name.norm2`.
+    #[track_caller]
     pub fn new(
         params: &mut Params,
         name: &str,
@@ -77,22 +78,27 @@ impl TransformerEncoderLayer {
         })
     }
 
+    #[track_caller]
     fn feed<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {
         let wide = self.activation.forward(self.linear1.forward(x)?)?;
         self.dropout.forward(self.linear2.forward(self.dropout.forward(wide)?)?)
     }
 
+    #[track_caller]
     fn attend<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {
         self.dropout.forward(self.attention.forward(x)?)
     }
 
     /// Applies the layer to sequences `(…, length, width)`.
+    #[track_caller]
     pub fn forward<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {
-        if self.norm_first {
-            let x = x.add(self.attend(self.norm1.forward(x)?)?)?;
-            return x.add(self.feed(self.norm2.forward(x)?)?);
-        }
-        let x = self.norm1.forward(x.add(self.attend(x)?)?)?;
-        self.norm2.forward(x.add(self.feed(x)?)?)
+        x.session().scope(|| {
+            if self.norm_first {
+                let x = x.add(self.attend(self.norm1.forward(x)?)?)?;
+                return x.add(self.feed(self.norm2.forward(x)?)?);
+            }
+            let x = self.norm1.forward(x.add(self.attend(x)?)?)?;
+            self.norm2.forward(x.add(self.feed(x)?)?)
+        })
     }
 }

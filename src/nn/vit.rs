@@ -76,6 +76,7 @@ struct EncoderBlock {
 }
 
 impl EncoderBlock {
+    #[track_caller]
     fn new(params: &mut Params, name: &str, config: &VitConfig, dropout: Dropout) -> Result<EncoderBlock> {
         let VitConfig { width, heads, hidden, .. } = *config;
         let part = |part: &str| format!("{name}.{part}");
@@ -95,12 +96,15 @@ impl EncoderBlock {
         })
     }
 
+    #[track_caller]
     fn forward<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {
-        let mixed = self.attention.forward(self.ln1.forward(x)?)?;
-        let x = x.add(self.dropout.forward(mixed)?)?;
-        let wide = self.up.forward(self.ln2.forward(x)?)?.gelu_erf()?;
-        let back = self.down.forward(self.dropout.forward(wide)?)?;
-        x.add(self.dropout.forward(back)?)
+        x.session().scope(|| {
+            let mixed = self.attention.forward(self.ln1.forward(x)?)?;
+            let x = x.add(self.dropout.forward(mixed)?)?;
+            let wide = self.up.forward(self.ln2.forward(x)?)?.gelu_erf()?;
+            let back = self.down.forward(self.dropout.forward(wide)?)?;
+            x.add(self.dropout.forward(back)?)
+        })
     }
 }
 
@@ -123,6 +127,7 @@ impl Vit {
     /// Parameters `class_token` (for [`VitPool::Class`] only) and `encoder.pos_embedding`; layers `conv_proj`,
     /// `encoder.layers.encoder_layer_i` with `ln_1`, `self_attention`, `ln_2`, `mlp.0` and `mlp.3`, `encoder.ln` and
     /// `heads.head`.
+    #[track_caller]
     pub fn new(params: &mut Params, config: VitConfig) -> Result<Vit> {
         let _strict = environment::enter();
         let VitConfig { channels, image, patch, width, layers, classes, pool, .. } = config;
@@ -164,31 +169,35 @@ impl Vit {
     }
 
     /// Logits per class for images `(N, channels, height, width)`.
+    #[track_caller]
     pub fn forward<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {
-        let s = x.session();
-        let patches = self.patches.forward(x)?;
-        let shape = patches.shape()?;
-        let &[batch, width, height, across] = shape.dims() else {
-            let want = "exactly 4: (N, channels, height, width)";
-            return Err(Error::new("vit", ErrorKind::Rank { want, got: x.shape()? }));
-        };
-        if height.saturating_mul(across) != self.count {
-            let why = format!("an image has {height} by {across} patches, the model takes {}", self.count);
-            return Err(Error::argument("vit", "x", why));
-        }
-        let mut x = patches.reshape(&[batch, width, self.count])?.permute(&[0, 2, 1])?;
-        if let Some(class) = &self.class {
-            x = s.concat(&[s.param(class)?.expand(&[batch, 1, width])?, x], 1)?;
-        }
-        x = self.dropout.forward(x.add(s.param(&self.places)?)?)?;
-        for block in &self.blocks {
-            x = block.forward(x)?;
-        }
-        let pooled = match self.class {
-            // The norm works per vector, so it is applied to the class token only.
-            Some(_) => self.norm.forward(x.select(1, 0)?)?,
-            None => self.norm.forward(x)?.mean_axes(&[1])?,
-        };
-        self.head.forward(pooled)
+        x.session().scope(|| {
+            let s = x.session();
+            let patches = self.patches.forward(x)?;
+            let shape = patches.shape()?;
+            let &[batch, width, height, across] = shape.dims() else {
+                let want = "exactly 4: (N, channels, height, width)";
+                return Err(Error::new("vit", ErrorKind::Rank { want, got: x.shape()? }));
+            };
+            if height.saturating_mul(across) != self.count {
+                let why =
+                    format!("an image has {height} by {across} patches, the model takes {}", self.count);
+                return Err(Error::argument("vit", "x", why));
+            }
+            let mut x = patches.reshape(&[batch, width, self.count])?.permute(&[0, 2, 1])?;
+            if let Some(class) = &self.class {
+                x = s.concat(&[s.param(class)?.expand(&[batch, 1, width])?, x], 1)?;
+            }
+            x = self.dropout.forward(x.add(s.param(&self.places)?)?)?;
+            for block in &self.blocks {
+                x = block.forward(x)?;
+            }
+            let pooled = match self.class {
+                // The norm works per vector, so it is applied to the class token only.
+                Some(_) => self.norm.forward(x.select(1, 0)?)?,
+                None => self.norm.forward(x)?.mean_axes(&[1])?,
+            };
+            self.head.forward(pooled)
+        })
     }
 }

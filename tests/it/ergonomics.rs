@@ -429,7 +429,7 @@ fn running_out_of_memory_names_the_largest_holders() {
     d.watch();
     let _kept = [x.exp().unwrap(), x.exp().unwrap(), x.sum().unwrap()];
     d.fail_allocation(Some(1), false);
-    let e = x.matmul(x).unwrap_err().to_string();
+    let e = x.matmul(x).unwrap_err().without_location().to_string();
     assert!(
         e.starts_with("matmul: out of memory asking for 16.0 KiB for shape [64, 64] on cpu: live 48.0 KiB"),
         "{e}"

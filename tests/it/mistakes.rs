@@ -53,7 +53,10 @@ fn in_code() -> Vec<Mistake> {
         mistake(|d| Session::eager(d).ones(&[6])?.reshape(&[4, 2]).map(drop), &["reshape", "[6] and [4, 2]"]),
         mistake(|d| Session::eager(d).ones(&[2, 3])?.sum_axes(&[2]).map(drop), &["sum", "axis 2", "0, to 1"]),
         mistake(|d| Session::eager(d).ones(&[2])?.transpose().map(drop), &["transpose", "rank 1", "reshape"]),
-        mistake(|d| Session::eager(d).ones(&[4])?.narrow(0, 3, 2).map(drop), &["narrow", "[4]"]),
+        mistake(
+            |d| Session::eager(d).ones(&[4])?.narrow(0, 3, 2).map(drop),
+            &["slice", "2 elements from 3", "axis of 4"],
+        ),
         mistake(|d| Session::eager(d).ones(&[2, 3])?.squeeze(1).map(drop), &["squeeze", "[2, 3]"]),
         mistake(
             |d| Session::eager(d).ones(&[2, 3])?.permute(&[0, 0]).map(drop),
@@ -66,7 +69,7 @@ fn in_code() -> Vec<Mistake> {
             },
             &["concat", "[2, 3] and [2]"],
         ),
-        mistake(|d| Session::eager(d).concat(&[], 0).map(drop), &["concat", "at least one"]),
+        mistake(|d| Session::eager(d).concat(&[], 0).map(drop), &["concat", "got 0"]),
         mistake(
             |d| {
                 let s = Session::eager(d);
@@ -102,7 +105,7 @@ fn in_code() -> Vec<Mistake> {
         mistake(|d| Session::eager(d).ones(&[2, 3])?.item().map(drop), &["item", "[2, 3]", "mean()"]),
         mistake(
             |d| Session::eager(d).input(&t(&[2], &[1.0, 0.5]))?.to_index().map(drop),
-            &["0.5", "position 1"],
+            &["element 1 is 0.5", "whole number"],
         ),
         mistake(
             |d| {
@@ -165,14 +168,14 @@ fn in_code() -> Vec<Mistake> {
         ),
         mistake(
             |d| Session::eager(d).ones(&[1, 3, 2, 2])?.max_pool2d([3, 3], 1).map(drop),
-            &["max_pool", "[1, 3, 2, 2]"],
+            &["max_pool", "2 cells", "use a smaller kernel"],
         ),
         mistake(
             |d| {
                 let s = Session::eager(d);
                 s.einsum("ij,jk->ik", &[s.ones(&[2, 3])?, s.ones(&[4, 5])?]).map(drop)
             },
-            &["einsum", "j", "3", "4"],
+            &["einsum", "axis j is 3 long", "[4, 5]"],
         ),
         mistake(|d| Session::eager(d).einsum("ij->", &[]).map(drop), &["einsum", "1", "0"]),
         mistake(
@@ -221,7 +224,7 @@ fn in_models() -> Vec<Mistake> {
         mistake(
             |d| {
                 let mut params = Params::new(d, 0);
-                let tokens = Embedding::new(&mut params, "tokens", 5, 4)?;
+                let tokens = Embedding::new(&mut params, "tokens", 5, 4, 1.0)?;
                 tokens.forward(Session::eager(d).labels(&idx(&[2], &[1, 7]))?).map(drop)
             },
             &["(tokens, tests/it/mistakes.rs:", "index 7 at position 1", "0..5"],
@@ -230,7 +233,7 @@ fn in_models() -> Vec<Mistake> {
         mistake(
             |d| {
                 let mut params = Params::new(d, 0);
-                let tokens = Embedding::new(&mut params, "tokens", 5, 4)?;
+                let tokens = Embedding::new(&mut params, "tokens", 5, 4, 1.0)?;
                 let mut step = TrainStep::new(&params, Optimizer::sgd(0.1), |v| tokens.forward(v[0])?.mean());
                 step.run(&[(&idx(&[2], &[1, 4])).into()])?;
                 step.run(&[(&idx(&[2], &[1, 7])).into()])
@@ -256,7 +259,7 @@ fn in_models() -> Vec<Mistake> {
             &["`net.0.weight` is taken", "params.scope"],
         ),
         mistake(
-            |d| MultiheadAttention::new(&mut Params::new(d, 0), "attention", 10, 3).map(drop),
+            |d| MultiheadAttention::new(&mut Params::new(d, 0), "attention", 10, 3, true).map(drop),
             &["10", "3", "heads"],
         ),
         mistake(
@@ -270,12 +273,22 @@ fn in_models() -> Vec<Mistake> {
         ),
         mistake(
             |d| {
-                let (mut params, others) = (Params::new(d, 0), Params::new(d, 0));
+                let (mut params, mut others) = (Params::new(d, 0), Params::new(d, 0));
                 let net = Mlp::new(&mut params, &[2, 2])?;
+                Mlp::new(&mut others, &[2, 2])?;
                 let mut step = TrainStep::new(&others, Optimizer::sgd(0.1), |v| net.forward(v[0])?.mean());
                 step.run(&[(&ones(&[5, 2])).into()])
             },
             &["Params"],
+        ),
+        mistake(
+            |d| {
+                let (mut params, empty) = (Params::new(d, 0), Params::new(d, 0));
+                let net = Mlp::new(&mut params, &[2, 2])?;
+                let mut step = TrainStep::new(&empty, Optimizer::sgd(0.1), |v| net.forward(v[0])?.mean());
+                step.run(&[(&ones(&[5, 2])).into()])
+            },
+            &["step", "no parameters", "the Params that the model was made with"],
         ),
         mistake(
             |d| {

@@ -1,6 +1,6 @@
 //! Sessions, parameters, optimizers and the compiled path: handles, errors, memory, and eager = compiled.
 
-use crate::support::{device, t};
+use crate::support::{data, device, fractions, t};
 use dittograd::device::cpu::simd::Simd;
 use dittograd::error::ErrorKind;
 use dittograd::numerics::rng::Stream;
@@ -485,4 +485,139 @@ fn running_out_of_memory_while_compiling_loses_nothing() {
         fingerprint
     };
     assert_eq!(run(false), run(true));
+}
+
+/// A model's values in between cannot be named by anybody, so a session that needs no gradients frees them; in a scope
+/// it frees the inputs too.
+#[test]
+fn an_inference_session_holds_what_can_be_named() {
+    use dittograd::nn::{Gru, RecurrentConfig, Sequential};
+    let d = device();
+    let mut params = Params::new(&d, 0);
+    let mlp = Mlp::new(&mut params, &[16, 64, 64, 8]).unwrap();
+    let sequential = Sequential::new().then(mlp.clone()).then(dittograd::nn::Activation::Relu);
+    let config = RecurrentConfig { inputs: 4, hidden: 8, ..RecurrentConfig::default() };
+    let gru = Gru::new(&mut params, "gru", config).unwrap();
+    let batch = fractions(&[4, 16], 7);
+    let s = Session::inference(&d);
+    let forward = |i: usize| {
+        let x = s.input(&batch).unwrap();
+        match i {
+            0 => mlp.forward(x).unwrap(),
+            1 => sequential.forward(x).unwrap(),
+            _ => {
+                let (out, state) = gru.forward(x.reshape(&[4, 4, 4]).unwrap(), None).unwrap();
+                assert_eq!(state.value::<f32>().unwrap().shape().dims(), [1, 4, 8]);
+                out
+            }
+        }
+    };
+    // Bytes of the input and of what is returned: memory comes in steps of 512 bytes at most.
+    for (i, most) in
+        [4 * 16 * 4 + 4 * 8 * 4, 4 * 16 * 4 + 4 * 8 * 4, 4 * 16 * 4 + 5 * 4 * 8 * 4].into_iter().enumerate()
+    {
+        let first = data(forward(i));
+        let before = d.memory().live;
+        for _ in 0..100 {
+            assert_eq!(data(forward(i)), first);
+        }
+        let each = (d.memory().live - before) / 100;
+        assert!(each <= most, "{i}: {each} bytes stay for a forward, of which {most} can be named");
+        let before = d.memory().live;
+        let mut last = None;
+        for _ in 0..100 {
+            let y = s.scope(|| Ok(forward(i))).unwrap();
+            assert_eq!(data(y), first);
+            last = Some(y);
+        }
+        let each = (d.memory().live - before) / 100;
+        assert!(each <= 4 * 4 * 8 * 4, "{i}: {each} bytes stay for a forward in a scope");
+        assert_eq!(data(last.unwrap()), first);
+    }
+    // One that needs gradients keeps them.
+    let s = Session::eager(&d);
+    let y = s.scope(|| mlp.forward(s.input(&batch).unwrap())).unwrap();
+    y.sum().unwrap().backward().unwrap();
+}
+
+/// Accuracy inside a compiled step, and the casts, with the bits of the eager ones.
+#[test]
+fn indices_and_numbers_in_a_step() {
+    let d = device();
+    let mut params = Params::new(&d, 3);
+    let net = Mlp::new(&mut params, &[2, 8, 3]).unwrap();
+    let (x, labels) = (fractions(&[6, 2], 7), Tensor::new(&[6], vec![0u32, 1, 2, 0, 1, 2]).unwrap());
+    let accuracy = |net: &Mlp, v: &[Var<'_>]| -> Result<f32> {
+        net.forward(v[0])?.argmax(&[1], false)?.eq(v[1])?.mean()?.item()
+    };
+    let s = Session::eager(&d);
+    let want = accuracy(&net, &[s.input(&x).unwrap(), s.labels(&labels).unwrap()]).unwrap();
+    drop(s);
+    let (a, b) = (net.clone(), net);
+    let mut step =
+        TrainStep::new(&params, Optimizer::sgd(0.0), move |v| a.forward(v[0])?.cross_entropy(v[1])).metrics(
+            move |v| {
+                let best = b.forward(v[0])?.argmax(&[1], false)?;
+                let wrong = best.ne(v[1])?;
+                let again = best.to_float()?.to_index_below(3)?;
+                Ok(vec![best.eq(v[1])?.mean()?, wrong.sum()?, again.eq(best)?.mean()?, v[1].to_float()?])
+            },
+        );
+    step.run(&[(&x).into(), (&labels).into()]).unwrap();
+    assert_eq!(step.metric(0).unwrap().item().unwrap(), want);
+    assert_eq!(step.metric(1).unwrap().item().unwrap(), ((1.0 - want) * 6.0).round());
+    assert_eq!(step.metric(2).unwrap().item().unwrap(), 1.0);
+    assert_eq!(step.metric(3).unwrap().data(), [0.0, 1.0, 2.0, 0.0, 1.0, 2.0]);
+    // Large indices are compared exactly, though their numbers round to one.
+    let s = Session::eager(&d);
+    let [p, q] = [1u32 << 24, (1 << 24) + 1].map(|i| s.labels(&Tensor::new(&[1], vec![i]).unwrap()).unwrap());
+    assert_eq!((data(p.eq(q).unwrap()), data(p.eq(p).unwrap())), (vec![0.0], vec![1.0]));
+    assert_eq!(data(p.to_float().unwrap()), data(q.to_float().unwrap()));
+    let odd = s.input(&t(&[6], &[-3.0, 0.9, 2.5, 7.0, f32::NAN, f32::INFINITY])).unwrap();
+    assert_eq!(odd.to_index_below(5).unwrap().indices().unwrap().data(), [0, 0, 2, 4, 0, 4]);
+}
+
+/// A batch in parts: the loss and the gradients of the whole, with the bits of the parts added in order.
+#[test]
+fn a_batch_in_parts() {
+    let d = device();
+    let (x, y) = (fractions(&[8, 3], 7), fractions(&[8, 2], 11));
+    let model = || {
+        let mut params = Params::new(&d, 3);
+        let net = Mlp::new(&mut params, &[3, 16, 2]).unwrap();
+        (params, net)
+    };
+    let run = |parts: usize| {
+        let (params, net) = model();
+        let mut step = TrainStep::new(&params, Optimizer::sgd(0.1), move |v| net.forward(v[0])?.mse(v[1]))
+            .accumulate(parts);
+        step.run(&[(&x).into(), (&y).into()]).unwrap();
+        (step.loss().unwrap(), params.fingerprint().unwrap())
+    };
+    let by_hand = |parts: usize| {
+        let (params, net) = model();
+        let s = Session::eager(&d);
+        let rows = 8 / parts;
+        let mut sum: Option<dittograd::session::Grads> = None;
+        for i in 0..parts {
+            let [x, y] = [&x, &y].map(|t| s.input(t).unwrap().narrow(0, i * rows, rows).unwrap());
+            let loss = net.forward(x).unwrap().mse(y).unwrap().scale(1.0 / parts as f64).unwrap();
+            let grads = loss.backward().unwrap();
+            match &mut sum {
+                None => sum = Some(grads),
+                Some(sum) => sum.add(&grads).unwrap(),
+            }
+            s.reset();
+        }
+        Optimizer::sgd(0.1).step(&params, sum.unwrap()).unwrap();
+        params.fingerprint().unwrap()
+    };
+    let whole = run(1);
+    for parts in [2, 4, 8] {
+        let (loss, print) = run(parts);
+        assert!((loss - whole.0).abs() < 1e-6, "{parts}: {loss} {whole:?}");
+        // Parts of a power of two scale without rounding, and two of them have one order.
+        assert!(parts > 2 || print == by_hand(parts), "{parts}");
+    }
+    assert_eq!(run(1), whole);
 }

@@ -376,6 +376,24 @@ impl Error {
     }
 }
 
+/// A result whose error gets the line of the program that called the function it is used in, unless it has one: where a closure, or a
+/// function of a lower layer, lost it. The function is `#[track_caller]`.
+#[doc(hidden)]
+pub trait Located {
+    #[must_use]
+    #[track_caller]
+    fn located(self) -> Self;
+}
+
+impl<T> Located for Result<T> {
+    fn located(self) -> Result<T> {
+        match self {
+            Ok(value) => Ok(value),
+            Err(e) => Err(e.at(Location::caller())),
+        }
+    }
+}
+
 impl std::error::Error for Error {}
 
 impl From<std::io::Error> for Error {

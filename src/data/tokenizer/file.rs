@@ -27,6 +27,7 @@ struct Added {
 impl Tokenizer {
     /// Reads a tokenizer from a folder with `tokenizer.json`, or with `vocab.json` and `merges.txt`, or from a file
     /// like `tokenizer.json`: [`Tokenizer::from_json`], [`Tokenizer::from_gpt2`].
+    #[track_caller]
     pub fn read(path: impl AsRef<Path>) -> Result<Tokenizer> {
         let path = path.as_ref();
         let named = |file: &Path, why: String| Error::file("tokenizer", file, why);
@@ -53,6 +54,7 @@ impl Tokenizer {
     /// line, two tokens separated by a blank. A token `<|endoftext|>` is matched in texts. Errors unless all 256 bytes
     /// are tokens, every number from 0 to below the number of tokens occurs once, and every merge joins two tokens to a
     /// token.
+    #[track_caller]
     pub fn from_gpt2(vocab: &str, merges: &str) -> Result<Tokenizer> {
         let wrong = |why| Error::argument("tokenizer", "files", why);
         build(vocab_of(vocab).map_err(wrong)?, merges_of(merges).map_err(wrong)?, None).map_err(wrong)
@@ -61,6 +63,7 @@ impl Tokenizer {
     /// A tokenizer from Hugging Face's `tokenizer.json`. It must be a byte-level byte-pair encoding like GPT-2's. A
     /// file that asks for anything else (a normalizer, another way to split words, a leading blank, dropout, tokens
     /// added around a text) is an error that says what.
+    #[track_caller]
     pub fn from_json(text: &str) -> Result<Tokenizer> {
         of_json(text).map_err(|why| Error::argument("tokenizer", "json", why))
     }

@@ -112,6 +112,7 @@ impl Tokenizer {
     }
 
     /// The bytes of some tokens. Errors if a number is no token.
+    #[track_caller]
     pub fn decode(&self, ids: &[u32]) -> Result<Vec<u8>> {
         let mut out = Vec::new();
         for (at, id) in ids.iter().enumerate() {

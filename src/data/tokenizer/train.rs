@@ -87,6 +87,7 @@ impl Tokenizer {
     /// again; among equally frequent pairs, the one with the smallest numbers. It ends with `size` tokens, or with
     /// fewer once no pair occurs twice. The same text gives the same tokens on every machine. Errors unless `size` is
     /// 257 to [`MAX_TOKENS`](super::MAX_TOKENS).
+    #[track_caller]
     pub fn train(text: &[u8], size: usize) -> Result<Tokenizer> {
         let wrong = |name, why: String| Err(Error::argument("tokenizer", name, why));
         if !(257..=super::MAX_TOKENS).contains(&size) {
@@ -160,6 +161,7 @@ impl Tokenizer {
     }
 
     /// [`Tokenizer::train`] on the content of a file.
+    #[track_caller]
     pub fn train_file(path: impl AsRef<Path>, size: usize) -> Result<Tokenizer> {
         Tokenizer::train(&crate::io::bytes::read("tokenizer", path.as_ref())?, size)
     }

@@ -4,7 +4,7 @@ use crate::graph::{Compiled, Graph, Passes, Plan, check_input};
 use crate::params::Param;
 use crate::session::{Session, Var, with_inputs};
 use dittograd_device::{AnyBuffer, Backend, Buffer, DType, Device, Meta, to_words};
-use dittograd_numerics::error::{Error, ErrorKind, Result};
+use dittograd_numerics::error::{Error, ErrorKind, Located, Result};
 use dittograd_numerics::scalar::Scalar;
 use dittograd_numerics::tensor::Tensor;
 use dittograd_ops::{AnyTensor, Recorder, Val};
@@ -174,7 +174,7 @@ impl Function {
         self.prepare()?;
         let calls = self.random_calls;
         let results = match &self.compiled {
-            Some(compiled) => self.compiled_call(compiled, inputs)?,
+            Some(compiled) => self.compiled_call(compiled, inputs).located()?,
             None => {
                 let session = Session::inference(&self.device);
                 session.set_random_calls(calls);
@@ -208,11 +208,11 @@ impl Function {
     #[track_caller]
     pub fn call_on(&mut self, inputs: &[&AnyBuffer]) -> Result<Vec<AnyBuffer>> {
         self.prepare()?;
-        self.check_inputs(inputs.iter().map(|x| x.meta()))?;
+        self.check_inputs(inputs.iter().map(|x| x.meta())).located()?;
         let calls = self.random_calls;
         let results = match &self.compiled {
             Some(compiled) => {
-                inputs.iter().enumerate().try_for_each(|(i, x)| compiled.copy_input(i, x))?;
+                inputs.iter().enumerate().try_for_each(|(i, x)| compiled.copy_input(i, x)).located()?;
                 compiled.run(calls)?;
                 (0..self.graph.outputs().len())
                     .map(|i| compiled.copy_output(i))

@@ -8,7 +8,7 @@ use crate::params::{Param, Params, Traits};
 use crate::session::{Session, Var, with_inputs};
 use dittograd_device::{Buffer, DType, Device, Meta};
 use dittograd_numerics::environment;
-use dittograd_numerics::error::{Error, ErrorKind, Result};
+use dittograd_numerics::error::{Error, ErrorKind, Located, Result};
 use dittograd_numerics::scalar::Scalar;
 use dittograd_numerics::shape::Shape;
 use dittograd_numerics::tensor::{AnyTensor, Tensor};
@@ -251,6 +251,11 @@ where
             }
         }
         let mut graph = session.into_graph()?;
+        if self.params.is_empty() && graph.parameters().next().is_some() {
+            let why =
+                "there are no parameters to train; give the step the Params that the model was made with";
+            return Err(Error::argument("step", "params", why));
+        }
         let traits = Traits::of(self.params.iter().chain(graph.parameters()));
         let wrt: Vec<Val> = leaves.iter().map(|l| l.1).collect();
         let grads = graph.gradients(loss, &wrt)?;
@@ -301,7 +306,7 @@ where
             Some(at) => at,
             None => {
                 let metas: Vec<Meta> = inputs.iter().map(Batch::meta).collect();
-                let entry = self.compile(&metas)?;
+                let entry = self.compile(&metas).located()?;
                 self.traces += 1;
                 say_if_many(self.traces, &metas);
                 self.keep(entry)
@@ -309,7 +314,7 @@ where
         };
         self.programs[at].torn = true;
         for (i, b) in inputs.iter().enumerate() {
-            self.programs[at].program.set_input(i, b.meta(), b.words())?;
+            self.programs[at].program.set_input(i, b.meta(), b.words()).located()?;
         }
         self.programs[at].torn = false;
         self.last = Some(at);

@@ -25,7 +25,7 @@ use crate::params::{Param, Params};
 use dittograd_device::cuda::Source;
 use dittograd_device::{AnyBuffer, Backend, Buffer, Device};
 use dittograd_numerics::environment;
-use dittograd_numerics::error::{Error, ErrorKind, Result};
+use dittograd_numerics::error::{Error, ErrorKind, Located, Result};
 use dittograd_ops::{DeviceRecorder, Val};
 use group::Options;
 use std::collections::BTreeMap;
@@ -350,7 +350,7 @@ impl Optimizer {
         let device = params.device();
         let mut items: Vec<(&Param, &AnyBuffer)> = Vec::new();
         for p in params.iter().filter(|p| p.trainable()) {
-            let gradient = grads.param(p).ok_or_else(|| p.unreached())?;
+            let gradient = grads.param(p).ok_or_else(|| p.unreached()).located()?;
             let value = p.buffer();
             for buffer in [value.buffer(), gradient.buffer()] {
                 if !device.accepts(buffer.device()) || buffer.is_released() {

@@ -126,12 +126,9 @@ fn product<'s>(a: Named<'s>, b: Named<'s>, keep: &[Label]) -> Result<Named<'s>> 
         if let (Some(x), Some(y)) = (a.size(l)?, b.size(l)?)
             && x != y
         {
-            let kind = ErrorKind::Shapes {
-                why: "an axis of one name has two sizes",
-                left: a.v.shape()?,
-                right: b.v.shape()?,
-            };
-            return Err(Error::new("einsum", kind));
+            let (left, right) = (a.v.shape()?, b.v.shape()?);
+            let l = char::from_u32(l).unwrap_or('…');
+            return Err(wrong(format!("axis {l} is {x} long in shape {left} and {y} in {right}")));
         }
     }
     // Sum over axes that only one operand has and nobody wants.

@@ -50,7 +50,7 @@ use assign::Assigned;
 use constants::Constants;
 use dittograd_device::{AnyBuffer, Device, Meta};
 use dittograd_numerics::environment;
-use dittograd_numerics::error::{Error, ErrorKind, Result};
+use dittograd_numerics::error::{Error, ErrorKind, Located, Result};
 use dittograd_numerics::scalar::Scalar;
 use dittograd_numerics::shape::Shape;
 use dittograd_numerics::tensor::{AnyTensor, Tensor};
@@ -452,7 +452,7 @@ impl Session {
     #[track_caller]
     pub fn pointwise(&self, ins: &[Var<'_>], f: impl FnOnce(&[Expr]) -> Expr) -> Result<Var<'_>> {
         let metas: Vec<Meta> = ins.iter().map(|v| v.meta()).collect::<Result<_>>()?;
-        self.apply_any(Map::of(&metas, f)?.into(), ins)
+        self.apply_any(Map::of(&metas, f).located()?.into(), ins)
     }
 
     /// Apart from `apply`, so that it is compiled once, not for every op.
@@ -601,13 +601,24 @@ impl Session {
     /// [inference](Session::inference) session only their results stay.
     #[track_caller]
     pub fn scope<'s>(&'s self, f: impl FnOnce() -> Result<Var<'s>>) -> Result<Var<'s>> {
+        self.scope_of(f, |v| vec![*v])
+    }
+
+    /// [`Session::scope`] of something that holds several values.
+    #[doc(hidden)]
+    #[track_caller]
+    pub fn scope_of<'s, T>(
+        &'s self,
+        f: impl FnOnce() -> Result<T>,
+        values: impl FnOnce(&T) -> Vec<Var<'s>>,
+    ) -> Result<T> {
+        let (first, location) = (self.size(), Location::caller());
+        let result = f().map_err(|e| e.at(location));
         if self.state.borrow().track_gradients {
-            return f();
+            return result;
         }
-        let first = self.size();
-        let result = f();
         let mut kept = match &result {
-            Ok(v) => vec![self.check("scope", *v)?],
+            Ok(of) => values(of).into_iter().map(|v| self.check("scope", v)).collect::<Result<Vec<_>>>()?,
             Err(_) => Vec::new(),
         };
         let mut state = self.state.borrow_mut();
@@ -661,7 +672,7 @@ impl Session {
             .map(|(v, seed)| Ok((self.check("backward", *v)?, *seed)))
             .collect::<Result<Vec<_>>>()?;
         let mut state = self.state.borrow_mut();
-        let State { record, leaves, epoch, .. } = &mut *state;
+        let State { record, leaves, epoch, track_gradients, .. } = &mut *state;
         let tape = match record {
             Record::Eager(tape) => tape,
             Record::Lent => return Err(lent("backward")),
@@ -680,8 +691,15 @@ impl Session {
                 return Err(Error::new("backward", ErrorKind::Node { id, size: tape.size() }));
             };
             if !requires_grad {
-                let why = "nothing this value was computed from requires a gradient; use trainable parameters, or \
-                           Session::variable";
+                let why = match *track_gradients {
+                    true => {
+                        "nothing this value was computed from requires a gradient; use trainable parameters, or \
+                         Session::variable"
+                    }
+                    false => {
+                        "a session of Session::inference records nothing for gradients; use Session::eager"
+                    }
+                };
                 let why = why.to_string();
                 return Err(Error::new("backward", ErrorKind::Gradient { why }));
             }

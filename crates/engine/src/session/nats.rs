@@ -4,7 +4,7 @@ use super::{Session, Var};
 use crate::graph::Source;
 use crate::nats::{Nats, whole};
 use dittograd_device::AnyBuffer;
-use dittograd_numerics::error::Result;
+use dittograd_numerics::error::{Located, Result};
 use dittograd_numerics::tensor::Tensor;
 use dittograd_ops::index::{ToFloat, ToIndex};
 
@@ -29,7 +29,7 @@ impl<'s> Var<'s> {
     /// # let session = Session::eager(&Device::cpu()?);
     /// let scores = session.input(&Tensor::new(&[2, 3], vec![0.1f32, 0.7, 0.2, 0.9, 0.0, 0.1])?)?;
     /// let labels = session.labels(&Tensor::new(&[2], vec![1, 2])?)?;
-    /// let right = scores.argmax(&[1])?.eq(labels)?; // 1 where they are equal, else 0
+    /// let right = scores.argmax(&[1], false)?.eq(labels)?; // 1 where they are equal, else 0
     /// assert_eq!((right.to_string(), right.mean()?.item()?), ("[1. 0.]".to_string(), 0.5));
     /// assert_eq!(labels.to_float()?.to_string(), "[1. 2.]");
     /// # Ok::<(), Error>(())
@@ -54,7 +54,7 @@ impl<'s> Var<'s> {
     pub fn to_index(self) -> Result<Var<'s>> {
         let fixed = "to_index_below(n)";
         self.session.only_eager("to_index", fixed)?;
-        let ids = whole(&self.value::<f32>()?, f64::from(1 << f32::MANTISSA_DIGITS))?;
+        let ids = whole(&self.value::<f32>()?, f64::from(1 << f32::MANTISSA_DIGITS)).located()?;
         self.session.labels(&Tensor::with_shape(self.shape()?, ids)?)
     }
 }

@@ -4,10 +4,9 @@
 use super::Var;
 use dittograd_device::DType;
 use dittograd_numerics::environment::single;
-use dittograd_numerics::error::{Error, Result};
+use dittograd_numerics::error::{Error, Located, Result};
 use dittograd_ops::index::IndexEq;
 use dittograd_ops::pointwise;
-use std::panic::Location;
 
 /// Examples for the most common methods.
 macro_rules! example {
@@ -108,7 +107,7 @@ impl<'s> Var<'s> {
     #[track_caller]
     fn index_eq(self, other: Var<'s>) -> Result<Var<'s>> {
         let shape = self.shape()?.broadcast(&other.shape()?);
-        let shape = shape.map_err(|e| Error::new("eq", e.kind().clone()).at(Location::caller()))?;
+        let shape = shape.map_err(|e| Error::new("eq", e.kind().clone())).located()?;
         self.session().apply(IndexEq {}, &[self.expand(shape.dims())?, other.expand(shape.dims())?])
     }
 }

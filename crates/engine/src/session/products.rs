@@ -1,7 +1,7 @@
 //! Matrix products of values.
 
 use super::Var;
-use dittograd_numerics::error::{Error, ErrorKind, Result};
+use dittograd_numerics::error::{Error, ErrorKind, Located, Result};
 use dittograd_numerics::shape::Shape;
 use dittograd_ops::matmul::{Bmm, Linear, MatMul};
 
@@ -31,10 +31,12 @@ impl<'s> Var<'s> {
     pub fn matmul_with(self, other: Var<'s>, ta: bool, tb: bool) -> Result<Var<'s>> {
         let (left, right) = (self.shape()?, other.shape()?);
         // Errors name the given shapes, not those that the operands were reshaped to.
-        self.product(other, ta, tb).map_err(|e| match *e.kind() {
-            ErrorKind::Shapes { why, .. } => Error::new("matmul", ErrorKind::Shapes { why, left, right }),
-            _ => e,
-        })
+        self.product(other, ta, tb)
+            .map_err(|e| match *e.kind() {
+                ErrorKind::Shapes { why, .. } => Error::new("matmul", ErrorKind::Shapes { why, left, right }),
+                _ => e,
+            })
+            .located()
     }
 
     #[track_caller]

@@ -26,6 +26,7 @@ impl DType {
     /// Errors unless this type, that of an input of `op`, is the one that `op` needs there.
     #[doc(hidden)]
     #[inline]
+    #[track_caller]
     pub fn require(self, want: DType, op: impl Into<String>, input: usize) -> Result<()> {
         if self == want { Ok(()) } else { Err(wrong_type(op, want, self, input)) }
     }
@@ -79,6 +80,7 @@ impl<T: Scalar> AnyTensor<T> {
     }
 
     /// The numbers. Errors if it holds indices.
+    #[track_caller]
     pub fn num(&self) -> Result<&Tensor<T>> {
         match self {
             AnyTensor::Num(t) => Ok(t),
@@ -87,6 +89,7 @@ impl<T: Scalar> AnyTensor<T> {
     }
 
     /// The indices. Errors if it holds numbers.
+    #[track_caller]
     pub fn idx(&self) -> Result<&Tensor<u32>> {
         match self {
             AnyTensor::Idx(t) => Ok(t),
@@ -96,6 +99,7 @@ impl<T: Scalar> AnyTensor<T> {
 }
 
 #[cold]
+#[track_caller]
 fn wrong_type(op: impl Into<String>, want: DType, got: DType, input: usize) -> Error {
     Error::new(op, ErrorKind::DType { want: want.name(), got: got.name(), input })
 }

@@ -263,7 +263,7 @@ impl Cases for ToFloat {
 
     fn random(stream: &mut Stream) -> Option<Sample> {
         let x = edge_dims(1, 3, stream);
-        Some(Sample::new(ToFloat {}, vec![SampleIn::Idx(dims(&x), pick(&[7, 1 << 25, u32::MAX], stream))]))
+        Some(Sample::new(ToFloat {}, vec![SampleIn::Idx(dims(&x), [7, 1 << 25, u32::MAX][stream.below(3)])]))
     }
 
     fn rejects() -> Vec<Reject> {
@@ -288,7 +288,7 @@ impl Cases for ToIndex {
 
     fn random(stream: &mut Stream) -> Option<Sample> {
         let x = edge_dims(1, 3, stream);
-        Some(Sample::new(ToIndex { below: pick(&[1, 3, u32::MAX], stream) }, vec![SampleIn::any(dims(&x))]))
+        Some(Sample::new(ToIndex { below: [1, 3, u32::MAX][stream.below(3)] }, vec![SampleIn::any(dims(&x))]))
     }
 
     fn rejects() -> Vec<Reject> {
@@ -315,7 +315,7 @@ impl Cases for IndexEq {
     }
 
     fn random(stream: &mut Stream) -> Option<Sample> {
-        let (x, bound) = (dims(&edge_dims(1, 3, stream)), pick(&[2, 5], stream));
+        let (x, bound) = (dims(&edge_dims(1, 3, stream)), [2, 5][stream.below(2)]);
         Some(Sample::new(IndexEq {}, vec![SampleIn::Idx(x, bound), SampleIn::Idx(x, bound)]))
     }
 
