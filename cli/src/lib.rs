@@ -73,7 +73,7 @@ enum Command {
     Export(export::Export),
     /// Show the processor, the GPUs and the libraries found
     Devices,
-    /// List all ops
+    /// List all ops, or explain one with its attributes
     Ops(ops::Ops),
     /// Run one op, and its gradient, on tensors from a file
     Op(op::Op),
