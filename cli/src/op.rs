@@ -66,14 +66,14 @@ fn named(name: &str, attrs: &Attrs) -> Answer<AnyOp> {
         let names: Vec<&str> = known.iter().map(|a| a.name).collect();
         let see = format!("`dittograd ops {name}` explains them");
         if let Some((odd, _)) = attrs.0.iter().find(|(n, _)| !names.contains(&n.as_str())) {
-            let has =
-                if names.is_empty() { "it has none".into() } else { format!("it has {}", names.join(", ")) };
+            let has = if names.is_empty() {
+                "it has none".into()
+            } else {
+                format!("it has {}; {see}", names.join(", "))
+            };
             // An op that is none has no samples either.
             return match AnyOp::NAMES.contains(&name) {
-                true => fail(format!(
-                    "op {name}: `{}` is not one of its attributes; {has}; {see}",
-                    shown(odd, 60)
-                )),
+                true => fail(format!("op {name}: `{}` is not one of its attributes; {has}", shown(odd, 60))),
                 false => Err(e.into()),
             };
         }
@@ -145,6 +145,13 @@ impl Op {
         let y = session.apply(op, &vars)?;
         let mut results = vec![("y".to_string(), y.to_any()?)];
         if let Some(dy) = &dy {
+            if y.shape()? != dy.shape() {
+                let (want, got) = (y.shape()?, dy.shape());
+                return fail(format!("dy has shape {got}, but the result of {} has shape {want}", self.name));
+            }
+            if let AnyTensor::Idx(_) = &results[0].1 {
+                return fail(format!("{} gives indices, which have no gradient; leave out dy", self.name));
+            }
             let grads = y.backward_from(dy)?;
             for (i, v) in vars.iter().enumerate() {
                 if let Some(g) = grads.var(*v) {
