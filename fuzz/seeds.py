@@ -10,6 +10,8 @@ import sys
 import zlib
 
 HERE = pathlib.Path(__file__).parent / "seeds"
+# Those of the program's tests.
+IMAGES = pathlib.Path(__file__).parent.parent / "cli/tests/images"
 
 
 def npy(kind, shape, data, version=1, fortran=False):
@@ -182,6 +184,7 @@ def seeds():
     yield "picture", [
         png(3, 2, 0, 8, grey), png(1, 2, 2, 8, [b"\1\2\3"] * 2), png(1, 1, 6, 8, [b"\1\2\3\4"]), png(3, 1, 0, 1, [b"\xa0"]),
         png(1, 1, 4, 16, [bytes(4)]), png(2, 1, 3, 8, [b"\0\1"], palette([1, 2, 3, 4, 5, 6])), b"\xff\xd8\xff",
+        *(IMAGES.joinpath(f"{name}.jpg").read_bytes() for name in ["420", "grey", "progressive", "restarts", "cmyk"]),
     ]
     gpt = {"vocab": 9, "context": 4, "width": 16777215, "heads": 4, "layers": 2, "dropout": 0.0}
     yield "settings", [

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 #[derive(Args)]
 #[command(group(clap::ArgGroup::new("form").args(["dot", "svg", "hash"])))]
 pub(crate) struct Graph {
-    /// A checkpoint or the folder of a run, or a file with the text of a program, as `Graph::text` prints it
+    /// A checkpoint or the folder of a run, or a file with the text of a program, as this command prints it
     #[arg(value_name = "MODEL|FILE")]
     file: PathBuf,
     /// Rows of a model's inputs

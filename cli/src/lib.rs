@@ -73,7 +73,7 @@ enum Command {
     Export(export::Export),
     /// Show the processor, the GPUs and the libraries found
     Devices,
-    /// List all ops
+    /// List all ops, or explain one with its attributes
     Ops(ops::Ops),
     /// Run one op, and its gradient, on tensors from a file
     Op(op::Op),
@@ -101,11 +101,50 @@ impl Fail {
     /// The message, if it is an error.
     fn message(self) -> Option<String> {
         match self {
-            Fail::Library(e) => Some(e.to_string()),
-            Fail::Message(m) => Some(m),
+            Fail::Library(e) => Some(in_options(&e.to_string())),
+            // It may quote an error of the library.
+            Fail::Message(m) => Some(in_options(&m)),
             Fail::Closed => None,
         }
     }
+}
+
+/// What the library advises, and what a user of the program can do instead.
+const ADVICE: [(&str, &str); 9] = [
+    ("; indices come from Session::labels or Session::indices", "; indices are tensors of I64, I32 or U32"),
+    (
+        "; numbers come from Session::input, variable or param, and indices are read with indices()",
+        "; numbers are tensors of F32",
+    ),
+    (" (reshape, unsqueeze and squeeze change it)", ""),
+    ("; Graph::text prints it, Display does not", "; `dittograd graph` prints it"),
+    ("; Graph::text prints them", "; `dittograd graph` prints them"),
+    (" with StateDict::without_prefix", " from the names in the file"),
+    (
+        "; load its weights with Params::load or StateDict::read",
+        "; `train --weights` starts from its tensors",
+    ),
+    ("; release values or use a smaller batch", "; use a smaller --batch, or --accumulate"),
+    (", and a program can register its own", ""),
+];
+
+/// A message without advice about Rust: in terms of options where there is some, else without the advice.
+fn in_options(text: &str) -> String {
+    let mut text = text.to_string();
+    for (library, program) in ADVICE {
+        text = text.replace(library, program);
+    }
+    // The first clause says what is wrong, and may have a name of a file in it.
+    let mut clauses = text.split("; ");
+    let first = clauses.next().unwrap_or_default().to_string();
+    clauses.filter(|c| !is_rust(c)).fold(first, |all, clause| all + "; " + clause)
+}
+
+/// Whether a text names a method or a path of Rust. Python's advice is for users too.
+fn is_rust(clause: &str) -> bool {
+    let is_after_name = |at: usize| clause[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_');
+    let has = |sign: &str| clause.match_indices(sign).any(|(at, _)| is_after_name(at));
+    (has("::") || has("()")) && !clause.contains("torch")
 }
 
 impl From<Error> for Fail {
@@ -308,4 +347,36 @@ pub fn main() -> ExitCode {
     let Some(message) = end.message() else { return ExitCode::SUCCESS };
     out::warn(&message);
     ExitCode::from(2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn advice_about_rust_is_left_out_or_put_in_options() {
+        for (library, program) in [
+            ("a().csv: No such file", "a().csv: No such file"),
+            ("sum: takes 1 inputs, got 2", "sum: takes 1 inputs, got 2"),
+            (
+                "the buffer was released; keep it, or copy it, before calling release()",
+                "the buffer was released",
+            ),
+            (
+                "an input lives on cpu, the operation runs on cuda:0; move it with to_device()",
+                "an input lives on cpu, the operation runs on cuda:0",
+            ),
+            ("no gradient; use trainable parameters, or Session::variable; see x", "no gradient; see x"),
+            (
+                "f: is a pickle; write it with safetensors.torch.save_file(model.state_dict(), \"f\")",
+                "f: is a pickle; write it with safetensors.torch.save_file(model.state_dict(), \"f\")",
+            ),
+            (
+                "out of memory; release values or use a smaller batch",
+                "out of memory; use a smaller --batch, or --accumulate",
+            ),
+        ] {
+            assert_eq!(in_options(library), program);
+        }
+    }
 }

@@ -2,9 +2,9 @@
 //! themselves with this one.
 
 use crate::out::Out;
-use crate::{Answer, Global, fail};
+use crate::{Answer, Global, fail, ops};
 use clap::Args;
-use dittograd::error::shown;
+use dittograd::error::{ErrorKind, shown};
 use dittograd::io::safetensors::{Dtype, SafeTensors, Writer};
 use dittograd::ops::{AnyOp, Attr, Attrs};
 use dittograd::prelude::*;
@@ -58,6 +58,35 @@ pub(crate) fn attributes(text: &str) -> Answer<Attrs> {
     Ok(attrs)
 }
 
+/// The op of that name with attributes. What is wrong with them is said in terms of `--attrs`.
+fn named(name: &str, attrs: &Attrs) -> Answer<AnyOp> {
+    AnyOp::from_name(name, attrs).or_else(|e| {
+        let ErrorKind::Argument { name: attr, why } = e.kind() else { return Err(e.into()) };
+        let known = ops::attributes(name);
+        let names: Vec<&str> = known.iter().map(|a| a.name).collect();
+        let see = format!("`dittograd ops {name}` explains them");
+        if let Some((odd, _)) = attrs.0.iter().find(|(n, _)| !names.contains(&n.as_str())) {
+            let has = if names.is_empty() {
+                "it has none".into()
+            } else {
+                format!("it has {}; {see}", names.join(", "))
+            };
+            // An op that is none has no samples either.
+            return match AnyOp::NAMES.contains(&name) {
+                true => fail(format!("op {name}: `{}` is not one of its attributes; {has}", shown(odd, 60))),
+                false => Err(e.into()),
+            };
+        }
+        match known.iter().find(|a| a.name == *attr) {
+            Some(a) => {
+                let state = if attrs.has(attr) { "" } else { "is missing: " };
+                fail(format!("op {name}: attribute `{attr}`: {state}{why} ({}); {see}", a.meaning))
+            }
+            None => Err(e.into()),
+        }
+    })
+}
+
 fn file_error<T>(path: &Path, why: impl std::fmt::Display) -> Answer<T> {
     fail(format!("{}: {why}", path.display()))
 }
@@ -93,13 +122,13 @@ fn inputs(path: &Path) -> Answer<(Vec<AnyTensor>, Option<Tensor<f32>>)> {
 impl Op {
     /// Errors if the op or one of its attributes is unknown.
     pub(crate) fn look(&self) -> Answer<()> {
-        AnyOp::from_name(&self.name, &attributes(&self.attrs)?)?;
+        named(&self.name, &attributes(&self.attrs)?)?;
         Ok(())
     }
 
     /// Runs the command.
     pub(crate) fn run(&self, global: &Global, out: &Out) -> Answer {
-        let op = AnyOp::from_name(&self.name, &attributes(&self.attrs)?)?;
+        let op = named(&self.name, &attributes(&self.attrs)?)?;
         let (given, dy) = match &self.input {
             Some(path) => inputs(path)?,
             None => (Vec::new(), None),
@@ -116,6 +145,13 @@ impl Op {
         let y = session.apply(op, &vars)?;
         let mut results = vec![("y".to_string(), y.to_any()?)];
         if let Some(dy) = &dy {
+            if y.shape()? != dy.shape() {
+                let (want, got) = (y.shape()?, dy.shape());
+                return fail(format!("dy has shape {got}, but the result of {} has shape {want}", self.name));
+            }
+            if let AnyTensor::Idx(_) = &results[0].1 {
+                return fail(format!("{} gives indices, which have no gradient; leave out dy", self.name));
+            }
             let grads = y.backward_from(dy)?;
             for (i, v) in vars.iter().enumerate() {
                 if let Some(g) = grads.var(*v) {

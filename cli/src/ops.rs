@@ -1,19 +1,21 @@
 //! `ops`: the table of all ops, generated from the ops themselves: inputs and attributes from their samples, gradients
 //! by running their rules.
 
-use crate::Answer;
 use crate::out::{Out, table};
+use crate::{Answer, fail};
 use clap::Args;
 use dittograd::device::{DType, Meta};
 use dittograd::error::Error;
 use dittograd::numerics::functions::{UlpReport, measure_ulp};
-use dittograd::ops::{AnyOp, Attr, Io, Recorder, Sample, SampleIn, Val};
+use dittograd::ops::{AnyOp, Attr, Attrs, Io, Recorder, Sample, SampleIn, Val, attr_meaning};
 use dittograd::torchlean::KNOWN;
 use serde_json::{Map, Value, json};
 
-/// List all ops.
+/// List all ops, or explain one.
 #[derive(Args)]
 pub(crate) struct Ops {
+    /// An op whose attributes are explained [default: a line for each op]
+    name: Option<String>,
     /// Measure the error of elementary functions over every STRIDE-th float now, in units in the last place
     #[arg(long, value_name = "STRIDE", value_parser = clap::value_parser!(u32).range(1..))]
     ulp: Option<u32>,
@@ -59,6 +61,46 @@ fn value(attr: &Attr) -> Value {
         Attr::Bool(x) => json!(x),
         Attr::List(x) => json!(x),
     }
+}
+
+/// An attribute of an op.
+pub(crate) struct Attribute {
+    pub(crate) name: &'static str,
+    /// What it takes.
+    kind: &'static str,
+    /// Whether the op cannot do without it.
+    is_needed: bool,
+    /// Its value if it is left out, where it then has one.
+    default: Option<Value>,
+    pub(crate) meaning: &'static str,
+}
+
+/// The attributes of an op, from its samples: what each takes, and what happens without it, by trying.
+pub(crate) fn attributes(op: &str) -> Vec<Attribute> {
+    let mut all: Vec<Attribute> = Vec::new();
+    for sample in AnyOp::samples(op) {
+        let attrs = sample.op.attrs();
+        for (name, attr) in &attrs {
+            if all.iter().any(|a| a.name == *name) {
+                continue;
+            }
+            let with = |new: Option<Attr>| {
+                let others = attrs.iter().filter(|a| a.0 != *name).map(|(n, a)| (n.to_string(), a.clone()));
+                AnyOp::from_name(op, &Attrs(others.chain(new.map(|a| (name.to_string(), a))).collect()))
+            };
+            let without = with(None).ok().map(|op| op.attrs());
+            let default = without.iter().flatten().find(|a| a.0 == *name).map(|a| value(&a.1));
+            let kind = match attr {
+                Attr::Bool(_) => "true or false",
+                Attr::List(_) => "list of whole numbers",
+                Attr::Num(x) if x.fract() != 0.0 || with(Some(Attr::Num(x + 0.125))).is_ok() => "number",
+                Attr::Num(_) | Attr::Whole(_) => "whole number",
+            };
+            let meaning = attr_meaning(op, name).unwrap_or_default();
+            all.push(Attribute { name, kind, is_needed: without.is_none(), default, meaning });
+        }
+    }
+    all
 }
 
 /// One line of the table.
@@ -128,6 +170,9 @@ impl Row {
 impl Ops {
     /// Runs the command.
     pub(crate) fn run(&self, out: &Out) -> Answer {
+        if let Some(name) = &self.name {
+            return self.explain(name, out);
+        }
         let mut rows = Vec::new();
         for name in AnyOp::NAMES {
             let row = Row::new(name, self.ulp)?;
@@ -152,6 +197,52 @@ impl Ops {
             out.line("")?;
             out.line(&table(&cells))?;
         }
+        Ok(true)
+    }
+
+    /// Shows one op with all its attributes.
+    fn explain(&self, name: &str, out: &Out) -> Answer {
+        let Some(name) = AnyOp::NAMES.iter().find(|n| **n == name) else {
+            return fail(format!("`{name}` is not an op; `dittograd ops` lists them"));
+        };
+        let (row, all) = (Row::new(name, self.ulp)?, attributes(name));
+        if out.json() {
+            let object = |a: &Attribute| {
+                json!({
+                    "name": a.name, "kind": a.kind, "needed": a.is_needed, "default": a.default, "meaning": a.meaning,
+                })
+            };
+            let mut whole = row.json();
+            whole["attributes"] = all.iter().map(object).collect();
+            out.line(&whole.to_string())?;
+            return Ok(true);
+        }
+        let inputs = row.inputs.iter().map(usize::to_string).collect::<Vec<_>>().join(" or ");
+        let dtypes =
+            if row.dtypes.is_empty() { String::new() } else { format!(" ({})", row.dtypes.join(", ")) };
+        let gradient = if row.has_gradient() { "a gradient" } else { "no gradient" };
+        out.line(&format!("{name}: {inputs} inputs{dtypes}, {gradient}"))?;
+        if let Some(ulp) = &row.ulp {
+            out.line(&format!("largest error {:.3} ulp", ulp.max_ulp))?;
+        }
+        if all.is_empty() {
+            out.line("it has no attributes")?;
+            return Ok(true);
+        }
+        let mut cells = vec![["attribute", "takes", "default", "meaning"].map(String::from).to_vec()];
+        for a in &all {
+            let default = match (&a.default, a.is_needed) {
+                (_, true) => "needed".to_string(),
+                (Some(value), _) => value.to_string(),
+                (None, false) => "none".to_string(),
+            };
+            cells.push(vec![a.name.into(), a.kind.into(), default, a.meaning.into()]);
+        }
+        out.line(&table(&cells))?;
+        let sample = Value::from(row.attrs);
+        out.line(&format!(
+            "for example: dittograd op {name} --attrs '{sample}' --in x.safetensors --out y.safetensors"
+        ))?;
         Ok(true)
     }
 }

@@ -114,3 +114,32 @@ fn sizes_as_typed() {
         assert!(parse_size(bad).unwrap_err().contains("use HxW"), "{bad}");
     }
 }
+
+#[test]
+fn changed_bytes_of_jpegs_are_read_or_refused() {
+    let mut random = Stream::new(3, 0);
+    let mut draw = |below: usize| (random.uniform() * below as f32) as usize % below;
+    let (mut read, mut refused) = (0, 0);
+    for (name, ..) in GOLDEN {
+        let whole = std::fs::read(sample(&format!("{name}.jpg"))).unwrap();
+        for _ in 0..400 {
+            let mut file = whole.clone();
+            for _ in 0..=draw(4) {
+                let at = 3 + draw(file.len() - 3);
+                match draw(3) {
+                    0 => file[at] = [0, 0xff, 1, 0x7f][draw(4)],
+                    1 => file[at] ^= 1 << draw(8),
+                    _ => drop(file.remove(at)),
+                }
+            }
+            match read_jpeg(&file) {
+                Ok(image) => {
+                    assert_eq!(image.values.len(), image.channels * image.size[0] * image.size[1]);
+                    read += 1;
+                }
+                Err(_) => refused += 1,
+            }
+        }
+    }
+    assert!(read > 100 && refused > 100, "{read} were read, {refused} refused");
+}

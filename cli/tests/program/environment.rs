@@ -198,7 +198,7 @@ fn pictures_that_are_none() {
         ("empty", vec![], "0.png: "),
         ("a byte", vec![0x89], "0.png: "),
         ("another magic", b"GIF89a..........".to_vec(), "0.png: "),
-        ("a promise of 151 MB", png(7100, 7100, &tiny), "cannot hold 7100 by 7100 pixels"),
+        ("a promise of 151 MB", png(7100, 7100, &tiny), "cannot hold 7100x7100 pixels"),
         ("a promise of all", png(u32::MAX >> 1, u32::MAX >> 1, &tiny), "0.png: "),
         ("no pixels", png(0, 0, &tiny), "0.png: "),
         ("fewer pixels", png(4, 5, &tiny), "0.png: "),
@@ -214,7 +214,7 @@ fn pictures_that_are_none() {
     }
     std::fs::remove_file(&path).unwrap();
     assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
-    finish(&mut shell("exec \"$@\"", train, here.path())).refused("a pipe", "holds no PNG files");
+    finish(&mut shell("exec \"$@\"", train, here.path())).refused("a pipe", "holds no PNG or JPEG files");
 }
 
 /// Files that `train`, `predict`, `graph`, `inspect` and `op` are given and that are pipes: an error at once.

@@ -8,6 +8,7 @@ mod environment;
 mod export;
 mod images;
 mod inspect;
+mod messages;
 mod program;
 mod resume;
 #[cfg(unix)]

@@ -13,6 +13,7 @@ mod custom;
 mod definitions;
 mod eager;
 mod list;
+mod meanings;
 mod op;
 mod record;
 mod validate;
@@ -48,6 +49,7 @@ pub use definitions::Definitions;
 pub use dittograd_numerics::tensor::AnyTensor;
 pub use eager::{MAX_INS, PerInput, apply, check_bound, check_indices, launch, with_stand_in};
 pub use list::AnyOp;
+pub use meanings::attr_meaning;
 pub use op::{CpuRun, CudaRun, Gpu, IndexBound, Io, Kernel, Op, Recorder, Val};
 pub use record::DeviceRecorder;
 #[doc(hidden)]
