@@ -1,6 +1,6 @@
 //! A handle of a block, or of a part of one.
 
-use super::block::{Block, Mem};
+use super::block::{Block, Mem, Owner};
 use super::locks::{ReadGuard, WriteGuard};
 use crate::Device;
 use dittograd_numerics::error::{Error, ErrorKind, Result};
@@ -15,9 +15,11 @@ pub struct Buffer {
     pub(super) block: Arc<Block>,
     pub(super) start: usize,
     pub(super) words: usize,
+    /// Who releases it, if several own the block.
+    pub(super) owner: Option<Arc<Owner>>,
 }
 
-fn released(op: &str) -> Error {
+pub(super) fn released(op: &str) -> Error {
     Error::new(op, ErrorKind::Released)
 }
 
@@ -35,9 +37,7 @@ impl Buffer {
     /// Elements `start..start + words` as a separate handle. Errors if there are not as many.
     pub fn part(&self, start: usize, words: usize) -> Result<Buffer> {
         match start.checked_add(words) {
-            Some(end) if end <= self.words => {
-                Ok(Buffer { block: self.block.clone(), start: self.start + start, words })
-            }
+            Some(end) if end <= self.words => Ok(Buffer { start: self.start + start, words, ..self.clone() }),
             _ => Err(Error::new(
                 "part",
                 ErrorKind::Length { want: start.saturating_add(words), got: self.words },
@@ -56,15 +56,30 @@ impl Buffer {
         &self.block.device
     }
 
-    /// Frees the memory now, for this handle and every other handle and view of it. Returns whether there was memory to
-    /// free: a second call, or a call on an empty buffer, returns `false`.
+    /// Frees the memory now, for this handle and every clone and view of it. Returns whether there was memory to free: a
+    /// second call, or a call on an empty buffer, returns `false`.
+    ///
+    /// Equal constants of a session share memory, but each is released by itself; the last one frees the memory.
     pub fn release(&self) -> bool {
-        self.block.free()
+        match &self.owner {
+            Some(owner) => owner.release(),
+            None => self.block.free(),
+        }
     }
 
     /// Whether the memory was released.
     pub fn is_released(&self) -> bool {
-        self.block.mem.read().unwrap_or_else(PoisonError::into_inner).is_none()
+        self.given_up() || self.block.mem.read().unwrap_or_else(PoisonError::into_inner).is_none()
+    }
+
+    /// Whether the owner of this handle has released it.
+    pub(super) fn given_up(&self) -> bool {
+        self.owner.as_ref().is_some_and(|owner| owner.is_released())
+    }
+
+    /// A handle of the same elements that is released by itself. `None` if they were released.
+    pub(super) fn co_owned(&self) -> Option<Buffer> {
+        Some(Buffer { owner: Some(Arc::new(Owner::of(&self.block)?)), ..self.clone() })
     }
 
     /// Bytes of the allocation that this is a part of, and an id that is unique among live allocations.
@@ -82,7 +97,7 @@ impl Buffer {
     #[doc(hidden)]
     pub fn read(&self, op: &str) -> Result<ReadGuard<'_>> {
         let guard = self.block.mem.read().unwrap_or_else(PoisonError::into_inner);
-        if guard.is_none() {
+        if guard.is_none() || self.given_up() {
             return Err(released(op));
         }
         Ok(ReadGuard { guard, range: self.range() })
@@ -92,7 +107,7 @@ impl Buffer {
     #[doc(hidden)]
     pub fn write(&self, op: &str) -> Result<WriteGuard<'_>> {
         let guard = self.block.mem.write().unwrap_or_else(PoisonError::into_inner);
-        if guard.is_none() {
+        if guard.is_none() || self.given_up() {
             return Err(released(op));
         }
         Ok(WriteGuard { guard, range: self.range() })
@@ -102,6 +117,7 @@ impl Buffer {
     #[doc(hidden)]
     pub fn address(&self, op: &str) -> Result<u64> {
         match &*self.block.mem.read().unwrap_or_else(PoisonError::into_inner) {
+            _ if self.given_up() => Err(released(op)),
             Some(Mem::Cuda(ptr)) => Ok(*ptr + self.range().start as u64 * 4),
             Some(Mem::Host(_) | Mem::Values(_)) => Ok(0),
             None => Err(released(op)),

@@ -52,6 +52,12 @@ impl AnyBuffer {
         self.bound
     }
 
+    /// The same memory, released by itself: its last owner frees it. `None` if it was released.
+    #[doc(hidden)]
+    pub fn co_owned(&self) -> Option<AnyBuffer> {
+        Some(AnyBuffer { buffer: self.buffer.co_owned()?, ..self.clone() })
+    }
+
     /// The same memory with another shape of as many elements.
     pub fn view(&self, shape: Shape) -> Result<AnyBuffer> {
         if shape.numel() != self.meta.shape.numel() {
