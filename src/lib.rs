@@ -28,7 +28,7 @@
 //! | keep results | [`io`]: checkpoints, state dicts, safetensors, `.npy`, ONNX |
 //! | look into a program | [`graph`]: traced, printed, parsed, differentiated, compiled |
 //! | let the compiler check shapes | [`typed`] |
-//! | port a TorchLean program | [`torchlean`]: its names for operations |
+//! | port a TorchLean program | [`torchlean`]: its names with ours, and what is different |
 //! | work with ops themselves | [`ops`], [`tape`], [`numerics`], the contract that says what the one answer is; the crate `dittograd-check` holds any op to it |
 
 // Paths in what `#[derive(Module)]` writes begin with `::dittograd`, here too.

@@ -15,6 +15,8 @@
 //! # }
 //! ```
 //!
+//! # Operations
+//!
 //! | TorchLean | method here | ordinary method |
 //! |---|---|---|
 //! | `transpose2d` | [`transpose2d`](TorchLean::transpose2d) | [`Var::transpose`] |
@@ -35,13 +37,122 @@
 //! | `scatterAddRows` | [`scatter_add_rows_nat`](TorchLean::scatter_add_rows_nat) | [`Var::index_add_or_skip`] along axis 0 |
 //! | `batchnormChannelFirst` | [`batchnorm_channel_first`](TorchLean::batchnorm_channel_first) | [`Var::instance_norm`] of a batch of one image |
 //!
-//! TorchLean's other operations are methods of `Var`. [`KNOWN`] lists all names.
+//! TorchLean's other operations are methods of `Var`. [`KNOWN`] lists all of them. Helpers of its operations:
+//!
+//! | TorchLean | here | what is different |
+//! |---|---|---|
+//! | `Ops.u32`, `Ops.numelU32` | [`Shape::numel`] | sizes have 64 bits; a shape of more elements is an error |
+//! | `foldRowsColsLastAxis` | in the kernels | softmax takes any axis, and empty ones |
+//! | `broadcastScalarToShape` | [`Var::broadcast_to`] | |
+//! | `sigmoidBuf`, `tanhBuf`, `softplusBuf` | [`Var::sigmoid`], [`Var::tanh`], [`Var::softplus`] | `tanh` is no quotient of exponentials, which is NaN from 44.4 on |
+//! | `rowSoftmaxForward`, `rowSoftmaxBwd` | [`Var::softmax`] | one kernel; no scratch memory |
+//! | `rowLogSoftmaxForward`, `rowLogSoftmaxBwd` | [`Var::log_softmax`] | one kernel; no scratch memory |
+//!
+//! # Buffers
+//!
+//! Operations of buffers are those of `Var`. A gradient such as `absBwd` is the rule of its op.
+//!
+//! | TorchLean | here | what is different |
+//! |---|---|---|
+//! | `getDeterministicReductions`, `getDeterministicReductionsRaw` | [`get_deterministic_reductions`], [`Device::deterministic_reductions`] | always true |
+//! | `setDeterministicReductions`, `setDeterministicReductionsChecked`, `setDeterministicReductionsRaw`, `setDeterministicReductionsCheckedRaw` | [`set_deterministic_reductions_checked`] | accepted, and changes nothing |
+//! | `AllocatorStats`, `AllocatorStats.liveBytes`, `AllocatorStats.peakBytes`, `AllocatorStats.allocCount`, `AllocatorStats.freeCount`, `AllocatorStats.deviceFreeBytes`, `AllocatorStats.deviceTotalBytes` | [`MemoryStats`] | of one device, not of the process |
+//! | `allocatorStats`, `allocatorStatsWithToken`, `allocatorLiveBytesRaw`, `allocatorPeakBytesRaw`, `allocatorAllocCountRaw`, `allocatorFreeCountRaw`, `allocatorDeviceFreeBytesRaw`, `allocatorDeviceTotalBytesRaw` | [`Device::memory`] | no tokens: calls are not merged |
+//! | `mibString`, `AllocatorStats.format` | [`readable_bytes`], `MemoryStats::to_string` | |
+//! | `ofFloatArray`, `ofFloatArrayIO`, `ofFloatArrayWithToken` | [`Buffer::upload`], [`AnyBuffer::upload`] | every upload has memory of its own |
+//! | `toFloatArray` | [`Buffer::download`], [`AnyBuffer::to_tensor`] | |
+//! | `Buffer.size` | [`Buffer::len`] | stays after a release |
+//! | `release` | [`Buffer::release`] | what was released is an error to read, not empty |
+//! | `releaseThen`, `releaseManyThen`, `WithWorkspace`, `WithWorkspace.value`, `WithWorkspace.workspace`, `releaseWorkspaceThen`, `releaseAllThen` | dropping a [`Buffer`] | memory goes with its last handle, so nothing is threaded through results |
+//! | `collectAllocator`, `collectAllocatorRaw` | [`Device::collect`] | never needed: memory is reused across sizes |
+//! | `zeros`, `full` | [`AnyBuffer::zeros`], [`AnyBuffer::full`] | |
+//! | `randUniform`, `bernoulliMask` | [`Session::uniform`], [`Session::bernoulli_mask`] | other streams: seed and counter are mixed apart, and a uniform is below 1; so `keep` 1 keeps everything |
+//! | `absBwd`, `sqrtBwd`, `clampBwd`, `maxBwd`, `minBwd`, `reluBwd` | [`Var::backward`] | same conventions: 0 at corners, halves at ties |
+//! | `Buffer.copy` | [`AnyBuffer::copy`] | bits are copied, NaN too |
+//! | `Buffer.reduceSum`, `Buffer.reduceMean` | [`Var::sum`], [`Var::mean`] | |
+//!
+//! # Tape
+//!
+//! | TorchLean | here | what is different |
+//! |---|---|---|
+//! | `Result` | [`Result`] | every error can be handled; nothing aborts |
+//! | `AnyBuffer`, `AnyBuffer.s`, `AnyBuffer.buf` | [`AnyBuffer`], [`AnyBuffer::shape`], [`AnyBuffer::buffer`] | the constructor compares the sizes; indices have a type of their own |
+//! | `natToU32Checked`, `AnyBuffer.numelU32` | [`Shape::new`] | sizes have 64 bits |
+//! | `AnyBuffer.zeros`, `AnyBuffer.add` | [`AnyBuffer::zeros`], the op `add` by [`ops::apply`](crate::ops::apply) | |
+//! | `Node`, `Node.name`, `Node.value`, `Node.requires_grad`, `Node.parents`, `Node.backward` | [`Node`] | a rule is an op, or a closure of yours; the value is gone after a walk that frees; a node needs a gradient only if a parent does |
+//! | `Node.cleanup` | [`Node::cleanup`] | released by every walk that frees, not only by the session |
+//! | `Tape`, `Tape.nodes`, `Tape.empty`, `Tape.size`, `getNode?`, `getValue?` | [`Tape`], [`Tape::new`], [`Tape::size`], [`Tape::node`], [`Tape::value`] | a tape belongs to a device |
+//! | `addNode`, `addNode_id`, `size_addNode` | [`Tape::add_node`] | parents must be there; the theorems are tests |
+//! | `leaf` | [`Tape::leaf`] | |
+//! | `requireValue`, `requireGrad` | [`Tape::require_value`], [`Tape::require_grad`] | |
+//! | `unary`, `binary` | [`Tape::unary`], [`Tape::binary`] | |
+//! | `addGradAll`, `backwardDenseFromStep` | [`Tape::backward_step`] | the first contribution is stored as it is, so a -0 stays |
+//! | `backwardDenseFromLoop` | [`Tape::backward_first`], [`Tape::backward_first_free`] | |
+//! | `backwardDenseFrom` | [`Tape::backward_dense_from`], [`Tape::backward_dense_from_free`] | |
+//! | `backwardDenseAll` | [`Tape::backward_dense`], [`Tape::backward_dense_free`] | rules of nodes that the output does not depend on are not run, so no NaN comes from them |
+//!
+//! # Session
+//!
+//! | TorchLean | here | what is different |
+//! |---|---|---|
+//! | `TensorConv`, `toAnyBuffer`, `ofAnyBuffer`, `toFloat` | [`AnyBuffer::upload`], [`AnyBuffer::to_tensor`], [`Scalar::to_f64`](crate::scalar::Scalar::to_f64) | a number type without float32 form is an error, or has a device of its own: [`HostDevice`](crate::HostDevice) |
+//! | `axisMap` | [`AxisMap`] | |
+//! | `Param`, `syncParamCudaToHost`, `setParamCudaValue`, `setParamHostValue` | [`Param`], [`Param::get`], [`Param::set_from`], [`Param::set`] | a parameter is on its device only, so no copy can be stale |
+//! | `EagerSession`, `EagerSession.new`, `EagerSession.opts` | [`Session`], [`Session::new`], [`Options`] | |
+//! | `EagerSession.tape`, `EagerSession.cudaTape` | [`Session::with_tape`] | one tape, on the session's device |
+//! | `EagerSession.paramsByLeaf`, `CudaGradMap` | [`Grads`] | gradients are found by parameter |
+//! | `EagerSession.nats` | [`Nats`] | lists outside of the session, so a reset does not empty them |
+//! | `releaseCudaBuffer`, `releaseCudaAnyBuffer` | [`Buffer::release`] | |
+//! | `releaseCudaTapeNonParamValues`, `releaseCudaTapeAfterOptimizerStep`, `resetTape` | [`Session::reset`] | views of parameters stay good; old handles are errors |
+//! | `releaseCudaAnyBufferArray`, `releaseCudaGradMap` | dropping them | |
+//! | `checkCudaAnyBufferSize` | [`AnyBuffer::new`] | checked when it is made |
+//! | `ownedCudaAnyBuffer` | [`AnyBuffer::copy`] | |
+//! | `collectCudaAllocator` | [`Device::collect`] | not once a step |
+//! | `param`, `use` | [`Params::value`], [`Session::param`] | every use is one leaf, so gradients add up |
+//! | `getValue` | [`Var::value`] | |
+//! | `const` | [`Session::constant`] | uploaded once; equal ones share memory and are released apart |
+//! | `detach` | [`Var::detach`] | |
+//! | `input` | [`Session::input`], [`Session::variable`] | |
+//! | `inputNat`, `inputNatVec`, `NatRef`, `NatVecRef` | [`Nats::new`], [`Session::nats`] | |
+//! | `getNat`, `getNatVec`, `natVecToArray` | [`Nats::get`], [`Nats::values`] | |
+//! | `setNat`, `setNatVec` | [`Nats::set`], [`Nats::set_values`] | a compiled program reads the new numbers too |
+//!
+//! # Compiled core
+//!
+//! | TorchLean | here | what is different |
+//! |---|---|---|
+//! | `GraphData` | [`GraphData`](crate::typed::GraphData) | |
+//! | `TList` | [`TList`](crate::typed::TList), [`Context`](crate::typed::Context) | |
+//! | `compile`, `compileAuxData` | [`GraphData::compile`](crate::typed::GraphData::compile), [`GraphData::compile_aux`](crate::typed::GraphData::compile_aux) | [`CompiledGraph`](crate::typed::CompiledGraph) compiles once and runs many times, on CUDA too |
+//! | `outId`, `checkedOutId` | [`GraphData::out_id`](crate::typed::GraphData::out_id), [`GraphData::checked_out_id`](crate::typed::GraphData::checked_out_id) | |
+//! | `backwardDenseAllFromOutput` | [`GraphData::backward`](crate::typed::GraphData::backward) | |
+//! | `backwardDenseFromSeedCtx` | [`GraphData::backward_from`](crate::typed::GraphData::backward_from) | |
+//!
+//! # What is different on purpose
+//!
+//! - **One order of sums.** There are no float atomics, so there is no mode to switch.
+//! - **Errors, not aborts.** Sizes, memory and the driver are checked, and every failure is an [`Error`].
+//! - **Handles know their session.** A handle of another session or of an earlier step is an error.
+//! - **Random numbers.** Streams differ. A compiled program draws new numbers at every run, the same ones as an eager
+//!   session.
+//! - **Windows.** A maximum over padding only has no value, so max pools refuse padding of more than half of the kernel.
+//!   Smooth pools take any.
+//! - **Batches.** Operations take a batch; one vector, image or sequence works too.
+//! - **Proofs** are tests over exact fractions.
 
+use crate::device::Device;
 use crate::error::{Error, ErrorKind, Result};
 use crate::session::Var;
 use crate::shape::Shape;
 use crate::tensor::Tensor;
-use crate::typed::{self, Dim, Typed, assert};
+use crate::typed::{self, Dim, HasAxis, Typed, assert};
+#[cfg(doc)]
+use crate::{
+    device::{AnyBuffer, Buffer, MemoryStats, readable_bytes},
+    params::{Param, Params},
+    session::{Grads, Nats, Options, Session},
+    tape::{Node, Tape},
+};
 use dittograd_ops::layout::AxisMap;
 
 /// Calls `$then` with the list of names: `"name" method op;`. The method, of `Var` or [`TorchLean`], records that op,
@@ -99,6 +210,16 @@ macro_rules! known {
     };
 }
 with_names!(known);
+
+/// Whether reductions are deterministic. They always are: [`Device::deterministic_reductions`].
+pub fn get_deterministic_reductions(device: &Device) -> bool {
+    device.deterministic_reductions()
+}
+
+/// Asks for deterministic reductions and returns what holds then, which is always `true`: they cannot be switched off.
+pub fn set_deterministic_reductions_checked(device: &Device, _on: bool) -> bool {
+    device.deterministic_reductions()
+}
 
 /// Methods of [`Var`] under TorchLean's names. The [module](self) has a table of them.
 pub trait TorchLean<'s>: Sized {
@@ -299,5 +420,31 @@ impl<'s, N: Dim> TypedScatterAddVec<'s> for Typed<'s, (N,)> {
     fn scatter_add_vec<const I: usize>(self, number: typed::Scalar<'s>) -> Result<Self> {
         const { assert::index_in("scatter_add_vec", 0, N::SIZE, I) };
         Ok(Typed::trust(self.into_untyped().scatter_add_vec(I, number.into_untyped())?))
+    }
+}
+
+/// [`TorchLean::batchnorm_channel_first`] with the shapes in types.
+pub trait TypedBatchnormChannelFirst<'s>: Sized {
+    /// The channels of the image.
+    type Channels: Dim;
+
+    /// Normalizes each channel of one image `(C, H, W)`, or `(C, …)`, over its positions, with eps 1e-6.
+    fn batchnorm_channel_first(
+        self,
+        weight: Typed<'s, (Self::Channels,)>,
+        bias: Typed<'s, (Self::Channels,)>,
+    ) -> Result<Self>;
+}
+
+impl<'s, S: HasAxis<0> + HasAxis<1>> TypedBatchnormChannelFirst<'s> for Typed<'s, S> {
+    type Channels = <S as HasAxis<0>>::Dim;
+
+    fn batchnorm_channel_first(
+        self,
+        weight: Typed<'s, (Self::Channels,)>,
+        bias: Typed<'s, (Self::Channels,)>,
+    ) -> Result<Self> {
+        let (weight, bias) = (weight.into_untyped(), bias.into_untyped());
+        Ok(Typed::trust(self.into_untyped().batchnorm_channel_first(weight, bias)?))
     }
 }

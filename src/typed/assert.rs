@@ -1,7 +1,7 @@
 //! Compile-time checks in `const` blocks of generic functions, which can compute with sizes where types cannot. A
 //! failed check is a compile error whose text, with the numbers in it, is built here.
 
-type Extent = Option<usize>;
+pub(super) type Extent = Option<usize>;
 
 /// A text built at compile time, where there is no `format!`. What does not fit is cut off.
 struct Text {
@@ -245,6 +245,40 @@ pub(super) const fn both_ends(op: &str, points: Extent, modes: Extent) {
         let text = Text::new(op).num(points).str(" points have no ").num(modes).str(" modes at either end");
         text.demand(2 * modes <= points);
     }
+}
+
+/// Padding must be at most half of the kernel, or windows could miss the input.
+#[track_caller]
+pub(super) const fn padding_in_half(op: &str, axis: &str, padding: usize, kernel: usize) {
+    let text = Text::new(op).str(axis).str(" with padding ").num(padding).str(" and kernel ").num(kernel);
+    text.str(": padding must be at most half of the kernel").demand(padding <= kernel / 2);
+}
+
+/// A map of axes must name each axis once, in order, and sizes must be equal or 1.
+#[track_caller]
+pub(super) const fn axis_map(op: &str, from: &[Extent], map: &[Option<usize>], to: &[Extent]) {
+    let text = Text::new(op).str("the map has ").num(map.len()).str(" entries for a shape of ");
+    text.num(to.len()).str(" axes").demand(map.len() == to.len());
+    let (mut next, mut i) = (0, 0);
+    while i < map.len() {
+        if let Some(axis) = map[i] {
+            let text = Text::new(op).str("the map names axis ").num(axis).str(" of ").dims(from);
+            text.str(" where axis ").num(next).str(" is due").demand(axis == next && axis < from.len());
+            if let (Some(n), Some(m)) = (from[axis], to[i]) {
+                let text = Text::new(op)
+                    .str("axis ")
+                    .num(axis)
+                    .str(" of ")
+                    .dims(from)
+                    .str(" does not broadcast to axis ");
+                text.num(i).str(" of ").dims(to).demand(n == m || n == 1);
+            }
+            next += 1;
+        }
+        i += 1;
+    }
+    let text = Text::new(op).str("the map names ").num(next).str(" of the axes of ").dims(from);
+    text.demand(next == from.len());
 }
 
 /// An axis that windows slide along.

@@ -75,6 +75,19 @@ impl<'s, S: Dims> Typed<'s, S> {
         Ok(Typed::trust(self.var.index_add(AXIS, index.var, src.var)?))
     }
 
+    /// Like [`Typed::index_add`], but what an index out of range names is left out.
+    pub fn index_add_or_skip<const AXIS: usize, N: Dim>(
+        self,
+        index: Typed<'s, (N,), u32>,
+        src: Typed<'s, S::With<N>>,
+        _: Axis<AXIS>,
+    ) -> Result<Self>
+    where
+        S: HasAxis<AXIS>,
+    {
+        Ok(Typed::trust(self.var.index_add_or_skip(AXIS, index.var, src.var)?))
+    }
+
     /// The tensor with each element of `src` added along an axis at its own index:
     /// [`Var::scatter_add`](crate::session::Var::scatter_add).
     pub fn scatter_add<const AXIS: usize, N: Dim>(

@@ -1,6 +1,6 @@
 //! Layers and parameters with their sizes in their types. Layers that do not fit together do not compile.
 
-use super::images::windows_fit;
+use super::images::{given, windows_fit};
 use super::{Dim, Dims, EndsIn, HasAxis, Push, Rank2, Size, Typed, assert};
 use crate::error::Result;
 use crate::nn;
@@ -341,7 +341,8 @@ impl<
 > Module<Typed<'s, (B, Size<IN>, HI, WI)>> for Conv2d<IN, OUT, K, H, W, S, P>
 {
     type Output = Typed<'s, (B, Size<OUT>, Size<H>, Size<W>)>;
-    const FITS: () = windows_fit::<(HI, WI), Rank2<K, K>, Rank2<H, W>>("conv2d", S, P);
+    const FITS: () =
+        windows_fit("conv2d", <(HI, WI)>::DIMS, &given([K; 2]), &[S; 2], &[P; 2], Rank2::<H, W>::DIMS);
     fn apply(&self, x: Typed<'s, (B, Size<IN>, HI, WI)>) -> Result<Self::Output> {
         let session = x.session();
         let (weight, bias) = (self.weight.on(session)?, self.bias.on(session)?);
@@ -365,7 +366,14 @@ macro_rules! pools {
             Module<Typed<'s, (B, C, HI, WI)>> for $layer<K, H, W, S>
         {
             type Output = Typed<'s, (B, C, Size<H>, Size<W>)>;
-            const FITS: () = windows_fit::<(HI, WI), Rank2<K, K>, Rank2<H, W>>(stringify!($method), S, 0);
+            const FITS: () = windows_fit(
+                stringify!($method),
+                <(HI, WI)>::DIMS,
+                &given([K; 2]),
+                &[S; 2],
+                &[0; 2],
+                Rank2::<H, W>::DIMS,
+            );
             fn apply(&self, x: Typed<'s, (B, C, HI, WI)>) -> Result<Self::Output> {
                 Typed::try_from(x.var.$method([K; 2], S)?)
             }

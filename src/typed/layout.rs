@@ -1,8 +1,9 @@
 //! Layout: slicing, joining, permuting and repeating.
 
 use super::assert::{self, unknown};
-use super::{Axis, Dim, Dims, Element, HasAxis, Insert, Padding, Size, Times, Transpose, Typed};
+use super::{Axis, AxisEntries, Dim, Dims, Element, HasAxis, Insert, Padding, Size, Times, Transpose, Typed};
 use crate::error::Result;
+use crate::ops::layout::AxisMap;
 use crate::session::Var;
 use crate::shape::Shape;
 
@@ -59,6 +60,29 @@ impl<'s, S: Dims, E: Element> Typed<'s, S, E> {
     pub fn expand_as<T: Dims, F: Element>(self, other: Typed<'s, T, F>) -> Result<Typed<'s, T, E>> {
         const { assert::broadcasts("expand_as", S::DIMS, T::DIMS) };
         Ok(Typed::trust(self.var.broadcast_to(other.shape()?)?))
+    }
+
+    /// Broadcasts to another shape by a map that says which axis each axis of the result reads: [`Var::broadcast_axes`]. The
+    /// compiler must know all sizes of that shape.
+    ///
+    /// ```
+    /// use dittograd::prelude::*;
+    /// use dittograd::typed::{Axis, Matrix, NewAxis, Vector};
+    /// # fn main() -> Result<()> {
+    /// let session = Session::eager(&Device::cpu()?);
+    /// let x: Vector<3> = session.full(&[3], 1.0)?.typed()?;
+    /// let rows: Matrix<2, 3> = x.broadcast_axes((NewAxis, Axis::<0>))?;
+    /// let columns: Matrix<3, 2> = x.broadcast_axes((Axis::<0>, NewAxis))?;
+    /// // As Matrix<2, 4> the first does not compile:
+    /// // broadcast_axes: axis 0 of [3] does not broadcast to axis 1 of [2, 4]
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn broadcast_axes<T: Dims, M: AxisEntries>(self, _: M) -> Result<Typed<'s, T, E>> {
+        const { assert::axis_map("broadcast_axes", S::DIMS, M::MAP, T::DIMS) };
+        const { assert::all_known("broadcast_axes", T::DIMS) };
+        let dims: Vec<usize> = T::DIMS.iter().copied().flatten().collect();
+        Ok(Typed::trust(self.var.broadcast_axes(Shape::new(&dims)?, AxisMap::new(M::MAP)?)?))
     }
 
     /// Inserts an axis of one element.
@@ -341,4 +365,8 @@ permutes! {
     [A B C D] (A, B, C, D), I J K L;
     [A B C D F] (A, B, C, D, F), I J K L M;
     [A B C D F G] (A, B, C, D, F, G), I J K L M N;
+    [A B C D F G H] (A, B, C, D, F, G, H), I J K L M N P;
+    [A B C D F G H O] (A, B, C, D, F, G, H, O), I J K L M N P Q;
+    [A B C D F G H O U] (A, B, C, D, F, G, H, O, U), I J K L M N P Q R;
+    [A B C D F G H O U V] (A, B, C, D, F, G, H, O, U, V), I J K L M N P Q R S;
 }

@@ -70,8 +70,12 @@ mod losses;
 mod operators;
 mod ops;
 
-pub use dims::{Broadcast, Dim, Dims, Dyn, EndsIn, HasAxis, Insert, Push, Size, Transpose};
+pub use dims::{
+    AxisEntries, AxisEntry, Broadcast, Convolved, Dim, Dims, Dyn, EndsIn, HasAxis, Insert, NewAxis, Pooled,
+    Push, Size, Transpose,
+};
 pub use graph::{CompiledGraph, CompiledScalar, Context, Erase, GraphData, Shapes, ToTyped, Value};
+pub use images::{Kernels, OutputPaddings, Paddings, Strides};
 pub use layers::{
     AvgPool2d, Build, Conv2d, Embedding, Flatten, Gelu, LayerNorm, Linear, LogSoftmax, MaxPool2d, Module,
     Param, Relu, Sigmoid, Silu, Softmax, Softplus, Tanh,
@@ -97,6 +101,39 @@ pub type Rank3<const A: usize, const B: usize, const C: usize> = (Size<A>, Size<
 /// A shape of four axes.
 pub type Rank4<const A: usize, const B: usize, const C: usize, const D: usize> =
     (Size<A>, Size<B>, Size<C>, Size<D>);
+/// A shape of five axes.
+pub type Rank5<const A: usize, const B: usize, const C: usize, const D: usize, const E: usize> =
+    (Size<A>, Size<B>, Size<C>, Size<D>, Size<E>);
+/// A shape of six axes.
+pub type Rank6<
+    const A: usize,
+    const B: usize,
+    const C: usize,
+    const D: usize,
+    const E: usize,
+    const F: usize,
+> = (Size<A>, Size<B>, Size<C>, Size<D>, Size<E>, Size<F>);
+/// A shape of seven axes.
+pub type Rank7<
+    const A: usize,
+    const B: usize,
+    const C: usize,
+    const D: usize,
+    const E: usize,
+    const F: usize,
+    const G: usize,
+> = (Size<A>, Size<B>, Size<C>, Size<D>, Size<E>, Size<F>, Size<G>);
+/// A shape of eight axes.
+pub type Rank8<
+    const A: usize,
+    const B: usize,
+    const C: usize,
+    const D: usize,
+    const E: usize,
+    const F: usize,
+    const G: usize,
+    const H: usize,
+> = (Size<A>, Size<B>, Size<C>, Size<D>, Size<E>, Size<F>, Size<G>, Size<H>);
 
 /// One number.
 pub type Scalar<'s> = Typed<'s, ()>;
@@ -366,6 +403,6 @@ creations! {
     uniform_range(lo, hi);
     /// Normal draws.
     normal(mean, std);
-    /// Ones with probability `keep`, and zeros.
+    /// Ones with probability `keep`, and zeros: [`Session::bernoulli`].
     bernoulli(keep);
 }

@@ -16,7 +16,7 @@ macro_rules! tokens {
 tokens! {
     /// An axis as an argument: `a.concat(b, Axis::<0>)`.
     Axis;
-    /// The side of a square window: `x.max_pool2d(Kernel::<2>, Stride::<2>)`.
+    /// The size of a window along all axes: `x.max_pool2d(Kernel::<2>, Stride::<2>)`; a tuple of them has one for each.
     Kernel;
     /// A stride as an argument.
     Stride;

@@ -91,9 +91,6 @@ fn session(rows: &mut Table) {
     rows.value("uniform_range", whole, "hi", |s, _| s.uniform_range(&[2], 0.0, f64::NAN).map(drop));
     rows.value("normal", whole, "std", |s, _| s.normal(&[2], 0.0, -1.0).map(drop));
     rows.value("normal", whole, "mean", |s, _| s.normal(&[2], f64::INFINITY, 1.0).map(drop));
-    for keep in [-0.1, 1.1, f64::NAN, f64::INFINITY] {
-        rows.value("bernoulli", whole, "keep", move |s, _| s.bernoulli(&[2], keep).map(drop));
-    }
     rows.value("randint", whole, "below", |s, _| s.randint(&[2], 0).map(drop));
     rows.value("permutation", "Argument", "n: ", |s, _| s.permutation(usize::MAX).map(drop));
     for p in [1.0, 1.5, -0.1, f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {

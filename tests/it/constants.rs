@@ -116,6 +116,38 @@ fn constants_out_of_use_are_dropped() {
     assert_eq!(d.memory().live, 48 << 20, "too large to keep");
 }
 
+/// Equal constants share memory, but each is released by itself, on the CPU and on CUDA.
+#[test]
+fn releasing_one_of_two_equal_constants_leaves_the_other() {
+    let fake = Fake::computing(1, 1 << 28);
+    for d in [device(), Device::from_cuda(fake.open().unwrap())] {
+        let s = Session::eager(&d);
+        let table = t(&[2], &[1.0, 2.0]);
+        let released = |v: Var<'_>| matches!(v.exp().unwrap_err().kind(), ErrorKind::Released);
+        let [a, b, c] = [(); 3].map(|()| s.constant(&table).unwrap());
+        let view = a.reshape(&[2, 1]).unwrap();
+        assert_eq!((d.memory().allocs, d.memory().live), (1, 8));
+        let memory = a.buffer().unwrap();
+        assert!(memory.buffer().release() && !memory.buffer().release());
+        assert!(released(a) && released(view), "its views go with it");
+        // Together with a released one, in any order.
+        assert!(b.add(a).is_err() && a.add(b).is_err());
+        assert_eq!(b.add(c).unwrap().value::<f32>().unwrap().data(), [2.0, 4.0]);
+        assert_eq!(s.constant(&table).unwrap().value::<f32>().unwrap(), table);
+        // The last one frees the memory, also if some were dropped before; the next constant is uploaded anew.
+        s.reset();
+        let [b, c] = [(); 2].map(|()| s.constant(&table).unwrap());
+        let live = d.memory().live;
+        assert!(b.buffer().unwrap().buffer().release());
+        assert_eq!((d.memory().live, c.value::<f32>().unwrap()), (live, table.clone()));
+        assert!(c.buffer().unwrap().buffer().release());
+        assert_eq!(d.memory().live, live - 8);
+        assert_eq!(s.constant(&table).unwrap().value::<f32>().unwrap(), table);
+        drop((memory, s));
+        assert_eq!(d.memory().live, 0);
+    }
+}
+
 #[test]
 fn inference_keeps_constants_and_no_values() {
     let d = device();

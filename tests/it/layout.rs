@@ -1,8 +1,9 @@
 //! Layout, index, random and named products through sessions: known values, gradients, errors.
 
+use dittograd::device::Meta;
 use dittograd::device::cpu::simd::Simd;
 use dittograd::error::ErrorKind;
-use dittograd::graph::TrainStep;
+use dittograd::graph::{Graph, TrainStep};
 use dittograd::ops::layout::AxisMap;
 use dittograd::prelude::*;
 use dittograd::torchlean::TorchLean;
@@ -245,20 +246,26 @@ fn normal_draws_have_the_moments_of_the_normal() {
 
 #[test]
 fn masks_from_a_tensor_are_those_of_the_number() {
-    let keep = 0.35;
-    let of = |tensor: bool| {
+    let inf = f64::INFINITY;
+    // Outside of 0 to 1 the nearer end counts, and NaN keeps nothing.
+    let ends = [(-inf, 0.0), (-0.5, 0.0), (0.0, 0.0), (f64::NAN, 0.0), (1.0, 1.0), (1.5, 1.0), (inf, 1.0)];
+    for (keep, all) in ends.map(|(keep, all)| (keep, Some(all))).into_iter().chain([(0.35, None)]) {
         let s = session();
-        values(match tensor {
-            true => s.bernoulli_mask(&[500], s.scalar(keep).unwrap()).unwrap(),
-            false => s.bernoulli(&[500], keep).unwrap(),
-        })
-    };
-    assert_eq!(of(true), of(false));
-    let s = session();
-    for (keep, want) in [(0.0, 0.0), (1.0, 1.0), (f64::NAN, 0.0), (7.0, 1.0)] {
-        let mask = s.bernoulli_mask(&[64], s.scalar(keep).unwrap()).unwrap();
-        assert!(values(mask).iter().all(|m| *m == want));
+        let mask = values(s.bernoulli(&[500], keep).unwrap());
+        assert!(all.is_none_or(|all| mask.iter().all(|m| *m == all)), "{keep}");
+        let s = session();
+        assert_eq!(values(s.bernoulli_mask(&[500], s.scalar(keep).unwrap()).unwrap()), mask, "{keep}");
+        // Compiled, where the probability is an attribute or an input.
+        let run = |f: &dyn for<'s> Fn(&[Var<'s>]) -> Result<Var<'s>>| {
+            let graph =
+                Graph::trace(s.device(), &[Meta::f32(Shape::SCALAR)], |_, v| Ok(vec![f(v)?])).unwrap();
+            let out = graph.run(s.device(), &[Tensor::scalar(keep as f32).into()]).unwrap();
+            out[0].num().unwrap().data().to_vec()
+        };
+        assert_eq!(run(&|v| v[0].session().bernoulli(&[500], keep)), mask, "{keep}");
+        assert_eq!(run(&|v| v[0].session().bernoulli_mask(&[500], v[0])), mask, "{keep}");
     }
+    let s = session();
     assert!(s.bernoulli_mask(&[2], s.full(&[2], 0.5).unwrap()).is_err());
 }
 

@@ -6,6 +6,7 @@ mod archives;
 mod attention;
 mod attributes;
 mod bad_input;
+mod buffers;
 mod constants;
 mod conv;
 mod derivatives;

@@ -100,6 +100,42 @@ fn smooth_maxima_are_logarithms_of_sums() {
     assert_eq!(got, [-inf, inf, 1.0]);
 }
 
+/// Padding is cells of value 0, so a smooth maximum of padded windows is that of an input with these zeros in it.
+#[test]
+fn smooth_maxima_take_any_padding_as_zeros() {
+    let s = session();
+    let data: Vec<f32> = (0..2 * 5 * 4).map(|i| (i * 7 % 31) as f32 * 0.25 - 3.0).collect();
+    let cases: [([usize; 2], [usize; 2], [usize; 2], f64); 6] = [
+        ([2, 2], [1, 1], [2, 2], 1.0),
+        ([3, 2], [2, 1], [4, 0], 2.0),
+        ([2, 3], [1, 3], [0, 5], -1.5),
+        ([1, 1], [1, 2], [3, 1], 0.5),
+        ([7, 2], [1, 1], [1, 7], 3.0),
+        ([2, 2], [3, 2], [9, 9], 1.0),
+    ];
+    for (kernel, stride, padding, beta) in cases {
+        let of = |by_op: bool| {
+            let x = s.variable(&tensor(&[2, 5, 4], &data)).unwrap();
+            let y = match by_op {
+                true => x.smooth_max_pool(&kernel, &stride, &padding, beta).unwrap(),
+                false => (0..2)
+                    .fold(x, |v, a| v.pad_with(a + 1, padding[a], padding[a], 0.0).unwrap())
+                    .smooth_max_pool(&kernel, &stride, &[0, 0], beta)
+                    .unwrap(),
+            };
+            let (shape, value) = (y.shape().unwrap(), values(y));
+            let g: Vec<f32> = (0..value.len()).map(|i| (i % 5) as f32 - 1.5).collect();
+            (shape, value, gradient(y, x, &g))
+        };
+        assert_eq!(of(true), of(false), "{kernel:?} {stride:?} {padding:?}");
+    }
+    // A window of padding only has the logarithm of its cells.
+    let x = s.input(&tensor(&[1], &[5.0])).unwrap();
+    near(&values(x.smooth_max_pool(&[2], &[3], &[2], 2.0).unwrap()), &[2f32.ln() / 2.0; 2]);
+    // Other pools refuse such windows: a maximum of nothing has no value.
+    assert!(x.max_pool(&[2], &[3], &[2]).is_err());
+}
+
 #[test]
 fn leading_axes_are_independent() {
     let s = session();

@@ -355,29 +355,81 @@ proptest! {
     }
 }
 
+/// Zeros for the first two nodes of a tape, and a gradient of the third.
+fn dense(t: &Tape, seed: AnyBuffer) -> Result<Vec<AnyBuffer>> {
+    let zeros = AnyBuffer::zeros(t.device(), seed.shape())?;
+    Ok(vec![zeros.clone(), zeros, seed])
+}
+
+/// The gradient of the first of three nodes from that of the last.
+type Walk = fn(&mut Tape, AnyBuffer) -> Result<Vec<f32>>;
+
+/// Of every walk: the gradient of the leaf is the same, and whether it frees what it has passed.
 #[test]
-fn scratch_memory_goes_with_the_value_it_belongs_to() {
-    let d = device();
-    let mut t = Tape::new(&d);
-    let x = t.leaf(up(&d, &[1.0, -2.0]), None, true).unwrap();
-    let live = d.memory().live;
-    let node = |t: &Tape| Node {
-        name: None,
-        value: Some(up(&d, &[3.0, 4.0])),
-        meta: t.node(x).unwrap().meta,
-        requires_grad: false,
-        parents: vec![x],
-        cleanup: vec![up(&d, &[5.0; 100]).buffer().clone()],
-        backward: Backward::None,
-    };
-    let node = node(&t);
-    let custom = t.add_node(node).unwrap();
-    let doubled = t.record(pointwise::Add {}.into(), &[x, x]).unwrap();
-    let s = t.record(sum(1), &[doubled]).unwrap();
-    let before = d.memory().live;
-    t.backward_sparse(s, seed(&d), |id| id == x, true).unwrap();
-    assert!(t.node(custom).unwrap().cleanup.is_empty() && t.value(custom).is_none());
-    assert!(d.memory().live < before && d.memory().live >= live);
+fn walks_that_free_release_the_scratch_memory_of_all_nodes() {
+    let walks: [(&str, bool, Walk); 8] = [
+        ("first", false, |t, seed| {
+            let mut grads = vec![None, None, Some(seed)];
+            t.backward_first(&mut grads, 3)?;
+            Ok(down(grads[0].as_ref().unwrap()))
+        }),
+        ("first_free", true, |t, seed| {
+            let mut grads = vec![None, None, Some(seed)];
+            t.backward_first_free(&mut grads, 3, &[2])?;
+            Ok(down(grads[0].as_ref().unwrap()))
+        }),
+        ("dense", false, |t, seed| Ok(down(&t.backward_dense(2, seed)?[0]))),
+        ("dense_free", true, |t, seed| Ok(down(&t.backward_dense_free(2, seed)?[0]))),
+        ("dense_from", false, |t, seed| {
+            let given = dense(t, seed)?;
+            Ok(down(&t.backward_dense_from(given)?[0]))
+        }),
+        ("dense_from_free", true, |t, seed| {
+            let given = dense(t, seed)?;
+            Ok(down(&t.backward_dense_from_free(given)?[0]))
+        }),
+        ("sparse", false, |t, seed| Ok(down(&t.backward_sparse(2, seed, |id| id == 0, false)?[&0]))),
+        ("sparse, freeing", true, |t, seed| Ok(down(&t.backward_sparse(2, seed, |id| id == 0, true)?[&0]))),
+    ];
+    for (what, frees, walk) in walks {
+        let d = device();
+        let mut t = Tape::new(&d);
+        t.leaf(up(&d, &[1.0, -2.0]), None, true).unwrap();
+        // The rules hold their scratch memory too: dropping the tape's handles would not free it.
+        let scratch = [3.0, 5.0].map(|by| {
+            let scratch = up(&d, &[by, by]);
+            let (parent, held) = (t.size() - 1, scratch.clone());
+            let rule = move |up: &AnyBuffer| {
+                let product = ops::apply(held.buffer().device(), &pointwise::Mul {}.into(), &[up, &held])?;
+                Ok(vec![(parent, product)])
+            };
+            t.add_node(Node {
+                name: None,
+                value: Some(up(&d, &[by, -by])),
+                meta: Meta::f32(shape(&[2])),
+                requires_grad: true,
+                parents: vec![parent],
+                cleanup: vec![scratch.buffer().clone()],
+                backward: Backward::Custom(std::sync::Arc::new(rule)),
+            })
+            .unwrap();
+            scratch
+        });
+        assert_eq!(walk(&mut t, up(&d, &[1.0, 2.0])).unwrap(), [15.0, 30.0], "{what}");
+        let released = scratch.each_ref().map(|s| s.buffer().is_released());
+        assert_eq!(released, [frees; 2], "{what}");
+        assert_eq!(t.value(1).is_none(), frees, "{what}: the value of a computed node");
+        assert!(t.value(0).is_some(), "{what}: a leaf");
+        // From gradients of all nodes there is no output to keep.
+        assert_eq!(t.value(2).is_none(), what == "dense_from_free", "{what}: the output");
+        // A second walk has what it needs, or an error that says what is gone.
+        match walk(&mut t, up(&d, &[1.0, 2.0])) {
+            Ok(again) => assert!(!frees && again == [15.0, 30.0], "{what}"),
+            Err(e) => assert!(frees && *e.kind() == ErrorKind::Released, "{what}: {e}"),
+        }
+        t.clear();
+        assert!(scratch.iter().all(|s| s.buffer().is_released()), "{what}");
+    }
 }
 
 #[test]

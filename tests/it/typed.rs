@@ -3,12 +3,14 @@
 use crate::support::{device, t};
 use dittograd::data;
 use dittograd::numerics::rng::Stream;
+use dittograd::ops::conv::{ConvWindow, Sizes};
+use dittograd::ops::layout::AxisMap;
 use dittograd::prelude::*;
 use dittograd::torchlean::*;
 use dittograd::typed::{
     AvgPool2d, Axis, Build, Cons, Conv2d, Dim, Dyn, Each, Flatten, Groups, Heads, Kernel, Labels, LayerNorm,
-    Linear, Matrix, MaxPool2d, Module, Nil, OutputPadding, Padding, Param, Rank2, Rank3, Rank4, Relu, Rows,
-    Scalar, Size, Stride, TList, TListOf, Times, ToMean, ToSum, Typed, Vector, tlist,
+    Linear, Matrix, MaxPool2d, Module, NewAxis, Nil, OutputPadding, Padding, Param, Rank2, Rank3, Rank4,
+    Rank8, Relu, Rows, Scalar, Size, Stride, TList, TListOf, Times, ToMean, ToSum, Typed, Vector, tlist,
 };
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -314,6 +316,112 @@ fn tensors_are_made_and_differentiated_with_their_shapes() {
     let other = Session::eager(&d);
     same(Vector::<9>::normal(&s, 1.0, 2.0).unwrap(), other.normal(&[9], 1.0, 2.0).unwrap());
     assert_eq!(Vector::<3>::ones(&s).unwrap().sum().unwrap().item().unwrap(), 3.0);
+}
+
+/// One image without a batch, and kernels, strides and paddings of each axis.
+#[test]
+fn windows_have_sizes_of_their_own_along_each_axis() {
+    let d = device();
+    let s = Session::eager(&d);
+    let (x, k, b) = (numbers(&s, &[3, 9, 8]), numbers(&s, &[5, 3, 3, 2]), numbers(&s, &[5]));
+    let (tx, tk): (Typed<Rank3<3, 9, 8>>, Typed<Rank4<5, 3, 3, 2>>) =
+        (x.typed().unwrap(), k.typed().unwrap());
+    let tb: Vector<5> = b.typed().unwrap();
+    let window = |stride: &[usize], padding: &[usize]| ConvWindow {
+        stride: Sizes::new(stride).unwrap(),
+        padding: Sizes::new(padding).unwrap(),
+        ..ConvWindow::plain(stride.len()).unwrap()
+    };
+    let y: Typed<Rank3<5, 5, 9>> =
+        tx.conv2d(tk, Some(tb), (Stride::<2>, Stride::<1>), (Padding::<1>, Padding::<1>)).unwrap();
+    same(y, x.conv(k, Some(b), window(&[2, 1], &[1, 1])).unwrap());
+    let any: Typed<Rank3<5, 5, 9>> = tx.conv(tk, Some(tb), (Stride::<2>, Stride::<1>), Padding::<1>).unwrap();
+    same(any, y.into_untyped());
+    let (back, untyped) = (numbers(&s, &[5, 2, 2, 3]), window(&[2, 1], &[1, 0]));
+    let tback: Typed<Rank4<5, 2, 2, 3>> = back.typed().unwrap();
+    let more = (OutputPadding::<1>, OutputPadding::<0>);
+    let z: Typed<Rank3<2, 9, 11>> = y
+        .conv_transpose2d(tback, None, (Stride::<2>, Stride::<1>), (Padding::<1>, Padding::<0>), more)
+        .unwrap();
+    same(z, y.into_untyped().conv_transpose(back, None, untyped, &[1, 0]).unwrap());
+    let any: Typed<Rank3<2, 9, 11>> = y
+        .conv_transpose(tback, None, (Stride::<2>, Stride::<1>), (Padding::<1>, Padding::<0>), more)
+        .unwrap();
+    same(any, z.into_untyped());
+    // Pools of one image, of a batch, and of any axes at the end; the smooth one with any padding.
+    let (kernel, stride, padding) =
+        ((Kernel::<3>, Kernel::<2>), (Stride::<2>, Stride::<1>), (Padding::<1>, Padding::<0>));
+    let y: Typed<Rank3<3, 5, 7>> = tx.max_pool2d_pad(kernel, stride, padding).unwrap();
+    same(y, x.max_pool(&[3, 2], &[2, 1], &[1, 0]).unwrap());
+    let y: Typed<Rank3<3, 4, 7>> = tx.avg_pool2d(kernel, stride).unwrap();
+    same(y, x.avg_pool(&[3, 2], &[2, 1], &[0, 0], true).unwrap());
+    let y: Typed<Rank3<3, 5, 7>> = tx.avg_pool(kernel, stride, padding, false).unwrap();
+    same(y, x.avg_pool(&[3, 2], &[2, 1], &[1, 0], false).unwrap());
+    let y: Typed<Rank3<3, 8, 17>> =
+        tx.smooth_max_pool2d_pad(kernel, stride, (Padding::<4>, Padding::<5>), 2.0).unwrap();
+    same(y, x.smooth_max_pool(&[3, 2], &[2, 1], &[4, 5], 2.0).unwrap());
+    let loose: Typed<(Dyn, Dyn, Size<8>)> = tx.retype().unwrap();
+    let y: Typed<(Dyn, Size<5>, Size<7>)> = loose.max_pool2d_pad(kernel, stride, padding).unwrap();
+    same(y, x.max_pool(&[3, 2], &[2, 1], &[1, 0]).unwrap());
+    let wrong: Result<Typed<(Dyn, Size<6>, Size<7>)>> = loose.max_pool2d_pad(kernel, stride, padding);
+    assert!(wrong.unwrap_err().to_string().contains("its type says [?, 6, 7]"));
+}
+
+/// Shapes of many axes, up to the eight that windows slide along, with and without a batch.
+#[test]
+fn shapes_have_up_to_ten_axes() {
+    let d = device();
+    let s = Session::eager(&d);
+    let x = numbers(&s, &[1, 2, 2, 1, 2, 3, 1, 2, 1, 4]);
+    type S1 = Size<1>;
+    type S2 = Size<2>;
+    type S3 = Size<3>;
+    let tx: Typed<(S1, S2, S2, S1, S2, S3, S1, S2, S1, Size<4>)> = x.typed().unwrap();
+    let (k1, k2) = (Kernel::<1>, Kernel::<2>);
+    let kernel = (k2, k1, k1, k2, k1, k2, k1, k2);
+    let (p0, p1) = (Padding::<0>, Padding::<1>);
+    let y: Typed<(S1, S2, S3, S1, S2, S2, S1, S1, S1, Size<5>)> =
+        tx.max_pool(kernel, Stride::<1>, (p1, p0, p0, p0, p0, p0, p0, p1)).unwrap();
+    same(y, x.max_pool(&[2, 1, 1, 2, 1, 2, 1, 2], &[1; 8], &[1, 0, 0, 0, 0, 0, 0, 1]).unwrap());
+    let w = numbers(&s, &[3, 2, 2, 1, 1, 2, 1, 2, 1, 2]);
+    let tw: Typed<(S3, S2, S2, S1, S1, S2, S1, S2, S1, S2)> = w.typed().unwrap();
+    let y: Typed<(S1, S3, S1, S1, S2, S2, S1, S1, S1, S3)> = tx.conv(tw, None, Stride::<1>, p0).unwrap();
+    same(y, x.conv(w, None, ConvWindow::plain(8).unwrap()).unwrap());
+    let one: Typed<(S3, S1, S1, S2, S2, S1, S1, S1, S3)> =
+        tx.select::<0, 0>().unwrap().conv(tw, None, Stride::<1>, p0).unwrap();
+    same(one, y.select::<0, 0>().unwrap().into_untyped());
+    // Eight axes in everything that names them.
+    let x = numbers(&s, &[1, 2, 1, 3, 1, 2, 1, 2]);
+    let tx: Typed<Rank8<1, 2, 1, 3, 1, 2, 1, 2>> = x.typed().unwrap();
+    let turned: Typed<Rank8<2, 1, 2, 1, 3, 1, 2, 1>> = tx.permute::<7, 0, 5, 2, 3, 4, 1, 6>().unwrap();
+    same(turned, x.permute(&[7, 0, 5, 2, 3, 4, 1, 6]).unwrap());
+    same(tx.transpose().unwrap(), x.transpose().unwrap());
+    same(tx.sum_axis::<5>().unwrap(), x.sum_axes(&[5]).unwrap());
+    same(tx.unsqueeze::<8>().unwrap().squeeze::<8>().unwrap(), x);
+    same(tx.add(tx.select::<0, 0>().unwrap()).unwrap(), x.add(x).unwrap());
+    let flat: Vector<24> = tx.reshape().unwrap();
+    same(flat, x.flatten().unwrap());
+    same(tx.mv(Vector::<2>::ones(&s).unwrap()).unwrap(), x.matmul(s.ones(&[2]).unwrap()).unwrap());
+}
+
+#[test]
+fn broadcasts_follow_a_map_of_axes() {
+    let d = device();
+    let s = Session::eager(&d);
+    let x = numbers(&s, &[3, 1]);
+    let tx: Matrix<3, 1> = x.typed().unwrap();
+    let y: Typed<Rank4<3, 2, 4, 5>> = tx.broadcast_axes((Axis::<0>, NewAxis, Axis::<1>, NewAxis)).unwrap();
+    let map = AxisMap::new(&[Some(0), None, Some(1), None]).unwrap();
+    same(y, x.broadcast_axes(Shape::new(&[3, 2, 4, 5]).unwrap(), map).unwrap());
+    let one: Matrix<2, 3> = Typed::<()>::full(&s, 7.0).unwrap().broadcast_axes((NewAxis, NewAxis)).unwrap();
+    same(one, s.full(&[2, 3], 7.0).unwrap());
+    let index: Labels<3> = s.labels(&Tensor::new(&[3], vec![4u32, 5, 6]).unwrap()).unwrap().typed().unwrap();
+    let rows: Typed<Rank2<2, 3>, u32> = index.broadcast_axes((NewAxis, Axis::<0>)).unwrap();
+    assert_eq!(rows.indices().unwrap().data(), [4, 5, 6, 4, 5, 6]);
+    // Sizes that only the value knows are checked when it is there.
+    let loose: Rows<1> = tx.retype().unwrap();
+    let e = loose.broadcast_axes::<Rank3<4, 1, 2>, _>((Axis::<0>, Axis::<1>, NewAxis)).unwrap_err();
+    assert!(e.to_string().contains("sizes must be equal or 1"), "{e}");
 }
 
 #[test]

@@ -232,6 +232,14 @@ impl Device {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
+    /// Whether reductions give the same bits at every run: yes, on every device and in every mode. Each has one order of its
+    /// sums, and there is no faster variant to switch to.
+    #[doc(alias = "are_deterministic_algorithms_enabled")]
+    #[doc(alias = "use_deterministic_algorithms")]
+    pub fn deterministic_reductions(&self) -> bool {
+        true
+    }
+
     /// Whether buffers of `other` can be used in operations on this device.
     pub fn accepts(&self, other: &Device) -> bool {
         match (&self.0.backend, &other.0.backend) {

@@ -3,6 +3,16 @@
 //! Gradients accumulate in a fixed order: nodes in strictly decreasing id, contributions in the order
 //! their rule lists them, the first stored as it is and later ones added. A node none of whose parents
 //! require a gradient records no rule, and branches the output does not depend on are never walked.
+//!
+//! A walk keeps values, so that another can follow, or frees what it has passed: the values of computed nodes except the
+//! outputs, and the scratch memory of all nodes ([`Node::cleanup`]). There are both kinds of each walk:
+//!
+//! | walk | keeps values | frees them |
+//! |---|---|---|
+//! | the first `n` nodes | [`Tape::backward_first`] | [`Tape::backward_first_free`] |
+//! | from one output, all gradients | [`Tape::backward_dense`] | [`Tape::backward_dense_free`] |
+//! | from gradients of all nodes | [`Tape::backward_dense_from`] | [`Tape::backward_dense_from_free`] |
+//! | some gradients | [`Tape::backward_sparse`], `free_values` false | the same with `free_values` true |
 
 use crate::gradients::{Program, Reverse, Rule, step};
 use dittograd_device::{AnyBuffer, Buffer, DType, Device, Meta, readable_bytes};
@@ -54,10 +64,29 @@ pub struct Node {
     pub requires_grad: bool,
     /// The nodes it was computed from.
     pub parents: Vec<usize>,
-    /// Scratch memory kept only because the rule may need it.
+    /// Scratch memory kept only because the rule may need it. It is released, for all its handles, when a walk that
+    /// frees has passed the node, and when the tape is cleared.
     pub cleanup: Vec<Buffer>,
     /// How its gradient is passed on.
     pub backward: Backward,
+}
+
+impl Node {
+    /// Releases the scratch memory. The rule may hold handles of it, so dropping these would not free it.
+    fn release_scratch(&mut self) {
+        self.cleanup.drain(..).for_each(|buffer| {
+            buffer.release();
+        });
+    }
+
+    /// Frees what is not needed once a walk has passed the node: its scratch memory, and its value if it was computed
+    /// and is not to be kept.
+    fn retire(&mut self, keep_value: bool) {
+        self.release_scratch();
+        if !keep_value && !self.parents.is_empty() {
+            self.value = None;
+        }
+    }
 }
 
 /// A growing list of nodes; a node's id is its position.
@@ -290,11 +319,42 @@ impl Tape {
         (0..n).rev().try_for_each(|id| self.backward_step(grads, id))
     }
 
+    /// As [`Tape::backward_first`], and frees what it has passed, except the values of the nodes in `kept`.
+    #[track_caller]
+    pub fn backward_first_free(
+        &mut self,
+        grads: &mut [Option<AnyBuffer>],
+        n: usize,
+        kept: &[usize],
+    ) -> Result<()> {
+        for id in (0..n).rev() {
+            self.backward_step(grads, id)?;
+            self.nodes[id].retire(kept.contains(&id));
+        }
+        Ok(())
+    }
+
     /// Backward from an array with one gradient for every node, of the node's shape, several of which may be seeds. Returns
     /// the array with everything accumulated.
     #[track_caller]
     pub fn backward_dense_from(&self, grads: Vec<AnyBuffer>) -> Result<Vec<AnyBuffer>> {
-        let mut slots: Vec<Option<AnyBuffer>> = grads.into_iter().map(Some).collect();
+        let mut slots = self.given(grads)?;
+        self.backward_first(&mut slots, self.size())?;
+        self.filled(slots)
+    }
+
+    /// As [`Tape::backward_dense_from`], and frees what it has passed, the values of all computed nodes.
+    #[track_caller]
+    pub fn backward_dense_from_free(&mut self, grads: Vec<AnyBuffer>) -> Result<Vec<AnyBuffer>> {
+        let mut slots = self.given(grads)?;
+        self.backward_first_free(&mut slots, self.size(), &[])?;
+        self.filled(slots)
+    }
+
+    /// A slot for every node with its gradient. There must be one for each, of the node's shape.
+    #[track_caller]
+    fn given(&self, grads: Vec<AnyBuffer>) -> Result<Vec<Option<AnyBuffer>>> {
+        let slots: Vec<Option<AnyBuffer>> = grads.into_iter().map(Some).collect();
         if slots.len() != self.size() {
             let kind = ErrorKind::Length { want: self.size(), got: slots.len() };
             return Err(Error::new("backward", kind));
@@ -302,8 +362,7 @@ impl Tape {
         for (slot, node) in slots.iter().flatten().zip(&self.nodes) {
             Tape::require_grad(slot, node.meta.shape)?;
         }
-        self.backward_first(&mut slots, self.size())?;
-        self.filled(slots)
+        Ok(slots)
     }
 
     /// Backward from one output. Returns a gradient for every node; those the output does not depend on
@@ -312,6 +371,14 @@ impl Tape {
     pub fn backward_dense(&self, out: usize, seed: AnyBuffer) -> Result<Vec<AnyBuffer>> {
         let mut slots = self.seeded(vec![(out, seed)])?;
         self.backward_first(&mut slots, out + 1)?;
+        self.filled(slots)
+    }
+
+    /// As [`Tape::backward_dense`], and frees what it has passed, except the output's value.
+    #[track_caller]
+    pub fn backward_dense_free(&mut self, out: usize, seed: AnyBuffer) -> Result<Vec<AnyBuffer>> {
+        let mut slots = self.seeded(vec![(out, seed)])?;
+        self.backward_first_free(&mut slots, out + 1, &[out])?;
         self.filled(slots)
     }
 
@@ -358,8 +425,8 @@ impl Tape {
     }
 
     /// Backward from one output, keeping only the gradients of nodes that `retain` names; the others
-    /// are freed as soon as they have been passed on. With `free_values`, so are the values of computed
-    /// nodes the walk has passed, except the output's.
+    /// are freed as soon as they have been passed on. With `free_values`, so are the values of computed nodes the walk has
+    /// passed, except the output's, and the scratch memory of all of them.
     #[track_caller]
     pub fn backward_sparse(
         &mut self,
@@ -388,9 +455,8 @@ impl Tape {
             if let Some(grad) = grad.filter(|_| retain(id)) {
                 kept.insert(id, grad);
             }
-            if free_values && !outs.contains(&id) && !self.nodes[id].parents.is_empty() {
-                self.nodes[id].value = None;
-                self.nodes[id].cleanup.clear();
+            if free_values {
+                self.nodes[id].retire(outs.contains(&id));
             }
         }
         Ok(kept)
@@ -400,14 +466,15 @@ impl Tape {
     pub(crate) fn free_values(&mut self, first: usize, kept: &[usize]) {
         for (id, node) in self.nodes.iter_mut().enumerate().skip(first) {
             if !kept.contains(&id) {
+                node.release_scratch();
                 node.value = None;
-                node.cleanup.clear();
             }
         }
     }
 
-    /// Forgets all nodes.
+    /// Forgets all nodes and releases their scratch memory.
     pub fn clear(&mut self) {
+        self.nodes.iter_mut().for_each(Node::release_scratch);
         self.nodes.clear();
         self.hooks.clear();
     }
@@ -417,6 +484,7 @@ impl Tape {
 impl Reverse for &Tape {
     type Gradient = AnyBuffer;
 
+    #[track_caller]
     fn complete(&mut self, id: usize, grad: AnyBuffer) -> Result<Option<AnyBuffer>> {
         let node = &self.nodes[id];
         Tape::require_grad(&grad, node.meta.shape)?;
@@ -427,6 +495,7 @@ impl Reverse for &Tape {
     }
 
     /// Work whose result no parent wants is not done.
+    #[track_caller]
     fn contributions(&mut self, id: usize, grad: &AnyBuffer) -> Result<Vec<(usize, AnyBuffer)>> {
         let node = &self.nodes[id];
         match &node.backward {
@@ -448,6 +517,7 @@ impl Reverse for &Tape {
         }
     }
 
+    #[track_caller]
     fn accumulate(
         &mut self,
         grads: &mut [Option<AnyBuffer>],
@@ -471,6 +541,7 @@ impl fmt::Debug for Tape {
 
 /// Ops recorded on a tape run at once.
 impl Recorder for Tape {
+    #[track_caller]
     fn record(&mut self, op: AnyOp, ins: &[Val]) -> Result<Val> {
         let ids: Vec<usize> = ins.iter().map(|v| v.0 as usize).collect();
         Ok(Val(Tape::record(self, op, &ids)? as u32))
@@ -482,6 +553,7 @@ impl Recorder for Tape {
 }
 
 impl Program for Tape {
+    #[track_caller]
     fn origin(&self, v: Val) -> Result<Option<(AnyOp, Vec<Val>)>> {
         let node = &self.nodes[v.0 as usize];
         match &node.backward {

@@ -3,7 +3,8 @@
 use crate::host::Values;
 use crate::{Backend, Device};
 use dittograd_numerics::error::{ErrorKind, Result};
-use std::sync::{PoisonError, RwLock};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 
 /// Guard words before and after each block in check mode.
 pub(super) const GUARD: usize = 256;
@@ -32,6 +33,8 @@ pub(super) struct Block {
     /// The entry of the watch that counts it, if it was allocated while the device was watched.
     pub(super) place: Option<u32>,
     pub(super) mem: RwLock<Option<Mem>>,
+    /// How many owners share the memory and have not released it.
+    pub(super) owners: AtomicUsize,
 }
 
 impl Block {
@@ -117,5 +120,47 @@ impl Block {
 impl Drop for Block {
     fn drop(&mut self) {
         self.free();
+    }
+}
+
+/// One of several owners of a block. What it releases stays with the others; the last one frees the block.
+pub(super) struct Owner {
+    block: Arc<Block>,
+    released: AtomicBool,
+}
+
+/// The number of owners once the last one has released the block: nobody can own it any more.
+const CLOSED: usize = usize::MAX;
+
+impl Owner {
+    /// One more owner of a block, unless its memory was released.
+    pub(super) fn of(block: &Arc<Block>) -> Option<Owner> {
+        let join = |owners: usize| (owners != CLOSED).then_some(owners + 1);
+        block.owners.fetch_update(Ordering::AcqRel, Ordering::Acquire, join).ok()?;
+        Some(Owner { block: block.clone(), released: AtomicBool::new(false) })
+    }
+
+    pub(super) fn is_released(&self) -> bool {
+        self.released.load(Ordering::Acquire)
+    }
+
+    /// Gives the memory up, and frees it if nobody else owns it. Returns whether there was any.
+    pub(super) fn release(&self) -> bool {
+        if self.released.swap(true, Ordering::AcqRel) {
+            return false;
+        }
+        let leave = |owners: usize| Some(if owners == 1 { CLOSED } else { owners - 1 });
+        match self.block.owners.fetch_update(Ordering::AcqRel, Ordering::Acquire, leave) {
+            Ok(1) => self.block.free(),
+            _ => self.block.words > 0,
+        }
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        if !self.is_released() {
+            self.block.owners.fetch_sub(1, Ordering::AcqRel);
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! A handle of a block, or of a part of one.
 
-use super::block::{Block, Mem};
+use super::block::{Block, Mem, Owner};
 use super::locks::{ReadGuard, WriteGuard};
 use crate::Device;
 use dittograd_numerics::error::{Error, ErrorKind, Result};
@@ -15,10 +15,12 @@ pub struct Buffer {
     pub(super) block: Arc<Block>,
     pub(super) start: usize,
     pub(super) words: usize,
+    /// Who releases it, if several own the block.
+    pub(super) owner: Option<Arc<Owner>>,
 }
 
 #[track_caller]
-fn released(op: &str) -> Error {
+pub(super) fn released(op: &str) -> Error {
     Error::new(op, ErrorKind::Released)
 }
 
@@ -37,9 +39,7 @@ impl Buffer {
     #[track_caller]
     pub fn part(&self, start: usize, words: usize) -> Result<Buffer> {
         match start.checked_add(words) {
-            Some(end) if end <= self.words => {
-                Ok(Buffer { block: self.block.clone(), start: self.start + start, words })
-            }
+            Some(end) if end <= self.words => Ok(Buffer { start: self.start + start, words, ..self.clone() }),
             _ => Err(Error::new(
                 "part",
                 ErrorKind::Length { want: start.saturating_add(words), got: self.words },
@@ -58,15 +58,30 @@ impl Buffer {
         &self.block.device
     }
 
-    /// Frees the memory now, for this handle and every other handle and view of it. Returns whether there was memory to
-    /// free: a second call, or a call on an empty buffer, returns `false`.
+    /// Frees the memory now, for this handle and every clone and view of it. Returns whether there was memory to free: a
+    /// second call, or a call on an empty buffer, returns `false`.
+    ///
+    /// Equal constants of a session share memory, but each is released by itself; the last one frees the memory.
     pub fn release(&self) -> bool {
-        self.block.free()
+        match &self.owner {
+            Some(owner) => owner.release(),
+            None => self.block.free(),
+        }
     }
 
     /// Whether the memory was released.
     pub fn is_released(&self) -> bool {
-        self.block.mem.read().unwrap_or_else(PoisonError::into_inner).is_none()
+        self.given_up() || self.block.mem.read().unwrap_or_else(PoisonError::into_inner).is_none()
+    }
+
+    /// Whether the owner of this handle has released it.
+    pub(super) fn given_up(&self) -> bool {
+        self.owner.as_ref().is_some_and(|owner| owner.is_released())
+    }
+
+    /// A handle of the same elements that is released by itself. `None` if they were released.
+    pub(super) fn co_owned(&self) -> Option<Buffer> {
+        Some(Buffer { owner: Some(Arc::new(Owner::of(&self.block)?)), ..self.clone() })
     }
 
     /// Bytes of the allocation that this is a part of, and an id that is unique among live allocations.
@@ -85,7 +100,7 @@ impl Buffer {
     #[track_caller]
     pub fn read(&self, op: &str) -> Result<ReadGuard<'_>> {
         let guard = self.block.mem.read().unwrap_or_else(PoisonError::into_inner);
-        if guard.is_none() {
+        if guard.is_none() || self.given_up() {
             return Err(released(op));
         }
         Ok(ReadGuard { guard, range: self.range() })
@@ -96,7 +111,7 @@ impl Buffer {
     #[track_caller]
     pub fn write(&self, op: &str) -> Result<WriteGuard<'_>> {
         let guard = self.block.mem.write().unwrap_or_else(PoisonError::into_inner);
-        if guard.is_none() {
+        if guard.is_none() || self.given_up() {
             return Err(released(op));
         }
         Ok(WriteGuard { guard, range: self.range() })
@@ -107,6 +122,7 @@ impl Buffer {
     #[track_caller]
     pub fn address(&self, op: &str) -> Result<u64> {
         match &*self.block.mem.read().unwrap_or_else(PoisonError::into_inner) {
+            _ if self.given_up() => Err(released(op)),
             Some(Mem::Cuda(ptr)) => Ok(*ptr + self.range().start as u64 * 4),
             Some(Mem::Host(_) | Mem::Values(_)) => Ok(0),
             None => Err(released(op)),

@@ -1,7 +1,7 @@
 //! Locks of buffers: shared access for kernels that read, exclusive access for one that writes.
 
 use super::block::Mem;
-use super::buffer::Buffer;
+use super::buffer::{Buffer, released};
 use dittograd_numerics::error::Result;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError, RwLockReadGuard, RwLockWriteGuard};
@@ -32,6 +32,8 @@ impl ReadGuard<'_> {
 pub struct ReadSet {
     /// One buffer of each block.
     blocks: Vec<Buffer>,
+    /// Further buffers of these blocks that have owners of their own, who may have released them.
+    owned: Vec<Buffer>,
     /// For each buffer: its block, and its range of words in the block.
     of: Vec<(usize, Range<usize>)>,
     /// Memory reused for the guards of the next lock; a guard is two words.
@@ -41,12 +43,19 @@ pub struct ReadSet {
 impl ReadSet {
     /// A set of these buffers.
     pub fn new<'b>(buffers: impl IntoIterator<Item = &'b Buffer>) -> ReadSet {
-        let mut set = ReadSet { blocks: Vec::new(), of: Vec::new(), spare: Mutex::default() };
+        let mut set =
+            ReadSet { blocks: Vec::new(), owned: Vec::new(), of: Vec::new(), spare: Mutex::default() };
         for b in buffers {
-            let at = set.blocks.iter().position(|o| o.shares(b)).unwrap_or_else(|| {
-                set.blocks.push(b.clone());
-                set.blocks.len() - 1
-            });
+            let at = match set.blocks.iter().position(|o| o.shares(b)) {
+                Some(at) => {
+                    set.owned.extend(b.owner.is_some().then(|| b.clone()));
+                    at
+                }
+                None => {
+                    set.blocks.push(b.clone());
+                    set.blocks.len() - 1
+                }
+            };
             set.of.push((at, b.range()));
         }
         set
@@ -60,6 +69,9 @@ impl ReadSet {
         locked.guards.reserve_exact(self.blocks.len());
         for b in &self.blocks {
             locked.guards.push(b.read(op)?.guard);
+        }
+        if self.owned.iter().any(Buffer::given_up) {
+            return Err(released(op));
         }
         Ok(locked)
     }

@@ -1,7 +1,7 @@
 //! Device memory: buffers, and the one function that allocates them.
 //!
 //! A [`Buffer`] is a handle of a block of 4-byte words; clones and reshaped views share the block. Dropping the last
-//! handle frees it. [`Buffer::release`] frees it early, for every handle at once. The CPU keeps freed blocks by size
+//! handle frees it. [`Buffer::release`] frees it early, for every handle of its owner at once. The CPU keeps freed blocks by size
 //! class, because fresh pages cost more than most kernels.
 //!
 //! - this file: allocation, counters, and what tests can ask for (failures, limits, check mode);
@@ -32,7 +32,7 @@ use dittograd_numerics::reserve::filled;
 use dittograd_numerics::shape::Shape;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 /// State of a device's memory. Bytes are those of the requested elements. Blocks kept for reuse are `cached`, not
@@ -179,7 +179,7 @@ impl Device {
             block.guard = 0;
             return Err(error);
         }
-        Ok(Buffer { block: Arc::new(block), start: 0, words })
+        Ok(Buffer { block: Arc::new(block), start: 0, words, owner: None })
     }
 
     /// Memory that holds numbers of this device's number type, as many as `shape` has.
@@ -195,7 +195,7 @@ impl Device {
             return Err(self.out_of_memory(what, shape, bytes));
         }
         let block = self.block(what, shape, bytes, 0, Mem::Values(values));
-        Ok(Buffer { block: Arc::new(block), start: 0, words: shape.numel() })
+        Ok(Buffer { block: Arc::new(block), start: 0, words: shape.numel(), owner: None })
     }
 
     /// A new block, counted until it is freed.
@@ -209,7 +209,8 @@ impl Device {
             place = watch.allocated(what, shape, bytes, stats.live);
         }
         let words = shape.numel();
-        Block { device: self.clone(), words, bytes, guard, place, mem: RwLock::new(Some(mem)) }
+        let (mem, owners) = (RwLock::new(Some(mem)), AtomicUsize::new(0));
+        Block { device: self.clone(), words, bytes, guard, place, mem, owners }
     }
 
     #[cold]

@@ -209,7 +209,9 @@ impl AnyBuffer {
         }
         if !to.device().accepts(source.device()) || to.shares(source) {
             return match to.device().backend() {
-                Backend::Host(_) => self.assign(op, &from.to_tensor::<f64>()?),
+                Backend::Host(_) if self.meta.dtype == DType::F32 => {
+                    self.assign(op, &from.to_tensor::<f64>()?)
+                }
                 _ => to.write_words(op, &source.download()?),
             };
         }
@@ -218,10 +220,11 @@ impl AnyBuffer {
             Backend::Cuda(cuda) => cuda.copy(to.address(op)?, source.address(op)?, to.len() * 4)?,
             Backend::Host(numbers) => {
                 let (mut to_guard, from_guard) = (to.write(op)?, source.read(op)?);
-                if let (Some(Mem::Values(values)), Some(Mem::Values(new))) =
-                    (&mut *to_guard.guard, &*from_guard.guard)
-                {
-                    numbers.copy(values, to.range(), new, source.range());
+                match (&mut *to_guard.guard, &*from_guard.guard) {
+                    (Some(Mem::Values(values)), Some(Mem::Values(new))) => {
+                        numbers.copy(values, to.range(), new, source.range());
+                    }
+                    _ => to_guard.host().copy_from_slice(from_guard.host()),
                 }
             }
         }
@@ -257,17 +260,30 @@ impl AnyBuffer {
         Tensor::with_shape(self.meta.shape, collected("download", values.into_iter().map(f32::to_bits))?)
     }
 
-    /// A copy of the value on another device (or the same one), through the host. It is rounded to nearest from other
-    /// number types to float32, and exact the other way. Between two devices of other number types it goes through f64.
+    /// A copy with memory of its own on the same device. It is made there: nothing goes through the host, and nothing
+    /// waits.
+    #[doc(alias = "clone")]
+    #[track_caller]
+    pub fn copy(&self) -> Result<AnyBuffer> {
+        self.copy_to("copy", self.buffer.device())
+    }
+
+    /// A copy of the value on another device, through the host, or on the same one, as by [`AnyBuffer::copy`]. It is
+    /// rounded to nearest from other number types to float32, and exact the other way. Between two devices of different
+    /// other number types it goes through f64.
     #[track_caller]
     pub fn to_device(&self, device: &Device) -> Result<AnyBuffer> {
-        if self.meta.dtype == DType::F32 && matches!(device.backend(), Backend::Host(_)) {
-            return AnyBuffer::upload(device, &self.to_tensor::<f64>()?);
-        }
-        let buffer = Buffer::upload_for("upload", device, &self.meta.shape, &self.buffer.download()?)?;
-        let mut copy = AnyBuffer::new(buffer, self.meta)?;
-        copy.bound = self.bound;
-        Ok(copy)
+        self.copy_to("upload", device)
+    }
+
+    #[track_caller]
+    fn copy_to(&self, op: &'static str, device: &Device) -> Result<AnyBuffer> {
+        let copy = match device.backend() {
+            Backend::Host(_) if self.meta.dtype == DType::F32 => AnyBuffer::zeros(device, self.meta.shape)?,
+            _ => AnyBuffer::new(device.alloc_for(op, &self.meta.shape)?, self.meta)?,
+        };
+        copy.copy_from(op, self)?;
+        Ok(copy.with_bound(self.bound))
     }
 }
 

@@ -53,6 +53,12 @@ impl AnyBuffer {
         self.bound
     }
 
+    /// The same memory, released by itself: its last owner frees it. `None` if it was released.
+    #[doc(hidden)]
+    pub fn co_owned(&self) -> Option<AnyBuffer> {
+        Some(AnyBuffer { buffer: self.buffer.co_owned()?, ..self.clone() })
+    }
+
     /// The same memory with another shape of as many elements.
     #[track_caller]
     pub fn view(&self, shape: Shape) -> Result<AnyBuffer> {

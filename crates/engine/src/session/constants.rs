@@ -14,7 +14,8 @@ const MOST: usize = 64 << 20;
 /// constant at every step is no leak.
 const PATIENCE: u64 = 8;
 
-/// The constants of a session, identified by shape and bits. All bits are compared.
+/// The constants of a session, identified by shape and bits. All bits are compared. Equal ones share memory, but each is
+/// released by itself.
 #[derive(Default)]
 pub(super) struct Constants {
     /// By shape and a few elements, which tell most constants apart.
@@ -43,12 +44,15 @@ fn bits(words: &[f32]) -> &[u32] {
 }
 
 impl Kept {
-    /// Whether these are its elements. A released value has none.
-    fn holds(&self, words: &[f32]) -> bool {
-        match self.value.buffer().read("constant") {
-            Ok(value) => bits(self.words.as_deref().unwrap_or(value.host())) == bits(words),
-            Err(_) => false,
+    /// A value of its own, if these are the elements. A released value has none.
+    fn lend(&mut self, words: &[f32], now: u64) -> Option<AnyBuffer> {
+        let read = self.value.buffer().read("constant").ok()?;
+        if bits(self.words.as_deref().unwrap_or(read.host())) != bits(words) {
+            return None;
         }
+        drop(read);
+        self.used = now;
+        self.value.co_owned()
     }
 }
 
@@ -63,16 +67,17 @@ impl Constants {
         }
         let words = to_words(tensor.data())?;
         let key = (shape, [0, words.len() / 2, words.len() - 1].map(|i| words[i].to_bits()));
-        let found = self.kept.get_mut(&key).and_then(|all| all.iter_mut().find(|k| k.holds(&words)));
-        if let Some(kept) = found {
-            kept.used = self.step;
-            return Ok(kept.value.clone());
+        let now = self.step;
+        let equal = self.kept.get_mut(&key).and_then(|all| all.iter_mut().find_map(|k| k.lend(&words, now)));
+        if let Some(value) = equal {
+            return Ok(value);
         }
         let value = AnyBuffer::upload_words("constant", device, shape, &words)?;
         if self.makes_room(bytes) {
             let words = device.is_cuda().then_some(words);
-            let kept = Kept { value: value.clone(), words, used: self.step };
-            self.kept.entry(key).or_default().push(kept);
+            let lent = value.co_owned().unwrap_or_else(|| value.clone());
+            self.kept.entry(key).or_default().push(Kept { value, words, used: now });
+            return Ok(lent);
         }
         Ok(value)
     }
@@ -80,13 +85,17 @@ impl Constants {
     /// The tables of a transform on `device`, from the cache or computed.
     #[track_caller]
     pub(super) fn table(&mut self, device: &Device, table: DftTable) -> Result<AnyBuffer> {
-        if let Some(kept) = self.tables.get_mut(&table).filter(|k| !k.value.buffer().is_released()) {
+        if let Some(kept) = self.tables.get_mut(&table)
+            && let Some(value) = kept.value.co_owned()
+        {
             kept.used = self.step;
-            return Ok(kept.value.clone());
+            return Ok(value);
         }
         let value = dittograd_ops::apply(device, &table.into(), &[])?;
         if self.makes_room(bytes_of(&value)) {
-            self.tables.insert(table, Kept { value: value.clone(), words: None, used: self.step });
+            let lent = value.co_owned().unwrap_or_else(|| value.clone());
+            self.tables.insert(table, Kept { value, words: None, used: self.step });
+            return Ok(lent);
         }
         Ok(value)
     }

@@ -43,7 +43,8 @@ impl<'s> Var<'s> {
         self.session().apply(op, &[self])
     }
 
-    /// Smooth max pooling: `ln(sum e^(beta v)) / beta` over each window. Padding takes part with value 0.
+    /// Smooth max pooling: `ln(sum e^(beta v)) / beta` over each window. Padding, of any width,
+    /// takes part with value 0.
     #[track_caller]
     pub fn smooth_max_pool(
         self,

@@ -35,15 +35,16 @@ impl Session {
         self.random(&[], |seed, counter| Normal { shape, seed, counter, mean, std }.into())
     }
 
-    /// A mask of ones with probability `keep` and zeros otherwise.
+    /// A mask of ones with probability `keep` and zeros otherwise. Values outside of 0 to 1 count as the nearer end, NaN
+    /// as 0, as in [`Session::bernoulli_mask`].
     #[track_caller]
     pub fn bernoulli(&self, dims: &[usize], keep: f64) -> Result<Var<'_>> {
         let (shape, keep) = (Shape::new(dims)?, single(keep));
         self.random(&[], |seed, counter| Bernoulli { shape, seed, counter, keep }.into())
     }
 
-    /// A mask of ones with probability `keep`, a value of one element, and zeros otherwise. No gradient flows into the
-    /// probability.
+    /// [`Session::bernoulli`] with a probability `keep` that is a value of one element, with the same draws. No gradient
+    /// flows into the probability.
     #[track_caller]
     pub fn bernoulli_mask<'s>(&'s self, dims: &[usize], keep: Var<'s>) -> Result<Var<'s>> {
         let shape = Shape::new(dims)?;

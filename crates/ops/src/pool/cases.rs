@@ -44,12 +44,23 @@ const GEOMETRIES: [Geometry; 11] = [
 const DILATED: [Geometry; 2] =
     [(&[2, 9, 8], &[3, 2], &[1, 2], &[1, 0], &[2, 3]), (&[6], &[2], &[1], &[1], &[3])];
 
-fn windows(dilated: bool) -> impl Iterator<Item = (PoolWindow, Shape, Shape)> {
-    let more = if dilated { &DILATED[..] } else { &[] };
+/// Windows with more padding than half of the kernel, some of padding only: on all axes, on one axis, on the last one with
+/// a stride, with one cell of input, with cells apart, and windows beyond a row of vectors.
+const PADDED: [Geometry; 7] = [
+    (&[2, 5], &[2], &[1], &[2], &[1]),
+    (&[2, 7, 6], &[3, 3], &[1, 1], &[5, 0], &[1, 1]),
+    (&[3, 5, 9], &[2, 3], &[1, 2], &[0, 4], &[1, 1]),
+    (&[1, 1, 1], &[2, 2], &[1, 2], &[3, 2], &[1, 1]),
+    (&[2, 6, 5], &[2, 3], &[2, 1], &[3, 4], &[2, 3]),
+    (&[70], &[4], &[3], &[40], &[1]),
+    (&[2, 3, 2, 4], &[2, 1, 2], &[1, 2, 1], &[2, 0, 3], &[1, 1, 1]),
+];
+
+fn windows(more: &'static [Geometry]) -> impl Iterator<Item = (PoolWindow, Shape, Shape)> {
     GEOMETRIES.iter().chain(more).filter_map(|(d, k, s, p, g)| {
         let window = PoolWindow { dilation: g.to_vec(), ..PoolWindow::new(k, s, p) };
         let x = dims(d);
-        let sizes = window.sizes("pool", &d[d.len() - k.len()..], false).ok()?;
+        let sizes = window.sizes("pool", &d[d.len() - k.len()..], true).ok()?;
         let y = with_last_axes(&x, &sizes).ok()?;
         Some((window, x, y))
     })
@@ -136,7 +147,7 @@ fn betas() -> impl Iterator<Item = f32> {
 
 impl Cases for MaxPool {
     fn samples() -> Vec<Sample> {
-        windows(true).map(|(window, x, _)| Sample::new(MaxPool { window }, vec![distinct(x)])).collect()
+        windows(&DILATED).map(|(window, x, _)| Sample::new(MaxPool { window }, vec![distinct(x)])).collect()
     }
 
     fn random(stream: &mut Stream) -> Option<Sample> {
@@ -158,7 +169,7 @@ impl Cases for MaxPool {
 impl Cases for MaxPoolBwd {
     fn samples() -> Vec<Sample> {
         let ins = |x, y| vec![SampleIn::any(x), SampleIn::any(y), SampleIn::any(y)];
-        windows(true).map(|(window, x, y)| Sample::new(MaxPoolBwd { window }, ins(x, y))).collect()
+        windows(&DILATED).map(|(window, x, y)| Sample::new(MaxPoolBwd { window }, ins(x, y))).collect()
     }
 
     fn rejects() -> Vec<Reject> {
@@ -177,7 +188,7 @@ impl Cases for MaxPoolBwd {
 impl Cases for MaxPoolPick {
     fn samples() -> Vec<Sample> {
         let ins = |x, y| vec![SampleIn::any(x), SampleIn::any(y), SampleIn::any(x)];
-        windows(true).map(|(window, x, y)| Sample::new(MaxPoolPick { window }, ins(x, y))).collect()
+        windows(&DILATED).map(|(window, x, y)| Sample::new(MaxPoolPick { window }, ins(x, y))).collect()
     }
 
     fn rejects() -> Vec<Reject> {
@@ -198,7 +209,7 @@ impl Cases for AvgPool {
         let one = |(i, (window, x, _)): (usize, (PoolWindow, Shape, Shape))| {
             Sample::new(AvgPool { window, count_include_pad: i % 2 == 0 }, vec![SampleIn::any(x)])
         };
-        let mut all: Vec<_> = windows(false).enumerate().map(one).collect();
+        let mut all: Vec<_> = windows(&[]).enumerate().map(one).collect();
         let window = PoolWindow::new(&[3, 3], &[2, 2], &[1, 1]);
         all.push(Sample::new(
             AvgPool { window, count_include_pad: true },
@@ -332,7 +343,7 @@ impl Cases for AdaptiveAvgPoolBwd {
 impl Cases for SmoothMaxPool {
     fn samples() -> Vec<Sample> {
         let one = |((window, x, _), beta)| Sample::new(SmoothMaxPool { window, beta }, vec![tame(x)]);
-        windows(false).zip(betas()).map(one).collect()
+        windows(&PADDED).zip(betas()).map(one).collect()
     }
 
     fn random(stream: &mut Stream) -> Option<Sample> {
@@ -361,7 +372,7 @@ impl Cases for SmoothMaxPoolBwd {
         let one = |((window, x, y), beta)| {
             Sample::new(SmoothMaxPoolBwd { window, beta }, vec![tame(x), tame(y), tame(y)])
         };
-        windows(false).zip(betas()).map(one).collect()
+        windows(&PADDED).zip(betas()).map(one).collect()
     }
 
     fn random(stream: &mut Stream) -> Option<Sample> {
@@ -384,7 +395,7 @@ impl Cases for SmoothMaxPoolSum {
         let one = |((window, x, y), beta)| {
             Sample::new(SmoothMaxPoolSum { window, beta }, vec![tame(x), tame(y), tame(x)])
         };
-        windows(false).zip(betas()).map(one).collect()
+        windows(&PADDED).zip(betas()).map(one).collect()
     }
 
     fn random(stream: &mut Stream) -> Option<Sample> {

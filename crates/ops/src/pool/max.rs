@@ -88,7 +88,7 @@ impl Pooling<1> for MaxPool {
 
 impl Pooling<3> for MaxPoolBwd {
     fn shape(&self, shapes: &[Shape; 3]) -> Result<Shape> {
-        three_shapes(Self::NAME, &self.window, shapes, false)
+        three_shapes(Self::NAME, &self.window, shapes, false, false)
     }
 
     fn planes(&self, x: &Shape, _out: &Shape) -> Planes {
@@ -138,7 +138,7 @@ impl Pooling<3> for MaxPoolBwd {
 
 impl Pooling<3> for MaxPoolPick {
     fn shape(&self, shapes: &[Shape; 3]) -> Result<Shape> {
-        three_shapes(Self::NAME, &self.window, shapes, true)
+        three_shapes(Self::NAME, &self.window, shapes, false, true)
     }
 
     fn planes(&self, x: &Shape, out: &Shape) -> Planes {

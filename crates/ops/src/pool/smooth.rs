@@ -64,7 +64,7 @@ pool_op! {
     /// Padding takes part with value 0. It is not a mean: a constant window of `K` cells gives `c + ln(K) / beta`. A
     /// negative `beta` gives a smooth minimum.
     SmoothMaxPool "smooth_max_pool" 1 {
-        /// The windows. Padding is at most half of the kernel.
+        /// The windows, with any padding: a window of padding only gives `ln(K) / beta`.
         window: PoolWindow = window_from(attrs, &["beta"]), PoolWindow::attrs;
         /// Sharpness: finite and not 0.
         beta: f32 = attrs.num("beta").map(|b| b as f32), beta_attr;
@@ -95,7 +95,7 @@ pool_op! {
 impl Pooling<1> for SmoothMaxPool {
     fn shape(&self, [x]: &[Shape; 1]) -> Result<Shape> {
         check_beta(Self::NAME, self.beta)?;
-        window_shape(Self::NAME, &self.window, x, false)
+        window_shape(Self::NAME, &self.window, x, true)
     }
 
     fn planes(&self, x: &Shape, out: &Shape) -> Planes {
@@ -162,11 +162,11 @@ impl Pooling<1> for SmoothMaxPool {
 impl Pooling<3> for SmoothMaxPoolBwd {
     fn shape(&self, shapes: &[Shape; 3]) -> Result<Shape> {
         check_beta(Self::NAME, self.beta)?;
-        three_shapes(Self::NAME, &self.window, shapes, false)
+        three_shapes(Self::NAME, &self.window, shapes, true, false)
     }
 
     fn planes(&self, x: &Shape, _out: &Shape) -> Planes {
-        let out = window_shape(Self::NAME, &self.window, x, false).unwrap_or(*x);
+        let out = window_shape(Self::NAME, &self.window, x, true).unwrap_or(*x);
         Planes::new(x, &out, self.window.kernel.len(), Cells::Fixed(self.window.clone()))
     }
 
@@ -223,7 +223,7 @@ impl Pooling<3> for SmoothMaxPoolBwd {
 impl Pooling<3> for SmoothMaxPoolSum {
     fn shape(&self, shapes: &[Shape; 3]) -> Result<Shape> {
         check_beta(Self::NAME, self.beta)?;
-        three_shapes(Self::NAME, &self.window, shapes, true)
+        three_shapes(Self::NAME, &self.window, shapes, true, true)
     }
 
     fn planes(&self, x: &Shape, out: &Shape) -> Planes {

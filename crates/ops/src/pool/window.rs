@@ -274,14 +274,15 @@ pub(super) fn check_shape(op: &'static str, why: &'static str, want: Shape, got:
 }
 
 /// Checks `x`, `y` and `v`, where `y` has one element per window. `v` has the shape of `x` if `cells`, else of `y`.
-/// Returns the shape of the other.
+/// Returns the shape of the other. `padding_only` allows windows of padding only.
 pub(super) fn three_shapes(
     op: &'static str,
     w: &PoolWindow,
     [x, y, v]: &[Shape; 3],
+    padding_only: bool,
     cells: bool,
 ) -> Result<Shape> {
-    let out = window_shape(op, w, x, false)?;
+    let out = window_shape(op, w, x, padding_only)?;
     check_shape(op, "the second input must have one element per window", out, *y)?;
     let (want, value) = if cells { (*x, out) } else { (out, *x) };
     check_shape(op, "the last input has the wrong shape", want, *v)?;

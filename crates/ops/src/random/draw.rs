@@ -104,8 +104,8 @@ impl Draw {
 /// Why an attribute's value is refused.
 type Refusal = Option<&'static str>;
 
-fn probability(p: f32) -> Refusal {
-    (!(0.0..=1.0).contains(&p)).then_some("is not a probability from 0 to 1")
+fn any(_: f32) -> Refusal {
+    None
 }
 
 fn finite(x: f32) -> Refusal {
@@ -274,20 +274,25 @@ random_op! {
     value(self, u) = u[0].fma(R::c(f64::from(self.hi) - f64::from(self.lo)), R::c(f64::from(self.lo)))
 }
 
-random_op! {
-    /// 1 with probability `keep`, else 0. A `keep` of 1 keeps everything, of 0 nothing.
-    Bernoulli "bernoulli" {
-        /// Probability of a 1.
-        keep: 0.35, probability, not [-0.5, 1.5, f32::NAN];
-    } draws: 1, scalars: 0, bound: crate::Bound::EXACT,
-    value(self, u) = R::where_gt(R::c(f64::from(self.keep)), u[0], R::c(1.0), R::c(0.0))
+/// 1 where a uniform draw is below `keep`, else 0. Every `keep` has a meaning, since one that is computed on the device
+/// cannot be refused: from 1 on everything is kept, up to 0 or for NaN nothing.
+fn kept<R: Real>(keep: R, u: R) -> R {
+    R::where_gt(keep, u, R::c(1.0), R::c(0.0))
 }
 
 random_op! {
-    /// 1 with the probability given by the input, a scalar, else 0. From 1 on everything is kept, up to 0 or for NaN
-    /// nothing. The probability has no gradient.
+    /// 1 with probability `keep`, else 0. A `keep` of 1 or more keeps everything; one up to 0, or NaN, keeps nothing.
+    Bernoulli "bernoulli" {
+        /// Probability of a 1.
+        keep: 0.35, any, not [];
+    } draws: 1, scalars: 0, bound: crate::Bound::EXACT,
+    value(self, u) = kept(R::c(f64::from(self.keep)), u[0])
+}
+
+random_op! {
+    /// [`Bernoulli`] with the probability given by the input, a scalar. The probability has no gradient.
     BernoulliMask "bernoulli_mask" {} draws: 1, scalars: 1, bound: crate::Bound::EXACT,
-    value(self, u) = R::where_gt(u[1], u[0], R::c(1.0), R::c(0.0))
+    value(self, u) = kept(u[1], u[0])
 }
 
 random_op! {
