@@ -224,79 +224,101 @@ pub fn set_deterministic_reductions_checked(device: &Device, _on: bool) -> bool 
 /// Methods of [`Var`] under TorchLean's names. The [module](self) has a table of them.
 pub trait TorchLean<'s>: Sized {
     /// A matrix with rows and columns exchanged.
+    #[track_caller]
     fn transpose2d(self) -> Result<Var<'s>>;
 
     /// `[a, b, c]` to `[b, c, a]`.
+    #[track_caller]
     fn transpose3d_first_to_last(self) -> Result<Var<'s>>;
 
     /// `[a, b, c]` to `[c, a, b]`.
+    #[track_caller]
     fn transpose3d_last_to_first(self) -> Result<Var<'s>>;
 
     /// `[a, b, c]` to `[a, c, b]`.
+    #[track_caller]
     fn transpose3d_last_two(self) -> Result<Var<'s>>;
 
     /// Swaps axes `depth` and `depth + 1`; returns the value itself if there are no such axes.
+    #[track_caller]
     fn swap_adjacent_at_depth(self, depth: usize) -> Result<Var<'s>>;
 
     /// A matrix with `rows` copies of a vector as rows: `y[i, j] = x[j]`.
+    #[track_caller]
     fn broadcast_vec_to_rows(self, rows: usize) -> Result<Var<'s>>;
 
     /// A matrix with `columns` copies of a vector as columns: `y[i, j] = x[i]`.
+    #[track_caller]
     fn broadcast_vec_to_cols(self, columns: usize) -> Result<Var<'s>>;
 
     /// Element `i` of a vector.
+    #[track_caller]
     fn gather_scalar(self, i: usize) -> Result<Var<'s>>;
 
     /// Element `i` of a vector; 0, with a zero gradient, if there is none.
+    #[track_caller]
     fn gather_scalar_nat(self, i: usize) -> Result<Var<'s>>;
 
     /// Row `i` of a matrix.
+    #[track_caller]
     fn gather_row(self, i: usize) -> Result<Var<'s>>;
 
     /// Elements of a vector by index, 0 if out of range.
+    #[track_caller]
     fn gather_vec_nat(self, index: Var<'s>) -> Result<Var<'s>>;
 
     /// Rows of a matrix by index, zeros if out of range.
+    #[track_caller]
     fn gather_rows_nat(self, index: Var<'s>) -> Result<Var<'s>>;
 
     /// A vector with the scalar `v` added to element `i`.
+    #[track_caller]
     fn scatter_add_vec(self, i: usize, v: Var<'s>) -> Result<Var<'s>>;
 
     /// A matrix with the vector `v` added to row `i`.
+    #[track_caller]
     fn scatter_add_row(self, i: usize, v: Var<'s>) -> Result<Var<'s>>;
 
     /// A vector with `values` added at the elements given by `index`, in order. Indices out of range are ignored.
+    #[track_caller]
     fn scatter_add_nat(self, index: Var<'s>, values: Var<'s>) -> Result<Var<'s>>;
 
     /// A matrix with the rows of `values` added at the rows given by `index`, in order. Indices out of range are
     /// ignored.
+    #[track_caller]
     fn scatter_add_rows_nat(self, index: Var<'s>, values: Var<'s>) -> Result<Var<'s>>;
 
     /// Normalizes each channel of one image `(C, H, W)`, or `(C, …)`, over its positions, with eps 1e-6.
+    #[track_caller]
     fn batchnorm_channel_first(self, weight: Var<'s>, bias: Var<'s>) -> Result<Var<'s>>;
 }
 
 impl<'s> TorchLean<'s> for Var<'s> {
+    #[track_caller]
     fn transpose2d(self) -> Result<Var<'s>> {
         of_rank(self, "transpose2d", 2)?;
         self.transpose()
     }
 
+    #[track_caller]
     fn transpose3d_first_to_last(self) -> Result<Var<'s>> {
         of_rank(self, "transpose3d_first_to_last", 3)?;
         self.permute(&[1, 2, 0])
     }
 
+    #[track_caller]
     fn transpose3d_last_to_first(self) -> Result<Var<'s>> {
         of_rank(self, "transpose3d_last_to_first", 3)?;
         self.permute(&[2, 0, 1])
     }
 
+    #[track_caller]
     fn transpose3d_last_two(self) -> Result<Var<'s>> {
         of_rank(self, "transpose3d_last_two", 3)?;
         self.transpose()
     }
 
+    #[track_caller]
     fn swap_adjacent_at_depth(self, depth: usize) -> Result<Var<'s>> {
         match depth.checked_add(1) {
             Some(next) if next < self.shape()?.rank() => self.swap_axes(depth, next),
@@ -304,66 +326,78 @@ impl<'s> TorchLean<'s> for Var<'s> {
         }
     }
 
+    #[track_caller]
     fn broadcast_vec_to_rows(self, rows: usize) -> Result<Var<'s>> {
         let n = of_rank(self, "broadcast_vec_to_rows", 1)?.last();
         self.broadcast_axes(Shape::new(&[rows, n])?, AxisMap::new(&[None, Some(0)])?)
     }
 
+    #[track_caller]
     fn broadcast_vec_to_cols(self, columns: usize) -> Result<Var<'s>> {
         let n = of_rank(self, "broadcast_vec_to_cols", 1)?.last();
         self.broadcast_axes(Shape::new(&[n, columns])?, AxisMap::new(&[Some(0), None])?)
     }
 
+    #[track_caller]
     fn gather_scalar(self, i: usize) -> Result<Var<'s>> {
         let vector = of_rank(self, "gather_scalar", 1)?;
         in_range("gather_scalar", &vector, i)?;
         self.select(0, i)
     }
 
+    #[track_caller]
     fn gather_scalar_nat(self, i: usize) -> Result<Var<'s>> {
         of_rank(self, "gather_scalar_nat", 1)?;
         let index = u32::try_from(i).unwrap_or(u32::MAX);
         self.index_select_or_zero(0, self.session().indices(&Tensor::scalar(index))?)
     }
 
+    #[track_caller]
     fn gather_row(self, i: usize) -> Result<Var<'s>> {
         let matrix = of_rank(self, "gather_row", 2)?;
         in_range("gather_row", &matrix, i)?;
         self.select(0, i)
     }
 
+    #[track_caller]
     fn gather_vec_nat(self, index: Var<'s>) -> Result<Var<'s>> {
         of_rank(self, "gather_vec_nat", 1)?;
         self.index_select_or_zero(0, index)
     }
 
+    #[track_caller]
     fn gather_rows_nat(self, index: Var<'s>) -> Result<Var<'s>> {
         of_rank(self, "gather_rows_nat", 2)?;
         self.index_select_or_zero(0, index)
     }
 
+    #[track_caller]
     fn scatter_add_vec(self, i: usize, v: Var<'s>) -> Result<Var<'s>> {
         let vector = of_rank(self, "scatter_add_vec", 1)?;
         in_range("scatter_add_vec", &vector, i)?;
         add_at(self, i, v)
     }
 
+    #[track_caller]
     fn scatter_add_row(self, i: usize, v: Var<'s>) -> Result<Var<'s>> {
         let matrix = of_rank(self, "scatter_add_row", 2)?;
         in_range("scatter_add_row", &matrix, i)?;
         add_at(self, i, v)
     }
 
+    #[track_caller]
     fn scatter_add_nat(self, index: Var<'s>, values: Var<'s>) -> Result<Var<'s>> {
         of_rank(self, "scatter_add_nat", 1)?;
         self.index_add_or_skip(0, index, values)
     }
 
+    #[track_caller]
     fn scatter_add_rows_nat(self, index: Var<'s>, values: Var<'s>) -> Result<Var<'s>> {
         of_rank(self, "scatter_add_rows_nat", 2)?;
         self.index_add_or_skip(0, index, values)
     }
 
+    #[track_caller]
     fn batchnorm_channel_first(self, weight: Var<'s>, bias: Var<'s>) -> Result<Var<'s>> {
         let shape = self.shape()?;
         let Some((&channels, positions)) = shape.dims().split_first().filter(|(_, p)| !p.is_empty()) else {
@@ -376,6 +410,7 @@ impl<'s> TorchLean<'s> for Var<'s> {
 }
 
 /// The shape of a value, which must have `rank` axes.
+#[track_caller]
 fn of_rank(v: Var<'_>, op: &str, rank: usize) -> Result<Shape> {
     const EXACTLY: [&str; 4] = ["exactly 0", "exactly 1", "exactly 2", "exactly 3"];
     match v.shape()? {
@@ -385,6 +420,7 @@ fn of_rank(v: Var<'_>, op: &str, rank: usize) -> Result<Shape> {
 }
 
 /// Errors unless `i` is an index of the first axis.
+#[track_caller]
 fn in_range(op: &str, shape: &Shape, i: usize) -> Result<()> {
     match shape.dims()[0] {
         bound if i < bound => Ok(()),
@@ -393,6 +429,7 @@ fn in_range(op: &str, shape: &Shape, i: usize) -> Result<()> {
 }
 
 /// `v` added to element `i` of the first axis.
+#[track_caller]
 fn add_at<'s>(x: Var<'s>, i: usize, v: Var<'s>) -> Result<Var<'s>> {
     x.index_add(0, x.session().indices(&Tensor::scalar(i as u32))?, v)
 }
@@ -400,10 +437,12 @@ fn add_at<'s>(x: Var<'s>, i: usize, v: Var<'s>) -> Result<Var<'s>> {
 /// [`TorchLean::scatter_add_row`] with the index and the shapes in types.
 pub trait TypedScatterAddRow<'s, C: Dim>: Sized {
     /// A vector added to row `I`.
+    #[track_caller]
     fn scatter_add_row<const I: usize>(self, row: Typed<'s, (C,)>) -> Result<Self>;
 }
 
 impl<'s, V: Dim, C: Dim> TypedScatterAddRow<'s, C> for Typed<'s, (V, C)> {
+    #[track_caller]
     fn scatter_add_row<const I: usize>(self, row: Typed<'s, (C,)>) -> Result<Self> {
         const { assert::index_in("scatter_add_row", 0, V::SIZE, I) };
         Ok(Typed::trust(self.into_untyped().scatter_add_row(I, row.into_untyped())?))
@@ -413,10 +452,12 @@ impl<'s, V: Dim, C: Dim> TypedScatterAddRow<'s, C> for Typed<'s, (V, C)> {
 /// [`TorchLean::scatter_add_vec`] with the index and the shapes in types.
 pub trait TypedScatterAddVec<'s>: Sized {
     /// A number added to element `I`.
+    #[track_caller]
     fn scatter_add_vec<const I: usize>(self, number: typed::Scalar<'s>) -> Result<Self>;
 }
 
 impl<'s, N: Dim> TypedScatterAddVec<'s> for Typed<'s, (N,)> {
+    #[track_caller]
     fn scatter_add_vec<const I: usize>(self, number: typed::Scalar<'s>) -> Result<Self> {
         const { assert::index_in("scatter_add_vec", 0, N::SIZE, I) };
         Ok(Typed::trust(self.into_untyped().scatter_add_vec(I, number.into_untyped())?))
@@ -429,6 +470,7 @@ pub trait TypedBatchnormChannelFirst<'s>: Sized {
     type Channels: Dim;
 
     /// Normalizes each channel of one image `(C, H, W)`, or `(C, …)`, over its positions, with eps 1e-6.
+    #[track_caller]
     fn batchnorm_channel_first(
         self,
         weight: Typed<'s, (Self::Channels,)>,
@@ -439,6 +481,7 @@ pub trait TypedBatchnormChannelFirst<'s>: Sized {
 impl<'s, S: HasAxis<0> + HasAxis<1>> TypedBatchnormChannelFirst<'s> for Typed<'s, S> {
     type Channels = <S as HasAxis<0>>::Dim;
 
+    #[track_caller]
     fn batchnorm_channel_first(
         self,
         weight: Typed<'s, (Self::Channels,)>,

@@ -111,9 +111,12 @@ impl Fail {
 
 /// What the library advises, and what a user of the program can do instead.
 const ADVICE: [(&str, &str); 9] = [
-    ("; indices come from Session::labels or Session::indices", "; indices are tensors of I64, I32 or U32"),
     (
-        "; numbers come from Session::input, variable or param, and indices are read with indices()",
+        "; indices come from Session::labels or Session::indices, or from numbers by to_index()",
+        "; indices are tensors of I64, I32 or U32",
+    ),
+    (
+        "; numbers come from Session::input, variable or param, or from indices by to_float()",
         "; numbers are tensors of F32",
     ),
     (" (reshape, unsqueeze and squeeze change it)", ""),

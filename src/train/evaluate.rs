@@ -91,6 +91,7 @@ impl<'a> Evaluation<'a> {
     /// # Ok(())
     /// # }
     /// ```
+    #[track_caller]
     pub fn classes(
         data: Dataset,
         forward: impl for<'s> Fn(Var<'s>) -> Result<Var<'s>> + 'a,
@@ -159,6 +160,7 @@ impl<'a> Evaluation<'a> {
 }
 
 /// For each row: the sum of its labels' losses, how many of them have the largest logit, and how many are not ignored.
+#[track_caller]
 fn right<'s>(logits: Var<'s>, labels: Var<'s>) -> Result<Vec<Var<'s>>> {
     let (session, shape) = (logits.session(), logits.shape()?);
     let last = match shape.rank() {

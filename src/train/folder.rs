@@ -141,6 +141,7 @@ impl RunFolder {
 }
 
 /// The measurements of the run in a folder so far. It need not be this process that writes them, and it is not locked.
+#[track_caller]
 pub fn measurements(folder: impl AsRef<Path>) -> Result<Vec<Value>> {
     lines_of(&folder.as_ref().join(METRICS))
 }

@@ -51,6 +51,7 @@ per_axis! {
 }
 
 /// The untyped form of strides and paddings.
+#[track_caller]
 fn window<const N: usize>(stride: [usize; N], padding: [usize; N]) -> Result<ConvWindow> {
     Ok(ConvWindow { stride: Sizes::new(&stride)?, padding: Sizes::new(&padding)?, ..ConvWindow::plain(N)? })
 }
@@ -78,6 +79,7 @@ macro_rules! convolution {
             #[doc = concat!("Convolution with a kernel `(channels out, channels in, kernel ", $sizes, ")`: [`Var::",
                 stringify!($conv), "`]. Stride and padding are one for all axes, or one for each.")]
             $(#[$doc])*
+            #[track_caller]
             pub fn $conv<O: Dim, $($k: Dim, $m: Dim,)* S: Strides<$rank>, P: Paddings<$rank>>(
                 self,
                 kernel: Typed<'s, (O, C, $($k),*)>,
@@ -96,6 +98,7 @@ macro_rules! convolution {
 
             #[doc = concat!("Transposed convolution with a kernel `(channels in, channels out, kernel ", $sizes,
                 ")`: [`Var::", stringify!($transpose), "`]. Strides and paddings are one for all axes, or one for each.")]
+            #[track_caller]
             pub fn $transpose<
                 O: Dim,
                 $($k: Dim, $m: Dim,)*
@@ -162,6 +165,7 @@ impl<'s, X: Dims> Typed<'s, X> {
     /// # Ok(())
     /// # }
     /// ```
+    #[track_caller]
     pub fn conv<const N: usize, K: Dims, Y: Dims, S: Strides<N>, P: Paddings<N>>(
         self,
         kernel: Typed<'s, K>,
@@ -184,6 +188,7 @@ impl<'s, X: Dims> Typed<'s, X> {
     /// Transposed convolution of `(batch, channels, sizes…)` or `(channels, sizes…)` along up to eight axes, as many as
     /// the kernel `(channels in, channels out, kernel…)` has: [`Var::conv_transpose`]. It is the transpose of a
     /// convolution of `Y` with that kernel.
+    #[track_caller]
     pub fn conv_transpose<
         const N: usize,
         K: Dims,
@@ -227,6 +232,7 @@ impl<'s, X: Dims> Typed<'s, X> {
     /// # Ok(())
     /// # }
     /// ```
+    #[track_caller]
     pub fn max_pool<const N: usize, Y: Dims, K: Kernels<N>, S: Strides<N>, P: Paddings<N>>(
         self,
         _: K,
@@ -242,6 +248,7 @@ impl<'s, X: Dims> Typed<'s, X> {
     }
 
     /// The mean of each window: [`Var::avg_pool`]. The kernel has a size for each pooled axis.
+    #[track_caller]
     pub fn avg_pool<const N: usize, Y: Dims, K: Kernels<N>, S: Strides<N>, P: Paddings<N>>(
         self,
         _: K,
@@ -258,6 +265,7 @@ impl<'s, X: Dims> Typed<'s, X> {
     }
 
     /// `ln(Σ e^(beta v)) / beta` of each window: [`Var::smooth_max_pool`]. The kernel has a size for each pooled axis.
+    #[track_caller]
     pub fn smooth_max_pool<const N: usize, Y: Dims, K: Kernels<N>, S: Strides<N>, P: Paddings<N>>(
         self,
         _: K,
@@ -285,6 +293,7 @@ macro_rules! pools2d {
         impl<'s, X: Dims> Typed<'s, X> {$(
             $(#[$doc])*
             #[doc = concat!(" of each window: [`Var::", stringify!($pool2d), "`].")]
+            #[track_caller]
             pub fn $pool2d<Y: Dims, K: Kernels<2>, S: Strides<2>>(
                 self,
                 _: K,
@@ -301,6 +310,7 @@ macro_rules! pools2d {
 
             $(#[$doc])*
             #[doc = concat!(" of each window of a padded image: [`Var::", stringify!($padded), "`].")]
+            #[track_caller]
             pub fn $padded<Y: Dims, K: Kernels<2>, S: Strides<2>, P: Paddings<2>>(
                 self,
                 _: K,
@@ -331,6 +341,7 @@ pools2d! {
 /// Pooling to a given size.
 impl<'s, B: Dim, C: Dim, H: Dim, W: Dim> Typed<'s, (B, C, H, W)> {
     /// Average pooling to a size that the caller names and the compiler knows: [`Var::adaptive_avg_pool`].
+    #[track_caller]
     pub fn adaptive_avg_pool2d<HO: Dim, WO: Dim>(self) -> Result<Typed<'s, (B, C, HO, WO)>> {
         const { assert::all_known("adaptive_avg_pool2d", &[HO::SIZE, WO::SIZE]) };
         let sizes: Vec<usize> = [HO::SIZE, WO::SIZE].into_iter().flatten().collect();
@@ -338,11 +349,13 @@ impl<'s, B: Dim, C: Dim, H: Dim, W: Dim> Typed<'s, (B, C, H, W)> {
     }
 
     /// The mean of each channel: [`Var::global_avg_pool`].
+    #[track_caller]
     pub fn global_avg_pool(self) -> Result<Typed<'s, (B, C, Size<1>, Size<1>)>> {
         Ok(Typed::trust(self.var.global_avg_pool(2)?))
     }
 
     /// The maximum of each channel: [`Var::global_max_pool`].
+    #[track_caller]
     pub fn global_max_pool(self) -> Result<Typed<'s, (B, C, Size<1>, Size<1>)>> {
         Ok(Typed::trust(self.var.global_max_pool(2)?))
     }

@@ -6,6 +6,7 @@ use crate::error::Result;
 /// Embedding tables.
 impl<'s, V: Dim, C: Dim> Typed<'s, (V, C)> {
     /// Rows of this table for indices of any shape. An index out of range is an error.
+    #[track_caller]
     pub fn embedding<I: Push>(self, index: Typed<'s, I, u32>) -> Result<Typed<'s, I::With<C>>> {
         Ok(Typed::trust(self.var.embedding(index.var)?))
     }
@@ -26,6 +27,7 @@ impl<'s, S: Dims> Typed<'s, S> {
     /// # Ok(())
     /// # }
     /// ```
+    #[track_caller]
     pub fn index_select<const AXIS: usize, N: Dim>(
         self,
         index: Typed<'s, (N,), u32>,
@@ -38,6 +40,7 @@ impl<'s, S: Dims> Typed<'s, S> {
     }
 
     /// Like [`Typed::index_select`], but an index out of range gives zeros.
+    #[track_caller]
     pub fn index_select_or_zero<const AXIS: usize, N: Dim>(
         self,
         index: Typed<'s, (N,), u32>,
@@ -51,6 +54,7 @@ impl<'s, S: Dims> Typed<'s, S> {
 
     /// Gathers elements along an axis, each with its own index:
     /// [`Var::take_along_axis`](crate::session::Var::take_along_axis).
+    #[track_caller]
     pub fn take_along_axis<const AXIS: usize, N: Dim>(
         self,
         index: Typed<'s, S::With<N>, u32>,
@@ -63,6 +67,7 @@ impl<'s, S: Dims> Typed<'s, S> {
     }
 
     /// The tensor with `src` added along an axis by index: [`Var::index_add`](crate::session::Var::index_add).
+    #[track_caller]
     pub fn index_add<const AXIS: usize, N: Dim>(
         self,
         index: Typed<'s, (N,), u32>,
@@ -76,6 +81,7 @@ impl<'s, S: Dims> Typed<'s, S> {
     }
 
     /// Like [`Typed::index_add`], but what an index out of range names is left out.
+    #[track_caller]
     pub fn index_add_or_skip<const AXIS: usize, N: Dim>(
         self,
         index: Typed<'s, (N,), u32>,
@@ -90,6 +96,7 @@ impl<'s, S: Dims> Typed<'s, S> {
 
     /// The tensor with each element of `src` added along an axis at its own index:
     /// [`Var::scatter_add`](crate::session::Var::scatter_add).
+    #[track_caller]
     pub fn scatter_add<const AXIS: usize, N: Dim>(
         self,
         index: Typed<'s, S::With<N>, u32>,
@@ -106,6 +113,7 @@ impl<'s, S: Dims> Typed<'s, S> {
 /// Indices.
 impl<'s, I: Push> Typed<'s, I, u32> {
     /// One-hot rows with as many classes as the caller names.
+    #[track_caller]
     pub fn one_hot<const C: usize>(self) -> Result<Typed<'s, I::With<Size<C>>>> {
         Ok(Typed::trust(self.var.one_hot(C)?))
     }

@@ -37,18 +37,21 @@ impl<S: Dims> Param<S> {
     }
 
     /// A parameter drawn uniformly from `[lo, hi)`: [`Params::uniform`].
+    #[track_caller]
     pub fn uniform(params: &mut Params, name: &str, lo: f64, hi: f64) -> Result<Param<S>> {
         let () = Self::KNOWN;
         Ok(Param { param: params.uniform(name, &Self::dims(), lo, hi)?, is: PhantomData })
     }
 
     /// A parameter of zeros.
+    #[track_caller]
     pub fn zeros(params: &mut Params, name: &str) -> Result<Param<S>> {
         let () = Self::KNOWN;
         Ok(Param { param: params.zeros(name, &Self::dims())?, is: PhantomData })
     }
 
     /// A parameter of ones.
+    #[track_caller]
     pub fn ones(params: &mut Params, name: &str) -> Result<Param<S>> {
         let () = Self::KNOWN;
         let shape = crate::shape::Shape::new(&Self::dims())?;
@@ -57,6 +60,7 @@ impl<S: Dims> Param<S> {
     }
 
     /// Its value in a session.
+    #[track_caller]
     pub fn on<'s>(&self, session: &'s Session) -> Result<Typed<'s, S>> {
         Ok(Typed::trust(session.param(&self.param)?))
     }
@@ -119,8 +123,10 @@ pub trait Module<Input> {
     /// A layer without such conditions need not define it.
     const FITS: () = ();
     /// The implementation of a layer.
+    #[track_caller]
     fn apply(&self, x: Input) -> Result<Self::Output>;
     /// Applies the layer to an input.
+    #[track_caller]
     fn forward(&self, x: Input) -> Result<Self::Output> {
         let () = Self::FITS;
         self.apply(x)
@@ -131,6 +137,7 @@ pub trait Module<Input> {
 pub trait Build: Sized {
     /// Builds the layer, with parameters named `name.…` in `params`. The layers of a tuple are named `name.0`,
     /// `name.1`, … as in a PyTorch `Sequential`.
+    #[track_caller]
     fn build(params: &mut Params, name: &str) -> Result<Self>;
 }
 
@@ -139,6 +146,7 @@ macro_rules! tuples {
         impl<X, $m0: Module<X> $(, $m: Module<$before::Output>)*> Module<X> for ($m0, $($m),*) {
             type Output = $last::Output;
             const FITS: () = ($m0::FITS, $($m::FITS),*).0;
+            #[track_caller]
             fn apply(&self, x: X) -> Result<Self::Output> {
                 let x = self.$i0.apply(x)?;
                 $(let x = self.$i.apply(x)?;)*
@@ -147,6 +155,7 @@ macro_rules! tuples {
         }
 
         impl<$m0: Build $(, $m: Build)*> Build for ($m0, $($m),*) {
+            #[track_caller]
             fn build(params: &mut Params, name: &str) -> Result<Self> {
                 Ok((
                     $m0::build(params, &format!("{name}.{}", $i0))?,
@@ -175,12 +184,14 @@ macro_rules! activations {
 
         impl<'s, S: Dims> Module<Typed<'s, S>> for $layer {
             type Output = Typed<'s, S>;
+            #[track_caller]
             fn apply(&self, x: Typed<'s, S>) -> Result<Typed<'s, S>> {
                 x.$method()
             }
         }
 
         impl Build for $layer {
+            #[track_caller]
             fn build(_: &mut Params, _: &str) -> Result<$layer> {
                 Ok($layer)
             }
@@ -204,6 +215,7 @@ activations! {
 pub struct Linear<const IN: usize, const OUT: usize>(nn::Linear);
 
 impl<const IN: usize, const OUT: usize> Build for Linear<IN, OUT> {
+    #[track_caller]
     fn build(params: &mut Params, name: &str) -> Result<Self> {
         Ok(Linear(nn::Linear::new(params, name, IN, OUT)?))
     }
@@ -211,6 +223,7 @@ impl<const IN: usize, const OUT: usize> Build for Linear<IN, OUT> {
 
 impl<'s, S: EndsIn<Size<IN>>, const IN: usize, const OUT: usize> Module<Typed<'s, S>> for Linear<IN, OUT> {
     type Output = Typed<'s, S::With<Size<OUT>>>;
+    #[track_caller]
     fn apply(&self, x: Typed<'s, S>) -> Result<Self::Output> {
         Ok(Typed::trust(self.0.forward(x.var)?))
     }
@@ -239,6 +252,7 @@ impl<'s, S: EndsIn<Size<IN>>, const IN: usize, const OUT: usize> Module<Typed<'s
 pub struct Embedding<const COUNT: usize, const N: usize>(nn::Embedding);
 
 impl<const COUNT: usize, const N: usize> Build for Embedding<COUNT, N> {
+    #[track_caller]
     fn build(params: &mut Params, name: &str) -> Result<Self> {
         Ok(Embedding(nn::Embedding::new(params, name, COUNT, N, 1.0)?))
     }
@@ -246,6 +260,7 @@ impl<const COUNT: usize, const N: usize> Build for Embedding<COUNT, N> {
 
 impl<'s, I: Push, const COUNT: usize, const N: usize> Module<Typed<'s, I, u32>> for Embedding<COUNT, N> {
     type Output = Typed<'s, I::With<Size<N>>>;
+    #[track_caller]
     fn apply(&self, index: Typed<'s, I, u32>) -> Result<Self::Output> {
         Ok(Typed::trust(self.0.forward(index.var)?))
     }
@@ -259,6 +274,7 @@ pub struct LayerNorm<const N: usize> {
 }
 
 impl<const N: usize> Build for LayerNorm<N> {
+    #[track_caller]
     fn build(params: &mut Params, name: &str) -> Result<Self> {
         let weight = Param::ones(params, &format!("{name}.weight"))?;
         Ok(LayerNorm { weight, bias: Param::zeros(params, &format!("{name}.bias"))? })
@@ -267,6 +283,7 @@ impl<const N: usize> Build for LayerNorm<N> {
 
 impl<'s, S: EndsIn<Size<N>>, const N: usize> Module<Typed<'s, S>> for LayerNorm<N> {
     type Output = Typed<'s, S>;
+    #[track_caller]
     fn apply(&self, x: Typed<'s, S>) -> Result<Self::Output> {
         let session = x.session();
         x.layer_norm(self.weight.on(session)?, self.bias.on(session)?, 1e-5)
@@ -317,6 +334,7 @@ impl<
 > Build for Conv2d<IN, OUT, K, H, W, S, P>
 {
     /// Uniform within `1 / sqrt(IN K²)`, as in PyTorch.
+    #[track_caller]
     fn build(params: &mut Params, name: &str) -> Result<Self> {
         let limit = strict(|| 1.0 / ((IN * K * K) as f64).sqrt());
         Ok(Conv2d {
@@ -343,6 +361,7 @@ impl<
     type Output = Typed<'s, (B, Size<OUT>, Size<H>, Size<W>)>;
     const FITS: () =
         windows_fit("conv2d", <(HI, WI)>::DIMS, &given([K; 2]), &[S; 2], &[P; 2], Rank2::<H, W>::DIMS);
+    #[track_caller]
     fn apply(&self, x: Typed<'s, (B, Size<IN>, HI, WI)>) -> Result<Self::Output> {
         let session = x.session();
         let (weight, bias) = (self.weight.on(session)?, self.bias.on(session)?);
@@ -357,6 +376,7 @@ macro_rules! pools {
         pub struct $layer<const K: usize, const H: usize, const W: usize, const STRIDE: usize = K>;
 
         impl<const K: usize, const H: usize, const W: usize, const S: usize> Build for $layer<K, H, W, S> {
+            #[track_caller]
             fn build(_: &mut Params, _: &str) -> Result<Self> {
                 Ok($layer)
             }
@@ -374,6 +394,7 @@ macro_rules! pools {
                 &[0; 2],
                 Rank2::<H, W>::DIMS,
             );
+            #[track_caller]
             fn apply(&self, x: Typed<'s, (B, C, HI, WI)>) -> Result<Self::Output> {
                 Typed::try_from(x.var.$method([K; 2], S)?)
             }
@@ -391,6 +412,7 @@ pools! {
 pub struct Flatten<const N: usize>;
 
 impl<const N: usize> Build for Flatten<N> {
+    #[track_caller]
     fn build(_: &mut Params, _: &str) -> Result<Self> {
         Ok(Flatten)
     }
@@ -399,6 +421,7 @@ impl<const N: usize> Build for Flatten<N> {
 impl<'s, S: HasAxis<0>, const N: usize> Module<Typed<'s, S>> for Flatten<N> {
     type Output = Typed<'s, (S::Dim, Size<N>)>;
     const FITS: () = assert::flat_size("flatten", S::DIMS, N);
+    #[track_caller]
     fn apply(&self, x: Typed<'s, S>) -> Result<Self::Output> {
         Typed::try_from(x.var.flatten_from(1)?)
     }

@@ -26,6 +26,7 @@ impl<'s, S: Dims, E: Element> Typed<'s, S, E> {
     /// # Ok(())
     /// # }
     /// ```
+    #[track_caller]
     pub fn reshape<T: Dims>(self) -> Result<Typed<'s, T, E>> {
         const { assert::same_count("reshape", S::DIMS, T::DIMS) };
         let all = self.shape()?.numel();
@@ -37,6 +38,7 @@ impl<'s, S: Dims, E: Element> Typed<'s, S, E> {
 
     /// Broadcasts to another shape by NumPy's rule: along axes of one element, and along new axes in front. The
     /// compiler must know all sizes of that shape.
+    #[track_caller]
     pub fn expand<T: Dims>(self) -> Result<Typed<'s, T, E>> {
         const { assert::broadcasts("expand", S::DIMS, T::DIMS) };
         const { assert::all_known("expand", T::DIMS) };
@@ -57,6 +59,7 @@ impl<'s, S: Dims, E: Element> Typed<'s, S, E> {
     /// # Ok(())
     /// # }
     /// ```
+    #[track_caller]
     pub fn expand_as<T: Dims, F: Element>(self, other: Typed<'s, T, F>) -> Result<Typed<'s, T, E>> {
         const { assert::broadcasts("expand_as", S::DIMS, T::DIMS) };
         Ok(Typed::trust(self.var.broadcast_to(other.shape()?)?))
@@ -78,6 +81,7 @@ impl<'s, S: Dims, E: Element> Typed<'s, S, E> {
     /// # Ok(())
     /// # }
     /// ```
+    #[track_caller]
     pub fn broadcast_axes<T: Dims, M: AxisEntries>(self, _: M) -> Result<Typed<'s, T, E>> {
         const { assert::axis_map("broadcast_axes", S::DIMS, M::MAP, T::DIMS) };
         const { assert::all_known("broadcast_axes", T::DIMS) };
@@ -86,6 +90,7 @@ impl<'s, S: Dims, E: Element> Typed<'s, S, E> {
     }
 
     /// Inserts an axis of one element.
+    #[track_caller]
     pub fn unsqueeze<const AXIS: usize>(self) -> Result<Typed<'s, S::With<Size<1>>, E>>
     where
         S: Insert<AXIS>,
@@ -94,6 +99,7 @@ impl<'s, S: Dims, E: Element> Typed<'s, S, E> {
     }
 
     /// Removes an axis of one element. Use [`Typed::select`] if the compiler does not know its size.
+    #[track_caller]
     pub fn squeeze<const AXIS: usize>(self) -> Result<Typed<'s, S::Without, E>>
     where
         S: HasAxis<AXIS, Dim = Size<1>>,
@@ -102,6 +108,7 @@ impl<'s, S: Dims, E: Element> Typed<'s, S, E> {
     }
 
     /// Swaps the last two axes.
+    #[track_caller]
     pub fn transpose(self) -> Result<Typed<'s, S::Output, E>>
     where
         S: Transpose,
@@ -122,6 +129,7 @@ impl<'s, S: Dims, E: Element> Typed<'s, S, E> {
     /// # Ok(())
     /// # }
     /// ```
+    #[track_caller]
     pub fn narrow<const AXIS: usize, const START: usize, const LEN: usize>(
         self,
     ) -> Result<Typed<'s, S::With<Size<LEN>>, E>>
@@ -133,6 +141,7 @@ impl<'s, S: Dims, E: Element> Typed<'s, S, E> {
     }
 
     /// Element `INDEX` of an axis; the axis is dropped.
+    #[track_caller]
     pub fn select<const AXIS: usize, const INDEX: usize>(self) -> Result<Typed<'s, S::Without, E>>
     where
         S: HasAxis<AXIS>,
@@ -155,6 +164,7 @@ impl<'s, S: Dims, E: Element> Typed<'s, S, E> {
     /// # Ok(())
     /// # }
     /// ```
+    #[track_caller]
     pub fn concat<const AXIS: usize, D: Dim, N: Dim>(
         self,
         other: Typed<'s, S::With<D>, E>,
@@ -179,6 +189,7 @@ impl<'s, S: Dims, E: Element> Typed<'s, S, E> {
     /// # Ok(())
     /// # }
     /// ```
+    #[track_caller]
     pub fn stack<const AXIS: usize, const N: usize>(
         values: [Self; N],
         _: Axis<AXIS>,
@@ -206,6 +217,7 @@ impl<'s, S: Dims, E: Element> Typed<'s, S, E> {
     /// # }
     /// ```
     #[allow(clippy::type_complexity)] // two tensors
+    #[track_caller]
     pub fn split<const AXIS: usize, M: Dim, N: Dim>(
         self,
         _: Axis<AXIS>,
@@ -235,6 +247,7 @@ impl<'s, S: Dims, E: Element> Typed<'s, S, E> {
     /// # Ok(())
     /// # }
     /// ```
+    #[track_caller]
     pub fn chunk<const AXIS: usize, const N: usize, P: Dim>(
         self,
         _: Axis<AXIS>,
@@ -249,6 +262,7 @@ impl<'s, S: Dims, E: Element> Typed<'s, S, E> {
     }
 
     /// Repeats the whole axis: [`Var::repeat`]. The caller names the resulting size.
+    #[track_caller]
     pub fn repeat<const AXIS: usize, const T: usize, N: Dim>(
         self,
         _: Axis<AXIS>,
@@ -264,6 +278,7 @@ impl<'s, S: Dims, E: Element> Typed<'s, S, E> {
     }
 
     /// Repeats each element of an axis: [`Var::repeat_interleave`]. The caller names the resulting size.
+    #[track_caller]
     pub fn repeat_interleave<const AXIS: usize, const T: usize, N: Dim>(
         self,
         _: Axis<AXIS>,
@@ -277,6 +292,7 @@ impl<'s, S: Dims, E: Element> Typed<'s, S, E> {
     }
 
     /// Reverses an axis.
+    #[track_caller]
     pub fn flip<const AXIS: usize>(self) -> Result<Self>
     where
         S: HasAxis<AXIS>,
@@ -285,6 +301,7 @@ impl<'s, S: Dims, E: Element> Typed<'s, S, E> {
     }
 
     /// Shifts the elements of an axis by `shift` places towards its end, cyclically: [`Var::roll`].
+    #[track_caller]
     pub fn roll<const AXIS: usize>(self, shift: i64) -> Result<Self>
     where
         S: HasAxis<AXIS>,
@@ -308,6 +325,7 @@ impl<'s, S: Dims> Typed<'s, S> {
     /// # Ok(())
     /// # }
     /// ```
+    #[track_caller]
     pub fn pad<const AXIS: usize, const A: usize, const B: usize, N: Dim>(
         self,
         _: Axis<AXIS>,
@@ -323,6 +341,7 @@ impl<'s, S: Dims> Typed<'s, S> {
     }
 
     /// The lower triangle of the matrices in the last two axes: [`Var::tril`].
+    #[track_caller]
     pub fn tril(self, diagonal: i64) -> Result<Self>
     where
         S: Transpose,
@@ -331,6 +350,7 @@ impl<'s, S: Dims> Typed<'s, S> {
     }
 
     /// The upper triangle of the matrices in the last two axes: [`Var::triu`].
+    #[track_caller]
     pub fn triu(self, diagonal: i64) -> Result<Self>
     where
         S: Transpose,
@@ -346,6 +366,7 @@ macro_rules! permutes {
             ///
             /// `x.permute::<1, 2, 0>()` moves the first axis to the end.
             #[allow(clippy::type_complexity)] // the new order, spelt out
+            #[track_caller]
             pub fn permute<$(const $i: usize),*>(
                 self,
             ) -> Result<Typed<'s, ($(<$shape as HasAxis<$i>>::Dim,)*), E>>

@@ -45,6 +45,7 @@ macro_rules! losses {
         impl<'s, S: Dims> Typed<'s, S> {$(
             $(#[$doc])*
             #[doc = concat!("\n\nSee [`Var::", stringify!($name), "`].")]
+            #[track_caller]
             pub fn $name<R: ReduceTo<S>>(
                 self,
                 target: Typed<'s, S>
@@ -89,11 +90,13 @@ losses! {
 /// Further losses.
 impl<'s, S: Dims> Typed<'s, S> {
     /// Mean squared error against a target.
+    #[track_caller]
     pub fn mse(self, target: Typed<'s, S>) -> Result<Scalar<'s>> {
         self.mse_loss(target, ToMean)
     }
 
     /// Mean cross-entropy of logits against a label for each row.
+    #[track_caller]
     pub fn cross_entropy<C: Dim>(self, labels: Typed<'s, S::Lead, u32>) -> Result<Scalar<'s>>
     where
         S: EndsIn<C>,
@@ -102,6 +105,7 @@ impl<'s, S: Dims> Typed<'s, S> {
     }
 
     /// Mean of `-x[label]` over the rows of log-probabilities whose label is not `ignore`.
+    #[track_caller]
     pub fn nll<C: Dim>(self, labels: Typed<'s, S::Lead, u32>, ignore: Option<u32>) -> Result<Scalar<'s>>
     where
         S: EndsIn<C>,
@@ -110,6 +114,7 @@ impl<'s, S: Dims> Typed<'s, S> {
     }
 
     /// Cross-entropy of logits with class weights, an ignored label and label smoothing: [`Var::cross_entropy_loss`].
+    #[track_caller]
     pub fn cross_entropy_loss<C: Dim, R: ReduceTo<S::Lead>>(
         self,
         labels: Typed<'s, S::Lead, u32>,
@@ -127,6 +132,7 @@ impl<'s, S: Dims> Typed<'s, S> {
     }
 
     /// Negative log-likelihood of log-probabilities with class weights and an ignored label: [`Var::nll_loss`].
+    #[track_caller]
     pub fn nll_loss<C: Dim, R: ReduceTo<S::Lead>>(
         self,
         labels: Typed<'s, S::Lead, u32>,

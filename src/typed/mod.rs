@@ -197,6 +197,7 @@ fn sizes(dims: &[Option<usize>]) -> String {
 }
 
 /// Errors unless a value has the shape and element type of its type.
+#[track_caller]
 fn check<S: Dims, E: Element>(meta: Meta) -> Result<()> {
     meta.dtype.require(E::DTYPE, "typed", 0)?;
     let dims = meta.shape.dims();
@@ -212,6 +213,7 @@ fn check<S: Dims, E: Element>(meta: Meta) -> Result<()> {
 impl<'s, S: Dims, E: Element> TryFrom<Var<'s>> for Typed<'s, S, E> {
     type Error = Error;
 
+    #[track_caller]
     fn try_from(var: Var<'s>) -> Result<Self> {
         check::<S, E>(var.meta()?)?;
         Ok(Typed { var, is: PhantomData })
@@ -232,6 +234,7 @@ impl<'s, S: Dims, E: Element> Typed<'s, S, E> {
     }
 
     /// A value whose type the compiler has checked, if it knew all the sizes; otherwise checked now.
+    #[track_caller]
     fn trust_if(known: bool, var: Var<'s>) -> Result<Self> {
         if known { Ok(Typed::trust(var)) } else { Typed::try_from(var) }
     }
@@ -247,6 +250,7 @@ impl<'s, S: Dims, E: Element> Typed<'s, S, E> {
     }
 
     /// The shape, with all sizes.
+    #[track_caller]
     pub fn shape(self) -> Result<Shape> {
         self.var.shape()
     }
@@ -266,6 +270,7 @@ impl<'s, S: Dims, E: Element> Typed<'s, S, E> {
     /// # Ok(())
     /// # }
     /// ```
+    #[track_caller]
     pub fn retype<T: Dims>(self) -> Result<Typed<'s, T, E>> {
         const { assert::compatible("retype", S::DIMS, T::DIMS) };
         Typed::trust_if(const { assert::unknown(S::DIMS) == 0 }, self.var)
@@ -274,17 +279,20 @@ impl<'s, S: Dims, E: Element> Typed<'s, S, E> {
 
 impl<'s, S: Dims> Typed<'s, S> {
     /// Integers as indices: [`Var::to_index`]. Waits for the device.
+    #[track_caller]
     pub fn to_index(self) -> Result<Typed<'s, S, u32>> {
         Ok(Typed::trust(self.var.to_index()?))
     }
 
     /// The value as a host tensor. Waits for the device.
+    #[track_caller]
     pub fn value<T: Number>(self) -> Result<crate::tensor::Tensor<T>> {
         self.var.value()
     }
 
     /// The handle of an operand that broadcasts to this one. Sizes that the compiler does not know are compared now:
     /// the session would broadcast a dynamic dimension of 1.
+    #[track_caller]
     fn operand<R: Dims + Broadcast<S>, E: Element>(self, other: Typed<'s, R, E>) -> Result<Var<'s>> {
         if const { assert::unknown(R::DIMS) > 0 } {
             let (left, right) = (self.shape()?, other.shape()?);
@@ -299,21 +307,25 @@ impl<'s, S: Dims> Typed<'s, S> {
 
 impl<'s> Scalar<'s> {
     /// The number. Waits for the device.
+    #[track_caller]
     pub fn item(self) -> Result<f32> {
         self.var.item()
     }
 
     /// [`Var::backward`]. Only for scalars.
+    #[track_caller]
     pub fn backward(self) -> Result<Grads> {
         self.var.backward()
     }
 
     /// [`Var::backward_retain`].
+    #[track_caller]
     pub fn backward_retain(self) -> Result<Grads> {
         self.var.backward_retain()
     }
 
     /// The gradient with respect to a tensor, with its shape. It can be differentiated again: [`Session::grad`].
+    #[track_caller]
     pub fn grad<S: Dims>(self, by: Typed<'s, S>) -> Result<Typed<'s, S>> {
         Ok(Typed::trust(self.session().grad(self.var, &[by.var])?[0]))
     }
@@ -321,6 +333,7 @@ impl<'s> Scalar<'s> {
 
 impl<S: Dims> Typed<'_, S, u32> {
     /// The indices as a host tensor. Waits for the device.
+    #[track_caller]
     pub fn indices(self) -> Result<crate::tensor::Tensor<u32>> {
         self.var.indices()
     }
@@ -334,6 +347,7 @@ macro_rules! methods {
         impl<'s, S: Dims> Typed<'s, S> {$(
             $(#[$doc])*
             $(#[doc = concat!("\n\n`", stringify!($rest), "` has the same shape, or its last axes.")])*
+            #[track_caller]
             pub fn $name(
                 self $(, $attr: f64)* $(, $rest: Typed<'s, impl Dims + Broadcast<S>>)*
             ) -> Result<Typed<'s, S>> {
@@ -381,6 +395,7 @@ macro_rules! creations {
         /// Creates tensors in a session. The compiler must know all of their shape.
         impl<'s, S: Dims> Typed<'s, S> {$(
             $(#[$doc])*
+            #[track_caller]
             pub fn $name(session: &'s Session $(, $arg: f64)*) -> Result<Self> {
                 const { assert::all_known(stringify!($name), S::DIMS) };
                 let dims: Vec<usize> = S::DIMS.iter().copied().flatten().collect();

@@ -11,6 +11,7 @@ macro_rules! operators {
         impl<'s, S: Dims, R: Dims + Broadcast<S>> $trait<Typed<'s, R>> for Typed<'s, S> {
             type Output = Result<Typed<'s, S>>;
 
+            #[track_caller]
             fn $name(self, other: Typed<'s, R>) -> Result<Typed<'s, S>> {
                 Typed::$name(self, other)
             }
@@ -20,6 +21,7 @@ macro_rules! operators {
         impl<'s, S: Dims, R: Dims + Broadcast<S>> $trait<Result<Typed<'s, R>>> for Typed<'s, S> {
             type Output = Result<Typed<'s, S>>;
 
+            #[track_caller]
             fn $name(self, other: Result<Typed<'s, R>>) -> Result<Typed<'s, S>> {
                 Typed::$name(self, other?)
             }
@@ -29,6 +31,7 @@ macro_rules! operators {
         impl<'s, S: Dims, R: Dims + Broadcast<S>> $trait<Typed<'s, R>> for Result<Typed<'s, S>> {
             type Output = Result<Typed<'s, S>>;
 
+            #[track_caller]
             fn $name(self, other: Typed<'s, R>) -> Result<Typed<'s, S>> {
                 Typed::$name(self?, other)
             }
@@ -38,6 +41,7 @@ macro_rules! operators {
         impl<'s, S: Dims> $trait<f64> for Typed<'s, S> {
             type Output = Result<Typed<'s, S>>;
 
+            #[track_caller]
             fn $name(self, number: f64) -> Result<Typed<'s, S>> {
                 Ok(Typed::trust((self.var $op number)?))
             }
@@ -47,6 +51,7 @@ macro_rules! operators {
         impl<'s, S: Dims> $trait<Typed<'s, S>> for f64 {
             type Output = Result<Typed<'s, S>>;
 
+            #[track_caller]
             fn $name(self, value: Typed<'s, S>) -> Result<Typed<'s, S>> {
                 Ok(Typed::trust((self $op value.var)?))
             }
@@ -60,6 +65,7 @@ operators! { Add add +; Sub sub -; Mul mul *; Div div /; }
 impl<'s, S: Dims> Neg for Typed<'s, S> {
     type Output = Result<Typed<'s, S>>;
 
+    #[track_caller]
     fn neg(self) -> Result<Typed<'s, S>> {
         Typed::neg(self)
     }

@@ -42,6 +42,7 @@ impl<'s, S: Dims> Typed<'s, S> {
     ///     a.matmul(b); // expected `Typed<'_, (Size<4>, _)>`, found `Typed<'_, (Size<5>, Size<2>)>`
     /// }
     /// ```
+    #[track_caller]
     pub fn matmul<K: Dim, N: Dim>(
         self,
         other: Typed<'s, (K, N)>,
@@ -53,6 +54,7 @@ impl<'s, S: Dims> Typed<'s, S> {
     }
 
     /// The product with a vector as long as the last axis, which is dropped. For two vectors it is a scalar.
+    #[track_caller]
     pub fn mv<K: Dim>(self, vector: Typed<'s, (K,)>) -> Result<Typed<'s, S::Lead>>
     where
         S: EndsIn<K>,
@@ -61,6 +63,7 @@ impl<'s, S: Dims> Typed<'s, S> {
     }
 
     /// `x W^T + b` along the last axis.
+    #[track_caller]
     pub fn linear<K: Dim, N: Dim>(
         self,
         weight: Typed<'s, (N, K)>,
@@ -74,6 +77,7 @@ impl<'s, S: Dims> Typed<'s, S> {
 
     /// Applies a matrix along the second-to-last axis: [`Var::axis_matmul`].
     #[allow(clippy::type_complexity)] // the last two dimensions, spelt out
+    #[track_caller]
     pub fn axis_matmul<I: Dim, K: Dim, N: Dim>(
         self,
         matrix: Typed<'s, (I, K)>,
@@ -87,6 +91,7 @@ impl<'s, S: Dims> Typed<'s, S> {
     }
 
     /// The sum of the diagonal of each matrix in the last two axes, which are dropped.
+    #[track_caller]
     pub fn trace<M: Dim, N: Dim>(self) -> Result<Typed<'s, <S::Lead as EndsIn<M>>::Lead>>
     where
         S: EndsIn<N>,
@@ -99,11 +104,13 @@ impl<'s, S: Dims> Typed<'s, S> {
 /// Batches of matrices.
 impl<'s, B: Dim, M: Dim, K: Dim> Typed<'s, (B, M, K)> {
     /// Batched matrix product: each of the other matrices has as many rows as these have columns.
+    #[track_caller]
     pub fn bmm<N: Dim>(self, other: Typed<'s, (B, K, N)>) -> Result<Typed<'s, (B, M, N)>> {
         Ok(Typed::trust(self.var.bmm(other.var)?))
     }
 
     /// The selective state space of Mamba for inputs `(batch, steps, width)`: [`Var::selective_ssm`].
+    #[track_caller]
     pub fn selective_ssm<N: Dim>(
         self,
         delta: Typed<'s, (B, M, K)>,
@@ -118,6 +125,7 @@ impl<'s, B: Dim, M: Dim, K: Dim> Typed<'s, (B, M, K)> {
 /// Queries `(batch, heads, n, d)`.
 impl<'s, B: Dim, H: Dim, N: Dim, D: Dim> Typed<'s, (B, H, N, D)> {
     /// [`Var::attention`] to keys and values of as many heads, or of fewer that are shared evenly.
+    #[track_caller]
     pub fn attention<G: Dim, M: Dim, V: Dim>(
         self,
         keys: Typed<'s, (B, G, M, D)>,
@@ -132,6 +140,7 @@ impl<'s, B: Dim, H: Dim, N: Dim, D: Dim> Typed<'s, (B, H, N, D)> {
 /// Packed queries, keys and values.
 impl<'s, B: Dim, N: Dim, H: Dim, D: Dim> Typed<'s, (B, N, Size<3>, H, D)> {
     /// [`Var::self_attention`].
+    #[track_caller]
     pub fn self_attention(self, options: AttentionOptions<'s>) -> Result<Typed<'s, (B, N, H, D)>> {
         Ok(Typed::trust(self.var.self_attention(options)?))
     }
@@ -141,6 +150,7 @@ impl<'s, B: Dim, N: Dim, H: Dim, D: Dim> Typed<'s, (B, N, Size<3>, H, D)> {
 impl<'s, S: Transpose> Typed<'s, S> {
     /// [`Var::multi_head_attention`] with the weights of queries, keys and values, whose columns are split into heads,
     /// and of the outputs.
+    #[track_caller]
     pub fn multi_head_attention<D: Dim, P: Dim, O: Dim, const H: usize>(
         self,
         [wq, wk, wv]: [Typed<'s, (D, P)>; 3],
@@ -156,6 +166,7 @@ impl<'s, S: Transpose> Typed<'s, S> {
     }
 
     /// Rotary position embedding of an even number of columns: [`Var::rope`].
+    #[track_caller]
     pub fn rope<D: Dim>(self, base: f64, offset: usize, interleaved: bool) -> Result<Self>
     where
         S: EndsIn<D>,
@@ -168,16 +179,19 @@ impl<'s, S: Transpose> Typed<'s, S> {
 /// Reductions over everything.
 impl<'s, S: Dims> Typed<'s, S> {
     /// Sum of all elements.
+    #[track_caller]
     pub fn sum(self) -> Result<Scalar<'s>> {
         Ok(Typed::trust(self.var.sum()?))
     }
 
     /// Mean of all elements.
+    #[track_caller]
     pub fn mean(self) -> Result<Scalar<'s>> {
         Ok(Typed::trust(self.var.mean()?))
     }
 
     /// Product of all elements.
+    #[track_caller]
     pub fn prod(self) -> Result<Scalar<'s>> {
         Ok(Typed::trust(self.var.prod()?))
     }
@@ -192,6 +206,7 @@ macro_rules! along_axis {
         /// Along an axis, which is kept or dropped.
         impl<'s, S: Dims> Typed<'s, S> {$(
             $(#[$doc])*
+            #[track_caller]
             pub fn $name<const AXIS: usize>(self $(, $arg: $type)*) -> Result<Typed<'s, $out, $e>>
             where
                 S: HasAxis<AXIS>,
@@ -250,17 +265,20 @@ along_axis! {
 /// Masks and scans.
 impl<'s, S: Dims> Typed<'s, S> {
     /// `value` where the mask is not 0, otherwise this tensor.
+    #[track_caller]
     pub fn masked_fill(self, mask: Typed<'s, impl Dims + Broadcast<S>>, value: f64) -> Result<Self> {
         Ok(Typed::trust(self.var.masked_fill(self.operand(mask)?, value)?))
     }
 
     /// Softmax along the last axis over the elements that a mask of numbers or indices allows: [`Var::masked_softmax`].
+    #[track_caller]
     pub fn masked_softmax<E: Element>(self, mask: Typed<'s, impl Dims + Broadcast<S>, E>) -> Result<Self> {
         Ok(Typed::trust(self.var.masked_softmax(self.operand(mask)?)?))
     }
 
     /// The recurrence `h[t] = a ∘ h[t-1] + b ∘ x[t]` from `h0` along the second-to-last axis: [`Var::selective_scan`].
     /// `a` and `b` have the last axis of `x`, or its whole shape if they vary with time.
+    #[track_caller]
     pub fn selective_scan<A, B, T, N>(
         self,
         a: Typed<'s, A>,
@@ -284,6 +302,7 @@ impl<'s, S: Dims> Typed<'s, S> {
 /// Norms.
 impl<'s, S: Dims> Typed<'s, S> {
     /// [`Var::layer_norm`] over the last axis.
+    #[track_caller]
     pub fn layer_norm<K: Dim>(
         self,
         weight: Typed<'s, (K,)>,
@@ -297,6 +316,7 @@ impl<'s, S: Dims> Typed<'s, S> {
     }
 
     /// [`Var::rms_norm`] over the last axis.
+    #[track_caller]
     pub fn rms_norm<K: Dim>(self, weight: Typed<'s, (K,)>, eps: f64) -> Result<Typed<'s, S>>
     where
         S: EndsIn<K>,
@@ -311,6 +331,7 @@ type PerChannel<'s, S> = Typed<'s, (<S as HasAxis<1>>::Dim,)>;
 /// Norms of channels `(batch, channels, …)`.
 impl<'s, S: HasAxis<1>> Typed<'s, S> {
     /// [`Var::batch_norm`], for training.
+    #[track_caller]
     pub fn batch_norm(
         self,
         weight: PerChannel<'s, S>,
@@ -321,6 +342,7 @@ impl<'s, S: HasAxis<1>> Typed<'s, S> {
     }
 
     /// [`Var::batch_norm_eval`], with given mean and variance per channel.
+    #[track_caller]
     pub fn batch_norm_eval(
         self,
         mean: PerChannel<'s, S>,
@@ -334,12 +356,14 @@ impl<'s, S: HasAxis<1>> Typed<'s, S> {
     }
 
     /// Mean and biased variance per channel: [`Var::moments`].
+    #[track_caller]
     pub fn moments(self) -> Result<(PerChannel<'s, S>, PerChannel<'s, S>)> {
         let (mean, var) = self.var.moments()?;
         Ok((Typed::trust(mean), Typed::trust(var)))
     }
 
     /// [`Var::instance_norm`].
+    #[track_caller]
     pub fn instance_norm(
         self,
         weight: PerChannel<'s, S>,
@@ -350,6 +374,7 @@ impl<'s, S: HasAxis<1>> Typed<'s, S> {
     }
 
     /// [`Var::group_norm`] with a number of groups that divides the channels.
+    #[track_caller]
     pub fn group_norm<const G: usize>(
         self,
         _: Groups<G>,
@@ -380,6 +405,7 @@ impl<'s, S: Dims> Typed<'s, S> {
     /// # }
     /// ```
     #[allow(clippy::type_complexity)] // the last two dimensions, spelt out
+    #[track_caller]
     pub fn rfft<N: Dim, M: Dim>(self) -> Result<Typed<'s, <<S as EndsIn<N>>::With<M> as Push>::With<Size<2>>>>
     where
         S: EndsIn<N>,
@@ -390,6 +416,7 @@ impl<'s, S: Dims> Typed<'s, S> {
     }
 
     /// The inverse of [`Typed::rfft`], for as many points as the caller names.
+    #[track_caller]
     pub fn irfft<M: Dim, const N: usize>(self) -> Result<Typed<'s, <S::Lead as EndsIn<M>>::With<Size<N>>>>
     where
         S: EndsIn<Size<2>>,
@@ -400,6 +427,7 @@ impl<'s, S: Dims> Typed<'s, S> {
     }
 
     /// [`Var::spectral_conv1d`] of `(…, grid, C)` with complex weights `(modes, C, O)`.
+    #[track_caller]
     pub fn spectral_conv1d<G: Dim, M: Dim, C: Dim, O: Dim>(
         self,
         w_re: Typed<'s, (M, C, O)>,
@@ -417,6 +445,7 @@ impl<'s, S: Dims> Typed<'s, S> {
 /// Values `(…, C)` on a plane.
 impl<'s, B: Dim, X: Dim, Y: Dim, C: Dim> Typed<'s, (B, X, Y, C)> {
     /// [`Var::spectral_conv2d`] with complex weights `(2, modes of x, modes of y, C, O)`.
+    #[track_caller]
     pub fn spectral_conv2d<MX: Dim, MY: Dim, O: Dim>(
         self,
         w_re: Typed<'s, (Size<2>, MX, MY, C, O)>,

@@ -84,7 +84,8 @@ impl PartialEq for Error {
 fn is_ours(file: &str) -> bool {
     match file!().strip_suffix("crates/numerics/src/error.rs") {
         Some(root) => {
-            file.strip_prefix(root).is_some_and(|f| f.starts_with("src/") || f.starts_with("crates/"))
+            let folders = ["src/", "crates/", "check/src/", "cli/src/"];
+            file.strip_prefix(root).is_some_and(|f| folders.iter().any(|folder| f.starts_with(folder)))
         }
         // From a registry: the crates are side by side.
         None => file!()
