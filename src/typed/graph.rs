@@ -32,7 +32,7 @@ use super::{Cons, Dims, Element, Nil, TList, Typed, assert, sizes};
 use crate::HostDevice;
 use crate::device::{AnyBuffer, DType, Device, Meta};
 use crate::error::{Error, ErrorKind, Result};
-use crate::graph::{Function, Graph};
+use crate::graph::{Function, Graph, Node};
 use crate::ops::{AnyTensor, Val};
 use crate::scalar::Scalar;
 use crate::session::{Session, Var};
@@ -44,7 +44,8 @@ use std::marker::PhantomData;
 
 /// A host tensor with its shape `S` in its type.
 pub struct Value<S, T = f32> {
-    tensor: Tensor<T>,
+    /// Boxed, since long lists of values are on the stack several times while they are made.
+    tensor: Box<Tensor<T>>,
     is: PhantomData<S>,
 }
 
@@ -74,7 +75,7 @@ impl<S, T> Value<S, T> {
 
     /// The tensor without the type.
     pub fn into_tensor(self) -> Tensor<T> {
-        self.tensor
+        *self.tensor
     }
 }
 
@@ -89,7 +90,7 @@ impl<S: Dims, T: Clone> TryFrom<Tensor<T>> for Value<S, T> {
             let why = format!("the tensor has shape {shape}, its type says {}", sizes(S::DIMS));
             return Err(Error::argument("typed", "shape", why));
         }
-        Ok(Value { tensor, is: PhantomData })
+        Ok(Value { tensor: Box::new(tensor), is: PhantomData })
     }
 }
 
@@ -209,7 +210,7 @@ impl<T: Clone> Erase<T> for Nil {
 
 impl<T: Clone, S: Dims, R: Erase<T>> Erase<T> for Cons<Value<S, T>, R> {
     fn erase(self) -> Vec<Tensor<T>> {
-        let mut all = vec![self.head.tensor];
+        let mut all = vec![self.head.into_tensor()];
         all.extend(self.tail.erase());
         all
     }
@@ -270,19 +271,24 @@ pub type Grown<G, N, D, S> = GraphData<G, All<N, Cons<S, Nil>>, D>;
 /// Names types without holding values of them.
 type Names<T> = PhantomData<fn() -> T>;
 
-/// A program with inputs of shapes `G` that computes values of shapes `N`, one op each. A node may use any number of
-/// earlier values. Indices of shapes `D` are further inputs, without gradients.
+/// A program with inputs of shapes `G` that computes values of shapes `N`, its nodes. A node may use any number of
+/// earlier values, and any ops. Indices of shapes `D` are further inputs, without gradients.
 ///
-/// Value `i` of the context `G` followed by `N` is node `i` of the tape that it [compiles](GraphData::compile) to;
-/// indices `D` come between the two. For a program that is compiled once and run many times, see [`CompiledGraph`].
+/// Value `i` of the context `G` followed by `N` is node [`ids()[i]`](GraphData::ids) of the tape that it
+/// [compiles](GraphData::compile) to. That is `i` itself if every node is one op and there are no indices, which come
+/// between `G` and `N`. For a program that is compiled once and run many times, see [`CompiledGraph`].
 pub struct GraphData<G, N = Nil, D = Nil> {
     graph: Graph,
+    /// What each node is in the graph; of a node of several ops, the last one.
+    nodes: Vec<Val>,
+    /// Seed of the random draws.
+    seed: u64,
     is: Names<(G, N, D)>,
 }
 
 impl<G, N, D> Clone for GraphData<G, N, D> {
     fn clone(&self) -> Self {
-        GraphData { graph: self.graph.clone(), is: PhantomData }
+        GraphData { graph: self.graph.clone(), nodes: self.nodes.clone(), seed: self.seed, is: PhantomData }
     }
 }
 
@@ -295,8 +301,13 @@ impl<G, N, D> fmt::Debug for GraphData<G, N, D> {
 impl<G: Shapes, D: Shapes> GraphData<G, Nil, D> {
     /// A program that computes nothing yet.
     pub fn new() -> Result<Self> {
+        GraphData::seeded(0)
+    }
+
+    /// A program that computes nothing yet, with the seed of its random draws.
+    pub fn seeded(seed: u64) -> Result<Self> {
         let graph = Graph::trace(&Device::host::<f32>(), &takes::<G, D>()?, |_, _| Ok(Vec::new()))?;
-        Ok(GraphData { graph, is: PhantomData })
+        Ok(GraphData { graph, nodes: Vec::new(), seed, is: PhantomData })
     }
 }
 
@@ -304,7 +315,14 @@ impl<G: Shapes + Append<N>, N: Shapes, D: Shapes> GraphData<G, N, D>
 where
     All<G, N>: Shapes,
 {
-    /// Appends a node: `f` computes it from all earlier values by one op, or as a constant.
+    /// Names the inputs, then the indices: see [`Graph::name_inputs`].
+    pub fn with_names(mut self, names: &[&str]) -> Result<Self> {
+        self.graph.name_inputs(names)?;
+        Ok(self)
+    }
+
+    /// Appends a node: `f` computes it from all earlier values, by any number of ops, or as a constant. It must return
+    /// the value that it computes last.
     pub fn node<S: Dims, F>(self, f: F) -> Result<Grown<G, N, D, S>>
     where
         N: Append<Cons<S, Nil>>,
@@ -331,27 +349,29 @@ where
         f: impl for<'s> FnOnce(&'s Session, &[Var<'s>], &[Var<'s>]) -> Result<Var<'s>>,
     ) -> Result<GraphData<G, M, D>> {
         let (before, values) = (self.graph.size(), self.ids());
-        let session = Session::resume(&Device::host::<f32>(), self.graph, 0);
+        let GraphData { graph, mut nodes, seed, .. } = self;
+        let session = Session::resume(&Device::host::<f32>(), graph, seed);
         let at = |id: usize| session.at(Val(id as u32));
-        let values: Vec<Var<'_>> = values.map(at).collect();
+        let values: Vec<Var<'_>> = values.into_iter().map(at).collect();
         let aux: Vec<Var<'_>> = (G::LEN..G::LEN + D::LEN).map(at).collect();
         let made = session.val("node", f(&session, &values, &aux)?)?;
         let mut graph = session.into_graph()?;
-        if graph.size() != before + 1 || made.0 as usize != before {
+        let recorded = graph.size() - before;
+        if recorded == 0 || made.0 as usize != graph.size() - 1 {
             let why = format!(
-                "a node is one op, this recorded {} and returned %{}; make a node of each, constants too",
-                graph.size() - before,
+                "a node returns the value that it computes last; this computed {recorded} and returned %{}",
                 made.0
             );
-            return Err(Error::argument("node", "op", why));
+            return Err(Error::argument("node", "result", why));
         }
         graph.set_outputs(&[made])?;
-        Ok(GraphData { graph, is: PhantomData })
+        nodes.push(made);
+        Ok(GraphData { graph, nodes, seed, is: PhantomData })
     }
 
-    /// The tape nodes of the values of the context.
-    fn ids(&self) -> impl Iterator<Item = usize> + use<G, N, D> {
-        (0..G::LEN).chain((0..N::LEN).map(|i| G::LEN + D::LEN + i))
+    /// The tape's node of each value of the context, in order.
+    pub fn ids(&self) -> Vec<usize> {
+        (0..G::LEN).chain(self.nodes.iter().map(|v| v.0 as usize)).collect()
     }
 
     /// The untyped program, which returns its last node.
@@ -384,15 +404,15 @@ where
             vars.push(session.labels(&x)?);
         }
         let all = session.replay_all(&self.graph, &vars)?;
-        let values = self.ids().map(|id| all[id].value()).collect::<Result<Vec<_>>>()?;
+        let values = self.ids().into_iter().map(|id| all[id].value()).collect::<Result<Vec<_>>>()?;
         let values = <Values<G, N, T>>::restore(values)?;
         Ok((session.into_tape().ok_or_else(|| internal("an eager session without a tape"))?, values))
     }
 
-    /// The tape node of the last value: inputs + nodes - 1, plus the indices between them. Without nodes it is an
-    /// input, or 0: see [`GraphData::checked_out_id`].
+    /// The tape node of the last value: with nodes of one op each, inputs + nodes - 1, plus the indices between them.
+    /// Without nodes it is an input, or 0: see [`GraphData::checked_out_id`].
     pub fn out_id(&self) -> usize {
-        (G::LEN + D::LEN + N::LEN).saturating_sub(1)
+        self.graph.size().saturating_sub(1)
     }
 
     /// The tape's node of the last value. Errors if the program has no nodes.
@@ -416,16 +436,21 @@ where
     /// Gradients of `Σ <seed, value>` over all values, with respect to every value.
     pub fn backward_from<T: Scalar>(&self, tape: &Tape, seeds: Values<G, N, T>) -> Result<Values<G, N, T>> {
         let upload = |t: &Tensor<T>| AnyBuffer::upload(tape.device(), t);
-        let mut given = seeds.erase().iter().map(upload).collect::<Result<Vec<_>>>()?;
-        let aux = D::shapes()?.into_iter().map(|s| AnyBuffer::zeros(tape.device(), s));
-        given.splice(G::LEN..G::LEN, aux.collect::<Result<Vec<_>>>()?);
-        self.gradients(tape.backward_dense_from(given)?)
+        let mut given: Vec<Option<AnyBuffer>> = vec![None; self.graph.size()];
+        for (id, seed) in self.ids().into_iter().zip(seeds.erase()) {
+            given[id] = Some(upload(&seed)?);
+        }
+        // Indices, and what nodes of several ops compute on their way.
+        let zeros = |node: &Node| AnyBuffer::zeros(tape.device(), node.meta.shape);
+        let all =
+            given.into_iter().zip(self.graph.nodes()).map(|(g, node)| g.map_or_else(|| zeros(node), Ok));
+        self.gradients(tape.backward_dense_from(all.collect::<Result<Vec<_>>>()?)?)
     }
 
     fn gradients<T: Scalar>(&self, all: Vec<AnyBuffer>) -> Result<Values<G, N, T>> {
         let missing = |id| Error::new("backward", ErrorKind::Node { id, size: all.len() });
         let one = |id: usize| all.get(id).ok_or_else(|| missing(id))?.to_tensor();
-        <Values<G, N, T>>::restore(self.ids().map(one).collect::<Result<_>>()?)
+        <Values<G, N, T>>::restore(self.ids().into_iter().map(one).collect::<Result<_>>()?)
     }
 }
 
