@@ -32,7 +32,7 @@ use super::{Cons, Dims, Element, Nil, TList, Typed, assert, sizes};
 use crate::HostDevice;
 use crate::device::{AnyBuffer, DType, Device, Meta};
 use crate::error::{Error, ErrorKind, Result};
-use crate::graph::{Function, Graph};
+use crate::graph::{Function, Graph, Node};
 use crate::ops::{AnyTensor, Val};
 use crate::scalar::Scalar;
 use crate::session::{Session, Var};
@@ -44,7 +44,8 @@ use std::marker::PhantomData;
 
 /// A host tensor with its shape `S` in its type.
 pub struct Value<S, T = f32> {
-    tensor: Tensor<T>,
+    /// Boxed, since long lists of values are on the stack several times while they are made.
+    tensor: Box<Tensor<T>>,
     is: PhantomData<S>,
 }
 
@@ -74,7 +75,7 @@ impl<S, T> Value<S, T> {
 
     /// The tensor without the type.
     pub fn into_tensor(self) -> Tensor<T> {
-        self.tensor
+        *self.tensor
     }
 }
 
@@ -82,6 +83,7 @@ impl<S, T> Value<S, T> {
 impl<S: Dims, T: Clone> TryFrom<Tensor<T>> for Value<S, T> {
     type Error = Error;
 
+    #[track_caller]
     fn try_from(tensor: Tensor<T>) -> Result<Self> {
         let (dims, shape) = (tensor.shape().dims().to_vec(), tensor.shape());
         let agree = |(known, d): (&Option<usize>, &usize)| known.is_none_or(|n| n == *d);
@@ -89,17 +91,19 @@ impl<S: Dims, T: Clone> TryFrom<Tensor<T>> for Value<S, T> {
             let why = format!("the tensor has shape {shape}, its type says {}", sizes(S::DIMS));
             return Err(Error::argument("typed", "shape", why));
         }
-        Ok(Value { tensor, is: PhantomData })
+        Ok(Value { tensor: Box::new(tensor), is: PhantomData })
     }
 }
 
 /// Host tensors with their shapes in their types.
 pub trait ToTyped<T: Clone> {
     /// The same tensor with its shape in its type. Errors if it has another shape. See [`crate::typed::graph`].
+    #[track_caller]
     fn typed<S: Dims>(self) -> Result<Value<S, T>>;
 }
 
 impl<T: Clone> ToTyped<T> for Tensor<T> {
+    #[track_caller]
     fn typed<S: Dims>(self) -> Result<Value<S, T>> {
         Value::try_from(self)
     }
@@ -115,19 +119,24 @@ pub trait Shapes: TList + 'static {
     type Values<T: Clone>: Erase<T>;
 
     /// The shapes without their types.
+    #[track_caller]
     fn shapes() -> Result<Vec<Shape>>;
     /// Typed handles. There must be as many, with these shapes.
+    #[track_caller]
     fn vars<'s>(vars: &[Var<'s>]) -> Result<Self::Vars<'s>>;
     /// Typed handles of indices.
+    #[track_caller]
     fn indices<'s>(vars: &[Var<'s>]) -> Result<Self::Indices<'s>>;
 
     /// Zeros.
+    #[track_caller]
     fn zeros<T: Scalar>() -> Result<Self::Values<T>> {
         Self::Values::restore(Self::shapes()?.into_iter().map(|s| Tensor::full(s, T::c(0.0))).collect())
     }
 
     /// Zeros, except for `value` at position `at`, counted from 0. Errors if there is no such position, or the shape
     /// differs.
+    #[track_caller]
     fn single<T: Scalar>(at: usize, value: Tensor<T>) -> Result<Self::Values<T>> {
         let mut all = Self::zeros::<T>()?.erase();
         let size = all.len();
@@ -141,14 +150,17 @@ impl Shapes for Nil {
     type Indices<'s> = Nil;
     type Values<T: Clone> = Nil;
 
+    #[track_caller]
     fn shapes() -> Result<Vec<Shape>> {
         Ok(Vec::new())
     }
 
+    #[track_caller]
     fn vars<'s>(vars: &[Var<'s>]) -> Result<Nil> {
         ended(vars.len())
     }
 
+    #[track_caller]
     fn indices<'s>(vars: &[Var<'s>]) -> Result<Nil> {
         ended(vars.len())
     }
@@ -159,6 +171,7 @@ impl<S: Dims + 'static, R: Shapes> Shapes for Cons<S, R> {
     type Indices<'s> = Cons<Typed<'s, S, u32>, R::Indices<'s>>;
     type Values<T: Clone> = Cons<Value<S, T>, R::Values<T>>;
 
+    #[track_caller]
     fn shapes() -> Result<Vec<Shape>> {
         const { assert::all_known("context", S::DIMS) };
         let mut all = vec![Shape::new(&S::DIMS.iter().copied().flatten().collect::<Vec<_>>())?];
@@ -166,25 +179,30 @@ impl<S: Dims + 'static, R: Shapes> Shapes for Cons<S, R> {
         Ok(all)
     }
 
+    #[track_caller]
     fn vars<'s>(vars: &[Var<'s>]) -> Result<Self::Vars<'s>> {
         let (head, tail) = cut(vars)?;
         Ok(Cons { head: typed(*head)?, tail: R::vars(tail)? })
     }
 
+    #[track_caller]
     fn indices<'s>(vars: &[Var<'s>]) -> Result<Self::Indices<'s>> {
         let (head, tail) = cut(vars)?;
         Ok(Cons { head: typed(*head)?, tail: R::indices(tail)? })
     }
 }
 
+#[track_caller]
 fn typed<'s, S: Dims, E: Element>(var: Var<'s>) -> Result<Typed<'s, S, E>> {
     Typed::try_from(var)
 }
 
+#[track_caller]
 fn cut<X>(list: &[X]) -> Result<(&X, &[X])> {
     list.split_first().ok_or_else(|| Error::new("context", ErrorKind::Length { want: 1, got: 0 }))
 }
 
+#[track_caller]
 fn ended(left: usize) -> Result<Nil> {
     if left == 0 { Ok(Nil) } else { Err(Error::new("context", ErrorKind::Length { want: 0, got: left })) }
 }
@@ -194,6 +212,7 @@ pub trait Erase<T: Clone>: TList {
     /// The tensors without their types.
     fn erase(self) -> Vec<Tensor<T>>;
     /// Typed tensors. There must be as many, with these shapes.
+    #[track_caller]
     fn restore(tensors: Vec<Tensor<T>>) -> Result<Self>;
 }
 
@@ -202,6 +221,7 @@ impl<T: Clone> Erase<T> for Nil {
         Vec::new()
     }
 
+    #[track_caller]
     fn restore(tensors: Vec<Tensor<T>>) -> Result<Nil> {
         ended(tensors.len())
     }
@@ -209,11 +229,12 @@ impl<T: Clone> Erase<T> for Nil {
 
 impl<T: Clone, S: Dims, R: Erase<T>> Erase<T> for Cons<Value<S, T>, R> {
     fn erase(self) -> Vec<Tensor<T>> {
-        let mut all = vec![self.head.tensor];
+        let mut all = vec![self.head.into_tensor()];
         all.extend(self.tail.erase());
         all
     }
 
+    #[track_caller]
     fn restore(tensors: Vec<Tensor<T>>) -> Result<Self> {
         let mut tensors = tensors.into_iter();
         let missing = || Error::new("context", ErrorKind::Length { want: 1, got: 0 });
@@ -225,6 +246,7 @@ impl<T: Clone, S: Dims, R: Erase<T>> Erase<T> for Cons<Value<S, T>, R> {
 /// Arithmetic of contexts, element by element.
 pub trait Context<T: Scalar>: Erase<T> + Clone {
     /// Applies `f` to the elements of two contexts.
+    #[track_caller]
     fn zip(&self, other: &Self, f: impl Fn(T, T) -> T) -> Result<Self> {
         let pairs = self.clone().erase().into_iter().zip(other.clone().erase());
         let one = |(a, b): (Tensor<T>, Tensor<T>)| {
@@ -234,16 +256,19 @@ pub trait Context<T: Scalar>: Erase<T> + Clone {
     }
 
     /// The sum of two contexts.
+    #[track_caller]
     fn add(&self, other: &Self) -> Result<Self> {
         self.zip(other, |x, y| x + y)
     }
 
     /// The difference of two contexts.
+    #[track_caller]
     fn sub(&self, other: &Self) -> Result<Self> {
         self.zip(other, |x, y| x - y)
     }
 
     /// Every element times `k`.
+    #[track_caller]
     fn scale(&self, k: T) -> Result<Self> {
         self.zip(self, |x, _| k * x)
     }
@@ -270,19 +295,24 @@ pub type Grown<G, N, D, S> = GraphData<G, All<N, Cons<S, Nil>>, D>;
 /// Names types without holding values of them.
 type Names<T> = PhantomData<fn() -> T>;
 
-/// A program with inputs of shapes `G` that computes values of shapes `N`, one op each. A node may use any number of
-/// earlier values. Indices of shapes `D` are further inputs, without gradients.
+/// A program with inputs of shapes `G` that computes values of shapes `N`, its nodes. A node may use any number of
+/// earlier values, and any ops. Indices of shapes `D` are further inputs, without gradients.
 ///
-/// Value `i` of the context `G` followed by `N` is node `i` of the tape that it [compiles](GraphData::compile) to;
-/// indices `D` come between the two. For a program that is compiled once and run many times, see [`CompiledGraph`].
+/// Value `i` of the context `G` followed by `N` is node [`ids()[i]`](GraphData::ids) of the tape that it
+/// [compiles](GraphData::compile) to. That is `i` itself if every node is one op and there are no indices, which come
+/// between `G` and `N`. For a program that is compiled once and run many times, see [`CompiledGraph`].
 pub struct GraphData<G, N = Nil, D = Nil> {
     graph: Graph,
+    /// What each node is in the graph; of a node of several ops, the last one.
+    nodes: Vec<Val>,
+    /// Seed of the random draws.
+    seed: u64,
     is: Names<(G, N, D)>,
 }
 
 impl<G, N, D> Clone for GraphData<G, N, D> {
     fn clone(&self) -> Self {
-        GraphData { graph: self.graph.clone(), is: PhantomData }
+        GraphData { graph: self.graph.clone(), nodes: self.nodes.clone(), seed: self.seed, is: PhantomData }
     }
 }
 
@@ -294,9 +324,16 @@ impl<G, N, D> fmt::Debug for GraphData<G, N, D> {
 
 impl<G: Shapes, D: Shapes> GraphData<G, Nil, D> {
     /// A program that computes nothing yet.
+    #[track_caller]
     pub fn new() -> Result<Self> {
+        GraphData::seeded(0)
+    }
+
+    /// A program that computes nothing yet, with the seed of its random draws.
+    #[track_caller]
+    pub fn seeded(seed: u64) -> Result<Self> {
         let graph = Graph::trace(&Device::host::<f32>(), &takes::<G, D>()?, |_, _| Ok(Vec::new()))?;
-        Ok(GraphData { graph, is: PhantomData })
+        Ok(GraphData { graph, nodes: Vec::new(), seed, is: PhantomData })
     }
 }
 
@@ -304,7 +341,16 @@ impl<G: Shapes + Append<N>, N: Shapes, D: Shapes> GraphData<G, N, D>
 where
     All<G, N>: Shapes,
 {
-    /// Appends a node: `f` computes it from all earlier values by one op, or as a constant.
+    /// Names the inputs, then the indices: see [`Graph::name_inputs`].
+    #[track_caller]
+    pub fn with_names(mut self, names: &[&str]) -> Result<Self> {
+        self.graph.name_inputs(names)?;
+        Ok(self)
+    }
+
+    /// Appends a node: `f` computes it from all earlier values, by any number of ops, or as a constant. It must return
+    /// the value that it computes last.
+    #[track_caller]
     pub fn node<S: Dims, F>(self, f: F) -> Result<Grown<G, N, D, S>>
     where
         N: Append<Cons<S, Nil>>,
@@ -314,6 +360,7 @@ where
     }
 
     /// Like [`GraphData::node`], from all earlier values and the indices.
+    #[track_caller]
     pub fn node_aux<S: Dims, F>(self, f: F) -> Result<Grown<G, N, D, S>>
     where
         N: Append<Cons<S, Nil>>,
@@ -326,32 +373,35 @@ where
         self.grow(|s, values, aux| Ok(f(s, <All<G, N>>::vars(values)?, D::indices(aux)?)?.into_untyped()))
     }
 
+    #[track_caller]
     fn grow<M>(
         self,
         f: impl for<'s> FnOnce(&'s Session, &[Var<'s>], &[Var<'s>]) -> Result<Var<'s>>,
     ) -> Result<GraphData<G, M, D>> {
         let (before, values) = (self.graph.size(), self.ids());
-        let session = Session::resume(&Device::host::<f32>(), self.graph, 0);
+        let GraphData { graph, mut nodes, seed, .. } = self;
+        let session = Session::resume(&Device::host::<f32>(), graph, seed);
         let at = |id: usize| session.at(Val(id as u32));
-        let values: Vec<Var<'_>> = values.map(at).collect();
+        let values: Vec<Var<'_>> = values.into_iter().map(at).collect();
         let aux: Vec<Var<'_>> = (G::LEN..G::LEN + D::LEN).map(at).collect();
         let made = session.val("node", f(&session, &values, &aux)?)?;
         let mut graph = session.into_graph()?;
-        if graph.size() != before + 1 || made.0 as usize != before {
+        let recorded = graph.size() - before;
+        if recorded == 0 || made.0 as usize != graph.size() - 1 {
             let why = format!(
-                "a node is one op, this recorded {} and returned %{}; make a node of each, constants too",
-                graph.size() - before,
+                "a node returns the value that it computes last; this computed {recorded} and returned %{}",
                 made.0
             );
-            return Err(Error::argument("node", "op", why));
+            return Err(Error::argument("node", "result", why));
         }
         graph.set_outputs(&[made])?;
-        Ok(GraphData { graph, is: PhantomData })
+        nodes.push(made);
+        Ok(GraphData { graph, nodes, seed, is: PhantomData })
     }
 
-    /// The tape nodes of the values of the context.
-    fn ids(&self) -> impl Iterator<Item = usize> + use<G, N, D> {
-        (0..G::LEN).chain((0..N::LEN).map(|i| G::LEN + D::LEN + i))
+    /// The tape's node of each value of the context, in order.
+    pub fn ids(&self) -> Vec<usize> {
+        (0..G::LEN).chain(self.nodes.iter().map(|v| v.0 as usize)).collect()
     }
 
     /// The untyped program, which returns its last node.
@@ -361,6 +411,7 @@ where
 
     /// Runs the program on a new tape, with the inputs as leaves that have gradients. Returns the tape and all values,
     /// inputs first.
+    #[track_caller]
     pub fn compile<T: Scalar>(&self, device: &Device, inputs: G::Values<T>) -> Result<(Tape, Values<G, N, T>)>
     where
         D: Shapes<Values<u32> = Nil>,
@@ -369,6 +420,7 @@ where
     }
 
     /// Like [`GraphData::compile`], with indices, which have no gradient.
+    #[track_caller]
     pub fn compile_aux<T: Scalar>(
         &self,
         device: &Device,
@@ -384,18 +436,19 @@ where
             vars.push(session.labels(&x)?);
         }
         let all = session.replay_all(&self.graph, &vars)?;
-        let values = self.ids().map(|id| all[id].value()).collect::<Result<Vec<_>>>()?;
+        let values = self.ids().into_iter().map(|id| all[id].value()).collect::<Result<Vec<_>>>()?;
         let values = <Values<G, N, T>>::restore(values)?;
         Ok((session.into_tape().ok_or_else(|| internal("an eager session without a tape"))?, values))
     }
 
-    /// The tape node of the last value: inputs + nodes - 1, plus the indices between them. Without nodes it is an
-    /// input, or 0: see [`GraphData::checked_out_id`].
+    /// The tape node of the last value: with nodes of one op each, inputs + nodes - 1, plus the indices between them.
+    /// Without nodes it is an input, or 0: see [`GraphData::checked_out_id`].
     pub fn out_id(&self) -> usize {
-        (G::LEN + D::LEN + N::LEN).saturating_sub(1)
+        self.graph.size().saturating_sub(1)
     }
 
     /// The tape's node of the last value. Errors if the program has no nodes.
+    #[track_caller]
     pub fn checked_out_id(&self) -> Result<usize> {
         match N::LEN {
             0 => Err(no_nodes()),
@@ -404,6 +457,7 @@ where
     }
 
     /// Gradients of the last value, a scalar, with respect to every value: the seed is 1.
+    #[track_caller]
     pub fn backward<T: Scalar>(&self, tape: &Tape) -> Result<Values<G, N, T>> {
         let out = self.checked_out_id()?;
         if let Some(shape) = tape.node(out).map(|n| n.meta.shape).filter(|s| *s != Shape::SCALAR) {
@@ -414,18 +468,25 @@ where
     }
 
     /// Gradients of `Σ <seed, value>` over all values, with respect to every value.
+    #[track_caller]
     pub fn backward_from<T: Scalar>(&self, tape: &Tape, seeds: Values<G, N, T>) -> Result<Values<G, N, T>> {
         let upload = |t: &Tensor<T>| AnyBuffer::upload(tape.device(), t);
-        let mut given = seeds.erase().iter().map(upload).collect::<Result<Vec<_>>>()?;
-        let aux = D::shapes()?.into_iter().map(|s| AnyBuffer::zeros(tape.device(), s));
-        given.splice(G::LEN..G::LEN, aux.collect::<Result<Vec<_>>>()?);
-        self.gradients(tape.backward_dense_from(given)?)
+        let mut given: Vec<Option<AnyBuffer>> = vec![None; self.graph.size()];
+        for (id, seed) in self.ids().into_iter().zip(seeds.erase()) {
+            given[id] = Some(upload(&seed)?);
+        }
+        // Indices, and what nodes of several ops compute on their way.
+        let zeros = |node: &Node| AnyBuffer::zeros(tape.device(), node.meta.shape);
+        let all =
+            given.into_iter().zip(self.graph.nodes()).map(|(g, node)| g.map_or_else(|| zeros(node), Ok));
+        self.gradients(tape.backward_dense_from(all.collect::<Result<Vec<_>>>()?)?)
     }
 
+    #[track_caller]
     fn gradients<T: Scalar>(&self, all: Vec<AnyBuffer>) -> Result<Values<G, N, T>> {
         let missing = |id| Error::new("backward", ErrorKind::Node { id, size: all.len() });
         let one = |id: usize| all.get(id).ok_or_else(|| missing(id))?.to_tensor();
-        <Values<G, N, T>>::restore(self.ids().map(one).collect::<Result<_>>()?)
+        <Values<G, N, T>>::restore(self.ids().into_iter().map(one).collect::<Result<_>>()?)
     }
 }
 
@@ -460,6 +521,7 @@ pub struct CompiledGraph<G, S, D = Nil> {
 pub type CompiledScalar<G, D = Nil> = CompiledGraph<G, (), D>;
 
 /// Inputs of shapes `G`, then indices of shapes `D`.
+#[track_caller]
 fn takes<G: Shapes, D: Shapes>() -> Result<Vec<Meta>> {
     let numbers = G::shapes()?.into_iter().map(Meta::f32);
     Ok(numbers.chain(D::shapes()?.into_iter().map(Meta::u32)).collect())
@@ -467,6 +529,7 @@ fn takes<G: Shapes, D: Shapes>() -> Result<Vec<Meta>> {
 
 impl<G: Shapes, S: Dims> CompiledGraph<G, S> {
     /// Traces `f`, which must return the value that it computes last.
+    #[track_caller]
     pub fn trace<F>(device: &Device, f: F) -> Result<Self>
     where
         F: for<'s> FnOnce(&'s Session, G::Vars<'s>) -> Result<Typed<'s, S>>,
@@ -475,16 +538,19 @@ impl<G: Shapes, S: Dims> CompiledGraph<G, S> {
     }
 
     /// The value at `inputs`.
+    #[track_caller]
     pub fn forward<T: Scalar>(&mut self, inputs: G::Values<T>) -> Result<Value<S, T>> {
         self.forward_aux(inputs, Nil)
     }
 
     /// The derivative at `inputs` along `directions`.
+    #[track_caller]
     pub fn jvp<T: Scalar>(&mut self, inputs: G::Values<T>, directions: G::Values<T>) -> Result<Value<S, T>> {
         self.jvp_aux(inputs, Nil, directions)
     }
 
     /// Gradients of `<seed, value>` at `inputs`, with respect to each of them.
+    #[track_caller]
     pub fn vjp_with_seed<T: Scalar>(
         &mut self,
         inputs: G::Values<T>,
@@ -496,6 +562,7 @@ impl<G: Shapes, S: Dims> CompiledGraph<G, S> {
 
 impl<G: Shapes, S: Dims, D: Shapes> CompiledGraph<G, S, D> {
     /// Traces `f` on inputs and indices. It must return the value that it computes last.
+    #[track_caller]
     pub fn trace_aux<F>(device: &Device, f: F) -> Result<Self>
     where
         F: for<'s> FnOnce(&'s Session, G::Vars<'s>, D::Indices<'s>) -> Result<Typed<'s, S>>,
@@ -508,6 +575,7 @@ impl<G: Shapes, S: Dims, D: Shapes> CompiledGraph<G, S, D> {
     }
 
     /// Compiles a program that was built node by node.
+    #[track_caller]
     pub fn of<N: Shapes>(device: &Device, data: &GraphData<G, N, D>) -> Result<Self>
     where
         G: Append<N>,
@@ -518,6 +586,7 @@ impl<G: Shapes, S: Dims, D: Shapes> CompiledGraph<G, S, D> {
 
     /// Compiles an untyped program. Errors if its inputs differ, it has no nodes, it does not return just its last
     /// node, or that has another shape.
+    #[track_caller]
     pub fn new(device: &Device, graph: Graph) -> Result<Self> {
         let inputs = takes::<G, D>()?;
         if graph.inputs() != inputs {
@@ -551,6 +620,7 @@ impl<G: Shapes, S: Dims, D: Shapes> CompiledGraph<G, S, D> {
     }
 
     /// Runs one of the three programs, and compiles it the first time.
+    #[track_caller]
     fn call<T: Scalar>(
         &mut self,
         which: usize,
@@ -569,12 +639,14 @@ impl<G: Shapes, S: Dims, D: Shapes> CompiledGraph<G, S, D> {
         function.call(&args)?.iter().map(|x| x.num().cloned()).collect()
     }
 
+    #[track_caller]
     fn only<T: Scalar>(results: Vec<Tensor<T>>) -> Result<Value<S, T>> {
         let first = results.into_iter().next();
         Value::try_from(first.ok_or_else(|| internal("a program without a result"))?)
     }
 
     /// The value at `inputs` with indices.
+    #[track_caller]
     pub fn forward_aux<T: Scalar>(
         &mut self,
         inputs: G::Values<T>,
@@ -584,6 +656,7 @@ impl<G: Shapes, S: Dims, D: Shapes> CompiledGraph<G, S, D> {
     }
 
     /// The derivative at `inputs` with indices along `directions`.
+    #[track_caller]
     pub fn jvp_aux<T: Scalar>(
         &mut self,
         inputs: G::Values<T>,
@@ -594,6 +667,7 @@ impl<G: Shapes, S: Dims, D: Shapes> CompiledGraph<G, S, D> {
     }
 
     /// Gradients of `<seed, value>` at `inputs` with indices, with respect to each of the inputs.
+    #[track_caller]
     pub fn vjp_with_seed_aux<T: Scalar>(
         &mut self,
         inputs: G::Values<T>,
@@ -606,11 +680,13 @@ impl<G: Shapes, S: Dims, D: Shapes> CompiledGraph<G, S, D> {
 
 impl<G: Shapes> CompiledScalar<G> {
     /// Gradients of the value at `inputs`, with respect to each of them.
+    #[track_caller]
     pub fn backward<T: Scalar>(&mut self, inputs: G::Values<T>) -> Result<G::Values<T>> {
         self.backward_with_seed(inputs, T::c(1.0))
     }
 
     /// Gradients of `seed` times the value at `inputs`, with respect to each of them.
+    #[track_caller]
     pub fn backward_with_seed<T: Scalar>(&mut self, inputs: G::Values<T>, seed: T) -> Result<G::Values<T>> {
         self.vjp_with_seed(inputs, Tensor::scalar(seed).typed()?)
     }
@@ -618,6 +694,7 @@ impl<G: Shapes> CompiledScalar<G> {
 
 impl<G: Shapes, D: Shapes> CompiledScalar<G, D> {
     /// Gradients of the value at `inputs` with indices, with respect to each of the inputs.
+    #[track_caller]
     pub fn backward_aux<T: Scalar>(
         &mut self,
         inputs: G::Values<T>,
@@ -628,17 +705,20 @@ impl<G: Shapes, D: Shapes> CompiledScalar<G, D> {
 }
 
 #[cold]
+#[track_caller]
 fn no_nodes() -> Error {
     Error::argument("graph", "nodes", "the program has no nodes, so it has no result; append one with node")
 }
 
 #[cold]
+#[track_caller]
 fn no_scalar(shape: Shape) -> Error {
     let why = format!("the last node has shape {shape}; only a scalar has the seed 1, others need a seed");
     Error::new("graph", ErrorKind::Gradient { why })
 }
 
 #[cold]
+#[track_caller]
 fn internal(what: &'static str) -> Error {
     Error::new("graph", ErrorKind::Internal { what })
 }

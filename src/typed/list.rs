@@ -1,5 +1,11 @@
 //! Lists of tensors of different shapes, each with its own type. [`TList`] has their methods; the other traits say
 //! which lists have which.
+//!
+//! A list has any length, but the compiler goes only so deep into types: 128 levels, if the crate says nothing else. So
+//! lists of up to 120 elements need nothing, and longer ones `#![recursion_limit = "512"]` at the top of the crate.
+//! [`TList::get`] and [`TList::split`] take numbers up to 255; a longer list can be split twice. A list of another length
+//! is another type, so a [`GraphData`](super::GraphData) takes the compiler longer the more nodes it has: about 5 s for
+//! 60 nodes and 10 s for 100. Nodes of several ops keep it short.
 
 use super::{Dims, Param, Typed};
 use crate::error::Result;
@@ -23,6 +29,15 @@ pub struct Cons<H, T> {
 #[macro_export]
 macro_rules! __tlist {
     () => { $crate::typed::Nil };
+    // Eight at a time, since the compiler limits how deep macros go.
+    ($a:expr, $b:expr, $c:expr, $d:expr, $e:expr, $f:expr, $g:expr, $h:expr, $($tail:expr),+ $(,)?) => {
+        $crate::typed::Cons { head: $a, tail: $crate::typed::Cons { head: $b, tail: $crate::typed::Cons {
+            head: $c, tail: $crate::typed::Cons { head: $d, tail: $crate::typed::Cons { head: $e,
+                tail: $crate::typed::Cons { head: $f, tail: $crate::typed::Cons { head: $g,
+                    tail: $crate::typed::Cons { head: $h, tail: $crate::typed::tlist![$($tail),+] } } } }
+            }
+        } } }
+    };
     ($head:expr $(, $tail:expr)* $(,)?) => {
         $crate::typed::Cons { head: $head, tail: $crate::typed::tlist![$($tail),*] }
     };
@@ -34,53 +49,23 @@ pub use crate::__tlist as tlist;
 #[macro_export]
 macro_rules! __tlist_of {
     () => { $crate::typed::Nil };
+    ($a:ty, $b:ty, $c:ty, $d:ty, $e:ty, $f:ty, $g:ty, $h:ty, $($tail:ty),+ $(,)?) => {
+        $crate::typed::Cons<$a, $crate::typed::Cons<$b, $crate::typed::Cons<$c, $crate::typed::Cons<$d,
+            $crate::typed::Cons<$e, $crate::typed::Cons<$f, $crate::typed::Cons<$g, $crate::typed::Cons<$h,
+                $crate::typed::TListOf![$($tail),+]>>>>>>>>
+    };
     ($head:ty $(, $tail:ty)* $(,)?) => {
         $crate::typed::Cons<$head, $crate::typed::TListOf![$($tail),*]>
     };
 }
 pub use crate::__tlist_of as TListOf;
 
-/// The first position in a list, as a type.
-#[derive(Clone, Copy, Debug)]
-pub struct First;
-
-/// The position after `I`.
-#[derive(Clone, Copy, Debug)]
-pub struct Next<I>(I);
-
-/// A number that names a position: see [`Position`].
-#[derive(Clone, Copy, Debug)]
-pub struct Index<const N: usize>;
-
-/// The position that a number names. Numbers up to 31 are supported; beyond that, split the list.
-pub trait Position {
-    /// The position as a type.
-    type Place;
-}
-
-macro_rules! positions {
-    ($first:literal $($n:literal)*) => {
-        impl Position for Index<$first> {
-            type Place = First;
-        }
-        positions! { @ $first $($n)* }
-    };
-    (@ $before:literal $n:literal $($rest:literal)*) => {
-        impl Position for Index<$n> {
-            type Place = Next<<Index<$before> as Position>::Place>;
-        }
-        positions! { @ $n $($rest)* }
-    };
-    (@ $last:literal) => {};
-}
-positions! { 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31 }
-
-/// A list with an element at position `I`.
+/// A list with an element at position `I`, which is at most 255.
 #[diagnostic::on_unimplemented(
     message = "the list ends before that element",
-    note = "elements are counted from 0"
+    note = "elements are counted from 0; of a longer list than 256, split off a part first"
 )]
-pub trait Get<I> {
+pub trait Get<const I: usize> {
     /// Its type.
     type Item;
     /// The element.
@@ -88,24 +73,16 @@ pub trait Get<I> {
 }
 
 #[diagnostic::do_not_recommend]
-impl<H, T> Get<First> for Cons<H, T> {
+impl<H, T> Get<0> for Cons<H, T> {
     type Item = H;
     fn at(&self) -> &H {
         &self.head
     }
 }
 
-#[diagnostic::do_not_recommend]
-impl<I, H, T: Get<I>> Get<Next<I>> for Cons<H, T> {
-    type Item = T::Item;
-    fn at(&self) -> &T::Item {
-        self.tail.at()
-    }
-}
-
-/// A list that can be split before position `I`.
+/// A list that can be split before position `I`, which is at most 255.
 #[diagnostic::on_unimplemented(message = "the list is too short to be split there")]
-pub trait SplitAt<I> {
+pub trait SplitAt<const I: usize> {
     /// The elements before.
     type Front;
     /// The others.
@@ -115,7 +92,7 @@ pub trait SplitAt<I> {
 }
 
 #[diagnostic::do_not_recommend]
-impl<L> SplitAt<First> for L {
+impl<L> SplitAt<0> for L {
     type Front = Nil;
     type Back = L;
     fn cut(self) -> (Nil, L) {
@@ -123,14 +100,95 @@ impl<L> SplitAt<First> for L {
     }
 }
 
-#[diagnostic::do_not_recommend]
-impl<I, H, T: SplitAt<I>> SplitAt<Next<I>> for Cons<H, T> {
-    type Front = Cons<H, T::Front>;
-    type Back = T::Back;
-    fn cut(self) -> (Self::Front, T::Back) {
-        let (front, back) = self.tail.cut();
-        (Cons { head: self.head, tail: front }, back)
-    }
+/// Eight elements in front of a list.
+type Eight<A, B, C, D, E, F, G, H, T> =
+    Cons<A, Cons<B, Cons<C, Cons<D, Cons<E, Cons<F, Cons<G, Cons<H, T>>>>>>>>;
+
+// Stable Rust has no `I - 1` in types, so there is an implementation for each number. The first seven go one element
+// further, the others eight: the compiler limits how deep implementations go, and each level takes it time.
+macro_rules! positions {
+    (one $last:literal) => {};
+    (one $before:literal $n:literal $($rest:literal)*) => {
+        #[diagnostic::do_not_recommend]
+        impl<H, T: Get<$before>> Get<$n> for Cons<H, T> {
+            type Item = T::Item;
+            fn at(&self) -> &T::Item {
+                self.tail.at()
+            }
+        }
+
+        #[diagnostic::do_not_recommend]
+        impl<H, T: SplitAt<$before>> SplitAt<$n> for Cons<H, T> {
+            type Front = Cons<H, T::Front>;
+            type Back = T::Back;
+            fn cut(self) -> (Self::Front, T::Back) {
+                let (front, back) = self.tail.cut();
+                (Cons { head: self.head, tail: front }, back)
+            }
+        }
+        positions! { one $n $($rest)* }
+    };
+    (eight [$($last:literal)*]) => {};
+    (eight [$($before:literal)*] [$($n:literal)*] $($rest:tt)*) => {
+        $(
+            #[diagnostic::do_not_recommend]
+            impl<A, B, C, D, E, F, G, H, T: Get<$before>> Get<$n> for Eight<A, B, C, D, E, F, G, H, T> {
+                type Item = T::Item;
+                fn at(&self) -> &T::Item {
+                    self.tail.tail.tail.tail.tail.tail.tail.tail.at()
+                }
+            }
+
+            #[diagnostic::do_not_recommend]
+            impl<A, B, C, D, E, F, G, H, T: SplitAt<$before>> SplitAt<$n>
+                for Eight<A, B, C, D, E, F, G, H, T>
+            {
+                type Front = Eight<A, B, C, D, E, F, G, H, T::Front>;
+                type Back = T::Back;
+                fn cut(self) -> (Self::Front, T::Back) {
+                    let (eight, rest) = SplitAt::<7>::cut(self);
+                    let (front, back) = rest.tail.cut();
+                    (eight.before(Cons { head: rest.head, tail: front }), back)
+                }
+            }
+        )*
+        positions! { eight [$($n)*] $($rest)* }
+    };
+}
+positions! { one 0 1 2 3 4 5 6 7 }
+positions! { eight
+    [0 1 2 3 4 5 6 7]
+    [8 9 10 11 12 13 14 15]
+    [16 17 18 19 20 21 22 23]
+    [24 25 26 27 28 29 30 31]
+    [32 33 34 35 36 37 38 39]
+    [40 41 42 43 44 45 46 47]
+    [48 49 50 51 52 53 54 55]
+    [56 57 58 59 60 61 62 63]
+    [64 65 66 67 68 69 70 71]
+    [72 73 74 75 76 77 78 79]
+    [80 81 82 83 84 85 86 87]
+    [88 89 90 91 92 93 94 95]
+    [96 97 98 99 100 101 102 103]
+    [104 105 106 107 108 109 110 111]
+    [112 113 114 115 116 117 118 119]
+    [120 121 122 123 124 125 126 127]
+    [128 129 130 131 132 133 134 135]
+    [136 137 138 139 140 141 142 143]
+    [144 145 146 147 148 149 150 151]
+    [152 153 154 155 156 157 158 159]
+    [160 161 162 163 164 165 166 167]
+    [168 169 170 171 172 173 174 175]
+    [176 177 178 179 180 181 182 183]
+    [184 185 186 187 188 189 190 191]
+    [192 193 194 195 196 197 198 199]
+    [200 201 202 203 204 205 206 207]
+    [208 209 210 211 212 213 214 215]
+    [216 217 218 219 220 221 222 223]
+    [224 225 226 227 228 229 230 231]
+    [232 233 234 235 236 237 238 239]
+    [240 241 242 243 244 245 246 247]
+    [248 249 250 251 252 253 254 255]
 }
 
 /// A list that another can be appended to.
@@ -195,10 +253,9 @@ pub trait TList: Sized {
     }
 
     /// Element `I`, counted from 0.
-    fn get<const I: usize>(&self) -> &<Self as Get<<Index<I> as Position>::Place>>::Item
+    fn get<const I: usize>(&self) -> &<Self as Get<I>>::Item
     where
-        Index<I>: Position,
-        Self: Get<<Index<I> as Position>::Place>,
+        Self: Get<I>,
     {
         self.at()
     }
@@ -220,20 +277,15 @@ pub trait TList: Sized {
     }
 
     /// The first `I` elements, and the others.
-    fn split<const I: usize>(
-        self,
-    ) -> (
-        <Self as SplitAt<<Index<I> as Position>::Place>>::Front,
-        <Self as SplitAt<<Index<I> as Position>::Place>>::Back,
-    )
+    fn split<const I: usize>(self) -> (<Self as SplitAt<I>>::Front, <Self as SplitAt<I>>::Back)
     where
-        Index<I>: Position,
-        Self: SplitAt<<Index<I> as Position>::Place>,
+        Self: SplitAt<I>,
     {
         self.cut()
     }
 
     /// The values of parameters in a session.
+    #[track_caller]
     fn on<'s>(&self, session: &'s Session) -> Result<Self::Tensors>
     where
         Self: OnSession<'s>,
@@ -255,11 +307,13 @@ pub trait OnSession<'s> {
     /// The list of tensors.
     type Tensors;
     /// The value of each parameter.
+    #[track_caller]
     fn tensors(&self, session: &'s Session) -> Result<Self::Tensors>;
 }
 
 impl<'s> OnSession<'s> for Nil {
     type Tensors = Nil;
+    #[track_caller]
     fn tensors(&self, _: &'s Session) -> Result<Nil> {
         Ok(Nil)
     }
@@ -267,6 +321,7 @@ impl<'s> OnSession<'s> for Nil {
 
 impl<'s, S: Dims, T: OnSession<'s>> OnSession<'s> for Cons<Param<S>, T> {
     type Tensors = Cons<Typed<'s, S>, T::Tensors>;
+    #[track_caller]
     fn tensors(&self, session: &'s Session) -> Result<Self::Tensors> {
         Ok(Cons { head: self.head.on(session)?, tail: self.tail.tensors(session)? })
     }

@@ -9,10 +9,11 @@ use dittograd::numerics::rng::Stream;
 use dittograd::ops::{self, AnyOp, Io, Recorder, Val};
 use dittograd::prelude::*;
 use dittograd::scalar::{Ratio, Real};
+use dittograd::session::AttentionOptions;
 use dittograd::tape::{Backward, Tape};
 use dittograd::typed::{
-    CompiledGraph, CompiledScalar, Context, Dims, Erase, GraphData, Nil, Rank1, Rank2, Shapes, TList,
-    TListOf, Value, tlist,
+    Axis, CompiledGraph, CompiledScalar, Context, Dims, Erase, GraphData, Labels, Matrix, Nil, Rank1, Rank2,
+    Rank3, Rank4, Shapes, TList, TListOf, Typed, Value, Vector, tlist,
 };
 
 fn small(stream: &mut Stream) -> Ratio {
@@ -315,11 +316,16 @@ fn what_is_no_program_is_said() {
     let (tape, _) = empty.compile(&d, x()).unwrap();
     assert!(empty.backward::<f32>(&tape).is_err());
     assert!(CompiledScalar::of(&d, &empty).unwrap_err().to_string().contains("no nodes"));
-    // More than one op is more than one node.
-    let e = GraphData::<G>::new().unwrap().node(|_, c| c.get::<0>().neg()?.sum()).unwrap_err().to_string();
-    assert!(e.contains("recorded 2"), "{e}");
+    // A node computes something, and nothing after what it returns.
     let e = GraphData::<G>::new().unwrap().node(|_, c| Ok(*c.get::<0>())).unwrap_err().to_string();
-    assert!(e.contains("recorded 0"), "{e}");
+    assert!(e.contains("this computed 0 and returned %0"), "{e}");
+    let unused = GraphData::<G>::new().unwrap().node(|_, c| {
+        let y = c.get::<0>().neg()?;
+        y.sum()?;
+        Ok(y)
+    });
+    let e = unused.unwrap_err().to_string();
+    assert!(e.contains("this computed 2 and returned %1"), "{e}");
     let vector = GraphData::<G>::new().unwrap().node(|_, c| c.get::<0>().neg()).unwrap();
     let (tape, _) = vector.compile(&d, x()).unwrap();
     assert!(vector.backward::<f32>(&tape).unwrap_err().to_string().contains("only a scalar"));
@@ -383,4 +389,174 @@ fn compiled_graphs_run_again_and_again() {
     assert_eq!(exact.forward(third()).unwrap().tensor().item().unwrap(), Ratio::new(11, 18));
     assert_eq!(exact.backward(third()).unwrap().head.tensor().item().unwrap(), Ratio::new(2, 3));
     assert_eq!(Ratio::c(0.5), Ratio::new(1, 2));
+}
+
+/// What `f` makes of values of a session.
+fn called<'s, G: Shapes, S: Dims>(
+    session: &'s Session,
+    vars: &[Var<'s>],
+    f: impl FnOnce(&'s Session, G::Vars<'s>) -> Result<Typed<'s, S>>,
+) -> Var<'s> {
+    f(session, G::vars(vars).unwrap()).unwrap().into_untyped()
+}
+
+/// A node has the bits of the same ops in a session: value and gradients on the tape, and compiled. Returns how many
+/// values it recorded.
+macro_rules! node {
+    ($name:literal, $inputs:ty, $out:ty, $f:expr) => {{
+        let d = device();
+        let inputs = <$inputs as TList>::LEN;
+        let data = GraphData::<$inputs>::new().unwrap().node::<$out, _>($f).unwrap();
+        assert_eq!((data.ids().len(), data.out_id()), (inputs + 1, data.graph().size() - 1));
+        let mut stream = Stream::new(7, 0);
+        let mut random = |shape: Shape| Tensor::from_fn(shape, |_| stream.range(-1.0, 1.0));
+        let tensors: Vec<Tensor<f32>> =
+            <$inputs as Shapes>::shapes().unwrap().into_iter().map(&mut random).collect();
+        let given = || <<$inputs as Shapes>::Values<f32>>::restore(tensors.clone()).unwrap();
+
+        let s = Session::eager(&d);
+        let vars: Vec<Var<'_>> = tensors.iter().map(|x| s.variable(x).unwrap()).collect();
+        let y = called::<$inputs, $out>(&s, &vars, $f);
+        let value = y.value::<f32>().unwrap();
+        let seed = random(value.shape());
+        let grads = y.backward_from(&seed).unwrap();
+        let want: Vec<Tensor<f32>> =
+            vars.iter().map(|v| grads.var(*v).unwrap().to_tensor().unwrap()).collect();
+
+        let (tape, values) = data.compile(&d, given()).unwrap();
+        let values = values.erase();
+        assert_eq!((&values[..inputs], &values[inputs]), (&tensors[..], &value), "{}", $name);
+        let mut seeds: Vec<Tensor<f32>> = values.iter().map(|x| Tensor::full(x.shape(), 0.0)).collect();
+        seeds[inputs] = seed.clone();
+        let got = data.backward_from::<f32>(&tape, Erase::restore(seeds).unwrap()).unwrap().erase();
+        assert_eq!((&got[..inputs], &got[inputs]), (&want[..], &seed), "{}", $name);
+
+        let mut compiled = CompiledGraph::of(&d, &data).unwrap();
+        assert_eq!(*compiled.forward(given()).unwrap().tensor(), value, "{}", $name);
+        // Of a second call: random draws are others then.
+        if data.graph().random_calls() == 0 {
+            let got = compiled.vjp_with_seed(given(), seed.typed::<$out>().unwrap()).unwrap().erase();
+            assert_eq!(got, want, "{}", $name);
+        }
+        data.graph().size() - inputs
+    }};
+}
+
+#[test]
+fn nodes_may_be_several_ops() {
+    type Q = Rank4<1, 2, 3, 4>;
+    let counts = [
+        node!("row", TListOf![Rank2<3, 4>], Rank1<4>, |_, c| c.get::<0>().select::<0, 1>()),
+        node!("scatter", TListOf![Rank2<3, 4>, Rank2<2, 4>], Rank2<3, 4>, |s, c| {
+            let rows = s.indices(&Tensor::new(&[2], vec![2u32, 0])?)?.typed::<Labels<'_, 2>>()?;
+            c.get::<0>().index_add(rows, *c.get::<1>(), Axis::<0>)
+        }),
+        node!("dropout", TListOf![Rank2<3, 4>], Rank2<3, 4>, |s, c| {
+            s.bernoulli(&[3, 4], 0.5)?.typed::<Matrix<'_, 3, 4>>()?.mul(*c.get::<0>())
+        }),
+        node!("batch norm", TListOf![Rank3<2, 3, 4>, Rank1<3>, Rank1<3>], Rank3<2, 3, 4>, |_, c| {
+            c.get::<0>().batch_norm(*c.get::<1>(), *c.get::<2>(), 1e-5)?.relu()
+        }),
+        node!(
+            "spectral convolution",
+            TListOf![Rank3<1, 8, 2>, Rank3<3, 2, 2>, Rank3<3, 2, 2>],
+            Rank3<1, 8, 2>,
+            |_, c| c.get::<0>().spectral_conv1d(*c.get::<1>(), *c.get::<2>())
+        ),
+        node!("attention", TListOf![Q, Q, Q], Q, |_, c| {
+            c.get::<0>().attention(*c.get::<1>(), *c.get::<2>(), AttentionOptions::default())?.tanh()
+        }),
+    ];
+    assert!(counts.iter().all(|n| *n > 1), "{counts:?}");
+}
+
+/// Nodes that follow one of several ops see it as one value.
+#[test]
+fn nodes_of_one_and_of_several_ops_mix() {
+    let graph = GraphData::<TListOf![Rank2<2, 3>]>::new()
+        .unwrap()
+        .node(|_, c| c.get::<0>().select::<0, 1>()?.neg())
+        .unwrap()
+        .node(|_, c| c.get::<1>().mul(*c.get::<1>()))
+        .unwrap()
+        .node(|_, c| c.get::<2>().sum())
+        .unwrap();
+    assert_eq!(graph.ids(), [0, 3, 4, 5]);
+    let q = |x: i128| Ratio::new(x, 3);
+    let x = Tensor::new(&[2, 3], (1..=6).map(q).collect()).unwrap().typed::<Rank2<2, 3>>().unwrap();
+    let (tape, values) = graph.compile(&Device::host::<Ratio>(), tlist![x]).unwrap();
+    assert_eq!(values.get::<1>().tensor().data(), [q(-4), q(-5), q(-6)]);
+    assert_eq!(values.get::<3>().tensor().item().unwrap(), Ratio::new(77, 9));
+    let gradients = graph.backward::<Ratio>(&tape).unwrap();
+    assert_eq!(gradients.get::<0>().tensor().data(), [0, 0, 0, 8, 10, 12].map(q));
+    assert_eq!(gradients.get::<1>().tensor().data(), [-8, -10, -12].map(q));
+}
+
+#[test]
+fn draws_of_a_program_follow_its_seed() {
+    let draw = |seed: u64| {
+        let graph = GraphData::<Nil>::seeded(seed)
+            .unwrap()
+            .node(|s, _| s.uniform(&[4])?.typed::<Vector<'_, 4>>())
+            .unwrap()
+            .node(|s, _| s.uniform(&[4])?.typed::<Vector<'_, 4>>())
+            .unwrap();
+        let all = graph.compile::<f32>(&device(), Nil).unwrap().1.erase();
+        (all[0].clone(), all[1].clone())
+    };
+    let s = Session::eager_seeded(&device(), 5);
+    let two = [0, 1].map(|_| s.uniform(&[4]).unwrap().value::<f32>().unwrap());
+    assert_eq!(draw(5), (two[0].clone(), two[1].clone()));
+    assert_ne!(draw(6), draw(5));
+}
+
+/// A parameter that several nodes use is one value of the program, so that its gradients add up.
+#[test]
+fn a_parameter_of_several_nodes_is_there_once() {
+    let host = Device::host::<f32>();
+    let mut params = Params::new(&host, 1);
+    let w = params.value("w", &t(&[2], &[2.0, 3.0])).unwrap();
+    let graph = GraphData::<TListOf![Rank1<2>]>::new()
+        .unwrap()
+        .node(|s, c| c.get::<0>().mul(s.param(&w)?.typed::<Vector<'_, 2>>()?))
+        .unwrap()
+        .node(|s, c| c.get::<1>().mul(s.param(&w)?.typed::<Vector<'_, 2>>()?))
+        .unwrap();
+    assert_eq!(graph.graph().params().len(), 1);
+    let x = t(&[2], &[1.0, 10.0]).typed::<Rank1<2>>().unwrap();
+    let (tape, values) = graph.compile(&host, tlist![x]).unwrap();
+    assert_eq!((tape.size(), values.get::<2>().tensor().data()), (4, &[4.0, 90.0][..]));
+}
+
+/// One node doubles the one before.
+macro_rules! doubled {
+    ($($i:literal)*) => {{
+        let graph = GraphData::<TListOf![Rank1<1>]>::new().unwrap();
+        $(let graph = graph.node(|_, c| c.get::<$i>().add(*c.get::<$i>())).unwrap();)*
+        graph
+    }};
+}
+
+#[test]
+fn programs_may_have_more_nodes_than_32() {
+    let graph = doubled!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31 32 33 34 35);
+    let one = Tensor::new(&[1], vec![Ratio::new(1, 1)]).unwrap().typed::<Rank1<1>>().unwrap();
+    let (tape, values) = graph.compile(&Device::host::<Ratio>(), tlist![one]).unwrap();
+    assert_eq!(values.get::<36>().tensor().data(), [Ratio::new(1 << 36, 1)]);
+    assert_eq!((tape.size(), graph.out_id()), (37, 36));
+    let (front, back) = values.split::<33>();
+    assert_eq!((front.len(), back.get::<0>().tensor().data()), (33, &[Ratio::new(1 << 33, 1)][..]));
+}
+
+#[test]
+fn names_of_inputs_show() {
+    type G = TListOf![Rank1<2>, Rank1<2>];
+    let build = || GraphData::<G>::new().unwrap().node(|_, c| c.get::<0>().mul(*c.get::<1>())).unwrap();
+    let graph = build().with_names(&["x", "w \"1\""]).unwrap().node(|_, c| c.get::<2>().sum()).unwrap();
+    let text = graph.graph().text().unwrap();
+    let want = "%0: f32[2] = input \"x\"\n%1: f32[2] = input \"w \\\"1\\\"\"\n";
+    assert!(text.contains(want), "{text}");
+    assert_eq!(format!("{graph:?}"), graph.graph().to_string());
+    let compiled = CompiledScalar::<G>::of(&device(), &graph).unwrap();
+    assert_eq!(compiled.graph().input_names(), [Some("x"), Some("w \"1\"")]);
 }

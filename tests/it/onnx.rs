@@ -1,7 +1,7 @@
 //! Programs as ONNX files, read back by a reader of the wire format that is written from its description. Whether another
 //! runtime gives the same numbers is for `compare/onnx.py`.
 
-use crate::support::{device, t};
+use crate::support::{device, f, t};
 use dittograd::device::Meta;
 use dittograd::graph::Graph;
 use dittograd::io::onnx::{About, OPSET, Onnx, Port, export};
@@ -445,4 +445,33 @@ fn names_that_are_made_are_nobody_elses() {
     });
     let e = export(&two.unwrap(), &About::default()).unwrap_err().to_string();
     assert!(e.contains("`w`") && e.contains("two values"), "{e}");
+}
+
+#[test]
+fn names_of_inputs_are_the_models() {
+    let d = device();
+    let mut graph = Graph::trace(&d, &[f(&[2]), f(&[2])], |_, x| Ok(vec![x[0].mul(x[1])?])).unwrap();
+    graph.name_inputs(&["field"]).unwrap();
+    let names =
+        |about: &About| export(&graph, about).unwrap().inputs.into_iter().map(|i| i.0).collect::<Vec<_>>();
+    assert_eq!(names(&About::default()), ["field", "x1"]);
+    let inputs = vec![Port::new("mine")];
+    assert_eq!(names(&About { inputs, ..About::default() }), ["mine", "x1"]);
+}
+
+/// A convolution of so many modes that it is by FFT has ops that ONNX has too.
+#[test]
+fn spectral_convolutions_by_fft_are_exported() {
+    let d = device();
+    let line = Graph::trace(&d, &[f(&[1, 512, 1]), f(&[200, 1, 1]), f(&[200, 1, 1])], |_, x| {
+        Ok(vec![x[0].spectral_conv1d(x[1], x[2])?])
+    });
+    let plane = Graph::trace(&d, &[f(&[512, 2, 1]), f(&[2, 100, 2, 1, 1]), f(&[2, 100, 2, 1, 1])], |_, x| {
+        Ok(vec![x[0].spectral_conv2d(x[1], x[2])?])
+    });
+    for graph in [line.unwrap(), plane.unwrap()] {
+        assert!(graph.to_string().contains("rfft"));
+        let onnx = export(&graph, &About::default()).unwrap();
+        assert_eq!(onnx.outputs[0].1, graph.metas(graph.outputs())[0]);
+    }
 }

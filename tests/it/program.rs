@@ -532,3 +532,49 @@ fn derivatives_of_programs_are_programs() {
     let got = second.compile(&host).unwrap().call(&[x, w, one]).unwrap();
     assert_eq!(got, [q(&[2], &[14, 22]), q(&[2], &[6, 10])]);
 }
+
+#[test]
+fn inputs_may_have_names() {
+    let d = device();
+    let make = || Graph::trace(&d, &[f(&[2]), f(&[2])], |_, x| Ok(vec![x[0].mul(x[1])?.neg()?])).unwrap();
+    let (plain, mut graph) = (make(), make());
+    graph.name_inputs(&["field", "a\n<b>"]).unwrap();
+    let names = [Some("field"), Some("a\n<b>")];
+    assert_eq!((graph.input_names(), plain.input_names()), (names.to_vec(), vec![None, None]));
+
+    // The text has them, and nothing else is other in it; the hash of a program without names is as ever.
+    let text = graph.text().unwrap();
+    assert_eq!(text.replace(" \"field\"", "").replace(" \"a\\u{a}<b>\"", ""), plain.text().unwrap());
+    let again = Graph::parse(&text).unwrap();
+    assert_eq!((again.text().unwrap(), again.input_names()), (text.clone(), names.to_vec()));
+    assert!(graph == again && graph != plain);
+    assert_ne!(graph.hash().unwrap(), plain.hash().unwrap());
+    let twice = Graph::parse(&text.replace("\"a\\u{a}<b>\"", "\"field\"")).unwrap_err().to_string();
+    assert!(twice.contains("line 3, column 20: another input has this name"), "{twice}");
+
+    // Passes and derivatives keep them, and the bits.
+    assert_eq!(graph.after(Passes::all()).unwrap().input_names(), names);
+    assert_eq!(graph.vjp().unwrap().input_names(), [names[0], names[1], None]);
+    let args: [AnyTensor<f32>; 2] = [t(&[2], &[1.0, 2.0]).into(), t(&[2], &[3.0, 4.0]).into()];
+    assert_eq!(graph.run(&d, &args).unwrap(), plain.run(&d, &args).unwrap());
+
+    // Drawings and messages show them.
+    assert!(graph.to_dot().contains("label=\"field\\nf32[2]\""), "{}", graph.to_dot());
+    assert!(graph.to_svg().contains(">field</text>") && graph.to_svg().contains("a &lt;b&gt;"));
+    let wrong: [AnyTensor<f32>; 2] = [t(&[3], &[0.0; 3]).into(), t(&[2], &[3.0, 4.0]).into()];
+    let message = "graph: inputs: input 0 \"field\" has shape [3], the program takes [2]";
+    assert_eq!(graph.run(&d, &wrong).unwrap_err().to_string(), message);
+    assert_eq!(graph.compile(&d).unwrap().call(&wrong).unwrap_err().to_string(), message);
+
+    // What are no names changes nothing.
+    for (bad, why) in [
+        (vec!["", "w"], "a name is empty"),
+        (vec!["w", "w"], "\"w\" is there twice"),
+        (vec!["a\n<b>"], "is there twice"),
+        (vec!["a", "b", "c"], "there are 3 names, the program has 2 inputs"),
+    ] {
+        let e = graph.name_inputs(&bad).unwrap_err().to_string();
+        assert!(e.contains(why), "{e}");
+        assert_eq!(graph.input_names(), names);
+    }
+}

@@ -114,7 +114,11 @@ pub fn export(graph: &Graph, about: &About) -> Result<Onnx> {
         dims: meta.shape.dims().to_vec(),
     };
     let (mut inputs, mut outputs) = (Vec::new(), Vec::new());
-    let ports: Vec<Port> = (0..leaves.len()).map(|i| port(&about.inputs, i, "x")).collect();
+    let named = |(i, name): (usize, Option<&str>)| match name {
+        Some(name) if i >= about.inputs.len() => Port::new(name.to_string()),
+        _ => port(&about.inputs, i, "x"),
+    };
+    let ports: Vec<Port> = graph.input_names().into_iter().enumerate().map(named).collect();
     let results: Vec<Port> = (0..graph.outputs().len()).map(|i| port(&about.outputs, i, "y")).collect();
     ports.iter().chain(&results).try_for_each(|p| lowering.take(&p.name))?;
     lowering.params()?;

@@ -1,10 +1,10 @@
 //! A program as a function: made from a closure, run once or many times.
 
-use crate::graph::{Compiled, Graph, Passes, Plan, check_input};
+use crate::graph::{Compiled, Graph, Passes, Plan};
 use crate::params::Param;
 use crate::session::{Session, Var, with_inputs};
 use dittograd_device::{AnyBuffer, Backend, Buffer, DType, Device, Meta, to_words};
-use dittograd_numerics::error::{Error, ErrorKind, Located, Result};
+use dittograd_numerics::error::{Error, Located, Result};
 use dittograd_numerics::scalar::Scalar;
 use dittograd_numerics::tensor::Tensor;
 use dittograd_ops::{AnyTensor, Recorder, Val};
@@ -208,7 +208,7 @@ impl Function {
     #[track_caller]
     pub fn call_on(&mut self, inputs: &[&AnyBuffer]) -> Result<Vec<AnyBuffer>> {
         self.prepare()?;
-        self.check_inputs(inputs.iter().map(|x| x.meta())).located()?;
+        self.graph.check_inputs(inputs.iter().map(|x| x.meta())).located()?;
         let calls = self.random_calls;
         let results = match &self.compiled {
             Some(compiled) => {
@@ -235,21 +235,12 @@ impl Function {
     }
 
     #[track_caller]
-    fn check_inputs(&self, metas: impl ExactSizeIterator<Item = Meta>) -> Result<()> {
-        let wanted = self.graph.inputs();
-        if wanted.len() != metas.len() {
-            return Err(Error::new("graph", ErrorKind::Arity { want: wanted.len(), got: metas.len() }));
-        }
-        wanted.iter().zip(metas).enumerate().try_for_each(|(i, (want, meta))| check_input(i, *want, meta))
-    }
-
-    #[track_caller]
     fn compiled_call<T: Scalar>(
         &self,
         compiled: &Compiled,
         inputs: &[AnyTensor<T>],
     ) -> Result<Vec<AnyTensor<T>>> {
-        self.check_inputs(inputs.iter().map(AnyTensor::meta))?;
+        self.graph.check_inputs(inputs.iter().map(AnyTensor::meta))?;
         for (i, x) in inputs.iter().enumerate() {
             match x {
                 AnyTensor::Num(t) => compiled.set_input(i, x.meta(), &to_words(t.data())?)?,

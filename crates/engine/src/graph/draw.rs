@@ -5,9 +5,9 @@ use super::{Graph, Node, Source, What};
 use std::fmt::Write;
 
 /// What a value is, in a few words, and whether it comes from outside.
-fn label(node: &Node) -> (String, bool) {
+fn label(node: &Node, name: Option<&str>) -> (String, bool) {
     match &node.what {
-        What::Leaf(Source::Input(_)) => ("input".to_string(), true),
+        What::Leaf(Source::Input(_)) => (name.unwrap_or("input").to_string(), true),
         What::Leaf(Source::Param(p)) => (p.name().to_string(), true),
         What::Leaf(Source::Named(name, _)) => (name.clone(), true),
         What::Leaf(Source::Constant(_)) => ("constant".to_string(), true),
@@ -42,8 +42,9 @@ impl Graph {
     /// those that are returned two.
     pub fn to_dot(&self) -> String {
         let mut dot = "digraph program {\nnode [shape=box, fontname=monospace]\n".to_string();
+        let names = self.value_names();
         for (i, node) in self.nodes.iter().enumerate() {
-            let (name, leaf) = label(node);
+            let (name, leaf) = label(node, names[i]);
             let name = name.replace('\\', "\\\\").replace('"', "\\\"").replace(char::is_control, " ");
             let fill = if leaf { ", style=filled, fillcolor=\"#eef2f7\"" } else { "" };
             let width = if node.requires_grad { ", penwidth=2" } else { "" };
@@ -140,16 +141,17 @@ impl Graph {
                 );
             }
         }
+        let names = self.value_names();
         for (i, node) in self.nodes.iter().enumerate() {
-            let ((x, y), (name, leaf)) = (at(i), label(node));
+            let ((x, y), (whole, leaf)) = (at(i), label(node, names[i]));
             let fill = match (self.is_output(i), leaf) {
                 (true, _) => "#cfe3d4",
                 (_, true) => "#eef2f7",
                 _ => "#ffffff",
             };
             let line = if node.requires_grad { 2 } else { 1 };
-            let (middle, name) = (x + BOX.0 / 2, escaped(&short(&name, 18)));
-            let (shape, whole) = (Kind(node.meta).to_string(), escaped(&label(node).0));
+            let (middle, name) = (x + BOX.0 / 2, escaped(&short(&whole, 18)));
+            let (shape, whole) = (Kind(node.meta).to_string(), escaped(&whole));
             let _ = writeln!(
                 svg,
                 "<g><title>%{i} {whole} {shape}</title><rect x=\"{x}\" y=\"{y}\" width=\"{}\" height=\"{}\" rx=\"5\" \

@@ -15,9 +15,9 @@ mod text;
 pub use compile::Plan;
 pub use passes::{Pass, Passes};
 pub use run::Compiled;
+pub(crate) use signature::on;
 #[doc(hidden)]
 pub use signature::unbound;
-pub(crate) use signature::{check_input, on};
 
 use crate::nats::Nats;
 use crate::params::Param;
@@ -116,6 +116,8 @@ pub struct Graph {
     /// The line of the program that records.
     location: Option<&'static Location<'static>>,
     outputs: Vec<Val>,
+    /// Names of the inputs, in order. Inputs beyond the end have none.
+    input_names: Vec<Option<String>>,
 }
 
 impl Graph {

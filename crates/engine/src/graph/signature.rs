@@ -28,6 +28,75 @@ impl Graph {
         self.nodes.iter().filter_map(input).collect()
     }
 
+    /// Names the inputs, in order: the first, the second, and so on. Names show in the text of the program, in drawings
+    /// and in messages, and are the names of an ONNX model's inputs. Inputs beyond the list keep what they have. Errors
+    /// if a name is empty or given twice, or there are fewer inputs.
+    ///
+    /// ```
+    /// use dittograd::device::Meta;
+    /// use dittograd::graph::Graph;
+    /// use dittograd::prelude::*;
+    /// # fn main() -> Result<()> {
+    /// let takes = [Meta::f32(Shape::new(&[2])?); 2];
+    /// let mut graph = Graph::trace(&Device::cpu()?, &takes, |_, x| Ok(vec![(x[0] * x[1])?]))?;
+    /// graph.name_inputs(&["x", "weight"])?;
+    /// assert!(graph.to_string().starts_with("%0: f32[2] = input \"x\"\n%1: f32[2] = input \"weight\"\n"));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn name_inputs(&mut self, names: &[&str]) -> Result<()> {
+        let count = self.inputs().len();
+        if names.len() > count {
+            let why = format!("there are {} names, the program has {count} inputs", names.len());
+            return Err(Error::argument("name_inputs", "names", why));
+        }
+        let mut all = std::mem::take(&mut self.input_names);
+        let before = all.clone();
+        all.resize(all.len().max(names.len()), None);
+        all.iter_mut().zip(names).for_each(|(slot, name)| *slot = Some(name.to_string()));
+        let named: Vec<&String> = all.iter().flatten().collect();
+        let wrong = named.iter().enumerate().find_map(|(i, name)| match name.as_str() {
+            "" => Some("a name is empty".to_string()),
+            name if named[..i].iter().any(|other| *other == name) => Some(format!("{name:?} is there twice")),
+            _ => None,
+        });
+        self.input_names = if wrong.is_some() { before } else { all };
+        wrong.map_or(Ok(()), |why| Err(Error::argument("name_inputs", "names", why)))
+    }
+
+    /// The names of the inputs, in the order they are given.
+    pub fn input_names(&self) -> Vec<Option<&str>> {
+        (0..self.inputs().len()).map(|i| self.input_name(i)).collect()
+    }
+
+    fn input_name(&self, i: usize) -> Option<&str> {
+        self.input_names.get(i)?.as_deref()
+    }
+
+    /// For each value of the program, its name if it is an input that has one.
+    pub(super) fn value_names(&self) -> Vec<Option<&str>> {
+        let mut names = self.input_names.iter();
+        let one = |n: &Node| match &n.what {
+            What::Leaf(Source::Input(_)) => names.next()?.as_deref(),
+            _ => None,
+        };
+        self.nodes.iter().map(one).collect()
+    }
+
+    /// Errors unless these are the types and shapes of the inputs.
+    pub(crate) fn check_inputs(&self, given: impl ExactSizeIterator<Item = Meta>) -> Result<()> {
+        let wanted = self.inputs();
+        if wanted.len() != given.len() {
+            return Err(Error::new("graph", ErrorKind::Arity { want: wanted.len(), got: given.len() }));
+        }
+        let other = wanted.into_iter().zip(given).enumerate().find(|(_, (want, got))| want != got);
+        let Some((i, (want, got))) = other else { return Ok(()) };
+        let name = self.input_name(i).map_or(String::new(), |name| format!(" {name:?}"));
+        got.dtype.require(want.dtype, format!("graph{name}"), i)?;
+        let why = format!("input {i}{name} has shape {}, the program takes {}", got.shape, want.shape);
+        Err(Error::argument("graph", "inputs", why))
+    }
+
     /// Names and shapes of the parameters it reads, in the order it does.
     pub fn params(&self) -> Vec<(String, Shape)> {
         let param = |n: &Node| match &n.what {
@@ -135,16 +204,6 @@ impl Graph {
         };
         param.or_else(constant).unwrap_or_else(Device::host::<f32>)
     }
-}
-
-/// Errors unless input `i` is as the program takes it.
-pub(crate) fn check_input(i: usize, want: Meta, got: Meta) -> Result<()> {
-    got.dtype.require(want.dtype, "graph", i)?;
-    if want.shape != got.shape {
-        let why = format!("input {i} has shape {}, the program takes {}", got.shape, want.shape);
-        return Err(Error::argument("graph", "inputs", why));
-    }
-    Ok(())
 }
 
 /// The error of a parameter that has no value.

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! graph 1
-//! %0: f32[2, 3] grad = input
+//! %0: f32[2, 3] grad = input "x"
 //! %1: f32[3] grad = param "bias"
 //! %2: f32[2] = constant [0.5, -1.0]
 //! %3: u32[2] = nats [4, 0]
@@ -15,7 +15,7 @@
 //! return %8
 //! ```
 //!
-//! A `#` starts a comment. `grad` and `nograd` say whether gradients flow through a value where that does not follow from
+//! An input may have a name. A `#` starts a comment. `grad` and `nograd` say whether gradients flow through a value where that does not follow from
 //! what it is: a leaf has none, an op has one if one of its inputs does. Numbers are decimal and exact (an `f` behind
 //! one says that it is the nearest float32); bits are written as `0x…`, eight digits a word.
 
@@ -82,6 +82,7 @@ impl Graph {
 
     /// Writes one value a line, and what is returned; constants by their contents only if `full`.
     fn print(&self, out: &mut String, full: bool) -> Result<()> {
+        let names = self.value_names();
         // Writing to a string cannot fail.
         for (i, node) in self.nodes.iter().enumerate() {
             let _ = write!(out, "%{i}: {}", Kind(node.meta));
@@ -90,9 +91,20 @@ impl Graph {
             }
             out.push_str(" = ");
             match &node.what {
-                What::Leaf(Source::Input(_)) => out.push_str("input"),
-                What::Leaf(Source::Param(p)) => quote(out, p.name()),
-                What::Leaf(Source::Named(name, _)) => quote(out, name),
+                What::Leaf(Source::Input(_)) => {
+                    out.push_str("input");
+                    if let Some(name) = names[i] {
+                        quote(out, name);
+                    }
+                }
+                What::Leaf(Source::Param(p)) => {
+                    out.push_str("param");
+                    quote(out, p.name());
+                }
+                What::Leaf(Source::Named(name, _)) => {
+                    out.push_str("param");
+                    quote(out, name);
+                }
                 What::Leaf(Source::Constant(_)) if !full => out.push_str("constant …"),
                 What::Leaf(Source::State(_)) if !full => out.push_str("state …"),
                 What::Leaf(Source::Constant(c)) => {
@@ -155,8 +167,9 @@ impl fmt::Display for Kind {
     }
 }
 
+/// A name after a blank.
 fn quote(out: &mut String, name: &str) {
-    out.push_str("param \"");
+    out.push_str(" \"");
     for c in name.chars() {
         match c {
             '"' | '\\' => out.extend(['\\', c]),
@@ -474,7 +487,10 @@ impl<'a> Parser<'a> {
         let op_at = self.at;
         let name = self.word("`input`, `param`, `constant`, `state`, `nats`, `random base` or an op")?;
         let source = match name {
-            "input" => Source::Input(meta),
+            "input" => {
+                self.input_name(graph)?;
+                Source::Input(meta)
+            }
             "param" => Source::Named(self.string()?, meta.shape),
             "constant" => Source::Constant(self.constant(meta)?),
             "state" => Source::State(self.constant(meta)?),
@@ -506,6 +522,18 @@ impl<'a> Parser<'a> {
         }
         graph.leaf(source, false);
         self.mark(graph, mark, mark_at)
+    }
+
+    /// The name of the next input, if it has one.
+    fn input_name(&mut self, graph: &mut Graph) -> Result<()> {
+        self.blanks();
+        let start = self.at;
+        let name = if self.rest().starts_with('"') { Some(self.string()?) } else { None };
+        if name.is_some() && graph.input_names.contains(&name) {
+            return Err(self.error_at(start, "another input has this name"));
+        }
+        graph.input_names.push(name);
+        Ok(())
     }
 
     /// Whether gradients flow through the last value, where the text says so.

@@ -1,7 +1,7 @@
 //! Graphs inside other programs: a graph is a function of its inputs in any session.
 
-use super::{Options, Record, Session, Var};
-use crate::graph::{Graph, Source, What, check_input, on, unbound};
+use super::{Leaf, Options, Record, Session, Var};
+use crate::graph::{Graph, Node, Source, What, on, unbound};
 use crate::tape::Tape;
 use dittograd_device::{AnyBuffer, Device};
 use dittograd_numerics::error::{Error, ErrorKind, Result};
@@ -38,13 +38,7 @@ impl Session {
     #[doc(hidden)]
     #[track_caller]
     pub fn replay_all<'s>(&'s self, graph: &Graph, inputs: &[Var<'s>]) -> Result<Vec<Var<'s>>> {
-        let wanted = graph.inputs();
-        if wanted.len() != inputs.len() {
-            return Err(Error::new("graph", ErrorKind::Arity { want: wanted.len(), got: inputs.len() }));
-        }
-        for (i, (want, x)) in wanted.iter().zip(inputs).enumerate() {
-            check_input(i, *want, x.meta()?)?;
-        }
+        graph.check_inputs(inputs.iter().map(|x| x.meta()).collect::<Result<Vec<_>>>()?.into_iter())?;
         let first_call = self.random_calls();
         let base = graph.nodes().iter().position(|n| matches!(n.what, What::Leaf(Source::RandomBase)));
         let traces = self.is_trace();
@@ -129,8 +123,16 @@ impl Session {
     #[doc(hidden)]
     pub fn resume(device: &Device, graph: Graph, seed: u64) -> Session {
         let calls = graph.random_calls();
+        let leaf = |(id, node): (usize, &Node)| match &node.what {
+            What::Leaf(Source::Param(p)) => {
+                Some((p.id(), Leaf { param: p.clone(), id, version: p.version() }))
+            }
+            _ => None,
+        };
+        let leaves = graph.nodes().iter().enumerate().filter_map(leaf).collect();
         let options = Options { seed, ..Options::default() };
         let session = Session::with(device, Record::Trace(graph), options);
+        session.state.borrow_mut().leaves = leaves;
         session.seek_random(calls);
         session
     }

@@ -200,7 +200,9 @@ struct Rewrite<'g> {
 
 impl<'g> Rewrite<'g> {
     fn new(old: &'g Graph) -> Rewrite<'g> {
-        Rewrite { old, out: Graph::new(), new: vec![None; old.size()] }
+        // Passes keep all inputs in their order.
+        let out = Graph { input_names: old.input_names.clone(), ..Graph::new() };
+        Rewrite { old, out, new: vec![None; old.size()] }
     }
 
     /// The new value of an old one, which comes earlier and so has one.
