@@ -105,7 +105,7 @@ fn smooth_maxima_are_logarithms_of_sums() {
 fn smooth_maxima_take_any_padding_as_zeros() {
     let s = session();
     let data: Vec<f32> = (0..2 * 5 * 4).map(|i| (i * 7 % 31) as f32 * 0.25 - 3.0).collect();
-    let cases: [([usize; 2], [usize; 2], [usize; 2], f64); 6] = [
+    let cases = [
         ([2, 2], [1, 1], [2, 2], 1.0),
         ([3, 2], [2, 1], [4, 0], 2.0),
         ([2, 3], [1, 3], [0, 5], -1.5),

@@ -369,6 +369,7 @@ fn windows_have_sizes_of_their_own_along_each_axis() {
 
 /// Shapes of many axes, up to the eight that windows slide along, with and without a batch.
 #[test]
+#[allow(clippy::type_complexity)] // ten axes, spelt out
 fn shapes_have_up_to_ten_axes() {
     let d = device();
     let s = Session::eager(&d);
