@@ -138,14 +138,14 @@ impl BatchNorm {
     pub const MOMENTUM: f64 = 0.1;
 
     /// Parameters `name.weight (channels)`, ones, and `name.bias`, zeros; and `name.running_mean`, zeros, and
-    /// `name.running_var`, ones, which are not trained. PyTorch's `num_batches_tracked` is left out: it has no effect
-    /// with a fixed momentum.
+    /// `name.running_var`, ones, which are [buffers](Param::set_buffer): they are never trained. PyTorch's
+    /// `num_batches_tracked` is left out: it has no effect with a fixed momentum.
     pub fn new(params: &mut Params, name: &str, channels: usize) -> Result<BatchNorm> {
         let (weight, bias) = affine(params, "batch_norm", name, channels)?;
         let running_mean = params.zeros(&format!("{name}.running_mean"), &[channels])?;
         let running_var = params.ones(&format!("{name}.running_var"), &[channels])?;
-        running_mean.set_trainable(false);
-        running_var.set_trainable(false);
+        running_mean.set_buffer();
+        running_var.set_buffer();
         Ok(BatchNorm { weight, bias, running_mean, running_var, mode: Mode::Train })
     }
 

@@ -1,11 +1,12 @@
 //! Evaluation: values per row of a data set, computed by a compiled program, and scores from their means.
 
-use crate::data::Dataset;
+use crate::data::{Dataset, IGNORE};
 use crate::device::{Buffer, Device, Meta};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::graph::{Function, Graph, Passes};
 use crate::numerics::environment;
-use crate::session::Var;
+use crate::ops::Reduction;
+use crate::session::{LabelLoss, Var};
 use crate::tensor::AnyTensor;
 
 /// Default number of rows of a batch.
@@ -75,6 +76,35 @@ impl<'a> Evaluation<'a> {
         Evaluation { data, rows: ROWS, measure, score, programs: Vec::new() }
     }
 
+    /// The evaluation of a classifier: `loss`, the mean cross-entropy, and `accuracy`, the share of labels that have the
+    /// largest logit, which is also the merit. `forward` maps inputs `(rows, …)` to logits `(rows, …, classes)`; the data has
+    /// labels for all axes before the last. Labels that are [ignored](crate::data::IGNORE) do not count.
+    ///
+    /// ```
+    /// use dittograd::prelude::*;
+    /// # fn main() -> Result<()> {
+    /// let mut params = Params::new(&Device::cpu()?, 7);
+    /// let net = Mlp::new(&mut params, &[2, 16, 3])?;
+    /// let scores = Evaluation::classes(data::spirals(7, 300, 3)?, |x| net.forward(x)).run(params.device())?;
+    /// assert_eq!(Some(scores.merit), scores.get("accuracy"));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn classes(
+        data: Dataset,
+        forward: impl for<'s> Fn(Var<'s>) -> Result<Var<'s>> + 'a,
+    ) -> Evaluation<'a> {
+        Evaluation::new(
+            data,
+            move |v| right(forward(v[0])?, v[1]),
+            |means| {
+                let (loss, accuracy) = (means[0] / means[2], means[1] / means[2]);
+                let values = vec![("loss".into(), loss), ("accuracy".into(), accuracy)];
+                Scores { merit: accuracy, values }
+            },
+        )
+    }
+
     /// Limits batches to `rows` rows, which limits memory. The default is 256, and in a [`Trainer`](super::Trainer) the
     /// number of rows it computes at a time.
     pub fn rows(mut self, rows: usize) -> Evaluation<'a> {
@@ -123,6 +153,27 @@ impl<'a> Evaluation<'a> {
         let means: Vec<f64> = sums.iter().map(|s| s / all as f64).collect();
         Ok((self.score)(&means))
     }
+}
+
+/// For each row: the sum of its labels' losses, how many of them have the largest logit, and how many are not ignored.
+fn right<'s>(logits: Var<'s>, labels: Var<'s>) -> Result<Vec<Var<'s>>> {
+    let (session, shape) = (logits.session(), logits.shape()?);
+    let last = match shape.rank() {
+        0 | 1 => {
+            let want = "at least 2: (rows, …, classes)";
+            return Err(Error::new("evaluation", ErrorKind::Rank { want, got: shape }));
+        }
+        rank => rank - 1,
+    };
+    let each = LabelLoss { ignore: Some(IGNORE), reduction: Reduction::None, ..LabelLoss::default() };
+    let loss = logits.cross_entropy_loss(labels, each)?;
+    // Classes as numbers that can be compared, from 1; 0 stands for ignored labels.
+    let numbers = session.arange(1.0, shape.last() as f64 + 1.0, 1.0)?;
+    let truth = numbers.index_select_or_zero(0, labels)?;
+    let found = numbers.index_select(0, logits.argmax(&[last], false)?)?;
+    let all = [loss, found.eq(truth)?, truth.gt(session.scalar(0.0)?)?];
+    let axes: Vec<usize> = (1..last).collect();
+    all.into_iter().map(|v| if axes.is_empty() { Ok(v) } else { v.sum_axes(&axes) }).collect()
 }
 
 /// The measured values. Errors unless each has one number per row.

@@ -20,6 +20,7 @@ mod golden;
 mod golden_bits;
 mod graph;
 mod growth;
+mod guide;
 mod kernels;
 mod known_mistakes;
 mod layers;

@@ -1,6 +1,6 @@
 //! `#[derive(Module)]`: modes and parameters of own structs and of all models.
 
-use super::support::{data, device};
+use super::support::{data as values, device};
 use dittograd::nn::{
     Activation, BatchNorm, Conv1d, Conv2d, ConvTranspose2d, Dropout, Embedding, GroupNorm, Gru, InstanceNorm,
     Lambda, LayerNorm, LearntPositions, Lstm, Mode, MultiheadAttention, RecurrentConfig, Residual, Rnn,
@@ -112,8 +112,8 @@ fn walks_through_fields_of_every_kind() {
     assert_eq!(ids(&net).len(), params.len());
 
     let modes = |net: &Everything<Linear, _>| {
-        let dropout = data(net.tuple.1.0.forward(Session::eager(&d).ones(&[64]).unwrap()).unwrap());
-        let any = data(net.any.forward(Session::eager(&d).zeros(&[1, 2]).unwrap()).unwrap());
+        let dropout = values(net.tuple.1.0.forward(Session::eager(&d).ones(&[64]).unwrap()).unwrap());
+        let any = values(net.any.forward(Session::eager(&d).zeros(&[1, 2]).unwrap()).unwrap());
         (net.list[0].0.mode, dropout.contains(&0.0), any[0] != 0.0)
     };
     assert_eq!(modes(&net), (Mode::Train, true, true));
@@ -231,7 +231,7 @@ fn of_every_model_have_all_its_parameters_and_both_modes() {
             [] => s.labels(&Tensor::new(&[2, 3], vec![1u32, 2, 3, 4, 5, 6]).unwrap()).unwrap(),
             _ => s.input(&Tensor::from_fn(Shape::new(dims).unwrap(), |i| (i % 5) as f32 - 1.5)).unwrap(),
         };
-        (data(net.forward(x).unwrap()), s.random_calls())
+        (values(net.forward(x).unwrap()), s.random_calls())
     };
     let mut differ = 0;
     for (net, dims) in &all {
@@ -256,4 +256,55 @@ fn paths_are_those_of_pytorch_where_fields_are_named_so() {
     for (path, param) in named {
         assert_eq!(path, param.name());
     }
+}
+
+#[test]
+fn unfreezing_a_model_leaves_its_running_statistics() {
+    let d = device();
+    let mut params = Params::new(&d, 1);
+    let norm = BatchNorm::new(&mut params, "norm", 3).unwrap();
+    params.iter().for_each(|p| p.set_trainable(false));
+    assert!(params.iter().all(|p| !p.trainable()));
+    params.iter().for_each(|p| p.set_trainable(true));
+    let trained: Vec<&str> = params.iter().filter(|p| p.trainable()).map(Param::name).collect();
+    assert_eq!(trained, ["norm.weight", "norm.bias"]);
+    // A step trains and updates both kinds; in evaluation mode gradients do not flow to the statistics.
+    let mean = || params.get("norm.running_mean").unwrap().get::<f32>().unwrap().data().to_vec();
+    let x = Tensor::from_fn(Shape::new(&[4, 3]).unwrap(), |i| (i * i % 7) as f32);
+    for (norm, moves) in [(norm.eval(), false), (norm, true)] {
+        let before = (mean(), params.get("norm.bias").unwrap().get::<f32>().unwrap());
+        let mut step = TrainStep::new(&params, Optimizer::sgd(0.1), |v| norm.forward(v[0])?.square()?.mean());
+        step.run(&[(&x).into()]).unwrap();
+        assert_eq!(mean() != before.0, moves);
+        assert_ne!(params.get("norm.bias").unwrap().get::<f32>().unwrap(), before.1);
+    }
+}
+
+#[test]
+fn a_classifier_is_evaluated_by_its_labels() {
+    let d = device();
+    // Logits are the inputs themselves, which are not negative.
+    let dataset = |dims: &[usize], x: &[f32], y: &[u32]| {
+        let (x, y) = (Tensor::new(dims, x.to_vec()), Tensor::new(&dims[..dims.len() - 1], y.to_vec()));
+        data::Dataset::new("own", x.unwrap(), y.unwrap(), Some(2)).unwrap()
+    };
+    let x = [0.0, 1.0, 2.0, 1.0, 0.0, 3.0, 5.0, 0.0];
+    let loss = |right: f64, wrong: f64| (1.0 + (wrong - right).exp()).ln();
+    let want = [loss(1.0, 0.0), loss(2.0, 1.0), loss(0.0, 3.0), loss(5.0, 0.0)];
+    let ignored = data::IGNORE;
+    for (dims, labels, loss, accuracy) in [
+        (&[4, 2][..], [1, 0, 0, 0], want.iter().sum::<f64>() / 4.0, 0.75),
+        (&[2, 2, 2], [1, 0, 0, 0], want.iter().sum::<f64>() / 4.0, 0.75),
+        (&[2, 2, 2], [1, ignored, 0, ignored], (want[0] + want[2]) / 2.0, 0.5),
+        (&[4, 2], [ignored, 0, ignored, 0], (want[1] + want[3]) / 2.0, 1.0),
+    ] {
+        for rows in [1, 2, 256] {
+            let scores =
+                Evaluation::classes(dataset(dims, &x, &labels), |x| x.relu()).rows(rows).run(&d).unwrap();
+            assert!((scores.get("loss").unwrap() - loss).abs() < 1e-6, "{dims:?} {labels:?}: {scores:?}");
+            assert_eq!((scores.merit, scores.get("accuracy")), (accuracy, Some(accuracy)));
+        }
+    }
+    let mut flat = Evaluation::classes(dataset(&[4, 2], &x, &[0; 4]), |x| x.flatten());
+    assert!(flat.run(&d).unwrap_err().to_string().contains("(rows, …, classes)"));
 }

@@ -29,6 +29,8 @@ struct Inner {
     /// Replaced as a whole when the parameter moves to another device; updates change the memory in place.
     value: RwLock<AnyBuffer>,
     trainable: AtomicBool,
+    /// It is never trained.
+    buffer: AtomicBool,
     /// Counts changes of the value, so that a tape recorded before one can be told.
     version: AtomicU64,
     /// Counts moves between devices.
@@ -59,6 +61,7 @@ impl Param {
             name: name.to_string(),
             value: RwLock::new(value),
             trainable: AtomicBool::new(true),
+            buffer: AtomicBool::new(false),
             version: AtomicU64::new(0),
             moves: AtomicU64::new(0),
         }))
@@ -87,12 +90,24 @@ impl Param {
 
     /// Whether optimizers change it. True unless it was frozen.
     pub fn trainable(&self) -> bool {
-        self.0.trainable.load(Ordering::Relaxed)
+        self.0.trainable.load(Ordering::Relaxed) && !self.is_buffer()
     }
 
-    /// Freezes or unfreezes it.
+    /// Freezes or unfreezes it. A [buffer](Param::set_buffer) stays frozen, so that all parameters of a part can be unfrozen
+    /// together.
     pub fn set_trainable(&self, on: bool) {
         self.0.trainable.store(on, Ordering::Relaxed);
+    }
+
+    /// Makes it a buffer: a value that belongs to a model and is never trained, such as the running statistics of batch norm.
+    #[doc(alias = "register_buffer")]
+    pub fn set_buffer(&self) {
+        self.0.buffer.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it is a buffer.
+    pub fn is_buffer(&self) -> bool {
+        self.0.buffer.load(Ordering::Relaxed)
     }
 
     /// The current value. Waits for the device.
@@ -222,6 +237,9 @@ impl Params {
 
     /// The same parameters, where `name` and a dot come before every name that is given: two models can be in one `Params`.
     /// Initial values do not depend on names.
+    ///
+    /// A scope ends with its statement, or with the variable that holds it. A struct literal is one statement: make parts in
+    /// scopes before it, or in a function that begins with `let params = &mut params.scope(name);`.
     ///
     /// ```
     /// use dittograd::prelude::*;
