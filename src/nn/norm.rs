@@ -148,8 +148,8 @@ impl BatchNorm {
     pub const MOMENTUM: f64 = 0.1;
 
     /// Parameters `name.weight (channels)`, ones, and `name.bias`, zeros; and `name.running_mean`, zeros, and
-    /// `name.running_var`, ones, which are buffers: they are never trained. PyTorch's `num_batches_tracked` is left out: it has no effect
-    /// with a fixed momentum.
+    /// `name.running_var`, ones, which are [buffers](Param::set_buffer): they are never trained. PyTorch's
+    /// `num_batches_tracked` is left out: it has no effect with a fixed momentum.
     #[track_caller]
     pub fn new(params: &mut Params, name: &str, channels: usize) -> Result<BatchNorm> {
         let (weight, bias) = affine(params, "batch_norm", name, channels)?;
