@@ -456,6 +456,9 @@ def later():
         case(op, {}, fn, Num([6], data=[nan, 1.0, nan, 2.0, -1.0, 0.5]), Num([6], data=[1.0, nan, nan, 2.0, 0.5, -1.0]))
     for op, fn in {"max": torch.maximum, "min": torch.minimum}.items():
         case(op, {}, fn, Num([4], data=[nan, 1.0, nan, 2.0]), Num([4], data=[1.0, nan, nan, 2.0]))
+    case("to_float", {}, lambda i: i.double(), Idx([2, 3], 1 << 20))
+    case("to_index", {"below": 5}, lambda x: torch.nan_to_num(x, nan=0.0).clamp(0, 4).floor().long(), Num([6], data=[-3.0, 0.9, 2.5, 7.0, nan, math.inf]))
+    case("index_eq", {}, lambda a, b: (a == b).double(), Idx([3, 4], 3), Idx([3, 4], 3))
 
 
 def inside(x):

@@ -204,7 +204,7 @@ fn einsum(rows: &mut Table) {
             s.einsum(equation, &[x, x]).map(drop)
         });
     }
-    rows.value("einsum", "Shapes", "einsum", |s, v| s.einsum("ij,jk->ik", &[v[0], v[1]]).map(drop));
+    rows.value("einsum", "Argument", "axis j", |s, v| s.einsum("ij,jk->ik", &[v[0], v[1]]).map(drop));
     rows.value("einsum", "Argument", "equation", |s, _| s.einsum("->", &[]).map(drop));
     rows.value("einsum", "DType", "u32", |s, v| s.einsum("i,i->", &[v[3], v[3]]).map(drop));
 }

@@ -482,7 +482,7 @@ fn inputs_that_do_not_fit_are_refused() {
     let indices: AnyTensor<f32> = Tensor::new(&[2], vec![0u32, 1]).unwrap().into();
     for bad in [vec![], vec![indices], vec![t(&[3], &[0.0; 3]).into()]] {
         let (a, b) = (function.call(&bad).unwrap_err(), graph.run(&d, &bad).unwrap_err());
-        assert_eq!(a.to_string(), b.to_string());
+        assert_eq!(a.without_location().to_string(), b.without_location().to_string());
     }
     assert_eq!(function.call(&[t(&[2], &[1.0, 2.0]).into()]).unwrap()[0].num().unwrap().data(), [-1.0, -2.0]);
 }

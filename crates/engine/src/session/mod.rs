@@ -697,7 +697,7 @@ impl Session {
                          Session::variable"
                     }
                     false => {
-                        "a session of Session::inference records nothing for gradients; use Session::eager"
+                        "nothing here requires a gradient: Session::inference records none; use Session::eager"
                     }
                 };
                 let why = why.to_string();
