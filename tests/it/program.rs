@@ -563,8 +563,8 @@ fn inputs_may_have_names() {
     assert!(graph.to_svg().contains(">field</text>") && graph.to_svg().contains("a &lt;b&gt;"));
     let wrong: [AnyTensor<f32>; 2] = [t(&[3], &[0.0; 3]).into(), t(&[2], &[3.0, 4.0]).into()];
     let message = "graph: inputs: input 0 \"field\" has shape [3], the program takes [2]";
-    assert_eq!(graph.run(&d, &wrong).unwrap_err().to_string(), message);
-    assert_eq!(graph.compile(&d).unwrap().call(&wrong).unwrap_err().to_string(), message);
+    assert_eq!(graph.run(&d, &wrong).unwrap_err().without_location().to_string(), message);
+    assert_eq!(graph.compile(&d).unwrap().call(&wrong).unwrap_err().without_location().to_string(), message);
 
     // What are no names changes nothing.
     for (bad, why) in [

@@ -91,7 +91,7 @@ const MEANINGS: &[(&[&str], &str, &str)] = &[
     (&[], "seed", "seed of the random stream"),
     (&[], "counter", "which random call of the stream this is, from 0"),
     (&["bernoulli"], "keep", "probability of a 1"),
-    (&["randint"], "below", "draws are below this whole number"),
+    (&["randint", "to_index"], "below", "results are below this whole number"),
     (&["permutation"], "n", "how many numbers to permute"),
 ];
 
