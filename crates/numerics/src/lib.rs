@@ -18,7 +18,7 @@ use std::fmt;
 use std::str::FromStr;
 
 /// Version of the contract. It changes whenever any result bit of any operation changes.
-pub const NUMERICS_VERSION: u32 = 4;
+pub const NUMERICS_VERSION: u32 = 5;
 
 /// Number of terms of a dot product that form one FMA chain. Longer products are cut into chunks of this length, whose sums are
 /// added in order.

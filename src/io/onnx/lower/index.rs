@@ -13,7 +13,7 @@ impl Lowering<'_> {
     }
 
     /// Numbers as indices below a bound. A conversion of NaN is not defined, so it becomes 0 before.
-    pub(super) fn to_index(&mut self, x: &Value, below: u32) -> Value {
+    pub(super) fn index_of(&mut self, x: &Value, below: u32) -> Value {
         let (zero, last) = (self.c(0.0), self.wholes(&[], &[i64::from(below) - 1]));
         let positive = self.compare("Greater", x, &zero);
         let x = self.choose(&positive, x, &zero);

@@ -89,7 +89,7 @@ impl Lowering<'_> {
             AnyOp::TakeAlongAxis(t) => self.gather("GatherElements", ins, (t.axis, t.checked), dims),
             AnyOp::ScatterAdd(s) => self.scatter((&ins[0], &ins[1]), ins.get(2), (s.axis, s.size, s.checked)),
             AnyOp::ToFloat(_) => self.cast(&ins[0], Type::F32),
-            AnyOp::ToIndex(t) => self.to_index(&ins[0], t.below),
+            AnyOp::ToIndex(t) => self.index_of(&ins[0], t.below),
             AnyOp::IndexEq(_) => {
                 let truth = self.compare("Equal", &ins[0], &ins[1]);
                 self.cast(&truth, Type::F32)
