@@ -1,7 +1,7 @@
 //! A physics-informed network solves the heat equation `u_t = 0.1 u_xx` for `0 <= x, t <= 1`. Known are the beginning, at
 //! `t = 0`, and both ends of the rod.
 
-use dittograd::nn::{Activation, Sequential};
+use dittograd::nn::Activation;
 use dittograd::numerics::functions::{exp, sin}; // the same bits on every machine, unlike `f32::sin`
 use dittograd::prelude::*;
 use std::f32::consts::PI;
@@ -12,7 +12,7 @@ fn exact([x, t]: [f32; 2]) -> f32 {
 }
 
 /// How far `u` is from the known values, and from solving the equation at random points.
-fn loss<'s>(u: &Sequential, known: Var<'s>, values: Var<'s>) -> Result<Var<'s>> {
+fn loss<'s>(u: &Mlp, known: Var<'s>, values: Var<'s>) -> Result<Var<'s>> {
     let s = known.session();
     let (x, t) = (s.uniform(&[128, 1])?.tracked()?, s.uniform(&[128, 1])?.tracked()?);
     // A value depends on its own point only, so the gradient of the sum has every derivative in its place.
@@ -25,12 +25,7 @@ fn loss<'s>(u: &Sequential, known: Var<'s>, values: Var<'s>) -> Result<Var<'s>> 
 fn main() -> Result<()> {
     let device = Device::best()?;
     let mut params = Params::new(&device, 7);
-    let u = Sequential::new()
-        .then(Linear::new(&mut params, "0", 2, 24)?)
-        .then(Activation::Tanh)
-        .then(Linear::new(&mut params, "2", 24, 24)?)
-        .then(Activation::Tanh)
-        .then(Linear::new(&mut params, "4", 24, 1)?);
+    let u = Mlp::new(&mut params, &[2, 24, 24, 1])?.activation(Activation::Tanh);
 
     let along = (0..32).map(|i| i as f32 / 31.0);
     let known: Vec<[f32; 2]> = along.flat_map(|a| [[a, 0.0], [0.0, a], [1.0, a]]).collect();

@@ -455,11 +455,8 @@ pub(crate) fn program(device: &Device, net: &dyn Forward, x: Meta) -> Result<Gra
 /// 1 where the class with the largest logit `(…, classes)` is not the label, else 0; 0 where the label is ignored.
 fn misses<'s>(out: Var<'s>, labels: Var<'s>) -> Result<Var<'s>, Error> {
     let (session, last) = (out.session(), out.shape()?.rank() - 1);
-    // Classes as numbers that can be compared, from 1; 0 stands for ignored labels.
-    let numbers = session.arange(1.0, out.shape()?.last() as f64 + 1.0, 1.0)?;
-    let truth = numbers.index_select_or_zero(0, labels)?;
-    let said = numbers.index_select_or_zero(0, out.argmax(&[last], false)?)?;
-    said.ne(truth)?.mul(truth.gt(session.scalar(0.0)?)?)
+    let counted = labels.ne(session.indices(&Tensor::scalar(IGNORE))?)?;
+    out.argmax(&[last], false)?.ne(labels)?.mul(counted)
 }
 
 /// Evaluates a model in evaluation mode on the test data: the mean loss, and further measures, of which the first one

@@ -1,6 +1,6 @@
 //! Multi-layer perceptrons.
 
-use super::{Linear, Module};
+use super::{Activation, Linear, Module};
 use crate::error::{Error, Located, Result};
 use crate::params::Params;
 use crate::session::Var;
@@ -39,10 +39,11 @@ impl From<&Vec<usize>> for MlpConfig {
     }
 }
 
-/// Linear layers with relu between them.
+/// Linear layers with an activation between them: relu, unless said otherwise.
 #[derive(Clone, Debug, Module)]
 pub struct Mlp {
     layers: Vec<Linear>,
+    activation: Activation,
 }
 
 impl Mlp {
@@ -59,7 +60,15 @@ impl Mlp {
             ));
         }
         let layer = |(i, w): (usize, &[usize])| Linear::new(params, &format!("net.{}", 2 * i), w[0], w[1]);
-        Ok(Mlp { layers: sizes.windows(2).enumerate().map(layer).collect::<Result<_>>().located()? })
+        Ok(Mlp {
+            layers: sizes.windows(2).enumerate().map(layer).collect::<Result<_>>().located()?,
+            activation: Activation::Relu,
+        })
+    }
+
+    /// The same network with another activation between its layers.
+    pub fn activation(self, activation: Activation) -> Mlp {
+        Mlp { activation, ..self }
     }
 
     /// The network's output for a batch `(…, sizes[0])`.
@@ -69,7 +78,7 @@ impl Mlp {
             let mut x = x;
             for (i, layer) in self.layers.iter().enumerate() {
                 if i > 0 {
-                    x = x.relu()?;
+                    x = self.activation.forward(x)?;
                 }
                 x = layer.forward(x)?;
             }

@@ -7,7 +7,7 @@ use crate::graph::{Function, Graph, Passes};
 use crate::numerics::environment;
 use crate::ops::Reduction;
 use crate::session::{LabelLoss, Var};
-use crate::tensor::AnyTensor;
+use crate::tensor::{AnyTensor, Tensor};
 
 /// Default number of rows of a batch.
 const ROWS: usize = 256;
@@ -172,11 +172,8 @@ fn right<'s>(logits: Var<'s>, labels: Var<'s>) -> Result<Vec<Var<'s>>> {
     };
     let each = LabelLoss { ignore: Some(IGNORE), reduction: Reduction::None, ..LabelLoss::default() };
     let loss = logits.cross_entropy_loss(labels, each)?;
-    // Classes as numbers that can be compared, from 1; 0 stands for ignored labels.
-    let numbers = session.arange(1.0, shape.last() as f64 + 1.0, 1.0)?;
-    let truth = numbers.index_select_or_zero(0, labels)?;
-    let found = numbers.index_select(0, logits.argmax(&[last], false)?)?;
-    let all = [loss, found.eq(truth)?, truth.gt(session.scalar(0.0)?)?];
+    let counted = labels.ne(session.indices(&Tensor::scalar(IGNORE))?)?;
+    let all = [loss, logits.argmax(&[last], false)?.eq(labels)?, counted];
     let axes: Vec<usize> = (1..last).collect();
     all.into_iter().map(|v| if axes.is_empty() { Ok(v) } else { v.sum_axes(&axes) }).collect()
 }
