@@ -34,7 +34,8 @@ use std::fmt;
 /// ```
 ///
 /// `Result + Result`, `Result + f64` and `-Result` involve only types of the standard library, so no crate can define
-/// them. They do not compile; use `?` as above.
+/// them. They do not compile; use `?` as above. A formula of several terms needs none of this as
+/// [one op](Session::pointwise): `session.pointwise(&[a, b, c], |v| v[0] + 10.0 * v[1] + 10.0 * v[2])?`.
 ///
 /// # Methods by family
 ///
