@@ -157,7 +157,7 @@ impl<'s> Var<'s> {
     /// let v: Vector<3> = session.full(&[3], 2.0)?.typed()?;
     /// assert_eq!(v.sum()?.item()?, 6.0);
     /// let e = session.full(&[4], 2.0)?.typed::<Vector<3>>().unwrap_err();
-    /// assert_eq!(e.to_string(), "typed: shape: the value has shape [4], its type says [3]");
+    /// assert!(e.to_string().ends_with("shape: the value has shape [4], its type says [3]"));
     /// # Ok(())
     /// # }
     /// ```
