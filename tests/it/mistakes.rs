@@ -395,3 +395,36 @@ fn mistakes_are_told_where_they_are_made_and_how_to_mend_them() {
     }
     assert!(wrong.is_empty(), "{} of {count}:\n{}", wrong.len(), wrong.join("\n"));
 }
+
+/// Every public function of the folders that users call into, if it can fail, passes the line of its caller on.
+#[test]
+fn whatever_can_fail_knows_its_caller() {
+    let folders =
+        ["crates/engine/src/session", "crates/engine/src/compiled", "crates/engine/src/params", "src/nn"];
+    let more = ["src/io", "src/train", "src/data", "src/data/tokenizer", "src/typed"];
+    let (mut missing, mut count) = (Vec::new(), 0);
+    for folder in folders.into_iter().chain(more) {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_none_or(|e| e != "rs") {
+                continue;
+            }
+            let text = std::fs::read_to_string(&path).unwrap();
+            let lines: Vec<&str> =
+                text.split("#[cfg(test)]").next().unwrap().lines().map(str::trim).collect();
+            for (i, line) in lines.iter().enumerate().filter(|(_, l)| l.starts_with("pub fn ")) {
+                let end = lines[i..].iter().position(|l| l.ends_with('{') || l.ends_with(';')).unwrap_or(0);
+                if !lines[i..=i + end].join(" ").contains("-> Result<") {
+                    continue;
+                }
+                count += 1;
+                let attributes = lines[..i].iter().rev().take_while(|l| l.starts_with("#["));
+                if !attributes.into_iter().any(|l| *l == "#[track_caller]") {
+                    missing.push(format!("{}:{}: {line}", path.display(), i + 1));
+                }
+            }
+        }
+    }
+    assert!(count > 500, "{count}");
+    assert!(missing.is_empty(), "give these #[track_caller]:\n{}", missing.join("\n"));
+}
