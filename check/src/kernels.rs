@@ -121,7 +121,7 @@ fn may_ignore_nan(name: &str, input: usize) -> bool {
         // Arbitrary programs, which may contain selections.
         "map" | "fused" => true,
         // Indices are not numbers.
-        "argmax" | "argmin" => true,
+        "argmax" | "argmin" | "to_index" => true,
         // Inputs that only decide where an element goes or comes from.
         "max_pool_bwd" | "max_pool_pick" => input < 2,
         // A threshold for uniform draws.

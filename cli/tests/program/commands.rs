@@ -380,7 +380,11 @@ fn files_that_an_op_cannot_take_are_errors() {
         (vec![("x0", Dtype::F64, &[1], vec![0; 8])], "exp", "x0: has type F64, use F32"),
         (vec![("x0", Dtype::I64, &[1], i64s(&[1]))], "exp", "holds u32 elements, needs f32"),
         (vec![one("x0"), ("dy", Dtype::I64, &[1], i64s(&[1]))], "exp", "dy: a gradient has type F32"),
-        (vec![one("x0"), ("dy", Dtype::F32, &[2], f32s(&[1.0, 1.0]))], "exp", "backward"),
+        (
+            vec![one("x0"), ("dy", Dtype::F32, &[2], f32s(&[1.0, 1.0]))],
+            "exp",
+            "dy has shape [2], but the result of exp has shape [1]",
+        ),
         (vec![("x0", Dtype::F32, &[1; 11], f32s(&[1.0]))], "exp", "at most 10 are supported"),
         (
             vec![("x0", Dtype::F32, &[1, 2], f32s(&[0.0; 2])), ("x1", Dtype::I64, &[1], i64s(&[-1]))],
