@@ -146,7 +146,6 @@ pub struct Lambda {
 
 impl Lambda {
     /// The function `f`, with a name for display.
-    #[track_caller]
     pub fn new(
         name: &'static str,
         f: impl for<'s> Fn(Var<'s>) -> Result<Var<'s>> + Send + Sync + 'static,

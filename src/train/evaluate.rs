@@ -67,7 +67,6 @@ pub struct Evaluation<'a> {
 impl<'a> Evaluation<'a> {
     /// `measure` computes values with one number per row, `(rows)`, from a batch of inputs `v[0]` and targets `v[1]`.
     /// `score` computes scores from their means over all rows of `data`.
-    #[track_caller]
     pub fn new(
         data: Dataset,
         measure: impl for<'s> Fn(&[Var<'s>]) -> Result<Vec<Var<'s>>> + 'a,
@@ -91,7 +90,6 @@ impl<'a> Evaluation<'a> {
     /// # Ok(())
     /// # }
     /// ```
-    #[track_caller]
     pub fn classes(
         data: Dataset,
         forward: impl for<'s> Fn(Var<'s>) -> Result<Var<'s>> + 'a,

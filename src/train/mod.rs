@@ -166,7 +166,6 @@ pub struct Trainer<'a> {
 impl<'a> Trainer<'a> {
     /// A run that minimizes the scalar `loss` of batches, with inputs `v[0]` and targets `v[1]`, over the trainable
     /// parameters of `params`. It is one epoch long unless [`Trainer::steps`] is called.
-    #[track_caller]
     pub fn new(
         params: &'a Params,
         optimizer: Optimizer,
@@ -263,7 +262,6 @@ impl<'a> Trainer<'a> {
     }
 
     /// Reports events to `f`. An error ends the run.
-    #[track_caller]
     pub fn observe(mut self, f: impl FnMut(&Event<'_>) -> Result<()> + 'a) -> Trainer<'a> {
         self.observe = Box::new(f);
         self

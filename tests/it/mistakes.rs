@@ -414,7 +414,9 @@ fn whatever_can_fail_knows_its_caller() {
                 text.split("#[cfg(test)]").next().unwrap().lines().map(str::trim).collect();
             for (i, line) in lines.iter().enumerate().filter(|(_, l)| l.starts_with("pub fn ")) {
                 let end = lines[i..].iter().position(|l| l.ends_with('{') || l.ends_with(';')).unwrap_or(0);
-                if !lines[i..=i + end].join(" ").contains("-> Result<") {
+                let signature = lines[i..=i + end].join(" ");
+                let returns = signature.split(" where ").next().unwrap().rsplit(") -> ").next().unwrap();
+                if !returns.starts_with("Result<") {
                     continue;
                 }
                 count += 1;

@@ -50,6 +50,7 @@ pub use dittograd_numerics::tensor::AnyTensor;
 pub use eager::{MAX_INS, PerInput, apply, check_bound, check_indices, launch, with_stand_in};
 pub use list::AnyOp;
 pub use meanings::attr_meaning;
+pub(crate) use op::no_gradient;
 pub use op::{CpuRun, CudaRun, Gpu, IndexBound, Io, Kernel, Op, Recorder, Val};
 pub use record::DeviceRecorder;
 #[doc(hidden)]

@@ -238,3 +238,22 @@ pub trait Op: Clone + PartialEq + Debug + Sized {
         Err(Error::unsupported(Self::NAME, "being read from a text: give it `attrs` and `from_attrs`"))
     }
 }
+
+/// Methods of an op through which no gradient flows, such as one of indices.
+macro_rules! no_gradient {
+    () => {
+        fn vjp(
+            &self,
+            _r: &mut dyn $crate::Recorder,
+            io: $crate::Io<'_>,
+            _dy: $crate::Val,
+        ) -> dittograd_numerics::error::Result<Vec<Option<$crate::Val>>> {
+            Ok(vec![None; io.ins.len()])
+        }
+
+        fn differentiable(&self) -> bool {
+            false
+        }
+    };
+}
+pub(crate) use no_gradient;

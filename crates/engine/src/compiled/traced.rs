@@ -142,7 +142,6 @@ impl Session {
     /// # Ok(())
     /// # }
     /// ```
-    #[track_caller]
     pub fn compile<F>(&self, f: F) -> Traced<F>
     where
         F: for<'s> Fn(&'s Session, &[Var<'s>]) -> Result<Vec<Var<'s>>>,

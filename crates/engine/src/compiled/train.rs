@@ -135,7 +135,6 @@ where
 
     /// The same step, with values that are computed in the same program and can be read with [`TrainStep::metric`]:
     /// what the loss computes as well, random draws included, is computed once.
-    #[track_caller]
     pub fn metrics(
         mut self,
         f: impl for<'s> Fn(&[Var<'s>]) -> Result<Vec<Var<'s>>> + 'static,

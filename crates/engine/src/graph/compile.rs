@@ -183,6 +183,8 @@ impl Outside {
             let Some((at, limit)) = op.index_limit(&graph.metas(ins)) else { continue };
             for buffer in graph.index_sources(ins[at]).0.into_iter().filter_map(|leaf| self.of[leaf]) {
                 match is_given(buffer) {
+                    // What the first reader accepts, further ones with the same limit accept too.
+                    true if limits.iter().any(|l: &Limit| (l.input, l.limit) == (buffer, limit)) => {}
                     true => {
                         let reader = as_traced.index_reader(buffer, limit);
                         limits.push(Limit { input: buffer, limit, op: op.name(), reader });

@@ -138,7 +138,7 @@ impl<'s> Var<'s> {
     /// Applies the matrix `a` along the second-to-last axis: `y[…, i, j] = Σ_l a[i, l] x[…, l, j]`.
     #[track_caller]
     pub fn axis_matmul(self, a: Var<'s>) -> Result<Var<'s>> {
-        self.session().apply(AxisMatMul { ta: false }, &[a, self])
+        self.along(a, false)
     }
 
     /// Applies the matrix `a`, or its transpose, along the second-to-last axis.

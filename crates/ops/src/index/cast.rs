@@ -3,7 +3,7 @@
 use super::{MIN_WORDS_PER_TASK, module};
 use crate::pointwise::map::grid;
 use crate::{
-    AnyTensor, Attr, Attrs, CpuRun, CudaRun, Gpu, IndexBound, Io, Op, Recorder, Val, arity, mismatch, typed,
+    AnyTensor, Attr, Attrs, CpuRun, CudaRun, Gpu, IndexBound, Op, arity, mismatch, no_gradient, typed,
 };
 use dittograd_device::cuda::{Args, Source};
 use dittograd_device::{DType, Meta};
@@ -36,23 +36,6 @@ fn launch(run: &CudaRun<'_>, kernel: &str, extra: u32) -> Result<()> {
     run.cuda.launch(kernel, grid(run.cuda, total), 256, 0, &args)
 }
 
-/// Methods shared by ops without a gradient.
-macro_rules! no_gradient {
-    () => {
-        fn cuda_modules(&self, _ins: &[Meta], _gpu: &Gpu) -> Vec<Source> {
-            vec![module()]
-        }
-
-        fn vjp(&self, _r: &mut dyn Recorder, io: Io<'_>, _dy: Val) -> Result<Vec<Option<Val>>> {
-            Ok(vec![None; io.ins.len()])
-        }
-
-        fn differentiable(&self) -> bool {
-            false
-        }
-    };
-}
-
 /// Indices as numbers, rounded to nearest: those up to 2^24 are exact.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ToFloat {}
@@ -73,6 +56,10 @@ impl Op for ToFloat {
 
     fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {
         launch(run, "to_float", 0)
+    }
+
+    fn cuda_modules(&self, _ins: &[Meta], _gpu: &Gpu) -> Vec<Source> {
+        vec![module()]
     }
 
     fn reference<T: Scalar>(&self, ins: &[AnyTensor<T>]) -> Result<Tensor<T>> {
@@ -118,6 +105,10 @@ impl Op for ToIndex {
 
     fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {
         launch(run, "to_index", self.below - 1)
+    }
+
+    fn cuda_modules(&self, _ins: &[Meta], _gpu: &Gpu) -> Vec<Source> {
+        vec![module()]
     }
 
     fn reference<T: Scalar>(&self, ins: &[AnyTensor<T>]) -> Result<Tensor<T>> {
@@ -168,6 +159,10 @@ impl Op for IndexEq {
 
     fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {
         launch(run, "index_eq", 0)
+    }
+
+    fn cuda_modules(&self, _ins: &[Meta], _gpu: &Gpu) -> Vec<Source> {
+        vec![module()]
     }
 
     fn reference<T: Scalar>(&self, ins: &[AnyTensor<T>]) -> Result<Tensor<T>> {

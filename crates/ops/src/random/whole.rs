@@ -3,7 +3,7 @@
 use super::{ELEMENTS_PER_TASK, RANDOM_CU, base, check, reference_key};
 use crate::index::sort;
 use crate::pointwise::map::grid;
-use crate::{AnyTensor, Attr, Attrs, CpuRun, CudaRun, Gpu, IndexBound, Io, Op, Recorder, Val};
+use crate::{AnyTensor, Attr, Attrs, CpuRun, CudaRun, Gpu, IndexBound, Op, no_gradient};
 use dittograd_device::cuda::{Args, Source};
 use dittograd_device::{Backend, Device, Meta};
 use dittograd_numerics::error::{Error, Result};
@@ -29,19 +29,6 @@ fn whole_cuda(run: &CudaRun<'_>, seed: u64, counter: u64, below: u64, out: u64) 
     let mut args = Args::new();
     args.ptr(out).u64(n as u64).u64(seed).u64(counter).ptr(run.ins.first().copied().unwrap_or(0)).u64(below);
     run.cuda.launch(kernel, grid(run.cuda, n), 256, 0, &args)
-}
-
-/// Methods shared by ops whose value is indices.
-macro_rules! whole_methods {
-    () => {
-        fn vjp(&self, _r: &mut dyn Recorder, io: Io<'_>, _dy: Val) -> Result<Vec<Option<Val>>> {
-            Ok(vec![None; io.ins.len()])
-        }
-
-        fn differentiable(&self) -> bool {
-            false
-        }
-    };
 }
 
 /// Random integers from 0 to below `below`, as indices: the top 32 random bits times `below`, over 2^32.
@@ -96,7 +83,7 @@ impl Op for RandInt {
         Ok(Tensor::from_fn(self.shape, |i| T::c(whole(key, i, self.below.into()).into())))
     }
 
-    whole_methods!();
+    no_gradient!();
 
     fn attrs(&self) -> Vec<(&'static str, Attr)> {
         vec![
@@ -189,7 +176,7 @@ impl Op for Permutation {
         Tensor::new(&[self.n], order.into_iter().map(|i| T::c(i as f64)).collect())
     }
 
-    whole_methods!();
+    no_gradient!();
 
     fn attrs(&self) -> Vec<(&'static str, Attr)> {
         let n = Attr::Whole(self.n as u64);

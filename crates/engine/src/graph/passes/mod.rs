@@ -201,7 +201,8 @@ struct Rewrite<'g> {
 impl<'g> Rewrite<'g> {
     fn new(old: &'g Graph) -> Rewrite<'g> {
         // Passes keep all inputs in their order.
-        let out = Graph { input_names: old.input_names.clone(), ..Graph::new() };
+        let (nodes, input_names) = (Vec::with_capacity(old.size()), old.input_names.clone());
+        let out = Graph { nodes, input_names, ..Graph::new() };
         Rewrite { old, out, new: vec![None; old.size()] }
     }
 
