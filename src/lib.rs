@@ -115,6 +115,12 @@ pub mod ops {
     pub use dittograd_ops::*;
 }
 
+/// Many processes, one run: a process's place among them, and what moves words between them.
+pub mod parallel {
+    #[doc(inline)]
+    pub use dittograd_comm::{Incoming, Outgoing, Pending, Traffic, Transport, World};
+}
+
 /// What most programs need.
 pub mod prelude {
     pub use crate::HostDevice;

@@ -10,8 +10,17 @@ fn root() -> PathBuf {
 }
 
 /// The crates, each by its folder.
-const CRATES: [&str; 8] =
-    ["crates/derive", "crates/numerics", "crates/device", "crates/ops", "crates/engine", "", "check", "cli"];
+const CRATES: [&str; 9] = [
+    "crates/derive",
+    "crates/numerics",
+    "crates/device",
+    "crates/ops",
+    "crates/comm",
+    "crates/engine",
+    "",
+    "check",
+    "cli",
+];
 
 /// The name of a crate and the crates of this workspace that it is built on, by its manifest.
 fn manifest(folder: &str) -> (String, BTreeSet<String>) {

@@ -256,6 +256,13 @@ pub enum ErrorKind {
         /// What happened.
         why: String,
     },
+    /// Another process of the group does not take part any more.
+    Peer {
+        /// Its number.
+        rank: usize,
+        /// What it did.
+        why: String,
+    },
     /// An environment variable holds something that is not understood.
     Env {
         /// The variable.
@@ -492,6 +499,7 @@ impl fmt::Display for Error {
             ErrorKind::Compile { module, log } => write!(f, "NVRTC rejected module {module}: {log}"),
             ErrorKind::Parse { line, column, why } => write!(f, "line {line}, column {column}: {why}"),
             ErrorKind::File { path, why } => write!(f, "{path}: {why}"),
+            ErrorKind::Peer { rank, why } => write!(f, "rank {rank} {why}"),
             ErrorKind::Env { name, value, want } => write!(f, "{name}={value} is not understood, use {want}"),
             ErrorKind::Internal { what } => {
                 write!(f, "internal invariant broken: {what}; please report this")
