@@ -1,0 +1,825 @@
+//! Processes that talk over TCP, on one machine or on many.
+//!
+//! Every two ranks have one connection. Rank 0 listens at an address that all know. The others listen where their system lets them, tell
+//! rank 0 where that is, get the table of all addresses from it, and connect to the ranks below them. Whoever connects greets first;
+//! who does not greet as a rank of this run does is turned away.
+//!
+//! A connection then carries frames: a kind, a length, and that many bytes. Sockets never block: an exchange goes round all of
+//! them until everything has moved.
+
+use crate::launch::{Address, Launch, hash};
+use crate::transport::{
+    Incoming, Outgoing, Transport, check_ranks, farewell, gave_up, has_ended, peer, was_silent, wrong_length,
+};
+use dittograd_numerics::error::{Error, ErrorKind, Located, Result};
+use std::collections::VecDeque;
+use std::io::{self, IoSlice, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::thread::{sleep, yield_now};
+use std::time::{Duration, Instant, SystemTime};
+
+/// The first bytes of a greeting.
+const MAGIC: [u8; 8] = *b"dittonet";
+/// Of the greeting, the table and the frames.
+const VERSION: u32 = 1;
+/// The longest text of a rank that aborts, in bytes.
+const LONGEST_TEXT: usize = 4096;
+/// Time for what should not take long: to end a frame that was begun, to say why this rank ends.
+const FAREWELL: Duration = Duration::from_secs(1);
+/// The longest time that counts as waiting between two looks at the sockets. After a longer one this process itself was stopped, and
+/// the others may have been too.
+const LONGEST_LOOK: Duration = Duration::from_secs(1);
+
+/// Connects the processes of a run by TCP. Nobody waits longer than `timeout` for the others to come.
+#[track_caller]
+pub fn sockets(launch: &Launch, timeout: Duration) -> Result<Box<dyn Transport>> {
+    let mut sockets = Sockets { rank: launch.rank, size: launch.size, local_rank: 0, peers: vec![] };
+    if let Err(error) = sockets.connect(launch, timeout).located() {
+        sockets.abort(&farewell(&error));
+        return Err(error);
+    }
+    let below = sockets.peers.iter().take(launch.rank);
+    let beside = below.filter(|p| p.is_on_this_machine()).count();
+    sockets.local_rank = launch.local_rank.unwrap_or(beside);
+    Ok(Box::new(sockets))
+}
+
+struct Sockets {
+    rank: usize,
+    size: usize,
+    local_rank: usize,
+    /// The other ranks, in their order.
+    peers: Vec<Peer>,
+}
+
+/// A connection to another rank.
+struct Peer {
+    rank: usize,
+    stream: TcpStream,
+    /// The header of the frame that comes from there, as far as it has come.
+    header: [u8; HEADER],
+    arrived: usize,
+    /// A frame to it was not ended, so that no other can follow.
+    cut_off: bool,
+}
+
+const HEADER: usize = 9;
+
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    Data = 1,
+    Abort = 2,
+    /// Rank 0 has taken note of a greeting.
+    Welcome = 3,
+    Table = 4,
+}
+
+fn header(kind: Kind, length: usize) -> [u8; HEADER] {
+    let mut bytes = [kind as u8; HEADER];
+    bytes[1..].copy_from_slice(&(length as u64).to_le_bytes());
+    bytes
+}
+
+fn parsed(bytes: [u8; HEADER]) -> Option<(Kind, u64)> {
+    let [kind, length @ ..] = bytes;
+    let kinds = [Kind::Data, Kind::Abort, Kind::Welcome, Kind::Table];
+    let kind = kinds.into_iter().find(|k| *k as u8 == kind)?;
+    Some((kind, u64::from_le_bytes(length)))
+}
+
+/// What a read or write that did not block came to.
+enum Moved {
+    /// So many bytes, at least one.
+    Bytes(usize),
+    /// Nothing can move now.
+    Nothing,
+    /// The connection has ended, in order or not.
+    Ended,
+}
+
+fn moved(result: io::Result<usize>) -> Moved {
+    match result {
+        Ok(0) => Moved::Ended,
+        Ok(n) => Moved::Bytes(n),
+        Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
+            Moved::Nothing
+        }
+        Err(_) => Moved::Ended,
+    }
+}
+
+/// Waits a moment, the longer the longer nothing has moved: a short wait costs no time, a long one no processor.
+fn rest(idle: Duration) {
+    if idle < Duration::from_micros(50) {
+        yield_now();
+    } else {
+        sleep((idle / 8).clamp(Duration::from_micros(20), Duration::from_millis(1)));
+    }
+}
+
+fn after(time: Duration) -> Instant {
+    let now = Instant::now();
+    // What does not fit the clock is as good as never.
+    now.checked_add(time).unwrap_or_else(|| now + Duration::from_secs(1 << 30))
+}
+
+/// Calls `step` until it has something, or until `end`.
+fn poll<T>(end: Instant, mut step: impl FnMut() -> Option<T>) -> Option<T> {
+    let start = Instant::now();
+    loop {
+        if let Some(done) = step() {
+            return Some(done);
+        }
+        if Instant::now() >= end {
+            return None;
+        }
+        rest(start.elapsed());
+    }
+}
+
+/// Writes all of this before `end`, if it can.
+fn write_all(mut stream: &TcpStream, mut bytes: &[u8], end: Instant) -> bool {
+    let done = poll(end, || {
+        while !bytes.is_empty() {
+            match moved(stream.write(bytes)) {
+                Moved::Bytes(n) => bytes = &bytes[n..],
+                Moved::Nothing => return None,
+                Moved::Ended => return Some(false),
+            }
+        }
+        Some(true)
+    });
+    done == Some(true)
+}
+
+/// Fills `bytes` before `end`: whether they all came, or the connection ended; `None` if neither.
+fn read_all(mut stream: &TcpStream, bytes: &mut [u8], end: Instant) -> Option<bool> {
+    let mut have = 0;
+    poll(end, || {
+        while have < bytes.len() {
+            match moved(stream.read(&mut bytes[have..])) {
+                Moved::Bytes(n) => have += n,
+                Moved::Nothing => return None,
+                Moved::Ended => return Some(false),
+            }
+        }
+        Some(true)
+    })
+}
+
+/// What a process says first when it connects to another.
+#[derive(Clone, Copy)]
+struct Greeting {
+    version: u32,
+    rank: u32,
+    size: u32,
+    /// Where it listens.
+    port: u32,
+    /// The run: the hash of its name for rank 0, what rank 0 drew for others.
+    run: u64,
+}
+
+const GREETING: usize = 32;
+
+impl Greeting {
+    fn to_bytes(self) -> [u8; GREETING] {
+        let mut bytes = [0; GREETING];
+        bytes[..8].copy_from_slice(&MAGIC);
+        let words = [self.version, self.rank, self.size, self.port];
+        for (into, word) in bytes[8..24].chunks_exact_mut(4).zip(words) {
+            into.copy_from_slice(&word.to_le_bytes());
+        }
+        bytes[24..].copy_from_slice(&self.run.to_le_bytes());
+        bytes
+    }
+
+    fn parse(bytes: &[u8; GREETING]) -> Option<Greeting> {
+        let word = |at: usize| bytes[at..at + 4].iter().rev().fold(0, |n, b| n << 8 | *b as u32);
+        let run = (word(28) as u64) << 32 | word(24) as u64;
+        let greeting = Greeting { version: word(8), rank: word(12), size: word(16), port: word(20), run };
+        (bytes[..8] == MAGIC).then_some(greeting)
+    }
+}
+
+/// An error of a process that does not find the others.
+#[cold]
+#[track_caller]
+fn unmet(rank: usize, why: String) -> Error {
+    Error::new("connect", ErrorKind::Peer { rank, why })
+}
+
+/// A listener at `port` of this machine. Others than this machine itself reach it unless `host` is the loopback.
+fn listen(host: &str, port: u16) -> io::Result<TcpListener> {
+    let loopback = host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback());
+    let listener = if loopback {
+        TcpListener::bind((host, port))?
+    } else {
+        // Where there is no IPv6, there is IPv4.
+        TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).or_else(|e| match e.kind() {
+            io::ErrorKind::AddrInUse => Err(e),
+            _ => TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)),
+        })?
+    };
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+/// A connection that someone opened to us, and what has come of the greeting.
+struct Guest {
+    stream: TcpStream,
+    from: SocketAddr,
+    bytes: [u8; GREETING],
+    have: usize,
+}
+
+/// The ranks that come to a listener.
+struct Gathering<'a> {
+    listener: &'a TcpListener,
+    rank: usize,
+    size: usize,
+    run: u64,
+    /// Those that have not greeted yet.
+    guests: Vec<Guest>,
+    /// Those that have, by rank, from the one after this.
+    came: Vec<Option<(TcpStream, SocketAddr)>>,
+    /// The last one that was no rank of this run, and how many there were.
+    stranger: Option<(SocketAddr, usize)>,
+}
+
+impl Gathering<'_> {
+    /// Waits for all ranks above this one.
+    fn all(&mut self, timeout: Duration, at: &str) -> Result<()> {
+        let done = poll(after(timeout), || match self.look() {
+            Ok(()) if self.came.iter().all(Option::is_some) => Some(Ok(())),
+            Ok(()) => None,
+            Err(error) => Some(Err(error)),
+        });
+        done.unwrap_or_else(|| Err(self.missing(timeout, at)))
+    }
+
+    fn missing(&self, timeout: Duration, at: &str) -> Error {
+        let ranks = self.came.iter().zip(self.rank + 1..);
+        let missing: Vec<usize> = ranks.filter(|(c, _)| c.is_none()).map(|(_, rank)| rank).collect();
+        let first = missing.first().copied().unwrap_or_default();
+        let also = match missing.len() {
+            0 | 1 => String::new(),
+            n @ 2..10 => format!(", nor did {:?}", &missing[1..n]),
+            n => format!(", nor did {} others", n - 1),
+        };
+        let stranger = match self.stranger {
+            Some((from, n)) => format!("; {n} connections were not of this run, the last from {from}"),
+            None => String::new(),
+        };
+        let size = self.size;
+        let why = format!(
+            "did not come to {at} within {timeout:.0?}{also}; see that all {size} processes were started and reach that address{stranger}"
+        );
+        unmet(first, why)
+    }
+
+    /// Takes whoever has come.
+    fn look(&mut self) -> Result<()> {
+        // What fails here is a connection that was given up, or a process with too many files, which may pass.
+        while let Ok((stream, from)) = self.listener.accept() {
+            if let Ok(stream) = prepared(stream) {
+                let from = SocketAddr::new(from.ip().to_canonical(), from.port());
+                self.guests.push(Guest { stream, from, bytes: [0; GREETING], have: 0 });
+            }
+        }
+        for mut guest in std::mem::take(&mut self.guests) {
+            match moved(guest.stream.read(&mut guest.bytes[guest.have..])) {
+                Moved::Bytes(n) if guest.have + n < GREETING => {
+                    guest.have += n;
+                    self.guests.push(guest);
+                }
+                Moved::Bytes(_) => match Greeting::parse(&guest.bytes) {
+                    Some(greeting) => self.greet(greeting, guest)?,
+                    None => self.turn_away(&guest),
+                },
+                Moved::Nothing => self.guests.push(guest),
+                Moved::Ended => self.turn_away(&guest),
+            }
+        }
+        Ok(())
+    }
+
+    fn turn_away(&mut self, guest: &Guest) {
+        let before = self.stranger.map_or(0, |(_, n)| n);
+        self.stranger = Some((guest.from, before + 1));
+    }
+
+    fn greet(&mut self, greeting: Greeting, guest: Guest) -> Result<()> {
+        let (rank, ip) = (greeting.rank as usize, guest.from.ip());
+        let mistake = if greeting.version != VERSION {
+            let theirs = greeting.version;
+            Some(format!(
+                "(from {ip}) speaks version {theirs} of the protocol, and this rank {VERSION}; start one build everywhere"
+            ))
+        } else if greeting.run != self.run {
+            tell(
+                &guest.stream,
+                "it belongs to another run; MASTER_PORT chooses another port",
+                after(FAREWELL),
+            );
+            self.turn_away(&guest);
+            return Ok(());
+        } else if greeting.size as usize != self.size {
+            let (theirs, ours, me) = (greeting.size, self.size, self.rank);
+            Some(format!(
+                "(from {ip}) was started as one of {theirs}, and rank {me} as one of {ours}; start all with one number of processes"
+            ))
+        } else if rank <= self.rank || rank >= self.size {
+            self.turn_away(&guest);
+            return Ok(());
+        } else {
+            self.came[rank - self.rank - 1].as_ref().map(|(_, first)| {
+                format!("came twice, from {} and {ip}; give each process a number of its own", first.ip())
+            })
+        };
+        if let Some(why) = mistake {
+            let error = unmet(rank, why);
+            tell(&guest.stream, &farewell(&error), after(FAREWELL));
+            return Err(error);
+        }
+        if self.rank == 0 {
+            write_all(&guest.stream, &header(Kind::Welcome, 0), after(FAREWELL));
+        }
+        let listens = SocketAddr::new(ip, greeting.port as u16);
+        self.came[rank - self.rank - 1] = Some((guest.stream, listens));
+        Ok(())
+    }
+}
+
+/// Tells a process why this one ends, or does not want it. What cannot be sent before `end` is not.
+fn tell(stream: &TcpStream, why: &str, end: Instant) {
+    let text = &why.as_bytes()[..why.len().min(LONGEST_TEXT)];
+    let frame = [&header(Kind::Abort, text.len()), text].concat();
+    write_all(stream, &frame, end);
+    // Both may be gone.
+    let _ = stream.shutdown(Shutdown::Write);
+}
+
+/// The text of a frame of kind [`Kind::Abort`] after its header, as far as it comes.
+fn read_text(stream: &TcpStream, length: u64) -> String {
+    let mut text = vec![0; (length as usize).min(LONGEST_TEXT)];
+    read_all(stream, &mut text, after(FAREWELL));
+    String::from_utf8_lossy(&text).trim_end_matches('\0').to_string()
+}
+
+/// Bytes of an address in the table.
+const ENTRY: usize = 18;
+
+impl Sockets {
+    fn connect(&mut self, launch: &Launch, timeout: Duration) -> Result<()> {
+        match &launch.address {
+            _ if self.size == 1 => Ok(()),
+            Some(address) if self.rank == 0 => self.host(address, hash(&launch.run), timeout),
+            Some(address) => self.join(address, hash(&launch.run), timeout),
+            None => {
+                let why = format!(
+                    "{} does not say where rank 0 is; set MASTER_ADDR to its machine and MASTER_PORT to a free port there, or use a build with MPI",
+                    launch.by
+                );
+                Err(Error::argument("connect", "MASTER_ADDR", why))
+            }
+        }
+    }
+
+    /// Waits for the ranks above this one. Those that came are peers, also if others did not. Returns where they listen.
+    fn gather(
+        &mut self,
+        listener: &TcpListener,
+        run: u64,
+        timeout: Duration,
+        at: &str,
+    ) -> Result<Vec<SocketAddr>> {
+        let (rank, size) = (self.rank, self.size);
+        let came = (rank + 1..size).map(|_| None).collect();
+        let mut gathering = Gathering { listener, rank, size, run, guests: vec![], came, stranger: None };
+        let result = gathering.all(timeout, at);
+        let mut addresses = vec![];
+        for (came, rank) in gathering.came.into_iter().zip(rank + 1..) {
+            if let Some((stream, address)) = came {
+                self.peers.push(Peer::new(rank, stream));
+                addresses.push(address);
+            }
+        }
+        result.map(|()| addresses)
+    }
+
+    /// Rank 0: tells all others where each of them is.
+    fn host(&mut self, address: &Address, run: u64, timeout: Duration) -> Result<()> {
+        // A process that ends may still have the port.
+        let listener =
+            poll(after(timeout.min(Duration::from_secs(5))), || listen(&address.host, address.port).ok());
+        let listener = match listener.map_or_else(|| listen(&address.host, address.port), Ok) {
+            Ok(listener) => listener,
+            Err(e) => {
+                let why = format!(
+                    "rank 0 cannot listen at {address}: {e}; choose another port, the same for all ranks"
+                );
+                return Err(Error::argument("connect", "MASTER_PORT", why));
+            }
+        };
+        let mut addresses = self.gather(&listener, run, timeout, &address.to_string())?;
+        // Who came by the loopback is on this machine; those of other machines find it where they find this one.
+        let ours = self.peers.iter().filter_map(|p| Some(p.stream.local_addr().ok()?.ip().to_canonical()));
+        if let Some(outside) = ours.into_iter().find(|ip| !ip.is_loopback()) {
+            for address in addresses.iter_mut().filter(|a| a.ip().is_loopback()) {
+                address.set_ip(outside);
+            }
+        }
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let drawn = hash(&format!("{since:?} {}", std::process::id()));
+        let mut table = header(Kind::Table, 8 + ENTRY * addresses.len()).to_vec();
+        table.extend(drawn.to_le_bytes());
+        for address in addresses {
+            let ip = match address.ip() {
+                IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+                IpAddr::V6(ip) => ip,
+            };
+            table.extend(ip.octets());
+            table.extend(address.port().to_le_bytes());
+        }
+        let end = after(timeout);
+        match self.peers.iter().find(|p| !write_all(&p.stream, &table, end)) {
+            Some(gone) => Err(has_ended(gone.rank)),
+            None => Ok(()),
+        }
+    }
+
+    /// All other ranks: find rank 0, and by it the others.
+    fn join(&mut self, address: &Address, run: u64, timeout: Duration) -> Result<()> {
+        let (rank, size) = (self.rank, self.size);
+        let here = |e: io::Error| Error::argument("connect", "port", format!("this machine gives none: {e}"));
+        let listener = listen(&address.host, 0).map_err(here)?;
+        let own = listener.local_addr().map_err(here)?;
+        let mut greeting =
+            Greeting { version: VERSION, rank: rank as u32, size: size as u32, port: own.port().into(), run };
+        self.peers.push(Peer::new(0, reach(address, greeting, timeout)?));
+        // Rank 0 gives up before this, and says for whom it waited.
+        let table = self.peers[0].table(size, after(timeout.saturating_add(2 * FAREWELL)), timeout)?;
+        let (drawn, entries) = table.split_at(8);
+        greeting.run = drawn.iter().rev().fold(0, |n, b| n << 8 | *b as u64);
+        for (lower, entry) in (1..rank).zip(entries.chunks_exact(ENTRY)) {
+            let mut ip = [0; 16];
+            ip.copy_from_slice(&entry[..16]);
+            let port = u16::from_le_bytes([entry[16], entry[17]]);
+            let at = SocketAddr::new(IpAddr::V6(Ipv6Addr::from(ip)).to_canonical(), port);
+            let stream = TcpStream::connect_timeout(&at, timeout.max(Duration::from_millis(1)));
+            let stream = stream.and_then(prepared).map_err(|e| {
+                unmet(
+                    lower,
+                    format!(
+                        "could not be reached at {at}: {e}; let the machines reach each other at all ports"
+                    ),
+                )
+            })?;
+            if !write_all(&stream, &greeting.to_bytes(), after(timeout)) {
+                return Err(has_ended(lower));
+            }
+            self.peers.push(Peer::new(lower, stream));
+        }
+        self.gather(&listener, greeting.run, timeout, &own.to_string())?;
+        Ok(())
+    }
+}
+
+/// A connection that does not block, and does not wait for more before it sends.
+fn prepared(stream: TcpStream) -> io::Result<TcpStream> {
+    stream.set_nonblocking(true)?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+/// Connects to rank 0, which may come later than this one.
+fn reach(address: &Address, greeting: Greeting, timeout: Duration) -> Result<TcpStream> {
+    let end = after(timeout);
+    loop {
+        let why = match attempt(address, greeting, end) {
+            Ok(stream) => return Ok(stream),
+            Err(Failure::Final(error)) => return Err(error),
+            Err(Failure::Early(why)) => why,
+        };
+        if Instant::now() >= end {
+            let why = format!(
+                "could not be reached at {address} within {timeout:.0?} ({why}); see that it was started, and that MASTER_ADDR is its machine"
+            );
+            return Err(unmet(0, why));
+        }
+        sleep(Duration::from_millis(50));
+    }
+}
+
+/// Why rank 0 was not found.
+enum Failure {
+    /// It may be there later.
+    Early(io::Error),
+    Final(Error),
+}
+
+impl From<io::Error> for Failure {
+    fn from(e: io::Error) -> Failure {
+        Failure::Early(e)
+    }
+}
+
+fn attempt(address: &Address, greeting: Greeting, end: Instant) -> Result<TcpStream, Failure> {
+    let closed = || io::Error::new(io::ErrorKind::ConnectionReset, "the connection was closed");
+    let mut found = Err(io::Error::new(io::ErrorKind::NotFound, "the name has no address"));
+    for at in (address.host.as_str(), address.port).to_socket_addrs()? {
+        let left = end.saturating_duration_since(Instant::now());
+        found = TcpStream::connect_timeout(&at, left.clamp(Duration::from_millis(1), Duration::from_secs(5)));
+        if found.is_ok() {
+            break;
+        }
+    }
+    let stream = prepared(found?)?;
+    // Where nobody listens yet, a system may connect a socket to itself.
+    if stream.local_addr()? == stream.peer_addr()? || !write_all(&stream, &greeting.to_bytes(), end) {
+        return Err(closed().into());
+    }
+    let mut bytes = [0; HEADER];
+    match read_all(&stream, &mut bytes, end) {
+        Some(true) => {}
+        // Who listened there was about to end.
+        Some(false) => return Err(closed().into()),
+        None => {
+            let why = format!(
+                "does not answer at {address}, though something listens there; MASTER_PORT chooses another port"
+            );
+            return Err(Failure::Final(unmet(0, why)));
+        }
+    }
+    match parsed(bytes) {
+        Some((Kind::Welcome, 0)) => Ok(stream),
+        Some((Kind::Abort, length)) => Err(Failure::Final(gave_up(0, &read_text(&stream, length)))),
+        _ => {
+            let why = format!("is not what listens at {address}; MASTER_PORT chooses another port");
+            Err(Failure::Final(unmet(0, why)))
+        }
+    }
+}
+
+/// What of an exchange is left to do with a rank.
+#[derive(Default)]
+struct Moves<'a, 'b> {
+    sends: VecDeque<&'a [u8]>,
+    /// Bytes that have left of the first, with its header.
+    sent: usize,
+    receives: VecDeque<&'b mut [u8]>,
+    /// Bytes that have come of the first, without its header.
+    received: usize,
+    /// When something moved last, by the clock of the exchange.
+    moved: Duration,
+    /// Nothing can be sent any more. What has come before is read, as it may say why.
+    lost: bool,
+}
+
+impl Moves<'_, '_> {
+    fn done(&self) -> bool {
+        self.sends.is_empty() && self.receives.is_empty()
+    }
+}
+
+/// Reads or writes of a connection before others get their turn.
+const TURN: usize = 8;
+
+impl Peer {
+    fn new(rank: usize, stream: TcpStream) -> Peer {
+        Peer { rank, stream, header: [0; HEADER], arrived: 0, cut_off: false }
+    }
+
+    /// Whether the rank is on this machine: only then both ends of a connection have one address.
+    fn is_on_this_machine(&self) -> bool {
+        match (self.stream.local_addr(), self.stream.peer_addr()) {
+            (Ok(here), Ok(there)) => {
+                let (here, there) = (here.ip().to_canonical(), there.ip().to_canonical());
+                here == there || there.is_loopback()
+            }
+            _ => false,
+        }
+    }
+
+    /// The table that rank 0 sends.
+    fn table(&self, size: usize, end: Instant, timeout: Duration) -> Result<Vec<u8>> {
+        let mut bytes = [0; HEADER];
+        match read_all(&self.stream, &mut bytes, end) {
+            Some(true) => {}
+            Some(false) => return Err(has_ended(self.rank)),
+            None => return Err(was_silent(self.rank, timeout)),
+        }
+        let mut table = vec![0; 8 + ENTRY * (size - 1)];
+        match parsed(bytes) {
+            Some((Kind::Abort, length)) => return Err(gave_up(self.rank, &read_text(&self.stream, length))),
+            Some((Kind::Table, length)) if length == table.len() as u64 => {}
+            _ => return Err(self.garbled()),
+        }
+        match read_all(&self.stream, &mut table, end) {
+            Some(true) => Ok(table),
+            Some(false) => Err(has_ended(self.rank)),
+            None => Err(was_silent(self.rank, timeout)),
+        }
+    }
+
+    fn garbled(&self) -> Error {
+        peer(self.rank, "sent bytes that are no message; start one build everywhere")
+    }
+
+    /// Sends what can be sent now. Returns how many bytes.
+    fn send(&mut self, moves: &mut Moves<'_, '_>) -> usize {
+        let mut total = 0;
+        for _ in 0..TURN {
+            let Some(bytes) = moves.sends.front().copied().filter(|_| !moves.lost) else { break };
+            let header = header(Kind::Data, bytes.len());
+            let result = match moves.sent.checked_sub(HEADER) {
+                Some(sent) => self.stream.write(&bytes[sent..]),
+                None => {
+                    let parts = [IoSlice::new(&header[moves.sent..]), IoSlice::new(bytes)];
+                    self.stream.write_vectored(&parts)
+                }
+            };
+            match moved(result) {
+                Moved::Bytes(n) => {
+                    total += n;
+                    moves.sent += n;
+                }
+                Moved::Nothing => break,
+                Moved::Ended => moves.lost = true,
+            }
+            if moves.sent == HEADER + bytes.len() {
+                moves.sends.pop_front();
+                moves.sent = 0;
+            }
+        }
+        total
+    }
+
+    /// Receives what has come. Returns how many bytes. Where nothing is expected, it looks whether the rank has aborted.
+    fn receive(&mut self, moves: &mut Moves<'_, '_>) -> Result<usize> {
+        let mut total = 0;
+        for _ in 0..TURN {
+            if self.arrived < HEADER {
+                match moved(self.stream.read(&mut self.header[self.arrived..])) {
+                    Moved::Bytes(n) => {
+                        total += n;
+                        self.arrived += n;
+                    }
+                    Moved::Nothing => break,
+                    // Others may end before this one.
+                    Moved::Ended if moves.done() => break,
+                    Moved::Ended => return Err(has_ended(self.rank)),
+                }
+                if self.arrived < HEADER {
+                    continue;
+                }
+            }
+            let length = match parsed(self.header) {
+                Some((Kind::Data, length)) => length,
+                Some((Kind::Abort, length)) => {
+                    return Err(gave_up(self.rank, &read_text(&self.stream, length)));
+                }
+                _ => return Err(self.garbled()),
+            };
+            let Some(bytes) = moves.receives.front_mut() else {
+                // Of a later exchange, which does not come if this one cannot end.
+                if moves.lost {
+                    return Err(has_ended(self.rank));
+                }
+                break;
+            };
+            if length != bytes.len() as u64 {
+                return Err(wrong_length(self.rank, length, bytes.len()));
+            }
+            if moves.received < bytes.len() {
+                match moved(self.stream.read(&mut bytes[moves.received..])) {
+                    Moved::Bytes(n) => {
+                        total += n;
+                        moves.received += n;
+                    }
+                    Moved::Nothing => break,
+                    Moved::Ended => return Err(has_ended(self.rank)),
+                }
+            }
+            if moves.received == bytes.len() {
+                (moves.received, self.arrived) = (0, 0);
+                moves.receives.pop_front();
+                if moves.receives.is_empty() {
+                    break;
+                }
+            }
+        }
+        Ok(total)
+    }
+}
+
+impl Sockets {
+    /// Goes round the connections until everything has moved.
+    fn move_all(&mut self, all: &mut [Moves<'_, '_>], timeout: Duration) -> Result<()> {
+        let (mut clock, mut idle, mut looked) = (Duration::ZERO, Duration::ZERO, Instant::now());
+        loop {
+            let (mut total, mut done) = (0, true);
+            for (peer, moves) in self.peers.iter_mut().zip(&mut *all) {
+                let mut bytes = peer.send(moves);
+                // Whoever takes no part is looked at when there is time.
+                if !moves.receives.is_empty() || idle > Duration::ZERO {
+                    bytes += peer.receive(moves)?;
+                }
+                if bytes > 0 {
+                    moves.moved = clock;
+                }
+                total += bytes;
+                done &= moves.done();
+            }
+            if done {
+                return Ok(());
+            }
+            let step = looked.elapsed().min(LONGEST_LOOK);
+            looked = Instant::now();
+            clock += step;
+            for (peer, moves) in self.peers.iter().zip(&*all) {
+                if !moves.done() && clock - moves.moved >= timeout {
+                    return Err(was_silent(peer.rank, timeout));
+                }
+            }
+            if total > 0 {
+                idle = Duration::ZERO;
+            } else {
+                idle += step.max(Duration::from_nanos(1));
+                rest(idle);
+            }
+        }
+    }
+
+    /// After an error: ends the frames that were begun, so that a farewell can follow them.
+    fn end_frames(&mut self, all: &mut [Moves<'_, '_>]) {
+        let mut open = || {
+            let mut open = false;
+            for (peer, moves) in self.peers.iter_mut().zip(&mut *all) {
+                if moves.sent > 0 {
+                    moves.sends.truncate(1);
+                    peer.send(moves);
+                    peer.cut_off = moves.sent > 0;
+                    open |= peer.cut_off && !moves.lost;
+                }
+            }
+            (!open).then_some(())
+        };
+        // Who does not take the rest learns that this rank has ended, and nothing more.
+        poll(after(FAREWELL), &mut open);
+    }
+}
+
+impl Transport for Sockets {
+    fn name(&self) -> String {
+        "tcp".into()
+    }
+
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn size(&self) -> usize {
+        self.size
+    }
+
+    fn local_rank(&self) -> usize {
+        self.local_rank
+    }
+
+    #[track_caller]
+    fn exchange(
+        &mut self,
+        sends: &[Outgoing<'_>],
+        receives: &mut [Incoming<'_>],
+        timeout: Duration,
+    ) -> Result<()> {
+        check_ranks(self.rank, self.size, sends.iter().map(|s| s.to))?;
+        check_ranks(self.rank, self.size, receives.iter().map(|r| r.from))?;
+        // This rank is not among the peers.
+        let place = |rank: usize| if rank > self.rank { rank - 1 } else { rank };
+        let mut all: Vec<Moves<'_, '_>> = self.peers.iter().map(|_| Moves::default()).collect();
+        for send in sends {
+            all[place(send.to)].sends.push_back(send.bytes);
+        }
+        for receive in receives {
+            all[place(receive.from)].receives.push_back(receive.bytes);
+        }
+        let result = self.move_all(&mut all, timeout);
+        if result.is_err() {
+            self.end_frames(&mut all);
+        }
+        result.located()
+    }
+
+    fn abort(&mut self, why: &str) {
+        let end = after(FAREWELL);
+        for peer in &self.peers {
+            if peer.cut_off {
+                let _ = peer.stream.shutdown(Shutdown::Write);
+            } else {
+                tell(&peer.stream, why, end);
+            }
+        }
+    }
+}
