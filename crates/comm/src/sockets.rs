@@ -1,8 +1,8 @@
 //! Processes that talk over TCP, on one machine or on many.
 //!
-//! Every two ranks have one connection. Rank 0 listens at an address that all know. The others listen where their system lets them, tell
-//! rank 0 where that is, get the table of all addresses from it, and connect to the ranks below them. Whoever connects greets first;
-//! who does not greet as a rank of this run does is turned away.
+//! Every two ranks have two connections: one for messages, one for what must not wait behind them. Rank 0 listens at an address that
+//! all know. The others listen where their system lets them, tell rank 0 where that is, get the table of all addresses from it, and
+//! connect to the ranks below them. Whoever connects greets first; who does not greet as a rank of this run does is turned away.
 //!
 //! A connection then carries frames: a kind, a length, and that many bytes. Sockets never block: an exchange goes round all of
 //! them until everything has moved.
@@ -24,7 +24,7 @@ const MAGIC: [u8; 8] = *b"dittonet";
 const VERSION: u32 = 1;
 /// The longest text of a rank that aborts, in bytes.
 const LONGEST_TEXT: usize = 4096;
-/// Time for what should not take long: to end a frame that was begun, to say why this rank ends.
+/// Time for what should not take long: to say why this rank ends, to hear why another did.
 const FAREWELL: Duration = Duration::from_secs(1);
 /// The longest time that counts as waiting between two looks at the sockets. After a longer one this process itself was stopped, and
 /// the others may have been too.
@@ -35,7 +35,12 @@ const LONGEST_LOOK: Duration = Duration::from_secs(1);
 pub fn sockets(launch: &Launch, timeout: Duration) -> Result<Box<dyn Transport>> {
     let mut sockets = Sockets { rank: launch.rank, size: launch.size, local_rank: 0, peers: vec![] };
     if let Err(error) = sockets.connect(launch, timeout).located() {
-        sockets.abort(&farewell(&error));
+        let (why, end) = (farewell(&error), after(FAREWELL));
+        for peer in &sockets.peers {
+            // Some wait for the table, some for messages.
+            tell(&peer.data, &why, end);
+            tell(&peer.control, &why, end);
+        }
         return Err(error);
     }
     let below = sockets.peers.iter().take(launch.rank);
@@ -52,15 +57,28 @@ struct Sockets {
     peers: Vec<Peer>,
 }
 
-/// A connection to another rank.
+/// The connections to another rank.
 struct Peer {
     rank: usize,
-    stream: TcpStream,
-    /// The header of the frame that comes from there, as far as it has come.
-    header: [u8; HEADER],
-    arrived: usize,
-    /// A frame to it was not ended, so that no other can follow.
-    cut_off: bool,
+    /// For messages.
+    data: TcpStream,
+    /// Of the next message.
+    header: Header,
+    /// For everything else.
+    control: TcpStream,
+    /// Of the next word by `control`.
+    notice: Header,
+    /// Nothing comes by `control` any more.
+    quiet: bool,
+    /// Nothing more goes by `control`, unless this rank aborts.
+    deaf: bool,
+}
+
+/// The header of a frame, as far as it has come.
+#[derive(Default)]
+struct Header {
+    bytes: [u8; HEADER],
+    have: usize,
 }
 
 const HEADER: usize = 9;
@@ -72,6 +90,8 @@ enum Kind {
     /// Rank 0 has taken note of a greeting.
     Welcome = 3,
     Table = 4,
+    /// The rank itself waits for another, which is the one to blame.
+    Waiting = 5,
 }
 
 fn header(kind: Kind, length: usize) -> [u8; HEADER] {
@@ -82,7 +102,7 @@ fn header(kind: Kind, length: usize) -> [u8; HEADER] {
 
 fn parsed(bytes: [u8; HEADER]) -> Option<(Kind, u64)> {
     let [kind, length @ ..] = bytes;
-    let kinds = [Kind::Data, Kind::Abort, Kind::Welcome, Kind::Table];
+    let kinds = [Kind::Data, Kind::Abort, Kind::Welcome, Kind::Table, Kind::Waiting];
     let kind = kinds.into_iter().find(|k| *k as u8 == kind)?;
     Some((kind, u64::from_le_bytes(length)))
 }
@@ -167,6 +187,10 @@ fn read_all(mut stream: &TcpStream, bytes: &mut [u8], end: Instant) -> Option<bo
     })
 }
 
+/// What a connection is for.
+const DATA: u32 = 0;
+const CONTROL: u32 = 1;
+
 /// What a process says first when it connects to another.
 #[derive(Clone, Copy)]
 struct Greeting {
@@ -175,28 +199,30 @@ struct Greeting {
     size: u32,
     /// Where it listens.
     port: u32,
+    channel: u32,
     /// The run: the hash of its name for rank 0, what rank 0 drew for others.
     run: u64,
 }
 
-const GREETING: usize = 32;
+const GREETING: usize = 36;
 
 impl Greeting {
     fn to_bytes(self) -> [u8; GREETING] {
         let mut bytes = [0; GREETING];
         bytes[..8].copy_from_slice(&MAGIC);
-        let words = [self.version, self.rank, self.size, self.port];
-        for (into, word) in bytes[8..24].chunks_exact_mut(4).zip(words) {
+        let words = [self.version, self.rank, self.size, self.port, self.channel];
+        for (into, word) in bytes[8..28].chunks_exact_mut(4).zip(words) {
             into.copy_from_slice(&word.to_le_bytes());
         }
-        bytes[24..].copy_from_slice(&self.run.to_le_bytes());
+        bytes[28..].copy_from_slice(&self.run.to_le_bytes());
         bytes
     }
 
     fn parse(bytes: &[u8; GREETING]) -> Option<Greeting> {
         let word = |at: usize| bytes[at..at + 4].iter().rev().fold(0, |n, b| n << 8 | *b as u32);
-        let run = (word(28) as u64) << 32 | word(24) as u64;
-        let greeting = Greeting { version: word(8), rank: word(12), size: word(16), port: word(20), run };
+        let run = (word(32) as u64) << 32 | word(28) as u64;
+        let (version, rank, size, port, channel) = (word(8), word(12), word(16), word(20), word(24));
+        let greeting = Greeting { version, rank, size, port, channel, run };
         (bytes[..8] == MAGIC).then_some(greeting)
     }
 }
@@ -240,8 +266,8 @@ struct Gathering<'a> {
     run: u64,
     /// Those that have not greeted yet.
     guests: Vec<Guest>,
-    /// Those that have, by rank, from the one after this.
-    came: Vec<Option<(TcpStream, SocketAddr)>>,
+    /// Those that have, by rank, from the one after this, with what each connection is for.
+    came: Vec<[Option<(TcpStream, SocketAddr)>; 2]>,
     /// The last one that was no rank of this run, and how many there were.
     stranger: Option<(SocketAddr, usize)>,
 }
@@ -250,7 +276,7 @@ impl Gathering<'_> {
     /// Waits for all ranks above this one.
     fn all(&mut self, timeout: Duration, at: &str) -> Result<()> {
         let done = poll(after(timeout), || match self.look() {
-            Ok(()) if self.came.iter().all(Option::is_some) => Some(Ok(())),
+            Ok(()) if self.came.iter().flatten().all(Option::is_some) => Some(Ok(())),
             Ok(()) => None,
             Err(error) => Some(Err(error)),
         });
@@ -259,7 +285,8 @@ impl Gathering<'_> {
 
     fn missing(&self, timeout: Duration, at: &str) -> Error {
         let ranks = self.came.iter().zip(self.rank + 1..);
-        let missing: Vec<usize> = ranks.filter(|(c, _)| c.is_none()).map(|(_, rank)| rank).collect();
+        let missing: Vec<usize> =
+            ranks.filter(|(c, _)| c.iter().any(Option::is_none)).map(|(_, rank)| rank).collect();
         let first = missing.first().copied().unwrap_or_default();
         let also = match missing.len() {
             0 | 1 => String::new(),
@@ -328,11 +355,11 @@ impl Gathering<'_> {
             Some(format!(
                 "(from {ip}) was started as one of {theirs}, and rank {me} as one of {ours}; start all with one number of processes"
             ))
-        } else if rank <= self.rank || rank >= self.size {
+        } else if rank <= self.rank || rank >= self.size || greeting.channel > CONTROL {
             self.turn_away(&guest);
             return Ok(());
         } else {
-            self.came[rank - self.rank - 1].as_ref().map(|(_, first)| {
+            self.came[rank - self.rank - 1][greeting.channel as usize].as_ref().map(|(_, first)| {
                 format!("came twice, from {} and {ip}; give each process a number of its own", first.ip())
             })
         };
@@ -341,11 +368,11 @@ impl Gathering<'_> {
             tell(&guest.stream, &farewell(&error), after(FAREWELL));
             return Err(error);
         }
-        if self.rank == 0 {
+        if self.rank == 0 && greeting.channel == DATA {
             write_all(&guest.stream, &header(Kind::Welcome, 0), after(FAREWELL));
         }
         let listens = SocketAddr::new(ip, greeting.port as u16);
-        self.came[rank - self.rank - 1] = Some((guest.stream, listens));
+        self.came[rank - self.rank - 1][greeting.channel as usize] = Some((guest.stream, listens));
         Ok(())
     }
 }
@@ -394,14 +421,18 @@ impl Sockets {
         at: &str,
     ) -> Result<Vec<SocketAddr>> {
         let (rank, size) = (self.rank, self.size);
-        let came = (rank + 1..size).map(|_| None).collect();
+        let came = (rank + 1..size).map(|_| [None, None]).collect();
         let mut gathering = Gathering { listener, rank, size, run, guests: vec![], came, stranger: None };
         let result = gathering.all(timeout, at);
         let mut addresses = vec![];
         for (came, rank) in gathering.came.into_iter().zip(rank + 1..) {
-            if let Some((stream, address)) = came {
-                self.peers.push(Peer::new(rank, stream));
-                addresses.push(address);
+            match (came, &result) {
+                ([Some((data, address)), Some((control, _))], _) => {
+                    self.peers.push(Peer::new(rank, data, control));
+                    addresses.push(address);
+                }
+                ([Some((data, _)), None], Err(error)) => tell(&data, &farewell(error), after(FAREWELL)),
+                _ => {}
             }
         }
         result.map(|()| addresses)
@@ -423,7 +454,7 @@ impl Sockets {
         };
         let mut addresses = self.gather(&listener, run, timeout, &address.to_string())?;
         // Who came by the loopback is on this machine; those of other machines find it where they find this one.
-        let ours = self.peers.iter().filter_map(|p| Some(p.stream.local_addr().ok()?.ip().to_canonical()));
+        let ours = self.peers.iter().filter_map(|p| Some(p.data.local_addr().ok()?.ip().to_canonical()));
         if let Some(outside) = ours.into_iter().find(|ip| !ip.is_loopback()) {
             for address in addresses.iter_mut().filter(|a| a.ip().is_loopback()) {
                 address.set_ip(outside);
@@ -442,7 +473,7 @@ impl Sockets {
             table.extend(address.port().to_le_bytes());
         }
         let end = after(timeout);
-        match self.peers.iter().find(|p| !write_all(&p.stream, &table, end)) {
+        match self.peers.iter().find(|p| !write_all(&p.data, &table, end)) {
             Some(gone) => Err(has_ended(gone.rank)),
             None => Ok(()),
         }
@@ -454,11 +485,20 @@ impl Sockets {
         let here = |e: io::Error| Error::argument("connect", "port", format!("this machine gives none: {e}"));
         let listener = listen(&address.host, 0).map_err(here)?;
         let own = listener.local_addr().map_err(here)?;
-        let mut greeting =
-            Greeting { version: VERSION, rank: rank as u32, size: size as u32, port: own.port().into(), run };
-        self.peers.push(Peer::new(0, reach(address, greeting, timeout)?));
+        let mut greeting = Greeting {
+            version: VERSION,
+            rank: rank as u32,
+            size: size as u32,
+            port: own.port().into(),
+            channel: DATA,
+            run,
+        };
+        let data = reach(address, greeting, timeout)?;
+        let at = data.peer_addr().map_err(|_| has_ended(0))?;
+        let control = open(0, at, Greeting { channel: CONTROL, ..greeting }, timeout);
         // Rank 0 gives up before this, and says for whom it waited.
-        let table = self.peers[0].table(size, after(timeout.saturating_add(2 * FAREWELL)), timeout)?;
+        let table = table(&data, size, after(timeout.saturating_add(2 * FAREWELL)), timeout)?;
+        self.peers.push(Peer::new(0, data, control?));
         let (drawn, entries) = table.split_at(8);
         greeting.run = drawn.iter().rev().fold(0, |n, b| n << 8 | *b as u64);
         for (lower, entry) in (1..rank).zip(entries.chunks_exact(ENTRY)) {
@@ -466,19 +506,9 @@ impl Sockets {
             ip.copy_from_slice(&entry[..16]);
             let port = u16::from_le_bytes([entry[16], entry[17]]);
             let at = SocketAddr::new(IpAddr::V6(Ipv6Addr::from(ip)).to_canonical(), port);
-            let stream = TcpStream::connect_timeout(&at, timeout.max(Duration::from_millis(1)));
-            let stream = stream.and_then(prepared).map_err(|e| {
-                unmet(
-                    lower,
-                    format!(
-                        "could not be reached at {at}: {e}; let the machines reach each other at all ports"
-                    ),
-                )
-            })?;
-            if !write_all(&stream, &greeting.to_bytes(), after(timeout)) {
-                return Err(has_ended(lower));
-            }
-            self.peers.push(Peer::new(lower, stream));
+            let data = open(lower, at, greeting, timeout)?;
+            let control = open(lower, at, Greeting { channel: CONTROL, ..greeting }, timeout)?;
+            self.peers.push(Peer::new(lower, data, control));
         }
         self.gather(&listener, greeting.run, timeout, &own.to_string())?;
         Ok(())
@@ -490,6 +520,17 @@ fn prepared(stream: TcpStream) -> io::Result<TcpStream> {
     stream.set_nonblocking(true)?;
     stream.set_nodelay(true)?;
     Ok(stream)
+}
+
+/// Connects to a rank that listens.
+fn open(rank: usize, at: SocketAddr, greeting: Greeting, timeout: Duration) -> Result<TcpStream> {
+    let stream = TcpStream::connect_timeout(&at, timeout.max(Duration::from_millis(1)));
+    let stream = stream.and_then(prepared).map_err(|e| {
+        let why = "let the machines reach each other at all ports";
+        unmet(rank, format!("could not be reached at {at}: {e}; {why}"))
+    })?;
+    let said = write_all(&stream, &greeting.to_bytes(), after(timeout));
+    if said { Ok(stream) } else { Err(has_ended(rank)) }
 }
 
 /// Connects to rank 0, which may come later than this one.
@@ -561,6 +602,32 @@ fn attempt(address: &Address, greeting: Greeting, end: Instant) -> Result<TcpStr
     }
 }
 
+/// The table that rank 0 sends.
+fn table(stream: &TcpStream, size: usize, end: Instant, timeout: Duration) -> Result<Vec<u8>> {
+    let mut bytes = [0; HEADER];
+    match read_all(stream, &mut bytes, end) {
+        Some(true) => {}
+        Some(false) => return Err(has_ended(0)),
+        None => return Err(was_silent(0, timeout)),
+    }
+    let mut table = vec![0; 8 + ENTRY * (size - 1)];
+    match parsed(bytes) {
+        Some((Kind::Abort, length)) => return Err(gave_up(0, &read_text(stream, length))),
+        Some((Kind::Table, length)) if length == table.len() as u64 => {}
+        _ => return Err(garbled(0)),
+    }
+    match read_all(stream, &mut table, end) {
+        Some(true) => Ok(table),
+        Some(false) => Err(has_ended(0)),
+        None => Err(was_silent(0, timeout)),
+    }
+}
+
+#[cold]
+fn garbled(rank: usize) -> Error {
+    peer(rank, "sent bytes that are no message; start one build everywhere")
+}
+
 /// What of an exchange is left to do with a rank.
 #[derive(Default)]
 struct Moves<'a, 'b> {
@@ -572,13 +639,19 @@ struct Moves<'a, 'b> {
     received: usize,
     /// When something moved last, by the clock of the exchange.
     moved: Duration,
-    /// Nothing can be sent any more. What has come before is read, as it may say why.
-    lost: bool,
+    /// When it said last that it waits itself.
+    waits: Option<Duration>,
 }
 
 impl Moves<'_, '_> {
     fn done(&self) -> bool {
         self.sends.is_empty() && self.receives.is_empty()
+    }
+
+    /// How long the rank may be silent. One that waits itself gets more time, so that whom it waits for is found first.
+    fn limit(&self, clock: Duration, timeout: Duration) -> Duration {
+        let waits = self.waits.is_some_and(|said| clock - said < timeout / 2);
+        if waits { timeout.saturating_mul(2) } else { timeout }
     }
 }
 
@@ -586,13 +659,14 @@ impl Moves<'_, '_> {
 const TURN: usize = 8;
 
 impl Peer {
-    fn new(rank: usize, stream: TcpStream) -> Peer {
-        Peer { rank, stream, header: [0; HEADER], arrived: 0, cut_off: false }
+    fn new(rank: usize, data: TcpStream, control: TcpStream) -> Peer {
+        let (header, notice) = (Header::default(), Header::default());
+        Peer { rank, data, header, control, notice, quiet: false, deaf: false }
     }
 
     /// Whether the rank is on this machine: only then both ends of a connection have one address.
     fn is_on_this_machine(&self) -> bool {
-        match (self.stream.local_addr(), self.stream.peer_addr()) {
+        match (self.data.local_addr(), self.data.peer_addr()) {
             (Ok(here), Ok(there)) => {
                 let (here, there) = (here.ip().to_canonical(), there.ip().to_canonical());
                 here == there || there.is_loopback()
@@ -601,42 +675,52 @@ impl Peer {
         }
     }
 
-    /// The table that rank 0 sends.
-    fn table(&self, size: usize, end: Instant, timeout: Duration) -> Result<Vec<u8>> {
-        let mut bytes = [0; HEADER];
-        match read_all(&self.stream, &mut bytes, end) {
-            Some(true) => {}
-            Some(false) => return Err(has_ended(self.rank)),
-            None => return Err(was_silent(self.rank, timeout)),
-        }
-        let mut table = vec![0; 8 + ENTRY * (size - 1)];
-        match parsed(bytes) {
-            Some((Kind::Abort, length)) => return Err(gave_up(self.rank, &read_text(&self.stream, length))),
-            Some((Kind::Table, length)) if length == table.len() as u64 => {}
-            _ => return Err(self.garbled()),
-        }
-        match read_all(&self.stream, &mut table, end) {
-            Some(true) => Ok(table),
-            Some(false) => Err(has_ended(self.rank)),
-            None => Err(was_silent(self.rank, timeout)),
-        }
+    /// Why the rank is not there any more: what it says by the other connection, if it says something.
+    #[cold]
+    fn gone(&mut self) -> Error {
+        let heard = poll(after(FAREWELL / 4), || match self.listen() {
+            Err(error) => Some(error),
+            Ok(_) if self.quiet => Some(has_ended(self.rank)),
+            Ok(_) => None,
+        });
+        heard.unwrap_or_else(|| has_ended(self.rank))
     }
 
-    fn garbled(&self) -> Error {
-        peer(self.rank, "sent bytes that are no message; start one build everywhere")
+    /// Reads what the rank says beside messages: that it waits itself, or, as an error, that it aborts.
+    fn listen(&mut self) -> Result<bool> {
+        let mut waits = false;
+        while !self.quiet && self.notice.read(&self.control, &mut self.quiet) {
+            match parsed(self.notice.bytes) {
+                Some((Kind::Waiting, 0)) => waits = true,
+                Some((Kind::Abort, length)) => {
+                    return Err(gave_up(self.rank, &read_text(&self.control, length)));
+                }
+                _ => return Err(garbled(self.rank)),
+            }
+            self.notice.have = 0;
+        }
+        Ok(waits)
+    }
+
+    /// Says that this rank waits. Who does not read it has other troubles.
+    fn say_waiting(&mut self) {
+        if !self.deaf {
+            let said = moved(self.control.write(&header(Kind::Waiting, 0)));
+            self.deaf = !matches!(said, Moved::Bytes(HEADER));
+        }
     }
 
     /// Sends what can be sent now. Returns how many bytes.
-    fn send(&mut self, moves: &mut Moves<'_, '_>) -> usize {
+    fn send(&mut self, moves: &mut Moves<'_, '_>) -> Result<usize> {
         let mut total = 0;
         for _ in 0..TURN {
-            let Some(bytes) = moves.sends.front().copied().filter(|_| !moves.lost) else { break };
+            let Some(bytes) = moves.sends.front().copied() else { break };
             let header = header(Kind::Data, bytes.len());
             let result = match moves.sent.checked_sub(HEADER) {
-                Some(sent) => self.stream.write(&bytes[sent..]),
+                Some(sent) => self.data.write(&bytes[sent..]),
                 None => {
                     let parts = [IoSlice::new(&header[moves.sent..]), IoSlice::new(bytes)];
-                    self.stream.write_vectored(&parts)
+                    self.data.write_vectored(&parts)
                 }
             };
             match moved(result) {
@@ -645,71 +729,71 @@ impl Peer {
                     moves.sent += n;
                 }
                 Moved::Nothing => break,
-                Moved::Ended => moves.lost = true,
+                Moved::Ended => return Err(self.gone()),
             }
             if moves.sent == HEADER + bytes.len() {
                 moves.sends.pop_front();
                 moves.sent = 0;
             }
         }
-        total
+        Ok(total)
     }
 
-    /// Receives what has come. Returns how many bytes. Where nothing is expected, it looks whether the rank has aborted.
+    /// Receives what has come. Returns how many bytes.
     fn receive(&mut self, moves: &mut Moves<'_, '_>) -> Result<usize> {
         let mut total = 0;
         for _ in 0..TURN {
-            if self.arrived < HEADER {
-                match moved(self.stream.read(&mut self.header[self.arrived..])) {
-                    Moved::Bytes(n) => {
-                        total += n;
-                        self.arrived += n;
-                    }
-                    Moved::Nothing => break,
-                    // Others may end before this one.
-                    Moved::Ended if moves.done() => break,
-                    Moved::Ended => return Err(has_ended(self.rank)),
-                }
-                if self.arrived < HEADER {
-                    continue;
-                }
+            let Some(bytes) = moves.receives.front_mut() else { break };
+            let (had, mut ended) = (self.header.have, false);
+            let whole = self.header.read(&self.data, &mut ended);
+            total += self.header.have - had;
+            match whole {
+                true => {}
+                false if ended => return Err(self.gone()),
+                false => break,
             }
-            let length = match parsed(self.header) {
-                Some((Kind::Data, length)) => length,
+            match parsed(self.header.bytes) {
+                Some((Kind::Data, length)) if length == bytes.len() as u64 => {}
+                Some((Kind::Data, length)) => return Err(wrong_length(self.rank, length, bytes.len())),
+                // It did not find the others.
                 Some((Kind::Abort, length)) => {
-                    return Err(gave_up(self.rank, &read_text(&self.stream, length)));
+                    return Err(gave_up(self.rank, &read_text(&self.data, length)));
                 }
-                _ => return Err(self.garbled()),
-            };
-            let Some(bytes) = moves.receives.front_mut() else {
-                // Of a later exchange, which does not come if this one cannot end.
-                if moves.lost {
-                    return Err(has_ended(self.rank));
-                }
-                break;
-            };
-            if length != bytes.len() as u64 {
-                return Err(wrong_length(self.rank, length, bytes.len()));
+                _ => return Err(garbled(self.rank)),
             }
             if moves.received < bytes.len() {
-                match moved(self.stream.read(&mut bytes[moves.received..])) {
+                match moved(self.data.read(&mut bytes[moves.received..])) {
                     Moved::Bytes(n) => {
                         total += n;
                         moves.received += n;
                     }
                     Moved::Nothing => break,
-                    Moved::Ended => return Err(has_ended(self.rank)),
+                    Moved::Ended => return Err(self.gone()),
                 }
             }
             if moves.received == bytes.len() {
-                (moves.received, self.arrived) = (0, 0);
+                (moves.received, self.header.have) = (0, 0);
                 moves.receives.pop_front();
-                if moves.receives.is_empty() {
-                    break;
-                }
             }
         }
         Ok(total)
+    }
+}
+
+impl Header {
+    /// Reads on; whether it is whole. Says if nothing more comes.
+    fn read(&mut self, mut stream: &TcpStream, ended: &mut bool) -> bool {
+        while self.have < HEADER {
+            match moved(stream.read(&mut self.bytes[self.have..])) {
+                Moved::Bytes(n) => self.have += n,
+                Moved::Nothing => return false,
+                Moved::Ended => {
+                    *ended = true;
+                    return false;
+                }
+            }
+        }
+        true
     }
 }
 
@@ -717,14 +801,11 @@ impl Sockets {
     /// Goes round the connections until everything has moved.
     fn move_all(&mut self, all: &mut [Moves<'_, '_>], timeout: Duration) -> Result<()> {
         let (mut clock, mut idle, mut looked) = (Duration::ZERO, Duration::ZERO, Instant::now());
+        let mut said = Duration::ZERO;
         loop {
             let (mut total, mut done) = (0, true);
             for (peer, moves) in self.peers.iter_mut().zip(&mut *all) {
-                let mut bytes = peer.send(moves);
-                // Whoever takes no part is looked at when there is time.
-                if !moves.receives.is_empty() || idle > Duration::ZERO {
-                    bytes += peer.receive(moves)?;
-                }
+                let bytes = peer.send(moves)? + peer.receive(moves)?;
                 if bytes > 0 {
                     moves.moved = clock;
                 }
@@ -737,36 +818,28 @@ impl Sockets {
             let step = looked.elapsed().min(LONGEST_LOOK);
             looked = Instant::now();
             clock += step;
-            for (peer, moves) in self.peers.iter().zip(&*all) {
-                if !moves.done() && clock - moves.moved >= timeout {
-                    return Err(was_silent(peer.rank, timeout));
-                }
-            }
             if total > 0 {
                 idle = Duration::ZERO;
-            } else {
-                idle += step.max(Duration::from_nanos(1));
-                rest(idle);
+                continue;
             }
-        }
-    }
-
-    /// After an error: ends the frames that were begun, so that a farewell can follow them.
-    fn end_frames(&mut self, all: &mut [Moves<'_, '_>]) {
-        let mut open = || {
-            let mut open = false;
+            idle += step;
+            let speak = clock - said >= timeout / 4;
+            if speak {
+                said = clock;
+            }
             for (peer, moves) in self.peers.iter_mut().zip(&mut *all) {
-                if moves.sent > 0 {
-                    moves.sends.truncate(1);
-                    peer.send(moves);
-                    peer.cut_off = moves.sent > 0;
-                    open |= peer.cut_off && !moves.lost;
+                if peer.listen()? {
+                    moves.waits = Some(clock);
+                }
+                if !moves.done() && clock - moves.moved >= moves.limit(clock, timeout) {
+                    return Err(was_silent(peer.rank, timeout));
+                }
+                if speak {
+                    peer.say_waiting();
                 }
             }
-            (!open).then_some(())
-        };
-        // Who does not take the rest learns that this rank has ended, and nothing more.
-        poll(after(FAREWELL), &mut open);
+            rest(idle);
+        }
     }
 }
 
@@ -805,21 +878,13 @@ impl Transport for Sockets {
         for receive in receives {
             all[place(receive.from)].receives.push_back(receive.bytes);
         }
-        let result = self.move_all(&mut all, timeout);
-        if result.is_err() {
-            self.end_frames(&mut all);
-        }
-        result.located()
+        self.move_all(&mut all, timeout).located()
     }
 
     fn abort(&mut self, why: &str) {
         let end = after(FAREWELL);
         for peer in &self.peers {
-            if peer.cut_off {
-                let _ = peer.stream.shutdown(Shutdown::Write);
-            } else {
-                tell(&peer.stream, why, end);
-            }
+            tell(&peer.control, why, end);
         }
     }
 }

@@ -15,6 +15,7 @@ pub fn threads(size: usize) -> Vec<Box<dyn Transport>> {
         waiting: (0..size * size).map(|_| VecDeque::new()).collect(),
         aborted: None,
         ended: vec![false; size],
+        waits: vec![false; size],
     };
     let shared = Arc::new(Shared { state: Mutex::new(state), moved: Condvar::new() });
     let one = |rank| Box::new(Threads { rank, size, shared: shared.clone() }) as Box<dyn Transport>;
@@ -40,6 +41,8 @@ struct State {
     aborted: Option<(usize, String)>,
     /// Whether a rank is gone. Others that do not wait for it may go on.
     ended: Vec<bool>,
+    /// Whether a rank waits for another, which is the one to blame.
+    waits: Vec<bool>,
 }
 
 impl Shared {
@@ -91,12 +94,17 @@ impl Transport for Threads {
                 if state.ended[from] {
                     return Err(has_ended(from));
                 }
-                let left = timeout.saturating_sub(moved[from].elapsed());
-                if left.is_zero() {
+                // One that waits itself gets more time, so that whom it waits for is found first.
+                let waited = moved[from].elapsed();
+                let late = waited >= timeout;
+                if late && (!state.waits[from] || waited >= timeout.saturating_mul(2)) {
                     return Err(was_silent(from, timeout));
                 }
+                let left = timeout.saturating_mul(if late { 2 } else { 1 }).saturating_sub(waited);
+                state.waits[self.rank] = true;
                 state = self.shared.moved.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
             };
+            state.waits[self.rank] = false;
             drop(state);
             moved[from] = Instant::now();
             if bytes.len() != receive.bytes.len() {

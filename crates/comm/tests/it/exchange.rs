@@ -166,6 +166,61 @@ fn a_rank_that_is_slow_is_named_in_time() {
 }
 
 #[test]
+fn a_rank_that_waits_itself_is_not_to_blame() {
+    for (name, make) in TRANSPORTS {
+        let all_know = Barrier::new(4);
+        on_threads(make(4), |mut t| {
+            match t.rank() {
+                // Waits for rank 1 longer than rank 1 for rank 2; hears of rank 2 by rank 1.
+                0 => {
+                    let error = receive(&mut t, 1, 1, SHORT * 4).unwrap_err();
+                    assert_eq!(named(&error), (1, "gave up: rank 2 is slow"), "{name}");
+                }
+                1 => {
+                    std::thread::sleep(SHORT);
+                    let error = receive(&mut t, 2, 1, SHORT * 4).unwrap_err();
+                    assert_eq!(named(&error), (2, "did not answer within 1s"), "{name}");
+                    t.abort("rank 2 is slow");
+                }
+                _ => {}
+            }
+            all_know.wait();
+        });
+        // Nor do two wait for each other for ever.
+        let all_know = Barrier::new(2);
+        let found = on_threads(make(2), |mut t| {
+            let other = 1 - t.rank();
+            let error = receive(&mut t, other, 1, SHORT).unwrap_err();
+            all_know.wait();
+            named(&error) == (other, "did not answer within 300ms")
+        });
+        assert_eq!(found, [true, true], "{name}");
+    }
+}
+
+#[test]
+fn a_rank_that_has_ended_is_still_heard() {
+    for (name, make) in TRANSPORTS {
+        on_threads(make(3), |mut t| match t.rank() {
+            0 => {
+                std::thread::sleep(SHORT * 2);
+                send(&mut t, 1, &[1]).unwrap();
+            }
+            1 => {
+                // Long enough to say to all, and rank 2 too, that this one waits.
+                assert_eq!(receive(&mut t, 0, 1, SHORT * 7).unwrap(), [1], "{name}");
+                assert!(receive(&mut t, 2, 100_000, LONG).unwrap() == [7; 100_000], "{name}");
+                assert!(receive(&mut t, 2, 100_000, LONG).unwrap() == [8; 100_000], "{name}");
+            }
+            _ => {
+                send(&mut t, 1, &[7; 100_000]).unwrap();
+                send(&mut t, 1, &[8; 100_000]).unwrap();
+            }
+        });
+    }
+}
+
+#[test]
 fn a_rank_that_does_not_take_what_it_gets_is_named() {
     // Threads hand messages over at once; sockets fill up.
     let all_know = Barrier::new(2);
@@ -174,13 +229,13 @@ fn a_rank_that_does_not_take_what_it_gets_is_named() {
             let bytes = vec![0; 64 << 20];
             let error = t.exchange(&[Outgoing { to: 1, bytes: &bytes }], &mut [], SHORT).unwrap_err();
             assert_eq!(named(&error), (1, "did not answer within 300ms"));
-            // No word can follow half a message, and nothing waits for it.
+            // The word overtakes the rest of the message.
             t.abort("slow");
         }
         all_know.wait();
         if t.rank() == 1 {
             let error = receive(&mut t, 0, 64 << 20, LONG).unwrap_err();
-            assert_eq!(named(&error), (0, "has ended"));
+            assert_eq!(named(&error), (0, "gave up: slow"));
         }
     });
 }
