@@ -41,9 +41,12 @@ pub trait Transport: Send {
     }
 
     /// Sends and receives all of these messages at once. Returns when every message has been received, and when those sent need
-    /// their memory no more. Errors are of kind [`Peer`](dittograd_numerics::error::ErrorKind::Peer), which names a rank: one that
-    /// ended, one that [aborted](Transport::abort), or one from or to which nothing moved for `timeout`. A message of another length than expected
-    /// is such an error too. After an error the transport is of no more use, except to abort.
+    /// their memory no more.
+    ///
+    /// Errors are of kind [`Peer`](dittograd_numerics::error::ErrorKind::Peer), which names a rank: one that ended though
+    /// messages from or to it are left, any that [aborted](Transport::abort), or one from or to which nothing moved for `timeout`. A rank
+    /// that is known to wait itself may have twice that time, so that whom it waits for is named first. A message of
+    /// another length than expected is such an error too. After an error the transport is of no more use, except to abort.
     fn exchange(
         &mut self,
         sends: &[Outgoing<'_>],
