@@ -103,8 +103,8 @@ impl Transport for Threads {
                 let left = timeout.saturating_mul(if late { 2 } else { 1 }).saturating_sub(waited);
                 state.waits[self.rank] = true;
                 state = self.shared.moved.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+                state.waits[self.rank] = false;
             };
-            state.waits[self.rank] = false;
             drop(state);
             moved[from] = Instant::now();
             if bytes.len() != receive.bytes.len() {

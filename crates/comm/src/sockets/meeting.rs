@@ -113,7 +113,26 @@ impl Gathering<'_> {
             Ok(()) => None,
             Err(error) => Some(Err(error)),
         });
-        done.unwrap_or_else(|| Err(self.missing(timeout, at)))
+        match done {
+            Some(result) => result.inspect_err(|error| self.refuse_the_rest(error)),
+            None => Err(self.missing(timeout, at)),
+        }
+    }
+
+    /// Tells those that come a little later why they cannot meet, so that they do not look for rank 0 until they give up.
+    fn refuse_the_rest(&mut self, error: &Error) {
+        let mut told: Vec<TcpStream> = vec![];
+        poll(after(2 * FAREWELL), || {
+            while let Ok((stream, _)) = self.listener.accept() {
+                if stream.set_nonblocking(true).is_ok() {
+                    // A connection that ends with a greeting unread may lose what goes the other way.
+                    read_all(&stream, &mut [0; GREETING], after(FAREWELL / 10));
+                    tell(&stream, &farewell(error), after(FAREWELL / 10));
+                    told.push(stream);
+                }
+            }
+            None::<()>
+        });
     }
 
     fn missing(&self, timeout: Duration, at: &str) -> Error {

@@ -309,7 +309,9 @@ impl Transport for Sockets {
 
     fn abort(&mut self, why: &str) {
         let end = after(FAREWELL);
-        for peer in &self.peers {
+        for peer in &mut self.peers {
+            // A connection that ends with words unread may lose those that go the other way.
+            let _ = peer.listen();
             tell(&peer.control, why, end);
         }
     }

@@ -221,6 +221,22 @@ fn a_rank_that_has_ended_is_still_heard() {
 }
 
 #[test]
+fn the_last_words_of_a_rank_are_heard() {
+    for (name, make) in TRANSPORTS {
+        on_threads(make(3), |mut t| {
+            if t.rank() == 1 {
+                // The others have said meanwhile that they wait.
+                std::thread::sleep(SHORT * 3);
+                t.abort("loss is NaN");
+            } else {
+                let error = receive(&mut t, 1, 1, SHORT * 8).unwrap_err();
+                assert_eq!(named(&error), (1, "gave up: loss is NaN"), "{name}");
+            }
+        });
+    }
+}
+
+#[test]
 fn a_rank_that_does_not_take_what_it_gets_is_named() {
     // Threads hand messages over at once; sockets fill up.
     let all_know = Barrier::new(2);

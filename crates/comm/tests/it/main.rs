@@ -2,6 +2,8 @@
 //!
 //! Timeouts are long where success is expected, and short only where the timeout is what is tested.
 
+#![allow(clippy::unwrap_used, clippy::panic)]
+
 mod exchange;
 mod meeting;
 #[cfg(unix)]

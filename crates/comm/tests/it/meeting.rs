@@ -86,10 +86,15 @@ fn two_ranks_of_one_number_are_named_to_all() {
 #[test]
 fn ranks_of_other_sizes_are_named_to_all() {
     let port = free_port();
-    let ranks = [(0, 3), (1, 3), (2, 4)].map(|(rank, size)| (launch(rank, size, port), LONG)).to_vec();
-    for error in errors(ranks) {
+    // Rank 1 has come before the mistake, rank 3 comes after it.
+    let ranks = [(0, 4, 0), (1, 4, 0), (2, 5, 1), (3, 4, 2)];
+    let errors = on_threads(ranks, |(rank, size, late)| {
+        thread::sleep(SHORT * late);
+        errors(vec![(launch(rank, size, port), LONG)]).remove(0)
+    });
+    for error in errors {
         let text = error.to_string();
-        let words = "rank 2 (from 127.0.0.1) was started as one of 4, and rank 0 as one of 3";
+        let words = "rank 2 (from 127.0.0.1) was started as one of 5, and rank 0 as one of 4";
         assert!(text.contains(words), "{text}");
     }
 }
@@ -97,7 +102,7 @@ fn ranks_of_other_sizes_are_named_to_all() {
 #[test]
 fn ranks_that_do_not_come_are_named_to_all() {
     let port = free_port();
-    let ranks = vec![(launch(0, 5, port), SHORT * 5), (launch(2, 5, port), LONG)];
+    let ranks = vec![(launch(0, 5, port), SHORT * 10), (launch(2, 5, port), LONG)];
     let mut stranger = None;
     let errors = thread::scope(|s| {
         s.spawn(|| stranger = Some(connect(port).write_all(&[0; 40])));
@@ -107,7 +112,7 @@ fn ranks_that_do_not_come_are_named_to_all() {
         assert_eq!(named(error).0, who, "{error}");
         let text = error.to_string();
         let words =
-            format!("rank 1 did not come to 127.0.0.1:{port} within 2s, nor did [3, 4]; see that all 5");
+            format!("rank 1 did not come to 127.0.0.1:{port} within 3s, nor did [3, 4]; see that all 5");
         assert!(text.contains(&words) && text.contains("1 connections were not of this run"), "{text}");
     }
 }
