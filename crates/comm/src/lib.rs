@@ -2,10 +2,15 @@
 //! [`Transport`] that moves bytes between them. Transports only move: no sum is ever left to a library, so that results do not
 //! depend on which transport it is or how many processes there are.
 
+mod nccl;
+mod staging;
 mod threads;
 mod transport;
 mod world;
 
+pub use nccl::nccl;
+#[doc(hidden)]
+pub use nccl::{fake as fake_nccl, nccl_by};
 pub use threads::threads;
-pub use transport::{Incoming, Outgoing, Transport};
+pub use transport::{Incoming, OnDevice, Outgoing, Transport};
 pub use world::{Pending, Traffic, World};

@@ -1,7 +1,9 @@
 //! A process's place in a world, and the thread that exchanges messages while the process computes.
 
-use crate::transport::{Incoming, Outgoing, Transport};
+use crate::staging::{self, Arrived, Message, Staging};
+use crate::transport::{Incoming, OnDevice, Outgoing, Transport};
 use dittograd_device::Buffer;
+use dittograd_device::cuda::Mark;
 use dittograd_numerics::error::{Error, ErrorKind, Result};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -36,6 +38,7 @@ pub struct World(Arc<Inner>);
 
 struct Inner {
     name: String,
+    note: Option<String>,
     rank: usize,
     size: usize,
     jobs: Mutex<Option<Sender<Job>>>,
@@ -62,24 +65,21 @@ pub struct Traffic {
     pub exchanges: u64,
 }
 
-/// A message: the rank it goes to or comes from, and its words.
-type Message = (usize, Buffer);
-
 enum Job {
-    Buffers { sends: Vec<Message>, receives: Vec<Message>, done: Sender<Result<()>> },
+    Buffers { sends: Vec<Message>, receives: Vec<Message>, after: Vec<Mark>, done: Sender<Result<Arrived>> },
     Bytes { sends: Vec<(usize, Vec<u8>)>, receives: Vec<(usize, usize)>, done: Sender<Result<Vec<Vec<u8>>>> },
     Abort { why: String },
 }
 
 /// An exchange that is under way.
 #[must_use]
-pub struct Pending<T = ()>(Receiver<Result<T>>);
+pub struct Pending(Receiver<Result<Arrived>>);
 
-impl<T> Pending<T> {
-    /// Waits until everything has arrived.
+impl Pending {
+    /// Waits until everything has arrived. On a GPU it may still be on its way: what is computed there from now on waits for it.
     #[track_caller]
-    pub fn wait(self) -> Result<T> {
-        self.0.recv().unwrap_or_else(|_| Err(over()))
+    pub fn wait(self) -> Result<()> {
+        self.0.recv().unwrap_or_else(|_| Err(over()))?.wait()
     }
 }
 
@@ -98,7 +98,8 @@ impl World {
     /// The place of a process among others, by a transport of any kind.
     #[track_caller]
     pub fn new(transport: Box<dyn Transport>) -> Result<World> {
-        let (name, rank, size) = (transport.name(), transport.rank(), transport.size());
+        let (name, note) = (transport.name(), transport.note());
+        let (rank, size) = (transport.rank(), transport.size());
         let shared = Arc::new(Shared {
             timeout: AtomicU64::new(TIMEOUT.as_millis() as u64),
             sent: AtomicU64::new(0),
@@ -106,12 +107,13 @@ impl World {
             exchanges: AtomicU64::new(0),
         });
         let (jobs, queue) = channel();
-        let worker = Worker { transport, shared: shared.clone(), failed: None };
+        let (out, into) = (Staging::default(), Staging::default());
+        let worker = Worker { transport, shared: shared.clone(), failed: None, out, into };
         let thread = Builder::new().name("dittograd-comm".into()).spawn(move || worker.run(&queue));
         let thread =
             thread.map_err(|e| Error::argument("world", "thread", format!("could not start: {e}")))?;
         let (jobs, thread) = (Mutex::new(Some(jobs)), Mutex::new(Some(thread)));
-        Ok(World(Arc::new(Inner { name, rank, size, jobs, thread, shared })))
+        Ok(World(Arc::new(Inner { name, note, rank, size, jobs, thread, shared })))
     }
 
     /// Places for `size` threads of this process.
@@ -123,6 +125,11 @@ impl World {
     /// How messages travel, for people.
     pub fn name(&self) -> &str {
         &self.0.name
+    }
+
+    /// Why words of GPUs go through host memory, if more was asked for.
+    pub fn note(&self) -> Option<&str> {
+        self.0.note.as_deref()
     }
 
     /// The number of this process, from 0.
@@ -148,26 +155,30 @@ impl World {
     }
 
     #[track_caller]
-    fn submit<T>(&self, job: Job, pending: Receiver<Result<T>>) -> Result<Pending<T>> {
+    fn submit(&self, job: Job) -> Result<()> {
         let jobs = self.0.jobs.lock().unwrap_or_else(PoisonError::into_inner);
         match jobs.as_ref().map(|jobs| jobs.send(job)) {
-            Some(Ok(())) => Ok(Pending(pending)),
+            Some(Ok(())) => Ok(()),
             _ => Err(over()),
         }
     }
 
-    /// Starts an exchange of the words of buffers with other ranks. Until it is over nobody may write what is sent or
-    /// touch what is received.
+    /// Starts an exchange of the words of buffers with other ranks: as they are when all that was submitted so far has been
+    /// computed. Until [`Pending::wait`] nobody may write what is sent or touch what is received. A message is on a GPU on both sides or on
+    /// neither.
     #[track_caller]
     pub fn start(&self, sends: Vec<(usize, Buffer)>, receives: Vec<(usize, Buffer)>) -> Result<Pending> {
+        let after = staging::marks(sends.iter().chain(&receives))?;
         let (done, pending) = channel();
-        self.submit(Job::Buffers { sends, receives, done }, pending)
+        self.submit(Job::Buffers { sends, receives, after, done })?;
+        Ok(Pending(pending))
     }
 
     #[track_caller]
     fn bytes(&self, sends: Vec<(usize, Vec<u8>)>, receives: Vec<(usize, usize)>) -> Result<Vec<Vec<u8>>> {
         let (done, pending) = channel();
-        self.submit(Job::Bytes { sends, receives, done }, pending)?.wait()
+        self.submit(Job::Bytes { sends, receives, done })?;
+        pending.recv().unwrap_or_else(|_| Err(over()))
     }
 
     fn others(&self) -> impl Iterator<Item = usize> + Clone + '_ {
@@ -237,6 +248,9 @@ struct Worker {
     shared: Arc<Shared>,
     /// The error that ended the world.
     failed: Option<Error>,
+    /// Host memory for messages of GPUs and CPUs, to other ranks and from them.
+    out: Staging,
+    into: Staging,
 }
 
 impl Worker {
@@ -244,8 +258,8 @@ impl Worker {
         // Whoever gave a job may have given up on it.
         for job in queue {
             match job {
-                Job::Buffers { sends, receives, done } => {
-                    let _ = done.send(self.buffers(&sends, &receives));
+                Job::Buffers { sends, receives, after, done } => {
+                    let _ = done.send(self.buffers(sends, receives, &after));
                 }
                 Job::Bytes { sends, receives, done } => {
                     let _ = done.send(self.bytes(&sends, &receives));
@@ -255,17 +269,61 @@ impl Worker {
         }
     }
 
-    fn buffers(&mut self, sends: &[Message], receives: &[Message]) -> Result<()> {
-        let out = sends.iter().map(|(to, b)| Ok((*to, b.download()?))).collect::<Result<Vec<_>>>()?;
-        let mut words: Vec<Vec<f32>> = receives.iter().map(|(_, b)| vec![0.0; b.len()]).collect();
-        let sends: Vec<Outgoing<'_>> =
-            out.iter().map(|(to, w)| Outgoing { to: *to, bytes: bytemuck::cast_slice(w) }).collect();
-        let mut into: Vec<Incoming<'_>> = Vec::with_capacity(receives.len());
-        for ((from, _), words) in receives.iter().zip(&mut words) {
-            into.push(Incoming { from: *from, bytes: bytemuck::cast_slice_mut(words) });
+    fn buffers(&mut self, sends: Vec<Message>, receives: Vec<Message>, after: &[Mark]) -> Result<Arrived> {
+        let own = self.transport.device().cloned();
+        let is_own = |m: &Message| match (&own, m.1.device().as_cuda()) {
+            (Some(own), Some(cuda)) => Arc::ptr_eq(own, cuda),
+            _ => false,
+        };
+        let (near, sends): (Vec<Message>, Vec<Message>) = sends.into_iter().partition(is_own);
+        let (into_near, receives): (Vec<Message>, Vec<Message>) = receives.into_iter().partition(is_own);
+        let moved = self.on_device(&near, &into_near, after);
+        let marks = moved.and_then(|()| self.through_host(&sends, &receives, after));
+        let marks = marks.map_err(|error| self.fail(error))?;
+        Ok(Arrived { marks, buffers: receives })
+    }
+
+    /// Messages that the transport moves from GPU to GPU.
+    fn on_device(&mut self, sends: &[Message], receives: &[Message], after: &[Mark]) -> Result<()> {
+        let Some(own) = self.transport.device().cloned().filter(|_| sends.len() + receives.len() > 0) else {
+            return Ok(());
+        };
+        self.alive()?;
+        let ranges = |messages: &[Message]| -> Result<Vec<OnDevice>> {
+            let one = |(rank, buffer): &Message| {
+                let (address, bytes) = staging::range(buffer)?;
+                Ok(OnDevice { rank: *rank, address, bytes })
+            };
+            messages.iter().map(one).collect()
+        };
+        let (sends, receives) = (ranges(sends)?, ranges(receives)?);
+        self.transport.exchange_on_device(
+            staging::mark_of(after, &own)?,
+            &sends,
+            &receives,
+            self.timeout(),
+        )?;
+        let bytes = |all: &[OnDevice]| all.iter().map(|m| m.bytes).sum();
+        self.count(bytes(&sends), bytes(&receives));
+        Ok(())
+    }
+
+    /// Messages that go through host memory. Computing must wait for the marks.
+    fn through_host(&mut self, sends: &[Message], receives: &[Message], after: &[Mark]) -> Result<Vec<Mark>> {
+        if sends.len() + receives.len() == 0 {
+            return Ok(Vec::new());
         }
-        self.exchange(&sends, &mut into)?;
-        receives.iter().zip(&words).try_for_each(|((_, b), w)| b.write_words("exchange", w))
+        let (mut out, mut into) = (std::mem::take(&mut self.out), std::mem::take(&mut self.into));
+        out.fetch(sends, after)?;
+        let (sent, received) = (out.parts(sends)?, into.parts(receives)?);
+        let sent: Vec<Outgoing<'_>> =
+            sends.iter().zip(sent).map(|(m, bytes)| Outgoing { to: m.0, bytes }).collect();
+        let mut received: Vec<Incoming<'_>> =
+            receives.iter().zip(received).map(|(m, bytes)| Incoming { from: m.0, bytes }).collect();
+        self.exchange(&sent, &mut received)?;
+        let marks = into.put(receives, after)?;
+        (self.out, self.into) = (out, into);
+        Ok(marks)
     }
 
     fn bytes(&mut self, sends: &[(usize, Vec<u8>)], receives: &[(usize, usize)]) -> Result<Vec<Vec<u8>>> {
@@ -278,23 +336,36 @@ impl Worker {
     }
 
     fn exchange(&mut self, sends: &[Outgoing<'_>], receives: &mut [Incoming<'_>]) -> Result<()> {
-        if let Some(error) = &self.failed {
-            return Err(error.clone());
-        }
-        let timeout = Duration::from_millis(self.shared.timeout.load(Ordering::Relaxed));
-        let moved = self.transport.exchange(sends, receives, timeout);
-        if let Err(error) = &moved {
-            self.failed = Some(error.clone());
-            if let ErrorKind::Peer { rank, why } = error.kind() {
-                // The others may wait for this rank, which waits no more.
-                self.transport.abort(&format!("rank {rank} {why}"));
-            }
-            return moved;
-        }
-        let add = |n: &AtomicU64, bytes: usize| n.fetch_add(bytes as u64, Ordering::Relaxed);
-        add(&self.shared.sent, sends.iter().map(|s| s.bytes.len()).sum());
-        add(&self.shared.received, receives.iter().map(|r| r.bytes.len()).sum());
-        add(&self.shared.exchanges, 1);
+        self.alive()?;
+        let moved = self.transport.exchange(sends, receives, self.timeout());
+        moved.map_err(|error| self.fail(error))?;
+        self.count(sends.iter().map(|s| s.bytes.len()).sum(), receives.iter().map(|r| r.bytes.len()).sum());
         Ok(())
+    }
+
+    fn alive(&self) -> Result<()> {
+        self.failed.clone().map_or(Ok(()), Err)
+    }
+
+    fn timeout(&self) -> Duration {
+        Duration::from_millis(self.shared.timeout.load(Ordering::Relaxed))
+    }
+
+    fn count(&self, sent: usize, received: usize) {
+        self.shared.sent.fetch_add(sent as u64, Ordering::Relaxed);
+        self.shared.received.fetch_add(received as u64, Ordering::Relaxed);
+        self.shared.exchanges.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Ends the world with an error, the first time: the others may wait for this rank, which takes no further part.
+    fn fail(&mut self, error: Error) -> Error {
+        if self.failed.is_none() {
+            self.failed = Some(error.clone());
+            match error.kind() {
+                ErrorKind::Peer { rank, why } => self.transport.abort(&format!("rank {rank} {why}")),
+                _ => self.transport.abort(&format!("failed: {error}")),
+            }
+        }
+        error
     }
 }

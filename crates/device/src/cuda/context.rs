@@ -359,7 +359,9 @@ impl Cuda {
         self.fate.get().is_some()
     }
 
-    pub(super) fn make_current(&self) -> Result<()> {
+    /// Makes its context that of the calling thread.
+    #[doc(hidden)]
+    pub fn make_current(&self) -> Result<()> {
         if CURRENT.get() != self.id {
             self.noted(self.driver.ctx_set_current(self.context))?;
             CURRENT.set(self.id);

@@ -91,12 +91,12 @@ impl Cuda {
     /// Submits work to the transfer stream, behind the mark `after`: `f` gets the stream. The work may use these ranges of
     /// memory, each an address and its bytes, which must stay allocated until it is over. Returns the mark behind it.
     #[doc(hidden)]
-    pub fn transfer(
+    pub fn transfer<E: From<Error>>(
         self: &Arc<Self>,
         after: &Mark,
         ranges: &[(u64, usize)],
-        f: impl FnOnce(Handle) -> Result<()>,
-    ) -> Result<Mark> {
+        f: impl FnOnce(Handle) -> Result<(), E>,
+    ) -> Result<Mark, E> {
         self.enter_transfer("cuda transfer")?;
         let event = after.event(self)?;
         for &(address, bytes) in ranges.iter().filter(|range| range.1 > 0) {
@@ -105,7 +105,7 @@ impl Cuda {
         let stream = self.transfer_stream()?;
         self.noted(self.driver.stream_wait_event(stream, event))?;
         f(stream)?;
-        self.mark_on(stream)
+        Ok(self.mark_on(stream)?)
     }
 
     /// Waits until everything on the transfer stream has run.

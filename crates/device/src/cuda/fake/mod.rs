@@ -190,6 +190,11 @@ impl Fake {
         state.range(device, address, bytes).ok().map(|found| found.to_vec())
     }
 
+    /// Whether both are handles of one driver.
+    pub fn is_same(&self, other: &Fake) -> bool {
+        Arc::ptr_eq(&self.state, &other.state)
+    }
+
     /// Lets streams run in a random order: whenever something is queued, some of what some stream has queued runs. Without a seed
     /// they run again as late as possible.
     pub fn shuffle(&self, seed: Option<u64>) {
