@@ -1,5 +1,7 @@
 //! Worlds whose ranks have GPUs of a fake driver, through host memory and by a fake NCCL; and NCCL on a real GPU, if there is one.
 
+#![allow(clippy::unwrap_used, clippy::panic)]
+
 use dittograd_comm::fake_nccl::Fake as FakeNccl;
 use dittograd_comm::{Transport, World, nccl_by, threads};
 use dittograd_device::cuda::fake::{Fake, Live};
@@ -286,6 +288,47 @@ fn a_rank_whose_gpu_fails_is_named() {
             let (rank, why) = peer_of(got[0].as_ref().unwrap_err());
             assert!(rank == 1 && why.contains("failed: "), "{by:?} {code}: {rank} {why}");
             ranks.driver.recover();
+        }
+    }
+}
+
+/// Every driver call of an exchange fails in turn, once or for good. Nobody hangs, nothing is left, and no error is lost: who has the
+/// GPU learns of it, at the latest from the next call.
+#[test]
+fn any_driver_call_may_fail() {
+    for (by, code, stays) in
+        [(By::Staging, 1, false), (By::Staging, 719, true), (By::Nccl, 1, false), (By::Nccl, 719, true)]
+    {
+        for k in 1.. {
+            let ranks = Ranks::new(by, 2);
+            let (mut transports, driver) = (threads(2), &ranks.driver);
+            let (second, first) = (transports.pop().unwrap(), transports.pop().unwrap());
+            let what = format!("{by:?}: call {k} fails with {code}, for good: {stays}");
+            let got = ranks.run_by(vec![first, second], |world, device| -> Result<()> {
+                world.set_timeout(Duration::from_millis(300));
+                world.all_gather(&[])?;
+                if world.rank() == 0 && !stays {
+                    driver.fail_call(k, code);
+                } else if world.rank() == 0 {
+                    driver.fail_device(0, k, code);
+                }
+                world.all_gather(&[])?;
+                (0..2).try_for_each(|_| swap(world, device, 10, 10))
+            });
+            let failed = driver.failed();
+            driver.recover();
+            if failed.is_none() {
+                assert_eq!(got, [Ok(()), Ok(())], "{what}");
+                assert!(k > 15, "{what}");
+                ranks.check();
+                break;
+            }
+            let told = ranks.devices.iter().any(|d| d.synchronize().is_err() || d.synchronize().is_err());
+            assert!(told || got.iter().any(Result::is_err), "{what}: {failed:?} was lost");
+            drop(ranks.devices);
+            // Errors of closing a device are those of whoever opens it next; what matters here is that all is gone.
+            assert_eq!((driver.live(), driver.misuses()), (Live::default(), vec![]), "{what}: {got:?}");
+            assert_eq!(ranks.nccl.live(), 0, "{what}");
         }
     }
 }

@@ -107,7 +107,8 @@ impl Communicator {
         format!("{call} gave code {code} ({})", self.library.text(code))
     }
 
-    /// Moves memory from GPU to GPU after a mark, and waits until it is over.
+    /// Moves memory from GPU to GPU after a mark, and waits until it is over. After an error the communicator is aborted, and
+    /// nothing of it uses the memory any more.
     pub(super) fn exchange(
         &mut self,
         after: &Mark,
@@ -123,14 +124,24 @@ impl Communicator {
             return Ok(());
         }
         let begun = Instant::now();
-        let done = self.cuda.transfer(after, &ranges, |stream| {
+        let submitted = self.cuda.transfer(after, &ranges, |stream| {
             self.submit(sends, receives, stream, timeout).map_err(Trouble::Nccl)
-        })?;
+        });
         let late = || Trouble::Nccl(format!("it was not over within {timeout:.0?}"));
-        poll(timeout.saturating_sub(begun.elapsed()), late, || {
-            self.state().map_err(Trouble::Nccl)?;
-            Ok(done.is_reached()?)
-        })
+        let outcome = submitted.and_then(|done| {
+            poll(timeout.saturating_sub(begun.elapsed()), late, || {
+                self.state().map_err(Trouble::Nccl)?;
+                Ok(done.is_reached()?)
+            })
+        });
+        if outcome.is_err() {
+            self.abort();
+            // What was submitted ends soon after an abort; a GPU where it does not is lost anyway.
+            if let Ok(end) = self.cuda.transfer(after, &[], |_| Ok::<(), Error>(())) {
+                let _ = poll(FAREWELL, || (), || end.is_reached().map_err(drop));
+            }
+        }
+        outcome
     }
 
     /// Queues one group of sends and receives.
@@ -189,5 +200,87 @@ impl Drop for Communicator {
             self.comm = Handle::NULL;
         }
         self.abort();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nccl::entry;
+    use dittograd_device::{Buffer, Device};
+    use dittograd_numerics::Numerics;
+
+    /// A rank by itself, on a machine with a GPU and NCCL: it sends to itself.
+    #[test]
+    fn one_rank_on_a_real_device() {
+        let opened = Cuda::open(0, Numerics::Strict).and_then(|cuda| Ok((cuda, entry::system()?)));
+        let (cuda, library) = match opened {
+            Ok(opened) => opened,
+            Err(error) => {
+                eprintln!("skipped: {error}");
+                return;
+            }
+        };
+        let device = Device::from_cuda(cuda.clone());
+        eprintln!("NCCL {:?} on {cuda:?}", library.version());
+        let timeout = Duration::from_secs(60);
+        let join = || {
+            let id = library.unique_id().expect("a number");
+            Communicator::join(library.clone(), cuda.clone(), id, 0, 1, timeout).expect("joins")
+        };
+        let mut comm = join();
+        for round in 0..20 {
+            // Messages of several lengths, with words of this round, and an empty one.
+            let counts = [1, 1000, 0, 77, 5_000_003];
+            let words = |k: usize, count: usize| -> Vec<f32> {
+                (0..count).map(|i| (i % 4096 * 8 + k + round) as f32).collect()
+            };
+            let upload = |k: usize, count: usize, zero: bool| {
+                let words = if zero { vec![0.0; count] } else { words(k, count) };
+                Buffer::upload(&device, &words).expect("room")
+            };
+            let out: Vec<Buffer> = counts.iter().enumerate().map(|(k, n)| upload(k, *n, false)).collect();
+            let into: Vec<Buffer> = counts.iter().enumerate().map(|(k, n)| upload(k, *n, true)).collect();
+            let messages = |buffers: &[Buffer]| -> Vec<OnDevice> {
+                let one = |b: &Buffer| OnDevice {
+                    rank: 0,
+                    address: b.address("test").expect("there"),
+                    bytes: b.len() * 4,
+                };
+                buffers.iter().map(one).collect()
+            };
+            // The uploads are still under way.
+            let after = cuda.mark().expect("a mark");
+            let moved = comm.exchange(&after, &messages(&out), &messages(&into), timeout);
+            match moved {
+                Ok(()) => {}
+                Err(Trouble::Device(error)) => panic!("{error}"),
+                Err(Trouble::Nccl(why)) => panic!("{why}"),
+            }
+            for (k, buffer) in into.iter().enumerate() {
+                assert!(
+                    buffer.download().expect("downloads") == words(k, counts[k]),
+                    "message {k}, round {round}"
+                );
+            }
+        }
+        // A receive that nobody sends for: it ends with the timeout, and the device goes on.
+        let into = Buffer::upload(&device, &[1.0; 1000]).expect("room");
+        let message = OnDevice { rank: 0, address: into.address("test").expect("there"), bytes: 4000 };
+        let after = cuda.mark().expect("a mark");
+        let begun = Instant::now();
+        let lonely = comm.exchange(&after, &[], &[message], Duration::from_millis(500));
+        match lonely {
+            Err(Trouble::Nccl(why)) => eprintln!("{why}, after {:?}", begun.elapsed()),
+            Err(Trouble::Device(error)) => panic!("{error}"),
+            Ok(()) => panic!("nobody has sent anything"),
+        }
+        assert!(begun.elapsed() < Duration::from_secs(30));
+        assert!(comm.exchange(&after, &[], &[message], timeout).is_err(), "it was aborted");
+        cuda.synchronize().expect("the device goes on");
+        drop(comm);
+        // Another one, which ends as it should.
+        drop(join());
+        cuda.synchronize().expect("the device goes on");
     }
 }

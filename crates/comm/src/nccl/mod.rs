@@ -346,16 +346,10 @@ impl Transport for Nccl {
             let what = "an exchange between GPUs without a communicator";
             return Err(Error::new("exchange", ErrorKind::Internal { what }));
         };
-        match comm.exchange(after, sends, receives, timeout) {
-            Ok(()) => Ok(()),
-            Err(trouble) => {
-                comm.abort();
-                match trouble {
-                    Trouble::Device(error) => Err(error),
-                    Trouble::Nccl(why) => Err(self.missing(sends, receives, why, timeout)),
-                }
-            }
-        }
+        comm.exchange(after, sends, receives, timeout).map_err(|trouble| match trouble {
+            Trouble::Device(error) => error,
+            Trouble::Nccl(why) => self.missing(sends, receives, why, timeout),
+        })
     }
 
     fn abort(&mut self, why: &str) {
