@@ -189,12 +189,19 @@ fn an_exchange_that_nobody_waits_for() {
     for by in [By::Staging, By::Nccl] {
         let ranks = Ranks::new(by, 2);
         ranks.run(|world, device| {
+            let mut others = Vec::new();
             for round in 0..20 {
-                let [out, into] = [(); 2].map(|()| Buffer::upload(device, &[1.0; 600]).unwrap());
+                // The first block that is freed is the first to be used again.
+                let [into, out] = [(); 2].map(|()| Buffer::upload(device, &[1.0; 600]).unwrap());
                 drop(world.start(vec![(1 - world.rank(), out)], vec![(1 - world.rank(), into)]).unwrap());
-                let other = Buffer::upload(device, &words(0, 0, round, 600)).unwrap();
+                // It is over for the ranks, and its memory free again.
                 world.all_gather(&[]).unwrap();
-                assert_eq!(other.download().unwrap(), words(0, 0, round, 600));
+                let other = Buffer::upload(device, &words(0, 0, round, 600)).unwrap();
+                assert_eq!(other.download().unwrap(), words(0, 0, round, 600), "{by:?}");
+                others.push((round, other));
+            }
+            for (round, other) in others {
+                assert_eq!(other.download().unwrap(), words(0, 0, round, 600), "{by:?}");
             }
         });
         ranks.check();
