@@ -118,7 +118,9 @@ pub mod ops {
 /// Many processes, one run: a process's place among them, and what moves words between them.
 pub mod parallel {
     #[doc(inline)]
-    pub use dittograd_comm::{Incoming, OnDevice, Outgoing, Pending, Traffic, Transport, World, nccl};
+    pub use dittograd_comm::{
+        Incoming, OnDevice, Outgoing, Pending, Traffic, Transport, World, nccl, nccl_version,
+    };
 }
 
 /// What most programs need.

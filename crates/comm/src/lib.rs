@@ -8,9 +8,9 @@ mod threads;
 mod transport;
 mod world;
 
-pub use nccl::nccl;
 #[doc(hidden)]
 pub use nccl::{fake as fake_nccl, nccl_by};
+pub use nccl::{nccl, nccl_version};
 pub use threads::threads;
 pub use transport::{Incoming, OnDevice, Outgoing, Transport};
 pub use world::{Pending, Traffic, World};

@@ -71,7 +71,6 @@ impl Communicator {
         let text =
             |code: i32| format!("ncclCommInitRankConfig failed with code {code} ({})", library.text(code));
         let comm = library.join(size, id, rank).map_err(text)?;
-        // Aborted when it goes out of scope before it is ready.
         let mut made = Communicator { library, cuda, comm };
         match made.ready(timeout) {
             Ok(()) => Ok(made),

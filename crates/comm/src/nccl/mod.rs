@@ -53,6 +53,19 @@ pub fn nccl(host: Box<dyn Transport>, device: &Device, timeout: Duration) -> Res
     nccl_by(library, host, device, timeout)
 }
 
+/// The version of NCCL that was found, like `2.21.5`. Errors with [`ErrorKind::Library`] where there is none, and says where it was
+/// looked for.
+#[track_caller]
+pub fn nccl_version() -> Result<String> {
+    let library = entry::system()?;
+    let told = library.version();
+    told.map(shown).map_err(|code| Error::unsupported("nccl", format!("no version: {}", library.text(code))))
+}
+
+fn shown(version: i32) -> String {
+    format!("{}.{}.{}", version / 10000, version / 100 % 100, version % 100)
+}
+
 /// Like [`nccl`], with the library given, or the reason why there is none.
 #[doc(hidden)]
 #[track_caller]
@@ -97,8 +110,7 @@ pub fn nccl_by(
     failed.sort_by_key(|(_, why)| why.starts_with(LATE));
     let note = failed.first().map(|(rank, why)| format!("NCCL did not start on rank {rank}: {why}"));
     let comm = joined.ok().filter(|_| note.is_none());
-    let version = library.version().unwrap_or(0);
-    let version = format!("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
+    let version = shown(library.version().unwrap_or(0));
     Ok(Box::new(Nccl { host, comm, note, version }))
 }
 
@@ -357,5 +369,56 @@ impl Transport for Nccl {
         if let Some(comm) = &mut self.comm {
             comm.abort();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_agree_on_what_keeps_them_from_nccl() {
+        let table: [(&[&str], Option<&str>); 6] = [
+            (&["gpu a 22105 x", "gpu b 22105 x"], None),
+            (&["gpu a 22105 x", "gpu b 22105 y", "gpu c 22105 "], None),
+            (&["gpu a 22105 x", "no computes on cpu"], Some("rank 1 computes on cpu")),
+            (&["gpu a 1 x", "gpu b 1 x", "gpu a 1 x y"], Some("ranks 0 and 2 have the same GPU, on x y")),
+            (
+                &["gpu a 22105 x", "gpu b 22203 x"],
+                Some("NCCL of rank 0 has version 22105, that of rank 1 22203"),
+            ),
+            (&["", "gpu a 1 x"], Some("rank 0 ")),
+        ];
+        for (said, want) in table {
+            let said: Vec<String> = said.iter().map(|s| s.to_string()).collect();
+            assert_eq!(obstacle(&said).as_deref(), want);
+        }
+        assert_eq!(shown(22105), "2.21.5");
+    }
+
+    #[test]
+    fn announcements_tell_every_difference() {
+        let message = |rank, bytes| OnDevice { rank, address: 0, bytes };
+        // What rank 0 sends to rank 1, and what that expects.
+        let table: [(&[usize], &[usize], Option<&str>); 7] = [
+            (&[], &[], None),
+            (&[8, 0, 4], &[8, 0, 4], None),
+            (&[8], &[4], Some("sent 8 bytes where 4 were expected")),
+            (&[8, 4], &[4, 8], Some("sent messages of other lengths than were expected")),
+            (&[8], &[8, 0], Some("sent messages of other lengths than were expected")),
+            (&[], &[0], Some("sent messages of other lengths than were expected")),
+            (&[12], &[8, 4], Some("sent messages of other lengths than were expected")),
+        ];
+        for (sent, expected, want) in table {
+            let to = |rank, all: &[usize]| all.iter().map(|bytes| message(rank, *bytes)).collect::<Vec<_>>();
+            // Messages with others are told to them.
+            let sends = [to(1, sent), vec![message(2, 99)]].concat();
+            let first = announcement(&sends, &[], 1);
+            let second = announcement(&[], &to(0, expected), 0);
+            assert_eq!(mismatch(&second, &first).as_deref(), want, "{sent:?} {expected:?}");
+            assert_eq!(mismatch(&first, &second).is_some(), want.is_some(), "both learn of it");
+        }
+        let given_up = mismatch(&announcement(&[], &[], 0), &GIVEN_UP);
+        assert_eq!(given_up.as_deref(), Some("gave up an exchange between GPUs"));
     }
 }
