@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use dittograd_comm::fake_nccl::Fake as FakeNccl;
-use dittograd_comm::{Transport, World, nccl_by, threads};
+use dittograd_comm::{Transport, World, nccl, nccl_by, threads};
 use dittograd_device::cuda::fake::{Fake, Live};
 use dittograd_device::{Buffer, Device};
 use dittograd_numerics::error::{Error, ErrorKind, Result};
@@ -421,4 +421,33 @@ fn without_nccl_a_note_says_why() {
         assert!(note.starts_with("NCCL did not start on rank ") && note.contains("code 2"), "{note}");
     }
     assert_eq!((nccl.live(), nccl.misuses()), (0, vec![]));
+}
+
+/// Two ranks on one real GPU: NCCL does not take them, and host memory moves the same words.
+#[test]
+fn two_ranks_on_a_real_device() {
+    let gpu = match Device::cuda(0) {
+        Ok(gpu) => gpu,
+        Err(error) => {
+            eprintln!("skipped: {error}");
+            return;
+        }
+    };
+    let on = |device: &Device| -> Vec<(Vec<Vec<u32>>, Option<String>)> {
+        std::thread::scope(|scope| {
+            let one = |host| {
+                let world = World::new(nccl(host, device, LONG).unwrap()).unwrap();
+                (rounds(&world, device).unwrap(), world.note().map(String::from))
+            };
+            let ranks: Vec<_> = threads(2).into_iter().map(|host| scope.spawn(move || one(host))).collect();
+            ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+        })
+    };
+    let (there, here) = (on(&gpu), on(&Device::cpu().unwrap()));
+    for ((there, note), (here, _)) in there.iter().zip(&here) {
+        assert!(there == here, "other words");
+        let note = note.as_ref().unwrap();
+        eprintln!("{note}");
+        assert!(note.contains("the same GPU") || note.contains("found no NCCL"), "{note}");
+    }
 }

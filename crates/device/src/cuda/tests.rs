@@ -1,6 +1,7 @@
 //! The whole context over the fake driver: behaviour, and the state after any one call fails.
 
 use super::Source;
+use super::context::lock;
 use super::driver::{Driver, OUT_OF_MEMORY, SYMBOLS, is_sticky};
 use super::fake::{Fake, Launch, Live};
 use super::nvrtc::System;
@@ -8,7 +9,7 @@ use super::{Args, Cuda};
 use dittograd_numerics::Numerics;
 use dittograd_numerics::error::{Error, ErrorKind, Result};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 const MIB: usize = 1 << 20;
 
@@ -681,9 +682,13 @@ fn any_one_call_may_fail_with_a_warm_cache() {
     }
 }
 
+/// Held by tests on a real device: what one frees makes the driver wait for all that the others compute.
+pub(super) static REAL: Mutex<()> = Mutex::new(());
+
 /// The same on a machine with a GPU and NVRTC.
 #[test]
 fn on_a_real_device() {
+    let _alone = lock(&REAL);
     let cuda: Arc<Cuda> = match Cuda::open(0, Numerics::Strict) {
         Ok(cuda) => cuda,
         Err(error) => {

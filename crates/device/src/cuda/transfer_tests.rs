@@ -1,7 +1,9 @@
 //! Transfers beside computing, over the fake driver in any order of its streams, and on a real device.
 
+use super::context::lock;
 use super::driver::HostMemory;
 use super::fake::{Fake, Foreign, Live};
+use super::tests::REAL;
 use super::{Cuda, Mark, Pinned};
 use dittograd_numerics::Numerics;
 use dittograd_numerics::error::{ErrorKind, Result};
@@ -206,6 +208,7 @@ fn transfers_go_on_while_a_graph_is_captured() {
 /// Transfers of another thread beside kernels that take long.
 #[test]
 fn beside_computing_on_a_real_device() {
+    let _alone = lock(&REAL);
     let cuda: Arc<Cuda> = match Cuda::open(0, Numerics::Strict) {
         Ok(cuda) => cuda,
         Err(error) => {
@@ -225,7 +228,7 @@ fn beside_computing_on_a_real_device() {
         args.ptr(at).u32(value).bytes(&(ms * 1_000_000).to_ne_bytes(), 8);
         cuda.launch(spin, [1; 3], 1, 0, &args)
     };
-    let bytes = 64 << 20;
+    let bytes = 16 << 20;
     let [a, b, flag] = [bytes, bytes, 4].map(|n| cuda.alloc(n).expect("room"));
     let (mut out, mut into) = (cuda.pinned(bytes).expect("room"), cuda.pinned(bytes).expect("room"));
     for round in 1..=5u32 {
