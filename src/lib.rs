@@ -146,7 +146,9 @@ pub mod ops {
 /// over after its first error: start all processes again, from a checkpoint.
 pub mod parallel {
     #[doc(inline)]
-    pub use dittograd_comm::{Address, Incoming, Launch, Outgoing, Pending, Traffic, Transport, World};
+    pub use dittograd_comm::{
+        Address, Incoming, Launch, OnDevice, Outgoing, Pending, Traffic, Transport, World, nccl, nccl_version,
+    };
 }
 
 /// What most programs need.

@@ -42,6 +42,7 @@ pub(crate) fn run(global: &Global, out: &Out) -> Answer {
     let driver = Driver::system().map(|_| "found".to_string()).map_err(|e| e.to_string());
     let nvrtc = Nvrtc::open().map(|n| (version(n.version()), n.path().display().to_string()));
     let nvrtc = nvrtc.map_err(|e| e.to_string());
+    let nccl = dittograd::parallel::nccl_version().map_err(|e| e.to_string());
     let best = global.device().map(|d| d.to_string());
     let best = match best {
         Ok(name) => name,
@@ -65,6 +66,7 @@ pub(crate) fn run(global: &Global, out: &Out) -> Answer {
             "driver_missing": driver.as_ref().err(),
             "nvrtc": nvrtc.as_ref().ok().map(|(v, p)| json!({"version": v, "path": p})),
             "nvrtc_missing": nvrtc.as_ref().err(),
+            "nccl": nccl.as_ref().ok(), "nccl_missing": nccl.as_ref().err(),
             "cache": cache, "default": best,
         });
         out.line(&object.to_string())?;
@@ -95,6 +97,7 @@ pub(crate) fn run(global: &Global, out: &Out) -> Answer {
         row("driver", driver.unwrap_or_else(|e| e));
     }
     row("nvrtc", nvrtc.map_or_else(|e| e, |(version, path)| format!("{version}, {path}")));
+    row("nccl", nccl.unwrap_or_else(|e| e));
     row("cache", cache);
     row("default", best);
     out.line(&table(&rows))?;

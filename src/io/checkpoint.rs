@@ -651,7 +651,8 @@ mod tests {
             checkpoint
         };
         checkpoint.config = json!({"width": 16, "dropout": 0.25, "a": [{"z": 1, "b": 0.1}]});
-        checkpoint.data = DataState { name: "spirals".into(), seed: 3, batch: 40, hash: "ab".into() };
+        checkpoint.data =
+            DataState { name: "spirals".into(), seed: 3, batch: 40, shards: 1, hash: "ab".into() };
         checkpoint.metrics = json!([{"step": 1, "loss": 1.0 / 3.0}]);
         checkpoint.texts.insert("tokenizer".into(), "{\"Ġ\": \"\\u0120\\n\"}\n".into());
         checkpoint

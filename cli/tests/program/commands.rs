@@ -450,7 +450,7 @@ fn ops_are_listed() {
 #[test]
 fn devices_are_described() {
     let text = run("devices").out;
-    for part in ["cpu ", "cores ", "simd ", "nvrtc ", "cache ", "default "] {
+    for part in ["cpu ", "cores ", "simd ", "nvrtc ", "nccl ", "cache ", "default "] {
         assert!(text.contains(part), "{text}");
     }
     let mut three = command(["devices", "--json", "--threads", "3"]);

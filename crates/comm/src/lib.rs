@@ -4,13 +4,18 @@
 
 mod agree;
 mod launch;
+mod nccl;
 mod sockets;
+mod staging;
 mod threads;
 mod transport;
 mod world;
 
 pub use launch::{Address, Launch};
+#[doc(hidden)]
+pub use nccl::{fake as fake_nccl, nccl_by};
+pub use nccl::{nccl, nccl_version};
 pub use sockets::sockets;
 pub use threads::threads;
-pub use transport::{Incoming, Outgoing, Transport};
+pub use transport::{Incoming, OnDevice, Outgoing, Transport};
 pub use world::{Pending, Traffic, World};

@@ -1,6 +1,8 @@
 //! What moves bytes between the processes of a world.
 
+use dittograd_device::cuda::{Cuda, Mark};
 use dittograd_numerics::error::{Error, ErrorKind, Result, shown};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A message to another rank.
@@ -19,6 +21,17 @@ pub struct Incoming<'a> {
     pub from: usize,
     /// Where it goes. It must be as long as the message.
     pub bytes: &'a mut [u8],
+}
+
+/// Memory of a GPU that goes to another rank or comes from there.
+#[derive(Clone, Copy, Debug)]
+pub struct OnDevice {
+    /// The other rank.
+    pub rank: usize,
+    /// Where it begins.
+    pub address: u64,
+    /// Its length.
+    pub bytes: usize,
 }
 
 /// Moves bytes between the processes of a world. One thread at a time calls it.
@@ -53,6 +66,32 @@ pub trait Transport: Send {
         receives: &mut [Incoming<'_>],
         timeout: Duration,
     ) -> Result<()>;
+
+    /// The GPU of this rank whose memory it moves by itself, by [`Transport::exchange_on_device`]. If one rank has such a GPU, all
+    /// have.
+    fn device(&self) -> Option<&Arc<Cuda>> {
+        None
+    }
+
+    /// Why memory of GPUs goes through host memory, if somebody asked for more.
+    fn note(&self) -> Option<String> {
+        None
+    }
+
+    /// Like [`Transport::exchange`], for memory of the GPU that [`Transport::device`] names. What is sent is read, and what is
+    /// received is written, after the mark is reached. Returns when all of it is over.
+    #[track_caller]
+    fn exchange_on_device(
+        &mut self,
+        after: &Mark,
+        sends: &[OnDevice],
+        receives: &[OnDevice],
+        timeout: Duration,
+    ) -> Result<()> {
+        let _ = (after, sends, receives, timeout);
+        let what = "a transport of host memory was given memory of a GPU";
+        Err(Error::new("exchange", ErrorKind::Internal { what }))
+    }
 
     /// Tells all other ranks, as well as possible and without waiting long, that this one ends, and why. Their exchanges fail with
     /// that text.

@@ -2,8 +2,10 @@
 
 use crate::launch::Launch;
 use crate::sockets::sockets;
-use crate::transport::{Incoming, Outgoing, Transport, check_ranks, farewell};
+use crate::staging::{self, Arrived, Message, Staging};
+use crate::transport::{Incoming, OnDevice, Outgoing, Transport, check_ranks, farewell};
 use dittograd_device::Buffer;
+use dittograd_device::cuda::Mark;
 use dittograd_numerics::error::{Error, Located, Result};
 use dittograd_numerics::reserve::{filled, grow, room_for_a_thread};
 use std::fmt;
@@ -42,6 +44,7 @@ pub struct World(Arc<Inner>);
 
 struct Inner {
     name: String,
+    note: Option<String>,
     rank: usize,
     size: usize,
     local_rank: usize,
@@ -71,14 +74,12 @@ pub struct Traffic {
     pub exchanges: u64,
 }
 
-/// A message: the rank it goes to or comes from, and its words.
-type Message = (usize, Buffer);
-
 enum Job {
     Buffers {
         sends: Vec<Message>,
         receives: Vec<Message>,
-        done: Sender<Result<()>>,
+        after: Vec<Mark>,
+        done: Sender<Result<Arrived>>,
     },
     Bytes {
         sends: Vec<(usize, Arc<[u8]>)>,
@@ -92,13 +93,13 @@ enum Job {
 
 /// An exchange that is under way.
 #[must_use]
-pub struct Pending<T = ()>(Receiver<Result<T>>);
+pub struct Pending(Receiver<Result<Arrived>>);
 
-impl<T> Pending<T> {
-    /// Waits until everything has arrived.
+impl Pending {
+    /// Waits until everything has arrived. On a GPU it may still be on its way: what is computed there from now on waits for it.
     #[track_caller]
-    pub fn wait(self) -> Result<T> {
-        self.0.recv().unwrap_or_else(|_| Err(over())).located()
+    pub fn wait(self) -> Result<()> {
+        self.0.recv().unwrap_or_else(|_| Err(over())).located()?.wait()
     }
 }
 
@@ -121,7 +122,8 @@ impl World {
     /// The place of a process among others, by a transport of any kind.
     #[track_caller]
     pub fn new(transport: Box<dyn Transport>) -> Result<World> {
-        let (name, rank, size) = (transport.name(), transport.rank(), transport.size());
+        let (name, note) = (transport.name(), transport.note());
+        let (rank, size) = (transport.rank(), transport.size());
         let local_rank = transport.local_rank();
         let shared = Arc::new(Shared {
             timeout: AtomicU64::new(millis(TIMEOUT)),
@@ -131,7 +133,8 @@ impl World {
             exchanges: AtomicU64::new(0),
         });
         let (jobs, queue) = channel();
-        let worker = Worker { transport, shared: shared.clone(), failed: None };
+        let (out, into) = (Staging::default(), Staging::default());
+        let worker = Worker { transport, shared: shared.clone(), failed: None, out, into };
         let no_thread = |why: &str| Error::argument("world", "thread", format!("could not start: {why}"));
         if !room_for_a_thread() {
             return Err(no_thread("the host has no memory for it"));
@@ -139,7 +142,7 @@ impl World {
         let thread = Builder::new().name("dittograd-comm".into()).spawn(move || worker.run(&queue));
         let thread = thread.map_err(|e| no_thread(&e.to_string()))?;
         let (jobs, thread) = (Mutex::new(Some(jobs)), Mutex::new(Some(thread)));
-        Ok(World(Arc::new(Inner { name, rank, size, local_rank, jobs, thread, shared })))
+        Ok(World(Arc::new(Inner { name, note, rank, size, local_rank, jobs, thread, shared })))
     }
 
     /// Places for `size` threads of this process.
@@ -175,6 +178,11 @@ impl World {
         &self.0.name
     }
 
+    /// Why words of GPUs go through host memory, if more was asked for.
+    pub fn note(&self) -> Option<&str> {
+        self.0.note.as_deref()
+    }
+
     /// The number of this process, from 0.
     pub fn rank(&self) -> usize {
         self.0.rank
@@ -203,28 +211,36 @@ impl World {
     }
 
     #[track_caller]
-    fn submit<T>(&self, job: Job, pending: Receiver<Result<T>>) -> Result<Pending<T>> {
+    fn submit(&self, job: Job) -> Result<()> {
         let jobs = self.0.jobs.lock().unwrap_or_else(PoisonError::into_inner);
         match jobs.as_ref().map(|jobs| jobs.send(job)) {
-            Some(Ok(())) => Ok(Pending(pending)),
+            Some(Ok(())) => Ok(()),
             _ => Err(over()),
         }
     }
 
-    /// Starts an exchange of the words of buffers with other ranks. Until it is over nobody may write what is sent or
-    /// touch what is received.
+    /// Starts an exchange of the words of buffers with other ranks: as they are when all that was submitted so far has been
+    /// computed. Until [`Pending::wait`] nobody may write what is sent or touch what is received. A message is on a GPU on both sides or on
+    /// neither.
     #[track_caller]
     pub fn start(&self, sends: Vec<(usize, Buffer)>, receives: Vec<(usize, Buffer)>) -> Result<Pending> {
         check_ranks(self.rank(), self.size(), sends.iter().chain(&receives).map(|(rank, _)| *rank))?;
+        let after = staging::marks(sends.iter().chain(&receives))?;
         let (done, pending) = channel();
-        self.submit(Job::Buffers { sends, receives, done }, pending)
+        self.submit(Job::Buffers { sends, receives, after, done })?;
+        Ok(Pending(pending))
     }
 
     /// Exchanges messages and waits for them.
     #[track_caller]
-    pub(crate) fn bytes(&self, sends: Vec<(usize, Arc<[u8]>)>, receives: Vec<(usize, usize)>) -> Result<Vec<Vec<u8>>> {
+    pub(crate) fn bytes(
+        &self,
+        sends: Vec<(usize, Arc<[u8]>)>,
+        receives: Vec<(usize, usize)>,
+    ) -> Result<Vec<Vec<u8>>> {
         let (done, pending) = channel();
-        self.submit(Job::Bytes { sends, receives, done }, pending)?.wait()
+        self.submit(Job::Bytes { sends, receives, done })?;
+        pending.recv().unwrap_or_else(|_| Err(over())).located()
     }
 
     fn others(&self) -> impl Iterator<Item = usize> + Clone + '_ {
@@ -321,6 +337,9 @@ struct Worker {
     shared: Arc<Shared>,
     /// The error that ended the world.
     failed: Option<Error>,
+    /// Host memory for messages of GPUs and CPUs, to other ranks and from them.
+    out: Staging,
+    into: Staging,
 }
 
 impl Worker {
@@ -328,8 +347,8 @@ impl Worker {
         // Whoever gave a job may have given up on it.
         for job in queue {
             match job {
-                Job::Buffers { sends, receives, done } => {
-                    let _ = done.send(self.unless_over(|w| w.buffers(&sends, &receives)));
+                Job::Buffers { sends, receives, after, done } => {
+                    let _ = done.send(self.unless_over(|w| w.buffers(sends, receives, &after)));
                 }
                 Job::Bytes { sends, receives, done } => {
                     let _ = done.send(self.unless_over(|w| w.bytes(&sends, &receives)));
@@ -355,18 +374,59 @@ impl Worker {
         })
     }
 
-    fn buffers(&mut self, sends: &[Message], receives: &[Message]) -> Result<()> {
-        let out = sends.iter().map(|(to, b)| Ok((*to, b.download()?))).collect::<Result<Vec<_>>>()?;
-        let mut words: Vec<Vec<f32>> =
-            receives.iter().map(|(_, b)| filled("exchange", b.len(), 0.0)).collect::<Result<_>>()?;
-        let sends: Vec<Outgoing<'_>> =
-            out.iter().map(|(to, w)| Outgoing { to: *to, bytes: bytemuck::cast_slice(w) }).collect();
-        let mut into: Vec<Incoming<'_>> = Vec::with_capacity(receives.len());
-        for ((from, _), words) in receives.iter().zip(&mut words) {
-            into.push(Incoming { from: *from, bytes: bytemuck::cast_slice_mut(words) });
+    fn buffers(&mut self, sends: Vec<Message>, receives: Vec<Message>, after: &[Mark]) -> Result<Arrived> {
+        let own = self.transport.device().cloned();
+        let is_own = |m: &Message| match (&own, m.1.device().as_cuda()) {
+            (Some(own), Some(cuda)) => Arc::ptr_eq(own, cuda),
+            _ => false,
+        };
+        let (near, sends): (Vec<Message>, Vec<Message>) = sends.into_iter().partition(is_own);
+        let (into_near, receives): (Vec<Message>, Vec<Message>) = receives.into_iter().partition(is_own);
+        let moved = self.on_device(&near, &into_near, after);
+        let marks = moved.and_then(|()| self.through_host(&sends, &receives, after));
+        Ok(Arrived { marks: marks?, buffers: receives })
+    }
+
+    /// Messages that the transport moves from GPU to GPU.
+    fn on_device(&mut self, sends: &[Message], receives: &[Message], after: &[Mark]) -> Result<()> {
+        let Some(own) = self.transport.device().cloned().filter(|_| sends.len() + receives.len() > 0) else {
+            return Ok(());
+        };
+        let ranges = |messages: &[Message]| -> Result<Vec<OnDevice>> {
+            let one = |(rank, buffer): &Message| {
+                let (address, bytes) = staging::range(buffer)?;
+                Ok(OnDevice { rank: *rank, address, bytes })
+            };
+            messages.iter().map(one).collect()
+        };
+        let (sends, receives) = (ranges(sends)?, ranges(receives)?);
+        self.transport.exchange_on_device(
+            staging::mark_of(after, &own)?,
+            &sends,
+            &receives,
+            self.timeout(),
+        )?;
+        let bytes = |all: &[OnDevice]| all.iter().map(|m| m.bytes).sum();
+        self.count(bytes(&sends), bytes(&receives));
+        Ok(())
+    }
+
+    /// Messages that go through host memory. Computing must wait for the marks.
+    fn through_host(&mut self, sends: &[Message], receives: &[Message], after: &[Mark]) -> Result<Vec<Mark>> {
+        if sends.len() + receives.len() == 0 {
+            return Ok(Vec::new());
         }
-        self.exchange(&sends, &mut into)?;
-        receives.iter().zip(&words).try_for_each(|((_, b), w)| b.write_words("exchange", w))
+        let (mut out, mut into) = (std::mem::take(&mut self.out), std::mem::take(&mut self.into));
+        out.fetch(sends, after)?;
+        let (sent, received) = (out.parts(sends)?, into.parts(receives)?);
+        let sent: Vec<Outgoing<'_>> =
+            sends.iter().zip(sent).map(|(m, bytes)| Outgoing { to: m.0, bytes }).collect();
+        let mut received: Vec<Incoming<'_>> =
+            receives.iter().zip(received).map(|(m, bytes)| Incoming { from: m.0, bytes }).collect();
+        self.exchange(&sent, &mut received)?;
+        let marks = into.put(receives, after)?;
+        (self.out, self.into) = (out, into);
+        Ok(marks)
     }
 
     fn bytes(&mut self, sends: &[(usize, Arc<[u8]>)], receives: &[(usize, usize)]) -> Result<Vec<Vec<u8>>> {
@@ -384,12 +444,18 @@ impl Worker {
         if sends.is_empty() && receives.is_empty() {
             return Ok(());
         }
-        let timeout = Duration::from_millis(self.shared.timeout.load(Ordering::Relaxed));
-        self.transport.exchange(sends, receives, timeout)?;
-        let add = |n: &AtomicU64, bytes: usize| n.fetch_add(bytes as u64, Ordering::Relaxed);
-        add(&self.shared.sent, sends.iter().map(|s| s.bytes.len()).sum());
-        add(&self.shared.received, receives.iter().map(|r| r.bytes.len()).sum());
-        add(&self.shared.exchanges, 1);
+        self.transport.exchange(sends, receives, self.timeout())?;
+        self.count(sends.iter().map(|s| s.bytes.len()).sum(), receives.iter().map(|r| r.bytes.len()).sum());
         Ok(())
+    }
+
+    fn timeout(&self) -> Duration {
+        Duration::from_millis(self.shared.timeout.load(Ordering::Relaxed))
+    }
+
+    fn count(&self, sent: usize, received: usize) {
+        self.shared.sent.fetch_add(sent as u64, Ordering::Relaxed);
+        self.shared.received.fetch_add(received as u64, Ordering::Relaxed);
+        self.shared.exchanges.fetch_add(1, Ordering::Relaxed);
     }
 }

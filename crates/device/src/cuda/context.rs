@@ -1,15 +1,17 @@
 //! An open CUDA device: opening, closing, errors, and which thread may submit. Memory, kernels and graphs are `impl`
 //! blocks in their own files.
 //!
-//! Everything runs on one non-default stream, in the order of submission; so the pool can reuse freed memory at once.
+//! All computing runs on one non-default stream, in the order of submission; so the pool can reuse freed memory at once.
+//! Transfers beside it run on a second one (see `marks`).
 //! An error that the driver never recovers from (an illegal address, a hardware fault) poisons the device: the first
 //! one is kept and every later call reports it. Errors that cannot be returned where they happen, in `free` or in a
 //! `Drop`, are returned by the next call.
-//! Lock order: `building`, `turn`, then one of `pool`, `ring`, `modules`, `kernels`, `pending`.
+//! Lock order: `building`, `turn`, then one of `pool`, `ring`, `transfers`, `modules`, `kernels`, `pending`.
 
 use super::cache::{self, Cache};
 use super::driver::{Driver, Fate, Handle, NO_DEVICE, Work, attribute, is_sticky};
 use super::kernels::{KernelInfo, Module};
+use super::marks::Transfers;
 use super::memory::Ring;
 use super::memory_pool::MemoryPool;
 use super::nvrtc::{Compiler, System};
@@ -52,6 +54,7 @@ pub struct Cuda {
     pub(super) capturing: AtomicUsize,
     pub(super) pool: Mutex<MemoryPool>,
     pub(super) ring: Mutex<Ring>,
+    pub(super) transfers: Mutex<Transfers>,
 
     pub(super) compiler: Arc<dyn Compiler>,
     pub(super) cache: Option<Cache>,
@@ -228,6 +231,7 @@ impl Cuda {
             capturing: AtomicUsize::new(0),
             pool: Mutex::default(),
             ring: Mutex::default(),
+            transfers: Mutex::default(),
             compiler,
             cache: cache.map(Cache::new),
             building: Mutex::default(),
@@ -267,6 +271,12 @@ impl Cuda {
     /// The CUDA version the driver is made for, major and minor.
     pub fn driver_version(&self) -> (i32, i32) {
         self.driver_version
+    }
+
+    /// The number that no other GPU in the world has.
+    pub fn uuid(&self) -> Result<[u8; 16]> {
+        self.good()?;
+        self.noted(self.driver.device_uuid(self.device))
     }
 
     /// Its memory in bytes.
@@ -349,7 +359,9 @@ impl Cuda {
         self.fate.get().is_some()
     }
 
-    pub(super) fn make_current(&self) -> Result<()> {
+    /// Makes its context that of the calling thread.
+    #[doc(hidden)]
+    pub fn make_current(&self) -> Result<()> {
         if CURRENT.get() != self.id {
             self.noted(self.driver.ctx_set_current(self.context))?;
             CURRENT.set(self.id);
@@ -412,6 +424,16 @@ impl Drop for Cuda {
         let driver = self.driver.clone();
         self.settle(driver.ctx_set_current(self.context));
         self.settle(driver.stream_synchronize(self.stream));
+        let transfers = std::mem::take(&mut *lock(&self.transfers));
+        if !transfers.stream.is_null() {
+            self.settle(driver.stream_synchronize(transfers.stream));
+        }
+        for event in transfers.events {
+            self.settle(driver.event_destroy(event));
+        }
+        for pinned in transfers.abandoned {
+            self.settle(driver.mem_free_host(pinned));
+        }
         let modules = std::mem::take(&mut *write(&self.modules));
         for module in modules.into_values().flatten() {
             self.settle(driver.module_unload(module.handle()));
@@ -426,6 +448,9 @@ impl Drop for Cuda {
         let segments = lock(&self.pool).drain_all();
         for segment in segments {
             self.settle(driver.mem_free(segment));
+        }
+        if !transfers.stream.is_null() {
+            self.settle(driver.stream_destroy(transfers.stream));
         }
         self.settle(driver.stream_destroy(self.stream));
         self.settle(driver.ctx_set_current(Handle::NULL));

@@ -54,6 +54,8 @@ pub const NO_DEVICE: i32 = 100;
 pub const NOT_SUPPORTED: i32 = 801;
 /// CUDA_ERROR_NOT_FOUND.
 pub const NOT_FOUND: i32 = 500;
+/// What was asked for has not happened yet.
+pub const NOT_READY: i32 = 600;
 
 /// Whether `code` leaves the context unusable: faults of kernels and hardware, after which the driver
 /// answers every call with the same error.
@@ -78,6 +80,16 @@ pub mod attribute {
     pub const FUNCTION_SHARED: i32 = 1;
     /// Of a function: largest dynamic shared memory it may be launched with.
     pub const FUNCTION_DYNAMIC_SHARED: i32 = 8;
+}
+
+/// Kinds of events, by the driver's flags.
+pub mod event {
+    /// It measures time.
+    pub const TIMED: u32 = 0;
+    /// It measures no time.
+    pub const PLAIN: u32 = 2;
+    /// It measures no time, and a thread that waits for it sleeps.
+    pub const SLEEPING: u32 = 3;
 }
 
 /// Device memory for a host that computes in place of a GPU. Ranges outside of it give `None`.
@@ -180,6 +192,7 @@ entries! {
     required device_get_name = "cuDeviceGetName" (name: *mut c_char, len: i32, device: i32);
     required device_total_mem = "cuDeviceTotalMem_v2" (bytes: *mut usize, device: i32);
     required device_get_attribute = "cuDeviceGetAttribute" (value: *mut i32, attribute: i32, device: i32);
+    required device_get_uuid = "cuDeviceGetUuid" (uuid: *mut [u8; 16], device: i32);
     required primary_ctx_retain = "cuDevicePrimaryCtxRetain" (context: *mut Handle, device: i32);
     required primary_ctx_release = "cuDevicePrimaryCtxRelease_v2" (device: i32);
     required ctx_set_current = "cuCtxSetCurrent" (context: Handle);
@@ -198,6 +211,7 @@ entries! {
     required stream_create = "cuStreamCreate" (stream: *mut Handle, flags: u32);
     required stream_destroy = "cuStreamDestroy_v2" (stream: Handle);
     required stream_synchronize = "cuStreamSynchronize" (stream: Handle);
+    required stream_wait_event = "cuStreamWaitEvent" (stream: Handle, event: Handle, flags: u32);
     required stream_begin_capture = "cuStreamBeginCapture_v2" (stream: Handle, mode: i32);
     required stream_end_capture = "cuStreamEndCapture" (stream: Handle, graph: *mut Handle);
     optional stream_get_capture_info = "cuStreamGetCaptureInfo_v2" (
@@ -238,6 +252,7 @@ entries! {
 
     required event_create = "cuEventCreate" (event: *mut Handle, flags: u32);
     required event_record = "cuEventRecord" (event: Handle, stream: Handle);
+    required event_query = "cuEventQuery" (event: Handle);
     required event_synchronize = "cuEventSynchronize" (event: Handle);
     required event_elapsed_time = "cuEventElapsedTime" (milliseconds: *mut f32, start: Handle, end: Handle);
     required event_destroy = "cuEventDestroy_v2" (event: Handle);
@@ -391,6 +406,13 @@ impl Driver {
         Ok(value)
     }
 
+    /// The number that no other GPU in the world has.
+    pub(super) fn device_uuid(&self, device: i32) -> Result<[u8; 16]> {
+        let mut uuid = [0; 16];
+        checked!(self, "cuDeviceGetUuid", device_get_uuid(&mut uuid, device))?;
+        Ok(uuid)
+    }
+
     pub(super) fn primary_ctx_retain(&self, device: i32) -> Result<Handle> {
         let mut context = Handle::NULL;
         checked!(self, "cuDevicePrimaryCtxRetain", primary_ctx_retain(&mut context, device))?;
@@ -477,6 +499,11 @@ impl Driver {
 
     pub(super) fn stream_synchronize(&self, stream: Handle) -> Result<()> {
         checked!(self, "cuStreamSynchronize", stream_synchronize(stream))
+    }
+
+    /// Makes what is submitted to the stream from now on wait for the last record of the event.
+    pub(super) fn stream_wait_event(&self, stream: Handle, event: Handle) -> Result<()> {
+        checked!(self, "cuStreamWaitEvent", stream_wait_event(stream, event, 0))
     }
 
     /// Begins a capture that only restricts what the calling thread may do.
@@ -633,14 +660,24 @@ impl Driver {
         )
     }
 
-    pub(super) fn event_create(&self, timing: bool) -> Result<Handle> {
+    /// An event of a kind of [`event`].
+    pub(super) fn event_create(&self, kind: u32) -> Result<Handle> {
         let mut event = Handle::NULL;
-        checked!(self, "cuEventCreate", event_create(&mut event, if timing { 0 } else { 2 }))?;
+        checked!(self, "cuEventCreate", event_create(&mut event, kind))?;
         Ok(event)
     }
 
     pub(super) fn event_record(&self, event: Handle, stream: Handle) -> Result<()> {
         checked!(self, "cuEventRecord", event_record(event, stream))
+    }
+
+    /// Whether the last record of the event has happened.
+    pub(super) fn event_query(&self, event: Handle) -> Result<bool> {
+        match checked!(self, "cuEventQuery", event_query(event)) {
+            Ok(()) => Ok(true),
+            Err(error) if matches!(error.kind(), ErrorKind::Cuda { code: NOT_READY, .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     pub(super) fn event_synchronize(&self, event: Handle) -> Result<()> {

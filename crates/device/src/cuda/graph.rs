@@ -4,7 +4,7 @@
 //! recorded are refused before the driver sees them, so that a refusal never spoils the capture.
 
 use super::context::{Cuda, this_thread, write};
-use super::driver::Handle;
+use super::driver::{Handle, event};
 use dittograd_numerics::error::{Error, ErrorKind, Result};
 use std::fmt;
 use std::sync::Arc;
@@ -129,7 +129,7 @@ struct Event<'a> {
 
 impl Event<'_> {
     fn new(cuda: &Cuda) -> Result<Event<'_>> {
-        Ok(Event { cuda, handle: cuda.noted(cuda.driver.event_create(true))? })
+        Ok(Event { cuda, handle: cuda.noted(cuda.driver.event_create(event::TIMED))? })
     }
 }
 

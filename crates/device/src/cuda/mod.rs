@@ -3,7 +3,8 @@
 //! - `driver`: the table of driver entry points and one checked method for each;
 //! - `nvrtc`, `cubin` and `cache`: source to cubin, what is in one, and cubins on disk;
 //! - `memory_pool` and `args`: bookkeeping without a driver, for memory and for the arguments of a launch;
-//! - `context`, `memory`, `kernels`, `graph`: a device in use, built from the above;
+//! - `context`, `memory`, `marks`, `kernels`, `graph`: a device in use, built from the above;
+//! - `search`: where libraries of NVIDIA may be;
 //! - `fake`: a driver in host memory, so that all of it is tested where there is no GPU.
 
 mod args;
@@ -15,11 +16,16 @@ pub mod driver;
 pub mod fake;
 mod graph;
 mod kernels;
+mod marks;
 mod memory;
 mod memory_pool;
 pub mod nvrtc;
+#[doc(hidden)]
+pub mod search;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod transfer_tests;
 
 pub use args::{Args, MAX_ARGS};
 pub use cache::folder as cache_folder;
@@ -31,4 +37,6 @@ pub use driver::Work;
 pub use graph::Captured;
 pub use graph::CudaGraph;
 pub use kernels::{Kernel, Source};
+pub use marks::Mark;
+pub use memory::Pinned;
 pub use nvrtc::{Compiler, Nvrtc};

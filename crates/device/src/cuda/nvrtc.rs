@@ -6,9 +6,10 @@
 
 #![allow(unsafe_code)]
 
+use super::search::{self, Wanted, entries};
 use dittograd_numerics::error::{Error, ErrorKind, Result};
 use libloading::Library;
-use std::ffi::{CStr, CString, OsString, c_char, c_void};
+use std::ffi::{CStr, CString, c_char, c_void};
 use std::path::{Path, PathBuf};
 use std::ptr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -62,7 +63,7 @@ impl Nvrtc {
     /// version.
     pub fn open_up_to(major: i32) -> Result<Nvrtc> {
         let mut looked = Vec::new();
-        for path in candidates(&|name| std::env::var_os(name).filter(|value| !value.is_empty())) {
+        for path in NVRTC.candidates(&search::variable) {
             // A bare name uses the loader's own search.
             let bare = path.components().count() == 1;
             if !bare && !path.exists() {
@@ -81,7 +82,7 @@ impl Nvrtc {
                 Err(why) => looked.push(format!("{} ({why})", path.display())),
             }
         }
-        if std::env::var_os("DITTOGRAD_NVRTC").is_none_or(|value| value.is_empty()) {
+        if search::variable("DITTOGRAD_NVRTC").is_none() {
             // Folders of packages are listed above only if they contain NVRTC.
             let packages = "nvidia/*/lib in the site-packages of $VIRTUAL_ENV, $PYTHONPATH, ~/.local, /usr, \
                             /usr/local and /opt/*/.venv";
@@ -269,77 +270,8 @@ impl Compiler for System {
 /// File names of NVRTC, latest version first.
 const NAMES: [&str; 3] = ["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"];
 
-/// Every file that may be NVRTC, in the order they are tried. `var` reads the environment.
-fn candidates(var: &dyn Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
-    if let Some(given) = var("DITTOGRAD_NVRTC").map(PathBuf::from) {
-        return if given.is_file() { vec![given] } else { NAMES.map(|name| given.join(name)).into() };
-    }
-    let mut folders = Vec::new();
-    for root in ["CUDA_HOME", "CUDA_PATH"].iter().filter_map(|name| var(name)).map(PathBuf::from) {
-        folders.extend([root.join("lib64"), root.join("targets/x86_64-linux/lib"), root.join("lib")]);
-    }
-    // The plain `cuda` sorts first: it is the one the administrator chose.
-    for root in entries(Path::new("/usr/local"), "cuda") {
-        folders.extend([root.join("lib64"), root.join("targets/x86_64-linux/lib")]);
-    }
-    folders.push("/usr/lib/x86_64-linux-gnu".into());
-
-    let mut packages = Vec::new();
-    if let Some(root) = var("VIRTUAL_ENV").map(PathBuf::from) {
-        packages.extend(pythons(&root.join("lib"), "site-packages"));
-    }
-    if let Some(paths) = var("PYTHONPATH") {
-        packages.extend(std::env::split_paths(&paths).filter(|path| path.is_absolute()));
-    }
-    if let Some(home) = var("HOME").map(PathBuf::from) {
-        packages.extend(pythons(&home.join(".local/lib"), "site-packages"));
-    }
-    for lib in ["/usr/lib", "/usr/local/lib"] {
-        for kind in ["site-packages", "dist-packages"] {
-            packages.extend(pythons(Path::new(lib), kind));
-        }
-    }
-    for root in entries(Path::new("/opt"), "") {
-        packages.extend(pythons(&root.join(".venv/lib"), "site-packages"));
-    }
-    for package in packages {
-        let nvidia = package.join("nvidia");
-        // Names like cu13, cu12 and cuda_nvrtc, the latest first; other packages hold no NVRTC.
-        let mut parts = entries(&nvidia, "cu");
-        parts.sort_by(|a, b| b.cmp(a));
-        folders.extend(parts.into_iter().map(|part| part.join("lib")).filter(|lib| holds_nvrtc(lib)));
-    }
-    // Remove duplicates: the environment often names the usual places.
-    let mut out: Vec<PathBuf> = NAMES.map(PathBuf::from).into();
-    for path in folders.iter().flat_map(|folder| NAMES.map(|name| folder.join(name))) {
-        if !out.contains(&path) {
-            out.push(path);
-        }
-    }
-    out
-}
-
-fn holds_nvrtc(folder: &Path) -> bool {
-    NAMES.iter().any(|name| folder.join(name).exists())
-}
-
-/// `python3*/<kind>` under `lib`.
-fn pythons(lib: &Path, kind: &str) -> Vec<PathBuf> {
-    let folders = entries(lib, "python3");
-    folders.into_iter().map(|python| python.join(kind)).filter(|path| path.is_dir()).collect()
-}
-
-/// Entries of `folder` whose name starts with `prefix`, sorted by name. An unreadable folder counts as empty.
-fn entries(folder: &Path, prefix: &str) -> Vec<PathBuf> {
-    let Ok(listing) = std::fs::read_dir(folder) else { return Vec::new() };
-    let mut found: Vec<PathBuf> = listing
-        .filter_map(|entry| entry.ok())
-        .filter(|entry| entry.file_name().to_string_lossy().starts_with(prefix))
-        .map(|entry| entry.path())
-        .collect();
-    found.sort();
-    found
-}
+/// NVRTC's names and places.
+const NVRTC: Wanted = Wanted { names: &NAMES, variable: "DITTOGRAD_NVRTC", packages: "cu" };
 
 #[cfg(test)]
 mod tests {
@@ -407,12 +339,12 @@ mod tests {
             "CUDA_HOME" => Some("/cuda/home".into()),
             _ => None,
         };
-        let found = candidates(&var);
+        let found = NVRTC.candidates(&var);
         assert_eq!(found[0], Path::new("libnvrtc.so.13"));
         assert!(found.contains(&lib.join("libnvrtc.so.13")));
         assert!(found.contains(&"/cuda/home/lib64/libnvrtc.so.12".into()));
         assert!(found.contains(&"/usr/lib/x86_64-linux-gnu/libnvrtc.so".into()));
-        let only = candidates(&|name| (name == "DITTOGRAD_NVRTC").then(|| "/given".into()));
+        let only = NVRTC.candidates(&|name| (name == "DITTOGRAD_NVRTC").then(|| "/given".into()));
         assert_eq!(only, NAMES.map(|name| Path::new("/given").join(name)));
         // A file that is no library is named with the reason.
         let why = Nvrtc::load(&lib.join("libnvrtc.so.13")).err().expect("not a library");

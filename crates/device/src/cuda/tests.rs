@@ -1,6 +1,7 @@
 //! The whole context over the fake driver: behaviour, and the state after any one call fails.
 
 use super::Source;
+use super::context::lock;
 use super::driver::{Driver, OUT_OF_MEMORY, SYMBOLS, is_sticky};
 use super::fake::{Fake, Launch, Live};
 use super::nvrtc::System;
@@ -8,7 +9,7 @@ use super::{Args, Cuda};
 use dittograd_numerics::Numerics;
 use dittograd_numerics::error::{Error, ErrorKind, Result};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 const MIB: usize = 1 << 20;
 
@@ -363,6 +364,7 @@ fn a_capture_refuses_what_it_must() {
     let a = cuda.alloc(64).expect("room");
     let kernel = cuda.kernel("m", "source", "k").expect("a kernel");
     let inner = cuda.capture(|| Ok(())).expect("an empty graph");
+    let (mark, mut pinned) = (cuda.mark().expect("a mark"), cuda.pinned(4).expect("room"));
     let graph = cuda
         .capture(|| {
             assert!(is_unsupported(cuda.alloc(1)));
@@ -373,6 +375,12 @@ fn a_capture_refuses_what_it_must() {
             assert!(is_unsupported(cuda.time(|| Ok(()))));
             assert!(is_unsupported(cuda.capture(|| Ok(()))));
             assert!(is_unsupported(cuda.kernel("new", "new", "k")));
+            assert!(is_unsupported(cuda.mark()));
+            assert!(is_unsupported(cuda.wait(&mark)));
+            assert!(is_unsupported(mark.synchronize()));
+            assert!(is_unsupported(cuda.pinned(1)));
+            assert!(is_unsupported(cuda.fetch(&mark, &[(a, 4)], &mut pinned)));
+            assert!(is_unsupported(cuda.put(&mark, &mut pinned, &[(a, 4)])));
             assert!(is_unsupported(cuda.compile_all(&[])));
             assert!(is_unsupported(inner.launch()));
             cuda.launch(kernel, [1; 3], 1, 0, &Args::new())
@@ -447,6 +455,7 @@ fn a_fault_poisons_the_device() {
     let a = cuda.alloc(64).expect("room");
     let kernel = cuda.kernel("m", "source", "k").expect("a kernel");
     let graph = cuda.capture(|| Ok(())).expect("captures");
+    let (mark, mut pinned) = (cuda.mark().expect("a mark"), cuda.pinned(4).expect("room"));
     // Not this one: it concerns only one launch.
     fake.fail_call(1, 701);
     assert!(cuda.launch(kernel, [1; 3], 1, 0, &Args::new()).is_err());
@@ -459,7 +468,7 @@ fn a_fault_poisons_the_device() {
         "{first}"
     );
     let calls = fake.calls();
-    let all: [Result<()>; 14] = [
+    let all: [Result<()>; 21] = [
         cuda.alloc(1).map(drop),
         cuda.collect().map(drop),
         cuda.mem_info().map(drop),
@@ -474,6 +483,13 @@ fn a_fault_poisons_the_device() {
         cuda.capture(|| Ok(())).map(drop),
         cuda.time(|| Ok(())).map(drop),
         graph.launch(),
+        cuda.uuid().map(drop),
+        cuda.mark().map(drop),
+        cuda.wait(&mark),
+        mark.is_reached().map(drop),
+        cuda.pinned(1).map(drop),
+        cuda.fetch(&mark, &[(a, 4)], &mut pinned),
+        cuda.put(&mark, &mut pinned, &[(a, 4)]).map(drop),
     ];
     for result in all {
         let error = result.expect_err("poisoned");
@@ -483,6 +499,7 @@ fn a_fault_poisons_the_device() {
     cuda.free(a);
     assert_eq!(fake.calls(), calls, "the driver is left alone");
     drop(graph);
+    drop((mark, pinned));
     drop(cuda);
     assert_eq!(fake.live(), Live::default());
     for _ in 0..2 {
@@ -516,6 +533,17 @@ fn scenario(fake: &Fake, cache: Option<PathBuf>) -> Result<()> {
     let mut back = [0; 4];
     cuda.download(b, &mut back)?;
     assert_eq!(back, [8, 0, 0, 0]);
+    cuda.uuid()?;
+    let mark = cuda.mark()?;
+    let (mut out, mut into) = (cuda.pinned(100)?, cuda.pinned(4)?);
+    cuda.fetch(&mark, &[(b, 100)], &mut out)?;
+    assert_eq!(out.bytes()[96..], [8, 0, 0, 0]);
+    into.bytes_mut()?.fill(3);
+    let put = cuda.put(&mark, &mut into, &[(b, 4)])?;
+    cuda.wait(&put)?;
+    put.is_reached()?;
+    cuda.download(b, &mut back)?;
+    assert_eq!(back, [3; 4]);
     cuda.free(a);
     // Fits only if cached memory is returned.
     let c = cuda.alloc(12 * MIB)?;
@@ -581,8 +609,8 @@ fn any_one_call_may_fail() {
                 assert!(k > 50, "{what}");
                 break;
             };
-            // The end of a parameter list has the same code.
-            if (symbol, code) == ("cuFuncGetParamInfo", 1) {
+            // The end of a parameter list, and an event that has not happened, have the same code.
+            if matches!((symbol, code), ("cuFuncGetParamInfo", 1) | ("cuEventQuery", 600)) {
                 continue;
             }
             swept += 1;
@@ -654,9 +682,13 @@ fn any_one_call_may_fail_with_a_warm_cache() {
     }
 }
 
+/// Held by tests on a real device: what one frees makes the driver wait for all that the others compute.
+pub(super) static REAL: Mutex<()> = Mutex::new(());
+
 /// The same on a machine with a GPU and NVRTC.
 #[test]
 fn on_a_real_device() {
+    let _alone = lock(&REAL);
     let cuda: Arc<Cuda> = match Cuda::open(0, Numerics::Strict) {
         Ok(cuda) => cuda,
         Err(error) => {

@@ -36,8 +36,9 @@ impl Buffer {
     }
 
     /// Copies the buffer into host words. Waits for the device.
+    #[doc(hidden)]
     #[track_caller]
-    pub(crate) fn read_words(&self, op: &str, words: &mut [f32]) -> Result<()> {
+    pub fn read_words(&self, op: &str, words: &mut [f32]) -> Result<()> {
         if words.len() != self.len() {
             return Err(Error::new(op, ErrorKind::Length { want: self.len(), got: words.len() }));
         }

@@ -4,17 +4,21 @@
 use super::Launch;
 use super::codes::{
     CAPTURE_INVALIDATED, CAPTURE_WRONG_THREAD, INVALID_CONTEXT, INVALID_HANDLE, INVALID_IMAGE,
-    NOT_INITIALIZED, NOT_READY, code_name,
+    LAUNCH_TIMEOUT, NOT_INITIALIZED, code_name,
 };
 use super::queue::{Node, unexpected_order};
 use super::state::{Capture, Function, Memory, Outcome, State, Stream, device_of};
 use crate::cuda::driver::{
-    Entry, Handle, INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY, SUCCESS, Work, attribute,
+    Entry, Handle, INVALID_VALUE, NOT_READY, NOT_SUPPORTED, OUT_OF_MEMORY, SUCCESS, Work, attribute,
 };
 use std::collections::VecDeque;
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long a call waits for what never happens.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The table of entry points over the shared state.
 pub(super) struct Table(pub(super) Arc<Mutex<State>>);
@@ -51,6 +55,37 @@ impl Table {
         let outcome = f(&mut state);
         let done = state.answer(symbol, outcome);
         step.err().unwrap_or(done)
+    }
+
+    /// A call that waits for a stream, as far as `until` says, and then does `f`, unless it is made to fail. Other calls
+    /// may come meanwhile.
+    fn act_after(
+        &self,
+        symbol: &'static str,
+        until: impl Fn(&mut State) -> Outcome<Option<(Handle, u64)>>,
+        f: impl FnOnce(&mut State) -> Outcome,
+    ) -> i32 {
+        let begun = Instant::now();
+        let mut state = self.state();
+        if let Err(code) = state.step(symbol, None) {
+            return code;
+        }
+        let outcome = until(&mut state);
+        let reached = loop {
+            match outcome
+                .and_then(|to| to.map_or(Ok(true), |(stream, position)| state.drain(stream, position)))
+            {
+                Ok(true) => break Ok(()),
+                Ok(false) if begun.elapsed() > PATIENCE => break Err(LAUNCH_TIMEOUT),
+                Err(code) => break Err(code),
+                Ok(false) => {}
+            }
+            drop(state);
+            std::thread::sleep(Duration::from_micros(200));
+            state = self.state();
+        };
+        let outcome = reached.and_then(|()| f(&mut state));
+        state.answer(symbol, outcome)
     }
 
     /// A call that writes the value of `f` to `out` unless it is made to fail.
@@ -179,6 +214,18 @@ impl Entry for Table {
         unsafe { self.give_on(Some(device), "cuDeviceGetAttribute", value, get) }
     }
 
+    unsafe fn device_get_uuid(&self, uuid: *mut [u8; 16], device: i32) -> i32 {
+        let get = |state: &mut State| {
+            state.device(device)?;
+            let mut uuid = [0; 16];
+            uuid[..4].copy_from_slice(&state.id.to_be_bytes());
+            uuid[12..].copy_from_slice(&device.to_be_bytes());
+            Ok(uuid)
+        };
+        // SAFETY: the contract of the trait.
+        unsafe { self.give_on(Some(device), "cuDeviceGetUuid", uuid, get) }
+    }
+
     unsafe fn primary_ctx_retain(&self, context: *mut Handle, device: i32) -> i32 {
         let retain = |state: &mut State| {
             state.device(device)?;
@@ -254,7 +301,7 @@ impl Entry for Table {
         let code = self.end(None, "cuMemFree_v2", |state| {
             let here = state.here()?;
             state.outside_captures()?;
-            is_waiting = state.streams.values().any(|s| s.device == here && !s.queue.is_empty());
+            is_waiting = state.is_used(here, address);
             if state.allocations.get(&address).is_none_or(|memory| memory.device != here) {
                 return Err(INVALID_VALUE);
             }
@@ -292,17 +339,19 @@ impl Entry for Table {
     }
 
     unsafe fn memcpy_htod(&self, dst: u64, src: *const c_void, bytes: usize, stream: Handle) -> i32 {
-        self.act("cuMemcpyHtoDAsync_v2", |state| {
+        let src = Handle(src.cast_mut());
+        // From memory that is not pinned, the copy has happened when the call returns.
+        let until = |state: &mut State| {
             state.not_capturing(stream)?;
             if src.is_null() {
                 return Err(INVALID_VALUE);
             }
-            let src = Handle(src.cast_mut());
+            Ok((!state.is_pinned(src, bytes)).then_some((stream, u64::MAX)))
+        };
+        self.act_after("cuMemcpyHtoDAsync_v2", until, |state| {
             if state.is_pinned(src, bytes) {
                 return state.submit(stream, Node::Upload { dst, src, bytes });
             }
-            // From other memory, the copy has happened when the call returns.
-            state.drain(stream, u64::MAX)?;
             let device = state.here()?;
             let range = state.range(device, dst, bytes)?;
             // SAFETY: the contract of the trait.
@@ -312,12 +361,17 @@ impl Entry for Table {
     }
 
     unsafe fn memcpy_dtoh(&self, dst: *mut c_void, src: u64, bytes: usize, stream: Handle) -> i32 {
-        self.act("cuMemcpyDtoHAsync_v2", |state| {
+        let until = |state: &mut State| {
             state.not_capturing(stream)?;
             if dst.is_null() {
                 return Err(INVALID_VALUE);
             }
-            state.drain(stream, u64::MAX)?;
+            Ok((!state.is_pinned(Handle(dst), bytes)).then_some((stream, u64::MAX)))
+        };
+        self.act_after("cuMemcpyDtoHAsync_v2", until, |state| {
+            if state.is_pinned(Handle(dst), bytes) {
+                return state.submit(stream, Node::Download { dst: Handle(dst), src, bytes });
+            }
             let device = state.here()?;
             let data = state.range(device, src, bytes)?;
             // SAFETY: the contract of the trait.
@@ -358,9 +412,20 @@ impl Entry for Table {
     }
 
     unsafe fn stream_synchronize(&self, stream: Handle) -> i32 {
-        self.act("cuStreamSynchronize", |state| {
+        let until = |state: &mut State| state.not_capturing(stream).map(|()| Some((stream, u64::MAX)));
+        self.act_after("cuStreamSynchronize", until, |_| Ok(()))
+    }
+
+    unsafe fn stream_wait_event(&self, stream: Handle, event: Handle, flags: u32) -> i32 {
+        self.act("cuStreamWaitEvent", |state| {
             state.not_capturing(stream)?;
-            state.drain(stream, u64::MAX)
+            if flags != 0 {
+                return Err(INVALID_VALUE);
+            }
+            match *state.events.get(&event).ok_or(INVALID_HANDLE)? {
+                Some((other, position)) => state.submit(stream, Node::Wait { stream: other, position }),
+                None => Ok(()),
+            }
         })
     }
 
@@ -685,14 +750,26 @@ impl Entry for Table {
         })
     }
 
-    unsafe fn event_synchronize(&self, event: Handle) -> i32 {
-        self.act("cuEventSynchronize", |state| {
+    unsafe fn event_query(&self, event: Handle) -> i32 {
+        let mut is_ready = true;
+        let code = self.act("cuEventQuery", |state| {
             state.here()?;
-            match *state.events.get(&event).ok_or(INVALID_HANDLE)? {
-                Some((stream, position)) => state.drain(stream, position),
-                None => Ok(()),
+            if let Some((stream, position)) = *state.events.get(&event).ok_or(INVALID_HANDLE)? {
+                // What runs now is told by the next query.
+                is_ready = state.streams.get(&stream).is_none_or(|s| s.done >= position);
+                state.drain(stream, position)?;
             }
-        })
+            Ok(())
+        });
+        if code == SUCCESS && !is_ready { NOT_READY } else { code }
+    }
+
+    unsafe fn event_synchronize(&self, event: Handle) -> i32 {
+        let until = |state: &mut State| {
+            state.here()?;
+            Ok(*state.events.get(&event).ok_or(INVALID_HANDLE)?)
+        };
+        self.act_after("cuEventSynchronize", until, |_| Ok(()))
     }
 
     unsafe fn event_elapsed_time(&self, milliseconds: *mut f32, start: Handle, end: Handle) -> i32 {

@@ -1,10 +1,11 @@
 //! A driver in host memory, for tests where there is no GPU.
 //!
 //! It implements the same table of entry points as the library. Device memory is a map of byte vectors. Work submitted
-//! to a stream stays in its queue until somebody waits for it, and pinned sources are read only then, so reusing memory
-//! too early shows. The fake refuses what a driver refuses: unknown, dead or foreign handles, ranges outside an
+//! to a stream stays in its queue until somebody waits for it, and pinned memory is read and written only then, so using it
+//! too early shows. A stream runs others only where an event says that it waits for them, and [`Fake::shuffle`] lets streams run
+//! sooner than anybody waits: a missing wait shows too. The fake refuses what a driver refuses: unknown, dead or foreign handles, ranges outside an
 //! allocation, invalid sizes and flags, a missing context, calls that a capture must not contain. It is stricter in one
-//! point: memory must not be freed while work is queued. All refusals are listed. A chosen call can be made to fail.
+//! point: memory must not be freed while work that may use it is queued. All refusals are listed. A chosen call can be made to fail.
 //! Such a call creates nothing, but still destroys what it should destroy, like a driver that reports an earlier error.
 //! Live objects are counted, so leaks show.
 //!
@@ -27,15 +28,18 @@ mod state;
 mod tests;
 
 pub use compiler::Stub;
+pub use queue::Foreign;
 
 use super::context::Cuda;
-use super::driver::Driver;
+use super::driver::{Driver, Handle, SUCCESS};
 use dittograd_numerics::Numerics;
 use dittograd_numerics::error::Result;
 use entry::Table;
+use queue::Node;
 use state::{FIRST_ADDRESS, State};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A launch as the driver saw it.
@@ -99,7 +103,9 @@ impl Fake {
     }
 
     fn of(state: State) -> Fake {
-        let state = State { address: FIRST_ADDRESS, ..state };
+        static IDS: AtomicU32 = AtomicU32::new(1);
+        let id = IDS.fetch_add(1, Ordering::Relaxed);
+        let state = State { address: FIRST_ADDRESS, id, ..state };
         let state = Arc::new(Mutex::new(state));
         let driver = Arc::new(Driver::new(Box::new(Table(state.clone()))));
         Fake { state, driver, stub: Arc::default() }
@@ -182,6 +188,35 @@ impl Fake {
         state.drain_all();
         let device = state.allocations.range(..=address).next_back()?.1.device;
         state.range(device, address, bytes).ok().map(|found| found.to_vec())
+    }
+
+    /// Whether both are handles of one driver.
+    pub fn is_same(&self, other: &Fake) -> bool {
+        Arc::ptr_eq(&self.state, &other.state)
+    }
+
+    /// Lets streams run in a random order: whenever something is queued, some of what some stream has queued runs. Without a seed
+    /// they run again as late as possible.
+    pub fn shuffle(&self, seed: Option<u64>) {
+        self.state().order = seed;
+    }
+
+    /// The device of the calling thread's context.
+    pub fn current_device(&self) -> Option<i32> {
+        self.state().here().ok()
+    }
+
+    /// Whether these bytes are inside one allocation of a device.
+    pub fn holds(&self, device: i32, address: u64, bytes: usize) -> bool {
+        self.state().range(device, address, bytes).is_ok()
+    }
+
+    /// Queues an operation of another library. Returns whether the stream is one of the calling thread's context that does not
+    /// capture.
+    pub fn queue(&self, stream: Handle, work: Arc<dyn Foreign>) -> bool {
+        let mut state = self.state();
+        let outcome = state.not_capturing(stream).and_then(|()| state.submit(stream, Node::Foreign(work)));
+        state.answer("queue", outcome) == SUCCESS
     }
 
     /// Declares the offsets and sizes of the parameters of kernels called `name`.

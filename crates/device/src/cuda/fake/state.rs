@@ -54,12 +54,16 @@ pub(super) struct State {
     pub devices: i32,
     pub memory: usize,
     pub computes: bool,
+    /// The generator of the order in which streams run, if they do not run as late as possible.
+    pub order: Option<u64>,
     pub is_initialized: bool,
     pub calls: u64,
     pub by_symbol: BTreeMap<&'static str, u64>,
     pub fault: Option<Fault>,
     /// Calls that were refused as invalid, as symbol and code.
     pub misuses: Vec<(&'static str, i32)>,
+    /// Different for each fake driver.
+    pub id: u32,
     pub next: usize,
     pub address: u64,
     pub retained: HashMap<i32, usize>,

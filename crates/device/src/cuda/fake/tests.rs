@@ -1,7 +1,7 @@
 #![allow(unsafe_code)]
 
 use super::Fake;
-use crate::cuda::driver::{Handle, attribute};
+use crate::cuda::driver::{Handle, attribute, event};
 use dittograd_numerics::error::{ErrorKind, Result};
 
 /// The fake is as strict as a driver: a table of calls that every driver refuses.
@@ -26,6 +26,7 @@ fn the_fake_refuses_what_a_driver_refuses() {
         (code(driver.device_total_mem(7)), 101, "a device that is not there"),
         (code(driver.device_attribute(attribute::MAJOR, 2)), 101, "a device that is not there"),
         (code(driver.device_attribute(12345, 0)), 1, "an attribute that is not there"),
+        (code(driver.device_uuid(2)), 101, "a device that is not there"),
         (code(driver.primary_ctx_retain(2)), 101, "a device that is not there"),
         (code(driver.primary_ctx_release(0)), 201, "a context that was not retained"),
         (code(driver.ctx_set_current(nobody)), 201, "a context that was not retained"),
@@ -35,7 +36,7 @@ fn the_fake_refuses_what_a_driver_refuses() {
         (code(driver.mem_host_alloc(64)), 201, "no context"),
         (code(driver.stream_create()), 201, "no context"),
         (code(driver.stream_synchronize(nobody)), 201, "no context"),
-        (code(driver.event_create(true)), 201, "no context"),
+        (code(driver.event_create(event::TIMED)), 201, "no context"),
         // SAFETY: an image that is refused is not read.
         (code(unsafe { driver.module_load(b"\x7fELF") }), 201, "no context"),
     ];
@@ -62,8 +63,9 @@ fn the_fake_refuses_what_a_driver_refuses() {
     let unloaded = load(b"\x7fELF").expect("loads");
     let orphan = driver.module_function(unloaded, "k").expect("a function");
     driver.module_unload(unloaded).expect("unloads");
-    let (event, raw) = (driver.event_create(true).expect("an event"), driver.event_create(true));
-    driver.event_record(event, stream).expect("records");
+    let (timed, raw) =
+        (driver.event_create(event::TIMED).expect("an event"), driver.event_create(event::TIMED));
+    driver.event_record(timed, stream).expect("records");
     let raw = raw.expect("an event");
     let pinned = driver.mem_host_alloc(64).expect("room");
     let (host, mut back) = ([0u8; 128], [0u8; 128]);
@@ -129,8 +131,12 @@ fn the_fake_refuses_what_a_driver_refuses() {
         (code(driver.launch(function, [1; 3], 32, 0, stream, &[0; 4097])), 1, "too many arguments"),
         (code(driver.launch(function, [1; 3], 32, 0, their_stream, &[])), 201, "of another context"),
         (code(driver.event_record(nobody, stream)), 400, "no event"),
+        (code(driver.event_query(nobody)), 400, "no event"),
         (code(driver.event_synchronize(nobody)), 400, "no event"),
-        (code(driver.event_elapsed(event, raw)), 400, "not recorded"),
+        (code(driver.stream_wait_event(stream, nobody)), 400, "no event"),
+        (code(driver.stream_wait_event(dead, timed)), 400, "a stream that is gone"),
+        (code(driver.stream_wait_event(their_stream, timed)), 201, "a stream of another context"),
+        (code(driver.event_elapsed(timed, raw)), 400, "not recorded"),
         (code(driver.event_destroy(nobody)), 400, "no event"),
     ];
     for (got, want, what) in &table {
@@ -142,9 +148,9 @@ fn the_fake_refuses_what_a_driver_refuses() {
     // An event that has not happened yet, and work on memory that is freed before it runs.
     driver.memset_d32(a, 7, 1, stream).expect("queued");
     driver.event_record(raw, stream).expect("records");
-    assert_eq!(code(driver.event_elapsed(event, raw)), 600);
+    assert_eq!(code(driver.event_elapsed(timed, raw)), 600);
     driver.stream_synchronize(stream).expect("waits");
-    driver.event_elapsed(event, raw).expect("passed");
+    driver.event_elapsed(timed, raw).expect("passed");
     driver.memset_d32(b, 7, 1, stream).expect("queued");
     assert_eq!(code(driver.mem_free(b)), 1, "with work queued");
     assert_eq!(code(driver.stream_synchronize(stream)), 700, "it was freed");
@@ -164,13 +170,14 @@ fn the_fake_refuses_what_a_driver_refuses() {
     assert_eq!(code(driver.stream_capture_after(stream, &mut beyond)), 1, "a node that is not there");
     assert_eq!(code(driver.stream_begin_capture(stream)), 900, "twice");
     assert_eq!(code(driver.stream_end_capture(stream)), 901, "lost");
-    let losing: [&dyn Fn() -> i32; 7] = [
+    let losing: [&dyn Fn() -> i32; 8] = [
         &|| code(driver.mem_alloc(64)),
         &|| code(driver.mem_host_alloc(64)),
         &|| code(load(b"\x7fELF")),
         &|| code(driver.stream_synchronize(stream)),
         &|| code(up(a, 4, stream)),
-        &|| code(driver.event_record(event, stream)),
+        &|| code(driver.event_record(timed, stream)),
+        &|| code(driver.stream_wait_event(stream, timed)),
         &|| code(driver.mem_free(a)),
     ];
     for lose in losing {
