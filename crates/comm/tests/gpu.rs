@@ -251,7 +251,7 @@ fn a_rank_that_does_not_come_is_named() {
             }
             swap(world, device, 10, 10)
         });
-        assert_eq!(peer_of(got[0].as_ref().unwrap_err()), (1, "has no more data".into()));
+        assert_eq!(peer_of(got[0].as_ref().unwrap_err()), (1, "gave up: has no more data".into()));
         // It sends something else.
         let got = Ranks::new(by, 2).run(|world, device| match world.rank() {
             0 => swap(world, device, 10, 10),
@@ -293,7 +293,7 @@ fn a_rank_whose_gpu_fails_is_named() {
                 "{by:?} {error}"
             );
             let (rank, why) = peer_of(got[0].as_ref().unwrap_err());
-            assert!(rank == 1 && why.contains("failed: "), "{by:?} {code}: {rank} {why}");
+            assert!(rank == 1 && why.contains("gave up: "), "{by:?} {code}: {rank} {why}");
             ranks.driver.recover();
         }
     }
