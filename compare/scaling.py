@@ -190,6 +190,11 @@ def tables():
 def check(path):
     with open(path) as file:
         given = json.load(file)
+    missing = [key for key in ("model", "shards", "runs") if key not in given]
+    if given.get("model") != "gpt2" and "shard_ms" not in given.get("parts", {}):
+        missing.append("parts.shard_ms")  # that of GPT-2 is no use
+    if missing:
+        raise SystemExit(f"{path} lacks {', '.join(missing)}; see --help")
     model = NAMES[given["model"]] if isinstance(given["model"], str) else Model(given["model"])
     parts = {**values(MEASURED), **given.get("parts", {})}
     link = {**values(LINK), "per_node": 1 << 20, **given.get("link", {})}
