@@ -3,6 +3,7 @@
 use super::{Mode, Plan, TOKENIZER, Train};
 use crate::models::Net;
 use crate::out::{Out, bytes, warn};
+use crate::ranks::Ranks;
 use crate::signals;
 use crate::task::{self, evaluation, loss};
 use crate::tensorboard::{EventWriter, wall_time};
@@ -39,10 +40,12 @@ pub(super) fn fit(
     device: &Device,
     command: &Train,
     out: &Out,
+    ranks: Option<&Ranks>,
 ) -> Answer<Fitted> {
     let Plan { spec, data, from, folder } = plan;
     let first = from.as_ref().map_or(0, |f| f.step);
     let board = match &folder {
+        _ if out.is_silent() => None,
         Some(folder) if command.tensorboard => Some(EventWriter::create(folder.path())?),
         None if command.tensorboard => return fail("--tensorboard needs a folder, not --out none"),
         _ => None,
@@ -57,7 +60,7 @@ pub(super) fn fit(
         Trainer::new(&params, spec.optimizer(), batches, |v| loss(task, module.as_ref(), v[0], v[1]))
             .steps(spec.steps)
             .seed(spec.seed)
-            .accumulate(spec.accumulate)
+            .accumulate(spec.shards)
             .evaluate(spec.eval_every, evaluation(task, net.module().eval(), &data)?)
             .stop_when(signals::stop())
             .describe(|checkpoint| {
@@ -80,7 +83,11 @@ pub(super) fn fit(
         trainer = trainer.folder(folder);
     }
     let mut report = Report::new(command, device, out, board, [first, spec.steps]);
-    let ended = trainer.observe(|event| report.see(event)).run();
+    let run = || trainer.observe(|event| report.see(event)).run();
+    let ended = match ranks {
+        Some(ranks) => ranks.train(run),
+        None => run(),
+    };
     report.bar.finish_and_clear();
     // An error of writing our own file is reported unchanged.
     if let Some(fail) = report.failed.take() {
@@ -95,7 +102,7 @@ pub(super) fn fit(
     let fingerprint = params.fingerprint()?;
     let mut files = Vec::new();
     if let Some(folder) = &outcome.folder {
-        if outcome.end != End::Stopped {
+        if outcome.end != End::Stopped && !out.is_silent() {
             let _busy = out.busy("drawing pictures");
             super::report::pictures(folder, &spec, &net, device, &data)?;
         }
@@ -107,7 +114,9 @@ pub(super) fn fit(
             Some(folder) => format!("go on with: dittograd train --resume {}", folder.path().display()),
             None => "nothing was kept (--out none)".into(),
         };
-        warn(&format!("stopped at step {step} of {steps}; {how}"));
+        if !out.is_silent() {
+            warn(&format!("stopped at step {step} of {steps}; {how}"));
+        }
     }
     if outcome.end == End::Patience {
         let (at, since) = (outcome.step, outcome.progress.since_best);
@@ -175,7 +184,9 @@ impl<'a> Report<'a> {
     /// Writes the times of ops, if they were profiled.
     fn write_profile(&self) -> Answer<()> {
         match &self.command.profile {
-            Some(path) if self.device.is_profiled() => write_profile(path, self.device),
+            Some(path) if self.device.is_profiled() && !self.out.is_silent() => {
+                write_profile(path, self.device)
+            }
             _ => Ok(()),
         }
     }

@@ -266,9 +266,9 @@ fn forged_settings_are_refused_as_if_they_were_typed() {
     let sizes = json!([2, 16_000_000, 3]);
     let huge = json!(u64::MAX);
     for (i, (path, value)) in [
-        ("/accumulate", json!(0)),
-        ("/accumulate", json!(1u64 << 63)),
-        ("/accumulate", json!(3)),
+        ("/shards", json!(0)),
+        ("/shards", json!(1u64 << 63)),
+        ("/shards", json!(3)),
         ("/eval_every", json!(0)),
         ("/batch", json!(0)),
         ("/batch", huge.clone()),
