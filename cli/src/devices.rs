@@ -109,7 +109,12 @@ pub(crate) fn run(global: &Global, out: &Out, ranks: Option<&Ranks>) -> Answer {
         row("ranks", format!("{} over {transport}", members.len()));
     }
     for Member { rank, host, device, threads } in members {
-        row(&format!("rank {rank}"), format!("{device}, {threads} threads, on {host}"));
+        let cores = match threads {
+            _ if device != "cpu" => String::new(),
+            1 => ", 1 thread".into(),
+            n => format!(", {n} threads"),
+        };
+        row(&format!("rank {rank}"), format!("{device}{cores}, on {host}"));
     }
     out.line(&table(&rows))?;
     Ok(true)

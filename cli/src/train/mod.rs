@@ -326,15 +326,13 @@ impl Spec {
     /// Errors if there are more ranks than shards.
     fn check_ranks(&self, ranks: usize, is_new: bool) -> Answer<()> {
         let shards = self.shards;
+        let few = format!("{ranks} processes need a shard each, and there are {shards}");
         match (ranks > shards, is_new) {
             (false, _) => Ok(()),
-            (true, true) => fail(format!(
-                "--shards {shards}: {ranks} processes need a shard each; use --shards {ranks} or a multiple, or -n {shards} of \
-                 mpirun"
-            )),
-            (true, false) => fail(format!(
-                "the run has {shards} shards, too few for {ranks} processes; continue it with -n {shards} of mpirun, or fewer"
-            )),
+            (true, true) => fail(format!("{few}; use --shards {ranks} or more, or mpirun -n {shards}")),
+            (true, false) => {
+                fail(format!("{few} in this run; continue it with mpirun -n {shards}, or fewer processes"))
+            }
         }
     }
 
