@@ -17,11 +17,11 @@ const EVERY: u64 = 4;
 struct Settings {
     eager: bool,
     patience: Option<u64>,
-    accumulate: usize,
+    shards: usize,
     save_every: Option<u64>,
 }
 
-const PLAIN: Settings = Settings { eager: false, patience: None, accumulate: 1, save_every: None };
+const PLAIN: Settings = Settings { eager: false, patience: None, shards: 1, save_every: None };
 
 fn parts() -> (Dataset, Dataset) {
     data::split(&data::spirals(3, 60, 3).unwrap(), 0.8, 3).unwrap()
@@ -53,7 +53,7 @@ fn part(folder: &Path, settings: Settings, stop: Option<u64>) -> Result<(Outcome
     })
     .steps(STEPS)
     .seed(9)
-    .accumulate(settings.accumulate)
+    .shards(settings.shards)
     // The loss in steps, so that an evaluation is often no better than the one before.
     .evaluate(EVERY, evaluation(&net, test, |loss| -(loss * 8.0).round()))
     .folder(RunFolder::open(folder)?)
@@ -97,8 +97,8 @@ fn a_stop_at_any_step_changes_nothing() {
     let kinds = [
         PLAIN,
         Settings { patience: Some(2), ..PLAIN },
-        Settings { eager: true, patience: Some(1), accumulate: 3, ..PLAIN },
-        Settings { accumulate: 2, save_every: Some(5), ..PLAIN },
+        Settings { eager: true, patience: Some(1), shards: 3, ..PLAIN },
+        Settings { shards: 2, save_every: Some(5), ..PLAIN },
     ];
     let mut ends = Vec::new();
     for settings in kinds {
@@ -238,8 +238,8 @@ fn what_cannot_go_on_is_refused_and_nothing_is_lost() {
         let error = change(trainer).map(|_| ()).unwrap_err().to_string();
         assert!(error.contains(part), "{error}");
     };
-    bad(&|t| t.accumulate(0).run(), "a batch of 12 rows has no 0 equal parts");
-    bad(&|t| t.accumulate(5).run(), "a batch of 12 rows has no 5 equal parts");
+    bad(&|t| t.shards(0).run(), "a batch of 12 rows has no 0 equal parts");
+    bad(&|t| t.shards(5).run(), "a batch of 12 rows has no 5 equal parts");
     bad(&|t| t.patience(1).run(), "there is no evaluation");
     bad(&|t| t.save_every(0).run(), "got 0, use 1 or more");
 }

@@ -3,6 +3,7 @@
 use super::{Dataset, Samples};
 use crate::error::{Error, Result};
 use crate::numerics::rng::Stream;
+use std::ops::Range;
 
 /// Deals out a data set in batches. Every epoch has its own order, which depends on the seed and the epoch's number.
 /// Rows that do not fill a last batch are left out of that epoch.
@@ -11,6 +12,8 @@ pub struct Batches {
     data: Dataset,
     size: usize,
     seed: u64,
+    /// Rows of each batch that are dealt out.
+    part: Range<usize>,
     /// The order of the last requested epoch, cached because the next step is usually in the same one.
     order: Option<(u64, Vec<usize>)>,
 }
@@ -23,7 +26,18 @@ impl Batches {
             let why = format!("got {size}, use 1 to {}, the rows of {}", data.rows(), data.name());
             return Err(Error::argument("batches", "size", why));
         }
-        Ok(Batches { data, size, seed, order: None })
+        Ok(Batches { data, size, seed, part: 0..size, order: None })
+    }
+
+    /// The same batches, of which only these rows are dealt out: those that one of several processes computes.
+    #[track_caller]
+    pub fn part(mut self, rows: Range<usize>) -> Result<Batches> {
+        if rows.start > rows.end || rows.end > self.size {
+            let why = format!("a batch of {} rows has no rows {rows:?}", self.size);
+            return Err(Error::argument("batches", "part", why));
+        }
+        self.part = rows;
+        Ok(self)
     }
 
     /// The data set.
@@ -55,7 +69,7 @@ impl Batches {
             Some((kept, order)) if kept == epoch => order,
             _ => Stream::new(self.seed, epoch).try_permutation(self.data.rows())?,
         };
-        let batch = self.data.take(&order[at..at + self.size]);
+        let batch = self.data.take(&order[at + self.part.start..at + self.part.end]);
         self.order = Some((epoch, order));
         batch
     }

@@ -16,6 +16,7 @@ use crate::optim::{Optimizer, OptimizerState, ParamState};
 use crate::params::Params;
 use crate::session::{Session, Var};
 use crate::tensor::{AnyTensor, Tensor};
+use dittograd_engine::sharded::EagerShards;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -67,8 +68,22 @@ impl RandomState {
     }
 }
 
+fn one() -> u64 {
+    1
+}
+
+fn is_one(n: &u64) -> bool {
+    *n == 1
+}
+
+impl Default for DataState {
+    fn default() -> DataState {
+        DataState { name: String::new(), seed: 0, batch: 0, shards: 1, hash: String::new() }
+    }
+}
+
 /// The state of the data: which batch comes at which step.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DataState {
     /// The data set.
     pub name: String,
@@ -76,6 +91,9 @@ pub struct DataState {
     pub seed: u64,
     /// Rows of a batch.
     pub batch: u64,
+    /// Shards that a batch is cut into.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub shards: u64,
     /// A hash that identifies the data itself, such as [`Dataset::hash`](crate::data::Dataset::hash); empty if unknown.
     #[serde(default)]
     pub hash: String,
@@ -287,13 +305,28 @@ impl Resume for Optimizer {
     }
 }
 
+impl Resume for EagerShards {
+    #[track_caller]
+    fn take_into(&self, checkpoint: &mut Checkpoint) -> Result<()> {
+        checkpoint.optimizer = Some(self.state()?);
+        checkpoint.step = self.optimizer().steps();
+        Ok(())
+    }
+
+    #[track_caller]
+    fn resume(&mut self, params: &Params, checkpoint: &Checkpoint) -> Result<()> {
+        self.load_state(params, checkpoint.optimizer()?)
+    }
+}
+
 impl<F> Resume for TrainStep<F>
 where
     F: for<'s> Fn(&[Var<'s>]) -> Result<Var<'s>>,
 {
     #[track_caller]
     fn take_into(&self, checkpoint: &mut Checkpoint) -> Result<()> {
-        self.optimizer().take_into(checkpoint)?;
+        checkpoint.optimizer = Some(self.state()?);
+        checkpoint.step = self.optimizer().steps();
         checkpoint.random = RandomState { seed: self.seed(), calls: self.random_calls() };
         Ok(())
     }

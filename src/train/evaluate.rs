@@ -6,6 +6,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::graph::{Function, Graph, Passes};
 use crate::numerics::environment;
 use crate::ops::Reduction;
+use crate::parallel::World;
 use crate::session::{LabelLoss, Var};
 use crate::tensor::{AnyTensor, Tensor};
 
@@ -120,16 +121,24 @@ impl<'a> Evaluation<'a> {
     /// Evaluates the model in its current state. The programs are compiled at the first call.
     #[track_caller]
     pub fn run(&mut self, device: &Device) -> Result<Scores> {
-        self.run_within(device, None)
+        self.run_within(device, None, None)
     }
 
-    /// Like [`Evaluation::run`], but borrows memory that its owner does not need now, if it is large enough.
+    /// Like [`Evaluation::run`], but borrows memory that its owner does not need now, if it is large enough. The processes of `world` share
+    /// the batches.
     #[track_caller]
-    pub(super) fn run_within(&mut self, device: &Device, within: Option<&Buffer>) -> Result<Scores> {
+    pub(super) fn run_within(
+        &mut self,
+        device: &Device,
+        within: Option<&Buffer>,
+        world: Option<&World>,
+    ) -> Result<Scores> {
         let _strict = environment::enter();
-        let mut sums: Vec<f64> = Vec::new();
+        let (rank, ranks) = world.map_or((0, 1), |w| (w.rank(), w.size()));
+        // The values of each batch of this process, one after the other.
+        let mut mine: Vec<Vec<f32>> = Vec::new();
         let all = self.data.rows();
-        for batch in self.data.in_order(self.rows)? {
+        for batch in self.data.in_order(self.rows)?.skip(rank).step_by(ranks) {
             let (x, y) = batch?;
             let rows = x.shape().dims()[0];
             let inputs = [x, y];
@@ -147,14 +156,44 @@ impl<'a> Evaluation<'a> {
             // Restart the random stream, so that repeated evaluations agree.
             program.set_random_calls(0);
             let values = program.call(&inputs)?;
-            sums.resize(values.len(), 0.0);
-            for (sum, value) in sums.iter_mut().zip(&values) {
-                value.num()?.data().iter().for_each(|v| *sum += f64::from(*v));
+            mine.push(values.iter().map(|v| Ok(v.num()?.data())).collect::<Result<Vec<_>>>()?.concat());
+        }
+        let each = match world {
+            Some(world) => shared(world, &mine, all, self.rows)?,
+            None => mine,
+        };
+        let mut sums: Vec<f64> = Vec::new();
+        for (batch, words) in each.iter().enumerate() {
+            let rows = self.rows.min(all - batch * self.rows);
+            sums.resize(words.len() / rows, 0.0);
+            for (sum, value) in sums.iter_mut().zip(words.chunks(rows)) {
+                value.iter().for_each(|v| *sum += f64::from(*v));
             }
         }
         let means: Vec<f64> = sums.iter().map(|s| s / all as f64).collect();
         Ok((self.score)(&means))
     }
+}
+
+/// The values of all batches of up to `rows` rows, in order; each process has those of every so many.
+#[track_caller]
+fn shared(world: &World, mine: &[Vec<f32>], all: usize, rows: usize) -> Result<Vec<Vec<f32>>> {
+    let gathered = world.all_gather(bytemuck::cast_slice(&mine.concat()))?;
+    let word = |b: &[u8]| -> f32 { bytemuck::pod_read_unaligned(b) };
+    let ranks: Vec<Vec<f32>> = gathered.iter().map(|b| b.chunks_exact(4).map(word).collect()).collect();
+    let batches = all.div_ceil(rows);
+    let rows_of = |batch: usize| rows.min(all - batch * rows);
+    let of_rank = |rank: usize| (rank..batches).step_by(world.size()).map(rows_of).sum::<usize>();
+    let mut at = vec![0; world.size()];
+    let mut each = Vec::new();
+    for batch in 0..batches {
+        let rank = batch % world.size();
+        let per_row = ranks[rank].len() / of_rank(rank).max(1);
+        let words = per_row * rows_of(batch);
+        each.push(ranks[rank][at[rank]..at[rank] + words].to_vec());
+        at[rank] += words;
+    }
+    Ok(each)
 }
 
 /// For each row: the sum of its labels' losses, how many of them have the largest logit, and how many are not ignored.

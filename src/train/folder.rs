@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::io::{Checkpoint, atomic};
+use crate::parallel::World;
 use serde_json::Value;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::Write;
@@ -23,6 +24,8 @@ pub struct RunFolder {
     _lock: Option<File>,
     checkpoint: Option<Checkpoint>,
     is_new: bool,
+    /// Whether this process writes to it. Others of the same run only read it.
+    is_writer: bool,
     metrics: Option<File>,
     lines: Vec<Value>,
 }
@@ -49,13 +52,40 @@ impl RunFolder {
         }
         atomic::create_dir_all(&path)?;
         let lock = lock(&path)?;
+        RunFolder::read(path, lock, true)
+    }
+
+    /// A folder for a new or continued run of many processes, as [`RunFolder::open`]: the first one locks it and writes to it, the others only read it. All of them must see
+    /// the same folder.
+    #[track_caller]
+    pub fn open_in(world: &World, path: impl AsRef<Path>) -> Result<RunFolder> {
+        let path = path.as_ref();
+        let first = if world.rank() == 0 { Some(RunFolder::open(path)) } else { None };
+        let error = first.as_ref().and_then(|f| f.as_ref().err()).map_or(String::new(), Error::to_string);
+        let error = world.broadcast(error.as_bytes())?;
+        let folder = match first {
+            Some(folder) => folder?,
+            None if error.is_empty() => RunFolder::read(path.to_path_buf(), None, false)?,
+            None => {
+                let why = format!("rank 0 could not open it: {}", String::from_utf8_lossy(&error));
+                return Err(Error::file("run", path, why));
+            }
+        };
+        // Nobody writes before all have read.
+        let step = folder.checkpoint.as_ref().map_or("none".into(), |c| format!("of step {}", c.step));
+        world.agree(&format!("checkpoint in {}", path.display()), &step)?;
+        Ok(folder)
+    }
+
+    #[track_caller]
+    fn read(path: PathBuf, lock: Option<File>, is_writer: bool) -> Result<RunFolder> {
         let checkpoint = match path.join(CHECKPOINT) {
             file if file.exists() => Some(Checkpoint::load(file)?),
             _ => None,
         };
         let lines = lines_of(&path.join(METRICS))?;
         let is_new = checkpoint.is_none();
-        Ok(RunFolder { path, _lock: lock, checkpoint, is_new, metrics: None, lines })
+        Ok(RunFolder { path, _lock: lock, checkpoint, is_new, is_writer, metrics: None, lines })
     }
 
     /// Its path.
@@ -84,7 +114,7 @@ impl RunFolder {
     pub fn adopt(&mut self, from: &Path, best_step: Option<u64>) -> Result<()> {
         self.lines = lines_of(&from.join(METRICS))?;
         let best = from.join(BEST);
-        if best_step.is_some() && best.exists() {
+        if self.is_writer && best_step.is_some() && best.exists() {
             let state = Checkpoint::load(&best)?;
             if Some(state.step) == best_step {
                 state.save(self.path.join(BEST))?;
@@ -97,6 +127,9 @@ impl RunFolder {
     #[track_caller]
     pub(super) fn begin(&mut self, step: u64) -> Result<()> {
         self.lines.retain(|l| l["step"].as_u64().is_some_and(|s| s <= step));
+        if !self.is_writer {
+            return Ok(());
+        }
         let file = self.path.join(METRICS);
         let text: String = self.lines.iter().map(|l| format!("{l}\n")).collect();
         atomic::write(&file, text.as_bytes())?;
@@ -119,6 +152,9 @@ impl RunFolder {
     /// Saves the state of the run. Earlier measurements are on the disk before it.
     #[track_caller]
     pub(super) fn save(&self, state: &Checkpoint, is_best: bool) -> Result<()> {
+        if !self.is_writer {
+            return Ok(());
+        }
         if let Some(file) = &self.metrics {
             // Ignore errors: some files, such as pipes, cannot be synced.
             let _ = file.sync_data();

@@ -19,8 +19,9 @@ use crate::data::{Batches, Dataset, Loader, Samples};
 use crate::device::Device;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::{Best, Checkpoint, DataState, Progress};
-use crate::numerics::environment;
+use crate::numerics::{NUMERICS_VERSION, environment};
 use crate::optim::Optimizer;
+use crate::parallel::World;
 use crate::params::Params;
 use crate::session::Var;
 use serde_json::{Value, json};
@@ -28,7 +29,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use step::{Loss, Stepper};
+use step::{How, Loss, Stepper};
 
 /// How often the loss is read in a run. Reading waits for the device.
 const READINGS: u64 = 200;
@@ -151,7 +152,9 @@ pub struct Trainer<'a> {
     loss: Rc<Loss<'a>>,
     steps: u64,
     seed: u64,
-    accumulate: usize,
+    shards: usize,
+    world: Option<World>,
+    verify_every: Option<u64>,
     is_eager: bool,
     evaluation: Option<(u64, Evaluation<'a>)>,
     patience: Option<u64>,
@@ -179,7 +182,9 @@ impl<'a> Trainer<'a> {
             batches,
             loss: Rc::new(loss),
             seed: 0,
-            accumulate: 1,
+            shards: 1,
+            world: None,
+            verify_every: None,
             is_eager: false,
             evaluation: None,
             patience: None,
@@ -204,10 +209,25 @@ impl<'a> Trainer<'a> {
         self
     }
 
-    /// Gradient accumulation: computes each batch in `parts` equal parts, one after another, which takes less memory.
-    /// The loss must be a mean over the rows.
-    pub fn accumulate(mut self, parts: usize) -> Trainer<'a> {
-        self.accumulate = parts;
+    /// Cuts each batch into so many shards, as [`TrainStep::shards`](crate::graph::TrainStep::shards): one process computes them one after the other, which takes the memory
+    /// of one, and several share them. The loss must be a mean over the rows.
+    #[doc(alias = "accumulate")]
+    pub fn shards(mut self, count: usize) -> Trainer<'a> {
+        self.shards = count;
+        self
+    }
+
+    /// Shares the shards between the processes of `world`. Each of them makes the same trainer, with a [folder](RunFolder::open_in) or without; the
+    /// first one writes. Whatever their number, the run has the same bits and the same checkpoint.
+    pub fn world(mut self, world: &World) -> Trainer<'a> {
+        self.world = Some(world.clone());
+        self
+    }
+
+    /// Compares the parameters of all processes every `steps` steps, and at every checkpoint. A rank whose bits differ, as after a fault of its memory, is an error
+    /// that names it.
+    pub fn verify_every(mut self, steps: u64) -> Trainer<'a> {
+        self.verify_every = Some(steps);
         self
     }
 
@@ -271,12 +291,17 @@ impl<'a> Trainer<'a> {
     fn check(&self) -> Result<()> {
         let wrong = |name: &'static str, why: String| Err(Error::argument("train", name, why));
         let size = self.batches.size();
-        if self.accumulate == 0 || !size.is_multiple_of(self.accumulate) {
-            let parts = self.accumulate;
-            return wrong("accumulate", format!("a batch of {size} rows has no {parts} equal parts"));
+        if self.shards == 0 || !size.is_multiple_of(self.shards) {
+            let shards = self.shards;
+            return wrong("shards", format!("a batch of {size} rows has no {shards} equal parts"));
         }
         let every = self.evaluation.as_ref().map(|e| e.0);
-        for (name, n) in [("evaluate", every), ("patience", self.patience), ("save_every", self.save_every)] {
+        for (name, n) in [
+            ("evaluate", every),
+            ("patience", self.patience),
+            ("save_every", self.save_every),
+            ("verify_every", self.verify_every),
+        ] {
             if n == Some(0) {
                 return wrong(name, "got 0, use 1 or more".into());
             }
@@ -290,8 +315,8 @@ impl<'a> Trainer<'a> {
     fn data(&self) -> DataState {
         let data = self.batches.data();
         let hash = data_hash(data, self.evaluation.as_ref().map(|e| e.1.data()));
-        let (seed, batch) = (self.batches.seed(), self.batches.size() as u64);
-        DataState { name: data.name().into(), seed, batch, hash }
+        let (seed, batch, shards) = (self.batches.seed(), self.batches.size() as u64, self.shards as u64);
+        DataState { name: data.name().into(), seed, batch, shards, hash }
     }
 
     /// Trains until the run is over. On an error the parameters are those of the last step that was made, or, if the
@@ -316,13 +341,21 @@ impl<'a> Trainer<'a> {
                 return Err(Error::argument("resume", "step", why));
             }
         }
-        let (loss, parts) = (self.loss.clone(), self.accumulate);
-        let whole: Rc<Loss<'a>> = Rc::new(move |v| v[0].session().accumulate(parts, v, |part| loss(part)));
-        let mut stepper = Stepper::new(self.params, self.optimizer, whole.clone(), self.seed, self.is_eager);
+        let world = self.world.filter(|w| w.size() > 1);
+        let (seed, is_eager, shards) = (self.seed, self.is_eager, self.shards);
+        let how = How { seed, is_eager, shards, world: world.clone() };
+        let mut stepper = Stepper::new(self.params, self.optimizer, self.loss.clone(), how)?;
         if let Some(from) = &from {
             stepper.restore(self.params, from)?;
         }
-        let evaluation = self.evaluation.map(|(every, e)| (every, e.rows(self.batches.size() / parts)));
+        let rows = self.batches.size() / shards;
+        let mine = stepper.my_shards()?;
+        let batches = self.batches.clone().part(mine.start * rows..mine.end * rows)?;
+        let evaluation = self.evaluation.map(|(every, e)| (every, e.rows(rows)));
+        if let Some(world) = &world {
+            let first = from.as_ref().map_or(0, |f| f.step);
+            agree(world, self.params, &data, self.seed, [first, self.steps])?;
+        }
         let first = from.as_ref().map_or(0, |f| f.step);
         let is_saved = from.is_some() && self.folder.as_ref().is_none_or(|f| !f.is_new());
         let progress = from.as_ref().map_or_else(Progress::default, |f| f.progress);
@@ -332,6 +365,9 @@ impl<'a> Trainer<'a> {
         let mut run = Run {
             params: self.params,
             device: self.params.device().clone(),
+            world,
+            shards,
+            verify_every: self.verify_every,
             stepper,
             evaluation,
             folder: self.folder,
@@ -344,6 +380,7 @@ impl<'a> Trainer<'a> {
             scores: None,
             metrics,
             saved: first,
+            verified: first,
             last,
             times: Times::default(),
         };
@@ -354,7 +391,7 @@ impl<'a> Trainer<'a> {
         if let Some(folder) = &mut run.folder {
             folder.begin(first)?;
         }
-        let mut loader = Loader::new(self.batches.clone(), first, AHEAD)?;
+        let mut loader = Loader::new(batches, first, AHEAD)?;
         let end = loop {
             if run.step >= run.steps {
                 break End::Finished;
@@ -362,7 +399,7 @@ impl<'a> Trainer<'a> {
             if self.patience.is_some_and(|p| run.progress.since_best >= p) {
                 break End::Patience;
             }
-            if self.stop.load(Ordering::SeqCst) {
+            if run.is_stopped(self.stop.load(Ordering::SeqCst))? {
                 break End::Stopped;
             }
             let start = Instant::now();
@@ -374,9 +411,12 @@ impl<'a> Trainer<'a> {
             };
             if let Some(bad) = run.advance(&batch, first, start)? {
                 drop(loader);
-                return Err(run.not_a_number(bad, whole.as_ref(), self.batches));
+                return Err(run.not_a_number(bad, self.loss.as_ref(), self.batches));
             }
             run.evaluate_if_due()?;
+            if run.verify_every.is_some_and(|n| run.step.is_multiple_of(n)) && run.verified != run.step {
+                run.verify()?;
+            }
             let is_due = self.save_every.is_some_and(|n| run.step.is_multiple_of(n));
             if is_due && run.saved != run.step {
                 run.save(false)?;
@@ -392,6 +432,26 @@ pub fn data_hash(train: &Dataset, test: Option<&Dataset>) -> String {
     all.into_iter().flatten().map(Dataset::hash).collect::<Vec<_>>().join("-")
 }
 
+/// Errors, on all processes, unless they are about to do the same.
+#[track_caller]
+fn agree(
+    world: &World,
+    params: &Params,
+    data: &DataState,
+    seed: u64,
+    [first, steps]: [u64; 2],
+) -> Result<()> {
+    let numerics = params.device().numerics();
+    world.agree("version", &format!("{} with numerics {NUMERICS_VERSION}", env!("CARGO_PKG_VERSION")))?;
+    world.agree("numerics mode", &numerics.to_string())?;
+    world.agree("number of shards", &data.shards.to_string())?;
+    world.agree("batch", &format!("{} rows from seed {}", data.batch, data.seed))?;
+    world.agree("data set", &short(&data.hash))?;
+    world.agree("seed", &seed.to_string())?;
+    world.agree("range of steps", &format!("{first} to {steps}"))?;
+    world.agree("model", &params.fingerprint()?)
+}
+
 /// Errors unless a checkpoint belongs to a run on this data.
 #[track_caller]
 fn check_data(from: &Checkpoint, now: &DataState) -> Result<()> {
@@ -402,6 +462,9 @@ fn check_data(from: &Checkpoint, now: &DataState) -> Result<()> {
     };
     if was.batch != now.batch {
         return wrong("the size of a batch", &was.batch, &now.batch);
+    }
+    if was.shards != now.shards {
+        return wrong("the number of shards", &was.shards, &now.shards);
     }
     if was.seed != now.seed {
         return wrong("the seed of the batches", &was.seed, &now.seed);
@@ -428,6 +491,10 @@ fn short(hash: &str) -> String {
 struct Run<'a> {
     params: &'a Params,
     device: Device,
+    /// The processes that share the run, if they are several.
+    world: Option<World>,
+    shards: usize,
+    verify_every: Option<u64>,
     stepper: Stepper<'a>,
     evaluation: Option<(u64, Evaluation<'a>)>,
     folder: Option<RunFolder>,
@@ -442,12 +509,33 @@ struct Run<'a> {
     metrics: Value,
     /// The step of the last saved state.
     saved: u64,
+    /// The step after which the parameters of all processes were last compared.
+    verified: u64,
     /// A state to go back to if there is no folder.
     last: Option<Checkpoint>,
     times: Times,
 }
 
 impl Run<'_> {
+    /// Whether one of the processes was asked to stop.
+    #[track_caller]
+    fn is_stopped(&self, here: bool) -> Result<bool> {
+        match &self.world {
+            Some(world) => Ok(world.all_gather(&[u8::from(here)])?.concat().contains(&1)),
+            None => Ok(here),
+        }
+    }
+
+    /// Errors if the parameters of the processes differ.
+    #[track_caller]
+    fn verify(&mut self) -> Result<()> {
+        if let Some(world) = &self.world {
+            world.agree(&format!("state after step {}", self.step), &self.params.fingerprint()?)?;
+        }
+        self.verified = self.step;
+        Ok(())
+    }
+
     fn is_evaluated_at(&self, step: u64) -> bool {
         self.evaluation.as_ref().is_some_and(|(every, _)| step.is_multiple_of(*every) || step == self.steps)
     }
@@ -493,7 +581,8 @@ impl Run<'_> {
         self.device.synchronize()?;
         self.times.steps += start.elapsed();
         let start = Instant::now();
-        let scores = evaluation.run_within(&self.device, self.stepper.workspace().as_ref())?;
+        let workspace = self.stepper.workspace();
+        let scores = evaluation.run_within(&self.device, workspace.as_ref(), self.world.as_ref())?;
         self.times.evaluations += start.elapsed();
         Ok(Some(scores))
     }
@@ -531,7 +620,11 @@ impl Run<'_> {
         let start = Instant::now();
         let is_kept = self.folder.is_some() || self.last.is_none();
         if is_kept {
+            if self.verified != self.step {
+                self.verify()?;
+            }
             let mut state = Checkpoint::new("", self.params)?;
+            // All processes give their part.
             self.stepper.take(&mut state)?;
             state.data = self.data.clone();
             state.progress = self.progress;
@@ -550,7 +643,8 @@ impl Run<'_> {
     /// The error for a loss that is not finite.
     #[track_caller]
     fn not_a_number(self, bad: f32, loss: &Loss<'_>, batches: Batches) -> Error {
-        let (step, params) = (self.step, self.params);
+        let (step, params, shards) = (self.step, self.params, self.shards);
+        let world = self.world.clone();
         let found = || {
             let from = match &self.folder {
                 Some(folder) => Checkpoint::load(folder.path().join(CHECKPOINT))?,
@@ -559,9 +653,18 @@ impl Run<'_> {
                     None => return Ok("nothing was kept to go back to".into()),
                 },
             };
-            diagnose::diagnose(params, self.stepper.into_optimizer(), loss, batches, &from, step)
+            diagnose::diagnose(params, self.stepper.into_optimizer(), loss, batches, &from, step, shards)
         };
-        match found() {
+        // The first process looks for it alone, the others wait.
+        let found = match world {
+            Some(world) => {
+                let mine =
+                    if world.rank() == 0 { found().unwrap_or_else(|e| e.to_string()) } else { String::new() };
+                world.broadcast(mine.as_bytes()).map(|b| String::from_utf8_lossy(&b).into_owned())
+            }
+            None => found(),
+        };
+        match found {
             Ok(found) => {
                 let cure = "a smaller learning rate, gradient clipping or a warm-up may help";
                 let why = format!("the loss of step {step} is {bad}: {found}; {cure}");

@@ -5,44 +5,68 @@ use crate::error::Result;
 use crate::graph::TrainStep;
 use crate::io::{Checkpoint, RandomState};
 use crate::optim::Optimizer;
+use crate::parallel::World;
 use crate::params::Params;
-use crate::session::{Session, Var};
 use crate::tensor::AnyTensor;
+use dittograd_engine::sharded::{EagerShards, Stepped};
+use std::convert::Infallible;
+use std::ops::Range;
 use std::rc::Rc;
 
-/// The loss of a batch.
-pub(super) type Loss<'a> = dyn for<'s> Fn(&[Var<'s>]) -> Result<Var<'s>> + 'a;
+pub(super) use dittograd_engine::sharded::Loss;
 
 /// How steps are executed.
 pub(super) enum Stepper<'a> {
-    Eager { session: Session, optimizer: Optimizer, loss: Rc<Loss<'a>> },
+    Eager { step: EagerShards, loss: Rc<Loss<'a>> },
     Compiled(TrainStep<Box<Loss<'a>>>),
 }
 
+/// What a run computes in, besides its model.
+pub(super) struct How {
+    pub seed: u64,
+    pub is_eager: bool,
+    pub shards: usize,
+    pub world: Option<World>,
+}
+
 impl<'a> Stepper<'a> {
+    #[track_caller]
     pub(super) fn new(
         params: &Params,
         optimizer: Optimizer,
         loss: Rc<Loss<'a>>,
-        seed: u64,
-        is_eager: bool,
-    ) -> Stepper<'a> {
-        if is_eager {
-            let session = Session::eager_seeded(params.device(), seed);
-            return Stepper::Eager { session, optimizer, loss };
+        how: How,
+    ) -> Result<Stepper<'a>> {
+        if how.is_eager {
+            let step = EagerShards::new(params, optimizer, how.seed, how.shards, how.world)?;
+            return Ok(Stepper::Eager { step, loss });
         }
         let loss: Box<Loss<'a>> = Box::new(move |v| loss(v));
-        Stepper::Compiled(TrainStep::new(params, optimizer, loss).seeded(seed))
+        let step = TrainStep::new(params, optimizer, loss).seeded(how.seed).shards(how.shards);
+        Ok(Stepper::Compiled(match how.world {
+            Some(world) => step.world(&world),
+            None => step,
+        }))
     }
 
     pub(super) fn optimizer(&self) -> &Optimizer {
         match self {
-            Stepper::Eager { optimizer, .. } => optimizer,
+            Stepper::Eager { step, .. } => step.optimizer(),
             Stepper::Compiled(step) => step.optimizer(),
         }
     }
 
-    /// Makes a step on a batch. Returns the loss before it if wanted, since reading waits for the device.
+    /// The shards that this process computes.
+    #[track_caller]
+    pub(super) fn my_shards(&mut self) -> Result<Range<usize>> {
+        match self {
+            Stepper::Eager { step, .. } => Ok(step.shards().mine()),
+            Stepper::Compiled(step) => step.my_shards(),
+        }
+    }
+
+    /// Makes a step on the rows of this process's shards. Returns the loss before it if wanted, since reading waits for the
+    /// device.
     #[track_caller]
     pub(super) fn step(
         &mut self,
@@ -51,18 +75,15 @@ impl<'a> Stepper<'a> {
         wants_loss: bool,
     ) -> Result<Option<f32>> {
         match self {
-            Stepper::Eager { session, optimizer, loss } => {
-                let value = {
-                    let loss = loss(&[session.input_any(x)?, session.input_any(y)?])?;
-                    let value = if wants_loss { Some(loss.item()?) } else { None };
-                    optimizer.step(params, loss.backward()?)?;
-                    value
-                };
-                session.reset();
-                Ok(value)
+            Stepper::Eager { step, loss } => {
+                let inputs = [x.clone(), y.clone()];
+                match step.step(params, loss.as_ref(), &inputs, wants_loss, |_| Ok(None::<Infallible>))? {
+                    Stepped::Done(loss) => Ok(loss),
+                    Stepped::Found(never) => match never {},
+                }
             }
             Stepper::Compiled(step) => {
-                step.run(&[x.into(), y.into()])?;
+                step.run_mine(&[x.into(), y.into()])?;
                 if wants_loss { step.loss().map(Some) } else { Ok(None) }
             }
         }
@@ -71,7 +92,7 @@ impl<'a> Stepper<'a> {
     /// The optimizer, after the last step.
     pub(super) fn into_optimizer(self) -> Optimizer {
         match self {
-            Stepper::Eager { optimizer, .. } => optimizer,
+            Stepper::Eager { step, .. } => step.into_optimizer(),
             Stepper::Compiled(step) => step.into_optimizer(),
         }
     }
@@ -84,13 +105,13 @@ impl<'a> Stepper<'a> {
         }
     }
 
-    /// Puts its state into a checkpoint.
+    /// Puts its state into a checkpoint. All processes of a run call it, and the first gets the state.
     #[track_caller]
     pub(super) fn take(&self, checkpoint: &mut Checkpoint) -> Result<()> {
         match self {
-            Stepper::Eager { session, optimizer, .. } => {
-                checkpoint.random = RandomState::of(session);
-                checkpoint.take(optimizer)
+            Stepper::Eager { step, .. } => {
+                checkpoint.random = RandomState::of(step.session());
+                checkpoint.take(step)
             }
             Stepper::Compiled(step) => checkpoint.take(step),
         }
@@ -100,10 +121,10 @@ impl<'a> Stepper<'a> {
     #[track_caller]
     pub(super) fn restore(&mut self, params: &Params, checkpoint: &Checkpoint) -> Result<()> {
         match self {
-            Stepper::Eager { session, optimizer, .. } => {
-                checkpoint.random.check("session", session.seed(), "Trainer::seed")?;
-                checkpoint.restore(params, optimizer)?;
-                checkpoint.random.restore(session)
+            Stepper::Eager { step, .. } => {
+                checkpoint.random.check("session", step.session().seed(), "Trainer::seed")?;
+                checkpoint.restore(params, step)?;
+                checkpoint.random.restore(step.session())
             }
             Stepper::Compiled(step) => checkpoint.restore(params, step),
         }

@@ -49,6 +49,7 @@ mod scopes;
 mod seeds;
 mod session;
 mod shapes;
+mod shards;
 mod snapshots;
 mod spectral;
 mod support;

@@ -187,8 +187,14 @@ fn in_code() -> Vec<Mistake> {
         ),
         mistake(|_| Tensor::new(&[2, 3], vec![1.0f32; 5]).map(drop), &["[2, 3]", "got 5 elements, needs 6"]),
         mistake(
-            |d| Session::eager(d).accumulate(3, &[Session::eager(d).ones(&[4])?], |v| v[0].mean()).map(drop),
-            &["accumulate", "[4]", "no 3 equal parts"],
+            |d| {
+                let mut params = Params::new(d, 0);
+                let net = Mlp::new(&mut params, &[2, 1])?;
+                let mut step =
+                    TrainStep::new(&params, Optimizer::sgd(0.1), |v| net.forward(v[0])?.mean()).shards(3);
+                step.run(&[(&Tensor::new(&[4, 2], vec![1.0f32; 8])?).into()])
+            },
+            &["shards", "[4, 2]", "no 3 equal parts"],
         ),
     ]
 }

@@ -589,8 +589,8 @@ fn a_batch_in_parts() {
     };
     let run = |parts: usize| {
         let (params, net) = model();
-        let mut step = TrainStep::new(&params, Optimizer::sgd(0.1), move |v| net.forward(v[0])?.mse(v[1]))
-            .accumulate(parts);
+        let mut step =
+            TrainStep::new(&params, Optimizer::sgd(0.1), move |v| net.forward(v[0])?.mse(v[1])).shards(parts);
         step.run(&[(&x).into(), (&y).into()]).unwrap();
         (step.loss().unwrap(), params.fingerprint().unwrap())
     };

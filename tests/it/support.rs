@@ -2,11 +2,21 @@
 
 use dittograd::device::Meta;
 use dittograd::device::cpu::simd::Simd;
+use dittograd::parallel::World;
 use dittograd::prelude::*;
 
 /// A CPU with two threads, whatever the machine has.
 pub(crate) fn device() -> Device {
     Device::cpu_with(2, Simd::best()).unwrap()
+}
+
+/// What each rank of a world of threads computes.
+pub(crate) fn ranks<T: Send>(size: usize, f: impl Fn(World) -> T + Sync) -> Vec<T> {
+    std::thread::scope(|scope| {
+        let start = |world: World| scope.spawn(|| f(world));
+        let all: Vec<_> = World::threads(size).unwrap().into_iter().map(start).collect();
+        all.into_iter().map(|rank| rank.join().unwrap()).collect()
+    })
 }
 
 /// A tensor from its dimensions and elements.

@@ -60,7 +60,7 @@ pub(super) fn fit(
         Trainer::new(&params, spec.optimizer(), batches, |v| loss(task, module.as_ref(), v[0], v[1]))
             .steps(spec.steps)
             .seed(spec.seed)
-            .accumulate(spec.shards)
+            .shards(spec.shards)
             .evaluate(spec.eval_every, evaluation(task, net.module().eval(), &data)?)
             .stop_when(signals::stop())
             .describe(|checkpoint| {

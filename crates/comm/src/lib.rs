@@ -2,6 +2,7 @@
 //! [`Transport`] that moves bytes between them. Transports only move: no sum is ever left to a library, so that results do not
 //! depend on which transport it is or how many processes there are.
 
+mod agree;
 mod threads;
 mod transport;
 mod world;

@@ -31,7 +31,13 @@ struct State {
     /// Messages that were sent and not yet received, by `from * size + to`.
     waiting: Vec<VecDeque<Vec<u8>>>,
     /// Why a rank takes no further part.
-    ended: Vec<Option<String>>,
+    ended: Vec<Option<End>>,
+}
+
+#[derive(Clone)]
+struct End {
+    why: String,
+    is_abort: bool,
 }
 
 impl Shared {
@@ -39,8 +45,8 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn end(&self, rank: usize, why: &str) {
-        self.lock().ended[rank].get_or_insert_with(|| why.to_string());
+    fn end(&self, rank: usize, why: &str, is_abort: bool) {
+        self.lock().ended[rank].get_or_insert_with(|| End { why: why.to_string(), is_abort });
         self.moved.notify_all();
     }
 }
@@ -85,9 +91,12 @@ impl Transport for Threads {
                 if let Some(bytes) = state.waiting[from * self.size + self.rank].pop_front() {
                     break bytes;
                 }
-                let ended = |(rank, why): (usize, &Option<String>)| Some((rank, why.clone()?));
-                if let Some((rank, why)) = state.ended.iter().enumerate().find_map(ended) {
-                    return Err(peer(rank, why));
+                // One that ended well is missed only by who waits for it.
+                let is_missed = |rank: usize, end: &End| end.is_abort || rank == from;
+                let ended = |(rank, end): (usize, &Option<End>)| Some((rank, end.clone()?));
+                let missed = state.ended.iter().enumerate().filter_map(ended).find(|(r, e)| is_missed(*r, e));
+                if let Some((rank, end)) = missed {
+                    return Err(peer(rank, end.why));
                 }
                 let left = deadline.saturating_duration_since(Instant::now());
                 if left.is_zero() {
@@ -107,12 +116,12 @@ impl Transport for Threads {
     }
 
     fn abort(&mut self, why: &str) {
-        self.shared.end(self.rank, why);
+        self.shared.end(self.rank, why, true);
     }
 }
 
 impl Drop for Threads {
     fn drop(&mut self) {
-        self.shared.end(self.rank, "has ended");
+        self.shared.end(self.rank, "has ended", false);
     }
 }

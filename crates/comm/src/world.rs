@@ -164,8 +164,13 @@ impl World {
         self.submit(Job::Buffers { sends, receives, done }, pending)
     }
 
+    /// Exchanges messages and waits for them.
     #[track_caller]
-    fn bytes(&self, sends: Vec<(usize, Vec<u8>)>, receives: Vec<(usize, usize)>) -> Result<Vec<Vec<u8>>> {
+    pub(crate) fn bytes(
+        &self,
+        sends: Vec<(usize, Vec<u8>)>,
+        receives: Vec<(usize, usize)>,
+    ) -> Result<Vec<Vec<u8>>> {
         let (done, pending) = channel();
         self.submit(Job::Bytes { sends, receives, done }, pending)?.wait()
     }

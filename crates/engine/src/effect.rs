@@ -1,10 +1,10 @@
-//! Effects: ops in place at the end of a program. They read values of the program and write memory outside of it, such as
+//! Effects: ops in place of a program. They read values of the program and write memory outside of it, such as
 //! parameters and the states of an optimizer. A program runs them after all its instructions, so that every instruction reads
-//! what was there before.
+//! what was there before; those that write what no instruction reads can run earlier.
 
 use crate::params::Param;
 use dittograd_device::cuda::{Cuda, Source};
-use dittograd_device::{Buffer, Cpu};
+use dittograd_device::{AnyBuffer, Buffer, Cpu};
 use dittograd_numerics::error::Result;
 use dittograd_numerics::shape::Shape;
 use dittograd_ops::Val;
@@ -45,6 +45,17 @@ pub struct EffectOf<V> {
     pub effect: Box<dyn Effect>,
     /// Its inputs.
     pub inputs: Vec<V>,
+    /// When it runs.
+    pub when: When,
+}
+
+/// When an effect runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum When {
+    /// As soon as its inputs are there and earlier effects of this kind have run. No instruction reads what it writes.
+    Early,
+    /// After all instructions.
+    Last,
 }
 
 /// A value in host memory.
@@ -70,7 +81,53 @@ struct Assign(Param);
 
 /// The effect that gives `param` a value of the program.
 pub(crate) fn assign(param: Param, value: Val) -> EffectOf<Val> {
-    EffectOf { effect: Box::new(Assign(param)), inputs: vec![value] }
+    EffectOf { effect: Box::new(Assign(param)), inputs: vec![value], when: When::Last }
+}
+
+/// Copies values of the program one after the other into a buffer, each to a place of its own.
+struct Pack {
+    into: AnyBuffer,
+    /// Where each input begins, and its words.
+    places: Vec<(usize, usize)>,
+}
+
+/// The effect that copies values into `into`, each to where it begins there.
+pub(crate) fn pack(into: AnyBuffer, values: Vec<(Val, usize, usize)>, when: When) -> EffectOf<Val> {
+    let places = values.iter().map(|v| (v.1, v.2)).collect();
+    EffectOf { effect: Box::new(Pack { into, places }), inputs: values.iter().map(|v| v.0).collect(), when }
+}
+
+impl Effect for Pack {
+    fn name(&self) -> &'static str {
+        "pack"
+    }
+
+    fn writes(&self) -> &[Param] {
+        &[]
+    }
+
+    fn extent(&self) -> Result<Shape> {
+        Shape::new(&[self.places.iter().map(|p| p.1).sum()])
+    }
+
+    fn cpu(&self, _cpu: &Cpu, read: &Read<'_>) -> Result<()> {
+        let mut into = self.into.buffer().write("pack")?;
+        for (i, &(at, words)) in self.places.iter().enumerate() {
+            read(i).with("pack", |value| {
+                into.host()[at..at + words].copy_from_slice(value);
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+
+    fn cuda(&self, cuda: &Arc<Cuda>, inputs: &[u64]) -> Result<()> {
+        let into = self.into.buffer().address("pack")?;
+        for (&(at, words), from) in self.places.iter().zip(inputs).filter(|(p, _)| p.1 > 0) {
+            cuda.copy(into + at as u64 * 4, *from, words * 4)?;
+        }
+        Ok(())
+    }
 }
 
 impl Effect for Assign {

@@ -9,6 +9,7 @@ mod nats;
 pub mod optim;
 pub mod params;
 pub mod session;
+pub mod sharded;
 pub mod tape;
 
 pub use host::HostDevice;

@@ -2,6 +2,7 @@
 //! running them eagerly.
 
 mod function;
+mod shards;
 mod traced;
 mod train;
 

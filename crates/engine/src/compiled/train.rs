@@ -1,11 +1,14 @@
 //! A whole training step as one compiled program.
 
+use super::shards::ShardProgram;
 use super::traced::{KEPT, say_if_many};
-use crate::effect::{self, EffectOf};
+use crate::effect::{self, EffectOf, When};
 use crate::graph::{Compiled, Graph, Passes, Plan, Source};
 use crate::optim::{Optimizer, OptimizerState};
 use crate::params::{Param, Params, Traits};
 use crate::session::{Session, Var, with_inputs};
+use crate::sharded::{Carried, Shards, of_a_shard};
+use dittograd_comm::World;
 use dittograd_device::{Buffer, DType, Device, Meta};
 use dittograd_numerics::environment;
 use dittograd_numerics::error::{Error, ErrorKind, Located, Result};
@@ -13,6 +16,7 @@ use dittograd_numerics::scalar::Scalar;
 use dittograd_numerics::shape::Shape;
 use dittograd_numerics::tensor::{AnyTensor, Tensor};
 use dittograd_ops::Val;
+use std::ops::Range;
 
 /// An input of a step: numbers or indices.
 #[derive(Clone, Copy, Debug)]
@@ -72,8 +76,11 @@ pub struct TrainStep<F> {
     random_calls: u64,
     f: F,
     metrics: Option<Metrics>,
-    /// Parts that the batch is computed in.
-    parts: usize,
+    /// Shards that the batch is computed in, and the processes that share them.
+    count: usize,
+    world: Option<World>,
+    /// Made when they are first needed.
+    shards: Option<Shards>,
     programs: Vec<Entry>,
     traces: usize,
     steps: u64,
@@ -93,6 +100,8 @@ struct Entry {
     /// Those that it updates.
     trained: Vec<Param>,
     program: Compiled,
+    /// What else there is if the program is that of a shard.
+    shard: Option<ShardProgram>,
     random_calls: u64,
     /// Steps that had been run when it was last used.
     used: u64,
@@ -117,7 +126,9 @@ where
             random_calls: 0,
             f,
             metrics: None,
-            parts: 1,
+            count: 1,
+            world: None,
+            shards: None,
             programs: Vec::new(),
             traces: 0,
             steps: 0,
@@ -144,10 +155,24 @@ where
         self
     }
 
-    /// Gradient accumulation: the same step, which computes the loss of a batch as the mean over `parts` equal parts of its rows, one
-    /// after the other, and so needs the memory of one. See [`Session::accumulate`].
-    pub fn accumulate(mut self, parts: usize) -> TrainStep<F> {
-        self.parts = parts;
+    /// The same step in shards: it cuts a batch into `count` equal parts of its rows, computes the loss and gradients of each by itself, and takes
+    /// their mean, added up in a fixed tree. A metric is the mean over shards too. Each shard draws its own random numbers. Batch norm has the statistics of a shard, and its running
+    /// averages take in one shard after the other.
+    ///
+    /// The number of shards is part of the program: other shards are other bits. On one process they are computed one after the
+    /// other, in the memory of one: gradient accumulation. [`TrainStep::world`] shares them between processes, which changes no bit.
+    #[doc(alias("accumulate", "gradient_accumulation_steps", "microbatch"))]
+    pub fn shards(mut self, count: usize) -> TrainStep<F> {
+        self.count = count;
+        self.forget();
+        self
+    }
+
+    /// The same step, whose shards the processes of `world` share. All of them make the same calls with the same inputs, and all have the same
+    /// parameters after each step. Each has a part of the optimizer's state.
+    #[doc(alias("distributed", "DistributedDataParallel", "ddp", "zero"))]
+    pub fn world(mut self, world: &World) -> TrainStep<F> {
+        self.world = Some(world.clone());
         self.forget();
         self
     }
@@ -175,16 +200,55 @@ where
         self.optimizer.set_lr(lr);
     }
 
-    /// The optimizer's state, to be saved. Waits for the device.
+    /// The optimizer's state, to be saved. Waits for the device. Of several processes all must call it, and the first gets the
+    /// state; the others get one without tensors.
     #[track_caller]
     pub fn state<T: Scalar>(&self) -> Result<OptimizerState<T>> {
-        self.optimizer.state()
+        match &self.shards {
+            Some(shards) if shards.world().is_some() => Ok(shards.state(&self.optimizer)?.widened()),
+            _ => self.optimizer.state(),
+        }
+    }
+
+    /// Whether the step is computed in shards.
+    fn is_sharded(&self) -> bool {
+        self.count != 1 || self.world.as_ref().is_some_and(|w| w.size() > 1)
+    }
+
+    /// The shards that this process computes; one of one unless [`TrainStep::shards`] was called.
+    #[track_caller]
+    pub fn my_shards(&mut self) -> Result<Range<usize>> {
+        Ok(self.sharded()?.mine())
+    }
+
+    #[track_caller]
+    fn sharded(&mut self) -> Result<&mut Shards> {
+        let shards = match self.shards.take() {
+            Some(shards) => shards,
+            None => Shards::new(&self.device, self.count, self.world.clone())?,
+        };
+        Ok(self.shards.insert(shards))
+    }
+
+    /// Makes memory for the gradients of shards.
+    #[track_caller]
+    fn prepare_shards(&mut self, trained: &[Param]) -> Result<()> {
+        self.sharded()?;
+        let all: Vec<&Param> = self.params.iter().collect();
+        match &mut self.shards {
+            Some(shards) => shards.prepare(&mut self.optimizer, &all, trained),
+            None => Ok(()),
+        }
     }
 
     /// Continues from a saved state, as [`Optimizer::load_state`].
     #[track_caller]
     pub fn load_state<T: Scalar>(&mut self, state: &OptimizerState<T>) -> Result<()> {
         self.follow();
+        if self.is_sharded() {
+            let trained: Vec<Param> = self.params.iter().filter(|p| p.trainable()).cloned().collect();
+            self.prepare_shards(&trained)?;
+        }
         self.optimizer.load(&self.device, &self.params.iter().collect::<Vec<_>>(), state)
     }
 
@@ -209,6 +273,7 @@ where
         let moved = std::mem::replace(&mut self.moves, moves) != moves;
         if moved && let Some(p) = self.params.first() {
             self.device = p.buffer().buffer().device().clone();
+            self.shards = None;
         }
         if moved || self.programs.iter().any(|e| e.traits.moved()) {
             self.forget();
@@ -218,14 +283,21 @@ where
     /// Forgets the programs, which were made for other settings.
     fn forget(&mut self) {
         (self.programs, self.last) = (Vec::new(), None);
+        self.shards = self.shards.take().filter(|s| s.count() == self.count);
     }
 
     #[track_caller]
     fn compile(&mut self, metas: &[Meta]) -> Result<Entry> {
         let session = Session::trace(&self.device, self.seed);
         let vars = metas.iter().map(|m| session.placeholder(*m)).collect::<Result<Vec<_>>>()?;
-        let loss = || session.accumulate(self.parts, &vars, &self.f);
-        let loss = session.val("step", with_inputs("step", vars.len(), loss)?)?;
+        let loss = with_inputs("step", vars.len(), || (self.f)(&vars))?;
+        let is_sharded = self.is_sharded();
+        // A shard's part of the mean, which gradients are of.
+        let share = match is_sharded {
+            true => session.val("step", loss.scale(1.0 / self.count as f64)?)?,
+            false => session.val("step", loss)?,
+        };
+        let loss = session.val("step", loss)?;
         let mut leaves = Vec::new();
         for p in self.params.iter().filter(|p| p.trainable()) {
             leaves.push((p.clone(), Val(session.param(p)?.id() as u32)));
@@ -257,18 +329,45 @@ where
         }
         let traits = Traits::of(self.params.iter().chain(graph.parameters()));
         let wrt: Vec<Val> = leaves.iter().map(|l| l.1).collect();
-        let grads = graph.gradients(loss, &wrt)?;
+        let carried = match is_sharded {
+            true => Carried::of(&self.device, &graph, &outputs, &assigned)?,
+            false => None,
+        };
+        let hash = if is_sharded && self.world.is_some() { graph.hash()? } else { String::new() };
+        let grads = graph.gradients(share, &wrt)?;
         let trained: Vec<Param> = leaves.into_iter().map(|l| l.0).collect();
         let mut items = Vec::new();
         for (p, g) in trained.iter().zip(grads) {
             items.push((p, g.ok_or_else(|| p.unreached())?));
         }
+        if is_sharded {
+            self.prepare_shards(&trained)?;
+            if let Some(world) = self.shards.as_ref().and_then(Shards::world) {
+                world.agree("program", &format!("{hash} in {} shards", self.count))?;
+            }
+        }
         let prepared = self.optimizer.prepare(&self.device, &self.params.iter().collect::<Vec<_>>())?;
-        let program = self.program(graph, &outputs, items, assigned);
-        match program {
-            Ok(program) => {
+        let made = match &self.shards {
+            Some(shards) if is_sharded => {
+                ShardProgram::new(shards, &self.device, &graph, &outputs, &items, carried, self.passes)
+                    .map(|(program, shard)| (program, Some(shard)))
+            }
+            _ => self.program(graph, &outputs, items, assigned).map(|program| (program, None)),
+        };
+        match made {
+            Ok((program, shard)) => {
                 let (metas, used) = (metas.to_vec(), self.steps);
-                Ok(Entry { metas, traits, trained, program, random_calls, used, torn: false, ran: false })
+                Ok(Entry {
+                    metas,
+                    traits,
+                    trained,
+                    program,
+                    shard,
+                    random_calls,
+                    used,
+                    torn: false,
+                    ran: false,
+                })
             }
             Err(error) => {
                 self.optimizer.unprepare(prepared);
@@ -290,8 +389,8 @@ where
         let mut leaf = |b| Val(graph.leaf(Source::State(b), false) as u32);
         let states: Vec<Option<Val>> =
             items.iter().map(|i| optimizer.direction_state(i.0).map(&mut leaf)).collect();
-        let (update, inputs) = optimizer.update(&mut graph, &items, &states)?;
-        let mut effects = vec![EffectOf { effect: Box::new(update), inputs }];
+        let (update, inputs) = optimizer.update(&mut graph, &items, &states, None)?;
+        let mut effects = vec![EffectOf { effect: Box::new(update), inputs, when: When::Last }];
         effects.extend(assigned.into_iter().map(|(p, v)| effect::assign(p, v)));
         Compiled::new(&self.device, &graph, outputs, effects, self.passes, None)
     }
@@ -299,21 +398,59 @@ where
     /// One step on these inputs. On an error nothing was updated.
     #[track_caller]
     pub fn run(&mut self, inputs: &[Batch<'_>]) -> Result<()> {
+        match self.is_sharded() {
+            true => self.run_shards(inputs, 0..self.count),
+            false => self.run_on(inputs, &inputs.iter().map(Batch::meta).collect::<Vec<_>>(), None),
+        }
+    }
+
+    /// As [`TrainStep::run`], with the rows of [this process's shards](TrainStep::my_shards) only.
+    #[track_caller]
+    pub fn run_mine(&mut self, inputs: &[Batch<'_>]) -> Result<()> {
+        match self.is_sharded() {
+            true => {
+                let mine = self.my_shards()?;
+                self.run_shards(inputs, mine)
+            }
+            false => self.run(inputs),
+        }
+    }
+
+    /// One step on inputs that have the rows of these shards.
+    #[track_caller]
+    fn run_shards(&mut self, inputs: &[Batch<'_>], there: Range<usize>) -> Result<()> {
+        let mine = self.my_shards()?;
+        let metas = inputs.iter().map(|b| of_a_shard(b.meta(), there.len())).collect::<Result<Vec<_>>>();
+        self.run_on(inputs, &metas.located()?, Some((mine, there)))
+    }
+
+    #[track_caller]
+    fn run_on(
+        &mut self,
+        inputs: &[Batch<'_>],
+        metas: &[Meta],
+        shards: Option<(Range<usize>, Range<usize>)>,
+    ) -> Result<()> {
         self.follow();
-        let fits = |e: &Entry| e.metas.iter().copied().eq(inputs.iter().map(Batch::meta));
+        let fits = |e: &Entry| e.metas == metas;
         let at = match self.programs.iter().position(|e| fits(e) && e.traits.same_trainable()) {
             Some(at) => at,
             None => {
-                let metas: Vec<Meta> = inputs.iter().map(Batch::meta).collect();
-                let entry = self.compile(&metas).located()?;
+                let entry = self.compile(metas).located()?;
                 self.traces += 1;
-                say_if_many(self.traces, &metas);
+                say_if_many(self.traces, metas);
                 self.keep(entry)
             }
         };
         self.programs[at].torn = true;
+        let Entry { program, shard, .. } = &mut self.programs[at];
         for (i, b) in inputs.iter().enumerate() {
-            self.programs[at].program.set_input(i, b.meta(), b.words()).located()?;
+            match (&mut *shard, &shards) {
+                (Some(shard), Some((mine, there))) => {
+                    shard.hold(program, i, metas[i], b.words(), mine, there).located()?;
+                }
+                _ => program.set_input(i, b.meta(), b.words()).located()?,
+            }
         }
         self.programs[at].torn = false;
         self.last = Some(at);
@@ -357,10 +494,21 @@ where
         let entry = &mut self.programs[at];
         entry.used = self.steps;
         entry.ran = false;
-        self.optimizer.begin(entry.trained.iter())?;
-        if let Err(error) = entry.program.run(self.random_calls) {
-            self.optimizer.unbegin(entry.trained.iter());
-            return Err(error);
+        match (&entry.shard, &mut self.shards) {
+            (Some(shard), Some(shards)) => {
+                if let Err(error) = shard.run(&entry.program, shards, &mut self.optimizer, self.random_calls)
+                {
+                    shards.clear();
+                    return Err(error);
+                }
+            }
+            _ => {
+                self.optimizer.begin(entry.trained.iter())?;
+                if let Err(error) = entry.program.run(self.random_calls) {
+                    self.optimizer.unbegin(entry.trained.iter());
+                    return Err(error);
+                }
+            }
         }
         entry.ran = true;
         self.random_calls = self.random_calls.wrapping_add(calls);
@@ -379,7 +527,10 @@ where
     #[track_caller]
     fn output(&self, i: usize, want: DType, how: &str) -> Result<(Shape, Vec<f32>)> {
         let entry = self.entry()?;
-        let meta = entry.program.output_meta(i)?;
+        let meta = match &entry.shard {
+            Some(shard) => shard.outputs[i],
+            None => entry.program.output_meta(i)?,
+        };
         if meta.dtype != want {
             let why = format!("it is of type {}; read it with {how}", meta.dtype.name());
             return Err(Error::argument("step", "metric", why));
@@ -392,13 +543,17 @@ where
                 "the last step failed, so it has no values; run it again",
             ));
         }
-        Ok((meta.shape, entry.program.output(i)?))
+        match (&entry.shard, &self.shards) {
+            (Some(shard), Some(shards)) => Ok((meta.shape, shard.mean(shards, i)?)),
+            _ => Ok((meta.shape, entry.program.output(i)?)),
+        }
     }
 
     /// The number of metric `i` among the outputs.
     #[track_caller]
     fn metric_at(&self, i: usize) -> Result<usize> {
-        let metrics = self.entry()?.program.outputs() - 1;
+        let entry = self.entry()?;
+        let metrics = entry.shard.as_ref().map_or(entry.program.outputs(), |s| s.outputs.len()) - 1;
         if i < metrics {
             return Ok(i + 1);
         }

@@ -3,9 +3,9 @@
 use super::in_place::{self, InPlace};
 use super::passes::Passes;
 use super::plan::{Flow, Places, Request, place, place_apart};
-use super::run::{Compiled, Instruction, Limit, NatsAt, Place};
+use super::run::{Compiled, Instruction, Limit, NatsAt, Place, Stage};
 use super::{Graph, Source, What};
-use crate::effect::EffectOf;
+use crate::effect::{EffectOf, When};
 use dittograd_device::{AnyBuffer, Backend, Buffer, DType, Device, Meta, ReadSet};
 use dittograd_numerics::environment;
 use dittograd_numerics::error::{Error, Result};
@@ -64,7 +64,8 @@ impl Compiled {
         let outside = Outside::of(&graph, device)?;
         let limits = outside.limits(&graph, as_traced)?;
         let in_place = in_place::rewrite(graph, &wanted, device);
-        let mut draft = Draft::of(&in_place, &wanted, &outside, device);
+        let mut draft = Draft::of(&in_place, &outside, device);
+        let early = draft.keep(&wanted, outputs.len(), &effects, device);
         let block = draft.placed(device);
         let instructions = draft.instructions(&block, device);
 
@@ -75,8 +76,16 @@ impl Compiled {
         let placed = |e: EffectOf<Val>| EffectOf {
             inputs: rest.by_ref().take(e.inputs.len()).collect(),
             effect: e.effect,
+            when: e.when,
         };
-        let effects = effects.into_iter().map(placed).collect();
+        let (first, last): (Vec<_>, Vec<_>) =
+            effects.into_iter().map(placed).partition(|e| e.when == When::Early);
+        let mut stages: Vec<Stage> = early
+            .into_iter()
+            .zip(first)
+            .map(|(end, e)| Stage { end, effects: vec![e], graph: None })
+            .collect();
+        stages.push(Stage { end: instructions.len(), effects: last, graph: None });
         let plan = Plan {
             traced,
             instructions: instructions.len(),
@@ -104,8 +113,7 @@ impl Compiled {
             nats: outside.nats,
             limits,
             outputs: out_vals.iter().map(places_of).collect(),
-            effects,
-            graph: None,
+            stages,
             plan,
             text,
         };
@@ -245,32 +253,66 @@ struct Draft {
     requests: Vec<Request>,
     /// Where each value will live.
     spots: Vec<Spot>,
+    /// Steps until each value is there.
+    ready: Vec<usize>,
     /// Words of all values.
     total: usize,
 }
 
 impl Draft {
-    fn of(in_place: &InPlace, wanted: &[Val], outside: &Outside, device: &Device) -> Draft {
+    fn of(in_place: &InPlace, outside: &Outside, device: &Device) -> Draft {
         let graph = &in_place.graph;
         let spot = |o: &Option<usize>| Spot::Outside(o.unwrap_or(usize::MAX), 0);
         let spots = outside.of.iter().map(spot).collect();
-        let mut draft = Draft { steps: Vec::new(), requests: Vec::new(), spots, total: 0 };
+        let ready = vec![0; graph.size()];
+        let mut draft = Draft { steps: Vec::new(), requests: Vec::new(), spots, ready, total: 0 };
         for (i, node) in graph.nodes().iter().enumerate() {
             let What::Op(op, ins) = &node.what else { continue };
             let metas = graph.metas(ins);
             // A view lives where its input lives.
             if let Some(start) = op.view(&metas) {
                 draft.spots[i] = draft.spots[ins[0].0 as usize].moved(start);
+                draft.ready[i] = draft.ready[ins[0].0 as usize];
                 continue;
             }
             draft.push(i, node.meta, op, (ins, &metas), in_place.is_over[i], device);
-        }
-        for v in wanted {
-            if let Some(r) = draft.spots[v.0 as usize].request() {
-                draft.requests[r].to = usize::MAX;
-            }
+            draft.ready[i] = draft.steps.len();
         }
         draft
+    }
+
+    /// Keeps outputs and the inputs of effects until they are read. Answers how many steps are done when each early effect runs.
+    fn keep(
+        &mut self,
+        wanted: &[Val],
+        outputs: usize,
+        effects: &[EffectOf<Val>],
+        device: &Device,
+    ) -> Vec<usize> {
+        let (outputs, mut rest) = wanted.split_at(outputs);
+        outputs.iter().for_each(|v| self.keep_until(*v, usize::MAX));
+        let (mut end, mut early) = (0, Vec::new());
+        for e in effects {
+            let (inputs, others) = rest.split_at(e.inputs.len());
+            rest = others;
+            let mut until = usize::MAX;
+            if e.when == When::Early {
+                end = inputs.iter().map(|v| self.ready[v.0 as usize]).fold(end, usize::max);
+                early.push(end);
+                // Where steps run side by side, only the end of a run is after all of them.
+                if !device.is_cuda() {
+                    until = end;
+                }
+            }
+            inputs.iter().for_each(|v| self.keep_until(*v, until));
+        }
+        early
+    }
+
+    fn keep_until(&mut self, v: Val, step: usize) {
+        if let Some(r) = self.spots[v.0 as usize].request() {
+            self.requests[r].to = self.requests[r].to.max(step);
+        }
     }
 
     /// Appends the instruction of value `i`.

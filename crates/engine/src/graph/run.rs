@@ -84,6 +84,16 @@ pub(super) struct Limit {
 /// A list of whole numbers, where it is outside the block, and what version of it is there.
 pub(super) type NatsAt = (usize, Nats, AtomicU64);
 
+/// A part of a run.
+pub(super) struct Stage {
+    /// The instruction that it ends before; it begins where the stage before it ends.
+    pub end: usize,
+    /// What is written outside the block at its end.
+    pub effects: Vec<EffectOf<(Place, Meta)>>,
+    /// Captured on CUDA.
+    pub graph: Option<CudaGraph>,
+}
+
 /// A program ready to run with new inputs, any number of times.
 pub struct Compiled {
     pub(super) device: Device,
@@ -99,9 +109,8 @@ pub struct Compiled {
     pub(super) nats: Vec<NatsAt>,
     pub(super) limits: Vec<Limit>,
     pub(super) outputs: Vec<(Place, Meta)>,
-    /// What is written outside the block at the end of a run.
-    pub(super) effects: Vec<EffectOf<(Place, Meta)>>,
-    pub(super) graph: Option<CudaGraph>,
+    /// The run in order, cut after each early effect.
+    pub(super) stages: Vec<Stage>,
     pub(super) plan: Plan,
     pub(super) text: String,
 }
@@ -135,42 +144,59 @@ impl Compiled {
                 seen.push(i);
             }
         }
-        modules.extend(self.effects.iter().flat_map(|e| e.effect.cuda_modules()));
+        modules.extend(self.effects().flat_map(|e| e.effect.cuda_modules()));
         modules.sort();
         modules.dedup();
         cuda.compile_all(&modules)?;
-        match cuda.capture(|| self.queue(cuda, true)) {
-            Ok(graph) => {
-                self.plan.launches = graph.nodes();
-                self.graph = Some(graph);
+        let waits = self.waits();
+        for stage in 0..self.stages.len() {
+            match cuda.capture(|| self.queue(cuda, stage, Some(&waits))) {
+                Ok(graph) => {
+                    self.plan.launches += graph.nodes();
+                    self.stages[stage].graph = Some(graph);
+                }
+                // What a driver says that cannot capture, or not this.
+                Err(error) if matches!(error.kind(), ErrorKind::Cuda { code: 801 | 900..=909, .. }) => {
+                    eprintln!(
+                        "dittograd: a program could not be captured as a CUDA graph ({error}); its kernels are launched one by \
+                         one, which gives the same bits more slowly"
+                    );
+                    break;
+                }
+                Err(error) => return Err(error),
             }
-            // What a driver says that cannot capture, or not this.
-            Err(error) if matches!(error.kind(), ErrorKind::Cuda { code: 801 | 900..=909, .. }) => {
-                eprintln!(
-                    "dittograd: a program could not be captured as a CUDA graph ({error}); its kernels are launched one by \
-                     one, which gives the same bits more slowly"
-                );
-            }
-            Err(error) => return Err(error),
         }
         Ok(())
     }
 
-    /// Queues all instructions and effects. While they are captured, each waits only for those whose memory it uses or
-    /// reuses, so that the others run beside it.
-    fn queue(&self, cuda: &Arc<Cuda>, is_captured: bool) -> Result<()> {
-        let waits = if is_captured { self.waits() } else { Vec::new() };
+    /// All effects.
+    fn effects(&self) -> impl Iterator<Item = &EffectOf<(Place, Meta)>> {
+        self.stages.iter().flat_map(|s| &s.effects)
+    }
+
+    /// The instructions of a stage.
+    fn instructions_of(&self, stage: usize) -> Range<usize> {
+        stage.checked_sub(1).map_or(0, |before| self.stages[before].end)..self.stages[stage].end
+    }
+
+    /// Queues the instructions and effects of a stage. While they are captured, each waits only for those whose memory it uses
+    /// or reuses, as `waits` says, so that the others run beside it.
+    fn queue(&self, cuda: &Arc<Cuda>, stage: usize, waits: Option<&[Vec<usize>]>) -> Result<()> {
+        let is_captured = waits.is_some();
+        let range = self.instructions_of(stage);
+        let (first, count) = (range.start, range.len());
         let mut ends: Vec<Vec<Captured>> = Vec::new();
-        let wait_for = |ends: &[Vec<Captured>], n: usize| match waits.get(n) {
-            // The first waits for nothing as it is; the others only where the driver told what was captured before.
-            Some(list) if n > 0 && ends.len() == n => {
-                let nodes: Vec<Captured> = list.iter().flat_map(|&m| ends[m].iter().copied()).collect();
-                cuda.capture_after(&nodes)
-            }
-            _ => Ok(()),
+        // Earlier stages have ended when this one begins. The first instruction waits for nothing as it is; the others only where the
+        // driver told what was captured before.
+        let wait_for = |ends: &[Vec<Captured>], list: &mut dyn Iterator<Item = usize>| {
+            let nodes: Vec<Captured> =
+                list.filter(|&m| m >= first).flat_map(|m| ends[m - first].iter().copied()).collect();
+            cuda.capture_after(&nodes)
         };
-        for (n, i) in self.instructions.iter().enumerate() {
-            wait_for(&ends, n)?;
+        for (n, i) in self.instructions[range].iter().enumerate() {
+            if let Some(list) = waits.and_then(|w| w.get(first + n)).filter(|_| n > 0 && ends.len() == n) {
+                wait_for(&ends, &mut list.iter().copied())?;
+            }
             let mut ins = PerInput::new(i.ins.len(), 0);
             for (address, place) in ins.all_mut().iter_mut().zip(&i.ins) {
                 *address = self.address(*place)?;
@@ -193,9 +219,14 @@ impl Compiled {
                 ends.push(end);
             }
         }
-        for e in &self.effects {
+        for e in &self.stages[stage].effects {
             // After all instructions, and beside the other effects: none reads what another writes.
-            wait_for(&ends, self.instructions.len())?;
+            if is_captured && count > 0 && ends.len() == count {
+                match waits.filter(|_| first + count == self.instructions.len()).and_then(|w| w.last()) {
+                    Some(list) => wait_for(&ends, &mut list.iter().copied())?,
+                    None => wait_for(&ends, &mut (first..first + count))?,
+                }
+            }
             let inputs = e.inputs.iter().map(|i| self.address(i.0)).collect::<Result<Vec<_>>>()?;
             let run = || e.effect.cuda(cuda, &inputs);
             match is_captured {
@@ -267,11 +298,22 @@ impl Compiled {
     /// Gives an input of the next runs its value. Indices are checked against what the ops that read them take.
     #[doc(hidden)]
     pub fn set_input(&self, input: usize, meta: Meta, words: &[f32]) -> Result<()> {
-        let slot = self.slot(input, meta)?;
+        self.check_input(input, meta, words)?;
+        self.slot(input, meta)?.buffer().write_words("program", words)
+    }
+
+    /// Errors if [`Compiled::set_input`] would.
+    pub(crate) fn check_input(&self, input: usize, meta: Meta, words: &[f32]) -> Result<()> {
+        self.slot(input, meta)?;
         if meta.dtype == DType::U32 {
             self.check_limits(input, bytemuck::cast_slice(words))?;
         }
-        slot.buffer().write_words("program", words)
+        Ok(())
+    }
+
+    /// Copies an input, which was [checked](Compiled::check_input), on the device.
+    pub(crate) fn copy_checked(&self, input: usize, value: &AnyBuffer) -> Result<()> {
+        self.slot(input, value.meta())?.copy_from("program", value)
     }
 
     /// As [`Compiled::set_input`], by a copy on the device.
@@ -302,8 +344,17 @@ impl Compiled {
     /// `random_calls`.
     #[doc(hidden)]
     pub fn run(&self, random_calls: u64) -> Result<()> {
+        self.run_staged(random_calls, &mut |_| Ok(()))
+    }
+
+    /// As [`Compiled::run`], and calls `then` with the number of each early effect after it. On CUDA it is queued by then.
+    pub(crate) fn run_staged(
+        &self,
+        random_calls: u64,
+        then: &mut dyn FnMut(usize) -> Result<()>,
+    ) -> Result<()> {
         let _strict = environment::enter();
-        let written = || self.effects.iter().flat_map(|e| e.effect.writes());
+        let written = || self.effects().flat_map(|e| e.effect.writes());
         let is_released = |b: &AnyBuffer| b.buffer().is_released();
         if self.outside.iter().any(is_released) || written().any(|p| is_released(&p.buffer())) {
             return Err(Error::new("program", ErrorKind::Released));
@@ -321,11 +372,20 @@ impl Compiled {
                 seen.store(version, Ordering::Relaxed);
             }
         }
-        match (self.device.backend(), &self.graph) {
-            (Backend::Cuda(_), Some(graph)) if !self.device.is_profiled() => graph.launch()?,
-            (Backend::Cuda(cuda), _) => self.queue(cuda, false)?,
-            (Backend::Cpu(cpu), _) => self.run_cpu(cpu)?,
-            (Backend::Host(_), _) => {
+        match self.device.backend() {
+            Backend::Cuda(cuda) => {
+                for (n, stage) in self.stages.iter().enumerate() {
+                    match &stage.graph {
+                        Some(graph) if !self.device.is_profiled() => graph.launch()?,
+                        _ => self.queue(cuda, n, None)?,
+                    }
+                    if n + 1 < self.stages.len() {
+                        then(n)?;
+                    }
+                }
+            }
+            Backend::Cpu(cpu) => self.run_cpu(cpu, then)?,
+            Backend::Host(_) => {
                 return Err(Error::new(
                     "program",
                     ErrorKind::Internal { what: "a program on a host device" },
@@ -336,13 +396,19 @@ impl Compiled {
         Ok(())
     }
 
-    fn run_cpu(&self, cpu: &dittograd_device::Cpu) -> Result<()> {
+    fn run_cpu(&self, cpu: &dittograd_device::Cpu, then: &mut dyn FnMut(usize) -> Result<()>) -> Result<()> {
         let mut arena = self.arena.write("program")?;
         {
             let locked = self.outside_set.lock("program")?;
             let arena = arena.host();
             let mut spare = std::mem::take(&mut *self.spare.lock().unwrap_or_else(PoisonError::into_inner));
-            for i in &self.instructions {
+            let mut stage = 0;
+            for (n, i) in self.instructions.iter().enumerate() {
+                while n == self.stages[stage].end {
+                    self.effects_on_cpu(cpu, stage, arena)?;
+                    then(stage)?;
+                    stage += 1;
+                }
                 let words = i.meta.shape.numel();
                 let [before, out, between, workspace, after] = split(arena, (i.out, words), i.workspace);
                 let (before, between, after) = (before as &[f32], between as &[f32], after as &[f32]);
@@ -385,9 +451,17 @@ impl Compiled {
                 spare = emptied(ins);
             }
             *self.spare.lock().unwrap_or_else(PoisonError::into_inner) = spare;
+            for late in stage..self.stages.len() - 1 {
+                self.effects_on_cpu(cpu, late, arena)?;
+                then(late)?;
+            }
         }
-        let arena: &[f32] = arena.host();
-        for e in &self.effects {
+        self.effects_on_cpu(cpu, self.stages.len() - 1, arena.host())
+    }
+
+    /// Runs the effects at the end of a stage.
+    fn effects_on_cpu(&self, cpu: &dittograd_device::Cpu, stage: usize, arena: &[f32]) -> Result<()> {
+        for e in &self.stages[stage].effects {
             let read = |i: usize| self.host_value(arena, e.inputs[i]);
             self.device.timed(e.effect.name(), &[], e.effect.extent()?, || e.effect.cpu(cpu, &read))?;
         }

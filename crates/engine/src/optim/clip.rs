@@ -20,10 +20,18 @@ pub(super) struct Clip {
     pub limit: f64,
 }
 
-/// Records `min(1, max_norm / (n + 1e-6))` with `n` the norm of all gradients.
+/// Records `min(1, max_norm / (n + 1e-6))` with `n` the norm of all gradients, if it is not known already.
 #[track_caller]
-pub(super) fn norm_factor(r: &mut dyn Recorder, grads: &[Val], max_norm: f64) -> Result<Val> {
-    let n = r.record(GlobalNorm.into(), grads)?;
+pub(super) fn norm_factor(
+    r: &mut dyn Recorder,
+    grads: &[Val],
+    norm: Option<Val>,
+    max_norm: f64,
+) -> Result<Val> {
+    let n = match norm {
+        Some(n) => n,
+        None => r.record(GlobalNorm.into(), grads)?,
+    };
     let factor = Pointwise::trace(1, |x| {
         let c = Expr::c(max_norm) / (x[0] + Expr::c(NORM_EPS));
         vec![Expr::where_gt(c, Expr::c(1.0), Expr::c(1.0), c)]

@@ -26,9 +26,11 @@ use dittograd_device::cuda::Source;
 use dittograd_device::{AnyBuffer, Backend, Buffer, Device};
 use dittograd_numerics::environment;
 use dittograd_numerics::error::{Error, ErrorKind, Located, Result};
+use dittograd_numerics::shape::Shape;
 use dittograd_ops::{DeviceRecorder, Val};
 use group::Options;
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// An optimizer with its state, which is kept by parameter: it follows a parameter to another device, and does not
 /// depend on the order of parameters or on which of them are frozen.
@@ -66,6 +68,9 @@ struct Entry {
     /// Updates so far.
     step: u64,
     row: usize,
+    /// The elements that this process updates, if they are not all.
+    part: Option<Range<usize>>,
+    /// States of these elements.
     states: Vec<AnyBuffer>,
 }
 
@@ -215,6 +220,7 @@ impl Optimizer {
                 kind,
                 step: 0,
                 row,
+                part: None,
                 states: Vec::new(),
             });
         }
@@ -277,12 +283,72 @@ impl Optimizer {
         let Some(entry) = self.entries.get_mut(&p.id()) else { return Ok(()) };
         if entry.states.is_empty() {
             let value = entry.rule.initial() as f32;
-            let make = |_: &&str| AnyBuffer::full(device, p.shape(), value);
+            let shape = match &entry.part {
+                Some(part) => Shape::new(&[part.len()])?,
+                None => p.shape(),
+            };
+            let make = |_: &&str| AnyBuffer::full(device, shape, value);
             entry.states = entry.kind.states().iter().map(make).collect::<Result<_>>()?;
         } else if !entry.states.iter().all(|s| s.buffer().device().same(device)) {
             entry.states = entry.states.iter().map(|s| s.to_device(device)).collect::<Result<_>>()?;
         }
         Ok(())
+    }
+
+    /// From now on this process updates only these elements of parameters, and has the states of no others.
+    #[track_caller]
+    pub(crate) fn own(&mut self, params: &[&Param], parts: Vec<(&Param, Range<usize>)>) -> Result<()> {
+        self.register(params)?;
+        for (p, part) in parts {
+            let Some(entry) = self.entries.get_mut(&p.id()) else { continue };
+            let is_whole = part.len() == p.shape().numel();
+            match &entry.part {
+                Some(old) if *old == part => {}
+                None if is_whole => {}
+                Some(_) => {
+                    let what = "other parts of parameters than before";
+                    return Err(Error::new("optimizer", ErrorKind::Internal { what }));
+                }
+                None => {
+                    let shape = Shape::new(&[part.len()])?;
+                    let cut = |s: &AnyBuffer| s.part(part.start, shape)?.copy();
+                    entry.states = entry.states.iter().map(cut).collect::<Result<_>>()?;
+                    entry.part = Some(part);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The same optimizer without its state, which may be of parts of parameters.
+    #[doc(hidden)]
+    pub fn alone(mut self) -> Optimizer {
+        self.entries.clear();
+        (self.hypers, self.words, self.buffer) = Default::default();
+        self
+    }
+
+    /// Which elements of a parameter this process updates.
+    pub(crate) fn part(&self, p: &Param) -> Range<usize> {
+        let part = self.entries.get(&p.id()).and_then(|e| e.part.clone());
+        part.unwrap_or(0..p.shape().numel())
+    }
+
+    /// Whether the rule of a parameter needs its whole gradient at once.
+    #[track_caller]
+    pub(crate) fn needs_whole(&mut self, params: &[&Param]) -> Result<Vec<bool>> {
+        self.register(params)?;
+        params.iter().map(|p| Ok(self.entry(p)?.kind.directed())).collect()
+    }
+
+    /// The norm that gradients are clipped to.
+    pub(crate) fn max_norm(&self) -> Option<f64> {
+        self.clip_norm
+    }
+
+    /// Bytes of all states on the device.
+    pub fn state_bytes(&self) -> usize {
+        self.entries.values().flat_map(|e| &e.states).map(|s| s.shape().numel() * 4).sum()
     }
 
     #[track_caller]
@@ -364,7 +430,7 @@ impl Optimizer {
         let all: Vec<&Param> = params.iter().collect();
         let prepared = self.prepare(device, &all)?;
         let trained: Vec<&Param> = items.iter().map(|i| i.0).collect();
-        let result = self.update_eagerly(device, &items);
+        let result = self.update_eagerly(device, &items, None);
         match result {
             Ok(()) => trained.into_iter().for_each(Param::changed),
             Err(_) => self.unprepare(prepared),
@@ -372,15 +438,25 @@ impl Optimizer {
         result
     }
 
-    /// Updates parameters of which everything is there. On an error nothing was counted.
+    /// Updates parameters, or the [parts](Optimizer::own) of them, of which everything is there. `norm` is that of all gradients, if it is known.
+    /// On an error nothing was counted.
     #[track_caller]
-    fn update_eagerly(&mut self, device: &Device, items: &[(&Param, &AnyBuffer)]) -> Result<()> {
+    pub(crate) fn update_eagerly(
+        &mut self,
+        device: &Device,
+        items: &[(&Param, &AnyBuffer)],
+        norm: Option<f32>,
+    ) -> Result<()> {
         let mut recorder = DeviceRecorder::new(device);
         let vals: Vec<(&Param, Val)> =
             items.iter().map(|(p, g)| (*p, recorder.input((*g).clone()))).collect();
         let states: Vec<Option<Val>> =
             items.iter().map(|(p, _)| self.direction_state(p).map(|b| recorder.input(b))).collect();
-        let (update, inputs) = self.update(&mut recorder, &vals, &states)?;
+        let norm = match norm {
+            Some(norm) => Some(recorder.input(AnyBuffer::full(device, Shape::SCALAR, norm)?)),
+            None => None,
+        };
+        let (update, inputs) = self.update(&mut recorder, &vals, &states, norm)?;
         let inputs = inputs.into_iter().map(|v| recorder.value(v).cloned()).collect::<Result<Vec<_>>>()?;
         let extent = update.extent()?;
         self.begin(items.iter().map(|i| i.0))?;

@@ -31,6 +31,18 @@ pub struct ParamState<T = f32> {
     pub tensors: BTreeMap<String, Tensor<T>>,
 }
 
+impl OptimizerState {
+    /// The same numbers, of another type.
+    pub(crate) fn widened<T: Scalar>(self) -> OptimizerState<T> {
+        let tensor = |(name, t): (String, Tensor<f32>)| (name, t.map(T::from_f32));
+        let param = |(name, p): (String, ParamState)| {
+            (name, ParamState { step: p.step, tensors: p.tensors.into_iter().map(tensor).collect() })
+        };
+        let OptimizerState { step, lr, group_lrs, params } = self;
+        OptimizerState { step, lr, group_lrs, params: params.into_iter().map(param).collect() }
+    }
+}
+
 /// The most steps that a state may count.
 const MOST_STEPS: u64 = 1 << 53;
 
@@ -101,9 +113,13 @@ impl Optimizer {
             let Some(entry) = self.entries.get_mut(&p.id()) else { continue };
             let saved = state.params.get(p.name());
             for (name, s) in entry.kind.states().iter().zip(&entry.states) {
-                match saved.and_then(|saved| saved.tensors.get(*name)) {
-                    Some(t) => s.assign("optimizer", t)?,
-                    None => s.assign("optimizer", &Tensor::full(p.shape(), entry.rule.initial()))?,
+                match (saved.and_then(|saved| saved.tensors.get(*name)), &entry.part) {
+                    (Some(t), None) => s.assign("optimizer", t)?,
+                    (Some(t), Some(part)) => {
+                        let part = Tensor::with_shape(s.shape(), t.data()[part.clone()].to_vec())?;
+                        s.assign("optimizer", &part)?;
+                    }
+                    (None, _) => s.assign("optimizer", &Tensor::full(s.shape(), entry.rule.initial()))?,
                 }
             }
             entry.step = saved.map_or(0, |s| s.step);

@@ -3,13 +3,14 @@
 use super::clip::{self, Clip};
 use super::kernel::{self, Slot};
 use super::rules::{HYPERS, Kind, STATES};
-use super::{Optimizer, host};
+use super::{Entry, Optimizer, host};
 use crate::effect::{Effect, Read};
 use crate::params::Param;
 use dittograd_device::cuda::{Cuda, Source};
 use dittograd_device::{AnyBuffer, Buffer, Cpu, Numbers, WriteGuard};
 use dittograd_numerics::error::Result;
 use dittograd_ops::{Recorder, Val};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// The update of some parameters. Its inputs are their gradients, then the directions of those whose rule has one, then
@@ -29,6 +30,8 @@ struct Target {
     kind: Kind,
     /// Its row of the scalars.
     row: usize,
+    /// Which of its elements.
+    part: Range<usize>,
     states: Vec<AnyBuffer>,
     /// Which input is its direction.
     direction: Option<usize>,
@@ -37,21 +40,23 @@ struct Target {
 impl Optimizer {
     /// The state that a parameter's direction is made from, if its rule has a direction.
     pub(crate) fn direction_state(&self, p: &Param) -> Option<AnyBuffer> {
-        let entry = self.entries.get(&p.id()).filter(|e| e.kind.directed())?;
+        let is_mine = |e: &&Entry| e.kind.directed() && e.part.as_ref().is_none_or(|part| !part.is_empty());
+        let entry = self.entries.get(&p.id()).filter(is_mine)?;
         entry.states.first().cloned()
     }
 
     /// The update of parameters with these gradients, and its inputs. Directions and the factor of norm clipping are recorded
-    /// on `r`; `states` are the values of [`Optimizer::direction_state`].
+    /// on `r`; `states` are the values of [`Optimizer::direction_state`]; `norm` is that of all gradients, if it is known.
     pub(crate) fn update(
         &self,
         r: &mut dyn Recorder,
         items: &[(&Param, Val)],
         states: &[Option<Val>],
+        norm: Option<Val>,
     ) -> Result<(Update, Vec<Val>)> {
         let mut inputs: Vec<Val> = items.iter().map(|i| i.1).collect();
         let factor = match self.clip_norm.filter(|_| !items.is_empty()) {
-            Some(max_norm) => Some(clip::norm_factor(r, &inputs, max_norm)?),
+            Some(max_norm) => Some(clip::norm_factor(r, &inputs, norm, max_norm)?),
             None => None,
         };
         let clip = Clip { factor, limit: self.clip_value.unwrap_or(f64::INFINITY) };
@@ -68,6 +73,7 @@ impl Optimizer {
             targets.push(Target {
                 kind: entry.kind,
                 row: entry.row,
+                part: self.part(p),
                 states: entry.states.clone(),
                 direction,
             });
@@ -91,7 +97,7 @@ impl Target {
         for (s, g) in states.iter_mut().zip(guards.iter_mut().flatten()) {
             *s = g.host();
         }
-        kernel::cpu(cpu, self.kind, (value.host(), states), reads, factor, h);
+        kernel::cpu(cpu, self.kind, (&mut value.host()[self.part.clone()], states), reads, factor, h);
         Ok(())
     }
 
@@ -103,12 +109,12 @@ impl Target {
         }
         Ok(Slot {
             kind: self.kind,
-            p: p.buffer().buffer().address("optimizer")?,
+            p: p.buffer().buffer().address("optimizer")? + self.part.start as u64 * 4,
             g: gradient,
             states,
             direction,
             row: self.row,
-            len: p.shape().numel(),
+            len: self.part.len(),
         })
     }
 }

@@ -501,53 +501,6 @@ impl Session {
         Ok(value)
     }
 
-    /// Gradient accumulation: the mean of `f` over `parts` equal parts of the values' first axis. It is the mean loss of a large
-    /// batch for a mean loss `f`. A compiled step holds the intermediate values of one part at a time, since those of the others are
-    /// [recomputed](Session::checkpoint) for their gradient; an eager session keeps them all, see [`Grads::add`].
-    ///
-    /// ```
-    /// use dittograd::prelude::*;
-    /// # fn main() -> Result<()> {
-    /// let session = Session::eager(&Device::cpu()?);
-    /// let x = session.arange(0.0, 8.0, 1.0)?;
-    /// let loss = session.accumulate(4, &[x], |part| part[0].mean())?;
-    /// assert_eq!(loss.item()?, 3.5);
-    /// # Ok(())
-    /// # }
-    /// ```
-    #[track_caller]
-    pub fn accumulate<'s>(
-        &'s self,
-        parts: usize,
-        values: &[Var<'s>],
-        f: impl Fn(&[Var<'s>]) -> Result<Var<'s>>,
-    ) -> Result<Var<'s>> {
-        if parts == 1 {
-            return f(values);
-        }
-        for v in values {
-            let shape = v.shape()?;
-            if parts == 0 || !shape.dims().first().is_some_and(|rows| rows.is_multiple_of(parts)) {
-                let why = format!("the first axis of a value of shape {shape} has no {parts} equal parts");
-                return Err(Error::argument("accumulate", "parts", why));
-            }
-        }
-        let part = |i: usize| {
-            self.checkpoint(|| {
-                let of = |v: &Var<'s>| {
-                    let rows = v.shape()?.dims()[0] / parts;
-                    v.narrow(0, i * rows, rows)
-                };
-                f(&values.iter().map(of).collect::<Result<Vec<_>>>()?)
-            })
-        };
-        let mut sum = part(0)?;
-        for i in 1..parts {
-            sum = sum.add(part(i)?)?;
-        }
-        sum.scale(1.0 / parts as f64)
-    }
-
     /// Gives access to the tape of an eager session, for custom gradient rules. Inside the closure, calls on the
     /// session itself are errors, since its values are on the tape.
     #[track_caller]

@@ -1,0 +1,386 @@
+//! Steps in shards. A batch is cut into shards of equally many rows, and the gradients of the shards are added in one fixed
+//! [tree](tree). So the result depends on the number of shards, and not on how many processes share them: one process computes
+//! them one after the other, which is gradient accumulation, and several compute some each.
+//!
+//! Each process owns a part of the parameters ([layout](layout)). It gets the sums of that part from all others, adds them up, updates the part with
+//! its part of the optimizer's state, and gives the result to the others.
+
+mod carried;
+mod eager;
+mod layout;
+mod tree;
+
+pub(crate) use carried::Carried;
+pub use eager::{EagerShards, Loss, Stepped};
+
+use crate::optim::{Optimizer, OptimizerState};
+use crate::params::Param;
+use dittograd_comm::{Pending, World};
+use dittograd_device::{AnyBuffer, Buffer, Device, Meta};
+use dittograd_numerics::error::{Error, ErrorKind, Result};
+use dittograd_numerics::shape::Shape;
+use dittograd_numerics::sum;
+use dittograd_numerics::tensor::Tensor;
+use dittograd_ops::{apply, pointwise, reduce};
+use layout::{Bucket, Layout, Piece, ROW};
+use std::ops::Range;
+use tree::Sums;
+
+/// Most shards of a step: their random streams are this many.
+pub const MAX_SHARDS: usize = 1 << 15;
+
+/// The shards of a step, and this process's place among those that share them.
+pub struct Shards {
+    device: Device,
+    count: usize,
+    world: Option<World>,
+    ready: Option<Ready>,
+}
+
+/// Memory for the gradients of some parameters.
+struct Ready {
+    trained: Vec<Param>,
+    layout: Layout,
+    /// For each bucket, the gradients of the shard that is computed now.
+    packed: Vec<AnyBuffer>,
+    /// For each bucket, the sums over shards of this process.
+    sums: Vec<Sums<AnyBuffer>>,
+    /// For each bucket, what others send.
+    exchanges: Vec<Option<Exchange>>,
+}
+
+/// Sums over subtrees of shards that are on their way.
+struct Exchange {
+    pending: Pending,
+    received: Vec<(Range<usize>, AnyBuffer)>,
+}
+
+#[track_caller]
+fn internal(what: &'static str) -> Error {
+    Error::new("shards", ErrorKind::Internal { what })
+}
+
+/// `a + b`.
+fn add(a: &AnyBuffer, b: &AnyBuffer) -> Result<AnyBuffer> {
+    apply(a.buffer().device(), &pointwise::Add {}.into(), &[a, b])
+}
+
+/// Words of a buffer as a value.
+fn words(buffer: &AnyBuffer, range: Range<usize>) -> Result<AnyBuffer> {
+    buffer.part(range.start, Shape::new(&[range.len()])?)
+}
+
+/// The shape of a shard of an input whose rows are those of `shards`.
+#[track_caller]
+pub(crate) fn of_a_shard(meta: Meta, shards: usize) -> Result<Meta> {
+    let mut dims = meta.shape.dims().to_vec();
+    match dims.first_mut() {
+        Some(rows) if rows.is_multiple_of(shards) => *rows /= shards,
+        _ => {
+            let why =
+                format!("the first axis of an input of shape {} has no {shards} equal parts", meta.shape);
+            return Err(Error::argument("step", "shards", why));
+        }
+    }
+    Ok(Meta { shape: Shape::new(&dims)?, ..meta })
+}
+
+impl Shards {
+    /// So many shards, shared by the processes of `world`.
+    #[track_caller]
+    pub fn new(device: &Device, count: usize, world: Option<World>) -> Result<Shards> {
+        let ranks = world.as_ref().map_or(1, World::size);
+        if count == 0 || count > MAX_SHARDS {
+            let why = format!("got {count}, use 1 to {MAX_SHARDS}");
+            return Err(Error::argument("step", "shards", why));
+        }
+        if ranks > count {
+            let why = format!(
+                "{ranks} processes cannot share {count} of them; use {ranks} shards or more, or fewer processes"
+            );
+            return Err(Error::argument("step", "shards", why));
+        }
+        Ok(Shards { device: device.clone(), count, world: world.filter(|w| w.size() > 1), ready: None })
+    }
+
+    /// Number of shards.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// The processes that share them, if they are several.
+    pub fn world(&self) -> Option<&World> {
+        self.world.as_ref()
+    }
+
+    fn rank(&self) -> usize {
+        self.world.as_ref().map_or(0, World::rank)
+    }
+
+    fn ranks(&self) -> usize {
+        self.world.as_ref().map_or(1, World::size)
+    }
+
+    fn of_rank(&self, rank: usize) -> Range<usize> {
+        tree::shards_of(rank, self.ranks(), self.count)
+    }
+
+    /// The shards that this process computes.
+    pub fn mine(&self) -> Range<usize> {
+        self.of_rank(self.rank())
+    }
+
+    /// Random calls that a shard's program begins with, at a step that begins with `calls`: every shard has a stream of its own.
+    pub fn random_calls(&self, calls: u64, shard: usize) -> u64 {
+        calls.wrapping_add((shard as u64) << 48)
+    }
+
+    /// The mean over shards of a number of each, which the loss of a step is: their sum in the order of the tree times `1 / count`.
+    #[track_caller]
+    pub fn mean(&self, values: &[f32]) -> Result<f32> {
+        Ok(tree::sum(values)? * (1.0 / self.count as f64) as f32)
+    }
+
+    /// Makes memory for the gradients of `trained`, and makes `optimizer` keep the state of this process's part only.
+    #[track_caller]
+    pub(crate) fn prepare(
+        &mut self,
+        optimizer: &mut Optimizer,
+        all: &[&Param],
+        trained: &[Param],
+    ) -> Result<()> {
+        let is_same = |r: &Ready| r.trained.iter().map(Param::id).eq(trained.iter().map(Param::id));
+        if self.ready.as_ref().is_some_and(is_same) {
+            return Ok(());
+        }
+        let refs: Vec<&Param> = trained.iter().collect();
+        let whole = optimizer.needs_whole(&refs)?;
+        let sizes: Vec<(usize, bool)> = trained.iter().map(|p| p.shape().numel()).zip(whole).collect();
+        let layout = Layout::new(&sizes, self.ranks());
+        if self.world.is_some() {
+            if self.ready.is_some() {
+                let what = "freezing or unfreezing parameters between steps of several processes; save a checkpoint and resume it";
+                return Err(Error::unsupported("step", what));
+            }
+            let mut parts: Vec<Range<usize>> = vec![0..0; trained.len()];
+            for piece in layout.buckets.iter().flat_map(|b| b.pieces(self.rank())) {
+                parts[piece.param] = piece.range;
+            }
+            optimizer.own(all, refs.into_iter().zip(parts).collect())?;
+        }
+        let zeros = |b: &Bucket| AnyBuffer::zeros(&self.device, Shape::new(&[b.words()])?);
+        let packed = layout.buckets.iter().map(zeros).collect::<Result<Vec<_>>>()?;
+        let sums = layout.buckets.iter().map(|_| Sums::new(self.count)).collect();
+        let exchanges = layout.buckets.iter().map(|_| None).collect();
+        self.ready = Some(Ready { trained: trained.to_vec(), layout, packed, sums, exchanges });
+        Ok(())
+    }
+
+    #[track_caller]
+    fn ready(&self) -> Result<&Ready> {
+        self.ready.as_ref().ok_or_else(|| internal("no memory for gradients"))
+    }
+
+    /// For each bucket the memory that the gradients of a shard are packed into, and for each of them which parameter it is
+    /// of, where it begins and its words.
+    pub(crate) fn buckets(&self) -> Result<Vec<(AnyBuffer, Vec<(usize, usize, usize)>)>> {
+        let ready = self.ready()?;
+        let places = |b: &Bucket| b.places.iter().map(|p| (p.param, p.row * ROW, p.numel)).collect();
+        Ok(ready.packed.iter().cloned().zip(ready.layout.buckets.iter().map(places)).collect())
+    }
+
+    /// Forgets the gradients of a step that failed.
+    pub(crate) fn clear(&mut self) {
+        if let Some(ready) = &mut self.ready {
+            ready.sums.iter_mut().for_each(|s| drop(s.take()));
+            ready.exchanges.iter_mut().for_each(|e| *e = None);
+        }
+    }
+
+    /// Takes in the gradients of a shard that are packed in a bucket. After the last shard of this process, sends the sums.
+    #[track_caller]
+    pub(crate) fn add(&mut self, bucket: usize, shard: usize) -> Result<()> {
+        let (mine, count, rank) = (self.mine(), self.count, self.rank());
+        let (ranks, world) = (self.ranks(), self.world.clone());
+        let of = |r: usize| tree::shards_of(r, ranks, count);
+        let ready = self.ready.as_mut().ok_or_else(|| internal("no memory for gradients"))?;
+        let sums = &mut ready.sums[bucket];
+        let is_last = shard + 1 == mine.end;
+        let before = sums.len();
+        sums.push(shard..shard + 1, ready.packed[bucket].clone(), add)?;
+        if sums.len() > before && !is_last {
+            // The next shard is packed into the same memory.
+            sums.own_last(AnyBuffer::copy)?;
+        }
+        let Some(world) = world.filter(|_| is_last) else { return Ok(()) };
+        let b = &ready.layout.buckets[bucket];
+        let (mut sends, mut received) = (Vec::new(), Vec::new());
+        let mut receives = Vec::new();
+        for other in (0..ranks).filter(|r| *r != rank) {
+            for (_, sum) in sums.parts() {
+                sends.push((other, words(sum, b.part(other))?.buffer().clone()));
+            }
+            for range in tree::subtrees(0..count, &of(other)) {
+                let into = AnyBuffer::zeros(&self.device, Shape::new(&[b.part(rank).len()])?)?;
+                receives.push((other, into.buffer().clone()));
+                received.push((range, into));
+            }
+        }
+        let pending = world.start(sends, receives)?;
+        ready.exchanges[bucket] = Some(Exchange { pending, received });
+        Ok(())
+    }
+
+    /// For each bucket, the sum over all shards of the part that this process owns.
+    fn totals(&mut self) -> Result<Vec<AnyBuffer>> {
+        let (count, rank) = (self.count, self.rank());
+        let ready = self.ready.as_mut().ok_or_else(|| internal("no memory for gradients"))?;
+        let mut totals = Vec::new();
+        for (i, b) in ready.layout.buckets.iter().enumerate() {
+            let mut parts = ready.sums[i].take();
+            if let Some(exchange) = ready.exchanges[i].take() {
+                exchange.pending.wait()?;
+                for (_, sum) in &mut parts {
+                    *sum = words(sum, b.part(rank))?;
+                }
+                parts.extend(exchange.received);
+                parts.sort_by_key(|p| p.0.start);
+            }
+            let mut sums = Sums::new(count);
+            parts.into_iter().try_for_each(|(range, sum)| sums.push(range, sum, add))?;
+            match <[_; 1]>::try_from(sums.take()) {
+                Ok([(_, total)]) => totals.push(total),
+                Err(_) => return Err(internal("shards without a gradient")),
+            }
+        }
+        Ok(totals)
+    }
+
+    /// The norm of all gradients together, whose parts are spread over the processes: the terms of rows are gathered, and every
+    /// process adds all of them up, as [`GlobalNorm`](reduce::global_norm::GlobalNorm) does.
+    fn norm(&self, world: &World, totals: &[AnyBuffer]) -> Result<f32> {
+        let ready = self.ready()?;
+        let mut squares: Vec<f32> = Vec::new();
+        for total in totals {
+            let rows = total.shape().numel() / ROW;
+            let total = total.view(Shape::new(&[rows, ROW])?)?;
+            let square = apply(&self.device, &pointwise::Mul {}.into(), &[&total, &total])?;
+            let sums = apply(&self.device, &reduce::Sum::new(&[1])?.into(), &[&square])?;
+            squares.extend(sums.buffer().download()?);
+        }
+        let all = world.all_gather(bytemuck::cast_slice(&squares))?;
+        let mut all: Vec<std::vec::IntoIter<f32>> = all
+            .iter()
+            .map(|b| b.chunks_exact(4).map(bytemuck::pod_read_unaligned).collect::<Vec<f32>>().into_iter())
+            .collect();
+        let mut norms = vec![0.0f32; ready.trained.len()];
+        for b in &ready.layout.buckets {
+            let mut rows: Vec<f32> = Vec::with_capacity(b.rows);
+            for (rank, rest) in all.iter_mut().enumerate() {
+                rows.extend(rest.by_ref().take(b.part(rank).len() / ROW));
+            }
+            for p in b.places.iter().filter(|p| p.numel > 0) {
+                let norm = sum::row(p.numel, |r| rows[p.row + r.start / ROW]).sqrt();
+                norms[p.param] = norm * norm;
+            }
+        }
+        Ok(sum::row(norms.len(), |r| sum::chunk([&norms[r]], |[x]| x)).sqrt())
+    }
+
+    /// Ends a step whose gradients are all there: adds them up, updates the parameters, and brings them to all processes.
+    #[track_caller]
+    pub(crate) fn update(&mut self, optimizer: &mut Optimizer) -> Result<()> {
+        let totals = self.totals()?;
+        let norm = match (&self.world, optimizer.max_norm()) {
+            (Some(world), Some(_)) => Some(self.norm(world, &totals)?),
+            _ => None,
+        };
+        let ready = self.ready()?;
+        let mut gradients: Vec<Option<AnyBuffer>> = vec![None; ready.trained.len()];
+        for (b, total) in ready.layout.buckets.iter().zip(&totals) {
+            for piece in b.pieces(self.rank()) {
+                let p = &ready.trained[piece.param];
+                let is_whole = piece.range.len() == p.shape().numel();
+                let shape = if is_whole { p.shape() } else { Shape::new(&[piece.range.len()])? };
+                gradients[piece.param] = Some(total.part(piece.start, shape)?);
+            }
+        }
+        let nothing = AnyBuffer::zeros(&self.device, Shape::new(&[0])?)?;
+        let items: Vec<(&Param, &AnyBuffer)> =
+            ready.trained.iter().zip(gradients.iter().map(|g| g.as_ref().unwrap_or(&nothing))).collect();
+        optimizer.update_eagerly(&self.device, &items, norm)?;
+        if let Some(world) = &self.world {
+            self.gather(world)?;
+        }
+        self.ready()?.trained.iter().for_each(Param::changed);
+        Ok(())
+    }
+
+    /// Gives the part of the parameters that this process has updated to all others, and takes theirs.
+    fn gather(&self, world: &World) -> Result<()> {
+        let ready = self.ready()?;
+        let copy = |piece: &Piece, flat: &AnyBuffer, to_flat: bool| {
+            let value = ready.trained[piece.param].buffer();
+            let value = words(&value, piece.range.clone())?;
+            let flat = words(flat, piece.start..piece.start + piece.range.len())?;
+            if to_flat { flat.copy_from("gather", &value) } else { value.copy_from("gather", &flat) }
+        };
+        let mut under_way = Vec::new();
+        for b in &ready.layout.buckets {
+            let flat = |rank: usize| AnyBuffer::zeros(&self.device, Shape::new(&[b.part(rank).len()])?);
+            let mine = flat(self.rank())?;
+            b.pieces(self.rank()).iter().try_for_each(|p| copy(p, &mine, true))?;
+            let others: Vec<usize> = (0..self.ranks()).filter(|r| *r != self.rank()).collect();
+            let theirs = others.iter().map(|r| Ok((*r, flat(*r)?))).collect::<Result<Vec<_>>>()?;
+            let sends = others.iter().map(|r| (*r, mine.buffer().clone())).collect();
+            let receives = theirs.iter().map(|(r, flat)| (*r, flat.buffer().clone())).collect();
+            under_way.push((b, world.start(sends, receives)?, theirs));
+        }
+        for (b, pending, theirs) in under_way {
+            pending.wait()?;
+            for (rank, flat) in &theirs {
+                b.pieces(*rank).iter().try_for_each(|p| copy(p, flat, false))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The optimizer's whole state, of the parts that the processes have; on ranks other than 0 without tensors.
+    #[track_caller]
+    pub(crate) fn state(&self, optimizer: &Optimizer) -> Result<OptimizerState> {
+        let mut state = optimizer.state::<f32>()?;
+        let (Some(world), Some(ready)) = (&self.world, &self.ready) else { return Ok(state) };
+        for p in &ready.trained {
+            let Some(saved) = state.params.get_mut(p.name()) else { continue };
+            for tensor in saved.tensors.values_mut() {
+                let parts = world.gather(bytemuck::cast_slice(tensor.data()))?;
+                if world.rank() == 0 {
+                    // Ranks own parts in their order.
+                    let words =
+                        parts.iter().flat_map(|b| b.chunks_exact(4)).map(bytemuck::pod_read_unaligned);
+                    *tensor = Tensor::with_shape(p.shape(), words.collect())?;
+                }
+            }
+        }
+        if world.rank() != 0 {
+            state.params.clear();
+        }
+        Ok(state)
+    }
+
+    /// Gathers words that every process has for its shards: `all` has a row for each shard.
+    #[track_caller]
+    pub(crate) fn share(&self, all: &AnyBuffer) -> Result<()> {
+        let Some(world) = &self.world else { return Ok(()) };
+        let width = all.shape().numel() / self.count;
+        let rows = |rank: usize| -> Result<Buffer> {
+            let shards = self.of_rank(rank);
+            Ok(words(all, shards.start * width..shards.end * width)?.buffer().clone())
+        };
+        let mine = rows(self.rank())?;
+        let others: Vec<usize> = (0..self.ranks()).filter(|r| *r != self.rank()).collect();
+        let sends = others.iter().map(|r| (*r, mine.clone())).collect();
+        let receives = others.iter().map(|r| Ok((*r, rows(*r)?))).collect::<Result<Vec<_>>>()?;
+        world.start(sends, receives)?.wait()
+    }
+}
