@@ -210,6 +210,11 @@ impl Ranks {
         }
     }
 
+    /// What rank 0 has.
+    pub(crate) fn from_first<T: Serialize + for<'de> Deserialize<'de>>(&self, mine: &T) -> Answer<T> {
+        Ok(gather(&self.world, mine)?.swap_remove(0))
+    }
+
     /// Trains. An error there interrupts the others.
     pub(crate) fn train<T, E>(&self, f: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
         self.is_training.set(true);
@@ -240,7 +245,7 @@ impl Ranks {
 
 /// What each rank has, by rank.
 fn gather<T: Serialize + for<'de> Deserialize<'de>>(world: &World, mine: &T) -> Answer<Vec<T>> {
-    let wrong = |e: serde_json::Error| Fail::Message(format!("ranks of different programs: {e}"));
+    let wrong = |e: serde_json::Error| Fail::Message(format!("the ranks do not understand each other: {e}"));
     let all = world.all_gather(&serde_json::to_vec(mine).map_err(wrong)?)?;
     all.iter().map(|bytes| serde_json::from_slice(bytes).map_err(wrong)).collect()
 }

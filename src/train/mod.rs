@@ -111,6 +111,8 @@ pub struct Outcome {
     pub progress: Progress,
     /// Where the time went.
     pub times: Times,
+    /// Bytes of the optimizer's state that this process holds.
+    pub optimizer_bytes: usize,
     /// The folder of the run, still locked, for further files.
     pub folder: Option<RunFolder>,
 }
@@ -694,6 +696,7 @@ impl Run<'_> {
             scores: self.scores,
             progress: self.progress,
             times: self.times,
+            optimizer_bytes: self.stepper.optimizer().state_bytes(),
             folder: self.folder,
         })
     }

@@ -70,6 +70,12 @@ pub(super) fn fit(
                     checkpoint.texts.insert(TOKENIZER.into(), tokenizer.to_json());
                 }
             });
+    if let Some(ranks) = ranks {
+        trainer = trainer.world(&ranks.world);
+    }
+    if let Some(every) = command.verify_every {
+        trainer = trainer.verify_every(every);
+    }
     if let Some(patience) = spec.patience {
         trainer = trainer.patience(patience);
     }

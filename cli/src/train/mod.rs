@@ -93,6 +93,9 @@ pub(crate) struct Train {
     /// Many processes: the longest time in seconds that one may make no progress before the others end [default: 300]
     #[arg(long, help_heading = "Training", value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=MAX_TIMEOUT))]
     timeout: Option<u64>,
+    /// Many processes: compare the bits of their parameters every K steps, and at every checkpoint
+    #[arg(long, help_heading = "Training", value_name = "K", value_parser = clap::value_parser!(u64).range(1..))]
+    verify_every: Option<u64>,
     /// Run each op as it comes, or the whole step as one program; same bits
     #[arg(long, help_heading = "Training", value_enum, default_value = "compiled")]
     mode: Mode,
@@ -540,8 +543,9 @@ impl Train {
             _ => false,
         };
         let stays = home.filter(|home| self.out.as_ref().is_none_or(|out| is_same(out, home)));
-        let mut folder = match stays.filter(|_| leads && file.exists()) {
-            Some(home) => Some(RunFolder::open(home)?),
+        let mut folder = match stays.filter(|_| file.exists()) {
+            Some(home) if leads => Some(RunFolder::open(home)?),
+            Some(home) => Some(RunFolder::follow(home)?),
             None => None,
         };
         let checkpoint = match folder.as_mut().and_then(RunFolder::take_checkpoint) {
@@ -572,7 +576,20 @@ impl Train {
 
     /// The folder of a run that has none yet: a new one, which takes over the earlier measurements.
     fn folder(&self, plan: &Plan) -> Answer<Option<RunFolder>> {
-        let mut folder = folder::make(self.out.as_deref(), &plan.spec.model.name())?;
+        let folder = folder::make(self.out.as_deref(), &plan.spec.model.name())?;
+        self.adopted(plan, folder)
+    }
+
+    /// The folder that rank 0 has made, if this rank has none yet.
+    fn follow(&self, plan: &Plan, ranks: &Ranks) -> Answer<Option<RunFolder>> {
+        let path = plan.folder.as_ref().map(|f| f.path().to_path_buf());
+        match (ranks.from_first(&path)?, &plan.folder) {
+            (Some(path), None) => self.adopted(plan, Some(RunFolder::follow(path)?)),
+            _ => Ok(None),
+        }
+    }
+
+    fn adopted(&self, plan: &Plan, mut folder: Option<RunFolder>) -> Answer<Option<RunFolder>> {
         let from = self.resume.as_deref().map(checkpoint_file);
         let home = from.as_deref().and_then(Path::parent);
         if let (Some(folder), Some(home), Some(state)) = (&mut folder, home, &plan.from) {
@@ -608,7 +625,7 @@ impl Train {
         if plan.folder.is_none() && leads {
             plan.folder = self.folder(&plan)?;
         }
-        if let (Some(folder), Some(tokenizer)) = (&plan.folder, &plan.spec.data.tokens) {
+        if let (Some(folder), Some(tokenizer), true) = (&plan.folder, &plan.spec.data.tokens, leads) {
             // For other programs and other runs; this one has it in its checkpoint.
             atomic::write(folder.path().join("tokenizer.json"), tokenizer.to_json().as_bytes())?;
         }
@@ -622,9 +639,12 @@ impl Train {
             None => ready?,
             Some(ranks) => {
                 ranks.set_timeout(self.timeout.map_or(TIMEOUT, Duration::from_secs));
-                let ready = ranks.agree(ready)?;
-                ranks.note_shared(&ranks.members(&ready.0.to_string(), ready.0.threads())?);
-                ready
+                let (device, mut plan, built) = ranks.agree(ready)?;
+                ranks.note_shared(&ranks.members(&device.to_string(), device.threads())?);
+                // Rank 0 writes nothing before all have read.
+                let followed = ranks.agree(self.follow(&plan, ranks))?;
+                plan.folder = plan.folder.or(followed);
+                (device, plan, built)
             }
         };
         if self.memory.is_some() {
@@ -669,6 +689,7 @@ impl Train {
                 "numerics": numerics, "peak_bytes": memory.peak, "live_bytes": memory.live,
                 "cached_bytes": memory.cached, "out": folder, "ranks": size, "shards": shards,
                 "transport": transport, "bytes_sent": ranks.map_or(0, |r| r.world.traffic().sent),
+                "optimizer_bytes": end.optimizer_bytes,
             });
             if let Some(scores) = &end.scores {
                 task::put(scores, &mut last);
