@@ -441,7 +441,7 @@ impl Mpi {
             ffi::MPI_Recv(at, ABORT_BYTES as c_int, byte, from, status.MPI_TAG, self.aborts, ignore);
             (from as usize, bytes_of(&status).min(ABORT_BYTES))
         };
-        Some(peer(rank, String::from_utf8_lossy(&text[..length])))
+        Some(peer(rank, format!("gave up: {}", String::from_utf8_lossy(&text[..length]))))
     }
 }
 

@@ -226,7 +226,7 @@ impl Ranks {
     /// Ends this rank together with the others. Returns the exit code of all of them.
     pub(crate) fn finish(self, mine: u8, why: Option<&str>) -> u8 {
         if self.is_training.get() {
-            self.world.abort(&format!("ended with an error: {}", why.unwrap_or("stdout is closed")));
+            self.world.abort(why.unwrap_or("stdout is closed"));
             return 2;
         }
         self.world.set_timeout(TIMEOUT.max(self.timeout.get()));

@@ -140,7 +140,7 @@ fn lengths(case: usize) {
         let bytes = vec![1; sent];
         // What becomes of it is the receiver's business.
         let _ = transport.exchange(&[Outgoing { to: 1, bytes: &bytes }], &mut [], Duration::from_secs(1));
-        transport.abort("is done");
+        transport.abort("done");
         return;
     }
     let mut into = vec![0; expected];
@@ -152,13 +152,13 @@ fn abort(_: usize) {
     let (_runtime, mut transport) = mpi::start().unwrap();
     let last = transport.size() - 1;
     if transport.rank() == last {
-        transport.abort("has no more paper");
+        transport.abort("no more paper");
         return;
     }
     let (start, from) = (Instant::now(), transport.rank() + 1);
     let mut into = vec![0; 3 * MIB];
     let told = transport.exchange(&[], &mut [Incoming { from, bytes: &mut into }], SOON);
-    ends(told, last, "has no more paper");
+    ends(told, last, "gave up: no more paper");
     assert!(start.elapsed() < SOON / 4, "{:?}", start.elapsed());
 }
 
@@ -168,7 +168,7 @@ fn silence(_: usize) {
     let (last, timeout) = (transport.size() - 1, Duration::from_secs(1));
     if transport.rank() == last {
         std::thread::sleep(3 * timeout);
-        transport.abort("comes too late");
+        transport.abort("too late");
         return;
     }
     let (start, out, mut into) = (Instant::now(), vec![1; 5 * MIB], vec![0; 5 * MIB]);
