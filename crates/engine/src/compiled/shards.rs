@@ -62,20 +62,19 @@ impl ShardProgram {
         Ok((program, ShardProgram { carried, outputs: metas, report, reports, held }))
     }
 
-    /// Takes in input `i` of the shards that are `there`, and keeps those of `mine` on the device.
+    /// Takes in input `i` of shards from `first` on, and keeps those of `mine` on the device.
     #[track_caller]
     pub(super) fn hold(
         &mut self,
         program: &Compiled,
         i: usize,
         meta: Meta,
-        words: &[f32],
-        mine: &Range<usize>,
-        there: &Range<usize>,
+        (words, first): (&[f32], usize),
+        mine: Range<usize>,
     ) -> Result<()> {
         let size = meta.shape.numel();
-        for (shard, held) in mine.clone().zip(&mut self.held) {
-            let words = &words[(shard - there.start) * size..][..size];
+        for (shard, held) in mine.zip(&mut self.held) {
+            let words = &words[(shard - first) * size..][..size];
             program.check_input(i, meta, words)?;
             if held.len() == i {
                 let device = self.report.buffer().device();

@@ -398,61 +398,54 @@ where
     /// One step on these inputs. On an error nothing was updated.
     #[track_caller]
     pub fn run(&mut self, inputs: &[Batch<'_>]) -> Result<()> {
-        match self.is_sharded() {
-            true => self.run_shards(inputs, 0..self.count),
-            false => self.run_on(inputs, &inputs.iter().map(Batch::meta).collect::<Vec<_>>(), None),
-        }
+        let there = self.is_sharded().then_some(0..self.count);
+        self.run_with(inputs, there)
     }
 
     /// As [`TrainStep::run`], with the rows of [this process's shards](TrainStep::my_shards) only.
     #[track_caller]
     pub fn run_mine(&mut self, inputs: &[Batch<'_>]) -> Result<()> {
-        match self.is_sharded() {
-            true => {
-                let mine = self.my_shards()?;
-                self.run_shards(inputs, mine)
-            }
-            false => self.run(inputs),
-        }
+        let there = if self.is_sharded() { Some(self.my_shards()?) } else { None };
+        self.run_with(inputs, there)
     }
 
-    /// One step on inputs that have the rows of these shards.
+    /// One step on inputs that have the rows of the shards that are `there`.
     #[track_caller]
-    fn run_shards(&mut self, inputs: &[Batch<'_>], there: Range<usize>) -> Result<()> {
-        let mine = self.my_shards()?;
-        let metas = inputs.iter().map(|b| of_a_shard(b.meta(), there.len())).collect::<Result<Vec<_>>>();
-        self.run_on(inputs, &metas.located()?, Some((mine, there)))
-    }
-
-    #[track_caller]
-    fn run_on(
-        &mut self,
-        inputs: &[Batch<'_>],
-        metas: &[Meta],
-        shards: Option<(Range<usize>, Range<usize>)>,
-    ) -> Result<()> {
+    fn run_with(&mut self, inputs: &[Batch<'_>], there: Option<Range<usize>>) -> Result<()> {
         self.follow();
-        let fits = |e: &Entry| e.metas == metas;
+        if there.is_some() {
+            self.sharded()?;
+        }
+        let meta = |b: &Batch<'_>| match &there {
+            Some(there) => of_a_shard(b.meta(), there.len()),
+            None => Ok(b.meta()),
+        };
+        let fits = |e: &Entry| {
+            let same = |(m, b): (&Meta, &Batch<'_>)| meta(b).is_ok_and(|b| b == *m);
+            e.metas.len() == inputs.len() && e.metas.iter().zip(inputs).all(same)
+        };
         let at = match self.programs.iter().position(|e| fits(e) && e.traits.same_trainable()) {
             Some(at) => at,
             None => {
-                let entry = self.compile(metas).located()?;
+                let metas = inputs.iter().map(meta).collect::<Result<Vec<_>>>().located()?;
+                let entry = self.compile(&metas).located()?;
                 self.traces += 1;
-                say_if_many(self.traces, metas);
+                say_if_many(self.traces, &metas);
                 self.keep(entry)
             }
         };
-        self.programs[at].torn = true;
-        let Entry { program, shard, .. } = &mut self.programs[at];
+        let entry = &mut self.programs[at];
+        entry.torn = true;
         for (i, b) in inputs.iter().enumerate() {
-            match (&mut *shard, &shards) {
-                (Some(shard), Some((mine, there))) => {
-                    shard.hold(program, i, metas[i], b.words(), mine, there).located()?;
+            match (&mut entry.shard, &self.shards, &there) {
+                (Some(shard), Some(shards), Some(there)) => {
+                    let words = (b.words(), there.start);
+                    shard.hold(&entry.program, i, entry.metas[i], words, shards.mine()).located()?;
                 }
-                _ => program.set_input(i, b.meta(), b.words()).located()?,
+                _ => entry.program.set_input(i, b.meta(), b.words()).located()?,
             }
         }
-        self.programs[at].torn = false;
+        entry.torn = false;
         self.last = Some(at);
         self.again()
     }
