@@ -279,10 +279,10 @@ fn an_error_of_one_while_all_train_ends_the_others() {
     let mut lines = said(&run);
     lines.sort();
     assert_eq!(lines.len(), 3, "{}", run.err);
-    assert!(lines[0].starts_with("dittograd: nowhere/trace.json: "), "{}", run.err);
+    assert!(lines[0].starts_with("dittograd: write: nowhere/trace.json: "), "{}", run.err);
     for (rank, line) in lines.iter().enumerate().skip(1) {
         let start = format!("dittograd: rank {rank}: ");
-        assert!(line.starts_with(&start) && line.contains("rank 0 gave up: nowhere/trace.json: "), "{line}");
+        assert!(line.starts_with(&start) && line.contains("rank 0 gave up: write: nowhere/trace.json: "), "{line}");
     }
 }
 
