@@ -324,6 +324,21 @@ fn forged_settings_are_refused_as_if_they_were_typed() {
 }
 
 #[test]
+fn shards_have_another_name_in_runs_of_earlier_versions() {
+    let home = TempDir::new().unwrap();
+    let args = "train mlp --samples 100 --batch 16 --device cpu --schedule constant";
+    let whole = good(home.path(), &format!("{args} --steps 6 --out none")).fingerprint();
+    good(home.path(), &format!("{args} --steps 4 --out kept"));
+    let mut old = Checkpoint::load(home.path().join("kept/checkpoint.safetensors")).unwrap();
+    let settings = old.config.as_object_mut().unwrap();
+    let shards = settings.remove("shards").unwrap();
+    settings.insert("accumulate".into(), shards);
+    old.save(home.path().join("old.safetensors")).unwrap();
+    let more = good(home.path(), "train --resume old.safetensors --steps 6 --device cpu --out none");
+    assert_eq!(more.fingerprint(), whole);
+}
+
+#[test]
 fn errors_come_early_and_paths_need_not_be_text() {
     use std::os::unix::ffi::OsStrExt;
     let home = TempDir::new().unwrap();
