@@ -7,6 +7,7 @@ use crate::out::{self, warn};
 use crate::{Answer, Fail, fail};
 use dittograd::device::Device;
 use dittograd::device::cuda::Cuda;
+use dittograd::error::{Error, ErrorKind};
 use dittograd::parallel::World;
 use serde::{Deserialize, Serialize};
 use std::cell::Cell;
@@ -165,7 +166,7 @@ impl Ranks {
     }
 
     /// The GPU of this rank if nobody says which: the ranks of a machine take them in turn.
-    pub(crate) fn gpu(&self) -> Result<Device, dittograd::error::Error> {
+    pub(crate) fn gpu(&self) -> Result<Device, Error> {
         Device::cuda(self.local_rank() % Cuda::count()?.max(1))
     }
 
@@ -215,12 +216,18 @@ impl Ranks {
         Ok(gather(&self.world, mine)?.swap_remove(0))
     }
 
-    /// Trains. An error there interrupts the others.
-    pub(crate) fn train<T, E>(&self, f: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
+    /// Trains. An error there interrupts the others, but for a loss that is not finite, which all of them find.
+    pub(crate) fn train<T>(&self, f: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
         self.is_training.set(true);
         let trained = f();
-        self.is_training.set(trained.is_err());
+        let is_of_all = |e: &Error| matches!(e.kind(), ErrorKind::NotFinite { .. });
+        self.is_training.set(trained.as_ref().is_err_and(|e| !is_of_all(e)));
         trained
+    }
+
+    /// The end of a training, which all ranks have in common unless it was interrupted.
+    pub(crate) fn agree_unless_interrupted<T>(&self, mine: Answer<T>) -> Answer<T> {
+        if self.is_training.get() { mine } else { self.agree(mine) }
     }
 
     /// Ends this rank together with the others. Returns the exit code of all of them.

@@ -102,7 +102,11 @@ pub(super) fn fit(
     let outcome = ended.map_err(|error| match error.kind() {
         ErrorKind::NotFinite { why } => Fail::Message(format!("{why} (--lr, --clip 1, --warmup)")),
         _ => error.into(),
-    })?;
+    });
+    let outcome = match ranks {
+        Some(ranks) => ranks.agree_unless_interrupted(outcome)?,
+        None => outcome?,
+    };
     report.write_profile()?;
     let best = outcome.progress.best.and_then(|best| report.best(best.step, outcome.folder.as_ref()));
     let fingerprint = params.fingerprint()?;
