@@ -34,8 +34,8 @@ const DEFAULT: [&str; 6] = [
 #[derive(Args)]
 pub(crate) struct Bench {
     /// A training step of a model: mlp_b128, cnn_b128, cnn_b32, fno1d_b32_g1024, fno1d_b8_g1024,
-    /// babygpt_b64_t256, gpt2s_b8_t1024 or gpt_b8_t128, or with another batch (b), context (t), vocabulary (v) or
-    /// grid (g), and with the suffix _eager for one op at a time; or an op:
+    /// babygpt_b64_t256, gpt2s_b8_t1024 or gpt_b8_t128, or with another batch (b), shards (s), context (t),
+    /// vocabulary (v) or grid (g), and with the suffix _eager for one op at a time; or an op:
     /// matmul:M,N,K[,ta][,tb], or OP:INPUTS[@ATTRS][+grad] for any op: inputs are sizes like 64,128
     /// separated by /, indices below 10 are 64%10, attributes a JSON object, and +grad adds the gradient
     /// rule; equal inputs of elementwise ops and the axis of sum and mean need not be written [default:
@@ -290,6 +290,7 @@ struct Step {
     /// Default number of steps to take the median of.
     steps: usize,
     batch: usize,
+    shards: usize,
     model: Model,
 }
 
@@ -313,18 +314,18 @@ const fn gpt(vocab: usize, context: usize, width: usize, heads: usize, layers: u
 
 /// The training steps that can be timed, each also with the suffix `_eager`.
 const STEPS: [Step; 8] = [
-    Step { name: "mlp_b128", steps: 200, batch: 128, model: Model::Mlp(&[784, 512, 512, 10]) },
-    Step { name: "cnn_b128", steps: 100, batch: 128, model: Model::Cnn },
-    Step { name: "cnn_b32", steps: 50, batch: 32, model: Model::Cnn },
-    Step { name: "fno1d_b32_g1024", steps: 100, batch: 32, model: Model::Fno1d(1024) },
-    Step { name: "fno1d_b8_g1024", steps: 50, batch: 8, model: Model::Fno1d(1024) },
-    Step { name: "babygpt_b64_t256", steps: 30, batch: 64, model: gpt(65, 256, 384, 6, 6) },
-    Step { name: "gpt2s_b8_t1024", steps: 10, batch: 8, model: Model::Gpt(GptConfig::GPT2_SMALL) },
-    Step { name: "gpt_b8_t128", steps: 50, batch: 8, model: gpt(65, 128, 192, 6, 4) },
+    Step { name: "mlp_b128", steps: 200, batch: 128, shards: 1, model: Model::Mlp(&[784, 512, 512, 10]) },
+    Step { name: "cnn_b128", steps: 100, batch: 128, shards: 1, model: Model::Cnn },
+    Step { name: "cnn_b32", steps: 50, batch: 32, shards: 1, model: Model::Cnn },
+    Step { name: "fno1d_b32_g1024", steps: 100, batch: 32, shards: 1, model: Model::Fno1d(1024) },
+    Step { name: "fno1d_b8_g1024", steps: 50, batch: 8, shards: 1, model: Model::Fno1d(1024) },
+    Step { name: "babygpt_b64_t256", steps: 30, batch: 64, shards: 1, model: gpt(65, 256, 384, 6, 6) },
+    Step { name: "gpt2s_b8_t1024", steps: 10, batch: 8, shards: 1, model: Model::Gpt(GptConfig::GPT2_SMALL) },
+    Step { name: "gpt_b8_t128", steps: 50, batch: 8, shards: 1, model: gpt(65, 128, 192, 6, 4) },
 ];
 
 /// The step that a workload names, and whether to run it eagerly: one of [`STEPS`], possibly with other numbers after
-/// `b`, `t`, `v` and `g`.
+/// `b`, `s`, `t`, `v` and `g`.
 fn step_of(workload: &str) -> Option<(Step, bool)> {
     let (name, eager) = workload.strip_suffix("_eager").map_or((workload, false), |name| (name, true));
     if let Some(known) = STEPS.iter().find(|s| s.name == name) {
@@ -337,6 +338,7 @@ fn step_of(workload: &str) -> Option<(Step, bool)> {
         let (kind, number) = (word.get(..1)?, word.get(1..)?.parse().ok().filter(|n| *n > 0)?);
         match (kind, &mut step.model) {
             ("b", _) => step.batch = number,
+            ("s", _) => step.shards = number,
             ("t", Model::Gpt(config)) => config.context = number,
             ("v", Model::Gpt(config)) => config.vocab = number,
             ("g", Model::Fno1d(grid)) => *grid = number,
@@ -423,7 +425,8 @@ impl Step {
                 };
                 (steps(device, n, &mut step)?, params.fingerprint()?, parts_of(&mut step)?, None)
             } else {
-                let mut train = TrainStep::new(&params, optimizer, |batch| net.loss(batch));
+                let mut train =
+                    TrainStep::new(&params, optimizer, |batch| net.loss(batch)).shards(self.shards);
                 let mut started = false;
                 let mut step = || match std::mem::replace(&mut started, true) {
                     false => train.run(&[(&data[0]).into(), (&data[1]).into()]),

@@ -2,6 +2,8 @@
 
 use crate::support::{fractions, ranks};
 use dittograd::device::Simd;
+use dittograd::device::cuda::Cuda;
+use dittograd::device::cuda::fake::Fake;
 use dittograd::error::ErrorKind;
 use dittograd::io::Checkpoint;
 use dittograd::nn::{BatchNorm, Dropout, Linear};
@@ -364,4 +366,35 @@ fn values_that_shards_would_wait_for_are_refused() {
     .shards(2);
     let error = step.run(&[(&Tensor::full(Shape::new(&[4, 2]).unwrap(), 1.0f32)).into()]).unwrap_err();
     assert!(error.to_string().contains("assigns to parameter seen and its results depend on it"), "{error}");
+}
+
+/// A GPU where there is one, and the fake one otherwise.
+fn gpu() -> Device {
+    match Cuda::count() {
+        Ok(n) if n > 0 => Device::cuda(0).unwrap(),
+        _ => Device::from_cuda(Fake::computing(1, 1 << 28).open_at(0).unwrap()),
+    }
+}
+
+#[test]
+fn gpus_and_cpus_share_a_step() {
+    for optimizer in optimizers() {
+        let alone = run(&Device::cpu().unwrap(), optimizer(), 4, None).unwrap();
+        assert_eq!(run(&gpu(), optimizer(), 4, None).unwrap(), alone);
+        for n in [2, 3, 4] {
+            let all = ranks(n, |world| {
+                let device = if world.rank() % 2 == 0 { gpu() } else { Device::cpu_with(1, Simd::best())? };
+                run(&device, optimizer(), 4, Some(&world))
+            });
+            for (rank, outcome) in all.into_iter().enumerate() {
+                let outcome = outcome.unwrap();
+                assert_eq!(
+                    (&outcome.0, &outcome.1, &outcome.2),
+                    (&alone.0, &alone.1, &alone.2),
+                    "{rank} of {n}"
+                );
+                assert!(rank > 0 || outcome.3 == alone.3, "state on {n} ranks");
+            }
+        }
+    }
 }
