@@ -221,10 +221,13 @@ impl Global {
             None => Some(self.threads.unwrap_or_else(|| ranks.threads())),
             Some(_) => self.threads,
         };
-        Ok(match (name.as_deref(), ranks.gpu()) {
-            (Some("cuda"), gpu) => gpu?,
-            (None, Ok(gpu)) => gpu,
-            (name, _) => named(name.unwrap_or("cpu"), threads)?,
+        Ok(match name.as_deref() {
+            Some("cuda") => ranks.gpu()?,
+            Some(name) => named(name, threads)?,
+            None => match ranks.gpu() {
+                Ok(gpu) => gpu,
+                Err(_) => named("cpu", threads)?,
+            },
         })
     }
 

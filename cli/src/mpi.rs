@@ -16,6 +16,7 @@
 
 use dittograd::error::{Error, ErrorKind, Result};
 use dittograd::parallel::{Incoming, Outgoing, Transport};
+use dittograd::reserve::filled;
 use mpi::Threading;
 use mpi::environment::Universe;
 use mpi::ffi::{self, MPI_Comm, MPI_Request, MPI_Status};
@@ -330,12 +331,11 @@ fn bytes_of(status: &MPI_Status) -> usize {
 
 impl Mpi {
     /// Memory of at least so many bytes.
-    fn memory(&mut self, length: usize) -> Vec<u8> {
-        let mut memory = self.pool.pop().unwrap_or_default();
-        if memory.len() < length {
-            memory.resize(length, 0);
+    fn memory(&mut self, length: usize) -> Result<Vec<u8>> {
+        match self.pool.pop() {
+            Some(memory) if memory.len() >= length => Ok(memory),
+            _ => filled("exchange", length, 0),
         }
-        memory
     }
 
     fn move_all(&mut self, mut streams: Vec<Stream<'_>>, timeout: Duration) -> Result<()> {
@@ -349,7 +349,7 @@ impl Mpi {
                 }
                 let stream = &mut streams[i];
                 while stream.next < stream.pieces && stream.under_way < WINDOW {
-                    self.begin(i, stream, &mut under_way).map_err(|why| peer(stream.rank, why))?;
+                    self.begin(i, stream, &mut under_way)?;
                 }
             }
             let Some(first) = under_way.pieces.first() else { return Ok(()) };
@@ -382,17 +382,18 @@ impl Mpi {
     }
 
     /// Starts the next piece of a message.
-    fn begin(&mut self, i: usize, stream: &mut Stream<'_>, under_way: &mut UnderWay) -> Result<(), String> {
+    fn begin(&mut self, i: usize, stream: &mut Stream<'_>, under_way: &mut UnderWay) -> Result<()> {
         let (number, range) = (stream.next, stream.range(stream.next));
         let length = range.len();
-        let mut piece = Piece { stream: i, number, memory: self.memory(length) };
-        match &stream.bytes {
+        let mut piece = Piece { stream: i, number, memory: self.memory(length)? };
+        let begun = match &stream.bytes {
             Bytes::Out(bytes) => {
                 piece.memory[..length].copy_from_slice(&bytes[range]);
-                under_way.send(self.messages, stream.rank, stream.tag(number), length, piece)?;
+                under_way.send(self.messages, stream.rank, stream.tag(number), length, piece)
             }
-            Bytes::In(_) => under_way.receive(self.messages, stream.rank, length, piece)?,
-        }
+            Bytes::In(_) => under_way.receive(self.messages, stream.rank, length, piece),
+        };
+        begun.map_err(|why| peer(stream.rank, why))?;
         if stream.under_way == 0 {
             stream.moved = Instant::now();
         }
