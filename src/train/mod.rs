@@ -321,10 +321,21 @@ impl<'a> Trainer<'a> {
         DataState { name: data.name().into(), seed, batch, shards, hash }
     }
 
-    /// Trains until the run is over. On an error the parameters are those of the last step that was made, or, if the
+    /// Trains until the run is over. An error of one process ends the others too, whose error names it. On an error the parameters are those of the last step that was made, or, if the
     /// loss was not finite, of the last step before that.
     #[track_caller]
-    pub fn run(mut self) -> Result<Outcome> {
+    pub fn run(self) -> Result<Outcome> {
+        let world = self.world.clone();
+        let outcome = self.train();
+        if let (Some(world), Err(error)) = (world, &outcome) {
+            // The others wait for this process.
+            world.abort(&format!("ended with an error: {error}"));
+        }
+        outcome
+    }
+
+    #[track_caller]
+    fn train(mut self) -> Result<Outcome> {
         let _strict = environment::enter();
         self.check()?;
         let data = self.data();

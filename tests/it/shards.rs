@@ -351,6 +351,22 @@ fn traffic_is_that_of_a_ring_all_reduce() {
     }
 }
 
+/// An input without axes goes to every shard.
+#[test]
+fn a_number_is_for_all_shards() {
+    let device = Device::cpu().unwrap();
+    let mut params = Params::new(&device, 3);
+    let w = params.ones("w", &[2]).unwrap();
+    let mut step = TrainStep::new(&params, Optimizer::sgd(0.5), move |v| {
+        v[0].mul(v[0].session().param(&w)?)?.mul(v[1])?.mean()
+    })
+    .shards(2);
+    let x = Tensor::new(&[2, 2], vec![1.0f32, 2.0, 3.0, 4.0]).unwrap();
+    step.run(&[(&x).into(), (&Tensor::scalar(4.0f32)).into()]).unwrap();
+    assert_eq!(step.loss().unwrap(), 10.0);
+    assert_eq!(params.get("w").unwrap().get::<f32>().unwrap().data(), [1.0 - 2.0, 1.0 - 3.0]);
+}
+
 #[test]
 fn values_that_shards_would_wait_for_are_refused() {
     let device = Device::cpu().unwrap();

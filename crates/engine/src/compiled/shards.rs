@@ -74,7 +74,8 @@ impl ShardProgram {
     ) -> Result<()> {
         let size = meta.shape.numel();
         for (shard, held) in mine.zip(&mut self.held) {
-            let words = &words[(shard - first) * size..][..size];
+            let at = if meta.shape.rank() == 0 { 0 } else { (shard - first) * size };
+            let words = &words[at..at + size];
             program.check_input(i, meta, words)?;
             if held.len() == i {
                 let device = self.report.buffer().device();

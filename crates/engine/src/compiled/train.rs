@@ -155,7 +155,7 @@ where
         self
     }
 
-    /// The same step in shards: it cuts a batch into `count` equal parts of its rows, computes the loss and gradients of each by itself, and takes
+    /// The same step in shards: it cuts a batch into `count` equal parts of its rows (an input without axes goes to all), computes the loss and gradients of each by itself, and takes
     /// their mean, added up in a fixed tree. A metric is the mean over shards too. Each shard draws its own random numbers. Batch norm has the statistics of a shard, and its running
     /// averages take in one shard after the other.
     ///

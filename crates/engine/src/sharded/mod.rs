@@ -75,8 +75,10 @@ fn words(buffer: &AnyBuffer, range: Range<usize>) -> Result<AnyBuffer> {
 pub(crate) fn of_a_shard(meta: Meta, shards: usize) -> Result<Meta> {
     let mut dims = meta.shape.dims().to_vec();
     match dims.first_mut() {
+        // What has no rows goes to every shard.
+        None => {}
         Some(rows) if rows.is_multiple_of(shards) => *rows /= shards,
-        _ => {
+        Some(_) => {
             let why =
                 format!("the first axis of an input of shape {} has no {shards} equal parts", meta.shape);
             return Err(Error::argument("step", "shards", why));
