@@ -327,7 +327,10 @@ impl<'a> Trainer<'a> {
     pub fn run(self) -> Result<Outcome> {
         let world = self.world.clone();
         let outcome = self.train();
-        if let (Some(world), Err(error)) = (world, &outcome) {
+        if let (Some(world), Err(error)) = (world, &outcome)
+            // All of them find this.
+            && !matches!(error.kind(), ErrorKind::NotFinite { .. })
+        {
             // The others wait for this process.
             world.abort(&format!("ended with an error: {error}"));
         }

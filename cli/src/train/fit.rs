@@ -227,11 +227,10 @@ impl<'a> Report<'a> {
         match self.tell(event) {
             Ok(()) => Ok(()),
             Err(fail) => {
+                // Other ranks are told this.
+                let why = fail.message().unwrap_or_default();
                 self.failed = Some(fail);
-                Err(Error::new(
-                    "train",
-                    ErrorKind::Unsupported { what: "a report that cannot be written".into() },
-                ))
+                Err(Error::new("report", ErrorKind::Message { why }))
             }
         }
     }
