@@ -41,7 +41,7 @@ const ABORT_BYTES: usize = 1000;
 const ABORT_TIME: Duration = Duration::from_millis(200);
 /// How long a wait only yields the processor. Afterwards it sleeps between looks, for an eighth of the time that it has waited.
 const YIELD: Duration = Duration::from_micros(50);
-const SLEEP: [Duration; 2] = [Duration::from_micros(20), Duration::from_micros(200)];
+const SLEEP: [Duration; 2] = [Duration::from_micros(20), Duration::from_millis(1)];
 
 /// MPI, from initialization to finalization, both by the thread that has this. It is not finalized if something failed, since that
 /// would wait for ranks that do not come; nor while the transport is in use.

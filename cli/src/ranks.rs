@@ -212,7 +212,7 @@ impl Ranks {
     }
 
     /// What rank 0 has.
-    pub(crate) fn from_first<T: Serialize + for<'de> Deserialize<'de>>(&self, mine: &T) -> Answer<T> {
+    pub(crate) fn broadcast<T: Serialize + for<'de> Deserialize<'de>>(&self, mine: &T) -> Answer<T> {
         Ok(gather(&self.world, mine)?.swap_remove(0))
     }
 

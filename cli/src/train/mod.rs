@@ -583,7 +583,7 @@ impl Train {
     /// The folder that rank 0 has made, if this rank has none yet.
     fn follow(&self, plan: &Plan, ranks: &Ranks) -> Answer<Option<RunFolder>> {
         let path = plan.folder.as_ref().map(|f| f.path().to_path_buf());
-        match (ranks.from_first(&path)?, &plan.folder) {
+        match (ranks.broadcast(&path)?, &plan.folder) {
             (Some(path), None) => self.adopted(plan, Some(RunFolder::follow(path)?)),
             _ => Ok(None),
         }
