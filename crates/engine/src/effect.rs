@@ -91,10 +91,9 @@ struct Pack {
     places: Vec<(usize, usize)>,
 }
 
-/// The effect that copies values into `into`, each to where it begins there.
-pub(crate) fn pack(into: AnyBuffer, values: Vec<(Val, usize, usize)>, when: When) -> EffectOf<Val> {
-    let places = values.iter().map(|v| (v.1, v.2)).collect();
-    EffectOf { effect: Box::new(Pack { into, places }), inputs: values.iter().map(|v| v.0).collect(), when }
+/// The effect that copies values into `into`; each of `places` is where one begins there, and its words.
+pub(crate) fn pack(into: AnyBuffer, places: Vec<(usize, usize)>) -> Box<dyn Effect> {
+    Box::new(Pack { into, places })
 }
 
 impl Effect for Pack {

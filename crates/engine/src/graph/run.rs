@@ -3,7 +3,7 @@
 
 use super::Origin;
 use super::compile::Plan;
-use crate::effect::{EffectOf, HostValue};
+use crate::effect::{Effect, EffectOf, HostValue};
 use crate::nats::Nats;
 use crate::params::Param;
 use dittograd_device::cuda::{Captured, Cuda, CudaGraph};
@@ -11,6 +11,7 @@ use dittograd_device::{AnyBuffer, Backend, Buffer, DType, Device, Meta, ReadSet,
 use dittograd_numerics::environment;
 use dittograd_numerics::error::{Error, ErrorKind, Result};
 use dittograd_numerics::reserve::{copied, filled};
+use dittograd_numerics::shape::Shape;
 use dittograd_ops::{AnyOp, CpuRun, CudaRun, Gpu, Kernel, PerInput, check_bound, check_indices, launch};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -167,6 +168,72 @@ impl Compiled {
             }
         }
         Ok(())
+    }
+
+    /// The same program with memory of its own for its values and inputs, and with other effects of the same values. It is
+    /// not captured, and does not check its inputs.
+    pub(crate) fn twin(&self, effects: Vec<Box<dyn Effect>>) -> Result<Compiled> {
+        let mut outside = self.outside.clone();
+        let own = (0..self.inputs).chain(self.random_base).chain(self.nats.iter().map(|n| n.0));
+        for i in own {
+            let meta = outside[i].meta();
+            outside[i] = AnyBuffer::new(self.device.alloc_for("program input", &meta.shape)?, meta)?;
+        }
+        let mut effects = effects.into_iter();
+        let of = |(e, effect): (&EffectOf<(Place, Meta)>, Box<dyn Effect>)| EffectOf {
+            effect,
+            inputs: e.inputs.clone(),
+            when: e.when,
+        };
+        let stage = |s: &Stage| {
+            let own = effects.by_ref().take(s.effects.len());
+            Stage { end: s.end, effects: s.effects.iter().zip(own).map(of).collect(), graph: None }
+        };
+        let instruction = |i: &Instruction| Instruction {
+            op: i.op.clone(),
+            kernel: None,
+            ins: i.ins.clone(),
+            metas: i.metas.clone(),
+            ..*i
+        };
+        Ok(Compiled {
+            device: self.device.clone(),
+            instructions: self.instructions.iter().map(instruction).collect(),
+            arena: self.device.alloc_for("program", &Shape::new(&[self.arena.len()])?)?,
+            outside_set: ReadSet::new(outside.iter().map(AnyBuffer::buffer)),
+            outside,
+            spare: Mutex::default(),
+            inputs: self.inputs,
+            random_base: self.random_base,
+            nats: self
+                .nats
+                .iter()
+                .map(|(at, list, _)| (*at, list.clone(), AtomicU64::new(u64::MAX)))
+                .collect(),
+            limits: Vec::new(),
+            outputs: self.outputs.clone(),
+            stages: self.stages.iter().map(stage).collect(),
+            plan: self.plan,
+            text: String::new(),
+        })
+    }
+
+    /// Captures programs of one stage each, so that they run side by side. `None` where they cannot be captured.
+    pub(crate) fn capture_together(programs: &[&Compiled]) -> Result<Option<CudaGraph>> {
+        let Some(Backend::Cuda(cuda)) = programs.first().map(|p| p.device.backend()) else { return Ok(None) };
+        if programs.iter().any(|p| p.stages.len() != 1) || programs[0].stages[0].graph.is_none() {
+            return Ok(None);
+        }
+        let waits: Vec<Vec<Vec<usize>>> = programs.iter().map(|p| p.waits()).collect();
+        let queue = || {
+            for (program, waits) in programs.iter().zip(&waits) {
+                // Its first instruction waits for nothing of the others.
+                cuda.capture_after(&[])?;
+                program.queue(cuda, 0, Some(waits))?;
+            }
+            Ok(())
+        };
+        cuda.capture(queue).map(Some)
     }
 
     /// All effects.
@@ -354,6 +421,12 @@ impl Compiled {
         then: &mut dyn FnMut(usize) -> Result<()>,
     ) -> Result<()> {
         let _strict = environment::enter();
+        self.begin(random_calls)?;
+        self.execute(then)
+    }
+
+    /// Gives a run what changes from one to the next besides its inputs.
+    pub(crate) fn begin(&self, random_calls: u64) -> Result<()> {
         let written = || self.effects().flat_map(|e| e.effect.writes());
         let is_released = |b: &AnyBuffer| b.buffer().is_released();
         if self.outside.iter().any(is_released) || written().any(|p| is_released(&p.buffer())) {
@@ -372,6 +445,10 @@ impl Compiled {
                 seen.store(version, Ordering::Relaxed);
             }
         }
+        Ok(())
+    }
+
+    fn execute(&self, then: &mut dyn FnMut(usize) -> Result<()>) -> Result<()> {
         match self.device.backend() {
             Backend::Cuda(cuda) => {
                 for (n, stage) in self.stages.iter().enumerate() {
@@ -392,7 +469,7 @@ impl Compiled {
                 ));
             }
         }
-        written().for_each(Param::changed);
+        self.effects().flat_map(|e| e.effect.writes()).for_each(Param::changed);
         Ok(())
     }
 

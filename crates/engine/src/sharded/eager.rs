@@ -162,8 +162,9 @@ impl EagerShards {
                 let flat = Shape::new(&[words])?;
                 packed.part(at, flat)?.copy_from("step", &gradient.view(flat)?)?;
             }
-            self.shards.add(bucket, shard)?;
+            self.shards.add(bucket, shard, &packed)?;
         }
+        self.shards.keep(shard)?;
         Ok(Stepped::Done(value))
     }
 

@@ -199,22 +199,16 @@ impl Shards {
         }
     }
 
-    /// Takes in the gradients of a shard that are packed in a bucket. After the last shard of this process, sends the sums.
+    /// Takes in the gradients of a shard for a bucket, which are `packed`. After the last shard of this process, sends the sums.
     #[track_caller]
-    pub(crate) fn add(&mut self, bucket: usize, shard: usize) -> Result<()> {
+    pub(crate) fn add(&mut self, bucket: usize, shard: usize, packed: &AnyBuffer) -> Result<()> {
         let (mine, count, rank) = (self.mine(), self.count, self.rank());
         let (ranks, world) = (self.ranks(), self.world.clone());
         let of = |r: usize| tree::shards_of(r, ranks, count);
         let ready = self.ready.as_mut().ok_or_else(|| internal("no memory for gradients"))?;
         let sums = &mut ready.sums[bucket];
-        let is_last = shard + 1 == mine.end;
-        let before = sums.len();
-        sums.push(shard..shard + 1, ready.packed[bucket].clone(), add)?;
-        if sums.len() > before && !is_last {
-            // The next shard is packed into the same memory.
-            sums.own_last(AnyBuffer::copy)?;
-        }
-        let Some(world) = world.filter(|_| is_last) else { return Ok(()) };
+        sums.push(shard..shard + 1, packed.clone(), add)?;
+        let Some(world) = world.filter(|_| shard + 1 == mine.end) else { return Ok(()) };
         let b = &ready.layout.buckets[bucket];
         let (mut sends, mut received) = (Vec::new(), Vec::new());
         let mut receives = Vec::new();
@@ -231,6 +225,14 @@ impl Shards {
         let pending = world.start(sends, receives)?;
         ready.exchanges[bucket] = Some(Exchange { pending, received });
         Ok(())
+    }
+
+    /// Ends the use of what was packed: more shards are packed into the same memory.
+    #[track_caller]
+    pub(crate) fn keep(&mut self, shard: usize) -> Result<()> {
+        let is_last = shard + 1 == self.mine().end;
+        let Some(ready) = self.ready.as_mut().filter(|_| !is_last) else { return Ok(()) };
+        ready.sums.iter_mut().try_for_each(|sums| sums.keep_single(AnyBuffer::copy))
     }
 
     /// For each bucket, the sum over all shards of the part that this process owns.

@@ -66,15 +66,10 @@ impl<T> Sums<T> {
         Ok(())
     }
 
-    /// How many sums over subtrees there are now.
-    pub(crate) fn len(&self) -> usize {
-        self.parts.len()
-    }
-
-    /// Replaces the last sum by a copy that nobody else writes.
-    pub(crate) fn own_last(&mut self, copy: impl FnOnce(&T) -> Result<T>) -> Result<()> {
-        if let Some((_, sum)) = self.parts.last_mut() {
-            *sum = copy(sum)?;
+    /// Replaces the value of a single shard, which can only be the last sum, by a copy.
+    pub(crate) fn keep_single(&mut self, copy: impl FnOnce(&T) -> Result<T>) -> Result<()> {
+        if let Some((_, value)) = self.parts.last_mut().filter(|p| p.0.len() == 1) {
+            *value = copy(value)?;
         }
         Ok(())
     }
