@@ -116,9 +116,37 @@ pub mod ops {
 }
 
 /// Many processes, one run: a process's place among them, and what moves words between them.
+///
+/// # Start processes
+///
+/// A program calls [`World::from_env`](parallel::World::from_env), which says who it is among the processes that a launcher
+/// started, and connects it to the others by TCP. Started alone it is alone, so the same program runs both ways.
+///
+/// | launcher | command |
+/// |---|---|
+/// | Open MPI, one machine | `mpirun -n 4 program` |
+/// | Open MPI, several machines | `mpirun -n 8 -H a:4,b:4 -x MASTER_ADDR=a -x MASTER_PORT=29500 program` |
+/// | MPICH, Intel MPI | `MASTER_ADDR=a MASTER_PORT=29500 mpiexec -n 8 -hosts a,b program`; on one machine without `MASTER_ADDR` |
+/// | Slurm | `srun -N 2 --ntasks-per-node 4 program` |
+/// | PyTorch | `torchrun --no-python --nproc-per-node 4 program` |
+/// | by hand | `RANK=0 WORLD_SIZE=2 MASTER_ADDR=a MASTER_PORT=29500 program` on `a`, and the same with `RANK=1` anywhere |
+///
+/// Rank 0 listens at `MASTER_PORT` of the machine `MASTER_ADDR`. `mpirun` on one machine, and `srun`, need neither: the port is
+/// chosen by the number of the job. Under `torchrun`, whose own store has that port, it is the next one. Set `MASTER_PORT` if a port
+/// is taken. All machines must reach each other at any port. Nothing is encrypted, and who reaches a port can take part: use
+/// networks that you trust.
+///
+/// [`World::local_rank`](parallel::World::local_rank) counts the processes of one machine, for example to give each a GPU. By hand,
+/// `LOCAL_RANK` sets it.
+///
+/// # When a process fails
+///
+/// A process that ends, is killed, stops or is slow is named by an error of kind [`Peer`](crate::error::ErrorKind::Peer) on all others:
+/// at once if it ended or [aborted](parallel::World::abort), after a [timeout](parallel::World::set_timeout) if it is silent. A world is
+/// over after its first error: start all processes again, from a checkpoint.
 pub mod parallel {
     #[doc(inline)]
-    pub use dittograd_comm::{Incoming, Outgoing, Pending, Traffic, Transport, World};
+    pub use dittograd_comm::{Address, Incoming, Launch, Outgoing, Pending, Traffic, Transport, World};
 }
 
 /// What most programs need.

@@ -114,6 +114,17 @@ fn any_number_of_processes_gives_the_bits_of_one() {
     }
 }
 
+/// More sums than are added in one kernel.
+#[test]
+fn many_ranks_give_the_bits_of_one() {
+    let alone = run(&Device::cpu().unwrap(), Optimizer::sgd(0.1), 24, None).unwrap();
+    for outcome in
+        ranks(19, |world| run(&Device::cpu_with(1, Simd::best())?, Optimizer::sgd(0.1), 24, Some(&world)))
+    {
+        assert_eq!(outcome.unwrap().2, alone.2);
+    }
+}
+
 /// Adds by the definition: the left half of a tree has the largest power of two.
 fn tree(g: &[Vec<f32>]) -> Vec<f32> {
     if g.len() == 1 {

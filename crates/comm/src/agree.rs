@@ -35,7 +35,7 @@ impl World {
         let lengths = self.all_gather(&(mine.len() as u64).to_le_bytes())?;
         let number = |b: &Vec<u8>| b.iter().rev().fold(0, |n, byte| n << 8 | *byte as usize);
         let receives = (1..self.size()).map(|r| (r, number(&lengths[r]))).filter(|_| is_first).collect();
-        let sends = if is_first { Vec::new() } else { vec![(0, mine.to_vec())] };
+        let sends = if is_first { Vec::new() } else { vec![(0, mine.into())] };
         let mut all = self.bytes(sends, receives)?;
         if is_first {
             all.insert(0, mine.to_vec());

@@ -3,10 +3,14 @@
 //! depend on which transport it is or how many processes there are.
 
 mod agree;
+mod launch;
+mod sockets;
 mod threads;
 mod transport;
 mod world;
 
+pub use launch::{Address, Launch};
+pub use sockets::sockets;
 pub use threads::threads;
 pub use transport::{Incoming, Outgoing, Transport};
 pub use world::{Pending, Traffic, World};

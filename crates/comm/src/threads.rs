@@ -1,15 +1,22 @@
 //! A group of threads in one process: for tests, and for several GPUs of one machine.
 
-use crate::transport::{Incoming, Outgoing, Transport};
-use dittograd_numerics::error::{Error, ErrorKind, Result};
+use crate::transport::{
+    Incoming, Outgoing, Transport, check_ranks, gave_up, has_ended, was_silent, wrong_length,
+};
+use dittograd_numerics::error::Result;
+use dittograd_numerics::reserve::copied;
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The transports of `size` ranks, each for a thread of its own.
 pub fn threads(size: usize) -> Vec<Box<dyn Transport>> {
-    let state =
-        State { waiting: (0..size * size).map(|_| VecDeque::new()).collect(), ended: vec![None; size] };
+    let state = State {
+        waiting: (0..size * size).map(|_| VecDeque::new()).collect(),
+        aborted: None,
+        ended: vec![false; size],
+        waits: vec![false; size],
+    };
     let shared = Arc::new(Shared { state: Mutex::new(state), moved: Condvar::new() });
     let one = |rank| Box::new(Threads { rank, size, shared: shared.clone() }) as Box<dyn Transport>;
     (0..size).map(one).collect()
@@ -23,37 +30,25 @@ struct Threads {
 
 struct Shared {
     state: Mutex<State>,
-    /// Something was sent, or a rank has ended.
+    /// Something was sent, or a rank takes no further part.
     moved: Condvar,
 }
 
 struct State {
     /// Messages that were sent and not yet received, by `from * size + to`.
     waiting: Vec<VecDeque<Vec<u8>>>,
-    /// Why a rank takes no further part.
-    ended: Vec<Option<End>>,
-}
-
-#[derive(Clone)]
-struct End {
-    why: String,
-    is_abort: bool,
+    /// The first rank that aborted, and why.
+    aborted: Option<(usize, String)>,
+    /// Whether a rank is gone. Others that do not wait for it may go on.
+    ended: Vec<bool>,
+    /// Whether a rank waits for another, which is the one to blame.
+    waits: Vec<bool>,
 }
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
-
-    fn end(&self, rank: usize, why: &str, is_abort: bool) {
-        self.lock().ended[rank].get_or_insert_with(|| End { why: why.to_string(), is_abort });
-        self.moved.notify_all();
-    }
-}
-
-#[track_caller]
-fn peer(rank: usize, why: impl Into<String>) -> Error {
-    Error::new("exchange", ErrorKind::Peer { rank, why: why.into() })
 }
 
 impl Transport for Threads {
@@ -76,39 +71,44 @@ impl Transport for Threads {
         receives: &mut [Incoming<'_>],
         timeout: Duration,
     ) -> Result<()> {
+        check_ranks(self.rank, self.size, sends.iter().map(|s| s.to))?;
+        check_ranks(self.rank, self.size, receives.iter().map(|r| r.from))?;
         for send in sends {
             // Copied outside the lock.
-            let bytes = send.bytes.to_vec();
+            let bytes = copied("exchange", send.bytes)?;
             self.shared.lock().waiting[self.rank * self.size + send.to].push_back(bytes);
-        }
-        if !sends.is_empty() {
             self.shared.moved.notify_all();
         }
+        // When something last came from a rank.
+        let mut moved = vec![Instant::now(); self.size];
         for receive in receives {
-            let (from, deadline) = (receive.from, Instant::now() + timeout);
+            let from = receive.from;
             let mut state = self.shared.lock();
             let bytes = loop {
                 if let Some(bytes) = state.waiting[from * self.size + self.rank].pop_front() {
                     break bytes;
                 }
-                // One that ended well is missed only by who waits for it.
-                let is_missed = |rank: usize, end: &End| end.is_abort || rank == from;
-                let ended = |(rank, end): (usize, &Option<End>)| Some((rank, end.clone()?));
-                let missed = state.ended.iter().enumerate().filter_map(ended).find(|(r, e)| is_missed(*r, e));
-                if let Some((rank, end)) = missed {
-                    return Err(peer(rank, end.why));
+                if let Some((rank, why)) = &state.aborted {
+                    return Err(gave_up(*rank, why));
                 }
-                let left = deadline.saturating_duration_since(Instant::now());
-                if left.is_zero() {
-                    let why = format!("did not answer within {:.0?}", timeout);
-                    return Err(peer(from, why));
+                if state.ended[from] {
+                    return Err(has_ended(from));
                 }
+                // One that waits itself gets more time, so that whom it waits for is found first.
+                let waited = moved[from].elapsed();
+                let late = waited >= timeout;
+                if late && (!state.waits[from] || waited >= timeout.saturating_mul(2)) {
+                    return Err(was_silent(from, timeout));
+                }
+                let left = timeout.saturating_mul(if late { 2 } else { 1 }).saturating_sub(waited);
+                state.waits[self.rank] = true;
                 state = self.shared.moved.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+                state.waits[self.rank] = false;
             };
             drop(state);
+            moved[from] = Instant::now();
             if bytes.len() != receive.bytes.len() {
-                let (got, want) = (bytes.len(), receive.bytes.len());
-                return Err(peer(from, format!("sent {got} bytes where {want} were expected")));
+                return Err(wrong_length(from, bytes.len() as u64, receive.bytes.len()));
             }
             receive.bytes.copy_from_slice(&bytes);
         }
@@ -116,12 +116,14 @@ impl Transport for Threads {
     }
 
     fn abort(&mut self, why: &str) {
-        self.shared.end(self.rank, why, true);
+        self.shared.lock().aborted.get_or_insert_with(|| (self.rank, why.to_string()));
+        self.shared.moved.notify_all();
     }
 }
 
 impl Drop for Threads {
     fn drop(&mut self) {
-        self.shared.end(self.rank, "has ended", false);
+        self.shared.lock().ended[self.rank] = true;
+        self.shared.moved.notify_all();
     }
 }

@@ -21,7 +21,9 @@ use dittograd_numerics::error::{Error, ErrorKind, Result};
 use dittograd_numerics::shape::Shape;
 use dittograd_numerics::sum;
 use dittograd_numerics::tensor::Tensor;
-use dittograd_ops::{apply, pointwise, reduce};
+use dittograd_ops::pointwise::expression::Pointwise;
+use dittograd_ops::pointwise::record_pointwise;
+use dittograd_ops::{DeviceRecorder, Val, apply, pointwise, reduce};
 use layout::{Bucket, Layout, Piece, ROW};
 use std::ops::Range;
 use tree::Sums;
@@ -63,6 +65,37 @@ fn internal(what: &'static str) -> Error {
 /// `a + b`.
 fn add(a: &AnyBuffer, b: &AnyBuffer) -> Result<AnyBuffer> {
     apply(a.buffer().device(), &pointwise::Add {}.into(), &[a, b])
+}
+
+/// Most sums over subtrees that are added in one kernel.
+const AT_ONCE: usize = 16;
+
+/// The sum over all of a subtree, of the sums over `parts` of it, which are in order.
+fn total(all: Range<usize>, parts: &[(Range<usize>, AnyBuffer)]) -> Result<AnyBuffer> {
+    match parts {
+        [] => Err(internal("shards without a gradient")),
+        [(_, sum)] => Ok(sum.clone()),
+        [(_, a), (_, b)] => add(a, b),
+        _ if parts.len() <= AT_ONCE => {
+            let tree = Pointwise::trace(parts.len(), |x| {
+                let mut sums = Sums::over(all.clone());
+                for ((range, _), x) in parts.iter().zip(x) {
+                    // Adding expressions cannot fail.
+                    let _ = sums.push(range.clone(), *x, |a, b| Ok(*a + *b));
+                }
+                sums.take().into_iter().map(|s| s.1).collect()
+            });
+            let mut recorder = DeviceRecorder::new(parts[0].1.buffer().device());
+            let inputs: Vec<Val> = parts.iter().map(|p| recorder.input(p.1.clone())).collect();
+            let sum = record_pointwise(&mut recorder, &tree, parts[0].1.shape(), &inputs)?;
+            recorder.value(sum).cloned()
+        }
+        _ => {
+            let (left, right) = tree::halves(all);
+            let (a, b) = parts.split_at(parts.partition_point(|p| p.0.end <= left.end));
+            add(&total(left, a)?, &total(right, b)?)
+        }
+    }
 }
 
 /// Words of a buffer as a value.
@@ -250,12 +283,7 @@ impl Shards {
                 parts.extend(exchange.received);
                 parts.sort_by_key(|p| p.0.start);
             }
-            let mut sums = Sums::new(count);
-            parts.into_iter().try_for_each(|(range, sum)| sums.push(range, sum, add))?;
-            match <[_; 1]>::try_from(sums.take()) {
-                Ok([(_, total)]) => totals.push(total),
-                Err(_) => return Err(internal("shards without a gradient")),
-            }
+            totals.push(total(0..count, &parts)?);
         }
         Ok(totals)
     }

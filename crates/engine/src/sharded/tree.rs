@@ -9,6 +9,12 @@ fn left(shards: usize) -> usize {
     1 << (shards - 1).ilog2()
 }
 
+/// The halves of a subtree over more than one shard.
+pub(crate) fn halves(all: Range<usize>) -> (Range<usize>, Range<usize>) {
+    let middle = all.start + left(all.len());
+    (all.start..middle, middle..all.end)
+}
+
 /// The largest subtrees, from left to right, that lie in `part` of the tree over `whole`.
 pub(crate) fn subtrees(whole: Range<usize>, part: &Range<usize>) -> Vec<Range<usize>> {
     if whole.is_empty() || part.end <= whole.start || whole.end <= part.start {
@@ -17,10 +23,8 @@ pub(crate) fn subtrees(whole: Range<usize>, part: &Range<usize>) -> Vec<Range<us
     if part.start <= whole.start && whole.end <= part.end {
         return vec![whole];
     }
-    let middle = whole.start + left(whole.len());
-    let mut all = subtrees(whole.start..middle, part);
-    all.extend(subtrees(middle..whole.end, part));
-    all
+    let (left, right) = halves(whole);
+    [subtrees(left, part), subtrees(right, part)].concat()
 }
 
 /// Whether two ranges are the halves of a subtree of the tree over `whole`.
@@ -38,14 +42,20 @@ pub(crate) fn shards_of(rank: usize, ranks: usize, shards: usize) -> Range<usize
 /// Adds values of shards in the order of the tree as they come, from left to right.
 #[derive(Debug)]
 pub(crate) struct Sums<T> {
-    shards: usize,
+    /// The tree, or the subtree of it that is added up.
+    whole: Range<usize>,
     /// Subtrees that are not halves of the same one yet.
     parts: Vec<(Range<usize>, T)>,
 }
 
 impl<T> Sums<T> {
     pub(crate) fn new(shards: usize) -> Sums<T> {
-        Sums { shards, parts: Vec::new() }
+        Sums::over(0..shards)
+    }
+
+    /// Sums over a subtree.
+    pub(crate) fn over(whole: Range<usize>) -> Sums<T> {
+        Sums { whole, parts: Vec::new() }
     }
 
     /// Takes the sum over the next subtree in.
@@ -57,7 +67,7 @@ impl<T> Sums<T> {
     ) -> Result<()> {
         let (mut range, mut value) = (range, value);
         while let Some((before, sum)) = self.parts.last()
-            && are_halves(0..self.shards, before, &range)
+            && are_halves(self.whole.clone(), before, &range)
         {
             (range, value) = (before.start..range.end, add(sum, &value)?);
             self.parts.pop();
