@@ -4,7 +4,7 @@
 //! code, and is said once. While they train, an error of one is an abort, which the others notice in their next exchange.
 
 use crate::out::{self, warn};
-use crate::{Answer, Fail, fail};
+use crate::{Answer, Fail};
 use dittograd::device::Device;
 use dittograd::device::cuda::Cuda;
 use dittograd::error::{Error, ErrorKind};
@@ -20,6 +20,7 @@ use std::time::Duration;
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// The variables by which launchers of MPI programs tell the number of processes.
+#[cfg(feature = "mpi")]
 const SIZES: [&str; 3] = ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"];
 
 /// The ranks of a run, seen from one of them.
@@ -74,19 +75,22 @@ pub(crate) struct Member {
 
 /// Ways to exchange messages that this program was built with.
 pub(crate) fn transports() -> Vec<String> {
-    #[cfg(feature = "mpi")]
-    return vec![format!("mpi ({})", crate::mpi::short(&crate::mpi::library()))];
-    #[cfg(not(feature = "mpi"))]
-    vec!["none (built without --features mpi)".into()]
+    vec![
+        #[cfg(feature = "mpi")]
+        format!("mpi ({})", crate::mpi::short(&crate::mpi::library())),
+        "tcp".into(),
+    ]
 }
 
 /// Whether a launcher of MPI programs started this process.
+#[cfg(feature = "mpi")]
 fn is_of_mpi() -> bool {
     let starts = ["OMPI_COMM_WORLD_", "PMI_", "PMIX_"];
     std::env::vars_os().any(|(name, _)| starts.iter().any(|s| name.to_string_lossy().starts_with(s)))
 }
 
 /// The number of processes that a launcher of MPI programs started.
+#[cfg(feature = "mpi")]
 fn started() -> Option<usize> {
     SIZES.iter().find_map(|name| std::env::var(name).ok()?.parse().ok())
 }
@@ -104,19 +108,14 @@ fn world() -> Answer<Option<(World, Origin)>> {
         let (runtime, transport) = crate::mpi::start()?;
         let (size, name) = (transport.size(), transport.name());
         if let Some(started) = started().filter(|n| *n > size) {
-            return fail(format!(
+            return crate::fail(format!(
                 "{started} processes were started, but {name} sees {size}; use the launcher of the MPI library that the \
                  program was built with"
             ));
         }
         return Ok(Some((World::new(transport)?, Some(runtime))));
     }
-    match started() {
-        Some(n) if n > 1 && is_of_mpi() => fail(format!(
-            "{n} processes were started for MPI, but the program was built without it; build it with --features mpi"
-        )),
-        _ => Ok(None),
-    }
+    Ok(World::from_env()?.map(|world| (world, Origin::default())))
 }
 
 impl Ranks {

@@ -222,7 +222,11 @@ impl World {
 
     /// Exchanges messages and waits for them.
     #[track_caller]
-    pub(crate) fn bytes(&self, sends: Vec<(usize, Arc<[u8]>)>, receives: Vec<(usize, usize)>) -> Result<Vec<Vec<u8>>> {
+    pub(crate) fn bytes(
+        &self,
+        sends: Vec<(usize, Arc<[u8]>)>,
+        receives: Vec<(usize, usize)>,
+    ) -> Result<Vec<Vec<u8>>> {
         let (done, pending) = channel();
         self.submit(Job::Bytes { sends, receives, done }, pending)?.wait()
     }
