@@ -129,11 +129,12 @@ pub(crate) fn warn(text: &str) {
     let line =
         text.split(['\n', '\r']).map(str::trim).filter(|l| !l.is_empty()).collect::<Vec<_>>().join(" ");
     let line = shown(&line, MAX_LINE_CHARS);
-    // If stderr is closed too, nothing can be printed.
-    let _ = match RANK.get() {
-        Some(rank) if *rank > 0 => writeln!(std::io::stderr(), "dittograd: rank {rank}: {line}"),
-        _ => writeln!(std::io::stderr(), "dittograd: {line}"),
+    let line = match RANK.get() {
+        Some(rank) if *rank > 0 => format!("dittograd: rank {rank}: {line}\n"),
+        _ => format!("dittograd: {line}\n"),
     };
+    // At once, so that lines of several processes do not mix. If stderr is closed too, nothing can be printed.
+    let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
 /// Rows as a table with columns as wide as needed, two spaces apart.

@@ -332,7 +332,7 @@ impl<'a> Trainer<'a> {
             && !matches!(error.kind(), ErrorKind::NotFinite { .. })
         {
             // The others wait for this process.
-            world.abort(&format!("ended with an error: {error}"));
+            world.abort(&error.to_string());
         }
         outcome
     }

@@ -1,4 +1,5 @@
-//! The program in many processes, which mpirun starts. Without mpirun, or built without MPI, these tests say that they were skipped.
+//! The program in many processes, which mpirun starts, over MPI, or over TCP if it was built without. Without mpirun these tests say
+//! that they were skipped.
 
 use crate::program::*;
 use serde_json::{Value, json};
@@ -9,6 +10,11 @@ use std::time::{Duration, Instant};
 
 const TINY: &str =
     "train mlp --samples 100 --hidden 8 --batch 16 --shards 8 --steps 12 --eval-every 6 --clip 1 --quiet";
+/// What messages travel by.
+const TRANSPORT: &str = if cfg!(feature = "mpi") { "mpi (" } else { "tcp" };
+/// What becomes known of a rank that was killed: MPI does not tell.
+const KILLED: &str =
+    if cfg!(feature = "mpi") { "rank 1 did not answer within 2s" } else { "rank 1 has ended" };
 /// More steps than anyone waits for.
 const LONG: &str =
     "train mlp --samples 100 --hidden 8 --batch 16 --shards 8 --steps 100000000 --eval-every 1000000";
@@ -17,13 +23,11 @@ const SOON: Duration = Duration::from_secs(60);
 
 /// Whether processes can be started.
 fn is_there(test: &str) -> bool {
-    let why = match Command::new("mpirun").arg("--version").output() {
-        _ if !cfg!(feature = "mpi") => "the program was built without MPI",
-        Err(_) => "there is no mpirun",
-        Ok(_) => return true,
-    };
-    println!("ranks::{test}: skipped, {why}");
-    false
+    let is_there = Command::new("mpirun").arg("--version").output().is_ok();
+    if !is_there {
+        println!("ranks::{test}: skipped, there is no mpirun");
+    }
+    is_there
 }
 
 /// A program of each rank, some ranks each.
@@ -105,13 +109,13 @@ fn rank_0_speaks_for_all() {
     let home = tempfile::tempdir().unwrap();
     let run = finish(&mut ranks_in(home.path(), 2, &TINY.replace("--quiet", "--out none")));
     let first = run.out.lines().next().unwrap();
-    assert!(first.contains("2 ranks over mpi (") && first.contains("8 shards"), "{first}");
+    assert!(first.contains(&format!("2 ranks over {TRANSPORT}")) && first.contains("8 shards"), "{first}");
     assert_eq!(run.out.matches("fingerprint").count(), 1);
 
     let run = finish(&mut ranks_in(home.path(), 3, &format!("{TINY} --out none --json")));
     let last = run.objects().pop().unwrap();
     assert_eq!((&last["ranks"], &last["shards"]), (&json!(3), &json!(8)));
-    assert!(last["transport"].as_str().unwrap().starts_with("mpi ("), "{last}");
+    assert!(last["transport"].as_str().unwrap().starts_with(TRANSPORT), "{last}");
     assert!(last["bytes_sent"].as_u64().unwrap() > 1000, "{last}");
     // Two words for each of the parameters, shared by three.
     let parameters = last["parameters"].as_u64().unwrap();
@@ -122,7 +126,7 @@ fn rank_0_speaks_for_all() {
     let ranks = shown["ranks"].as_array().unwrap();
     let is_right = |(i, r): (usize, &Value)| r["rank"] == json!(i) && r["device"] == json!("cpu");
     assert!(ranks.len() == 3 && ranks.iter().enumerate().all(is_right), "{shown}");
-    assert!(shown["transports"].to_string().contains("mpi ("), "{shown}");
+    assert!(shown["transports"].to_string().contains(TRANSPORT), "{shown}");
 
     let run = finish(&mut ranks_in(home.path(), 3, "train --help"));
     assert_eq!((run.code, run.out.matches("--verify-every").count()), (Some(0), 1));
@@ -296,13 +300,14 @@ fn a_rank_that_is_lost_is_named_and_ends_the_others() {
     if !is_there("a_rank_that_is_lost_is_named_and_ends_the_others") {
         return;
     }
-    // Mpirun ends all ranks if one fails, or leaves it to them, and then has no exit code of theirs.
+    // Mpirun ends all ranks if one fails, or leaves it to them, and then has no exit code of theirs. If one is killed, either
+    // mpirun or the other ranks are first to notice.
     let stays: &[&str] = &["--enable-recovery"];
-    for (signal, lost, options, code, want) in [
-        ("-STOP", 1, &[][..], 2, "rank 1 did not answer within 2s"),
-        ("-STOP", 0, stays, 0, "rank 0 did not answer within 2s"),
-        ("-KILL", 1, stays, 0, "rank 1 did not answer within 2s"),
-        ("-KILL", 2, &[][..], 137, "signal 9"),
+    for (signal, lost, options, codes, want) in [
+        ("-STOP", 1, &[][..], &[2][..], "rank 1 did not answer within 2s"),
+        ("-STOP", 0, stays, &[0], "rank 0 did not answer within 2s"),
+        ("-KILL", 1, stays, &[0], KILLED),
+        ("-KILL", 2, &[][..], &[137, 2], ""),
     ] {
         let home = tempfile::tempdir().unwrap();
         let (child, pids) = begun(home.path(), 3, options, "--out run --timeout 2");
@@ -319,7 +324,12 @@ fn a_rank_that_is_lost_is_named_and_ends_the_others() {
             kill(&pids[lost], "-KILL");
         }
         let run = Run::of(child.wait_with_output().unwrap());
-        assert_eq!(run.code, Some(code), "{signal} of {lost}: {}", run.err);
+        assert!(
+            run.code.is_some_and(|c| codes.contains(&c)),
+            "{signal} of {lost}: {:?} {}",
+            run.code,
+            run.err
+        );
         assert!(run.err.contains(want), "{signal} of {lost}: {}", run.err);
         assert!(start.elapsed() < SOON, "{signal} of {lost}: {:?}", start.elapsed());
         // What was saved is whole.
