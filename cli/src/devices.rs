@@ -1,7 +1,8 @@
 //! `devices`: what this machine computes with, what was searched for, and why something is missing.
 
 use crate::out::{Out, bytes, table};
-use crate::{Answer, Global, simd};
+use crate::ranks::{Member, Ranks, transports};
+use crate::{Answer, Fail, Global, simd};
 use dittograd::device::cpu::simd::Simd;
 use dittograd::device::cuda::{Cuda, Nvrtc, cache_folder};
 use dittograd::device::{Device, cuda::Driver};
@@ -33,7 +34,7 @@ fn version((major, minor): (i32, i32)) -> String {
 }
 
 /// Runs the command.
-pub(crate) fn run(global: &Global, out: &Out) -> Answer {
+pub(crate) fn run(global: &Global, out: &Out, ranks: Option<&Ranks>) -> Answer {
     let cpu = global.cpu()?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let levels: Vec<String> = Simd::all_available().iter().map(Simd::to_string).collect();
@@ -43,12 +44,17 @@ pub(crate) fn run(global: &Global, out: &Out) -> Answer {
     let nvrtc = Nvrtc::open().map(|n| (version(n.version()), n.path().display().to_string()));
     let nvrtc = nvrtc.map_err(|e| e.to_string());
     let nccl = dittograd::parallel::nccl_version().map_err(|e| e.to_string());
-    let best = global.device().map(|d| d.to_string());
-    let best = match best {
-        Ok(name) => name,
-        Err(crate::Fail::Library(e)) => e.to_string(),
+    let device = global.device_of(ranks);
+    let (best, threads) = match device {
+        Ok(device) => (device.to_string(), device.threads()),
+        Err(Fail::Library(e)) => (e.to_string(), 0),
         Err(e) => return Err(e),
     };
+    let members = match ranks {
+        None => Vec::new(),
+        Some(ranks) => ranks.members(&best, threads)?,
+    };
+    let transport = ranks.map(|r| r.world.name().to_string());
     let cache = kernel_cache();
     if out.json() {
         let describe = |d: &Device| {
@@ -67,7 +73,8 @@ pub(crate) fn run(global: &Global, out: &Out) -> Answer {
             "nvrtc": nvrtc.as_ref().ok().map(|(v, p)| json!({"version": v, "path": p})),
             "nvrtc_missing": nvrtc.as_ref().err(),
             "nccl": nccl.as_ref().ok(), "nccl_missing": nccl.as_ref().err(),
-            "cache": cache, "default": best,
+            "cache": cache, "default": best, "transports": transports(), "transport": transport,
+            "ranks": members,
         });
         out.line(&object.to_string())?;
         return Ok(true);
@@ -100,6 +107,18 @@ pub(crate) fn run(global: &Global, out: &Out) -> Answer {
     row("nccl", nccl.unwrap_or_else(|e| e));
     row("cache", cache);
     row("default", best);
+    row("transports", transports().join(", "));
+    if let Some(transport) = transport {
+        row("ranks", format!("{} over {transport}", members.len()));
+    }
+    for Member { rank, host, device, threads } in members {
+        let cores = match threads {
+            _ if device != "cpu" => String::new(),
+            1 => ", 1 thread".into(),
+            n => format!(", {n} threads"),
+        };
+        row(&format!("rank {rank}"), format!("{device}{cores}, on {host}"));
+    }
     out.line(&table(&rows))?;
     Ok(true)
 }

@@ -13,11 +13,15 @@ mod graph;
 mod images;
 mod inspect;
 mod models;
+#[cfg(feature = "mpi")]
+#[doc(hidden)]
+pub mod mpi;
 mod op;
 mod ops;
 mod out;
 mod picture;
 mod predict;
+mod ranks;
 mod signals;
 mod task;
 mod tensorboard;
@@ -30,6 +34,7 @@ use dittograd::device::Device;
 use dittograd::device::cpu::simd::Simd;
 use dittograd::error::{Error, ErrorKind};
 use out::Out;
+use ranks::Ranks;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
@@ -95,16 +100,18 @@ pub(crate) enum Fail {
     Message(String),
     /// Nobody reads stdout any more, which is not an error.
     Closed,
+    /// Another rank has said why.
+    Told,
 }
 
 impl Fail {
-    /// The message, if it is an error.
-    fn message(self) -> Option<String> {
+    /// The message, if there is something to say.
+    fn message(&self) -> Option<String> {
         match self {
             Fail::Library(e) => Some(in_options(&e.to_string())),
             // It may quote an error of the library.
-            Fail::Message(m) => Some(in_options(&m)),
-            Fail::Closed => None,
+            Fail::Message(m) => Some(in_options(m)),
+            Fail::Closed | Fail::Told => None,
         }
     }
 }
@@ -127,7 +134,7 @@ const ADVICE: [(&str, &str); 9] = [
         "; load its weights with Params::load or StateDict::read",
         "; `train --weights` starts from its tensors",
     ),
-    ("; release values or use a smaller batch", "; use a smaller --batch, or --accumulate"),
+    ("; release values or use a smaller batch", "; use a smaller --batch, or --shards"),
     (", and a program can register its own", ""),
 ];
 
@@ -176,7 +183,15 @@ pub(crate) type Answer<T = bool> = Result<T, Fail>;
 impl Global {
     /// The requested device.
     fn device(&self) -> Answer<Device> {
-        let device = self.plain_device()?;
+        self.device_of(None)
+    }
+
+    /// The requested device, which is this rank's part of a machine if the request leaves a choice.
+    fn device_of(&self, ranks: Option<&Ranks>) -> Answer<Device> {
+        let device = match ranks {
+            Some(ranks) => self.ranks_device(ranks)?,
+            None => self.plain_device()?,
+        };
         match &self.numerics {
             Some(mode) => Ok(device.in_mode(mode.parse()?)?),
             None => Ok(device),
@@ -194,6 +209,24 @@ impl Global {
                     Ok(gpu) => gpu,
                     Err(_) => cpu(threads)?,
                 },
+            },
+        })
+    }
+
+    /// The requested device, in the mode of the environment, where several ranks may share a machine.
+    fn ranks_device(&self, ranks: &Ranks) -> Answer<Device> {
+        let set = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+        let name = self.device.clone().or_else(|| set("DITTOGRAD_DEVICE"));
+        let threads = match set("DITTOGRAD_THREADS") {
+            None => Some(self.threads.unwrap_or_else(|| ranks.threads())),
+            Some(_) => self.threads,
+        };
+        Ok(match name.as_deref() {
+            Some("cuda") => ranks.gpu()?,
+            Some(name) => named(name, threads)?,
+            None => match ranks.gpu() {
+                Ok(gpu) => gpu,
+                Err(_) => named("cpu", threads)?,
             },
         })
     }
@@ -261,20 +294,37 @@ fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, Answer<String>
     }
 }
 
-fn run() -> Answer {
-    let cli = match parse(std::env::args_os()) {
+/// Runs the command. Of those that many processes run together, `ranks` becomes the place among them.
+fn run(ranks: &mut Option<Ranks>) -> Answer {
+    let parsed = match parse(std::env::args_os()) {
+        Ok(cli) => Ok(Ok(cli)),
+        Err(instead) => instead.map(Err),
+    };
+    if matches!(
+        &parsed,
+        Ok(Ok(Cli { command: Command::Train(_) | Command::Devices, .. })) | Ok(Err(_)) | Err(_)
+    ) {
+        *ranks = Ranks::start()?;
+    }
+    let ranks = ranks.as_ref();
+    let is_silent = ranks.is_some_and(|r| !r.leads());
+    let parsed = match ranks {
+        Some(ranks) => ranks.agree(parsed)?,
+        None => parsed?,
+    };
+    let cli = match parsed {
         Ok(cli) => cli,
-        Err(instead) => {
-            Out::new(false, false).line(&instead?)?;
+        Err(text) => {
+            Out::new(false, false, is_silent).line(&text)?;
             return Ok(true);
         }
     };
-    let (global, out) = (&cli.global, Out::new(cli.global.json, cli.global.quiet));
+    let (global, out) = (&cli.global, Out::new(cli.global.json, cli.global.quiet, is_silent));
     match &cli.command {
-        Command::Train(c) => c.run(global, &out),
+        Command::Train(c) => c.run(global, &out, ranks),
         Command::Predict(c) => c.run(global, &out),
         Command::Export(c) => c.run(global, &out),
-        Command::Devices => devices::run(global, &out),
+        Command::Devices => devices::run(global, &out, ranks),
         Command::Ops(c) => c.run(&out),
         Command::Op(c) => c.run(global, &out),
         Command::Graph(c) => c.run(global, &out),
@@ -343,13 +393,19 @@ pub fn settings(text: &str) -> Result<String, String> {
 /// The whole program: its arguments and its exit code are those of the process.
 pub fn main() -> ExitCode {
     dittograd::numerics::environment::set_strict();
-    let end = match run() {
-        Ok(yes) => return ExitCode::from(u8::from(!yes)),
-        Err(end) => end,
+    let mut ranks = None;
+    let (code, why) = match run(&mut ranks) {
+        Ok(yes) => (u8::from(!yes), None),
+        Err(Fail::Closed) => (0, None),
+        Err(end) => (2, end.message()),
     };
-    let Some(message) = end.message() else { return ExitCode::SUCCESS };
-    out::warn(&message);
-    ExitCode::from(2)
+    if let Some(why) = &why {
+        out::warn(why);
+    }
+    ExitCode::from(match ranks {
+        Some(ranks) => ranks.finish(code, why.as_deref()),
+        None => code,
+    })
 }
 
 #[cfg(test)]
@@ -376,7 +432,7 @@ mod tests {
             ),
             (
                 "out of memory; release values or use a smaller batch",
-                "out of memory; use a smaller --batch, or --accumulate",
+                "out of memory; use a smaller --batch, or --shards",
             ),
         ] {
             assert_eq!(in_options(library), program);

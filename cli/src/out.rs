@@ -6,18 +6,25 @@ use dittograd::error::shown;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::Value;
 use std::io::{IsTerminal, Write};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 /// Writes to stdout.
 pub(crate) struct Out {
     json: bool,
     quiet: bool,
+    is_silent: bool,
 }
 
 impl Out {
-    /// Writes JSON objects instead of lines; no progress if `quiet`.
-    pub(crate) fn new(json: bool, quiet: bool) -> Out {
-        Out { json, quiet }
+    /// Writes JSON objects instead of lines; no progress if `quiet`, nothing at all if silent.
+    pub(crate) fn new(json: bool, quiet: bool, is_silent: bool) -> Out {
+        Out { json, quiet: quiet || is_silent, is_silent }
+    }
+
+    /// Whether another process writes everything.
+    pub(crate) fn is_silent(&self) -> bool {
+        self.is_silent
     }
 
     /// Whether only JSON may be written.
@@ -42,6 +49,9 @@ impl Out {
 
     /// A line of text.
     pub(crate) fn line(&self, text: &str) -> Answer<()> {
+        if self.is_silent {
+            return Ok(());
+        }
         let mut stdout = std::io::stdout().lock();
         stdout.write_all(text.as_bytes())?;
         stdout.write_all(b"\n")?;
@@ -106,13 +116,25 @@ impl Drop for Busy {
 /// The most characters of a line on stderr, since arguments may be long.
 const MAX_LINE_CHARS: usize = 1000;
 
+/// The number of this process, if it is one of many.
+static RANK: OnceLock<usize> = OnceLock::new();
+
+/// From now on lines on stderr name the rank, but for rank 0, which speaks for all.
+pub(crate) fn speak_as(rank: usize) {
+    let _ = RANK.set(rank);
+}
+
 /// One line on stderr, in the program's name. Line breaks inside become spaces, other control characters are escaped.
 pub(crate) fn warn(text: &str) {
     let line =
         text.split(['\n', '\r']).map(str::trim).filter(|l| !l.is_empty()).collect::<Vec<_>>().join(" ");
     let line = shown(&line, MAX_LINE_CHARS);
-    // If stderr is closed too, nothing can be printed.
-    let _ = writeln!(std::io::stderr(), "dittograd: {line}");
+    let line = match RANK.get() {
+        Some(rank) if *rank > 0 => format!("dittograd: rank {rank}: {line}\n"),
+        _ => format!("dittograd: {line}\n"),
+    };
+    // At once, so that lines of several processes do not mix. If stderr is closed too, nothing can be printed.
+    let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
 /// Rows as a table with columns as wide as needed, two spaces apart.

@@ -65,7 +65,7 @@ impl RunFolder {
         let error = world.broadcast(error.as_bytes())?;
         let folder = match first {
             Some(folder) => folder?,
-            None if error.is_empty() => RunFolder::read(path.to_path_buf(), None, false)?,
+            None if error.is_empty() => RunFolder::follow(path)?,
             None => {
                 let why = format!("rank 0 could not open it: {}", String::from_utf8_lossy(&error));
                 return Err(Error::file("run", path, why));
@@ -75,6 +75,12 @@ impl RunFolder {
         let step = folder.checkpoint.as_ref().map_or("none".into(), |c| format!("of step {}", c.step));
         world.agree(&format!("checkpoint in {}", path.display()), &step)?;
         Ok(folder)
+    }
+
+    /// A folder that another process of the same run has opened and writes to: this one only reads it.
+    #[track_caller]
+    pub fn follow(path: impl AsRef<Path>) -> Result<RunFolder> {
+        RunFolder::read(path.as_ref().to_path_buf(), None, false)
     }
 
     #[track_caller]

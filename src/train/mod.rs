@@ -111,6 +111,8 @@ pub struct Outcome {
     pub progress: Progress,
     /// Where the time went.
     pub times: Times,
+    /// Bytes of the optimizer's state that this process holds.
+    pub optimizer_bytes: usize,
     /// The folder of the run, still locked, for further files.
     pub folder: Option<RunFolder>,
 }
@@ -325,9 +327,12 @@ impl<'a> Trainer<'a> {
     pub fn run(self) -> Result<Outcome> {
         let world = self.world.clone();
         let outcome = self.train();
-        if let (Some(world), Err(error)) = (world, &outcome) {
+        if let (Some(world), Err(error)) = (world, &outcome)
+            // All of them find this.
+            && !matches!(error.kind(), ErrorKind::NotFinite { .. })
+        {
             // The others wait for this process.
-            world.abort(&format!("ended with an error: {error}"));
+            world.abort(&error.to_string());
         }
         outcome
     }
@@ -705,6 +710,7 @@ impl Run<'_> {
             scores: self.scores,
             progress: self.progress,
             times: self.times,
+            optimizer_bytes: self.stepper.optimizer().state_bytes(),
             folder: self.folder,
         })
     }

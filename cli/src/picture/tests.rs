@@ -83,7 +83,7 @@ fn message(got: Answer<()>) -> String {
     match got {
         Err(Fail::Message(m)) => m,
         Err(Fail::Library(e)) => e.to_string(),
-        Err(Fail::Closed) => "closed".into(),
+        Err(Fail::Closed | Fail::Told) => "closed".into(),
         Ok(()) => "drawn".into(),
     }
 }

@@ -3,6 +3,7 @@
 use super::{Mode, Plan, TOKENIZER, Train};
 use crate::models::Net;
 use crate::out::{Out, bytes, warn};
+use crate::ranks::Ranks;
 use crate::signals;
 use crate::task::{self, evaluation, loss};
 use crate::tensorboard::{EventWriter, wall_time};
@@ -39,10 +40,12 @@ pub(super) fn fit(
     device: &Device,
     command: &Train,
     out: &Out,
+    ranks: Option<&Ranks>,
 ) -> Answer<Fitted> {
     let Plan { spec, data, from, folder } = plan;
     let first = from.as_ref().map_or(0, |f| f.step);
     let board = match &folder {
+        _ if out.is_silent() => None,
         Some(folder) if command.tensorboard => Some(EventWriter::create(folder.path())?),
         None if command.tensorboard => return fail("--tensorboard needs a folder, not --out none"),
         _ => None,
@@ -57,7 +60,7 @@ pub(super) fn fit(
         Trainer::new(&params, spec.optimizer(), batches, |v| loss(task, module.as_ref(), v[0], v[1]))
             .steps(spec.steps)
             .seed(spec.seed)
-            .shards(spec.accumulate)
+            .shards(spec.shards)
             .evaluate(spec.eval_every, evaluation(task, net.module().eval(), &data)?)
             .stop_when(signals::stop())
             .describe(|checkpoint| {
@@ -67,6 +70,12 @@ pub(super) fn fit(
                     checkpoint.texts.insert(TOKENIZER.into(), tokenizer.to_json());
                 }
             });
+    if let Some(ranks) = ranks {
+        trainer = trainer.world(&ranks.world);
+    }
+    if let Some(every) = command.verify_every {
+        trainer = trainer.verify_every(every);
+    }
     if let Some(patience) = spec.patience {
         trainer = trainer.patience(patience);
     }
@@ -80,7 +89,11 @@ pub(super) fn fit(
         trainer = trainer.folder(folder);
     }
     let mut report = Report::new(command, device, out, board, [first, spec.steps]);
-    let ended = trainer.observe(|event| report.see(event)).run();
+    let run = || trainer.observe(|event| report.see(event)).run();
+    let ended = match ranks {
+        Some(ranks) => ranks.train(run),
+        None => run(),
+    };
     report.bar.finish_and_clear();
     // An error of writing our own file is reported unchanged.
     if let Some(fail) = report.failed.take() {
@@ -89,13 +102,17 @@ pub(super) fn fit(
     let outcome = ended.map_err(|error| match error.kind() {
         ErrorKind::NotFinite { why } => Fail::Message(format!("{why} (--lr, --clip 1, --warmup)")),
         _ => error.into(),
-    })?;
+    });
+    let outcome = match ranks {
+        Some(ranks) => ranks.agree_unless_interrupted(outcome)?,
+        None => outcome?,
+    };
     report.write_profile()?;
     let best = outcome.progress.best.and_then(|best| report.best(best.step, outcome.folder.as_ref()));
     let fingerprint = params.fingerprint()?;
     let mut files = Vec::new();
     if let Some(folder) = &outcome.folder {
-        if outcome.end != End::Stopped {
+        if outcome.end != End::Stopped && !out.is_silent() {
             let _busy = out.busy("drawing pictures");
             super::report::pictures(folder, &spec, &net, device, &data)?;
         }
@@ -107,7 +124,9 @@ pub(super) fn fit(
             Some(folder) => format!("go on with: dittograd train --resume {}", folder.path().display()),
             None => "nothing was kept (--out none)".into(),
         };
-        warn(&format!("stopped at step {step} of {steps}; {how}"));
+        if !out.is_silent() {
+            warn(&format!("stopped at step {step} of {steps}; {how}"));
+        }
     }
     if outcome.end == End::Patience {
         let (at, since) = (outcome.step, outcome.progress.since_best);
@@ -175,7 +194,9 @@ impl<'a> Report<'a> {
     /// Writes the times of ops, if they were profiled.
     fn write_profile(&self) -> Answer<()> {
         match &self.command.profile {
-            Some(path) if self.device.is_profiled() => write_profile(path, self.device),
+            Some(path) if self.device.is_profiled() && !self.out.is_silent() => {
+                write_profile(path, self.device)
+            }
             _ => Ok(()),
         }
     }
@@ -206,11 +227,10 @@ impl<'a> Report<'a> {
         match self.tell(event) {
             Ok(()) => Ok(()),
             Err(fail) => {
+                // Other ranks are told this.
+                let why = fail.message().unwrap_or_default();
                 self.failed = Some(fail);
-                Err(Error::new(
-                    "train",
-                    ErrorKind::Unsupported { what: "a report that cannot be written".into() },
-                ))
+                Err(Error::new("report", ErrorKind::Message { why }))
             }
         }
     }

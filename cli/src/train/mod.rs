@@ -8,6 +8,7 @@ mod report;
 use crate::images::{MAX_SIDE, Size, parse_size, size_text};
 use crate::models::{Field, MAX_PARAMETERS, Model, Net, Task, name};
 use crate::out::{Busy, Out, bytes, table, warn};
+use crate::ranks::{Ranks, TIMEOUT};
 use crate::task::{self, Data, Scales, Source};
 use crate::{Answer, Fail, Global, fail};
 use clap::{Args, ValueEnum};
@@ -20,9 +21,12 @@ use serde_json::{Value, json};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The name of the tokenizer's text in a checkpoint.
 pub(crate) const TOKENIZER: &str = "tokenizer";
+/// The longest `--timeout`, a year.
+const MAX_TIMEOUT: u64 = 365 * 24 * 3600;
 
 /// Train a model; the last line is the fingerprint of its parameters. `dittograd train MODEL --help` adds the fields of its
 /// --config and its defaults.
@@ -73,9 +77,10 @@ pub(crate) struct Train {
     /// Rows in a batch [default: by the model, or all training rows if fewer]
     #[arg(long, help_heading = "Training", value_parser = positive)]
     batch: Option<usize>,
-    /// Gradient accumulation: compute each batch in this many parts, which takes less memory [default: 1]
-    #[arg(long, help_heading = "Training", value_parser = positive)]
-    accumulate: Option<usize>,
+    /// Cut each batch into this many parts. Processes share them, and each computes its own one after the other, which takes less
+    /// memory. The bits depend on this number and not on that of processes [default: 1]
+    #[arg(long, help_heading = "Training", value_parser = positive, alias = "accumulate")]
+    shards: Option<usize>,
     /// Seed of the data, the split, the batches, the initial parameters and dropout [default: 7]
     #[arg(long, help_heading = "Training")]
     seed: Option<u64>,
@@ -85,6 +90,12 @@ pub(crate) struct Train {
     /// Early stopping: end after this many evaluations in a row without a better one
     #[arg(long, help_heading = "Training", value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     patience: Option<u64>,
+    /// Many processes: the longest time in seconds that one may make no progress before the others end [default: 300]
+    #[arg(long, help_heading = "Training", value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=MAX_TIMEOUT))]
+    timeout: Option<u64>,
+    /// Many processes: compare the bits of their parameters every K steps, and at every checkpoint
+    #[arg(long, help_heading = "Training", value_name = "K", value_parser = clap::value_parser!(u64).range(1..))]
+    verify_every: Option<u64>,
     /// Run each op as it comes, or the whole step as one program; same bits
     #[arg(long, help_heading = "Training", value_enum, default_value = "compiled")]
     mode: Mode,
@@ -194,7 +205,9 @@ pub(crate) struct Spec {
     pub(crate) input: Option<Vec<usize>>,
     steps: u64,
     batch: usize,
-    accumulate: usize,
+    /// The parts of a batch; earlier versions called them otherwise.
+    #[serde(alias = "accumulate")]
+    shards: usize,
     optimizer: Rule,
     lr: f64,
     schedule: Curve,
@@ -280,7 +293,7 @@ impl Spec {
         let ranges = [
             ("steps", self.steps as f64, 1.0),
             ("batch", self.batch as f64, 1.0),
-            ("accumulate", self.accumulate as f64, 1.0),
+            ("shards", self.shards as f64, 1.0),
             ("eval-every", self.eval_every as f64, 1.0),
             ("patience", self.patience.unwrap_or(1) as f64, 1.0),
             ("samples", self.data.samples.unwrap_or(1) as f64, 1.0),
@@ -306,13 +319,24 @@ impl Spec {
         {
             return fail(format!("there are {} names for {classes} classes", names.len()));
         }
-        let Spec { batch, accumulate, .. } = self;
-        if !batch.is_multiple_of(*accumulate) {
-            return fail(format!(
-                "--accumulate {accumulate}: a batch of {batch} rows has no such equal parts"
-            ));
+        let Spec { batch, shards, .. } = self;
+        if !batch.is_multiple_of(*shards) {
+            return fail(format!("--shards {shards}: a batch of {batch} rows has no such equal parts"));
         }
         Ok(())
+    }
+
+    /// Errors if there are more ranks than shards.
+    fn check_ranks(&self, ranks: usize, is_new: bool) -> Answer<()> {
+        let shards = self.shards;
+        let few = format!("{ranks} processes need a shard each, and there are {shards}");
+        match (ranks > shards, is_new) {
+            (false, _) => Ok(()),
+            (true, true) => fail(format!("{few}; use --shards {ranks} or more, or mpirun -n {shards}")),
+            (true, false) => {
+                fail(format!("{few} in this run; continue it with mpirun -n {shards}, or fewer processes"))
+            }
+        }
     }
 
     /// A class by its name, or by its number if it has none.
@@ -409,7 +433,7 @@ impl Train {
             ("--resize", self.resize.map(size_text), run.data.resize.map(size_text)),
             ("--tokenizer", self.tokenizer.clone(), Some(has_tokens)),
             ("--batch", self.batch.and_then(|v| text(&v)), text(&run.batch)),
-            ("--accumulate", self.accumulate.and_then(|v| text(&v)), text(&run.accumulate)),
+            ("--shards", self.shards.and_then(|v| text(&v)), text(&run.shards)),
             ("--seed", self.seed.and_then(|v| text(&v)), text(&run.seed)),
             ("--optimizer", self.optimizer.map(|o| name(&o)), Some(name(&run.optimizer))),
             ("--lr", self.lr.and_then(|v| text(&v)), text(&run.lr)),
@@ -492,7 +516,7 @@ impl Train {
             input: Some(data.train.x().shape().dims()[1..].to_vec()),
             steps,
             batch,
-            accumulate: self.accumulate.unwrap_or(1),
+            shards: self.shards.unwrap_or(1),
             optimizer: self.optimizer.unwrap_or(Rule::Adamw),
             lr: self.lr.unwrap_or(lr),
             schedule: self.schedule.unwrap_or(schedule),
@@ -510,7 +534,7 @@ impl Train {
 
     /// A run that continues from a checkpoint. If it continues in its own folder, its state is read while holding the
     /// folder's lock. Any other file is only read, and the run continues in a new folder.
-    fn again(&self, path: &Path, busy: &Busy) -> Answer<Plan> {
+    fn again(&self, path: &Path, busy: &Busy, leads: bool) -> Answer<Plan> {
         let file = checkpoint_file(path);
         let home = file.parent().filter(|_| file.file_name() == Some(OsStr::new(CHECKPOINT)));
         let home = home.map(|h| if h.as_os_str().is_empty() { Path::new(".") } else { h });
@@ -520,7 +544,8 @@ impl Train {
         };
         let stays = home.filter(|home| self.out.as_ref().is_none_or(|out| is_same(out, home)));
         let mut folder = match stays.filter(|_| file.exists()) {
-            Some(home) => Some(RunFolder::open(home)?),
+            Some(home) if leads => Some(RunFolder::open(home)?),
+            Some(home) => Some(RunFolder::follow(home)?),
             None => None,
         };
         let checkpoint = match folder.as_mut().and_then(RunFolder::take_checkpoint) {
@@ -551,7 +576,20 @@ impl Train {
 
     /// The folder of a run that has none yet: a new one, which takes over the earlier measurements.
     fn folder(&self, plan: &Plan) -> Answer<Option<RunFolder>> {
-        let mut folder = folder::make(self.out.as_deref(), &plan.spec.model.name())?;
+        let folder = folder::make(self.out.as_deref(), &plan.spec.model.name())?;
+        self.adopted(plan, folder)
+    }
+
+    /// The folder that rank 0 has made, if this rank has none yet.
+    fn follow(&self, plan: &Plan, ranks: &Ranks) -> Answer<Option<RunFolder>> {
+        let path = plan.folder.as_ref().map(|f| f.path().to_path_buf());
+        match (ranks.broadcast(&path)?, &plan.folder) {
+            (Some(path), None) => self.adopted(plan, Some(RunFolder::follow(path)?)),
+            _ => Ok(None),
+        }
+    }
+
+    fn adopted(&self, plan: &Plan, mut folder: Option<RunFolder>) -> Answer<Option<RunFolder>> {
         let from = self.resume.as_deref().map(checkpoint_file);
         let home = from.as_deref().and_then(Path::parent);
         if let (Some(folder), Some(home), Some(state)) = (&mut folder, home, &plan.from) {
@@ -560,14 +598,21 @@ impl Train {
         Ok(folder)
     }
 
-    /// Runs the command.
-    pub(crate) fn run(&self, global: &Global, out: &Out) -> Answer {
+    /// Everything that a run needs, so that it can start.
+    fn prepare(
+        &self,
+        global: &Global,
+        out: &Out,
+        ranks: Option<&Ranks>,
+    ) -> Answer<(Device, Plan, (Params, Net))> {
         let busy = out.busy("looking for devices");
-        let device = global.device()?;
+        let device = global.device_of(ranks)?;
+        let leads = ranks.is_none_or(Ranks::leads);
         let mut plan = match &self.resume {
             None => self.anew(&busy)?,
-            Some(path) => self.again(path, &busy)?,
+            Some(path) => self.again(path, &busy, leads)?,
         };
+        plan.spec.check_ranks(ranks.map_or(1, |r| r.world.size()), plan.from.is_none())?;
         busy.now("building the model");
         // Errors about the model appear before the folder is created.
         let built = match &plan.from {
@@ -577,36 +622,59 @@ impl Train {
         if let (Some(weights), None) = (&self.weights, &plan.from) {
             built.0.load(weights)?;
         }
-        if plan.folder.is_none() {
+        if plan.folder.is_none() && leads {
             plan.folder = self.folder(&plan)?;
         }
-        if let (Some(folder), Some(tokenizer)) = (&plan.folder, &plan.spec.data.tokens) {
+        if let (Some(folder), Some(tokenizer), true) = (&plan.folder, &plan.spec.data.tokens, leads) {
             // For other programs and other runs; this one has it in its checkpoint.
             atomic::write(folder.path().join("tokenizer.json"), tokenizer.to_json().as_bytes())?;
         }
-        drop(busy);
+        Ok((device, plan, built))
+    }
+
+    /// Runs the command.
+    pub(crate) fn run(&self, global: &Global, out: &Out, ranks: Option<&Ranks>) -> Answer {
+        let ready = self.prepare(global, out, ranks);
+        let (device, plan, built) = match ranks {
+            None => ready?,
+            Some(ranks) => {
+                ranks.set_timeout(self.timeout.map_or(TIMEOUT, Duration::from_secs));
+                let (device, mut plan, built) = ranks.agree(ready)?;
+                ranks.note_shared(&ranks.members(&device.to_string(), device.threads())?);
+                // Rank 0 writes nothing before all have read.
+                let followed = ranks.agree(self.follow(&plan, ranks))?;
+                plan.folder = plan.folder.or(followed);
+                (device, plan, built)
+            }
+        };
         if self.memory.is_some() {
             device.watch_with(warn);
         }
         let (data, rows, mode) = (plan.data.train.name(), plan.data.train.rows(), name(&self.mode));
-        let model = plan.spec.model.name();
+        let (model, shards) = (plan.spec.model.name(), plan.spec.shards);
+        let transport = ranks.map(|r| r.world.name().to_string());
+        let size = ranks.map_or(1, |r| r.world.size());
+        let many = transport
+            .as_ref()
+            .map_or_else(String::new, |t| format!(", {size} ranks over {t}, {shards} shards"));
         let folder = plan.folder.as_ref().map(|f| f.path().display().to_string());
         out.progress(
             || {
                 json!({
                     "model": model, "config": plan.spec.config, "device": device.to_string(), "mode": mode,
-                    "data": data, "rows": rows, "out": folder,
+                    "data": data, "rows": rows, "out": folder, "ranks": size, "shards": shards,
+                    "transport": transport,
                 })
             },
             || {
                 let (x, y) = (sample(plan.data.train.x()), sample(plan.data.train.y()));
                 let test = plan.data.test.rows();
-                format!("{model} on {data}: {rows} training rows of {x} to {y}, {test} test rows; {device}, {mode}")
+                format!("{model} on {data}: {rows} training rows of {x} to {y}, {test} test rows; {device}, {mode}{many}")
             },
         );
         let (optimizer, parameters) = (name(&plan.spec.optimizer), built.0.numel());
         let fit::Fitted { outcome: end, best, files, fingerprint } =
-            fit::fit(plan, built, &device, self, out)?;
+            fit::fit(plan, built, &device, self, out, ranks)?;
         let memory = device.memory();
         let numerics = device.numerics().to_string();
         let Times { first_step, steps, evaluations, files: saving } = end.times;
@@ -619,7 +687,9 @@ impl Train {
                 "evaluation_seconds": evaluations.as_secs_f64(), "parameters": parameters,
                 "device": device.to_string(), "mode": mode, "optimizer": optimizer,
                 "numerics": numerics, "peak_bytes": memory.peak, "live_bytes": memory.live,
-                "cached_bytes": memory.cached, "out": folder,
+                "cached_bytes": memory.cached, "out": folder, "ranks": size, "shards": shards,
+                "transport": transport, "bytes_sent": ranks.map_or(0, |r| r.world.traffic().sent),
+                "optimizer_bytes": end.optimizer_bytes,
             });
             if let Some(scores) = &end.scores {
                 task::put(scores, &mut last);

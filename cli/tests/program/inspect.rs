@@ -40,7 +40,8 @@ fn checkpoint() -> Checkpoint {
     let mut checkpoint = Checkpoint::new("mlp", &params).unwrap();
     checkpoint.take(&step).unwrap();
     checkpoint.config = json!({"sizes": [2, 4, 3]});
-    checkpoint.data = DataState { name: "spirals".into(), seed: 7, batch: 30, shards: 1, hash: String::new() };
+    checkpoint.data =
+        DataState { name: "spirals".into(), seed: 7, batch: 30, shards: 1, hash: String::new() };
     checkpoint.metrics = json!({"loss": 0.5});
     checkpoint
 }

@@ -10,6 +10,8 @@ mod images;
 mod inspect;
 mod messages;
 mod program;
+#[cfg(unix)]
+mod ranks;
 mod resume;
 #[cfg(unix)]
 mod runs;

@@ -31,7 +31,7 @@ fn the_same_options_go_on_and_others_are_named() {
         ("--resume mlp --targets 2", "--targets 2: the run has none"),
         ("--resume mlp --resize 8x9", "--resize 8x9: the run has none"),
         ("--resume mlp --batch 10", "--batch 10: the run has 20"),
-        ("--resume mlp --accumulate 4", "--accumulate 4: the run has 2"),
+        ("--resume mlp --accumulate 4", "--shards 4: the run has 2"),
         ("--resume mlp --schedule constant", "--schedule constant: the run has cosine"),
         ("--resume mlp --warmup 0", "--warmup 0: the run has 1"),
         ("--resume mlp --weight-decay 0", "--weight-decay 0: the run has 0.1"),

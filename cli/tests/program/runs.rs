@@ -266,9 +266,9 @@ fn forged_settings_are_refused_as_if_they_were_typed() {
     let sizes = json!([2, 16_000_000, 3]);
     let huge = json!(u64::MAX);
     for (i, (path, value)) in [
-        ("/accumulate", json!(0)),
-        ("/accumulate", json!(1u64 << 63)),
-        ("/accumulate", json!(3)),
+        ("/shards", json!(0)),
+        ("/shards", json!(1u64 << 63)),
+        ("/shards", json!(3)),
         ("/eval_every", json!(0)),
         ("/batch", json!(0)),
         ("/batch", huge.clone()),
@@ -321,6 +321,21 @@ fn forged_settings_are_refused_as_if_they_were_typed() {
         let end = run_in(home.path(), "train --resume forged.safetensors --device cpu --out none --steps 20");
         end.failed(what, "");
     }
+}
+
+#[test]
+fn shards_have_another_name_in_runs_of_earlier_versions() {
+    let home = TempDir::new().unwrap();
+    let args = "train mlp --samples 100 --batch 16 --device cpu --schedule constant";
+    let whole = good(home.path(), &format!("{args} --steps 6 --out none")).fingerprint();
+    good(home.path(), &format!("{args} --steps 4 --out kept"));
+    let mut old = Checkpoint::load(home.path().join("kept/checkpoint.safetensors")).unwrap();
+    let settings = old.config.as_object_mut().unwrap();
+    let shards = settings.remove("shards").unwrap();
+    settings.insert("accumulate".into(), shards);
+    old.save(home.path().join("old.safetensors")).unwrap();
+    let more = good(home.path(), "train --resume old.safetensors --steps 6 --device cpu --out none");
+    assert_eq!(more.fingerprint(), whole);
 }
 
 #[test]
