@@ -3,6 +3,7 @@
 
 use crate::op::attributes;
 use crate::out::{Out, bytes};
+use crate::ranks::Ranks;
 use crate::train::positive;
 use crate::{Answer, Global, fail};
 use clap::Args;
@@ -10,6 +11,7 @@ use dittograd::device::{AnyBuffer, Meta};
 use dittograd::numerics::rng::Stream;
 use dittograd::ops::DeviceRecorder;
 use dittograd::ops::{self, AnyOp, AnyTensor, Attr, Attrs, Io, Recorder, SampleIn, Val};
+use dittograd::parallel::World;
 use dittograd::prelude::*;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
@@ -403,7 +405,14 @@ impl Step {
     }
 
     /// The whole step: forward, backward and update, with data already on the device.
-    fn run(&self, device: &Device, workload: &str, eager: bool, asked: &Bench) -> Answer<(Value, String)> {
+    fn run(
+        &self,
+        device: &Device,
+        workload: &str,
+        eager: bool,
+        asked: &Bench,
+        world: Option<&World>,
+    ) -> Answer<(Value, String)> {
         let n = asked.steps.unwrap_or(self.steps);
         let data = self.data()?;
         let (took, parts, plan, fingerprint, parameters) = {
@@ -427,6 +436,9 @@ impl Step {
             } else {
                 let mut train =
                     TrainStep::new(&params, optimizer, |batch| net.loss(batch)).shards(self.shards);
+                if let Some(world) = world {
+                    train = train.world(world);
+                }
                 let mut started = false;
                 let mut step = || match std::mem::replace(&mut started, true) {
                     false => train.run(&[(&data[0]).into(), (&data[1]).into()]),
@@ -438,6 +450,7 @@ impl Step {
             (took, parts, plan, fingerprint, params.numel())
         };
         let memory = device.memory();
+        let traffic = world.map(World::traffic);
         let part =
             |p: &Part| json!({ "op": p.name, "shape": p.shape.to_string(), "calls": p.calls, "ms": p.ms });
         let object = json!({
@@ -445,6 +458,8 @@ impl Step {
             "back_to_back_ms": took.back_to_back, "first_step_ms": took.first, "parameters": parameters,
             "launches": plan.map(|p| p.launches), "instructions": plan.map(|p| p.instructions),
             "arena_bytes": plan.map(|p| p.arena_bytes), "peak_bytes": memory.peak, "live_bytes": memory.live,
+            "ranks": world.map_or(1, World::size), "shards": self.shards, "transport": world.map(World::name),
+            "bytes_sent": traffic.map(|t| t.sent), "exchanges": traffic.map(|t| t.exchanges),
             "fingerprint": fingerprint, "ops": parts.iter().map(part).collect::<Vec<Value>>(),
         });
         let program = plan.map_or(String::new(), |p| {
@@ -478,14 +493,25 @@ impl Bench {
     }
 
     /// Runs the command.
-    pub(crate) fn run(&self, global: &Global, out: &Out) -> Answer {
+    pub(crate) fn run(&self, global: &Global, out: &Out, ranks: Option<&Ranks>) -> Answer {
         let named: Vec<&str> = self.workloads.iter().map(String::as_str).collect();
         for workload in if named.is_empty() { &DEFAULT[..] } else { &named[..] } {
             // A separate device, so that its peak memory is the workload's.
-            let device = global.device()?;
-            let (object, text) = match step_of(workload) {
-                Some((step, eager)) => step.run(&device, workload, eager, self)?,
-                None => op(&device, workload)?,
+            let device = global.device_of(ranks)?;
+            let world = ranks.map(|r| &r.world);
+            let (object, text) = match (step_of(workload), ranks) {
+                (Some((step, false)), Some(ranks)) => {
+                    let members = ranks.members(&device.to_string(), device.threads())?;
+                    ranks.use_nccl(&device, &members)?;
+                    step.run(&device, workload, false, self, world)?
+                }
+                (_, Some(_)) => {
+                    return fail(format!(
+                        "{workload}: several processes share compiled steps only, such as cnn_b128_s8"
+                    ));
+                }
+                (Some((step, eager)), None) => step.run(&device, workload, eager, self, None)?,
+                (None, None) => op(&device, workload)?,
             };
             out.result(|| object, || format!("{device} {text}"))?;
         }

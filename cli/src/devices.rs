@@ -54,7 +54,7 @@ pub(crate) fn run(global: &Global, out: &Out, ranks: Option<&Ranks>) -> Answer {
         None => Vec::new(),
         Some(ranks) => ranks.members(&best, threads)?,
     };
-    let transport = ranks.map(|r| r.world.name().to_string());
+    let transport = ranks.map(|r| r.world.name());
     let cache = kernel_cache();
     if out.json() {
         let describe = |d: &Device| {

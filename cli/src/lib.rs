@@ -302,7 +302,9 @@ fn run(ranks: &mut Option<Ranks>) -> Answer {
     };
     if matches!(
         &parsed,
-        Ok(Ok(Cli { command: Command::Train(_) | Command::Devices, .. })) | Ok(Err(_)) | Err(_)
+        Ok(Ok(Cli { command: Command::Train(_) | Command::Bench(_) | Command::Devices, .. }))
+            | Ok(Err(_))
+            | Err(_)
     ) {
         *ranks = Ranks::start()?;
     }
@@ -330,7 +332,7 @@ fn run(ranks: &mut Option<Ranks>) -> Answer {
         Command::Graph(c) => c.run(global, &out),
         Command::Inspect(c) => c.run(&out),
         Command::Check(c) => c.run(global, &out),
-        Command::Bench(c) => c.run(global, &out),
+        Command::Bench(c) => c.run(global, &out, ranks),
     }
 }
 

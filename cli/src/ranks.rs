@@ -194,6 +194,19 @@ impl Ranks {
         }
     }
 
+    /// Lets NCCL move the words of GPUs, if the ranks have some.
+    pub(crate) fn use_nccl(&self, device: &Device, members: &[Member]) -> Answer<()> {
+        let is_gpu = |m: &Member| m.device.starts_with("cuda");
+        if members.iter().any(is_gpu) {
+            self.world.use_nccl(device)?;
+        }
+        match self.world.note().filter(|_| self.leads() && members.iter().all(is_gpu)) {
+            Some(note) => warn(&format!("{note}; gradients go through host memory")),
+            None => {}
+        }
+        Ok(())
+    }
+
     /// What this rank has, if all ranks have something. Otherwise all of them fail, and those say why that have a reason, unless a
     /// rank before them has the same.
     pub(crate) fn agree<T>(&self, mine: Answer<T>) -> Answer<T> {

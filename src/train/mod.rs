@@ -537,7 +537,7 @@ impl Run<'_> {
     #[track_caller]
     fn is_stopped(&self, here: bool) -> Result<bool> {
         match &self.world {
-            Some(world) => Ok(world.all_gather(&[u8::from(here)])?.concat().contains(&1)),
+            Some(world) => world.any(here),
             None => Ok(here),
         }
     }

@@ -17,8 +17,8 @@ pub(super) use dittograd_engine::sharded::Loss;
 
 /// How steps are executed.
 pub(super) enum Stepper<'a> {
-    Eager { step: EagerShards, loss: Rc<Loss<'a>> },
-    Compiled(TrainStep<Box<Loss<'a>>>),
+    Eager { step: Box<EagerShards>, loss: Rc<Loss<'a>> },
+    Compiled(Box<TrainStep<Box<Loss<'a>>>>),
 }
 
 /// What a run computes in, besides its model.
@@ -39,14 +39,14 @@ impl<'a> Stepper<'a> {
     ) -> Result<Stepper<'a>> {
         if how.is_eager {
             let step = EagerShards::new(params, optimizer, how.seed, how.shards, how.world)?;
-            return Ok(Stepper::Eager { step, loss });
+            return Ok(Stepper::Eager { step: Box::new(step), loss });
         }
         let loss: Box<Loss<'a>> = Box::new(move |v| loss(v));
         let step = TrainStep::new(params, optimizer, loss).seeded(how.seed).shards(how.shards);
-        Ok(Stepper::Compiled(match how.world {
+        Ok(Stepper::Compiled(Box::new(match how.world {
             Some(world) => step.world(&world),
             None => step,
-        }))
+        })))
     }
 
     pub(super) fn optimizer(&self) -> &Optimizer {
@@ -111,9 +111,9 @@ impl<'a> Stepper<'a> {
         match self {
             Stepper::Eager { step, .. } => {
                 checkpoint.random = RandomState::of(step.session());
-                checkpoint.take(step)
+                checkpoint.take(step.as_ref())
             }
-            Stepper::Compiled(step) => checkpoint.take(step),
+            Stepper::Compiled(step) => checkpoint.take(step.as_ref()),
         }
     }
 
@@ -123,10 +123,10 @@ impl<'a> Stepper<'a> {
         match self {
             Stepper::Eager { step, .. } => {
                 checkpoint.random.check("session", step.session().seed(), "Trainer::seed")?;
-                checkpoint.restore(params, step)?;
+                checkpoint.restore(params, step.as_mut())?;
                 checkpoint.random.restore(step.session())
             }
-            Stepper::Compiled(step) => checkpoint.restore(params, step),
+            Stepper::Compiled(step) => checkpoint.restore(params, step.as_mut()),
         }
     }
 }

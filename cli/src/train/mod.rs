@@ -640,7 +640,9 @@ impl Train {
             Some(ranks) => {
                 ranks.set_timeout(self.timeout.map_or(TIMEOUT, Duration::from_secs));
                 let (device, mut plan, built) = ranks.agree(ready)?;
-                ranks.note_shared(&ranks.members(&device.to_string(), device.threads())?);
+                let members = ranks.members(&device.to_string(), device.threads())?;
+                ranks.note_shared(&members);
+                ranks.use_nccl(&device, &members)?;
                 // Rank 0 writes nothing before all have read.
                 let followed = ranks.agree(self.follow(&plan, ranks))?;
                 plan.folder = plan.folder.or(followed);
@@ -652,7 +654,7 @@ impl Train {
         }
         let (data, rows, mode) = (plan.data.train.name(), plan.data.train.rows(), name(&self.mode));
         let (model, shards) = (plan.spec.model.name(), plan.spec.shards);
-        let transport = ranks.map(|r| r.world.name().to_string());
+        let transport = ranks.map(|r| r.world.name());
         let size = ranks.map_or(1, |r| r.world.size());
         let many = transport
             .as_ref()

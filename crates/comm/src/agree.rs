@@ -3,6 +3,7 @@
 use crate::World;
 use dittograd_numerics::error::{Error, ErrorKind, Result};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 impl World {
     /// Errors, on all ranks, if they do not all give the same text for something that must be one: a hash of the program, of the
@@ -26,6 +27,16 @@ impl World {
             ),
         };
         Err(Error::new("ranks", ErrorKind::Peer { rank, why }))
+    }
+
+    /// Whether any rank says so.
+    #[track_caller]
+    pub fn any(&self, mine: bool) -> Result<bool> {
+        let byte: Arc<[u8]> = [u8::from(mine)].into();
+        let others = (0..self.size()).filter(|r| *r != self.rank());
+        let sends = others.clone().map(|r| (r, byte.clone())).collect();
+        let all = self.bytes(sends, others.map(|r| (r, 1)).collect())?;
+        Ok(mine || all.iter().any(|b| b.contains(&1)))
     }
 
     /// What each rank gives, by rank, on rank 0; nothing on the others.

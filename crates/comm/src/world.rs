@@ -1,11 +1,12 @@
 //! A process's place in a world, and the thread that exchanges messages while the process computes.
 
 use crate::launch::Launch;
+use crate::nccl::nccl;
 use crate::sockets::sockets;
 use crate::staging::{self, Arrived, Message, Staging};
 use crate::transport::{Incoming, OnDevice, Outgoing, Transport, check_ranks, farewell};
-use dittograd_device::Buffer;
 use dittograd_device::cuda::Mark;
+use dittograd_device::{Buffer, Device};
 use dittograd_numerics::error::{Error, Located, Result};
 use dittograd_numerics::reserve::{filled, grow, room_for_a_thread};
 use std::fmt;
@@ -43,8 +44,8 @@ const PIECE: usize = 64 << 20;
 pub struct World(Arc<Inner>);
 
 struct Inner {
-    name: String,
-    note: Option<String>,
+    /// The name of the transport, and what there is to say about it.
+    about: Mutex<(String, Option<String>)>,
     rank: usize,
     size: usize,
     local_rank: usize,
@@ -86,6 +87,10 @@ enum Job {
         receives: Vec<(usize, usize)>,
         done: Sender<Result<Vec<Vec<u8>>>>,
     },
+    Nccl {
+        device: Device,
+        done: Sender<Result<(String, Option<String>)>>,
+    },
     Abort {
         why: String,
     },
@@ -122,7 +127,7 @@ impl World {
     /// The place of a process among others, by a transport of any kind.
     #[track_caller]
     pub fn new(transport: Box<dyn Transport>) -> Result<World> {
-        let (name, note) = (transport.name(), transport.note());
+        let about = Mutex::new((transport.name(), transport.note()));
         let (rank, size) = (transport.rank(), transport.size());
         let local_rank = transport.local_rank();
         let shared = Arc::new(Shared {
@@ -142,7 +147,7 @@ impl World {
         let thread = Builder::new().name("dittograd-comm".into()).spawn(move || worker.run(&queue));
         let thread = thread.map_err(|e| no_thread(&e.to_string()))?;
         let (jobs, thread) = (Mutex::new(Some(jobs)), Mutex::new(Some(thread)));
-        Ok(World(Arc::new(Inner { name, note, rank, size, local_rank, jobs, thread, shared })))
+        Ok(World(Arc::new(Inner { about, rank, size, local_rank, jobs, thread, shared })))
     }
 
     /// Places for `size` threads of this process.
@@ -174,13 +179,24 @@ impl World {
     }
 
     /// How messages travel, for people.
-    pub fn name(&self) -> &str {
-        &self.0.name
+    pub fn name(&self) -> String {
+        self.0.about.lock().unwrap_or_else(PoisonError::into_inner).0.clone()
     }
 
     /// Why words of GPUs go through host memory, if more was asked for.
-    pub fn note(&self) -> Option<&str> {
-        self.0.note.as_deref()
+    pub fn note(&self) -> Option<String> {
+        self.0.about.lock().unwrap_or_else(PoisonError::into_inner).1.clone()
+    }
+
+    /// From now on NCCL moves the words of GPUs, where it can: each rank says which device it computes on. All ranks call it. Where NCCL cannot
+    /// be used, words go through host memory as before, and [`World::note`] says why.
+    #[track_caller]
+    pub fn use_nccl(&self, device: &Device) -> Result<()> {
+        let (done, pending) = channel();
+        self.submit(Job::Nccl { device: device.clone(), done })?;
+        let about = pending.recv().unwrap_or_else(|_| Err(over())).located()?;
+        *self.0.about.lock().unwrap_or_else(PoisonError::into_inner) = about;
+        Ok(())
     }
 
     /// The number of this process, from 0.
@@ -353,6 +369,9 @@ impl Worker {
                 Job::Bytes { sends, receives, done } => {
                     let _ = done.send(self.unless_over(|w| w.bytes(&sends, &receives)));
                 }
+                Job::Nccl { device, done } => {
+                    let _ = done.send(self.unless_over(|w| w.use_nccl(&device)));
+                }
                 Job::Abort { why } if self.failed.is_none() => self.transport.abort(&why),
                 // The others know.
                 Job::Abort { .. } => {}
@@ -449,6 +468,13 @@ impl Worker {
         Ok(())
     }
 
+    fn use_nccl(&mut self, device: &Device) -> Result<(String, Option<String>)> {
+        let timeout = self.timeout();
+        let host = std::mem::replace(&mut self.transport, Box::new(Nobody));
+        self.transport = nccl(host, device, timeout)?;
+        Ok((self.transport.name(), self.transport.note()))
+    }
+
     fn timeout(&self) -> Duration {
         Duration::from_millis(self.shared.timeout.load(Ordering::Relaxed))
     }
@@ -458,4 +484,28 @@ impl Worker {
         self.shared.received.fetch_add(received as u64, Ordering::Relaxed);
         self.shared.exchanges.fetch_add(1, Ordering::Relaxed);
     }
+}
+
+/// In place of a transport that could not be replaced by another.
+struct Nobody;
+
+impl Transport for Nobody {
+    fn name(&self) -> String {
+        "none".into()
+    }
+
+    fn rank(&self) -> usize {
+        0
+    }
+
+    fn size(&self) -> usize {
+        1
+    }
+
+    #[track_caller]
+    fn exchange(&mut self, _: &[Outgoing<'_>], _: &mut [Incoming<'_>], _: Duration) -> Result<()> {
+        Err(over())
+    }
+
+    fn abort(&mut self, _: &str) {}
 }

@@ -25,7 +25,10 @@ fn all_give_to_all() {
         for size in [1, 2, 3, 5, 8] {
             let want: Vec<Vec<u8>> = (0..size).map(|rank| vec![rank as u8; rank * rank * 1000]).collect();
             let traffic = on_threads(worlds(make(size)), |world| {
-                assert_eq!((world.name(), world.size(), world.local_rank()), (name, size, world.rank()));
+                assert_eq!(
+                    (world.name(), world.size(), world.local_rank()),
+                    (name.to_string(), size, world.rank())
+                );
                 assert!(world.all_gather(&want[world.rank()]).unwrap() == want, "{name}");
                 assert_eq!(world.all_gather(&[]).unwrap(), vec![vec![]; size]);
                 assert_eq!(world.broadcast(&[world.rank() as u8, 5]).unwrap(), [0, 5]);

@@ -51,6 +51,9 @@ struct Ready {
     exchanges: Vec<Option<Exchange>>,
 }
 
+/// The memory of a bucket, and for each gradient in it the number of its parameter, where it begins, and its words.
+pub(crate) type Packed = (AnyBuffer, Vec<(usize, usize, usize)>);
+
 /// Sums over subtrees of shards that are on their way.
 struct Exchange {
     pending: Pending,
@@ -216,9 +219,8 @@ impl Shards {
         self.ready.as_ref().ok_or_else(|| internal("no memory for gradients"))
     }
 
-    /// For each bucket the memory that the gradients of a shard are packed into, and for each of them which parameter it is
-    /// of, where it begins and its words.
-    pub(crate) fn buckets(&self) -> Result<Vec<(AnyBuffer, Vec<(usize, usize, usize)>)>> {
+    /// For each bucket, what the gradients of a shard are packed into.
+    pub(crate) fn buckets(&self) -> Result<Vec<Packed>> {
         let ready = self.ready()?;
         let places = |b: &Bucket| b.places.iter().map(|p| (p.param, p.row * ROW, p.numel)).collect();
         Ok(ready.packed.iter().cloned().zip(ready.layout.buckets.iter().map(places)).collect())
