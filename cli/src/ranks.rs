@@ -200,9 +200,8 @@ impl Ranks {
         if members.iter().any(is_gpu) {
             self.world.use_nccl(device)?;
         }
-        match self.world.note().filter(|_| self.leads() && members.iter().all(is_gpu)) {
-            Some(note) => warn(&format!("{note}; gradients go through host memory")),
-            None => {}
+        if let Some(note) = self.world.note().filter(|_| self.leads() && members.iter().all(is_gpu)) {
+            warn(&format!("{note}; gradients go through host memory"));
         }
         Ok(())
     }
