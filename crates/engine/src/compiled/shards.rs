@@ -162,15 +162,15 @@ impl ShardProgram {
                 None => group.iter().try_for_each(|s| self.run_one(program, *s, shards, random_calls))?,
             }
         }
-        shards.share(&self.reports)?;
         if let Some(carried) = &self.carried {
+            shards.share(&self.reports)?;
             let first: usize = self.outputs.iter().map(|m| m.shape.numel()).sum();
             let words = Shape::new(&[self.results.report.shape().numel() - first])?;
             for shard in 0..shards.count() {
                 carried.run(&self.of_shard(shard)?.part(first, words)?)?;
             }
         }
-        shards.update(optimizer)
+        shards.update(optimizer, self.carried.is_none().then_some(&self.reports))
     }
 
     /// Gives a program the inputs of a shard.

@@ -118,7 +118,7 @@ impl EagerShards {
         }
         self.carry_on(loss, inputs, first)?;
         self.optimizer.prepare(params.device(), &params.iter().collect::<Vec<_>>())?;
-        self.shards.update(&mut self.optimizer)?;
+        self.shards.update(&mut self.optimizer, None)?;
         self.session.set_random_calls(first.wrapping_add(calls));
         if !wants_loss {
             return Ok(Stepped::Done(None));

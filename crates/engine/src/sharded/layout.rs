@@ -12,7 +12,7 @@ pub(crate) const ROW: usize = CHUNK;
 
 /// Most buckets, and fewest rows of one.
 const BUCKETS: usize = 8;
-const LEAST_ROWS: usize = 256;
+const LEAST_ROWS: usize = 1024;
 
 /// Buckets and their owners.
 #[derive(Debug, PartialEq)]

@@ -101,6 +101,9 @@ fn total(all: Range<usize>, parts: &[(Range<usize>, AnyBuffer)]) -> Result<AnyBu
     }
 }
 
+/// Messages and the ranks that they go to or come from.
+type Messages = Vec<(usize, Buffer)>;
+
 /// Words of a buffer as a value.
 fn words(buffer: &AnyBuffer, range: Range<usize>) -> Result<AnyBuffer> {
     buffer.part(range.start, Shape::new(&[range.len()])?)
@@ -157,6 +160,11 @@ impl Shards {
 
     fn ranks(&self) -> usize {
         self.world.as_ref().map_or(1, World::size)
+    }
+
+    fn others(&self) -> impl Iterator<Item = usize> + use<> {
+        let (rank, ranks) = (self.rank(), self.ranks());
+        (0..ranks).filter(move |r| *r != rank)
     }
 
     fn of_rank(&self, rank: usize) -> Range<usize> {
@@ -240,6 +248,7 @@ impl Shards {
         let (mine, count, rank) = (self.mine(), self.count, self.rank());
         let (ranks, world) = (self.ranks(), self.world.clone());
         let of = |r: usize| tree::shards_of(r, ranks, count);
+        let others = self.others();
         let ready = self.ready.as_mut().ok_or_else(|| internal("no memory for gradients"))?;
         let sums = &mut ready.sums[bucket];
         sums.push(shard..shard + 1, packed.clone(), add)?;
@@ -247,12 +256,13 @@ impl Shards {
         let b = &ready.layout.buckets[bucket];
         let (mut sends, mut received) = (Vec::new(), Vec::new());
         let mut receives = Vec::new();
-        for other in (0..ranks).filter(|r| *r != rank) {
+        for other in others {
             for (_, sum) in sums.parts() {
                 sends.push((other, words(sum, b.part(other))?.buffer().clone()));
             }
             for range in tree::subtrees(0..count, &of(other)) {
-                let into = AnyBuffer::zeros(&self.device, Shape::new(&[b.part(rank).len()])?)?;
+                let shape = Shape::new(&[b.part(rank).len()])?;
+                let into = AnyBuffer::new(self.device.alloc_for("exchange", &shape)?, Meta::f32(shape))?;
                 receives.push((other, into.buffer().clone()));
                 received.push((range, into));
             }
@@ -321,9 +331,10 @@ impl Shards {
         Ok(sum::row(norms.len(), |r| sum::chunk([&norms[r]], |[x]| x)).sqrt())
     }
 
-    /// Ends a step whose gradients are all there: adds them up, updates the parameters, and brings them to all processes.
+    /// Ends a step whose gradients are all there: adds them up, updates the parameters, and brings them, and the rows of `reports`, to
+    /// all processes.
     #[track_caller]
-    pub(crate) fn update(&mut self, optimizer: &mut Optimizer) -> Result<()> {
+    pub(crate) fn update(&mut self, optimizer: &mut Optimizer, reports: Option<&AnyBuffer>) -> Result<()> {
         let totals = self.totals()?;
         let norm = match (&self.world, optimizer.max_norm()) {
             (Some(world), Some(_)) => Some(self.norm(world, &totals)?),
@@ -344,39 +355,36 @@ impl Shards {
             ready.trained.iter().zip(gradients.iter().map(|g| g.as_ref().unwrap_or(&nothing))).collect();
         optimizer.update_eagerly(&self.device, &items, norm)?;
         if let Some(world) = &self.world {
-            self.gather(world)?;
+            self.gather(world, reports)?;
         }
         self.ready()?.trained.iter().for_each(Param::changed);
         Ok(())
     }
 
-    /// Gives the part of the parameters that this process has updated to all others, and takes theirs.
-    fn gather(&self, world: &World) -> Result<()> {
+    /// Gives the part of the parameters that this process has updated to all others, and takes theirs; and exchanges the rows of `reports`.
+    /// The parameters travel in the memory of their gradients.
+    fn gather(&self, world: &World, reports: Option<&AnyBuffer>) -> Result<()> {
         let ready = self.ready()?;
-        let copy = |piece: &Piece, flat: &AnyBuffer, to_flat: bool| {
-            let value = ready.trained[piece.param].buffer();
-            let value = words(&value, piece.range.clone())?;
-            let flat = words(flat, piece.start..piece.start + piece.range.len())?;
-            if to_flat { flat.copy_from("gather", &value) } else { value.copy_from("gather", &flat) }
+        let copy = |piece: &Piece, part: &AnyBuffer, is_sent: bool| {
+            let value = words(&ready.trained[piece.param].buffer(), piece.range.clone())?;
+            let part = words(part, piece.start..piece.start + piece.range.len())?;
+            if is_sent { part.copy_from("gather", &value) } else { value.copy_from("gather", &part) }
         };
-        let mut under_way = Vec::new();
-        for b in &ready.layout.buckets {
-            let flat = |rank: usize| AnyBuffer::zeros(&self.device, Shape::new(&[b.part(rank).len()])?);
-            let mine = flat(self.rank())?;
+        let (mut sends, mut receives) = reports.map_or(Ok(Default::default()), |r| self.rows(r))?;
+        let mut received = Vec::new();
+        for (b, packed) in ready.layout.buckets.iter().zip(&ready.packed) {
+            let mine = words(packed, b.part(self.rank()))?;
             b.pieces(self.rank()).iter().try_for_each(|p| copy(p, &mine, true))?;
-            let others: Vec<usize> = (0..self.ranks()).filter(|r| *r != self.rank()).collect();
-            let theirs = others.iter().map(|r| Ok((*r, flat(*r)?))).collect::<Result<Vec<_>>>()?;
-            let sends = others.iter().map(|r| (*r, mine.buffer().clone())).collect();
-            let receives = theirs.iter().map(|(r, flat)| (*r, flat.buffer().clone())).collect();
-            under_way.push((b, world.start(sends, receives)?, theirs));
-        }
-        for (b, pending, theirs) in under_way {
-            pending.wait()?;
-            for (rank, flat) in &theirs {
-                b.pieces(*rank).iter().try_for_each(|p| copy(p, flat, false))?;
+            for other in self.others() {
+                let theirs = words(packed, b.part(other))?;
+                sends.push((other, mine.buffer().clone()));
+                receives.push((other, theirs.buffer().clone()));
+                received.push((b.pieces(other), theirs));
             }
         }
-        Ok(())
+        world.start(sends, receives)?.wait()?;
+        let mut received = received.iter();
+        received.try_for_each(|(pieces, part)| pieces.iter().try_for_each(|p| copy(p, part, false)))
     }
 
     /// The optimizer's whole state, of the parts that the processes have; on ranks other than 0 without tensors.
@@ -402,19 +410,24 @@ impl Shards {
         Ok(state)
     }
 
-    /// Gathers words that every process has for its shards: `all` has a row for each shard.
-    #[track_caller]
-    pub(crate) fn share(&self, all: &AnyBuffer) -> Result<()> {
-        let Some(world) = &self.world else { return Ok(()) };
-        let width = all.shape().numel() / self.count;
+    /// The messages by which all processes get the rows of `reports`, which has one for each shard.
+    fn rows(&self, reports: &AnyBuffer) -> Result<(Messages, Messages)> {
+        let width = reports.shape().numel() / self.count;
         let rows = |rank: usize| -> Result<Buffer> {
             let shards = self.of_rank(rank);
-            Ok(words(all, shards.start * width..shards.end * width)?.buffer().clone())
+            Ok(words(reports, shards.start * width..shards.end * width)?.buffer().clone())
         };
         let mine = rows(self.rank())?;
-        let others: Vec<usize> = (0..self.ranks()).filter(|r| *r != self.rank()).collect();
-        let sends = others.iter().map(|r| (*r, mine.clone())).collect();
-        let receives = others.iter().map(|r| Ok((*r, rows(*r)?))).collect::<Result<Vec<_>>>()?;
+        let sends = self.others().map(|r| (r, mine.clone())).collect();
+        let receives = self.others().map(|r| Ok((r, rows(r)?))).collect::<Result<_>>()?;
+        Ok((sends, receives))
+    }
+
+    /// Brings the rows of `reports`, which has one for each shard, to all processes.
+    #[track_caller]
+    pub(crate) fn share(&self, reports: &AnyBuffer) -> Result<()> {
+        let Some(world) = &self.world else { return Ok(()) };
+        let (sends, receives) = self.rows(reports)?;
         world.start(sends, receives)?.wait()
     }
 }
