@@ -437,7 +437,7 @@ fn two_ranks_on_a_real_device() {
         std::thread::scope(|scope| {
             let one = |host| {
                 let world = World::new(nccl(host, device, LONG).unwrap()).unwrap();
-                (rounds(&world, device).unwrap(), world.note().map(String::from))
+                (rounds(&world, device).unwrap(), world.note())
             };
             let ranks: Vec<_> = threads(2).into_iter().map(|host| scope.spawn(move || one(host))).collect();
             ranks.into_iter().map(|rank| rank.join().unwrap()).collect()

@@ -1,8 +1,8 @@
 //! Steps in shards. A batch is cut into shards of equally many rows, and the gradients of the shards are added in one fixed
-//! [tree](tree). So the result depends on the number of shards, and not on how many processes share them: one process computes
+//! tree (`tree`). So the result depends on the number of shards, and not on how many processes share them: one process computes
 //! them one after the other, which is gradient accumulation, and several compute some each.
 //!
-//! Each process owns a part of the parameters ([layout](layout)). It gets the sums of that part from all others, adds them up, updates the part with
+//! Each process owns a part of the parameters (`layout`). It gets the sums of that part from all others, adds them up, updates the part with
 //! its part of the optimizer's state, and gives the result to the others.
 
 mod carried;
