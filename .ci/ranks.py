@@ -4,7 +4,7 @@
     .ci/ranks.py PROGRAM [--launcher tcp|mpi] [--models …] [--ranks 1,2,3,5,8] [--modes compiled,eager] [--devices …] [--kills 50]
 
 Trains every model with one process, then with several, and compares. Then kills runs at random moments and goes on with another
-number of processes, as often as --kills says. `tcp` starts processes by hand, `mpi` with mpirun.
+number of processes, as often as --kills says; of a killed rank the others must say the name. `tcp` starts processes by hand, `mpi` with mpirun.
 """
 
 import argparse
@@ -64,7 +64,17 @@ def finish(processes):
     return ends[0][1].strip().splitlines()[-1]
 
 
-def kill(processes):
+def kill(processes, chance):
+    """Kills all of them, or one, whose number the others must say before they end with code 2."""
+    if len(processes) > 1 and chance.random() < 0.5:
+        lost = chance.randrange(len(processes))
+        processes[lost].kill()
+        for rank, p in enumerate(processes):
+            _, err = p.communicate(timeout=60)
+            is_done = p.returncode == 0 or processes[lost].returncode == 0
+            if rank != lost and not is_done and (p.returncode != 2 or f"rank {lost} " not in err):
+                sys.exit(f"FAILED rank {lost} of {len(processes)} was killed: rank {rank} ended with {p.returncode}: {err}")
+        return
     for p in processes:
         try:
             os.killpg(p.pid, signal.SIGKILL)
@@ -109,16 +119,15 @@ def main():
                         sys.exit(f"FAILED {model} {mode} on {n} ranks: {got} instead of {want}")
                     seen.append(f"{mode} {n}")
             print(f"{model}: {want[0]}, checkpoint {want[1]}: {', '.join(seen)}", flush=True)
-        done = 0
+        done, runs = 0, 0
         while done < args.kills:
+            runs += 1
             model = chance.choice(["mlp", "cnn", "gpt"])
             line = f"train {model} {MODELS[model]} --shards {SHARDS} --steps 60 --eval-every 3 --quiet --clip 1"
             whole = home / f"whole-{model}"
             if not whole.exists():
-                began = time.monotonic()
                 finish(start(program, args.launcher, 1, [*line.split(), "--out", str(whole)], devices))
-                took = {model: time.monotonic() - began}
-            out, first, path = home / f"killed-{done}", True, []
+            out, first, path = home / f"killed-{runs}", True, []
             while True:
                 n = chance.choice(ranks)
                 fresh = first or not (out / "checkpoint.safetensors").exists()
@@ -133,7 +142,7 @@ def main():
                 if len(path) > 6 or all(p.poll() is not None for p in processes):
                     finish(processes)
                     break
-                kill(processes)
+                kill(processes, chance)
                 done += 1
             if digest(out) != digest(whole):
                 sys.exit(f"FAILED {model}: killed and resumed on {path} ranks, its checkpoint differs")

@@ -8,7 +8,7 @@ usage: python3 compare/scaling.py                          # prints the tables o
 measured.json, where all but "model", "shards" and "runs" may be left out:
   {"model": "gpt2", "shards": 8, "devices": 1, "report_words": 1, "clip": false, "trainer": false,
    "parts": {"shard_ms": 148.0}, "link": {"near_gb_s": 8.0, "near_us": 60, "message_us": 15},
-   "runs": [{"ranks": 2, "ms": 1260.0, "sent": 498016272, "exchanges": 13}]}
+   "runs": [{"ranks": 2, "ms": 1260.0, "sent": 498016276, "exchanges": 7}]}
 "model" is gpt2, 7b or a list of parameter sizes in the order of `Params`. "devices" are those that the ranks share, one
 each unless given. "report_words" are loss and metrics of a shard. A `Trainer` asks all ranks for a stop each step.
 "parts" and "link" replace entries of MEASURED and LINK; without "per_node" all ranks are near. "sent" and "exchanges" are
@@ -36,7 +36,7 @@ values = lambda named: {name: value for name, (value, _) in named.items()}
 # A guess: messages through host memory and TCP.
 HOST = {**values(LINK), "near_gb_s": 5.0, "far_gb_s": 5.0, "near_us": 50.0, "far_us": 50.0, "message_us": 10.0}
 BACKWARD = 2 / 3  # share of a step: two products for each one of the forward pass
-ROW, BUCKETS, LEAST_ROWS = 1024, 8, 256  # crates/engine/src/sharded/layout.rs
+ROW, BUCKETS, LEAST_ROWS = 1024, 8, 1024  # crates/engine/src/sharded/layout.rs
 GPU_GB = 149  # what programs get of an H200, 139 GiB
 
 # Parameter sizes in the order of `Params`, words of the head, whether it is the first parameter, tokens of a shard.
@@ -94,7 +94,7 @@ def exchange(link, ranks, size, node_first=False):
     return one(g - 1, ranks - g, size / ranks)
 
 
-def step(model, ranks, k, parts, link, sums=1, node_first=False, slower=1.0, small=3, report=1):
+def step(model, ranks, k, parts, link, sums=1, node_first=False, slower=1.0, small=1, report=1):
     """Parts of a step in ms, with `k` shards a rank that send `sums` sums, and `small` exchanges of a few words. Devices
     are `slower` where ranks share them."""
     words, ms_a_byte = sum(model.sizes), 1 / (parts["memory_tb_s"] * 1e9)
@@ -108,13 +108,14 @@ def step(model, ranks, k, parts, link, sums=1, node_first=False, slower=1.0, sma
             took = exchange(link, ranks, 4 * ROW * rows * sums, node_first)
             t["sums"] += took
             end = max(end, ready(model, first) * backward) + took
-            t["gather"] += exchange(link, ranks, 4 * ROW * rows, node_first)
         t["exposed"] = end - backward
+        t["gather"] = exchange(link, ranks, 4 * ROW * sum(rows for rows, _ in buckets), node_first)
         g = min(ranks, link["per_node"])
         peers = g - 1 + ranks // g - 1 if node_first else ranks - 1
-        # For each peer and bucket: an addition of sums, and memory for parameters that is filled and copied from.
-        queued = ((sums + 2) * peers * len(buckets) + len(model.sizes)) * parts["launch_us"] / 1e3
-        t["launches"] = max(queued, 24 * words * ms_a_byte) * slower
+        # A kernel adds 16 sums. Each part of a parameter that a rank owns is copied once.
+        adds = -(-sums * peers // 15) * len(buckets)
+        queued = (adds + ranks * len(buckets) + len(model.sizes)) * parts["launch_us"] / 1e3
+        t["launches"] = max(queued, 16 * words * ms_a_byte) * slower
         t["small"] = small * exchange(link, ranks, 4 * ranks * k * report, node_first)
     t["all"] = sum(t[part] for part in ("compute", "exposed", "gather", "launches", "small"))
     return t
@@ -199,7 +200,7 @@ def check(path):
     parts = {**values(MEASURED), **given.get("parts", {})}
     link = {**values(LINK), "per_node": 1 << 20, **given.get("link", {})}
     shards, report = given["shards"], given.get("report_words", 1)
-    small = 1 + 2 * given.get("clip", False) + 2 * given.get("trainer", False)
+    small = 2 * given.get("clip", False) + given.get("trainer", False)
     lines = []
     for run in given["runs"]:
         n = run["ranks"]
@@ -210,7 +211,7 @@ def check(path):
         buckets = [rows for rows, _ in layout(model.sizes, n)] if n > 1 else []
         sent = sum(4 * ROW * ((b - b // n) * sums_of(0, n, shards) + (n - 1) * (b // n)) for b in buckets)
         sent += 4 * (n - 1) * (shards // n) * report
-        exchanges = 2 * len(buckets) + (small if n > 1 else 0)
+        exchanges = len(buckets) + 1 + small if n > 1 else 0
         lines.append([n, f"{ms:.1f}", run["ms"], f"{run['ms'] / ms:.3f}", sent, run.get("sent", ""), exchanges,
                       run.get("exchanges", "")])
     head = ["ranks", "model ms", "measured ms", "ratio", "model bytes", "sent", "model exchanges", "made"]

@@ -85,8 +85,9 @@ pub(crate) fn transports() -> Vec<String> {
 /// Whether a launcher of MPI programs started this process.
 #[cfg(feature = "mpi")]
 fn is_of_mpi() -> bool {
-    let starts = ["OMPI_COMM_WORLD_", "PMI_", "PMIX_"];
-    std::env::vars_os().any(|(name, _)| starts.iter().any(|s| name.to_string_lossy().starts_with(s)))
+    // Images of containers set other variables of theirs for processes that no launcher started.
+    let ranks = ["OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"];
+    ranks.iter().any(|name| std::env::var_os(name).is_some())
 }
 
 /// The number of processes that a launcher of MPI programs started.
