@@ -81,6 +81,28 @@ fn one_answer_for_any_number_of_processes() {
     assert_eq!(finish(&mut ranks_in(home.path(), 3, &eager)).fingerprint(), want);
 }
 
+/// Processes that are told who they are by hand, over TCP, where an image of a container has a variable of MPI's.
+#[test]
+fn processes_that_no_launcher_started() {
+    let home = tempfile::tempdir().unwrap();
+    let alone = good(home.path(), &format!("{TINY} --out alone"));
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let start = |rank: usize| {
+        let mut one = command_in(home.path(), &format!("{TINY} --out together"));
+        one.env("RANK", rank.to_string()).env("WORLD_SIZE", "3").env("LOCAL_RANK", rank.to_string());
+        one.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port.to_string()).env("PMIX_MCA_gds", "hash");
+        one.spawn().unwrap()
+    };
+    let all: Vec<Child> = (0..3).map(start).collect();
+    let all: Vec<Run> = all.into_iter().map(|p| Run::of(p.wait_with_output().unwrap())).collect();
+    for (rank, run) in all.iter().enumerate() {
+        assert_eq!((run.code, &*run.err), (Some(0), ""), "rank {rank}");
+        assert_eq!(run.out, if rank == 0 { &*alone.out } else { "" }, "rank {rank}");
+    }
+    let file = |name: &str| fs::read(home.path().join(name).join("checkpoint.safetensors")).unwrap();
+    assert_eq!(file("alone"), file("together"));
+}
+
 #[test]
 fn a_run_goes_on_in_another_number_of_processes() {
     if !is_there("a_run_goes_on_in_another_number_of_processes") {
