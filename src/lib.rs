@@ -149,6 +149,9 @@ pub mod parallel {
     pub use dittograd_comm::{
         Address, Incoming, Launch, OnDevice, Outgoing, Pending, Traffic, Transport, World, nccl, nccl_version,
     };
+    // For transports of other crates.
+    #[doc(hidden)]
+    pub use dittograd_comm::{gave_up, peer, rest, was_silent, wrong_length};
 }
 
 /// What most programs need.

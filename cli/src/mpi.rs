@@ -14,8 +14,9 @@
 //! Words of a GPU pass through host memory. Some MPI libraries read GPU memory themselves; we do not ask for it.
 #![allow(unsafe_code)]
 
-use dittograd::error::{Error, ErrorKind, Result};
+use dittograd::error::{Error, Result};
 use dittograd::parallel::{Incoming, Outgoing, Transport};
+use dittograd::parallel::{gave_up, peer, rest, was_silent, wrong_length};
 use dittograd::reserve::filled;
 use mpi::Threading;
 use mpi::environment::Universe;
@@ -39,9 +40,6 @@ const MORE: c_int = 1;
 const ABORT_BYTES: usize = 1000;
 /// How long an abort may take.
 const ABORT_TIME: Duration = Duration::from_millis(200);
-/// How long a wait only yields the processor. Afterwards it sleeps between looks, for an eighth of the time that it has waited.
-const YIELD: Duration = Duration::from_micros(50);
-const SLEEP: [Duration; 2] = [Duration::from_micros(20), Duration::from_millis(1)];
 
 /// MPI, from initialization to finalization, both by the thread that has this. It is not finalized if something failed, since that
 /// would wait for ranks that do not come; nor while the transport is in use.
@@ -135,11 +133,6 @@ fn class(code: c_int) -> u32 {
     // SAFETY: it writes a number.
     unsafe { ffi::MPI_Error_class(code, &mut class) };
     class as u32
-}
-
-#[track_caller]
-fn peer(rank: usize, why: impl Into<String>) -> Error {
-    Error::new("exchange", ErrorKind::Peer { rank, why: why.into() })
 }
 
 struct Mpi {
@@ -375,9 +368,9 @@ impl Mpi {
             }
             let is_late = |s: &&Stream<'_>| s.under_way > 0 && now - s.moved >= timeout;
             if let Some(late) = streams.iter().find(is_late) {
-                return Err(peer(late.rank, format!("did not answer within {timeout:.0?}")));
+                return Err(was_silent(late.rank, timeout));
             }
-            pause(now - moved);
+            rest(now - moved);
         }
     }
 
@@ -416,7 +409,7 @@ impl Mpi {
             }
             if count != range.len() || tag != last {
                 let got = range.start + count;
-                return Err(peer(rank, format!("sent {got} bytes where {want} were expected")));
+                return Err(wrong_length(rank, got as u64, want));
             }
             bytes[range].copy_from_slice(&memory[..count]);
         }
@@ -442,16 +435,7 @@ impl Mpi {
             ffi::MPI_Recv(at, ABORT_BYTES as c_int, byte, from, status.MPI_TAG, self.aborts, ignore);
             (from as usize, bytes_of(&status).min(ABORT_BYTES))
         };
-        Some(peer(rank, format!("gave up: {}", String::from_utf8_lossy(&text[..length]))))
-    }
-}
-
-/// Waits a little, the longer the longer nothing has moved.
-fn pause(idle: Duration) {
-    if idle < YIELD {
-        std::thread::yield_now();
-    } else {
-        std::thread::sleep((idle / 8).clamp(SLEEP[0], SLEEP[1]));
+        Some(gave_up(rank, &String::from_utf8_lossy(&text[..length])))
     }
 }
 
@@ -503,7 +487,7 @@ impl Transport for Mpi {
             if under_way.take_done().is_err() {
                 return;
             }
-            pause(start.elapsed());
+            rest(start.elapsed());
         }
     }
 }

@@ -178,9 +178,7 @@ impl<'a> Evaluation<'a> {
 /// The values of all batches of up to `rows` rows, in order; each process has those of every so many.
 #[track_caller]
 fn shared(world: &World, mine: &[Vec<f32>], all: usize, rows: usize) -> Result<Vec<Vec<f32>>> {
-    let gathered = world.all_gather(bytemuck::cast_slice(&mine.concat()))?;
-    let word = |b: &[u8]| -> f32 { bytemuck::pod_read_unaligned(b) };
-    let ranks: Vec<Vec<f32>> = gathered.iter().map(|b| b.chunks_exact(4).map(word).collect()).collect();
+    let ranks = world.all_gather_words(&mine.concat())?;
     let batches = all.div_ceil(rows);
     let rows_of = |batch: usize| rows.min(all - batch * rows);
     let of_rank = |rank: usize| (rank..batches).step_by(world.size()).map(rows_of).sum::<usize>();

@@ -368,11 +368,10 @@ impl<'a> Trainer<'a> {
         let mine = stepper.my_shards()?;
         let batches = self.batches.clone().part(mine.start * rows..mine.end * rows)?;
         let evaluation = self.evaluation.map(|(every, e)| (every, e.rows(rows)));
+        let first = from.as_ref().map_or(0, |f| f.step);
         if let Some(world) = &world {
-            let first = from.as_ref().map_or(0, |f| f.step);
             agree(world, self.params, &data, self.seed, [first, self.steps])?;
         }
-        let first = from.as_ref().map_or(0, |f| f.step);
         let is_saved = from.is_some() && self.folder.as_ref().is_none_or(|f| !f.is_new());
         let progress = from.as_ref().map_or_else(Progress::default, |f| f.progress);
         let metrics = from.as_ref().map_or(Value::Null, |f| f.metrics.clone());

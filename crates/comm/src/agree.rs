@@ -3,7 +3,6 @@
 use crate::World;
 use dittograd_numerics::error::{Error, ErrorKind, Result};
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 impl World {
     /// Errors, on all ranks, if they do not all give the same text for something that must be one: a hash of the program, of the
@@ -32,25 +31,33 @@ impl World {
     /// Whether any rank says so.
     #[track_caller]
     pub fn any(&self, mine: bool) -> Result<bool> {
-        let byte: Arc<[u8]> = [u8::from(mine)].into();
-        let others = (0..self.size()).filter(|r| *r != self.rank());
-        let sends = others.clone().map(|r| (r, byte.clone())).collect();
-        let all = self.bytes(sends, others.map(|r| (r, 1)).collect())?;
+        let all = self.bytes(self.to_all(&[u8::from(mine)]), self.others().map(|r| (r, 1)).collect())?;
         Ok(mine || all.iter().any(|b| b.contains(&1)))
     }
 
-    /// What each rank gives, by rank, on rank 0; nothing on the others.
+    /// As [`World::all_gather`], of words.
     #[track_caller]
-    pub fn gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>> {
+    pub fn all_gather_words(&self, mine: &[f32]) -> Result<Vec<Vec<f32>>> {
+        Ok(self.all_gather(bytemuck::cast_slice(mine))?.iter().map(|b| words(b)).collect())
+    }
+
+    /// The words that each rank gives, by rank, on rank 0; nothing on the others.
+    #[track_caller]
+    pub fn gather_words(&self, mine: &[f32]) -> Result<Vec<Vec<f32>>> {
         let is_first = self.rank() == 0;
-        let lengths = self.all_gather(&(mine.len() as u64).to_le_bytes())?;
-        let number = |b: &Vec<u8>| b.iter().rev().fold(0, |n, byte| n << 8 | *byte as usize);
-        let receives = (1..self.size()).map(|r| (r, number(&lengths[r]))).filter(|_| is_first).collect();
-        let sends = if is_first { Vec::new() } else { vec![(0, mine.into())] };
-        let mut all = self.bytes(sends, receives)?;
+        let bytes: &[u8] = bytemuck::cast_slice(mine);
+        let lengths = self.lengths(bytes.len())?;
+        let receives =
+            self.others().zip(lengths).filter(|_| is_first).map(|(r, n)| (r, n as usize)).collect();
+        let sends = if is_first { Vec::new() } else { vec![(0, bytes.into())] };
+        let mut all: Vec<Vec<f32>> = self.bytes(sends, receives)?.iter().map(|b| words(b)).collect();
         if is_first {
             all.insert(0, mine.to_vec());
         }
         Ok(all)
     }
+}
+
+fn words(bytes: &[u8]) -> Vec<f32> {
+    bytes.chunks_exact(4).map(bytemuck::pod_read_unaligned).collect()
 }

@@ -18,4 +18,7 @@ pub use nccl::{nccl, nccl_version};
 pub use sockets::sockets;
 pub use threads::threads;
 pub use transport::{Incoming, OnDevice, Outgoing, Transport};
+// For transports of other crates.
+#[doc(hidden)]
+pub use transport::{gave_up, peer, rest, was_silent, wrong_length};
 pub use world::{Pending, Traffic, World};

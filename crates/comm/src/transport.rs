@@ -3,6 +3,7 @@
 use dittograd_device::cuda::{Cuda, Mark};
 use dittograd_numerics::error::{Error, ErrorKind, Result, shown};
 use std::sync::Arc;
+use std::thread::{sleep, yield_now};
 use std::time::Duration;
 
 /// A message to another rank.
@@ -98,10 +99,21 @@ pub trait Transport: Send {
     fn abort(&mut self, why: &str);
 }
 
+/// Waits a moment, the longer the longer nothing has moved: a short wait costs no time, a long one no processor.
+#[doc(hidden)]
+pub fn rest(idle: Duration) {
+    if idle < Duration::from_micros(50) {
+        yield_now();
+    } else {
+        sleep((idle / 8).clamp(Duration::from_micros(20), Duration::from_millis(1)));
+    }
+}
+
 /// What ends an exchange because of another rank.
+#[doc(hidden)]
 #[cold]
 #[track_caller]
-pub(crate) fn peer(rank: usize, why: impl Into<String>) -> Error {
+pub fn peer(rank: usize, why: impl Into<String>) -> Error {
     Error::new("exchange", ErrorKind::Peer { rank, why: why.into() })
 }
 
@@ -113,16 +125,18 @@ pub(crate) fn has_ended(rank: usize) -> Error {
 }
 
 /// Nothing moved from or to the rank.
+#[doc(hidden)]
 #[cold]
 #[track_caller]
-pub(crate) fn was_silent(rank: usize, timeout: Duration) -> Error {
+pub fn was_silent(rank: usize, timeout: Duration) -> Error {
     peer(rank, format!("did not answer within {timeout:.0?}"))
 }
 
 /// The rank and this one do not make the same exchanges.
+#[doc(hidden)]
 #[cold]
 #[track_caller]
-pub(crate) fn wrong_length(rank: usize, got: u64, want: usize) -> Error {
+pub fn wrong_length(rank: usize, got: u64, want: usize) -> Error {
     peer(rank, format!("sent {got} bytes where {want} were expected"))
 }
 
@@ -132,9 +146,10 @@ const GAVE_UP: &str = "gave up: ";
 const MOST: usize = 500;
 
 /// The rank aborted, and said why.
+#[doc(hidden)]
 #[cold]
 #[track_caller]
-pub(crate) fn gave_up(rank: usize, why: &str) -> Error {
+pub fn gave_up(rank: usize, why: &str) -> Error {
     peer(rank, format!("{GAVE_UP}{}", shown(why, MOST)))
 }
 

@@ -259,27 +259,32 @@ impl World {
         pending.recv().unwrap_or_else(|_| Err(over())).located()
     }
 
-    fn others(&self) -> impl Iterator<Item = usize> + Clone + '_ {
+    pub(crate) fn others(&self) -> impl Iterator<Item = usize> + Clone + '_ {
         (0..self.size()).filter(|r| *r != self.rank())
+    }
+
+    /// Messages of these bytes to all others.
+    pub(crate) fn to_all(&self, bytes: &[u8]) -> Vec<(usize, Arc<[u8]>)> {
+        let bytes: Arc<[u8]> = bytes.into();
+        self.others().map(|r| (r, bytes.clone())).collect()
+    }
+
+    /// The lengths that the others say, in their order.
+    #[track_caller]
+    pub(crate) fn lengths(&self, mine: usize) -> Result<Vec<u64>> {
+        let sends = self.to_all(&(mine as u64).to_le_bytes());
+        let said = self.bytes(sends, self.others().map(|r| (r, size_of::<u64>())).collect())?;
+        Ok(said.iter().map(|bytes| bytes.iter().rev().fold(0, |n, b| n << 8 | *b as u64)).collect())
     }
 
     /// What each rank gives, by rank. The lengths may differ.
     #[track_caller]
     pub fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>> {
-        let to_all = |bytes: &[u8]| {
-            let bytes: Arc<[u8]> = bytes.into();
-            self.others().map(|r| (r, bytes.clone())).collect::<Vec<_>>()
-        };
-        let lengths = self.bytes(
-            to_all(&(mine.len() as u64).to_le_bytes()),
-            self.others().map(|r| (r, size_of::<u64>())).collect(),
-        )?;
-        let number = |bytes: &Vec<u8>| bytes.iter().rev().fold(0, |n, b| n << 8 | *b as u64);
-        let mut left: Vec<u64> = lengths.iter().map(number).collect();
+        let mut left = self.lengths(mine.len())?;
         let mut all: Vec<Vec<u8>> = left.iter().map(|_| vec![]).collect();
         let mut pieces = mine.chunks(PIECE);
         loop {
-            let sends = pieces.next().map_or(vec![], to_all);
+            let sends = pieces.next().map_or(vec![], |piece| self.to_all(piece));
             let next = |left: u64| left.min(PIECE as u64) as usize;
             let coming = self.others().zip(&left).filter(|(_, left)| **left > 0);
             let receives: Vec<(usize, usize)> = coming.map(|(r, left)| (r, next(*left))).collect();

@@ -1,10 +1,9 @@
 //! Frames of bytes over sockets that do not block.
 
-use crate::transport::peer;
+use crate::transport::{peer, rest};
 use dittograd_numerics::error::Error;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
-use std::thread::{sleep, yield_now};
 use std::time::{Duration, Instant};
 
 /// The longest text of a rank that aborts, in bytes.
@@ -81,15 +80,6 @@ pub(super) fn moved(result: io::Result<usize>) -> Moved {
             Moved::Nothing
         }
         Err(_) => Moved::Ended,
-    }
-}
-
-/// Waits a moment, the longer the longer nothing has moved: a short wait costs no time, a long one no processor.
-pub(super) fn rest(idle: Duration) {
-    if idle < Duration::from_micros(50) {
-        yield_now();
-    } else {
-        sleep((idle / 8).clamp(Duration::from_micros(20), Duration::from_millis(1)));
     }
 }
 

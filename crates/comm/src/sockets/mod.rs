@@ -11,11 +11,11 @@ mod frames;
 mod meeting;
 
 use self::frames::{
-    FAREWELL, HEADER, Header, Kind, Moved, after, garbled, header, moved, parsed, poll, read_text, rest, tell,
+    FAREWELL, HEADER, Header, Kind, Moved, after, garbled, header, moved, parsed, poll, read_text, tell,
 };
 use crate::launch::Launch;
 use crate::transport::{
-    Incoming, Outgoing, Transport, check_ranks, farewell, gave_up, has_ended, was_silent, wrong_length,
+    Incoming, Outgoing, Transport, check_ranks, farewell, gave_up, has_ended, rest, was_silent, wrong_length,
 };
 use dittograd_numerics::error::{Error, Located, Result};
 use std::collections::VecDeque;

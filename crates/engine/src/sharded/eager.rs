@@ -124,8 +124,7 @@ impl EagerShards {
             return Ok(Stepped::Done(None));
         }
         if let Some(world) = self.shards.world() {
-            let all = world.all_gather(bytemuck::cast_slice(&losses))?;
-            losses = all.iter().flat_map(|b| b.chunks_exact(4)).map(bytemuck::pod_read_unaligned).collect();
+            losses = world.all_gather_words(&losses)?.concat();
         }
         Ok(Stepped::Done(Some(self.shards.mean(&losses)?)))
     }
@@ -209,13 +208,8 @@ impl EagerShards {
                 words.extend(program.output(i)?);
             }
         }
-        let all = world.all_gather(bytemuck::cast_slice(&words))?;
-        for rank in all {
-            let words: Vec<f32> = rank.chunks_exact(4).map(bytemuck::pod_read_unaligned).collect();
-            let width = carried.words();
-            for words in words.chunks(width.max(1)) {
-                carried.run(&AnyBuffer::upload(&device, &Tensor::new(&[words.len()], words.to_vec())?)?)?;
-            }
+        for words in world.all_gather_words(&words)?.concat().chunks(carried.words().max(1)) {
+            carried.run(&AnyBuffer::upload(&device, &Tensor::new(&[words.len()], words.to_vec())?)?)?;
         }
         Ok(())
     }

@@ -16,13 +16,14 @@ pub use eager::{EagerShards, Loss, Stepped};
 use crate::optim::{Optimizer, OptimizerState};
 use crate::params::Param;
 use dittograd_comm::{Pending, World};
+use dittograd_device::cpu::simd::Simd;
 use dittograd_device::{AnyBuffer, Buffer, Device, Meta};
 use dittograd_numerics::error::{Error, ErrorKind, Result};
 use dittograd_numerics::shape::Shape;
-use dittograd_numerics::sum;
 use dittograd_numerics::tensor::Tensor;
 use dittograd_ops::pointwise::expression::Pointwise;
 use dittograd_ops::pointwise::record_pointwise;
+use dittograd_ops::reduce::global_norm::{norm_of_squares, squared_norm};
 use dittograd_ops::{DeviceRecorder, Val, apply, pointwise, reduce};
 use layout::{Bucket, Layout, Piece, ROW};
 use std::ops::Range;
@@ -304,31 +305,27 @@ impl Shards {
     /// process adds all of them up, as [`GlobalNorm`](reduce::global_norm::GlobalNorm) does.
     fn norm(&self, world: &World, totals: &[AnyBuffer]) -> Result<f32> {
         let ready = self.ready()?;
-        let mut squares: Vec<f32> = Vec::new();
+        let mut terms: Vec<f32> = Vec::new();
         for total in totals {
             let rows = total.shape().numel() / ROW;
             let total = total.view(Shape::new(&[rows, ROW])?)?;
             let square = apply(&self.device, &pointwise::Mul {}.into(), &[&total, &total])?;
             let sums = apply(&self.device, &reduce::Sum::new(&[1])?.into(), &[&square])?;
-            squares.extend(sums.buffer().download()?);
+            terms.extend(sums.buffer().download()?);
         }
-        let all = world.all_gather(bytemuck::cast_slice(&squares))?;
-        let mut all: Vec<std::vec::IntoIter<f32>> = all
-            .iter()
-            .map(|b| b.chunks_exact(4).map(bytemuck::pod_read_unaligned).collect::<Vec<f32>>().into_iter())
-            .collect();
-        let mut norms = vec![0.0f32; ready.trained.len()];
+        let all = world.all_gather_words(&terms)?;
+        let mut all: Vec<std::vec::IntoIter<f32>> = all.into_iter().map(Vec::into_iter).collect();
+        let mut squares = vec![0.0f32; ready.trained.len()];
         for b in &ready.layout.buckets {
             let mut rows: Vec<f32> = Vec::with_capacity(b.rows);
             for (rank, rest) in all.iter_mut().enumerate() {
                 rows.extend(rest.by_ref().take(b.part(rank).len() / ROW));
             }
-            for p in b.places.iter().filter(|p| p.numel > 0) {
-                let norm = sum::row(p.numel, |r| rows[p.row + r.start / ROW]).sqrt();
-                norms[p.param] = norm * norm;
+            for p in &b.places {
+                squares[p.param] = squared_norm(p.numel, |row| rows[p.row + row]);
             }
         }
-        Ok(sum::row(norms.len(), |r| sum::chunk([&norms[r]], |[x]| x)).sqrt())
+        Ok(norm_of_squares(Simd::best(), &squares))
     }
 
     /// Ends a step whose gradients are all there: adds them up, updates the parameters, and brings them, and the rows of `reports`, to
@@ -395,12 +392,10 @@ impl Shards {
         for p in &ready.trained {
             let Some(saved) = state.params.get_mut(p.name()) else { continue };
             for tensor in saved.tensors.values_mut() {
-                let parts = world.gather(bytemuck::cast_slice(tensor.data()))?;
+                let parts = world.gather_words(tensor.data())?;
                 if world.rank() == 0 {
                     // Ranks own parts in their order.
-                    let words =
-                        parts.iter().flat_map(|b| b.chunks_exact(4)).map(bytemuck::pod_read_unaligned);
-                    *tensor = Tensor::with_shape(p.shape(), words.collect())?;
+                    *tensor = Tensor::with_shape(p.shape(), parts.concat())?;
                 }
             }
         }

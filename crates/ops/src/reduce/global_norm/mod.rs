@@ -8,7 +8,7 @@ use crate::pointwise::expression::Pointwise;
 use crate::pointwise::record_pointwise;
 use crate::reduce::{row_sum, slope_by_root};
 use crate::{AnyTensor, Attrs, CpuRun, CudaRun, Gpu, Io, Op, Recorder, Val, typed};
-use dittograd_device::cpu::simd::simd_fn;
+use dittograd_device::cpu::simd::{Simd, simd_fn};
 use dittograd_device::cuda::{Args, Source};
 use dittograd_device::{DType, Device, Meta};
 use dittograd_numerics::error::{Error, ErrorKind, Result};
@@ -34,6 +34,20 @@ simd_fn! {
     fn chunk_squares(simd, x: &[f32]) -> f32 {
         sum::chunk([x], |[x]| x * x)
     }
+}
+
+/// The square of the norm of a value of so many elements, from the sums of squares of its chunks.
+#[doc(hidden)]
+pub fn squared_norm(len: usize, chunk: impl Fn(usize) -> f32) -> f32 {
+    let sum = if len == 0 { 0.0 } else { sum::row(len, |r| chunk(r.start / CHUNK)) };
+    let norm = sum.sqrt();
+    norm * norm
+}
+
+/// The norm of all values together, from the squares of their norms.
+#[doc(hidden)]
+pub fn norm_of_squares(simd: Simd, squares: &[f32]) -> f32 {
+    row_sum(simd, squares).sqrt()
 }
 
 /// Where the chunks of each value begin, and behind the last one how many there are.
@@ -89,15 +103,9 @@ impl Op for GlobalNorm {
             }
         });
         for (i, (square, x)) in squares.iter_mut().zip(ins).enumerate() {
-            let sum = if x.is_empty() {
-                0.0
-            } else {
-                sum::row(x.len(), |r| sums[begins[i] as usize + r.start / CHUNK])
-            };
-            let norm = sum.sqrt();
-            *square = norm * norm;
+            *square = squared_norm(x.len(), |chunk| sums[begins[i] as usize + chunk]);
         }
-        run.out[0] = row_sum(simd, squares).sqrt();
+        run.out[0] = norm_of_squares(simd, squares);
     }
 
     fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {
