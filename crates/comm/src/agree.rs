@@ -25,6 +25,8 @@ impl World {
                 "has another {what} than rank 0, and neither has most of the ranks with it: {has} instead of {usual}"
             ),
         };
+        // All ranks find this. None leaves before all have: whoever still waits would be told that a rank gave up instead.
+        let _ = self.any(true);
         Err(Error::new("ranks", ErrorKind::Peer { rank, why }))
     }
 

@@ -260,3 +260,53 @@ fn a_panic_of_a_transport_is_an_error_of_the_world() {
     world.abort("nobody hears it");
     assert!(World::threads(0).unwrap_err().to_string().contains("at least one rank"));
 }
+
+/// A rank that sends to the last one late.
+struct LateToLast(Box<dyn Transport>);
+
+impl Transport for LateToLast {
+    fn name(&self) -> String {
+        self.0.name()
+    }
+
+    fn rank(&self) -> usize {
+        self.0.rank()
+    }
+
+    fn size(&self) -> usize {
+        self.0.size()
+    }
+
+    fn exchange(
+        &mut self,
+        sends: &[Outgoing<'_>],
+        receives: &mut [Incoming<'_>],
+        timeout: Duration,
+    ) -> Result<()> {
+        let (last, others): (Vec<_>, Vec<_>) = sends.iter().partition(|s| s.to + 1 == self.0.size());
+        self.0.exchange(&others, &mut [], timeout)?;
+        thread::sleep(Duration::from_millis(20));
+        self.0.exchange(&last, receives, timeout)
+    }
+
+    fn abort(&mut self, why: &str) {
+        self.0.abort(why);
+    }
+}
+
+/// A rank that finds a difference and gives up at once does not take the finding from those that are slower.
+#[test]
+fn all_ranks_find_what_differs() {
+    for (name, make) in TRANSPORTS {
+        let mut transports = make(4);
+        let first = transports.remove(0);
+        transports.insert(0, Box::new(LateToLast(first)));
+        on_threads(worlds(transports), |world| {
+            let mine = if world.rank() == 2 { "b" } else { "a" };
+            let error = world.agree("text", mine).unwrap_err();
+            world.abort(&error.to_string());
+            let is_named = matches!(error.kind(), ErrorKind::Peer { rank: 2, .. });
+            assert!(is_named && error.to_string().contains("another text"), "{name}: {error}");
+        });
+    }
+}
