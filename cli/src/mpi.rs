@@ -6,7 +6,7 @@
 //! The safe interface of `mpi` has no wait with a deadline and panics if a request is given up, so that exchanges use its
 //! bindings. Only this file has unsafe code for them.
 //!
-//! Messages travel in pieces through memory of the transport, a few of each message at a time. The copies cost little, since a piece
+//! Messages travel in pieces through memory of the transport, a few to each rank at a time. The copies cost little, since a piece
 //! stays in the cache, and gain three things. What MPI may still write to after an exchange was given up is ours to leak, while the
 //! caller's memory is free. Progress is seen by the piece, however long a message is and however slow the network. No count exceeds
 //! an `int`.
@@ -30,9 +30,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// Bytes of a piece.
-const PIECE: usize = 1 << 20;
-/// Pieces of one message that are under way at once.
-const WINDOW: usize = 4;
+const PIECE: usize = 256 << 10;
+/// Pieces to a rank, and pieces from it, that are under way at once.
+const WINDOW: usize = 8;
 /// Tags: whether another piece of the message follows.
 const LAST: c_int = 0;
 const MORE: c_int = 1;
@@ -158,6 +158,8 @@ unsafe impl Send for Mpi {}
 struct Stream<'a> {
     rank: usize,
     bytes: Bytes<'a>,
+    /// The first message to or from that rank.
+    first: usize,
     /// The message that goes before this one on the same way.
     before: Option<usize>,
     /// The next piece to start, and their number. An empty message is one piece.
@@ -176,7 +178,8 @@ enum Bytes<'a> {
 impl<'a> Stream<'a> {
     fn new(rank: usize, bytes: Bytes<'a>) -> Stream<'a> {
         let now = Instant::now();
-        let mut stream = Stream { rank, bytes, before: None, next: 0, pieces: 0, under_way: 0, moved: now };
+        let mut stream =
+            Stream { rank, bytes, first: 0, before: None, next: 0, pieces: 0, under_way: 0, moved: now };
         stream.pieces = stream.len().div_ceil(PIECE).max(1);
         stream
     }
@@ -323,16 +326,15 @@ fn bytes_of(status: &MPI_Status) -> usize {
 }
 
 impl Mpi {
-    /// Memory of at least so many bytes.
-    fn memory(&mut self, length: usize) -> Result<Vec<u8>> {
-        match self.pool.pop() {
-            Some(memory) if memory.len() >= length => Ok(memory),
-            _ => filled("exchange", length, 0),
-        }
+    /// Memory for a piece.
+    fn memory(&mut self) -> Result<Vec<u8>> {
+        self.pool.pop().map_or_else(|| filled("exchange", PIECE, 0), Ok)
     }
 
     fn move_all(&mut self, mut streams: Vec<Stream<'_>>, timeout: Duration) -> Result<()> {
         let mut under_way = UnderWay::default();
+        // Pieces under way to or from a rank, at the place of its first message.
+        let mut window = vec![0usize; streams.len()];
         let (mut moved, mut aborted) = (Instant::now(), None);
         loop {
             for i in 0..streams.len() {
@@ -341,8 +343,9 @@ impl Mpi {
                     continue;
                 }
                 let stream = &mut streams[i];
-                while stream.next < stream.pieces && stream.under_way < WINDOW {
+                while stream.next < stream.pieces && window[stream.first] < WINDOW {
                     self.begin(i, stream, &mut under_way)?;
+                    window[stream.first] += 1;
                 }
             }
             let Some(first) = under_way.pieces.first() else { return Ok(()) };
@@ -353,6 +356,7 @@ impl Mpi {
                 moved = now;
                 for one in done {
                     let stream = &mut streams[one.piece.stream];
+                    window[stream.first] -= 1;
                     self.end(stream, one)?;
                     stream.moved = now;
                 }
@@ -378,7 +382,7 @@ impl Mpi {
     fn begin(&mut self, i: usize, stream: &mut Stream<'_>, under_way: &mut UnderWay) -> Result<()> {
         let (number, range) = (stream.next, stream.range(stream.next));
         let length = range.len();
-        let mut piece = Piece { stream: i, number, memory: self.memory(length)? };
+        let mut piece = Piece { stream: i, number, memory: self.memory()? };
         let begun = match &stream.bytes {
             Bytes::Out(bytes) => {
                 piece.memory[..length].copy_from_slice(&bytes[range]);
@@ -462,9 +466,12 @@ impl Transport for Mpi {
         let sends = sends.iter().map(|s| Stream::new(s.to, Bytes::Out(s.bytes)));
         let receives = receives.iter_mut().map(|r| Stream::new(r.from, Bytes::In(r.bytes)));
         let mut streams: Vec<_> = receives.chain(sends).collect();
-        let mut last = HashMap::new();
+        let mut ways: HashMap<(usize, bool), (usize, usize)> = HashMap::new();
         for (i, stream) in streams.iter_mut().enumerate() {
-            stream.before = last.insert((stream.rank, matches!(stream.bytes, Bytes::Out(_))), i);
+            let way = (stream.rank, matches!(stream.bytes, Bytes::Out(_)));
+            let (first, last) = ways.get(&way).map_or((i, None), |(first, last)| (*first, Some(*last)));
+            (stream.first, stream.before) = (first, last);
+            ways.insert(way, (first, i));
         }
         let moved = self.move_all(streams, timeout);
         self.has_failed |= moved.is_err();

@@ -1,11 +1,12 @@
-//! Host memory through which the words of buffers travel, kept from one exchange to the next.
+//! Host memory through which the words of buffers travel, kept from one exchange to the next. Buffers of the CPU need none: transports
+//! read and write them.
 //!
 //! Words of a GPU go through pinned memory, on its transfer stream. Computing goes on meanwhile: what is sent is copied when
 //! the mark is reached that was set when the exchange was started, and computing waits for what is received only once somebody
 //! waits for the exchange.
 
-use dittograd_device::Buffer;
 use dittograd_device::cuda::{Cuda, Mark, Pinned};
+use dittograd_device::{Backend, Buffer};
 use dittograd_numerics::error::{Error, ErrorKind, Result};
 use dittograd_numerics::reserve::filled;
 use std::sync::Arc;
@@ -39,6 +40,33 @@ pub(crate) fn mark_of<'m>(marks: &'m [Mark], cuda: &Arc<Cuda>) -> Result<&'m Mar
     mark.ok_or_else(|| Error::new("exchange", ErrorKind::Internal { what: "a GPU without a mark" }))
 }
 
+/// The buffers of those messages that need no staging.
+pub(crate) fn direct(messages: &[Message]) -> Vec<&Buffer> {
+    messages.iter().map(|m| &m.1).filter(|b| is_direct(b)).collect()
+}
+
+/// The ranks and the bytes of all messages, of those that are staged and those that are not.
+pub(crate) fn in_order<B>(
+    messages: &[Message],
+    mut staged: impl Iterator<Item = B>,
+    mut direct: impl Iterator<Item = B>,
+) -> impl Iterator<Item = (usize, B)> {
+    messages.iter().filter_map(move |(rank, buffer)| {
+        let bytes = if is_direct(buffer) { direct.next() } else { staged.next() };
+        Some((*rank, bytes?))
+    })
+}
+
+/// Whether transports read and write the words of a buffer where they are.
+fn is_direct(buffer: &Buffer) -> bool {
+    matches!(buffer.device().backend(), Backend::Cpu(_))
+}
+
+/// Whether the words of a buffer go through [`Staging::words`]: those of other number types do, as float32.
+fn is_converted(buffer: &Buffer) -> bool {
+    matches!(buffer.device().backend(), Backend::Host(_))
+}
+
 /// Memory for all messages that are sent, or received, in one exchange.
 #[derive(Default)]
 pub(crate) struct Staging {
@@ -47,13 +75,13 @@ pub(crate) struct Staging {
 }
 
 impl Staging {
-    /// Has room for these messages: those in host memory one behind the other in `words`, those of a GPU in pinned memory of that GPU.
+    /// Has room for these messages: those of a GPU one behind the other in pinned memory of that GPU, converted ones in `words`.
     fn make_room(&mut self, messages: &[Message]) -> Result<()> {
         let mut words = 0;
         let mut gpus: Vec<(&Arc<Cuda>, usize)> = Vec::new();
         for (_, buffer) in messages {
             match buffer.device().as_cuda() {
-                None => words += buffer.len(),
+                None => words += if is_converted(buffer) { buffer.len() } else { 0 },
                 Some(cuda) => match gpus.iter_mut().find(|gpu| Arc::ptr_eq(gpu.0, cuda)) {
                     Some(gpu) => gpu.1 += buffer.len() * 4,
                     None => gpus.push((cuda, buffer.len() * 4)),
@@ -78,7 +106,7 @@ impl Staging {
     pub(crate) fn fetch(&mut self, messages: &[Message], after: &[Mark]) -> Result<()> {
         self.make_room(messages)?;
         let mut at = 0;
-        for (_, buffer) in messages.iter().filter(|m| !m.1.device().is_cuda()) {
+        for (_, buffer) in messages.iter().filter(|m| is_converted(&m.1)) {
             buffer.read_words("exchange", &mut self.words[at..at + buffer.len()])?;
             at += buffer.len();
         }
@@ -95,7 +123,7 @@ impl Staging {
     /// Copies what is here into buffers. Does not wait for GPUs: computing there must wait for the marks.
     pub(crate) fn put(&mut self, messages: &[Message], after: &[Mark]) -> Result<Vec<Mark>> {
         let mut at = 0;
-        for (_, buffer) in messages.iter().filter(|m| !m.1.device().is_cuda()) {
+        for (_, buffer) in messages.iter().filter(|m| is_converted(&m.1)) {
             buffer.write_words("exchange", &self.words[at..at + buffer.len()])?;
             at += buffer.len();
         }
@@ -110,7 +138,7 @@ impl Staging {
         Ok(marks)
     }
 
-    /// The bytes of each message, to be written. Waits until the last ones have been read.
+    /// The bytes of each message that is not direct, to be written. Waits until the last ones have been read.
     pub(crate) fn parts(&mut self, messages: &[Message]) -> Result<Vec<&mut [u8]>> {
         self.make_room(messages)?;
         let mut words: &mut [u8] = bytemuck::cast_slice_mut(&mut self.words);
@@ -119,7 +147,7 @@ impl Staging {
             pinned.push((p.cuda().clone(), p.bytes_mut()?));
         }
         let mut parts = Vec::with_capacity(messages.len());
-        for (_, buffer) in messages {
+        for (_, buffer) in messages.iter().filter(|m| !is_direct(&m.1)) {
             let of = buffer.device().as_cuda();
             let gpu = pinned.iter_mut().find(|p| of.is_some_and(|cuda| Arc::ptr_eq(cuda, &p.0)));
             let rest = gpu.map_or(&mut words, |p| &mut p.1);

@@ -5,8 +5,9 @@ use crate::nccl::nccl;
 use crate::sockets::sockets;
 use crate::staging::{self, Arrived, Message, Staging};
 use crate::transport::{Incoming, OnDevice, Outgoing, Transport, check_ranks, farewell};
+use bytemuck::{cast_slice, cast_slice_mut};
 use dittograd_device::cuda::Mark;
-use dittograd_device::{Buffer, Device};
+use dittograd_device::{Buffer, Device, with_host_words};
 use dittograd_numerics::error::{Error, Located, Result};
 use dittograd_numerics::reserve::{filled, grow, room_for_a_thread};
 use std::fmt;
@@ -236,8 +237,8 @@ impl World {
     }
 
     /// Starts an exchange of the words of buffers with other ranks: as they are when all that was submitted so far has been
-    /// computed. Until [`Pending::wait`] nobody may write what is sent or touch what is received. A message is on a GPU on both sides or on
-    /// neither.
+    /// computed. Until [`Pending::wait`] nobody may write what is sent or touch what is received; on the CPU not even other parts of
+    /// such an allocation. A message is on a GPU on both sides or on neither.
     #[track_caller]
     pub fn start(&self, sends: Vec<(usize, Buffer)>, receives: Vec<(usize, Buffer)>) -> Result<Pending> {
         check_ranks(self.rank(), self.size(), sends.iter().chain(&receives).map(|(rank, _)| *rank))?;
@@ -443,11 +444,17 @@ impl Worker {
         let (mut out, mut into) = (std::mem::take(&mut self.out), std::mem::take(&mut self.into));
         out.fetch(sends, after)?;
         let (sent, received) = (out.parts(sends)?, into.parts(receives)?);
-        let sent: Vec<Outgoing<'_>> =
-            sends.iter().zip(sent).map(|(m, bytes)| Outgoing { to: m.0, bytes }).collect();
-        let mut received: Vec<Incoming<'_>> =
-            receives.iter().zip(received).map(|(m, bytes)| Incoming { from: m.0, bytes }).collect();
-        self.exchange(&sent, &mut received)?;
+        let (direct, into_direct) = (staging::direct(sends), staging::direct(receives));
+        with_host_words("exchange", &direct, &into_direct, |reads, writes| {
+            let reads = reads.iter().map(|words| cast_slice(words));
+            let writes = writes.into_iter().map(cast_slice_mut);
+            let sent = staging::in_order(sends, sent.into_iter().map(|b| &*b), reads);
+            let received = staging::in_order(receives, received.into_iter(), writes);
+            let sent: Vec<Outgoing<'_>> = sent.map(|(to, bytes)| Outgoing { to, bytes }).collect();
+            let mut received: Vec<Incoming<'_>> =
+                received.map(|(from, bytes)| Incoming { from, bytes }).collect();
+            self.exchange(&sent, &mut received)
+        })?;
         let marks = into.put(receives, after)?;
         (self.out, self.into) = (out, into);
         Ok(marks)

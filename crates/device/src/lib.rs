@@ -12,7 +12,7 @@ pub use dittograd_numerics::error::readable_bytes;
 pub use dittograd_numerics::tensor::{DType, Meta};
 pub use host::{Kernels, Numbers, to_words};
 pub use memory::{AnyBuffer, Buffer, MemoryStats};
-pub use memory::{ReadSet, WriteGuard, emptied};
+pub use memory::{ReadSet, WriteGuard, emptied, with_host_words};
 pub use profile::OpTime;
 pub use watch::{Holder, MemoryReport, StepMemory};
 

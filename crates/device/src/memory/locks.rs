@@ -2,7 +2,7 @@
 
 use super::block::Mem;
 use super::buffer::{Buffer, released};
-use dittograd_numerics::error::Result;
+use dittograd_numerics::error::{Error, Result};
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError, RwLockReadGuard, RwLockWriteGuard};
 
@@ -120,4 +120,79 @@ impl WriteGuard<'_> {
             _ => &mut [],
         }
     }
+}
+
+/// A block of which some ranges are read and others written.
+struct Shared<'b> {
+    block: &'b Buffer,
+    /// The ranges to read, and their places among all reads.
+    reads: Vec<(Range<usize>, usize)>,
+    /// Likewise.
+    writes: Vec<(Range<usize>, usize)>,
+}
+
+/// Calls `f` with the words of CPU buffers to read, and of others to write, which may be other parts of the same allocations. Each
+/// allocation is locked meanwhile: for everybody if a part of it is written, for writers if not. Errors if what is written
+/// overlaps with something else.
+#[doc(hidden)]
+#[track_caller]
+pub fn with_host_words<T>(
+    op: &str,
+    reads: &[&Buffer],
+    writes: &[&Buffer],
+    f: impl FnOnce(&[&[f32]], Vec<&mut [f32]>) -> Result<T>,
+) -> Result<T> {
+    let mut blocks: Vec<Shared<'_>> = Vec::new();
+    for (i, b) in reads.iter().chain(writes).enumerate() {
+        let at = blocks.iter().position(|s| s.block.shares(b)).unwrap_or(blocks.len());
+        if at == blocks.len() {
+            blocks.push(Shared { block: b, reads: Vec::new(), writes: Vec::new() });
+        }
+        match i.checked_sub(reads.len()) {
+            None => blocks[at].reads.push((b.range(), i)),
+            Some(i) => blocks[at].writes.push((b.range(), i)),
+        }
+    }
+    let (mut written, mut read) = (Vec::new(), Vec::new());
+    for shared in &mut blocks {
+        shared.writes.sort_by_key(|w| (w.0.start, w.0.end));
+        match shared.writes.is_empty() {
+            true => read.push(shared.block.read(op)?.guard),
+            false => written.push(shared.block.write(op)?.guard),
+        }
+    }
+    if reads.iter().chain(writes).any(|b| b.given_up()) {
+        return Err(released(op));
+    }
+    let overlap = || Error::argument(op, "buffers", "what is written overlaps with what is read or written");
+    let mut sources: Vec<&[f32]> = vec![&[]; reads.len()];
+    let mut targets: Vec<(usize, &mut [f32])> = Vec::with_capacity(writes.len());
+    let (mut read, mut written) = (read.iter(), written.iter_mut());
+    for shared in &blocks {
+        // What is not written, and where it begins.
+        let mut gaps: Vec<(usize, &[f32])> = Vec::new();
+        if shared.writes.is_empty() {
+            if let Some(Some(Mem::Host(words))) = read.next().map(|guard| &**guard) {
+                gaps.push((0, words));
+            }
+        } else if let Some(Some(Mem::Host(words))) = written.next().map(|guard| &mut **guard) {
+            let (mut rest, mut begin) = (words.as_mut_slice(), 0);
+            for (range, place) in &shared.writes {
+                let gap = range.start.checked_sub(begin).ok_or_else(overlap)?;
+                let (before, after) = rest.split_at_mut(gap);
+                gaps.push((begin, before));
+                let (target, after) = after.split_at_mut(range.len());
+                targets.push((*place, target));
+                (rest, begin) = (after, range.end);
+            }
+            gaps.push((begin, rest));
+        }
+        for (range, place) in shared.reads.iter().filter(|r| !r.0.is_empty()) {
+            let holds = |g: &&(usize, &[f32])| g.0 <= range.start && range.end <= g.0 + g.1.len();
+            let (begin, gap) = gaps.iter().find(holds).ok_or_else(overlap)?;
+            sources[*place] = &gap[range.start - begin..range.end - begin];
+        }
+    }
+    targets.sort_by_key(|t| t.0);
+    f(&sources, targets.into_iter().map(|t| t.1).collect())
 }

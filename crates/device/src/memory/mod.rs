@@ -19,7 +19,7 @@ mod transfer;
 mod value;
 
 pub use buffer::Buffer;
-pub use locks::{ReadSet, WriteGuard, emptied};
+pub use locks::{ReadSet, WriteGuard, emptied, with_host_words};
 pub use value::AnyBuffer;
 
 use super::host::{self, Values};

@@ -359,29 +359,20 @@ impl Shards {
     }
 
     /// Gives the part of the parameters that this process has updated to all others, and takes theirs; and exchanges the rows of `reports`.
-    /// The parameters travel in the memory of their gradients.
     fn gather(&self, world: &World, reports: Option<&AnyBuffer>) -> Result<()> {
         let ready = self.ready()?;
-        let copy = |piece: &Piece, part: &AnyBuffer, is_sent: bool| {
-            let value = words(&ready.trained[piece.param].buffer(), piece.range.clone())?;
-            let part = words(part, piece.start..piece.start + piece.range.len())?;
-            if is_sent { part.copy_from("gather", &value) } else { value.copy_from("gather", &part) }
+        let pieces = |rank: usize| -> Result<Vec<Buffer>> {
+            let pieces = ready.layout.buckets.iter().flat_map(|b| b.pieces(rank));
+            let value = |p: Piece| Ok(words(&ready.trained[p.param].buffer(), p.range)?.buffer().clone());
+            pieces.map(value).collect()
         };
         let (mut sends, mut receives) = reports.map_or(Ok(Default::default()), |r| self.rows(r))?;
-        let mut received = Vec::new();
-        for (b, packed) in ready.layout.buckets.iter().zip(&ready.packed) {
-            let mine = words(packed, b.part(self.rank()))?;
-            b.pieces(self.rank()).iter().try_for_each(|p| copy(p, &mine, true))?;
-            for other in self.others() {
-                let theirs = words(packed, b.part(other))?;
-                sends.push((other, mine.buffer().clone()));
-                receives.push((other, theirs.buffer().clone()));
-                received.push((b.pieces(other), theirs));
-            }
+        let mine = pieces(self.rank())?;
+        for other in self.others() {
+            sends.extend(mine.iter().map(|piece| (other, piece.clone())));
+            receives.extend(pieces(other)?.into_iter().map(|piece| (other, piece)));
         }
-        world.start(sends, receives)?.wait()?;
-        let mut received = received.iter();
-        received.try_for_each(|(pieces, part)| pieces.iter().try_for_each(|p| copy(p, part, false)))
+        world.start(sends, receives)?.wait()
     }
 
     /// The optimizer's whole state, of the parts that the processes have; on ranks other than 0 without tensors.
