@@ -24,8 +24,6 @@
 // stage is a loop of exactly as many steps as are left. Rows and columns beyond the matrix hold stale
 // shared memory; they only reach accumulators that are never stored.
 
-typedef long long i64;
-
 #ifndef DITTO_TF32
 #define DITTO_TF32 0
 #endif
@@ -42,11 +40,6 @@ __device__ __forceinline__ float finish(float v, float bias_j) {
 __device__ __forceinline__ void hide(int& x) { asm volatile("" : "+r"(x)); }
 __device__ __forceinline__ void hide(i64& x) { asm volatile("" : "+l"(x)); }
 __device__ __forceinline__ void hide(float& x) { asm volatile("" : "+f"(x)); }
-
-template <int V> struct Vec;
-template <> struct Vec<1> { float v[1]; };
-template <> struct __align__(8) Vec<2> { float v[2]; };
-template <> struct __align__(16) Vec<4> { float v[4]; };
 
 // Loads and stores of W floats that happen only if `in` is not 0; spelled out, so that each stays one
 // instruction (the compiler would make branches of them, and spill).
@@ -72,55 +65,6 @@ template <int W> __device__ __forceinline__ void store_if(const Vec<W>& v, float
         asm volatile("{.reg .pred p; setp.ne.b32 p, %2, 0; @p st.global.f32 [%1], %0;}"
                      ::"f"(v.v[0]), "l"(p), "r"(in));
 }
-
-#ifndef DITTO_EPILOGUE
-#define DITTO_EPILOGUE 0
-#define EPILOGUE_PARAM
-#endif
-#if DITTO_EPILOGUE
-// A program follows the sums. The text before this one has it, as
-//   epilogue(from, to)  EPILOGUE_Y results from a sum and EPILOGUE_X other inputs
-//   epilogue_reads(i)   how input i is read: 0 at the place of the result, 1 at its column, 2 always the same element
-//   Epilogue            where the inputs lie, and the results but for the first
-#define EPILOGUE_PARAM , const __grid_constant__ Epilogue epilogue_with
-// Without other inputs the program is computed where the sums are, in registers.
-#define EPILOGUE_TILE (EPILOGUE_X > 0)
-
-// The other inputs for W neighbouring results.
-template <int W> struct Extras {
-    Vec<W> x[EPILOGUE_X > 0 ? EPILOGUE_X : 1];
-
-    // For the results from place `at` in column `column` on.
-    __device__ __forceinline__ void load(const Epilogue& f, i64 at, i64 column) {
-#pragma unroll
-        for (int i = 0; i < EPILOGUE_X; ++i) {
-            if (epilogue_reads(i) == 2) {
-#pragma unroll
-                for (int e = 0; e < W; ++e) x[i].v[e] = f.x[i][0];
-            } else {
-                x[i] = *(const Vec<W>*)(f.x[i] + (epilogue_reads(i) == 1 ? column : at));
-            }
-        }
-    }
-    // Makes results of the sums in v, which keeps the first ones; the others are written.
-    __device__ __forceinline__ void finish(const Epilogue& f, Vec<W>& v, i64 at) const {
-        Vec<W> more[EPILOGUE_Y > 1 ? EPILOGUE_Y - 1 : 1];
-#pragma unroll
-        for (int e = 0; e < W; ++e) {
-            float from[EPILOGUE_X + 1], to[EPILOGUE_Y];
-            from[0] = v.v[e];
-#pragma unroll
-            for (int i = 0; i < EPILOGUE_X; ++i) from[i + 1] = x[i].v[e];
-            epilogue(from, to);
-            v.v[e] = to[0];
-#pragma unroll
-            for (int k = 1; k < EPILOGUE_Y; ++k) more[k - 1].v[e] = to[k];
-        }
-#pragma unroll
-        for (int k = 1; k < EPILOGUE_Y; ++k) *(Vec<W>*)(f.y[k - 1] + at) = more[k - 1];
-    }
-};
-#endif
 
 #if DITTO_REDUCE
 

@@ -22,7 +22,7 @@ use dittograd_numerics::shape::{MAX_RANK, Shape};
 use dittograd_numerics::tensor::Tensor;
 use std::sync::Arc;
 
-const MATMUL_CU: &str = concat!(include_str!("../tensor.cu"), include_str!("matmul.cu"));
+const MATMUL_CU: &str = concat!(include_str!("../tensor.cu"), include_str!("results.cu"), include_str!("matmul.cu"));
 
 /// A plan, and its kernels where no program follows.
 pub(crate) struct Planned {
