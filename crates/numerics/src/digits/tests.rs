@@ -340,3 +340,82 @@ fn sizes_decide() {
         }
     }
 }
+
+/// A draw from the standard normal distribution.
+fn normal(stream: &mut Stream) -> f64 {
+    let (u, v) = (1.0 - f64::from(stream.uniform()), f64::from(stream.uniform()));
+    (-2.0 * u.ln()).sqrt() * (std::f64::consts::TAU * v).cos()
+}
+
+/// What errors are measured on: a name, and draws of both operands.
+type Draw = fn(&mut Stream) -> f64;
+const DATA: [(&str, Draw, Draw); 4] = [
+    ("normal", normal, normal),
+    ("relu × weights", |s| normal(s).max(0.0), |s| 0.02 * normal(s)),
+    ("Student t3", student, student),
+    ("lognormal(2), signed", lognormal, lognormal),
+];
+
+fn student(stream: &mut Stream) -> f64 {
+    let square: f64 = (0..3).map(|_| normal(stream).powi(2)).sum();
+    normal(stream) / (square / 3.0).sqrt()
+}
+
+fn lognormal(stream: &mut Stream) -> f64 {
+    let size = (2.0 * normal(stream)).exp();
+    if stream.below(2) == 0 { size } else { -size }
+}
+
+/// Relative errors (Frobenius) of products `(rows, k)` by `(k, rows)` against f64: by float32 (C4), with factors rounded to TF32,
+/// in two and in three digits.
+fn errors(rows: usize, k: usize, (_, left, right): (&str, Draw, Draw)) -> [f64; 4] {
+    let mut stream = Stream::new(29, k as u64);
+    let a: Vec<f32> = (0..rows * k).map(|_| left(&mut stream) as f32).collect();
+    let b: Vec<f32> = (0..rows * k).map(|_| right(&mut stream) as f32).collect();
+    // Eleven bits, the nearest.
+    let tf32 = |x: f32| f32::from_bits((x.to_bits() + 0x0fff + (x.to_bits() >> 13 & 1)) & !0x1fff);
+    let strict = |a: &[f32], b: &[f32]| {
+        let chain = |a: &[f32], b: &[f32]| a.iter().zip(b).fold(0f32, |sum, (&x, &y)| x.mul_add(y, sum));
+        let chunks = a.chunks(crate::K_CHUNK).zip(b.chunks(crate::K_CHUNK));
+        chunks.map(|(a, b)| chain(a, b)).reduce(|sum, next| sum + next).unwrap_or(0.0)
+    };
+    let mut digits = BOTH.map(|_| vec![0.0; rows * rows]);
+    for (which, out) in BOTH.into_iter().zip(&mut digits) {
+        product(which, [rows, rows, k], [false, true], &a, &b, out);
+    }
+    let (mut wrong, mut all) = ([0.0; 4], 0.0);
+    for at in 0..rows * rows {
+        let (a, b) = (&a[at / rows * k..][..k], &b[at % rows * k..][..k]);
+        let exact: f64 = a.iter().zip(b).map(|(&x, &y)| f64::from(x) * f64::from(y)).sum();
+        let got = [
+            f64::from(strict(a, b)),
+            a.iter().zip(b).map(|(&x, &y)| f64::from(tf32(x)) * f64::from(tf32(y))).sum(),
+            f64::from(digits[0][at]),
+            f64::from(digits[1][at]),
+        ];
+        all += exact * exact;
+        wrong.iter_mut().zip(got).for_each(|(wrong, got)| *wrong += (got - exact) * (got - exact));
+    }
+    wrong.map(|wrong| (wrong / all).sqrt())
+}
+
+#[test]
+fn errors_on_normal_data_are_small() {
+    for k in [768, 8192] {
+        let [_, tf32, turbo, fast] = errors(24, k, DATA[0]);
+        assert!(fast <= 6e-7 && turbo <= 1.5e-4 && turbo < tf32, "{k}: {fast:e} {turbo:e} {tf32:e}");
+    }
+}
+
+/// The table of C9.
+#[test]
+#[ignore = "takes a minute; it prints the table of NUMERICS.md"]
+fn table_of_errors() {
+    println!("| data | K | float32 | TF32 | `turbo` | `fast` |\n|---|---|---|---|---|---|");
+    for data in DATA {
+        for k in [768, 2048, 4096, 8192] {
+            let [strict, tf32, turbo, fast] = errors(128, k, data);
+            println!("| {} | {k} | {strict:.1e} | {tf32:.1e} | {turbo:.1e} | {fast:.1e} |", data.0);
+        }
+    }
+}
