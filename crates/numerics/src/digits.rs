@@ -98,6 +98,18 @@ impl Digits {
         };
         ea + eb - 2 * self.bits() + left_out
     }
+
+    /// The most that a product over `k` can be off besides the rounding of its results, where no number of its first factor is larger
+    /// than `a` and none of its second than `b`.
+    pub fn error(self, k: usize, a: f64, b: f64) -> f64 {
+        let unit = match self {
+            Digits::Two => 1.0 / (127.0 * 256.0),
+            Digits::Three => 1.0 / (127.0 * 65536.0),
+        };
+        // Numbers below are as far off as this one.
+        let least = f64::from(power(LEAST_EXPONENT - 1));
+        unit * (2.0 + 1.0 / 126.0) * k as f64 * a.max(least) * b.max(least)
+    }
 }
 
 /// Whether a product is computed in digits in the modes that have them. Sizes alone decide.
