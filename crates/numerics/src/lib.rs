@@ -42,6 +42,7 @@ pub enum Numerics {
 }
 
 /// The names of the modes, for messages.
+#[doc(hidden)]
 pub const MODES: &str = "strict, fast, turbo or tf32";
 
 impl fmt::Display for Numerics {
