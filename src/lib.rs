@@ -84,7 +84,7 @@ pub mod numerics {
     #[doc(inline)]
     pub use dittograd_numerics::{K_CHUNK, NUMERICS_VERSION, Numerics, canonical_bits, same_bits};
     #[doc(inline)]
-    pub use dittograd_numerics::{environment, functions, rng, sum};
+    pub use dittograd_numerics::{digits, environment, functions, rng, sum};
 }
 
 /// Operations as values, for code that works on ops themselves: tapes, graphs, checks. Programs call the methods of

@@ -5,6 +5,7 @@ use crate::cases::{self, Case, Subject, Values};
 use crate::kernels::{run_on, run_with};
 use crate::{Failure, Magnitude, Outcome, Property, RefRecorder, Report, has_samples, is_number};
 use dittograd_device::{Device, Meta};
+use dittograd_numerics::digits::Digits;
 use dittograd_numerics::error::Result;
 use dittograd_numerics::rng::Stream;
 use dittograd_numerics::scalar::{Dual, Scalar};
@@ -64,11 +65,13 @@ pub fn forward(subject: impl Into<Subject>, device: &Device) -> Outcome {
             }
             let metas: Vec<Meta> = case.ins.iter().map(AnyTensor::meta).collect();
             let bound = case.op.bound(&metas);
+            let in_digits = digit_error(device, &case.op, &metas, |i| largest(case.ins[i].num()?));
+            let in_digits = in_digits.map_err(error)?;
             for (at, (&got, want)) in got.data().iter().zip(want.data()).enumerate() {
                 let Some(distance) = distance(got, want.v) else {
                     return Err(case.fail(&subject, property, "NaN or infinity").at(at, got, want.v));
                 };
-                let allowed = bound.ulps * ulp(want.v) + bound.terms * ROUNDING * want.m;
+                let allowed = bound.ulps * ulp(want.v) + bound.terms * ROUNDING * want.m + in_digits;
                 if want.v.is_finite() {
                     worst_ulps = worst_ulps.max(distance / ulp(want.v));
                 }
@@ -82,6 +85,26 @@ pub fn forward(subject: impl Into<Subject>, device: &Device) -> Outcome {
     }
     report.ulps = Some(worst_ulps);
     Ok(report)
+}
+
+/// The largest size of a number.
+fn largest<T: Copy + Into<f64>>(t: &Tensor<T>) -> Result<f64> {
+    Ok(t.data().iter().fold(0.0, |largest, &x| x.into().abs().max(largest)))
+}
+
+/// What computing a product in digits may add to the error of the op's value, if the device's mode does so. `largest` gives the largest
+/// size of a number in an input.
+fn digit_error(
+    device: &Device,
+    op: &AnyOp,
+    metas: &[Meta],
+    largest: impl Fn(usize) -> Result<f64>,
+) -> Result<f64> {
+    let Some([m, n, k]) = op.in_digits(metas) else { return Ok(0.0) };
+    match Digits::of_product(device.numerics(), m, n, k) {
+        Some(digits) => Ok(digits.error(k, largest(0)?, largest(1)?)),
+        None => Ok(0.0),
+    }
 }
 
 /// The op's value on the device.
@@ -344,6 +367,13 @@ pub fn device_gradient(subject: impl Into<Subject>, device: &Device) -> Outcome 
                 2.0 * bound.ulps + bound.terms
             })
             .sum();
+        // Such a rule is products and reshapes, so that an error of one of its ops stays as it is.
+        let mut in_digits = 0.0;
+        for (op, ins) in ruled.recorder.ops() {
+            let metas: Vec<Meta> = ins.iter().map(|&v| ruled.recorder.meta(v)).collect();
+            let size = |i: usize| largest(&ruled.recorder.tensor(ins[i])?.map(|x| x.v));
+            in_digits += digit_error(device, op, &metas, size).map_err(error)?;
+        }
         debug_assert_eq!(ruled.recorder.meta(ruled.out).shape, got.value.shape());
         for (i, (got, want)) in got.gradients.iter().zip(&ruled.gradients).enumerate() {
             let (got, want) = match (got, want) {
@@ -360,7 +390,7 @@ pub fn device_gradient(subject: impl Into<Subject>, device: &Device) -> Outcome 
             for (at, (&got, want)) in got.data().iter().zip(want.data()).enumerate() {
                 let what = || case.fail(&subject, property, format!("gradient of input {i} on {device}"));
                 let Some(distance) = distance(got, want.v) else { return Err(what().at(at, got, want.v)) };
-                if !report.within(distance, 2.0 * roundings * ROUNDING * want.m + ulp(want.v)) {
+                if !report.within(distance, 2.0 * roundings * ROUNDING * want.m + ulp(want.v) + in_digits) {
                     return Err(what().at(at, got, want.v));
                 }
             }

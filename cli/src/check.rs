@@ -29,16 +29,16 @@ struct Tally {
 }
 
 impl Check {
-    /// The CPU, and the requested or first GPU. Requesting the CPU excludes the GPU.
+    /// The CPU, and the requested or first GPU, in the requested mode. Requesting the CPU excludes the GPU.
     fn devices(&self, global: &Global) -> Answer<Vec<Device>> {
-        let mut devices = vec![global.cpu()?];
         let asked = global.device()?;
-        if asked.numerics() != Numerics::Strict {
-            return fail(format!(
-                "the checks are of mode strict, not of {}: leave --numerics out",
-                asked.numerics()
-            ));
+        let mode = asked.numerics();
+        if mode == Numerics::Tf32 {
+            return fail(
+                "the checks are of modes with one answer, tf32 has none: use --numerics strict, fast or turbo",
+            );
         }
+        let mut devices = vec![global.cpu()?.in_mode(mode)?];
         devices.extend(Some(asked).filter(Device::is_cuda));
         Ok(devices)
     }

@@ -54,7 +54,7 @@ struct Global {
     /// Where to compute: cpu, cuda or cuda:N [default: a GPU if there is one; same bits]
     #[arg(long, global = true, help_heading = "Every command", value_name = "NAME")]
     device: Option<String>,
-    /// How products are computed: strict (the same bits everywhere) or tf32 (tensor cores, CUDA only)
+    /// How products are computed: strict, fast or turbo (each the same bits everywhere), or tf32 (CUDA only)
     #[arg(long, global = true, help_heading = "Every command", value_name = "MODE")]
     numerics: Option<String>,
     /// CPU threads [default: all cores; same bits]

@@ -10,6 +10,7 @@ mod buffers;
 mod constants;
 mod conv;
 mod derivatives;
+mod digits;
 mod endurance;
 mod environment;
 mod ergonomics;

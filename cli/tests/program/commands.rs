@@ -162,9 +162,8 @@ fn what_cannot_run_is_one_line_and_exit_2() {
         ("train mlp --hidden 18446744073709551615,2", "a size above"),
         ("train mlp --mode fast", "possible values: eager, compiled"),
         ("train mlp --optimizer tiger", "possible values: sgd"),
-        ("train mlp --numerics fast", "`fast` is not a mode, use strict or tf32"),
         ("train mlp --device cpu --numerics tf32", "mode tf32 needs a CUDA device"),
-        ("train mlp --numerics half", "`half` is not a mode"),
+        ("train mlp --numerics half", "`half` is not a mode, use strict, fast, turbo or tf32"),
         ("train mlp --device tpu", "`tpu` is not a device"),
         ("train mlp --device cuda:x", "is not a device"),
         ("train mlp --device cuda:99", "cuda"),
@@ -211,7 +210,7 @@ fn what_cannot_run_is_one_line_and_exit_2() {
     for (name, value, want) in [
         ("DITTOGRAD_SIMD", "sse", "DITTOGRAD_SIMD=sse is not understood"),
         ("DITTOGRAD_THREADS", "many", "DITTOGRAD_THREADS=many is not understood"),
-        ("DITTOGRAD_NUMERICS", "fast", "DITTOGRAD_NUMERICS=fast is not understood"),
+        ("DITTOGRAD_NUMERICS", "half", "DITTOGRAD_NUMERICS=half is not understood"),
         ("DITTOGRAD_DEVICE", "tpu", "`tpu` is not a device"),
     ] {
         run_env("train mlp --steps 1", name, value).failed(name, want);

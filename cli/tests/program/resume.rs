@@ -1,6 +1,6 @@
 //! The command line of a run with `--resume` added goes on with it; what differs is named.
 
-use crate::program::{failed, good};
+use crate::program::{answer, failed, good};
 use tempfile::TempDir;
 
 #[test]
@@ -75,4 +75,30 @@ fn the_help_of_a_model_has_its_fields() {
         assert!(words(line).starts_with(&words(field)), "{model}: {text}");
         assert!(text.contains(&format!("Defaults of {model}:\n  --data ")), "{text}");
     }
+}
+
+#[test]
+fn a_run_goes_on_only_in_its_mode() {
+    let home = TempDir::new().unwrap();
+    let here = home.path();
+    let train = "train mlp --samples 200 --hidden 128,128 --batch 128 --steps 3 --device cpu";
+    let mut prints = vec![good(here, &format!("{train} --out strict")).fingerprint()];
+    for mode in ["fast", "turbo"] {
+        let run = good(here, &format!("{train} --numerics {mode} --out {mode}"));
+        assert!(run.out.contains(&format!("numerics {mode}")), "{}", run.out);
+        let eager = good(here, &format!("{train} --numerics {mode} --mode eager --threads 1 --out eager"));
+        assert_eq!(eager.fingerprint(), run.fingerprint(), "{mode}");
+        prints.push(run.fingerprint());
+        assert!(answer(here, &format!("inspect {mode}")).contains(&format!("numerics {mode}, version")));
+        let more = format!("train --resume {mode} --steps 4 --device cpu");
+        failed(here, &more, &format!("was computed in mode {mode}, this device is in mode strict"));
+        let twice =
+            good(here, &format!("{train} --steps 4 --numerics {mode} --out twice").replace("--steps 3 ", ""));
+        assert_eq!(good(here, &format!("{more} --numerics {mode}")).fingerprint(), twice.fingerprint());
+    }
+    // 128 rows by 128 by 128 take part, so each mode has its own answer.
+    assert!(prints[0] != prints[1] && prints[0] != prints[2] && prints[1] != prints[2], "{prints:?}");
+    assert!(answer(here, "devices --device cpu --numerics turbo").contains("cpu in mode turbo"));
+    let checked = answer(here, "check matmul::forward linear::compiled --device cpu --numerics turbo");
+    assert!(checked.contains(" on cpu in mode turbo, 0 failed"), "{checked}");
 }

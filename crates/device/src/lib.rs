@@ -56,6 +56,8 @@ pub struct Cpu {
     pub pool: Pool,
     /// Its SIMD level.
     pub simd: Simd,
+    /// How it computes products.
+    pub numerics: Numerics,
 }
 
 /// Values that `DITTOGRAD_WATCH` can have.
@@ -78,17 +80,7 @@ fn env<T: FromStr>(name: &'static str, want: &'static str) -> Result<Option<T>> 
 
 /// The mode set by the environment.
 fn wanted_mode() -> Result<Numerics> {
-    Ok(env::<Numerics>("DITTOGRAD_NUMERICS", "strict or tf32")?.unwrap_or_default())
-}
-
-/// Refuses modes that only GPUs have.
-fn only_strict(numerics: Numerics) -> Result<()> {
-    match numerics {
-        Numerics::Strict => Ok(()),
-        Numerics::Tf32 => {
-            Err(Error::unsupported("device", "mode tf32 needs a CUDA device, the CPU has only strict"))
-        }
-    }
+    Ok(env::<Numerics>("DITTOGRAD_NUMERICS", dittograd_numerics::MODES)?.unwrap_or_default())
 }
 
 impl Device {
@@ -111,7 +103,17 @@ impl Device {
         if !simd.available() {
             return Err(Error::argument("device", "simd", format!("this processor has no {simd}")));
         }
-        Device::open(Backend::Cpu(Cpu { pool: Pool::new(threads), simd }))
+        Device::cpu_in_mode(threads, simd, wanted_mode()?)
+    }
+
+    /// The CPU in a given mode, whatever the environment says.
+    #[doc(hidden)]
+    pub fn cpu_in_mode(threads: usize, simd: Simd, numerics: Numerics) -> Result<Device> {
+        if numerics == Numerics::Tf32 {
+            let why = "mode tf32 needs a CUDA device, the CPU has strict, fast and turbo";
+            return Err(Error::unsupported("device", why));
+        }
+        Device::open(Backend::Cpu(Cpu { pool: Pool::new(threads), simd, numerics }))
     }
 
     /// The CUDA device of the given ordinal.
@@ -159,9 +161,6 @@ impl Device {
 
     /// A device with the settings of the environment.
     fn open(backend: Backend) -> Result<Device> {
-        if !matches!(backend, Backend::Cuda(_)) {
-            only_strict(wanted_mode()?)?;
-        }
         let watch = match env::<u8>("DITTOGRAD_WATCH", WATCH_VALUES)? {
             None | Some(0) => false,
             Some(1) => true,
@@ -191,16 +190,25 @@ impl Device {
     /// The numerics mode of this device: set by [`Device::in_mode`], otherwise by `DITTOGRAD_NUMERICS` (default
     /// `strict`).
     pub fn numerics(&self) -> Numerics {
-        self.as_cuda().map_or(Numerics::Strict, |cuda| cuda.numerics())
+        match &self.0.backend {
+            Backend::Cpu(cpu) => cpu.numerics,
+            Backend::Cuda(cuda) => cuda.numerics(),
+            Backend::Host(_) => Numerics::Strict,
+        }
     }
 
-    /// This device in another numerics mode: a separate handle with its own memory. Only CUDA has modes other than
-    /// `strict`.
+    /// This device in another numerics mode: a separate handle with its own memory. Only CUDA has mode `tf32`, and devices of
+    /// other numbers have only `strict`.
     pub fn in_mode(&self, numerics: Numerics) -> Result<Device> {
         match &self.0.backend {
             _ if numerics == self.numerics() => Ok(self.clone()),
             Backend::Cuda(cuda) => Device::open(Backend::Cuda(Cuda::open(cuda.ordinal(), numerics)?)),
-            Backend::Cpu(_) | Backend::Host(_) => only_strict(numerics).map(|()| self.clone()),
+            Backend::Cpu(cpu) => Device::cpu_in_mode(cpu.pool.threads(), cpu.simd, numerics),
+            Backend::Host(numbers) => {
+                let why =
+                    format!("mode {numerics} is of float32, numbers of {} have only strict", numbers.name());
+                Err(Error::unsupported("device", why))
+            }
         }
     }
 
@@ -243,7 +251,7 @@ impl Device {
     /// Whether buffers of `other` can be used in operations on this device.
     pub fn accepts(&self, other: &Device) -> bool {
         match (&self.0.backend, &other.0.backend) {
-            (Backend::Cpu(_), Backend::Cpu(_)) => true,
+            (Backend::Cpu(a), Backend::Cpu(b)) => a.numerics == b.numerics,
             (Backend::Cuda(a), Backend::Cuda(b)) => Arc::ptr_eq(a, b),
             (Backend::Host(a), Backend::Host(b)) => a.id() == b.id(),
             _ => false,
@@ -278,12 +286,13 @@ impl Device {
 impl fmt::Display for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0.backend {
-            Backend::Cpu(_) => f.write_str("cpu"),
-            Backend::Cuda(cuda) if self.numerics() == Numerics::Strict => {
-                write!(f, "cuda:{}", cuda.ordinal())
-            }
-            Backend::Cuda(cuda) => write!(f, "cuda:{} in mode {}", cuda.ordinal(), self.numerics()),
-            Backend::Host(numbers) => write!(f, "host {}", numbers.name()),
+            Backend::Cpu(_) => f.write_str("cpu")?,
+            Backend::Cuda(cuda) => write!(f, "cuda:{}", cuda.ordinal())?,
+            Backend::Host(numbers) => write!(f, "host {}", numbers.name())?,
+        }
+        match self.numerics() {
+            Numerics::Strict => Ok(()),
+            mode => write!(f, " in mode {mode}"),
         }
     }
 }

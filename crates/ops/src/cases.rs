@@ -113,6 +113,11 @@ pub trait Cases: Op {
     /// How far the value may be from the reference on these inputs.
     fn bound(&self, ins: &[Meta]) -> Bound;
 
+    /// For a product of the first two inputs that modes `fast` and `turbo` may compute in digits: its m, n and k.
+    fn in_digits(&self, _ins: &[Meta]) -> Option<[usize; 3]> {
+        None
+    }
+
     /// Places of the value that only the gradient rule reads. Its gradients there are those that the rule itself gives; the checks
     /// leave them zero.
     fn statistics(&self, _ins: &[Meta]) -> std::ops::Range<usize> {
@@ -205,6 +210,14 @@ macro_rules! any_cases {
                 match self {
                     $(AnyOp::$op(op) => op.bound(ins),)*
                     AnyOp::Custom(op) => own(op, |cases| (cases.bound)(op, ins)).unwrap_or(Bound::EXACT),
+                }
+            }
+
+            /// See [`Cases::in_digits`].
+            pub fn in_digits(&self, ins: &[Meta]) -> Option<[usize; 3]> {
+                match self {
+                    $(AnyOp::$op(op) => op.in_digits(ins),)*
+                    AnyOp::Custom(_) => None,
                 }
             }
 

@@ -5,6 +5,7 @@ use dittograd_device::cpu::simd::Simd;
 use dittograd_device::cuda::Work;
 use dittograd_device::cuda::driver::HostMemory;
 use dittograd_device::{AnyBuffer, Backend, Buffer, Cpu, DType, Device, Meta, ReadSet};
+use dittograd_numerics::Numerics;
 use dittograd_numerics::environment;
 use dittograd_numerics::error::{Error, ErrorKind, Result};
 use dittograd_numerics::shape::Shape;
@@ -107,6 +108,7 @@ fn run(
             op.cpu(CpuRun {
                 pool: &cpu.pool,
                 simd: cpu.simd,
+                numerics: cpu.numerics,
                 metas,
                 ins: slices.all(),
                 shape: meta.shape,
@@ -135,11 +137,16 @@ fn run(
     Ok(())
 }
 
-/// The CPU that computes where a driver runs no kernels.
+/// The CPU that computes where a driver runs no kernels, in the driver's mode if it has that.
 #[doc(hidden)]
-pub fn with_stand_in<T>(f: impl FnOnce(&Device, &Cpu) -> Option<T>) -> Option<T> {
-    static CPU: OnceLock<Option<Device>> = OnceLock::new();
-    let device = CPU.get_or_init(|| Device::cpu_with(1, Simd::best()).ok()).as_ref()?;
+pub fn with_stand_in<T>(numerics: Numerics, f: impl FnOnce(&Device, &Cpu) -> Option<T>) -> Option<T> {
+    static CPUS: [OnceLock<Option<Device>>; 3] = [const { OnceLock::new() }; 3];
+    let (cpu, mode) = match numerics {
+        Numerics::Strict | Numerics::Tf32 => (&CPUS[0], Numerics::Strict),
+        Numerics::Fast => (&CPUS[1], Numerics::Fast),
+        Numerics::Turbo => (&CPUS[2], Numerics::Turbo),
+    };
+    let device = cpu.get_or_init(|| Device::cpu_in_mode(1, Simd::best(), mode).ok()).as_ref()?;
     match device.backend() {
         Backend::Cpu(cpu) => f(device, cpu),
         Backend::Cuda(_) | Backend::Host(_) => None,
@@ -153,17 +160,18 @@ pub fn launch(op: &AnyOp, run: &CudaRun<'_>) -> Result<()> {
     op.cuda(run)?;
     run.cuda.stand_in(|| -> Work {
         let (op, metas, ins) = (op.clone(), run.metas.to_vec(), run.ins.to_vec());
-        let (shape, out) = (run.shape, run.out);
+        let (shape, out, numerics) = (run.shape, run.out, run.cuda.numerics());
         Arc::new(move |memory: &mut dyn HostMemory| {
             let words = |(address, meta): (&u64, &Meta)| memory.words(*address, meta.shape.numel());
             let values = ins.iter().zip(&metas).map(words).collect::<Option<Vec<_>>>()?;
             let ins: Vec<&[f32]> = values.iter().map(Vec::as_slice).collect();
             let mut value = vec![f32::NAN; shape.numel()];
-            with_stand_in(|device, cpu| {
+            with_stand_in(numerics, |device, cpu| {
                 let mut workspace = vec![f32::NAN; op.workspace(&metas, device)];
                 op.cpu(CpuRun {
                     pool: &cpu.pool,
                     simd: cpu.simd,
+                    numerics: cpu.numerics,
                     metas: &metas,
                     ins: &ins,
                     shape,

@@ -43,6 +43,8 @@ pub struct CpuRun<'a> {
     pub pool: &'a Pool,
     /// SIMD level.
     pub simd: Simd,
+    /// How products are computed.
+    pub numerics: Numerics,
     /// Shapes and types of the inputs.
     pub metas: &'a [Meta],
     /// The inputs; indices are seen through [`CpuRun::indices`].

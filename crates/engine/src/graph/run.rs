@@ -512,6 +512,7 @@ impl Compiled {
                 let run = CpuRun {
                     pool: &cpu.pool,
                     simd: cpu.simd,
+                    numerics: cpu.numerics,
                     metas: &i.metas[skip..],
                     ins: &ins,
                     shape: i.meta.shape,

@@ -6,6 +6,7 @@ use dittograd_device::Cpu;
 use dittograd_device::cpu::simd::simd_fn;
 use dittograd_device::cuda::driver::HostMemory;
 use dittograd_device::cuda::{Args, Cuda, Source, Work};
+use dittograd_numerics::Numerics;
 use dittograd_numerics::error::{Error, ErrorKind, Result};
 use dittograd_ops::pointwise::device_function::{Constants, array_function, define};
 use dittograd_ops::pointwise::expression::Pointwise;
@@ -211,7 +212,7 @@ fn stand_in(cuda: &Arc<Cuda>, slot: Slot, hypers: u64, factor: u64) -> Result<()
             let directed = if slot.kind.directed() { slot.len } else { 0 };
             let d = memory.words(slot.direction, directed)?;
             let [a, b, c] = &mut states;
-            with_stand_in(|_, on| {
+            with_stand_in(Numerics::Strict, |_, on| {
                 let written = (&mut p[..], [&mut a[..], &mut b[..], &mut c[..]]);
                 cpu(on, slot.kind, written, (&g[..], &d[..]), factor, &h);
                 Some(())

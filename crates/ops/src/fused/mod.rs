@@ -211,7 +211,7 @@ impl Fused {
 
     /// Runs the prologue, the op by `op_cpu`, and the epilogue.
     fn run_cpu(&self, run: CpuRun<'_>, op_cpu: impl Fn(CpuRun<'_>)) {
-        let CpuRun { pool, simd, metas, ins, out, workspace, .. } = run;
+        let CpuRun { pool, simd, numerics, metas, ins, out, workspace, .. } = run;
         let ([own, before, after], [_, before_metas, after_metas]) = (self.parts(ins), self.parts(metas));
         let metas = self.metas(metas);
         let (made, workspace) = workspace.split_at_mut(self.made_words());
@@ -221,6 +221,7 @@ impl Fused {
             let run = CpuRun {
                 pool,
                 simd,
+                numerics,
                 metas: before_metas,
                 ins: before,
                 shape: p.shape,
@@ -239,6 +240,7 @@ impl Fused {
         let run = CpuRun {
             pool,
             simd,
+            numerics,
             metas: &metas,
             ins: &ins,
             shape: value.shape,
@@ -251,6 +253,7 @@ impl Fused {
             let run = CpuRun {
                 pool,
                 simd,
+                numerics,
                 metas: after_metas,
                 ins: after,
                 shape: e.shape,

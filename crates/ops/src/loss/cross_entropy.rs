@@ -169,7 +169,7 @@ impl CrossEntropy {
     pub(super) fn run(&self, smooth: Option<&Fold>, run: CpuRun<'_>) {
         let x = run.metas[0].shape;
         let labels = Labels::of(&x, self.ignore);
-        let (pool, simd, metas) = (run.pool, run.simd, run.metas);
+        let CpuRun { pool, simd, numerics, metas, .. } = run;
         let (row_count, columns) = (labels.rows, labels.classes);
         let given: &[u32] = bytemuck::cast_slice(run.ins[1]);
         let space = labels.space();
@@ -188,11 +188,13 @@ impl CrossEntropy {
                 *p = run.ins[0][row * columns + s.to_bits() as usize];
             }
             let ins: &[&[f32]] = &[run.ins[0], picked];
-            let run = CpuRun { pool, simd, metas, ins, shape, out: &mut *losses, workspace: &mut *rest };
+            let run =
+                CpuRun { pool, simd, numerics, metas, ins, shape, out: &mut *losses, workspace: &mut *rest };
             smooth.run_cpu(&dims(&[row_count, columns]), &[1], run);
         } else {
             let ins: &[&[f32]] = &[run.ins[0], &safe[..row_count]];
-            let run = CpuRun { pool, simd, metas, ins, shape, out: &mut *losses, workspace: &mut [] };
+            let run =
+                CpuRun { pool, simd, numerics, metas, ins, shape, out: &mut *losses, workspace: &mut [] };
             RowLoss.run_cpu(columns, run);
         }
         labels.settle(given, 1, losses);

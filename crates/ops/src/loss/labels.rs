@@ -7,6 +7,7 @@ use dittograd_device::Device;
 use dittograd_device::cpu::simd::Simd;
 use dittograd_device::cpu::threads::Pool;
 use dittograd_device::cuda::Args;
+use dittograd_numerics::Numerics;
 use dittograd_numerics::error::Result;
 use dittograd_numerics::shape::Shape;
 
@@ -127,6 +128,7 @@ impl Labels {
         let run = CpuRun {
             pool,
             simd,
+            numerics: Numerics::default(),
             metas: &[],
             ins: &[losses, &[weight]],
             shape: Shape::SCALAR,

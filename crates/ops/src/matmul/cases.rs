@@ -29,7 +29,7 @@ pub(super) fn random_sizes(batch: usize, stream: &mut Stream) -> (usize, usize, 
 
 impl Cases for Linear {
     fn samples() -> Vec<Sample> {
-        let cases: [(&[usize], usize); 8] = [
+        let cases: [(&[usize], usize); 9] = [
             (&[3], 4),
             (&[5, 3], 2),
             (&[2, 3, 7], 5),
@@ -38,6 +38,7 @@ impl Cases for Linear {
             (&[4, 0], 3),
             (&[33, 65], 31),
             (&[2, 1500], 3),
+            (&[129, 130], 127),
         ];
         cases
             .iter()
@@ -71,5 +72,9 @@ impl Cases for Linear {
 
     fn bound(&self, ins: &[Meta]) -> Bound {
         Linear::of(ins).map_or(Bound::EXACT, |p| p.bound())
+    }
+
+    fn in_digits(&self, ins: &[Meta]) -> Option<[usize; 3]> {
+        Linear::of(ins).ok().map(|p| [p.m, p.n, p.k])
     }
 }

@@ -3,6 +3,7 @@
 
 #[cfg(feature = "cases")]
 mod cases;
+mod digits;
 pub(crate) mod plan;
 
 use crate::fused::{EpilogueCode, FusedCode, Fusion};
@@ -15,11 +16,12 @@ use crate::{
 use dittograd_device::cpu::gemm::Gemm;
 use dittograd_device::cuda::{Args, Source};
 use dittograd_device::{Device, Meta};
-use dittograd_numerics::K_CHUNK;
+use dittograd_numerics::digits::Digits;
 use dittograd_numerics::error::{Error, ErrorKind, Result};
 use dittograd_numerics::scalar::Scalar;
 use dittograd_numerics::shape::{MAX_RANK, Shape};
 use dittograd_numerics::tensor::Tensor;
+use dittograd_numerics::{K_CHUNK, Numerics};
 use std::sync::Arc;
 
 const MATMUL_CU: &str = concat!(include_str!("../tensor.cu"), include_str!("results.cu"), include_str!("matmul.cu"));
@@ -53,20 +55,43 @@ impl Problem {
         Fusion::product(self.k, self.batch * self.m * self.n)
     }
 
+    /// The digits that it is computed in, if it is.
+    fn digits(&self, numerics: Numerics) -> Option<Digits> {
+        Digits::of_product(numerics, self.m, self.n, self.k).filter(|_| self.tensor)
+    }
+
     fn workspace(&self, device: &Device) -> usize {
-        match device.as_cuda() {
-            Some(_) if self.batch * self.m * self.n == 0 => 0,
-            Some(cuda) => planned(self, &Gpu::of(cuda)).plan.workspace,
-            None => self.gemm.scratch_len(device.threads()),
+        match (device.as_cuda(), self.digits(device.numerics())) {
+            (Some(_), _) if self.batch * self.m * self.n == 0 => 0,
+            (Some(cuda), _) => planned(self, &Gpu::of(cuda)).plan.workspace,
+            (None, None) => self.gemm.scratch_len(device.threads()),
+            (None, Some(digits)) => digits::cpu_workspace(&self.gemm, digits, device.threads()),
         }
     }
 
     fn cpu(&self, run: CpuRun<'_>) {
-        let bias = self.has_bias.then(|| run.ins[2]);
-        self.gemm.run(run.pool, run.simd, run.ins[0], run.ins[1], bias, run.out, run.workspace);
+        let CpuRun { pool, simd, ins, out, workspace, .. } = run;
+        let bias = self.has_bias.then(|| ins[2]);
+        match self.digits(run.numerics) {
+            None => self.gemm.run(pool, simd, ins[0], ins[1], bias, out, workspace),
+            Some(digits) => {
+                digits::cpu_product(&self.gemm, digits, pool, simd, ins[0], ins[1], out, workspace);
+                if let Some(bias) = bias {
+                    out.chunks_exact_mut(self.n)
+                        .for_each(|row| row.iter_mut().zip(bias).for_each(|(c, b)| *c += b));
+                }
+            }
+        }
     }
 
     fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {
+        if self.digits(run.cuda.numerics()).is_some() {
+            let mode = run.cuda.numerics();
+            let what = format!(
+                "mode {mode} on CUDA: it has no kernels there yet; use mode strict or tf32, or the CPU"
+            );
+            return Err(Error::unsupported("matmul", what));
+        }
         self.launch([run.ins[0], run.ins[1]], [self.m * self.k, self.k * self.n], run)
     }
 
@@ -288,8 +313,8 @@ macro_rules! product_op {
         impl crate::Cases for $op {
             fn samples() -> Vec<crate::Sample> {
                 let mut all = Vec::new();
-                // Sizes around the tiles of both devices, a product with several chunks, and empty ones.
-                let sizes = [(1, 1, 1), (2, 3, 4), (17, 31, 33), (65, 64, 63), (128, 10, 257), (3, 2, 2049), (4, 5, 0), (0, 3, 2), (1, 129, 100), (130, 132, 68)];
+                // Sizes around the tiles of both devices, a product with several chunks, empty ones, and one for digits.
+                let sizes = [(1, 1, 1), (2, 3, 4), (17, 31, 33), (65, 64, 63), (128, 10, 257), (3, 2, 2049), (4, 5, 0), (0, 3, 2), (1, 129, 100), (130, 132, 68), (128, 130, 127)];
                 for (i, (m, n, k)) in sizes.into_iter().enumerate() {
                     let batch = [2, 3, 1][i % 3];
                     for (ta, tb) in [(false, false), (true, false), (false, true), (true, true)] {
@@ -335,6 +360,10 @@ macro_rules! product_op {
 
             fn bound(&self, ins: &[Meta]) -> crate::Bound {
                 self.of(ins).map_or(crate::Bound::EXACT, |p| p.bound())
+            }
+
+            fn in_digits(&self, ins: &[Meta]) -> Option<[usize; 3]> {
+                self.of(ins).ok().map(|p| [p.m, p.n, p.k])
             }
         }
     };

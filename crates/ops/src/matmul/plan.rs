@@ -89,12 +89,12 @@ pub(crate) struct Problem {
     pub aligned: bool,
     /// A bias is added.
     pub has_bias: bool,
-    /// In mode `tf32`, tensor cores may multiply.
+    /// It is computed as the mode says: on tensor cores in `tf32`, in digits in `fast` and `turbo`. Otherwise as in `strict`.
     pub tensor: bool,
 }
 
 impl Problem {
-    /// Products without a bias that tensor cores take no part in.
+    /// Products without a bias that are the same in all modes.
     pub(crate) fn plain(gemm: Gemm, aligned: bool) -> Problem {
         Problem { gemm, aligned, has_bias: false, tensor: false }
     }

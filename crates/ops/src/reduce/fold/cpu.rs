@@ -434,7 +434,7 @@ impl Fold {
     /// Folds on the CPU. The run's inputs are those with all elements, then those with one per result.
     pub(crate) fn run_cpu(&self, shape: &Shape, axes: &[usize], run: CpuRun<'_>) {
         let passes = passes(shape, axes);
-        let (pool, simd, metas) = (run.pool, run.simd, run.metas);
+        let CpuRun { pool, simd, numerics, metas, .. } = run;
         let (ins, aux) = run.ins.split_at(self.ins);
         let Some(last_pass) = passes.last() else {
             return each_alone(&self.pointwise(), shape, run);
@@ -465,7 +465,8 @@ impl Fold {
                 let (from, to) = Fold::spread_shapes(shape, axes);
                 for (x, out) in given.iter().zip(spread.chunks_exact_mut(regions.spread.max(1))) {
                     let out = &mut out[..first_results];
-                    let run = CpuRun { pool, simd, metas, ins: &[x], shape: to, out, workspace: &mut [] };
+                    let run =
+                        CpuRun { pool, simd, numerics, metas, ins: &[x], shape: to, out, workspace: &mut [] };
                     map::copy_cpu(&map::access(&from, &to), run);
                 }
             }

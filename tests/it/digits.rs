@@ -1,0 +1,259 @@
+//! Modes `fast` and `turbo`: products in digits as the contract defines them, with the properties of every op, and one answer for
+//! every way to run a program.
+
+use crate::support::{device, fractions};
+use dittograd::device::AnyBuffer;
+use dittograd::device::cpu::simd::Simd;
+use dittograd::io::Checkpoint;
+use dittograd::numerics::Numerics;
+use dittograd::numerics::digits::{self, DIGIT_CHUNK, Digits};
+use dittograd::numerics::rng::Stream;
+use dittograd::ops::{self, AnyOp, Attr, Attrs};
+use dittograd::prelude::*;
+use dittograd_check::{Property, Sample, SampleIn, Subject, all_cpus};
+
+const MODES: [(Numerics, Digits); 2] = [(Numerics::Fast, Digits::Three), (Numerics::Turbo, Digits::Two)];
+const TRANSPOSES: [[bool; 2]; 4] = [[false, false], [true, false], [false, true], [true, true]];
+
+/// Sizes at the limits, odd ones, and two chunks: whether they take part, and m, n, k.
+const SIZES: [(bool, [usize; 3]); 10] = [
+    (true, [64, 64, 512]),
+    (true, [64, 512, 64]),
+    (true, [512, 64, 64]),
+    (true, [128, 128, 128]),
+    (true, [127, 131, 129]),
+    (true, [65, 66, DIGIT_CHUNK + 1]),
+    (false, [64, 64, 511]),
+    (false, [127, 128, 128]),
+    (false, [63, 65, 1024]),
+    (false, [512, 65, 63]),
+];
+
+fn product(name: &str, [ta, tb]: [bool; 2]) -> AnyOp {
+    let flags = [("ta", ta), ("tb", tb)].map(|(name, on)| (name.to_string(), Attr::Bool(on)));
+    AnyOp::from_name(name, &Attrs(flags.to_vec())).unwrap()
+}
+
+/// The stored dimensions of an operand.
+fn stored(rows: usize, columns: usize, turned: bool) -> [usize; 2] {
+    if turned { [columns, rows] } else { [rows, columns] }
+}
+
+/// What the element in row `i` of an operand is multiplied by: rows of zeros, huge, tiny and bad ones are among ordinary ones.
+fn factor(i: usize, l: usize) -> f32 {
+    match i % 16 {
+        3 => 0.0,
+        5 => 1e37,
+        7 => 1e-36,
+        9 if l.is_multiple_of(61) => 1e20,
+        11 if l == 5 => f32::NAN,
+        13 if l == 63 => f32::INFINITY,
+        _ => 1.0,
+    }
+}
+
+/// An operand of `rows` dot products over `k`; `along` says whether k is contiguous.
+fn operand(rows: usize, k: usize, along: bool, odd: bool, seed: u64) -> Tensor {
+    let mut stream = Stream::new(seed, 0);
+    let dims = stored(rows, k, !along);
+    Tensor::from_fn(Shape::new(&dims).unwrap(), |at| {
+        let (i, l) = if along { (at / k, at % k) } else { (at % rows, at / rows) };
+        stream.range(-1.0, 1.0) * if odd { factor(i, l) } else { 1.0 }
+    })
+}
+
+fn run(device: &Device, op: &AnyOp, ins: &[&Tensor]) -> Vec<f32> {
+    let ins: Vec<AnyBuffer> = ins.iter().map(|t| AnyBuffer::upload(device, t).unwrap()).collect();
+    ops::apply(device, op, &ins.iter().collect::<Vec<_>>()).unwrap().buffer().download().unwrap()
+}
+
+fn same(got: &[f32], want: &[f32], what: &str) {
+    let differs = |(a, b): (&f32, &f32)| !dittograd::numerics::same_bits(*a, *b);
+    let first = got.iter().zip(want).position(differs);
+    assert!(got.len() == want.len() && first.is_none(), "{what}: output {first:?}");
+}
+
+#[test]
+fn products_are_those_of_the_contract() {
+    let strict = device();
+    for (mode, which) in MODES {
+        let device = strict.in_mode(mode).unwrap();
+        for (s, (takes_part, [m, n, k])) in SIZES.into_iter().enumerate() {
+            let two_chunks = k > DIGIT_CHUNK;
+            for flags in TRANSPOSES.into_iter().skip(if two_chunks { 3 } else { 0 }) {
+                for odd in [false, true] {
+                    let what = format!("{mode} {m} {n} {k} {flags:?} {odd}");
+                    let a = operand(m, k, !flags[0], odd, s as u64);
+                    let b = operand(n, k, flags[1], odd, 100 + s as u64);
+                    let op = product("matmul", flags);
+                    let got = run(&device, &op, &[&a, &b]);
+                    let as_strict = run(&strict, &op, &[&a, &b]);
+                    if !takes_part {
+                        same(&got, &as_strict, &what);
+                        continue;
+                    }
+                    let mut want = vec![0.0; m * n];
+                    digits::product(which, [m, n, k], flags, a.data(), b.data(), &mut want);
+                    same(&got, &want, &what);
+                    assert!(got != as_strict, "{what}: as in strict");
+                    for (at, x) in got.iter().enumerate() {
+                        let bad = odd && [at / n, at % n].iter().any(|i| [11, 13].contains(&(i % 16)));
+                        assert!(bad == x.is_nan() || two_chunks && !bad, "{what}: {x} at {at}");
+                        let zero = odd && !bad && [at / n, at % n].iter().any(|i| i % 16 == 3);
+                        assert!(!zero || x.to_bits() == 0, "{what}: {x} at {at}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn batches_and_biases() {
+    let strict = device();
+    let ([batch, m, n, k], bias) = ([3, 66, 65, 513], fractions(&[65], 37));
+    for (mode, which) in MODES {
+        let device = strict.in_mode(mode).unwrap();
+        for flags in TRANSPOSES {
+            let (a, b) = (stored(m, k, flags[0]), stored(k, n, flags[1]));
+            let (a, b) = (fractions(&[batch, a[0], a[1]], 7919), fractions(&[batch, b[0], b[1]], 104_729));
+            let mut want = vec![0.0; batch * m * n];
+            for (t, out) in want.chunks_mut(m * n).enumerate() {
+                let (a, b) = (&a.data()[t * m * k..], &b.data()[t * n * k..]);
+                digits::product(which, [m, n, k], flags, &a[..m * k], &b[..n * k], out);
+            }
+            same(&run(&device, &product("bmm", flags), &[&a, &b]), &want, "a batch");
+        }
+        // All leading axes are rows, and the bias comes last.
+        let (x, w) = (fractions(&[2, 33, k], 7919), fractions(&[n, k], 104_729));
+        let mut want = vec![0.0; m * n];
+        digits::product(which, [m, n, k], [false, true], x.data(), w.data(), &mut want);
+        want.iter_mut().enumerate().for_each(|(at, c)| *c += bias.data()[at % n]);
+        let linear = AnyOp::from_name("linear", &Attrs(Vec::new())).unwrap();
+        same(&run(&device, &linear, &[&x, &w, &bias]), &want, "with a bias");
+    }
+}
+
+/// Products of which the values and, where they are small enough, the gradients are in digits.
+fn subjects() -> Vec<Subject> {
+    let any = |dims: &[usize]| SampleIn::any(Shape::new(dims).unwrap());
+    let of = |name: &str, samples: Vec<Sample>| Subject {
+        name: name.to_string(),
+        samples,
+        drawn: Vec::new(),
+        rejects: Vec::new(),
+    };
+    let two = |name: &str, lead: &[usize]| {
+        let samples = TRANSPOSES.map(|[ta, tb]| {
+            let ins = [stored(128, 127, ta), stored(127, 130, tb)].map(|dims| any(&[lead, &dims].concat()));
+            Sample::new(product(name, [ta, tb]), ins.to_vec())
+        });
+        of(name, samples.to_vec())
+    };
+    let linear = AnyOp::from_name("linear", &Attrs(Vec::new())).unwrap();
+    let ins = vec![any(&[43, 3, 130]), any(&[127, 130]), any(&[127])];
+    vec![two("matmul", &[]), two("bmm", &[1]), of("linear", vec![Sample::new(linear, ins)])]
+}
+
+#[test]
+fn they_have_the_properties_of_ops() {
+    let properties = [
+        Property::Forward,
+        Property::DeviceGradient,
+        Property::Adjoint,
+        Property::Bits,
+        Property::Compiled,
+        Property::Guards,
+        Property::Repeat,
+    ];
+    for (mode, _) in MODES {
+        let cpus: Vec<Device> = all_cpus().unwrap().iter().map(|d| d.in_mode(mode).unwrap()).collect();
+        for subject in subjects() {
+            for property in properties {
+                let own = [device().in_mode(mode).unwrap()];
+                let devices = if property == Property::Bits { &cpus[..] } else { &own };
+                match property.check(&subject, devices) {
+                    Ok(report) => assert!(report.cases > 0, "{mode}: {report}"),
+                    Err(failure) => panic!("{mode}: {failure}"),
+                }
+            }
+        }
+    }
+}
+
+/// Trains a network whose products take part, for a few steps.
+fn trained(device: &Device, compiled: bool) -> (Params, Optimizer) {
+    let mut params = Params::new(device, 3);
+    let net = Mlp::new(&mut params, &[33, 128, 128, 5]).unwrap();
+    let (x, y) = (fractions(&[130, 33], 7919), fractions(&[130, 5], 104_729));
+    let mut optimizer = Optimizer::adamw(0.01);
+    if compiled {
+        let mut step = TrainStep::new(&params, optimizer, |v| net.forward(v[0])?.mse(v[1]));
+        for _ in 0..3 {
+            step.run(&[(&x).into(), (&y).into()]).unwrap();
+        }
+        optimizer = Optimizer::adamw(0.01);
+    } else {
+        let session = Session::eager(device);
+        for _ in 0..3 {
+            let loss = net.forward(session.input(&x).unwrap()).unwrap().mse(session.input(&y).unwrap());
+            optimizer.step(&params, loss.unwrap().backward().unwrap()).unwrap();
+            session.reset();
+        }
+    }
+    (params, optimizer)
+}
+
+#[test]
+fn training_has_one_answer_in_each_mode() {
+    let strict = trained(&device(), true).0.fingerprint().unwrap();
+    let mut all = vec![strict];
+    for (mode, _) in MODES {
+        let print = |threads, simd, compiled| {
+            let device = Device::cpu_with(threads, simd).unwrap().in_mode(mode).unwrap();
+            trained(&device, compiled).0.fingerprint().unwrap()
+        };
+        let want = print(1, Simd::Scalar, false);
+        for (threads, simd, compiled) in
+            [(1, Simd::Scalar, true), (3, Simd::best(), false), (3, Simd::best(), true)]
+        {
+            assert_eq!(print(threads, simd, compiled), want, "{mode} {threads} {compiled}");
+        }
+        all.push(want);
+    }
+    // Each mode has another answer.
+    assert!(all[0] != all[1] && all[0] != all[2] && all[1] != all[2], "{all:?}");
+}
+
+#[test]
+fn a_mode_belongs_to_a_device() {
+    let strict = device();
+    for (mode, _) in MODES {
+        let device = strict.in_mode(mode).unwrap();
+        assert_eq!((device.numerics(), strict.numerics()), (mode, Numerics::Strict));
+        assert_eq!(device.to_string(), format!("cpu in mode {mode}"));
+        assert_eq!(device.in_mode(mode).unwrap().numerics(), mode);
+        assert_eq!(device.in_mode(Numerics::Strict).unwrap().to_string(), "cpu");
+        assert_eq!(mode.to_string().parse::<Numerics>().unwrap(), mode);
+        // Values of another mode's device are not taken for its own.
+        let x = AnyBuffer::upload(&strict, &fractions(&[2, 2], 3)).unwrap();
+        let error = ops::apply(&device, &product("matmul", [false; 2]), &[&x, &x]).unwrap_err().to_string();
+        assert!(error.contains(&format!("cpu in mode {mode}")), "{error}");
+        let error = Device::host::<f64>().in_mode(mode).unwrap_err().to_string();
+        assert!(error.contains("have only strict"), "{error}");
+        // A checkpoint knows its mode.
+        let (params, mut optimizer) = trained(&device, false);
+        let mut saved = Checkpoint::new("mlp", &params).unwrap();
+        saved.take(&optimizer).unwrap();
+        assert_eq!(saved.numerics, mode);
+        saved.restore(&params, &mut optimizer).unwrap();
+        let (others, mut optimizer) = trained(&strict, false);
+        let error = saved.restore(&others, &mut optimizer).unwrap_err().to_string();
+        assert!(
+            error.contains(&format!("computed in mode {mode}, this device is in mode strict")),
+            "{error}"
+        );
+    }
+    let error = "half".parse::<Numerics>().unwrap_err().to_string();
+    assert!(error.contains("use strict, fast, turbo or tf32"), "{error}");
+}
