@@ -78,13 +78,13 @@ fn env<T: FromStr>(name: &'static str, want: &'static str) -> Result<Option<T>> 
 
 /// The mode set by the environment.
 fn wanted_mode() -> Result<Numerics> {
-    Ok(env::<Numerics>("DITTOGRAD_NUMERICS", "strict or tf32")?.unwrap_or_default())
+    Ok(env::<Numerics>("DITTOGRAD_NUMERICS", dittograd_numerics::MODES)?.unwrap_or_default())
 }
 
 /// Refuses modes that only GPUs have.
 fn only_strict(numerics: Numerics) -> Result<()> {
     match numerics {
-        Numerics::Strict => Ok(()),
+        Numerics::Strict | Numerics::Fast | Numerics::Turbo => Ok(()),
         Numerics::Tf32 => {
             Err(Error::unsupported("device", "mode tf32 needs a CUDA device, the CPU has only strict"))
         }

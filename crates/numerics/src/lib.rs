@@ -2,6 +2,7 @@
 //! is defined down to the bit and is the same on every device; `NUMERICS.md` is its prose form. Below it, what all layers speak
 //! in: errors, shapes, number types, host tensors.
 
+pub mod digits;
 pub mod environment;
 pub mod error;
 pub mod functions;
@@ -24,21 +25,31 @@ pub const NUMERICS_VERSION: u32 = 5;
 /// added in order.
 pub const K_CHUNK: usize = 1024;
 
-/// How products of float32 values are computed. Belongs to a device handle.
+/// How products of float32 values are computed. Belongs to a device handle. All modes but `Tf32` give the same bits on every device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Numerics {
-    /// IEEE float32 in the fixed order of the contract: same bits on every device.
+    /// IEEE float32 in the fixed order of the contract.
     #[default]
     Strict,
+    /// As `Strict`, but matrix products of some size are computed in three 8-bit [digits](digits) of each factor and exact integer sums:
+    /// about the error of float32.
+    Fast,
+    /// As `Fast`, in two digits: less error than tensor cores of TF32 on ordinary data.
+    Turbo,
     /// As `Strict`, but matrix products and attention multiply on tensor cores, which keep 11 bits of each factor and
-    /// add in an order of their own. The same bits from run to run on one GPU; only on CUDA.
+    /// add in an order of their own. The same bits from run to run on one GPU only; only on CUDA.
     Tf32,
 }
+
+/// The names of the modes, for messages.
+pub const MODES: &str = "strict, fast, turbo or tf32";
 
 impl fmt::Display for Numerics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Numerics::Strict => "strict",
+            Numerics::Fast => "fast",
+            Numerics::Turbo => "turbo",
             Numerics::Tf32 => "tf32",
         })
     }
@@ -49,12 +60,10 @@ impl FromStr for Numerics {
     fn from_str(s: &str) -> Result<Numerics> {
         match s {
             "strict" => Ok(Numerics::Strict),
+            "fast" => Ok(Numerics::Fast),
+            "turbo" => Ok(Numerics::Turbo),
             "tf32" => Ok(Numerics::Tf32),
-            _ => Err(Error::argument(
-                "numerics",
-                "numerics",
-                format!("`{s}` is not a mode, use strict or tf32"),
-            )),
+            _ => Err(Error::argument("numerics", "numerics", format!("`{s}` is not a mode, use {MODES}"))),
         }
     }
 }
