@@ -31,7 +31,7 @@ mod train;
 use clap::error::ErrorKind as Usage;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use dittograd::device::Device;
-use dittograd::device::cpu::simd::Simd;
+use dittograd::device::cpu::simd::{LEVELS, Simd};
 use dittograd::error::{Error, ErrorKind};
 use out::Out;
 use ranks::Ranks;
@@ -258,7 +258,7 @@ pub(crate) fn simd() -> Result<Simd, Error> {
         Some(value) => {
             let value = value.to_string_lossy().into_owned();
             value.parse().map_err(|_| {
-                let kind = ErrorKind::Env { name: "DITTOGRAD_SIMD", value, want: "scalar, avx2 or avx512" };
+                let kind = ErrorKind::Env { name: "DITTOGRAD_SIMD", value, want: LEVELS };
                 Error::new("environment", kind)
             })
         }

@@ -40,7 +40,7 @@ fn one_fingerprint_for_every_way_to_run() {
             let got = run(&format!("{train} --mode {mode} --threads {threads}")).fingerprint();
             assert_eq!(got, want, "{mode}, {threads} threads");
         }
-        for simd in ["scalar", "avx2", "avx512"] {
+        for simd in ["scalar", "avx2", "avx512", "amx"] {
             let got = run_env(&format!("{train} --mode {mode}"), "DITTOGRAD_SIMD", simd);
             if got.err.contains("this processor has no") {
                 eprintln!("skipped: {}", got.err.trim());

@@ -16,7 +16,7 @@ pub use memory::{ReadSet, WriteGuard, emptied, with_host_words};
 pub use profile::OpTime;
 pub use watch::{Holder, MemoryReport, StepMemory};
 
-use cpu::simd::Simd;
+use cpu::simd::{LEVELS, Simd};
 use cpu::threads::Pool;
 use cuda::Cuda;
 use dittograd_numerics::Numerics;
@@ -91,7 +91,7 @@ impl Device {
             Some(n) => n,
             None => std::thread::available_parallelism().map_or(1, |n| n.get()),
         };
-        let simd = env::<Simd>("DITTOGRAD_SIMD", "scalar, avx2 or avx512")?.unwrap_or_else(Simd::best);
+        let simd = env::<Simd>("DITTOGRAD_SIMD", LEVELS)?.unwrap_or_else(Simd::best);
         Device::cpu_with(threads, simd)
     }
 

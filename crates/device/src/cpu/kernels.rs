@@ -71,7 +71,7 @@ impl Kernels {
     pub fn of(simd: Simd) -> &'static Kernels {
         match simd.usable() {
             #[cfg(target_arch = "x86_64")]
-            Simd::Avx512 => &avx512::KERNELS,
+            Simd::Avx512 | Simd::Amx => &avx512::KERNELS,
             #[cfg(target_arch = "x86_64")]
             Simd::Avx2 => &avx2::KERNELS,
             _ => &scalar::KERNELS,

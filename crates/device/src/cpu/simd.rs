@@ -16,8 +16,11 @@ pub enum Simd {
     Scalar,
     /// AVX2 and FMA: vectors of 8 floats.
     Avx2,
-    /// AVX-512 F, BW, DQ and VL: vectors of 16 floats.
+    /// AVX-512 F, BW, DQ and VL: vectors of 16 floats. Products in digits use VNNI if it is there.
     Avx512,
+    /// AMX tiles for products in digits, and AVX-512 for everything else. A process asks the kernel for AMX when it first needs it,
+    /// and computes as with `Avx512` if that refuses.
+    Amx,
 }
 
 impl Simd {
@@ -34,7 +37,7 @@ impl Simd {
 
     /// The levels of this processor, slowest first.
     pub fn all_available() -> Vec<Simd> {
-        [Simd::Scalar, Simd::Avx2, Simd::Avx512].into_iter().filter(|s| s.available()).collect()
+        [Simd::Scalar, Simd::Avx2, Simd::Avx512, Simd::Amx].into_iter().filter(|s| s.available()).collect()
     }
 
     /// This level if the processor has it, else the best it has: the level that a kernel may rely on.
@@ -52,9 +55,42 @@ fn detect() -> Simd {
             && is_x86_feature_detected!("avx512bw")
             && is_x86_feature_detected!("avx512dq")
             && is_x86_feature_detected!("avx512vl");
-        return if wide { Simd::Avx512 } else { Simd::Avx2 };
+        return match wide {
+            true if has_amx() => Simd::Amx,
+            true => Simd::Avx512,
+            false => Simd::Avx2,
+        };
     }
     Simd::Scalar
+}
+
+/// Whether the processor has AMX tiles of 8-bit integers, and the kernel saves them.
+#[cfg(all(target_arch = "x86_64", target_os = "linux", not(miri)))]
+fn has_amx() -> bool {
+    use std::arch::asm;
+    use std::arch::x86_64::{__cpuid, __cpuid_count};
+
+    const OSXSAVE: u32 = 1 << 27;
+    const TILE_AND_INT8: u32 = 1 << 24 | 1 << 25;
+    const TILE_STATE: u32 = 1 << 17 | 1 << 18;
+    // Unsafe until Rust 1.94.
+    #[allow(unused_unsafe)]
+    // SAFETY: every x86-64 processor has CPUID. Leaf 7 is there, since AVX2 was found in it.
+    let (basic, extended) = unsafe { (__cpuid(1), __cpuid_count(7, 0)) };
+    if basic.ecx & OSXSAVE == 0 || extended.edx & TILE_AND_INT8 != TILE_AND_INT8 {
+        return false;
+    }
+    let saved: u32;
+    // SAFETY: XGETBV of register 0 is allowed where OSXSAVE is set. It only reads.
+    unsafe {
+        asm!("xgetbv", in("ecx") 0, out("eax") saved, out("edx") _, options(nomem, nostack, preserves_flags));
+    }
+    saved & TILE_STATE == TILE_STATE
+}
+
+#[cfg(all(target_arch = "x86_64", not(all(target_os = "linux", not(miri)))))]
+fn has_amx() -> bool {
+    false
 }
 
 impl fmt::Display for Simd {
@@ -63,9 +99,14 @@ impl fmt::Display for Simd {
             Simd::Scalar => "scalar",
             Simd::Avx2 => "avx2",
             Simd::Avx512 => "avx512",
+            Simd::Amx => "amx",
         })
     }
 }
+
+/// The names of the levels, for messages.
+#[doc(hidden)]
+pub const LEVELS: &str = "scalar, avx2, avx512 or amx";
 
 /// A name that is no [`Simd`] level.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -73,7 +114,7 @@ pub struct UnknownSimd(String);
 
 impl fmt::Display for UnknownSimd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "unknown SIMD level {:?}: expected scalar, avx2 or avx512", self.0)
+        write!(f, "unknown SIMD level {:?}: expected {LEVELS}", self.0)
     }
 }
 
@@ -87,6 +128,7 @@ impl FromStr for Simd {
             "scalar" => Ok(Simd::Scalar),
             "avx2" => Ok(Simd::Avx2),
             "avx512" => Ok(Simd::Avx512),
+            "amx" => Ok(Simd::Amx),
             _ => Err(UnknownSimd(name.to_owned())),
         }
     }
@@ -136,7 +178,7 @@ macro_rules! simd_fn {
             match $simd.usable() {
                 #[cfg(target_arch = "x86_64")]
                 // SAFETY: `usable` returns only levels that the processor was found to have.
-                $crate::cpu::simd::Simd::Avx512 => unsafe { avx512($($arg),*) },
+                $crate::cpu::simd::Simd::Avx512 | $crate::cpu::simd::Simd::Amx => unsafe { avx512($($arg),*) },
                 #[cfg(target_arch = "x86_64")]
                 // SAFETY: `usable` returns only levels that the processor was found to have.
                 $crate::cpu::simd::Simd::Avx2 => unsafe { avx2($($arg),*) },
@@ -184,7 +226,7 @@ mod tests {
             let x: Vec<f32> = (0..len).map(|i| 1.0 / (i as f32 + 3.0)).collect();
             let mut want: Vec<f32> = x.iter().rev().copied().collect();
             let mut all: Vec<Vec<f32>> = Vec::new();
-            for simd in [Simd::Scalar, Simd::Avx2, Simd::Avx512] {
+            for simd in [Simd::Scalar, Simd::Avx2, Simd::Avx512, Simd::Amx] {
                 let mut y: Vec<f32> = x.iter().rev().copied().collect();
                 axpy(simd, 0.3, &x, &mut y);
                 all.push(y);
@@ -203,12 +245,12 @@ mod tests {
 
     #[test]
     fn names_round_trip() {
-        for simd in [Simd::Scalar, Simd::Avx2, Simd::Avx512] {
+        for simd in [Simd::Scalar, Simd::Avx2, Simd::Avx512, Simd::Amx] {
             assert_eq!(simd.to_string().parse(), Ok(simd));
             assert!(simd.usable().available());
         }
         assert!("avx1".parse::<Simd>().is_err());
         assert!(Simd::all_available().contains(&Simd::best()) && Simd::Scalar.available());
-        assert!(Simd::Scalar < Simd::Avx2 && Simd::Avx2 < Simd::Avx512);
+        assert!(Simd::Scalar < Simd::Avx2 && Simd::Avx2 < Simd::Avx512 && Simd::Avx512 < Simd::Amx);
     }
 }

@@ -11,9 +11,11 @@
 //! - `kernel`: the microkernel: a tile of C over a run. Vectors run along n, and elements of A are broadcast. Tiles at
 //!   the lower edge have fewer rows, those at the right edge masked columns;
 //! - `block`: a block of C whose thread packs its own operands. What is used only once is read in place;
-//! - `shared`: large products, for which all threads pack together and share the packed operands.
+//! - `shared`: large products, for which all threads pack together and share the packed operands;
+//! - `digits`: products in digits, of modes `fast` and `turbo`, which have an order of their own.
 
 mod block;
+mod digits;
 pub(crate) mod kernel;
 pub(crate) mod pack;
 #[doc(hidden)]
