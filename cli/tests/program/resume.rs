@@ -86,15 +86,19 @@ fn a_run_goes_on_only_in_its_mode() {
     for mode in ["fast", "turbo"] {
         let run = good(here, &format!("{train} --numerics {mode} --out {mode}"));
         assert!(run.out.contains(&format!("numerics {mode}")), "{}", run.out);
-        let eager = good(here, &format!("{train} --numerics {mode} --mode eager --threads 1 --out eager"));
+        let eager =
+            good(here, &format!("{train} --numerics {mode} --mode eager --threads 1 --out eager-{mode}"));
         assert_eq!(eager.fingerprint(), run.fingerprint(), "{mode}");
         prints.push(run.fingerprint());
-        assert!(answer(here, &format!("inspect {mode}")).contains(&format!("numerics {mode}, version")));
+        assert!(
+            answer(here, &format!("inspect {mode}/checkpoint.safetensors"))
+                .contains(&format!("numerics {mode}, version"))
+        );
         let more = format!("train --resume {mode} --steps 4 --device cpu");
         failed(here, &more, &format!("was computed in mode {mode}, this device is in mode strict"));
-        let twice =
-            good(here, &format!("{train} --steps 4 --numerics {mode} --out twice").replace("--steps 3 ", ""));
-        assert_eq!(good(here, &format!("{more} --numerics {mode}")).fingerprint(), twice.fingerprint());
+        let longer = train.replace("--steps 3", "--steps 4");
+        let longer = good(here, &format!("{longer} --numerics {mode} --out longer-{mode}"));
+        assert_eq!(good(here, &format!("{more} --numerics {mode}")).fingerprint(), longer.fingerprint());
     }
     // 128 rows by 128 by 128 take part, so each mode has its own answer.
     assert!(prints[0] != prints[1] && prints[0] != prints[2] && prints[1] != prints[2], "{prints:?}");

@@ -204,10 +204,10 @@ fn sums_of_one_weight_fit_in_32_bits() {
             let (x, y) = (draw(), draw());
             let (xs, ys) = (digits.split(x), digits.split(y));
             let mut sums = [0; 4];
-            for i in 0..digits.count() {
-                for j in 0..digits.count() {
+            for (i, &x) in xs.iter().enumerate().take(digits.count()) {
+                for (j, &y) in ys.iter().enumerate().take(digits.count()) {
                     if let Some(weight) = digits.weight(i, j) {
-                        sums[weight] += i32::from(xs[i]) * i32::from(ys[j]);
+                        sums[weight] += i32::from(x) * i32::from(y);
                     }
                 }
             }
