@@ -4,11 +4,12 @@
 use crate::support::{device, fractions};
 use dittograd::device::AnyBuffer;
 use dittograd::device::cpu::simd::Simd;
+use dittograd::graph::Graph;
 use dittograd::io::Checkpoint;
 use dittograd::numerics::Numerics;
 use dittograd::numerics::digits::{self, DIGIT_CHUNK, Digits};
 use dittograd::numerics::rng::Stream;
-use dittograd::ops::{self, AnyOp, Attr, Attrs};
+use dittograd::ops::{self, AnyOp, AnyTensor, Attr, Attrs};
 use dittograd::prelude::*;
 use dittograd_check::{Property, Sample, SampleIn, Subject, all_cpus};
 
@@ -67,6 +68,12 @@ fn run(device: &Device, op: &AnyOp, ins: &[&Tensor]) -> Vec<f32> {
     ops::apply(device, op, &ins.iter().collect::<Vec<_>>()).unwrap().buffer().download().unwrap()
 }
 
+/// The CPU and a GPU, if there is one, in mode `strict`. Whoever has them has the GPU alone.
+fn devices() -> (Option<impl Drop>, Vec<Device>) {
+    let (turn, gpu) = dittograd_check::gpu().unzip();
+    (turn, [device()].into_iter().chain(gpu).collect())
+}
+
 fn same(got: &[f32], want: &[f32], what: &str) {
     let differs = |(a, b): (&f32, &f32)| !dittograd::numerics::same_bits(*a, *b);
     let first = got.iter().zip(want).position(differs);
@@ -75,19 +82,19 @@ fn same(got: &[f32], want: &[f32], what: &str) {
 
 #[test]
 fn products_are_those_of_the_contract() {
-    let strict = device();
-    for (mode, which) in MODES {
+    let (_turn, all) = devices();
+    for (strict, (mode, which)) in all.iter().flat_map(|d| MODES.map(|mode| (d, mode))) {
         let device = strict.in_mode(mode).unwrap();
         for (s, (takes_part, [m, n, k])) in SIZES.into_iter().enumerate() {
             let two_chunks = k > DIGIT_CHUNK;
             for flags in TRANSPOSES.into_iter().skip(if two_chunks { 3 } else { 0 }) {
                 for odd in [false, true] {
-                    let what = format!("{mode} {m} {n} {k} {flags:?} {odd}");
+                    let what = format!("{device} {m} {n} {k} {flags:?} {odd}");
                     let a = operand(m, k, !flags[0], odd, s as u64);
                     let b = operand(n, k, flags[1], odd, 100 + s as u64);
                     let op = product("matmul", flags);
                     let got = run(&device, &op, &[&a, &b]);
-                    let as_strict = run(&strict, &op, &[&a, &b]);
+                    let as_strict = run(strict, &op, &[&a, &b]);
                     if !takes_part {
                         same(&got, &as_strict, &what);
                         continue;
@@ -110,9 +117,9 @@ fn products_are_those_of_the_contract() {
 
 #[test]
 fn batches_and_biases() {
-    let strict = device();
+    let (_turn, all) = devices();
     let ([batch, m, n, k], bias) = ([3, 66, 65, 513], fractions(&[65], 37));
-    for (mode, which) in MODES {
+    for (strict, (mode, which)) in all.iter().flat_map(|d| MODES.map(|mode| (d, mode))) {
         let device = strict.in_mode(mode).unwrap();
         for flags in TRANSPOSES {
             let (a, b) = (stored(m, k, flags[0]), stored(k, n, flags[1]));
@@ -131,6 +138,50 @@ fn batches_and_biases() {
         want.iter_mut().enumerate().for_each(|(at, c)| *c += bias.data()[at % n]);
         let linear = AnyOp::from_name("linear", &Attrs(Vec::new())).unwrap();
         same(&run(&device, &linear, &[&x, &w, &bias]), &want, "with a bias");
+    }
+}
+
+/// Sizes around tiles, and those whose k is split among blocks of threads: m, n, k.
+const LARGE: [[usize; 3]; 8] = [
+    [127, 95, 4160],
+    [128, 96, 64],
+    [129, 97, 1025],
+    [256, 192, 8192],
+    [257, 1000, 250],
+    [768, 768, 8192],
+    [2100, 66, 70],
+    [70, 2100, 1500],
+];
+
+/// Large products, alone and with what follows them in one kernel.
+#[test]
+fn a_gpu_has_the_bits_of_the_cpu() {
+    let Some((_turn, gpu)) = dittograd_check::gpu() else { return };
+    for (mode, _) in MODES {
+        let both = [device(), gpu.clone()].map(|d| d.in_mode(mode).unwrap());
+        for (s, [m, n, k]) in LARGE.into_iter().enumerate() {
+            for flags in TRANSPOSES {
+                let a = operand(m, k, !flags[0], s % 2 == 1, s as u64);
+                let b = operand(n, k, flags[1], false, 100 + s as u64);
+                let op = product("matmul", flags);
+                let [here, there] = [0, 1].map(|d| run(&both[d], &op, &[&a, &b]));
+                same(&there, &here, &format!("{mode} {m} {n} {k} {flags:?}"));
+            }
+            let (x, w) = (operand(m, k, true, false, 1), operand(n, k, true, false, 2));
+            let (bias, more) = (fractions(&[n], 37), fractions(&[m, n], 7919));
+            let followed = |d: &Device| {
+                let ins = [&x, &w, &bias, &more].map(|t| AnyTensor::Num(t.clone()));
+                let metas = ins.each_ref().map(AnyTensor::meta);
+                let graph = Graph::trace(d, &metas, |_, v| {
+                    let y = v[0].linear(v[1], v[2])?.gelu()?;
+                    Ok(vec![y, y.add(v[3])?])
+                });
+                let results = graph.unwrap().compile(d).unwrap().call(&ins).unwrap();
+                results.iter().flat_map(|r| r.num().unwrap().data().to_vec()).collect::<Vec<f32>>()
+            };
+            let [here, there] = [0, 1].map(|d| followed(&both[d]));
+            same(&there, &here, &format!("{mode} {m} {n} {k} with an epilogue"));
+        }
     }
 }
 
@@ -166,15 +217,20 @@ fn they_have_the_properties_of_ops() {
         Property::Guards,
         Property::Repeat,
     ];
+    let (_turn, own) = devices();
     for (mode, _) in MODES {
-        let cpus: Vec<Device> = all_cpus().unwrap().iter().map(|d| d.in_mode(mode).unwrap()).collect();
+        let in_mode = |d: &Device| d.in_mode(mode).unwrap();
+        let own: Vec<Device> = own.iter().map(in_mode).collect();
+        let all: Vec<Device> = all_cpus().unwrap().iter().map(in_mode).chain(own[1..].to_vec()).collect();
         for subject in subjects() {
             for property in properties {
-                let own = [device().in_mode(mode).unwrap()];
-                let devices = if property == Property::Bits { &cpus[..] } else { &own };
-                match property.check(&subject, devices) {
-                    Ok(report) => assert!(report.cases > 0, "{mode}: {report}"),
-                    Err(failure) => panic!("{mode}: {failure}"),
+                let devices =
+                    if property == Property::Bits { vec![&all[..]] } else { own.chunks(1).collect() };
+                for devices in devices {
+                    match property.check(&subject, devices) {
+                        Ok(report) => assert!(report.cases > 0, "{mode}: {report}"),
+                        Err(failure) => panic!("{mode}: {failure}"),
+                    }
                 }
             }
         }
@@ -206,6 +262,7 @@ fn trained(device: &Device, compiled: bool) -> (Params, Optimizer) {
 
 #[test]
 fn training_has_one_answer_in_each_mode() {
+    let (_turn, devices) = devices();
     let strict = trained(&device(), true).0.fingerprint().unwrap();
     let mut all = vec![strict];
     for (mode, _) in MODES {
@@ -218,6 +275,10 @@ fn training_has_one_answer_in_each_mode() {
             [(1, Simd::Scalar, true), (3, Simd::best(), false), (3, Simd::best(), true)]
         {
             assert_eq!(print(threads, simd, compiled), want, "{mode} {threads} {compiled}");
+        }
+        for (gpu, compiled) in devices[1..].iter().flat_map(|d| [(d, false), (d, true)]) {
+            let got = trained(&gpu.in_mode(mode).unwrap(), compiled).0.fingerprint().unwrap();
+            assert_eq!(got, want, "{gpu} {mode} {compiled}");
         }
         all.push(want);
     }

@@ -14,9 +14,22 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 /// The GPU that launches are planned for.
-const fn gpu(numerics: Numerics) -> Gpu {
-    Gpu { sm_count: 132, shared: 227 * 1024, numerics }
+const fn gpu(numerics: Numerics, hopper: bool) -> Gpu {
+    Gpu { sm_count: 132, shared: 227 * 1024, numerics, hopper }
 }
+
+/// Modes, and whether the GPU is a Hopper: those that have texts of their own.
+const KINDS: [(Numerics, bool); 6] = [
+    (Numerics::Strict, true),
+    (Numerics::Tf32, true),
+    (Numerics::Fast, true),
+    (Numerics::Fast, false),
+    (Numerics::Turbo, true),
+    (Numerics::Turbo, false),
+];
+
+/// What makes a text one for a Hopper only.
+const HOPPER: &str = "#define DITTO_HOPPER 1";
 /// Elements of a value above which a rule is not run for its modules: they would be the same.
 const LIMIT: usize = 5000;
 
@@ -27,7 +40,7 @@ const LONG_ROWS: [usize; 9] = [1025, 3000, 16384, 24575, 33000, 33002, 50257, 50
 fn modules() -> BTreeMap<String, &'static str> {
     let mut all: BTreeMap<String, (&'static str, String)> = BTreeMap::new();
     let mut add = |op: &AnyOp, metas: &[dittograd::device::Meta]| {
-        let modes = [Numerics::Strict, Numerics::Tf32].map(|mode| op.cuda_modules(metas, &gpu(mode)));
+        let modes = KINDS.map(|(mode, hopper)| op.cuda_modules(metas, &gpu(mode, hopper)));
         for (name, source) in modes.into_iter().flatten() {
             let (known, by) =
                 all.entry(name.clone()).or_insert_with(|| (source, format!("{op:?} {metas:?}")));
@@ -93,9 +106,9 @@ fn kernels_are_found(source: &str, cubin: &[u8]) -> Result<(), String> {
     }
 }
 
-/// Bytes that a thread of a kernel may have beside its registers. Tiles are chosen for sm_90; elsewhere some are a little too large.
+/// Bytes that a thread of a kernel may have beside its registers. Tiles are chosen for Hopper; elsewhere some are a little too large.
 fn most_stack(arch: &str) -> usize {
-    if arch == "sm_90" { 128 } else { 256 }
+    if arch == "sm_90a" { 128 } else { 256 }
 }
 
 /// Where the hashes of the texts that have compiled are, a line each. Of these a test run compiles one in sixteen again, since all of
@@ -148,8 +161,9 @@ fn every_module_compiles() {
                     if known.contains(hash(source).as_str()) && !at.is_multiple_of(16) {
                         continue;
                     }
-                    // The older architecture sees a part of them: the texts do not ask which one they are for.
-                    let archs: &[&str] = if at.is_multiple_of(8) { &["sm_80", "sm_90"] } else { &["sm_90"] };
+                    // The older architecture sees a part of them: most texts do not ask which one they are for.
+                    let is_for_all = at.is_multiple_of(8) && !source.contains(HOPPER);
+                    let archs: &[&str] = if is_for_all { &["sm_80", "sm_90a"] } else { &["sm_90a"] };
                     for arch in archs {
                         let began = Instant::now();
                         let outcome = compile(&nvrtc, name, source, arch);

@@ -254,7 +254,8 @@ fn kernels_compile() {
         }
     };
     let metas = [f(&[4, 33])];
-    let gpu = dittograd::ops::Gpu { sm_count: 132, shared: 227 << 10, numerics: Default::default() };
+    let gpu =
+        dittograd::ops::Gpu { sm_count: 132, shared: 227 << 10, numerics: Default::default(), hopper: true };
     for op in [Custom::new(SecondDifference).unwrap(), Custom::new(RoundThrough).unwrap()] {
         let op = dittograd::ops::AnyOp::from(op);
         let modules = op.cuda_modules(&metas, &gpu);

@@ -73,12 +73,15 @@ pub struct Gpu {
     pub shared: usize,
     /// How products are computed.
     pub numerics: Numerics,
+    /// It has the tensor cores of Hopper.
+    pub hopper: bool,
 }
 
 impl Gpu {
     /// That of an open device.
     pub fn of(cuda: &Cuda) -> Gpu {
-        Gpu { sm_count: cuda.sm_count(), shared: cuda.max_shared_per_block(), numerics: cuda.numerics() }
+        let (sm_count, shared) = (cuda.sm_count(), cuda.max_shared_per_block());
+        Gpu { sm_count, shared, numerics: cuda.numerics(), hopper: cuda.is_hopper() }
     }
 }
 

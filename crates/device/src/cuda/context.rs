@@ -24,6 +24,14 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 
+/// The architecture of compute capability 9.0 with what only that one has.
+const HOPPER: &str = "sm_90a";
+
+/// The architecture of a compute capability.
+fn arch_of(major: u32, minor: u32) -> String {
+    if (major, minor) == (9, 0) { HOPPER.into() } else { format!("sm_{major}{minor}") }
+}
+
 /// An open device. Shared through an `Arc`; all methods may be called from any thread.
 pub struct Cuda {
     pub(super) driver: Arc<Driver>,
@@ -219,7 +227,7 @@ impl Cuda {
             stream,
             id,
             name,
-            arch: format!("sm_{major}{minor}"),
+            arch: arch_of(major, minor),
             sm_count,
             driver_version,
             total_memory,
@@ -253,7 +261,12 @@ impl Cuda {
         self.ordinal
     }
 
-    /// Its architecture, like `sm_90`.
+    /// Whether it has the tensor cores of compute capability 9.0, which later ones do not have.
+    pub fn is_hopper(&self) -> bool {
+        self.arch == HOPPER
+    }
+
+    /// Its architecture, like `sm_80` or `sm_90a`: the latter has all that compute capability 9.0 has.
     pub fn arch(&self) -> &str {
         &self.arch
     }

@@ -75,10 +75,10 @@ fn a_machine_without_a_driver_says_so() {
 fn the_device_is_described() {
     let fake = Fake::with(2, 1 << 30);
     let cuda = Cuda::with_driver(fake.driver(), 1, Numerics::Strict, fake.stub(), None).expect("opens");
-    assert_eq!((cuda.name(), cuda.ordinal(), cuda.arch()), ("Fake GPU", 1, "sm_90"));
+    assert_eq!((cuda.name(), cuda.ordinal(), cuda.arch()), ("Fake GPU", 1, "sm_90a"));
     assert_eq!((cuda.sm_count(), cuda.driver_version()), (4, (13, 0)));
     assert_eq!((cuda.max_shared_per_block(), cuda.total_memory()), (227 << 10, 1 << 30));
-    assert_eq!(format!("{cuda:?}"), "Cuda(1: Fake GPU, sm_90)");
+    assert_eq!(format!("{cuda:?}"), "Cuda(1: Fake GPU, sm_90a)");
     assert!(is_argument(Cuda::with_driver(fake.driver(), 2, Numerics::Strict, fake.stub(), None)));
     drop(cuda);
     assert_eq!(fake.live(), Live::default());

@@ -312,7 +312,7 @@ mod tests {
     /// Blocks of compute capability 8.6 and 8.9 have the least shared memory of all from 8.0 on.
     #[test]
     fn all_heads_fit_a_block_of_99_kib() {
-        let gpu = Gpu { sm_count: 58, shared: 99 * 1024, numerics: Numerics::Strict };
+        let gpu = Gpu { sm_count: 58, shared: 99 * 1024, numerics: Numerics::Strict, hopper: true };
         for d in 1..=MAX_HEAD {
             for dv in [1, d, MAX_HEAD] {
                 let shape = |last: usize| Shape::new(&[2, 70, last]);

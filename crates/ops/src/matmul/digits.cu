@@ -299,8 +299,7 @@ __device__ __forceinline__ float finished(i64 total, int ea, int eb) {
 // Adds the sums of all splits, [split][product][m][n], and finishes them. There is one chunk. A thread has W neighbouring results.
 extern "C" __global__ void __launch_bounds__(256)
 ditto_digits_reduce(const i64* __restrict__ sums, const int* __restrict__ ea, const int* __restrict__ eb, float* out,
-                    const float* __restrict__ bias, i64 m, i64 n, i64 pitch_a, i64 pitch_b, i64 items_a, i64 items_b, i64 batch,
-                    i64 splits EPILOGUE_PARAM) {
+                    const float* __restrict__ bias, i64 m, i64 n, i64 pitch_a, i64 pitch_b, i64 batch, i64 splits EPILOGUE_PARAM) {
     constexpr int W = DITTO_VC ? 2 : 1;
     const Result result = RESULT(out, bias, m, n);
     const i64 all = batch * m * n;
@@ -316,10 +315,10 @@ ditto_digits_reduce(const i64* __restrict__ sums, const int* __restrict__ ea, co
                 total[0] += sums[s * all + at];
             }
         }
-        const int e = ea[(items_a > 1 ? item : 0) * pitch_a + row];
+        const int e = ea[item * pitch_a + row];
         Vec<W> v;
 #pragma unroll
-        for (int i = 0; i < W; ++i) v.v[i] = finished(total[i], e, eb[(items_b > 1 ? item : 0) * pitch_b + column + i]);
+        for (int i = 0; i < W; ++i) v.v[i] = finished(total[i], e, eb[item * pitch_b + column + i]);
         result.put<W>(v, item, row, column, true, true);
     }
 }
@@ -365,13 +364,8 @@ struct RowScale {
 struct Product {
     const unsigned char *a, *b;  // digits
     const int *ea, *eb;
-    i64 m, n, blocks, chunks, pitch_a, pitch_b;
-    i64 items_a, items_b, batch;  // 1: shared by all products
-    i64 splits;
+    i64 m, n, blocks, chunks, pitch_a, pitch_b, batch, splits;
     i64* sums;  // with DITTO_SPLIT
-
-    __device__ __forceinline__ i64 item_a(i64 item) const { return items_a > 1 ? item : 0; }
-    __device__ __forceinline__ i64 item_b(i64 item) const { return items_b > 1 ? item : 0; }
 
     // Two neighbouring sums of a row: of a chunk, or of a split of the only one.
     __device__ __forceinline__ void put(const Result& result, i64 t0, i64 t1, i64 item, i64 row, i64 column, const RowScale& scale,
@@ -401,7 +395,7 @@ struct Product {
     template <int N> __device__ __forceinline__ void end(const Result& result, const int (&s)[WEIGHTS][N], i64 item, i64 row,
                                                          i64 column, const float* columns, i64 chunk, i64 split) const {
         const int lane = threadIdx.x % 32;
-        const int* const row_e = ea + (item_a(item) * chunks + chunk) * pitch_a;
+        const int* const row_e = ea + (item * chunks + chunk) * pitch_a;
         row += lane / 4;
         column += lane % 4 * 2;
         columns += lane % 4 * 2;
@@ -420,7 +414,7 @@ struct Product {
 
     // The scale of a column, for `end`.
     __device__ __forceinline__ float column_scale(i64 item, i64 column, i64 chunk) const {
-        const int e = column < n ? eb[(item_b(item) * chunks + chunk) * pitch_b + column] : 0;
+        const int e = column < n ? eb[(item * chunks + chunk) * pitch_b + column] : 0;
         return e == NOT_FINITE ? __int_as_float(0x7fc00000) : power(e - (8 * D - 1));
     }
 };
@@ -540,8 +534,8 @@ ditto_digits_product(const __grid_constant__ Product p, float* out, const float*
         for (unsigned index = blockIdx.x; index < count; index += gridDim.x) {
             const Tile w(p, index);
             const int bytes_a = (int)min((i64)BM, p.pitch_a - w.row) * KB, bytes_b = (int)min((i64)BN, p.pitch_b - w.column) * KB;
-            const unsigned char* a = p.a + ((p.item_a(w.item) * p.blocks + w.from) * D * p.pitch_a + w.row) * KB;
-            const unsigned char* b = p.b + ((p.item_b(w.item) * p.blocks + w.from) * D * p.pitch_b + w.column) * KB;
+            const unsigned char* a = p.a + ((w.item * p.blocks + w.from) * D * p.pitch_a + w.row) * KB;
+            const unsigned char* b = p.b + ((w.item * p.blocks + w.from) * D * p.pitch_b + w.column) * KB;
             for (i64 block = w.from; block < w.to; ++block) {
                 barrier_wait(empty + stage, phase);
                 asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;"
@@ -628,8 +622,8 @@ ditto_digits_product(const __grid_constant__ Product p, float* out, const float*
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, down = warp / 2 * 32, across = warp % 2 * 32;
     for (unsigned index = blockIdx.x; index < count; index += gridDim.x) {
         const Tile w(p, index);
-        const unsigned char* const a = p.a + p.item_a(w.item) * p.blocks * D * p.pitch_a * KB;
-        const unsigned char* const b = p.b + p.item_b(w.item) * p.blocks * D * p.pitch_b * KB;
+        const unsigned char* const a = p.a + w.item * p.blocks * D * p.pitch_a * KB;
+        const unsigned char* const b = p.b + w.item * p.blocks * D * p.pitch_b * KB;
         auto fetch = [&](i64 block) {
             unsigned char* const to = ring + block % STAGES * STAGE;
             if (block < w.to) {

@@ -1,30 +1,286 @@
-//! Products in digits (C9 of the contract) on the CPU: the one place where modes `fast` and `turbo` multiply there.
+//! How a product in digits (C9 of the contract) runs on CUDA: which variants of `digits.cu`, over which grids, in how many
+//! splits of k. The choice affects only speed, never bits: sums of digits are exact.
 
-use dittograd_device::cpu::gemm::Gemm;
-use dittograd_device::cpu::simd::Simd;
-use dittograd_device::cpu::threads::Pool;
-use dittograd_numerics::digits::{self, Digits};
+use crate::fused::EpilogueCode;
+use crate::matmul::plan::{MAX_X, Problem, clamp, defines};
+use crate::{CudaRun, Gpu, Known, known};
+use dittograd_device::cuda::{Args, Source};
+use dittograd_numerics::digits::{DIGIT_CHUNK, Digits, LEAST_EXPONENT};
+use dittograd_numerics::error::Result;
+use std::sync::Arc;
 
-/// Words of workspace that [`cpu_product`] needs.
-pub(super) fn cpu_workspace(_gemm: &Gemm, _digits: Digits, _threads: usize) -> usize {
-    0
+const DIGITS_CU: &str = concat!(include_str!("results.cu"), include_str!("digits.cu"));
+
+/// Terms of k in a block of digits.
+const BLOCK: usize = 64;
+
+/// Terms of rows that are not contiguous, that a block of threads makes digits of.
+const SPAN: usize = 512;
+
+/// Threads of a block, but for the product's.
+const THREADS: u32 = 256;
+
+/// Terms of a contiguous row up to which one warp makes its digits, and above which all warps of a block do.
+const WARP_TERMS: usize = 1024;
+
+/// The most parts of k that maxima are taken of side by side.
+const MOST_PARTS: usize = 32;
+
+/// The most splits of k, and the fewest blocks of digits in one.
+const MOST_SPLITS: usize = 16;
+const LEAST_BLOCKS: usize = 8;
+
+/// The product's kernel: tile, threads, stages of shared memory, blocks of threads on a multiprocessor, and what it takes on an H200.
+struct Tile {
+    rows: usize,
+    columns: usize,
+    threads: u32,
+    stages: usize,
+    resident: usize,
+    /// Cycles of a block of digits.
+    block: f64,
+    /// Cycles to begin and to end a tile.
+    ends: f64,
 }
 
-/// The products of a batch, without a bias. By the definition, which is slow.
-#[allow(clippy::too_many_arguments)]
-pub(super) fn cpu_product(
-    gemm: &Gemm,
-    digits: Digits,
-    _pool: &Pool,
-    _simd: Simd,
-    a: &[f32],
-    b: &[f32],
-    out: &mut [f32],
-    _workspace: &mut [f32],
-) {
-    let Gemm { m, n, k, ta, tb, .. } = *gemm;
-    for (t, out) in out.chunks_exact_mut(m * n).enumerate() {
-        let (a, b) = (&a[t * m * k..][..m * k], &b[t * k * n..][..k * n]);
-        digits::product(digits, [m, n, k], [ta, tb], a, b, out);
+/// Cycles per microsecond of an H200, and bytes that its memory moves.
+const CLOCK: f64 = 1980.0;
+const BANDWIDTH: f64 = 4e6;
+/// Microseconds of another launch.
+const LAUNCH: f64 = 2.0;
+
+impl Tile {
+    fn of(digits: Digits, hopper: bool) -> Tile {
+        let (rows, threads) = if hopper { (128, 384) } else { (64, 128) };
+        match (hopper, digits) {
+            (true, Digits::Two) => {
+                Tile { rows, columns: 128, threads, stages: 6, resident: 1, block: 1290.0, ends: 10500.0 }
+            }
+            (true, Digits::Three) => {
+                Tile { rows, columns: 96, threads, stages: 5, resident: 1, block: 2010.0, ends: 6800.0 }
+            }
+            (false, _) => {
+                Tile { rows, columns: 64, threads, stages: 3, resident: 2, block: 2400.0, ends: 3000.0 }
+            }
+        }
     }
+
+    fn shared(&self, digits: Digits, hopper: bool) -> usize {
+        // Tiles for `wgmma` begin at multiples of 1024 bytes.
+        let gap = if hopper { 1024 } else { 0 };
+        self.stages * digits.count() * (self.rows + self.columns) * BLOCK + gap
+    }
+
+    fn count(&self, p: &Problem) -> usize {
+        p.m.div_ceil(self.rows) * p.n.div_ceil(self.columns) * p.batch
+    }
+
+    /// The expected time of a product in so many splits, in microseconds.
+    fn time(&self, p: &Problem, splits: usize, sm_count: u32) -> f64 {
+        let places = f64::from(sm_count.max(1)) * self.resident as f64;
+        let waves = ((self.count(p) * splits) as f64 / places).ceil();
+        let blocks = (p.k.div_ceil(BLOCK) as f64 / splits as f64).ceil();
+        let sums =
+            if splits == 1 { 0.0 } else { LAUNCH + p.outputs() as f64 * 16.0 * splits as f64 / BANDWIDTH };
+        waves * (blocks * self.block + self.ends) / CLOCK + sums
+    }
+}
+
+impl Problem {
+    fn outputs(&self) -> usize {
+        self.batch * self.m * self.n
+    }
+}
+
+/// One operand: rows of k terms.
+struct Operand {
+    rows: usize,
+    pitch: usize,
+    /// Parts of a chunk that maxima are taken of.
+    parts: usize,
+    /// Blocks of threads for its maxima and for its digits.
+    maxima: usize,
+    digits: usize,
+    /// Where its digits, exponents and maxima begin in the workspace, in words.
+    at: [usize; 3],
+}
+
+/// How one product in digits runs.
+pub(super) struct DigitsPlan {
+    operands: [Operand; 2],
+    blocks: usize,
+    chunks: usize,
+    splits: usize,
+    /// Where the sums of splits begin in the workspace, in words.
+    sums: usize,
+    /// Words of workspace.
+    pub workspace: usize,
+    tile: Tile,
+    shared: usize,
+    grid: usize,
+    /// The kernels, where no program follows.
+    convert: Source,
+    product: Source,
+    reduce: Option<Source>,
+    product_defines: String,
+    reduce_defines: String,
+}
+
+/// How a product in digits runs.
+pub(super) fn planned(problem: &Problem, digits: Digits, gpu: &Gpu) -> Arc<DigitsPlan> {
+    static KNOWN: Known<(Problem, Digits, Gpu), Arc<DigitsPlan>> = Known::new(Default::default);
+    known(&KNOWN, (*problem, digits, *gpu), |(p, digits, gpu)| Arc::new(DigitsPlan::new(p, *digits, gpu)))
+}
+
+impl DigitsPlan {
+    fn new(p: &Problem, digits: Digits, gpu: &Gpu) -> DigitsPlan {
+        let (blocks, chunks) = (p.k.div_ceil(BLOCK), p.k.div_ceil(DIGIT_CHUNK));
+        let tile = Tile::of(digits, gpu.hopper);
+        // Exact sums of one chunk are added; results of several are not.
+        let most = if chunks > 1 { 1 } else { (blocks / LEAST_BLOCKS).clamp(1, MOST_SPLITS) };
+        let time = |splits: &usize| tile.time(p, *splits, gpu.sm_count);
+        let splits = (1..=most).min_by(|a, b| time(a).total_cmp(&time(b))).unwrap_or(1);
+        let mut words = 0;
+        // Everything begins at a multiple of 256 bytes.
+        let mut take = |n: usize| {
+            let at = words;
+            words += n.next_multiple_of(64);
+            at
+        };
+        let is_long = p.k > WARP_TERMS;
+        let mut operand = |rows: usize, is_strided: bool| {
+            let pitch = rows.next_multiple_of(8);
+            let groups = rows.div_ceil(32) * chunks * p.batch;
+            // Enough blocks of threads to fill the GPU a few times.
+            let parts = (6 * gpu.sm_count as usize / groups).clamp(1, MOST_PARTS).min(p.k.div_ceil(BLOCK));
+            let places = if is_strided {
+                pitch.div_ceil(32) * (blocks * BLOCK).div_ceil(SPAN)
+            } else {
+                pitch.div_ceil(if is_long { 1 } else { 8 }) * chunks
+            };
+            let at = [
+                take(p.batch * blocks * digits.count() * pitch * BLOCK / 4),
+                take(p.batch * chunks * pitch),
+                take(if is_strided { p.batch * chunks * parts * rows } else { 0 }),
+            ];
+            let maxima = if is_strided { groups * parts } else { 0 };
+            Operand { rows, pitch, parts, maxima, digits: places * p.batch, at }
+        };
+        let operands = [operand(p.m, p.ta), operand(p.n, !p.tb)];
+        let sums = take(if splits > 1 { splits * p.outputs() * 2 } else { 0 });
+        // Neighbours at a time, along an axis of this length.
+        let whole = |length: usize, by: usize| usize::from(p.aligned && length.is_multiple_of(by));
+        let (d, pairs) = (digits.count(), whole(p.n, 2));
+        let convert = defines(&[
+            ("PART", 0),
+            ("D", d),
+            ("TA", usize::from(p.ta)),
+            ("TB", usize::from(p.tb)),
+            ("VA", whole(if p.ta { p.m } else { p.k }, 4)),
+            ("VB", whole(if p.tb { p.k } else { p.n }, 4)),
+            ("WARPS", if is_long { 8 } else { 1 }),
+        ]);
+        let bias = usize::from(p.has_bias);
+        let product_defines = defines(&[
+            ("PART", 1),
+            ("D", d),
+            ("VC", pairs),
+            ("BIAS", if splits > 1 { 0 } else { bias }),
+            ("SPLIT", usize::from(splits > 1)),
+            ("HOPPER", usize::from(gpu.hopper)),
+        ]);
+        let reduce_defines = defines(&[("PART", 2), ("D", d), ("VC", pairs), ("BIAS", bias)]);
+        let places = gpu.sm_count as usize * tile.resident;
+        DigitsPlan {
+            convert: source(&convert, None),
+            product: source(&product_defines, None),
+            reduce: (splits > 1).then(|| source(&reduce_defines, None)),
+            shared: tile.shared(digits, gpu.hopper),
+            grid: (tile.count(p) * splits).min(places.max(1)),
+            operands,
+            blocks,
+            chunks,
+            splits,
+            sums,
+            workspace: words,
+            tile,
+            product_defines,
+            reduce_defines,
+        }
+    }
+
+    /// Its kernels, with an epilogue or without.
+    pub(super) fn modules(&self, epilogue: Option<&EpilogueCode>) -> Vec<Source> {
+        let first = if self.reduce.is_some() { None } else { epilogue };
+        let mut modules = vec![self.convert.clone(), source(&self.product_defines, first)];
+        modules.extend(self.reduce.is_some().then(|| source(&self.reduce_defines, epilogue)));
+        modules
+    }
+
+    /// Queues the product.
+    pub(super) fn launch(&self, p: &Problem, run: &CudaRun<'_>) -> Result<()> {
+        let address = |word: usize| run.workspace + word as u64 * 4;
+        let epilogue = run.fused.epilogue;
+        let (module, text) = &self.convert;
+        let of_operand = |operand: &Operand, x: u64| {
+            let [digits, exponents, maxima] = operand.at.map(address);
+            let sizes = [operand.rows * p.k, operand.rows, p.k, operand.pitch, self.blocks, self.chunks];
+            let [stride, rows, k, pitch, blocks, chunks] = sizes.map(|n| n as u64);
+            let parts = operand.parts as u64;
+            [x, stride, rows, k, pitch, blocks, chunks, maxima, parts, exponents, digits]
+        };
+        let [a, b] = &self.operands;
+        let (of_a, of_b) = (of_operand(a, run.ins[0]), of_operand(b, run.ins[1]));
+        for (kernel, [first, second]) in
+            [("ditto_digits_maxima", [a.maxima, b.maxima]), ("ditto_digits", [a.digits, b.digits])]
+        {
+            if first + second > 0 {
+                let kernel = run.cuda.kernel(module, text, kernel)?;
+                let mut args = Args::new();
+                args.bytes(bytemuck::cast_slice(&of_a), 8).bytes(bytemuck::cast_slice(&of_b), 8);
+                args.u64(first as u64);
+                run.cuda.launch(kernel, [clamp(first + second, MAX_X), 1, 1], THREADS, 0, &args)?;
+            }
+        }
+        let (first, last) = if self.reduce.is_some() { (None, epilogue) } else { (epilogue, None) };
+        let bias = if p.has_bias { run.ins[2] } else { 0 };
+        let own = first.map(|epilogue| source(&self.product_defines, Some(epilogue)));
+        let (module, text) = own.as_ref().unwrap_or(&self.product);
+        let kernel = run.cuda.kernel(module, text, "ditto_digits_product")?;
+        let pointers = [a.at[0], b.at[0], a.at[1], b.at[1]].map(address);
+        let sizes = [p.m, p.n, self.blocks, self.chunks, a.pitch, b.pitch, p.batch, self.splits];
+        let mut words = pointers.to_vec();
+        words.extend(sizes.map(|n| n as u64));
+        words.push(address(self.sums));
+        let mut args = Args::new();
+        args.bytes(bytemuck::cast_slice(&words), 8).ptr(run.out).ptr(bias);
+        if let Some(epilogue) = first {
+            epilogue.push(&mut args);
+        }
+        let grid = [clamp(self.grid, MAX_X), 1, 1];
+        run.cuda.launch(kernel, grid, self.tile.threads, self.shared as u32, &args)?;
+        let Some(plain) = &self.reduce else { return Ok(()) };
+        let own = last.map(|epilogue| source(&self.reduce_defines, Some(epilogue)));
+        let (module, text) = own.as_ref().unwrap_or(plain);
+        let kernel = run.cuda.kernel(module, text, "ditto_digits_reduce")?;
+        let mut args = Args::new();
+        args.ptr(address(self.sums)).ptr(address(a.at[1])).ptr(address(b.at[1])).ptr(run.out).ptr(bias);
+        for n in [p.m, p.n, a.pitch, b.pitch, p.batch, self.splits] {
+            args.u64(n as u64);
+        }
+        if let Some(epilogue) = last {
+            epilogue.push(&mut args);
+        }
+        let grid = [clamp(p.outputs().div_ceil(2 * THREADS as usize), MAX_REDUCE), 1, 1];
+        run.cuda.launch(kernel, grid, THREADS, 0, &args)
+    }
+}
+
+/// The most blocks of the kernel that adds splits, which walks the rest in a loop.
+const MAX_REDUCE: usize = 1 << 12;
+
+/// A variant of the kernels: a name of its own, and the text.
+fn source(lines: &str, epilogue: Option<&EpilogueCode>) -> Source {
+    let contract = format!("#define DIGIT_CHUNK {DIGIT_CHUNK}\n#define LEAST_EXPONENT ({LEAST_EXPONENT})\n");
+    super::text("digits", lines, epilogue, |before| format!("{contract}{lines}{before}{DIGITS_CU}"))
 }

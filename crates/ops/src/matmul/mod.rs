@@ -24,7 +24,8 @@ use dittograd_numerics::tensor::Tensor;
 use dittograd_numerics::{K_CHUNK, Numerics};
 use std::sync::Arc;
 
-const MATMUL_CU: &str = concat!(include_str!("../tensor.cu"), include_str!("results.cu"), include_str!("matmul.cu"));
+const MATMUL_CU: &str =
+    concat!(include_str!("../tensor.cu"), include_str!("results.cu"), include_str!("matmul.cu"));
 
 /// A plan, and its kernels where no program follows.
 pub(crate) struct Planned {
@@ -63,9 +64,10 @@ impl Problem {
     fn workspace(&self, device: &Device) -> usize {
         match (device.as_cuda(), self.digits(device.numerics())) {
             (Some(_), _) if self.batch * self.m * self.n == 0 => 0,
-            (Some(cuda), _) => planned(self, &Gpu::of(cuda)).plan.workspace,
+            (Some(cuda), None) => planned(self, &Gpu::of(cuda)).plan.workspace,
+            (Some(cuda), Some(digits)) => digits::planned(self, digits, &Gpu::of(cuda)).workspace,
             (None, None) => self.gemm.scratch_len(device.threads()),
-            (None, Some(digits)) => digits::cpu_workspace(&self.gemm, digits, device.threads()),
+            (None, Some(digits)) => self.gemm.digits_scratch_len(digits),
         }
     }
 
@@ -74,28 +76,20 @@ impl Problem {
         let bias = self.has_bias.then(|| ins[2]);
         match self.digits(run.numerics) {
             None => self.gemm.run(pool, simd, ins[0], ins[1], bias, out, workspace),
-            Some(digits) => {
-                digits::cpu_product(&self.gemm, digits, pool, simd, ins[0], ins[1], out, workspace);
-                if let Some(bias) = bias {
-                    out.chunks_exact_mut(self.n)
-                        .for_each(|row| row.iter_mut().zip(bias).for_each(|(c, b)| *c += b));
-                }
-            }
+            Some(digits) => self.gemm.run_digits(digits, pool, simd, ins[0], ins[1], bias, out, workspace),
         }
     }
 
     fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {
-        if self.digits(run.cuda.numerics()).is_some() {
-            let mode = run.cuda.numerics();
-            let what = format!(
-                "mode {mode} on CUDA: it has no kernels there yet; use mode strict or tf32, or the CPU"
-            );
-            return Err(Error::unsupported("matmul", what));
+        match self.digits(run.cuda.numerics()) {
+            Some(digits) if self.batch > 0 => {
+                digits::planned(self, digits, &Gpu::of(run.cuda)).launch(self, run)
+            }
+            _ => self.launch([run.ins[0], run.ins[1]], [self.m * self.k, self.k * self.n], run),
         }
-        self.launch([run.ins[0], run.ins[1]], [self.m * self.k, self.k * self.n], run)
     }
 
-    /// Queues the product of these operands, whose matrices in a batch are `strides` words apart.
+    /// Queues the product of these operands, whose matrices in a batch are `strides` words apart, as in `strict` or `tf32`.
     pub fn launch(&self, operands: [u64; 2], strides: [usize; 2], run: &CudaRun<'_>) -> Result<()> {
         let total = self.batch * self.m * self.n;
         if total == 0 {
@@ -140,6 +134,9 @@ impl Problem {
         if self.batch * self.m * self.n == 0 {
             return Vec::new();
         }
+        if let Some(digits) = self.digits(gpu.numerics) {
+            return digits::planned(self, digits, gpu).modules(epilogue);
+        }
         let plan = &planned(self, gpu).plan;
         let first = if plan.reduce.is_some() { None } else { epilogue };
         let mut modules = vec![source(&plan.defines, first)];
@@ -175,11 +172,23 @@ pub(crate) fn source(defines: &str, epilogue: Option<&EpilogueCode>) -> Source {
 
 /// A variant of the kernels and of what is made of them: a name of its own, and the text.
 pub(crate) fn variant(family: &str, defines: &str, more: &str, epilogue: Option<&EpilogueCode>) -> Source {
+    text(family, defines, epilogue, |before| {
+        format!("#define CHUNK {K_CHUNK}\n{defines}{before}{MATMUL_CU}{more}")
+    })
+}
+
+/// A variant that `defines` pick: a name of its own, and the text with the epilogue's.
+fn text(
+    family: &str,
+    defines: &str,
+    epilogue: Option<&EpilogueCode>,
+    whole: impl FnOnce(&str) -> String,
+) -> Source {
     let name: Vec<&str> = defines.split_whitespace().filter(|w| !w.starts_with("#define")).collect();
     let name = name.join("_").replace("DITTO_", "").to_lowercase();
     let (tag, before) = epilogue.map_or(("", ""), EpilogueCode::text);
     let name = format!("{family}_{name}{}{tag}", if tag.is_empty() { "" } else { "_" });
-    crate::module(name, || format!("#define CHUNK {K_CHUNK}\n{defines}{before}{MATMUL_CU}{more}"))
+    crate::module(name, || whole(before))
 }
 
 /// Rows and columns of a matrix after its transpose flag.

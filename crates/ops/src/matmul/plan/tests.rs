@@ -5,7 +5,7 @@ const MOST_SHARED: usize = 227 * 1024;
 
 fn of([batch, m, n, k]: [usize; 4], [ta, tb, aligned, has_bias]: [bool; 4], sm_count: u32) -> MatmulPlan {
     let p = Problem { gemm: Gemm { batch, m, n, k, ta, tb }, aligned, has_bias, tensor: true };
-    plan(&p, &Gpu { sm_count, shared: MOST_SHARED, numerics: Numerics::Strict })
+    plan(&p, &Gpu { sm_count, shared: MOST_SHARED, numerics: Numerics::Strict, hopper: true })
 }
 
 fn define(plan: &MatmulPlan, name: &str) -> usize {
@@ -129,7 +129,7 @@ fn tensor_tiles_fit_the_kernel() {
                     has_bias: true,
                     tensor: true,
                 };
-                let gpu = Gpu { sm_count: 132, shared: MOST_SHARED, numerics: Numerics::Tf32 };
+                let gpu = Gpu { sm_count: 132, shared: MOST_SHARED, numerics: Numerics::Tf32, hopper: true };
                 let plan = plan(&p, &gpu);
                 assert_eq!(define(&plan, "TF32"), 1);
                 assert_eq!(plan.parts, k.div_ceil(plan.slice), "no part is empty: {m} {n} {k} {plan:?}");
