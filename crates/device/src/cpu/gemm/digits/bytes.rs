@@ -172,7 +172,7 @@ fn convert(x: __m512, scale: __m512, half: __m512i, flip: __m512i) -> __m512i {
 /// Converts a step of a panel whose lines run along k: for each digit, 16 lines of 64 terms.
 ///
 /// # Safety
-/// There are so many lines of so many terms, and `to` has D tiles. The processor has AVX-512.
+/// There are so many lines of so many terms, 16 scales, and `to` has D tiles. The processor has AVX-512.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 #[allow(clippy::too_many_arguments)]
@@ -192,7 +192,7 @@ unsafe fn lines_along_k<const D: usize>(
         let by_digit =
             _mm512_broadcast_i32x4(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
         let in_order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-        for line in 0..LINES {
+        for (line, &scale) in scales.iter().enumerate() {
             let to = to.add(line * STEP);
             if line >= lines {
                 for d in 0..D {
@@ -200,7 +200,7 @@ unsafe fn lines_along_k<const D: usize>(
                 }
                 continue;
             }
-            let (from, scale) = (from.add(line * stride), _mm512_set1_ps(scales[line]));
+            let (from, scale) = (from.add(line * stride), _mm512_set1_ps(scale));
             let mut x = [_mm512_setzero_si512(); 4];
             for (v, x) in x.iter_mut().enumerate() {
                 let some = first_lanes(terms.saturating_sub(v * LINES));
@@ -223,7 +223,7 @@ unsafe fn lines_along_k<const D: usize>(
 /// Converts a step of a panel whose lines run across k: for each digit, 16 groups of four terms of 16 lines.
 ///
 /// # Safety
-/// There are so many lines of so many terms, and `to` has D tiles. The processor has AVX-512.
+/// There are so many lines of so many terms, 16 scales, and `to` has D tiles. The processor has AVX-512.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 #[allow(clippy::too_many_arguments)]

@@ -72,21 +72,22 @@ unsafe fn tiles<const D: usize, const W: usize, const MR: usize>(block: &Block) 
 unsafe fn begin<const D: usize, const W: usize>(b: *const u8, steps: usize) -> [__m512i; W] {
     // SAFETY: upheld by the caller.
     unsafe {
-        let ones = _mm512_set1_epi8(-128);
+        // 128, unsigned.
+        let offset = _mm512_set1_epi8(-128);
         let mut of_digits = [_mm512_setzero_si512(); D];
         for step in 0..steps {
             for (d, sum) in of_digits.iter_mut().enumerate() {
                 for group in 0..STEP / 4 {
                     let digits = _mm512_load_si512(b.add((step * D + d) * TILE + group * STEP).cast());
-                    *sum = _mm512_dpbusd_epi32(*sum, ones, digits);
+                    *sum = _mm512_dpbusd_epi32(*sum, offset, digits);
                 }
             }
         }
         let mut begin = [_mm512_setzero_si512(); W];
         for i in 0..D {
-            for j in 0..D {
+            for (j, of_digit) in of_digits.into_iter().enumerate() {
                 if let Some(w) = weight::<D>(i, j) {
-                    begin[w] = _mm512_sub_epi32(begin[w], of_digits[j]);
+                    begin[w] = _mm512_sub_epi32(begin[w], of_digit);
                 }
             }
         }
