@@ -38,6 +38,8 @@ impl Check {
                 "the checks are of modes with one answer, tf32 has none: use --numerics strict, fast or turbo",
             );
         }
+        // Samples of ops are small.
+        dittograd::numerics::digits::include_small_products();
         let mut devices = vec![global.cpu()?.in_mode(mode)?];
         devices.extend(Some(asked).filter(Device::is_cuda));
         Ok(devices)

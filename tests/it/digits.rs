@@ -68,8 +68,9 @@ fn run(device: &Device, op: &AnyOp, ins: &[&Tensor]) -> Vec<f32> {
     ops::apply(device, op, &ins.iter().collect::<Vec<_>>()).unwrap().buffer().download().unwrap()
 }
 
-/// The CPU and a GPU, if there is one, in mode `strict`. Whoever has them has the GPU alone.
+/// The CPU and a GPU, if there is one, in mode `strict`. Whoever has them has the GPU alone. Small products are in digits too.
 fn devices() -> (Option<impl Drop>, Vec<Device>) {
+    digits::include_small_products();
     let (turn, gpu) = dittograd_check::gpu().unzip();
     (turn, [device()].into_iter().chain(gpu).collect())
 }
@@ -157,6 +158,7 @@ const LARGE: [[usize; 3]; 8] = [
 #[test]
 fn a_gpu_has_the_bits_of_the_cpu() {
     let Some((_turn, gpu)) = dittograd_check::gpu() else { return };
+    digits::include_small_products();
     for (mode, _) in MODES {
         let both = [device(), gpu.clone()].map(|d| d.in_mode(mode).unwrap());
         for (s, [m, n, k]) in LARGE.into_iter().enumerate() {

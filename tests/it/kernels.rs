@@ -38,6 +38,7 @@ const LONG_ROWS: [usize; 9] = [1025, 3000, 16384, 24575, 33000, 33002, 50257, 50
 
 /// Module names with their sources; equal names must have equal sources, since kernels are kept by name.
 fn modules() -> BTreeMap<String, &'static str> {
+    dittograd::numerics::digits::include_small_products();
     let mut all: BTreeMap<String, (&'static str, String)> = BTreeMap::new();
     let mut add = |op: &AnyOp, metas: &[dittograd::device::Meta]| {
         let modes = KINDS.map(|(mode, hopper)| op.cuda_modules(metas, &gpu(mode, hopper)));

@@ -5,6 +5,7 @@
 //! Kernels share the small functions here. [`product`] is the definition of a whole product, slowly.
 
 use crate::{Numerics, environment};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Number of terms of a dot product that share a scale and an exact sum. With it, sums of digit products of one
 /// [weight](Digits::weight) stay below 2^31.
@@ -33,7 +34,7 @@ impl Digits {
     }
 
     /// The digits of an `m` by `n` product over `k` in a mode; `None` if it is computed as in `strict`.
-    pub const fn of_product(numerics: Numerics, m: usize, n: usize, k: usize) -> Option<Digits> {
+    pub fn of_product(numerics: Numerics, m: usize, n: usize, k: usize) -> Option<Digits> {
         if takes_part(m, n, k) { Digits::of(numerics) } else { None }
     }
 
@@ -112,9 +113,22 @@ impl Digits {
     }
 }
 
+/// Multiplications of a product from which on it is computed in digits. Below, making the digits costs more than it gains.
+const LEAST_WORK: usize = 1 << 26;
+
+static LEAST: AtomicUsize = AtomicUsize::new(LEAST_WORK);
+
 /// Whether a product is computed in digits in the modes that have them. Sizes alone decide.
-pub const fn takes_part(m: usize, n: usize, k: usize) -> bool {
-    m >= 64 && n >= 64 && k >= 64 && m.saturating_mul(n).saturating_mul(k) >= 1 << 21
+pub fn takes_part(m: usize, n: usize, k: usize) -> bool {
+    let work = m.saturating_mul(n).saturating_mul(k);
+    m >= 64 && n >= 64 && k >= 64 && work >= LEAST.load(Ordering::Relaxed)
+}
+
+/// From now on this process computes products from 2^21 multiplications on in digits, so that checks of the kernels need no large ones.
+/// That is not the contract.
+#[doc(hidden)]
+pub fn include_small_products() {
+    LEAST.store(1 << 21, Ordering::Relaxed);
 }
 
 /// The lowest digit of an integer, from −128 to 127, and 256ths of the rest.
