@@ -230,8 +230,7 @@ __device__ __forceinline__ void accumulate(float (&acc)[TR][4 * NC], const float
 #pragma unroll
     for (int i = 0; i < TR; ++i) four(w[i], p + i * 8 * PP);
     four(y, b);
-    // Few tiles have blocked pairs; unrolled too, their code would take a quarter of the time in which the kernel compiles.
-#pragma unroll SOME ? 1 : 2
+#pragma unroll 2
     for (int t = 0; t < STAGE; t += 4) {
         float nw[TR][4];
 #pragma unroll
