@@ -62,7 +62,7 @@ pub struct Cuda {
     pub(super) cache: Option<Cache>,
     /// Held while modules are compiled and loaded, so that none is built twice.
     pub(super) building: Mutex<()>,
-    /// Texts that were compiled, or are being compiled, and by when others may want them.
+    /// Texts that are compiled before anybody wants them, and what became of each.
     pub(super) ahead: Mutex<HashMap<Key, Made>>,
     /// Told when one of `ahead` is no longer being compiled.
     pub(super) made: Condvar,

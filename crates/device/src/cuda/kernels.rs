@@ -13,6 +13,7 @@ use super::driver::{Handle, OUT_OF_MEMORY, attribute};
 use dittograd_numerics::environment;
 use dittograd_numerics::error::{Error, ErrorKind, Result};
 use dittograd_numerics::reserve::room_for_a_thread;
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -308,12 +309,16 @@ impl Cuda {
 
     /// Compiles modules on as many threads as there are cores, and stores the cubins on disk.
     fn compile(&self, jobs: &[(&str, &str)]) -> Vec<Result<Vec<u8>>> {
+        // NVRTC reads one text at a time and does the rest side by side. So texts that take long should be read first:
+        // those with the most loops to unroll.
+        let mut order: Vec<usize> = (0..jobs.len()).collect();
+        order.sort_by_cached_key(|&at| Reverse(jobs[at].1.matches("#pragma unroll").count()));
         let next = AtomicUsize::new(0);
         let work = || {
             let mut done = Vec::new();
             loop {
-                let at = next.fetch_add(1, Ordering::Relaxed);
-                let Some(&(module, source)) = jobs.get(at) else { return done };
+                let Some(&at) = order.get(next.fetch_add(1, Ordering::Relaxed)) else { return done };
+                let (module, source) = jobs[at];
                 done.push((at, self.cubin(module, source)));
             }
         };
