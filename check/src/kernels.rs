@@ -415,18 +415,26 @@ pub fn compiled(subject: impl Into<Subject>, device: &Device) -> Outcome {
     Ok(report)
 }
 
-/// Runs op and rule on a device as one program.
-fn run_compiled(device: &Device, case: &Case) -> Result<Ran> {
+/// An op and its gradient rule as one program of the op's inputs and the upstream gradient; the values to read of it, which
+/// are the op's and the gradients there are; and the gradients.
+pub(super) fn program(op: &AnyOp, ins: &[Meta]) -> Result<(Graph, Vec<Val>, Vec<Option<Val>>)> {
     let mut graph = Graph::new();
     let input = |graph: &mut Graph, meta: Meta| Val(graph.leaf(Source::Input(meta), true) as u32);
-    let ins: Vec<Val> = case.ins.iter().map(|x| input(&mut graph, x.meta())).collect();
-    let out = graph.record(case.op.clone(), &ins)?;
-    let meta = graph.meta(out);
-    let upstream = case.upstream(meta.shape);
-    let dy = input(&mut graph, Meta::f32(meta.shape));
-    let gradients = case.op.vjp(&mut graph, Io { ins: &ins, out }, dy)?;
+    let ins: Vec<Val> = ins.iter().map(|meta| input(&mut graph, *meta)).collect();
+    let out = graph.record(op.clone(), &ins)?;
+    let upstream = Meta::f32(graph.meta(out).shape);
+    let dy = input(&mut graph, upstream);
+    let gradients = op.vjp(&mut graph, Io { ins: &ins, out }, dy)?;
     let wanted: Vec<Val> = std::iter::once(out).chain(gradients.iter().flatten().copied()).collect();
+    Ok((graph, wanted, gradients))
+}
+
+/// Runs op and rule on a device as one program.
+fn run_compiled(device: &Device, case: &Case) -> Result<Ran> {
+    let ins: Vec<Meta> = case.ins.iter().map(AnyTensor::meta).collect();
+    let (graph, wanted, gradients) = program(&case.op, &ins)?;
     let metas: Vec<Meta> = wanted.iter().map(|v| graph.meta(*v)).collect();
+    let upstream = case.upstream(metas[0].shape);
     let program = Compiled::new(device, &graph, &wanted, Vec::new(), Passes::all(), None)?;
     for (i, x) in case.ins.iter().enumerate() {
         match x {
@@ -434,7 +442,7 @@ fn run_compiled(device: &Device, case: &Case) -> Result<Ran> {
             AnyTensor::Idx(t) => program.set_input(i, x.meta(), bytemuck::cast_slice(t.data()))?,
         }
     }
-    program.set_input(ins.len(), Meta::f32(meta.shape), upstream.data())?;
+    program.set_input(ins.len(), Meta::f32(metas[0].shape), upstream.data())?;
     program.run(0)?;
     let read = |i: usize| {
         let words = program.output(i)?;

@@ -5,6 +5,7 @@
 //! Each property takes a [`Subject`], usually converted from an op's name, and returns a [`Report`] of what was run, or
 //! a [`Failure`] that says how to reproduce the failing case. Seeds are fixed.
 
+mod ahead;
 mod cases;
 mod devices;
 mod kernels;
@@ -12,6 +13,7 @@ mod magnitude;
 mod record;
 mod rules;
 
+pub use ahead::{kernels_of, with_kernels_ahead};
 pub use cases::{Case, Subject, Values};
 pub use devices::{all_cpus, cpu_devices, gpu};
 pub use kernels::{bits, compiled, faults, guards, rejects, repeat, special};

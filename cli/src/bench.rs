@@ -214,9 +214,49 @@ fn op(device: &Device, workload: &str) -> Answer<(Value, String)> {
     Ok((object, format!("{workload}: {ms:.4} ms, {rate:.1} {shown}, live at the end {live} bytes")))
 }
 
+/// What the first step waited for on a GPU before it ran.
+#[derive(Clone, Copy)]
+struct Prepared {
+    /// Modules compiled, and modules from the disk cache.
+    compiled: u64,
+    from_disk: u64,
+    /// Milliseconds in which they were compiled, and in which they were read and loaded.
+    compile: f64,
+    load: f64,
+    /// Milliseconds in which the step was captured as a graph.
+    capture: f64,
+}
+
+impl Prepared {
+    /// Since the device was opened.
+    fn so_far(device: &Device) -> Option<Prepared> {
+        let cuda = device.as_cuda()?;
+        let all = cuda.preparation();
+        let ms = |time: Duration| time.as_secs_f64() * 1e3;
+        Some(Prepared {
+            compiled: cuda.compiled(),
+            from_disk: cuda.loaded_from_disk(),
+            compile: ms(all.compile),
+            load: ms(all.load),
+            capture: ms(all.capture),
+        })
+    }
+
+    fn since(self, before: Prepared) -> Prepared {
+        Prepared {
+            compiled: self.compiled - before.compiled,
+            from_disk: self.from_disk - before.from_disk,
+            compile: self.compile - before.compile,
+            load: self.load - before.load,
+            capture: self.capture - before.capture,
+        }
+    }
+}
+
 /// The times of a series of training steps.
 struct Took {
     first: f64,
+    prepared: Option<Prepared>,
     median: f64,
     back_to_back: f64,
 }
@@ -232,7 +272,9 @@ fn steps(device: &Device, n: usize, mut step: impl FnMut() -> Result<(), Error>)
         }
         Ok::<f64, Error>(milliseconds(start))
     };
+    let before = Prepared::so_far(device);
     let first = one(true)?;
+    let prepared = Prepared::so_far(device).zip(before).map(|(after, before)| after.since(before));
     for _ in 0..5.min(n) {
         one(true)?;
     }
@@ -243,7 +285,7 @@ fn steps(device: &Device, n: usize, mut step: impl FnMut() -> Result<(), Error>)
         one(false)?;
     }
     device.synchronize()?;
-    Ok(Took { first, median, back_to_back: milliseconds(start) / queued as f64 })
+    Ok(Took { first, prepared, median, back_to_back: milliseconds(start) / queued as f64 })
 }
 
 /// The share of a step that one op takes, by its name and the shape of its value.
@@ -451,11 +493,15 @@ impl Step {
         };
         let memory = device.memory();
         let traffic = world.map(World::traffic);
+        let first = took.prepared;
         let part =
             |p: &Part| json!({ "op": p.name, "shape": p.shape.to_string(), "calls": p.calls, "ms": p.ms });
         let object = json!({
             "workload": workload, "device": device.to_string(), "steps": n, "ms": took.median,
-            "back_to_back_ms": took.back_to_back, "first_step_ms": took.first, "parameters": parameters,
+            "back_to_back_ms": took.back_to_back, "first_step_ms": took.first, "compile_ms": first.map(|p| p.compile),
+            "load_ms": first.map(|p| p.load), "capture_ms": first.map(|p| p.capture),
+            "modules_compiled": first.map(|p| p.compiled), "modules_from_disk": first.map(|p| p.from_disk),
+            "parameters": parameters,
             "launches": plan.map(|p| p.launches), "instructions": plan.map(|p| p.instructions),
             "arena_bytes": plan.map(|p| p.arena_bytes), "peak_bytes": memory.peak, "live_bytes": memory.live,
             "ranks": world.map_or(1, World::size), "shards": self.shards, "transport": world.map(World::name),
@@ -470,14 +516,23 @@ impl Step {
                 bytes(p.arena_bytes)
             )
         });
-        let Took { first, median, back_to_back } = took;
+        let Took { first, median, back_to_back, prepared } = took;
+        let prepared = prepared.map_or(String::new(), |p| {
+            let Prepared { compiled, from_disk, compile, load, capture } = p;
+            format!(
+                " (compiled {compiled} modules in {compile:.1} ms, {from_disk} from disk, loaded in {load:.1} ms, \
+                 captured in {capture:.1} ms)"
+            )
+        });
         let times = format!("{median:.4} ms a step (median of {n}), {back_to_back:.4} ms back to back");
         let memory = format!("peak {}, live at the end {} bytes", bytes(memory.peak), memory.live);
         let end = format!("fingerprint {fingerprint}");
         let parts = table(&parts);
         Ok((
             object,
-            format!("{workload}: {times}, first step {first:.1} ms{program}, {memory}, {end}{parts}"),
+            format!(
+                "{workload}: {times}, first step {first:.1} ms{prepared}{program}, {memory}, {end}{parts}"
+            ),
         ))
     }
 }

@@ -6,10 +6,13 @@ use clap::Args;
 use dittograd::device::Device;
 use dittograd::numerics::Numerics;
 use dittograd::ops::AnyOp;
-use dittograd_check::{Property, repeat, run_all};
+use dittograd_check::{Property, repeat, run_all, with_kernels_ahead};
 use serde_json::json;
 
 /// Check ops against their references, on every device; exit 1 if anything is off.
+///
+/// A line for each check as soon as it is done, and a last one for all of them; with --quiet only checks that failed, and
+/// the last line. On a GPU, kernels that are not in the cache are compiled on all cores while checks run.
 #[derive(Args)]
 pub(crate) struct Check {
     /// Ops to check [default: all], each as OP, OP::PROPERTY or ::PROPERTY
@@ -67,14 +70,21 @@ impl Check {
             wanted.is_empty() || wanted.iter().any(fits)
         };
         if let Some(times) = self.repeats {
-            let ops = AnyOp::NAMES.iter().filter(|op| chosen(op, Property::Repeat.name()));
-            return repeats(ops, times as usize, &devices, out);
+            let is_chosen = |op: &&str| chosen(op, Property::Repeat.name());
+            let ops: Vec<&str> = AnyOp::NAMES.iter().copied().filter(is_chosen).collect();
+            return with_kernels_ahead(&devices, &ops, || repeats(&ops, times as usize, &devices, out));
         }
-        for op in AnyOp::NAMES {
-            for property in Property::ALL.iter().filter(|p| chosen(op, p.name())) {
-                check(op, *property, &devices, out, &mut tally)?;
-            }
-        }
+        let checks: Vec<(&str, Property)> = AnyOp::NAMES
+            .iter()
+            .flat_map(|op| Property::ALL.map(|p| (*op, p)))
+            .filter(|(op, property)| chosen(op, property.name()))
+            .collect();
+        let is_run = |(_, p): &&(&str, Property)| p.is_per_device() || *p == Property::Bits;
+        let mut ops: Vec<&str> = checks.iter().filter(is_run).map(|(op, _)| *op).collect();
+        ops.dedup();
+        with_kernels_ahead(&devices, &ops, || {
+            checks.iter().try_for_each(|(op, p)| check(op, *p, &devices, out, &mut tally))
+        })?;
         let names: Vec<String> = devices.iter().map(Device::to_string).collect();
         let Tally { rows, cases, failed } = tally;
         out.result(
@@ -86,12 +96,7 @@ impl Check {
 }
 
 /// Runs ops many times on each device; the fingerprints of all devices must agree.
-fn repeats<'a>(
-    ops: impl Iterator<Item = &'a &'a str>,
-    times: usize,
-    devices: &[Device],
-    out: &Out,
-) -> Answer {
+fn repeats(ops: &[&str], times: usize, devices: &[Device], out: &Out) -> Answer {
     let (mut cases, mut failed) = (0, 0);
     let mut prints = vec![0; devices.len()];
     for op in ops {

@@ -18,6 +18,7 @@ mod exact_gradients;
 mod exact_programs;
 mod faults;
 mod files;
+mod first_step;
 mod golden;
 mod golden_bits;
 mod graph;

@@ -6,11 +6,11 @@
 //! An error that the driver never recovers from (an illegal address, a hardware fault) poisons the device: the first
 //! one is kept and every later call reports it. Errors that cannot be returned where they happen, in `free` or in a
 //! `Drop`, are returned by the next call.
-//! Lock order: `building`, `turn`, then one of `pool`, `ring`, `transfers`, `modules`, `kernels`, `pending`.
+//! Lock order: `building`, `turn`, then one of `pool`, `ring`, `transfers`, `modules`, `kernels`, `ahead`, `pending`.
 
-use super::cache::{self, Cache};
+use super::cache::{self, Cache, Key};
 use super::driver::{Driver, Fate, Handle, NO_DEVICE, Work, attribute, is_sticky};
-use super::kernels::{KernelInfo, Module};
+use super::kernels::{KernelInfo, Made, Module, Waited};
 use super::marks::Transfers;
 use super::memory::Ring;
 use super::memory_pool::MemoryPool;
@@ -22,7 +22,9 @@ use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
+use std::sync::{
+    Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak,
+};
 
 /// The architecture of compute capability 9.0 with what only that one has.
 const HOPPER: &str = "sm_90a";
@@ -68,12 +70,17 @@ pub struct Cuda {
     pub(super) cache: Option<Cache>,
     /// Held while modules are compiled and loaded, so that none is built twice.
     pub(super) building: Mutex<()>,
+    /// Texts that are compiled before anybody wants them, and what became of each.
+    pub(super) ahead: Mutex<HashMap<Key, Made>>,
+    /// Told when one of `ahead` is no longer being compiled.
+    pub(super) made: Condvar,
     /// By name. Several modules with different sources may share a name.
     pub(super) modules: RwLock<HashMap<String, Vec<Module>>>,
     pub(super) kernels: RwLock<Vec<KernelInfo>>,
     pub(super) launches: AtomicU64,
     pub(super) compiled: AtomicU64,
     pub(super) from_disk: AtomicU64,
+    pub(super) waited: Waited,
 }
 
 /// The right to call on the stream.
@@ -243,11 +250,14 @@ impl Cuda {
             compiler,
             cache: cache.map(Cache::new),
             building: Mutex::default(),
+            ahead: Mutex::default(),
+            made: Condvar::new(),
             modules: RwLock::default(),
             kernels: RwLock::default(),
             launches: AtomicU64::new(0),
             compiled: AtomicU64::new(0),
             from_disk: AtomicU64::new(0),
+            waited: Waited::default(),
         })
     }
 

@@ -5,6 +5,7 @@
 
 use super::context::{Cuda, this_thread, write};
 use super::driver::{Handle, event};
+use super::kernels::Clock;
 use dittograd_numerics::error::{Error, ErrorKind, Result};
 use std::fmt;
 use std::sync::Arc;
@@ -19,6 +20,7 @@ impl Cuda {
     pub fn capture(self: &Arc<Self>, f: impl FnOnce() -> Result<()>) -> Result<CudaGraph> {
         self.outside("cuda capture")?;
         self.good()?;
+        let _clock = Clock::of(&self.waited.capture);
         let _alone = write(&self.turn);
         self.make_current()?;
         self.noted(self.driver.stream_begin_capture(self.stream))?;

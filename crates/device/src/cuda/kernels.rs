@@ -13,8 +13,13 @@ use super::driver::{Handle, OUT_OF_MEMORY, attribute};
 use dittograd_numerics::environment;
 use dittograd_numerics::error::{Error, ErrorKind, Result};
 use dittograd_numerics::reserve::room_for_a_thread;
+use std::cmp::Reverse;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::collections::hash_map::Entry;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread::{Scope, ScopedJoinHandle};
+use std::time::{Duration, Instant};
 
 /// Dynamic plus static shared memory that a kernel may use without permission.
 const SHARED_BY_DEFAULT: u32 = 48 << 10;
@@ -50,9 +55,66 @@ pub struct Kernel {
     params: Option<(u32, u32)>,
 }
 
+/// A text that was to be compiled.
+pub(super) enum Made {
+    /// A thread compiles it, before anybody wants it.
+    UnderWay,
+    /// Compiled before anybody wanted it.
+    Ready(Vec<u8>),
+    /// The rest is up to whoever wants it.
+    Over,
+}
+
+/// How long callers waited until kernels could be launched, since the device was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Preparation {
+    /// For the compiler.
+    pub compile: Duration,
+    /// For the disk cache and for the driver, which loads modules.
+    pub load: Duration,
+    /// While graphs were captured and instantiated.
+    pub capture: Duration,
+}
+
+/// The parts of a [`Preparation`] in nanoseconds.
+#[derive(Default)]
+pub(super) struct Waited {
+    compile: AtomicU64,
+    load: AtomicU64,
+    pub(super) capture: AtomicU64,
+}
+
+/// Adds the time until it is dropped.
+pub(super) struct Clock<'a>(&'a AtomicU64, Instant);
+
+impl Clock<'_> {
+    pub(super) fn of(total: &AtomicU64) -> Clock<'_> {
+        Clock(total, Instant::now())
+    }
+}
+
+impl Drop for Clock<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_add(self.1.elapsed().as_nanos() as u64, Ordering::Relaxed);
+    }
+}
+
 /// Whether two texts are equal.
 fn same(a: &'static str, b: &'static str) -> bool {
     std::ptr::eq(a, b) || a == b
+}
+
+/// Threads that compile at a time.
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// A thread of its own for `work`, or none if there is no room for one.
+fn spawn_scoped<'s, T: Send + 's>(
+    scope: &'s Scope<'s, '_>,
+    work: impl FnOnce() -> T + Send + 's,
+) -> Option<ScopedJoinHandle<'s, T>> {
+    room_for_a_thread().then(|| std::thread::Builder::new().spawn_scoped(scope, work).ok())?
 }
 
 impl Module {
@@ -113,6 +175,86 @@ impl Cuda {
         Ok(())
     }
 
+    /// Runs `run`. Meanwhile modules that it will probably want are compiled on as many threads as there are cores, in
+    /// the order of `sources`, which are asked for one by one. Whoever wants a kernel of one that is under way waits
+    /// for that one only; a module that is rejected is compiled again by whoever wants it, who gets the error. When
+    /// `run` returns, no further module is begun, and all threads have ended. Without threads this is `run` alone.
+    pub fn compile_ahead<T>(
+        &self,
+        sources: impl Iterator<Item = Source> + Send,
+        run: impl FnOnce() -> T,
+    ) -> T {
+        /// Also if `run` panics.
+        struct Stop<'a>(&'a AtomicBool);
+        impl Drop for Stop<'_> {
+            fn drop(&mut self) {
+                self.0.store(true, Ordering::Relaxed);
+            }
+        }
+        let (sources, stopped) = (Mutex::new(sources), AtomicBool::new(false));
+        let work = || {
+            while !stopped.load(Ordering::Relaxed) {
+                let Some((module, source)) = lock(&sources).next() else { return };
+                self.compile_one_ahead(&module, source);
+            }
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..cores() {
+                spawn_scoped(scope, work);
+            }
+            let _stop = Stop(&stopped);
+            run()
+        })
+    }
+
+    /// Compiles a module that nobody waits for, unless it is there.
+    fn compile_one_ahead(&self, module: &str, source: &'static str) {
+        /// Whatever happens, nobody waits in vain.
+        struct Begun<'a>(&'a Cuda, Key, Made);
+        impl Drop for Begun<'_> {
+            fn drop(&mut self) {
+                lock(&self.0.ahead).insert(self.1, std::mem::replace(&mut self.2, Made::Over));
+                self.0.made.notify_all();
+            }
+        }
+        let key = Key::new(source, &self.arch);
+        if self.find(module, source, |_| ()).is_some() {
+            return;
+        }
+        match lock(&self.ahead).entry(key) {
+            Entry::Occupied(_) => return,
+            Entry::Vacant(place) => place.insert(Made::UnderWay),
+        };
+        let mut begun = Begun(self, key, Made::Over);
+        let is_stored = self.cache.as_ref().is_some_and(|cache| cache.load(key).is_some());
+        if !is_stored && let Ok(cubin) = self.compile_one(module, source) {
+            begun.2 = Made::Ready(cubin);
+        }
+    }
+
+    /// The cubin of a module that somebody waits for: one that was compiled ahead, or is under way, or compiled now.
+    fn cubin(&self, module: &str, source: &str) -> Result<Vec<u8>> {
+        let key = Key::new(source, &self.arch);
+        let is_under_way = |ahead: &mut HashMap<Key, Made>| matches!(ahead.get(&key), Some(Made::UnderWay));
+        let ahead = self.made.wait_while(lock(&self.ahead), is_under_way);
+        // From now on nobody else begins with it.
+        let made = ahead.unwrap_or_else(PoisonError::into_inner).insert(key, Made::Over);
+        match made {
+            Some(Made::Ready(cubin)) => Ok(cubin),
+            _ => self.compile_one(module, source),
+        }
+    }
+
+    /// The cubin of a text that was compiled before anybody wanted it.
+    fn ready(&self, key: Key) -> Option<Vec<u8>> {
+        let mut ahead = lock(&self.ahead);
+        let made = ahead.get_mut(&key).filter(|made| matches!(made, Made::Ready(_)))?;
+        match std::mem::replace(made, Made::Over) {
+            Made::Ready(cubin) => Some(cubin),
+            _ => None,
+        }
+    }
+
     /// Looks into a loaded module. Texts usually have the same address; otherwise they are compared completely.
     fn find<T>(&self, module: &str, source: &'static str, look: impl FnOnce(&Module) -> T) -> Option<T> {
         let modules = read(&self.modules);
@@ -135,7 +277,15 @@ impl Cuda {
         };
         let mut to_compile = Vec::new();
         for &(module, source) in &missing {
-            let stored = self.cache.as_ref().and_then(|cache| cache.load(Key::new(source, &self.arch)));
+            let key = Key::new(source, &self.arch);
+            if let Some(cubin) = self.ready(key) {
+                fail(self.load(module, source, &cubin));
+                continue;
+            }
+            let stored = {
+                let _clock = Clock::of(&self.waited.load);
+                self.cache.as_ref().and_then(|cache| cache.load(key))
+            };
             match stored.map(|cubin| self.load(module, source, &cubin)) {
                 Some(Ok(())) => {
                     self.from_disk.fetch_add(1, Ordering::Relaxed);
@@ -147,7 +297,11 @@ impl Cuda {
                 Some(Err(_)) | None => to_compile.push((module, source)),
             }
         }
-        for (&(module, source), cubin) in to_compile.iter().zip(self.compile(&to_compile)) {
+        let cubins = {
+            let _clock = Clock::of(&self.waited.compile);
+            self.compile(&to_compile)
+        };
+        for (&(module, source), cubin) in to_compile.iter().zip(cubins) {
             fail(cubin.and_then(|cubin| self.load(module, source, &cubin)));
         }
         outcome
@@ -155,26 +309,26 @@ impl Cuda {
 
     /// Compiles modules on as many threads as there are cores, and stores the cubins on disk.
     fn compile(&self, jobs: &[(&str, &str)]) -> Vec<Result<Vec<u8>>> {
+        // NVRTC reads one text at a time and does the rest side by side. So texts that take long should be read first:
+        // those with the most loops to unroll.
+        let mut order: Vec<usize> = (0..jobs.len()).collect();
+        order.sort_by_cached_key(|&at| Reverse(jobs[at].1.matches("#pragma unroll").count()));
         let next = AtomicUsize::new(0);
         let work = || {
             let mut done = Vec::new();
             loop {
-                let at = next.fetch_add(1, Ordering::Relaxed);
-                let Some(&(module, source)) = jobs.get(at) else { return done };
-                done.push((at, self.compile_one(module, source)));
+                let Some(&at) = order.get(next.fetch_add(1, Ordering::Relaxed)) else { return done };
+                let (module, source) = jobs[at];
+                done.push((at, self.cubin(module, source)));
             }
         };
         let lost =
             || Err(Error::new("cuda compile", ErrorKind::Internal { what: "a compiling thread died" }));
         let mut results: Vec<Result<Vec<u8>>> = jobs.iter().map(|_| lost()).collect();
         std::thread::scope(|scope| {
-            let cores = std::thread::available_parallelism().map_or(1, usize::from);
             // This thread works too. If helper threads cannot be started, it works alone.
-            let helpers: Vec<_> = (1..cores.min(jobs.len()))
-                .filter_map(|_| {
-                    room_for_a_thread().then(|| std::thread::Builder::new().spawn_scoped(scope, work).ok())?
-                })
-                .collect();
+            let helpers: Vec<_> =
+                (1..cores().min(jobs.len())).filter_map(|_| spawn_scoped(scope, work)).collect();
             let mut done = work();
             done.extend(helpers.into_iter().filter_map(|helper| helper.join().ok()).flatten());
             for (at, result) in done {
@@ -201,6 +355,7 @@ impl Cuda {
             Error::new(format!("cuda module {module}"), ErrorKind::Internal { what })
         })?;
         let _turn = self.enter()?;
+        let _clock = Clock::of(&self.waited.load);
         // SAFETY: the bytes are a compiler's output, direct or from a file whose hash was checked.
         let handle = self.with_room(|| unsafe { self.driver.module_load(cubin) }).map_err(|error| {
             Error::new(format!("cuda:{} module {module}", self.ordinal()), error.kind().clone())
@@ -211,6 +366,7 @@ impl Cuda {
     }
 
     fn resolve(&self, module: Handle, name: &str) -> Result<Kernel> {
+        let _clock = Clock::of(&self.waited.load);
         let function = self.driver.module_function(module, name)?;
         // Load it now: otherwise the driver does it at the first launch, which may be in a capture.
         self.driver.function_load(function)?;
@@ -288,6 +444,13 @@ impl Cuda {
     /// Kernels launched so far, including captured ones. Replays of graphs are not counted.
     pub fn launches(&self) -> u64 {
         self.launches.load(Ordering::Relaxed)
+    }
+
+    /// How long callers have waited for kernels so far. What was compiled ahead counts only if somebody waited for it.
+    pub fn preparation(&self) -> Preparation {
+        let of = |nanoseconds: &AtomicU64| Duration::from_nanos(nanoseconds.load(Ordering::Relaxed));
+        let Waited { compile, load, capture } = &self.waited;
+        Preparation { compile: of(compile), load: of(load), capture: of(capture) }
     }
 
     /// Modules compiled so far.

@@ -36,7 +36,7 @@ pub use driver::Driver;
 pub use driver::Work;
 pub use graph::Captured;
 pub use graph::CudaGraph;
-pub use kernels::{Kernel, Source};
+pub use kernels::{Kernel, Preparation, Source};
 pub use marks::Mark;
 pub use memory::Pinned;
 pub use nvrtc::{Compiler, Nvrtc};

@@ -271,6 +271,67 @@ fn many_modules_compile_at_once() {
     assert_eq!(cuda.compiled(), 41);
 }
 
+/// Whoever compiles them, modules and errors are the same, and each module is compiled once.
+#[test]
+fn modules_can_be_compiled_ahead() {
+    let text = |i: usize| -> &'static str { format!("source {i}").leak() };
+    let mut sources: Vec<Source> = (0..60).map(|i| (format!("m{i}"), text(i))).collect();
+    sources.insert(20, ("bad".into(), "#error"));
+    let run = |is_ahead: bool, order: &dyn Fn(usize) -> usize| {
+        let fake = Fake::new();
+        let cuda = fake.open().expect("opens");
+        let want = || -> Vec<String> {
+            let kernel = |at: usize| {
+                let (module, source) = &sources[order(at)];
+                cuda.kernel(module, source, "k").map_or_else(|error| error.to_string(), |_| module.clone())
+            };
+            (0..sources.len()).map(kernel).collect()
+        };
+        let got = match is_ahead {
+            // Twice the same: the second time there is nothing to do.
+            true => cuda.compile_ahead(sources.iter().chain(&sources).cloned(), want),
+            false => want(),
+        };
+        assert_eq!((cuda.compiled(), fake.live().modules), (60, 60));
+        got
+    };
+    let orders: [&dyn Fn(usize) -> usize; 3] = [&|at| at, &|at| 60 - at, &|at| at * 37 % 61];
+    for order in orders {
+        for _ in 0..20 {
+            assert_eq!(run(true, order), run(false, order));
+        }
+    }
+}
+
+/// What was compiled ahead is loaded without compiling; what is on disk is not compiled ahead.
+#[test]
+fn compiling_ahead_ends_with_what_it_is_ahead_of() {
+    let folder = Folder::new("ahead");
+    let fake = Fake::new();
+    let cuda = fake.open_cached(folder.0.clone()).expect("opens");
+    // Sources without end: nobody waits for the last.
+    let endless = (0..).map(|i: usize| (format!("m{i}"), &*format!("source {i}").leak()));
+    cuda.compile_ahead(endless, || {
+        while cuda.compiled() < 3 {
+            std::thread::yield_now();
+        }
+    });
+    let compiled = cuda.compiled();
+    fake.stub().set_missing(true);
+    cuda.kernel("m0", "source 0", "k").expect("compiled ahead");
+    assert_eq!((cuda.compiled(), cuda.loaded_from_disk()), (compiled, 0));
+    fake.stub().set_missing(false);
+    let other = fake.open_cached(folder.0.clone()).expect("opens");
+    let again = || std::iter::once(("m0".to_string(), "source 0")).chain([("new".to_string(), "new")]);
+    other.compile_ahead(again(), || {
+        while other.compiled() < 1 {
+            std::thread::yield_now();
+        }
+    });
+    other.kernel("m0", "source 0", "k").expect("on disk");
+    assert_eq!((other.compiled(), other.loaded_from_disk()), (1, 1));
+}
+
 #[test]
 fn the_disk_cache_serves_without_a_compiler() {
     let folder = Folder::new("disk");

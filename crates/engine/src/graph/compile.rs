@@ -1,16 +1,16 @@
 //! From a graph to a program: passes, in-place rewriting, then the plan, which gives every value its place.
 
 use super::in_place::{self, InPlace};
-use super::passes::Passes;
+use super::passes::{Pass, Passes};
 use super::plan::{Flow, Places, Request, place, place_apart};
-use super::run::{Compiled, Instruction, Limit, NatsAt, Place, Stage};
+use super::run::{Compiled, Instruction, Limit, NatsAt, Place, Stage, modules_of};
 use super::{Graph, Source, What};
 use crate::effect::{EffectOf, When};
-use dittograd_device::{AnyBuffer, Backend, Buffer, DType, Device, Meta, ReadSet};
+use dittograd_device::{AnyBuffer, Backend, Buffer, DType, Device, Meta, ReadSet, cuda};
 use dittograd_numerics::environment;
 use dittograd_numerics::error::{Error, Result};
 use dittograd_numerics::shape::Shape;
-use dittograd_ops::{AnyOp, Kernel, Recorder, Val, check_bound, pointwise};
+use dittograd_ops::{AnyOp, Gpu, Kernel, Recorder, Val, check_bound, pointwise};
 use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
 
@@ -119,6 +119,35 @@ impl Compiled {
         };
         compiled.capture()?;
         Ok(compiled)
+    }
+}
+
+impl Graph {
+    /// The modules that its ops ask for on a GPU, run one by one, or compiled with `passes`. What is computed from constants
+    /// alone is not computed here, so of a program with constants they may be others.
+    #[doc(hidden)]
+    #[track_caller]
+    pub fn cuda_modules(
+        &self,
+        outputs: &[Val],
+        passes: Option<Passes>,
+        device: &Device,
+    ) -> Result<Vec<cuda::Source>> {
+        let Backend::Cuda(cuda) = device.backend() else { return Ok(Vec::new()) };
+        let mut wanted = outputs.to_vec();
+        let compiled = match passes {
+            Some(passes) => {
+                let graph = passes.without(Pass::Constants).run(self, &mut wanted, device)?;
+                Some(in_place::rewrite(graph, &wanted, device).graph)
+            }
+            None => None,
+        };
+        let graph = compiled.as_ref().unwrap_or(self);
+        let ops = graph.nodes().iter().filter_map(|node| match &node.what {
+            What::Op(op, ins) => Some((op, graph.metas(ins))),
+            What::Leaf(_) => None,
+        });
+        Ok(modules_of(ops.filter(|(op, metas)| op.view(metas).is_none()), &Gpu::of(cuda)))
     }
 }
 

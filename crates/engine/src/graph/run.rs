@@ -6,7 +6,7 @@ use super::compile::Plan;
 use crate::effect::{Effect, EffectOf, HostValue};
 use crate::nats::Nats;
 use crate::params::Param;
-use dittograd_device::cuda::{Captured, Cuda, CudaGraph};
+use dittograd_device::cuda::{self, Captured, Cuda, CudaGraph};
 use dittograd_device::{AnyBuffer, Backend, Buffer, DType, Device, Meta, ReadSet, emptied};
 use dittograd_numerics::environment;
 use dittograd_numerics::error::{Error, ErrorKind, Result};
@@ -59,6 +59,21 @@ impl Uses {
             || hits(&self.writes, &other.writes)
             || hits(&other.writes, &self.reads)
     }
+}
+
+/// The modules of ops with their inputs.
+pub(super) fn modules_of<'a>(
+    ops: impl Iterator<Item = (&'a AnyOp, Vec<Meta>)>,
+    gpu: &Gpu,
+) -> Vec<cuda::Source> {
+    let mut seen: Vec<(&AnyOp, Vec<Meta>)> = Vec::new();
+    for op in ops {
+        // The layers of a model are mostly alike.
+        if !seen.contains(&op) {
+            seen.push(op);
+        }
+    }
+    seen.iter().flat_map(|(op, metas)| op.cuda_modules(metas, gpu)).collect()
 }
 
 impl Instruction {
@@ -135,16 +150,8 @@ impl Compiled {
     /// Captures the whole program on CUDA. Kernels are compiled first, side by side.
     pub(super) fn capture(&mut self) -> Result<()> {
         let Backend::Cuda(cuda) = self.device.backend() else { return Ok(()) };
-        let gpu = Gpu::of(cuda);
-        let mut modules: Vec<dittograd_device::cuda::Source> = Vec::new();
-        let mut seen: Vec<&Instruction> = Vec::new();
-        for i in &self.instructions {
-            // The layers of a model are mostly alike.
-            if !seen.iter().any(|s| s.metas == i.metas && s.op == i.op) {
-                modules.extend(i.op.cuda_modules(&i.metas, &gpu));
-                seen.push(i);
-            }
-        }
+        let ops = self.instructions.iter().map(|i| (&i.op, i.metas.clone()));
+        let mut modules = modules_of(ops, &Gpu::of(cuda));
         modules.extend(self.effects().flat_map(|e| e.effect.cuda_modules()));
         modules.sort();
         modules.dedup();

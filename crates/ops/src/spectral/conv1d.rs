@@ -2,7 +2,7 @@
 
 use super::axis_matmul::{Along, AxisMatMul};
 use super::dft_table::{DftTable, MAX_GRID, Table, angles, table_module};
-use super::mode_mix::{Mix, ModeMix, ModeMixDw, mix_module};
+use super::mode_mix::{Mix, ModeMix, ModeMixDw};
 use super::{weight_parts, with_channels};
 use crate::{AnyTensor, Attrs, CpuRun, CudaRun, Gpu, Io, Op, Recorder, Val, floats, layout, mismatch};
 use dittograd_device::cuda::Source;
@@ -146,7 +146,7 @@ impl Op for SpectralConv1d {
 
     fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<Source> {
         let Ok(conv) = SpectralConv1d::of(ins) else { return Vec::new() };
-        let mut all = vec![table_module(), mix_module(conv.mix.rows(gpu.sm_count))];
+        let mut all = vec![table_module(), conv.mix.module(gpu)];
         all.extend(conv.analysis.modules(gpu, None));
         all.extend(conv.synthesis.modules(gpu, None));
         all

@@ -14,10 +14,13 @@ use dittograd_numerics::scalar::Scalar;
 use dittograd_numerics::shape::Shape;
 use dittograd_numerics::tensor::Tensor;
 
-/// The module of the products over modes, with `rows` batch rows per thread.
-pub(super) fn mix_module(rows: usize) -> Source {
-    crate::module(format!("mode_mix_{rows}"), || {
-        format!("#define DITTO_TABLE 0\n#define CHUNK {K_CHUNK}\n#define ROWS {rows}\n{SPECTRAL_CU}")
+/// The module of a kernel of products over modes, with `rows` batch rows per thread.
+fn mix_module(kernel: &str, rows: usize) -> Source {
+    crate::module(format!("{kernel}_{rows}"), || {
+        let kernel = kernel.to_uppercase();
+        format!(
+            "#define DITTO_TABLE 0\n#define CHUNK {K_CHUNK}\n#define ROWS {rows}\n#define {kernel}\n{SPECTRAL_CU}"
+        )
     })
 }
 
@@ -109,15 +112,23 @@ impl Mix {
         if tiles * self.batch.div_ceil(16) >= 2 * sm_count as usize { 4 } else { 2 }
     }
 
+    fn kernel(&self) -> &'static str {
+        if self.adjoint { "mode_mix_adjoint" } else { "mode_mix" }
+    }
+
+    /// The module that [`Mix::cuda`] will want.
+    pub(super) fn module(&self, gpu: &Gpu) -> Source {
+        mix_module(self.kernel(), self.rows(gpu.sm_count))
+    }
+
     pub(super) fn cuda(&self, cuda: &Cuda, x: u64, [re, im]: [u64; 2], out: u64) -> Result<()> {
         let (inner, outer) = self.sides();
         if self.batch * self.modes * outer == 0 {
             return Ok(());
         }
         let rows = self.rows(cuda.sm_count());
-        let (name, source) = mix_module(rows);
-        let kernel =
-            cuda.kernel(&name, source, if self.adjoint { "mode_mix_adjoint" } else { "mode_mix" })?;
+        let (name, source) = mix_module(self.kernel(), rows);
+        let kernel = cuda.kernel(&name, source, self.kernel())?;
         let (down, across) = (self.batch.div_ceil(4 * rows), outer.div_ceil(32));
         let tiles = self.modes * down * across;
         let mut args = Args::new();
@@ -210,7 +221,7 @@ impl Op for ModeMix {
     }
 
     fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<Source> {
-        self.of(ins).map_or(Vec::new(), |mix| vec![mix_module(mix.rows(gpu.sm_count))])
+        self.of(ins).map_or(Vec::new(), |mix| vec![mix.module(gpu)])
     }
 
     fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {
@@ -317,8 +328,8 @@ impl Op for ModeMixDw {
         if run.shape.numel() == 0 {
             return Ok(());
         }
-        let (name, source) = mix_module(2);
-        let kernel = run.cuda.kernel(&name, source, "mode_mix_dw")?;
+        let (name, source) = mix_module(Self::NAME, 2);
+        let kernel = run.cuda.kernel(&name, source, Self::NAME)?;
         let (down, across) = (c.div_ceil(16), o.div_ceil(32));
         let tiles = modes * down * across;
         let mut args = Args::new();
@@ -330,7 +341,7 @@ impl Op for ModeMixDw {
     }
 
     fn cuda_modules(&self, _ins: &[Meta], _gpu: &Gpu) -> Vec<Source> {
-        vec![mix_module(2)]
+        vec![mix_module(Self::NAME, 2)]
     }
 
     fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {

@@ -1,8 +1,8 @@
 // Tables of the discrete Fourier transform, and products over modes.
 //
 // This text is compiled after `#define` lines. If DITTO_TABLE is 1, it is only the kernel of the tables, which needs
-// the functions of a turn before it. Otherwise CHUNK is the terms of a chunk of C4, and ROWS the batch rows of a thread
-// of mode_mix.
+// the functions of a turn before it. Otherwise CHUNK is the terms of a chunk of C4, ROWS the batch rows of a thread
+// of mode_mix, and MODE_MIX, MODE_MIX_ADJOINT or MODE_MIX_DW the kernel that is compiled.
 
 typedef unsigned long long u64;
 
@@ -162,24 +162,29 @@ __device__ __forceinline__ void mix(const float* __restrict__ x, const float* __
     }
 }
 
+#ifdef MODE_MIX
 extern "C" __global__ void __launch_bounds__(128)
 mode_mix(const float* __restrict__ x, const float* __restrict__ re, const float* __restrict__ im,
          float* __restrict__ out, u64 batch, u64 modes, u64 inner, u64 outer, u64 down, u64 across, u64 tiles) {
     mix<false>(x, re, im, out, batch, modes, inner, outer, down, across, tiles);
 }
+#endif
 
+#ifdef MODE_MIX_ADJOINT
 extern "C" __global__ void __launch_bounds__(128)
 mode_mix_adjoint(const float* __restrict__ x, const float* __restrict__ re, const float* __restrict__ im,
                  float* __restrict__ out, u64 batch, u64 modes, u64 inner, u64 outer, u64 down, u64 across,
                  u64 tiles) {
     mix<true>(x, re, im, out, batch, modes, inner, outer, down, across, tiles);
 }
+#endif
 
 // W[k, i, j] = Σ_b conj(X[b, k, i]) D[b, k, j]. Real parts come first; imaginary parts start at word `half`.
 //
 // Thread mapping: a block of 4 warps takes one mode, 16 channels i and 32 channels j. A warp takes 4 of the i, a lane
 // one j. Both spectra are staged 32 batch rows at a time. Order: b increasing, for each the real part of X before the
 // imaginary part. A chunk of CHUNK terms is CHUNK / 2 batch rows. The words between the parts are set to zero.
+#ifdef MODE_MIX_DW
 extern "C" __global__ void __launch_bounds__(128)
 mode_mix_dw(const float* __restrict__ x, const float* __restrict__ d, float* __restrict__ out, u64 batch, u64 modes,
             u64 c, u64 o, u64 down, u64 across, u64 tiles, u64 half) {
@@ -240,5 +245,6 @@ mode_mix_dw(const float* __restrict__ x, const float* __restrict__ d, float* __r
         }
     }
 }
+#endif
 
 #endif

@@ -203,7 +203,7 @@ impl Entry for Table {
         let get = |state: &mut State| {
             state.device(device)?;
             match which {
-                attribute::MULTIPROCESSORS => Ok(4),
+                attribute::MULTIPROCESSORS => Ok(state.multiprocessors.unwrap_or(4)),
                 attribute::MAJOR => Ok(9),
                 attribute::MINOR => Ok(0),
                 attribute::SHARED_OPTIN => Ok(227 << 10),

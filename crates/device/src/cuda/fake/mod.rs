@@ -111,6 +111,11 @@ impl Fake {
         Fake { state, driver, stub: Arc::default() }
     }
 
+    /// Gives devices that are opened from now on so many multiprocessors instead of 4.
+    pub fn set_multiprocessors(&self, count: i32) {
+        self.state().multiprocessors = Some(count);
+    }
+
     /// The driver, to open contexts on.
     pub fn driver(&self) -> Arc<Driver> {
         self.driver.clone()

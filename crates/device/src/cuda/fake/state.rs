@@ -53,6 +53,8 @@ pub(super) type Recorded = Option<(Handle, u64)>;
 pub(super) struct State {
     pub devices: i32,
     pub memory: usize,
+    /// Multiprocessors of each device, 4 unless set.
+    pub multiprocessors: Option<i32>,
     pub computes: bool,
     /// The generator of the order in which streams run, if they do not run as late as possible.
     pub order: Option<u64>,

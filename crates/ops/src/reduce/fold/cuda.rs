@@ -12,14 +12,14 @@ use dittograd_numerics::error::Result;
 use dittograd_numerics::shape::Shape;
 use dittograd_numerics::sum::{CHUNK, LANES, ROWS};
 use std::collections::HashMap;
-use std::iter::once;
+use std::iter::{once, successors};
 use std::ops::Range;
 use std::sync::{Arc, LazyLock, RwLock};
 
 /// What kernels do with elements, by kind.
 const KINDS_CU: &str = include_str!("kinds.cu");
 
-/// The kernels of one stage.
+/// A kernel of one stage.
 const FOLD_CU: &str = include_str!("fold.cu");
 
 /// The kernel of all stages over rows at once.
@@ -43,7 +43,39 @@ enum Fused {
 /// What of a stage is written into its text: all but the values of constants.
 type StageKey = (Kind, Vec<Step>, Reg, usize, Vec<Step>, Reg, usize);
 
-type ModuleKey = (usize, usize, Vec<StageKey>, Option<Fused>);
+/// A module: a kernel of one stage, by its name, or that of all stages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Which {
+    Level(&'static str),
+    All(Fused),
+}
+
+type ModuleKey = (usize, usize, Vec<StageKey>, Which);
+
+/// A launch of a pass: its kernel, and the rows it reads and leaves of each result.
+struct Level {
+    kernel: &'static str,
+    rows: usize,
+    next: usize,
+}
+
+/// The launches of a pass, one for each level of the tree that a kernel computes.
+fn levels(pass: Pass, is_first: bool) -> impl Iterator<Item = Level> {
+    let is_column = pass.inner > 1;
+    let level = move |rows: usize, is_more: bool| {
+        let unit = if is_column { ROWS * ROWS } else { CHUNK };
+        let kernel = match (is_column, rows <= ROWS, is_more) {
+            (false, _, false) => "fold_rows",
+            (false, _, true) => "more_rows",
+            (true, true, false) => "fold_short",
+            (true, true, true) => "more_short",
+            (true, false, false) => "fold_columns",
+            (true, false, true) => "more_columns",
+        };
+        Level { kernel, rows, next: rows.div_ceil(unit).max(1) }
+    };
+    successors(Some(level(pass.rows, !is_first)), move |l| (l.next > 1).then(|| level(l.next, true)))
+}
 
 impl Kind {
     /// The struct of `kinds.cu`.
@@ -168,15 +200,17 @@ impl Fold {
         t
     }
 
-    /// The module of one stage, or of all at once.
-    fn module(&self, stages: &[usize], fused: Option<Fused>) -> Generated {
+    /// The module of a kernel of one stage, or of all stages at once.
+    fn module(&self, stages: &[usize], which: Which) -> Generated {
         static MODULES: Known<ModuleKey, Generated> = LazyLock::new(|| RwLock::new(HashMap::new()));
-        let aux = self.aux + if fused.is_some() { 0 } else { stages[0] };
-        let key: ModuleKey = (self.ins, aux, stages.iter().map(|&k| self.stages[k].key()).collect(), fused);
+        let aux = self.aux + if matches!(which, Which::All(_)) { 0 } else { stages[0] };
+        let key: ModuleKey = (self.ins, aux, stages.iter().map(|&k| self.stages[k].key()).collect(), which);
         known(&MODULES, key, |_| {
-            let (lines, kernels) = match fused {
-                Some(fused) => (self.fused_lines(fused), FUSED_ROWS_CU),
-                None => (self.stage_lines(stages[0]), FOLD_CU),
+            let (lines, kernels) = match which {
+                Which::All(fused) => (self.fused_lines(fused), FUSED_ROWS_CU),
+                Which::Level(kernel) => {
+                    (self.stage_lines(stages[0]) + &define(&kernel.to_uppercase(), ""), FOLD_CU)
+                }
             };
             let prelude = if lines.contains("ditto_") { map::prelude() } else { "" };
             Generated::new("fold", prelude, &format!("{KINDS_CU}{lines}{kernels}"))
@@ -192,8 +226,20 @@ impl Fold {
         }
         let all: Vec<usize> = (0..self.stages.len()).collect();
         let own = match self.fused(&passes, gpu) {
-            Some(fused) => vec![self.module(&all, Some(fused))],
-            None => all.iter().map(|&k| self.module(&[k], None)).collect(),
+            Some(fused) => vec![self.module(&all, Which::All(fused))],
+            None => {
+                let mut kernels: Vec<&str> = passes
+                    .iter()
+                    .enumerate()
+                    .flat_map(|(i, p)| levels(*p, i == 0))
+                    .map(|l| l.kernel)
+                    .collect();
+                kernels.sort_unstable();
+                kernels.dedup();
+                all.iter()
+                    .flat_map(|k| kernels.iter().map(|kernel| self.module(&[*k], Which::Level(kernel))))
+                    .collect()
+            }
         };
         let mut modules: Vec<Source> = own.iter().map(Generated::source).collect();
         if passes.len() > 1 && self.aux + self.stages.len() > 1 {
@@ -222,25 +268,13 @@ impl Fold {
             return Ok(());
         }
         let cuda = launch.cuda;
-        let module = self.module(&[launch.stage], None);
         let stage = &self.stages[launch.stage];
-        let (mut partial, mut rows, mut more, mut workspace) =
-            (launch.partial, pass.rows, !is_first, launch.workspace);
-        let columns = pass.inner > 1;
-        let unit = if columns { ROWS * ROWS } else { CHUNK };
-        loop {
-            let next = rows.div_ceil(unit).max(1);
+        let (mut partial, mut workspace) = (launch.partial, launch.workspace);
+        for Level { kernel, rows, next } in levels(pass, is_first) {
             let done = next == 1;
             let to = if done { out } else { workspace };
-            let name = match (columns, rows <= ROWS, more) {
-                (false, _, false) => "fold_rows",
-                (false, _, true) => "more_rows",
-                (true, true, false) => "fold_short",
-                (true, true, true) => "more_short",
-                (true, false, false) => "fold_columns",
-                (true, false, true) => "more_columns",
-            };
-            let kernel = cuda.kernel(&module.name, module.source, name)?;
+            let module = self.module(&[launch.stage], Which::Level(kernel));
+            let kernel = cuda.kernel(&module.name, module.source, kernel)?;
             let mut args = Args::new();
             for &p in launch.ins.iter().chain(launch.given) {
                 args.ptr(p);
@@ -248,7 +282,7 @@ impl Fold {
             Fold::constants(&mut args, stage);
             args.ptr(partial).ptr(to);
             let last = i32::from(done && is_last);
-            if !columns {
+            if pass.inner <= 1 {
                 let group = if rows <= 16 { rows.max(1).next_power_of_two() } else { 32 };
                 args.u64(pass.outer as u64).u64(rows as u64).u64(next as u64).u32(group as u32).i32(last);
                 cuda.launch(kernel, grid(cuda, pass.outer * next * group), 256, 0, &args)?;
@@ -264,14 +298,10 @@ impl Fold {
                 let items = pass.outer * next * tiles;
                 cuda.launch(kernel, [items.min(1 << 20) as u32, 1, 1], threads as u32, 0, &args)?;
             }
-            if done {
-                return Ok(());
-            }
             partial = workspace;
             workspace += (next * pass.results() * 4) as u64;
-            rows = next;
-            more = true;
         }
+        Ok(())
     }
 
     /// Queues the fold. The run's inputs are those with all elements, then those with one per result.
@@ -287,7 +317,7 @@ impl Fold {
         let (ins, aux) = run.ins.split_at(self.ins);
         let count = self.stages.len();
         if let Some(fused) = self.fused(&passes, &Gpu::of(run.cuda)) {
-            let module = self.module(&(0..count).collect::<Vec<_>>(), Some(fused));
+            let module = self.module(&(0..count).collect::<Vec<_>>(), Which::All(fused));
             let kernel = run.cuda.kernel(&module.name, module.source, "fused_rows")?;
             let (rows, columns) = (last_pass.outer, last_pass.rows);
             let mut args = Args::new();

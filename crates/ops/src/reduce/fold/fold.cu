@@ -1,7 +1,8 @@
-// Folds by the fixed trees of the numerics contract (C3): the kernels of one stage, each for the elements (`fold_*`) and
-// for the partial results of lower levels (`more_*`).
+// Folds by the fixed trees of the numerics contract (C3): a kernel of one stage, for the elements (`fold_*`) or for the
+// partial results of lower levels (`more_*`).
 //
 // This text is compiled at run time after kinds.cu and a few lines that say what is folded:
+//   FOLD_ROWS, MORE_ROWS, FOLD_SHORT, MORE_SHORT, FOLD_COLUMNS or MORE_COLUMNS: the kernel that is compiled
 //   CHUNK          elements of a chunk of the row rule
 //   ROWS           rows of a chain of the column rule
 //   UNROLL         elements that a thread has in flight
@@ -55,8 +56,12 @@ __device__ __forceinline__ void by_rows(
     PARAMS, const float* __restrict__ partial, float* __restrict__ out, \
     u64 rows, u64 columns, u64 chunks, unsigned group, int last
 #define ROWS_ARGUMENTS RESULT, out, rows, columns, chunks, group, last
+#ifdef FOLD_ROWS
 extern "C" __global__ void fold_rows(ROWS_PARAMETERS) { by_rows(ELEMENTS, ROWS_ARGUMENTS); }
+#endif
+#ifdef MORE_ROWS
 extern "C" __global__ void more_rows(ROWS_PARAMETERS) { by_rows(PARTIALS, ROWS_ARGUMENTS); }
+#endif
 
 // Column rule, rows of one chain only. Thread mapping: one thread per result; neighbouring threads read
 // neighbouring words.
@@ -78,8 +83,12 @@ __device__ __forceinline__ void by_short_columns(
     PARAMS, const float* __restrict__ partial, float* __restrict__ out, \
     u64 outer, unsigned rows, u64 inner, int last
 #define SHORT_ARGUMENTS RESULT, out, outer, rows, inner, last
+#ifdef FOLD_SHORT
 extern "C" __global__ void fold_short(SHORT_PARAMETERS) { by_short_columns(ELEMENTS, SHORT_ARGUMENTS); }
+#endif
+#ifdef MORE_SHORT
 extern "C" __global__ void more_short(SHORT_PARAMETERS) { by_short_columns(PARTIALS, SHORT_ARGUMENTS); }
+#endif
 
 // Column rule. Thread mapping: a block takes `width` neighbouring columns (at most 32) and up to ROWS * ROWS
 // rows; thread row y chains ROWS rows from ROWS y on, then the first thread row chains the results: two levels of
@@ -126,5 +135,9 @@ __device__ __forceinline__ void by_columns(
     PARAMS, const float* __restrict__ partial, float* __restrict__ out, \
     u64 outer, u64 rows, u64 inner, u64 supers, u64 tiles, unsigned width, int last
 #define COLUMNS_ARGUMENTS RESULT, out, outer, rows, inner, supers, tiles, width, last
+#ifdef FOLD_COLUMNS
 extern "C" __global__ void fold_columns(COLUMNS_PARAMETERS) { by_columns(ELEMENTS, COLUMNS_ARGUMENTS); }
+#endif
+#ifdef MORE_COLUMNS
 extern "C" __global__ void more_columns(COLUMNS_PARAMETERS) { by_columns(PARTIALS, COLUMNS_ARGUMENTS); }
+#endif
