@@ -1,5 +1,5 @@
 use super::block::{GUARD, Mem, POISON};
-use super::{AnyBuffer, Buffer, MemoryStats, ReadSet};
+use super::{AnyBuffer, Buffer, MemoryStats, ReadSet, with_host_words};
 use crate::Device;
 use dittograd_numerics::error::ErrorKind;
 use dittograd_numerics::shape::Shape;
@@ -102,4 +102,35 @@ fn impossible_sizes_are_an_error() {
     let e = d.alloc(1 << 58).unwrap_err();
     assert!(matches!(e.kind(), ErrorKind::OutOfMemory { .. }), "{e}");
     assert_eq!(d.memory().live, 0);
+}
+
+#[test]
+fn parts_of_one_allocation_are_read_and_written_at_once() {
+    let device = cpu();
+    let whole = Buffer::upload(&device, &[0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]).unwrap();
+    let other = Buffer::upload(&device, &[8.0, 9.0]).unwrap();
+    let part = |from: usize, words: usize| whole.part(from, words).unwrap();
+    // Twice the same, and what is before, between and after what is written.
+    let reads = [part(0, 2), part(4, 1), part(0, 2), part(7, 1), other.clone(), part(3, 0)];
+    let writes = [part(5, 2), part(2, 2)];
+    let moved = with_host_words("test", &reads.each_ref(), &writes.each_ref(), |reads, mut writes| {
+        assert_eq!(reads, [&[0.0, 1.0][..], &[4.0], &[0.0, 1.0], &[7.0], &[8.0, 9.0], &[]]);
+        writes[0].copy_from_slice(reads[0]);
+        writes[1].copy_from_slice(reads[4]);
+        Ok(())
+    });
+    moved.unwrap();
+    assert_eq!(whole.download().unwrap(), [0.0, 1.0, 8.0, 9.0, 4.0, 0.0, 1.0, 7.0]);
+    for (reads, writes) in [
+        (vec![part(0, 3)], vec![part(2, 2)]),
+        (vec![part(3, 3)], vec![part(2, 2)]),
+        (vec![], vec![part(0, 4), part(3, 2)]),
+        (vec![part(2, 1)], vec![part(0, 8)]),
+    ] {
+        let (reads, writes): (Vec<&Buffer>, Vec<&Buffer>) = (reads.iter().collect(), writes.iter().collect());
+        let error = with_host_words("test", &reads, &writes, |_, _| Ok(())).unwrap_err();
+        assert!(error.to_string().contains("overlaps"), "{error}");
+    }
+    other.release();
+    assert!(with_host_words("test", &[&other], &[&whole], |_, _| Ok(())).is_err());
 }
