@@ -22,6 +22,7 @@ pub use record::RefRecorder;
 pub use rules::{adjoint, device_gradient, forward, gradient, second};
 
 use dittograd_device::{Backend, DType, Device, Meta};
+use dittograd_numerics::Numerics;
 use dittograd_numerics::error::{Error, Result};
 use dittograd_ops::{AnyOp, AnyTensor};
 pub use dittograd_ops::{Bound, Cases, Reject, Sample, SampleIn};
@@ -342,7 +343,11 @@ fn matches(filter: &str, op: &str, property: Property) -> bool {
 /// `softmax::` for one op, `softmax::gradient` for one property of it, a part of the name of an op or a property, or
 /// empty for all. Returns the number of failures.
 pub fn run_all(devices: &[Device], filter: &str, mut each: impl FnMut(&Row)) -> Result<usize> {
-    let mut everywhere = cpu_devices()?;
+    // All devices have one mode, which the CPU has too, unless it is tf32.
+    let mode =
+        devices.first().map(Device::numerics).filter(|mode| *mode != Numerics::Tf32).unwrap_or_default();
+    let cpus = cpu_devices()?;
+    let mut everywhere = cpus.iter().map(|cpu| cpu.in_mode(mode)).collect::<Result<Vec<Device>>>()?;
     everywhere.extend(devices.iter().cloned());
     let mut failed = 0;
     let mut report = |op, property, device: String, outcome: Outcome| {

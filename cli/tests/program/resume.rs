@@ -103,6 +103,7 @@ fn a_run_goes_on_only_in_its_mode() {
     // 128 rows by 128 by 128 take part, so each mode has its own answer.
     assert!(prints[0] != prints[1] && prints[0] != prints[2] && prints[1] != prints[2], "{prints:?}");
     assert!(answer(here, "devices --device cpu --numerics turbo").contains("cpu in mode turbo"));
-    let checked = answer(here, "check matmul::forward linear::compiled --device cpu --numerics turbo");
+    let checked =
+        answer(here, "check matmul::forward matmul::bits linear::compiled --device cpu --numerics turbo");
     assert!(checked.contains(" on cpu in mode turbo, 0 failed"), "{checked}");
 }

@@ -105,7 +105,8 @@ pub fn rest(idle: Duration) {
     if idle < Duration::from_micros(50) {
         yield_now();
     } else {
-        sleep((idle / 8).clamp(Duration::from_micros(20), Duration::from_millis(1)));
+        // After a wait the answer is late by a 32nd of it at most.
+        sleep((idle / 32).clamp(Duration::from_micros(20), Duration::from_millis(1)));
     }
 }
 

@@ -5,7 +5,7 @@
 //! Kernels share the small functions here. [`product`] is the definition of a whole product, slowly.
 
 use crate::{Numerics, environment};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Number of terms of a dot product that share a scale and an exact sum. With it, sums of digit products of one
 /// [weight](Digits::weight) stay below 2^31.
@@ -113,22 +113,25 @@ impl Digits {
     }
 }
 
-/// Multiplications of a product from which on it is computed in digits. Below, making the digits costs more than it gains.
-const LEAST_WORK: usize = 1 << 26;
+/// The least size of a product, and its least number of multiplications, for it to be computed in digits. Below, making the digits
+/// costs more than it gains.
+const LEAST: (usize, usize) = (128, 1 << 26);
 
-static LEAST: AtomicUsize = AtomicUsize::new(LEAST_WORK);
+/// The same for checks of the kernels, which need not be large then.
+const LEAST_IN_CHECKS: (usize, usize) = (64, 1 << 21);
+
+static IS_CHECK: AtomicBool = AtomicBool::new(false);
 
 /// Whether a product is computed in digits in the modes that have them. Sizes alone decide.
 pub fn takes_part(m: usize, n: usize, k: usize) -> bool {
-    let work = m.saturating_mul(n).saturating_mul(k);
-    m >= 64 && n >= 64 && k >= 64 && work >= LEAST.load(Ordering::Relaxed)
+    let (size, work) = if IS_CHECK.load(Ordering::Relaxed) { LEAST_IN_CHECKS } else { LEAST };
+    m.min(n).min(k) >= size && m.saturating_mul(n).saturating_mul(k) >= work
 }
 
-/// From now on this process computes products from 2^21 multiplications on in digits, so that checks of the kernels need no large ones.
-/// That is not the contract.
+/// From now on this process computes smaller products in digits too, for checks of the kernels. That is not the contract.
 #[doc(hidden)]
 pub fn include_small_products() {
-    LEAST.store(1 << 21, Ordering::Relaxed);
+    IS_CHECK.store(true, Ordering::Relaxed);
 }
 
 /// The lowest digit of an integer, from −128 to 127, and 256ths of the rest.
