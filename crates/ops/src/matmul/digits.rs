@@ -2,7 +2,7 @@
 //! splits of k. The choice affects only speed, never bits: sums of digits are exact.
 
 use crate::fused::EpilogueCode;
-use crate::matmul::plan::{MAX_X, Problem, clamp, defines};
+use crate::matmul::plan::{BANDWIDTH, CLOCK, LAUNCH, MAX_X, Problem, clamp, defines};
 use crate::{CudaRun, Gpu, Known, known};
 use dittograd_device::cuda::{Args, Source};
 use dittograd_numerics::digits::{DIGIT_CHUNK, Digits, LEAST_EXPONENT};
@@ -42,12 +42,6 @@ struct Tile {
     /// Cycles to begin and to end a tile.
     ends: f64,
 }
-
-/// Cycles per microsecond of an H200, and bytes that its memory moves.
-const CLOCK: f64 = 1980.0;
-const BANDWIDTH: f64 = 4e6;
-/// Microseconds of another launch.
-const LAUNCH: f64 = 2.0;
 
 impl Tile {
     fn of(digits: Digits, hopper: bool) -> Tile {

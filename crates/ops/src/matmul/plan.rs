@@ -206,13 +206,13 @@ impl Tile {
 }
 
 /// Cycles per microsecond of the GPU the tiles were measured on, an H200.
-const CLOCK: f64 = 1980.0;
+pub(super) const CLOCK: f64 = 1980.0;
 
 /// Bytes per microsecond that its memory moves.
-const BANDWIDTH: f64 = 4e6;
+pub(super) const BANDWIDTH: f64 = 4e6;
 
 /// Microseconds of a launch, start to end, without its work.
-const LAUNCH: f64 = 2.0;
+pub(super) const LAUNCH: f64 = 2.0;
 
 /// Microseconds of a second launch that follows at once.
 const REDUCE: f64 = 1.5;

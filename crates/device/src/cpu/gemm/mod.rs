@@ -71,12 +71,7 @@ impl Gemm {
         c: &mut [f32],
         scratch: &mut [f32],
     ) {
-        let Gemm { batch, m, n, k, .. } = *self;
-        let len = |x: usize, y: usize| batch.checked_mul(x)?.checked_mul(y);
-        assert_eq!(Some(a.len()), len(m, k), "length of a");
-        assert_eq!(Some(b.len()), len(k, n), "length of b");
-        assert_eq!(Some(c.len()), len(m, n), "length of c");
-        assert!(bias.is_none_or(|bias| bias.len() == n), "length of bias");
+        self.check_lengths(a, b, bias, c);
         if c.is_empty() {
             return;
         }
@@ -90,6 +85,17 @@ impl Gemm {
                 c.iter_mut().for_each(|c| *c += bias);
             }
         }
+    }
+
+    /// # Panics
+    /// If a slice does not have the length that the sizes give.
+    fn check_lengths(&self, a: &[f32], b: &[f32], bias: Option<&[f32]>, c: &[f32]) {
+        let Gemm { batch, m, n, k, .. } = *self;
+        let len = |x: usize, y: usize| batch.checked_mul(x)?.checked_mul(y);
+        assert_eq!(Some(a.len()), len(m, k), "length of a");
+        assert_eq!(Some(b.len()), len(k, n), "length of b");
+        assert_eq!(Some(c.len()), len(m, n), "length of c");
+        assert!(bias.is_none_or(|bias| bias.len() == n), "length of bias");
     }
 
     /// A product with a single column, rewritten as its transpose: a single row, whose elements fill vectors. The

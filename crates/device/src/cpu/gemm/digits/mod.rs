@@ -168,12 +168,8 @@ impl Gemm {
         c: &mut [f32],
         scratch: &mut [f32],
     ) {
-        let Gemm { batch, m, n, k, .. } = *self;
-        let len = |x: usize, y: usize| batch.checked_mul(x)?.checked_mul(y);
-        assert_eq!(Some(a.len()), len(m, k), "length of a");
-        assert_eq!(Some(b.len()), len(k, n), "length of b");
-        assert_eq!(Some(c.len()), len(m, n), "length of c");
-        assert!(bias.is_none_or(|bias| bias.len() == n), "length of bias");
+        self.check_lengths(a, b, bias, c);
+        let Gemm { batch, n, k, .. } = *self;
         if c.is_empty() {
             return;
         }
