@@ -81,7 +81,7 @@ fn the_help_of_a_model_has_its_fields() {
 fn a_run_goes_on_only_in_its_mode() {
     let home = TempDir::new().unwrap();
     let here = home.path();
-    let train = "train mlp --samples 200 --hidden 128,128 --batch 128 --steps 3 --device cpu";
+    let train = "train mlp --samples 200 --hidden 512,512 --batch 256 --steps 3 --device cpu";
     let mut prints = vec![good(here, &format!("{train} --out strict")).fingerprint()];
     for mode in ["fast", "turbo"] {
         let run = good(here, &format!("{train} --numerics {mode} --out {mode}"));
@@ -100,7 +100,7 @@ fn a_run_goes_on_only_in_its_mode() {
         let longer = good(here, &format!("{longer} --numerics {mode} --out longer-{mode}"));
         assert_eq!(good(here, &format!("{more} --numerics {mode}")).fingerprint(), longer.fingerprint());
     }
-    // 128 rows by 128 by 128 take part, so each mode has its own answer.
+    // 256 rows by 512 by 512 take part, so each mode has its own answer.
     assert!(prints[0] != prints[1] && prints[0] != prints[2] && prints[1] != prints[2], "{prints:?}");
     assert!(answer(here, "devices --device cpu --numerics turbo").contains("cpu in mode turbo"));
     let checked =
