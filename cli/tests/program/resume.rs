@@ -81,7 +81,7 @@ fn the_help_of_a_model_has_its_fields() {
 fn a_run_goes_on_only_in_its_mode() {
     let home = TempDir::new().unwrap();
     let here = home.path();
-    let train = "train mlp --samples 200 --hidden 512,512 --batch 256 --steps 3 --device cpu";
+    let train = "train mlp --samples 600 --hidden 512,512 --batch 256 --steps 3 --device cpu";
     let mut prints = vec![good(here, &format!("{train} --out strict")).fingerprint()];
     for mode in ["fast", "turbo"] {
         let run = good(here, &format!("{train} --numerics {mode} --out {mode}"));
