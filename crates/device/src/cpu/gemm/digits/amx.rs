@@ -5,7 +5,7 @@
 //! they keep their values from one `asm!` to the next.
 #![allow(unsafe_code)]
 
-use super::bytes::{Finish, Sums, TILE, pack, step_len};
+use super::bytes::{Finish, MAX_SUMS, SUMS, Sums, TILE, pack, step_len};
 use super::{Block, Kernels, LINES};
 use dittograd_numerics::digits::Digits;
 use std::arch::asm;
@@ -86,7 +86,7 @@ unsafe fn multiply(block: &Block) {
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 unsafe fn tiles<const D: usize>(block: &Block) {
-    let mut sums = Sums([[0; LINES * LINES]; 5]);
+    let mut sums = Sums([[0; SUMS]; MAX_SUMS]);
     let sums = &raw mut sums;
     // Rows to finish after each step.
     let per_step = LINES.div_ceil(block.steps);
