@@ -139,6 +139,28 @@ fn batches_and_biases() {
         want.iter_mut().enumerate().for_each(|(at, c)| *c += bias.data()[at % n]);
         let linear = AnyOp::from_name("linear", &Attrs(Vec::new())).unwrap();
         same(&run(&device, &linear, &[&x, &w, &bias]), &want, "with a bias");
+        along_an_axis(&device, which, [batch, m, n, k]);
+    }
+}
+
+fn axis_product(ta: bool) -> AnyOp {
+    AnyOp::from_name("axis_matmul", &Attrs(vec![("ta".to_string(), Attr::Bool(ta))])).unwrap()
+}
+
+/// One matrix times each of a batch, and times vectors, which are the rows of one product.
+fn along_an_axis(device: &Device, which: Digits, [batch, m, n, k]: [usize; 4]) {
+    for ta in [false, true] {
+        let a = fractions(&stored(m, k, ta), 7919);
+        let x = fractions(&[batch, k, n], 104_729);
+        let mut want = vec![0.0; batch * m * n];
+        for (x, out) in x.data().chunks(k * n).zip(want.chunks_mut(m * n)) {
+            digits::product(which, [m, n, k], [ta, false], a.data(), x, out);
+        }
+        same(&run(device, &axis_product(ta), &[&a, &x]), &want, "along an axis");
+        let x = fractions(&[n, k, 1], 104_729);
+        let mut want = vec![0.0; n * m];
+        digits::product(which, [n, m, k], [false, !ta], x.data(), a.data(), &mut want);
+        same(&run(device, &axis_product(ta), &[&a, &x]), &want, "along the only axis");
     }
 }
 
@@ -205,7 +227,13 @@ fn subjects() -> Vec<Subject> {
     };
     let linear = AnyOp::from_name("linear", &Attrs(Vec::new())).unwrap();
     let ins = vec![any(&[43, 3, 130]), any(&[127, 130]), any(&[127])];
-    vec![two("matmul", &[]), two("bmm", &[1]), of("linear", vec![Sample::new(linear, ins)])]
+    let axis = |ta| Sample::new(axis_product(ta), vec![any(&stored(128, 127, ta)), any(&[1, 127, 130])]);
+    vec![
+        two("matmul", &[]),
+        two("bmm", &[1]),
+        of("linear", vec![Sample::new(linear, ins)]),
+        of("axis_matmul", [false, true].map(axis).to_vec()),
+    ]
 }
 
 #[test]

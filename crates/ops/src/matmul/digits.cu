@@ -1,8 +1,7 @@
 // Products in digits, out[z] = A[z] * B[z] (+ bias), row-major: modes `fast` and `turbo`, the same bits as the CPU.
 //
 // A row of A, and a column of B, is scaled by a power of two and rounded to integers of DITTO_D digits of 8 bits. Tensor cores
-// multiply digits and add in integers, which is exact: tiles and splits of k do not change a bit. Three kernels follow each other:
-//   ditto_digits_maxima   the largest magnitude of rows whose terms are not contiguous, for each part of k
+// multiply digits and add in integers, which is exact: tiles and splits of k do not change a bit. The kernels, one after the other:
 //   ditto_digits          the digits and exponents of both operands
 //   ditto_digits_product  the product; with splits of k, its exact sums, which ditto_digits_reduce adds and finishes
 //
@@ -13,7 +12,7 @@
 //   LEAST_EXPONENT    of a row, the contract's
 //   DITTO_TA, _TB     1: A is stored (k, m); 1: B is stored (n, k)
 //   DITTO_VA, _VB     1: 16-byte loads of A, of B: aligned, the contiguous axis a multiple of 4 long
-//   DITTO_WARPS       warps that share a row whose terms are contiguous: 1 or 8
+//   DITTO_WARPS       warps that share a row whose terms are contiguous: 1, 2, 4 or 8
 //   DITTO_VC          1: 8-byte stores: out aligned, n even
 //   DITTO_BIAS        1: bias[j] is added once, after everything else
 //   DITTO_SPLIT       1: the product writes its sums, for ditto_digits_reduce
@@ -40,12 +39,20 @@ __device__ __forceinline__ int exponent_of(unsigned largest) {
     return max(e, LEAST_EXPONENT);
 }
 
-__device__ __forceinline__ unsigned magnitude(float x) { return __float_as_uint(x) & 0x7fffffffu; }
+// The larger magnitude; NaN if one is.
+__device__ __forceinline__ float larger(float m, float x) {
+    asm("{.reg .f32 a; abs.f32 a, %1; max.NaN.f32 %0, %0, a;}" : "+f"(m) : "f"(x));
+    return m;
+}
+// Magnitudes are in order as integers too.
+__device__ __forceinline__ unsigned largest_of_warp(float m) { return __reduce_max_sync(~0u, __float_as_uint(m)); }
 
 struct Quad { float v[4]; };
 
-__device__ __forceinline__ unsigned larger(unsigned m, const Quad& x) {
-    return max(max(m, max(magnitude(x.v[0]), magnitude(x.v[1]))), max(magnitude(x.v[2]), magnitude(x.v[3])));
+__device__ __forceinline__ float larger(float m, const Quad& x) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) m = larger(m, x.v[i]);
+    return m;
 }
 
 // Four neighbours of a line of `length` floats, from `at` on; 0 beyond its end.
@@ -61,17 +68,20 @@ template <int VECTOR> __device__ __forceinline__ Quad quad(const float* line, i6
     return x;
 }
 
-// The digits of four numbers, one word for each place, the lowest first.
+// The digits of four numbers, one word for each place, the lowest first. A number plus half a unit of each place but the highest has the
+// highest digit on top; below are the others, plus 128.
 __device__ __forceinline__ void split(const Quad& x, float scale, unsigned (&digits)[D]) {
-    int n[4];
+    unsigned n[4];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) n[i] = __float2int_rn(__fmul_rn(x.v[i], scale));
-#pragma unroll
-    for (int d = 0; d < D; ++d) {
-        digits[d] = __byte_perm(__byte_perm(n[0], n[1], 0x0040), __byte_perm(n[2], n[3], 0x0040), 0x5410);
-#pragma unroll
-        for (int i = 0; i < 4; ++i) n[i] = (n[i] + 128) >> 8;
+    for (int i = 0; i < 4; ++i) {
+        // At most 2^15 in size, it is rounded by adding 1.5 * 2^23.
+        if (D == 2) n[i] = __float_as_uint(__fmaf_rn(x.v[i], scale, 12582912.0f + 128.0f));
+        else n[i] = __float2int_rn(__fmul_rn(x.v[i], scale)) + 0x8080;
     }
+    const unsigned first = __byte_perm(n[0], n[1], 0x5140), second = __byte_perm(n[2], n[3], 0x5140);
+    digits[0] = __byte_perm(first, second, 0x5410) ^ 0x80808080u;
+    digits[1] = __byte_perm(first, second, 0x7632) ^ (D == 3 ? 0x80808080u : 0);
+    if (D == 3) digits[D - 1] = __byte_perm(__byte_perm(n[0], n[1], 0x0062), __byte_perm(n[2], n[3], 0x0062), 0x5410);
 }
 
 __device__ __forceinline__ float scale_of(int e) { return e == NOT_FINITE ? 0.0f : power(8 * D - 1 - e); }
@@ -82,7 +92,8 @@ struct Operand {
     i64 stride;        // floats from one product's operand to the next one's
     i64 rows, k;
     i64 pitch, blocks, chunks;
-    unsigned* maxima;  // [product][part][rows], if terms are not contiguous
+    unsigned* maxima;  // [product][chunk][rows], zeros at first, if terms are not contiguous
+    unsigned* arrived;  // [product][chunk][32 rows], zeros at first: parts whose maxima are in
     i64 parts;         // of a chunk
     int* exponents;
     unsigned char* digits;
@@ -107,148 +118,173 @@ template <int VECTOR> __device__ void digits_of_row(const Operand& o, i64 index,
     const float* line = o.x + item * o.stride + row * o.k + first;
     const i64 terms = in ? length : 0;
     Quad kept[KEPT];
-    unsigned largest = 0;
+    float m = 0.0f;
 #pragma unroll
     for (int i = 0; i < KEPT; ++i) kept[i] = quad<VECTOR>(line, (i * STEP + lane) * 4, terms);
 #pragma unroll
-    for (int i = 0; i < KEPT; ++i) largest = larger(largest, kept[i]);
-    for (i64 at = (KEPT * STEP + lane) * 4; at < terms; at += 4 * STEP) largest = larger(largest, quad<VECTOR>(line, at, terms));
-    largest = __reduce_max_sync(~0u, largest);
+    for (int i = 0; i < KEPT; ++i) m = larger(m, kept[i]);
+    for (i64 at = (KEPT * STEP + lane) * 4; at < terms; at += 4 * STEP) m = larger(m, quad<VECTOR>(line, at, terms));
+    unsigned largest = largest_of_warp(m);
     if (WARPS > 1) {
         shared[threadIdx.x / 32] = largest;
         __syncthreads();
-        largest = __reduce_max_sync(~0u, shared[threadIdx.x % 8]);
+        largest = __reduce_max_sync(~0u, shared[threadIdx.x / STEP * WARPS + threadIdx.x % WARPS]);
     }
+    if (row >= o.pitch) return;
     const int e = exponent_of(largest);
-    if (lane == 0 && row < o.pitch) o.exponents[(item * o.chunks + chunk) * o.pitch + row] = e;
+    if (lane == 0) o.exponents[(item * o.chunks + chunk) * o.pitch + row] = e;
     const float scale = scale_of(e);
     // Each warp has two blocks at a time.
-    const i64 from = chunk * CHUNK_BLOCKS, blocks = min((i64)CHUNK_BLOCKS, o.blocks - from);
-    auto put = [&](i64 at, const Quad& x) {
-        const i64 block = at / 16;
-        if (block >= blocks || row >= o.pitch) return;
+    const i64 from = chunk * CHUNK_BLOCKS, place = o.pitch * KB;
+    const int blocks = (int)min((i64)CHUNK_BLOCKS, o.blocks - from);
+    unsigned char* to = o.place(item, from + lane / 16, 0, row) + word_at(row, lane % 16);
+    int block = lane / 16;
+    auto put = [&](const Quad& x) {
         unsigned digits[D];
         split(x, scale, digits);
 #pragma unroll
-        for (int d = 0; d < D; ++d) *(unsigned*)(o.place(item, from + block, d, row) + word_at(row, lane % 16)) = digits[d];
+        for (int d = 0; d < D; ++d) *(unsigned*)(to + d * place) = digits[d];
+        to += STEP / 16 * D * place;
+        block += STEP / 16;
     };
 #pragma unroll
-    for (int i = 0; i < KEPT; ++i) put(i * STEP + lane, kept[i]);
-    for (i64 at = KEPT * STEP + lane; at < blocks * 16; at += STEP) put(at, quad<VECTOR>(line, at * 4, terms));
+    for (int i = 0; i < KEPT; ++i)
+        if (block < blocks) put(kept[i]);
+    while (block < blocks) put(quad<VECTOR>(line, (block * 16 + lane % 16) * 4, terms));
 }
 
-// Terms of a row are `rows` floats apart: a block of threads has 32 rows and SPAN terms, and turns 128 at a time in shared memory.
-constexpr int SPAN = 512;
-template <int VECTOR>
-__device__ void digits_of_columns(const Operand& o, i64 index, unsigned (&turned)[D][32][33], unsigned (&shared)[8][32]) {
+// Terms of a row are `rows` floats apart: a block of threads has 32 rows and a part of a chunk, a few spans of SPAN terms. It takes their
+// maxima, waits for those of the other parts, and makes digits of what it still holds; with one span, numbers are read once.
+constexpr int SPAN = 512, TURN = 128;
+struct Turn {
+    unsigned maxima[32][33];
+    int exponents[32];
+    unsigned words[2][D][32][33];
+};
+
+template <int VECTOR> __device__ void digits_of_columns(const Operand& o, i64 index, Turn& s) {
     const int t = threadIdx.x, lane = t % 32, warp = t / 32;
-    const i64 each = (o.pitch + 31) / 32, spans = (o.blocks * KB + SPAN - 1) / SPAN;
-    const i64 row0 = index % each * 32, span = index / each % spans, item = index / each / spans;
-    const i64 chunk = span * SPAN / DIGIT_CHUNK;
-    // Four rows and four terms of each.
-    const i64 row = row0 + t % 8 * 4;
-    const float* lines = o.x + item * o.stride;
-    auto load = [&](i64 from, Quad (&x)[4]) {
-        const i64 term = from + t / 8 * 4;
+    const i64 strips = (o.pitch + 31) / 32, part = index % o.parts, strip = index / o.parts % strips;
+    const i64 place = index / o.parts / strips, chunk = place % o.chunks, item = place / o.chunks, row0 = strip * 32;
+    // Four rows, and four terms of each in every TURN.
+    const i64 row = row0 + t % 8 * 4, from = chunk * DIGIT_CHUNK, length = min((i64)DIGIT_CHUNK, o.blocks * KB - from);
+    const i64 spans = (length + SPAN - 1) / SPAN, begin = spans * part / o.parts, end = spans * (part + 1) / o.parts;
+    const float* const lines = o.x + item * o.stride;
+    Quad x[SPAN / TURN][4];
+    auto load = [&](i64 span) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) x[i] = term + i < o.k ? quad<VECTOR>(lines + (term + i) * o.rows, row, o.rows) : Quad{};
+        for (int u = 0; u < SPAN / TURN; ++u)
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                const i64 term = from + span * SPAN + u * TURN + t / 8 * 4 + i;
+                x[u][i] = term < o.k ? quad<VECTOR>(lines + term * o.rows, row, o.rows) : Quad{};
+            }
     };
-    Quad x[4], next[4];
-    load(span * SPAN, x);
-    const unsigned* maxima = o.maxima + (item * o.chunks + chunk) * o.parts * o.rows;
-    unsigned largest = 0;
-    if (row0 + lane < o.rows)
-        for (i64 p = warp; p < o.parts; p += 8) largest = max(largest, maxima[p * o.rows + row0 + lane]);
-    shared[warp][lane] = largest;
-    __syncthreads();
+    float largest[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+    for (i64 span = begin; span < end; ++span) {
+        load(span);
 #pragma unroll
-    for (int w = 0; w < 8; ++w) largest = max(largest, shared[w][lane]);
-    const int e = exponent_of(largest);
-    if (span * SPAN % DIGIT_CHUNK == 0 && warp == 0 && row0 + lane < o.pitch)
-        o.exponents[(item * o.chunks + chunk) * o.pitch + row0 + lane] = e;
+        for (int u = 0; u < SPAN / TURN; ++u)
+#pragma unroll
+            for (int i = 0; i < 4; ++i)
+#pragma unroll
+                for (int r = 0; r < 4; ++r) largest[r] = larger(largest[r], x[u][i].v[r]);
+    }
+#pragma unroll
+    for (int r = 0; r < 4; ++r) s.maxima[t % 8 * 4 + r][t / 8] = __float_as_uint(largest[r]);
+    __syncthreads();
+    // A lane has a row.
+    if (warp == 0) {
+        const bool in = row0 + lane < o.rows;
+        unsigned* const maximum = o.maxima + place * o.rows + row0 + lane;
+        unsigned all = s.maxima[lane][0];
+#pragma unroll
+        for (int i = 1; i < 32; ++i) all = max(all, s.maxima[lane][i]);
+        if (in) atomicMax(maximum, all);
+        __threadfence();
+        __syncwarp();
+        unsigned* const arrived = o.arrived + place * strips + strip;
+        if (lane == 0) atomicAdd(arrived, 1u);
+        unsigned there;
+        do asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(there) : "l"(arrived) : "memory");
+        while (there < o.parts);
+        const int e = exponent_of(in ? __ldcg(maximum) : 0);
+        if (part == 0 && row0 + lane < o.pitch) o.exponents[place * o.pitch + row0 + lane] = e;
+        s.exponents[lane] = e;
+    }
+    __syncthreads();
     float scale[4];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) scale[i] = scale_of(__shfl_sync(~0u, e, t % 8 * 4 + i));
-    const i64 end = min((span + 1) * SPAN, o.blocks * KB);
-    for (i64 from = span * SPAN; from < end; from += 128) {
-        if (from + 128 < end) load(from + 128, next);
+    for (int r = 0; r < 4; ++r) scale[r] = scale_of(s.exponents[t % 8 * 4 + r]);
+    // Of each digit, a warp stores every eighth row: these have their words at the same places of a block.
+    const i64 next = o.pitch * KB;
+    unsigned char* const to = o.place(item, from / KB + lane / 16, 0, row0 + warp) + word_at(row0 + warp, lane % 16);
+    for (i64 span = end - 1; span >= begin; --span) {
+        if (span < end - 1) load(span);
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            unsigned digits[D];
-            split(Quad{x[0].v[i], x[1].v[i], x[2].v[i], x[3].v[i]}, scale[i], digits);
+        for (int u = 0; u < SPAN / TURN; ++u) {
 #pragma unroll
-            for (int d = 0; d < D; ++d) turned[d][t % 8 * 4 + i][t / 8] = digits[d];
+            for (int r = 0; r < 4; ++r) {
+                unsigned digits[D];
+                split(Quad{x[u][0].v[r], x[u][1].v[r], x[u][2].v[r], x[u][3].v[r]}, scale[r], digits);
+#pragma unroll
+                for (int d = 0; d < D; ++d) s.words[u % 2][d][t % 8 * 4 + r][t / 8] = digits[d];
+            }
+            // Two turns take turns: one is read while the next one is written.
+            __syncthreads();
+            const i64 block = (span * SPAN + u * TURN) / KB;
+            unsigned char* const at = to + block * D * next;
+            if (from / KB + block + lane / 16 < o.blocks) {
+#pragma unroll
+                for (int r = 0; r < 32; r += 8)
+#pragma unroll
+                    for (int d = 0; d < D; ++d)
+                        if (row0 + warp + r < o.pitch) *(unsigned*)(at + d * next + r * KB) = s.words[u % 2][d][warp + r][lane];
+            }
         }
         __syncthreads();
-        const i64 block = from / KB + lane / 16;
-        for (int line = warp; line < 32 * D; line += 8) {
-            const int d = line / 32, r = line % 32;
-            if (row0 + r < o.pitch && block < o.blocks)
-                *(unsigned*)(o.place(item, block, d, row0 + r) + word_at(row0 + r, lane % 16)) = turned[d][r][lane];
-        }
+    }
+}
+
+// `first`: pieces of work for A; those after are for B. Pieces are handed out in order: parts that wait for each other run side by side.
+extern "C" __global__ void __launch_bounds__(256, DITTO_TA || !DITTO_TB ? 2 : 3)
+ditto_digits(const __grid_constant__ Operand a, const __grid_constant__ Operand b, i64 first, unsigned* ticket) {
+    __shared__ Turn turn;
+    i64 index = blockIdx.x;
+    if (DITTO_TA || !DITTO_TB) {
+        __shared__ unsigned mine;
+        if (threadIdx.x == 0) mine = atomicAdd(ticket, 1u);
         __syncthreads();
-#pragma unroll
-        for (int i = 0; i < 4; ++i) x[i] = next[i];
+        index = mine;
     }
-}
-
-// A block of threads has 32 rows and a part of a chunk.
-template <int VECTOR> __device__ void maxima_of_columns(const Operand& o, i64 index, unsigned (&shared)[32][33]) {
-    const int t = threadIdx.x;
-    const i64 each = (o.rows + 31) / 32, row = index % each * 32 + t % 8 * 4;
-    const i64 part = index / each % o.parts, rest = index / each / o.parts, chunk = rest % o.chunks, item = rest / o.chunks;
-    const i64 first = chunk * DIGIT_CHUNK, length = min((i64)DIGIT_CHUNK, o.k - first);
-    const i64 end = first + length * (part + 1) / o.parts;
-    const float* lines = o.x + item * o.stride;
-    unsigned largest[4] = {0, 0, 0, 0};
-#pragma unroll 8
-    for (i64 term = first + length * part / o.parts + t / 8; term < end; term += 32) {
-        const Quad x = quad<VECTOR>(lines + term * o.rows, row, o.rows);
-#pragma unroll
-        for (int i = 0; i < 4; ++i) largest[i] = max(largest[i], magnitude(x.v[i]));
-    }
-#pragma unroll
-    for (int i = 0; i < 4; ++i) shared[t % 8 * 4 + i][t / 8] = largest[i];
-    __syncthreads();
-    for (int r = t / 32; r < 32; r += 8) {
-        const unsigned all = __reduce_max_sync(~0u, shared[r][t % 32]);
-        const i64 at = index % each * 32 + r;
-        if (t % 32 == 0 && at < o.rows) o.maxima[((item * o.chunks + chunk) * o.parts + part) * o.rows + at] = all;
-    }
-}
-
-// `first`: blocks of threads for A; those after are for B. So it is in both kernels.
-extern "C" __global__ void __launch_bounds__(256)
-ditto_digits_maxima(const __grid_constant__ Operand a, const __grid_constant__ Operand b, i64 first) {
-    __shared__ unsigned shared[32][33];
-    const i64 index = blockIdx.x;
-    if (DITTO_TA && index < first) maxima_of_columns<DITTO_VA>(a, index, shared);
-    if (!DITTO_TB && index >= first) maxima_of_columns<DITTO_VB>(b, index - first, shared);
-}
-
-extern "C" __global__ void __launch_bounds__(256)
-ditto_digits(const __grid_constant__ Operand a, const __grid_constant__ Operand b, i64 first) {
-    __shared__ unsigned turned[D][32][33], shared[8][32];
-    const i64 index = blockIdx.x;
     if (index < first) {
-        if (DITTO_TA) digits_of_columns<DITTO_VA>(a, index, turned, shared);
-        else digits_of_row<DITTO_VA>(a, index, shared[0]);
+        if (DITTO_TA) digits_of_columns<DITTO_VA>(a, index, turn);
+        else digits_of_row<DITTO_VA>(a, index, turn.maxima[0]);
     } else {
-        if (DITTO_TB) digits_of_row<DITTO_VB>(b, index - first, shared[0]);
-        else digits_of_columns<DITTO_VB>(b, index - first, turned, shared);
+        if (DITTO_TB) digits_of_row<DITTO_VB>(b, index - first, turn.maxima[0]);
+        else digits_of_columns<DITTO_VB>(b, index - first, turn);
     }
 }
 
 #else
 
-// The float32 nearest to an exact sum.
-__device__ __forceinline__ float rounded(i64 total) {
-    if (D == 3) return __ll2float_rn(total);
-    // Below 2^45 in size: two exact parts of 22 and 23 bits, added with one rounding.
-    const float high = __int_as_float((int)(total >> 23) + 0x4b400000) - 12582912.0f;
-    const float low = __int_as_float(((int)total & 0x7fffff) | 0x4b000000) - 8388608.0f;
-    return __fmaf_rn(high, 8388608.0f, low);
-}
+// An exact sum: high * 2^LOW + low, where low has LOW bits.
+constexpr int LOW = 8 * D;
+struct Sum {
+    int high;
+    unsigned low;
+
+    __device__ __forceinline__ i64 exact() const { return ((i64)high << LOW) + low; }
+
+    // The nearest float32.
+    __device__ __forceinline__ float rounded() const {
+        if (D == 3) return __ll2float_rn(exact());
+        // Below 2^45 in size: two exact parts of 22 and 23 bits, added with one rounding.
+        const float top = __int_as_float((high >> 7) + 0x4b400000) - 12582912.0f;
+        const float rest = __int_as_float((((unsigned)high << 16 | low) & 0x7fffff) | 0x4b000000) - 8388608.0f;
+        return __fmaf_rn(top, 8388608.0f, rest);
+    }
+};
 
 struct Result {
     float* out;
@@ -293,13 +329,15 @@ struct Result {
 __device__ __forceinline__ float finished(i64 total, int ea, int eb) {
     const int e = ea + eb - 2 * (8 * D - 1) + (D == 3 ? 8 : 0), half = e >> 1;
     if (e > NOT_FINITE / 2) return __int_as_float(0x7fc00000);
-    return __fmul_rn(__fmul_rn(rounded(total), power(half)), power(e - half));
+    const Sum sum = {(int)(total >> LOW), (unsigned)(total & ((1 << LOW) - 1))};
+    return __fmul_rn(__fmul_rn(sum.rounded(), power(half)), power(e - half));
 }
 
 // Adds the sums of all splits, [split][product][m][n], and finishes them. There is one chunk. A thread has W neighbouring results.
 extern "C" __global__ void __launch_bounds__(256)
 ditto_digits_reduce(const i64* __restrict__ sums, const int* __restrict__ ea, const int* __restrict__ eb, float* out,
-                    const float* __restrict__ bias, i64 m, i64 n, i64 pitch_a, i64 pitch_b, i64 batch, i64 splits EPILOGUE_PARAM) {
+                    const float* __restrict__ bias, i64 m, i64 n, i64 pitch_a, i64 pitch_b, i64 batch, i64 shares_a,
+                    i64 splits EPILOGUE_PARAM) {
     constexpr int W = DITTO_VC ? 2 : 1;
     const Result result = RESULT(out, bias, m, n);
     const i64 all = batch * m * n;
@@ -315,7 +353,7 @@ ditto_digits_reduce(const i64* __restrict__ sums, const int* __restrict__ ea, co
                 total[0] += sums[s * all + at];
             }
         }
-        const int e = ea[item * pitch_a + row];
+        const int e = ea[(shares_a ? 0 : item) * pitch_a + row];
         Vec<W> v;
 #pragma unroll
         for (int i = 0; i < W; ++i) v.v[i] = finished(total[i], e, eb[item * pitch_b + column + i]);
@@ -338,12 +376,16 @@ template <class F> __device__ __forceinline__ void all_pairs(F&& f) {
         }
 }
 
-// The exact sum of a result, of the sums of each weight.
-template <int N> __device__ __forceinline__ i64 total(const int (&sums)[WEIGHTS][N], int i) {
-    i64 t = sums[0][i];
+// The exact sum of a result, of the sums of each weight: what is above 8 bits of one goes to the next.
+template <int N> __device__ __forceinline__ Sum total(const int (&sums)[WEIGHTS][N], int i) {
+    int high = sums[0][i];
+    unsigned low = 0;
 #pragma unroll
-    for (int w = 1; w < WEIGHTS; ++w) t += (i64)sums[w][i] * (1 << 8 * w);
-    return t;
+    for (int w = 1; w < WEIGHTS; ++w) {
+        low |= (high & 255u) << 8 * (w - 1);
+        high = sums[w][i] + (high >> 8);
+    }
+    return {high, low};
 }
 
 // The scale of a row, as two powers of two. The first one is at most 2^60, so that no product overflows before its column's
@@ -356,32 +398,34 @@ struct RowScale {
         first = e == NOT_FINITE ? __int_as_float(0x7fc00000) : power(part);
         second = e == NOT_FINITE ? 1.0f : power(all - part);
     }
-    __device__ __forceinline__ float finished(i64 total, float column) const {
-        return __fmul_rn(__fmul_rn(__fmul_rn(rounded(total), first), column), second);
+    __device__ __forceinline__ float finished(Sum sum, float column) const {
+        return __fmul_rn(__fmul_rn(__fmul_rn(sum.rounded(), first), column), second);
     }
 };
 
 struct Product {
     const unsigned char *a, *b;  // digits
     const int *ea, *eb;
-    i64 m, n, blocks, chunks, pitch_a, pitch_b, batch, splits;
+    i64 m, n, blocks, chunks, pitch_a, pitch_b, batch, shares_a, splits;  // shares_a: all products have the same A
     i64* sums;  // with DITTO_SPLIT
 
+    __device__ __forceinline__ i64 item_of_a(i64 item) const { return shares_a ? 0 : item; }
+
     // Two neighbouring sums of a row: of a chunk, or of a split of the only one.
-    __device__ __forceinline__ void put(const Result& result, i64 t0, i64 t1, i64 item, i64 row, i64 column, const RowScale& scale,
+    __device__ __forceinline__ void put(const Result& result, Sum s0, Sum s1, i64 item, i64 row, i64 column, const RowScale& scale,
                                         const float* columns, i64 chunk, i64 split) const {
         if (DITTO_SPLIT) {
             i64* to = sums + ((split * batch + item) * m + row) * n + column;
             if (DITTO_VC) {
-                *(longlong2*)to = make_longlong2(t0, t1);
+                *(longlong2*)to = make_longlong2(s0.exact(), s1.exact());
             } else {
-                to[0] = t0;
-                if (column + 1 < n) to[1] = t1;
+                to[0] = s0.exact();
+                if (column + 1 < n) to[1] = s1.exact();
             }
             return;
         }
         const bool first = chunk == 0, last = chunk + 1 == chunks;
-        const float x = scale.finished(t0, columns[0]), y = scale.finished(t1, columns[1]);
+        const float x = scale.finished(s0, columns[0]), y = scale.finished(s1, columns[1]);
         if (DITTO_VC) {
             result.put<2>(Vec<2>{x, y}, item, row, column, first, last);
         } else {
@@ -391,15 +435,15 @@ struct Product {
     }
 
     // The sums of a warp's 16 rows from `row` on, of which this lane has rows lane / 4 and 8 more, and of N / 4 groups of 8 columns from
-    // `column` on columns lane % 4 * 2 and one more. `columns`: the scales of columns from `column` on.
+    // `column` on columns lane % 4 * 2 and one more. `row_e`: the exponents of the two rows; `columns`: the scales of columns from `column` on.
     template <int N> __device__ __forceinline__ void end(const Result& result, const int (&s)[WEIGHTS][N], i64 item, i64 row,
-                                                         i64 column, const float* columns, i64 chunk, i64 split) const {
+                                                         i64 column, const int (&row_e)[2], const float* columns, i64 chunk,
+                                                         i64 split) const {
         const int lane = threadIdx.x % 32;
-        const int* const row_e = ea + (item * chunks + chunk) * pitch_a;
         row += lane / 4;
         column += lane % 4 * 2;
         columns += lane % 4 * 2;
-        const RowScale scale[2] = {RowScale(row < m ? row_e[row] : 0), RowScale(row + 8 < m ? row_e[row + 8] : 0)};
+        const RowScale scale[2] = {RowScale(row_e[0]), RowScale(row_e[1])};
         const int left = (int)min(n - column, (i64)(2 * N));
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
@@ -412,6 +456,14 @@ struct Product {
         }
     }
 
+    // The exponents of rows lane / 4 and 8 more from `row` on, for `end`.
+    __device__ __forceinline__ void row_exponents(int (&e)[2], i64 item, i64 row, i64 chunk) const {
+        const int* const from = ea + (item_of_a(item) * chunks + chunk) * pitch_a;
+        row += threadIdx.x % 32 / 4;
+#pragma unroll
+        for (int h = 0; h < 2; ++h) e[h] = row + h * 8 < m ? from[row + h * 8] : 0;
+    }
+
     // The scale of a column, for `end`.
     __device__ __forceinline__ float column_scale(i64 item, i64 column, i64 chunk) const {
         const int e = column < n ? eb[(item * chunks + chunk) * pitch_b + column] : 0;
@@ -422,7 +474,9 @@ struct Product {
 // A piece of work: a tile of a product, and the blocks of k that it sums. Tiles are walked in groups of rows, so that those that
 // run at the same time share operands.
 template <int BM, int BN> struct Work {
-    i64 item, row, column, split, from, to;
+    int item, row, column, split, from, to;
+
+    Work() = default;
 
     // There are fewer than 2^31 pieces.
     static __device__ __forceinline__ unsigned count(const Product& p) {
@@ -435,10 +489,10 @@ template <int BM, int BN> struct Work {
         split = index % splits;
         item = of / (down * across);
         const unsigned group = tile / (GROUP * across), rest = tile % (GROUP * across), height = min(GROUP, down - group * GROUP);
-        row = (i64)(group * GROUP + rest % height) * BM;
-        column = (i64)(rest / height) * BN;
-        from = p.blocks * split / p.splits;
-        to = p.blocks * (split + 1) / p.splits;
+        row = (group * GROUP + rest % height) * BM;
+        column = rest / height * BN;
+        from = DITTO_SPLIT ? p.blocks * split / p.splits : 0;
+        to = DITTO_SPLIT ? p.blocks * (split + 1) / p.splits : p.blocks;
     }
 };
 
@@ -507,15 +561,17 @@ __device__ __forceinline__ void copy(unsigned char* to, const unsigned char* fro
 }
 
 // Thread mapping: warp group 0 copies digits into a ring of STAGES blocks, the others multiply 64 rows each. A block of threads takes
-// one piece of work after the other, so that the copies for the next one go on while results are written.
+// one piece of work after the other, so that the copies for the next one go on while results are written. The first group also says
+// which piece it is: that goes with its first block, so there are at most STAGES + 1 at a time.
 extern "C" __global__ void __launch_bounds__(128 * (1 + CONSUMERS), 1)
 ditto_digits_product(const __grid_constant__ Product p, float* out, const float* __restrict__ bias EPILOGUE_PARAM) {
     extern __shared__ unsigned char raw[];
     __shared__ u64 full[STAGES], empty[STAGES];
     unsigned char* const ring = raw + (1024 - shared_address(raw) % 1024) % 1024;
     __shared__ float columns[CONSUMERS][BN];
-    const Result result = RESULT(out, bias, p.m, p.n);
     typedef Work<BM, BN> Tile;
+    __shared__ Tile pieces[STAGES + 1];
+    const Result result = RESULT(out, bias, p.m, p.n);
     const unsigned count = Tile::count(p);
     const int group = threadIdx.x / 128;
     if (threadIdx.x == 0) {
@@ -526,7 +582,7 @@ ditto_digits_product(const __grid_constant__ Product p, float* out, const float*
         asm volatile("fence.mbarrier_init.release.cluster;");
     }
     __syncthreads();
-    int stage = 0;
+    int stage = 0, piece = 0;
     if (group == 0) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
         if (threadIdx.x > 0) return;
@@ -534,10 +590,11 @@ ditto_digits_product(const __grid_constant__ Product p, float* out, const float*
         for (unsigned index = blockIdx.x; index < count; index += gridDim.x) {
             const Tile w(p, index);
             const int bytes_a = (int)min((i64)BM, p.pitch_a - w.row) * KB, bytes_b = (int)min((i64)BN, p.pitch_b - w.column) * KB;
-            const unsigned char* a = p.a + ((w.item * p.blocks + w.from) * D * p.pitch_a + w.row) * KB;
+            const unsigned char* a = p.a + ((p.item_of_a(w.item) * p.blocks + w.from) * D * p.pitch_a + w.row) * KB;
             const unsigned char* b = p.b + ((w.item * p.blocks + w.from) * D * p.pitch_b + w.column) * KB;
-            for (i64 block = w.from; block < w.to; ++block) {
+            for (int block = w.from; block < w.to; ++block) {
                 barrier_wait(empty + stage, phase);
+                if (block == w.from) pieces[piece] = w;
                 asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;"
                              ::"r"(shared_address(full + stage)), "r"(D * (bytes_a + bytes_b)) : "memory");
                 unsigned char* const to = ring + stage * STAGE;
@@ -550,20 +607,25 @@ ditto_digits_product(const __grid_constant__ Product p, float* out, const float*
                 }
                 if (++stage == STAGES) stage = 0, phase ^= 1;
             }
+            if (++piece > STAGES) piece = 0;
         }
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
         const int mine = group - 1, thread = threadIdx.x % 128;
         int phase = 0, sums[WEIGHTS][BN / 2];
         for (unsigned index = blockIdx.x; index < count; index += gridDim.x) {
-            const Tile w(p, index);
-            for (i64 block = w.from; block < w.to;) {
-                const i64 chunk = block / CHUNK_BLOCKS, end = min(w.to, (chunk + 1) * CHUNK_BLOCKS);
+            barrier_wait(full + stage, phase);
+            const Tile w = pieces[piece];
+            if (++piece > STAGES) piece = 0;
+            const i64 row = w.row + mine * 64 + thread / 32 * 16;
+            for (int block = w.from; block < w.to;) {
+                const int chunk = block / CHUNK_BLOCKS, end = min(w.to, (chunk + 1) * CHUNK_BLOCKS);
+                // Scales are on their way while digits are multiplied.
+                int row_e[2] = {};
+                float column = 0.0f;
                 if (!DITTO_SPLIT) {
-                    // All threads of the group have read those before.
-                    asm volatile("barrier.sync %0, 128;" ::"r"(group) : "memory");
-                    if (thread < BN) columns[mine][thread] = p.column_scale(w.item, w.column + thread, chunk);
-                    asm volatile("barrier.sync %0, 128;" ::"r"(group) : "memory");
+                    p.row_exponents(row_e, w.item, row, chunk);
+                    if (thread < BN) column = p.column_scale(w.item, w.column + thread, chunk);
                 }
                 int keep = 0, last = -1;
                 for (; block < end; ++block) {
@@ -588,7 +650,13 @@ ditto_digits_product(const __grid_constant__ Product p, float* out, const float*
                 }
                 asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
                 if (last >= 0 && thread == 0) barrier_arrive(empty + last);
-                p.end(result, sums, w.item, w.row + mine * 64 + thread / 32 * 16, w.column, columns[mine], chunk, w.split);
+                if (!DITTO_SPLIT) {
+                    // All threads of the group have read those before.
+                    asm volatile("barrier.sync %0, 128;" ::"r"(group) : "memory");
+                    if (thread < BN) columns[mine][thread] = column;
+                    asm volatile("barrier.sync %0, 128;" ::"r"(group) : "memory");
+                }
+                p.end(result, sums, w.item, row, w.column, row_e, columns[mine], chunk, w.split);
             }
         }
     }
@@ -622,25 +690,25 @@ ditto_digits_product(const __grid_constant__ Product p, float* out, const float*
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, down = warp / 2 * 32, across = warp % 2 * 32;
     for (unsigned index = blockIdx.x; index < count; index += gridDim.x) {
         const Tile w(p, index);
-        const unsigned char* const a = p.a + w.item * p.blocks * D * p.pitch_a * KB;
+        const unsigned char* const a = p.a + p.item_of_a(w.item) * p.blocks * D * p.pitch_a * KB;
         const unsigned char* const b = p.b + w.item * p.blocks * D * p.pitch_b * KB;
-        auto fetch = [&](i64 block) {
+        auto fetch = [&](int block) {
             unsigned char* const to = ring + block % STAGES * STAGE;
             if (block < w.to) {
 #pragma unroll
                 for (int i = threadIdx.x; i < D * (BM + BN) * 4; i += 128) {
                     const int line = i / 4, g = i % 4, of_a = line < D * BM, l = of_a ? line : line - D * BM;
                     const int d = l / 64, r = l % 64;
-                    const i64 pitch = of_a ? p.pitch_a : p.pitch_b, row = min((of_a ? w.row : w.column) + r, pitch - 1);
-                    const unsigned char* from = (of_a ? a : b) + ((block * D + d) * pitch + row) * KB + g * 16;
+                    const i64 pitch = of_a ? p.pitch_a : p.pitch_b, row = min((i64)(of_a ? w.row : w.column) + r, pitch - 1);
+                    const unsigned char* from = (of_a ? a : b) + (((i64)block * D + d) * pitch + row) * KB + g * 16;
                     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to + line * KB + g * 16)), "l"(from) : "memory");
                 }
             }
             asm volatile("cp.async.commit_group;" ::: "memory");
         };
         for (int s = 0; s < STAGES - 1; ++s) fetch(w.from + s);
-        for (i64 block = w.from; block < w.to;) {
-            const i64 chunk = block / CHUNK_BLOCKS, end = min(w.to, (chunk + 1) * CHUNK_BLOCKS);
+        for (int block = w.from; block < w.to;) {
+            const int chunk = block / CHUNK_BLOCKS, end = min(w.to, (chunk + 1) * CHUNK_BLOCKS);
             __syncthreads();
             if (threadIdx.x < BN) columns[threadIdx.x] = p.column_scale(w.item, w.column + threadIdx.x, chunk);
             int sums[2][WEIGHTS][16] = {};
@@ -671,7 +739,12 @@ ditto_digits_product(const __grid_constant__ Product p, float* out, const float*
                 }
             }
 #pragma unroll
-            for (int h = 0; h < 2; ++h) p.end(result, sums[h], w.item, w.row + down + h * 16, w.column + across, columns + across, chunk, w.split);
+            for (int h = 0; h < 2; ++h) {
+                const i64 row = w.row + down + h * 16;
+                int row_e[2];
+                p.row_exponents(row_e, w.item, row, chunk);
+                p.end(result, sums[h], w.item, row, w.column + across, row_e, columns + across, chunk, w.split);
+            }
         }
         asm volatile("cp.async.wait_group 0;" ::: "memory");
         __syncthreads();

@@ -14,17 +14,18 @@ const DIGITS_CU: &str = concat!(include_str!("results.cu"), include_str!("digits
 /// Terms of k in a block of digits.
 const BLOCK: usize = 64;
 
-/// Terms of rows that are not contiguous, that a block of threads makes digits of.
+/// Terms of rows that are not contiguous, that a block of threads holds at a time.
 const SPAN: usize = 512;
 
 /// Threads of a block, but for the product's.
 const THREADS: u32 = 256;
 
-/// Terms of a contiguous row up to which one warp makes its digits, and above which all warps of a block do.
+/// Terms of a contiguous row that a warp holds. Up to eight warps share a row.
 const WARP_TERMS: usize = 1024;
 
-/// The most parts of k that maxima are taken of side by side.
-const MOST_PARTS: usize = 32;
+/// Programs that may run side by side on a GPU. A multiprocessor has two blocks of the kernel that makes digits; blocks that wait for each
+/// other take at most a quarter of them, so that all programs can go on.
+const PROGRAMS: usize = 4;
 
 /// The most splits of k, and the fewest blocks of digits in one.
 const MOST_SPLITS: usize = 16;
@@ -48,10 +49,10 @@ impl Tile {
         let (rows, threads) = if hopper { (128, 384) } else { (64, 128) };
         match (hopper, digits) {
             (true, Digits::Two) => {
-                Tile { rows, columns: 128, threads, stages: 6, resident: 1, block: 1290.0, ends: 10500.0 }
+                Tile { rows, columns: 128, threads, stages: 6, resident: 1, block: 1290.0, ends: 5500.0 }
             }
             (true, Digits::Three) => {
-                Tile { rows, columns: 96, threads, stages: 5, resident: 1, block: 2010.0, ends: 6800.0 }
+                Tile { rows, columns: 96, threads, stages: 5, resident: 1, block: 2010.0, ends: 4800.0 }
             }
             (false, _) => {
                 Tile { rows, columns: 64, threads, stages: 3, resident: 2, block: 2400.0, ends: 3000.0 }
@@ -90,13 +91,16 @@ impl Problem {
 struct Operand {
     rows: usize,
     pitch: usize,
-    /// Parts of a chunk that maxima are taken of.
+    /// Blocks of threads that share 32 rows of a chunk, if terms are not contiguous.
     parts: usize,
-    /// Blocks of threads for its maxima and for its digits.
-    maxima: usize,
+    /// Blocks of threads.
+    places: usize,
+    /// Where its digits and exponents begin in the workspace, in words.
     digits: usize,
-    /// Where its digits, exponents and maxima begin in the workspace, in words.
-    at: [usize; 3],
+    exponents: usize,
+    /// Where its maxima begin, and the counts of parts that have come to theirs: zeros at first.
+    maxima: usize,
+    arrived: usize,
 }
 
 /// How one product in digits runs.
@@ -105,6 +109,8 @@ pub(super) struct DigitsPlan {
     blocks: usize,
     chunks: usize,
     splits: usize,
+    /// Words at the start of the workspace that are zeros at first: a count of pieces of work, then what is in [`Operand`]. 0 without any.
+    zeros: usize,
     /// Where the sums of splits begin in the workspace, in words.
     sums: usize,
     /// Words of workspace.
@@ -141,26 +147,37 @@ impl DigitsPlan {
             words += n.next_multiple_of(64);
             at
         };
-        let is_long = p.k > WARP_TERMS;
-        let mut operand = |rows: usize, is_strided: bool| {
+        let strided = [p.ta, !p.tb];
+        let warps = p.k.min(DIGIT_CHUNK).div_ceil(WARP_TERMS).next_power_of_two().min(8);
+        // Of A, and of B.
+        let counts = [if p.shares_a { p.batch.min(1) } else { p.batch }, p.batch];
+        let strips = [p.m, p.n].map(|rows| rows.div_ceil(32));
+        if strided.contains(&true) {
+            take(1);
+        }
+        let zeroed = [0, 1].map(|i| match strided[i] {
+            true => [take(counts[i] * chunks * [p.m, p.n][i]), take(counts[i] * chunks * strips[i])],
+            false => [0; 2],
+        });
+        let zeros = take(0);
+        let mut operand = |i: usize| {
+            let rows = [p.m, p.n][i];
             let pitch = rows.next_multiple_of(8);
-            let groups = rows.div_ceil(32) * chunks * p.batch;
-            // Enough blocks of threads to fill the GPU a few times.
-            let parts = (6 * gpu.sm_count as usize / groups).clamp(1, MOST_PARTS).min(p.k.div_ceil(BLOCK));
-            let places = if is_strided {
-                pitch.div_ceil(32) * (blocks * BLOCK).div_ceil(SPAN)
-            } else {
-                pitch.div_ceil(if is_long { 1 } else { 8 }) * chunks
-            };
-            let at = [
-                take(p.batch * blocks * digits.count() * pitch * BLOCK / 4),
-                take(p.batch * chunks * pitch),
-                take(if is_strided { p.batch * chunks * parts * rows } else { 0 }),
-            ];
-            let maxima = if is_strided { groups * parts } else { 0 };
-            Operand { rows, pitch, parts, maxima, digits: places * p.batch, at }
+            let spans = (blocks * BLOCK).min(DIGIT_CHUNK).div_ceil(SPAN);
+            let parts = spans.min(2 * gpu.sm_count as usize / PROGRAMS).max(1);
+            let each = if strided[i] { strips[i] * parts } else { pitch.div_ceil(8 / warps) };
+            Operand {
+                rows,
+                pitch,
+                parts,
+                places: each * counts[i] * chunks,
+                digits: take(counts[i] * blocks * digits.count() * pitch * BLOCK / 4),
+                exponents: take(counts[i] * chunks * pitch),
+                maxima: zeroed[i][0],
+                arrived: zeroed[i][1],
+            }
         };
-        let operands = [operand(p.m, p.ta), operand(p.n, !p.tb)];
+        let operands = [operand(0), operand(1)];
         let sums = take(if splits > 1 { splits * p.outputs() * 2 } else { 0 });
         // Neighbours at a time, along an axis of this length.
         let whole = |length: usize, by: usize| usize::from(p.aligned && length.is_multiple_of(by));
@@ -172,7 +189,7 @@ impl DigitsPlan {
             ("TB", usize::from(p.tb)),
             ("VA", whole(if p.ta { p.m } else { p.k }, 4)),
             ("VB", whole(if p.tb { p.k } else { p.n }, 4)),
-            ("WARPS", if is_long { 8 } else { 1 }),
+            ("WARPS", warps),
         ]);
         let bias = usize::from(p.has_bias);
         let product_defines = defines(&[
@@ -195,6 +212,7 @@ impl DigitsPlan {
             blocks,
             chunks,
             splits,
+            zeros,
             sums,
             workspace: words,
             tile,
@@ -211,38 +229,37 @@ impl DigitsPlan {
         modules
     }
 
-    /// Queues the product.
-    pub(super) fn launch(&self, p: &Problem, run: &CudaRun<'_>) -> Result<()> {
+    /// Queues the product of these operands.
+    pub(super) fn launch(&self, p: &Problem, operands: [u64; 2], run: &CudaRun<'_>) -> Result<()> {
         let address = |word: usize| run.workspace + word as u64 * 4;
         let epilogue = run.fused.epilogue;
         let (module, text) = &self.convert;
         let of_operand = |operand: &Operand, x: u64| {
-            let [digits, exponents, maxima] = operand.at.map(address);
+            let places = [operand.maxima, operand.arrived, operand.exponents, operand.digits];
+            let [maxima, arrived, exponents, digits] = places.map(address);
             let sizes = [operand.rows * p.k, operand.rows, p.k, operand.pitch, self.blocks, self.chunks];
             let [stride, rows, k, pitch, blocks, chunks] = sizes.map(|n| n as u64);
             let parts = operand.parts as u64;
-            [x, stride, rows, k, pitch, blocks, chunks, maxima, parts, exponents, digits]
+            [x, stride, rows, k, pitch, blocks, chunks, maxima, arrived, parts, exponents, digits]
         };
         let [a, b] = &self.operands;
-        let (of_a, of_b) = (of_operand(a, run.ins[0]), of_operand(b, run.ins[1]));
-        for (kernel, [first, second]) in
-            [("ditto_digits_maxima", [a.maxima, b.maxima]), ("ditto_digits", [a.digits, b.digits])]
-        {
-            if first + second > 0 {
-                let kernel = run.cuda.kernel(module, text, kernel)?;
-                let mut args = Args::new();
-                args.bytes(bytemuck::cast_slice(&of_a), 8).bytes(bytemuck::cast_slice(&of_b), 8);
-                args.u64(first as u64);
-                run.cuda.launch(kernel, [clamp(first + second, MAX_X), 1, 1], THREADS, 0, &args)?;
-            }
+        if self.zeros > 0 {
+            run.cuda.fill(run.workspace, 0, self.zeros)?;
         }
+        let kernel = run.cuda.kernel(module, text, "ditto_digits")?;
+        let mut args = Args::new();
+        args.bytes(bytemuck::cast_slice(&of_operand(a, operands[0])), 8);
+        args.bytes(bytemuck::cast_slice(&of_operand(b, operands[1])), 8);
+        args.u64(a.places as u64).ptr(run.workspace);
+        run.cuda.launch(kernel, [clamp(a.places + b.places, MAX_X), 1, 1], THREADS, 0, &args)?;
         let (first, last) = if self.reduce.is_some() { (None, epilogue) } else { (epilogue, None) };
         let bias = if p.has_bias { run.ins[2] } else { 0 };
         let own = first.map(|epilogue| source(&self.product_defines, Some(epilogue)));
         let (module, text) = own.as_ref().unwrap_or(&self.product);
         let kernel = run.cuda.kernel(module, text, "ditto_digits_product")?;
-        let pointers = [a.at[0], b.at[0], a.at[1], b.at[1]].map(address);
-        let sizes = [p.m, p.n, self.blocks, self.chunks, a.pitch, b.pitch, p.batch, self.splits];
+        let pointers = [a.digits, b.digits, a.exponents, b.exponents].map(address);
+        let shares_a = usize::from(p.shares_a);
+        let sizes = [p.m, p.n, self.blocks, self.chunks, a.pitch, b.pitch, p.batch, shares_a, self.splits];
         let mut words = pointers.to_vec();
         words.extend(sizes.map(|n| n as u64));
         words.push(address(self.sums));
@@ -258,8 +275,12 @@ impl DigitsPlan {
         let (module, text) = own.as_ref().unwrap_or(plain);
         let kernel = run.cuda.kernel(module, text, "ditto_digits_reduce")?;
         let mut args = Args::new();
-        args.ptr(address(self.sums)).ptr(address(a.at[1])).ptr(address(b.at[1])).ptr(run.out).ptr(bias);
-        for n in [p.m, p.n, a.pitch, b.pitch, p.batch, self.splits] {
+        args.ptr(address(self.sums))
+            .ptr(address(a.exponents))
+            .ptr(address(b.exponents))
+            .ptr(run.out)
+            .ptr(bias);
+        for n in [p.m, p.n, a.pitch, b.pitch, p.batch, shares_a, self.splits] {
             args.u64(n as u64);
         }
         if let Some(epilogue) = last {

@@ -49,7 +49,8 @@ impl Problem {
     fn new([batch, m, n, k]: [usize; 4], [ta, tb]: [bool; 2], has_bias: bool) -> Problem {
         // Values start at multiples of four words; batches of odd matrices do not.
         let aligned = batch <= 1 || [m * k, k * n, m * n].iter().all(|x| x.is_multiple_of(4));
-        Problem { gemm: Gemm { batch, m, n, k, ta, tb }, aligned, has_bias, tensor: true }
+        let gemm = Gemm { batch, m, n, k, ta, tb };
+        Problem { gemm, aligned, has_bias, shares_a: false, tensor: true }
     }
 
     fn fusion(&self) -> Fusion {
@@ -61,7 +62,7 @@ impl Problem {
         Digits::of_product(numerics, self.m, self.n, self.k).filter(|_| self.tensor)
     }
 
-    fn workspace(&self, device: &Device) -> usize {
+    pub(crate) fn workspace(&self, device: &Device) -> usize {
         match (device.as_cuda(), self.digits(device.numerics())) {
             (Some(_), _) if self.batch * self.m * self.n == 0 => 0,
             (Some(cuda), None) => planned(self, &Gpu::of(cuda)).plan.workspace,
@@ -80,20 +81,14 @@ impl Problem {
         }
     }
 
-    fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {
-        match self.digits(run.cuda.numerics()) {
-            Some(digits) if self.batch > 0 => {
-                digits::planned(self, digits, &Gpu::of(run.cuda)).launch(self, run)
-            }
-            _ => self.launch([run.ins[0], run.ins[1]], [self.m * self.k, self.k * self.n], run),
-        }
-    }
-
-    /// Queues the product of these operands, whose matrices in a batch are `strides` words apart, as in `strict` or `tf32`.
-    pub fn launch(&self, operands: [u64; 2], strides: [usize; 2], run: &CudaRun<'_>) -> Result<()> {
+    /// Queues the product of these operands.
+    pub(crate) fn cuda(&self, operands: [u64; 2], run: &CudaRun<'_>) -> Result<()> {
         let total = self.batch * self.m * self.n;
         if total == 0 {
             return Ok(());
+        }
+        if let Some(digits) = self.digits(run.cuda.numerics()) {
+            return digits::planned(self, digits, &Gpu::of(run.cuda)).launch(self, operands, run);
         }
         let planned = planned(self, &Gpu::of(run.cuda));
         let plan = &planned.plan;
@@ -108,7 +103,8 @@ impl Problem {
             .ptr(operands[1])
             .ptr(if plan.reduce.is_some() { run.workspace } else { run.out })
             .ptr(bias);
-        for x in [self.m, self.n, self.k, self.batch, strides[0], strides[1], plan.slice, plan.parts] {
+        let stride_a = if self.shares_a { 0 } else { self.m * self.k };
+        for x in [self.m, self.n, self.k, self.batch, stride_a, self.k * self.n, plan.slice, plan.parts] {
             args.u64(x as u64);
         }
         if let Some(epilogue) = first {
@@ -283,7 +279,7 @@ macro_rules! product_op {
             }
 
             fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {
-                self.of(run.metas)?.cuda(run)
+                self.of(run.metas)?.cuda([run.ins[0], run.ins[1]], run)
             }
 
             fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<Source> {
@@ -440,7 +436,7 @@ impl Op for Linear {
     }
 
     fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {
-        Linear::of(run.metas)?.cuda(run)
+        Linear::of(run.metas)?.cuda([run.ins[0], run.ins[1]], run)
     }
 
     fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<Source> {

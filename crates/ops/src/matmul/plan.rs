@@ -89,6 +89,8 @@ pub(crate) struct Problem {
     pub aligned: bool,
     /// A bias is added.
     pub has_bias: bool,
+    /// All products of the batch have the same A.
+    pub shares_a: bool,
     /// It is computed as the mode says: on tensor cores in `tf32`, in digits in `fast` and `turbo`. Otherwise as in `strict`.
     pub tensor: bool,
 }
@@ -96,7 +98,7 @@ pub(crate) struct Problem {
 impl Problem {
     /// Products without a bias that are the same in all modes.
     pub(crate) fn plain(gemm: Gemm, aligned: bool) -> Problem {
-        Problem { gemm, aligned, has_bias: false, tensor: false }
+        Problem { gemm, aligned, has_bias: false, shares_a: false, tensor: false }
     }
 }
 

@@ -1,6 +1,6 @@
 //! A matrix product along one axis of a value.
 
-use crate::fused::{EpilogueCode, FusedCode, Fusion};
+use crate::fused::{FusedCode, Fusion};
 use crate::matmul::plan::Problem;
 use crate::matmul::{Bmm, planned};
 use crate::pointwise::expression::Scratch;
@@ -11,6 +11,8 @@ use dittograd_device::cpu::simd::Simd;
 use dittograd_device::cpu::threads::Pool;
 use dittograd_device::cuda::Source;
 use dittograd_device::{Device, Meta};
+use dittograd_numerics::Numerics;
+use dittograd_numerics::digits::Digits;
 use dittograd_numerics::error::{Error, ErrorKind, Result};
 use dittograd_numerics::scalar::Scalar;
 use dittograd_numerics::shape::{MAX_RANK, Shape};
@@ -35,7 +37,8 @@ impl Along {
             return Problem::plain(Gemm { batch: 1, m: batch, n: m, k, ta: false, tb: !ta }, true);
         }
         let aligned = batch <= 1 || [k * w, m * w].iter().all(|x| x.is_multiple_of(4));
-        Problem::plain(Gemm { batch, m, n: w, k, ta, tb: false }, aligned)
+        let plain = Problem::plain(Gemm { batch, m, n: w, k, ta, tb: false }, aligned);
+        Problem { shares_a: true, ..plain }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -73,21 +76,35 @@ impl Along {
         });
     }
 
-    /// Queues the product of `a` and `x`.
-    pub(crate) fn cuda(&self, run: &CudaRun<'_>, a: u64, x: u64, out: u64, workspace: u64) -> Result<()> {
-        let p = self.problem();
-        let operands = if self.w == 1 { [x, a] } else { [a, x] };
-        // All products of the batch use the same matrix: its stride is 0.
-        p.launch(operands, [0, p.k * p.n], &CudaRun { out, workspace, ..*run })
+    /// The same in digits.
+    fn cpu_digits(&self, digits: Digits, pool: &Pool, simd: Simd, a: &[f32], x: &[f32], out: &mut [f32]) {
+        let g = Gemm { batch: 1, ..self.problem().gemm };
+        let mut scratch = Scratch::take(g.digits_scratch_len(digits));
+        if self.w == 1 {
+            return g.run_digits(digits, pool, simd, x, a, None, out, scratch.words());
+        }
+        for (x, out) in x.chunks(self.k * self.w).zip(out.chunks_mut(self.m * self.w)) {
+            g.run_digits(digits, pool, simd, a, x, None, out, scratch.words());
+        }
     }
 
-    pub(crate) fn modules(&self, gpu: &Gpu, epilogue: Option<&EpilogueCode>) -> Vec<Source> {
-        self.problem().modules(gpu, epilogue)
+    /// Queues the product of `a` and `x`.
+    pub(crate) fn cuda(&self, run: &CudaRun<'_>, a: u64, x: u64, out: u64, workspace: u64) -> Result<()> {
+        self.problem().cuda(self.operands(a, x), &CudaRun { out, workspace, ..*run })
+    }
+
+    /// The operands of [`problem`](Along::problem).
+    fn operands(&self, a: u64, x: u64) -> [u64; 2] {
+        if self.w == 1 { [x, a] } else { [a, x] }
+    }
+
+    pub(crate) fn modules(&self, gpu: &Gpu) -> Vec<Source> {
+        self.problem().modules(gpu, None)
     }
 }
 
 /// Applies a matrix along the second-to-last axis: `y[…, i, j] = Σ_l A[i, l] x[…, l, j]`, with `A` (m, k) or, if `ta`,
-/// stored (k, m). Each element is a dot product by rule C4.
+/// stored (k, m). Each element is a dot product by rule C4, or in modes `fast` and `turbo` by C9.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AxisMatMul {
     /// The matrix is stored transposed.
@@ -95,6 +112,12 @@ pub struct AxisMatMul {
 }
 
 impl AxisMatMul {
+    /// The product as the mode says: in digits in `fast` and `turbo`, in `tf32` as in `strict`.
+    fn problem(along: &Along, numerics: Numerics) -> Problem {
+        let p = along.problem();
+        Problem { tensor: Digits::of_product(numerics, p.m, p.n, p.k).is_some(), ..p }
+    }
+
     pub(super) fn of(&self, ins: &[Meta]) -> Result<Along> {
         let [a, x] = floats(Self::NAME, ins)?;
         if a.rank() != 2 {
@@ -127,23 +150,29 @@ impl Op for AxisMatMul {
 
     fn workspace(&self, ins: &[Meta], device: &Device) -> usize {
         match (self.of(ins), device.as_cuda()) {
-            (Ok(along), Some(cuda)) => along.workspace(&Gpu::of(cuda)),
+            (Ok(along), Some(_)) => Self::problem(&along, device.numerics()).workspace(device),
             _ => 0,
         }
     }
 
     fn cpu(&self, run: CpuRun<'_>) {
-        if let Ok(along) = self.of(run.metas) {
-            along.cpu(run.pool, run.simd, run.ins[0], run.ins[1], run.out);
+        let Ok(along) = self.of(run.metas) else { return };
+        let p = along.problem();
+        let (a, x) = (run.ins[0], run.ins[1]);
+        match Digits::of_product(run.numerics, p.m, p.n, p.k) {
+            Some(digits) => along.cpu_digits(digits, run.pool, run.simd, a, x, run.out),
+            None => along.cpu(run.pool, run.simd, a, x, run.out),
         }
     }
 
     fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {
-        self.of(run.metas)?.cuda(run, run.ins[0], run.ins[1], run.out, run.workspace)
+        let along = self.of(run.metas)?;
+        let operands = along.operands(run.ins[0], run.ins[1]);
+        Self::problem(&along, run.cuda.numerics()).cuda(operands, run)
     }
 
     fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<Source> {
-        self.of(ins).map_or(Vec::new(), |along| along.modules(gpu, None))
+        self.of(ins).map_or(Vec::new(), |along| Self::problem(&along, gpu.numerics).modules(gpu, None))
     }
 
     fn fusion(&self, ins: &[Meta]) -> Fusion {
@@ -154,7 +183,8 @@ impl Op for AxisMatMul {
     }
 
     fn fused_modules(&self, ins: &[Meta], gpu: &Gpu, fused: FusedCode<'_>) -> Option<Vec<Source>> {
-        Some(self.of(ins).ok()?.modules(gpu, Some(fused.only_epilogue()?)))
+        let along = self.of(ins).ok()?;
+        Some(Self::problem(&along, gpu.numerics).modules(gpu, Some(fused.only_epilogue()?)))
     }
 
     fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {

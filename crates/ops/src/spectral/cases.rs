@@ -107,6 +107,10 @@ impl Cases for AxisMatMul {
         vec![vec![0], vec![1]]
     }
 
+    fn in_digits(&self, ins: &[Meta]) -> Option<[usize; 3]> {
+        self.of(ins).ok().map(|along| along.problem()).map(|p| [p.m, p.n, p.k])
+    }
+
     fn bound(&self, ins: &[Meta]) -> Bound {
         self.of(ins).map_or(Bound::EXACT, |a| Bound { ulps: 1.0, terms: chain(a.k) + 1.0 })
     }

@@ -147,8 +147,8 @@ impl Op for SpectralConv1d {
     fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<Source> {
         let Ok(conv) = SpectralConv1d::of(ins) else { return Vec::new() };
         let mut all = vec![table_module(), conv.mix.module(gpu)];
-        all.extend(conv.analysis.modules(gpu, None));
-        all.extend(conv.synthesis.modules(gpu, None));
+        all.extend(conv.analysis.modules(gpu));
+        all.extend(conv.synthesis.modules(gpu));
         all
     }
 

@@ -4,7 +4,8 @@ use super::*;
 const MOST_SHARED: usize = 227 * 1024;
 
 fn of([batch, m, n, k]: [usize; 4], [ta, tb, aligned, has_bias]: [bool; 4], sm_count: u32) -> MatmulPlan {
-    let p = Problem { gemm: Gemm { batch, m, n, k, ta, tb }, aligned, has_bias, tensor: true };
+    let p =
+        Problem { gemm: Gemm { batch, m, n, k, ta, tb }, aligned, has_bias, shares_a: false, tensor: true };
     plan(&p, &Gpu { sm_count, shared: MOST_SHARED, numerics: Numerics::Strict, hopper: true })
 }
 
@@ -85,6 +86,7 @@ fn wide_copies_only_where_the_axis_allows() {
                         gemm: Gemm { batch: 1, m, n, k, ta, tb },
                         aligned,
                         has_bias: false,
+                        shares_a: false,
                         tensor: true,
                     };
                     let plan = plan_tile(&p, t, k, false);
@@ -112,6 +114,7 @@ fn tensor_tiles_fit_the_kernel() {
                 gemm: Gemm { batch: 1, m: 9, n: 9, k: 9, ta, tb },
                 aligned: true,
                 has_bias: false,
+                shares_a: false,
                 tensor: true,
             };
             let plan = plan_tile(&p, t, 9, true);
@@ -127,6 +130,7 @@ fn tensor_tiles_fit_the_kernel() {
                     gemm: Gemm { batch: 2, m, n, k, ta: false, tb: true },
                     aligned: true,
                     has_bias: true,
+                    shares_a: false,
                     tensor: true,
                 };
                 let gpu = Gpu { sm_count: 132, shared: MOST_SHARED, numerics: Numerics::Tf32, hopper: true };

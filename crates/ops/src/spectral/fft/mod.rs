@@ -268,10 +268,10 @@ impl Lines {
     fn modules(&self, gpu: &Gpu) -> Vec<Source> {
         let mut all = vec![table_module()];
         match self.steps() {
-            None => all.extend(self.direct().modules(gpu, None)),
+            None => all.extend(self.direct().modules(gpu)),
             Some(s) => {
                 all.push(module());
-                all.extend(self.products(&s).iter().flat_map(|p| p.modules(gpu, None)));
+                all.extend(self.products(&s).iter().flat_map(|p| p.modules(gpu)));
             }
         }
         all
