@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Whole training steps (forward, backward, AdamW) beside PyTorch, as ratios of times: below 1 we are faster.
 
-usage: python3 compare/steps.py [--device cpu|cuda] [--threads N] [--program PATH] [--steps N] [--tf32] [WORKLOAD ...]
+usage: python3 compare/steps.py [--device cpu|cuda] [--threads N] [--program PATH] [--steps N] [--tf32 | --table] [WORKLOAD ...]
 
 PyTorch runs eagerly and compiled, on CUDA also as one captured graph and compiled with reduce-overhead; the ratio is to
 the best of these. Both sides are timed by the host's clock: the median of steps with a wait after each, and the mean of
-steps that are queued back to back. With `--tf32` both use tensor cores. Peak memory is that of the GPU's allocator; of
-PyTorch on the CPU there is none.
+steps that are queued back to back. With `--tf32` both use tensor cores. With `--table` a table has the times of all modes: PyTorch's
+float32 and TF32, our strict, fast and turbo. Peak memory is that of the GPU's allocator; of PyTorch on the CPU there is none.
 """
 import argparse, gc, json, platform, statistics, subprocess, time, warnings
 import torch
@@ -19,20 +19,22 @@ parser.add_argument("--program", default="target/release/dittograd")
 parser.add_argument("--steps", type=int, help="steps of ours to take the median of; PyTorch takes as many as fit its time")
 parser.add_argument("--seconds", type=float, default=3.0, help="time for the median of one of PyTorch's ways")
 parser.add_argument("--tf32", action="store_true")
+parser.add_argument("--table", action="store_true", help="PyTorch in float32 and TF32, and ours in each mode that has one answer")
 parser.add_argument("--modes", help="some of PyTorch's ways, separated by commas")
 parser.add_argument("names", nargs="*")
 args = parser.parse_args()
 warnings.filterwarnings("ignore")
 torch.set_num_threads(args.threads)
-torch.backends.cuda.matmul.allow_tf32 = args.tf32
-torch.backends.cudnn.allow_tf32 = args.tf32
 torch.backends.cudnn.benchmark = True
 GPU = args.device.startswith("cuda")
 COMPILED = {"compile": "default", "reduce-overhead": "reduce-overhead"}
-
-
 ON_GPU = ["mlp_b128", "cnn_b128", "fno1d_b32_g1024", "babygpt_b64_t256", "gpt2s_b8_t1024"]
 ON_CPU = ["mlp_b128", "cnn_b32", "fno1d_b8_g1024", "gpt_b8_t128"]
+
+def allow_tf32(allow):
+    torch.backends.cuda.matmul.allow_tf32 = allow
+    torch.backends.cudnn.allow_tf32 = allow
+
 
 def wait():
     if GPU:
@@ -93,10 +95,10 @@ def torchs(workload, mode):
     return {"ms": median, "back_to_back_ms": back_to_back, "first_step_ms": first, "peak_bytes": peak}
 
 
-def ours(workload):
+def ours(workload, numerics):
     command = [args.program, "--device", args.device, "--threads", str(args.threads), "--json", "bench", workload]
     command += ["--steps", str(args.steps)] if args.steps else []
-    command += ["--numerics", "tf32"] if args.tf32 else []
+    command += ["--numerics", numerics]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
         raise RuntimeError(done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "failed")
@@ -128,19 +130,43 @@ def attempt(who, call):
     return found
 
 
+def table(names, modes):
+    """One line for each workload, milliseconds of each mode; of PyTorch those of its best way."""
+    rows = []
+    for name in names:
+        print(name)
+        row = []
+        for tf32 in (False, True) if GPU else (False,):
+            allow_tf32(tf32)
+            found = [attempt(f"torch {mode} {'TF32' if tf32 else 'float32'}", lambda: torchs(name, mode)) for mode in modes]
+            row.append(min((f["ms"] for f in found if f), default=None))
+        found = [attempt(f"dittograd {numerics}", lambda: ours(name, numerics)) for numerics in ("strict", "fast", "turbo")]
+        rows.append((name, row + [f["ms"] if f else None for f in found]))
+    theirs = ["PyTorch float32", "PyTorch TF32"] if GPU else ["PyTorch float32"]
+    print(f"\n| training step, ms | {' | '.join(theirs + ['`strict`', '`fast`', '`turbo`'])} |\n|{'---|' * (len(theirs) + 4)}")
+    for name, row in rows:
+        print(f"| {name} | {' | '.join('-' if ms is None else f'{ms:.3g}' for ms in row)} |")
+
+
 def main():
     where = torch.cuda.get_device_name() if GPU else f"{platform.machine()}, {args.threads} threads"
     version = subprocess.run([args.program, "--version"], capture_output=True, text=True).stdout.strip()
-    mode = "tf32" if args.tf32 else "strict"
-    print(f"{version} ({mode}) and torch {torch.__version__} ({'TF32' if args.tf32 else 'float32'}), {args.device}: {where}")
+    numerics, precision = ("tf32", "TF32") if args.tf32 else ("strict", "float32")
+    if args.table:
+        numerics, precision = "all modes", "float32 and TF32"
+    print(f"{version} ({numerics}) and torch {torch.__version__} ({precision}), {args.device}: {where}")
     modes = ["eager", "graph", "compile", "reduce-overhead"] if GPU else ["eager", "compile"]
     if args.modes:
         modes = args.modes.split(",")
     names = args.names or (ON_GPU if GPU else ON_CPU)
+    if args.table:
+        return table(names, modes)
+    allow_tf32(args.tf32)
     rows = []
     for name in names:
         print(name)
-        mine = {suffix: attempt(f"dittograd {way}", lambda: ours(name + suffix)) for suffix, way in (("", "compiled"), ("_eager", "eager"))}
+        ways = (("", "compiled"), ("_eager", "eager"))
+        mine = {suffix: attempt(f"dittograd {way}", lambda: ours(name + suffix, numerics)) for suffix, way in ways}
         theirs = {}
         for mode in modes:
             # Idle threads of one must not spin on the other's cores.
