@@ -32,6 +32,7 @@ mod lifecycle;
 mod limits;
 mod losses;
 mod mistakes;
+mod modes;
 mod module;
 mod nn;
 mod norm;
