@@ -1,0 +1,255 @@
+// Attention in digits: modes `fast` and `turbo`, the same bits as the CPU.
+//
+// This is the common part of digits_convert.cu, digits_forward.cu and digits_backward.cu, after attention.cu and lists.cu. Every
+// product of 16 rows and 8 columns is by tensor cores that multiply 8-bit digits and add in integers, which is exact.
+//
+// Parameters besides those of attention.cu:
+//   DITTO_DIGITS      digits of a number: 3 in `fast`, 2 in `turbo`
+//   LEAST_EXPONENT    of a row, the contract's
+//
+// Tokens (queries or keys) come in blocks of BLOCK = 64, filled up with zeros. A block has digits in up to two forms:
+//   rows      a token is a row, its numbers are the steps of k; the scale is the token's
+//   columns   a column of the block is a row, its 64 tokens are the steps of k; the scale is the column's in this block
+// Heads are filled up with zeros to P, a multiple of 32. A tile is [digit][rows][steps] bytes, 64 P for each digit, and lies in
+// global memory as in shared memory, see `place`. Scales are 2^(e - BITS), or NaN for a row that is not finite.
+
+typedef unsigned char u8;
+
+constexpr int D = DITTO_D, DV = DITTO_DV, DIGITS = DITTO_DIGITS, BITS = 8 * DIGITS - 1, WEIGHTS = DIGITS + 1;
+__device__ constexpr int padded(int d) { return (d + 31) / 32 * 32; }
+constexpr int DP = padded(D), VP = padded(DV);
+
+#define ALL 0xffffffffu
+#define NOT_A_NUMBER __uint_as_float(0x7fc00000u)
+
+// Where group g of 16 bytes of row r lies in a tile with rows of K bytes: any group of 8 neighbouring rows is in all banks.
+template <int K> __device__ __forceinline__ int place(int r, int g) {
+    return r * K + (g ^ (K % 128 == 0 ? r & 7 : K % 64 == 0 ? r >> 1 & 3 : r >> 2 & 1)) * 16;
+}
+
+// What numbers of a row are multiplied by to be integers, and 2^(e - BITS).
+struct Scale {
+    float up, down;
+
+    // `largest`: the largest magnitude of the row, or NaN.
+    __device__ __forceinline__ explicit Scale(float largest) {
+        const unsigned bits = __float_as_uint(largest) & 0x7fffffffu, least = (unsigned)(LEAST_EXPONENT + 126) << 23;
+        // 2^e, whose exponent field is e + 126 here.
+        const unsigned power = max((bits + 0x20000u) & 0x7f800000u, least);
+        up = __uint_as_float(((unsigned)(BITS + 253) << 23) - power);
+        down = bits >= 0x7f800000u ? NOT_A_NUMBER : __uint_as_float(power - ((unsigned)(BITS - 1) << 23));
+    }
+};
+
+// The larger magnitude; NaN if there is one.
+__device__ __forceinline__ float larger(float m, float x) {
+    float r;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(m), "f"(fabsf(x)));
+    return r;
+}
+
+// The largest of the four lanes that share a row.
+__device__ __forceinline__ float largest_of_row(float m) {
+    m = larger(m, __shfl_xor_sync(ALL, m, 2));
+    return larger(m, __shfl_xor_sync(ALL, m, 1));
+}
+
+// The digits of four numbers, one word for each place, the lowest first. With FREE, the lowest digit of `turbo` is from 0 to 255, and the
+// other one takes the rest: the exact sum is the same.
+template <bool FREE> __device__ __forceinline__ void split(float x0, float x1, float x2, float x3, float up, unsigned (&digits)[DIGITS]) {
+    const float x[4] = {x0, x1, x2, x3};
+    unsigned n[4];
+#if DITTO_DIGITS == 2
+    // The integer is in the low bits of a sum with 1.5 * 2^23, which rounds it.
+#pragma unroll
+    for (int i = 0; i < 4; ++i) n[i] = __float_as_uint(__fmaf_rn(x[i], up, FREE ? 12582912.0f : 12582912.0f + 128.0f));
+#else
+    // Plus 128 at the places of the lower two digits: they are bytes then.
+#pragma unroll
+    for (int i = 0; i < 4; ++i) n[i] = (unsigned)__float2int_rn(__fmul_rn(x[i], up)) + 0x8080u;
+#endif
+    const unsigned a = __byte_perm(n[0], n[1], 0x5140), b = __byte_perm(n[2], n[3], 0x5140);
+    digits[0] = __byte_perm(a, b, 0x5410);
+    digits[1] = __byte_perm(a, b, 0x7632);
+#if DITTO_DIGITS == 2
+    if (!FREE) digits[0] ^= 0x80808080u;
+#else
+    digits[0] ^= 0x80808080u;
+    digits[1] ^= 0x80808080u;
+    digits[2] = __byte_perm(__byte_perm(n[0], n[1], 0x0062), __byte_perm(n[2], n[3], 0x0062), 0x5410);
+#endif
+}
+
+__device__ __forceinline__ unsigned shared_address(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }
+
+// Starts copying BYTES bytes to shared memory.
+template <int BYTES, int THREADS> __device__ __forceinline__ void copy(unsigned to, const void* from) {
+#pragma unroll
+    for (int i = 0; i < (BYTES / 16 + THREADS - 1) / THREADS; ++i) {
+        const int at = (i * THREADS + (int)threadIdx.x) * 16;
+        if (at < BYTES)
+            asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + at), "l"((const u8*)from + at) : "memory");
+    }
+}
+
+// Four tiles of 8 rows by 16 bytes; lane l says where row l % 8 of tile l / 8 is.
+__device__ __forceinline__ void load_tiles(unsigned (&x)[4], unsigned address) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3]) : "r"(address) : "memory");
+}
+
+// s += a b for 16 rows, 8 columns and 32 steps of k.
+template <bool UNSIGNED> __device__ __forceinline__ void mma(int (&s)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+#define MMA(type)                                                                                                                     \
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32." type ".s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"     \
+        : "+r"(s[0]), "+r"(s[1]), "+r"(s[2]), "+r"(s[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1))
+    if (UNSIGNED)
+        MMA("u8");
+    else
+        MMA("s8");
+#undef MMA
+}
+
+// The left side of a product: the digits of 16 rows and K steps, as tensor cores take them. Lane (g, t), 8 by 4, has rows g and g + 8, and
+// of each 16 steps 4 t .. 4 t + 3.
+template <int K> struct Left {
+    unsigned x[DIGITS][K / 32][4];
+
+    // From rows of a tile on.
+    __device__ __forceinline__ void load(unsigned tile, int row) {
+        const int lane = threadIdx.x & 31;
+#pragma unroll
+        for (int d = 0; d < DIGITS; ++d)
+#pragma unroll
+            for (int step = 0; step < K / 32; ++step)
+                load_tiles(x[d][step], tile + d * 64 * K + row * K + place<K>(lane % 16, step * 2 + lane / 16));
+    }
+};
+
+// The left side of a product from results of another one, w[f][i]: of columns 8 f + 2 t and one more, those of row g, then of row g + 8.
+// The 64 steps are in the order in which that needs no exchange. `up`: of the two rows.
+__device__ __forceinline__ void split_rows(Left<64>& left, const float (&w)[8][4], float up0, float up1) {
+#pragma unroll
+    for (int f = 0; f < 8; f += 2)
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            unsigned digits[DIGITS];
+            split<true>(w[f][2 * h], w[f][2 * h + 1], w[f + 1][2 * h], w[f + 1][2 * h + 1], h ? up1 : up0, digits);
+#pragma unroll
+            for (int d = 0; d < DIGITS; ++d) left.x[d][f / 4][f % 4 + h] = digits[d];
+        }
+}
+// The token of step p of a group of 64: columns are stored in this order.
+__device__ __forceinline__ constexpr int token_of(int p) { return p / 16 * 16 + p % 4 / 2 * 8 + p % 16 / 4 * 2 + p % 2; }
+
+// Exact sums of 16 rows and 16 columns, of each weight. Lane (g, t) has of the first 8 columns, and then of the others, rows g and g + 8 of
+// columns 2 t and 2 t + 1.
+struct Sums {
+    int s[2][WEIGHTS][4];
+
+    // The product of `left` and 16 rows of a tile of SIZE bytes a digit. With FREE, the lowest digits of the left side are as by split<true>.
+    template <int K, int SIZE, bool FREE> __device__ __forceinline__ void multiply(const Left<K>& left, unsigned tile, int row) {
+        const int lane = threadIdx.x & 31;
+#pragma unroll
+        for (int h = 0; h < 2; ++h)
+#pragma unroll
+            for (int w = 0; w < WEIGHTS; ++w)
+#pragma unroll
+                for (int i = 0; i < 4; ++i) s[h][w][i] = DIGITS == 2 && w == 2 ? 0x4b400000 : 0;
+#pragma unroll
+        for (int step = 0; step < K / 32; ++step) {
+            unsigned b[DIGITS][4];
+#pragma unroll
+            for (int d = 0; d < DIGITS; ++d) load_tiles(b[d], tile + d * SIZE + row * K + place<K>(lane / 16 * 8 + lane % 8, step * 2 + lane / 8 % 2));
+#pragma unroll
+            for (int w = WEIGHTS - 1; w >= 0; --w)
+#pragma unroll
+                for (int i = DIGITS - 1; i >= 0; --i) {
+                    const int j = w + (DIGITS == 3 ? 1 : 0) - i;
+                    if (j < 0 || j >= DIGITS) continue;
+#pragma unroll
+                    for (int h = 0; h < 2; ++h) {
+                        if (FREE && DIGITS == 2 && i == 0)
+                            mma<true>(s[h][w], left.x[i][step], b[j][2 * h], b[j][2 * h + 1]);
+                        else
+                            mma<false>(s[h][w], left.x[i][step], b[j][2 * h], b[j][2 * h + 1]);
+                    }
+                }
+        }
+    }
+
+    // The float32 nearest to the total, times 2^E. Two exact parts are added with one rounding; their bits are put together as those of
+    // numbers with a fixed exponent, and what that adds cancels.
+    template <int E> __device__ __forceinline__ float rounded(int h, int i) const {
+        const int v = s[h][1][i] * 256 + s[h][0][i];
+#if DITTO_DIGITS == 2
+        // The sum of weight 2 began with the bits of 1.5 * 2^23.
+        const float high = __fsub_rn(__int_as_float((v >> 16) + s[h][2][i]), 12582912.0f + 128.0f);
+        const float low = __uint_as_float(__byte_perm((unsigned)v, 0x4b00u + (unsigned)(E * 128), 0x5410));
+        return __fmaf_rn(high, 65536.0f * power(E), low);
+#else
+        const int z = s[h][3][i] * 256 + ((v >> 16) + s[h][2][i]);
+        const float high = __fsub_rn(__int_as_float((z >> 7) + 0x4b400000), 12582912.0f + 1.0f);
+        const float low = __uint_as_float((__byte_perm((unsigned)v, (unsigned)z, 0x4410) & 0x7fffffu) | (0x4b000000u + (unsigned)(E * 0x800000)));
+        return __fmaf_rn(high, 8388608.0f * power(E), low);
+#endif
+    }
+
+    static __device__ __forceinline__ float power(int e) { return __int_as_float((e + 127) << 23); }
+};
+
+// The power of two that scores are multiplied by besides the scales of both sides.
+constexpr int LEFT_OUT = DIGITS == 3 ? 8 : 0;
+
+// The scales of rows g and g + 8, each as two powers of two. The first one is at most 2^60, so that no product overflows before its
+// column's scale has had its turn. The second one is 1 for all but huge numbers.
+struct RowScales {
+    float first[2], second[2];
+    bool huge;  // the same for all lanes
+
+    __device__ __forceinline__ RowScales(float a, float b) {
+        const float limit = 1152921504606846976.0f, down = 8.673617379884035e-19f, x[2] = {a, b};
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            first[r] = x[r] > limit ? limit : x[r];
+            second[r] = x[r] > limit ? __fmul_rn(x[r], down) : 1.0f;
+        }
+        huge = __any_sync(ALL, a > limit || b > limit);
+    }
+
+    // The results of 16 rows and 8 columns of these scales.
+    __device__ __forceinline__ void finish(float (&x)[4], const Sums& sums, int h, float2 columns) const {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const float row = __fmul_rn(sums.rounded<LEFT_OUT>(h, i), first[i / 2]);
+            x[i] = __fmul_rn(row, i % 2 ? columns.y : columns.x);
+        }
+        if (huge)
+#pragma unroll
+            for (int i = 0; i < 4; ++i) x[i] = __fmul_rn(x[i], second[i / 2]);
+    }
+};
+
+// Two neighbouring columns of a row of W floats, from an even one on.
+template <int W> __device__ __forceinline__ void store_pair(float* row, int at, float x, float y) {
+    if (W % 2 == 0) {
+        if (at < W) __stcg(reinterpret_cast<float2*>(row + at), make_float2(x, y));
+    } else {
+        if (at < W) __stcg(row + at, x);
+        if (at + 1 < W) __stcg(row + at + 1, y);
+    }
+}
+
+// The same, past the first-level cache: other blocks write and read them too. Zeros unless `in`.
+template <int W> __device__ __forceinline__ void load_pair(const float* row, int at, bool in, float& x, float& y) {
+    if (W % 2 == 0) {
+        const float2 pair = in && at < W ? __ldcg(reinterpret_cast<const float2*>(row + at)) : make_float2(0.0f, 0.0f);
+        x = pair.x;
+        y = pair.y;
+    } else {
+        x = in && at < W ? __ldcg(row + at) : 0.0f;
+        y = in && at + 1 < W ? __ldcg(row + at + 1) : 0.0f;
+    }
+}
+
+__device__ __forceinline__ float weight(float x) { return ditto_weight(x); }
