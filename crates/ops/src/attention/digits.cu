@@ -84,12 +84,12 @@ __device__ __forceinline__ unsigned shared_address(const void* p) { return (unsi
 
 // Starts copying BYTES bytes to shared memory.
 template <int BYTES, int THREADS> __device__ __forceinline__ void copy(unsigned to, const void* from) {
+    const unsigned at = threadIdx.x * 16;
+    const u8* const first = (const u8*)from + at;
 #pragma unroll
-    for (int i = 0; i < (BYTES / 16 + THREADS - 1) / THREADS; ++i) {
-        const int at = (i * THREADS + (int)threadIdx.x) * 16;
-        if (at < BYTES)
-            asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + at), "l"((const u8*)from + at) : "memory");
-    }
+    for (int i = 0; i < BYTES; i += THREADS * 16)
+        if (i + THREADS * 16 <= BYTES || at < BYTES - i)
+            asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + at + i), "l"(first + i) : "memory");
 }
 
 // Four tiles of 8 rows by 16 bytes; lane l says where row l % 8 of tile l / 8 is.
@@ -110,6 +110,17 @@ template <bool UNSIGNED> __device__ __forceinline__ void mma(int (&s)[4], const 
 #undef MMA
 }
 
+// Four neighbouring floats of a row of W, from a multiple of four on; zeros beyond its end, and of a row that is not there.
+template <int W> __device__ __forceinline__ void load_four(float (&x)[4], const float* row, int at) {
+    if (W % 4 == 0) {
+        const float4 v = row && at < W ? *reinterpret_cast<const float4*>(row + at) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        x[0] = v.x; x[1] = v.y; x[2] = v.z; x[3] = v.w;
+    } else {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) x[i] = row && at + i < W ? row[at + i] : 0.0f;
+    }
+}
+
 // The left side of a product: the digits of 16 rows and K steps, as tensor cores take them. Lane (g, t), 8 by 4, has rows g and g + 8, and
 // of each 16 steps 4 t .. 4 t + 3.
 template <int K> struct Left {
@@ -123,6 +134,32 @@ template <int K> struct Left {
 #pragma unroll
             for (int step = 0; step < K / 32; ++step)
                 load_tiles(x[d][step], tile + d * 64 * K + row * K + place<K>(lane % 16, step * 2 + lane / 16));
+    }
+
+    // Of rows g and g + 8 of W floats, as by split<true>; zeros for a row that is not there. Returns their scales.
+    template <int W> __device__ __forceinline__ float2 convert(const float* const (&from)[2]) {
+        const int t = threadIdx.x & 3;
+        float down[2];
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            float v[K / 16][4], most = 0.0f;
+#pragma unroll
+            for (int c = 0; c < K / 16; ++c) {
+                load_four<W>(v[c], from[r], 16 * c + 4 * t);
+#pragma unroll
+                for (int i = 0; i < 4; ++i) most = larger(most, v[c][i]);
+            }
+            const Scale scale(largest_of_row(most));
+            down[r] = scale.down;
+#pragma unroll
+            for (int c = 0; c < K / 16; ++c) {
+                unsigned digits[DIGITS];
+                split<true>(v[c][0], v[c][1], v[c][2], v[c][3], scale.up, digits);
+#pragma unroll
+                for (int d = 0; d < DIGITS; ++d) x[d][c / 2][c % 2 * 2 + r] = digits[d];
+            }
+        }
+        return make_float2(down[0], down[1]);
     }
 };
 
@@ -178,55 +215,74 @@ struct Sums {
         }
     }
 
-    // The float32 nearest to the total, times 2^E. Two exact parts are added with one rounding; their bits are put together as those of
-    // numbers with a fixed exponent, and what that adds cancels.
-    template <int E> __device__ __forceinline__ float rounded(int h, int i) const {
+    // The float32 nearest to the total, times 2^E of the given `Power`. Two exact parts are added with one rounding; the bits of the lower one
+    // are put together as those of a number with a fixed exponent, and what that adds cancels.
+    __device__ __forceinline__ float rounded(int h, int i, float times, unsigned bits) const {
         const int v = s[h][1][i] * 256 + s[h][0][i];
 #if DITTO_DIGITS == 2
         // The sum of weight 2 began with the bits of 1.5 * 2^23.
         const float high = __fsub_rn(__int_as_float((v >> 16) + s[h][2][i]), 12582912.0f + 128.0f);
-        const float low = __uint_as_float(__byte_perm((unsigned)v, 0x4b00u + (unsigned)(E * 128), 0x5410));
-        return __fmaf_rn(high, 65536.0f * power(E), low);
+        return __fmaf_rn(high, times, __uint_as_float(__byte_perm((unsigned)v, bits, 0x5410)));
 #else
         const int z = s[h][3][i] * 256 + ((v >> 16) + s[h][2][i]);
         const float high = __fsub_rn(__int_as_float((z >> 7) + 0x4b400000), 12582912.0f + 1.0f);
-        const float low = __uint_as_float((__byte_perm((unsigned)v, (unsigned)z, 0x4410) & 0x7fffffu) | (0x4b000000u + (unsigned)(E * 0x800000)));
-        return __fmaf_rn(high, 8388608.0f * power(E), low);
+        return __fmaf_rn(high, times, __uint_as_float((__byte_perm((unsigned)v, (unsigned)z, 0x4410) & 0x7fffffu) | bits));
 #endif
     }
+};
 
-    static __device__ __forceinline__ float power(int e) { return __int_as_float((e + 127) << 23); }
+// 2^e, for e from -126 to 127.
+__device__ __forceinline__ constexpr unsigned power_bits(int e) { return (unsigned)(e + 127) << 23; }
+
+// A power of two from 2^-119 to 2^80 as `rounded` takes it, or NaN.
+struct Power {
+    float times;
+    unsigned bits;
+
+    __device__ __forceinline__ explicit Power(float x) {
+#if DITTO_DIGITS == 2
+        times = __fmul_rn(x, 65536.0f);
+        bits = (__float_as_uint(x) >> 16) + (0x4b00u - 0x3f80u);
+#else
+        times = __fmul_rn(x, 8388608.0f);
+        bits = __float_as_uint(x) + (0x4b000000u - 0x3f800000u);
+#endif
+    }
 };
 
 // The power of two that scores are multiplied by besides the scales of both sides.
 constexpr int LEFT_OUT = DIGITS == 3 ? 8 : 0;
 
-// The scales of rows g and g + 8, each as two powers of two. The first one is at most 2^60, so that no product overflows before its
-// column's scale has had its turn. The second one is 1 for all but huge numbers.
+// The scales of rows g and g + 8. Results are multiplied by a row's scale up to 2^80, then by a column's, then by the rest of the row's,
+// so that no product overflows too early. That rest is 1 for all but huge numbers.
 struct RowScales {
-    float first[2], second[2];
+    Power first[2];
+    float rest[2];
     bool huge;  // the same for all lanes
 
-    __device__ __forceinline__ RowScales(float a, float b) {
-        const float limit = 1152921504606846976.0f, down = 8.673617379884035e-19f, x[2] = {a, b};
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-            first[r] = x[r] > limit ? limit : x[r];
-            second[r] = x[r] > limit ? __fmul_rn(x[r], down) : 1.0f;
-        }
-        huge = __any_sync(ALL, a > limit || b > limit);
-    }
+    static __device__ __forceinline__ float limit() { return __uint_as_float(power_bits(80)); }
+    static __device__ __forceinline__ float all(float scale) { return __fmul_rn(scale, __uint_as_float(power_bits(LEFT_OUT))); }
+    static __device__ __forceinline__ float limited(float x) { return x > limit() ? limit() : x; }
+    static __device__ __forceinline__ float beyond(float x) { return x > limit() ? __fmul_rn(x, __uint_as_float(power_bits(-80))) : 1.0f; }
 
-    // The results of 16 rows and 8 columns of these scales.
-    __device__ __forceinline__ void finish(float (&x)[4], const Sums& sums, int h, float2 columns) const {
+    __device__ __forceinline__ RowScales(float a, float b)
+        : first{Power(limited(all(a))), Power(limited(all(b)))}, rest{beyond(all(a)), beyond(all(b))}, huge(__any_sync(ALL, all(a) > limit() || all(b) > limit())) {}
+
+    // The results of 16 rows and 16 columns, of which `columns` are the scales from the lane's first one on.
+    __device__ __forceinline__ void finish(float (&x)[4], float (&y)[4], const Sums& sums, const float* columns) const {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            const float row = __fmul_rn(sums.rounded<LEFT_OUT>(h, i), first[i / 2]);
-            x[i] = __fmul_rn(row, i % 2 ? columns.y : columns.x);
+        for (int h = 0; h < 2; ++h) {
+            const float2 column = *reinterpret_cast<const float2*>(columns + 8 * h);
+#pragma unroll
+            for (int i = 0; i < 4; ++i)
+                (h ? y : x)[i] = __fmul_rn(sums.rounded(h, i, first[i / 2].times, first[i / 2].bits), i % 2 ? column.y : column.x);
         }
         if (huge)
 #pragma unroll
-            for (int i = 0; i < 4; ++i) x[i] = __fmul_rn(x[i], second[i / 2]);
+            for (int i = 0; i < 4; ++i) {
+                x[i] = __fmul_rn(x[i], rest[i / 2]);
+                y[i] = __fmul_rn(y[i], rest[i / 2]);
+            }
     }
 };
 
@@ -252,4 +308,17 @@ template <int W> __device__ __forceinline__ void load_pair(const float* row, int
     }
 }
 
-__device__ __forceinline__ float weight(float x) { return ditto_weight(x); }
+// The weight 2^x, by two instructions for the test that the contract has: what is below 2^-126 is 0. A plain selection becomes a branch.
+__device__ __forceinline__ float weight(float x) {
+    float w;
+    asm("{.reg .pred p; setp.lt.f32 p, %1, 0fC2FC0000; selp.f32 %0, 0f00000000, %2, p;}"
+        : "=f"(w) : "f"(x), "f"(__fmul_rn(ditto_weight_mantissa(x), ditto_weight_power(x))));
+    return w;
+}
+// The same for an x that is not above 0: 2^-127 is taken to be 0, and a product below 2^-126 is flushed to it.
+__device__ __forceinline__ float weight_below_one(float x) {
+    float w;
+    asm("max.NaN.f32 %0, %1, 0fC2FE0000;" : "=f"(w) : "f"(x));
+    asm("mul.rn.ftz.f32 %0, %1, %2;" : "=f"(x) : "f"(ditto_weight_mantissa(w)), "f"(ditto_weight_power(w)));
+    return x;
+}

@@ -3,11 +3,25 @@
 constexpr int OWN = 64, THREADS = 128;
 constexpr int ROWS = DIGITS * 64 * DP, VALUES = DIGITS * 64 * VP;
 
-// Shared memory, in bytes: of the block's own keys and values, then of a block of queries.
-constexpr int OWN_K = 0, OWN_V = OWN_K + ROWS, OWN_COLUMNS = OWN_V + VALUES, OWN_SCALES = OWN_COLUMNS + ROWS;
-constexpr int Q_ROWS = OWN_SCALES + DP * 4, G_ROWS = Q_ROWS + ROWS, G_COLUMNS = G_ROWS + VALUES, Q_COLUMNS = G_COLUMNS + VALUES;
-constexpr int Q_SCALES = Q_COLUMNS + ROWS, G_SCALES = Q_SCALES + 256, G_COLUMN_SCALES = G_SCALES + 256, Q_COLUMN_SCALES = G_COLUMN_SCALES + VP * 4;
-constexpr int LOGS = Q_COLUMN_SCALES + DP * 4, TOPS = LOGS + 256, DELTAS = TOPS + 256, SLOPES = DELTAS + 256, MASKS = SLOPES + 64 * 64 * 4;
+// Shared memory, in bytes: tiles of the block's own keys and values and of a block of queries, then scales and what there is per row. With
+// DITTO_SHARE all tiles take turns at one place.
+constexpr int TILES = DITTO_SHARE ? (ROWS > VALUES ? ROWS : VALUES) : 4 * ROWS + 3 * VALUES;
+constexpr int OWN_K = 0, OWN_V = OWN_K + ROWS, OWN_COLUMNS = OWN_V + VALUES, Q_ROWS = OWN_COLUMNS + ROWS, G_ROWS = Q_ROWS + ROWS;
+constexpr int G_COLUMNS = G_ROWS + VALUES, Q_COLUMNS = G_COLUMNS + VALUES;
+constexpr int OWN_SCALES = TILES, Q_SCALES = OWN_SCALES + DP * 4, G_SCALES = Q_SCALES + 256, G_COLUMN_SCALES = G_SCALES + 256;
+constexpr int Q_COLUMN_SCALES = G_COLUMN_SCALES + VP * 4, LOGS = Q_COLUMN_SCALES + DP * 4, TOPS = LOGS + 256, DELTAS = TOPS + 256;
+constexpr int SLOPES = DELTAS + 256, MASKS = SLOPES + 64 * 64 * 4;
+
+// The address of a tile, which begins at `place`; with DITTO_SHARE, it is copied first.
+template <int BYTES> __device__ __forceinline__ unsigned tile_at(unsigned memory, int place, const u8* from) {
+    if (!DITTO_SHARE) return memory + place;
+    __syncthreads();
+    copy<BYTES, THREADS>(memory, from);
+    copy_commit();
+    copy_wait<0>();
+    __syncthreads();
+    return memory;
+}
 
 // Where the slope of a pair lies, which goes from warps that have its key to the one that has its query: without bank conflicts on either
 // side.
@@ -34,13 +48,12 @@ template <int P> __device__ __forceinline__ void accumulate(float (&acc)[P / 8][
     for (int c = 0; c < P / 8; c += 2) {
         Sums sums;
         sums.multiply<64, 64 * P, true>(left, tile, c * 8);
+        float x[2][4];
+        scales.finish(x[0], x[1], sums, columns + c * 8);
 #pragma unroll
-        for (int h = 0; h < 2; ++h) {
-            float x[4];
-            scales.finish(x, sums, h, *reinterpret_cast<const float2*>(columns + (c + h) * 8));
+        for (int h = 0; h < 2; ++h)
 #pragma unroll
-            for (int i = 0; i < 4; ++i) acc[c + h][i] = __fadd_rn(acc[c + h][i], x[i]);
-        }
+            for (int i = 0; i < 4; ++i) acc[c + h][i] = __fadd_rn(acc[c + h][i], x[h][i]);
     }
 }
 
@@ -83,9 +96,11 @@ attention_digits_backward(const __grid_constant__ Digits digits, const float* __
         };
         auto fetch = [&](int block) {
             const u64 from = z * blocks + block;
-            copy<ROWS, THREADS>(at + Q_ROWS, digits.q_rows + from * ROWS);
-            copy<VALUES, THREADS>(at + G_ROWS, digits.g_rows + from * VALUES);
-            copy<VALUES, THREADS>(at + G_COLUMNS, digits.g_columns + from * VALUES);
+            if (!DITTO_SHARE) {
+                copy<ROWS, THREADS>(at + Q_ROWS, digits.q_rows + from * ROWS);
+                copy<VALUES, THREADS>(at + G_ROWS, digits.g_rows + from * VALUES);
+                copy<VALUES, THREADS>(at + G_COLUMNS, digits.g_columns + from * VALUES);
+            }
             copy<256, THREADS>(at + Q_SCALES, digits.q_scales + from * 64);
             copy<256, THREADS>(at + G_SCALES, digits.g_scales + from * 64);
             copy<VP * 4, THREADS>(at + G_COLUMN_SCALES, digits.g_column_scales + from * VP);
@@ -103,12 +118,14 @@ attention_digits_backward(const __grid_constant__ Digits digits, const float* __
         };
 
         const u64 own = z * tiles + tile;
-        copy<ROWS, THREADS>(at + OWN_K, digits.k_rows + own * ROWS);
-        copy<VALUES, THREADS>(at + OWN_V, digits.v_rows + own * VALUES);
-        copy<ROWS, THREADS>(at + OWN_COLUMNS, digits.k_columns + own * ROWS);
+        if (!DITTO_SHARE) {
+            copy<ROWS, THREADS>(at + OWN_K, digits.k_rows + own * ROWS);
+            copy<VALUES, THREADS>(at + OWN_V, digits.v_rows + own * VALUES);
+            copy<ROWS, THREADS>(at + OWN_COLUMNS, digits.k_columns + own * ROWS);
+        }
         copy<DP * 4, THREADS>(at + OWN_SCALES, digits.k_column_scales + own * DP);
         const u64 scale_at = own * 64 + warp * 16 + g;
-        const RowScales k_scales(digits.k_scales[scale_at], digits.k_scales[scale_at + 8]), v_scales(digits.v_scales[scale_at], digits.v_scales[scale_at + 8]);
+        const float k_scale[2] = {digits.k_scales[scale_at], digits.k_scales[scale_at + 8]}, v_scale[2] = {digits.v_scales[scale_at], digits.v_scales[scale_at + 8]};
         float ak[DP / 8][4], av[VP / 8][4];
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
@@ -126,8 +143,9 @@ attention_digits_backward(const __grid_constant__ Digits digits, const float* __
             copy_wait<0>();
             __syncthreads();
             if (before >= 0 && threadIdx.x == 0) pass_on(turn + before, tile + 1);
-            copy<ROWS, THREADS>(at + Q_COLUMNS, digits.q_columns + (z * blocks + block) * ROWS);
-            copy<DP * 4, THREADS>(at + Q_COLUMN_SCALES, digits.q_column_scales + (z * blocks + block) * DP);
+            const u64 from = z * blocks + block;
+            if (!DITTO_SHARE) copy<ROWS, THREADS>(at + Q_COLUMNS, digits.q_columns + from * ROWS);
+            copy<DP * 4, THREADS>(at + Q_COLUMN_SCALES, digits.q_column_scales + from * DP);
             copy_commit();
             int low, high;
             query_range(n, s0, here, low, high);
@@ -135,53 +153,66 @@ attention_digits_backward(const __grid_constant__ Digits digits, const float* __
 
             float p[8][4];
             {
+                const RowScales scales(k_scale[0], k_scale[1]);
                 Left<DP> keys;
-                keys.load(at + OWN_K, warp * 16);
+                keys.load(tile_at<ROWS>(at, OWN_K, digits.k_rows + own * ROWS), warp * 16);
+                const unsigned queries = tile_at<ROWS>(at, Q_ROWS, digits.q_rows + from * ROWS);
 #pragma unroll
                 for (int f = 0; f < 8; f += 2) {
                     Sums sums;
-                    sums.multiply<DP, 64 * DP, false>(keys, at + Q_ROWS, f * 8);
+                    sums.multiply<DP, 64 * DP, false>(keys, queries, f * 8);
+                    scales.finish(p[f], p[f + 1], sums, floats(Q_SCALES) + f * 8 + 2 * t);
 #pragma unroll
                     for (int h = 0; h < 2; ++h) {
                         const int place = (f + h) * 8 + 2 * t;
                         float(&s)[4] = p[f + h];
-                        k_scales.finish(s, sums, h, *reinterpret_cast<const float2*>(floats(Q_SCALES) + place));
                         const float2 less = *reinterpret_cast<const float2*>(floats(LOGS) + place), top = *reinterpret_cast<const float2*>(floats(TOPS) + place);
 #pragma unroll
                         for (int i = 0; i < 4; ++i) s[i] = weight(__fmaf_rn(__fsub_rn(SCORE(s[i]), i % 2 ? top.y : top.x), factor, i % 2 ? -less.y : -less.x));
                     }
                 }
             }
-            unsigned open = ~0u;  // of this lane's 32 pairs
+            // Which of this lane's pairs are open. In lists of one head each, those of a key are from a query on.
+            int from_query[2];
+#pragma unroll
+            for (int h = 0; h < 2; ++h) from_query[h] = key0 + 8 * h >= (int)m ? 64 : causal ? key0 + 8 * h - s0 : 0;
+            unsigned open = 0;
+            auto is_open = [&](int f, int i) {
+                const int place = f * 8 + 2 * t + i % 2;
+                return DITTO_INSIDE ? place >= from_query[i / 2] && place < here : (open >> (f * 4 + i) & 1) != 0;
+            };
             if (some) {
-                open = 0;
 #pragma unroll
                 for (int f = 0; f < 8; ++f)
 #pragma unroll
                     for (int i = 0; i < 4; ++i) {
-                        const int place = f * 8 + 2 * t + i % 2, key = key0 + i / 2 * 8;
-                        bool ok = place < here && key < (int)m && (!causal || key <= query_of(s0 + place, n));
-                        if (DITTO_MASK && ok) ok = fabsf(mask[smask[place] + key * view.column]) > 0.0f;
-                        p[f][i] = ok ? p[f][i] : 0.0f;
-                        open |= ok ? 1u << (f * 4 + i) : 0u;
+                        if (!DITTO_INSIDE) {
+                            const int place = f * 8 + 2 * t + i % 2, key = key0 + i / 2 * 8;
+                            bool ok = place < here && key < (int)m && (!causal || key <= query_of(s0 + place, n));
+                            if (DITTO_MASK && ok) ok = fabsf(mask[smask[place] + key * view.column]) > 0.0f;
+                            open |= ok ? 1u << (f * 4 + i) : 0u;
+                        }
+                        p[f][i] = is_open(f, i) ? p[f][i] : 0.0f;
                     }
             }
-            accumulate<VP>(av, p, at + G_COLUMNS, floats(G_COLUMN_SCALES) + 2 * t);
+            accumulate<VP>(av, p, tile_at<VALUES>(at, G_COLUMNS, digits.g_columns + from * VALUES), floats(G_COLUMN_SCALES) + 2 * t);
             {
+                const RowScales scales(v_scale[0], v_scale[1]);
                 Left<VP> values;
-                values.load(at + OWN_V, warp * 16);
+                values.load(tile_at<VALUES>(at, OWN_V, digits.v_rows + own * VALUES), warp * 16);
+                const unsigned gradients = tile_at<VALUES>(at, G_ROWS, digits.g_rows + from * VALUES);
 #pragma unroll
                 for (int f = 0; f < 8; f += 2) {
                     Sums sums;
-                    sums.multiply<VP, 64 * VP, false>(values, at + G_ROWS, f * 8);
+                    sums.multiply<VP, 64 * VP, false>(values, gradients, f * 8);
+                    float slope[2][4];
+                    scales.finish(slope[0], slope[1], sums, floats(G_SCALES) + f * 8 + 2 * t);
 #pragma unroll
                     for (int h = 0; h < 2; ++h) {
                         const int place = (f + h) * 8 + 2 * t;
-                        float slope[4];
-                        v_scales.finish(slope, sums, h, *reinterpret_cast<const float2*>(floats(G_SCALES) + place));
                         const float2 less = *reinterpret_cast<const float2*>(floats(DELTAS) + place);
 #pragma unroll
-                        for (int i = 0; i < 4; ++i) p[f + h][i] = __fmul_rn(p[f + h][i], __fsub_rn(slope[i], i % 2 ? less.y : less.x));
+                        for (int i = 0; i < 4; ++i) p[f + h][i] = __fmul_rn(p[f + h][i], __fsub_rn(slope[h][i], i % 2 ? less.y : less.x));
                     }
                 }
             }
@@ -189,7 +220,7 @@ attention_digits_backward(const __grid_constant__ Digits digits, const float* __
 #pragma unroll
                 for (int f = 0; f < 8; ++f)
 #pragma unroll
-                    for (int i = 0; i < 4; ++i) p[f][i] = open >> (f * 4 + i) & 1 ? p[f][i] : 0.0f;
+                    for (int i = 0; i < 4; ++i) p[f][i] = is_open(f, i) ? p[f][i] : 0.0f;
 #pragma unroll
             for (int f = 0; f < 8; ++f)
 #pragma unroll
@@ -200,7 +231,7 @@ attention_digits_backward(const __grid_constant__ Digits digits, const float* __
             const int next = skip(block - 1);
             if (next >= 0) fetch(next);
             copy_commit();
-            accumulate<DP>(ak, p, at + Q_COLUMNS, floats(Q_COLUMN_SCALES) + 2 * t);
+            accumulate<DP>(ak, p, tile_at<ROWS>(at, Q_COLUMNS, digits.q_columns + from * ROWS), floats(Q_COLUMN_SCALES) + 2 * t);
 
             // Here a warp has 16 queries: rows g and g + 8.
             const int row = warp * 16 + g;
@@ -214,7 +245,7 @@ attention_digits_backward(const __grid_constant__ Digits digits, const float* __
                 }
             if (tile > 0) {
                 if ((threadIdx.x & 31) == 0)
-                    while (turn_of(turn + block) < tile) __nanosleep(20);
+                    while (turn_of(turn + block) < tile) __nanosleep(40);
                 __syncwarp();
             }
 #if DITTO_INSIDE
@@ -232,14 +263,18 @@ attention_digits_backward(const __grid_constant__ Digits digits, const float* __
                     const bool in = tile > 0 && row + 8 * h < here;
                     load_pair<D>(out + 8 * h * apart, 8 * c + 2 * t, in, aq[c][2 * h], aq[c][2 * h + 1]);
                 }
-            accumulate<DP>(aq, p, at + OWN_COLUMNS, floats(OWN_SCALES) + 2 * t);
+            accumulate<DP>(aq, p, tile_at<ROWS>(at, OWN_COLUMNS, digits.k_columns + own * ROWS), floats(OWN_SCALES) + 2 * t);
             const int last = causal && high / OWN < (int)tiles - 1 ? high / OWN : (int)tiles - 1;
-            const float times = (int)tile == last ? scale : 1.0f;
+            if ((int)tile == last)
+#pragma unroll
+                for (int c = 0; c < DP / 8; ++c)
+#pragma unroll
+                    for (int i = 0; i < 4; ++i) aq[c][i] = __fmul_rn(aq[c][i], scale);
 #pragma unroll
             for (int c = 0; c < DP / 8; ++c)
 #pragma unroll
                 for (int h = 0; h < 2; ++h)
-                    if (row + 8 * h < here) store_pair<D>(out + 8 * h * apart, 8 * c + 2 * t, __fmul_rn(aq[c][2 * h], times), __fmul_rn(aq[c][2 * h + 1], times));
+                    if (row + 8 * h < here) store_pair<D>(out + 8 * h * apart, 8 * c + 2 * t, aq[c][2 * h], aq[c][2 * h + 1]);
             before = block;
             block = next;
         }

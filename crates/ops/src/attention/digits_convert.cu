@@ -1,4 +1,4 @@
-// The digits of queries, keys, values and gradients. A block of threads has a block of tokens of one of them, and reads it once.
+// The digits of keys and values, and in the backward pass of queries and gradients too. A block of threads has a block of tokens of one of them, and reads it once.
 
 // One tensor: lists of `tokens` rows, `apart` words from each other. Either form may be missing.
 struct Part {
@@ -17,8 +17,8 @@ struct Parts {
 constexpr int MOST = DP > VP ? DP : VP, THREADS = 4 * MOST;
 
 struct Shared {
+    __align__(16) float of_columns[16][MOST];
     float of_rows[64][MOST / 32];
-    float of_columns[16][MOST];
     float up_row[64], up_column[MOST];
     unsigned turned[DIGITS][MOST][17];
 };
@@ -36,54 +36,55 @@ template <int W> __device__ __forceinline__ void convert(const Part& part, unsig
     for (int i = 0; i < 4; ++i) {
         token[i] = token_of(4 * u + i);
         const unsigned row = block * 64 + token[i];
-        const float* const from = list + (u64)row * part.apart + 4 * v;
-        const bool in = u < 16 && row < part.tokens;
-        if (W % 4 == 0) {
-            const float4 four = in && 4 * v < W ? *reinterpret_cast<const float4*>(from) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-            x[i][0] = four.x; x[i][1] = four.y; x[i][2] = four.z; x[i][3] = four.w;
-        } else {
-#pragma unroll
-            for (int c = 0; c < 4; ++c) x[i][c] = in && 4 * v + c < W ? from[c] : 0.0f;
-        }
+        load_four<W>(x[i], u < 16 && row < part.tokens ? list + (u64)row * part.apart : nullptr, 4 * v);
     }
     if (u < 16) {
+        if (part.rows) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            float m = larger(larger(fabsf(x[i][0]), x[i][1]), larger(fabsf(x[i][2]), x[i][3]));
-            // Eight lanes have neighbouring columns of a row.
+            for (int i = 0; i < 4; ++i) {
+                float m = larger(larger(fabsf(x[i][0]), x[i][1]), larger(fabsf(x[i][2]), x[i][3]));
+                // Eight lanes have neighbouring columns of a row.
 #pragma unroll
-            for (int step = 4; step > 0; step /= 2) m = larger(m, __shfl_xor_sync(ALL, m, step));
-            if (v % 8 == 0) shared.of_rows[token[i]][v / 8] = m;
+                for (int step = 4; step > 0; step /= 2) m = larger(m, __shfl_xor_sync(ALL, m, step));
+                if (v % 8 == 0) shared.of_rows[token[i]][v / 8] = m;
+            }
         }
+        if (part.columns) {
+            float m[4];
 #pragma unroll
-        for (int c = 0; c < 4; ++c) shared.of_columns[u][4 * v + c] = larger(larger(fabsf(x[0][c]), x[1][c]), larger(fabsf(x[2][c]), x[3][c]));
+            for (int c = 0; c < 4; ++c) m[c] = larger(larger(fabsf(x[0][c]), x[1][c]), larger(fabsf(x[2][c]), x[3][c]));
+            *reinterpret_cast<float4*>(&shared.of_columns[u][4 * v]) = make_float4(m[0], m[1], m[2], m[3]);
+        }
     }
     __syncthreads();
-    for (int r = threadIdx.x; r < 64 + P; r += THREADS) {
+    const int r = threadIdx.x;
+    if (part.rows && r < 64) {
         float m = 0.0f;
-        if (r < 64) {
 #pragma unroll
-            for (int i = 0; i < P / 32; ++i) m = larger(m, shared.of_rows[r][i]);
-            const Scale scale(m);
-            shared.up_row[r] = scale.up;
-            if (part.rows) part.row_scales[tile * 64 + r] = scale.down;
-        } else {
+        for (int i = 0; i < P / 32; ++i) m = larger(m, shared.of_rows[r][i]);
+        const Scale scale(m);
+        shared.up_row[r] = scale.up;
+        part.row_scales[tile * 64 + r] = scale.down;
+    }
+    if (part.columns && r >= THREADS - P) {
+        const int column = r - (THREADS - P);
+        float m = 0.0f;
 #pragma unroll
-            for (int i = 0; i < 16; ++i) m = larger(m, shared.of_columns[i][r - 64]);
-            const Scale scale(m);
-            shared.up_column[r - 64] = scale.up;
-            if (part.columns) part.column_scales[tile * P + r - 64] = scale.down;
-        }
+        for (int i = 0; i < 16; ++i) m = larger(m, shared.of_columns[i][column]);
+        const Scale scale(m);
+        shared.up_column[column] = scale.up;
+        part.column_scales[tile * P + column] = scale.down;
     }
     __syncthreads();
     unsigned digits[DIGITS];
     if (part.rows && u < 16) {
+        u8* const to = part.rows + tile * (DIGITS * 64 * P) + v % 4 * 4;
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
             split<false>(x[i][0], x[i][1], x[i][2], x[i][3], shared.up_row[token[i]], digits);
+            const int at = place<P>(token[i], v / 4);
 #pragma unroll
-            for (int d = 0; d < DIGITS; ++d)
-                *reinterpret_cast<unsigned*>(part.rows + (tile * DIGITS + d) * 64 * P + place<P>(token[i], v / 4) + v % 4 * 4) = digits[d];
+            for (int d = 0; d < DIGITS; ++d) *reinterpret_cast<unsigned*>(to + (d * 64 * P + at)) = digits[d];
         }
     }
     if (!part.columns) return;
@@ -96,9 +97,13 @@ template <int W> __device__ __forceinline__ void convert(const Part& part, unsig
         }
     }
     __syncthreads();
-    for (int at = threadIdx.x; at < DIGITS * P * 16; at += THREADS) {
-        const int d = at / (P * 16), column = at / 16 % P, word = at % 16;
-        *reinterpret_cast<unsigned*>(part.columns + (tile * DIGITS + d) * 64 * P + place<64>(column, word / 4) + word % 4 * 4) = shared.turned[d][column][word];
+    u8* const to = part.columns + tile * (DIGITS * 64 * P);
+#pragma unroll
+    for (int i = 0; i < DIGITS * P * 4; i += THREADS) {
+        const int at = i + threadIdx.x, d = at / (P * 4), column = at / 4 % P, group = at % 4;
+        if (at >= DIGITS * P * 4) break;
+        const unsigned* const from = &shared.turned[d][column][group * 4];
+        *reinterpret_cast<uint4*>(to + (d * 64 * P + place<64>(column, group))) = make_uint4(from[0], from[1], from[2], from[3]);
     }
 }
 

@@ -6,7 +6,7 @@ constexpr int KEYS = DIGITS * 64 * DP, VALUES = DIGITS * 64 * VP, STAGE = KEYS +
 // Scores, weights and results of a warp have its lanes (g, t), 8 by 4: rows g and g + 8 of columns 2 t and 2 t + 1 of every 8.
 // Per score: about 40 instructions, 4 of them of tensor cores. Keys and values are double buffered.
 extern "C" __global__ void __launch_bounds__(THREADS, DITTO_BLOCKS)
-attention_digits_forward(const u8* __restrict__ q, const float* __restrict__ q_scales, const u8* __restrict__ k, const float* __restrict__ k_scales,
+attention_digits_forward(const float* __restrict__ q, const u8* __restrict__ k, const float* __restrict__ k_scales,
                          const u8* __restrict__ v, const float* __restrict__ v_scales, const float* __restrict__ mask, float* __restrict__ o,
                          float* __restrict__ logs, float* __restrict__ tops, unsigned batch, unsigned group, unsigned n, unsigned m, unsigned causal,
                          float factor, MaskView view, Inside inside) {
@@ -14,6 +14,8 @@ attention_digits_forward(const u8* __restrict__ q, const float* __restrict__ q_s
     const unsigned at = shared_address(memory);
     // From a shuffle, so that the compiler knows it to be one for all lanes.
     const int warp = __shfl_sync(ALL, threadIdx.x >> 5, 0), g = threadIdx.x >> 2 & 7, t = threadIdx.x & 3;
+    // The scale of weights. From a shuffle, so that it stays in a register.
+    const Power one(__shfl_sync(ALL, __uint_as_float(power_bits(1 - BITS + LEFT_OUT)), 0));
     const unsigned rows = group * n, tiles = (rows + OWN - 1) / OWN, key_blocks = (m + 63) / 64;
     for (u64 work = blockIdx.x; work < (u64)tiles * batch; work += gridDim.x) {
         // The last tiles are the longest under a causal mask; they go first.
@@ -38,15 +40,18 @@ attention_digits_forward(const u8* __restrict__ q, const float* __restrict__ q_s
         };
         fetch(0, 0);
         Left<DP> queries;
-        const u64 own = z * tiles + tile;
+        const float* from[2];
 #pragma unroll
-        for (int d = 0; d < DIGITS; ++d)
-#pragma unroll
-            for (int step = 0; step < DP / 32; ++step)
-#pragma unroll
-                for (int i = 0; i < 4; ++i)
-                    queries.x[d][step][i] = *reinterpret_cast<const unsigned*>(q + (own * DIGITS + d) * 64 * DP + place<DP>(warp * 16 + g + i % 2 * 8, step * 2 + i / 2) + t * 4);
-        const RowScales scales(q_scales[own * 64 + warp * 16 + g], q_scales[own * 64 + warp * 16 + g + 8]);
+        for (int r = 0; r < 2; ++r) {
+            const unsigned row = r0 + warp * 16 + g + 8 * r;
+#if DITTO_INSIDE
+            from[r] = row < rows ? q + list_at<D>(z, n, inside.heads, inside.wide) + (u64)row * inside.wide : nullptr;
+#else
+            from[r] = row < rows ? q + (z * rows + row) * D : nullptr;
+#endif
+        }
+        const float2 down = queries.convert<D>(from);
+        const RowScales scales(down.x, down.y);
 
         float acc[VP / 8][4], top[2], total[2];
         int query[2];
@@ -78,9 +83,8 @@ attention_digits_forward(const u8* __restrict__ q, const float* __restrict__ q_s
 #pragma unroll
             for (int f = 0; f < 8; f += 2) {
                 Sums sums;
-                sums.multiply<DP, 64 * DP, false>(queries, tile_k, f * 8);
-#pragma unroll
-                for (int h = 0; h < 2; ++h) scales.finish(s[f + h], sums, h, *reinterpret_cast<const float2*>(columns + (f + h) * 8));
+                sums.multiply<DP, 64 * DP, true>(queries, tile_k, f * 8);
+                scales.finish(s[f], s[f + 1], sums, columns + f * 8);
             }
 #ifdef DITTO_FLIP
 #pragma unroll
@@ -121,15 +125,15 @@ attention_digits_forward(const u8* __restrict__ q, const float* __restrict__ q_s
                 best = fmaxf(best, __shfl_xor_sync(ALL, best, 1));
                 best = __fadd_rn(best, 0.0f);
                 const float next = best > top[r] ? best : top[r];
-                keep[r] = weight(__fmul_rn(__fsub_rn(top[r], next), factor));
-                take[r] = weight(__fmul_rn(__fsub_rn(best, next), factor));
+                keep[r] = weight_below_one(__fmul_rn(__fsub_rn(top[r], next), factor));
+                take[r] = weight_below_one(__fmul_rn(__fsub_rn(best, next), factor));
                 top[r] = next;
                 float sum = 0.0f;
 #pragma unroll
                 for (int f = 0; f < 8; ++f)
 #pragma unroll
                     for (int e = 0; e < 2; ++e) {
-                        s[f][2 * r + e] = weight(__fmul_rn(__fsub_rn(s[f][2 * r + e], best), factor));
+                        s[f][2 * r + e] = weight_below_one(__fmul_rn(__fsub_rn(s[f][2 * r + e], best), factor));
                         sum = __fadd_rn(sum, s[f][2 * r + e]);
                     }
                 sum = __fadd_rn(sum, __shfl_xor_sync(ALL, sum, 2));
@@ -139,7 +143,7 @@ attention_digits_forward(const u8* __restrict__ q, const float* __restrict__ q_s
             }
             // The largest weight of a row is 1, so its exponent is too. A row with a NaN needs no digits, since its sum is NaN.
             Left<64> weights;
-            split_rows(weights, s, Sums::power(BITS - 1), Sums::power(BITS - 1));
+            split_rows(weights, s, __uint_as_float(power_bits(BITS - 1)), __uint_as_float(power_bits(BITS - 1)));
 #pragma unroll
             for (int c = 0; c < VP / 8; c += 2) {
                 Sums sums;
@@ -149,7 +153,7 @@ attention_digits_forward(const u8* __restrict__ q, const float* __restrict__ q_s
                     const float2 scale = *reinterpret_cast<const float2*>(columns + 64 + (c + h) * 8);
 #pragma unroll
                     for (int i = 0; i < 4; ++i) {
-                        const float r = __fmul_rn(sums.rounded<1 - BITS + LEFT_OUT>(h, i), i % 2 ? scale.y : scale.x);
+                        const float r = __fmul_rn(sums.rounded(h, i, one.times, one.bits), i % 2 ? scale.y : scale.x);
                         const float x = __fmaf_rn(r, take[i / 2], __fmul_rn(acc[c + h][i], keep[i / 2]));
                         acc[c + h][i] = DITTO_INSIDE || open[i / 2] ? x : acc[c + h][i];
                     }

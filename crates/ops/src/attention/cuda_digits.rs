@@ -1,0 +1,316 @@
+//! The CUDA kernels of attention in digits: which variants are launched, with what, and where digits lie in the workspace.
+
+use super::cuda::{COMMON_CU, inside_words, mask_words};
+use super::geometry::{Geometry, KEY_BLOCK, Scoring};
+use crate::Gpu;
+use dittograd_device::cuda::{Args, Cuda, Source};
+use dittograd_numerics::digits::{Digits, LEAST_EXPONENT};
+use dittograd_numerics::error::Result;
+use dittograd_numerics::functions;
+use dittograd_numerics::lane::cuda_function;
+
+const DIGITS_CU: &str = concat!(include_str!("lists.cu"), include_str!("digits.cu"));
+
+/// A kernel: its name, what its text ends with, and its threads, if their number is fixed.
+#[derive(Clone, Copy)]
+struct Kernel {
+    name: &'static str,
+    text: &'static str,
+}
+
+const CONVERT: Kernel = Kernel { name: "attention_digits", text: include_str!("digits_convert.cu") };
+const FORWARD: Kernel =
+    Kernel { name: "attention_digits_forward", text: include_str!("digits_forward.cu") };
+const BACKWARD: Kernel =
+    Kernel { name: "attention_digits_backward", text: include_str!("digits_backward.cu") };
+
+/// Threads of a block that multiplies, which owns [`KEY_BLOCK`] queries or keys.
+const THREADS: u32 = 128;
+
+/// Shared memory of a multiprocessor, and what of it each block takes for itself, from compute capability 9.0 on.
+const SHARED: usize = 227 * 1024;
+const SHARED_OF_BLOCK: usize = 1024;
+
+/// Steps of k that a head has, which zeros fill up.
+fn padded(d: usize) -> usize {
+    d.next_multiple_of(32)
+}
+
+/// Bytes of a tile: the digits of a block of tokens with heads of that size.
+fn tile(digits: Digits, d: usize) -> usize {
+    digits.count() * KEY_BLOCK * padded(d)
+}
+
+/// Where one form of the digits of a tensor lies in the workspace, in words.
+#[derive(Clone, Copy)]
+struct Form {
+    digits: usize,
+    scales: usize,
+}
+
+/// A tensor whose digits are made: lists of `tokens` rows of `d` numbers.
+struct Part {
+    tokens: usize,
+    d: usize,
+    rows: Option<Form>,
+    columns: Option<Form>,
+}
+
+/// Gives out the words of a workspace, each range from a multiple of 256 bytes on.
+struct Workspace {
+    words: usize,
+}
+
+impl Workspace {
+    fn take(&mut self, words: usize) -> usize {
+        let at = self.words.next_multiple_of(64);
+        self.words = at + words;
+        at
+    }
+
+    fn part(&mut self, g: &Geometry, digits: Digits, [tokens, d]: [usize; 2], [rows, columns]: [bool; 2]) -> Part {
+        let blocks = g.batch * tokens.div_ceil(KEY_BLOCK);
+        let mut form = |scales: usize| Form {
+            digits: self.take(blocks * tile(digits, d) / 4),
+            scales: self.take(blocks * scales),
+        };
+        let rows = rows.then(|| form(KEY_BLOCK));
+        let columns = columns.then(|| form(padded(d)));
+        Part { tokens, d, rows, columns }
+    }
+}
+
+/// The workspace of the forward pass: keys by rows, values by columns.
+fn forward_parts(g: &Geometry, digits: Digits) -> ([Part; 2], usize) {
+    let mut space = Workspace { words: 0 };
+    let parts = [
+        space.part(g, digits, [g.m, g.d], [true, false]),
+        space.part(g, digits, [g.m, g.dv], [false, true]),
+    ];
+    (parts, space.words)
+}
+
+/// The workspace of the backward pass.
+struct BackwardParts {
+    /// The order of work, and how far each block of queries is.
+    turns: usize,
+    turn_words: usize,
+    /// Queries, keys, values and gradients.
+    parts: [Part; 4],
+    words: usize,
+}
+
+impl BackwardParts {
+    fn of(g: &Geometry, digits: Digits) -> BackwardParts {
+        let rows = g.rows();
+        // What it begins with is `delta`.
+        let mut space = Workspace { words: g.batch * rows };
+        let turn_words = 2 + g.batch * rows.div_ceil(KEY_BLOCK);
+        let turns = space.take(turn_words);
+        let parts = [
+            space.part(g, digits, [rows, g.d], [true, true]),
+            space.part(g, digits, [g.m, g.d], [true, true]),
+            space.part(g, digits, [g.m, g.dv], [true, false]),
+            space.part(g, digits, [rows, g.dv], [true, true]),
+        ];
+        BackwardParts { turns, turn_words, parts, words: space.words }
+    }
+}
+
+/// A variant of a kernel: a name of its own, and the text.
+fn source(kernel: Kernel, g: &Geometry, digits: Digits, defines: &[(&str, usize)]) -> Source {
+    let sizes = [("D", g.d), ("DV", g.dv), ("DIGITS", digits.count())];
+    let mut name = kernel.name.to_string();
+    let mut text = format!("#define BLOCK {KEY_BLOCK}\n#define LEAST_EXPONENT ({LEAST_EXPONENT})\n");
+    for (key, value) in sizes.iter().chain(defines) {
+        name.push_str(&format!("_{}{value}", key.to_lowercase()));
+        text.push_str(&format!("#define DITTO_{key} {value}\n"));
+    }
+    crate::module(name, || {
+        text.push_str(&cuda_function("ditto_weight_mantissa", functions::weight_mantissa));
+        text.push_str(&cuda_function("ditto_weight_power", functions::weight_power));
+        text.push_str(&cuda_function("ditto_log", functions::log));
+        text.push_str(COMMON_CU);
+        text.push_str(DIGITS_CU);
+        text.push_str(kernel.text);
+        text
+    })
+}
+
+/// How one of the kernels that multiply is compiled and launched.
+struct Variant {
+    kernel: Kernel,
+    /// Bytes of shared memory.
+    shared: usize,
+    /// Whether all tiles take turns at one place.
+    share: bool,
+    /// Blocks per multiprocessor that registers are budgeted for.
+    blocks: usize,
+}
+
+impl Variant {
+    fn forward(g: &Geometry, digits: Digits) -> Variant {
+        let shared = 2 * (tile(digits, g.d) + tile(digits, g.dv) + 4 * (KEY_BLOCK + padded(g.dv)));
+        Variant::new(FORWARD, g, digits, shared, false, 4)
+    }
+
+    fn backward(g: &Geometry, digits: Digits, gpu: &Gpu) -> Variant {
+        let (k, v) = (tile(digits, g.d), tile(digits, g.dv));
+        let masks = if g.mask.is_some() { 8 * KEY_BLOCK } else { 0 };
+        let rest = 4 * (2 * padded(g.d) + padded(g.dv) + 5 * KEY_BLOCK + KEY_BLOCK * KEY_BLOCK) + masks;
+        let share = 4 * k + 3 * v + rest > gpu.shared;
+        let shared = rest + if share { k.max(v) } else { 4 * k + 3 * v };
+        Variant::new(BACKWARD, g, digits, shared, share, 3)
+    }
+
+    fn new(kernel: Kernel, g: &Geometry, digits: Digits, shared: usize, share: bool, most: usize) -> Variant {
+        // As many as have the registers they need.
+        let most = match (digits, g.d.max(g.dv)) {
+            (Digits::Two, 0..=64) => most,
+            (Digits::Three, 0..=64) => most - 1,
+            (_, _) => most - 2,
+        };
+        Variant { kernel, shared, share, blocks: most.min(SHARED / (shared + SHARED_OF_BLOCK)).max(1) }
+    }
+
+    fn module(&self, g: &Geometry, digits: Digits, flips: bool) -> Source {
+        let mut defines = vec![("BLOCKS", self.blocks), ("MASK", usize::from(g.mask.is_some()))];
+        if self.kernel.name == BACKWARD.name {
+            defines.push(("SHARE", usize::from(self.share)));
+        }
+        if g.heads > 0 {
+            defines.push(("INSIDE", 1));
+        }
+        if flips {
+            defines.push(("FLIP", 1));
+        }
+        source(self.kernel, g, digits, &defines)
+    }
+
+    fn launch(&self, cuda: &Cuda, g: &Geometry, digits: Digits, flips: bool, blocks: usize, args: &Args) -> Result<()> {
+        let (module, text) = self.module(g, digits, flips);
+        let kernel = cuda.kernel(&module, text, self.kernel.name)?;
+        cuda.launch(kernel, [blocks as u32, 1, 1], THREADS, self.shared as u32, args)
+    }
+}
+
+/// Makes the digits of tensors at these addresses, whose rows are so many words apart.
+fn convert(cuda: &Cuda, g: &Geometry, digits: Digits, parts: &[(&Part, u64, usize)], workspace: u64) -> Result<()> {
+    let mut words = [0u64; 4 * 7];
+    for (words, (part, x, apart)) in words.chunks_exact_mut(7).zip(parts) {
+        let address = |form: Option<Form>| form.map_or([0, 0], |f| [f.digits, f.scales].map(|at| workspace + at as u64 * 4));
+        let ([rows, row_scales], [columns, column_scales]) = (address(part.rows), address(part.columns));
+        let tokens = part.tokens as u64 | (*apart as u64) << 32;
+        words.copy_from_slice(&[*x, rows, row_scales, columns, column_scales, tokens, u64::from(part.d != g.d)]);
+    }
+    let (module, text) = source(CONVERT, g, digits, &[]);
+    let kernel = cuda.kernel(&module, text, CONVERT.name)?;
+    let mut args = Args::new();
+    args.bytes(bytemuck::cast_slice(&words), 8).u32(g.batch as u32).u32(g.heads.max(1) as u32);
+    let most = parts.iter().map(|(part, ..)| part.tokens).max().unwrap_or(0);
+    let grid = [(g.batch * most.div_ceil(KEY_BLOCK)) as u32, parts.len() as u32, 1];
+    cuda.launch(kernel, grid, 4 * padded(g.d.max(g.dv)) as u32, 0, &args)
+}
+
+/// Words between rows of `q, k, v` and of `dy`.
+fn apart(g: &Geometry) -> [usize; 4] {
+    match g.heads {
+        0 => [g.d, g.d, g.dv, g.dv],
+        heads => [3 * heads * g.d, 3 * heads * g.d, 3 * heads * g.d, heads * g.d],
+    }
+}
+
+/// Words of workspace of the forward pass.
+pub(super) fn forward_workspace(g: &Geometry, digits: Digits, _: &Gpu) -> usize {
+    forward_parts(g, digits).1
+}
+
+/// The modules that `forward_cuda` launches kernels of.
+pub(super) fn forward_modules(scoring: Scoring, g: &Geometry, digits: Digits, _: &Gpu) -> Vec<Source> {
+    vec![source(CONVERT, g, digits, &[]), Variant::forward(g, digits).module(g, digits, scoring.flips(g.d))]
+}
+
+/// The forward pass in digits, on the addresses of `q, k, v` and the mask (0 without one), to those of the outputs, logarithms and
+/// largest scores.
+pub(super) fn forward_cuda(
+    cuda: &Cuda,
+    scoring: Scoring,
+    g: &Geometry,
+    digits: Digits,
+    [q, k, v, mask]: [u64; 4],
+    outs: [u64; 3],
+    workspace: u64,
+) -> Result<()> {
+    let (parts, _) = forward_parts(g, digits);
+    let apart = apart(g);
+    convert(cuda, g, digits, &[(&parts[0], k, apart[1]), (&parts[1], v, apart[2])], workspace)?;
+    let mut args = Args::new();
+    args.ptr(q);
+    for form in parts.iter().flat_map(|part| [part.rows, part.columns]).flatten() {
+        args.ptr(workspace + form.digits as u64 * 4).ptr(workspace + form.scales as u64 * 4);
+    }
+    for at in [mask].into_iter().chain(outs) {
+        args.ptr(at);
+    }
+    for x in [g.batch, g.group, g.n, g.m] {
+        args.u32(x as u32);
+    }
+    args.u32(u32::from(scoring.causal)).f32(scoring.factor(g.d));
+    args.bytes(bytemuck::cast_slice(&mask_words(g)), 8);
+    args.bytes(bytemuck::cast_slice(&inside_words(g)), 4);
+    let blocks = g.batch.saturating_mul(g.rows().div_ceil(KEY_BLOCK)).min(i32::MAX as usize);
+    Variant::forward(g, digits).launch(cuda, g, digits, scoring.flips(g.d), blocks, &args)
+}
+
+/// Words of workspace of the backward pass. It begins with `delta`, `g.batch * g.rows()` words.
+pub(super) fn backward_workspace(g: &Geometry, digits: Digits, _: &Gpu) -> usize {
+    BackwardParts::of(g, digits).words
+}
+
+/// The modules that `backward_cuda` launches kernels of.
+pub(super) fn backward_modules(scoring: Scoring, g: &Geometry, digits: Digits, gpu: &Gpu) -> Vec<Source> {
+    let variant = Variant::backward(g, digits, gpu);
+    vec![source(CONVERT, g, digits, &[]), variant.module(g, digits, scoring.flips(g.d))]
+}
+
+/// The backward pass in digits, on the addresses of `q, k, v` and the mask, and of `dy`, the logarithms and the largest scores, to those of
+/// the gradients. The workspace begins with `delta`, which is computed.
+#[allow(clippy::too_many_arguments)]
+pub(super) fn backward_cuda(
+    cuda: &Cuda,
+    scoring: Scoring,
+    g: &Geometry,
+    digits: Digits,
+    [q, k, v, mask]: [u64; 4],
+    [dy, logs, tops]: [u64; 3],
+    grads: [u64; 3],
+    workspace: u64,
+) -> Result<()> {
+    let gpu = Gpu::of(cuda);
+    let space = BackwardParts::of(g, digits);
+    let turns = workspace + space.turns as u64 * 4;
+    cuda.fill(turns, 0, space.turn_words)?;
+    let [pq, pk, pv, pg] = &space.parts;
+    let apart = apart(g);
+    let parts = [(pq, q, apart[0]), (pk, k, apart[1]), (pv, v, apart[2]), (pg, dy, apart[3])];
+    convert(cuda, g, digits, &parts, workspace)?;
+    // As the kernel's struct has them: digits of all forms, then their scales.
+    let forms = [pq.rows, pq.columns, pk.rows, pk.columns, pv.rows, pg.rows, pg.columns];
+    let of = |at: fn(Form) -> usize| forms.map(|form| workspace + form.map_or(0, at) as u64 * 4);
+    let addresses = [of(|form| form.digits), of(|form| form.scales)].concat();
+    let mut args = Args::new();
+    args.bytes(bytemuck::cast_slice(&addresses), 8);
+    for at in [mask, logs, tops, workspace].into_iter().chain(grads).chain([turns]) {
+        args.ptr(at);
+    }
+    for x in [g.batch, g.group, g.n, g.m] {
+        args.u32(x as u32);
+    }
+    args.u32(u32::from(scoring.causal)).f32(scoring.factor(g.d)).f32(scoring.scale(g.d) as f32);
+    args.bytes(bytemuck::cast_slice(&mask_words(g)), 8);
+    args.bytes(bytemuck::cast_slice(&inside_words(g)), 4);
+    let variant = Variant::backward(g, digits, &gpu);
+    let most = gpu.sm_count as usize * variant.blocks;
+    let blocks = g.batch.saturating_mul(g.m.div_ceil(KEY_BLOCK)).min(most);
+    variant.launch(cuda, g, digits, scoring.flips(g.d), blocks, &args)
+}
