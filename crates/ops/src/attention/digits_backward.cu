@@ -33,29 +33,39 @@ struct Digits {
     const float *q_scales, *q_column_scales, *k_scales, *k_column_scales, *v_scales, *g_scales, *g_column_scales;
 };
 
-// A product whose left side is made of w, added to acc. `tile`, `columns`: the right side's digits and scales.
-template <int P> __device__ __forceinline__ void accumulate(float (&acc)[P / 8][4], const float (&w)[8][4], unsigned tile, const float* columns) {
-    float most[2] = {0.0f, 0.0f};
-#pragma unroll
-    for (int f = 0; f < 8; ++f)
-#pragma unroll
-        for (int i = 0; i < 4; ++i) most[i / 2] = larger(most[i / 2], w[f][i]);
-    const Scale a(largest_of_row(most[0])), b(largest_of_row(most[1]));
-    const RowScales scales(a.down, b.down);
+// The left side of a product, made of w: two rows of each lane, with the scales of their largest numbers.
+struct Rows {
     Left<64> left;
-    split_rows(left, w, a.up, b.up);
+    float down[2];
+
+    __device__ __forceinline__ explicit Rows(const float (&w)[8][4]) {
+        float most[2] = {0.0f, 0.0f};
 #pragma unroll
-    for (int c = 0; c < P / 8; c += 2) {
-        Sums sums;
-        sums.multiply<64, 64 * P, true>(left, tile, c * 8);
-        float x[2][4];
-        scales.finish(x[0], x[1], sums, columns + c * 8);
+        for (int f = 0; f < 8; ++f)
 #pragma unroll
-        for (int h = 0; h < 2; ++h)
-#pragma unroll
-            for (int i = 0; i < 4; ++i) acc[c + h][i] = __fadd_rn(acc[c + h][i], x[h][i]);
+            for (int i = 0; i < 4; ++i) most[i / 2] = larger(most[i / 2], w[f][i]);
+        const Scale a(largest_of_row(most[0])), b(largest_of_row(most[1]));
+        split_rows(left, w, a.up, b.up);
+        down[0] = a.down;
+        down[1] = b.down;
     }
-}
+
+    // acc += the product with a tile, whose scales are `columns`.
+    template <int P> __device__ __forceinline__ void accumulate(float (&acc)[P / 8][4], unsigned tile, const float* columns) const {
+        const RowScales scales(down[0], down[1]);
+#pragma unroll
+        for (int c = 0; c < P / 8; c += 2) {
+            Sums sums;
+            sums.multiply<64, 64 * P, true>(left, tile, c * 8);
+            float x[2][4];
+            scales.finish(x[0], x[1], sums, columns + c * 8);
+#pragma unroll
+            for (int h = 0; h < 2; ++h)
+#pragma unroll
+                for (int i = 0; i < 4; ++i) acc[c + h][i] = __fadd_rn(acc[c + h][i], x[h][i]);
+        }
+    }
+};
 
 // A pair's score and slope are made once; dk and dv are the block's own, dq goes from block to block in the order of the keys: `turns`
 // counts, for every block of queries, the blocks that are through, and each adds to what its predecessor left. Work is handed out
@@ -195,7 +205,7 @@ attention_digits_backward(const __grid_constant__ Digits digits, const float* __
                         p[f][i] = is_open(f, i) ? p[f][i] : 0.0f;
                     }
             }
-            accumulate<VP>(av, p, tile_at<VALUES>(at, G_COLUMNS, digits.g_columns + from * VALUES), floats(G_COLUMN_SCALES) + 2 * t);
+            Rows(p).accumulate<VP>(av, tile_at<VALUES>(at, G_COLUMNS, digits.g_columns + from * VALUES), floats(G_COLUMN_SCALES) + 2 * t);
             {
                 const RowScales scales(v_scale[0], v_scale[1]);
                 Left<VP> values;
@@ -231,21 +241,11 @@ attention_digits_backward(const __grid_constant__ Digits digits, const float* __
             const int next = skip(block - 1);
             if (next >= 0) fetch(next);
             copy_commit();
-            accumulate<DP>(ak, p, tile_at<ROWS>(at, Q_COLUMNS, digits.q_columns + from * ROWS), floats(Q_COLUMN_SCALES) + 2 * t);
-
-            // Here a warp has 16 queries: rows g and g + 8.
+            const Rows slopes(p);
+            // Here a warp has 16 queries: rows g and g + 8. What there is of their dq is on its way while dk is made.
             const int row = warp * 16 + g;
-#pragma unroll
-            for (int f = 0; f < 8; ++f)
-#pragma unroll
-                for (int h = 0; h < 2; ++h) {
-                    const float2 pair = *reinterpret_cast<const float2*>(floats(SLOPES) + slope_at(row + 8 * h, f * 8 + 2 * t));
-                    p[f][2 * h] = pair.x;
-                    p[f][2 * h + 1] = pair.y;
-                }
             if (tile > 0) {
-                if ((threadIdx.x & 31) == 0)
-                    while (turn_of(turn + block) < tile) __nanosleep(40);
+                if ((threadIdx.x & 31) == 0) wait_for_turn(turn + block, tile);
                 __syncwarp();
             }
 #if DITTO_INSIDE
@@ -263,7 +263,16 @@ attention_digits_backward(const __grid_constant__ Digits digits, const float* __
                     const bool in = tile > 0 && row + 8 * h < here;
                     load_pair<D>(out + 8 * h * apart, 8 * c + 2 * t, in, aq[c][2 * h], aq[c][2 * h + 1]);
                 }
-            accumulate<DP>(aq, p, tile_at<ROWS>(at, OWN_COLUMNS, digits.k_columns + own * ROWS), floats(OWN_SCALES) + 2 * t);
+            slopes.accumulate<DP>(ak, tile_at<ROWS>(at, Q_COLUMNS, digits.q_columns + from * ROWS), floats(Q_COLUMN_SCALES) + 2 * t);
+#pragma unroll
+            for (int f = 0; f < 8; ++f)
+#pragma unroll
+                for (int h = 0; h < 2; ++h) {
+                    const float2 pair = *reinterpret_cast<const float2*>(floats(SLOPES) + slope_at(row + 8 * h, f * 8 + 2 * t));
+                    p[f][2 * h] = pair.x;
+                    p[f][2 * h + 1] = pair.y;
+                }
+            Rows(p).accumulate<DP>(aq, tile_at<ROWS>(at, OWN_COLUMNS, digits.k_columns + own * ROWS), floats(OWN_SCALES) + 2 * t);
             const int last = causal && high / OWN < (int)tiles - 1 ? high / OWN : (int)tiles - 1;
             if ((int)tile == last)
 #pragma unroll

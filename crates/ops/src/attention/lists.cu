@@ -52,6 +52,13 @@ __device__ __forceinline__ unsigned turn_of(const unsigned* turn) {
     asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(x) : "l"(turn) : "memory");
     return x;
 }
+__device__ __forceinline__ void wait_for_turn(const unsigned* turn, unsigned x) {
+    unsigned now;
+    // Looking is cheaper than acquiring.
+    do asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(turn) : "memory");
+    while (now < x && (__nanosleep(40), true));
+    turn_of(turn);
+}
 __device__ __forceinline__ void pass_on(unsigned* turn, unsigned x) {
     __threadfence();
     asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(turn), "r"(x) : "memory");

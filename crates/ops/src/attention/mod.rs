@@ -10,6 +10,7 @@ mod backward;
 mod cases;
 mod cpu;
 mod cuda;
+mod cuda_digits;
 mod forward;
 mod geometry;
 mod mask;
