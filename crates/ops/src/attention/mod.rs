@@ -9,7 +9,9 @@ mod backward;
 #[cfg(feature = "cases")]
 mod cases;
 mod cpu;
+mod cpu_digits;
 mod cuda;
+mod cuda_digits;
 mod forward;
 mod geometry;
 mod mask;
