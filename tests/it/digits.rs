@@ -1,6 +1,8 @@
 //! Modes `fast` and `turbo`: products in digits as the contract defines them, with the properties of every op, and one answer for
 //! every way to run a program.
 
+mod attention;
+
 use crate::support::{device, fractions};
 use dittograd::device::AnyBuffer;
 use dittograd::device::cpu::simd::Simd;
@@ -224,7 +226,7 @@ fn they_have_the_properties_of_ops() {
         let in_mode = |d: &Device| d.in_mode(mode).unwrap();
         let own: Vec<Device> = own.iter().map(in_mode).collect();
         let all: Vec<Device> = all_cpus().unwrap().iter().map(in_mode).chain(own[1..].to_vec()).collect();
-        for subject in subjects() {
+        for subject in subjects().into_iter().chain(attention::subjects()) {
             for property in properties {
                 let devices =
                     if property == Property::Bits { vec![&all[..]] } else { own.chunks(1).collect() };

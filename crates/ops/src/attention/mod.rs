@@ -9,6 +9,7 @@ mod backward;
 #[cfg(feature = "cases")]
 mod cases;
 mod cpu;
+mod cpu_digits;
 mod cuda;
 mod cuda_digits;
 mod forward;
