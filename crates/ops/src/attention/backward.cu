@@ -98,6 +98,16 @@ template <bool SOME> __device__ __forceinline__ void accumulate_queries(float (&
 }
 #endif
 
+__device__ __forceinline__ unsigned turn_of(const unsigned* turn) {
+    unsigned x;
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(x) : "l"(turn) : "memory");
+    return x;
+}
+__device__ __forceinline__ void pass_on(unsigned* turn, unsigned x) {
+    __threadfence();
+    asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(turn), "r"(x) : "memory");
+}
+
 // Backward. A block owns keys and streams the queries. A pair's score and slope are made once; dk and dv are the
 // block's own, dq goes from block to block in the order of the keys: `turns` counts, for every stage of queries, the
 // blocks that are through, and each continues the chains its predecessor left. Work is handed out in order, so that

@@ -11,7 +11,7 @@ use dittograd_numerics::lane::cuda_function;
 
 const DIGITS_CU: &str = concat!(include_str!("lists.cu"), include_str!("digits.cu"));
 
-/// A kernel: its name, what its text ends with, and its threads, if their number is fixed.
+/// A kernel: its name, and what its text ends with.
 #[derive(Clone, Copy)]
 struct Kernel {
     name: &'static str,
@@ -19,10 +19,9 @@ struct Kernel {
 }
 
 const CONVERT: Kernel = Kernel { name: "attention_digits", text: include_str!("digits_convert.cu") };
-const FORWARD: Kernel =
-    Kernel { name: "attention_digits_forward", text: include_str!("digits_forward.cu") };
-const BACKWARD: Kernel =
-    Kernel { name: "attention_digits_backward", text: include_str!("digits_backward.cu") };
+const FORWARD: Kernel = Kernel { name: "attention_digits_forward", text: include_str!("digits_forward.cu") };
+const KEYS: Kernel = Kernel { name: "attention_digits_keys", text: include_str!("digits_keys.cu") };
+const QUERIES: Kernel = Kernel { name: "attention_digits_queries", text: include_str!("digits_queries.cu") };
 
 /// Threads of a block that multiplies, which owns [`KEY_BLOCK`] queries or keys.
 const THREADS: u32 = 128;
@@ -68,7 +67,13 @@ impl Workspace {
         at
     }
 
-    fn part(&mut self, g: &Geometry, digits: Digits, [tokens, d]: [usize; 2], [rows, columns]: [bool; 2]) -> Part {
+    fn part(
+        &mut self,
+        g: &Geometry,
+        digits: Digits,
+        [tokens, d]: [usize; 2],
+        [rows, columns]: [bool; 2],
+    ) -> Part {
         let blocks = g.batch * tokens.div_ceil(KEY_BLOCK);
         let mut form = |scales: usize| Form {
             digits: self.take(blocks * tile(digits, d) / 4),
@@ -83,38 +88,22 @@ impl Workspace {
 /// The workspace of the forward pass: keys by rows, values by columns.
 fn forward_parts(g: &Geometry, digits: Digits) -> ([Part; 2], usize) {
     let mut space = Workspace { words: 0 };
-    let parts = [
-        space.part(g, digits, [g.m, g.d], [true, false]),
-        space.part(g, digits, [g.m, g.dv], [false, true]),
-    ];
+    let parts =
+        [space.part(g, digits, [g.m, g.d], [true, false]), space.part(g, digits, [g.m, g.dv], [false, true])];
     (parts, space.words)
 }
 
-/// The workspace of the backward pass.
-struct BackwardParts {
-    /// The order of work, and how far each block of queries is.
-    turns: usize,
-    turn_words: usize,
-    /// Queries, keys, values and gradients.
-    parts: [Part; 4],
-    words: usize,
-}
-
-impl BackwardParts {
-    fn of(g: &Geometry, digits: Digits) -> BackwardParts {
-        let rows = g.rows();
-        // What it begins with is `delta`.
-        let mut space = Workspace { words: g.batch * rows };
-        let turn_words = 2 + g.batch * rows.div_ceil(KEY_BLOCK);
-        let turns = space.take(turn_words);
-        let parts = [
-            space.part(g, digits, [rows, g.d], [true, true]),
-            space.part(g, digits, [g.m, g.d], [true, true]),
-            space.part(g, digits, [g.m, g.dv], [true, false]),
-            space.part(g, digits, [rows, g.dv], [true, true]),
-        ];
-        BackwardParts { turns, turn_words, parts, words: space.words }
-    }
+/// The workspace of the backward pass: queries, keys, values and gradients. It begins with `delta`.
+fn backward_parts(g: &Geometry, digits: Digits) -> ([Part; 4], usize) {
+    let rows = g.rows();
+    let mut space = Workspace { words: g.batch * rows };
+    let parts = [
+        space.part(g, digits, [rows, g.d], [true, true]),
+        space.part(g, digits, [g.m, g.d], [true, true]),
+        space.part(g, digits, [g.m, g.dv], [true, false]),
+        space.part(g, digits, [rows, g.dv], [true, true]),
+    ];
+    (parts, space.words)
 }
 
 /// A variant of a kernel: a name of its own, and the text.
@@ -154,17 +143,25 @@ impl Variant {
         Variant::new(FORWARD, g, digits, shared, false, 4)
     }
 
-    fn backward(g: &Geometry, digits: Digits, gpu: &Gpu) -> Variant {
+    fn keys(g: &Geometry, digits: Digits, gpu: &Gpu) -> Variant {
         let (k, v) = (tile(digits, g.d), tile(digits, g.dv));
         let masks = if g.mask.is_some() { 8 * KEY_BLOCK } else { 0 };
-        let rest = 4 * (2 * padded(g.d) + padded(g.dv) + 5 * KEY_BLOCK + KEY_BLOCK * KEY_BLOCK) + masks;
-        let share = 4 * k + 3 * v + rest > gpu.shared;
-        let shared = rest + if share { k.max(v) } else { 4 * k + 3 * v };
-        Variant::new(BACKWARD, g, digits, shared, share, 3)
+        let rest = 4 * (padded(g.d) + padded(g.dv) + 5 * KEY_BLOCK) + masks;
+        let share = 3 * k + 3 * v + rest > gpu.shared;
+        let shared = rest + if share { k.max(v) } else { 3 * k + 3 * v };
+        Variant::new(KEYS, g, digits, shared, share, 3)
     }
 
+    fn queries(g: &Geometry, digits: Digits, gpu: &Gpu) -> Variant {
+        let (k, v) = (tile(digits, g.d), tile(digits, g.dv));
+        let rest = 4 * (padded(g.d) + 2 * KEY_BLOCK);
+        let share = 3 * k + 2 * v + rest > gpu.shared;
+        let shared = rest + if share { k.max(v) } else { 3 * k + 2 * v };
+        Variant::new(QUERIES, g, digits, shared, share, 4)
+    }
+
+    /// `most`: blocks of a multiprocessor whose registers suffice in `turbo`, with heads of up to 64.
     fn new(kernel: Kernel, g: &Geometry, digits: Digits, shared: usize, share: bool, most: usize) -> Variant {
-        // As many as have the registers they need.
         let most = match (digits, g.d.max(g.dv)) {
             (Digits::Two, 0..=64) => most,
             (Digits::Three, 0..=64) => most - 1,
@@ -174,34 +171,64 @@ impl Variant {
     }
 
     fn module(&self, g: &Geometry, digits: Digits, flips: bool) -> Source {
-        let mut defines = vec![("BLOCKS", self.blocks), ("MASK", usize::from(g.mask.is_some()))];
-        if self.kernel.name == BACKWARD.name {
-            defines.push(("SHARE", usize::from(self.share)));
-        }
-        if g.heads > 0 {
-            defines.push(("INSIDE", 1));
-        }
-        if flips {
-            defines.push(("FLIP", 1));
-        }
+        let defines = [
+            ("BLOCKS", self.blocks),
+            ("MASK", usize::from(g.mask.is_some())),
+            ("SHARE", 1),
+            ("INSIDE", 1),
+            ("FLIP", 1),
+        ];
+        let is_used = |name: &str| match name {
+            "SHARE" => self.share,
+            "INSIDE" => g.heads > 0,
+            "FLIP" => flips,
+            _ => true,
+        };
+        let defines: Vec<_> = defines.into_iter().filter(|(name, _)| is_used(name)).collect();
         source(self.kernel, g, digits, &defines)
     }
 
-    fn launch(&self, cuda: &Cuda, g: &Geometry, digits: Digits, flips: bool, blocks: usize, args: &Args) -> Result<()> {
+    /// Launches the kernel on blocks of `rows` rows of every list.
+    fn launch(
+        &self,
+        cuda: &Cuda,
+        g: &Geometry,
+        digits: Digits,
+        flips: bool,
+        rows: usize,
+        args: &Args,
+    ) -> Result<()> {
         let (module, text) = self.module(g, digits, flips);
         let kernel = cuda.kernel(&module, text, self.kernel.name)?;
+        let blocks = g.batch.saturating_mul(rows.div_ceil(KEY_BLOCK)).min(i32::MAX as usize);
         cuda.launch(kernel, [blocks as u32, 1, 1], THREADS, self.shared as u32, args)
     }
 }
 
 /// Makes the digits of tensors at these addresses, whose rows are so many words apart.
-fn convert(cuda: &Cuda, g: &Geometry, digits: Digits, parts: &[(&Part, u64, usize)], workspace: u64) -> Result<()> {
+fn convert(
+    cuda: &Cuda,
+    g: &Geometry,
+    digits: Digits,
+    parts: &[(&Part, u64, usize)],
+    workspace: u64,
+) -> Result<()> {
     let mut words = [0u64; 4 * 7];
     for (words, (part, x, apart)) in words.chunks_exact_mut(7).zip(parts) {
-        let address = |form: Option<Form>| form.map_or([0, 0], |f| [f.digits, f.scales].map(|at| workspace + at as u64 * 4));
+        let address = |form: Option<Form>| {
+            form.map_or([0, 0], |f| [f.digits, f.scales].map(|at| workspace + at as u64 * 4))
+        };
         let ([rows, row_scales], [columns, column_scales]) = (address(part.rows), address(part.columns));
         let tokens = part.tokens as u64 | (*apart as u64) << 32;
-        words.copy_from_slice(&[*x, rows, row_scales, columns, column_scales, tokens, u64::from(part.d != g.d)]);
+        words.copy_from_slice(&[
+            *x,
+            rows,
+            row_scales,
+            columns,
+            column_scales,
+            tokens,
+            u64::from(part.d != g.d),
+        ]);
     }
     let (module, text) = source(CONVERT, g, digits, &[]);
     let kernel = cuda.kernel(&module, text, CONVERT.name)?;
@@ -258,19 +285,19 @@ pub(super) fn forward_cuda(
     args.u32(u32::from(scoring.causal)).f32(scoring.factor(g.d));
     args.bytes(bytemuck::cast_slice(&mask_words(g)), 8);
     args.bytes(bytemuck::cast_slice(&inside_words(g)), 4);
-    let blocks = g.batch.saturating_mul(g.rows().div_ceil(KEY_BLOCK)).min(i32::MAX as usize);
-    Variant::forward(g, digits).launch(cuda, g, digits, scoring.flips(g.d), blocks, &args)
+    Variant::forward(g, digits).launch(cuda, g, digits, scoring.flips(g.d), g.rows(), &args)
 }
 
 /// Words of workspace of the backward pass. It begins with `delta`, `g.batch * g.rows()` words.
 pub(super) fn backward_workspace(g: &Geometry, digits: Digits, _: &Gpu) -> usize {
-    BackwardParts::of(g, digits).words
+    backward_parts(g, digits).1
 }
 
 /// The modules that `backward_cuda` launches kernels of.
 pub(super) fn backward_modules(scoring: Scoring, g: &Geometry, digits: Digits, gpu: &Gpu) -> Vec<Source> {
-    let variant = Variant::backward(g, digits, gpu);
-    vec![source(CONVERT, g, digits, &[]), variant.module(g, digits, scoring.flips(g.d))]
+    let variants = [Variant::keys(g, digits, gpu), Variant::queries(g, digits, gpu)];
+    let modules = variants.map(|variant| variant.module(g, digits, scoring.flips(g.d)));
+    std::iter::once(source(CONVERT, g, digits, &[])).chain(modules).collect()
 }
 
 /// The backward pass in digits, on the addresses of `q, k, v` and the mask, and of `dy`, the logarithms and the largest scores, to those of
@@ -283,34 +310,68 @@ pub(super) fn backward_cuda(
     digits: Digits,
     [q, k, v, mask]: [u64; 4],
     [dy, logs, tops]: [u64; 3],
-    grads: [u64; 3],
+    [dq, dk, dv]: [u64; 3],
     workspace: u64,
 ) -> Result<()> {
     let gpu = Gpu::of(cuda);
-    let space = BackwardParts::of(g, digits);
-    let turns = workspace + space.turns as u64 * 4;
-    cuda.fill(turns, 0, space.turn_words)?;
-    let [pq, pk, pv, pg] = &space.parts;
+    let ([pq, pk, pv, pg], _) = backward_parts(g, digits);
     let apart = apart(g);
-    let parts = [(pq, q, apart[0]), (pk, k, apart[1]), (pv, v, apart[2]), (pg, dy, apart[3])];
+    let parts = [(&pq, q, apart[0]), (&pk, k, apart[1]), (&pv, v, apart[2]), (&pg, dy, apart[3])];
     convert(cuda, g, digits, &parts, workspace)?;
-    // As the kernel's struct has them: digits of all forms, then their scales.
-    let forms = [pq.rows, pq.columns, pk.rows, pk.columns, pv.rows, pg.rows, pg.columns];
-    let of = |at: fn(Form) -> usize| forms.map(|form| workspace + form.map_or(0, at) as u64 * 4);
-    let addresses = [of(|form| form.digits), of(|form| form.scales)].concat();
-    let mut args = Args::new();
-    args.bytes(bytemuck::cast_slice(&addresses), 8);
-    for at in [mask, logs, tops, workspace].into_iter().chain(grads).chain([turns]) {
-        args.ptr(at);
+    let flips = scoring.flips(g.d);
+    let statistics = [mask, logs, tops, workspace];
+    let args = |forms: &[Option<Form>], grads: &[u64]| {
+        let mut args = Args::new();
+        // As the kernels' struct has them: digits of all forms, then their scales.
+        let digits = forms.iter().flatten().map(|form| form.digits);
+        let scales = forms.iter().flatten().map(|form| form.scales);
+        let addresses: Vec<u64> = digits.chain(scales).map(|at| workspace + at as u64 * 4).collect();
+        args.bytes(bytemuck::cast_slice(&addresses), 8);
+        for &at in statistics.iter().chain(grads) {
+            args.ptr(at);
+        }
+        for x in [g.batch, g.group, g.n, g.m] {
+            args.u32(x as u32);
+        }
+        args.u32(u32::from(scoring.causal)).f32(scoring.factor(g.d)).f32(scoring.scale(g.d) as f32);
+        args.bytes(bytemuck::cast_slice(&mask_words(g)), 8);
+        args.bytes(bytemuck::cast_slice(&inside_words(g)), 4);
+        args
+    };
+    let forms = [pq.rows, pq.columns, pk.rows, pv.rows, pg.rows, pg.columns];
+    Variant::keys(g, digits, &gpu).launch(cuda, g, digits, flips, g.m, &args(&forms, &[dk, dv]))?;
+    let forms = [pq.rows, pk.rows, pk.columns, pv.rows, pg.rows];
+    Variant::queries(g, digits, &gpu).launch(cuda, g, digits, flips, g.rows(), &args(&forms, &[dq]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dittograd_numerics::Numerics;
+    use dittograd_numerics::shape::Shape;
+
+    /// Blocks of compute capability 8.6 and 8.9 have the least shared memory of all from 8.0 on.
+    #[test]
+    fn all_heads_fit_a_block_of_99_kib() {
+        let gpu = Gpu { sm_count: 58, shared: 99 * 1024, numerics: Numerics::Fast, hopper: false };
+        for (d, dv) in [(32, 32), (64, 64), (33, 128), (128, 33), (128, 128)] {
+            let shape = |last: usize| Shape::new(&[2, 130, last]).unwrap_or_default();
+            let g = Geometry::of("attention", [shape(d), shape(d), shape(dv)], None).expect("sizes fit");
+            for digits in [Digits::Two, Digits::Three] {
+                let variants = [
+                    Variant::forward(&g, digits),
+                    Variant::keys(&g, digits, &gpu),
+                    Variant::queries(&g, digits, &gpu),
+                ];
+                for v in variants {
+                    assert!(
+                        v.shared <= gpu.shared,
+                        "{} with {d} and {dv}: {} bytes",
+                        v.kernel.name,
+                        v.shared
+                    );
+                }
+            }
+        }
     }
-    for x in [g.batch, g.group, g.n, g.m] {
-        args.u32(x as u32);
-    }
-    args.u32(u32::from(scoring.causal)).f32(scoring.factor(g.d)).f32(scoring.scale(g.d) as f32);
-    args.bytes(bytemuck::cast_slice(&mask_words(g)), 8);
-    args.bytes(bytemuck::cast_slice(&inside_words(g)), 4);
-    let variant = Variant::backward(g, digits, &gpu);
-    let most = gpu.sm_count as usize * variant.blocks;
-    let blocks = g.batch.saturating_mul(g.m.div_ceil(KEY_BLOCK)).min(most);
-    variant.launch(cuda, g, digits, scoring.flips(g.d), blocks, &args)
 }

@@ -1,10 +1,11 @@
 // Attention in digits: modes `fast` and `turbo`, the same bits as the CPU.
 //
-// This is the common part of digits_convert.cu, digits_forward.cu and digits_backward.cu, after attention.cu and lists.cu. Every
+// This is the common part of digits_convert.cu, digits_forward.cu, digits_keys.cu and digits_queries.cu, after attention.cu and lists.cu. Every
 // product of 16 rows and 8 columns is by tensor cores that multiply 8-bit digits and add in integers, which is exact.
 //
 // Parameters besides those of attention.cu:
 //   DITTO_DIGITS      digits of a number: 3 in `fast`, 2 in `turbo`
+//   DITTO_SHARE       1: all tiles take turns at one place of shared memory (backward, little shared memory)
 //   LEAST_EXPONENT    of a row, the contract's
 //
 // Tokens (queries or keys) come in blocks of BLOCK = 64, filled up with zeros. A block has digits in up to two forms:
@@ -90,6 +91,21 @@ template <int BYTES, int THREADS> __device__ __forceinline__ void copy(unsigned 
     for (int i = 0; i < BYTES; i += THREADS * 16)
         if (i + THREADS * 16 <= BYTES || at < BYTES - i)
             asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + at + i), "l"(first + i) : "memory");
+}
+
+#ifndef DITTO_SHARE
+#define DITTO_SHARE 0
+#endif
+
+// The address of a tile, which begins at `place`; with DITTO_SHARE, it is copied first.
+template <int BYTES, int THREADS> __device__ __forceinline__ unsigned tile_at(unsigned memory, int place, const u8* from) {
+    if (!DITTO_SHARE) return memory + place;
+    __syncthreads();
+    copy<BYTES, THREADS>(memory, from);
+    copy_commit();
+    copy_wait<0>();
+    __syncthreads();
+    return memory;
 }
 
 // Four tiles of 8 rows by 16 bytes; lane l says where row l % 8 of tile l / 8 is.
@@ -286,25 +302,47 @@ struct RowScales {
     }
 };
 
+// The left side of a product, made of w: two rows of each lane, with the scales of their largest numbers.
+struct Rows {
+    Left<64> left;
+    float down[2];
+
+    __device__ __forceinline__ explicit Rows(const float (&w)[8][4]) {
+        float most[2] = {0.0f, 0.0f};
+#pragma unroll
+        for (int f = 0; f < 8; ++f)
+#pragma unroll
+            for (int i = 0; i < 4; ++i) most[i / 2] = larger(most[i / 2], w[f][i]);
+        const Scale a(largest_of_row(most[0])), b(largest_of_row(most[1]));
+        split_rows(left, w, a.up, b.up);
+        down[0] = a.down;
+        down[1] = b.down;
+    }
+
+    // acc += the product with a tile, whose scales are `columns`.
+    template <int P> __device__ __forceinline__ void accumulate(float (&acc)[P / 8][4], unsigned tile, const float* columns) const {
+        const RowScales scales(down[0], down[1]);
+#pragma unroll
+        for (int c = 0; c < P / 8; c += 2) {
+            Sums sums;
+            sums.multiply<64, 64 * P, true>(left, tile, c * 8);
+            float x[2][4];
+            scales.finish(x[0], x[1], sums, columns + c * 8);
+#pragma unroll
+            for (int h = 0; h < 2; ++h)
+#pragma unroll
+                for (int i = 0; i < 4; ++i) acc[c + h][i] = __fadd_rn(acc[c + h][i], x[h][i]);
+        }
+    }
+};
+
 // Two neighbouring columns of a row of W floats, from an even one on.
 template <int W> __device__ __forceinline__ void store_pair(float* row, int at, float x, float y) {
     if (W % 2 == 0) {
-        if (at < W) __stcg(reinterpret_cast<float2*>(row + at), make_float2(x, y));
+        if (at < W) *reinterpret_cast<float2*>(row + at) = make_float2(x, y);
     } else {
-        if (at < W) __stcg(row + at, x);
-        if (at + 1 < W) __stcg(row + at + 1, y);
-    }
-}
-
-// The same, past the first-level cache: other blocks write and read them too. Zeros unless `in`.
-template <int W> __device__ __forceinline__ void load_pair(const float* row, int at, bool in, float& x, float& y) {
-    if (W % 2 == 0) {
-        const float2 pair = in && at < W ? __ldcg(reinterpret_cast<const float2*>(row + at)) : make_float2(0.0f, 0.0f);
-        x = pair.x;
-        y = pair.y;
-    } else {
-        x = in && at < W ? __ldcg(row + at) : 0.0f;
-        y = in && at + 1 < W ? __ldcg(row + at + 1) : 0.0f;
+        if (at < W) row[at] = x;
+        if (at + 1 < W) row[at + 1] = y;
     }
 }
 

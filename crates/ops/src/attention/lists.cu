@@ -1,4 +1,4 @@
-// Lists of queries and keys: where their rows lie, which pairs are open, and how blocks take turns at a row of dq.
+// Lists of queries and keys: where their rows lie, and which pairs are open.
 
 // How a mask is read; see the host's twin.
 struct MaskView {
@@ -46,20 +46,3 @@ __device__ __forceinline__ int query_of(unsigned row, unsigned n) { return (int)
 
 __device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int N> __device__ __forceinline__ void copy_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
-
-__device__ __forceinline__ unsigned turn_of(const unsigned* turn) {
-    unsigned x;
-    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(x) : "l"(turn) : "memory");
-    return x;
-}
-__device__ __forceinline__ void wait_for_turn(const unsigned* turn, unsigned x) {
-    unsigned now;
-    // Looking is cheaper than acquiring.
-    do asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(turn) : "memory");
-    while (now < x && (__nanosleep(40), true));
-    turn_of(turn);
-}
-__device__ __forceinline__ void pass_on(unsigned* turn, unsigned x) {
-    __threadfence();
-    asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(turn), "r"(x) : "memory");
-}
