@@ -1,6 +1,6 @@
 //! Attention in digits: the contract, written plainly, and all that computes it.
 
-use super::{MODES, devices, run, same};
+use super::{MODES, PROPERTIES, devices, have_properties, run, same};
 use dittograd::device::cpu::simd::Simd;
 use dittograd::numerics::digits::{self, Digits};
 use dittograd::numerics::rng::Stream;
@@ -512,8 +512,13 @@ fn errors_are_below_those_of_tf32() {
     }
 }
 
-/// Attentions that take part, for the properties of ops.
-pub(super) fn subjects() -> Vec<Subject> {
+#[test]
+fn it_has_the_properties_of_ops() {
+    have_properties(&subjects(), &PROPERTIES);
+}
+
+/// Attentions that take part.
+fn subjects() -> Vec<Subject> {
     let num = |dims: &[usize]| SampleIn::Num(Shape::new(dims).unwrap(), (-1.0, 1.25));
     let cases = [case([1, 1, 1], [33, 65, 32, 40]).causal(), case([1, 1, 2], [40, 64, 32, 32]).scale(-0.1)];
     let plain = cases.map(|case| {

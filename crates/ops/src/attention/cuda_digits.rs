@@ -27,7 +27,7 @@ pub(super) fn forward_cuda(
     outs: [u64; 3],
     _workspace: u64,
 ) -> Result<()> {
-    cuda::forward_floats(cuda, scoring, g, ins, outs)
+    cuda::forward_cuda(cuda, scoring, g, ins, outs)
 }
 
 /// Words of workspace of the backward pass, which begins with `delta`.
@@ -53,5 +53,5 @@ pub(super) fn backward_cuda(
     grads: [u64; 3],
     workspace: u64,
 ) -> Result<()> {
-    cuda::backward_floats(cuda, scoring, g, ins, statistics, grads, workspace)
+    cuda::backward_cuda(cuda, scoring, g, ins, statistics, grads, workspace)
 }
