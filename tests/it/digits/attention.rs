@@ -97,8 +97,8 @@ struct Data {
     dy: Tensor,
 }
 
-fn tensor(dims: &[usize], mut f: impl FnMut(usize) -> f32) -> Tensor {
-    Tensor::from_fn(Shape::new(dims).unwrap(), |at| f(at))
+fn tensor(dims: &[usize], f: impl FnMut(usize) -> f32) -> Tensor {
+    Tensor::from_fn(Shape::new(dims).unwrap(), f)
 }
 
 /// Words of a part of a packed value.
@@ -143,7 +143,7 @@ impl Case {
         // Some queries have no key at all, some none in a block.
         let open = |at: usize| {
             let (i, j) = (at / self.m % self.n, at % self.m);
-            let blocked = i % 19 == 4 || i % 19 == 5 && j < BLOCK || (at * 7919 % 1009) % 5 == 0;
+            let blocked = i % 19 == 4 || i % 19 == 5 && j < BLOCK || (at * 7919 % 1009).is_multiple_of(5);
             f32::from(u8::from(!blocked))
         };
         let mask = self.masked.then(|| tensor(&[batch, 1, self.n, self.m], open));
