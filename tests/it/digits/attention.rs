@@ -1,6 +1,6 @@
 //! Attention in digits: the contract, written plainly, and all that computes it.
 
-use super::{MODES, devices, run, same};
+use super::{MODES, PROPERTIES, devices, have_properties, run, same};
 use dittograd::device::cpu::simd::Simd;
 use dittograd::numerics::digits::{self, Digits};
 use dittograd::numerics::rng::Stream;
@@ -97,8 +97,8 @@ struct Data {
     dy: Tensor,
 }
 
-fn tensor(dims: &[usize], mut f: impl FnMut(usize) -> f32) -> Tensor {
-    Tensor::from_fn(Shape::new(dims).unwrap(), |at| f(at))
+fn tensor(dims: &[usize], f: impl FnMut(usize) -> f32) -> Tensor {
+    Tensor::from_fn(Shape::new(dims).unwrap(), f)
 }
 
 /// Words of a part of a packed value.
@@ -143,7 +143,7 @@ impl Case {
         // Some queries have no key at all, some none in a block.
         let open = |at: usize| {
             let (i, j) = (at / self.m % self.n, at % self.m);
-            let blocked = i % 19 == 4 || i % 19 == 5 && j < BLOCK || (at * 7919 % 1009) % 5 == 0;
+            let blocked = i % 19 == 4 || i % 19 == 5 && j < BLOCK || (at * 7919 % 1009).is_multiple_of(5);
             f32::from(u8::from(!blocked))
         };
         let mask = self.masked.then(|| tensor(&[batch, 1, self.n, self.m], open));
@@ -512,8 +512,13 @@ fn errors_are_below_those_of_tf32() {
     }
 }
 
-/// Attentions that take part, for the properties of ops.
-pub(super) fn subjects() -> Vec<Subject> {
+#[test]
+fn it_has_the_properties_of_ops() {
+    have_properties(&subjects(), &PROPERTIES);
+}
+
+/// Attentions that take part.
+fn subjects() -> Vec<Subject> {
     let num = |dims: &[usize]| SampleIn::Num(Shape::new(dims).unwrap(), (-1.0, 1.25));
     let cases = [case([1, 1, 1], [33, 65, 32, 40]).causal(), case([1, 1, 2], [40, 64, 32, 32]).scale(-0.1)];
     let plain = cases.map(|case| {

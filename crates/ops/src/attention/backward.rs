@@ -5,11 +5,11 @@ use super::cpu::{
     BackwardOperands, LANES, Operands, backward_scratch, keys, list, list_scratch, queries, row_products,
     run_tiles,
 };
-use super::cpu_digits;
-use super::cuda::{backward_cuda, backward_modules, backward_workspace, delta_cuda, fill_gaps};
+use super::cuda::{delta_cuda, fill_gaps};
 use super::forward::{dot, is_open};
 use super::geometry::{Geometry, Scoring};
 use super::packed::{addresses, like, pack, pack_reference, parts, unpack};
+use super::{cpu_digits, launch};
 use crate::matmul::Bmm;
 use crate::pointwise::expression::{Expr, Pointwise};
 use crate::pointwise::record_pointwise;
@@ -77,7 +77,7 @@ impl Op for AttentionBwd {
     fn workspace(&self, ins: &[Meta], device: &Device) -> usize {
         let Ok(g) = self.of(ins) else { return 0 };
         match device.as_cuda() {
-            Some(cuda) => backward_workspace(&g, &Gpu::of(cuda)),
+            Some(cuda) => launch::backward_workspace(&g, &Gpu::of(cuda)),
             None => g.batch * g.rows(),
         }
     }
@@ -147,11 +147,11 @@ impl Op for AttentionBwd {
         }
         let mask = if g.mask.is_some() { run.ins[3] } else { 0 };
         let ins = [run.ins[0], run.ins[1], run.ins[2], mask];
-        backward_cuda(run.cuda, self.scoring(), &g, ins, [dy, logs, tops], [dq, dk, dv], run.workspace)
+        launch::backward(run.cuda, self.scoring(), &g, ins, [dy, logs, tops], [dq, dk, dv], run.workspace)
     }
 
     fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<Source> {
-        self.of(ins).map_or(Vec::new(), |g| backward_modules(self.scoring(), &g, gpu))
+        self.of(ins).map_or(Vec::new(), |g| launch::backward_modules(self.scoring(), &g, gpu))
     }
 
     fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, up: Val) -> Result<Vec<Option<Val>>> {

@@ -181,8 +181,8 @@ simd_fn! {
         if some {
             block_pairs(job, z, false, r0, valid, j0, scores);
             for s in scores.iter() {
-                for l in 0..LANES {
-                    softmax.open[l] |= u32::from(s[l].to_bits() != BLOCKED).wrapping_neg();
+                for (open, s) in softmax.open.iter_mut().zip(s) {
+                    *open |= u32::from(s.to_bits() != BLOCKED).wrapping_neg();
                 }
             }
         }

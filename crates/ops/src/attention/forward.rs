@@ -2,10 +2,10 @@
 
 use super::AttentionBwd;
 use super::cpu::{LANES, Operands, forward, forward_scratch, run_tiles};
-use super::cpu_digits;
-use super::cuda::{fill_gaps, forward_cuda, forward_modules, forward_workspace};
+use super::cuda::fill_gaps;
 use super::geometry::{Geometry, Scoring};
 use super::packed::{addresses, pack_reference, parts, unpack};
+use super::{cpu_digits, launch};
 use crate::{AnyTensor, Attr, Attrs, CpuRun, CudaRun, Gpu, Io, Op, Recorder, Val, layout};
 use dittograd_device::cuda::Source;
 use dittograd_device::{DType, Device, Meta};
@@ -64,7 +64,7 @@ impl Op for Attention {
 
     fn workspace(&self, ins: &[Meta], device: &Device) -> usize {
         let Ok(g) = self.of(ins) else { return 0 };
-        device.as_cuda().map_or(0, |cuda| forward_workspace(&g, &Gpu::of(cuda)))
+        device.as_cuda().map_or(0, |cuda| launch::forward_workspace(&g, &Gpu::of(cuda)))
     }
 
     fn cpu(&self, run: CpuRun<'_>) {
@@ -90,11 +90,11 @@ impl Op for Attention {
         let mask = if g.mask.is_some() { run.ins[3] } else { 0 };
         let outs = addresses(run.out, &parts);
         let ins = [run.ins[0], run.ins[1], run.ins[2], mask];
-        forward_cuda(run.cuda, self.scoring(), &g, ins, outs, run.workspace)
+        launch::forward(run.cuda, self.scoring(), &g, ins, outs, run.workspace)
     }
 
     fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<Source> {
-        self.of(ins).map_or(Vec::new(), |g| forward_modules(self.scoring(), &g, gpu))
+        self.of(ins).map_or(Vec::new(), |g| launch::forward_modules(self.scoring(), &g, gpu))
     }
 
     fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {

@@ -14,6 +14,7 @@ mod cuda;
 mod cuda_digits;
 mod forward;
 mod geometry;
+mod launch;
 mod mask;
 mod packed;
 pub mod rope;

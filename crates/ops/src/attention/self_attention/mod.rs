@@ -9,14 +9,11 @@ use super::cpu::{
     BackwardOperands, LANES, Operands, backward_scratch, forward, forward_scratch, keys, list, list_scratch,
     queries, row_products, run_tiles,
 };
-use super::cpu_digits;
-use super::cuda::{
-    backward_cuda, backward_modules, backward_workspace, delta_cuda, fill_gaps, forward_cuda,
-    forward_modules, forward_workspace,
-};
+use super::cuda::{delta_cuda, fill_gaps};
 use super::geometry::{Geometry, KEY_BLOCK, MAX_ROWS, Scoring};
 use super::packed::{addresses, like, pack, unpack};
 use super::{Attention, AttentionBwd};
+use super::{cpu_digits, launch};
 use crate::{
     AnyTensor, Attr, Attrs, CpuRun, CudaRun, Gpu, Io, Op, Recorder, Val, arity, dims, layout, mismatch, typed,
 };
@@ -233,7 +230,7 @@ impl Op for SelfAttention {
     fn workspace(&self, ins: &[Meta], device: &Device) -> usize {
         let Ok(g) = self.of(ins) else { return 0 };
         match device.as_cuda() {
-            Some(cuda) => forward_workspace(&g, &Gpu::of(cuda)),
+            Some(cuda) => launch::forward_workspace(&g, &Gpu::of(cuda)),
             None => g.size(),
         }
     }
@@ -277,11 +274,11 @@ impl Op for SelfAttention {
         }
         let [q, k, v] = three_addresses(&g, run.ins[0]);
         let outs = addresses(run.out, &parts);
-        forward_cuda(run.cuda, self.scoring(), &g, [q, k, v, 0], outs, run.workspace)
+        launch::forward(run.cuda, self.scoring(), &g, [q, k, v, 0], outs, run.workspace)
     }
 
     fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<Source> {
-        self.of(ins).map_or(Vec::new(), |g| forward_modules(self.scoring(), &g, gpu))
+        self.of(ins).map_or(Vec::new(), |g| launch::forward_modules(self.scoring(), &g, gpu))
     }
 
     fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {
@@ -414,7 +411,7 @@ impl Op for SelfAttentionBwd {
     fn workspace(&self, ins: &[Meta], device: &Device) -> usize {
         let Ok(g) = self.of(ins) else { return 0 };
         match device.as_cuda() {
-            Some(cuda) => backward_workspace(&g, &Gpu::of(cuda)),
+            Some(cuda) => launch::backward_workspace(&g, &Gpu::of(cuda)),
             // The gradients as lists, and `delta`, which tasks have by themselves if not in digits.
             None => 3 * g.size() + g.digits(device.numerics()).map_or(0, |_| g.batch * g.n),
         }
@@ -486,11 +483,11 @@ impl Op for SelfAttentionBwd {
         delta_cuda(run.cuda, &g, [dy, y, dl], run.workspace)?;
         let [q, k, v] = three_addresses(&g, run.ins[0]);
         let grads = three_addresses(&g, run.out);
-        backward_cuda(run.cuda, self.scoring(), &g, [q, k, v, 0], [dy, logs, tops], grads, run.workspace)
+        launch::backward(run.cuda, self.scoring(), &g, [q, k, v, 0], [dy, logs, tops], grads, run.workspace)
     }
 
     fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<Source> {
-        self.of(ins).map_or(Vec::new(), |g| backward_modules(self.scoring(), &g, gpu))
+        self.of(ins).map_or(Vec::new(), |g| launch::backward_modules(self.scoring(), &g, gpu))
     }
 
     fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, up: Val) -> Result<Vec<Option<Val>>> {
