@@ -149,7 +149,8 @@ impl Variant {
         let rest = 4 * (padded(g.d) + padded(g.dv) + 5 * KEY_BLOCK) + masks;
         let share = 3 * k + 3 * v + rest > gpu.shared;
         let shared = rest + if share { k.max(v) } else { 3 * k + 3 * v };
-        Variant::new(KEYS, g, digits, shared, share, 3)
+        // A mask takes registers too.
+        Variant::new(KEYS, g, digits, shared, share, if g.mask.is_some() { 2 } else { 3 })
     }
 
     fn queries(g: &Geometry, digits: Digits, gpu: &Gpu) -> Variant {
@@ -157,7 +158,7 @@ impl Variant {
         let rest = 4 * (padded(g.d) + 2 * KEY_BLOCK);
         let share = 3 * k + 2 * v + rest > gpu.shared;
         let shared = rest + if share { k.max(v) } else { 3 * k + 2 * v };
-        Variant::new(QUERIES, g, digits, shared, share, 4)
+        Variant::new(QUERIES, g, digits, shared, share, 3)
     }
 
     /// `most`: blocks of a multiprocessor whose registers suffice in `turbo`, with heads of up to 64.
@@ -165,7 +166,7 @@ impl Variant {
         let most = match (digits, g.d.max(g.dv)) {
             (Digits::Two, 0..=64) => most,
             (Digits::Three, 0..=64) => most - 1,
-            (_, _) => most - 2,
+            (_, _) => most.saturating_sub(2),
         };
         Variant { kernel, shared, share, blocks: most.min(SHARED / (shared + SHARED_OF_BLOCK)).max(1) }
     }

@@ -142,7 +142,7 @@ template <int W> __device__ __forceinline__ void load_four(float (&x)[4], const 
 template <int K> struct Left {
     unsigned x[DIGITS][K / 32][4];
 
-    // From rows of a tile on.
+    // From a row of a tile on.
     __device__ __forceinline__ void load(unsigned tile, int row) {
         const int lane = threadIdx.x & 31;
 #pragma unroll
@@ -150,6 +150,13 @@ template <int K> struct Left {
 #pragma unroll
             for (int step = 0; step < K / 32; ++step)
                 load_tiles(x[d][step], tile + d * 64 * K + row * K + place<K>(lane % 16, step * 2 + lane / 16));
+    }
+
+    __device__ __forceinline__ void step(unsigned (&a)[DIGITS][4], int step) const {
+#pragma unroll
+        for (int d = 0; d < DIGITS; ++d)
+#pragma unroll
+            for (int i = 0; i < 4; ++i) a[d][i] = x[d][step][i];
     }
 
     // Of rows g and g + 8 of W floats, as by split<true>; zeros for a row that is not there. Returns their scales.
@@ -179,6 +186,21 @@ template <int K> struct Left {
     }
 };
 
+// The left side of a product from a row of a tile on. Large heads are read anew for each step, since registers are short.
+template <int K, bool HELD = K <= 64 || DITTO_SHARE> struct LeftTile : Left<K> {
+    __device__ __forceinline__ LeftTile(unsigned tile, int row) { this->load(tile, row); }
+};
+template <int K> struct LeftTile<K, false> {
+    unsigned tile;
+
+    __device__ __forceinline__ LeftTile(unsigned tile, int row) : tile(tile + row * K) {}
+    __device__ __forceinline__ void step(unsigned (&a)[DIGITS][4], int step) const {
+        const int lane = threadIdx.x & 31;
+#pragma unroll
+        for (int d = 0; d < DIGITS; ++d) load_tiles(a[d], tile + d * 64 * K + place<K>(lane % 16, step * 2 + lane / 16));
+    }
+};
+
 // The left side of a product from results of another one, w[f][i]: of columns 8 f + 2 t and one more, those of row g, then of row g + 8.
 // The 64 steps are in the order in which that needs no exchange. `up`: of the two rows.
 __device__ __forceinline__ void split_rows(Left<64>& left, const float (&w)[8][4], float up0, float up1) {
@@ -192,7 +214,8 @@ __device__ __forceinline__ void split_rows(Left<64>& left, const float (&w)[8][4
             for (int d = 0; d < DIGITS; ++d) left.x[d][f / 4][f % 4 + h] = digits[d];
         }
 }
-// The token of step p of a group of 64: columns are stored in this order.
+
+// The token of step p of a block's 64: columns are stored in this order, that of split_rows.
 __device__ __forceinline__ constexpr int token_of(int p) { return p / 16 * 16 + p % 4 / 2 * 8 + p % 16 / 4 * 2 + p % 2; }
 
 // Exact sums of 16 rows and 16 columns, of each weight. Lane (g, t) has of the first 8 columns, and then of the others, rows g and g + 8 of
@@ -201,7 +224,7 @@ struct Sums {
     int s[2][WEIGHTS][4];
 
     // The product of `left` and 16 rows of a tile of SIZE bytes a digit. With FREE, the lowest digits of the left side are as by split<true>.
-    template <int K, int SIZE, bool FREE> __device__ __forceinline__ void multiply(const Left<K>& left, unsigned tile, int row) {
+    template <int K, int SIZE, bool FREE, class L> __device__ __forceinline__ void multiply(const L& left, unsigned tile, int row) {
         const int lane = threadIdx.x & 31;
 #pragma unroll
         for (int h = 0; h < 2; ++h)
@@ -211,7 +234,8 @@ struct Sums {
                 for (int i = 0; i < 4; ++i) s[h][w][i] = DIGITS == 2 && w == 2 ? 0x4b400000 : 0;
 #pragma unroll
         for (int step = 0; step < K / 32; ++step) {
-            unsigned b[DIGITS][4];
+            unsigned a[DIGITS][4], b[DIGITS][4];
+            left.step(a, step);
 #pragma unroll
             for (int d = 0; d < DIGITS; ++d) load_tiles(b[d], tile + d * SIZE + row * K + place<K>(lane / 16 * 8 + lane % 8, step * 2 + lane / 8 % 2));
 #pragma unroll
@@ -223,9 +247,9 @@ struct Sums {
 #pragma unroll
                     for (int h = 0; h < 2; ++h) {
                         if (FREE && DIGITS == 2 && i == 0)
-                            mma<true>(s[h][w], left.x[i][step], b[j][2 * h], b[j][2 * h + 1]);
+                            mma<true>(s[h][w], a[i], b[j][2 * h], b[j][2 * h + 1]);
                         else
-                            mma<false>(s[h][w], left.x[i][step], b[j][2 * h], b[j][2 * h + 1]);
+                            mma<false>(s[h][w], a[i], b[j][2 * h], b[j][2 * h + 1]);
                     }
                 }
         }
@@ -266,7 +290,7 @@ struct Power {
     }
 };
 
-// The power of two that scores are multiplied by besides the scales of both sides.
+// The power of two that a total counts besides the scales of both sides, see the contract.
 constexpr int LEFT_OUT = DIGITS == 3 ? 8 : 0;
 
 // The scales of rows g and g + 8. Results are multiplied by a row's scale up to 2^80, then by a column's, then by the rest of the row's,
@@ -346,14 +370,14 @@ template <int W> __device__ __forceinline__ void store_pair(float* row, int at, 
     }
 }
 
-// The weight 2^x, by two instructions for the test that the contract has: what is below 2^-126 is 0. A plain selection becomes a branch.
+// The weight 2^x, 0 for x below -126. A plain selection would become a branch.
 __device__ __forceinline__ float weight(float x) {
     float w;
     asm("{.reg .pred p; setp.lt.f32 p, %1, 0fC2FC0000; selp.f32 %0, 0f00000000, %2, p;}"
         : "=f"(w) : "f"(x), "f"(__fmul_rn(ditto_weight_mantissa(x), ditto_weight_power(x))));
     return w;
 }
-// The same for an x that is not above 0: 2^-127 is taken to be 0, and a product below 2^-126 is flushed to it.
+// The same for an x that is not above 0, with one instruction less: the power of -127 is 0, and a product below 2^-126 is flushed to 0.
 __device__ __forceinline__ float weight_below_one(float x) {
     float w;
     asm("max.NaN.f32 %0, %1, 0fC2FE0000;" : "=f"(w) : "f"(x));

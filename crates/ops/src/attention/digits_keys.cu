@@ -102,8 +102,7 @@ attention_digits_keys(const __grid_constant__ Digits digits, const float* __rest
             float p[8][4];
             {
                 const RowScales scales(k_scale[0], k_scale[1]);
-                Left<DP> keys;
-                keys.load(tile_at<ROWS, THREADS>(at, OWN_K, digits.k_rows + own * ROWS), warp * 16);
+                const LeftTile<DP> keys(tile_at<ROWS, THREADS>(at, OWN_K, digits.k_rows + own * ROWS), warp * 16);
                 const unsigned queries = tile_at<ROWS, THREADS>(at, Q_ROWS, digits.q_rows + from * ROWS);
 #pragma unroll
                 for (int f = 0; f < 8; f += 2) {
@@ -146,8 +145,7 @@ attention_digits_keys(const __grid_constant__ Digits digits, const float* __rest
             Rows(p).accumulate<VP>(av, tile_at<VALUES, THREADS>(at, G_COLUMNS, digits.g_columns + from * VALUES), floats(G_COLUMN_SCALES) + 2 * t);
             {
                 const RowScales scales(v_scale[0], v_scale[1]);
-                Left<VP> values;
-                values.load(tile_at<VALUES, THREADS>(at, OWN_V, digits.v_rows + own * VALUES), warp * 16);
+                const LeftTile<VP> values(tile_at<VALUES, THREADS>(at, OWN_V, digits.v_rows + own * VALUES), warp * 16);
                 const unsigned gradients = tile_at<VALUES, THREADS>(at, G_ROWS, digits.g_rows + from * VALUES);
 #pragma unroll
                 for (int f = 0; f < 8; f += 2) {

@@ -83,8 +83,7 @@ attention_digits_queries(const __grid_constant__ Digits digits, const float* __r
             float p[8][4];
             {
                 const RowScales scales(q_scale[0], q_scale[1]);
-                Left<DP> queries;
-                queries.load(tile_at<ROWS, THREADS>(at, OWN_Q, digits.q_rows + own * ROWS), warp * 16);
+                const LeftTile<DP> queries(tile_at<ROWS, THREADS>(at, OWN_Q, digits.q_rows + own * ROWS), warp * 16);
                 const unsigned tile_k = tile_at<ROWS, THREADS>(at, K_ROWS, digits.k_rows + from * ROWS);
 #pragma unroll
                 for (int f = 0; f < 8; f += 2) {
@@ -99,8 +98,7 @@ attention_digits_queries(const __grid_constant__ Digits digits, const float* __r
             }
             {
                 const RowScales scales(g_scale[0], g_scale[1]);
-                Left<VP> gradients;
-                gradients.load(tile_at<VALUES, THREADS>(at, OWN_G, digits.g_rows + own * VALUES), warp * 16);
+                const LeftTile<VP> gradients(tile_at<VALUES, THREADS>(at, OWN_G, digits.g_rows + own * VALUES), warp * 16);
                 const unsigned tile_v = tile_at<VALUES, THREADS>(at, V_ROWS, digits.v_rows + from * VALUES);
 #pragma unroll
                 for (int f = 0; f < 8; f += 2) {
