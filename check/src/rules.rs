@@ -65,8 +65,7 @@ pub fn forward(subject: impl Into<Subject>, device: &Device) -> Outcome {
             }
             let metas: Vec<Meta> = case.ins.iter().map(AnyTensor::meta).collect();
             let bound = case.op.bound(&metas);
-            let in_digits = digit_error(device, &case.op, &metas, |i| largest(case.ins[i].num()?));
-            let in_digits = in_digits.map_err(error)?;
+            let in_digits = digit_error(device, &case.op, || Ok(case.widened())).map_err(error)?;
             for (at, (&got, want)) in got.data().iter().zip(want.data()).enumerate() {
                 let Some(distance) = distance(got, want.v) else {
                     return Err(case.fail(&subject, property, "NaN or infinity").at(at, got, want.v));
@@ -87,23 +86,23 @@ pub fn forward(subject: impl Into<Subject>, device: &Device) -> Outcome {
     Ok(report)
 }
 
-/// The largest size of a number.
-fn largest<T: Copy + Into<f64>>(t: &Tensor<T>) -> Result<f64> {
-    Ok(t.data().iter().fold(0.0, |largest, &x| x.into().abs().max(largest)))
-}
-
-/// What computing a product in digits may add to the error of the op's value, if the device's mode does so. `largest` gives the largest
-/// size of a number in an input.
+/// What computing in digits may add to the error of the op's value, if the device's mode does so.
 fn digit_error(
     device: &Device,
     op: &AnyOp,
-    metas: &[Meta],
-    largest: impl Fn(usize) -> Result<f64>,
+    ins: impl FnOnce() -> Result<Vec<AnyTensor<f64>>>,
 ) -> Result<f64> {
-    let Some([m, n, k]) = op.in_digits(metas) else { return Ok(0.0) };
-    match Digits::of_product(device.numerics(), m, n, k) {
-        Some(digits) => Ok(digits.error(k, largest(0)?, largest(1)?)),
+    match Digits::of(device.numerics()) {
+        Some(_) => op.digit_error(device.numerics(), &ins()?),
         None => Ok(0.0),
+    }
+}
+
+/// The numbers without their magnitudes.
+fn narrowed(value: &AnyTensor<Magnitude>) -> AnyTensor<f64> {
+    match value {
+        AnyTensor::Num(t) => AnyTensor::Num(t.map(|x| x.v)),
+        AnyTensor::Idx(t) => AnyTensor::Idx(t.clone()),
     }
 }
 
@@ -367,12 +366,12 @@ pub fn device_gradient(subject: impl Into<Subject>, device: &Device) -> Outcome 
                 2.0 * bound.ulps + bound.terms
             })
             .sum();
-        // Such a rule is products and reshapes, so that an error of one of its ops stays as it is.
+        // Such a rule is products and reshapes, so that an error of one of its ops stays as it is; or it is attention, whose gradient
+        // counts the errors of its value.
         let mut in_digits = 0.0;
         for (op, ins) in ruled.recorder.ops() {
-            let metas: Vec<Meta> = ins.iter().map(|&v| ruled.recorder.meta(v)).collect();
-            let size = |i: usize| largest(&ruled.recorder.tensor(ins[i])?.map(|x| x.v));
-            in_digits += digit_error(device, op, &metas, size).map_err(error)?;
+            let values = || ins.iter().map(|&v| Ok(narrowed(ruled.recorder.value(v)?))).collect();
+            in_digits += digit_error(device, op, values).map_err(error)?;
         }
         debug_assert_eq!(ruled.recorder.meta(ruled.out).shape, got.value.shape());
         for (i, (got, want)) in got.gradients.iter().zip(&ruled.gradients).enumerate() {

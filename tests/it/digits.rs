@@ -1,6 +1,8 @@
 //! Modes `fast` and `turbo`: products in digits as the contract defines them, with the properties of every op, and one answer for
 //! every way to run a program.
 
+mod attention;
+
 use crate::support::{device, fractions};
 use dittograd::device::AnyBuffer;
 use dittograd::device::cpu::simd::Simd;
@@ -236,35 +238,38 @@ fn subjects() -> Vec<Subject> {
     ]
 }
 
-#[test]
-fn they_have_the_properties_of_ops() {
-    let properties = [
-        Property::Forward,
-        Property::DeviceGradient,
-        Property::Adjoint,
-        Property::Bits,
-        Property::Compiled,
-        Property::Guards,
-        Property::Repeat,
-    ];
+/// Checks properties of ops in both modes.
+fn have_properties(subjects: &[Subject], properties: &[Property]) {
     let (_turn, own) = devices();
     for (mode, _) in MODES {
         let in_mode = |d: &Device| d.in_mode(mode).unwrap();
         let own: Vec<Device> = own.iter().map(in_mode).collect();
         let all: Vec<Device> = all_cpus().unwrap().iter().map(in_mode).chain(own[1..].to_vec()).collect();
-        for subject in subjects() {
-            for property in properties {
-                let devices =
-                    if property == Property::Bits { vec![&all[..]] } else { own.chunks(1).collect() };
-                for devices in devices {
-                    match property.check(&subject, devices) {
-                        Ok(report) => assert!(report.cases > 0, "{mode}: {report}"),
-                        Err(failure) => panic!("{mode}: {failure}"),
-                    }
+        for (subject, property) in subjects.iter().flat_map(|s| properties.iter().map(move |p| (s, *p))) {
+            let devices = if property == Property::Bits { vec![&all[..]] } else { own.chunks(1).collect() };
+            for devices in devices {
+                match property.check(subject, devices) {
+                    Ok(report) => assert!(report.cases > 0, "{mode}: {report}"),
+                    Err(failure) => panic!("{mode}: {failure}"),
                 }
             }
         }
     }
+}
+
+const PROPERTIES: [Property; 6] = [
+    Property::Forward,
+    Property::DeviceGradient,
+    Property::Bits,
+    Property::Compiled,
+    Property::Guards,
+    Property::Repeat,
+];
+
+#[test]
+fn they_have_the_properties_of_ops() {
+    have_properties(&subjects(), &PROPERTIES);
+    have_properties(&subjects(), &[Property::Adjoint]);
 }
 
 /// Trains a network whose products take part, for a few steps.

@@ -2,6 +2,7 @@
 #![allow(missing_docs)]
 
 use dittograd_device::cpu::gemm::Gemm;
+use dittograd_device::cpu::gemm::digits::{Operand, Order, Small};
 use dittograd_device::cpu::simd::Simd;
 use dittograd_device::cpu::threads::Pool;
 use dittograd_numerics::digits::{DIGIT_CHUNK, Digits, product};
@@ -146,9 +147,12 @@ fn values_of_every_kind_in_all_orientations() {
     for (ta, tb) in [(false, false), (false, true), (true, false), (true, true)] {
         for of_a in kinds {
             for of_b in kinds {
-                let g = Gemm { batch: 1, m: 50, n: 37, k: 150, ta, tb };
-                let (a, b) = (rng.values(g.m * g.k, of_a), rng.values(g.k * g.n, of_b));
-                check(&pools[1..2], &g, &a, &b, None);
+                // Short sums are rounded in another way than long ones.
+                for k in [128, 150] {
+                    let g = Gemm { batch: 1, m: 50, n: 37, k, ta, tb };
+                    let (a, b) = (rng.values(g.m * g.k, of_a), rng.values(g.k * g.n, of_b));
+                    check(&pools[1..2], &g, &a, &b, None);
+                }
             }
         }
     }
@@ -170,10 +174,85 @@ fn long_sums_and_several_chunks() {
         }
     }
     // Equal signs everywhere: sums are at the ends of their range.
-    let g = Gemm { batch: 1, m: 16, n: 16, k: DIGIT_CHUNK, ta: false, tb: true };
-    for (x, y) in [(0.992_187_4, 0.992_187_4), (-0.501_953_1, 0.992_187_4), (-0.501_968_4, -0.501_968_4)] {
-        check(&pools[..1], &g, &vec![x; g.m * g.k], &vec![y; g.k * g.n], None);
+    for k in [128, DIGIT_CHUNK] {
+        let g = Gemm { batch: 1, m: 16, n: 16, k, ta: false, tb: true };
+        for (x, y) in [(0.992_187_4, 0.992_187_4), (-0.501_953_1, 0.992_187_4), (-0.501_968_4, -0.501_968_4)]
+        {
+            check(&pools[..1], &g, &vec![x; g.m * g.k], &vec![y; g.k * g.n], None);
+        }
     }
+}
+
+/// Operands that a caller packs, in both orders, whose lines or terms are further apart than they need be.
+#[test]
+fn small_operands() {
+    let mut rng = Rng(5);
+    let kinds = [Values::Ordinary, Values::Largest, Values::NotFinite, Values::AnyFinite];
+    for (case, [m, n, k]) in
+        [[64, 64, 64], [1, 130, 32], [128, 63, 40], [65, 16, 128], [17, 48, 1], [3, 5, 200]]
+            .into_iter()
+            .enumerate()
+    {
+        for (values, orders) in kinds.into_iter().flat_map(|v| [0, 1, 2, 3].map(|orders| (v, orders))) {
+            let along = [orders & 1 == 0, orders & 2 == 0];
+            let gap = case % 3;
+            let strides = [if along[0] { k } else { m } + gap, if along[1] { k } else { n } + gap];
+            let len = |i: usize, lines: usize| strides[i] * if along[i] { lines } else { k };
+            let (a, b) = (rng.values(len(0, m), values), rng.values(len(1, n), values));
+            // As the definition takes them, rows of A and columns of B along k.
+            let dense = |x: &[f32], i: usize, lines: usize| -> Vec<f32> {
+                let at = |line: usize, l: usize| {
+                    if along[i] { line * strides[i] + l } else { l * strides[i] + line }
+                };
+                (0..lines * k).map(|e| x[at(e / k, e % k)]).collect()
+            };
+            let (rows, columns) = (Operand::rows(m, k), Operand::columns(n, k));
+            for digits in ALL {
+                let mut want = vec![0.0; m * n];
+                product(digits, [m, n, k], [false, true], &dense(&a, 0, m), &dense(&b, 1, n), &mut want);
+                for simd in Simd::all_available() {
+                    let small = Small::new(simd, digits);
+                    let order =
+                        |i: usize| if along[i] { Order::Lines(strides[i]) } else { Order::Terms(strides[i]) };
+                    let mut packed = [rows, columns].map(|o| vec![f32::NAN; o.packed_len(digits) + 3]);
+                    let [pa, pb] = packed.each_mut().map(|p| &mut p[case % 4..]);
+                    small.pack(rows, &a, order(0), pa);
+                    small.pack(columns, &b, order(1), pb);
+                    // What is between rows of the product stays.
+                    let mut c = vec![7.0; m * (n + gap)];
+                    small.multiply((rows, pa), (columns, pb), false, &mut c, n + gap);
+                    small.multiply((rows, pa), (columns, pb), true, &mut c, n + gap);
+                    let what = format!("{m} {n} {k} {values:?} {along:?} {digits:?} {simd}");
+                    for (c, want) in c.chunks(n + gap).zip(want.chunks(n)) {
+                        let twice: Vec<f32> = want.iter().map(|x| x + x).collect();
+                        assert_eq!(bits(&c[..n]), bits(&twice), "{what}");
+                        assert!(c[n..].iter().all(|&x| x == 7.0), "{what}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn small_operands_must_fit() {
+    let small = Small::new(Simd::best(), Digits::Two);
+    let (rows, columns) = (Operand::rows(4, 8), Operand::columns(4, 8));
+    let refuses = |f: &mut dyn FnMut()| {
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(f)).err().map(|_| ()).unwrap();
+    };
+    let mut memory = vec![0.0; rows.packed_len(Digits::Two).max(columns.packed_len(Digits::Two))];
+    refuses(&mut || small.pack(rows, &[0.0; 31], Order::Lines(8), &mut memory));
+    refuses(&mut || small.pack(rows, &[0.0; 31], Order::Terms(4), &mut memory));
+    refuses(&mut || small.pack(rows, &[0.0; 32], Order::Lines(8), &mut [0.0; 64]));
+    refuses(&mut || small.pack(Operand::rows(4, 0), &[0.0; 32], Order::Lines(8), &mut memory));
+    let packed = memory.clone();
+    refuses(&mut || small.multiply((rows, &packed), (rows, &packed), false, &mut [0.0; 16], 4));
+    refuses(&mut || small.multiply((rows, &packed), (columns, &packed), false, &mut [0.0; 15], 4));
+    refuses(&mut || {
+        small.multiply((rows, &packed), (Operand::columns(4, 9), &packed), false, &mut [0.0; 16], 4)
+    });
+    refuses(&mut || small.multiply((rows, &packed[..64]), (columns, &packed), false, &mut [0.0; 16], 4));
 }
 
 #[test]

@@ -38,6 +38,14 @@ impl Digits {
         if takes_part(m, n, k) { Digits::of(numerics) } else { None }
     }
 
+    /// The digits of the products of an attention with `n` queries and `m` keys a head in a mode, where queries and keys have size `d` and
+    /// values `dv`; `None` if it is computed as in `strict`.
+    pub fn of_attention(numerics: Numerics, n: usize, m: usize, d: usize, dv: usize) -> Option<Digits> {
+        let least = if IS_CHECK.load(Ordering::Relaxed) { LEAST_ROWS_IN_CHECKS } else { LEAST_ROWS };
+        let takes_part = n.min(m) >= least && [d, dv].iter().all(|head| HEADS.contains(head));
+        if takes_part { Digits::of(numerics) } else { None }
+    }
+
     /// How many digits.
     pub const fn count(self) -> usize {
         match self {
@@ -119,6 +127,11 @@ const LEAST: (usize, usize) = (128, 1 << 26);
 
 /// The same for checks of the kernels, which need not be large then.
 const LEAST_IN_CHECKS: (usize, usize) = (64, 1 << 21);
+
+/// The least number of queries and of keys for an attention to be computed in digits, in checks too, and the sizes of its heads.
+const LEAST_ROWS: usize = 128;
+const LEAST_ROWS_IN_CHECKS: usize = 32;
+const HEADS: std::ops::RangeInclusive<usize> = 32..=128;
 
 static IS_CHECK: AtomicBool = AtomicBool::new(false);
 

@@ -3,6 +3,8 @@
 
 use crate::*;
 use dittograd_device::Meta;
+use dittograd_numerics::Numerics;
+use dittograd_numerics::digits::Digits;
 use dittograd_numerics::error::Result;
 use dittograd_numerics::rng::Stream;
 use dittograd_numerics::shape::Shape;
@@ -10,6 +12,11 @@ use dittograd_numerics::sum::{CHUNK, ROWS};
 use dittograd_numerics::tensor::Tensor;
 use std::any::TypeId;
 use std::sync::PoisonError;
+
+/// The largest size of a number.
+pub(crate) fn largest(x: &[f64]) -> f64 {
+    x.iter().fold(0.0, |largest, x| x.abs().max(largest))
+}
 
 /// Roundings on the longest path through either tree of `n` elements.
 pub(crate) fn depth(n: usize) -> f64 {
@@ -118,6 +125,14 @@ pub trait Cases: Op {
         None
     }
 
+    /// What computing in digits, if the mode does so on these inputs, may add to the error of the value.
+    fn digit_error(&self, numerics: Numerics, ins: &[AnyTensor<f64>]) -> Result<f64> {
+        let metas: Vec<Meta> = ins.iter().map(AnyTensor::meta).collect();
+        let Some([m, n, k]) = self.in_digits(&metas) else { return Ok(0.0) };
+        let Some(digits) = Digits::of_product(numerics, m, n, k) else { return Ok(0.0) };
+        Ok(digits.error(k, largest(ins[0].num()?.data()), largest(ins[1].num()?.data())))
+    }
+
     /// Places of the value that only the gradient rule reads. Its gradients there are those that the rule itself gives; the checks
     /// leave them zero.
     fn statistics(&self, _ins: &[Meta]) -> std::ops::Range<usize> {
@@ -213,11 +228,11 @@ macro_rules! any_cases {
                 }
             }
 
-            /// See [`Cases::in_digits`].
-            pub fn in_digits(&self, ins: &[Meta]) -> Option<[usize; 3]> {
+            /// See [`Cases::digit_error`].
+            pub fn digit_error(&self, numerics: Numerics, ins: &[AnyTensor<f64>]) -> Result<f64> {
                 match self {
-                    $(AnyOp::$op(op) => op.in_digits(ins),)*
-                    AnyOp::Custom(_) => None,
+                    $(AnyOp::$op(op) => op.digit_error(numerics, ins),)*
+                    AnyOp::Custom(_) => Ok(0.0),
                 }
             }
 

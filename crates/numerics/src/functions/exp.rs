@@ -56,8 +56,14 @@ pub fn decay<L: Lane>(x: L) -> L {
 /// the result has no meaning, though the same bits everywhere. A NaN gives a NaN.
 #[inline(always)]
 pub fn weight<L: Lane>(x: L) -> L {
-    let shifted = x + L::c(MAGIC);
-    let r = x - (shifted - L::c(MAGIC));
+    // A product, not a sum of bits, so that a NaN stays one.
+    L::select(x.lt(L::c(-126.0)), L::c(0.0), weight_mantissa(x) * weight_power(x))
+}
+
+/// The factor of [`weight`] that is a polynomial, from 2^-0.5 to 2^0.5.
+#[inline(always)]
+pub fn weight_mantissa<L: Lane>(x: L) -> L {
+    let r = x - ((x + L::c(MAGIC)) - L::c(MAGIC));
     let q = poly(
         r,
         [
@@ -69,9 +75,14 @@ pub fn weight<L: Lane>(x: L) -> L {
             0.00015353361959569156,
         ],
     );
-    // The low bits of `shifted` are the integer part; a product, not a sum of bits, so that a NaN stays one.
-    let power = L::from_bits(shifted.to_bits().shl(23) + L::Int::c(0x3f80_0000));
-    L::select(x.lt(L::c(-126.0)), L::c(0.0), r.fma(q, L::c(1.0)) * power)
+    r.fma(q, L::c(1.0))
+}
+
+/// The factor of [`weight`] that is a power of two.
+#[inline(always)]
+pub fn weight_power<L: Lane>(x: L) -> L {
+    // The low bits of the sum are the integer part.
+    L::from_bits((x + L::c(MAGIC)).to_bits().shl(23) + L::Int::c(0x3f80_0000))
 }
 
 /// e^x - 1.

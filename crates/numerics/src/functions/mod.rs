@@ -16,7 +16,7 @@ mod turn;
 mod ulp;
 
 pub use activations::{erf, sigmoid, softplus, tanh};
-pub use exp::{decay, exp, expm1, weight};
+pub use exp::{decay, exp, expm1, weight, weight_mantissa, weight_power};
 pub use log::{log, log1p};
 pub use pow::pow;
 pub use trig::{MODERATE, cos, cos_moderate, sin, sin_moderate};

@@ -1,6 +1,7 @@
 // Scaled dot-product attention, forward and backward, with the bits of the CPU.
 //
-// This file is the common part. A kernel follows it: forward.cu or backward.cu after tiles.cu, delta.cu, or mask.cu.
+// This file is the common part. A kernel follows it: forward.cu or backward.cu after lists.cu and tiles.cu, delta.cu, or mask.cu; or,
+// in modes `fast` and `turbo`, one of those that digits.cu names.
 //
 // Parameters, defined before this text:
 //   DITTO_D, _DV      size of queries and keys, and of values

@@ -5,10 +5,11 @@ use super::cpu::{
     BackwardOperands, LANES, Operands, backward_scratch, keys, list, list_scratch, queries, row_products,
     run_tiles,
 };
-use super::cuda::{BackwardWorkspace, Variant, backward_cuda, delta_cuda, delta_module, fill_gaps};
+use super::cuda::{delta_cuda, fill_gaps};
 use super::forward::{dot, is_open};
 use super::geometry::{Geometry, Scoring};
 use super::packed::{addresses, like, pack, pack_reference, parts, unpack};
+use super::{cpu_digits, launch};
 use crate::matmul::Bmm;
 use crate::pointwise::expression::{Expr, Pointwise};
 use crate::pointwise::record_pointwise;
@@ -75,9 +76,9 @@ impl Op for AttentionBwd {
 
     fn workspace(&self, ins: &[Meta], device: &Device) -> usize {
         let Ok(g) = self.of(ins) else { return 0 };
-        match device.is_cuda() {
-            true => BackwardWorkspace::of(&g).end,
-            false => g.batch * g.rows(),
+        match device.as_cuda() {
+            Some(cuda) => launch::backward_workspace(&g, &Gpu::of(cuda)),
+            None => g.batch * g.rows(),
         }
     }
 
@@ -91,10 +92,21 @@ impl Op for AttentionBwd {
         let task = run.pool.share(rows, 1 << 9, 1);
         run.pool.chunks_mut(delta, task, |i, delta| {
             let at = i * task;
-            row_products(run.simd, &dy[at * g.dv..], &y[at * g.dv..], &dy[start + at..], g.dv, delta);
+            row_products(
+                run.simd,
+                &dy[at * g.dv..],
+                &y[at * g.dv..],
+                Some(&dy[start + at..]),
+                g.dv,
+                g.dv,
+                delta,
+            );
         });
         let back = BackwardOperands { job, dy, logs: &y[start..], tops: &y[tops..], delta };
         let [dq, dk, dv] = unpack(run.out, &[run.metas[0].shape, run.metas[1].shape, run.metas[2].shape]);
+        if let Some(digits) = g.digits(run.numerics) {
+            return cpu_digits::backward(run.pool, &back, digits, [dq, dk, dv]);
+        }
         let scratch = LANES * backward_scratch(&g);
         // Whole lists, where there are enough for all threads, make every score once.
         if g.batch >= run.pool.threads() && g.rows() > 0 && g.m > 0 {
@@ -135,13 +147,11 @@ impl Op for AttentionBwd {
         }
         let mask = if g.mask.is_some() { run.ins[3] } else { 0 };
         let ins = [run.ins[0], run.ins[1], run.ins[2], mask];
-        backward_cuda(run.cuda, self.scoring(), &g, ins, [dy, logs, tops], [dq, dk, dv], run.workspace)
+        launch::backward(run.cuda, self.scoring(), &g, ins, [dy, logs, tops], [dq, dk, dv], run.workspace)
     }
 
     fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<Source> {
-        let Ok(g) = self.of(ins) else { return Vec::new() };
-        let backward = Variant::backward(&g, gpu).ok().map(|v| v.module(&g, self.scoring().flips(g.d)));
-        std::iter::once(delta_module(&g)).chain(backward).collect()
+        self.of(ins).map_or(Vec::new(), |g| launch::backward_modules(self.scoring(), &g, gpu))
     }
 
     fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, up: Val) -> Result<Vec<Option<Val>>> {

@@ -1,12 +1,17 @@
 //! What the checks run these ops on.
 
-use super::geometry::KEY_BLOCK;
+use super::forward::{dot, is_open};
+use super::geometry::{Geometry, KEY_BLOCK, Scoring};
 use super::{Attention, AttentionBwd, AttentionMask, parts};
-use crate::cases::{Bound, Cases, Reject, Sample, SampleIn, pick};
-use crate::{dims, layout};
+use crate::cases::{Bound, Cases, Reject, Sample, SampleIn, largest, pick};
+use crate::{AnyTensor, dims, layout};
 use dittograd_device::Meta;
+use dittograd_numerics::Numerics;
+use dittograd_numerics::digits::Digits;
+use dittograd_numerics::error::Result;
 use dittograd_numerics::rng::Stream;
 use dittograd_numerics::shape::Shape;
+use std::f64::consts::LOG2_E;
 use std::ops::Range;
 
 /// The places of the parts but the first.
@@ -147,6 +152,29 @@ impl Cases for Attention {
         let blocks = g.m.div_ceil(KEY_BLOCK);
         Bound { ulps: 4.0, terms: (g.d + g.m + 4 * blocks + 32) as f64 }
     }
+
+    fn digit_error(&self, numerics: Numerics, ins: &[AnyTensor<f64>]) -> Result<f64> {
+        let metas: Vec<Meta> = ins.iter().map(AnyTensor::meta).collect();
+        let (g, scoring) = (self.of(&metas)?, self.scoring());
+        let Some(digits) = g.digits(numerics) else { return Ok(0.0) };
+        let [score, output] = forward_errors(&g, scoring, digits, ins)?;
+        let logarithm = 2.0 * score * scoring.scale(g.d).abs() * LOG2_E;
+        Ok(score.max(output).max(logarithm))
+    }
+}
+
+/// The most that a score and an output in digits are off, besides roundings. A score moves by as much, and so does the largest one; every block has a
+/// weight 1.
+fn forward_errors(
+    g: &Geometry,
+    scoring: Scoring,
+    digits: Digits,
+    ins: &[AnyTensor<f64>],
+) -> Result<[f64; 2]> {
+    let [q, k, v] = [ins[0].num()?, ins[1].num()?, ins[2].num()?].map(|t| largest(t.data()));
+    let score = digits.error(g.d, q, k);
+    let weights = (2.0 * score * scoring.scale(g.d).abs()).exp_m1();
+    Ok([score, v * weights + digits.error(KEY_BLOCK, 1.0, v)])
 }
 
 impl Cases for AttentionBwd {
@@ -190,6 +218,56 @@ impl Cases for AttentionBwd {
     fn bound(&self, ins: &[Meta]) -> Bound {
         let Ok(g) = self.of(ins) else { return Bound::EXACT };
         Bound { ulps: 4.0, terms: (g.d + 2 * g.dv + g.m.max(g.rows()) + 32) as f64 }
+    }
+
+    /// The value that it is given may be one in digits, with the errors of these.
+    fn digit_error(&self, numerics: Numerics, ins: &[AnyTensor<f64>]) -> Result<f64> {
+        let metas: Vec<Meta> = ins.iter().map(AnyTensor::meta).collect();
+        let (g, scoring) = (self.of(&metas)?, self.scoring());
+        let Some(digits) = g.digits(numerics) else { return Ok(0.0) };
+        let mask = (ins.len() == 6).then(|| &ins[3]);
+        let (q, k, v) = (ins[0].num()?.data(), ins[1].num()?.data(), ins[2].num()?.data());
+        let (y, dy) = (ins[ins.len() - 2].num()?.data(), ins[ins.len() - 1].num()?.data());
+        let [start, tops] = AttentionBwd::starts(&metas);
+        let scale = scoring.scale(g.d);
+        let [score, output] = forward_errors(&g, scoring, digits, ins)?;
+        let upstream = largest(&dy[..start]);
+        // A weight is multiplied by at most 1 + `relative`: a score, the largest score and the logarithm of the sum are off. Its factor in `ds` is off by
+        // `slope`.
+        let relative = (4.0 * score * scale.abs()).exp_m1();
+        let slope = digits.error(g.dv, upstream, largest(v)) + g.dv as f64 * upstream * output;
+        // The largest weight and `ds`, and the largest sums over a row, and over a column: of weights and of errors of `ds`.
+        let (mut most, mut row_sum, mut column_sum) = ([0.0f64; 2], 0.0f64, [0.0f64; 2]);
+        for z in 0..g.batch {
+            let mut columns = vec![[0.0; 2]; g.m];
+            for r in 0..g.rows() {
+                let i = z * g.rows() + r;
+                let (q, dy_row) = (&q[i * g.d..][..g.d], &dy[i * g.dv..][..g.dv]);
+                let delta = dot(dy_row, &y[i * g.dv..][..g.dv]) - dy[start + i] * LOG2_E;
+                let mut row = 0.0;
+                for j in (0..g.m).filter(|&j| is_open(&g, self.causal, mask, z, r, j)) {
+                    let at = z * g.m + j;
+                    let s = dot(q, &k[at * g.d..][..g.d]) * scale.signum();
+                    let p = ((s - y[tops + i]) * scale.abs() * LOG2_E - y[start + i]).exp2();
+                    let ds = p * (dot(dy_row, &v[at * g.dv..][..g.dv]) - delta).abs();
+                    let error = p * (1.0 + relative) * slope + relative * ds;
+                    most = [most[0].max(p * (1.0 + relative)), most[1].max(ds + error)];
+                    row += error;
+                    columns[j] = [columns[j][0] + p * relative, columns[j][1] + error];
+                }
+                row_sum = row_sum.max(row);
+            }
+            for column in columns {
+                column_sum = [column_sum[0].max(column[0]), column_sum[1].max(column[1])];
+            }
+        }
+        let tiles =
+            |rows: usize, p: f64, x: f64| rows.div_ceil(KEY_BLOCK) as f64 * digits.error(KEY_BLOCK, p, x);
+        let (q, k) = (largest(q), largest(k));
+        let dq = scale.abs() * (row_sum * k + tiles(g.m, most[1], k));
+        let dk = scale.abs() * (column_sum[1] * q + tiles(g.rows(), most[1], q));
+        let dv = column_sum[0] * upstream + tiles(g.rows(), most[0], upstream);
+        Ok(dq.max(dk).max(dv))
     }
 }
 

@@ -263,6 +263,18 @@ pub(super) fn forward_tile(
         }
         accumulate(job.simd, some, scores, &job.v[(z * m + j0) * dv..][..count * dv], acc);
     }
+    finish_rows(job.simd, acc, top, total, [o, logs, tops]);
+}
+
+/// Outputs and statistics of rows, of their sums: weighted values, largest scores and weights.
+#[inline(always)]
+pub(super) fn finish_rows(
+    simd: Simd,
+    acc: &mut [Lanes],
+    mut top: Lanes,
+    total: Lanes,
+    [o, logs, tops]: [&mut [f32]; 3],
+) {
     let mut inverse = [0.0f32; LANES];
     let mut log = [0.0f32; LANES];
     for l in 0..LANES {
@@ -276,7 +288,7 @@ pub(super) fn forward_tile(
             a[l] = f32::where_eq(total[l], 0.0, 0.0, a[l] * inverse[l]);
         }
     }
-    turn_back(job.simd, acc, 1.0, o);
+    turn_back(simd, acc, 1.0, o);
     for (l, (log_to, top_to)) in logs.iter_mut().zip(tops).enumerate() {
         (*log_to, *top_to) = if total[l] == 0.0 { (0.0, 0.0) } else { (log[l], top[l]) };
     }
@@ -532,12 +544,12 @@ pub(super) fn run_tiles<const N: usize>(
 }
 
 simd_fn! {
-    /// `delta_i = Σ_c dy_ic o_ic` by the row rule, less `dl_i log2 e`.
-    pub(super) fn row_products(simd, dy: &[f32], o: &[f32], dl: &[f32], dv: usize, delta: &mut [f32]) {
-        for (i, (x, dl)) in delta.iter_mut().zip(dl).enumerate() {
-            let row = i * dv..(i + 1) * dv;
+    /// `delta_i = Σ_c dy_ic o_ic` by the row rule, less `dl_i log2 e`. Rows of `dv` numbers are `stride` apart.
+    pub(super) fn row_products(simd, dy: &[f32], o: &[f32], dl: Option<&[f32]>, stride: usize, dv: usize, delta: &mut [f32]) {
+        for (i, x) in delta.iter_mut().enumerate() {
+            let row = i * stride..i * stride + dv;
             let sum = sum::chunk([&dy[row.clone()], &o[row]], |[a, b]| a * b);
-            *x = dl.mul_add(-(LOG2_E as f32), sum);
+            *x = dl.map_or(sum, |dl| dl[i].mul_add(-(LOG2_E as f32), sum));
         }
     }
 }

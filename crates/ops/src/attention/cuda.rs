@@ -12,14 +12,19 @@ use dittograd_numerics::{K_CHUNK, Numerics, functions};
 /// A kernel's name and text.
 type Kernel = (&'static str, &'static str);
 
-const FORWARD: Kernel = ("attention_forward", concat!(include_str!("tiles.cu"), include_str!("forward.cu")));
-const BACKWARD: Kernel =
-    ("attention_backward", concat!(include_str!("tiles.cu"), include_str!("backward.cu")));
+const FORWARD: Kernel = (
+    "attention_forward",
+    concat!(include_str!("lists.cu"), include_str!("tiles.cu"), include_str!("forward.cu")),
+);
+const BACKWARD: Kernel = (
+    "attention_backward",
+    concat!(include_str!("lists.cu"), include_str!("tiles.cu"), include_str!("backward.cu")),
+);
 const DELTA: Kernel = ("attention_delta", include_str!("delta.cu"));
 pub(super) const MASK: Kernel = ("attention_mask", include_str!("mask.cu"));
 
 /// What the text of every kernel starts with.
-const COMMON_CU: &str = concat!(include_str!("../tensor.cu"), include_str!("attention.cu"));
+pub(super) const COMMON_CU: &str = concat!(include_str!("../tensor.cu"), include_str!("attention.cu"));
 
 impl Geometry {
     /// Whether tensor cores may multiply, and the sizes of heads are such that they can.

@@ -2,12 +2,13 @@
 
 use super::AttentionBwd;
 use super::cpu::{LANES, Operands, forward, forward_scratch, run_tiles};
-use super::cuda::{Variant, fill_gaps, forward_cuda};
+use super::cuda::fill_gaps;
 use super::geometry::{Geometry, Scoring};
 use super::packed::{addresses, pack_reference, parts, unpack};
+use super::{cpu_digits, launch};
 use crate::{AnyTensor, Attr, Attrs, CpuRun, CudaRun, Gpu, Io, Op, Recorder, Val, layout};
 use dittograd_device::cuda::Source;
-use dittograd_device::{DType, Meta};
+use dittograd_device::{DType, Device, Meta};
 use dittograd_numerics::error::Result;
 use dittograd_numerics::scalar::Scalar;
 use dittograd_numerics::shape::Shape;
@@ -61,10 +62,18 @@ impl Op for Attention {
         ins.get(3).filter(|m| m.dtype == DType::U32).map(|_| (3, 2))
     }
 
+    fn workspace(&self, ins: &[Meta], device: &Device) -> usize {
+        let Ok(g) = self.of(ins) else { return 0 };
+        device.as_cuda().map_or(0, |cuda| launch::forward_workspace(&g, &Gpu::of(cuda)))
+    }
+
     fn cpu(&self, run: CpuRun<'_>) {
         let Ok(g) = self.of(run.metas) else { return };
         let job = Operands::new(run.simd, self.scoring(), g, run.ins);
         let results = unpack(run.out, &parts(run.metas[0].shape, run.metas[2].shape));
+        if let Some(digits) = g.digits(run.numerics) {
+            return cpu_digits::forward(run.pool, &job, digits, results);
+        }
         let (tiles, scratch) = ([g.batch, g.rows(), LANES], LANES * forward_scratch(&g));
         run_tiles(run.pool, tiles, results, [g.dv, 1, 1], scratch, |z, r0, _, results, scratch| {
             forward(run.simd, &job, z, r0, results, scratch);
@@ -80,12 +89,12 @@ impl Op for Attention {
         }
         let mask = if g.mask.is_some() { run.ins[3] } else { 0 };
         let outs = addresses(run.out, &parts);
-        forward_cuda(run.cuda, self.scoring(), &g, [run.ins[0], run.ins[1], run.ins[2], mask], outs)
+        let ins = [run.ins[0], run.ins[1], run.ins[2], mask];
+        launch::forward(run.cuda, self.scoring(), &g, ins, outs, run.workspace)
     }
 
     fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<Source> {
-        let Ok(g) = self.of(ins) else { return Vec::new() };
-        Variant::forward(&g, gpu).map_or(Vec::new(), |v| vec![v.module(&g, self.scoring().flips(g.d))])
+        self.of(ins).map_or(Vec::new(), |g| launch::forward_modules(self.scoring(), &g, gpu))
     }
 
     fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {

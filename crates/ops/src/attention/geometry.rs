@@ -2,6 +2,8 @@
 
 use crate::{Attr, Attrs, mismatch};
 use dittograd_device::{DType, Meta};
+use dittograd_numerics::Numerics;
+use dittograd_numerics::digits::Digits;
 use dittograd_numerics::error::{Error, ErrorKind, Result};
 use dittograd_numerics::shape::{MAX_RANK, Shape};
 use std::f64::consts::LOG2_E;
@@ -110,6 +112,31 @@ impl Geometry {
             return Err(Error::argument(op, "head size", why));
         }
         Ok(self)
+    }
+
+    /// The digits that it is computed in, if it is.
+    pub(super) fn digits(&self, numerics: Numerics) -> Option<Digits> {
+        let digits = Digits::of_attention(numerics, self.n, self.m, self.d, self.dv);
+        digits.filter(|_| self.batch * self.rows() > 0)
+    }
+
+    /// Where the queries (0), keys (1) or values (2) of list `z` begin, and the words from row to row.
+    pub(super) fn input_rows(&self, part: usize, z: usize) -> (usize, usize) {
+        if self.heads == 0 {
+            let (rows, width) = [(self.rows(), self.d), (self.m, self.d), (self.m, self.dv)][part];
+            return (z * rows * width, width);
+        }
+        let narrow = self.heads * self.d;
+        (z / self.heads * self.n * 3 * narrow + part * narrow + z % self.heads * self.d, 3 * narrow)
+    }
+
+    /// The same of the outputs.
+    pub(super) fn output_rows(&self, z: usize) -> (usize, usize) {
+        if self.heads == 0 {
+            return (z * self.rows() * self.dv, self.dv);
+        }
+        let narrow = self.heads * self.d;
+        (z / self.heads * self.n * narrow + z % self.heads * self.d, narrow)
     }
 
     /// Rows of a list.

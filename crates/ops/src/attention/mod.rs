@@ -9,9 +9,12 @@ mod backward;
 #[cfg(feature = "cases")]
 mod cases;
 mod cpu;
+mod cpu_digits;
 mod cuda;
+mod cuda_digits;
 mod forward;
 mod geometry;
+mod launch;
 mod mask;
 mod packed;
 pub mod rope;

@@ -20,50 +20,6 @@ constexpr int OWN = WARPS * 8 * TR;
 __device__ constexpr int wide(int d) { return d < 1 ? 1 : (d + 15) / 16; }  // columns of a thread, in fours
 constexpr int NCD = wide(D), NCV = wide(DV), PD = 16 * NCD + 4, PV = 16 * NCV + 4;
 
-// How a mask is read; see the host's twin.
-struct MaskView {
-    u64 dims[8], strides[8], row, column;
-};
-
-// How lists lie inside rows: heads, and words from row to row of queries, of outputs, and of chains of dq under way.
-struct Inside {
-    unsigned heads, wide, narrow, chains;
-};
-
-// Where list z starts whose rows are `apart` words from each other.
-template <int W> __device__ __forceinline__ u64 list_at(u64 z, unsigned n, unsigned heads, unsigned apart) {
-    return (u64)((unsigned)z / heads * n) * apart + (unsigned)z % heads * W;
-}
-
-// Where the mask of row r of list z starts.
-__device__ __forceinline__ u64 mask_at(const MaskView& view, u64 z, unsigned group, unsigned n, unsigned r) {
-    u64 head = z * group + r / n, at = (r % n) * view.row;
-#pragma unroll
-    for (int a = 7; a >= 0 && head > 0; --a) {
-        at += head % view.dims[a] * view.strides[a];
-        head /= view.dims[a];
-    }
-    return at;
-}
-
-// Smallest and largest query index of rows from .. from + count - 1.
-__device__ __forceinline__ void query_range(unsigned n, unsigned from, unsigned count, int& low, int& high) {
-    const unsigned last = from + count - 1;
-    if (DITTO_INSIDE) {
-        low = (int)from;
-        high = (int)last;
-        return;
-    }
-    const bool one = from / n == last / n;
-    low = one ? (int)(from % n) : 0;
-    high = one ? (int)(last % n) : (int)n - 1;
-}
-
-__device__ __forceinline__ bool is_blocked(float x) { return __float_as_uint(x) == BLOCKED; }
-
-// Query index of a row.
-__device__ __forceinline__ int query_of(unsigned row, unsigned n) { return (int)(DITTO_INSIDE ? row : row % n); }
-
 // Starts copying `rows` rows of W floats, `apart` from each other, into a tile of the given pitch; on tensor cores, zeros into
 // the rest of its TILE rows.
 template <int W, int PITCH, int TILE> __device__ __forceinline__ void copy_rows(float* tile, const float* from, unsigned apart, int rows) {
@@ -83,9 +39,6 @@ template <int W, int PITCH, int TILE> __device__ __forceinline__ void copy_rows(
             asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to + (r * PITCH + c) * 4), "l"(from + at) : "memory");
     }
 }
-__device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int N> __device__ __forceinline__ void copy_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
-
 __device__ __forceinline__ void four(float (&to)[4], const float* from) {
     const float4 v = *reinterpret_cast<const float4*>(from);
     to[0] = v.x; to[1] = v.y; to[2] = v.z; to[3] = v.w;

@@ -1,10 +1,12 @@
 //! What the checks run these ops on.
 
-use super::{SelfAttention, SelfAttentionBwd, apart, parts};
+use super::{SelfAttention, SelfAttentionBwd, apart, parts, plain_inputs, three};
 use crate::attention::cases::statistics;
 use crate::cases::{Bound, Cases, Reject, Sample, SampleIn, pick};
-use crate::{dims, layout};
+use crate::{AnyTensor, dims, layout};
 use dittograd_device::Meta;
+use dittograd_numerics::Numerics;
+use dittograd_numerics::error::Result;
 use dittograd_numerics::rng::Stream;
 use std::ops::Range;
 
@@ -66,6 +68,11 @@ impl Cases for SelfAttention {
     fn bound(&self, ins: &[Meta]) -> Bound {
         self.plain().bound(&[Meta { shape: apart(ins[0].shape), ..ins[0] }; 3])
     }
+
+    fn digit_error(&self, numerics: Numerics, ins: &[AnyTensor<f64>]) -> Result<f64> {
+        let g = self.of(&[ins[0].meta()])?;
+        self.plain().digit_error(numerics, &three(&g, ins[0].num()?)?)
+    }
 }
 
 /// What is no `qkv`.
@@ -116,6 +123,12 @@ impl Cases for SelfAttentionBwd {
     fn bound(&self, ins: &[Meta]) -> Bound {
         let one = Meta { shape: apart(ins[0].shape), ..ins[0] };
         self.plain().bound(&[one, one, one, ins[1], ins[1]])
+    }
+
+    fn digit_error(&self, numerics: Numerics, ins: &[AnyTensor<f64>]) -> Result<f64> {
+        let metas: Vec<Meta> = ins.iter().map(AnyTensor::meta).collect();
+        let g = self.of(&metas)?;
+        self.plain().digit_error(numerics, &plain_inputs(&g, ins)?)
     }
 }
 

@@ -9,12 +9,11 @@ use super::cpu::{
     BackwardOperands, LANES, Operands, backward_scratch, forward, forward_scratch, keys, list, list_scratch,
     queries, row_products, run_tiles,
 };
-use super::cuda::{
-    BackwardWorkspace, Variant, backward_cuda, delta_cuda, delta_module, fill_gaps, forward_cuda,
-};
+use super::cuda::{delta_cuda, fill_gaps};
 use super::geometry::{Geometry, KEY_BLOCK, MAX_ROWS, Scoring};
 use super::packed::{addresses, like, pack, unpack};
 use super::{Attention, AttentionBwd};
+use super::{cpu_digits, launch};
 use crate::{
     AnyTensor, Attr, Attrs, CpuRun, CudaRun, Gpu, Io, Op, Recorder, Val, arity, dims, layout, mismatch, typed,
 };
@@ -158,9 +157,9 @@ impl Geometry {
         Geometry { batch: 1, heads: 0, ..*self }
     }
 
-    /// Words a task copies a list to, backward: queries, keys, values, `dy` and outputs; `delta` and `dl`.
+    /// Words a task copies a list to, backward: queries, keys, values, `dy` and outputs; `delta`.
     fn list_words(&self) -> usize {
-        5 * self.n * self.d + 2 * self.n
+        5 * self.n * self.d + self.n
     }
 }
 
@@ -229,9 +228,10 @@ impl Op for SelfAttention {
     }
 
     fn workspace(&self, ins: &[Meta], device: &Device) -> usize {
-        match self.of(ins) {
-            Ok(g) if !device.is_cuda() => g.size(),
-            _ => 0,
+        let Ok(g) = self.of(ins) else { return 0 };
+        match device.as_cuda() {
+            Some(cuda) => launch::forward_workspace(&g, &Gpu::of(cuda)),
+            None => g.size(),
         }
     }
 
@@ -241,6 +241,11 @@ impl Op for SelfAttention {
         let [wide, narrow] = g.widths();
         let [out, logs, tops] = unpack(run.out, &parts(run.metas[0].shape));
         let lists = &mut run.workspace[..g.size()];
+        if let Some(digits) = g.digits(run.numerics) {
+            let job = Operands::new(run.simd, self.scoring(), g, &[qkv; 3]);
+            cpu_digits::forward(run.pool, &job, digits, [&mut *lists, logs, tops]);
+            return g.scatter(run.pool, lists, 1, out);
+        }
         let words = 3 * n * d;
         let scratch = words + LANES * forward_scratch(&g);
         let tiles = [g.batch, n, LANES];
@@ -268,12 +273,12 @@ impl Op for SelfAttention {
             return Ok(());
         }
         let [q, k, v] = three_addresses(&g, run.ins[0]);
-        forward_cuda(run.cuda, self.scoring(), &g, [q, k, v, 0], addresses(run.out, &parts))
+        let outs = addresses(run.out, &parts);
+        launch::forward(run.cuda, self.scoring(), &g, [q, k, v, 0], outs, run.workspace)
     }
 
     fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<Source> {
-        let Ok(g) = self.of(ins) else { return Vec::new() };
-        Variant::forward(&g, gpu).map_or(Vec::new(), |v| vec![v.module(&g, self.scoring().flips(g.d))])
+        self.of(ins).map_or(Vec::new(), |g| launch::forward_modules(self.scoring(), &g, gpu))
     }
 
     fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {
@@ -302,6 +307,13 @@ impl Op for SelfAttention {
 fn three_addresses(g: &Geometry, qkv: u64) -> [u64; 3] {
     let [_, narrow] = g.widths();
     [0, 1, 2].map(|i| qkv + i * narrow as u64 * 4)
+}
+
+/// The inputs of [`AttentionBwd`] for those of [`SelfAttentionBwd`], for the references.
+fn plain_inputs<T: Scalar>(g: &Geometry, ins: &[AnyTensor<T>]) -> Result<[AnyTensor<T>; 5]> {
+    let [q, k, v] = three(g, ins[0].num()?)?;
+    let [y, dy] = [by_lists(g, ins[1].num()?.data(), false)?, by_lists(g, ins[2].num()?.data(), false)?];
+    Ok([q, k, v, AnyTensor::Num(y), AnyTensor::Num(dy)])
 }
 
 impl SelfAttentionBwd {
@@ -398,9 +410,10 @@ impl Op for SelfAttentionBwd {
 
     fn workspace(&self, ins: &[Meta], device: &Device) -> usize {
         let Ok(g) = self.of(ins) else { return 0 };
-        match device.is_cuda() {
-            true => BackwardWorkspace::of(&g).end,
-            false => 3 * g.size(),
+        match device.as_cuda() {
+            Some(cuda) => launch::backward_workspace(&g, &Gpu::of(cuda)),
+            // The gradients as lists, and `delta`, which tasks have by themselves if not in digits.
+            None => 3 * g.size() + g.digits(device.numerics()).map_or(0, |_| g.batch * g.n),
         }
     }
 
@@ -423,9 +436,18 @@ impl Op for SelfAttentionBwd {
             tops: &run.ins[1][starts[2]..],
             dl: has_all.then(|| &run.ins[2][starts[1]..]),
         };
-        let lists = &mut run.workspace[..3 * size];
+        let (lists, delta) = run.workspace.split_at_mut(3 * size);
         let (dq, rest) = lists.split_at_mut(size);
         let (dk, dv) = rest.split_at_mut(size);
+        if let Some(digits) = g.digits(run.numerics) {
+            let delta = &mut delta[..g.batch * n];
+            cpu_digits::delta(run.pool, run.simd, &g, [inputs.dy, inputs.y], inputs.dl, delta);
+            let job = Operands::new(run.simd, self.scoring(), g, &[inputs.qkv; 3]);
+            let Inputs { dy, logs, tops, .. } = inputs;
+            let back = BackwardOperands { job, dy, logs, tops, delta };
+            cpu_digits::backward(run.pool, &back, digits, [dq, dk, dv]);
+            return g.scatter(run.pool, lists, 3, run.out);
+        }
         let words = g.list_words();
         let scratch = words + LANES * backward_scratch(&g);
         // Whole lists, where there are enough for all threads, make every score once.
@@ -461,13 +483,11 @@ impl Op for SelfAttentionBwd {
         delta_cuda(run.cuda, &g, [dy, y, dl], run.workspace)?;
         let [q, k, v] = three_addresses(&g, run.ins[0]);
         let grads = three_addresses(&g, run.out);
-        backward_cuda(run.cuda, self.scoring(), &g, [q, k, v, 0], [dy, logs, tops], grads, run.workspace)
+        launch::backward(run.cuda, self.scoring(), &g, [q, k, v, 0], [dy, logs, tops], grads, run.workspace)
     }
 
     fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<Source> {
-        let Ok(g) = self.of(ins) else { return Vec::new() };
-        let backward = Variant::backward(&g, gpu).ok().map(|v| v.module(&g, self.scoring().flips(g.d)));
-        std::iter::once(delta_module(&g)).chain(backward).collect()
+        self.of(ins).map_or(Vec::new(), |g| launch::backward_modules(self.scoring(), &g, gpu))
     }
 
     fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, up: Val) -> Result<Vec<Option<Val>>> {
@@ -507,10 +527,7 @@ impl Op for SelfAttentionBwd {
     fn reference<T: Scalar>(&self, ins: &[AnyTensor<T>]) -> Result<Tensor<T>> {
         let metas: Vec<Meta> = ins.iter().map(AnyTensor::meta).collect();
         let g = self.of(&metas)?;
-        let [q, k, v] = three(&g, ins[0].num()?)?;
-        let [y, dy] =
-            [by_lists(&g, ins[1].num()?.data(), false)?, by_lists(&g, ins[2].num()?.data(), false)?];
-        let lists = self.plain().reference(&[q, k, v, AnyTensor::Num(y), AnyTensor::Num(dy)])?;
+        let lists = self.plain().reference(&plain_inputs(&g, ins)?)?;
         let part = g.size().next_multiple_of(4);
         Ok(Tensor::from_fn(metas[0].shape, |at| {
             let (c, head, place) = (at % g.d, at / g.d % g.heads, at / g.d / g.heads / 3);
@@ -539,7 +556,6 @@ struct Inputs<'a> {
     dy: &'a [f32],
     logs: &'a [f32],
     tops: &'a [f32],
-    /// Zeros, if not given.
     dl: Option<&'a [f32]>,
 }
 
@@ -548,8 +564,7 @@ impl Inputs<'_> {
     fn list<'b>(&'b self, z: usize, words: &'b mut [f32]) -> BackwardOperands<'b> {
         let Geometry { n, d, .. } = self.g;
         let [wide, narrow] = self.g.widths();
-        let (copied, rows) = words.split_at_mut(5 * n * d);
-        let (delta, dl) = rows.split_at_mut(n);
+        let (copied, delta) = words.split_at_mut(5 * n * d);
         let (qkv, rest) = copied.split_at_mut(3 * n * d);
         for (i, to) in qkv.chunks_exact_mut(n * d).enumerate() {
             self.g.gather(self.qkv, z, wide, i * narrow, 0..n, to);
@@ -557,11 +572,7 @@ impl Inputs<'_> {
         let (dy, o) = rest.split_at_mut(n * d);
         self.g.gather(self.dy, z, narrow, 0, 0..n, dy);
         self.g.gather(self.y, z, narrow, 0, 0..n, o);
-        match self.dl {
-            Some(all) => dl.copy_from_slice(&all[z * n..][..n]),
-            None => dl.fill(0.0),
-        }
-        row_products(self.simd, dy, o, dl, d, delta);
+        row_products(self.simd, dy, o, self.dl.map(|all| &all[z * n..]), d, d, delta);
         let (q, rest) = qkv.split_at(n * d);
         let (k, v) = rest.split_at(n * d);
         let job = Operands::new(self.simd, self.scoring, self.g.alone(), &[q, k, v]);

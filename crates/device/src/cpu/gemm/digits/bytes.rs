@@ -320,6 +320,42 @@ unsafe fn transpose(from: *const u8, to: *mut u8) {
     }
 }
 
+/// Rounds the totals of sixteen elements, of the sums of each weight.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+fn round<const D: usize>(weights: [__m512i; 4]) -> __m512 {
+    let low = weights.map(|w| _mm512_cvtepi32_epi64(_mm512_castsi512_si256(w)));
+    let high = weights.map(|w| _mm512_cvtepi32_epi64(_mm512_extracti64x4_epi64::<1>(w)));
+    let total = |w: [__m512i; 4]| {
+        let mut total = w[D];
+        for w in w[..D].iter().rev() {
+            total = _mm512_add_epi64(_mm512_slli_epi64::<8>(total), *w);
+        }
+        _mm512_cvtepi64_ps(total)
+    };
+    _mm512_insertf32x8::<1>(_mm512_castps256_ps512(total(low)), total(high))
+}
+
+/// The same for a chunk of at most [`FEW_STEPS`], 128 terms. A total is `high`·2^8 + `low`, of three digits `high`·2^16 + `low`. `high` is
+/// below 2^30 then, and 6 bits of it go to the lower part. Both parts are floats, so their sum is rounded once.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+fn round_few<const D: usize>(weights: [__m512i; 4]) -> __m512 {
+    let join = |high: __m512i, low: __m512i| _mm512_add_epi32(_mm512_slli_epi32::<8>(high), low);
+    let six = _mm512_set1_epi32(63);
+    let (upper, lower, unit) = if D == 2 {
+        let high = join(weights[2], weights[1]);
+        (_mm512_andnot_si512(six, high), join(_mm512_and_si512(high, six), weights[0]), 256.0)
+    } else {
+        let low = join(weights[1], weights[0]);
+        let high = _mm512_add_epi32(join(weights[3], weights[2]), _mm512_srai_epi32::<16>(low));
+        let rest = _mm512_and_si512(low, _mm512_set1_epi32(0xffff));
+        let lower = _mm512_or_si512(_mm512_slli_epi32::<16>(_mm512_and_si512(high, six)), rest);
+        (_mm512_andnot_si512(six, high), lower, 65536.0)
+    };
+    _mm512_fmadd_ps(_mm512_cvtepi32_ps(upper), _mm512_set1_ps(unit), _mm512_cvtepi32_ps(lower))
+}
+
 /// Rows of C whose sums are complete, and where they go.
 pub(super) struct Finish {
     /// Rows that are left, from `row` on.
@@ -333,7 +369,12 @@ pub(super) struct Finish {
     b_exponents: __m512,
     bias: *const f32,
     first: bool,
+    /// Whether the chunk has at most [`FEW_STEPS`].
+    few: bool,
 }
+
+/// The most steps of a chunk for which a total is two parts of 24 bits, so that it takes no 64-bit integers.
+const FEW_STEPS: usize = 2;
 
 impl Finish {
     /// Nothing is left.
@@ -351,6 +392,7 @@ impl Finish {
             b_exponents: _mm512_setzero_ps(),
             bias: from,
             first: true,
+            few: true,
         }
     }
 
@@ -376,6 +418,7 @@ impl Finish {
             b_exponents,
             bias: if block.bias.is_null() { block.bias } else { block.bias.wrapping_add(col) },
             first: block.first,
+            few: block.steps <= FEW_STEPS,
         }
     }
 
@@ -393,16 +436,7 @@ impl Finish {
             let at =
                 |s: usize| _mm512_load_si512((&raw const (*sums).0[s]).cast::<i32>().add(row * LINES).cast());
             let weights = [at(0), _mm512_add_epi32(at(1), at(2)), at(3), if D == 3 { at(4) } else { at(3) }];
-            let low = weights.map(|w| _mm512_cvtepi32_epi64(_mm512_castsi512_si256(w)));
-            let high = weights.map(|w| _mm512_cvtepi32_epi64(_mm512_extracti64x4_epi64::<1>(w)));
-            let total = |w: [__m512i; 4]| {
-                let mut total = w[D];
-                for w in w[..D].iter().rev() {
-                    total = _mm512_add_epi64(_mm512_slli_epi64::<8>(total), *w);
-                }
-                _mm512_cvtepi64_ps(total)
-            };
-            let rounded = _mm512_insertf32x8::<1>(_mm512_castps256_ps512(total(low)), total(high));
+            let rounded = if self.few { round_few::<D>(weights) } else { round::<D>(weights) };
             // The power of two is exact unless the result is subnormal, and NaN if an exponent is.
             let exponents = _mm512_add_ps(_mm512_set1_ps(*self.a_exponents.add(row)), self.b_exponents);
             let mut c = _mm512_scalef_ps(rounded, exponents);

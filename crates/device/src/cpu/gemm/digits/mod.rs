@@ -8,16 +8,20 @@
 //! - `bytes`: packing for `amx` and `vnni`, 8-bit digits, and what they share: one rounding of the sums of a tile;
 //! - `amx`: tiles of AMX, `tdpbssd`;
 //! - `vnni`: AVX-512 VNNI, `vpdpbusd`;
-//! - `words`: AVX2 (`vpmaddwd`) and any other processor: digits of A times 16-bit parts of B.
+//! - `words`: AVX2 (`vpmaddwd`) and any other processor: digits of A times 16-bit parts of B;
+//! - `small`: products of small operands, which attention packs itself.
 #![allow(unsafe_code)]
 
 #[cfg(target_arch = "x86_64")]
 mod amx;
 #[cfg(target_arch = "x86_64")]
 mod bytes;
+mod small;
 #[cfg(target_arch = "x86_64")]
 mod vnni;
 mod words;
+
+pub use small::{Operand, Order, Small};
 
 use super::Gemm;
 use crate::cpu::LINE;
@@ -39,7 +43,7 @@ const MAX_GROUP: usize = 16 << 20;
 const TASKS_PER_THREAD: usize = 8;
 
 /// An operand.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Side {
     A,
     B,
