@@ -5,7 +5,6 @@ use crate::cases::{self, Case, Subject, Values};
 use crate::kernels::{run_on, run_with};
 use crate::{Failure, Magnitude, Outcome, Property, RefRecorder, Report, has_samples, is_number};
 use dittograd_device::{Device, Meta};
-use dittograd_numerics::digits::Digits;
 use dittograd_numerics::error::Result;
 use dittograd_numerics::rng::Stream;
 use dittograd_numerics::scalar::{Dual, Scalar};
@@ -100,9 +99,8 @@ fn digit_error(
     metas: &[Meta],
     largest: impl Fn(usize) -> Result<f64>,
 ) -> Result<f64> {
-    let Some([m, n, k]) = op.in_digits(metas) else { return Ok(0.0) };
-    match Digits::of_product(device.numerics(), m, n, k) {
-        Some(digits) => Ok(digits.error(k, largest(0)?, largest(1)?)),
+    match op.in_digits(metas, device.numerics()) {
+        Some((digits, k)) => Ok(digits.error(k, largest(0)?, largest(1)?)),
         None => Ok(0.0),
     }
 }

@@ -3,6 +3,8 @@
 
 use crate::*;
 use dittograd_device::Meta;
+use dittograd_numerics::Numerics;
+use dittograd_numerics::digits::Digits;
 use dittograd_numerics::error::Result;
 use dittograd_numerics::rng::Stream;
 use dittograd_numerics::shape::Shape;
@@ -113,8 +115,8 @@ pub trait Cases: Op {
     /// How far the value may be from the reference on these inputs.
     fn bound(&self, ins: &[Meta]) -> Bound;
 
-    /// For a product of the first two inputs that modes `fast` and `turbo` may compute in digits: its m, n and k.
-    fn in_digits(&self, _ins: &[Meta]) -> Option<[usize; 3]> {
+    /// The digits that a mode computes the product of the first two inputs in, if it does, and the number of terms of a sum.
+    fn in_digits(&self, _ins: &[Meta], _numerics: Numerics) -> Option<(Digits, usize)> {
         None
     }
 
@@ -214,9 +216,9 @@ macro_rules! any_cases {
             }
 
             /// See [`Cases::in_digits`].
-            pub fn in_digits(&self, ins: &[Meta]) -> Option<[usize; 3]> {
+            pub fn in_digits(&self, ins: &[Meta], numerics: Numerics) -> Option<(Digits, usize)> {
                 match self {
-                    $(AnyOp::$op(op) => op.in_digits(ins),)*
+                    $(AnyOp::$op(op) => op.in_digits(ins, numerics),)*
                     AnyOp::Custom(_) => None,
                 }
             }

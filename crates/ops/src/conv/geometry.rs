@@ -3,6 +3,8 @@
 
 use crate::{Attr, Attrs};
 use dittograd_device::cpu::conv::{Axis, Gather, KernelGrad, MAX_AXES, View};
+use dittograd_numerics::Numerics;
+use dittograd_numerics::digits::Digits;
 use dittograd_numerics::error::{Error, ErrorKind, Result};
 use dittograd_numerics::shape::{MAX_RANK, Shape};
 use std::fmt;
@@ -261,6 +263,33 @@ impl Geometry {
 
     pub(super) fn taps(&self) -> usize {
         self.axes().iter().map(|l| l.kernel).product()
+    }
+
+    /// Output positions of an image.
+    pub(super) fn outputs(&self) -> usize {
+        self.axes().iter().map(|l| l.output).product()
+    }
+
+    /// The digits that sums of so many terms are computed in, if they are.
+    fn digits(&self, numerics: Numerics, terms: usize) -> Option<Digits> {
+        let sizes = [self.images(), self.channels_in, self.channels_out, self.taps(), self.outputs()];
+        let work = sizes.into_iter().fold(1usize, usize::saturating_mul);
+        Digits::of_conv(numerics, [self.channels_in, self.channels_out], terms, work)
+    }
+
+    /// The digits that the convolution is computed in, if it is.
+    pub(crate) fn forward_digits(&self, numerics: Numerics) -> Option<Digits> {
+        self.digits(numerics, self.channels_in.saturating_mul(self.taps()))
+    }
+
+    /// The digits that the transposed convolution is computed in, if it is.
+    pub(crate) fn transposed_digits(&self, numerics: Numerics) -> Option<Digits> {
+        self.digits(numerics, self.channels_out.saturating_mul(self.taps()))
+    }
+
+    /// The digits that the gradient of the kernel is computed in, if it is.
+    pub(crate) fn kernel_grad_digits(&self, numerics: Numerics) -> Option<Digits> {
+        self.digits(numerics, self.outputs())
     }
 
     /// What the convolution reads: all outputs, all taps.

@@ -24,57 +24,9 @@
 // g ^ (r >> 1 & 3), so that tensor cores meet all banks. Exponents are [product][chunk][pitch]; NOT_FINITE marks a row that
 // holds an infinity or a NaN, whose results are NaN.
 
-typedef unsigned long long u64;
-
-constexpr int D = DITTO_D, KB = 64, NOT_FINITE = 1 << 20;
 constexpr int CHUNK_BLOCKS = DIGIT_CHUNK / KB;
 
-// 2^e, for e from -126 to 127.
-__device__ __forceinline__ float power(int e) { return __int_as_float((e + 127) << 23); }
-
 #if DITTO_PART == 0
-
-__device__ __forceinline__ int exponent_of(unsigned largest) {
-    if (largest >= 0x7f800000u) return NOT_FINITE;
-    const int e = (int)(largest >> 23) - 126 + ((largest & 0x7fffffu) >= 0x7e0000u);
-    return max(e, LEAST_EXPONENT);
-}
-
-__device__ __forceinline__ unsigned magnitude(float x) { return __float_as_uint(x) & 0x7fffffffu; }
-
-struct Quad { float v[4]; };
-
-__device__ __forceinline__ unsigned larger(unsigned m, const Quad& x) {
-    return max(max(m, max(magnitude(x.v[0]), magnitude(x.v[1]))), max(magnitude(x.v[2]), magnitude(x.v[3])));
-}
-
-// Four neighbours of a line of `length` floats, from `at` on; 0 beyond its end.
-template <int VECTOR> __device__ __forceinline__ Quad quad(const float* line, i64 at, i64 length) {
-    Quad x;
-    if (VECTOR) {
-        const float4 v = at < length ? *(const float4*)(line + at) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-        x = {v.x, v.y, v.z, v.w};
-    } else {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) x.v[i] = at + i < length ? line[at + i] : 0.0f;
-    }
-    return x;
-}
-
-// The digits of four numbers, one word for each place, the lowest first.
-__device__ __forceinline__ void split(const Quad& x, float scale, unsigned (&digits)[D]) {
-    int n[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) n[i] = __float2int_rn(__fmul_rn(x.v[i], scale));
-#pragma unroll
-    for (int d = 0; d < D; ++d) {
-        digits[d] = __byte_perm(__byte_perm(n[0], n[1], 0x0040), __byte_perm(n[2], n[3], 0x0040), 0x5410);
-#pragma unroll
-        for (int i = 0; i < 4; ++i) n[i] = (n[i] + 128) >> 8;
-    }
-}
-
-__device__ __forceinline__ float scale_of(int e) { return e == NOT_FINITE ? 0.0f : power(8 * D - 1 - e); }
 
 // One operand: `rows` rows of k terms, in `count` products.
 struct Operand {
@@ -91,9 +43,6 @@ struct Operand {
         return digits + (((item * blocks + block) * D + digit) * pitch + row) * KB;
     }
 };
-
-// Where word w of a row lies in its block.
-__device__ __forceinline__ int word_at(i64 row, int w) { return (w / 4 ^ (int)(row >> 1 & 3)) * 16 + w % 4 * 4; }
 
 // Terms of a row are contiguous: a warp has a row of a chunk, or if they are many, DITTO_WARPS warps have.
 template <int VECTOR> __device__ void digits_of_row(const Operand& o, i64 index, unsigned* shared) {
@@ -241,15 +190,6 @@ ditto_digits(const __grid_constant__ Operand a, const __grid_constant__ Operand 
 
 #else
 
-// The float32 nearest to an exact sum.
-__device__ __forceinline__ float rounded(i64 total) {
-    if (D == 3) return __ll2float_rn(total);
-    // Below 2^45 in size: two exact parts of 22 and 23 bits, added with one rounding.
-    const float high = __int_as_float((int)(total >> 23) + 0x4b400000) - 12582912.0f;
-    const float low = __int_as_float(((int)total & 0x7fffff) | 0x4b000000) - 8388608.0f;
-    return __fmaf_rn(high, 8388608.0f, low);
-}
-
 struct Result {
     float* out;
     const float* bias;
@@ -324,42 +264,6 @@ ditto_digits_reduce(const i64* __restrict__ sums, const int* __restrict__ ea, co
 }
 
 #else
-
-constexpr int WEIGHTS = D == 2 ? 3 : 4;
-
-// All pairs of digits, (digit of A, digit of B, weight); the lowest with the lowest counts in `turbo` only.
-template <class F> __device__ __forceinline__ void all_pairs(F&& f) {
-#pragma unroll
-    for (int w = WEIGHTS - 1; w >= 0; --w)
-#pragma unroll
-        for (int i = D - 1; i >= 0; --i) {
-            const int j = w + (D == 3 ? 1 : 0) - i;
-            if (j >= 0 && j < D) f(i, j, w);
-        }
-}
-
-// The exact sum of a result, of the sums of each weight.
-template <int N> __device__ __forceinline__ i64 total(const int (&sums)[WEIGHTS][N], int i) {
-    i64 t = sums[0][i];
-#pragma unroll
-    for (int w = 1; w < WEIGHTS; ++w) t += (i64)sums[w][i] * (1 << 8 * w);
-    return t;
-}
-
-// The scale of a row, as two powers of two. The first one is at most 2^60, so that no product overflows before its column's
-// scale has had its turn.
-struct RowScale {
-    float first, second;
-
-    __device__ __forceinline__ explicit RowScale(int e) {
-        const int all = e - (8 * D - 1) + (D == 3 ? 8 : 0), part = min(all, 60);
-        first = e == NOT_FINITE ? __int_as_float(0x7fc00000) : power(part);
-        second = e == NOT_FINITE ? 1.0f : power(all - part);
-    }
-    __device__ __forceinline__ float finished(i64 total, float column) const {
-        return __fmul_rn(__fmul_rn(__fmul_rn(rounded(total), first), column), second);
-    }
-};
 
 struct Product {
     const unsigned char *a, *b;  // digits
@@ -441,8 +345,6 @@ template <int BM, int BN> struct Work {
         to = p.blocks * (split + 1) / p.splits;
     }
 };
-
-__device__ __forceinline__ unsigned shared_address(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }
 
 #if DITTO_HOPPER
 
@@ -598,17 +500,6 @@ ditto_digits_product(const __grid_constant__ Product p, float* out, const float*
 
 constexpr int BM = 64, BN = 64, STAGES = 3;
 constexpr int SIZE_A = D * BM * KB, STAGE = SIZE_A + D * BN * KB;
-
-// Four tiles of 8 rows by 16 bytes; lane l says where row l % 8 of tile l / 8 is.
-__device__ __forceinline__ void load_tiles(unsigned (&x)[4], unsigned address) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3]) : "r"(address) : "memory");
-}
-// s += a b for 16 rows, 8 columns and 32 steps of k.
-__device__ __forceinline__ void multiply(int* s, const unsigned (&a)[4], unsigned b0, unsigned b1) {
-    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                 : "+r"(s[0]), "+r"(s[1]), "+r"(s[2]), "+r"(s[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
 
 // Thread mapping: 2 by 2 warps with 32 rows and 32 columns each. Shared memory: a ring of STAGES blocks of digits, filled by cp.async
 // STAGES - 1 blocks ahead.

@@ -15,7 +15,7 @@
 //! - `digits`: products in digits, of modes `fast` and `turbo`, which have an order of their own.
 
 mod block;
-mod digits;
+pub(in crate::cpu) mod digits;
 pub(crate) mod kernel;
 pub(crate) mod pack;
 #[doc(hidden)]
