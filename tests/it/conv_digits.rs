@@ -3,11 +3,11 @@
 use crate::support::{device, fractions};
 use dittograd::device::AnyBuffer;
 use dittograd::device::cpu::simd::Simd;
+use dittograd::nn;
 use dittograd::numerics::Numerics;
 use dittograd::numerics::digits::{self, Digits, exponent, finish, magnitude, term};
 use dittograd::numerics::rng::Stream;
 use dittograd::ops::conv::{Conv, ConvKernelGrad, ConvTranspose, ConvWindow, Sizes};
-use dittograd::nn;
 use dittograd::ops::{self, AnyOp};
 use dittograd::prelude::*;
 
@@ -122,14 +122,18 @@ impl Case {
                 let max: &mut u32 = largest.entry(self.scale(op, operand, at)).or_default();
                 *max = (*max).max(magnitude(*x));
             }
-            largest.into_iter().map(|(scale, max)| (scale, exponent(max))).collect::<std::collections::BTreeMap<_, _>>()
+            largest
+                .into_iter()
+                .map(|(scale, max)| (scale, exponent(max)))
+                .collect::<std::collections::BTreeMap<_, _>>()
         });
         let integers = [0, 1].map(|i| {
             let (operand, data) = operands[i];
             let scale = |at| scales[i][&self.scale(op, operand, at)].map_or(0.0, |e| which.scale(e));
             data.iter().enumerate().map(|(at, x)| Digits::integer(*x, scale(at))).collect::<Vec<_>>()
         });
-        let runs = if op == 2 { self.images.div_ceil(digits::conv_run(dims[2][2..].iter().product())) } else { 1 };
+        let runs =
+            if op == 2 { self.images.div_ceil(digits::conv_run(dims[2][2..].iter().product())) } else { 1 };
         let image = [0, 2].map(|i| dims[i][1..].iter().product::<usize>());
         let len = dims[out].iter().product::<usize>();
         let mut sum = vec![0.0; len];
@@ -263,7 +267,8 @@ fn they_are_those_of_the_contract() {
             for (which, (op, [first, second, out])) in case.ops().iter().enumerate() {
                 let bias = fractions(&case.dims()[*out][1..2], 37);
                 let bias = (which < 2 && number % 2 == 0).then_some(&bias);
-                let ins: Vec<&Tensor> = [&tensors[*first], &tensors[*second]].into_iter().chain(bias).collect();
+                let ins: Vec<&Tensor> =
+                    [&tensors[*first], &tensors[*second]].into_iter().chain(bias).collect();
                 let as_strict = run(&device(), op, &ins);
                 for (mode, digits) in MODES {
                     let want = case.reference(digits, which, [ins[0], ins[1]], bias);

@@ -38,16 +38,21 @@ impl Digits {
         if takes_part(m, n, k) { Digits::of(numerics) } else { None }
     }
 
-    /// The digits of a convolution, of its gradient by the input or by the kernel; `None` if it is computed as in `strict`. `channels` are
-    /// those of input and output in a group, `terms` the number of terms of an exact sum, or for the gradient by the kernel those of one
-    /// image, and `work` the number of multiplications in a group.
-    pub fn of_conv(
+    /// The digits of a convolution or of its gradient by the input; `None` if it is computed as in `strict`. `channels` are those of input
+    /// and output in a group, `terms` the number of terms of a sum, and `work` the number of multiplications in a group.
+    pub fn of_conv(numerics: Numerics, channels: [usize; 2], terms: usize, work: usize) -> Option<Digits> {
+        if conv_takes_part(channels, terms, work) { Digits::of(numerics) } else { None }
+    }
+
+    /// The same for the gradient of a convolution's kernel, whose images have so many output positions.
+    pub fn of_kernel_grad(
         numerics: Numerics,
         channels: [usize; 2],
-        terms: usize,
+        positions: usize,
         work: usize,
     ) -> Option<Digits> {
-        if conv_takes_part(channels, terms, work) { Digits::of(numerics) } else { None }
+        let least = if IS_CHECK.load(Ordering::Relaxed) { 0 } else { LEAST_GRAD_OUTPUTS };
+        if channels[1] >= least { Digits::of_conv(numerics, channels, positions, work) } else { None }
     }
 
     /// How many digits.
@@ -135,7 +140,10 @@ const LEAST_IN_CHECKS: (usize, usize) = (64, 1 << 21);
 /// The fewest channels of input and output, and the least number of multiplications, for a convolution to be computed in digits.
 const LEAST_CONV: (usize, usize) = (32, 1 << 28);
 
-/// The same for checks of the kernels.
+/// The fewest output channels for the gradient of a kernel to be in digits: all of them share the digits of the input.
+const LEAST_GRAD_OUTPUTS: usize = 64;
+
+/// Channels and multiplications for checks of the kernels.
 const LEAST_CONV_IN_CHECKS: (usize, usize) = (5, 1 << 14);
 
 /// The most output positions of the images that share a scale in the gradient of a convolution's kernel, if they are several.

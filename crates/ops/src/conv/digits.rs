@@ -462,9 +462,7 @@ impl GradPlan {
         let mut both = [g.words(), from.words()].concat();
         both.extend([batch, self.run, groups, rows, self.pitch, self.blocks].map(n));
         both.extend([lines, self.width, self.places].map(n));
-        both.extend(
-            [self.exponents[0], self.exponents[1], self.rows, self.copies, self.table].map(address),
-        );
+        both.extend([self.exponents[0], self.exponents[1], self.rows, self.copies, self.table].map(address));
         let mut args = Args::new();
         push(&mut args, &both);
         push_axes(&mut args, &self.axes);

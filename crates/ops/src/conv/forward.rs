@@ -53,10 +53,12 @@ impl Op for Conv {
             Some(cuda) => {
                 let gpu = Gpu::of(cuda);
                 plan::workspace(&plan::forward(&g, gpu.numerics), &gpu)
-            },
-            None => {
-                workspace_words(g.forward_digits(device.numerics()), || std::iter::once(g.forward()), device.threads())
             }
+            None => workspace_words(
+                g.forward_digits(device.numerics()),
+                || std::iter::once(g.forward()),
+                device.threads(),
+            ),
         })
     }
 

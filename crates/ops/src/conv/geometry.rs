@@ -270,26 +270,28 @@ impl Geometry {
         self.axes().iter().map(|l| l.output).product()
     }
 
-    /// The digits that sums of so many terms are computed in, if they are.
-    fn digits(&self, numerics: Numerics, terms: usize) -> Option<Digits> {
+    /// Channels of input and output, and the number of multiplications in a group.
+    fn work(&self) -> ([usize; 2], usize) {
         let sizes = [self.images(), self.channels_in, self.channels_out, self.taps(), self.outputs()];
-        let work = sizes.into_iter().fold(1usize, usize::saturating_mul);
-        Digits::of_conv(numerics, [self.channels_in, self.channels_out], terms, work)
+        ([self.channels_in, self.channels_out], sizes.into_iter().fold(1usize, usize::saturating_mul))
     }
 
     /// The digits that the convolution is computed in, if it is.
     pub(crate) fn forward_digits(&self, numerics: Numerics) -> Option<Digits> {
-        self.digits(numerics, self.channels_in.saturating_mul(self.taps()))
+        let (channels, work) = self.work();
+        Digits::of_conv(numerics, channels, self.channels_in.saturating_mul(self.taps()), work)
     }
 
     /// The digits that the transposed convolution is computed in, if it is.
     pub(crate) fn transposed_digits(&self, numerics: Numerics) -> Option<Digits> {
-        self.digits(numerics, self.channels_out.saturating_mul(self.taps()))
+        let (channels, work) = self.work();
+        Digits::of_conv(numerics, channels, self.channels_out.saturating_mul(self.taps()), work)
     }
 
     /// The digits that the gradient of the kernel is computed in, if it is.
     pub(crate) fn kernel_grad_digits(&self, numerics: Numerics) -> Option<Digits> {
-        self.digits(numerics, self.outputs())
+        let (channels, work) = self.work();
+        Digits::of_kernel_grad(numerics, channels, self.outputs(), work)
     }
 
     /// What the convolution reads: all outputs, all taps.

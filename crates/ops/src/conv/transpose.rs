@@ -80,7 +80,7 @@ impl Op for ConvTranspose {
             Some(cuda) => {
                 let gpu = Gpu::of(cuda);
                 plan::workspace(&plan::transposed(&g, gpu.numerics), &gpu)
-            },
+            }
             None => {
                 workspace_words(g.transposed_digits(device.numerics()), || g.transposed(), device.threads())
             }

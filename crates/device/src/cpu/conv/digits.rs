@@ -94,8 +94,10 @@ struct Plan {
     gather: Gather,
     digits: Digits,
     axes: Vec<Reach>,
-    /// Elements of the box from one position of an axis to the next, and of the whole box.
+    /// Elements of the box from one position of an axis to the next, and of the whole box. Along the innermost axis there are phases, each
+    /// with every `step`-th element, so that neighbouring positions have neighbouring elements.
     strides: Vec<usize>,
+    phase: usize,
     box_len: usize,
     /// Groups of four channels, and words of such a group.
     quads: usize,
@@ -124,16 +126,24 @@ impl Plan {
         let Gather { view, batch, groups, rows, channels, .. } = *gather;
         let axes = reaches(&view);
         let mut strides = vec![1; axes.len()];
-        let mut box_len = 1;
-        for (stride, a) in strides.iter_mut().zip(&axes).rev() {
+        let (mut phase, mut box_len) = (1, 1);
+        for (i, (stride, a)) in strides.iter_mut().zip(&axes).enumerate().rev() {
             *stride = box_len;
-            box_len *= extent(a);
+            if i + 1 == axes.len() {
+                phase = extent(a).div_ceil(a.axis.step);
+                box_len = phase * a.axis.step;
+            } else {
+                box_len *= extent(a);
+            }
         }
         let (quads, words) = (channels.div_ceil(4), b_step / (4 * LINES * GROUPS));
         let steps = (view.taps() * quads).div_ceil(GROUPS);
         let row_panels = rows.div_ceil(LINES);
-        let item_words = quads * words * box_len + 2 * SLACK;
-        let items = (threads * MAX_IMAGES / (4 * item_words)).clamp(1, (batch * groups).max(1));
+        let item_words = |words: usize| quads * words * box_len + 2 * SLACK;
+        // As many at every SIMD level, so that the workspace of the one with the most words has room for all.
+        let most_words = item_words(most_step_len(digits, Side::B) / (4 * LINES * GROUPS));
+        let items = (threads * MAX_IMAGES / (4 * most_words)).clamp(1, (batch * groups).max(1));
+        let item_words = item_words(words);
         let mut parts = Parts::new();
         let maxima = parts.take(4 * batch * groups * channels);
         let item_exponents = parts.take(4 * batch * groups);
@@ -150,6 +160,7 @@ impl Plan {
             digits,
             axes,
             strides,
+            phase,
             box_len,
             quads,
             words,
@@ -171,10 +182,23 @@ impl Plan {
         }
     }
 
-    /// Where a tap reads, from what it reads for position 0 and the box's first element on.
+    /// Where elements of the box lie that are so far along each axis from its first one.
+    fn box_at(&self, along: impl Iterator<Item = usize>) -> usize {
+        let inner = self.axes.len() - 1;
+        let mut at = 0;
+        for (i, (x, a)) in along.zip(&self.axes).enumerate() {
+            at += match i == inner {
+                true => x % a.axis.step * self.phase + x / a.axis.step,
+                false => x * self.strides[i],
+            };
+        }
+        at
+    }
+
+    /// Where a tap reads for position 0.
     fn tap_offset(&self, tap: usize) -> usize {
         let at = coordinates(tap, &self.axes, |a| a.taps);
-        self.axes.iter().zip(&self.strides).zip(at).map(|((a, stride), t)| a.above(t) * stride).sum()
+        self.box_at(self.axes.iter().zip(at).map(|(a, t)| a.above(t)))
     }
 
     /// Cuts lanes `0..len` that lie `at(lane)` into segments.
@@ -192,21 +216,15 @@ impl Plan {
     /// Where an element of the source lies in the box, if anything reaches it.
     fn source_at(&self, index: usize) -> Option<usize> {
         let at = coordinates(index, &self.axes, |a| a.source);
-        let mut sum = 0;
-        for ((a, stride), x) in self.axes.iter().zip(&self.strides).zip(at) {
-            let inside = x as isize - a.low;
-            if inside < 0 || inside >= extent(a) as isize {
-                return None;
-            }
-            sum += inside.cast_unsigned() * stride;
-        }
-        Some(sum)
+        let along = self.axes.iter().zip(at).map(|(a, x)| x as isize - a.low);
+        let is_in = self.axes.iter().zip(along.clone()).all(|(a, x)| (0..extent(a) as isize).contains(&x));
+        is_in.then(|| self.box_at(along.map(isize::cast_unsigned)))
     }
 
-    /// Where the first tap reads for a position, from the box's first element on.
+    /// How far from position 0 a position reads.
     fn position_at(&self, position: usize) -> usize {
         let at = coordinates(position, &self.axes, |a| a.positions);
-        self.axes.iter().zip(&self.strides).zip(at).map(|((a, stride), p)| p * a.axis.step * stride).sum()
+        self.box_at(self.axes.iter().zip(at).map(|(a, p)| p * a.axis.step))
     }
 
     /// Where a position's result lies in its channel.
@@ -309,6 +327,8 @@ impl Gather {
         assert!(scratch.len() >= plan.floats && scratch.len() >= skip, "length of scratch");
         let work = Work {
             taps: (0..self.view.taps()).map(|tap| plan.tap_offset(tap)).collect(),
+            sources: (0..self.view.plane()).map(|x| plan.source_at(x)).collect(),
+            positions: (0..self.view.positions()).map(|p| plan.position_at(p)).collect(),
             plan,
             kernels,
             simd,
@@ -332,7 +352,10 @@ impl Gather {
 /// A convolution in progress.
 struct Work<'a> {
     plan: Plan,
+    /// Where taps, elements of the source and positions lie in the box.
     taps: Vec<usize>,
+    sources: Vec<Option<usize>>,
+    positions: Vec<usize>,
     kernels: &'static Kernels,
     simd: Simd,
     source: &'a [f32],
@@ -476,24 +499,28 @@ impl Work<'_> {
             let mut segments = Vec::new();
             for panel in 0..lines.div_ceil(LINES) {
                 let lane = panel * LINES;
-                Plan::segments(
-                    LINES.min(lines - lane),
-                    |l| plan.source_at(first + lane + l),
-                    &mut segments,
-                );
+                let at = &self.sources[first + lane..first + lines.min(lane + LINES)];
+                Plan::segments(at.len(), |l| at[l], &mut segments);
+                let whole = segments.iter().find(|s| s.len == LINES).map(|s| s.at);
                 for quad in 0..plan.quads {
                     for word in 0..plan.words {
-                        let row = quad / GROUPS * GROUPS * plan.words
-                            + quad % GROUPS * by_group
-                            + word * by_word;
-                        let to = SLACK + (quad * plan.words + word) * plan.box_len;
-                        for s in &segments {
-                            // SAFETY: the row is one of the packed panel; what lies in the box is that of an element of the source, which
-                            // one task converts.
-                            unsafe {
-                                let from = slot.add(panel * panel_len + row * 4 * LINES).cast::<u32>();
-                                let to = here.at::<u32>(box_of(x) + 4 * (to + s.at));
-                                from.add(s.start).copy_to_nonoverlapping(to, s.len);
+                        let row =
+                            quad / GROUPS * GROUPS * plan.words + quad % GROUPS * by_group + word * by_word;
+                        let to = box_of(x) + 4 * (SLACK + (quad * plan.words + word) * plan.box_len);
+                        // SAFETY: the row is one of the packed panel; what lies in the box is that of an element of the source, which one
+                        // task converts.
+                        unsafe {
+                            let from = slot.add(panel * panel_len + row * 4 * LINES).cast::<u32>();
+                            let to = here.at::<u32>(to);
+                            match whole {
+                                Some(at) => from.copy_to_nonoverlapping(to.add(at), LINES),
+                                None => {
+                                    for (l, at) in at.iter().enumerate() {
+                                        if let Some(at) = at {
+                                            *to.add(*at) = *from.add(l);
+                                        }
+                                    }
+                                }
                             }
                         }
                     }
@@ -529,7 +556,7 @@ impl Work<'_> {
                 let lane = panel * LINES;
                 Plan::segments(
                     LINES.min(cols - lane),
-                    |l| Some(plan.position_at(first + lane + l)),
+                    |l| Some(self.positions[first + lane + l]),
                     &mut segments,
                 );
                 // SAFETY: the slot belongs to this call and has room for the panels of a block.
@@ -551,7 +578,8 @@ impl Work<'_> {
             }
             let results = out.at::<f32>(4 * item * rows * out_plane);
             let tile = slot.wrapping_add(MAX_STRIP * b_len).cast::<f32>();
-            let (c, stride_c) = if is_dense { (results.wrapping_add(first), out_plane) } else { (tile, COLS) };
+            let (c, stride_c) =
+                if is_dense { (results.wrapping_add(first), out_plane) } else { (tile, COLS) };
             for panel in (0..plan.row_panels).step_by(panels_at_once) {
                 let row = panel * LINES;
                 let block = Block {
@@ -561,8 +589,7 @@ impl Work<'_> {
                     b: slot,
                     a_len,
                     b_len,
-                    a_exponents: here
-                        .at(plan.row_exponents + 4 * (group * plan.row_panels + panel) * LINES),
+                    a_exponents: here.at(plan.row_exponents + 4 * (group * plan.row_panels + panel) * LINES),
                     b_exponents: exponents.as_ptr(),
                     rows: (panels_at_once * LINES).min(rows - row),
                     cols,

@@ -75,14 +75,15 @@ impl Plan {
         }
     }
 
-    /// What a tap reads of a channel of the source, for all positions.
-    fn gather(&self, channel: &[f32], tap: usize, to: &mut [f32]) {
-        let Some((inner, outer)) = self.axes.split_last() else { return };
+    /// What a tap reads for the positions of each output line.
+    fn reads(&self, tap: usize) -> Vec<Read> {
+        let Some((inner, outer)) = self.axes.split_last() else { return Vec::new() };
         let taps = coordinates(tap, &self.axes, |a| a.taps);
         let (inner, t) = (inner.axis, taps[outer.len()]);
         let x = inner.first + t as isize * inner.tap_step;
         let (from, end) = inner_range(x, inner.step, inner.source, inner.positions);
-        for (line, to) in to.chunks_exact_mut(inner.positions).enumerate() {
+        let lines = outer.iter().map(|a| a.axis.positions).product();
+        let read = |line| {
             let at = coordinates(line, outer, |a| a.positions);
             let (mut base, mut inside) = (0isize, from < end);
             for ((a, p), t) in outer.iter().zip(at).zip(taps) {
@@ -90,12 +91,34 @@ impl Plan {
                 inside &= y >= 0 && y < a.axis.source as isize;
                 base = base * a.axis.source as isize + y;
             }
-            to.fill(0.0);
-            if inside {
-                let first = base * inner.source as isize + x + (from * inner.step) as isize;
-                let read = channel[first.cast_unsigned()..].iter().step_by(inner.step);
-                to[from..end].iter_mut().zip(read).for_each(|(to, x)| *to = *x);
+            if !inside {
+                return Read::default();
             }
+            let at = base * inner.source as isize + x + (from * inner.step) as isize;
+            Read { at: at.cast_unsigned(), from, end }
+        };
+        (0..lines).map(read).collect()
+    }
+}
+
+/// Positions `from..end` of an output line, which are read from element `at` of a channel on. The others are zeros.
+#[derive(Clone, Copy, Default)]
+struct Read {
+    at: usize,
+    from: usize,
+    end: usize,
+}
+
+/// Gathers what a tap reads of a channel, `width` positions of each line.
+fn gather(reads: &[Read], width: usize, step: usize, channel: &[f32], to: &mut [f32]) {
+    for (read, to) in reads.iter().zip(to.chunks_exact_mut(width)) {
+        let Read { at, from, end } = *read;
+        to[..from].fill(0.0);
+        to[end..].fill(0.0);
+        let (to, channel) = (&mut to[from..end], &channel[at..]);
+        match step {
+            1 => to.copy_from_slice(&channel[..end - from]),
+            step => to.iter_mut().zip(channel.iter().step_by(step)).for_each(|(to, x)| *to = *x),
         }
     }
 }
@@ -137,6 +160,7 @@ impl KernelGrad {
         assert!(scratch.len() >= plan.floats && scratch.len() >= skip, "length of scratch");
         let run = plan.run;
         let work = Work {
+            reads: (0..self.view.taps()).map(|tap| plan.reads(tap)).collect(),
             plan,
             kernels,
             simd,
@@ -157,6 +181,8 @@ impl KernelGrad {
 /// A gradient in progress.
 struct Work<'a> {
     plan: Plan,
+    /// Of each tap.
+    reads: Vec<Vec<Read>>,
     kernels: &'static Kernels,
     simd: Simd,
     g: &'a [f32],
@@ -233,6 +259,8 @@ impl Work<'_> {
         let Work { plan, scratch, out, .. } = self;
         let KernelGrad { view, groups, rows, channels, .. } = plan.grad;
         let (plane, positions, taps) = (view.plane(), view.positions(), view.taps());
+        let inner = view.axes()[view.axes().len() - 1];
+        let (width, step) = (inner.positions, inner.step);
         let columns = channels * taps;
         let panels = columns.div_ceil(LINES);
         let steps = images.len() * plan.steps;
@@ -257,7 +285,7 @@ impl Work<'_> {
                 for (line, to) in gathered.chunks_exact_mut(positions).enumerate() {
                     let (channel, tap) = ((column + line) / taps, (column + line) % taps);
                     let at = ((image * groups + group) * channels + channel) * plane;
-                    plan.gather(&self.source[at..at + plane], tap, to);
+                    gather(&self.reads[tap], width, step, &self.source[at..at + plane], to);
                 }
                 let pack = Pack {
                     digits: plan.digits,

@@ -17,9 +17,11 @@ const SQUARE: usize = 16;
 /// Rows of a tile that are computed at a time.
 const MR: usize = 4;
 
-pub(super) static SCALAR: Kernels = Kernels { step_len, word_strides, pack: pack_scalar, multiply: multiply_scalar };
+pub(super) static SCALAR: Kernels =
+    Kernels { step_len, word_strides, pack: pack_scalar, multiply: multiply_scalar };
 #[cfg(target_arch = "x86_64")]
-pub(super) static AVX2: Kernels = Kernels { step_len, word_strides, pack: pack_avx2, multiply: multiply_avx2 };
+pub(super) static AVX2: Kernels =
+    Kernels { step_len, word_strides, pack: pack_avx2, multiply: multiply_avx2 };
 
 /// Parts of an element.
 fn parts(digits: Digits, side: Side) -> usize {
