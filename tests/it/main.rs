@@ -9,6 +9,7 @@ mod bad_input;
 mod buffers;
 mod constants;
 mod conv;
+mod conv_digits;
 mod derivatives;
 mod digits;
 mod endurance;

@@ -46,6 +46,23 @@ impl Digits {
         if takes_part { Digits::of(numerics) } else { None }
     }
 
+    /// The digits of a convolution or of its gradient by the input; `None` if it is computed as in `strict`. `channels` are those of input
+    /// and output in a group, `terms` the number of terms of a sum, and `work` the number of multiplications in a group.
+    pub fn of_conv(numerics: Numerics, channels: [usize; 2], terms: usize, work: usize) -> Option<Digits> {
+        if conv_takes_part(channels, terms, work) { Digits::of(numerics) } else { None }
+    }
+
+    /// The same for the gradient of a convolution's kernel, whose images have so many output positions.
+    pub fn of_kernel_grad(
+        numerics: Numerics,
+        channels: [usize; 2],
+        positions: usize,
+        work: usize,
+    ) -> Option<Digits> {
+        let least = if IS_CHECK.load(Ordering::Relaxed) { 0 } else { LEAST_GRAD_OUTPUTS };
+        if channels[1] >= least { Digits::of_conv(numerics, channels, positions, work) } else { None }
+    }
+
     /// How many digits.
     pub const fn count(self) -> usize {
         match self {
@@ -133,12 +150,36 @@ const LEAST_ROWS: usize = 128;
 const LEAST_ROWS_IN_CHECKS: usize = 32;
 const HEADS: std::ops::RangeInclusive<usize> = 32..=128;
 
+/// The fewest channels of input and output, and the least number of multiplications, for a convolution to be computed in digits.
+const LEAST_CONV: (usize, usize) = (32, 1 << 28);
+
+/// The fewest output channels for the gradient of a kernel to be in digits: all of them share the digits of the input.
+const LEAST_GRAD_OUTPUTS: usize = 64;
+
+/// Channels and multiplications for checks of the kernels.
+const LEAST_CONV_IN_CHECKS: (usize, usize) = (5, 1 << 14);
+
+/// The most output positions of the images that share a scale in the gradient of a convolution's kernel, if they are several.
+pub const CONV_RUN: usize = 2048;
+
 static IS_CHECK: AtomicBool = AtomicBool::new(false);
 
 /// Whether a product is computed in digits in the modes that have them. Sizes alone decide.
 pub fn takes_part(m: usize, n: usize, k: usize) -> bool {
     let (size, work) = if IS_CHECK.load(Ordering::Relaxed) { LEAST_IN_CHECKS } else { LEAST };
     m.min(n).min(k) >= size && m.saturating_mul(n).saturating_mul(k) >= work
+}
+
+/// Whether a convolution is computed in digits in the modes that have them; see [`Digits::of_conv`].
+pub fn conv_takes_part(channels: [usize; 2], terms: usize, work: usize) -> bool {
+    let (least, least_work) =
+        if IS_CHECK.load(Ordering::Relaxed) { LEAST_CONV_IN_CHECKS } else { LEAST_CONV };
+    channels[0].min(channels[1]) >= least && (1..=DIGIT_CHUNK).contains(&terms) && work >= least_work
+}
+
+/// Images that share a scale in the gradient of a convolution's kernel, if each has so many output positions.
+pub fn conv_run(positions: usize) -> usize {
+    (CONV_RUN / positions.max(1)).max(1)
 }
 
 /// From now on this process computes smaller products in digits too, for checks of the kernels. That is not the contract.
@@ -241,7 +282,7 @@ pub fn product(
 
 /// What one pair of factors adds to the total.
 #[inline(always)]
-fn term(digits: Digits, x: i32, y: i32) -> i64 {
+pub fn term(digits: Digits, x: i32, y: i32) -> i64 {
     let product = i64::from(x) * i64::from(y);
     match digits {
         Digits::Two => product,

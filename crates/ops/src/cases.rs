@@ -120,16 +120,15 @@ pub trait Cases: Op {
     /// How far the value may be from the reference on these inputs.
     fn bound(&self, ins: &[Meta]) -> Bound;
 
-    /// For a product of the first two inputs that modes `fast` and `turbo` may compute in digits: its m, n and k.
-    fn in_digits(&self, _ins: &[Meta]) -> Option<[usize; 3]> {
+    /// The digits that a mode computes the product of the first two inputs in, if it does, and the number of terms of a sum.
+    fn in_digits(&self, _ins: &[Meta], _numerics: Numerics) -> Option<(Digits, usize)> {
         None
     }
 
     /// What computing in digits, if the mode does so on these inputs, may add to the error of the value.
     fn digit_error(&self, numerics: Numerics, ins: &[AnyTensor<f64>]) -> Result<f64> {
         let metas: Vec<Meta> = ins.iter().map(AnyTensor::meta).collect();
-        let Some([m, n, k]) = self.in_digits(&metas) else { return Ok(0.0) };
-        let Some(digits) = Digits::of_product(numerics, m, n, k) else { return Ok(0.0) };
+        let Some((digits, k)) = self.in_digits(&metas, numerics) else { return Ok(0.0) };
         Ok(digits.error(k, largest(ins[0].num()?.data()), largest(ins[1].num()?.data())))
     }
 

@@ -341,6 +341,30 @@ fn sizes_decide() {
     }
 }
 
+#[test]
+fn sizes_of_convolutions_decide() {
+    let cases = [
+        ([32, 32], 288, 1 << 28, true),
+        ([32, 32], 288, (1 << 28) - 1, false),
+        ([31, 64], 288, 1 << 30, false),
+        ([64, 31], 288, 1 << 30, false),
+        ([4096, 64], DIGIT_CHUNK, usize::MAX, true),
+        ([4096, 64], DIGIT_CHUNK + 1, usize::MAX, false),
+        ([64, 64], 0, 1 << 30, false),
+    ];
+    for (channels, terms, work, yes) in cases {
+        assert_eq!(conv_takes_part(channels, terms, work), yes, "{channels:?} {terms} {work}");
+        assert_eq!(Digits::of_conv(Numerics::Turbo, channels, terms, work), yes.then_some(Digits::Two));
+        assert_eq!(Digits::of_conv(Numerics::Strict, channels, terms, work), None);
+    }
+    for (channels, yes) in [([32, 64], true), ([64, 63], false), ([31, 64], false)] {
+        let digits = Digits::of_kernel_grad(Numerics::Fast, channels, 1024, 1 << 28);
+        assert_eq!(digits, yes.then_some(Digits::Three), "{channels:?}");
+    }
+    let images = [(1, 2048), (49, 41), (784, 2), (1024, 2), (1025, 1), (2049, 1), (32768, 1), (0, 2048)];
+    images.iter().for_each(|&(positions, run)| assert_eq!(conv_run(positions), run, "{positions}"));
+}
+
 /// A draw from the standard normal distribution.
 fn normal(stream: &mut Stream) -> f64 {
     let (u, v) = (1.0 - f64::from(stream.uniform()), f64::from(stream.uniform()));

@@ -5,10 +5,11 @@ use crate::cases::{Bound, Cases, Reject, Sample, SampleIn, pick};
 use crate::dims;
 use dittograd_device::Meta;
 use dittograd_device::cpu::conv::MAX_AXES;
-use dittograd_numerics::K_CHUNK;
+use dittograd_numerics::digits::Digits;
 use dittograd_numerics::error::Result;
 use dittograd_numerics::rng::Stream;
 use dittograd_numerics::shape::Shape;
+use dittograd_numerics::{K_CHUNK, Numerics};
 
 /// Sizes that are known to be fine, for samples and rejects.
 pub(super) fn sizes(of: &[usize]) -> Sizes {
@@ -101,6 +102,11 @@ impl Cases for Conv {
     fn bound(&self, ins: &[Meta]) -> Bound {
         self.of(ins).map_or(Bound::EXACT, |g| sum_bound(g.channels_in * g.taps()))
     }
+
+    fn in_digits(&self, ins: &[Meta], numerics: Numerics) -> Option<(Digits, usize)> {
+        let g = self.of(ins).ok()?;
+        Some((g.forward_digits(numerics)?, g.channels_in * g.taps()))
+    }
 }
 
 impl Cases for ConvTranspose {
@@ -150,6 +156,11 @@ impl Cases for ConvTranspose {
     fn bound(&self, ins: &[Meta]) -> Bound {
         self.of(ins).map_or(Bound::EXACT, |g| sum_bound(g.channels_out * g.taps()))
     }
+
+    fn in_digits(&self, ins: &[Meta], numerics: Numerics) -> Option<(Digits, usize)> {
+        let g = self.of(ins).ok()?;
+        Some((g.transposed_digits(numerics)?, g.channels_out * g.taps()))
+    }
 }
 
 impl Cases for ConvKernelGrad {
@@ -189,8 +200,12 @@ impl Cases for ConvKernelGrad {
     }
 
     fn bound(&self, ins: &[Meta]) -> Bound {
-        let terms = |g: Geometry| g.images() * g.axes().iter().map(|l| l.output).product::<usize>();
-        self.of(ins).map_or(Bound::EXACT, |g| sum_bound(terms(g)))
+        self.of(ins).map_or(Bound::EXACT, |g| sum_bound(g.images() * g.outputs()))
+    }
+
+    fn in_digits(&self, ins: &[Meta], numerics: Numerics) -> Option<(Digits, usize)> {
+        let g = self.of(ins).ok()?;
+        Some((g.kernel_grad_digits(numerics)?, g.images() * g.outputs()))
     }
 }
 

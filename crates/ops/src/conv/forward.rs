@@ -50,30 +50,39 @@ impl Op for Conv {
 
     fn workspace(&self, ins: &[Meta], device: &Device) -> usize {
         self.of(ins).map_or(0, |g| match device.as_cuda() {
-            Some(cuda) => plan::workspace(&plan::forward(&g), &Gpu::of(cuda)),
-            None => workspace_words(|| std::iter::once(g.forward()), device.threads()),
+            Some(cuda) => {
+                let gpu = Gpu::of(cuda);
+                plan::workspace(&plan::forward(&g, gpu.numerics), &gpu)
+            }
+            None => workspace_words(
+                g.forward_digits(device.numerics()),
+                || std::iter::once(g.forward()),
+                device.threads(),
+            ),
         })
     }
 
     fn cpu(&self, run: CpuRun<'_>) {
         if let Ok(g) = self.of(run.metas) {
             let classes = || std::iter::once(g.forward());
-            run_gathers(Depthwise::new(classes()).as_ref(), classes, run);
+            run_gathers(Depthwise::new(classes()).as_ref(), g.forward_digits(run.numerics), classes, run);
         }
     }
 
     fn prepared(&self, ins: &[Meta]) -> Option<Kernel> {
         let g = self.of(ins).ok()?;
         let thin = Depthwise::new(std::iter::once(g.forward()))?;
-        Some(Box::new(move |run| run_gathers(Some(&thin), || std::iter::once(g.forward()), run)))
+        Some(Box::new(move |run| {
+            run_gathers(Some(&thin), g.forward_digits(run.numerics), || std::iter::once(g.forward()), run);
+        }))
     }
 
     fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {
-        plan::launch(&plan::forward(&self.of(run.metas)?), run)
+        plan::launch(&plan::forward(&self.of(run.metas)?, run.cuda.numerics()), run)
     }
 
     fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<Source> {
-        self.of(ins).map_or(Vec::new(), |g| plan::modules(&plan::forward(&g), gpu, None))
+        self.of(ins).map_or(Vec::new(), |g| plan::modules(&plan::forward(&g, gpu.numerics), gpu, None))
     }
 
     fn fusion(&self, ins: &[Meta]) -> Fusion {
@@ -81,7 +90,7 @@ impl Op for Conv {
     }
 
     fn fused_modules(&self, ins: &[Meta], gpu: &Gpu, fused: FusedCode<'_>) -> Option<Vec<Source>> {
-        plan::fused_modules(&plan::forward(&self.of(ins).ok()?), gpu, fused)
+        plan::fused_modules(&plan::forward(&self.of(ins).ok()?, gpu.numerics), gpu, fused)
     }
 
     fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {

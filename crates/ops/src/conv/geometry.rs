@@ -3,6 +3,8 @@
 
 use crate::{Attr, Attrs};
 use dittograd_device::cpu::conv::{Axis, Gather, KernelGrad, MAX_AXES, View};
+use dittograd_numerics::Numerics;
+use dittograd_numerics::digits::Digits;
 use dittograd_numerics::error::{Error, ErrorKind, Result};
 use dittograd_numerics::shape::{MAX_RANK, Shape};
 use std::fmt;
@@ -261,6 +263,35 @@ impl Geometry {
 
     pub(super) fn taps(&self) -> usize {
         self.axes().iter().map(|l| l.kernel).product()
+    }
+
+    /// Output positions of an image.
+    pub(super) fn outputs(&self) -> usize {
+        self.axes().iter().map(|l| l.output).product()
+    }
+
+    /// Channels of input and output, and the number of multiplications in a group.
+    fn work(&self) -> ([usize; 2], usize) {
+        let sizes = [self.images(), self.channels_in, self.channels_out, self.taps(), self.outputs()];
+        ([self.channels_in, self.channels_out], sizes.into_iter().fold(1usize, usize::saturating_mul))
+    }
+
+    /// The digits that the convolution is computed in, if it is.
+    pub(crate) fn forward_digits(&self, numerics: Numerics) -> Option<Digits> {
+        let (channels, work) = self.work();
+        Digits::of_conv(numerics, channels, self.channels_in.saturating_mul(self.taps()), work)
+    }
+
+    /// The digits that the transposed convolution is computed in, if it is.
+    pub(crate) fn transposed_digits(&self, numerics: Numerics) -> Option<Digits> {
+        let (channels, work) = self.work();
+        Digits::of_conv(numerics, channels, self.channels_out.saturating_mul(self.taps()), work)
+    }
+
+    /// The digits that the gradient of the kernel is computed in, if it is.
+    pub(crate) fn kernel_grad_digits(&self, numerics: Numerics) -> Option<Digits> {
+        let (channels, work) = self.work();
+        Digits::of_kernel_grad(numerics, channels, self.outputs(), work)
     }
 
     /// What the convolution reads: all outputs, all taps.

@@ -44,6 +44,16 @@ impl ConvKernelGrad {
     }
 }
 
+/// Computes the gradient: in digits, or by the kernels for thin groups.
+fn run_on_cpu(g: &Geometry, thin: Option<&DepthwiseGrad>, run: CpuRun<'_>) {
+    let CpuRun { ins, out, workspace, pool, simd, .. } = run;
+    match (g.kernel_grad_digits(run.numerics), thin) {
+        (Some(digits), _) => g.kernel_grad().run_digits(digits, pool, simd, ins[0], ins[1], out, workspace),
+        (None, Some(thin)) => thin.run(pool, simd, ins[0], ins[1], out, workspace),
+        (None, None) => g.kernel_grad().run(pool, simd, ins[0], ins[1], out, workspace),
+    }
+}
+
 impl Op for ConvKernelGrad {
     const NAME: &'static str = "conv_kernel_grad";
 
@@ -53,38 +63,36 @@ impl Op for ConvKernelGrad {
 
     fn workspace(&self, ins: &[Meta], device: &Device) -> usize {
         self.of(ins).map_or(0, |g| match device.as_cuda() {
-            Some(cuda) => plan::workspace(&plan::kernel_grad(&g), &Gpu::of(cuda)),
-            None => match DepthwiseGrad::new(&g.kernel_grad()) {
-                Some(thin) => thin.scratch_len(device.threads()),
-                None => g.kernel_grad().scratch_len(device.threads()),
+            Some(cuda) => {
+                let gpu = Gpu::of(cuda);
+                plan::workspace(&plan::kernel_grad(&g, gpu.numerics), &gpu)
+            }
+            None => match (g.kernel_grad_digits(device.numerics()), DepthwiseGrad::new(&g.kernel_grad())) {
+                (Some(digits), _) => g.kernel_grad().digits_scratch_len(digits, device.threads()),
+                (None, Some(thin)) => thin.scratch_len(device.threads()),
+                (None, None) => g.kernel_grad().scratch_len(device.threads()),
             },
         })
     }
 
     fn cpu(&self, run: CpuRun<'_>) {
         if let Ok(g) = self.of(run.metas) {
-            let CpuRun { ins, out, workspace, pool, simd, .. } = run;
-            match DepthwiseGrad::new(&g.kernel_grad()) {
-                Some(thin) => thin.run(pool, simd, ins[0], ins[1], out, workspace),
-                None => g.kernel_grad().run(pool, simd, ins[0], ins[1], out, workspace),
-            }
+            run_on_cpu(&g, DepthwiseGrad::new(&g.kernel_grad()).as_ref(), run);
         }
     }
 
     fn prepared(&self, ins: &[Meta]) -> Option<Kernel> {
-        let thin = DepthwiseGrad::new(&self.of(ins).ok()?.kernel_grad())?;
-        Some(Box::new(move |run| {
-            let CpuRun { ins, out, workspace, pool, simd, .. } = run;
-            thin.run(pool, simd, ins[0], ins[1], out, workspace);
-        }))
+        let g = self.of(ins).ok()?;
+        let thin = DepthwiseGrad::new(&g.kernel_grad())?;
+        Some(Box::new(move |run| run_on_cpu(&g, Some(&thin), run)))
     }
 
     fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {
-        plan::launch(&plan::kernel_grad(&self.of(run.metas)?), run)
+        plan::launch(&plan::kernel_grad(&self.of(run.metas)?, run.cuda.numerics()), run)
     }
 
     fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<Source> {
-        self.of(ins).map_or(Vec::new(), |g| plan::modules(&plan::kernel_grad(&g), gpu, None))
+        self.of(ins).map_or(Vec::new(), |g| plan::modules(&plan::kernel_grad(&g, gpu.numerics), gpu, None))
     }
 
     fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dw: Val) -> Result<Vec<Option<Val>>> {

@@ -14,6 +14,7 @@
 #[cfg(feature = "cases")]
 mod cases;
 pub(crate) mod depthwise;
+mod digits;
 mod forward;
 mod geometry;
 mod kernel_grad;
@@ -34,6 +35,7 @@ use crate::{AnyTensor, CpuRun, Op, Recorder, Val, mismatch, typed};
 use dittograd_device::cpu::conv::Gather;
 use dittograd_device::cpu::conv::depthwise::Depthwise;
 use dittograd_device::{DType, Meta};
+use dittograd_numerics::digits::Digits;
 use dittograd_numerics::error::{Error, ErrorKind, Result};
 use dittograd_numerics::scalar::Scalar;
 use dittograd_numerics::shape::Shape;
@@ -95,21 +97,33 @@ fn fusion(op: &impl Op, ins: &[Meta], outputs: usize) -> Fusion {
 }
 
 /// Words of workspace that the gathers of one result need on the CPU.
-fn workspace_words<I: Iterator<Item = Gather>>(classes: impl Fn() -> I, threads: usize) -> usize {
+fn workspace_words<I: Iterator<Item = Gather>>(
+    digits: Option<Digits>,
+    classes: impl Fn() -> I,
+    threads: usize,
+) -> usize {
+    if let Some(digits) = digits {
+        return classes().map(|g| g.digits_scratch_len(digits, threads)).max().unwrap_or(0);
+    }
     match Depthwise::new(classes()).filter(|thin| thin.feeds(threads)) {
         Some(thin) => thin.scratch_len(threads),
         None => classes().map(|g| g.scratch_len(threads)).max().unwrap_or(0),
     }
 }
 
-/// Runs the gathers of one result on the CPU, by the kernels for thin groups where they feed all threads.
+/// Runs the gathers of one result on the CPU: in digits, or by the kernels for thin groups where they feed all threads.
 fn run_gathers<I: Iterator<Item = Gather>>(
     thin: Option<&Depthwise>,
+    digits: Option<Digits>,
     classes: impl Fn() -> I,
     run: CpuRun<'_>,
 ) {
     let CpuRun { ins, out, workspace, pool, simd, .. } = run;
     let bias = ins.get(2).copied();
+    if let Some(digits) = digits {
+        return classes()
+            .for_each(|g| g.run_digits(digits, pool, simd, ins[0], ins[1], bias, out, workspace));
+    }
     match thin.filter(|thin| thin.feeds(pool.threads())) {
         Some(thin) => thin.run(pool, simd, ins[0], ins[1], bias, out, workspace),
         None => classes().for_each(|g| g.run(pool, simd, ins[0], ins[1], bias, out, workspace)),

@@ -4,6 +4,7 @@
 use crate::conv::Geometry;
 use crate::conv::depthwise;
 use crate::conv::depthwise::GradPlan;
+use crate::conv::digits::{self, ColumnsPlan};
 use crate::fused::{EpilogueCode, FusedCode};
 use crate::matmul;
 use crate::matmul::plan::{MAX_X, MAX_Z, Problem, Tile, choose, clamp, defines};
@@ -12,8 +13,9 @@ use crate::{CudaRun, Gpu, Known, known};
 use dittograd_device::cpu::conv::{Gather, KernelGrad, MAX_AXES, View};
 use dittograd_device::cpu::gemm::Gemm;
 use dittograd_device::cuda::{Args, Source};
-use dittograd_numerics::K_CHUNK as CHUNK;
+use dittograd_numerics::digits::Digits;
 use dittograd_numerics::error::Result;
+use dittograd_numerics::{K_CHUNK as CHUNK, Numerics};
 
 const CONV_CU: &str = include_str!("conv.cu");
 
@@ -69,21 +71,34 @@ pub(crate) enum Work {
     },
     /// The gradient of a kernel.
     Grad(Box<KernelGrad>),
+    /// Convolutions in digits.
+    DigitColumns(Digits, Vec<Gather>),
+    /// The gradient of a kernel in digits.
+    DigitGrad(Digits, Box<KernelGrad>),
 }
 
 /// A convolution.
-pub(crate) fn forward(g: &Geometry) -> Work {
-    Work::Columns { classes: vec![g.forward()], turned: false }
+pub(crate) fn forward(g: &Geometry, numerics: Numerics) -> Work {
+    match g.forward_digits(numerics) {
+        Some(digits) => Work::DigitColumns(digits, vec![g.forward()]),
+        None => Work::Columns { classes: vec![g.forward()], turned: false },
+    }
 }
 
 /// A transposed convolution.
-pub(crate) fn transposed(g: &Geometry) -> Work {
-    Work::Columns { classes: g.transposed().collect(), turned: true }
+pub(crate) fn transposed(g: &Geometry, numerics: Numerics) -> Work {
+    match g.transposed_digits(numerics) {
+        Some(digits) => Work::DigitColumns(digits, g.transposed().collect()),
+        None => Work::Columns { classes: g.transposed().collect(), turned: true },
+    }
 }
 
 /// The gradient of a kernel.
-pub(crate) fn kernel_grad(g: &Geometry) -> Work {
-    Work::Grad(Box::new(g.kernel_grad()))
+pub(crate) fn kernel_grad(g: &Geometry, numerics: Numerics) -> Work {
+    match g.kernel_grad_digits(numerics) {
+        Some(digits) => Work::DigitGrad(digits, Box::new(g.kernel_grad())),
+        None => Work::Grad(Box::new(g.kernel_grad())),
+    }
 }
 
 /// Addresses; 0 for no bias.
@@ -116,6 +131,10 @@ pub(crate) fn workspace(work: &Work, gpu: &Gpu) -> usize {
             Some(thin) => thin.words(grad),
             None => grad_plan(grad, gpu).map_or(0, |(_, _, parts)| parts),
         },
+        Work::DigitColumns(digits, classes) => {
+            classes.iter().map(|g| ColumnsPlan::new(*digits, g, gpu).workspace).max().unwrap_or(0)
+        }
+        Work::DigitGrad(digits, grad) => digits::GradPlan::new(*digits, grad, gpu).workspace,
     }
 }
 
@@ -133,7 +152,8 @@ fn takes(work: &Work, gpu: &Gpu, epilogue: &EpilogueCode) -> bool {
             let way = Layout::of(g, *turned, classes.len() == 1, gpu).way;
             !epilogue.by_column() && !matches!(way, Way::Thin(_))
         }),
-        Work::Grad(_) => false,
+        Work::DigitColumns(..) => !epilogue.by_column(),
+        Work::Grad(_) | Work::DigitGrad(..) => false,
     }
 }
 
@@ -182,6 +202,14 @@ fn steps(
             Some(thin) => thin.steps(grad, at, f),
             None => grad_steps(grad, at, gpu, f),
         },
+        Work::DigitColumns(digits, classes) => {
+            classes.iter().try_for_each(|g| match g.channels * g.view.taps() {
+                // Sums of nothing.
+                0 => columns_steps(g, &Layout::of(g, true, false, gpu), at, epilogue, f),
+                _ => ColumnsPlan::new(*digits, g, gpu).steps(at, epilogue, f),
+            })
+        }
+        Work::DigitGrad(digits, grad) => digits::GradPlan::new(*digits, grad, gpu).steps(at, f),
     }
 }
 

@@ -77,29 +77,37 @@ impl Op for ConvTranspose {
 
     fn workspace(&self, ins: &[Meta], device: &Device) -> usize {
         self.of(ins).map_or(0, |g| match device.as_cuda() {
-            Some(cuda) => plan::workspace(&plan::transposed(&g), &Gpu::of(cuda)),
-            None => workspace_words(|| g.transposed(), device.threads()),
+            Some(cuda) => {
+                let gpu = Gpu::of(cuda);
+                plan::workspace(&plan::transposed(&g, gpu.numerics), &gpu)
+            }
+            None => {
+                workspace_words(g.transposed_digits(device.numerics()), || g.transposed(), device.threads())
+            }
         })
     }
 
     fn cpu(&self, run: CpuRun<'_>) {
         if let Ok(g) = self.of(run.metas) {
-            run_gathers(Depthwise::new(g.transposed()).as_ref(), || g.transposed(), run);
+            let digits = g.transposed_digits(run.numerics);
+            run_gathers(Depthwise::new(g.transposed()).as_ref(), digits, || g.transposed(), run);
         }
     }
 
     fn prepared(&self, ins: &[Meta]) -> Option<Kernel> {
         let g = self.of(ins).ok()?;
         let thin = Depthwise::new(g.transposed())?;
-        Some(Box::new(move |run| run_gathers(Some(&thin), || g.transposed(), run)))
+        Some(Box::new(move |run| {
+            run_gathers(Some(&thin), g.transposed_digits(run.numerics), || g.transposed(), run);
+        }))
     }
 
     fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {
-        plan::launch(&plan::transposed(&self.of(run.metas)?), run)
+        plan::launch(&plan::transposed(&self.of(run.metas)?, run.cuda.numerics()), run)
     }
 
     fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<Source> {
-        self.of(ins).map_or(Vec::new(), |g| plan::modules(&plan::transposed(&g), gpu, None))
+        self.of(ins).map_or(Vec::new(), |g| plan::modules(&plan::transposed(&g, gpu.numerics), gpu, None))
     }
 
     fn fusion(&self, ins: &[Meta]) -> Fusion {
@@ -107,7 +115,7 @@ impl Op for ConvTranspose {
     }
 
     fn fused_modules(&self, ins: &[Meta], gpu: &Gpu, fused: FusedCode<'_>) -> Option<Vec<Source>> {
-        plan::fused_modules(&plan::transposed(&self.of(ins).ok()?), gpu, fused)
+        plan::fused_modules(&plan::transposed(&self.of(ins).ok()?, gpu.numerics), gpu, fused)
     }
 
     fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {

@@ -5,8 +5,9 @@ use crate::cases::{Bound, Cases, EDGES, INNER, Reject, Sample, SampleIn, VOLUME,
 use crate::dims;
 use crate::matmul::plan::Problem;
 use dittograd_device::Meta;
-use dittograd_numerics::K_CHUNK;
+use dittograd_numerics::digits::Digits;
 use dittograd_numerics::rng::Stream;
+use dittograd_numerics::{K_CHUNK, Numerics};
 
 impl Problem {
     pub(super) fn bound(&self) -> Bound {
@@ -74,7 +75,8 @@ impl Cases for Linear {
         Linear::of(ins).map_or(Bound::EXACT, |p| p.bound())
     }
 
-    fn in_digits(&self, ins: &[Meta]) -> Option<[usize; 3]> {
-        Linear::of(ins).ok().map(|p| [p.m, p.n, p.k])
+    fn in_digits(&self, ins: &[Meta], numerics: Numerics) -> Option<(Digits, usize)> {
+        let p = Linear::of(ins).ok()?;
+        Some((p.digits(numerics)?, p.k))
     }
 }

@@ -23,68 +23,9 @@
 // g ^ (r >> 1 & 3), so that tensor cores meet all banks. Exponents are [product][chunk][pitch]; NOT_FINITE marks a row that
 // holds an infinity or a NaN, whose results are NaN.
 
-typedef unsigned long long u64;
-
-constexpr int D = DITTO_D, KB = 64, NOT_FINITE = 1 << 20;
 constexpr int CHUNK_BLOCKS = DIGIT_CHUNK / KB;
 
-// 2^e, for e from -126 to 127.
-__device__ __forceinline__ float power(int e) { return __int_as_float((e + 127) << 23); }
-
 #if DITTO_PART == 0
-
-__device__ __forceinline__ int exponent_of(unsigned largest) {
-    if (largest >= 0x7f800000u) return NOT_FINITE;
-    const int e = (int)(largest >> 23) - 126 + ((largest & 0x7fffffu) >= 0x7e0000u);
-    return max(e, LEAST_EXPONENT);
-}
-
-// The larger magnitude; NaN if one is.
-__device__ __forceinline__ float larger(float m, float x) {
-    asm("{.reg .f32 a; abs.f32 a, %1; max.NaN.f32 %0, %0, a;}" : "+f"(m) : "f"(x));
-    return m;
-}
-// Magnitudes are in order as integers too.
-__device__ __forceinline__ unsigned largest_of_warp(float m) { return __reduce_max_sync(~0u, __float_as_uint(m)); }
-
-struct Quad { float v[4]; };
-
-__device__ __forceinline__ float larger(float m, const Quad& x) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) m = larger(m, x.v[i]);
-    return m;
-}
-
-// Four neighbours of a line of `length` floats, from `at` on; 0 beyond its end.
-template <int VECTOR> __device__ __forceinline__ Quad quad(const float* line, i64 at, i64 length) {
-    Quad x;
-    if (VECTOR) {
-        const float4 v = at < length ? *(const float4*)(line + at) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-        x = {v.x, v.y, v.z, v.w};
-    } else {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) x.v[i] = at + i < length ? line[at + i] : 0.0f;
-    }
-    return x;
-}
-
-// The digits of four numbers, one word for each place, the lowest first. A number plus half a unit of each place but the highest has the
-// highest digit on top; below are the others, plus 128.
-__device__ __forceinline__ void split(const Quad& x, float scale, unsigned (&digits)[D]) {
-    unsigned n[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-        // At most 2^15 in size, it is rounded by adding 1.5 * 2^23.
-        if (D == 2) n[i] = __float_as_uint(__fmaf_rn(x.v[i], scale, 12582912.0f + 128.0f));
-        else n[i] = __float2int_rn(__fmul_rn(x.v[i], scale)) + 0x8080;
-    }
-    const unsigned first = __byte_perm(n[0], n[1], 0x5140), second = __byte_perm(n[2], n[3], 0x5140);
-    digits[0] = __byte_perm(first, second, 0x5410) ^ 0x80808080u;
-    digits[1] = __byte_perm(first, second, 0x7632) ^ (D == 3 ? 0x80808080u : 0);
-    if (D == 3) digits[D - 1] = __byte_perm(__byte_perm(n[0], n[1], 0x0062), __byte_perm(n[2], n[3], 0x0062), 0x5410);
-}
-
-__device__ __forceinline__ float scale_of(int e) { return e == NOT_FINITE ? 0.0f : power(8 * D - 1 - e); }
 
 // One operand: `rows` rows of k terms, in `count` products.
 struct Operand {
@@ -102,9 +43,6 @@ struct Operand {
         return digits + (((item * blocks + block) * D + digit) * pitch + row) * KB;
     }
 };
-
-// Where word w of a row lies in its block.
-__device__ __forceinline__ int word_at(i64 row, int w) { return (w / 4 ^ (int)(row >> 1 & 3)) * 16 + w % 4 * 4; }
 
 // Terms of a row are contiguous: a warp has a row of a chunk, or if they are many, DITTO_WARPS warps have.
 template <int VECTOR> __device__ void digits_of_row(const Operand& o, i64 index, unsigned* shared) {
@@ -268,24 +206,6 @@ ditto_digits(const __grid_constant__ Operand a, const __grid_constant__ Operand 
 
 #else
 
-// An exact sum: high * 2^LOW + low, where low has LOW bits.
-constexpr int LOW = 8 * D;
-struct Sum {
-    int high;
-    unsigned low;
-
-    __device__ __forceinline__ i64 exact() const { return ((i64)high << LOW) + low; }
-
-    // The nearest float32.
-    __device__ __forceinline__ float rounded() const {
-        if (D == 3) return __ll2float_rn(exact());
-        // Below 2^45 in size: two exact parts of 22 and 23 bits, added with one rounding.
-        const float top = __int_as_float((high >> 7) + 0x4b400000) - 12582912.0f;
-        const float rest = __int_as_float((((unsigned)high << 16 | low) & 0x7fffff) | 0x4b000000) - 8388608.0f;
-        return __fmaf_rn(top, 8388608.0f, rest);
-    }
-};
-
 struct Result {
     float* out;
     const float* bias;
@@ -362,46 +282,6 @@ ditto_digits_reduce(const i64* __restrict__ sums, const int* __restrict__ ea, co
 }
 
 #else
-
-constexpr int WEIGHTS = D == 2 ? 3 : 4;
-
-// All pairs of digits, (digit of A, digit of B, weight); the lowest with the lowest counts in `turbo` only.
-template <class F> __device__ __forceinline__ void all_pairs(F&& f) {
-#pragma unroll
-    for (int w = WEIGHTS - 1; w >= 0; --w)
-#pragma unroll
-        for (int i = D - 1; i >= 0; --i) {
-            const int j = w + (D == 3 ? 1 : 0) - i;
-            if (j >= 0 && j < D) f(i, j, w);
-        }
-}
-
-// The exact sum of a result, of the sums of each weight: what is above 8 bits of one goes to the next.
-template <int N> __device__ __forceinline__ Sum total(const int (&sums)[WEIGHTS][N], int i) {
-    int high = sums[0][i];
-    unsigned low = 0;
-#pragma unroll
-    for (int w = 1; w < WEIGHTS; ++w) {
-        low |= (high & 255u) << 8 * (w - 1);
-        high = sums[w][i] + (high >> 8);
-    }
-    return {high, low};
-}
-
-// The scale of a row, as two powers of two. The first one is at most 2^60, so that no product overflows before its column's
-// scale has had its turn.
-struct RowScale {
-    float first, second;
-
-    __device__ __forceinline__ explicit RowScale(int e) {
-        const int all = e - (8 * D - 1) + (D == 3 ? 8 : 0), part = min(all, 60);
-        first = e == NOT_FINITE ? __int_as_float(0x7fc00000) : power(part);
-        second = e == NOT_FINITE ? 1.0f : power(all - part);
-    }
-    __device__ __forceinline__ float finished(Sum sum, float column) const {
-        return __fmul_rn(__fmul_rn(__fmul_rn(sum.rounded(), first), column), second);
-    }
-};
 
 struct Product {
     const unsigned char *a, *b;  // digits
@@ -495,8 +375,6 @@ template <int BM, int BN> struct Work {
         to = DITTO_SPLIT ? p.blocks * (split + 1) / p.splits : p.blocks;
     }
 };
-
-__device__ __forceinline__ unsigned shared_address(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }
 
 #if DITTO_HOPPER
 
@@ -666,17 +544,6 @@ ditto_digits_product(const __grid_constant__ Product p, float* out, const float*
 
 constexpr int BM = 64, BN = 64, STAGES = 3;
 constexpr int SIZE_A = D * BM * KB, STAGE = SIZE_A + D * BN * KB;
-
-// Four tiles of 8 rows by 16 bytes; lane l says where row l % 8 of tile l / 8 is.
-__device__ __forceinline__ void load_tiles(unsigned (&x)[4], unsigned address) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3]) : "r"(address) : "memory");
-}
-// s += a b for 16 rows, 8 columns and 32 steps of k.
-__device__ __forceinline__ void multiply(int* s, const unsigned (&a)[4], unsigned b0, unsigned b1) {
-    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                 : "+r"(s[0]), "+r"(s[1]), "+r"(s[2]), "+r"(s[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
 
 // Thread mapping: 2 by 2 warps with 32 rows and 32 columns each. Shared memory: a ring of STAGES blocks of digits, filled by cp.async
 // STAGES - 1 blocks ahead.

@@ -174,7 +174,7 @@ pub(crate) fn variant(family: &str, defines: &str, more: &str, epilogue: Option<
 }
 
 /// A variant that `defines` pick: a name of its own, and the text with the epilogue's.
-fn text(
+pub(crate) fn text(
     family: &str,
     defines: &str,
     epilogue: Option<&EpilogueCode>,
@@ -367,8 +367,9 @@ macro_rules! product_op {
                 self.of(ins).map_or(crate::Bound::EXACT, |p| p.bound())
             }
 
-            fn in_digits(&self, ins: &[Meta]) -> Option<[usize; 3]> {
-                self.of(ins).ok().map(|p| [p.m, p.n, p.k])
+            fn in_digits(&self, ins: &[Meta], numerics: Numerics) -> Option<(Digits, usize)> {
+                let p = self.of(ins).ok()?;
+                Some((p.digits(numerics)?, p.k))
             }
         }
     };

@@ -7,8 +7,9 @@ use super::mode_mix::{ModeMix, ModeMixDw};
 use crate::cases::{Bound, Cases, Reject, Sample, VOLUME, WORK, pick, sample};
 use crate::dims;
 use dittograd_device::Meta;
-use dittograd_numerics::K_CHUNK;
+use dittograd_numerics::digits::Digits;
 use dittograd_numerics::rng::Stream;
+use dittograd_numerics::{K_CHUNK, Numerics};
 
 /// Roundings of a dot product of `k` terms by C4.
 pub(crate) fn chain(k: usize) -> f64 {
@@ -107,8 +108,9 @@ impl Cases for AxisMatMul {
         vec![vec![0], vec![1]]
     }
 
-    fn in_digits(&self, ins: &[Meta]) -> Option<[usize; 3]> {
-        self.of(ins).ok().map(|along| along.problem()).map(|p| [p.m, p.n, p.k])
+    fn in_digits(&self, ins: &[Meta], numerics: Numerics) -> Option<(Digits, usize)> {
+        let p = self.of(ins).ok()?.problem();
+        Some((Digits::of_product(numerics, p.m, p.n, p.k)?, p.k))
     }
 
     fn bound(&self, ins: &[Meta]) -> Bound {

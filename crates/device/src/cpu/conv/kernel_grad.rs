@@ -69,6 +69,15 @@ impl KernelGrad {
         self.groups * self.rows * self.columns()
     }
 
+    /// # Panics
+    /// If a slice does not have the length that the sizes give.
+    pub(super) fn check_lengths(&self, g: &[f32], source: &[f32], out: &[f32]) {
+        let KernelGrad { view, batch, groups, rows, channels } = *self;
+        assert_eq!(g.len(), batch * groups * rows * view.positions(), "length of g");
+        assert_eq!(source.len(), batch * groups * channels * view.plane(), "length of source");
+        assert_eq!(out.len(), self.size(), "length of out");
+    }
+
     fn plan(&self, threads: usize) -> GradPlan {
         let k = self.k();
         let chunks = k.div_ceil(K_CHUNK).max(1);
@@ -124,10 +133,8 @@ impl KernelGrad {
         out: &mut [f32],
         scratch: &mut [f32],
     ) {
-        let KernelGrad { view, batch, groups, rows, channels } = *self;
-        assert_eq!(g.len(), batch * groups * rows * view.positions(), "length of g");
-        assert_eq!(source.len(), batch * groups * channels * view.plane(), "length of source");
-        assert_eq!(out.len(), self.size(), "length of out");
+        let groups = self.groups;
+        self.check_lengths(g, source, out);
         if out.is_empty() {
             return;
         }

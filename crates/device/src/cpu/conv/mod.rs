@@ -8,6 +8,7 @@
 //!   copied at a time. `kernel_grad` does the same for kernel gradients;
 //! - `channels`, `channels_grad`: lanes are output channels, and source elements are broadcast from a padded copy;
 //! - [`depthwise`], `depthwise_grad`: many groups of few channels. Lanes are neighbouring outputs, or groups;
+//! - `digits`, `digits_grad`: modes `fast` and `turbo`;
 //! - `bands`, `padded_copy`, `position_tile`: shared parts: padded copies of the source, and tiles of positions;
 //! - `view`, `pack`, `kernel`: views, packing of kernels, and microkernels.
 
@@ -16,6 +17,8 @@ mod channels;
 mod channels_grad;
 pub mod depthwise;
 mod depthwise_grad;
+mod digits;
+mod digits_grad;
 mod gather;
 pub(crate) mod kernel;
 mod kernel_grad;
@@ -82,12 +85,8 @@ impl Gather {
         out: &mut [f32],
         scratch: &mut [f32],
     ) {
-        let Gather { view, batch, groups, rows, channels, .. } = *self;
-        assert_eq!(source.len(), batch * groups * channels * view.plane(), "length of source");
-        assert_eq!(w.len(), groups * rows * channels * view.w_plane(), "length of w");
-        assert_eq!(out.len(), batch * groups * rows * view.out_plane(), "length of out");
-        assert!(bias.is_none_or(|b| b.len() == groups * rows), "length of bias");
-        if out.is_empty() || view.positions() == 0 {
+        self.check_lengths(source, w, bias, out);
+        if out.is_empty() || self.view.positions() == 0 {
             return;
         }
         if self.k() == 0 {
@@ -100,6 +99,16 @@ impl Gather {
             return;
         }
         self.run_gathered(pool, simd, source, w, bias, out, scratch);
+    }
+
+    /// # Panics
+    /// If a slice does not have the length that the sizes give.
+    fn check_lengths(&self, source: &[f32], w: &[f32], bias: Option<&[f32]>, out: &[f32]) {
+        let Gather { view, batch, groups, rows, channels, .. } = *self;
+        assert_eq!(source.len(), batch * groups * channels * view.plane(), "length of source");
+        assert_eq!(w.len(), groups * rows * channels * view.w_plane(), "length of w");
+        assert_eq!(out.len(), batch * groups * rows * view.out_plane(), "length of out");
+        assert!(bias.is_none_or(|b| b.len() == groups * rows), "length of bias");
     }
 
     /// Writes positions that no tap reaches: +0.0 and the bias.

@@ -5,13 +5,13 @@
 //! they keep their values from one `asm!` to the next.
 #![allow(unsafe_code)]
 
-use super::bytes::{Finish, MAX_SUMS, SUMS, Sums, TILE, pack, step_len};
+use super::bytes::{Finish, MAX_SUMS, SUMS, Sums, TILE, pack, step_len, word_strides};
 use super::{Block, Kernels, LINES};
 use dittograd_numerics::digits::Digits;
 use std::arch::asm;
 use std::sync::OnceLock;
 
-pub(super) static KERNELS: Kernels = Kernels { step_len, pack: pack::<0>, multiply };
+pub(super) static KERNELS: Kernels = Kernels { step_len, word_strides, pack: pack::<0>, multiply };
 
 /// Whether the kernel lets this process use tile registers. It is asked once, for all threads.
 pub(super) fn permitted() -> bool {

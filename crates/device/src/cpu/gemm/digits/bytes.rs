@@ -23,6 +23,11 @@ pub(super) fn step_len(digits: Digits, _: Side) -> usize {
     digits.count() * TILE
 }
 
+/// A word is a digit of four terms.
+pub(super) fn word_strides(_: Digits) -> [usize; 2] {
+    [1, LINES]
+}
+
 /// Sixteen lanes, the first `n` of them set; none for 0.
 #[inline(always)]
 fn first_lanes(n: usize) -> __mmask16 {
@@ -53,18 +58,22 @@ unsafe fn pack_lines<const D: usize, const FLIP: u8>(p: &Pack) {
     unsafe {
         let panels = p.lines.div_ceil(LINES);
         let mut largest = [0u32; LINES * super::MAX_STRIP];
-        if p.along_k {
-            for (line, largest) in largest.iter_mut().enumerate().take(p.lines) {
-                *largest = largest_of_line(p.from.add(line * p.stride), p.terms);
+        match (p.known, p.along_k) {
+            (true, _) => {}
+            (false, true) => {
+                for (line, largest) in largest.iter_mut().enumerate().take(p.lines) {
+                    *largest = largest_of_line(p.from.add(line * p.stride), p.terms);
+                }
             }
-        } else {
-            largest_of_lines(p, &mut largest);
+            (false, false) => largest_of_lines(p, &mut largest),
         }
         let mut scales = [0.0f32; LINES * super::MAX_STRIP];
         for (line, &largest) in largest.iter().enumerate().take(panels * LINES) {
-            let e = exponent(largest);
-            scales[line] = e.map_or(0.0, |e| p.digits.scale(e));
-            *p.exponents.add(line) = e.map_or(f32::NAN, |e| e as f32);
+            let to = p.exponents.add(line);
+            if !p.known {
+                *to = exponent(largest).map_or(f32::NAN, |e| e as f32);
+            }
+            scales[line] = if (*to).is_nan() { 0.0 } else { p.digits.scale(*to as i32) };
         }
         // Balanced digits: with half of the base added to all but the top one, they are the bytes of the integer, plus 128 each.
         let half = if D == 2 { 0x80 } else { 0x8080 };

@@ -30,11 +30,11 @@ use crate::cpu::threads::Pool;
 use dittograd_numerics::digits::{DIGIT_CHUNK, Digits};
 
 /// Lines of a panel: rows and columns of a tile.
-const LINES: usize = 16;
+pub(in crate::cpu) const LINES: usize = 16;
 /// Terms of a step.
-const STEP: usize = 64;
+pub(in crate::cpu) const STEP: usize = 64;
 /// The most panels that a task converts: its lines are neighbours, and so are their elements if k is the outer dimension.
-const MAX_STRIP: usize = 4;
+pub(in crate::cpu) const MAX_STRIP: usize = 4;
 /// The most bytes of packed A in a block of C, so that it stays in the L2 cache.
 const MAX_BLOCK_A: usize = 512 << 10;
 /// The most bytes of packed digits of a few small products that are computed together.
@@ -44,65 +44,70 @@ const TASKS_PER_THREAD: usize = 8;
 
 /// An operand.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Side {
+pub(in crate::cpu) enum Side {
     A,
     B,
 }
 
 /// Some panels of an operand to convert: elements, and where their digits go.
-struct Pack {
-    digits: Digits,
-    side: Side,
+pub(in crate::cpu) struct Pack {
+    pub digits: Digits,
+    pub side: Side,
     /// The first term of the first line.
-    from: *const f32,
+    pub from: *const f32,
     /// From one line to the next if lines run along k, else from one term to the next.
-    stride: usize,
-    along_k: bool,
-    lines: usize,
-    terms: usize,
+    pub stride: usize,
+    pub along_k: bool,
+    pub lines: usize,
+    pub terms: usize,
     /// Packed digits of the first panel, and the bytes of a panel.
-    to: *mut u8,
-    panel_len: usize,
+    pub to: *mut u8,
+    pub panel_len: usize,
     /// The exponent of each line as a float, or NaN if it has an element that is not finite. Padded to whole panels.
-    exponents: *mut f32,
+    pub exponents: *mut f32,
+    /// Whether the exponents are there already. Otherwise they are those of the lines, and are written.
+    pub known: bool,
 }
 
 /// A block of C: some panels of A times some panels of B, packed, over one chunk.
-struct Block {
-    digits: Digits,
+pub(in crate::cpu) struct Block {
+    pub digits: Digits,
     /// Steps of the chunk.
-    steps: usize,
-    a: *const u8,
-    b: *const u8,
+    pub steps: usize,
+    pub a: *const u8,
+    pub b: *const u8,
     /// Bytes of a panel.
-    a_len: usize,
-    b_len: usize,
-    a_exponents: *const f32,
-    b_exponents: *const f32,
-    rows: usize,
-    cols: usize,
-    c: *mut f32,
-    stride_c: usize,
+    pub a_len: usize,
+    pub b_len: usize,
+    pub a_exponents: *const f32,
+    pub b_exponents: *const f32,
+    pub rows: usize,
+    pub cols: usize,
+    pub c: *mut f32,
+    pub stride_c: usize,
     /// Whether this is the first chunk: C holds nothing yet.
-    first: bool,
+    pub first: bool,
     /// Bias of the block's columns if this is the last chunk, or null.
-    bias: *const f32,
+    pub bias: *const f32,
 }
 
 /// How one instruction set computes.
-struct Kernels {
+pub(in crate::cpu) struct Kernels {
     /// Bytes of a step of a packed panel.
-    step_len: fn(Digits, Side) -> usize,
+    pub step_len: fn(Digits, Side) -> usize,
+    /// A step of a packed panel of B is rows of 16 words of 32 bits, one for each line. Some words together hold four terms of a line:
+    /// the rows from one group of four terms to the next, and from one of its words to the next.
+    pub word_strides: fn(Digits) -> [usize; 2],
     /// # Safety
     /// `Pack` points to what it says, and no other thread uses where it writes. The processor has the instructions.
-    pack: unsafe fn(&Pack),
+    pub pack: unsafe fn(&Pack),
     /// # Safety
     /// `Block` points to what it says, and no other thread uses its part of C. The processor has the instructions.
-    multiply: unsafe fn(&Block),
+    pub multiply: unsafe fn(&Block),
 }
 
 impl Kernels {
-    fn of(simd: Simd) -> &'static Kernels {
+    pub fn of(simd: Simd) -> &'static Kernels {
         match simd.usable() {
             #[cfg(target_arch = "x86_64")]
             Simd::Amx if amx::permitted() => &amx::KERNELS,
@@ -113,6 +118,11 @@ impl Kernels {
             _ => &words::SCALAR,
         }
     }
+}
+
+/// The most bytes of a step of a packed panel, over all SIMD levels: those of `words`.
+pub(in crate::cpu) fn most_step_len(digits: Digits, side: Side) -> usize {
+    words::step_len(digits, side)
 }
 
 /// Where the packed operands of a product lie in the workspace, in bytes, and how many products are computed together.
@@ -146,7 +156,7 @@ impl Gemm {
 
     /// The layout that has room for the packed digits of every SIMD level: those of `words`.
     fn digits_room(&self, digits: Digits) -> Layout {
-        self.digits_layout(words::step_len(digits, Side::A), words::step_len(digits, Side::B))
+        self.digits_layout(most_step_len(digits, Side::A), most_step_len(digits, Side::B))
     }
 
     /// Number of floats of workspace that [`Gemm::run_digits`] needs, at any SIMD level and number of threads.
@@ -275,6 +285,7 @@ impl Work {
                 to: base.wrapping_add(to + line / LINES * panel_len),
                 panel_len,
                 exponents: base.wrapping_add(exponents).cast::<f32>().wrapping_add(line),
+                known: false,
             };
             // SAFETY: the lines and terms are inside the operand, whose length was checked, the workspace has room for whole panels of
             // every product, and each strip is packed by one task. `Kernels::of` gives instructions that the processor has.

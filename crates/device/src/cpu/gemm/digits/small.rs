@@ -109,6 +109,7 @@ impl Small {
                 to: memory.wrapping_add(digits_at).cast::<u8>().wrapping_add(line / LINES * panel_len),
                 panel_len,
                 exponents: memory.wrapping_add(exponents_at + line),
+                known: false,
             };
             // SAFETY: the lines and terms are inside `from`, and whole panels and their exponents inside `to`, as was checked. `Kernels::of` gives
             // instructions that the processor has.

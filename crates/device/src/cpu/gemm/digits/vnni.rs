@@ -2,12 +2,12 @@
 //! times the sum of the digits of B to each product, which sums begin without. Sums wrap on the way; in the end they fit.
 #![allow(unsafe_code)]
 
-use super::bytes::{Finish, MAX_SUMS, SUMS, Sums, TILE, pack, step_len};
+use super::bytes::{Finish, MAX_SUMS, SUMS, Sums, TILE, pack, step_len, word_strides};
 use super::{Block, Kernels, LINES, STEP};
 use dittograd_numerics::digits::Digits;
 use std::arch::x86_64::*;
 
-pub(super) static KERNELS: Kernels = Kernels { step_len, pack: pack::<128>, multiply };
+pub(super) static KERNELS: Kernels = Kernels { step_len, word_strides, pack: pack::<128>, multiply };
 
 /// Whether a processor with AVX-512 has VNNI.
 pub(super) fn available() -> bool {

@@ -17,9 +17,11 @@ const SQUARE: usize = 16;
 /// Rows of a tile that are computed at a time.
 const MR: usize = 4;
 
-pub(super) static SCALAR: Kernels = Kernels { step_len, pack: pack_scalar, multiply: multiply_scalar };
+pub(super) static SCALAR: Kernels =
+    Kernels { step_len, word_strides, pack: pack_scalar, multiply: multiply_scalar };
 #[cfg(target_arch = "x86_64")]
-pub(super) static AVX2: Kernels = Kernels { step_len, pack: pack_avx2, multiply: multiply_avx2 };
+pub(super) static AVX2: Kernels =
+    Kernels { step_len, word_strides, pack: pack_avx2, multiply: multiply_avx2 };
 
 /// Parts of an element.
 fn parts(digits: Digits, side: Side) -> usize {
@@ -28,6 +30,11 @@ fn parts(digits: Digits, side: Side) -> usize {
 
 pub(super) fn step_len(digits: Digits, side: Side) -> usize {
     STEP * LINES * size_of::<i16>() * parts(digits, side)
+}
+
+/// A word is a part of two terms.
+pub(super) fn word_strides(digits: Digits) -> [usize; 2] {
+    [2 * parts(digits, Side::B), 1]
 }
 
 unsafe fn pack_scalar(p: &Pack) {
@@ -62,7 +69,7 @@ unsafe fn pack(simd: Simd, p: &Pack) {
                 &mut *p.exponents.add(line).cast::<[f32; LINES]>(),
             )
         };
-        pack_panel(simd, p.digits, p.side, from, p.stride, p.along_k, lines, p.terms, to, exponents);
+        pack_panel(simd, p.digits, p.side, from, p.stride, p.along_k, lines, p.terms, to, exponents, p.known);
     }
 }
 
@@ -82,25 +89,31 @@ simd_fn! {
         terms: usize,
         to: &mut [Pairs],
         exponents: &mut [f32; LINES],
+        known: bool,
     ) {
         let mut largest = [0u32; LINES];
-        if along_k {
-            for (line, largest) in largest.iter_mut().enumerate().take(lines) {
-                let line = &from[line * stride..][..terms];
-                *largest = line.iter().fold(0, |max, &x| max.max(magnitude(x)));
+        match (known, along_k) {
+            (true, _) => {}
+            (false, true) => {
+                for (line, largest) in largest.iter_mut().enumerate().take(lines) {
+                    let line = &from[line * stride..][..terms];
+                    *largest = line.iter().fold(0, |max, &x| max.max(magnitude(x)));
+                }
             }
-        } else {
-            for k in 0..terms {
-                for (largest, &x) in largest.iter_mut().zip(&from[k * stride..][..lines]) {
-                    *largest = (*largest).max(magnitude(x));
+            (false, false) => {
+                for k in 0..terms {
+                    for (largest, &x) in largest.iter_mut().zip(&from[k * stride..][..lines]) {
+                        *largest = (*largest).max(magnitude(x));
+                    }
                 }
             }
         }
         let mut scales = [0.0f32; LINES];
         for ((largest, scale), to) in largest.into_iter().zip(&mut scales).zip(exponents) {
-            let e = exponent(largest);
-            *scale = e.map_or(0.0, |e| digits.scale(e));
-            *to = e.map_or(f32::NAN, |e| e as f32);
+            if !known {
+                *to = exponent(largest).map_or(f32::NAN, |e| e as f32);
+            }
+            *scale = if to.is_nan() { 0.0 } else { digits.scale(*to as i32) };
         }
         let count = parts(digits, side);
         for (square, to) in to.chunks_exact_mut(SQUARE / 2 * count).enumerate() {

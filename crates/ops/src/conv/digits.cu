@@ -1,0 +1,465 @@
+// Convolutions in digits, and the gradients of their kernels: modes `fast` and `turbo`, the same bits as the CPU.
+//
+// They are products whose sums run over k in any order, since sums of digits are exact. Rows are output channels of a group; columns are
+// (image, position), or for the gradient of a kernel (channel, tap). Three kernels follow each other:
+//   ditto_conv_first, ditto_conv_grad_first     the largest magnitude of each channel of an image, the digits of a convolution's kernel,
+//                                               and the table of k
+//   ditto_conv_boxes, ditto_conv_grad_digits    the digits of the other operands
+//   ditto_conv_product                          the product
+//
+// This text is compiled at run time behind a few `#define` lines that pick one variant:
+//   DITTO_PART        0: the digits of a convolution; 1: those of a kernel's gradient; 2: the product
+//   DITTO_D           digits of a number: 3 in `fast`, 2 in `turbo`
+//   LEAST_EXPONENT    the contract's
+//   DITTO_VECTOR      1: channels are aligned and multiples of 4 long
+//   DITTO_WARPS       warps that find the largest magnitude of a channel: 1 or 8
+//   DITTO_GRAD        1: the product is the gradient of a kernel
+//   DITTO_WM, _WN     warps of a tile, down and across, with 32 rows and 32 columns each
+//   DITTO_VC          1: 8-byte stores of the product's results
+//   MOST_AXES         of an image
+//
+// Group q of k, 16 terms, lies `table[q]` bytes from where its column begins, so taps and images need no arithmetic here:
+//   of a convolution  k is (tap, channel). The digits of an image lie in a box, [item][digit][position][padded channels], whose positions
+//                     include all that taps read beyond the image, as zeros. An item is a group of an image. A tap is an offset.
+//   of a gradient     k is (image, line, place in the line), lines of an image padded to 16 places. The source is copied once for each tap
+//                     along the innermost axis, [tap][image][channel][digit][line][place], so that all groups are aligned. The taps along
+//                     the other axes are offsets of lines, which again include those beyond the image.
+// The rows' digits are [item][block][digit][pitch][KB], as those of matrix products. A block is 4 groups, the last one filled up with zeros.
+
+struct Axis {
+    i64 positions, step, taps, first, tap_step, source;  // position p and tap t read element p * step + first + t * tap_step
+    i64 low, extent, stride;                             // the box: its first element, its size, and its stride
+    i64 out_first, out_step, out;                        // of the result
+    i64 w_first, w_step, w;                              // of the kernel
+};
+
+struct Axes {
+    i64 rank;  // or with one axis less, if the innermost one is apart
+    Axis axis[MOST_AXES];
+
+    // Where a tap reads in the box for position 0.
+    __device__ __forceinline__ i64 tap(unsigned tap) const {
+        i64 at = 0;
+        for (int d = (int)rank - 1; d >= 0; --d) {
+            const Axis& a = axis[d];
+            at += (a.first + (i64)(tap % (unsigned)a.taps) * a.tap_step - a.low) * a.stride;
+            tap /= (unsigned)a.taps;
+        }
+        return at;
+    }
+    // Where a tap lies in the kernel.
+    __device__ __forceinline__ i64 weight(unsigned tap) const {
+        i64 at = 0, stride = 1;
+        for (int d = (int)rank - 1; d >= 0; --d) {
+            const Axis& a = axis[d];
+            at += (a.w_first + (i64)(tap % (unsigned)a.taps) * a.w_step) * stride;
+            tap /= (unsigned)a.taps;
+            stride *= a.w;
+        }
+        return at;
+    }
+    // Where a position lies in the box, without its tap.
+    __device__ __forceinline__ i64 position(unsigned p) const {
+        i64 at = 0;
+        for (int d = (int)rank - 1; d >= 0; --d) {
+            const Axis& a = axis[d];
+            at += (i64)(p % (unsigned)a.positions) * a.step * a.stride;
+            p /= (unsigned)a.positions;
+        }
+        return at;
+    }
+    // Where its result lies in a channel.
+    __device__ __forceinline__ i64 result(unsigned p) const {
+        i64 at = 0, stride = 1;
+        for (int d = (int)rank - 1; d >= 0; --d) {
+            const Axis& a = axis[d];
+            at += (a.out_first + (i64)(p % (unsigned)a.positions) * a.out_step) * stride;
+            p /= (unsigned)a.positions;
+            stride *= a.out;
+        }
+        return at;
+    }
+    // The element of the source at place b of the box; -1 if there is none.
+    __device__ __forceinline__ i64 source(unsigned b) const {
+        i64 at = 0, stride = 1;
+        bool in = true;
+        for (int d = (int)rank - 1; d >= 0; --d) {
+            const Axis& a = axis[d];
+            const i64 x = (i64)(b % (unsigned)a.extent) + a.low;
+            b /= (unsigned)a.extent;
+            in = in && x >= 0 && x < a.source;
+            at += x * stride;
+            stride *= a.source;
+        }
+        return in ? at : -1;
+    }
+};
+
+#if DITTO_PART < 2
+
+// Images of some channels, as given.
+struct Images {
+    const float* x;
+    i64 channels, plane;  // of all groups, and the floats of a channel
+    unsigned* maxima;     // [image][channel]
+    i64 lines;            // images * channels
+};
+
+// The largest magnitudes of channels: a warp has one, or if they are long, all warps of the block have.
+__device__ __forceinline__ void maxima_of(const Images& s, i64 index, unsigned* shared) {
+    constexpr int WARPS = DITTO_WARPS, STEP = 32 * WARPS;
+    const i64 line = index * (8 / WARPS) + threadIdx.x / STEP;
+    const i64 length = line < s.lines ? s.plane : 0;
+    const float* from = s.x + line * s.plane;
+    float m = 0.0f;
+#pragma unroll 4
+    for (i64 at = threadIdx.x % STEP * 4; at < length; at += STEP * 4) m = larger(m, quad<DITTO_VECTOR>(from, at, length));
+    unsigned largest = largest_of_warp(m);
+    if (WARPS > 1) {
+        shared[threadIdx.x / 32] = largest;
+        __syncthreads();
+        largest = __reduce_max_sync(~0u, shared[threadIdx.x % 8]);
+    }
+    if (threadIdx.x % STEP == 0 && line < s.lines) s.maxima[line] = largest;
+}
+
+// The largest of `count` magnitudes, `stride` apart, for all lanes of a warp.
+__device__ __forceinline__ unsigned largest_of(const unsigned* x, i64 count, i64 stride) {
+    unsigned largest = 0;
+    for (i64 i = threadIdx.x % 32; i < count; i += 32) largest = max(largest, x[i * stride]);
+    return __reduce_max_sync(~0u, largest);
+}
+
+// Writes 16 bytes of each digit, `apart` bytes from one digit to the next.
+__device__ __forceinline__ void put(const Quad (&x)[4], float scale, unsigned char* to, i64 apart) {
+    unsigned words[4][D];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) split(x[i], scale, words[i]);
+#pragma unroll
+    for (int d = 0; d < D; ++d) *(uint4*)(to + d * apart) = make_uint4(words[0][d], words[1][d], words[2][d], words[3][d]);
+}
+
+#endif
+
+#if DITTO_PART == 0
+
+struct Boxes {
+    Images images;
+    i64 groups, padded, box;  // channels of a group, rounded up to 16; places of a box
+    int* exponents;           // [item]
+    unsigned char* digits;
+    i64* table;
+    i64 taps, blocks;
+};
+
+struct Kernel {
+    const float* w;
+    i64 groups, rows, pitch, channels;
+    i64 by_group, by_row, by_channel, plane;  // strides, and the floats of a pair of channels
+    int* exponents;                           // [group][pitch]
+    unsigned char* digits;
+};
+
+// The digits of a row of the kernel: a block of threads has it.
+__device__ __forceinline__ void row_of_kernel(const Kernel& w, const Boxes& s, const Axes& axes, i64 index, unsigned* shared) {
+    const i64 group = index / w.pitch, row = index % w.pitch;
+    const float* from = w.w + group * w.by_group + row * w.by_row;
+    const bool in = row < w.rows;
+    float m = 0.0f;
+    for (i64 i = threadIdx.x; i < (in ? w.channels * w.plane : 0); i += 256)
+        m = larger(m, from[i / w.plane * w.by_channel + i % w.plane]);
+    shared[threadIdx.x / 32] = largest_of_warp(m);
+    __syncthreads();
+    const int e = exponent_of(__reduce_max_sync(~0u, shared[threadIdx.x % 8]));
+    const float scale = scale_of(e);
+    if (threadIdx.x == 0) w.exponents[index] = e;
+    for (i64 word = threadIdx.x; word < s.blocks * (KB / 4); word += 256) {
+        const i64 tap = word * 4 / s.padded, channel = word * 4 % s.padded;
+        Quad x = {};
+        if (in && tap < s.taps) {
+            const float* at = from + axes.weight((unsigned)tap) + channel * w.by_channel;
+#pragma unroll
+            for (int i = 0; i < 4; ++i)
+                if (channel + i < w.channels) x.v[i] = at[i * w.by_channel];
+        }
+        unsigned digits[D];
+        split(x, scale, digits);
+        unsigned char* to = w.digits + ((group * s.blocks + word / 16) * D * w.pitch + row) * KB + word_at(row, (int)(word % 16));
+#pragma unroll
+        for (int d = 0; d < D; ++d) *(unsigned*)(to + d * w.pitch * KB) = digits[d];
+    }
+}
+
+// Blocks: one for the table of k, then one for each row of the kernel, then those for the images.
+extern "C" __global__ void __launch_bounds__(256)
+ditto_conv_first(const __grid_constant__ Boxes s, const __grid_constant__ Kernel w, const __grid_constant__ Axes axes) {
+    __shared__ unsigned shared[8];
+    const i64 index = blockIdx.x, rows = w.groups * w.pitch;
+    if (index == 0) {
+        const i64 chunks = s.padded / 16;
+        for (i64 q = threadIdx.x; q < s.blocks * 4; q += 256) {
+            const i64 tap = q / chunks;
+            s.table[q] = tap < s.taps ? axes.tap((unsigned)tap) * s.padded + q % chunks * 16 : 0;
+        }
+    } else if (index <= rows) {
+        row_of_kernel(w, s, axes, index - 1, shared);
+    } else {
+        maxima_of(s.images, index - 1 - rows, shared);
+    }
+}
+
+// A warp has 32 places of a box and 16 channels.
+extern "C" __global__ void __launch_bounds__(256) ditto_conv_boxes(const __grid_constant__ Boxes s, const __grid_constant__ Axes axes) {
+    const i64 chunks = s.padded / 16, units = (s.box + 31) / 32 * chunks, each = (units + 7) / 8;
+    const i64 item = blockIdx.x / each, unit = blockIdx.x % each * 8 + threadIdx.x / 32;
+    const i64 channels = s.images.channels / s.groups, plane = s.images.plane;
+    const int e = exponent_of(largest_of(s.images.maxima + item * channels, channels, 1));
+    if (unit == 0 && threadIdx.x == 0) s.exponents[item] = e;
+    if (unit >= units) return;
+    const i64 place = unit / chunks * 32 + threadIdx.x % 32, chunk = unit % chunks;
+    if (place >= s.box) return;
+    const i64 at = axes.source((unsigned)place);
+    const float* from = s.images.x + (item * channels + chunk * 16) * plane + at;
+    Quad x[4];
+#pragma unroll
+    for (int i = 0; i < 16; ++i) x[i / 4].v[i % 4] = at >= 0 && chunk * 16 + i < channels ? from[i * plane] : 0.0f;
+    put(x, scale_of(e), s.digits + (item * D * s.box + place) * s.padded + chunk * 16, s.box * s.padded);
+}
+
+#elif DITTO_PART == 1
+
+// Of the gradient of a kernel: both operands, and how they lie.
+struct Grad {
+    Images g, source;
+    i64 images, run;                         // images in all, and of a run that shares scales
+    i64 groups, rows, pitch, blocks;         // rows of a group; blocks of a run
+    i64 lines, width;                        // output lines of an image, and their places, rounded up to 16
+    i64 box;                                 // lines of a channel's copy
+    int *g_exponents, *source_exponents;     // [run][group][pitch], [run][channel]
+    unsigned char *g_digits, *copies;
+    i64* table;
+};
+
+// Blocks: one for the table of k, then those for both operands.
+extern "C" __global__ void __launch_bounds__(256)
+ditto_conv_grad_first(const __grid_constant__ Grad s, const __grid_constant__ Axes axes, i64 first) {
+    __shared__ unsigned shared[8];
+    const i64 index = blockIdx.x;
+    if (index == 0) {
+        const i64 of_line = s.width / 16, of_image = s.lines * of_line;
+        for (i64 q = threadIdx.x; q < s.blocks * 4; q += 256) {
+            const i64 image = q / of_image, line = q % of_image / of_line;
+            s.table[q] = image * s.source.channels * D * s.box * s.width + axes.position((unsigned)line) * s.width + q % of_line * 16;
+        }
+    } else if (index <= first) {
+        maxima_of(s.g, index - 1, shared);
+    } else {
+        maxima_of(s.source, index - 1 - first, shared);
+    }
+}
+
+// Blocks: one for each run and row of the gradient, then one for each image and channel of the source. `inner`: the innermost axis, of
+// which `axes` has none.
+extern "C" __global__ void __launch_bounds__(128)
+ditto_conv_grad_digits(const __grid_constant__ Grad s, const __grid_constant__ Axes axes, const __grid_constant__ Axis inner) {
+    const i64 runs = (s.images + s.run - 1) / s.run, rows = runs * s.groups * s.pitch, of_line = s.width / 16;
+    Quad x[4];
+    if (blockIdx.x < rows) {
+        const i64 item = blockIdx.x / s.pitch, row = blockIdx.x % s.pitch, run = item / s.groups, group = item % s.groups;
+        const i64 image = run * s.run, count = min(s.run, s.images - image), channel = group * s.rows + row;
+        const bool in = row < s.rows;
+        const int e = exponent_of(in ? largest_of(s.g.maxima + image * s.g.channels + channel, count, s.g.channels) : 0);
+        if (threadIdx.x == 0) s.g_exponents[blockIdx.x] = e;
+        const i64 of_image = s.lines * of_line;
+        for (i64 q = threadIdx.x; q < s.blocks * 4; q += 128) {
+            const i64 place = q % of_line * 16, line = q % of_image / of_line, of = q / of_image;
+            const float* from = s.g.x + ((image + of) * s.g.channels + channel) * s.g.plane + line * inner.positions + place;
+#pragma unroll
+            for (int i = 0; i < 16; ++i) x[i / 4].v[i % 4] = in && of < count && place + i < inner.positions ? from[i] : 0.0f;
+            unsigned char* to = s.g_digits + ((item * s.blocks + q / 4) * D * s.pitch + row) * KB + word_at(row, (int)(q % 4 * 4));
+            put(x, scale_of(e), to, s.pitch * KB);
+        }
+    } else {
+        const i64 line = blockIdx.x - rows, image = line / s.source.channels, channel = line % s.source.channels, run = image / s.run;
+        const i64 begin = run * s.run, count = min(s.run, s.images - begin);
+        const int e = exponent_of(largest_of(s.source.maxima + begin * s.source.channels + channel, count, s.source.channels));
+        if (threadIdx.x == 0) s.source_exponents[run * s.source.channels + channel] = e;
+        const float* channel_at = s.source.x + line * s.source.plane;
+        for (i64 unit = threadIdx.x; unit < s.box * inner.taps * of_line; unit += 128) {
+            const i64 place = unit % of_line * 16, tap = unit / of_line % inner.taps, box = unit / of_line / inner.taps;
+            const i64 outer = axes.source((unsigned)box), begin = place * inner.step + inner.first + tap * inner.tap_step;
+            const float* from = channel_at + outer * inner.source + begin;
+#pragma unroll
+            for (int i = 0; i < 16; ++i) {
+                const i64 at = begin + i * inner.step;
+                const bool in = outer >= 0 && place + i < inner.positions && at >= 0 && at < inner.source;
+                x[i / 4].v[i % 4] = in ? from[i * inner.step] : 0.0f;
+            }
+            const i64 size = s.box * s.width;
+            put(x, scale_of(e), s.copies + (tap * s.images * s.source.channels + line) * D * size + box * s.width + place, size);
+        }
+    }
+}
+
+#else
+
+constexpr int WM = DITTO_WM, WN = DITTO_WN, BM = 32 * WM, BN = 32 * WN, THREADS = 32 * WM * WN, STAGES = 3;
+constexpr int SIZE_A = D * BM * KB, STAGE = SIZE_A + D * BN * KB;
+// Rows that are copied at a time: four threads have the 64 bytes of one.
+constexpr int AT_ONCE = THREADS / 4, PASSES_A = (BM + AT_ONCE - 1) / AT_ONCE, PASSES_B = (BN + AT_ONCE - 1) / AT_ONCE;
+
+struct Product {
+    const unsigned char *a, *b;
+    const int *ea, *eb;
+    const i64* table;
+    i64 m, n, blocks, pitch;
+    i64 groups, items;       // of a convolution, as many items as groups; of a gradient, runs * groups
+    i64 of_digit, of_group;  // bytes of b
+    // Of a convolution: positions of an image, the bytes of a position, and the floats of a channel of the result.
+    // Of a gradient: taps in all and along the innermost axis, the bytes of a line, and of one tap's copies.
+    i64 positions, width, plane, taps, inner_taps, copy;
+    i64 of_image;            // bytes of b
+    // Of a gradient: images in all and of a run, channels of a group, groups of k in an image.
+    i64 images, run, channels, of_terms;
+};
+
+__device__ __forceinline__ void copy_16(unsigned to, const unsigned char* from) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+
+// Thread mapping: WM by WN warps with 32 rows and 32 columns each. Shared memory: a ring of STAGES blocks of digits, filled by cp.async
+// STAGES - 1 blocks ahead. A block of threads takes one tile after the other.
+extern "C" __global__ void __launch_bounds__(THREADS)
+ditto_conv_product(const __grid_constant__ Product p, const __grid_constant__ Axes axes, float* out, const float* __restrict__ bias EPILOGUE_PARAM) {
+    extern __shared__ __align__(128) unsigned char ring[];
+    // Of the tile's columns: the scale, and where results lie; -1 if there are none.
+    __shared__ float scales[BN];
+    __shared__ i64 places[BN];
+    const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32, down = warp / WN * 32, across = warp % WN * 32;
+    const unsigned tall = (unsigned)((p.m + BM - 1) / BM), wide = (unsigned)((p.n + BN - 1) / BN);
+    const int quarter = thread % 4, line = thread / 4;
+    for (unsigned index = blockIdx.x; index < tall * wide * (unsigned)p.items; index += gridDim.x) {
+        const i64 row0 = (i64)(index % tall) * BM, col0 = (i64)(index / tall % wide) * BN, item = index / tall / wide;
+        const i64 group = item % p.groups, run = item / p.groups, image0 = run * p.run;
+        // Groups of k that there are: the last run may have fewer images.
+        const i64 terms = DITTO_GRAD ? min(p.run, p.images - image0) * p.of_terms : p.blocks * 4, blocks = (terms + 3) / 4;
+        const unsigned char *from_a[PASSES_A], *from_b[PASSES_B];
+#pragma unroll
+        for (int i = 0; i < PASSES_A; ++i)
+            from_a[i] = p.a + (item * p.blocks * D * p.pitch + min(row0 + line + i * AT_ONCE, p.pitch - 1)) * KB + quarter * 16;
+#pragma unroll
+        for (int i = 0; i < PASSES_B; ++i) {
+            const i64 column = min(col0 + line + i * AT_ONCE, p.n - 1);
+            from_b[i] = p.b + group * p.of_group;
+            if (DITTO_GRAD) {
+                const i64 channel = column / p.taps, tap = column % p.taps;
+                from_b[i] += image0 * p.of_image + channel * D * p.of_digit + tap % p.inner_taps * p.copy +
+                             axes.tap((unsigned)(tap / p.inner_taps)) * p.width;
+            } else {
+                const i64 image = column / p.positions;
+                from_b[i] += image * p.of_image + axes.position((unsigned)(column - image * p.positions)) * p.width;
+            }
+        }
+        auto fetch = [&](i64 block) {
+            if (block < blocks) {
+                const i64 q = block * 4 + quarter, offset = q < terms ? p.table[q] : 0;
+                const unsigned to = shared_address(ring + block % STAGES * STAGE);
+#pragma unroll
+                for (int d = 0; d < D; ++d) {
+#pragma unroll
+                    for (int i = 0; i < PASSES_A; ++i) {
+                        const int r = line + i * AT_ONCE;
+                        if (r < BM) copy_16(to + (d * BM + r) * KB + quarter * 16, from_a[i] + (block * D + d) * p.pitch * KB);
+                    }
+#pragma unroll
+                    for (int i = 0; i < PASSES_B; ++i) {
+                        const int r = line + i * AT_ONCE;
+                        if (r < BN) copy_16(to + SIZE_A + (d * BN + r) * KB + (quarter ^ (r >> 1 & 3)) * 16, from_b[i] + d * p.of_digit + offset);
+                    }
+                }
+            }
+            asm volatile("cp.async.commit_group;" ::: "memory");
+        };
+        for (int s = 0; s < STAGES - 1; ++s) fetch(s);
+        if (thread < BN) {
+            const i64 column = col0 + thread;
+            i64 place = -1;
+            int e = 0;
+            if (column < p.n && DITTO_GRAD) {
+                place = column;
+                e = p.eb[(run * p.groups + group) * p.channels + column / p.taps];
+            } else if (column < p.n) {
+                const i64 image = column / p.positions;
+                place = image * p.groups * p.m * p.plane + axes.result((unsigned)(column - image * p.positions));
+                e = p.eb[image * p.groups + group];
+            }
+            places[thread] = place;
+            scales[thread] = e == NOT_FINITE ? __int_as_float(0x7fc00000) : power(e - (8 * D - 1));
+        }
+        int sums[2][WEIGHTS][16] = {};
+        for (i64 block = 0; block < blocks; ++block) {
+            asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
+            __syncthreads();
+            fetch(block + STAGES - 1);
+            const unsigned from = shared_address(ring + block % STAGES * STAGE);
+#pragma unroll
+            for (int step = 0; step < KB / 32; ++step) {
+                unsigned fa[D][2][4], fb[D][2][4];
+                auto at = [&](unsigned tile, int row, int group) { return tile + row * KB + (group ^ (row >> 1 & 3)) * 16; };
+#pragma unroll
+                for (int d = 0; d < D; ++d)
+#pragma unroll
+                    for (int h = 0; h < 2; ++h) {
+                        // Of A: rows 0-7 and 8-15 of the first 16 steps, then of the others. Of B: columns 0-7 of both, then 8-15.
+                        load_tiles(fa[d][h], at(from + d * BM * KB, down + h * 16 + lane % 16, step * 2 + lane / 16));
+                        load_tiles(fb[d][h], at(from + SIZE_A + d * BN * KB, across + h * 16 + lane / 16 * 8 + lane % 8, step * 2 + lane / 8 % 2));
+                    }
+                all_pairs([&](int i, int j, int weight) {
+#pragma unroll
+                    for (int h = 0; h < 2; ++h)
+#pragma unroll
+                        for (int g = 0; g < 4; ++g)
+                            multiply(&sums[h][weight][g * 4], fa[i][h], fb[j][g / 2][g % 2 * 2], fb[j][g / 2][g % 2 * 2 + 1]);
+                });
+            }
+        }
+        // This lane has rows lane / 4 and 8 more of each 16, and of each 8 columns lane % 4 * 2 and one more.
+#pragma unroll
+        for (int h = 0; h < 4; ++h) {
+            const i64 row = row0 + down + h * 8 + lane / 4;
+            if (row >= p.m) continue;
+            const RowScale scale(p.ea[item * p.pitch + row]);
+            const i64 line = (DITTO_GRAD ? item * p.m + row : group * p.m + row) * p.plane;
+            const float add = bias ? bias[group * p.m + row] : -0.0f;
+            auto put = [&](auto v, i64 at) {
+                constexpr int W = sizeof(v) / 4;
+                Vec<W> y;
+#pragma unroll
+                for (int i = 0; i < W; ++i) y.v[i] = __fadd_rn(v.v[i], add);
+#if DITTO_EPILOGUE
+                Extras<W> extras;
+                extras.load(epilogue_with, at, 0);
+                extras.finish(epilogue_with, y, at);
+#endif
+                *(Vec<W>*)(out + at) = y;
+            };
+#pragma unroll
+            for (int g = 0; g < 4; ++g) {
+                const int c = across + g * 8 + lane % 4 * 2, i = g * 4 + h % 2 * 2;
+                const i64 place = places[c];
+                if (place < 0) continue;
+                const float x = scale.finished(total(sums[h / 2], i), scales[c]), y = scale.finished(total(sums[h / 2], i + 1), scales[c + 1]);
+                if (DITTO_VC) {
+                    put(Vec<2>{x, y}, line + place);
+                } else {
+                    put(Vec<1>{x}, line + place);
+                    if (places[c + 1] >= 0) put(Vec<1>{y}, line + places[c + 1]);
+                }
+            }
+        }
+        asm volatile("cp.async.wait_group 0;" ::: "memory");
+        __syncthreads();
+    }
+}
+
+#endif

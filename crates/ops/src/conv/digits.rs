@@ -1,0 +1,559 @@
+//! How convolutions in digits (C9 of the contract) run on CUDA: which variants of `digits.cu`, over which grids. The choice affects
+//! only speed, never bits: sums of digits are exact.
+
+use crate::Gpu;
+use crate::conv::plan::{Pointers, Step};
+use crate::fused::EpilogueCode;
+use crate::matmul;
+use crate::matmul::plan::{MAX_X, Problem, clamp, defines};
+use dittograd_device::cpu::conv::{Axis, Gather, KernelGrad, MAX_AXES, View};
+use dittograd_device::cpu::gemm::Gemm;
+use dittograd_device::cuda::{Args, Source};
+use dittograd_numerics::digits::{Digits, LEAST_EXPONENT, conv_run};
+use dittograd_numerics::error::Result;
+
+const DIGITS_CU: &str = concat!(
+    include_str!("../matmul/results.cu"),
+    include_str!("../matmul/digit_parts.cu"),
+    include_str!("digits.cu")
+);
+
+/// Terms of k in a block of digits, and in a group that is copied at a time.
+const BLOCK: usize = 64;
+const GROUP: usize = 16;
+
+/// Blocks of digits in shared memory.
+const STAGES: usize = 3;
+
+/// Floats of a channel above which all warps of a block find its largest magnitude.
+const WARP_TERMS: usize = 4096;
+
+/// Threads of a block, but for the product's, and those that write the digits of a gradient.
+const THREADS: u32 = 256;
+const GRAD_THREADS: u32 = 128;
+
+/// Rows and columns of a warp of the product.
+const WARP: usize = 32;
+
+/// Warps of a tile, down and across.
+fn warps(rows: usize) -> [usize; 2] {
+    if rows <= WARP { [1, 4] } else { [2, 2] }
+}
+
+/// An axis as `digits.cu` has it: its elements that are read, from `low` on, are `stride` places apart in a box.
+#[derive(Clone, Copy)]
+struct BoxAxis {
+    axis: Axis,
+    low: isize,
+    extent: usize,
+    stride: usize,
+}
+
+impl BoxAxis {
+    fn words(&self) -> [u64; 15] {
+        let Axis {
+            positions,
+            step,
+            taps,
+            first,
+            tap_step,
+            source,
+            out_first,
+            out_step,
+            out,
+            w_first,
+            w_step,
+            w,
+        } = self.axis;
+        let n = |x: usize| x as u64;
+        let signed = |x: isize| (x as i64).cast_unsigned();
+        [
+            n(positions),
+            n(step),
+            n(taps),
+            signed(first),
+            signed(tap_step),
+            n(source),
+            signed(self.low),
+            n(self.extent),
+            n(self.stride),
+            n(out_first),
+            n(out_step),
+            n(out),
+            n(w_first),
+            n(w_step),
+            n(w),
+        ]
+    }
+}
+
+/// The box of some axes, outermost first, and its places.
+fn box_of(axes: &[Axis]) -> (Vec<BoxAxis>, usize) {
+    let mut places = 1;
+    let mut all: Vec<BoxAxis> = Vec::new();
+    for &axis in axes.iter().rev() {
+        let far = (axis.taps.max(1) as isize - 1) * axis.tap_step;
+        let extent = (axis.positions.max(1) - 1) * axis.step + far.unsigned_abs() + 1;
+        all.push(BoxAxis { axis, low: axis.first + far.min(0), extent, stride: places });
+        places *= extent;
+    }
+    all.reverse();
+    (all, places)
+}
+
+/// A struct of 64-bit words.
+fn push(args: &mut Args, words: &[u64]) {
+    args.bytes(bytemuck::cast_slice(words), 8);
+}
+
+/// `Axes` of `digits.cu`.
+fn push_axes(args: &mut Args, axes: &[BoxAxis]) {
+    let mut words = vec![axes.len() as u64];
+    for d in 0..MAX_AXES {
+        words.extend(axes.get(d).map_or([0; 15], BoxAxis::words));
+    }
+    push(args, &words);
+}
+
+/// Parts of a workspace, in words. Each begins at a multiple of 256 bytes.
+#[derive(Default)]
+struct Parts(usize);
+
+impl Parts {
+    fn words(&mut self, n: usize) -> usize {
+        let at = self.0;
+        self.0 += n.next_multiple_of(64);
+        at
+    }
+
+    fn bytes(&mut self, n: usize) -> usize {
+        self.words(n.div_ceil(4))
+    }
+}
+
+/// Channels of images whose largest magnitudes are taken: where they are, channels of an image, floats of a channel, and images.
+struct Images {
+    x: u64,
+    channels: usize,
+    plane: usize,
+    images: usize,
+    maxima: u64,
+}
+
+impl Images {
+    fn words(&self) -> [u64; 5] {
+        let lines = self.images * self.channels;
+        [self.x, self.channels as u64, self.plane as u64, self.maxima, lines as u64]
+    }
+
+    /// Blocks of threads, if so many warps have a channel.
+    fn blocks(&self, warps: usize) -> usize {
+        (self.images * self.channels).div_ceil(8 / warps)
+    }
+}
+
+/// Warps that find the largest magnitude of a channel.
+fn warps_of_channel(plane: usize) -> usize {
+    if plane > WARP_TERMS { 8 } else { 1 }
+}
+
+/// A convolution in digits.
+pub(super) struct ColumnsPlan {
+    digits: Digits,
+    gather: Gather,
+    axes: Vec<BoxAxis>,
+    places: usize,
+    /// Channels of a group, rounded up, rows of a group, rounded up, and blocks of k.
+    padded: usize,
+    pitch: usize,
+    blocks: usize,
+    warps: [usize; 2],
+    sm_count: u32,
+    /// Where everything lies in the workspace, in words.
+    maxima: usize,
+    item_exponents: usize,
+    row_exponents: usize,
+    table: usize,
+    kernel: usize,
+    boxes: usize,
+    pub workspace: usize,
+}
+
+impl ColumnsPlan {
+    pub(super) fn new(digits: Digits, gather: &Gather, gpu: &Gpu) -> ColumnsPlan {
+        let Gather { view, batch, groups, rows, channels, .. } = *gather;
+        let (axes, places) = box_of(view.axes());
+        let (padded, pitch) = (channels.next_multiple_of(GROUP), rows.next_multiple_of(8));
+        let blocks = (view.taps() * padded).div_ceil(BLOCK);
+        let mut parts = Parts::default();
+        let maxima = parts.words(batch * groups * channels);
+        let item_exponents = parts.words(batch * groups);
+        let row_exponents = parts.words(groups * pitch);
+        let table = parts.bytes(blocks * BLOCK / GROUP * 8);
+        let kernel = parts.bytes(groups * blocks * digits.count() * pitch * BLOCK);
+        let boxes = parts.bytes(batch * groups * digits.count() * places * padded);
+        ColumnsPlan {
+            digits,
+            gather: *gather,
+            axes,
+            places,
+            padded,
+            pitch,
+            blocks,
+            warps: warps(rows),
+            sm_count: gpu.sm_count,
+            maxima,
+            item_exponents,
+            row_exponents,
+            table,
+            kernel,
+            boxes,
+            workspace: parts.0,
+        }
+    }
+
+    /// The launches.
+    pub(super) fn steps(
+        &self,
+        at: &Pointers,
+        epilogue: Option<&EpilogueCode>,
+        f: &mut dyn FnMut(Step) -> Result<()>,
+    ) -> Result<()> {
+        let Gather { view, batch, groups, rows, channels, w_strides } = self.gather;
+        let (items, positions, plane) = (batch * groups, view.positions(), view.plane());
+        if items * rows * positions == 0 {
+            return Ok(());
+        }
+        let address = |word: usize| at.workspace + 4 * word as u64;
+        let images = Images {
+            x: at.ins[0],
+            channels: groups * channels,
+            plane,
+            images: batch,
+            maxima: address(self.maxima),
+        };
+        let warps = warps_of_channel(plane);
+        let module = source(
+            &defines(&[
+                ("PART", 0),
+                ("D", self.digits.count()),
+                ("VECTOR", usize::from(plane.is_multiple_of(4))),
+                ("WARPS", warps),
+            ]),
+            None,
+        );
+        let n = |x: usize| x as u64;
+        let mut boxes = images.words().to_vec();
+        boxes.extend([groups, self.padded, self.places].map(n));
+        boxes.extend([self.item_exponents, self.boxes, self.table].map(address));
+        boxes.extend([view.taps(), self.blocks].map(n));
+        let mut kernel = vec![at.ins[1]];
+        kernel.extend([groups, rows, self.pitch, channels].map(n));
+        kernel.extend([w_strides[0], w_strides[1], w_strides[2], view.w_plane()].map(n));
+        kernel.extend([self.row_exponents, self.kernel].map(address));
+        let mut args = Args::new();
+        push(&mut args, &boxes);
+        push(&mut args, &kernel);
+        push_axes(&mut args, &self.axes);
+        let small = |kernel: &'static str, blocks: usize, args: Args| Step {
+            module: module.clone(),
+            kernel,
+            grid: [clamp(blocks, MAX_X), 1, 1],
+            block: THREADS,
+            shared: 0,
+            args,
+        };
+        f(small("ditto_conv_first", 1 + groups * self.pitch + images.blocks(warps), args))?;
+        let mut args = Args::new();
+        push(&mut args, &boxes);
+        push_axes(&mut args, &self.axes);
+        let units = self.places.div_ceil(32) * (self.padded / GROUP);
+        f(small("ditto_conv_boxes", items * units.div_ceil(8), args))?;
+        let of_digit = self.places * self.padded;
+        let of_group = self.digits.count() * of_digit;
+        let pairs = view.is_dense() && positions.is_multiple_of(2);
+        let product = Product {
+            digits: self.digits,
+            grad: false,
+            pairs,
+            warps: self.warps,
+            pointers: [self.kernel, self.boxes, self.row_exponents, self.item_exponents, self.table]
+                .map(address),
+            m: rows,
+            n: batch * positions,
+            items: groups,
+            words: vec![
+                rows,
+                batch * positions,
+                self.blocks,
+                self.pitch,
+                groups,
+                groups,
+                of_digit,
+                of_group,
+                positions,
+                self.padded,
+                view.out_plane(),
+                1,
+                1,
+                0,
+                groups * of_group,
+                0,
+                0,
+                0,
+                0,
+            ],
+        };
+        f(product.step(&self.axes, at.out, at.bias, epilogue, self.sm_count))
+    }
+}
+
+/// A launch of `ditto_conv_product`.
+struct Product {
+    digits: Digits,
+    grad: bool,
+    pairs: bool,
+    warps: [usize; 2],
+    pointers: [u64; 5],
+    m: usize,
+    n: usize,
+    items: usize,
+    /// What follows the addresses in `Product` of `digits.cu`.
+    words: Vec<usize>,
+}
+
+impl Product {
+    fn step(
+        &self,
+        axes: &[BoxAxis],
+        out: u64,
+        bias: u64,
+        epilogue: Option<&EpilogueCode>,
+        sm_count: u32,
+    ) -> Step {
+        let [down, across] = self.warps;
+        let lines = defines(&[
+            ("PART", 2),
+            ("D", self.digits.count()),
+            ("GRAD", usize::from(self.grad)),
+            ("WM", down),
+            ("WN", across),
+            ("VC", usize::from(self.pairs)),
+        ]);
+        let mut args = Args::new();
+        let mut words = self.pointers.to_vec();
+        words.extend(self.words.iter().map(|&x| x as u64));
+        push(&mut args, &words);
+        push_axes(&mut args, axes);
+        args.ptr(out).ptr(bias);
+        if let Some(epilogue) = epilogue {
+            epilogue.push(&mut args);
+        }
+        let tiles = self.m.div_ceil(WARP * down) * self.n.div_ceil(WARP * across) * self.items;
+        // A few blocks of threads are on a multiprocessor at a time.
+        let resident = 2 * sm_count.max(1) as usize;
+        Step {
+            module: source(&lines, epilogue),
+            kernel: "ditto_conv_product",
+            grid: [clamp(tiles.min(resident), MAX_X), 1, 1],
+            block: (32 * down * across) as u32,
+            shared: (STAGES * self.digits.count() * WARP * (down + across) * BLOCK) as u32,
+            args,
+        }
+    }
+}
+
+/// The gradient of a kernel in digits.
+pub(super) struct GradPlan {
+    digits: Digits,
+    grad: KernelGrad,
+    /// The axes but for the innermost one, whose lines are places of a box, and that one.
+    axes: Vec<BoxAxis>,
+    places: usize,
+    inner: Axis,
+    /// Images of a run, runs, rows of a group, rounded up, places of a line, rounded up, and blocks of k in a run.
+    run: usize,
+    runs: usize,
+    pitch: usize,
+    width: usize,
+    blocks: usize,
+    warps: [usize; 2],
+    sm_count: u32,
+    /// Where everything lies in the workspace, in words.
+    maxima: [usize; 2],
+    exponents: [usize; 2],
+    table: usize,
+    rows: usize,
+    copies: usize,
+    parts: usize,
+    pub workspace: usize,
+}
+
+impl GradPlan {
+    pub(super) fn new(digits: Digits, grad: &KernelGrad, gpu: &Gpu) -> GradPlan {
+        let KernelGrad { view, batch, groups, rows, channels } = *grad;
+        let (outer, inner) = split_inner(&view);
+        let (axes, places) = box_of(outer);
+        let positions = view.positions();
+        let run = conv_run(positions).min(batch.max(1));
+        let runs = batch.div_ceil(run);
+        let width = inner.positions.next_multiple_of(GROUP);
+        let lines = positions / inner.positions.max(1);
+        let (blocks, pitch) = ((run * lines * width).div_ceil(BLOCK), rows.next_multiple_of(8));
+        let d = digits.count();
+        let mut parts = Parts::default();
+        let maxima = [parts.words(batch * groups * rows), parts.words(batch * groups * channels)];
+        let exponents = [parts.words(runs * groups * pitch), parts.words(runs * groups * channels)];
+        let table = parts.bytes(blocks * BLOCK / GROUP * 8);
+        let of_rows = parts.bytes(runs * groups * blocks * d * pitch * BLOCK);
+        let copies = parts.bytes(inner.taps * batch * groups * channels * d * places * width);
+        let results = groups * rows * channels * view.taps();
+        let of_parts = parts.words(if runs > 1 { runs * results } else { 0 });
+        GradPlan {
+            digits,
+            grad: *grad,
+            axes,
+            places,
+            inner,
+            run,
+            runs,
+            pitch,
+            width,
+            blocks,
+            warps: warps(rows),
+            sm_count: gpu.sm_count,
+            maxima,
+            exponents,
+            table,
+            rows: of_rows,
+            copies,
+            parts: of_parts,
+            workspace: parts.0,
+        }
+    }
+
+    /// The launches.
+    pub(super) fn steps(&self, at: &Pointers, f: &mut dyn FnMut(Step) -> Result<()>) -> Result<()> {
+        let KernelGrad { view, batch, groups, rows, channels } = self.grad;
+        let (positions, plane, taps) = (view.positions(), view.plane(), view.taps());
+        let columns = channels * taps;
+        if batch * groups * rows * columns * positions == 0 {
+            return Ok(());
+        }
+        let address = |word: usize| at.workspace + 4 * word as u64;
+        let operand = |i: usize, channels: usize, plane: usize| Images {
+            x: at.ins[i],
+            channels: groups * channels,
+            plane,
+            images: batch,
+            maxima: address(self.maxima[i]),
+        };
+        let (g, from) = (operand(0, rows, positions), operand(1, channels, plane));
+        let warps = warps_of_channel(positions.max(plane));
+        let lines = defines(&[
+            ("PART", 1),
+            ("D", self.digits.count()),
+            ("VECTOR", usize::from(plane.is_multiple_of(4) && positions.is_multiple_of(4))),
+            ("WARPS", warps),
+        ]);
+        let module = source(&lines, None);
+        let n = |x: usize| x as u64;
+        let lines = positions / self.inner.positions.max(1);
+        let mut both = [g.words(), from.words()].concat();
+        both.extend([batch, self.run, groups, rows, self.pitch, self.blocks].map(n));
+        both.extend([lines, self.width, self.places].map(n));
+        both.extend([self.exponents[0], self.exponents[1], self.rows, self.copies, self.table].map(address));
+        let mut args = Args::new();
+        push(&mut args, &both);
+        push_axes(&mut args, &self.axes);
+        args.u64(g.blocks(warps) as u64);
+        f(Step {
+            module: module.clone(),
+            kernel: "ditto_conv_grad_first",
+            grid: [clamp(1 + g.blocks(warps) + from.blocks(warps), MAX_X), 1, 1],
+            block: THREADS,
+            shared: 0,
+            args,
+        })?;
+        let mut args = Args::new();
+        push(&mut args, &both);
+        push_axes(&mut args, &self.axes);
+        let inner = BoxAxis { axis: self.inner, low: 0, extent: 0, stride: 0 };
+        push(&mut args, &inner.words());
+        let blocks = self.runs * groups * self.pitch + batch * groups * channels;
+        f(Step {
+            module,
+            kernel: "ditto_conv_grad_digits",
+            grid: [clamp(blocks, MAX_X), 1, 1],
+            block: GRAD_THREADS,
+            shared: 0,
+            args,
+        })?;
+        let of_digit = self.places * self.width;
+        let of_channel = self.digits.count() * of_digit;
+        let product = Product {
+            digits: self.digits,
+            grad: true,
+            pairs: columns.is_multiple_of(2),
+            warps: self.warps,
+            pointers: [self.rows, self.copies, self.exponents[0], self.exponents[1], self.table].map(address),
+            m: rows,
+            n: columns,
+            items: self.runs * groups,
+            words: vec![
+                rows,
+                columns,
+                self.blocks,
+                self.pitch,
+                groups,
+                self.runs * groups,
+                of_digit,
+                channels * of_channel,
+                1,
+                self.width,
+                columns,
+                taps,
+                self.inner.taps,
+                batch * groups * channels * of_channel,
+                groups * channels * of_channel,
+                batch,
+                self.run,
+                channels,
+                lines * self.width / GROUP,
+            ],
+        };
+        let to = if self.runs > 1 { address(self.parts) } else { at.out };
+        f(product.step(&self.axes, to, 0, None, self.sm_count))?;
+        if self.runs == 1 {
+            return Ok(());
+        }
+        // Results of runs are added in increasing order.
+        let gemm = Gemm { batch: groups, m: rows, n: columns, k: self.runs, ta: false, tb: true };
+        let reduce = matmul::plan::reduce(&Problem::plain(gemm, true), u8::from(columns.is_multiple_of(4)));
+        let mut args = Args::new();
+        args.ptr(to).ptr(at.out).ptr(0);
+        args.u64((groups * rows * columns) as u64).u64(columns as u64).u64(self.runs as u64);
+        f(Step {
+            module: matmul::source(&reduce.defines, None),
+            kernel: reduce.kernel,
+            grid: reduce.grid,
+            block: reduce.block,
+            shared: 0,
+            args,
+        })
+    }
+}
+
+/// The outer axes of a view, and the innermost one.
+fn split_inner(view: &View) -> (&[Axis], Axis) {
+    match view.axes() {
+        [outer @ .., inner] => (outer, *inner),
+        [] => (&[], Axis::ONE),
+    }
+}
+
+/// A variant of the kernels: a name of its own, and the text.
+fn source(lines: &str, epilogue: Option<&EpilogueCode>) -> Source {
+    let contract = format!("#define LEAST_EXPONENT ({LEAST_EXPONENT})\n#define MOST_AXES {MAX_AXES}\n");
+    matmul::text("conv_digits", lines, epilogue, |before| format!("{contract}{lines}{before}{DIGITS_CU}"))
+}
