@@ -205,7 +205,14 @@ fn subjects() -> Vec<Subject> {
     };
     let linear = AnyOp::from_name("linear", &Attrs(Vec::new())).unwrap();
     let ins = vec![any(&[43, 3, 130]), any(&[127, 130]), any(&[127])];
-    vec![two("matmul", &[]), two("bmm", &[1]), of("linear", vec![Sample::new(linear, ins)])]
+    let takes_part = |s: &Sample| {
+        let metas: Vec<_> = s.ins.iter().map(|i| i.meta()).collect();
+        s.op.in_digits(&metas, Numerics::Fast).is_some()
+    };
+    let convs = ["conv", "conv_transpose", "conv_kernel_grad"]
+        .map(|name| of(name, AnyOp::samples(name).into_iter().filter(takes_part).collect()));
+    let products = [two("matmul", &[]), two("bmm", &[1]), of("linear", vec![Sample::new(linear, ins)])];
+    products.into_iter().chain(convs).collect()
 }
 
 #[test]
