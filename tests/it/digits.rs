@@ -230,12 +230,19 @@ fn subjects() -> Vec<Subject> {
     let linear = AnyOp::from_name("linear", &Attrs(Vec::new())).unwrap();
     let ins = vec![any(&[43, 3, 130]), any(&[127, 130]), any(&[127])];
     let axis = |ta| Sample::new(axis_product(ta), vec![any(&stored(128, 127, ta)), any(&[1, 127, 130])]);
-    vec![
+    let takes_part = |s: &Sample| {
+        let metas: Vec<_> = s.ins.iter().map(|i| i.meta()).collect();
+        s.op.in_digits(&metas, Numerics::Fast).is_some()
+    };
+    let convs = ["conv", "conv_transpose", "conv_kernel_grad"]
+        .map(|name| of(name, AnyOp::samples(name).into_iter().filter(takes_part).collect()));
+    let products = [
         two("matmul", &[]),
         two("bmm", &[1]),
         of("linear", vec![Sample::new(linear, ins)]),
         of("axis_matmul", [false, true].map(axis).to_vec()),
-    ]
+    ];
+    products.into_iter().chain(convs).collect()
 }
 
 /// Checks properties of ops in both modes.

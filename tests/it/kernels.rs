@@ -4,7 +4,7 @@
 use crate::support::{data, device, f};
 use dittograd::device::cuda::{Nvrtc, kernels_of, stack_of};
 use dittograd::numerics::Numerics;
-use dittograd::ops::{AnyOp, AnyTensor, Gpu, Io, Recorder};
+use dittograd::ops::{AnyOp, AnyTensor, Gpu, Io, Recorder, Sample};
 use dittograd::prelude::*;
 use dittograd_check::{Case, RefRecorder, Values};
 use std::collections::{BTreeMap, BTreeSet};
@@ -81,6 +81,16 @@ fn modules() -> BTreeMap<String, &'static str> {
             metas[0] = f(&[2, columns]);
             metas.iter_mut().skip(1).for_each(|m| m.shape = Shape::new(&[2]).unwrap());
             add(&sample.op, &metas);
+        }
+    }
+    // More channels than samples have.
+    for (name, other) in
+        [("conv", [40, 40, 3, 3]), ("conv_transpose", [40, 40, 3, 3]), ("conv_kernel_grad", [2, 40, 6, 5])]
+    {
+        let images = f(&[2, 40, 6, 5]);
+        let same = |s: &&Sample| s.op.shape(&[images, f(&other)]).is_ok_and(|out| out.shape.numel() > 1);
+        for sample in AnyOp::samples(name).iter().filter(same) {
+            add(&sample.op, &[images, f(&other)]);
         }
     }
     let mut all: BTreeMap<String, &'static str> =

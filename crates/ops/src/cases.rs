@@ -227,6 +227,14 @@ macro_rules! any_cases {
                 }
             }
 
+            /// See [`Cases::in_digits`].
+            pub fn in_digits(&self, ins: &[Meta], numerics: Numerics) -> Option<(Digits, usize)> {
+                match self {
+                    $(AnyOp::$op(op) => op.in_digits(ins, numerics),)*
+                    AnyOp::Custom(_) => None,
+                }
+            }
+
             /// See [`Cases::digit_error`].
             pub fn digit_error(&self, numerics: Numerics, ins: &[AnyTensor<f64>]) -> Result<f64> {
                 match self {
