@@ -84,11 +84,9 @@ fn modules() -> BTreeMap<String, &'static str> {
         }
     }
     // More channels than samples have.
-    for (name, other) in [
-        ("conv", [40, 40, 3, 3]),
-        ("conv_transpose", [40, 40, 3, 3]),
-        ("conv_kernel_grad", [2, 40, 6, 5]),
-    ] {
+    for (name, other) in
+        [("conv", [40, 40, 3, 3]), ("conv_transpose", [40, 40, 3, 3]), ("conv_kernel_grad", [2, 40, 6, 5])]
+    {
         let images = f(&[2, 40, 6, 5]);
         let same = |s: &&Sample| s.op.shape(&[images, f(&other)]).is_ok_and(|out| out.shape.numel() > 1);
         for sample in AnyOp::samples(name).iter().filter(same) {
