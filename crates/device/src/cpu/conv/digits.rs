@@ -496,12 +496,14 @@ impl Work<'_> {
             // SAFETY: positions and channels are inside the source, and the slot, which belongs to this call, has room for whole panels.
             // `Kernels::of` gives instructions that the processor has.
             unsafe { (self.kernels.pack)(&pack) };
-            let mut segments = Vec::new();
+            let (mut segments, mut lanes) = (Vec::new(), Vec::new());
             for panel in 0..lines.div_ceil(LINES) {
                 let lane = panel * LINES;
                 let at = &self.sources[first + lane..first + lines.min(lane + LINES)];
                 Plan::segments(at.len(), |l| at[l], &mut segments);
                 let whole = segments.iter().find(|s| s.len == LINES).map(|s| s.at);
+                lanes.clear();
+                lanes.extend(at.iter().enumerate().filter_map(|(l, at)| Some((l, (*at)?))));
                 for quad in 0..plan.quads {
                     for word in 0..plan.words {
                         let row =
@@ -514,13 +516,7 @@ impl Work<'_> {
                             let to = here.at::<u32>(to);
                             match whole {
                                 Some(at) => from.copy_to_nonoverlapping(to.add(at), LINES),
-                                None => {
-                                    for (l, at) in at.iter().enumerate() {
-                                        if let Some(at) = at {
-                                            *to.add(*at) = *from.add(l);
-                                        }
-                                    }
-                                }
+                                None => lanes.iter().for_each(|&(l, at)| *to.add(at) = *from.add(l)),
                             }
                         }
                     }
