@@ -2,7 +2,7 @@
 //! ([`dittograd_numerics::digits`]), so tiles, threads and instruction sets cannot change a bit.
 //!
 //! For each chunk, all threads first convert both operands to packed digits, each element once, and then compute blocks of C. An
-//! operand is packed in panels of [`LINES`] rows of A or columns of B (its *lines*), and a panel in steps of [`STEP`] terms. A tile
+//! operand is packed in panels of `LINES` rows of A or columns of B (its *lines*), and a panel in steps of `STEP` terms. A tile
 //! of C is one panel of A times one panel of B, over the whole chunk. All its digits are multiplied while they are in the cache.
 //!
 //! - `bytes`: packing for `amx` and `vnni`, 8-bit digits, and what they share: one rounding of the sums of a tile;
