@@ -31,7 +31,7 @@ pub enum Numerics {
     /// IEEE float32 in the fixed order of the contract.
     #[default]
     Strict,
-    /// As `Strict`, but matrix products and attention of some size are computed in three 8-bit [digits] of each factor and exact integer sums:
+    /// As `Strict`, but matrix products, convolutions and attention of some size are computed in three 8-bit [digits] of each factor and exact integer sums:
     /// about the error of float32.
     Fast,
     /// As `Fast`, in two digits: less error than tensor cores of TF32 on ordinary data.

@@ -3,6 +3,7 @@
 use crate::*;
 use dittograd_device::cuda::Source;
 use dittograd_device::{Device, Meta};
+use dittograd_numerics::Numerics;
 use dittograd_numerics::error::{Error, Result};
 use dittograd_numerics::scalar::Scalar;
 use dittograd_numerics::tensor::Tensor;
@@ -238,6 +239,15 @@ macro_rules! any_op {
             pub fn overwrites(&self) -> bool {
                 match self {
                     $(AnyOp::$op(op) => op.overwrites(),)*
+                    AnyOp::Custom(_) => false,
+                }
+            }
+
+            /// See [`Op::blocks_wait`].
+            #[doc(hidden)]
+            pub fn blocks_wait(&self, ins: &[Meta], numerics: Numerics) -> bool {
+                match self {
+                    $(AnyOp::$op(op) => op.blocks_wait(ins, numerics),)*
                     AnyOp::Custom(_) => false,
                 }
             }

@@ -139,8 +139,8 @@ template <int VECTOR> __device__ void digits_of_columns(const Operand& o, i64 in
 #pragma unroll
         for (int i = 1; i < 32; ++i) all = max(all, s.maxima[lane][i]);
         if (in) atomicMax(maximum, all);
-        __threadfence();
         __syncwarp();
+        __threadfence();
         unsigned* const arrived = o.arrived + place * strips + strip;
         if (lane == 0) atomicAdd(arrived, 1u);
         unsigned there;
@@ -168,7 +168,7 @@ template <int VECTOR> __device__ void digits_of_columns(const Operand& o, i64 in
 #pragma unroll
                 for (int d = 0; d < D; ++d) s.words[u % 2][d][t % 8 * 4 + r][t / 8] = digits[d];
             }
-            // Two turns take turns: one is read while the next one is written.
+            // Double buffered: one turn is read while the next one is written.
             __syncthreads();
             const i64 block = (span * SPAN + u * TURN) / KB;
             unsigned char* const at = to + block * D * next;
@@ -184,7 +184,8 @@ template <int VECTOR> __device__ void digits_of_columns(const Operand& o, i64 in
     }
 }
 
-// `first`: pieces of work for A; those after are for B. Pieces are handed out in order: parts that wait for each other run side by side.
+// `first`: pieces of work for A; those after are for B. Pieces are handed out in order, and parts that
+// wait for each other are neighbours. All of them must find a place on the GPU, beside those of other kernels that wait.
 extern "C" __global__ void __launch_bounds__(256, DITTO_TA || !DITTO_TB ? 2 : 3)
 ditto_digits(const __grid_constant__ Operand a, const __grid_constant__ Operand b, i64 first, unsigned* ticket) {
     __shared__ Turn turn;

@@ -24,8 +24,9 @@ const THREADS: u32 = 256;
 /// Terms of a contiguous row that a warp holds. Up to eight warps share a row.
 const WARP_TERMS: usize = 1024;
 
-/// Programs that may run side by side on a GPU. A multiprocessor has two blocks of the kernel that makes digits; blocks that wait for each
-/// other take at most a quarter of them, so that all programs can go on.
+/// Programs that may run side by side on a GPU. A multiprocessor has two blocks of the kernel that makes digits. Those that wait for each
+/// other take at most a quarter of all, and a program has one such kernel under way at a time ([`Op::blocks_wait`](crate::Op::blocks_wait)), so that
+/// every block that is waited for finds a place.
 const PROGRAMS: usize = 4;
 
 /// The most splits of k, and the fewest blocks of digits in one.

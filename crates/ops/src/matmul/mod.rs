@@ -62,6 +62,11 @@ impl Problem {
         Digits::of_product(numerics, self.m, self.n, self.k).filter(|_| self.tensor)
     }
 
+    /// Whether blocks of its kernels wait for each other: those that share the terms of rows that are not contiguous.
+    pub(crate) fn blocks_wait(&self, numerics: Numerics) -> bool {
+        (self.ta || !self.tb) && self.digits(numerics).is_some()
+    }
+
     pub(crate) fn workspace(&self, device: &Device) -> usize {
         match (device.as_cuda(), self.digits(device.numerics())) {
             (Some(_), _) if self.batch * self.m * self.n == 0 => 0,
@@ -266,6 +271,10 @@ macro_rules! product_op {
                 let p = self.of(ins)?;
                 let all = [p.batch, p.m, p.n];
                 Ok(Meta::f32(Shape::new(if $batched { &all } else { &all[1..] })?))
+            }
+
+            fn blocks_wait(&self, ins: &[Meta], numerics: Numerics) -> bool {
+                self.of(ins).is_ok_and(|p| p.blocks_wait(numerics))
             }
 
             fn workspace(&self, ins: &[Meta], device: &Device) -> usize {
