@@ -655,7 +655,7 @@ mod tests {
         let uses = |at: usize, (ta, numerics): (bool, Numerics)| {
             let square = Meta::f32(Shape::new(&[512, 512]).unwrap_or_default());
             let blocks_wait = AnyOp::from(MatMul { ta, tb: true }).blocks_wait(&[square; 2], numerics);
-            Uses { reads: vec![at..at + 1], writes: [at + 1..at + 2, at + 2..at + 3], blocks_wait }
+            Uses { reads: Vec::new(), writes: [at..at + 1, at + 1..at + 2], blocks_wait }
         };
         let [waits, strict, rows] =
             [(true, Numerics::Turbo), (true, Numerics::Strict), (false, Numerics::Turbo)];
