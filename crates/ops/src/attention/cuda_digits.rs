@@ -249,12 +249,12 @@ fn apart(g: &Geometry) -> [usize; 4] {
 }
 
 /// Words of workspace of the forward pass.
-pub(super) fn forward_workspace(g: &Geometry, digits: Digits, _: &Gpu) -> usize {
+pub(super) fn forward_workspace(g: &Geometry, digits: Digits) -> usize {
     forward_parts(g, digits).1
 }
 
 /// The modules that `forward_cuda` launches kernels of.
-pub(super) fn forward_modules(scoring: Scoring, g: &Geometry, digits: Digits, _: &Gpu) -> Vec<Source> {
+pub(super) fn forward_modules(scoring: Scoring, g: &Geometry, digits: Digits) -> Vec<Source> {
     vec![source(CONVERT, g, digits, &[]), Variant::forward(g, digits).module(g, digits, scoring.flips(g.d))]
 }
 
@@ -290,7 +290,7 @@ pub(super) fn forward_cuda(
 }
 
 /// Words of workspace of the backward pass. It begins with `delta`, `g.batch * g.rows()` words.
-pub(super) fn backward_workspace(g: &Geometry, digits: Digits, _: &Gpu) -> usize {
+pub(super) fn backward_workspace(g: &Geometry, digits: Digits) -> usize {
     backward_parts(g, digits).1
 }
 

@@ -9,13 +9,13 @@ use dittograd_numerics::error::Result;
 
 /// Words of workspace of the forward pass.
 pub(super) fn forward_workspace(g: &Geometry, gpu: &Gpu) -> usize {
-    g.digits(gpu.numerics).map_or(0, |digits| cuda_digits::forward_workspace(g, digits, gpu))
+    g.digits(gpu.numerics).map_or(0, |digits| cuda_digits::forward_workspace(g, digits))
 }
 
 /// The modules of the forward pass.
 pub(super) fn forward_modules(scoring: Scoring, g: &Geometry, gpu: &Gpu) -> Vec<Source> {
     match g.digits(gpu.numerics) {
-        Some(digits) => cuda_digits::forward_modules(scoring, g, digits, gpu),
+        Some(digits) => cuda_digits::forward_modules(scoring, g, digits),
         None => Variant::forward(g, gpu).map_or(Vec::new(), |v| vec![v.module(g, scoring.flips(g.d))]),
     }
 }
@@ -38,7 +38,7 @@ pub(super) fn forward(
 /// Words of workspace of the backward pass, which begins with `delta`.
 pub(super) fn backward_workspace(g: &Geometry, gpu: &Gpu) -> usize {
     match g.digits(gpu.numerics) {
-        Some(digits) => cuda_digits::backward_workspace(g, digits, gpu),
+        Some(digits) => cuda_digits::backward_workspace(g, digits),
         None => BackwardWorkspace::of(g).end,
     }
 }

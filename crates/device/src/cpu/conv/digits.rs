@@ -9,10 +9,12 @@
 use super::Gather;
 use super::bands::{Reach, digits as coordinates, reaches};
 use crate::cpu::LINE;
-use crate::cpu::gemm::digits::{Block, Kernels, LINES, MAX_STRIP, Pack, STEP, Side, most_step_len};
+use crate::cpu::gemm::digits::{
+    Block, Kernels, LINES, MAX_STRIP, Pack, STEP, Side, exponent_of, most_step_len,
+};
 use crate::cpu::simd::{Simd, simd_fn};
 use crate::cpu::threads::Pool;
-use dittograd_numerics::digits::{Digits, exponent, magnitude};
+use dittograd_numerics::digits::{Digits, magnitude};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// Columns of a block.
@@ -31,11 +33,6 @@ simd_fn! {
     pub(super) fn largest(simd, x: &[f32]) -> u32 {
         x.iter().fold(0, |max, &x| max.max(magnitude(x)))
     }
-}
-
-/// The exponent of lines whose largest magnitude is given, as [`Pack`] has it.
-pub(super) fn exponent_of(largest: u32) -> f32 {
-    exponent(largest).map_or(f32::NAN, |e| e as f32)
 }
 
 /// Runs tasks that need a workspace of their thread: `f(slot, task)`.

@@ -5,10 +5,10 @@
 
 use super::KernelGrad;
 use super::bands::{Reach, digits as coordinates, reaches};
-use super::digits::{Parts, SharedBytes, exponent_of, largest, run_in_slots};
+use super::digits::{Parts, SharedBytes, largest, run_in_slots};
 use super::view::inner_range;
 use crate::cpu::LINE;
-use crate::cpu::gemm::digits::{Block, Kernels, LINES, Pack, STEP, Side, most_step_len};
+use crate::cpu::gemm::digits::{Block, Kernels, LINES, Pack, STEP, Side, exponent_of, most_step_len};
 use crate::cpu::simd::Simd;
 use crate::cpu::threads::Pool;
 use dittograd_numerics::digits::{Digits, conv_run};

@@ -3,8 +3,8 @@
 //! one 32-bit element.
 #![allow(unsafe_code)]
 
-use super::{Block, LINES, Pack, STEP, Side};
-use dittograd_numerics::digits::{Digits, exponent};
+use super::{Block, LINES, Pack, STEP, Side, exponent_of};
+use dittograd_numerics::digits::Digits;
 use std::arch::x86_64::*;
 
 /// Bytes of a tile, and of its rows.
@@ -71,7 +71,7 @@ unsafe fn pack_lines<const D: usize, const FLIP: u8>(p: &Pack) {
         for (line, &largest) in largest.iter().enumerate().take(panels * LINES) {
             let to = p.exponents.add(line);
             if !p.known {
-                *to = exponent(largest).map_or(f32::NAN, |e| e as f32);
+                *to = exponent_of(largest);
             }
             scales[line] = if (*to).is_nan() { 0.0 } else { p.digits.scale(*to as i32) };
         }

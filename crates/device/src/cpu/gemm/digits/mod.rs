@@ -27,7 +27,7 @@ use super::Gemm;
 use crate::cpu::LINE;
 use crate::cpu::simd::Simd;
 use crate::cpu::threads::Pool;
-use dittograd_numerics::digits::{DIGIT_CHUNK, Digits};
+use dittograd_numerics::digits::{DIGIT_CHUNK, Digits, exponent};
 
 /// Lines of a panel: rows and columns of a tile.
 pub(in crate::cpu) const LINES: usize = 16;
@@ -47,6 +47,11 @@ const TASKS_PER_THREAD: usize = 8;
 pub(in crate::cpu) enum Side {
     A,
     B,
+}
+
+/// The exponent of a line whose largest magnitude is given, as [`Pack`] has it.
+pub(in crate::cpu) fn exponent_of(largest: u32) -> f32 {
+    exponent(largest).map_or(f32::NAN, |e| e as f32)
 }
 
 /// Some panels of an operand to convert: elements, and where their digits go.

@@ -5,9 +5,9 @@
 //! A packed panel is, for each pair of terms and each part, the pairs of 16 lines.
 #![allow(unsafe_code)]
 
-use super::{Block, Kernels, LINES, Pack, STEP, Side};
+use super::{Block, Kernels, LINES, Pack, STEP, Side, exponent_of};
 use crate::cpu::simd::{Simd, simd_fn};
-use dittograd_numerics::digits::{Digits, exponent, finish, magnitude};
+use dittograd_numerics::digits::{Digits, finish, magnitude};
 
 /// Pairs of terms in a run. A product has at most 128 times 2^15, and two of them share a sum at most, one of which is at most 2^14: the sum
 /// of a run is below 2^31.
@@ -111,7 +111,7 @@ simd_fn! {
         let mut scales = [0.0f32; LINES];
         for ((largest, scale), to) in largest.into_iter().zip(&mut scales).zip(exponents) {
             if !known {
-                *to = exponent(largest).map_or(f32::NAN, |e| e as f32);
+                *to = exponent_of(largest);
             }
             *scale = if to.is_nan() { 0.0 } else { digits.scale(*to as i32) };
         }
